@@ -1,0 +1,125 @@
+"""The one fitted tree: few numbers, each with a unit, a meaning, a bound, a default and a prior width.
+
+Values live in `Coefficients`; what is known about them lives beside, in `SPECS`. Fits run in an unconstrained space:
+`log` for a positive number, `logit` for a share between 0 and 1.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from dmodel.types import Array
+
+
+class Spec(NamedTuple):
+    """What is known about one coefficient before any measurement.
+
+    Attributes:
+      unit, meaning: for people.
+      bound: "share" (between 0 and 1, logit) or "positive" (log).
+      default: value without measurements. width: prior standard deviation in the unconstrained space.
+      scope: "hardware" (shared by all traces of a chip or fabric), "software" (belongs to a stack) or "both".
+    """
+
+    unit: str
+    meaning: str
+    bound: str
+    default: float
+    width: float
+    scope: str
+
+
+SPECS: dict[str, Spec] = {
+    "matmul_efficiency": Spec("1", "share of the peak rate that a large matmul reaches", "share", 0.75, 0.5, "both"),
+    "matmul_half_rows": Spec("token", "tokens at which a matmul reaches half of its rate", "positive", 100.0, 1.0, "both"),
+    "matmul_half_width": Spec("1", "width (N or K) at which a matmul reaches half of its rate", "positive", 150.0, 1.0, "both"),
+    "low_precision_efficiency": Spec("1", "further share of the peak kept below 16 bits", "share", 0.7, 0.7, "both"),
+    "grouped_efficiency": Spec("1", "further share kept by the grouped matmuls of experts", "share", 0.7, 0.7, "both"),
+    "attention_efficiency": Spec("1", "share of the 16-bit peak that the attention core reaches", "share", 0.5, 0.7, "both"),
+    "attention_half_head": Spec("1", "head size at which attention reaches half of its rate", "positive", 30.0, 0.7, "hardware"),
+    "memory_efficiency": Spec("1", "share of the memory bandwidth that streaming kernels reach", "share", 0.8, 0.4, "hardware"),
+    "elementwise_traffic": Spec("1", "memory traffic of norms, activations and residuals over the least", "positive", 1.3, 0.4, "software"),
+    "softmax_traffic": Spec("1", "memory traffic of unfused attention over its count", "positive", 1.0, 0.4, "software"),
+    "optimizer_traffic": Spec("1", "memory traffic of the optimizer step over its count", "positive", 1.2, 0.5, "software"),
+    "launch": Spec("1", "time between kernels over the chip's kernel latency", "positive", 1.0, 0.7, "software"),
+    "net_efficiency_inner": Spec("1", "share of the innermost level's bandwidth", "share", 0.75, 0.5, "hardware"),
+    "net_efficiency_outer": Spec("1", "share of the outer levels' bandwidth", "share", 0.75, 0.7, "both"),
+    "net_efficiency_tp_outer": Spec("1", "further share for tensor parallelism across nodes", "share", 0.6, 0.8, "software"),
+    "net_latency_inner": Spec("1", "hop latency over the catalog's, innermost level", "positive", 1.0, 0.7, "hardware"),
+    "net_latency_outer": Spec("1", "hop latency over the catalog's, outer levels", "positive", 1.0, 0.7, "hardware"),
+    "net_contention": Spec("1", "bandwidth of outer levels falls as (members spanned)^-gamma", "positive", 0.03, 1.0, "hardware"),
+    "overlap_tp": Spec("1", "share of the window that hides tensor-parallel communication", "share", 0.1, 1.0, "software"),
+    "overlap_cp": Spec("1", "share of the window that hides context-parallel communication", "share", 0.7, 0.8, "software"),
+    "overlap_ep": Spec("1", "share of the window that hides expert-parallel communication", "share", 0.2, 1.0, "software"),
+    "overlap_dp": Spec("1", "share of the window that hides gradient reduction (ZeRO 0-2)", "share", 0.5, 1.0, "software"),
+    "overlap_fsdp": Spec("1", "share of the window that hides FSDP gathers and scatters", "share", 0.8, 0.8, "software"),
+    "overlap_pp": Spec("1", "share of the window that hides pipeline transfers", "share", 0.3, 1.0, "software"),
+    "contention": Spec("1", "compute time added per unit of hidden communication", "positive", 0.1, 0.7, "software"),
+    "bubble": Spec("1", "pipeline bubble over the schedule's ideal", "positive", 1.0, 0.25, "software"),
+    "head_balance": Spec("1", "share of the LM head's work spread evenly over the stages", "share", 0.2, 1.0, "software"),
+    "straggler": Spec("1", "relative jitter of one device per step", "positive", 0.005, 0.7, "software"),
+    "overhead": Spec("s", "fixed time per step: host, data, logging", "positive", 0.01, 1.0, "software"),
+}
+
+
+class Coefficients(struct.PyTreeNode, kw_only=True):
+    """Values of the coefficients; units and meanings in `SPECS`, in the same order. Scalars, or one value per case `[*batch]`."""
+
+    matmul_efficiency: Array
+    matmul_half_rows: Array
+    matmul_half_width: Array
+    low_precision_efficiency: Array
+    grouped_efficiency: Array
+    attention_efficiency: Array
+    attention_half_head: Array
+    memory_efficiency: Array
+    elementwise_traffic: Array
+    softmax_traffic: Array
+    optimizer_traffic: Array
+    launch: Array
+    net_efficiency_inner: Array
+    net_efficiency_outer: Array
+    net_efficiency_tp_outer: Array
+    net_latency_inner: Array
+    net_latency_outer: Array
+    net_contention: Array
+    overlap_tp: Array
+    overlap_cp: Array
+    overlap_ep: Array
+    overlap_dp: Array
+    overlap_fsdp: Array
+    overlap_pp: Array
+    contention: Array
+    bubble: Array
+    head_balance: Array
+    straggler: Array
+    overhead: Array
+
+
+NAMES: tuple[str, ...] = tuple(SPECS)
+
+
+def default() -> Coefficients:
+    """The coefficients without any measurement."""
+    return Coefficients(**{name: jnp.asarray(spec.default) for name, spec in SPECS.items()})
+
+
+def to_unconstrained(values: Coefficients) -> jax.Array:
+    """`[coefficient, *batch]`: log of the positive ones, logit of the shares."""
+    rows = []
+    for name, spec in SPECS.items():
+        x = jnp.asarray(getattr(values, name))
+        rows.append(jnp.log(x) - jnp.log1p(-x) if spec.bound == "share" else jnp.log(x))
+    return jnp.stack(jnp.broadcast_arrays(*rows))
+
+
+def from_unconstrained(z: Array) -> Coefficients:
+    """Inverse of `to_unconstrained`; z is `[coefficient, *batch]`."""
+    rows = {}
+    for i, (name, spec) in enumerate(SPECS.items()):
+        rows[name] = jax.nn.sigmoid(z[i]) if spec.bound == "share" else jnp.exp(z[i])  # type: ignore[index]
+    return Coefficients(**rows)

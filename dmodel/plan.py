@@ -1,0 +1,74 @@
+"""How the work is spread: degrees of parallelism, batch, recompute, precision, placement. Numbers only."""
+
+from __future__ import annotations
+
+from flax import struct
+
+from dmodel.types import Array
+
+PLACEMENT = ("tp", "cp", "ep", "dp", "pp")
+"""Default order of the groups on the network, innermost first. `ep` is a part of dp: the place "dp" holds the other dp/ep."""
+
+SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
+
+
+class Plan(struct.PyTreeNode, kw_only=True):
+    """One way to run a training step. Degrees and sizes are float leaves, so that they can be differentiated.
+
+    Attributes:
+      dp, tp, cp, pp: data-, tensor-, context-, pipeline-parallel degree; their product is the device count.
+      ep: expert-parallel degree, a part of dp (it multiplies nothing). sp: 1 = sequence parallelism beside tp.
+      zero: ZeRO stage 0–3 (3 = FSDP); between two stages the costs interpolate linearly.
+      shard: ranks over which ZeRO shards, ≤ dp; shard < dp is HSDP: sharded inside, replicated across.
+      reshard: 1 = parameters gathered again for the backward pass (ZeRO-3), 0 = kept after the forward.
+      interleave: v, model chunks per pipeline stage.
+      micro_batch: b, sequences per data-parallel rank and micro-batch. global_batch: B, sequences per step.
+      recompute_layers: share of the layers recomputed in full in the backward pass (1 = "full").
+      recompute_attention: share of the layers whose attention core alone is recomputed ("selective" = 1).
+      flash: 1 = fused attention kernels, 0 = scores written to memory.
+      overlap_tp, overlap_cp, overlap_ep, overlap_dp, overlap_pp: 1 lets that communication hide behind compute, 0 forbids it.
+      operand_bytes: bytes of one matmul operand (2 = bf16, 1 = fp8). low_precision: 1 when the matmuls run below 16 bits.
+      weight_bytes, gradient_bytes, optimizer_bytes: stored bytes per parameter (bf16 weights, fp32 gradients, fp32
+        master weight and two moments by default).
+      reduce_bytes: bytes per gradient element on the wire.
+      schedule: one of `SCHEDULES` (static). placement: order of the groups, innermost first (static).
+    """
+
+    dp: Array
+    tp: Array = 1.0
+    cp: Array = 1.0
+    pp: Array = 1.0
+    ep: Array = 1.0
+    sp: Array = 0.0
+    zero: Array = 0.0
+    shard: Array = 1.0
+    reshard: Array = 1.0
+    interleave: Array = 1.0
+    micro_batch: Array = 1.0
+    global_batch: Array
+    recompute_layers: Array = 0.0
+    recompute_attention: Array = 0.0
+    flash: Array = 1.0
+    overlap_tp: Array = 1.0
+    overlap_cp: Array = 1.0
+    overlap_ep: Array = 1.0
+    overlap_dp: Array = 1.0
+    overlap_pp: Array = 1.0
+    operand_bytes: Array = 2.0
+    low_precision: Array = 0.0
+    weight_bytes: Array = 2.0
+    gradient_bytes: Array = 4.0
+    optimizer_bytes: Array = 12.0
+    reduce_bytes: Array = 2.0
+    schedule: str = struct.field(pytree_node=False, default="1f1b")
+    placement: tuple[str, ...] = struct.field(pytree_node=False, default=PLACEMENT)
+
+    @property
+    def devices(self) -> Array:
+        """dp · tp · cp · pp."""
+        return self.dp * self.tp * self.cp * self.pp
+
+    @property
+    def n_microbatches(self) -> Array:
+        """m = B / (dp · b), micro-batches per pipeline and step."""
+        return self.global_batch / (self.dp * self.micro_batch)

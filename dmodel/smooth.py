@@ -1,0 +1,135 @@
+"""Maxima, minima and positive parts that are homogeneous of degree 1, smooth at a chosen sharpness and hard at infinity.
+
+`f(c·x) = c·f(x)` keeps units and makes elasticities add up; a log-sum-exp in seconds would break both. Every function has a
+`custom_jvp` that reuses the ratios of the value: cheap, and finite at zeros and ties, where the textbook derivative is 0/0.
+
+`sharpness` is static: a power of two (2, 4, 8, …) is computed by squaring and square roots only, infinity is the hard function.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from math import isinf, log2
+
+import jax
+import jax.numpy as jnp
+
+from dmodel.types import Array
+
+SHARPNESS = 8.0
+"""Default sharpness p: at a tie of two, the smooth maximum is 2^(1/8) = 9 % above the hard one."""
+
+
+def _check(sharpness: float) -> None:
+    if not (isinf(sharpness) or (sharpness >= 2.0 and log2(sharpness).is_integer())):
+        raise ValueError(f"sharpness: expected a power of two from 2 on, or infinity; got {sharpness!r}")
+
+
+def _power(x: jax.Array, sharpness: float) -> jax.Array:
+    """x^p for p a power of two, by squaring."""
+    for _ in range(int(log2(sharpness))):
+        x = x * x
+    return x
+
+
+def _root(x: jax.Array, sharpness: float) -> jax.Array:
+    """x^(1/p) for p a power of two, by square roots."""
+    for _ in range(int(log2(sharpness))):
+        x = jnp.sqrt(x)
+    return x
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(1,))
+def maximum(x: jax.Array, sharpness: float = SHARPNESS) -> jax.Array:
+    """Smooth maximum over axis 0 of non-negative values.
+
+    `max_p(x) = (Σ_i x_i^p)^(1/p)`, computed on `x / Σx` so that nothing overflows.
+
+    Limits: the hard maximum as p → ∞; x when there is one value; 0, with a zero gradient, when all values are 0.
+
+    Args:
+      x: values, `[n, *batch]`, any unit, ≥ 0.
+      sharpness: p, a power of two, or infinity for the hard maximum.
+
+    Returns:
+      `[*batch]`, the unit of x.
+    """
+    _check(sharpness)
+    if isinf(sharpness):
+        return x.max(0)
+    total = x.sum(0)
+    safe = jnp.where(total > 0.0, total, 1.0)
+    return total * _root(_power(x / safe, sharpness).sum(0), sharpness)
+
+
+@maximum.defjvp
+def _maximum_jvp(sharpness: float, primals: tuple, tangents: tuple) -> tuple:
+    (x,), (dx,) = primals, tangents
+    value = maximum(x, sharpness)
+    if isinf(sharpness):
+        hit = (x == value).astype(x.dtype)
+        return value, (hit * dx).sum(0) / hit.sum(0)
+    ratio = x / jnp.where(value > 0.0, value, 1.0)
+    # d max_p / dx_i = (x_i / max_p)^(p-1); ratio^p / ratio would be 0/0 at zero, so the power p-1 is built as 1+2+4+…
+    weight, square = ratio, ratio
+    for _ in range(int(log2(sharpness)) - 1):
+        square = square * square
+        weight = weight * square
+    return value, (weight * dx).sum(0)
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(2,))
+def positive_part(cost: Array, cover: Array, sharpness: float = SHARPNESS) -> jax.Array:
+    """Smooth positive part of `cost - cover`: what is left of a cost when a cover hides some of it.
+
+    `½ (c − w + sqrt((c − w)² + 4 c w / p²))` for cost c and cover w.
+
+    Limits: exactly c when w = 0, exactly 0 when c = 0, `c / p` at c = w, and max(c − w, 0) as p → ∞.
+    The gradient is finite everywhere; at c = w = 0 it is that of a cost without cover.
+
+    Args:
+      cost, cover: ≥ 0, same unit, broadcastable.
+      sharpness: p ≥ 2, or infinity.
+    """
+    delta = 0.0 if isinf(sharpness) else 1.0 / sharpness**2
+    gap = cost - cover
+    root = jnp.sqrt(gap * gap + 4.0 * delta * cost * cover)
+    # for cover >> cost the sum would cancel; the conjugate form does not
+    return jnp.where(gap >= 0.0, 0.5 * (gap + root), 0.5 * (4.0 * delta * cost * cover) / jnp.where(root > gap, root - gap, 1.0))
+
+
+@positive_part.defjvp
+def _positive_part_jvp(sharpness: float, primals: tuple, tangents: tuple) -> tuple:
+    (cost, cover), (d_cost, d_cover) = primals, tangents
+    delta = 0.0 if isinf(sharpness) else 1.0 / sharpness**2
+    value = positive_part(cost, cover, sharpness)
+    gap = cost - cover
+    root = jnp.sqrt(gap * gap + 4.0 * delta * cost * cover)
+    inverse = 0.5 / jnp.where(root > 0.0, root, 1.0)
+    by_cost = jnp.where(root > 0.0, 0.5 + inverse * (gap + 2.0 * delta * cover), 1.0)
+    by_cover = jnp.where(root > 0.0, -0.5 + inverse * (2.0 * delta * cost - gap), 0.0)
+    return value, by_cost * d_cost + by_cover * d_cover
+
+
+def minimum(x: jax.Array, sharpness: float = SHARPNESS) -> jax.Array:
+    """Smooth minimum over axis 0 of non-negative values: `Σx − max_p` for two values, hard as p → ∞.
+
+    `min_p(a, b) = a − positive_part(a, b)` is exact when either is 0.
+    """
+    low = x[0]
+    for other in x[1:]:
+        low = low - positive_part(low, other, sharpness)
+    return low
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(1,))
+def power(x: jax.Array, exponent: float) -> jax.Array:
+    """x^c for x > 0 and a constant c, as `exp(c · log x)`, three times cheaper than a general power on a CPU."""
+    return jnp.exp(exponent * jnp.log(x))
+
+
+@power.defjvp
+def _power_jvp(exponent: float, primals: tuple, tangents: tuple) -> tuple:
+    (x,), (dx,) = primals, tangents
+    value = power(x, exponent)
+    return value, exponent * value / x * dx

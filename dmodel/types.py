@@ -1,0 +1,38 @@
+"""Scalars and units: SI inside (byte, FLOP, second, watt, joule, dollar), float64, vendor units converted once at load.
+
+Every number of a record is an `Array`: a scalar, or an array whose **last** axis is a batch of cases. Formulas are
+written for one case and hold for both, because cases only ever meet element by element.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+Array = jax.Array | np.ndarray | float
+
+KIB, MIB, GIB = 2.0**10, 2.0**20, 2.0**30
+KB, MB, GB, TB = 1e3, 1e6, 1e9, 1e12
+TFLOP = 1e12
+MICROSECOND = 1e-6
+HOUR, DAY, YEAR = 3600.0, 86400.0, 3.154e7
+"""A year as the data-movement study counts it [s] (Erdil & Schneider-Joseph 2024)."""
+
+
+def enable_float64() -> None:
+    """Switch JAX to float64, which every figure of this package assumes; safe to call again."""
+    jax.config.update("jax_enable_x64", True)
+
+
+def stack(*values: Array) -> jax.Array:
+    """Stack the same quantity of several operations on a new axis 0, the batch staying last.
+
+    Shapes broadcast first, so scalars and batches mix.
+    """
+    return jnp.stack(jnp.broadcast_arrays(*(jnp.asarray(v) for v in values)))
+
+
+def per_level(values: Array) -> jax.Array:
+    """Give a per-level array `[level, *batch]` a singleton axis of operations: `[level, 1, *batch]`."""
+    return jnp.asarray(values)[:, None]

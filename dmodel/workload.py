@@ -1,0 +1,40 @@
+"""What is trained: the shape of a transformer and its sequence length. Numbers only; names live in the catalog."""
+
+from __future__ import annotations
+
+from flax import struct
+
+from dmodel.types import Array
+
+
+class Transformer(struct.PyTreeNode, kw_only=True):
+    """Shape of a decoder transformer (all counts; 0/1 where a choice is meant).
+
+    Attributes:
+      n_layers: L. d_model: h. d_ff: f, the width of one MLP (of one expert when there are several).
+      gated_mlp: 1 = three matrices (SwiGLU, GeGLU), 0 = two.
+      n_heads: a. n_kv_heads: g (a for MHA, fewer for GQA, 1 for MQA). head_dim: e.
+      vocab: V. tied_embeddings: 1 when input and output embeddings are one matrix.
+      seq_len: s [token].
+      causal: 1 for causal attention.
+      n_experts: experts of one layer (1 = dense). top_k: experts that each token visits.
+      n_shared_experts: experts that every token visits besides. imbalance: load of the busiest expert over the mean (≥ 1).
+      trainable: 1 when the weights are trained; 0 for a frozen base (LoRA): no weight gradients, no optimizer.
+    """
+
+    n_layers: Array
+    d_model: Array
+    d_ff: Array
+    gated_mlp: Array
+    n_heads: Array
+    n_kv_heads: Array
+    head_dim: Array
+    vocab: Array
+    seq_len: Array
+    tied_embeddings: Array = 0.0
+    causal: Array = 1.0
+    n_experts: Array = 1.0
+    top_k: Array = 1.0
+    n_shared_experts: Array = 0.0
+    imbalance: Array = 1.0
+    trainable: Array = 1.0
