@@ -36,3 +36,7 @@ def stack(*values: Array) -> jax.Array:
 def per_level(values: Array) -> jax.Array:
     """Give a per-level array `[level, *batch]` a singleton axis of operations: `[level, 1, *batch]`."""
     return jnp.asarray(values)[:, None]
+
+
+class InputError(ValueError):
+    """A user's mistake: the message says what happened, what was expected, what was got and what to do."""
