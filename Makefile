@@ -1,0 +1,72 @@
+# Everything runs in .venv, which is built on first use and again only when pyproject.toml or constraints.txt change.
+# PYTHON=… picks the interpreter; UV= (empty) builds the environment with pip even where uv is installed.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
+    "$$p" -c 'import sys, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo "$$p"; break; }; done)
+UV ?= $(shell command -v uv 2>/dev/null)
+VENV := .venv
+BIN := $(VENV)/bin
+PROJECT := pyproject.toml constraints.txt
+
+ifneq ($(strip $(UV)),)
+CREATE = $(UV) venv --quiet --clear --python "$(PYTHON)" $(VENV)
+INSTALL = $(UV) pip install --quiet --python $(BIN)/python
+else
+CREATE = "$(PYTHON)" -m venv --clear $(VENV)
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check
+endif
+
+# caches stay in the checkout, so that an empty or read-only HOME does no harm
+export MPLCONFIGDIR ?= $(CURDIR)/.cache/matplotlib
+export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
+
+.PHONY: help demo test test-all lint bench venv clean check-python
+
+help: ## list the targets
+	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | while IFS=$$'\t' read -r name text; do printf '  make %-9s %s\n' "$$name" "$$text"; done
+
+demo: $(VENV)/.cli ## fit, predict, design and explain on the shipped measurements; writes out/report.html
+	$(BIN)/dmodel demo
+
+test: $(VENV)/.dev ## quick tests, two at a time
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
+
+test-all: $(VENV)/.dev ## all tests, the slow ones too
+	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+lint: $(VENV)/.dev ## ruff and pyright
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+
+bench: $(VENV)/.cli ## speed of the model, of its gradient, of the fit and of the shell
+	$(BIN)/python -m experiments.bench
+
+venv: $(VENV)/.dev ## build the environment in .venv
+
+clean: ## remove the environment, caches and outputs
+	rm -rf $(VENV) .cache .pytest_cache .ruff_cache build dist out *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+check-python:
+	@if [ -z "$(PYTHON)" ]; then \
+	  echo "No usable Python found: looked for python3.13, python3.12, python3.11 and python3, expected 3.11 or newer with the venv" \
+	       "module. Install one (Debian: python3 and python3-venv), or name it: make PYTHON=/path/to/python3.12 …" >&2; exit 1; fi
+	@"$(PYTHON)" -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and f"{sys.executable} is Python {v[0]}.{v[1]}, expected 3.11 or newer; name another: make PYTHON=python3.12 ...")'
+
+# what the demo needs; -e, so that edits count at once
+$(VENV)/.cli: $(PROJECT) | check-python
+	@echo "Building $(VENV) with $$("$(PYTHON)" -V) (a minute or so, once)"
+	$(CREATE)
+	$(INSTALL) -c constraints.txt -e '.[cli]'
+	@rm -f $(VENV)/.dev && touch $@
+
+$(VENV)/.dev: $(VENV)/.cli
+	@echo "Adding the tools of tests and linting"
+	$(INSTALL) -c constraints.txt -e '.[cli,dev]'
+	@touch $@

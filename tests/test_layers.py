@@ -1,0 +1,287 @@
+"""The structure of the code: imports go one way, the model needs little, files and functions stay small."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+import subprocess
+import sys
+import tomllib
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("dmodel", "calibration", "experiments")
+
+BASE = {"types", "smooth"}
+RECORDS = {"hardware", "workload", "plan", "coefficients"}
+BELOW_COST = BASE | RECORDS | {"counts", "placement"}
+BELOW_RUN = BELOW_COST | {"cost", "step"}
+BELOW_REPORT = BELOW_RUN | {"run", "sensitivity", "sweep", "design", "catalog", "profiles"}
+
+ALLOWED: dict[str, set[str]] = {
+    "types": set(),
+    "smooth": {"types"},
+    **dict.fromkeys(RECORDS, BASE),
+    "counts": BASE | RECORDS,
+    "placement": BASE | RECORDS | {"counts"},
+    "cost": BELOW_COST,
+    "step": BELOW_COST | {"cost"},
+    "sweep": BELOW_RUN,
+    "run": BELOW_RUN,
+    "sensitivity": BELOW_RUN,
+    "design": BELOW_RUN | {"run", "sensitivity", "sweep"},
+    "catalog": {"hardware", "workload", "plan", "types"},
+    "profiles": {"coefficients", "types"},
+    "report": BELOW_REPORT,
+    "cli": BELOW_REPORT | {"report"},
+}
+"""Which parts of `dmodel` each part may import, besides itself; `dmodel/cli.py` and `dmodel/cli_*.py` are all `cli`."""
+
+COST_LEAVES: set[str] = set()
+"""Modules of `dmodel.cost` that their siblings may import."""
+
+CORE = {"jax", "flax", "optax", "numpy"}
+SHELL = {"report", "cli"}
+HERE = set(sys.stdlib_module_names) | set(PACKAGES)
+NOT_IN_THE_MODEL = ["experiments", "matplotlib", "pandas", "polars", "pyarrow", "pydantic", "pytest", "typer"]
+
+MAX_FUNCTION, MAX_FILE = 60, 400
+
+
+class Import(NamedTuple):
+    """One imported module (or name of a module) and where it is imported."""
+
+    target: str
+    line: int
+    in_function: bool
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+SOURCES = {module_name(p): p for package in PACKAGES for p in sorted((ROOT / package).rglob("*.py"))}
+IDS = sorted(SOURCES)
+
+
+@functools.cache
+def tree(module: str) -> ast.Module:
+    return ast.parse(SOURCES[module].read_text(encoding="utf-8"), filename=str(SOURCES[module]))
+
+
+def is_type_checking(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+
+
+def targets(node: ast.Import | ast.ImportFrom, module: str) -> list[str]:
+    """Full names of what a statement imports: a submodule where the name is one, else the module it comes from."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    base = node.module or ""
+    if node.level:
+        is_package = SOURCES[module].name == "__init__.py"
+        parents = module.split(".")[: len(module.split(".")) - node.level + is_package]
+        base = ".".join([*parents, *([node.module] if node.module else [])])
+    return [full if (full := f"{base}.{alias.name}") in SOURCES else base for alias in node.names]
+
+
+@functools.cache
+def imports(module: str) -> tuple[Import, ...]:
+    """All imports of a module, those inside functions too; those for type checkers only are left out."""
+    found: list[Import] = []
+
+    def walk(node: ast.AST, in_function: bool) -> None:
+        if is_type_checking(node):
+            return
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            found.extend(Import(name, node.lineno, in_function) for name in targets(node, module))
+        in_function = in_function or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        for child in ast.iter_child_nodes(node):
+            walk(child, in_function)
+
+    walk(tree(module), False)
+    return tuple(found)
+
+
+def layer(module: str) -> str:
+    """`dmodel.cost.overlap` -> `cost`; `dmodel` itself -> ``; `dmodel.cli_demo` -> `cli`."""
+    name = [*module.split("."), ""][1]
+    return "cli" if name.startswith("cli") else name
+
+
+def within_dmodel(module: str, found: Import) -> str | None:
+    """Why a module of `dmodel` may not import another one, or None."""
+    mine, other = layer(module), layer(found.target)
+    if other == "" and mine not in SHELL:
+        return "imports the package's surface, which imports it: take the name from the module that defines it"
+    if mine == "cost" and other == "cost":
+        leaf = found.target.split(".")[-1]
+        siblings = module != "dmodel.cost" and found.target != module and leaf not in COST_LEAVES
+        return "cost modules do not import each other: move what they share to counts, or pass it as an argument" if siblings else None
+    if other not in ("", mine) and other not in ALLOWED[mine]:
+        return f"{mine} stands below {other} or beside it; it may import {sorted(ALLOWED[mine])}"
+    return None
+
+
+def complaint(module: str, found: Import) -> str | None:
+    """Why an import is not allowed, or None."""
+    package, other = module.split(".")[0], found.target.split(".")[0]
+    if other == "experiments" and package != "experiments":
+        if layer(module) == "cli" and found.in_function:
+            return None
+        return "nothing imports experiments"
+    if other == "tests":
+        return "tests import the code, not the other way round"
+    if package == "dmodel" and other == "calibration" and not (layer(module) == "cli" and found.in_function):
+        return "dmodel takes what calibration makes as data; only commands of the CLI import it, inside their functions"
+    if package == "calibration" and other == "dmodel" and layer(found.target) == "cli":
+        return "the CLI is the roof: it imports calibration"
+    if package == "dmodel" and other == "dmodel" and module != "dmodel":
+        return within_dmodel(module, found)
+    if module == "dmodel" and layer(found.target) in SHELL:
+        return "importing dmodel must not need the shell's packages"
+    return None
+
+
+def test_there_is_something_to_check():
+    assert {"dmodel", "dmodel.types", "dmodel.smooth"} <= set(SOURCES)
+
+
+@pytest.mark.parametrize("module", [m for m in IDS if m.startswith("dmodel.")])
+def test_every_module_has_a_layer(module):
+    assert layer(module) in ALLOWED, f"{module}: say in ALLOWED what it may import, and who may import it"
+
+
+@pytest.mark.parametrize("module", IDS)
+def test_imports_go_one_way(module):
+    wrong = [f"{SOURCES[module]}:{i.line}: {i.target}: {why}" for i in imports(module) if (why := complaint(module, i))]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("module", "found"),
+    [
+        ("dmodel.smooth", Import("dmodel.plan", 1, False)),
+        ("dmodel.counts", Import("dmodel.cost.compute", 1, False)),
+        ("dmodel.cost.compute", Import("dmodel.cost.overlap", 1, False)),
+        ("dmodel.step", Import("dmodel.design.relax", 1, True)),
+        ("dmodel.catalog.loader", Import("dmodel.counts", 1, False)),
+        ("dmodel.step", Import("calibration.fit", 1, True)),
+        ("dmodel.cli", Import("calibration.fit", 1, False)),
+        ("dmodel.step", Import("dmodel", 1, False)),
+        ("dmodel", Import("dmodel.report", 1, False)),
+        ("calibration.fit", Import("experiments.bench", 1, True)),
+        ("calibration.fit", Import("dmodel.cli", 1, True)),
+    ],
+)
+def test_a_wrong_import_is_seen(module, found):
+    assert complaint(module, found)
+
+
+@pytest.mark.parametrize(
+    ("module", "found"),
+    [
+        ("dmodel.cost.compute", Import("dmodel.counts", 1, False)),
+        ("dmodel.cli_demo", Import("calibration.fit", 1, True)),
+        ("dmodel.design.search", Import("dmodel.design.relax", 1, False)),
+        ("experiments.bench", Import("calibration.fit", 1, False)),
+        ("calibration.fit", Import("dmodel.step", 1, False)),
+        ("dmodel", Import("dmodel.step", 1, False)),
+    ],
+)
+def test_a_right_import_passes(module, found):
+    assert complaint(module, found) is None
+
+
+def test_no_import_cycles():
+    """Imports made while a module loads; those inside functions come later and cannot close a cycle."""
+    graph = {m: {i.target for i in imports(m) if i.target in SOURCES and i.target != m and not i.in_function} for m in IDS}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as e:
+        pytest.fail("import cycle: " + " -> ".join(e.args[1]))
+
+
+def model_modules() -> list[str]:
+    return [m for m in IDS if m == "calibration.collect" or (m.split(".")[0] == "dmodel" and layer(m) not in SHELL)]
+
+
+@pytest.mark.parametrize("module", model_modules())
+def test_the_model_names_only_core_packages(module):
+    outside = {i.target.split(".")[0] for i in imports(module) if not i.in_function} - HERE
+    assert outside <= CORE, f"{module}: {sorted(outside - CORE)} at module level; import it inside the function that needs it"
+
+
+def test_the_model_loads_only_core_packages():
+    """In a process of its own; jax and flax themselves bring scipy, rich and yaml, so those are not asked about."""
+    code = f"import sys, {', '.join(model_modules())}\nprint(*[m for m in {NOT_IN_THE_MODEL} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == []
+
+
+def declared() -> set[str]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = [*project["dependencies"], *project["optional-dependencies"]["cli"]]
+    return {re.split(r"[\[<>=~ ]", line)[0] for line in lines}
+
+
+def test_every_import_is_declared():
+    used = {(m, i.target.split(".")[0]) for m in IDS for i in imports(m)}
+    wrong = [(m, t) for m, t in used if t not in HERE | declared()]
+    assert not wrong, f"not among the dependencies of pyproject.toml: {sorted(wrong)}"
+
+
+def test_core_dependencies_are_the_four():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert {re.split(r"[\[<>=~ ]", line)[0] for line in project["dependencies"]} == CORE
+
+
+def test_constraints_are_plain_pins():
+    lines = [x for x in (ROOT / "constraints.txt").read_text().splitlines() if x and not x.startswith("#")]
+    assert [x for x in lines if not re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][A-Za-z0-9.]*", x)] == []
+    assert declared() <= {x.split("==")[0].lower() for x in lines}
+
+
+def body_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Lines of a function from its first statement after the docstring to its last."""
+    body = function.body[1:] if ast.get_docstring(function) is not None else function.body
+    return (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
+
+
+@pytest.mark.parametrize("module", IDS)
+def test_files_and_functions_stay_small(module):
+    lines = SOURCES[module].read_text(encoding="utf-8").count("\n")
+    assert lines <= MAX_FILE, f"{SOURCES[module]}: {lines} lines; split it by concept"
+    functions = [n for n in ast.walk(tree(module)) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+    long = [f"{SOURCES[module]}:{f.lineno}: {f.name}: {body_lines(f)} lines" for f in functions if body_lines(f) > MAX_FUNCTION]
+    assert not long, "\n".join(long)
+
+
+def tracked_files() -> list[Path]:
+    done = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
+    if done.returncode != 0:
+        pytest.skip("not a git checkout")
+    return [p for name in done.stdout.split("\0") if name and (p := ROOT / name).is_file()]
+
+
+def test_the_project_stands_on_its_own():
+    """No tracked text names a folder of one machine or of a neighbour; no lock file records where packages came from."""
+    # built from pieces, so that this file passes its own test
+    machine = re.compile(r"(?<![\w.])/(?:" + "|".join(("work", "tmp", "root", "home", "Users")) + r")/\w")
+    neighbour = re.compile(re.escape("../" + "shared"))
+    wrong = [str(p) for p in tracked_files() if p.name in ("uv.lock", "poetry.lock", "Pipfile.lock", "pdm.lock")]
+    for path in tracked_files():
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue  # a figure or a Parquet file: no text to read
+        hits = (m for pattern in (machine, neighbour) for m in pattern.finditer(text))
+        wrong += [f"{path}:{text.count(chr(10), 0, m.start()) + 1}: {m.group()}" for m in hits]
+    assert not wrong, "\n".join(wrong)
