@@ -59,7 +59,7 @@ def maximum(x: jax.Array, sharpness: float = SHARPNESS) -> jax.Array:
         return x.max(0)
     total = x.sum(0)
     safe = jnp.where(total > 0.0, total, 1.0)
-    return total * _root(_power(x / safe, sharpness).sum(0), sharpness)
+    return total * _root(_power(x / safe[None], sharpness).sum(0), sharpness)
 
 
 @maximum.defjvp
@@ -67,9 +67,9 @@ def _maximum_jvp(sharpness: float, primals: tuple, tangents: tuple) -> tuple:
     (x,), (dx,) = primals, tangents
     value = maximum(x, sharpness)
     if isinf(sharpness):
-        hit = (x == value).astype(x.dtype)
+        hit = (x == value[None]).astype(x.dtype)
         return value, (hit * dx).sum(0) / hit.sum(0)
-    ratio = x / jnp.where(value > 0.0, value, 1.0)
+    ratio = x / jnp.where(value > 0.0, value, 1.0)[None]
     # d max_p / dx_i = (x_i / max_p)^(p-1); ratio^p / ratio would be 0/0 at zero, so the power p-1 is built as 1+2+4+…
     weight, square = ratio, ratio
     for _ in range(int(log2(sharpness)) - 1):

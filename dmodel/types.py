@@ -33,9 +33,21 @@ def stack(*values: Array) -> jax.Array:
     return jnp.stack(jnp.broadcast_arrays(*(jnp.asarray(v) for v in values)))
 
 
+def each(value: Array) -> jax.Array:
+    """Let a case's value meet stacked operations: `[*batch]` becomes `[1, *batch]`; a scalar stays one."""
+    value = jnp.asarray(value)
+    return value if value.ndim == 0 else value[None]
+
+
 def per_level(values: Array) -> jax.Array:
     """Give a per-level array `[level, *batch]` a singleton axis of operations: `[level, 1, *batch]`."""
     return jnp.asarray(values)[:, None]
+
+
+def trailing(values: Array, rank: int) -> jax.Array:
+    """Append singleton axes until the array has `rank` axes, so that `[level]` meets `[level, *batch]`."""
+    values = jnp.asarray(values)
+    return values.reshape(values.shape + (1,) * (rank - values.ndim))
 
 
 class InputError(ValueError):

@@ -1,0 +1,127 @@
+"""Time of collective communication on a network of levels: α–β form, per level.
+
+Groups are factors `[K, kind, *batch]` (`dmodel.placement`), bytes are `[kind, *batch]`: one call times several kinds.
+Bytes of a level flow while those of the others do (NCCL's rings are pipelined through all of them), so the slowest level decides; hop
+latencies add up. Rates are per device and direction.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from dmodel.coefficients import Coefficients
+from dmodel.hardware import Network
+from dmodel.smooth import SHARPNESS, maximum, minimum
+from dmodel.types import Array, per_level, stack, trailing
+
+TREE_BANDWIDTH = 0.92
+"""Share of the ring's bandwidth that a double binary tree reaches (NCCL's own tuning table, `tuning.cc`, 2020 on)."""
+
+
+class Fabric(struct.PyTreeNode, kw_only=True):
+    """A network as collectives find it: derated rates [byte/s] and hop latencies [s], `[K, 1, *batch]`."""
+
+    bytes_per_s: Array
+    latency_s: Array
+    torus_axes: Array
+    in_network_reduction: Array
+    contention: Array
+    sharpness: float = struct.field(pytree_node=False, default=SHARPNESS)
+
+
+def inner_outer(inner: Array, outer: Array, n_levels: int) -> jax.Array:
+    """`[K, *batch]` from the value of the innermost level and that of all others."""
+    return stack(inner, *[outer] * (n_levels - 1))
+
+
+def fabric(network: Network, coefficients: Coefficients, sharpness: float = SHARPNESS) -> Fabric:
+    """Derate a network by the fitted efficiencies.
+
+    `rate_k = η_net,k · bytes_per_s_k`, `latency_k = c_k · latency_s_k`; innermost and outer levels have their own coefficients.
+    """
+    c, k = coefficients, network.n_levels
+    efficiency = inner_outer(c.net_efficiency_inner, c.net_efficiency_outer, k)
+    latency = inner_outer(c.net_latency_inner, c.net_latency_outer, k)
+    contention = inner_outer(jnp.zeros_like(c.net_contention), c.net_contention, k)
+    rank = jnp.ndim(network.bytes_per_s)
+    return Fabric(
+        bytes_per_s=per_level(trailing(efficiency, rank) * network.bytes_per_s),
+        latency_s=per_level(trailing(latency, rank) * network.latency_s),
+        torus_axes=per_level(network.torus_axes),
+        in_network_reduction=per_level(network.in_network_reduction),
+        contention=per_level(trailing(contention, rank)),
+        sharpness=sharpness,
+    )
+
+
+def _joined(group: Array) -> jax.Array:
+    """1 where a level joins members, 0 where it does not (linear for factors between 1 and 2)."""
+    return jnp.clip(group - 1.0, 0.0, 1.0)
+
+
+def _inside(group: Array) -> jax.Array:
+    """Members of the group inside one domain of the level below: exclusive product over levels."""
+    return jnp.cumprod(group, 0) / group
+
+
+def _rate(group: Array, net: Fabric) -> jax.Array:
+    """`rate_k · g_k^-γ_k`: wider groups meet more traffic on shared links."""
+    return net.bytes_per_s * jnp.exp(-net.contention * jnp.log(group))
+
+
+def _hops(group: Array, net: Fabric) -> jax.Array:
+    """Sequential hops of a ring, `g − 1`; on a torus of d axes `d (g^(1/d) − 1)`."""
+    return net.torus_axes * (jnp.exp(jnp.log(group) / net.torus_axes) - 1.0)
+
+
+def gather_time(nbytes: Array, group: Array, net: Fabric) -> jax.Array:
+    """Time of a ring all-gather, or reduce-scatter, of `nbytes` in all [s].
+
+    `max_k ( V_k (g_k − 1)/g_k / rate_k ) + Σ_k α_k (g_k − 1)` with `V_k = V / Π_{j<k} g_j` the volume left at level k.
+
+    Limits: 0 for a group of one; latency-bound, ∝ g, as V → 0; V / rate as g → ∞ on one level.
+
+    Args:
+      nbytes: volume V of the gathered whole [byte], `[kind, *batch]`.
+      group: members per level, `[K, kind, *batch]`.
+    """
+    left = nbytes[None] / _inside(group)
+    flow = maximum(left * (1.0 - 1.0 / group) / _rate(group, net), net.sharpness)
+    return flow + (net.latency_s * _hops(group, net)).sum(0)
+
+
+def all_reduce_time(nbytes: Array, group: Array, net: Fabric) -> jax.Array:
+    """Time of an all-reduce of `nbytes` [s]: the better of ring and double binary tree.
+
+    Ring: `2 ×` the gather. Tree: its bytes at 0.92 of the rate, `2 Σ_k α_k log2 g_k`. A switch that reduces in the network takes each
+    byte once instead of `2 (g − 1)/g` times.
+
+    Limits: as `gather_time`; the ring wins for large messages, the tree for large groups.
+    """
+    left = nbytes[None] / _inside(group)
+    ring_bytes, once = 2.0 * (1.0 - 1.0 / group), _joined(group)
+    volume = left * (ring_bytes + net.in_network_reduction * (once - ring_bytes))
+    flow = maximum(volume / _rate(group, net), net.sharpness)
+    tree = 2.0 * (net.latency_s * jnp.log2(group)).sum(0) + flow / TREE_BANDWIDTH
+    ring = 2.0 * (net.latency_s * _hops(group, net)).sum(0) + flow
+    return minimum(stack(ring, tree), net.sharpness)
+
+
+def all_to_all_time(nbytes: Array, group: Array, net: Fabric) -> jax.Array:
+    """Time of an all-to-all in which each device holds `nbytes` for all n members [s].
+
+    Level k carries what leaves the domain below it but not its own: `V (Π_{j≤k} g_j − Π_{j<k} g_j) / n`; the slowest level decides.
+    """
+    inside = _inside(group)
+    share = inside * (group - 1.0) / jnp.prod(group, 0)[None]
+    flow = maximum(nbytes[None] * share / _rate(group, net), net.sharpness)
+    return flow + (net.latency_s * _joined(group)).sum(0)
+
+
+def point_to_point_time(nbytes: Array, group: Array, net: Fabric) -> jax.Array:
+    """Time to send `nbytes` to the next member [s], over the slowest level that the group spans; 0 for a group of one."""
+    once = _joined(group)
+    flow = maximum(once * nbytes[None] / net.bytes_per_s, net.sharpness)
+    return flow + maximum(once * net.latency_s, net.sharpness)

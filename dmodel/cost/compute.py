@@ -1,0 +1,69 @@
+"""Time of work on one chip: matrix products, the attention core, streaming kernels, launches."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from dmodel.coefficients import Coefficients
+from dmodel.counts import WORD, Matmuls
+from dmodel.hardware import Chip
+from dmodel.smooth import SHARPNESS, maximum
+from dmodel.types import Array, each, stack
+
+
+def saturation(x: Array, half: Array) -> Array:
+    """`x / (x + half)`: 0 at 0, one half at `half`, 1 at infinity."""
+    return x / (x + half)
+
+
+def matmul_time(
+    products: Matmuls, chip: Chip, coefficients: Coefficients, operand_bytes: Array, low_precision: Array, sharpness: float = SHARPNESS
+) -> jax.Array:
+    """Time of forward matrix products [s], `[op, *batch]`: the larger of arithmetic and memory.
+
+    `2MNK / (peak · η)` with `η = η_max · sat(M, half_rows) · sat(N, half_width) · sat(K, half_width)`, against
+    `(operand · (MK + KN) + 2 · MN) / (HBM · η_mem)`. The backward products permute M, N and K and cost the same each.
+
+    Limits: arithmetic `2MNK/(peak η_max)` as all dimensions grow; memory-bound as one of them shrinks.
+    """
+    c = coefficients
+    below = 1.0 - low_precision * (1.0 - c.low_precision_efficiency)
+    rate = each(chip.flops_per_s * c.matmul_efficiency * below)
+    # a product with several copies is a grouped one; the clip is 0 for one copy, 1 from two on
+    grouped = 1.0 - jnp.clip(products.copies - 1.0, 0.0, 1.0) * (1.0 - each(c.grouped_efficiency))
+    width = each(c.matmul_half_width)
+    fill = saturation(products.rows, each(c.matmul_half_rows)) * saturation(products.columns, width) * saturation(products.inner, width)
+    arithmetic = products.flops / (fill * grouped * rate)
+    read, written = products.elements
+    memory = (each(operand_bytes) * read + WORD * written) / each(chip.hbm_bytes_per_s * c.memory_efficiency)
+    return maximum(stack(arithmetic, memory), sharpness)
+
+
+def attention_time(flops: Array, softmax_bytes: Array, head_dim: Array, chip: Chip, coefficients: Coefficients) -> Array:
+    """Time of the attention core [s]: arithmetic in 16 bits, plus the traffic of the scores where they go through memory.
+
+    `flops / (peak16 · η_attn · sat(e, half_head)) + c_softmax · bytes / (HBM · η_mem)`.
+    """
+    c = coefficients
+    rate = chip.attention_flops_per_s * c.attention_efficiency * saturation(head_dim, c.attention_half_head)
+    return flops / rate + c.softmax_traffic * softmax_bytes / (chip.hbm_bytes_per_s * c.memory_efficiency)
+
+
+def streaming_time(nbytes: Array, chip: Chip, coefficients: Coefficients) -> Array:
+    """Time of memory-bound kernels [s]: `bytes / (HBM · η_mem)`."""
+    return nbytes / (chip.hbm_bytes_per_s * coefficients.memory_efficiency)
+
+
+def launch_bound_excess(device_time: Array, kernels: Array, chip: Chip, coefficients: Coefficients, sharpness: float = 4.0) -> jax.Array:
+    """What launching kernels adds to their device time [s]: `max_p(device, kernels · latency) − device`.
+
+    Limits: 0 when kernels are long; `kernels · latency − device` when they are short. The host is one queue that runs ahead, so p = 4.
+    """
+    launches = kernels * coefficients.launch * chip.kernel_latency_s
+    return maximum(stack(device_time, launches), min(sharpness, 4.0) if sharpness < float("inf") else sharpness) - device_time
+
+
+def optimizer_time(parameters: Array, bytes_per_parameter: Array, chip: Chip, coefficients: Coefficients) -> Array:
+    """Time of the optimizer step [s]: its state is read and written once, the gradient read, the weight written."""
+    return coefficients.optimizer_traffic * streaming_time(parameters * bytes_per_parameter, chip, coefficients)

@@ -1,0 +1,91 @@
+"""Memory of one device: what the fullest pipeline stage must hold."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from flax import struct
+
+from dmodel import counts
+from dmodel.plan import Plan
+from dmodel.types import GIB, Array
+from dmodel.workload import Transformer
+
+RESERVED_BYTES = 2.5 * GIB
+"""CUDA context, communication buffers and workspace of one device: NCCL and cuBLAS take 1–4 GiB in published traces."""
+
+
+class Memory(struct.PyTreeNode, kw_only=True):
+    """Bytes of one device by purpose."""
+
+    weights: Array
+    gradients: Array
+    optimizer: Array
+    activations: Array
+    logits: Array
+    buffers: Array
+
+    @property
+    def total(self) -> Array:
+        """Sum of all."""
+        return self.weights + self.gradients + self.optimizer + self.activations + self.logits + self.buffers
+
+
+def zero_share(zero: Array, stage: float) -> Array:
+    """0 below the ZeRO stage, 1 from it on, linear in between: `clip(zero − stage + 1, 0, 1)`."""
+    return jnp.clip(zero - (stage - 1.0), 0.0, 1.0)
+
+
+def sharded(nbytes: Array, shard: Array, share: Array) -> Array:
+    """Bytes left of `nbytes` when a share of the way to sharding over `shard` ranks is gone: linear between whole and 1/shard."""
+    return nbytes * (1.0 - share * (1.0 - 1.0 / shard))
+
+
+def layer_activation_bytes(model: Transformer, plan: Plan) -> Array:
+    """Activations that one layer keeps for the backward pass, per device and micro-batch [byte].
+
+    Korthikanti et al. 2022, generalized: without recomputation `t h (10 + 24/tp)` for a plain MLP of 4h with MHA; here
+    `t [ 10 h / split + (2·2 (a+2g) e/2 + 2 a e + c f) / tp ]`, with the norm and residual inputs (and dropout masks) on h, which sequence
+    parallelism splits, Q K V and the attention output on heads, c = 4 (plain) or 6 (gated) bytes per MLP element; unfused attention adds
+    `5 t s a / tp`, gone when the attention core is recomputed; full recomputation keeps the layer's input, `2 t h`.
+    """
+    t, h = counts.tokens(model, plan), model.d_model
+    split = 1.0 + plan.sp * (plan.tp - 1.0)
+    heads = 2.0 * (2.0 * model.n_heads + 2.0 * model.n_kv_heads) * model.head_dim
+    width = (4.0 + 2.0 * model.gated_mlp) * model.d_ff * (model.top_k * model.imbalance + model.n_shared_experts)
+    scores = 5.0 * model.seq_len * model.n_heads * (1.0 - plan.flash) * (1.0 - plan.recompute_attention)
+    kept = t * (10.0 * h / split + (heads + width + scores) / plan.tp)
+    return kept + plan.recompute_layers * (2.0 * t * h / split - kept)
+
+
+def memory(model: Transformer, plan: Plan, in_flight: Array) -> Memory:
+    """Bytes that the fullest device needs, by purpose.
+
+    Weights, gradients and optimizer state of its parameters, sharded from ZeRO stage 3, 2 and 1 on over `shard · cp` ranks (experts over the
+    ranks beside ep); activations of the schedule's micro-batches in flight, and one layer in full while it is recomputed; logits in 16 bits
+    and their fp32 loss on the last stage; the gathered weights of two layers under ZeRO-3.
+
+    Args:
+      in_flight: micro-batches of a whole stage whose activations are alive at once, from the schedule [count].
+    """
+    parts = counts.residents(model, plan)
+    dense, ranks = parts.layers + parts.ends, plan.shard * plan.cp
+    expert_ranks = jnp.maximum(ranks / plan.ep, 1.0)
+
+    def held(bytes_per_parameter: Array, stage: float) -> Array:
+        share = zero_share(plan.zero, stage)
+        each = sharded(dense, ranks, share) + sharded(parts.experts, expert_ranks, share)
+        return bytes_per_parameter * each
+
+    layers = model.n_layers / plan.pp
+    working = layer_activation_bytes(model, plan.replace(recompute_layers=0.0, recompute_attention=0.0))
+    gathered = zero_share(plan.zero, 3.0) * 2.0 * plan.weight_bytes * parts.total / layers
+    recomputed = jnp.maximum(plan.recompute_layers, plan.recompute_attention * (1.0 - plan.flash))
+    trained = model.trainable
+    return Memory(
+        weights=held(plan.weight_bytes, 3.0),
+        gradients=trained * held(plan.gradient_bytes, 2.0),
+        optimizer=trained * held(plan.optimizer_bytes, 1.0),
+        activations=layers * in_flight * layer_activation_bytes(model, plan) + recomputed * working,
+        logits=8.0 * counts.tokens(model, plan) * model.vocab / plan.tp,
+        buffers=RESERVED_BYTES + gathered,
+    )

@@ -1,0 +1,61 @@
+"""Pipeline schedules: the bubble, and the micro-batches whose activations are alive at once.
+
+A new schedule is a new pair of functions in `SCHEDULES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from dmodel.types import Array
+
+
+class Schedule(NamedTuple):
+    """bubble(pp, m, v): idle slots, in units of one micro-batch on one stage. in_flight(pp, m, v): micro-batches of a whole stage held."""
+
+    bubble: Callable[[Array, Array, Array], Array]
+    in_flight: Callable[[Array, Array, Array], Array]
+
+
+def gpipe_bubble(pp: Array, m: Array, v: Array) -> Array:
+    """GPipe (Huang et al. 2019): `pp − 1` slots while the pipeline fills and drains."""
+    return pp - 1.0 + 0.0 * (m + v)
+
+
+def interleaved_bubble(pp: Array, m: Array, v: Array) -> Array:
+    """Interleaved 1F1B (Narayanan et al. 2021): `(z + pp − 1) / v`, with `z = (v − 1) max(0, pp − m)` when micro-batches are too few.
+
+    1F1B is v = 1: the same bubble as GPipe, with less memory.
+    """
+    return ((v - 1.0) * jnp.maximum(pp - m, 0.0) + pp - 1.0) / v
+
+
+def zero_bubble(pp: Array, m: Array, v: Array) -> Array:
+    """Zero-bubble schedule (Qi et al. 2023): weight gradients fill the idle slots; valid for m ≥ 2 pp."""
+    return 0.0 * (pp + m + v)
+
+
+def _gpipe_in_flight(pp: Array, m: Array, v: Array) -> Array:
+    return m + 0.0 * (pp + v)
+
+
+def _interleaved_in_flight(pp: Array, m: Array, v: Array) -> Array:
+    """First stage: `min(m, pp (1 + (pp − 1)/(pp v)))`, and `min(m, pp)` for v = 1 (Korthikanti et al. 2022, eq. 5)."""
+    extra = jnp.clip(v - 1.0, 0.0, 1.0) * (pp - 1.0) / v
+    return jnp.minimum(m, pp + extra)
+
+
+def _zero_bubble_in_flight(pp: Array, m: Array, v: Array) -> Array:
+    """ZB-H2 holds up to `2 pp − 1`."""
+    return jnp.minimum(m, 2.0 * pp - 1.0) + 0.0 * v
+
+
+SCHEDULES: dict[str, Schedule] = {
+    "gpipe": Schedule(gpipe_bubble, _gpipe_in_flight),
+    "1f1b": Schedule(interleaved_bubble, _interleaved_in_flight),
+    "interleaved": Schedule(interleaved_bubble, _interleaved_in_flight),
+    "zero-bubble": Schedule(zero_bubble, _zero_bubble_in_flight),
+}

@@ -1,0 +1,75 @@
+"""Where the groups of a plan sit on the network: how many members of each group every level joins.
+
+A group of degree n whose members are `stride` devices apart spans the interval [log stride, log stride + log n] of the
+logarithmic device axis; level k of the network spans [log S_{k-1}, log S_k] with S_k the devices of its domain. The factor
+of the group at the level is the exponential of the overlap of the two: exact where sizes divide, a smooth power in between.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from dmodel.plan import Plan
+from dmodel.types import Array, stack
+
+
+class Groups(struct.PyTreeNode, kw_only=True):
+    """Members of each group that every level joins, `[K, *batch]` each; the product over levels is the group's size.
+
+    Attributes:
+      tp, cp, ep, pp: the plan's groups. shard: ranks that share one copy of the optimizer state or the weights (cp inside).
+      replica: copies of it that reduce their gradients. data: all ranks that reduce gradients, `shard · replica`.
+    """
+
+    tp: Array
+    cp: Array
+    ep: Array
+    pp: Array
+    shard: Array
+    replica: Array
+    data: Array
+
+
+def _log_sizes(plan: Plan) -> dict[str, jax.Array]:
+    """Natural logarithm of each placed degree; `dp` stands for what is left of dp beside ep."""
+    logs = {name: jnp.log(jnp.asarray(getattr(plan, name))) for name in ("tp", "cp", "ep", "pp", "dp")}
+    return logs | {"dp": logs["dp"] - logs["ep"]}
+
+
+def _overlap(start: jax.Array, end: jax.Array, size: Array) -> jax.Array:
+    """Factors `[K, group, *batch]` of groups `[group, *batch]` on levels of `size` members `[K, *batch]`."""
+    upper = jnp.cumsum(jnp.log(size), 0)
+    lower = jnp.concatenate([jnp.zeros_like(upper[:1]), upper[:-1]], 0)
+    inside = jnp.minimum(end[None], upper[:, None]) - jnp.maximum(start[None], lower[:, None])
+    return jnp.exp(jnp.maximum(inside, 0.0))
+
+
+def place(plan: Plan, size: Array) -> Groups:
+    """Members of each group at each level, in the plan's placement order.
+
+    Args:
+      plan: degrees and placement.
+      size: members of one domain of each level, `[K, *batch]`; the last one infinite.
+
+    Returns:
+      Factors ≥ 1; a group that a level does not join has factor 1 there.
+    """
+    logs = _log_sizes(plan)
+    ends, starts = {}, {}
+    reached = jnp.zeros_like(logs["tp"])
+    for name in plan.placement:
+        starts[name] = reached
+        reached = ends[name] = reached + logs[name]
+    # ZeRO shards over the inner part of the data-parallel ranks: HSDP keeps its copies inside the fast network
+    inner = jnp.clip(jnp.log(jnp.asarray(plan.shard)) - logs["ep"], 0.0, jnp.maximum(logs["dp"], 0.0))
+    cut = starts["dp"] + inner
+    factor = _overlap(
+        stack(*(starts[n] for n in ("tp", "cp", "ep", "pp", "dp")), cut),
+        stack(*(ends[n] for n in ("tp", "cp", "ep", "pp")), cut, ends["dp"]),
+        size,
+    )
+    tp, cp, ep, pp, shard_rest, replica = (factor[:, i] for i in range(6))
+    shard = cp * ep * shard_rest
+    return Groups(tp=tp, cp=cp, ep=ep, pp=pp, shard=shard, replica=replica, data=shard * replica)

@@ -1,0 +1,327 @@
+"""The one pure function: the time of a training step, split into named terms that add up exactly.
+
+`step_time(system, model, plan, coefficients) -> Breakdown`. It names no chip and no model; every number is a leaf, scalar or `[*batch]`.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from dmodel import counts
+from dmodel.coefficients import Coefficients
+from dmodel.cost import collectives, compute
+from dmodel.cost import memory as memory_cost
+from dmodel.cost.overlap import exposed_time, straggler_share
+from dmodel.cost.pipeline import SCHEDULES
+from dmodel.hardware import System
+from dmodel.placement import Groups, place
+from dmodel.plan import Plan
+from dmodel.smooth import SHARPNESS
+from dmodel.types import Array, stack, trailing
+from dmodel.workload import Transformer
+
+TERMS = (
+    "matmul",
+    "attention",
+    "elementwise",
+    "recompute",
+    "launch",
+    "head",
+    "tensor_parallel",
+    "context_parallel",
+    "expert_parallel",
+    "fsdp",
+    "data_parallel",
+    "pipeline_transfer",
+    "bubble",
+    "optimizer",
+    "contention",
+    "straggler",
+    "overhead",
+)
+
+
+class Breakdown(struct.PyTreeNode, kw_only=True):
+    """Seconds of one training step by cause; `total` is their sum, so they add up exactly.
+
+    Attributes:
+      matmul, attention, elementwise: forward and backward work of the layers. recompute: forward work done again. launch: waiting for
+        kernel launches. head: logits and loss, as far as they lengthen the slowest stage.
+      tensor_parallel, context_parallel, expert_parallel, fsdp, data_parallel, pipeline_transfer: communication that nothing hides.
+      bubble: idle pipeline slots. optimizer: the update. contention: compute slowed by communication beside it.
+      straggler: waiting for the slowest device. overhead: fixed time per step.
+    """
+
+    matmul: Array
+    attention: Array
+    elementwise: Array
+    recompute: Array
+    launch: Array
+    head: Array
+    tensor_parallel: Array
+    context_parallel: Array
+    expert_parallel: Array
+    fsdp: Array
+    data_parallel: Array
+    pipeline_transfer: Array
+    bubble: Array
+    optimizer: Array
+    contention: Array
+    straggler: Array
+    overhead: Array
+
+    @property
+    def total(self) -> Array:
+        """Step time [s]."""
+        return sum((getattr(self, name) for name in TERMS[1:]), start=self.matmul)
+
+    @property
+    def exposed_communication(self) -> Array:
+        """Communication that nothing hides [s]."""
+        return (
+            self.tensor_parallel + self.context_parallel + self.expert_parallel + self.fsdp + self.data_parallel + self.pipeline_transfer
+        )
+
+
+class _LayerWork(struct.PyTreeNode, kw_only=True):
+    """Device time of one layer and micro-batch [s]: products, attention core and streaming, forward; the same backward; done again."""
+
+    matmul: Array
+    attention: Array
+    elementwise: Array
+    recompute: Array
+    launch: Array
+    head: Array
+    forward: Array
+    backward: Array
+
+
+def _layer_work(system: System, model: Transformer, plan: Plan, c: Coefficients, sharpness: float) -> _LayerWork:
+    """Work of one layer, and of the head, per micro-batch on one device.
+
+    Backward products cost 2 × the forward ones (1 × when the weights are frozen), flash attention 2.5 × (it recomputes the scores), unfused 2 ×,
+    streaming 2 ×; weight gradients are accumulated in memory (read and written once per micro-batch).
+    """
+    chip = system.chip
+    products = compute.matmul_time(
+        counts.matmuls(model, plan), chip, c, jnp.asarray(plan.operand_bytes), jnp.asarray(plan.low_precision), sharpness
+    )
+    matmul, head = products[:4].sum(0), products[4]
+    attention = compute.attention_time(
+        counts.attention_flops(model, plan), counts.softmax_bytes(model, plan), jnp.asarray(model.head_dim), chip, c
+    )
+    streaming = compute.streaming_time(c.elementwise_traffic * counts.elementwise_bytes(model, plan), chip, c)
+    parts = counts.residents(model, plan)
+    accumulated = 2.0 * plan.gradient_bytes * model.trainable * (parts.layers + parts.experts) * plan.pp / model.n_layers
+    accumulation = compute.streaming_time(accumulated, chip, c)
+    backward_attention = attention * (2.0 + 0.5 * plan.flash)
+    forward = matmul + attention + streaming
+    backward = (1.0 + model.trainable) * matmul + backward_attention + 2.0 * streaming + accumulation
+    again = plan.recompute_layers * forward + (1.0 - plan.recompute_layers) * plan.recompute_attention * attention * (1.0 - plan.flash)
+    passes = 2.0 + model.trainable + plan.recompute_layers
+    kernels = counts.kernels(model, plan) * passes
+    return _LayerWork(
+        matmul=(2.0 + model.trainable) * matmul,
+        attention=attention + backward_attention,
+        elementwise=3.0 * streaming + accumulation,
+        recompute=again,
+        launch=compute.launch_bound_excess(forward + backward + again, kernels, chip, c, sharpness),
+        head=(2.0 + model.trainable) * head + compute.streaming_time(counts.loss_bytes(model, plan), chip, c),
+        forward=forward,
+        backward=backward + again,
+    )
+
+
+class _Communication(struct.PyTreeNode, kw_only=True):
+    """Exposed and hidden communication [s]: tp, cp, ep and fsdp per layer and micro-batch; pp per micro-batch; dp per step."""
+
+    tp: Array
+    cp: Array
+    ep: Array
+    fsdp: Array
+    fsdp_first: Array
+    dp: Array
+    pp: Array
+    hidden_layer: Array
+    hidden_step: Array
+
+
+class _Volumes(struct.PyTreeNode, kw_only=True):
+    """Times of the messages when nothing hides them [s]: per layer (tp, cp, ep, weight gather and gradient scatter), per step, per transfer."""
+
+    tp: Array
+    cp: Array
+    ep: Array
+    gather: Array
+    scatter: Array
+    dp: Array
+    pp: Array
+
+
+def _message_times(model: Transformer, plan: Plan, groups: Groups, net: collectives.Fabric, c: Coefficients) -> _Volumes:
+    """Time of each message, hidden or not.
+
+    Tensor parallelism: 2 all-reduces forward, 2 backward and 2 again under full recomputation, or all-gather + reduce-scatter with `sp`.
+    Context parallelism: the ring passes K and V forward, K, V and their gradients backward. Expert parallelism: dispatch and combine each
+    way. ZeRO-3: gathers forward and backward and a scatter of each layer, per micro-batch. ZeRO 0: an all-reduce of gradients per step;
+    1 and 2: reduce-scatter and all-gather. HSDP adds an all-reduce of the shard over the replicas.
+    """
+    t = counts.tokens(model, plan)
+    wire = counts.activation_bytes(model, plan)
+    again = plan.recompute_layers
+    tp_net = net.replace(bytes_per_s=net.bytes_per_s * _tp_share(net, c))
+    kv = counts.WORD * t * plan.cp * 2.0 * model.n_kv_heads * model.head_dim / plan.tp
+    routed = wire * model.top_k * model.imbalance / (1.0 + plan.sp * (plan.tp - 1.0))
+    parts = counts.residents(model, plan)
+    trained = model.trainable
+    layers = model.n_layers / plan.pp
+    weights, gradients = plan.weight_bytes * parts.total, plan.reduce_bytes * parts.total * trained
+    # one call per algorithm: kinds on axis 0 of the volumes, axis 1 of the groups
+    shard = groups.shard
+    tp_gather, cp, gather, scatter, step_gather, step_scatter = collectives.gather_time(
+        stack(wire, kv, weights / layers, gradients / layers, weights * trained, gradients),
+        _kinds(groups.tp, groups.cp, shard, shard, shard, shard),
+        net.replace(bytes_per_s=jnp.concatenate(jnp.broadcast_arrays(*[tp_net.bytes_per_s] + [net.bytes_per_s] * 5), 1)),
+    )
+    ranks = shard.prod(0)
+    zero1, zero3 = memory_cost.zero_share(plan.zero, 1.0), memory_cost.zero_share(plan.zero, 3.0)
+    tp_reduce, whole, across = collectives.all_reduce_time(
+        stack(wire, gradients, gradients / ranks),
+        _kinds(groups.tp, groups.data, groups.replica),
+        net.replace(bytes_per_s=jnp.concatenate(jnp.broadcast_arrays(tp_net.bytes_per_s, net.bytes_per_s, net.bytes_per_s), 1)),
+    )
+    exchange = collectives.all_to_all_time(routed[None], groups.ep[:, None], net)[0]
+    transfer = collectives.point_to_point_time((wire / (1.0 + plan.sp * (plan.tp - 1.0)))[None], groups.pp[:, None], net)[0]
+    sp = plan.sp
+    return _Volumes(
+        tp=(4.0 + 2.0 * again) * (sp * 2.0 * tp_gather + (1.0 - sp) * tp_reduce),
+        cp=(3.0 + again) * cp,
+        ep=(4.0 + 2.0 * again) * exchange,
+        gather=zero3 * gather,
+        scatter=zero3 * scatter * trained,
+        dp=trained * ((1.0 - zero1) * whole + zero1 * ((1.0 - zero3) * (step_gather + step_scatter) + across)),
+        pp=2.0 * plan.interleave * transfer,
+    )
+
+
+def _kinds(*groups: Array) -> jax.Array:
+    """Groups `[K, *batch]` of several kinds of communication as `[K, kind, *batch]`."""
+    return jnp.stack(jnp.broadcast_arrays(*groups), 1)
+
+
+def _tp_share(net: collectives.Fabric, c: Coefficients) -> jax.Array:
+    """Bandwidth of tensor parallelism over that of other collectives, per level `[K, 1, *batch]`: 1 inside a node."""
+    share = collectives.inner_outer(jnp.ones_like(c.net_efficiency_tp_outer), c.net_efficiency_tp_outer, net.bytes_per_s.shape[0])
+    return trailing(share[:, None], net.bytes_per_s.ndim)
+
+
+def _communication(v: _Volumes, work: _LayerWork, model: Transformer, plan: Plan, c: Coefficients, sharpness: float) -> _Communication:
+    """Split each kind into what its window hides and what it does not.
+
+    Windows: tp the products of its layer; cp the attention core; ep the products; FSDP gathers the forward pass, gathers and scatters the
+    backward pass of the layer computed meanwhile; dp the last micro-batch's backward and the first one's forward; pp one micro-batch.
+    """
+    layers = model.n_layers / plan.pp
+    resharded = v.gather * plan.reshard
+    whole = work.forward + work.backward
+    cost = stack(v.tp, v.cp, v.ep, v.gather, resharded + v.scatter, v.dp, v.pp)
+    window = stack(work.matmul, work.attention, work.matmul, work.forward, work.backward, layers * whole, layers * whole)
+    overlap = stack(
+        c.overlap_tp * plan.overlap_tp,
+        c.overlap_cp * plan.overlap_cp,
+        c.overlap_ep * plan.overlap_ep,
+        c.overlap_fsdp * plan.overlap_dp,
+        c.overlap_fsdp * plan.overlap_dp,
+        c.overlap_dp * plan.overlap_dp,
+        c.overlap_pp * plan.overlap_pp,
+    )
+    exposed = exposed_time(cost, window, overlap, sharpness)
+    hidden = cost - exposed
+    return _Communication(
+        tp=exposed[0],
+        cp=exposed[1],
+        ep=exposed[2],
+        fsdp=exposed[3] + exposed[4],
+        # the first gather has nothing to hide behind; the positive part above already holds what of it is exposed anyway
+        fsdp_first=hidden[3],
+        dp=exposed[5],
+        pp=exposed[6],
+        hidden_layer=hidden[:5].sum(0),
+        hidden_step=hidden[5],
+    )
+
+
+def _aligned(system: System, plan: Plan) -> tuple[System, Plan]:
+    """Broadcast the plan's leaves against each other, and give per-level arrays the batch axes that the plan has."""
+    leaves, tree = jax.tree.flatten(plan)
+    plan = jax.tree.unflatten(tree, jnp.broadcast_arrays(*leaves))
+    rank = 1 + max(jnp.ndim(plan.dp), jnp.ndim(system.network.bytes_per_s) - 1)
+    return system.replace(network=jax.tree.map(lambda x: trailing(x, rank), system.network)), plan
+
+
+def step_time(
+    system: System, model: Transformer, plan: Plan, coefficients: Coefficients, *, sharpness: float = SHARPNESS
+) -> Breakdown:
+    """Seconds of one training step, by cause.
+
+    `m L/pp (layer) + m (head + transfer) + bubble + once per step`, times `1 + straggler`: m micro-batches run one after the other on the
+    slowest stage; the pipeline idles for `(pp − 1)/v` micro-batches while it fills and drains.
+
+    Limits: compute-bound work `FLOPs / (devices · peak · η)` on one device without communication; the fixed overhead as the batch vanishes.
+
+    Args:
+      system, model, plan, coefficients: leaves are scalars or `[*batch]` (network: `[K, *batch]`), all of one rank or scalar.
+      sharpness: of all maxima and positive parts; infinity is the hard model. Static.
+
+    Returns:
+      Breakdown with leaves `[*batch]` [s].
+    """
+    c = coefficients
+    system, plan = _aligned(system, plan)
+    groups = place(plan, system.network.size)
+    net = collectives.fabric(system.network, c, sharpness)
+    work = _layer_work(system, model, plan, c, sharpness)
+    comm = _communication(_message_times(model, plan, groups, net, c), work, model, plan, c, sharpness)
+
+    m, layers = plan.n_microbatches, model.n_layers / plan.pp
+    times = m * layers
+    # the LM head lengthens the last stage alone, unless the stack spreads it: then every stage carries 1/pp of it
+    kept = (1.0 - c.head_balance) + c.head_balance / plan.pp
+    layer = work.matmul + work.attention + work.elementwise + work.recompute + work.launch + comm.tp + comm.cp + comm.ep + comm.fsdp
+    stage = layers * layer + comm.pp + c.contention * layers * comm.hidden_layer
+    slots = SCHEDULES[plan.schedule].bubble(plan.pp, m, plan.interleave)
+    parts = counts.residents(model, plan)
+    zero1 = memory_cost.zero_share(plan.zero, 1.0)
+    ranks = plan.shard * plan.cp
+    updated = memory_cost.sharded(parts.layers + parts.ends, ranks, zero1)
+    updated = updated + memory_cost.sharded(parts.experts, jnp.maximum(ranks / plan.ep, 1.0), zero1)
+    state = 2.0 * plan.optimizer_bytes + plan.gradient_bytes + plan.weight_bytes
+    partial = Breakdown(
+        matmul=times * work.matmul,
+        attention=times * work.attention,
+        elementwise=times * work.elementwise,
+        recompute=times * work.recompute,
+        launch=times * work.launch,
+        head=m * work.head * kept,
+        tensor_parallel=times * comm.tp,
+        context_parallel=times * comm.cp,
+        expert_parallel=times * comm.ep,
+        fsdp=times * comm.fsdp + m * comm.fsdp_first,
+        data_parallel=comm.dp,
+        pipeline_transfer=m * comm.pp,
+        bubble=c.bubble * slots * (stage + work.head * (1.0 - kept) / plan.pp),
+        optimizer=model.trainable * compute.optimizer_time(updated, state, system.chip, c),
+        contention=c.contention * (times * comm.hidden_layer + comm.hidden_step),
+        straggler=jnp.zeros_like(stage),
+        overhead=jnp.zeros_like(stage),
+    )
+    waiting = straggler_share(plan.devices, c.straggler) * partial.total
+    return partial.replace(straggler=waiting, overhead=c.overhead + jnp.zeros_like(stage))
+
+
+def memory_use(model: Transformer, plan: Plan) -> memory_cost.Memory:
+    """Bytes of one device by purpose, with the micro-batches in flight of the plan's schedule."""
+    in_flight = SCHEDULES[plan.schedule].in_flight(plan.pp, plan.n_microbatches, plan.interleave)
+    return memory_cost.memory(model, plan, in_flight)
