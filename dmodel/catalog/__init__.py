@@ -1,0 +1,47 @@
+"""Known chips, systems and models: data files in which every number has a source and a date, and their loader."""
+
+from __future__ import annotations
+
+from dmodel.catalog import chips as _chips
+from dmodel.catalog import models as _models
+from dmodel.catalog import systems as _systems
+from dmodel.catalog.chips import chip, precisions
+from dmodel.catalog.loader import Entry, table
+from dmodel.catalog.models import transformer
+from dmodel.catalog.systems import system, system_for, system_name_for
+from dmodel.types import InputError
+
+__all__ = ["KINDS", "chip", "entries", "names", "precisions", "system", "system_for", "system_name_for", "transformer"]
+
+_FIELDS = {"chips": _chips.fields, "systems": _systems.fields, "models": _models.fields}
+KINDS = tuple(_FIELDS)
+"""Kinds of entries that the catalog holds."""
+
+
+def _check(kind: str) -> None:
+    if kind not in KINDS:
+        raise InputError(f"unknown kind of catalog entry {kind!r}; expected one of: {', '.join(KINDS)}")
+
+
+def names(kind: str) -> list[str]:
+    """Main names of a kind of entries ("chips", "systems", "models"), in the order of the data file."""
+    _check(kind)
+    return list(table(kind))
+
+
+def entries(kind: str) -> list[Entry]:
+    """All entries of a kind for display: plain dicts `{name, aliases, about, [chip], fields}`.
+
+    `fields` are rows `{field, value, unit, source, date}` in the units of the data file; a missing value means unbounded.
+    """
+    _check(kind)
+    return [
+        {
+            "name": name,
+            "aliases": list(entry["aliases"]),
+            "about": entry["about"],
+            **({"chip": entry["chip"]} if "chip" in entry else {}),
+            "fields": _FIELDS[kind](entry),
+        }
+        for name, entry in table(kind).items()
+    ]

@@ -1,0 +1,155 @@
+"""Shapes from a Hugging Face `config.json`: which key of which model type holds what."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dmodel.catalog.loader import nearest
+from dmodel.types import InputError
+
+Config = dict[str, Any]
+
+
+class Format(NamedTuple):
+    """Where a family of model types keeps its shape.
+
+    Attributes:
+      keys: attribute of a shape → key of the file, all required.
+      gated: 1 = three MLP matrices. tied: what an absent `tie_word_embeddings` means.
+      optional: as keys, but may be absent or null: then d_ff = 4 h, n_kv_heads = n_heads, head_dim = h / heads.
+      experts: attribute → key, required, for mixtures of experts.
+    """
+
+    keys: dict[str, str]
+    gated: int
+    tied: int
+    optional: dict[str, str]
+    experts: dict[str, str] = {}
+
+
+_BASE = {
+    "n_layers": "num_hidden_layers",
+    "d_model": "hidden_size",
+    "d_ff": "intermediate_size",
+    "n_heads": "num_attention_heads",
+    "vocab": "vocab_size",
+    "seq_len": "max_position_embeddings",
+}
+_HEADS = {"n_kv_heads": "num_key_value_heads", "head_dim": "head_dim"}
+_GPT2_KEYS = {"n_layers": "n_layer", "d_model": "n_embd", "n_heads": "n_head", "vocab": "vocab_size", "seq_len": "n_positions"}
+_DENSE = Format(_BASE, 1, 0, _HEADS)
+_TIED = Format(_BASE, 1, 1, _HEADS)
+_LOCAL_EXPERTS = {"n_experts": "num_local_experts", "top_k": "num_experts_per_tok"}
+_DEEPSEEK = Format(
+    {**_BASE, "d_ff": "moe_intermediate_size", "head_dim": "v_head_dim", "kv_latent": "kv_lora_rank"},
+    1,
+    0,
+    {},
+    {"n_experts": "n_routed_experts", "top_k": "num_experts_per_tok", "n_shared_experts": "n_shared_experts"},
+)
+
+FORMATS: dict[str, Format] = {
+    "llama": _DENSE,
+    "mistral": _DENSE,
+    "qwen2": _DENSE,
+    "qwen3": _DENSE,
+    "gemma": _TIED,
+    "gemma2": _TIED,
+    "gemma3_text": _TIED,
+    "mixtral": Format(_BASE, 1, 0, _HEADS, _LOCAL_EXPERTS),
+    "gpt_oss": Format(_BASE, 1, 0, _HEADS, _LOCAL_EXPERTS),
+    "qwen3_moe": Format(
+        {**_BASE, "d_ff": "moe_intermediate_size"}, 1, 0, _HEADS, {"n_experts": "num_experts", "top_k": "num_experts_per_tok"}
+    ),
+    "deepseek_v3": _DEEPSEEK,
+    "kimi_k2": _DEEPSEEK,
+    "gpt2": Format(_GPT2_KEYS, 0, 1, {"d_ff": "n_inner"}),
+    "gpt_neox": Format(_BASE, 0, 0, {}),
+    "opt": Format({**_BASE, "d_ff": "ffn_dim"}, 0, 1, {}),
+}
+"""Model types that can be read. Mixtures count their leading dense layers, if any, as expert layers."""
+
+
+def _load(path: Path) -> Config:
+    """The file's object, or an error that says why it is none."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file; expected a catalog name or the path of a Hugging Face config.json") from None
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise InputError(f"{path}: not JSON ({error}); expected a Hugging Face config.json") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+    if not isinstance(found, dict):
+        raise InputError(f"{path}: expected a JSON object with the keys of a Hugging Face config.json, got a {type(found).__name__}")
+    return found
+
+
+def _text_part(config: Config) -> Config:
+    """The language model of a multimodal configuration (Gemma 3), else the configuration itself."""
+    inner = config.get("text_config")
+    return inner if config.get("model_type") not in FORMATS and isinstance(inner, dict) else config
+
+
+def _format(config: Config, path: Path) -> Format:
+    kind = config.get("model_type")
+    if kind is None:
+        raise InputError(f"{path}: the key 'model_type' is missing; expected one of: {', '.join(FORMATS)}")
+    if kind not in FORMATS:
+        close = nearest(str(kind), list(FORMATS))
+        hint = f" (nearest: {', '.join(close)})" if close else ""
+        raise InputError(f"{path}: model_type {kind!r} is not supported{hint}; supported: {', '.join(FORMATS)}")
+    return FORMATS[kind]
+
+
+def _count(config: Config, key: str, path: Path, least: int = 1) -> float:
+    """A whole number of the file, ≥ `least`."""
+    value = config[key]
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value != int(value) or value < least:
+        raise InputError(f"{path}: {key!r}: expected a whole number ≥ {least}, got {value!r}")
+    return float(value)
+
+
+def _derived(shape: dict[str, float], path: Path) -> dict[str, float]:
+    """Fill what the file may leave out, and check that heads divide."""
+    h, a = shape["d_model"], shape["n_heads"]
+    shape.setdefault("d_ff", 4 * h)
+    latent = shape.pop("kv_latent", None)
+    if latent is not None:
+        shape["n_kv_heads"] = latent / (2 * shape["head_dim"])
+    shape.setdefault("n_kv_heads", a)
+    if "head_dim" not in shape and h % a:
+        raise InputError(f"{path}: the width {h:.0f} is not a multiple of the {a:.0f} heads; state 'head_dim'")
+    shape.setdefault("head_dim", h / a)
+    if latent is None and a % shape["n_kv_heads"]:
+        raise InputError(f"{path}: the {a:.0f} heads are not a multiple of the {shape['n_kv_heads']:.0f} KV heads")
+    if shape.get("top_k", 1) > shape.get("n_experts", 1):
+        raise InputError(f"{path}: top-k {shape['top_k']:.0f} exceeds the {shape['n_experts']:.0f} experts")
+    return shape
+
+
+def read(path: Path) -> dict[str, float]:
+    """Read the shape of a model from its `config.json`.
+
+    Latent attention (DeepSeek-V3) is written as grouped-query attention whose keys and values together are as wide as the
+    latent: `kv_lora_rank / (2 v_head_dim)` KV heads of `v_head_dim`.
+
+    Returns:
+      Attributes of `Transformer` that the file fixes; `seq_len` is the longest sequence the file allows.
+
+    Raises:
+      InputError: no such file, not JSON, unsupported or missing model type, missing keys (all named), or a value that is no count.
+    """
+    config = _text_part(_load(path))
+    fmt = _format(config, path)
+    required = fmt.keys | fmt.experts
+    missing = [key for key in required.values() if config.get(key) is None]
+    if missing:
+        raise InputError(f"{path}: model_type {config['model_type']!r} needs the missing keys: {', '.join(missing)}")
+    present = {name: key for name, key in fmt.optional.items() if config.get(key) is not None}
+    shape = {name: _count(config, key, path, int(name != "n_shared_experts")) for name, key in (required | present).items()}
+    tied = config.get("tie_word_embeddings")
+    return _derived(shape, path) | {"gated_mlp": float(fmt.gated), "tied_embeddings": float(fmt.tied if tied is None else bool(tied))}

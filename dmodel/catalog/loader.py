@@ -1,0 +1,105 @@
+"""Reading and checking the data files of the catalog, and finding an entry by any of its names."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import json
+import math
+import re
+from importlib import resources
+from typing import Any
+
+from dmodel.types import InputError
+
+VERSION = 1
+"""Format of the data files."""
+
+Entry = dict[str, Any]
+
+
+def fold(name: str) -> str:
+    """Fold the spellings of one name together: lower case, without spaces, `-` and `_` ("Llama 3 70B" → "llama370b")."""
+    return re.sub(r"[\s_\-]+", "", name).lower()
+
+
+@functools.cache
+def document(kind: str) -> dict[str, Any]:
+    """The data file of a kind ("chips", "systems", "models", "fabrics"), read once.
+
+    Raises:
+      InputError: the installed file is of another version.
+    """
+    text = resources.files("dmodel.catalog").joinpath(f"data/{kind}.json").read_text(encoding="utf-8")
+    found = json.loads(text)
+    if found.get("version") != VERSION:
+        raise InputError(f"catalog file {kind}.json: expected version {VERSION}, got {found.get('version')!r}; install dmodel again")
+    return found
+
+
+def table(kind: str) -> dict[str, Entry]:
+    """All entries of a kind by their main name, in the order of the file."""
+    return document(kind)["entries"]
+
+
+@functools.cache
+def _spellings(kind: str) -> dict[str, str]:
+    """Main name of every folded name and alias; a name that two entries claim is an error of the data."""
+    found: dict[str, str] = {}
+    for name, entry in table(kind).items():
+        for spelling in (name, *entry["aliases"]):
+            if found.setdefault(fold(spelling), name) != name:
+                raise InputError(f"catalog file {kind}.json: {spelling!r} names both {found[fold(spelling)]!r} and {name!r}")
+    return found
+
+
+def nearest(name: str, known: list[str], n: int = 3) -> list[str]:
+    """The names most like `name`, best first; all names that contain it or are contained in it come before merely similar ones."""
+    wanted = fold(name)
+    inside = [k for k in known if wanted and (wanted in fold(k) or fold(k) in wanted)]
+    folded = {fold(k): k for k in known}
+    similar = [folded[k] for k in difflib.get_close_matches(wanted, list(folded), n=n, cutoff=0.4)]
+    return list(dict.fromkeys(similar + inside))[:n]
+
+
+def resolve(kind: str, name: str) -> str:
+    """Main name of the entry that `name` means.
+
+    Raises:
+      InputError: no entry has that name; the message offers the nearest ones.
+    """
+    main = _spellings(kind).get(fold(str(name)))
+    if main is None:
+        raise InputError(unknown(kind, name))
+    return main
+
+
+def unknown(kind: str, name: str, more: str = "") -> str:
+    """Text of the error about a name that the catalog does not hold."""
+    close = nearest(str(name), list(table(kind)))
+    hint = f"nearest: {', '.join(close)}" if close else f"known: {', '.join(table(kind))}"
+    return f"unknown {kind[:-1]} {name!r}; {hint}. `dmodel catalog {kind}` lists all{more}"
+
+
+def number(entry: Entry, unit: str, where: str, allow_null: bool = False) -> float:
+    """Value of one number of a data file, checked: its unit, that it is finite and not negative, that it has a source and a date.
+
+    Args:
+      entry: `{"value", "unit", "source", "date"}`. where: its place, for the message.
+      allow_null: a missing value means unbounded, hence infinity.
+    """
+    value, source, date = entry.get("value"), entry.get("source"), entry.get("date")
+    if value is None and allow_null:
+        value = math.inf
+    elif not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value) or value < 0:
+        raise InputError(f"catalog, {where}: expected a finite number ≥ 0, got {value!r}")
+    if entry.get("unit") != unit:
+        raise InputError(f"catalog, {where}: expected the unit {unit!r}, got {entry.get('unit')!r}")
+    if not source or not re.fullmatch(r"\d{4}(-\d{2}){0,2}", str(date)):
+        raise InputError(f"catalog, {where}: every number needs a source and a date (YYYY-MM), got {source!r}, {date!r}")
+    return float(value)
+
+
+def field(name: str, entry: Entry) -> Entry:
+    """One number of a data file as a row for display."""
+    return {"field": name, "value": entry["value"], "unit": entry["unit"], "source": entry["source"], "date": entry["date"]}

@@ -1,0 +1,97 @@
+"""Transformers by name, or by the path of a Hugging Face `config.json`."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+
+from dmodel.catalog import huggingface
+from dmodel.catalog.loader import Entry, resolve, table, unknown
+from dmodel.types import InputError
+from dmodel.workload import Transformer
+
+DEFAULTS = {
+    "tied_embeddings": 0.0,
+    "causal": 1.0,
+    "n_experts": 1.0,
+    "top_k": 1.0,
+    "n_shared_experts": 0.0,
+    "imbalance": 1.0,
+    "trainable": 1.0,
+}
+"""What a shape means when it does not say: untied, causal, dense, perfectly balanced, trained."""
+
+
+def from_shape(shape: dict[str, float], seq_len: float | None = None) -> Transformer:
+    """Build a transformer of float64 scalars from a shape by name of attribute.
+
+    Args:
+      shape: counts; attributes that have a default may be left out.
+      seq_len: sequence length [token] in place of the shape's own.
+
+    Raises:
+      InputError: the sequence length is not a positive number.
+    """
+    values = DEFAULTS | shape | ({} if seq_len is None else {"seq_len": seq_len})
+    if not (math.isfinite(values["seq_len"]) and values["seq_len"] > 0):
+        raise InputError(f"seq_len: expected a positive number of tokens, got {seq_len}")
+    return Transformer(**{key: np.float64(value) for key, value in values.items()})
+
+
+def _hub_name(name: str) -> str:
+    """Reduce a hub's spelling to a catalog name: "meta-llama/Meta-Llama-3-8B-Instruct" → "Llama-3-8B"."""
+    base = re.sub(r"^meta[-_]", "", name.rsplit("/", 1)[-1], flags=re.IGNORECASE)
+    return re.sub(r"([-_](hf|base|instruct|chat|it|pt|v\d+(\.\d+)*))+$", "", base, flags=re.IGNORECASE)
+
+
+def _find(name: str) -> str | None:
+    """Main name of a catalog model, else None."""
+    try:
+        return resolve("models", name)
+    except InputError:
+        return None
+
+
+def _config_path(name_or_path: str) -> Path | None:
+    """The file that the argument means, when there is one or it looks like one; a folder stands for its `config.json`."""
+    if not name_or_path:
+        return None
+    path = Path(name_or_path).expanduser()
+    if path.is_dir():
+        return path / "config.json"
+    return path if path.exists() or path.suffix == ".json" else None
+
+
+def transformer(name_or_path: str, seq_len: float | None = None) -> Transformer:
+    """Build the transformer of a catalog name or of a Hugging Face `config.json`.
+
+    Args:
+      name_or_path: a name or alias, case, spaces and hyphens ignored ("llama-3-70b", "Llama 3 70B", "llama3-70b"), the path of a
+        `config.json` or of the folder that holds it, or a hub's spelling ("meta-llama/Meta-Llama-3-8B"). In this order.
+      seq_len: sequence length [token]; by default the length the model was (first) trained at, or the file's longest.
+
+    Raises:
+      InputError: unknown name (with the nearest ones), or a file that cannot be used (with the reason).
+
+    >>> float(transformer("Llama 3 70B").n_kv_heads)
+    8.0
+    """
+    text = str(name_or_path)
+    main = _find(text)
+    path = None if main else _config_path(text)
+    if path is not None:
+        return from_shape(huggingface.read(path), seq_len)
+    main = main or _find(_hub_name(text))
+    if main is None:
+        raise InputError(unknown("models", text, "; the path of a Hugging Face config.json is accepted too"))
+    return from_shape(table("models")[main]["shape"], seq_len)
+
+
+def fields(entry: Entry) -> list[Entry]:
+    """Shape and published size of one model as rows for display."""
+    origin = {"source": entry["source"], "date": entry["date"]}
+    rows = [{"field": key, "value": value, "unit": "count", **origin} for key, value in entry["shape"].items()]
+    return [*rows, {"field": "published_parameters", "value": entry["published_parameters"], "unit": "count", **origin}]

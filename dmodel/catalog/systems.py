@@ -1,0 +1,107 @@
+"""Systems by name: a chip and the levels of its network; and the system that a trace ran on."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from dmodel.catalog.chips import chip
+from dmodel.catalog.loader import Entry, document, field, number, resolve, table
+from dmodel.hardware import Network, System
+from dmodel.types import InputError
+
+NUMBERS = {
+    "size": "count",
+    "bytes_per_s": "byte/s",
+    "latency": "s",
+    "torus_axes": "count",
+    "in_network_reduction": "0 or 1",
+}
+"""Numbers of one network level and the unit of each in the data file."""
+
+
+def _network(main: str) -> Network:
+    """Network of a system, innermost level first, `[level]` arrays of float64."""
+    levels = table("systems")[main]["levels"]
+    column = {
+        key: np.array([number(lv[key], unit, f"systems/{main}/{lv['name']}/{key}", key == "size") for lv in levels], np.float64)
+        for key, unit in NUMBERS.items()
+    }
+    return Network(
+        size=column["size"],
+        bytes_per_s=column["bytes_per_s"],
+        latency_s=column["latency"],
+        torus_axes=column["torus_axes"],
+        in_network_reduction=column["in_network_reduction"],
+    )
+
+
+def system(name: str, precision: str = "bf16") -> System:
+    """Build the system of that name for a matmul precision.
+
+    A torus level's bandwidth is the sum over all links of a chip, one direction.
+
+    Args:
+      name: a name or alias of the catalog ("H100-DGX", "GB200-NVL72", "TPU-v5p").
+      precision: as in `chip`.
+
+    Returns:
+      Two levels, except `H100-Superpod`, which has three; the outermost one is unbounded.
+
+    Raises:
+      InputError: unknown system (with the nearest names), or the chip lacks the precision.
+
+    >>> system("H100-DGX").network.size.tolist()
+    [8.0, inf]
+    """
+    main = resolve("systems", name)
+    return System(chip=chip(table("systems")[main]["chip"], precision), network=_network(main))
+
+
+def system_name_for(accelerator: str, stack: str = "") -> str:
+    """Name of the system that a trace's accelerator and stack imply: the longest stack prefix that is known, else the default.
+
+    >>> system_name_for("A100-80GB", "llm-foundry/pure"), system_name_for("A100-80GB")
+    ('A100-RoCE-1600', 'A100-DGX')
+    """
+    main = resolve("chips", accelerator)
+    fabrics = document("fabrics")
+    wanted = str(stack or "").lower()
+    known = [f for f in fabrics["stacks"] if f["accelerator"] == main and wanted.startswith(f["stack"])]
+    if known:
+        return max(known, key=lambda f: len(f["stack"]))["system"]
+    if main not in fabrics["accelerators"]:
+        raise InputError(f"accelerator {main}: no default system in the catalog; name one with --system (`dmodel catalog systems`)")
+    return fabrics["accelerators"][main]
+
+
+def _domain(domain_size: float | None, default: float) -> float:
+    """Members of the inner level: the trace's own figure where it has one."""
+    if domain_size is None or math.isnan(domain_size):
+        return default
+    if domain_size < 1 or math.isinf(domain_size):
+        raise InputError(f"domain_size: expected devices in the scale-up domain, ≥ 1, got {domain_size}; blank means the default")
+    return float(domain_size)
+
+
+def system_for(accelerator: str, stack: str = "", domain_size: float | None = None, precision: str = "bf16") -> System:
+    """Build the system that a trace ran on; always two levels, so that the systems of many rows stack.
+
+    Args:
+      accelerator: as written in traces ("A100-80GB", "TPU-v5p").
+      stack: software of the trace; its known clusters have their own fabrics, matched by prefix ("vtrain", "llm-foundry/pure").
+      domain_size: devices in the scale-up domain, in place of the system's own; None or NaN keeps that.
+      precision: as in `chip`.
+
+    Raises:
+      InputError: unknown accelerator, a precision it lacks, or a domain size below 1.
+    """
+    base = system(system_name_for(accelerator, stack), precision)
+    size = np.array([_domain(domain_size, base.network.size[0]), math.inf])  # type: ignore[index]
+    return base.replace(network=base.network.replace(size=size))
+
+
+def fields(entry: Entry) -> list[Entry]:
+    """Every number of one system as rows for display."""
+    return [field(f"{level['name']}/{key}", level[key]) for level in entry["levels"] for key in NUMBERS]

@@ -1,0 +1,293 @@
+"""The catalog: names, units, published sizes, fabrics of the traces, Hugging Face files, and what wrong input answers."""
+
+import json
+import math
+
+import jax
+import numpy as np
+import pytest
+
+from dmodel import catalog
+from dmodel.catalog import loader
+from dmodel.catalog.huggingface import FORMATS
+from dmodel.catalog.systems import system_name_for
+from dmodel.counts import parameters
+from dmodel.types import HOUR, InputError
+
+REQUIRED = {
+    "chips": [
+        "A100-40GB", "A100-80GB", "H100-80GB", "H100-PCIe", "H200-141GB", "H200-NVL", "H800", "B200", "B300", "GB200", "GB300",
+        "MI300X", "MI325X", "L40S", "TPU-v3", "TPU-v4", "TPU-v5e", "TPU-v5p", "TPU-v6e", "TPU-v7x",
+    ],
+    "systems": [
+        "A100-DGX", "H100-DGX", "H100-Superpod", "H200-HGX", "B200-DGX", "GB200-NVL72", "GB300-NVL72", "V100-DGX",
+        "TPU-v4", "TPU-v5e", "TPU-v5p", "TPU-v6e", "TPU-v7x",
+    ],
+    "models": [
+        "gpt-3-175b", "llama-2-7b", "llama-2-70b", "llama-3-8b", "llama-3-70b", "llama-3.1-405b", "mixtral-8x7b", "deepseek-v3",
+        "megatron-1.7b", "megatron-1008b", "turing-530b", "palm-540b", "mpt-70b", "nemotron-4-340b", "gpt-oss-120b",
+    ],
+}  # fmt: skip
+
+LLAMA = {
+    "model_type": "llama", "num_hidden_layers": 80, "hidden_size": 8192, "intermediate_size": 28672, "num_attention_heads": 64,
+    "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 8192, "tie_word_embeddings": False,
+}  # fmt: skip
+CONFIGS = {
+    "llama-3-70b": LLAMA,
+    "mistral-7b": {**LLAMA, "model_type": "mistral", "num_hidden_layers": 32, "hidden_size": 4096, "intermediate_size": 14336,
+                   "num_attention_heads": 32, "vocab_size": 32000, "head_dim": None},
+    "mixtral-8x7b": {**LLAMA, "model_type": "mixtral", "num_hidden_layers": 32, "hidden_size": 4096, "intermediate_size": 14336,
+                     "num_attention_heads": 32, "vocab_size": 32000, "num_local_experts": 8, "num_experts_per_tok": 2,
+                     "max_position_embeddings": 32768},
+    "qwen-3-0.6b": {"model_type": "qwen3", "num_hidden_layers": 28, "hidden_size": 1024, "intermediate_size": 3072, "head_dim": 128,
+                    "num_attention_heads": 16, "num_key_value_heads": 8, "vocab_size": 151936, "max_position_embeddings": 4096,
+                    "tie_word_embeddings": True},
+    "gpt-2-xl": {"model_type": "gpt2", "n_layer": 48, "n_embd": 1600, "n_head": 25, "vocab_size": 50257, "n_positions": 1024,
+                 "n_inner": None},
+    "gpt-neox-20b": {"model_type": "gpt_neox", "num_hidden_layers": 44, "hidden_size": 6144, "intermediate_size": 24576,
+                     "num_attention_heads": 64, "vocab_size": 50432, "max_position_embeddings": 2048, "tie_word_embeddings": False},
+    "gemma-2b": {"model_type": "gemma", "num_hidden_layers": 18, "hidden_size": 2048, "intermediate_size": 16384, "head_dim": 256,
+                 "num_attention_heads": 8, "num_key_value_heads": 1, "vocab_size": 256000, "max_position_embeddings": 8192},
+    "deepseek-v3": {"model_type": "deepseek_v3", "num_hidden_layers": 61, "hidden_size": 7168, "intermediate_size": 18432,
+                    "moe_intermediate_size": 2048, "num_attention_heads": 128, "num_key_value_heads": 128, "vocab_size": 129280,
+                    "n_routed_experts": 256, "n_shared_experts": 1, "num_experts_per_tok": 8, "kv_lora_rank": 512, "v_head_dim": 128,
+                    "max_position_embeddings": 163840},
+}  # fmt: skip
+
+
+def write(tmp_path, content):
+    path = tmp_path / "config.json"
+    path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("kind", catalog.KINDS)
+def test_required_names_exist(kind):
+    assert set(REQUIRED[kind]) <= set(catalog.names(kind))
+
+
+@pytest.mark.parametrize("kind", catalog.KINDS)
+def test_every_name_and_alias_finds_its_own_entry(kind):
+    for entry in catalog.entries(kind):
+        for spelling in [entry["name"], entry["name"].upper(), entry["name"].replace("-", " "), *entry["aliases"]]:
+            assert loader.resolve(kind, spelling) == entry["name"]
+
+
+@pytest.mark.parametrize("kind", catalog.KINDS)
+def test_every_number_has_unit_source_and_date(kind):
+    for entry in catalog.entries(kind):
+        assert entry["fields"]
+        for row in entry["fields"]:
+            assert row["unit"] and len(row["source"]) > 10, (entry["name"], row)
+            assert 2017 <= int(row["date"][:4]) <= 2026, (entry["name"], row)
+
+
+@pytest.mark.parametrize("name", catalog.names("chips"))
+def test_chip_is_within_physical_bounds_at_every_precision(name):
+    for precision in catalog.precisions(name):
+        chip = catalog.chip(name, precision)
+        assert 1e14 <= chip.flops_per_s <= 2e16
+        assert 0.1 <= chip.flops_per_s / chip.attention_flops_per_s <= 7 or precision == "int8"
+        assert 1e9 * 15 <= chip.hbm_bytes <= 320e9
+        assert 20 <= chip.attention_flops_per_s / chip.hbm_bytes_per_s <= 700  # FLOP per byte of every generation so far
+        assert chip.hbm_bytes / chip.hbm_bytes_per_s < 0.1
+        assert 1e-7 <= chip.kernel_latency_s <= 1e-5
+        assert 0 < chip.idle_watts < 0.5 * chip.peak_watts
+        assert 0.1 <= chip.price_per_s * HOUR <= 20
+
+
+@pytest.mark.parametrize("name", catalog.names("systems"))
+def test_system_levels_slow_down_outwards_and_the_last_is_unbounded(name):
+    net = catalog.system(name, catalog.precisions(chip_of(name))[0]).network
+    assert np.isinf(net.size[-1]) and np.all(np.isfinite(net.size[:-1])) and np.all(net.size >= 2)
+    assert np.all(np.diff(net.bytes_per_s) < 0) and np.all(np.diff(net.latency_s) >= 0)
+    assert np.all(net.latency_s > 0) and set(net.in_network_reduction) <= {0.0, 1.0}
+    assert net.torus_axes[0] == ({"v3": 2, "v5e": 2, "v6e": 2}.get(name.split("-")[1], 3) if name.startswith("TPU") else 1)
+
+
+def chip_of(system_name):
+    return next(e["chip"] for e in catalog.entries("systems") if e["name"] == system_name)
+
+
+@pytest.mark.parametrize(
+    ("name", "precision", "expected"),
+    [
+        ("H100-80GB", "bf16", 989.4e12),
+        ("H100-80GB", "fp8", 1978.9e12),
+        ("A100-80GB", "fp16", 312e12),
+        ("B200", "nvfp4", 9e15),
+        ("GB200", "mxfp8", 5e15),
+        ("TPU-v5e", "int8", 394e12),
+        ("TPU-v7x", "fp8", 4614e12),
+    ],
+)
+def test_peaks_are_dense(name, precision, expected):
+    assert catalog.chip(name, precision).flops_per_s == expected
+
+
+def test_half_precision_rate_of_attention_does_not_depend_on_the_matmuls():
+    assert catalog.chip("B200", "nvfp4").attention_flops_per_s == catalog.chip("B200", "bf16").flops_per_s
+    assert catalog.chip("V100", "fp16").attention_flops_per_s == 125e12
+
+
+def test_vendor_bandwidths_are_halved_to_one_direction():
+    h100, v5p = catalog.system("H100-DGX").network, catalog.system("TPU-v5p").network
+    assert h100.bytes_per_s.tolist() == [450e9, 50e9] and h100.in_network_reduction.tolist() == [1.0, 0.0]
+    assert v5p.bytes_per_s[0] * 8 == 4800e9 and v5p.torus_axes[0] == 3
+    assert catalog.system("H100-Superpod").network.size.tolist() == [8.0, 32.0, math.inf]
+
+
+@pytest.mark.parametrize("name", catalog.names("models"))
+def test_our_parameter_count_agrees_with_the_published_one(name):
+    entry = loader.table("models")[name]
+    ours = float(parameters(catalog.transformer(name)))
+    assert ours == pytest.approx(entry["published_parameters"], rel=entry.get("parameters_tolerance", 0.02))
+    assert "parameters_tolerance" not in entry or entry["about"], "a wider tolerance needs its reason"
+
+
+def test_leaves_are_float64_and_records_stack():
+    chips = [catalog.chip(n) for n in ("A100-80GB", "H100-80GB")]
+    leaves = jax.tree.leaves([chips, catalog.system("H100-DGX"), catalog.transformer("llama-3-8b")])
+    assert all(isinstance(x, (np.float64, np.ndarray)) and x.dtype == np.float64 for x in leaves)
+    rows = [catalog.system_for(a) for a in catalog.names("chips") if "bf16" in catalog.precisions(a)]
+    stacked = jax.tree.map(lambda *x: np.stack(x, -1), *rows)
+    assert stacked.network.size.shape == (2, len(rows)) and stacked.chip.flops_per_s.shape == (len(rows),)
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "stack", "outer"),
+    [
+        ("A100-80GB", "", 25e9),
+        ("A100-80GB", "vtrain", 12.5e9),
+        ("A100-40GB", "llm-foundry/pure", 25e9),
+        ("H100-80GB", "maxtext-a3", 12.5e9),
+        ("H100-80GB", "a stack nobody knows", 50e9),
+        ("TPU v5p", None, 6.25e9),
+    ],
+)
+def test_fabric_follows_accelerator_and_stack(accelerator, stack, outer):
+    assert catalog.system_for(accelerator, stack).network.bytes_per_s[1] == outer
+
+
+def test_every_chip_has_a_default_system_of_two_levels_and_fabrics_name_real_ones():
+    fabrics = loader.document("fabrics")
+    assert set(fabrics["accelerators"]) == set(catalog.names("chips"))
+    wanted = [*fabrics["accelerators"].items(), *((f["accelerator"], f["system"]) for f in fabrics["stacks"])]
+    for accelerator, name in wanted:
+        levels = loader.table("systems")[name]["levels"]
+        assert len(levels) == 2 and chip_of(name).split("-")[0] == accelerator.split("-")[0]
+
+
+def test_domain_size_replaces_the_inner_size_only():
+    default, four = catalog.system_for("H100-80GB"), catalog.system_for("H100-80GB", domain_size=4)
+    assert four.network.size.tolist() == [4.0, math.inf] and default.network.size.tolist() == [8.0, math.inf]
+    assert np.array_equal(four.network.bytes_per_s, default.network.bytes_per_s)
+    assert catalog.system_for("GB200", domain_size=math.nan).network.size[0] == 72
+    for bad in (0, -8, math.inf):
+        with pytest.raises(InputError, match="domain_size"):
+            catalog.system_for("H100-80GB", domain_size=bad)
+
+
+def test_longest_stack_prefix_wins(monkeypatch):
+    doc = loader.document("fabrics")
+    more = {**doc, "stacks": [*doc["stacks"], {"stack": "vtrain-special", "accelerator": "A100-80GB", "system": "A100-DGX"}]}
+    monkeypatch.setattr("dmodel.catalog.systems.document", lambda kind: more)
+    assert system_name_for("A100-80GB", "vtrain-special/x") == "A100-DGX" and system_name_for("A100-80GB", "vtrain") == "A100-IB-800"
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: catalog.chip("H10O-80GB"), ["H10O-80GB", "H100-80GB"]),
+        (lambda: catalog.chip("V100", "bf16"), ["V100-32GB", "bf16", "fp16"]),
+        (lambda: catalog.chip("A100-80GB", "fp8"), ["A100-80GB", "int8"]),
+        (lambda: catalog.system("H100DGXX"), ["H100-DGX"]),
+        (lambda: catalog.system_for("H101-80GB"), ["H100-80GB"]),
+        (lambda: catalog.transformer("llama-3-71b"), ["llama-3-70b", "config.json"]),
+        (lambda: catalog.transformer(""), ["unknown model"]),
+        (lambda: catalog.transformer("no/such/config.json"), ["no such file"]),
+        (lambda: catalog.transformer("llama-3-8b", seq_len=0), ["seq_len"]),
+        (lambda: catalog.transformer("llama-3-8b", seq_len=math.nan), ["seq_len"]),
+        (lambda: catalog.names("fabrics"), ["chips, systems, models"]),
+    ],
+)
+def test_wrong_names_answer_with_what_would_be_right(call, words):
+    with pytest.raises(InputError) as caught:
+        call()
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("spelling", "main"),
+    [("Llama 3 70B", "llama-3-70b"), ("llama3-70b", "llama-3-70b"), ("gpt3-175b", "gpt-3-175b"), ("mt-nlg-530b", "turing-530b"),
+     ("meta-llama/Meta-Llama-3-8B-Instruct", "llama-3-8b"), ("mistralai/Mixtral-8x7B-v0.1", "mixtral-8x7b"),
+     ("Qwen/Qwen2.5-7B", "qwen-2.5-7b"), ("qwen3-235b-a22b", "qwen-3-235b-a22b"),
+     ("megatron-gpt-529.6b", "megatron-529.6b"), ("nemotron3-8b", "nemotron-3-8b")],
+)  # fmt: skip
+def test_spellings_of_traces_and_hubs(spelling, main):
+    assert catalog.transformer(spelling) == catalog.transformer(main)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_hugging_face_file_gives_the_catalog_shape(name, tmp_path):
+    path = write(tmp_path, CONFIGS[name])
+    known = catalog.transformer(name)
+    read = catalog.transformer(str(path))
+    assert read.seq_len == CONFIGS[name].get("max_position_embeddings", CONFIGS[name].get("n_positions"))
+    assert read.replace(seq_len=known.seq_len) == known
+    assert catalog.transformer(str(tmp_path), seq_len=512).seq_len == 512
+
+
+def test_multimodal_file_is_read_by_its_text_part(tmp_path):
+    text = {**CONFIGS["gemma-2b"], "model_type": "gemma3_text"}
+    path = write(tmp_path, {"model_type": "gemma3", "text_config": text, "vision_config": {}})
+    assert catalog.transformer(str(path)) == catalog.transformer("gemma-2b")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("not json", ["not JSON"]),
+        ("", ["not JSON"]),
+        ("[1, 2]", ["JSON object", "list"]),
+        ({k: v for k, v in LLAMA.items() if k != "model_type"}, ["model_type", "llama"]),
+        ({**LLAMA, "model_type": "lama"}, ["'lama'", "nearest: llama"]),
+        ({k: v for k, v in LLAMA.items() if k not in ("vocab_size", "hidden_size")}, ["vocab_size", "hidden_size", "missing"]),
+        ({**LLAMA, "hidden_size": "8192"}, ["hidden_size", "'8192'"]),
+        ({**LLAMA, "num_hidden_layers": 0}, ["num_hidden_layers", "got 0"]),
+        ({**LLAMA, "num_hidden_layers": math.nan}, ["num_hidden_layers"]),
+        ({**LLAMA, "vocab_size": True}, ["vocab_size", "True"]),
+        ({**LLAMA, "num_attention_heads": 63}, ["8192", "63", "head_dim"]),
+        ({**LLAMA, "num_key_value_heads": 7}, ["KV heads"]),
+        ({**CONFIGS["mixtral-8x7b"], "num_experts_per_tok": 9}, ["top-k", "8 experts"]),
+        ({k: v for k, v in CONFIGS["deepseek-v3"].items() if k != "kv_lora_rank"}, ["kv_lora_rank"]),
+    ],
+)
+def test_unusable_files_say_why(content, words, tmp_path):
+    path = write(tmp_path, content)
+    with pytest.raises(InputError) as caught:
+        catalog.transformer(str(path))
+    assert all(word in str(caught.value) for word in [*words, "config.json"]), str(caught.value)
+
+
+def test_every_format_fixes_every_attribute_that_has_no_default():
+    for kind, fmt in FORMATS.items():
+        assert {"n_layers", "d_model", "n_heads", "vocab", "seq_len"} <= set(fmt.keys), kind
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"unit": "GB/s"}, "unit"),
+        ({"value": -1.0}, "finite"),
+        ({"value": None}, "finite"),
+        ({"source": ""}, "source"),
+        ({"date": "soon"}, "date"),
+    ],
+)
+def test_damaged_numbers_are_refused(change, words):
+    good = {"value": 1.0, "unit": "byte/s", "source": "a datasheet", "date": "2024-01"}
+    assert loader.number(good, "byte/s", "here") == 1.0
+    with pytest.raises(InputError, match=words):
+        loader.number({**good, **change}, "byte/s", "here")
