@@ -1,0 +1,25 @@
+"""The curated table of published measurements that ships with the package: figures, each row with its citation and licence.
+
+Sources, by the column `source`: Megatron-LM and Megatron-Turing papers and README, NeMo and Megatron-Bridge performance tables, MosaicML
+LLM Foundry, MaxText, JAX-Toolbox, Levanter, Google gpu-recipes, MLPerf Training logs, vTrain. Rows that the model cannot use (a hybrid
+architecture, no batch, no time) stay in the table and are reported with their reason.
+
+The step times of the MLPerf rows are medians over the samples of public logs, not an official MLPerf metric, and are not verified by
+MLCommons. Composed rows (`flag`) are sums of per-layer measurements by their authors.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+from calibration.traces.reader import read
+from calibration.traces.table import TraceTable
+
+PUBLISHED = Path(__file__).parent / "data" / "published.csv"
+
+
+@lru_cache(maxsize=1)
+def published() -> TraceTable:
+    """The shipped table; read once."""
+    return read(PUBLISHED)

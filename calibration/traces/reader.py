@@ -1,0 +1,195 @@
+"""Read traces: every row is either usable or set aside with file, line and reason; none is dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+
+from calibration.traces import schema
+from calibration.traces.files import expected, lines
+from calibration.traces.layout import layout
+from calibration.traces.table import Problem, Row, TraceTable
+from dmodel import catalog
+from dmodel.hardware import System
+from dmodel.types import InputError
+
+
+def read(paths: str | Path | Sequence[str | Path], require_time: bool = True) -> TraceTable:
+    """Read CSV or Parquet files into one table.
+
+    Args:
+      paths: one file or several.
+      require_time: rows without a measured time are set aside; False for tables that are only to be predicted.
+    Raises:
+      InputError: a file cannot be read as a table of traces: missing, empty, binary, without the needed columns, without rows.
+    """
+    paths = [paths] if isinstance(paths, str | Path) else list(paths)
+    if not paths:
+        raise InputError("no trace file given; name one or more CSV or Parquet files")
+    return concatenate([_read_one(Path(path), require_time) for path in paths])
+
+
+def concatenate(tables: Sequence[TraceTable]) -> TraceTable:
+    """One table of several; columns in the order in which they first appear."""
+    return TraceTable(
+        columns=tuple(dict.fromkeys(name for table in tables for name in table.columns)),
+        rows=tuple(row for table in tables for row in table.rows),
+        aside=tuple(row for table in tables for row in table.aside),
+        problems=tuple(problem for table in tables for problem in table.problems),
+        notes=tuple(note for table in tables for note in table.notes),
+    )
+
+
+def _read_one(path: Path, require_time: bool) -> TraceTable:
+    file = lines(path)
+    lacking = schema.missing(file.columns, require_time)
+    if lacking:
+        raise InputError(
+            f"{path}: missing columns: {', '.join(lacking)}; got {_header(file.columns)}; {expected()} (blank cells are fine). "
+            "Likely causes: another file, no header line, or a separator that is not a comma."
+        )
+    if not file.rows and not file.broken:
+        raise InputError(f"{path}: the file has a header but no rows; expected one row for each measured configuration")
+    judged = [(row, reason) for row, reason in file.broken] + [(row, "; ".join(problems(row, require_time))) for row in file.rows]
+    judged.sort(key=lambda pair: pair[0].line)
+    rows = tuple(row for row, reason in judged if not reason)
+    aside = tuple(row for row, reason in judged if reason)
+    reasons = tuple(Problem(row.file, row.line, reason) for row, reason in judged if reason)
+    notes = tuple(Problem(row.file, row.line, text) for row in rows for text in remarks(row))
+    return TraceTable(file.columns, rows, aside, reasons, notes)
+
+
+def _header(columns: tuple[str, ...]) -> str:
+    """The columns got, shortened."""
+    text = ", ".join(columns)
+    return repr(text if len(text) < 200 else text[:200] + "…")
+
+
+def problems(row: Row, require_time: bool = True) -> list[str]:
+    """Reasons why a row cannot be used; none when it can. Later checks wait until the numbers are numbers."""
+    wrong = list(_bad_cells(row)) + list(_blank_cells(row))
+    if wrong:
+        return wrong
+    wrong = list(_inconsistent(row)) + list(_bad_layout(row)) + list(_unknown_hardware(row))
+    if require_time and measured_time(row) is None:
+        wrong.append("no measured time: step_time_s and tokens_per_s_per_accel are both blank")
+    return wrong
+
+
+def _bad_cells(row: Row) -> Iterator[str]:
+    """Cells that are not what their column holds."""
+    for column in schema.COLUMNS:
+        cell = row.text(column.name)
+        if not cell:
+            continue
+        if column.kind != "text":
+            try:
+                schema.parse_number(column, cell)
+            except ValueError as error:
+                yield str(error)
+        elif column.allowed and _base(column.name, cell) not in column.allowed:
+            yield f"{column.name}: expected one of {', '.join(column.allowed)}, got {cell!r}"
+
+
+def _blank_cells(row: Row) -> Iterator[str]:
+    """Cells without which nothing can be said."""
+    shape = [name for name in schema.SHAPE if not row.text(name)]
+    if shape:
+        yield f"missing shape: {', '.join(shape)} blank"
+    yield from (f"{name} is blank" for name in ("accelerator", "n_accel", "global_batch") if not row.text(name))
+
+
+def _base(name: str, cell: str) -> str:
+    return schema.base_precision(cell) if name == "precision" else cell
+
+
+def _inconsistent(row: Row) -> Iterator[str]:
+    """Shapes that cannot be."""
+    heads, kv, width = row.known("n_heads"), row.number("n_kv_heads"), row.known("d_model")
+    if kv and heads % kv:
+        yield f"n_heads = {heads:g} is not divisible by n_kv_heads = {kv:g}"
+    if not row.number("head_dim") and width % heads:
+        yield f"head_dim is blank and d_model = {width:g} is not divisible by n_heads = {heads:g}"
+    experts, visited = row.number("n_experts") or 1.0, row.number("top_k") or 1.0
+    if visited > experts:
+        yield f"top_k = {visited:g} is more than n_experts = {experts:g}"
+
+
+def _bad_layout(row: Row) -> Iterator[str]:
+    """Degrees that do not multiply to the devices, or do not divide what they split."""
+    try:
+        plan = layout(row)
+    except ValueError as error:
+        yield str(error)
+        return
+    heads, n_layers, batch = row.known("n_heads"), row.known("n_layers"), row.known("global_batch")
+    if heads % plan.tp:
+        yield f"tp = {plan.tp:g} does not divide n_heads = {heads:g}"
+    if plan.pp > n_layers:
+        yield f"pp = {plan.pp:g} stages for n_layers = {n_layers:g}: a stage would have no layer"
+    if row.known("seq_len") % plan.cp:
+        yield f"cp = {plan.cp:g} does not divide seq_len = {row.text('seq_len')}"
+    if batch % (plan.dp * plan.micro_batch):
+        yield (
+            f"global_batch = {batch:g} is not divisible by dp·micro_batch = {plan.dp:g}·{plan.micro_batch:g}: "
+            "no whole number of micro-batches"
+        )
+    experts = row.number("n_experts") or 1.0
+    if experts % plan.ep:
+        yield f"ep = {plan.ep:g} does not divide n_experts = {experts:g}" if experts > 1.0 else f"ep = {plan.ep:g} without experts"
+
+
+def _unknown_hardware(row: Row) -> Iterator[str]:
+    try:
+        system_of(row)
+    except InputError as error:
+        yield str(error)
+
+
+def remarks(row: Row) -> Iterator[str]:
+    """Mild things about a usable row, which change no decision."""
+    plan = layout(row)
+    chunks = plan.pp * (row.number("interleave") or 1.0)
+    if row.known("n_layers") % chunks:
+        yield f"uneven pipeline stages: n_layers = {row.text('n_layers')} over pp·interleave = {chunks:g}"
+    if plan.ep > plan.dp:
+        yield f"ep = {plan.ep:g} is more than dp = {plan.dp:g}: expert groups reach across tp or cp; counted as ep = {plan.dp:g}"
+    for column in schema.COLUMNS:
+        if column.kind == "integer" and row.text(column.name) and float(row.text(column.name)) != row.number(column.name):
+            yield f"{column.name} = {row.text(column.name)} read as {row.number(column.name):g}"
+    given, derived = row.number("step_time_s"), derived_time(row)
+    if given and derived and abs(given / derived - 1.0) > 0.02:
+        yield f"step_time_s = {given:g} but the throughput says {derived:.5g} s; step_time_s counts"
+    unknown = sorted(set(row.flags) - set(schema.FLAGS))
+    if unknown:
+        yield f"flag {', '.join(unknown)} is none of {', '.join(schema.FLAGS)}; kept as it is"
+
+
+def derived_time(row: Row) -> float | None:
+    """Step time from the throughput: `global_batch · seq_len / (tokens_per_s_per_accel · n_accel)` [s], None when blank."""
+    rate = row.number("tokens_per_s_per_accel")
+    if rate is None:
+        return None
+    return row.known("global_batch") * row.known("seq_len") / (rate * row.known("n_accel"))
+
+
+def measured_time(row: Row) -> float | None:
+    """Measured step time [s]: as given, else from the throughput, else None."""
+    return row.number("step_time_s") or derived_time(row)
+
+
+def system_of(row: Row) -> System:
+    """The catalog's chip and network for a row (a blank domain size takes the catalog's).
+
+    Raises:
+      InputError: accelerator unknown, or without that precision.
+    """
+    precision = schema.base_precision(row.text("precision")) or "bf16"
+    return _system(row.text("accelerator"), row.stack, row.number("domain_size"), precision)
+
+
+@lru_cache(maxsize=4096)
+def _system(accelerator: str, stack: str, domain_size: float | None, precision: str) -> System:
+    lookup: Callable[..., System] = catalog.system_for
+    return lookup(accelerator, stack, domain_size, precision)

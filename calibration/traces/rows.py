@@ -1,0 +1,268 @@
+"""From rows to the records of the model: one batch of cases, with every assumption that fills a blank written beside its row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, TypeVar
+
+import jax
+import numpy as np
+from flax import struct
+
+from calibration.traces import sharding
+from calibration.traces.layout import layout
+from calibration.traces.reader import measured_time, system_of
+from calibration.traces.schema import base_precision
+from calibration.traces.table import Row, TraceTable, fingerprint
+from dmodel.counts import parameters
+from dmodel.hardware import System
+from dmodel.plan import Plan
+from dmodel.types import Array, InputError
+from dmodel.workload import Transformer
+
+T = TypeVar("T")
+
+OPERAND_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "mxfp8": 1.0, "int8": 1.0, "nvfp4": 0.5}
+"""Bytes of one matmul operand by precision."""
+
+
+class Labels(NamedTuple):
+    """What is known about each case besides numbers of the model, `[rows]` each.
+
+    Attributes:
+      step_time_s: measured [s]; NaN where there is none, which only `require_time=False` lets pass.
+      accelerator, stack, source, model, flag, precision: text. n_accel: devices [count].
+      file, line: where the row stands. fingerprint: of what defines the measurement. group: rows that must be held out together.
+      assumptions: tuple of short texts.
+    """
+
+    step_time_s: np.ndarray
+    accelerator: np.ndarray
+    stack: np.ndarray
+    source: np.ndarray
+    model: np.ndarray
+    flag: np.ndarray
+    precision: np.ndarray
+    n_accel: np.ndarray
+    file: np.ndarray
+    line: np.ndarray
+    fingerprint: np.ndarray
+    group: np.ndarray
+    assumptions: np.ndarray
+
+
+class Cases(struct.PyTreeNode, kw_only=True):
+    """Rows as one batch of cases: leaves `[rows]`, of the network `[K, rows]`.
+
+    Give `system`, `model` and `plan` to a compiled function, not the whole: the labels are text.
+    """
+
+    system: System
+    model: Transformer
+    plan: Plan
+    labels: Labels = struct.field(pytree_node=False)
+
+    def __len__(self) -> int:
+        return len(self.labels.line)
+
+    def take(self, rows: np.ndarray) -> Cases:
+        """The cases of a mask or of indices, labels included."""
+        system, model, plan = jax.tree.map(lambda leaf: leaf[..., rows], (self.system, self.model, self.plan))
+        return Cases(system=system, model=model, plan=plan, labels=Labels(*(values[rows] for values in self.labels)))
+
+
+AssumeRecompute = Callable[[Cases], tuple[Array, Array]]
+"""Rule for a blank `recompute`: cases with none → `(recompute_layers, recompute_attention)`, `[rows]` each."""
+
+
+def to_cases(table: TraceTable, assume_recompute: AssumeRecompute | None = None) -> Cases:
+    """Turn every usable row into records.
+
+    Args:
+      table: usable rows become cases, in order.
+      assume_recompute: rule for rows whose recompute is blank; by default `cheapest_that_fits`.
+    Raises:
+      InputError: no usable row.
+    """
+    if not table.rows:
+        raise InputError(f"no usable row among {table.total}{_first_reason(table)}; expected at least one measured configuration")
+    assumed: list[list[str]] = [[] for _ in table.rows]
+    pairs = list(zip(table.rows, assumed, strict=True))
+    model = _infer_tied(_stack([_model(*pair) for pair in pairs]), pairs)
+    plan = _stack([_plan(*pair) for pair in pairs])
+    cases = Cases(system=_systems(pairs), model=model, plan=plan, labels=_labels(table.rows))
+    cases = _fill_recompute(cases, pairs, assume_recompute or cheapest_that_fits)
+    texts = np.empty(len(assumed), dtype=object)
+    texts[:] = [tuple(each) for each in assumed]
+    return cases.replace(labels=cases.labels._replace(assumptions=texts))
+
+
+def _first_reason(table: TraceTable) -> str:
+    return f" (the first problem: {table.problems[0]})" if table.problems else ""
+
+
+def _stack(records: list[T]) -> T:
+    """Records of numbers → one record of float64 arrays `[..., rows]`."""
+    return jax.tree.map(lambda *leaves: np.stack([np.asarray(x, dtype=np.float64) for x in leaves], axis=-1), *records)
+
+
+def _systems(pairs: list[tuple[Row, list[str]]]) -> System:
+    """Chip and network of each row from the catalog; each different one is stacked once, then gathered."""
+    systems = [system_of(row) for row, _ in pairs]
+    for row, assumed in pairs:
+        if not row.text("domain_size"):
+            assumed.append("domain_size blank: the catalog's")
+        if not row.text("precision"):
+            assumed.append("precision blank: bf16")
+    unique = {id(system): system for system in systems}
+    place = {key: i for i, key in enumerate(unique)}
+    index = np.array([place[id(system)] for system in systems])
+    return jax.tree.map(lambda leaf: leaf[..., index], _stack(list(unique.values())))
+
+
+def _model(row: Row, assumed: list[str]) -> Transformer:
+    """Shape of the transformer. Blank n_kv_heads: n_heads; head_dim: d_model / n_heads; gated_mlp: plain when d_ff = 4 d_model."""
+    layers, width, ff, heads, vocab, seq = (row.known(n) for n in ("n_layers", "d_model", "d_ff", "n_heads", "vocab", "seq_len"))
+    experts = max(row.number("n_experts") or 1.0, 1.0)
+    if not row.text("n_kv_heads"):
+        assumed.append("n_kv_heads blank: n_heads")
+    gated = row.number("gated_mlp")
+    if gated is None:
+        gated = float(ff != 4.0 * width)
+        assumed.append(f"gated_mlp blank: {gated:g}, from d_ff / d_model = {ff / width:.3g}")
+    if experts > 1.0:
+        assumed.append("experts: balanced load, no shared expert, all layers alike")
+    return Transformer(
+        n_layers=layers,
+        d_model=width,
+        d_ff=ff,
+        gated_mlp=gated,
+        n_heads=heads,
+        n_kv_heads=row.number("n_kv_heads") or heads,
+        head_dim=row.number("head_dim") or width / heads,
+        vocab=vocab,
+        seq_len=seq,
+        n_experts=experts,
+        top_k=max(row.number("top_k") or 1.0, 1.0),
+        trainable=float("lora" not in row.flags),
+    )
+
+
+def _infer_tied(model: Transformer, pairs: list[tuple[Row, list[str]]]) -> Transformer:
+    """Tied embeddings where the published parameter count is clearly (three times) nearer to the count with them; else untied.
+
+    Counts are rounded as published, so a near tie between the two says nothing.
+    """
+    given = np.array([row.number("n_params") or 0.0 for row, _ in pairs])
+    untied = np.asarray(parameters(model.replace(tied_embeddings=np.zeros_like(given))), dtype=np.float64)
+    gap = np.abs(given - untied), np.abs(given - (untied - np.asarray(model.vocab * model.d_model)))
+    tied = (given > 0.0) & (3.0 * gap[1] < gap[0])
+    for is_tied, (_, assumed) in zip(tied, pairs, strict=True):
+        assumed.append("embeddings tied: n_params says so" if is_tied else "embeddings not tied")
+    return model.replace(tied_embeddings=tied.astype(np.float64))
+
+
+def _plan(row: Row, assumed: list[str]) -> Plan:
+    """Degrees, batch, precision and recompute of one row; a blank recompute is none until the rule decides."""
+    degrees = layout(row)
+    assumed.extend(degrees.assumed)
+    precision = base_precision(row.text("precision")) or "bf16"
+    shards = sharding.sharding(row, degrees)
+    assumed.extend(shards.assumed)
+    if degrees.ep > degrees.dp:
+        assumed.append(f"ep {degrees.ep:g} counted as dp = {degrees.dp:g}")
+    blanks = {"interleave": "1", "attention": "flash"}
+    assumed.extend(f"{name} blank: {value}" for name, value in blanks.items() if not row.text(name))
+    sp = row.number("sp")
+    if sp is None:
+        sp = float(degrees.tp > 1.0)
+        assumed.append(f"sp blank: {sp:g}")
+    return Plan(
+        dp=degrees.dp,
+        tp=degrees.tp,
+        cp=degrees.cp,
+        pp=degrees.pp,
+        ep=min(degrees.ep, degrees.dp),
+        sp=sp,
+        zero=shards.zero,
+        shard=shards.shard,
+        interleave=row.number("interleave") or 1.0,
+        micro_batch=degrees.micro_batch,
+        global_batch=row.known("global_batch"),
+        recompute_layers=float(row.text("recompute") == "full"),
+        recompute_attention=float(row.text("recompute") == "selective"),
+        flash=float(row.text("attention") != "none"),
+        operand_bytes=OPERAND_BYTES[precision],
+        low_precision=float(OPERAND_BYTES[precision] < 2.0),
+        reduce_bytes=shards.reduce_bytes,
+    )
+
+
+def _fill_recompute(cases: Cases, pairs: list[tuple[Row, list[str]]], rule: AssumeRecompute) -> Cases:
+    """Ask the rule for the rows whose recompute is blank."""
+    blank = np.array([not row.text("recompute") for row, _ in pairs])
+    if not blank.any():
+        return cases
+    layers, attention = (np.broadcast_to(np.asarray(x, dtype=np.float64), blank.sum()) for x in rule(cases.take(blank)))
+    for i, full, part in zip(np.flatnonzero(blank), layers, attention, strict=True):
+        name = {(1.0, 0.0): "full", (0.0, 1.0): "selective", (0.0, 0.0): "none"}.get((full, part), f"{full:.2g} of the layers")
+        pairs[i][1].append(f"recompute blank: {name}, by the rule")
+    new_layers, new_attention = np.array(cases.plan.recompute_layers), np.array(cases.plan.recompute_attention)
+    new_layers[blank], new_attention[blank] = layers, attention
+    return cases.replace(plan=cases.plan.replace(recompute_layers=new_layers, recompute_attention=new_attention))
+
+
+def cheapest_that_fits(cases: Cases) -> tuple[np.ndarray, np.ndarray]:
+    """Least recomputation whose memory fits the device: none, else selective, else full (even when that does not fit either)."""
+    from dmodel.step import memory_use
+
+    ones, zeros = np.ones(len(cases)), np.zeros(len(cases))
+
+    def fits(attention: np.ndarray) -> np.ndarray:
+        plan = cases.plan.replace(recompute_layers=zeros, recompute_attention=attention)
+        return np.asarray(memory_use(cases.model, plan).total <= cases.system.chip.hbm_bytes)
+
+    none, selective = fits(zeros), fits(ones)
+    return np.where(none | selective, 0.0, 1.0), np.where(~none & selective, 1.0, 0.0)
+
+
+def never_recompute(cases: Cases) -> tuple[np.ndarray, np.ndarray]:
+    """The rule that a blank means no recomputation."""
+    return np.zeros(len(cases)), np.zeros(len(cases))
+
+
+def _labels(rows: tuple[Row, ...]) -> Labels:
+    """Names, places and groups of the rows; assumptions are added when all are known."""
+    return Labels(
+        step_time_s=np.array([measured_time(row) or np.nan for row in rows]),
+        accelerator=_texts(row.text("accelerator") for row in rows),
+        stack=_texts(row.stack for row in rows),
+        source=_texts(row.text("source") or row.stack for row in rows),
+        model=_texts(row.text("model") for row in rows),
+        flag=_texts(row.text("flag") for row in rows),
+        precision=_texts(row.text("precision") or "bf16" for row in rows),
+        n_accel=np.array([row.number("n_accel") for row in rows]),
+        file=_texts(row.file for row in rows),
+        line=np.array([row.line for row in rows]),
+        fingerprint=_texts(fingerprint(row) for row in rows),
+        group=_texts(group_of(row) for row in rows),
+        assumptions=np.empty(len(rows), dtype=object),
+    )
+
+
+def _texts(values: Iterable[str]) -> np.ndarray:
+    return np.array(list(values), dtype=np.str_)
+
+
+def group_of(row: Row) -> str:
+    """Rows that tell about each other and so are held out together.
+
+    (model, accelerator, devices); composed rows, which are sums of a cost per layer and micro-batch, by (d_model, tp, micro_batch). A
+    blank model counts by its shape.
+    """
+    if "composed" in row.flags:
+        degrees = layout(row)
+        cell = (row.known("d_model"), degrees.tp, degrees.micro_batch)
+        return "|".join(["composed", row.text("source"), *(f"{x:g}" for x in cell)])
+    shape = "x".join(f"{row.known(n):g}" for n in ("n_layers", "d_model", "d_ff"))
+    return "|".join([row.text("model").lower() or shape, row.text("accelerator").lower(), f"{row.known('n_accel'):g}"])

@@ -1,0 +1,55 @@
+"""How a row shards its state over data-parallel ranks, and what it sends to reduce gradients."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from calibration.traces.layout import Layout
+from calibration.traces.table import Row
+
+MEGATRON_FAMILY = ("megatron", "nemo", "mlperf", "mt-nlg", "nanotron", "ultrascale")
+"""Beginnings of stack names that train as Megatron-LM does: gradients accumulated, and by default reduced, in fp32."""
+
+_HYBRID = re.compile(r"fsdp_ici=(\d+)|shard=(\d+)|FSDP in node\((\d+)\)|DP=\d+,FSDP=(\d+)")
+
+
+class Sharding(NamedTuple):
+    """zero: stage. shard: ranks that share one copy [count]. reduce_bytes: per gradient element on the wire [byte]."""
+
+    zero: float
+    shard: float
+    reduce_bytes: float
+    assumed: tuple[str, ...]
+
+
+def sharding(row: Row, degrees: Layout) -> Sharding:
+    """ZeRO stage (blank: 1), sharding group (blank: all of dp, or what the note says under ZeRO-3) and bytes of the reduction.
+
+    Gradients are reduced in fp32 (4 bytes) by the Megatron family up to stage 2, unless it trains in fp16, whose gradients it reduces
+    as they are; elsewhere in 2 bytes.
+    """
+    assumed = []
+    zero = row.number("zero_stage")
+    if zero is None:
+        zero = 1.0
+        assumed.append("zero_stage blank: 1")
+    shard = _shard(row, zero, degrees.dp, assumed)
+    fp32 = row.stack.lower().startswith(MEGATRON_FAMILY) and zero <= 2.0 and row.text("precision") != "fp16"
+    assumed.append(f"gradients reduced in {4 if fp32 else 2} bytes")
+    return Sharding(zero, shard, 4.0 if fp32 else 2.0, tuple(assumed))
+
+
+def _shard(row: Row, zero: float, dp: float, assumed: list[str]) -> float:
+    """Ranks of one sharding group: written, else from a note about hybrid sharding, else dp."""
+    if zero == 0.0:
+        return 1.0
+    written = row.number("shard")
+    if written is not None:
+        return min(written, dp)
+    found = _HYBRID.search(row.text("note")) if zero == 3.0 else None
+    size = float(next(g for g in found.groups() if g)) if found else dp
+    if size < dp and dp % size == 0.0:
+        assumed.append(f"shard blank: {size:g}, from the note")
+        return size
+    return dp

@@ -1,0 +1,113 @@
+"""A table of traces in memory: the cells as they were written, each row with the file and line it came from."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from calibration.traces.schema import BY_NAME, NUMBERS, parse_number
+from dmodel.types import InputError
+
+
+class Problem(NamedTuple):
+    """What is to be said about one row. line: of the file, the header being line 1."""
+
+    file: str
+    line: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.reason}"
+
+
+class Row(NamedTuple):
+    """One line of a file. cells: column → text as written ("" = blank); cells of later additions stay."""
+
+    file: str
+    line: int
+    cells: Mapping[str, str]
+
+    def text(self, name: str) -> str:
+        """A cell without surrounding blanks; "" when blank or when the table has no such column."""
+        return self.cells.get(name, "").strip()
+
+    def number(self, name: str) -> float | None:
+        """A cell of a number column in its unit, or None when blank."""
+        cell = self.text(name)
+        return parse_number(BY_NAME[name], cell) if cell else None
+
+    def known(self, name: str) -> float:
+        """A number that must be there, as the reader makes sure for usable rows."""
+        value = self.number(name)
+        if value is None:
+            raise InputError(f"{self.file}:{self.line}: {name} is blank; read the table with `read`, which sets such rows aside")
+        return value
+
+    @property
+    def stack(self) -> str:
+        """The software; its source when blank."""
+        return self.text("stack") or self.text("source") or "unknown"
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """Flags of the row, in the order written."""
+        return tuple(self.text("flag").replace(",", ";").replace(";", " ").split())
+
+
+class TraceTable(NamedTuple):
+    """Rows of one or more files; `rows` and `aside` together are every row that was read.
+
+    Attributes:
+      columns: header, in order, unknown columns included (of several files: the union).
+      rows: usable rows. aside: rows that cannot be used, each with one entry of `problems` in the same order.
+      notes: mild things said about usable rows (uneven pipeline stages, rounded figures).
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]
+    aside: tuple[Row, ...]
+    problems: tuple[Problem, ...]
+    notes: tuple[Problem, ...]
+
+    @property
+    def total(self) -> int:
+        """Rows read, usable or not."""
+        return len(self.rows) + len(self.aside)
+
+    def select(self, keep: Sequence[bool] | Callable[[Row], bool]) -> TraceTable:
+        """The table with only some of its usable rows; what was set aside stays reported."""
+        wanted = [keep(r) for r in self.rows] if callable(keep) else list(keep)
+        return self._replace(rows=tuple(r for r, k in zip(self.rows, wanted, strict=True) if k))
+
+    def with_columns(self, values: Mapping[str, Sequence[object]]) -> TraceTable:
+        """Add columns to the usable rows (blank for those set aside); existing columns of that name are replaced."""
+        extra = {name: [_cell(v) for v in column] for name, column in values.items()}
+        for name, column in extra.items():
+            if len(column) != len(self.rows):
+                raise ValueError(f"with_columns: column {name!r} has {len(column)} values, the table has {len(self.rows)} usable rows")
+        rows = tuple(row._replace(cells={**row.cells, **{n: c[i] for n, c in extra.items()}}) for i, row in enumerate(self.rows))
+        new = tuple(name for name in extra if name not in self.columns)
+        return self._replace(columns=self.columns + new, rows=rows)
+
+
+def _cell(value: object) -> str:
+    """Text of a value; floats so that they read back equal."""
+    return repr(float(value)) if hasattr(value, "dtype") or isinstance(value, float) else str(value)  # type: ignore[arg-type]
+
+
+_REPORTED = ("mfu_reported", "tflops_reported", "peak_memory_gib", "n_params")
+_NAMES = ("source", "stack", "model", "accelerator", "precision", "attention", "recompute", "flag")
+_DEFINING = tuple(sorted(set(NUMBERS) - set(_REPORTED) | set(_NAMES)))
+
+
+def fingerprint(row: Row) -> str:
+    """12 hexadecimal digits of the SHA-256 of what defines a measurement: configuration, stack, time; not its notes, file or line.
+
+    Numbers count by value, so `64` and `64.0` are the same row, and so is a row that went through another file format.
+    """
+    parts = []
+    for name in _DEFINING:
+        value = row.number(name) if name in NUMBERS else row.text(name)
+        parts.append(f"{name}={'' if value is None else value!r}")
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
