@@ -1,0 +1,304 @@
+"""Traces: every row is used or set aside with a reason, formats round-trip, blanks are filled openly."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from calibration.traces import cheapest_that_fits, concatenate, fingerprint, never_recompute, read, to_cases, write
+from calibration.traces.schema import COLUMNS, REQUIRED, markdown
+from calibration.traces.sharding import MEGATRON_FAMILY
+from dmodel.types import InputError
+
+GOOD = {
+    "source": "test",
+    "stack": "megatron-lm",
+    "model": "llama-2-7b",
+    "n_layers": "32",
+    "d_model": "4096",
+    "d_ff": "11008",
+    "gated_mlp": "1",
+    "n_heads": "32",
+    "n_kv_heads": "32",
+    "vocab": "32000",
+    "seq_len": "4096",
+    "accelerator": "H100-80GB",
+    "n_accel": "64",
+    "domain_size": "8",
+    "precision": "bf16",
+    "attention": "flash",
+    "recompute": "none",
+    "dp": "8",
+    "zero_stage": "1",
+    "tp": "4",
+    "sp": "1",
+    "pp": "2",
+    "interleave": "1",
+    "cp": "1",
+    "ep": "1",
+    "micro_batch": "2",
+    "global_batch": "128",
+    "step_time_s": "3.5",
+    "tokens_per_s_per_accel": "",
+    "flag": "",
+    "note": "",
+}
+
+
+def table_file(folder: Path, *rows: dict[str, str], drop: str = "", name: str = "traces.csv") -> Path:
+    """A CSV of the good row, changed by each dict."""
+    columns = [c for c in dict.fromkeys([*GOOD, *(k for row in rows for k in row)]) if c != drop]
+    path = folder / name
+    with path.open("w", newline="") as file:
+        out = csv.DictWriter(file, columns, extrasaction="ignore")
+        out.writeheader()
+        out.writerows({**GOOD, **row} for row in rows)
+    return path
+
+
+def one_case(folder: Path, **changes: str):
+    return to_cases(read(table_file(folder, changes), require_time=False), never_recompute)
+
+
+# --- reading
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"n_layers": ""}, "missing shape: n_layers"),
+        ({"d_model": "", "vocab": ""}, "missing shape: d_model, vocab"),
+        ({"n_accel": ""}, "n_accel is blank"),
+        ({"dp": "4"}, "degrees do not multiply"),
+        ({"step_time_s": "0"}, "step_time_s: expected a positive number, got 0"),
+        ({"step_time_s": "-3.5"}, "expected a positive number, got -3.5"),
+        ({"step_time_s": "nan"}, "step_time_s: expected a finite number, got 'nan'"),
+        ({"step_time_s": "inf"}, "finite"),
+        ({"step_time_s": "fast"}, "step_time_s: expected a plain number, got 'fast'"),
+        ({"global_batch": "1,024"}, "plain number"),
+        ({"tp": "0"}, "tp: expected 1 or more"),
+        ({"tp": "2.5"}, "tp: expected an integer"),
+        ({"zero_stage": "4"}, "zero_stage: expected 0 or 1 or 2 or 3"),
+        ({"precision": "fp7"}, "precision: expected one of bf16"),
+        ({"precision": "nvfp4"}, "nvfp4"),
+        ({"recompute": "some"}, "recompute: expected one of none, selective, full"),
+        ({"accelerator": "H100-80G"}, "H100-80GB"),
+        ({"tp": "3", "n_accel": "48"}, "tp = 3 does not divide n_heads = 32"),
+        ({"pp": "64", "n_accel": "2048"}, "a stage would have no layer"),
+        ({"global_batch": "100"}, "not divisible by dp·micro_batch = 8·2"),
+        ({"n_kv_heads": "5"}, "n_kv_heads"),
+        ({"n_experts": "4", "top_k": "8"}, "top_k = 8 is more than n_experts = 4"),
+        ({"ep": "8"}, "without experts"),
+        ({"step_time_s": ""}, "no measured time"),
+        ({"dp": "", "tp": "", "pp": ""}, "layout unknown"),
+    ],
+)
+def test_unusable_rows_are_set_aside_with_file_line_and_reason(tmp_path, changes, reason):
+    table = read(table_file(tmp_path, {}, changes, {}))
+    assert [row.line for row in table.rows] == [2, 4]
+    (problem,) = table.problems
+    assert (problem.file, problem.line) == (str(tmp_path / "traces.csv"), 3)
+    assert reason in problem.reason
+
+
+@pytest.mark.parametrize("column", REQUIRED)
+def test_a_missing_column_is_an_error_that_names_it(tmp_path, column):
+    with pytest.raises(InputError, match=f"traces.csv: missing columns: {column};.*expected a header"):
+        read(table_file(tmp_path, {}, drop=column))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "empty"),
+        (b"\xef\xbb\xbf  \n", "no header|empty"),
+        (b"\x89PNG\r\n\x1a\n\x00\xff\xfe" * 40, "not a text file"),
+        (b"a\x00b,c\n1,2\n", "NUL"),
+        (b"hello world\n", "missing columns"),
+        (b"PAR1 but not for long", "not a readable Parquet file"),
+        ((",".join(GOOD) + "\n").encode(), "no rows"),
+        ((",".join(GOOD) + ",tp\n" + ",".join(GOOD.values()) + ",4\n").encode(), "column tp stands in the header more than once"),
+        (";".join(GOOD).encode() + b"\n" + ";".join(GOOD.values()).encode(), "separator"),
+    ],
+)
+def test_a_file_that_is_no_table_is_one_error_that_names_it(tmp_path, content, message):
+    path = tmp_path / "bad.csv"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=message) as error:
+        read(path)
+    assert str(path) in str(error.value)
+
+
+def test_no_such_file_a_folder_and_no_file_at_all(tmp_path):
+    for paths in (tmp_path / "none.csv", tmp_path, []):
+        with pytest.raises(InputError):
+            read(paths)
+
+
+def test_a_file_cut_anywhere_before_its_last_field_reports_the_last_line(tmp_path):
+    path = table_file(tmp_path, {}, {"note": 'a "quoted", note', "end": "0"})
+    text = path.read_text()
+    for end in range(text.rindex("test,") + 1, text.rindex(",")):
+        path.write_text(text[:end])
+        table = read(path)
+        (problem,) = table.problems
+        assert (table.total, problem.line) == (2, 3)
+        assert "cut short" in problem.reason or "truncated" in problem.reason
+
+
+def test_lines_count_as_in_the_file_with_blank_lines_and_quoted_line_breaks(tmp_path):
+    path = table_file(tmp_path, {"note": "two\nlines"}, {"tp": "x"})
+    path.write_text(path.read_text().replace("\ntest", "\n\ntest"))
+    table = read(path)
+    assert [row.line for row in table.rows] == [3]
+    assert [p.line for p in table.problems] == [6]
+    assert "tp" in path.read_text().splitlines()[0] and ",x," in path.read_text().splitlines()[5]
+
+
+def test_mild_things_are_notes_and_the_row_is_used(tmp_path):
+    rows = [{"n_layers": "33"}, {"micro_batch": "1.99999"}, {"tokens_per_s_per_accel": "1000"}, {"flag": "odd"}]
+    table = read(table_file(tmp_path, *rows))
+    assert len(table.rows) == 4 and not table.problems
+    texts = [note.reason for note in table.notes]
+    assert [n.line for n in table.notes] == [2, 3, 4, 5]
+    assert all(word in text for word, text in zip(("uneven", "read as 2", "step_time_s counts", "odd"), texts, strict=True))
+
+
+def test_time_follows_from_throughput_and_may_be_left_out_for_prediction(tmp_path):
+    derived = one_case(tmp_path, step_time_s="", tokens_per_s_per_accel="2048")
+    assert derived.labels.step_time_s[0] == pytest.approx(128 * 4096 / (2048 * 64), rel=1e-12)
+    assert np.isnan(one_case(tmp_path, step_time_s="").labels.step_time_s[0])
+    minimal = {name: GOOD[name] for name in REQUIRED}
+    path = tmp_path / "minimal.csv"
+    path.write_text(",".join(minimal) + ",dp,tp,pp\n" + ",".join(minimal.values()) + ",8,4,2\n")
+    assert len(read(path, require_time=False).rows) == 1
+    with pytest.raises(InputError, match="step_time_s"):
+        read(path)
+
+
+# --- writing
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_round_trip_keeps_rows_reasons_and_unknown_columns(tmp_path, suffix):
+    if suffix == ".parquet":
+        pytest.importorskip("pyarrow")
+    rows = [{"my_own": "a, b"}, {"tp": "3", "my_own": ""}, {"step_time_s": "0.1234567890123456", "my_own": "ü"}]
+    before = read(table_file(tmp_path, *rows))
+    path = tmp_path / f"again{suffix}"
+    write(before, path)
+    after = read(path)
+    assert after.columns == before.columns
+    assert [p[1:] for p in after.problems] == [p[1:] for p in before.problems]
+    for name in before.columns:
+        pairs = [(a.text(name), b.text(name)) for a, b in zip(before.rows + before.aside, after.rows + after.aside, strict=True)]
+        assert all(a == b or float(a) == float(b) for a, b in pairs)
+    assert [fingerprint(r) for r in after.rows] == [fingerprint(r) for r in before.rows]
+
+
+def test_added_columns_are_written_beside_the_row(tmp_path):
+    table = read(table_file(tmp_path, {}, {"tp": "x"}, {"dp": "4", "tp": "8"}))
+    write(table.with_columns({"predicted_step_time_s": np.array([1.5, 2.5])}), tmp_path / "out.csv")
+    with (tmp_path / "out.csv").open() as file:
+        assert [row["predicted_step_time_s"] for row in csv.DictReader(file)] == ["1.5", "", "2.5"]
+    with pytest.raises(ValueError, match="2 usable rows"):
+        table.with_columns({"x": [1.0]})
+    with pytest.raises(InputError, match="does not exist"):
+        write(table, tmp_path / "nowhere" / "out.csv")
+
+
+# --- to records
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "value", "said"),
+    [
+        ({"dp": ""}, "dp", 8.0, "dp blank: 8"),
+        ({"tp": ""}, "tp", 4.0, "tp blank: 4"),
+        ({"pp": ""}, "pp", 2.0, "pp blank: 2"),
+        ({"cp": ""}, "cp", 1.0, "cp blank: 1"),
+        ({"sp": ""}, "sp", 1.0, "sp blank: 1"),
+        ({"sp": "", "tp": "1", "dp": "32"}, "sp", 0.0, "sp blank: 0"),
+        ({"zero_stage": ""}, "zero", 1.0, "zero_stage blank: 1"),
+        ({"interleave": ""}, "interleave", 1.0, "interleave blank"),
+        ({"micro_batch": ""}, "micro_batch", 1.0, "micro_batch blank: 1"),
+        ({"attention": ""}, "flash", 1.0, "attention blank: flash"),
+        ({"attention": "none"}, "flash", 0.0, ""),
+        ({"recompute": ""}, "recompute_layers", 0.0, "recompute blank: none"),
+        ({"recompute": "full"}, "recompute_layers", 1.0, ""),
+        ({"recompute": "selective"}, "recompute_attention", 1.0, ""),
+        ({"precision": "fp8-blockwise128"}, "operand_bytes", 1.0, ""),
+        ({"precision": "fp8"}, "low_precision", 1.0, ""),
+        ({"precision": ""}, "operand_bytes", 2.0, "precision blank: bf16"),
+        ({}, "reduce_bytes", 4.0, "gradients reduced in 4 bytes"),
+        ({"precision": "fp16"}, "reduce_bytes", 2.0, "gradients reduced in 2 bytes"),
+        ({"stack": "llm-foundry"}, "reduce_bytes", 2.0, "gradients reduced in 2 bytes"),
+        ({"zero_stage": "3"}, "shard", 8.0, ""),
+        ({"zero_stage": "0"}, "shard", 1.0, ""),
+        ({"zero_stage": "3", "shard": "4"}, "shard", 4.0, ""),
+        ({"zero_stage": "3", "note": "fsdp_ici=2"}, "shard", 2.0, "shard blank: 2"),
+    ],
+)
+def test_blanks_become_stated_assumptions(tmp_path, changes, field, value, said):
+    cases = one_case(tmp_path, **changes)
+    assert np.asarray(getattr(cases.plan, field)).tolist() == [value]
+    assert not said or any(text.startswith(said) for text in cases.labels.assumptions[0])
+    assert said or not any("blank" in text for text in cases.labels.assumptions[0])
+
+
+def test_shapes_experts_and_frozen_bases(tmp_path):
+    moe = one_case(tmp_path, n_experts="8", top_k="2", ep="8").model
+    assert (moe.n_experts[0], moe.top_k[0], moe.trainable[0]) == (8.0, 2.0, 1.0)
+    blank = one_case(tmp_path, n_kv_heads="", gated_mlp="", d_ff="16384", flag="lora")
+    assert (blank.model.n_kv_heads[0], blank.model.gated_mlp[0], blank.model.trainable[0]) == (32.0, 0.0, 0.0)
+    assert blank.model.head_dim[0] == 128.0
+    wide = one_case(tmp_path, n_experts="64", top_k="2", ep="32")
+    assert wide.plan.ep[0] == wide.plan.dp[0] == 8.0
+
+
+def test_embeddings_are_tied_only_when_the_parameter_count_says_so(tmp_path):
+    per_layer = 4 * 4096**2 + 3 * 4096 * 11008 + 2 * 4096
+    untied = 32 * per_layer + 2 * 32000 * 4096
+    for n_params, tied in ((untied, 0.0), (untied - 32000 * 4096, 1.0), (untied - 0.5 * 32000 * 4096, 0.0), (7e9, 0.0)):
+        assert one_case(tmp_path, n_params=f"{n_params:.0f}").model.tied_embeddings[0] == tied
+    assert one_case(tmp_path).model.tied_embeddings[0] == 0.0
+
+
+def test_a_rule_decides_blank_recomputation_and_only_that(tmp_path):
+    table = read(table_file(tmp_path, {"recompute": ""}, {"recompute": "full"}, {"recompute": ""}))
+    cases = to_cases(table, lambda some: (np.zeros(len(some)), np.ones(len(some))))
+    assert np.asarray(cases.plan.recompute_attention).tolist() == [1.0, 0.0, 1.0]
+    assert np.asarray(cases.plan.recompute_layers).tolist() == [0.0, 1.0, 0.0]
+    small, large = (
+        {"recompute": ""},
+        {"recompute": "", "micro_batch": "16", "tp": "1", "dp": "32", "global_batch": "1024", "n_layers": "64"},
+    )
+    fitting = to_cases(read(table_file(tmp_path, small, large)))
+    assert np.asarray(fitting.plan.recompute_layers).tolist() == [0.0, 1.0]
+    assert [x.tolist() for x in cheapest_that_fits(fitting)] == [[0.0, 1.0], [0.0, 0.0]]
+
+
+def test_no_usable_row_is_an_error_with_the_first_reason(tmp_path):
+    with pytest.raises(InputError, match="traces.csv:2: .*do not multiply"):
+        to_cases(read(table_file(tmp_path, {"dp": "1"})))
+
+
+def test_fingerprints_follow_values_not_spelling_or_place(tmp_path):
+    rows = read(
+        table_file(tmp_path, {}, {"dp": "8.0", "note": "other", "n_params": "7e9"}, {"step_time_s": "3.6"}, {"dp": "4", "tp": "8"})
+    ).rows
+    prints = [fingerprint(row) for row in rows]
+    assert prints[0] == prints[1] and len(set(prints)) == 3 and all(len(p) == 12 for p in prints)
+
+
+def test_concatenation_keeps_every_row(tmp_path):
+    first, second = table_file(tmp_path, {}, {"tp": "x"}), table_file(tmp_path, {"extra": "1"}, name="b.csv")
+    table = read([first, second])
+    assert (len(table.rows), len(table.aside)) == (2, 1) and table.columns[-1] == "extra"
+    assert table == concatenate([read(first), read(second)])
+
+
+def test_the_format_is_documented_from_its_definition():
+    assert all(f"| {column.name} |" in markdown() for column in COLUMNS)
+    assert all(name == name.lower() for name in MEGATRON_FAMILY)

@@ -1,0 +1,128 @@
+"""The published table: what it holds, that it survives, and that its splits do not leak."""
+
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from calibration.traces import fingerprint, never_recompute, published, read, split, to_cases, write
+from dmodel.types import InputError
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_splits_are_deterministic_hold_whole_groups_and_the_share(seed):
+    cases = to_cases(published(), never_recompute)
+    held = split(cases, 0.2, seed)
+    assert held.tolist() == split(cases, 0.2, seed).tolist()
+    assert not set(cases.labels.group[held]) & set(cases.labels.group[~held])
+    assert held.mean() == pytest.approx(0.2, abs=0.04)
+    public = cases.labels.source != "vtrain-single"
+    large = [s for s, n in Counter(cases.labels.source[public].tolist()).items() if n > 30]
+    assert large and all(0.08 < held[cases.labels.source == s].mean() < 0.42 for s in large)
+
+
+def test_splits_do_not_depend_on_the_order_of_rows_and_change_with_the_seed():
+    cases = to_cases(published(), never_recompute)
+    order = np.random.default_rng(0).permutation(len(cases))
+    assert split(cases.take(order)).tolist() == split(cases)[order].tolist()
+    assert split(cases, seed=0).tolist() != split(cases, seed=1).tolist()
+    assert not split(cases, 0.0).any() and split(cases, 1.0).all()
+    with pytest.raises(InputError, match="0 to 1"):
+        split(cases, 20)
+
+
+def test_composed_rows_are_held_out_by_whole_cells():
+    cases = to_cases(published().select(lambda row: row.text("source") == "vtrain-single"), never_recompute)
+    held = split(cases)
+    cells = list(zip(*(np.asarray(x).tolist() for x in (cases.model.d_model, cases.plan.tp, cases.plan.micro_batch)), strict=True))
+    assert held.any() and not {c for c, h in zip(cells, held, strict=True) if h} & {c for c, h in zip(cells, held, strict=True) if not h}
+
+
+USED_AND_ASIDE = {
+    "gpu-recipes": (3, 0),
+    "jax-toolbox-maxtext": (1, 0),
+    "jax-toolbox-pax": (26, 0),
+    "levanter": (0, 7),
+    "llm-foundry": (151, 0),
+    "maxtext-a3": (5, 0),
+    "maxtext-custom": (0, 7),
+    "maxtext-readme": (40, 0),
+    "megatron-bridge": (208, 50),
+    "megatron-lm-h100-weak": (0, 9),
+    "megatron-lm-llama": (3, 0),
+    "megatron-sc21-t1": (10, 0),
+    "megatron-sc21-t2": (12, 0),
+    "mlperf-train-v4.0": (9, 9),
+    "mlperf-train-v5.0": (20, 31),
+    "mt-nlg-530b": (3, 0),
+    "nemo-launcher": (37, 11),
+    "nemo-launcher-a100": (0, 11),
+    "nemo-longseq": (0, 28),
+    "vtrain-multi": (36, 0),
+    "vtrain-single": (300, 0),
+}
+
+
+def test_published_rows_by_source():
+    table = published()
+    used, aside = (Counter(row.text("source") for row in rows) for rows in (table.rows, table.aside))
+    assert {s: (used[s], aside[s]) for s in sorted(set(used) | set(aside))} == USED_AND_ASIDE
+    assert table.total == 1027 and len(table.problems) == len(table.aside)
+
+
+def test_every_published_row_has_its_citation_an_open_licence_and_a_figure():
+    table = published()
+    for row in table.rows + table.aside:
+        assert row.text("url") and any(word in row.text("license") for word in ("Apache", "BSD", "MIT", "paper facts"))
+        assert any(row.text(n) for n in ("step_time_s", "tokens_per_s_per_accel", "mfu_reported", "tflops_reported"))
+
+
+def test_published_rows_span_the_field():
+    labels = to_cases(published(), never_recompute).labels
+    assert {"A100-40GB", "A100-80GB", "H100-80GB", "GB200", "TPU-v5e", "TPU-v5p", "MI300X"} <= set(labels.accelerator)
+    assert labels.n_accel.min() <= 8 and labels.n_accel.max() >= 8192
+    assert np.all(np.isfinite(labels.step_time_s)) and np.all(labels.step_time_s > 0.0)
+
+
+def test_figures_against_their_source():
+    """MPT-70B on 128 H100: 43.36 % MFU and 428 TFLOP/s (LLM Foundry benchmarking README); GPT 145.6B on 1,536 A100: 148 TFLOP/s with
+    recomputation (Narayanan et al. 2021, table 1), so 3/4 of it without."""
+    rows = {(r.text("source"), r.text("model"), r.text("n_accel")): r for r in published().rows}
+    mpt = rows["llm-foundry", "mpt-70b", "128"]
+    assert (mpt.known("mfu_reported"), mpt.known("tflops_reported")) == (0.4336, 428.0)
+    assert mpt.known("step_time_s") == pytest.approx(1024 * 2048 / (mpt.known("tokens_per_s_per_accel") * 128), rel=1e-5)
+    gpt = rows["megatron-sc21-t1", "megatron-gpt-145.6b", "1536"]
+    assert gpt.known("tflops_reported") == pytest.approx(0.75 * 148)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_the_published_table_survives_both_formats(tmp_path, suffix):
+    if suffix == ".parquet":
+        pytest.importorskip("pyarrow")
+    write(published(), tmp_path / f"p{suffix}")
+    again = read(tmp_path / f"p{suffix}")
+    assert [p[1:] for p in again.problems] == [p[1:] for p in published().problems]
+    assert [fingerprint(r) for r in again.rows] == [fingerprint(r) for r in published().rows]
+
+
+def test_records_are_batch_last_and_take_keeps_everything_together():
+    cases = to_cases(published())
+    rows = len(published().rows)
+    assert len(cases) == rows
+    assert cases.system.network.bytes_per_s.shape == (2, rows)
+    assert cases.system.chip.flops_per_s.shape == cases.model.n_layers.shape == cases.plan.dp.shape == (rows,)
+    assert np.allclose(cases.plan.devices, cases.labels.n_accel)
+    micro_batches = np.asarray(cases.plan.n_microbatches)
+    assert np.all(micro_batches >= 1.0) and np.allclose(micro_batches, np.round(micro_batches))
+    assert np.all(np.asarray(cases.plan.shard) <= np.asarray(cases.plan.dp))
+    some = cases.take(cases.labels.accelerator == "GB200")
+    assert np.all(some.system.network.size[0] == 72.0) and set(some.labels.accelerator) == {"GB200"}
+    assert some.model.n_layers.shape == some.labels.line.shape == some.labels.assumptions.shape
+
+
+def test_reading_traces_needs_no_pandas_and_no_arrow():
+    code = "import sys, calibration.traces as t; t.published(); sys.exit(bool({'pandas', 'pyarrow', 'matplotlib'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[1], check=False).returncode == 0
