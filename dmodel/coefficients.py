@@ -45,7 +45,8 @@ SPECS: dict[str, Spec] = {
     "elementwise_traffic": Spec("1", "memory traffic of norms, activations and residuals over the least", "positive", 1.3, 0.4, "software"),
     "softmax_traffic": Spec("1", "memory traffic of unfused attention over its count", "positive", 1.0, 0.4, "software"),
     "optimizer_traffic": Spec("1", "memory traffic of the optimizer step over its count", "positive", 1.2, 0.5, "software"),
-    "launch": Spec("1", "time between kernels over the chip's kernel latency", "positive", 1.0, 0.7, "software"),
+    "loss_traffic": Spec("1", "memory traffic of logits and loss over its count", "positive", 1.5, 0.7, "software"),
+    "launch": Spec("1", "time between kernels over the chip's kernel latency", "positive", 2.0, 1.2, "software"),
     "net_efficiency_inner": Spec("1", "share of the innermost level's bandwidth", "share", 0.75, 0.5, "hardware"),
     "net_efficiency_outer": Spec("1", "share of the outer levels' bandwidth", "share", 0.75, 0.7, "both"),
     "net_efficiency_tp_outer": Spec("1", "further share for tensor parallelism across nodes", "share", 0.6, 0.8, "software"),
@@ -80,6 +81,7 @@ class Coefficients(struct.PyTreeNode, kw_only=True):
     elementwise_traffic: Array
     softmax_traffic: Array
     optimizer_traffic: Array
+    loss_traffic: Array
     launch: Array
     net_efficiency_inner: Array
     net_efficiency_outer: Array

@@ -128,7 +128,7 @@ def _layer_work(system: System, model: Transformer, plan: Plan, c: Coefficients,
         elementwise=3.0 * streaming + accumulation,
         recompute=again,
         launch=compute.launch_bound_excess(forward + backward + again, kernels, chip, c, sharpness),
-        head=(2.0 + model.trainable) * head + compute.streaming_time(counts.loss_bytes(model, plan), chip, c),
+        head=(2.0 + model.trainable) * head + compute.streaming_time(c.loss_traffic * counts.loss_bytes(model, plan), chip, c),
         forward=forward,
         backward=backward + again,
     )

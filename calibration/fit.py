@@ -1,0 +1,248 @@
+"""Fit the coefficients to measured step times by gradient descent: Student-t noise, priors, Adam and then L-BFGS from many starts.
+
+The result is a `Profile`. Deterministic for a seed. Rows are judged by `ln(predicted / measured)`; a profile to start from turns a dozen rows
+into a usable fit, because whatever the rows do not determine stays where the profile has it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from importlib import metadata
+from typing import Any, NamedTuple
+
+import flax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from calibration import pooling
+from calibration.pooling import Groups, Parameters, Prior
+from calibration.uncertainty import Laplace, laplace
+from dmodel.coefficients import NAMES, from_unconstrained
+from dmodel.profiles import Profile, default_profile
+from dmodel.step import step_time
+from dmodel.types import Array, InputError, enable_float64
+
+FREEDOM = 4.0
+"""Degrees of freedom of the Student-t noise: published tables hold outliers of five and more scales."""
+
+FLAG_WEIGHTS = {"composed": 0.25, "derived-from-tflops": 0.5, "slow-unexplained": 0.0, "offload": 0.0}
+"""Weight of flagged rows in a fit. `composed` rows are sums of parts, four hardly count as more than one; times derived from rounded TFLOP/s
+carry a convention; slow for no listed reason and host-side optimizers are set apart: the model has no mechanism for them."""
+
+ADAM_STEPS, LBFGS_STEPS = 250, 120
+
+
+class Data(NamedTuple):
+    """Rows of a fit: records stacked on the last axis, measured step times [s], weights, and the member of each grouping."""
+
+    system: Any
+    model: Any
+    plan: Any
+    log_measured: Array
+    weight: Array
+    accelerator_of: Array
+    stack_of: Array
+
+
+class Result(NamedTuple):
+    """What the optimizer returns: parameters, final loss of every start, and the uncertainty at the best."""
+
+    parameters: Parameters
+    losses: np.ndarray
+    laplace: Laplace
+
+
+def log_ratio(z: Array, data: Data) -> jax.Array:
+    """ln(predicted / measured) of every row under its unconstrained coefficients `[C, row]`."""
+    predicted = step_time(data.system, data.model, data.plan, from_unconstrained(z)).total
+    return jnp.log(predicted) - data.log_measured
+
+
+def negative_log_posterior(p: Parameters, prior: Prior, data: Data) -> jax.Array:
+    """Student-t misfit of the rows plus the prior's penalty.
+
+    `Σ_i w_i [ ln s + (ν + 1)/2 · ln(1 + r_i² / (ν s²)) ] + ½ |θ|²` with r the log ratio and s the scale of the row's stack.
+    """
+    r = log_ratio(pooling.rows_of(p, prior, data.accelerator_of, data.stack_of), data)
+    scale = pooling.noise_scale(p)[jnp.asarray(data.stack_of)]
+    misfit = jnp.log(scale) + 0.5 * (FREEDOM + 1.0) * jnp.log1p((r / scale) ** 2 / FREEDOM)
+    return (data.weight * misfit).sum() + pooling.penalty(p)
+
+
+def _adam(steps: int) -> optax.GradientTransformation:
+    return optax.adam(optax.cosine_decay_schedule(0.08, steps, 0.05))
+
+
+@partial(jax.jit, static_argnames=("length", "total"))
+def _adam_chunk(carry: tuple, prior: Prior, data: Data, length: int, total: int) -> tuple:
+    """`length` Adam steps of every start; returns the carry and the loss of each start."""
+    optimizer = _adam(total)
+    value_and_grad = jax.vmap(jax.value_and_grad(negative_log_posterior), in_axes=(0, None, None))
+
+    def body(carry: tuple, _: None) -> tuple:
+        p, state = carry
+        loss, grads = value_and_grad(p, prior, data)
+        updates, state = jax.vmap(optimizer.update)(grads, state, p)
+        return (optax.apply_updates(p, updates), state), loss
+
+    carry, losses = jax.lax.scan(body, carry, None, length=length)
+    return carry, losses[-1]
+
+
+@partial(jax.jit, static_argnames="length")
+def _lbfgs_chunk(carry: tuple, prior: Prior, data: Data, length: int) -> tuple:
+    """`length` L-BFGS steps with zoom line search from the best start."""
+    objective = partial(negative_log_posterior, prior=prior, data=data)
+    optimizer = optax.lbfgs(memory_size=20)
+    value_and_grad = optax.value_and_grad_from_state(objective)
+
+    def body(carry: tuple, _: None) -> tuple:
+        p, state = carry
+        value, grad = value_and_grad(p, state=state)
+        updates, state = optimizer.update(grad, state, p, value=value, grad=grad, value_fn=objective)
+        return (optax.apply_updates(p, updates), state), value
+
+    carry, losses = jax.lax.scan(body, carry, None, length=length)
+    return carry, losses[-1]
+
+
+def optimize(
+    prior: Prior, data: Data, groups: Groups, *, seed: int, starts: int, progress: Callable[[float, float], None], effort: float = 1.0
+) -> Result:
+    """Adam from many starts by vmap, then L-BFGS from the best; start 0 is the prior mean, the others scatter around it."""
+    mean = pooling.start(groups, len(NAMES))
+    leaves, tree = jax.tree.flatten(mean)
+    keys = jax.random.split(jax.random.key(seed), len(leaves))
+    spread = [0.4 * jax.random.normal(k, (starts, *x.shape)).at[0].set(0.0) for k, x in zip(keys, leaves, strict=True)]
+    p = jax.tree.unflatten(tree, spread)
+    steps, chunk = max(int(ADAM_STEPS * effort), 25), 25
+    carry, losses = (p, jax.vmap(_adam(steps).init)(p)), jnp.zeros(starts)
+    for i in range(0, steps, chunk):
+        carry, losses = _adam_chunk(carry, prior, data, chunk, steps)
+        progress(0.6 * (i + chunk) / steps, float(losses.min()))
+    p = jax.tree.map(lambda x: x[int(jnp.argmin(losses))], carry[0])
+    polish = (p, optax.lbfgs(memory_size=20).init(p))
+    loss, steps = losses.min(), max(int(LBFGS_STEPS * effort), 20)
+    for i in range(0, steps, 20):
+        polish, loss = _lbfgs_chunk(polish, prior, data, 20)
+        progress(0.6 + 0.4 * (i + 20) / steps, float(loss))
+    p = polish[0]
+    if not all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves(p)):
+        raise FloatingPointError("the fit left the finite numbers; this is a defect of dmodel: please report the traces that caused it")
+    return Result(p, np.asarray(losses), laplace(p, prior, data, log_ratio, FREEDOM))
+
+
+def weights_of(flags: np.ndarray) -> np.ndarray:
+    """Weight of each row by its flags; 1 where none is listed in `FLAG_WEIGHTS`."""
+    return np.array([min((FLAG_WEIGHTS.get(f, 1.0) for f in str(flag).replace(";", " ").split()), default=1.0) for flag in flags])
+
+
+def refine_widths(result: Result, prior: Prior) -> np.ndarray:
+    """Width of each coefficient among stacks, learned from the fitted stacks (empirical Bayes).
+
+    `τ² = mean_stacks(v² + var v)`, and at least a tenth of the prior's width, so that a new stack can always move.
+    """
+    offset = np.asarray(prior.stack_width) * np.asarray(result.parameters.stack)
+    second = offset**2 + (np.asarray(prior.stack_width) * result.laplace.stack_errors) ** 2
+    floor = 0.1 * np.array(default_profile().widths)
+    return np.where(pooling.SOFTWARE > 0, np.maximum(np.sqrt(second.mean(0)), floor), default_profile().widths)
+
+
+def fit(
+    cases: Any,
+    base: Profile | None = None,
+    *,
+    seed: int = 0,
+    held_out: np.ndarray | None = None,
+    starts: int = 4,
+    progress: Callable[[float, float], None] | None = None,
+    name: str = "fitted",
+    rounds: int = 2,
+) -> Profile:
+    """Fit a profile to measured step times.
+
+    Args:
+      cases: rows as records, from `calibration.traces.to_cases`.
+      base: profile to start from; None fits everything from the default priors, in `rounds` rounds that learn the widths among stacks.
+      seed: of the scattered starts. held_out: rows to keep out, `[row]` bool. starts: how many descents.
+      progress: called with the share done and the loss. name: of the result.
+
+    Returns:
+      A profile with offsets for every accelerator and stack seen (those of the base included).
+
+    Raises:
+      InputError: no row is left to fit.
+    """
+    enable_float64()
+    report = progress or (lambda done, loss: None)
+    keep = np.ones(len(cases.measured), bool) if held_out is None else ~np.asarray(held_out)
+    weight = weights_of(cases.flag)
+    keep &= weight > 0.0
+    if not keep.any():
+        raise InputError("nothing to fit: no usable row with a positive weight is left; see which rows were set aside, and why")
+    groups = pooling.groups_of(np.asarray(cases.accelerator)[keep], np.asarray(cases.stack)[keep])
+    take = lambda tree: jax.tree.map(lambda x: jnp.asarray(x)[..., keep], tree)  # noqa: E731
+    data = Data(
+        take(cases.system),
+        take(cases.model),
+        take(cases.plan),
+        jnp.log(jnp.asarray(cases.measured)[keep]),
+        jnp.asarray(weight[keep]),
+        jnp.asarray(groups.accelerator_of),
+        jnp.asarray(groups.stack_of),
+    )
+    start_from = base or default_profile()
+    prior = pooling.prior_for(groups, start_from, fresh=base is None)
+    total = rounds if base is None else 1
+    for i in range(total):
+        share = lambda done, loss, i=i: report((i + done) / total, loss)
+        result = optimize(prior, data, groups, seed=seed, starts=starts if i == 0 else 1, progress=share)
+        if base is None:
+            widths = refine_widths(result, prior)
+            if i + 1 < total:
+                prior = prior.replace(stack_width=np.broadcast_to(widths * pooling.SOFTWARE, np.shape(prior.stack_width)))
+        else:
+            widths = base.widths
+    return _profile(name, result, prior, groups, start_from, widths, cases, keep)
+
+
+def _profile(
+    name: str, result: Result, prior: Prior, groups: Groups, base: Profile, widths: np.ndarray, cases: Any, keep: np.ndarray
+) -> Profile:
+    """The fitted parameters as a profile, with its data and versions."""
+    center, accelerator, stack = (np.asarray(x) for x in pooling.vectors(result.parameters, prior))
+    noise = np.asarray(pooling.noise_scale(result.parameters))
+    sources, counts = np.unique(np.asarray(cases.source)[keep], return_counts=True)
+    fingerprints = getattr(cases, "fingerprint", None)
+    return Profile(
+        name=name,
+        description=f"fitted to {int(keep.sum())} rows of {len(sources)} sources, starting from {base.name}",
+        accelerators=tuple(sorted({*base.accelerators, *groups.accelerators})),
+        stacks=tuple(sorted({*base.stacks, *groups.stacks})),
+        center=center,
+        offsets={
+            "accelerator": {**base.offsets["accelerator"], **dict(zip(groups.accelerators, accelerator, strict=True))},
+            "stack": {**base.offsets["stack"], **dict(zip(groups.stacks, stack, strict=True))},
+        },
+        widths=widths,
+        standard_errors=result.laplace.center_errors * np.asarray(prior.center_width),
+        covariance=result.laplace.center_covariance * np.outer(prior.center_width, prior.center_width),
+        data=(*base.data, *({"source": str(s), "rows": int(n)} for s, n in zip(sources, counts, strict=True))),
+        fitted_rows=(*base.fitted_rows, *(() if fingerprints is None else tuple(map(str, np.asarray(fingerprints)[keep])))),
+        noise={**base.noise, **{s: float(x) for s, x in zip(groups.stacks, noise, strict=True)}},
+        versions={
+            "python": sys.version.split()[0],
+            "jax": jax.__version__,
+            "flax": flax.__version__,
+            "optax": optax.__version__,
+            "dmodel": metadata.version("dmodel") if _installed("dmodel") else "source",
+        },
+    )
+
+
+def _installed(package: str) -> bool:
+    return any(d.metadata["Name"] == package for d in metadata.distributions(name=package))

@@ -1,0 +1,137 @@
+"""Partial pooling: which coefficients a row shares with which others, and how far they may differ.
+
+A row's coefficients, in the unconstrained space, are `center + u[accelerator] + v[stack]`: u moves what belongs to hardware, v what belongs
+to software (a coefficient of scope "both" moves with either). Everything is fitted in units of its prior standard deviation, so one step
+size suits all directions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from dmodel.coefficients import SPECS
+from dmodel.profiles import Profile
+from dmodel.types import Array
+
+HARDWARE = np.array([s.scope in ("hardware", "both") for s in SPECS.values()], float)
+SOFTWARE = np.array([s.scope in ("software", "both") for s in SPECS.values()], float)
+
+KNOWN_SHARE = 0.35
+"""How far a group that the base profile already knows may still move, as a share of the width among groups."""
+
+ACCELERATOR_SHARE, STACK_SHARE = 0.5, 0.6
+"""Widths among accelerators and stacks before any fit, as a share of a coefficient's prior width; `refine_widths` learns them."""
+
+NOISE, NOISE_WIDTH = 0.05, 0.5
+"""Prior of the Student-t scale of ln(predicted / measured) of a stack: median, and standard deviation of its logarithm. Releases of one
+published table that repeat a configuration differ by 4 % in the median."""
+
+
+class Groups(NamedTuple):
+    """Members of each grouping and the member of every row: `accelerators[accelerator_of[i]]` is that of row i."""
+
+    accelerators: tuple[str, ...]
+    stacks: tuple[str, ...]
+    accelerator_of: np.ndarray
+    stack_of: np.ndarray
+
+
+def groups_of(accelerators: Sequence[str], stacks: Sequence[str]) -> Groups:
+    """Index the rows by accelerator and stack, names sorted."""
+    a, ia = np.unique(np.asarray(accelerators, str), return_inverse=True)
+    s, js = np.unique(np.asarray(stacks, str), return_inverse=True)
+    return Groups(tuple(map(str, a)), tuple(map(str, s)), ia.reshape(-1), js.reshape(-1))
+
+
+class Prior(struct.PyTreeNode, kw_only=True):
+    """Means and standard deviations: center `[C]`, accelerator `[A, C]`, stack `[S, C]`; widths 0 freeze a direction."""
+
+    center: Array
+    center_width: Array
+    accelerator: Array
+    accelerator_width: Array
+    stack: Array
+    stack_width: Array
+
+
+class Parameters(struct.PyTreeNode, kw_only=True):
+    """What is fitted, in prior standard deviations from the prior mean: center `[C]`, accelerator `[A, C]`, stack `[S, C]`, noise `[S]`."""
+
+    center: Array
+    accelerator: Array
+    stack: Array
+    noise: Array
+
+
+def prior_for(groups: Groups, base: Profile, fresh: bool) -> Prior:
+    """The prior of a fit.
+
+    Args:
+      base: profile to start from: its center, the offsets it knows and its widths.
+      fresh: True = the base is only the prior of a fit from nothing, its center moves freely; False = the center keeps the base's standard
+        errors, and what decides is the offset of each stack.
+    """
+    n = len(base.center)
+    a_width, s_width = _widths(base, fresh)
+
+    def known(kind: str, members: Sequence[str], width: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        offsets = base.offsets[kind]
+        mean = np.stack([np.asarray(offsets.get(m, np.zeros(n))) for m in members])
+        share = np.array([1.0 if fresh or m not in offsets else KNOWN_SHARE for m in members])
+        return mean, share[:, None] * width
+
+    accelerator, accelerator_width = known("accelerator", groups.accelerators, a_width)
+    stack, stack_width = known("stack", groups.stacks, s_width)
+    return Prior(
+        center=base.center,
+        center_width=base.standard_errors,
+        accelerator=accelerator,
+        accelerator_width=accelerator_width,
+        stack=stack,
+        stack_width=stack_width,
+    )
+
+
+def _widths(base: Profile, fresh: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Widths among accelerators and among stacks, `[C]` each."""
+    full = np.array([s.width for s in SPECS.values()])
+    if fresh:
+        return ACCELERATOR_SHARE * full * HARDWARE, STACK_SHARE * full * SOFTWARE
+    return ACCELERATOR_SHARE * full * HARDWARE, base.widths * SOFTWARE
+
+
+def start(groups: Groups, n: int) -> Parameters:
+    """The prior mean as parameters."""
+    zero = lambda *shape: jnp.zeros(shape)  # noqa: E731
+    return Parameters(center=zero(n), accelerator=zero(len(groups.accelerators), n), stack=zero(len(groups.stacks), n), noise=zero(len(groups.stacks)))
+
+
+def vectors(p: Parameters, prior: Prior) -> tuple[Array, Array, Array]:
+    """Center `[C]` and offsets `[A, C]`, `[S, C]` in the unconstrained space."""
+    return (
+        prior.center + prior.center_width * p.center,
+        prior.accelerator + prior.accelerator_width * p.accelerator,
+        prior.stack + prior.stack_width * p.stack,
+    )
+
+
+def rows_of(p: Parameters, prior: Prior, accelerator_of: Array, stack_of: Array) -> jax.Array:
+    """Unconstrained coefficients of every row, `[C, row]`."""
+    center, accelerator, stack = vectors(p, prior)
+    return jnp.asarray(center)[:, None] + accelerator[accelerator_of].T + stack[stack_of].T  # type: ignore[index]
+
+
+def noise_scale(p: Parameters) -> jax.Array:
+    """Student-t scale of ln(predicted / measured) by stack, `[S]`."""
+    return NOISE * jnp.exp(NOISE_WIDTH * p.noise)
+
+
+def penalty(p: Parameters) -> jax.Array:
+    """Minus the log prior, up to a constant: half the sum of squares."""
+    return 0.5 * sum(((jnp.asarray(x) ** 2).sum() for x in (p.center, p.accelerator, p.stack, p.noise)), start=jnp.asarray(0.0))

@@ -1,0 +1,98 @@
+"""A profile in memory: shared coefficients, offsets of chips and stacks, widths, and the data behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from dmodel.coefficients import NAMES, SPECS, Coefficients, from_unconstrained
+
+GROUPS = ("accelerator", "stack")
+
+
+def _default_vector() -> np.ndarray:
+    """Prior means of the coefficients in the unconstrained space, `[coefficient]`."""
+    x = np.array([s.default for s in SPECS.values()])
+    share = np.array([s.bound == "share" for s in SPECS.values()])
+    return np.log(x) - np.where(share, np.log1p(-np.where(share, x, 0.0)), 0.0)
+
+
+def prior_widths() -> np.ndarray:
+    """Prior standard deviations of the coefficients in the unconstrained space, `[coefficient]`."""
+    return np.array([s.width for s in SPECS.values()])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """Fitted coefficients and what is known of them; vectors are `[coefficient]` in the order of `coefficients.NAMES`, unconstrained.
+
+    Attributes:
+      name, description: for people. accelerators, stacks: what the fitted rows ran on.
+      center: shared values. offsets: `{"accelerator": {name: vector}, "stack": {name: vector}}`, added to the center for rows of that group.
+      widths: standard deviation of a coefficient among stacks: the prior of a stack never seen.
+      standard_errors: Laplace standard errors of the center. covariance: of the center, or None.
+      data: per source what was used (`source, rows, set_aside, median_error, …`). fitted_rows: fingerprints of the fitted rows.
+      versions: of this package and those that matter for the numbers. noise: Student-t scale of ln(predicted / measured) by stack.
+    """
+
+    name: str
+    description: str
+    accelerators: tuple[str, ...] = ()
+    stacks: tuple[str, ...] = ()
+    center: np.ndarray = field(default_factory=_default_vector)
+    offsets: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=lambda: {g: {} for g in GROUPS})
+    widths: np.ndarray = field(default_factory=prior_widths)
+    standard_errors: np.ndarray = field(default_factory=prior_widths)
+    covariance: np.ndarray | None = None
+    data: Sequence[Mapping[str, Any]] = ()
+    fitted_rows: tuple[str, ...] = ()
+    noise: Mapping[str, float] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    def unconstrained(self, accelerator: str | None = None, stack: str | None = None) -> np.ndarray:
+        """Center plus the offsets of the accelerator and the stack, where the profile knows them; `[coefficient]`."""
+        total = self.center.copy()
+        for group, member in zip(GROUPS, (accelerator, stack), strict=True):
+            offset = self.offsets[group].get(member) if member else None
+            total = total if offset is None else total + offset
+        return total
+
+    def coefficients_for(self, accelerator: str | None = None, stack: str | None = None) -> Coefficients:
+        """The coefficients of one accelerator and stack (scalars)."""
+        return from_unconstrained(self.unconstrained(accelerator, stack))
+
+    @property
+    def coefficients(self) -> Coefficients:
+        """The shared coefficients."""
+        return self.coefficients_for()
+
+    def describe(self, accelerator: str | None = None, stack: str | None = None) -> list[dict[str, Any]]:
+        """One record per coefficient: name, value, unit, meaning, bound, prior, standard error (unconstrained), whether the data moved it."""
+        values = self.coefficients_for(accelerator, stack)
+        prior = _default_vector()
+        rows = []
+        for i, name in enumerate(NAMES):
+            spec = SPECS[name]
+            rows.append(
+                {
+                    "name": name,
+                    "value": float(getattr(values, name)),
+                    "unit": spec.unit,
+                    "meaning": spec.meaning,
+                    "bound": spec.bound,
+                    "prior_value": spec.default,
+                    "prior_width": spec.width,
+                    "standard_error": float(self.standard_errors[i]),
+                    "determined": bool(self.standard_errors[i] < 0.5 * spec.width),
+                    "moved": float(self.center[i] - prior[i]),
+                }
+            )
+        return rows
+
+
+def default_profile() -> Profile:
+    """The prior itself: what the package believes without any measurement."""
+    return Profile(name="prior", description="default coefficients, fitted to nothing")

@@ -1,0 +1,179 @@
+"""Profiles on disk: strict JSON, checked on the way in; shipped ones by name."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dmodel.coefficients import NAMES
+from dmodel.profiles.record import GROUPS, Profile, default_profile
+from dmodel.types import InputError
+
+FORMAT, VERSION = "dmodel-profile", 1
+
+
+def _shipped() -> dict[str, Any]:
+    folder = resources.files("dmodel.profiles") / "data"
+    return {f.name.removesuffix(".json"): f for f in folder.iterdir() if f.name.endswith(".json")}
+
+
+def names() -> list[str]:
+    """Names of the shipped profiles, `prior` (fitted to nothing) among them."""
+    return sorted([*_shipped(), "prior"])
+
+
+def _vector(value: np.ndarray) -> dict[str, float]:
+    return {name: round(float(x), 10) for name, x in zip(NAMES, value, strict=True)}
+
+
+def to_json(profile: Profile) -> dict[str, Any]:
+    """A profile as a plain JSON document; `coefficients` repeats the center with units and meanings, for people."""
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "name": profile.name,
+        "description": profile.description,
+        "accelerators": list(profile.accelerators),
+        "stacks": list(profile.stacks),
+        "coefficients": profile.describe(),
+        "center": _vector(profile.center),
+        "offsets": {g: {k: _vector(v) for k, v in sorted(profile.offsets[g].items())} for g in GROUPS},
+        "widths": _vector(profile.widths),
+        "standard_errors": _vector(profile.standard_errors),
+        "covariance": None if profile.covariance is None else [[round(float(x), 10) for x in row] for row in profile.covariance],
+        "data": [dict(d) for d in profile.data],
+        "fitted_rows": list(profile.fitted_rows),
+        "noise": dict(profile.noise),
+        "versions": dict(profile.versions),
+    }
+
+
+def save(profile: Profile, path: str | Path) -> None:
+    """Write a profile as JSON.
+
+    Raises:
+      InputError: the path cannot be written.
+    """
+    text = json.dumps(to_json(profile), indent=1, allow_nan=False)
+    try:
+        Path(path).write_text(text + "\n", encoding="utf-8")
+    except OSError as e:
+        raise InputError(f"cannot write the profile to {path}: {e.strerror}; name a writable file") from e
+
+
+def _numbers(path: str, document: Mapping[str, Any], where: str) -> np.ndarray:
+    """A vector of all coefficients out of a JSON object, checked."""
+    value = document.get(where) if where else document
+    if not isinstance(value, Mapping) or set(value) != set(NAMES):
+        missing = sorted(set(NAMES) - set(value)) if isinstance(value, Mapping) else list(NAMES)
+        extra = sorted(set(value) - set(NAMES)) if isinstance(value, Mapping) else []
+        raise InputError(
+            f"{path}: {where or 'offsets'!r} must hold exactly the {len(NAMES)} coefficients of this version; missing {missing[:4]}, "
+            f"unknown {extra[:4]}. Fit the profile again with this version of dmodel"
+        )
+    try:
+        vector = np.array([float(value[name]) for name in NAMES])
+    except (TypeError, ValueError) as e:
+        raise InputError(f"{path}: {where or 'offsets'!r} holds something that is not a number ({e})") from e
+    if not np.isfinite(vector).all():
+        raise InputError(f"{path}: {where or 'offsets'!r} holds a number that is not finite")
+    return vector
+
+
+def _document(path: str, text: str) -> dict[str, Any]:
+    """Parse and check the outside of a profile file."""
+    try:
+        document = json.loads(text)
+    except ValueError as e:
+        raise InputError(f"{path}: not a complete JSON document ({e}); the file is damaged or cut off: fit or copy it again") from e
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise InputError(f"{path}: not a dmodel profile (expected \"format\": \"{FORMAT}\"); make one with `dmodel fit … --out PROFILE.json`")
+    if document.get("version") != VERSION:
+        raise InputError(
+            f"{path}: profile version {document.get('version')!r}, this dmodel reads version {VERSION}; fit the profile again, or use the dmodel "
+            f"that wrote it ({document.get('versions', {})})"
+        )
+    return document
+
+
+def from_json(document: Mapping[str, Any], path: str = "profile") -> Profile:
+    """The profile of a JSON document.
+
+    Raises:
+      InputError: a field is missing, of the wrong type, or names unknown coefficients.
+    """
+    try:
+        offsets = {g: {k: _numbers(path, v, "") for k, v in document["offsets"][g].items()} for g in GROUPS}
+        covariance = document["covariance"]
+        matrix = None if covariance is None else np.array(covariance, float).reshape(len(NAMES), len(NAMES))
+        return Profile(
+            name=str(document["name"]),
+            description=str(document["description"]),
+            accelerators=tuple(document["accelerators"]),
+            stacks=tuple(document["stacks"]),
+            center=_numbers(path, document, "center"),
+            offsets=offsets,
+            widths=_numbers(path, document, "widths"),
+            standard_errors=_numbers(path, document, "standard_errors"),
+            covariance=matrix,
+            data=tuple(document["data"]),
+            fitted_rows=tuple(document["fitted_rows"]),
+            noise=dict(document["noise"]),
+            versions=dict(document["versions"]),
+        )
+    except (KeyError, TypeError, AttributeError, ValueError) as e:
+        if isinstance(e, InputError):
+            raise
+        raise InputError(f"{path}: a field of the profile is missing or of the wrong kind ({e!r}); fit or copy it again") from e
+
+
+def load(name_or_path: str | Path) -> Profile:
+    """A shipped profile by name, or a profile file.
+
+    Raises:
+      InputError: neither a shipped name nor a readable, complete profile of this version.
+    """
+    name, shipped = str(name_or_path), _shipped()
+    if name == "prior":
+        return default_profile()
+    if name in shipped:
+        return from_json(_document(name, shipped[name].read_text(encoding="utf-8")), name)
+    path = Path(name)
+    if not path.is_file():
+        near = difflib.get_close_matches(name.lower(), names(), n=3, cutoff=0.4)
+        hint = f"; did you mean {', '.join(near)}?" if near else ""
+        raise InputError(f"no profile named {name!r}, and no such file{hint} Shipped: {', '.join(names())}")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as e:
+        raise InputError(f"{path}: cannot be read as text ({e}); expected a profile written by `dmodel fit`") from e
+    return from_json(_document(str(path), text), str(path))
+
+
+def nearest(accelerator: str, stack: str = "") -> tuple[Profile, str]:
+    """The shipped profile that fits an accelerator and stack best, and why.
+
+    The one that was fitted on both; else on the stack's family (the name before "/" or "-") and the accelerator; else on the accelerator; else
+    the generic one, which knows an offset for every accelerator it has seen.
+    """
+    family = stack.lower().replace("/", "-").split("-")[0]
+    best, best_rank, reason = "generic", 0.5, "no shipped profile knows this accelerator: generic"
+    for name in names():
+        if name == "prior":
+            continue
+        profile = load(name)
+        chip = accelerator in profile.accelerators
+        same = stack in profile.stacks
+        kin = bool(family) and any(s.lower().replace("/", "-").split("-")[0] == family for s in profile.stacks)
+        rank = 4.0 * (chip and same) + 2.0 * (chip and kin) + 1.0 * chip + (0.25 if name == "generic" and chip else 0.0)
+        if rank > best_rank:
+            why = "accelerator and stack" if chip and same else "accelerator and stack family" if chip and kin else "accelerator"
+            best, best_rank, reason = name, rank, f"same {why} ({accelerator}{', ' + stack if stack and why != 'accelerator' else ''})"
+    shipped = _shipped()
+    return (load(best) if best in shipped else default_profile()), reason
