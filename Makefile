@@ -24,6 +24,7 @@ endif
 # caches stay in the checkout, so that an empty or read-only HOME does no harm
 export MPLCONFIGDIR ?= $(CURDIR)/.cache/matplotlib
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+export PYTHON
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
 .PHONY: help demo test test-all lint bench venv clean check-python
@@ -54,10 +55,9 @@ clean: ## remove the environment, caches and outputs
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 check-python:
-	@if [ -z "$(PYTHON)" ]; then \
-	  echo "No usable Python found: looked for python3.13, python3.12, python3.11 and python3, expected 3.11 or newer with the venv" \
-	       "module. Install one (Debian: python3 and python3-venv), or name it: make PYTHON=/path/to/python3.12 …" >&2; exit 1; fi
-	@"$(PYTHON)" -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and f"{sys.executable} is Python {v[0]}.{v[1]}, expected 3.11 or newer; name another: make PYTHON=python3.12 ...")'
+	@"$${PYTHON:-false}" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "No usable Python: expected 3.11 or newer with the venv module; PYTHON is '$$PYTHON' (when empty: none of python3.13, python3.12," \
+	       "python3.11, python3 will do). Install one (Debian: python3 and python3-venv) or name it: make PYTHON=/path/to/python3.12 ..." >&2; exit 1; }
 
 # what the demo needs; -e, so that edits count at once
 $(VENV)/.cli: $(PROJECT) | check-python

@@ -33,7 +33,7 @@ ALLOWED: dict[str, set[str]] = {
     "step": BELOW_COST | {"cost"},
     "sweep": BELOW_RUN,
     "run": BELOW_RUN,
-    "sensitivity": BELOW_RUN,
+    "sensitivity": BELOW_RUN | {"run", "sweep"},
     "design": BELOW_RUN | {"run", "sensitivity", "sweep"},
     "catalog": {"hardware", "workload", "plan", "types"},
     "profiles": {"coefficients", "types"},
