@@ -20,6 +20,7 @@ import optax
 
 from calibration import pooling
 from calibration.pooling import Groups, Parameters, Prior
+from calibration.traces import Cases
 from calibration.uncertainty import Laplace, laplace
 from dmodel.coefficients import NAMES, from_unconstrained
 from dmodel.profiles import Profile, default_profile
@@ -153,7 +154,7 @@ def refine_widths(result: Result, prior: Prior) -> np.ndarray:
 
 
 def fit(
-    cases: Any,
+    cases: Cases,
     base: Profile | None = None,
     *,
     seed: int = 0,
@@ -179,19 +180,17 @@ def fit(
     """
     enable_float64()
     report = progress or (lambda done, loss: None)
-    keep = np.ones(len(cases.measured), bool) if held_out is None else ~np.asarray(held_out)
-    weight = weights_of(cases.flag)
-    keep &= weight > 0.0
-    if not keep.any():
-        raise InputError("nothing to fit: no usable row with a positive weight is left; see which rows were set aside, and why")
-    groups = pooling.groups_of(np.asarray(cases.accelerator)[keep], np.asarray(cases.stack)[keep])
-    take = lambda tree: jax.tree.map(lambda x: jnp.asarray(x)[..., keep], tree)  # noqa: E731
+    kept = np.ones(len(cases), bool) if held_out is None else ~np.asarray(held_out)
+    weight = weights_of(cases.labels.flag)
+    kept &= (weight > 0.0) & np.isfinite(cases.labels.step_time_s)
+    if not kept.any():
+        raise InputError("nothing to fit: no usable row with a time and a positive weight is left; see which rows were set aside, and why")
+    used = cases.take(kept)
+    groups = pooling.groups_of(used.labels.accelerator, used.labels.stack)
     data = Data(
-        take(cases.system),
-        take(cases.model),
-        take(cases.plan),
-        jnp.log(jnp.asarray(cases.measured)[keep]),
-        jnp.asarray(weight[keep]),
+        *jax.tree.map(jnp.asarray, (used.system, used.model, used.plan)),
+        jnp.log(jnp.asarray(used.labels.step_time_s)),
+        jnp.asarray(weight[kept]),
         jnp.asarray(groups.accelerator_of),
         jnp.asarray(groups.stack_of),
     )
@@ -207,20 +206,19 @@ def fit(
                 prior = prior.replace(stack_width=np.broadcast_to(widths * pooling.SOFTWARE, np.shape(prior.stack_width)))
         else:
             widths = base.widths
-    return _profile(name, result, prior, groups, start_from, widths, cases, keep)
+    return _profile(name, result, prior, groups, start_from, widths, used)
 
 
 def _profile(
-    name: str, result: Result, prior: Prior, groups: Groups, base: Profile, widths: np.ndarray, cases: Any, keep: np.ndarray
+    name: str, result: Result, prior: Prior, groups: Groups, base: Profile, widths: np.ndarray, used: Cases
 ) -> Profile:
     """The fitted parameters as a profile, with its data and versions."""
     center, accelerator, stack = (np.asarray(x) for x in pooling.vectors(result.parameters, prior))
     noise = np.asarray(pooling.noise_scale(result.parameters))
-    sources, counts = np.unique(np.asarray(cases.source)[keep], return_counts=True)
-    fingerprints = getattr(cases, "fingerprint", None)
+    sources, counts = np.unique(used.labels.source, return_counts=True)
     return Profile(
         name=name,
-        description=f"fitted to {int(keep.sum())} rows of {len(sources)} sources, starting from {base.name}",
+        description=f"fitted to {len(used)} rows of {len(sources)} sources, starting from {base.name}",
         accelerators=tuple(sorted({*base.accelerators, *groups.accelerators})),
         stacks=tuple(sorted({*base.stacks, *groups.stacks})),
         center=center,
@@ -232,7 +230,7 @@ def _profile(
         standard_errors=result.laplace.center_errors * np.asarray(prior.center_width),
         covariance=result.laplace.center_covariance * np.outer(prior.center_width, prior.center_width),
         data=(*base.data, *({"source": str(s), "rows": int(n)} for s, n in zip(sources, counts, strict=True))),
-        fitted_rows=(*base.fitted_rows, *(() if fingerprints is None else tuple(map(str, np.asarray(fingerprints)[keep])))),
+        fitted_rows=(*base.fitted_rows, *map(str, used.labels.fingerprint)),
         noise={**base.noise, **{s: float(x) for s, x in zip(groups.stacks, noise, strict=True)}},
         versions={
             "python": sys.version.split()[0],

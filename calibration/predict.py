@@ -1,0 +1,81 @@
+"""Predict measured configurations: one compiled evaluation of all rows, each under the coefficients of its accelerator and stack."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from calibration.traces import Cases
+from dmodel.coefficients import Coefficients, from_unconstrained
+from dmodel.counts import CONVENTIONS, model_flops_per_token
+from dmodel.hardware import System
+from dmodel.plan import Plan
+from dmodel.profiles import Profile, nearest
+from dmodel.smooth import SHARPNESS
+from dmodel.step import Breakdown, memory_use, step_time
+from dmodel.types import enable_float64
+from dmodel.workload import Transformer
+
+
+class Predictions(NamedTuple):
+    """What the model says of each row, numpy `[rows]`.
+
+    Attributes:
+      step_time_s: predicted step time [s]. breakdown: its terms [s]. memory_bytes, headroom_bytes: per device; headroom is negative when the plan
+        does not fit. mfu: model FLOP utilization by `convention`. profile: name of the profile that each row was predicted with. reason: why.
+    """
+
+    step_time_s: np.ndarray
+    breakdown: Breakdown
+    memory_bytes: np.ndarray
+    headroom_bytes: np.ndarray
+    mfu: np.ndarray
+    convention: str
+    profile: list[str]
+    reason: list[str]
+
+
+@partial(jax.jit, static_argnames="sharpness")
+def _evaluate(system: System, model: Transformer, plan: Plan, coefficients: Coefficients, sharpness: float) -> tuple:
+    """Breakdown, bytes per device, and model FLOPs per token by the full-attention convention."""
+    terms = step_time(system, model, plan, coefficients, sharpness=sharpness)
+    return terms, terms.total, memory_use(model, plan).total, model_flops_per_token(model, CONVENTIONS[1])
+
+
+def assign(cases: Cases, profile: Profile | None) -> tuple[list[Profile], list[str]]:
+    """The profile of every row, and why: the given one, or the shipped one nearest to the row's accelerator and stack."""
+    pairs = list(zip(map(str, cases.labels.accelerator), map(str, cases.labels.stack), strict=True))
+    if profile is not None:
+        return [profile] * len(pairs), ["given"] * len(pairs)
+    found = {pair: nearest(*pair) for pair in dict.fromkeys(pairs)}
+    return [found[pair][0] for pair in pairs], [found[pair][1] for pair in pairs]
+
+
+def predict(cases: Cases, profile: Profile | None = None) -> Predictions:
+    """Predict every case.
+
+    Args:
+      cases: from `calibration.traces.to_cases`; step times may be unknown.
+      profile: for all rows; None takes the shipped profile nearest to each row.
+    """
+    enable_float64()
+    profiles, reasons = assign(cases, profile)
+    labels = zip(profiles, map(str, cases.labels.accelerator), map(str, cases.labels.stack), strict=True)
+    z = np.stack([p.unconstrained(accelerator, stack) for p, accelerator, stack in labels], 1)
+    result = _evaluate(cases.system, cases.model, cases.plan, from_unconstrained(z), SHARPNESS)
+    terms, total, memory, flops = jax.tree.map(np.asarray, result)
+    peak = cases.plan.devices * np.asarray(cases.system.chip.flops_per_s)
+    rate = cases.plan.global_batch * np.asarray(cases.model.seq_len) / total
+    return Predictions(
+        step_time_s=total,
+        breakdown=terms,
+        memory_bytes=memory,
+        headroom_bytes=np.asarray(cases.system.chip.hbm_bytes) - memory,
+        mfu=np.asarray(flops * rate / peak),
+        convention=CONVENTIONS[1],
+        profile=[p.name for p in profiles],
+        reason=reasons,
+    )
