@@ -1,12 +1,12 @@
 """The one driver that evaluates, and differentiates, a function of many cases: fast, and the same whatever the chunks and threads.
 
-A case function is written for `[*batch]` leaves with the batch **last** (`dmodel.step`). The driver cuts a batch of any size N into blocks of
-one fixed shape, so a function is compiled once per static structure and not once per N; inside a block, a loop over chunks
-keeps every intermediate in the cache of a core; blocks are spread over threads, which run in parallel because compiled code holds no lock.
+A case function is written for `[*batch]` leaves with the batch **last** (`dmodel.step`). The driver cuts a batch of any size N into blocks
+of one fixed shape, so a function is compiled once per static structure and not once per N; inside a block, a loop over chunks keeps
+every intermediate in the cache of a core; blocks are spread over threads, which run in parallel because compiled code holds no lock.
 
 On a CPU the gradient is compiled without XLA's fusion pass: fusion copies cheap operations into every consumer, and reverse mode reuses
-every intermediate, so that fused gradients repeat most of their arithmetic. XLA's multi-output fusion, which is off by default, cures the same
-ill better, for functions of this kind. A user may opt in before the process starts, and the driver then leaves fusion on:
+every intermediate, so that fused gradients repeat most of their arithmetic. XLA's multi-output fusion, which is off by default, cures the
+same ill too. A user may opt in before the process starts, and the driver then leaves fusion on:
 
     XLA_FLAGS=--xla_backend_extra_options=xla_cpu_use_multi_output_fusion
 
@@ -49,8 +49,8 @@ Tree = Any
 def sweep(function: Callable[[Tree, Tree], Tree], batch: Tree, fixed: Tree = (), *, chunk: int = CHUNK, threads: int | None = None) -> Tree:
     """Evaluate `function(batch, fixed)` for every case of a batch.
 
-    Limits: compiled on the first call for each function and static structure; a batch of another size N does not compile again. A function made
-    anew for every call (a lambda, a partial) compiles anew: define it once.
+    Limits: compiled on the first call for each function and static structure; a batch of another size N does not compile again. A function
+    made anew for every call (a lambda, a partial) compiles anew: define it once.
 
     Args:
       function: pure; takes leaves `[chunk]` and returns a pytree of leaves `[..., chunk]` or scalars.
@@ -229,9 +229,9 @@ def _loop(case: Callable[[Tree, Tree], Tree], chunk: int, batch: Tree, fixed: Tr
     return jax.lax.fori_loop(0, n_chunks, body, start)
 
 
-def _with_batch(value: Array, chunk: int) -> jax.Array:
+def _with_batch(output: Array, chunk: int) -> jax.Array:
     """An output with its batch axis: a scalar is the same for all cases."""
-    value = jnp.asarray(value)
+    value = jnp.asarray(output)
     if value.ndim == 0:
         return jnp.broadcast_to(value, (chunk,))
     if value.shape[-1] != chunk:
