@@ -1,0 +1,82 @@
+"""The model's answer about one plan: time by cause, memory by purpose, utilization, energy, money; as a document and as tables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dmodel.cli.output import Document, digits, gib, percent, seconds, show_lines, show_table
+
+if TYPE_CHECKING:
+    from dmodel.cli.question import Setting
+    from dmodel.plan import Plan
+
+CONVENTION_NAMES = {"6N": "weights only", "6N+12Lhs": "and full attention", "6N+6Lhs": "and its causal half"}
+
+
+def _outcome(system: Any, model: Any, plan: Any, coefficients: Any) -> dict[str, Any]:
+    """Everything that is said of one plan, in one compiled call."""
+    from dmodel import run, step
+    from dmodel.counts import CONVENTIONS
+
+    breakdown = step.step_time(system, model, plan, coefficients)
+    return {
+        "breakdown": {f"{term}_s": getattr(breakdown, term) for term in step.TERMS},
+        "memory": {f"{name}_bytes": value for name, value in vars(step.memory_use(model, plan)).items()},
+        "outputs": vars(run.outputs(system, model, plan, breakdown)),
+        "mfu": {name: run.mfu(system, model, plan, breakdown, name) for name in CONVENTIONS},
+    }
+
+
+def answer(job: Setting, plan: Plan) -> Document:
+    """The document about one plan; `fits` is False when it needs more memory than the device has, `headroom_bytes` is signed."""
+    from dataclasses import fields
+
+    import jax
+    import jax.numpy as jnp
+
+    from dmodel.cost.memory import Memory
+    from dmodel.counts import CONVENTIONS
+    from dmodel.step import TERMS
+
+    leaves = jax.tree.map(lambda x: jnp.asarray(x, float), (job.system, job.model, plan, job.coefficients))
+    found = jax.tree.map(float, jax.jit(_outcome)(*leaves))
+    out = found["outputs"]
+    # a compiled function gives dictionaries back by alphabet; people read causes and purposes in their own order
+    breakdown = {f"{term}_s": found["breakdown"][f"{term}_s"] for term in TERMS}
+    memory = {f"{field.name}_bytes": found["memory"][f"{field.name}_bytes"] for field in fields(Memory)}
+    return {
+        "step_time_s": out["step_time_s"],
+        "breakdown": breakdown,
+        "memory_bytes_per_device": out["memory_bytes"],
+        "device_memory_bytes": float(job.system.chip.hbm_bytes),
+        "headroom_bytes": out["headroom_bytes"],
+        "fits": out["headroom_bytes"] >= 0.0,
+        "memory": memory,
+        "mfu": {name: found["mfu"][name] for name in CONVENTIONS},
+        "exposed_communication_share": out["exposed_share"],
+        "tokens_per_s": out["tokens_per_s"],
+        "tokens_per_s_per_device": out["tokens_per_s_per_device"],
+        "watts_per_device": out["device_watts"],
+        "joules_per_token": out["joules_per_token"],
+        "dollars_per_million_tokens": 1e6 * out["dollars_per_token"],
+    }
+
+
+def show_answer(d: Document) -> None:
+    """Tables of one plan's answer."""
+    total = d["step_time_s"]
+    rows = [(name[:-2].replace("_", " "), seconds(x), percent(x / total)) for name, x in d["breakdown"].items() if x > 0.0]
+    show_table("Step time by cause", ("cause", "time", "share"), [*rows, ("step", seconds(total), percent(1.0))])
+    memory = [(name[:-6].replace("_", " "), gib(x)) for name, x in d["memory"].items() if x > 0.0]
+    memory += [("sum", gib(d["memory_bytes_per_device"])), ("device has", gib(d["device_memory_bytes"])), ("headroom", gib(d["headroom_bytes"]))]
+    show_table("Memory of the fullest device", ("purpose", "bytes"), memory)
+    if not d["fits"]:
+        show_lines(f"DOES NOT FIT: {gib(-d['headroom_bytes'])} more than the device has; the time is what it would take if it did.", "")
+    mfu = ", ".join(f"{percent(x)} ({name}: {CONVENTION_NAMES[name]})" for name, x in d["mfu"].items())
+    show_lines(
+        f"MFU: {mfu}",
+        f"Throughput: {digits(d['tokens_per_s'], 4)} tokens/s, {digits(d['tokens_per_s_per_device'], 4)} per device; "
+        f"{percent(d['exposed_communication_share'])} of the step waits for communication",
+        f"Energy: {digits(d['watts_per_device'])} W per device, {digits(d['joules_per_token'])} J/token with hosts and cooling",
+        f"Cost: {digits(d['dollars_per_million_tokens'])} dollars per million tokens, rent of the accelerators",
+    )

@@ -1,0 +1,77 @@
+"""The program: its commands, and how mistakes end (exit code 2, one clear message on stderr, no traceback)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from dmodel.cli import catalog, demo, design, evaluate, fit, predict, sensitivity
+from dmodel.cli.output import say
+from dmodel.types import InputError, enable_float64
+
+BAD_INPUT = 2
+
+
+class Commands(TyperGroup):
+    """Turns a user's mistake, wherever it is found, into a message and exit code 2."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command that was asked for."""
+        try:
+            return super().invoke(ctx)
+        except InputError as error:
+            say(f"dmodel: {error}")
+        except OSError as error:
+            if error.filename is None:
+                raise  # no file of the user's: a closed pipe, which the shell handles, or a defect
+            say(f"dmodel: {error.filename}: {(error.strerror or 'cannot be used').lower()}; check the path and its permissions")
+        raise typer.Exit(BAD_INPUT)
+
+
+app = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="A differentiable model of distributed transformer training: predict, fit, design, explain.",
+    epilog="Exit codes: 0 done; 1 no (nothing feasible, or --strict); 2 bad usage or input.",
+)
+app.command("predict")(predict.command)
+app.command("fit")(fit.command)
+app.command("evaluate")(evaluate.command)
+app.command("design")(design.command)
+app.command("sensitivity")(sensitivity.command)
+app.command("catalog")(catalog.command)
+app.command("demo")(demo.command)
+
+
+def cache_folder() -> Path:
+    """Where compiled code is kept between runs: `$DMODEL_CACHE`, else `dmodel` in the user's cache folder."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get("DMODEL_CACHE") or Path(base) / "dmodel")
+
+
+def keep_compiled_code() -> None:
+    """Let JAX keep compiled code on disk: what was compiled once starts in a fraction of the time; without a writable folder it compiles anew."""
+    import jax
+
+    folder = cache_folder() / "jax"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return
+    if os.access(folder, os.W_OK):
+        jax.config.update("jax_compilation_cache_dir", str(folder))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+
+
+def main() -> None:
+    """Entry point of the program `dmodel`."""
+    enable_float64()
+    keep_compiled_code()
+    app(prog_name="dmodel")

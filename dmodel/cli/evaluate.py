@@ -1,0 +1,89 @@
+"""`dmodel evaluate`: how far predictions are from measurements, overall and by source."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dmodel.cli.options import Json, ProfileOption, Strict, TraceFiles
+from dmodel.cli.output import Document, deliver, percent, say, show_lines, stop
+
+if TYPE_CHECKING:
+    import numpy as np
+    from calibration.traces import Cases, TraceTable
+
+
+def command(traces: TraceFiles = None, profile: ProfileOption = None, strict: Strict = False, json: Json = False) -> None:
+    """Compare predicted with measured step times; without files, on the shipped published table."""
+    from dmodel.cli.rows import report_problems
+
+    table = table_of(traces)
+    report_problems(table)
+    document = _document(table, profile)
+    deliver(document, json, _show)
+    if strict and table.problems:
+        say(f"dmodel: {len(table.problems)} unusable rows (--strict)")
+        stop(1)
+
+
+def table_of(traces: list[Path] | None) -> TraceTable:
+    """The files as one table, or the shipped published one."""
+    from calibration.traces import published, read
+
+    return read(list(traces)) if traces else published()
+
+
+def _document(table: TraceTable, profile: str | None) -> Document:
+    from calibration.evaluate import evaluate
+    from calibration.predict import assign, predict
+    from calibration.traces import to_cases
+
+    from dmodel import profiles
+    from dmodel.cli.rows import errors_document, fitted_mask, reasons, say_profiles
+
+    cases = to_cases(table)
+    base = None if profile is None else profiles.load(profile)
+    found = predict(cases, base)
+    say_profiles(found.profile, found.reason)
+    fitted = fitted_mask(cases, assign(cases, base)[0])
+    lines = errors_document(evaluate(cases, found.step_time_s, fitted))
+    return {
+        "rows_read": table.total,
+        "rows_used": len(cases),
+        "set_aside": [p._asdict() for p in table.problems],
+        "reasons": reasons(table),
+        "profiles": {name: found.profile.count(name) for name in dict.fromkeys(found.profile)},
+        "overall": lines[-1],
+        "by_source": lines[:-1],
+        "dense_16_bit_gpu_without_flags": headline(cases, found.step_time_s, fitted),
+    }
+
+
+def headline(cases: Cases, predicted: np.ndarray, fitted: np.ndarray) -> Document | None:
+    """Errors of dense 16-bit GPU rows without flags, or None when there are none."""
+    from calibration.evaluate import dense_gpu_rows, evaluate
+
+    from dmodel.cli.rows import errors_document
+
+    judged = evaluate(cases, predicted, fitted, dense_gpu_rows(cases))
+    return errors_document(judged)[-1] if judged.overall.all.rows else None
+
+
+def show_headline(line: Document | None) -> None:
+    """One line about the dense 16-bit GPU rows."""
+    for part, name in (("fitted", "fitted"), ("held_out", "not fitted")):
+        if line and line[part]:
+            e = line[part]
+            show_lines(
+                f"Dense bf16/fp16 GPU rows without flags, {name}: {e['rows']} rows, median {percent(e['median'])}, mean {percent(e['mean'])}, "
+                f"90th percentile {percent(e['p90'])}"
+            )
+
+
+def _show(d: dict[str, Any]) -> None:
+    from dmodel.cli.rows import show_errors
+
+    lines = [*d["by_source"], d["overall"]]
+    show_errors(lines, "|predicted / measured − 1| of step time; \"held out\" = the profile was not fitted on the row")
+    show_headline(d["dense_16_bit_gpu_without_flags"])
+    show_lines(f"{d['rows_used']} of {d['rows_read']} rows used; profiles: {', '.join(f'{n} ({k})' for n, k in d['profiles'].items())}")

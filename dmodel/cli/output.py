@@ -1,0 +1,104 @@
+"""What commands print: a JSON document or tables on stdout, messages on stderr, numbers with few digits and their unit."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from dmodel.report.text import digits, gib, percent, seconds
+from dmodel.types import InputError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
+
+__all__ = ["Document", "console", "deliver", "digits", "gib", "percent", "plain", "progress", "say", "seconds", "show_lines", "show_table", "stop"]
+
+Document = dict[str, Any]
+"""What a command has to say, as plain data; `--json` prints it, people see it as tables."""
+
+WIDTH = 140
+"""Columns of a table that goes to a file or a pipe."""
+
+
+def deliver(document: Document, as_json: bool, show: Callable[[Document], None]) -> None:
+    """Print a document: as JSON, or as `show` lays it out for people."""
+    document = plain(document)
+    if as_json:
+        sys.stdout.write(json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
+    else:
+        show(document)
+
+
+def plain(value: Any, where: str = "") -> Any:
+    """The same value out of JSON's types: arrays as lists, numpy numbers as numbers.
+
+    Raises:
+      InputError: a number is not finite; `where` says which.
+    """
+    if isinstance(value, Mapping):
+        return {str(k): plain(v, f"{where}.{k}".lstrip(".")) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(v, f"{where}[{i}]") for i, v in enumerate(value)]
+    if hasattr(value, "tolist"):
+        return plain(value.tolist(), where)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InputError(f"{where or 'the answer'} is not a finite number ({value}): some input lies outside the range of the model")
+    return value
+
+
+def stop(code: int) -> None:
+    """End the command with an exit code: 0 done, 1 "no", 2 bad input."""
+    raise typer.Exit(code)
+
+
+def say(text: str) -> None:
+    """A message for people on stderr."""
+    sys.stderr.write(text + "\n")
+
+
+def console() -> Console:
+    """Where tables go: stdout, as wide as the terminal, or `WIDTH` when it is none."""
+    from rich.console import Console
+
+    width = shutil.get_terminal_size((WIDTH, 40)).columns if sys.stdout.isatty() else WIDTH
+    return Console(width=width, highlight=False, soft_wrap=False)
+
+
+def show_table(title: str, header: Sequence[str], rows: Iterable[Sequence[object]], right: str = "") -> None:
+    """Print a table; columns named in `right` are aligned to the right, all but the first by default."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=Text(title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    for i, name in enumerate(header):
+        table.add_column(Text(name), justify="left" if (name not in right.split("|") if right else i == 0) else "right", no_wrap=i == 0)
+    for row in rows:
+        table.add_row(*(Text(str(cell)) for cell in row))
+    console().print(table)
+
+
+def show_lines(*lines: str) -> None:
+    """Print lines of text as they are."""
+    from rich.text import Text
+
+    for line in lines:
+        console().print(Text(line))
+
+
+def progress() -> Progress:
+    """A progress bar on stderr."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    return Progress(
+        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f} %"), TextColumn("{task.fields[note]}"),
+        TimeElapsedColumn(), console=Console(stderr=True),
+    )

@@ -1,0 +1,124 @@
+"""`dmodel predict`: step times of the rows of a trace file, or everything about one plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dmodel.cli.options import Degrees, Job, Json, Strict, takes
+from dmodel.cli.output import Document, deliver, gib, percent, say, seconds, show_lines, show_table, stop
+from dmodel.types import InputError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Traces = Annotated[Path | None, typer.Argument(metavar="[TRACES.csv]", help="Rows to predict, CSV or Parquet; without it, one plan.")]
+Out = Annotated[Path | None, typer.Option(metavar="PRED.csv", help="Write the rows with the new columns, CSV or .parquet.")]
+
+
+@takes(job=Job, degrees=Degrees)
+def command(traces: Traces = None, *, out: Out = None, strict: Strict = False, json: Json = False, job: Job, degrees: Degrees) -> None:
+    """Predict the rows of a trace file, or one plan given by options."""
+    if traces is None:
+        if out is not None:
+            raise InputError("--out goes with a trace file: dmodel predict TRACES.csv --out PRED.csv; for one plan, use --json")
+        _one_plan(job, degrees, strict, json)
+    else:
+        _refuse_plan_options(job, degrees)
+        _rows(traces, job.profile, out, strict, json)
+
+
+def _one_plan(job: Job, degrees: Degrees, strict: bool, json: bool) -> None:
+    from dmodel.cli.answer import answer, show_answer
+    from dmodel.cli.question import plan, plan_document, setting, short
+
+    asked = setting(job)
+    chosen, assumed = plan(asked, degrees)
+    say(f"profile {asked.profile.name}: {asked.reason}")
+    document = {**asked.document(), "plan": plan_document(chosen), **answer(asked, chosen), "assumptions": assumed}
+
+    def show(d: Document) -> None:
+        show_lines(f"{d['model']}, {d['seq_len']} tokens, batch {d['global_batch']}, on {d['devices']} × {d['accelerator']} ({d['system']}): {short(d['plan'])}", "")
+        show_answer(d)
+        show_lines(f"Assumed: {'; '.join(d['assumptions'])}")
+
+    deliver(document, json, show)
+    if strict and not document["fits"]:
+        say(f"dmodel: the plan does not fit: {gib(-document['headroom_bytes'])} more than the device has (--strict)")
+        stop(1)
+
+
+def _refuse_plan_options(job: Job, degrees: Degrees) -> None:
+    """With a trace file the rows say what to predict: options that would be ignored are a mistake."""
+    given = [n for record in (job, degrees) for n, value in record._asdict().items() if value != record._field_defaults[n] and n != "profile"]
+    if given:
+        names = ", ".join(f"--{n.replace('_', '-')}" for n in given)
+        raise InputError(f"{names}: a trace file says this row by row; leave the option out, or the file")
+
+
+def _rows(path: Path, profile: str | None, out: Path | None, strict: bool, json: bool) -> None:
+    from calibration.traces import read, write
+
+    from dmodel.cli.rows import predicted, report_problems
+
+    table = read(path, require_time=False)
+    report_problems(table)
+    cases, found, columns = predicted(table, profile)
+    if out is not None:
+        write(table.with_columns(columns), out)
+        say(f"wrote {len(cases)} predicted rows to {out}, and {len(table.aside)} set aside, as they were")
+    headroom = columns["headroom_bytes"]
+    document = {
+        "file": str(path),
+        "rows_read": table.total,
+        "rows_used": len(cases),
+        "set_aside": [p._asdict() for p in table.problems],
+        "notes": [p._asdict() for p in table.notes],
+        "does_not_fit": int((headroom < 0.0).sum()),
+        "rows": _row_documents(cases, columns),
+    }
+    deliver(document, json, _show_rows)
+    if strict and (table.problems or document["does_not_fit"]):
+        say(f"dmodel: {len(table.problems)} unusable rows, {document['does_not_fit']} plans that do not fit (--strict)")
+        stop(1)
+
+
+def _row_documents(cases: Any, columns: dict[str, np.ndarray]) -> list[Document]:
+    """One record per usable row; a time that was not measured is null."""
+    import numpy as np
+
+    labels = cases.labels
+    fixed = [
+        {"file": f, "line": n, "model": m, "accelerator": a, "devices": int(d), "measured_step_time_s": None if np.isnan(t) else t, "assumptions": s}
+        for f, n, m, a, d, t, s in zip(
+            labels.file.tolist(), labels.line.tolist(), labels.model.tolist(), labels.accelerator.tolist(), labels.n_accel.tolist(),
+            labels.step_time_s.tolist(), labels.assumptions.tolist(), strict=True,
+        )
+    ]  # fmt: skip
+    lists = {name: list(values) for name, values in columns.items()}
+    return [{**row, **{name: lists[name][i] for name in lists}} for i, row in enumerate(fixed)]
+
+
+SHOWN = 40
+"""Rows of the table on the screen."""
+
+
+def _show_rows(d: Document) -> None:
+    rows = []
+    for r in d["rows"][:SHOWN]:
+        measured = r["measured_step_time_s"]
+        error = "" if measured is None else f"{100 * (r['predicted_step_time_s'] / measured - 1):+.1f} %"
+        rows.append(
+            (r["line"], r["model"], r["accelerator"], r["devices"], "" if measured is None else seconds(measured), seconds(r["predicted_step_time_s"]),
+             error, percent(r["mfu"]), gib(r["headroom_bytes"]), r["profile"])
+        )  # fmt: skip
+    header = ("line", "model", "accelerator", "devices", "measured", "predicted", "error", "MFU", "headroom", "profile")
+    show_table(f"{d['file']}: {d['rows_used']} rows", header, rows, right="line|devices|measured|predicted|error|MFU|headroom")
+    if len(d["rows"]) > SHOWN:
+        show_lines(f"… and {len(d['rows']) - SHOWN} rows more; --out PRED.csv writes all, --json prints all.")
+    if d["does_not_fit"]:
+        show_lines(f"{d['does_not_fit']} rows need more memory than their device has by this model (negative headroom).")
+    if d["set_aside"]:
+        show_lines(f"{len(d['set_aside'])} of {d['rows_read']} rows set aside; see the messages.")

@@ -1,0 +1,184 @@
+"""From the options of one job and one plan to the records of the model; every mistake in them is found here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dmodel.cli.options import Degrees, Job
+from dmodel.types import InputError
+
+if TYPE_CHECKING:
+    from dmodel.coefficients import Coefficients
+    from dmodel.hardware import System
+    from dmodel.plan import Plan
+    from dmodel.profiles import Profile
+    from dmodel.workload import Transformer
+
+RECOMPUTE = {"none": (0.0, 0.0), "selective": (0.0, 1.0), "full": (1.0, 0.0)}
+"""Name → share of the layers recomputed in full, share whose attention core alone is recomputed."""
+
+LARGEST = 10**9
+"""No count of an option is larger: beyond it a typing mistake is likelier than a machine."""
+
+
+class Setting(NamedTuple):
+    """A job as records, and the names that it goes by.
+
+    Attributes:
+      level_names: of the network, innermost first. reason: why this profile.
+    """
+
+    system: System
+    model: Transformer
+    coefficients: Coefficients
+    profile: Profile
+    reason: str
+    system_name: str
+    accelerator: str
+    model_name: str
+    devices: int
+    global_batch: int
+    precision: str
+    stack: str
+    level_names: tuple[str, ...]
+
+    def document(self) -> dict[str, Any]:
+        """What was asked, for the answer."""
+        return {
+            "system": self.system_name,
+            "accelerator": self.accelerator,
+            "devices": self.devices,
+            "model": self.model_name,
+            "seq_len": int(self.model.seq_len),
+            "global_batch": self.global_batch,
+            "precision": self.precision,
+            "profile": {"name": self.profile.name, "reason": self.reason},
+        }
+
+
+def setting(job: Job) -> Setting:
+    """The records of a job.
+
+    Raises:
+      InputError: an option is missing or no positive integer; unknown system, model, precision or profile.
+    """
+    from dmodel import catalog
+    from dmodel.catalog.loader import resolve, table
+
+    missing = [f"--{n.replace('_', '-')}" for n in ("system", "devices", "model", "global_batch") if getattr(job, n) is None]
+    if missing:
+        raise InputError(f"one plan needs --system, --devices, --model and --global-batch; missing: {', '.join(missing)}")
+    for name in ("devices", "global_batch", "seq_len"):
+        check_count(name, getattr(job, name))
+    entry = table("systems")[resolve("systems", job.system)]  # type: ignore[arg-type]
+    profile, reason = profile_for(job.profile, entry["chip"], job.stack)
+    return Setting(
+        system=catalog.system(job.system, job.precision),  # type: ignore[arg-type]
+        model=catalog.transformer(job.model, job.seq_len),  # type: ignore[arg-type]
+        coefficients=profile.coefficients_for(entry["chip"], job.stack or None),
+        profile=profile,
+        reason=reason,
+        system_name=resolve("systems", job.system),  # type: ignore[arg-type]
+        accelerator=entry["chip"],
+        model_name=str(job.model),
+        devices=int(job.devices),  # type: ignore[arg-type]
+        global_batch=int(job.global_batch),  # type: ignore[arg-type]
+        precision=job.precision,
+        stack=job.stack,
+        level_names=tuple(level["name"] for level in entry["levels"]),
+    )
+
+
+def profile_for(name: str | None, accelerator: str, stack: str = "") -> tuple[Profile, str]:
+    """The profile asked for, else the shipped one nearest to an accelerator and stack; and why."""
+    from dmodel import profiles
+
+    if name is None:
+        return profiles.nearest(accelerator, stack)
+    return profiles.load(name), "asked for"
+
+
+def check_count(name: str, value: int | None, least: int = 1) -> None:
+    """Refuse what is no count from `least` on."""
+    if value is not None and not least <= value <= LARGEST:
+        raise InputError(f"--{name.replace('_', '-')}: expected an integer from {least} to {LARGEST:,}, got {value}")
+
+
+def choice(name: str, value: str, allowed: Sequence[str]) -> str:
+    """Refuse what is none of the allowed words."""
+    if value not in allowed:
+        raise InputError(f"--{name}: expected one of {', '.join(allowed)}; got {value!r}")
+    return value
+
+
+def settings(job: Setting, attention: str = "flash") -> tuple[Plan, list[str]]:
+    """What every plan of a job shares (precision, kernels, bytes of the gradient reduction), and the assumptions behind it.
+
+    Gradients are reduced in fp32 by the stacks of the Megatron family, unless they train in fp16; elsewhere in 2 bytes: as traces are read.
+    """
+    import numpy as np
+    from calibration.traces.rows import OPERAND_BYTES
+    from calibration.traces.schema import base_precision
+    from calibration.traces.sharding import MEGATRON_FAMILY
+
+    from dmodel.plan import Plan
+
+    flash = choice("attention", attention, ("flash", "none")) == "flash"
+    operand = OPERAND_BYTES[choice("precision", base_precision(job.precision), tuple(OPERAND_BYTES))]
+    reduce_bytes = 4.0 if job.stack.lower().startswith(MEGATRON_FAMILY) and job.precision != "fp16" else 2.0
+    shared = {"flash": float(flash), "operand_bytes": operand, "low_precision": float(operand < 2.0), "reduce_bytes": reduce_bytes}
+    plan = Plan(dp=1.0, global_batch=1.0, **{k: np.float64(v) for k, v in shared.items()})
+    return plan, [f"gradients reduced in {reduce_bytes:g} bytes", "16-bit weights, fp32 gradients, fp32 master weight and two moments"]
+
+
+def plan(job: Setting, degrees: Degrees) -> tuple[Plan, list[str]]:
+    """The plan of the options, and the assumptions that fill what they leave open.
+
+    Raises:
+      InputError: the degrees do not multiply to the devices, or do not divide what they split.
+    """
+    from dmodel.design import make_plan
+
+    for name in ("micro_batch", "tp", "pp", "cp", "dp", "ep", "interleave", "shard"):
+        check_count(name, getattr(degrees, name))
+    if degrees.zero == 0 and degrees.shard not in (None, 1):
+        raise InputError(f"--shard {degrees.shard}: ZeRO stage 0 shards nothing; choose --zero 1, 2 or 3")
+    base, assumed = settings(job, degrees.attention)
+    asked = {k: v for k, v in degrees._asdict().items() if k != "attention"}
+    found = make_plan(job.model, job.devices, global_batch=job.global_batch, base=base, **asked)
+    if degrees.sp is None:
+        assumed.append(f"sequence parallelism {'on' if found.sp else 'off'}: the default for tp = {degrees.tp}")
+    if degrees.zero and degrees.shard is None:
+        assumed.append(f"ZeRO-{degrees.zero} over all {float(found.dp):g} data-parallel ranks")
+    return found, assumed
+
+
+def plan_document(plan: Plan) -> dict[str, Any]:
+    """A plan as numbers and words."""
+    words = {pair: name for name, pair in RECOMPUTE.items()}
+    pair = (float(plan.recompute_layers), float(plan.recompute_attention))
+    integers = ("dp", "tp", "cp", "pp", "ep", "zero", "shard", "interleave", "micro_batch", "global_batch")
+    numbers = {name: _integer(float(getattr(plan, name))) for name in integers}
+    return {
+        **numbers,
+        "n_microbatches": _integer(float(plan.n_microbatches)),
+        "sp": bool(plan.sp),
+        "recompute": words.get(pair, f"{pair[0]:.2f} of the layers"),
+        "schedule": plan.schedule,
+        "attention": "flash" if plan.flash else "none",
+    }
+
+
+def _integer(x: float) -> int | float:
+    return int(x) if x == int(x) else x
+
+
+def short(p: dict[str, Any]) -> str:
+    """A plan in a few words: `tp 8 · pp 4 · dp 16 · b 1 · zero 1`."""
+    degrees = [f"{name} {p[name]:.4g}" for name in ("tp", "cp", "ep", "pp", "dp") if p[name] != 1 or name in ("tp", "dp")]
+    extra = [f"v {p['interleave']:g}"] if p["interleave"] != 1 else []
+    extra += [f"b {p['micro_batch']:.4g}", f"zero {p['zero']:g}"]
+    extra += [f"shard {p['shard']:g}"] if p["zero"] and p["shard"] != p["dp"] else []
+    extra += [f"recompute {p['recompute']}"] if p["recompute"] != "none" else []
+    return " · ".join(degrees + extra)

@@ -1,0 +1,119 @@
+"""Trace files in the shell: what was set aside, predictions as columns, errors as documents and tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from dmodel.cli.output import Document, percent, say, show_table
+
+if TYPE_CHECKING:
+    from calibration.evaluate import Errors, Evaluation, Line
+    from calibration.predict import Predictions
+    from calibration.traces import Cases, TraceTable
+
+    from dmodel.profiles import Profile
+
+SAID = 10
+"""Messages about single rows on stderr; the JSON document has all."""
+
+
+def report_problems(table: TraceTable) -> None:
+    """Say on stderr which rows are set aside, with file, line and reason."""
+    for problem in table.problems[:SAID]:
+        say(f"set aside: {problem}")
+    if len(table.problems) > SAID:
+        say(f"set aside: {len(table.problems) - SAID} rows more; --json lists all")
+    if table.problems:
+        say(f"{len(table.problems)} of {table.total} rows set aside, {len(table.rows)} used")
+
+
+def say_profiles(names: Sequence[str], reasons: Sequence[str]) -> None:
+    """Say on stderr which profile predicts how many rows, and why."""
+    for (name, reason), rows in sorted(Counter(zip(names, reasons, strict=True)).items(), key=lambda item: -item[1]):
+        say(f"profile {name}: {rows} rows; {reason}")
+
+
+def predicted(table: TraceTable, profile: str | None) -> tuple[Cases, Predictions, dict[str, Any]]:
+    """Cases of the usable rows, their predictions, and the predictions as columns of a trace file."""
+    from calibration.predict import predict
+    from calibration.traces import to_cases
+
+    from dmodel import profiles
+    from dmodel.step import TERMS
+
+    cases = to_cases(table)
+    found = predict(cases, None if profile is None else profiles.load(profile))
+    say_profiles(found.profile, found.reason)
+    columns = {
+        "predicted_step_time_s": found.step_time_s,
+        **{f"{term}_s": getattr(found.breakdown, term) for term in TERMS},
+        "memory_bytes_per_device": found.memory_bytes,
+        "headroom_bytes": found.headroom_bytes,
+        "mfu": found.mfu,
+        "profile": found.profile,
+    }
+    return cases, found, columns
+
+
+def errors_document(evaluation: Evaluation) -> list[Document]:
+    """Errors by source, and last the overall ones: `{source, fitted, held_out, all}`, each null or `{rows, median, mean, p90, max, bias}`."""
+    return [_line(line) for line in (*evaluation.by_source, evaluation.overall)]
+
+
+def _line(line: Line) -> Document:
+    def part(errors: Errors | None) -> Document | None:
+        return None if errors is None else dict(errors._asdict())
+
+    return {"source": line.name, "fitted": part(line.fitted), "held_out": part(line.held_out), "all": part(line.all)}
+
+
+def show_errors(lines: Sequence[Document], title: str, aside: dict[str, int] | None = None) -> None:
+    """Table of errors: by source the rows, and median / mean / p90 / max for fitted and for held-out rows where there are both."""
+    parts = [p for p in ("fitted", "held_out") if any(line[p] for line in lines)]
+    header, rows = ["source"], []
+    header += [] if aside is None else ["set aside"]
+    for part in parts:
+        name = part.replace("_", " ") if len(parts) == 2 else "" if part == "held_out" else "fitted"
+        header += [f"{name}\n{column}".strip() for column in ("rows", "median", "mean", "p90", "max")]
+    for line in lines:
+        cells = [line["source"]] + ([] if aside is None else [str(_aside_of(line["source"], aside))])
+        for part in parts:
+            cells += _cells(line[part])
+        rows.append(cells)
+    show_table(title, header, rows)
+
+
+def _aside_of(source: str, aside: dict[str, int]) -> int:
+    return sum(aside.values()) if source == "overall" else aside.get(source, 0)
+
+
+def _cells(errors: Document | None) -> list[str]:
+    if errors is None:
+        return ["0", "", "", "", ""]
+    return [str(errors["rows"]), *(percent(errors[name]) for name in ("median", "mean", "p90", "max"))]
+
+
+def aside_by_source(table: TraceTable) -> dict[str, int]:
+    """Rows set aside by their source."""
+    return dict(Counter(row.text("source") or row.stack for row in table.aside))
+
+
+def reasons(table: TraceTable) -> list[Document]:
+    """Why rows were set aside, most frequent first, with one example each; numbers of single rows are blurred to group them."""
+    import re
+
+    groups: dict[str, list[Any]] = {}
+    for problem in table.problems:
+        groups.setdefault(re.sub(r"'[^']*'|\b\d[\d.]*\b", "…", problem.reason), []).append(problem)
+    found = [{"reason": p[0].reason, "rows": len(p), "example": f"{p[0].file}:{p[0].line}"} for p in groups.values()]
+    return sorted(found, key=lambda d: -d["rows"])
+
+
+def fitted_mask(cases: Cases, used: Sequence[Profile]) -> Any:
+    """True for rows that the profile which predicts them was fitted on, `[rows]`."""
+    import numpy as np
+
+    known = {p.name: set(p.fitted_rows) for p in used}
+    return np.array([f in known[p.name] for f, p in zip(cases.labels.fingerprint.tolist(), used, strict=True)], bool)
