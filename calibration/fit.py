@@ -74,67 +74,94 @@ def negative_log_posterior(p: Parameters, prior: Prior, data: Data) -> jax.Array
     return (data.weight * misfit).sum() + pooling.penalty(p)
 
 
+def _all_finite(tree: Any) -> bool:
+    return all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves(tree))
+
+
+_losses = jax.jit(jax.vmap(jax.value_and_grad(negative_log_posterior), in_axes=(0, None, None)))
+"""Loss and gradient of every start: the one compiled function that both optimizers call."""
+
+
+@partial(jax.jit, static_argnames="steps")
+def _adam_update(grads: Parameters, state: Any, p: Parameters, steps: int) -> tuple:
+    updates, state = jax.vmap(_adam(steps).update)(grads, state, p)
+    return optax.apply_updates(p, updates), state
+
+
 def _adam(steps: int) -> optax.GradientTransformation:
     return optax.adam(optax.cosine_decay_schedule(0.08, steps, 0.05))
 
 
-@partial(jax.jit, static_argnames=("length", "total"))
-def _adam_chunk(carry: tuple, prior: Prior, data: Data, length: int, total: int) -> tuple:
-    """`length` Adam steps of every start; returns the carry and the loss of each start."""
-    optimizer = _adam(total)
-    value_and_grad = jax.vmap(jax.value_and_grad(negative_log_posterior), in_axes=(0, None, None))
-
-    def body(carry: tuple, _: None) -> tuple:
-        p, state = carry
-        loss, grads = value_and_grad(p, prior, data)
-        updates, state = jax.vmap(optimizer.update)(grads, state, p)
-        return (optax.apply_updates(p, updates), state), loss
-
-    carry, losses = jax.lax.scan(body, carry, None, length=length)
-    return carry, losses[-1]
+@jax.jit
+def _lbfgs_direction(grads: Parameters, state: Any, p: Parameters) -> tuple:
+    """Preconditioned descent direction of every start, its slope, and the new memory."""
+    ascent, state = jax.vmap(optax.scale_by_lbfgs(memory_size=20).update)(grads, state, p)
+    direction = jax.tree.map(jnp.negative, ascent)
+    return direction, jax.vmap(optax.tree.vdot)(direction, grads), state
 
 
-@partial(jax.jit, static_argnames="length")
-def _lbfgs_chunk(carry: tuple, prior: Prior, data: Data, length: int) -> tuple:
-    """`length` L-BFGS steps with zoom line search from the best start."""
-    objective = partial(negative_log_posterior, prior=prior, data=data)
-    optimizer = optax.lbfgs(memory_size=20)
-    value_and_grad = optax.value_and_grad_from_state(objective)
+@jax.jit
+def _moved(p: Parameters, direction: Parameters, length: Array) -> Parameters:
+    """p + length · direction, a length for every start."""
+    return jax.vmap(lambda x, d, t: optax.tree.add_scale(x, t, d))(p, direction, length)
 
-    def body(carry: tuple, _: None) -> tuple:
-        p, state = carry
-        value, grad = value_and_grad(p, state=state)
-        updates, state = optimizer.update(grad, state, p, value=value, grad=grad, value_fn=objective)
-        return (optax.apply_updates(p, updates), state), value
 
-    carry, losses = jax.lax.scan(body, carry, None, length=length)
-    return carry, losses[-1]
+def _descend(p: Parameters, prior: Prior, data: Data, steps: int, progress: Callable[[float, float], None]) -> tuple[Parameters, jax.Array]:
+    """Adam, all starts at once."""
+    state = jax.vmap(_adam(steps).init)(p)
+    loss, grads = _losses(p, prior, data)
+    for i in range(steps):
+        p, state = _adam_update(grads, state, p, steps)
+        loss, grads = _losses(p, prior, data)
+        if i % 10 == 9:
+            progress((i + 1) / steps, float(loss.min()))
+    return p, loss
+
+
+def _polish(p: Parameters, prior: Prior, data: Data, steps: int, progress: Callable[[float, float], None]) -> tuple[Parameters, jax.Array]:
+    """L-BFGS with an Armijo search by halving, all starts in step; stops when no start gains more than 1e-9 of its loss."""
+    state = jax.vmap(optax.scale_by_lbfgs(memory_size=20).init)(p)
+    loss, grads = _losses(p, prior, data)
+    for i in range(steps):
+        direction, slope, state = _lbfgs_direction(grads, state, p)
+        length, accepted = jnp.ones_like(loss), jnp.zeros(loss.shape, bool)
+        for _ in range(12):
+            trial, trial_grads = _losses(_moved(p, direction, length), prior, data)
+            accepted = trial <= loss + 1e-4 * length * slope
+            if bool(accepted.all()):
+                break
+            length = jnp.where(accepted, length, 0.5 * length)
+        length = jnp.where(accepted, length, 0.0)
+        gain = jnp.where(accepted, loss - trial, 0.0)
+        p = _moved(p, direction, length)
+        loss, grads = (trial, trial_grads) if bool(accepted.all()) else _losses(p, prior, data)
+        if i % 10 == 9:
+            progress((i + 1) / steps, float(loss.min()))
+        if float((gain / jnp.abs(loss)).max()) < 1e-9:
+            break
+    return p, loss
 
 
 def optimize(
     prior: Prior, data: Data, groups: Groups, *, seed: int, starts: int, progress: Callable[[float, float], None], effort: float = 1.0
 ) -> Result:
-    """Adam from many starts by vmap, then L-BFGS from the best; start 0 is the prior mean, the others scatter around it."""
+    """Adam and then L-BFGS from many starts by vmap; start 0 is the prior mean, the others scatter around it; the best one wins.
+
+    Raises:
+      FloatingPointError: the loss is not finite at any start.
+    """
     mean = pooling.start(groups, len(NAMES))
     leaves, tree = jax.tree.flatten(mean)
     keys = jax.random.split(jax.random.key(seed), len(leaves))
     spread = [0.4 * jax.random.normal(k, (starts, *x.shape)).at[0].set(0.0) for k, x in zip(keys, leaves, strict=True)]
     p = jax.tree.unflatten(tree, spread)
-    steps, chunk = max(int(ADAM_STEPS * effort), 25), 25
-    carry, losses = (p, jax.vmap(_adam(steps).init)(p)), jnp.zeros(starts)
-    for i in range(0, steps, chunk):
-        carry, losses = _adam_chunk(carry, prior, data, chunk, steps)
-        progress(0.6 * (i + chunk) / steps, float(losses.min()))
-    p = jax.tree.map(lambda x: x[int(jnp.argmin(losses))], carry[0])
-    polish = (p, optax.lbfgs(memory_size=20).init(p))
-    loss, steps = losses.min(), max(int(LBFGS_STEPS * effort), 20)
-    for i in range(0, steps, 20):
-        polish, loss = _lbfgs_chunk(polish, prior, data, 20)
-        progress(0.6 + 0.4 * (i + 20) / steps, float(loss))
-    p = polish[0]
-    if not all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves(p)):
+    p, _ = _descend(p, prior, data, max(int(ADAM_STEPS * effort), 25), lambda done, loss: progress(0.6 * done, loss))
+    p, losses = _polish(p, prior, data, max(int(LBFGS_STEPS * effort), 20), lambda done, loss: progress(0.6 + 0.4 * done, loss))
+    best = jax.tree.map(lambda x: x[int(jnp.nanargmin(losses))], p)
+    if not _all_finite(best):
         raise FloatingPointError("the fit left the finite numbers; this is a defect of dmodel: please report the traces that caused it")
-    return Result(p, np.asarray(losses), laplace(p, prior, data, log_ratio, FREEDOM))
+    progress(1.0, float(losses.min()))
+    return Result(best, np.asarray(losses), laplace(best, prior, data, log_ratio, FREEDOM))
 
 
 def weights_of(flags: np.ndarray) -> np.ndarray:
@@ -199,7 +226,7 @@ def fit(
     total = rounds if base is None else 1
     for i in range(total):
         share = lambda done, loss, i=i: report((i + done) / total, loss)
-        result = optimize(prior, data, groups, seed=seed, starts=starts if i == 0 else 1, progress=share)
+        result = optimize(prior, data, groups, seed=seed, starts=starts, progress=share)
         if base is None:
             widths = refine_widths(result, prior)
             if i + 1 < total:

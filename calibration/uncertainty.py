@@ -40,14 +40,19 @@ def _design_matrix(jacobian: np.ndarray, prior: Prior, data: Any) -> np.ndarray:
     return design.reshape(rows, -1)
 
 
+def _ratio_and_slope(z: jax.Array, data: Any, log_ratio: Callable[..., jax.Array]) -> tuple[jax.Array, jax.Array]:
+    """Each row's log ratio, and its derivative by the row's own coefficients `[C, row]`."""
+    r, pull = jax.vjp(lambda z: log_ratio(z, data), z)
+    return r, pull(jnp.ones_like(r))[0]
+
+
 def laplace(p: Parameters, prior: Prior, data: Any, log_ratio: Callable[..., jax.Array], freedom: float) -> Laplace:
     """Gauss-Newton Laplace approximation: `H = Σ_i ω_i J_i J_iᵀ + 1`, with the Student-t weight `ω = (ν + 1) / (ν s² + r²)`.
 
     Rows are independent, so one reverse pass gives every row's Jacobian; the noise scales are held at their fit.
     """
     z = pooling.rows_of(p, prior, data.accelerator_of, data.stack_of)
-    r, pull = jax.vjp(lambda z: log_ratio(z, data), z)
-    (by_row,) = pull(jnp.ones_like(r))
+    r, by_row = jax.jit(_ratio_and_slope, static_argnums=2)(z, data, log_ratio)
     scale = np.asarray(pooling.noise_scale(p))[np.asarray(data.stack_of)]
     omega = np.asarray(data.weight) * (freedom + 1.0) / (freedom * scale**2 + np.asarray(r) ** 2)
     design = _design_matrix(np.asarray(by_row).T, prior, data)

@@ -94,10 +94,10 @@ class Matmuls(struct.PyTreeNode, kw_only=True):
         return 2.0 * self.rows * self.columns * self.inner * self.copies
 
     @property
-    def elements(self) -> tuple[Array, Array]:
-        """Elements read (M K + K N) and written (M N), all copies [count]."""
-        read = (self.rows + self.columns) * self.inner
-        return read * self.copies, self.rows * self.columns * self.copies
+    def elements(self) -> tuple[Array, Array, Array]:
+        """Elements of the left operand (M K), the right one (K N) and the result (M N), all copies [count]."""
+        inner = self.inner * self.copies
+        return self.rows * inner, self.columns * inner, self.rows * self.columns * self.copies
 
 
 def tokens(model: Transformer, plan: Plan) -> Array:
@@ -122,6 +122,13 @@ def matmuls(model: Transformer, plan: Plan) -> Matmuls:
         inner=stack(h, width, h, f, h),
         copies=stack(1.0, 1.0, local, local, 1.0),
     )
+
+
+def cast_bytes(products: Matmuls, plan: Plan) -> Array:
+    """Memory traffic of casting below 16 bits, forward and backward of one layer [byte]: the left operand of each product forward, the gradient of
+    its result backward, each read in 16 bits and written in the operand's; 0 in 16 bits. Weights are cast once per step, not per micro-batch."""
+    left, _, result = products.elements
+    return plan.low_precision * (WORD + plan.operand_bytes) * (left + result)[:4].sum(0)
 
 
 def attention_flops(model: Transformer, plan: Plan) -> Array:

@@ -12,7 +12,7 @@ class Chip(struct.PyTreeNode, kw_only=True):
 
     Attributes:
       flops_per_s: dense peak rate of the plan's matmul precision [FLOP/s].
-      attention_flops_per_s: dense peak rate of 16-bit arithmetic, which the attention core keeps [FLOP/s].
+      attention_flops_per_s: dense peak rate of 16-bit arithmetic, which the attention core and the logits keep [FLOP/s].
       hbm_bytes: memory [byte].
       hbm_bytes_per_s: memory bandwidth [byte/s].
       kernel_latency_s: time from one dependent kernel to the next when both are empty [s].

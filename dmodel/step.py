@@ -105,10 +105,15 @@ def _layer_work(system: System, model: Transformer, plan: Plan, c: Coefficients,
     streaming 2 ×; weight gradients are accumulated in memory (read and written once per micro-batch).
     """
     chip = system.chip
-    products = compute.matmul_time(
-        counts.matmuls(model, plan), chip, c, jnp.asarray(plan.operand_bytes), jnp.asarray(plan.low_precision), sharpness
+    below = 1.0 - plan.low_precision * (1.0 - c.low_precision_efficiency)
+    rate, operand = chip.flops_per_s * below, plan.operand_bytes
+    products = counts.matmuls(model, plan)
+    # logits and loss stay in 16 bits whatever the precision of the layers
+    times = compute.matmul_time(
+        products, stack(*[rate] * 4, chip.attention_flops_per_s), stack(*[operand] * 4, counts.WORD), chip, c, sharpness
     )
-    matmul, head = products[:4].sum(0), products[4]
+    matmul, head = times[:4].sum(0), times[4]
+    casts = compute.streaming_time(c.cast_traffic * counts.cast_bytes(products, plan), chip, c)
     attention = compute.attention_time(
         counts.attention_flops(model, plan), counts.softmax_bytes(model, plan), jnp.asarray(model.head_dim), chip, c
     )
@@ -117,15 +122,15 @@ def _layer_work(system: System, model: Transformer, plan: Plan, c: Coefficients,
     accumulated = 2.0 * plan.gradient_bytes * model.trainable * (parts.layers + parts.experts) * plan.pp / model.n_layers
     accumulation = compute.streaming_time(accumulated, chip, c)
     backward_attention = attention * (2.0 + 0.5 * plan.flash)
-    forward = matmul + attention + streaming
-    backward = (1.0 + model.trainable) * matmul + backward_attention + 2.0 * streaming + accumulation
+    forward = matmul + attention + streaming + 0.5 * casts
+    backward = (1.0 + model.trainable) * matmul + backward_attention + 2.0 * streaming + accumulation + 0.5 * casts
     again = plan.recompute_layers * forward + (1.0 - plan.recompute_layers) * plan.recompute_attention * attention * (1.0 - plan.flash)
     passes = 2.0 + model.trainable + plan.recompute_layers
     kernels = counts.kernels(model, plan) * passes
     return _LayerWork(
         matmul=(2.0 + model.trainable) * matmul,
         attention=attention + backward_attention,
-        elementwise=3.0 * streaming + accumulation,
+        elementwise=3.0 * streaming + accumulation + casts,
         recompute=again,
         launch=compute.launch_bound_excess(forward + backward + again, kernels, chip, c, sharpness),
         head=(2.0 + model.trainable) * head + compute.streaming_time(c.loss_traffic * counts.loss_bytes(model, plan), chip, c),

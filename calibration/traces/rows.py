@@ -213,17 +213,19 @@ def _fill_recompute(cases: Cases, pairs: list[tuple[Row, list[str]]], rule: Assu
 
 
 def cheapest_that_fits(cases: Cases) -> tuple[np.ndarray, np.ndarray]:
-    """Least recomputation whose memory fits the device: none, else selective, else full (even when that does not fit either)."""
+    """Least recomputation whose memory fits the device: none, else selective, else in full for the smallest share of the layers that fits
+    (all of them when even that does not). Memory is linear in the share, so the share is a division."""
     from dmodel.step import memory_use
 
     ones, zeros = np.ones(len(cases)), np.zeros(len(cases))
 
-    def fits(attention: np.ndarray) -> np.ndarray:
-        plan = cases.plan.replace(recompute_layers=zeros, recompute_attention=attention)
-        return np.asarray(memory_use(cases.model, plan).total <= cases.system.chip.hbm_bytes)
+    def excess(layers: np.ndarray, attention: np.ndarray) -> np.ndarray:
+        plan = cases.plan.replace(recompute_layers=layers, recompute_attention=attention)
+        return np.asarray(memory_use(cases.model, plan).total - cases.system.chip.hbm_bytes)
 
-    none, selective = fits(zeros), fits(ones)
-    return np.where(none | selective, 0.0, 1.0), np.where(~none & selective, 1.0, 0.0)
+    none, selective, full = excess(zeros, zeros), excess(zeros, ones), excess(ones, zeros)
+    share = np.clip(none / np.maximum(none - full, 1.0), 0.0, 1.0)
+    return np.where((none <= 0.0) | (selective <= 0.0), 0.0, share), np.where((none > 0.0) & (selective <= 0.0), 1.0, 0.0)
 
 
 def never_recompute(cases: Cases) -> tuple[np.ndarray, np.ndarray]:

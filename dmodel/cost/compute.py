@@ -18,7 +18,7 @@ def saturation(x: Array, half: Array) -> Array:
 
 
 def matmul_time(
-    products: Matmuls, chip: Chip, coefficients: Coefficients, operand_bytes: Array, low_precision: Array, sharpness: float = SHARPNESS
+    products: Matmuls, flops_per_s: Array, operand_bytes: Array, chip: Chip, coefficients: Coefficients, sharpness: float = SHARPNESS
 ) -> jax.Array:
     """Time of forward matrix products [s], `[op, *batch]`: the larger of arithmetic and memory.
 
@@ -26,17 +26,18 @@ def matmul_time(
     `(operand · (MK + KN) + 2 · MN) / (HBM · η_mem)`. The backward products permute M, N and K and cost the same each.
 
     Limits: arithmetic `2MNK/(peak η_max)` as all dimensions grow; memory-bound as one of them shrinks.
+
+    Args:
+      flops_per_s: peak rate of each product's precision [FLOP/s], `[op, *batch]`. operand_bytes: of its operands [byte], likewise.
     """
     c = coefficients
-    below = 1.0 - low_precision * (1.0 - c.low_precision_efficiency)
-    rate = each(chip.flops_per_s * c.matmul_efficiency * below)
     # a product with several copies is a grouped one; the clip is 0 for one copy, 1 from two on
     grouped = 1.0 - jnp.clip(products.copies - 1.0, 0.0, 1.0) * (1.0 - each(c.grouped_efficiency))
     width = each(c.matmul_half_width)
     fill = saturation(products.rows, each(c.matmul_half_rows)) * saturation(products.columns, width) * saturation(products.inner, width)
-    arithmetic = products.flops / (fill * grouped * rate)
-    read, written = products.elements
-    memory = (each(operand_bytes) * read + WORD * written) / each(chip.hbm_bytes_per_s * c.memory_efficiency)
+    arithmetic = products.flops / (fill * grouped * flops_per_s * each(c.matmul_efficiency))
+    left, right, written = products.elements
+    memory = (operand_bytes * (left + right) + WORD * written) / each(chip.hbm_bytes_per_s * c.memory_efficiency)
     return maximum(stack(arithmetic, memory), sharpness)
 
 

@@ -43,17 +43,19 @@ def sharded(nbytes: Array, shard: Array, share: Array) -> Array:
 def layer_activation_bytes(model: Transformer, plan: Plan) -> Array:
     """Activations that one layer keeps for the backward pass, per device and micro-batch [byte].
 
-    Korthikanti et al. 2022, generalized: without recomputation `t h (10 + 24/tp)` for a plain MLP of 4h with MHA; here
-    `t [ 10 h / split + (2·2 (a+2g) e/2 + 2 a e + c f) / tp ]`, with the norm and residual inputs (and dropout masks) on h, which sequence
-    parallelism splits, Q K V and the attention output on heads, c = 4 (plain) or 6 (gated) bytes per MLP element; unfused attention adds
-    `5 t s a / tp`, gone when the attention core is recomputed; full recomputation keeps the layer's input, `2 t h`.
+    Korthikanti et al. 2022, generalized: without recomputation `t h (10 + 24/tp)` for a plain MLP of 4h with MHA in 16 bits; here
+    `t [ (6 + 2w) h / split + ((4 (a + g) e − (2 − w) a e) + c f) / tp ]`. On h, which sequence parallelism splits: the inputs of norms and residuals,
+    dropout masks, and the norms' outputs at the width w of matmul operands; Q, K, V and the attention output (an operand); on f, c = 2 + w (plain) or
+    4 + w (gated). Unfused attention adds `5 t s a / tp`, gone when the attention core is recomputed; full recomputation keeps the input, `2 t h`.
     """
     t, h = counts.tokens(model, plan), model.d_model
     split = 1.0 + plan.sp * (plan.tp - 1.0)
-    heads = 2.0 * (2.0 * model.n_heads + 2.0 * model.n_kv_heads) * model.head_dim
-    width = (4.0 + 2.0 * model.gated_mlp) * model.d_ff * (model.top_k * model.imbalance + model.n_shared_experts)
+    # operands below 8 bits are kept with their scales, in both layouts; frozen weights need no operand kept for their gradient
+    operand = jnp.maximum(plan.operand_bytes, 1.0) * model.trainable
+    heads = (4.0 * (model.n_heads + model.n_kv_heads) - (2.0 - operand) * model.n_heads) * model.head_dim
+    width = (2.0 + operand + 2.0 * model.gated_mlp) * model.d_ff * (model.top_k * model.imbalance + model.n_shared_experts)
     scores = 5.0 * model.seq_len * model.n_heads * (1.0 - plan.flash) * (1.0 - plan.recompute_attention)
-    kept = t * (10.0 * h / split + (heads + width + scores) / plan.tp)
+    kept = t * ((6.0 + 2.0 * operand) * h / split + (heads + width + scores) / plan.tp)
     return kept + plan.recompute_layers * (2.0 * t * h / split - kept)
 
 
