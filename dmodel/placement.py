@@ -70,6 +70,6 @@ def place(plan: Plan, size: Array) -> Groups:
         stack(*(ends[n] for n in ("tp", "cp", "ep", "pp")), cut, ends["dp"]),
         size,
     )
-    tp, cp, ep, pp, shard_rest, replica = (factor[:, i] for i in range(6))
+    tp, cp, ep, pp, shard_rest, replica = jnp.unstack(factor, axis=1)
     shard = cp * ep * shard_rest
     return Groups(tp=tp, cp=cp, ep=ep, pp=pp, shard=shard, replica=replica, data=shard * replica)

@@ -13,7 +13,7 @@ from flax import struct
 
 from dmodel.coefficients import Coefficients
 from dmodel.hardware import Network
-from dmodel.smooth import SHARPNESS, maximum, minimum
+from dmodel.smooth import SHARPNESS, maximum, minimum, ramp
 from dmodel.types import Array, per_level, stack, trailing
 
 TREE_BANDWIDTH = 0.92
@@ -58,12 +58,15 @@ def fabric(network: Network, coefficients: Coefficients, sharpness: float = SHAR
 
 def _joined(group: Array) -> jax.Array:
     """1 where a level joins members, 0 where it does not (linear for factors between 1 and 2)."""
-    return jnp.clip(group - 1.0, 0.0, 1.0)
+    return ramp(group - 1.0)
 
 
 def _inside(group: Array) -> jax.Array:
     """Members of the group inside one domain of the level below: exclusive product over levels."""
-    return jnp.cumprod(group, 0) / group
+    inside = [jnp.ones_like(group[0])]
+    for joined in group[:-1]:
+        inside.append(inside[-1] * joined)
+    return jnp.stack(inside)
 
 
 def _rate(group: Array, net: Fabric) -> jax.Array:
