@@ -6,10 +6,10 @@ b micro-batch. Counts are per device, per layer and per micro-batch unless a nam
 
 from __future__ import annotations
 
-import jax.numpy as jnp
 from flax import struct
 
 from dmodel.plan import Plan
+from dmodel.smooth import ramp
 from dmodel.types import Array, stack
 from dmodel.workload import Transformer
 
@@ -38,7 +38,7 @@ def parameter_groups(model: Transformer) -> Parameters:
     Biases and learned positions, below 1 % for models over 1e9, are left out.
     """
     h, f, a, g, e = model.d_model, model.d_ff, model.n_heads, model.n_kv_heads, model.head_dim
-    router = h * model.n_experts * jnp.clip(model.n_experts - 1.0, 0.0, 1.0)
+    router = h * model.n_experts * ramp(model.n_experts - 1.0)
     expert = (2.0 + model.gated_mlp) * h * f
     return Parameters(
         attention=2.0 * h * (a + g) * e + 2.0 * h + router,
@@ -125,8 +125,11 @@ def matmuls(model: Transformer, plan: Plan) -> Matmuls:
 
 
 def cast_bytes(products: Matmuls, plan: Plan) -> Array:
-    """Memory traffic of casting below 16 bits, forward and backward of one layer [byte]: the left operand of each product forward, the gradient of
-    its result backward, each read in 16 bits and written in the operand's; 0 in 16 bits. Weights are cast once per step, not per micro-batch."""
+    """Memory traffic of casting below 16 bits, forward and backward of one layer [byte]; 0 in 16 bits.
+
+    The left operand of each product forward, the gradient of its result backward, each read in 16 bits and written in the operand's.
+    Weights are cast once per step, not per micro-batch.
+    """
     left, _, result = products.elements
     return plan.low_precision * (WORD + plan.operand_bytes) * (left + result)[:4].sum(0)
 
@@ -165,8 +168,8 @@ def loss_bytes(model: Transformer, plan: Plan) -> Array:
 def kernels(model: Transformer, plan: Plan) -> Array:
     """Kernels of one forward layer [count]: 4 products, 2 norms, 2 residuals, rotary, activation, attention (1 fused, 6 not), 1 more
     for each of the 2 tensor-parallel collectives, and the sorting of tokens (6) when there are experts."""
-    collective = 2.0 * jnp.clip(plan.tp - 1.0, 0.0, 1.0)
-    experts = 6.0 * jnp.clip(model.n_experts - 1.0, 0.0, 1.0)
+    collective = 2.0 * ramp(plan.tp - 1.0)
+    experts = 6.0 * ramp(model.n_experts - 1.0)
     return 11.0 + 5.0 * (1.0 - plan.flash) + collective + experts
 
 
@@ -189,8 +192,8 @@ def residents(model: Transformer, plan: Plan) -> Residents:
     the last, both when there is one stage."""
     n = parameter_groups(model)
     layers = model.n_layers / plan.pp
-    sparse = jnp.clip(model.n_experts - 1.0, 0.0, 1.0)
-    both = jnp.clip(2.0 - plan.pp, 0.0, 1.0)
+    sparse = ramp(model.n_experts - 1.0)
+    both = ramp(2.0 - plan.pp)
     return Residents(
         layers=layers * (n.attention + n.mlp * (1.0 - sparse)) / plan.tp,
         experts=layers * n.mlp * sparse / (plan.tp * plan.ep),

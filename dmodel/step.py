@@ -80,9 +80,7 @@ class Breakdown(struct.PyTreeNode, kw_only=True):
     @property
     def exposed_communication(self) -> Array:
         """Communication that nothing hides [s]."""
-        return (
-            self.tensor_parallel + self.context_parallel + self.expert_parallel + self.fsdp + self.data_parallel + self.pipeline_transfer
-        )
+        return self.tensor_parallel + self.context_parallel + self.expert_parallel + self.fsdp + self.data_parallel + self.pipeline_transfer
 
 
 class _LayerWork(struct.PyTreeNode, kw_only=True):
@@ -98,11 +96,11 @@ class _LayerWork(struct.PyTreeNode, kw_only=True):
     backward: Array
 
 
-def _layer_work(system: System, model: Transformer, plan: Plan, c: Coefficients, sharpness: float) -> _LayerWork:
+def _layer_work(system: System, model: Transformer, plan: Plan, parts: counts.Residents, c: Coefficients, sharpness: float) -> _LayerWork:
     """Work of one layer, and of the head, per micro-batch on one device.
 
-    Backward products cost 2 × the forward ones (1 × when the weights are frozen), flash attention 2.5 × (it recomputes the scores), unfused 2 ×,
-    streaming 2 ×; weight gradients are accumulated in memory (read and written once per micro-batch).
+    Backward products cost 2 × the forward ones (1 × when the weights are frozen), flash attention 2.5 × (it recomputes the scores), unfused
+    2 ×, streaming 2 ×; weight gradients are accumulated in memory (read and written once per micro-batch).
     """
     chip = system.chip
     below = 1.0 - plan.low_precision * (1.0 - c.low_precision_efficiency)
@@ -118,7 +116,6 @@ def _layer_work(system: System, model: Transformer, plan: Plan, c: Coefficients,
         counts.attention_flops(model, plan), counts.softmax_bytes(model, plan), jnp.asarray(model.head_dim), chip, c
     )
     streaming = compute.streaming_time(c.elementwise_traffic * counts.elementwise_bytes(model, plan), chip, c)
-    parts = counts.residents(model, plan)
     accumulated = 2.0 * plan.gradient_bytes * model.trainable * (parts.layers + parts.experts) * plan.pp / model.n_layers
     accumulation = compute.streaming_time(accumulated, chip, c)
     backward_attention = attention * (2.0 + 0.5 * plan.flash)
@@ -154,7 +151,7 @@ class _Communication(struct.PyTreeNode, kw_only=True):
 
 
 class _Volumes(struct.PyTreeNode, kw_only=True):
-    """Times of the messages when nothing hides them [s]: per layer (tp, cp, ep, weight gather and gradient scatter), per step, per transfer."""
+    """Times of the messages when nothing hides them [s]: per layer (tp, cp, ep, weight gather, gradient scatter), per step, per transfer."""
 
     tp: Array
     cp: Array
@@ -165,7 +162,9 @@ class _Volumes(struct.PyTreeNode, kw_only=True):
     pp: Array
 
 
-def _message_times(model: Transformer, plan: Plan, groups: Groups, net: collectives.Fabric, c: Coefficients) -> _Volumes:
+def _message_times(
+    model: Transformer, plan: Plan, parts: counts.Residents, groups: Groups, net: collectives.Fabric, c: Coefficients
+) -> _Volumes:
     """Time of each message, hidden or not.
 
     Tensor parallelism: 2 all-reduces forward, 2 backward and 2 again under full recomputation, or all-gather + reduce-scatter with `sp`.
@@ -179,34 +178,29 @@ def _message_times(model: Transformer, plan: Plan, groups: Groups, net: collecti
     tp_net = net.replace(bytes_per_s=net.bytes_per_s * _tp_share(net, c))
     kv = counts.WORD * t * plan.cp * 2.0 * model.n_kv_heads * model.head_dim / plan.tp
     routed = wire * model.top_k * model.imbalance / (1.0 + plan.sp * (plan.tp - 1.0))
-    parts = counts.residents(model, plan)
     trained = model.trainable
     layers = model.n_layers / plan.pp
     weights, gradients = plan.weight_bytes * parts.total, plan.reduce_bytes * parts.total * trained
-    # one call per algorithm: kinds on axis 0 of the volumes, axis 1 of the groups
-    shard = groups.shard
-    tp_gather, cp, gather, scatter, step_gather, step_scatter = collectives.gather_time(
-        stack(wire, kv, weights / layers, gradients / layers, weights * trained, gradients),
-        _kinds(groups.tp, groups.cp, shard, shard, shard, shard),
-        net.replace(bytes_per_s=jnp.concatenate(jnp.broadcast_arrays(*[tp_net.bytes_per_s] + [net.bytes_per_s] * 5), 1)),
-    )
-    ranks = shard.prod(0)
+    # one call per algorithm: kinds on axis 0 of the volumes, axis 1 of the groups; the first kind is tensor parallelism
+    mixed = net.replace(bytes_per_s=jnp.concatenate(jnp.broadcast_arrays(tp_net.bytes_per_s, net.bytes_per_s, net.bytes_per_s), 1))
+    tp, cp, shard = collectives.gather_line(_kinds(groups.tp, groups.cp, groups.shard), mixed).kinds()
+    ranks = groups.shard.prod(0)
     zero1, zero3 = memory_cost.zero_share(plan.zero, 1.0), memory_cost.zero_share(plan.zero, 3.0)
     tp_reduce, whole, across = collectives.all_reduce_time(
         stack(wire, gradients, gradients / ranks),
         _kinds(groups.tp, groups.data, groups.replica),
-        net.replace(bytes_per_s=jnp.concatenate(jnp.broadcast_arrays(tp_net.bytes_per_s, net.bytes_per_s, net.bytes_per_s), 1)),
+        mixed,
     )
     exchange = collectives.all_to_all_time(routed[None], groups.ep[:, None], net)[0]
     transfer = collectives.point_to_point_time((wire / (1.0 + plan.sp * (plan.tp - 1.0)))[None], groups.pp[:, None], net)[0]
     sp = plan.sp
     return _Volumes(
-        tp=(4.0 + 2.0 * again) * (sp * 2.0 * tp_gather + (1.0 - sp) * tp_reduce),
-        cp=(3.0 + again) * cp,
+        tp=(4.0 + 2.0 * again) * (sp * 2.0 * tp.time(wire) + (1.0 - sp) * tp_reduce),
+        cp=(3.0 + again) * cp.time(kv),
         ep=(4.0 + 2.0 * again) * exchange,
-        gather=zero3 * gather,
-        scatter=zero3 * scatter * trained,
-        dp=trained * ((1.0 - zero1) * whole + zero1 * ((1.0 - zero3) * (step_gather + step_scatter) + across)),
+        gather=zero3 * shard.time(weights / layers),
+        scatter=zero3 * trained * shard.time(gradients / layers),
+        dp=trained * ((1.0 - zero1) * whole + zero1 * ((1.0 - zero3) * (shard.time(weights * trained) + shard.time(gradients)) + across)),
         pp=2.0 * plan.interleave * transfer,
     )
 
@@ -266,9 +260,7 @@ def _aligned(system: System, plan: Plan) -> tuple[System, Plan]:
     return system.replace(network=jax.tree.map(lambda x: trailing(x, rank), system.network)), plan
 
 
-def step_time(
-    system: System, model: Transformer, plan: Plan, coefficients: Coefficients, *, sharpness: float = SHARPNESS
-) -> Breakdown:
+def step_time(system: System, model: Transformer, plan: Plan, coefficients: Coefficients, *, sharpness: float = SHARPNESS) -> Breakdown:
     """Seconds of one training step, by cause.
 
     `m L/pp (layer) + m (head + transfer) + bubble + once per step`, times `1 + straggler`: m micro-batches run one after the other on the
@@ -287,8 +279,9 @@ def step_time(
     system, plan = _aligned(system, plan)
     groups = place(plan, system.network.size)
     net = collectives.fabric(system.network, c, sharpness)
-    work = _layer_work(system, model, plan, c, sharpness)
-    comm = _communication(_message_times(model, plan, groups, net, c), work, model, plan, c, sharpness)
+    parts = counts.residents(model, plan)
+    work = _layer_work(system, model, plan, parts, c, sharpness)
+    comm = _communication(_message_times(model, plan, parts, groups, net, c), work, model, plan, c, sharpness)
 
     m, layers = plan.n_microbatches, model.n_layers / plan.pp
     times = m * layers
@@ -297,11 +290,7 @@ def step_time(
     layer = work.matmul + work.attention + work.elementwise + work.recompute + work.launch + comm.tp + comm.cp + comm.ep + comm.fsdp
     stage = layers * layer + comm.pp + c.contention * layers * comm.hidden_layer
     slots = SCHEDULES[plan.schedule].bubble(plan.pp, m, plan.interleave)
-    parts = counts.residents(model, plan)
-    zero1 = memory_cost.zero_share(plan.zero, 1.0)
-    ranks = plan.shard * plan.cp
-    updated = memory_cost.sharded(parts.layers + parts.ends, ranks, zero1)
-    updated = updated + memory_cost.sharded(parts.experts, jnp.maximum(ranks / plan.ep, 1.0), zero1)
+    updated = memory_cost.held(parts, plan, 1.0)
     state = 2.0 * plan.optimizer_bytes + plan.gradient_bytes + plan.weight_bytes
     partial = Breakdown(
         matmul=times * work.matmul,

@@ -79,7 +79,29 @@ def _hops(group: Array, net: Fabric) -> jax.Array:
     return net.torus_axes * (jnp.exp(jnp.log(group) / net.torus_axes) - 1.0)
 
 
-def gather_time(nbytes: Array, group: Array, net: Fabric) -> jax.Array:
+class Line(struct.PyTreeNode, kw_only=True):
+    """Time of a collective as a line in its volume: `latency + V · seconds_per_byte`, `[kind, *batch]`."""
+
+    seconds_per_byte: Array
+    latency_s: Array
+
+    def time(self, nbytes: Array) -> Array:
+        """Time for `nbytes` [s]."""
+        return self.latency_s + nbytes * self.seconds_per_byte
+
+    def kinds(self) -> list[Line]:
+        """The lines of the kinds, `[*batch]` each."""
+        pairs = zip(jnp.unstack(self.seconds_per_byte), jnp.unstack(self.latency_s), strict=True)
+        return [Line(seconds_per_byte=s, latency_s=a) for s, a in pairs]
+
+
+def gather_line(group: Array, net: Fabric) -> Line:
+    """Line of a ring all-gather, or reduce-scatter, in the volume of the gathered whole; see `gather_time`."""
+    inverse_rate = (1.0 - 1.0 / group) / (_inside(group) * _rate(group, net))
+    return Line(seconds_per_byte=maximum(inverse_rate, net.sharpness), latency_s=(net.latency_s * _hops(group, net)).sum(0))
+
+
+def gather_time(nbytes: Array, group: Array, net: Fabric) -> Array:
     """Time of a ring all-gather, or reduce-scatter, of `nbytes` in all [s].
 
     `max_k ( V_k (g_k − 1)/g_k / rate_k ) + Σ_k α_k (g_k − 1)` with `V_k = V / Π_{j<k} g_j` the volume left at level k.
@@ -90,9 +112,7 @@ def gather_time(nbytes: Array, group: Array, net: Fabric) -> jax.Array:
       nbytes: volume V of the gathered whole [byte], `[kind, *batch]`.
       group: members per level, `[K, kind, *batch]`.
     """
-    left = nbytes[None] / _inside(group)
-    flow = maximum(left * (1.0 - 1.0 / group) / _rate(group, net), net.sharpness)
-    return flow + (net.latency_s * _hops(group, net)).sum(0)
+    return gather_line(group, net).time(nbytes)
 
 
 def all_reduce_time(nbytes: Array, group: Array, net: Fabric) -> jax.Array:

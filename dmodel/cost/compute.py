@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import jax
-import jax.numpy as jnp
 
 from dmodel.coefficients import Coefficients
 from dmodel.counts import WORD, Matmuls
 from dmodel.hardware import Chip
-from dmodel.smooth import SHARPNESS, maximum
+from dmodel.smooth import SHARPNESS, maximum, ramp
 from dmodel.types import Array, each, stack
 
 
@@ -31,8 +30,8 @@ def matmul_time(
       flops_per_s: peak rate of each product's precision [FLOP/s], `[op, *batch]`. operand_bytes: of its operands [byte], likewise.
     """
     c = coefficients
-    # a product with several copies is a grouped one; the clip is 0 for one copy, 1 from two on
-    grouped = 1.0 - jnp.clip(products.copies - 1.0, 0.0, 1.0) * (1.0 - each(c.grouped_efficiency))
+    # a product with several copies is a grouped one; the ramp is 0 for one copy, 1 from two on
+    grouped = 1.0 - ramp(products.copies - 1.0) * (1.0 - each(c.grouped_efficiency))
     width = each(c.matmul_half_width)
     fill = saturation(products.rows, each(c.matmul_half_rows)) * saturation(products.columns, width) * saturation(products.inner, width)
     arithmetic = products.flops / (fill * grouped * flops_per_s * each(c.matmul_efficiency))

@@ -7,6 +7,7 @@ from flax import struct
 
 from dmodel import counts
 from dmodel.plan import Plan
+from dmodel.smooth import ramp
 from dmodel.types import GIB, Array
 from dmodel.workload import Transformer
 
@@ -32,21 +33,29 @@ class Memory(struct.PyTreeNode, kw_only=True):
 
 def zero_share(zero: Array, stage: float) -> Array:
     """0 below the ZeRO stage, 1 from it on, linear in between: `clip(zero − stage + 1, 0, 1)`."""
-    return jnp.clip(zero - (stage - 1.0), 0.0, 1.0)
+    return ramp(zero - (stage - 1.0))
 
 
-def sharded(nbytes: Array, shard: Array, share: Array) -> Array:
-    """Bytes left of `nbytes` when a share of the way to sharding over `shard` ranks is gone: linear between whole and 1/shard."""
-    return nbytes * (1.0 - share * (1.0 - 1.0 / shard))
+def sharded(parts: counts.Residents, plan: Plan) -> Array:
+    """Parameters of one device when ZeRO shards all of them [count]: dense ones over `shard · cp` ranks, experts over those beside ep."""
+    ranks = plan.shard * plan.cp
+    return (parts.layers + parts.ends) / ranks + parts.experts / jnp.maximum(ranks / plan.ep, 1.0)
+
+
+def held(parts: counts.Residents, plan: Plan, stage: float) -> Array:
+    """Parameters of one device whose state is sharded from a ZeRO stage on [count]: linear between all of them and `sharded`."""
+    share = zero_share(plan.zero, stage)
+    return (1.0 - share) * parts.total + share * sharded(parts, plan)
 
 
 def layer_activation_bytes(model: Transformer, plan: Plan) -> Array:
     """Activations that one layer keeps for the backward pass, per device and micro-batch [byte].
 
     Korthikanti et al. 2022, generalized: without recomputation `t h (10 + 24/tp)` for a plain MLP of 4h with MHA in 16 bits; here
-    `t [ (6 + 2w) h / split + ((4 (a + g) e − (2 − w) a e) + c f) / tp ]`. On h, which sequence parallelism splits: the inputs of norms and residuals,
-    dropout masks, and the norms' outputs at the width w of matmul operands; Q, K, V and the attention output (an operand); on f, c = 2 + w (plain) or
-    4 + w (gated). Unfused attention adds `5 t s a / tp`, gone when the attention core is recomputed; full recomputation keeps the input, `2 t h`.
+    `t [ (6 + 2w) h / split + ((4 (a + g) e − (2 − w) a e) + c f) / tp ]`. On h, which sequence parallelism splits: the inputs of norms and
+    residuals, dropout masks, and the norms' outputs at the width w of matmul operands; Q, K, V and the attention output (an operand); on f,
+    c = 2 + w (plain) or 4 + w (gated). Unfused attention adds `5 t s a / tp`, gone when the attention core is recomputed; full
+    recomputation keeps the input, `2 t h`.
     """
     t, h = counts.tokens(model, plan), model.d_model
     split = 1.0 + plan.sp * (plan.tp - 1.0)
@@ -62,31 +71,23 @@ def layer_activation_bytes(model: Transformer, plan: Plan) -> Array:
 def memory(model: Transformer, plan: Plan, in_flight: Array) -> Memory:
     """Bytes that the fullest device needs, by purpose.
 
-    Weights, gradients and optimizer state of its parameters, sharded from ZeRO stage 3, 2 and 1 on over `shard · cp` ranks (experts over the
-    ranks beside ep); activations of the schedule's micro-batches in flight, and one layer in full while it is recomputed; logits in 16 bits
+    Weights, gradients and optimizer state of its parameters, sharded from ZeRO stage 3, 2 and 1 on over `shard · cp` ranks (experts over
+    the ranks beside ep); activations of the schedule's micro-batches in flight, and one layer in full while it is recomputed; logits in 16 bits
     and their fp32 loss on the last stage; the gathered weights of two layers under ZeRO-3.
 
     Args:
       in_flight: micro-batches of a whole stage whose activations are alive at once, from the schedule [count].
     """
     parts = counts.residents(model, plan)
-    dense, ranks = parts.layers + parts.ends, plan.shard * plan.cp
-    expert_ranks = jnp.maximum(ranks / plan.ep, 1.0)
-
-    def held(bytes_per_parameter: Array, stage: float) -> Array:
-        share = zero_share(plan.zero, stage)
-        each = sharded(dense, ranks, share) + sharded(parts.experts, expert_ranks, share)
-        return bytes_per_parameter * each
-
     layers = model.n_layers / plan.pp
     working = layer_activation_bytes(model, plan.replace(recompute_layers=0.0, recompute_attention=0.0))
     gathered = zero_share(plan.zero, 3.0) * 2.0 * plan.weight_bytes * parts.total / layers
     recomputed = jnp.maximum(plan.recompute_layers, plan.recompute_attention * (1.0 - plan.flash))
     trained = model.trainable
     return Memory(
-        weights=held(plan.weight_bytes, 3.0),
-        gradients=trained * held(plan.gradient_bytes, 2.0),
-        optimizer=trained * held(plan.optimizer_bytes, 1.0),
+        weights=plan.weight_bytes * held(parts, plan, 3.0),
+        gradients=trained * plan.gradient_bytes * held(parts, plan, 2.0),
+        optimizer=trained * plan.optimizer_bytes * held(parts, plan, 1.0),
         activations=layers * in_flight * layer_activation_bytes(model, plan) + recomputed * working,
         logits=8.0 * counts.tokens(model, plan) * model.vocab / plan.tp,
         buffers=RESERVED_BYTES + gathered,

@@ -19,8 +19,8 @@ def exposed_time(communication: Array, window: Array, overlap: Array, sharpness:
 def straggler_share(devices: Array, jitter: Array) -> Array:
     """Relative delay of a step that waits for the slowest of n devices.
 
-    The maximum of n normal jitters of size σ grows as `σ sqrt(2 ln n)`; here `σ x / sqrt(1 + x)` with `x = 2 ln n`, which agrees for large n
-    and has a finite slope at n = 1, where it is 0.
+    The maximum of n normal jitters of size σ grows as `σ sqrt(2 ln n)`; here `σ x / sqrt(1 + x)` with `x = 2 ln n`, which agrees for large
+    n and has a finite slope at n = 1, where it is 0.
     """
     x = 2.0 * jnp.log(devices)
     return jitter * x / jnp.sqrt(1.0 + x)

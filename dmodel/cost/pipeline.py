@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
+from dmodel.smooth import ramp
 from dmodel.types import Array
 
 
@@ -44,7 +45,7 @@ def _gpipe_in_flight(pp: Array, m: Array, v: Array) -> Array:
 
 def _interleaved_in_flight(pp: Array, m: Array, v: Array) -> Array:
     """First stage: `min(m, pp (1 + (pp − 1)/(pp v)))`, and `min(m, pp)` for v = 1 (Korthikanti et al. 2022, eq. 5)."""
-    extra = jnp.clip(v - 1.0, 0.0, 1.0) * (pp - 1.0) / v
+    extra = ramp(v - 1.0) * (pp - 1.0) / v
     return jnp.minimum(m, pp + extra)
 
 
