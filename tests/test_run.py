@@ -1,0 +1,95 @@
+"""What follows from a step's time: throughput, utilization, power, money, a whole run."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dmodel import catalog, run
+from dmodel.coefficients import default
+from dmodel.counts import CONVENTIONS
+from dmodel.plan import Plan
+from dmodel.step import TERMS, Breakdown, memory_use, step_time
+
+SYSTEM = catalog.system("H100-DGX")
+MODEL = catalog.transformer("llama-3-70b", 8192.0)
+PLAN = Plan(dp=16.0, tp=8.0, pp=4.0, sp=1.0, zero=1.0, shard=16.0, interleave=2.0, global_batch=1024.0)
+
+
+def breakdown(**seconds: float) -> Breakdown:
+    return Breakdown(**{name: jnp.asarray(seconds.get(name, 0.0)) for name in TERMS})
+
+
+@pytest.fixture(scope="module")
+def step() -> Breakdown:
+    return jax.jit(step_time)(SYSTEM, MODEL, PLAN, default())
+
+
+def test_throughput_of_a_known_step():
+    assert run.tokens_per_s(MODEL, PLAN, breakdown(matmul=16.0)) == 1024 * 8192 / 16.0
+
+
+def test_mfu_is_one_when_the_step_takes_its_model_flops_at_peak():
+    """6N of 70.55e9 parameters, counted by hand: 6 · 70.55e9 · tokens / (512 · peak)."""
+    seconds = 6 * 70.55e9 * 1024 * 8192 / (512 * 989.4e12)
+    assert run.mfu(SYSTEM, MODEL, PLAN, breakdown(matmul=seconds), "6N") == pytest.approx(1.0, rel=2e-3)
+
+
+def test_conventions_differ_by_their_attention(step):
+    none, half, full = (float(run.mfu(SYSTEM, MODEL, PLAN, step, c)) for c in ("6N", "6N+6Lhs", "6N+12Lhs"))
+    assert none < half < full
+    assert full - half == pytest.approx(half - none, rel=1e-12)
+    assert set(CONVENTIONS) == {"6N", "6N+6Lhs", "6N+12Lhs"}
+    with pytest.raises(ValueError, match="convention"):
+        run.mfu(SYSTEM, MODEL, PLAN, step, "8N")
+
+
+def test_an_idle_step_draws_idle_power_and_a_busy_one_no_more_than_the_peak():
+    idle, peak = float(SYSTEM.chip.idle_watts), float(SYSTEM.chip.peak_watts)
+    assert run.device_watts(SYSTEM, breakdown(bubble=1.0, overhead=2.0)) == pytest.approx(idle)
+    for busy in ({"matmul": 1.0}, {"elementwise": 1.0}, {"tensor_parallel": 1.0}, {"contention": 1.0}, {"matmul": 1.0, "contention": 0.1}):
+        assert idle < float(run.device_watts(SYSTEM, breakdown(**busy))) <= peak
+
+
+def test_activities_are_shares(step):
+    for share in jax.tree.leaves(run.activities(step)):
+        assert 0.0 <= float(share) <= 1.0
+
+
+def test_energy_and_rent_agree_with_power_time_and_price(step):
+    out = run.outputs(SYSTEM, MODEL, PLAN, step)
+    tokens = 1024 * 8192
+    watts = 512 * float(out.device_watts) * run.HOST_SHARE * run.COOLING_FACTOR
+    assert out.joules_per_token == pytest.approx(watts * float(step.total) / tokens, rel=1e-12)
+    assert out.dollars_per_token == pytest.approx(512 * float(SYSTEM.chip.price_per_s) * float(step.total) / tokens, rel=1e-12)
+    assert out.tokens_per_s_per_device * 512 == pytest.approx(float(out.tokens_per_s), rel=1e-12)
+    assert out.memory_bytes + out.headroom_bytes == pytest.approx(float(SYSTEM.chip.hbm_bytes), rel=1e-12)
+    assert out.memory_bytes == memory_use(MODEL, PLAN).total
+    assert out.exposed_share == step.exposed_communication / step.total
+
+
+def test_a_run_is_its_steps(step):
+    once = run.run(SYSTEM, MODEL, PLAN, step, 1024.0 * 8192.0)
+    whole = run.run(SYSTEM, MODEL, PLAN, step, 15e12)
+    out = run.outputs(SYSTEM, MODEL, PLAN, step)
+    assert once.steps == 1.0 and once.duration_s == step.total
+    assert whole.dollars == pytest.approx(15e12 * float(out.dollars_per_token), rel=1e-12)
+    assert whole.joules == pytest.approx(15e12 * float(out.joules_per_token), rel=1e-12)
+    assert whole.device_seconds == pytest.approx(512 * float(whole.duration_s), rel=1e-12)
+
+
+def test_batches_are_loops_and_gradients_are_finite():
+    dp = jnp.array([1.0, 2.0, 16.0])
+
+    @jax.jit
+    def all_outputs(dp):
+        plan = PLAN.replace(dp=dp, shard=dp)
+        return run.outputs(SYSTEM, MODEL, plan, step_time(SYSTEM, MODEL, plan, default()))
+
+    batch = all_outputs(dp)
+    for i in range(3):
+        one = all_outputs(dp[i])
+        jax.tree.map(lambda a, b, i=i: np.testing.assert_allclose(np.broadcast_to(a, 3)[i], b, rtol=1e-12), batch, one)
+
+    slopes = jax.jit(jax.jacrev(all_outputs))(jnp.asarray(1.0))
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(slopes))

@@ -1,0 +1,154 @@
+"""Elasticities: against finite differences, at kinks and edges, and the identity that units impose."""
+
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dmodel import catalog
+from dmodel.coefficients import NAMES, default
+from dmodel.plan import Plan
+from dmodel.sensitivity import OUTPUTS, elasticities
+from dmodel.step import step_time
+from dmodel.types import InputError
+
+SYSTEM = catalog.system("H100-DGX")
+ONE_LEVEL = SYSTEM.replace(network=jax.tree.map(lambda x: x[1:], SYSTEM.network))
+MODEL = catalog.transformer("llama-3-70b", 8192.0)
+COEFFICIENTS = default()
+
+PLANS = {
+    "one device": Plan(dp=1.0, global_batch=4.0),
+    "node just full": Plan(dp=64.0, tp=8.0, sp=1.0, zero=3.0, shard=64.0, global_batch=1024.0),
+    "3d, interleaved": Plan(dp=16.0, tp=4.0, pp=8.0, sp=1.0, zero=1.0, shard=16.0, interleave=2.0, global_batch=1024.0),
+    "context and recompute": Plan(dp=16.0, tp=3.0, cp=2.0, pp=5.0, zero=3.0, shard=4.0, recompute_layers=0.5, global_batch=640.0),
+    "unfused": Plan(dp=32.0, tp=2.0, zero=2.0, shard=32.0, flash=0.0, recompute_attention=0.5, micro_batch=2.0, global_batch=256.0),
+}
+CASES = [(SYSTEM, plan) for plan in PLANS.values()] + [(ONE_LEVEL, PLANS["one device"]), (ONE_LEVEL, PLANS["3d, interleaved"])]
+IDS = [*PLANS, "one level, one device", "one level, 3d"]
+
+
+@cache
+def found(case: int, output: str = "step_time", sharpness: float = 8.0):
+    system, plan = CASES[case]
+    return elasticities(system, MODEL, plan, COEFFICIENTS, output, sharpness=sharpness)
+
+
+@jax.jit
+def values(leaves):
+    system, model, plan, coefficients = leaves
+    time = step_time(system, model, plan, coefficients)
+    return jnp.stack([jnp.log(output(system, model, plan, time)) for output in OUTPUTS.values()])
+
+
+def bumped(system, plan, name: str, factor: float):
+    """ln of every output with one input, known by its name, times a factor."""
+    path, _, level = name.rstrip("]").partition("[")
+    record, field = path.split(".")
+    records = {"chip": system.chip, "network": system.network, "model": MODEL, "plan": plan, "coefficients": COEFFICIENTS}
+    value = np.array(getattr(records[record], field), dtype=float)
+    if level:
+        value[int(level)] *= factor
+    else:
+        value = value * factor
+    records[record] = records[record].replace(**{field: value})
+    leaves = (system.replace(chip=records["chip"], network=records["network"]), records["model"], records["plan"], records["coefficients"])
+    return np.asarray(values(jax.tree.map(lambda x: jnp.asarray(x, dtype=float), leaves)))
+
+
+def central_difference(system, plan, name: str) -> np.ndarray:
+    """Mean of both one-sided slopes, extrapolated from two steps: at a kink the error of a central difference falls only linearly."""
+
+    def slope(h: float) -> np.ndarray:
+        return (bumped(system, plan, name, np.exp(h)) - bumped(system, plan, name, np.exp(-h))) / (2.0 * h)
+
+    return 2.0 * slope(0.5e-5) - slope(1e-5)
+
+
+@pytest.mark.parametrize("case", range(len(CASES)), ids=IDS)
+def test_elasticities_are_finite_differences(case):
+    system, plan = CASES[case]
+    entries = found(case).entries
+    assert len(entries) > 50
+    wrong = {e.name: (e.value, d) for e in entries if abs(e.value - (d := central_difference(system, plan, e.name)[0])) > 1e-6}
+    assert not wrong
+
+
+@pytest.mark.parametrize("output", [o for o in OUTPUTS if o != "step_time"])
+def test_elasticities_of_other_outputs_are_finite_differences(output):
+    case, row = IDS.index("3d, interleaved"), list(OUTPUTS).index(output)
+    system, plan = CASES[case]
+    wrong = [e.name for e in found(case, output).entries if abs(e.value - central_difference(system, plan, e.name)[row]) > 1e-6]
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    ("case", "sharpness"), [(i, 8.0) for i in range(len(CASES))] + [(i, float("inf")) for i in range(len(PLANS))], ids=[*IDS, *PLANS]
+)
+def test_rates_less_times_make_minus_one(case, sharpness):
+    """Seconds appear in the rates as 1/s and in the times as s; a function of degree 1 in seconds has to obey."""
+    e = found(case, "step_time", sharpness)
+    assert e.total("rate") - e.total("time") == pytest.approx(-1.0, abs=1e-9)
+    kinds = {x.name for x in e.entries if x.kind == "rate"}, {x.name for x in e.entries if x.kind == "time"}
+    levels = range(len(CASES[case][0].network.size))
+    rates = {f"chip.{name}" for name in ("flops_per_s", "attention_flops_per_s", "hbm_bytes_per_s")}
+    assert kinds[0] == rates | {f"network.bytes_per_s[{k}]" for k in levels}
+    assert kinds[1] == {"chip.kernel_latency_s", "coefficients.overhead"} | {f"network.latency_s[{k}]" for k in levels}
+
+
+def test_a_kink_has_two_sides_and_their_mean():
+    """A tensor-parallel group that just fills a node: one more member would cross to the slow network."""
+    tp = next(e for e in found(IDS.index("node just full")).entries if e.name == "plan.tp")
+    assert tp.below != pytest.approx(tp.above, abs=0.1)
+    assert tp.value == pytest.approx(0.5 * (tp.below + tp.above))
+
+
+def test_sharing_a_product_means_sharing_the_elasticity():
+    """Only `latency · coefficient` and `rate · coefficient` enter, so both factors weigh the same."""
+    e = found(IDS.index("3d, interleaved"))
+    assert e["network.bytes_per_s[0]"] == pytest.approx(e["coefficients.net_efficiency_inner"], rel=1e-9)
+    assert e["chip.kernel_latency_s"] == pytest.approx(e["coefficients.launch"], rel=1e-9)
+
+
+def test_throughput_mirrors_the_step():
+    case = IDS.index("3d, interleaved")
+    time, rate = found(case), found(case, "tokens_per_s")
+    assert rate["coefficients.overhead"] == pytest.approx(-time["coefficients.overhead"], rel=1e-9)
+    assert rate["plan.global_batch"] == pytest.approx(1.0 - time["plan.global_batch"], rel=1e-9)
+
+
+def test_every_number_is_named_once():
+    """What has an elasticity and what is left out is all there is, with reasons."""
+    e = found(IDS.index("node just full"))
+    names = [x.name for x in e.entries] + [x.name for x in e.left_out]
+    assert len(names) == len(set(names)) == 8 + 5 * 2 + 16 + 26 + len(NAMES)
+    reasons = {x.name: x.reason for x in e.left_out}
+    assert reasons["network.size[1]"] == "infinite"
+    assert reasons["plan.zero"].startswith("a choice")
+    assert reasons["plan.recompute_layers"].startswith("zero")
+    assert reasons["model.top_k"].startswith("a dense model")
+    assert {x.group for x in e.entries} == {"hardware", "workload", "plan", "coefficient"}
+
+
+def test_sorting_and_level_names():
+    system, plan = CASES[0]
+    e = elasticities(system, MODEL, plan, COEFFICIENTS, sort=True, level_names=["NVLink", "InfiniBand"])
+    sizes = [abs(x.value) for x in e.entries]
+    assert sizes == sorted(sizes, reverse=True)
+    assert e["network.bytes_per_s[NVLink]"] == found(0)["network.bytes_per_s[0]"]
+    assert {x.name for x in e.entries}.isdisjoint({"network.bytes_per_s[0]"})
+
+
+def test_wrong_questions_say_what_is_wrong():
+    plan = PLANS["one device"]
+    with pytest.raises(InputError, match="step_time"):
+        elasticities(SYSTEM, MODEL, plan, COEFFICIENTS, "speed")
+    with pytest.raises(InputError, match="expected one per network level, 2; got 1"):
+        elasticities(SYSTEM, MODEL, plan, COEFFICIENTS, level_names=["NVLink"])
+    free = SYSTEM.replace(chip=SYSTEM.chip.replace(price_per_s=0.0))
+    with pytest.raises(InputError, match="dollars_per_token is 0 here"):
+        elasticities(free, MODEL, plan, COEFFICIENTS, "dollars_per_token")
+    with pytest.raises(InputError, match="batch"):
+        elasticities(SYSTEM, MODEL, plan.replace(dp=np.ones(3)), COEFFICIENTS)
