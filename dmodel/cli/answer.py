@@ -39,7 +39,8 @@ def answer(job: Setting, plan: Plan) -> Document:
     from dmodel.step import TERMS
 
     leaves = jax.tree.map(lambda x: jnp.asarray(x, float), (job.system, job.model, plan, job.coefficients))
-    found = jax.tree.map(float, jax.jit(_outcome)(*leaves))
+    # run once: compiling costs a hundred thousand times the answer, so the compiler shall not try hard
+    found = jax.tree.map(float, jax.jit(_outcome, compiler_options={"xla_backend_optimization_level": 0})(*leaves))
     out = found["outputs"]
     # a compiled function gives dictionaries back by alphabet; people read causes and purposes in their own order
     breakdown = {f"{term}_s": found["breakdown"][f"{term}_s"] for term in TERMS}
@@ -68,7 +69,11 @@ def show_answer(d: Document) -> None:
     rows = [(name[:-2].replace("_", " "), seconds(x), percent(x / total)) for name, x in d["breakdown"].items() if x > 0.0]
     show_table("Step time by cause", ("cause", "time", "share"), [*rows, ("step", seconds(total), percent(1.0))])
     memory = [(name[:-6].replace("_", " "), gib(x)) for name, x in d["memory"].items() if x > 0.0]
-    memory += [("sum", gib(d["memory_bytes_per_device"])), ("device has", gib(d["device_memory_bytes"])), ("headroom", gib(d["headroom_bytes"]))]
+    memory += [
+        ("sum", gib(d["memory_bytes_per_device"])),
+        ("device has", gib(d["device_memory_bytes"])),
+        ("headroom", gib(d["headroom_bytes"])),
+    ]
     show_table("Memory of the fullest device", ("purpose", "bytes"), memory)
     if not d["fits"]:
         show_lines(f"DOES NOT FIT: {gib(-d['headroom_bytes'])} more than the device has; the time is what it would take if it did.", "")

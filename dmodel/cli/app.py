@@ -57,7 +57,7 @@ def cache_folder() -> Path:
 
 
 def keep_compiled_code() -> None:
-    """Let JAX keep compiled code on disk: what was compiled once starts in a fraction of the time; without a writable folder it compiles anew."""
+    """Let JAX keep compiled code on disk, so that it compiles once; without a writable folder it compiles every time."""
     import jax
 
     folder = cache_folder() / "jax"

@@ -101,7 +101,10 @@ def _headline(kind: str, entry: Document) -> str:
 def _show_one(document: Document) -> None:
     if document["kind"] == "profiles":
         show_lines(f"{document['name']}: {document['about']}", f"accelerators: {', '.join(document['accelerators']) or 'none'}")
-        rows = [(f["name"], f"{f['value']:.4g}", f["unit"], f"{f['standard_error']:.2g}", f"{f['prior_value']:g}", f["meaning"]) for f in document["fields"]]
+        rows = [
+            (f["name"], f"{f['value']:.4g}", f["unit"], f"{f['standard_error']:.2g}", f"{f['prior_value']:g}", f["meaning"])
+            for f in document["fields"]
+        ]
         show_table("coefficients", ("name", "value", "unit", "std. error (unconstrained)", "prior", "meaning"), rows, right="value|prior")
         return
     also = f" (also {', '.join(document['aliases'])})" if document["aliases"] else ""

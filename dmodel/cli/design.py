@@ -87,15 +87,24 @@ def candidate_document(c: Candidate) -> Document:
 
 def show_design(d: Document) -> None:
     """Table of the plans, the gap and the limit that decides."""
+    from dmodel.cli.question import title
+
     named = [(f"exact {i + 1}", p) for i, p in enumerate(d["exact"])] + ([("gradient", d["gradient"])] if d["gradient"] else [])
     named += [("closest", d["closest"])] if d["closest"] else []
     rows = [
-        (name, p["label"], seconds(p["step_time_s"]), percent(p["mfu"]), digits(p["tokens_per_s"]), gib(p["memory_bytes_per_device"]), gib(p["headroom_bytes"]))
+        (
+            name,
+            p["label"],
+            seconds(p["step_time_s"]),
+            percent(p["mfu"]),
+            digits(p["tokens_per_s"]),
+            gib(p["memory_bytes_per_device"]),
+            gib(p["headroom_bytes"]),
+        )
         for name, p in named
-    ]  # fmt: skip
+    ]
     header = ("search", "plan", "step", "MFU", "tokens/s", "memory", "headroom")
-    title = f"{d['model']}, {d['seq_len']} tokens, batch {d['global_batch']}, on {d['devices']} × {d['accelerator']} ({d['system']})"
-    show_table(title, header, rows, right="step|MFU|tokens/s|memory|headroom")
+    show_table(title(d), header, rows, right="step|MFU|tokens/s|memory|headroom")
     if d["considered"]:
         show_lines(f"{d['considered']:,} valid plans checked, {d['feasible']:,} fit.")
     show_lines(f"Certificate: {d['certificate']}. No plan is faster than {seconds(d['lower_bound_s'])} (pure arithmetic).")

@@ -10,6 +10,7 @@ from dmodel.cli.output import Document, deliver, percent, say, show_lines, stop
 
 if TYPE_CHECKING:
     import numpy as np
+
     from calibration.traces import Cases, TraceTable
 
 
@@ -37,7 +38,6 @@ def _document(table: TraceTable, profile: str | None) -> Document:
     from calibration.evaluate import evaluate
     from calibration.predict import assign, predict
     from calibration.traces import to_cases
-
     from dmodel import profiles
     from dmodel.cli.rows import errors_document, fitted_mask, reasons, say_profiles
 
@@ -62,7 +62,6 @@ def _document(table: TraceTable, profile: str | None) -> Document:
 def headline(cases: Cases, predicted: np.ndarray, fitted: np.ndarray) -> Document | None:
     """Errors of dense 16-bit GPU rows without flags, or None when there are none."""
     from calibration.evaluate import dense_gpu_rows, evaluate
-
     from dmodel.cli.rows import errors_document
 
     judged = evaluate(cases, predicted, fitted, dense_gpu_rows(cases))
@@ -75,8 +74,8 @@ def show_headline(line: Document | None) -> None:
         if line and line[part]:
             e = line[part]
             show_lines(
-                f"Dense bf16/fp16 GPU rows without flags, {name}: {e['rows']} rows, median {percent(e['median'])}, mean {percent(e['mean'])}, "
-                f"90th percentile {percent(e['p90'])}"
+                f"Dense bf16/fp16 GPU rows without flags, {name}: {e['rows']} rows, median {percent(e['median'])}, "
+                f"mean {percent(e['mean'])}, 90th percentile {percent(e['p90'])}"
             )
 
 
@@ -84,6 +83,6 @@ def _show(d: dict[str, Any]) -> None:
     from dmodel.cli.rows import show_errors
 
     lines = [*d["by_source"], d["overall"]]
-    show_errors(lines, "|predicted / measured − 1| of step time; \"held out\" = the profile was not fitted on the row")
+    show_errors(lines, '|predicted / measured − 1| of step time; "held out" = the profile was not fitted on the row')
     show_headline(d["dense_16_bit_gpu_without_flags"])
     show_lines(f"{d['rows_used']} of {d['rows_read']} rows used; profiles: {', '.join(f'{n} ({k})' for n, k in d['profiles'].items())}")

@@ -15,8 +15,8 @@ from dmodel.types import InputError
 
 if TYPE_CHECKING:
     import numpy as np
-    from calibration.traces import Cases, TraceTable
 
+    from calibration.traces import Cases, TraceTable
     from dmodel.profiles import Profile
 
 Traces = Annotated[list[Path], typer.Argument(metavar="TRACES.csv…", help="Measured configurations, CSV or Parquet.")]
@@ -25,7 +25,9 @@ Base = Annotated[
 ]
 Out = Annotated[Path, typer.Option(metavar="PROFILE.json", help="Where to write the fitted profile.")]
 Seed = Annotated[int, typer.Option(help="Of the scattered starts and of the held-out groups.")]
-HoldOut = Annotated[float, typer.Option(metavar="SHARE", help="Share of the rows to keep out of the fit, by whole groups, and judge it on.")]
+HoldOut = Annotated[
+    float, typer.Option(metavar="SHARE", help="Share of the rows to keep out of the fit, by whole groups, and judge it on.")
+]
 
 
 def command(
@@ -33,7 +35,6 @@ def command(
 ) -> None:
     """Fit a profile to measured step times; what they do not determine stays where the base profile has it."""
     from calibration.traces import read, split, to_cases
-
     from dmodel import profiles
     from dmodel.cli.rows import report_problems
 
@@ -54,9 +55,12 @@ def command(
     profiles.save(fitted, out)
     say(f"wrote {out}")
     document = {
-        "profile": str(out), "base": {"name": base.name, "reason": reason}, "seed": seed, "seconds": time.perf_counter() - started,
+        "profile": str(out),
+        "base": {"name": base.name, "reason": reason},
+        "seed": seed,
+        "seconds": time.perf_counter() - started,
         **summary(table, cases, fitted),
-    }  # fmt: skip
+    }
     deliver(document, json, _show)
 
 
@@ -83,9 +87,7 @@ def base_for(cases: Cases, name: str | None) -> tuple[Profile, str]:
     return found[best][0], f"{found[best][1]}; nearest of {rows} of {len(cases)} rows"
 
 
-def fit_with_bar(
-    cases: Cases, base: Profile | None, seed: int, held_out: np.ndarray | None, name: str, **how: Any
-) -> Profile:
+def fit_with_bar(cases: Cases, base: Profile | None, seed: int, held_out: np.ndarray | None, name: str, **how: Any) -> Profile:
     """`calibration.fit.fit` with a progress bar on stderr."""
     from calibration.fit import fit
 
@@ -102,7 +104,6 @@ def summary(table: TraceTable, cases: Cases, fitted: Profile) -> Document:
     """What a fit used, left out and reached: rows, reasons, errors of fitted and of other rows, what the data determined."""
     from calibration.evaluate import evaluate, fitted_rows
     from calibration.predict import predict
-
     from dmodel.cli.evaluate import headline
     from dmodel.cli.rows import aside_by_source, errors_document, reasons
 
@@ -139,7 +140,9 @@ def _show(d: Document) -> None:
 
     show_errors([*d["by_source"], d["overall"]], "|predicted / measured − 1| of step time", d["set_aside_by_source"])
     show_headline(d["dense_16_bit_gpu_without_flags"])
-    rows = [(c["name"], f"{c['value']:.4g}", c["unit"], f"{c['prior_value']:g}", c["meaning"]) for c in d["coefficients"] if c["determined"]]
+    rows = [
+        (c["name"], f"{c['value']:.4g}", c["unit"], f"{c['prior_value']:g}", c["meaning"]) for c in d["coefficients"] if c["determined"]
+    ]
     title = f"Coefficients that the data determine ({len(rows)} of {len(d['coefficients'])}); the others lean on the base profile"
     show_table(title, ("name", "shared value", "unit", "prior", "meaning"), rows, right="shared value|prior")
     for flag, n in d["not_fitted_by_flag"].items():

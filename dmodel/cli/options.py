@@ -12,7 +12,8 @@ import typer
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else.")]
 Strict = Annotated[bool, typer.Option("--strict", help="Exit 1 when a row cannot be used or a plan does not fit.")]
 ProfileOption = Annotated[
-    str | None, typer.Option(metavar="NAME|FILE", help="Coefficients: a shipped profile or one that `dmodel fit` wrote; default: the nearest.")
+    str | None,
+    typer.Option(metavar="NAME|FILE", help="Coefficients: a shipped profile or one that `dmodel fit` wrote; default: the nearest."),
 ]
 TraceFiles = Annotated[list[Path] | None, typer.Argument(metavar="TRACES.csv…", help="Measured configurations, CSV or Parquet.")]
 

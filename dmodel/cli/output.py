@@ -18,7 +18,21 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
-__all__ = ["Document", "console", "deliver", "digits", "gib", "percent", "plain", "progress", "say", "seconds", "show_lines", "show_table", "stop"]
+__all__ = [
+    "Document",
+    "console",
+    "deliver",
+    "digits",
+    "gib",
+    "percent",
+    "plain",
+    "progress",
+    "say",
+    "seconds",
+    "show_lines",
+    "show_table",
+    "stop",
+]
 
 Document = dict[str, Any]
 """What a command has to say, as plain data; `--json` prints it, people see it as tables."""
@@ -99,6 +113,10 @@ def progress() -> Progress:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     return Progress(
-        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f} %"), TextColumn("{task.fields[note]}"),
-        TimeElapsedColumn(), console=Console(stderr=True),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:3.0f} %"),
+        TextColumn("{task.fields[note]}"),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
     )

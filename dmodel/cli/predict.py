@@ -32,7 +32,7 @@ def command(traces: Traces = None, *, out: Out = None, strict: Strict = False, j
 
 def _one_plan(job: Job, degrees: Degrees, strict: bool, json: bool) -> None:
     from dmodel.cli.answer import answer, show_answer
-    from dmodel.cli.question import plan, plan_document, setting, short
+    from dmodel.cli.question import plan, plan_document, setting, short, title
 
     asked = setting(job)
     chosen, assumed = plan(asked, degrees)
@@ -40,7 +40,7 @@ def _one_plan(job: Job, degrees: Degrees, strict: bool, json: bool) -> None:
     document = {**asked.document(), "plan": plan_document(chosen), **answer(asked, chosen), "assumptions": assumed}
 
     def show(d: Document) -> None:
-        show_lines(f"{d['model']}, {d['seq_len']} tokens, batch {d['global_batch']}, on {d['devices']} × {d['accelerator']} ({d['system']}): {short(d['plan'])}", "")
+        show_lines(f"{title(d)}: {short(d['plan'])}", "")
         show_answer(d)
         show_lines(f"Assumed: {'; '.join(d['assumptions'])}")
 
@@ -52,7 +52,9 @@ def _one_plan(job: Job, degrees: Degrees, strict: bool, json: bool) -> None:
 
 def _refuse_plan_options(job: Job, degrees: Degrees) -> None:
     """With a trace file the rows say what to predict: options that would be ignored are a mistake."""
-    given = [n for record in (job, degrees) for n, value in record._asdict().items() if value != record._field_defaults[n] and n != "profile"]
+    given = [
+        n for record in (job, degrees) for n, value in record._asdict().items() if value != record._field_defaults[n] and n != "profile"
+    ]
     if given:
         names = ", ".join(f"--{n.replace('_', '-')}" for n in given)
         raise InputError(f"{names}: a trace file says this row by row; leave the option out, or the file")
@@ -60,7 +62,6 @@ def _refuse_plan_options(job: Job, degrees: Degrees) -> None:
 
 def _rows(path: Path, profile: str | None, out: Path | None, strict: bool, json: bool) -> None:
     from calibration.traces import read, write
-
     from dmodel.cli.rows import predicted, report_problems
 
     table = read(path, require_time=False)
@@ -91,12 +92,26 @@ def _row_documents(cases: Any, columns: dict[str, np.ndarray]) -> list[Document]
 
     labels = cases.labels
     fixed = [
-        {"file": f, "line": n, "model": m, "accelerator": a, "devices": int(d), "measured_step_time_s": None if np.isnan(t) else t, "assumptions": s}
+        {
+            "file": f,
+            "line": n,
+            "model": m,
+            "accelerator": a,
+            "devices": int(d),
+            "measured_step_time_s": None if np.isnan(t) else t,
+            "assumptions": s,
+        }
         for f, n, m, a, d, t, s in zip(
-            labels.file.tolist(), labels.line.tolist(), labels.model.tolist(), labels.accelerator.tolist(), labels.n_accel.tolist(),
-            labels.step_time_s.tolist(), labels.assumptions.tolist(), strict=True,
+            labels.file.tolist(),
+            labels.line.tolist(),
+            labels.model.tolist(),
+            labels.accelerator.tolist(),
+            labels.n_accel.tolist(),
+            labels.step_time_s.tolist(),
+            labels.assumptions.tolist(),
+            strict=True,
         )
-    ]  # fmt: skip
+    ]
     lists = {name: list(values) for name, values in columns.items()}
     return [{**row, **{name: lists[name][i] for name in lists}} for i, row in enumerate(fixed)]
 
@@ -111,9 +126,19 @@ def _show_rows(d: Document) -> None:
         measured = r["measured_step_time_s"]
         error = "" if measured is None else f"{100 * (r['predicted_step_time_s'] / measured - 1):+.1f} %"
         rows.append(
-            (r["line"], r["model"], r["accelerator"], r["devices"], "" if measured is None else seconds(measured), seconds(r["predicted_step_time_s"]),
-             error, percent(r["mfu"]), gib(r["headroom_bytes"]), r["profile"])
-        )  # fmt: skip
+            (
+                r["line"],
+                r["model"],
+                r["accelerator"],
+                r["devices"],
+                "" if measured is None else seconds(measured),
+                seconds(r["predicted_step_time_s"]),
+                error,
+                percent(r["mfu"]),
+                gib(r["headroom_bytes"]),
+                r["profile"],
+            )
+        )
     header = ("line", "model", "accelerator", "devices", "measured", "predicted", "error", "MFU", "headroom", "profile")
     show_table(f"{d['file']}: {d['rows_used']} rows", header, rows, right="line|devices|measured|predicted|error|MFU|headroom")
     if len(d["rows"]) > SHOWN:

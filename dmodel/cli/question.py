@@ -118,17 +118,23 @@ def settings(job: Setting, attention: str = "flash") -> tuple[Plan, list[str]]:
     Gradients are reduced in fp32 by the stacks of the Megatron family, unless they train in fp16; elsewhere in 2 bytes: as traces are read.
     """
     import numpy as np
+
     from calibration.traces.rows import OPERAND_BYTES
     from calibration.traces.schema import base_precision
     from calibration.traces.sharding import MEGATRON_FAMILY
-
     from dmodel.plan import Plan
 
     flash = choice("attention", attention, ("flash", "none")) == "flash"
     operand = OPERAND_BYTES[choice("precision", base_precision(job.precision), tuple(OPERAND_BYTES))]
     reduce_bytes = 4.0 if job.stack.lower().startswith(MEGATRON_FAMILY) and job.precision != "fp16" else 2.0
-    shared = {"flash": float(flash), "operand_bytes": operand, "low_precision": float(operand < 2.0), "reduce_bytes": reduce_bytes}
-    plan = Plan(dp=1.0, global_batch=1.0, **{k: np.float64(v) for k, v in shared.items()})
+    plan = Plan(
+        dp=1.0,
+        global_batch=1.0,
+        flash=np.float64(flash),
+        operand_bytes=np.float64(operand),
+        low_precision=np.float64(operand < 2.0),
+        reduce_bytes=np.float64(reduce_bytes),
+    )
     return plan, [f"gradients reduced in {reduce_bytes:g} bytes", "16-bit weights, fp32 gradients, fp32 master weight and two moments"]
 
 
@@ -168,6 +174,11 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         "schedule": plan.schedule,
         "attention": "flash" if plan.flash else "none",
     }
+
+
+def title(d: dict[str, Any]) -> str:
+    """A job in one line, from its document."""
+    return f"{d['model']}, {d['seq_len']} tokens, batch {d['global_batch']}, on {d['devices']} × {d['accelerator']} ({d['system']})"
 
 
 def _integer(x: float) -> int | float:

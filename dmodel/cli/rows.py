@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from calibration.evaluate import Errors, Evaluation, Line
     from calibration.predict import Predictions
     from calibration.traces import Cases, TraceTable
-
     from dmodel.profiles import Profile
 
 SAID = 10
@@ -39,7 +38,6 @@ def predicted(table: TraceTable, profile: str | None) -> tuple[Cases, Prediction
     """Cases of the usable rows, their predictions, and the predictions as columns of a trace file."""
     from calibration.predict import predict
     from calibration.traces import to_cases
-
     from dmodel import profiles
     from dmodel.step import TERMS
 
@@ -58,7 +56,7 @@ def predicted(table: TraceTable, profile: str | None) -> tuple[Cases, Prediction
 
 
 def errors_document(evaluation: Evaluation) -> list[Document]:
-    """Errors by source, and last the overall ones: `{source, fitted, held_out, all}`, each null or `{rows, median, mean, p90, max, bias}`."""
+    """Errors by source, the overall ones last: `{source, fitted, held_out, all}`, each null or `{rows, median, mean, p90, max, bias}`."""
     return [_line(line) for line in (*evaluation.by_source, evaluation.overall)]
 
 
@@ -109,6 +107,13 @@ def reasons(table: TraceTable) -> list[Document]:
         groups.setdefault(re.sub(r"'[^']*'|\b\d[\d.]*\b", "…", problem.reason), []).append(problem)
     found = [{"reason": p[0].reason, "rows": len(p), "example": f"{p[0].file}:{p[0].line}"} for p in groups.values()]
     return sorted(found, key=lambda d: -d["rows"])
+
+
+def show_reasons(found: Sequence[Document]) -> None:
+    """Table of why rows were set aside."""
+    if found:
+        rows = [(d["rows"], d["reason"], d["example"].rpartition("/")[2]) for d in found]
+        show_table("Rows set aside", ("rows", "reason (of the first such row)", "first row"), rows, right="rows")
 
 
 def fitted_mask(cases: Cases, used: Sequence[Profile]) -> Any:

@@ -56,13 +56,15 @@ def show_elasticities(d: Document, top: int) -> None:
     show_table(title, ("input", "group", "at (SI)", "elasticity"), rows, right="at (SI)|elasticity")
     rest = len(large) - len(shown)
     more = f"{rest} smaller ones not shown (--top 0 shows all); " if rest else ""
-    show_lines(f"{more}{len(d['elasticities']) - len(large)} below {LEAST:g}; {len(d['left_out'])} switches, zeros and infinities have none.")
+    show_lines(
+        f"{more}{len(d['elasticities']) - len(large)} below {LEAST:g}; {len(d['left_out'])} switches, zeros and infinities have none."
+    )
 
 
 def _show(d: Document, top: int) -> None:
-    from dmodel.cli.question import short
+    from dmodel.cli.question import short, title
 
-    show_lines(f"{d['model']} on {d['devices']} × {d['accelerator']} ({d['system']}): {short(d['plan'])}; {d['output']} = {digits(d['value'], 4)}")
+    show_lines(f"{title(d)}: {short(d['plan'])}; {d['output']} = {digits(d['value'], 4)}")
     show_elasticities(d, top)
     if d["output"] == "step_time":
         show_lines(f"Σ rates − Σ times = {d['sum_rates_minus_sum_times']:.9f} (−1 by dimension).")

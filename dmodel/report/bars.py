@@ -73,10 +73,15 @@ def _stack(axes: Axes, row: int, bar: Bar, longest: float) -> set[str]:
         axes.barh(row, width, left=left, height=0.66, color=GROUPS[name][0], edgecolor="white", linewidth=0.6)
         if width >= INSIDE * longest:
             dark = GROUPS[name][0] in (style.BLUE, style.VERMILLION, style.GREEN)
-            axes.text(left + width / 2, row, f"{width:#.2g}".rstrip("."), ha="center", va="center", fontsize=7.5, color="white" if dark else style.INK)
+            axes.text(left + width / 2, row, _short(width), ha="center", va="center", fontsize=7.5, color="white" if dark else style.INK)
         left += width
     axes.text(left + 0.012 * longest, row, f"{left:#.3g} s   {bar.remark}", va="center", fontsize=8.5)
     return used
+
+
+def _short(x: float) -> str:
+    """Two digits, three from 10 on."""
+    return f"{x:.3g}" if x >= 10.0 else f"{x:#.2g}"
 
 
 def _legend(figure: Figure, used: set[str]) -> None:

@@ -8,7 +8,8 @@ from html import escape
 STYLE = """
 :root { --ink: #222; --soft: #5f5f5f; --line: #d9d9d9; --accent: #0072b2; }
 * { box-sizing: border-box; }
-body { margin: 0; color: var(--ink); background: #fff; font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", sans-serif; }
+body { margin: 0; color: var(--ink); background: #fff;
+  font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", sans-serif; }
 main { max-width: 60rem; margin: 0 auto; padding: 2.5rem 1.5rem 4rem; }
 h1 { font-size: 1.9rem; line-height: 1.2; margin: 0 0 .4rem; letter-spacing: -.01em; }
 h2 { font-size: 1.3rem; margin: 3rem 0 .6rem; padding-top: 1rem; border-top: 1px solid var(--line); }
@@ -38,7 +39,11 @@ details summary { cursor: pointer; color: var(--accent); }
 def page(title: str, *parts: str) -> str:
     """A whole page."""
     head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1"><title>{escape(title)}</title>'
-    return f'<!doctype html>\n<html lang="en"><head>{head}<style>{STYLE}</style></head>\n<body><main>\n' + "\n".join(parts) + "\n</main></body></html>\n"
+    return (
+        f'<!doctype html>\n<html lang="en"><head>{head}<style>{STYLE}</style></head>\n<body><main>\n'
+        + "\n".join(parts)
+        + "\n</main></body></html>\n"
+    )
 
 
 def heading(text: str, level: int = 2) -> str:

@@ -20,10 +20,10 @@ Document = Mapping[str, Any]
 TITLE = "dmodel: step time of distributed training, predicted, designed, explained"
 
 LIMITS = (
-    "Not modelled: failures and restarts, input pipelines, uneven sequence lengths, congestion by other jobs, and kernels that change with the "
-    "shape. The model is smooth where kernels have tile and wave steps.",
-    "Memory is counted, not measured: allocator fragmentation is left out, and 2.5 GiB are reserved for the context and communication buffers.",
-    "Power uses assumed shares of arithmetic, memory and network; prices are rounded public list prices. Read energy and cost to within tens of per cent.",
+    "Not modelled: failures and restarts, input pipelines, uneven sequence lengths, congestion by other jobs, and kernels that change "
+    "with the shape. The model is smooth where kernels have tile and wave steps.",
+    "Memory is counted, not measured: allocator fragmentation is left out, and 2.5 GiB are reserved for context and buffers.",
+    "Power uses assumed shares of arithmetic, memory and network; prices are rounded public list prices: energy and cost are rough.",
     "A plan far from every measured one is an extrapolation: its error is not the error of the tables above.",
 )
 
@@ -53,12 +53,35 @@ def _wrapped(label: str, width: int = 30) -> str:
     return label if cut < 0 else label[:cut] + "\n" + label[cut + 3 :]
 
 
+WORDS = {
+    "model.seq_len": "sequence length",
+    "model.n_layers": "layers",
+    "model.d_model": "width of the model",
+    "model.d_ff": "width of the MLP",
+    "model.n_heads": "heads",
+    "model.n_kv_heads": "KV heads",
+    "model.head_dim": "size of a head",
+    "model.vocab": "vocabulary",
+    "plan.dp": "data parallelism, dp",
+    "plan.tp": "tensor parallelism, tp",
+    "plan.pp": "pipeline stages, pp",
+    "plan.cp": "context parallelism, cp",
+    "chip.flops_per_s": "peak FLOP/s, matmuls",
+    "chip.attention_flops_per_s": "peak FLOP/s, attention",
+    "chip.hbm_bytes_per_s": "memory bandwidth",
+    "chip.kernel_latency_s": "kernel latency",
+}
+"""Inputs in the words of a chart."""
+
+
 def _readable(name: str) -> str:
-    """`network.bytes_per_s[NVLink 4]` → `NVLink 4 bytes/s`."""
-    record, _, field = name.partition(".")
-    field, _, level = field.partition("[")
-    words = field.replace("_per_s", "/s").replace("_", " ").removesuffix(" s")
-    return f"{level[:-1]} {words}" if level else f"{words} (coefficient)" if record == "coefficients" else words
+    """`network.bytes_per_s[NVLink 4]` → `bandwidth of NVLink 4`, `coefficients.launch` → `coefficient launch`."""
+    if name in WORDS:
+        return WORDS[name]
+    record, _, rest = name.partition(".")
+    field, _, level = rest.partition("[")
+    words = {"bytes_per_s": "bandwidth", "latency_s": "latency"}.get(field, field).replace("_", " ")
+    return f"{words} of {level[:-1]}" if level else f"coefficient {words}" if record == "coefficients" else words
 
 
 def write(d: Document, out: Path) -> list[Path]:
@@ -81,8 +104,14 @@ def _opening(d: Document) -> str:
     fit, best = d["fit"], d["design"]["exact"][0] if d["design"]["exact"] else None
     held = (fit["dense_16_bit_gpu_without_flags"] or {}).get("held_out") or fit["overall"]["held_out"]
     tiles = [
-        (percent(fit["overall"]["held_out"]["median"]), f"median error on {fit['overall']['held_out']['rows']} rows that the fit never saw, all kinds"),
-        (percent(held["median"]), f"the same for dense bf16/fp16 GPU rows without flags ({held['rows']} rows; mean {percent(held['mean'])})"),
+        (
+            percent(fit["overall"]["held_out"]["median"]),
+            f"median error on {fit['overall']['held_out']['rows']} rows that the fit never saw, all kinds",
+        ),
+        (
+            percent(held["median"]),
+            f"the same for dense bf16/fp16 GPU rows without flags ({held['rows']} rows; mean {percent(held['mean'])})",
+        ),
         (str(d["data"]["rows_fitted"]), f"published measurements fitted in {fit['seconds']:.0f} s, of {d['data']['rows_read']} read"),
     ]
     if best:
@@ -91,21 +120,37 @@ def _opening(d: Document) -> str:
         "A model of one training step, fitted to published measurements, judged on measurements kept out of the fit, "
         "and then asked for the best plan and for what that plan depends on."
     )
-    quick = [html.paragraph("Quick run: a part of the rows and a short fit, to try the program; its errors are larger than those of the full run.")]
-    return "\n".join([html.heading("Step time of distributed training", 1), html.paragraph(lead, "lead"), *(quick if d["quick"] else []), html.tiles(tiles)])
+    quick = [
+        html.paragraph(
+            "Quick run: a part of the rows and a short fit, to try the program; its errors are larger than those of the full run."
+        )
+    ]
+    return "\n".join(
+        [
+            html.heading("Step time of distributed training", 1),
+            html.paragraph(lead, "lead"),
+            *(quick if d["quick"] else []),
+            html.tiles(tiles),
+        ]
+    )
 
 
 def _errors(d: Document, uri: str) -> str:
     fit, data = d["fit"], d["data"]
     lines = [*fit["by_source"], fit["overall"]]
-    rows = [[line["source"], _aside(line["source"], data["set_aside_by_source"]), *_cells(line["fitted"]), *_cells(line["held_out"])] for line in lines]
+    rows = [
+        [line["source"], _aside(line["source"], data["set_aside_by_source"]), *_cells(line["fitted"]), *_cells(line["held_out"])]
+        for line in lines
+    ]
     names = ("rows", "median", "mean", "p90")
     header = ["source", "set aside", *(f"fitted {n}" for n in names), *(f"held-out {n}" for n in names)]
     words = (
-        f"About {percent(fit['hold_out'], 0)} of the rows were held out by whole groups (model, accelerator, devices), so that no near copy of a "
-        "held-out row was fitted. Errors are |predicted / measured − 1| of the step time."
+        f"About {percent(fit['hold_out'], 0)} of the rows were held out by whole groups (model, accelerator, devices), so that no near "
+        "copy of a held-out row was fitted. Errors are |predicted / measured − 1| of the step time."
     )
-    caption = "Every usable row. The line is equality, the grey band ±10 %; below, the error of each row, points beyond the scale at its edge."
+    caption = (
+        "Every usable row. The line is equality, the grey band ±10 %; below, the error of each row, points beyond the scale at its edge."
+    )
     return "\n".join(
         [
             html.heading("Predicted against measured"),
@@ -119,13 +164,25 @@ def _errors(d: Document, uri: str) -> str:
 
 def _coefficients(fit: Document) -> str:
     rows = [
-        (c["name"], f"{c['value']:.4g}", c["unit"], f"{c['prior_value']:g}", f"{c['standard_error']:.2g}", "yes" if c["determined"] else "no", c["meaning"])
+        (
+            c["name"],
+            f"{c['value']:.4g}",
+            c["unit"],
+            f"{c['prior_value']:g}",
+            f"{c['standard_error']:.2g}",
+            "yes" if c["determined"] else "no",
+            c["meaning"],
+        )
         for c in fit["coefficients"]
     ]
     header = ("coefficient", "shared value", "unit", "prior", "std. error*", "determined", "meaning")
-    note = "* of the logarithm (of the logit for shares). \"Determined\": the data cut the prior's width at least by half; the others lean on the prior."
+    note = (
+        '* of the logarithm (of the logit for shares). "Determined": the data cut the width of the prior at least by half; '
+        "the others lean on the prior."
+    )
     return html.folded(
-        f"The {len(rows)} coefficients, {len(fit['determined'])} of them determined by the data", html.table(header, rows, (0, 2, 5, 6)) + html.paragraph(note)
+        f"The {len(rows)} coefficients, {len(fit['determined'])} of them determined by the data",
+        html.table(header, rows, (0, 2, 5, 6)) + html.paragraph(note),
     )
 
 
@@ -143,8 +200,13 @@ def _data(d: Document) -> str:
     data = d["data"]
     sources = [(s["source"], s["rows"], s["license"], s["url"] + (f" and {s['more']} more" if s["more"] else "")) for s in data["sources"]]
     reasons = [(r["rows"], r["reason"], r["example"]) for r in data["reasons"]]
-    flags = [f"{n} rows flagged {flag}: judged above, not fitted (no mechanism in the model)" for flag, n in data["not_fitted_by_flag"].items()]
-    words = f"{data['rows_read']} rows read from the shipped table, {data['rows_used']} usable, {data['rows_read'] - data['rows_used']} set aside. Each figure keeps its citation and licence:"
+    flags = [
+        f"{n} rows flagged {flag}: judged above, not fitted (no mechanism in the model)" for flag, n in data["not_fitted_by_flag"].items()
+    ]
+    words = (
+        f"{data['rows_read']} rows read from the shipped table, {data['rows_used']} usable, {data['rows_read'] - data['rows_used']} set "
+        "aside. Each figure keeps its citation and licence:"
+    )
     assumptions = [(a["rows"], a["assumption"]) for a in data["assumptions"]]
     return "\n".join(
         [
@@ -163,7 +225,15 @@ def _design(d: Document, uri: str) -> str:
     found = d["design"]
     plans = [(f"exact {i + 1}", p) for i, p in enumerate(found["exact"])] + ([("gradient", found["gradient"])] if found["gradient"] else [])
     rows = [
-        (name, p["label"], seconds(p["step_time_s"]), percent(p["mfu"]), digits(p["tokens_per_s"]), gib(p["memory_bytes_per_device"]), gib(p["headroom_bytes"]))
+        (
+            name,
+            p["label"],
+            seconds(p["step_time_s"]),
+            percent(p["mfu"]),
+            digits(p["tokens_per_s"]),
+            gib(p["memory_bytes_per_device"]),
+            gib(p["headroom_bytes"]),
+        )
         for name, p in plans
     ]
     header = ("search", "plan", "step", "MFU", "tokens/s", "memory", "headroom")
@@ -172,25 +242,37 @@ def _design(d: Document, uri: str) -> str:
             html.heading(f"The best plan: {found['question']}"),
             html.paragraph(found["words"]),
             html.table(header, rows, (0, 1)),
-            html.figure(uri, "Stacked bars of step time by cause", "Seconds of one step by cause; exposed communication is what nothing hides."),
-            html.paragraph(f"Coefficients: {found['coefficients']}. MFU counts 6N + 12Lhs FLOPs for a token. Memory is that of the fullest device."),
+            html.figure(
+                uri, "Stacked bars of step time by cause", "Seconds of one step by cause; exposed communication is what nothing hides."
+            ),
+            html.paragraph(
+                f"Coefficients: {found['coefficients']}. MFU counts 6N + 12Lhs FLOPs for a token. Memory is that of the fullest device."
+            ),
         ]
     )
 
 
 def _sensitivity(d: Document, uri: str) -> str:
     found = d["sensitivity"]
-    rows = [(e["name"], e["group"], f"{digits(e['at'], 4)}", f"{e['elasticity']:+.4f}") for e in found["elasticities"] if abs(e["elasticity"]) >= 5e-4]
+    rows = [
+        (e["name"], e["group"], f"{digits(e['at'], 4)}", f"{e['elasticity']:+.4f}")
+        for e in found["elasticities"]
+        if abs(e["elasticity"]) >= 5e-4
+    ]
     words = (
-        f"Elasticities of the step time of the best exact plan ({found['label']}), all from one gradient: by how many per cent it changes when one input "
-        "grows by 1 % and all others stay. Degrees count as independent: more `dp` here means more devices."
+        f"Elasticities of the step time of the best exact plan ({found['label']}), all from one gradient: by how many per cent "
+        "it changes when one input grows by 1 % and all others stay. Degrees count as independent: more `dp` here means more devices."
     )
-    check = f"Check: Σ elasticities of rates − Σ elasticities of times = {found['sum_rates_minus_sum_times']:.9f}; by dimension it must be −1."
+    check = (
+        f"Check: Σ elasticities of rates − Σ elasticities of times = {found['sum_rates_minus_sum_times']:.9f}; by dimension it must be −1."
+    )
     return "\n".join(
         [
             html.heading("What that plan depends on"),
             html.paragraph(words),
-            html.figure(uri, "Tornado chart of elasticities", "The largest elasticities; bars to the left shorten the step when the input grows."),
+            html.figure(
+                uri, "Tornado chart of elasticities", "The largest elasticities; bars to the left shorten the step when the input grows."
+            ),
             html.paragraph(check),
             html.folded("All elasticities", html.table(("input", "group", "at (SI units)", "elasticity"), rows, (0, 1))),
         ]
@@ -210,6 +292,8 @@ def _closing(d: Document) -> str:
             html.bullets(LIMITS),
             html.heading("Next: your own measurements"),
             html.code(steps),
-            html.paragraph(f"Seed {d['fit']['seed']}; {versions}; {d['seconds']:.0f} s in all. The numbers behind this page: `demo.json`, beside it."),
+            html.paragraph(
+                f"Seed {d['fit']['seed']}; {versions}; {d['seconds']:.0f} s in all. The numbers behind this page: `demo.json`, beside it."
+            ),
         ]
     )

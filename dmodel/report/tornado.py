@@ -31,12 +31,19 @@ def tornado(items: Sequence[Elasticity], output: str = "step time", most: int = 
     for row, item in enumerate(shown):
         axes.barh(row, item.value, height=0.7, color=COLOURS.get(item.group, OTHER))
         side = 1.0 if item.value >= 0.0 else -1.0
-        axes.text(item.value + side * 0.015 * widest, row, f"{item.value:+.3f}".replace("-", "−"), va="center", ha="left" if side > 0 else "right", fontsize=8)
+        axes.text(
+            item.value + side * 0.015 * widest,
+            row,
+            f"{item.value:+.3f}".replace("-", "−"),
+            va="center",
+            ha="left" if side > 0 else "right",
+            fontsize=8,
+        )
     axes.set_yticks(range(len(shown)), [i.name for i in shown])
     axes.axvline(0.0, color=style.GREY, linewidth=0.8)
     axes.invert_yaxis()
     low, high = min([0.0] + [i.value for i in shown]), max([0.0] + [i.value for i in shown])
-    axes.set(xlim=(low - 0.2 * widest, high + 0.2 * widest), xlabel=f"change of the {output} when the input grows by 1 % [%]")
+    axes.set(xlim=(low - 0.26 * widest, high + 0.2 * widest), xlabel=f"change of the {output} when the input grows by 1 % [%]")
     axes.spines["left"].set_visible(False)
     axes.tick_params(axis="y", length=0)
     axes.set_title(f"What the {output} depends on")

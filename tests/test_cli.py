@@ -1,0 +1,396 @@
+"""The shell: one JSON document on stdout, exit codes 0 / 1 / 2, one clear message for every mistake, answers that agree with each other."""
+
+import csv
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+from typer.testing import CliRunner
+
+from dmodel import profiles
+from dmodel.cli import app
+from dmodel.counts import CONVENTIONS
+from dmodel.step import TERMS
+
+ROOT = Path(__file__).parents[1]
+JOB = "--system H100-DGX --devices 64 --model llama-2-7b --seq-len 4096 --global-batch 128 --profile prior"
+PLAN = f"{JOB} --micro-batch 2 --tp 4 --pp 2"
+TOO_LARGE = "--system A100-DGX --devices 8 --model gpt-3-175b --global-batch 8 --tp 8 --profile prior"
+ROW = {
+    "source": "test", "stack": "megatron-lm", "model": "llama-2-7b", "n_layers": "32", "d_model": "4096", "d_ff": "11008",
+    "gated_mlp": "1", "n_heads": "32", "n_kv_heads": "32", "vocab": "32000", "seq_len": "4096", "accelerator": "H100-80GB",
+    "n_accel": "64", "precision": "bf16", "attention": "flash", "recompute": "none", "dp": "8", "zero_stage": "1", "tp": "4", "pp": "2",
+    "micro_batch": "2", "global_batch": "128", "step_time_s": "3.5",
+}  # fmt: skip
+
+
+OPTAX = jax.numpy_dtype_promotion("standard")
+"""optax raises floats to integer powers, which the tests' strict promotion forbids."""
+
+
+def table(folder: Path, *changes: dict[str, str], drop: str = "") -> Path:
+    """A trace file: the good row, changed by each dict."""
+    path = folder / "traces.csv"
+    with path.open("w", newline="") as file:
+        out = csv.DictWriter(file, [c for c in ROW if c != drop], extrasaction="ignore")
+        out.writeheader()
+        out.writerows({**ROW, **change} for change in changes)
+    return path
+
+
+def run(*parts: object, code: int = 0):
+    """Run a command in this process; words of a string are arguments of their own."""
+    words = [w for part in parts for w in (part.split() if isinstance(part, str) else [str(part)])]
+    result = CliRunner().invoke(app, words)
+    assert result.exception is None or isinstance(result.exception, SystemExit), repr(result.exception)
+    assert result.exit_code == code, result.stderr
+    return result
+
+
+def document(*parts: object, code: int = 0):
+    """The JSON document of a command: all of stdout, and strict (no NaN, no infinity)."""
+
+    def refuse(constant: str):
+        raise AssertionError(f"{constant} in the document")
+
+    return json.loads(run(*parts, "--json", code=code).stdout, parse_constant=refuse)
+
+
+BAD = {
+    "unknown system": (f"{PLAN} --system H100-DGY", "H100-DGX"),
+    "unknown model": (f"{PLAN} --model llama-3-71b", "llama-3-70b"),
+    "unknown profile": (f"{PLAN} --profile priors", "prior"),
+    "unknown precision": (f"{PLAN} --precision fp7", "bf16"),
+    "precision the chip lacks": (f"{PLAN} --system A100-DGX --precision fp8", "bf16"),
+    "missing options": ("--system H100-DGX --tp 2", "--devices, --model, --global-batch"),
+    "degrees do not multiply": (f"{PLAN} --dp 4", "64"),
+    "degrees do not divide the devices": (f"{JOB} --tp 4 --pp 3", "does not divide the 64 devices"),
+    "tp does not divide the heads": (f"{JOB} --tp 64", "divides the attention heads"),
+    "pp does not divide the layers": (f"{JOB} --pp 64", "divides the layers"),
+    "dp does not divide the batch": (f"{JOB} --micro-batch 3", "divides the global batch"),
+    "zero devices": (f"{PLAN} --devices 0", "--devices: expected an integer from 1"),
+    "negative batch": (f"{PLAN} --global-batch -8", "--global-batch: expected an integer from 1"),
+    "zero tp": (f"{PLAN} --tp 0", "--tp: expected an integer from 1"),
+    "not a number": (f"{PLAN} --tp nan", "--tp"),
+    "text": (f"{PLAN} --devices many", "--devices"),
+    "unknown recompute": (f"{PLAN} --recompute some", "none, selective, full"),
+    "unknown schedule": (f"{PLAN} --schedule zigzag", "1f1b"),
+    "stage out of range": (f"{PLAN} --zero 4", "ZeRO stage"),
+    "sharding nothing": (f"{PLAN} --zero 0 --shard 4", "ZeRO stage 0"),
+    "out without a file": (f"{PLAN} --out x.csv", "trace file"),
+    "unknown option": (f"{PLAN} --typo 1", "--typo"),
+}
+
+
+@pytest.mark.parametrize("command", ["predict", "sensitivity"])
+@pytest.mark.parametrize("case", BAD)
+def test_bad_plans_end_with_2_and_say_what_to_do(command, case):
+    options, says = BAD[case]
+    if command == "sensitivity" and case == "out without a file":
+        pytest.skip("sensitivity has no --out")
+    result = run(command, options, "--json", code=2)
+    assert result.stdout == ""
+    assert says in result.stderr.replace("\n", " ")
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("design --method guess " + JOB, "exact, gradient, both"),
+        ("design --top 0 " + JOB, "at least 1"),
+        ("design " + JOB.replace("64", "0"), "expected an integer from 1"),
+        ("sensitivity --output speed " + PLAN, "step_time"),
+        ("catalog planets", "chips, systems, models, profiles"),
+        ("catalog chips H101", "H100"),
+        ("catalog profiles best", "prior"),
+        ("fit nowhere.csv --out p.json", "no such file"),
+        ("evaluate nowhere.csv", "no such file"),
+        ("predict nowhere.csv", "no such file"),
+        ("fit", "TRACES"),
+        ("conquer", "conquer"),
+    ],
+)
+def test_other_bad_usage_ends_with_2(options, says):
+    result = run(options, "--json", code=2)
+    assert result.stdout == ""
+    assert says in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+BAD_FILES = {
+    "empty": ("", "the file is empty"),
+    "header only": (",".join(ROW) + "\n", "no rows"),
+    "missing columns": ("model,step_time_s\nx,1\n", "missing columns: n_layers"),
+    "binary": ("a,b\0\n", "not a text file"),
+}
+
+
+@pytest.mark.parametrize("command", ["predict", "evaluate", "fit"])
+@pytest.mark.parametrize("case", BAD_FILES)
+def test_bad_files_end_with_2(tmp_path, command, case):
+    content, says = BAD_FILES[case]
+    path = tmp_path / "traces.csv"
+    path.write_text(content)
+    out = f"--out {tmp_path / 'p.json'}" if command == "fit" else ""
+    result = run(command, path, out, "--json", code=2)
+    assert result.stdout == "" and says in result.stderr and str(path) in result.stderr
+
+
+BAD_CELLS = {
+    "zero": ({"n_layers": "0"}, "n_layers: expected 1 or more, got 0"),
+    "negative": ({"step_time_s": "-1"}, "step_time_s: expected a positive number"),
+    "NaN": ({"step_time_s": "nan"}, "step_time_s: expected a finite number"),
+    "text": ({"global_batch": "many"}, "global_batch: expected a plain number, got 'many'"),
+    "unknown accelerator": ({"accelerator": "H101-80GB"}, "H100-80GB"),
+    "degrees": ({"dp": "4"}, "degrees do not multiply"),
+    "heads": ({"tp": "64", "dp": "1", "pp": "1"}, "does not divide n_heads"),
+    "batch": ({"global_batch": "100"}, "not divisible by dp·micro_batch"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_CELLS)
+def test_unusable_rows_are_reported_with_file_line_and_reason(tmp_path, case):
+    change, says = BAD_CELLS[case]
+    path = table(tmp_path, {}, change)
+    result = run("evaluate --profile prior", path)
+    assert f"{path}:3: " in result.stderr and says in result.stderr and "1 of 2 rows set aside" in result.stderr
+    run("evaluate --profile prior --strict", path, code=1)
+
+
+def test_no_usable_row_is_bad_input(tmp_path):
+    result = run("evaluate --json", table(tmp_path, {"n_layers": "0"}), code=2)
+    assert result.stdout == "" and "no usable row" in result.stderr
+
+
+@pytest.mark.parametrize("damage", ["truncated", "version", "missing", "nan", "not a profile"])
+def test_damaged_profiles_end_with_2(tmp_path, damage):
+    path = tmp_path / "p.json"
+    profiles.save(profiles.load("prior"), path)
+    content = json.loads(path.read_text())
+    if damage == "truncated":
+        path.write_text(path.read_text()[:500])
+    else:
+        content |= {"version": 99} if damage == "version" else {"format": "x"} if damage == "not a profile" else {}
+        if damage == "missing":
+            del content["center"]
+        if damage == "nan":
+            content["center"]["launch"] = math.nan
+        path.write_text(json.dumps(content))
+    result = run("predict", PLAN.replace("prior", str(path)), "--json", code=2)
+    assert result.stdout == "" and str(path) in result.stderr
+
+
+def test_one_plan_adds_up():
+    d = document("predict", PLAN)
+    assert list(d["breakdown"]) == [f"{term}_s" for term in TERMS]
+    assert sum(d["breakdown"].values()) == pytest.approx(d["step_time_s"], rel=1e-12)
+    assert sum(d["memory"].values()) == pytest.approx(d["memory_bytes_per_device"], rel=1e-12)
+    assert d["headroom_bytes"] == pytest.approx(d["device_memory_bytes"] - d["memory_bytes_per_device"])
+    assert d["tokens_per_s"] == pytest.approx(128 * 4096 / d["step_time_s"])
+    assert list(d["mfu"]) == list(CONVENTIONS)
+    assert d["mfu"]["6N"] < d["mfu"]["6N+6Lhs"] < d["mfu"]["6N+12Lhs"] < 1.0
+    assert d["plan"]["dp"] == 8 and d["plan"]["sp"] is True and d["profile"]["name"] == "prior"
+
+
+def test_options_change_the_answer_the_right_way():
+    base, full, unfused = (document("predict", PLAN, more) for more in ("", "--recompute full", "--attention none"))
+    assert full["step_time_s"] > base["step_time_s"] and full["memory_bytes_per_device"] < base["memory_bytes_per_device"]
+    assert full["breakdown"]["recompute_s"] > 0.0 == base["breakdown"]["recompute_s"]
+    assert unfused["breakdown"]["attention_s"] > base["breakdown"]["attention_s"]
+
+
+def test_a_row_and_the_same_plan_by_options_agree(tmp_path):
+    row = document("predict --profile prior", table(tmp_path, {}))["rows"][0]
+    plan = document("predict", PLAN, "--stack megatron-lm")
+    assert row["predicted_step_time_s"] == pytest.approx(plan["step_time_s"], rel=1e-9)
+    assert row["memory_bytes_per_device"] == pytest.approx(plan["memory_bytes_per_device"], rel=1e-9)
+    assert row["mfu"] == pytest.approx(plan["mfu"]["6N+12Lhs"], rel=1e-9)
+
+
+def test_a_plan_that_does_not_fit_is_an_answer_and_1_under_strict():
+    d = document("predict", TOO_LARGE)
+    assert d["headroom_bytes"] < 0.0 and not d["fits"]
+    assert document("predict --strict", TOO_LARGE, code=1) == d
+    assert "does not fit" in run("predict --strict", TOO_LARGE, code=1).stderr
+    run("predict --strict", PLAN)
+
+
+def test_a_config_of_the_hub_stands_for_a_model(tmp_path):
+    config = {
+        "model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096, "intermediate_size": 11008, "num_attention_heads": 32,
+        "vocab_size": 32000, "max_position_embeddings": 4096,
+    }  # fmt: skip
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    assert document("predict", PLAN.replace("llama-2-7b", str(path)))["step_time_s"] == document("predict", PLAN)["step_time_s"]
+
+
+def test_predicted_rows_are_written_with_all_columns(tmp_path):
+    path, out = table(tmp_path, {}, {"tp": "3"}, {"step_time_s": ""}), tmp_path / "pred.csv"
+    d = document("predict --profile prior --out", out, path)
+    assert (d["rows_read"], d["rows_used"], len(d["set_aside"])) == (3, 2, 1)
+    assert d["set_aside"][0]["line"] == 3
+    rows = list(csv.DictReader(out.read_text().splitlines()))
+    assert len(rows) == 3 and rows[1]["predicted_step_time_s"] == "" and rows[1]["tp"] == "3"
+    assert rows[0]["step_time_s"] == "3.5" and rows[0]["profile"] == "prior"
+    for row in (rows[0], rows[2]):
+        terms = [float(row[f"{term}_s"]) for term in TERMS]
+        assert sum(terms) == pytest.approx(float(row["predicted_step_time_s"]), rel=1e-12)
+        assert {"memory_bytes_per_device", "headroom_bytes", "mfu"} <= set(row)
+    run("predict --strict --profile prior", path, code=1)
+
+
+def test_options_of_a_plan_beside_a_file_are_refused(tmp_path):
+    assert "--tp" in run("predict --tp 2", table(tmp_path, {}), code=2).stderr
+
+
+def test_without_a_profile_the_nearest_is_taken_and_named(tmp_path):
+    result = run("predict --json", table(tmp_path, {}))
+    nearest, reason = profiles.nearest("H100-80GB", "megatron-lm")
+    assert json.loads(result.stdout)["rows"][0]["profile"] == nearest.name
+    assert f"profile {nearest.name}: 1 rows; {reason}" in result.stderr
+
+
+def test_evaluate_judges_by_source(tmp_path):
+    path = table(tmp_path, {}, {"step_time_s": "7"}, {"source": "other"})
+    d = document("evaluate --profile prior", path)
+    predicted = document("predict --profile prior", path)["rows"][0]["predicted_step_time_s"]
+    assert [line["source"] for line in d["by_source"]] == ["test", "other"]
+    assert d["overall"]["held_out"]["rows"] == 3 and d["overall"]["fitted"] is None
+    assert d["by_source"][1]["all"]["median"] == pytest.approx(abs(predicted / 3.5 - 1.0), rel=1e-9)
+    assert d["overall"]["all"]["max"] == pytest.approx(max(abs(predicted / t - 1.0) for t in (3.5, 7.0)), rel=1e-9)
+
+
+def test_evaluate_without_files_takes_the_shipped_table():
+    d = document("evaluate --profile prior")
+    assert d["rows_used"] > 300 and d["rows_read"] == d["rows_used"] + len(d["set_aside"])
+    assert sum(r["rows"] for r in d["reasons"]) == len(d["set_aside"])
+    assert d["dense_16_bit_gpu_without_flags"]["all"]["rows"] > 100
+
+
+def test_sensitivity_is_sorted_and_adds_up():
+    d = document("sensitivity", PLAN)
+    sizes = [abs(e["elasticity"]) for e in d["elasticities"]]
+    assert sizes == sorted(sizes, reverse=True)
+    assert d["sum_rates_minus_sum_times"] == pytest.approx(-1.0, abs=1e-9)
+    assert {e["group"] for e in d["elasticities"]} == {"hardware", "workload", "plan", "coefficient"}
+    assert d["value"] == pytest.approx(document("predict", PLAN)["step_time_s"], rel=1e-9)
+    assert document("sensitivity --output memory", PLAN)["output"] == "memory"
+
+
+def test_design_agrees_with_predict():
+    d = document("design --method exact --top 3", JOB)
+    times = [p["step_time_s"] for p in d["exact"]]
+    assert times == sorted(times) and len(times) == 3 and d["gradient"] is None
+    assert all(p["headroom_bytes"] >= 0.0 for p in d["exact"])
+    p = d["exact"][0]["plan"]
+    names = ("micro_batch", "tp", "pp", "cp", "dp", "zero", "interleave")
+    options = " ".join(f"--{n.replace('_', '-')} {p[n]}" for n in names) + (f" --shard {p['shard']}" if p["zero"] else "")
+    assert p["recompute"] == "none", "the options below say nothing of recomputation"
+    assert document("predict", JOB, options)["step_time_s"] == pytest.approx(times[0], rel=1e-9)
+
+
+def test_no_feasible_plan_ends_with_1_and_names_the_limit():
+    job = "--system A100-DGX --devices 8 --model gpt-3-175b --global-batch 8 --profile prior --method exact"
+    d = document("design", job, code=1)
+    assert d["exact"] == [] and d["binding"]["name"] == "memory" and d["binding"]["amount"] > 0.0
+    assert d["closest"]["headroom_bytes"] == pytest.approx(-d["binding"]["amount"])
+    assert "memory binds" in run("design", job, code=1).stderr
+
+
+def test_catalog_has_a_source_and_a_date_for_every_number():
+    names = document("catalog")
+    assert {"H100-DGX", "GB200-NVL72", "TPU-v5p"} <= set(names["systems"]) and "llama-3-70b" in names["models"]
+    for kind in ("chips", "systems", "models"):
+        [entries] = document("catalog", kind).values()
+        assert [e["name"] for e in entries] == names[kind]
+        assert all(f["source"] and f["date"] for e in entries for f in e["fields"])
+    assert document("catalog chips h100")["name"] == "H100-80GB"
+    assert len(document("catalog profiles prior")["fields"]) == len(profiles.load("prior").describe())
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["catalog", *(f"catalog {what}" for what in ("chips", "systems", "models", "profiles", "systems H100-DGX", "profiles prior"))],
+)
+def test_catalog_prints_for_people(words):
+    assert run(words).stdout.strip()
+
+
+def test_tables_for_people_show_the_numbers():
+    text = run("predict", PLAN).stdout
+    d = document("predict", PLAN)
+    assert "headroom" in text and "MFU" in text and f"{100 * d['mfu']['6N']:.1f} %" in text
+    assert "elasticity" in run("sensitivity", PLAN).stdout
+
+
+def shell(words: str, tmp_path: Path) -> subprocess.CompletedProcess:
+    """Run the program as the shell does, and list on stderr which heavy packages it loaded."""
+    heavy = "print('LOADED', *[m for m in ('matplotlib', 'pandas', 'pyarrow', 'scipy.optimize') if m in sys.modules], file=sys.stderr)"
+    code = f"import sys, atexit\natexit.register(lambda: {heavy})\nfrom dmodel.cli import main\nmain()"
+    env = {**os.environ, "DMODEL_CACHE": str(tmp_path / "cache")}
+    return subprocess.run([sys.executable, "-c", code, *words.split()], cwd=ROOT, env=env, capture_output=True, text=True, timeout=120)
+
+
+def test_the_program_starts_light_and_keeps_compiled_code(tmp_path):
+    done = shell(f"predict {PLAN} --json", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["step_time_s"] > 0.0
+    assert done.stderr.splitlines()[-1] == "LOADED"
+    assert any((tmp_path / "cache" / "jax").iterdir())
+
+
+def test_the_program_never_shows_a_traceback_for_a_mistake(tmp_path):
+    done = shell(f"predict {PLAN} --model nothing", tmp_path)
+    assert done.returncode == 2 and done.stdout == "" and "Traceback" not in done.stderr and "unknown model" in done.stderr
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory):
+    """A profile fitted to a few rows of a stack that is 1.3 times as slow as the prior says, and what `fit` said."""
+    folder = tmp_path_factory.mktemp("fit")
+    shapes = [{"micro_batch": b, "global_batch": g} for b in ("1", "2") for g in ("64", "128", "256", "512")]
+    path = table(folder, *shapes)
+    times = [row["predicted_step_time_s"] * 1.3 for row in document("predict --profile prior", path)["rows"]]
+    path = table(folder, *({**shape, "step_time_s": f"{t:.6g}"} for shape, t in zip(shapes, times, strict=True)))
+    profile = folder / "mine.json"
+    with OPTAX:
+        return path, profile, document("fit --profile prior --seed 3 --out", profile, path)
+
+
+def test_fit_writes_a_profile_that_the_others_take(fitted):
+    path, profile, said = fitted
+    assert said["rows_fitted"] == 8 and said["base"]["name"] == "prior"
+    before, after = (document(f"evaluate --profile {p}", path)["overall"]["all"]["median"] for p in ("prior", profile))
+    assert after < 0.05 < before
+    assert document(f"evaluate --profile {profile}", path)["overall"]["fitted"]["rows"] == 8
+    assert document("predict", PLAN.replace("prior", str(profile)), "--stack megatron-lm")["profile"]["name"] == "mine"
+
+
+def test_fit_finds_an_unwritable_place_before_it_fits(fitted, tmp_path):
+    result = run("fit", fitted[0], "--out", tmp_path / "no" / "p.json", code=2)
+    assert "cannot write" in result.stderr
+
+
+def test_fit_strict_stops_at_unusable_rows(tmp_path):
+    run("fit --strict", table(tmp_path, {}, {"tp": "3"}), "--out", tmp_path / "p.json", code=1)
+    assert not (tmp_path / "p.json").exists()
+
+
+@pytest.mark.slow
+def test_demo_end_to_end(tmp_path):
+    out = tmp_path / "out"
+    with OPTAX:
+        d = document("demo --quick --out", out)
+    assert all(Path(name).is_file() for name in d["files"]) and (out / "report.html").is_file()
+    assert d["data"]["rows_read"] == d["data"]["rows_used"] + len(d["data"]["set_aside"])
+    assert d["fit"]["overall"]["held_out"]["rows"] == sum(p["held_out"] for p in d["points"]) > 10
+    assert d["design"]["gap"] >= 0.0
+    assert d["sensitivity"]["sum_rates_minus_sum_times"] == pytest.approx(-1.0, abs=1e-9)
+    assert document(f"predict {PLAN.replace('prior', str(out / 'profile.json'))}")["step_time_s"] > 0.0
