@@ -22,9 +22,6 @@ from dmodel.types import Array
 HARDWARE = np.array([s.scope in ("hardware", "both") for s in SPECS.values()], float)
 SOFTWARE = np.array([s.scope in ("software", "both") for s in SPECS.values()], float)
 
-KNOWN_SHARE = 0.35
-"""How far a group that the base profile already knows may still move, as a share of the width among groups."""
-
 ACCELERATOR_SHARE, STACK_SHARE = 0.5, 0.6
 """Widths among accelerators and stacks before any fit, as a share of a coefficient's prior width; `refine_widths` learns them."""
 
@@ -81,10 +78,8 @@ def prior_for(groups: Groups, base: Profile, fresh: bool) -> Prior:
     a_width, s_width = _widths(base, fresh)
 
     def known(kind: str, members: Sequence[str], width: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        offsets = base.offsets[kind]
-        mean = np.stack([np.asarray(offsets.get(m, np.zeros(n))) for m in members])
-        share = np.array([1.0 if fresh or m not in offsets else KNOWN_SHARE for m in members])
-        return mean, share[:, None] * width
+        mean = np.stack([np.asarray(base.offsets[kind].get(m, np.zeros(n))) for m in members])
+        return mean, np.broadcast_to(width, mean.shape)
 
     accelerator, accelerator_width = known("accelerator", groups.accelerators, a_width)
     stack, stack_width = known("stack", groups.stacks, s_width)

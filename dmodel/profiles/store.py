@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,10 @@ from dmodel.types import InputError
 FORMAT, VERSION = "dmodel-profile", 1
 
 
+@lru_cache
 def _shipped() -> dict[str, Any]:
     folder = resources.files("dmodel.profiles") / "data"
-    return {f.name.removesuffix(".json"): f for f in folder.iterdir() if f.name.endswith(".json")}
+    return {f.name.removesuffix(".json"): f for f in sorted(folder.iterdir(), key=lambda f: f.name) if f.name.endswith(".json")}
 
 
 def names() -> list[str]:
@@ -133,6 +135,11 @@ def from_json(document: Mapping[str, Any], path: str = "profile") -> Profile:
         raise InputError(f"{path}: a field of the profile is missing or of the wrong kind ({e!r}); fit or copy it again") from e
 
 
+@lru_cache
+def _load_shipped(name: str) -> Profile:
+    return from_json(_document(name, _shipped()[name].read_text(encoding="utf-8")), name)
+
+
 def load(name_or_path: str | Path) -> Profile:
     """A shipped profile by name, or a profile file.
 
@@ -143,7 +150,7 @@ def load(name_or_path: str | Path) -> Profile:
     if name == "prior":
         return default_profile()
     if name in shipped:
-        return from_json(_document(name, shipped[name].read_text(encoding="utf-8")), name)
+        return _load_shipped(name)
     path = Path(name)
     if not path.is_file():
         near = difflib.get_close_matches(name.lower(), names(), n=3, cutoff=0.4)
@@ -156,24 +163,30 @@ def load(name_or_path: str | Path) -> Profile:
     return from_json(_document(str(path), text), str(path))
 
 
+def _family(stack: str) -> str:
+    """The part of a stack's name before "/" or "-"."""
+    return stack.lower().replace("/", "-").split("-")[0]
+
+
 def nearest(accelerator: str, stack: str = "") -> tuple[Profile, str]:
     """The shipped profile that fits an accelerator and stack best, and why.
 
-    The one that was fitted on both; else on the stack's family (the name before "/" or "-") and the accelerator; else on the accelerator; else
-    the generic one, which knows an offset for every accelerator it has seen.
+    The one that was fitted on both; else on the accelerator and the stack's family (the name before "/" or "-"); else the generic one, which knows
+    an offset for every accelerator it has seen.
     """
-    family = stack.lower().replace("/", "-").split("-")[0]
-    best, best_rank, reason = "generic", 0.5, "no shipped profile knows this accelerator: generic"
-    for name in names():
-        if name == "prior":
-            continue
+    if not _shipped():
+        return default_profile(), "no profile is shipped with this build: the prior"
+    for name in _shipped():
         profile = load(name)
-        chip = accelerator in profile.accelerators
-        same = stack in profile.stacks
-        kin = bool(family) and any(s.lower().replace("/", "-").split("-")[0] == family for s in profile.stacks)
-        rank = 4.0 * (chip and same) + 2.0 * (chip and kin) + 1.0 * chip + (0.25 if name == "generic" and chip else 0.0)
-        if rank > best_rank:
-            why = "accelerator and stack" if chip and same else "accelerator and stack family" if chip and kin else "accelerator"
-            best, best_rank, reason = name, rank, f"same {why} ({accelerator}{', ' + stack if stack and why != 'accelerator' else ''})"
-    shipped = _shipped()
-    return (load(best) if best in shipped else default_profile()), reason
+        if name != "generic" and accelerator in profile.accelerators and stack in profile.stacks:
+            return profile, f"fitted on {accelerator} with {stack}"
+    for name in _shipped():
+        profile = load(name)
+        families = {_family(s) for s in profile.stacks}
+        if name != "generic" and stack and accelerator in profile.accelerators and _family(stack) in families:
+            return profile, f"fitted on {accelerator} with the family of {stack}"
+    generic = load("generic")
+    known = [x for x in (accelerator if accelerator in generic.accelerators else "", stack if stack in generic.stacks else "") if x]
+    if known:
+        return generic, f"no closer one; generic knows {' and '.join(known)}"
+    return generic, f"no shipped profile knows {accelerator}{' or ' + stack if stack else ''}"

@@ -1,0 +1,97 @@
+"""Fit the shipped profiles from the published table: `python -m calibration.ship`.
+
+One pooled fit of every usable row gives `generic`. The others are the same fit seen from one accelerator and family of stacks: its center moves
+there, and all offsets with it, so known groups predict the same and unknown ones start from the family instead of from the mean of all.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import time
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from calibration.fit import fit
+from calibration.traces import Cases, published, to_cases
+from dmodel.profiles import Profile, save
+from dmodel.profiles.record import GROUPS
+
+
+class View(NamedTuple):
+    """A named profile: where it stands, and what it is."""
+
+    name: str
+    accelerators: tuple[str, ...]
+    stacks: tuple[str, ...]
+    about: str
+
+
+VIEWS = (
+    View(
+        "a100-megatron",
+        ("A100-80GB",),
+        ("megatron-sc21-t1", "megatron-sc21-t2", "mt-nlg-530b", "vtrain"),
+        "Megatron-LM and DeepSpeed, 3D-parallel, on A100",
+    ),
+    View("h100-megatron", ("H100-80GB",), ("nemo-launcher", "megatron-bridge", "megatron-lm-llama"), "NeMo and Megatron-LM, 3D-parallel, on H100"),
+    View("a100-fsdp", ("A100-80GB", "A100-40GB"), ("llm-foundry", "llm-foundry/pure"), "FSDP (LLM Foundry) on A100"),
+    View("h100-fsdp", ("H100-80GB",), ("llm-foundry",), "FSDP (LLM Foundry) on H100"),
+    View("blackwell-megatron", ("B200", "GB200", "B300", "GB300"), ("megatron-bridge",), "Megatron-Bridge on B200, B300, GB200 and GB300"),
+    View("tpu-v5", ("TPU-v5e", "TPU-v5p", "TPU-v4"), ("maxtext-readme",), "MaxText on TPU v5e, v5p and v4"),
+)
+
+
+def rebase(profile: Profile, view: View) -> Profile:
+    """The same fit with its center moved to the mean of some accelerators and stacks.
+
+    Raises:
+      ValueError: the profile knows none of them.
+    """
+    shift = np.zeros_like(profile.center)
+    members = {"accelerator": view.accelerators, "stack": view.stacks}
+    moved: dict[str, dict[str, np.ndarray]] = {}
+    for group in GROUPS:
+        known = [profile.offsets[group][m] for m in members[group] if m in profile.offsets[group]]
+        if not known:
+            raise ValueError(f"{view.name}: the fit knows none of {members[group]}")
+        mean = np.mean(known, 0)
+        shift = shift + mean
+        moved[group] = {name: np.asarray(offset) - mean for name, offset in profile.offsets[group].items()}
+    return dataclasses.replace(
+        profile,
+        name=view.name,
+        description=f"{view.about}; a view of the pooled fit ({profile.description})",
+        accelerators=tuple(a for a in view.accelerators if a in profile.offsets["accelerator"]),
+        stacks=tuple(s for s in view.stacks if s in profile.offsets["stack"]),
+        center=profile.center + shift,
+        offsets=moved,
+    )
+
+
+def build(cases: Cases, *, seed: int = 0, starts: int = 4) -> list[Profile]:
+    """The pooled fit and its views."""
+    started = time.perf_counter()
+
+    def report(done: float, loss: float) -> None:
+        print(f"\r{100 * done:3.0f} %  loss {loss:.2f}  {time.perf_counter() - started:.0f} s", end="", file=sys.stderr, flush=True)
+
+    pooled = fit(cases, seed=seed, starts=starts, name="generic", progress=report)
+    print(file=sys.stderr)
+    return [pooled, *(rebase(pooled, view) for view in VIEWS)]
+
+
+def main(folder: Sequence[str] = ()) -> None:
+    """Write the profiles into the package, or into a folder given."""
+    target = Path(folder[0]) if folder else Path(str(resources.files("dmodel.profiles"))) / "data"
+    for profile in build(to_cases(published())):
+        save(profile, target / f"{profile.name}.json")
+        print(f"{target / profile.name}.json: {profile.description}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
