@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from dmodel.cli.output import Document, digits, gib, percent, seconds, show_lines, show_table
@@ -27,6 +29,14 @@ def _outcome(system: Any, model: Any, plan: Any, coefficients: Any) -> dict[str,
     }
 
 
+@cache
+def _compiled() -> Callable[..., dict[str, Any]]:
+    """Run a few times at most: compiling costs a hundred thousand times the answer, so the compiler shall not try hard."""
+    import jax
+
+    return jax.jit(_outcome, compiler_options={"xla_backend_optimization_level": 0})
+
+
 def answer(job: Setting, plan: Plan) -> Document:
     """The document about one plan; `fits` is False when it needs more memory than the device has, `headroom_bytes` is signed."""
     from dataclasses import fields
@@ -39,8 +49,7 @@ def answer(job: Setting, plan: Plan) -> Document:
     from dmodel.step import TERMS
 
     leaves = jax.tree.map(lambda x: jnp.asarray(x, float), (job.system, job.model, plan, job.coefficients))
-    # run once: compiling costs a hundred thousand times the answer, so the compiler shall not try hard
-    found = jax.tree.map(float, jax.jit(_outcome, compiler_options={"xla_backend_optimization_level": 0})(*leaves))
+    found = jax.tree.map(float, _compiled()(*leaves))
     out = found["outputs"]
     # a compiled function gives dictionaries back by alphabet; people read causes and purposes in their own order
     breakdown = {f"{term}_s": found["breakdown"][f"{term}_s"] for term in TERMS}

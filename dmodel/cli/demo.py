@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dmodel.cli.options import Job, Json
+from dmodel.cli.options import Degrees, Job, Json
 from dmodel.cli.output import Document, deliver, percent, plain, say, seconds, show_lines
 
 if TYPE_CHECKING:
@@ -29,7 +29,9 @@ HOLD_OUT = 0.2
 QUICK_ROWS = 120
 JOB = Job(system="H100-DGX", devices=512, model="llama-3-70b", seq_len=8192, global_batch=1024)
 QUESTION = "Llama-3-70B, sequence 8,192, global batch 1,024, on 512 H100"
-SHOWN_PLANS = 3
+SHOWN_PLANS = 2
+COMPARED = {"node-wide tp": Degrees(tp=8, pp=4), "FSDP": Degrees(zero=3, recompute="full")}
+"""Plans that people would write down without a search, to see what the search is worth."""
 
 
 def command(out: Out = Path("out"), quick: Quick = False, seed: Seed = 0, json: Json = False) -> None:
@@ -113,13 +115,16 @@ def _sources(table: TraceTable) -> list[Document]:
 
 
 def _assumptions(cases: Cases) -> list[Document]:
-    """What was assumed where cells were blank, most frequent first; the figure of single rows is left out."""
+    """What was assumed where cells were blank, most frequent first; figures of single rows are left out."""
     counts: Counter[str] = Counter()
     for row in cases.labels.assumptions:
         for text in row:
             name, blank, value = text.partition(" blank: ")
-            derived = blank and "from the" in value
-            counts[f"{name} blank: from the other cells" if derived else text] += 1
+            if "from the" in value:
+                value = "from the other cells"
+            elif value.endswith("of the layers, by the rule"):
+                value = "as many layers as the memory asks for, by the rule"
+            counts[f"{name}{blank}{value}"] += 1
     return [{"assumption": text, "rows": n} for text, n in counts.most_common()]
 
 
@@ -151,6 +156,7 @@ def _design(asked: Setting, quick: bool) -> tuple[Document, Plan]:
     document = {**asked.document(), **design_document(found), "assumptions": assumed}
     document["question"] = QUESTION
     document["coefficients"] = f"of the fit above, for {asked.accelerator} and the stack {asked.stack or '(shared)'}; {'; '.join(assumed)}"
+    document["compared"] = [_compared(asked, name, degrees) for name, degrees in COMPARED.items()]
     limit = f" The limit that decides: {found.binding.message}." if found.binding else ""
     document["words"] = (
         f"{found.considered:,} valid integer plans were checked one by one, {found.feasible:,} fit the memory. The gradient search "
@@ -158,6 +164,17 @@ def _design(asked: Setting, quick: bool) -> tuple[Document, Plan]:
         f"{found.certificate.statement}.{limit}"
     )
     return document, found.exact[0].plan
+
+
+def _compared(asked: Setting, name: str, degrees: Degrees) -> Document:
+    """One plan beside those of the search, in the same form."""
+    from dmodel.cli.answer import answer
+    from dmodel.cli.question import plan, plan_document, short
+    from dmodel.run import CONVENTION
+
+    chosen, _ = plan(asked, degrees)
+    found, numbers = answer(asked, chosen), plan_document(chosen)
+    return {"name": name, "label": short(numbers), "plan": numbers, **found, "mfu": found["mfu"][CONVENTION]}
 
 
 def _sensitivity(asked: Setting, best: Plan, design: Document) -> Document:

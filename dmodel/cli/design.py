@@ -91,6 +91,7 @@ def show_design(d: Document) -> None:
 
     named = [(f"exact {i + 1}", p) for i, p in enumerate(d["exact"])] + ([("gradient", d["gradient"])] if d["gradient"] else [])
     named += [("closest", d["closest"])] if d["closest"] else []
+    named += [(p["name"], p) for p in d.get("compared", [])]
     rows = [
         (
             name,
@@ -108,6 +109,8 @@ def show_design(d: Document) -> None:
     if d["considered"]:
         show_lines(f"{d['considered']:,} valid plans checked, {d['feasible']:,} fit.")
     show_lines(f"Certificate: {d['certificate']}. No plan is faster than {seconds(d['lower_bound_s'])} (pure arithmetic).")
+    if d["gap"] is not None:
+        show_lines(f"Gap of the gradient's plan to the exact optimum: {percent(d['gap'], 2)}")
     if d["binding"] and (d["exact"] or d["gradient"]):
         show_lines(f"Limit: {d['binding']['message']}.")
     show_lines(f"Assumed: {'; '.join(d['assumptions'])}")

@@ -15,6 +15,11 @@ from dmodel.report.tornado import Elasticity, tornado
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+MLPERF = (
+    "Rows named mlperf-train are medians over the samples of public logs: no official MLPerf metric, and not verified by MLCommons. "
+    "Rows named vtrain-single are sums of per-layer measurements by their authors."
+)
+
 Document = Mapping[str, Any]
 
 TITLE = "dmodel: step time of distributed training, predicted, designed, explained"
@@ -30,15 +35,24 @@ LIMITS = (
 
 def figures(d: Document) -> dict[str, Figure]:
     """The figures of a demo by file name."""
-    plans = [*d["design"]["exact"], *([d["design"]["gradient"]] if d["design"]["gradient"] else [])]
-    names = [f"exact {i + 1}" for i in range(len(d["design"]["exact"]))] + ["gradient"]
-    bars = [Bar(f"{n}:  {_wrapped(p['label'])}", _terms(p), f"MFU {percent(p['mfu'], 0)}") for n, p in zip(names, plans, strict=False)]
-    inputs = [Elasticity(_readable(e["name"]), e["group"], e["elasticity"]) for e in d["sensitivity"]["elasticities"]]
+    bars = [Bar(f"{name}:  {_wrapped(p['label'])}", _terms(p), f"MFU {percent(p['mfu'], 0)}") for name, p in _plans(d["design"])]
+    inputs = [
+        Elasticity(_readable(e["name"]), e["group"], e["elasticity"])
+        for e in d["sensitivity"]["elasticities"]
+        if e["group"] != "coefficient"
+    ]
     return {
         "predicted_vs_measured.png": scatter([Point(p["measured_s"], p["predicted_s"], p["held_out"]) for p in d["points"]]),
         "step_time_breakdown.png": breakdown(bars),
         "elasticities.png": tornado(inputs),
     }
+
+
+def _plans(design: Document) -> list[tuple[str, Document]]:
+    """The plans found and those compared, each with its name."""
+    exact = [(f"exact {i + 1}", p) for i, p in enumerate(design["exact"])]
+    gradient = [("gradient", design["gradient"])] if design["gradient"] else []
+    return exact + gradient + [(p["name"], p) for p in design["compared"]]
 
 
 def _terms(plan: Document) -> dict[str, float]:
@@ -199,7 +213,7 @@ def _cells(errors: Document | None) -> list[str]:
 def _data(d: Document) -> str:
     data = d["data"]
     sources = [(s["source"], s["rows"], s["license"], s["url"] + (f" and {s['more']} more" if s["more"] else "")) for s in data["sources"]]
-    reasons = [(r["rows"], r["reason"], r["example"]) for r in data["reasons"]]
+    reasons = [(r["rows"], r["reason"], r["example"].rpartition("/")[2]) for r in data["reasons"]]
     flags = [
         f"{n} rows flagged {flag}: judged above, not fitted (no mechanism in the model)" for flag, n in data["not_fitted_by_flag"].items()
     ]
@@ -213,6 +227,7 @@ def _data(d: Document) -> str:
             html.heading("The data, and what was set aside"),
             html.paragraph(words),
             html.table(("source", "rows used", "licence", "where"), sources, (0, 2, 3)),
+            html.paragraph(MLPERF),
             html.heading("Set aside, and why", 3),
             html.table(("rows", "reason (of the first such row)", "first row"), reasons, (1, 2)),
             html.bullets(flags) if flags else "",
@@ -223,7 +238,6 @@ def _data(d: Document) -> str:
 
 def _design(d: Document, uri: str) -> str:
     found = d["design"]
-    plans = [(f"exact {i + 1}", p) for i, p in enumerate(found["exact"])] + ([("gradient", found["gradient"])] if found["gradient"] else [])
     rows = [
         (
             name,
@@ -234,7 +248,7 @@ def _design(d: Document, uri: str) -> str:
             gib(p["memory_bytes_per_device"]),
             gib(p["headroom_bytes"]),
         )
-        for name, p in plans
+        for name, p in _plans(found)
     ]
     header = ("search", "plan", "step", "MFU", "tokens/s", "memory", "headroom")
     return "\n".join(
@@ -242,14 +256,23 @@ def _design(d: Document, uri: str) -> str:
             html.heading(f"The best plan: {found['question']}"),
             html.paragraph(found["words"]),
             html.table(header, rows, (0, 1)),
+            html.paragraph(_gap(found)),
             html.figure(
-                uri, "Stacked bars of step time by cause", "Seconds of one step by cause; exposed communication is what nothing hides."
+                uri,
+                "Stacked bars of step time by cause",
+                "Seconds of one step by cause; exposed communication is what nothing hides. The last two plans are for comparison.",
             ),
             html.paragraph(
                 f"Coefficients: {found['coefficients']}. MFU counts 6N + 12Lhs FLOPs for a token. Memory is that of the fullest device."
             ),
         ]
     )
+
+
+def _gap(found: Document) -> str:
+    """The two searches compared, and the lower bound."""
+    gap = "" if found["gap"] is None else f"Gap of the gradient's plan to the best of all: {percent(found['gap'], 2)}. "
+    return f"{gap}No plan can be faster than {seconds(found['lower_bound_s'])}, the bare arithmetic of all devices at their best rate."
 
 
 def _sensitivity(d: Document, uri: str) -> str:
@@ -271,7 +294,9 @@ def _sensitivity(d: Document, uri: str) -> str:
             html.heading("What that plan depends on"),
             html.paragraph(words),
             html.figure(
-                uri, "Tornado chart of elasticities", "The largest elasticities; bars to the left shorten the step when the input grows."
+                uri,
+                "Tornado chart of elasticities",
+                "The largest elasticities to hardware, workload and plan; bars to the left shorten the step when the input grows.",
             ),
             html.paragraph(check),
             html.folded("All elasticities", html.table(("input", "group", "at (SI units)", "elasticity"), rows, (0, 1))),
