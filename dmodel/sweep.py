@@ -19,7 +19,7 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -65,7 +65,7 @@ def sweep(function: Callable[[Tree, Tree], Tree], batch: Tree, fixed: Tree = (),
     Raises:
       ValueError: leaves of different lengths, or an output without the batch as its last axis.
     """
-    return _run(function, None, batch, fixed, chunk, threads)
+    return _run(Block(function, None, chunk), batch, fixed, threads)
 
 
 def gradients(
@@ -76,6 +76,7 @@ def gradients(
     wrt: Sequence[str] | None = None,
     chunk: int = GRADIENT_CHUNK,
     threads: int | None = None,
+    fused: bool | None = None,
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Value of `function(batch, fixed)` and its derivative, case by case, by reverse mode.
 
@@ -85,6 +86,7 @@ def gradients(
       function, batch, fixed, chunk, threads: as in `sweep`; the function returns one number per case, `[chunk]`.
       wrt: names of leaves of the batch ("tp") or of `fixed` ("coefficients.launch" where it is a dictionary of records); None for the whole
         batch. For a leaf of `fixed` with axes of its own the derivative has them in front.
+      fused: whether XLA fuses operations; None leaves it to the driver.
 
     Returns:
       value `[N]`, and the derivatives by name, `[..., N]` [unit of the value over that of the leaf].
@@ -96,7 +98,8 @@ def gradients(
     wrt = tuple(names(batch)) if wrt is None else tuple(wrt)
     if unknown := [n for n in wrt if n not in known]:
         raise ValueError(f"wrt: no such leaf: {', '.join(unknown)}; expected some of {', '.join(known)}")
-    value, slopes = _run(function, wrt, batch, fixed, chunk, threads)
+    fused = _gradients_fuse() if fused is None else fused
+    value, slopes = _run(Block(function, wrt, chunk, fused), batch, fixed, threads)
     return value, dict(zip(wrt, slopes, strict=True))
 
 
@@ -141,25 +144,64 @@ def evaluate(
     return sweep(totals(sharpness), plans, {"system": system, "model": model, "coefficients": coefficients}, threads=threads)
 
 
-def _run(function: Callable, wrt: tuple[str, ...] | None, batch: Tree, fixed: Tree, chunk: int, threads: int | None) -> Tree:
+class Block(NamedTuple):
+    """What is compiled: a case function, what it is differentiated by (None: nothing), cases per chunk, and whether XLA fuses."""
+
+    function: Callable
+    wrt: tuple[str, ...] | None
+    chunk: int
+    fused: bool = True
+
+    @property
+    def rows(self) -> int:
+        """Cases of one call: a whole number of chunks."""
+        return self.chunk * max(BLOCK // self.chunk, 1)
+
+
+def lower(block: Block, batch: Tree, fixed: Tree) -> jax.stages.Lowered:
+    """Trace a block for leaves of these kinds; N does not matter. `.compile()` gives `run(batch, fixed, n_chunks)`."""
+    batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((block.rows,), _floating(x).dtype), batch)
+    fixed = jax.tree.map(lambda x: jax.ShapeDtypeStruct(np.shape(x), _floating(x).dtype), fixed)
+    case = block.function if block.wrt is None else partial(_value_and_slopes, block.function, block.wrt)
+    options = None if block.fused else {"xla_disable_hlo_passes": "fusion"}
+    run = jax.jit(partial(_loop, case, block.chunk), compiler_options=options)
+    return run.lower(batch, fixed, jax.ShapeDtypeStruct((), np.int32))
+
+
+def _gradients_fuse() -> bool:
+    """Only a CPU suffers from fused gradients, and not under multi-output fusion."""
+    return jax.default_backend() != "cpu" or MULTI_OUTPUT_FUSION in os.environ.get("XLA_FLAGS", "")
+
+
+_COMPILED: dict[tuple, jax.stages.Compiled] = {}
+
+
+def _compiled(block: Block, batch: Tree, fixed: Tree) -> jax.stages.Compiled:
+    """The executable of a block, compiled once per process and static structure."""
+    leaves, tree = jax.tree.flatten((batch, fixed))
+    n_batch = len(jax.tree.leaves(batch))
+    key = (block, block.rows, tree, *((x.dtype, x.shape if i >= n_batch else ()) for i, x in enumerate(leaves)))
+    if key not in _COMPILED:
+        _COMPILED[key] = lower(block, batch, fixed).compile()
+    return _COMPILED[key]
+
+
+def _run(block: Block, batch: Tree, fixed: Tree, threads: int | None) -> Tree:
     """Cut a batch into blocks, run them on a pool of threads and join the results."""
-    leaves, tree = jax.tree.flatten(jax.tree.map(_floating, batch))
-    fixed = jax.tree.map(_floating, fixed)
-    size = _length(leaves)
-    rows = chunk * max(BLOCK // chunk, 1)
-    block_shapes = jax.tree.unflatten(tree, [jax.ShapeDtypeStruct((rows,), x.dtype) for x in leaves])
-    fixed_shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), fixed)
-    compiled = compile_block(function, wrt, chunk, block_shapes, fixed_shapes)
+    batch, fixed = jax.tree.map(_floating, (batch, fixed))
+    leaves, tree = jax.tree.flatten(batch)
+    size, rows, chunk = _length(leaves), block.rows, block.chunk
+    compiled = _compiled(block, batch, fixed)
     shared = jax.device_put(fixed)
-    out_leaves, out_tree = jax.tree.flatten(compiled.out_info)
-    out = [np.empty((*x.shape[:-1], size), x.dtype) for x in out_leaves]
+    shapes, out_tree = jax.tree.flatten(compiled.out_info)
+    out = [np.empty((*x.shape[:-1], size), x.dtype) for x in shapes]
 
     def run(start: int) -> None:
         stop = min(start + rows, size)
-        block = jax.tree.unflatten(tree, [_block(x, start, stop, rows) for x in leaves])
-        results = jax.tree.leaves(compiled(block, shared, np.int32(-(-(stop - start) // chunk))))
-        for whole, part in zip(out, results, strict=True):
-            whole[..., start:stop] = np.asarray(part)[..., : stop - start]
+        part = jax.tree.unflatten(tree, [_padded(x, start, stop, rows) for x in leaves])
+        results = jax.tree.leaves(compiled(part, shared, np.int32(-(-(stop - start) // chunk))))
+        for whole, found in zip(out, results, strict=True):
+            whole[..., start:stop] = np.asarray(found)[..., : stop - start]
 
     starts = range(0, size, rows)
     workers = min(threads or os.cpu_count() or 1, len(starts))
@@ -186,33 +228,12 @@ def _length(leaves: list[np.ndarray]) -> int:
     return lengths.pop()[0] if lengths else 1
 
 
-def _block(leaf: np.ndarray, start: int, stop: int, rows: int) -> np.ndarray:
+def _padded(leaf: np.ndarray, start: int, stop: int, rows: int) -> np.ndarray:
     """Cases start..stop of a leaf, padded to `rows` with its last case, which is a valid one."""
     if leaf.ndim == 0:
         return np.full(rows, leaf)
     part = leaf[start:stop]
     return part if stop - start == rows else np.concatenate([part, np.full(rows - (stop - start), part[-1])])
-
-
-@lru_cache(maxsize=64)
-def _jitted(function: Callable, wrt: tuple[str, ...] | None, chunk: int) -> Callable:
-    """The compiled form of a block: `block(batch, fixed, n_chunks)`, gradients without fusion on a CPU."""
-    case = function if wrt is None else partial(_value_and_slopes, function, wrt)
-    unfused = wrt is not None and jax.default_backend() == "cpu" and MULTI_OUTPUT_FUSION not in os.environ.get("XLA_FLAGS", "")
-    return jax.jit(partial(_loop, case, chunk), compiler_options={"xla_disable_hlo_passes": "fusion"} if unfused else None)
-
-
-_EXECUTABLES: dict[tuple, jax.stages.Compiled] = {}
-
-
-def compile_block(function: Callable, wrt: tuple[str, ...] | None, chunk: int, batch: Tree, fixed: Tree) -> jax.stages.Compiled:
-    """The executable of one block of leaves with these shapes, compiled once per process; wrt None evaluates, else it differentiates."""
-    leaves, tree = jax.tree.flatten((batch, fixed))
-    key = (function, wrt, chunk, tree, *((x.shape, x.dtype) for x in leaves))
-    if key not in _EXECUTABLES:
-        count = jax.ShapeDtypeStruct((), np.int32)
-        _EXECUTABLES[key] = _jitted(function, wrt, chunk).lower(batch, fixed, count).compile()
-    return _EXECUTABLES[key]
 
 
 def _loop(case: Callable[[Tree, Tree], Tree], chunk: int, batch: Tree, fixed: Tree, n_chunks: jax.Array) -> Tree:
