@@ -6,6 +6,7 @@ b micro-batch. Counts are per device, per layer and per micro-batch unless a nam
 
 from __future__ import annotations
 
+import jax.numpy as jnp
 from flax import struct
 
 from dmodel.plan import Plan
@@ -131,7 +132,8 @@ def cast_bytes(products: Matmuls, plan: Plan) -> Array:
     Weights are cast once per step, not per micro-batch.
     """
     left, _, result = products.elements
-    return plan.low_precision * (WORD + plan.operand_bytes) * (left + result)[:4].sum(0)
+    *layer, _ = jnp.unstack(left + result)
+    return plan.low_precision * (WORD + plan.operand_bytes) * sum(layer[1:], start=layer[0])
 
 
 def attention_flops(model: Transformer, plan: Plan) -> Array:

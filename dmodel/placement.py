@@ -7,6 +7,8 @@ of the group at the level is the exponential of the overlap of the two: exact wh
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 import jax
 import jax.numpy as jnp
 from flax import struct
@@ -33,17 +35,23 @@ class Groups(struct.PyTreeNode, kw_only=True):
 
 
 def _log_sizes(plan: Plan) -> dict[str, jax.Array]:
-    """Natural logarithm of each placed degree; `dp` stands for what is left of dp beside ep."""
+    """Natural logarithm of each placed degree; `shard` and `replica` make up what is left of dp beside ep.
+
+    ZeRO shards over the inner part of the data-parallel ranks: HSDP keeps its copies inside the fast network.
+    """
     logs = {name: jnp.log(jnp.asarray(getattr(plan, name))) for name in ("tp", "cp", "ep", "pp", "dp")}
-    return logs | {"dp": logs["dp"] - logs["ep"]}
+    beside = jnp.maximum(logs.pop("dp") - logs["ep"], 0.0)
+    shard = jnp.clip(jnp.log(jnp.asarray(plan.shard)) - logs["ep"], 0.0, beside)
+    return logs | {"shard": shard, "replica": beside - shard}
 
 
-def _overlap(start: jax.Array, end: jax.Array, size: Array) -> jax.Array:
-    """Factors `[K, group, *batch]` of groups `[group, *batch]` on levels of `size` members `[K, *batch]`."""
+def _factors(bounds: jax.Array, size: Array) -> jax.Array:
+    """Factors `[K, group, *batch]` of the groups between bounds `[group + 1, *batch]` on levels of `size` members `[K, *batch]`."""
     upper = jnp.cumsum(jnp.log(size), 0)
     lower = jnp.concatenate([jnp.zeros_like(upper[:1]), upper[:-1]], 0)
-    inside = jnp.minimum(end[None], upper[:, None]) - jnp.maximum(start[None], lower[:, None])
-    return jnp.exp(jnp.maximum(inside, 0.0))
+    # one clip for each bound: where a group ends exactly on a level's edge, the derivative is the mean of its two sides
+    inside = jnp.clip(bounds[None], lower[:, None], upper[:, None])
+    return jnp.exp(inside[:, 1:] - inside[:, :-1])
 
 
 def place(plan: Plan, size: Array) -> Groups:
@@ -57,19 +65,8 @@ def place(plan: Plan, size: Array) -> Groups:
       Factors ≥ 1; a group that a level does not join has factor 1 there.
     """
     logs = _log_sizes(plan)
-    ends, starts = {}, {}
-    reached = jnp.zeros_like(logs["tp"])
-    for name in plan.placement:
-        starts[name] = reached
-        reached = ends[name] = reached + logs[name]
-    # ZeRO shards over the inner part of the data-parallel ranks: HSDP keeps its copies inside the fast network
-    inner = jnp.clip(jnp.log(jnp.asarray(plan.shard)) - logs["ep"], 0.0, jnp.maximum(logs["dp"], 0.0))
-    cut = starts["dp"] + inner
-    factor = _overlap(
-        stack(*(starts[n] for n in ("tp", "cp", "ep", "pp", "dp")), cut),
-        stack(*(ends[n] for n in ("tp", "cp", "ep", "pp")), cut, ends["dp"]),
-        size,
-    )
-    tp, cp, ep, pp, shard_rest, replica = jnp.unstack(factor, axis=1)
-    shard = cp * ep * shard_rest
-    return Groups(tp=tp, cp=cp, ep=ep, pp=pp, shard=shard, replica=replica, data=shard * replica)
+    order = [part for name in plan.placement for part in (("shard", "replica") if name == "dp" else (name,))]
+    bounds = accumulate((logs[name] for name in order), initial=jnp.zeros_like(logs["tp"]))
+    factors = dict(zip(order, jnp.unstack(_factors(stack(*bounds), size), axis=1), strict=True))
+    shard = factors["cp"] * factors["ep"] * factors.pop("shard")
+    return Groups(shard=shard, data=shard * factors["replica"], **factors)

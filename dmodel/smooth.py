@@ -19,6 +19,9 @@ from dmodel.types import Array
 SHARPNESS = 8.0
 """Default sharpness p: at a tie of two, the smooth maximum is 2^(1/8) = 9 % above the hard one."""
 
+TIE = 1e-12
+"""Values this close, relatively, count as equal in the gradient of the hard maximum, which is the mean of theirs."""
+
 
 def _check(sharpness: float) -> None:
     if not (isinf(sharpness) or (sharpness >= 2.0 and log2(sharpness).is_integer())):
@@ -71,7 +74,8 @@ def _maximum_jvp(sharpness: float, primals: tuple, tangents: tuple) -> tuple:
     (x,), (dx,) = primals, tangents
     value = maximum(x, sharpness)
     if isinf(sharpness):
-        hit = (x == value[None]).astype(x.dtype)
+        # a compiler may round x in one fusion otherwise than in another: by equality alone nothing might hit, and 0/0
+        hit = (x >= value[None] * (1.0 - TIE)).astype(x.dtype)
         return value, (hit * dx).sum(0) / hit.sum(0)
     ratio = x / _nonzero(value)[None]
     # d max_p / dx_i = (x_i / max_p)^(p-1); ratio^p / ratio would be 0/0 at zero, so the power p-1 is built as 1+2+4+…
@@ -109,9 +113,9 @@ def _positive_part_jvp(sharpness: float, primals: tuple, tangents: tuple) -> tup
     value = positive_part(cost, cover, sharpness)
     gap = cost - cover
     root = jnp.sqrt(gap * gap + 4.0 * delta * cost * cover)
-    inverse = 0.5 / jnp.where(root > 0.0, root, 1.0)
-    by_cost = jnp.where(root > 0.0, 0.5 + inverse * (gap + 2.0 * delta * cover), 1.0)
-    by_cover = jnp.where(root > 0.0, -0.5 + inverse * (2.0 * delta * cost - gap), 0.0)
+    # the value solves x² − (c − w) x − δ c w = 0, and 2 x − (c − w) is the root
+    by_cost = jnp.where(root > 0.0, (value + delta * cover) / _nonzero(root), 1.0)
+    by_cover = (delta * cost - value) / _nonzero(root)
     return value, by_cost * d_cost + by_cover * d_cover
 
 
@@ -120,8 +124,8 @@ def minimum(x: jax.Array, sharpness: float = SHARPNESS) -> jax.Array:
 
     `min_p(a, b) = a − positive_part(a, b)` is exact when either is 0.
     """
-    low = x[0]
-    for other in x[1:]:
+    low, *others = jnp.unstack(x)
+    for other in others:
         low = low - positive_part(low, other, sharpness)
     return low
 

@@ -110,7 +110,8 @@ def _layer_work(system: System, model: Transformer, plan: Plan, parts: counts.Re
     times = compute.matmul_time(
         products, stack(*[rate] * 4, chip.attention_flops_per_s), stack(*[operand] * 4, counts.WORD), chip, c, sharpness
     )
-    matmul, head = times[:4].sum(0), times[4]
+    *layer, head = jnp.unstack(times)
+    matmul = sum(layer[1:], start=layer[0])
     casts = compute.streaming_time(c.cast_traffic * counts.cast_bytes(products, plan), chip, c)
     attention = compute.attention_time(
         counts.attention_flops(model, plan), counts.softmax_bytes(model, plan), jnp.asarray(model.head_dim), chip, c
@@ -151,7 +152,7 @@ class _Communication(struct.PyTreeNode, kw_only=True):
 
 
 class _Volumes(struct.PyTreeNode, kw_only=True):
-    """Times of the messages when nothing hides them [s]: per layer (tp, cp, ep, weight gather, gradient scatter), per step, per transfer."""
+    """Times of the messages when nothing hides them [s]: per layer (tp, cp, ep, weight gather, gradient scatter), step, transfer."""
 
     tp: Array
     cp: Array
@@ -186,10 +187,8 @@ def _message_times(
     tp, cp, shard = collectives.gather_line(_kinds(groups.tp, groups.cp, groups.shard), mixed).kinds()
     ranks = groups.shard.prod(0)
     zero1, zero3 = memory_cost.zero_share(plan.zero, 1.0), memory_cost.zero_share(plan.zero, 3.0)
-    tp_reduce, whole, across = collectives.all_reduce_time(
-        stack(wire, gradients, gradients / ranks),
-        _kinds(groups.tp, groups.data, groups.replica),
-        mixed,
+    tp_reduce, whole, across = jnp.unstack(
+        collectives.all_reduce_time(stack(wire, gradients, gradients / ranks), _kinds(groups.tp, groups.data, groups.replica), mixed)
     )
     exchange = collectives.all_to_all_time(routed[None], groups.ep[:, None], net)[0]
     transfer = collectives.point_to_point_time((wire / (1.0 + plan.sp * (plan.tp - 1.0)))[None], groups.pp[:, None], net)[0]
@@ -236,8 +235,8 @@ def _communication(v: _Volumes, work: _LayerWork, model: Transformer, plan: Plan
         c.overlap_dp * plan.overlap_dp,
         c.overlap_pp * plan.overlap_pp,
     )
-    exposed = exposed_time(cost, window, overlap, sharpness)
-    hidden = cost - exposed
+    exposed_kinds = exposed_time(cost, window, overlap, sharpness)
+    exposed, hidden = jnp.unstack(exposed_kinds), jnp.unstack(cost - exposed_kinds)
     return _Communication(
         tp=exposed[0],
         cp=exposed[1],
@@ -247,7 +246,7 @@ def _communication(v: _Volumes, work: _LayerWork, model: Transformer, plan: Plan
         fsdp_first=hidden[3],
         dp=exposed[5],
         pp=exposed[6],
-        hidden_layer=hidden[:5].sum(0),
+        hidden_layer=sum(hidden[1:5], start=hidden[0]),
         hidden_step=hidden[5],
     )
 

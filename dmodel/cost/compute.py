@@ -33,8 +33,9 @@ def matmul_time(
     # a product with several copies is a grouped one; the ramp is 0 for one copy, 1 from two on
     grouped = 1.0 - ramp(products.copies - 1.0) * (1.0 - each(c.grouped_efficiency))
     width = each(c.matmul_half_width)
-    fill = saturation(products.rows, each(c.matmul_half_rows)) * saturation(products.columns, width) * saturation(products.inner, width)
-    arithmetic = products.flops / (fill * grouped * flops_per_s * each(c.matmul_efficiency))
+    # flops / (sat · sat · sat): a product costs what one with half sizes added to its own would at full rate
+    filled = 2.0 * (products.rows + each(c.matmul_half_rows)) * (products.columns + width) * (products.inner + width) * products.copies
+    arithmetic = filled / (grouped * flops_per_s * each(c.matmul_efficiency))
     left, right, written = products.elements
     memory = (operand_bytes * (left + right) + WORD * written) / each(chip.hbm_bytes_per_s * c.memory_efficiency)
     return maximum(stack(arithmetic, memory), sharpness)

@@ -72,8 +72,8 @@ def memory(model: Transformer, plan: Plan, in_flight: Array) -> Memory:
     """Bytes that the fullest device needs, by purpose.
 
     Weights, gradients and optimizer state of its parameters, sharded from ZeRO stage 3, 2 and 1 on over `shard · cp` ranks (experts over
-    the ranks beside ep); activations of the schedule's micro-batches in flight, and one layer in full while it is recomputed; logits in 16 bits
-    and their fp32 loss on the last stage; the gathered weights of two layers under ZeRO-3.
+    the ranks beside ep); activations of the schedule's micro-batches in flight, and one layer in full while it is recomputed; logits in 16
+    bits and their fp32 loss on the last stage; the gathered weights of two layers under ZeRO-3.
 
     Args:
       in_flight: micro-batches of a whole stage whose activations are alive at once, from the schedule [count].
