@@ -28,10 +28,12 @@ def report_problems(table: TraceTable) -> None:
         say(f"{len(table.problems)} of {table.total} rows set aside, {len(table.rows)} used")
 
 
-def say_profiles(names: Sequence[str], reasons: Sequence[str]) -> None:
-    """Say on stderr which profile predicts how many rows, and why."""
-    for (name, reason), rows in sorted(Counter(zip(names, reasons, strict=True)).items(), key=lambda item: -item[1]):
-        say(f"profile {name}: {rows} rows; {reason}")
+def say_profiles(names: Sequence[str], why: Sequence[str]) -> None:
+    """Say on stderr which profile predicts how many rows, and why; of several reasons the most frequent."""
+    for name, rows in Counter(names).most_common():
+        (reason, _), *others = Counter(w for n, w in zip(names, why, strict=True) if n == name).most_common()
+        more = f" (and {len(others)} reasons like it)" if others else ""
+        say(f"profile {name}: {rows} rows; {reason}{more}")
 
 
 def predicted(table: TraceTable, profile: str | None) -> tuple[Cases, Predictions, dict[str, Any]]:

@@ -26,7 +26,7 @@ GROUPS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 """Name of a segment → its colour and the terms it adds up; every term stands in exactly one."""
 
-INSIDE = 0.04
+INSIDE = 0.05
 """Share of the longest bar from which a segment has room for its number."""
 
 
