@@ -22,9 +22,6 @@ SHARPNESS = 8.0
 TIE = 1e-12
 """Values this close, relatively, count as equal in the gradient of the hard maximum, which is the mean of theirs."""
 
-TIE = 1e-12
-"""Values this close, relatively, count as equal in the gradient of the hard maximum, which is the mean of theirs."""
-
 
 def _check(sharpness: float) -> None:
     if not (isinf(sharpness) or (sharpness >= 2.0 and log2(sharpness).is_integer())):
