@@ -87,6 +87,47 @@ def _maximum_jvp(sharpness: float, primals: tuple, tangents: tuple) -> tuple:
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(2,))
+def excess(low: jax.Array, high: jax.Array, sharpness: float = SHARPNESS) -> jax.Array:
+    """What the smooth maximum of two non-negative values adds to the first one: `max_p(low, high) − low`, without cancellation.
+
+    `s^p − low^p = (s − low) (s + low) (s² + low²) … = high^p` for s the maximum and p a power of two.
+
+    Limits: high when low = 0; `high (high / low)^(p−1) / p` for low ≫ high; 0 when high = 0; max(high − low, 0) as p → ∞.
+
+    Args:
+      low, high: ≥ 0, same unit and shape.
+    """
+    if isinf(sharpness):
+        return jnp.maximum(high - low, 0.0)
+    value = maximum(jnp.stack([low, high]), sharpness)
+    share, rest = low / _nonzero(value), high / _nonzero(value)
+    below = 1.0 + share
+    for _ in range(int(log2(sharpness)) - 1):
+        share = share * share
+        below = below * (1.0 + share)
+    return value * _power(rest, sharpness) / below
+
+
+@excess.defjvp
+def _excess_jvp(sharpness: float, primals: tuple, tangents: tuple) -> tuple:
+    (low, high), (d_low, d_high) = primals, tangents
+    found = excess(low, high, sharpness)
+    if isinf(sharpness):
+        slope = 0.5 * (1.0 + jnp.sign(high - low))
+        return found, slope * (d_high - d_low)
+    value = _nonzero(low + found)
+    share, rest = low / value, high / value
+    # d/d low = −(1 − share^(p−1)), by the geometric series; d/d high = rest^(p−1)
+    series = jnp.ones_like(share)
+    for _ in range(int(sharpness) - 2):
+        series = 1.0 + share * series
+    by_high = rest
+    for _ in range(int(log2(sharpness)) - 1):
+        by_high = by_high * by_high * rest
+    return found, by_high * d_high - found / value * series * d_low
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(2,))
 def positive_part(cost: Array, cover: Array, sharpness: float = SHARPNESS) -> jax.Array:
     """Smooth positive part of `cost - cover`: what is left of a cost when a cover hides some of it.
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
 
 from dmodel.coefficients import Coefficients
 from dmodel.counts import WORD, Matmuls
 from dmodel.hardware import Chip
-from dmodel.smooth import SHARPNESS, maximum, ramp
+from dmodel.smooth import SHARPNESS, excess, maximum, ramp
 from dmodel.types import Array, each, stack
 
 
@@ -62,7 +63,7 @@ def launch_bound_excess(device_time: Array, kernels: Array, chip: Chip, coeffici
     Limits: 0 when kernels are long; `kernels · latency − device` when they are short. The host is one queue that runs ahead, so p = 4.
     """
     launches = kernels * coefficients.launch * chip.kernel_latency_s
-    return maximum(stack(device_time, launches), min(sharpness, 4.0) if sharpness < float("inf") else sharpness) - device_time
+    return excess(*jnp.broadcast_arrays(device_time, launches), min(sharpness, 4.0) if sharpness < float("inf") else sharpness)
 
 
 def optimizer_time(parameters: Array, bytes_per_parameter: Array, chip: Chip, coefficients: Coefficients) -> Array:
