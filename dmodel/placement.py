@@ -39,7 +39,8 @@ def _log_sizes(plan: Plan) -> dict[str, jax.Array]:
 
     ZeRO shards over the inner part of the data-parallel ranks: HSDP keeps its copies inside the fast network.
     """
-    logs = {name: jnp.log(jnp.asarray(getattr(plan, name))) for name in ("tp", "cp", "ep", "pp", "dp")}
+    # a degree a hair below 1, where slopes are taken from both sides, joins nobody: factors stay ≥ 1 and times ≥ 0
+    logs = {name: jnp.maximum(jnp.log(jnp.asarray(getattr(plan, name))), 0.0) for name in ("tp", "cp", "ep", "pp", "dp")}
     beside = jnp.maximum(logs.pop("dp") - logs["ep"], 0.0)
     shard = jnp.clip(jnp.log(jnp.asarray(plan.shard)) - logs["ep"], 0.0, beside)
     return logs | {"shard": shard, "replica": beside - shard}
