@@ -57,13 +57,16 @@ def streaming_time(nbytes: Array, chip: Chip, coefficients: Coefficients) -> Arr
     return nbytes / (chip.hbm_bytes_per_s * coefficients.memory_efficiency)
 
 
-def launch_bound_excess(device_time: Array, kernels: Array, chip: Chip, coefficients: Coefficients, sharpness: float = 4.0) -> jax.Array:
+def launch_bound_excess(
+    device_time: Array, kernels: Array, chip: Chip, coefficients: Coefficients, sharpness: float = SHARPNESS
+) -> jax.Array:
     """What launching kernels adds to their device time [s]: `max_p(device, kernels · latency) − device`.
 
-    Limits: 0 when kernels are long; `kernels · latency − device` when they are short. The host is one queue that runs ahead, so p = 4.
+    Limits: 0 when kernels are long; `kernels · latency − device` when they are short. The host is one queue that runs ahead, which
+    softens the passage: p is half the sharpness.
     """
     launches = kernels * coefficients.launch * chip.kernel_latency_s
-    return excess(*jnp.broadcast_arrays(device_time, launches), min(sharpness, 4.0) if sharpness < float("inf") else sharpness)
+    return excess(*jnp.broadcast_arrays(device_time, launches), max(0.5 * sharpness, 2.0))
 
 
 def optimizer_time(parameters: Array, bytes_per_parameter: Array, chip: Chip, coefficients: Coefficients) -> Array:
