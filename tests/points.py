@@ -1,0 +1,231 @@
+"""Points to try the model at, and the tools that compare functions of records: batches, loops, finite differences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from dmodel.coefficients import SPECS, Coefficients
+from dmodel.hardware import Chip, Network, System
+from dmodel.plan import Plan
+from dmodel.workload import Transformer
+
+Tree = Any
+
+QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+"""Compiles six times as fast; the numbers differ by rounding only."""
+
+CHIP = Chip(
+    flops_per_s=9.9e14,
+    attention_flops_per_s=8.1e14,
+    hbm_bytes=8.5e10,
+    hbm_bytes_per_s=3.3e12,
+    kernel_latency_s=4e-6,
+    idle_watts=100.0,
+    peak_watts=700.0,
+    price_per_s=1e-3,
+)
+NETWORK = Network(
+    size=np.array([7.3, np.inf]),
+    bytes_per_s=np.array([4.5e11, 4.9e10]),
+    latency_s=np.array([3e-6, 1.1e-5]),
+    torus_axes=np.array([1.3, 1.1]),
+    in_network_reduction=np.array([0.4, 0.2]),
+)
+MODEL = Transformer(
+    n_layers=31.0,
+    d_model=4100.0,
+    d_ff=11000.0,
+    gated_mlp=0.6,
+    n_heads=33.0,
+    n_kv_heads=9.0,
+    head_dim=120.0,
+    vocab=33000.0,
+    seq_len=4000.0,
+    tied_embeddings=0.3,
+    causal=0.7,
+    n_experts=1.3,
+    top_k=1.1,
+    n_shared_experts=0.2,
+    imbalance=1.1,
+    trainable=0.8,
+)
+MIXTURE = MODEL.replace(n_experts=8.6, top_k=2.1, n_shared_experts=0.7, imbalance=1.2, d_ff=3100.0)
+PLAN = Plan(
+    dp=6.3,
+    tp=2.7,
+    cp=1.6,
+    pp=3.3,
+    ep=2.2,
+    sp=0.4,
+    zero=0.4,
+    shard=3.1,
+    reshard=0.6,
+    interleave=1.5,
+    micro_batch=1.2,
+    global_batch=63.0,
+    recompute_layers=0.3,
+    recompute_attention=0.4,
+    flash=0.7,
+    overlap_tp=0.9,
+    overlap_cp=0.8,
+    overlap_ep=0.7,
+    overlap_dp=0.6,
+    overlap_pp=0.5,
+    operand_bytes=1.6,
+    low_precision=0.3,
+    weight_bytes=2.2,
+    gradient_bytes=3.7,
+    optimizer_bytes=11.0,
+    reduce_bytes=2.5,
+    schedule="interleaved",
+)
+"""Every choice half-way and no degree on a corner, so that every formula takes part and has a derivative."""
+
+COEFFICIENTS = Coefficients(**{name: spec.default for name, spec in SPECS.items()})
+
+PLANS = (
+    PLAN,
+    PLAN.replace(zero=1.5, dp=9.1, shard=4.3, tp=1.4, ep=1.2),
+    PLAN.replace(zero=2.6, cp=2.4, micro_batch=2.7, interleave=2.6, pp=1.3, sp=0.9),
+    PLAN.replace(dp=41.0, tp=7.9, shard=30.0, operand_bytes=0.7, ep=5.0, pp=7.7, global_batch=310.0),
+)
+
+SINGLE = Plan(dp=1.0, global_batch=8.0, schedule="interleaved")
+EDGE_PLANS = (
+    SINGLE,
+    SINGLE.replace(global_batch=1.0, flash=0.0),
+    *[SINGLE.replace(dp=8.0, shard=8.0, zero=float(zero)) for zero in range(4)],
+    SINGLE.replace(dp=4.0, tp=8.0, sp=1.0, recompute_layers=1.0),
+    SINGLE.replace(dp=4.0, tp=8.0, recompute_attention=1.0, flash=0.0),
+    SINGLE.replace(dp=4.0, pp=8.0, global_batch=32.0),
+    SINGLE.replace(dp=2.0, pp=2.0, interleave=2.0, global_batch=4.0, operand_bytes=1.0, low_precision=1.0),
+    SINGLE.replace(dp=2.0, cp=8.0, zero=3.0, shard=2.0, reshard=0.0),
+    SINGLE.replace(dp=16.0, ep=8.0, zero=3.0, shard=8.0, global_batch=16.0),
+    SINGLE.replace(dp=8.0, ep=8.0, tp=8.0, pp=8.0, overlap_tp=0.0, overlap_dp=0.0, overlap_pp=0.0, overlap_ep=0.0, overlap_cp=0.0),
+)
+"""Corners: one device, degrees of one, every ZeRO stage, recomputation none and full, groups that fill a level exactly."""
+
+DENSE = MODEL.replace(
+    gated_mlp=1.0, tied_embeddings=0.0, causal=1.0, n_experts=1.0, top_k=1.0, n_shared_experts=0.0, imbalance=1.0, trainable=1.0
+)
+EDGE_MODELS = (
+    DENSE,
+    DENSE.replace(gated_mlp=0.0, tied_embeddings=1.0, causal=0.0),
+    DENSE.replace(n_experts=8.0, top_k=2.0, d_ff=2048.0),
+    DENSE.replace(n_experts=2.0, n_shared_experts=1.0),
+    DENSE.replace(trainable=0.0),
+)
+FABRIC = NETWORK.replace(size=np.array([8.0, np.inf]), torus_axes=np.ones(2), in_network_reduction=np.array([1.0, 0.0]))
+IDEAL = COEFFICIENTS.replace(
+    **{name: 1.0 for name, spec in SPECS.items() if spec.bound == "share"},
+    **{name: 0.0 for name in ("net_contention", "contention", "straggler", "overhead", "launch", "net_latency_inner", "net_latency_outer")},
+)
+"""Every share at one, every cost that may vanish at zero."""
+
+
+def float64(tree: Tree) -> Tree:
+    """Leaves as numpy float64."""
+    return jax.tree.map(lambda x: np.asarray(x, np.float64), tree)
+
+
+def batch(trees: Sequence[Tree]) -> Tree:
+    """Cases on a new last axis."""
+    return jax.tree.map(lambda *leaves: np.stack([np.asarray(x, np.float64) for x in leaves], -1), *trees)
+
+
+def case(tree: Tree, i: int) -> Tree:
+    """Case i of a batch."""
+    return jax.tree.map(lambda x: x[..., i], tree)
+
+
+def quick(f: Callable) -> Callable:
+    """Compile with little optimization."""
+    return jax.jit(f, compiler_options=QUICK)
+
+
+def jittered(tree: Tree, rng: np.random.Generator, spread: float) -> Tree:
+    """Each number times `exp(spread · normal)`."""
+    return jax.tree.map(lambda x: np.asarray(x) * np.exp(spread * rng.standard_normal(np.shape(x))), tree)
+
+
+def positions(tree: Tree) -> list[tuple[int, tuple[int, ...]]]:
+    """(leaf, index within it) of every finite number of a case."""
+    return [(i, at) for i, x in enumerate(jax.tree.leaves(tree)) for at in np.ndindex(np.shape(x)) if np.isfinite(np.asarray(x)[at])]
+
+
+def log_slopes(tree: Tree, gradient: Tree) -> np.ndarray:
+    """`x ∂f/∂x` of every finite number of a batch of cases, `[number, case]`."""
+    values, slopes, first = jax.tree.leaves(tree), jax.tree.leaves(gradient), case(tree, 0)
+    return np.stack([np.asarray(slopes[i])[at] * np.asarray(values[i])[at] for i, at in positions(first)])
+
+
+STEP = 4e-4
+STENCIL = ((-2, 1.0), (-1, -8.0), (1, 8.0), (2, -1.0))
+
+
+def log_differences(f: Callable[[Tree], np.ndarray], tree: Tree) -> np.ndarray:
+    """Five-point central differences of f (batch of cases → `[case]`) by the logarithm of every finite number, `[number, case]`.
+
+    All perturbed cases go through f as one batch.
+    """
+    leaves, structure = jax.tree.flatten(tree)
+    cases, where = leaves[0].shape[-1], positions(case(tree, 0))
+    moved = [np.tile(x, len(where) * len(STENCIL)) for x in leaves]
+    for j, (i, at) in enumerate(where):
+        for k, (steps, _) in enumerate(STENCIL):
+            start = (j * len(STENCIL) + k) * cases
+            moved[i][at][start : start + cases] *= np.exp(steps * STEP)
+    values = np.asarray(f(jax.tree.unflatten(structure, moved))).reshape(len(where), len(STENCIL), cases)
+    return np.einsum("jkc,k->jc", values, [w for _, w in STENCIL]) / (12.0 * STEP)
+
+
+def random_systems(rng: np.random.Generator, n: int, levels: int) -> list[System]:
+    """Machines of any balance between arithmetic, memory and network."""
+    found = []
+    for _ in range(n):
+        sizes = np.append(rng.choice([2.0, 4.0, 8.0, 16.0, 72.0], levels - 1), np.inf)
+        network = Network(
+            size=sizes,
+            bytes_per_s=np.exp(rng.uniform(22.0, 27.5, levels)),
+            latency_s=np.exp(rng.uniform(-15.0, -10.0, levels)),
+            torus_axes=rng.choice([1.0, 1.0, 3.0], levels),
+            in_network_reduction=rng.choice([0.0, 1.0], levels),
+        )
+        found.append(System(chip=jittered(float64(CHIP), rng, 0.7), network=network))
+    return found
+
+
+def random_plans(rng: np.random.Generator, n: int) -> list[Plan]:
+    """Plans with power-of-two degrees, every choice possible."""
+    found = []
+    for _ in range(n):
+        dp, tp, cp, pp, v = (2.0 ** rng.integers(0, top) for top in (6, 4, 3, 4, 3))
+        switch = {name: float(rng.integers(0, 2)) for name in ("sp", "reshard", "recompute_layers", "recompute_attention", "flash")}
+        zero, micro = float(rng.integers(0, 4)), 2.0 ** rng.integers(0, 3)
+        ep, shard = (min(dp, 2.0 ** rng.integers(0, 6)) for _ in range(2))
+        plan = Plan(
+            dp=dp, tp=tp, cp=cp, pp=pp, ep=ep, zero=zero, shard=shard, interleave=v, micro_batch=micro,
+            global_batch=dp * micro * 2.0 ** rng.integers(0, 6), schedule="interleaved", **switch,
+        )  # fmt: skip
+        found.append(plan)
+    return found
+
+
+def random_models(rng: np.random.Generator, n: int) -> list[Transformer]:
+    """Dense models, mixtures and frozen ones of any size."""
+    return [jittered(float64(EDGE_MODELS[i]), rng, 0.0).replace(
+        n_layers=8.0 * rng.integers(1, 12), d_model=512.0 * rng.integers(1, 20), seq_len=2.0 ** rng.integers(9, 15)
+    ) for i in rng.integers(0, len(EDGE_MODELS), n)]  # fmt: skip
+
+
+def random_questions(seed: int, n: int, levels: int) -> tuple:
+    """A batch of n (system, model, plan, coefficients)."""
+    rng = np.random.default_rng(seed)
+    coefficients = [jittered(float64(COEFFICIENTS), rng, 0.2) for _ in range(n)]
+    shares = [name for name, spec in SPECS.items() if spec.bound == "share"]
+    coefficients = [c.replace(**{name: np.minimum(getattr(c, name), 1.0) for name in shares}) for c in coefficients]
+    return tuple(map(batch, (random_systems(rng, n, levels), random_models(rng, n), random_plans(rng, n), coefficients)))

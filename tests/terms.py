@@ -1,0 +1,199 @@
+"""The registry: every public function of the model up to the step, with points to try it at and corners where it must hold.
+
+`test_terms.py` fails for a public function of `MODULES` that is not here. A term is called as `call(inputs, sharpness)`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from itertools import product
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dmodel import counts, placement, smooth, step
+from dmodel.cost import collectives, compute, memory, overlap, pipeline, power
+from dmodel.hardware import System
+from dmodel.types import stack
+from tests import points as at
+
+MODULES = (smooth, counts, placement, collectives, compute, memory, overlap, pipeline, power, step)
+
+
+class Term(NamedTuple):
+    """call(inputs, sharpness) → arrays; points: inputs off every kink; edges: inputs at corners; soft: whether sharpness matters;
+    one_unit: outputs are parts of a whole and count as much as they weigh in it."""
+
+    call: Callable[[Any, float], Any]
+    points: Sequence[Any]
+    edges: Sequence[Any] = ()
+    soft: bool = False
+    one_unit: bool = False
+
+
+def public_functions() -> set[str]:
+    """`module.function` of everything that `MODULES` define and do not hide."""
+    found = set()
+    for module in MODULES:
+        for name, value in vars(module).items():
+            own = getattr(value, "__module__", None) == module.__name__ and not inspect.isclass(value)
+            if own and callable(value) and not name.startswith("_"):
+                found.add(f"{module.__name__.split('.')[-1]}.{name}")
+    return found
+
+
+WORK = [{"model": m, "plan": p} for m, p in product((at.MODEL, at.MIXTURE), at.PLANS)]
+EDGE_WORK = [{"model": m, "plan": p} for m, p in product(at.EDGE_MODELS, at.EDGE_PLANS)]
+MODELS = [{"model": m} for m in (at.MODEL, at.MIXTURE)]
+EDGE_MODELS = [{"model": m} for m in at.EDGE_MODELS]
+
+# two kinds of messages on two levels: nbytes [kind], group [level, kind]
+GROUPS = ([[1.4, 6.2], [2.6, 1.7]], [[3.1, 1.2], [1.3, 9.5]], [[7.3, 7.3], [5.2, 130.0]])
+MESSAGES = [
+    {"nbytes": np.array([3e7, 2e5]), "group": np.array(g), "network": at.NETWORK, "c": at.COEFFICIENTS} for g in GROUPS
+]
+EDGE_MESSAGES = [
+    {"nbytes": np.array(v), "group": np.array(g), "network": network, "c": c}
+    for (v, g), (network, c) in product(
+        [
+            ([0.0, 0.0], [[1.0, 1.0], [1.0, 1.0]]),
+            ([1e6, 0.0], [[1.0, 8.0], [1.0, 4.0]]),
+            ([1e6, 1e9], [[2.0, 1.0], [1.0, 2.0]]),
+            ([1e6, 1e6], [[8.0, 2.0], [512.0, 2.0]]),
+        ],
+        [
+            (at.FABRIC, at.COEFFICIENTS),
+            # the two levels tie
+            (at.FABRIC.replace(bytes_per_s=np.array([1e11, 1e11]), latency_s=np.zeros(2)), at.IDEAL),
+            (at.FABRIC.replace(torus_axes=np.array([3.0, 1.0]), in_network_reduction=np.ones(2)), at.IDEAL),
+        ],
+    )
+]
+
+
+def message(f: Callable) -> Term:
+    """A collective, called with nbytes, group and the fabric of a network."""
+    return Term(
+        lambda x, p: f(x["nbytes"], x["group"], collectives.fabric(x["network"], x["c"], p)), MESSAGES, EDGE_MESSAGES, soft=True
+    )
+
+
+def of_work(f: Callable) -> Term:
+    """A function of model and plan."""
+    return Term(lambda x, p: f(x["model"], x["plan"]), WORK, EDGE_WORK)
+
+
+def of_model(f: Callable) -> Term:
+    return Term(lambda x, p: f(x["model"]), MODELS, EDGE_MODELS)
+
+
+def plain(f: Callable, points: Sequence[Any], edges: Sequence[Any] = (), soft: bool = False) -> Term:
+    """A function of positional numbers."""
+    call = (lambda x, p: f(*x, p)) if soft else (lambda x, p: f(*x))
+    as_arrays = [[tuple(np.asarray(v, np.float64) for v in x) for x in xs] for xs in (points, edges)]
+    return Term(call, *as_arrays, soft=soft)
+
+
+def _matmul(x: Any, p: float) -> Any:
+    """Five products at the rate and operand width of the plan."""
+    products = counts.matmuls(x["model"], x["plan"])
+    rates, operands = stack(*[x["chip"].flops_per_s] * 5), stack(*[x["plan"].operand_bytes] * 5)
+    return compute.matmul_time(products, rates, operands, x["chip"], x["c"], p)
+
+
+CHIPPED = [{**w, "chip": at.CHIP, "c": at.COEFFICIENTS} for w in WORK]
+EDGE_CHIPPED = [{**w, "chip": at.CHIP, "c": c} for w, c in product(EDGE_WORK[::3], (at.COEFFICIENTS, at.IDEAL))]
+
+ON_CHIP = [{"n": n, "m": m, "chip": at.CHIP, "c": at.COEFFICIENTS} for n, m in ((1e10, 2e9), (3e-4, 130.0), (1e-5, 17.0))]
+EDGE_ON_CHIP = [{"n": n, "m": m, "chip": at.CHIP, "c": c} for n, m, c in product((0.0, 1e9), (0.0, 1.0), (at.COEFFICIENTS, at.IDEAL))]
+
+STEPS = [
+    {"system": System(chip=at.CHIP, network=at.NETWORK), "model": w["model"], "plan": w["plan"], "c": at.COEFFICIENTS} for w in WORK
+]
+EDGE_STEPS = [
+    {"system": System(chip=at.CHIP, network=at.FABRIC), **w, "c": c} for w, c in product(EDGE_WORK, (at.COEFFICIENTS, at.IDEAL))
+]
+PIPES = [(3.3, 9.2, 1.4), (5.7, 2.2, 2.6), (1.3, 7.7, 4.1)]
+EDGE_PIPES = [(1.0, 1.0, 1.0), (8.0, 8.0, 1.0), (8.0, 4.0, 2.0), (2.0, 64.0, 4.0)]
+WINDOWS = [(2.0, 1.3, 0.4), (1.0, 3.0, 0.6), (1.0, 5.0, 0.3)]
+EDGE_WINDOWS = [(0.0, 0.0, 0.0), (0.0, 1.0, 1.0), (1.0, 0.0, 1.0), (1.0, 1.0, 1.0), (1.0, 1.0, 0.0)]
+
+TERMS: dict[str, Term] = {
+    "smooth.maximum": plain(
+        smooth.maximum,
+        [([1.0, 0.7, 0.2],), ([3.0, 2.9, 1e-3],)],
+        [([0.0] * 3,), ([1.0] * 3,), ([0.0, 1.0, 1.0],), ([1e-300, 0.0, 0.0],), ([1e300, 1e-300, 0.0],)],
+        soft=True,
+    ),
+    "smooth.minimum": plain(
+        smooth.minimum, [([1.0, 0.7, 1.2],), ([3.0, 2.9, 0.1],)], [([0.0] * 3,), ([1.0] * 3,), ([0.0, 1.0, 1.0],)], soft=True
+    ),
+    "smooth.excess": plain(smooth.excess, [w[:2] for w in WINDOWS], [w[:2] for w in EDGE_WINDOWS], soft=True),
+    "smooth.positive_part": plain(smooth.positive_part, [w[:2] for w in WINDOWS], [w[:2] for w in EDGE_WINDOWS], soft=True),
+    "smooth.ramp": plain(smooth.ramp, [(0.4,), (1.7,), (0.99,)], [(0.0,), (1.0,), (-1.0,)]),
+    "smooth.power": plain(lambda x: smooth.power(x, 1.0 / 3.0), [(0.4,), (1.7,)], [(1.0,), (1e-30,), (1e30,)]),
+    "counts.parameter_groups": of_model(counts.parameter_groups),
+    "counts.parameters": of_model(counts.parameters),
+    "counts.active_parameters": of_model(counts.active_parameters),
+    "counts.model_flops_per_token": of_model(lambda m: [counts.model_flops_per_token(m, name) for name in counts.CONVENTIONS]),
+    "counts.tokens": of_work(counts.tokens),
+    "counts.matmuls": of_work(lambda m, p: (lambda x: (x, x.flops, x.elements))(counts.matmuls(m, p))),
+    "counts.cast_bytes": of_work(lambda m, p: counts.cast_bytes(counts.matmuls(m, p), p)),
+    "counts.attention_flops": of_work(counts.attention_flops),
+    "counts.softmax_bytes": of_work(counts.softmax_bytes),
+    "counts.elementwise_bytes": of_work(counts.elementwise_bytes),
+    "counts.loss_bytes": of_work(counts.loss_bytes),
+    "counts.kernels": of_work(counts.kernels),
+    "counts.residents": of_work(counts.residents),
+    "counts.activation_bytes": of_work(counts.activation_bytes),
+    "placement.place": Term(
+        lambda x, p: placement.place(x["plan"], x["size"]),
+        [{"plan": plan, "size": size} for plan, size in product(at.PLANS, (np.array([7.3, np.inf]), np.array([3.4, np.inf])))],
+        [{"plan": plan, "size": np.array([size, np.inf])} for plan, size in product(at.EDGE_PLANS, (1.0, 8.0, 1e9))],
+    ),
+    "collectives.inner_outer": plain(lambda a, b: collectives.inner_outer(a, b, 3), [(0.3, 0.7)], [(0.0, 0.0)]),
+    "collectives.fabric": Term(
+        lambda x, p: collectives.fabric(x["network"], x["c"]),
+        [{"network": at.NETWORK, "c": at.COEFFICIENTS}],
+        [{"network": at.FABRIC, "c": at.IDEAL}],
+    ),
+    "collectives.gather_line": message(lambda nbytes, group, net: collectives.gather_line(group, net)),
+    "collectives.gather_time": message(collectives.gather_time),
+    "collectives.all_reduce_time": message(collectives.all_reduce_time),
+    "collectives.all_to_all_time": message(collectives.all_to_all_time),
+    "collectives.point_to_point_time": message(collectives.point_to_point_time),
+    "compute.saturation": plain(compute.saturation, [(3.0, 2.0)], [(0.0, 1.0), (1e30, 1.0)]),
+    "compute.matmul_time": Term(_matmul, CHIPPED, EDGE_CHIPPED, soft=True),
+    "compute.attention_time": Term(
+        lambda x, p: compute.attention_time(x["n"], x["m"], x["n"] * 0.0 + 64.0, x["chip"], x["c"]), ON_CHIP, EDGE_ON_CHIP
+    ),
+    "compute.streaming_time": Term(lambda x, p: compute.streaming_time(x["n"], x["chip"], x["c"]), ON_CHIP, EDGE_ON_CHIP),
+    "compute.launch_bound_excess": Term(
+        lambda x, p: compute.launch_bound_excess(x["n"], x["m"], x["chip"], x["c"], p), ON_CHIP[1:], EDGE_ON_CHIP, soft=True
+    ),
+    "compute.optimizer_time": Term(lambda x, p: compute.optimizer_time(x["n"], x["m"], x["chip"], x["c"]), ON_CHIP, EDGE_ON_CHIP),
+    "memory.zero_share": plain(lambda z: [memory.zero_share(z, k) for k in (1.0, 2.0, 3.0)], [(0.4,), (1.5,), (2.6,)], [(0.0,), (3.0,)]),
+    "memory.sharded": of_work(lambda m, p: memory.sharded(counts.residents(m, p), p)),
+    "memory.held": of_work(lambda m, p: [memory.held(counts.residents(m, p), p, k) for k in (1.0, 2.0, 3.0)]),
+    "memory.layer_activation_bytes": of_work(memory.layer_activation_bytes),
+    "memory.memory": of_work(lambda m, p: memory.memory(m, p, p.pp)),
+    "overlap.exposed_time": plain(overlap.exposed_time, WINDOWS, EDGE_WINDOWS, soft=True),
+    "overlap.straggler_share": plain(overlap.straggler_share, [(3.3, 0.01), (4000.0, 0.02)], [(1.0, 0.01), (1.0, 0.0), (2.0, 0.0)]),
+    "pipeline.gpipe_bubble": plain(pipeline.gpipe_bubble, PIPES, EDGE_PIPES),
+    "pipeline.interleaved_bubble": plain(pipeline.interleaved_bubble, PIPES, EDGE_PIPES),
+    "pipeline.zero_bubble": plain(pipeline.zero_bubble, PIPES, EDGE_PIPES),
+    **{
+        f"pipeline.SCHEDULES.{name}": plain(lambda pp, m, v, s=s: (s.bubble(pp, m, v), s.in_flight(pp, m, v)), PIPES, EDGE_PIPES)
+        for name, s in pipeline.SCHEDULES.items()
+    },
+    "power.watts": Term(
+        lambda x, p: power.watts(x["chip"], x["a"], x["b"], x["a"]),
+        [{"chip": at.CHIP, "a": 0.4, "b": 0.7}],
+        [{"chip": at.CHIP, "a": 0.0, "b": 1.0}],
+    ),
+    "step.memory_use": of_work(lambda m, p: (lambda x: (x, x.total))(step.memory_use(m, p))),
+    "step.step_time": Term(
+        lambda x, p: step.step_time(x["system"], x["model"], x["plan"], x["c"], sharpness=p), STEPS, EDGE_STEPS, soft=True, one_unit=True
+    ),
+}

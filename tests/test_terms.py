@@ -1,0 +1,97 @@
+"""What holds for every function of the model: its gradient is the finite difference, transformations change nothing, corners are safe."""
+
+from math import inf
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.points import batch, case, float64, log_differences, log_slopes, quick
+from tests.terms import TERMS, public_functions
+
+IDS = sorted(TERMS)
+SOFT = [(name, p) for name in IDS for p in ((8.0, inf) if TERMS[name].soft else (8.0,))]
+
+
+def weighted(values, weights):
+    """One number per case: outputs times fixed weights, summed."""
+    return sum((x * w).reshape(-1, x.shape[-1]).sum(0) for x, w in zip(jax.tree.leaves(values), weights, strict=True))
+
+
+def weights_for(values, one_unit):
+    """Weights that bring all outputs of all cases to the same size, or their sum to one, each with a different share."""
+    rng = np.random.default_rng(1)
+    leaves = [np.abs(np.asarray(x)) for x in jax.tree.leaves(values)]
+    sizes = [sum(leaves)] * len(leaves) if one_unit else [np.where(x == 0.0, 1.0, x) for x in leaves]
+    return [rng.uniform(0.5, 1.5, np.shape(x)) / size for x, size in zip(leaves, sizes, strict=True)]
+
+
+def test_every_public_function_is_registered():
+    registered = {name for name in TERMS if "SCHEDULES" not in name}
+    missing, gone = public_functions() - registered, registered - public_functions()
+    assert not missing, f"add to tests/terms.py: {sorted(missing)}"
+    assert not gone, f"no longer a public function: {sorted(gone)}"
+
+
+@pytest.mark.parametrize(("name", "sharpness"), SOFT)
+def test_gradient_is_the_finite_difference(name, sharpness):
+    """Relative to the slope, 1e-6; the floor is the rounding of differences of outputs of size one."""
+    term = TERMS[name]
+    x = batch(term.points)
+    call = quick(lambda x: term.call(x, sharpness))
+    weights = weights_for(call(x), term.one_unit)
+    gradient = quick(jax.grad(lambda x: weighted(term.call(x, sharpness), weights).sum()))(x)
+
+    def repeated(x):
+        copies = jax.tree.leaves(x)[0].shape[-1] // weights[0].shape[-1]
+        return weighted(call(x), [np.tile(w, copies) for w in weights])
+
+    slopes, differences = log_slopes(x, gradient), log_differences(repeated, x)
+    np.testing.assert_allclose(slopes, differences, rtol=1e-6, atol=2e-10 * (1.0 if term.one_unit else len(weights)))
+    assert np.abs(slopes).max() > 1e-3 or name == "pipeline.zero_bubble"
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_compiled_batched_and_looped_agree(name):
+    """The last axis of a batch, `vmap`, and a loop over single cases without compilation; all in float64."""
+    term = TERMS[name]
+    x = batch([*term.points, *term.edges[:3]])
+    batched = quick(lambda x: term.call(x, 8.0))(x)
+    mapped = quick(jax.vmap(lambda x: term.call(x, 8.0), in_axes=-1, out_axes=-1))(x)
+    assert {leaf.dtype for leaf in jax.tree.leaves(batched)} == {jnp.dtype("float64")}
+    for i in (0, len(term.points) - 1, jax.tree.leaves(x)[0].shape[-1] - 1):
+        one = term.call(case(x, i), 8.0)
+        for looped, b, m in zip(*map(jax.tree.leaves, (one, case(batched, i), case(mapped, i))), strict=True):
+            np.testing.assert_allclose(b, looped, rtol=2e-13, atol=1e-300)
+            np.testing.assert_allclose(m, looped, rtol=2e-13, atol=1e-300)
+
+
+@pytest.mark.parametrize(("name", "sharpness"), [(n, p) for n, p in SOFT if TERMS[n].edges])
+def test_corners_have_finite_values_and_gradients(name, sharpness):
+    term = TERMS[name]
+    x = batch(term.edges)
+
+    def total(x):
+        values = term.call(x, sharpness)
+        return sum(jnp.where(jnp.isfinite(v), v, 0.0).sum() for v in jax.tree.leaves(values)), values
+
+    gradient, values = quick(jax.grad(total, has_aux=True))(x)
+    for leaf in jax.tree.leaves(values):
+        assert np.isfinite(leaf).all() and (np.asarray(leaf) > -1e-12).all()
+    for path, leaf in jax.tree.leaves_with_path(gradient):
+        wrong = ~np.isfinite(leaf)
+        assert not wrong.any(), f"{jax.tree_util.keystr(path)} at case {np.argwhere(wrong)[0]}"
+
+
+@pytest.mark.parametrize("sharpness", [8.0, inf])
+@pytest.mark.parametrize("name", ["step.step_time", "step.memory_use"])
+def test_forward_mode_is_reverse_mode(name, sharpness):
+    term = TERMS[name]
+    x = float64(term.points[1])
+    direction = jax.tree.map(lambda v: np.where(np.isfinite(v), v, 0.0) * 0.3 + 0.1, x)
+    f = lambda x: sum(v.sum() for v in jax.tree.leaves(term.call(x, sharpness)))  # noqa: E731
+    forward = quick(lambda x, d: jax.jvp(f, (x,), (d,))[1])(x, direction)
+    gradient = quick(jax.grad(f))(x)
+    inner = sum((g * d).sum() for g, d in zip(jax.tree.leaves(gradient), jax.tree.leaves(direction), strict=True))
+    np.testing.assert_allclose(forward, inner, rtol=1e-10)
