@@ -57,7 +57,7 @@ def fabric(network: Network, coefficients: Coefficients, sharpness: float = SHAR
 
 
 def _joined(group: Array) -> jax.Array:
-    """1 where a level joins members, 0 where it does not (linear for factors between 1 and 2)."""
+    """1 where a level joins members, 0 where it does not; linear for factors between 1 and 2 (they are never below 1)."""
     return ramp(group - 1.0)
 
 
