@@ -1,0 +1,205 @@
+"""The step: its terms against formulas written anew, its sum, its units, its limits."""
+
+from math import inf
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dmodel import catalog
+from dmodel.coefficients import SPECS, Coefficients
+from dmodel.counts import matmuls
+from dmodel.plan import Plan
+from dmodel.step import TERMS, step_time
+from tests import reference
+from tests.points import COEFFICIENTS, IDEAL, batch, case, float64, quick, random_questions
+
+HARD = quick(lambda s, m, p, c: step_time(s, m, p, c, sharpness=inf))
+SMOOTH = quick(step_time)
+RATES = ("flops_per_s", "attention_flops_per_s", "hbm_bytes_per_s")
+
+
+def plan(**changes: float) -> Plan:
+    return Plan(**{"dp": 1.0, "global_batch": 256.0, "sp": 0.0, "shard": changes.get("dp", 1.0), "schedule": "interleaved", **changes})
+
+
+QUESTIONS = {
+    "one device": ("H100-DGX", "gpt-3-125m", plan(micro_batch=4.0)),
+    "data parallel, ZeRO 0": ("A100-DGX", "gpt-3-1.3b", plan(dp=64.0, micro_batch=2.0)),
+    "data parallel, small batch": ("A100-DGX", "gpt-3-1.3b", plan(dp=256.0)),
+    "ZeRO 1": ("H100-DGX", "llama-2-7b", plan(dp=32.0, zero=1.0)),
+    "ZeRO 2 in copies": ("H100-DGX", "llama-2-7b", plan(dp=32.0, zero=2.0, shard=8.0)),
+    "FSDP": ("H100-DGX", "llama-2-13b", plan(dp=128.0, zero=3.0)),
+    "FSDP in copies, gathered once": ("H100-DGX", "llama-2-13b", plan(dp=128.0, zero=3.0, shard=8.0, reshard=0.0)),
+    "FSDP that nothing hides": ("A100-RoCE-1600", "llama-2-7b", plan(dp=256.0, zero=3.0, overlap_dp=0.0)),
+    "tensor and sequence parallel": ("H100-DGX", "llama-3-70b", plan(dp=4.0, tp=8.0, sp=1.0, global_batch=64.0)),
+    "tensor parallel across nodes": ("A100-DGX", "gpt-3-175b", plan(dp=4.0, tp=16.0)),
+    "pipeline, interleaved": ("A100-DGX", "gpt-3-175b", plan(dp=8.0, tp=8.0, pp=8.0, interleave=3.0, sp=1.0)),
+    "pipeline, few micro-batches": ("A100-DGX", "gpt-3-175b", plan(dp=64.0, tp=8.0, pp=8.0, interleave=2.0)),
+    "pipeline, transfers in the open": ("A100-DGX", "gpt-3-13b", plan(dp=2.0, pp=16.0, interleave=2.0, overlap_pp=0.0)),
+    "context parallel": ("H100-DGX", "llama-3-8b", plan(dp=8.0, cp=16.0, zero=3.0, global_batch=16.0)),
+    "full recomputation": ("A100-DGX", "gpt-3-175b", plan(dp=8.0, tp=8.0, pp=16.0, recompute_layers=1.0)),
+    "attention recomputed, unfused": ("V100-DGX", "gpt-3-6.7b", plan(dp=8.0, tp=4.0, flash=0.0, recompute_attention=1.0)),
+    "8-bit": ("H100-DGX", "llama-3-8b", plan(dp=16.0, zero=1.0, operand_bytes=1.0, low_precision=1.0)),
+    "experts": ("H100-DGX", "mixtral-8x7b", plan(dp=64.0, ep=8.0, tp=2.0, zero=1.0)),
+    "experts, sharded": ("GB200-NVL72", "mixtral-8x22b", plan(dp=72.0, ep=8.0, zero=3.0, global_batch=288.0)),
+    "experts, several on a device": ("H100-DGX", "mixtral-8x7b", plan(dp=16.0, ep=2.0, zero=3.0)),
+    "switch that reduces": ("H100-DGX", "gpt-3-1.3b", plan(dp=16.0, tp=8.0)),
+    "torus": ("TPU-v5p", "llama-3-70b", plan(dp=64.0, tp=8.0, zero=3.0, sp=1.0)),
+    "launch-bound": ("H100-DGX", "gpt-3-125m", plan(tp=8.0)),
+    "frozen": ("H100-DGX", "llama-2-7b", plan(dp=8.0)),
+}
+
+
+def question(name: str) -> tuple:
+    system, model, p = QUESTIONS[name]
+    transformer = catalog.transformer(model)
+    if name == "frozen":
+        transformer = transformer.replace(trainable=0.0)
+    found = catalog.system(system, "fp16" if system.startswith("V100") else "bf16")
+    if name == "switch that reduces":
+        found = found.replace(network=found.network.replace(in_network_reduction=np.ones(2)))
+    return found, transformer, p, COEFFICIENTS
+
+
+@pytest.fixture(scope="module")
+def answers() -> dict[str, tuple]:
+    """(hard model, reference) of every question; one batch through the model."""
+    asked = [question(name) for name in QUESTIONS]
+    found = HARD(*(batch(part) for part in zip(*asked, strict=True)))
+    return {name: (case(found, i), reference.step(*q)) for i, (name, q) in enumerate(zip(QUESTIONS, asked, strict=True))}
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_hard_model_is_the_documented_formulas(answers, name):
+    found, expected = answers[name]
+    assert set(expected) == set(TERMS)
+    total = sum(expected.values())
+    for term in TERMS:
+        assert float(getattr(found, term)) == pytest.approx(expected[term], rel=1e-10, abs=1e-14 * total), term
+    assert float(found.total) == pytest.approx(total, rel=1e-12)
+
+
+def test_questions_reach_every_term(answers):
+    assert [term for term in TERMS if not any(expected[term] > 0.0 for _, expected in answers.values())] == []
+
+
+def test_three_levels_are_the_documented_formulas():
+    asked = [
+        (catalog.system("H100-Superpod"), catalog.transformer(model), p, COEFFICIENTS)
+        for model, p in [
+            ("llama-3-70b", plan(dp=512.0, tp=8.0, zero=3.0, sp=1.0, global_batch=1024.0)),
+            ("gpt-3-175b", plan(dp=64.0, tp=8.0, pp=8.0, interleave=2.0, placement=("tp", "pp", "cp", "ep", "dp"))),
+            ("mixtral-8x7b", plan(dp=512.0, ep=8.0, tp=4.0, global_batch=1024.0)),
+        ]
+    ]
+    for q in asked:
+        assert float(HARD(*q).total) == pytest.approx(sum(reference.step(*q).values()), rel=1e-11)
+
+
+@pytest.mark.parametrize("evaluate", [SMOOTH, HARD])
+def test_terms_are_not_negative_and_add_up(evaluate):
+    found = evaluate(*random_questions(0, 200, 2))
+    terms = {name: np.asarray(getattr(found, name)) for name in TERMS}
+    for name, values in terms.items():
+        assert values.dtype == np.float64 and (values >= -1e-16 * np.asarray(found.total)).all(), name
+    total = terms[TERMS[0]]
+    for name in TERMS[1:]:
+        total = total + terms[name]
+    assert (total == np.asarray(found.total)).all()
+    assert (np.asarray(found.exposed_communication) <= total).all()
+
+
+def test_sharper_and_sharper_is_the_hard_model():
+    """The gap falls as 1/p: a factor of at least 3 for each factor of 4."""
+    q = random_questions(1, 60, 2)
+    hard = np.asarray(HARD(*q).total)
+    gaps = [np.abs(np.asarray(quick(lambda *q, p=p: step_time(*q, sharpness=p))(*q).total) / hard - 1.0).max() for p in (16.0, 64.0, 256.0, 1024.0)]
+    assert all(3.0 * later < sooner for sooner, later in zip(gaps, gaps[1:], strict=False)), gaps
+    assert gaps[-1] < 3e-3
+
+
+def scaled(q: tuple, rates: float, times: float) -> tuple:
+    """All rates of the system and all times multiplied."""
+    system, model, p, c = q
+    chip, net = system.chip, system.network
+    chip = chip.replace(**{name: getattr(chip, name) * rates for name in RATES}, kernel_latency_s=chip.kernel_latency_s * times)
+    net = net.replace(bytes_per_s=net.bytes_per_s * rates, latency_s=net.latency_s * times)
+    return system.replace(chip=chip, network=net), model, p, c.replace(overhead=c.overhead * times)
+
+
+@pytest.mark.parametrize("evaluate", [SMOOTH, HARD])
+def test_twice_the_rates_and_half_the_times_halve_every_term(evaluate):
+    q = random_questions(2, 60, 2)
+    jax.tree.map(
+        lambda fast, slow: np.testing.assert_allclose(2.0 * fast, slow, rtol=1e-13), evaluate(*scaled(q, 2.0, 0.5)), evaluate(*q)
+    )
+
+
+@pytest.mark.parametrize("sharpness", [8.0, inf])
+@pytest.mark.parametrize("levels", [1, 2, 3])
+def test_elasticities_of_rates_less_those_of_times_are_minus_one(levels, sharpness):
+    system, model, p, c = random_questions(3 + levels, 40, levels)
+
+    by_input = quick(jax.grad(lambda s, c: jnp.log(step_time(s, model, p, c, sharpness=sharpness).total).sum(), argnums=(0, 1)))(system, c)
+    chip, net, overhead = by_input[0].chip, by_input[0].network, by_input[1].overhead
+    rates = sum(getattr(chip, n) * getattr(system.chip, n) for n in RATES) + (net.bytes_per_s * system.network.bytes_per_s).sum(0)
+    times = chip.kernel_latency_s * system.chip.kernel_latency_s + (net.latency_s * system.network.latency_s).sum(0) + overhead * c.overhead
+    np.testing.assert_allclose(rates - times, -1.0, atol=1e-9)
+    assert (np.asarray(rates) < 0.0).all() and (np.asarray(times) > 0.0).all()
+
+
+def test_smooth_model_is_close_to_the_hard_one(answers):
+    """Not only in the limit: at the default sharpness, within 10 % on ordinary plans."""
+    asked = [question(name) for name in QUESTIONS]
+    smooth = SMOOTH(*(batch(part) for part in zip(*asked, strict=True)))
+    hard = np.array([float(found.total) for found, _ in answers.values()])
+    assert np.abs(np.asarray(smooth.total) / hard - 1.0).max() < 0.1
+
+
+def test_one_ideal_device_takes_its_flops():
+    """Limit of the docstring: FLOPs / (peak · η), with rates of saturation and memory out of the way."""
+    system, model = catalog.system("H100-DGX"), catalog.transformer("gpt-3-13b")
+    chip = system.chip.replace(hbm_bytes_per_s=1e30)
+    ideal = IDEAL.replace(matmul_half_rows=1e-9, matmul_half_width=1e-9, attention_half_head=1e-9, matmul_efficiency=0.5, attention_efficiency=0.5)
+    p = plan(global_batch=16.0)
+    found = HARD(system.replace(chip=chip), model, p, ideal)
+    tokens = 16.0 * model.seq_len
+    products = np.asarray(matmuls(model, p).flops) * 16.0 * 3.0
+    linear = products[:4].sum() * model.n_layers + products[4]
+    scores = 3.5 * 2.0 * model.n_layers * model.n_heads * model.head_dim * model.seq_len * tokens
+    assert float(found.total) == pytest.approx((linear + scores) / (0.5 * float(chip.flops_per_s)), rel=1e-6)
+
+
+def test_the_overhead_is_left_when_the_batch_vanishes():
+    """On frozen weights, which have no optimizer step either."""
+    system, model, p, c = question("frozen")
+    found = HARD(system, model, p.replace(global_batch=1e-9), c)
+    assert float(found.total) == pytest.approx(c.overhead, rel=1e-6)
+
+
+def test_a_scalar_case_is_a_batch_of_one():
+    q = tuple(map(float64, question("FSDP")))
+    one, many = SMOOTH(*q), SMOOTH(*(batch([part] * 2) for part in q))
+    assert one.total.shape == () and many.total.shape == (2,)
+    np.testing.assert_allclose(many.total, one.total, rtol=1e-13)
+
+
+def test_fully_overlapped_and_not_overlapped_bound_the_step():
+    """Forbidding all overlap never makes a step shorter than its work, and hides nothing."""
+    system, model, p, c = random_questions(9, 60, 2)
+    forbidden = p.replace(**{f"overlap_{kind}": np.zeros_like(p.dp) for kind in ("tp", "cp", "ep", "dp", "pp")})
+    allowed, none = HARD(system, model, p, c), HARD(system, model, forbidden, c)
+    assert (np.asarray(none.contention) <= 1e-12 * np.asarray(none.total)).all()
+    assert (np.asarray(none.exposed_communication) >= np.asarray(allowed.exposed_communication) - 1e-12 * np.asarray(none.total)).all()
+
+
+def test_every_coefficient_moves_some_step():
+    """No dead coefficient: each has an elasticity of at least 1e-4 in one of the questions."""
+    asked = [question(name) for name in QUESTIONS]
+    system, model, p, c = (batch(part) for part in zip(*asked, strict=True))
+    gradient = quick(jax.grad(lambda c: jnp.log(step_time(system, model, p, c).total).sum()))(c)
+    assert isinstance(gradient, Coefficients)
+    dead = [name for name in SPECS if np.abs(np.asarray(getattr(gradient, name) * getattr(c, name))).max() < 1e-4]
+    assert dead == []
