@@ -134,14 +134,16 @@ def positive_part(cost: Array, cover: Array, sharpness: float = SHARPNESS) -> ja
     `½ (c − w + sqrt((c − w)² + 4 c w / p²))` for cost c and cover w.
 
     Limits: exactly c when w = 0, exactly 0 when c = 0, `c / p` at c = w, and max(c − w, 0) as p → ∞.
-    The gradient is finite everywhere; at c = w = 0 it is that of a cost without cover.
+    The gradient is finite everywhere; at c = w = 0 it is that of a cost without cover, at a hard tie the mean of its two sides.
 
     Args:
       cost, cover: ≥ 0, same unit, broadcastable.
       sharpness: p ≥ 2, or infinity.
     """
-    delta = 0.0 if isinf(sharpness) else 1.0 / sharpness**2
-    gap = cost - cover
+    gap = jnp.asarray(cost - cover)
+    if isinf(sharpness):
+        return jnp.maximum(gap, 0.0)
+    delta = 1.0 / sharpness**2
     root = jnp.sqrt(gap * gap + 4.0 * delta * cost * cover)
     # for cover >> cost the sum would cancel; the conjugate form does not
     return jnp.where(gap >= 0.0, 0.5 * (gap + root), 0.5 * (4.0 * delta * cost * cover) / jnp.where(root > gap, root - gap, 1.0))
@@ -150,13 +152,18 @@ def positive_part(cost: Array, cover: Array, sharpness: float = SHARPNESS) -> ja
 @positive_part.defjvp
 def _positive_part_jvp(sharpness: float, primals: tuple, tangents: tuple) -> tuple:
     (cost, cover), (d_cost, d_cover) = primals, tangents
-    delta = 0.0 if isinf(sharpness) else 1.0 / sharpness**2
     value = positive_part(cost, cover, sharpness)
-    gap = cost - cover
+    gap = jnp.asarray(cost - cover)
+    if isinf(sharpness):
+        slope, some = 0.5 * (1.0 + jnp.sign(gap)), cost + cover > 0.0
+        return value, jnp.where(some, slope, 1.0) * d_cost - jnp.where(some, slope, 0.0) * d_cover
+    delta = 1.0 / sharpness**2
     root = jnp.sqrt(gap * gap + 4.0 * delta * cost * cover)
+    some = root > 0.0
+    safe = jnp.where(some, root, jnp.inf)
     # the value solves x² − (c − w) x − δ c w = 0, and 2 x − (c − w) is the root
-    by_cost = jnp.where(root > 0.0, (value + delta * cover) / _nonzero(root), 1.0)
-    by_cover = (delta * cost - value) / _nonzero(root)
+    by_cost = jnp.where(some, (value + delta * cover) / safe, 1.0)
+    by_cover = (delta * cost - value) / safe
     return value, by_cost * d_cost + by_cover * d_cover
 
 
