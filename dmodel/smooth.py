@@ -51,7 +51,7 @@ def _root(x: jax.Array, sharpness: float) -> jax.Array:
 def maximum(x: jax.Array, sharpness: float = SHARPNESS) -> jax.Array:
     """Smooth maximum over axis 0 of non-negative values.
 
-    `max_p(x) = (Σ_i x_i^p)^(1/p)`, computed on `x / Σx` so that nothing overflows.
+    `max_p(x) = (Σ_i x_i^p)^(1/p)`, computed on `x / Σx` (`x / max x` for p > 64), so that nothing over- or underflows.
 
     Limits: the hard maximum as p → ∞; x when there is one value; 0, with a zero gradient, when all values are 0.
 
@@ -65,8 +65,9 @@ def maximum(x: jax.Array, sharpness: float = SHARPNESS) -> jax.Array:
     _check(sharpness)
     if isinf(sharpness):
         return x.max(0)
-    total = x.sum(0)
-    return total * _root(_power(x / _nonzero(total)[None], sharpness).sum(0), sharpness)
+    # a sum is cheaper than a maximum, but a high power of x / Σx would underflow
+    scale = x.sum(0) if sharpness <= 64.0 else x.max(0)
+    return scale * _root(_power(x / _nonzero(scale)[None], sharpness).sum(0), sharpness)
 
 
 @maximum.defjvp
