@@ -94,7 +94,8 @@ class Net:
 
 def parameters(m: Transformer, p: Plan) -> dict[str, float]:
     """Parameters of the fullest device before sharding."""
-    attention = 2 * m.d_model * (m.n_heads + m.n_kv_heads) * m.head_dim + 2 * m.d_model + (m.d_model * m.n_experts if m.n_experts > 1 else 0)
+    router = m.d_model * m.n_experts if m.n_experts > 1 else 0
+    attention = 2 * m.d_model * (m.n_heads + m.n_kv_heads) * m.head_dim + 2 * m.d_model + router
     mlp = (3 if m.gated_mlp else 2) * m.d_model * m.d_ff * (m.n_experts + m.n_shared_experts)
     head = m.d_model + (0 if m.tied_embeddings else m.vocab * m.d_model)
     layers, moe = m.n_layers / p.pp, m.n_experts > 1
@@ -125,7 +126,8 @@ def work(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
     qkv, proj = (m.n_heads + 2 * m.n_kv_heads) * e / p.tp, m.n_heads * e / p.tp
     shapes = [(t, qkv, h, 1.0), (t, h, proj, 1.0), (visits, up, h, local), (visits, h, m.d_ff / p.tp, local)]
     products = sum(matmul(*shape, peak, p.operand_bytes, system, c) for shape in shapes)
-    casts = sum((2.0 + p.operand_bytes) * n * (r * k + r * w) for r, w, k, n in shapes) * c.cast_traffic / stream if p.low_precision else 0.0
+    cast = sum((2.0 + p.operand_bytes) * n * (r * k + r * w) for r, w, k, n in shapes)
+    casts = c.cast_traffic * cast / stream if p.low_precision else 0.0
     scores = 4.0 * t * m.seq_len * m.n_heads * e / p.tp * (0.5 if m.causal and p.flash else 1.0)
     unfused = 0.0 if p.flash else 13.0 * t * m.seq_len * m.n_heads / p.tp
     saturation = e / (e + c.attention_half_head)

@@ -115,9 +115,10 @@ def test_sharper_and_sharper_is_the_hard_model():
     """The gap falls as 1/p: a factor of at least 3 for each factor of 4."""
     q = random_questions(1, 60, 2)
     hard = np.asarray(HARD(*q).total)
-    gaps = [np.abs(np.asarray(quick(lambda *q, p=p: step_time(*q, sharpness=p))(*q).total) / hard - 1.0).max() for p in (16.0, 64.0, 256.0, 1024.0)]
+    models = [quick(lambda *q, p=p: step_time(*q, sharpness=p)) for p in (16.0, 64.0, 256.0, 4096.0)]
+    gaps = [np.abs(np.asarray(model(*q).total) / hard - 1.0).max() for model in models]
     assert all(3.0 * later < sooner for sooner, later in zip(gaps, gaps[1:], strict=False)), gaps
-    assert gaps[-1] < 3e-3
+    assert gaps[-1] < 5e-4
 
 
 def scaled(q: tuple, rates: float, times: float) -> tuple:
@@ -162,7 +163,8 @@ def test_one_ideal_device_takes_its_flops():
     """Limit of the docstring: FLOPs / (peak · η), with rates of saturation and memory out of the way."""
     system, model = catalog.system("H100-DGX"), catalog.transformer("gpt-3-13b")
     chip = system.chip.replace(hbm_bytes_per_s=1e30)
-    ideal = IDEAL.replace(matmul_half_rows=1e-9, matmul_half_width=1e-9, attention_half_head=1e-9, matmul_efficiency=0.5, attention_efficiency=0.5)
+    unsaturated = dict.fromkeys(("matmul_half_rows", "matmul_half_width", "attention_half_head"), 1e-9)
+    ideal = IDEAL.replace(**unsaturated, matmul_efficiency=0.5, attention_efficiency=0.5)
     p = plan(global_batch=16.0)
     found = HARD(system.replace(chip=chip), model, p, ideal)
     tokens = 16.0 * model.seq_len

@@ -1,0 +1,145 @@
+"""Collectives: the limits that their docstrings state, and orders that hold for any fabric."""
+
+from math import inf
+
+import numpy as np
+import pytest
+
+from dmodel.cost.collectives import TREE_BANDWIDTH, all_reduce_time, all_to_all_time, fabric, gather_line, gather_time, point_to_point_time
+from dmodel.hardware import Network
+from tests.points import IDEAL
+
+ALL = (gather_time, all_reduce_time, all_to_all_time, point_to_point_time)
+RATE, LATENCY = np.array([4e11, 5e10]), np.array([3e-6, 1e-5])
+ONES = IDEAL.replace(net_latency_inner=1.0, net_latency_outer=1.0)
+
+
+def net(levels: int = 1, sharpness: float = inf, coefficients=ONES, **changes: np.ndarray):
+    """A fabric of ideal efficiency."""
+    ends = np.array([8.0, inf])[-levels:]
+    network = Network(
+        **{
+            "size": ends,
+            "bytes_per_s": RATE[:levels],
+            "latency_s": LATENCY[:levels],
+            "torus_axes": np.ones(levels),
+            "in_network_reduction": np.zeros(levels),
+            **changes,
+        }
+    )
+    return fabric(network, coefficients, sharpness)
+
+
+def group(*members: float) -> np.ndarray:
+    """One kind, its factor at each level."""
+    return np.array(members)[:, None]
+
+
+def seconds(f, nbytes: float, members: np.ndarray, fabric) -> float:
+    return float(f(np.array([nbytes]), members, fabric)[0])
+
+
+@pytest.mark.parametrize("f", ALL)
+@pytest.mark.parametrize("sharpness", [8.0, inf])
+def test_a_group_of_one_costs_nothing(f, sharpness):
+    assert seconds(f, 1e9, group(1.0, 1.0), net(2, sharpness)) == 0.0
+
+
+@pytest.mark.parametrize("f", ALL)
+@pytest.mark.parametrize("g", [2.0, 8.0, 64.0])
+def test_without_bytes_latency_is_left(f, g):
+    expected = {
+        gather_time: g - 1.0,
+        all_reduce_time: 2.0 * min(g - 1.0, np.log2(g)),
+        all_to_all_time: 1.0,
+        point_to_point_time: 1.0,
+    }
+    assert seconds(f, 0.0, group(g), net()) == pytest.approx(expected[f] * LATENCY[0], rel=1e-12)
+
+
+@pytest.mark.parametrize(("f", "times"), [(gather_time, 1.0), (all_reduce_time, 2.0), (all_to_all_time, 1.0), (point_to_point_time, 1.0)])
+def test_of_many_bytes_rate_is_left(f, times):
+    """V/rate as the group grows, twice that for an all-reduce; no latency, so that nothing but bytes counts."""
+    assert seconds(f, 1e12, group(1e6), net(latency_s=np.zeros(1))) == pytest.approx(times * 1e12 / RATE[0], rel=1e-5)
+
+
+def test_ring_for_bytes_tree_for_members():
+    one = net()
+    ring = 2.0 * (1e10 * 7.0 / 8.0 / RATE[0] + LATENCY[0] * 7.0)
+    assert seconds(all_reduce_time, 1e10, group(8.0), one) == pytest.approx(ring, rel=1e-12)
+    tree = 2.0 * (1e5 * 1023.0 / 1024.0 / RATE[0] / TREE_BANDWIDTH + LATENCY[0] * 10.0)
+    assert seconds(all_reduce_time, 1e5, group(1024.0), one) == pytest.approx(tree, rel=1e-12)
+    assert ring == pytest.approx(2.0 * seconds(gather_time, 1e10, group(8.0), one), rel=1e-12)
+
+
+@pytest.mark.parametrize("g", [2.0, 8.0, 64.0, 4096.0])
+def test_a_switch_that_reduces_takes_each_byte_once(g):
+    plain, reducing = (net(latency_s=np.zeros(1), in_network_reduction=np.array([x])) for x in (0.0, 1.0))
+    once, ring = (seconds(all_reduce_time, 1e9, group(g), fabric) for fabric in (reducing, plain))
+    assert once == pytest.approx(1e9 / RATE[0], rel=1e-12)
+    assert ring / once == pytest.approx(2.0 * (g - 1.0) / g, rel=1e-12)
+    assert seconds(gather_time, 1e9, group(g), reducing) == seconds(gather_time, 1e9, group(g), plain)
+
+
+@pytest.mark.parametrize("axes", [1.0, 2.0, 3.0])
+def test_rings_of_a_torus_run_along_all_axes(axes):
+    """64 members on d axes: d (64^(1/d) − 1) hops: 63, 14, 9."""
+    hops = {1.0: 63.0, 2.0: 14.0, 3.0: 9.0}[axes]
+    assert seconds(gather_time, 0.0, group(64.0), net(torus_axes=np.array([axes]))) == pytest.approx(hops * LATENCY[0], rel=1e-12)
+
+
+def test_each_level_carries_what_the_ones_below_leave():
+    """8 members inside, 4 outside: the outer level moves an eighth of the bytes, 3/4 of it; it is slower by 8, and decides here."""
+    flow = max(1e9 * 7.0 / 8.0 / RATE[0], 1e9 / 8.0 * 3.0 / 4.0 / RATE[1])
+    latency = 7.0 * LATENCY[0] + 3.0 * LATENCY[1]
+    assert seconds(gather_time, 1e9, group(8.0, 4.0), net(2)) == pytest.approx(flow + latency, rel=1e-12)
+    outer = 1e9 * (32.0 - 8.0) / 32.0 / RATE[1]
+    assert seconds(all_to_all_time, 1e9, group(8.0, 4.0), net(2)) == pytest.approx(outer + LATENCY.sum(), rel=1e-12)
+
+
+def test_a_transfer_takes_the_slowest_level_that_it_crosses():
+    inside, across = (seconds(point_to_point_time, 1e9, group(*g), net(2)) for g in ((8.0, 1.0), (2.0, 4.0)))
+    assert inside == pytest.approx(1e9 / RATE[0] + LATENCY[0]) and across == pytest.approx(1e9 / RATE[1] + LATENCY[1])
+
+
+def test_contention_slows_outer_levels_by_the_members_spanned():
+    quiet, busy = (net(2, coefficients=ONES.replace(net_contention=x), latency_s=np.zeros(2)) for x in (0.0, 0.1))
+    spread, inside = group(1.0, 64.0), group(8.0, 1.0)
+    assert seconds(gather_time, 1e9, spread, busy) / seconds(gather_time, 1e9, spread, quiet) == pytest.approx(64.0**0.1, rel=1e-12)
+    assert seconds(gather_time, 1e9, inside, busy) == seconds(gather_time, 1e9, inside, quiet)
+
+
+def test_efficiencies_derate_their_level():
+    c = ONES.replace(net_efficiency_inner=0.5, net_efficiency_outer=0.25, net_latency_inner=2.0, net_latency_outer=3.0)
+    found = net(2, coefficients=c)
+    np.testing.assert_allclose(found.bytes_per_s[:, 0], RATE * [0.5, 0.25])
+    np.testing.assert_allclose(found.latency_s[:, 0], LATENCY * [2.0, 3.0])
+
+
+@pytest.mark.parametrize("f", ALL)
+@pytest.mark.parametrize("sharpness", [8.0, inf])
+def test_more_bytes_or_more_members_never_take_less(f, sharpness):
+    fabric = net(2, sharpness)
+    volumes = np.logspace(2, 11, 40)
+    times = np.array([seconds(f, v, group(8.0, 4.0), fabric) for v in volumes])
+    assert (np.diff(times) > 0.0).all()
+    if f is not point_to_point_time:
+        wider = np.array([seconds(f, 1e8, group(8.0, g), fabric) for g in 2.0 ** np.arange(12)])
+        assert (np.diff(wider) > -1e-12).all()
+
+
+@pytest.mark.parametrize("f", ALL)
+@pytest.mark.parametrize("nbytes", [0.0, 1e5, 1e8])
+def test_a_sharper_maximum_meets_the_hard_one(f, nbytes):
+    """Also where the two levels tie, which is where powers of shares come closest to nothing."""
+    for rate in (RATE, np.array([5e10, 5e10])):
+        hard = seconds(f, nbytes, group(8.0, 4.0), net(2, bytes_per_s=rate))
+        gaps = [abs(seconds(f, nbytes, group(8.0, 4.0), net(2, p, bytes_per_s=rate)) / hard - 1.0) for p in (8.0, 64.0, 512.0, 8192.0)]
+        assert gaps[0] < 0.13 and all(later <= sooner / 6.0 + 1e-12 for sooner, later in zip(gaps, gaps[1:], strict=False)), gaps
+
+
+def test_a_line_is_its_time():
+    line = gather_line(group(8.0, 4.0), net(2))
+    assert float(line.time(1e9)[0]) == pytest.approx(seconds(gather_time, 1e9, group(8.0, 4.0), net(2)), rel=1e-14)
+    (one,) = line.kinds()
+    assert float(one.latency_s) == pytest.approx(7.0 * LATENCY[0] + 3.0 * LATENCY[1])
