@@ -15,7 +15,7 @@ def test_shares_make_a_whole():
     assert ARITHMETIC_SHARE + MEMORY_SHARE + NETWORK_SHARE == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize(("busy", "share"), enumerate((ARITHMETIC_SHARE, MEMORY_SHARE, NETWORK_SHARE)))
+@pytest.mark.parametrize(("busy", "share"), [(0, ARITHMETIC_SHARE), (1, MEMORY_SHARE), (2, NETWORK_SHARE)])
 def test_each_activity_draws_its_share(busy, share):
     activity = [float(i == busy) for i in range(3)]
     dynamic = CHIP.peak_watts - CHIP.idle_watts

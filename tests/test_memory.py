@@ -1,0 +1,133 @@
+"""Memory of a device: published formulas of activations, ZeRO's shares, schedules, and what interpolation must meet."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from dmodel import catalog
+from dmodel.cost import memory
+from dmodel.counts import parameters, residents
+from dmodel.plan import Plan
+from dmodel.step import memory_use
+from dmodel.types import GIB
+from tests.points import EDGE_MODELS
+
+GPT = catalog.transformer("gpt-3-175b")
+LLAMA = catalog.transformer("llama-2-7b")
+
+
+def plan(**changes: float) -> Plan:
+    return Plan(**{"dp": 1.0, "global_batch": 64.0, "flash": 0.0, **changes})
+
+
+@pytest.mark.parametrize("b", [1.0, 4.0])
+@pytest.mark.parametrize("tp", [1.0, 2.0, 8.0])
+def test_activations_are_those_of_korthikanti(b, tp):
+    """Korthikanti et al. 2022, table 2, for a plain MLP of 4 h and MHA: without recomputation, with selective and full recomputation."""
+    s, h, a = float(GPT.seq_len), float(GPT.d_model), float(GPT.n_heads)
+    sbh, scores = s * b * h, 5.0 * a * s * s * b
+    table = {
+        (): sbh * (10.0 + 24.0 / tp) + scores / tp,
+        ("sp",): (34.0 * sbh + scores) / tp,
+        ("recompute_attention",): sbh * (10.0 + 24.0 / tp),
+        ("sp", "recompute_attention"): 34.0 * sbh / tp,
+        ("recompute_layers",): 2.0 * sbh,
+    }
+    for switches, expected in table.items():
+        found = memory.layer_activation_bytes(GPT, plan(tp=tp, micro_batch=b, **dict.fromkeys(switches, 1.0)))
+        assert float(found) == pytest.approx(expected, rel=1e-12), switches
+
+
+def test_flash_keeps_no_scores_and_context_parallelism_splits_the_rest():
+    flash = float(memory.layer_activation_bytes(GPT, plan(flash=1.0)))
+    assert flash == pytest.approx(34.0 * float(GPT.seq_len) * float(GPT.d_model), rel=1e-12)
+    for cp in (2.0, 8.0):
+        assert float(memory.layer_activation_bytes(GPT, plan(flash=1.0, cp=cp))) == pytest.approx(flash / cp, rel=1e-12)
+
+
+def test_a_gated_mlp_with_few_kv_heads_keeps_what_its_backward_reads():
+    """Llama 3 8B by hand, 16 bits, flash: 10 h (norm inputs, outputs, masks), Q, output (2 a e each), K, V (2 g e each), O's input counted
+    with the output, and for the MLP gate, up and their product, 6 f."""
+    m = catalog.transformer("llama-3-8b")
+    h, heads, kv, f = m.d_model, m.n_heads * m.head_dim, m.n_kv_heads * m.head_dim, m.d_ff
+    expected = m.seq_len * (10.0 * h + 2.0 * (2.0 * heads + 2.0 * kv) + 6.0 * f)
+    assert float(memory.layer_activation_bytes(m, plan(flash=1.0))) == pytest.approx(float(expected), rel=1e-12)
+
+
+@pytest.mark.parametrize("ranks", [1.0, 8.0, 64.0])
+def test_zero_stages_hold_their_shares(ranks):
+    """Rajbhandari et al. 2020 with 16-bit gradients: 2 + 2 + 12 = 16 bytes per parameter, each stage shards one more part."""
+    n = float(parameters(LLAMA))
+    expected = {0: 16.0, 1: 4.0 + 12.0 / ranks, 2: 2.0 + 14.0 / ranks, 3: 16.0 / ranks}
+    for zero, per_parameter in expected.items():
+        use = memory_use(LLAMA, plan(dp=ranks, shard=ranks, zero=float(zero), gradient_bytes=2.0))
+        assert float(use.weights + use.gradients + use.optimizer) == pytest.approx(per_parameter * n, rel=1e-12)
+
+
+def test_interpolation_meets_the_stages_and_is_linear_between():
+    zero = np.linspace(0.0, 3.0, 301)
+    use = memory_use(LLAMA, plan(dp=8.0, shard=8.0).replace(zero=zero))
+    states = np.asarray(use.weights + use.gradients + use.optimizer)
+    whole = [float(memory_use(LLAMA, plan(dp=8.0, shard=8.0, zero=float(z))).total) for z in range(4)]
+    np.testing.assert_allclose(np.asarray(use.total)[::100], whole, rtol=1e-12)
+    bends = np.abs(np.diff(states, 2)) > 1e-9 * states[0]
+    assert set(np.flatnonzero(bends) + 1) == {100, 200}
+    assert (np.diff(states) < 0.0).all()
+
+
+def test_sharing_shards_over_its_own_ranks_only():
+    parts = residents(EDGE_MODELS[2], plan(ep=2.0, dp=16.0))
+    spread = plan(dp=16.0, ep=2.0, shard=8.0, cp=2.0)
+    found = float(memory.sharded(parts, spread))
+    assert found == pytest.approx(float((parts.layers + parts.ends) / 16.0 + parts.experts / 8.0), rel=1e-12)
+    for zero, stage in product(range(4), (1.0, 2.0, 3.0)):
+        expected = found if zero >= stage else float(parts.total)
+        assert float(memory.held(parts, spread.replace(zero=float(zero)), stage)) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "v", "held"), [("1f1b", 1.0, 8.0), ("gpipe", 1.0, 32.0), ("interleaved", 2.0, 8.0 + 7.0 / 2.0), ("zero-bubble", 1.0, 15.0)]
+)
+def test_a_stage_holds_the_micro_batches_of_its_schedule(schedule, v, held):
+    p = plan(dp=2.0, pp=8.0, tp=8.0, interleave=v, schedule=schedule, micro_batch=1.0, flash=1.0)
+    layers = float(GPT.n_layers) / 8.0
+    expected = layers * held * float(memory.layer_activation_bytes(GPT, p))
+    assert float(memory_use(GPT, p).activations) == pytest.approx(expected, rel=1e-12)
+
+
+def test_recomputation_keeps_one_layer_at_work():
+    p = plan(recompute_layers=1.0, flash=1.0)
+    one = float(memory.layer_activation_bytes(GPT, plan(flash=1.0)))
+    kept = 2.0 * float(GPT.seq_len) * float(GPT.d_model)
+    assert float(memory_use(GPT, p).activations) == pytest.approx(float(GPT.n_layers) * kept + one, rel=1e-12)
+
+
+@pytest.mark.parametrize("model", EDGE_MODELS)
+def test_parts_add_up_and_saving_saves(model):
+    base = plan(dp=8.0, shard=8.0, tp=2.0, global_batch=64.0)
+    use = memory_use(model, base)
+    parts = (use.weights, use.gradients, use.optimizer, use.activations, use.logits, use.buffers)
+    assert float(use.total) == pytest.approx(float(sum(parts)), rel=1e-15) and all(float(x) >= 0.0 for x in parts)
+    savers = {"sp": 1.0, "recompute_layers": 1.0, "recompute_attention": 1.0, "flash": 1.0, "zero": 1.0, "cp": 2.0, "tp": 4.0}
+    for name, value in savers.items():
+        assert float(memory_use(model, base.replace(**{name: value})).total) <= float(use.total), name
+
+
+def test_frozen_weights_need_neither_gradients_nor_optimizer():
+    use = memory_use(EDGE_MODELS[4], plan())
+    assert float(use.gradients) == float(use.optimizer) == 0.0 < float(use.weights)
+
+
+def test_fsdp_gathers_two_layers_on_top_of_what_is_reserved():
+    base, sharded = (memory_use(LLAMA, plan(dp=8.0, shard=8.0, zero=zero)) for zero in (2.0, 3.0))
+    assert float(base.buffers) == memory.RESERVED_BYTES == 2.5 * GIB
+    extra = float(sharded.buffers - base.buffers)
+    assert extra == pytest.approx(2.0 * 2.0 * float(parameters(LLAMA)) / float(LLAMA.n_layers), rel=1e-12)
+
+
+def test_llama_70b_on_64_devices_needs_what_practice_needs():
+    """Sharded over 64 H100s with full recomputation it fits 80 GB, unsharded it does not (Llama 2 70B was trained with FSDP)."""
+    m = catalog.transformer("llama-2-70b")
+    big = plan(dp=64.0, shard=64.0, recompute_layers=1.0, flash=1.0)
+    assert float(memory_use(m, big.replace(zero=3.0)).total) < 80e9 < 1e12 < float(memory_use(m, big).total)
