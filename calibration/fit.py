@@ -30,9 +30,12 @@ from dmodel.types import Array, InputError, enable_float64
 FREEDOM = 4.0
 """Degrees of freedom of the Student-t noise: published tables hold outliers of five and more scales."""
 
-FLAG_WEIGHTS = {"composed": 0.25, "derived-from-tflops": 0.5, "slow-unexplained": 0.0, "offload": 0.0}
-"""Weight of flagged rows in a fit. `composed` rows are sums of parts, four hardly count as more than one; times derived from rounded TFLOP/s
-carry a convention; slow for no listed reason and host-side optimizers are set apart: the model has no mechanism for them."""
+FLAG_WEIGHTS = {"derived-from-tflops": 0.5, "slow-unexplained": 0.0, "offload": 0.0}
+"""Weight of flagged rows in a fit: times derived from rounded TFLOP/s carry a convention; slow for no listed reason and host-side optimizers
+are set apart, because the model has no mechanism for them."""
+
+COMPOSED_ROWS = 75.0
+"""Rows flagged `composed` are sums of few measured parts: together they count as this many at most, however many there are."""
 
 ADAM_STEPS, LBFGS_STEPS = 250, 120
 
@@ -165,8 +168,11 @@ def optimize(
 
 
 def weights_of(flags: np.ndarray) -> np.ndarray:
-    """Weight of each row by its flags; 1 where none is listed in `FLAG_WEIGHTS`."""
-    return np.array([min((FLAG_WEIGHTS.get(f, 1.0) for f in str(flag).replace(";", " ").split()), default=1.0) for flag in flags])
+    """Weight of each row by its flags: the least of `FLAG_WEIGHTS` that applies, and for composed rows their share of `COMPOSED_ROWS`."""
+    words = [str(flag).replace(";", " ").split() for flag in flags]
+    composed = np.array(["composed" in w for w in words])
+    weight = np.array([min((FLAG_WEIGHTS.get(f, 1.0) for f in w), default=1.0) for w in words])
+    return np.where(composed, weight * min(1.0, COMPOSED_ROWS / max(composed.sum(), 1)), weight)
 
 
 def refine_widths(result: Result, prior: Prior) -> np.ndarray:

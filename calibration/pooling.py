@@ -22,10 +22,10 @@ from dmodel.types import Array
 HARDWARE = np.array([s.scope in ("hardware", "both") for s in SPECS.values()], float)
 SOFTWARE = np.array([s.scope in ("software", "both") for s in SPECS.values()], float)
 
-ACCELERATOR_SHARE, STACK_SHARE = 0.5, 0.6
+ACCELERATOR_SHARE, STACK_SHARE = 0.9, 0.6
 """Widths among accelerators and stacks before any fit, as a share of a coefficient's prior width; `refine_widths` learns them."""
 
-NOISE, NOISE_WIDTH = 0.05, 0.5
+NOISE, NOISE_WIDTH = 0.03, 0.5
 """Prior of the Student-t scale of ln(predicted / measured) of a stack: median, and standard deviation of its logarithm. Releases of one
 published table that repeat a configuration differ by 4 % in the median."""
 

@@ -190,7 +190,7 @@ def _show(d: Document) -> None:
     from dmodel.cli.sensitivity import show_elasticities
 
     data, fit = d["data"], d["fit"]
-    show_errors([*fit["by_source"], fit["overall"]], "|predicted / measured − 1| of step time", data["set_aside_by_source"])
+    show_errors([*fit["by_source"].values(), fit["overall"]], "|predicted / measured − 1| of step time", data["set_aside_by_source"])
     show_headline(fit["dense_16_bit_gpu_without_flags"])
     show_lines(f"{data['rows_used']} of {data['rows_read']} rows used, {data['rows_fitted']} fitted in {fit['seconds']:.0f} s.", "")
     show_reasons(data["reasons"])

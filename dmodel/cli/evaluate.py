@@ -39,22 +39,21 @@ def _document(table: TraceTable, profile: str | None) -> Document:
     from calibration.predict import assign, predict
     from calibration.traces import to_cases
     from dmodel import profiles
-    from dmodel.cli.rows import errors_document, fitted_mask, reasons, say_profiles
+    from dmodel.cli.rows import errors_by_source, fitted_mask, reasons, say_profiles
 
     cases = to_cases(table)
     base = None if profile is None else profiles.load(profile)
     found = predict(cases, base)
     say_profiles(found.profile, found.reason)
     fitted = fitted_mask(cases, assign(cases, base)[0])
-    lines = errors_document(evaluate(cases, found.step_time_s, fitted))
+    judged = evaluate(cases, found.step_time_s, fitted)
     return {
         "rows_read": table.total,
         "rows_used": len(cases),
         "set_aside": [p._asdict() for p in table.problems],
         "reasons": reasons(table),
         "profiles": {name: found.profile.count(name) for name in dict.fromkeys(found.profile)},
-        "overall": lines[-1],
-        "by_source": lines[:-1],
+        **errors_by_source(judged),
         "dense_16_bit_gpu_without_flags": headline(cases, found.step_time_s, fitted),
     }
 
@@ -82,7 +81,7 @@ def show_headline(line: Document | None) -> None:
 def _show(d: dict[str, Any]) -> None:
     from dmodel.cli.rows import show_errors
 
-    lines = [*d["by_source"], d["overall"]]
+    lines = [*d["by_source"].values(), d["overall"]]
     show_errors(lines, '|predicted / measured − 1| of step time; "held out" = the profile was not fitted on the row')
     show_headline(d["dense_16_bit_gpu_without_flags"])
     show_lines(f"{d['rows_used']} of {d['rows_read']} rows used; profiles: {', '.join(f'{n} ({k})' for n, k in d['profiles'].items())}")

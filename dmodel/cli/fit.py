@@ -105,11 +105,11 @@ def summary(table: TraceTable, cases: Cases, fitted: Profile) -> Document:
     from calibration.evaluate import evaluate, fitted_rows
     from calibration.predict import predict
     from dmodel.cli.evaluate import headline
-    from dmodel.cli.rows import aside_by_source, errors_document, reasons
+    from dmodel.cli.rows import aside_by_source, errors_by_source, reasons
 
     used = fitted_rows(cases, fitted.fitted_rows)
     found = predict(cases, fitted).step_time_s
-    lines = errors_document(evaluate(cases, found, used))
+    judged = errors_by_source(evaluate(cases, found, used))
     coefficients = fitted.describe()
     return {
         "rows_read": table.total,
@@ -119,8 +119,7 @@ def summary(table: TraceTable, cases: Cases, fitted: Profile) -> Document:
         "set_aside_by_source": aside_by_source(table),
         "reasons": reasons(table),
         "not_fitted_by_flag": unfitted_flags(cases),
-        "overall": lines[-1],
-        "by_source": lines[:-1],
+        **judged,
         "dense_16_bit_gpu_without_flags": headline(cases, found, used),
         "coefficients": coefficients,
         "determined": [c["name"] for c in coefficients if c["determined"]],
@@ -138,7 +137,7 @@ def _show(d: Document) -> None:
     from dmodel.cli.evaluate import show_headline
     from dmodel.cli.rows import show_errors
 
-    show_errors([*d["by_source"], d["overall"]], "|predicted / measured − 1| of step time", d["set_aside_by_source"])
+    show_errors([*d["by_source"].values(), d["overall"]], "|predicted / measured − 1| of step time", d["set_aside_by_source"])
     show_headline(d["dense_16_bit_gpu_without_flags"])
     rows = [
         (c["name"], f"{c['value']:.4g}", c["unit"], f"{c['prior_value']:g}", c["meaning"]) for c in d["coefficients"] if c["determined"]
