@@ -25,13 +25,13 @@ class Groups(struct.PyTreeNode, kw_only=True):
       replica: copies of it that reduce their gradients. data: all ranks that reduce gradients, `shard · replica`.
     """
 
-    tp: Array
-    cp: Array
-    ep: Array
-    pp: Array
-    shard: Array
-    replica: Array
-    data: Array
+    tp: jax.Array
+    cp: jax.Array
+    ep: jax.Array
+    pp: jax.Array
+    shard: jax.Array
+    replica: jax.Array
+    data: jax.Array
 
 
 def _log_sizes(plan: Plan) -> dict[str, jax.Array]:

@@ -110,8 +110,7 @@ def _layer_work(system: System, model: Transformer, plan: Plan, parts: counts.Re
     times = compute.matmul_time(
         products, stack(*[rate] * 4, chip.attention_flops_per_s), stack(*[operand] * 4, counts.WORD), chip, c, sharpness
     )
-    *layer, head = jnp.unstack(times)
-    matmul = sum(layer[1:], start=layer[0])
+    matmul, head = times[:4].sum(0), times[4]
     casts = compute.streaming_time(c.cast_traffic * counts.cast_bytes(products, plan), chip, c)
     attention = compute.attention_time(
         counts.attention_flops(model, plan), counts.softmax_bytes(model, plan), jnp.asarray(model.head_dim), chip, c
@@ -190,8 +189,8 @@ def _message_times(
     tp_reduce, whole, across = jnp.unstack(
         collectives.all_reduce_time(stack(wire, gradients, gradients / ranks), _kinds(groups.tp, groups.data, groups.replica), mixed)
     )
-    exchange = collectives.all_to_all_time(routed[None], groups.ep[:, None], net)[0]
-    transfer = collectives.point_to_point_time((wire / (1.0 + plan.sp * (plan.tp - 1.0)))[None], groups.pp[:, None], net)[0]
+    exchange = collectives.all_to_all_time(jnp.asarray(routed)[None], groups.ep[:, None], net)[0]
+    transfer = collectives.point_to_point_time(jnp.asarray(wire / (1.0 + plan.sp * (plan.tp - 1.0)))[None], groups.pp[:, None], net)[0]
     sp = plan.sp
     return _Volumes(
         tp=(4.0 + 2.0 * again) * (sp * 2.0 * tp.time(wire) + (1.0 - sp) * tp_reduce),

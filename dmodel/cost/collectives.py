@@ -23,11 +23,11 @@ TREE_BANDWIDTH = 0.92
 class Fabric(struct.PyTreeNode, kw_only=True):
     """A network as collectives find it: derated rates [byte/s] and hop latencies [s], `[K, 1, *batch]`."""
 
-    bytes_per_s: Array
-    latency_s: Array
-    torus_axes: Array
-    in_network_reduction: Array
-    contention: Array
+    bytes_per_s: jax.Array
+    latency_s: jax.Array
+    torus_axes: jax.Array
+    in_network_reduction: jax.Array
+    contention: jax.Array
     sharpness: float = struct.field(pytree_node=False, default=SHARPNESS)
 
 
@@ -56,12 +56,12 @@ def fabric(network: Network, coefficients: Coefficients, sharpness: float = SHAR
     )
 
 
-def _joined(group: Array) -> jax.Array:
+def _joined(group: jax.Array) -> jax.Array:
     """1 where a level joins members, 0 where it does not; linear for factors between 1 and 2 (they are never below 1)."""
     return ramp(group - 1.0)
 
 
-def _inside(group: Array) -> jax.Array:
+def _inside(group: jax.Array) -> jax.Array:
     """Members of the group inside one domain of the level below: exclusive product over levels."""
     inside = [jnp.ones_like(group[0])]
     for joined in group[:-1]:
@@ -69,12 +69,12 @@ def _inside(group: Array) -> jax.Array:
     return jnp.stack(inside)
 
 
-def _rate(group: Array, net: Fabric) -> jax.Array:
+def _rate(group: jax.Array, net: Fabric) -> jax.Array:
     """`rate_k · g_k^-γ_k`: wider groups meet more traffic on shared links."""
     return net.bytes_per_s * jnp.exp(-net.contention * jnp.log(group))
 
 
-def _hops(group: Array, net: Fabric) -> jax.Array:
+def _hops(group: jax.Array, net: Fabric) -> jax.Array:
     """Sequential hops of a ring, `g − 1`; on a torus of d axes `d (g^(1/d) − 1)`."""
     return net.torus_axes * (jnp.exp(jnp.log(group) / net.torus_axes) - 1.0)
 
@@ -95,13 +95,13 @@ class Line(struct.PyTreeNode, kw_only=True):
         return [Line(seconds_per_byte=s, latency_s=a) for s, a in pairs]
 
 
-def gather_line(group: Array, net: Fabric) -> Line:
+def gather_line(group: jax.Array, net: Fabric) -> Line:
     """Line of a ring all-gather, or reduce-scatter, in the volume of the gathered whole; see `gather_time`."""
     inverse_rate = (1.0 - 1.0 / group) / (_inside(group) * _rate(group, net))
     return Line(seconds_per_byte=maximum(inverse_rate, net.sharpness), latency_s=(net.latency_s * _hops(group, net)).sum(0))
 
 
-def gather_time(nbytes: Array, group: Array, net: Fabric) -> Array:
+def gather_time(nbytes: jax.Array, group: jax.Array, net: Fabric) -> Array:
     """Time of a ring all-gather, or reduce-scatter, of `nbytes` in all [s].
 
     `max_k ( V_k (g_k − 1)/g_k / rate_k ) + Σ_k α_k (g_k − 1)` with `V_k = V / Π_{j<k} g_j` the volume left at level k.
@@ -115,7 +115,7 @@ def gather_time(nbytes: Array, group: Array, net: Fabric) -> Array:
     return gather_line(group, net).time(nbytes)
 
 
-def all_reduce_time(nbytes: Array, group: Array, net: Fabric) -> jax.Array:
+def all_reduce_time(nbytes: jax.Array, group: jax.Array, net: Fabric) -> jax.Array:
     """Time of an all-reduce of `nbytes` [s]: the better of ring and double binary tree.
 
     Ring: `2 ×` the gather. Tree: its bytes at 0.92 of the rate, `2 Σ_k α_k log2 g_k`. A switch that reduces in the network takes each
@@ -132,7 +132,7 @@ def all_reduce_time(nbytes: Array, group: Array, net: Fabric) -> jax.Array:
     return minimum(stack(ring, tree), net.sharpness)
 
 
-def all_to_all_time(nbytes: Array, group: Array, net: Fabric) -> jax.Array:
+def all_to_all_time(nbytes: jax.Array, group: jax.Array, net: Fabric) -> jax.Array:
     """Time of an all-to-all in which each device holds `nbytes` for all n members [s].
 
     Level k carries what leaves the domain below it but not its own: `V (Π_{j≤k} g_j − Π_{j<k} g_j) / n`; the slowest level decides.
@@ -143,7 +143,7 @@ def all_to_all_time(nbytes: Array, group: Array, net: Fabric) -> jax.Array:
     return flow + (net.latency_s * _joined(group)).sum(0)
 
 
-def point_to_point_time(nbytes: Array, group: Array, net: Fabric) -> jax.Array:
+def point_to_point_time(nbytes: jax.Array, group: jax.Array, net: Fabric) -> jax.Array:
     """Time to send `nbytes` to the next member [s], over the slowest level that the group spans; 0 for a group of one."""
     once = _joined(group)
     flow = maximum(once * nbytes[None] / net.bytes_per_s, net.sharpness)
