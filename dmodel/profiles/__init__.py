@@ -1,6 +1,6 @@
 """Profiles: fitted coefficients as data (JSON), with what they were fitted on and how sure they are."""
 
 from dmodel.profiles.record import Profile, default_profile
-from dmodel.profiles.store import load, names, nearest, save
+from dmodel.profiles.store import EVIDENCE, load, names, nearest, save
 
-__all__ = ["Profile", "default_profile", "load", "names", "nearest", "save"]
+__all__ = ["EVIDENCE", "Profile", "default_profile", "load", "names", "nearest", "save"]

@@ -151,7 +151,7 @@ def _opening(d: Document) -> str:
 
 def _errors(d: Document, uri: str) -> str:
     fit, data = d["fit"], d["data"]
-    lines = [*fit["by_source"], fit["overall"]]
+    lines = [*fit["by_source"].values(), fit["overall"]]
     rows = [
         [line["source"], _aside(line["source"], data["set_aside_by_source"]), *_cells(line["fitted"]), *_cells(line["held_out"])]
         for line in lines
