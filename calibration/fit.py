@@ -1,7 +1,7 @@
 """Fit the coefficients to measured step times by gradient descent: Student-t noise, priors, Adam and then L-BFGS from many starts.
 
-The result is a `Profile`. Deterministic for a seed. Rows are judged by `ln(predicted / measured)`; a profile to start from turns a dozen rows
-into a usable fit, because whatever the rows do not determine stays where the profile has it.
+The result is a `Profile`. Deterministic for a seed. Rows are judged by `ln(predicted / measured)`; a profile to start from turns a dozen
+rows into a usable fit, because whatever the rows do not determine stays where the profile has it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from importlib import metadata
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import flax
 import jax
@@ -31,8 +31,8 @@ FREEDOM = 4.0
 """Degrees of freedom of the Student-t noise: published tables hold outliers of five and more scales."""
 
 FLAG_WEIGHTS = {"derived-from-tflops": 0.5, "slow-unexplained": 0.0, "offload": 0.0}
-"""Weight of flagged rows in a fit: times derived from rounded TFLOP/s carry a convention; slow for no listed reason and host-side optimizers
-are set apart, because the model has no mechanism for them."""
+"""Weight of flagged rows in a fit: times derived from rounded TFLOP/s carry a convention; slow for no listed reason and host-side
+optimizers are set apart, because the model has no mechanism for them."""
 
 COMPOSED_ROWS = 75.0
 """Rows flagged `composed` are sums of few measured parts: together they count as this many at most, however many there are."""
@@ -86,7 +86,7 @@ _losses = jax.jit(jax.vmap(jax.value_and_grad(negative_log_posterior), in_axes=(
 
 
 @partial(jax.jit, static_argnames="steps")
-def _adam_update(grads: Parameters, state: Any, p: Parameters, steps: int) -> tuple:
+def _adam_update(grads: Any, state: Any, p: Any, steps: int) -> tuple:
     updates, state = jax.vmap(_adam(steps).update)(grads, state, p)
     return optax.apply_updates(p, updates), state
 
@@ -96,7 +96,7 @@ def _adam(steps: int) -> optax.GradientTransformation:
 
 
 @jax.jit
-def _lbfgs_direction(grads: Parameters, state: Any, p: Parameters) -> tuple:
+def _lbfgs_direction(grads: Any, state: Any, p: Any) -> tuple:
     """Preconditioned descent direction of every start, its slope, and the new memory."""
     ascent, state = jax.vmap(optax.scale_by_lbfgs(memory_size=20).update)(grads, state, p)
     direction = jax.tree.map(jnp.negative, ascent)
@@ -111,7 +111,7 @@ def _moved(p: Parameters, direction: Parameters, length: Array) -> Parameters:
 
 def _descend(p: Parameters, prior: Prior, data: Data, steps: int, progress: Callable[[float, float], None]) -> tuple[Parameters, jax.Array]:
     """Adam, all starts at once."""
-    state = jax.vmap(_adam(steps).init)(p)
+    state: Any = jax.vmap(_adam(steps).init)(cast(Any, p))
     loss, grads = _losses(p, prior, data)
     for i in range(steps):
         p, state = _adam_update(grads, state, p, steps)
@@ -123,7 +123,7 @@ def _descend(p: Parameters, prior: Prior, data: Data, steps: int, progress: Call
 
 def _polish(p: Parameters, prior: Prior, data: Data, steps: int, progress: Callable[[float, float], None]) -> tuple[Parameters, jax.Array]:
     """L-BFGS with an Armijo search by halving, all starts in step; stops when no start gains more than 1e-9 of its loss."""
-    state = jax.vmap(optax.scale_by_lbfgs(memory_size=20).init)(p)
+    state: Any = jax.vmap(optax.scale_by_lbfgs(memory_size=20).init)(cast(Any, p))
     loss, grads = _losses(p, prior, data)
     for i in range(steps):
         direction, slope, state = _lbfgs_direction(grads, state, p)
@@ -219,20 +219,24 @@ def fit(
     if not kept.any():
         raise InputError("nothing to fit: no usable row with a time and a positive weight is left; see which rows were set aside, and why")
     used = cases.take(kept)
-    groups = pooling.groups_of(used.labels.accelerator, used.labels.stack)
+    groups = pooling.groups_of(used.labels.accelerator.tolist(), used.labels.stack.tolist())
+    system, model, plan = jax.tree.map(jnp.asarray, (used.system, used.model, used.plan))
     data = Data(
-        *jax.tree.map(jnp.asarray, (used.system, used.model, used.plan)),
-        jnp.log(jnp.asarray(used.labels.step_time_s)),
-        jnp.asarray(weight[kept]),
-        jnp.asarray(groups.accelerator_of),
-        jnp.asarray(groups.stack_of),
+        system=system,
+        model=model,
+        plan=plan,
+        log_measured=jnp.log(jnp.asarray(used.labels.step_time_s)),
+        weight=jnp.asarray(weight[kept]),
+        accelerator_of=jnp.asarray(groups.accelerator_of),
+        stack_of=jnp.asarray(groups.stack_of),
     )
     start_from = base or default_profile()
     prior = pooling.prior_for(groups, start_from, fresh=base is None)
     total = rounds if base is None else 1
     for i in range(total):
-        share = lambda done, loss, i=i: report((i + done) / total, loss)
-        result = optimize(prior, data, groups, seed=seed, starts=starts, progress=share)
+        result = optimize(
+            prior, data, groups, seed=seed, starts=starts, progress=lambda done, loss, i=i: report((i + done) / total, loss)
+        )
         if base is None:
             widths = refine_widths(result, prior)
             if i + 1 < total:

@@ -103,8 +103,8 @@ def _widths(base: Profile, fresh: bool) -> tuple[np.ndarray, np.ndarray]:
 
 def start(groups: Groups, n: int) -> Parameters:
     """The prior mean as parameters."""
-    zero = lambda *shape: jnp.zeros(shape)  # noqa: E731
-    return Parameters(center=zero(n), accelerator=zero(len(groups.accelerators), n), stack=zero(len(groups.stacks), n), noise=zero(len(groups.stacks)))
+    a, s = len(groups.accelerators), len(groups.stacks)
+    return Parameters(center=jnp.zeros(n), accelerator=jnp.zeros((a, n)), stack=jnp.zeros((s, n)), noise=jnp.zeros(s))
 
 
 def vectors(p: Parameters, prior: Prior) -> tuple[Array, Array, Array]:

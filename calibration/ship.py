@@ -1,7 +1,7 @@
 """Fit the shipped profiles from the published table: `python -m calibration.ship`.
 
-One pooled fit of every usable row gives `generic`. The others are the same fit seen from one accelerator and family of stacks: its center moves
-there, and all offsets with it, so known groups predict the same and unknown ones start from the family instead of from the mean of all.
+One pooled fit of every usable row gives `generic`. The others are the same fit seen from one accelerator and family of stacks: its center
+moves there, and all offsets with it, so known groups predict the same and unknown ones start from the family instead of from the mean of all.
 `held-out` is the evidence: the same fit without a fifth of the rows, by whole groups, on which `dmodel evaluate` shows it.
 """
 
@@ -22,7 +22,6 @@ from calibration.traces import Cases, published, split, to_cases
 from dmodel.profiles import EVIDENCE, Profile, save
 from dmodel.profiles.record import GROUPS
 
-
 HELD_OUT_SHARE = 0.2
 
 
@@ -42,7 +41,12 @@ VIEWS = (
         ("megatron-sc21-t1", "megatron-sc21-t2", "mt-nlg-530b", "vtrain"),
         "Megatron-LM and DeepSpeed, 3D-parallel, on A100",
     ),
-    View("h100-megatron", ("H100-80GB",), ("nemo-launcher", "megatron-bridge", "megatron-lm-llama"), "NeMo and Megatron-LM, 3D-parallel, on H100"),
+    View(
+        "h100-megatron",
+        ("H100-80GB",),
+        ("nemo-launcher", "megatron-bridge", "megatron-lm-llama"),
+        "NeMo and Megatron-LM, 3D-parallel, on H100",
+    ),
     View("a100-fsdp", ("A100-80GB", "A100-40GB"), ("llm-foundry", "llm-foundry/pure"), "FSDP (LLM Foundry) on A100"),
     View("h100-fsdp", ("H100-80GB",), ("llm-foundry",), "FSDP (LLM Foundry) on H100"),
     View("blackwell-megatron", ("B200", "GB200", "B300", "GB300"), ("megatron-bridge",), "Megatron-Bridge on B200, B300, GB200 and GB300"),

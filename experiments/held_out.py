@@ -1,4 +1,4 @@
-"""Claim: fitted to four fifths of the published rows, the model predicts the rest of the dense 16-bit GPU rows within 5 % (median), 8 % (mean).
+"""Claim: fitted to four fifths of the published rows, the model predicts the other dense 16-bit GPU rows to 5 % (median), 8 % (mean).
 
 Whole groups (model, accelerator, devices) are held out, with another draw for every seed; the shipped `held-out` profile is seed 0.
 `python -m experiments.held_out [--seeds N] [--traces FILE …]`

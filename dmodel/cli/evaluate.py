@@ -18,7 +18,6 @@ def command(traces: TraceFiles = None, profile: ProfileOption = None, strict: St
     """Compare predicted with measured step times; without files, on the shipped published table, a fifth of which the profile `held-out`
     was not fitted on."""
     from dmodel.cli.rows import report_problems
-
     from dmodel.profiles import EVIDENCE
 
     table = table_of(traces)

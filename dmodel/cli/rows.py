@@ -58,8 +58,8 @@ def predicted(table: TraceTable, profile: str | None) -> tuple[Cases, Prediction
 
 
 def errors_document(evaluation: Evaluation) -> list[Document]:
-    """Errors by source, the overall ones last: `{source, rows, median, mean, p90, max, bias, fitted, held_out}`; the last two null or the same
-    figures of a part of the rows. Errors are shares of the measured time: 0.05 is 5 %."""
+    """Errors by source, the overall ones last: `{source, rows, median, mean, p90, max, bias, fitted, held_out}`; the last two null or the
+    same figures of a part of the rows. Errors are shares of the measured time: 0.05 is 5 %."""
     return [_line(line) for line in (*evaluation.by_source, evaluation.overall)]
 
 

@@ -31,7 +31,7 @@ class Profile:
 
     Attributes:
       name, description: for people. accelerators, stacks: what the fitted rows ran on.
-      center: shared values. offsets: `{"accelerator": {name: vector}, "stack": {name: vector}}`, added to the center for rows of that group.
+      center: shared values. offsets: `{"accelerator": {name: vector}, "stack": {name: vector}}`, added to the center for rows of the group.
       widths: standard deviation of a coefficient among stacks: the prior of a stack never seen.
       standard_errors: Laplace standard errors of the center. covariance: of the center, or None.
       data: per source what was used (`source, rows, set_aside, median_error, …`). fitted_rows: fingerprints of the fitted rows.
@@ -70,7 +70,7 @@ class Profile:
         return self.coefficients_for()
 
     def describe(self, accelerator: str | None = None, stack: str | None = None) -> list[dict[str, Any]]:
-        """One record per coefficient: name, value, unit, meaning, bound, prior, standard error (unconstrained), whether the data moved it."""
+        """One record per coefficient: name, value, unit, meaning, bound, prior, standard error (unconstrained), whether the data decide it."""
         values = self.coefficients_for(accelerator, stack)
         prior = _default_vector()
         rows = []

@@ -98,11 +98,11 @@ def _document(path: str, text: str) -> dict[str, Any]:
     except ValueError as e:
         raise InputError(f"{path}: not a complete JSON document ({e}); the file is damaged or cut off: fit or copy it again") from e
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise InputError(f"{path}: not a dmodel profile (expected \"format\": \"{FORMAT}\"); make one with `dmodel fit … --out PROFILE.json`")
+        raise InputError(f'{path}: not a dmodel profile (expected "format": "{FORMAT}"); make one with `dmodel fit … --out PROFILE.json`')
     if document.get("version") != VERSION:
         raise InputError(
-            f"{path}: profile version {document.get('version')!r}, this dmodel reads version {VERSION}; fit the profile again, or use the dmodel "
-            f"that wrote it ({document.get('versions', {})})"
+            f"{path}: profile version {document.get('version')!r}, this dmodel reads version {VERSION}; fit the profile again, or use "
+            f"the dmodel that wrote it ({document.get('versions', {})})"
         )
     return document
 
@@ -174,8 +174,8 @@ def _family(stack: str) -> str:
 def nearest(accelerator: str, stack: str = "") -> tuple[Profile, str]:
     """The shipped profile that fits an accelerator and stack best, and why.
 
-    The one that was fitted on both; else on the accelerator and the stack's family (the name before "/" or "-"); else the generic one, which knows
-    an offset for every accelerator it has seen.
+    The one that was fitted on both; else on the accelerator and the stack's family (the name before "/" or "-"); else the generic one,
+    which knows an offset for every accelerator it has seen.
     """
     if not _shipped():
         return default_profile(), "no profile is shipped with this build: the prior"
