@@ -24,8 +24,8 @@ class Predictions(NamedTuple):
     """What the model says of each row, numpy `[rows]`.
 
     Attributes:
-      step_time_s: predicted step time [s]. breakdown: its terms [s]. memory_bytes, headroom_bytes: per device; headroom is negative when the
-        plan does not fit. mfu: model FLOP utilization by `convention`. profile: name of the profile that predicted each row. reason: why.
+      step_time_s: predicted step time [s]. breakdown: its terms [s]. memory_bytes, headroom_bytes: per device; headroom is negative
+        when the plan does not fit. mfu: model FLOP utilization by `convention`. profile: name of the profile that predicted each row. reason: why.
     """
 
     step_time_s: np.ndarray

@@ -1,7 +1,7 @@
 """Fit the shipped profiles from the published table: `python -m calibration.ship`.
 
 One pooled fit of every usable row gives `generic`. The others are the same fit seen from one accelerator and family of stacks: its center
-moves there, and all offsets with it, so known groups predict the same and unknown ones start from the family instead of from the mean of all.
+moves there, and all offsets with it, so known groups predict the same and unknown ones start from the family, not from the mean of all.
 `held-out` is the evidence: the same fit without a fifth of the rows, by whole groups, on which `dmodel evaluate` shows it.
 """
 

@@ -70,7 +70,7 @@ class Profile:
         return self.coefficients_for()
 
     def describe(self, accelerator: str | None = None, stack: str | None = None) -> list[dict[str, Any]]:
-        """One record per coefficient: name, value, unit, meaning, bound, prior, standard error (unconstrained), whether the data decide it."""
+        """One record per coefficient: name, value, unit, meaning, bound, prior, standard error (unconstrained), whether data decide it."""
         values = self.coefficients_for(accelerator, stack)
         prior = _default_vector()
         rows = []
