@@ -157,7 +157,7 @@ def load(name_or_path: str | Path) -> Profile:
     path = Path(name)
     if not path.is_file():
         near = difflib.get_close_matches(name.lower(), names(), n=3, cutoff=0.4)
-        hint = f"; did you mean {', '.join(near)}?" if near else ""
+        hint = f"; did you mean {', '.join(near)}?" if near else "."
         raise InputError(f"no profile named {name!r}, and no such file{hint} Shipped: {', '.join(names())}")
     try:
         text = path.read_text(encoding="utf-8")
