@@ -1,0 +1,233 @@
+"""The fit: recovers what the rows determine, leaves the rest, is not led by one bad row, and repeats itself to the bit."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from calibration import fit, pooling
+from calibration import predict as predict_module
+from calibration.predict import predict
+from dmodel.coefficients import NAMES, SPECS
+from dmodel.profiles import Profile, default_profile
+from dmodel.profiles.store import to_json
+from dmodel.types import InputError
+from tests.fitting import CHIPS, TRUTH, held_out, retimed, synthetic
+from tests.points import COEFFICIENTS, QUICK
+
+UNSEEN = ("low_precision_efficiency", "cast_traffic", "grouped_efficiency", "softmax_traffic", "overlap_cp", "overlap_ep")
+"""Coefficients that no synthetic row uses: 16-bit dense models with flash attention."""
+
+FSDP, MEGATRON = "fsdp/test", "megatron-lm/test"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_compilation():
+    """Fits as they are, compiled with little optimization; optax mixes float and integer, which `strict` forbids."""
+    jit = jax.jit
+    with pytest.MonkeyPatch.context() as patch, jax.numpy_dtype_promotion("standard"):
+        patch.setattr(jax, "jit", lambda f, **options: jit(f, **{"compiler_options": QUICK, **options}))
+        patch.setattr(fit, "_losses", jax.jit(jax.vmap(jax.value_and_grad(fit.negative_log_posterior), in_axes=(0, None, None))))
+        patch.setattr(predict_module, "_evaluate", jax.jit(predict_module._evaluate.__wrapped__, static_argnames="sharpness"))
+        yield
+
+
+def fitted_to(cases, **options) -> Profile:
+    return fit.fit(cases, **{"held_out": held_out(cases), "starts": 2, "rounds": 1, **options})
+
+
+def gaps(cases, profile) -> np.ndarray:
+    """|predicted / measured − 1| of every row."""
+    return np.abs(predict(cases, profile).step_time_s / cases.labels.step_time_s - 1.0)
+
+
+@pytest.fixture(scope="module")
+def cases():
+    return synthetic()
+
+
+@pytest.fixture(scope="module")
+def profile(cases) -> Profile:
+    return fitted_to(cases)
+
+
+def test_rows_kept_out_are_predicted(cases, profile):
+    """1 % of noise goes in; the prior alone misses by more than a fifth somewhere."""
+    kept_out = held_out(cases)
+    error = gaps(cases, profile)
+    assert np.median(error[kept_out]) < 0.02 and error[kept_out].max() < 0.05 and error[~kept_out].max() < 0.05
+    assert gaps(cases, default_profile())[kept_out].max() > 0.2
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+@pytest.mark.parametrize(
+    ("stack", "name", "tolerance"),
+    [
+        (MEGATRON, "matmul_efficiency", 0.06),
+        (FSDP, "matmul_efficiency", 0.06),
+        (FSDP, "net_efficiency_outer", 0.08),
+        (FSDP, "overlap_fsdp", 0.10),
+    ],
+)
+def test_what_the_rows_determine_is_recovered(profile, chip, stack, name, tolerance):
+    true = getattr(TRUTH[stack], name)
+    assert float(getattr(profile.coefficients_for(chip, stack), name)) == pytest.approx(true, rel=tolerance)
+    if name == "overlap_fsdp" or stack == FSDP and name != "matmul_efficiency":
+        assert abs(SPECS[name].default / true - 1.0) > 3.0 * tolerance
+
+
+@pytest.mark.parametrize("name", UNSEEN)
+def test_what_no_row_uses_stays_at_the_prior(profile, name):
+    i = NAMES.index(name)
+    for stack in TRUTH:
+        assert float(getattr(profile.coefficients_for(CHIPS[0], stack), name)) == pytest.approx(SPECS[name].default, rel=1e-6)
+    assert profile.standard_errors[i] == pytest.approx(SPECS[name].width, rel=1e-6)
+
+
+def test_errors_shrink_where_rows_speak(profile):
+    """Standard errors lie between 0 and the prior's width; the covariance is theirs and positive."""
+    widths = np.array([s.width for s in SPECS.values()])
+    assert (profile.standard_errors > 0.0).all() and (profile.standard_errors <= widths * (1.0 + 1e-9)).all()
+    assert profile.standard_errors[NAMES.index("matmul_efficiency")] < 0.8 * SPECS["matmul_efficiency"].width
+    np.testing.assert_allclose(np.sqrt(np.diag(profile.covariance)), profile.standard_errors, rtol=1e-9)
+    np.testing.assert_allclose(profile.covariance, profile.covariance.T, atol=1e-12)
+    assert np.linalg.eigvalsh(profile.covariance).min() > 0.0
+
+
+def test_the_same_seed_gives_the_same_profile_and_kept_out_times_do_not_matter(cases, profile):
+    times = np.where(held_out(cases), 7.0, 1.0) * cases.labels.step_time_s
+    again = fitted_to(retimed(cases, times))
+    assert json.dumps(to_json(again)) == json.dumps(to_json(profile))
+
+
+def test_another_seed_gives_nearly_the_same_predictions(cases, profile):
+    other = fitted_to(cases, seed=5)
+    ratio = predict(cases, other).step_time_s / predict(cases, profile).step_time_s
+    assert np.abs(np.log(ratio)).max() < 0.01
+
+
+def test_one_bad_row_hardly_matters(cases, profile):
+    """One row of 30 five times too slow: the others' predictions stay within 2 %, the row itself is not followed."""
+    bad = 7
+    times = np.where(np.arange(len(cases)) == bad, 5.0, 1.0) * cases.labels.step_time_s
+    spoilt = fitted_to(retimed(cases, times))
+    ratio = predict(cases, spoilt).step_time_s / predict(cases, profile).step_time_s
+    assert np.median(np.abs(ratio - 1.0)) < 0.02 and np.abs(ratio - 1.0).max() < 0.06
+
+
+def test_the_profile_says_what_it_was_fitted_on(cases, profile):
+    kept = ~held_out(cases)
+    assert set(profile.accelerators) == set(CHIPS) == set(profile.offsets["accelerator"])
+    assert set(profile.stacks) == set(TRUTH) == set(profile.offsets["stack"]) == set(profile.noise)
+    assert set(profile.fitted_rows) == set(cases.labels.fingerprint[kept])
+    assert sum(d["rows"] for d in profile.data) == kept.sum()
+    assert {"jax", "flax", "optax", "python", "dmodel"} <= set(profile.versions)
+    assert all(0.003 < scale < 0.05 for scale in profile.noise.values())
+
+
+# --- starting from a profile
+
+
+@pytest.fixture(scope="module")
+def dozen():
+    """A dozen rows of a stack that no profile knows: less efficient matmuls, no overlap."""
+    truth = {"fsdp/new": COEFFICIENTS.replace(matmul_efficiency=0.45, overlap_fsdp=0.3)}
+    found = synthetic(seed=3, truth=truth)
+    return found, np.arange(len(found)) % 3 == 2
+
+
+@pytest.fixture(scope="module")
+def moved(profile, dozen) -> Profile:
+    rows, kept_out = dozen
+    seen = []
+    result = fit.fit(rows, profile, held_out=kept_out, starts=2, progress=lambda done, loss: seen.append((done, loss)))
+    done = [d for d, _ in seen]
+    assert done == sorted(done) and done[-1] == 1.0 and all(np.isfinite(loss) for _, loss in seen)
+    return result
+
+
+def test_a_dozen_rows_move_a_profile_to_a_new_stack(profile, moved, dozen):
+    rows, kept_out = dozen
+    before, after = gaps(rows, profile)[kept_out], gaps(rows, moved)[kept_out]
+    assert np.median(after) < 0.03 < 0.1 < np.median(before)
+    assert float(moved.coefficients_for(CHIPS[0], "fsdp/new").matmul_efficiency) == pytest.approx(0.45, rel=0.1)
+
+
+def test_they_move_nothing_else(cases, profile, moved):
+    for name in UNSEEN:
+        was, now = (float(getattr(p.coefficients_for(CHIPS[0], "fsdp/new"), name)) for p in (profile, moved))
+        assert now == pytest.approx(was, rel=1e-6), name
+    for stack in TRUTH:
+        np.testing.assert_array_equal(moved.offsets["stack"][stack], profile.offsets["stack"][stack])
+    assert set(moved.fitted_rows) > set(profile.fitted_rows) and len(moved.data) == len(profile.data) + 1
+    assert (moved.standard_errors <= profile.standard_errors * (1.0 + 1e-9)).all()
+
+
+# --- parts
+
+
+@pytest.mark.parametrize("reason", ["all kept out", "no times", "set aside"])
+def test_nothing_to_fit_is_said(cases, reason):
+    none = np.ones(len(cases), bool) if reason == "all kept out" else None
+    if reason == "no times":
+        cases = retimed(cases, np.full(len(cases), np.nan))
+    if reason == "set aside":
+        cases = cases.replace(labels=cases.labels._replace(flag=np.full(len(cases), "offload")))
+    with pytest.raises(InputError, match="nothing to fit"):
+        fit.fit(cases, held_out=none)
+
+
+def test_flags_weigh_rows():
+    weights = fit.weights_of(np.array(["", "offload", "derived-from-tflops; other", "slow-unexplained derived-from-tflops", "unknown"]))
+    np.testing.assert_array_equal(weights, [1.0, 0.0, 0.5, 0.0, 1.0])
+    composed = fit.weights_of(np.array(["composed"] * 1000 + [""]))
+    assert composed[-1] == 1.0 and 0.0 < composed[0] < 1.0
+
+
+def small_problem():
+    """Prior and data of four rows, two chips, two stacks."""
+    rows = synthetic().take(np.array([0, 13, 20, 33]))
+    groups = pooling.groups_of(rows.labels.accelerator, rows.labels.stack)
+    prior = pooling.prior_for(groups, default_profile(), fresh=True)
+    times, ones = jnp.log(jnp.asarray(rows.labels.step_time_s)), jnp.ones(4)
+    return groups, prior, fit.Data(rows.system, rows.model, rows.plan, times, ones, groups.accelerator_of, groups.stack_of)
+
+
+def test_loss_falls_along_its_gradient_as_it_says():
+    groups, prior, data = small_problem()
+    rng = np.random.default_rng(0)
+    start = jax.tree.map(lambda x: 0.3 * rng.standard_normal(x.shape), pooling.start(groups, len(NAMES)))
+    loss = jax.jit(lambda p: fit.negative_log_posterior(p, prior, data))
+    gradient = jax.jit(jax.grad(lambda p: fit.negative_log_posterior(p, prior, data)))(start)
+    direction = jax.tree.map(lambda x: rng.standard_normal(x.shape), start)
+    at = lambda t: float(loss(jax.tree.map(lambda x, d: x + t * d, start, direction)))  # noqa: E731
+    h = 1e-4
+    difference = (8.0 * (at(h) - at(-h)) - (at(2 * h) - at(-2 * h))) / (12.0 * h)
+    slope = sum((g * d).sum() for g, d in zip(jax.tree.leaves(gradient), jax.tree.leaves(direction), strict=True))
+    assert float(slope) == pytest.approx(difference, rel=1e-7)
+
+
+def test_offsets_move_only_their_own_rows_and_kind():
+    """A chip's offset moves hardware coefficients of its rows, a stack's software ones."""
+    groups, prior, data = small_problem()
+    zero = pooling.start(groups, len(NAMES))
+    base = np.asarray(pooling.rows_of(zero, prior, data.accelerator_of, data.stack_of))
+    np.testing.assert_allclose(base, np.repeat(default_profile().center[:, None], 4, 1))
+    for kind, of, mask in (("accelerator", data.accelerator_of, pooling.HARDWARE), ("stack", data.stack_of, pooling.SOFTWARE)):
+        p = zero.replace(**{kind: getattr(zero, kind).at[1].set(1.0)})
+        change = np.asarray(pooling.rows_of(p, prior, data.accelerator_of, data.stack_of)) - base
+        assert (np.abs(change) > 0.0).tolist() == np.outer(mask > 0.0, of == 1).tolist()
+
+
+def test_widths_are_learned_from_the_stacks():
+    """A coefficient in which stacks differ gets a wider prior than one in which they agree; none becomes immovable."""
+    groups, prior, _ = small_problem()
+    parameters = pooling.start(groups, len(NAMES))
+    i, j = NAMES.index("overlap_dp"), NAMES.index("overlap_tp")
+    parameters = parameters.replace(stack=parameters.stack.at[:, i].set(np.array([2.0, -2.0])))
+    sure = type("Laplace", (), {"stack_errors": np.full((2, len(NAMES)), 1e-3)})
+    widths = fit.refine_widths(fit.Result(parameters, np.zeros(1), sure), prior)
+    assert widths[i] == pytest.approx(2.0 * prior.stack_width[0, i], rel=1e-3)
+    assert widths[j] == pytest.approx(0.1 * SPECS["overlap_tp"].width)

@@ -1,0 +1,215 @@
+"""Profiles: what is written is read, what is damaged is refused with a reason, the nearest one is found."""
+
+import json
+
+import numpy as np
+import pytest
+
+from dmodel.coefficients import NAMES, SPECS, default, from_unconstrained, to_unconstrained
+from dmodel.profiles import Profile, default_profile, load, names, nearest, save, store
+from dmodel.profiles.record import prior_widths
+from dmodel.profiles.store import FORMAT, VERSION
+from dmodel.types import InputError
+
+
+def vector(seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=len(NAMES))
+
+
+@pytest.fixture
+def profile() -> Profile:
+    return Profile(
+        name="test",
+        description="made up",
+        accelerators=("A100-80GB",),
+        stacks=("megatron-lm", "fsdp"),
+        center=default_profile().center + 0.1 * vector(0),
+        offsets={"accelerator": {"A100-80GB": 0.1 * vector(1)}, "stack": {"fsdp": 0.1 * vector(2)}},
+        standard_errors=np.abs(vector(3)),
+        covariance=np.diag(vector(3) ** 2),
+        data=({"source": "somewhere", "rows": 12},),
+        fitted_rows=("a", "b"),
+        noise={"fsdp": 0.04},
+        versions={"dmodel": "0"},
+    )
+
+
+@pytest.fixture
+def document(profile, tmp_path) -> dict:
+    save(profile, tmp_path / "p.json")
+    return json.loads((tmp_path / "p.json").read_text())
+
+
+def test_written_and_read_is_the_same(profile, tmp_path):
+    save(profile, tmp_path / "p.json")
+    found = load(tmp_path / "p.json")
+    for name in ("name", "description", "accelerators", "stacks", "data", "fitted_rows", "noise", "versions"):
+        assert getattr(found, name) == getattr(profile, name), name
+    for name in ("center", "widths", "standard_errors", "covariance"):
+        np.testing.assert_allclose(getattr(found, name), getattr(profile, name), atol=1e-9, err_msg=name)
+    for chip, stack in ((None, None), ("A100-80GB", None), ("A100-80GB", "fsdp"), ("unknown", "fsdp")):
+        np.testing.assert_allclose(found.unconstrained(chip, stack), profile.unconstrained(chip, stack), atol=1e-9)
+
+
+def test_once_rounded_for_the_disk_no_byte_changes(profile, tmp_path):
+    files = [tmp_path / f"{i}.json" for i in range(3)]
+    save(profile, files[0])
+    for before, after in zip(files, files[1:], strict=False):
+        save(load(before), after)
+    assert files[1].read_bytes() == files[2].read_bytes()
+
+
+def test_offsets_add_up(profile):
+    chip, stack = profile.offsets["accelerator"]["A100-80GB"], profile.offsets["stack"]["fsdp"]
+    np.testing.assert_allclose(profile.unconstrained("A100-80GB", "fsdp"), profile.center + chip + stack)
+    np.testing.assert_allclose(profile.unconstrained("H100-80GB", "nemo"), profile.center)
+
+
+def test_the_prior_is_the_default_coefficients():
+    found = default_profile().coefficients
+    for name, spec in SPECS.items():
+        assert float(getattr(found, name)) == pytest.approx(spec.default, rel=1e-12)
+    np.testing.assert_array_equal(prior_widths(), [s.width for s in SPECS.values()])
+    np.testing.assert_allclose(to_unconstrained(default()), default_profile().center, rtol=1e-12)
+
+
+def test_unconstrained_round_trip_respects_bounds():
+    wild = from_unconstrained(3.0 * vector(5))
+    for name, spec in SPECS.items():
+        value = float(getattr(wild, name))
+        assert 0.0 < value and (value < 1.0 or spec.bound == "positive"), name
+    np.testing.assert_allclose(to_unconstrained(wild), 3.0 * vector(5), rtol=1e-9, atol=1e-9)
+
+
+def test_description_tells_what_the_data_said(profile):
+    rows = {row["name"]: row for row in profile.describe()}
+    assert list(rows) == list(NAMES)
+    for i, name in enumerate(NAMES):
+        assert rows[name]["determined"] == (profile.standard_errors[i] < 0.5 * SPECS[name].width)
+        assert rows[name]["moved"] == pytest.approx(profile.center[i] - default_profile().center[i])
+        assert rows[name]["unit"] == SPECS[name].unit
+
+
+# --- damaged files
+
+
+def drop(key):
+    return lambda d: {k: v for k, v in d.items() if k != key}
+
+
+def inside(key, name, value):
+    return lambda d: d | {key: d[key] | {name: value}}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda d: d | {"format": "other"}, [FORMAT, "not a dmodel profile", "dmodel fit"]),
+        (lambda d: [d], ["not a dmodel profile"]),
+        (lambda d: d | {"version": VERSION + 1}, [f"version {VERSION + 1}", f"reads version {VERSION}", "fit the profile again"]),
+        (drop("version"), ["version None"]),
+        (inside("center", "matmul_eficiency", 1.0), ["matmul_eficiency", "unknown", "center"]),
+        (lambda d: d | {"center": {k: v for k, v in d["center"].items() if k != "bubble"}}, ["missing", "bubble"]),
+        (inside("center", "bubble", float("nan")), ["center", "not finite"]),
+        (inside("widths", "bubble", float("inf")), ["widths", "not finite"]),
+        (inside("standard_errors", "bubble", "small"), ["standard_errors", "not a number"]),
+        (inside("standard_errors", "bubble", None), ["standard_errors", "not a number"]),
+        (lambda d: d | {"offsets": {"accelerator": {}, "stack": {"fsdp": {"bubble": 1.0}}}}, ["offsets", "missing"]),
+        (lambda d: d | {"offsets": {"accelerator": {}}}, ["stack", "missing"]),
+        (lambda d: d | {"offsets": None}, ["missing or of the wrong kind"]),
+        (lambda d: d | {"covariance": [[1.0]]}, ["missing or of the wrong kind"]),
+        (drop("fitted_rows"), ["fitted_rows", "missing"]),
+        (lambda d: d | {"stacks": 3}, ["missing or of the wrong kind"]),
+        (lambda d: d | {"noise": 3}, ["missing or of the wrong kind"]),
+    ],
+)
+def test_damaged_documents_are_refused(document, tmp_path, change, words):
+    path = tmp_path / "damaged.json"
+    path.write_text(json.dumps(change(document)))
+    with pytest.raises(InputError) as error:
+        load(path)
+    for word in [*words, str(path)]:
+        assert word in str(error.value)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.99])
+def test_files_cut_off_are_refused(document, tmp_path, share):
+    text = json.dumps(document)
+    path = tmp_path / "cut.json"
+    path.write_text(text[: int(share * len(text))])
+    with pytest.raises(InputError, match="cut off"):
+        load(path)
+
+
+def test_bytes_that_are_no_text_are_refused(tmp_path):
+    (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00\x81")
+    with pytest.raises(InputError, match="cannot be read as text"):
+        load(tmp_path / "binary.json")
+
+
+def test_unknown_names_answer_with_near_ones():
+    with pytest.raises(InputError, match="no profile named 'generc'.*did you mean generic"):
+        load("generc")
+    with pytest.raises(InputError, match="no such file. Shipped: "):
+        load("/no/such/profile.json")
+
+
+def test_unwritable_paths_are_refused(profile, tmp_path):
+    with pytest.raises(InputError, match="cannot write the profile"):
+        save(profile, tmp_path / "no" / "such" / "folder.json")
+
+
+# --- shipped ones
+
+
+@pytest.mark.parametrize("name", names())
+def test_shipped_profiles_load_and_are_sane(name):
+    found = load(name)
+    assert found.name == name
+    for chip in (None, *found.accelerators):
+        for stack in (None, *found.stacks):
+            c = found.coefficients_for(chip, stack)
+            assert all(np.isfinite(float(getattr(c, k))) for k in NAMES)
+            assert 0.05 < float(c.matmul_efficiency) < 1.0
+    assert (found.standard_errors > 0.0).all() and (found.widths > 0.0).all()
+    assert name == "prior" or (found.data and found.fitted_rows and found.accelerators)
+
+
+@pytest.fixture
+def shelf(monkeypatch, tmp_path):
+    """Three shipped profiles: one of a chip and a stack, one of the same chip and another stack, the generic one, which knows more."""
+    contents = {
+        "a": (("A100-80GB",), ("fsdp/x",)),
+        "b": (("A100-80GB", "A100-40GB"), ("megatron-lm",)),
+        "generic": (("A100-80GB", "A100-40GB", "TPU-v5p"), ("fsdp/x", "megatron-lm", "maxtext")),
+    }
+    for name, (chips, stacks) in contents.items():
+        save(Profile(name=name, description="", accelerators=chips, stacks=stacks), tmp_path / f"{name}.json")
+    monkeypatch.setattr(store, "_shipped", lambda: {name: tmp_path / f"{name}.json" for name in contents})
+    store._load_shipped.cache_clear()
+    yield
+    store._load_shipped.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("chip", "stack", "name", "words"),
+    [
+        ("A100-80GB", "fsdp/x", "a", "fitted on A100-80GB with fsdp/x"),
+        ("A100-40GB", "megatron-lm", "b", "fitted on A100-40GB with megatron-lm"),
+        ("A100-80GB", "FSDP-new", "a", "family of FSDP-new"),
+        ("A100-80GB", "megatron/core", "b", "family of megatron/core"),
+        ("A100-40GB", "fsdp/x", "generic", "generic knows A100-40GB and fsdp/x"),
+        ("A100-80GB", "", "generic", "generic knows A100-80GB"),
+        ("TPU-v5p", "other", "generic", "generic knows TPU-v5p"),
+        ("Z80", "other", "generic", "no shipped profile knows Z80 or other"),
+    ],
+)
+def test_nearest_takes_both_then_the_family_then_the_generic_one(shelf, chip, stack, name, words):
+    found, why = nearest(chip, stack)
+    assert found.name == name and words in why
+
+
+def test_without_shipped_profiles_the_prior_is_nearest(monkeypatch):
+    monkeypatch.setattr(store, "_shipped", dict)
+    found, why = nearest("A100-80GB", "fsdp")
+    assert found.name == "prior" and "no profile is shipped" in why
