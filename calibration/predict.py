@@ -25,7 +25,7 @@ class Predictions(NamedTuple):
 
     Attributes:
       step_time_s: predicted step time [s]. breakdown: its terms [s]. memory_bytes, headroom_bytes: per device; headroom is negative
-        when the plan does not fit. mfu: model FLOP utilization by `convention`. profile: name of the profile that predicted each row. reason: why.
+        when the plan does not fit. mfu: model FLOP utilization by `convention`. profile: name of what predicted each row. reason: why.
     """
 
     step_time_s: np.ndarray

@@ -1,3 +1,41 @@
-"""A differentiable model of distributed transformer training: step time, memory, energy and cost as one pure function."""
+"""A differentiable model of distributed transformer training: step time, memory, energy and cost as one pure function.
+
+`step_time(system, model, plan, coefficients) -> Breakdown` is the core; `catalog` and `profiles` give its inputs by name, `design` and
+`elasticities` are what is done with it. Everything counts in float64: call `enable_float64()` first.
+"""
+
+from dmodel import catalog, profiles
+from dmodel.coefficients import Coefficients
+from dmodel.design import design, make_plan
+from dmodel.hardware import Chip, Network, System
+from dmodel.plan import Plan
+from dmodel.run import outputs
+from dmodel.sensitivity import elasticities
+from dmodel.step import Breakdown, memory_use, step_time
+from dmodel.sweep import gradients, sweep
+from dmodel.types import InputError, enable_float64
+from dmodel.workload import Transformer
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "Breakdown",
+    "Chip",
+    "Coefficients",
+    "InputError",
+    "Network",
+    "Plan",
+    "System",
+    "Transformer",
+    "catalog",
+    "design",
+    "elasticities",
+    "enable_float64",
+    "gradients",
+    "make_plan",
+    "memory_use",
+    "outputs",
+    "profiles",
+    "step_time",
+    "sweep",
+]

@@ -5,8 +5,9 @@ of one fixed shape, so a function is compiled once per static structure and not 
 every intermediate in the cache of a core; blocks are spread over threads, which run in parallel because compiled code holds no lock.
 
 On a CPU the gradient is compiled without XLA's fusion pass: fusion copies cheap operations into every consumer, and reverse mode reuses
-every intermediate, so that fused gradients repeat most of their arithmetic. XLA's multi-output fusion, which is off by default, cures the
-same ill too. A user may opt in before the process starts, and the driver then leaves fusion on:
+every intermediate, so that fused gradients repeat much of their arithmetic. XLA's multi-output fusion, which is off by default, is another
+cure; whether it pays depends on the function and the machine, and `make bench` says by how much. A user may opt in before the process
+starts, and the driver then leaves fusion on:
 
     XLA_FLAGS=--xla_backend_extra_options=xla_cpu_use_multi_output_fusion
 

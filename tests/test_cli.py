@@ -332,7 +332,7 @@ def test_tables_for_people_show_the_numbers():
 
 def shell(words: str, tmp_path: Path) -> subprocess.CompletedProcess:
     """Run the program as the shell does, and list on stderr which heavy packages it loaded."""
-    heavy = "print('LOADED', *[m for m in ('matplotlib', 'pandas', 'pyarrow', 'scipy.optimize') if m in sys.modules], file=sys.stderr)"
+    heavy = "print('LOADED', *[m for m in ('matplotlib', 'pyarrow', 'scipy.optimize') if m in sys.modules], file=sys.stderr)"
     code = f"import sys, atexit\natexit.register(lambda: {heavy})\nfrom dmodel.cli import main\nmain()"
     env = {**os.environ, "DMODEL_CACHE": str(tmp_path / "cache")}
     return subprocess.run([sys.executable, "-c", code, *words.split()], cwd=ROOT, env=env, capture_output=True, text=True, timeout=120)

@@ -110,9 +110,9 @@ def imports(module: str) -> tuple[Import, ...]:
 
 
 def layer(module: str) -> str:
-    """`dmodel.cost.overlap` -> `cost`; `dmodel` itself -> ``; `dmodel.cli_demo` -> `cli`."""
+    """`dmodel.cost.overlap` -> `cost`; `dmodel` itself -> ``; `dmodel.cli_demo` and `dmodel.__main__` -> `cli`."""
     name = [*module.split("."), ""][1]
-    return "cli" if name.startswith("cli") else name
+    return "cli" if name.startswith("cli") or name == "__main__" else name
 
 
 def within_dmodel(module: str, found: Import) -> str | None:
