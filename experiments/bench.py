@@ -23,9 +23,10 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import numpy as np
 
-from dmodel import catalog, coefficients, sweep
+from dmodel import catalog, coefficients
 from dmodel.plan import Plan
 from dmodel.step import step_time
+from dmodel.sweep import CHUNK, GRADIENT_CHUNK, MULTI_OUTPUT_FUSION, Block, gradients, lower, names, sweep, totals
 from dmodel.types import enable_float64
 
 ROOT = Path(__file__).parents[1]
@@ -90,7 +91,7 @@ def seconds(plan: Plan, fixed: dict[str, Any]) -> jax.Array:
 
 def all_leaves(plans: Plan, fixed: dict[str, Any]) -> tuple[str, ...]:
     """Every named number: plan, system, model and coefficients."""
-    return (*sweep.names(plans), *sweep.names(fixed))
+    return (*names(plans), *names(fixed))
 
 
 def rates(variants: dict[K, Callable[[], Any]], size: int, rounds: int) -> dict[K, list[float]]:
@@ -117,12 +118,12 @@ def throughput(size: int, rounds: int, cores: int) -> Iterator[Result]:
     variants: dict[str, Callable[[], Any]] = {}
     for threads in sorted({1, cores}):
         variants |= {
-            f"both {threads}": lambda t=threads: sweep.sweep(sweep.totals(), plans, fixed, threads=t),
-            f"time {threads}": lambda t=threads: sweep.sweep(seconds, plans, fixed, threads=t),
-            f"short {threads}": lambda t=threads: sweep.sweep(seconds, plans, fixed, chunk=sweep.CHUNK // 2, threads=t),
-            f"plan {threads}": lambda t=threads: sweep.gradients(seconds, plans, fixed, wrt=CONTINUOUS, threads=t),
+            f"both {threads}": lambda t=threads: sweep(totals(), plans, fixed, threads=t),
+            f"time {threads}": lambda t=threads: sweep(seconds, plans, fixed, threads=t),
+            f"short {threads}": lambda t=threads: sweep(seconds, plans, fixed, chunk=CHUNK // 2, threads=t),
+            f"plan {threads}": lambda t=threads: gradients(seconds, plans, fixed, wrt=CONTINUOUS, threads=t),
         }
-    variants["all"] = lambda: sweep.gradients(seconds, plans, fixed, wrt=every, threads=cores)
+    variants["all"] = lambda: gradients(seconds, plans, fixed, wrt=every, threads=cores)
     found = rates(variants, size, rounds)
     best = {name: max(values) for name, values in found.items()}
     where = f"batch {size:,}, {cores} threads"
@@ -143,7 +144,7 @@ def throughput(size: int, rounds: int, cores: int) -> Iterator[Result]:
 def fusion(size: int, rounds: int) -> Iterator[Result]:
     """What leaving XLA's fusion off gains for the gradient."""
     plans, fixed = random_plans(size), problem()
-    variants = {fused: lambda f=fused: sweep.gradients(seconds, plans, fixed, wrt=CONTINUOUS, fused=f) for fused in (False, True)}
+    variants = {fused: lambda f=fused: gradients(seconds, plans, fixed, wrt=CONTINUOUS, fused=f) for fused in (False, True)}
     found = rates(variants, size, rounds)
     yield Result("gradient without fusion over with it", ratio(found[False], found[True]), "×", note="A/B in one run")
 
@@ -153,12 +154,12 @@ def compile_times() -> dict[str, float]:
     plans, fixed = random_plans(8), problem()
     times = {}
     blocks = {
-        "evaluation": sweep.Block(sweep.totals(), None, sweep.CHUNK),
-        "gradient": sweep.Block(seconds, CONTINUOUS, sweep.GRADIENT_CHUNK, fused=False),
+        "evaluation": Block(totals(), None, CHUNK),
+        "gradient": Block(seconds, CONTINUOUS, GRADIENT_CHUNK, fused=False),
     }
     for name, block in blocks.items():
         start = time.perf_counter()
-        lowered = sweep.lower(block, plans, fixed)
+        lowered = lower(block, plans, fixed)
         middle = time.perf_counter()
         lowered.compile()
         times |= {f"trace {name}": middle - start, f"compile {name}": time.perf_counter() - middle}
@@ -186,7 +187,7 @@ def compilation() -> Iterator[Result]:
 
 def multi_output_fusion() -> Iterator[Result]:
     """Rates under the opt-in flag of XLA, in a process that has it set from the start, beside one that has not."""
-    flag = f"--xla_backend_extra_options={sweep.MULTI_OUTPUT_FUSION}"
+    flag = f"--xla_backend_extra_options={MULTI_OUTPUT_FUSION}"
     plain, opted = child("rates"), child("rates", XLA_FLAGS=f"{os.environ.get('XLA_FLAGS', '')} {flag}".strip())
     for name in plain:
         note = f"opt-in: XLA_FLAGS={flag}"
@@ -196,8 +197,8 @@ def multi_output_fusion() -> Iterator[Result]:
 def _rates_here() -> dict[str, float]:
     plans, fixed, size = random_plans(1 << 16), problem(), 1 << 16
     variants = {
-        "evaluation": lambda: sweep.sweep(sweep.totals(), plans, fixed),
-        "gradient": lambda: sweep.gradients(seconds, plans, fixed, wrt=CONTINUOUS),
+        "evaluation": lambda: sweep(totals(), plans, fixed),
+        "gradient": lambda: gradients(seconds, plans, fixed, wrt=CONTINUOUS),
     }
     return {name: max(values) for name, values in rates(variants, size, 5).items()}
 

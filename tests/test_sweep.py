@@ -1,5 +1,6 @@
 """The driver of sweeps: the same numbers whatever the chunks, threads and padding; one compilation; gradients of what is asked, cheaply."""
 
+import importlib
 import os
 import re
 
@@ -8,11 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dmodel import coefficients, sweep
+from dmodel import coefficients
 from dmodel.hardware import Chip, Network, System
 from dmodel.plan import Plan
 from dmodel.step import memory_use, step_time
 from dmodel.workload import Transformer
+
+# the package gives the function of that name
+sweep = importlib.import_module("dmodel.sweep")
 
 SYSTEM = System(
     chip=Chip(
