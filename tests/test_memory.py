@@ -55,6 +55,20 @@ def test_a_gated_mlp_with_few_kv_heads_keeps_what_its_backward_reads():
     assert float(memory.layer_activation_bytes(m, plan(flash=1.0))) == pytest.approx(float(expected), rel=1e-12)
 
 
+def test_operands_in_eight_bits_are_kept_in_one_byte():
+    """Of 34 bytes, the norms' outputs (4), the attention output (2) and the MLP's product (8) halve; four bits keep scales, so a byte too."""
+    t = float(GPT.seq_len * GPT.d_model)
+    for operand in (1.0, 0.5):
+        found = memory.layer_activation_bytes(GPT, plan(flash=1.0, operand_bytes=operand))
+        assert float(found) == pytest.approx((34.0 - 2.0 - 1.0 - 4.0) * t, rel=1e-12)
+
+
+def test_a_mixture_keeps_what_its_busiest_expert_sees():
+    m = EDGE_MODELS[2].replace(imbalance=1.5, n_shared_experts=1.0)
+    dense, busy = (float(memory.layer_activation_bytes(x, plan(flash=1.0))) for x in (m.replace(top_k=0.0, n_shared_experts=0.0), m))
+    assert busy - dense == pytest.approx(float(m.seq_len * m.d_ff) * (2.0 * 1.5 + 1.0) * 6.0, rel=1e-12)
+
+
 @pytest.mark.parametrize("ranks", [1.0, 8.0, 64.0])
 def test_zero_stages_hold_their_shares(ranks):
     """Rajbhandari et al. 2020 with 16-bit gradients: 2 + 2 + 12 = 16 bytes per parameter, each stage shards one more part."""

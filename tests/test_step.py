@@ -45,6 +45,7 @@ QUESTIONS = {
     "experts": ("H100-DGX", "mixtral-8x7b", plan(dp=64.0, ep=8.0, tp=2.0, zero=1.0)),
     "experts, sharded": ("GB200-NVL72", "mixtral-8x22b", plan(dp=72.0, ep=8.0, zero=3.0, global_batch=288.0)),
     "experts, several on a device": ("H100-DGX", "mixtral-8x7b", plan(dp=16.0, ep=2.0, zero=3.0)),
+    "experts, unequally busy": ("H100-DGX", "mixtral-8x7b", plan(dp=16.0, ep=4.0, tp=4.0, sp=1.0)),
     "switch that reduces": ("H100-DGX", "gpt-3-1.3b", plan(dp=16.0, tp=8.0)),
     "torus": ("TPU-v5p", "llama-3-70b", plan(dp=64.0, tp=8.0, zero=3.0, sp=1.0)),
     "launch-bound": ("H100-DGX", "gpt-3-125m", plan(tp=8.0)),
@@ -57,6 +58,8 @@ def question(name: str) -> tuple:
     transformer = catalog.transformer(model)
     if name == "frozen":
         transformer = transformer.replace(trainable=0.0)
+    if name == "experts, unequally busy":
+        transformer = transformer.replace(imbalance=1.4, n_shared_experts=1.0)
     found = catalog.system(system, "fp16" if system.startswith("V100") else "bf16")
     if name == "switch that reduces":
         found = found.replace(network=found.network.replace(in_network_reduction=np.ones(2)))
