@@ -56,7 +56,7 @@ def test_a_gated_mlp_with_few_kv_heads_keeps_what_its_backward_reads():
 
 
 def test_operands_in_eight_bits_are_kept_in_one_byte():
-    """Of 34 bytes, the norms' outputs (4), the attention output (2) and the MLP's product (8) halve; four bits keep scales, so a byte too."""
+    """Of 34 bytes the norms' outputs (4), the attention output (2) and the MLP's product (8) halve; four bits keep scales, so also one."""
     t = float(GPT.seq_len * GPT.d_model)
     for operand in (1.0, 0.5):
         found = memory.layer_activation_bytes(GPT, plan(flash=1.0, operand_bytes=operand))
