@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from importlib import metadata
 from typing import Any, NamedTuple, cast
 
@@ -25,6 +25,7 @@ from calibration.uncertainty import Laplace, laplace
 from dmodel.coefficients import NAMES, from_unconstrained
 from dmodel.profiles import Profile, default_profile
 from dmodel.step import step_time
+from dmodel.sweep import quick_to_compile
 from dmodel.types import Array, InputError, enable_float64
 
 FREEDOM = 4.0
@@ -81,8 +82,17 @@ def _all_finite(tree: Any) -> bool:
     return all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves(tree))
 
 
-_losses = jax.jit(jax.vmap(jax.value_and_grad(negative_log_posterior), in_axes=(0, None, None)))
-"""Loss and gradient of every start: the one compiled function that both optimizers call."""
+Losses = Callable[[Parameters, Prior, Data], tuple[jax.Array, Parameters]]
+
+FEW = 512
+"""Rows times starts up to which compiling quickly saves more than running quickly: a dozen rows fit in seconds, not in half a minute."""
+
+
+@cache
+def _losses(few: bool) -> Losses:
+    """Loss and gradient of every start: the one compiled function that both optimizers call."""
+    every = jax.vmap(jax.value_and_grad(negative_log_posterior), in_axes=(0, None, None))
+    return jax.jit(every, compiler_options=quick_to_compile() if few else None)
 
 
 @partial(jax.jit, static_argnames="steps")
@@ -109,27 +119,26 @@ def _moved(p: Parameters, direction: Parameters, length: Array) -> Parameters:
     return jax.vmap(lambda x, d, t: optax.tree.add_scale(x, t, d))(p, direction, length)
 
 
-def _descend(p: Parameters, prior: Prior, data: Data, steps: int, progress: Callable[[float, float], None]) -> tuple[Parameters, jax.Array]:
+def _descend(losses: Callable, p: Parameters, steps: int, progress: Callable[[float, float], None]) -> Parameters:
     """Adam, all starts at once."""
     state: Any = jax.vmap(_adam(steps).init)(cast(Any, p))
-    loss, grads = _losses(p, prior, data)
     for i in range(steps):
+        loss, grads = losses(p)
         p, state = _adam_update(grads, state, p, steps)
-        loss, grads = _losses(p, prior, data)
         if i % 10 == 9:
             progress((i + 1) / steps, float(loss.min()))
-    return p, loss
+    return p
 
 
-def _polish(p: Parameters, prior: Prior, data: Data, steps: int, progress: Callable[[float, float], None]) -> tuple[Parameters, jax.Array]:
+def _polish(losses: Callable, p: Parameters, steps: int, progress: Callable[[float, float], None]) -> tuple[Parameters, jax.Array]:
     """L-BFGS with an Armijo search by halving, all starts in step; stops when no start gains more than 1e-9 of its loss."""
     state: Any = jax.vmap(optax.scale_by_lbfgs(memory_size=20).init)(cast(Any, p))
-    loss, grads = _losses(p, prior, data)
+    loss, grads = losses(p)
     for i in range(steps):
         direction, slope, state = _lbfgs_direction(grads, state, p)
         length, accepted = jnp.ones_like(loss), jnp.zeros(loss.shape, bool)
         for _ in range(12):
-            trial, trial_grads = _losses(_moved(p, direction, length), prior, data)
+            trial, trial_grads = losses(_moved(p, direction, length))
             accepted = trial <= loss + 1e-4 * length * slope
             if bool(accepted.all()):
                 break
@@ -137,7 +146,7 @@ def _polish(p: Parameters, prior: Prior, data: Data, steps: int, progress: Calla
         length = jnp.where(accepted, length, 0.0)
         gain = jnp.where(accepted, loss - trial, 0.0)
         p = _moved(p, direction, length)
-        loss, grads = (trial, trial_grads) if bool(accepted.all()) else _losses(p, prior, data)
+        loss, grads = (trial, trial_grads) if bool(accepted.all()) else losses(p)
         if i % 10 == 9:
             progress((i + 1) / steps, float(loss.min()))
         if float((gain / jnp.abs(loss)).max()) < 1e-9:
@@ -158,8 +167,11 @@ def optimize(
     keys = jax.random.split(jax.random.key(seed), len(leaves))
     spread = [0.4 * jax.random.normal(k, (starts, *x.shape)).at[0].set(0.0) for k, x in zip(keys, leaves, strict=True)]
     p = jax.tree.unflatten(tree, spread)
-    p, _ = _descend(p, prior, data, max(int(ADAM_STEPS * effort), 25), lambda done, loss: progress(0.6 * done, loss))
-    p, losses = _polish(p, prior, data, max(int(LBFGS_STEPS * effort), 20), lambda done, loss: progress(0.6 + 0.4 * done, loss))
+    compiled = _losses(starts * len(data.weight) <= FEW)  # type: ignore[arg-type]
+    p = _descend(lambda q: compiled(q, prior, data), p, max(int(ADAM_STEPS * effort), 25), lambda done, loss: progress(0.6 * done, loss))
+    p, losses = _polish(
+        lambda q: compiled(q, prior, data), p, max(int(LBFGS_STEPS * effort), 20), lambda done, loss: progress(0.6 + 0.4 * done, loss)
+    )
     best = jax.tree.map(lambda x: x[int(jnp.nanargmin(losses))], p)
     if not _all_finite(best):
         raise FloatingPointError("the fit left the finite numbers; this is a defect of dmodel: please report the traces that caused it")

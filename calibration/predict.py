@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
+from functools import cache
 from typing import NamedTuple
 
 import jax
@@ -16,6 +17,7 @@ from dmodel.plan import Plan
 from dmodel.profiles import Profile, nearest
 from dmodel.smooth import SHARPNESS
 from dmodel.step import Breakdown, memory_use, step_time
+from dmodel.sweep import quick_to_compile
 from dmodel.types import enable_float64
 from dmodel.workload import Transformer
 
@@ -38,7 +40,11 @@ class Predictions(NamedTuple):
     reason: list[str]
 
 
-@partial(jax.jit, static_argnames="sharpness")
+@cache
+def _compiled() -> Callable:
+    return jax.jit(_evaluate, static_argnames="sharpness", compiler_options=quick_to_compile())
+
+
 def _evaluate(system: System, model: Transformer, plan: Plan, coefficients: Coefficients, sharpness: float) -> tuple:
     """Breakdown, bytes per device, and model FLOPs per token by the full-attention convention."""
     terms = step_time(system, model, plan, coefficients, sharpness=sharpness)
@@ -65,7 +71,7 @@ def predict(cases: Cases, profile: Profile | None = None) -> Predictions:
     profiles, reasons = assign(cases, profile)
     labels = zip(profiles, map(str, cases.labels.accelerator), map(str, cases.labels.stack), strict=True)
     z = np.stack([p.unconstrained(accelerator, stack) for p, accelerator, stack in labels], 1)
-    result = _evaluate(cases.system, cases.model, cases.plan, from_unconstrained(z), SHARPNESS)
+    result = _compiled()(cases.system, cases.model, cases.plan, from_unconstrained(z), SHARPNESS)
     terms, total, memory, flops = jax.tree.map(np.asarray, result)
     peak = cases.plan.devices * np.asarray(cases.system.chip.flops_per_s)
     rate = cases.plan.global_batch * np.asarray(cases.model.seq_len) / total

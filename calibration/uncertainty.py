@@ -11,6 +11,7 @@ import numpy as np
 
 from calibration import pooling
 from calibration.pooling import Parameters, Prior
+from dmodel.sweep import quick_to_compile
 
 
 class Laplace(NamedTuple):
@@ -52,7 +53,7 @@ def laplace(p: Parameters, prior: Prior, data: Any, log_ratio: Callable[..., jax
     Rows are independent, so one reverse pass gives every row's Jacobian; the noise scales are held at their fit.
     """
     z = pooling.rows_of(p, prior, data.accelerator_of, data.stack_of)
-    r, by_row = jax.jit(_ratio_and_slope, static_argnums=2)(z, data, log_ratio)
+    r, by_row = jax.jit(_ratio_and_slope, static_argnums=2, compiler_options=quick_to_compile())(z, data, log_ratio)
     scale = np.asarray(pooling.noise_scale(p))[np.asarray(data.stack_of)]
     omega = np.asarray(data.weight) * (freedom + 1.0) / (freedom * scale**2 + np.asarray(r) ** 2)
     design = _design_matrix(np.asarray(by_row).T, prior, data)

@@ -20,6 +20,7 @@ from dmodel.hardware import System
 from dmodel.plan import Plan
 from dmodel.smooth import SHARPNESS
 from dmodel.step import Breakdown, memory_use, step_time
+from dmodel.sweep import quick_to_compile
 from dmodel.types import Array, InputError, stack
 from dmodel.workload import Transformer
 
@@ -98,11 +99,6 @@ class Elasticities(struct.PyTreeNode, kw_only=True):
 
 NUDGE = 1e-7
 """Relative step to either side of an input, far above rounding and far below what changes a slope: it only steps off kinks."""
-
-
-def quick_to_compile() -> dict | None:
-    """Options of a gradient's compilation that runs few times: on a CPU, without the optimization that takes most of the compile time."""
-    return {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
 
 
 @cache

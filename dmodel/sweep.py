@@ -169,6 +169,11 @@ def lower(block: Block, batch: Tree, fixed: Tree) -> jax.stages.Lowered:
     return run.lower(batch, fixed, jax.ShapeDtypeStruct((), np.int32))
 
 
+def quick_to_compile() -> dict[str, Any] | None:
+    """Options for compiling what runs on few cases: on a CPU, without the optimization that takes most of the compile time."""
+    return {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
+
+
 def _gradients_fuse() -> bool:
     """Only a CPU suffers from fused gradients, and not under multi-output fusion."""
     return jax.default_backend() != "cpu" or MULTI_OUTPUT_FUSION in os.environ.get("XLA_FLAGS", "")

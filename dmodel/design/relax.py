@@ -19,8 +19,8 @@ from flax import struct
 from dmodel.design.search import Problem
 from dmodel.design.space import DEGREES, Space, divisors
 from dmodel.plan import Plan
-from dmodel.sensitivity import quick_to_compile
 from dmodel.step import memory_use, step_time
+from dmodel.sweep import quick_to_compile
 from dmodel.types import Array
 
 ROUNDS, STEPS, RATE = 6, 40, 0.15
