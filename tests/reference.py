@@ -48,6 +48,8 @@ def groups(plan: Plan, network_size: list[float]) -> dict[str, Level]:
         "shard": factors(**whole("cp", "ep"), dp=range(inner)),
         "replica": factors(**replica),
         "data": factors(**whole("cp", "ep", "dp")),
+        "expert_shard": factors(**whole("cp"), dp=range(inner)),
+        "expert_data": factors(**whole("cp", "dp")),
     }
 
 
@@ -96,13 +98,14 @@ def parameters(m: Transformer, p: Plan) -> dict[str, float]:
     """Parameters of the fullest device before sharding."""
     router = m.d_model * m.n_experts if m.n_experts > 1 else 0
     attention = 2 * m.d_model * (m.n_heads + m.n_kv_heads) * m.head_dim + 2 * m.d_model + router
-    mlp = (3 if m.gated_mlp else 2) * m.d_model * m.d_ff * (m.n_experts + m.n_shared_experts)
+    mlp = (3 if m.gated_mlp else 2) * m.d_model * m.d_ff
     head = m.d_model + (0 if m.tied_embeddings else m.vocab * m.d_model)
-    layers, moe = m.n_layers / p.pp, m.n_experts > 1
+    layers, routed = m.n_layers / p.pp, mlp * m.n_experts if m.n_experts > 1 else 0.0
+    attention += mlp * (m.n_shared_experts + m.n_experts) - routed
     return {
-        "dense": (layers * (attention + (0 if moe else mlp)) + m.vocab * m.d_model + (head if p.pp == 1 else 0)) / p.tp,
-        "experts": layers * mlp / (p.tp * p.ep) if moe else 0.0,
-        "per_layer": (attention + (0 if moe else mlp)) / p.tp + (mlp / (p.tp * p.ep) if moe else 0.0),
+        "dense": (layers * attention + m.vocab * m.d_model + (head if p.pp == 1 else 0)) / p.tp,
+        "experts": layers * routed / (p.tp * p.ep),
+        "per_layer": attention / p.tp + routed / (p.tp * p.ep),
     }
 
 
@@ -159,23 +162,27 @@ def messages(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[s
     """Seconds of each kind of communication when nothing hides it."""
     g, net, tp_net = groups(p, [float(x) for x in system.network.size]), Net(system, c), Net(system, c, tensor_parallel=True)
     t, layers, n = p.micro_batch * m.seq_len / p.cp, m.n_layers / p.pp, parameters(m, p)
-    wire, total = 2.0 * t * m.d_model, n["dense"] + n["experts"]
+    wire = 2.0 * t * m.d_model
     split = p.tp if p.sp else 1.0
     again = 1.0 if p.recompute_layers else 0.0
-    weights, gradients = p.weight_bytes * total * m.trainable, p.reduce_bytes * total * m.trainable
-    across = net.all_reduce(gradients / prod(g["shard"]), g["replica"])
-    step = {
-        0: net.all_reduce(gradients, g["data"]),
-        1: net.gather(weights, g["shard"]) + net.gather(gradients, g["shard"]) + across,
-        3: across,
-    }
+    own = {"dense": ("shard", "data"), "experts": ("expert_shard", "expert_data")}
+
+    def gather(bytes_per_parameter: float) -> float:
+        return sum(net.gather(bytes_per_parameter * n[part], g[shard]) for part, (shard, _) in own.items() if n[part])
+
+    def reduce(bytes_per_parameter: float) -> float:
+        return sum(net.all_reduce(bytes_per_parameter * n[part], g[data]) for part, (_, data) in own.items() if n[part])
+
+    shares = sum(n[part] / prod(g[shard]) for part, (shard, _) in own.items())
+    across = net.all_reduce(p.reduce_bytes * shares, g["replica"])
+    step = {0: reduce(p.reduce_bytes), 1: gather(p.weight_bytes) + gather(p.reduce_bytes) + across, 3: across}
     sharded = p.zero == 3
     return {
         "tp": (4.0 + 2.0 * again) * (2.0 * tp_net.gather(wire, g["tp"]) if p.sp else tp_net.all_reduce(wire, g["tp"])),
         "cp": (3.0 + again) * net.gather(2.0 * (wire / m.d_model) * p.cp * m.n_kv_heads * m.head_dim / p.tp, g["cp"]),
         "ep": (4.0 + 2.0 * again) * net.all_to_all(wire * m.top_k * m.imbalance / split, g["ep"]),
-        "gather": net.gather(p.weight_bytes * total / layers, g["shard"]) if sharded else 0.0,
-        "scatter": m.trainable * net.gather(gradients / layers, g["shard"]) if sharded else 0.0,
+        "gather": gather(p.weight_bytes / layers) if sharded else 0.0,
+        "scatter": m.trainable * gather(p.reduce_bytes / layers) if sharded else 0.0,
         "dp": m.trainable * step[{0: 0, 1: 1, 2: 1, 3: 3}[int(p.zero)]],
         "pp": 2.0 * p.interleave * net.send(wire / split, g["pp"]),
     }
@@ -218,7 +225,7 @@ def step(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
         "fsdp": micro * (layers * (out["first"] + out["second"]) + hid["first"]),
         "data_parallel": out["dp"],
         "pipeline_transfer": micro * out["pp"],
-        "bubble": c.bubble * slots * (layers * layer + out["pp"] + w["head"] * (1.0 - kept) / p.pp),
+        "bubble": c.bubble * slots * (layers * layer + out["pp"] + w["head"] * c.head_balance / p.pp),
         "optimizer": m.trainable * c.optimizer_traffic * updated * state / (system.chip.hbm_bytes_per_s * c.memory_efficiency),
         "contention": c.contention * (micro * layers * hidden + hid["dp"]),
     }

@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 
 from calibration import fit, pooling
-from calibration import predict as predict_module
 from calibration.predict import predict
 from dmodel.coefficients import NAMES, SPECS
 from dmodel.profiles import Profile, default_profile
 from dmodel.profiles.store import to_json
 from dmodel.types import InputError
 from tests.fitting import CHIPS, TRUTH, held_out, retimed, synthetic
-from tests.points import COEFFICIENTS, QUICK
+from tests.points import COEFFICIENTS
 
 UNSEEN = ("low_precision_efficiency", "cast_traffic", "grouped_efficiency", "softmax_traffic", "overlap_cp", "overlap_ep")
 """Coefficients that no synthetic row uses: 16-bit dense models with flash attention."""
@@ -24,13 +23,9 @@ FSDP, MEGATRON = "fsdp/test", "megatron-lm/test"
 
 
 @pytest.fixture(scope="module", autouse=True)
-def quick_compilation():
-    """Fits as they are, compiled with little optimization; optax mixes float and integer, which `strict` forbids."""
-    jit = jax.jit
-    with pytest.MonkeyPatch.context() as patch, jax.numpy_dtype_promotion("standard"):
-        patch.setattr(jax, "jit", lambda f, **options: jit(f, **{"compiler_options": QUICK, **options}))
-        patch.setattr(fit, "_losses", jax.jit(jax.vmap(jax.value_and_grad(fit.negative_log_posterior), in_axes=(0, None, None))))
-        patch.setattr(predict_module, "_evaluate", jax.jit(predict_module._evaluate.__wrapped__, static_argnames="sharpness"))
+def standard_promotion():
+    """optax mixes float and integer, which `strict` forbids."""
+    with jax.numpy_dtype_promotion("standard"):
         yield
 
 

@@ -4,7 +4,6 @@ import jax
 import numpy as np
 import pytest
 
-from calibration import predict as module
 from calibration.evaluate import dense_gpu_rows, errors, evaluate, fitted_rows
 from calibration.predict import assign, predict
 from dmodel import catalog
@@ -13,15 +12,7 @@ from dmodel.counts import model_flops_per_token
 from dmodel.profiles import Profile, default_profile, nearest
 from dmodel.step import TERMS, memory_use, step_time
 from tests.fitting import CHIPS, TRUTH, retimed, synthetic
-from tests.points import QUICK, case
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick_compilation():
-    with pytest.MonkeyPatch.context() as patch:
-        fast = jax.jit(module._evaluate.__wrapped__, static_argnames="sharpness", compiler_options=QUICK)
-        patch.setattr(module, "_evaluate", fast)
-        yield
+from tests.points import case
 
 
 @pytest.fixture(scope="module")
