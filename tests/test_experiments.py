@@ -40,6 +40,7 @@ def test_an_unknown_target_is_a_message(tmp_path):
 
 @pytest.mark.slow
 def test_bench(tmp_path):
-    done = subprocess.run([sys.executable, "-m", "experiments.bench", "--quick", "--json"], cwd=ROOT, capture_output=True, text=True, timeout=600)
+    command = [sys.executable, "-m", "experiments.bench", "--quick", "--json"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert len(json.loads(done.stdout)) > 0
