@@ -51,16 +51,17 @@ def deliver(name: str, lines: list[dict[str, Any]], options: argparse.Namespace)
     """Write the table as CSV and print it, or print it as JSON."""
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / f"{name}.csv"
+    keys = list(dict.fromkeys(key for line in lines for key in line))
     with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, fieldnames=list(lines[0]))
+        writer = csv.DictWriter(file, fieldnames=keys, restval="")
         writer.writeheader()
         writer.writerows(lines)
     if options.json:
         print(json.dumps({"study": name, "table": str(path), "rows": lines}, allow_nan=False))
         return
-    width = {key: max(len(key), *(len(_cell(line[key])) for line in lines)) for key in lines[0]}
-    for cells in ({key: key for key in lines[0]}, *lines):
-        print("  ".join(_cell(cells[key]).ljust(width[key]) for key in width))
+    width = {key: max(len(key), *(len(_cell(line.get(key, ""))) for line in lines)) for key in keys}
+    for cells in ({key: key for key in keys}, *lines):
+        print("  ".join(_cell(cells.get(key, "")).ljust(width[key]) for key in keys))
     print(f"table: {path}")
 
 
