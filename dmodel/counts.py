@@ -175,29 +175,34 @@ def kernels(model: Transformer, plan: Plan) -> Array:
 
 
 class Residents(struct.PyTreeNode, kw_only=True):
-    """Parameters of one device before ZeRO shards them [count]: `layers` of its pipeline stage, `experts` of them (not shared by all
-    of dp), and `ends`, the embedding and head of the fullest stage."""
+    """Parameters of one device before ZeRO shards them [count]: `layers` of its pipeline stage without the routed experts, `experts`, the
+    routed ones (ranks of ep hold different ones), and `ends`, the embedding and head of the fullest stage."""
 
     layers: Array
     experts: Array
     ends: Array
 
     @property
+    def dense(self) -> Array:
+        """layers + ends: what all ranks of dp hold alike."""
+        return self.layers + self.ends
+
+    @property
     def total(self) -> Array:
-        """layers + experts + ends."""
-        return self.layers + self.experts + self.ends
+        """dense + experts."""
+        return self.dense + self.experts
 
 
 def residents(model: Transformer, plan: Plan) -> Residents:
-    """Parameters that the fullest device holds: `L/pp` layers over tp, experts over ep; the embedding on the first stage and the head on
-    the last, both when there is one stage."""
+    """Parameters that the fullest device holds: `L/pp` layers over tp, routed experts over ep too (shared ones are on every rank of it);
+    the embedding on the first stage and the head on the last, both when there is one stage."""
     n = parameter_groups(model)
     layers = model.n_layers / plan.pp
-    sparse = ramp(model.n_experts - 1.0)
+    routed = n.mlp * ramp(model.n_experts - 1.0) * model.n_experts / (model.n_experts + model.n_shared_experts)
     both = ramp(2.0 - plan.pp)
     return Residents(
-        layers=layers * (n.attention + n.mlp * (1.0 - sparse)) / plan.tp,
-        experts=layers * n.mlp * sparse / (plan.tp * plan.ep),
+        layers=layers * (n.attention + n.mlp - routed) / plan.tp,
+        experts=layers * routed / (plan.tp * plan.ep),
         ends=(n.embedding + n.head * both) / plan.tp,
     )
 

@@ -23,6 +23,7 @@ class Groups(struct.PyTreeNode, kw_only=True):
     Attributes:
       tp, cp, ep, pp: the plan's groups. shard: ranks that share one copy of the optimizer state or the weights (cp inside).
       replica: copies of it that reduce their gradients. data: all ranks that reduce gradients, `shard · replica`.
+      expert_shard, expert_data: the same beside ep, whose ranks hold different experts.
     """
 
     tp: jax.Array
@@ -32,6 +33,8 @@ class Groups(struct.PyTreeNode, kw_only=True):
     shard: jax.Array
     replica: jax.Array
     data: jax.Array
+    expert_shard: jax.Array
+    expert_data: jax.Array
 
 
 def _log_sizes(plan: Plan) -> dict[str, jax.Array]:
@@ -69,5 +72,6 @@ def place(plan: Plan, size: Array) -> Groups:
     order = [part for name in plan.placement for part in (("shard", "replica") if name == "dp" else (name,))]
     bounds = accumulate((logs[name] for name in order), initial=jnp.zeros_like(logs["tp"]))
     factors = dict(zip(order, jnp.unstack(_factors(stack(*bounds), size), axis=1), strict=True))
-    shard = factors["cp"] * factors["ep"] * factors.pop("shard")
-    return Groups(shard=shard, data=shard * factors["replica"], **factors)
+    beside = factors["cp"] * factors.pop("shard")
+    shard, replica = beside * factors["ep"], factors["replica"]
+    return Groups(shard=shard, data=shard * replica, expert_shard=beside, expert_data=beside * replica, **factors)

@@ -18,7 +18,7 @@ from dmodel.cost.pipeline import SCHEDULES
 from dmodel.hardware import System
 from dmodel.placement import Groups, place
 from dmodel.plan import Plan
-from dmodel.smooth import SHARPNESS
+from dmodel.smooth import SHARPNESS, ramp
 from dmodel.types import Array, stack, trailing
 from dmodel.workload import Transformer
 
@@ -170,35 +170,42 @@ def _message_times(
     Tensor parallelism: 2 all-reduces forward, 2 backward and 2 again under full recomputation, or all-gather + reduce-scatter with `sp`.
     Context parallelism: the ring passes K and V forward, K, V and their gradients backward. Expert parallelism: dispatch and combine each
     way. ZeRO-3: gathers forward and backward and a scatter of each layer, per micro-batch. ZeRO 0: an all-reduce of gradients per step;
-    1 and 2: reduce-scatter and all-gather. HSDP adds an all-reduce of the shard over the replicas.
+    1 and 2: reduce-scatter and all-gather. HSDP adds an all-reduce of the shard over the replicas. Routed experts are messages of their
+    own, among the ranks beside ep: those of ep hold different ones.
     """
     t = counts.tokens(model, plan)
-    wire = counts.activation_bytes(model, plan)
-    again = plan.recompute_layers
-    tp_net = net.replace(bytes_per_s=net.bytes_per_s * _tp_share(net, c))
+    wire, sp, again, trained = counts.activation_bytes(model, plan), plan.sp, plan.recompute_layers, model.trainable
     kv = counts.WORD * t * plan.cp * 2.0 * model.n_kv_heads * model.head_dim / plan.tp
-    routed = wire * model.top_k * model.imbalance / (1.0 + plan.sp * (plan.tp - 1.0))
-    trained = model.trainable
-    layers = model.n_layers / plan.pp
-    weights, gradients = plan.weight_bytes * parts.total, plan.reduce_bytes * parts.total * trained
+    split = wire / (1.0 + sp * (plan.tp - 1.0))
+    layers, sparse = model.n_layers / plan.pp, ramp(model.n_experts - 1.0)
     # one call per algorithm: kinds on axis 0 of the volumes, axis 1 of the groups; the first kind is tensor parallelism
-    mixed = net.replace(bytes_per_s=jnp.concatenate(jnp.broadcast_arrays(tp_net.bytes_per_s, net.bytes_per_s, net.bytes_per_s), 1))
-    tp, cp, shard = collectives.gather_line(_kinds(groups.tp, groups.cp, groups.shard), mixed).kinds()
-    ranks = groups.shard.prod(0)
-    zero1, zero3 = memory_cost.zero_share(plan.zero, 1.0), memory_cost.zero_share(plan.zero, 3.0)
-    tp_reduce, whole, across = jnp.unstack(
-        collectives.all_reduce_time(stack(wire, gradients, gradients / ranks), _kinds(groups.tp, groups.data, groups.replica), mixed)
+    rates = [net.bytes_per_s * _tp_share(net, c), *[net.bytes_per_s] * 3]
+    mixed = net.replace(bytes_per_s=jnp.concatenate(jnp.broadcast_arrays(*rates), 1))
+    tp, cp, shard, expert = collectives.gather_line(_kinds(groups.tp, groups.cp, groups.shard, groups.expert_shard), mixed).kinds()
+    replicated = plan.reduce_bytes * (parts.dense / groups.shard.prod(0) + parts.experts / groups.expert_shard.prod(0))
+    tp_reduce, dense_reduce, expert_reduce, across = jnp.unstack(
+        collectives.all_reduce_time(
+            stack(wire, plan.reduce_bytes * parts.dense, plan.reduce_bytes * parts.experts, replicated),
+            _kinds(groups.tp, groups.data, groups.expert_data, groups.replica),
+            mixed,
+        )
     )
-    exchange = collectives.all_to_all_time(jnp.asarray(routed)[None], groups.ep[:, None], net)[0]
-    transfer = collectives.point_to_point_time(jnp.asarray(wire / (1.0 + plan.sp * (plan.tp - 1.0)))[None], groups.pp[:, None], net)[0]
-    sp = plan.sp
+    exchange = collectives.all_to_all_time(jnp.asarray(split * model.top_k * model.imbalance)[None], groups.ep[:, None], net)[0]
+    transfer = collectives.point_to_point_time(jnp.asarray(split)[None], groups.pp[:, None], net)[0]
+
+    def sharded(bytes_per_parameter: Array) -> Array:
+        """Time of gathering, or scattering, what the device's parameters stand for."""
+        return shard.time(bytes_per_parameter * parts.dense) + sparse * expert.time(bytes_per_parameter * parts.experts)
+
+    zero1, zero3 = memory_cost.zero_share(plan.zero, 1.0), memory_cost.zero_share(plan.zero, 3.0)
+    step_sharded = (1.0 - zero3) * (sharded(plan.weight_bytes) + sharded(plan.reduce_bytes)) + across
     return _Volumes(
         tp=(4.0 + 2.0 * again) * (sp * 2.0 * tp.time(wire) + (1.0 - sp) * tp_reduce),
         cp=(3.0 + again) * cp.time(kv),
         ep=(4.0 + 2.0 * again) * exchange,
-        gather=zero3 * shard.time(weights / layers),
-        scatter=zero3 * trained * shard.time(gradients / layers),
-        dp=trained * ((1.0 - zero1) * whole + zero1 * ((1.0 - zero3) * (shard.time(weights * trained) + shard.time(gradients)) + across)),
+        gather=zero3 * sharded(plan.weight_bytes / layers),
+        scatter=zero3 * trained * sharded(plan.reduce_bytes / layers),
+        dp=trained * ((1.0 - zero1) * (dense_reduce + sparse * expert_reduce) + zero1 * step_sharded),
         pp=2.0 * plan.interleave * transfer,
     )
 
@@ -284,7 +291,7 @@ def step_time(system: System, model: Transformer, plan: Plan, coefficients: Coef
     m, layers = plan.n_microbatches, model.n_layers / plan.pp
     times = m * layers
     # the LM head lengthens the last stage alone, unless the stack spreads it: then every stage carries 1/pp of it
-    kept = (1.0 - c.head_balance) + c.head_balance / plan.pp
+    spread = c.head_balance / plan.pp
     layer = work.matmul + work.attention + work.elementwise + work.recompute + work.launch + comm.tp + comm.cp + comm.ep + comm.fsdp
     stage = layers * layer + comm.pp + c.contention * layers * comm.hidden_layer
     slots = SCHEDULES[plan.schedule].bubble(plan.pp, m, plan.interleave)
@@ -296,14 +303,14 @@ def step_time(system: System, model: Transformer, plan: Plan, coefficients: Coef
         elementwise=times * work.elementwise,
         recompute=times * work.recompute,
         launch=times * work.launch,
-        head=m * work.head * kept,
+        head=m * work.head * (1.0 - c.head_balance + spread),
         tensor_parallel=times * comm.tp,
         context_parallel=times * comm.cp,
         expert_parallel=times * comm.ep,
         fsdp=times * comm.fsdp + m * comm.fsdp_first,
         data_parallel=comm.dp,
         pipeline_transfer=m * comm.pp,
-        bubble=c.bubble * slots * (stage + work.head * (1.0 - kept) / plan.pp),
+        bubble=c.bubble * slots * (stage + work.head * spread),
         optimizer=model.trainable * compute.optimizer_time(updated, state, system.chip, c),
         contention=c.contention * (times * comm.hidden_layer + comm.hidden_step),
         straggler=jnp.zeros_like(stage),

@@ -66,7 +66,8 @@ def test_operands_in_eight_bits_are_kept_in_one_byte():
 def test_a_mixture_keeps_what_its_busiest_expert_sees():
     m = EDGE_MODELS[2].replace(imbalance=1.5, n_shared_experts=1.0)
     dense, busy = (float(memory.layer_activation_bytes(x, plan(flash=1.0))) for x in (m.replace(top_k=0.0, n_shared_experts=0.0), m))
-    assert busy - dense == pytest.approx(float(m.seq_len * m.d_ff) * (2.0 * 1.5 + 1.0) * 6.0, rel=1e-12)
+    inside, inputs = float(m.d_ff) * (2.0 * 1.5 + 1.0) * 6.0, float(m.d_model) * 2.0 * 1.5 * 2.0
+    assert busy - dense == pytest.approx(float(m.seq_len) * (inside + inputs), rel=1e-12)
 
 
 @pytest.mark.parametrize("ranks", [1.0, 8.0, 64.0])
@@ -138,6 +139,20 @@ def test_fsdp_gathers_two_layers_on_top_of_what_is_reserved():
     assert float(base.buffers) == memory.RESERVED_BYTES == 2.5 * GIB
     extra = float(sharded.buffers - base.buffers)
     assert extra == pytest.approx(2.0 * 2.0 * float(parameters(LLAMA)) / float(LLAMA.n_layers), rel=1e-12)
+
+
+def test_weights_kept_after_the_forward_pass_are_all_alive():
+    p = plan(dp=8.0, shard=8.0, zero=3.0)
+    again, kept = (float(memory_use(LLAMA, p.replace(reshard=reshard)).buffers) for reshard in (1.0, 0.0))
+    assert kept - memory.RESERVED_BYTES == pytest.approx(2.0 * float(parameters(LLAMA)), rel=1e-12) and again < kept
+
+
+def test_shared_experts_are_on_every_rank_of_their_group():
+    m = EDGE_MODELS[2].replace(n_experts=8.0, n_shared_experts=2.0)
+    one = float(m.d_model * m.d_ff * (2.0 + m.gated_mlp) * m.n_layers)
+    whole, spread = (residents(m, plan(dp=8.0, ep=ep)) for ep in (1.0, 8.0))
+    assert float(whole.experts) == pytest.approx(8.0 * one, rel=1e-12) and float(spread.experts) == pytest.approx(one, rel=1e-12)
+    assert float(whole.dense) == float(spread.dense) and float(whole.total) == pytest.approx(float(parameters(m)), rel=1e-12)
 
 
 def test_llama_70b_on_64_devices_needs_what_practice_needs():

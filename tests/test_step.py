@@ -44,6 +44,8 @@ QUESTIONS = {
     "8-bit": ("H100-DGX", "llama-3-8b", plan(dp=16.0, zero=1.0, operand_bytes=1.0, low_precision=1.0)),
     "experts": ("H100-DGX", "mixtral-8x7b", plan(dp=64.0, ep=8.0, tp=2.0, zero=1.0)),
     "experts, sharded": ("GB200-NVL72", "mixtral-8x22b", plan(dp=72.0, ep=8.0, zero=3.0, global_batch=288.0)),
+    "experts, one of them shared": ("H100-DGX", "deepseek-v3", plan(dp=64.0, ep=16.0, cp=2.0, pp=2.0, shard=32.0, zero=2.0)),
+    "experts, one of them shared, ZeRO 0": ("H100-DGX", "deepseek-v3", plan(dp=64.0, ep=64.0, cp=2.0)),
     "experts, several on a device": ("H100-DGX", "mixtral-8x7b", plan(dp=16.0, ep=2.0, zero=3.0)),
     "experts, unequally busy": ("H100-DGX", "mixtral-8x7b", plan(dp=16.0, ep=4.0, tp=4.0, sp=1.0)),
     "switch that reduces": ("H100-DGX", "gpt-3-1.3b", plan(dp=16.0, tp=8.0)),

@@ -61,17 +61,17 @@ def _joined(group: jax.Array) -> jax.Array:
     return ramp(group - 1.0)
 
 
-def _inside(group: jax.Array) -> jax.Array:
-    """Members of the group inside one domain of the level below: exclusive product over levels."""
-    inside = [jnp.ones_like(group[0])]
-    for joined in group[:-1]:
-        inside.append(inside[-1] * joined)
-    return jnp.stack(inside)
+def _below(values: jax.Array) -> jax.Array:
+    """Exclusive product over levels: of members, those inside one domain of the level below; of their inverses, the volume left."""
+    below = [jnp.ones_like(values[0])]
+    for value in values[:-1]:
+        below.append(below[-1] * value)
+    return jnp.stack(below)
 
 
-def _rate(group: jax.Array, net: Fabric) -> jax.Array:
-    """`rate_k · g_k^-γ_k`: wider groups meet more traffic on shared links."""
-    return net.bytes_per_s * jnp.exp(-net.contention * jnp.log(group))
+def _seconds_per_byte(group: jax.Array, net: Fabric) -> jax.Array:
+    """`g_k^γ_k / rate_k`: wider groups meet more traffic on shared links."""
+    return jnp.exp(net.contention * jnp.log(group)) * (1.0 / net.bytes_per_s)
 
 
 def _hops(group: jax.Array, net: Fabric) -> jax.Array:
@@ -97,8 +97,9 @@ class Line(struct.PyTreeNode, kw_only=True):
 
 def gather_line(group: jax.Array, net: Fabric) -> Line:
     """Line of a ring all-gather, or reduce-scatter, in the volume of the gathered whole; see `gather_time`."""
-    inverse_rate = (1.0 - 1.0 / group) / (_inside(group) * _rate(group, net))
-    return Line(seconds_per_byte=maximum(inverse_rate, net.sharpness), latency_s=(net.latency_s * _hops(group, net)).sum(0))
+    part = 1.0 / group
+    flow = (1.0 - part) * _below(part) * _seconds_per_byte(group, net)
+    return Line(seconds_per_byte=maximum(flow, net.sharpness), latency_s=(net.latency_s * _hops(group, net)).sum(0))
 
 
 def gather_time(nbytes: jax.Array, group: jax.Array, net: Fabric) -> Array:
@@ -123,10 +124,10 @@ def all_reduce_time(nbytes: jax.Array, group: jax.Array, net: Fabric) -> jax.Arr
 
     Limits: as `gather_time`; the ring wins for large messages, the tree for large groups.
     """
-    left = nbytes[None] / _inside(group)
-    ring_bytes, once = 2.0 * (1.0 - 1.0 / group), _joined(group)
-    volume = left * (ring_bytes + net.in_network_reduction * (once - ring_bytes))
-    flow = maximum(volume / _rate(group, net), net.sharpness)
+    part = 1.0 / group
+    ring_bytes, once = 2.0 * (1.0 - part), _joined(group)
+    volume = nbytes[None] * _below(part) * (ring_bytes + net.in_network_reduction * (once - ring_bytes))
+    flow = maximum(volume * _seconds_per_byte(group, net), net.sharpness)
     tree = 2.0 * (net.latency_s * jnp.log2(group)).sum(0) + flow / TREE_BANDWIDTH
     ring = 2.0 * (net.latency_s * _hops(group, net)).sum(0) + flow
     return minimum(stack(ring, tree), net.sharpness)
@@ -137,9 +138,8 @@ def all_to_all_time(nbytes: jax.Array, group: jax.Array, net: Fabric) -> jax.Arr
 
     Level k carries what leaves the domain below it but not its own: `V (Π_{j≤k} g_j − Π_{j<k} g_j) / n`; the slowest level decides.
     """
-    inside = _inside(group)
-    share = inside * (group - 1.0) / jnp.prod(group, 0)[None]
-    flow = maximum(nbytes[None] * share / _rate(group, net), net.sharpness)
+    share = _below(group) * (group - 1.0) * (1.0 / jnp.prod(group, 0)[None])
+    flow = maximum(nbytes[None] * share * _seconds_per_byte(group, net), net.sharpness)
     return flow + (net.latency_s * _joined(group)).sum(0)
 
 
