@@ -154,9 +154,7 @@ def _polish(losses: Callable, p: Parameters, steps: int, progress: Callable[[flo
     return p, loss
 
 
-def optimize(
-    prior: Prior, data: Data, groups: Groups, *, seed: int, starts: int, progress: Callable[[float, float], None], effort: float = 1.0
-) -> Result:
+def optimize(prior: Prior, data: Data, groups: Groups, *, seed: int, starts: int, progress: Callable[[float, float], None]) -> Result:
     """Adam and then L-BFGS from many starts by vmap; start 0 is the prior mean, the others scatter around it; the best one wins.
 
     Raises:
@@ -168,10 +166,8 @@ def optimize(
     spread = [0.4 * jax.random.normal(k, (starts, *x.shape)).at[0].set(0.0) for k, x in zip(keys, leaves, strict=True)]
     p = jax.tree.unflatten(tree, spread)
     compiled = _losses(starts * len(data.weight) <= FEW)  # type: ignore[arg-type]
-    p = _descend(lambda q: compiled(q, prior, data), p, max(int(ADAM_STEPS * effort), 25), lambda done, loss: progress(0.6 * done, loss))
-    p, losses = _polish(
-        lambda q: compiled(q, prior, data), p, max(int(LBFGS_STEPS * effort), 20), lambda done, loss: progress(0.6 + 0.4 * done, loss)
-    )
+    p = _descend(lambda q: compiled(q, prior, data), p, ADAM_STEPS, lambda done, loss: progress(0.6 * done, loss))
+    p, losses = _polish(lambda q: compiled(q, prior, data), p, LBFGS_STEPS, lambda done, loss: progress(0.6 + 0.4 * done, loss))
     best = jax.tree.map(lambda x: x[int(jnp.nanargmin(losses))], p)
     if not _all_finite(best):
         raise FloatingPointError("the fit left the finite numbers; this is a defect of dmodel: please report the traces that caused it")
@@ -215,7 +211,7 @@ def fit(
       cases: rows as records, from `calibration.traces.to_cases`.
       base: profile to start from; None fits everything from the default priors, in `rounds` rounds that learn the widths among stacks.
       seed: of the scattered starts. held_out: rows to keep out, `[row]` bool. starts: how many descents.
-      progress: called with the share done and the loss. name: of the result.
+      progress: called with the share done and the loss. name: of the result. rounds: of a fit without a base.
 
     Returns:
       A profile with offsets for every accelerator and stack seen (those of the base included).

@@ -35,8 +35,8 @@ class Parameters(struct.PyTreeNode, kw_only=True):
 def parameter_groups(model: Transformer) -> Parameters:
     """Count parameters by the place where they live.
 
-    `attention = 2 h (a + g) e + 2 h`, `mlp = (2 + gated) h f · experts`, `embedding = V h`, `head = V h` unless tied.
-    Biases and learned positions, below 1 % for models over 1e9, are left out.
+    `attention = 2 h (a + g) e + 2 h` (norms) `+ h · experts` (router, if there are several), `mlp = (2 + gated) h f · experts` with the
+    shared ones, `embedding = V h`, `head = V h` unless tied, `+ h` (last norm). Biases and learned positions are left out.
     """
     h, f, a, g, e = model.d_model, model.d_ff, model.n_heads, model.n_kv_heads, model.head_dim
     router = h * model.n_experts * ramp(model.n_experts - 1.0)
@@ -51,7 +51,12 @@ def parameter_groups(model: Transformer) -> Parameters:
 
 
 def parameters(model: Transformer) -> Array:
-    """Total parameters N [count], all experts counted."""
+    """Total parameters N [count], all experts counted.
+
+    >>> from dmodel import catalog
+    >>> f"{parameters(catalog.transformer('llama-3-70b')):.4g}"
+    '7.055e+10'
+    """
     n = parameter_groups(model)
     return model.n_layers * (n.attention + n.mlp) + n.embedding + n.head
 
@@ -151,8 +156,11 @@ def softmax_bytes(model: Transformer, plan: Plan) -> Array:
 def elementwise_bytes(model: Transformer, plan: Plan) -> Array:
     """Least memory traffic of the forward norms, residuals, rotary embedding and activation of one layer [byte].
 
-    Two norms (read, write), two residual additions (two reads, one write) on h, which sequence parallelism splits; rotary embedding
-    on (a + g) e; activation on f: 2 passes plain, 3 gated.
+    `2 t [ 10 h / split + (2 (a + g) e + (2 + gated) f · active) / tp ]`: two norms (read, write) and two residual additions (two reads,
+    one write) on h, which sequence parallelism splits; rotary embedding (read, write) on (a + g) e; activation on f of each expert that a
+    token visits: 2 passes plain, 3 gated.
+
+    Limits: sorting tokens for experts and dropout are left out; `elementwise_traffic` scales for what a stack does besides.
     """
     t = tokens(model, plan)
     split = 1.0 + plan.sp * (plan.tp - 1.0)
@@ -168,7 +176,8 @@ def loss_bytes(model: Transformer, plan: Plan) -> Array:
 
 def kernels(model: Transformer, plan: Plan) -> Array:
     """Kernels of one forward layer [count]: 4 products, 2 norms, 2 residuals, rotary, activation, attention (1 fused, 6 not), 1 more
-    for each of the 2 tensor-parallel collectives, and the sorting of tokens (6) when there are experts."""
+    for each of the 2 tensor-parallel collectives, and the sorting of tokens (6) when there are experts. A nominal count, assumed: the
+    fitted `launch` scales it."""
     collective = 2.0 * ramp(plan.tp - 1.0)
     experts = 6.0 * ramp(model.n_experts - 1.0)
     return 11.0 + 5.0 * (1.0 - plan.flash) + collective + experts

@@ -99,8 +99,10 @@ class _LayerWork(struct.PyTreeNode, kw_only=True):
 def _layer_work(system: System, model: Transformer, plan: Plan, parts: counts.Residents, c: Coefficients, sharpness: float) -> _LayerWork:
     """Work of one layer, and of the head, per micro-batch on one device.
 
-    Backward products cost 2 × the forward ones (1 × when the weights are frozen), flash attention 2.5 × (it recomputes the scores), unfused
-    2 ×, streaming 2 ×; weight gradients are accumulated in memory (read and written once per micro-batch).
+    Backward products cost 2 × the forward ones (1 × when the weights are frozen), flash attention 2.5 × (five products instead of two, one
+    of them the scores done again: Dao 2023), unfused 2 ×, streaming 2 ×; weight gradients are accumulated in memory (read and written once
+    per micro-batch). Full recomputation repeats the forward work of the layer; recomputing the attention core is free where flash attention
+    does it anyway. The kernels of the forward pass count `2 + trainable` times, and once more under full recomputation.
     """
     chip = system.chip
     below = 1.0 - plan.low_precision * (1.0 - c.low_precision_efficiency)
@@ -172,6 +174,10 @@ def _message_times(
     way. ZeRO-3: gathers forward and backward and a scatter of each layer, per micro-batch. ZeRO 0: an all-reduce of gradients per step;
     1 and 2: reduce-scatter and all-gather. HSDP adds an all-reduce of the shard over the replicas. Routed experts are messages of their
     own, among the ranks beside ep: those of ep hold different ones.
+
+    Limits: left out are the collectives of the vocabulary-parallel embedding and head, the gather that `sp` repeats behind the weight
+    gradients (Korthikanti et al. 2022), and the sum of tied embeddings over the first and last stage. Tensor parallelism moves `t h` for
+    experts as for a dense MLP. ZeRO 2 reduces gradients once per step, as ZeRO 1.
     """
     t = counts.tokens(model, plan)
     wire, sp, again, trained = counts.activation_bytes(model, plan), plan.sp, plan.recompute_layers, model.trainable
@@ -271,7 +277,8 @@ def step_time(system: System, model: Transformer, plan: Plan, coefficients: Coef
     `m L/pp (layer) + m (head + transfer) + bubble + once per step`, times `1 + straggler`: m micro-batches run one after the other on the
     slowest stage; the pipeline idles for `(pp − 1)/v` micro-batches while it fills and drains.
 
-    Limits: compute-bound work `FLOPs / (devices · peak · η)` on one device without communication; the fixed overhead as the batch vanishes.
+    Limits: compute-bound work `FLOPs / (devices · peak · η)` on one device without communication; as the batch vanishes, what a step costs
+    once: the optimizer, the reduction of gradients, the pipeline's bubble and the fixed overhead.
 
     Args:
       system, model, plan, coefficients: leaves are scalars or `[*batch]` (network: `[K, *batch]`), all of one rank or scalar.
@@ -279,6 +286,15 @@ def step_time(system: System, model: Transformer, plan: Plan, coefficients: Coef
 
     Returns:
       Breakdown with leaves `[*batch]` [s].
+
+    Llama 3 70B on 512 H100s, by the default coefficients:
+
+    >>> from dmodel import catalog, coefficients
+    >>> model = catalog.transformer("llama-3-70b", seq_len=8192)
+    >>> plan = Plan(dp=16.0, tp=8.0, sp=1.0, pp=4.0, global_batch=1024.0)
+    >>> time = step_time(catalog.system("H100-DGX"), model, plan, coefficients.default())
+    >>> f"{time.total:.1f} s, of which {time.bubble:.2f} s are bubble"
+    '16.9 s, of which 0.71 s are bubble'
     """
     c = coefficients
     system, plan = _aligned(system, plan)
@@ -321,6 +337,19 @@ def step_time(system: System, model: Transformer, plan: Plan, coefficients: Coef
 
 
 def memory_use(model: Transformer, plan: Plan) -> memory_cost.Memory:
-    """Bytes of one device by purpose, with the micro-batches in flight of the plan's schedule."""
+    """Bytes of the fullest device by purpose, with the micro-batches in flight of the plan's schedule; see `cost.memory.memory`.
+
+    Args:
+      model, plan: leaves are scalars or `[*batch]`.
+
+    Returns:
+      Memory with leaves `[*batch]` [byte]; `total` is their sum.
+
+    >>> from dmodel import catalog
+    >>> model = catalog.transformer("llama-3-70b", seq_len=8192)
+    >>> plan = Plan(dp=16.0, tp=8.0, sp=1.0, pp=4.0, zero=1.0, shard=16.0, global_batch=1024.0)
+    >>> f"{memory_use(model, plan).total / 2**30:.1f} GiB"
+    '39.9 GiB'
+    """
     in_flight = SCHEDULES[plan.schedule].in_flight(plan.pp, plan.n_microbatches, plan.interleave)
     return memory_cost.memory(model, plan, in_flight)

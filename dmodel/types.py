@@ -12,12 +12,11 @@ import numpy as np
 
 Array = jax.Array | np.ndarray | float
 
-KIB, MIB, GIB = 2.0**10, 2.0**20, 2.0**30
-KB, MB, GB, TB = 1e3, 1e6, 1e9, 1e12
-TFLOP = 1e12
-MICROSECOND = 1e-6
-HOUR, DAY, YEAR = 3600.0, 86400.0, 3.154e7
-"""A year as the data-movement study counts it [s] (Erdil & Schneider-Joseph 2024)."""
+GIB = 2.0**30
+"""[byte]"""
+
+HOUR = 3600.0
+"""[s]"""
 
 
 def enable_float64() -> None:

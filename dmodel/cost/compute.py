@@ -13,7 +13,7 @@ from dmodel.types import Array, each, stack
 
 
 def saturation(x: Array, half: Array) -> Array:
-    """`x / (x + half)`: 0 at 0, one half at `half`, 1 at infinity."""
+    """`x / (x + half)` [1]: 0 at 0, one half at `half`, 1 at infinity."""
     return x / (x + half)
 
 
@@ -23,12 +23,23 @@ def matmul_time(
     """Time of forward matrix products [s], `[op, *batch]`: the larger of arithmetic and memory.
 
     `2MNK / (peak · η)` with `η = η_max · sat(M, half_rows) · sat(N, half_width) · sat(K, half_width)`, against
-    `(operand · (MK + KN) + 2 · MN) / (HBM · η_mem)`. The backward products permute M, N and K and cost the same each.
+    `(operand · (MK + KN) + 2 · MN) / (HBM · η_mem)`. The backward products permute M, N and K and are taken to cost the same each.
 
     Limits: arithmetic `2MNK/(peak η_max)` as all dimensions grow; memory-bound as one of them shrinks.
 
     Args:
+      products: sizes and copies, `[op, *batch]`.
       flops_per_s: peak rate of each product's precision [FLOP/s], `[op, *batch]`. operand_bytes: of its operands [byte], likewise.
+
+    A product of 8192 × 8192 × 8192 on an H100, 71 % of whose peak of 989 TFLOP/s it reaches by the default coefficients:
+
+    >>> from dmodel import catalog, coefficients
+    >>> side = jnp.full(1, 8192.0)
+    >>> products = Matmuls(rows=side, columns=side, inner=side, copies=jnp.ones(1))
+    >>> chip = catalog.chip("H100-80GB")
+    >>> seconds = matmul_time(products, chip.flops_per_s, 2.0, chip, coefficients.default())
+    >>> (products.flops / seconds / 1e12).round().tolist()
+    [707.0]
     """
     c = coefficients
     # a product with several copies is a grouped one; the ramp is 0 for one copy, 1 from two on
@@ -70,5 +81,10 @@ def launch_bound_excess(
 
 
 def optimizer_time(parameters: Array, bytes_per_parameter: Array, chip: Chip, coefficients: Coefficients) -> Array:
-    """Time of the optimizer step [s]: its state is read and written once, the gradient read, the weight written."""
+    """Time of the optimizer step [s]: `c_optimizer · N · bytes / (HBM · η_mem)`.
+
+    Args:
+      parameters: N, updated by this device [count]. bytes_per_parameter: moved for each: the state read and written, the gradient read, the
+        weight written [byte].
+    """
     return coefficients.optimizer_traffic * streaming_time(parameters * bytes_per_parameter, chip, coefficients)

@@ -22,20 +22,27 @@ class Schedule(NamedTuple):
 
 
 def gpipe_bubble(pp: Array, m: Array, v: Array) -> Array:
-    """GPipe (Huang et al. 2019): `pp − 1` slots while the pipeline fills and drains."""
+    """GPipe (Huang et al. 2019): `pp − 1` slots while the pipeline fills and drains; 0 for one stage."""
     return pp - 1.0 + 0.0 * (m + v)
 
 
 def interleaved_bubble(pp: Array, m: Array, v: Array) -> Array:
     """Interleaved 1F1B (Narayanan et al. 2021): `(z + pp − 1) / v`, with `z = (v − 1) max(0, pp − m)` when micro-batches are too few.
 
-    1F1B is v = 1: the same bubble as GPipe, with less memory.
+    1F1B is v = 1: the same bubble as GPipe, with less memory. The z follows from the longest chain: m micro-batches leave the last of
+    `pp v` chunks after `pp v + m − 1` turns of 1/v each when m ≤ pp, and m of them are work.
+
+    >>> float(interleaved_bubble(8.0, 32.0, 1.0)), float(interleaved_bubble(8.0, 32.0, 4.0))
+    (7.0, 1.75)
     """
     return ((v - 1.0) * jnp.maximum(pp - m, 0.0) + pp - 1.0) / v
 
 
 def zero_bubble(pp: Array, m: Array, v: Array) -> Array:
-    """Zero-bubble schedule (Qi et al. 2023): weight gradients fill the idle slots; valid for m ≥ 2 pp."""
+    """ZB-H2 (Qi et al. 2023): weight gradients fill the idle slots.
+
+    Limits: for m ≥ 2 pp and forward, backward and weight gradients of one length; the optimizer must not synchronize the stages.
+    """
     return 0.0 * (pp + m + v)
 
 
@@ -50,7 +57,7 @@ def _interleaved_in_flight(pp: Array, m: Array, v: Array) -> Array:
 
 
 def _zero_bubble_in_flight(pp: Array, m: Array, v: Array) -> Array:
-    """ZB-H2 holds up to `2 pp − 1`."""
+    """ZB-H2 holds up to `2 pp − 1` (Qi et al. 2023)."""
     return jnp.minimum(m, 2.0 * pp - 1.0) + 0.0 * v
 
 
