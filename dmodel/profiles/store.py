@@ -148,6 +148,9 @@ def load(name_or_path: str | Path) -> Profile:
 
     Raises:
       InputError: neither a shipped name nor a readable, complete profile of this version.
+
+    >>> load("h100-megatron").accelerators
+    ('H100-80GB',)
     """
     name, shipped = str(name_or_path), _shipped()
     if name == "prior":
