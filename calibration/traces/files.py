@@ -36,7 +36,8 @@ def lines(path: str | Path) -> Lines:
         _csv(out, content)
     repeated = sorted({name for name in out.columns if out.columns.count(name) > 1})
     if repeated:
-        raise InputError(f"{path}: column {', '.join(repeated)} stands in the header more than once; keep one of each")
+        named = ", ".join(name or "without a name" for name in repeated)
+        raise InputError(f"{path}: column {named} stands in the header more than once; keep one of each")
     return out
 
 
@@ -61,7 +62,7 @@ def _csv(out: Lines, content: bytes) -> None:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(f"{out.path}: not a text file (byte {error.start} is not UTF-8); {expected()}") from None
+        raise InputError(f"{out.path}: not a text file, or not in UTF-8 (byte {error.start}): save it as UTF-8; {expected()}") from None
     if "\0" in text:
         raise InputError(f"{out.path}: not a text file (it has NUL bytes); {expected()}")
     records = _records(text)

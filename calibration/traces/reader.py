@@ -128,6 +128,9 @@ def _bad_layout(row: Row) -> Iterator[str]:
         yield f"tp = {plan.tp:g} does not divide n_heads = {heads:g}"
     if plan.pp > n_layers:
         yield f"pp = {plan.pp:g} stages for n_layers = {n_layers:g}: a stage would have no layer"
+    chunks = plan.pp * (row.number("interleave") or 1.0)
+    if plan.pp > 1.0 and plan.pp <= n_layers <= chunks - plan.pp:  # a few chunks may hold the embedding or the head alone
+        yield f"pp·interleave = {chunks:g} chunks for n_layers = {n_layers:g}: chunks would have no layer"
     if row.known("seq_len") % plan.cp:
         yield f"cp = {plan.cp:g} does not divide seq_len = {row.text('seq_len')}"
     if batch % (plan.dp * plan.micro_batch):

@@ -99,6 +99,8 @@ SHAPE = ("n_layers", "d_model", "d_ff", "n_heads", "vocab", "seq_len")
 """Cells without which a transformer has no shape."""
 NEARLY = 1e-3
 """Relative distance from an integer that counts as rounding of a published figure."""
+LARGEST, SMALLEST, MOST = 1e9, 1e-9, 1e18
+"""Largest count, and the range of the other numbers: beyond it a cell is a slip, and arithmetic with it could overflow."""
 
 
 def parse_number(column: Column, text: str) -> float:
@@ -119,6 +121,8 @@ def parse_number(column: Column, text: str) -> float:
         raise ValueError(f"{column.name}: expected a positive number, got {text}")
     if column.kind == "integer":
         value = _whole(column, value, text)
+    elif not SMALLEST <= value <= MOST:
+        raise ValueError(f"{column.name}: expected a number from {SMALLEST:g} to {MOST:g}, got {_short(text)}")
     if column.least is not None and value < column.least:
         raise ValueError(f"{column.name}: expected {column.least:g} or more, got {text}")
     if column.allowed and f"{value:g}" not in column.allowed:
@@ -127,10 +131,16 @@ def parse_number(column: Column, text: str) -> float:
 
 
 def _whole(column: Column, value: float, text: str) -> float:
+    if value > LARGEST:
+        raise ValueError(f"{column.name}: expected at most {LARGEST:g}, got {_short(text)}")
     nearest = float(round(value))
     if abs(value - nearest) > NEARLY * max(nearest, 1.0):
         raise ValueError(f"{column.name}: expected an integer, got {text}")
     return nearest
+
+
+def _short(text: str) -> str:
+    return text if len(text) < 30 else text[:30] + "…"
 
 
 def base_precision(text: str) -> str:
