@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -72,6 +71,9 @@ FORMATS: dict[str, Format] = {
 }
 """Model types that can be read. Mixtures count their leading dense layers, if any, as expert layers."""
 
+LARGEST = 10**9
+"""No number of a shape is larger."""
+
 
 def _load(path: Path) -> Config:
     """The file's object, or an error that says why it is none."""
@@ -79,7 +81,7 @@ def _load(path: Path) -> Config:
         found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"{path}: no such file; expected a catalog name or the path of a Hugging Face config.json") from None
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not JSON ({error}); expected a Hugging Face config.json") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
@@ -91,14 +93,14 @@ def _load(path: Path) -> Config:
 def _text_part(config: Config) -> Config:
     """The language model of a multimodal configuration (Gemma 3), else the configuration itself."""
     inner = config.get("text_config")
-    return inner if config.get("model_type") not in FORMATS and isinstance(inner, dict) else config
+    return inner if str(config.get("model_type")) not in FORMATS and isinstance(inner, dict) else config
 
 
 def _format(config: Config, path: Path) -> Format:
     kind = config.get("model_type")
     if kind is None:
         raise InputError(f"{path}: the key 'model_type' is missing; expected one of: {', '.join(FORMATS)}")
-    if kind not in FORMATS:
+    if not isinstance(kind, str) or kind not in FORMATS:
         close = nearest(str(kind), list(FORMATS))
         hint = f" (nearest: {', '.join(close)})" if close else ""
         raise InputError(f"{path}: model_type {kind!r} is not supported{hint}; supported: {', '.join(FORMATS)}")
@@ -108,8 +110,9 @@ def _format(config: Config, path: Path) -> Format:
 def _count(config: Config, key: str, path: Path, least: int = 1) -> float:
     """A whole number of the file, ≥ `least`."""
     value = config[key]
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value != int(value) or value < least:
-        raise InputError(f"{path}: {key!r}: expected a whole number ≥ {least}, got {value!r}")
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not least <= value <= LARGEST or value != int(value):
+        raise InputError(f"{path}: {key!r}: expected a whole number from {least} to {LARGEST:,}, got {value!r:.40}")
     return float(value)
 
 
@@ -152,4 +155,6 @@ def read(path: Path) -> dict[str, float]:
     present = {name: key for name, key in fmt.optional.items() if config.get(key) is not None}
     shape = {name: _count(config, key, path, int(name != "n_shared_experts")) for name, key in (required | present).items()}
     tied = config.get("tie_word_embeddings")
+    if tied is not None and not isinstance(tied, bool):
+        raise InputError(f"{path}: 'tie_word_embeddings': expected true or false, got {tied!r:.40}")
     return _derived(shape, path) | {"gated_mlp": float(fmt.gated), "tied_embeddings": float(fmt.tied if tied is None else bool(tied))}
