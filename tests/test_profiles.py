@@ -121,6 +121,14 @@ def inside(key, name, value):
         (drop("fitted_rows"), ["fitted_rows", "missing"]),
         (lambda d: d | {"stacks": 3}, ["missing or of the wrong kind"]),
         (lambda d: d | {"noise": 3}, ["missing or of the wrong kind"]),
+        (lambda d: d | {"noise": {"fsdp": float("nan")}}, ["noise", "positive number"]),
+        (lambda d: d | {"data": "abc"}, ["data", "wrong kind"]),
+        (lambda d: d | {"fitted_rows": [1]}, ["fitted_rows", "list of texts"]),
+        (lambda d: d | {"accelerators": "H100-80GB"}, ["accelerators", "list of texts"]),
+        (lambda d: d | {"covariance": [[float("nan")] * len(NAMES)] * len(NAMES)}, ["covariance", "not finite"]),
+        (inside("center", "bubble", 1e300), ["center", "outside"]),
+        (inside("widths", "bubble", 0.0), ["widths", "outside"]),
+        (inside("standard_errors", "bubble", -1.0), ["standard_errors", "outside"]),
     ],
 )
 def test_damaged_documents_are_refused(document, tmp_path, change, words):
@@ -130,6 +138,13 @@ def test_damaged_documents_are_refused(document, tmp_path, change, words):
         load(path)
     for word in [*words, str(path)]:
         assert word in str(error.value)
+
+
+def test_endless_nesting_is_no_traceback(tmp_path):
+    path = tmp_path / "deep.json"
+    path.write_text("[" * 100_000)
+    with pytest.raises(InputError, match="not a complete JSON"):
+        load(path)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.99])

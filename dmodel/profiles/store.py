@@ -18,6 +18,9 @@ from dmodel.types import InputError
 
 FORMAT, VERSION = "dmodel-profile", 1
 
+FURTHEST = 50.0
+"""No unconstrained coefficient lies further from 0: e⁵⁰ times its unit would be no machine."""
+
 EVIDENCE = "held-out"
 """Shipped to be judged, not to be used: fitted without the 20 % of the published rows that `evaluate` then shows it on."""
 
@@ -72,8 +75,8 @@ def save(profile: Profile, path: str | Path) -> None:
         raise InputError(f"cannot write the profile to {path}: {e.strerror}; name a writable file") from e
 
 
-def _numbers(path: str, document: Mapping[str, Any], where: str) -> np.ndarray:
-    """A vector of all coefficients out of a JSON object, checked."""
+def _numbers(path: str, document: Mapping[str, Any], where: str, least: float = -FURTHEST) -> np.ndarray:
+    """A vector of all coefficients out of a JSON object, each from `least` to `FURTHEST`."""
     value = document.get(where) if where else document
     if not isinstance(value, Mapping) or set(value) != set(NAMES):
         missing = sorted(set(NAMES) - set(value)) if isinstance(value, Mapping) else list(NAMES)
@@ -88,14 +91,43 @@ def _numbers(path: str, document: Mapping[str, Any], where: str) -> np.ndarray:
         raise InputError(f"{path}: {where or 'offsets'!r} holds something that is not a number ({e})") from e
     if not np.isfinite(vector).all():
         raise InputError(f"{path}: {where or 'offsets'!r} holds a number that is not finite")
+    if not ((least <= vector) & (vector <= FURTHEST)).all():
+        raise InputError(
+            f"{path}: {where or 'offsets'!r} holds a number outside {least:g} … {FURTHEST:g}, where no fit goes: was the file edited by "
+            "hand? Fit or copy it again"
+        )
     return vector
+
+
+def _texts(path: str, document: Mapping[str, Any], where: str) -> tuple[str, ...]:
+    """A list of texts out of a JSON object, checked."""
+    value = document[where]
+    if not isinstance(value, list) or not all(isinstance(x, str) for x in value):
+        raise InputError(f"{path}: {where!r} is missing or of the wrong kind (expected a list of texts); fit or copy it again")
+    return tuple(value)
+
+
+def _noise(path: str, document: Mapping[str, Any]) -> dict[str, float]:
+    """Scales by stack, checked."""
+    value = document["noise"]
+    if not isinstance(value, Mapping) or not all(isinstance(x, int | float) and 0.0 < x < FURTHEST for x in value.values()):
+        raise InputError(f"{path}: 'noise' is missing or of the wrong kind (expected a positive number by stack); fit or copy it again")
+    return dict(value)
+
+
+def _data(path: str, document: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
+    """What is said of the fitted data, source by source, checked."""
+    value = document["data"]
+    if not isinstance(value, list) or not all(isinstance(x, Mapping) and isinstance(x.get("rows", 0), int | float) for x in value):
+        raise InputError(f"{path}: 'data' is missing or of the wrong kind (expected an object by source); fit or copy it again")
+    return tuple(dict(x) for x in value)
 
 
 def _document(path: str, text: str) -> dict[str, Any]:
     """Parse and check the outside of a profile file."""
     try:
         document = json.loads(text)
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:
         raise InputError(f"{path}: not a complete JSON document ({e}); the file is damaged or cut off: fit or copy it again") from e
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise InputError(f'{path}: not a dmodel profile (expected "format": "{FORMAT}"); make one with `dmodel fit … --out PROFILE.json`')
@@ -117,19 +149,21 @@ def from_json(document: Mapping[str, Any], path: str = "profile") -> Profile:
         offsets = {g: {k: _numbers(path, v, "") for k, v in document["offsets"][g].items()} for g in GROUPS}
         covariance = document["covariance"]
         matrix = None if covariance is None else np.array(covariance, float).reshape(len(NAMES), len(NAMES))
+        if matrix is not None and not np.isfinite(matrix).all():
+            raise InputError(f"{path}: 'covariance' holds a number that is not finite; fit or copy the profile again")
         return Profile(
             name=str(document["name"]),
             description=str(document["description"]),
-            accelerators=tuple(document["accelerators"]),
-            stacks=tuple(document["stacks"]),
+            accelerators=_texts(path, document, "accelerators"),
+            stacks=_texts(path, document, "stacks"),
             center=_numbers(path, document, "center"),
             offsets=offsets,
-            widths=_numbers(path, document, "widths"),
-            standard_errors=_numbers(path, document, "standard_errors"),
+            widths=_numbers(path, document, "widths", least=np.finfo(float).tiny),
+            standard_errors=_numbers(path, document, "standard_errors", least=0.0),
             covariance=matrix,
-            data=tuple(document["data"]),
-            fitted_rows=tuple(document["fitted_rows"]),
-            noise=dict(document["noise"]),
+            data=_data(path, document),
+            fitted_rows=_texts(path, document, "fitted_rows"),
+            noise=_noise(path, document),
             versions=dict(document["versions"]),
         )
     except (KeyError, TypeError, AttributeError, ValueError) as e:
