@@ -278,6 +278,19 @@ def test_when_no_degrees_divide_the_nearest_counts_are_named():
     assert space.degrees(stated(LARGE, 8, 64).space)
 
 
+@pytest.mark.parametrize(("n", "batch"), [(1, 8), (2, 50), (7, 64), (11, 30), (97, 12), (130, 210)])
+def test_nearest_counts_are_what_trying_them_in_turn_finds(n, batch):
+    asked = stated(LARGE, n, batch).space
+    nearest_first = sorted((m for m in range(1, 2 * n + 1024) if m != n), key=lambda m: (abs(m - n), m))
+    valid = (m for m in nearest_first if space.degrees(asked.replace(n_devices=m)))
+    assert space.neighbouring_counts(asked) == [next(valid), next(valid)]
+
+
+def test_nearest_counts_of_a_large_prime_take_no_search():
+    asked = stated(LARGE, 8, 32).space.replace(n_devices=999_999_937)
+    assert all(space.degrees(asked.replace(n_devices=m)) for m in space.neighbouring_counts(asked))
+
+
 def test_memory_that_costs_speed_is_said_to_bind():
     found = design(SYSTEM, LARGE, 512, 1024, default(), method="exact")
     assert found.binding is not None and found.binding.name == "memory" and found.binding.amount == 0.0

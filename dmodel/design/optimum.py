@@ -117,8 +117,8 @@ def _memory_binding(found: Ranking, closest: Candidate | None, capacity: float, 
         lacking = -float(closest.headroom_bytes)
         need = float(closest.memory.total)
         text = (
-            f"no plan fits: memory binds; the plan that comes closest needs {need / 1e9:.1f} GB of {capacity / 1e9:.1f} GB on a device, "
-            f"{lacking / 1e9:.1f} GB too much; use more devices, devices with more memory or a smaller model"
+            f"no plan fits: memory binds; the plan that comes closest needs {need / 2**30:.1f} GiB of {capacity / 2**30:.1f} GiB "
+            f"on a device, {lacking / 2**30:.1f} GiB too much; use more devices, devices with more memory or a smaller model"
         )
         return Binding(name="memory", unit="byte", amount=lacking, message=text)
     if best is not None and float(best.step_time_s) > found.fastest_s * (1.0 + 1e-9):

@@ -6,7 +6,7 @@ A row is one plan, a column one of `COLUMNS`. The order of rows is fixed, the pl
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice, product
+from itertools import product
 
 import numpy as np
 from flax import struct
@@ -146,10 +146,14 @@ def plans(space: Space, rows: np.ndarray) -> Plan:
 
 
 def neighbouring_counts(space: Space, at_most: int = 2) -> list[int]:
-    """Device counts nearest to the asked one for which a valid plan exists."""
-    n = space.n_devices
-    candidates = (m for step in range(1, n + 1024) for m in (n - step, n + step) if m >= 1)
-    return list(islice((m for m in candidates if degrees(space.replace(n_devices=m))), at_most))
+    """Device counts nearest to the asked one for which a valid plan exists: products of one allowed degree of each kind."""
+    n, m = space.n_devices, space.model
+    heads, kv, layers, seq = (int(x) for x in (m.n_heads, m.n_kv_heads, m.n_layers, m.seq_len))
+    counts = {tp for tp in divisors(heads) if not (kv % tp and tp % kv)}
+    for whole in (layers, space.global_batch, seq):
+        # one device is always a valid count, so far ones are not the nearest: without them the set stays small
+        counts = {count * d for d in divisors(whole) for count in counts if count * d < 2 * n + 1024}
+    return sorted(counts - {n}, key=lambda count: (abs(count - n), count))[:at_most]
 
 
 def check(space: Space) -> None:
