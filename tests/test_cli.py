@@ -205,9 +205,10 @@ def test_options_change_the_answer_the_right_way():
     assert unfused["breakdown"]["attention_s"] > base["breakdown"]["attention_s"]
 
 
-def test_a_row_and_the_same_plan_by_options_agree(tmp_path):
-    row = document("predict --profile prior", table(tmp_path, {}))["rows"][0]
-    plan = document("predict", PLAN, "--stack megatron-lm")
+@pytest.mark.parametrize("zero", ["1", "3"])
+def test_a_row_and_the_same_plan_by_options_agree(tmp_path, zero):
+    row = document("predict --profile prior", table(tmp_path, {"zero_stage": zero}))["rows"][0]
+    plan = document("predict", PLAN, "--stack megatron-lm --zero", zero)
     assert row["predicted_step_time_s"] == pytest.approx(plan["step_time_s"], rel=1e-9)
     assert row["memory_bytes_per_device"] == pytest.approx(plan["memory_bytes_per_device"], rel=1e-9)
     assert row["mfu"] == pytest.approx(plan["mfu"]["6N+12Lhs"], rel=1e-9)
@@ -330,11 +331,17 @@ def test_tables_for_people_show_the_numbers():
     assert "elasticity" in run("sensitivity", PLAN).stdout
 
 
-def shell(words: str, tmp_path: Path) -> subprocess.CompletedProcess:
+def test_titles_are_one_line_and_a_design_without_plans_has_no_table():
+    assert "Memory of the fullest device\n" in run("predict", PLAN).stdout
+    text = run("design --method exact", JOB.replace("--devices 64", "--devices 97"), code=1).stdout
+    assert "No plan to show" in text and "headroom" not in text
+
+
+def shell(words: str, tmp_path: Path, **more: str) -> subprocess.CompletedProcess:
     """Run the program as the shell does, and list on stderr which heavy packages it loaded."""
     heavy = "print('LOADED', *[m for m in ('matplotlib', 'pyarrow', 'scipy.optimize') if m in sys.modules], file=sys.stderr)"
     code = f"import sys, atexit\natexit.register(lambda: {heavy})\nfrom dmodel.cli import main\nmain()"
-    env = {**os.environ, "DMODEL_CACHE": str(tmp_path / "cache")}
+    env = {**os.environ, "DMODEL_CACHE": str(tmp_path / "cache"), **more}
     return subprocess.run([sys.executable, "-c", code, *words.split()], cwd=ROOT, env=env, capture_output=True, text=True, timeout=120)
 
 
@@ -349,6 +356,19 @@ def test_the_program_starts_light_and_keeps_compiled_code(tmp_path):
 def test_the_program_never_shows_a_traceback_for_a_mistake(tmp_path):
     done = shell(f"predict {PLAN} --model nothing", tmp_path)
     assert done.returncode == 2 and done.stdout == "" and "Traceback" not in done.stderr and "unknown model" in done.stderr
+
+
+def test_a_terminal_of_few_letters_still_gets_its_answer(tmp_path):
+    done = shell("catalog models gpt-2", tmp_path, PYTHONIOENCODING="ascii")
+    assert done.returncode == 0 and "50,257" in done.stdout, done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_is_said_in_one_line():
+    code = "from dmodel.cli import main; main()"
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-c", code, "catalog", "--json"], cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode != 0 and "no space left" in done.stderr.lower() and "Traceback" not in done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -376,6 +396,13 @@ def test_fit_writes_a_profile_that_the_others_take(fitted):
 def test_fit_finds_an_unwritable_place_before_it_fits(fitted, tmp_path):
     result = run("fit", fitted[0], "--out", tmp_path / "no" / "p.json", code=2)
     assert "cannot write" in result.stderr
+    run("fit", fitted[0], "--out", tmp_path / "p.json", "--profile nobody", code=2)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("seed", ["-1", "99999999999999999999"])
+def test_seeds_beyond_32_bits_are_refused(tmp_path, seed):
+    assert "--seed" in run("fit", table(tmp_path, {}), "--out", tmp_path / "p.json", "--seed", seed, code=2).stderr
 
 
 def test_fit_strict_stops_at_unusable_rows(tmp_path):

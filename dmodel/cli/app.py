@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import io
 import os
 import platform
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,8 @@ from dmodel.cli.output import say
 from dmodel.types import InputError, enable_float64
 
 BAD_INPUT = 2
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What the system says when nothing more can be written."""
 
 
 class Commands(TyperGroup):
@@ -28,9 +33,12 @@ class Commands(TyperGroup):
         except InputError as error:
             say(f"dmodel: {error}")
         except OSError as error:
-            if error.filename is None:
+            if error.errno in FULL:
+                say(f"dmodel: {(error.strerror or 'the output is full').lower()}: the answer could not be written; make room and ask again")
+            elif error.filename is None:
                 raise  # no file of the user's: a closed pipe, which the shell handles, or a defect
-            say(f"dmodel: {error.filename}: {(error.strerror or 'cannot be used').lower()}; check the path and its permissions")
+            else:
+                say(f"dmodel: {error.filename}: {(error.strerror or 'cannot be used').lower()}; check the path and its permissions")
         raise typer.Exit(BAD_INPUT)
 
 
@@ -85,8 +93,16 @@ def keep_compiled_code() -> None:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
+def speak_any_encoding() -> None:
+    """Let a terminal that knows no "×" or "–" show "?" instead of ending the command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
 def main() -> None:
     """Entry point of the program `dmodel`."""
+    speak_any_encoding()
     enable_float64()
     keep_compiled_code()
     app(prog_name="dmodel")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dmodel.cli.options import Degrees, Job, Json
+from dmodel.cli.options import Degrees, Job, Json, Seed
 from dmodel.cli.output import Document, deliver, percent, plain, say, seconds, show_lines
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 Out = Annotated[Path, typer.Option(metavar="FOLDER", help="Where report, figures, profile and numbers go; made if missing.")]
 Quick = Annotated[bool, typer.Option("--quick", help="A part of the rows and a short fit: to try the program, not to judge it.")]
-Seed = Annotated[int, typer.Option(help="Of the fit's starts and of the held-out groups.")]
 
 HOLD_OUT = 0.2
 QUICK_ROWS = 120

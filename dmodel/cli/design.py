@@ -105,7 +105,10 @@ def show_design(d: Document) -> None:
         for name, p in named
     ]
     header = ("search", "plan", "step", "MFU", "tokens/s", "memory", "headroom")
-    show_table(title(d), header, rows, right="step|MFU|tokens/s|memory|headroom")
+    if rows:
+        show_table(title(d), header, rows, right="step|MFU|tokens/s|memory|headroom")
+    else:
+        show_lines(title(d), "No plan to show.")
     if d["considered"]:
         show_lines(f"{d['considered']:,} valid plans checked, {d['feasible']:,} fit.")
     show_lines(f"Certificate: {d['certificate']}. No plan is faster than {seconds(d['lower_bound_s'])} (pure arithmetic).")

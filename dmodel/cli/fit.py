@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dmodel.cli.options import Json, Strict
+from dmodel.cli.options import Json, Seed, Strict
 from dmodel.cli.output import Document, deliver, progress, say, show_lines, show_table, stop
 from dmodel.types import InputError
 
@@ -24,7 +24,6 @@ Base = Annotated[
     str | None, typer.Option("--profile", metavar="BASE", help="Profile to start from, name or file; default: the nearest to the traces.")
 ]
 Out = Annotated[Path, typer.Option(metavar="PROFILE.json", help="Where to write the fitted profile.")]
-Seed = Annotated[int, typer.Option(help="Of the scattered starts and of the held-out groups.")]
 HoldOut = Annotated[
     float, typer.Option(metavar="SHARE", help="Share of the rows to keep out of the fit, by whole groups, and judge it on.")
 ]
@@ -66,8 +65,14 @@ def command(
 
 def _check_writable(out: Path) -> None:
     """Find out before the fit, not after it."""
-    if out.is_dir() or not out.absolute().parent.is_dir():
-        raise InputError(f"--out {out}: cannot write there; expected a file name in a folder that exists")
+    new = not out.exists()
+    try:
+        out.open("ab").close()
+    except OSError as error:
+        reason = (error.strerror or "unknown error").lower()
+        raise InputError(f"--out {out}: cannot write there ({reason}); expected a file name in a folder that exists") from None
+    if new:
+        out.unlink()
 
 
 def base_for(cases: Cases, name: str | None) -> tuple[Profile, str]:
@@ -142,7 +147,8 @@ def _show(d: Document) -> None:
     rows = [
         (c["name"], f"{c['value']:.4g}", c["unit"], f"{c['prior_value']:g}", c["meaning"]) for c in d["coefficients"] if c["determined"]
     ]
-    title = f"Coefficients that the data determine ({len(rows)} of {len(d['coefficients'])}); the others lean on the base profile"
+    known = f"{len(rows)} of {len(d['coefficients'])}"
+    title = f"Coefficients that measurements determine ({known}), those behind the base profile included; the others lean on the prior"
     show_table(title, ("name", "shared value", "unit", "prior", "meaning"), rows, right="shared value|prior")
     for flag, n in d["not_fitted_by_flag"].items():
         show_lines(f"{n} rows flagged {flag}: judged, not fitted")

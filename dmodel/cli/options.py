@@ -17,6 +17,8 @@ ProfileOption = Annotated[
 ]
 TraceFiles = Annotated[list[Path] | None, typer.Argument(metavar="TRACES.csv…", help="Measured configurations, CSV or Parquet.")]
 
+Seed = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of the fit's starts and of the held-out groups.")]
+
 JOB, PLAN = "The job", "The plan (dp · tp · pp · cp = devices)"
 """Headings of the options in the help."""
 

@@ -91,11 +91,13 @@ def show_table(title: str, header: Sequence[str], rows: Iterable[Sequence[object
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=Text(title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for i, name in enumerate(header):
         table.add_column(Text(name), justify="left" if (name not in right.split("|") if right else i == 0) else "right", no_wrap=i == 0)
     for row in rows:
         table.add_row(*(Text(str(cell)) for cell in row))
+    if title:
+        console().print(Text(title, style="bold"))  # rich would fold a title to the width of its table
     console().print(table)
 
 

@@ -78,6 +78,7 @@ def _rows(path: Path, profile: str | None, out: Path | None, strict: bool, json:
         "set_aside": [p._asdict() for p in table.problems],
         "notes": [p._asdict() for p in table.notes],
         "does_not_fit": int((headroom < 0.0).sum()),
+        "mfu_convention": found.convention,
         "rows": _row_documents(cases, columns),
     }
     deliver(document, json, _show_rows)

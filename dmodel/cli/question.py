@@ -112,10 +112,11 @@ def choice(name: str, value: str, allowed: Sequence[str]) -> str:
     return value
 
 
-def settings(job: Setting, attention: str = "flash") -> tuple[Plan, list[str]]:
+def settings(job: Setting, attention: str = "flash", zero: int = 1) -> tuple[Plan, list[str]]:
     """What every plan of a job shares (precision, kernels, bytes of the gradient reduction), and the assumptions behind it.
 
-    Gradients are reduced in fp32 by the stacks of the Megatron family, unless they train in fp16; elsewhere in 2 bytes: as traces are read.
+    Gradients are reduced in fp32 by the stacks of the Megatron family up to ZeRO stage 2, unless they train in fp16; elsewhere in 2 bytes:
+    as traces are read.
     """
     import numpy as np
 
@@ -126,7 +127,8 @@ def settings(job: Setting, attention: str = "flash") -> tuple[Plan, list[str]]:
 
     flash = choice("attention", attention, ("flash", "none")) == "flash"
     operand = OPERAND_BYTES[choice("precision", base_precision(job.precision), tuple(OPERAND_BYTES))]
-    reduce_bytes = 4.0 if job.stack.lower().startswith(MEGATRON_FAMILY) and job.precision != "fp16" else 2.0
+    fp32 = job.stack.lower().startswith(MEGATRON_FAMILY) and zero <= 2 and job.precision.lower() != "fp16"
+    reduce_bytes = 4.0 if fp32 else 2.0
     plan = Plan(
         dp=1.0,
         global_batch=1.0,
@@ -150,7 +152,7 @@ def plan(job: Setting, degrees: Degrees) -> tuple[Plan, list[str]]:
         check_count(name, getattr(degrees, name))
     if degrees.zero == 0 and degrees.shard not in (None, 1):
         raise InputError(f"--shard {degrees.shard}: ZeRO stage 0 shards nothing; choose --zero 1, 2 or 3")
-    base, assumed = settings(job, degrees.attention)
+    base, assumed = settings(job, degrees.attention, degrees.zero)
     asked = {k: v for k, v in degrees._asdict().items() if k != "attention"}
     found = make_plan(job.model, job.devices, global_batch=job.global_batch, base=base, **asked)
     if degrees.sp is None:
