@@ -73,7 +73,7 @@ def negative_log_posterior(p: Parameters, prior: Prior, data: Data) -> jax.Array
     `Σ_i w_i [ ln s + (ν + 1)/2 · ln(1 + r_i² / (ν s²)) ] + ½ |θ|²` with r the log ratio and s the scale of the row's stack.
     """
     r = log_ratio(pooling.rows_of(p, prior, data.accelerator_of, data.stack_of), data)
-    scale = pooling.noise_scale(p)[jnp.asarray(data.stack_of)]
+    scale = pooling.noise_scale(p, prior)[jnp.asarray(data.stack_of)]
     misfit = jnp.log(scale) + 0.5 * (FREEDOM + 1.0) * jnp.log1p((r / scale) ** 2 / FREEDOM)
     return (data.weight * misfit).sum() + pooling.penalty(p)
 
@@ -259,7 +259,8 @@ def _profile(
 ) -> Profile:
     """The fitted parameters as a profile, with its data and versions."""
     center, accelerator, stack = (np.asarray(x) for x in pooling.vectors(result.parameters, prior))
-    noise = np.asarray(pooling.noise_scale(result.parameters))
+    noise = np.asarray(pooling.noise_scale(result.parameters, prior))
+    frozen = not np.any(prior.center_width)
     sources, counts = np.unique(used.labels.source, return_counts=True)
     return Profile(
         name=name,
@@ -272,8 +273,9 @@ def _profile(
             "stack": {**base.offsets["stack"], **dict(zip(groups.stacks, stack, strict=True))},
         },
         widths=widths,
-        standard_errors=result.laplace.center_errors * np.asarray(prior.center_width),
-        covariance=result.laplace.center_covariance * np.outer(prior.center_width, prior.center_width),
+        standard_errors=base.standard_errors if frozen else result.laplace.center_errors * np.asarray(prior.center_width),
+        covariance=base.covariance if frozen else result.laplace.center_covariance * np.outer(prior.center_width, prior.center_width),
+        stack_errors={**base.stack_errors, **dict(zip(groups.stacks, result.laplace.total_errors, strict=True))},
         data=(*base.data, *({"source": str(s), "rows": int(n)} for s, n in zip(sources, counts, strict=True))),
         fitted_rows=(*base.fitted_rows, *map(str, used.labels.fingerprint)),
         noise={**base.noise, **{s: float(x) for s, x in zip(groups.stacks, noise, strict=True)}},

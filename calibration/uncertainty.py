@@ -18,13 +18,14 @@ class Laplace(NamedTuple):
     """Posterior of the parameters in prior standard deviations: 1 = the data said nothing, 0 = they decide.
 
     Attributes:
-      center_errors `[C]`, accelerator_errors `[A, C]`, stack_errors `[S, C]`: standard deviations. center_covariance `[C, C]`.
+      center_errors `[C]`, stack_errors `[S, C]`: standard deviations. center_covariance `[C, C]`.
+      total_errors: of center and offsets together, unconstrained, by stack (mean variance over its accelerators) `[S, C]`.
       eigenvalues: of the data's information about the center and offsets, largest first; below 1 the prior decides the direction.
     """
 
     center_errors: np.ndarray
-    accelerator_errors: np.ndarray
     stack_errors: np.ndarray
+    total_errors: np.ndarray
     center_covariance: np.ndarray
     eigenvalues: np.ndarray
 
@@ -47,6 +48,20 @@ def _ratio_and_slope(z: jax.Array, data: Any, log_ratio: Callable[..., jax.Array
     return r, pull(jnp.ones_like(r))[0]
 
 
+def _total_errors(covariance: np.ndarray, prior: Prior, data: Any) -> np.ndarray:
+    """Standard deviation of `center + u[accelerator] + v[stack]` by stack, `[S, C]`: the three move together, so their sum is known better
+    than each of them."""
+    each = np.einsum("gchc->ghc", covariance)
+    a = np.shape(prior.accelerator)[0]
+    widths = np.concatenate([np.asarray(prior.center_width)[None], np.asarray(prior.accelerator_width), np.asarray(prior.stack_width)])
+    variances = np.zeros(np.shape(prior.stack))
+    for stack in range(len(variances)):
+        pairs = np.unique(np.asarray(data.accelerator_of)[np.asarray(data.stack_of) == stack])
+        members = [np.array([0, 1 + at, 1 + a + stack]) for at in pairs]
+        variances[stack] = np.mean([np.einsum("gc,ghc,hc->c", widths[m], each[np.ix_(m, m)], widths[m]) for m in members], 0)
+    return np.sqrt(np.maximum(variances, 0.0))
+
+
 def laplace(p: Parameters, prior: Prior, data: Any, log_ratio: Callable[..., jax.Array], freedom: float) -> Laplace:
     """Gauss-Newton Laplace approximation: `H = Σ_i ω_i J_i J_iᵀ + 1`, with the Student-t weight `ω = (ν + 1) / (ν s² + r²)`.
 
@@ -54,7 +69,7 @@ def laplace(p: Parameters, prior: Prior, data: Any, log_ratio: Callable[..., jax
     """
     z = pooling.rows_of(p, prior, data.accelerator_of, data.stack_of)
     r, by_row = jax.jit(_ratio_and_slope, static_argnums=2, compiler_options=quick_to_compile())(z, data, log_ratio)
-    scale = np.asarray(pooling.noise_scale(p))[np.asarray(data.stack_of)]
+    scale = np.asarray(pooling.noise_scale(p, prior))[np.asarray(data.stack_of)]
     omega = np.asarray(data.weight) * (freedom + 1.0) / (freedom * scale**2 + np.asarray(r) ** 2)
     design = _design_matrix(np.asarray(by_row).T, prior, data)
     information = (design * omega[:, None]).T @ design
@@ -63,8 +78,8 @@ def laplace(p: Parameters, prior: Prior, data: Any, log_ratio: Callable[..., jax
     errors = np.sqrt(np.diag(covariance)).reshape(-1, n)
     return Laplace(
         center_errors=errors[0],
-        accelerator_errors=errors[1 : 1 + a],
         stack_errors=errors[1 + a :],
+        total_errors=_total_errors(covariance.reshape(len(errors), n, len(errors), n), prior, data),
         center_covariance=covariance[:n, :n],
         eigenvalues=np.linalg.eigvalsh(information)[::-1],
     )

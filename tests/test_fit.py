@@ -160,6 +160,28 @@ def test_they_move_nothing_else(cases, profile, moved):
     assert (moved.standard_errors <= profile.standard_errors * (1.0 + 1e-9)).all()
 
 
+@pytest.fixture(scope="module")
+def again(cases, profile) -> Profile:
+    """One more row, 20 % slower, of a stack that the profile knows well."""
+    one = cases.take(np.flatnonzero(cases.labels.stack == FSDP)[:1])
+    return fit.fit(retimed(one, 1.2 * one.labels.step_time_s), profile, starts=1)
+
+
+def test_a_known_stack_keeps_what_it_shares(profile, again):
+    np.testing.assert_array_equal(again.center, profile.center)
+    np.testing.assert_array_equal(again.standard_errors, profile.standard_errors)
+    for chip in CHIPS:
+        np.testing.assert_array_equal(again.offsets["accelerator"][chip], profile.offsets["accelerator"][chip])
+    assert set(again.stack_errors) == set(profile.stack_errors) == set(TRUTH)
+
+
+def test_a_known_stack_is_not_led_by_one_row(cases, profile, again):
+    """Seventeen rows said otherwise: the others of the stack move by half of what the one row asks, at most."""
+    rest = cases.take(np.flatnonzero(cases.labels.stack == FSDP)[1:])
+    moved = predict(rest, again).step_time_s / predict(rest, profile).step_time_s
+    assert 1.0 < np.median(moved) < 1.1 and moved.max() < 1.2
+
+
 # --- parts
 
 

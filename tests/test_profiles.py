@@ -26,6 +26,7 @@ def profile() -> Profile:
         center=default_profile().center + 0.1 * vector(0),
         offsets={"accelerator": {"A100-80GB": 0.1 * vector(1)}, "stack": {"fsdp": 0.1 * vector(2)}},
         standard_errors=np.abs(vector(3)),
+        stack_errors={"fsdp": np.abs(vector(7))},
         covariance=np.diag(vector(3) ** 2),
         data=({"source": "somewhere", "rows": 12},),
         fitted_rows=("a", "b"),
