@@ -188,8 +188,8 @@ def refine_widths(result: Result, prior: Prior) -> np.ndarray:
 
     `τ² = mean_stacks(v² + var v)`, and at least a tenth of the prior's width, so that a new stack can always move.
     """
-    offset = np.asarray(prior.stack_width) * np.asarray(result.parameters.stack)
-    second = offset**2 + (np.asarray(prior.stack_width) * result.laplace.stack_errors) ** 2
+    width = np.diagonal(prior.stack_factor, axis1=1, axis2=2)
+    second = width**2 * (np.asarray(result.parameters.stack) ** 2 + result.laplace.stack_errors**2)
     floor = 0.1 * np.array(default_profile().widths)
     return np.where(pooling.SOFTWARE > 0, np.maximum(np.sqrt(second.mean(0)), floor), default_profile().widths)
 
@@ -248,7 +248,7 @@ def fit(
         if base is None:
             widths = refine_widths(result, prior)
             if i + 1 < total:
-                prior = prior.replace(stack_width=np.broadcast_to(widths * pooling.SOFTWARE, np.shape(prior.stack_width)))
+                prior = prior.replace(stack_factor=np.broadcast_to(np.diag(widths * pooling.SOFTWARE), np.shape(prior.stack_factor)))
         else:
             widths = base.widths
     return _profile(name, result, prior, groups, start_from, widths, used)
@@ -275,7 +275,7 @@ def _profile(
         widths=widths,
         standard_errors=base.standard_errors if frozen else result.laplace.center_errors * np.asarray(prior.center_width),
         covariance=base.covariance if frozen else result.laplace.center_covariance * np.outer(prior.center_width, prior.center_width),
-        stack_errors={**base.stack_errors, **dict(zip(groups.stacks, result.laplace.total_errors, strict=True))},
+        stack_covariances={**base.stack_covariances, **dict(zip(groups.stacks, result.laplace.totals, strict=True))},
         data=(*base.data, *({"source": str(s), "rows": int(n)} for s, n in zip(sources, counts, strict=True))),
         fitted_rows=(*base.fitted_rows, *map(str, used.labels.fingerprint)),
         noise={**base.noise, **{s: float(x) for s, x in zip(groups.stacks, noise, strict=True)}},

@@ -78,6 +78,8 @@ def rebase(profile: Profile, view: View) -> Profile:
         stacks=tuple(s for s in view.stacks if s in profile.offsets["stack"]),
         center=profile.center + shift,
         offsets=moved,
+        # only of its own stacks: to a view, the others are as good as new
+        stack_covariances={s: c for s, c in profile.stack_covariances.items() if s in view.stacks},
     )
 
 

@@ -19,13 +19,13 @@ class Laplace(NamedTuple):
 
     Attributes:
       center_errors `[C]`, stack_errors `[S, C]`: standard deviations. center_covariance `[C, C]`.
-      total_errors: of center and offsets together, unconstrained, by stack (mean variance over its accelerators) `[S, C]`.
+      totals: covariance of center and offsets together, unconstrained, by stack (mean over its accelerators) `[S, C, C]`.
       eigenvalues: of the data's information about the center and offsets, largest first; below 1 the prior decides the direction.
     """
 
     center_errors: np.ndarray
     stack_errors: np.ndarray
-    total_errors: np.ndarray
+    totals: np.ndarray
     center_covariance: np.ndarray
     eigenvalues: np.ndarray
 
@@ -38,7 +38,7 @@ def _design_matrix(jacobian: np.ndarray, prior: Prior, data: Any) -> np.ndarray:
     i, at, st = np.arange(rows), np.asarray(data.accelerator_of), np.asarray(data.stack_of)
     design[:, 0] = jacobian * np.asarray(prior.center_width)
     design[i, 1 + at] = jacobian * np.asarray(prior.accelerator_width)[at]
-    design[i, 1 + a + st] = jacobian * np.asarray(prior.stack_width)[st]
+    design[i, 1 + a + st] = np.einsum("rc,rcd->rd", jacobian, np.asarray(prior.stack_factor)[st])
     return design.reshape(rows, -1)
 
 
@@ -48,18 +48,20 @@ def _ratio_and_slope(z: jax.Array, data: Any, log_ratio: Callable[..., jax.Array
     return r, pull(jnp.ones_like(r))[0]
 
 
-def _total_errors(covariance: np.ndarray, prior: Prior, data: Any) -> np.ndarray:
-    """Standard deviation of `center + u[accelerator] + v[stack]` by stack, `[S, C]`: the three move together, so their sum is known better
-    than each of them."""
-    each = np.einsum("gchc->ghc", covariance)
+def _totals(covariance: np.ndarray, prior: Prior, data: Any) -> np.ndarray:
+    """Covariance of `center + u[accelerator] + v[stack]` by stack, `[S, C, C]`: the three move together, so their sum is known better than
+    each of them. covariance: `[group, C, group, C]`, in prior standard deviations."""
     a = np.shape(prior.accelerator)[0]
-    widths = np.concatenate([np.asarray(prior.center_width)[None], np.asarray(prior.accelerator_width), np.asarray(prior.stack_width)])
-    variances = np.zeros(np.shape(prior.stack))
-    for stack in range(len(variances)):
-        pairs = np.unique(np.asarray(data.accelerator_of)[np.asarray(data.stack_of) == stack])
-        members = [np.array([0, 1 + at, 1 + a + stack]) for at in pairs]
-        variances[stack] = np.mean([np.einsum("gc,ghc,hc->c", widths[m], each[np.ix_(m, m)], widths[m]) for m in members], 0)
-    return np.sqrt(np.maximum(variances, 0.0))
+    widths = [np.asarray(prior.center_width), *np.asarray(prior.accelerator_width)]
+    factors = [*(np.diag(w) for w in widths), *np.asarray(prior.stack_factor)]
+    totals = []
+    for stack in range(np.shape(prior.stack)[0]):
+        found = []
+        for at in np.unique(np.asarray(data.accelerator_of)[np.asarray(data.stack_of) == stack]):
+            members = (0, 1 + at, 1 + a + stack)
+            found.append(sum(factors[g] @ covariance[g, :, h] @ factors[h].T for g in members for h in members))
+        totals.append(np.mean(found, 0))
+    return np.stack(totals)
 
 
 def laplace(p: Parameters, prior: Prior, data: Any, log_ratio: Callable[..., jax.Array], freedom: float) -> Laplace:
@@ -79,7 +81,7 @@ def laplace(p: Parameters, prior: Prior, data: Any, log_ratio: Callable[..., jax
     return Laplace(
         center_errors=errors[0],
         stack_errors=errors[1 + a :],
-        total_errors=_total_errors(covariance.reshape(len(errors), n, len(errors), n), prior, data),
+        totals=_totals(covariance.reshape(len(errors), n, len(errors), n), prior, data),
         center_covariance=covariance[:n, :n],
         eigenvalues=np.linalg.eigvalsh(information)[::-1],
     )

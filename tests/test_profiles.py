@@ -26,7 +26,7 @@ def profile() -> Profile:
         center=default_profile().center + 0.1 * vector(0),
         offsets={"accelerator": {"A100-80GB": 0.1 * vector(1)}, "stack": {"fsdp": 0.1 * vector(2)}},
         standard_errors=np.abs(vector(3)),
-        stack_errors={"fsdp": np.abs(vector(7))},
+        stack_covariances={"fsdp": np.diag(vector(7) ** 2)},
         covariance=np.diag(vector(3) ** 2),
         data=({"source": "somewhere", "rows": 12},),
         fitted_rows=("a", "b"),
@@ -48,6 +48,7 @@ def test_written_and_read_is_the_same(profile, tmp_path):
         assert getattr(found, name) == getattr(profile, name), name
     for name in ("center", "widths", "standard_errors", "covariance"):
         np.testing.assert_allclose(getattr(found, name), getattr(profile, name), atol=1e-9, err_msg=name)
+    np.testing.assert_allclose(found.stack_covariances["fsdp"], profile.stack_covariances["fsdp"], rtol=1e-5)
     for chip, stack in ((None, None), ("A100-80GB", None), ("A100-80GB", "fsdp"), ("unknown", "fsdp")):
         np.testing.assert_allclose(found.unconstrained(chip, stack), profile.unconstrained(chip, stack), atol=1e-9)
 

@@ -34,7 +34,7 @@ class Profile:
       center: shared values. offsets: `{"accelerator": {name: vector}, "stack": {name: vector}}`, added to the center for rows of the group.
       widths: standard deviation of a coefficient among stacks: the prior of a stack never seen.
       standard_errors: Laplace standard errors of the center. covariance: of the center, or None.
-      stack_errors: by stack, Laplace standard errors of its coefficients (center and offsets together): how well that stack is known.
+      stack_covariances: by stack, of its coefficients (center and offsets together), `[coefficient, coefficient]`: how well it is known.
       data: per source what was used (`source, rows, set_aside, median_error, …`). fitted_rows: fingerprints of the fitted rows.
       versions: of this package and those that matter for the numbers. noise: Student-t scale of ln(predicted / measured) by stack.
     """
@@ -48,7 +48,7 @@ class Profile:
     widths: np.ndarray = field(default_factory=prior_widths)
     standard_errors: np.ndarray = field(default_factory=prior_widths)
     covariance: np.ndarray | None = None
-    stack_errors: Mapping[str, np.ndarray] = field(default_factory=dict)
+    stack_covariances: Mapping[str, np.ndarray] = field(default_factory=dict)
     data: Sequence[Mapping[str, Any]] = ()
     fitted_rows: tuple[str, ...] = ()
     noise: Mapping[str, float] = field(default_factory=dict)

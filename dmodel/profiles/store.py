@@ -40,6 +40,25 @@ def _vector(value: np.ndarray) -> dict[str, float]:
     return {name: round(float(x), 10) for name, x in zip(NAMES, value, strict=True)}
 
 
+def _triangle(matrix: np.ndarray) -> list[float]:
+    """The lower triangle of a symmetric matrix, row by row."""
+    return [float(f"{x:.6g}") for x in np.asarray(matrix)[np.tril_indices(len(matrix))]]
+
+
+def _symmetric(path: str, stack: str, value: Any) -> np.ndarray:
+    """The covariance of a stack from its lower triangle, checked."""
+    n = len(NAMES)
+    rows, columns = np.tril_indices(n)
+    numbers = isinstance(value, list) and all(isinstance(x, int | float) and abs(x) < FURTHEST**2 for x in value)
+    if not numbers or len(value) != len(rows):
+        raise InputError(f"{path}: the covariance of {stack!r} must be {len(rows)} finite numbers; fit or copy the profile again")
+    matrix = np.zeros((n, n))
+    matrix[rows, columns] = matrix[columns, rows] = value
+    if np.linalg.eigvalsh(matrix)[0] < -1e-6 * np.trace(matrix) / n:
+        raise InputError(f"{path}: the covariance of {stack!r} is none (it has a negative eigenvalue); fit or copy the profile again")
+    return matrix
+
+
 def to_json(profile: Profile) -> dict[str, Any]:
     """A profile as a plain JSON document; `coefficients` repeats the center with units and meanings, for people."""
     return {
@@ -54,7 +73,7 @@ def to_json(profile: Profile) -> dict[str, Any]:
         "offsets": {g: {k: _vector(v) for k, v in sorted(profile.offsets[g].items())} for g in GROUPS},
         "widths": _vector(profile.widths),
         "standard_errors": _vector(profile.standard_errors),
-        "stack_errors": {k: _vector(v) for k, v in sorted(profile.stack_errors.items())},
+        "stack_covariances": {k: _triangle(v) for k, v in sorted(profile.stack_covariances.items())},
         "covariance": None if profile.covariance is None else [[round(float(x), 10) for x in row] for row in profile.covariance],
         "data": [dict(d) for d in profile.data],
         "fitted_rows": list(profile.fitted_rows),
@@ -161,7 +180,7 @@ def from_json(document: Mapping[str, Any], path: str = "profile") -> Profile:
             offsets=offsets,
             widths=_numbers(path, document, "widths", least=np.finfo(float).tiny),
             standard_errors=_numbers(path, document, "standard_errors", least=0.0),
-            stack_errors={k: _numbers(path, v, "", least=0.0) for k, v in document["stack_errors"].items()},
+            stack_covariances={k: _symmetric(path, k, v) for k, v in document["stack_covariances"].items()},
             covariance=matrix,
             data=_data(path, document),
             fitted_rows=_texts(path, document, "fitted_rows"),
