@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -47,10 +48,8 @@ def _write_csv(columns: tuple[str, ...], rows: list[Row], path: Path) -> None:
 def _typed(name: str, cells: list[str]) -> list[Any]:
     """Cells of a column as Parquet values: numbers where the format has numbers and every cell is one, else text; blank = null."""
     if name in BY_NAME and BY_NAME[name].kind != "text":
-        try:
+        with suppress(ValueError):
             return [float(c) if c.strip() else None for c in cells]
-        except ValueError:
-            pass
     return [c if c else None for c in cells]
 
 

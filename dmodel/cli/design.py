@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dmodel.cli.options import Job, Json, takes
-from dmodel.cli.output import Document, deliver, digits, gib, percent, say, seconds, show_lines, show_table, stop
+from dmodel.cli.output import Document, deliver, percent, say, seconds, show_lines, show_table, stop
+from dmodel.report.text import plan_cells
 
 if TYPE_CHECKING:
     from dmodel.cli.question import Setting
@@ -92,18 +93,7 @@ def show_design(d: Document) -> None:
     named = [(f"exact {i + 1}", p) for i, p in enumerate(d["exact"])] + ([("gradient", d["gradient"])] if d["gradient"] else [])
     named += [("closest", d["closest"])] if d["closest"] else []
     named += [(p["name"], p) for p in d.get("compared", [])]
-    rows = [
-        (
-            name,
-            p["label"],
-            seconds(p["step_time_s"]),
-            percent(p["mfu"]),
-            digits(p["tokens_per_s"]),
-            gib(p["memory_bytes_per_device"]),
-            gib(p["headroom_bytes"]),
-        )
-        for name, p in named
-    ]
+    rows = [plan_cells(name, p) for name, p in named]
     header = ("search", "plan", "step", "MFU", "tokens/s", "memory", "headroom")
     if rows:
         show_table(title(d), header, rows, right="step|MFU|tokens/s|memory|headroom")

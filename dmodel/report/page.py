@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dmodel.report import html, style
 from dmodel.report.bars import Bar, breakdown
 from dmodel.report.scatter import Point, scatter
-from dmodel.report.text import digits, gib, percent, seconds
+from dmodel.report.text import digits, percent, plan_cells, seconds
 from dmodel.report.tornado import Elasticity, tornado
 
 if TYPE_CHECKING:
@@ -238,18 +238,7 @@ def _data(d: Document) -> str:
 
 def _design(d: Document, uri: str) -> str:
     found = d["design"]
-    rows = [
-        (
-            name,
-            p["label"],
-            seconds(p["step_time_s"]),
-            percent(p["mfu"]),
-            digits(p["tokens_per_s"]),
-            gib(p["memory_bytes_per_device"]),
-            gib(p["headroom_bytes"]),
-        )
-        for name, p in _plans(found)
-    ]
+    rows = [plan_cells(name, p) for name, p in _plans(found)]
     header = ("search", "plan", "step", "MFU", "tokens/s", "memory", "headroom")
     return "\n".join(
         [

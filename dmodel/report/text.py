@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 
 def seconds(x: float) -> str:
@@ -31,3 +33,16 @@ def digits(x: float, n: int = 3) -> str:
         return f"{x:.{n}g}"
     places = max(n - 1 - math.floor(math.log10(abs(x))), 0)
     return f"{x:,.{places}f}"
+
+
+def plan_cells(name: str, plan: Mapping[str, Any]) -> tuple[str, ...]:
+    """One line of a table of plans: name, label, step time, MFU (6N+12Lhs), tokens per second, memory, headroom."""
+    return (
+        name,
+        plan["label"],
+        seconds(plan["step_time_s"]),
+        percent(plan["mfu"]),
+        digits(plan["tokens_per_s"]),
+        gib(plan["memory_bytes_per_device"]),
+        gib(plan["headroom_bytes"]),
+    )
