@@ -11,10 +11,10 @@ import numpy as np
 
 from calibration.traces import Cases
 from dmodel.coefficients import Coefficients, from_unconstrained
-from dmodel.counts import CONVENTIONS, model_flops_per_token
 from dmodel.hardware import System
 from dmodel.plan import Plan
 from dmodel.profiles import Profile, nearest
+from dmodel.run import CONVENTION, mfu
 from dmodel.smooth import SHARPNESS
 from dmodel.step import Breakdown, memory_use, step_time
 from dmodel.sweep import quick_to_compile
@@ -46,9 +46,9 @@ def _compiled() -> Callable:
 
 
 def _evaluate(system: System, model: Transformer, plan: Plan, coefficients: Coefficients, sharpness: float) -> tuple:
-    """Breakdown, bytes per device, and model FLOPs per token by the full-attention convention."""
+    """Breakdown, step time, bytes per device, and model FLOP utilization."""
     terms = step_time(system, model, plan, coefficients, sharpness=sharpness)
-    return terms, terms.total, memory_use(model, plan).total, model_flops_per_token(model, CONVENTIONS[1])
+    return terms, terms.total, memory_use(model, plan).total, mfu(system, model, plan, terms, CONVENTION)
 
 
 def assign(cases: Cases, profile: Profile | None) -> tuple[list[Profile], list[str]]:
@@ -72,16 +72,14 @@ def predict(cases: Cases, profile: Profile | None = None) -> Predictions:
     labels = zip(profiles, map(str, cases.labels.accelerator), map(str, cases.labels.stack), strict=True)
     z = np.stack([p.unconstrained(accelerator, stack) for p, accelerator, stack in labels], 1)
     result = _compiled()(cases.system, cases.model, cases.plan, from_unconstrained(z), SHARPNESS)
-    terms, total, memory, flops = jax.tree.map(np.asarray, result)
-    peak = cases.plan.devices * np.asarray(cases.system.chip.flops_per_s)
-    rate = cases.plan.global_batch * np.asarray(cases.model.seq_len) / total
+    terms, total, memory, utilization = jax.tree.map(np.asarray, result)
     return Predictions(
         step_time_s=total,
         breakdown=terms,
         memory_bytes=memory,
         headroom_bytes=np.asarray(cases.system.chip.hbm_bytes) - memory,
-        mfu=np.asarray(flops * rate / peak),
-        convention=CONVENTIONS[1],
+        mfu=utilization,
+        convention=CONVENTION,
         profile=[p.name for p in profiles],
         reason=reasons,
     )

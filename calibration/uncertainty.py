@@ -20,14 +20,12 @@ class Laplace(NamedTuple):
     Attributes:
       center_errors `[C]`, stack_errors `[S, C]`: standard deviations. center_covariance `[C, C]`.
       totals: covariance of center and offsets together, unconstrained, by stack (mean over its accelerators) `[S, C, C]`.
-      eigenvalues: of the data's information about the center and offsets, largest first; below 1 the prior decides the direction.
     """
 
     center_errors: np.ndarray
     stack_errors: np.ndarray
     totals: np.ndarray
     center_covariance: np.ndarray
-    eigenvalues: np.ndarray
 
 
 def _design_matrix(jacobian: np.ndarray, prior: Prior, data: Any) -> np.ndarray:
@@ -83,5 +81,4 @@ def laplace(p: Parameters, prior: Prior, data: Any, log_ratio: Callable[..., jax
         stack_errors=errors[1 + a :],
         totals=_totals(covariance.reshape(len(errors), n, len(errors), n), prior, data),
         center_covariance=covariance[:n, :n],
-        eigenvalues=np.linalg.eigvalsh(information)[::-1],
     )
