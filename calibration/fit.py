@@ -19,6 +19,7 @@ import numpy as np
 import optax
 
 from calibration import pooling
+from calibration.padding import padded_groups, padded_rows, without_padding
 from calibration.pooling import Groups, Parameters, Prior
 from calibration.traces import Cases
 from calibration.uncertainty import Laplace, laplace
@@ -160,19 +161,19 @@ def optimize(prior: Prior, data: Data, groups: Groups, *, seed: int, starts: int
     Raises:
       FloatingPointError: the loss is not finite at any start.
     """
-    mean = pooling.start(groups, len(NAMES))
-    leaves, tree = jax.tree.flatten(mean)
+    rows, wide = padded_rows(data), padded_groups(prior)
+    leaves, tree = jax.tree.flatten(pooling.start(wide, len(NAMES)))
     keys = jax.random.split(jax.random.key(seed), len(leaves))
     spread = [0.4 * jax.random.normal(k, (starts, *x.shape)).at[0].set(0.0) for k, x in zip(keys, leaves, strict=True)]
     p = jax.tree.unflatten(tree, spread)
-    compiled = _losses(starts * len(data.weight) <= FEW)  # type: ignore[arg-type]
-    p = _descend(lambda q: compiled(q, prior, data), p, ADAM_STEPS, lambda done, loss: progress(0.6 * done, loss))
-    p, losses = _polish(lambda q: compiled(q, prior, data), p, LBFGS_STEPS, lambda done, loss: progress(0.6 + 0.4 * done, loss))
-    best = jax.tree.map(lambda x: x[int(jnp.nanargmin(losses))], p)
+    compiled = _losses(starts * len(rows.weight) <= FEW)
+    p = _descend(lambda q: compiled(q, wide, rows), p, ADAM_STEPS, lambda done, loss: progress(0.6 * done, loss))
+    p, losses = _polish(lambda q: compiled(q, wide, rows), p, LBFGS_STEPS, lambda done, loss: progress(0.6 + 0.4 * done, loss))
+    best = without_padding(jax.tree.map(lambda x: x[int(jnp.nanargmin(losses))], p), groups)
     if not _all_finite(best):
         raise FloatingPointError("the fit left the finite numbers; this is a defect of dmodel: please report the traces that caused it")
     progress(1.0, float(losses.min()))
-    return Result(best, np.asarray(losses), laplace(best, prior, data, log_ratio, FREEDOM))
+    return Result(best, np.asarray(losses), laplace(best, prior, rows, log_ratio, FREEDOM))
 
 
 def weights_of(flags: np.ndarray) -> np.ndarray:

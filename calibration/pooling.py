@@ -115,9 +115,9 @@ def _factor(covariance: np.ndarray) -> np.ndarray:
     return KNOWN_INFLATION * np.linalg.cholesky(covariance + 1e-5 * np.trace(covariance) / n * np.eye(n))
 
 
-def start(groups: Groups, n: int) -> Parameters:
+def start(prior: Prior, n: int) -> Parameters:
     """The prior mean as parameters."""
-    a, s = len(groups.accelerators), len(groups.stacks)
+    a, s = len(prior.accelerator), len(prior.stack)  # type: ignore[arg-type]
     return Parameters(center=jnp.zeros(n), accelerator=jnp.zeros((a, n)), stack=jnp.zeros((s, n)), noise=jnp.zeros(s))
 
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from calibration import fit, pooling
+from calibration import fit, padding, pooling
 from calibration.predict import predict
 from dmodel.coefficients import NAMES, SPECS
 from dmodel.profiles import Profile, default_profile
@@ -220,10 +220,26 @@ def small_problem():
     return groups, prior, fit.Data(rows.system, rows.model, rows.plan, times, ones, groups.accelerator_of, groups.stack_of)
 
 
+def test_padding_says_nothing():
+    """Rows and groups that are added change neither the loss nor its gradient by the others; those of groups without rows are zero."""
+    groups, prior, data = small_problem()
+    wide, longer = padding.padded_groups(prior), padding.padded_rows(data)
+    p = jax.tree.map(lambda x: x + 0.2, pooling.start(prior, len(NAMES)))
+    padded = pooling.start(wide, len(NAMES))
+    padded = jax.tree.map(lambda zero, x: zero.at[tuple(slice(n) for n in x.shape)].set(x), padded, p)
+    value = jax.jit(jax.value_and_grad(fit.negative_log_posterior))
+    (loss, gradient), (wide_loss, wide_gradient) = value(p, prior, data), value(padded, wide, longer)
+    assert float(wide_loss) == pytest.approx(float(loss), rel=1e-12)
+    inner = padding.without_padding(wide_gradient, groups)
+    for a, b in zip(jax.tree.leaves(gradient), jax.tree.leaves(inner), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
+    assert not np.any(wide_gradient.accelerator[2:]) and not np.any(wide_gradient.stack[2:])
+
+
 def test_loss_falls_along_its_gradient_as_it_says():
     groups, prior, data = small_problem()
     rng = np.random.default_rng(0)
-    start = jax.tree.map(lambda x: 0.3 * rng.standard_normal(x.shape), pooling.start(groups, len(NAMES)))
+    start = jax.tree.map(lambda x: 0.3 * rng.standard_normal(x.shape), pooling.start(prior, len(NAMES)))
     loss = jax.jit(lambda p: fit.negative_log_posterior(p, prior, data))
     gradient = jax.jit(jax.grad(lambda p: fit.negative_log_posterior(p, prior, data)))(start)
     direction = jax.tree.map(lambda x: rng.standard_normal(x.shape), start)
@@ -237,7 +253,7 @@ def test_loss_falls_along_its_gradient_as_it_says():
 def test_offsets_move_only_their_own_rows_and_kind():
     """A chip's offset moves hardware coefficients of its rows, a stack's software ones."""
     groups, prior, data = small_problem()
-    zero = pooling.start(groups, len(NAMES))
+    zero = pooling.start(prior, len(NAMES))
     base = np.asarray(pooling.rows_of(zero, prior, data.accelerator_of, data.stack_of))
     np.testing.assert_allclose(base, np.repeat(default_profile().center[:, None], 4, 1))
     for kind, of, mask in (("accelerator", data.accelerator_of, pooling.HARDWARE), ("stack", data.stack_of, pooling.SOFTWARE)):
@@ -249,7 +265,7 @@ def test_offsets_move_only_their_own_rows_and_kind():
 def test_widths_are_learned_from_the_stacks():
     """A coefficient in which stacks differ gets a wider prior than one in which they agree; none becomes immovable."""
     groups, prior, _ = small_problem()
-    parameters = pooling.start(groups, len(NAMES))
+    parameters = pooling.start(prior, len(NAMES))
     i, j = NAMES.index("overlap_dp"), NAMES.index("overlap_tp")
     parameters = parameters.replace(stack=parameters.stack.at[:, i].set(np.array([2.0, -2.0])))
     sure = type("Laplace", (), {"stack_errors": np.full((2, len(NAMES)), 1e-3)})
