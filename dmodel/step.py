@@ -16,6 +16,7 @@ from dmodel.cost import memory as memory_cost
 from dmodel.cost.overlap import exposed_time, straggler_share
 from dmodel.cost.pipeline import SCHEDULES
 from dmodel.hardware import System
+from dmodel.physics import Communication, Costs, LayerWork, Physics
 from dmodel.placement import Groups, place
 from dmodel.plan import Plan
 from dmodel.smooth import SHARPNESS, ramp
@@ -52,6 +53,8 @@ class Breakdown(struct.PyTreeNode, kw_only=True):
       tensor_parallel, context_parallel, expert_parallel, fsdp, data_parallel, pipeline_transfer: communication that nothing hides.
       bubble: idle pipeline slots. optimizer: the update. contention: compute slowed by communication beside it.
       straggler: waiting for the slowest device. overhead: fixed time per step.
+
+    What a profile's physics leaves out is 0.
     """
 
     matmul: Array
@@ -83,20 +86,7 @@ class Breakdown(struct.PyTreeNode, kw_only=True):
         return self.tensor_parallel + self.context_parallel + self.expert_parallel + self.fsdp + self.data_parallel + self.pipeline_transfer
 
 
-class _LayerWork(struct.PyTreeNode, kw_only=True):
-    """Device time of one layer and micro-batch [s]: products, attention core and streaming, forward; the same backward; done again."""
-
-    matmul: Array
-    attention: Array
-    elementwise: Array
-    recompute: Array
-    launch: Array
-    head: Array
-    forward: Array
-    backward: Array
-
-
-def _layer_work(system: System, model: Transformer, plan: Plan, parts: counts.Residents, c: Coefficients, sharpness: float) -> _LayerWork:
+def _layer_work(system: System, model: Transformer, plan: Plan, parts: counts.Residents, c: Coefficients, sharpness: float) -> LayerWork:
     """Work of one layer, and of the head, per micro-batch on one device.
 
     Backward products cost 2 × the forward ones (1 × when the weights are frozen), flash attention 2.5 × (five products instead of two, one
@@ -126,7 +116,7 @@ def _layer_work(system: System, model: Transformer, plan: Plan, parts: counts.Re
     again = plan.recompute_layers * forward + (1.0 - plan.recompute_layers) * plan.recompute_attention * attention * (1.0 - plan.flash)
     passes = 2.0 + model.trainable + plan.recompute_layers
     kernels = counts.kernels(model, plan) * passes
-    return _LayerWork(
+    return LayerWork(
         matmul=(2.0 + model.trainable) * matmul,
         attention=attention + backward_attention,
         elementwise=3.0 * streaming + accumulation + casts,
@@ -136,20 +126,6 @@ def _layer_work(system: System, model: Transformer, plan: Plan, parts: counts.Re
         forward=forward,
         backward=backward + again,
     )
-
-
-class _Communication(struct.PyTreeNode, kw_only=True):
-    """Exposed and hidden communication [s]: tp, cp, ep and fsdp per layer and micro-batch; pp per micro-batch; dp per step."""
-
-    tp: Array
-    cp: Array
-    ep: Array
-    fsdp: Array
-    fsdp_first: Array
-    dp: Array
-    pp: Array
-    hidden_layer: Array
-    hidden_step: Array
 
 
 class _Volumes(struct.PyTreeNode, kw_only=True):
@@ -227,7 +203,7 @@ def _tp_share(net: collectives.Fabric, c: Coefficients) -> jax.Array:
     return trailing(share[:, None], net.bytes_per_s.ndim)
 
 
-def _communication(v: _Volumes, work: _LayerWork, model: Transformer, plan: Plan, c: Coefficients, sharpness: float) -> _Communication:
+def _communication(v: _Volumes, work: LayerWork, model: Transformer, plan: Plan, c: Coefficients, sharpness: float) -> Communication:
     """Split each kind into what its window hides and what it does not.
 
     Windows: tp the products of its layer; cp the attention core; ep the products; FSDP gathers the forward pass, gathers and scatters the
@@ -249,7 +225,7 @@ def _communication(v: _Volumes, work: _LayerWork, model: Transformer, plan: Plan
     )
     exposed_kinds = exposed_time(cost, window, overlap, sharpness)
     exposed, hidden = jnp.unstack(exposed_kinds), jnp.unstack(cost - exposed_kinds)
-    return _Communication(
+    return Communication(
         tp=exposed[0],
         cp=exposed[1],
         ep=exposed[2],
@@ -258,6 +234,7 @@ def _communication(v: _Volumes, work: _LayerWork, model: Transformer, plan: Plan
         fsdp_first=hidden[3],
         dp=exposed[5],
         pp=exposed[6],
+        once=jnp.zeros_like(exposed[6]),
         hidden_layer=sum(hidden[1:5], start=hidden[0]),
         hidden_step=hidden[5],
     )
@@ -271,7 +248,39 @@ def _aligned(system: System, plan: Plan) -> tuple[System, Plan]:
     return system.replace(network=jax.tree.map(lambda x: trailing(x, rank), system.network)), plan
 
 
-def step_time(system: System, model: Transformer, plan: Plan, coefficients: Coefficients, *, sharpness: float = SHARPNESS) -> Breakdown:
+def _costs(system: System, model: Transformer, plan: Plan, c: Coefficients, sharpness: float) -> Costs:
+    """Calibrated: rates by size and kind, rings and trees on the levels of the network, overlap kind by kind."""
+    groups = place(plan, system.network.size)
+    net = collectives.fabric(system.network, c, sharpness)
+    parts = counts.residents(model, plan)
+    work = _layer_work(system, model, plan, parts, c, sharpness)
+    comm = _communication(_message_times(model, plan, parts, groups, net, c), work, model, plan, c, sharpness)
+    slots = SCHEDULES[plan.schedule].bubble(plan.pp, plan.n_microbatches, plan.interleave)
+    updated = memory_cost.held(parts, plan, 1.0)
+    state = 2.0 * plan.optimizer_bytes + plan.gradient_bytes + plan.weight_bytes
+    optimizer = model.trainable * compute.optimizer_time(updated, state, system.chip, c)
+    return Costs(work=work, communication=comm, idle_slots=slots, optimizer=optimizer)
+
+
+def _memory(model: Transformer, plan: Plan) -> memory_cost.Memory:
+    """Calibrated: what the first stage keeps for the micro-batches that its schedule has in flight."""
+    in_flight = SCHEDULES[plan.schedule].in_flight(plan.pp, plan.n_microbatches, plan.interleave)
+    return memory_cost.memory(model, plan, in_flight)
+
+
+CALIBRATED = Physics(align=_aligned, costs=_costs, memory=_memory)
+"""The physics whose coefficients are fitted to traces."""
+
+
+def step_time(
+    system: System,
+    model: Transformer,
+    plan: Plan,
+    coefficients: Coefficients,
+    *,
+    sharpness: float = SHARPNESS,
+    physics: Physics = CALIBRATED,
+) -> Breakdown:
     """Seconds of one training step, by cause.
 
     `m L/pp (layer) + m (head + transfer) + bubble + once per step`, times `1 + straggler`: m micro-batches run one after the other on the
@@ -283,6 +292,7 @@ def step_time(system: System, model: Transformer, plan: Plan, coefficients: Coef
     Args:
       system, model, plan, coefficients: leaves are scalars or `[*batch]` (network: `[K, *batch]`), all of one rank or scalar.
       sharpness: of all maxima and positive parts; infinity is the hard model. Static.
+      physics: where profiles differ; system, model and plan are the records that it takes. Static.
 
     Returns:
       Breakdown with leaves `[*batch]` [s].
@@ -297,12 +307,9 @@ def step_time(system: System, model: Transformer, plan: Plan, coefficients: Coef
     '16.9 s, of which 0.71 s are bubble'
     """
     c = coefficients
-    system, plan = _aligned(system, plan)
-    groups = place(plan, system.network.size)
-    net = collectives.fabric(system.network, c, sharpness)
-    parts = counts.residents(model, plan)
-    work = _layer_work(system, model, plan, parts, c, sharpness)
-    comm = _communication(_message_times(model, plan, parts, groups, net, c), work, model, plan, c, sharpness)
+    system, plan = physics.align(system, plan)
+    costs = physics.costs(system, model, plan, c, sharpness)
+    work, comm = costs.work, costs.communication
 
     m, layers = plan.n_microbatches, model.n_layers / plan.pp
     times = m * layers
@@ -310,9 +317,6 @@ def step_time(system: System, model: Transformer, plan: Plan, coefficients: Coef
     spread = c.head_balance / plan.pp
     layer = work.matmul + work.attention + work.elementwise + work.recompute + work.launch + comm.tp + comm.cp + comm.ep + comm.fsdp
     stage = layers * layer + comm.pp + c.contention * layers * comm.hidden_layer
-    slots = SCHEDULES[plan.schedule].bubble(plan.pp, m, plan.interleave)
-    updated = memory_cost.held(parts, plan, 1.0)
-    state = 2.0 * plan.optimizer_bytes + plan.gradient_bytes + plan.weight_bytes
     partial = Breakdown(
         matmul=times * work.matmul,
         attention=times * work.attention,
@@ -326,21 +330,21 @@ def step_time(system: System, model: Transformer, plan: Plan, coefficients: Coef
         fsdp=times * comm.fsdp + m * comm.fsdp_first,
         data_parallel=comm.dp,
         pipeline_transfer=m * comm.pp,
-        bubble=c.bubble * slots * (stage + work.head * spread),
-        optimizer=model.trainable * compute.optimizer_time(updated, state, system.chip, c),
+        bubble=c.bubble * costs.idle_slots * (stage + work.head * spread),
+        optimizer=costs.optimizer,
         contention=c.contention * (times * comm.hidden_layer + comm.hidden_step),
         straggler=jnp.zeros_like(stage),
         overhead=jnp.zeros_like(stage),
     )
     waiting = straggler_share(plan.devices, c.straggler) * partial.total
-    return partial.replace(straggler=waiting, overhead=c.overhead + jnp.zeros_like(stage))
+    return partial.replace(straggler=waiting, overhead=c.overhead + comm.once)
 
 
-def memory_use(model: Transformer, plan: Plan) -> memory_cost.Memory:
+def memory_use(model: Transformer, plan: Plan, *, physics: Physics = CALIBRATED) -> memory_cost.Memory:
     """Bytes of the fullest device by purpose, with the micro-batches in flight of the plan's schedule; see `cost.memory.memory`.
 
     Args:
-      model, plan: leaves are scalars or `[*batch]`.
+      model, plan: leaves are scalars or `[*batch]`. physics: as in `step_time`.
 
     Returns:
       Memory with leaves `[*batch]` [byte]; `total` is their sum.
@@ -351,5 +355,4 @@ def memory_use(model: Transformer, plan: Plan) -> memory_cost.Memory:
     >>> f"{memory_use(model, plan).total / 2**30:.1f} GiB"
     '39.9 GiB'
     """
-    in_flight = SCHEDULES[plan.schedule].in_flight(plan.pp, plan.n_microbatches, plan.interleave)
-    return memory_cost.memory(model, plan, in_flight)
+    return physics.memory(model, plan)

@@ -20,8 +20,8 @@ PACKAGES = ("dmodel", "calibration", "experiments")
 BASE = {"types", "smooth"}
 RECORDS = {"hardware", "workload", "plan", "coefficients"}
 BELOW_COST = BASE | RECORDS | {"counts", "placement"}
-BELOW_RUN = BELOW_COST | {"cost", "step"}
-BELOW_REPORT = BELOW_RUN | {"run", "sensitivity", "sweep", "design", "catalog", "profiles"}
+BELOW_RUN = BELOW_COST | {"cost", "physics", "step"}
+BELOW_REPORT = BELOW_RUN | {"run", "sensitivity", "sweep", "design", "catalog", "profiles", "theory"}
 
 ALLOWED: dict[str, set[str]] = {
     "types": set(),
@@ -30,13 +30,15 @@ ALLOWED: dict[str, set[str]] = {
     "counts": BASE | RECORDS,
     "placement": BASE | RECORDS | {"counts"},
     "cost": BELOW_COST,
-    "step": BELOW_COST | {"cost"},
+    "physics": BELOW_COST | {"cost"},
+    "step": BELOW_COST | {"cost", "physics"},
     "sweep": BELOW_RUN,
     "run": BELOW_RUN,
     "sensitivity": BELOW_RUN | {"run", "sweep"},
     "design": BELOW_RUN | {"run", "sensitivity", "sweep"},
     "catalog": {"hardware", "workload", "plan", "types"},
     "profiles": {"coefficients", "types"},
+    "theory": BELOW_RUN | {"catalog", "sweep"},
     "report": BELOW_REPORT,
     "cli": BELOW_REPORT | {"report"},
 }

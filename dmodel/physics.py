@@ -1,0 +1,65 @@
+"""Where profiles of the model differ: one replaceable object, and the records that the step is added up from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from flax import struct
+
+from dmodel.coefficients import Coefficients
+from dmodel.cost.memory import Memory
+from dmodel.types import Array
+
+
+class LayerWork(struct.PyTreeNode, kw_only=True):
+    """Device time of one layer and micro-batch [s]: products, attention core and streaming, forward; the same backward; done again."""
+
+    matmul: Array
+    attention: Array
+    elementwise: Array
+    recompute: Array
+    launch: Array
+    head: Array
+    forward: Array
+    backward: Array
+
+
+class Communication(struct.PyTreeNode, kw_only=True):
+    """Exposed and hidden communication [s]: tp, cp, ep and fsdp per layer and micro-batch; pp per micro-batch; dp and `once` per step."""
+
+    tp: Array
+    cp: Array
+    ep: Array
+    fsdp: Array
+    fsdp_first: Array
+    dp: Array
+    pp: Array
+    once: Array
+    hidden_layer: Array
+    hidden_step: Array
+
+
+class Costs(struct.PyTreeNode, kw_only=True):
+    """What a step is added up from: the work and the communication of a layer, idle slots [micro-batch], and the update [s]."""
+
+    work: LayerWork
+    communication: Communication
+    idle_slots: Array
+    optimizer: Array
+
+
+class Physics(NamedTuple):
+    """Where profiles of the model differ, and all they differ in: `step_time` is the same sum of whatever these return.
+
+    Attributes:
+      align: `(system, plan)` → both, with all leaves of one rank.
+      costs: `(system, model, plan, coefficients, sharpness)` → `Costs`.
+      memory: `(model, plan)` → bytes of the fullest device by purpose.
+
+    A profile may bring its own records: the step asks of a model only its `n_layers`, of a plan `pp`, `n_microbatches` and `devices`.
+    """
+
+    align: Callable[[Any, Any], tuple[Any, Any]]
+    costs: Callable[[Any, Any, Any, Coefficients, float], Costs]
+    memory: Callable[[Any, Any], Memory]
