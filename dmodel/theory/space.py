@@ -68,8 +68,10 @@ def candidates(shape: Shape, n_gpus: int) -> Candidates:
     rest = n_gpus // ep
     matrix = shape.d_model * shape.d_ff
     degrees = _divisors_within(rest, (matrix, shape.batch_tokens, shape.layers))
+    if not len(degrees):
+        return Candidates(*(np.empty(0) for _ in Candidates._fields))
     tp, tp_ff = _tensor_degrees(degrees, shape, matrix)
-    dp = degrees[shape.batch_tokens % degrees == 0] if len(degrees) else degrees
+    dp = degrees[shape.batch_tokens % degrees == 0]
     # every pair of tensor and data degree whose remainder is a pipeline that divides the layers
     left = rest // tp[:, None]
     fits = left % dp == 0
@@ -98,7 +100,7 @@ def candidates(shape: Shape, n_gpus: int) -> Candidates:
 
 def _tensor_degrees(degrees: np.ndarray, shape: Shape, matrix: int) -> tuple[np.ndarray, np.ndarray]:
     """N_TP and N_f of every two-dimensional cut, in ascending order."""
-    tp = degrees[matrix % degrees == 0] if len(degrees) else degrees
+    tp = degrees[matrix % degrees == 0]
     root = np.array([math.isqrt(t) for t in tp.tolist()], np.int64)[:, None]
     whole = tp[:, None]
     fits = (whole % degrees == 0) & (degrees >= root) & (degrees <= 4 * root)
