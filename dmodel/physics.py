@@ -41,10 +41,11 @@ class Communication(struct.PyTreeNode, kw_only=True):
 
 
 class Costs(struct.PyTreeNode, kw_only=True):
-    """What a step is added up from: the work and the communication of a layer, idle slots [micro-batch], and the update [s]."""
+    """What a step is added up from: work and communication, layers of a stage, idle slots [micro-batch], and the update [s]."""
 
     work: LayerWork
     communication: Communication
+    layers: Array
     idle_slots: Array
     optimizer: Array
 
@@ -57,7 +58,7 @@ class Physics(NamedTuple):
       costs: `(system, model, plan, coefficients, sharpness)` → `Costs`.
       memory: `(model, plan)` → bytes of the fullest device by purpose.
 
-    A profile may bring its own records: the step asks of a model only its `n_layers`, of a plan `pp`, `n_microbatches` and `devices`.
+    A profile may bring its own records for model and plan: the step asks only the plan, for `n_microbatches` and `devices`.
     """
 
     align: Callable[[Any, Any], tuple[Any, Any]]

@@ -259,7 +259,7 @@ def _costs(system: System, model: Transformer, plan: Plan, c: Coefficients, shar
     updated = memory_cost.held(parts, plan, 1.0)
     state = 2.0 * plan.optimizer_bytes + plan.gradient_bytes + plan.weight_bytes
     optimizer = model.trainable * compute.optimizer_time(updated, state, system.chip, c)
-    return Costs(work=work, communication=comm, idle_slots=slots, optimizer=optimizer)
+    return Costs(work=work, communication=comm, layers=model.n_layers / plan.pp, idle_slots=slots, optimizer=optimizer)
 
 
 def _memory(model: Transformer, plan: Plan) -> memory_cost.Memory:
@@ -311,7 +311,7 @@ def step_time(
     costs = physics.costs(system, model, plan, c, sharpness)
     work, comm = costs.work, costs.communication
 
-    m, layers = plan.n_microbatches, model.n_layers / plan.pp
+    m, layers = plan.n_microbatches, costs.layers
     times = m * layers
     # the LM head lengthens the last stage alone, unless the stack spreads it: then every stage carries 1/pp of it
     spread = c.head_balance / plan.pp
