@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +20,6 @@ OUTSIDE = ("cli/", "report/", "design/", "theory/", "collect/", "profiles/data/"
 """Parts of the packages that no fit depends on."""
 
 
-@cache
 def code_hash() -> str:
     """Eight digits that stand for all code and data a fit depends on."""
     digest = hashlib.sha256()
@@ -35,6 +33,10 @@ def code_hash() -> str:
     return digest.hexdigest()[:8]
 
 
+CODE = code_hash()
+"""Taken at the start: the code that this process runs."""
+
+
 class Bases:
     """Fits of some rows (of some sources `only`); each is made once, and kept in a folder when there is one."""
 
@@ -45,7 +47,7 @@ class Bases:
     def key(self, cases: Cases) -> str:
         """Name of the fit of all these rows."""
         rows = hashlib.sha256("".join(sorted(cases.labels.fingerprint.tolist())).encode()).hexdigest()[:8]
-        return f"base-{rows}-{code_hash()}-{self.starts}-{self.rounds}"
+        return f"base-{rows}-{CODE}-{self.starts}-{self.rounds}"
 
     def without(self, cases: Cases, hidden: np.ndarray, why: str = "") -> Profile:
         """The fit of all rows but the hidden ones, `[row]` bool."""

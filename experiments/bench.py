@@ -3,12 +3,13 @@
 Rates are warm and in float64, over random plans for 512 devices; each is the best of several rounds in which all variants take turns, so
 that a busy machine slows them alike, and a ratio is the middle one of the rounds' ratios. All that is cold runs in a process of its own.
 
-    python -m experiments.bench [--json] [--quick]
+    python -m experiments.bench [--json] [--quick] [--out DIR]
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import os
 import statistics
@@ -22,9 +23,12 @@ from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
 
 from dmodel import catalog, coefficients
 from dmodel.plan import Plan
+from dmodel.report import style
 from dmodel.step import step_time
 from dmodel.sweep import CHUNK, GRADIENT_CHUNK, MULTI_OUTPUT_FUSION, Block, gradients, lower, names, sweep, totals
 from dmodel.types import enable_float64
@@ -245,12 +249,41 @@ def show(result: Result) -> str:
     return f"{result.name:<52} {value:>11} {result.unit:<8} {bound:>12}  {result.verdict:<8} {result.note}".rstrip()
 
 
+def keep(found: list[Result], folder: Path) -> None:
+    """Write the numbers as a table, and those that have a target as a figure."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "bench.csv").open("w", newline="", encoding="utf-8") as file:
+        out = csv.writer(file)
+        out.writerow([*Result._fields, "verdict"])
+        out.writerows([*r, r.verdict] for r in found)
+    style.save_png(_figure([r for r in found if r.target and r.value]), folder / "bench.png")
+
+
+def _figure(found: list[Result]) -> Figure:
+    """How many times better than its target each number is, on a logarithmic axis."""
+    figure = style.new_figure(8.0, 0.32 * len(found) + 1.0)
+    axes = figure.subplots()
+    better = [r.value / r.target if r.at_least else r.target / r.value for r in found]  # type: ignore[operator]
+    places = range(len(found))[::-1]
+    axes.barh(places, [b - 1.0 for b in better], left=1.0, color=[style.BLUE if b >= 1.0 else style.VERMILLION for b in better], height=0.6)
+    axes.set_yticks(places, [r.name for r in found])
+    axes.set(xscale="log", xlabel="times better than the target (1 = just reached)")
+    axes.set_xlim(min(0.5, min(better, default=1.0) / 1.3), max(2.0, max(better, default=1.0) * 2.2))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+    axes.axvline(1.0, color=style.GREY, linewidth=0.8)
+    for place, r, b in zip(places, found, better, strict=True):
+        value = f"{r.value:,.0f}" if r.value > 1e4 else f"{r.value:.3g}"  # type: ignore[operator]
+        axes.annotate(f"{value} {r.unit}", (max(b, 1.0), place), xytext=(4, 0), textcoords="offset points", va="center", fontsize=8)
+    return figure
+
+
 def main() -> None:
     """Entry point of `python -m experiments.bench`."""
     parser = argparse.ArgumentParser(prog="python -m experiments.bench", description="Speed of the model, each number beside its target.")
     parser.add_argument("--json", action="store_true", help="one JSON document instead of lines")
     parser.add_argument("--quick", action="store_true", help="smaller batches, fewer rounds, no fit: about a minute")
     parser.add_argument("--part", choices=["compile", "rates"], help=argparse.SUPPRESS)
+    parser.add_argument("--out", type=Path, default=Path("out"), help="folder of the table and the figure")
     options = parser.parse_args()
     enable_float64()
     if options.part:
@@ -261,6 +294,7 @@ def main() -> None:
         found.append(result)
         if not options.json:
             print(show(result), flush=True)
+    keep(found, options.out)
     if options.json:
         print(json.dumps([r._asdict() | {"verdict": r.verdict} for r in found], indent=2, ensure_ascii=False))
 

@@ -17,6 +17,8 @@ from calibration.evaluate import dense_gpu_rows
 from calibration.fit import fit
 from calibration.predict import predict
 from calibration.traces import Cases, split
+from dmodel.report.scatter import Point, scatter
+from dmodel.report.style import save_png
 from experiments.study import arguments, deliver, rows, run, say, summary
 
 SMALL, LARGE = 128, 512
@@ -57,20 +59,26 @@ def main() -> None:
     if options.quick:
         cases = cases.take(np.isin(cases.labels.source, ("llm-foundry", "megatron-sc21-t1")))
     wanted = np.ones(len(cases), bool) if options.all else dense_gpu_rows(cases)
-    lines = []
+    lines, points = [], []
     for seed, part in enumerate(parts(cases, options.by, 1 if options.quick else options.seeds)):
         if not (part.judged & wanted).any():
             continue
         profile = fit(
             cases, held_out=~part.fitted, seed=seed, starts=1 if options.quick else 2, rounds=1 if options.quick else 2, name=part.name
         )
-        error = np.abs(predict(cases, profile).step_time_s / cases.labels.step_time_s - 1.0)
+        predicted, measured = predict(cases, profile).step_time_s, cases.labels.step_time_s
+        error = np.abs(predicted / measured - 1.0)
+        # the figure shows the first fit's rows, and of the others those held out
+        shown = (part.judged if lines else part.judged | part.fitted) & wanted
+        points += [Point(*row) for row in zip(measured[shown], predicted[shown], part.judged[shown].tolist(), strict=True)]
         for name, mask in (("fitted", part.fitted & wanted), ("held out", part.judged & wanted)):
             lines.append({"fit": part.name, "rows": name, "count": int(mask.sum()), **(summary(error[mask]) if mask.any() else {})})
         say(f"{part.name}: held out {lines[-1]['count']} rows, median {lines[-1]['median']:.2f} %, mean {lines[-1]['mean']:.2f} %")
     held = [line for line in lines if line["rows"] == "held out"]
     middle = {key: float(np.median([line[key] for line in held])) for key in ("median", "mean", "p90")}
     lines.append({"fit": "middle", "rows": "held out", "count": int(np.median([line["count"] for line in held])), **middle})
+    options.out.mkdir(parents=True, exist_ok=True)
+    save_png(scatter(points), options.out / f"held_out_by_{options.by}.png")
     deliver(f"held_out_by_{options.by}", lines, options)
 
 
