@@ -65,21 +65,21 @@ def _csv(out: Lines, content: bytes) -> None:
         raise InputError(f"{out.path}: not a text file, or not in UTF-8 (byte {error.start}): save it as UTF-8; {expected()}") from None
     if "\0" in text:
         raise InputError(f"{out.path}: not a text file (it has NUL bytes); {expected()}")
-    records = _records(text)
-    line, header, reason = next(records, (1, [], "no header"))
+    found = records(text)
+    line, header, reason = next(found, (1, [], "no header"))
     if reason:
         raise InputError(f"{out.path}: not a CSV file ({reason}, line {line}); {expected()}")
     out.columns = tuple(name.strip() for name in header)
-    for line, fields, reason in records:
+    for line, fields, reason in found:
         row = Row(str(out.path), line, dict(zip(out.columns, fields, strict=False)))
-        reason = reason or _width(fields, out.columns)
+        reason = reason or width(fields, out.columns)
         if reason:
             out.broken.append((row, reason))
         else:
             out.rows.append(row)
 
 
-def _records(text: str) -> Iterator[tuple[int, list[str], str]]:
+def records(text: str) -> Iterator[tuple[int, list[str], str]]:
     """(line on which it starts, fields, what is wrong with it or "") of each record; blank lines are no records."""
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     while True:
@@ -97,7 +97,7 @@ def _records(text: str) -> Iterator[tuple[int, list[str], str]]:
             yield line, fields, ""
 
 
-def _width(fields: list[str], columns: tuple[str, ...]) -> str:
+def width(fields: list[str], columns: tuple[str, ...]) -> str:
     """Why a record does not match the header, or ""."""
     if len(fields) == len(columns):
         return ""
