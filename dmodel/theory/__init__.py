@@ -1,0 +1,36 @@
+"""The study "Data movement limits to frontier model training" (Erdil & Schneider-Joseph 2024, arXiv 2411.01137) as a profile of the model.
+
+`theory()` is its physics, one object that `dmodel.step.step_time` takes in place of the calibrated one. The surface:
+
+* `gpu(name) -> System` with the tiers of a `Gpu` as its chip; `gpu_names()`.
+* `run(d_model, sparse=…, laws=…, rounding=…) -> Run`: shape, data, compute and batch by the study's laws.
+* `Layout(dp_levels=…, tp_model_levels=…, tp_ff_levels=…, pp_levels=…, ep_levels=…, n_microbatches=…, …)`: degrees `[K, *batch]`.
+* `training(system, run, layout, rules=EXACT, sharpness=inf) -> Training`: time, utilization, communication, memory of the whole run.
+* `matmul_time(d1, d2, b, chip, weight_gradient=0, rules=EXACT, sharpness=inf)`.
+
+`rules` is EXACT for the study's whole tiles, floors and padding, RELAXED for slopes; `sharpness` smooths maxima as everywhere.
+"""
+
+from dmodel.theory.gpus import Gpu, gpu, gpu_names
+from dmodel.theory.laws import Run, run
+from dmodel.theory.layout import Layout
+from dmodel.theory.profile import IDEAL, Training, theory, training
+from dmodel.theory.tiling import EXACT, RELAXED, REVISION_3A871BE, Rules, matmul_time
+
+__all__ = [
+    "EXACT",
+    "IDEAL",
+    "RELAXED",
+    "REVISION_3A871BE",
+    "Gpu",
+    "Layout",
+    "Rules",
+    "Run",
+    "Training",
+    "gpu",
+    "gpu_names",
+    "matmul_time",
+    "run",
+    "theory",
+    "training",
+]

@@ -1,0 +1,124 @@
+"""The GPUs of the study and its variants of them: a chip with the tiers of its memory, and its network."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from importlib import resources
+from typing import Any
+
+import numpy as np
+
+from dmodel.catalog.loader import fold, nearest
+from dmodel.hardware import Chip, Network, System
+from dmodel.types import Array, InputError
+
+THREADS, BLOCKS = 128, 4
+"""Threads of a streaming multiprocessor that count for its arithmetic, and its processing blocks."""
+
+REGISTER_BYTES = 65536
+"""Registers of one processing block, 4 of which make a multiprocessor [byte]."""
+
+USABLE = 0.75
+"""Share of L2 and of registers that a matmul's tiles may fill."""
+
+
+class Gpu(Chip, kw_only=True):
+    """A chip with tiers of memory below its HBM: L2, the multiprocessors' shared memory, registers.
+
+    Attributes:
+      flops_per_s: 16-bit peak at the highest clock [FLOP/s]. sustained: share of that clock kept under load, the most that any matmul
+        utilizes.
+      l2_bytes, l2_bytes_per_s: usable L2 [byte] and its bandwidth [byte/s].
+      shared_bytes_per_s: bandwidth of all shared memories at the sustained clock [byte/s].
+      register_bytes: usable registers of one processing block [byte]. processors: multiprocessors, of 4 blocks each.
+      distributed_shared_memory: 1 when a multiprocessor reads the shared memory of others, else 0.
+      Watts, price and the attention rate play no part in the study.
+    """
+
+    sustained: Array
+    l2_bytes: Array
+    l2_bytes_per_s: Array
+    shared_bytes_per_s: Array
+    register_bytes: Array
+    processors: Array
+    distributed_shared_memory: Array
+    attention_flops_per_s: Array = 0.0
+    idle_watts: Array = 0.0
+    peak_watts: Array = 0.0
+    price_per_s: Array = 0.0
+
+
+@functools.cache
+def _entries() -> dict[str, dict[str, Any]]:
+    """Numbers of every GPU of the data file, variants with those of their base."""
+    text = resources.files("dmodel.theory").joinpath("data/gpus.json").read_text(encoding="utf-8")
+    found: dict[str, dict[str, Any]] = {}
+    for name, entry in json.loads(text)["entries"].items():
+        found[name] = {**found.get(entry.get("base"), {}), **entry}
+    return found
+
+
+@functools.cache
+def _spellings() -> dict[str, str]:
+    """Main name of every folded name and alias."""
+    return {fold(s): name for name, entry in _entries().items() for s in (name, *entry["aliases"])}
+
+
+def gpu_names() -> list[str]:
+    """GPUs and variants of the study, as its tables name them."""
+    return list(_entries())
+
+
+def gpu(name: str) -> System:
+    """Build a GPU of the study, `System(chip=Gpu, network=Network)`; bidirectional bandwidths become those of one direction here.
+
+    Peak FLOP/s: multiprocessors × 128 threads × FLOP per clock and thread × clock; shared memory: multiprocessors × 4 × 32 byte per
+    sustained clock.
+
+    Args:
+      name: as in the tables of the study ("H100 SXM") or its code ("H100_SXM5"); case, spaces and hyphens ignored.
+
+    Returns:
+      Records of float64: scalars of the chip, `[level]` of the network; the last level is unbounded, and bandwidth may be infinite.
+
+    Raises:
+      InputError: unknown GPU, with the nearest names.
+
+    >>> found = gpu("H100 SXM")
+    >>> print(f"{found.chip.flops_per_s:.5g} FLOP/s", found.network.bytes_per_s)
+    9.8943e+14 FLOP/s [4.5e+11 5.0e+10]
+    """
+    main = _spellings().get(fold(str(name)))
+    if main is None:
+        close = nearest(str(name), gpu_names())
+        raise InputError(f"unknown GPU {name!r}; {'nearest' if close else 'known'}: {', '.join(close or gpu_names())}")
+    e = _entries()[main]
+    clocked = e.get("clocked_processors", e["processors"])
+    figures = {
+        "flops_per_s": e["flop_per_clock_and_thread"] * THREADS * clocked * e["max_clock_hz"],
+        "hbm_bytes": e["hbm_bytes"],
+        "hbm_bytes_per_s": e["hbm_bytes_per_s"],
+        "kernel_latency_s": e["matmul_latency_s"],
+        "sustained": e["sustained"],
+        "l2_bytes": USABLE * e["l2_bytes"],
+        "l2_bytes_per_s": e["l2_bytes_per_s"],
+        "shared_bytes_per_s": 32 * BLOCKS * clocked * e["sustained"] * e["max_clock_hz"],
+        "register_bytes": USABLE * REGISTER_BYTES,
+        "processors": e["processors"],
+        "distributed_shared_memory": e["distributed_shared_memory"],
+    }
+    return System(chip=Gpu(**{key: np.float64(value) for key, value in figures.items()}), network=_network(e))
+
+
+def _network(e: dict[str, Any]) -> Network:
+    """Levels innermost first; a bandwidth that the file leaves open is infinite."""
+    both_ways = np.array([math.inf if b is None else b for b in e["level_bytes_per_s"]], np.float64)
+    return Network(
+        size=np.array([*e["level_sizes"], math.inf], np.float64),
+        bytes_per_s=0.5 * both_ways,
+        latency_s=np.array(e["level_latency_s"], np.float64),
+        torus_axes=np.ones_like(both_ways),
+        in_network_reduction=np.zeros_like(both_ways),
+    )
