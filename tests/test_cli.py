@@ -268,6 +268,33 @@ def test_evaluate_judges_by_source(tmp_path):
     assert d["overall"]["max"] == pytest.approx(max(abs(predicted / t - 1.0) for t in (3.5, 7.0)), rel=1e-9)
 
 
+def test_evaluate_says_how_well_it_chooses(tmp_path):
+    """Two plans for one job: one of them is predicted faster; the other rows leave nothing to choose."""
+    plans = {"tp": "4", "dp": "8", "step_time_s": "3.5"}, {"tp": "2", "dp": "16", "step_time_s": "7"}
+    path = table(tmp_path, *plans, {"source": "other", "model": "another", "n_layers": "16"})
+    d = document("evaluate --profile prior", path)
+    first, second, _ = (row["predicted_step_time_s"] for row in document("predict --profile prior", path)["rows"])
+    line, other = d["by_source"]["test"], d["by_source"]["other"]
+    assert line["choices"] == line["pairs"] == 1
+    assert line["regret_percent"] == pytest.approx(0.0 if first < second else 100.0) == line["worst_regret_percent"]
+    assert line["order_accuracy"] == float(first < second)
+    assert other["choices"] == 0 and other["regret_percent"] is None and other["order_accuracy"] is None
+    assert d["overall"]["choices"] == 1
+
+
+def test_experiments_are_listed_and_a_wrong_one_is_named():
+    names = json.loads(run("experiment --json").stdout)
+    assert {"accuracy", "bench", "few_shot", "held_out"} <= set(names) and "study" not in names
+    assert all(name in run("experiment").stdout for name in names)
+    assert "accuracy" in run("experiment nobody", code=2).stderr
+
+
+def test_experiments_need_a_checkout(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("dmodel.cli.experiment.dmodel.__file__", str(tmp_path / "site-packages" / "dmodel" / "__init__.py"))
+    assert "part of a checkout" in run("experiment", code=2).stderr
+
+
 def test_evaluate_without_files_takes_the_shipped_table():
     d = document("evaluate --profile prior")
     assert d["rows_used"] > 300 and d["rows_read"] == d["rows_used"] + len(d["set_aside"])

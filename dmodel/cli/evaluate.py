@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dmodel.cli.options import Json, ProfileOption, Strict, TraceFiles
-from dmodel.cli.output import Document, deliver, percent, say, show_lines, stop
+from dmodel.cli.output import Document, deliver, percent, say, show_lines, show_table, stop
 
 if TYPE_CHECKING:
     import numpy as np
@@ -55,9 +55,28 @@ def _document(table: TraceTable, profile: str | None) -> Document:
         "set_aside": [p._asdict() for p in table.problems],
         "reasons": reasons(table),
         "profiles": {name: found.profile.count(name) for name in dict.fromkeys(found.profile)},
-        **errors_by_source(judged),
+        **with_choosing(errors_by_source(judged), cases, found.step_time_s),
         "dense_16_bit_gpu_without_flags": headline(cases, found.step_time_s, fitted),
     }
+
+
+def with_choosing(document: Document, cases: Cases, predicted: np.ndarray) -> Document:
+    """The same errors with how well the predictions choose: `regret_percent` and `worst_regret_percent` of the plan predicted fastest (mean
+    and largest over `choices` sets of alternatives), `order_accuracy` over `pairs` that differ by more than 2 %; null without a choice."""
+    from calibration.choosing import alternatives, choosing
+
+    names, measured = alternatives(cases), cases.labels.step_time_s
+    for line in (*document["by_source"].values(), document["overall"]):
+        rows = measured > 0.0 if line is document["overall"] else (cases.labels.source == line["source"]) & (measured > 0.0)
+        found = choosing(names[rows], predicted[rows], measured[rows])
+        line |= {
+            "choices": found.choices,
+            "regret_percent": None if found.regret is None else 100.0 * found.regret,
+            "worst_regret_percent": None if found.worst_regret is None else 100.0 * found.worst_regret,
+            "pairs": found.pairs,
+            "order_accuracy": found.order,
+        }
+    return document
 
 
 def headline(cases: Cases, predicted: np.ndarray, fitted: np.ndarray) -> Document | None:
@@ -80,10 +99,30 @@ def show_headline(line: Document | None) -> None:
             )
 
 
+def show_choosing(lines: list[Document]) -> None:
+    """Table of how well the predictions choose, of the sources that hold alternatives."""
+    rows = [
+        (
+            line["source"],
+            line["choices"],
+            percent(line["regret_percent"] / 100.0),
+            percent(line["worst_regret_percent"] / 100.0),
+            line["pairs"],
+            "" if line["order_accuracy"] is None else f"{line['order_accuracy']:.2f}",
+        )
+        for line in lines
+        if line["choices"]
+    ]
+    if rows:
+        title = "Choosing among measured plans: regret of the one predicted fastest, pairs (more than 2 % apart) in the right order"
+        show_table(title, ("source", "choices", "mean regret", "largest", "pairs", "in order"), rows)
+
+
 def _show(d: dict[str, Any]) -> None:
     from dmodel.cli.rows import show_errors
 
     lines = [*d["by_source"].values(), d["overall"]]
     show_errors(lines, '|predicted / measured − 1| of step time; "held out" = the profile was not fitted on the row')
     show_headline(d["dense_16_bit_gpu_without_flags"])
+    show_choosing(lines)
     show_lines(f"{d['rows_used']} of {d['rows_read']} rows used; profiles: {', '.join(f'{n} ({k})' for n, k in d['profiles'].items())}")
