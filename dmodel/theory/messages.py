@@ -107,7 +107,7 @@ def _farther(stages: jax.Array, experts: jax.Array) -> jax.Array:
 
 
 def transfers(network: Network, run: Run, layout: Layout) -> Message:
-    """Activations that move between stages and to experts, forward and backward at each of L − 1 boundaries, at the farther of the levels."""
+    """Activations that move between stages and to experts, forward and backward at L − 1 boundaries, each at the farther of two levels."""
     stages, passes = stage_moves(run, layout), 2.0 * (run.layers - 1.0)
     moved = each(WORD * run.d_model * run.batch_tokens * passes) * _farther(stages, expert_moves(layout))
     hops = each(passes) * network.latency_s * _farther(stages, expert_hops(layout))

@@ -23,10 +23,11 @@ from dmodel.hardware import System
 from dmodel.physics import Communication, Costs, LayerWork, Physics
 from dmodel.smooth import excess
 from dmodel.step import memory_use, step_time
+from dmodel.theory.gpus import Gpu
 from dmodel.theory.laws import Run
 from dmodel.theory.layout import Layout
 from dmodel.theory.messages import Messages, messages
-from dmodel.theory.tiling import ROUNDING, EXACT, WORD, Rules, matmul_time
+from dmodel.theory.tiling import EXACT, ROUNDING, WORD, Rules, matmul_time
 from dmodel.types import Array, trailing
 
 STATE_WORDS = 4.0
@@ -81,8 +82,9 @@ def layer_work(system: System, part: Shard, layout: Layout, rules: Rules, sharpn
     Limits: latency alone costs 27 µs per layer, micro-batch and expert on today's GPUs.
     """
     f, d, b = part.d_ff, part.d_model, part.tokens
-    up, down = (matmul_time(*sizes, b, system.chip, rules=rules, sharpness=sharpness) for sizes in ((f, d), (d, f)))
-    gradient = matmul_time(f, d, b, system.chip, weight_gradient=1.0, rules=rules, sharpness=sharpness)
+    chip: Gpu = system.chip  # type: ignore[assignment]
+    up, down = (matmul_time(*sizes, b, chip, rules=rules, sharpness=sharpness) for sizes in ((f, d), (d, f)))
+    gradient = matmul_time(f, d, b, chip, weight_gradient=1.0, rules=rules, sharpness=sharpness)
     return layer_work_of(part.experts * 2.0 * (up + down + gradient), layout)
 
 

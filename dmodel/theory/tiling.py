@@ -6,7 +6,6 @@ the arithmetic, is the time. Products are `d1 × d2` weights times b tokens: `A1
 
 from __future__ import annotations
 
-from math import isinf
 from typing import NamedTuple
 
 import jax
