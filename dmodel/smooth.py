@@ -87,6 +87,19 @@ def _maximum_jvp(sharpness: float, primals: tuple, tangents: tuple) -> tuple:
     return value, (weight * dx).sum(0)
 
 
+def _geometric(x: jax.Array, sharpness: float) -> jax.Array:
+    """`1 + x + … + x^(p−2)`; above p = 16, where p steps would be long to compile, as `(1 + x) (1 + x²) (1 + x⁴) … − x^(p−1)`."""
+    series = jnp.ones_like(x)
+    if sharpness <= 16.0:
+        for _ in range(int(sharpness) - 2):
+            series = 1.0 + x * series
+        return series
+    last = jnp.ones_like(x)
+    for _ in range(int(log2(sharpness))):
+        series, last, x = series * (1.0 + x), last * x, x * x
+    return series - last
+
+
 @partial(jax.custom_jvp, nondiff_argnums=(2,))
 def excess(low: jax.Array, high: jax.Array, sharpness: float = SHARPNESS) -> jax.Array:
     """What the smooth maximum of two non-negative values adds to the first one: `max_p(low, high) − low`, without cancellation.
@@ -119,9 +132,7 @@ def _excess_jvp(sharpness: float, primals: tuple, tangents: tuple) -> tuple:
     value = _nonzero(low + found)
     share, rest = low / value, high / value
     # d/d low = −(1 − share^(p−1)), by the geometric series; d/d high = rest^(p−1)
-    series = jnp.ones_like(share)
-    for _ in range(int(sharpness) - 2):
-        series = 1.0 + share * series
+    series = _geometric(share, sharpness)
     by_high = rest
     for _ in range(int(log2(sharpness)) - 1):
         by_high = by_high * by_high * rest
