@@ -78,11 +78,12 @@ def _run_flop(wall: Wall, factor: float, tokens_per_layer: Array) -> Array:
 def t_crit(wall: Wall) -> Array:
     """Largest run that data movement does not slow: `T_crit = {[κ M t / (s² n)]² / 960}^(1 / (1 − 2α))` in multiply-adds [FLOP].
 
-    Pipeline and data parallelism share the batch b in nanobatches n, two for each stage: b / (2 n) nodes; tensor parallelism cuts the layers
-    into N / (2 L s²) nodes, with `N = sqrt(T / 60)` parameters (20 tokens each, 3 multiply-adds per parameter and token). All of them work
-    for t at M multiply-adds per second; κ = b / L at T0, divided by T0^α.
+    Pipeline and data parallelism share the batch b in nanobatches n, two for each stage: b / (2 n) nodes; tensor parallelism cuts
+    the layers into N / (2 L s²) nodes, with `N = sqrt(T / 60)` parameters (20 tokens each, 3 multiply-adds per parameter and token).
+    All of them work for t at M multiply-adds per second; κ = b / L at T0, divided by T0^α.
 
-    Assumptions: dense, no latency, no cost of data parallelism, weights read from HBM for every nanobatch, inside a node the network is free.
+    Assumptions: dense, no latency, data parallelism costs nothing, weights are read from HBM for every nanobatch, the network inside
+    a node is free.
     Limits: infinite as α → ½, where batch per layer grows as fast as the run needs.
 
     >>> h100 = Wall(flops_per_s=9.89430e14, network_bytes_per_s=1e11, hbm_bytes_per_s=3.352e12)
