@@ -26,14 +26,17 @@ class Rules(NamedTuple):
     """How a product is cut.
 
     Attributes:
-      steps: whole tiles, padded sizes and weights that fit or do not, as in the study; False gives their continuous counterparts, which
-        agree where sizes are whole and memories are far from full, and have slopes.
+      steps: whole tiles and padded sizes, as in the study; False gives their continuous counterparts, which agree where sizes are whole
+        and memories are far from full, and have slopes.
+      all_or_nothing: weights stay in a memory only when all of them and their gradients fit, as in the study; False lets the part stay
+        that fits.
       padding: sizes are padded to multiples of this [element].
       registers_as_cache: all registers of a multiprocessor count as L2 when they are larger.
       exchange_both: every product, not only that of weight gradients, sends each side once it is cut, twice what its first part needs.
     """
 
     steps: bool = True
+    all_or_nothing: bool = True
     padding: float = 8.0
     registers_as_cache: bool = True
     exchange_both: bool = False
@@ -42,8 +45,11 @@ class Rules(NamedTuple):
 EXACT = Rules()
 """The code of the study of 2024-10-23."""
 
-RELAXED = Rules(steps=False)
-"""The same without steps: real division, as gradients need it."""
+UNROUNDED = Rules(steps=False)
+"""The same with real division; one step is left, where weights begin to fit into a memory."""
+
+RELAXED = Rules(steps=False, all_or_nothing=False)
+"""The same without steps, as a search by gradient needs it."""
 
 REVISION_3A871BE = Rules(padding=16.0, registers_as_cache=False, exchange_both=True)
 """A later revision of the study's code."""
@@ -89,8 +95,8 @@ def tiles(d1: Array, d2: Array, capacity: Array, rules: Rules = EXACT) -> tuple[
 
 
 def _streamed(weights: Array, room: Array, rules: Rules) -> Array:
-    """Weights that pass by because they and their gradients do not fit into `room` bytes; relaxed, the part that does not."""
-    if rules.steps:
+    """Weights that pass by because they and their gradients do not fit into `room` bytes, or the part that does not."""
+    if rules.all_or_nothing:
         return jnp.where(2.0 * weights <= room, 0.0, weights)
     return jnp.maximum(weights - 0.5 * room, 0.0)
 
