@@ -41,7 +41,7 @@ def draw(outcomes: Sequence[Outcome], cases: Cases, path: Path) -> None:
 
 
 def _panel(axes, outcome: Outcome, cases: Cases) -> None:  # noqa: ANN001
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
+    from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
 
     measured = cases.labels.step_time_s[outcome.rows]
     ratio = outcome.predicted / measured
@@ -54,6 +54,8 @@ def _panel(axes, outcome: Outcome, cases: Cases) -> None:  # noqa: ANN001
     axes.yaxis.set_major_locator(FixedLocator([0.5, 0.7, 1.0, 1.4, 2.0]))
     axes.yaxis.set_minor_formatter(NullFormatter())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if measured.max() < 100.0 * measured.min() else (1.0,)))
+    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
     axes.set_title(outcome.protocol, fontsize=9)
     axes.text(0.03, 0.04, f"median {outcome.median:.1f} %, mean {outcome.mean:.1f} %", transform=axes.transAxes, fontsize=8)

@@ -66,7 +66,7 @@ def deliver(name: str, lines: list[dict[str, Any]], options: argparse.Namespace)
 
 
 def _cell(value: object) -> str:
-    return f"{value:.2f}" if isinstance(value, float) else str(value)
+    return f"{value:.2f}" if isinstance(value, float) else "" if value is None else str(value)
 
 
 def run(main: Any) -> None:
