@@ -14,7 +14,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from dmodel.cli import catalog, demo, design, evaluate, experiment, fit, predict, sensitivity
+from dmodel.cli import catalog, demo, design, evaluate, experiment, fit, predict, sensitivity, theory
 from dmodel.cli.output import say
 from dmodel.types import InputError, enable_float64
 
@@ -56,6 +56,7 @@ app.command("fit")(fit.command)
 app.command("evaluate")(evaluate.command)
 app.command("design")(design.command)
 app.command("sensitivity")(sensitivity.command)
+app.command("theory")(theory.command)
 app.command("catalog")(catalog.command)
 app.command("demo")(demo.command)
 app.command("experiment", context_settings=experiment.PASS_ON)(experiment.command)

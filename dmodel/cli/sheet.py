@@ -1,0 +1,82 @@
+"""CSV files of the shell's bulk answers: rows of text with the line they came from, and the same rows with columns added."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from dmodel.types import InputError
+
+
+class Sheet(NamedTuple):
+    """A CSV file: its header, rows as column → text, the file's line of each (the header is line 1), and why a row is broken, or ""."""
+
+    path: Path
+    columns: tuple[str, ...]
+    rows: list[dict[str, str]]
+    lines: list[int]
+    broken: list[str]
+
+
+def read_sheet(path: Path, needed: Sequence[str | tuple[str, ...]]) -> Sheet:
+    """Read a CSV file.
+
+    Args:
+      needed: columns that have to be there; of a tuple, one of them.
+
+    Raises:
+      InputError: no such file, not UTF-8, no header, no rows, a column missing or named twice.
+    """
+    from calibration.traces.files import records, width
+
+    expected = f"expected a CSV file with the columns {', '.join(n if isinstance(n, str) else n[0] for n in needed)}"
+    content = _content(path, expected)
+    found = list(records(content))
+    if not found or found[0][2]:
+        raise InputError(f"{path}: {found[0][2] if found else 'the file is empty'}; {expected}")
+    columns = tuple(name.strip() for name in found[0][1])
+    if len(set(columns)) < len(columns):
+        twice = next(name for name in columns if columns.count(name) > 1)
+        raise InputError(f"{path}: column {twice or 'without a name'} stands in the header more than once; keep one of each")
+    either = [(n,) if isinstance(n, str) else n for n in needed]
+    missing = [" or ".join(names) for names in either if not set(names) & set(columns)]
+    if missing:
+        raise InputError(f"{path}: missing columns: {', '.join(missing)}; {expected}")
+    if len(found) == 1:
+        raise InputError(f"{path}: a header, but no rows")
+    rows = [dict(zip(columns, fields, strict=False)) for _, fields, _ in found[1:]]
+    return Sheet(path, columns, rows, [line for line, _, _ in found[1:]], [why or width(fields, columns) for _, fields, why in found[1:]])
+
+
+def _content(path: Path, expected: str) -> str:
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not a text file, or not in UTF-8 (byte {error.start}); {expected}") from None
+    except OSError as error:
+        reason = (error.strerror or "cannot be read").lower().replace("no such file or directory", "no such file")
+        raise InputError(f"{path}: {reason}; {expected}") from None
+    if "\0" in text:
+        raise InputError(f"{path}: not a text file (it has NUL bytes); {expected}")
+    return text
+
+
+def check_folder(path: Path | None) -> None:
+    """Refuse a file that cannot be written before the work is done.
+
+    Raises:
+      InputError: its folder does not exist.
+    """
+    if path is not None and not path.parent.is_dir():
+        raise InputError(f"{path}: cannot write, the folder {path.parent} does not exist; make it first or name another file")
+
+
+def write_sheet(path: Path, columns: Sequence[str], rows: Sequence[dict[str, str]]) -> None:
+    """Write rows as CSV."""
+    import csv
+
+    with path.open("w", newline="", encoding="utf-8") as file:
+        out = csv.writer(file, lineterminator="\n")
+        out.writerow(columns)
+        out.writerows([row.get(name, "") for name in columns] for row in rows)
