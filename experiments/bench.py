@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from dmodel import catalog, coefficients
 from dmodel.plan import Plan
@@ -269,6 +269,8 @@ def _figure(found: list[Result]) -> Figure:
     axes.set_yticks(places, [r.name for r in found])
     axes.set(xscale="log", xlabel="times better than the target (1 = just reached)")
     axes.set_xlim(min(0.5, min(better, default=1.0) / 1.3), max(2.0, max(better, default=1.0) * 2.2))
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
     axes.axvline(1.0, color=style.GREY, linewidth=0.8)
     for place, r, b in zip(places, found, better, strict=True):
