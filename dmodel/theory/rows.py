@@ -54,7 +54,7 @@ class Answers(NamedTuple):
 def layouts(rows: Sequence[Row]) -> Answers:
     """Time, utilization, communication and memory of fixed layouts, `LAYOUT_RESULTS` of each row."""
 
-    def function(case: Any, rules: Rules) -> dict[str, Any]:
+    def function(case: Any, *, rules: Rules) -> dict[str, Any]:
         found = training(*case, rules=rules)
         return {name: getattr(found, name) for name in LAYOUT_RESULTS}
 
@@ -64,7 +64,7 @@ def layouts(rows: Sequence[Row]) -> Answers:
 def matmuls(rows: Sequence[Row]) -> Answers:
     """Time of matrix products, `time_s` of each row."""
 
-    def function(case: Any, rules: Rules) -> dict[str, Any]:
+    def function(case: Any, *, rules: Rules) -> dict[str, Any]:
         return {"time_s": matmul_time(*case[:-1], weight_gradient=case[-1], rules=rules)}
 
     return _answer(rows, _matmul_case, function, ("time_s",))
@@ -160,7 +160,7 @@ def _fits_levels(degrees: Mapping[str, list[int]], sizes: np.ndarray) -> None:
     for level, size in enumerate(sizes):
         members = prod(d[level] for d in degrees.values())
         if members > size:
-            raise InputError(f"level {level} of this network joins {size:.0f}, the degrees there make {members}: move some to a level above")
+            raise InputError(f"level {level} of this network joins {size:.0f}, the degrees there make {members}: move some outwards")
 
 
 def _layout_case(row: Row) -> tuple[tuple[System, laws.Run, Layout], Rules]:
@@ -210,7 +210,7 @@ def _matmul_case(row: Row) -> tuple[tuple[Any, ...], Rules]:
 def _answer(
     rows: Sequence[Row],
     case_of: Callable[[Row], tuple[Any, Rules]],
-    function: Callable[[Any, Rules], dict[str, Any]],
+    function: Callable[..., dict[str, Any]],
     names: Sequence[str],
 ) -> Answers:
     """Make cases of rows, evaluate those of one structure together, and put the results where the rows are."""
