@@ -1,0 +1,123 @@
+"""Time of one collective on an idle machine: the step model's α–β form, and what it leaves out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from calibration.micro.fitting import Form
+from calibration.micro.reader import MicroTable
+from calibration.micro.schema import COLLECTIVES
+from dmodel import catalog
+from dmodel.coefficients import Spec
+from dmodel.cost.collectives import TREE_BANDWIDTH
+from dmodel.smooth import maximum, minimum, ramp
+from dmodel.types import Array, stack
+
+SPECS: dict[str, Spec] = {
+    "efficiency_inner": Spec("1", "share of the inner bandwidth that large messages among many ranks reach", "share", 0.75, 0.5, "hardware"),
+    "latency_inner": Spec("1", "hop latency over the catalog's, inner level", "positive", 1.0, 0.7, "hardware"),
+    "base": Spec("s", "time of the smallest message beyond its hops", "positive", 8e-6, 0.7, "hardware"),
+    "partners": Spec("1", "time per byte added by links left idle when a rank has a single partner", "positive", 0.2, 0.8, "hardware"),
+    "in_network": Spec("1", "bytes of an all-reduce in the switch over (1 + 1/g) of the message", "positive", 1.2, 0.3, "hardware"),
+    "exchange": Spec("1", "time per byte of an all-to-all over that of a ring", "positive", 1.1, 0.3, "hardware"),
+    "low_latency": Spec("1", "share of the bandwidth that the low-latency protocol keeps", "share", 0.4, 0.7, "hardware"),
+    "switch_over": Spec("s", "time that the high-bandwidth protocol adds to start", "positive", 1.5e-5, 1.0, "hardware"),
+    "efficiency_outer": Spec("1", "share of the outer bandwidth that large messages reach", "share", 0.85, 0.7, "hardware"),
+    "latency_outer": Spec("1", "hop latency over the catalog's, outer level", "positive", 2.0, 1.0, "hardware"),
+    "contention": Spec("1", "outer bandwidth falls as (domains spanned)^-γ", "positive", 0.03, 1.0, "hardware"),
+}
+
+OUTER = ("efficiency_outer", "latency_outer", "contention")
+"""What messages inside one domain say nothing about."""
+
+
+class Cases(NamedTuple):
+    """Calls `[row]`: kind (index in `COLLECTIVES`), message [byte], ranks per inner domain and domains, and both levels' network."""
+
+    kind: Array
+    nbytes: Array
+    inner: Array
+    outer: Array
+    bytes_per_s: tuple[Array, Array]
+    latency_s: tuple[Array, Array]
+    in_network: Array
+
+
+def cases(table: MicroTable) -> Cases:
+    """The rows of a table as records; ranks fill domains of the row's system, or its nodes where these are no smaller."""
+    named = [row.text("system") or catalog.system_name_for(row.text("accelerator")) for row in table.rows]
+    nets = [catalog.system(name).network for name in named]
+    ranks, nodes = table.numbers("n_accel"), table.numbers("nodes")
+    domain = np.array([float(n.size[0]) for n in nets])  # type: ignore[index]
+    # equal domains: 128 ranks of NVL72 racks are 64 and 64
+    outer = np.ceil(ranks / np.maximum(domain, 1.0))
+    outer = np.where(domain >= 16.0, outer, np.maximum(outer, nodes))
+    level = [(np.array([float(n.bytes_per_s[k]) for n in nets]), np.array([float(n.latency_s[k]) for n in nets])) for k in (0, 1)]  # type: ignore[index]
+    return Cases(
+        kind=np.array([COLLECTIVES.index(k) for k in table.texts("collective")], float),
+        nbytes=table.numbers("message_bytes"),
+        inner=ranks / outer,
+        outer=outer,
+        bytes_per_s=(level[0][0], level[1][0]),
+        latency_s=(level[0][1], level[1][1]),
+        in_network=np.array([float(n.in_network_reduction[0]) for n in nets]),  # type: ignore[index]
+    )
+
+
+def _seconds_per_byte(c: Mapping[str, Array], x: Cases) -> tuple[Array, Array]:
+    """Of both levels; few partners use few links, and many domains meet each other's traffic."""
+    inner = (1.0 + c["partners"] / jnp.maximum(jnp.asarray(x.inner) - 1.0, 1.0)) / (x.bytes_per_s[0] * c["efficiency_inner"])
+    outer = jnp.exp(c["contention"] * jnp.log(x.outer)) / (x.bytes_per_s[1] * c["efficiency_outer"])
+    return inner, outer
+
+
+def flow(c: Mapping[str, Array], x: Cases) -> jax.Array:
+    """Time for the bytes of each call at full bandwidth [s], `[row]`: the slower of its two levels.
+
+    Inner level of g ranks: `V (g − 1)/g` for gathers, scatters and, times `exchange`, all-to-all; an all-reduce twice that, or
+    `in_network · (1 + 1/g) V` where the switch adds (each rank's whole message is read, its part of the sum is written), the better one.
+    Outer level of d domains, through the links of g ranks: a ring through all n passes `V (n − 1)/n` out of every domain, an all-to-all
+    `V (d − 1)/d · g`; an all-reduce twice the ring, or as a tree V for two domains and 2 V for more, whichever is less.
+    """
+    g, d, v = (jnp.asarray(a) for a in (x.inner, x.outer, x.nbytes))
+    inner, outer = _seconds_per_byte(c, x)
+    part, n, joined = (g - 1.0) / g, g * d, ramp(d - 1.0)
+    reduce, exchange = jnp.asarray(x.kind) == 0.0, jnp.asarray(x.kind) == 3.0
+    switch = jnp.where(jnp.asarray(x.in_network) > 0.0, c["in_network"] * (1.0 + 1.0 / g), 2.0 * part)
+    inner_share = jnp.where(reduce, minimum(stack(2.0 * part, switch)), jnp.where(exchange, c["exchange"] * part, part))
+    tree = (joined + ramp(d - 2.0)) / TREE_BANDWIDTH
+    ring = joined * (n - 1.0) / n
+    outer_share = jnp.where(reduce, minimum(stack(2.0 * ring, tree)), jnp.where(exchange, g * (d - 1.0) / d, ring)) / g
+    return maximum(stack(v * inner_share * inner, v * outer_share * outer))
+
+
+def hops(c: Mapping[str, Array], x: Cases) -> jax.Array:
+    """Latency of the hops [s], `[row]`: a ring's `(g − 1) α` and `(d − 1) α_outer`, twice for an all-reduce unless a tree's
+    `2 log2 d` is less; an all-to-all one of each level."""
+    g, d = jnp.asarray(x.inner), jnp.asarray(x.outer)
+    inner, outer = x.latency_s[0] * c["latency_inner"], x.latency_s[1] * c["latency_outer"]
+    reduce, exchange = jnp.asarray(x.kind) == 0.0, jnp.asarray(x.kind) == 3.0
+    steps = jnp.where(reduce, 2.0 * (g - 1.0), jnp.where(exchange, ramp(g - 1.0), g - 1.0))
+    far = jnp.where(reduce, 2.0 * minimum(stack(d - 1.0, jnp.log2(d))), jnp.where(exchange, ramp(d - 1.0), d - 1.0))
+    return inner * steps + outer * far
+
+
+def time(c: Mapping[str, Array], x: Cases) -> jax.Array:
+    """Time of each call [s], `[row]`: `base + hops + min_p(flow / low_latency, switch_over + flow)`.
+
+    The communication library has a protocol that flags every word, quick to start at a part of the bandwidth, and one that moves large
+    blocks; it takes the better. With base = partners = switch_over = 0 and exchange = 1 the inner level is that of
+    `dmodel.cost.collectives`.
+
+    Limits: base + hops as the message shrinks, `V · share / rate` as it grows.
+    """
+    moved = flow(c, x)
+    return c["base"] + hops(c, x) + minimum(stack(moved / c["low_latency"], c["switch_over"] + moved))
+
+
+FORM = Form("collective", SPECS, time)

@@ -1,0 +1,62 @@
+"""What is fitted together: rows of one chip and precision, of one chip and attention kernel, of one chip's inner network, of one cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from calibration.micro import attention, collectives, matmul
+from calibration.micro.fitting import Form, Problem, problem
+from calibration.micro.reader import MicroTable
+from calibration.micro.schema import precision
+
+FEWEST = 8
+"""Rows below which a group is not fitted."""
+
+
+class Group(NamedTuple):
+    """Rows that share coefficients. kind: of operation; chip, variant: precision, kernels or network; table: its rows."""
+
+    kind: str
+    chip: str
+    variant: str
+    table: MicroTable
+
+    @property
+    def label(self) -> str:
+        """One word for tables and figures."""
+        return f"{self.kind} {self.chip} {self.variant}"
+
+
+def variants(table: MicroTable) -> np.ndarray:
+    """What, beside the chip, rows must share to be fitted together, `[row]`."""
+    if table.kind == "matmul":
+        return np.array([precision(d) for d in table.texts("dtype")])
+    if table.kind == "attention":
+        # the path of a source ends in its software and version
+        return np.array(["/".join(source.split("/")[-2:]) for source in table.texts("source")])
+    found = collectives.cases(table)
+    named = [row.text("system") or "default fabric" for row in table.rows]
+    return np.where(np.asarray(found.outer) > 1.0, np.char.add("across nodes, ", np.array(named, str)), "one domain")
+
+
+def groups(table: MicroTable) -> Iterator[Group]:
+    """The groups of a table that have enough rows, in the order of chip and variant."""
+    chips, kinds = table.chips(), variants(table)
+    for chip, variant in sorted(set(zip(chips.tolist(), kinds.tolist(), strict=True))):
+        mine = (chips == chip) & (kinds == variant)
+        if mine.sum() >= FEWEST:
+            yield Group(table.kind, chip, variant, table.select(mine))
+
+
+def form_of(kind: str) -> Form:
+    """The law of a kind of operation."""
+    return {"matmul": matmul.FORM, "attention": attention.FORM, "collective": collectives.FORM}[kind]
+
+
+def problem_of(group: Group, prior: dict[str, tuple[float, float]] | None = None) -> Problem:
+    """The group's rows as a problem; see `calibration.micro.fitting.problem`."""
+    cases = {"matmul": matmul.cases, "attention": attention.cases, "collective": collectives.cases}[group.kind]
+    return problem(form_of(group.kind), cases(group.table), group.table.seconds(), prior)
