@@ -1,0 +1,216 @@
+"""The frontier of training: the largest run that a GPU allows, at a utilization or at all, as a differentiable function of its inputs.
+
+The run is the best over patterns (`theory.pattern`) of a smooth program (`theory.program`) solved to its optimality conditions; the price of
+every constraint then gives the slope of the frontier in every input, without solving again:
+`d ln C / dp = ∂/∂p (ln C + Σ_i λ_i c_i)` at the optimum (envelope theorem; e.g. Nocedal & Wright 2006, section 12.9).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dmodel.hardware import System
+from dmodel.theory.interior import BARRIER, Optimum, maximize
+from dmodel.theory.laws import STUDY, Laws, Run
+from dmodel.theory.layout import KINDS, Layout
+from dmodel.theory.pattern import EP, PP, Arrays, Pattern, arrays, neighbours, possible, typical
+from dmodel.theory.program import Case, functions, limit_names, limits, point, soft_limits, unknowns
+from dmodel.theory.profile import Training
+from dmodel.theory.study import DEADLINE_S, LINEAR
+from dmodel.types import Array, InputError, enable_float64
+
+SAMPLES, STARTS, BATCH = 512, 2, 16
+"""Random points of which a start is the best; starts per pattern; programs solved at once."""
+
+ROUGH = 1e-4
+"""Last barrier while patterns are compared."""
+
+NEAR = 0.03
+"""Patterns within this of the best, in ln C, are solved exactly and named as rivals."""
+
+CONVERGED = 1e-6
+"""Largest residual of the optimality conditions that counts as solved."""
+
+BINDING = 1e-4
+"""Price above which a limit counts as binding."""
+
+
+class Frontier(NamedTuple):
+    """The largest run.
+
+    Attributes:
+      flop: its compute [FLOP]; 0 when no run meets the limits. run, layout, training: the run, on how many GPUs and how, what it takes.
+      pattern: the discrete choices of the layout.
+      binding: price of each limit that binds, ∂ ln C / ∂ ln of what it limits.
+      residual: of the optimality conditions. rivals: other patterns within 3 %, with ln of their compute over this one's.
+      smooth: whether slopes are those of both sides: solved, no rival within 1e-4, and no limit that is met without a price.
+      z, multipliers: unknowns and prices of the program.
+    """
+
+    flop: float
+    run: Run
+    layout: Layout
+    training: Training
+    pattern: Pattern
+    binding: dict[str, float]
+    residual: float
+    rivals: dict[Pattern, float]
+    smooth: bool
+    z: np.ndarray
+    multipliers: np.ndarray
+
+
+def case(
+    system: System,
+    laws: Laws = STUDY,
+    *,
+    threshold: float = LINEAR,
+    deadline_s: float = DEADLINE_S,
+    sparse: bool = False,
+    overlap_dp: bool = False,
+) -> Case:
+    """Inputs of the frontier as one record, all leaves float64 arrays.
+
+    Args:
+      system: of `gpus.gpu`. threshold: share of the utilization ceiling that the run keeps, below 1; 0 = it only has to finish.
+      deadline_s: [s]. sparse: with experts. overlap_dp: data parallelism hides behind compute.
+
+    Raises:
+      InputError: a threshold outside [0, 1), or a deadline that is not positive.
+    """
+    enable_float64()
+    if not 0.0 <= threshold < 1.0:
+        raise InputError(f"threshold: expected a share of the utilization ceiling in [0, 1); got {threshold!r}")
+    if not (deadline_s > 0.0 and np.isfinite(deadline_s)):
+        raise InputError(f"deadline: expected a positive number of seconds; got {deadline_s!r}")
+    raw = Case(system=system, laws=laws, deadline_s=deadline_s, threshold=threshold, overlap_dp=float(overlap_dp), sparse=sparse)
+    return jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), raw)
+
+
+def _start(uniform: jax.Array, asked: Case, pattern: Arrays) -> jax.Array:
+    """Of random points `[sample, unknowns]`, uniform in 0..1, the one that keeps what must be kept and violates the rest least."""
+    n_levels = pattern.present.shape[1]
+    soft = soft_limits(n_levels) > 0.0
+    sizes = jnp.asarray(asked.system.network.size)
+    room = jnp.where(jnp.isfinite(sizes), jnp.log(sizes) - pattern.present.sum(0) * jnp.log(2.0), jnp.log(2048.0))
+
+    def spread(u: jax.Array) -> jax.Array:
+        share = u[2:].reshape(pattern.present.shape) * pattern.present
+        share = jnp.where(jnp.isfinite(sizes), share / jnp.maximum(share.sum(0), 1e-9)[None], share)
+        logs = jnp.log(2.0) + share * jnp.maximum(room, 0.0)
+        stages = (logs * pattern.present)[PP].sum()
+        m = stages + jnp.log(2.0) * pattern.zero_bubble + 0.05 + u[1]
+        width = jnp.log(4096.0) + u[0] * jnp.log(128.0)
+        return jnp.concatenate([jnp.stack([width, m]), logs.ravel()])
+
+    def violation(z: jax.Array) -> jax.Array:
+        slack = limits(point(z, asked, pattern), asked, pattern)
+        kept = (jnp.where(soft, 1.0, slack) > 1e-2).all() & jnp.isfinite(slack).all()
+        return jnp.where(kept, jnp.maximum(-jnp.where(soft, slack, 0.0), 0.0).sum(), jnp.inf)
+
+    points = jax.vmap(spread)(uniform)
+    badness = jax.vmap(violation)(points)
+    return jnp.where(jnp.isfinite(badness.min()), points[badness.argmin()], jnp.nan)
+
+
+def _solve(uniform: jax.Array, asked: Case, pattern: Arrays, last_barrier: jax.Array) -> Optimum:
+    """One program from one start; NaN where none keeps the pattern."""
+    objective, constraints = functions(asked, pattern)
+    start = _start(uniform, asked, pattern)
+    found = maximize(objective, constraints, start, soft_limits(pattern.present.shape[1]), last_barrier)
+    broken = jnp.isnan(start).any() | ~(found.slack > -1e-3).all()
+    return found.replace(value=jnp.where(broken, -jnp.inf, found.value))
+
+
+@cache
+def _compiled() -> Callable[..., Optimum]:
+    return jax.jit(jax.vmap(_solve, in_axes=(0, None, 0, None)))
+
+
+def _solved(asked: Case, patterns: Sequence[Pattern], last_barrier: float, seed: int) -> dict[Pattern, tuple[float, Any]]:
+    """Best of some starts for each pattern: ln C and the optimum."""
+    sizes = tuple(np.asarray(asked.system.network.size).tolist())
+    rows = [p for p in patterns for _ in range(STARTS)]
+    random = np.random.default_rng(seed)
+    found: dict[Pattern, tuple[float, Any]] = {}
+    for i in range(0, len(rows), BATCH):
+        some = rows[i : i + BATCH]
+        padded = some + [some[-1]] * (BATCH - len(some))
+        stacked = jax.tree.map(lambda *x: np.stack(x), *(arrays(p, sizes) for p in padded))
+        uniform = random.random((BATCH, SAMPLES, unknowns(len(sizes))))
+        optima = jax.tree.map(np.asarray, _compiled()(uniform, asked, stacked, last_barrier))
+        for j, pattern in enumerate(some):
+            value = float(optima.value[j])
+            if value > found.get(pattern, (-np.inf,))[0] or pattern not in found:
+                found[pattern] = (value, jax.tree.map(lambda x, j=j: x[j], optima))
+    return found
+
+
+def _searched(asked: Case, seed: int) -> dict[Pattern, tuple[float, Any]]:
+    """Patterns by neighbourhood from typical ones, each solved roughly, until none around the best is better."""
+    sizes = tuple(np.asarray(asked.system.network.size).tolist())
+    known: dict[Pattern, tuple[float, Any]] = {}
+    fresh = [p for p in typical(len(sizes), asked.sparse) if possible(p, sizes, asked.sparse)]
+    expanded: set[Pattern] = set()
+    while fresh:
+        known |= _solved(asked, fresh, ROUGH, seed)
+        ahead = [p for p in sorted(known, key=lambda p: -known[p][0])[:2] if p not in expanded and np.isfinite(known[p][0])]
+        expanded |= set(ahead)
+        around = dict.fromkeys(q for p in ahead for q in neighbours(p) if possible(q, sizes, asked.sparse))
+        fresh = [q for q in around if q not in known]
+    return known
+
+
+def largest_run(asked: Case, *, pattern: Pattern | None = None, seed: int = 0) -> Frontier:
+    """The largest run that meets the deadline, at the threshold of utilization if there is one.
+
+    Held: the laws, d_ff = 4 d_model, the hardware. Free: width, all degrees at all levels, micro-batches, cluster size, schedule. Degrees are
+    real numbers, 1 or at least 2 at each level; clusters fill the bounded levels; maxima are those of sharpness 1024.
+
+    Args:
+      asked: of `case`. pattern: solve for this one only; None searches. seed: of the starts.
+
+    Raises:
+      InputError: no layout of any pattern meets the limits.
+    """
+    enable_float64()
+    asked = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), asked)
+    rough = {pattern: (0.0, None)} if pattern is not None else _searched(asked, seed)
+    best = max(value for value, _ in rough.values())
+    close = [p for p, (value, _) in rough.items() if value > best - NEAR - 1e-2]
+    exact = _solved(asked, close, BARRIER, seed + 1)
+    chosen = max(exact, key=lambda p: exact[p][0])
+    value, optimum = exact[chosen]
+    if not np.isfinite(value):
+        raise InputError("no run of any size meets the limits: a shorter latency, a later deadline or a lower threshold would allow one")
+    rivals = {p: v - value for p, (v, _) in exact.items() if p != chosen and v > value - NEAR}
+    return _report(asked, chosen, optimum, rivals)
+
+
+def _report(asked: Case, chosen: Pattern, optimum: Any, rivals: dict[Pattern, float]) -> Frontier:
+    n_levels = len(asked.system.network.size)
+    at = point(jnp.asarray(optimum.z), asked, arrays(chosen, tuple(np.asarray(asked.system.network.size).tolist())))
+    names = limit_names(n_levels)
+    binding = {name: float(price) for name, price in zip(names, optimum.multipliers, strict=True) if price > BINDING}
+    priceless = (optimum.slack < 1e-6) & (optimum.multipliers < BINDING)
+    residual = float(optimum.residual)
+    at = jax.tree.map(np.asarray, at)
+    return Frontier(
+        flop=float(at.run.flop),
+        run=at.run,
+        layout=at.layout,
+        training=at.training,
+        pattern=chosen,
+        binding=binding,
+        residual=residual,
+        rivals=rivals,
+        smooth=bool(residual < CONVERGED and not priceless.any() and all(gap < -1e-4 for gap in rivals.values())),
+        z=np.asarray(optimum.z),
+        multipliers=np.asarray(optimum.multipliers),
+    )
