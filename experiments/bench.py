@@ -31,6 +31,8 @@ from dmodel.plan import Plan
 from dmodel.report import style
 from dmodel.step import step_time
 from dmodel.sweep import CHUNK, GRADIENT_CHUNK, MULTI_OUTPUT_FUSION, Block, gradients, lower, names, sweep, totals
+from dmodel.theory.gpus import gpu
+from dmodel.theory.study import sweep_widths
 from dmodel.types import enable_float64
 
 ROOT = Path(__file__).parents[1]
@@ -221,10 +223,20 @@ def shell(name: str, target: float, *arguments: str) -> Result:
     return Result(name, wall, "s", target, note="new process, empty cache")
 
 
+def theory_sweep(rounds: int, cores: int) -> Iterator[Result]:
+    """The study's sweep: for each of 31 widths the smallest cluster of H100s, and the exact best layout on each size tried."""
+    system = gpu("H100 SXM")
+    found = rates({"sweep": lambda: sweep_widths(system)}, 1, rounds)["sweep"]
+    yield Result(
+        "theory: sweep of 31 widths, exact search", 1.0 / max(found), "s", 0.6, note=f"{cores} threads; the study's code took 12.6 s"
+    )
+
+
 def commands(quick: bool) -> Iterator[Result]:
     """The program from the shell."""
     plan = "--system H100-DGX --devices 512 --model llama-3-70b --seq-len 8192 --global-batch 1024 --micro-batch 1 --tp 8 --pp 4"
     yield shell("dmodel predict of one plan", 4.0, "predict", *plan.split())
+    yield shell("dmodel theory --sweep of 31 widths", 10.0, "theory", "--sweep", "H100 SXM")
     if not quick:
         with tempfile.TemporaryDirectory() as folder:
             yield shell("dmodel fit of all shipped traces", 60.0, "fit", str(TRACES), "--out", str(Path(folder) / "fitted.json"))
@@ -239,6 +251,7 @@ def results(quick: bool) -> Iterator[Result]:
         yield from (r for r in throughput(1_000_000, 3, cores) if r.target)
         yield from fusion(1 << 16, 5)
         yield from multi_output_fusion()
+    yield from theory_sweep(3 if quick else 9, cores)
     yield from commands(quick)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,33 +15,63 @@ from dmodel.types import InputError
 if TYPE_CHECKING:
     from dmodel.cli.sheet import Sheet
     from dmodel.theory.rows import Answers
+    from dmodel.theory.search import Best
+    from dmodel.theory.study import Cluster
+
+BATCH_LAWS = ("default", "none", "deepseek")
 
 Layouts = Annotated[
     Path | None, typer.Option(metavar="IN.csv", help="Fixed layouts → time, utilization, communication, memory of the whole run.")
 ]
 Matmuls = Annotated[Path | None, typer.Option(metavar="IN.csv", help="gpu, d1, d2, b, for_weight_grads → time_s.")]
+Optima = Annotated[
+    Path | None, typer.Option(metavar="IN.csv", help="gpu, model_type, d_model, d_ff, n_gpus → the best layout and its time.")
+]
+Sweep = Annotated[
+    str | None, typer.Option(metavar="GPU", help="The smallest cluster for each width of the study: curve, linear end, largest run.")
+]
+Sparse = Annotated[bool, typer.Option("--sparse", help="With --sweep: models with experts.")]
+Law = Annotated[str | None, typer.Option(metavar="|".join(BATCH_LAWS), help="With --sweep: how the batch grows with compute.")]
 Out = Annotated[Path | None, typer.Option(metavar="OUT.csv", help="Write the rows with the new columns; bad rows say why in `error`.")]
 
 SAID, SHOWN = 10, 20
 """Messages about single rows on stderr; rows of a table for people. The JSON document and OUT.csv have all."""
 
 
-def command(layouts: Layouts = None, matmuls: Matmuls = None, out: Out = None, json: Json = False) -> None:
+def command(
+    layouts: Layouts = None,
+    matmuls: Matmuls = None,
+    optima: Optima = None,
+    sweep: Sweep = None,
+    sparse: Sparse = False,
+    batch_law: Law = None,
+    out: Out = None,
+    json: Json = False,
+) -> None:
     """Answer tables of the study "Data movement limits to frontier model training" (arXiv 2411.01137), exactly as its own code does."""
     from dmodel.theory import rows
 
-    asked = {"--layouts": layouts, "--matmuls": matmuls}
+    asked = {"--layouts": layouts, "--matmuls": matmuls, "--optima": optima, "--sweep": sweep}
     given = [option for option, value in asked.items() if value is not None]
     if len(given) != 1:
         raise InputError(f"expected one of {', '.join(asked)}, got {' and '.join(given) or 'none'}")
+    if sweep is None and (sparse or batch_law is not None):
+        raise InputError("--sparse and --batch-law belong to --sweep; the rows of a table say for themselves what they are")
     if layouts is not None:
         _table(layouts, rows.LAYOUT_COLUMNS, rows.layouts, out, json)
     if matmuls is not None:
         _table(matmuls, rows.MATMUL_COLUMNS, rows.matmuls, out, json)
+    if optima is not None:
+        from dmodel.theory.optima import COLUMNS, OUTLINE
+        from dmodel.theory.optima import optima as answer
+
+        _table(optima, COLUMNS, answer, out, json, OUTLINE)
+    if sweep is not None:
+        _sweep(sweep, sparse, batch_law or BATCH_LAWS[0], out, json)
 
 
-def _table(path: Path, columns: tuple[str, ...], answer: Any, out: Path | None, json: bool) -> None:
-    """Answer every row of a table; rows that cannot be answered are named, and the others answered."""
+def _table(path: Path, columns: tuple[str, ...], answer: Any, out: Path | None, json: bool, shown: tuple[str, ...] = ()) -> None:
+    """Answer every row of a table; rows that cannot be answered are named, and the others answered; people see the columns `shown`."""
     from dmodel.cli.sheet import check_folder, read_sheet
 
     check_folder(out)
@@ -51,7 +82,7 @@ def _table(path: Path, columns: tuple[str, ...], answer: Any, out: Path | None, 
     if out is not None:
         write_answers(out, sheet, found, reasons)
         say(f"wrote {len(reasons)} rows to {out}")
-    deliver(answers_document(sheet, found, reasons), json, _show)
+    deliver(answers_document(sheet, found, reasons), json, partial(_show, shown))
 
 
 def report(sheet: Sheet, reasons: list[str]) -> None:
@@ -78,7 +109,7 @@ def write_answers(out: Path, sheet: Sheet, found: Answers, reasons: list[str]) -
     columns = [*(name for name in sheet.columns if name not in new), *new]
     results = {name: values.tolist() for name, values in found.columns.items()}
     rows = [
-        {**row, "error": reason, **{name: "" if reason else repr(values[i]) for name, values in results.items()}}
+        {**row, "error": reason, **{name: "" if reason else str(values[i]) for name, values in results.items()}}
         for i, (row, reason) in enumerate(zip(sheet.rows, reasons, strict=True))
     ]
     write_sheet(out, columns, rows)
@@ -97,8 +128,70 @@ def answers_document(sheet: Sheet, found: Answers, reasons: list[str]) -> Docume
     }
 
 
-def _show(d: Document) -> None:
-    shown = d["rows"][:SHOWN]
-    show_table("", tuple(shown[0]), [[digits(value, 4) if key != "line" else value for key, value in row.items()] for row in shown])
-    rest = len(d["rows"]) - len(shown)
+def _show(columns: tuple[str, ...], d: Document) -> None:
+    rows = d["rows"][:SHOWN]
+    header = ("line", *columns) if columns else tuple(rows[0])
+    show_table("", header, [[digits(row[key], 4) if isinstance(row[key], float) else row[key] for key in header] for row in rows])
+    rest = len(d["rows"]) - len(rows)
     show_lines(f"{d['rows_answered']} of {d['rows_read']} rows answered" + (f", {rest} not shown (--out writes all)" if rest else ""))
+
+
+def _sweep(name: str, sparse: bool, batch_law: str, out: Path | None, json: bool) -> None:
+    """The study's sweep over widths, its table and its headline."""
+    from dmodel.cli.sheet import check_folder, write_sheet
+    from dmodel.theory.gpus import gpu
+    from dmodel.theory.laws import BATCH_LAWS as LAWS
+    from dmodel.theory.laws import STUDY
+    from dmodel.theory.study import headline, sweep_widths
+
+    if batch_law not in LAWS:
+        raise InputError(f"--batch-law: expected one of {', '.join(LAWS)}, got {batch_law!r}")
+    check_folder(out)
+    system = gpu(name)
+    clusters = sweep_widths(system, sparse=sparse, law=STUDY.replace(batch=LAWS[batch_law]))
+    found = [_cells(cluster) for cluster in clusters]
+    for cluster in clusters:
+        if cluster.problem:
+            say(f"no answer: width {cluster.run.d_model:.0f}: {cluster.problem}")
+    if out is not None:
+        write_sheet(out, list(SWEEP), [{key: "" if value is None else str(value) for key, value in row.items()} for row in found])
+        say(f"wrote {len(found)} rows to {out}")
+    ends = headline(clusters, system)
+    document = {
+        "gpu": name,
+        "model_type": "sparse" if sparse else "dense",
+        "batch_law": batch_law,
+        "linear_end": _end(ends.linear_end),
+        "largest_feasible": _end(ends.largest),
+        "rows": found,
+        "no_answer": [{"d_model": int(c.run.d_model), "reason": c.problem} for c in clusters if c.problem],
+    }
+    deliver(document, json, _show_sweep)
+
+
+SWEEP = ("d_model", "training_flop", "n_gpus", "utilization", "train_time_months")
+"""Columns of a sweep."""
+
+
+def _cells(cluster: Cluster) -> Document:
+    best = cluster.best
+    return {"d_model": int(cluster.run.d_model), "training_flop": float(cluster.run.flop), **dict.fromkeys(SWEEP[2:]), **(_end(best) or {})}
+
+
+def _end(best: Best | None) -> Document | None:
+    """A run on its smallest cluster."""
+    from dmodel.theory.study import MONTH_S
+
+    if best is None:
+        return None
+    values = (int(best.run.d_model), float(best.run.flop), best.n_gpus, best.utilization, best.train_time_s / MONTH_S)
+    return dict(zip(SWEEP, values, strict=True))
+
+
+def _show_sweep(d: Document) -> None:
+    rows = [["" if value is None else digits(value, 4) for value in row.values()] for row in d["rows"]]
+    show_table(f"{d['gpu']}, {d['model_type']} models, batch law {d['batch_law']}: the smallest cluster within three months", SWEEP, rows)
+    for name, text in (("linear_end", "Linear scaling ends at"), ("largest_feasible", "Largest run within three months")):
+        end = d[name]
+        where = "none in this sweep" if end is None else f"{end['training_flop']:.2e} FLOP, utilization {end['utilization']:.3f}"
+        show_lines(f"{text}: {where}" + ("" if end is None else f", {end['n_gpus']:.3g} GPUs"))

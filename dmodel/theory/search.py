@@ -48,12 +48,13 @@ class Problem(NamedTuple):
         """What limits the degrees.
 
         Raises:
-          InputError: a size or the number of GPUs is not a whole number from 1 on.
+          InputError: a size or the number of GPUs is not a whole number from 1 on, layers from 2 on.
         """
         sizes = {name: float(getattr(self.run, name)) for name in Shape._fields}
         for name, size in {**sizes, "n_gpus": self.n_gpus}.items():
-            if not (size >= 1 and size % 1 == 0):
-                raise InputError(f"{name}: expected a whole number from 1 on, got {size:g}; the study's space has whole degrees only")
+            least = 2 if name == "layers" else 1  # activations move between layers
+            if not (size >= least and size % 1 == 0):
+                raise InputError(f"{name}: expected a whole number from {least} on, got {size:g}; the study's space has whole degrees only")
         return Shape(*(int(x) for x in sizes.values()))
 
 
@@ -121,7 +122,12 @@ def best_layout(run: Run, n_gpus: int, gpu: System) -> Best:
     found = best_layouts([Problem(run, n_gpus)], gpu)[0]
     if isinstance(found, Best):
         return found
-    raise found or InputError(
+    raise found or no_layout(n_gpus)
+
+
+def no_layout(n_gpus: int) -> InputError:
+    """Why a number of GPUs has no layout."""
+    return InputError(
         f"{n_gpus} GPUs: no layout of the study's space; expected a product of degrees that divide the width, the layers, the experts and "
         "the batch; try a power of two times the number of experts"
     )

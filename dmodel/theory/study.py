@@ -19,6 +19,9 @@ from dmodel.types import InputError
 YEAR_S = 3.154e7
 """A year as the study counts it [s]."""
 
+MONTH_S = YEAR_S / 12.0
+"""A month as the study counts it [s]."""
+
 DEADLINE_S = 0.25 * YEAR_S
 """Three months: a run finishes in less [s]."""
 

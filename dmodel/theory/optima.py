@@ -1,0 +1,129 @@
+"""Rows of text that ask for the best layout at a given number of GPUs, answered in bulk; a row without an answer has a reason."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from dmodel.hardware import System
+from dmodel.sweep import quick_to_compile
+from dmodel.theory import laws
+from dmodel.theory.gpus import gpu
+from dmodel.theory.layout import KINDS
+from dmodel.theory.profile import Training, training
+from dmodel.theory.rows import DEGREES, Answers, Row, cell, whole
+from dmodel.theory.search import Best, Problem, best_layouts, no_layout
+from dmodel.theory.study import MONTH_S
+from dmodel.types import InputError
+
+COLUMNS = ("gpu", "model_type", "d_model", "d_ff", "n_gpus")
+"""What a row needs; `gpu_variable` may stand in place of `gpu`."""
+
+OUTLINE = (
+    *("train_time_months", "utilization", *(f"{name}_per_level" for name in DEGREES.values())),
+    *("n_microbatches", "pp_interleaving", "zero_bubble"),
+)
+"""Results that say most about a layout."""
+
+WIDEST, WIDEST_INNER = max(laws.WIDTHS), 2**40
+"""Beyond the widest model of the study its laws are not known; beyond the other, products of sizes do not fit 64 bits."""
+
+
+class _Asked(NamedTuple):
+    gpu: str
+    problem: Problem
+
+
+def optima(rows: Sequence[Row]) -> Answers:
+    """For each row the layout that trains its model fastest on its number of GPUs, and what the whole run takes [month, byte, 1].
+
+    Rows of one GPU are searched together.
+    """
+    answers: list[Best | None] = [None] * len(rows)
+    reasons, asked = [""] * len(rows), {}
+    for i, row in enumerate(rows):
+        try:
+            asked[i] = _asked(row)
+        except InputError as error:
+            reasons[i] = str(error)
+    for name in dict.fromkeys(a.gpu for a in asked.values()):
+        places = [i for i, a in asked.items() if a.gpu == name]
+        for i, found in zip(places, best_layouts([asked[i].problem for i in places], gpu(name)), strict=True):
+            if isinstance(found, Best):
+                answers[i] = found
+            else:
+                reasons[i] = str(found or no_layout(asked[i].problem.n_gpus))
+    return Answers(_columns(answers, {i: gpu(a.gpu) for i, a in asked.items()}), reasons)
+
+
+@cache
+def _run(width: int, inner: int, sparse: bool) -> laws.Run:
+    return laws.run(float(width), float(inner), sparse=sparse)
+
+
+def _asked(row: Row) -> _Asked:
+    """What a row asks for.
+
+    Raises:
+      InputError: an unknown GPU or kind of model, sizes that are no whole numbers or beyond the study.
+    """
+    name, kind = cell(row, "gpu") or cell(row, "gpu_variable"), cell(row, "model_type").lower()
+    gpu(name)
+    if kind not in ("dense", "sparse"):
+        raise InputError(f"model_type: expected dense or sparse, got {cell(row, 'model_type')!r}")
+    sizes = {column: whole(row, column) for column in COLUMNS[2:]}
+    for column, most in (("d_model", WIDEST), ("d_ff", WIDEST_INNER)):
+        if sizes[column] > most:
+            raise InputError(f"{column}: expected at most {most}, where the study ends, got {sizes[column]}")
+    return _Asked(name, Problem(_run(sizes["d_model"], sizes["d_ff"], kind == "sparse"), sizes["n_gpus"]))
+
+
+def _columns(answers: list[Best | None], systems: dict[int, System]) -> dict[str, np.ndarray]:
+    """Results by name, `[row]`; None where a row has no answer."""
+    found: dict[str, np.ndarray] = {}
+    for (i, best), whole_run in zip([(i, b) for i, b in enumerate(answers) if b], _training(answers, systems), strict=True):
+        for name, value in _cells(best, whole_run).items():
+            found.setdefault(name, np.full(len(answers), None))[i] = value
+    return found
+
+
+def _training(answers: list[Best | None], systems: dict[int, System]) -> list[Training]:
+    """What each answer's whole run takes; those on networks of equally many levels are evaluated together."""
+    known = [(i, best) for i, best in enumerate(answers) if best]
+    found: dict[int, Training] = {}
+    for levels in {systems[i].network.n_levels for i, _ in known}:
+        members = [(i, (systems[i], best.run, best.layout)) for i, best in known if systems[i].network.n_levels == levels]
+        # filled up to a power of two, so that code compiled once serves many numbers of rows
+        cases = [case for _, case in members] + [members[-1][1]] * ((1 << (len(members) - 1).bit_length()) - len(members))
+        batch = jax.tree.map(lambda *x: np.stack([np.asarray(v, np.float64) for v in x], -1), *cases)
+        together = jax.device_get(jax.jit(training, compiler_options=quick_to_compile())(*batch))
+        found |= {i: jax.tree.map(lambda x, at=at: float(x[at]), together) for at, (i, _) in enumerate(members)}
+    return [found[i] for i, _ in known]
+
+
+def _cells(best: Best, whole_run: Training) -> dict[str, Any]:
+    """One answer, named as the study's tables name it."""
+    run, levels = best.run, dict(zip(KINDS, best.degrees, strict=True))
+    degrees = {DEGREES[kind]: np.asarray(levels[kind]).astype(int).tolist() for kind in KINDS}
+    return {
+        "layers": int(run.layers),
+        "sparsity_factor": int(run.experts),
+        "training_flop": float(run.flop),
+        "batch_size_tokens": int(run.batch_tokens),
+        "feasible_in_memory": int(whole_run.mem_required_bytes <= whole_run.mem_available_bytes),
+        "train_time_months": best.train_time_s / MONTH_S,
+        "utilization": best.utilization,
+        **{f"N_{name}": int(np.prod(each)) for name, each in degrees.items()},
+        **{f"{name}_per_level": "x".join(str(x) for x in each) for name, each in degrees.items()},
+        "n_microbatches": best.micro_batches,
+        "pp_interleaving": best.interleave,
+        "zero_bubble": int(best.zero_bubble),
+        "tp_comm_months": whole_run.tp_comm_s / MONTH_S,
+        "dp_comm_months": whole_run.dp_comm_s / MONTH_S,
+        "pp_ep_comm_months": whole_run.pp_ep_comm_s / MONTH_S,
+        "network_latency_months": whole_run.latency_s / MONTH_S,
+    }
