@@ -35,8 +35,8 @@ class Messages(NamedTuple):
 
 
 def _seconds_per_byte(network: Network, devices: Array) -> jax.Array:
-    """`1 / (N rate_l)`, `[K, *batch]`: the pooled bandwidth; 0 where it is infinite."""
-    return 1.0 / (each(devices) * network.bytes_per_s)
+    """`1 / (N rate_l)`, `[K, *batch]`: the pooled bandwidth; 0 where it is infinite, and so is its slope, for it is two quotients."""
+    return 1.0 / each(devices) * (1.0 / network.bytes_per_s)
 
 
 def all_reduce_flow(nbytes: Array, group: Array, sequence: Array) -> jax.Array:
