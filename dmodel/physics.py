@@ -56,11 +56,11 @@ class Physics(NamedTuple):
     Attributes:
       align: `(system, plan)` → both, with all leaves of one rank.
       costs: `(system, model, plan, coefficients, sharpness)` → `Costs`.
-      memory: `(model, plan)` → bytes of the fullest device by purpose.
+      memory: `(model, plan)`, and a footprint where one is given → bytes of the fullest device by purpose.
 
     A profile may bring its own records for model and plan: the step asks only the plan, for `n_microbatches` and `devices`.
     """
 
     align: Callable[[Any, Any], tuple[Any, Any]]
     costs: Callable[[Any, Any, Any, Coefficients, float], Costs]
-    memory: Callable[[Any, Any], Memory]
+    memory: Callable[..., Memory]

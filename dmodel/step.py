@@ -15,6 +15,7 @@ from dmodel.cost import collectives, compute
 from dmodel.cost import memory as memory_cost
 from dmodel.cost.overlap import exposed_time, straggler_share
 from dmodel.cost.pipeline import SCHEDULES
+from dmodel.footprint import LEAST, Footprint
 from dmodel.hardware import System
 from dmodel.physics import Communication, Costs, LayerWork, Physics
 from dmodel.placement import Groups, place
@@ -262,10 +263,10 @@ def _costs(system: System, model: Transformer, plan: Plan, c: Coefficients, shar
     return Costs(work=work, communication=comm, layers=model.n_layers / plan.pp, idle_slots=slots, optimizer=optimizer)
 
 
-def _memory(model: Transformer, plan: Plan) -> memory_cost.Memory:
-    """Calibrated: what the first stage keeps for the micro-batches that its schedule has in flight."""
-    in_flight = SCHEDULES[plan.schedule].in_flight(plan.pp, plan.n_microbatches, plan.interleave)
-    return memory_cost.memory(model, plan, in_flight)
+def _memory(model: Transformer, plan: Plan, footprint: Footprint = LEAST) -> memory_cost.Memory:
+    """Calibrated: what the first stage keeps for the micro-batches that its schedule has in flight, or the last one for the logits."""
+    schedule, at = SCHEDULES[plan.schedule], (plan.pp, plan.n_microbatches, plan.interleave)
+    return memory_cost.memory(model, plan, schedule.in_flight(*at), schedule.in_flight_last(*at), footprint)
 
 
 CALIBRATED = Physics(align=_aligned, costs=_costs, memory=_memory)
@@ -340,11 +341,14 @@ def step_time(
     return partial.replace(straggler=waiting, overhead=c.overhead + comm.once)
 
 
-def memory_use(model: Transformer, plan: Plan, *, physics: Physics = CALIBRATED) -> memory_cost.Memory:
+def memory_use(
+    model: Transformer, plan: Plan, *, physics: Physics = CALIBRATED, footprint: Footprint | None = None
+) -> memory_cost.Memory:
     """Bytes of the fullest device by purpose, with the micro-batches in flight of the plan's schedule; see `cost.memory.memory`.
 
     Args:
       model, plan: leaves are scalars or `[*batch]`. physics: as in `step_time`.
+      footprint: what a stack holds beyond the least, for the calibrated physics.
 
     Returns:
       Memory with leaves `[*batch]` [byte]; `total` is their sum.
@@ -353,6 +357,6 @@ def memory_use(model: Transformer, plan: Plan, *, physics: Physics = CALIBRATED)
     >>> model = catalog.transformer("llama-3-70b", seq_len=8192)
     >>> plan = Plan(dp=16.0, tp=8.0, sp=1.0, pp=4.0, zero=1.0, shard=16.0, global_batch=1024.0)
     >>> f"{memory_use(model, plan).total / 2**30:.1f} GiB"
-    '39.9 GiB'
+    '39.0 GiB'
     """
-    return physics.memory(model, plan)
+    return physics.memory(model, plan) if footprint is None else physics.memory(model, plan, footprint)

@@ -14,9 +14,14 @@ import numpy as np
 
 from dmodel import counts, placement, smooth, step
 from dmodel.cost import collectives, compute, memory, overlap, pipeline, power
+from dmodel.footprint import Footprint
 from dmodel.hardware import System
 from dmodel.types import stack
 from tests import points as at
+
+FOOTPRINT = Footprint(
+    gradient=1.4, optimizer=1.1, activation=1.3, kept=0.2, gathered=0.7, logit=1.6, head_balance=0.6, last_stage=0.4, reserved=2e9
+)
 
 MODULES = (smooth, counts, placement, collectives, compute, memory, overlap, pipeline, power, step)
 
@@ -177,7 +182,10 @@ TERMS: dict[str, Term] = {
     "memory.sharded": of_work(lambda m, p: memory.sharded(counts.residents(m, p), p)),
     "memory.held": of_work(lambda m, p: [memory.held(counts.residents(m, p), p, k) for k in (1.0, 2.0, 3.0)]),
     "memory.layer_activation_bytes": of_work(memory.layer_activation_bytes),
-    "memory.memory": of_work(lambda m, p: memory.memory(m, p, p.pp)),
+    "memory.memory": of_work(lambda m, p: (memory.memory(m, p, p.pp), memory.memory(m, p, p.pp, 1.0, FOOTPRINT))),
+    "memory.stage_share": of_work(lambda m, p: memory.stage_share(m, p, FOOTPRINT)),
+    "memory.gathered_bytes": of_work(lambda m, p: memory.gathered_bytes(m, p, p.pp + 1.5)),
+    "memory.out_of_memory_probability": plain(memory.out_of_memory_probability, [(7e10, 8e10, 0.2), (9e10, 8e10, 0.1)], [(1e9, 8e10, 0.2)]),
     "overlap.exposed_time": plain(overlap.exposed_time, WINDOWS, EDGE_WINDOWS, soft=True),
     "overlap.straggler_share": plain(overlap.straggler_share, [(3.3, 0.01), (4000.0, 0.02)], [(1.0, 0.01), (1.0, 0.0), (2.0, 0.0)]),
     "pipeline.gpipe_bubble": plain(pipeline.gpipe_bubble, PIPES, EDGE_PIPES),

@@ -8,6 +8,7 @@ import pytest
 from dmodel import catalog
 from dmodel.cost import memory
 from dmodel.counts import parameters, residents
+from dmodel.footprint import LEAST, NAMES, RESERVED_BYTES, Footprint, from_unconstrained, prior
 from dmodel.plan import Plan
 from dmodel.step import memory_use
 from dmodel.types import GIB
@@ -136,7 +137,7 @@ def test_frozen_weights_need_neither_gradients_nor_optimizer():
 
 def test_fsdp_gathers_two_layers_on_top_of_what_is_reserved():
     base, sharded = (memory_use(LLAMA, plan(dp=8.0, shard=8.0, zero=zero)) for zero in (2.0, 3.0))
-    assert float(base.buffers) == memory.RESERVED_BYTES == 2.5 * GIB
+    assert float(base.buffers) == RESERVED_BYTES == 2.5 * GIB
     extra = float(sharded.buffers - base.buffers)
     assert extra == pytest.approx(2.0 * 2.0 * float(parameters(LLAMA)) / float(LLAMA.n_layers), rel=1e-12)
 
@@ -144,7 +145,7 @@ def test_fsdp_gathers_two_layers_on_top_of_what_is_reserved():
 def test_weights_kept_after_the_forward_pass_are_all_alive():
     p = plan(dp=8.0, shard=8.0, zero=3.0)
     again, kept = (float(memory_use(LLAMA, p.replace(reshard=reshard)).buffers) for reshard in (1.0, 0.0))
-    assert kept - memory.RESERVED_BYTES == pytest.approx(2.0 * float(parameters(LLAMA)), rel=1e-12) and again < kept
+    assert kept - RESERVED_BYTES == pytest.approx(2.0 * float(parameters(LLAMA)), rel=1e-12) and again < kept
 
 
 def test_shared_experts_are_on_every_rank_of_their_group():
@@ -160,3 +161,78 @@ def test_llama_70b_on_64_devices_needs_what_practice_needs():
     m = catalog.transformer("llama-2-70b")
     big = plan(dp=64.0, shard=64.0, recompute_layers=1.0, flash=1.0)
     assert float(memory_use(m, big.replace(zero=3.0)).total) < 80e9 < 1e12 < float(memory_use(m, big).total)
+
+
+def use(model=LLAMA, changes=(), **degrees: float):
+    """Memory of a plan with flash attention under a footprint that differs from the least."""
+    return memory_use(model, plan(**{"flash": 1.0, **degrees}), footprint=LEAST.replace(**dict(changes)))
+
+
+def test_the_least_footprint_says_nothing_new():
+    p = plan(dp=8.0, shard=8.0, tp=4.0, sp=1.0, pp=4.0, zero=1.0)
+    assert memory_use(LLAMA, p, footprint=LEAST) == memory_use(LLAMA, p)
+
+
+SCALED = {"gradient": "gradients", "optimizer": "optimizer", "logit": "logits", "activation": "activations"}
+
+
+@pytest.mark.parametrize(("name", "purpose"), SCALED.items())
+def test_a_footprint_scales_its_purpose_alone(name, purpose):
+    base, more = use(dp=8.0), use(changes={name: 1.7}, dp=8.0)
+    for other in ("weights", "gradients", "optimizer", "activations", "logits", "buffers"):
+        factor = 1.7 if other == purpose else 1.0
+        assert float(getattr(more, other)) == pytest.approx(factor * float(getattr(base, other)), rel=1e-12), other
+
+
+def test_recomputation_that_keeps_everything_is_none():
+    none = use(recompute_layers=0.0)
+    kept = use(changes={"kept": 1.0}, recompute_layers=1.0)
+    assert float(kept.activations) == pytest.approx(float(none.activations), rel=1e-12)
+    half = use(changes={"kept": 0.5}, recompute_layers=1.0)
+    assert float(use(recompute_layers=1.0).activations) < float(half.activations) < float(kept.activations)
+
+
+def test_a_balanced_head_moves_layers_to_the_first_stage():
+    """Llama 2 7B in 4 stages: a head of 131 M parameters against layers of 202 M is 0.65 layers, of which a quarter comes to each stage."""
+    one = use(changes={"head_balance": 1.0})
+    assert float(one.total) == float(use().total), "a single stage has nothing to move"
+    base, moved = use(pp=4.0, dp=1.0), use(changes={"head_balance": 1.0}, pp=4.0, dp=1.0)
+    head = LLAMA.vocab * LLAMA.d_model / (4.0 * LLAMA.d_model**2 + 3.0 * LLAMA.d_model * LLAMA.d_ff + 2.0 * LLAMA.d_model)
+    assert float(moved.activations / base.activations) == pytest.approx(1.0 + float(head) / 32.0, rel=1e-12)
+
+
+def test_of_the_logits_counts_what_the_last_stage_does_not_spare():
+    """GPT with a vocabulary as large as it takes for the last stage to be the fuller one; the first stage alone has none."""
+    wide = LLAMA.replace(vocab=4e6)
+    one, several = use(wide), use(wide, pp=4.0)
+    spared = 3.0 * float(memory.layer_activation_bytes(LLAMA, plan(flash=1.0))) * 8.0
+    assert float(one.logits) == pytest.approx(8.0 * 4096.0 * 4e6, rel=1e-12)
+    assert float(several.logits) == pytest.approx(float(one.logits) - spared, rel=0.05)
+    assert float(use(pp=4.0).logits) < 0.05 * float(use().logits)
+    assert float(use(wide, {"last_stage": 0.0}, pp=4.0).logits) == 0.0
+    assert float(use(wide, {"last_stage": 0.0}).logits) == float(one.logits)
+
+
+def test_gathered_inputs_stay_while_the_pipeline_fills():
+    """4 bytes per token and width, less the rank's own part, for all but two of the micro-batches in flight."""
+    degrees = {"pp": 8.0, "tp": 4.0, "sp": 1.0, "global_batch": 64.0}
+    base, ahead = use(**degrees), use(changes={"gathered": 1.0}, **degrees)
+    expected = 4.0 * 4096.0 * 4096.0 * 0.75 * 6.0 * 4.0
+    assert float(ahead.activations - base.activations) == pytest.approx(expected, rel=1e-12)
+    for alone in ({**degrees, "sp": 0.0}, {**degrees, "pp": 2.0}, {**degrees, "pp": 1.0}):
+        assert float(use(changes={"gathered": 1.0}, **alone).total) == float(use(**alone).total), alone
+
+
+def test_the_probability_is_a_half_at_the_limit_and_grows_with_the_need():
+    needed = np.array([0.1, 0.8, 1.0, 1.2, 10.0]) * 8e10
+    p = np.asarray(memory.out_of_memory_probability(needed, 8e10, 0.2))
+    assert p[2] == pytest.approx(0.5) and (np.diff(p) > 0.0).all() and p[0] < 1e-9 and p[-1] > 1.0 - 1e-9
+    assert p[3] == pytest.approx(0.819, abs=1e-3), "ln 1.2 is 0.91 spreads, and Phi(0.91) = 0.819"
+
+
+def test_footprints_come_back_from_the_unconstrained_space():
+    mean, width = prior()
+    found = from_unconstrained(mean)
+    assert len(mean) == len(width) == len(NAMES) == len(vars(found)) and (width > 0.0).all()
+    assert found.gradient == pytest.approx(1.2) and found.last_stage == pytest.approx(0.5) and found.kept == pytest.approx(0.1)
+    assert set(NAMES) == set(vars(Footprint()))

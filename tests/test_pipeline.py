@@ -44,9 +44,9 @@ def test_every_schedule_of_the_plan_has_its_formulas():
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_one_stage_never_waits_and_holds_one(schedule):
-    bubble, in_flight = SCHEDULES[schedule]
+    bubble, in_flight, last = SCHEDULES[schedule]
     assert float(bubble(1.0, 16.0, 1.0)) == 0.0
-    assert float(in_flight(1.0, 16.0, 1.0)) == (16.0 if schedule == "gpipe" else 1.0)
+    assert float(in_flight(1.0, 16.0, 1.0)) == float(last(1.0, 16.0, 1.0)) == (16.0 if schedule == "gpipe" else 1.0)
 
 
 def test_share_of_the_bubble_is_the_published_one():
@@ -70,6 +70,12 @@ def test_in_flight_by_schedule():
     assert held == {"gpipe": 64.0, "1f1b": 8.0, "interleaved": 8.0 * (1.0 + 7.0 / 16.0), "zero-bubble": 15.0}
     for s in SCHEDULES.values():
         assert float(s.in_flight(8.0, 3.0, 1.0)) == 3.0
+
+
+def test_the_last_stage_holds_one_or_its_waiting_chunks():
+    """Of v = 2 chunks the last stage's first one waits while pp micro-batches pass it; without interleaving nothing waits there."""
+    held = {name: float(s.in_flight_last(8.0, 64.0, 2.0 if name == "interleaved" else 1.0)) for name, s in SCHEDULES.items()}
+    assert held == {"gpipe": 64.0, "1f1b": 1.0, "interleaved": 4.5, "zero-bubble": 1.0}
 
 
 def test_bubbles_of_a_batch():

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 from flax import struct
+from jax.scipy.special import ndtr
 
 from dmodel import counts
+from dmodel.footprint import LEAST, Footprint
 from dmodel.plan import Plan
-from dmodel.smooth import ramp
-from dmodel.types import GIB, Array
+from dmodel.smooth import positive_part, ramp
+from dmodel.types import Array
 from dmodel.workload import Transformer
-
-RESERVED_BYTES = 2.5 * GIB
-"""CUDA context, communication buffers, library workspace and what fragmentation wastes of one device: assumed, not fitted."""
 
 LOGIT_BYTES = 8.0
 """Bytes alive per logit: the 16-bit product (2), the fp32 copy that the loss is taken of (4), its 16-bit gradient (2)."""
@@ -73,30 +72,69 @@ def layer_activation_bytes(model: Transformer, plan: Plan) -> Array:
     return kept + plan.recompute_layers * (2.0 * t * h / split - kept)
 
 
-def memory(model: Transformer, plan: Plan, in_flight: Array) -> Memory:
+def stage_share(model: Transformer, plan: Plan, footprint: Footprint) -> Array:
+    """Layers of the first stage over `L / pp` [1]: `1 + β ρ / L` with several stages, when β of the LM head's work, that of
+    `ρ = V h / (active parameters of a layer)` layers, is weighed against layers."""
+    n = counts.parameter_groups(model)
+    head_layers = model.vocab * model.d_model / (n.attention + n.active_mlp)
+    return 1.0 + footprint.head_balance * ramp(plan.pp - 1.0) * head_layers / model.n_layers
+
+
+def gathered_bytes(model: Transformer, plan: Plan, in_flight: Array) -> Array:
+    """Inputs of a layer's two column-parallel products that sequence parallelism gathered, `2 w t h (1 − 1/split)` per micro-batch at the
+    width w of operands, of all micro-batches in flight but two [byte].
+
+    They die after the product, but their memory is not used again before the device has run it: while the first stage fills the
+    pipeline, the host is as many micro-batches ahead.
+    """
+    split = 1.0 + plan.sp * (plan.tp - 1.0)
+    one = 2.0 * jnp.maximum(plan.operand_bytes, 1.0) * counts.tokens(model, plan) * model.d_model * (1.0 - 1.0 / split)
+    return one * jnp.maximum(in_flight - 2.0, 0.0)
+
+
+def memory(model: Transformer, plan: Plan, in_flight: Array, in_flight_last: Array = 1.0, footprint: Footprint = LEAST) -> Memory:
     """Bytes that the fullest device needs, by purpose.
 
     Weights, gradients and optimizer state of its parameters, sharded from ZeRO stage 3, 2 and 1 on over `shard · cp` ranks (experts over
     the ranks beside ep); activations of the schedule's micro-batches in flight, and one layer in full while it is recomputed; the logits of
     one micro-batch; under ZeRO-3 the gathered weights of two layers, or of all when they are kept after the forward pass.
 
-    Limits: with several stages an upper bound, by less than the logits, which the last stage holds and the first, fullest one does not.
+    With several stages the first one holds most activations and the last one the logits: of these counts what exceeds the activations that
+    the last stage spares.
 
     Args:
-      in_flight: micro-batches of a whole stage whose activations are alive at once, from the schedule [count].
+      in_flight, in_flight_last: micro-batches of a whole stage whose activations are alive at once on the first and on the last stage, from
+        the schedule [count]. footprint: what the stack holds beyond the least.
     """
-    parts = counts.residents(model, plan)
-    layers = model.n_layers / plan.pp
-    working = layer_activation_bytes(model, plan.replace(recompute_layers=0.0, recompute_attention=0.0))
+    share = stage_share(model, plan, footprint)
+    found = counts.residents(model, plan)
+    parts = found.replace(layers=share * found.layers, experts=share * found.experts)
+    layers = share * model.n_layers / plan.pp
+    again = plan.recompute_layers * (1.0 - footprint.kept)
+    layer = footprint.activation * layer_activation_bytes(model, plan.replace(recompute_layers=again))
+    working = footprint.activation * layer_activation_bytes(model, plan.replace(recompute_layers=0.0, recompute_attention=0.0))
     alive = 1.0 - plan.reshard * (1.0 - jnp.minimum(2.0 / layers, 1.0))
     gathered = zero_share(plan.zero, 3.0) * plan.weight_bytes * parts.total * alive
-    recomputed = jnp.maximum(plan.recompute_layers, plan.recompute_attention * (1.0 - plan.flash))
+    recomputed = jnp.maximum(again, plan.recompute_attention * (1.0 - plan.flash))
+    logits = LOGIT_BYTES * footprint.logit * counts.tokens(model, plan) * model.vocab / plan.tp
+    spared = layers * jnp.maximum(in_flight - in_flight_last, 0.0) * layer
+    reported = 1.0 - ramp(plan.pp - 1.0) * (1.0 - footprint.last_stage)
     trained = model.trainable
+    ahead = footprint.gathered * layers * gathered_bytes(model, plan, in_flight)
     return Memory(
         weights=plan.weight_bytes * held(parts, plan, 3.0),
-        gradients=trained * plan.gradient_bytes * held(parts, plan, 2.0),
-        optimizer=trained * plan.optimizer_bytes * held(parts, plan, 1.0),
-        activations=layers * in_flight * layer_activation_bytes(model, plan) + recomputed * working,
-        logits=LOGIT_BYTES * counts.tokens(model, plan) * model.vocab / plan.tp,
-        buffers=RESERVED_BYTES + gathered,
+        gradients=trained * plan.gradient_bytes * footprint.gradient * held(parts, plan, 2.0),
+        optimizer=trained * plan.optimizer_bytes * footprint.optimizer * held(parts, plan, 1.0),
+        activations=layers * in_flight * layer + recomputed * working + ahead,
+        logits=reported * positive_part(logits, spared),
+        buffers=footprint.reserved + gathered,
     )
+
+
+def out_of_memory_probability(needed: Array, available: Array, spread: Array) -> Array:
+    """Probability that a device has too little memory [1]: `Φ( ln(needed / available) / spread )`, the need being log-normal about what is
+    predicted, with the standard deviation of its logarithm.
+
+    Limits: ½ when both are equal; 0 or 1 when they differ by many spreads.
+    """
+    return ndtr(jnp.log(needed / available) / spread)

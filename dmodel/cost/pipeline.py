@@ -15,10 +15,12 @@ from dmodel.types import Array
 
 
 class Schedule(NamedTuple):
-    """bubble(pp, m, v): idle slots, in units of one micro-batch on one stage. in_flight(pp, m, v): micro-batches of a whole stage held."""
+    """bubble(pp, m, v): idle slots, in units of one micro-batch on one stage. in_flight(pp, m, v) and in_flight_last: micro-batches of a
+    whole stage held by the first stage and by the last one."""
 
     bubble: Callable[[Array, Array, Array], Array]
     in_flight: Callable[[Array, Array, Array], Array]
+    in_flight_last: Callable[[Array, Array, Array], Array]
 
 
 def gpipe_bubble(pp: Array, m: Array, v: Array) -> Array:
@@ -56,14 +58,19 @@ def _interleaved_in_flight(pp: Array, m: Array, v: Array) -> Array:
     return jnp.minimum(m, pp + extra)
 
 
+def _interleaved_in_flight_last(pp: Array, m: Array, v: Array) -> Array:
+    """Last stage: its v − 1 earlier chunks wait for pp micro-batches each, its last one for none: `min(m, (pp (v − 1) + 1) / v)`."""
+    return jnp.minimum(m, (pp * (v - 1.0) + 1.0) / v)
+
+
 def _zero_bubble_in_flight(pp: Array, m: Array, v: Array) -> Array:
     """ZB-H2 holds up to `2 pp − 1` (Qi et al. 2023)."""
     return jnp.minimum(m, 2.0 * pp - 1.0) + 0.0 * v
 
 
 SCHEDULES: dict[str, Schedule] = {
-    "gpipe": Schedule(gpipe_bubble, _gpipe_in_flight),
-    "1f1b": Schedule(interleaved_bubble, _interleaved_in_flight),
-    "interleaved": Schedule(interleaved_bubble, _interleaved_in_flight),
-    "zero-bubble": Schedule(zero_bubble, _zero_bubble_in_flight),
+    "gpipe": Schedule(gpipe_bubble, _gpipe_in_flight, _gpipe_in_flight),
+    "1f1b": Schedule(interleaved_bubble, _interleaved_in_flight, _interleaved_in_flight_last),
+    "interleaved": Schedule(interleaved_bubble, _interleaved_in_flight, _interleaved_in_flight_last),
+    "zero-bubble": Schedule(zero_bubble, _zero_bubble_in_flight, _interleaved_in_flight_last),
 }
