@@ -120,6 +120,7 @@ def test_answers_do_not_depend_on_what_is_searched_beside_them(monkeypatch):
     together = [of(a) for a in best_layouts(problems, chip)]
     monkeypatch.setattr(search, "FIRST", 1)
     monkeypatch.setattr(search, "CHUNK", 32)
+    monkeypatch.setattr(search, "TOGETHER", 3)
     otherwise = [of(a) for a in best_layouts(problems[::-1], chip)][::-1]
     for one, other, third in zip(alone, together, otherwise, strict=True):
         assert one.train_time_s == pytest.approx(other.train_time_s, rel=1e-14)

@@ -12,12 +12,12 @@ import numpy as np
 from dmodel.hardware import System
 from dmodel.sweep import quick_to_compile
 from dmodel.theory import laws
-from dmodel.theory.gpus import gpu
 from dmodel.theory.layout import KINDS
 from dmodel.theory.profile import Training, training
-from dmodel.theory.rows import DEGREES, Answers, Row, cell, whole
+from dmodel.theory.rows import DEGREES, Answers, Row, cell, system, whole
 from dmodel.theory.search import Best, Problem, best_layouts, no_layout
 from dmodel.theory.study import MONTH_S
+from dmodel.theory.tiling import EXACT
 from dmodel.types import InputError
 
 COLUMNS = ("gpu", "model_type", "d_model", "d_ff", "n_gpus")
@@ -34,7 +34,8 @@ WIDEST, WIDEST_INNER = max(laws.WIDTHS), 2**40
 
 
 class _Asked(NamedTuple):
-    gpu: str
+    name: str
+    gpu: System
     problem: Problem
 
 
@@ -50,14 +51,14 @@ def optima(rows: Sequence[Row]) -> Answers:
             asked[i] = _asked(row)
         except InputError as error:
             reasons[i] = str(error)
-    for name in dict.fromkeys(a.gpu for a in asked.values()):
-        places = [i for i, a in asked.items() if a.gpu == name]
-        for i, found in zip(places, best_layouts([asked[i].problem for i in places], gpu(name)), strict=True):
+    for name, gpu in {a.name: a.gpu for a in asked.values()}.items():
+        places = [i for i, a in asked.items() if a.name == name]
+        for i, found in zip(places, best_layouts([asked[i].problem for i in places], gpu), strict=True):
             if isinstance(found, Best):
                 answers[i] = found
             else:
                 reasons[i] = str(found or no_layout(asked[i].problem.n_gpus))
-    return Answers(_columns(answers, {i: gpu(a.gpu) for i, a in asked.items()}), reasons)
+    return Answers(_columns(answers, {i: a.gpu for i, a in asked.items()}), reasons)
 
 
 @cache
@@ -71,15 +72,20 @@ def _asked(row: Row) -> _Asked:
     Raises:
       InputError: an unknown GPU or kind of model, sizes that are no whole numbers or beyond the study.
     """
-    name, kind = cell(row, "gpu") or cell(row, "gpu_variable"), cell(row, "model_type").lower()
-    gpu(name)
+    (gpu, rules), kind = system(row), cell(row, "model_type").lower()
+    if rules != EXACT:
+        raise InputError(f"version: expected the code of 2024-10-23, whose search this is, or a blank; got {cell(row, 'version')!r}")
     if kind not in ("dense", "sparse"):
         raise InputError(f"model_type: expected dense or sparse, got {cell(row, 'model_type')!r}")
     sizes = {column: whole(row, column) for column in COLUMNS[2:]}
     for column, most in (("d_model", WIDEST), ("d_ff", WIDEST_INNER)):
         if sizes[column] > most:
             raise InputError(f"{column}: expected at most {most}, where the study ends, got {sizes[column]}")
-    return _Asked(name, Problem(_run(sizes["d_model"], sizes["d_ff"], kind == "sparse"), sizes["n_gpus"]))
+    return _Asked(
+        cell(row, "gpu") or cell(row, "gpu_variable"),
+        gpu,
+        Problem(_run(sizes["d_model"], sizes["d_ff"], kind == "sparse"), sizes["n_gpus"]),
+    )
 
 
 def _columns(answers: list[Best | None], systems: dict[int, System]) -> dict[str, np.ndarray]:

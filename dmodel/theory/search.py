@@ -28,6 +28,9 @@ from dmodel.types import InputError, enable_float64
 FIRST = 32
 """Candidates of each problem that are placed first."""
 
+TOGETHER = 256
+"""Problems of one batch, each of some two thousand candidates: what fits into memory whatever is asked."""
+
 CHUNK = 128
 """Candidates that flow through compiled code at once; each has some tens of placements."""
 
@@ -153,8 +156,9 @@ def best_layouts(problems: Sequence[Problem], gpu: System, *, within_s: float = 
         except InputError as refused:
             answers[i] = refused
     for sizes, members in groups.items():
-        for i, found in zip(members, _solve([problems[i] for i in members], sizes, gpu, within_s), strict=True):
-            answers[i] = found
+        for some in (members[i : i + TOGETHER] for i in range(0, len(members), TOGETHER)):
+            for i, found in zip(some, _solve([problems[i] for i in some], sizes, gpu, within_s), strict=True):
+                answers[i] = found
     return answers
 
 

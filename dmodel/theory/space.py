@@ -52,7 +52,7 @@ class Candidates(NamedTuple):
         return len(self.dp)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=512)
 def candidates(shape: Shape, n_gpus: int) -> Candidates:
     """Every layout of the study for N GPUs, in order of tensor, data and pipeline degree.
 
@@ -119,7 +119,7 @@ def _micro_batches(tokens: int, n_layers: int) -> np.ndarray:
     return np.concatenate([one_f_one_b, counts[np.searchsorted(known, 2 * stages)][:, None]], axis=1)
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=8192)
 def divisors(n: int) -> np.ndarray:
     """Divisors of n in ascending order."""
     found = np.ones(1, np.int64)
@@ -128,7 +128,7 @@ def divisors(n: int) -> np.ndarray:
     return np.sort(found)
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=8192)
 def _factors(n: int) -> tuple[tuple[int, int], ...]:
     """Primes of n and their powers, by trial division."""
     found, prime = [], 2
