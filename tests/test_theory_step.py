@@ -122,8 +122,9 @@ def test_slopes_are_finite_at_every_corner(name, rules, sharpness):
     for kind in KINDS:
         for level in range(len(ones)):
             degree = np.where(np.arange(len(ones)) == level, 2.0, 1.0)
-            corners.append(Layout(**{**alone, f"{kind}_levels": degree}, n_microbatches=4.0, zero_bubble=level % 2))
-            corners.append(Layout(**{**alone, f"{kind}_levels": degree}, n_microbatches=1.0, overlap_tp=0.0, overlap_dp=1.0, overlap_pp=0.0))
+            placed = {**alone, f"{kind}_levels": degree}
+            corners.append(Layout(**placed, n_microbatches=4.0, zero_bubble=level % 2))
+            corners.append(Layout(**placed, n_microbatches=1.0, overlap_tp=0.0, overlap_dp=1.0, overlap_pp=0.0))
     x = batch([float64(c) for c in corners])
 
     def total(system, model, x):
