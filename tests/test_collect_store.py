@@ -227,5 +227,5 @@ def test_killed_at_random_moments_it_loses_and_repeats_nothing(tmp_path):
 
 @pytest.mark.slow
 def test_a_hundred_kills(tmp_path):
-    verdict = torture(tmp_path, kills=100, count=4000, size=300_000, seed=0, life_s=0.1)
+    verdict = torture(tmp_path, kills=100, count=6000, size=30_000, seed=0, life_s=0.15)
     assert verdict.passed and verdict.kills == 100, verdict

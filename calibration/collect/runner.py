@@ -74,6 +74,7 @@ def run(
     estimate: Callable[[Task], float] | None = None,
     report: Callable[[Event], None] = lambda event: None,
     failures: tuple[type[Exception], ...] = (RuntimeError,),
+    shared: Callable[[Task], bool] = lambda task: True,
 ) -> Outcome:
     """Measure what is not finished yet, in order.
 
@@ -83,6 +84,7 @@ def run(
       job: the processes that measure together; None for one alone.
       budget_s: seconds of measuring in all; tasks whose estimate is more than what is left are skipped.
       estimate: seconds that a task will take, corrected by how long the tasks of its kind have taken so far.
+      failures: exceptions that are results. shared: whether all processes measure a task; the others are for process 0 alone.
       report: called before and after each task; after a measurement only once it is on the disk.
 
     Raises:
@@ -96,6 +98,8 @@ def run(
             writer.append({"type": "environment", **environment})
         name = f"{os.getpid()}-{datetime.now(UTC):%Y%m%dT%H%M%S%f}"
         while (at := job.agree(state.next() if job.process == 0 else STOP)) != STOP:
+            if job.process and not shared(tasks[at]):
+                continue
             done = len(state.finished)
             report(Event("start", tasks[at], keys[at], done, len(tasks), {}))
             record = _measured(tasks[at], keys[at], measure, failures)

@@ -74,17 +74,18 @@ def parse(kind: str, given: Mapping[str, Any], known: Mapping[str, type], where:
         raise InputError(f"{where}: {kind} needs {', '.join(lacking)}")
     values = {name: given.get(name, defaults.get(name)) for name in hints}
     for name, value in values.items():
-        _check(value, hints[name], f"{where}: {kind}.{name}")
+        least = 0 if defaults.get(name) == 0 and hints[name] is int else 1e-30
+        _check(value, hints[name], least, f"{where}: {kind}.{name}")
     return Task(kind, {name: float(v) if hints[name] is float else v for name, v in values.items()})
 
 
-def _check(value: Any, hint: Any, where: str) -> None:
-    """Raise unless a value is of the type that a parameter holds; counts are positive."""
+def _check(value: Any, hint: Any, least: float, where: str) -> None:
+    """Raise unless a value is of the type that a parameter holds; counts are positive, except where 0 is the default."""
     kinds = {int: "a positive integer", float: "a positive number", str: "a text", bool: "true or false"}
     fits = isinstance(value, hint) if hint is not float else isinstance(value, int | float)
     if not fits or (isinstance(value, bool) and hint is not bool):
         raise InputError(f"{where}: expected {kinds.get(hint, hint)}, got {value!r}")
-    if hint in (int, float) and not 0 < value < 2**62:
+    if hint in (int, float) and not least <= value < 2**62:
         raise InputError(f"{where}: expected {kinds[hint]}, got {value!r}")
 
 

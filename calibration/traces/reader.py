@@ -9,6 +9,7 @@ from pathlib import Path
 from calibration.traces import schema
 from calibration.traces.files import expected, lines
 from calibration.traces.layout import layout
+from calibration.traces.systems import extend_beside
 from calibration.traces.table import Problem, Row, TraceTable
 from dmodel import catalog
 from dmodel.hardware import System
@@ -43,6 +44,8 @@ def concatenate(tables: Sequence[TraceTable]) -> TraceTable:
 
 def _read_one(path: Path, require_time: bool) -> TraceTable:
     file = lines(path)
+    extend_beside(path)
+    _system.cache_clear()
     lacking = schema.missing(file.columns, require_time)
     if lacking:
         raise InputError(

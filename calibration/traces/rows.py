@@ -22,7 +22,7 @@ from dmodel.workload import Transformer
 
 T = TypeVar("T")
 
-OPERAND_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "mxfp8": 1.0, "int8": 1.0, "nvfp4": 0.5}
+OPERAND_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "mxfp8": 1.0, "int8": 1.0, "nvfp4": 0.5}
 """Bytes of one matmul operand by precision."""
 
 
@@ -173,6 +173,9 @@ def _plan(row: Row, assumed: list[str]) -> Plan:
         assumed.append(f"ep {degrees.ep:g} counted as dp = {degrees.dp:g}")
     blanks = {"interleave": "1", "attention": "flash"}
     assumed.extend(f"{name} blank: {value}" for name, value in blanks.items() if not row.text(name))
+    wide = precision == "fp32"
+    if wide:
+        assumed.append("fp32: parameters without a 16-bit copy")
     sp = row.number("sp")
     if sp is None:
         sp = float(degrees.tp > 1.0)
@@ -194,7 +197,9 @@ def _plan(row: Row, assumed: list[str]) -> Plan:
         flash=float(row.text("attention") != "none"),
         operand_bytes=OPERAND_BYTES[precision],
         low_precision=float(OPERAND_BYTES[precision] < 2.0),
-        reduce_bytes=shards.reduce_bytes,
+        weight_bytes=4.0 if wide else 2.0,
+        optimizer_bytes=8.0 if wide else 12.0,
+        reduce_bytes=4.0 if wide else shards.reduce_bytes,
     )
 
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
-PRECISIONS = ("bf16", "fp16", "fp8", "mxfp8", "nvfp4", "int8")
+PRECISIONS = ("bf16", "fp16", "fp8", "mxfp8", "nvfp4", "int8", "fp32")
 FLAGS = ("lora", "offload", "derived-from-tflops", "composed", "slow-unexplained")
 
 

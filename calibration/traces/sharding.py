@@ -11,6 +11,9 @@ from calibration.traces.table import Row
 MEGATRON_FAMILY = ("megatron", "nemo", "mlperf", "mt-nlg", "nanotron", "ultrascale")
 """Beginnings of stack names that train as Megatron-LM does: gradients accumulated, and by default reduced, in fp32."""
 
+FP32_FAMILY = (*MEGATRON_FAMILY, "dmodel-collect")
+"""Those that reduce gradients in fp32 up to ZeRO 2."""
+
 _HYBRID = re.compile(r"fsdp_ici=(\d+)|shard=(\d+)|FSDP in node\((\d+)\)|DP=\d+,FSDP=(\d+)")
 
 
@@ -26,8 +29,8 @@ class Sharding(NamedTuple):
 def sharding(row: Row, degrees: Layout) -> Sharding:
     """ZeRO stage (blank: 1), sharding group (blank: all of dp, or what the note says under ZeRO-3) and bytes of the reduction.
 
-    Gradients are reduced in fp32 (4 bytes) by the Megatron family up to stage 2, unless it trains in fp16, whose gradients it reduces
-    as they are; elsewhere in 2 bytes.
+    Gradients are reduced in fp32 (4 bytes) by the Megatron family and the workload of this package up to stage 2, unless they train in
+    fp16, whose gradients are reduced as they are; elsewhere in 2 bytes.
     """
     assumed = []
     zero = row.number("zero_stage")
@@ -35,7 +38,7 @@ def sharding(row: Row, degrees: Layout) -> Sharding:
         zero = 1.0
         assumed.append("zero_stage blank: 1")
     shard = _shard(row, zero, degrees.dp, assumed)
-    fp32 = row.stack.lower().startswith(MEGATRON_FAMILY) and zero <= 2.0 and row.text("precision") != "fp16"
+    fp32 = row.stack.lower().startswith(FP32_FAMILY) and zero <= 2.0 and row.text("precision") != "fp16"
     assumed.append(f"gradients reduced in {4 if fp32 else 2} bytes")
     return Sharding(zero, shard, 4.0 if fp32 else 2.0, tuple(assumed))
 

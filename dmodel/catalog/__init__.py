@@ -5,13 +5,14 @@ from __future__ import annotations
 from dmodel.catalog import chips as _chips
 from dmodel.catalog import models as _models
 from dmodel.catalog import systems as _systems
+from dmodel.catalog.added import extend
 from dmodel.catalog.chips import chip, precisions
 from dmodel.catalog.loader import Entry, table
 from dmodel.catalog.models import transformer
 from dmodel.catalog.systems import system, system_for, system_name_for
 from dmodel.types import InputError
 
-__all__ = ["KINDS", "chip", "entries", "names", "precisions", "system", "system_for", "system_name_for", "transformer"]
+__all__ = ["KINDS", "chip", "entries", "extend", "names", "precisions", "system", "system_for", "system_name_for", "transformer"]
 
 _FIELDS = {"chips": _chips.fields, "systems": _systems.fields, "models": _models.fields}
 KINDS = tuple(_FIELDS)

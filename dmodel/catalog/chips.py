@@ -52,7 +52,7 @@ def chip(name: str, precision: str = "bf16") -> Chip:
     main = resolve("chips", name)
     entry = table("chips")[main]
     v = {key: np.float64(number(entry[key], unit, f"chips/{main}/{key}")) for key, unit in NUMBERS.items()}
-    half = "bf16" if "bf16" in entry["flops_per_s"] else "fp16"
+    half = next((p for p in ("bf16", "fp16") if p in entry["flops_per_s"]), next(iter(entry["flops_per_s"])))
     return Chip(
         flops_per_s=np.float64(_rate(main, precision)),
         attention_flops_per_s=np.float64(_rate(main, half)),

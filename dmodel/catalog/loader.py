@@ -42,6 +42,42 @@ def table(kind: str) -> dict[str, Entry]:
     return document(kind)["entries"]
 
 
+def extend(found: Any, where: str) -> None:
+    """Add machines to the catalog of this process, from a document with the version and the entries of the data files:
+
+    `{"version", "chips": {name: entry}, "systems": {name: entry}, "accelerators": {chip: system}}`. The same machine may come again, with
+    other numbers, too; a name of the shipped catalog may not.
+
+    Args:
+      where: the document came from, for messages.
+    Raises:
+      InputError: another version, a document of another shape, or a name of the shipped catalog.
+    """
+    if not isinstance(found, dict) or found.get("version") != VERSION:
+        raise InputError(f"{where}: expected a description of machines of version {VERSION}; collect it again with this version")
+    parts: dict[str, Any] = {kind: found.get(kind) for kind in ("chips", "systems", "accelerators")}
+    if not (all(isinstance(part, dict) for part in parts.values()) and _are_entries(parts["chips"]) and _are_entries(parts["systems"])):
+        raise InputError(f"{where}: expected objects named chips, systems and accelerators, each entry as in the catalog's data files")
+    added = [(kind, name, entry) for kind in ("chips", "systems") for name, entry in parts[kind].items()]
+    for kind, name, _ in added:
+        known = _spellings(kind).get(fold(name))
+        if known is not None and (kind, known) not in _ADDED:
+            raise InputError(f"{where}: {name!r} is a name of the catalog ({known}); give the machine another one")
+    for kind, name, entry in added:
+        _ADDED.add((kind, name))
+        table(kind)[name] = entry
+    document("fabrics")["accelerators"].update(parts["accelerators"])
+    _spellings.cache_clear()
+
+
+_ADDED: set[tuple[str, str]] = set()
+"""Kind and name of what `extend` has added."""
+
+
+def _are_entries(part: dict[str, Any]) -> bool:
+    return all(isinstance(entry, dict) and isinstance(entry.get("aliases"), list) for entry in part.values())
+
+
 @functools.cache
 def _spellings(kind: str) -> dict[str, str]:
     """Main name of every folded name and alias; a name that two entries claim is an error of the data."""

@@ -14,7 +14,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from dmodel.cli import catalog, demo, design, evaluate, experiment, fit, predict, sensitivity, theory
+from dmodel.cli import catalog, collect, demo, design, evaluate, experiment, fit, predict, sensitivity, theory
 from dmodel.cli.output import say
 from dmodel.types import InputError, enable_float64
 
@@ -52,6 +52,7 @@ app = typer.Typer(
     epilog="Exit codes: 0 done; 1 no (nothing feasible, or --strict); 2 bad usage or input.",
 )
 app.command("predict")(predict.command)
+app.command("collect")(collect.command)
 app.command("fit")(fit.command)
 app.command("evaluate")(evaluate.command)
 app.command("design")(design.command)

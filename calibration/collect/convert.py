@@ -1,0 +1,163 @@
+"""From records to tables: training steps as traces, micro-benchmarks as the CSV files that public ones come in."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from calibration.collect import store
+from calibration.collect.describe import describe
+from calibration.collect.driver import STACK, stack_of
+from calibration.collect.kinds.collectives import Collective
+from calibration.collect.measure import PARAMETERS, parameters_of
+from calibration.collect.store import Collection, Record
+from calibration.collect.tasks import Task
+from calibration.collect.workload import to_row
+from calibration.traces import COLUMNS, TraceTable, write
+from calibration.traces.systems import FILE as SYSTEMS
+from calibration.traces.table import Row
+from dmodel.types import GIB
+
+TRACES = "traces.csv"
+
+BUS_FACTOR: dict[str, Callable[[int], float]] = {
+    "all_reduce": lambda n: 2.0 * (n - 1) / n,
+    "all_gather": lambda n: (n - 1) / n,
+    "reduce_scatter": lambda n: (n - 1) / n,
+    "all_to_all": lambda n: (n - 1) / n,
+    "permute": lambda n: 1.0,
+}
+"""Bus over algorithm bandwidth (nccl-tests, PERFORMANCE.md)."""
+
+
+def convert(folder: Path, parquet: bool = False) -> dict[Path, int]:
+    """Write the tables of a folder of records beside them; rows by file.
+
+    Steps become `traces.csv` (or Parquet), in the format of traces, which `dmodel fit` takes as it is; other kinds one CSV file each. A
+    machine that the catalog does not have is described in `systems.json`, from what was measured, and traces beside it are read with it.
+    """
+    found = store.read(folder)
+    written = {}
+    ok = [r for r in found.measurements.values() if r["status"] == "ok"]
+    steps = [r for r in ok if r["kind"] == "steps"]
+    path = folder / (Path(TRACES).with_suffix(".parquet") if parquet else TRACES)
+    if steps:
+        rows = [_step(r, found.environments[r["environment"]]) for r in steps]
+        names = tuple(column.name for column in COLUMNS)
+        write(TraceTable(names, tuple(Row(str(path), i + 2, cells) for i, cells in enumerate(rows)), (), (), ()), path)
+        written[path] = len(rows)
+    for kind in PARAMETERS:
+        records = [r for r in ok if r["kind"] == kind]
+        if records and kind != "steps":
+            name = {"matmul": "gemm"}.get(kind, kind)
+            written[folder / f"{name}.csv"] = _table(folder / f"{name}.csv", [_ROWS.get(kind, _plain)(r, found) for r in records])
+    if describe(found, folder / SYSTEMS):
+        written[folder / SYSTEMS] = 1
+    return written
+
+
+def _table(path: Path, rows: list[dict[str, Any]]) -> int:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        out = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        out.writeheader()
+        out.writerows(rows)
+    return len(rows)
+
+
+def _step(record: Record, environment: Mapping[str, Any]) -> dict[str, str]:
+    """A training step as a row of traces."""
+    spec = parameters_of(Task("steps", record["parameters"]))
+    time = record["time"]
+    half = 50.0 * (time["high_s"] - time["low_s"]) / time["median_s"]
+    cells: dict[str, Any] = to_row(spec) | {
+        "source": STACK,
+        "stack": stack_of(dict(environment)),
+        "accelerator": environment["accelerator"],
+        "accel_per_node": environment["topology"]["devices_per_process"],
+        "step_time_s": time["median_s"],
+        "note": f"median of {time['samples']} steps, ± {half:.2g} % at {100 * time['confidence']:g} %"
+        + ("" if time["settled"] else "; not settled"),
+    }
+    memory = record["compile"]["memory"]
+    if "temp_bytes" in memory:
+        whole = memory["argument_bytes"] + memory["output_bytes"] + memory["temp_bytes"] - memory["alias_bytes"]
+        cells["peak_memory_gib"] = f"{whole / GIB:.6g}"
+    return {name: str(value) for name, value in cells.items() if value != ""}
+
+
+def _common(record: Record, found: Collection) -> dict[str, Any]:
+    environment = found.environments[record["environment"]]
+    clock = "device time by the profiler" if _on_device(record, environment) else "wall clock"
+    return {"source": f"{STACK} jax {environment['versions']['jax']} ({clock})", "accelerator": environment["accelerator"]}
+
+
+def _on_device(record: Record, environment: Mapping[str, Any]) -> bool:
+    """Whether a kernel's device time counts rather than the wall clock's, which on an accelerator may hold the host's work as well."""
+    kernel = record["kind"] in ("matmul", "attention", "memory", "elementwise")
+    return kernel and environment["platform"] != "cpu" and record["device_time"].get("busy_s", 0.0) > 0.0
+
+
+def seconds(record: Record, found: Collection) -> float:
+    """Time of one call [s]."""
+    on_device = _on_device(record, found.environments[record["environment"]])
+    return record["device_time"]["busy_s"] if on_device else record["time"]["median_s"]
+
+
+def _rate(amount: float, time_s: float, unit: float) -> float:
+    return float(f"{amount / time_s / unit:.6g}")
+
+
+def _us(time_s: float) -> float:
+    return float(f"{1e6 * time_s:.6g}")
+
+
+def _matmul(record: Record, found: Collection) -> dict[str, Any]:
+    p, time_s = record["parameters"], seconds(record, found)
+    sizes = {name: p[name] for name in ("dtype", "m", "n", "k")}
+    return _common(record, found) | sizes | {"tflops": _rate(record["work"]["flops"], time_s, 1e12), "time_us": _us(time_s)}
+
+
+def _attention(record: Record, found: Collection) -> dict[str, Any]:
+    p, time_s = record["parameters"], seconds(record, found)
+    common = _common(record, found)
+    common["source"] += f", {p['kernel'] if p['kernel'] == 'flash' else 'unfused'}"
+    shape = {name: p[name] for name in ("batch", "seq_len", "n_heads", "n_kv_heads", "head_dim")}
+    rate = {"tflops_causal": _rate(record["work"]["flops"], time_s, 1e12), "time_us": _us(time_s)}
+    return common | {"dtype": p["dtype"], "pass": p["direction"], "causal": 1} | shape | rate
+
+
+def _collective(record: Record, found: Collection) -> dict[str, Any]:
+    p, time_s = Collective(**record["parameters"]), seconds(record, found)
+    nbytes, common = record["work"]["bytes"], _common(record, found)
+    algorithm = nbytes / time_s
+    return {
+        "source": common["source"],
+        "collective": p.collective,
+        "accelerator": common["accelerator"],
+        "link": f"{p.spacing} groups",
+        "n_accel": p.devices,
+        "nodes": int(record["work"]["nodes"]),
+        "message_bytes": nbytes,
+        "algbw_GBs": float(f"{algorithm / 1e9:.6g}"),
+        "busbw_GBs": float(f"{algorithm * BUS_FACTOR[p.collective](p.devices) / 1e9:.6g}"),
+        "time_us": _us(time_s),
+    }
+
+
+def _plain(record: Record, found: Collection) -> dict[str, Any]:
+    """Kinds that public tables do not have: their parameters, the rate at which they move bytes, their time."""
+    time_s = seconds(record, found)
+    nbytes = record["work"].get("bytes", 0.0)
+    rate = {"GBs": _rate(nbytes, time_s, 1e9)} if nbytes or record["kind"] in ("memory", "elementwise", "optimizer", "overlap") else {}
+    return _common(record, found) | dict(record["parameters"]) | rate | {"time_us": _us(time_s)}
+
+
+_ROWS: dict[str, Callable[[Record, Collection], dict[str, Any]]] = {
+    "matmul": _matmul,
+    "attention": _attention,
+    "collectives": _collective,
+}
+
+__all__ = ["convert", "seconds"]

@@ -1,0 +1,153 @@
+"""`dmodel collect`: measure this machine, so that the model can be fitted to it."""
+
+from __future__ import annotations
+
+import json as json_format
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dmodel.cli.options import Json
+from dmodel.cli.output import Document, deliver, say, show_lines, show_table, stop
+from dmodel.types import InputError
+
+if TYPE_CHECKING:
+    from calibration.collect.driver import Collected
+    from calibration.collect.runner import Event
+
+ALL = "matmul,attention,memory,elementwise,optimizer,launch,dispatch,collectives,overlap,steps"
+
+What = Annotated[str, typer.Option(metavar="KINDS", help="What to measure, separated by commas.")]
+Out = Annotated[Path, typer.Option(metavar="DIR", help="Where records and tables go; what is there already is not measured again.")]
+Budget = Annotated[
+    float | None, typer.Option(metavar="M", help="Minutes to spend in all; the most informative measurements come first.")
+]
+PlanFile = Annotated[Path | None, typer.Option("--plan", metavar="FILE", help="JSON list of measurements to make, instead of --what.")]
+DryRun = Annotated[bool, typer.Option("--list", help="Only list what would be measured, as a file for --plan.")]
+DeviceTime = Annotated[bool, typer.Option("--device-time/--no-device-time", help="Ask the profiler for the devices' own time as well.")]
+Launcher = Annotated[str, typer.Option(help="How the processes of a job find each other: auto, none, slurm, tpu, env, torchrun.")]
+
+
+def command(
+    out: Out,
+    what: What = ALL,
+    budget_minutes: Budget = None,
+    plan: PlanFile = None,
+    dry_run: DryRun = False,
+    device_time: DeviceTime = True,
+    launcher: Launcher = "auto",
+    json: Json = False,
+) -> None:
+    """Measure this machine: micro-benchmarks and training steps. Stop it at any time: it goes on where it stopped."""
+    from calibration.collect.hosts import join
+
+    if budget_minutes is not None and not 0.0 < budget_minutes < 1e6:
+        raise InputError(f"--budget-minutes: expected a positive number of minutes, got {budget_minutes}")
+    kinds = [word.strip() for word in what.split(",") if word.strip()]
+    if dry_run:
+        _list(kinds, json)
+        return
+    job = join(launcher)
+    from calibration.collect.convert import convert
+    from calibration.collect.driver import collect
+    from calibration.collect.program import Options
+
+    collected = collect(
+        out,
+        kinds,
+        plan=plan,
+        budget_s=None if budget_minutes is None else 60.0 * budget_minutes,
+        options=Options(device_time=device_time),
+        job=job,
+        report=_tell,
+        say=say,
+    )
+    if job.process:
+        return
+    written = convert(out)
+    deliver(_document(collected, {str(path): rows for path, rows in written.items()}, out), json, _show)
+    if not len(collected.outcome.finished) - len(collected.outcome.failed):
+        say("dmodel: nothing could be measured; see the reasons above")
+        stop(1)
+
+
+def _list(kinds: list[str], json: bool) -> None:
+    """Print the measurements worth making here, as a plan."""
+    from calibration.collect.machine import machine
+    from calibration.collect.measure import grid
+
+    tasks = [{"kind": task.kind, **task.parameters} for task in grid(kinds, machine())]
+    if json:
+        deliver({"tasks": tasks}, True, lambda d: None)
+    else:
+        show_lines("[", *(f" {json_format.dumps(t)}{',' if i + 1 < len(tasks) else ''}" for i, t in enumerate(tasks)), "]")
+
+
+def _tell(event: Event) -> None:
+    """One line on stderr for each task that ended."""
+    from dmodel.cli.output import seconds
+
+    head = f"[{event.done}/{event.total}] {event.task}"
+    if event.what == "ok":
+        time = event.record["time"]
+        half = 50.0 * (time["high_s"] - time["low_s"]) / time["median_s"]
+        say(f"{head}: {seconds(time['median_s'])} ± {half:.1f} % of {time['samples']}{'' if time['settled'] else ', not settled'}")
+    elif event.what in ("failed", "unavailable"):
+        say(f"{head}: {event.what}: {str(event.record['reason']).splitlines()[0][:200]}")
+
+
+def _document(collected: Collected, written: dict[str, int], out: Path) -> Document:
+    from calibration.collect import store
+
+    outcome, found = collected.outcome, store.read(out)
+    reasons = {key: found.measurements[key] for key in outcome.failed}
+    gained = [collected.gain[key] for key in outcome.measured if key in collected.gain]
+    return {
+        "folder": str(out),
+        "accelerator": collected.machine.accelerator,
+        "in_catalog": collected.machine.known,
+        "devices": collected.machine.n_devices,
+        "hosts": collected.machine.hosts,
+        "environment": collected.environment["id"],
+        "tasks": len(collected.tasks),
+        "finished": len(outcome.finished),
+        "measured_now": len(outcome.measured),
+        "failed": [{"task": r["kind"], **r["parameters"], "status": r["status"], "reason": r["reason"]} for r in reasons.values()],
+        "skipped_for_time": len(outcome.skipped),
+        "seconds": outcome.spent_s,
+        "information_nats": sum(gained) if collected.gain else None,
+        "by_kind": _by_kind(collected, found.measurements),
+        "damaged_lines": [str(damage) for damage in found.damage if not damage.torn],
+        "files": written,
+    }
+
+
+def _by_kind(collected: Collected, measurements: dict[str, Any]) -> dict[str, Document]:
+    """Counts of each kind: asked for, measured, settled to the precision asked for; seconds spent."""
+    lines: dict[str, Document] = {}
+    for task in collected.tasks:
+        line = lines.setdefault(task.kind, {"tasks": 0, "measured": 0, "settled": 0, "seconds": 0.0})
+        record = measurements.get(task.key(collected.environment["identity"]))
+        line["tasks"] += 1
+        if record is not None:
+            line["measured"] += record["status"] == "ok"
+            line["settled"] += record["status"] == "ok" and record["time"]["settled"]
+            line["seconds"] += record["wall_s"]
+    return lines
+
+
+def _show(d: Document) -> None:
+    title = f"{d['accelerator']}, {d['devices']} devices, {d['hosts']} hosts: {d['finished']} of {d['tasks']} measurements finished"
+    rows = [(kind, x["tasks"], x["measured"], x["settled"], f"{x['seconds']:.1f}") for kind, x in d["by_kind"].items()]
+    show_table(title, ("kind", "asked for", "measured", "settled", "seconds"), rows)
+    for name, count in d["files"].items():
+        what = f"{count} rows" if not name.endswith(".json") else "this machine, which the catalog has not"
+        show_lines(f"wrote {name} ({what})")
+    for line in d["damaged_lines"]:
+        show_lines(f"damaged: {line}")
+    if d["skipped_for_time"]:
+        show_lines(f"{d['skipped_for_time']} measurements left out for lack of time; ask again with more minutes to add them")
+    traces = next((name for name in d["files"] if name.endswith("traces.csv")), None)
+    if traces:
+        show_lines(f"Next: dmodel fit {traces} --out mine.json, dmodel evaluate {traces} --profile mine.json")
