@@ -7,6 +7,8 @@
 * `Layout(dp_levels=…, tp_model_levels=…, tp_ff_levels=…, pp_levels=…, ep_levels=…, n_microbatches=…, …)`: degrees `[K, *batch]`.
 * `training(system, run, layout, rules=EXACT, sharpness=inf) -> Training`: time, utilization, communication, memory of the whole run.
 * `matmul_time(d1, d2, b, chip, weight_gradient=0, rules=EXACT, sharpness=inf)`.
+* `best_layout(run, n_gpus, gpu) -> Best`, exact; `best_layouts(problems, gpu)` for many `Problem(run, n_gpus)` at once.
+* `smallest_clusters(runs, gpu)`, `sweep_widths(gpu, sparse=…, law=…)` and `headline(clusters, gpu)`: what scales how far in three months.
 
 `rules` is EXACT for the study's whole tiles, floors and padding, RELAXED for slopes; `sharpness` smooths maxima as everywhere.
 """
@@ -15,6 +17,8 @@ from dmodel.theory.gpus import Gpu, gpu, gpu_names
 from dmodel.theory.laws import Run, run
 from dmodel.theory.layout import Layout
 from dmodel.theory.profile import IDEAL, Training, theory, training
+from dmodel.theory.search import Best, Problem, best_layout, best_layouts
+from dmodel.theory.study import Cluster, Headline, headline, smallest_clusters, sweep_widths
 from dmodel.theory.tiling import EXACT, RELAXED, REVISION_3A871BE, Rules, matmul_time
 
 __all__ = [
@@ -22,15 +26,24 @@ __all__ = [
     "IDEAL",
     "RELAXED",
     "REVISION_3A871BE",
+    "Best",
+    "Cluster",
     "Gpu",
+    "Headline",
     "Layout",
+    "Problem",
     "Rules",
     "Run",
     "Training",
+    "best_layout",
+    "best_layouts",
     "gpu",
     "gpu_names",
+    "headline",
     "matmul_time",
     "run",
+    "smallest_clusters",
+    "sweep_widths",
     "theory",
     "training",
 ]
