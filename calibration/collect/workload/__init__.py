@@ -8,7 +8,23 @@
 5.5
 """
 
+from calibration.collect.workload.mesh import groups_on, make_mesh, shard_axes
 from calibration.collect.workload.spec import AXES, WorkloadSpec, from_row, plan, to_row, transformer
 from calibration.collect.workload.step import Batch, State, Workload, build, lower
 
-__all__ = ["AXES", "Batch", "State", "Workload", "WorkloadSpec", "build", "from_row", "lower", "plan", "to_row", "transformer"]
+__all__ = [
+    "AXES",
+    "Batch",
+    "State",
+    "Workload",
+    "WorkloadSpec",
+    "build",
+    "from_row",
+    "groups_on",
+    "lower",
+    "make_mesh",
+    "plan",
+    "shard_axes",
+    "to_row",
+    "transformer",
+]

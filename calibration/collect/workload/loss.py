@@ -17,7 +17,7 @@ from calibration.collect.workload.spec import WorkloadSpec
 def embed(spec: WorkloadSpec, params: Any, tokens: jax.Array) -> jax.Array:
     """Vectors of tokens `[b, t]` → `[b, t, h]`, or this rank's part of the sequence; each rank looks up its part of the vocabulary."""
     with jax.named_scope("embed"):
-        table = mesh.gather(spec, params["embedding"], dtype_of(spec))["embedding"]
+        table = mesh.gather(spec, params["embedding"], dtype_of(spec), tokens)["embedding"]
         if spec.tensor == 1:
             return table[tokens]
         own = tokens - mesh.index(spec, "tensor") * table.shape[0]
@@ -33,18 +33,17 @@ def head_loss(spec: WorkloadSpec, params: Any, x: jax.Array, labels: jax.Array) 
       x: `[b, t, h]` from the last layer, or this rank's part of the sequence. labels: `[b, t]`.
     """
 
-    def loss(shards: Any, x: jax.Array) -> jax.Array:
-        ends = mesh.gather(spec, shards, dtype_of(spec))
+    def loss(ends: Any, x: jax.Array) -> jax.Array:
         table = ends["head"] if "head" in ends else ends["embedding"]
         x = mesh.enter_tensor(spec, Norm(spec).apply({"params": {"norm": ends["norm"]}}, x))  # type: ignore[arg-type]
         logits = checkpoint_name(jnp.einsum("bth,vh->btv", x, table, preferred_element_type=jnp.float32), "logits")
         return cross_entropy(spec, logits, labels).sum()
 
     shards = params["ends"] if not spec.tied else {**params["ends"], **params["embedding"]}
-    # the logits stay; the gathered table does not
     kept = jax.checkpoint(loss, policy=jax.checkpoint_policies.save_only_these_names("logits", "norm"))
     with jax.named_scope("head"):
-        return kept(shards, x)
+        # gathered once: the backward pass of the head follows at once
+        return kept(mesh.gather(spec, shards, dtype_of(spec), x), x)
 
 
 def cross_entropy(spec: WorkloadSpec, logits: jax.Array, labels: jax.Array) -> jax.Array:

@@ -79,15 +79,33 @@ def places(spec: WorkloadSpec, params: Any) -> Any:
     return jax.tree.map_with_path(lambda path, _: place(spec, path), params)
 
 
-def gather(spec: WorkloadSpec, params: Any, dtype: Any) -> Any:
-    """Parameters of one layer (or of one end) as the matmuls need them: cast, then whole over the axes of ZeRO-3."""
+def gather(spec: WorkloadSpec, params: Any, dtype: Any, beside: jax.Array) -> Any:
+    """Parameters of one layer (or of one end) as the matmuls need them: cast, then whole over the axes of ZeRO-3.
+
+    Args:
+      beside: what they will meet; the barrier keeps a compiler from gathering early, for all micro-batches, and holding what came.
+    """
 
     def whole(path: tuple[Any, ...], x: jax.Array) -> jax.Array:
         name = _name(path)
         axes, x = shard_axes(spec, name), x.astype(dtype)
         return lax.all_gather(x, axes, axis=PLACES[name].index("shard"), tiled=True) if axes else x
 
-    return jax.tree.map_with_path(whole, params)
+    with jax.named_scope("weights"):
+        if spec.zero == 3:
+            params = _after(params, beside)
+        return jax.tree.map_with_path(whole, params)
+
+
+@jax.custom_jvp
+def _after(params: Any, beside: jax.Array) -> Any:
+    """The parameters, not before `beside` is there."""
+    return lax.optimization_barrier((params, beside))[0]
+
+
+@_after.defjvp
+def _after_jvp(primals: tuple[Any, jax.Array], tangents: tuple[Any, Any]) -> tuple[Any, Any]:
+    return _after(*primals), tangents[0]
 
 
 def reduce_gradients(spec: WorkloadSpec, gradients: Any) -> Any:

@@ -158,11 +158,10 @@ def run_layers(spec: WorkloadSpec, layers: Any, x: jax.Array) -> jax.Array:
     layer = Layer(spec)
 
     def one(x: jax.Array, params: Any) -> tuple[jax.Array, None]:
-        with jax.named_scope("weights"):
-            whole = mesh.gather(spec, params, dtype_of(spec))
+        whole = mesh.gather(spec, params, dtype_of(spec), x)
         return layer.apply({"params": whole}, x), None  # type: ignore[return-value]
 
     # inside a scan the forward and backward loops are apart anyway: nothing to keep common subexpressions from
-    kept = jax.checkpoint(one, policy=POLICIES[spec.remat], prevent_cse=False)
+    kept = jax.checkpoint(one, policy=POLICIES[spec.remat], prevent_cse=spec.unroll)
     with jax.named_scope("layers"):
-        return lax.scan(kept, x, layers)[0]
+        return lax.scan(kept, x, layers, unroll=spec.unroll)[0]

@@ -34,6 +34,7 @@ class WorkloadSpec(NamedTuple):
         scores, "full" the input of each layer.
       sequence_parallel: activations between the tensor-parallel products are split over the sequence.
       zero: 0 or 3 = parameters, gradients and optimizer state sharded over fsdp · expert · context ranks.
+      unroll: write the loops over layers and micro-batches out: slower to compile, for analyses that see the body of a loop once.
       pipeline, data, fsdp, expert, context, tensor: axes of the mesh. Rows of the batch are spread over data · fsdp · expert.
     """
 
@@ -58,6 +59,7 @@ class WorkloadSpec(NamedTuple):
     remat: str = "none"
     sequence_parallel: bool = False
     zero: int = 0
+    unroll: bool = False
     pipeline: int = 1
     data: int = 1
     fsdp: int = 1
@@ -189,7 +191,7 @@ def plan(spec: WorkloadSpec) -> Plan:
         weight_bytes=2.0 if half else 4.0,
         optimizer_bytes=12.0 if half else 8.0,
         reduce_bytes=2.0 if half and s.zero == 3 else 4.0,
-        schedule="gpipe",
+        schedule="gpipe" if s.pipeline > 1 else "1f1b",
     )
 
 

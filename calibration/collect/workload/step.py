@@ -62,7 +62,7 @@ def accumulated(spec: WorkloadSpec, params: Any, batch: Batch) -> tuple[jax.Arra
         return jax.tree.map(jnp.add, sums, slope(spec, params, *micro)), None
 
     zero = (jnp.zeros((), jnp.float32), jax.tree.map(jnp.zeros_like, params))
-    return lax.scan(add, zero, batch)[0]
+    return lax.scan(add, zero, batch, unroll=spec.unroll)[0]
 
 
 def pipelined_loss(spec: WorkloadSpec, params: Any, batch: Batch) -> jax.Array:
@@ -83,7 +83,7 @@ def pipelined_loss(spec: WorkloadSpec, params: Any, batch: Batch) -> jax.Array:
             return meshes.to_next_stage(s, x), x
 
     ticks = jnp.arange(s.n_microbatches + s.pipeline - 1, dtype=jnp.int32)
-    done = lax.scan(tick, jnp.zeros_like(vectors[0]), ticks)[1][s.pipeline - 1 :]
+    done = lax.scan(tick, jnp.zeros_like(vectors[0]), ticks, unroll=s.unroll)[1][s.pipeline - 1 :]
     share = s.n_microbatches // s.pipeline
     with jax.named_scope("hand_over"):
         finished = jnp.where(stage == s.pipeline - 1, done, jnp.zeros((), done.dtype))
@@ -93,7 +93,7 @@ def pipelined_loss(spec: WorkloadSpec, params: Any, batch: Batch) -> jax.Array:
     def add(total: jax.Array, each: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
         return total + head_loss(s, params, *each), None
 
-    return lax.scan(add, jnp.zeros((), jnp.float32), (mine, labels))[0] * _share(s)
+    return lax.scan(add, jnp.zeros((), jnp.float32), (mine, labels), unroll=s.unroll)[0] * _share(s)
 
 
 def train(spec: WorkloadSpec, state: State, batch: Batch) -> tuple[State, jax.Array]:

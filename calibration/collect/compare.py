@@ -1,0 +1,239 @@
+"""The model against XLA, on the same step: FLOPs, bytes on the wire, bytes in memory. `python -m calibration.collect.compare [--json]`.
+
+Eight virtual CPU devices, fp32 (a CPU's XLA widens 16-bit sums, which a GPU or TPU does not). Each line has what the model says, what the
+compiled program does, the known causes of their difference with amounts (`known`), and what is left unexplained. Collectives that the model
+leaves out by design (its limits say so) are listed apart. Nothing runs: programs are compiled and read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+
+from calibration.collect import expected, hlo, known
+from calibration.collect.known import Cause
+from calibration.collect.workload import AXES, WorkloadSpec, groups_on, lower, make_mesh
+from dmodel.sweep import quick_to_compile
+
+DEVICES = 8
+SMALL = WorkloadSpec(
+    n_layers=4, d_model=128, d_ff=512, n_heads=8, n_kv_heads=4, head_dim=16, vocab=256, seq_len=64, micro_batch=2, precision="fp32"
+)
+SPARSE = SMALL._replace(n_layers=2, n_experts=8, top_k=2, capacity_factor=1.5, d_ff=256, micro_batch=4)
+CASES: dict[str, WorkloadSpec] = {
+    "one device": SMALL,
+    "one device, selective": SMALL._replace(remat="selective", micro_batch=4),
+    "one device, full": SMALL._replace(remat="full", micro_batch=8),
+    "data 8": SMALL._replace(data=8),
+    "fsdp 8": SMALL._replace(fsdp=8, zero=3, micro_batch=4),
+    "data 2 · fsdp 4": SMALL._replace(data=2, fsdp=4, zero=3, n_microbatches=2),
+    "tensor 4": SMALL._replace(tensor=4, micro_batch=4),
+    "tensor 4, full": SMALL._replace(tensor=4, remat="full", micro_batch=8, sequence_parallel=True),
+    "context 4": SMALL._replace(context=4, data=2, micro_batch=4),
+    "fsdp 2 · tensor 2 · context 2": SMALL._replace(
+        fsdp=2, tensor=2, context=2, zero=3, micro_batch=4, sequence_parallel=True, n_microbatches=2
+    ),
+    "expert 4 · data 2": SPARSE._replace(expert=4, data=2),
+    "fsdp 2 · expert 2 · tensor 2": SPARSE._replace(fsdp=2, expert=2, tensor=2, zero=3),
+    "pipeline 2 · data 2 · tensor 2": SMALL._replace(pipeline=2, data=2, tensor=2, n_microbatches=4),
+    "pipeline 4 · fsdp 2": SMALL._replace(pipeline=4, fsdp=2, zero=3, n_microbatches=8),
+}
+WIDE = SMALL._replace(d_model=512, d_ff=2048, head_dim=64, vocab=1024, seq_len=256, n_layers=2, unroll=True)
+UNROLLED: dict[str, WorkloadSpec] = {
+    "one device": WIDE,
+    "two micro-batches": WIDE._replace(n_microbatches=2, micro_batch=1),
+    "fsdp 2 · tensor 2 · context 2": WIDE._replace(fsdp=2, tensor=2, context=2, zero=3),
+    "experts": WIDE._replace(n_experts=4, top_k=2, d_ff=1024, capacity_factor=1.25, expert=2),
+}
+"""Loops written out, so that XLA's cost analysis sees each layer; wide, because it counts elementwise arithmetic too."""
+
+LEFT_OUT = {
+    "loss": "the loss summed for reporting",
+    "hand_over": "the last stage's outputs, shared out over the stages for the head",
+    "embed": "vocabulary-parallel embedding",
+    "head": "vocabulary-parallel head",
+    "repeated": "sequence parallelism: the gather repeated behind the weight gradients",
+    "replicas": "gradients of what tensor ranks or stages hold alike",
+}
+
+
+class Line(NamedTuple):
+    """One compared quantity of one device and step. model, program: FLOPs or bytes. known: causes of their difference."""
+
+    what: str
+    model: float
+    program: float
+    known: tuple[Cause, ...] = ()
+
+    @property
+    def difference(self) -> float:
+        """program / model − 1."""
+        return self.program / self.model - 1.0 if self.model else float(self.program > 0.0)
+
+    @property
+    def unexplained(self) -> float:
+        """The same once the known causes are added to the model."""
+        explained = self.model + sum(c.amount for c in self.known)
+        return self.program / explained - 1.0 if explained else float(self.program > 0.0)
+
+
+class Comparison(NamedTuple):
+    """All lines of one step. left_out: bytes on the wire that the model leaves out, by reason."""
+
+    name: str
+    flops: tuple[Line, ...]
+    wire: tuple[Line, ...]
+    memory: tuple[Line, ...]
+    left_out: dict[str, float]
+
+
+def compiled(spec: WorkloadSpec) -> Any:
+    """The step's program on the first devices; quick to compile where that changes neither products, collectives nor buffers."""
+    devices = jax.devices()[: spec.devices]
+    on_cpu = devices[0].platform == "cpu"
+    # sums of different purpose stay apart, so that each keeps its name
+    options = (quick_to_compile() or {}) | {"xla_disable_hlo_passes": "cpu-all-reduce-combiner"} if on_cpu else None
+    return lower(spec, devices).compile(compiler_options=options)
+
+
+def compare(name: str, spec: WorkloadSpec) -> Comparison:
+    """Compile a step and put it beside the model."""
+    program = compiled(spec)
+    module = hlo.parse(program.as_text())
+    wire, left_out = _wire(spec, module)
+    return Comparison(name, tuple(_flops(spec, module)), tuple(wire), tuple(_memory(spec, program)), left_out)
+
+
+def _flops(spec: WorkloadSpec, module: hlo.Module) -> Iterator[Line]:
+    """Products of layers, attention core and head, and their sum."""
+    done: defaultdict[str, float] = defaultdict(float)
+    for product in hlo.products(module):
+        part = "core" if _within("core", product.op_name) else "layers" if _within("layers", product.op_name) else "head"
+        done[part] += product.flops * product.times
+    model, causes = expected.flops(spec), known.flops(spec)
+    for part in model._fields:
+        yield Line(part, getattr(model, part), done[part], tuple(causes[part]))
+    yield Line("all products", sum(model), sum(done.values()), tuple(c for part in causes.values() for c in part))
+
+
+def _within(scope: str, op_name: str) -> bool:
+    return re.search(rf"\b{scope}\b", op_name) is not None
+
+
+def _wire(spec: WorkloadSpec, module: hlo.Module) -> tuple[list[Line], dict[str, float]]:
+    """Each axis and kind that model or program knows, and what the model leaves out."""
+    sent, left_out = defaultdict(float), defaultdict(float)
+    axes_of = _axes_by_group(spec)
+    for c in hlo.collectives(module):
+        axes = axes_of.get(c.groups, ("pipeline",) if c.kind == "collective-permute" else ())
+        for where, key, nbytes in _claims(spec, c, axes):
+            (sent if where == "model" else left_out)[key] += nbytes
+    model, causes = expected.wire_bytes(spec), known.wire_bytes(spec)
+    keys = sorted(model.keys() | sent.keys())
+    return [Line(f"{a} {k}", model.get((a, k), 0.0), sent[a, k], tuple(causes.get((a, k), ()))) for a, k in keys], dict(left_out)
+
+
+def _axes_by_group(spec: WorkloadSpec) -> dict[Any, tuple[str, ...]]:
+    mesh = make_mesh(spec, jax.devices()[: spec.devices])
+    live = [a for a in AXES if spec.size(a) > 1]
+    return {groups_on(mesh, axes): axes for n in range(1, len(live) + 1) for axes in itertools.combinations(live, n)}
+
+
+def _claims(spec: WorkloadSpec, c: hlo.Collective, axes: tuple[str, ...]) -> Iterator[tuple[str, Any, float]]:
+    """("model", (axis, kind), bytes) for what the model speaks of, ("left out", reason, bytes) for the rest."""
+    if _within("gradients", c.op_name):
+        # ranks of tensor and pipeline take part in the sums of what they hold alike: the model sums over the data ranks only
+        n = spec.size(tuple(a for a in axes if a not in ("tensor", "pipeline")))
+        counted = 2.0 * (n - 1.0) / n * c.nbytes * c.times
+        yield "model", ("data", c.kind), counted
+        yield "left out", LEFT_OUT["replicas"], c.wire_bytes - counted
+    elif _within("weights", c.op_name):
+        yield "model", ("fsdp", c.kind), c.wire_bytes
+    elif (scope := next((s for s in ("loss", "hand_over", "embed", "head") if _within(s, c.op_name)), None)) is not None:
+        yield "left out", LEFT_OUT[scope], c.wire_bytes
+    elif axes == ("tensor",) and spec.remat != "full" and _within("rematted_computation", c.op_name):
+        yield "left out", LEFT_OUT["repeated"], c.wire_bytes
+    else:
+        yield "model", (" ".join(axes) or "unknown group", c.kind), c.wire_bytes
+
+
+def _memory(spec: WorkloadSpec, program: Any) -> Iterator[Line]:
+    """State (arguments of the program) and everything."""
+    model, causes, used = expected.memory_bytes(spec), known.memory_bytes(spec), program.memory_analysis()
+    total = used.argument_size_in_bytes + used.temp_size_in_bytes + used.output_size_in_bytes - used.alias_size_in_bytes
+    yield Line("all", sum(model.values()), float(total), tuple(causes))
+
+
+def cost_analysis(name: str, spec: WorkloadSpec) -> Line:
+    """XLA's own count of FLOPs, elementwise arithmetic included, against the model's products."""
+    found = compiled(spec).cost_analysis()["flops"]
+    causes = [c for part in known.flops(spec).values() for c in part]
+    return Line(name, sum(expected.flops(spec)), float(found), tuple(causes))
+
+
+def _table(title: str, rows: Sequence[tuple[str, Line]], unit: float) -> str:
+    """A table of lines, amounts in `unit`."""
+    lines = [f"{title:<56}{'model':>11}{'XLA':>11}{'differ.':>9}{'unexplained':>13}"]
+    for name, x in rows:
+        lines.append(f"{name + ': ' + x.what:<56}{x.model / unit:11.4f}{x.program / unit:11.4f}{x.difference:9.2%}{x.unexplained:13.2%}")
+    return "\n".join(lines)
+
+
+def text(found: Sequence[Comparison], analysis: Sequence[Line]) -> str:
+    """Three tables, the known causes, and what the model leaves out."""
+    flops = [(c.name, x) for c in found for x in c.flops[-1:]]
+    parts = [
+        _table("GFLOP of matrix products", flops, 1e9),
+        _table("GFLOP by XLA's cost analysis, loops written out", [("wide", x) for x in analysis], 1e9),
+        _table("MB on the wire", [(c.name, x) for c in found for x in c.wire], 1e6),
+        _table("MB in memory", [(c.name, x) for c in found for x in c.memory], 1e6),
+    ]
+    causes: defaultdict[str, set[str]] = defaultdict(set)
+    for c in found:
+        for x in (*c.flops, *c.wire, *c.memory):
+            for cause in x.known:
+                causes[cause.reason].add(c.name)
+    parts.append("Known causes:\n" + "\n".join(f"  {reason} [{', '.join(sorted(names))}]" for reason, names in causes.items()))
+    left = [f"  {c.name}: {reason}: {nbytes / 1e6:.4f} MB" for c in found for reason, nbytes in c.left_out.items()]
+    return "\n\n".join([*parts, "Left out by the model:\n" + "\n".join(left)])
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Compare all cases; progress on standard error."""
+    parser = argparse.ArgumentParser(prog="python -m calibration.collect.compare", description=__doc__.splitlines()[0])
+    parser.add_argument("--json", action="store_true", help="one JSON document instead of tables")
+    options = parser.parse_args(arguments)
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", DEVICES)
+    found, analysis = [], []
+    for name, spec in CASES.items():
+        print(name, file=sys.stderr, flush=True)
+        found.append(compare(name, spec))
+    for name, spec in UNROLLED.items():
+        print(f"cost analysis: {name}", file=sys.stderr, flush=True)
+        analysis.append(cost_analysis(name, spec))
+    print(json.dumps(as_json(found, analysis), indent=1) if options.json else text(found, analysis))
+
+
+def as_json(found: Sequence[Comparison], analysis: Sequence[Line]) -> dict[str, Any]:
+    """All lines as plain data."""
+
+    def plain(x: Line) -> dict[str, Any]:
+        shares = {"difference": x.difference, "unexplained": x.unexplained}
+        return {"what": x.what, "model": x.model, "program": x.program} | shares | {"known": [c._asdict() for c in x.known]}
+
+    tables = ("flops", "wire", "memory")
+    cases = [{"name": c.name, "left_out": c.left_out} | {t: [plain(x) for x in getattr(c, t)] for t in tables} for c in found]
+    return {"cases": cases, "cost_analysis": [plain(x) for x in analysis]}
+
+
+if __name__ == "__main__":
+    main()

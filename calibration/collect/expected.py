@@ -1,0 +1,124 @@
+"""What the model says of a training step, asked for one quantity at a time: FLOPs, bytes on the wire, bytes in memory.
+
+Bytes on the wire come from `step_time` itself, on a network of 1 byte/s without latency and with nothing overlapped: there a second is a
+byte. The model counts activations in 16 bits; in fp32 each of their bytes counts twice.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from calibration.collect.workload import WorkloadSpec, plan, transformer
+from dmodel import counts
+from dmodel.coefficients import default
+from dmodel.footprint import RESERVED_BYTES
+from dmodel.hardware import Chip, Network, System
+from dmodel.plan import Plan
+from dmodel.step import Breakdown, memory_use, step_time
+from dmodel.types import enable_float64
+
+HARD = float("inf")
+UNIT = System(
+    chip=Chip(
+        flops_per_s=1.0,
+        attention_flops_per_s=1.0,
+        hbm_bytes=1.0,
+        hbm_bytes_per_s=1.0,
+        kernel_latency_s=0.0,
+        idle_watts=0.0,
+        peak_watts=0.0,
+        price_per_s=0.0,
+    ),
+    network=Network(
+        size=np.array([np.inf]),
+        bytes_per_s=np.array([1.0]),
+        latency_s=np.array([0.0]),
+        torus_axes=np.array([1.0]),
+        in_network_reduction=np.array([0.0]),
+    ),
+)
+"""One level at 1 byte/s."""
+
+
+class Flops(NamedTuple):
+    """FLOPs of one device and step: products of the layers, attention core, head; forward, backward and what is done again."""
+
+    layers: float
+    core: float
+    head: float
+
+
+def words(spec: WorkloadSpec) -> float:
+    """Bytes of an activation element over those of the model."""
+    return (4.0 if spec.precision == "fp32" else 2.0) / counts.WORD
+
+
+def flops(spec: WorkloadSpec) -> Flops:
+    """FLOPs by `dmodel.counts`, backward twice the forward; full recomputation adds a forward pass, selective the core (unfused).
+
+    The head counts as shared out over the stages: its work of one device on average.
+    """
+    enable_float64()
+    model, layout = transformer(spec), plan(spec)
+    each = np.asarray(counts.matmuls(model, layout).flops)
+    passes = 3.0 + layout.recompute_layers
+    core_passes = passes + layout.recompute_attention * (1.0 - layout.flash)
+    layers = model.n_layers / layout.pp * layout.n_microbatches
+    core = float(counts.attention_flops(model, layout))
+    return Flops(
+        layers=float(layers * passes * each[:4].sum()),
+        core=float(layers * core_passes * core),
+        head=float(3.0 * layout.n_microbatches / layout.pp * each[4]),
+    )
+
+
+def _seconds(spec: WorkloadSpec, layout: Plan) -> Breakdown:
+    one = default().replace(net_efficiency_inner=1.0, net_latency_inner=0.0)
+    shown = layout.replace(overlap_tp=0.0, overlap_cp=0.0, overlap_ep=0.0, overlap_dp=0.0, overlap_pp=0.0)
+    return step_time(UNIT, transformer(spec), shown, one, sharpness=HARD)
+
+
+def wire_bytes(spec: WorkloadSpec) -> dict[tuple[str, str], float]:
+    """Bytes that one device sends in one step, by axis and kind of collective; what the model does not send is left out.
+
+    Gathers and scatters of ZeRO are told apart by asking again with gradients, or weights, of no bytes.
+    """
+    enable_float64()
+    layout, wide = plan(spec), words(spec)
+    sent = _seconds(spec, layout)
+    gathered, scattered = _seconds(spec, layout.replace(reduce_bytes=0.0)), _seconds(spec, layout.replace(weight_bytes=0.0))
+    tensor = wide * float(sent.tensor_parallel)
+    context = wide * float(sent.context_parallel) / (3.0 + float(layout.recompute_layers))
+    found = {
+        ("tensor", "all-reduce"): 0.0 if spec.sequence_parallel else tensor,
+        ("tensor", "all-gather"): tensor / 2.0 if spec.sequence_parallel else 0.0,
+        ("tensor", "reduce-scatter"): tensor / 2.0 if spec.sequence_parallel else 0.0,
+        # the ring passes keys and values once each way, and again when recomputed; their gradients once
+        ("context", "all-gather"): context * (2.0 + float(layout.recompute_layers)),
+        ("context", "reduce-scatter"): context,
+        ("expert", "all-to-all"): wide * float(sent.expert_parallel),
+        ("fsdp", "all-gather"): float(gathered.fsdp),
+        ("fsdp", "reduce-scatter"): float(scattered.fsdp),
+        ("data", "all-reduce"): float(sent.data_parallel),
+        ("pipeline", "collective-permute"): wide * float(sent.pipeline_transfer),
+    }
+    return {key: value for key, value in found.items() if value > 0.0}
+
+
+def memory_bytes(spec: WorkloadSpec) -> dict[str, float]:
+    """Bytes of the fullest device by purpose, without what the model reserves for the driver and fragmentation.
+
+    Logits are 8 bytes in either precision: in fp32 the loss is taken of the product itself, and its gradient has 4.
+    """
+    enable_float64()
+    found = memory_use(transformer(spec), plan(spec))
+    return {
+        "weights": float(found.weights),
+        "optimizer": float(found.optimizer),
+        "gradients": float(found.gradients),
+        "gathered weights": float(found.buffers) - RESERVED_BYTES,
+        "activations": words(spec) * float(found.activations),
+        "logits": float(found.logits),
+    }

@@ -1,0 +1,185 @@
+"""Where the compiled step knowingly departs from the model, and by how much: each cause with its amount, program minus model.
+
+Together with the model these account for what is compared; a difference that none of them names is a fault of the one or the other.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from calibration.collect import expected
+from calibration.collect.workload import WorkloadSpec, plan, shard_axes, transformer
+from dmodel import counts
+
+Key = tuple[str, str]
+
+
+class Cause(NamedTuple):
+    """One known difference: FLOPs or bytes of one device and step, program minus model."""
+
+    reason: str
+    amount: float
+
+
+BUBBLE = "pipeline: idle slots compute and send on what nobody reads"
+LAST = "full recomputation: the last product of a layer, and its collective, are not needed again"
+HALF_CORE = "selective recomputation: probabilities times values are not needed again"
+ROUTER = "experts: the router's products, done again in the backward pass"
+BLOCKED = "blocked attention: all of the causal square, scores once more in the backward pass"
+ENDS = "embedding and head are gathered once where they are used, not twice for each micro-batch"
+WHOLE = "norms and router are whole on every rank of tensor"
+STAGES = "embedding, last norm and head are held by all stages"
+KEPT_KEYS = "full recomputation: gathered keys and values stay for the backward pass of their layer"
+UNSPLIT = "experts: ranks of tensor each dispatch the whole sequence"
+MASKS = "no dropout: neither its masks nor a second copy of the probabilities"
+TICKS = "pipeline: activations of idle slots are kept too"
+BATCH = "tokens, labels and counters"
+
+
+def ticks(spec: WorkloadSpec) -> int:
+    """How often a stage runs its layers in one step."""
+    return spec.n_microbatches + spec.pipeline - 1
+
+
+def _extra(spec: WorkloadSpec) -> float:
+    """Idle slots over working ones."""
+    return ticks(spec) / spec.n_microbatches - 1.0
+
+
+def _tokens(spec: WorkloadSpec) -> float:
+    return spec.micro_batch * spec.seq_len / spec.context
+
+
+def _runs(spec: WorkloadSpec) -> float:
+    """Layers of a stage times micro-batches."""
+    return spec.n_layers / spec.pipeline * spec.n_microbatches
+
+
+def flops(spec: WorkloadSpec) -> dict[str, list[Cause]]:
+    """Known differences of `expected.flops`, by its fields."""
+    s, t, model = spec, _tokens(spec), expected.flops(spec)
+    one_core = float(counts.attention_flops(transformer(s), plan(s)))
+    layers, core = [], []
+    if s.remat == "full" and s.n_experts == 1:
+        layers.append(Cause(LAST, -_runs(s) * 2.0 * t * s.d_ff / s.tensor * s.d_model))
+    if s.n_experts > 1:
+        layers.append(Cause(ROUTER, _runs(s) * 4.0 * 2.0 * t * s.d_model * s.n_experts))
+    if s.remat == "selective" and s.attention == "none":
+        core.append(Cause(HALF_CORE, -_runs(s) * 0.5 * one_core))
+    if s.attention == "flash":
+        passes = 7.0 + 2.0 * (s.remat == "full")
+        core.append(Cause(BLOCKED, _runs(s) * passes * one_core - model.core))
+    found = {"layers": (model.layers, layers), "core": (model.core, core)}
+    for amount, causes in found.values():
+        if s.pipeline > 1:
+            causes.append(Cause(BUBBLE, _extra(s) * (amount + sum(c.amount for c in causes))))
+    return {name: causes for name, (_, causes) in found.items()} | {"head": []}
+
+
+class _Whole(NamedTuple):
+    """Parameters of one device, ZeRO's shards put together [count]: one layer without experts, its experts, and the ends; and how much of
+    a layer the model splits over tensor though it is whole."""
+
+    layer: float
+    experts: float
+    embedding: float
+    head: float
+    unsplit: float
+
+
+def _whole(spec: WorkloadSpec) -> _Whole:
+    s, n = spec, counts.parameter_groups(transformer(spec))
+    dense, experts = (float(n.mlp), 0.0) if s.n_experts == 1 else (0.0, float(n.mlp))
+    norms = 2.0 * s.d_model + (s.d_model * s.n_experts if s.n_experts > 1 else 0.0)
+    table = s.vocab * s.d_model / s.tensor
+    return _Whole(
+        layer=(float(n.attention) - norms + dense) / s.tensor + norms,
+        experts=experts / s.tensor / s.expert,
+        embedding=table,
+        head=table + s.d_model,
+        unsplit=norms * (1.0 - 1.0 / s.tensor),
+    )
+
+
+def _group_share(spec: WorkloadSpec, name: str) -> float:
+    """(n − 1)/n of the ranks over which ZeRO-3 splits a parameter."""
+    n = spec.size(shard_axes(spec, name))
+    return (n - 1.0) / n
+
+
+def _fsdp(spec: WorkloadSpec, passes: float, width: float) -> list[Cause]:
+    """Gathers (two passes) or scatters (one) of the parameters of a device, each `width` bytes."""
+    s, p = spec, _whole(spec)
+    stages, share = s.n_layers / s.pipeline, width * _group_share(s, "norm")
+    experts = width * _group_share(s, "expert_up") * p.experts
+    lone = s.pipeline == 1
+    modelled = passes * s.n_microbatches * float(counts.residents(transformer(s), plan(s)).ends)
+    ends = p.embedding * (s.n_microbatches if lone else 1) + p.head * s.n_microbatches / s.pipeline
+    idle = passes * (s.pipeline - 1.0) * stages
+    return [
+        Cause(ENDS if lone else STAGES + "; " + ENDS, share * (ends - modelled)),
+        Cause(WHOLE, share * passes * ticks(s) * stages * p.unsplit),
+        Cause(BUBBLE, idle * (share * (p.layer - p.unsplit) + experts)),
+    ]
+
+
+def _data(spec: WorkloadSpec) -> list[Cause]:
+    """Sums of gradients, fp32 (under ZeRO-3 of the shards, which model and program reduce alike)."""
+    s, p = spec, _whole(spec)
+    group = s.data if s.zero == 3 else s.data * s.expert * s.context
+    shards = s.size(shard_axes(s, "norm"))
+    share = 4.0 * 2.0 * (group - 1.0) / group / shards
+    modelled = float(counts.residents(transformer(s), plan(s)).ends)
+    return [
+        Cause(STAGES if s.pipeline > 1 else WHOLE, share * (p.embedding + p.head - modelled)),
+        Cause(WHOLE, share * s.n_layers / s.pipeline * p.unsplit),
+    ]
+
+
+def wire_bytes(spec: WorkloadSpec) -> dict[Key, list[Cause]]:
+    """Known differences of `expected.wire_bytes`, by axis and kind."""
+    s, model = spec, expected.wire_bytes(spec)
+    full, width = s.remat == "full", 4.0 if s.precision == "fp32" else 2.0
+    found: dict[Key, list[Cause]] = {key: [] for key in model}
+    for key, amount in model.items():
+        axis, kind = key
+        if axis == "tensor" and full and kind != "all-gather":
+            found[key].append(Cause(LAST, -amount / 6.0))
+        if key == ("context", "all-gather") and full:
+            found[key].append(Cause(KEPT_KEYS, -amount / 3.0))
+        if axis == "expert" and s.sequence_parallel:
+            found[key].append(Cause(UNSPLIT, (s.tensor - 1.0) * amount))
+        if axis in ("tensor", "context", "expert", "pipeline") and s.pipeline > 1:
+            found[key].append(Cause(BUBBLE, _extra(s) * (amount + sum(c.amount for c in found[key]))))
+        if axis == "fsdp":
+            found[key] = _fsdp(s, 2.0 if kind == "all-gather" else 1.0, width)
+        if axis == "data":
+            found[key] = _data(s)
+    return {key: [c for c in causes if c.amount] for key, causes in found.items()}
+
+
+def memory_bytes(spec: WorkloadSpec) -> list[Cause]:
+    """Known differences of the sum of `expected.memory_bytes`; what XLA's buffers hold besides stays unnamed."""
+    s, t, p = spec, _tokens(spec), _whole(spec)
+    model, layout = transformer(s), plan(s)
+    split = s.tensor if s.sequence_parallel else 1
+    kept = layers_kept = s.n_layers / s.pipeline
+    kept *= s.n_microbatches if s.pipeline > 1 else 1
+    scores = t * s.seq_len * s.n_heads / s.tensor
+    masks = 2.0 * expected.words(s) * t * s.d_model / split
+    doubled = (5.0 * expected.words(s) - 4.0) * scores if s.attention == "none" and s.remat == "none" else 0.0
+    if s.remat == "full":
+        kept, doubled = 1.0, (5.0 * expected.words(s) - 4.0) * scores if s.attention == "none" else 0.0
+    batch = 2.0 * 4.0 * t * s.n_microbatches
+    state = float(layout.weight_bytes + layout.optimizer_bytes + layout.gradient_bytes) if s.precision == "fp32" else 18.0
+    ends = (p.embedding + p.head - float(counts.residents(model, layout).ends)) / s.size(shard_axes(s, "norm"))
+    causes = [
+        Cause(MASKS, -kept * (masks + doubled)),
+        Cause(BATCH, batch),
+        Cause(STAGES if s.pipeline > 1 else WHOLE, state * ends),
+        Cause(WHOLE, state * layers_kept * p.unsplit / s.size(shard_axes(s, "norm"))),
+    ]
+    if s.pipeline > 1:
+        activations = expected.memory_bytes(s)["activations"] - kept * (masks + doubled)
+        causes.append(Cause(TICKS, _extra(s) * activations))
+    return [c for c in causes if c.amount]
