@@ -11,7 +11,7 @@ Many problems, of any width and cluster size, are searched at once; compiled cod
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -92,8 +92,7 @@ class Best(NamedTuple):
 
 
 class _Rows(NamedTuple):
-    """Candidates of all problems `[n]`, which problem each is of, its products' time and a bound of its training time [s]; levels already
-    placed."""
+    """Candidates of many problems `[n]`: which problem each is of, time of its products, bound of its training time [s], levels placed."""
 
     case: Case
     owner: np.ndarray
@@ -200,30 +199,30 @@ def _bounded(rows: _Rows, gpu: System) -> _Rows:
 
 def _pooled(network: Network, kept: int) -> Network:
     """The innermost levels, and all others as one with their bandwidth together and the smallest latency."""
+    above = min(kept, network.n_levels - 1)  # the empty level inside a network of one level is that level again
 
-    def joined(values: Any, last: float) -> np.ndarray:
-        return np.append(np.asarray(values)[:kept], last)
+    def joined(values: Any, pool: Callable[[np.ndarray], float]) -> np.ndarray:
+        return np.append(values[:kept], pool(values[above:]))
 
-    rates, delays = np.asarray(network.bytes_per_s), np.asarray(network.latency_s)
-    plain = jax.tree.map(lambda x: joined(x, np.asarray(x)[-1]), network)
-    return plain.replace(
-        bytes_per_s=joined(rates, rates[kept:].sum()) if kept < len(rates) else np.append(rates, rates[-1]),
-        latency_s=joined(delays, delays[kept:].min()) if kept < len(delays) else np.append(delays, delays[-1]),
-    )
+    network = jax.tree.map(np.asarray, network)
+    last = jax.tree.map(lambda x: joined(x, lambda upper: upper[-1]), network)
+    return last.replace(bytes_per_s=joined(network.bytes_per_s, np.sum), latency_s=joined(network.latency_s, np.min))
 
 
 def _place(rows: _Rows, sizes: tuple[int, ...], gpu: System, limit: np.ndarray) -> _Found:
     """Stages 1 to K − 1: place the degrees on one inner level after the other, dropping what is worse than `limit` of its problem."""
-    for level, size in enumerate(sizes):
-        batch = {"case": rows.case, "matmul_s": rows.matmul_s, "inner": rows.inner}
-        fixed = {"gpu": gpu.replace(network=_pooled(gpu.network, level + 1)), "ways": splits(size, len(Degrees._fields))}
-        if level == len(sizes) - 1:
-            time_s, communication_s, way = sweep(best_way, batch, fixed, chunk=CHUNK)
-            return _Found(_on_level(rows, fixed["ways"], way.astype(int)), time_s, communication_s)
-        times = sweep(way_times, batch, fixed, chunk=CHUNK)
-        row, way = np.nonzero(~_worse(times, limit[rows.owner]).T)
-        rows = _on_level(_take(rows, row), fixed["ways"], way)
-    raise AssertionError("a network has at least one inner level")
+
+    def stage(level: int, function: Callable) -> tuple[Any, np.ndarray]:
+        ways = splits(sizes[level], len(Degrees._fields))
+        fixed = {"gpu": gpu.replace(network=_pooled(gpu.network, level + 1)), "ways": ways}
+        return sweep(function, {"case": rows.case, "matmul_s": rows.matmul_s, "inner": rows.inner}, fixed, chunk=CHUNK), ways
+
+    for level in range(len(sizes) - 1):
+        times, ways = stage(level, way_times)
+        row, way = np.nonzero((np.isfinite(times) & ~_worse(times, limit[rows.owner])).T)
+        rows = _on_level(_take(rows, row), ways, way)
+    (time_s, communication_s, way), ways = stage(len(sizes) - 1, best_way)
+    return _Found(_on_level(rows, ways, way.astype(int)), time_s, communication_s)
 
 
 def _on_level(rows: _Rows, ways: np.ndarray, way: np.ndarray) -> _Rows:
