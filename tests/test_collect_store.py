@@ -216,7 +216,7 @@ def test_mistakes_in_a_plan_are_named_with_their_place(tmp_path, text, message):
 
 def test_a_plan_fills_blanks_and_drops_repetitions(tmp_path):
     (tmp_path / "plan.json").write_text(json.dumps([{"kind": "product", "m": 4}, {"kind": "product", "dtype": "bf16", "m": 4}]))
-    assert tasks.read_plan(tmp_path / "plan.json", {"product": Product}) == [Task("product", {"m": 4, "dtype": "bf16"})]
+    assert tasks.read_plan(tmp_path / "plan.json", {"product": Product}) == [Task("product", {"m": 4})]
 
 
 def test_killed_at_random_moments_it_loses_and_repeats_nothing(tmp_path):

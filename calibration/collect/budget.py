@@ -106,8 +106,9 @@ def _alike(tasks: Sequence[Task]) -> Iterable[tuple[list[int], list[Any]]]:
     """Places and parameter records of tasks that differ in numbers only."""
     groups: dict[Any, list[tuple[int, Any]]] = defaultdict(list)
     for at, task in enumerate(tasks):
-        words = tuple((k, v) for k, v in sorted(task.parameters.items()) if isinstance(v, str | bool))
-        groups[task.kind, words if task.kind != "steps" else task.parameters["precision"]].append((at, parameters_of(task)))
+        record = parameters_of(task)
+        words = tuple(v for v in record if isinstance(v, str | bool)) if task.kind != "steps" else record.precision
+        groups[task.kind, words].append((at, record))
     for members in groups.values():
         yield [at for at, _ in members], [record for _, record in members]
 

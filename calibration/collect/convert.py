@@ -14,7 +14,7 @@ from calibration.collect.kinds.collectives import Collective
 from calibration.collect.measure import PARAMETERS, parameters_of
 from calibration.collect.store import Collection, Record
 from calibration.collect.tasks import Task
-from calibration.collect.workload import to_row
+from calibration.collect.workload import WorkloadSpec, to_row
 from calibration.traces import COLUMNS, TraceTable, write
 from calibration.traces.systems import FILE as SYSTEMS
 from calibration.traces.table import Row
@@ -38,7 +38,7 @@ def convert(folder: Path, parquet: bool = False) -> dict[Path, int]:
     Steps become `traces.csv` (or Parquet), in the format of traces, which `dmodel fit` takes as it is; other kinds one CSV file each. A
     machine that the catalog does not have is described in `systems.json`, from what was measured, and traces beside it are read with it.
     """
-    found = store.read(folder)
+    found = completed(store.read(folder))
     written = {}
     ok = [r for r in found.measurements.values() if r["status"] == "ok"]
     steps = [r for r in ok if r["kind"] == "steps"]
@@ -58,6 +58,16 @@ def convert(folder: Path, parquet: bool = False) -> dict[Path, int]:
     return written
 
 
+def completed(found: Collection) -> Collection:
+    """Records with all of their parameters; those of kinds that this version does not know are left out."""
+    known = {
+        key: r | {"parameters": parameters_of(Task(r["kind"], r["parameters"]))._asdict()}
+        for key, r in found.measurements.items()
+        if r["kind"] in PARAMETERS
+    }
+    return found._replace(measurements=known)
+
+
 def _table(path: Path, rows: list[dict[str, Any]]) -> int:
     with path.open("w", newline="", encoding="utf-8") as file:
         out = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
@@ -68,7 +78,7 @@ def _table(path: Path, rows: list[dict[str, Any]]) -> int:
 
 def _step(record: Record, environment: Mapping[str, Any]) -> dict[str, str]:
     """A training step as a row of traces."""
-    spec = parameters_of(Task("steps", record["parameters"]))
+    spec = WorkloadSpec(**record["parameters"])
     time = record["time"]
     half = 50.0 * (time["high_s"] - time["low_s"]) / time["median_s"]
     cells: dict[str, Any] = to_row(spec) | {

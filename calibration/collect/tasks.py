@@ -17,7 +17,10 @@ KEY_DIGITS = 16
 
 
 class Task(NamedTuple):
-    """One measurement to be made. kind: the benchmark. parameters: its sizes, precision and so on, all of them written out."""
+    """One measurement to be made. kind: the benchmark. parameters: its sizes, precision and so on, as far as they are not the defaults.
+
+    So a benchmark may gain a parameter, whose default is what it did before, and what was measured keeps its key.
+    """
 
     kind: str
     parameters: Mapping[str, Value]
@@ -50,11 +53,12 @@ def digest(value: Any) -> str:
 
 def make(kind: str, record: Any) -> Task:
     """The task of a parameter record (a NamedTuple)."""
-    return Task(kind, record._asdict())
+    defaults = record._field_defaults
+    return Task(kind, {name: value for name, value in record._asdict().items() if name not in defaults or defaults[name] != value})
 
 
-def parse(kind: str, given: Mapping[str, Any], known: Mapping[str, type], where: str = "task") -> Task:
-    """A task of a user's parameters, blanks filled by the benchmark's defaults, so that equal tasks get equal keys.
+def parse(kind: str, given: Mapping[str, Any], known: Mapping[str, type], where: str = "task") -> Any:
+    """The parameter record of a task, blanks filled by the benchmark's defaults.
 
     Args:
       known: parameter record (a NamedTuple class) of each kind. where: place of the task, for messages.
@@ -76,7 +80,7 @@ def parse(kind: str, given: Mapping[str, Any], known: Mapping[str, type], where:
     for name, value in values.items():
         least = 0 if defaults.get(name) == 0 and hints[name] is int else 1e-30
         _check(value, hints[name], least, f"{where}: {kind}.{name}")
-    return Task(kind, {name: float(v) if hints[name] is float else v for name, v in values.items()})
+    return record(**{name: float(v) if hints[name] is float else v for name, v in values.items()})
 
 
 def _check(value: Any, hint: Any, least: float, where: str) -> None:
@@ -110,7 +114,8 @@ def read_plan(path: Path, known: Mapping[str, type]) -> list[Task]:
         where = f"--plan {path}, task {i}"
         if not isinstance(entry, dict) or not isinstance(entry.get("kind"), str):
             raise InputError(f'{where}: expected an object with a "kind", got {entry!r}')
-        tasks.append(parse(entry["kind"], {k: v for k, v in entry.items() if k != "kind"}, known, where))
+        record = parse(entry["kind"], {k: v for k, v in entry.items() if k != "kind"}, known, where)
+        tasks.append(make(entry["kind"], record))
     return unique(tasks)
 
 
