@@ -41,11 +41,12 @@ class Communication(struct.PyTreeNode, kw_only=True):
 
 
 class Costs(struct.PyTreeNode, kw_only=True):
-    """What a step is added up from: work and communication, layers of a stage, idle slots [micro-batch], and the update [s]."""
+    """What a step is added up from: work and communication, layers of a stage, micro-batches, idle slots [micro-batch], the update [s]."""
 
     work: LayerWork
     communication: Communication
     layers: Array
+    micro_batches: Array
     idle_slots: Array
     optimizer: Array
 
@@ -58,7 +59,7 @@ class Physics(NamedTuple):
       costs: `(system, model, plan, coefficients, sharpness)` → `Costs`.
       memory: `(model, plan)`, and a footprint where one is given → bytes of the fullest device by purpose.
 
-    A profile may bring its own records for model and plan: the step asks only the plan, for `n_microbatches` and `devices`.
+    A profile may bring its own records for model and plan: the step asks the plan for its `devices`, and nothing else.
     """
 
     align: Callable[[Any, Any], tuple[Any, Any]]

@@ -256,11 +256,12 @@ def _costs(system: System, model: Transformer, plan: Plan, c: Coefficients, shar
     parts = counts.residents(model, plan)
     work = _layer_work(system, model, plan, parts, c, sharpness)
     comm = _communication(_message_times(model, plan, parts, groups, net, c), work, model, plan, c, sharpness)
-    slots = SCHEDULES[plan.schedule].bubble(plan.pp, plan.n_microbatches, plan.interleave)
+    m = plan.n_microbatches
+    slots = SCHEDULES[plan.schedule].bubble(plan.pp, m, plan.interleave)
     updated = memory_cost.held(parts, plan, 1.0)
     state = 2.0 * plan.optimizer_bytes + plan.gradient_bytes + plan.weight_bytes
     optimizer = model.trainable * compute.optimizer_time(updated, state, system.chip, c)
-    return Costs(work=work, communication=comm, layers=model.n_layers / plan.pp, idle_slots=slots, optimizer=optimizer)
+    return Costs(work=work, communication=comm, layers=model.n_layers / plan.pp, micro_batches=m, idle_slots=slots, optimizer=optimizer)
 
 
 def _memory(model: Transformer, plan: Plan, footprint: Footprint = LEAST) -> memory_cost.Memory:
@@ -312,7 +313,7 @@ def step_time(
     costs = physics.costs(system, model, plan, c, sharpness)
     work, comm = costs.work, costs.communication
 
-    m, layers = plan.n_microbatches, costs.layers
+    m, layers = costs.micro_batches, costs.layers
     times = m * layers
     # the LM head lengthens the last stage alone, unless the stack spreads it: then every stage carries 1/pp of it
     spread = c.head_balance / plan.pp

@@ -149,6 +149,7 @@ def costs(system: System, run: Run, layout: Layout, sharpness: float, rules: Rul
             hidden_step=0.0,
         ),
         layers=part.layers,
+        micro_batches=m,
         idle_slots=slots,
         optimizer=0.0,
     )
