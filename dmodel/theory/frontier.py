@@ -16,11 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from dmodel.hardware import System
-from dmodel.theory.interior import BARRIER, Optimum, maximize
+from dmodel.sweep import quick_to_compile
+from dmodel.theory.interior import BARRIER, Optima, Program, maximize
 from dmodel.theory.laws import STUDY, Laws, Run
 from dmodel.theory.layout import KINDS, Layout
 from dmodel.theory.pattern import EP, PP, Arrays, Pattern, arrays, neighbours, possible, typical
-from dmodel.theory.program import Case, functions, limit_names, limits, point, soft_limits, unknowns
+from dmodel.theory.program import Case, limit_names, limits, point, soft_limits, unknowns
 from dmodel.theory.profile import Training
 from dmodel.theory.study import DEADLINE_S, LINEAR
 from dmodel.types import Array, InputError, enable_float64
@@ -116,46 +117,80 @@ def _start(uniform: jax.Array, asked: Case, pattern: Arrays) -> jax.Array:
 
     points = jax.vmap(spread)(uniform)
     badness = jax.vmap(violation)(points)
+    # without any, the program fails at the first step, as data
     return jnp.where(jnp.isfinite(badness.min()), points[badness.argmin()], jnp.nan)
 
 
-def _solve(uniform: jax.Array, asked: Case, pattern: Arrays, last_barrier: jax.Array) -> Optimum:
-    """One program from one start; NaN where none keeps the pattern."""
-    objective, constraints = functions(asked, pattern)
-    start = _start(uniform, asked, pattern)
-    found = maximize(objective, constraints, start, soft_limits(pattern.present.shape[1]), last_barrier)
-    broken = jnp.isnan(start).any() | ~(found.slack > -1e-3).all()
-    return found.replace(value=jnp.where(broken, -jnp.inf, found.value))
+def _input_slopes(z: jax.Array, prices: jax.Array, asked: Case, pattern: Arrays) -> Case:
+    """∂/∂inputs of the Lagrangian ln C + λ · limits at fixed unknowns: the slopes of ln C_max."""
+
+    def lagrangian(asked: Case) -> jax.Array:
+        at = point(z, asked, pattern)
+        return jnp.log(at.run.flop) + prices @ limits(at, asked, pattern)
+
+    slopes = jax.grad(lagrangian)(asked)
+    # an infinite bandwidth or size can be no more
+    return jax.tree.map(lambda slope, x: jnp.where(jnp.isfinite(x), slope, 0.0), slopes, asked)
+
+
+class _Compiled(NamedTuple):
+    """The model's values and slopes, and starts, each over a batch of patterns for one case; slopes in the inputs at one optimum."""
+
+    values: Callable[..., Any]
+    slopes: Callable[..., Any]
+    start: Callable[..., Any]
+    inputs: Callable[..., Case]
 
 
 @cache
-def _compiled() -> Callable[..., Optimum]:
-    return jax.jit(jax.vmap(_solve, in_axes=(0, None, 0, None)))
+def _compiled() -> _Compiled:
+    def both(z: jax.Array, asked: Case, pattern: Arrays) -> tuple[jax.Array, jax.Array]:
+        at = point(z, asked, pattern)
+        return jnp.log(at.run.flop), limits(at, asked, pattern)
+
+    def over(f: Callable) -> Callable:
+        return jax.vmap(f, in_axes=(0, None, 0))
+
+    def fast(f: Callable) -> Callable:
+        return jax.jit(f, compiler_options=quick_to_compile())
+
+    around = jax.vmap(jax.jacfwd(both), in_axes=(0, None, None))
+    return _Compiled(fast(over(both)), fast(over(around)), fast(over(_start)), fast(_input_slopes))
 
 
-def _solved(asked: Case, patterns: Sequence[Pattern], last_barrier: float, seed: int) -> dict[Pattern, tuple[float, Any]]:
-    """Best of some starts for each pattern: ln C and the optimum."""
+def _program(asked: Case, stacked: Arrays) -> Program:
+    run = _compiled()
+
+    def on_host(f: Callable) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
+        return lambda z: jax.tree.map(np.asarray, f(z, asked, stacked))
+
+    return Program(values=on_host(run.values), slopes=on_host(run.slopes), soft=np.asarray(soft_limits(stacked.present.shape[-1])))
+
+
+def _solved(asked: Case, patterns: Sequence[Pattern], last_barrier: float, seed: int) -> dict[Pattern, tuple[float, Optima]]:
+    """Best of some starts for each pattern: ln C, -inf where nothing meets the limits, and the optimum."""
     sizes = tuple(np.asarray(asked.system.network.size).tolist())
     rows = [p for p in patterns for _ in range(STARTS)]
     random = np.random.default_rng(seed)
-    found: dict[Pattern, tuple[float, Any]] = {}
+    found: dict[Pattern, tuple[float, Optima]] = {}
     for i in range(0, len(rows), BATCH):
         some = rows[i : i + BATCH]
         padded = some + [some[-1]] * (BATCH - len(some))
-        stacked = jax.tree.map(lambda *x: np.stack(x), *(arrays(p, sizes) for p in padded))
-        uniform = random.random((BATCH, SAMPLES, unknowns(len(sizes))))
-        optima = jax.tree.map(np.asarray, _compiled()(uniform, asked, stacked, last_barrier))
+        stacked = Arrays(*(np.stack(x) for x in zip(*(arrays(p, sizes) for p in padded), strict=True)))
+        start = np.asarray(_compiled().start(random.random((BATCH, SAMPLES, unknowns(len(sizes)))), asked, stacked))
+        optima = maximize(_program(asked, stacked), start, last_barrier)
+        met = (optima.slack > -1e-3).all(1) & np.isfinite(optima.value)
         for j, pattern in enumerate(some):
-            value = float(optima.value[j])
-            if value > found.get(pattern, (-np.inf,))[0] or pattern not in found:
-                found[pattern] = (value, jax.tree.map(lambda x, j=j: x[j], optima))
+            value = float(optima.value[j]) if met[j] else -np.inf
+            if pattern not in found or value > found[pattern][0]:
+                found[pattern] = (value, Optima(*(x[j] for x in optima)))
     return found
 
 
-def _searched(asked: Case, seed: int) -> dict[Pattern, tuple[float, Any]]:
+def _searched(asked: Case, seed: int) -> dict[Pattern, tuple[float, Optima]]:
     """Patterns by neighbourhood from typical ones, each solved roughly, until none around the best is better."""
     sizes = tuple(np.asarray(asked.system.network.size).tolist())
-    known: dict[Pattern, tuple[float, Any]] = {}
+    known: dict[Pattern, tuple[float, Optima]] = {}
     fresh = [p for p in typical(len(sizes), asked.sparse) if possible(p, sizes, asked.sparse)]
     expanded: set[Pattern] = set()
     while fresh:
@@ -165,6 +200,12 @@ def _searched(asked: Case, seed: int) -> dict[Pattern, tuple[float, Any]]:
         around = dict.fromkeys(q for p in ahead for q in neighbours(p) if possible(q, sizes, asked.sparse))
         fresh = [q for q in around if q not in known]
     return known
+
+
+def _close(known: dict[Pattern, tuple[float, Optima]]) -> list[Pattern]:
+    """Patterns that may be the best, or a rival of it."""
+    best = max(value for value, _ in known.values())
+    return [p for p, (value, _) in known.items() if value >= best - NEAR - 1e-2]
 
 
 def largest_run(asked: Case, *, pattern: Pattern | None = None, seed: int = 0) -> Frontier:
@@ -181,9 +222,7 @@ def largest_run(asked: Case, *, pattern: Pattern | None = None, seed: int = 0) -
     """
     enable_float64()
     asked = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), asked)
-    rough = {pattern: (0.0, None)} if pattern is not None else _searched(asked, seed)
-    best = max(value for value, _ in rough.values())
-    close = [p for p, (value, _) in rough.items() if value > best - NEAR - 1e-2]
+    close = [pattern] if pattern is not None else _close(_searched(asked, seed))
     exact = _solved(asked, close, BARRIER, seed + 1)
     chosen = max(exact, key=lambda p: exact[p][0])
     value, optimum = exact[chosen]
@@ -193,7 +232,7 @@ def largest_run(asked: Case, *, pattern: Pattern | None = None, seed: int = 0) -
     return _report(asked, chosen, optimum, rivals)
 
 
-def _report(asked: Case, chosen: Pattern, optimum: Any, rivals: dict[Pattern, float]) -> Frontier:
+def _report(asked: Case, chosen: Pattern, optimum: Optima, rivals: dict[Pattern, float]) -> Frontier:
     n_levels = len(asked.system.network.size)
     at = point(jnp.asarray(optimum.z), asked, arrays(chosen, tuple(np.asarray(asked.system.network.size).tolist())))
     names = limit_names(n_levels)
@@ -214,3 +253,29 @@ def _report(asked: Case, chosen: Pattern, optimum: Any, rivals: dict[Pattern, fl
         z=np.asarray(optimum.z),
         multipliers=np.asarray(optimum.multipliers),
     )
+
+
+def slopes(asked: Case, found: Frontier) -> Case:
+    """∂ ln C / ∂ input for every leaf of the case, at a frontier that was found for it.
+
+    Valid where `found.smooth`; elsewhere they are the slopes of the found pattern, of one side.
+    """
+    asked = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), asked)
+    pattern = arrays(found.pattern, tuple(np.asarray(asked.system.network.size).tolist()))
+    return _compiled().inputs(jnp.asarray(found.z), jnp.asarray(found.multipliers), asked, pattern)
+
+
+@jax.custom_jvp
+def log_largest(asked: Case) -> jax.Array:
+    """ln C_max [ln FLOP] of a case, for `jax.grad`: the largest run is searched once, its slopes follow from the prices of its limits.
+
+    Limits: once differentiable; outside `jax.jit` and `jax.vmap`, because patterns are searched on the host.
+    """
+    return jnp.log(largest_run(asked).flop)
+
+
+@log_largest.defjvp
+def _log_largest_jvp(primals: tuple[Case], tangents: tuple[Case]) -> tuple[jax.Array, jax.Array]:
+    found = largest_run(primals[0])
+    by_leaf = jax.tree.map(lambda slope, t: (slope * t).sum(), slopes(primals[0], found), tangents[0])
+    return jnp.log(found.flop), sum(jax.tree.leaves(by_leaf), start=jnp.zeros(()))

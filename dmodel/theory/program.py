@@ -5,7 +5,6 @@ Unknowns are logarithms, in which almost every limit is linear or convex; the la
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -136,7 +135,11 @@ def limits(at: Point, case: Case, pattern: Arrays) -> jax.Array:
     t, part = at.training, shard(at.run, at.layout, UNROUNDED)
     m, pp = jnp.log(at.layout.n_microbatches), at.logs[PP].sum()
     ceiling = case.system.chip.sustained  # type: ignore[attr-defined]
-    ratio, piped, cut = at.logs[TP_FF].sum() - at.logs[TP_MODEL].sum(), pattern.present[PP].max(), pattern.present[TP_MODEL : TP_FF + 1].max()
+    ratio, piped, cut = (
+        at.logs[TP_FF].sum() - at.logs[TP_MODEL].sum(),
+        pattern.present[PP].max(),
+        pattern.present[TP_MODEL : TP_FF + 1].max(),
+    )
     soft = [
         jnp.log(case.deadline_s) - jnp.log(t.train_time_s),
         # without a threshold the utilization is far above it
@@ -151,8 +154,3 @@ def limits(at: Point, case: Case, pattern: Arrays) -> jax.Array:
     degrees = jnp.where(pattern.present > 0.0, at.logs - jnp.log(2.0), 1.0)
     held = _residence(WORD * part.d_model * part.d_ff, case, pattern.resident)
     return jnp.concatenate([jnp.stack(jnp.broadcast_arrays(*soft)), held, degrees.ravel()])
-
-
-def functions(case: Case, pattern: Arrays) -> tuple[Callable[[jax.Array], jax.Array], Callable[[jax.Array], jax.Array]]:
-    """Objective ln C and constraints of the unknowns."""
-    return lambda z: jnp.log(point(z, case, pattern).run.flop), lambda z: limits(point(z, case, pattern), case, pattern)
