@@ -21,8 +21,8 @@ SPECS: dict[str, Spec] = {
     "efficiency": Spec("1", "share of the 16-bit peak that a large, long, wide head reaches", "share", 0.6, 0.7, "both"),
     "half_head": Spec("1", "head size at which it reaches half of that", "positive", 30.0, 0.7, "hardware"),
     "half_sequence": Spec("token", "tokens that each query costs beyond those it sees", "positive", 300.0, 1.5, "both"),
-    "half_queries": Spec("1", "queries times heads that a call costs beyond its own: blocks of a last, partly filled wave", "positive", 1.5e4, 1.0, "hardware"),
-    "memory_efficiency": Spec("1", "share of the memory bandwidth of reading q, k, v and writing the result", "share", 0.8, 0.3, "hardware"),
+    "half_queries": Spec("1", "queries times heads that a call costs beyond its own: the last wave", "positive", 1.5e4, 1.0, "hardware"),
+    "memory_efficiency": Spec("1", "share of the memory bandwidth in reading q, k, v, writing the result", "share", 0.8, 0.3, "hardware"),
     "launch": Spec("s", "time of the smallest call", "positive", 1e-5, 1.0, "software"),
 }
 

@@ -19,10 +19,11 @@ from dmodel.smooth import maximum, minimum, ramp
 from dmodel.types import Array, stack
 
 SPECS: dict[str, Spec] = {
-    "efficiency_inner": Spec("1", "share of the inner bandwidth that large messages among many ranks reach", "share", 0.75, 0.5, "hardware"),
+    "efficiency_inner": Spec("1", "share of the inner bandwidth that large messages reach", "share", 0.75, 0.5, "hardware"),
     "latency_inner": Spec("1", "hop latency over the catalog's, inner level", "positive", 1.0, 0.7, "hardware"),
     "base": Spec("s", "time of the smallest message beyond its hops", "positive", 8e-6, 0.7, "hardware"),
     "partners": Spec("1", "time per byte added by links left idle when a rank has a single partner", "positive", 0.2, 0.8, "hardware"),
+    "crowding": Spec("1", "inner bandwidth falls as (ranks)^-γ: wires shared through a host", "positive", 0.01, 1.5, "hardware"),
     "in_network": Spec("1", "bytes of an all-reduce in the switch over (1 + 1/g) of the message", "positive", 1.2, 0.3, "hardware"),
     "exchange": Spec("1", "time per byte of an all-to-all over that of a ring", "positive", 1.1, 0.3, "hardware"),
     "low_latency": Spec("1", "share of the bandwidth that the low-latency protocol keeps", "share", 0.4, 0.7, "hardware"),
@@ -31,6 +32,10 @@ SPECS: dict[str, Spec] = {
     "latency_outer": Spec("1", "hop latency over the catalog's, outer level", "positive", 2.0, 1.0, "hardware"),
     "contention": Spec("1", "outer bandwidth falls as (domains spanned)^-γ", "positive", 0.03, 1.0, "hardware"),
 }
+
+WIDE = 16.0
+"""Ranks from which a domain spans hosts."""
+
 
 OUTER = ("efficiency_outer", "latency_outer", "contention")
 """What messages inside one domain say nothing about."""
@@ -54,9 +59,8 @@ def cases(table: MicroTable) -> Cases:
     nets = [catalog.system(name).network for name in named]
     ranks, nodes = table.numbers("n_accel"), table.numbers("nodes")
     domain = np.array([float(n.size[0]) for n in nets])  # type: ignore[index]
-    # equal domains: 128 ranks of NVL72 racks are 64 and 64
-    outer = np.ceil(ranks / np.maximum(domain, 1.0))
-    outer = np.where(domain >= 16.0, outer, np.maximum(outer, nodes))
+    # a domain wider than a host is filled first, in equal parts: 128 ranks of two NVL72 racks are 64 and 64
+    outer = np.where(domain >= WIDE, np.ceil(ranks / np.maximum(domain, 1.0)), nodes)
     level = [(np.array([float(n.bytes_per_s[k]) for n in nets]), np.array([float(n.latency_s[k]) for n in nets])) for k in (0, 1)]  # type: ignore[index]
     return Cases(
         kind=np.array([COLLECTIVES.index(k) for k in table.texts("collective")], float),
@@ -71,7 +75,8 @@ def cases(table: MicroTable) -> Cases:
 
 def _seconds_per_byte(c: Mapping[str, Array], x: Cases) -> tuple[Array, Array]:
     """Of both levels; few partners use few links, and many domains meet each other's traffic."""
-    inner = (1.0 + c["partners"] / jnp.maximum(jnp.asarray(x.inner) - 1.0, 1.0)) / (x.bytes_per_s[0] * c["efficiency_inner"])
+    idle = 1.0 + c["partners"] / jnp.maximum(jnp.asarray(x.inner) - 1.0, 1.0)
+    inner = idle * jnp.exp(c["crowding"] * jnp.log(x.inner)) / (x.bytes_per_s[0] * c["efficiency_inner"])
     outer = jnp.exp(c["contention"] * jnp.log(x.outer)) / (x.bytes_per_s[1] * c["efficiency_outer"])
     return inner, outer
 

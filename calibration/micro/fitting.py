@@ -22,7 +22,7 @@ FREEDOM = 4.0
 NOISE, NOISE_WIDTH = 0.06, 0.7
 """Prior of the Student-t scale of ln(predicted / measured): median, and standard deviation of its logarithm."""
 
-STEPS, STARTS = 120, 3
+STEPS, STARTS = 120, 6
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +40,12 @@ class Form:
 
 
 class Problem(NamedTuple):
-    """Rows of one fit: cases `[row]`, measured seconds `[row]`, weights `[row]`, prior means in the unconstrained space `[C]`, widths `[C]`."""
+    """Rows of one fit.
+
+    Attributes:
+      cases: records of the form, `[row]` each. log_seconds, weight: `[row]`.
+      mean, width: of the prior in the unconstrained space, `[C]`.
+    """
 
     cases: Any
     log_seconds: Array
@@ -68,8 +73,8 @@ class Fitted(NamedTuple):
         return dict(zip(self.form.specs, np.sqrt(np.diag(self.covariance)).tolist(), strict=True))
 
     def seconds(self, cases: Any) -> np.ndarray:
-        """Predicted times `[row]`."""
-        return np.asarray(self.form.time(constrained(self.form.specs, self.z), cases))
+        """Predicted times [s], `[row]`."""
+        return np.asarray(_seconds(jnp.asarray(self.z), jax.tree.map(jnp.asarray, cases), self.form))
 
 
 def constrained(specs: Mapping[str, Spec], z: Array) -> dict[str, jax.Array]:
@@ -103,8 +108,13 @@ def misfit(p: Array, form: Form, data: Problem) -> jax.Array:
     """Student-t misfit and prior: `Σ_i w_i [ln s + (ν + 1)/2 · ln(1 + r_i² / (ν s²))] + ½ |p|²`; the last of p is the noise scale's."""
     p = jnp.asarray(p)
     scale = NOISE * jnp.exp(NOISE_WIDTH * p[-1])
-    r = jnp.log(form.time(constrained(form.specs, data.mean + data.width * p[:-1]), data.cases)) - data.log_seconds
+    r = _log_ratio(data.mean + data.width * p[:-1], data, form)
     return (data.weight * (jnp.log(scale) + 0.5 * (FREEDOM + 1.0) * jnp.log1p((r / scale) ** 2 / FREEDOM))).sum() + 0.5 * (p**2).sum()
+
+
+@partial(jax.jit, static_argnames="form")
+def _seconds(z: jax.Array, cases: Any, form: Form) -> jax.Array:
+    return form.time(constrained(form.specs, z), cases)
 
 
 @partial(jax.jit, static_argnames="form")
@@ -157,31 +167,48 @@ def fit(form: Form, problems: Sequence[Problem], seed: int = 0, starts: int = ST
     enable_float64()
     data = _padded(problems)
     n = len(form.specs)
-    spread = 0.5 * jax.random.normal(jax.random.key(seed), (len(problems), starts, n + 1)).at[:, 0].set(0.0)
+    spread = 0.7 * jax.random.normal(jax.random.key(seed), (len(problems), starts, n + 1)).at[:, 0].set(0.0)
     ends, losses = _descend(spread, data, form)
     best = np.asarray(ends)[np.arange(len(problems)), np.nanargmin(np.asarray(losses), 1)]
     if not np.isfinite(best).all():
         raise FloatingPointError(f"{form.name}: the fit left the finite numbers; this is a defect of dmodel: please report the table")
-    return [_fitted(form, p, rows) for p, rows in zip(best, problems, strict=True)]
+    z, scale = _unscaled(best, data)
+    covariance = _covariance(z, scale, data, form)
+    return [Fitted(form, *end) for end in zip(np.asarray(z), np.asarray(covariance), np.asarray(scale).tolist(), strict=True)]
 
 
-def _fitted(form: Form, p: np.ndarray, rows: Problem) -> Fitted:
-    """The end of a descent, with Gauss-Newton Laplace errors: `H = Σ ω J Jᵀ + 1`, `ω = (ν + 1) / (ν s² + r²)`."""
-    z, scale = rows.mean + rows.width * p[:-1], float(NOISE * np.exp(NOISE_WIDTH * p[-1]))
-    r, jacobian = _residuals(jnp.asarray(z), rows, form)
-    omega = np.asarray(rows.weight) * (FREEDOM + 1.0) / (FREEDOM * scale**2 + np.asarray(r) ** 2)
-    design = np.asarray(jacobian) * np.asarray(rows.width)
-    covariance = np.linalg.inv((design * omega[:, None]).T @ design + np.eye(len(z)))
-    return Fitted(form, np.asarray(z), covariance * np.outer(rows.width, rows.width), scale)
+def _unscaled(p: np.ndarray, data: Problem) -> tuple[jax.Array, jax.Array]:
+    """Coefficients in the unconstrained space `[problem, C]` and noise scales `[problem]` of parameters `[problem, C + 1]`."""
+    return data.mean + data.width * jnp.asarray(p[:, :-1]), NOISE * jnp.exp(NOISE_WIDTH * jnp.asarray(p[:, -1]))
 
 
-def _residuals(z: jax.Array, rows: Problem, form: Form) -> tuple[jax.Array, jax.Array]:
-    """ln(predicted / measured) `[row]`, and its derivative `[row, C]`."""
+def _log_ratio(z: Array, data: Problem, form: Form) -> jax.Array:
+    """ln(predicted / measured) of one problem, `[row]`."""
+    return jnp.log(form.time(constrained(form.specs, z), data.cases)) - data.log_seconds
 
-    def r(z: jax.Array) -> jax.Array:
-        return jnp.log(form.time(constrained(form.specs, z), rows.cases)) - rows.log_seconds
 
-    return r(z), jax.jacfwd(r)(z)
+@partial(jax.jit, static_argnames="form")
+def _covariance(z: Array, scale: Array, data: Problem, form: Form) -> jax.Array:
+    """Gauss-Newton Laplace, `[problem, C, C]`: `H = Σ w ω J Jᵀ + prior`, `ω = (ν + 1) / (ν s² + r²)`."""
+
+    def one(z: jax.Array, scale: jax.Array, rows: Problem) -> jax.Array:
+        omega = rows.weight * (FREEDOM + 1.0) / (FREEDOM * scale**2 + _log_ratio(z, rows, form) ** 2)
+        design = jax.jacfwd(_log_ratio)(z, rows, form) * rows.width
+        return jnp.linalg.inv((design * omega[:, None]).T @ design + jnp.eye(len(z))) * jnp.outer(rows.width, rows.width)  # type: ignore[arg-type]
+
+    return jax.vmap(one)(z, scale, data)
+
+
+@partial(jax.jit, static_argnames="form")
+def _log_ratios(z: Array, data: Problem, form: Form) -> jax.Array:
+    return jax.vmap(partial(_log_ratio, form=form))(z, data)
+
+
+def log_ratios(fits: Sequence[Fitted], problems: Sequence[Problem]) -> list[np.ndarray]:
+    """ln(predicted / measured) of the rows of each problem under its fit; all fits of one form."""
+    data = _padded(problems)
+    every = np.asarray(_log_ratios(jnp.asarray(np.stack([f.z for f in fits])), data, fits[0].form))
+    return [r[: len(p.weight)] for r, p in zip(every, problems, strict=True)]  # type: ignore[arg-type]
 
 
 def halves(n: int, seed: int) -> np.ndarray:
@@ -195,8 +222,3 @@ def take(rows: Problem, keep: np.ndarray) -> Problem:
     """Some rows of a problem."""
     cases = jax.tree.map(lambda x: np.asarray(x)[keep], rows.cases)
     return rows._replace(cases=cases, log_seconds=np.asarray(rows.log_seconds)[keep], weight=np.asarray(rows.weight)[keep])
-
-
-def errors(fitted: Fitted, rows: Problem) -> np.ndarray:
-    """|predicted / measured − 1| of every row."""
-    return np.abs(fitted.seconds(rows.cases) / np.exp(np.asarray(rows.log_seconds)) - 1.0)

@@ -1,4 +1,4 @@
-"""What is fitted together: rows of one chip and precision, of one chip and attention kernel, of one chip's inner network, of one cluster."""
+"""What is fitted together: rows of one chip and precision, of a chip and its attention kernels, of a chip's inner network, of a cluster."""
 
 from __future__ import annotations
 

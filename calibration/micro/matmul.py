@@ -28,7 +28,7 @@ SPECS: dict[str, Spec] = {
     "efficiency": Spec("1", "share of the peak rate that a large product reaches", "share", 0.75, 0.7, "hardware"),
     "half_rows": Spec("1", "rows that a product costs beyond its own", "positive", 40.0, 1.0, "hardware"),
     "half_width": Spec("1", "columns, and inner size, that a product costs beyond its own", "positive", 100.0, 1.0, "hardware"),
-    "half_area": Spec("1", "elements of the result that it costs beyond its own: tiles of a last, partly filled wave", "positive", 1.6e5, 2.0, "hardware"),
+    "half_area": Spec("1", "elements of the result that it costs beyond its own: an unfilled last wave", "positive", 4e5, 1.5, "hardware"),
     "memory_efficiency": Spec("1", "share of the memory bandwidth that it reaches", "share", 0.75, 0.7, "hardware"),
     "launch": Spec("s", "time of the smallest product, casts included", "positive", 4e-6, 1.0, "software"),
     "cast_traffic": Spec("1", "memory traffic of casting the left operand over its count", "positive", 1.5, 0.7, "software"),
@@ -69,7 +69,7 @@ def cases(table: MicroTable) -> Cases:
 def time(c: Mapping[str, Array], x: Cases) -> jax.Array:
     """Time of each call [s], `[row]`.
 
-    `launch + max_p(2 ((M + m₀)(N + n₀) + A₀)(K + n₀) · copies / (peak η), bytes / (HBM η_mem)) + c_cast · M K · copies · bytes / (HBM η_mem)`
+    `launch + max_p(2 ((M + m₀)(N + n₀) + A₀)(K + n₀) · copies / (peak η), bytes / (HBM η_mem)) + c_cast · cast bytes / (HBM η_mem)`
 
     With A₀ = launch = c_cast = 0 it is `dmodel.cost.compute.matmul_time`. A₀ is what the tiles of the last wave leave idle: a result
     smaller than the chip's multiprocessors times a tile cannot fill it, whatever its shape.

@@ -54,7 +54,7 @@ MATMUL = Kind(
         _SOURCE,
         _LICENSE,
         _CHIP,
-        _text("dtype", "precision of the operands: bf16, fp8, nvfp4, … (those of `calibration.micro.matmul.CAST` include casting the left one)", True),
+        _text("dtype", "precision of the operands; times of those in `matmul.CAST` include casting the left one", True),
         _count("m", "rows of the left matrix: tokens"),
         _count("n", "columns of the right matrix"),
         _count("k", "inner dimension"),

@@ -1,4 +1,4 @@
-"""Make what the package ships of the micro-benchmarks: `python -m calibration.micro.ship TABLE…`, then the priors fitted to it.
+"""Make what the package ships of the micro-benchmarks: tables, with `python -m calibration.micro.ship TABLE…`, and the fits to them.
 
 Only figures of sources under a permissive licence, and of papers, go into the tables; every row keeps its source and gets its licence.
 """
@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from calibration.micro import reader
+from calibration.micro.priors import FILE
+from calibration.micro.priors import write as write_fits
 from calibration.micro.schema import KINDS, MATMUL
 from calibration.traces.table import Row
 
@@ -73,11 +75,15 @@ def main(files: Sequence[str]) -> None:
             print(f"set aside: {problem}", file=sys.stderr)
         cells = [shipped(table.kind, row) for row in table.rows]
         kept.setdefault(table.kind, []).extend(c for c in cells if c)
-        print(f"{file}: {len(table.rows)} usable rows, {sum(not c for c in cells)} of them under a licence that keeps them out", file=sys.stderr)
+        out = sum(not c for c in cells)
+        print(f"{file}: {len(table.rows)} usable rows, {out} of them under a licence that keeps them out", file=sys.stderr)
     for kind, rows in kept.items():
         path = reader.DATA / f"{kind}.csv.gz"
         write(path, kind, rows)
         print(f"{path}: {len(rows)} rows, {path.stat().st_size} bytes")
+    reader.published.cache_clear()
+    write_fits()
+    print(f"{FILE}: {FILE.stat().st_size} bytes")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,212 @@
+"""From fitted operations to priors of the step model's coefficients, by accelerator, in its unconstrained space.
+
+The shipped file holds what was fitted; what a single clean call does not say about a training step is added here, as width.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from calibration.micro import fitting
+from calibration.micro.fitting import Fitted
+from calibration.micro.groups import Group, form_of, groups, problem_of
+from calibration.micro.reader import DATA, published
+from dmodel import catalog
+from dmodel.catalog.loader import resolve
+from dmodel.coefficients import SPECS
+from dmodel.types import InputError
+
+FILE = DATA / "fits.json"
+
+SUSTAINED, SUSTAINED_WIDTH = 0.92, 0.07
+"""Clock of a chip at full load for minutes over that of a benchmark of milliseconds, and the standard deviation of its logarithm. These
+tables hold bursts only, so this is an assumption, wide enough for a fit of whole steps to move."""
+
+TRANSFER = 0.3
+"""Standard deviation, in the unconstrained space, of a coefficient of a step around a single call's: other kernels, other neighbours."""
+
+BACKWARD = 0.3
+"""The same on top for attention, whose backward pass, the larger part, is in no table."""
+
+TYPICAL = 4096.0
+"""Rows and columns at which an unfilled wave is counted as half sizes, which is how the step model has it."""
+
+TYPICAL_HEAD, TYPICAL_RANKS = 128.0, 8.0
+"""Head size and ranks at which attention and collectives are read off."""
+
+LARGE_SHARE = 0.97
+"""Most that a share may be, as its logit has no end."""
+
+
+class MicroPrior(NamedTuple):
+    """Mean and standard deviation of a coefficient of the step model in its unconstrained space."""
+
+    mean: float
+    sd: float
+
+
+class Reading(NamedTuple):
+    """A coefficient of the step model as operations show it: value in its unit, standard deviation in the unconstrained space."""
+
+    value: float
+    sd: float
+
+
+def priors(accelerator: str, precision: str = "fp8") -> dict[str, MicroPrior]:
+    """Priors of the step model's coefficients that micro-benchmarks of an accelerator give; empty where there are none.
+
+    Args:
+      accelerator: a name of the catalog. precision: whose `low_precision_efficiency` is meant, where several were measured.
+
+    >>> {name: round(prior.sd, 1) for name, prior in priors("H100-80GB").items() if name.startswith("matmul")}
+    {'matmul_efficiency': 0.6, 'matmul_half_rows': 0.4, 'matmul_half_width': 0.4}
+    """
+    chip = resolve("chips", accelerator)
+    mine = [entry for entry in fits() if entry["chip"] == chip]
+    found = _of_attention([entry for entry in mine if entry["kind"] == "attention"])
+    for entry in (e for e in mine if e["kind"] != "attention"):
+        read = _of_matmul(entry, precision) if entry["kind"] == "matmul" else _of_collective(entry)
+        found |= {name: r for name, r in read.items() if name not in found or r.sd < found[name].sd}
+    return {name: _prior(name, found[name]) for name in SPECS if name in found}
+
+
+def _prior(name: str, reading: Reading) -> MicroPrior:
+    """A reading in the unconstrained space, at the sustained clock."""
+    value, share = reading.value, SPECS[name].bound == "share"
+    variance = reading.sd**2 + TRANSFER**2
+    if name in ("matmul_efficiency", "attention_efficiency"):
+        value *= SUSTAINED
+        # d logit = d ln / (1 − x)
+        variance += (SUSTAINED_WIDTH / (1.0 - min(value, LARGE_SHARE))) ** 2
+    if name == "attention_efficiency":
+        variance += BACKWARD**2
+    value = min(value, LARGE_SHARE) if share else value
+    return MicroPrior(float(np.log(value) - (np.log1p(-value) if share else 0.0)), float(np.sqrt(variance)))
+
+
+@lru_cache(maxsize=1)
+def fits() -> tuple[dict[str, Any], ...]:
+    """The shipped fits: kind, chip, variant, rows, coefficients with their values and errors, Student-t scale, range of the data."""
+    return tuple(json.loads(FILE.read_text(encoding="utf-8"))["fits"])
+
+
+def shipped(kind: str, chip: str, variant: str) -> Fitted:
+    """A shipped fit, ready to predict; it has no covariance between coefficients.
+
+    Raises:
+      InputError: there is no such fit; the message names those of the kind.
+    """
+    for entry in fits():
+        if (entry["kind"], entry["chip"], entry["variant"]) == (kind, chip, variant):
+            form = form_of(kind)
+            z = fitting.unconstrained(form.specs, entry["values"])
+            return Fitted(form, z, np.diag([entry["errors"][name] ** 2 for name in form.specs]), entry["scale"])
+    known = "; ".join(f"{e['chip']}, {e['variant']}" for e in fits() if e["kind"] == kind)
+    raise InputError(f"no fit of {kind} for {chip}, {variant}; there are: {known or 'none of this kind'}")
+
+
+def _of_matmul(entry: Mapping[str, Any], precision: str) -> dict[str, Reading]:
+    """Of 16-bit products all; of others their share of the peak over that of 16 bits, and the traffic of casts."""
+    v, e = entry["values"], entry["errors"]
+    if entry["variant"] not in ("bf16", "fp16"):
+        half = next((f for f in fits() if (f["kind"], f["chip"], f["variant"]) == ("matmul", entry["chip"], "bf16")), None)
+        if half is None or entry["variant"] != precision:
+            return {}
+        ratio = v["efficiency"] / half["values"]["efficiency"]
+        return {
+            "low_precision_efficiency": Reading(ratio, e["efficiency"] / max(1.0 - min(ratio, LARGE_SHARE), 0.1)),
+            "cast_traffic": Reading(v["cast_traffic"], e["cast_traffic"]),
+        }
+    # a tile of the last wave that stays idle, as rows of a product of typical columns and the other way round
+    idle = 0.5 * v["half_area"] / TYPICAL
+    return {
+        "matmul_efficiency": Reading(v["efficiency"], e["efficiency"]),
+        "matmul_half_rows": Reading(v["half_rows"] + idle, e["half_rows"]),
+        "matmul_half_width": Reading(v["half_width"] + idle, e["half_width"]),
+        "memory_efficiency": Reading(v["memory_efficiency"], e["memory_efficiency"]),
+    }
+
+
+def _of_attention(entries: Sequence[Mapping[str, Any]]) -> dict[str, Reading]:
+    """Of all kernels of a chip together: the mean of what they reach at a typical length and head size, and how that splits.
+
+    The half of the head size is known only where several sizes were measured; elsewhere the step model's own splits the mean.
+    """
+    if not entries:
+        return {}
+    several = [e for e in entries if e["distinct_head_dims"] > 1]
+    halves = [e["values"]["half_head"] for e in several] or [SPECS["attention_half_head"].default]
+    half = float(np.exp(np.mean(np.log(halves))))
+    reached = np.array([_share(e["values"]) for e in entries])
+    efficiency = float(np.exp(np.log(reached).mean())) * (TYPICAL_HEAD + half) / TYPICAL_HEAD
+    spread = float(np.log(reached).std()) / max(1.0 - efficiency, 1.0 - LARGE_SHARE)
+    found = {"attention_efficiency": Reading(efficiency, spread + max(e["errors"]["efficiency"] for e in entries))}
+    if several:
+        found["attention_half_head"] = Reading(half, max(e["errors"]["half_head"] for e in several))
+    return found
+
+
+def _share(v: Mapping[str, float]) -> float:
+    """Share of the peak that causal attention reaches at a typical length and head size."""
+    seen = 0.5 * TYPICAL / (0.5 * TYPICAL + v["half_sequence"])
+    return v["efficiency"] * seen * TYPICAL_HEAD / (TYPICAL_HEAD + v["half_head"])
+
+
+def _of_collective(entry: Mapping[str, Any]) -> dict[str, Reading]:
+    """The inner level from ranks in one domain, the outer from ranks across; what a call costs to start counts as hops of eight ranks."""
+    v, e = entry["values"], entry["errors"]
+    if entry["variant"] != "one domain":
+        return {
+            "net_efficiency_outer": Reading(v["efficiency_outer"], e["efficiency_outer"]),
+            "net_latency_outer": Reading(v["latency_outer"], e["latency_outer"]),
+            "net_contention": Reading(v["contention"], e["contention"]),
+        }
+    hop = float(catalog.system(catalog.system_name_for(entry["chip"])).network.latency_s[0])  # type: ignore[index]
+    rate = TYPICAL_RANKS ** -v["crowding"] / (1.0 + v["partners"] / (TYPICAL_RANKS - 1.0))
+    start = (v["base"] + v["switch_over"]) / (hop * (TYPICAL_RANKS - 1.0))
+    return {
+        "net_efficiency_inner": Reading(v["efficiency_inner"] * rate, e["efficiency_inner"]),
+        "net_latency_inner": Reading(v["latency_inner"] + start, e["latency_inner"]),
+    }
+
+
+def fit_all(kinds: Sequence[str] = ("matmul", "attention", "collective"), seed: int = 0) -> list[dict[str, Any]]:
+    """Fit every group of the shipped tables, on all of its rows."""
+    found = []
+    for kind in kinds:
+        members = list(groups(published(kind)))
+        results = fitting.fit(form_of(kind), [problem_of(g) for g in members], seed=seed)
+        found += [_entry(g, f) for g, f in zip(members, results, strict=True)]
+    return found
+
+
+def _entry(group: Group, fitted: Fitted) -> dict[str, Any]:
+    """A fit as it is shipped, with rounded figures."""
+
+    def rounded(values: Mapping[str, float]) -> dict[str, float]:
+        return {name: float(f"{x:.5g}") for name, x in values.items()}
+
+    entry = {
+        "kind": group.kind,
+        "chip": group.chip,
+        "variant": group.variant,
+        "rows": len(group.table.rows),
+        "sources": sorted(set(group.table.texts("source").tolist())),
+        "scale": float(f"{fitted.scale:.4g}"),
+        "values": rounded(fitted.values),
+        "errors": rounded(fitted.errors),
+    }
+    if group.kind == "attention":
+        entry["distinct_head_dims"] = len(set(group.table.numbers("head_dim").tolist()))
+    return entry
+
+
+def write() -> None:
+    """Fit everything and write the shipped file."""
+    document = {"version": 1, "about": "fits of calibration.micro to its shipped tables; units in the forms' specs", "fits": fit_all()}
+    FILE.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
