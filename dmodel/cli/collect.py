@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json as json_format
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,6 +28,7 @@ Budget = Annotated[
     float | None, typer.Option(metavar="M", help="Minutes to spend in all; the most informative measurements come first.")
 ]
 PlanFile = Annotated[Path | None, typer.Option("--plan", metavar="FILE", help="JSON list of measurements to make, instead of --what.")]
+TablesOnly = Annotated[bool, typer.Option("--tables-only", help="Measure nothing: write the tables of the records in DIR anew.")]
 DryRun = Annotated[bool, typer.Option("--list", help="Only list what would be measured, as a file for --plan.")]
 DeviceTime = Annotated[bool, typer.Option("--device-time/--no-device-time", help="Ask the profiler for the devices' own time as well.")]
 Launcher = Annotated[str, typer.Option(help="How the processes of a job find each other: auto, none, slurm, tpu, env, torchrun.")]
@@ -35,41 +40,66 @@ def command(
     budget_minutes: Budget = None,
     plan: PlanFile = None,
     dry_run: DryRun = False,
+    tables_only: TablesOnly = False,
     device_time: DeviceTime = True,
     launcher: Launcher = "auto",
     json: Json = False,
 ) -> None:
     """Measure this machine: micro-benchmarks and training steps. Stop it at any time: it goes on where it stopped."""
-    from calibration.collect.hosts import join
-
     if budget_minutes is not None and not 0.0 < budget_minutes < 1e6:
         raise InputError(f"--budget-minutes: expected a positive number of minutes, got {budget_minutes}")
     kinds = [word.strip() for word in what.split(",") if word.strip()]
     if dry_run:
         _list(kinds, json)
         return
-    job = join(launcher)
-    from calibration.collect.convert import convert
+    if tables_only:
+        deliver({"folder": str(out), "files": _tables(out)}, json, _show_files)
+        return
+    budget_s = None if budget_minutes is None else 60.0 * budget_minutes
+    with _nothing_on_stdout():
+        collected = _collect(out, kinds, plan, budget_s, device_time, launcher)
+    if collected is None:
+        return
+    deliver(_document(collected, _tables(out), out), json, _show)
+    if len(collected.outcome.finished) == len(collected.outcome.failed):
+        say("dmodel: nothing could be measured; see the reasons above")
+        stop(1)
+
+
+def _collect(
+    out: Path, kinds: list[str], plan: Path | None, budget_s: float | None, device_time: bool, launcher: str
+) -> Collected | None:
+    """Collect with the other processes of the job; None in those that are not the first."""
+    from calibration.collect.hosts import join
+
+    job = join(launcher)  # before anything asks for the devices
     from calibration.collect.driver import collect
     from calibration.collect.program import Options
 
-    collected = collect(
-        out,
-        kinds,
-        plan=plan,
-        budget_s=None if budget_minutes is None else 60.0 * budget_minutes,
-        options=Options(device_time=device_time),
-        job=job,
-        report=_tell,
-        say=say,
-    )
-    if job.process:
-        return
-    written = convert(out)
-    deliver(_document(collected, {str(path): rows for path, rows in written.items()}, out), json, _show)
-    if not len(collected.outcome.finished) - len(collected.outcome.failed):
-        say("dmodel: nothing could be measured; see the reasons above")
-        stop(1)
+    options = Options(device_time=device_time)
+    found = collect(out, kinds, plan=plan, budget_s=budget_s, options=options, job=job, report=_tell, say=say)
+    return found if job.process == 0 else None
+
+
+@contextmanager
+def _nothing_on_stdout() -> Iterator[None]:
+    """Send to stderr what libraries print to stdout, as those of collectives do from below Python."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def _tables(out: Path) -> dict[str, int]:
+    """Write the tables; rows by file."""
+    from calibration.collect.convert import convert
+
+    return {str(path): rows for path, rows in convert(out).items()}
 
 
 def _list(kinds: list[str], json: bool) -> None:
@@ -137,13 +167,17 @@ def _by_kind(collected: Collected, measurements: dict[str, Any]) -> dict[str, Do
     return lines
 
 
+def _show_files(d: Document) -> None:
+    for name, count in d["files"].items():
+        what = f"{count} rows" if not name.endswith(".json") else "this machine, which the catalog has not"
+        show_lines(f"wrote {name} ({what})")
+
+
 def _show(d: Document) -> None:
     title = f"{d['accelerator']}, {d['devices']} devices, {d['hosts']} hosts: {d['finished']} of {d['tasks']} measurements finished"
     rows = [(kind, x["tasks"], x["measured"], x["settled"], f"{x['seconds']:.1f}") for kind, x in d["by_kind"].items()]
     show_table(title, ("kind", "asked for", "measured", "settled", "seconds"), rows)
-    for name, count in d["files"].items():
-        what = f"{count} rows" if not name.endswith(".json") else "this machine, which the catalog has not"
-        show_lines(f"wrote {name} ({what})")
+    _show_files(d)
     for line in d["damaged_lines"]:
         show_lines(f"damaged: {line}")
     if d["skipped_for_time"]:
