@@ -25,7 +25,7 @@ from dmodel.smooth import excess
 from dmodel.step import memory_use, step_time
 from dmodel.theory.gpus import Gpu
 from dmodel.theory.laws import Run
-from dmodel.theory.layout import Layout
+from dmodel.theory.layout import KINDS, Layout
 from dmodel.theory.messages import Messages, messages
 from dmodel.theory.tiling import EXACT, ROUNDING, WORD, Rules, matmul_time
 from dmodel.types import Array, trailing
@@ -40,8 +40,7 @@ IDEAL = Coefficients(**{name: 1.0 if spec.bound == "share" or name == "bubble" e
 def align(system: System, layout: Layout) -> tuple[System, Layout]:
     """Per-level leaves `[K]` get the batch axes that the layout has."""
     rank = max(1, *(jnp.ndim(x) for x in jax.tree.leaves((layout, system))))
-    names = ("dp", "tp_model", "tp_ff", "pp", "ep")
-    levels = {f"{name}_levels": trailing(getattr(layout, f"{name}_levels"), rank) for name in names}
+    levels = {f"{kind}_levels": trailing(getattr(layout, f"{kind}_levels"), rank) for kind in KINDS}
     return system.replace(network=jax.tree.map(lambda x: trailing(x, rank), system.network)), layout.replace(**levels)
 
 
