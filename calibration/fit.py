@@ -6,8 +6,9 @@ rows into a usable fit, because whatever the rows do not determine stays where t
 
 from __future__ import annotations
 
+import dataclasses
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache, partial
 from importlib import metadata
 from typing import Any, NamedTuple, cast
@@ -24,7 +25,7 @@ from calibration.pooling import Groups, Parameters, Prior
 from calibration.traces import Cases
 from calibration.uncertainty import Laplace, laplace
 from dmodel.coefficients import NAMES, from_unconstrained
-from dmodel.profiles import Profile, default_profile
+from dmodel.profiles import GROUPINGS, Profile, default_profile
 from dmodel.step import step_time
 from dmodel.sweep import quick_to_compile
 from dmodel.types import Array, InputError, enable_float64
@@ -41,16 +42,22 @@ COMPOSED_ROWS = 75.0
 
 ADAM_STEPS, LBFGS_STEPS = 250, 120
 
+SCATTER = 0.8
+"""Spread of the starts around the prior mean, in prior standard deviations."""
+
+PSEUDO = 2.0
+"""How many members the width before any fit counts for, when widths are learned."""
+
 
 class Data(NamedTuple):
-    """Rows of a fit: records stacked on the last axis, measured step times [s], weights, and the member of each grouping."""
+    """Rows of a fit: records stacked on the last axis, measured step times [s], weights, the members `[G, row]`, the stack."""
 
     system: Any
     model: Any
     plan: Any
     log_measured: Array
     weight: Array
-    accelerator_of: Array
+    of: Array
     stack_of: Array
 
 
@@ -73,7 +80,7 @@ def negative_log_posterior(p: Parameters, prior: Prior, data: Data) -> jax.Array
 
     `Σ_i w_i [ ln s + (ν + 1)/2 · ln(1 + r_i² / (ν s²)) ] + ½ |θ|²` with r the log ratio and s the scale of the row's stack.
     """
-    r = log_ratio(pooling.rows_of(p, prior, data.accelerator_of, data.stack_of), data)
+    r = log_ratio(pooling.rows_of(p, prior, data.of), data)
     scale = pooling.noise_scale(p, prior)[jnp.asarray(data.stack_of)]
     misfit = jnp.log(scale) + 0.5 * (FREEDOM + 1.0) * jnp.log1p((r / scale) ** 2 / FREEDOM)
     return (data.weight * misfit).sum() + pooling.penalty(p)
@@ -164,7 +171,7 @@ def optimize(prior: Prior, data: Data, groups: Groups, *, seed: int, starts: int
     rows, wide = padded_rows(data), padded_groups(prior)
     leaves, tree = jax.tree.flatten(pooling.start(wide, len(NAMES)))
     keys = jax.random.split(jax.random.key(seed), len(leaves))
-    spread = [0.4 * jax.random.normal(k, (starts, *x.shape)).at[0].set(0.0) for k, x in zip(keys, leaves, strict=True)]
+    spread = [SCATTER * jax.random.normal(k, (starts, *x.shape)).at[0].set(0.0) for k, x in zip(keys, leaves, strict=True)]
     p = jax.tree.unflatten(tree, spread)
     compiled = _losses(starts * len(rows.weight) <= FEW)
     p = _descend(lambda q: compiled(q, wide, rows), p, ADAM_STEPS, lambda done, loss: progress(0.6 * done, loss))
@@ -173,7 +180,7 @@ def optimize(prior: Prior, data: Data, groups: Groups, *, seed: int, starts: int
     if not _all_finite(best):
         raise FloatingPointError("the fit left the finite numbers; this is a defect of dmodel: please report the traces that caused it")
     progress(1.0, float(losses.min()))
-    return Result(best, np.asarray(losses), laplace(best, prior, rows, log_ratio, FREEDOM))
+    return Result(best, np.asarray(losses), laplace(best, prior, rows, groups, log_ratio, FREEDOM))
 
 
 def weights_of(flags: np.ndarray) -> np.ndarray:
@@ -184,15 +191,19 @@ def weights_of(flags: np.ndarray) -> np.ndarray:
     return np.where(composed, weight * min(1.0, COMPOSED_ROWS / max(composed.sum(), 1)), weight)
 
 
-def refine_widths(result: Result, prior: Prior) -> np.ndarray:
-    """Width of each coefficient among stacks, learned from the fitted stacks (empirical Bayes).
+def refined_widths(result: Result, prior: Prior, groups: Groups) -> dict[str, np.ndarray]:
+    """Width of each coefficient among the members of each grouping, learned from the fitted ones (empirical Bayes).
 
-    `τ² = mean_stacks(v² + var v)`, and at least a tenth of the prior's width, so that a new stack can always move.
+    `τ² = (n₀ τ₀² + Σ_members (v² + var v)) / (n₀ + n)`, with `PSEUDO` members n₀ of the width before any fit.
     """
-    width = np.diagonal(prior.stack_factor, axis1=1, axis2=2)
-    second = width**2 * (np.asarray(result.parameters.stack) ** 2 + result.laplace.stack_errors**2)
-    floor = 0.1 * np.array(default_profile().widths)
-    return np.where(pooling.SOFTWARE > 0, np.maximum(np.sqrt(second.mean(0)), floor), default_profile().widths)
+    width = np.diagonal(prior.factor, axis1=1, axis2=2)
+    second = width**2 * (np.asarray(result.parameters.offset) ** 2 + result.laplace.offset_errors[: len(width)] ** 2)
+    of = np.array([g for g, _ in groups.members])
+    found = {}
+    for grouping, before in pooling.fresh_widths().items():
+        mine = second[of == grouping]
+        found[grouping] = np.sqrt((PSEUDO * before**2 + mine.sum(0)) / (PSEUDO + len(mine)))
+    return found
 
 
 def fit(
@@ -236,7 +247,7 @@ def fit(
         plan=plan,
         log_measured=jnp.log(jnp.asarray(used.labels.step_time_s)),
         weight=jnp.asarray(weight[kept]),
-        accelerator_of=jnp.asarray(groups.accelerator_of),
+        of=jnp.asarray(groups.of),
         stack_of=jnp.asarray(groups.stack_of),
     )
     start_from = base or default_profile()
@@ -247,19 +258,22 @@ def fit(
             prior, data, groups, seed=seed, starts=starts, progress=lambda done, loss, i=i: report((i + done) / total, loss)
         )
         if base is None:
-            widths = refine_widths(result, prior)
+            widths = refined_widths(result, prior, groups)
             if i + 1 < total:
-                prior = prior.replace(stack_factor=np.broadcast_to(np.diag(widths * pooling.SOFTWARE), np.shape(prior.stack_factor)))
+                prior = pooling.prior_for(groups, dataclasses.replace(start_from, widths=widths), fresh=True)
         else:
             widths = base.widths
     return _profile(name, result, prior, groups, start_from, widths, used)
 
 
 def _profile(
-    name: str, result: Result, prior: Prior, groups: Groups, base: Profile, widths: np.ndarray, used: Cases
+    name: str, result: Result, prior: Prior, groups: Groups, base: Profile, widths: Mapping[str, np.ndarray], used: Cases
 ) -> Profile:
     """The fitted parameters as a profile, with its data and versions."""
-    center, accelerator, stack = (np.asarray(x) for x in pooling.vectors(result.parameters, prior))
+    center, moved = (np.asarray(f(result.parameters, prior)) for f in (pooling.center, pooling.offsets))
+    offsets = {g: dict(base.offsets[g]) for g in GROUPINGS}
+    for (grouping, member), offset in list(zip(groups.members, moved, strict=True))[1:]:
+        offsets[grouping][member] = offset
     noise = np.asarray(pooling.noise_scale(result.parameters, prior))
     frozen = not np.any(prior.center_width)
     sources, counts = np.unique(used.labels.source, return_counts=True)
@@ -269,14 +283,11 @@ def _profile(
         accelerators=tuple(sorted({*base.accelerators, *groups.accelerators})),
         stacks=tuple(sorted({*base.stacks, *groups.stacks})),
         center=center,
-        offsets={
-            "accelerator": {**base.offsets["accelerator"], **dict(zip(groups.accelerators, accelerator, strict=True))},
-            "stack": {**base.offsets["stack"], **dict(zip(groups.stacks, stack, strict=True))},
-        },
+        offsets=offsets,
         widths=widths,
         standard_errors=base.standard_errors if frozen else result.laplace.center_errors * np.asarray(prior.center_width),
         covariance=base.covariance if frozen else result.laplace.center_covariance * np.outer(prior.center_width, prior.center_width),
-        stack_covariances={**base.stack_covariances, **dict(zip(groups.stacks, result.laplace.totals, strict=True))},
+        stack_covariances={**base.stack_covariances, **result.laplace.totals},
         data=(*base.data, *({"source": str(s), "rows": int(n)} for s, n in zip(sources, counts, strict=True))),
         fitted_rows=(*base.fitted_rows, *map(str, used.labels.fingerprint)),
         noise={**base.noise, **{s: float(x) for s, x in zip(groups.stacks, noise, strict=True)}},

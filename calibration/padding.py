@@ -14,7 +14,7 @@ import numpy as np
 from calibration.pooling import Groups, Parameters, Prior
 
 LEAST_ROWS, ROW_STEP, GROUP_STEP = 16, 128, 8
-"""Few rows are brought to a power of two from the least on, many to a multiple of the step; accelerators and stacks to a multiple."""
+"""Few rows are brought to a power of two from the least on, many to a multiple of the step; groups to a multiple."""
 
 
 def row_count(rows: int) -> int:
@@ -35,23 +35,19 @@ def padded_rows(data: Any) -> Any:
 
 
 def padded_groups(prior: Prior) -> Prior:
-    """The prior with accelerators and stacks that no row has, frozen at offset 0."""
-    accelerators, stacks = (-len(x) % GROUP_STEP for x in (prior.accelerator, prior.stack))  # type: ignore[arg-type]
+    """The prior with members and stacks that no row has, frozen at offset 0."""
+    members, stacks = (-len(x) % GROUP_STEP for x in (prior.offset, prior.noise))  # type: ignore[arg-type]
 
     def extended(values: Any, count: int, fill: float = 0.0) -> np.ndarray:
         values = np.asarray(values)
         return np.concatenate([values, np.full((count, *values.shape[1:]), fill)])
 
     return prior.replace(
-        accelerator=extended(prior.accelerator, accelerators),
-        accelerator_width=extended(prior.accelerator_width, accelerators),
-        stack=extended(prior.stack, stacks),
-        stack_factor=extended(prior.stack_factor, stacks),
-        noise=extended(prior.noise, stacks, 1.0),
+        offset=extended(prior.offset, members), factor=extended(prior.factor, members), noise=extended(prior.noise, stacks, 1.0)
     )
 
 
 def without_padding(p: Parameters, groups: Groups) -> Parameters:
     """The parameters of the groups that there are."""
-    a, s = len(groups.accelerators), len(groups.stacks)
-    return p.replace(accelerator=p.accelerator[:a], stack=p.stack[:s], noise=p.noise[:s])  # type: ignore[index]
+    m, s = len(groups.members), len(groups.stacks)
+    return p.replace(offset=p.offset[:m], noise=p.noise[:s])  # type: ignore[index]

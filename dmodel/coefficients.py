@@ -34,21 +34,26 @@ class Spec(NamedTuple):
 
 
 SPECS: dict[str, Spec] = {
-    "matmul_efficiency": Spec("1", "share of the peak rate that a large matmul reaches", "share", 0.75, 0.5, "both"),
-    "matmul_half_rows": Spec("token", "tokens at which a matmul reaches half of its rate", "positive", 100.0, 1.0, "both"),
-    "matmul_half_width": Spec("1", "width (N or K) at which a matmul reaches half of its rate", "positive", 150.0, 1.0, "both"),
-    "low_precision_efficiency": Spec("1", "further share of the peak kept below 16 bits", "share", 0.7, 0.7, "both"),
-    "cast_traffic": Spec("1", "memory traffic of casts below 16 bits over its count", "positive", 1.5, 0.5, "software"),
+    "matmul_efficiency": Spec("1", "share of the peak rate that a large matmul reaches", "share", 0.72, 0.45, "both"),
+    "matmul_half_rows": Spec("token", "tokens at which a matmul reaches half of its rate", "positive", 80.0, 0.9, "both"),
+    "matmul_half_width": Spec("1", "width (N or K) at which a matmul reaches half of its rate", "positive", 80.0, 0.9, "both"),
+    "low_precision_efficiency": Spec("1", "further share of the peak kept below 16 bits", "share", 0.9, 0.6, "both"),
+    "cast_traffic": Spec("1", "memory traffic of casts below 16 bits over its count", "positive", 2.0, 0.5, "software"),
     "grouped_efficiency": Spec("1", "further share kept by the grouped matmuls of experts", "share", 0.7, 0.7, "both"),
-    "attention_efficiency": Spec("1", "share of the 16-bit peak that the attention core reaches", "share", 0.5, 0.7, "both"),
-    "attention_half_head": Spec("1", "head size at which attention reaches half of its rate", "positive", 30.0, 0.7, "hardware"),
-    "memory_efficiency": Spec("1", "share of the memory bandwidth that streaming kernels reach", "share", 0.8, 0.4, "hardware"),
+    "attention_efficiency": Spec("1", "share of the 16-bit peak that the attention core reaches", "share", 0.6, 0.7, "both"),
+    "attention_half_head": Spec("1", "head size at which attention reaches half of its rate", "positive", 40.0, 0.5, "hardware"),
+    "memory_efficiency": Spec("1", "share of the memory bandwidth that streaming kernels reach", "share", 0.75, 0.3, "hardware"),
     "elementwise_traffic": Spec("1", "memory traffic of norms, activations and residuals over the least", "positive", 1.3, 0.4, "software"),
     "softmax_traffic": Spec("1", "memory traffic of unfused attention over its count", "positive", 1.0, 0.4, "software"),
     "optimizer_traffic": Spec("1", "memory traffic of the optimizer step over its count", "positive", 1.2, 0.5, "software"),
     "loss_traffic": Spec("1", "memory traffic of logits and loss over its count", "positive", 1.5, 0.7, "software"),
     "launch": Spec("1", "time between kernels over the chip's kernel latency", "positive", 2.0, 1.2, "software"),
-    "net_efficiency_inner": Spec("1", "share of the innermost level's bandwidth", "share", 0.75, 0.5, "hardware"),
+    "rendezvous": Spec(
+        "1", "host time per peer of a tensor-parallel collective beside a pipeline, over the kernel latency", "positive", 2.0, 3.0, "software"
+    ),
+    "kernel_fill": Spec("1", "time to fill and drain a kernel over the kernel latency", "positive", 0.6, 0.5, "both"),
+    "collective_start": Spec("s", "fixed time of one collective", "positive", 1.5e-5, 0.5, "both"),
+    "net_efficiency_inner": Spec("1", "share of the innermost level's bandwidth", "share", 0.6, 0.4, "hardware"),
     "net_efficiency_outer": Spec("1", "share of the outer levels' bandwidth", "share", 0.75, 0.7, "both"),
     "net_efficiency_tp_outer": Spec("1", "further share for tensor parallelism across nodes", "share", 0.6, 0.8, "software"),
     "net_latency_inner": Spec("1", "hop latency over the catalog's, innermost level", "positive", 1.0, 0.7, "hardware"),
@@ -85,6 +90,9 @@ class Coefficients(struct.PyTreeNode, kw_only=True):
     optimizer_traffic: Array
     loss_traffic: Array
     launch: Array
+    rendezvous: Array
+    kernel_fill: Array
+    collective_start: Array
     net_efficiency_inner: Array
     net_efficiency_outer: Array
     net_efficiency_tp_outer: Array

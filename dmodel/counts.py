@@ -183,6 +183,12 @@ def kernels(model: Transformer, plan: Plan) -> Array:
     return 11.0 + 5.0 * (1.0 - plan.flash) + collective + experts
 
 
+def meetings(plan: Plan) -> Array:
+    """Tensor-parallel collectives of a layer, forward, backward and again under full recomputation, times their ranks, where the stage of a
+    pipeline runs them [count]: `(4 + 2 again) tp`; 0 without a pipeline or on one rank."""
+    return (4.0 + 2.0 * plan.recompute_layers) * plan.tp * ramp(plan.tp - 1.0) * ramp(plan.pp - 1.0)
+
+
 class Residents(struct.PyTreeNode, kw_only=True):
     """Parameters of one device before ZeRO shards them [count]: `layers` of its pipeline stage without the routed experts, `experts`, the
     routed ones (ranks of ep hold different ones), and `ends`, the embedding and head of the fullest stage."""

@@ -122,7 +122,7 @@ def _layer_work(system: System, model: Transformer, plan: Plan, parts: counts.Re
         attention=attention + backward_attention,
         elementwise=3.0 * streaming + accumulation + casts,
         recompute=again,
-        launch=compute.launch_bound_excess(forward + backward + again, kernels, chip, c, sharpness),
+        launch=compute.launch_time(forward + backward + again, kernels, counts.meetings(plan), chip, c, sharpness),
         head=(2.0 + model.trainable) * head + compute.streaming_time(c.loss_traffic * counts.loss_bytes(model, plan), chip, c),
         forward=forward,
         backward=backward + again,

@@ -28,6 +28,7 @@ class Fabric(struct.PyTreeNode, kw_only=True):
     torus_axes: jax.Array
     in_network_reduction: jax.Array
     contention: jax.Array
+    start_s: jax.Array
     sharpness: float = struct.field(pytree_node=False, default=SHARPNESS)
 
 
@@ -52,6 +53,7 @@ def fabric(network: Network, coefficients: Coefficients, sharpness: float = SHAR
         torus_axes=per_level(network.torus_axes),
         in_network_reduction=per_level(network.in_network_reduction),
         contention=per_level(trailing(contention, rank)),
+        start_s=jnp.asarray(c.collective_start),
         sharpness=sharpness,
     )
 
@@ -67,6 +69,11 @@ def _below(values: jax.Array) -> jax.Array:
     for value in values[:-1]:
         below.append(below[-1] * value)
     return jnp.stack(below)
+
+
+def _start(group: jax.Array, net: Fabric) -> jax.Array:
+    """Fixed time of a collective [s]: its launch, the choice of protocol, the first handshake; 0 for a group of one."""
+    return net.start_s * _joined(group.prod(0))
 
 
 def _seconds_per_byte(group: jax.Array, net: Fabric) -> jax.Array:
@@ -99,7 +106,7 @@ def gather_line(group: jax.Array, net: Fabric) -> Line:
     """Line of a ring all-gather, or reduce-scatter, in the volume of the gathered whole; see `gather_time`."""
     part = 1.0 / group
     flow = (1.0 - part) * _below(part) * _seconds_per_byte(group, net)
-    return Line(seconds_per_byte=maximum(flow, net.sharpness), latency_s=(net.latency_s * _hops(group, net)).sum(0))
+    return Line(seconds_per_byte=maximum(flow, net.sharpness), latency_s=_start(group, net) + (net.latency_s * _hops(group, net)).sum(0))
 
 
 def gather_time(nbytes: jax.Array, group: jax.Array, net: Fabric) -> Array:
@@ -137,7 +144,7 @@ def all_reduce_time(nbytes: jax.Array, group: jax.Array, net: Fabric) -> jax.Arr
     flow = maximum(volume * _seconds_per_byte(group, net), net.sharpness)
     tree = 2.0 * (net.latency_s * jnp.log2(group)).sum(0) + flow / TREE_BANDWIDTH
     ring = 2.0 * (net.latency_s * _hops(group, net)).sum(0) + flow
-    return minimum(stack(ring, tree), net.sharpness)
+    return _start(group, net) + minimum(stack(ring, tree), net.sharpness)
 
 
 def all_to_all_time(nbytes: jax.Array, group: jax.Array, net: Fabric) -> jax.Array:
@@ -150,11 +157,11 @@ def all_to_all_time(nbytes: jax.Array, group: jax.Array, net: Fabric) -> jax.Arr
     """
     share = _below(group) * (group - 1.0) * (1.0 / jnp.prod(group, 0)[None])
     flow = maximum(nbytes[None] * share * _seconds_per_byte(group, net), net.sharpness)
-    return flow + (net.latency_s * _joined(group)).sum(0)
+    return _start(group, net) + flow + (net.latency_s * _joined(group)).sum(0)
 
 
 def point_to_point_time(nbytes: jax.Array, group: jax.Array, net: Fabric) -> jax.Array:
     """Time to send `nbytes` to the next member [s], over the slowest level that the group spans; 0 for a group of one."""
     once = _joined(group)
     flow = maximum(once * nbytes[None] / net.bytes_per_s, net.sharpness)
-    return flow + maximum(once * net.latency_s, net.sharpness)
+    return _start(group, net) + flow + maximum(once * net.latency_s, net.sharpness)

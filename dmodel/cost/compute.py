@@ -68,16 +68,26 @@ def streaming_time(nbytes: Array, chip: Chip, coefficients: Coefficients) -> Arr
     return nbytes / (chip.hbm_bytes_per_s * coefficients.memory_efficiency)
 
 
-def launch_bound_excess(
-    device_time: Array, kernels: Array, chip: Chip, coefficients: Coefficients, sharpness: float = SHARPNESS
+def launch_time(
+    device_time: Array, kernels: Array, meetings: Array, chip: Chip, coefficients: Coefficients, sharpness: float = SHARPNESS
 ) -> jax.Array:
-    """What launching kernels adds to their device time [s]: `max_p(device, kernels · latency) − device`.
+    """What launching kernels adds to their work on the device [s]: filling and draining each, and waiting for a host that is slower.
 
-    Limits: 0 when kernels are long; `kernels · latency − device` when they are short. The host is one queue that runs ahead, which
-    softens the passage: p is half the sharpness.
+    `fill + max_p(device + fill, host) − (device + fill)` with `fill = kernels · c_fill · latency` and
+    `host = (kernels · c_launch + meetings · c_rendezvous) · latency`.
+
+    Limits: `fill` when kernels are long; `host − device` when they are short. The host is one queue that runs ahead, which softens the
+    passage: p is half the sharpness.
+
+    Args:
+      meetings: tensor-parallel collectives times their ranks that the host launches beside the transfers of a pipeline [count]. In the
+        published sweep of one stack (nanotron on H100) a layer and micro-batch with both takes no less than 10, 15, 24, 52 and 135 ms on
+        2, 4, 8, 16 and 32 ranks whatever its width and batch, 4.5 ms without a pipeline; other stacks show nothing of the kind.
     """
-    launches = kernels * coefficients.launch * chip.kernel_latency_s
-    return excess(*jnp.broadcast_arrays(device_time, launches), max(0.5 * sharpness, 2.0))
+    c = coefficients
+    fill = kernels * c.kernel_fill * chip.kernel_latency_s
+    host = (kernels * c.launch + meetings * c.rendezvous) * chip.kernel_latency_s
+    return fill + excess(*jnp.broadcast_arrays(device_time + fill, host), max(0.5 * sharpness, 2.0))
 
 
 def optimizer_time(parameters: Array, bytes_per_parameter: Array, chip: Chip, coefficients: Coefficients) -> Array:

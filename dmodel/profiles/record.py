@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from dmodel.coefficients import NAMES, SPECS, Coefficients, from_unconstrained
-
-GROUPS = ("accelerator", "stack")
+from dmodel.profiles.groupings import GROUPINGS, members
 
 
 def _default_vector() -> np.ndarray:
@@ -44,8 +43,8 @@ class Profile:
     accelerators: tuple[str, ...] = ()
     stacks: tuple[str, ...] = ()
     center: np.ndarray = field(default_factory=_default_vector)
-    offsets: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=lambda: {g: {} for g in GROUPS})
-    widths: np.ndarray = field(default_factory=prior_widths)
+    offsets: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=lambda: {g: {} for g in GROUPINGS})
+    widths: Mapping[str, np.ndarray] = field(default_factory=dict)
     standard_errors: np.ndarray = field(default_factory=prior_widths)
     covariance: np.ndarray | None = None
     stack_covariances: Mapping[str, np.ndarray] = field(default_factory=dict)
@@ -57,9 +56,8 @@ class Profile:
     def unconstrained(self, accelerator: str | None = None, stack: str | None = None) -> np.ndarray:
         """Center plus the offsets of the accelerator and the stack, where the profile knows them; `[coefficient]`."""
         total = self.center.copy()
-        for group, member in zip(GROUPS, (accelerator, stack), strict=True):
-            offset = self.offsets[group].get(member) if member else None
-            total = total if offset is None else total + offset
+        for grouping, member in members(accelerator, stack).items():
+            total = total + self.offsets[grouping].get(member, 0.0)
         return total
 
     def coefficients_for(self, accelerator: str | None = None, stack: str | None = None) -> Coefficients:

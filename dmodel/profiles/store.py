@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from dmodel.coefficients import NAMES
-from dmodel.profiles.record import GROUPS, Profile, default_profile
+from dmodel.profiles.groupings import GROUPINGS
+from dmodel.profiles.record import Profile, default_profile
 from dmodel.types import InputError
 
-FORMAT, VERSION = "dmodel-profile", 1
+FORMAT, VERSION = "dmodel-profile", 2
 
 FURTHEST = 50.0
 """No unconstrained coefficient lies further from 0: e⁵⁰ times its unit would be no machine."""
@@ -70,8 +71,8 @@ def to_json(profile: Profile) -> dict[str, Any]:
         "stacks": list(profile.stacks),
         "coefficients": profile.describe(),
         "center": _vector(profile.center),
-        "offsets": {g: {k: _vector(v) for k, v in sorted(profile.offsets[g].items())} for g in GROUPS},
-        "widths": _vector(profile.widths),
+        "offsets": {g: {k: _vector(v) for k, v in sorted(profile.offsets[g].items())} for g in GROUPINGS},
+        "widths": {g: _vector(v) for g, v in profile.widths.items()},
         "standard_errors": _vector(profile.standard_errors),
         "stack_covariances": {k: _triangle(v) for k, v in sorted(profile.stack_covariances.items())},
         "covariance": None if profile.covariance is None else [[round(float(x), 10) for x in row] for row in profile.covariance],
@@ -166,7 +167,7 @@ def from_json(document: Mapping[str, Any], path: str = "profile") -> Profile:
       InputError: a field is missing, of the wrong type, or names unknown coefficients.
     """
     try:
-        offsets = {g: {k: _numbers(path, v, "") for k, v in document["offsets"][g].items()} for g in GROUPS}
+        offsets = {g: {k: _numbers(path, v, "") for k, v in document["offsets"][g].items()} for g in GROUPINGS}
         covariance = document["covariance"]
         matrix = None if covariance is None else np.array(covariance, float).reshape(len(NAMES), len(NAMES))
         if matrix is not None and not np.isfinite(matrix).all():
@@ -178,7 +179,7 @@ def from_json(document: Mapping[str, Any], path: str = "profile") -> Profile:
             stacks=_texts(path, document, "stacks"),
             center=_numbers(path, document, "center"),
             offsets=offsets,
-            widths=_numbers(path, document, "widths", least=np.finfo(float).tiny),
+            widths={g: _numbers(path, v, "", least=0.0) for g, v in document["widths"].items()},
             standard_errors=_numbers(path, document, "standard_errors", least=0.0),
             stack_covariances={k: _symmetric(path, k, v) for k, v in document["stack_covariances"].items()},
             covariance=matrix,
