@@ -20,7 +20,17 @@ from dmodel.types import stack
 from tests import points as at
 
 FOOTPRINT = Footprint(
-    gradient=1.4, optimizer=1.1, activation=1.3, kept=0.2, gathered=0.7, logit=1.6, head_balance=0.6, last_stage=0.4, reserved=2e9
+    gradient=1.4,
+    optimizer=1.1,
+    activation=1.3,
+    copies=0.2,
+    kept=0.2,
+    gathered=0.7,
+    logit=1.6,
+    head_balance=0.55,
+    rounding=0.7,
+    last_stage=0.4,
+    reserved=2e9,
 )
 
 MODULES = (smooth, counts, placement, collectives, compute, memory, overlap, pipeline, power, step)
@@ -183,7 +193,7 @@ TERMS: dict[str, Term] = {
     "memory.held": of_work(lambda m, p: [memory.held(counts.residents(m, p), p, k) for k in (1.0, 2.0, 3.0)]),
     "memory.layer_activation_bytes": of_work(memory.layer_activation_bytes),
     "memory.memory": of_work(lambda m, p: (memory.memory(m, p, p.pp), memory.memory(m, p, p.pp, 1.0, FOOTPRINT))),
-    "memory.stage_share": of_work(lambda m, p: memory.stage_share(m, p, FOOTPRINT)),
+    "memory.first_stage_layers": of_work(lambda m, p: memory.first_stage_layers(m, p, FOOTPRINT)),
     "memory.gathered_bytes": of_work(lambda m, p: memory.gathered_bytes(m, p, p.pp + 1.5)),
     "memory.out_of_memory_probability": plain(memory.out_of_memory_probability, [(7e10, 8e10, 0.2), (9e10, 8e10, 0.1)], [(1e9, 8e10, 0.2)]),
     "overlap.exposed_time": plain(overlap.exposed_time, WINDOWS, EDGE_WINDOWS, soft=True),

@@ -72,12 +72,19 @@ def layer_activation_bytes(model: Transformer, plan: Plan) -> Array:
     return kept + plan.recompute_layers * (2.0 * t * h / split - kept)
 
 
-def stage_share(model: Transformer, plan: Plan, footprint: Footprint) -> Array:
-    """Layers of the first stage over `L / pp` [1]: `1 + β ρ / L` with several stages, when β of the LM head's work, that of
-    `ρ = V h / (active parameters of a layer)` layers, is weighed against layers."""
+def first_stage_layers(model: Transformer, plan: Plan, footprint: Footprint) -> Array:
+    """Layers of the first stage [count]: `x + r (⌈x⌉ − x)` for a mean of `x = (L + β ρ) / pp`.
+
+    With several stages β of the LM head's work, that of `ρ = V h / (active parameters of a layer)` layers, is weighed against layers.
+    Layers are whole; r is how far the first stage is rounded up.
+
+    Limits: L for one stage. The slope by L is `(1 − r) / pp`, as ⌈x⌉ is flat where it does not jump.
+    """
     n = counts.parameter_groups(model)
     head_layers = model.vocab * model.d_model / (n.attention + n.active_mlp)
-    return 1.0 + footprint.head_balance * ramp(plan.pp - 1.0) * head_layers / model.n_layers
+    mean = (model.n_layers + footprint.head_balance * ramp(plan.pp - 1.0) * head_layers) / plan.pp
+    # what rounding of floats adds to a whole number is no layer
+    return mean + footprint.rounding * (jnp.ceil(mean - 1e-6) - mean)
 
 
 def gathered_bytes(model: Transformer, plan: Plan, in_flight: Array) -> Array:
@@ -106,13 +113,13 @@ def memory(model: Transformer, plan: Plan, in_flight: Array, in_flight_last: Arr
       in_flight, in_flight_last: micro-batches of a whole stage whose activations are alive at once on the first and on the last stage, from
         the schedule [count]. footprint: what the stack holds beyond the least.
     """
-    share = stage_share(model, plan, footprint)
-    found = counts.residents(model, plan)
+    layers = first_stage_layers(model, plan, footprint)
+    found, share = counts.residents(model, plan), layers * plan.pp / model.n_layers
     parts = found.replace(layers=share * found.layers, experts=share * found.experts)
-    layers = share * model.n_layers / plan.pp
     again = plan.recompute_layers * (1.0 - footprint.kept)
-    layer = footprint.activation * layer_activation_bytes(model, plan.replace(recompute_layers=again))
-    working = footprint.activation * layer_activation_bytes(model, plan.replace(recompute_layers=0.0, recompute_attention=0.0))
+    more = footprint.activation * (1.0 + footprint.copies * (1.0 - 1.0 / plan.tp))
+    layer = more * layer_activation_bytes(model, plan.replace(recompute_layers=again))
+    working = more * layer_activation_bytes(model, plan.replace(recompute_layers=0.0, recompute_attention=0.0))
     alive = 1.0 - plan.reshard * (1.0 - jnp.minimum(2.0 / layers, 1.0))
     gathered = zero_share(plan.zero, 3.0) * plan.weight_bytes * parts.total * alive
     recomputed = jnp.maximum(again, plan.recompute_attention * (1.0 - plan.flash))
