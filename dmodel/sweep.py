@@ -1,4 +1,5 @@
-"""The one driver that evaluates, and differentiates, a function of many cases: fast, and the same whatever the chunks and threads.
+"""The one driver that evaluates, and differentiates, a function of many cases: fast, the same whatever the threads, and to a last bit the
+same whatever the chunks.
 
 A case function is written for `[*batch]` leaves with the batch **last** (`dmodel.step`). The driver cuts a batch of any size N into blocks
 of one fixed shape, so a function is compiled once per static structure and not once per N; inside a block, a loop over chunks keeps

@@ -111,9 +111,9 @@ def plain(f: Callable, points: Sequence[Any], edges: Sequence[Any] = (), soft: b
 
 
 def _matmul(x: Any, p: float) -> Any:
-    """Five products at the rate and operand width of the plan."""
+    """Eight products at the rate and operand width of the plan."""
     products = counts.matmuls(x["model"], x["plan"])
-    rates, operands = stack(*[x["chip"].flops_per_s] * 5), stack(*[x["plan"].operand_bytes] * 5)
+    rates, operands = stack(*[x["chip"].flops_per_s] * 8), stack(*[x["plan"].operand_bytes] * 8)
     return compute.matmul_time(products, rates, operands, x["chip"], x["c"], p)
 
 
@@ -148,6 +148,8 @@ TERMS: dict[str, Term] = {
     "smooth.positive_part": plain(smooth.positive_part, [w[:2] for w in WINDOWS], [w[:2] for w in EDGE_WINDOWS], soft=True),
     "smooth.ramp": plain(smooth.ramp, [(0.4,), (1.7,), (0.99,)], [(0.0,), (1.0,), (-1.0,)]),
     "smooth.power": plain(lambda x: smooth.power(x, 1.0 / 3.0), [(0.4,), (1.7,)], [(1.0,), (1e-30,), (1e30,)]),
+    "counts.mean_layer": of_model(counts.mean_layer),
+    "counts.visits": of_work(counts.visits),
     "counts.parameter_groups": of_model(counts.parameter_groups),
     "counts.parameters": of_model(counts.parameters),
     "counts.active_parameters": of_model(counts.active_parameters),
