@@ -162,7 +162,7 @@ class Matmuls(struct.PyTreeNode, kw_only=True):
     columns: jax.Array
     inner: jax.Array
     copies: jax.Array
-    grouped: jax.Array
+    grouped: Array = 0.0
 
     @property
     def flops(self) -> jax.Array:
@@ -193,7 +193,7 @@ def visits(model: Transformer, plan: Plan) -> Array:
 def matmuls(model: Transformer, plan: Plan) -> Matmuls:
     """Forward matrix products of the mean layer and the head, per device and micro-batch, tensor parallel.
 
-    `experts / ep` experts are local, of width `f / etp`; each sees `visits · ep / experts` tokens. Latents are computed by every rank of tp.
+    `experts / ep` experts are local, of width `f / etp`; each sees `visits · ep / experts` tokens. Every rank of tp computes the latents.
     """
     t, h, tp = tokens(model, plan), model.d_model, plan.tp
     mean = mean_layer(model)

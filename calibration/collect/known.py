@@ -93,7 +93,7 @@ class _Whole(NamedTuple):
 
 def _whole(spec: WorkloadSpec) -> _Whole:
     s, n = spec, counts.parameter_groups(transformer(spec))
-    dense, experts = (float(n.mlp), 0.0) if s.n_experts == 1 else (0.0, float(n.mlp))
+    dense, experts = float(n.mlp), float(n.routed)
     norms = 2.0 * s.d_model + (s.d_model * s.n_experts if s.n_experts > 1 else 0.0)
     table = s.vocab * s.d_model / s.tensor
     return _Whole(

@@ -35,7 +35,7 @@ def matmul_time(
 
     >>> from dmodel import catalog, coefficients
     >>> side = jnp.full(1, 8192.0)
-    >>> products = Matmuls(rows=side, columns=side, inner=side, copies=jnp.ones(1), grouped=jnp.zeros(1))
+    >>> products = Matmuls(rows=side, columns=side, inner=side, copies=jnp.ones(1))
     >>> chip = catalog.chip("H100-80GB")
     >>> seconds = matmul_time(products, chip.flops_per_s, 2.0, chip, coefficients.default())
     >>> (products.flops / seconds / 1e12).round().tolist()
