@@ -6,6 +6,7 @@ rows into a usable fit, because whatever the rows do not determine stays where t
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Callable
 from functools import cache, partial
@@ -19,6 +20,7 @@ import numpy as np
 import optax
 
 from calibration import pooling
+from calibration.footprints import fit_footprints
 from calibration.padding import padded_groups, padded_rows, without_padding
 from calibration.pooling import Groups, Parameters, Prior
 from calibration.traces import Cases
@@ -252,7 +254,9 @@ def fit(
                 prior = prior.replace(stack_factor=np.broadcast_to(np.diag(widths * pooling.SOFTWARE), np.shape(prior.stack_factor)))
         else:
             widths = base.widths
-    return _profile(name, result, prior, groups, start_from, widths, used)
+    seen = cases if held_out is None else cases.take(~np.asarray(held_out))
+    footprints = {**start_from.footprints, **fit_footprints(seen, start_from.footprints)}
+    return dataclasses.replace(_profile(name, result, prior, groups, start_from, widths, used), footprints=footprints)
 
 
 def _profile(

@@ -17,6 +17,7 @@ import numpy as np
 from calibration.padding import padded
 from calibration.traces import Cases
 from dmodel.footprint import NAMES, Footprint, from_unconstrained, prior, to_unconstrained
+from dmodel.profiles.record import Fitted
 from dmodel.step import memory_use
 from dmodel.sweep import quick_to_compile
 
@@ -34,13 +35,6 @@ ENDS, SIDE = ("kept", "head_balance", "rounding", "last_stage"), 1.5
 """Shares that data settle at one of their ends: descents start on both sides of each, so many prior widths from the middle."""
 
 STEPS, LONGEST = 60, 1.5
-
-
-class Fitted(NamedTuple):
-    """Footprint of a stack, and the standard deviation of ln(measured / predicted) of a row that was not fitted."""
-
-    footprint: Footprint
-    spread: float
 
 
 class _Point(NamedTuple):
@@ -135,8 +129,13 @@ def fit_footprint(cases: Cases, start: Footprint | None = None) -> Fitted:
 
 
 def fit_footprints(cases: Cases, known: Mapping[str, Fitted]) -> dict[str, Fitted]:
-    """Footprints of all stacks that have rows with a measured peak, from what is known of them."""
-    measured = np.isfinite(cases.labels.peak_memory_bytes)
+    """Footprints of all stacks that have rows with a measured peak, from what is known of them.
+
+    Rows flagged `lora` or `offload` are left out: adapters, and optimizer state on the host, are no part of the model.
+    """
+    flags = cases.labels.flag.astype(str)
+    beyond = (np.char.find(flags, "lora") >= 0) | (np.char.find(flags, "offload") >= 0)
+    measured = np.isfinite(cases.labels.peak_memory_bytes) & ~beyond
     found = {}
     for stack in np.unique(cases.labels.stack[measured]).tolist():
         rows = cases.take(measured & (cases.labels.stack == stack))
