@@ -84,6 +84,14 @@ def stack_of(found: dict[str, Any]) -> str:
     return f"{STACK}/jax-{'.'.join(found['versions']['jax'].split('.')[:2])}"
 
 
+def _host() -> Any:
+    """The host's processor as a device; an accelerator where jax was told to see nothing else."""
+    try:
+        return jax.local_devices(backend="cpu")[0]
+    except RuntimeError:
+        return jax.local_devices()[0]
+
+
 def _budgeted(
     tasks: list[Task], m: Machine, found: dict[str, Any], folder: Path | None
 ) -> tuple[list[Task], dict[str, float], dict[str, float]]:
@@ -94,7 +102,7 @@ def _budgeted(
     finished = store.read(folder).measurements if folder and folder.is_dir() else {}
     known = [at for at, task in enumerate(tasks) if task.key(found["identity"]) in finished]
     # planning is arithmetic in float64, which accelerators are slow at or have not
-    with jax.enable_x64(True), jax.default_device(jax.local_devices(backend="cpu")[0]):
+    with jax.enable_x64(True), jax.default_device(_host()):
         mean, sigma = budget.covariance(m.accelerator, stack_of(found))
         foreseen = budget.forecast(tasks, lambda precision: system_at(m, precision), mean, m)
         steps = budget.order(foreseen, sigma, known)
