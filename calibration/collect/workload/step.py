@@ -104,7 +104,8 @@ def train(spec: WorkloadSpec, state: State, batch: Batch) -> tuple[State, jax.Ar
     else:
         part, gradients = accumulated(spec, state.params, batch)
     gradients = meshes.reduce_gradients(spec, gradients)
-    with jax.named_scope("optimizer"):
+    # optax raises a float to an integer count
+    with jax.named_scope("optimizer"), jax.numpy_dtype_promotion("standard"):
         updates, following = optimizer().update(gradients, state.optimizer, state.params)
         params = optax.apply_updates(state.params, updates)
     with jax.named_scope("loss"):
