@@ -51,7 +51,7 @@ SPECS: dict[str, Spec] = {
     "gathered": Spec("1", "share of the gathered inputs that stay while the host runs ahead", "share", 0.2, 2.0, "software"),
     "logit": Spec("1", "bytes alive per logit over 8", "positive", 1.6, 0.4, "software"),
     "head_balance": Spec("1", "share of the LM head's work that moves layers off the last stage", "share", 0.3, 2.0, "software"),
-    "rounding": Spec("1", "share of the way from the mean to whole layers on the first stage", "share", 0.5, 2.0, "software"),
+    "rounding": Spec("1", "share of the way from the mean to whole layers on the first stage", "share", 0.9, 1.0, "software"),
     "last_stage": Spec("1", "1: the fullest device is reported; 0: one of the first stage", "share", 0.5, 2.0, "software"),
     "reserved": Spec("byte", "what is reported beside tensors", "positive", 0.5 * GIB, 1.5, "software"),
 }
