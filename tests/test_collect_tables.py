@@ -151,6 +151,16 @@ def test_a_machine_that_the_catalog_has_not_is_described_by_what_was_measured(tm
     assert all(field["source"] and field["date"] for field in entry["fields"])
 
 
+def test_a_described_machine_has_a_name_in_the_shell(tmp_path, forgets, monkeypatch):
+    convert.convert(stored(tmp_path, [*steps(1), *benchmarks()]))
+    words = ["catalog", "chips", "cpu-test-2-cores", "--json"]
+    assert CliRunner().invoke(app, words).exit_code == 2
+    monkeypatch.setenv("DMODEL_CATALOG", str(tmp_path / "systems.json"))
+    assert "cpu-test-2-cores" in CliRunner().invoke(app, words).stdout
+    monkeypatch.setenv("DMODEL_CATALOG", str(tmp_path / "nowhere.json"))
+    assert "nowhere.json" in CliRunner().invoke(app, words).stderr
+
+
 def test_a_description_beside_traces_may_not_take_a_name_of_the_catalog(tmp_path, forgets):
     convert.convert(stored(tmp_path, [*steps(1), *benchmarks()]))
     path = tmp_path / "systems.json"

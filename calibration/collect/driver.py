@@ -42,6 +42,7 @@ def collect(
     job: Job | None = None,
     report: Callable[[Event], None] = lambda event: None,
     say: Callable[[str], None] = lambda text: None,
+    retry: bool = False,
 ) -> Collected:
     """Measure what is not in the folder yet.
 
@@ -49,6 +50,7 @@ def collect(
       folder: of the records; made when missing. kinds: benchmarks, when no plan is given.
       plan: file with a list of tasks. budget_s: seconds to spend in all, earlier runs included; the most informative tasks come first.
       job: the processes that measure together (`hosts.join`). report: called before and after each task. say: for remarks.
+      retry: measure again what failed or was unavailable before.
 
     Raises:
       InputError: unknown kind, unreadable plan, a folder that cannot be written, or nothing to measure.
@@ -74,6 +76,7 @@ def collect(
             estimate=(lambda task: estimate(task.key(""))) if estimate else None,
             report=report,
             failures=FAILURES,
+            retry=retry,
             shared=lambda task: BENCHMARKS[task.kind].shared,
         )
     return Collected(outcome, tasks, m, found, gain)
