@@ -20,6 +20,7 @@ import numpy as np
 import optax
 
 from calibration import pooling
+from calibration.footprints import fit_footprints
 from calibration.padding import padded_groups, padded_rows, without_padding
 from calibration.pooling import Groups, Parameters, Prior
 from calibration.traces import Cases
@@ -263,7 +264,9 @@ def fit(
                 prior = pooling.prior_for(groups, dataclasses.replace(start_from, widths=widths), fresh=True)
         else:
             widths = base.widths
-    return _profile(name, result, prior, groups, start_from, widths, used)
+    seen = cases if held_out is None else cases.take(~np.asarray(held_out))
+    footprints = {**start_from.footprints, **fit_footprints(seen, start_from.footprints)}
+    return dataclasses.replace(_profile(name, result, prior, groups, start_from, widths, used), footprints=footprints)
 
 
 def _profile(

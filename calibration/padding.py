@@ -26,12 +26,17 @@ def row_count(rows: int) -> int:
     return max(LEAST_ROWS, 1 << (rows - 1).bit_length()) if rows <= ROW_STEP else -(-rows // ROW_STEP) * ROW_STEP
 
 
-def padded_rows(data: Any) -> Any:
-    """The rows of a fit with the last one repeated at weight 0 up to `row_count`; data: a record with a leaf `weight`, `[..., row]`."""
-    rows = len(data.weight)
+def padded(records: Any, rows: int) -> Any:
+    """Records of some rows, leaves `[..., row]`, with the last row repeated up to `row_count`."""
     more = row_count(rows) - rows
-    longer = jax.tree.map(lambda leaf: jnp.concatenate([leaf, jnp.repeat(leaf[..., -1:], more, -1)], -1), data)
-    return longer._replace(weight=jnp.where(jnp.arange(rows + more) < rows, longer.weight, 0.0))
+    return jax.tree.map(lambda leaf: jnp.concatenate([jnp.asarray(leaf), jnp.repeat(leaf[..., -1:], more, -1)], -1), records)
+
+
+def padded_rows(data: Any) -> Any:
+    """The rows of a fit, those that are added at weight 0; data: a record with a leaf `weight`, `[..., row]`."""
+    rows = len(data.weight)
+    longer = padded(data, rows)
+    return longer._replace(weight=jnp.where(jnp.arange(len(longer.weight)) < rows, longer.weight, 0.0))
 
 
 def padded_groups(prior: Prior) -> Prior:

@@ -7,6 +7,7 @@ b micro-batch. Counts are per device, per layer and per micro-batch unless a nam
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
 from flax import struct
 
 from dmodel.plan import Plan
@@ -21,32 +22,97 @@ CONVENTIONS = ("6N", "6N+12Lhs", "6N+6Lhs")
 """Published conventions of "model FLOPs" per token: without attention, with full attention, with its causal half."""
 
 
+class Mean(struct.PyTreeNode, kw_only=True):
+    """The mean layer of a model whose layers differ: what one layer of L holds on average.
+
+    Attributes:
+      routed: share of the layers with routed experts. width: of the MLP that every token passes [count]: of a dense layer, or of all shared
+        experts together. through: share of the layers that have one. up: 1 when queries, or keys and values, come from a latent.
+      down_columns: columns of the first projections that tensor parallelism does not split (latents). columns: of those that it does.
+      up_columns, up_inner: columns of the projections from the latents, and their mean inner size. out: inner size of the output
+        projection. core: sum of the head sizes of scores and values over the heads. mixer: 1 for every attention or Mamba mixer.
+    """
+
+    routed: Array
+    width: Array
+    through: Array
+    up: Array
+    down_columns: Array
+    columns: Array
+    up_columns: Array
+    up_inner: Array
+    out: Array
+    core: Array
+    mixer: Array
+
+
+def mean_layer(model: Transformer) -> Mean:
+    """Average the layers: dense ones and experts, attention and Mamba-2 mixers. FLOPs and parameters are exact, sizes of products means.
+
+    Attention: `h → (a + g)(e + x) + g e` with x `qk_extra`; from latents (DeepSeek-AI 2024, MLA) `h → r_q + r_kv + d_rope`, then
+    `r_q → a (e + x)` and `r_kv → a (2 e + x − d_rope)`. Mamba-2 (Dao & Gu 2024): `h → 2 i + 2 G N + n` and `i → h`.
+    """
+    h_qk, e, a, g = model.head_dim + model.qk_extra, model.head_dim, model.n_heads, model.n_kv_heads
+    q_latent, latent = ramp(model.q_rank), ramp(model.kv_rank)
+    shared_keys = latent * (model.kv_rank + model.rope_dim)
+    queries, pairs = q_latent * a * h_qk, latent * a * (h_qk + e - model.rope_dim)
+    up = ramp(model.q_rank + model.kv_rank)
+    mamba = model.mamba_share * (2.0 * (model.mamba_inner + model.mamba_groups * model.mamba_state) + model.mamba_heads)
+    sparse = ramp(model.n_experts - 1.0)
+    dense = model.n_dense_layers / model.n_layers
+    shared = model.n_shared_experts
+    return Mean(
+        routed=model.mlp_share * sparse * (1.0 - dense),
+        width=model.mlp_share * (model.d_ff + sparse * (dense * model.d_ff_dense + ((1.0 - dense) * shared - 1.0) * model.d_ff)),
+        through=model.mlp_share * (1.0 - sparse * (1.0 - dense) * (1.0 - ramp(shared))),
+        up=up,
+        down_columns=model.attention_share * (q_latent * model.q_rank + shared_keys),
+        columns=model.attention_share * ((1.0 - q_latent) * a * h_qk + (1.0 - latent) * g * (h_qk + e)) + mamba,
+        up_columns=model.attention_share * (queries + pairs),
+        up_inner=(queries * model.q_rank + pairs * model.kv_rank) / (queries + pairs + (1.0 - up)),
+        out=model.attention_share * a * e + model.mamba_share * model.mamba_inner,
+        core=model.attention_share * a * (h_qk + e),
+        mixer=model.attention_share + model.mamba_share,
+    )
+
+
 class Parameters(struct.PyTreeNode, kw_only=True):
-    """Parameters of the whole model [count]: of one layer's attention (norms and router with it), of one layer's experts, of
-    one layer's experts as far as a token visits them, of the input embedding and of the output head."""
+    """Parameters of the whole model [count]: of the mean layer's mixer (norms and router with it), of the MLP that every token passes, of
+    the routed experts, of those that a token visits, of the input embedding, of the output head, and the mean layers there are."""
 
     attention: Array
     mlp: Array
-    active_mlp: Array
+    routed: Array
+    active_routed: Array
     embedding: Array
     head: Array
+    layers: Array
 
 
 def parameter_groups(model: Transformer) -> Parameters:
     """Count parameters by the place where they live.
 
-    `attention = 2 h (a + g) e + 2 h` (norms) `+ h · experts` (router, if there are several), `mlp = (2 + gated) h f · experts` with the
-    shared ones, `embedding = V h`, `head = V h` unless tied, `+ h` (last norm). Biases and learned positions are left out.
+    `attention = 2 h (a + g) e + 2 h` (norms) `+ h · experts` (router, if there are several), `mlp = (2 + gated) h f`, dense or of the
+    shared experts, `routed = (2 + gated) h f · experts`, `embedding = V h`, `head = V h` unless tied, `+ h` (last norm); latents and
+    Mamba-2 mixers by `mean_layer`, the latter with a convolution of 4 taps. Each head of further tokens is one more layer and a projection
+    `2 h → h`. Biases and learned positions are left out.
     """
-    h, f, a, g, e = model.d_model, model.d_ff, model.n_heads, model.n_kv_heads, model.head_dim
-    router = h * model.n_experts * ramp(model.n_experts - 1.0)
-    expert = (2.0 + model.gated_mlp) * h * f
+    h, mean = model.d_model, mean_layer(model)
+    mixer = h * (mean.down_columns + mean.columns + mean.out) + mean.up_columns * mean.up_inner
+    latents = model.attention_share * (model.q_rank + model.kv_rank)
+    inner = model.mamba_inner
+    filters = model.mamba_share * (4.0 * (inner + 2.0 * model.mamba_groups * model.mamba_state) + inner + 3.0 * model.mamba_heads)
+    norms = h * (mean.mixer + model.mlp_share)
+    matrices = 2.0 + model.gated_mlp
+    expert = matrices * h * model.d_ff * mean.routed
     return Parameters(
-        attention=2.0 * h * (a + g) * e + 2.0 * h + router,
-        mlp=expert * (model.n_experts + model.n_shared_experts),
-        active_mlp=expert * (model.top_k + model.n_shared_experts),
+        attention=mixer + latents + filters + norms + h * model.n_experts * mean.routed,
+        mlp=matrices * h * mean.width,
+        routed=expert * model.n_experts,
+        active_routed=expert * model.top_k,
         embedding=model.vocab * h,
-        head=model.vocab * h * (1.0 - model.tied_embeddings) + h,
+        head=model.vocab * h * (1.0 - model.tied_embeddings) + h + 2.0 * h * h * model.n_mtp,
+        layers=model.n_layers + model.n_mtp,
     )
 
 
@@ -58,20 +124,21 @@ def parameters(model: Transformer) -> Array:
     '7.055e+10'
     """
     n = parameter_groups(model)
-    return model.n_layers * (n.attention + n.mlp) + n.embedding + n.head
+    return n.layers * (n.attention + n.mlp + n.routed) + n.embedding + n.head
 
 
 def active_parameters(model: Transformer) -> Array:
     """Parameters that one token uses [count]: equal to `parameters` for a dense model."""
     n = parameter_groups(model)
-    return model.n_layers * (n.attention + n.active_mlp) + n.embedding + n.head
+    return n.layers * (n.attention + n.mlp + n.active_routed) + n.embedding + n.head
 
 
 def model_flops_per_token(model: Transformer, convention: str = "6N+12Lhs") -> Array:
     """Model FLOPs of one trained token, forward and backward, without recomputation [FLOP].
 
     `6 N + c L (a e) s` with N the active parameters (embedding included) and c = 0, 12 or 6 by convention. Narayanan et al. 2021 count
-    full attention, c = 12; flash kernels on causal masks do half of it, c = 6.
+    full attention, c = 12; flash kernels on causal masks do half of it, c = 6. Windows are left out of the convention; heads whose queries
+    are wider than values count with the mean of both.
 
     Raises:
       ValueError: the convention is none of `CONVENTIONS`.
@@ -79,20 +146,23 @@ def model_flops_per_token(model: Transformer, convention: str = "6N+12Lhs") -> A
     if convention not in CONVENTIONS:
         raise ValueError(f"convention: expected one of {', '.join(CONVENTIONS)}; got {convention!r}")
     c = {"6N": 0.0, "6N+12Lhs": 12.0, "6N+6Lhs": 6.0}[convention]
-    return 6.0 * active_parameters(model) + c * model.n_layers * model.n_heads * model.head_dim * model.seq_len
+    return 6.0 * active_parameters(model) + 0.5 * c * model.n_layers * mean_layer(model).core * model.seq_len
 
 
 class Matmuls(struct.PyTreeNode, kw_only=True):
-    """Forward matrix products of one layer, and last the head: QKV, projection, up (and gate), down, logits; `[5, *batch]`.
+    """Forward matrix products of one layer, and last the head: QKV (or what latents and states come from), from latents, projection, MLP up
+    (and gate), down, experts up (and gate), down, logits; `[8, *batch]`.
 
     Attributes:
-      rows, columns, inner: M, N and K of one product [count]. copies: how many of that size run (local experts) [count].
+      rows, columns, inner: M, N and K of one product [count]. copies: how many of that size run in the mean layer (local experts) [count].
+      grouped: 1 where several run as one grouped kernel.
     """
 
     rows: jax.Array
     columns: jax.Array
     inner: jax.Array
     copies: jax.Array
+    grouped: Array = 0.0
 
     @property
     def flops(self) -> jax.Array:
@@ -111,76 +181,113 @@ def tokens(model: Transformer, plan: Plan) -> Array:
     return plan.micro_batch * model.seq_len / plan.cp
 
 
-def matmuls(model: Transformer, plan: Plan) -> Matmuls:
-    """Forward matrix products of one layer and the head, per device and micro-batch, tensor parallel.
+def visits(model: Transformer, plan: Plan) -> Array:
+    """Tokens that a device sends to experts, or computes for them, per micro-batch [count]: `t top_k imbalance etp / tp`.
 
-    An expert sees `t · top_k · ep / experts` of the tokens t, times the imbalance; `experts / ep` of them are local. Shared experts
-    add to the rows of the local ones, so FLOPs are exact and the size of a product is a mean.
+    The ranks of tp share the tokens out among themselves (Megatron-LM asks for sequence parallelism beside experts), and those of etp work
+    on the same ones.
     """
-    t, h = tokens(model, plan), model.d_model
+    return tokens(model, plan) * model.top_k * model.imbalance * plan.etp / plan.tp
+
+
+def matmuls(model: Transformer, plan: Plan) -> Matmuls:
+    """Forward matrix products of the mean layer and the head, per device and micro-batch, tensor parallel.
+
+    `experts / ep` experts are local, of width `f / etp`; each sees `visits · ep / experts` tokens. Every rank of tp computes the latents.
+    """
+    t, h, tp = tokens(model, plan), model.d_model, plan.tp
+    mean = mean_layer(model)
     local = model.n_experts / plan.ep
-    visits = t * (model.top_k * model.imbalance + model.n_shared_experts) / local
-    f, width = model.d_ff / plan.tp, model.n_heads * model.head_dim / plan.tp
-    kv = 2.0 * model.n_kv_heads * model.head_dim / plan.tp
+    routed, seen = local * mean.routed, visits(model, plan) / local
+    always, f, up = mean.width / tp, model.d_ff / plan.etp, 1.0 + model.gated_mlp
+    through, grouped = ramp(mean.width), ramp(local - 1.0)
     return Matmuls(
-        rows=stack(t, t, visits, visits, t),
-        columns=stack(width + kv, h, (1.0 + model.gated_mlp) * f, h, model.vocab / plan.tp),
-        inner=stack(h, width, h, f, h),
-        copies=stack(1.0, 1.0, local, local, 1.0),
+        rows=stack(t, t, t, t, t, seen, seen, t),
+        columns=stack(mean.down_columns + mean.columns / tp, mean.up_columns / tp, h, up * always, h, up * f, h, model.vocab / tp),
+        inner=stack(h, mean.up_inner, mean.out / tp, h, always, h, f, h),
+        copies=stack(1.0, mean.up, 1.0, through, through, routed, routed, 1.0 + model.n_mtp),
+        grouped=stack(*[0.0] * 5, grouped, grouped, 0.0),
     )
 
 
 def cast_bytes(products: Matmuls, plan: Plan) -> Array:
     """Memory traffic of casting below 16 bits, forward and backward of one layer [byte]; 0 in 16 bits.
 
-    The left operand of each product forward, the gradient of its result backward, each read in 16 bits and written in the operand's.
-    Weights are cast once per step, not per micro-batch.
+    The left operand of each product forward, the gradient of its result backward, each read in 16 bits, once more for each pass that finds
+    its scale, and written in the operand's bytes twice: by rows for its own product, by columns for that of the weight gradient. Weights
+    are cast once per step, not per micro-batch.
     """
     left, _, result = products.elements
-    return plan.low_precision * (WORD + plan.operand_bytes) * (left + result)[:4].sum(0)
+    moved = WORD * (1.0 + plan.scale_passes) + 2.0 * plan.operand_bytes
+    return plan.low_precision * (1.0 - plan.wide_layers) * moved * (left + result)[:-1].sum(0)
+
+
+CHUNK = 128.0
+"""Tokens of one chunk of a Mamba-2 scan [token] (Nemotron-H configurations)."""
 
 
 def attention_flops(model: Transformer, plan: Plan) -> Array:
-    """FLOPs of the forward attention core (Q Kᵀ and P V): `4 b (s/cp) s a e / tp`, half of it when flash skips the causal half."""
-    full = 4.0 * tokens(model, plan) * model.seq_len * model.n_heads * model.head_dim / plan.tp
-    return full * (1.0 - 0.5 * model.causal * plan.flash)
+    """FLOPs of the forward core of the mean layer: of attention, Q Kᵀ and P V, `2 b (s/cp) s a (2 e + x) / tp`, and of a Mamba-2 scan.
+
+    Flash skips the causal half, and what a window w hides: `w (1 − w/2s)` of s keys are left. Mamba-2 in chunks of c tokens (Dao & Gu
+    2024): `2 c (G N + i) + 4 i N` per token.
+    """
+    s, t = model.seq_len, tokens(model, plan)
+    # a causal window as wide as the sequence is the causal half
+    window = jnp.minimum(model.window / s, 1.0)
+    full, part = 1.0 - 0.5 * model.causal, window * (1.0 - 0.5 * model.causal * window)
+    seen = 1.0 - plan.flash * (1.0 - full + model.windowed * (full - part))
+    scores = 2.0 * s * mean_layer(model).core * seen
+    bc, inner = model.mamba_groups * model.mamba_state, model.mamba_inner
+    scan = model.mamba_share * (2.0 * CHUNK * (bc + inner) + 4.0 * inner * model.mamba_state)
+    return t * (scores + scan) / plan.tp
 
 
 def softmax_bytes(model: Transformer, plan: Plan) -> Array:
     """Memory traffic of the unfused forward softmax [byte]: scores written and read, probabilities written and read, and dropout's read,
     write and mask: `13 b a s (s/cp) / tp` (Korthikanti et al. 2022 count 5 b a s² stored); 0 with flash."""
-    scores = tokens(model, plan) * model.seq_len * model.n_heads / plan.tp
+    scores = tokens(model, plan) * model.seq_len * model.n_heads * model.attention_share / plan.tp
     return 13.0 * scores * (1.0 - plan.flash)
 
 
 def elementwise_bytes(model: Transformer, plan: Plan) -> Array:
-    """Least memory traffic of the forward norms, residuals, rotary embedding and activation of one layer [byte].
+    """Least memory traffic of the forward norms, residuals, rotary embedding, activation and routing of the mean layer [byte].
 
-    `2 t [ 10 h / split + (2 (a + g) e + (2 + gated) f · active) / tp ]`: two norms (read, write) and two residual additions (two reads,
-    one write) on h, which sequence parallelism splits; rotary embedding (read, write) on (a + g) e; activation on f of each expert that a
-    token visits: 2 passes plain, 3 gated.
+    `2 t [ 5 h (mixer + MLP) / split + (2 (a + g)(e + x) + (2 + gated) width) / tp ]`: a norm (read, write) and a residual addition (two
+    reads, one write) for each half of a layer on h, which sequence parallelism splits; rotary embedding (read, write) on the heads;
+    activation on the width: 2 passes plain, 3 gated. Experts: the same activation, a copy of each token to every expert it visits and
+    back (read, write each), and the router's logits in fp32 with top-k (3 passes). Mamba-2: convolution, scan and gated norm,
+    `7 i + 6 G N`.
 
-    Limits: sorting tokens for experts and dropout are left out; `elementwise_traffic` scales for what a stack does besides.
+    Limits: dropout is left out; `elementwise_traffic` scales for what a stack does besides.
     """
-    t = tokens(model, plan)
+    t, h, mean = tokens(model, plan), model.d_model, mean_layer(model)
     split = 1.0 + plan.sp * (plan.tp - 1.0)
-    active = model.top_k + model.n_shared_experts
-    heads = (model.n_heads + model.n_kv_heads) * model.head_dim
-    return WORD * t * (10.0 * model.d_model / split + (2.0 * heads + (2.0 + model.gated_mlp) * model.d_ff * active) / plan.tp)
+    heads = model.attention_share * 2.0 * (model.n_heads + model.n_kv_heads) * (model.head_dim + model.qk_extra)
+    mamba = model.mamba_share * (7.0 * model.mamba_inner + 6.0 * model.mamba_groups * model.mamba_state)
+    passes = 2.0 + model.gated_mlp
+    routing = mean.routed * (2.0 * h + 6.0 * model.n_experts) * plan.etp
+    experts = mean.routed * visits(model, plan) * (2.0 * h + passes * model.d_ff / plan.etp)
+    dense = 5.0 * h * (mean.mixer + model.mlp_share) / split + (heads + mamba + passes * mean.width + routing) / plan.tp
+    return WORD * (t * dense + experts)
 
 
 def loss_bytes(model: Transformer, plan: Plan) -> Array:
-    """Memory traffic of the loss, forward and backward [byte]: fp32 logits read three times and written twice, `20 t V / tp`."""
-    return 20.0 * tokens(model, plan) * model.vocab / plan.tp
+    """Memory traffic of the loss, forward and backward [byte]: fp32 logits read three times and written twice, `20 t V / tp`, and again for
+    each head of further tokens."""
+    return 20.0 * (1.0 + model.n_mtp) * tokens(model, plan) * model.vocab / plan.tp
 
 
 def kernels(model: Transformer, plan: Plan) -> Array:
     """Kernels of one forward layer [count]: 4 products, 2 norms, 2 residuals, rotary, activation, attention (1 fused, 6 not), 1 more
-    for each of the 2 tensor-parallel collectives, and the sorting of tokens (6) when there are experts. A nominal count, assumed: the
-    fitted `launch` scales it."""
+    for each of the 2 tensor-parallel collectives, and the sorting of tokens (6) when there are experts. Latents add 2 products, 2 norms and
+    a concatenation, shared experts 3; a Mamba-2 mixer has 10 instead of attention's 6. A nominal count, assumed: the fitted `launch`
+    scales it."""
+    mean = mean_layer(model)
     collective = 2.0 * ramp(plan.tp - 1.0)
-    experts = 6.0 * ramp(model.n_experts - 1.0)
-    return 11.0 + 5.0 * (1.0 - plan.flash) + collective + experts
+    experts = (6.0 + 3.0 * ramp(model.n_shared_experts)) * mean.routed
+    attention = model.attention_share * (6.0 + 5.0 * mean.up + 5.0 * (1.0 - plan.flash))
+    return attention + 10.0 * model.mamba_share + 5.0 * model.mlp_share + collective + experts
 
 
 def meetings(plan: Plan) -> Array:
@@ -209,15 +316,14 @@ class Residents(struct.PyTreeNode, kw_only=True):
 
 
 def residents(model: Transformer, plan: Plan) -> Residents:
-    """Parameters that the fullest device holds: `L/pp` layers over tp, routed experts over ep too (shared ones are on every rank of it);
-    the embedding on the first stage and the head on the last, both when there is one stage."""
+    """Parameters that the fullest device holds: `L/pp` layers over tp, routed experts over ep and etp instead (shared ones are on every
+    rank of ep); the embedding on the first stage and the head on the last, both when there is one stage."""
     n = parameter_groups(model)
-    layers = model.n_layers / plan.pp
-    routed = n.mlp * ramp(model.n_experts - 1.0) * model.n_experts / (model.n_experts + model.n_shared_experts)
+    layers = n.layers / plan.pp
     both = ramp(2.0 - plan.pp)
     return Residents(
-        layers=layers * (n.attention + n.mlp - routed) / plan.tp,
-        experts=layers * routed / (plan.tp * plan.ep),
+        layers=layers * (n.attention + n.mlp) / plan.tp,
+        experts=layers * n.routed / (plan.etp * plan.ep),
         ends=(n.embedding + n.head * both) / plan.tp,
     )
 

@@ -26,7 +26,8 @@ class LayerWork(struct.PyTreeNode, kw_only=True):
 
 
 class Communication(struct.PyTreeNode, kw_only=True):
-    """Exposed and hidden communication [s]: tp, cp, ep and fsdp per layer and micro-batch; pp per micro-batch; dp and `once` per step."""
+    """Exposed and hidden communication [s]: tp, cp, ep and fsdp per layer and micro-batch; pp and `ends` (tensor
+    parallelism of embedding and head) per micro-batch; dp and `once` per step."""
 
     tp: Array
     cp: Array
@@ -38,6 +39,7 @@ class Communication(struct.PyTreeNode, kw_only=True):
     once: Array
     hidden_layer: Array
     hidden_step: Array
+    ends: Array = 0.0
 
 
 class Costs(struct.PyTreeNode, kw_only=True):

@@ -7,7 +7,8 @@ from flax import struct
 from dmodel.types import Array
 
 PLACEMENT = ("tp", "cp", "ep", "dp", "pp")
-"""Default order of the groups on the network, innermost first. `ep` is a part of dp: the place "dp" holds the other dp/ep."""
+"""Default order of the groups on the network, innermost first. Experts are laid over the ranks of tp, cp and dp in this order, whatever
+those are for: `ep` before `dp` makes the ranks that share a layer's experts neighbours, after it the ranks that hold the same ones."""
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
 
@@ -17,7 +18,8 @@ class Plan(struct.PyTreeNode, kw_only=True):
 
     Attributes:
       dp, tp, cp, pp: data-, tensor-, context-, pipeline-parallel degree; their product is the device count.
-      ep: expert-parallel degree, a part of dp (it multiplies nothing). sp: 1 = sequence parallelism beside tp.
+      ep: expert-parallel degree, ranks of tp · cp · dp that hold different experts (it multiplies nothing). etp: tensor-parallel degree
+        inside an expert (1 = experts are whole, whatever tp is); ep · etp divides tp · cp · dp. sp: 1 = sequence parallelism beside tp.
       zero: ZeRO stage 0–3 (3 = FSDP); between two stages the costs interpolate linearly.
       shard: ranks over which ZeRO shards, ≤ dp; shard < dp is HSDP: sharded inside, replicated across.
       reshard: 1 = parameters gathered again for the backward pass (ZeRO-3), 0 = kept after the forward.
@@ -28,6 +30,9 @@ class Plan(struct.PyTreeNode, kw_only=True):
       flash: 1 = fused attention kernels, 0 = scores written to memory.
       overlap_tp, overlap_cp, overlap_ep, overlap_dp, overlap_pp: 1 lets that communication hide behind compute, 0 forbids it.
       operand_bytes: bytes of one matmul operand (2 = bf16, 1 = fp8). low_precision: 1 when the matmuls run below 16 bits.
+      wide_layers: share of the layers' matmuls kept in 16 bits all the same. wide_gradient: 1 when those of weight gradients are.
+      scale_passes: times that a tensor is read to find its scale before it is cast (0 = scales of earlier steps, or of small blocks).
+      gather_bytes: bytes per parameter when weights are gathered.
       weight_bytes, gradient_bytes, optimizer_bytes: stored bytes per parameter (bf16 weights, fp32 gradients, fp32
         master weight and two moments by default).
       reduce_bytes: bytes per gradient element on the wire.
@@ -39,6 +44,7 @@ class Plan(struct.PyTreeNode, kw_only=True):
     cp: Array = 1.0
     pp: Array = 1.0
     ep: Array = 1.0
+    etp: Array = 1.0
     sp: Array = 0.0
     zero: Array = 0.0
     shard: Array = 1.0
@@ -56,6 +62,10 @@ class Plan(struct.PyTreeNode, kw_only=True):
     overlap_pp: Array = 1.0
     operand_bytes: Array = 2.0
     low_precision: Array = 0.0
+    wide_layers: Array = 0.0
+    wide_gradient: Array = 0.0
+    scale_passes: Array = 0.0
+    gather_bytes: Array = 2.0
     weight_bytes: Array = 2.0
     gradient_bytes: Array = 4.0
     optimizer_bytes: Array = 12.0

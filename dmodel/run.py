@@ -9,6 +9,7 @@ from flax import struct
 
 from dmodel import counts
 from dmodel.cost.power import COOLING_FACTOR, HOST_SHARE, watts
+from dmodel.footprint import Footprint
 from dmodel.hardware import System
 from dmodel.plan import Plan
 from dmodel.step import Breakdown, memory_use
@@ -116,10 +117,12 @@ class Outputs(struct.PyTreeNode, kw_only=True):
     dollars_per_token: Array
 
 
-def outputs(system: System, model: Transformer, plan: Plan, breakdown: Breakdown, convention: str = CONVENTION) -> Outputs:
-    """All outputs of one plan (or a batch of them) from its breakdown."""
+def outputs(
+    system: System, model: Transformer, plan: Plan, breakdown: Breakdown, convention: str = CONVENTION, footprint: Footprint | None = None
+) -> Outputs:
+    """All outputs of one plan (or a batch of them) from its breakdown; memory under a stack's footprint where there is one."""
     rate = tokens_per_s(model, plan, breakdown)
-    used = memory_use(model, plan).total
+    used = memory_use(model, plan, footprint=footprint).total
     return Outputs(
         step_time_s=breakdown.total,
         tokens_per_s=rate,

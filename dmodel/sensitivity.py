@@ -48,7 +48,10 @@ SWITCHES = frozenset(
     + [f"plan.{name}" for name in ("sp", "zero", "reshard", "flash", "low_precision")]
     + [f"plan.overlap_{name}" for name in ("tp", "cp", "ep", "dp", "pp")]
 )
-EXPERTS = frozenset(["model.n_experts", "model.top_k", "model.n_shared_experts", "model.imbalance", "plan.ep"])
+EXPERTS = frozenset(
+    [f"model.{name}" for name in ("n_experts", "top_k", "n_shared_experts", "imbalance", "n_dense_layers", "d_ff_dense")]
+    + ["plan.ep", "plan.etp"]
+)
 
 
 class Elasticity(struct.PyTreeNode, kw_only=True):

@@ -97,40 +97,46 @@ def _layer_work(system: System, model: Transformer, plan: Plan, parts: counts.Re
     """
     chip = system.chip
     below = 1.0 - plan.low_precision * (1.0 - c.low_precision_efficiency)
-    rate, operand = chip.flops_per_s * below, plan.operand_bytes
+    low, wide = chip.flops_per_s * below, plan.low_precision * plan.wide_layers
+    # times add up, so rates meet harmonically
+    rate = low / (1.0 - wide + wide * low / chip.attention_flops_per_s)
+    operand = plan.operand_bytes + wide * (counts.WORD - plan.operand_bytes)
     products = counts.matmuls(model, plan)
     # logits and loss stay in 16 bits whatever the precision of the layers
     times = compute.matmul_time(
-        products, stack(*[rate] * 4, chip.attention_flops_per_s), stack(*[operand] * 4, counts.WORD), chip, c, sharpness
+        products, stack(*[rate] * 7, chip.attention_flops_per_s), stack(*[operand] * 7, counts.WORD), chip, c, sharpness
     )
-    matmul, head = times[:4].sum(0), times[4]
+    matmul, logits = times[:-1].sum(0), times[-1]
     casts = compute.streaming_time(c.cast_traffic * counts.cast_bytes(products, plan), chip, c)
     attention = compute.attention_time(
-        counts.attention_flops(model, plan), counts.softmax_bytes(model, plan), jnp.asarray(model.head_dim), chip, c
+        counts.attention_flops(model, plan), counts.softmax_bytes(model, plan), model.head_dim + 0.5 * model.qk_extra, chip, c
     )
     streaming = compute.streaming_time(c.elementwise_traffic * counts.elementwise_bytes(model, plan), chip, c)
-    accumulated = 2.0 * plan.gradient_bytes * model.trainable * (parts.layers + parts.experts) * plan.pp / model.n_layers
+    accumulated = 2.0 * plan.gradient_bytes * model.trainable * (parts.layers + parts.experts) * plan.pp / (model.n_layers + model.n_mtp)
     accumulation = compute.streaming_time(accumulated, chip, c)
     backward_attention = attention * (2.0 + 0.5 * plan.flash)
     forward = matmul + attention + streaming + 0.5 * casts
-    backward = (1.0 + model.trainable) * matmul + backward_attention + 2.0 * streaming + accumulation + 0.5 * casts
+    behind = 1.0 + model.trainable * (1.0 + plan.low_precision * plan.wide_gradient * (rate / chip.attention_flops_per_s - 1.0))
+    backward = behind * matmul + backward_attention + 2.0 * streaming + accumulation + 0.5 * casts
     again = plan.recompute_layers * forward + (1.0 - plan.recompute_layers) * plan.recompute_attention * attention * (1.0 - plan.flash)
     passes = 2.0 + model.trainable + plan.recompute_layers
     kernels = counts.kernels(model, plan) * passes
+    head = (2.0 + model.trainable) * logits + compute.streaming_time(c.loss_traffic * counts.loss_bytes(model, plan), chip, c)
     return LayerWork(
-        matmul=(2.0 + model.trainable) * matmul,
+        matmul=(1.0 + behind) * matmul,
         attention=attention + backward_attention,
         elementwise=3.0 * streaming + accumulation + casts,
         recompute=again,
         launch=compute.launch_time(forward + backward + again, kernels, counts.meetings(plan), chip, c, sharpness),
-        head=(2.0 + model.trainable) * head + compute.streaming_time(c.loss_traffic * counts.loss_bytes(model, plan), chip, c),
+        head=head,
         forward=forward,
         backward=backward + again,
     )
 
 
 class _Volumes(struct.PyTreeNode, kw_only=True):
-    """Times of the messages when nothing hides them [s]: per layer (tp, cp, ep, weight gather, gradient scatter), step, transfer."""
+    """Times of the messages when nothing hides them [s]: per layer (tp, cp, ep, weight gather, gradient scatter), step, transfer, the
+    embedding and head of a micro-batch, the tied embedding per step."""
 
     tp: Array
     cp: Array
@@ -139,6 +145,8 @@ class _Volumes(struct.PyTreeNode, kw_only=True):
     scatter: Array
     dp: Array
     pp: Array
+    ends: Array
+    tied: Array
 
 
 def _message_times(
@@ -146,25 +154,30 @@ def _message_times(
 ) -> _Volumes:
     """Time of each message, hidden or not.
 
-    Tensor parallelism: 2 all-reduces forward, 2 backward and 2 again under full recomputation, or all-gather + reduce-scatter with `sp`.
-    Context parallelism: the ring passes K and V forward, K, V and their gradients backward. Expert parallelism: dispatch and combine each
-    way. ZeRO-3: gathers forward and backward and a scatter of each layer, per micro-batch. ZeRO 0: an all-reduce of gradients per step;
-    1 and 2: reduce-scatter and all-gather. HSDP adds an all-reduce of the shard over the replicas. Routed experts are messages of their
-    own, among the ranks beside ep: those of ep hold different ones.
+    Tensor parallelism: 2 all-reduces forward, 2 backward and 2 again under full recomputation, or all-gather + reduce-scatter with `sp`:
+    half of them for the mixer, half for an MLP, which layers of routed experts alone do not have; as many as 1 forward and 1 backward for
+    the vocabulary-parallel embedding and head together, on one stage or two. Experts split over etp gather and scatter the tokens of their
+    ranks. Context parallelism: the ring passes K and V forward, K, V and their gradients backward. Expert parallelism: dispatch and combine
+    each way. ZeRO-3: gathers forward and backward and a scatter of each layer, per micro-batch; ZeRO 2 the scatter alone (DeepSpeed's stage
+    2 and FSDP reduce gradients behind every micro-batch), and gathers once. ZeRO 0: an all-reduce of gradients per step; 1 (Megatron-LM's
+    distributed optimizer): reduce-scatter and all-gather. HSDP adds an all-reduce of the shard over the replicas. Routed experts are
+    messages of their own, among the ranks that hold the same ones. Tied embeddings of several stages are summed over the first and last.
 
-    Limits: left out are the collectives of the vocabulary-parallel embedding and head, the gather that `sp` repeats behind the weight
-    gradients (Korthikanti et al. 2022), and the sum of tied embeddings over the first and last stage. Tensor parallelism moves `t h` for
-    experts as for a dense MLP. ZeRO 2 reduces gradients once per step, as ZeRO 1.
+    Limits: left out is the gather that `sp` repeats behind the weight gradients (Korthikanti et al. 2022), which hides behind products.
     """
     t = counts.tokens(model, plan)
     wire, sp, again, trained = counts.activation_bytes(model, plan), plan.sp, plan.recompute_layers, model.trainable
-    kv = counts.WORD * t * plan.cp * 2.0 * model.n_kv_heads * model.head_dim / plan.tp
+    mean, routed = counts.mean_layer(model), counts.WORD * model.d_model * counts.visits(model, plan)
+    kv = counts.WORD * t * plan.cp * model.attention_share * model.n_kv_heads * (2.0 * model.head_dim + model.qk_extra) / plan.tp
     split = wire / (1.0 + sp * (plan.tp - 1.0))
-    layers, sparse = model.n_layers / plan.pp, ramp(model.n_experts - 1.0)
+    layers, sparse = (model.n_layers + model.n_mtp) / plan.pp, ramp(model.n_experts - 1.0)
     # one call per algorithm: kinds on axis 0 of the volumes, axis 1 of the groups; the first kind is tensor parallelism
-    rates = [net.bytes_per_s * _tp_share(net, c), *[net.bytes_per_s] * 3]
-    mixed = net.replace(bytes_per_s=jnp.concatenate(jnp.broadcast_arrays(*rates), 1))
-    tp, cp, shard, expert = collectives.gather_line(_kinds(groups.tp, groups.cp, groups.shard, groups.expert_shard), mixed).kinds()
+    inside = net.bytes_per_s * _tp_share(net, c)
+    mixed = net.replace(bytes_per_s=jnp.concatenate(jnp.broadcast_arrays(inside, *[net.bytes_per_s] * 3), 1))
+    gathers = net.replace(bytes_per_s=jnp.concatenate(jnp.broadcast_arrays(inside, *[net.bytes_per_s] * 3, inside), 1))
+    tp, cp, shard, expert, etp = collectives.gather_line(
+        _kinds(groups.tp, groups.cp, groups.shard, groups.expert_shard, groups.etp), gathers
+    ).kinds()
     replicated = plan.reduce_bytes * (parts.dense / groups.shard.prod(0) + parts.experts / groups.expert_shard.prod(0))
     tp_reduce, dense_reduce, expert_reduce, across = jnp.unstack(
         collectives.all_reduce_time(
@@ -173,23 +186,28 @@ def _message_times(
             mixed,
         )
     )
-    exchange = collectives.all_to_all_time(jnp.asarray(split * model.top_k * model.imbalance)[None], groups.ep[:, None], net)[0]
-    transfer = collectives.point_to_point_time(jnp.asarray(split)[None], groups.pp[:, None], net)[0]
+    # the ranks of etp send the tokens of all of them between them
+    exchange = collectives.all_to_all_time(jnp.asarray(routed / plan.etp)[None], groups.ep[:, None], net)[0]
+    embedding = plan.reduce_bytes * model.tied_embeddings * model.vocab * model.d_model / plan.tp
+    transfer, tied = jnp.unstack(collectives.point_to_point_time(stack(split, embedding), groups.pp[:, None], net))
 
     def sharded(bytes_per_parameter: Array) -> Array:
         """Time of gathering, or scattering, what the device's parameters stand for."""
         return shard.time(bytes_per_parameter * parts.dense) + sparse * expert.time(bytes_per_parameter * parts.experts)
 
-    zero1, zero3 = memory_cost.zero_share(plan.zero, 1.0), memory_cost.zero_share(plan.zero, 3.0)
-    step_sharded = (1.0 - zero3) * (sharded(plan.weight_bytes) + sharded(plan.reduce_bytes)) + across
+    zero1, zero2, zero3 = (memory_cost.zero_share(plan.zero, stage) for stage in (1.0, 2.0, 3.0))
+    step_sharded = (1.0 - zero3) * sharded(plan.gather_bytes) + (1.0 - zero2) * sharded(plan.reduce_bytes) + across
+    half = sp * 2.0 * tp.time(wire) + (1.0 - sp) * tp_reduce
     return _Volumes(
-        tp=(4.0 + 2.0 * again) * (sp * 2.0 * tp.time(wire) + (1.0 - sp) * tp_reduce),
+        tp=(2.0 + again) * (mean.mixer + mean.through) * half + (4.0 + 2.0 * again) * mean.routed * etp.time(routed),
         cp=(3.0 + again) * cp.time(kv),
-        ep=(4.0 + 2.0 * again) * exchange,
-        gather=zero3 * sharded(plan.weight_bytes / layers),
-        scatter=zero3 * trained * sharded(plan.reduce_bytes / layers),
+        ep=(4.0 + 2.0 * again) * mean.routed * exchange,
+        gather=zero3 * sharded(plan.gather_bytes / layers),
+        scatter=zero2 * trained * sharded(plan.reduce_bytes / layers),
         dp=trained * ((1.0 - zero1) * (dense_reduce + sparse * expert_reduce) + zero1 * step_sharded),
         pp=2.0 * plan.interleave * transfer,
+        ends=(1.0 + ramp(2.0 - plan.pp)) * half,
+        tied=trained * tied,
     )
 
 
@@ -210,7 +228,7 @@ def _communication(v: _Volumes, work: LayerWork, model: Transformer, plan: Plan,
     Windows: tp the products of its layer; cp the attention core; ep the products; FSDP gathers the forward pass, gathers and scatters the
     backward pass of the layer computed meanwhile; dp the last micro-batch's backward and the first one's forward; pp one micro-batch.
     """
-    layers = model.n_layers / plan.pp
+    layers = (model.n_layers + model.n_mtp) / plan.pp
     resharded = v.gather * plan.reshard
     whole = work.forward + work.backward
     cost = stack(v.tp, v.cp, v.ep, v.gather, resharded + v.scatter, v.dp, v.pp)
@@ -233,7 +251,9 @@ def _communication(v: _Volumes, work: LayerWork, model: Transformer, plan: Plan,
         fsdp=exposed[3] + exposed[4],
         # the first gather has nothing to hide behind; the positive part above already holds what of it is exposed anyway
         fsdp_first=hidden[3],
-        dp=exposed[5],
+        # nothing runs beside the embedding, the logits, and the sum of what both hold
+        ends=v.ends,
+        dp=exposed[5] + v.tied,
         pp=exposed[6],
         once=jnp.zeros_like(exposed[6]),
         hidden_layer=sum(hidden[1:5], start=hidden[0]),
@@ -260,8 +280,11 @@ def _costs(system: System, model: Transformer, plan: Plan, c: Coefficients, shar
     slots = SCHEDULES[plan.schedule].bubble(plan.pp, m, plan.interleave)
     updated = memory_cost.held(parts, plan, 1.0)
     state = 2.0 * plan.optimizer_bytes + plan.gradient_bytes + plan.weight_bytes
+    cast = plan.low_precision * (1.0 - plan.wide_layers) * (counts.WORD + 2.0 * plan.operand_bytes) * parts.total
     optimizer = model.trainable * compute.optimizer_time(updated, state, system.chip, c)
-    return Costs(work=work, communication=comm, layers=model.n_layers / plan.pp, micro_batches=m, idle_slots=slots, optimizer=optimizer)
+    optimizer = optimizer + compute.streaming_time(c.cast_traffic * cast, system.chip, c)
+    layers = (model.n_layers + model.n_mtp) / plan.pp
+    return Costs(work=work, communication=comm, layers=layers, micro_batches=m, idle_slots=slots, optimizer=optimizer)
 
 
 def _memory(model: Transformer, plan: Plan, footprint: Footprint = LEAST) -> memory_cost.Memory:
@@ -306,7 +329,7 @@ def step_time(
     >>> plan = Plan(dp=16.0, tp=8.0, sp=1.0, pp=4.0, global_batch=1024.0)
     >>> time = step_time(catalog.system("H100-DGX"), model, plan, coefficients.default())
     >>> f"{time.total:.1f} s, of which {time.bubble:.2f} s are bubble"
-    '16.9 s, of which 0.71 s are bubble'
+    '17.0 s, of which 0.71 s are bubble'
     """
     c = coefficients
     system, plan = physics.align(system, plan)
@@ -326,7 +349,7 @@ def step_time(
         recompute=times * work.recompute,
         launch=times * work.launch,
         head=m * work.head * (1.0 - c.head_balance + spread),
-        tensor_parallel=times * comm.tp,
+        tensor_parallel=times * comm.tp + m * comm.ends,
         context_parallel=times * comm.cp,
         expert_parallel=times * comm.ep,
         fsdp=times * comm.fsdp + m * comm.fsdp_first,

@@ -1,4 +1,5 @@
-"""The one driver that evaluates, and differentiates, a function of many cases: fast, and the same whatever the chunks and threads.
+"""The one driver that evaluates, and differentiates, a function of many cases: fast, the same whatever the threads, and to a last bit the
+same whatever the chunks.
 
 A case function is written for `[*batch]` leaves with the batch **last** (`dmodel.step`). The driver cuts a batch of any size N into blocks
 of one fixed shape, so a function is compiled once per static structure and not once per N; inside a block, a loop over chunks keeps
@@ -171,7 +172,20 @@ def lower(block: Block, batch: Tree, fixed: Tree) -> jax.stages.Lowered:
 
 def quick_to_compile() -> dict[str, Any] | None:
     """Options for compiling what runs on few cases: on a CPU, without the optimization that takes most of the compile time."""
-    return {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
+    options = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 0}
+    return {k: v for k, v in options.items() if _has_option(k, v)} if jax.default_backend() == "cpu" else None
+
+
+@lru_cache
+def _has_option(name: str, value: Any) -> bool:
+    """Whether this version of XLA knows an option; they come and go (fusion emitters are not optional in jax 0.12)."""
+    try:
+        jax.jit(lambda: 0.0, compiler_options={name: value}).lower().compile()
+    except jax.errors.JaxRuntimeError as e:
+        if "No such compile option" in str(e):
+            return False
+        raise
+    return True
 
 
 def _gradients_fuse() -> bool:

@@ -19,6 +19,14 @@ class Transformer(struct.PyTreeNode, kw_only=True):
       causal: 1 for causal attention.
       n_experts: experts of one layer (1 = dense). top_k: experts that each token visits.
       n_shared_experts: experts that every token visits besides. imbalance: load of the busiest expert over the mean (≥ 1).
+      n_dense_layers: leading layers of a mixture without experts. d_ff_dense: width of their MLP.
+      kv_rank, q_rank: widths of the latents of keys and values, and of queries, in multi-head latent attention (0 = projected directly).
+      rope_dim: width of the rotary key that all heads share in latent attention. qk_extra: what heads of queries and keys are wider than
+        those of values, `head_dim`.
+      window: keys that a query of a windowed layer sees [token]. windowed: share of the attention layers that are windowed.
+      attention_share, mlp_share, mamba_share: share of the layers that hold attention, an MLP (or experts), and a Mamba-2 mixer.
+      mamba_inner, mamba_heads, mamba_groups, mamba_state: inner width, heads, groups and state size of a Mamba-2 mixer.
+      n_mtp: heads that predict further tokens, each a layer of its own and the logits once more.
       trainable: 1 when the weights are trained; 0 for a frozen base (LoRA): no weight gradients, no optimizer.
     """
 
@@ -37,4 +45,20 @@ class Transformer(struct.PyTreeNode, kw_only=True):
     top_k: Array = 1.0
     n_shared_experts: Array = 0.0
     imbalance: Array = 1.0
+    n_dense_layers: Array = 0.0
+    d_ff_dense: Array = 0.0
+    kv_rank: Array = 0.0
+    q_rank: Array = 0.0
+    rope_dim: Array = 0.0
+    qk_extra: Array = 0.0
+    window: Array = 1.0
+    windowed: Array = 0.0
+    attention_share: Array = 1.0
+    mlp_share: Array = 1.0
+    mamba_share: Array = 0.0
+    mamba_inner: Array = 0.0
+    mamba_heads: Array = 0.0
+    mamba_groups: Array = 0.0
+    mamba_state: Array = 0.0
+    n_mtp: Array = 0.0
     trainable: Array = 1.0

@@ -87,7 +87,7 @@ def main() -> None:
         for outcome in found:
             say(f"{sentence(outcome)}; {time.perf_counter() - started:.0f} s")
     options.out.mkdir(parents=True, exist_ok=True)
-    draw(outcomes, cases, options.out / "accuracy.png")
+    draw(outcomes, options.out / "accuracy.png")
     deliver("accuracy", [line(o) for o in outcomes], options)
 
 

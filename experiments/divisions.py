@@ -37,6 +37,7 @@ class Protocol(NamedTuple):
       divide: (cases, target's rows, seed) → divisions; their judged rows together are one seed's answer.
       goal: of the whole. parts: rows that are judged apart, with their own goals. random: seeds differ.
       family: the base stands at the family of the target's stacks, not at the mean of all stacks.
+      memory: peaks of memory are fitted and judged, not times, without a base.
     """
 
     target: Rows
@@ -46,6 +47,7 @@ class Protocol(NamedTuple):
     parts: dict[str, tuple[Rows, Goal]] = {}  # noqa: RUF012
     random: bool = True
     family: bool = False
+    memory: bool = False
 
 
 NEMO = (
@@ -101,6 +103,11 @@ def sparse(cases: Cases) -> np.ndarray:
     return ~dense(cases)
 
 
+def with_peak(cases: Cases) -> np.ndarray:
+    """Rows with a measured peak of memory, without adapters."""
+    return np.isfinite(cases.labels.peak_memory_bytes) & (np.char.find(cases.labels.flag.astype(str), "lora") < 0)
+
+
 def shipped(cases: Cases) -> np.ndarray:
     """Rows of the published table."""
     return cases.labels.file == str(PUBLISHED)
@@ -125,6 +132,11 @@ def few(count: int, cells: bool = False) -> Callable[[Cases, np.ndarray, int], l
         return [Division(_some(target & open_to_draw, count, rng), target & ~open_to_draw)]
 
     return divide
+
+
+def half(cases: Cases, target: np.ndarray, seed: int) -> list[Division]:
+    """A random half of the rows."""
+    return few(int(target.sum()) // 2)(cases, target, seed)
 
 
 def folds(count: int = 5) -> Callable[[Cases, np.ndarray, int], list[Division]]:

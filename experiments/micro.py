@@ -1,4 +1,4 @@
-"""Claim: laws with few coefficients give the time of single operations on shapes not seen: matmuls and attention to 8 %, collectives to 12 %.
+"""Claim: laws with few coefficients time single operations of shapes not seen: matmuls and attention to 8 %, collectives to 12 %.
 
 Half of the rows of a group (chip and precision, chip and kernels, chip and network), drawn anew for every seed, is fitted, the other half
 judged: median, mean and 90th percentile of |predicted / measured − 1|, the middle over the seeds, and the worst seed's median.

@@ -7,26 +7,29 @@ the base and judges the other. `experiments.targets.catalog(cases)` lists those 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from calibration.choosing import Choosing, alternatives, choosing
 from calibration.fit import fit
+from calibration.footprints import fit_footprints
 from calibration.predict import predict
 from calibration.ship import View, rebase
 from calibration.traces import Cases
-from dmodel.profiles import Profile
+from dmodel.profiles import Profile, default_profile
 from experiments.bases import Bases
 from experiments.divisions import FAMILIES, Goal, Protocol, everybody, shipped
 from experiments.targets import catalog
 
 
 class Outcome(NamedTuple):
-    """What a protocol found: errors [%] as the middle of the seeds and as the worst seed; choosing of the middle seed by regret.
+    """What a protocol found: errors [%] as the middle of the seeds and as the worst seed; every figure of choosing as the middle.
 
     Attributes:
-      errors: median and mean of every seed `[seed, 2]`. rows, predicted: of the first seed: indices into the cases, and step times [s].
+      errors: median and mean of every seed `[seed, 2]`.
+      measured, predicted: of the first seed's judged rows: step times [s], or peaks [byte].
     """
 
     protocol: str
@@ -42,7 +45,7 @@ class Outcome(NamedTuple):
     choosing: Choosing
     goal: Goal
     errors: np.ndarray
-    rows: np.ndarray
+    measured: np.ndarray
     predicted: np.ndarray
 
 
@@ -56,6 +59,14 @@ def answer(cases: Cases, protocol: Protocol, base: Profile, seed: int) -> tuple[
         predicted.append(predict(cases.take(judged), profile).step_time_s)
         fitted = max(fitted, int(part.fitted.sum()))
     return np.concatenate(rows), np.concatenate(predicted), fitted
+
+
+def answer_memory(cases: Cases, protocol: Protocol, seed: int) -> tuple[np.ndarray, np.ndarray, int]:
+    """As `answer`, of peaks of memory [byte]."""
+    (part,) = protocol.divide(cases, protocol.target(cases), seed)
+    profile = replace(default_profile(), footprints=fit_footprints(cases.take(part.fitted), {}))
+    judged = np.flatnonzero(part.judged)
+    return judged, predict(cases.take(judged), profile).memory_bytes, int(part.fitted.sum())
 
 
 def _standing(base: Profile, cases: Cases, protocol: Protocol) -> Profile:
@@ -79,26 +90,36 @@ def run(name: str, cases: Cases, seeds: Iterable[int] = range(10), bases: Bases 
       KeyError: no such protocol for these rows.
     """
     protocol = catalog(cases)[name]
-    hidden = protocol.hidden(cases) | ~shipped(cases)
-    base = _standing((bases or Bases()).without(cases, hidden, name), cases, protocol)
     drawn = list(seeds) if protocol.random else [0]
-    answers = [answer(cases, protocol, base, seed) for seed in drawn]
+    if protocol.memory:
+        measured = cases.labels.peak_memory_bytes
+        answers = [answer_memory(cases, protocol, seed) for seed in drawn]
+    else:
+        hidden = protocol.hidden(cases) | ~shipped(cases)
+        base = _standing((bases or Bases()).without(cases, hidden, name), cases, protocol)
+        measured = cases.labels.step_time_s
+        answers = [answer(cases, protocol, base, seed) for seed in drawn]
     parts = {"": (everybody, protocol.goal), **protocol.parts}
-    found = [_outcome(name, part, goal, rule(cases), cases, answers) for part, (rule, goal) in parts.items()]
+    alike = np.arange(len(cases)) if protocol.memory else alternatives(cases)
+    found = [_outcome((name, part), goal, rule(cases), measured, alike, answers) for part, (rule, goal) in parts.items()]
     return [outcome for outcome in found if outcome is not None]
 
 
 def _outcome(
-    name: str, part: str, goal: Goal, wanted: np.ndarray, cases: Cases, answers: Sequence[tuple[np.ndarray, np.ndarray, int]]
+    title: tuple[str, str],
+    goal: Goal,
+    wanted: np.ndarray,
+    measured_by_row: np.ndarray,
+    alike: np.ndarray,
+    answers: Sequence[tuple[np.ndarray, np.ndarray, int]],
 ) -> Outcome | None:
     """Errors and choosing of the wanted rows of every seed's answer."""
-    alike = alternatives(cases)
     errors, chosen, logs, kept = [], [], [], []
     for rows, predicted, _ in answers:
         mask = wanted[rows]
         if not mask.any():
             continue
-        measured = cases.labels.step_time_s[rows[mask]]
+        measured = measured_by_row[rows[mask]]
         ratio = predicted[mask] / measured
         errors.append((100 * np.median(np.abs(ratio - 1.0)), 100 * np.abs(ratio - 1.0).mean()))
         logs.append(100 * np.median(np.log(ratio)))
@@ -109,8 +130,8 @@ def _outcome(
     table = np.array(errors)
     middle, worst = np.median(table, 0), table.max(0)
     return Outcome(
-        protocol=name,
-        part=part,
+        protocol=title[0],
+        part=title[1],
         rows_fitted=max(a[2] for a in answers),
         rows_judged=int(np.median([len(rows) for rows, _ in kept])),
         seeds=len(table),
@@ -122,7 +143,7 @@ def _outcome(
         choosing=_middle(chosen),
         goal=goal,
         errors=table,
-        rows=kept[0][0],
+        measured=measured_by_row[kept[0][0]],
         predicted=kept[0][1],
     )
 

@@ -21,12 +21,14 @@ from experiments.divisions import (
     everybody,
     few,
     folds,
+    half,
     nobody,
     shipped,
     sources,
     sparse,
     unflagged,
     width,
+    with_peak,
     without,
 )
 
@@ -51,7 +53,7 @@ OTHER_STACK = Goal(15.0, regret=1.0, order=0.95)
 
 def catalog(cases: Cases) -> dict[str, Protocol]:
     """Every protocol whose target has rows, by name."""
-    found = {**_few_shot(cases), **_cross_validation(), **_no_rows(), **_extrapolation(), **_chips(), **_choosing()}
+    found = {**_few_shot(cases), **_cross_validation(), **_no_rows(), **_extrapolation(), **_chips(), **_choosing(), **_memory()}
     return {name: p for name, p in found.items() if any(d.judged.any() for d in p.divide(cases, p.target(cases), 0))}
 
 
@@ -159,3 +161,9 @@ def _choosing() -> dict[str, Protocol]:
         "fitted vtrain-multi": Protocol(sources("vtrain-multi"), sources(*VTRAIN), all_rows, CHOICE, random=False),
         "fitted ultrascale": Protocol(both(sources(ULTRASCALE), unflagged), nobody, all_rows, CHOICE, random=False),
     }
+
+
+def _memory() -> dict[str, Protocol]:
+    """Peaks of memory, of all rows that have one."""
+    found = {f"memory {size}": Protocol(with_peak, nobody, few(size), Goal(6.0) if size == 12 else Goal(), memory=True) for size in SIZES}
+    return {**found, "memory half": Protocol(with_peak, nobody, half, Goal(6.0), memory=True)}

@@ -41,6 +41,7 @@ def labels(found: list[tuple[str, str, str, Plan]], seconds: np.ndarray) -> Labe
     names = np.array([f"{chip}|{stack}|{i}" for i, (chip, stack, _, _) in enumerate(found)])
     return Labels(
         step_time_s=seconds,
+        peak_memory_bytes=np.full(n, np.nan),
         source=np.array(texts["stack"]),
         flag=np.full(n, "", dtype="U16"),
         precision=np.full(n, "bf16"),

@@ -51,15 +51,34 @@ MODEL = Transformer(
     top_k=1.1,
     n_shared_experts=0.2,
     imbalance=1.1,
+    n_dense_layers=2.3,
+    d_ff_dense=9000.0,
+    kv_rank=0.3,
+    q_rank=0.6,
+    rope_dim=50.0,
+    qk_extra=30.0,
+    window=900.0,
+    windowed=0.3,
+    attention_share=0.8,
+    mlp_share=0.9,
+    mamba_share=0.2,
+    mamba_inner=7000.0,
+    mamba_heads=60.0,
+    mamba_groups=7.0,
+    mamba_state=120.0,
+    n_mtp=0.4,
     trainable=0.8,
 )
-MIXTURE = MODEL.replace(n_experts=8.6, top_k=2.1, n_shared_experts=0.7, imbalance=1.2, d_ff=3100.0)
+MIXTURE = MODEL.replace(
+    n_experts=8.6, top_k=2.1, n_shared_experts=0.7, imbalance=1.2, d_ff=3100.0, kv_rank=500.0, q_rank=1400.0, window=3900.0
+)
 PLAN = Plan(
     dp=6.3,
     tp=2.7,
     cp=1.6,
     pp=3.3,
     ep=2.2,
+    etp=1.6,
     sp=0.4,
     zero=0.4,
     shard=3.1,
@@ -77,6 +96,10 @@ PLAN = Plan(
     overlap_pp=0.5,
     operand_bytes=1.6,
     low_precision=0.3,
+    wide_layers=0.2,
+    wide_gradient=0.3,
+    scale_passes=0.4,
+    gather_bytes=1.7,
     weight_bytes=2.2,
     gradient_bytes=3.7,
     optimizer_bytes=11.0,
@@ -89,7 +112,7 @@ COEFFICIENTS = Coefficients(**{name: spec.default for name, spec in SPECS.items(
 
 PLANS = (
     PLAN,
-    PLAN.replace(zero=1.5, dp=9.1, shard=4.3, tp=1.4, ep=1.2),
+    PLAN.replace(zero=1.5, dp=9.1, shard=4.3, tp=1.4, ep=1.2, etp=1.1),
     PLAN.replace(zero=2.6, cp=2.4, micro_batch=2.7, interleave=2.6, pp=1.3, sp=0.9),
     PLAN.replace(dp=41.0, tp=7.9, shard=30.0, operand_bytes=0.7, ep=5.0, pp=7.7, global_batch=310.0),
 )
@@ -105,19 +128,27 @@ EDGE_PLANS = (
     SINGLE.replace(dp=2.0, pp=2.0, interleave=2.0, global_batch=4.0, operand_bytes=1.0, low_precision=1.0),
     SINGLE.replace(dp=2.0, cp=8.0, zero=3.0, shard=2.0, reshard=0.0),
     SINGLE.replace(dp=16.0, ep=8.0, zero=3.0, shard=8.0, global_batch=16.0),
+    SINGLE.replace(dp=4.0, tp=4.0, ep=8.0, etp=2.0, sp=1.0, operand_bytes=1.0, low_precision=1.0, scale_passes=1.0, wide_gradient=1.0),
     SINGLE.replace(dp=8.0, ep=8.0, tp=8.0, pp=8.0, overlap_tp=0.0, overlap_dp=0.0, overlap_pp=0.0, overlap_ep=0.0, overlap_cp=0.0),
 )
 """Corners: one device, degrees of one, every ZeRO stage, recomputation none and full, groups that fill a level exactly."""
 
-DENSE = MODEL.replace(
-    gated_mlp=1.0, tied_embeddings=0.0, causal=1.0, n_experts=1.0, top_k=1.0, n_shared_experts=0.0, imbalance=1.0, trainable=1.0
-)
+PLAIN = {name: field.default for name, field in Transformer.__dataclass_fields__.items() if isinstance(field.default, float)}
+DENSE = MODEL.replace(**PLAIN, gated_mlp=1.0)
 EDGE_MODELS = (
     DENSE,
     DENSE.replace(gated_mlp=0.0, tied_embeddings=1.0, causal=0.0),
     DENSE.replace(n_experts=8.0, top_k=2.0, d_ff=2048.0),
     DENSE.replace(n_experts=2.0, n_shared_experts=1.0),
     DENSE.replace(trainable=0.0),
+    DENSE.replace(
+        n_experts=8.0, top_k=2.0, n_shared_experts=1.0, n_dense_layers=3.0, d_ff_dense=8000.0, n_kv_heads=33.0, kv_rank=512.0,
+        q_rank=1536.0, rope_dim=64.0, qk_extra=64.0, n_mtp=1.0,
+    ),
+    DENSE.replace(
+        attention_share=0.25, mlp_share=0.25, mamba_share=0.5, mamba_inner=8192.0, mamba_heads=128.0, mamba_groups=8.0, mamba_state=128.0,
+        window=128.0, windowed=0.5,
+    ),
 )
 FABRIC = NETWORK.replace(size=np.array([8.0, np.inf]), torus_axes=np.ones(2), in_network_reduction=np.array([1.0, 0.0]))
 IDEAL = COEFFICIENTS.replace(

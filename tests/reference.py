@@ -25,31 +25,46 @@ def domains(network_size: list[float]) -> list[float]:
 def groups(plan: Plan, network_size: list[float]) -> dict[str, Level]:
     """Members of each group that every level joins, by listing the devices of the group that holds device 0.
 
-    Devices are numbered with the first group of the placement running fastest; `dp` stands for what is left of it beside ep.
+    Devices are numbered with the first group of the placement running fastest. The ranks of tp, cp and dp in that order, whatever they are
+    for, are dealt out to experts: etp fastest, then the different experts, then those that hold the same ones (`ep` before `dp`).
     """
-    degree = {"tp": plan.tp, "cp": plan.cp, "ep": plan.ep, "dp": plan.dp / plan.ep, "pp": plan.pp}
+    degree = {name: int(getattr(plan, name)) for name in ("tp", "cp", "dp", "pp")}
+    order = [name for name in plan.placement if name != "ep"]
     stride, reached = {}, 1
-    for name in plan.placement:
-        stride[name], reached = reached, reached * int(degree[name])
-    inner = max(1, min(int(plan.shard / plan.ep), int(degree["dp"])))
-    replica = {"dp": range(0, int(degree["dp"]), inner)}
+    for name in order:
+        stride[name], reached = reached, reached * degree[name]
+    inner = max(1, min(int(plan.shard), degree["dp"]))
 
-    def factors(**members: range) -> Level:
+    def factors(devices: list[int]) -> Level:
         """How many domains of the level below each domain of a level brings together."""
-        devices = [sum(i * stride[name] for name, i in zip(members, at, strict=True)) for at in product(*members.values())]
         touched = [len({int(d // size) for d in devices}) for size in [1.0, *domains(network_size)]]
         return [below / above for below, above in zip(touched, touched[1:], strict=False)]
 
-    def whole(*names: str) -> dict[str, range]:
-        return {name: range(int(degree[name])) for name in names}
+    def members(**ranks: range) -> list[int]:
+        return [sum(i * stride[name] for name, i in zip(ranks, at, strict=True)) for at in product(*ranks.values())]
 
+    def whole(*names: str) -> dict[str, range]:
+        return {name: range(degree[name]) for name in names}
+
+    # ranks of one pipeline stage, the first of the placement fastest
+    block = [name for name in order if name != "pp"]
+    stage = [sum(i * stride[n] for n, i in zip(block, at[::-1], strict=True)) for at in product(*[range(degree[n]) for n in block[::-1]])]
+    etp, ep = min(int(plan.etp), degree["tp"]), int(plan.ep)
+    sharing = max(1, degree["tp"] * degree["cp"] * inner // (etp * ep))
+    same = len(stage) // (etp * ep)
+    near = plan.placement.index("ep") < plan.placement.index("dp")
+    # distance between neighbours of ep, and between ranks that hold the same experts, in the stage
+    far, copy = (etp, etp * ep) if near else (etp * same, etp)
     return {
-        **{name: factors(**whole(name)) for name in ("tp", "cp", "ep", "pp")},
-        "shard": factors(**whole("cp", "ep"), dp=range(inner)),
-        "replica": factors(**replica),
-        "data": factors(**whole("cp", "ep", "dp")),
-        "expert_shard": factors(**whole("cp"), dp=range(inner)),
-        "expert_data": factors(**whole("cp", "dp")),
+        **{name: factors(members(**whole(name))) for name in ("tp", "cp", "pp")},
+        "shard": factors(members(**whole("cp"), dp=range(inner))),
+        "replica": factors(members(dp=range(0, degree["dp"], inner))),
+        "data": factors(members(**whole("cp", "dp"))),
+        "etp": factors(stage[:etp]),
+        "ep": factors([stage[i * far] for i in range(ep)]),
+        "expert_shard": factors([stage[i * copy] for i in range(min(sharing, same))]),
+        "expert_data": factors([stage[i * copy] for i in range(same)]),
+        "all": factors(members(**whole(*order))),
     }
 
 
@@ -94,24 +109,62 @@ class Net:
         return max((nbytes / self.rate[k] for k in joined), default=0.0) + max((self.latency[k] for k in joined), default=0.0)
 
 
+def layers_of(m: Transformer) -> list[tuple[float, str, str]]:
+    """(how many, mixer, MLP) of the kinds of layers; mixers and MLPs each a share of the layers, as hybrids are described."""
+    dense = m.n_layers if m.n_experts <= 1 else m.n_dense_layers
+    return [
+        (m.attention_share * m.n_layers, "attention", ""),
+        (m.mamba_share * m.n_layers, "mamba", ""),
+        (m.mlp_share * dense, "", "dense"),
+        (m.mlp_share * (m.n_layers - dense), "", "experts"),
+    ]
+
+
+def mixer_matrices(m: Transformer, kind: str) -> list[tuple[float, float, bool]]:
+    """(inputs, outputs, split by tensor parallelism) of a mixer's matrices before the output projection, and that last."""
+    h, e, qk, a, g = m.d_model, m.head_dim, m.head_dim + m.qk_extra, m.n_heads, m.n_kv_heads
+    if kind == "mamba":
+        i = m.mamba_inner
+        return [(h, i, True), (h, i, True), (h, 2 * m.mamba_groups * m.mamba_state + m.mamba_heads, True), (i, h, True)]
+    queries = [(h, m.q_rank, False), (m.q_rank, a * qk, True)] if m.q_rank else [(h, a * qk, True)]
+    if m.kv_rank:
+        up = [(m.kv_rank, a * (qk - m.rope_dim), True), (m.kv_rank, a * e, True)]
+        return [*queries, (h, m.kv_rank + m.rope_dim, False), *up, (a * e, h, True)]
+    return [*queries, (h, g * qk, True), (h, g * e, True), (a * e, h, True)]
+
+
 def parameters(m: Transformer, p: Plan) -> dict[str, float]:
     """Parameters of the fullest device before sharding."""
-    router = m.d_model * m.n_experts if m.n_experts > 1 else 0
-    attention = 2 * m.d_model * (m.n_heads + m.n_kv_heads) * m.head_dim + 2 * m.d_model + router
-    mlp = (3 if m.gated_mlp else 2) * m.d_model * m.d_ff
-    head = m.d_model + (0 if m.tied_embeddings else m.vocab * m.d_model)
-    layers, routed = m.n_layers / p.pp, mlp * m.n_experts if m.n_experts > 1 else 0.0
-    attention += mlp * (m.n_shared_experts + m.n_experts) - routed
+    h, layers = m.d_model, m.n_layers / p.pp
+    expert = (3 if m.gated_mlp else 2) * h * m.d_ff
+    dense = routed = 0.0
+    for count, mixer, mlp in layers_of(m):
+        one = h  # its norm
+        if mixer:
+            one += sum(i * o for i, o, _ in mixer_matrices(m, mixer))
+        if mixer == "attention":
+            one += m.q_rank + m.kv_rank
+        if mixer == "mamba":
+            one += 4 * (m.mamba_inner + 2 * m.mamba_groups * m.mamba_state) + m.mamba_inner + 3 * m.mamba_heads
+        if mlp == "dense":
+            one += (3 if m.gated_mlp else 2) * h * (m.d_ff_dense if m.n_experts > 1 else m.d_ff)
+        if mlp == "experts":
+            one += m.n_shared_experts * expert + h * m.n_experts
+            routed += count / m.n_layers * expert * m.n_experts
+        dense += count / m.n_layers * one
+    head = h + (0 if m.tied_embeddings else m.vocab * h) + m.n_mtp * 2 * h * h
+    extra = 1.0 + m.n_mtp / m.n_layers
     return {
-        "dense": (layers * attention + m.vocab * m.d_model + (head if p.pp == 1 else 0)) / p.tp,
-        "experts": layers * routed / (p.tp * p.ep),
-        "per_layer": attention / p.tp + routed / (p.tp * p.ep),
+        "dense": (extra * layers * dense + m.vocab * h + (head if p.pp == 1 else 0)) / p.tp,
+        "experts": extra * layers * routed / (p.etp * p.ep),
+        "per_layer": dense / p.tp + routed / (p.etp * p.ep),
     }
 
 
-def matmul(rows: float, columns: float, inner: float, copies: float, peak: float, operand: float, system: System, c: Coefficients) -> float:
+def matmul(shape: tuple[float, ...], peak: float, operand: float, system: System, c: Coefficients, grouped: bool = False) -> float:
     """Seconds of one product and its copies: arithmetic or memory, whichever takes longer."""
-    eta = c.matmul_efficiency * (c.grouped_efficiency if copies >= 2 else 1.0)
+    rows, columns, inner, copies = shape
+    eta = c.matmul_efficiency * (c.grouped_efficiency if grouped else 1.0)
     for x, half in ((rows, c.matmul_half_rows), (columns, c.matmul_half_width), (inner, c.matmul_half_width)):
         eta *= x / (x + half)
     moved = copies * (operand * (rows * inner + inner * columns) + 2.0 * rows * columns)
@@ -119,40 +172,117 @@ def matmul(rows: float, columns: float, inner: float, copies: float, peak: float
     return max(copies * 2.0 * rows * columns * inner / (peak * eta), moved / stream)
 
 
+def products_of(m: Transformer, p: Plan) -> tuple[list[tuple[float, ...]], list[tuple[float, ...]]]:
+    """(rows, columns, inner, copies) of the products of the mean layer that every token passes, and of routed experts."""
+    t, h, whole = p.micro_batch * m.seq_len / p.cp, m.d_model, {"first": 0.0, "up": 0.0, "weights": 0.0, "out": 0.0}
+    width = routed = 0.0
+    for count, mixer, mlp in layers_of(m):
+        share = count / m.n_layers
+        *into, out = mixer_matrices(m, mixer) if mixer else [(0.0, 0.0, True)]
+        for i, o, split in into:
+            name = "first" if i == h else "up"
+            whole[name] += share * o / (p.tp if split else 1.0)
+            whole["weights"] += share * i * o / p.tp if name == "up" else 0.0
+        whole["out"] += share * out[0] / p.tp
+        if mlp == "dense":
+            width += share * (m.d_ff_dense if m.n_experts > 1 else m.d_ff) / p.tp
+        elif mlp:
+            width += share * m.n_shared_experts * m.d_ff / p.tp
+            routed += share
+    gates = 2 if m.gated_mlp else 1
+    shapes = [(t, whole["first"], h, 1.0), (t, h, whole["out"], 1.0)]
+    if whole["up"]:
+        shapes.append((t, whole["up"], whole["weights"] / whole["up"], 1.0))
+    if width:
+        shapes += [(t, gates * width, h, 1.0), (t, h, width, 1.0)]
+    if not routed:
+        return shapes, []
+    # tokens that reach one of the experts from the ep · etp ranks that share them, each with 1/tp of a micro-batch
+    rows = p.ep * p.etp * t / p.tp * m.top_k * m.imbalance / m.n_experts
+    copies, f = routed * m.n_experts / p.ep, m.d_ff / p.etp
+    return shapes, [(rows, gates * f, h, copies), (rows, h, f, copies)]
+
+
+def core_flops(m: Transformer, p: Plan) -> float:
+    """FLOPs of attention's scores and values, and of Mamba-2 scans, of the mean layer."""
+    t, s, total = p.micro_batch * m.seq_len / p.cp, m.seq_len, 0.0
+    for share, w in ((1.0 - m.windowed, s), (m.windowed, min(m.window, s))):
+        if not p.flash:
+            keys = s
+        elif m.causal:
+            # token i sees the last w of its i predecessors
+            keys = w / 2.0 * w / s + w * (s - w) / s
+        else:
+            keys = w
+        total += share * m.attention_share * 2.0 * t * keys * m.n_heads * (2.0 * m.head_dim + m.qk_extra)
+    scan = 2.0 * 128.0 * (m.mamba_groups * m.mamba_state + m.mamba_inner) + 4.0 * m.mamba_inner * m.mamba_state
+    return (total + m.mamba_share * t * scan) / p.tp
+
+
+def streams(m: Transformer, p: Plan) -> float:
+    """Bytes of the memory-bound kernels of the mean layer, forward."""
+    t, h, total = p.micro_batch * m.seq_len / p.cp, m.d_model, 0.0
+    split, activation = p.tp if p.sp else 1.0, 3 if m.gated_mlp else 2
+    for count, mixer, mlp in layers_of(m):
+        elements = 5.0 * t * h / split
+        if mixer == "attention":
+            elements += 2.0 * t * (m.n_heads + m.n_kv_heads) * (m.head_dim + m.qk_extra) / p.tp
+        if mixer == "mamba":
+            elements += t * (7.0 * m.mamba_inner + 6.0 * m.mamba_groups * m.mamba_state) / p.tp
+        if mlp == "dense":
+            elements += activation * t * (m.d_ff_dense if m.n_experts > 1 else m.d_ff) / p.tp
+        if mlp == "experts":
+            tokens = t * p.etp / p.tp
+            elements += activation * t * m.n_shared_experts * m.d_ff / p.tp + tokens * (2.0 * h + 6.0 * m.n_experts)
+            elements += tokens * m.top_k * m.imbalance * (2.0 * h + activation * m.d_ff / p.etp)
+        total += count / m.n_layers * 2.0 * elements
+    return total
+
+
+def kernels(m: Transformer, p: Plan) -> float:
+    """Kernels of the mean layer, forward."""
+    each = {
+        "attention": 6.0 + (0 if p.flash else 5) + (5 if m.kv_rank or m.q_rank else 0),
+        "mamba": 10.0,
+        "dense": 5.0,
+        "experts": 11.0 + (3 if m.n_shared_experts else 0),
+    }
+    return (2 if p.tp > 1 else 0) + sum(count / m.n_layers * each[mixer or mlp] for count, mixer, mlp in layers_of(m))
+
+
 def work(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, float]:
     """Seconds of one layer and of the head, per micro-batch."""
-    chip, t, h, e = system.chip, p.micro_batch * m.seq_len / p.cp, m.d_model, m.head_dim
-    stream = chip.hbm_bytes_per_s * c.memory_efficiency
-    peak = chip.flops_per_s * (c.low_precision_efficiency if p.low_precision else 1.0)
-    up, local = (2 if m.gated_mlp else 1) * m.d_ff / p.tp, m.n_experts / p.ep
-    visits = t * (m.top_k * m.imbalance + m.n_shared_experts) / local
-    qkv, proj = (m.n_heads + 2 * m.n_kv_heads) * e / p.tp, m.n_heads * e / p.tp
-    shapes = [(t, qkv, h, 1.0), (t, h, proj, 1.0), (visits, up, h, local), (visits, h, m.d_ff / p.tp, local)]
-    products = sum(matmul(*shape, peak, p.operand_bytes, system, c) for shape in shapes)
-    cast = sum((2.0 + p.operand_bytes) * n * (r * k + r * w) for r, w, k, n in shapes)
-    casts = c.cast_traffic * cast / stream if p.low_precision else 0.0
-    scores = 4.0 * t * m.seq_len * m.n_heads * e / p.tp * (0.5 if m.causal and p.flash else 1.0)
-    unfused = 0.0 if p.flash else 13.0 * t * m.seq_len * m.n_heads / p.tp
+    chip, t, h, e = system.chip, p.micro_batch * m.seq_len / p.cp, m.d_model, m.head_dim + m.qk_extra / 2
+    stream, half = chip.hbm_bytes_per_s * c.memory_efficiency, chip.attention_flops_per_s
+    peak, operand, wide = chip.flops_per_s, p.operand_bytes, p.wide_layers
+    if p.low_precision:
+        peak = 1.0 / ((1.0 - wide) / (peak * c.low_precision_efficiency) + wide / half)
+        operand = (1.0 - wide) * operand + wide * 2.0
+    always, routed = products_of(m, p)
+    products = sum(matmul(shape, peak, operand, system, c) for shape in always)
+    products += sum(matmul(shape, peak, operand, system, c, m.n_experts / p.ep >= 2) for shape in routed)
+    cast = sum((2.0 * (1.0 + p.scale_passes) + 2.0 * p.operand_bytes) * n * (r * k + r * w) for r, w, k, n in always + routed)
+    casts = (1.0 - wide) * c.cast_traffic * cast / stream if p.low_precision else 0.0
+    unfused = 0.0 if p.flash else 13.0 * t * m.seq_len * m.n_heads * m.attention_share / p.tp
     saturation = e / (e + c.attention_half_head)
-    attention = scores / (chip.attention_flops_per_s * c.attention_efficiency * saturation) + c.softmax_traffic * unfused / stream
-    split = p.tp if p.sp else 1.0
-    passes = 2.0 * (m.n_heads + m.n_kv_heads) * e + (3 if m.gated_mlp else 2) * m.d_ff * (m.top_k + m.n_shared_experts)
-    streaming = c.elementwise_traffic * 2.0 * t * (10.0 * h / split + passes / p.tp) / stream
+    attention = core_flops(m, p) / (half * c.attention_efficiency * saturation) + c.softmax_traffic * unfused / stream
+    streaming = c.elementwise_traffic * streams(m, p) / stream
     accumulate = 2.0 * p.gradient_bytes * m.trainable * parameters(m, p)["per_layer"] / stream
     forward = products + attention + streaming + 0.5 * casts
     behind = attention * (2.5 if p.flash else 2.0)
-    backward = (1.0 + m.trainable) * products + behind + 2.0 * streaming + accumulate + 0.5 * casts
+    weights = m.trainable * products * (peak / half if p.low_precision and p.wide_gradient else 1.0)
+    backward = products + weights + behind + 2.0 * streaming + accumulate + 0.5 * casts
     again = forward if p.recompute_layers else attention if p.recompute_attention and not p.flash else 0.0
-    kernels = 11.0 + (0 if p.flash else 5) + (2 if p.tp > 1 else 0) + (6 if m.n_experts > 1 else 0)
-    launches = kernels * (2.0 + m.trainable + p.recompute_layers) * c.launch * chip.kernel_latency_s
-    logits = matmul(t, m.vocab / p.tp, h, 1.0, chip.attention_flops_per_s, 2.0, system, c)
+    launches = kernels(m, p) * (2.0 + m.trainable + p.recompute_layers) * c.launch * chip.kernel_latency_s
+    logits = (2.0 + m.trainable) * matmul((t, m.vocab / p.tp, h, 1.0), half, 2.0, system, c)
+    head = logits + c.loss_traffic * 20.0 * t * m.vocab / p.tp / stream
     return {
-        "matmul": (2.0 + m.trainable) * products,
+        "matmul": 2.0 * products + weights,
         "attention": attention + behind,
         "elementwise": 3.0 * streaming + accumulate + casts,
         "recompute": again,
         "launch": max(launches - (forward + backward + again), 0.0),
-        "head": (2.0 + m.trainable) * logits + c.loss_traffic * 20.0 * t * m.vocab / p.tp / stream,
+        "head": (1.0 + m.n_mtp) * head,
         "forward": forward,
         "backward": backward + again,
     }
@@ -161,9 +291,12 @@ def work(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
 def messages(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, float]:
     """Seconds of each kind of communication when nothing hides it."""
     g, net, tp_net = groups(p, [float(x) for x in system.network.size]), Net(system, c), Net(system, c, tensor_parallel=True)
-    t, layers, n = p.micro_batch * m.seq_len / p.cp, m.n_layers / p.pp, parameters(m, p)
-    wire = 2.0 * t * m.d_model
+    t, layers, n = p.micro_batch * m.seq_len / p.cp, (m.n_layers + m.n_mtp) / p.pp, parameters(m, p)
+    wire, sent = 2.0 * t * m.d_model, 2.0 * m.d_model * m.top_k * m.imbalance * t / p.tp
     split = p.tp if p.sp else 1.0
+    mixers = m.attention_share + m.mamba_share
+    lone = sum(count for count, _, mlp in layers_of(m) if mlp == "dense" or (mlp == "experts" and m.n_shared_experts)) / m.n_layers
+    routed = sum(count for count, _, mlp in layers_of(m) if mlp == "experts") / m.n_layers
     again = 1.0 if p.recompute_layers else 0.0
     own = {"dense": ("shard", "data"), "experts": ("expert_shard", "expert_data")}
 
@@ -175,15 +308,19 @@ def messages(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[s
 
     shares = sum(n[part] / prod(g[shard]) for part, (shard, _) in own.items())
     across = net.all_reduce(p.reduce_bytes * shares, g["replica"])
-    step = {0: reduce(p.reduce_bytes), 1: gather(p.weight_bytes) + gather(p.reduce_bytes) + across, 3: across}
-    sharded = p.zero == 3
+    once = {0: reduce(p.reduce_bytes), 1: gather(p.gather_bytes) + gather(p.reduce_bytes) + across, 2: gather(p.gather_bytes) + across}
+    half = 2.0 * tp_net.gather(wire, g["tp"]) if p.sp else tp_net.all_reduce(wire, g["tp"])
+    embedding = p.reduce_bytes * m.vocab * m.d_model / p.tp if m.tied_embeddings else 0.0
     return {
-        "tp": (4.0 + 2.0 * again) * (2.0 * tp_net.gather(wire, g["tp"]) if p.sp else tp_net.all_reduce(wire, g["tp"])),
-        "cp": (3.0 + again) * net.gather(2.0 * (wire / m.d_model) * p.cp * m.n_kv_heads * m.head_dim / p.tp, g["cp"]),
-        "ep": (4.0 + 2.0 * again) * net.all_to_all(wire * m.top_k * m.imbalance / split, g["ep"]),
-        "gather": gather(p.weight_bytes / layers) if sharded else 0.0,
-        "scatter": m.trainable * gather(p.reduce_bytes / layers) if sharded else 0.0,
-        "dp": m.trainable * step[{0: 0, 1: 1, 2: 1, 3: 3}[int(p.zero)]],
+        "tp": (2.0 + again) * (mixers + lone) * half + (4.0 + 2.0 * again) * routed * tp_net.gather(sent * p.etp, g["etp"]),
+        "cp": (3.0 + again)
+        * net.gather(2.0 * t * p.cp * m.attention_share * m.n_kv_heads * (2.0 * m.head_dim + m.qk_extra) / p.tp, g["cp"]),
+        "ep": (4.0 + 2.0 * again) * routed * net.all_to_all(sent, g["ep"]),
+        "gather": gather(p.gather_bytes / layers) if p.zero == 3 else 0.0,
+        "scatter": m.trainable * gather(p.reduce_bytes / layers) if p.zero >= 2 else 0.0,
+        "dp": m.trainable * once.get(int(p.zero), across),
+        "ends": half * (2.0 if p.pp == 1 else 1.0),
+        "tied": m.trainable * net.send(embedding, g["pp"]),
         "pp": 2.0 * p.interleave * net.send(wire / split, g["pp"]),
     }
 
@@ -191,7 +328,7 @@ def messages(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[s
 def exposed(system: System, m: Transformer, p: Plan, c: Coefficients) -> tuple[dict[str, float], dict[str, float]]:
     """(exposed, hidden) seconds of each kind."""
     w, v = work(system, m, p, c), messages(system, m, p, c)
-    stage = m.n_layers / p.pp * (w["forward"] + w["backward"])
+    stage = (m.n_layers + m.n_mtp) / p.pp * (w["forward"] + w["backward"])
     windows = {
         "tp": (v["tp"], c.overlap_tp * p.overlap_tp * w["matmul"]),
         "cp": (v["cp"], c.overlap_cp * p.overlap_cp * w["attention"]),
@@ -207,26 +344,28 @@ def exposed(system: System, m: Transformer, p: Plan, c: Coefficients) -> tuple[d
 def step(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, float]:
     """Seconds of one step by term: interleaved 1F1B."""
     w, (out, hid) = work(system, m, p, c), exposed(system, m, p, c)
-    micro, layers = p.global_batch / (p.dp * p.micro_batch), m.n_layers / p.pp
-    n, ranks = parameters(m, p), p.shard * p.cp
+    micro, layers = p.global_batch / (p.dp * p.micro_batch), (m.n_layers + m.n_mtp) / p.pp
+    n, ranks, v = parameters(m, p), p.shard * p.cp, messages(system, m, p, c)
     kept = (1.0 - c.head_balance) + c.head_balance / p.pp
     hidden = hid["tp"] + hid["cp"] + hid["ep"] + hid["first"] + hid["second"]
     layer = sum(w[k] for k in ("matmul", "attention", "elementwise", "recompute", "launch"))
     layer += out["tp"] + out["cp"] + out["ep"] + out["first"] + out["second"] + c.contention * hidden
     slots = ((p.interleave - 1.0) * max(p.pp - micro, 0.0) + p.pp - 1.0) / p.interleave
-    updated = n["dense"] / ranks + n["experts"] / max(ranks / p.ep, 1.0) if p.zero >= 1 else n["dense"] + n["experts"]
+    updated = n["dense"] / ranks + n["experts"] / max(ranks * p.tp / (p.ep * p.etp), 1.0) if p.zero >= 1 else n["dense"] + n["experts"]
     state = 2.0 * p.optimizer_bytes + p.gradient_bytes + p.weight_bytes
+    stream = system.chip.hbm_bytes_per_s * c.memory_efficiency
+    cast = c.cast_traffic * (1.0 - p.wide_layers) * (2.0 + 2.0 * p.operand_bytes) * (n["dense"] + n["experts"]) if p.low_precision else 0.0
     terms: dict[str, Any] = {k: micro * layers * w[k] for k in ("matmul", "attention", "elementwise", "recompute", "launch")}
     terms |= {
         "head": micro * w["head"] * kept,
-        "tensor_parallel": micro * layers * out["tp"],
+        "tensor_parallel": micro * (layers * out["tp"] + v["ends"]),
         "context_parallel": micro * layers * out["cp"],
         "expert_parallel": micro * layers * out["ep"],
         "fsdp": micro * (layers * (out["first"] + out["second"]) + hid["first"]),
-        "data_parallel": out["dp"],
+        "data_parallel": out["dp"] + v["tied"],
         "pipeline_transfer": micro * out["pp"],
         "bubble": c.bubble * slots * (layers * layer + out["pp"] + w["head"] * c.head_balance / p.pp),
-        "optimizer": m.trainable * c.optimizer_traffic * updated * state / (system.chip.hbm_bytes_per_s * c.memory_efficiency),
+        "optimizer": (m.trainable * c.optimizer_traffic * updated * state + cast) / stream,
         "contention": c.contention * (micro * layers * hidden + hid["dp"]),
     }
     x = 2.0 * log(p.dp * p.tp * p.cp * p.pp)

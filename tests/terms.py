@@ -20,7 +20,17 @@ from dmodel.types import stack
 from tests import points as at
 
 FOOTPRINT = Footprint(
-    gradient=1.4, optimizer=1.1, activation=1.3, kept=0.2, gathered=0.7, logit=1.6, head_balance=0.6, last_stage=0.4, reserved=2e9
+    gradient=1.4,
+    optimizer=1.1,
+    activation=1.3,
+    copies=0.2,
+    kept=0.2,
+    gathered=0.7,
+    logit=1.6,
+    head_balance=0.55,
+    rounding=0.7,
+    last_stage=0.4,
+    reserved=2e9,
 )
 
 MODULES = (smooth, counts, placement, collectives, compute, memory, overlap, pipeline, power, step)
@@ -101,9 +111,9 @@ def plain(f: Callable, points: Sequence[Any], edges: Sequence[Any] = (), soft: b
 
 
 def _matmul(x: Any, p: float) -> Any:
-    """Five products at the rate and operand width of the plan."""
+    """Eight products at the rate and operand width of the plan."""
     products = counts.matmuls(x["model"], x["plan"])
-    rates, operands = stack(*[x["chip"].flops_per_s] * 5), stack(*[x["plan"].operand_bytes] * 5)
+    rates, operands = stack(*[x["chip"].flops_per_s] * 8), stack(*[x["plan"].operand_bytes] * 8)
     return compute.matmul_time(products, rates, operands, x["chip"], x["c"], p)
 
 
@@ -138,6 +148,8 @@ TERMS: dict[str, Term] = {
     "smooth.positive_part": plain(smooth.positive_part, [w[:2] for w in WINDOWS], [w[:2] for w in EDGE_WINDOWS], soft=True),
     "smooth.ramp": plain(smooth.ramp, [(0.4,), (1.7,), (0.99,)], [(0.0,), (1.0,), (-1.0,)]),
     "smooth.power": plain(lambda x: smooth.power(x, 1.0 / 3.0), [(0.4,), (1.7,)], [(1.0,), (1e-30,), (1e30,)]),
+    "counts.mean_layer": of_model(counts.mean_layer),
+    "counts.visits": of_work(counts.visits),
     "counts.parameter_groups": of_model(counts.parameter_groups),
     "counts.parameters": of_model(counts.parameters),
     "counts.active_parameters": of_model(counts.active_parameters),
@@ -183,7 +195,7 @@ TERMS: dict[str, Term] = {
     "memory.held": of_work(lambda m, p: [memory.held(counts.residents(m, p), p, k) for k in (1.0, 2.0, 3.0)]),
     "memory.layer_activation_bytes": of_work(memory.layer_activation_bytes),
     "memory.memory": of_work(lambda m, p: (memory.memory(m, p, p.pp), memory.memory(m, p, p.pp, 1.0, FOOTPRINT))),
-    "memory.stage_share": of_work(lambda m, p: memory.stage_share(m, p, FOOTPRINT)),
+    "memory.first_stage_layers": of_work(lambda m, p: memory.first_stage_layers(m, p, FOOTPRINT)),
     "memory.gathered_bytes": of_work(lambda m, p: memory.gathered_bytes(m, p, p.pp + 1.5)),
     "memory.out_of_memory_probability": plain(memory.out_of_memory_probability, [(7e10, 8e10, 0.2), (9e10, 8e10, 0.1)], [(1e9, 8e10, 0.2)]),
     "overlap.exposed_time": plain(overlap.exposed_time, WINDOWS, EDGE_WINDOWS, soft=True),

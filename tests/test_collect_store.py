@@ -146,6 +146,8 @@ def test_finished_tasks_are_not_run_again(tmp_path):
     second = runner.run(invented(5), tmp_path, ENVIRONMENT, measure)
     assert ran == [0, 1, 2, 3, 4] and len(first.measured) == 3 and len(second.measured) == 2
     assert len(second.finished) == 5 and len(second.failed) == 2
+    runner.run(invented(5), tmp_path, ENVIRONMENT, measure, retry=True)
+    assert ran[5:] == [2, 3]
     reasons = {r["parameters"]["number"]: r.get("reason") for r in store.read(tmp_path).measurements.values()}
     assert reasons[2] == "no such thing here" and "out of memory" in reasons[3]
 

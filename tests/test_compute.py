@@ -14,7 +14,8 @@ PEAK, HBM = CHIP.flops_per_s, CHIP.hbm_bytes_per_s
 
 
 def product(rows: float, columns: float, inner: float, copies: float = 1.0) -> Matmuls:
-    return Matmuls(rows=np.array([rows]), columns=np.array([columns]), inner=np.array([inner]), copies=np.array([copies]))
+    sizes = {"rows": rows, "columns": columns, "inner": inner, "copies": copies, "grouped": float(copies > 1.0)}
+    return Matmuls(**{name: np.array([size]) for name, size in sizes.items()})
 
 
 def matmul(p: Matmuls, c=PLAIN, operand: float = 2.0, sharpness: float = inf) -> float:

@@ -20,7 +20,7 @@ PACKAGES = ("dmodel", "calibration", "experiments")
 BASE = {"types", "smooth"}
 RECORDS = {"hardware", "workload", "plan", "coefficients"}
 BELOW_COST = BASE | RECORDS | {"footprint", "counts", "placement"}
-BELOW_RUN = BELOW_COST | {"cost", "physics", "step"}
+BELOW_RUN = BELOW_COST | {"cost", "physics", "step", "goodput"}
 BELOW_REPORT = BELOW_RUN | {"run", "sensitivity", "sweep", "design", "catalog", "profiles", "theory"}
 
 ALLOWED: dict[str, set[str]] = {
@@ -33,6 +33,7 @@ ALLOWED: dict[str, set[str]] = {
     "cost": BELOW_COST,
     "physics": BELOW_COST | {"cost"},
     "step": BELOW_COST | {"cost", "physics"},
+    "goodput": BASE,
     "sweep": BELOW_RUN,
     "run": BELOW_RUN,
     "sensitivity": BELOW_RUN | {"run", "sweep"},

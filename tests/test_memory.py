@@ -184,6 +184,12 @@ def test_a_footprint_scales_its_purpose_alone(name, purpose):
         assert float(getattr(more, other)) == pytest.approx(factor * float(getattr(base, other)), rel=1e-12), other
 
 
+def test_copies_are_kept_only_under_tensor_parallelism():
+    assert float(use(changes={"copies": 0.2}).total) == float(use().total)
+    base, more = use(tp=4.0), use(changes={"copies": 0.2}, tp=4.0)
+    assert float(more.activations / base.activations) == pytest.approx(1.0 + 0.2 * 0.75, rel=1e-12)
+
+
 def test_recomputation_that_keeps_everything_is_none():
     none = use(recompute_layers=0.0)
     kept = use(changes={"kept": 1.0}, recompute_layers=1.0)
@@ -199,6 +205,16 @@ def test_a_balanced_head_moves_layers_to_the_first_stage():
     base, moved = use(pp=4.0, dp=1.0), use(changes={"head_balance": 1.0}, pp=4.0, dp=1.0)
     head = LLAMA.vocab * LLAMA.d_model / (4.0 * LLAMA.d_model**2 + 3.0 * LLAMA.d_model * LLAMA.d_ff + 2.0 * LLAMA.d_model)
     assert float(moved.activations / base.activations) == pytest.approx(1.0 + float(head) / 32.0, rel=1e-12)
+
+
+def test_layers_of_a_stage_are_whole_when_rounded():
+    """32 layers in 5 stages: 6.4 on average, 7 on the fullest; with an even split there is nothing to round."""
+    whole, even = LEAST.replace(rounding=1.0), LEAST.replace(rounding=0.5)
+    assert float(memory.first_stage_layers(LLAMA, plan(pp=5.0), LEAST)) == pytest.approx(6.4)
+    assert float(memory.first_stage_layers(LLAMA, plan(pp=5.0), whole)) == pytest.approx(7.0)
+    assert float(memory.first_stage_layers(LLAMA, plan(pp=5.0), even)) == pytest.approx(6.7)
+    for pp in (1.0, 2.0, 8.0):
+        assert float(memory.first_stage_layers(LLAMA, plan(pp=pp), whole)) == 32.0 / pp
 
 
 def test_of_the_logits_counts_what_the_last_stage_does_not_spare():
@@ -234,5 +250,5 @@ def test_footprints_come_back_from_the_unconstrained_space():
     mean, width = prior()
     found = from_unconstrained(mean)
     assert len(mean) == len(width) == len(NAMES) == len(vars(found)) and (width > 0.0).all()
-    assert found.gradient == pytest.approx(1.2) and found.last_stage == pytest.approx(0.5) and found.kept == pytest.approx(0.1)
+    assert found.gradient == pytest.approx(1.25) and found.last_stage == pytest.approx(0.5) and found.kept == pytest.approx(0.1)
     assert set(NAMES) == set(vars(Footprint()))

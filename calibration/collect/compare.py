@@ -1,4 +1,4 @@
-"""The model against XLA, on the same step: FLOPs, bytes on the wire, bytes in memory. `python -m calibration.collect.compare [--json]`.
+"""The model against XLA, on the same step: FLOPs, bytes on the wire, bytes in memory. `python -m calibration.collect.compare`.
 
 Eight virtual CPU devices, fp32 (a CPU's XLA widens 16-bit sums, which a GPU or TPU does not). Each line has what the model says, what the
 compiled program does, the known causes of their difference with amounts (`known`), and what is left unexplained. Collectives that the model
@@ -13,7 +13,7 @@ import json
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -46,6 +46,40 @@ CASES: dict[str, WorkloadSpec] = {
     "pipeline 2 · data 2 · tensor 2": SMALL._replace(pipeline=2, data=2, tensor=2, n_microbatches=4),
     "pipeline 4 · fsdp 2": SMALL._replace(pipeline=4, fsdp=2, zero=3, n_microbatches=8),
 }
+LARGE = WorkloadSpec(
+    n_layers=24,
+    d_model=2048,
+    d_ff=5632,
+    n_heads=16,
+    n_kv_heads=8,
+    head_dim=128,
+    vocab=32000,
+    seq_len=2048,
+    micro_batch=2,
+    precision="fp32",
+    attention="flash",
+)
+LARGE_SPARSE = LARGE._replace(n_experts=8, top_k=2, capacity_factor=1.25, expert_group=64, d_ff=2048)
+MEMORY: dict[str, WorkloadSpec] = {
+    "one device": LARGE,
+    "one device, scores written": LARGE._replace(attention="none", seq_len=512, micro_batch=8),
+    "one device, selective": LARGE._replace(attention="none", remat="selective"),
+    "one device, full": LARGE._replace(remat="full", micro_batch=8),
+    "data 8": LARGE._replace(data=8, micro_batch=1),
+    "fsdp 8": LARGE._replace(fsdp=8, zero=3),
+    "fsdp 8, full": LARGE._replace(fsdp=8, zero=3, remat="full", micro_batch=4, n_microbatches=2),
+    "tensor 4": LARGE._replace(tensor=4),
+    "tensor 4, sequence split": LARGE._replace(tensor=4, sequence_parallel=True),
+    "context 4": LARGE._replace(context=4, micro_batch=4),
+    "fsdp 2 · tensor 2 · context 2": LARGE._replace(fsdp=2, tensor=2, context=2, zero=3, sequence_parallel=True, n_microbatches=2),
+    "expert 4 · data 2": LARGE_SPARSE._replace(expert=4, data=2),
+    "fsdp 2 · expert 2 · tensor 2": LARGE_SPARSE._replace(fsdp=2, expert=2, tensor=2, zero=3),
+    "pipeline 2 · data 2 · tensor 2": LARGE._replace(pipeline=2, data=2, tensor=2, n_microbatches=16, micro_batch=1),
+    "pipeline 2, full": LARGE._replace(pipeline=2, data=4, n_microbatches=16, micro_batch=1, remat="full"),
+    "pipeline 4 · fsdp 2": LARGE._replace(pipeline=4, fsdp=2, zero=3, n_microbatches=32, micro_batch=1),
+}
+"""Of 1.3 billion parameters (or experts of as many), so that the state, many layers and one layer weigh what they do in practice."""
+
 WIDE = SMALL._replace(d_model=512, d_ff=2048, head_dim=64, vocab=1024, seq_len=256, n_layers=2, unroll=True)
 UNROLLED: dict[str, WorkloadSpec] = {
     "one device": WIDE,
@@ -91,7 +125,6 @@ class Comparison(NamedTuple):
     name: str
     flops: tuple[Line, ...]
     wire: tuple[Line, ...]
-    memory: tuple[Line, ...]
     left_out: dict[str, float]
 
 
@@ -105,11 +138,10 @@ def compiled(spec: WorkloadSpec) -> Any:
 
 
 def compare(name: str, spec: WorkloadSpec) -> Comparison:
-    """Compile a step and put it beside the model."""
-    program = compiled(spec)
-    module = hlo.parse(program.as_text())
+    """Compile a step and put its products and collectives beside the model."""
+    module = hlo.parse(compiled(spec).as_text())
     wire, left_out = _wire(spec, module)
-    return Comparison(name, tuple(_flops(spec, module)), tuple(wire), tuple(_memory(spec, program)), left_out)
+    return Comparison(name, tuple(_flops(spec, module)), tuple(wire), left_out)
 
 
 def _flops(spec: WorkloadSpec, module: hlo.Module) -> Iterator[Line]:
@@ -137,7 +169,7 @@ def _wire(spec: WorkloadSpec, module: hlo.Module) -> tuple[list[Line], dict[str,
         for where, key, nbytes in _claims(spec, c, axes):
             (sent if where == "model" else left_out)[key] += nbytes
     model, causes = expected.wire_bytes(spec), known.wire_bytes(spec)
-    keys = sorted(model.keys() | sent.keys())
+    keys = sorted(key for key in model.keys() | sent.keys() if model.get(key, 0.0) or sent[key])
     return [Line(f"{a} {k}", model.get((a, k), 0.0), sent[a, k], tuple(causes.get((a, k), ()))) for a, k in keys], dict(left_out)
 
 
@@ -165,11 +197,11 @@ def _claims(spec: WorkloadSpec, c: hlo.Collective, axes: tuple[str, ...]) -> Ite
         yield "model", (" ".join(axes) or "unknown group", c.kind), c.wire_bytes
 
 
-def _memory(spec: WorkloadSpec, program: Any) -> Iterator[Line]:
-    """State (arguments of the program) and everything."""
-    model, causes, used = expected.memory_bytes(spec), known.memory_bytes(spec), program.memory_analysis()
+def memory(name: str, spec: WorkloadSpec) -> Line:
+    """Buffers of the program (arguments, temporary ones, results not written over arguments) against the model's sum."""
+    used = compiled(spec).memory_analysis()
     total = used.argument_size_in_bytes + used.temp_size_in_bytes + used.output_size_in_bytes - used.alias_size_in_bytes
-    yield Line("all", sum(model.values()), float(total), tuple(causes))
+    return Line(name, sum(expected.memory_bytes(spec).values()), float(total), tuple(known.memory_bytes(spec)))
 
 
 def cost_analysis(name: str, spec: WorkloadSpec) -> Line:
@@ -179,60 +211,83 @@ def cost_analysis(name: str, spec: WorkloadSpec) -> Line:
     return Line(name, sum(expected.flops(spec)), float(found), tuple(causes))
 
 
+class Report(NamedTuple):
+    """All that was compared."""
+
+    cases: tuple[Comparison, ...]
+    cost_analysis: tuple[Line, ...]
+    memory: tuple[Line, ...]
+
+
+def run(only: str = "") -> Report:
+    """Compare the cases whose name contains a text; progress on standard error."""
+
+    def each(kind: str, cases: dict[str, WorkloadSpec], one: Callable[[str, WorkloadSpec], Any]) -> tuple[Any, ...]:
+        found = []
+        for name, spec in cases.items():
+            if only in f"{kind}: {name}":
+                print(f"{kind}: {name}", file=sys.stderr, flush=True)
+                found.append(one(name, spec))
+        return tuple(found)
+
+    return Report(
+        each("products and collectives", CASES, compare),
+        each("cost analysis", UNROLLED, cost_analysis),
+        each("memory", MEMORY, memory),
+    )
+
+
 def _table(title: str, rows: Sequence[tuple[str, Line]], unit: float) -> str:
     """A table of lines, amounts in `unit`."""
-    lines = [f"{title:<56}{'model':>11}{'XLA':>11}{'differ.':>9}{'unexplained':>13}"]
+    if not rows:
+        return f"{title}: nothing compared"
+    lines = [f"{title:<60}{'model':>10}{'XLA':>10}{'difference':>12}{'unexplained':>13}"]
     for name, x in rows:
-        lines.append(f"{name + ': ' + x.what:<56}{x.model / unit:11.4f}{x.program / unit:11.4f}{x.difference:9.2%}{x.unexplained:13.2%}")
+        lines.append(f"{name:<60}{x.model / unit:10.4f}{x.program / unit:10.4f}{x.difference:12.2%}{x.unexplained:13.2%}")
     return "\n".join(lines)
 
 
-def text(found: Sequence[Comparison], analysis: Sequence[Line]) -> str:
-    """Three tables, the known causes, and what the model leaves out."""
-    flops = [(c.name, x) for c in found for x in c.flops[-1:]]
+def text(report: Report) -> str:
+    """The tables, the known causes, and what the model leaves out."""
+    cases = report.cases
     parts = [
-        _table("GFLOP of matrix products", flops, 1e9),
-        _table("GFLOP by XLA's cost analysis, loops written out", [("wide", x) for x in analysis], 1e9),
-        _table("MB on the wire", [(c.name, x) for c in found for x in c.wire], 1e6),
-        _table("MB in memory", [(c.name, x) for c in found for x in c.memory], 1e6),
+        _table("GFLOP of matrix products", [(c.name, c.flops[-1]) for c in cases], 1e9),
+        _table("GFLOP by XLA's cost analysis, loops written out", [(x.what, x) for x in report.cost_analysis], 1e9),
+        _table("MB on the wire", [(f"{c.name}: {x.what}", x) for c in cases for x in c.wire], 1e6),
+        _table("GB in memory", [(x.what, x) for x in report.memory], 1e9),
     ]
-    causes: defaultdict[str, set[str]] = defaultdict(set)
-    for c in found:
-        for x in (*c.flops, *c.wire, *c.memory):
-            for cause in x.known:
-                causes[cause.reason].add(c.name)
-    parts.append("Known causes:\n" + "\n".join(f"  {reason} [{', '.join(sorted(names))}]" for reason, names in causes.items()))
-    left = [f"  {c.name}: {reason}: {nbytes / 1e6:.4f} MB" for c in found for reason, nbytes in c.left_out.items()]
-    return "\n\n".join([*parts, "Left out by the model:\n" + "\n".join(left)])
+    causes: defaultdict[str, list[str]] = defaultdict(list)
+    lines = [(c.name, x) for c in cases for x in (*c.flops[:-1], *c.wire)] + [(f"memory of {x.what}", x) for x in report.memory]
+    for name, x in lines:
+        for cause in x.known:
+            causes[cause.reason].append(f"{name} {cause.amount / x.model if x.model else 1.0:+.1%}")
+    parts += ["Known causes, and their share of the model's figure:"]
+    parts += [f"{reason}\n  " + "; ".join(shares) for reason, shares in causes.items()]
+    left = [f"  {c.name}: {reason}: {nbytes / 1e6:.3f} MB" for c in cases for reason, nbytes in c.left_out.items() if nbytes >= 1e3]
+    return "\n\n".join([*parts, "Left out by the model (above 1 kB):\n" + "\n".join(left)])
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Compare all cases; progress on standard error."""
-    parser = argparse.ArgumentParser(prog="python -m calibration.collect.compare", description=__doc__.splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="one JSON document instead of tables")
-    options = parser.parse_args(arguments)
-    jax.config.update("jax_platforms", "cpu")
-    jax.config.update("jax_num_cpu_devices", DEVICES)
-    found, analysis = [], []
-    for name, spec in CASES.items():
-        print(name, file=sys.stderr, flush=True)
-        found.append(compare(name, spec))
-    for name, spec in UNROLLED.items():
-        print(f"cost analysis: {name}", file=sys.stderr, flush=True)
-        analysis.append(cost_analysis(name, spec))
-    print(json.dumps(as_json(found, analysis), indent=1) if options.json else text(found, analysis))
-
-
-def as_json(found: Sequence[Comparison], analysis: Sequence[Line]) -> dict[str, Any]:
+def as_json(report: Report) -> dict[str, Any]:
     """All lines as plain data."""
 
     def plain(x: Line) -> dict[str, Any]:
         shares = {"difference": x.difference, "unexplained": x.unexplained}
         return {"what": x.what, "model": x.model, "program": x.program} | shares | {"known": [c._asdict() for c in x.known]}
 
-    tables = ("flops", "wire", "memory")
-    cases = [{"name": c.name, "left_out": c.left_out} | {t: [plain(x) for x in getattr(c, t)] for t in tables} for c in found]
-    return {"cases": cases, "cost_analysis": [plain(x) for x in analysis]}
+    cases = [{"name": c.name, "left_out": c.left_out, "flops": [*map(plain, c.flops)], "wire": [*map(plain, c.wire)]} for c in report.cases]
+    return {"cases": cases, "cost_analysis": [*map(plain, report.cost_analysis)], "memory": [*map(plain, report.memory)]}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Compare and print."""
+    parser = argparse.ArgumentParser(prog="python -m calibration.collect.compare", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--json", action="store_true", help="one JSON document instead of tables")
+    parser.add_argument("--only", default="", metavar="TEXT", help="cases whose kind or name contains TEXT, such as 'memory' or 'tensor 4'")
+    options = parser.parse_args(arguments)
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", DEVICES)
+    report = run(options.only)
+    print(json.dumps(as_json(report), indent=1) if options.json else text(report))
 
 
 if __name__ == "__main__":

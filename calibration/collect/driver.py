@@ -42,6 +42,7 @@ def collect(
     job: Job | None = None,
     report: Callable[[Event], None] = lambda event: None,
     say: Callable[[str], None] = lambda text: None,
+    retry: bool = False,
 ) -> Collected:
     """Measure what is not in the folder yet.
 
@@ -49,6 +50,7 @@ def collect(
       folder: of the records; made when missing. kinds: benchmarks, when no plan is given.
       plan: file with a list of tasks. budget_s: seconds to spend in all, earlier runs included; the most informative tasks come first.
       job: the processes that measure together (`hosts.join`). report: called before and after each task. say: for remarks.
+      retry: measure again what failed or was unavailable before.
 
     Raises:
       InputError: unknown kind, unreadable plan, a folder that cannot be written, or nothing to measure.
@@ -74,6 +76,7 @@ def collect(
             estimate=(lambda task: estimate(task.key(""))) if estimate else None,
             report=report,
             failures=FAILURES,
+            retry=retry,
             shared=lambda task: BENCHMARKS[task.kind].shared,
         )
     return Collected(outcome, tasks, m, found, gain)
@@ -82,6 +85,14 @@ def collect(
 def stack_of(found: dict[str, Any]) -> str:
     """Name of the stack in traces: `dmodel-collect/jax-0.10`."""
     return f"{STACK}/jax-{'.'.join(found['versions']['jax'].split('.')[:2])}"
+
+
+def _host() -> Any:
+    """The host's processor as a device; an accelerator where jax was told to see nothing else."""
+    try:
+        return jax.local_devices(backend="cpu")[0]
+    except RuntimeError:
+        return jax.local_devices()[0]
 
 
 def _budgeted(
@@ -94,7 +105,7 @@ def _budgeted(
     finished = store.read(folder).measurements if folder and folder.is_dir() else {}
     known = [at for at, task in enumerate(tasks) if task.key(found["identity"]) in finished]
     # planning is arithmetic in float64, which accelerators are slow at or have not
-    with jax.enable_x64(True), jax.default_device(jax.local_devices(backend="cpu")[0]):
+    with jax.enable_x64(True), jax.default_device(_host()):
         mean, sigma = budget.covariance(m.accelerator, stack_of(found))
         foreseen = budget.forecast(tasks, lambda precision: system_at(m, precision), mean, m)
         steps = budget.order(foreseen, sigma, known)

@@ -68,9 +68,9 @@ def flops(spec: WorkloadSpec) -> Flops:
     layers = model.n_layers / layout.pp * layout.n_microbatches
     core = float(counts.attention_flops(model, layout))
     return Flops(
-        layers=float(layers * passes * each[:4].sum()),
+        layers=float(layers * passes * each[:-1].sum()),
         core=float(layers * core_passes * core),
-        head=float(3.0 * layout.n_microbatches / layout.pp * each[4]),
+        head=float(3.0 * layout.n_microbatches / layout.pp * each[-1]),
     )
 
 

@@ -33,6 +33,10 @@ KEPT_KEYS = "full recomputation: gathered keys and values stay for the backward 
 UNSPLIT = "experts: ranks of tensor each dispatch the whole sequence"
 MASKS = "no dropout: neither its masks nor a second copy of the probabilities"
 TICKS = "pipeline: activations of idle slots are kept too"
+SUMS = "gradients of one micro-batch stand beside the sum of those before it"
+TWICE = "loops in loops: activations of one micro-batch are held twice, in the inner loop's result and in the outer one's"
+ANSWERS = "experts: their answers are kept for the router's gradient"
+HANDED = "pipeline: embedded micro-batches and finished ones are held whole"
 BATCH = "tokens, labels and counters"
 
 
@@ -89,7 +93,7 @@ class _Whole(NamedTuple):
 
 def _whole(spec: WorkloadSpec) -> _Whole:
     s, n = spec, counts.parameter_groups(transformer(spec))
-    dense, experts = (float(n.mlp), 0.0) if s.n_experts == 1 else (0.0, float(n.mlp))
+    dense, experts = float(n.mlp), float(n.routed)
     norms = 2.0 * s.d_model + (s.d_model * s.n_experts if s.n_experts > 1 else 0.0)
     table = s.vocab * s.d_model / s.tensor
     return _Whole(
@@ -158,28 +162,43 @@ def wire_bytes(spec: WorkloadSpec) -> dict[Key, list[Cause]]:
     return {key: [c for c in causes if c.amount] for key, causes in found.items()}
 
 
+def _activations(spec: WorkloadSpec) -> list[Cause]:
+    """Known differences in what is kept for the backward pass: of all layers of a stage and all micro-batches that are alive."""
+    s, t, words = spec, _tokens(spec), expected.words(spec)
+    split = s.tensor if s.sequence_parallel else 1
+    alive = s.n_microbatches if s.pipeline > 1 else 1
+    # under full recomputation the model counts one whole layer, in which this matters
+    layers = 1.0 if s.remat == "full" else s.n_layers / s.pipeline * alive
+    written = s.attention == "none" and s.remat != "selective"
+    scores = (5.0 * words - 4.0) * t * s.seq_len * s.n_heads / s.tensor if written else 0.0
+    causes = [Cause(MASKS, -layers * (2.0 * words * t * s.d_model / split + scores))]
+    if s.n_experts > 1:
+        visits = s.top_k * float(transformer(s).imbalance)
+        model_in, kept = visits / split, 2.0 * visits
+        causes.append(Cause(ANSWERS, layers * 2.0 * words * t * s.d_model * (kept - model_in)))
+    if s.pipeline > 1:
+        of_stage = expected.memory_bytes(s)["activations"] + sum(c.amount for c in causes)
+        vector = 2.0 * words * t * s.d_model / split
+        causes += [
+            Cause(TICKS, _extra(s) * of_stage),
+            Cause(TWICE, of_stage / s.n_microbatches),
+            Cause(HANDED, vector * (s.n_microbatches + ticks(s))),
+        ]
+    return causes
+
+
 def memory_bytes(spec: WorkloadSpec) -> list[Cause]:
     """Known differences of the sum of `expected.memory_bytes`; what XLA's buffers hold besides stays unnamed."""
-    s, t, p = spec, _tokens(spec), _whole(spec)
-    model, layout = transformer(s), plan(s)
-    split = s.tensor if s.sequence_parallel else 1
-    kept = layers_kept = s.n_layers / s.pipeline
-    kept *= s.n_microbatches if s.pipeline > 1 else 1
-    scores = t * s.seq_len * s.n_heads / s.tensor
-    masks = 2.0 * expected.words(s) * t * s.d_model / split
-    doubled = (5.0 * expected.words(s) - 4.0) * scores if s.attention == "none" and s.remat == "none" else 0.0
-    if s.remat == "full":
-        kept, doubled = 1.0, (5.0 * expected.words(s) - 4.0) * scores if s.attention == "none" else 0.0
-    batch = 2.0 * 4.0 * t * s.n_microbatches
-    state = float(layout.weight_bytes + layout.optimizer_bytes + layout.gradient_bytes) if s.precision == "fp32" else 18.0
-    ends = (p.embedding + p.head - float(counts.residents(model, layout).ends)) / s.size(shard_axes(s, "norm"))
+    s, p, layout = spec, _whole(spec), plan(spec)
+    shards = s.size(shard_axes(s, "norm"))
+    state = float(layout.weight_bytes + layout.optimizer_bytes + layout.gradient_bytes)
+    ends = (p.embedding + p.head - float(counts.residents(transformer(s), layout).ends)) / shards
     causes = [
-        Cause(MASKS, -kept * (masks + doubled)),
-        Cause(BATCH, batch),
+        *_activations(s),
+        Cause(BATCH, 2.0 * 4.0 * _tokens(s) * s.n_microbatches),
         Cause(STAGES if s.pipeline > 1 else WHOLE, state * ends),
-        Cause(WHOLE, state * layers_kept * p.unsplit / s.size(shard_axes(s, "norm"))),
+        Cause(WHOLE, state * s.n_layers / s.pipeline * p.unsplit / shards),
     ]
-    if s.pipeline > 1:
-        activations = expected.memory_bytes(s)["activations"] - kept * (masks + doubled)
-        causes.append(Cause(TICKS, _extra(s) * activations))
+    if s.n_microbatches > 1:
+        causes.append(Cause(SUMS, expected.memory_bytes(s)["gradients"]))
     return [c for c in causes if c.amount]

@@ -178,14 +178,14 @@ def environment(m: Machine) -> dict[str, Any]:
         "flags": flags,
         "memory_bytes": m.memory_bytes,
         "cache_bytes": m.cache_bytes,
-        "topology": _topology(jax.devices()),
+        "topology": {"devices_per_process": m.n_local, **_topology(jax.devices())},
     }
     return {"id": digest(whole), "identity": digest(same), **whole}
 
 
 def _topology(devices: Sequence[Any]) -> dict[str, Any]:
-    """Where the devices stand: how many on each host, and coordinates and slices of a TPU."""
-    found: dict[str, Any] = {"devices_per_process": len(devices) // max(jax.process_count(), 1)}
+    """Where the devices stand, as far as they know: coordinates and slices of a TPU."""
+    found: dict[str, Any] = {}
     if hasattr(devices[0], "coords"):
         found["coordinates"] = [list(d.coords) for d in devices[:4096]]
     if getattr(devices[0], "slice_index", None) is not None:

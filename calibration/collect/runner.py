@@ -75,6 +75,7 @@ def run(
     report: Callable[[Event], None] = lambda event: None,
     failures: tuple[type[Exception], ...] = (RuntimeError,),
     shared: Callable[[Task], bool] = lambda task: True,
+    retry: bool = False,
 ) -> Outcome:
     """Measure what is not finished yet, in order.
 
@@ -85,6 +86,7 @@ def run(
       budget_s: seconds of measuring in all; tasks whose estimate is more than what is left are skipped.
       estimate: seconds that a task will take, corrected by how long the tasks of its kind have taken so far.
       failures: exceptions that are results. shared: whether all processes measure a task; the others are for process 0 alone.
+      retry: measure again what failed or was unavailable.
       report: called before and after each task; after a measurement only once it is on the disk.
 
     Raises:
@@ -93,7 +95,7 @@ def run(
     job = job or Job()
     keys = [task.key(environment["identity"]) for task in tasks]
     with store.Writer(folder, file_name(job.process)) as writer:
-        state = _State(folder, writer.path, keys, tasks, budget_s, estimate)
+        state = _State(folder, writer.path, keys, tasks, budget_s, estimate, retry)
         if environment["id"] not in store.read(folder).environments:
             writer.append({"type": "environment", **environment})
         name = f"{os.getpid()}-{datetime.now(UTC):%Y%m%dT%H%M%S%f}"
@@ -138,13 +140,14 @@ class _State:
         tasks: Sequence[Task],
         budget_s: float | None,
         estimate: Callable[[Task], float] | None,
+        retry: bool,
     ):
         self.folder, self.own, self.keys, self.tasks, self.budget_s, self.estimate = folder, own, keys, tasks, budget_s, estimate
         self.wanted = set(keys)
         self.measured: list[str] = []
         self.skipped: list[int] = []
         found = store.read(folder).measurements
-        self.finished = {key: found[key] for key in self.wanted & found.keys()}
+        self.finished = {key: found[key] for key in self.wanted & found.keys() if not retry or found[key]["status"] == "ok"}
         self.sizes = self._others()
 
     def _others(self) -> dict[Path, int]:

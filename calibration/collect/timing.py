@@ -1,7 +1,8 @@
 """Time something that a device does: warm up, repeat until the median is known well enough, keep what was seen.
 
 Compilation is not timed here (`program.compiled`). A sample is the mean of one or more calls; calls may be in flight together, so that a
-device works through them without waiting for the host, and a sample ends when the last result is there.
+device works through them without waiting for the host, and a sample ends when the last result is there. The interval is looked at after
+every batch of samples, and looking often makes it a little less certain than it says.
 """
 
 from __future__ import annotations
@@ -146,6 +147,7 @@ def summary(timing: Timing) -> dict[str, Any]:
         "high_s": ordered[high],
         "confidence": timing.confidence,
         "settled": timing.settled,
+        "fastest_s": ordered[0],
         "mean_s": sum(ordered) / n,
         "deviation_s": deviation,
         "samples": n,

@@ -27,7 +27,10 @@ SPECS: dict[str, Spec] = {
     "in_network": Spec("1", "bytes of an all-reduce in the switch over (1 + 1/g) of the message", "positive", 1.2, 0.3, "hardware"),
     "exchange": Spec("1", "time per byte of an all-to-all over that of a ring", "positive", 1.1, 0.3, "hardware"),
     "low_latency": Spec("1", "share of the bandwidth that the low-latency protocol keeps", "share", 0.4, 0.7, "hardware"),
-    "switch_over": Spec("s", "time that the high-bandwidth protocol adds to start", "positive", 1.5e-5, 1.0, "hardware"),
+    "exchange_low": Spec("1", "the same of an all-to-all, whose messages are a rank's pieces", "share", 0.1, 1.0, "hardware"),
+    "middle": Spec("1", "share of the bandwidth that the middle protocol keeps", "share", 0.7, 0.7, "hardware"),
+    "middle_over": Spec("s", "time that the middle protocol adds to start", "positive", 5e-6, 1.0, "hardware"),
+    "switch_over": Spec("s", "time that the high-bandwidth protocol adds to start", "positive", 2e-5, 1.0, "hardware"),
     "efficiency_outer": Spec("1", "share of the outer bandwidth that large messages reach", "share", 0.85, 0.7, "hardware"),
     "latency_outer": Spec("1", "hop latency over the catalog's, outer level", "positive", 2.0, 1.0, "hardware"),
     "contention": Spec("1", "outer bandwidth falls as (domains spanned)^-γ", "positive", 0.03, 1.0, "hardware"),
@@ -113,16 +116,17 @@ def hops(c: Mapping[str, Array], x: Cases) -> jax.Array:
 
 
 def time(c: Mapping[str, Array], x: Cases) -> jax.Array:
-    """Time of each call [s], `[row]`: `base + hops + min_p(flow / low_latency, switch_over + flow)`.
+    """Time of each call [s], `[row]`: `base + hops + min_p(flow / low_latency, middle_over + flow / middle, switch_over + flow)`.
 
-    The communication library has a protocol that flags every word, quick to start at a part of the bandwidth, and one that moves large
-    blocks; it takes the better. With base = partners = switch_over = 0 and exchange = 1 the inner level is that of
-    `dmodel.cost.collectives`.
+    The communication library has protocols that flag every word, or every line of 128 bytes, quick to start at a part of the bandwidth,
+    and one that moves large blocks; it takes the best. With base = partners = crowding = 0, all shares 1 and nothing to start, the inner
+    level is that of `dmodel.cost.collectives`.
 
     Limits: base + hops as the message shrinks, `V · share / rate` as it grows.
     """
     moved = flow(c, x)
-    return c["base"] + hops(c, x) + minimum(stack(moved / c["low_latency"], c["switch_over"] + moved))
+    low = jnp.where(jnp.asarray(x.kind) == 3.0, c["exchange_low"], c["low_latency"])
+    return c["base"] + hops(c, x) + minimum(stack(moved / low, c["middle_over"] + moved / c["middle"], c["switch_over"] + moved))
 
 
 FORM = Form("collective", SPECS, time)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from calibration.micro import fitting
+from calibration.micro import collectives, fitting
 from calibration.micro.fitting import Fitted
 from calibration.micro.groups import Group, form_of, groups, problem_of
 from calibration.micro.reader import DATA, published
@@ -36,8 +36,8 @@ BACKWARD = 0.3
 TYPICAL = 4096.0
 """Rows and columns at which an unfilled wave is counted as half sizes, which is how the step model has it."""
 
-TYPICAL_HEAD, TYPICAL_RANKS = 128.0, 8.0
-"""Head size and ranks at which attention and collectives are read off."""
+TYPICAL_HEAD, TYPICAL_RANKS, TYPICAL_MESSAGE = 128.0, 8.0, 2.0**24
+"""Head size of attention, and ranks and bytes of a collective, at which these are read off."""
 
 LARGE_SHARE = 0.97
 """Most that a share may be, as its logit has no end."""
@@ -158,7 +158,10 @@ def _share(v: Mapping[str, float]) -> float:
 
 
 def _of_collective(entry: Mapping[str, Any]) -> dict[str, Reading]:
-    """The inner level from ranks in one domain, the outer from ranks across; what a call costs to start counts as hops of eight ranks."""
+    """The inner level from ranks in one domain, the outer from ranks across.
+
+    Whatever a typical gather takes beyond its bytes counts as hops, because the step model has nothing else for it.
+    """
     v, e = entry["values"], entry["errors"]
     if entry["variant"] != "one domain":
         return {
@@ -166,12 +169,14 @@ def _of_collective(entry: Mapping[str, Any]) -> dict[str, Reading]:
             "net_latency_outer": Reading(v["latency_outer"], e["latency_outer"]),
             "net_contention": Reading(v["contention"], e["contention"]),
         }
-    hop = float(catalog.system(catalog.system_name_for(entry["chip"])).network.latency_s[0])  # type: ignore[index]
+    net = catalog.system(catalog.system_name_for(entry["chip"])).network
+    rates, hop = tuple(net.bytes_per_s), tuple(net.latency_s)  # type: ignore[arg-type]
+    gather = collectives.Cases(1.0, TYPICAL_MESSAGE, TYPICAL_RANKS, 1.0, rates, hop, 0.0)
+    idle = float(collectives.time(v, gather) - collectives.flow(v, gather))
     rate = TYPICAL_RANKS ** -v["crowding"] / (1.0 + v["partners"] / (TYPICAL_RANKS - 1.0))
-    start = (v["base"] + v["switch_over"]) / (hop * (TYPICAL_RANKS - 1.0))
     return {
         "net_efficiency_inner": Reading(v["efficiency_inner"] * rate, e["efficiency_inner"]),
-        "net_latency_inner": Reading(v["latency_inner"] + start, e["latency_inner"]),
+        "net_latency_inner": Reading(idle / ((TYPICAL_RANKS - 1.0) * float(hop[0])), e["latency_inner"]),
     }
 
 

@@ -17,7 +17,7 @@ from calibration.traces.table import Row, TraceTable, fingerprint
 from dmodel.counts import parameters
 from dmodel.hardware import System
 from dmodel.plan import Plan
-from dmodel.types import Array, InputError
+from dmodel.types import GIB, Array, InputError
 from dmodel.workload import Transformer
 
 T = TypeVar("T")
@@ -31,12 +31,14 @@ class Labels(NamedTuple):
 
     Attributes:
       step_time_s: measured [s]; NaN where there is none, which only `require_time=False` lets pass.
+      peak_memory_bytes: measured highest use of a device; NaN where there is none.
       accelerator, stack, source, model, flag, precision: text. n_accel: devices [count].
       file, line: where the row stands. fingerprint: of what defines the measurement. group: rows that must be held out together.
       assumptions: tuple of short texts.
     """
 
     step_time_s: np.ndarray
+    peak_memory_bytes: np.ndarray
     accelerator: np.ndarray
     stack: np.ndarray
     source: np.ndarray
@@ -242,6 +244,7 @@ def _labels(rows: tuple[Row, ...]) -> Labels:
     """Names, places and groups of the rows; assumptions are added when all are known."""
     return Labels(
         step_time_s=np.array([measured_time(row) or np.nan for row in rows]),
+        peak_memory_bytes=np.array([GIB * (row.number("peak_memory_gib") or np.nan) for row in rows]),
         accelerator=_texts(row.text("accelerator") for row in rows),
         stack=_texts(row.stack for row in rows),
         source=_texts(row.text("source") or row.stack for row in rows),

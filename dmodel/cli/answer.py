@@ -15,16 +15,20 @@ if TYPE_CHECKING:
 CONVENTION_NAMES = {"6N": "weights only", "6N+12Lhs": "and full attention", "6N+6Lhs": "and its causal half"}
 
 
-def _outcome(system: Any, model: Any, plan: Any, coefficients: Any) -> dict[str, Any]:
+def _outcome(system: Any, model: Any, plan: Any, coefficients: Any, fitted: Any) -> dict[str, Any]:
     """Everything that is said of one plan, in one compiled call."""
     from dmodel import run, step
+    from dmodel.cost.memory import out_of_memory_probability
     from dmodel.counts import CONVENTIONS
+    from dmodel.footprint import whole
 
     breakdown = step.step_time(system, model, plan, coefficients)
+    needed = step.memory_use(model, plan, footprint=whole(fitted.footprint)).total
     return {
         "breakdown": {f"{term}_s": getattr(breakdown, term) for term in step.TERMS},
-        "memory": {f"{name}_bytes": value for name, value in vars(step.memory_use(model, plan)).items()},
-        "outputs": vars(run.outputs(system, model, plan, breakdown)),
+        "memory": {f"{name}_bytes": value for name, value in vars(step.memory_use(model, plan, footprint=fitted.footprint)).items()},
+        "oom_probability": out_of_memory_probability(needed, system.chip.hbm_bytes, fitted.spread),
+        "outputs": vars(run.outputs(system, model, plan, breakdown, footprint=fitted.footprint)),
         "mfu": {name: run.mfu(system, model, plan, breakdown, name) for name in CONVENTIONS},
     }
 
@@ -48,7 +52,8 @@ def answer(job: Setting, plan: Plan) -> Document:
     from dmodel.counts import CONVENTIONS
     from dmodel.step import TERMS
 
-    leaves = jax.tree.map(lambda x: jnp.asarray(x, float), (job.system, job.model, plan, job.coefficients))
+    asked = (job.system, job.model, plan, job.coefficients, job.profile.footprint_for(job.stack))
+    leaves = jax.tree.map(lambda x: jnp.asarray(x, float), asked)
     found = jax.tree.map(float, _compiled()(*leaves))
     out = found["outputs"]
     # a compiled function gives dictionaries back by alphabet; people read causes and purposes in their own order
@@ -61,6 +66,7 @@ def answer(job: Setting, plan: Plan) -> Document:
         "device_memory_bytes": float(job.system.chip.hbm_bytes),
         "headroom_bytes": out["headroom_bytes"],
         "fits": out["headroom_bytes"] >= 0.0,
+        "oom_probability": found["oom_probability"],
         "memory": memory,
         "mfu": {name: found["mfu"][name] for name in CONVENTIONS},
         "exposed_communication_share": out["exposed_share"],
@@ -82,6 +88,7 @@ def show_answer(d: Document) -> None:
         ("sum", gib(d["memory_bytes_per_device"])),
         ("device has", gib(d["device_memory_bytes"])),
         ("headroom", gib(d["headroom_bytes"])),
+        ("risk that it is not enough", percent(d["oom_probability"])),
     ]
     show_table("Memory of the fullest device", ("purpose", "bytes"), memory)
     if not d["fits"]:

@@ -29,6 +29,7 @@ class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run the command that was asked for."""
         try:
+            know_more_machines()
             return super().invoke(ctx)
         except InputError as error:
             say(f"dmodel: {error}")
@@ -80,6 +81,16 @@ def _processor() -> str:
     except OSError:
         can = []
     return hashlib.sha256("\n".join([platform.machine(), platform.processor(), *can]).encode()).hexdigest()[:8]
+
+
+def know_more_machines() -> None:
+    """Add the machines described in the files of `$DMODEL_CATALOG` to the catalog; `dmodel collect` writes such files."""
+    files = [name for name in os.environ.get("DMODEL_CATALOG", "").split(os.pathsep) if name]
+    if files:
+        from calibration.traces.systems import extend_from
+
+        for name in files:
+            extend_from(Path(name))
 
 
 def keep_compiled_code() -> None:

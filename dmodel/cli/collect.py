@@ -30,6 +30,7 @@ Budget = Annotated[
 PlanFile = Annotated[Path | None, typer.Option("--plan", metavar="FILE", help="JSON list of measurements to make, instead of --what.")]
 TablesOnly = Annotated[bool, typer.Option("--tables-only", help="Measure nothing: write the tables of the records in DIR anew.")]
 DryRun = Annotated[bool, typer.Option("--list", help="Only list what would be measured, as a file for --plan.")]
+Retry = Annotated[bool, typer.Option("--retry-failed", help="Measure again what failed or was unavailable before.")]
 DeviceTime = Annotated[bool, typer.Option("--device-time/--no-device-time", help="Ask the profiler for the devices' own time as well.")]
 Launcher = Annotated[str, typer.Option(help="How the processes of a job find each other: auto, none, slurm, tpu, env, torchrun.")]
 
@@ -41,6 +42,7 @@ def command(
     plan: PlanFile = None,
     dry_run: DryRun = False,
     tables_only: TablesOnly = False,
+    retry_failed: Retry = False,
     device_time: DeviceTime = True,
     launcher: Launcher = "auto",
     json: Json = False,
@@ -57,7 +59,7 @@ def command(
         return
     budget_s = None if budget_minutes is None else 60.0 * budget_minutes
     with _nothing_on_stdout():
-        collected = _collect(out, kinds, plan, budget_s, device_time, launcher)
+        collected = _collect(launcher, out, kinds, plan=plan, budget_s=budget_s, retry=retry_failed, device_time=device_time)
     if collected is None:
         return
     deliver(_document(collected, _tables(out), out), json, _show)
@@ -66,9 +68,7 @@ def command(
         stop(1)
 
 
-def _collect(
-    out: Path, kinds: list[str], plan: Path | None, budget_s: float | None, device_time: bool, launcher: str
-) -> Collected | None:
+def _collect(launcher: str, out: Path, kinds: list[str], *, device_time: bool, **how: Any) -> Collected | None:
     """Collect with the other processes of the job; None in those that are not the first."""
     from calibration.collect.hosts import join
 
@@ -76,8 +76,7 @@ def _collect(
     from calibration.collect.driver import collect
     from calibration.collect.program import Options
 
-    options = Options(device_time=device_time)
-    found = collect(out, kinds, plan=plan, budget_s=budget_s, options=options, job=job, report=_tell, say=say)
+    found = collect(out, kinds, options=Options(device_time=device_time), job=job, report=_tell, say=say, **how)
     return found if job.process == 0 else None
 
 

@@ -51,6 +51,7 @@ def predicted(table: TraceTable, profile: str | None) -> tuple[Cases, Prediction
         **{f"{term}_s": getattr(found.breakdown, term) for term in TERMS},
         "memory_bytes_per_device": found.memory_bytes,
         "headroom_bytes": found.headroom_bytes,
+        "oom_probability": found.oom_probability,
         "mfu": found.mfu,
         "profile": found.profile,
     }

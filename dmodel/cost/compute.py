@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from dmodel.coefficients import Coefficients
 from dmodel.counts import WORD, Matmuls
 from dmodel.hardware import Chip
-from dmodel.smooth import SHARPNESS, excess, maximum, ramp
+from dmodel.smooth import SHARPNESS, excess, maximum
 from dmodel.types import Array, each, stack
 
 
@@ -42,8 +42,7 @@ def matmul_time(
     [707.0]
     """
     c = coefficients
-    # a product with several copies is a grouped one; the ramp is 0 for one copy, 1 from two on
-    grouped = 1.0 - ramp(products.copies - 1.0) * (1.0 - each(c.grouped_efficiency))
+    grouped = 1.0 - products.grouped * (1.0 - each(c.grouped_efficiency))
     width = each(c.matmul_half_width)
     # flops / (sat · sat · sat): a product costs what one with half sizes added to its own would at full rate
     filled = 2.0 * (products.rows + each(c.matmul_half_rows)) * (products.columns + width) * (products.inner + width) * products.copies

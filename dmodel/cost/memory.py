@@ -39,9 +39,10 @@ def zero_share(zero: Array, stage: float) -> Array:
 
 
 def sharded(parts: counts.Residents, plan: Plan) -> Array:
-    """Parameters of one device when ZeRO shards all of them [count]: dense ones over `shard · cp` ranks, experts over those beside ep."""
+    """Parameters of one device when ZeRO shards all of them [count]: dense ones over `shard · cp` ranks, experts over those of the ranks
+    beside tp that hold the same ones, `tp shard cp / (ep etp)`."""
     ranks = plan.shard * plan.cp
-    return parts.dense / ranks + parts.experts / jnp.maximum(ranks / plan.ep, 1.0)
+    return parts.dense / ranks + parts.experts / jnp.maximum(ranks * plan.tp / (plan.ep * plan.etp), 1.0)
 
 
 def held(parts: counts.Residents, plan: Plan, stage: float) -> Array:
@@ -56,28 +57,39 @@ def layer_activation_bytes(model: Transformer, plan: Plan) -> Array:
     Korthikanti et al. 2022, generalized: without recomputation `t h (10 + 24/tp)` for a plain MLP of 4h with MHA in 16 bits; here
     `t [ (6 + 2w) h / split + ((4 (a + g) e − (2 − w) a e) + c f) / tp ]`. On h, which sequence parallelism splits: the inputs of norms and
     residuals, dropout masks, and the norms' outputs at the width w of matmul operands; Q, K, V and the attention output (an operand); on f,
-    c = 2 + w (plain) or 4 + w (gated). Routed experts keep their inputs, `w h / split` for each one that a token visits, and f counts as
-    often. Unfused attention adds `5 t s a / tp`, gone when the attention core is recomputed; full recomputation keeps the input, `2 t h`.
+    c = 2 + w (plain) or 4 + w (gated). Routed experts keep their inputs, `w h` for each visit of a token, and f counts as often. Latents
+    are kept as operands; a Mamba-2 mixer keeps its `2 i + 2 G N` inputs, the scan's and the gate's outputs. Unfused attention adds
+    `5 t s a / tp`, gone when the attention core is recomputed; full recomputation keeps the input, `2 t h`.
     """
-    t, h = counts.tokens(model, plan), model.d_model
+    t, h, mean = counts.tokens(model, plan), model.d_model, counts.mean_layer(model)
     split = 1.0 + plan.sp * (plan.tp - 1.0)
     # operands below 8 bits are kept with their scales, in both layouts; frozen weights need no operand kept for their gradient
     operand = jnp.maximum(plan.operand_bytes, 1.0) * model.trainable
-    heads = (4.0 * (model.n_heads + model.n_kv_heads) - (2.0 - operand) * model.n_heads) * model.head_dim
-    visits = model.top_k * model.imbalance
-    width = (2.0 + operand + 2.0 * model.gated_mlp) * model.d_ff * (visits + model.n_shared_experts)
-    scores = 5.0 * model.seq_len * model.n_heads * (1.0 - plan.flash) * (1.0 - plan.recompute_attention)
-    inputs = 6.0 + operand * (2.0 + ramp(model.n_experts - 1.0) * visits)
-    kept = t * (inputs * h / split + (heads + width + scores) / plan.tp)
+    e, keys = model.head_dim, (model.n_heads + model.n_kv_heads) * (model.head_dim + model.qk_extra)
+    heads = model.attention_share * (2.0 * (keys + model.n_kv_heads * e) + operand * model.n_heads * e)
+    bc = model.mamba_groups * model.mamba_state
+    mamba = model.mamba_share * (2.0 * (3.0 * model.mamba_inner + 2.0 * bc) + operand * model.mamba_inner)
+    inside = 2.0 + operand + 2.0 * model.gated_mlp
+    scores = 5.0 * model.seq_len * model.n_heads * model.attention_share * (1.0 - plan.flash) * (1.0 - plan.recompute_attention)
+    inputs = (3.0 + operand) * (mean.mixer + model.mlp_share) * h / split + operand * model.attention_share * (model.q_rank + model.kv_rank)
+    experts = mean.routed * counts.visits(model, plan) * (operand * h + inside * model.d_ff / plan.etp)
+    kept = t * (inputs + (heads + mamba + inside * mean.width + scores) / plan.tp) + experts
     return kept + plan.recompute_layers * (2.0 * t * h / split - kept)
 
 
-def stage_share(model: Transformer, plan: Plan, footprint: Footprint) -> Array:
-    """Layers of the first stage over `L / pp` [1]: `1 + β ρ / L` with several stages, when β of the LM head's work, that of
-    `ρ = V h / (active parameters of a layer)` layers, is weighed against layers."""
+def first_stage_layers(model: Transformer, plan: Plan, footprint: Footprint) -> Array:
+    """Layers of the first stage [count]: `x + r (⌈x⌉ − x)` for a mean of `x = (L + β ρ) / pp`.
+
+    With several stages β of the LM head's work, that of `ρ = V h / (active parameters of a layer)` layers, is weighed against layers.
+    Layers are whole; r is how far the first stage is rounded up.
+
+    Limits: L for one stage. The slope by L is `(1 − r) / pp`, as ⌈x⌉ is flat where it does not jump.
+    """
     n = counts.parameter_groups(model)
-    head_layers = model.vocab * model.d_model / (n.attention + n.active_mlp)
-    return 1.0 + footprint.head_balance * ramp(plan.pp - 1.0) * head_layers / model.n_layers
+    head_layers = model.vocab * model.d_model / (n.attention + n.mlp + n.active_routed)
+    mean = (n.layers + footprint.head_balance * ramp(plan.pp - 1.0) * head_layers) / plan.pp
+    # what rounding of floats adds to a whole number is no layer
+    return mean + footprint.rounding * (jnp.ceil(mean - 1e-6) - mean)
 
 
 def gathered_bytes(model: Transformer, plan: Plan, in_flight: Array) -> Array:
@@ -106,17 +118,17 @@ def memory(model: Transformer, plan: Plan, in_flight: Array, in_flight_last: Arr
       in_flight, in_flight_last: micro-batches of a whole stage whose activations are alive at once on the first and on the last stage, from
         the schedule [count]. footprint: what the stack holds beyond the least.
     """
-    share = stage_share(model, plan, footprint)
-    found = counts.residents(model, plan)
+    layers = first_stage_layers(model, plan, footprint)
+    found, share = counts.residents(model, plan), layers * plan.pp / (model.n_layers + model.n_mtp)
     parts = found.replace(layers=share * found.layers, experts=share * found.experts)
-    layers = share * model.n_layers / plan.pp
     again = plan.recompute_layers * (1.0 - footprint.kept)
-    layer = footprint.activation * layer_activation_bytes(model, plan.replace(recompute_layers=again))
-    working = footprint.activation * layer_activation_bytes(model, plan.replace(recompute_layers=0.0, recompute_attention=0.0))
+    more = footprint.activation * (1.0 + footprint.copies * (1.0 - 1.0 / plan.tp))
+    layer = more * layer_activation_bytes(model, plan.replace(recompute_layers=again))
+    working = more * layer_activation_bytes(model, plan.replace(recompute_layers=0.0, recompute_attention=0.0))
     alive = 1.0 - plan.reshard * (1.0 - jnp.minimum(2.0 / layers, 1.0))
-    gathered = zero_share(plan.zero, 3.0) * plan.weight_bytes * parts.total * alive
+    gathered = zero_share(plan.zero, 3.0) * plan.gather_bytes * parts.total * alive
     recomputed = jnp.maximum(again, plan.recompute_attention * (1.0 - plan.flash))
-    logits = LOGIT_BYTES * footprint.logit * counts.tokens(model, plan) * model.vocab / plan.tp
+    logits = LOGIT_BYTES * footprint.logit * (1.0 + model.n_mtp) * counts.tokens(model, plan) * model.vocab / plan.tp
     spared = layers * jnp.maximum(in_flight - in_flight_last, 0.0) * layer
     reported = 1.0 - ramp(plan.pp - 1.0) * (1.0 - footprint.last_stage)
     trained = model.trainable

@@ -45,9 +45,9 @@ def lower_bound(problem: Problem) -> float:
     plan = space.base.replace(dp=n, tp=1.0, cp=1.0, pp=1.0, ep=1.0, micro_batch=batch / n, global_batch=batch)
     flops = jnp.asarray(counts.matmuls(model, plan).flops)
     rate = chip.flops_per_s * c.matmul_efficiency * (1.0 - plan.low_precision * (1.0 - c.low_precision_efficiency))
-    products = (2.0 + model.trainable) * (model.n_layers * flops[:4].sum() + flops[4]) / rate
+    products = (2.0 + model.trainable) * (model.n_layers * flops[:-1].sum() + flops[-1]) / rate
     softmax = jnp.asarray(counts.softmax_bytes(model, plan))
-    attention = compute.attention_time(counts.attention_flops(model, plan), softmax, jnp.asarray(model.head_dim), chip, c)
+    attention = compute.attention_time(counts.attention_flops(model, plan), softmax, model.head_dim + 0.5 * model.qk_extra, chip, c)
     busy = products + (3.0 + 0.5 * plan.flash) * model.n_layers * attention
     return float(c.overhead + (1.0 + straggler_share(n, c.straggler)) * busy)
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dmodel.coefficients import NAMES, SPECS, Coefficients, from_unconstrained
+from dmodel.footprint import LEAST, SPREAD, Footprint
 from dmodel.profiles.groupings import GROUPINGS, members
 
 
@@ -24,6 +25,13 @@ def prior_widths() -> np.ndarray:
     return np.array([s.width for s in SPECS.values()])
 
 
+class Fitted(NamedTuple):
+    """Footprint of a stack, and the standard deviation of ln(measured / predicted) of a peak that was not fitted."""
+
+    footprint: Footprint
+    spread: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class Profile:
     """Fitted coefficients and what is known of them; vectors are `[coefficient]` in the order of `coefficients.NAMES`, unconstrained.
@@ -36,6 +44,7 @@ class Profile:
       stack_covariances: by stack, of its coefficients (center and offsets together), `[coefficient, coefficient]`: how well it is known.
       data: per source what was used (`source, rows, set_aside, median_error, …`). fitted_rows: fingerprints of the fitted rows.
       versions: of this package and those that matter for the numbers. noise: Student-t scale of ln(predicted / measured) by stack.
+      footprints: what a stack holds in memory, by stack; only of those with measured peaks.
     """
 
     name: str
@@ -51,6 +60,7 @@ class Profile:
     data: Sequence[Mapping[str, Any]] = ()
     fitted_rows: tuple[str, ...] = ()
     noise: Mapping[str, float] = field(default_factory=dict)
+    footprints: Mapping[str, Fitted] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
 
     def unconstrained(self, accelerator: str | None = None, stack: str | None = None) -> np.ndarray:
@@ -68,6 +78,10 @@ class Profile:
     def coefficients(self) -> Coefficients:
         """The shared coefficients."""
         return self.coefficients_for()
+
+    def footprint_for(self, stack: str | None = None) -> Fitted:
+        """Footprint of a stack; of one that nobody has measured, the least, and how far that may be off."""
+        return self.footprints.get(stack or "", Fitted(LEAST, SPREAD))
 
     def describe(self, accelerator: str | None = None, stack: str | None = None) -> list[dict[str, Any]]:
         """One record per coefficient: name, value, unit, meaning, bound, prior, standard error (unconstrained), whether data decide it."""

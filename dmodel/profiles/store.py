@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 
 from dmodel.coefficients import NAMES
+from dmodel.footprint import SPECS as FOOTPRINT
+from dmodel.footprint import Footprint
 from dmodel.profiles.groupings import GROUPINGS
-from dmodel.profiles.record import Profile, default_profile
+from dmodel.profiles.record import Fitted, Profile, default_profile
 from dmodel.types import InputError
 
 FORMAT, VERSION = "dmodel-profile", 2
@@ -79,6 +81,7 @@ def to_json(profile: Profile) -> dict[str, Any]:
         "data": [dict(d) for d in profile.data],
         "fitted_rows": list(profile.fitted_rows),
         "noise": dict(profile.noise),
+        "footprints": {k: {**vars(f.footprint), "spread": f.spread} for k, f in sorted(profile.footprints.items())},
         "versions": dict(profile.versions),
     }
 
@@ -136,6 +139,29 @@ def _noise(path: str, document: Mapping[str, Any]) -> dict[str, float]:
     return dict(value)
 
 
+def _footprints(path: str, value: Any) -> dict[str, Fitted]:
+    """Footprints by stack, checked: every number positive or 0, shares at most 1."""
+    expected = f"the numbers {', '.join(FOOTPRINT)} and spread by stack, positive, shares at most 1"
+    wrong = InputError(f"{path}: 'footprints' is of the wrong kind (expected {expected}); fit or copy the profile again")
+    if not isinstance(value, Mapping):
+        raise wrong
+    found = {}
+    for stack, numbers in value.items():
+        if not isinstance(numbers, Mapping) or set(numbers) != {*FOOTPRINT, "spread"}:
+            raise wrong
+        if not all(isinstance(x, int | float) and 0.0 <= x <= (1.0 if _is_share(name) else 1e15) for name, x in numbers.items()):
+            raise wrong
+        values = {name: float(x) for name, x in numbers.items()}
+        if not 0.0 < values["spread"] < FURTHEST:
+            raise wrong
+        found[str(stack)] = Fitted(Footprint(**{name: values[name] for name in FOOTPRINT}), values["spread"])
+    return found
+
+
+def _is_share(name: str) -> bool:
+    return name in FOOTPRINT and FOOTPRINT[name].bound == "share"
+
+
 def _data(path: str, document: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
     """What is said of the fitted data, source by source, checked."""
     value = document["data"]
@@ -186,6 +212,7 @@ def from_json(document: Mapping[str, Any], path: str = "profile") -> Profile:
             data=_data(path, document),
             fitted_rows=_texts(path, document, "fitted_rows"),
             noise=_noise(path, document),
+            footprints=_footprints(path, document.get("footprints", {})),
             versions=dict(document["versions"]),
         )
     except (KeyError, TypeError, AttributeError, ValueError) as e:

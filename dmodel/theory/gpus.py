@@ -1,4 +1,4 @@
-"""The GPUs of the study and its variants of them: a chip with the tiers of its memory, and its network."""
+"""The GPUs of the study and its variants of them: a chip with the tiers of its memory, and its network; and chips beyond the study."""
 
 from __future__ import annotations
 
@@ -50,13 +50,22 @@ class Gpu(Chip, kw_only=True):
     price_per_s: Array = 0.0
 
 
+FILES = ("gpus", "beyond")
+"""Data files: the study's GPUs, and chips that it does not have."""
+
+WORD_BYTES = 2
+"""Word of the study. A chip that computes in larger ones has, counted in such words, less of every capacity and bandwidth."""
+
+
 @functools.cache
 def _entries() -> dict[str, dict[str, Any]]:
-    """Numbers of every GPU of the data file, variants with those of their base."""
-    text = resources.files("dmodel.theory").joinpath("data/gpus.json").read_text(encoding="utf-8")
+    """Numbers of every chip of the data files, variants with those of their base."""
     found: dict[str, dict[str, Any]] = {}
-    for name, entry in json.loads(text)["entries"].items():
-        found[name] = {**found.get(entry.get("base"), {}), **entry}
+    for file in FILES:
+        text = resources.files("dmodel.theory").joinpath(f"data/{file}.json").read_text(encoding="utf-8")
+        for name, entry in json.loads(text)["entries"].items():
+            assumed = {**found.get(entry.get("base"), {}).get("assumed", {}), **entry.get("assumed", {})}
+            found[name] = {**found.get(entry.get("base"), {}), **entry, "file": file, "assumed": assumed}
     return found
 
 
@@ -66,9 +75,27 @@ def _spellings() -> dict[str, str]:
     return {fold(s): name for name, entry in _entries().items() for s in (name, *entry["aliases"])}
 
 
-def gpu_names() -> list[str]:
-    """GPUs and variants of the study, as its tables name them."""
-    return list(_entries())
+def gpu_names(beyond: bool = False) -> list[str]:
+    """GPUs and variants of the study, as its tables name them; or the chips beyond it."""
+    return [name for name, entry in _entries().items() if entry["file"] == FILES[beyond]]
+
+
+def assumptions(name: str) -> dict[str, str]:
+    """Numbers of a chip that are not public, each with what stands in for it; none for those of the study.
+
+    Raises:
+      InputError: unknown chip.
+    """
+    return dict(_entry(name)["assumed"])
+
+
+def _entry(name: str) -> dict[str, Any]:
+    main = _spellings().get(fold(str(name)))
+    if main is None:
+        known = [*gpu_names(), *gpu_names(beyond=True)]
+        close = nearest(str(name), known)
+        raise InputError(f"unknown GPU {name!r}; {'nearest' if close else 'known'}: {', '.join(close or known)}")
+    return _entries()[main]
 
 
 def gpu(name: str) -> System:
@@ -78,7 +105,8 @@ def gpu(name: str) -> System:
     sustained clock.
 
     Args:
-      name: as in the tables of the study ("H100 SXM") or its code ("H100_SXM5"); case, spaces and hyphens ignored.
+      name: as in the tables of the study ("H100 SXM") or its code ("H100_SXM5"), or a chip beyond it ("B200 SXM"); case, spaces and
+        hyphens ignored. Words of 4 bytes (GTX 580) count as two of the study's: capacities and bandwidths are half.
 
     Returns:
       Records of float64: scalars of the chip, `[level]` of the network; the last level is unbounded, and bandwidth may be infinite.
@@ -90,34 +118,34 @@ def gpu(name: str) -> System:
     >>> print(f"{found.chip.flops_per_s:.5g} FLOP/s", found.network.bytes_per_s)
     9.8943e+14 FLOP/s [4.5e+11 5.0e+10]
     """
-    main = _spellings().get(fold(str(name)))
-    if main is None:
-        close = nearest(str(name), gpu_names())
-        raise InputError(f"unknown GPU {name!r}; {'nearest' if close else 'known'}: {', '.join(close or gpu_names())}")
-    e = _entries()[main]
+    e = _entry(name)
     clocked = e.get("clocked_processors", e["processors"])
+    per_clock = e.get("shared_bytes_per_clock", 32 * BLOCKS)
+    counted = WORD_BYTES / e.get("word_bytes", WORD_BYTES)
     figures = {
         "flops_per_s": e["flop_per_clock_and_thread"] * THREADS * clocked * e["max_clock_hz"],
-        "hbm_bytes": e["hbm_bytes"],
-        "hbm_bytes_per_s": e["hbm_bytes_per_s"],
+        "hbm_bytes": counted * e["hbm_bytes"],
+        "hbm_bytes_per_s": counted * e["hbm_bytes_per_s"],
         "kernel_latency_s": e["matmul_latency_s"],
         "sustained": e["sustained"],
-        "l2_bytes": USABLE * e["l2_bytes"],
-        "l2_bytes_per_s": e["l2_bytes_per_s"],
-        "shared_bytes_per_s": 32 * BLOCKS * clocked * e["sustained"] * e["max_clock_hz"],
-        "register_bytes": USABLE * REGISTER_BYTES,
+        "l2_bytes": counted * USABLE * e["l2_bytes"],
+        "l2_bytes_per_s": counted * e["l2_bytes_per_s"],
+        "shared_bytes_per_s": math.inf
+        if per_clock is None
+        else counted * per_clock * clocked * e["sustained"] * e["max_clock_hz"],
+        "register_bytes": counted * e.get("usable_register_bytes", USABLE * e.get("register_bytes", REGISTER_BYTES)),
         "processors": e["processors"],
         "distributed_shared_memory": e["distributed_shared_memory"],
     }
-    return System(chip=Gpu(**{key: np.float64(value) for key, value in figures.items()}), network=_network(e))
+    return System(chip=Gpu(**{key: np.float64(value) for key, value in figures.items()}), network=_network(e, counted))
 
 
-def _network(e: dict[str, Any]) -> Network:
-    """Levels innermost first; a bandwidth that the file leaves open is infinite."""
+def _network(e: dict[str, Any], counted: float) -> Network:
+    """Levels innermost first; a bandwidth that the file leaves open is infinite. `counted`: words of the study in one of the chip's."""
     both_ways = np.array([math.inf if b is None else b for b in e["level_bytes_per_s"]], np.float64)
     return Network(
         size=np.array([*e["level_sizes"], math.inf], np.float64),
-        bytes_per_s=0.5 * both_ways,
+        bytes_per_s=0.5 * counted * both_ways,
         latency_s=np.array(e["level_latency_s"], np.float64),
         torus_axes=np.ones_like(both_ways),
         in_network_reduction=np.zeros_like(both_ways),

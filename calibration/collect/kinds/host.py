@@ -43,7 +43,7 @@ def build_launch(p: Launch, machine: Machine) -> Program:
 
 def launch_grid(machine: Machine) -> list[Launch]:
     """Three lengths, for a slope and a check that it is one."""
-    return [Launch(n) for n in ((4, 16, 64) if machine.is_cpu else (8, 64, 512))]
+    return [Launch(n) for n in ((4, 16, 64) if machine.is_cpu else (8, 64, 256))]
 
 
 def build_dispatch(p: Dispatch, machine: Machine) -> Program:

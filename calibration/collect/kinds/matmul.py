@@ -61,7 +61,7 @@ def grid(machine: Machine) -> list[Matmul]:
         shapes = from_models(["gpt-2"], [64, 512]) + log_spaced([32, 256, 1024], [128, 512, 1024])
     else:
         shapes = from_models(list(MODELS)[1:], [2048, 8192]) + log_spaced([16, 128, 1024, 8192], [256, 1024, 4096, 16384])
-    tasks = [Matmul(m, n, k, dtype) for dtype in machine.precisions for m, n, k in shapes]
+    tasks = [Matmul(m, n, k, dtype) for dtype in machine.precisions for m, n, k in dict.fromkeys(shapes)]
     most = 5e9 if machine.is_cpu else 1e16
     return [t for t in tasks if _bytes(t) < machine.memory_bytes / 8 and 2.0 * t.m * t.n * t.k < most]
 

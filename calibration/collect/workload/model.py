@@ -1,7 +1,7 @@
 """The decoder transformer in Flax: modules that see one device's share; with an unsharded spec they are the whole model.
 
 Residual layers of RMSNorm, grouped-query attention with rotary positions, and a gated or plain MLP or routed experts. Tensors that the
-backward pass reads carry names, from which `POLICIES` choose what to keep.
+backward pass reads carry names, from which `policy` chooses what to keep.
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ from calibration.collect.workload.experts import combine, dispatch
 from calibration.collect.workload.spec import WorkloadSpec
 
 KEPT = ("norm", "query", "key", "value", "mixed", "residual", "gate", "up", "activation", "expert_in", "expert_out")
-POLICIES: dict[str, Any] = {
-    "none": jax.checkpoint_policies.save_only_these_names(*KEPT, "scores"),
-    "selective": jax.checkpoint_policies.save_only_these_names(*KEPT),
-    "full": jax.checkpoint_policies.nothing_saveable,
-}
-"""What the backward pass finds in memory besides the input of each layer. Gathered parameters never are: they are gathered again."""
+"""What products and elementwise functions of a layer read again in the backward pass."""
+
+
+def policy(spec: WorkloadSpec) -> Any:
+    """What the backward pass finds in memory besides the input of each layer; gathered parameters never are, they are gathered again."""
+    if spec.remat == "full":
+        return jax.checkpoint_policies.nothing_saveable
+    scores = ("scores",) if spec.remat == "none" and spec.attention == "none" else ()
+    return jax.checkpoint_policies.save_only_these_names(*KEPT, *scores)
 
 
 def dtype_of(spec: WorkloadSpec) -> Any:
@@ -162,6 +165,6 @@ def run_layers(spec: WorkloadSpec, layers: Any, x: jax.Array) -> jax.Array:
         return layer.apply({"params": whole}, x), None  # type: ignore[return-value]
 
     # inside a scan the forward and backward loops are apart anyway: nothing to keep common subexpressions from
-    kept = jax.checkpoint(one, policy=POLICIES[spec.remat], prevent_cse=spec.unroll)
+    kept = jax.checkpoint(one, policy=policy(spec), prevent_cse=spec.unroll)
     with jax.named_scope("layers"):
         return lax.scan(kept, x, layers, unroll=spec.unroll)[0]

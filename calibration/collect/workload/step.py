@@ -16,6 +16,7 @@ from calibration.collect.workload import mesh as meshes
 from calibration.collect.workload.loss import embed, head_loss
 from calibration.collect.workload.model import init_params, run_layers
 from calibration.collect.workload.spec import AXES, WorkloadSpec, check
+from dmodel.sweep import quick_to_compile
 
 LEARNING_RATE = 1e-3
 
@@ -103,7 +104,8 @@ def train(spec: WorkloadSpec, state: State, batch: Batch) -> tuple[State, jax.Ar
     else:
         part, gradients = accumulated(spec, state.params, batch)
     gradients = meshes.reduce_gradients(spec, gradients)
-    with jax.named_scope("optimizer"):
+    # optax raises a float to an integer count
+    with jax.named_scope("optimizer"), jax.numpy_dtype_promotion("standard"):
         updates, following = optimizer().update(gradients, state.optimizer, state.params)
         params = optax.apply_updates(state.params, updates)
     with jax.named_scope("loss"):
@@ -137,19 +139,21 @@ class Workload(NamedTuple):
         return _lower(self.spec, self.mesh, self.step)
 
 
-def build(spec: WorkloadSpec, devices: Sequence[Any] | None = None, seed: int = 0) -> Workload:
+def build(
+    spec: WorkloadSpec, devices: Sequence[Any] | None = None, seed: int = 0, compiler_options: dict[str, Any] | None = None
+) -> Workload:
     """Make the state on its devices, and the step.
 
     Args:
-      devices: as many as the axes multiply to; all of the process by default.
+      devices: as many as the axes multiply to; all of the process by default. compiler_options: of XLA, for the step.
     Raises:
       InputError: sizes that do not divide, or another number of devices.
     """
     check(spec)
     mesh = meshes.make_mesh(spec, jax.devices() if devices is None else devices)
     shardings = jax.tree.map(lambda p: NamedSharding(mesh, p), _state_places(spec))
-    state = jax.jit(lambda: _initial(spec, seed), out_shardings=shardings)()
-    return Workload(spec, mesh, state, _compiled_step(spec, mesh))
+    state = jax.jit(lambda: _initial(spec, seed), out_shardings=shardings, compiler_options=quick_to_compile())()
+    return Workload(spec, mesh, state, _compiled_step(spec, mesh, compiler_options))
 
 
 def lower(spec: WorkloadSpec, devices: Sequence[Any] | None = None) -> jax.stages.Lowered:
@@ -159,7 +163,7 @@ def lower(spec: WorkloadSpec, devices: Sequence[Any] | None = None) -> jax.stage
     return _lower(spec, mesh, _compiled_step(spec, mesh))
 
 
-def _compiled_step(spec: WorkloadSpec, mesh: Mesh) -> Any:
+def _compiled_step(spec: WorkloadSpec, mesh: Mesh, compiler_options: dict[str, Any] | None = None) -> Any:
     places, batch = _state_places(spec), Batch(tokens=meshes.batch_place(), labels=meshes.batch_place())  # type: ignore[arg-type]
     step = jax.shard_map(
         lambda state, batch: train(spec, state, batch),
@@ -169,7 +173,7 @@ def _compiled_step(spec: WorkloadSpec, mesh: Mesh) -> Any:
         # replication is this module's own business: see the rule of gradients in `mesh`
         check_vma=False,
     )
-    return jax.jit(step, donate_argnums=0)
+    return jax.jit(step, donate_argnums=0, compiler_options=compiler_options)
 
 
 def _lower(spec: WorkloadSpec, mesh: Mesh, step: Any) -> jax.stages.Lowered:

@@ -1,0 +1,160 @@
+"""Laws of single operations: the step model's where they add nothing, recovered from their own times, right on shapes not fitted."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from calibration.micro import attention, collectives, matmul, priors, published
+from calibration.micro.fitting import constrained, fit, halves, log_ratios, problem, take, unconstrained
+from calibration.micro.groups import Group, form_of, groups, problem_of
+from calibration.micro.priors import LARGE_SHARE, fits, shipped
+from dmodel import catalog, coefficients
+from dmodel.coefficients import SPECS
+from dmodel.cost import collectives as step_collectives
+from dmodel.cost.compute import attention_time, matmul_time
+from dmodel.counts import Matmuls
+from dmodel.types import InputError
+
+NOTHING = 1e-30
+
+
+def defaults(form, **changed):
+    return {name: spec.default for name, spec in form.specs.items()} | changed
+
+
+def group(kind: str, chip: str, variant: str = "") -> Group:
+    return next(g for g in groups(published(kind)) if g.chip == chip and variant in g.variant)
+
+
+def test_matmul_is_the_step_models_where_a_single_call_adds_nothing():
+    chip, c = catalog.chip("H100-80GB"), coefficients.default()
+    m, n, k = (jnp.array(x) for x in ([64.0, 4096.0, 1e4], [512.0, 4096.0, 2e3], [8192.0, 512.0, 3e3]))
+    x = matmul.Cases(m, n, k, jnp.ones(3), 2.0, 0.0, chip.flops_per_s, chip.hbm_bytes_per_s)
+    mine = defaults(
+        matmul.FORM, efficiency=c.matmul_efficiency, half_rows=c.matmul_half_rows, half_width=c.matmul_half_width, half_area=0.0,
+        memory_efficiency=c.memory_efficiency, launch=0.0,
+    )  # fmt: skip
+    products = Matmuls(rows=m, columns=n, inner=k, copies=jnp.ones(3))
+    np.testing.assert_allclose(matmul.time(mine, x), matmul_time(products, chip.flops_per_s, 2.0, chip, c), rtol=1e-12)
+
+
+def test_attention_is_the_step_models_where_a_single_call_adds_nothing():
+    chip, c = catalog.chip("A100-80GB"), coefficients.default()
+    x = attention.Cases(2.0, 4096.0, 32.0, 8.0, 128.0, 0.5, chip.attention_flops_per_s, np.inf)
+    mine = defaults(
+        attention.FORM, efficiency=c.attention_efficiency, half_head=c.attention_half_head, half_sequence=0.0, half_queries=0.0, launch=0.0
+    )
+    flops = 2.0 * 2.0 * 32.0 * 4096.0**2 * 128.0
+    np.testing.assert_allclose(attention.time(mine, x), attention_time(flops, 0.0, 128.0, chip, c), rtol=1e-12)
+
+
+@pytest.mark.parametrize(("kind", "name"), [(1, "gather_time"), (2, "gather_time"), (3, "all_to_all_time")])
+def test_the_inner_level_is_the_step_models_where_a_single_call_adds_nothing(kind, name):
+    net, c = catalog.system("A100-DGX").network, coefficients.default()
+    v, g = jnp.array([1e3, 1e6, 1e9]), jnp.array([2.0, 4.0, 8.0])
+    x = collectives.Cases(jnp.full(3, float(kind)), v, g, jnp.ones(3), tuple(net.bytes_per_s), tuple(net.latency_s), jnp.zeros(3))
+    ones = dict.fromkeys(("exchange", "low_latency", "exchange_low", "middle"), 1.0)
+    none = dict.fromkeys(("base", "partners", "crowding", "middle_over", "switch_over"), NOTHING)
+    mine = defaults(collectives.FORM, efficiency_inner=c.net_efficiency_inner, latency_inner=c.net_latency_inner, **ones, **none)
+    fabric = step_collectives.fabric(net, c, sharpness=jnp.inf)
+    expected = getattr(step_collectives, name)(v, jnp.stack([g, jnp.ones(3)]), fabric)
+    # the smooth minimum of three equal protocols is below them
+    ends = collectives.hops(mine, x) + collectives.flow(mine, x)
+    np.testing.assert_allclose(ends, expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("kind", "chip", "variant"),
+    [("matmul", "H100-80GB", "fp8"), ("attention", "H200-141GB", ""), ("collective", "H100-80GB", "one domain")],
+)
+def test_coefficients_are_recovered_from_their_own_times(kind, chip, variant):
+    truth, rows = shipped(kind, chip, variant or group(kind, chip).variant), problem_of(group(kind, chip, variant))
+    noise = 0.02 * np.random.default_rng(0).standard_normal(len(rows.weight))
+    again = fit(form_of(kind), [rows._replace(log_seconds=np.log(truth.seconds(rows.cases)) + noise)], starts=4)[0]
+    assert again.scale == pytest.approx(0.02, rel=0.35)
+    told = np.sqrt(np.diag(again.covariance)) < 0.15
+    assert told.sum() >= 4
+    np.testing.assert_array_less(np.abs(again.z - truth.z)[told], 0.3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "chip", "variant", "most"),
+    [
+        ("matmul", "A100-80GB", "bf16", 8.0),
+        ("matmul", "H100-80GB", "fp8", 8.0),
+        ("attention", "H100-80GB", "sglang", 8.0),
+        ("collective", "A100-80GB", "one domain", 12.0),
+        ("collective", "H100-80GB", "default fabric", 10.0),
+    ],
+)
+def test_shapes_not_fitted_are_predicted(kind, chip, variant, most):
+    rows = problem_of(group(kind, chip, variant))
+    half = halves(len(rows.weight), 0)
+    found = fit(form_of(kind), [take(rows, half)], starts=2)
+    error = np.abs(np.expm1(log_ratios(found, [take(rows, ~half)])[0]))
+    assert 100 * np.median(error) < most
+    # a fit tells something: the prior alone is far worse
+    prior = found[0]._replace(z=np.asarray(rows.mean))
+    assert np.median(error) < 0.5 * np.median(np.abs(np.expm1(log_ratios([prior], [take(rows, ~half)])[0])))
+
+
+@pytest.mark.parametrize("kind", ["matmul", "attention", "collective"])
+def test_gradients_of_every_law_are_finite_and_right(kind):
+    rows, form = problem_of(next(groups(published(kind)))), form_of(kind)
+    z = jnp.asarray(unconstrained(form.specs, defaults(form)))
+
+    def total(z):
+        return jnp.log(form.time(constrained(form.specs, z), rows.cases)).sum()
+
+    slope = jax.grad(total)(z)
+    step = 1e-5 * jnp.eye(len(z))
+    numeric = jnp.array([(total(z + d) - total(z - d)) / 2e-5 for d in step])
+    np.testing.assert_allclose(slope, numeric, rtol=1e-4, atol=1e-4)
+
+
+def test_shares_and_positive_numbers_go_to_the_unconstrained_space_and_back():
+    form = form_of("matmul")
+    values = defaults(form)
+    back = constrained(form.specs, unconstrained(form.specs, values))
+    assert {name: float(v) for name, v in back.items()} == pytest.approx(values)
+
+
+def test_a_fit_needs_only_the_rows_with_weight():
+    rows = problem_of(group("attention", "A100-80GB"))
+    few = take(rows, np.arange(len(rows.weight)) < 60)
+    longer = problem(form_of("attention"), rows.cases, np.exp(np.asarray(rows.log_seconds)))
+    alone, padded = fit(form_of("attention"), [few], starts=1)[0], fit(form_of("attention"), [few, longer], starts=1)[0]
+    np.testing.assert_allclose(alone.z, padded.z, atol=1e-3)
+
+
+def test_shipped_fits_predict_the_table_they_were_fitted_to():
+    entry = shipped("matmul", "H100-80GB", "bf16")
+    rows = problem_of(group("matmul", "H100-80GB", "bf16"))
+    assert np.median(np.abs(np.expm1(log_ratios([entry], [rows])[0]))) < 0.07
+    with pytest.raises(InputError, match="no fit of matmul for TPU-v4"):
+        shipped("matmul", "TPU-v4", "bf16")
+
+
+def test_priors_are_coefficients_of_the_step_model():
+    for chip in sorted({entry["chip"] for entry in fits()}):
+        found = priors(chip)
+        assert set(found) <= set(SPECS)
+        for name, prior in found.items():
+            assert np.isfinite(prior.mean) and 0.2 < prior.sd < 1.5, (chip, name)
+            assert SPECS[name].bound == "positive" or prior.mean <= np.log(LARGE_SHARE / (1 - LARGE_SHARE)) + 1e-9
+    assert priors("TPU-v4") == {}
+    assert priors("h100") == priors("H100-80GB")
+
+
+def test_priors_say_what_the_tables_show():
+    def value(chip, name):
+        mean = priors(chip)[name].mean
+        return 1.0 / (1.0 + np.exp(-mean)) if SPECS[name].bound == "share" else np.exp(mean)
+
+    # an A100 comes nearer to its peak than a B200, and fp8 costs little beside its casts
+    assert value("A100-80GB", "matmul_efficiency") > value("B200", "matmul_efficiency") + 0.05
+    assert value("H100-80GB", "low_precision_efficiency") > 0.9
+    assert 0.6 < value("H100-80GB", "net_efficiency_inner") < 0.85
