@@ -10,6 +10,9 @@
 * `best_layout(run, n_gpus, gpu) -> Best`, exact; `best_layouts(problems, gpu)` for many `Problem(run, n_gpus)` at once.
 * `smallest_clusters(runs, gpu)`, `sweep_widths(gpu, sparse=…, law=…)` and `headline(clusters, gpu)`: what scales how far in three months.
 
+Beyond the study, all off unless asked for: `laws.STUDY.replace(attention=True)`, attention in the layers; `reliability=Reliability()` of
+`dmodel.goodput`, failures and checkpoints within the deadline; `gpu_names(beyond=True)`, today's chips.
+
 `rules` is EXACT for the study's whole tiles, floors and padding, RELAXED for slopes; `sharpness` smooths maxima as everywhere.
 """
 
