@@ -172,7 +172,9 @@ def _of_collective(entry: Mapping[str, Any]) -> dict[str, Reading]:
     net = catalog.system(catalog.system_name_for(entry["chip"])).network
     rates, hop = tuple(net.bytes_per_s), tuple(net.latency_s)  # type: ignore[arg-type]
     gather = collectives.Cases(1.0, TYPICAL_MESSAGE, TYPICAL_RANKS, 1.0, rates, hop, 0.0)
-    idle = float(collectives.time(v, gather) - collectives.flow(v, gather))
+    moved = float(collectives.flow(v, gather))
+    begun = min(moved / v["low_latency"], v["middle_over"] + moved / v["middle"], v["switch_over"] + moved) - moved
+    idle = v["base"] + begun + float(collectives.hops(v, gather))
     rate = TYPICAL_RANKS ** -v["crowding"] / (1.0 + v["partners"] / (TYPICAL_RANKS - 1.0))
     return {
         "net_efficiency_inner": Reading(v["efficiency_inner"] * rate, e["efficiency_inner"]),
