@@ -258,6 +258,14 @@ def test_without_a_profile_the_nearest_is_taken_and_named(tmp_path):
     assert f"profile {nearest.name}: 1 rows; {reason}" in result.stderr
 
 
+def test_predict_tells_the_risk_of_running_out_of_memory(tmp_path):
+    """Near nothing for a plan with room, near certainty for one without; rows of a file say it too."""
+    assert document("predict", PLAN)["oom_probability"] < 1e-3
+    assert document("predict", TOO_LARGE)["oom_probability"] > 0.99
+    (row,) = document("predict --profile prior", table(tmp_path, {}))["rows"]
+    assert 0.0 <= row["oom_probability"] < 1e-3
+
+
 def test_evaluate_judges_by_source(tmp_path):
     path = table(tmp_path, {}, {"step_time_s": "7"}, {"source": "other"})
     d = document("evaluate --profile prior", path)
