@@ -180,7 +180,7 @@ def fit(form: Form, problems: Sequence[Problem], seed: int = 0, starts: int = ST
 
 def _unscaled(p: np.ndarray, data: Problem) -> tuple[jax.Array, jax.Array]:
     """Coefficients in the unconstrained space `[problem, C]` and noise scales `[problem]` of parameters `[problem, C + 1]`."""
-    return data.mean + data.width * jnp.asarray(p[:, :-1]), NOISE * jnp.exp(NOISE_WIDTH * jnp.asarray(p[:, -1]))
+    return jnp.asarray(data.mean + data.width * jnp.asarray(p[:, :-1])), NOISE * jnp.exp(NOISE_WIDTH * jnp.asarray(p[:, -1]))
 
 
 def _log_ratio(z: Array, data: Problem, form: Form) -> jax.Array:
@@ -189,7 +189,7 @@ def _log_ratio(z: Array, data: Problem, form: Form) -> jax.Array:
 
 
 @partial(jax.jit, static_argnames="form")
-def _covariance(z: Array, scale: Array, data: Problem, form: Form) -> jax.Array:
+def _covariance(z: jax.Array, scale: jax.Array, data: Problem, form: Form) -> jax.Array:
     """Gauss-Newton Laplace, `[problem, C, C]`: `H = Σ w ω J Jᵀ + prior`, `ω = (ν + 1) / (ν s² + r²)`."""
 
     def one(z: jax.Array, scale: jax.Array, rows: Problem) -> jax.Array:
