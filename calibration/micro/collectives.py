@@ -126,7 +126,8 @@ def time(c: Mapping[str, Array], x: Cases) -> jax.Array:
     """
     moved = flow(c, x)
     low = jnp.where(jnp.asarray(x.kind) == 3.0, c["exchange_low"], c["low_latency"])
-    return jnp.asarray(c["base"]) + hops(c, x) + minimum(stack(moved / low, c["middle_over"] + moved / c["middle"], c["switch_over"] + moved))
+    protocols = stack(moved / low, c["middle_over"] + moved / c["middle"], c["switch_over"] + moved)
+    return jnp.asarray(c["base"]) + hops(c, x) + minimum(protocols)
 
 
 FORM = Form("collective", SPECS, time)
