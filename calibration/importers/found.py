@@ -22,6 +22,10 @@ MOST_TROUBLES = 1000
 """Places of one file that are named; a file with more is no log of this format, and the rest is counted."""
 
 
+LONGEST_TEXT = 1000
+"""Characters of a text cell; the rest is cut off."""
+
+
 class Trouble(NamedTuple):
     """What could not be read. place: "line 7" or "byte 1234"."""
 
@@ -90,12 +94,14 @@ def cell(name: str, value: Any, table: str = TRACES) -> tuple[str, str]:
     kind = column(name, table)
     if not text or kind is None:
         return text, "" if kind or not text else f"{name}: no such column"
+    if name in PROFILE_COLUMNS and number(text) == 0.0:
+        return "0", ""
     if kind.kind != "text":
         try:
-            number = parse_number(kind, text)
+            parsed = parse_number(kind, text)
         except ValueError as error:
             return "", _quoted(str(error), text)
-        return (f"{number:.0f}" if kind.kind == "integer" else text), ""
+        return (f"{parsed:.0f}" if kind.kind == "integer" else text), ""
     known = base_precision(text) if name == "precision" else text
     if kind.allowed and name != "flag" and known not in kind.allowed:
         return "", f"{name}: expected one of {', '.join(kind.allowed)}, got {text[:60]!r}"
@@ -115,7 +121,8 @@ def _text(value: Any) -> str:
         return str(int(value))
     if isinstance(value, float):
         return f"{value:.0f}" if value.is_integer() and abs(value) < 1e15 else f"{value:.9g}"
-    return " ".join(str(value).split())
+    text = " ".join(str(value).split())
+    return text if len(text) <= LONGEST_TEXT else text[:LONGEST_TEXT] + "…"
 
 
 def number(text: Any) -> float | None:

@@ -24,6 +24,9 @@ ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset")
 
 NS_PER_US = 1e3
 
+WIDEST = 1 << 16
+"""Characters of an event, where events are searched for in a damaged document."""
+
 
 def parse(source: Source) -> Result:
     """One row: of one rank."""
@@ -81,11 +84,14 @@ def _events(text: str, at: int) -> Iterator[dict[str, Any]]:
     """Objects with a name that are whole, from a place on."""
     decoder = json.JSONDecoder()
     while found := _OBJECT.search(text, at):
+        at = found.start()
         try:
-            event, at = decoder.raw_decode(text, found.start())
+            # a string without an end would otherwise be read up to the end of the file, again and again
+            event, size = decoder.raw_decode(text[at : at + WIDEST])
         except (ValueError, RecursionError):
-            at = found.end()
+            at += 1
             continue
+        at += size
         if isinstance(event, dict) and "name" in event:
             yield event
 
@@ -124,6 +130,9 @@ def _row(result: Result, document: dict[str, Any], steps: list[tuple[bool, Step,
     about = _described(document)
     rank = about.pop("rank", None)
     notes = [found.note, kernels.words(split)] + ([f"rank {rank:g}"] if rank is not None else [])
+    if split is not None and split.communication_s == 0.0 and about["n_accel"] is None:
+        about["n_accel"] = split.devices
+        notes.append("no communication: these devices are taken for all of the run")
     result.details["profile"] = split.document() if split else None
     if split is None:
         what = "no kernel of a device within the steps: profile with activities CPU and CUDA"
@@ -134,7 +143,7 @@ def _row(result: Result, document: dict[str, Any], steps: list[tuple[bool, Step,
 def _described(document: dict[str, Any]) -> dict[str, Any]:
     """What the document says about the job and its devices."""
     job, devices = document.get("distributedInfo"), document.get("deviceProperties")
-    out: dict[str, Any] = {"n_accel": 1 if job is None and devices else None}
+    out: dict[str, Any] = {"n_accel": None}
     if isinstance(job, dict):
         out |= {"n_accel": count(job.get("world_size")), "rank": number(job.get("rank"))}
     names = {d["name"] for d in devices if isinstance(d, dict) and isinstance(d.get("name"), str)} if isinstance(devices, list) else set()

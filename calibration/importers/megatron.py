@@ -78,7 +78,8 @@ def _iteration(result: Result, run: _Run, line: int, found: re.Match[str]) -> No
     """Take one line of iterations."""
     whole = found[3].split("|")[:-1]  # what no bar follows may be cut short
     fields = dict(part.split(":", 1) for part in whole if ":" in part)
-    values = {name.strip(): value.strip() for name, value in fields.items()}
+    # some forks write `this/mean`
+    values = {name.strip(): value.partition("/")[0].strip() for name, value in fields.items()}
     times = [(v, 1e-3 if name.endswith("(ms)") else 1.0) for name, v in values.items() if name.startswith("elapsed time per iteration")]
     if not times:
         result.bad_line(line, "an iteration without its elapsed time: the line is cut short, or damaged; left out")

@@ -16,6 +16,7 @@ from calibration.traces.reader import problems
 from calibration.traces.schema import SHAPE
 from calibration.traces.table import Row
 from dmodel import catalog
+from dmodel.catalog.loader import resolve
 from dmodel.types import InputError
 
 NEEDED = {TRACES: (*SHAPE, "accelerator", "n_accel", "global_batch"), COLLECTIVES: ("collective", "accelerator", "n_accel", "nodes")}
@@ -116,7 +117,7 @@ def together(
     rows, origin = [], []
     for _, result in results:
         for line, cells in result.rows:
-            whole = {"source": Path(result.file).name} | cells | dict(given)
+            whole = _with_given({"source": Path(result.file).name} | cells, given, table)
             rows.append(with_shape(whole) if table == TRACES else whole)
             origin.append((result.file, line))
     needed: dict[str, list[int]] = {}
@@ -129,12 +130,22 @@ def together(
     return Imported(table, rows, origin, files, troubles, needed, _unusable(table, rows, origin))
 
 
+def _with_given(row: dict[str, str], given: Mapping[str, str], table: str) -> dict[str, str]:
+    """A row with the cells that a person gave; where the file says something else, the note keeps it."""
+    other = [f"{name} given in place of {row[name]}" for name, value in given.items() if row.get(name, value) != value and name != "note"]
+    row = row | dict(given)
+    if other and table == TRACES:
+        row["note"] = "; ".join([row["note"], *other] if row.get("note") else other)
+    return row
+
+
 def with_shape(row: dict[str, str]) -> dict[str, str]:
     """A row whose blank shape is that of its model, where the catalog has it; the note says so."""
     if not row.get("model") or all(row.get(name) for name in FROM_MODEL[:6]):
         return row
     try:
-        model = catalog.transformer(row["model"])
+        # only names: a log must not make this read files
+        model = catalog.transformer(resolve("models", row["model"].rpartition("/")[2]))
     except InputError:
         return row
     values = {name: float(getattr(model, name)) for name in FROM_MODEL}

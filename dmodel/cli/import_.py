@@ -9,6 +9,7 @@ import typer
 
 from dmodel.cli.options import Json
 from dmodel.cli.output import Document, deliver, say, seconds, show_lines, show_table, stop
+from dmodel.types import InputError
 
 if TYPE_CHECKING:
     from calibration.importers import Imported
@@ -32,6 +33,8 @@ def command(files: Files, out: Out, format: Name = None, set: Set = None, strict
     """Turn logs of training runs, of collectives, and profiles into a table of measurements."""
     from calibration.importers import read, save, settings
 
+    if any(out.exists() and file.exists() and out.samefile(file) for file in files):
+        raise InputError(f"--out {out}: is one of the files to import; name another one")
     found = read(files, format, settings(set or []))
     save(found, out)
     _report(found)
@@ -46,9 +49,24 @@ def _report(found: Imported) -> None:
         say(f"left out: {trouble}")
     if len(found.troubles) > SAID:
         say(f"left out: {len(found.troubles) - SAID} places more; --json lists all")
-    for name, rows in found.needed.items():
-        what = "dp, tp, pp or zero_stage" if name == "dp" else name
-        say(f"needed besides: {what}, blank in {len(rows)} of {len(found.rows)} rows; give --set {name}=… where it holds for all")
+    if found.needed:
+        say(_needed(found))
+
+
+def _needed(found: Imported) -> str:
+    """One message about all cells without which rows cannot be used."""
+    from calibration.traces.schema import SHAPE
+
+    lacking = {i for rows in found.needed.values() for i in rows}
+    words = {name: f"--set {name}=…" for name in found.needed}
+    if found.table == "traces":
+        shape = [name for name in words if name in SHAPE and name != "seq_len"]
+        if shape:
+            words[shape[0]] = f"--set model=NAME of the catalog (or {', '.join(shape)})"
+            words = {name: text for name, text in words.items() if name not in shape[1:]}
+        if "dp" in words:
+            words["dp"] = "the layout: --set dp=… (or tp, pp, zero_stage)"
+    return f"needed besides in {len(lacking)} of {len(found.rows)} rows, where blank: {'; '.join(words.values())}"
 
 
 def _document(found: Imported, out: Path) -> Document:
@@ -67,8 +85,8 @@ def _document(found: Imported, out: Path) -> Document:
 
 
 def _show(d: Document) -> None:
-    lines = [(Path(f["file"]).name, f["format"] or "not read", f["rows"], "" if f["left_out"] is None else f["left_out"]) for f in d["files"]]
-    show_table("Files", ("file", "format", "rows", "places left out"), lines)
+    files = [(Path(f["file"]).name, f["format"] or "not read", f["rows"], "" if f["format"] is None else f["left_out"]) for f in d["files"]]
+    show_table("Files", ("file", "format", "rows", "places left out"), files)
     if d["table"] == "traces":
         names = ("model", "accelerator", "n_accel", "global_batch", "seq_len")
         rows = [
