@@ -219,13 +219,13 @@ class Report(NamedTuple):
     memory: tuple[Line, ...]
 
 
-def run(only: str = "") -> Report:
-    """Compare the cases whose name contains a text; progress on standard error."""
+def run(only: Sequence[str] = ("",)) -> Report:
+    """Compare the cases whose kind and name contain one of some texts; progress on standard error."""
 
     def each(kind: str, cases: dict[str, WorkloadSpec], one: Callable[[str, WorkloadSpec], Any]) -> tuple[Any, ...]:
         found = []
         for name, spec in cases.items():
-            if only in f"{kind}: {name}":
+            if any(part in f"{kind}: {name}" for part in only):
                 print(f"{kind}: {name}", file=sys.stderr, flush=True)
                 found.append(one(name, spec))
         return tuple(found)
@@ -282,7 +282,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Compare and print."""
     parser = argparse.ArgumentParser(prog="python -m calibration.collect.compare", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", action="store_true", help="one JSON document instead of tables")
-    parser.add_argument("--only", default="", metavar="TEXT", help="cases whose kind or name contains TEXT, such as 'memory' or 'tensor 4'")
+    parser.add_argument(
+        "--only", default=[""], nargs="+", metavar="TEXT", help="cases whose 'kind: name' contains a TEXT, such as 'memory'"
+    )
     options = parser.parse_args(arguments)
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", DEVICES)
