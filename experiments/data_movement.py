@@ -149,8 +149,15 @@ def points(c: Curve) -> list[dict[str, Any]]:
     ]
 
 
-def deliver(name: str, comparison: list[dict[str, Any]], curves: list[dict[str, Any]], figure: Figure, args: argparse.Namespace) -> None:
-    """Write the figure and both tables; print the comparison as a table, or as JSON."""
+def deliver(
+    name: str,
+    comparison: list[dict[str, Any]],
+    curves: list[dict[str, Any]],
+    figure: Figure,
+    args: argparse.Namespace,
+    shown: list[dict[str, Any]] | None = None,
+) -> None:
+    """Write the figure and both tables; print the comparison, or what of it is `shown`, as a table, or all of it as JSON."""
     args.out.mkdir(parents=True, exist_ok=True)
     written = {"figure": str(style.save_png(figure, args.out / f"{name}.png"))}
     for suffix, lines in (("", curves), ("_compared", comparison)):
@@ -158,7 +165,7 @@ def deliver(name: str, comparison: list[dict[str, Any]], curves: list[dict[str, 
     if args.json:
         print(json.dumps({"study": name, **written, "rows": comparison}, allow_nan=False))
         return
-    _show(comparison)
+    _show(comparison if shown is None else shown)
     print(*(f"{what}: {path}" for what, path in written.items()), sep="\n")
 
 
