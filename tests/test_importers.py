@@ -71,8 +71,9 @@ EXPECTED = [
     (
         "mlperf_step_times.log",
         "mlperf",
-        {"model": "llama-3.1-405b", "n_layers": "126", "tp": "4", "pp": "8", "cp": "2", "dp": "8", "n_accel": "512", "micro_batch": "1"},
-        {"accelerator"},
+        {"model": "llama-3.1-405b", "n_layers": "126", "tp": "4", "pp": "8", "cp": "2", "dp": "8", "n_accel": "512", "micro_batch": "1"}
+        | {"accelerator": "GB200"},
+        set(),
     ),
     ("mlperf_throughput.log", "mlperf", {"flag": "lora", "global_batch": "8", "d_model": "8192"}, {"accelerator", "n_accel", "dp"}),
     ("mlperf_blocks.log", "mlperf", {"flag": "lora", "global_batch": "8", "seq_len": "8192"}, {"accelerator", "n_accel", "dp"}),

@@ -14,7 +14,7 @@ SIGN = re.compile(r"elapsed time per iteration \((?:ms|s)\)")
 
 _ARGUMENT = re.compile(r"^\s*([a-zA-Z]\w*) \.+ ?(.*)$")
 _ARGUMENTS = re.compile(r"-{5,} arguments -{5,}")
-_ITERATION = re.compile(r"iteration\s+(\S+?)\s*/\s*(\S+?)\s*\|(.*)$")
+_ITERATION = re.compile(r"iteration\s{1,12}(\S{1,20}?)\s{0,12}/\s{0,12}(\S{1,20}?)\s{0,12}\|(.*)$")
 _PADDED = re.compile(r"padded vocab \(size: \d+\).*\(new size: (\d+)\)")
 _MEMORY = re.compile(r"memory \(MB\).*max allocated: ([\d.eE+]+)")
 _WORLD = re.compile(r"using world size: (\d+), data-parallel[- ]size: (\d+)")

@@ -6,6 +6,7 @@ import json
 import re
 from typing import Any
 
+from calibration.collect.machine import accelerator_name
 from calibration.importers.found import Result, count, number
 from calibration.importers.source import Source
 from calibration.importers.steps import Step, numbered, seconds_of, summary
@@ -153,8 +154,10 @@ def described(values: dict[str, Any]) -> dict[str, Any]:
     micro = cells["micro_batch"]
     if micro is None and dp and accumulate and cells["global_batch"]:
         micro = count(cells["global_batch"] / (dp * accumulate))
+    name, known = accelerator_name(re.sub(r"^\d+ ?x ?", "", str(values.get("submission_platform", ""))[:80]), "gpu")
     return cells | {
         "model": model,
+        "accelerator": name if known else None,
         "seq_len": cells["seq_len"] or seq_len,
         "flag": flag,
         "dp": dp,

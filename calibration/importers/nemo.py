@@ -14,9 +14,9 @@ from dmodel.types import GIB
 NAME, STACK = "nemo", "nemo"
 SIGN = re.compile(r"train_step_timing in s|reduced_train_loss")
 
-_ITERATION = re.compile(r"Training epoch \S+, iteration (\S+?)/\S+ \|(.*)$")
-_BAR = re.compile(r"Epoch \S+?:.*\b\d+/\d+ \[[^,\]]*,(.*)$")
-_PACE = re.compile(r"(\S+?)(s/it|it/s)\b")
+_ITERATION = re.compile(r"Training epoch \S+, iteration (\S{1,20}?)/\S{1,20} \|(.*)$")
+_BAR = re.compile(r"Epoch \S{1,20}?:[^/]{0,200}\b\d{1,12}/\d{1,12} \[[^,\]]{0,40},(.*)$")
+_PACE = re.compile(r"([\d.]{1,12})(s/it|it/s)\b")
 _CONFIGURATION = re.compile(r"Experiment configuration")
 _VOCAB = re.compile(r"Padded vocab_size: (\d+)")
 _LAST = re.compile(r"train_step_timing in s[:=]\s*[\d.eE+\-]*$")
@@ -92,7 +92,7 @@ def _with_pace(values: dict[str, str], text: str) -> dict[str, str]:
     pace = _PACE.search(text)
     if "train_step_timing in s" in values or not pace:
         return values
-    rate = number(pace[1].rpartition(",")[2])
+    rate = number(pace[1])
     shown = None if not rate else rate if pace[2] == "s/it" else 1.0 / rate
     return values | {"pace": repr(shown)}
 

@@ -20,7 +20,7 @@ DEEPEST = 24
 
 def bare(text: str) -> str:
     """A value without a comment behind it and without quotes."""
-    text = re.sub(r"\s+#.*$", "", text).strip()
+    text = re.sub(r"\s#.*$", "", text).strip()
     return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
 
 
