@@ -64,7 +64,7 @@ def split(found: Sequence[Event], begin: float, end: float, steps: int) -> Split
     for e in inside:
         devices[e.device][kinds[e.name] == "communication"].append((e.start, e.end))
         groups[kinds[e.name]] += e.end - e.start
-        kernels[e.name[:120].rstrip(".0123456789")] += e.end - e.start
+        kernels[re.sub(r"\.\d+$", "", e.name[:120])] += e.end - e.start
     scale = 1e-9 / (steps * len(devices))
     computing = sum(length(compute) for compute, _ in devices.values())
     talking = sum(length(talk) for _, talk in devices.values())

@@ -10,15 +10,6 @@ VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 _MOST = 1 << 64
 
 
-class Damaged(Exception):
-    """The bytes are no message. at: offset in the file; reason: what is wrong there."""
-
-    def __init__(self, at: int, reason: str):
-        super().__init__(f"byte {at}: {reason}")
-        self.at = at
-        self.reason = reason
-
-
 class Field(NamedTuple):
     """One field of a message. number, kind: of the tag. value: of numbers (unsigned). start, end: of its contents."""
 
@@ -29,6 +20,21 @@ class Field(NamedTuple):
     end: int
 
 
+class Damaged(Exception):
+    """The bytes are no message.
+
+    Attributes:
+      at: offset in the file. reason: what is wrong there. end: of the message. rest: what there is of a field that is cut short.
+    """
+
+    def __init__(self, at: int, reason: str, end: int, rest: Field | None = None):
+        super().__init__(f"byte {at}: {reason}")
+        self.at = at
+        self.reason = reason
+        self.end = end
+        self.rest = rest
+
+
 def varint(data: bytes, at: int, end: int) -> tuple[int, int]:
     """An unsigned integer, seven bits a byte, and the offset behind it."""
     value, shift = 0, 0
@@ -37,10 +43,10 @@ def varint(data: bytes, at: int, end: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             if value >= _MOST:
-                raise Damaged(at, "a number of more than 64 bits")
+                raise Damaged(at, "a number of more than 64 bits", end)
             return value, i + 1
         shift += 7
-    raise Damaged(at, "a number that does not end" if end - at >= 10 else "ends within a number: cut short")
+    raise Damaged(at, "a number that does not end" if end - at >= 10 else "ends within a number: cut short", end)
 
 
 def fields(data: bytes, start: int, end: int) -> Iterator[Field]:
@@ -55,7 +61,7 @@ def fields(data: bytes, start: int, end: int) -> Iterator[Field]:
         tag, at = varint(data, at, end)
         number, kind = tag >> 3, tag & 7
         if number == 0:
-            raise Damaged(begin, "a field of number 0")
+            raise Damaged(begin, "a field of number 0", end)
         if kind == VARINT:
             value, at = varint(data, at, end)
             yield Field(number, kind, value, begin, at)
@@ -65,9 +71,10 @@ def fields(data: bytes, start: int, end: int) -> Iterator[Field]:
         elif kind in (FIXED64, FIXED32):
             size = 8 if kind == FIXED64 else 4
         else:
-            raise Damaged(begin, f"a field of kind {kind}, which profiles do not have")
+            raise Damaged(begin, f"a field of kind {kind}, which profiles do not have", end)
         if size > end - at:
-            raise Damaged(begin, f"a field of {size} bytes where {end - at} are left: cut short, or damaged")
+            rest = Field(number, kind, 0, at, end) if kind == BYTES else None
+            raise Damaged(begin, f"a field of {size} bytes where {end - at} are left: cut short, or damaged", end, rest)
         value = int.from_bytes(data[at : at + size], "little") if kind != BYTES else 0
         yield Field(number, kind, value, at, at + size)
         at += size

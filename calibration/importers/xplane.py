@@ -20,6 +20,9 @@ from calibration.importers.steps import LONGEST, SHORTEST, Step, summary
 
 NAME, STACK = "xplane", "jax"
 
+UNNAMED = "unnamed event "
+"""Begins the name of an event whose name is not in the file."""
+
 Stats = list[tuple[str, Any]]
 Report = Callable[[Damaged], None]
 
@@ -78,11 +81,13 @@ def _ignore(damage: Damaged) -> None:
 
 
 def _whole(data: bytes, start: int, end: int, report: Report) -> Iterator[Field]:
-    """Fields up to a damage, which is reported."""
+    """Fields up to a damage, which is reported; of one that is cut short, what there is."""
     try:
         yield from fields(data, start, end)
     except Damaged as damage:
         report(damage)
+        if damage.rest is not None:
+            yield damage.rest
 
 
 def space(data: bytes, report: Report = _ignore) -> Space:
@@ -152,7 +157,7 @@ def _event(data: bytes, field: Field, begin_ns: int, names: _Names, report: Repo
             )
         elif (f.number, f.kind) == (4, BYTES):
             stats += _stat(data, f, names, report)
-    return Event(names.events.get(which, f"event {which}"), begin_ns + 1e-3 * offset, max(1e-3 * duration, 0.0), stats)
+    return Event(names.events.get(which, f"{UNNAMED}{which}"), begin_ns + 1e-3 * offset, max(1e-3 * duration, 0.0), stats)
 
 
 def _stat(data: bytes, field: Field, names: _Names, report: Report) -> Stats:
@@ -175,7 +180,14 @@ def _stat(data: bytes, field: Field, names: _Names, report: Report) -> Stats:
 def parse(source: Source) -> Result:
     """One row: of the devices of one host."""
     result = Result(source.name)
-    found = space(source.data, lambda damage: result.trouble(f"byte {damage.at}", damage.reason))
+    ends: set[int] = set()
+
+    def report(damage: Damaged) -> None:
+        if damage.end not in ends:  # one cut goes through the messages that are inside each other
+            result.trouble(f"byte {damage.at}", damage.reason)
+        ends.add(damage.end)
+
+    found = space(source.data, report)
     steps, how = _steps(found)
     good = [s for s in steps if SHORTEST <= 1e-9 * (s[1] - s[0]) <= LONGEST]
     if len(good) < len(steps):
@@ -186,7 +198,11 @@ def parse(source: Source) -> Result:
         return result
     window = [good[s.number] for s in times.steps]
     begin, end = window[0][0], max(w[1] for w in window)
-    split = kernels.split(events(found), begin, end, max(round(1e-9 * (end - begin) / times.seconds), 1))
+    work = events(found)
+    unnamed = sum(e.name.startswith(UNNAMED) for e in work)
+    if unnamed:
+        result.trouble("whole file", f"the names of {unnamed} operations are lost; device time is not split")
+    split = None if unnamed else kernels.split(work, begin, end, max(round(1e-9 * (end - begin) / times.seconds), 1))
     devices = sum(p.name.startswith(("/device:GPU", "/device:TPU")) for p in found.planes)
     notes = [times.note, f"steps by {how}", kernels.words(split)] + ([f"{devices} devices in this profile"] if devices else [])
     result.details["profile"] = split.document() if split else None
