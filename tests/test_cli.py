@@ -290,6 +290,17 @@ def test_evaluate_says_how_well_it_chooses(tmp_path):
     assert d["overall"]["choices"] == 1
 
 
+def test_evaluate_judges_peak_memory_where_it_was_measured(tmp_path):
+    path = table(tmp_path, {}, {"source": "other"})
+    used = document("predict --profile prior", path)["rows"][0]["memory_bytes_per_device"]
+    header, first, second = path.read_text().splitlines()
+    path.write_text(f"{header},peak_memory_gib\n{first},{used / 2**30 / 0.8}\n{second},\n")
+    d = document("evaluate --profile prior", path)
+    assert d["by_source"]["other"]["memory"] is None
+    assert d["by_source"]["test"]["memory"]["median"] == pytest.approx(0.2) and d["overall"]["memory"]["rows"] == 1
+    assert "peak memory" in run("evaluate --profile prior", path).stdout
+
+
 def test_experiments_are_listed_and_a_wrong_one_is_named():
     names = json.loads(run("experiment --json").stdout)
     assert {"accuracy", "bench", "few_shot", "held_out"} <= set(names) and "study" not in names
