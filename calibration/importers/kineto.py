@@ -121,6 +121,8 @@ def _row(result: Result, document: dict[str, Any], steps: list[tuple[bool, Step,
     chosen = [s for s in steps if s[0]] or steps
     found = summary([step for _, step, _ in chosen])
     if found is None:
+        how = "profile with a schedule and `step()` of the profiler; from JAX, import the .xplane.pb beside this file"
+        result.trouble("whole file", f"no ProfilerStep annotation: {how}")
         return
     kept = {step.number for step in found.steps}
     window = [(NS_PER_US * start, NS_PER_US * start + 1e9 * step.seconds) for _, step, start in chosen if step.number in kept]
