@@ -24,7 +24,7 @@ from dmodel.theory.laws import STUDY, Laws, Run
 from dmodel.theory.layout import Layout
 from dmodel.theory.pattern import PP, Arrays, Pattern, arrays, neighbours, possible, typical
 from dmodel.theory.profile import Training
-from dmodel.theory.program import Case, limit_names, limits, point, soft_limits, unknowns
+from dmodel.theory.program import Case, Point, limit_names, limits, point, soft_limits, unknowns
 from dmodel.theory.study import DEADLINE_S, LINEAR
 from dmodel.types import InputError, enable_float64
 
@@ -141,12 +141,14 @@ def _input_slopes(z: jax.Array, prices: jax.Array, asked: Case, pattern: Arrays)
 
 
 class _Compiled(NamedTuple):
-    """The model's values and slopes, and starts, each over a batch of patterns for one case; slopes in the inputs at one optimum."""
+    """The model's values and slopes, and starts, each over a batch of patterns for one case; slopes in the inputs and
+    the run at one optimum."""
 
     values: Callable[..., Any]
     slopes: Callable[..., Any]
     start: Callable[..., Any]
     inputs: Callable[..., Case]
+    point: Callable[..., Point]
 
 
 @cache
@@ -162,7 +164,7 @@ def _compiled() -> _Compiled:
         return jax.jit(f, compiler_options=quick_to_compile())
 
     around = jax.vmap(jax.jacfwd(both), in_axes=(0, None, None))
-    return _Compiled(fast(over(both)), fast(over(around)), fast(over(_start)), fast(_input_slopes))
+    return _Compiled(fast(over(both)), fast(over(around)), fast(over(_start)), fast(_input_slopes), fast(point))
 
 
 def _program(asked: Case, stacked: Arrays) -> Program:
@@ -253,7 +255,7 @@ def _leaf_elasticities(asked: Case, pattern: Pattern, optimum: Optima) -> np.nda
 
 def _report(asked: Case, chosen: Pattern, optimum: Optima, rivals: dict[Pattern, float], *, alike: bool) -> Frontier:
     n_levels = asked.system.network.n_levels
-    at = point(jnp.asarray(optimum.z), asked, arrays(chosen, tuple(np.asarray(asked.system.network.size).tolist())))
+    at = _compiled().point(jnp.asarray(optimum.z), asked, arrays(chosen, tuple(np.asarray(asked.system.network.size).tolist())))
     names = limit_names(n_levels)
     binding = {name: float(price) for name, price in zip(names, optimum.multipliers, strict=True) if price > BINDING}
     priceless = (optimum.slack < 1e-6) & (optimum.multipliers < BINDING)
