@@ -10,7 +10,7 @@ from experiments import data_movement as shared
 from experiments.data_movement import curve
 from experiments.study import run as run_study
 
-LAWS = {"none": "constant, 4 Mi tokens", "default": "C^(1/6) from 4 Mi tokens at GPT-3", "deepseek": "DeepSeek, C^0.327"}
+LAWS = {"none": "constant, 4 Mi tokens", "default": "C^(1/6), the study's", "deepseek": "DeepSeek, C^0.327"}
 
 
 def main() -> None:
@@ -26,7 +26,8 @@ def main() -> None:
     left.set_title("H100, dense models")
     shared.legend(left, loc="lower left")
     for c in curves.values():
-        right.loglog([float(b.run.flop) for b in c.known], [float(b.run.batch_tokens) for b in c.known], color=colors[c.label], linewidth=1.6)
+        x, y = ([float(getattr(b.run, name)) for b in c.known] for name in ("flop", "batch_tokens"))
+        right.loglog(x, y, color=colors[c.label], linewidth=1.6)
     shared.compute_axis(right)
     right.set_ylabel("tokens per step")
     right.set_title("Critical batch")

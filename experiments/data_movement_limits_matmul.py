@@ -27,6 +27,8 @@ PUBLISHED_LATENCY_S, PUBLISHED_SUSTAINED = 4.5e-6, 0.85
 CONSTANT, CUBIC = 0.3, 2.7
 """Local exponents d ln t / d ln n below and above which time counts as constant and cubic."""
 
+MEASURED = "measured in place of model"
+
 
 class Measured(NamedTuple):
     """Products `[row]`: tokens, columns and inner size, and time [s]."""
@@ -74,7 +76,8 @@ def errors(real: Measured, predicted: np.ndarray, edges: tuple[float, float]) ->
     for name, part in parts.items():
         if part.any():
             note = f"{int(part.sum())} products; median |model / measured − 1| {100 * np.median(np.abs(ratio[part] - 1.0)):.1f} %"
-            lines.append(compared(f"{name}: median time [s]", float(np.median(real.seconds[part])), float(np.median(predicted[part])), note))
+            middle = [float(np.median(seconds[part])) for seconds in (real.seconds, predicted)]
+            lines.append(compared(f"{name}: median time [s]", *middle, note))
     return lines
 
 
@@ -95,11 +98,11 @@ def main() -> None:
     middle = (sizes > edges[0]) & (sizes < edges[1])
     comparison = [
         compared("constant regime: time of the smallest square [s]", PUBLISHED_LATENCY_S, float(square[0])),
-        compared("the same, measured: the fastest product [s]", PUBLISHED_LATENCY_S, float(real.seconds.min()), "measured in place of model"),
+        compared("the same, measured: the fastest product [s]", PUBLISHED_LATENCY_S, float(real.seconds.min()), MEASURED),
         compared("middle regime: mean exponent in the size", 1.0, float(slope[middle].mean()), "the study calls it linear"),
         compared("cubic regime: exponent at the largest square", 3.0, float(slope[-1])),
         compared("cubic regime: share of the peak", PUBLISHED_SUSTAINED, float(2 * sizes[-1] ** 3 / square[-1] / chip.flops_per_s)),
-        compared("the same, measured: the best product", PUBLISHED_SUSTAINED, fastest, "measured in place of model"),
+        compared("the same, measured: the best product", PUBLISHED_SUSTAINED, fastest, MEASURED),
         *({**line, "what": f"measured A100-80GB, {line['what']}"} for line in errors(real, predicted, edges)),
     ]
     lines = [{"kind": "square, theory", "m": s, "n": s, "k": s, "model_s": float(t)} for s, t in zip(sizes, square, strict=True)]
@@ -111,6 +114,8 @@ def main() -> None:
 
 
 def _figure(sizes: np.ndarray, square: np.ndarray, edges: tuple[float, float], real: Measured, predicted: np.ndarray) -> Any:
+    from matplotlib.ticker import NullFormatter
+
     figure = style.new_figure(9.6, 4.2)
     left, right = figure.subplots(1, 2, width_ratios=(3, 2))
     left.loglog(real.size, 1e6 * real.seconds, ".", color=style.SKY, markersize=4, alpha=0.7, label="measured, A100-80GB, all shapes")
@@ -126,8 +131,9 @@ def _figure(sizes: np.ndarray, square: np.ndarray, edges: tuple[float, float], r
     right.loglog(1e6 * real.seconds, predicted / real.seconds, ".", color=style.BLUE, markersize=4, alpha=0.6)
     right.axhline(1.0, color=style.GREY, linewidth=0.8)
     right.set(xlabel="measured [µs]", ylabel="theory / measured", ylim=(0.25, 4.0))
+    right.yaxis.set_minor_formatter(NullFormatter())
     right.set_yticks([0.25, 0.5, 1.0, 2.0, 4.0], ["1/4", "1/2", "1", "2", "4"])
-    right.set_title("band: ± 25 %")
+    right.set_title("Theory against measured, ± 25 %")
     return figure
 
 

@@ -53,11 +53,14 @@ def main() -> None:
     for label, (batch, depth) in LAWS.items():
         if alphas[0] <= batch - depth <= alphas[-1]:
             axes.axvline(batch - depth, color=style.GREY, linewidth=0.8, linestyle=":")
-            axes.text(batch - depth + 0.003, 0.02, f" {label}", transform=axes.get_xaxis_transform(), rotation=90, fontsize=7.5, color=style.GREY)
-    axes.set(xlabel="α: exponent of the batch less that of the depth", ylabel="training compute [FLOP]", xlim=(alphas[0], alphas[-1]), ylim=(1e22, 1e43))
+            look = {"rotation": 90, "fontsize": 7.5, "color": style.GREY}
+            axes.text(batch - depth + 0.003, 0.02, f" {label}", transform=axes.get_xaxis_transform(), **look)
+    axes.set(xlabel="α: exponent of the batch less that of the depth", ylabel="training compute [FLOP]")
+    axes.set(xlim=(alphas[0], alphas[-1]), ylim=(1e22, 1e43))
     axes.set_title("Two walls (rings: the authors' notebook)")
     axes.legend(frameon=True, edgecolor="white", framealpha=1.0, fontsize=7.5, loc="upper left")
-    shared.deliver("data_movement_limits_walls", comparison, lines, figure, args, shown=[*(r for r in comparison if "α = 0:" in r["what"] or "α = 0.2:" in r["what"]), comparison[-1]])
+    shown = [r for r in comparison if any(part in r["what"] for part in ("α = 0:", "α = 0.2:", "all of them"))]
+    shared.deliver("data_movement_limits_walls", comparison, lines, figure, args, shown=shown)
 
 
 if __name__ == "__main__":

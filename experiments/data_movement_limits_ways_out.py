@@ -45,7 +45,7 @@ def gains(curves: dict[tuple[str, int], Curve]) -> list[dict[str, Any]]:
             ends = [shared.flop(getattr(x, what)) for x in (c, base)]
             if factor > 1 and ends[0] and ends[1]:
                 text = f"{c.label}: {what.replace('_', ' ')} grows by"
-                found.append(compared(text, expected(factor), ends[0] / ends[1], "closed form in place of published"))
+                found.append(compared(text, expected(factor), ends[0] / ends[1], "against the closed form"))
     return found
 
 
@@ -64,6 +64,7 @@ def main() -> None:
         some = [curves[way, f] for f in factors]
         shared.draw_curves(axes, some, {c.label: color for c, color in zip(some, shared.COLORS, strict=False)})
         axes.set_title(way)
+        axes.set_xlim(1e25, None)
         shared.legend(axes, loc="lower left")
     for axes in grid[1:]:
         axes.set_ylabel("")
