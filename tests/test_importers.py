@@ -120,6 +120,14 @@ def test_a_growing_batch_makes_rows_of_their_own():
     assert all("mean of 10 steps" in row["note"] for row in rows)
 
 
+def test_hosts_that_repeat_the_configuration_are_one_run_and_another_configuration_is_another(tmp_path):
+    text = (SAMPLES / "maxtext_two_slices.log").read_text()
+    (tmp_path / "two.log").write_text(text + text)
+    assert len(read([tmp_path / "two.log"]).rows) == 1
+    (tmp_path / "two.log").write_text(text + text.replace("max_target_length: 4096", "max_target_length: 2048"))
+    assert [row["seq_len"] for row in read([tmp_path / "two.log"]).rows] == ["4096", "2048"]
+
+
 def test_throughput_and_step_time_agree():
     row = read([SAMPLES / "torchtitan_json.log"]).rows[0]
     tokens = float(row["global_batch"]) * float(row["seq_len"])
@@ -280,8 +288,14 @@ def test_names_of_the_message_and_the_formats_agree():
     assert set(import_.FORMATS.split(", ")) == set(FORMATS)
 
 
+def test_too_few_steps_are_named():
+    result = Result("f")
+    found = steps.summary(result, [steps.Step(7, 0, 2.0), steps.Step(8, 1, 1.0)])
+    assert found is not None and found.seconds == 1.5 and "only 2 logged times" in str(result.troubles[0])
+
+
 def test_no_steps_no_summary():
-    assert steps.summary([]) is None
+    assert steps.summary(Result("f"), []) is None
     assert steps.seconds_of(Result("f"), 1, "nan") is None
 
 

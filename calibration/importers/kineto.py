@@ -102,8 +102,8 @@ def _annotation(result: Result, index: int, n: int, event: dict[str, Any]) -> li
     if start is None:
         result.trouble(f"event {index}", "an annotation of a step without a start; left out")
         return []
-    seconds = seconds_of(result, index, micros, 1e-6, f"duration of {event['name'][:40]} (event {index})")
-    return [] if seconds is None else [(not str(event.get("cat")).startswith("gpu"), Step(index, n, seconds), start)]
+    seconds = seconds_of(result, 1, micros, 1e-6, f"duration of {event['name'][:40]} (event {index})")
+    return [] if seconds is None else [(not str(event.get("cat")).startswith("gpu"), Step(1, n, seconds), start)]
 
 
 def _operation(event: dict[str, Any]) -> Event | None:
@@ -119,7 +119,7 @@ def _operation(event: dict[str, Any]) -> Event | None:
 def _row(result: Result, document: dict[str, Any], steps: list[tuple[bool, Step, float]], work: list[Event]) -> None:
     """Host annotations where there are some: devices run behind, but as many steps long."""
     chosen = [s for s in steps if s[0]] or steps
-    found = summary([step for _, step, _ in chosen])
+    found = summary(result, [step for _, step, _ in chosen])
     if found is None:
         how = "profile with a schedule and `step()` of the profiler; from JAX, import the .xplane.pb beside this file"
         result.trouble("whole file", f"no ProfilerStep annotation: {how}")

@@ -49,10 +49,11 @@ def parse(source: Source) -> Result:
     steps: list[Step] = []
     for line, text in source.lines:
         if found := _PARAMETER.search(text):
-            if steps:  # the program was started again
+            value = found[2].strip()
+            if steps and config.get(found[1], value) != value:  # started again, otherwise; other hosts repeat the same
                 _row(result, config, steps)
-                config, steps = {}, []
-            config[found[1]] = found[2].strip()
+                steps = []
+            config[found[1]] = value
         elif found := _STEP.search(text):
             step = _step(result, line, found[1])
             steps += [step] if step else []
@@ -78,7 +79,7 @@ def _step(result: Result, line: int, text: str) -> Step | None:
 
 
 def _row(result: Result, config: Config, steps: list[Step]) -> None:
-    found = summary(steps)
+    found = summary(result, steps)
     if found is None:
         return
     cells, notes = described(config)

@@ -95,7 +95,7 @@ def _iteration(result: Result, run: _Run, line: int, found: re.Match[str]) -> No
 def _row(result: Result, run: _Run, batch: int | None, steps: list[Step]) -> None:
     a = run.arguments
     interval = count(a.get("log_interval")) or 1
-    found = summary(steps, "step" if interval == 1 else f"mean of {interval} steps")
+    found = summary(result, steps, "step" if interval == 1 else f"mean of {interval} steps")
     if found is None:
         return
     cells, notes = described(a)

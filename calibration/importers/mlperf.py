@@ -137,7 +137,7 @@ def _steps(result: Result, log: _Log, batch: int | None) -> tuple[list[Step], st
 def _row(result: Result, log: _Log) -> None:
     cells = described(log.values)
     steps, how = _steps(result, log, cells["global_batch"])
-    found = summary(steps, "mean of a block")
+    found = summary(result, steps, "mean of a block")
     if found is None:
         return
     result.add(found.line, cells | {"stack": STACK, "step_time_s": found.seconds, "note": f"{found.note}; {how}"})

@@ -118,7 +118,7 @@ def _take(
 
 
 def _row(result: Result, config: settings.Settings, batch: int | None, steps: list[Step], memory: list[float]) -> None:
-    found = summary(steps)
+    found = summary(result, steps)
     if found is None:
         return
     cells, notes = described(config)

@@ -71,8 +71,8 @@ def warm_up(seconds: Sequence[float]) -> int:
     return min(max(leading, 1), len(seconds) // 2)
 
 
-def summary(steps: Iterable[Step], each: str = "step") -> Summary | None:
-    """Median and spread of steps after warm-up; None without steps.
+def summary(result: Result, steps: Iterable[Step], each: str = "step") -> Summary | None:
+    """Median and spread of steps after warm-up; None without steps. Fewer than three are named as a trouble.
 
     Args:
       each: what one figure of the log stands for ("mean of 10 steps").
@@ -90,6 +90,7 @@ def summary(steps: Iterable[Step], each: str = "step") -> Summary | None:
         text += f", {dropped} before them dropped as warm-up (up to {worst:.3g} times the median)"
     else:
         text += ", none dropped: too few to tell warm-up"
+        result.bad_line(all_steps[0].line, f"only {len(kept)} logged times from here: warm-up cannot be told, and may be in the step time")
     if len(kept) > 3:
         quarter, _, three = statistics.quantiles(seconds, n=4)
         text += f"; middle half {100 * (quarter / median - 1):+.2g} to {100 * (three / median - 1):+.2g} %"

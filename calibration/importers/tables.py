@@ -31,8 +31,8 @@ class Imported(NamedTuple):
 
     Attributes:
       table: "traces" or "collectives". rows: cells by column. origin: (file, line) of each row.
-      files: (file, format, rows, what was left out or None when the file could not be used at all, details).
-      troubles: what was left out, files that could not be used included.
+      files: `{file, format, rows, troubles, …}`; format and number of troubles are None of a file that could not be used at all.
+      troubles: what could not be read, and where; files that could not be used included.
       needed: column → rows that are blank there and cannot be used so. unusable: (row, reason) of rows that have another fault.
     """
 
@@ -83,11 +83,11 @@ def read(paths: Sequence[Path], format: str | None = None, given: Mapping[str, s
             if len(paths) == 1:
                 raise
             troubles.append(Trouble(str(path), "whole file", str(error)))
-            files.append({"file": str(path), "format": None, "rows": 0, "left_out": None})
+            files.append({"file": str(path), "format": None, "rows": 0, "troubles": None})
             continue
         results.append((name, result))
         troubles += result.troubles
-        about = {"file": str(path), "format": name, "rows": len(result.rows), "left_out": len(result.troubles) + result.unnamed}
+        about = {"file": str(path), "format": name, "rows": len(result.rows), "troubles": len(result.troubles) + result.unnamed}
         files.append(about | result.details)
     if not results:
         raise InputError("; ".join(t.reason for t in troubles[:3]) or "no file given; name one or more logs or profiles")

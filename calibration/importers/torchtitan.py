@@ -108,7 +108,7 @@ def _row(result: Result, log: _Log) -> None:
             steps.append(Step(line, step, seconds, metrics | {"rate": rate}))
         else:
             result.bad_line(line, f"{rate:g} tokens per second and device make a step of {seconds:.3g} s; left out")
-    found = summary(steps, "step" if _interval(log) == 1 else f"mean of {_interval(log)} steps")
+    found = summary(result, steps, "step" if _interval(log) == 1 else f"mean of {_interval(log)} steps")
     if found is None:
         return
     utilization = found.median("mfu")

@@ -192,7 +192,7 @@ def parse(source: Source) -> Result:
     good = [s for s in steps if SHORTEST <= 1e-9 * (s[1] - s[0]) <= LONGEST]
     if len(good) < len(steps):
         result.trouble("whole file", f"{len(steps) - len(good)} of {len(steps)} steps with an impossible duration; left out")
-    times = summary([Step(1, i, 1e-9 * (end - begin)) for i, (begin, end) in enumerate(good)])
+    times = summary(result, [Step(1, i, 1e-9 * (end - begin)) for i, (begin, end) in enumerate(good)])
     if times is None:
         result.trouble("whole file", "no steps: neither a line of steps, nor runs of a program on a device, nor a StepTraceAnnotation")
         return result

@@ -44,11 +44,11 @@ def command(files: Files, out: Out, format: Name = None, set: Set = None, strict
 
 
 def _report(found: Imported) -> None:
-    """Say on stderr what was left out, and what rows lack."""
+    """Say on stderr what could not be read, and what rows lack."""
     for trouble in found.troubles[:SAID]:
-        say(f"left out: {trouble}")
+        say(f"warning: {trouble}")
     if len(found.troubles) > SAID:
-        say(f"left out: {len(found.troubles) - SAID} places more; --json lists all")
+        say(f"warning: {len(found.troubles) - SAID} places more; --json lists all")
     if found.needed:
         say(_needed(found))
 
@@ -80,13 +80,13 @@ def _document(found: Imported, out: Path) -> Document:
         "files": found.files,
         "rows": rows,
         "needed": {name: len(indices) for name, indices in found.needed.items()},
-        "left_out": [trouble._asdict() for trouble in found.troubles],
+        "troubles": [trouble._asdict() for trouble in found.troubles],
     }
 
 
 def _show(d: Document) -> None:
-    files = [(Path(f["file"]).name, f["format"] or "not read", f["rows"], "" if f["format"] is None else f["left_out"]) for f in d["files"]]
-    show_table("Files", ("file", "format", "rows", "places left out"), files)
+    files = [(Path(f["file"]).name, f["format"] or "not read", f["rows"], "" if f["format"] is None else f["troubles"]) for f in d["files"]]
+    show_table("Files", ("file", "format", "rows", "warnings"), files)
     if d["table"] == "traces":
         names = ("model", "accelerator", "n_accel", "global_batch", "seq_len")
         rows = [
