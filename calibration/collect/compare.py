@@ -147,13 +147,14 @@ def compare(name: str, spec: WorkloadSpec) -> Comparison:
 
 
 def _flops(spec: WorkloadSpec, module: hlo.Module) -> Iterator[Line]:
-    """Products of layers, attention core and head, and their sum."""
+    """Products of layers, attention core and head, and last their sum; the sum alone when XLA rewrote some and dropped their names, as it
+    does with batches of one head or one expert."""
     done: defaultdict[str, float] = defaultdict(float)
     for product in hlo.products(module):
-        part = "core" if _within("core", product.op_name) else "layers" if _within("layers", product.op_name) else "head"
-        done[part] += product.flops * product.times
+        scopes = (s for s in ("core", "layers", "head") if _within(s, product.op_name))
+        done[next(scopes, "nameless")] += product.flops * product.times
     model, causes = expected.flops(spec), known.flops(spec)
-    for part in model._fields:
+    for part in model._fields if not done["nameless"] else ():
         yield Line(part, getattr(model, part), done[part], tuple(causes[part]))
     yield Line("all products", sum(model), sum(done.values()), tuple(c for part in causes.values() for c in part))
 
@@ -261,7 +262,9 @@ def text(report: Report) -> str:
         _table("GB in memory", [(x.what, x) for x in report.memory], 1e9),
     ]
     causes: defaultdict[str, list[str]] = defaultdict(list)
-    lines = [(c.name, x) for c in cases for x in (*c.flops[:-1], *c.wire)] + [(f"memory of {x.what}", x) for x in report.memory]
+    lines = [(c.name, x) for c in cases for x in (*(c.flops[:-1] or c.flops), *c.wire)] + [
+        (f"memory of {x.what}", x) for x in report.memory
+    ]
     for name, x in lines:
         for cause in x.known:
             causes[cause.reason].append(f"{name} {cause.amount / x.model if x.model else 1.0:+.1%}")
