@@ -50,7 +50,7 @@ SWITCHES = frozenset(
 )
 EXPERTS = frozenset(
     [f"model.{name}" for name in ("n_experts", "top_k", "n_shared_experts", "imbalance", "n_dense_layers", "d_ff_dense")]
-    + ["plan.ep", "plan.etp"]
+    + ["plan.ep", "plan.etp", "plan.merge_copies"]
 )
 
 

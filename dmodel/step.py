@@ -21,7 +21,7 @@ from dmodel.physics import Communication, Costs, LayerWork, Physics
 from dmodel.placement import Groups, place
 from dmodel.plan import Plan
 from dmodel.smooth import SHARPNESS, ramp
-from dmodel.types import Array, stack, trailing
+from dmodel.types import Array, each, stack, trailing
 from dmodel.workload import Transformer
 
 TERMS = (
@@ -187,7 +187,8 @@ def _message_times(
         )
     )
     # the ranks of etp send the tokens of all of them between them
-    exchange = collectives.all_to_all_time(jnp.asarray(routed / plan.etp)[None], groups.ep[:, None], net)[0]
+    sent, merged = jnp.asarray(routed / plan.etp)[None], jnp.asarray(plan.merge_copies)[None]
+    exchange = collectives.all_to_all_time(sent, groups.ep[:, None], net, each(model.top_k), merged)[0]
     embedding = plan.reduce_bytes * model.tied_embeddings * model.vocab * model.d_model / plan.tp
     transfer, tied = jnp.unstack(collectives.point_to_point_time(stack(split, embedding), groups.pp[:, None], net))
 

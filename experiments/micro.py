@@ -1,6 +1,6 @@
 """Claim: laws with few coefficients time single operations of shapes not seen: matmuls and attention to 8 %, collectives to 12 %.
 
-Half of the rows of a group (chip and precision, chip and kernels, chip and network), drawn anew for every seed, is fitted, the other half
+Half of the shapes of a group (chip and precision, chip and kernels, chip and network), drawn anew for every seed, is fitted, the other half
 judged: median, mean and 90th percentile of |predicted / measured − 1|, the middle over the seeds, and the worst seed's median.
 `python -m experiments.micro [--kind matmul attention collective] [--chip NAME …] [--seeds N] [--table FILE …] [--quick] [--json]`
 """
@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calibration.micro import KINDS, published, read
-from calibration.micro.fitting import fit, halves, log_ratios, take
-from calibration.micro.groups import Group, form_of, groups, problem_of
+from calibration.micro.fitting import fit, log_ratios, take
+from calibration.micro.groups import Group, form_of, groups, half_of_shapes, problem_of
 from calibration.micro.reader import MicroTable
 from dmodel.types import enable_float64
 from experiments.micro_figure import draw
@@ -52,7 +52,7 @@ def members(kind: str, files: list[str], chips: list[str], quick: bool) -> list[
 
 def judge(kind: str, mine: list[Group], seeds: int) -> list[Judged]:
     """Fit half of every group for every seed, all fits at once, and judge the other halves."""
-    draws = [(problem_of(g), halves(len(g.table.rows), seed)) for seed in range(seeds) for g in mine]
+    draws = [(problem_of(g), half_of_shapes(g.table, seed)) for seed in range(seeds) for g in mine]
     fits = fit(form_of(kind), [take(p, half) for p, half in draws])
     ratios = log_ratios(fits, [take(p, ~half) for p, half in draws])
     n = len(mine)

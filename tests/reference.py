@@ -99,9 +99,14 @@ class Net:
         tree = 2.0 * sum(a * log2(g) for a, g in zip(self.latency, group, strict=True)) + flow / 0.92
         return min(2.0 * self.ring_latency(group) + flow, tree)
 
-    def all_to_all(self, nbytes: float, group: Level) -> float:
-        n = prod(group)
-        shares = [nbytes * (prod(group[: k + 1]) - prod(group[:k])) / n for k in range(len(group))]
+    def all_to_all(self, nbytes: float, group: Level, copies: float = 1.0, merged: bool = False) -> float:
+        n, shares = prod(group), []
+        for k, (g, axes) in enumerate(zip(group, self.axes, strict=True)):
+            domains = n / prod(group[:k])
+            sent = domains * (1.0 - (1.0 - 1.0 / domains) ** copies) / copies if merged else 1.0
+            ring = g ** (1.0 / axes)
+            passed = (g - 1.0) / g if axes == 1 else max((g - 1.0) / g, axes * (ring - 1.0 / ring) / 4.0)
+            shares.append(nbytes * sent * passed * prod(group[: k + 1]) / n)
         return self.flow(group, shares) + sum(a for a, g in zip(self.latency, group, strict=True) if g > 1.0)
 
     def send(self, nbytes: float, group: Level) -> float:
@@ -315,7 +320,7 @@ def messages(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[s
         "tp": (2.0 + again) * (mixers + lone) * half + (4.0 + 2.0 * again) * routed * tp_net.gather(sent * p.etp, g["etp"]),
         "cp": (3.0 + again)
         * net.gather(2.0 * t * p.cp * m.attention_share * m.n_kv_heads * (2.0 * m.head_dim + m.qk_extra) / p.tp, g["cp"]),
-        "ep": (4.0 + 2.0 * again) * routed * net.all_to_all(sent, g["ep"]),
+        "ep": (4.0 + 2.0 * again) * routed * net.all_to_all(sent, g["ep"], m.top_k, bool(p.merge_copies)),
         "gather": gather(p.gather_bytes / layers) if p.zero == 3 else 0.0,
         "scatter": m.trainable * gather(p.reduce_bytes / layers) if p.zero >= 2 else 0.0,
         "dp": m.trainable * once.get(int(p.zero), across),

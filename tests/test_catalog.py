@@ -52,7 +52,20 @@ CONFIGS = {
     "deepseek-v3": {"model_type": "deepseek_v3", "num_hidden_layers": 61, "hidden_size": 7168, "intermediate_size": 18432,
                     "moe_intermediate_size": 2048, "num_attention_heads": 128, "num_key_value_heads": 128, "vocab_size": 129280,
                     "n_routed_experts": 256, "n_shared_experts": 1, "num_experts_per_tok": 8, "kv_lora_rank": 512, "v_head_dim": 128,
-                    "max_position_embeddings": 163840},
+                    "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "first_k_dense_replace": 3,
+                    "num_nextn_predict_layers": 1, "max_position_embeddings": 163840},
+    "gpt-oss-20b": {**LLAMA, "model_type": "gpt_oss", "num_hidden_layers": 24, "hidden_size": 2880, "intermediate_size": 2880,
+                    "head_dim": 64, "vocab_size": 201088, "num_local_experts": 32, "num_experts_per_tok": 4, "sliding_window": 128,
+                    "layer_types": ["sliding_attention", "full_attention"] * 12},
+    "nemotron-3-nano": {"model_type": "nemotron_h", "num_hidden_layers": 52, "hidden_size": 2688, "intermediate_size": 1856,
+                        "num_attention_heads": 32, "num_key_value_heads": 2, "head_dim": 128, "vocab_size": 131072,
+                        "max_position_embeddings": 262144, "mamba_num_heads": 64, "mamba_head_dim": 64, "n_groups": 8,
+                        "ssm_state_size": 128, "n_routed_experts": 128, "num_experts_per_tok": 6, "moe_intermediate_size": 1856,
+                        "moe_shared_expert_intermediate_size": 3712, "hybrid_override_pattern": "ME" * 20 + "M*" * 3 + "*E" * 3},
+    "nemotron-h-8b": {"model_type": "nemotron_h", "num_hidden_layers": 52, "hidden_size": 4096, "intermediate_size": 21504,
+                      "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 131072,
+                      "max_position_embeddings": 8192, "mamba_num_heads": 128, "mamba_head_dim": 64, "n_groups": 8,
+                      "ssm_state_size": 128, "hybrid_override_pattern": "M-" * 24 + "*" * 4},
 }  # fmt: skip
 
 

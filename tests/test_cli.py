@@ -258,6 +258,14 @@ def test_without_a_profile_the_nearest_is_taken_and_named(tmp_path):
     assert f"profile {nearest.name}: 1 rows; {reason}" in result.stderr
 
 
+def test_predict_tells_the_risk_of_running_out_of_memory(tmp_path):
+    """Near nothing for a plan with room, near certainty for one without; rows of a file say it too."""
+    assert document("predict", PLAN)["oom_probability"] < 1e-3
+    assert document("predict", TOO_LARGE)["oom_probability"] > 0.99
+    (row,) = document("predict --profile prior", table(tmp_path, {}))["rows"]
+    assert 0.0 <= row["oom_probability"] < 1e-3
+
+
 def test_evaluate_judges_by_source(tmp_path):
     path = table(tmp_path, {}, {"step_time_s": "7"}, {"source": "other"})
     d = document("evaluate --profile prior", path)
@@ -280,6 +288,17 @@ def test_evaluate_says_how_well_it_chooses(tmp_path):
     assert line["order_accuracy"] == float(first < second)
     assert other["choices"] == 0 and other["regret_percent"] is None and other["order_accuracy"] is None
     assert d["overall"]["choices"] == 1
+
+
+def test_evaluate_judges_peak_memory_where_it_was_measured(tmp_path):
+    path = table(tmp_path, {}, {"source": "other"})
+    used = document("predict --profile prior", path)["rows"][0]["memory_bytes_per_device"]
+    header, first, second = path.read_text().splitlines()
+    path.write_text(f"{header},peak_memory_gib\n{first},{used / 2**30 / 0.8}\n{second},\n")
+    d = document("evaluate --profile prior", path)
+    assert d["by_source"]["other"]["memory"] is None
+    assert d["by_source"]["test"]["memory"]["median"] == pytest.approx(0.2) and d["overall"]["memory"]["rows"] == 1
+    assert "peak memory" in run("evaluate --profile prior", path).stdout
 
 
 def test_experiments_are_listed_and_a_wrong_one_is_named():

@@ -1,13 +1,15 @@
 """The store of measurements: nothing finished is lost, whatever happens to a file's end or to a process."""
 
 import json
+import multiprocessing
 import os
 
 import pytest
 
 from calibration.collect import runner, store, tasks
 from calibration.collect.tasks import Task
-from calibration.collect.torture import torture
+from calibration.collect.torture import FOLDER, collect, torture
+from calibration.collect.torture import tasks as tasks_of
 from dmodel.types import InputError
 
 ENVIRONMENT = {"id": "here", "identity": "cpu"}
@@ -33,11 +35,12 @@ def test_what_is_written_is_read(tmp_path):
     assert not found.damage and not found.duplicates
 
 
-def test_a_file_cut_at_any_byte_keeps_every_whole_line(tmp_path):
+def test_a_file_cut_anywhere_keeps_every_whole_line(tmp_path):
     path = written(tmp_path, *(measurement(str(i)) for i in range(3)))
     whole = path.read_bytes()
     ends = [i + 1 for i, byte in enumerate(whole) if byte == ord("\n")]
-    for size in range(len(whole) + 1):
+    near = {min(end + d, len(whole)) for end in (0, *ends) for d in (-3, -2, -1, 0, 1, 2) if end + d >= 0}
+    for size in sorted({*range(0, len(whole), 9), *near}):
         path.write_bytes(whole[:size])
         kept = sum(size >= end - 1 for end in ends)  # a record without its newline is whole, too
         assert len(store.read(tmp_path).measurements) == kept
@@ -225,6 +228,24 @@ def test_killed_at_random_moments_it_loses_and_repeats_nothing(tmp_path):
     verdict = torture(tmp_path, kills=8, count=700, size=30_000, seed=1, life_s=0.05)
     assert verdict.passed, verdict
     assert verdict.kills == 8 and verdict.torn >= 3
+
+
+def test_two_collectors_at_once_do_no_harm(tmp_path):
+    """Each writes a file of its own and skips what the other has finished; what both started at once counts once."""
+    context = multiprocessing.get_context("forkserver")
+    pipes = [context.Pipe(duplex=False) for _ in range(2)]
+    children = [context.Process(target=collect, args=(tmp_path, 200, 2000, there)) for _, there in pipes]
+    for child in children:
+        child.start()
+    for (here, there), child in zip(pipes, children, strict=True):
+        there.close()
+        while os.read(here.fileno(), 65536):
+            pass
+        child.join()
+        here.close()
+    found = store.read(tmp_path / FOLDER)
+    keys = {task.key("torture") for task in tasks_of(200)}
+    assert found.measurements.keys() == keys and not found.damage
 
 
 @pytest.mark.slow

@@ -319,6 +319,33 @@ def test_mistakes_end_with_a_message(tmp_path, words, message):
     assert message in run(*words, "--out", tmp_path / "out", code=2).stderr
 
 
+def test_traces_come_as_parquet_when_asked_for(tmp_path, forgets):
+    pytest.importorskip("pyarrow")
+    stored(tmp_path, [*steps(2), *benchmarks()])
+    document = json.loads(run("--out", tmp_path, "--tables-only", "--parquet", "--json").stdout)
+    assert document["files"][str(tmp_path / "traces.parquet")] == 2
+
+
+@pytest.mark.slow
+def test_collected_steps_are_fitted_and_evaluated(tmp_path, forgets):
+    """Steps of a machine that no profile knows: a fit of most of them predicts the others."""
+    sizes = [(layers, width, batch) for layers in (1, 2, 4, 8) for width in (128, 256, 512) for batch in (1, 4)]
+    records = []
+    for i, (layers, width, batch) in enumerate(sizes):
+        spec = WorkloadSpec(layers, width, 4 * width, 4, 4, width // 4, 512, 128, precision="fp32", micro_batch=batch)
+        flops = 6 * 128 * batch * (layers * 16 * width**2 + 512 * width)
+        records.append(record("steps", spec, (4e-3 + flops / 4e10) * (1.0 + 0.02 * (-1) ** i), {"tokens": 128.0 * batch}))
+    convert.convert(stored(tmp_path, [*records, *benchmarks()]))
+    traces_file, profile = str(tmp_path / "traces.csv"), str(tmp_path / "mine.json")
+    with jax.numpy_dtype_promotion("standard"):  # optax raises floats to integer powers
+        fitted = CliRunner().invoke(app, ["fit", traces_file, "--out", profile, "--hold-out", "0.25", "--json"])
+    assert fitted.exit_code == 0, fitted.stderr
+    errors = json.loads(fitted.stdout)["overall"]
+    assert errors["fitted"]["median"] < 0.1 and errors["held_out"]["median"] < 0.15
+    judged = CliRunner().invoke(app, ["evaluate", traces_file, "--profile", profile, "--json"])
+    assert judged.exit_code == 0 and json.loads(judged.stdout)["rows_used"] == len(sizes)
+
+
 def test_the_list_is_a_plan(tmp_path):
     listed = run("--what", "launch,dispatch", "--out", tmp_path, "--list").stdout
     (tmp_path / "plan.json").write_text(listed)

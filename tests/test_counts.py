@@ -37,11 +37,58 @@ def test_parameters_are_the_published_ones(name):
     assert float(counts.parameters(catalog.transformer(name))) == pytest.approx(PUBLISHED[name][0], rel=0.003)
 
 
-def test_active_parameters_of_a_mixture_are_the_published_ones():
-    """Mixtral 8x7B uses 12.9e9 parameters per token (Jiang et al. 2024)."""
-    mixture = catalog.transformer("mixtral-8x7b")
-    assert float(counts.active_parameters(mixture)) == pytest.approx(12.9e9, rel=0.005)
+# total and active parameters, each with what its source counts: rounded figures to their last digit, others within 1 %
+MIXTURES = {
+    "mixtral-8x7b": (46.70e9, 12.9e9, 1.0, "Jiang et al. 2024"),
+    "mixtral-8x22b": (140.6e9, 39.2e9, 1.0, "Mistral AI 2024, 141B and 39B"),
+    "deepseek-v2-lite": (15.7e9, 2.4e9, 0.5, "DeepSeek-AI 2024a"),
+    "deepseek-v2": (236e9, 21e9, 1.0, "DeepSeek-AI 2024a"),
+    "deepseek-v3": (671e9, 37e9, 0.5, "DeepSeek-AI 2024b"),
+    "kimi-k2": (1.026e12, 32e9, 0.5, "Moonshot AI 2025"),
+    "gpt-oss-20b": (20.91e9, 3.61e9, 0.5, "OpenAI 2025, active without the input embedding"),
+    "gpt-oss-120b": (116.83e9, 5.13e9, 0.5, "OpenAI 2025, active without the input embedding"),
+    "qwen-3-30b-a3b": (30.5e9, 3.3e9, 1.0, "Qwen Team 2025"),
+    "qwen-3-235b-a22b": (235e9, 22e9, 1.0, "Qwen Team 2025"),
+    "llama-4-scout": (107.77e9, 17e9, 1.0, "Meta 2025, text part"),
+    "llama-4-maverick": (400.7e9, 17e9, 1.0, "Meta 2025, text part"),
+    "nemotron-h-8b": (8.10e9, 8.10e9, 1.0, "NVIDIA 2025a"),
+    "nemotron-h-56b": (56.3e9, 56.3e9, 1.0, "NVIDIA 2025a"),
+    "nemotron-3-nano-30b-a3b": (31.6e9, 3.6e9, 1.0, "NVIDIA 2025b"),
+}
+"""Total, active, and the share of the embedding matrices that the active count holds (of one pair)."""
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+def test_mixtures_and_hybrids_have_their_published_parameters(name):
+    total, active, embeddings, _ = MIXTURES[name]
+    m = catalog.transformer(name)
+    assert float(counts.parameters(m)) == pytest.approx(total, rel=0.003)
+    ours = float(counts.active_parameters(m) - (1.0 - embeddings) * 2.0 * m.vocab * m.d_model)
+    digit = 10.0 ** (np.floor(np.log10(active)) - (0 if active == round(active, -9) and active < 1e10 else 1))
+    assert abs(ours - active) <= max(0.01 * active, 0.55 * digit)
+
+
+def test_active_parameters_of_a_dense_model_are_all():
     assert float(counts.active_parameters(DENSE)) == float(counts.parameters(DENSE))
+
+
+def test_latents_by_hand():
+    """DeepSeek-V3's attention: 187e6 a layer (its table of weights), and the core's FLOPs of heads of 192 and 128."""
+    m = catalog.transformer("deepseek-v3")
+    matrices = 7168 * (1536 + 512 + 64) + 1536 * 128 * 192 + 512 * 128 * 256 + 128 * 128 * 7168
+    shared = float(m.d_model * m.n_experts) * 58.0 / 61.0 + 2.0 * 7168 + 1536 + 512
+    assert float(counts.parameter_groups(m).attention) == pytest.approx(matrices + shared, rel=1e-12)
+    core = 2.0 * m.seq_len * m.seq_len * 128 * (192 + 128)
+    assert float(counts.attention_flops(m, ONE.replace(flash=0.0))) == pytest.approx(float(core), rel=1e-12)
+
+
+def test_a_window_as_wide_as_the_sequence_hides_nothing():
+    wide = DENSE.replace(windowed=1.0, window=DENSE.seq_len)
+    narrow = DENSE.replace(windowed=1.0, window=40.0)
+    full = float(counts.attention_flops(DENSE, ONE))
+    assert float(counts.attention_flops(wide, ONE)) == pytest.approx(full, rel=1e-12)
+    s = DENSE.seq_len
+    assert float(counts.attention_flops(narrow, ONE)) == pytest.approx(full * 2.0 * (40.0 * s - 800.0) / s**2, rel=1e-12)
 
 
 @pytest.mark.parametrize("name", ["gpt-3-6.7b", "llama-2-7b", "llama-3-70b", "llama-3.1-405b"])

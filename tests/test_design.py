@@ -12,6 +12,7 @@ from dmodel.design import Choices, design, make_plan, relax, rounding, search, s
 from dmodel.design.certify import lower_bound
 from dmodel.design.constraints import divisible, memory_headroom
 from dmodel.design.optimum import problem
+from dmodel.footprint import LEAST
 from dmodel.plan import Plan
 from dmodel.step import memory_use, step_time
 from dmodel.types import InputError
@@ -92,6 +93,19 @@ def test_experts_are_spread_over_their_divisors():
     groups = space.degrees(stated(mixtral, 16, 16).space)
     assert {g[4] for g in groups} == {1, 2, 4, 8}
     assert all(g[0] % g[4] == 0 for g in groups)
+
+
+def test_a_stack_that_holds_more_leaves_fewer_plans():
+    """The least footprint is none at all; with more held, every plan has less headroom, and what is chosen fits under it."""
+    p, same, more = (stated(n=8, batch=16, footprint=f) for f in (None, LEAST, LEAST.replace(activation=1.5, gradient=1.5)))
+    rows = all_rows(p)[::7]
+    least, again, held = (search.evaluate(x, rows) for x in (p, same, more))
+    np.testing.assert_allclose(again.headroom_bytes, least.headroom_bytes, rtol=1e-12)
+    assert (np.asarray(held.headroom_bytes) < np.asarray(least.headroom_bytes)).all()
+    np.testing.assert_array_equal(held.step_time_s, least.step_time_s)
+    found, narrow = (search.exact(x, 1) for x in (p, more))
+    assert narrow.feasible < found.feasible
+    assert float(search.candidates(more, narrow.rows)[0].headroom_bytes) >= 0.0
 
 
 # ---- exact search

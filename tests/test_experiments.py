@@ -5,13 +5,20 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
+
+from experiments.bases import CODE, Bases
+from experiments.study import rows
+from experiments.targets import catalog
 
 ROOT = Path(__file__).parents[1]
 
 
 def study(name: str, out: Path, *more: str) -> dict:
-    command = [sys.executable, "-m", f"experiments.{name}", "--quick", "--json", "--out", str(out), *more]
+    """Run by the shell, which hands on the study's own options."""
+    command = [sys.executable, "-m", "dmodel", "experiment", name, "--quick", "--json", "--out", str(out), *more]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -22,6 +29,7 @@ def test_held_out(tmp_path):
     fitted, held_out, middle = document["rows"]
     assert fitted["count"] > 3 * held_out["count"] > 60
     assert 0.0 < fitted["median"] < 5.0 and held_out["median"] == middle["median"] < 10.0
+    assert (tmp_path / "held_out_by_group.png").stat().st_size > 10_000
     assert (tmp_path / "held_out_by_group.csv").read_text().splitlines()[0] == "fit,rows,count,median,mean,p90"
 
 
@@ -40,7 +48,76 @@ def test_an_unknown_target_is_a_message(tmp_path):
 
 @pytest.mark.slow
 def test_bench(tmp_path):
-    command = [sys.executable, "-m", "experiments.bench", "--quick", "--json"]
+    command = [sys.executable, "-m", "experiments.bench", "--quick", "--json", "--out", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert len(json.loads(done.stdout)) > 0
+    assert (tmp_path / "bench.csv").stat().st_size > 100 and (tmp_path / "bench.png").stat().st_size > 10_000
+
+
+def test_accuracy(tmp_path):
+    document = study("accuracy", tmp_path, "--only", "few-shot 12 vtrain-multi", "scale vtrain-multi")
+    few, scale = document["rows"]
+    assert few["protocol"] == "few-shot 12 vtrain-multi" and (few["fitted"], few["judged"], few["seeds"]) == (12, 24, 2)
+    assert few["goal_median"] == 3.5 and 0.0 < few["median"] <= few["worst_median"] < 20.0 and few["median"] < few["mean"] < 30.0
+    assert few["choices"] > 0 and few["regret"] >= 0.0 and 0.5 < few["order"] <= 1.0
+    assert scale["protocol"] == "scale vtrain-multi ≤256→512" and scale["fitted"] + scale["judged"] == 36 and scale["seeds"] == 1
+    assert (tmp_path / "accuracy.png").stat().st_size > 10_000
+    assert (tmp_path / "accuracy.csv").read_text().splitlines()[0].startswith("protocol,fitted,judged,seeds,median,goal_median")
+    (base,) = (tmp_path / "bases").iterdir()
+    assert base.name.startswith("base-") and base.suffix == ".json"
+
+
+def test_a_study_of_the_shell_refuses_as_it_does(tmp_path):
+    command = [sys.executable, "-m", "dmodel", "experiment", "accuracy", "--out", str(tmp_path), "--only", "nobody"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and "nobody" in done.stderr and "few-shot 12 llm-foundry" in done.stderr
+
+
+@pytest.fixture(scope="module")
+def cases():
+    return rows(())
+
+
+def test_protocols_never_judge_what_they_fitted(cases):
+    """Of every protocol: fitted and judged rows are apart (but where the fit itself is asked for), and all are of the target."""
+    for name, protocol in catalog(cases).items():
+        target = protocol.target(cases)
+        for division in protocol.divide(cases, target, 3):
+            assert division.judged.any() and not (division.judged & ~target).any() and not (division.fitted & ~target).any(), name
+            assert name.startswith("fitted") or not (division.fitted & division.judged).any(), name
+
+
+def test_the_base_never_sees_the_target(cases):
+    for name, protocol in catalog(cases).items():
+        hidden, judged = protocol.hidden(cases), protocol.divide(cases, protocol.target(cases), 0)[0].judged
+        assert protocol.memory or not (judged & ~hidden).any(), name
+        if name.startswith("few-shot") and "known" not in name:
+            kin = np.unique(cases.labels.stack[judged])
+            assert not np.isin(cases.labels.stack[~hidden], kin).any(), name
+
+
+def test_cells_are_left_out_whole(cases):
+    protocol = catalog(cases)["few-shot 12 vtrain-single"]
+    for seed in range(3):
+        (division,) = protocol.divide(cases, protocol.target(cases), seed)
+        assert division.fitted.sum() == 12
+        assert not set(cases.labels.group[division.fitted]) & set(cases.labels.group[division.judged])
+
+
+def test_folds_judge_every_row_once(cases):
+    protocol = catalog(cases)["cross-validation maxtext"]
+    parts = protocol.divide(cases, protocol.target(cases), 1)
+    np.testing.assert_array_equal(sum(part.judged.astype(int) for part in parts), protocol.target(cases).astype(int))
+
+
+def test_a_base_is_made_once_and_kept_under_its_rows_and_its_code(cases, tmp_path):
+    few = cases.take(cases.labels.source == "megatron-sc21-t1")
+    bases, nothing = Bases(tmp_path, starts=1, rounds=1), np.zeros(len(few), bool)
+    with jax.numpy_dtype_promotion("standard"):
+        first = bases.without(few, nothing)
+    assert bases.without(few, nothing) is first
+    again = Bases(tmp_path, starts=1, rounds=1).without(few, nothing)
+    np.testing.assert_allclose(again.center, first.center, atol=1e-9)
+    keys = {Bases(starts=1).key(few), Bases(starts=2).key(few), Bases(starts=1).key(few.take(np.arange(9)))}
+    assert len(keys) == 3 and all(CODE in key for key in keys)

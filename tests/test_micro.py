@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from calibration.micro import attention, collectives, matmul, priors, published
-from calibration.micro.fitting import constrained, fit, halves, log_ratios, problem, take, unconstrained
-from calibration.micro.groups import Group, form_of, groups, problem_of
+from calibration.micro.fitting import constrained, fit, log_ratios, problem, take, unconstrained
+from calibration.micro.groups import Group, form_of, groups, half_of_shapes, problem_of
 from calibration.micro.priors import LARGE_SHARE, fits, shipped
 from dmodel import catalog, coefficients
 from dmodel.coefficients import SPECS
@@ -92,7 +92,7 @@ def test_coefficients_are_recovered_from_their_own_times(kind, chip, variant):
 )
 def test_shapes_not_fitted_are_predicted(kind, chip, variant, most):
     rows = problem_of(group(kind, chip, variant))
-    half = halves(len(rows.weight), 0)
+    half = half_of_shapes(group(kind, chip, variant).table, 0)
     found = fit(form_of(kind), [take(rows, half)], starts=2)
     error = np.abs(np.expm1(log_ratios(found, [take(rows, ~half)])[0]))
     assert 100 * np.median(error) < most
@@ -101,15 +101,25 @@ def test_shapes_not_fitted_are_predicted(kind, chip, variant, most):
     assert np.median(error) < 0.5 * np.median(np.abs(np.expm1(log_ratios([prior], [take(rows, ~half)])[0])))
 
 
+def test_rows_of_one_shape_stay_together():
+    table = group("collective", "B200").table
+    half = half_of_shapes(table, 3)
+    shapes = [(row.text("collective"), row.text("n_accel"), row.text("message_bytes")) for row in table.rows]
+    fitted = {shape for shape, chosen in zip(shapes, half, strict=True) if chosen}
+    assert not fitted & {shape for shape, chosen in zip(shapes, half, strict=True) if not chosen}
+    assert 0.4 < half.mean() < 0.6 and len(fitted) < half.sum()
+
+
 @pytest.mark.parametrize("kind", ["matmul", "attention", "collective"])
 def test_gradients_of_every_law_are_finite_and_right(kind):
     rows, form = problem_of(next(groups(published(kind)))), form_of(kind)
     z = jnp.asarray(unconstrained(form.specs, defaults(form)))
 
+    @jax.jit
     def total(z):
         return jnp.log(form.time(constrained(form.specs, z), rows.cases)).sum()
 
-    slope = jax.grad(total)(z)
+    slope = jax.jit(jax.grad(total))(z)
     step = 1e-5 * jnp.eye(len(z))
     numeric = jnp.array([(total(z + d) - total(z - d)) / 2e-5 for d in step])
     np.testing.assert_allclose(slope, numeric, rtol=1e-4, atol=1e-4)

@@ -48,6 +48,23 @@ QUESTIONS = {
     "experts, one of them shared, ZeRO 0": ("H100-DGX", "deepseek-v3", plan(dp=64.0, ep=64.0, cp=2.0)),
     "experts, several on a device": ("H100-DGX", "mixtral-8x7b", plan(dp=16.0, ep=2.0, zero=3.0)),
     "experts, unequally busy": ("H100-DGX", "mixtral-8x7b", plan(dp=16.0, ep=4.0, tp=4.0, sp=1.0)),
+    "experts over tp and dp, once per node": (
+        "H100-DGX",
+        "deepseek-v3",
+        plan(dp=64.0, ep=64.0, tp=2.0, sp=1.0, pp=8.0, interleave=2.0, zero=1.0, merge_copies=1.0),
+    ),
+    "experts that are split": ("H100-DGX", "mixtral-8x7b", plan(dp=8.0, ep=4.0, tp=4.0, etp=2.0, sp=1.0, zero=2.0)),
+    "experts on a torus": ("TPU-v5p", "mixtral-8x7b", plan(dp=64.0, ep=8.0, zero=3.0)),
+    "windows": ("H100-DGX", "gpt-oss-20b", plan(dp=16.0, ep=16.0, gather_bytes=1.0, zero=3.0)),
+    "further heads": ("H100-DGX", "deepseek-v2-lite", plan(dp=16.0, ep=8.0)),
+    "hybrid": ("H100-DGX", "nemotron-3-nano-30b-a3b", plan(dp=16.0, ep=8.0, tp=2.0, sp=1.0, zero=1.0)),
+    "hybrid, dense": ("B200-DGX", "nemotron-h-8b", plan(dp=16.0, tp=2.0, zero=1.0)),
+    "8-bit, in parts": (
+        "H100-DGX",
+        "llama-3-8b",
+        plan(dp=16.0, zero=1.0, operand_bytes=1.0, low_precision=1.0, wide_layers=0.2, wide_gradient=1.0, scale_passes=1.0),
+    ),
+    "tied over stages": ("H100-DGX", "gpt-3-13b", plan(dp=4.0, tp=4.0, pp=4.0)),
     "switch that reduces": ("H100-DGX", "gpt-3-1.3b", plan(dp=16.0, tp=8.0)),
     "torus": ("TPU-v5p", "llama-3-70b", plan(dp=64.0, tp=8.0, zero=3.0, sp=1.0)),
     "launch-bound": ("H100-DGX", "gpt-3-125m", plan(tp=8.0)),
@@ -60,6 +77,8 @@ def question(name: str) -> tuple:
     transformer = catalog.transformer(model)
     if name == "frozen":
         transformer = transformer.replace(trainable=0.0)
+    if name == "further heads":
+        transformer = transformer.replace(n_mtp=2.0)
     if name == "experts, unequally busy":
         transformer = transformer.replace(imbalance=1.4, n_shared_experts=1.0)
     found = catalog.system(system, "fp16" if system.startswith("V100") else "bf16")

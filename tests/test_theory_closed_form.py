@@ -12,7 +12,7 @@ import pytest
 
 from dmodel.theory.closed_form import Wall, growth, nanobatch_tokens, shard_words, t_crit, t_limit
 
-FIGURES = Path(__file__).parent / "data" / "theory_closed_form.csv"
+FIGURES = Path(__file__).parents[1] / "experiments" / "reference" / "theory_closed_form.csv"
 
 GPUS = {
     "V100 SXM": (80 * 128 * 8 * 1533e6, 1.25e10, 900e9),

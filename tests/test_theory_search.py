@@ -20,7 +20,7 @@ from dmodel.types import InputError
 MONTH_S = 3.154e7 / 12
 ROWS = 2**16
 TRAINING = jax.jit(training)
-TABLE = Path(__file__).parent / "data" / "theory_optima.csv"
+TABLE = Path(__file__).parents[1] / "experiments" / "reference" / "theory_optima.csv"
 
 
 def optima() -> list[dict[str, str]]:

@@ -16,7 +16,7 @@ from dmodel.theory import gpu, laws, run, study
 from dmodel.theory.search import Best, Problem, best_layouts
 from dmodel.theory.study import DEADLINE_S, MONTH_S, headline, smallest_clusters, sweep_widths
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parents[1] / "experiments" / "reference"
 GPUS = ("H100 SXM", "A100 SXM", "V100 SXM")
 COLUMNS = ["d_model", "training_flop", "n_gpus", "utilization", "train_time_months"]
 

@@ -9,6 +9,7 @@ import pytest
 from calibration.traces import cheapest_that_fits, concatenate, fingerprint, never_recompute, read, to_cases, write
 from calibration.traces.schema import COLUMNS, REQUIRED, markdown
 from calibration.traces.sharding import MEGATRON_FAMILY
+from dmodel.counts import parameters
 from dmodel.types import InputError
 
 GOOD = {
@@ -260,8 +261,27 @@ def test_shapes_experts_and_frozen_bases(tmp_path):
     blank = one_case(tmp_path, n_kv_heads="", gated_mlp="", d_ff="16384", flag="lora")
     assert (blank.model.n_kv_heads[0], blank.model.gated_mlp[0], blank.model.trainable[0]) == (32.0, 0.0, 0.0)
     assert blank.model.head_dim[0] == 128.0
-    wide = one_case(tmp_path, n_experts="64", top_k="2", ep="32")
-    assert wide.plan.ep[0] == wide.plan.dp[0] == 8.0
+    wide = one_case(tmp_path, n_experts="64", top_k="2", ep="32").plan
+    assert wide.ep[0] == wide.dp[0] * wide.tp[0] * wide.cp[0] and wide.etp[0] == 1.0
+    split = one_case(tmp_path, n_experts="8", top_k="2", ep="4", etp="2").plan
+    assert (split.ep[0], split.etp[0]) == (4.0, 2.0)
+
+
+def test_what_no_column_holds_is_the_catalogs_where_name_and_shape_agree(tmp_path):
+    """DeepSeek-V3: latents, leading dense layers and a shared expert; and the total of 671e9 parameters that they make."""
+    columns = {"model": "deepseek-v3", "n_layers": "61", "d_model": "7168", "d_ff": "2048", "n_heads": "128", "n_kv_heads": "128",
+               "head_dim": "", "vocab": "129280", "n_experts": "256", "top_k": "8", "n_params": ""}  # fmt: skip
+    found = one_case(tmp_path, **columns)
+    assert float(parameters(found.model)[0]) == pytest.approx(671e9, rel=0.001)
+    assert any("of deepseek-v3 in the catalog" in text for text in found.labels.assumptions[0])
+    other = one_case(tmp_path, **{**columns, "n_layers": "60"})
+    assert other.model.kv_rank[0] == other.model.n_shared_experts[0] == 0.0
+
+
+def test_pods_shard_alone_and_heads_of_further_tokens_are_in_the_note(tmp_path):
+    pods = one_case(tmp_path, zero_stage="3", note="2 pod(s) of 32 chips, data parallel between pods", n_experts="8", top_k="2").plan
+    assert 2.0 * pods.shard[0] == pods.dp[0]
+    assert one_case(tmp_path, note="variant DeepSeekV3 (w/ MTP)").model.n_mtp[0] == 1.0
 
 
 def test_embeddings_are_tied_only_when_the_parameter_count_says_so(tmp_path):

@@ -88,13 +88,15 @@ def wire_bytes(spec: WorkloadSpec) -> dict[tuple[str, str], float]:
     enable_float64()
     layout, wide = plan(spec), words(spec)
     sent = _seconds(spec, layout)
-    gathered, scattered = _seconds(spec, layout.replace(reduce_bytes=0.0)), _seconds(spec, layout.replace(weight_bytes=0.0))
-    tensor = wide * float(sent.tensor_parallel)
+    gathered, scattered = _seconds(spec, layout.replace(reduce_bytes=0.0)), _seconds(spec, layout.replace(gather_bytes=0.0))
+    routed = routed_bytes(spec)
+    tensor = wide * float(sent.tensor_parallel) - routed
+    gathers = (routed + (tensor if spec.sequence_parallel else 0.0)) / 2.0
     context = wide * float(sent.context_parallel) / (3.0 + float(layout.recompute_layers))
     found = {
         ("tensor", "all-reduce"): 0.0 if spec.sequence_parallel else tensor,
-        ("tensor", "all-gather"): tensor / 2.0 if spec.sequence_parallel else 0.0,
-        ("tensor", "reduce-scatter"): tensor / 2.0 if spec.sequence_parallel else 0.0,
+        ("tensor", "all-gather"): gathers,
+        ("tensor", "reduce-scatter"): gathers,
         # the ring passes keys and values once each way, and again when recomputed; their gradients once
         ("context", "all-gather"): context * (2.0 + float(layout.recompute_layers)),
         ("context", "reduce-scatter"): context,
@@ -105,6 +107,15 @@ def wire_bytes(spec: WorkloadSpec) -> dict[tuple[str, str], float]:
         ("pipeline", "collective-permute"): wide * float(sent.pipeline_transfer),
     }
     return {key: value for key, value in found.items() if value > 0.0}
+
+
+def routed_bytes(spec: WorkloadSpec) -> float:
+    """Bytes of the model's gathers and scatters of tokens among the ranks that split an expert, dispatch and combine, each way."""
+    model, layout, n = transformer(spec), plan(spec), spec.tensor
+    if spec.n_experts == 1 or n == 1:
+        return 0.0
+    one = (n - 1.0) / n * words(spec) * counts.WORD * spec.d_model * float(counts.visits(model, layout))
+    return (4.0 + 2.0 * float(layout.recompute_layers)) * one * spec.n_layers / spec.pipeline * spec.n_microbatches
 
 
 def memory_bytes(spec: WorkloadSpec) -> dict[str, float]:

@@ -29,6 +29,7 @@ _CALLED = re.compile(
     r"(body|calls|to_apply|branch_computations|true_computation|false_computation|called_computations)=(\{[^}]*\}|%?[\w.\-]+)"
 )
 _GROUPS = re.compile(r"replica_groups=(\{\{[0-9,{}]*\}\}|\{\}|\[[0-9,]+\]<=\[[0-9,]+\](?:T\([0-9,]+\))?)")
+_MESH = re.compile(r"replica_groups=mesh\[([^\]]*)\],? ?\{([^}]*)\}")
 _PAIRS = re.compile(r"source_target_pairs=\{((?:\{\d+,\d+\},?)*)\}")
 _GEMM = re.compile(r'custom_call_target="(__cublas[^"]*|__onednn\$matmul|__triton_gemm)"')
 
@@ -240,7 +241,11 @@ def _pairs(permute: Instruction) -> frozenset[frozenset[int]]:
 
 
 def _groups(collective: Instruction) -> frozenset[frozenset[int]]:
-    """Groups written out `{{0,1},{2,3}}`, or as an array `[2,2]<=[4]` that is reshaped, and transposed where `T(…)` says so."""
+    """Groups written out `{{0,1},{2,3}}`; as an array `[2,2]<=[4]` that is reshaped, and transposed where `T(…)` says so; or by axes of a
+    mesh `mesh['a'=2,'b'=4] {'b'}`."""
+    named = _MESH.search(collective.rest)
+    if named is not None:
+        return _along(named[1], named[2])
     found = _GROUPS.search(collective.rest)
     if found is None or found[1] == "{}":
         raise InputError(f"the collective {collective.name} ({collective.op_name}) does not say whom it joins in a known form")
@@ -249,6 +254,16 @@ def _groups(collective: Instruction) -> frozenset[frozenset[int]]:
     shape, source, order = (_integers(part) for part in re.split(r"<=|T", found[1] + ("" if "T" in found[1] else "T()")))
     ids = np.arange(math.prod(source)).reshape(source)
     rows = (ids.transpose(order) if order else ids).reshape(shape)
+    return frozenset(frozenset(int(d) for d in row) for row in rows)
+
+
+def _along(mesh: str, axes: str) -> frozenset[frozenset[int]]:
+    """Groups along some axes of a mesh of devices in order."""
+    sizes = {name: int(n) for name, n in re.findall(r"'([^']*)'=(\d+)", mesh)}
+    joined = [list(sizes).index(name) for name in re.findall(r"'([^']*)'", axes)]
+    rest = [i for i in range(len(sizes)) if i not in joined]
+    ids = np.arange(math.prod(sizes.values())).reshape(list(sizes.values())).transpose(*rest, *joined)
+    rows = ids.reshape(-1, math.prod(ids.shape[len(rest) :]))
     return frozenset(frozenset(int(d) for d in row) for row in rows)
 
 

@@ -30,12 +30,12 @@ ENDS = "embedding and head are gathered once where they are used, not twice for 
 WHOLE = "norms and router are whole on every rank of tensor"
 STAGES = "embedding, last norm and head are held by all stages"
 KEPT_KEYS = "full recomputation: gathered keys and values stay for the backward pass of their layer"
-UNSPLIT = "experts: ranks of tensor each dispatch the whole sequence"
+UNSPLIT = "experts: without sequence parallelism ranks of tensor dispatch the whole sequence each and sum tokens"
 MASKS = "no dropout: neither its masks nor a second copy of the probabilities"
 TICKS = "pipeline: activations of idle slots are kept too"
 SUMS = "gradients of one micro-batch stand beside the sum of those before it"
 TWICE = "loops in loops: activations of one micro-batch are held twice, in the inner loop's result and in the outer one's"
-ANSWERS = "experts: their answers are kept for the router's gradient"
+ANSWERS = "experts: their answers are kept for the router's gradient; sequence parallelism splits them, and the inputs"
 HANDED = "pipeline: embedded micro-batches and finished ones are held whole"
 BATCH = "tokens, labels and counters"
 
@@ -67,7 +67,8 @@ def flops(spec: WorkloadSpec) -> dict[str, list[Cause]]:
     if s.remat == "full" and s.n_experts == 1:
         layers.append(Cause(LAST, -_runs(s) * 2.0 * t * s.d_ff / s.tensor * s.d_model))
     if s.n_experts > 1:
-        layers.append(Cause(ROUTER, _runs(s) * 4.0 * 2.0 * t * s.d_model * s.n_experts))
+        own = t / s.tensor if s.sequence_parallel else t
+        layers.append(Cause(ROUTER, _runs(s) * 4.0 * 2.0 * own * s.d_model * s.n_experts))
     if s.remat == "selective" and s.attention == "none":
         core.append(Cause(HALF_CORE, -_runs(s) * 0.5 * one_core))
     if s.attention == "flash":
@@ -93,12 +94,11 @@ class _Whole(NamedTuple):
 
 def _whole(spec: WorkloadSpec) -> _Whole:
     s, n = spec, counts.parameter_groups(transformer(spec))
-    dense, experts = float(n.mlp), float(n.routed)
     norms = 2.0 * s.d_model + (s.d_model * s.n_experts if s.n_experts > 1 else 0.0)
     table = s.vocab * s.d_model / s.tensor
     return _Whole(
-        layer=(float(n.attention) - norms + dense) / s.tensor + norms,
-        experts=experts / s.tensor / s.expert,
+        layer=(float(n.attention) - norms + float(n.mlp)) / s.tensor + norms,
+        experts=float(n.routed) / s.tensor / s.expert if s.n_experts > 1 else 0.0,
         embedding=table,
         head=table + s.d_model,
         unsplit=norms * (1.0 - 1.0 / s.tensor),
@@ -140,20 +140,47 @@ def _data(spec: WorkloadSpec) -> list[Cause]:
     ]
 
 
+def _tensor(spec: WorkloadSpec, kind: str) -> list[Cause]:
+    """Tensor parallelism: sums of tokens t h, or a gather and a scatter in place of each.
+
+    The model sums twice a layer and direction, again under full recomputation, and twice for embedding and head; experts gather visits.
+    """
+    s, split = spec, spec.sequence_parallel
+    if (kind == "all-reduce") == split and s.n_experts == 1:
+        return []
+    wide = 4.0 if s.precision == "fp32" else 2.0
+    one = (1.0 if split else 2.0) * (s.tensor - 1.0) / s.tensor * _tokens(s) * s.d_model * wide
+    again, found = float(s.remat == "full"), []
+    layers = one * (4.0 + 2.0 * again)
+    if s.n_experts > 1 and split:
+        layers = one * (2.0 + again) + expected.routed_bytes(s) / 2.0 / _runs(s)
+    elif s.n_experts > 1:
+        sums = kind == "all-reduce"
+        found.append(Cause(UNSPLIT, 2.0 * one * _runs(s) if sums else -expected.routed_bytes(s) / 2.0))
+        layers = one * (4.0 + again) if sums else 0.0
+    elif again and kind != "all-gather":
+        found.append(Cause(LAST, -one * _runs(s)))
+        layers -= one
+    if s.pipeline > 1:
+        found.append(Cause(BUBBLE, _extra(s) * layers * _runs(s)))
+        found.append(Cause(STAGES, one * s.n_microbatches / (s.pipeline if split else 1)))
+    return found
+
+
 def wire_bytes(spec: WorkloadSpec) -> dict[Key, list[Cause]]:
     """Known differences of `expected.wire_bytes`, by axis and kind."""
     s, model = spec, expected.wire_bytes(spec)
-    full, width = s.remat == "full", 4.0 if s.precision == "fp32" else 2.0
+    width = 4.0 if s.precision == "fp32" else 2.0
     found: dict[Key, list[Cause]] = {key: [] for key in model}
     for key, amount in model.items():
         axis, kind = key
-        if axis == "tensor" and full and kind != "all-gather":
-            found[key].append(Cause(LAST, -amount / 6.0))
-        if key == ("context", "all-gather") and full:
+        if axis == "tensor":
+            found[key] = _tensor(s, kind)
+        if key == ("context", "all-gather") and s.remat == "full":
             found[key].append(Cause(KEPT_KEYS, -amount / 3.0))
-        if axis == "expert" and s.sequence_parallel:
+        if axis == "expert" and s.tensor > 1 and not s.sequence_parallel:
             found[key].append(Cause(UNSPLIT, (s.tensor - 1.0) * amount))
-        if axis in ("tensor", "context", "expert", "pipeline") and s.pipeline > 1:
+        if axis in ("context", "expert", "pipeline") and s.pipeline > 1:
             found[key].append(Cause(BUBBLE, _extra(s) * (amount + sum(c.amount for c in found[key]))))
         if axis == "fsdp":
             found[key] = _fsdp(s, 2.0 if kind == "all-gather" else 1.0, width)
@@ -174,8 +201,8 @@ def _activations(spec: WorkloadSpec) -> list[Cause]:
     causes = [Cause(MASKS, -layers * (2.0 * words * t * s.d_model / split + scores))]
     if s.n_experts > 1:
         visits = s.top_k * float(transformer(s).imbalance)
-        model_in, kept = visits / split, 2.0 * visits
-        causes.append(Cause(ANSWERS, layers * 2.0 * words * t * s.d_model * (kept - model_in)))
+        # inputs and answers, in place of the model's inputs on every rank of tensor
+        causes.append(Cause(ANSWERS, layers * 2.0 * words * t * s.d_model * visits * (2.0 / split - 1.0)))
     if s.pipeline > 1:
         of_stage = expected.memory_bytes(s)["activations"] + sum(c.amount for c in causes)
         vector = 2.0 * words * t * s.d_model / split

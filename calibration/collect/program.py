@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -133,6 +134,7 @@ def measured(program: Program, machine: Machine, options: Options, job: Job) -> 
         "rotation": {"sets": len(program.inputs), "bytes": nbytes, "beyond_cache": len(program.inputs) * nbytes > machine.cache_bytes},
         "device_time": _device_time(run, timing, options, agree),
         "sensors": sensors.summary(),
+        "host_load": round(os.getloadavg()[0], 2),
     }
 
 

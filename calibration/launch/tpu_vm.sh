@@ -10,9 +10,10 @@ shift 2
 where=(--project="${PROJECT:?set PROJECT}" --zone="${ZONE:?set ZONE}")
 
 # %q quotes what the remote shell will split again
-options=$(printf ' %q' "$@")
+options=""
+if (($#)); then options=$(printf ' %q' "$@"); fi
 gcloud compute tpus tpu-vm ssh "$name" "${where[@]}" --worker=all \
-  --command="dmodel collect --launcher tpu --out $(printf '%q' "$out") --json${options# }"
+  --command="dmodel collect --launcher tpu --out $(printf '%q' "$out") --json$options"
 
 here=$(basename "$out")
 mkdir -p "$here"

@@ -112,7 +112,7 @@ def hops(c: Mapping[str, Array], x: Cases) -> jax.Array:
     reduce, exchange = jnp.asarray(x.kind) == 0.0, jnp.asarray(x.kind) == 3.0
     steps = jnp.where(reduce, 2.0 * (g - 1.0), jnp.where(exchange, ramp(g - 1.0), g - 1.0))
     far = jnp.where(reduce, 2.0 * minimum(stack(d - 1.0, jnp.log2(d))), jnp.where(exchange, ramp(d - 1.0), d - 1.0))
-    return inner * steps + outer * far
+    return jnp.asarray(inner * steps + outer * far)
 
 
 def time(c: Mapping[str, Array], x: Cases) -> jax.Array:
@@ -126,7 +126,8 @@ def time(c: Mapping[str, Array], x: Cases) -> jax.Array:
     """
     moved = flow(c, x)
     low = jnp.where(jnp.asarray(x.kind) == 3.0, c["exchange_low"], c["low_latency"])
-    return c["base"] + hops(c, x) + minimum(stack(moved / low, c["middle_over"] + moved / c["middle"], c["switch_over"] + moved))
+    protocols = stack(moved / low, c["middle_over"] + moved / c["middle"], c["switch_over"] + moved)
+    return jnp.asarray(c["base"]) + hops(c, x) + minimum(protocols)
 
 
 FORM = Form("collective", SPECS, time)

@@ -168,7 +168,8 @@ def fit(form: Form, problems: Sequence[Problem], seed: int = 0, starts: int = ST
     data = _padded(problems)
     n = len(form.specs)
     spread = 0.7 * jax.random.normal(jax.random.key(seed), (len(problems), starts, n + 1)).at[:, 0].set(0.0)
-    ends, losses = _descend(spread, data, form)
+    with jax.numpy_dtype_promotion("standard"):  # optax adds its 32-bit counts to others
+        ends, losses = _descend(spread, data, form)
     best = np.asarray(ends)[np.arange(len(problems)), np.nanargmin(np.asarray(losses), 1)]
     if not np.isfinite(best).all():
         raise FloatingPointError(f"{form.name}: the fit left the finite numbers; this is a defect of dmodel: please report the table")
@@ -179,7 +180,7 @@ def fit(form: Form, problems: Sequence[Problem], seed: int = 0, starts: int = ST
 
 def _unscaled(p: np.ndarray, data: Problem) -> tuple[jax.Array, jax.Array]:
     """Coefficients in the unconstrained space `[problem, C]` and noise scales `[problem]` of parameters `[problem, C + 1]`."""
-    return data.mean + data.width * jnp.asarray(p[:, :-1]), NOISE * jnp.exp(NOISE_WIDTH * jnp.asarray(p[:, -1]))
+    return jnp.asarray(data.mean + data.width * jnp.asarray(p[:, :-1])), NOISE * jnp.exp(NOISE_WIDTH * jnp.asarray(p[:, -1]))
 
 
 def _log_ratio(z: Array, data: Problem, form: Form) -> jax.Array:
@@ -188,12 +189,12 @@ def _log_ratio(z: Array, data: Problem, form: Form) -> jax.Array:
 
 
 @partial(jax.jit, static_argnames="form")
-def _covariance(z: Array, scale: Array, data: Problem, form: Form) -> jax.Array:
+def _covariance(z: jax.Array, scale: jax.Array, data: Problem, form: Form) -> jax.Array:
     """Gauss-Newton Laplace, `[problem, C, C]`: `H = Σ w ω J Jᵀ + prior`, `ω = (ν + 1) / (ν s² + r²)`."""
 
     def one(z: jax.Array, scale: jax.Array, rows: Problem) -> jax.Array:
         omega = rows.weight * (FREEDOM + 1.0) / (FREEDOM * scale**2 + _log_ratio(z, rows, form) ** 2)
-        design = jax.jacfwd(_log_ratio)(z, rows, form) * rows.width
+        design = jax.jacfwd(_log_ratio)(z, rows, form) * jnp.asarray(rows.width)[None]
         return jnp.linalg.inv((design * omega[:, None]).T @ design + jnp.eye(len(z))) * jnp.outer(rows.width, rows.width)  # type: ignore[arg-type]
 
     return jax.vmap(one)(z, scale, data)

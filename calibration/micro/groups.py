@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from calibration.micro import attention, collectives, matmul
-from calibration.micro.fitting import Form, Problem, problem
+from calibration.micro.fitting import Form, Problem, halves, problem
 from calibration.micro.reader import MicroTable
 from calibration.micro.schema import precision
 
@@ -49,6 +49,21 @@ def groups(table: MicroTable) -> Iterator[Group]:
         mine = (chips == chip) & (kinds == variant)
         if mine.sum() >= FEWEST:
             yield Group(table.kind, chip, variant, table.select(mine))
+
+
+SIZES = {
+    "matmul": ("m", "n", "k", "groups"),
+    "attention": ("causal", "batch", "seq_len", "n_heads", "n_kv_heads", "head_dim"),
+    "collective": ("collective", "n_accel", "nodes", "message_bytes"),
+}
+"""Columns that make the shape of an operation."""
+
+
+def half_of_shapes(table: MicroTable, seed: int) -> np.ndarray:
+    """A random half of the shapes, `[row]` bool: rows that repeat a shape, in another release say, are on the same side."""
+    shapes = np.array(["|".join(row.text(name) for name in SIZES[table.kind]) for row in table.rows])
+    found, which = np.unique(shapes, return_inverse=True)
+    return halves(len(found), seed)[which.reshape(-1)]
 
 
 def form_of(kind: str) -> Form:

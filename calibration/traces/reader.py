@@ -159,8 +159,9 @@ def remarks(row: Row) -> Iterator[str]:
     chunks = plan.pp * (row.number("interleave") or 1.0)
     if row.known("n_layers") % chunks:
         yield f"uneven pipeline stages: n_layers = {row.text('n_layers')} over pp·interleave = {chunks:g}"
-    if plan.ep > plan.dp:
-        yield f"ep = {plan.ep:g} is more than dp = {plan.dp:g}: expert groups reach across tp or cp; counted as ep = {plan.dp:g}"
+    ranks = plan.dp * plan.tp * plan.cp
+    if plan.ep > ranks:
+        yield f"ep = {plan.ep:g} is more than dp·tp·cp = {ranks:g}; counted as ep = {ranks:g}"
     for column in schema.COLUMNS:
         if column.kind == "integer" and row.text(column.name) and float(row.text(column.name)) != row.number(column.name):
             yield f"{column.name} = {row.text(column.name)} read as {row.number(column.name):g}"

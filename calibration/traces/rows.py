@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
 import jax
@@ -122,8 +123,46 @@ def _systems(pairs: list[tuple[Row, list[str]]]) -> System:
     return jax.tree.map(lambda leaf: leaf[..., index], _stack(list(unique.values())))
 
 
+UNWRITTEN = (
+    "n_shared_experts", "n_dense_layers", "d_ff_dense", "kv_rank", "q_rank", "rope_dim", "qk_extra", "window", "windowed",
+    "attention_share", "mlp_share", "mamba_share", "mamba_inner", "mamba_heads", "mamba_groups", "mamba_state",
+)  # fmt: skip
+"""Attributes of a transformer that no column holds."""
+
+WRITTEN = ("n_layers", "d_model", "d_ff", "n_heads", "n_experts")
+"""Attributes by which a row's model is known for the one of that name in the catalog."""
+
+
+@lru_cache(maxsize=256)
+def _catalog_shape(name: str) -> dict[str, float]:
+    """Numbers of the catalog's model of a name; none where it has no such model."""
+    from dmodel import catalog
+
+    try:
+        found = catalog.transformer(name)
+    except InputError:
+        return {}
+    return {field: float(getattr(found, field)) for field in (*WRITTEN, *UNWRITTEN, "n_kv_heads", "head_dim")}
+
+
+def _named(row: Row, written: dict[str, float], assumed: list[str]) -> dict[str, float]:
+    """What the catalog knows of the row's model besides its columns, when those agree with it; nothing otherwise."""
+    known = _catalog_shape(row.text("model")) if row.text("model") else {}
+    if not known or any(known[name] != written[name] for name in WRITTEN):
+        return {}
+    plain = Transformer.__dataclass_fields__
+    found = {name: known[name] for name in UNWRITTEN if known[name] != plain[name].default}
+    if found:
+        assumed.append(f"of {row.text('model')} in the catalog: " + ", ".join(f"{name} {value:g}" for name, value in found.items()))
+    if known["kv_rank"]:
+        # columns hold the heads of latent attention in one way or another
+        found |= {"n_kv_heads": known["n_kv_heads"], "head_dim": known["head_dim"]}
+    return found
+
+
 def _model(row: Row, assumed: list[str]) -> Transformer:
-    """Shape of the transformer. Blank n_kv_heads: n_heads; head_dim: d_model / n_heads; gated_mlp: plain when d_ff = 4 d_model."""
+    """Shape of the transformer. Blank n_kv_heads: n_heads; head_dim: d_model / n_heads; gated_mlp: plain when d_ff = 4 d_model. What no
+    column holds is the catalog's for a model that it knows by name and shape."""
     layers, width, ff, heads, vocab, seq = (row.known(n) for n in ("n_layers", "d_model", "d_ff", "n_heads", "vocab", "seq_len"))
     experts = max(row.number("n_experts") or 1.0, 1.0)
     if not row.text("n_kv_heads"):
@@ -132,22 +171,24 @@ def _model(row: Row, assumed: list[str]) -> Transformer:
     if gated is None:
         gated = float(ff != 4.0 * width)
         assumed.append(f"gated_mlp blank: {gated:g}, from d_ff / d_model = {ff / width:.3g}")
+    named = _named(row, {"n_layers": layers, "d_model": width, "d_ff": ff, "n_heads": heads, "n_experts": experts}, assumed)
     if experts > 1.0:
-        assumed.append("experts: balanced load, no shared expert, all layers alike")
-    return Transformer(
-        n_layers=layers,
-        d_model=width,
-        d_ff=ff,
-        gated_mlp=gated,
-        n_heads=heads,
-        n_kv_heads=row.number("n_kv_heads") or heads,
-        head_dim=row.number("head_dim") or width / heads,
-        vocab=vocab,
-        seq_len=seq,
-        n_experts=experts,
-        top_k=max(row.number("top_k") or 1.0, 1.0),
-        trainable=float("lora" not in row.flags),
-    )
+        assumed.append("experts: balanced load" if named else "experts: balanced load, no shared expert, all layers alike")
+    if "w/ MTP" in row.text("note"):
+        named["n_mtp"] = 1.0
+        assumed.append("one head of further tokens, from the note")
+    columns = {
+        "n_kv_heads": row.number("n_kv_heads") or heads,
+        "head_dim": row.number("head_dim") or width / heads,
+        "n_experts": experts,
+        "top_k": max(row.number("top_k") or 1.0, 1.0),
+        "trainable": float("lora" not in row.flags),
+    }
+    shape = {"n_layers": layers, "d_model": width, "d_ff": ff, "gated_mlp": gated, "n_heads": heads, "vocab": vocab, "seq_len": seq}
+    return Transformer(**{**_PLAIN, **shape, **columns, **named})
+
+
+_PLAIN = {name: field.default for name, field in Transformer.__dataclass_fields__.items() if isinstance(field.default, float)}
 
 
 def _infer_tied(model: Transformer, pairs: list[tuple[Row, list[str]]]) -> Transformer:
@@ -171,8 +212,17 @@ def _plan(row: Row, assumed: list[str]) -> Plan:
     precision = base_precision(row.text("precision")) or "bf16"
     shards = sharding.sharding(row, degrees)
     assumed.extend(shards.assumed)
-    if degrees.ep > degrees.dp:
-        assumed.append(f"ep {degrees.ep:g} counted as dp = {degrees.dp:g}")
+    ranks = degrees.dp * degrees.tp * degrees.cp
+    if degrees.ep > ranks:
+        assumed.append(f"ep {degrees.ep:g} counted as dp·tp·cp = {ranks:g}")
+    merged = float(degrees.ep > 1.0 and row.stack.lower().startswith("megatron-bridge"))
+    if merged:
+        assumed.append("copies of a token for the experts of one node travel as one: the stack's dispatchers")
+    etp = row.number("etp")
+    if etp is None:
+        etp = 1.0
+        if degrees.ep > 1.0 and degrees.tp > 1.0:
+            assumed.append("etp blank: 1, experts are not split")
     blanks = {"interleave": "1", "attention": "flash"}
     assumed.extend(f"{name} blank: {value}" for name, value in blanks.items() if not row.text(name))
     wide = precision == "fp32"
@@ -187,7 +237,9 @@ def _plan(row: Row, assumed: list[str]) -> Plan:
         tp=degrees.tp,
         cp=degrees.cp,
         pp=degrees.pp,
-        ep=min(degrees.ep, degrees.dp),
+        ep=min(degrees.ep, ranks / etp),
+        etp=etp,
+        merge_copies=merged,
         sp=sp,
         zero=shards.zero,
         shard=shards.shard,

@@ -14,6 +14,9 @@ MEGATRON_FAMILY = ("megatron", "nemo", "mlperf", "mt-nlg", "nanotron", "ultrasca
 FP32_FAMILY = (*MEGATRON_FAMILY, "dmodel-collect")
 """Those that reduce gradients in fp32 up to ZeRO 2."""
 
+_PODS = re.compile(r"of (\d+) chips, data parallel between pods")
+"""Notes of MaxText's table: weights are sharded over the chips of a pod and copied between pods."""
+
 _HYBRID = re.compile(r"fsdp_ici=(\d+)|shard=(\d+)|FSDP in node\((\d+)\)|DP=\d+,FSDP=(\d+)")
 
 
@@ -47,11 +50,13 @@ def _shard(row: Row, zero: float, dp: float, assumed: list[str]) -> float:
     """Ranks of one sharding group: written, else from a note about hybrid sharding, else dp."""
     if zero == 0.0:
         return 1.0
+    devices = row.known("n_accel")
     written = row.number("shard")
     if written is not None:
         return min(written, dp)
     found = _HYBRID.search(row.text("note")) if zero == 3.0 else None
-    size = float(next(g for g in found.groups() if g)) if found else dp
+    pods = _PODS.search(row.text("note")) if zero == 3.0 else None
+    size = float(next(g for g in found.groups() if g)) if found else max(float(pods[1]) * dp / devices, 1.0) if pods else dp
     if size < dp and dp % size == 0.0:
         assumed.append(f"shard blank: {size:g}, from the note")
         return size

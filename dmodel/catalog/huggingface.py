@@ -42,13 +42,28 @@ _GPT2_KEYS = {"n_layers": "n_layer", "d_model": "n_embd", "n_heads": "n_head", "
 _DENSE = Format(_BASE, 1, 0, _HEADS)
 _TIED = Format(_BASE, 1, 1, _HEADS)
 _LOCAL_EXPERTS = {"n_experts": "num_local_experts", "top_k": "num_experts_per_tok"}
+_SHARED = {"n_experts": "n_routed_experts", "top_k": "num_experts_per_tok", "n_shared_experts": "n_shared_experts"}
+_LEADING = {"n_dense_layers": "first_k_dense_replace", "d_ff_dense": "intermediate_size"}
 _DEEPSEEK = Format(
-    {**_BASE, "d_ff": "moe_intermediate_size", "head_dim": "v_head_dim", "kv_latent": "kv_lora_rank"},
+    {
+        **_BASE, "d_ff": "moe_intermediate_size", "head_dim": "v_head_dim", "kv_rank": "kv_lora_rank", "rope_dim": "qk_rope_head_dim",
+        "keys": "qk_nope_head_dim",
+    },
     1,
     0,
-    {},
-    {"n_experts": "n_routed_experts", "top_k": "num_experts_per_tok", "n_shared_experts": "n_shared_experts"},
-)
+    {"q_rank": "q_lora_rank", **_LEADING},
+    _SHARED,
+)  # fmt: skip
+_WINDOW = {**_HEADS, "window": "sliding_window"}
+_NEMOTRON_H = Format(
+    {**_BASE, "mamba_heads": "mamba_num_heads", "mamba_width": "mamba_head_dim", "mamba_groups": "n_groups", "mamba_state": "ssm_state_size"},
+    0,
+    0,
+    {
+        "n_kv_heads": "num_key_value_heads", "head_dim": "head_dim", "n_experts": "n_routed_experts", "top_k": "num_experts_per_tok",
+        "expert_ff": "moe_intermediate_size", "shared_ff": "moe_shared_expert_intermediate_size",
+    },
+)  # fmt: skip
 
 FORMATS: dict[str, Format] = {
     "llama": _DENSE,
@@ -59,17 +74,23 @@ FORMATS: dict[str, Format] = {
     "gemma2": _TIED,
     "gemma3_text": _TIED,
     "mixtral": Format(_BASE, 1, 0, _HEADS, _LOCAL_EXPERTS),
-    "gpt_oss": Format(_BASE, 1, 0, _HEADS, _LOCAL_EXPERTS),
+    "gpt_oss": Format(_BASE, 1, 0, _WINDOW, _LOCAL_EXPERTS),
     "qwen3_moe": Format(
         {**_BASE, "d_ff": "moe_intermediate_size"}, 1, 0, _HEADS, {"n_experts": "num_experts", "top_k": "num_experts_per_tok"}
     ),
+    "glm4_moe": Format({**_BASE, "d_ff": "moe_intermediate_size"}, 1, 0, {**_HEADS, **_LEADING}, _SHARED),
+    "deepseek_v2": _DEEPSEEK,
     "deepseek_v3": _DEEPSEEK,
     "kimi_k2": _DEEPSEEK,
+    "nemotron_h": _NEMOTRON_H,
     "gpt2": Format(_GPT2_KEYS, 0, 1, {"d_ff": "n_inner"}),
     "gpt_neox": Format(_BASE, 0, 0, {}),
     "opt": Format({**_BASE, "d_ff": "ffn_dim"}, 0, 1, {}),
 }
-"""Model types that can be read. Mixtures count their leading dense layers, if any, as expert layers."""
+"""Model types that can be read."""
+
+MAY_BE_ZERO = ("n_shared_experts", "n_dense_layers")
+"""Counts that may be 0."""
 
 LARGEST = 10**9
 """No number of a shape is larger."""
@@ -120,25 +141,59 @@ def _derived(shape: dict[str, float], path: Path) -> dict[str, float]:
     """Fill what the file may leave out, and check that heads divide."""
     h, a = shape["d_model"], shape["n_heads"]
     shape.setdefault("d_ff", 4 * h)
-    latent = shape.pop("kv_latent", None)
-    if latent is not None:
-        shape["n_kv_heads"] = latent / (2 * shape["head_dim"])
+    keys = shape.pop("keys", None)
+    if keys is not None:
+        shape["qk_extra"] = keys + shape["rope_dim"] - shape["head_dim"]
     shape.setdefault("n_kv_heads", a)
     if "head_dim" not in shape and h % a:
         raise InputError(f"{path}: the width {h:.0f} is not a multiple of the {a:.0f} heads; state 'head_dim'")
     shape.setdefault("head_dim", h / a)
-    if latent is None and a % shape["n_kv_heads"]:
+    if a % shape["n_kv_heads"]:
         raise InputError(f"{path}: the {a:.0f} heads are not a multiple of the {shape['n_kv_heads']:.0f} KV heads")
     if shape.get("top_k", 1) > shape.get("n_experts", 1):
         raise InputError(f"{path}: top-k {shape['top_k']:.0f} exceeds the {shape['n_experts']:.0f} experts")
     return shape
 
 
+PATTERN = {"M": "mamba_share", "*": "attention_share", "-": "mlp_share", "E": "mlp_share"}
+"""Letters of `hybrid_override_pattern` and what a layer of each holds."""
+
+
+def _hybrid(shape: dict[str, float], config: Config, path: Path) -> dict[str, float]:
+    """Shares of the kinds of layers of a hybrid, and its mixers and experts."""
+    pattern = config.get("hybrid_override_pattern")
+    if not isinstance(pattern, str) or set(pattern) - set(PATTERN) or len(pattern) != shape["n_layers"]:
+        letters = ", ".join(repr(letter) for letter in PATTERN)
+        raise InputError(
+            f"{path}: 'hybrid_override_pattern': expected a letter of {letters} for each of the {shape['n_layers']:.0f} layers, "
+            f"got {pattern!r:.80}"
+        )
+    for name in PATTERN.values():
+        shape[name] = sum(pattern.count(letter) for letter, held in PATTERN.items() if held == name) / len(pattern)
+    shape["mamba_inner"] = shape["mamba_heads"] * shape.pop("mamba_width")
+    experts, shared = shape.pop("expert_ff", None), shape.pop("shared_ff", 0.0)
+    if "E" not in pattern:
+        return {name: value for name, value in shape.items() if name not in ("n_experts", "top_k")}
+    if experts is None or "n_experts" not in shape:
+        raise InputError(f"{path}: a hybrid with experts needs the keys n_routed_experts, num_experts_per_tok and moe_intermediate_size")
+    found = shape | {"d_ff": experts, "n_shared_experts": shared / experts}
+    if "-" not in pattern:
+        return found
+    # MLP layers between those with experts are dense ones, as wide as `intermediate_size`
+    dense = shape["n_layers"] * pattern.count("-") / (pattern.count("-") + pattern.count("E"))
+    return found | {"d_ff_dense": shape["d_ff"], "n_dense_layers": dense}
+
+
+def _windowed(config: Config) -> float:
+    """Share of the layers that see a window: those that `layer_types` names so, else every second one (gpt-oss)."""
+    kinds = config.get("layer_types")
+    return kinds.count("sliding_attention") / len(kinds) if isinstance(kinds, list) and kinds else 0.5
+
+
 def read(path: Path) -> dict[str, float]:
     """Read the shape of a model from its `config.json`.
 
-    Latent attention (DeepSeek-V3) is written as grouped-query attention whose keys and values together are as wide as the
-    latent: `kv_lora_rank / (2 v_head_dim)` KV heads of `v_head_dim`.
+    Heads that predict further tokens are left out: whether a run trains them is the run's choice (`n_mtp`).
 
     Returns:
       Attributes of `Transformer` that the file fixes; `seq_len` is the longest sequence the file allows.
@@ -153,8 +208,12 @@ def read(path: Path) -> dict[str, float]:
     if missing:
         raise InputError(f"{path}: model_type {config['model_type']!r} needs the missing keys: {', '.join(missing)}")
     present = {name: key for name, key in fmt.optional.items() if config.get(key) is not None}
-    shape = {name: _count(config, key, path, int(name != "n_shared_experts")) for name, key in (required | present).items()}
+    shape = {name: _count(config, key, path, int(name not in MAY_BE_ZERO)) for name, key in (required | present).items()}
     tied = config.get("tie_word_embeddings")
     if tied is not None and not isinstance(tied, bool):
         raise InputError(f"{path}: 'tie_word_embeddings': expected true or false, got {tied!r:.40}")
+    if config["model_type"] == "nemotron_h":
+        shape = _hybrid(shape, config, path)
+    if "window" in shape:
+        shape["windowed"] = _windowed(config)
     return _derived(shape, path) | {"gated_mlp": float(fmt.gated), "tied_embeddings": float(fmt.tied if tied is None else bool(tied))}

@@ -13,16 +13,8 @@ from dmodel.catalog.loader import Entry, resolve, table, unknown
 from dmodel.types import InputError
 from dmodel.workload import Transformer
 
-DEFAULTS = {
-    "tied_embeddings": 0.0,
-    "causal": 1.0,
-    "n_experts": 1.0,
-    "top_k": 1.0,
-    "n_shared_experts": 0.0,
-    "imbalance": 1.0,
-    "trainable": 1.0,
-}
-"""What a shape means when it does not say: untied, causal, dense, perfectly balanced, trained."""
+DEFAULTS = {name: field.default for name, field in Transformer.__dataclass_fields__.items() if isinstance(field.default, float)}
+"""What a shape means when it does not say: as in `Transformer`, untied, causal, dense, perfectly balanced, trained."""
 
 
 def from_shape(shape: dict[str, float], seq_len: float | None = None) -> Transformer:

@@ -14,7 +14,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from dmodel.cli import catalog, collect, demo, design, evaluate, experiment, fit, predict, sensitivity, theory
+from dmodel.cli import catalog, collect, demo, design, evaluate, experiment, fit, import_, predict, sensitivity, theory
 from dmodel.cli.output import say
 from dmodel.types import InputError, enable_float64
 
@@ -54,6 +54,7 @@ app = typer.Typer(
 )
 app.command("predict")(predict.command)
 app.command("collect")(collect.command)
+app.command("import")(import_.command)
 app.command("fit")(fit.command)
 app.command("evaluate")(evaluate.command)
 app.command("design")(design.command)

@@ -29,6 +29,7 @@ Budget = Annotated[
 ]
 PlanFile = Annotated[Path | None, typer.Option("--plan", metavar="FILE", help="JSON list of measurements to make, instead of --what.")]
 TablesOnly = Annotated[bool, typer.Option("--tables-only", help="Measure nothing: write the tables of the records in DIR anew.")]
+Parquet = Annotated[bool, typer.Option("--parquet", help="Write the traces as Parquet instead of CSV.")]
 DryRun = Annotated[bool, typer.Option("--list", help="Only list what would be measured, as a file for --plan.")]
 Retry = Annotated[bool, typer.Option("--retry-failed", help="Measure again what failed or was unavailable before.")]
 DeviceTime = Annotated[bool, typer.Option("--device-time/--no-device-time", help="Ask the profiler for the devices' own time as well.")]
@@ -42,6 +43,7 @@ def command(
     plan: PlanFile = None,
     dry_run: DryRun = False,
     tables_only: TablesOnly = False,
+    parquet: Parquet = False,
     retry_failed: Retry = False,
     device_time: DeviceTime = True,
     launcher: Launcher = "auto",
@@ -55,14 +57,14 @@ def command(
         _list(kinds, json)
         return
     if tables_only:
-        deliver({"folder": str(out), "files": _tables(out)}, json, _show_files)
+        deliver({"folder": str(out), "files": _tables(out, parquet)}, json, _show_files)
         return
     budget_s = None if budget_minutes is None else 60.0 * budget_minutes
     with _nothing_on_stdout():
         collected = _collect(launcher, out, kinds, plan=plan, budget_s=budget_s, retry=retry_failed, device_time=device_time)
     if collected is None:
         return
-    deliver(_document(collected, _tables(out), out), json, _show)
+    deliver(_document(collected, _tables(out, parquet), out), json, _show)
     if len(collected.outcome.finished) == len(collected.outcome.failed):
         say("dmodel: nothing could be measured; see the reasons above")
         stop(1)
@@ -94,11 +96,11 @@ def _nothing_on_stdout() -> Iterator[None]:
         os.close(kept)
 
 
-def _tables(out: Path) -> dict[str, int]:
+def _tables(out: Path, parquet: bool) -> dict[str, int]:
     """Write the tables; rows by file."""
     from calibration.collect.convert import convert
 
-    return {str(path): rows for path, rows in convert(out).items()}
+    return {str(path): rows for path, rows in convert(out, parquet).items()}
 
 
 def _list(kinds: list[str], json: bool) -> None:
@@ -181,6 +183,6 @@ def _show(d: Document) -> None:
         show_lines(f"damaged: {line}")
     if d["skipped_for_time"]:
         show_lines(f"{d['skipped_for_time']} measurements left out for lack of time; ask again with more minutes to add them")
-    traces = next((name for name in d["files"] if name.endswith("traces.csv")), None)
+    traces = next((name for name in d["files"] if Path(name).stem == "traces"), None)
     if traces:
         show_lines(f"Next: dmodel fit {traces} --out mine.json, dmodel evaluate {traces} --profile mine.json")

@@ -39,9 +39,12 @@ def search(asked: Setting, method: str, top: int, attention: str = "flash", **ho
     from dmodel.cli.question import choice, settings
     from dmodel.design import design
     from dmodel.design.optimum import METHODS
+    from dmodel.footprint import whole
 
     base, assumed = settings(asked, attention)
     chosen = choice("method", method, METHODS)
+    known = asked.stack in asked.profile.footprints
+    how["footprint"] = whole(asked.profile.footprint_for(asked.stack).footprint) if known else None
     found = design(
         asked.system, asked.model, asked.devices, asked.global_batch, asked.coefficients, method=chosen, top=top, base=base, **how
     )

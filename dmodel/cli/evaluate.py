@@ -55,7 +55,7 @@ def _document(table: TraceTable, profile: str | None) -> Document:
         "set_aside": [p._asdict() for p in table.problems],
         "reasons": reasons(table),
         "profiles": {name: found.profile.count(name) for name in dict.fromkeys(found.profile)},
-        **with_choosing(errors_by_source(judged), cases, found.step_time_s),
+        **with_memory(with_choosing(errors_by_source(judged), cases, found.step_time_s), cases, found.memory_bytes),
         "dense_16_bit_gpu_without_flags": headline(cases, found.step_time_s, fitted),
     }
 
@@ -76,6 +76,21 @@ def with_choosing(document: Document, cases: Cases, predicted: np.ndarray) -> Do
             "pairs": found.pairs,
             "order_accuracy": found.order,
         }
+    return document
+
+
+def with_memory(document: Document, cases: Cases, predicted: np.ndarray) -> Document:
+    """The same errors with those of peak memory under `memory`: `{rows, median, mean, p90, max, bias}`, null where no row has a peak."""
+    import numpy as np
+
+    from calibration.evaluate import errors
+
+    measured = cases.labels.peak_memory_bytes
+    for line in (*document["by_source"].values(), document["overall"]):
+        rows = np.isfinite(measured)
+        rows &= True if line is document["overall"] else cases.labels.source == line["source"]
+        found = errors(predicted[rows], measured[rows])
+        line["memory"] = None if found is None else dict(found._asdict())
     return document
 
 
@@ -118,6 +133,15 @@ def show_choosing(lines: list[Document]) -> None:
         show_table(title, ("source", "choices", "mean regret", "largest", "pairs", "in order"), rows)
 
 
+def show_memory(lines: list[Document]) -> None:
+    """Table of the errors of peak memory, of the sources that report it."""
+    told = [(line["source"], line["memory"]) for line in lines if line["memory"]]
+    rows = [(source, e["rows"], *(percent(e[name]) for name in ("median", "mean", "p90", "max", "bias"))) for source, e in told]
+    if rows:
+        title = "|predicted / measured − 1| of peak memory; bias: median of ln(predicted / measured)"
+        show_table(title, ("source", "rows", "median", "mean", "p90", "max", "bias"), rows)
+
+
 def _show(d: dict[str, Any]) -> None:
     from dmodel.cli.rows import show_errors
 
@@ -125,4 +149,5 @@ def _show(d: dict[str, Any]) -> None:
     show_errors(lines, '|predicted / measured − 1| of step time; "held out" = the profile was not fitted on the row')
     show_headline(d["dense_16_bit_gpu_without_flags"])
     show_choosing(lines)
+    show_memory(lines)
     show_lines(f"{d['rows_used']} of {d['rows_read']} rows used; profiles: {', '.join(f'{n} ({k})' for n, k in d['profiles'].items())}")

@@ -14,7 +14,7 @@ from flax import struct
 from dmodel.coefficients import Coefficients
 from dmodel.hardware import Network
 from dmodel.smooth import SHARPNESS, maximum, minimum, ramp
-from dmodel.types import Array, per_level, stack, trailing
+from dmodel.types import Array, each, per_level, stack, trailing
 
 TREE_BANDWIDTH = 0.92
 """Share of the ring's bandwidth that a double binary tree reaches (NCCL's own tuning table, `tuning.cc`, 2020 on)."""
@@ -147,15 +147,32 @@ def all_reduce_time(nbytes: jax.Array, group: jax.Array, net: Fabric) -> jax.Arr
     return _start(group, net) + minimum(stack(ring, tree), net.sharpness)
 
 
-def all_to_all_time(nbytes: jax.Array, group: jax.Array, net: Fabric) -> jax.Array:
+def _once(group: jax.Array, copies: Array, merged: Array) -> jax.Array:
+    """Transfers into the domains below each level over the copies sent [1]: `D (1 − (1 − 1/D)^c) / c` when copies are merged, c of them
+    to D domains taken at random, c / c when not."""
+    copies, merged = each(copies), each(merged)
+    domains = jnp.prod(group, 0)[None] / _below(group)
+    # where there is one domain nothing is sent, and the logarithm would be that of 0
+    missed = jnp.exp(copies * jnp.log(jnp.maximum(1.0 - 1.0 / domains, 1e-9)))
+    return 1.0 + merged * (domains * (1.0 - missed) / copies - 1.0)
+
+
+def all_to_all_time(nbytes: jax.Array, group: jax.Array, net: Fabric, copies: Array = 1.0, merged: Array = 0.0) -> jax.Array:
     """Time of an all-to-all in which each device holds `nbytes` for all n members [s].
 
     Level k carries what leaves the domain below it but not its own: `V (Π_{j≤k} g_j − Π_{j<k} g_j) / n`; the slowest level decides, and
-    each level adds one hop.
+    each level adds one hop. On a torus of d axes a byte passes `d (m − 1/m) / 4` links on average, m = g^(1/d) of a ring.
 
-    Limits: 0 for a group of one; V / rate as g → ∞ on one level. A torus is taken as a switch, so large ones are slower than this.
+    Limits: 0 for a group of one; V / rate as g → ∞ on one switch, `V d g^(1/d) / (4 rate)` on a torus.
+
+    Args:
+      copies: of each token among its bytes. merged: 1 when those for one domain travel together (DeepEP, Zhao et al. 2025), 0 when apart.
     """
-    share = _below(group) * (group - 1.0) * (1.0 / jnp.prod(group, 0)[None])
+    ring = 1.0 + _hops(group, net) / net.torus_axes
+    torus = ramp(net.torus_axes - 1.0)
+    part = 1.0 - 1.0 / group
+    passed = part + torus * (jnp.maximum(0.25 * net.torus_axes * (ring - 1.0 / ring), part) - part)
+    share = _below(group) * group * passed * (1.0 / jnp.prod(group, 0)[None]) * _once(group, copies, merged)
     flow = maximum(nbytes[None] * share * _seconds_per_byte(group, net), net.sharpness)
     return _start(group, net) + flow + (net.latency_s * _joined(group)).sum(0)
 

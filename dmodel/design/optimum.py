@@ -13,6 +13,7 @@ from dmodel.design.certify import Certificate, certify
 from dmodel.design.rounding import round_plans
 from dmodel.design.search import Candidate, Problem, Ranking
 from dmodel.design.space import Choices, Space
+from dmodel.footprint import Footprint
 from dmodel.hardware import System
 from dmodel.plan import Plan
 from dmodel.smooth import SHARPNESS
@@ -74,6 +75,7 @@ def problem(
     *,
     base: Plan | None = None,
     choices: Choices | None = None,
+    footprint: Footprint | None = None,
     sharpness: float = SHARPNESS,
 ) -> Problem:
     """State the problem; InputError where its numbers make no sense.
@@ -81,7 +83,7 @@ def problem(
     Args:
       n_devices: product of the degrees. global_batch: sequences per step.
       base: what all plans share: precision, flash, overlap switches, schedule, placement; its degrees are ignored.
-      choices: what the search may vary besides the degrees and the micro-batch.
+      choices: what the search may vary besides the degrees and the micro-batch. footprint: what the stack holds in memory.
     """
     for name, value in (("devices", n_devices), ("global batch", global_batch)):
         if not (value >= 1 and value == int(value)):
@@ -97,7 +99,7 @@ def problem(
         choices=choices if choices is not None else Choices(),
     )
     spaces.check(space)
-    return Problem(space=space, system=system, coefficients=coefficients, sharpness=sharpness)
+    return Problem(space=space, system=system, coefficients=coefficients, footprint=footprint, sharpness=sharpness)
 
 
 def _no_plan(space: Space) -> Binding:
@@ -147,6 +149,7 @@ def design(
     top: int = 5,
     base: Plan | None = None,
     choices: Choices | None = None,
+    footprint: Footprint | None = None,
     sharpness: float = SHARPNESS,
     n_starts: int = 32,
     seed: int = 0,
@@ -161,7 +164,8 @@ def design(
       system, model, coefficients: scalars (network `[K]`). n_devices, global_batch: whole numbers [count], [sequence].
       method: one of `METHODS`. top: plans to keep of the exact search.
       base: settings that all plans share (precision, flash, overlap, placement, schedule). choices: what may vary.
-      sharpness: of the step's maxima. n_starts, seed: of the gradient search, per discrete arm. threads: of the sweep.
+      footprint: what the stack holds in memory; None = the least. sharpness: of the step's maxima.
+      n_starts, seed: of the gradient search, per discrete arm. threads: of the sweep.
 
     Raises:
       InputError: unknown method, or numbers that are not whole and positive. That nothing fits is an answer, not an error.
@@ -170,7 +174,8 @@ def design(
         raise InputError(f"unknown method {method!r}: expected one of {', '.join(METHODS)}")
     if top < 1:
         raise InputError(f"top: expected at least 1 plan to keep; got {top}")
-    stated = problem(system, model, n_devices, global_batch, coefficients, base=base, choices=choices, sharpness=sharpness)
+    shared = {"base": base, "choices": choices, "footprint": footprint, "sharpness": sharpness}
+    stated = problem(system, model, n_devices, global_batch, coefficients, **shared)  # type: ignore[arg-type]
     empty = not spaces.degrees(stated.space)
     nothing = Ranking(rows=np.empty((0, len(spaces.COLUMNS))), considered=0, feasible=0, closest=None, fastest_s=float("inf"))
     found = nothing if empty or method == "gradient" else search.exact(stated, top, threads=threads)

@@ -93,7 +93,7 @@ def _relaxed_plan(z: jax.Array, arm: Arms, base: Plan, n_layers: Array, log_devi
 def _excess(problem: dict, plan: Plan) -> jax.Array:
     """Logarithmic excess over each limit `[6, *batch]`, ≤ 0 where it is kept: memory; tp, pp, cp, dp, ep against what they split."""
     model = problem["model"]
-    used = memory_use(model, plan).total
+    used = memory_use(model, plan, footprint=problem["footprint"]).total
     over = [
         used / problem["system"].chip.hbm_bytes,
         plan.tp / model.n_heads,
@@ -171,6 +171,7 @@ def relax(problem: Problem, *, n_starts: int = 32, seed: int = 0) -> Relaxed:
             "system": problem.system,
             "model": space.model,
             "coefficients": problem.coefficients,
+            "footprint": problem.footprint,
             "base": space.base,
             "log_devices": np.log(space.n_devices),
             "log_batch": np.log(space.global_batch),

@@ -14,6 +14,7 @@ from dmodel.coefficients import Coefficients
 from dmodel.cost.memory import Memory
 from dmodel.design import space as spaces
 from dmodel.design.space import Space
+from dmodel.footprint import Footprint
 from dmodel.hardware import System
 from dmodel.plan import Plan
 from dmodel.smooth import SHARPNESS
@@ -26,11 +27,13 @@ DIGITS = 10
 
 
 class Problem(struct.PyTreeNode, kw_only=True):
-    """What plans are judged by: the space, the system, the coefficients and the sharpness of the step's maxima."""
+    """What plans are judged by: the space, the system, the coefficients, the footprint of the stack (None = the least), and the sharpness
+    of the step's maxima."""
 
     space: Space
     system: System
     coefficients: Coefficients
+    footprint: Footprint | None = None
     sharpness: float = struct.field(pytree_node=False, default=SHARPNESS)
 
 
@@ -87,7 +90,7 @@ def _judge(sharpness: float):
 
     def judge(plan: Plan, fixed: dict) -> Evaluation:
         breakdown = step_time(fixed["system"], fixed["model"], plan, fixed["coefficients"], sharpness=sharpness)
-        memory = memory_use(fixed["model"], plan)
+        memory = memory_use(fixed["model"], plan, footprint=fixed["footprint"])
         headroom = fixed["system"].chip.hbm_bytes - memory.total
         return Evaluation(breakdown=breakdown, memory=memory, step_time_s=breakdown.total, headroom_bytes=headroom)
 
@@ -96,7 +99,12 @@ def _judge(sharpness: float):
 
 def evaluate(problem: Problem, rows: np.ndarray, *, chunk: int = 1024, threads: int | None = None) -> Evaluation:
     """Evaluate rows of the space, `[n, columns]`: the one function by which exact search, polish and certificate judge."""
-    fixed = {"system": problem.system, "model": problem.space.model, "coefficients": problem.coefficients}
+    fixed = {
+        "system": problem.system,
+        "model": problem.space.model,
+        "coefficients": problem.coefficients,
+        "footprint": problem.footprint,
+    }
     return sweep(_judge(problem.sharpness), spaces.plans(problem.space, rows), fixed, chunk=chunk, threads=threads)
 
 

@@ -9,6 +9,12 @@
 * `matmul_time(d1, d2, b, chip, weight_gradient=0, rules=EXACT, sharpness=inf)`.
 * `best_layout(run, n_gpus, gpu) -> Best`, exact; `best_layouts(problems, gpu)` for many `Problem(run, n_gpus)` at once.
 * `smallest_clusters(runs, gpu)`, `sweep_widths(gpu, sparse=…, law=…)` and `headline(clusters, gpu)`: what scales how far in three months.
+* `rounding.layouts_by_gradient(problems, gpu)`: layouts from relaxed degrees, to compare with the exact search.
+* `frontier.case(gpu, threshold=…)` and `frontier.largest_run(case)`: the largest run without rounding; `elasticity.elasticities(case)`: its
+  slopes in every input; `closed_form.t_crit`, `t_limit`: the walls by formula.
+
+Beyond the study, all off unless asked for: `laws.STUDY.replace(attention=True)`, attention in the layers; `reliability=Reliability()` of
+`dmodel.goodput`, failures and checkpoints within the deadline; `gpu_names(beyond=True)`, today's chips.
 
 `rules` is EXACT for the study's whole tiles, floors and padding, RELAXED for slopes; `sharpness` smooths maxima as everywhere.
 """

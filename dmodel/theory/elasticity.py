@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dmodel.theory.frontier import Frontier, largest_run, slopes
+from dmodel.theory.gpus import Gpu
 from dmodel.theory.program import Case
 
 EXPONENTS = ("batch exponent", "batch exponent of sparsity", "depth exponent")
@@ -15,7 +16,8 @@ EXPONENTS = ("batch exponent", "batch exponent of sparsity", "depth exponent")
 
 def inputs(case: Case) -> dict[str, jax.Array]:
     """Inputs of a case by name; those of the network also for all levels together."""
-    chip, network, laws = case.system.chip, case.system.network, case.laws
+    chip: Gpu = case.system.chip  # type: ignore[assignment]
+    network, laws = case.system.network, case.laws
     levels = range(len(np.asarray(network.size)))
     by_level = {f"bandwidth of level {i}": network.bytes_per_s[i] for i in levels}  # type: ignore[index]
     by_level |= {f"network latency of level {i}": network.latency_s[i] for i in levels}  # type: ignore[index]
@@ -48,12 +50,6 @@ def elasticities(case: Case, found: Frontier | None = None) -> dict[str, float]:
     Args:
       case: of `frontier.case`. found: its frontier where it is known; None searches for it. Where it is not `smooth`, figures are those of
         one side.
-
-    >>> from dmodel.theory import gpu
-    >>> from dmodel.theory.frontier import case
-    >>> wall = elasticities(case(gpu("H100 SXM"), threshold=0.0))
-    >>> print(f"{wall['training time']:.2f} {wall['matmul latency'] + wall['network latency']:.2f}")
-    2.08 -1.68
     """
     found = largest_run(case) if found is None else found
     at, slope = inputs(jax.tree.map(jnp.asarray, case)), inputs(slopes(case, found))

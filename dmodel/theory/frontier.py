@@ -1,8 +1,10 @@
 """The frontier of training: the largest run that a GPU allows, at a utilization or at all, as a differentiable function of its inputs.
 
-The run is the best over patterns (`theory.pattern`) of a smooth program (`theory.program`) solved to its optimality conditions; the price of
-every constraint then gives the slope of the frontier in every input, without solving again:
+The run is the best over patterns (`theory.pattern`) of a smooth program (`theory.program`) solved to its optimality conditions; the
+price of every limit then gives the slope of the frontier in every input, without solving again:
 `d ln C / dp = ∂/∂p (ln C + Σ_i λ_i c_i)` at the optimum (envelope theorem; e.g. Nocedal & Wright 2006, section 12.9).
+
+Between patterns the frontier has kinks: there its slopes are those of one side, and `Frontier.smooth` says so.
 """
 
 from __future__ import annotations
@@ -19,12 +21,12 @@ from dmodel.hardware import System
 from dmodel.sweep import quick_to_compile
 from dmodel.theory.interior import BARRIER, Optima, Program, maximize
 from dmodel.theory.laws import STUDY, Laws, Run
-from dmodel.theory.layout import KINDS, Layout
-from dmodel.theory.pattern import EP, PP, Arrays, Pattern, arrays, neighbours, possible, typical
-from dmodel.theory.program import Case, limit_names, limits, point, soft_limits, unknowns
+from dmodel.theory.layout import Layout
+from dmodel.theory.pattern import PP, Arrays, Pattern, arrays, neighbours, possible, typical
 from dmodel.theory.profile import Training
+from dmodel.theory.program import Case, Point, limit_names, limits, point, soft_limits, unknowns
 from dmodel.theory.study import DEADLINE_S, LINEAR
-from dmodel.types import Array, InputError, enable_float64
+from dmodel.types import InputError, enable_float64
 
 SAMPLES, STARTS, BATCH = 512, 2, 16
 """Random points of which a start is the best; starts per pattern; programs solved at once."""
@@ -38,6 +40,9 @@ NEAR = 0.03
 CONVERGED = 1e-6
 """Largest residual of the optimality conditions that counts as solved."""
 
+TIED, ALIKE = 1e-4, 1e-2
+"""Patterns this near in ln C count as tied; elasticities that differ by less count as the same."""
+
 BINDING = 1e-4
 """Price above which a limit counts as binding."""
 
@@ -46,11 +51,12 @@ class Frontier(NamedTuple):
     """The largest run.
 
     Attributes:
-      flop: its compute [FLOP]; 0 when no run meets the limits. run, layout, training: the run, on how many GPUs and how, what it takes.
+      flop: its compute [FLOP]. run, layout, training: the run, on how many GPUs and how, what it takes.
       pattern: the discrete choices of the layout.
       binding: price of each limit that binds, ∂ ln C / ∂ ln of what it limits.
       residual: of the optimality conditions. rivals: other patterns within 3 %, with ln of their compute over this one's.
-      smooth: whether slopes are those of both sides: solved, no rival within 1e-4, and no limit that is met without a price.
+      smooth: whether slopes hold on both sides: the program is solved, every limit that is met has a price, and patterns that are tied have
+        the same slopes.
       z, multipliers: unknowns and prices of the program.
     """
 
@@ -99,15 +105,16 @@ def _start(uniform: jax.Array, asked: Case, pattern: Arrays) -> jax.Array:
     n_levels = pattern.present.shape[1]
     soft = soft_limits(n_levels) > 0.0
     sizes = jnp.asarray(asked.system.network.size)
-    room = jnp.where(jnp.isfinite(sizes), jnp.log(sizes) - pattern.present.sum(0) * jnp.log(2.0), jnp.log(2048.0))
+    bounded = jnp.isfinite(sizes)[None]
+    room = jnp.where(jnp.isfinite(sizes), jnp.log(sizes) - pattern.present.sum(0) * jnp.log(2.0), jnp.log(8192.0))
 
     def spread(u: jax.Array) -> jax.Array:
         share = u[2:].reshape(pattern.present.shape) * pattern.present
-        share = jnp.where(jnp.isfinite(sizes), share / jnp.maximum(share.sum(0), 1e-9)[None], share)
-        logs = jnp.log(2.0) + share * jnp.maximum(room, 0.0)
+        share = jnp.where(bounded, share / jnp.maximum(share.sum(0), 1e-9)[None], share)
+        logs = jnp.log(2.0) + share * jnp.maximum(room, 0.0)[None]
         stages = (logs * pattern.present)[PP].sum()
         m = stages + jnp.log(2.0) * pattern.zero_bubble + 0.05 + u[1]
-        width = jnp.log(4096.0) + u[0] * jnp.log(128.0)
+        width = jnp.log(4096.0) + u[0] * jnp.log(4096.0)
         return jnp.concatenate([jnp.stack([width, m]), logs.ravel()])
 
     def violation(z: jax.Array) -> jax.Array:
@@ -134,12 +141,14 @@ def _input_slopes(z: jax.Array, prices: jax.Array, asked: Case, pattern: Arrays)
 
 
 class _Compiled(NamedTuple):
-    """The model's values and slopes, and starts, each over a batch of patterns for one case; slopes in the inputs at one optimum."""
+    """The model's values and slopes, and starts, each over a batch of patterns for one case; slopes in the inputs and
+    the run at one optimum."""
 
     values: Callable[..., Any]
     slopes: Callable[..., Any]
     start: Callable[..., Any]
     inputs: Callable[..., Case]
+    point: Callable[..., Point]
 
 
 @cache
@@ -155,7 +164,7 @@ def _compiled() -> _Compiled:
         return jax.jit(f, compiler_options=quick_to_compile())
 
     around = jax.vmap(jax.jacfwd(both), in_axes=(0, None, None))
-    return _Compiled(fast(over(both)), fast(over(around)), fast(over(_start)), fast(_input_slopes))
+    return _Compiled(fast(over(both)), fast(over(around)), fast(over(_start)), fast(_input_slopes), fast(point))
 
 
 def _program(asked: Case, stacked: Arrays) -> Program:
@@ -211,8 +220,11 @@ def _close(known: dict[Pattern, tuple[float, Optima]]) -> list[Pattern]:
 def largest_run(asked: Case, *, pattern: Pattern | None = None, seed: int = 0) -> Frontier:
     """The largest run that meets the deadline, at the threshold of utilization if there is one.
 
-    Held: the laws, d_ff = 4 d_model, the hardware. Free: width, all degrees at all levels, micro-batches, cluster size, schedule. Degrees are
-    real numbers, 1 or at least 2 at each level; clusters fill the bounded levels; maxima are those of sharpness 1024.
+    Held: the laws, d_ff = 4 d_model, the hardware. Free: width, all degrees at all levels, micro-batches, cluster size, schedule.
+
+    Assumptions: nothing is rounded; degrees are real numbers, 1 or at least 2 at each level; clusters fill the bounded levels; tiles of a
+    product are at least 8 wide; maxima are those of sharpness 1024. The study's grid is coarser: its runs lose up to a fifth of their
+    utilization to whole degrees and powers of two.
 
     Args:
       asked: of `case`. pattern: solve for this one only; None searches. seed: of the starts.
@@ -229,12 +241,21 @@ def largest_run(asked: Case, *, pattern: Pattern | None = None, seed: int = 0) -
     if not np.isfinite(value):
         raise InputError("no run of any size meets the limits: a shorter latency, a later deadline or a lower threshold would allow one")
     rivals = {p: v - value for p, (v, _) in exact.items() if p != chosen and v > value - NEAR}
-    return _report(asked, chosen, optimum, rivals)
+    ours = _leaf_elasticities(asked, chosen, optimum)
+    tied = [_leaf_elasticities(asked, p, exact[p][1]) for p, gap in rivals.items() if gap > -TIED]
+    return _report(asked, chosen, optimum, rivals, alike=all(np.abs(t - ours).max() < ALIKE for t in tied))
 
 
-def _report(asked: Case, chosen: Pattern, optimum: Optima, rivals: dict[Pattern, float]) -> Frontier:
-    n_levels = len(asked.system.network.size)
-    at = point(jnp.asarray(optimum.z), asked, arrays(chosen, tuple(np.asarray(asked.system.network.size).tolist())))
+def _leaf_elasticities(asked: Case, pattern: Pattern, optimum: Optima) -> np.ndarray:
+    """Slope times value of every input of a case, in one row."""
+    leaves = [np.ravel(x) for x in jax.tree.leaves(asked)]
+    slope = [np.ravel(x) for x in jax.tree.leaves(_slopes(asked, pattern, optimum.z, optimum.multipliers))]
+    return np.concatenate([s * np.where(np.isfinite(x), x, 0.0) for s, x in zip(slope, leaves, strict=True)])
+
+
+def _report(asked: Case, chosen: Pattern, optimum: Optima, rivals: dict[Pattern, float], *, alike: bool) -> Frontier:
+    n_levels = asked.system.network.n_levels
+    at = _compiled().point(jnp.asarray(optimum.z), asked, arrays(chosen, tuple(np.asarray(asked.system.network.size).tolist())))
     names = limit_names(n_levels)
     binding = {name: float(price) for name, price in zip(names, optimum.multipliers, strict=True) if price > BINDING}
     priceless = (optimum.slack < 1e-6) & (optimum.multipliers < BINDING)
@@ -249,7 +270,7 @@ def _report(asked: Case, chosen: Pattern, optimum: Optima, rivals: dict[Pattern,
         binding=binding,
         residual=residual,
         rivals=rivals,
-        smooth=bool(residual < CONVERGED and not priceless.any() and all(gap < -1e-4 for gap in rivals.values())),
+        smooth=bool(residual < CONVERGED and not priceless.any() and alike),
         z=np.asarray(optimum.z),
         multipliers=np.asarray(optimum.multipliers),
     )
@@ -260,9 +281,13 @@ def slopes(asked: Case, found: Frontier) -> Case:
 
     Valid where `found.smooth`; elsewhere they are the slopes of the found pattern, of one side.
     """
+    return _slopes(asked, found.pattern, found.z, found.multipliers)
+
+
+def _slopes(asked: Case, pattern: Pattern, z: np.ndarray, prices: np.ndarray) -> Case:
     asked = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), asked)
-    pattern = arrays(found.pattern, tuple(np.asarray(asked.system.network.size).tolist()))
-    return _compiled().inputs(jnp.asarray(found.z), jnp.asarray(found.multipliers), asked, pattern)
+    stacked = arrays(pattern, tuple(np.asarray(asked.system.network.size).tolist()))
+    return _compiled().inputs(jnp.asarray(z), jnp.asarray(prices), asked, stacked)
 
 
 @jax.custom_jvp
@@ -276,6 +301,9 @@ def log_largest(asked: Case) -> jax.Array:
 
 @log_largest.defjvp
 def _log_largest_jvp(primals: tuple[Case], tangents: tuple[Case]) -> tuple[jax.Array, jax.Array]:
-    found = largest_run(primals[0])
-    by_leaf = jax.tree.map(lambda slope, t: (slope * t).sum(), slopes(primals[0], found), tangents[0])
+    # whoever differentiates records what is computed; the search is none of that
+    with jax.ensure_compile_time_eval():
+        found = largest_run(primals[0])
+        slope = slopes(primals[0], found)
+    by_leaf = jax.tree.map(lambda slope, t: (slope * t).sum(), slope, tangents[0])
     return jnp.log(found.flop), sum(jax.tree.leaves(by_leaf), start=jnp.zeros(()))

@@ -130,9 +130,7 @@ def gpu(name: str) -> System:
         "sustained": e["sustained"],
         "l2_bytes": counted * USABLE * e["l2_bytes"],
         "l2_bytes_per_s": counted * e["l2_bytes_per_s"],
-        "shared_bytes_per_s": math.inf
-        if per_clock is None
-        else counted * per_clock * clocked * e["sustained"] * e["max_clock_hz"],
+        "shared_bytes_per_s": math.inf if per_clock is None else counted * per_clock * clocked * e["sustained"] * e["max_clock_hz"],
         "register_bytes": counted * e.get("usable_register_bytes", USABLE * e.get("register_bytes", REGISTER_BYTES)),
         "processors": e["processors"],
         "distributed_shared_memory": e["distributed_shared_memory"],

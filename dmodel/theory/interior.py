@@ -123,8 +123,8 @@ def _length(relaxed: _Relaxed, y: np.ndarray, move: np.ndarray, barrier: np.ndar
 def maximize(program: Program, start: np.ndarray, last_barrier: float = BARRIER) -> Optima:
     """Local maxima of objectives under `constraints ≥ 0`.
 
-    Newton steps on `∇f + Jᵀλ = 0, λ c = μ` with a barrier parameter μ → 0. Soft constraints are relaxed by an unknown r ≥ 0, `c + r ≥ 0`, at
-    a price of `PENALTY · r`; it vanishes where they can be met.
+    Newton steps on `∇f + Jᵀλ = 0, λ c = μ` with a barrier parameter μ → 0. Soft constraints are relaxed by an unknown r ≥ 0,
+    `c + r ≥ 0`, at a price of `PENALTY · r`; it vanishes where they can be met.
 
     Limits: the maximum, where the program is concave; a local one otherwise.
 

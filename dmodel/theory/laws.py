@@ -58,6 +58,7 @@ class Laws(struct.PyTreeNode, frozen=True, kw_only=True):
       tokens_per_parameter: data over the total parameters, those of all experts.
       seq_len: tokens per sequence; the study rounds batches in sequences [token].
       batch: the critical batch.
+      attention: layers have attention, which the study leaves out; its parameters and arithmetic count. Static.
     """
 
     depth: Array = 0.10056
@@ -67,6 +68,7 @@ class Laws(struct.PyTreeNode, frozen=True, kw_only=True):
     tokens_per_parameter: Array = 20.0
     seq_len: Array = 2048.0
     batch: BatchLaw = BATCH_LAWS["default"]
+    attention: bool = struct.field(pytree_node=False, default=False)
 
 
 STUDY = Laws()
@@ -123,13 +125,19 @@ def batch_tokens(flop: Array, experts: Array = 1.0, laws: Laws = STUDY, *, round
     return experts * rounded(tokens / laws.seq_len / experts) * laws.seq_len if rounding else tokens
 
 
+class Attention(struct.PyTreeNode, frozen=True, kw_only=True):
+    """Attention of a run's layers: tokens that see each other, those before them only [token]."""
+
+    seq_len: Array
+
+
 class Run(struct.PyTreeNode, frozen=True, kw_only=True):
     """A model and its training: what the laws make of a width.
 
     Args:
       d_model, d_ff, layers, experts: shape; experts is the sparsity factor S, 1 for a dense model.
       batch_tokens, dataset_tokens: [token]. parameters: of all experts [element].
-      flop: compute of the whole run [FLOP].
+      flop: compute of the whole run [FLOP]. attention: None without, as in the study.
     """
 
     d_model: Array
@@ -140,6 +148,25 @@ class Run(struct.PyTreeNode, frozen=True, kw_only=True):
     dataset_tokens: Array
     flop: Array
     batch_tokens: Array
+    attention: Attention | None = None
+
+
+def attention_parameters(run: Run) -> Array:
+    """Q, K, V and O of all layers: `4 d_model² L`; 0 without attention [element]."""
+    return 0.0 if run.attention is None else 4.0 * run.d_model**2 * run.layers
+
+
+def flop_of(run: Run, tokens: Array) -> Array:
+    """Arithmetic that training on some tokens needs: `6 (P / S) tokens`, without what is done again [FLOP].
+
+    With attention `(6 (P_blocks / S + P_attention) + 6 s d_model L) tokens`: its core has two products over half of the scores, forward,
+    and twice as many backward.
+    """
+    if run.attention is None:
+        return 6.0 * run.parameters / run.experts * tokens
+    own = attention_parameters(run)
+    core = run.attention.seq_len * run.d_model * run.layers
+    return 6.0 * ((run.parameters - own) / run.experts + own + core) * tokens
 
 
 def run(
@@ -163,14 +190,19 @@ def run(
     depth = layers(d_model, d_ff, laws, rounding=rounding)
     experts = sparsity(d_model, d_ff, laws, rounding=rounding) if sparse else 1.0
     total = parameters(d_model, d_ff, depth, experts)
-    flop = training_flop(total, experts, laws)
-    return Run(
+    found = Run(
         d_model=d_model,
         d_ff=d_ff,
         layers=depth,
         experts=experts,
         parameters=total,
         dataset_tokens=dataset(total, laws),
-        flop=flop,
-        batch_tokens=batch_tokens(flop, experts, laws, rounding=rounding),
+        flop=training_flop(total, experts, laws),
+        batch_tokens=0.0,
     )
+    if laws.attention:
+        found = found.replace(attention=Attention(seq_len=laws.seq_len))
+        found = found.replace(parameters=total + attention_parameters(found))
+        found = found.replace(dataset_tokens=dataset(found.parameters, laws))
+        found = found.replace(flop=flop_of(found, found.dataset_tokens))
+    return found.replace(batch_tokens=batch_tokens(found.flop, experts, laws, rounding=rounding))

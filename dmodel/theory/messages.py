@@ -58,13 +58,17 @@ def all_reduce_latency(group: Array, network: Network, sequence: Array) -> jax.A
 def tensor_parallel(network: Network, run: Run, layout: Layout, sharpness: float) -> Message:
     """Two all-reduces per layer, each forward and backward: d_ff over the parts of d_model, d_model over the parts of d_ff.
 
+    Attention, where a run has it, adds two more: of 3 d_model over the parts of d_model, of d_model over the parts of d_ff.
+
     Limits: on one level `8 L T w ((N_model − 1) d_ff + (N_ff − 1) d_model) / (N · both-way bandwidth)`; 0 without tensor parallelism.
     """
     passes, word = 2.0 * run.layers, WORD * run.batch_tokens
     cut_model, cut_ff = layout.tp_model_levels, layout.tp_ff_levels
-    moved = all_reduce_flow(word * run.d_ff, cut_model, passes) + all_reduce_flow(word * run.d_model, cut_ff, passes)
+    attention = 0.0 if run.attention is None else 1.0
+    wide, narrow = run.d_ff + attention * 3.0 * run.d_model, (1.0 + attention) * run.d_model
+    moved = all_reduce_flow(word * wide, cut_model, passes) + all_reduce_flow(word * narrow, cut_ff, passes)
     hops = all_reduce_latency(cut_model, network, passes) + all_reduce_latency(cut_ff, network, passes)
-    return Message(maximum(moved * _seconds_per_byte(network, layout.devices), sharpness), hops)
+    return Message(maximum(moved * _seconds_per_byte(network, layout.devices), sharpness), (1.0 + attention) * hops)
 
 
 def data_parallel(network: Network, run: Run, layout: Layout, sharpness: float) -> Message:

@@ -15,6 +15,9 @@ import numpy as np
 from dmodel.theory.layout import KINDS
 
 DP, TP_MODEL, TP_FF, PP, EP = range(len(KINDS))
+CUT_RATIO = 16.0
+"""The study cuts d_ff at least as often as d_model, and at most 16 times as often."""
+
 TIERS = 3
 """Weights fit into no memory below HBM, into the larger of L2 and the multiprocessors' registers, or into both."""
 
@@ -83,7 +86,7 @@ def arrays(pattern: Pattern, sizes: tuple[float, ...]) -> Arrays:
     top = _expert_level(pattern)
     if top is not None:
         expert[top] = 1.0
-    return Arrays(present, residual, expert, np.float64(pattern.zero_bubble), np.float64(pattern.resident))
+    return Arrays(present, residual, expert, np.array(float(pattern.zero_bubble)), np.array(float(pattern.resident)))
 
 
 def typical(n_levels: int, sparse: bool) -> list[Pattern]:

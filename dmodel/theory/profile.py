@@ -2,8 +2,8 @@
 
 Differs from the calibrated physics in these terms, and in no other: products by tiles, collectives over pooled bandwidth with hops once a
 step, tensor parallelism in two dimensions, experts beside dp, one window of overlap for the whole step, a state of 16 bits per parameter
-and replica and four words sharded. Attention, streaming, launches, the head, the optimizer's update, contention, stragglers and overhead
-cost nothing.
+and replica and four words sharded. Streaming, launches, the head, the optimizer's update, contention, stragglers and overhead
+cost nothing; attention neither, unless a run has it (`theory.attention`).
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from dmodel.hardware import System
 from dmodel.physics import Communication, Costs, LayerWork, Physics
 from dmodel.smooth import excess
 from dmodel.step import memory_use, step_time
+from dmodel.theory.attention import AttentionShard, attention_time
 from dmodel.theory.gpus import Gpu
-from dmodel.theory.laws import Run
+from dmodel.theory.laws import Run, flop_of
 from dmodel.theory.layout import KINDS, Layout
 from dmodel.theory.messages import Messages, messages
 from dmodel.theory.tiling import EXACT, ROUNDING, WORD, Rules, matmul_time
@@ -52,13 +53,15 @@ def _divided(x: Array, parts: Array, rules: Rules) -> jax.Array:
 
 
 class Shard(struct.PyTreeNode, kw_only=True):
-    """What one GPU works on: its part of d_model and d_ff [element], tokens of an expert and micro-batch, layers and experts it holds."""
+    """What one GPU works on: its part of d_model and d_ff [element], tokens of an expert and micro-batch, layers and experts it holds,
+    and its part of attention, None without."""
 
     d_model: Array
     d_ff: Array
     tokens: Array
     layers: Array
     experts: Array
+    attention: AttentionShard | None = None
 
 
 def shard(run: Run, layout: Layout, rules: Rules = EXACT) -> Shard:
@@ -69,6 +72,18 @@ def shard(run: Run, layout: Layout, rules: Rules = EXACT) -> Shard:
         tokens=_divided(run.batch_tokens, layout.dp * layout.n_microbatches * run.experts, rules),
         layers=_divided(run.layers, layout.pp, rules),
         experts=_divided(run.experts, layout.ep, rules),
+        attention=None if run.attention is None else attention_shard(run, layout, rules),
+    )
+
+
+def attention_shard(run: Run, layout: Layout, rules: Rules = EXACT) -> AttentionShard:
+    """Cut a run's attention by the layout's degrees: heads as d_ff, tokens also among the groups of experts."""
+    return AttentionShard(
+        inputs=_divided(run.d_model, layout.tp_model, rules),
+        outputs=_divided(run.d_model, layout.tp_ff, rules),
+        core=run.d_model / (layout.tp_model * layout.tp_ff),
+        tokens=_divided(run.batch_tokens, layout.dp * layout.n_microbatches * layout.ep, rules),
+        seq_len=run.attention.seq_len,  # type: ignore[union-attr]
     )
 
 
@@ -76,7 +91,7 @@ def layer_work(system: System, part: Shard, layout: Layout, rules: Rules, sharpn
     """Six products per layer, micro-batch and expert: up and down, each forward, for the activations' and for the weights' gradient.
 
     `2 t(f, d) + 2 t(d, f) + t_w(f, d) + t_w(d, f)` times the experts held; recomputing repeats the forward third of it. The two products
-    for weight gradients cost the same: their tiles and traffic are symmetric in the two sizes.
+    for weight gradients cost the same: their tiles and traffic are symmetric in the two sizes. Attention adds its time where a run has it.
 
     Limits: latency alone costs 27 µs per layer, micro-batch and expert on today's GPUs.
     """
@@ -84,11 +99,14 @@ def layer_work(system: System, part: Shard, layout: Layout, rules: Rules, sharpn
     chip: Gpu = system.chip  # type: ignore[assignment]
     up, down = (matmul_time(*sizes, b, chip, rules=rules, sharpness=sharpness) for sizes in ((f, d), (d, f)))
     gradient = matmul_time(f, d, b, chip, weight_gradient=1.0, rules=rules, sharpness=sharpness)
-    return layer_work_of(part.experts * 2.0 * (up + down + gradient), layout)
+    products = part.experts * 2.0 * (up + down + gradient)
+    if part.attention is not None:
+        products = products + attention_time(part.attention, chip, rules, sharpness)
+    return layer_work_of(products, layout)
 
 
 def layer_work_of(matmul: Array, layout: Layout) -> LayerWork:
-    """Work of a layer whose six products, of all experts held, take `matmul` [s]: there is no other."""
+    """Work of a layer whose products, of all experts held, take `matmul` [s]: there is no other."""
     return LayerWork(
         matmul=matmul,
         attention=0.0,
@@ -219,7 +237,7 @@ def training(system: System, run: Run, layout: Layout, *, rules: Rules = EXACT, 
     used = memory_use(run, layout, physics=theory(rules)).total  # type: ignore[arg-type]
     system, layout = align(system, layout)
     sent, steps, n = messages(system.network, run, layout, sharpness), run.dataset_tokens / run.batch_tokens, layout.devices
-    flop = 6.0 * run.parameters / run.experts * run.batch_tokens
+    flop = flop_of(run, run.batch_tokens)
     return Training(
         step_time_s=step,
         train_time_s=steps * step,

@@ -15,7 +15,7 @@ from dmodel.hardware import System
 from dmodel.theory import laws as scaling
 from dmodel.theory.laws import Laws, Run
 from dmodel.theory.layout import KINDS, Layout
-from dmodel.theory.pattern import EP, PP, TP_FF, TP_MODEL, Arrays
+from dmodel.theory.pattern import CUT_RATIO, EP, PP, TP_FF, TP_MODEL, Arrays
 from dmodel.theory.profile import Training, shard, training
 from dmodel.theory.tiling import BLOCKS, UNROUNDED, WORD
 from dmodel.types import Array
@@ -23,8 +23,8 @@ from dmodel.types import Array
 SHARPNESS = 1024.0
 """Of all maxima: 0.07 % above the hard one where two are equal."""
 
-CUT_RATIO = 16.0
-"""The study cuts d_ff at least as often as d_model, and at most 16 times as often."""
+PLENTY = 1e30
+"""Memory of a GPU that stands for no limit [byte]."""
 
 LIMITS = (
     "deadline",
@@ -147,10 +147,10 @@ def limits(at: Point, case: Case, pattern: Arrays) -> jax.Array:
         m - pp - pattern.zero_bubble * jnp.log(2.0),
         jnp.where(piped > 0.0, jnp.log(part.layers), 1.0),
         *(jnp.log(size) - jnp.log(UNROUNDED.padding) for size in (part.tokens, part.d_model, part.d_ff)),
-        jnp.log(t.mem_available_bytes) - jnp.log(t.mem_required_bytes),
+        jnp.log(jnp.minimum(case.system.chip.hbm_bytes, PLENTY) * at.layout.devices) - jnp.log(t.mem_required_bytes),
         jnp.where(cut > 0.0, ratio, 1.0),
         jnp.where(cut > 0.0, jnp.log(CUT_RATIO) - ratio, 1.0),
     ]
     degrees = jnp.where(pattern.present > 0.0, at.logs - jnp.log(2.0), 1.0)
-    held = _residence(WORD * part.d_model * part.d_ff, case, pattern.resident)
+    held = _residence(jnp.asarray(WORD * part.d_model * part.d_ff), case, pattern.resident)
     return jnp.concatenate([jnp.stack(jnp.broadcast_arrays(*soft)), held, degrees.ravel()])

@@ -22,7 +22,7 @@ from dmodel.smooth import ramp
 from dmodel.sweep import quick_to_compile
 from dmodel.theory.laws import Run
 from dmodel.theory.layout import KINDS, Layout
-from dmodel.theory.pattern import DP, EP, PP, TP_FF, TP_MODEL
+from dmodel.theory.pattern import CUT_RATIO, DP, EP, PP, TP_FF, TP_MODEL
 from dmodel.theory.profile import training
 from dmodel.theory.search import Problem
 from dmodel.theory.space import level_sizes
@@ -37,9 +37,6 @@ TOGETHER = 16
 
 WEIGHT = 20.0
 """Penalty of a limit, in relative training time per squared logarithmic excess."""
-
-CUT_RATIO = 16.0
-"""The study cuts d_ff at least as often as d_model, and at most 16 times as often."""
 
 
 class Questions(struct.PyTreeNode, kw_only=True):
@@ -84,7 +81,7 @@ def _log_degrees(u: jax.Array, asked: Questions) -> jax.Array:
 
 
 def relaxed_layout(u: jax.Array, asked: Questions, zero_bubble: Array) -> tuple[Layout, jax.Array, jax.Array]:
-    """Layout of unknowns `[5 K + 1, *batch]`, the logarithms of its degrees, and its logarithmic excess over the limits `[limit, *batch]`."""
+    """Layout of unknowns `[5 K + 1, *batch]`, logarithms of its degrees, and logarithmic excess over its limits `[limit, *batch]`."""
     n_levels, run = jnp.shape(asked.log_sizes)[0], asked.run
     logs = _log_degrees(u[:-1].reshape(len(KINDS), n_levels, *u.shape[1:]), asked)
     totals = logs.sum(1)
@@ -94,7 +91,9 @@ def relaxed_layout(u: jax.Array, asked: Questions, zero_bubble: Array) -> tuple[
     # chunks appear with the second stage
     chunks = (1.0 - zero_bubble) * ramp(jnp.exp(totals[PP]) - 1.0) * (jnp.log(run.layers) - totals[PP])
     ratio = totals[TP_FF] - totals[TP_MODEL]
-    excess = jnp.stack([totals[PP] - jnp.log(run.layers), -room, -ratio, ratio - jnp.log(CUT_RATIO), totals[TP_MODEL] - jnp.log(run.d_model)])
+    excess = jnp.stack(
+        [totals[PP] - jnp.log(run.layers), -room, -ratio, ratio - jnp.log(CUT_RATIO), totals[TP_MODEL] - jnp.log(run.d_model)]
+    )
     layout = Layout(
         **{f"{kind}_levels": jnp.exp(logs[i]) for i, kind in enumerate(KINDS)},
         n_microbatches=jnp.exp(log_m),
@@ -162,7 +161,7 @@ def _relax(problems: Sequence[Problem], gpu: System, n_starts: int, seed: int) -
     """The same for at most `TOGETHER` problems; filled up, so that compiled code serves any number."""
     padded = [*problems, *([problems[-1]] * (TOGETHER - len(problems)))]
     asked = questions(padded, gpu)
-    n, n_levels, each = len(padded), len(asked.log_sizes), 2 * n_starts
+    n, n_levels, each = len(padded), np.shape(asked.log_sizes)[0], 2 * n_starts
     schedule = np.tile(np.repeat([0.0, 1.0], n_starts), n)
     many = jax.tree.map(lambda x: jnp.asarray(np.repeat(x, each, -1)), asked)
     u = jnp.asarray(np.tile(_starts(n_levels, n, n_starts, seed), (1, 1, 2)).reshape(-1, n * each))

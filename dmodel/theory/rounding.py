@@ -1,7 +1,7 @@
 """From relaxed layouts to those of the study's space: the nearest ones, then discrete moves judged by the exact model.
 
-A move takes a prime factor of one level from one kind of parallelism to another, exchanges a factor of two kinds between two levels, or takes
-other micro-batches or the other schedule. The descent ends where no move helps.
+A move takes a prime factor of one level from one kind of parallelism to another, exchanges a factor of two kinds between two levels, or
+takes other micro-batches or the other schedule. The descent ends where no move helps.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ import numpy as np
 
 from dmodel.hardware import System
 from dmodel.sweep import quick_to_compile
+from dmodel.theory.laws import flop_of
 from dmodel.theory.layout import KINDS, Layout
-from dmodel.theory.pattern import EP
 from dmodel.theory.price import Degrees
 from dmodel.theory.profile import training
 from dmodel.theory.relax import Relaxed, relax
 from dmodel.theory.search import Best, Problem, no_layout
-from dmodel.theory.space import Candidates, candidates, level_sizes, splits
+from dmodel.theory.space import candidates, level_sizes, splits
 from dmodel.types import enable_float64
 
-ROUNDED, NEAREST, POLISHED = 12, 2, 4
+ROUNDED, NEAREST, POLISHED = 24, 2, 8
 """Relaxed layouts that are rounded, layouts of the space taken for each, and those from which the descent starts."""
 
 ROWS = 2048
@@ -70,9 +70,8 @@ class Space:
         if not len(rows):
             raise no_layout(problem.n_gpus)
         self.choices: dict[tuple[int, ...], list[Choice]] = {}
-        for row in np.array(rows).T.astype(int).tolist():
-            named = Candidates(*row)
-            self.choices.setdefault(tuple(named[: EP + 1]), []).append(Choice(named.micro_batches, named.interleave, named.zero_bubble))
+        for *degrees, m, interleave, zero_bubble in np.array(rows).T.astype(int).tolist():
+            self.choices.setdefault(tuple(degrees), []).append(Choice(m, interleave, zero_bubble))
         self.degrees = np.array(list(self.choices), float)
         self.primes = [p for p in range(2, 64) if problem.n_gpus % p == 0 and all(p % q for q in range(2, p))]
 
@@ -208,7 +207,7 @@ def _found(problem: Problem, known: dict[Spot, float], gpu: System, gradients: i
         run=run,
         n_gpus=problem.n_gpus,
         train_time_s=time,
-        utilization=float(run.flop / (gpu.chip.flops_per_s * problem.n_gpus * time)),
+        utilization=float(flop_of(run, run.dataset_tokens) / (gpu.chip.flops_per_s * problem.n_gpus * time)),
         degrees=Degrees(*(np.array(row, float) for row in spot.levels)),
         micro_batches=spot.choice.micro_batches,
         interleave=spot.choice.interleave,

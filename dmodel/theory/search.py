@@ -19,7 +19,7 @@ import numpy as np
 
 from dmodel.hardware import Network, System
 from dmodel.sweep import sweep
-from dmodel.theory.laws import Run
+from dmodel.theory.laws import Run, flop_of
 from dmodel.theory.layout import KINDS, Layout
 from dmodel.theory.price import Case, Degrees, best_way, pooled_time, way_times
 from dmodel.theory.space import Candidates, Shape, candidates, level_sizes, splits
@@ -135,18 +135,19 @@ def no_layout(n_gpus: int) -> InputError:
     )
 
 
-def best_layouts(problems: Sequence[Problem], gpu: System, *, within_s: float = np.inf) -> list[Best | InputError | None]:
+def best_layouts(problems: Sequence[Problem], gpu: System, *, within_s: float | Sequence[float] = np.inf) -> list[Best | InputError | None]:
     """The fastest layout of each problem, among those that take less than `within_s`.
 
     Args:
       problems: any mixture of runs and numbers of GPUs. gpu: as `gpus.gpu` makes it.
-      within_s: training time that a layout has to stay below [s]; a tight one makes the search faster.
+      within_s: training time that a layout has to stay below, one for all or one for each problem [s]; a tight one makes the search faster.
 
     Returns:
       One answer for each problem: the layout; None when there is none; why not when the study's space does not cover the problem.
     """
     enable_float64()
     answers: list[Best | InputError | None] = [None] * len(problems)
+    limits = np.broadcast_to(np.asarray(within_s, float), len(problems))
     groups: dict[tuple[int, ...], list[int]] = {}
     for i, p in enumerate(problems):
         try:
@@ -156,7 +157,7 @@ def best_layouts(problems: Sequence[Problem], gpu: System, *, within_s: float = 
             answers[i] = refused
     for sizes, members in groups.items():
         for some in (members[i : i + TOGETHER] for i in range(0, len(members), TOGETHER)):
-            for i, found in zip(some, _solve([problems[i] for i in some], sizes, gpu, within_s), strict=True):
+            for i, found in zip(some, _solve([problems[i] for i in some], sizes, gpu, limits[some]), strict=True):
                 answers[i] = found
     return answers
 
@@ -167,11 +168,11 @@ def _inner_sizes(network: Network, n_gpus: int) -> tuple[int, ...]:
     return level_sizes(bounded, n_gpus)[:-1] or (1,)
 
 
-def _solve(problems: list[Problem], sizes: tuple[int, ...], gpu: System, within_s: float) -> list[Best | None]:
+def _solve(problems: list[Problem], sizes: tuple[int, ...], gpu: System, within_s: np.ndarray) -> list[Best | None]:
     """Search problems whose networks have the same inner levels."""
     rows = _bounded(_gather(problems), gpu)
-    limit = np.full(len(problems), within_s)
-    rows = _take(rows, np.flatnonzero(rows.bound_s < within_s))
+    limit = within_s
+    rows = _take(rows, np.flatnonzero(rows.bound_s < within_s[rows.owner]))
     rows = _take(rows, np.lexsort((rows.bound_s, rows.owner)))
     rank = np.arange(len(rows.owner)) - np.searchsorted(rows.owner, rows.owner)
     found = [_place(_take(rows, np.flatnonzero(rank < FIRST)), sizes, gpu, limit)]
@@ -252,7 +253,7 @@ def _joined(found: list[_Found]) -> _Found:
     return jax.tree.map(lambda *x: np.concatenate(x), *found)
 
 
-def _best_of_each(problems: list[Problem], found: _Found, gpu: System, within_s: float) -> list[Best | None]:
+def _best_of_each(problems: list[Problem], found: _Found, gpu: System, within_s: np.ndarray) -> list[Best | None]:
     """The fastest row of each problem, ties to the one with less communication."""
     order = np.lexsort((found.communication_s, found.time_s, found.rows.owner))
     owner = found.rows.owner[order]
@@ -260,7 +261,7 @@ def _best_of_each(problems: list[Problem], found: _Found, gpu: System, within_s:
     answers: list[Best | None] = []
     for i, p in enumerate(problems):
         at = first[i]
-        known = at < len(order) and owner[at] == i and found.time_s[order[at]] < within_s
+        known = at < len(order) and owner[at] == i and found.time_s[order[at]] < within_s[i]
         answers.append(_answer(p, _take(found, order[at : at + 1]), gpu) if known else None)
     return answers
 
@@ -274,7 +275,7 @@ def _answer(problem: Problem, found: _Found, gpu: System) -> Best:
     for level in levels:
         outer = Degrees(*(x / y for x, y in zip(outer, level, strict=True)))
     time_s = float(found.time_s[0])
-    flop = 6.0 * run.parameters / run.experts * run.dataset_tokens
+    flop = flop_of(run, run.dataset_tokens)
     return Best(
         run=run,
         n_gpus=n,

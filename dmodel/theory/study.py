@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple, cast
 
+from dmodel.goodput import Reliability, goodput
 from dmodel.hardware import System
 from dmodel.theory import laws
 from dmodel.theory.gpus import Gpu
@@ -67,35 +68,47 @@ def ceiling(gpu: System) -> float:
     return float(cast(Gpu, gpu.chip).sustained)
 
 
-def cluster_sizes(run: Run, gpu: System, deadline_s: float = DEADLINE_S) -> Iterator[int]:
-    """Clusters to try, in ascending order: S · 2^i GPUs that could finish the arithmetic in time, `C / (deadline · rate) ≤ N`."""
+def training_s(deadline_s: float, n_gpus: int, reliability: Reliability | None) -> float:
+    """What failures and checkpoints leave of the deadline on N GPUs: `deadline · goodput(N)`; all of it when none are counted [s]."""
+    return deadline_s if reliability is None else deadline_s * float(goodput(float(n_gpus), reliability))
+
+
+def cluster_sizes(
+    run: Run, gpu: System, deadline_s: float = DEADLINE_S, reliability: Reliability | None = None
+) -> Iterator[tuple[int, float]]:
+    """Clusters to try, ascending, and the time they have [s]: S · 2^i GPUs that could finish the arithmetic, `C / (time · rate) ≤ N`."""
     rate = float(gpu.chip.flops_per_s) * ceiling(gpu)
     for i in range(DOUBLINGS):
         n = int(run.experts) * 2**i
-        if float(run.flop) / (deadline_s * rate) <= n:
-            yield n
+        time_s = training_s(deadline_s, n, reliability)
+        if time_s > 0.0 and float(run.flop) / (time_s * rate) <= n:
+            yield n, time_s
 
 
-def smallest_clusters(runs: Sequence[Run], gpu: System, *, deadline_s: float = DEADLINE_S) -> list[Cluster]:
+def smallest_clusters(
+    runs: Sequence[Run], gpu: System, *, deadline_s: float = DEADLINE_S, reliability: Reliability | None = None
+) -> list[Cluster]:
     """For each run the smallest cluster of S · 2^i GPUs with a layout that takes less than the deadline.
 
     All runs are searched together: first one size of each, then the next 1, 2, 4, … sizes of those still without an answer.
 
     Args:
       runs: as `laws.run` makes them, rounded. gpu: of `gpus.gpu`.
+      reliability: failures and checkpoints take their share of the deadline; None for the study's perfect machines. Training times and
+        utilization are those of the time that trains.
 
     Returns:
       One `Cluster` for each run.
     """
     found: dict[int, Cluster] = {}
-    untried = {i: cluster_sizes(run, gpu, deadline_s) for i, run in enumerate(runs)}
+    untried = {i: cluster_sizes(run, gpu, deadline_s, reliability) for i, run in enumerate(runs)}
     ahead = (1, *(2**i for i in range(DOUBLINGS)))
     for n in ahead:
-        tried = [(i, size) for i, sizes in untried.items() for size in islice(sizes, n)]
+        tried = [(i, *size) for i, sizes in untried.items() for size in islice(sizes, n)]
         if not tried:
             break
-        answers = best_layouts([Problem(runs[i], size) for i, size in tried], gpu, within_s=deadline_s)
-        for (i, _), answer in zip(tried, answers, strict=True):
+        problems, times = [Problem(runs[i], size) for i, size, _ in tried], [time_s for *_, time_s in tried]
+        for (i, *_), answer in zip(tried, best_layouts(problems, gpu, within_s=times), strict=True):
             if answer is not None and i not in found:
                 found[i] = Cluster(runs[i], None, str(answer)) if isinstance(answer, InputError) else Cluster(runs[i], answer)
         untried = {i: sizes for i, sizes in untried.items() if i not in found}
@@ -109,12 +122,13 @@ def sweep_widths(
     law: Laws = laws.STUDY,
     widths: Iterable[float] = laws.WIDTHS,
     deadline_s: float = DEADLINE_S,
+    reliability: Reliability | None = None,
 ) -> list[Cluster]:
     """The smallest cluster for one width after the other, until a model fits none or utilization is below 0.001.
 
     Args:
       gpu: of `gpus.gpu`. sparse: with experts. law: all laws, the batch among them. widths: in ascending order [element].
-      deadline_s: of training [s].
+      deadline_s: of training [s]. reliability: of `smallest_clusters`.
 
     Returns:
       Clusters of the widths up to the end of the sweep; those of them that the study's space does not cover have a `problem` and no layout.
@@ -122,7 +136,7 @@ def sweep_widths(
     found: list[Cluster] = []
     runs = (laws.run(float(width), sparse=sparse, laws=law) for width in widths)
     while group := list(islice(runs, GROUP)):
-        for cluster in smallest_clusters(group, gpu, deadline_s=deadline_s):
+        for cluster in smallest_clusters(group, gpu, deadline_s=deadline_s, reliability=reliability):
             if cluster.problem is None and (cluster.best is None or cluster.best.utilization < NEGLIGIBLE):
                 return found
             found.append(cluster)

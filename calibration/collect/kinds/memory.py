@@ -84,10 +84,10 @@ def _norm_gradient(x: jax.Array, g: jax.Array) -> jax.Array:
     return jax.vjp(lambda v: rms_norm(v, jnp.ones(v.shape[-1], v.dtype)), x)[1](g)[0]
 
 
-def _rotate(x: jax.Array, angle: jax.Array) -> jax.Array:
+def _rotate(x: jax.Array, table: jax.Array) -> jax.Array:
+    """Rotary embedding with a table of cosines and sines."""
     half = x.shape[-1] // 2
-    left, right = x[:, :half], x[:, half:]
-    c, s = jnp.cos(angle[:, :half]), jnp.sin(angle[:, :half])
+    left, right, c, s = x[:, :half], x[:, half:], table[:, :half], table[:, half:]
     return jnp.concatenate([left * c - right * s, left * s + right * c], -1)
 
 
@@ -103,7 +103,7 @@ ELEMENTWISE_KERNELS: dict[str, tuple[Callable[..., jax.Array], int, float]] = {
     "swiglu": (lambda x, y: jax.nn.silu(x) * y, 2, 3.0),
     "gelu": (jax.nn.gelu, 1, 2.0),
     "softmax": (lambda x: jax.nn.softmax(x.astype(jnp.float32), -1).astype(x.dtype), 1, 2.0),
-    "rotary": (_rotate, 2, 2.5),
+    "rotary": (_rotate, 2, 3.0),
     "cross_entropy": (_cross_entropy, 1, 1.0),
 }
 """Kernel, arrays that it takes, and passes over `[rows, width]` that it cannot do without."""

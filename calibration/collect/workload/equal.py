@@ -74,12 +74,12 @@ def run(spec: WorkloadSpec) -> Result:
     return Result(float(loss), float(updated), np.concatenate(moments))
 
 
-def differences(only: str = "") -> list[Difference]:
-    """Every mesh against one device, those whose name contains a text; progress on standard error."""
+def differences(only: Sequence[str] = ("",)) -> list[Difference]:
+    """Every mesh against one device, those whose name contains one of some texts; progress on standard error."""
     known: dict[WorkloadSpec, Result] = {}
     found = []
     for name, (model, layout) in MESHES.items():
-        if only not in name:
+        if not any(text in name for text in only):
             continue
         print(name, file=sys.stderr, flush=True)
         spec = model._replace(**layout)  # type: ignore[arg-type]
@@ -96,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Compare and print."""
     parser = argparse.ArgumentParser(prog="python -m calibration.collect.workload.equal", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", action="store_true", help="one JSON document instead of a table")
-    parser.add_argument("--only", default="", metavar="TEXT", help="meshes whose name contains TEXT")
+    parser.add_argument("--only", default=[""], nargs="+", metavar="TEXT", help="meshes whose name contains a TEXT")
     options = parser.parse_args(arguments)
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", DEVICES)

@@ -149,6 +149,18 @@ def gather_sequence(spec: WorkloadSpec, x: jax.Array) -> jax.Array:
     return lax.all_gather(x, "context", axis=1, tiled=True) if spec.context > 1 else x
 
 
+def gather_visits(spec: WorkloadSpec, x: jax.Array) -> jax.Array:
+    """Visits `[local experts, places, h]` of all ranks that split an expert, when the sequence is split over them."""
+    split = spec.sequence_parallel and spec.tensor > 1
+    return lax.all_gather(x, "tensor", axis=1, tiled=True) if split else x
+
+
+def scatter_visits(spec: WorkloadSpec, x: jax.Array) -> jax.Array:
+    """The way back of `gather_visits`: partial sums of an expert's columns, summed."""
+    split = spec.sequence_parallel and spec.tensor > 1
+    return lax.psum_scatter(x, "tensor", scatter_dimension=1, tiled=True) if split else x
+
+
 def to_experts(spec: WorkloadSpec, x: jax.Array) -> jax.Array:
     """Dispatch `[experts, places, …]` of all experts to the ranks that hold them: `[local experts, places of all ranks, …]`."""
     return lax.all_to_all(x, "expert", split_axis=0, concat_axis=1, tiled=True) if spec.expert > 1 else x

@@ -119,12 +119,13 @@ class Experts(nn.Module):
         up = self.param("expert_up", _normal(h), (local, h, f), jnp.float32)
         gate = self.param("expert_gate", _normal(h), (local, h, f), jnp.float32) if s.gated else None
         down = self.param("expert_down", _normal(s.d_ff), (local, f, h), jnp.float32)
-        x = mesh.enter_tensor(s, x)
+        # split over the sequence, ranks of tensor share the tokens out and gather visits; else each dispatches them all
         sent, routes = dispatch(s, x, router)
-        inner = checkpoint_name(mesh.to_experts(s, sent), "expert_in")
+        inner = mesh.gather_visits(s, checkpoint_name(mesh.to_experts(s, sent), "expert_in"))
         bent = _activate(s, jnp.einsum("eph,ehf->epf", inner, up), None if gate is None else jnp.einsum("eph,ehf->epf", inner, gate))
-        back = mesh.from_experts(s, jnp.einsum("epf,efh->eph", bent, down))
-        return mesh.leave_tensor(s, combine(checkpoint_name(back, "expert_out"), routes, x))
+        back = mesh.from_experts(s, mesh.scatter_visits(s, jnp.einsum("epf,efh->eph", bent, down)))
+        home = combine(checkpoint_name(back, "expert_out"), routes, x)
+        return home if s.sequence_parallel else mesh.leave_tensor(s, home)
 
 
 class Layer(nn.Module):

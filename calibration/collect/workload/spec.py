@@ -123,8 +123,8 @@ def _needs(spec: WorkloadSpec) -> list[tuple[bool, str]]:
         (s.n_experts % s.expert == 0, f"n_experts = {s.n_experts} cannot be split over expert = {s.expert}"),
         (s.top_k <= s.n_experts, f"top_k = {s.top_k} exceeds n_experts = {s.n_experts}"),
         (
-            s.n_experts == 1 or local % s.expert_group == 0,
-            f"groups of expert_group = {s.expert_group} do not fill the {local} tokens of a rank",
+            s.n_experts == 1 or local // split % s.expert_group == 0,
+            f"groups of expert_group = {s.expert_group} do not fill the {local // split} tokens of a rank",
         ),
         (s.n_layers % s.pipeline == 0, f"n_layers = {s.n_layers} cannot be split over pipeline = {s.pipeline}"),
         (

@@ -1,0 +1,79 @@
+"""The formats that can be imported, and how a file's contents tell which one it is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+from calibration.importers import kineto, maxtext, megatron, mlperf, nccl, nemo, torchtitan, xplane
+from calibration.importers.found import Result
+from calibration.importers.source import Source
+from dmodel.types import InputError
+
+
+class Format(NamedTuple):
+    """One format. about: what it is, for people. sign: by which a text is told, None for bytes. parse: reads a file."""
+
+    about: str
+    sign: re.Pattern[str] | None
+    parse: Callable[[Source], Result]
+
+
+FORMATS: dict[str, Format] = {
+    kineto.NAME: Format("Chrome trace of the PyTorch profiler, JSON", kineto.SIGN, kineto.parse),
+    nccl.NAME: Format("log of nccl-tests or rccl-tests", nccl.SIGN, nccl.parse),
+    mlperf.NAME: Format("MLPerf training log, :::MLLOG lines", mlperf.SIGN, mlperf.parse),
+    maxtext.NAME: Format("MaxText training log", maxtext.SIGN, maxtext.parse),
+    torchtitan.NAME: Format("torchtitan training log", torchtitan.SIGN, torchtitan.parse),
+    nemo.NAME: Format("NeMo training log", nemo.SIGN, nemo.parse),
+    megatron.NAME: Format("Megatron-LM training log", megatron.SIGN, megatron.parse),
+    xplane.NAME: Format("profile of JAX or XLA, .xplane.pb", None, xplane.parse),
+}
+"""By name, in the order in which they are tried."""
+
+
+def detect(source: Source) -> str:
+    """Name of the format of a file, by its contents.
+
+    Raises:
+      InputError: none fits.
+    """
+    if xplane.looks_like(source.data):
+        return xplane.NAME
+    if source.is_text:
+        if kineto.SIGN.match(source.text[:32768]):  # such files may be large; no lines are made of them
+            return kineto.NAME
+        logs = {name: f.sign for name, f in FORMATS.items() if f.sign is not None and name != kineto.NAME}
+        found = next((name for name, sign in logs.items() if sign.search(source.plain)), None)
+        if found:
+            return found
+    known = "; ".join(f"{name}: {f.about}" for name, f in FORMATS.items())
+    raise InputError(f"{source.name}:1: of no known format, it begins with {source.data[:40]!r}. Known are {known}. --format names one.")
+
+
+def parse(source: Source, name: str | None = None) -> tuple[str, Result]:
+    """Read a file: (name of its format, what was found).
+
+    Args:
+      name: of the format; None = by its contents.
+    Raises:
+      InputError: an unknown format, or not one row in the file; the message says where it broke first.
+    """
+    if name is not None and name not in FORMATS:
+        raise InputError(f"--format {name}: unknown; expected one of {', '.join(FORMATS)}")
+    if not source.data.strip():
+        broken = f" ({source.damage[1]})" if source.damage else ""
+        raise InputError(f"{source.name}:1: the file is empty{broken}; expected a log or a profile")
+    name = name or detect(source)
+    result = FORMATS[name].parse(source)
+    if source.damage:
+        result.trouble(*source.damage)
+    if not result.rows:
+        first = result.troubles[0] if result.troubles else f"{source.name}:1: it has no measured {_what(name)}"
+        raise InputError(f"{first}. Nothing of it could be used as {FORMATS[name].about} (--format {name})")
+    return name, result
+
+
+def _what(name: str) -> str:
+    return "message sizes" if name == nccl.NAME else "steps"

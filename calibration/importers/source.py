@@ -1,0 +1,112 @@
+"""The bytes of a file, unpacked, and as lines of text; what cannot be decoded is shown as such, never an exception."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+from dmodel.types import InputError
+
+MAGIC, PIECE = b"\x1f\x8b", 1024
+"""How a gzip stream begins, and the bytes unpacked at a time, so that what comes before a damage is kept."""
+
+LARGEST = 2**31
+"""Bytes of a file, unpacked; more is refused, since all of it is held in memory."""
+
+CODED = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+"""Colours of a terminal."""
+
+RANK = re.compile(r"^(?:\[\d+,\d+\]<std\w+>:|\[(?:rank|default)\d+\]:|\s?\d{1,5}: )\s?")
+"""What launchers (mpirun, torchrun, srun) put before each line."""
+
+
+class Line(NamedTuple):
+    """One line. number: in the file, from 1. text: without what a launcher put before it, colours and line end."""
+
+    number: int
+    text: str
+
+
+class Source:
+    """A file to import.
+
+    Attributes:
+      name: for messages. data: its bytes, unpacked. damage: (place, reason) when not all of it could be unpacked, else None.
+    """
+
+    def __init__(self, name: str, data: bytes):
+        self.name = name
+        self.damage: tuple[str, str] | None = None
+        self.data = self._unpacked(data) if data[:2] == MAGIC else data
+
+    @classmethod
+    def of(cls, path: Path) -> Source:
+        """Read a file.
+
+        Raises:
+          InputError: it does not exist, is a folder, cannot be read, is empty or too large.
+        """
+        if path.is_dir():
+            raise InputError(f"{path}: is a folder; name the files in it")
+        try:
+            if path.stat().st_size > LARGEST:
+                raise InputError(f"{path}: larger than {LARGEST >> 30} GiB; cut out the part with the steps")
+            data = path.read_bytes()
+        except FileNotFoundError:
+            raise InputError(f"{path}: no such file; expected a log or a profile to import") from None
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+        return cls(str(path), data)
+
+    def _unpacked(self, packed: bytes) -> bytes:
+        """All members of a gzip file, or as much of it as is whole."""
+        out, at = bytearray(), 0
+        while packed[at : at + 2] == MAGIC:
+            member, begin = zlib.decompressobj(wbits=31), at
+            while not member.eof and at < len(packed) and len(out) <= LARGEST:
+                try:
+                    out += member.decompress(packed[at : at + PIECE])
+                except zlib.error as error:
+                    self.damage = (f"byte {at}", f"the gzip stream is damaged here ({str(error)[:80]}); {len(out)} bytes could be unpacked")
+                    return bytes(out)
+                at += PIECE
+            if len(out) > LARGEST:
+                raise InputError(f"{self.name}: unpacks to more than {LARGEST >> 30} GiB; cut out the part with the steps")
+            if not member.eof:
+                what = "the file is cut short: the gzip stream does not end"
+                self.damage = (f"byte {len(packed)}", f"{what} (it began at byte {begin}); {len(out)} bytes could be unpacked")
+                return bytes(out)
+            at = min(at, len(packed)) - len(member.unused_data)
+        if packed[at:].strip(b"\0"):
+            self.damage = (f"byte {at}", "something that is no gzip stream follows here; not read")
+        return bytes(out)
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the beginning looks like text in some encoding."""
+        return self.data[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" not in self.data[:4096]
+
+    @cached_property
+    def text(self) -> str:
+        """The text; bytes that are not of its encoding become U+FFFD."""
+        if self.data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+            return self.data.decode("utf-16", errors="replace")
+        return self.data.decode("utf-8-sig", errors="replace")
+
+    @cached_property
+    def lines(self) -> list[Line]:
+        """Lines; a progress bar, which overwrites itself, counts as one line for each state, all with the same number."""
+        found = []
+        for i, whole in enumerate(self.text.split("\n"), 1):
+            states = whole.split("\r") if "\r" in whole else [whole]
+            found.extend(Line(i, RANK.sub("", CODED.sub("", state)).rstrip()) for state in states if state)
+        return found
+
+    @cached_property
+    def plain(self) -> str:
+        """All lines, without colours and what a launcher put before them."""
+        return "\n".join(line.text for line in self.lines)
+

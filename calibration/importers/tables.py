@@ -1,0 +1,189 @@
+"""From files of others to one table: what a person adds (`--set`), shapes of known models, what is still missing, and the file."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from calibration.importers import formats
+from calibration.importers.found import COLLECTIVES, PROFILE_COLUMNS, TRACES, Result, Trouble, cell, column
+from calibration.importers.source import Source
+from calibration.micro.schema import COLLECTIVE
+from calibration.traces import COLUMNS, TraceTable, write
+from calibration.traces.reader import problems
+from calibration.traces.schema import SHAPE
+from calibration.traces.table import Row
+from dmodel import catalog
+from dmodel.catalog.loader import resolve
+from dmodel.types import InputError
+
+NEEDED = {TRACES: (*SHAPE, "accelerator", "n_accel", "global_batch"), COLLECTIVES: ("collective", "accelerator", "n_accel", "nodes")}
+"""Cells without which a row of a table cannot be used."""
+
+LAYOUT = ("dp", "tp", "pp")
+FROM_MODEL = ("n_layers", "d_model", "d_ff", "gated_mlp", "n_heads", "n_kv_heads", "head_dim", "vocab", "n_experts", "top_k")
+
+
+class Imported(NamedTuple):
+    """Rows of all files.
+
+    Attributes:
+      table: "traces" or "collectives". rows: cells by column. origin: (file, line) of each row.
+      files: `{file, format, rows, troubles, …}`; format and number of troubles are None of a file that could not be used at all.
+      troubles: what could not be read, and where; files that could not be used included.
+      needed: column → rows that are blank there and cannot be used so. unusable: (row, reason) of rows that have another fault.
+    """
+
+    table: str
+    rows: list[dict[str, str]]
+    origin: list[tuple[str, int]]
+    files: list[dict[str, Any]]
+    troubles: list[Trouble]
+    needed: dict[str, list[int]]
+    unusable: dict[int, str]
+
+
+def settings(pairs: Sequence[str]) -> dict[str, str]:
+    """`column=value` of the command line as cells.
+
+    Raises:
+      InputError: no such column, or a value that it does not allow.
+    """
+    found = {}
+    for pair in pairs:
+        name, equals, value = (part.strip() for part in pair.partition("="))
+        kind = TRACES if column(name, TRACES) else COLLECTIVES
+        if not equals or column(name, kind) is None:
+            raise InputError(f"--set {pair}: expected column=value with a column of the format: {', '.join(c.name for c in COLUMNS)}")
+        text, why = cell(name, value, kind)
+        if why:
+            raise InputError(f"--set {pair}: {why}")
+        found[name] = text
+    return found
+
+
+def read(paths: Sequence[Path], format: str | None = None, given: Mapping[str, str] | None = None) -> Imported:
+    """Import files into one table.
+
+    Args:
+      format: of all files; None = by their contents.
+      given: cells that hold for all rows, in place of what the files say.
+    Raises:
+      InputError: no file could be used, files of two kinds of tables, or cells given that the table does not have.
+    """
+    results: list[tuple[str, Result]] = []
+    files: list[dict[str, Any]] = []
+    troubles: list[Trouble] = []
+    for path in paths:
+        try:
+            name, result = formats.parse(Source.of(path), format)
+        except InputError as error:
+            if len(paths) == 1:
+                raise
+            troubles.append(Trouble(str(path), "whole file", str(error)))
+            files.append({"file": str(path), "format": None, "rows": 0, "troubles": None})
+            continue
+        results.append((name, result))
+        troubles += result.troubles
+        about = {"file": str(path), "format": name, "rows": len(result.rows), "troubles": len(result.troubles) + result.unnamed}
+        files.append(about | result.details)
+    if not results:
+        raise InputError("; ".join(t.reason for t in troubles[:3]) or "no file given; name one or more logs or profiles")
+    return together(results, files, troubles, given or {})
+
+
+def _table(results: Sequence[tuple[str, Result]]) -> str:
+    tables = {result.table for _, result in results}
+    if len(tables) > 1:
+        named = ", ".join(f"{result.file} ({name})" for name, result in results[:6])
+        raise InputError(f"logs of collectives and training runs make different tables; import them apart: {named}")
+    return tables.pop()
+
+
+def together(
+    results: Sequence[tuple[str, Result]], files: list[dict[str, Any]], troubles: list[Trouble], given: Mapping[str, str]
+) -> Imported:
+    """Rows of several files as one table, with what is still missing.
+
+    Raises:
+      InputError: the files make two kinds of tables, or cells are given that the table does not have.
+    """
+    table = _table(results)
+    foreign = [name for name in given if column(name, table) is None]
+    if foreign:
+        raise InputError(f"--set {foreign[0]}=…: the files make a table of {table}, which has no such column")
+    rows, origin = [], []
+    for _, result in results:
+        for line, cells in result.rows:
+            whole = _with_given({"source": Path(result.file).name} | cells, given, table)
+            rows.append(with_shape(whole) if table == TRACES else whole)
+            origin.append((result.file, line))
+    needed: dict[str, list[int]] = {}
+    for i, row in enumerate(rows):
+        for name in NEEDED[table]:
+            if not row.get(name):
+                needed.setdefault(name, []).append(i)
+        if table == TRACES and not any(row.get(n) for n in (*LAYOUT, "zero_stage")) and row.get("n_accel") != "1":
+            needed.setdefault("dp", []).append(i)
+    return Imported(table, rows, origin, files, troubles, needed, _unusable(table, rows, origin))
+
+
+def _with_given(row: dict[str, str], given: Mapping[str, str], table: str) -> dict[str, str]:
+    """A row with the cells that a person gave; where the file says something else, the note keeps it."""
+    other = [f"{name} given in place of {row[name]}" for name, value in given.items() if row.get(name, value) != value and name != "note"]
+    row = row | dict(given)
+    if other and table == TRACES:
+        row["note"] = "; ".join([row["note"], *other] if row.get("note") else other)
+    return row
+
+
+def with_shape(row: dict[str, str]) -> dict[str, str]:
+    """A row whose blank shape is that of its model, where the catalog has it; the note says so."""
+    if not row.get("model") or all(row.get(name) for name in FROM_MODEL[:6]):
+        return row
+    try:
+        # only names: a log must not make this read files
+        model = catalog.transformer(resolve("models", row["model"].rpartition("/")[2]))
+    except InputError:
+        return row
+    values = {name: float(getattr(model, name)) for name in FROM_MODEL}
+    if values["n_experts"] <= 1.0:
+        values["n_experts"] = values["top_k"] = 0.0
+    blank = {name: cell(name, value)[0] for name, value in values.items() if not row.get(name) and value}
+    blank |= {} if row.get("gated_mlp") else {"gated_mlp": f"{values['gated_mlp']:.0f}"}
+    note = "; ".join(part for part in (row.get("note", ""), f"shape of the catalog's {row['model']}") if part)
+    return row | blank | {"note": note}
+
+
+def _unusable(table: str, rows: list[dict[str, str]], origin: list[tuple[str, int]]) -> dict[int, str]:
+    """Why `fit` would set rows aside, by the reader's own rules."""
+    if table == COLLECTIVES:
+        return {}
+    found = {i: problems(Row(origin[i][0], origin[i][1], row)) for i, row in enumerate(rows)}
+    return {i: "; ".join(reasons) for i, reasons in found.items() if reasons}
+
+
+def save(imported: Imported, path: Path) -> None:
+    """Write the table: traces as CSV or Parquet, collectives as CSV.
+
+    Raises:
+      InputError: the folder does not exist, or collectives as Parquet.
+    """
+    if imported.table == TRACES:
+        extra = [name for name in PROFILE_COLUMNS if any(name in row for row in imported.rows)]
+        names = tuple(c.name for c in COLUMNS) + tuple(extra)
+        write(TraceTable(names, tuple(Row(str(path), i + 2, row) for i, row in enumerate(imported.rows)), (), (), ()), path)
+        return
+    if path.suffix == ".parquet":
+        raise InputError(f"{path}: tables of collectives are CSV files; name a .csv file")
+    if not path.parent.is_dir():
+        raise InputError(f"{path}: cannot write, the folder {path.parent} does not exist; make it first or name another file")
+    with path.open("w", newline="", encoding="utf-8") as file:
+        out = csv.DictWriter(file, [c.name for c in COLLECTIVE.columns], restval="", lineterminator="\n")
+        out.writeheader()
+        out.writerows(imported.rows)
+
+
+__all__ = ["Imported", "read", "save", "settings", "with_shape"]

@@ -1,0 +1,103 @@
+"""`dmodel import`: logs and profiles of other programs as a table that `dmodel fit` takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dmodel.cli.options import Json
+from dmodel.cli.output import Document, deliver, say, seconds, show_lines, show_table, stop
+from dmodel.types import InputError
+
+if TYPE_CHECKING:
+    from calibration.importers import Imported
+
+SAID = 10
+"""Messages about single places on stderr; the JSON document has all."""
+
+FORMATS = "kineto, nccl-tests, mlperf, maxtext, torchtitan, nemo, megatron, xplane"
+
+Files = Annotated[list[Path], typer.Argument(metavar="FILE…", help=f"Logs or profiles, gzipped ones too: {FORMATS}.")]
+Out = Annotated[Path, typer.Option(metavar="TRACES.csv", help="Table to write: traces, or collectives from nccl-tests.")]
+Name = Annotated[str | None, typer.Option("--format", metavar="NAME", help="Format of all files; default: each by its contents.")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="COLUMN=VALUE", help="A cell of all rows, in place of the files'; model=NAME also fills a blank shape."),
+]
+Strict = Annotated[bool, typer.Option("--strict", help="Exit 1 when something could not be read, or a row is not complete.")]
+
+
+def command(files: Files, out: Out, format: Name = None, set: Set = None, strict: Strict = False, json: Json = False) -> None:
+    """Turn logs of training runs, of collectives, and profiles into a table of measurements."""
+    from calibration.importers import read, save, settings
+
+    if any(out.exists() and file.exists() and out.samefile(file) for file in files):
+        raise InputError(f"--out {out}: is one of the files to import; name another one")
+    found = read(files, format, settings(set or []))
+    save(found, out)
+    _report(found)
+    deliver(_document(found, out), json, _show)
+    if strict and (found.troubles or found.needed or found.unusable):
+        stop(1)
+
+
+def _report(found: Imported) -> None:
+    """Say on stderr what could not be read, and what rows lack."""
+    for trouble in found.troubles[:SAID]:
+        say(f"warning: {trouble}")
+    if len(found.troubles) > SAID:
+        say(f"warning: {len(found.troubles) - SAID} places more; --json lists all")
+    if found.needed:
+        say(_needed(found))
+
+
+def _needed(found: Imported) -> str:
+    """One message about all cells without which rows cannot be used."""
+    from calibration.traces.schema import SHAPE
+
+    lacking = {i for rows in found.needed.values() for i in rows}
+    words = {name: f"--set {name}=…" for name in found.needed}
+    if found.table == "traces":
+        shape = [name for name in words if name in SHAPE and name != "seq_len"]
+        if shape:
+            words[shape[0]] = f"--set model=NAME of the catalog (or {', '.join(shape)})"
+            words = {name: text for name, text in words.items() if name not in shape[1:]}
+        if "dp" in words:
+            words["dp"] = "the layout: --set dp=… (or tp, pp, zero_stage)"
+    return f"needed besides in {len(lacking)} of {len(found.rows)} rows, where blank: {'; '.join(words.values())}"
+
+
+def _document(found: Imported, out: Path) -> Document:
+    rows = [
+        {"file": file, "line": line, "cells": row, "unusable": found.unusable.get(i)}
+        for i, ((file, line), row) in enumerate(zip(found.origin, found.rows, strict=True))
+    ]
+    return {
+        "out": str(out),
+        "table": found.table,
+        "files": found.files,
+        "rows": rows,
+        "needed": {name: len(indices) for name, indices in found.needed.items()},
+        "troubles": [trouble._asdict() for trouble in found.troubles],
+    }
+
+
+def _show(d: Document) -> None:
+    files = [(Path(f["file"]).name, f["format"] or "not read", f["rows"], "" if f["format"] is None else f["troubles"]) for f in d["files"]]
+    show_table("Files", ("file", "format", "rows", "warnings"), files)
+    if d["table"] == "traces":
+        names = ("model", "accelerator", "n_accel", "global_batch", "seq_len")
+        rows = [
+            (Path(r["file"]).name, r["line"], *(r["cells"].get(n, "") for n in names), _time(r["cells"]), "" if r["unusable"] else "yes")
+            for r in d["rows"]
+        ]
+        show_table("Rows", ("file", "line", *names, "step time", "usable"), rows)
+    show_lines(f"wrote {d['out']} ({len(d['rows'])} rows)")
+    if d["table"] == "traces" and not any(r["unusable"] for r in d["rows"]):
+        show_lines(f"Next: dmodel fit {d['out']} --out mine.json")
+
+
+def _time(cells: dict[str, str]) -> str:
+    return seconds(float(cells["step_time_s"])) if cells.get("step_time_s") else ""
