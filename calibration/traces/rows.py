@@ -205,6 +205,18 @@ def _infer_tied(model: Transformer, pairs: list[tuple[Row, list[str]]]) -> Trans
     return model.replace(tied_embeddings=tied.astype(np.float64))
 
 
+def _interleave(row: Row, stages: float, assumed: list[str]) -> float:
+    """Model chunks per stage. Blank: one layer per chunk for NeMo, whose recipes interleave as deep as layers divide (the tables of its
+    successor, which have the column, hold 4 to 20 chunks wherever there are stages), else 1."""
+    given = row.number("interleave")
+    if given is not None:
+        return given
+    layers = row.known("n_layers") / stages
+    deep = stages > 1.0 and row.stack.lower().startswith("nemo") and layers == int(layers)
+    assumed.append(f"interleave blank: {layers:g}, one layer per chunk, as NeMo's recipes have it" if deep else "interleave blank: 1")
+    return layers if deep else 1.0
+
+
 def _plan(row: Row, assumed: list[str]) -> Plan:
     """Degrees, batch, precision and recompute of one row; a blank recompute is none until the rule decides."""
     degrees = layout(row)
@@ -223,8 +235,9 @@ def _plan(row: Row, assumed: list[str]) -> Plan:
         etp = 1.0
         if degrees.ep > 1.0 and degrees.tp > 1.0:
             assumed.append("etp blank: 1, experts are not split")
-    blanks = {"interleave": "1", "attention": "flash"}
-    assumed.extend(f"{name} blank: {value}" for name, value in blanks.items() if not row.text(name))
+    if not row.text("attention"):
+        assumed.append("attention blank: flash")
+    interleave = _interleave(row, degrees.pp, assumed)
     wide = precision == "fp32"
     if wide:
         assumed.append("fp32: parameters without a 16-bit copy")
@@ -243,7 +256,7 @@ def _plan(row: Row, assumed: list[str]) -> Plan:
         sp=sp,
         zero=shards.zero,
         shard=shards.shard,
-        interleave=row.number("interleave") or 1.0,
+        interleave=interleave,
         micro_batch=degrees.micro_batch,
         global_batch=row.known("global_batch"),
         recompute_layers=float(row.text("recompute") == "full"),
