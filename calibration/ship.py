@@ -19,8 +19,7 @@ import numpy as np
 
 from calibration.fit import fit
 from calibration.traces import Cases, published, split, to_cases
-from dmodel.profiles import EVIDENCE, Profile, save
-from dmodel.profiles.record import GROUPS
+from dmodel.profiles import EVIDENCE, GROUPINGS, Profile, family, members, save
 
 HELD_OUT_SHARE = 0.2
 
@@ -55,32 +54,42 @@ VIEWS = (
 
 
 def rebase(profile: Profile, view: View) -> Profile:
-    """The same fit with its center moved to the mean of some accelerators and stacks.
+    """The same fit with its center moved to the mean of some accelerators and stacks and of the groups that they belong to.
+
+    What the center gains, the members of that grouping lose, so that every accelerator and stack that the profile knows predict the same
+    together. Variants stay: a stack may have none.
 
     Raises:
-      ValueError: the profile knows none of them.
+      ValueError: the profile knows none of the accelerators, or none of the stacks.
     """
-    shift = np.zeros_like(profile.center)
-    members = {"accelerator": view.accelerators, "stack": view.stacks}
-    moved: dict[str, dict[str, np.ndarray]] = {}
-    for group in GROUPS:
-        known = [profile.offsets[group][m] for m in members[group] if m in profile.offsets[group]]
-        if not known:
-            raise ValueError(f"{view.name}: the fit knows none of {members[group]}")
-        mean = np.mean(known, 0)
-        shift = shift + mean
-        moved[group] = {name: np.asarray(offset) - mean for name, offset in profile.offsets[group].items()}
+    view_of = [members(a, s) for a in view.accelerators for s in view.stacks]
+    shift = {g: _mean(profile, g, {row[g] for row in view_of}) for g in GROUPINGS if g != "variant"}
+    if not {*view.accelerators} & {*profile.accelerators} or not {*view.stacks} & {*profile.stacks}:
+        raise ValueError(f"{view.name}: the fit knows none of {view.accelerators}, or none of {view.stacks}")
+    carried = {g: shift[g] for g in ("generation", "accelerator", "lineage", "stack")}
+    carried["stack"] = carried["stack"] + shift["pair"]  # not every chip and stack that are known are known together
+    moved = {g: {name: offset - carried.get(g, 0.0) for name, offset in profile.offsets[g].items()} for g in GROUPINGS}
+    for name in moved["accelerator"]:
+        if not members(name, None)["generation"]:
+            moved["accelerator"][name] = moved["accelerator"][name] - shift["generation"]
+    families = {family(s) for s in view.stacks}
     return dataclasses.replace(
         profile,
         name=view.name,
         description=f"{view.about}; a view of the pooled fit ({profile.description})",
-        accelerators=tuple(a for a in view.accelerators if a in profile.offsets["accelerator"]),
-        stacks=tuple(s for s in view.stacks if s in profile.offsets["stack"]),
-        center=profile.center + shift,
+        accelerators=tuple(a for a in view.accelerators if a in profile.accelerators),
+        stacks=tuple(s for s in view.stacks if s in profile.stacks),
+        center=profile.center + sum(shift.values()),
         offsets=moved,
         # only of its own stacks: to a view, the others are as good as new
-        stack_covariances={s: c for s, c in profile.stack_covariances.items() if s in view.stacks},
+        stack_covariances={s: c for s, c in profile.stack_covariances.items() if s in families},
     )
+
+
+def _mean(profile: Profile, grouping: str, names: set[str]) -> np.ndarray:
+    """Mean offset of the members that the profile knows; 0 without any."""
+    known = [np.asarray(profile.offsets[grouping][m]) for m in sorted(names) if m in profile.offsets[grouping]]
+    return np.mean(known, 0) if known else np.zeros_like(profile.center)
 
 
 def fit_with_report(cases: Cases, **how: object) -> Profile:

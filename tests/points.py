@@ -152,9 +152,10 @@ EDGE_MODELS = (
     ),
 )
 FABRIC = NETWORK.replace(size=np.array([8.0, np.inf]), torus_axes=np.ones(2), in_network_reduction=np.array([1.0, 0.0]))
+FREE = ("net_contention", "contention", "straggler", "overhead", "launch", "rendezvous", "kernel_fill", "collective_start")
 IDEAL = COEFFICIENTS.replace(
     **{name: 1.0 for name, spec in SPECS.items() if spec.bound == "share"},
-    **{name: 0.0 for name in ("net_contention", "contention", "straggler", "overhead", "launch", "net_latency_inner", "net_latency_outer")},
+    **dict.fromkeys((*FREE, "net_latency_inner", "net_latency_outer"), 0.0),
 )
 """Every share at one, every cost that may vanish at zero."""
 

@@ -80,6 +80,11 @@ class Net:
         self.gamma = [0.0 if k == 0 else c.net_contention for k in levels]
         self.axes = [float(x) for x in n.torus_axes]
         self.reduces = [bool(x) for x in n.in_network_reduction]
+        self.first = float(c.collective_start)
+
+    def begin(self, group: Level) -> float:
+        """Fixed seconds of any collective that someone else takes part in."""
+        return self.first if prod(group) > 1.0 else 0.0
 
     def flow(self, group: Level, share_of_level: Level) -> float:
         """Seconds of the slowest level, given what share of the volume each level carries."""
@@ -90,14 +95,15 @@ class Net:
 
     def gather(self, nbytes: float, group: Level) -> float:
         left = [nbytes / prod(group[:k]) for k in range(len(group))]
-        return self.flow(group, [v * (g - 1.0) / g for v, g in zip(left, group, strict=True)]) + self.ring_latency(group)
+        flow = self.flow(group, [v * (g - 1.0) / g for v, g in zip(left, group, strict=True)])
+        return self.begin(group) + flow + self.ring_latency(group)
 
     def all_reduce(self, nbytes: float, group: Level) -> float:
         left = [nbytes / prod(group[:k]) for k in range(len(group))]
         times = [(1.0 if r else 2.0 * (g - 1.0) / g) if g > 1.0 else 0.0 for g, r in zip(group, self.reduces, strict=True)]
         flow = self.flow(group, [v * t for v, t in zip(left, times, strict=True)])
         tree = 2.0 * sum(a * log2(g) for a, g in zip(self.latency, group, strict=True)) + flow / 0.92
-        return min(2.0 * self.ring_latency(group) + flow, tree)
+        return self.begin(group) + min(2.0 * self.ring_latency(group) + flow, tree)
 
     def all_to_all(self, nbytes: float, group: Level, copies: float = 1.0, merged: bool = False) -> float:
         n, shares = prod(group), []
@@ -107,11 +113,12 @@ class Net:
             ring = g ** (1.0 / axes)
             passed = (g - 1.0) / g if axes == 1 else max((g - 1.0) / g, axes * (ring - 1.0 / ring) / 4.0)
             shares.append(nbytes * sent * passed * prod(group[: k + 1]) / n)
-        return self.flow(group, shares) + sum(a for a, g in zip(self.latency, group, strict=True) if g > 1.0)
+        return self.begin(group) + self.flow(group, shares) + sum(a for a, g in zip(self.latency, group, strict=True) if g > 1.0)
 
     def send(self, nbytes: float, group: Level) -> float:
         joined = [k for k, g in enumerate(group) if g > 1.0]
-        return max((nbytes / self.rate[k] for k in joined), default=0.0) + max((self.latency[k] for k in joined), default=0.0)
+        flow = max((nbytes / self.rate[k] for k in joined), default=0.0)
+        return self.begin(group) + flow + max((self.latency[k] for k in joined), default=0.0)
 
 
 def layers_of(m: Transformer) -> list[tuple[float, str, str]]:
@@ -278,7 +285,11 @@ def work(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
     weights = m.trainable * products * (peak / half if p.low_precision and p.wide_gradient else 1.0)
     backward = products + weights + behind + 2.0 * streaming + accumulate + 0.5 * casts
     again = forward if p.recompute_layers else attention if p.recompute_attention and not p.flash else 0.0
-    launches = kernels(m, p) * (2.0 + m.trainable + p.recompute_layers) * c.launch * chip.kernel_latency_s
+    starts = kernels(m, p) * (2.0 + m.trainable + p.recompute_layers)
+    # every rank of a stage that is one of several meets the others in four collectives, in six under full recomputation
+    met = (6.0 if p.recompute_layers else 4.0) * p.tp if p.tp > 1 and p.pp > 1 else 0.0
+    fill, host = (chip.kernel_latency_s * x for x in (starts * c.kernel_fill, starts * c.launch + met * c.rendezvous))
+    device = forward + backward + again
     logits = (2.0 + m.trainable) * matmul((t, m.vocab / p.tp, h, 1.0), half, 2.0, system, c)
     head = logits + c.loss_traffic * 20.0 * t * m.vocab / p.tp / stream
     return {
@@ -286,7 +297,7 @@ def work(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
         "attention": attention + behind,
         "elementwise": 3.0 * streaming + accumulate + casts,
         "recompute": again,
-        "launch": max(launches - (forward + backward + again), 0.0),
+        "launch": max(device + fill, host) - device,
         "head": (1.0 + m.n_mtp) * head,
         "forward": forward,
         "backward": backward + again,

@@ -65,9 +65,9 @@ def covariance(accelerator: str, stack: str) -> tuple[np.ndarray, np.ndarray]:
     prior = prior_for(groups_of([accelerator], [stack]), base, fresh=False)
     scale = np.asarray(prior.center_width)
     center = np.diag(scale**2) if base.covariance is None else np.asarray(base.covariance)
-    factor = np.asarray(prior.stack_factor)[0]
-    total = center * np.any(scale) + np.diag(np.asarray(prior.accelerator_width)[0] ** 2) + factor @ factor.T
-    return base.unconstrained(accelerator, stack), total
+    factor = np.asarray(prior.factor)
+    total = center * np.any(scale) + np.einsum("mcd,med->ce", factor, factor)
+    return np.asarray(prior.center) + np.asarray(prior.offset).sum(0), total
 
 
 def forecast(tasks: Sequence[Task], system_at: Callable[[str], System], mean: np.ndarray, machine: Machine) -> Forecast:

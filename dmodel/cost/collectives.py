@@ -21,7 +21,7 @@ TREE_BANDWIDTH = 0.92
 
 
 class Fabric(struct.PyTreeNode, kw_only=True):
-    """A network as collectives find it: derated rates [byte/s] and hop latencies [s], `[K, 1, *batch]`."""
+    """A network as collectives find it: derated rates [byte/s] and hop latencies [s], `[K, 1, *batch]`; start of a collective [s], `[1, *batch]`."""
 
     bytes_per_s: jax.Array
     latency_s: jax.Array
@@ -53,7 +53,7 @@ def fabric(network: Network, coefficients: Coefficients, sharpness: float = SHAR
         torus_axes=per_level(network.torus_axes),
         in_network_reduction=per_level(network.in_network_reduction),
         contention=per_level(trailing(contention, rank)),
-        start_s=jnp.asarray(c.collective_start),
+        start_s=trailing(stack(c.collective_start), rank),
         sharpness=sharpness,
     )
 

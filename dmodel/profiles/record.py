@@ -1,4 +1,4 @@
-"""A profile in memory: shared coefficients, offsets of chips and stacks, widths, and the data behind them."""
+"""A profile in memory: shared coefficients, offsets of groups of chips and stacks, widths, and the data behind them."""
 
 from __future__ import annotations
 
@@ -38,10 +38,11 @@ class Profile:
 
     Attributes:
       name, description: for people. accelerators, stacks: what the fitted rows ran on.
-      center: shared values. offsets: `{"accelerator": {name: vector}, "stack": {name: vector}}`, added to the center for rows of the group.
-      widths: standard deviation of a coefficient among stacks: the prior of a stack never seen.
+      center: shared values. offsets: by grouping (`groupings.GROUPINGS`) and member, added to the center for rows of the member.
+      widths: by grouping, standard deviation of a coefficient among its members: the prior of a member never seen. Empty = those of the prior.
       standard_errors: Laplace standard errors of the center. covariance: of the center, or None.
-      stack_covariances: by stack, of its coefficients (center and offsets together), `[coefficient, coefficient]`: how well it is known.
+      stack_covariances: by stack, its variants together, of its coefficients (center and offsets together), `[coefficient, coefficient]`:
+        how well it is known.
       data: per source what was used (`source, rows, set_aside, median_error, …`). fitted_rows: fingerprints of the fitted rows.
       versions: of this package and those that matter for the numbers. noise: Student-t scale of ln(predicted / measured) by stack.
       footprints: what a stack holds in memory, by stack; only of those with measured peaks.
@@ -64,7 +65,7 @@ class Profile:
     versions: Mapping[str, str] = field(default_factory=dict)
 
     def unconstrained(self, accelerator: str | None = None, stack: str | None = None) -> np.ndarray:
-        """Center plus the offsets of the accelerator and the stack, where the profile knows them; `[coefficient]`."""
+        """Center plus the offsets of all groups of the accelerator and the stack that the profile knows; `[coefficient]`."""
         total = self.center.copy()
         for grouping, member in members(accelerator, stack).items():
             total = total + self.offsets[grouping].get(member, 0.0)

@@ -101,26 +101,33 @@ def save(profile: Profile, path: str | Path) -> None:
 
 def _numbers(path: str, document: Mapping[str, Any], where: str, least: float = -FURTHEST) -> np.ndarray:
     """A vector of all coefficients out of a JSON object, each from `least` to `FURTHEST`."""
-    value = document.get(where) if where else document
+    value = document.get(where)
     if not isinstance(value, Mapping) or set(value) != set(NAMES):
         missing = sorted(set(NAMES) - set(value)) if isinstance(value, Mapping) else list(NAMES)
         extra = sorted(set(value) - set(NAMES)) if isinstance(value, Mapping) else []
         raise InputError(
-            f"{path}: {where or 'offsets'!r} must hold exactly the {len(NAMES)} coefficients of this version; missing {missing[:4]}, "
+            f"{path}: {where!r} must hold exactly the {len(NAMES)} coefficients of this version; missing {missing[:4]}, "
             f"unknown {extra[:4]}. Fit the profile again with this version of dmodel"
         )
     try:
         vector = np.array([float(value[name]) for name in NAMES])
     except (TypeError, ValueError) as e:
-        raise InputError(f"{path}: {where or 'offsets'!r} holds something that is not a number ({e})") from e
+        raise InputError(f"{path}: {where!r} holds something that is not a number ({e})") from e
     if not np.isfinite(vector).all():
-        raise InputError(f"{path}: {where or 'offsets'!r} holds a number that is not finite")
+        raise InputError(f"{path}: {where!r} holds a number that is not finite")
     if not ((least <= vector) & (vector <= FURTHEST)).all():
         raise InputError(
-            f"{path}: {where or 'offsets'!r} holds a number outside {least:g} … {FURTHEST:g}, where no fit goes: was the file edited by "
+            f"{path}: {where!r} holds a number outside {least:g} … {FURTHEST:g}, where no fit goes: was the file edited by "
             "hand? Fit or copy it again"
         )
     return vector
+
+
+def _widths(path: str, value: Any) -> dict[str, np.ndarray]:
+    """Widths of all groupings, or of none, checked; 0 where a grouping does not move a coefficient."""
+    if not isinstance(value, Mapping) or (value and set(value) != set(GROUPINGS)):
+        raise InputError(f"{path}: 'widths' is of the wrong kind (expected those of {', '.join(GROUPINGS)}, or none); fit or copy it again")
+    return {g: _numbers(path, {"widths": value[g]}, "widths", least=0.0) for g in GROUPINGS if g in value}
 
 
 def _texts(path: str, document: Mapping[str, Any], where: str) -> tuple[str, ...]:
@@ -193,7 +200,7 @@ def from_json(document: Mapping[str, Any], path: str = "profile") -> Profile:
       InputError: a field is missing, of the wrong type, or names unknown coefficients.
     """
     try:
-        offsets = {g: {k: _numbers(path, v, "") for k, v in document["offsets"][g].items()} for g in GROUPINGS}
+        offsets = {g: {k: _numbers(path, {"offsets": v}, "offsets") for k, v in document["offsets"][g].items()} for g in GROUPINGS}
         covariance = document["covariance"]
         matrix = None if covariance is None else np.array(covariance, float).reshape(len(NAMES), len(NAMES))
         if matrix is not None and not np.isfinite(matrix).all():
@@ -205,7 +212,7 @@ def from_json(document: Mapping[str, Any], path: str = "profile") -> Profile:
             stacks=_texts(path, document, "stacks"),
             center=_numbers(path, document, "center"),
             offsets=offsets,
-            widths={g: _numbers(path, v, "", least=0.0) for g, v in document["widths"].items()},
+            widths=_widths(path, document["widths"]),
             standard_errors=_numbers(path, document, "standard_errors", least=0.0),
             stack_covariances={k: _symmetric(path, k, v) for k, v in document["stack_covariances"].items()},
             covariance=matrix,
