@@ -38,7 +38,7 @@ SPECS: dict[str, Spec] = {
     "matmul_half_rows": Spec("token", "tokens at which a matmul reaches half of its rate", "positive", 100.0, 1.0, "both"),
     "matmul_half_width": Spec("1", "width (N or K) at which a matmul reaches half of its rate", "positive", 150.0, 1.0, "both"),
     "low_precision_efficiency": Spec("1", "further share of the peak kept below 16 bits", "share", 0.7, 0.7, "both"),
-    "cast_traffic": Spec("1", "memory traffic of casts below 16 bits over its count", "positive", 1.5, 0.5, "software"),
+    "cast_traffic": Spec("1", "memory traffic of casts below 16 bits over its count", "positive", 1.0, 0.5, "software"),
     "grouped_efficiency": Spec("1", "further share kept by the grouped matmuls of experts", "share", 0.7, 0.7, "both"),
     "attention_efficiency": Spec("1", "share of the 16-bit peak that the attention core reaches", "share", 0.5, 0.7, "both"),
     "attention_half_head": Spec("1", "head size at which attention reaches half of its rate", "positive", 30.0, 0.7, "hardware"),
