@@ -273,7 +273,7 @@ def _aligned(system: System, plan: Plan) -> tuple[System, Plan]:
 def _costs(system: System, model: Transformer, plan: Plan, c: Coefficients, sharpness: float) -> Costs:
     """Calibrated: rates by size and kind, rings and trees on the levels of the network, overlap kind by kind."""
     groups = place(plan, system.network.size)
-    net = collectives.fabric(system.network, c, sharpness)
+    net = collectives.fabric(system.network, c, sharpness, groups.all)
     parts = counts.residents(model, plan)
     work = _layer_work(system, model, plan, parts, c, sharpness)
     comm = _communication(_message_times(model, plan, parts, groups, net, c), work, model, plan, c, sharpness)

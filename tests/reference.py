@@ -71,13 +71,14 @@ def groups(plan: Plan, network_size: list[float]) -> dict[str, Level]:
 class Net:
     """Derated rates [byte/s] and latencies [s] of each level."""
 
-    def __init__(self, system: System, c: Coefficients, tensor_parallel: bool = False):
+    def __init__(self, system: System, c: Coefficients, run: Level, tensor_parallel: bool = False):
         n, levels = system.network, range(len(system.network.size))
         share = [c.net_efficiency_inner if k == 0 else c.net_efficiency_outer for k in levels]
         across = [c.net_efficiency_tp_outer if tensor_parallel and k > 0 else 1.0 for k in levels]
         self.rate = [float(n.bytes_per_s[k]) * share[k] * across[k] for k in levels]
         self.latency = [float(n.latency_s[k]) * (c.net_latency_outer if k else c.net_latency_inner) for k in levels]
         self.gamma = [0.0 if k == 0 else c.net_contention for k in levels]
+        self.run = run
         self.axes = [float(x) for x in n.torus_axes]
         self.reduces = [bool(x) for x in n.in_network_reduction]
         self.first = float(c.collective_start)
@@ -88,7 +89,13 @@ class Net:
 
     def flow(self, group: Level, share_of_level: Level) -> float:
         """Seconds of the slowest level, given what share of the volume each level carries."""
-        return max(s * g**gamma / rate for s, g, gamma, rate in zip(share_of_level, group, self.gamma, self.rate, strict=True))
+        found = 0.0
+        for k, (s, g) in enumerate(zip(share_of_level, group, strict=True)):
+            # a group of a torus has the links of the axes along which it lies
+            axes, run = self.axes[k], self.run[k]
+            links = min(1.0, max(log(g) / log(run), 1.0 / axes)) if axes > 1 and run > 1 else 1.0
+            found = max(found, s * g ** self.gamma[k] / (self.rate[k] * links))
+        return found
 
     def ring_latency(self, group: Level) -> float:
         return sum(a * d * (g ** (1.0 / d) - 1.0) for a, d, g in zip(self.latency, self.axes, group, strict=True))
@@ -306,7 +313,8 @@ def work(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
 
 def messages(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, float]:
     """Seconds of each kind of communication when nothing hides it."""
-    g, net, tp_net = groups(p, [float(x) for x in system.network.size]), Net(system, c), Net(system, c, tensor_parallel=True)
+    g = groups(p, [float(x) for x in system.network.size])
+    net, tp_net = Net(system, c, g["all"]), Net(system, c, g["all"], tensor_parallel=True)
     t, layers, n = p.micro_batch * m.seq_len / p.cp, (m.n_layers + m.n_mtp) / p.pp, parameters(m, p)
     wire, sent = 2.0 * t * m.d_model, 2.0 * m.d_model * m.top_k * m.imbalance * t / p.tp
     split = p.tp if p.sp else 1.0

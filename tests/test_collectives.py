@@ -143,3 +143,21 @@ def test_a_line_is_its_time():
     assert float(line.time(1e9)[0]) == pytest.approx(seconds(gather_time, 1e9, group(8.0, 4.0), net(2)), rel=1e-14)
     (one,) = line.kinds()
     assert float(one.latency_s) == pytest.approx(7.0 * LATENCY[0] + 3.0 * LATENCY[1])
+
+
+def test_copies_that_travel_together_are_the_nodes_they_visit():
+    """8 copies to 8 nodes of 8: on average 8 (1 − (7/8)^8) = 5.25 different nodes, one in eight of which is the own one."""
+    members, free = group(8.0, 8.0), net(2, latency_s=np.zeros(2))
+    apart, once = (float(all_to_all_time(np.array([1e9]), members, free, 8.0, merged)[0]) for merged in (0.0, 1.0))
+    assert once / apart == pytest.approx((1.0 - (7.0 / 8.0) ** 8), rel=1e-9)
+
+
+def test_a_torus_passes_bytes_on():
+    """All-to-all of a ring of axes: m/4 links each on average; 16 of 256 devices on two axes have the links of one of them."""
+    ring = net(2, torus_axes=np.array([2.0, 1.0]), latency_s=np.zeros(2))
+    switch = net(2, latency_s=np.zeros(2))
+    whole = group(256.0, 1.0)
+    ratio = float(all_to_all_time(np.array([1e9]), whole, ring)[0] / all_to_all_time(np.array([1e9]), whole, switch)[0])
+    assert ratio == pytest.approx(2.0 * (16.0 - 1.0 / 16.0) / 4.0 / (255.0 / 256.0), rel=1e-9)
+    some, alone = group(16.0, 1.0), ring.replace(members=np.array([256.0, 1.0])[:, None])
+    assert float(gather_time(np.array([1e9]), some, alone)[0] / gather_time(np.array([1e9]), some, ring)[0]) == pytest.approx(2.0)

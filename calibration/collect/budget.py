@@ -115,10 +115,11 @@ def _alike(tasks: Sequence[Task]) -> Iterable[tuple[list[int], list[Any]]]:
 
 def cost_s(kind: str, time_s: float, machine: Machine) -> float:
     """Seconds that measuring takes: compilation, warming up, and repeats until the median is known or the limit is reached."""
-    s = settings_for(machine)
+    compile_s = COMPILE_S.get(kind, 0.5)
+    s = settings_for(machine, compile_s)
     warmup = max(s.warmup_s, s.warmup_calls * time_s)
     repeats = min(SAMPLES * max(time_s, s.sample_s), max(s.longest_s, s.fewest * time_s))
-    return OVERHEAD_S + COMPILE_S.get(kind, 0.5) + warmup + repeats
+    return OVERHEAD_S + compile_s + warmup + repeats
 
 
 def order(found: Forecast, sigma: np.ndarray, known: Iterable[int] = ()) -> list[Step]:

@@ -22,6 +22,9 @@ from calibration.collect.timing import Settings, Timing, median, summary, timed
 MOST_SETS = 256
 """Input sets that rotate, at most."""
 
+REPEATS_SHARE = 0.3
+"""Repeats may take at least this share of the time of compiling."""
+
 IN_FLIGHT_BYTES = 2**31
 """Results that may wait in memory while calls are in flight [byte]."""
 
@@ -103,11 +106,10 @@ def sets(nbytes: float, machine: Machine) -> int:
     return max(1, min(wanted, MOST_SETS, fitting))
 
 
-def settings_for(machine: Machine) -> Settings:
-    """How long to repeat: processors of a host are noisy and slow, so less is asked of them."""
-    if machine.is_cpu:
-        return Settings(precision=0.02, longest_s=0.6, warmup_s=0.02, sample_s=5e-4)
-    return Settings()
+def settings_for(machine: Machine, compile_s: float) -> Settings:
+    """How long to repeat: processors of a host are noisy and slow, so less is asked of them; what took long to compile is worth more."""
+    found = Settings(precision=0.02, longest_s=0.6, warmup_s=0.02, sample_s=5e-4) if machine.is_cpu else Settings()
+    return found._replace(longest_s=max(found.longest_s, REPEATS_SHARE * compile_s))
 
 
 def measured(program: Program, machine: Machine, options: Options, job: Job) -> dict[str, Any]:
@@ -120,7 +122,7 @@ def measured(program: Program, machine: Machine, options: Options, job: Job) -> 
     timing = timed(
         run.call,
         jax.block_until_ready if program.waits else lambda result: None,
-        options.settings or settings_for(machine),
+        options.settings or settings_for(machine, cost["compile_s"]),
         in_flight=_in_flight(machine, cost),
         agree=agree,
         between=sensors.read,

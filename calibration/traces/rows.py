@@ -241,6 +241,10 @@ def _plan(row: Row, assumed: list[str]) -> Plan:
     wide = precision == "fp32"
     if wide:
         assumed.append("fp32: parameters without a 16-bit copy")
+    # the scale of a whole tensor, from itself: NVIDIA's NVFP4 recipe, and FP8-CS, current scaling, of Megatron-Bridge
+    scaled = precision == "nvfp4" or (precision == "fp8" and row.stack.lower().startswith("megatron-bridge"))
+    if scaled:
+        assumed.append(f"{precision}: a tensor is read once more to find its scale")
     sp = row.number("sp")
     if sp is None:
         sp = float(degrees.tp > 1.0)
@@ -264,6 +268,7 @@ def _plan(row: Row, assumed: list[str]) -> Plan:
         flash=float(row.text("attention") != "none"),
         operand_bytes=OPERAND_BYTES[precision],
         low_precision=float(OPERAND_BYTES[precision] < 2.0),
+        scale_passes=float(scaled),
         weight_bytes=4.0 if wide else 2.0,
         optimizer_bytes=8.0 if wide else 12.0,
         reduce_bytes=4.0 if wide else shards.reduce_bytes,

@@ -21,7 +21,9 @@ TREE_BANDWIDTH = 0.92
 
 
 class Fabric(struct.PyTreeNode, kw_only=True):
-    """A network as collectives find it: derated rates [byte/s] and hop latencies [s], `[K, 1, *batch]`; start of a collective [s], `[1, *batch]`."""
+    """A network as collectives find it: derated rates [byte/s] and hop latencies [s], `[K, 1, *batch]`; start of
+    a collective [s], `[1, *batch]`. members: devices of the run, or
+    domains of them, that a level joins; 1 where a group is taken to have all its links to itself."""
 
     bytes_per_s: jax.Array
     latency_s: jax.Array
@@ -29,6 +31,7 @@ class Fabric(struct.PyTreeNode, kw_only=True):
     in_network_reduction: jax.Array
     contention: jax.Array
     start_s: jax.Array
+    members: jax.Array
     sharpness: float = struct.field(pytree_node=False, default=SHARPNESS)
 
 
@@ -37,8 +40,11 @@ def inner_outer(inner: Array, outer: Array, n_levels: int) -> jax.Array:
     return stack(inner, *[outer] * (n_levels - 1))
 
 
-def fabric(network: Network, coefficients: Coefficients, sharpness: float = SHARPNESS) -> Fabric:
+def fabric(network: Network, coefficients: Coefficients, sharpness: float = SHARPNESS, members: Array = 1.0) -> Fabric:
     """Derate a network by the fitted efficiencies.
+
+    Args:
+      members: of the whole run at each level, `[K, *batch]`.
 
     `rate_k = η_net,k · bytes_per_s_k`, `latency_k = c_k · latency_s_k`; innermost and outer levels have their own coefficients.
     """
@@ -54,6 +60,7 @@ def fabric(network: Network, coefficients: Coefficients, sharpness: float = SHAR
         in_network_reduction=per_level(network.in_network_reduction),
         contention=per_level(trailing(contention, rank)),
         start_s=trailing(stack(c.collective_start), rank),
+        members=per_level(members if jnp.ndim(members) else jnp.full(jnp.shape(network.bytes_per_s), members)),
         sharpness=sharpness,
     )
 
@@ -77,8 +84,14 @@ def _start(group: jax.Array, net: Fabric) -> jax.Array:
 
 
 def _seconds_per_byte(group: jax.Array, net: Fabric) -> jax.Array:
-    """`g_k^γ_k / rate_k`: wider groups meet more traffic on shared links."""
-    return jnp.exp(net.contention * jnp.log(group)) * (1.0 / net.bytes_per_s)
+    """`g_k^γ_k / rate_k`: wider groups meet more traffic on shared links.
+
+    On a torus of d axes a group has the links of its own axes, `max(ln g / ln members, 1/d)` of all: 16 of a slice of 16 × 16 one half.
+    """
+    log = jnp.log(group)
+    own = jnp.clip(log / jnp.maximum(jnp.log(net.members), 1e-9), 1.0 / net.torus_axes, 1.0)
+    links = 1.0 - ramp(net.torus_axes - 1.0) * (1.0 - own)
+    return jnp.exp(net.contention * log) / (net.bytes_per_s * links)
 
 
 def _hops(group: jax.Array, net: Fabric) -> jax.Array:
