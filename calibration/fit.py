@@ -34,9 +34,10 @@ from dmodel.types import Array, InputError, enable_float64
 FREEDOM = 4.0
 """Degrees of freedom of the Student-t noise: published tables hold outliers of five and more scales."""
 
-FLAG_WEIGHTS = {"derived-from-tflops": 0.5, "slow-unexplained": 0.0, "offload": 0.0}
-"""Weight of flagged rows in a fit: times derived from rounded TFLOP/s carry a convention; slow for no listed reason and host-side
-optimizers are set apart, because the model has no mechanism for them."""
+FLAG_WEIGHTS = {"derived-from-tflops": 0.5, "offload": 0.0}
+"""Weight of flagged rows in a fit: times derived from rounded TFLOP/s carry a convention; host-side optimizers are set apart, because the
+model has no mechanism for them. Rows that are slow for no listed reason count in full: the noise has heavy tails, and most of those found
+so far had a mechanism (`coefficients.SPECS["rendezvous"]`)."""
 
 COMPOSED_ROWS = 75.0
 """Rows flagged `composed` are sums of few measured parts: together they count as this many at most, however many there are."""

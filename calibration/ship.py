@@ -25,7 +25,7 @@ HELD_OUT_SHARE = 0.2
 
 
 class View(NamedTuple):
-    """A named profile: where it stands, and what it is."""
+    """A named profile: where it stands, and what it is; a stack stands for all its variants."""
 
     name: str
     accelerators: tuple[str, ...]
@@ -46,7 +46,7 @@ VIEWS = (
         ("nemo-launcher", "megatron-bridge", "megatron-lm-llama"),
         "NeMo and Megatron-LM, 3D-parallel, on H100",
     ),
-    View("a100-fsdp", ("A100-80GB", "A100-40GB"), ("llm-foundry", "llm-foundry/pure"), "FSDP (LLM Foundry) on A100"),
+    View("a100-fsdp", ("A100-80GB", "A100-40GB"), ("llm-foundry",), "FSDP (LLM Foundry) on A100"),
     View("h100-fsdp", ("H100-80GB",), ("llm-foundry",), "FSDP (LLM Foundry) on H100"),
     View("blackwell-megatron", ("B200", "GB200", "B300", "GB300"), ("megatron-bridge",), "Megatron-Bridge on B200, B300, GB200 and GB300"),
     View("tpu-v5", ("TPU-v5e", "TPU-v5p", "TPU-v4"), ("maxtext-readme",), "MaxText on TPU v5e, v5p and v4"),
@@ -62,23 +62,25 @@ def rebase(profile: Profile, view: View) -> Profile:
     Raises:
       ValueError: the profile knows none of the accelerators, or none of the stacks.
     """
+    families = {family(s) for s in view.stacks}
+    accelerators = tuple(a for a in view.accelerators if a in profile.accelerators)
+    stacks = tuple(s for s in profile.stacks if family(s) in families)
+    if not accelerators or not stacks:
+        raise ValueError(f"{view.name}: the fit knows none of {view.accelerators}, or none of {view.stacks}")
     view_of = [members(a, s) for a in view.accelerators for s in view.stacks]
     shift = {g: _mean(profile, g, {row[g] for row in view_of}) for g in GROUPINGS if g != "variant"}
-    if not {*view.accelerators} & {*profile.accelerators} or not {*view.stacks} & {*profile.stacks}:
-        raise ValueError(f"{view.name}: the fit knows none of {view.accelerators}, or none of {view.stacks}")
     carried = {g: shift[g] for g in ("generation", "accelerator", "lineage", "stack")}
     carried["stack"] = carried["stack"] + shift["pair"]  # not every chip and stack that are known are known together
     moved = {g: {name: offset - carried.get(g, 0.0) for name, offset in profile.offsets[g].items()} for g in GROUPINGS}
     for name in moved["accelerator"]:
         if not members(name, None)["generation"]:
             moved["accelerator"][name] = moved["accelerator"][name] - shift["generation"]
-    families = {family(s) for s in view.stacks}
     return dataclasses.replace(
         profile,
         name=view.name,
         description=f"{view.about}; a view of the pooled fit ({profile.description})",
-        accelerators=tuple(a for a in view.accelerators if a in profile.accelerators),
-        stacks=tuple(s for s in view.stacks if s in profile.stacks),
+        accelerators=accelerators,
+        stacks=stacks,
         center=profile.center + sum(shift.values()),
         offsets=moved,
         # only of its own stacks: to a view, the others are as good as new

@@ -12,8 +12,8 @@ from dmodel.step import step_time
 from tests.points import COEFFICIENTS, batch, quick
 
 TRUTH = {
-    "megatron-lm/test": COEFFICIENTS.replace(matmul_efficiency=0.62, elementwise_traffic=1.9, net_efficiency_outer=0.6, overlap_dp=0.2),
-    "fsdp/test": COEFFICIENTS.replace(matmul_efficiency=0.70, elementwise_traffic=1.0, net_efficiency_outer=0.45, overlap_fsdp=0.6),
+    "megatron-test": COEFFICIENTS.replace(matmul_efficiency=0.62, elementwise_traffic=1.9, net_efficiency_outer=0.6, overlap_dp=0.2),
+    "fsdp-test": COEFFICIENTS.replace(matmul_efficiency=0.70, elementwise_traffic=1.0, net_efficiency_outer=0.45, overlap_fsdp=0.6),
 }
 CHIPS = ("A100-80GB", "H100-80GB")
 NOISE = 0.01

@@ -46,6 +46,18 @@ def test_a_group_of_one_costs_nothing(f, sharpness):
 
 
 @pytest.mark.parametrize("f", ALL)
+@pytest.mark.parametrize("sharpness", [8.0, inf])
+@pytest.mark.parametrize("nbytes", [0.0, 1e5, 1e10])
+def test_a_collective_starts_once(f, sharpness, nbytes):
+    """However many levels and members, and whatever it moves; nobody starts one alone."""
+    start = 3e-5
+    free, paid = net(2, sharpness), net(2, sharpness, coefficients=ONES.replace(collective_start=start))
+    for members in (group(2.0, 1.0), group(1.0, 2.0), group(8.0, 64.0)):
+        assert seconds(f, nbytes, members, paid) - seconds(f, nbytes, members, free) == pytest.approx(start, rel=1e-9)
+    assert seconds(f, nbytes, group(1.0, 1.0), paid) == 0.0
+
+
+@pytest.mark.parametrize("f", ALL)
 @pytest.mark.parametrize("g", [2.0, 8.0, 64.0])
 def test_without_bytes_latency_is_left(f, g):
     expected = {
@@ -143,6 +155,8 @@ def test_a_line_is_its_time():
     assert float(line.time(1e9)[0]) == pytest.approx(seconds(gather_time, 1e9, group(8.0, 4.0), net(2)), rel=1e-14)
     (one,) = line.kinds()
     assert float(one.latency_s) == pytest.approx(7.0 * LATENCY[0] + 3.0 * LATENCY[1])
+    started = gather_line(group(8.0, 4.0), net(2, coefficients=ONES.replace(collective_start=1e-4)))
+    assert float(started.latency_s[0] - line.latency_s[0]) == pytest.approx(1e-4) and float(started.time(0.0)[0]) > 1e-4
 
 
 def test_copies_that_travel_together_are_the_nodes_they_visit():

@@ -84,14 +84,36 @@ def test_streaming_and_optimizer_move_their_bytes():
     assert float(compute.optimizer_time(1e9, 30.0, CHIP, c)) == pytest.approx(c.optimizer_traffic * 3e10 / (c.memory_efficiency * HBM))
 
 
-def test_launches_cost_what_they_add():
-    launches = 100.0 * COEFFICIENTS.launch * CHIP.kernel_latency_s
+HOST, FILL = (100.0 * x * CHIP.kernel_latency_s for x in (COEFFICIENTS.launch, COEFFICIENTS.kernel_fill))
 
-    def excess(device: float, sharpness: float) -> float:
-        return float(compute.launch_bound_excess(np.array(device), np.array(100.0), CHIP, COEFFICIENTS, sharpness))
 
-    assert excess(10.0 * launches, inf) == 0.0 and excess(0.25 * launches, inf) == pytest.approx(0.75 * launches)
-    assert 0.0 < excess(10.0 * launches, 8.0) < 1e-3 * launches
-    assert excess(0.0, 8.0) == pytest.approx(launches)
-    gaps = [abs(excess(x * launches, 1024.0) - excess(x * launches, inf)) / launches for x in (0.5, 1.0, 2.0)]
+def launch(device: float, sharpness: float = inf, kernels: float = 100.0, meetings: float = 0.0, c=COEFFICIENTS) -> float:
+    return float(compute.launch_time(np.array(device), np.array(kernels), np.array(meetings), CHIP, c, sharpness))
+
+
+def test_long_kernels_pay_their_fill_and_short_ones_the_host():
+    """The host's launches less what the device does meanwhile; the fill alone once the device is the slower of the two."""
+    assert launch(10.0 * HOST) == pytest.approx(FILL, rel=1e-12) and launch(0.25 * HOST) == pytest.approx(0.75 * HOST, rel=1e-12)
+    assert launch(HOST - FILL) == pytest.approx(FILL, rel=1e-12) and launch(0.0) == pytest.approx(HOST, rel=1e-12)
+    assert launch(0.0, kernels=0.0) == 0.0 == launch(1.0, kernels=0.0)
+
+
+def test_a_host_of_no_launches_leaves_the_fill_and_no_fill_leaves_the_excess():
+    assert launch(0.5 * HOST, 8.0, c=COEFFICIENTS.replace(launch=0.0)) == pytest.approx(FILL, rel=1e-12)
+    assert launch(10.0 * HOST, c=COEFFICIENTS.replace(kernel_fill=0.0)) == 0.0
+
+
+def test_the_passage_from_host_to_device_is_soft():
+    c = COEFFICIENTS.replace(kernel_fill=0.0)
+    assert 0.0 < launch(10.0 * HOST, 8.0, c=c) < 1e-3 * HOST
+    assert launch(0.0, 8.0, c=c) == pytest.approx(HOST)
+    gaps = [abs(launch(x * HOST, 1024.0) - launch(x * HOST)) / HOST for x in (0.5, 1.0, 2.0)]
     assert max(gaps) < 2e-3
+
+
+def test_meetings_take_the_host_but_not_the_device():
+    """Nothing beside a slow device; beside a fast one the host's time for each."""
+    met = 300.0 * COEFFICIENTS.rendezvous * CHIP.kernel_latency_s
+    assert launch(0.25 * HOST, meetings=300.0) - launch(0.25 * HOST) == pytest.approx(met, rel=1e-12)
+    assert launch(10.0 * (HOST + met), meetings=300.0) == pytest.approx(FILL, rel=1e-12)
+    assert launch(0.25 * HOST, meetings=300.0, c=COEFFICIENTS.replace(rendezvous=0.0)) == launch(0.25 * HOST)

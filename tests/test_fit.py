@@ -20,7 +20,7 @@ from tests.points import COEFFICIENTS
 UNSEEN = ("low_precision_efficiency", "cast_traffic", "grouped_efficiency", "softmax_traffic", "overlap_cp", "overlap_ep")
 """Coefficients that no synthetic row uses: 16-bit dense models with flash attention."""
 
-FSDP, MEGATRON = "fsdp/test", "megatron-lm/test"
+FSDP, MEGATRON = "fsdp-test", "megatron-test"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -129,7 +129,7 @@ def test_the_profile_says_what_it_was_fitted_on(cases, profile):
 @pytest.fixture(scope="module")
 def dozen():
     """A dozen rows of a stack that no profile knows: less efficient matmuls, no overlap."""
-    truth = {"fsdp/new": COEFFICIENTS.replace(matmul_efficiency=0.45, overlap_fsdp=0.3)}
+    truth = {"fsdp-new": COEFFICIENTS.replace(matmul_efficiency=0.45, overlap_fsdp=0.3)}
     found = synthetic(seed=3, truth=truth)
     return found, np.arange(len(found)) % 3 == 2
 
@@ -148,12 +148,12 @@ def test_a_dozen_rows_move_a_profile_to_a_new_stack(profile, moved, dozen):
     rows, kept_out = dozen
     before, after = gaps(rows, profile)[kept_out], gaps(rows, moved)[kept_out]
     assert np.median(after) < 0.03 < 0.1 < np.median(before)
-    assert float(moved.coefficients_for(CHIPS[0], "fsdp/new").matmul_efficiency) == pytest.approx(0.45, rel=0.1)
+    assert float(moved.coefficients_for(CHIPS[0], "fsdp-new").matmul_efficiency) == pytest.approx(0.45, rel=0.1)
 
 
 def test_they_move_nothing_else(cases, profile, moved):
     for name in UNSEEN:
-        was, now = (float(getattr(p.coefficients_for(CHIPS[0], "fsdp/new"), name)) for p in (profile, moved))
+        was, now = (float(getattr(p.coefficients_for(CHIPS[0], "fsdp-new"), name)) for p in (profile, moved))
         assert now == pytest.approx(was, rel=1e-6), name
     for stack in TRUTH:
         np.testing.assert_array_equal(moved.offsets["stack"][stack], profile.offsets["stack"][stack])

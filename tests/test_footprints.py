@@ -16,7 +16,7 @@ from dmodel.step import memory_use
 from dmodel.types import GIB, InputError
 from tests.fitting import synthetic
 
-STACK = "megatron-lm/test"
+STACK = "megatron-test"
 TRUTH = Footprint(
     gradient=1.5,
     optimizer=1.0,

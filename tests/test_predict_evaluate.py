@@ -9,7 +9,7 @@ from calibration.predict import assign, predict
 from dmodel import catalog
 from dmodel.coefficients import NAMES
 from dmodel.counts import model_flops_per_token
-from dmodel.profiles import Profile, default_profile, nearest
+from dmodel.profiles import GROUPINGS, Profile, default_profile, members, nearest
 from dmodel.step import TERMS, memory_use, step_time
 from tests.fitting import CHIPS, TRUTH, retimed, synthetic
 from tests.points import case
@@ -22,12 +22,11 @@ def cases():
 
 @pytest.fixture(scope="module")
 def profile() -> Profile:
-    """Every chip and stack with an offset of its own."""
+    """Every group of the chips and stacks with an offset of its own."""
     rng = np.random.default_rng(0)
-    offset = lambda: 0.3 * rng.standard_normal(len(NAMES))  # noqa: E731
-    return Profile(
-        name="given", description="", offsets={"accelerator": {c: offset() for c in CHIPS}, "stack": {s: offset() for s in TRUTH}}
-    )
+    known = [members(c, s) for c in CHIPS for s in TRUTH]
+    offsets = {g: {m: 0.15 * rng.standard_normal(len(NAMES)) for m in sorted({row[g] for row in known} - {""})} for g in GROUPINGS}
+    return Profile(name="given", description="", offsets=offsets)
 
 
 @pytest.fixture(scope="module")
@@ -116,9 +115,9 @@ def test_rows_without_a_time_or_not_asked_for_are_not_judged(cases):
     times[:5] = np.nan
     found = evaluate(retimed(cases, times), cases.labels.step_time_s * 1.1)
     assert found.overall.all.rows == len(cases) - 5 and found.overall.fitted is None
-    asked = cases.labels.source == "fsdp/test"
+    asked = cases.labels.source == "fsdp-test"
     only = evaluate(cases, cases.labels.step_time_s * 1.1, rows=asked)
-    assert [line.name for line in only.by_source] == ["fsdp/test"] and only.overall.all.rows == asked.sum()
+    assert [line.name for line in only.by_source] == ["fsdp-test"] and only.overall.all.rows == asked.sum()
     nothing = evaluate(cases, cases.labels.step_time_s, rows=np.zeros(len(cases), bool))
     assert nothing.by_source == [] and nothing.overall.all.rows == 0
 

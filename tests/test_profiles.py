@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dmodel.coefficients import NAMES, SPECS, default, from_unconstrained, to_unconstrained
-from dmodel.profiles import Profile, default_profile, load, names, nearest, save, store
+from dmodel.profiles import GROUPINGS, Profile, default_profile, family, load, members, names, nearest, save, store
 from dmodel.profiles.record import prior_widths
 from dmodel.profiles.store import FORMAT, VERSION
 from dmodel.types import InputError
@@ -14,6 +14,10 @@ from dmodel.types import InputError
 
 def vector(seed: int) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=len(NAMES))
+
+
+KNOWN = members("A100-80GB", "fsdp") | {"variant": "fsdp/pure"}
+"""One member of each grouping."""
 
 
 @pytest.fixture
@@ -24,7 +28,8 @@ def profile() -> Profile:
         accelerators=("A100-80GB",),
         stacks=("megatron-lm", "fsdp"),
         center=default_profile().center + 0.1 * vector(0),
-        offsets={"accelerator": {"A100-80GB": 0.1 * vector(1)}, "stack": {"fsdp": 0.1 * vector(2)}},
+        offsets={g: {KNOWN[g]: 0.1 * vector(10 + i)} if KNOWN[g] else {} for i, g in enumerate(GROUPINGS)},
+        widths={g: np.abs(vector(20 + i)) for i, g in enumerate(GROUPINGS)},
         standard_errors=np.abs(vector(3)),
         stack_covariances={"fsdp": np.diag(vector(7) ** 2)},
         covariance=np.diag(vector(3) ** 2),
@@ -46,10 +51,13 @@ def test_written_and_read_is_the_same(profile, tmp_path):
     found = load(tmp_path / "p.json")
     for name in ("name", "description", "accelerators", "stacks", "data", "fitted_rows", "noise", "versions"):
         assert getattr(found, name) == getattr(profile, name), name
-    for name in ("center", "widths", "standard_errors", "covariance"):
+    for name in ("center", "standard_errors", "covariance"):
         np.testing.assert_allclose(getattr(found, name), getattr(profile, name), atol=1e-9, err_msg=name)
+    assert tuple(found.widths) == tuple(found.offsets) == GROUPINGS
+    for g in GROUPINGS:
+        np.testing.assert_allclose(found.widths[g], profile.widths[g], atol=1e-9, err_msg=g)
     np.testing.assert_allclose(found.stack_covariances["fsdp"], profile.stack_covariances["fsdp"], rtol=1e-5)
-    for chip, stack in ((None, None), ("A100-80GB", None), ("A100-80GB", "fsdp"), ("unknown", "fsdp")):
+    for chip, stack in ((None, None), ("A100-80GB", None), ("A100-80GB", "fsdp/pure"), ("unknown", "fsdp")):
         np.testing.assert_allclose(found.unconstrained(chip, stack), profile.unconstrained(chip, stack), atol=1e-9)
 
 
@@ -61,10 +69,50 @@ def test_once_rounded_for_the_disk_no_byte_changes(profile, tmp_path):
     assert files[1].read_bytes() == files[2].read_bytes()
 
 
-def test_offsets_add_up(profile):
-    chip, stack = profile.offsets["accelerator"]["A100-80GB"], profile.offsets["stack"]["fsdp"]
-    np.testing.assert_allclose(profile.unconstrained("A100-80GB", "fsdp"), profile.center + chip + stack)
-    np.testing.assert_allclose(profile.unconstrained("H100-80GB", "nemo"), profile.center)
+HARDWARE, SOFTWARE = ("generation", "accelerator"), ("lineage", "stack")
+
+
+@pytest.mark.parametrize(
+    ("chip", "stack", "groupings"),
+    [
+        ("A100-80GB", "fsdp/pure", GROUPINGS),
+        ("A100-80GB", "fsdp", (*HARDWARE, *SOFTWARE, "pair")),
+        ("A100-80GB", "fsdp/other", (*HARDWARE, *SOFTWARE, "pair")),
+        ("A100-40GB", "fsdp", ("generation", *SOFTWARE)),
+        ("A100-80GB", "torchtitan", (*HARDWARE, "lineage")),
+        ("A100-80GB", None, HARDWARE),
+        (None, "fsdp/pure", (*SOFTWARE, "variant")),
+        ("H100-80GB", "nemo", ()),
+        (None, None, ()),
+    ],
+)
+def test_a_row_has_the_offsets_of_the_groups_that_are_known(profile, chip, stack, groupings):
+    """A variant starts from its stack, a stack from its code base, a chip from its generation."""
+    expected = profile.center + sum(profile.offsets[g][KNOWN[g]] for g in groupings)
+    np.testing.assert_allclose(profile.unconstrained(chip, stack), expected, rtol=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("chip", "stack", "expected"),
+    [
+        ("H100-80GB", "llm-foundry/pure", ["hopper", "H100-80GB", "fsdp", "llm-foundry", "llm-foundry/pure", "H100-80GB llm-foundry"]),
+        ("MI300X", "nemo-launcher", ["cdna", "MI300X", "megatron", "nemo-launcher", "", "MI300X nemo-launcher"]),
+        ("TPU-v5e", "Own-Code", ["tpu", "TPU-v5e", "Own-Code", "Own-Code", "", "TPU-v5e Own-Code"]),
+        ("GB200", None, ["blackwell", "GB200", "", "", "", ""]),
+        ("Z80", "", ["", "Z80", "", "", "", ""]),
+        (None, "megatron-bridge/26.04/x", ["", "", "megatron", "megatron-bridge", "megatron-bridge/26.04/x", ""]),
+        (None, None, [""] * 6),
+    ],
+)
+def test_members(chip, stack, expected):
+    found = members(chip, stack)
+    assert list(found) == list(GROUPINGS) and list(found.values()) == expected
+    assert found["stack"] == family(stack or "")
+
+
+@pytest.mark.parametrize(("chip", "generation"), [("L40S", "ada"), ("A100-40GB", "ampere"), ("GH200", "hopper"), ("V100-32GB", "volta")])
+def test_generations(chip, generation):
+    assert members(chip, None)["generation"] == generation
 
 
 def test_the_prior_is_the_default_coefficients():
@@ -103,21 +151,32 @@ def inside(key, name, value):
     return lambda d: d | {key: d[key] | {name: value}}
 
 
+def width(name, value):
+    return lambda d: d | {"widths": d["widths"] | {"stack": d["widths"]["stack"] | {name: value}}}
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
         (lambda d: d | {"format": "other"}, [FORMAT, "not a dmodel profile", "dmodel fit"]),
         (lambda d: [d], ["not a dmodel profile"]),
+        (
+            lambda d: d | {"version": 1, "offsets": {"accelerator": {}, "stack": {}}, "widths": d["center"]},
+            ["version 1", f"reads version {VERSION}", "fit the profile again"],
+        ),
         (lambda d: d | {"version": VERSION + 1}, [f"version {VERSION + 1}", f"reads version {VERSION}", "fit the profile again"]),
         (drop("version"), ["version None"]),
         (inside("center", "matmul_eficiency", 1.0), ["matmul_eficiency", "unknown", "center"]),
         (lambda d: d | {"center": {k: v for k, v in d["center"].items() if k != "bubble"}}, ["missing", "bubble"]),
         (inside("center", "bubble", float("nan")), ["center", "not finite"]),
-        (inside("widths", "bubble", float("inf")), ["widths", "not finite"]),
+        (width("bubble", float("inf")), ["widths", "not finite"]),
+        (inside("widths", "generations", {}), ["widths", "of the wrong kind", "generation, accelerator"]),
+        (lambda d: d | {"widths": {"stack": d["widths"]["stack"]}}, ["widths", "of the wrong kind"]),
+        (lambda d: d | {"widths": d["center"]}, ["widths", "of the wrong kind"]),
         (inside("standard_errors", "bubble", "small"), ["standard_errors", "not a number"]),
         (inside("standard_errors", "bubble", None), ["standard_errors", "not a number"]),
-        (lambda d: d | {"offsets": {"accelerator": {}, "stack": {"fsdp": {"bubble": 1.0}}}}, ["offsets", "missing"]),
-        (lambda d: d | {"offsets": {"accelerator": {}}}, ["stack", "missing"]),
+        (inside("offsets", "stack", {"fsdp": {"bubble": 1.0}}), ["offsets", "missing"]),
+        (lambda d: d | {"offsets": drop("variant")(d["offsets"])}, ["variant", "missing"]),
         (lambda d: d | {"offsets": None}, ["missing or of the wrong kind"]),
         (lambda d: d | {"covariance": [[1.0]]}, ["missing or of the wrong kind"]),
         (drop("fitted_rows"), ["fitted_rows", "missing"]),
@@ -129,7 +188,7 @@ def inside(key, name, value):
         (lambda d: d | {"accelerators": "H100-80GB"}, ["accelerators", "list of texts"]),
         (lambda d: d | {"covariance": [[float("nan")] * len(NAMES)] * len(NAMES)}, ["covariance", "not finite"]),
         (inside("center", "bubble", 1e300), ["center", "outside"]),
-        (inside("widths", "bubble", 0.0), ["widths", "outside"]),
+        (width("bubble", -1.0), ["widths", "outside"]),
         (inside("standard_errors", "bubble", -1.0), ["standard_errors", "outside"]),
     ],
 )
@@ -188,7 +247,10 @@ def test_shipped_profiles_load_and_are_sane(name):
             c = found.coefficients_for(chip, stack)
             assert all(np.isfinite(float(getattr(c, k))) for k in NAMES)
             assert 0.05 < float(c.matmul_efficiency) < 1.0
-    assert (found.standard_errors > 0.0).all() and (found.widths > 0.0).all()
+    assert (found.standard_errors > 0.0).all()
+    if found.widths:
+        # a coefficient that nothing could move would be no coefficient
+        assert (sum(found.widths.values()) > 0.0).all() and all((w >= 0.0).all() for w in found.widths.values())
     assert name == "prior" or (found.data and found.fitted_rows and found.accelerators)
 
 

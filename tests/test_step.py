@@ -18,6 +18,7 @@ from tests.points import COEFFICIENTS, IDEAL, batch, case, float64, quick, rando
 HARD = quick(lambda s, m, p, c: step_time(s, m, p, c, sharpness=inf))
 SMOOTH = quick(step_time)
 RATES = ("flops_per_s", "attention_flops_per_s", "hbm_bytes_per_s")
+TIMES = ("overhead", "collective_start")
 
 
 def plan(**changes: float) -> Plan:
@@ -151,7 +152,7 @@ def scaled(q: tuple, rates: float, times: float) -> tuple:
     chip, net = system.chip, system.network
     chip = chip.replace(**{name: getattr(chip, name) * rates for name in RATES}, kernel_latency_s=chip.kernel_latency_s * times)
     net = net.replace(bytes_per_s=net.bytes_per_s * rates, latency_s=net.latency_s * times)
-    return system.replace(chip=chip, network=net), model, p, c.replace(overhead=c.overhead * times)
+    return system.replace(chip=chip, network=net), model, p, c.replace(**{name: getattr(c, name) * times for name in TIMES})
 
 
 @pytest.mark.parametrize("evaluate", [SMOOTH, HARD])
@@ -168,9 +169,9 @@ def test_elasticities_of_rates_less_those_of_times_are_minus_one(levels, sharpne
     system, model, p, c = random_questions(3 + levels, 40, levels)
 
     by_input = quick(jax.grad(lambda s, c: jnp.log(step_time(s, model, p, c, sharpness=sharpness).total).sum(), argnums=(0, 1)))(system, c)
-    chip, net, overhead = by_input[0].chip, by_input[0].network, by_input[1].overhead
+    chip, net, seconds = by_input[0].chip, by_input[0].network, sum(getattr(by_input[1], n) * getattr(c, n) for n in TIMES)
     rates = sum(getattr(chip, n) * getattr(system.chip, n) for n in RATES) + (net.bytes_per_s * system.network.bytes_per_s).sum(0)
-    times = chip.kernel_latency_s * system.chip.kernel_latency_s + (net.latency_s * system.network.latency_s).sum(0) + overhead * c.overhead
+    times = chip.kernel_latency_s * system.chip.kernel_latency_s + (net.latency_s * system.network.latency_s).sum(0) + seconds
     np.testing.assert_allclose(rates - times, -1.0, atol=1e-9)
     assert (np.asarray(rates) < 0.0).all() and (np.asarray(times) > 0.0).all()
 
