@@ -34,7 +34,7 @@ def chips(quick: bool) -> list[Curve]:
 def with_attention(quick: bool) -> list[Curve]:
     """H100 without attention and with it, at the study's sequences and at longer ones."""
     found = [curve(BASE, "no attention")]
-    for seq_len in (2048.0,) if quick else (2048.0, 8192.0):
+    for seq_len in (2048.0,) if quick else (2048.0, 32768.0):
         law = laws.STUDY.replace(attention=True, seq_len=seq_len)
         found.append(curve(BASE, f"attention, {seq_len:.0f} tokens", law=law))
     return found
@@ -107,7 +107,7 @@ def main() -> None:
         colors = {c.label: color for c, color in zip(curves, shared.COLORS, strict=False)}
         shared.draw_curves(axes, curves, colors, of_ceiling=True)
         axes.set_title(title)
-        axes.set_xlim(3e24 if title.startswith("Chips") else 1e23, None)
+        axes.set_xlim(1e23 if title.startswith("Failures") else 3e24, None)
         shared.legend(axes, loc="lower left")
     for axes in grid[1:]:
         axes.set_ylabel("")

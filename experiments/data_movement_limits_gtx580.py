@@ -12,7 +12,7 @@ from typing import Any
 from dmodel.report import style
 from dmodel.theory import Best, Problem, best_layouts, gpu, laws, training
 from dmodel.theory.gpus import assumptions
-from dmodel.theory.study import DEADLINE_S, MONTH_S
+from dmodel.theory.study import DEADLINE_S, MONTH_S, ceiling
 from experiments import data_movement as shared
 from experiments.data_movement import compared
 from experiments.study import run as run_study
@@ -63,7 +63,7 @@ def main() -> None:
     needed = PUBLISHED_FLOP / (PUBLISHED_GPUS * peak * DEADLINE_S)
     comparison = [
         compared("peak of one card [FLOP/s]", 1.58e12, peak),
-        compared("utilization that the claim needs", None, needed, f"products reach {float(gpu(NAMES[0]).chip.sustained):.2f}"),
+        compared("utilization that the claim needs", None, needed, f"products reach {ceiling(gpu(NAMES[0])):.2f}"),
     ]
     figure = style.new_figure(6.4, 4.2)
     axes, table = figure.subplots(), []

@@ -48,8 +48,8 @@ def measured(rows: int | None) -> Measured:
     """16-bit products of the shipped table on the chip, the first `rows` of them in a quick run."""
     table = published("matmul")
     table = table.select((table.chips() == CHIP) & np.isin(table.texts("dtype"), ("bf16", "fp16")))
-    found = Measured(*(table.numbers(name) for name in ("m", "n", "k")), table.seconds())
-    return Measured(*(x[:rows] for x in found))
+    m, n, k = (table.numbers(name)[:rows] for name in ("m", "n", "k"))
+    return Measured(m, n, k, table.seconds()[:rows])
 
 
 def local_exponent(sizes: np.ndarray, seconds: np.ndarray) -> np.ndarray:
@@ -76,8 +76,8 @@ def errors(real: Measured, predicted: np.ndarray, edges: tuple[float, float]) ->
     for name, part in parts.items():
         if part.any():
             note = f"{int(part.sum())} products; median |model / measured − 1| {100 * np.median(np.abs(ratio[part] - 1.0)):.1f} %"
-            middle = [float(np.median(seconds[part])) for seconds in (real.seconds, predicted)]
-            lines.append(compared(f"{name}: median time [s]", *middle, note))
+            theirs, mine = (float(np.median(seconds[part])) for seconds in (real.seconds, predicted))
+            lines.append(compared(f"{name}: median time [s]", theirs, mine, note))
     return lines
 
 
