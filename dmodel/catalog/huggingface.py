@@ -56,7 +56,8 @@ _DEEPSEEK = Format(
 )  # fmt: skip
 _WINDOW = {**_HEADS, "window": "sliding_window"}
 _NEMOTRON_H = Format(
-    {**_BASE, "mamba_heads": "mamba_num_heads", "mamba_width": "mamba_head_dim", "mamba_groups": "n_groups", "mamba_state": "ssm_state_size"},
+    {**_BASE, "mamba_heads": "mamba_num_heads", "mamba_width": "mamba_head_dim", "mamba_groups": "n_groups",
+     "mamba_state": "ssm_state_size"},
     0,
     0,
     {
