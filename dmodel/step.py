@@ -227,13 +227,16 @@ def _communication(v: _Volumes, work: LayerWork, model: Transformer, plan: Plan,
     """Split each kind into what its window hides and what it does not.
 
     Windows: tp the products of its layer; cp the attention core; ep the products; FSDP gathers the forward pass, gathers and scatters the
-    backward pass of the layer computed meanwhile; dp the last micro-batch's backward and the first one's forward; pp one micro-batch.
+    backward pass of the layer computed meanwhile; dp the last micro-batch's backward and the first one's forward; pp one micro-batch. All of
+    them last as much longer as the device waits for kernel launches.
     """
     layers = (model.n_layers + model.n_mtp) / plan.pp
     resharded = v.gather * plan.reshard
     whole = work.forward + work.backward
     cost = stack(v.tp, v.cp, v.ep, v.gather, resharded + v.scatter, v.dp, v.pp)
-    window = stack(work.matmul, work.attention, work.matmul, work.forward, work.backward, layers * whole, layers * whole)
+    # messages go on while the device waits for its host
+    waited = 1.0 + work.launch / whole
+    window = waited * stack(work.matmul, work.attention, work.matmul, work.forward, work.backward, layers * whole, layers * whole)
     overlap = stack(
         c.overlap_tp * plan.overlap_tp,
         c.overlap_cp * plan.overlap_cp,
