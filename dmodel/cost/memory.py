@@ -9,7 +9,7 @@ from jax.scipy.special import ndtr
 from dmodel import counts
 from dmodel.footprint import LEAST, Footprint
 from dmodel.plan import Plan
-from dmodel.smooth import positive_part, ramp
+from dmodel.smooth import ramp
 from dmodel.types import Array
 from dmodel.workload import Transformer
 
@@ -138,7 +138,7 @@ def memory(model: Transformer, plan: Plan, in_flight: Array, in_flight_last: Arr
         gradients=trained * plan.gradient_bytes * footprint.gradient * held(parts, plan, 2.0),
         optimizer=trained * plan.optimizer_bytes * footprint.optimizer * held(parts, plan, 1.0),
         activations=layers * in_flight * layer + recomputed * working + ahead,
-        logits=reported * positive_part(logits, spared),
+        logits=reported * jnp.maximum(logits - spared, 0.0),
         buffers=footprint.reserved + gathered,
     )
 

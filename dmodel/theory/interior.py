@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-STEPS, BARRIER, SHRINK, BOUNDARY = 200, 1e-9, 0.2, 0.99
+STEPS, BARRIER, SHRINK, BOUNDARY = 120, 1e-9, 0.2, 0.99
 """Newton steps at most; the last barrier parameter; its factor from one to the next; how far a step may go towards the boundary."""
 
 SHORTEST = 2.0**-40
