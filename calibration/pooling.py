@@ -1,8 +1,8 @@
 """Partial pooling: which coefficients a row shares with which others, and how far they may differ.
 
-A row's coefficients, in the unconstrained space, are the center plus one offset from each of its groups (`dmodel.profiles.groupings`): chips
-move what belongs to hardware, stacks what belongs to software, chip and code base together what belongs to both. Everything is fitted in
-units of its prior standard deviation, so one step size suits all directions.
+A row's coefficients, in the unconstrained space, are the center plus one offset from each of its groups (`dmodel.profiles.groupings`):
+chips move what belongs to hardware, stacks what belongs to software, chip and stack together everything. Everything is fitted in units of
+its prior standard deviation, so one step size suits all directions.
 """
 
 from __future__ import annotations

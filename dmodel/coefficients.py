@@ -49,7 +49,7 @@ SPECS: dict[str, Spec] = {
     "loss_traffic": Spec("1", "memory traffic of logits and loss over its count", "positive", 1.5, 0.7, "software"),
     "launch": Spec("1", "time between kernels over the chip's kernel latency", "positive", 2.0, 1.2, "software"),
     "rendezvous": Spec(
-        "1", "host time per peer of a tensor-parallel collective beside a pipeline, over the kernel latency", "positive", 2.0, 3.0, "software"
+        "1", "host time per rank of a tensor-parallel collective in a pipeline over the kernel latency", "positive", 2.0, 3.0, "software"
     ),
     "kernel_fill": Spec("1", "time to fill and drain a kernel over the kernel latency", "positive", 0.6, 0.5, "both"),
     "collective_start": Spec("s", "fixed time of one collective", "positive", 1.5e-5, 0.5, "both"),

@@ -21,7 +21,7 @@ TREE_BANDWIDTH = 0.92
 
 
 class Fabric(struct.PyTreeNode, kw_only=True):
-    """A network as collectives find it: derated rates [byte/s] and hop latencies [s], `[K, 1, *batch]`; start of a collective [s], `[1, *batch]`."""
+    """A network as collectives find it: derated rates [byte/s], hop latencies [s], `[K, 1, *batch]`; start of each [s], `[1, *batch]`."""
 
     bytes_per_s: jax.Array
     latency_s: jax.Array

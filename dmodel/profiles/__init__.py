@@ -4,4 +4,4 @@ from dmodel.profiles.groupings import GROUPINGS, family, members
 from dmodel.profiles.record import Profile, default_profile
 from dmodel.profiles.store import EVIDENCE, load, names, nearest, save
 
-__all__ = ["EVIDENCE", "Profile", "default_profile", "load", "names", "nearest", "save"]
+__all__ = ["EVIDENCE", "GROUPINGS", "Profile", "default_profile", "family", "load", "members", "names", "nearest", "save"]

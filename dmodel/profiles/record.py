@@ -39,7 +39,7 @@ class Profile:
     Attributes:
       name, description: for people. accelerators, stacks: what the fitted rows ran on.
       center: shared values. offsets: by grouping (`groupings.GROUPINGS`) and member, added to the center for rows of the member.
-      widths: by grouping, standard deviation of a coefficient among its members: the prior of a member never seen. Empty = those of the prior.
+      widths: by grouping, standard deviation of a coefficient among its members: the prior of a member never seen. Empty = never learned.
       standard_errors: Laplace standard errors of the center. covariance: of the center, or None.
       stack_covariances: by stack, its variants together, of its coefficients (center and offsets together), `[coefficient, coefficient]`:
         how well it is known.
