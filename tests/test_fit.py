@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from calibration import fit, padding, pooling
+from calibration.micro.priors import priors
 from calibration.predict import predict
 from dmodel.coefficients import NAMES, SPECS
-from dmodel.profiles import Profile, default_profile
+from dmodel.profiles import GROUPINGS, Profile, default_profile, members
 from dmodel.profiles.store import to_json
 from dmodel.types import InputError
 from tests.fitting import CHIPS, TRUTH, held_out, retimed, synthetic
@@ -23,10 +24,14 @@ UNSEEN = ("low_precision_efficiency", "cast_traffic", "grouped_efficiency", "sof
 FSDP, MEGATRON = "fsdp-test", "megatron-test"
 
 
+MEASURED = pooling._measured
+
+
 @pytest.fixture(scope="module", autouse=True)
-def standard_promotion():
-    """optax mixes float and integer, which `strict` forbids."""
-    with jax.numpy_dtype_promotion("standard"):
+def made_up_chips():
+    """optax mixes float and integer, which `strict` forbids; the chips here are made up, and benchmarks of real ones would mislead."""
+    with jax.numpy_dtype_promotion("standard"), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pooling, "_measured", lambda accelerator: {})
         yield
 
 
@@ -117,6 +122,8 @@ def test_the_profile_says_what_it_was_fitted_on(cases, profile):
     kept = ~held_out(cases)
     assert set(profile.accelerators) == set(CHIPS) == set(profile.offsets["accelerator"])
     assert set(profile.stacks) == set(TRUTH) == set(profile.offsets["stack"]) == set(profile.noise)
+    assert set(profile.offsets["generation"]) == {"ampere", "hopper"} and set(profile.offsets["lineage"]) == {"fsdp", "megatron"}
+    assert set(profile.offsets["pair"]) == {f"{chip} {stack}" for chip in CHIPS for stack in TRUTH} and not profile.offsets["variant"]
     assert set(profile.fitted_rows) == set(cases.labels.fingerprint[kept])
     assert sum(d["rows"] for d in profile.data) == kept.sum()
     assert {"jax", "flax", "optax", "python", "dmodel"} <= set(profile.versions)
@@ -155,8 +162,9 @@ def test_they_move_nothing_else(cases, profile, moved):
     for name in UNSEEN:
         was, now = (float(getattr(p.coefficients_for(CHIPS[0], "fsdp-new"), name)) for p in (profile, moved))
         assert now == pytest.approx(was, rel=1e-6), name
-    for stack in TRUTH:
-        np.testing.assert_array_equal(moved.offsets["stack"][stack], profile.offsets["stack"][stack])
+    for grouping, known in profile.offsets.items():
+        for member, offset in known.items():
+            np.testing.assert_array_equal(moved.offsets[grouping][member], offset, err_msg=member)
     assert set(moved.fitted_rows) > set(profile.fitted_rows) and len(moved.data) == len(profile.data) + 1
     assert (moved.standard_errors <= profile.standard_errors * (1.0 + 1e-9)).all()
 
@@ -177,8 +185,10 @@ def again(slower, profile) -> Profile:
 def test_a_known_stack_keeps_what_it_shares(profile, again):
     np.testing.assert_array_equal(again.center, profile.center)
     np.testing.assert_array_equal(again.standard_errors, profile.standard_errors)
-    for chip in CHIPS:
-        np.testing.assert_array_equal(again.offsets["accelerator"][chip], profile.offsets["accelerator"][chip])
+    for grouping in set(GROUPINGS) - {"stack"}:
+        assert set(again.offsets[grouping]) == set(profile.offsets[grouping])
+        for member, offset in profile.offsets[grouping].items():
+            np.testing.assert_array_equal(again.offsets[grouping][member], offset, err_msg=member)
     assert set(again.stack_covariances) == set(profile.stack_covariances) == set(TRUTH)
 
 
@@ -217,7 +227,7 @@ def small_problem():
     groups = pooling.groups_of(rows.labels.accelerator, rows.labels.stack)
     prior = pooling.prior_for(groups, default_profile(), fresh=True)
     times, ones = jnp.log(jnp.asarray(rows.labels.step_time_s)), jnp.ones(4)
-    return groups, prior, fit.Data(rows.system, rows.model, rows.plan, times, ones, groups.accelerator_of, groups.stack_of)
+    return groups, prior, fit.Data(rows.system, rows.model, rows.plan, times, ones, groups.of, groups.stack_of)
 
 
 def test_padding_says_nothing():
@@ -233,7 +243,7 @@ def test_padding_says_nothing():
     inner = padding.without_padding(wide_gradient, groups)
     for a, b in zip(jax.tree.leaves(gradient), jax.tree.leaves(inner), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
-    assert not np.any(wide_gradient.accelerator[2:]) and not np.any(wide_gradient.stack[2:])
+    assert len(wide_gradient.offset) > len(groups.members) and not np.any(wide_gradient.offset[len(groups.members) :])
 
 
 def test_loss_falls_along_its_gradient_as_it_says():
@@ -251,24 +261,110 @@ def test_loss_falls_along_its_gradient_as_it_says():
 
 
 def test_offsets_move_only_their_own_rows_and_kind():
-    """A chip's offset moves hardware coefficients of its rows, a stack's software ones."""
+    """Chips and their generation move hardware coefficients of their rows, stacks and code bases software ones, both together all."""
     groups, prior, data = small_problem()
     zero = pooling.start(prior, len(NAMES))
-    base = np.asarray(pooling.rows_of(zero, prior, data.accelerator_of, data.stack_of))
-    np.testing.assert_allclose(base, np.repeat(default_profile().center[:, None], 4, 1))
-    for kind, of, mask in (("accelerator", data.accelerator_of, pooling.HARDWARE), ("stack", data.stack_of, pooling.SOFTWARE)):
-        p = zero.replace(**{kind: getattr(zero, kind).at[1].set(1.0)})
-        change = np.asarray(pooling.rows_of(p, prior, data.accelerator_of, data.stack_of)) - base
-        assert (np.abs(change) > 0.0).tolist() == np.outer(mask > 0.0, of == 1).tolist()
+    shared = np.asarray(pooling.rows_of(zero, prior, data.of))
+    for i, (grouping, _) in enumerate(groups.members[1:], 1):
+        p = zero.replace(offset=zero.offset.at[i].set(1.0))
+        change = np.asarray(pooling.rows_of(p, prior, data.of)) - shared
+        mine = groups.of[GROUPINGS.index(grouping)] == i
+        assert mine.any() and (np.abs(change) > 0.0).tolist() == np.outer(pooling.SCOPES[grouping] > 0.0, mine).tolist(), grouping
+    nobody = zero.replace(offset=zero.offset.at[0].set(1.0))
+    np.testing.assert_array_equal(pooling.rows_of(nobody, prior, data.of), shared)
 
 
-def test_widths_are_learned_from_the_stacks():
-    """A coefficient in which stacks differ gets a wider prior than one in which they agree; none becomes immovable."""
+def test_rows_are_in_the_groups_of_their_names():
+    groups = pooling.groups_of(["A100-80GB", "Z80", "A100-80GB"], ["megatron-lm", "own/1", "own"])
+    found = [[groups.members[i] for i in row] for row in groups.of.T]
+    for row, (chip, stack) in zip(found, [("A100-80GB", "megatron-lm"), ("Z80", "own/1"), ("A100-80GB", "own")], strict=True):
+        assert [name for _, name in row] == list(members(chip, stack).values())
+        assert all(grouping in (g, "") for g, (grouping, _) in zip(GROUPINGS, row, strict=True))
+    assert [groups.stacks[i] for i in groups.stack_of] == ["megatron-lm", "own/1", "own"]
+    assert groups.members[0] == ("", "") and len(set(groups.members)) == len(groups.members)
+
+
+def test_micro_benchmarks_say_where_a_new_chip_starts(monkeypatch):
+    """What was measured of it is its mean and width; a chip that the base knows, and one without measurements, have neither."""
+    monkeypatch.setattr(pooling, "_measured", MEASURED)
+    known = priors("H100-80GB")
+    base = default_profile()
+
+    def of_chip(chip: str, base: Profile) -> tuple[np.ndarray, np.ndarray]:
+        groups = pooling.groups_of([chip], ["own"])
+        prior, i = pooling.prior_for(groups, base, fresh=True), groups.members.index(("accelerator", chip))
+        return np.asarray(prior.offset)[i], np.diagonal(np.asarray(prior.factor)[i])
+
+    offset, width = of_chip("H100-80GB", base)
+    other, usual = of_chip("Z80", base)
+    assert not other.any() and known
+    for i, name in enumerate(NAMES):
+        if pooling.HARDWARE[i] and name in known:
+            assert base.center[i] + offset[i] == pytest.approx(known[name].mean, rel=1e-12), name
+            assert width[i] == pytest.approx(known[name].sd, rel=1e-12), name
+        else:
+            assert offset[i] == 0.0 and width[i] == usual[i], name
+    fitted = dataclasses.replace(base, offsets=base.offsets | {"accelerator": {"H100-80GB": 0.1 * np.ones(len(NAMES))}})
+    offset, width = of_chip("H100-80GB", fitted)
+    np.testing.assert_array_equal(offset, fitted.offsets["accelerator"]["H100-80GB"])
+    assert not width.any()
+
+
+def test_widths_are_learned_from_the_members():
+    """A coefficient in which members differ gets a wider prior than one in which they agree; none becomes immovable."""
     groups, prior, _ = small_problem()
-    parameters = pooling.start(prior, len(NAMES))
     i, j = NAMES.index("overlap_dp"), NAMES.index("overlap_tp")
-    parameters = parameters.replace(stack=parameters.stack.at[:, i].set(np.array([2.0, -2.0])))
-    sure = type("Laplace", (), {"stack_errors": np.full((2, len(NAMES)), 1e-3)})
-    widths = fit.refine_widths(fit.Result(parameters, np.zeros(1), sure), prior)
-    assert widths[i] == pytest.approx(2.0 * prior.stack_factor[0, i, i], rel=1e-3)
-    assert widths[j] == pytest.approx(0.1 * SPECS["overlap_tp"].width)
+    stacks = [m for m, (grouping, _) in enumerate(groups.members) if grouping == "stack"]
+    parameters = pooling.start(prior, len(NAMES))
+    parameters = parameters.replace(offset=parameters.offset.at[np.array(stacks), i].set(np.array([2.0, -2.0])))
+    sure = type("Laplace", (), {"offset_errors": np.full((len(groups.members), len(NAMES)), 1e-3)})
+    before, after = pooling.fresh_widths(), fit.refined_widths(fit.Result(parameters, np.zeros(1), sure), prior, groups)
+    n = fit.PSEUDO
+    assert after["stack"][i] == pytest.approx(before["stack"][i] * np.sqrt((n + 2 * 2.0**2) / (n + 2)), rel=1e-5)
+    assert after["stack"][j] == pytest.approx(before["stack"][j] * np.sqrt(n / (n + 2)), rel=1e-5)
+    np.testing.assert_array_equal(after["variant"], before["variant"])
+    for grouping, widths in after.items():
+        assert ((widths > 0.0) == (pooling.SCOPES[grouping] > 0.0)).all(), grouping
+
+
+# --- pooling across variants
+
+VARIANTS = tuple(f"fsdp-own/{i}" for i in range(4))
+
+
+@pytest.fixture(scope="module")
+def variants():
+    """Rows of four variants of a new stack: its matmuls are far from what is known, and each differs a little in the elementwise work."""
+    truth = COEFFICIENTS.replace(matmul_efficiency=0.45, elementwise_traffic=1.0)
+    own = {v: truth.replace(elementwise_traffic=1.0 + 0.05 * i) for i, v in enumerate(VARIANTS)}
+    return synthetic(seed=4, truth=own)
+
+
+def test_variants_say_together_what_none_says_alone(profile, variants):
+    """Two rows of each of four variants: rows of a fifth, which none of them is, are predicted better than from two rows of one."""
+    order = np.array([np.flatnonzero(variants.labels.stack == v) for v in VARIANTS])
+    pairs = [order[v, [v, 9 + (v + 4) % 9]] for v in range(4)]
+    rest = variants.take(np.setdiff1d(np.arange(len(variants)), np.concatenate(pairs)))
+    fifth = rest.replace(labels=rest.labels._replace(stack=np.full(len(rest), "fsdp-own/new")))
+    together = fit.fit(variants.take(np.concatenate(pairs)), profile, starts=1)
+    alone = [fit.fit(variants.take(pair), profile, starts=1) for pair in pairs]
+    before, after = np.median(gaps(fifth, profile)), np.median(gaps(fifth, together))
+    assert after < np.mean([np.median(gaps(fifth, p)) for p in alone]) and after < 0.5 * before
+
+    def missed(p: Profile) -> float:
+        return abs(np.log(float(p.coefficients_for(CHIPS[0], "fsdp-own").matmul_efficiency) / 0.45))
+
+    assert missed(together) < np.mean([missed(p) for p in alone])
+    assert set(together.offsets["variant"]) == set(VARIANTS) and "fsdp-own" in together.stack_covariances
+
+
+def test_a_variant_starts_from_its_stack_and_a_stack_from_its_code_base(profile, moved):
+    """What is not known of them is what is known above them."""
+    np.testing.assert_array_equal(moved.unconstrained(CHIPS[0], "fsdp-new/x"), moved.unconstrained(CHIPS[0], "fsdp-new"))
+    for p in (profile, moved):
+        stranger = p.unconstrained(CHIPS[0], "torchtitan") - p.unconstrained(CHIPS[0])
+        np.testing.assert_allclose(stranger, p.offsets["lineage"]["fsdp"], atol=1e-12)
+    groups = pooling.groups_of([CHIPS[0]], ["fsdp-new/x"])
+    prior = pooling.prior_for(groups, moved, fresh=False)
+    zero = pooling.start(prior, len(NAMES))
+    np.testing.assert_allclose(pooling.rows_of(zero, prior, groups.of)[:, 0], moved.unconstrained(CHIPS[0], "fsdp-new"), atol=1e-12)
