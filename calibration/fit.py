@@ -214,7 +214,7 @@ def fit(
     *,
     seed: int = 0,
     held_out: np.ndarray | None = None,
-    starts: int = 4,
+    starts: int = 8,
     progress: Callable[[float, float], None] | None = None,
     name: str = "fitted",
     rounds: int = 2,

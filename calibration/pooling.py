@@ -38,8 +38,10 @@ SHARES = {"generation": 0.6, "accelerator": 0.5, "lineage": 0.4, "stack": 0.5, "
 """Widths among the members of each grouping before any fit, as a share of a coefficient's prior width; `fit.refined_widths` learns them."""
 
 NEW_INFLATION = 1.5
-"""How many of its widths a group that the base does not know may move: widths learned from a dozen stacks are themselves unsure, and fits
-of twelve rows of left-out stacks were off by more at 0.7 of them (and less) than at 1, and by least near 1.5."""
+SOFTWARE_GROUPINGS = ("lineage", "stack")
+"""How many of its widths software that the base does not know may move: widths learned from a dozen stacks are themselves unsure, and fits
+of twelve rows of left-out stacks were off by more at 0.7 of them (and less) than at 1, and by least near 1.5. Chips, variants and pairs,
+of which there are more, move by what was learned."""
 
 KNOWN_INFLATION = 3.0
 """How many of its standard errors a stack that the base knows may move: releases differ by more than the rows of one of them say."""
@@ -116,7 +118,7 @@ def prior_for(groups: Groups, base: Profile, fresh: bool) -> Prior:
     for i, (grouping, name) in enumerate(groups.members[1:], 1):
         known = base.offsets[grouping].get(name)
         if known is None:
-            width = widths[grouping] * SCOPES[grouping] * (1.0 if fresh else NEW_INFLATION)
+            width = widths[grouping] * SCOPES[grouping] * (NEW_INFLATION if grouping in SOFTWARE_GROUPINGS and not fresh else 1.0)
             if grouping == "accelerator":
                 for c, (mean, sd) in _measured(name).items():
                     offset[i, c], width[c] = mean - base.center[c], sd

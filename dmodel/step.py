@@ -227,8 +227,8 @@ def _communication(v: _Volumes, work: LayerWork, model: Transformer, plan: Plan,
     """Split each kind into what its window hides and what it does not.
 
     Windows: tp the products of its layer; cp the attention core; ep the products; FSDP gathers the forward pass, gathers and scatters the
-    backward pass of the layer computed meanwhile; dp the last micro-batch's backward and the first one's forward; pp one micro-batch. All of
-    them last as much longer as the device waits for kernel launches.
+    backward pass of the layer computed meanwhile; dp the last micro-batch's backward and the first one's forward; pp one micro-batch. All
+    of them last as much longer as the device waits for kernel launches.
     """
     layers = (model.n_layers + model.n_mtp) / plan.pp
     resharded = v.gather * plan.reshard

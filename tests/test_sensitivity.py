@@ -95,7 +95,8 @@ def test_rates_less_times_make_minus_one(case, sharpness):
     levels = range(len(CASES[case][0].network.size))
     rates = {f"chip.{name}" for name in ("flops_per_s", "attention_flops_per_s", "hbm_bytes_per_s")}
     assert kinds[0] == rates | {f"network.bytes_per_s[{k}]" for k in levels}
-    assert kinds[1] == {"chip.kernel_latency_s", "coefficients.collective_start", "coefficients.overhead"} | {f"network.latency_s[{k}]" for k in levels}
+    times = {"chip.kernel_latency_s", "coefficients.collective_start", "coefficients.overhead"}
+    assert kinds[1] == times | {f"network.latency_s[{k}]" for k in levels}
 
 
 def test_a_kink_has_two_sides_and_their_mean():
