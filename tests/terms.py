@@ -91,7 +91,10 @@ EDGE_MESSAGES = [
 def message(f: Callable) -> Term:
     """A collective, called with nbytes, group and the fabric of a network."""
     return Term(
-        lambda x, p: f(x["nbytes"], x["group"], collectives.fabric(x["network"], x["c"], p, x["members"])), MESSAGES, EDGE_MESSAGES, soft=True
+        lambda x, p: f(x["nbytes"], x["group"], collectives.fabric(x["network"], x["c"], p, x["members"])),
+        MESSAGES,
+        EDGE_MESSAGES,
+        soft=True,
     )
 
 
@@ -180,7 +183,9 @@ TERMS: dict[str, Term] = {
     "collectives.gather_time": message(collectives.gather_time),
     "collectives.all_reduce_time": message(collectives.all_reduce_time),
     "collectives.all_to_all_time": message(
-        lambda nbytes, group, net: [collectives.all_to_all_time(nbytes, group, net, 2.3 + 0.0 * nbytes, m + 0.0 * nbytes) for m in (0.0, 0.4)]
+        lambda nbytes, group, net: [
+            collectives.all_to_all_time(nbytes, group, net, 2.3 + 0.0 * nbytes, merged + 0.0 * nbytes) for merged in (0.0, 0.4)
+        ]
     ),
     "collectives.point_to_point_time": message(collectives.point_to_point_time),
     "compute.saturation": plain(compute.saturation, [(3.0, 2.0)], [(0.0, 1.0), (1e30, 1.0)]),
