@@ -185,7 +185,7 @@ TERMS: dict[str, Term] = {
     "collectives.all_reduce_time": message(collectives.all_reduce_time),
     "collectives.all_to_all_time": message(
         lambda nbytes, group, net: [
-            collectives.all_to_all_time(nbytes, group, net, 2.3 + 0.0 * nbytes, m + 0.0 * nbytes) for m in (0.0, 0.4)
+            collectives.all_to_all_time(nbytes, group, net, 2.3 + 0.0 * nbytes, merged + 0.0 * nbytes) for merged in (0.0, 0.4)
         ]
     ),
     "collectives.point_to_point_time": message(collectives.point_to_point_time),
