@@ -235,7 +235,7 @@ def _communication(v: _Volumes, work: LayerWork, model: Transformer, plan: Plan,
     whole = work.forward + work.backward
     cost = stack(v.tp, v.cp, v.ep, v.gather, resharded + v.scatter, v.dp, v.pp)
     # messages go on while the device waits for its host
-    waited = 1.0 + work.launch / whole
+    waited = jnp.asarray(1.0 + work.launch / whole)[None]
     window = waited * stack(work.matmul, work.attention, work.matmul, work.forward, work.backward, layers * whole, layers * whole)
     overlap = stack(
         c.overlap_tp * plan.overlap_tp,
