@@ -353,6 +353,7 @@ def exposed(system: System, m: Transformer, p: Plan, c: Coefficients) -> tuple[d
     """(exposed, hidden) seconds of each kind."""
     w, v = work(system, m, p, c), messages(system, m, p, c)
     stage = (m.n_layers + m.n_mtp) / p.pp * (w["forward"] + w["backward"])
+    waited = 1.0 + w["launch"] / (w["forward"] + w["backward"])  # messages go on while the device waits for its host
     windows = {
         "tp": (v["tp"], c.overlap_tp * p.overlap_tp * w["matmul"]),
         "cp": (v["cp"], c.overlap_cp * p.overlap_cp * w["attention"]),
@@ -362,7 +363,8 @@ def exposed(system: System, m: Transformer, p: Plan, c: Coefficients) -> tuple[d
         "dp": (v["dp"], c.overlap_dp * p.overlap_dp * stage),
         "pp": (v["pp"], c.overlap_pp * p.overlap_pp * stage),
     }
-    return {k: max(a - b, 0.0) for k, (a, b) in windows.items()}, {k: min(a, b) for k, (a, b) in windows.items()}
+    hidden = {k: min(a, waited * b) for k, (a, b) in windows.items()}
+    return {k: a - hidden[k] for k, (a, _) in windows.items()}, hidden
 
 
 def step(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, float]:
