@@ -106,7 +106,8 @@ def prior_for(groups: Groups, base: Profile, fresh: bool) -> Prior:
     """The prior of a fit.
 
     A member that the base knows stays, but a known stack moves by what is still open about it (`stack_covariances`, `KNOWN_INFLATION`
-    standard errors). A new member moves by the width among the members of its grouping, and the center by its standard errors.
+    standard errors), or as a new one where nothing is said of that. A new member moves by the width among the members of its grouping, and
+    the center by its standard errors; what micro-benchmarks say of a new accelerator is its mean and width.
 
     Args:
       base: profile to start from: its center, the offsets it knows and its widths.
@@ -117,16 +118,14 @@ def prior_for(groups: Groups, base: Profile, fresh: bool) -> Prior:
     offset, factor = np.zeros((len(groups.members), n)), np.zeros((len(groups.members), n, n))
     for i, (grouping, name) in enumerate(groups.members[1:], 1):
         known = base.offsets[grouping].get(name)
-        if known is None:
-            width = widths[grouping] * SCOPES[grouping] * (NEW_INFLATION if grouping in SOFTWARE_GROUPINGS and not fresh else 1.0)
-            if grouping == "accelerator":
-                for c, (mean, sd) in _measured(name).items():
-                    offset[i, c], width[c] = mean - base.center[c], sd
-            factor[i] = np.diag(width)
-            continue
-        offset[i] = known
+        offset[i] = 0.0 if known is None else known
         if grouping == "stack" and name in base.stack_covariances:
             factor[i] = _factor(base.stack_covariances[name])
+        elif known is None or grouping == "stack":
+            width = widths[grouping] * SCOPES[grouping] * (NEW_INFLATION if grouping in SOFTWARE_GROUPINGS and not fresh else 1.0)
+            for c, (mean, sd) in _measured(name).items() if grouping == "accelerator" else ():
+                offset[i, c], width[c] = mean - base.unconstrained(name)[c], sd
+            factor[i] = np.diag(width)
     stranger = not all(family(s) in base.stack_covariances for s in groups.stacks)
     return Prior(
         center=base.center,

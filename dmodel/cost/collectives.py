@@ -21,9 +21,9 @@ TREE_BANDWIDTH = 0.92
 
 
 class Fabric(struct.PyTreeNode, kw_only=True):
-    """A network as collectives find it: derated rates [byte/s] and hop latencies [s], `[K, 1, *batch]`; start of
-    a collective [s], `[1, *batch]`. members: devices of the run, or
-    domains of them, that a level joins; 1 where a group is taken to have all its links to itself."""
+    """A network as collectives find it: derated rates [byte/s] and hop latencies [s], `[K, 1, *batch]`; start of a
+    collective [s], `[1, *batch]`. members: devices of the run, or domains of them, that a level joins; 1 where a group is taken to have all
+    its links to itself."""
 
     bytes_per_s: jax.Array
     latency_s: jax.Array
