@@ -35,8 +35,8 @@ class Spec(NamedTuple):
 
 SPECS: dict[str, Spec] = {
     "matmul_efficiency": Spec("1", "share of the peak rate that a large matmul reaches", "share", 0.72, 0.45, "both"),
-    "matmul_half_rows": Spec("token", "tokens at which a matmul reaches half of its rate", "positive", 80.0, 0.9, "both"),
-    "matmul_half_width": Spec("1", "width (N or K) at which a matmul reaches half of its rate", "positive", 80.0, 0.9, "both"),
+    "matmul_half_rows": Spec("token", "tokens at which a matmul reaches half of its rate", "positive", 150.0, 1.2, "both"),
+    "matmul_half_width": Spec("1", "width (N or K) at which a matmul reaches half of its rate", "positive", 100.0, 0.9, "both"),
     "low_precision_efficiency": Spec("1", "further share of the peak kept below 16 bits", "share", 0.9, 0.6, "both"),
     "cast_traffic": Spec("1", "memory traffic of casts below 16 bits over its count", "positive", 1.0, 0.5, "software"),
     "grouped_efficiency": Spec("1", "further share kept by the grouped matmuls of experts", "share", 0.7, 0.7, "both"),

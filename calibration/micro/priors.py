@@ -31,6 +31,10 @@ have; that is the only sight of heat and power in them, so a fit of whole steps 
 TRANSFER = 0.3
 """Standard deviation, in the unconstrained space, of a coefficient of a step around a single call's: other kernels, other neighbours."""
 
+TRANSFER_HALF = 1.0
+"""The same for half sizes: in fitted steps they stand for all that a kernel loses when it is small, and come out at up to ten times those
+of single calls (689 rows on an A100, against 77)."""
+
 BACKWARD = 0.3
 """The same on top for attention, whose backward pass, the larger part, is in no table."""
 
@@ -79,7 +83,7 @@ def priors(accelerator: str, precision: str = "fp8") -> dict[str, MicroPrior]:
 def _prior(name: str, reading: Reading) -> MicroPrior:
     """A reading in the unconstrained space, at the sustained clock."""
     value, share = reading.value, SPECS[name].bound == "share"
-    variance = reading.sd**2 + TRANSFER**2
+    variance = reading.sd**2 + (TRANSFER_HALF if name.startswith("matmul_half") else TRANSFER) ** 2
     if name in ("matmul_efficiency", "attention_efficiency"):
         value *= SUSTAINED
         # d logit = d ln / (1 − x)
