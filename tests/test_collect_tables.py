@@ -24,6 +24,7 @@ from calibration.collect.workload import WorkloadSpec
 from dmodel import catalog
 from dmodel.catalog import loader
 from dmodel.cli import app
+from dmodel.coefficients import SPECS
 from dmodel.types import InputError
 
 ROOT = Path(__file__).parents[1]
@@ -142,10 +143,10 @@ def test_a_machine_that_the_catalog_has_not_is_described_by_what_was_measured(tm
     convert.convert(stored(tmp_path, [*steps(1), *benchmarks()]))
     traces.read(tmp_path / "traces.csv")
     found = catalog.system_for("cpu-test-2-cores", precision="fp32")
-    assert float(found.chip.flops_per_s) == pytest.approx(9e10 / 0.75, rel=1e-5)
-    assert float(found.chip.hbm_bytes_per_s) == pytest.approx(8e9 / 0.8, rel=1e-5)
+    assert float(found.chip.flops_per_s) == pytest.approx(9e10 / SPECS["matmul_efficiency"].default, rel=1e-5)
+    assert float(found.chip.hbm_bytes_per_s) == pytest.approx(8e9 / SPECS["memory_efficiency"].default, rel=1e-5)
     assert np.asarray(found.network.size).tolist() == [4.0, np.inf]
-    assert float(found.network.bytes_per_s[0]) == pytest.approx(0.5 * 2**20 / 2e-4 / 0.75, rel=1e-5)
+    assert float(found.network.bytes_per_s[0]) == pytest.approx(0.5 * 2**20 / 2e-4 / SPECS["net_efficiency_inner"].default, rel=1e-5)
     assert float(found.network.latency_s[0]) == pytest.approx(4e-4 / 3, rel=1e-5)
     entry = next(e for e in catalog.entries("chips") if e["name"] == "cpu-test-2-cores")
     assert all(field["source"] and field["date"] for field in entry["fields"])

@@ -216,7 +216,7 @@ def test_nothing_to_fit_is_said(cases, reason):
 
 def test_flags_weigh_rows():
     weights = fit.weights_of(np.array(["", "offload", "derived-from-tflops; other", "slow-unexplained derived-from-tflops", "unknown"]))
-    np.testing.assert_array_equal(weights, [1.0, 0.0, 0.5, 0.0, 1.0])
+    np.testing.assert_array_equal(weights, [1.0, 0.0, 0.5, 0.5, 1.0])
     composed = fit.weights_of(np.array(["composed"] * 1000 + [""]))
     assert composed[-1] == 1.0 and 0.0 < composed[0] < 1.0
 

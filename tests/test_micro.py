@@ -53,7 +53,7 @@ def test_attention_is_the_step_models_where_a_single_call_adds_nothing():
 
 @pytest.mark.parametrize(("kind", "name"), [(1, "gather_time"), (2, "gather_time"), (3, "all_to_all_time")])
 def test_the_inner_level_is_the_step_models_where_a_single_call_adds_nothing(kind, name):
-    net, c = catalog.system("A100-DGX").network, coefficients.default()
+    net, c = catalog.system("A100-DGX").network, coefficients.default().replace(collective_start=0.0)
     v, g = jnp.array([1e3, 1e6, 1e9]), jnp.array([2.0, 4.0, 8.0])
     x = collectives.Cases(jnp.full(3, float(kind)), v, g, jnp.ones(3), tuple(net.bytes_per_s), tuple(net.latency_s), jnp.zeros(3))
     ones = dict.fromkeys(("exchange", "low_latency", "exchange_low", "middle"), 1.0)

@@ -110,7 +110,8 @@ def test_sharing_a_product_means_sharing_the_elasticity():
     """Only `latency · coefficient` and `rate · coefficient` enter, so both factors weigh the same."""
     e = found(IDS.index("3d, interleaved"))
     assert e["network.bytes_per_s[0]"] == pytest.approx(e["coefficients.net_efficiency_inner"], rel=1e-9)
-    assert e["chip.kernel_latency_s"] == pytest.approx(e["coefficients.launch"], rel=1e-9)
+    of_the_latency = sum(e[f"coefficients.{name}"] for name in ("launch", "kernel_fill", "rendezvous"))
+    assert e["chip.kernel_latency_s"] == pytest.approx(of_the_latency, rel=1e-9)
 
 
 def test_throughput_mirrors_the_step():

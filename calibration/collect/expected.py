@@ -75,7 +75,7 @@ def flops(spec: WorkloadSpec) -> Flops:
 
 
 def _seconds(spec: WorkloadSpec, layout: Plan) -> Breakdown:
-    one = default().replace(net_efficiency_inner=1.0, net_latency_inner=0.0)
+    one = default().replace(net_efficiency_inner=1.0, net_latency_inner=0.0, collective_start=0.0)
     shown = layout.replace(overlap_tp=0.0, overlap_cp=0.0, overlap_ep=0.0, overlap_dp=0.0, overlap_pp=0.0)
     return step_time(UNIT, transformer(spec), shown, one, sharpness=HARD)
 
