@@ -126,6 +126,8 @@ BAD_FILES = {
     "empty": ("", "the file is empty"),
     "header only": (",".join(MATMUL_COLUMNS) + "\n", "no rows"),
     "missing columns": ("gpu,d1,d2\nA100 SXM,1,1\n", "missing columns: b, for_weight_grads"),
+    "semicolons": (";".join(MATMUL_COLUMNS) + "\nA100 SXM;1;1;1;0\n", "separated by semicolons"),
+    "tabs": ("\t".join(MATMUL_COLUMNS) + "\nA100 SXM\t1\t1\t1\t0\n", "separated by tabs"),
     "twice": ("gpu,d1,d2,b,b,for_weight_grads\n", "more than once"),
     "binary": ("a,b\0\n", "not a text file"),
     "nothing usable": (",".join(MATMUL_COLUMNS) + "\nA100 SXM,x,1,1,0\n", "no usable row; the first: "),
@@ -158,6 +160,12 @@ def test_bad_usage_ends_with_2(options, says):
 def test_out_into_no_folder_ends_with_2(tmp_path):
     result = run("theory --matmuls", sheet(tmp_path / "in.csv", MATMUL, {}), "--out", tmp_path / "no" / "out.csv", code=2)
     assert "does not exist" in result.stderr
+
+
+def test_out_that_is_a_folder_is_refused_before_the_work(tmp_path, monkeypatch):
+    monkeypatch.setattr("dmodel.theory.rows.matmuls", lambda _: pytest.fail("worked in vain"))
+    result = run("theory --matmuls", sheet(tmp_path / "in.csv", MATMUL, {}), "--out", tmp_path, code=2)
+    assert "it is a folder" in result.stderr
 
 
 def test_people_see_a_table(tmp_path):

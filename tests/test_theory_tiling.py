@@ -93,9 +93,31 @@ def test_every_variant_differs_from_the_others():
     assert gpu("H100 SXM Scaled").network.latency_s.tolist() == [5e-7, 5e-7]
 
 
+@pytest.mark.parametrize(
+    ("spelling", "name"),
+    [
+        ("Superpod", "H100 SXM Superpod"),
+        ("low latency", "H100 SXM Low Latency"),
+        ("Superpod Low Latency", "H100 SXM Superpod Low Latency"),
+        ("H100 Global NVLink", "H100 SXM Global NVLink"),
+        ("Global NVLink + Low Latency", "H100 SXM Global NVLink and LL"),
+        ("H100 SXM Global NVLink+LL", "H100 SXM Global NVLink and LL"),
+        ("Infinite Network + Low Latency", "H100 SXM Infinite Network and LL"),
+        ("Infinite+LL", "H100 SXM Infinite Network and LL"),
+        ("Scaled", "H100 SXM Scaled"),
+    ],
+)
+def test_variants_are_known_as_the_study_names_them(spelling, name):
+    found, expected = (np.concatenate([np.ravel(x) for x in jax.tree.leaves(gpu(asked))]) for asked in (spelling, name))
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_unknown_gpu_is_named_with_the_nearest():
     with pytest.raises(InputError, match="H100 SXM"):
         gpu("H101 SXM")
+    for unknown in ("", "H100 SXM5 and", "5 Superpod", "A100 Superpod"):
+        with pytest.raises(InputError, match="unknown GPU"):
+            gpu(unknown)
 
 
 POINTS = [(4100.0, 12700.0, 1900.0, 0.3), (133.0, 9001.0, 277.0, 0.8), (20011.0, 611.0, 30011.0, 0.1), (1300.0, 1400.0, 5.0, 0.6)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -42,11 +43,17 @@ def read_sheet(path: Path, needed: Sequence[str | tuple[str, ...]]) -> Sheet:
     either = [(n,) if isinstance(n, str) else n for n in needed]
     missing = [" or ".join(names) for names in either if not set(names) & set(columns)]
     if missing:
-        raise InputError(f"{path}: missing columns: {', '.join(missing)}; {expected}")
+        raise InputError(f"{path}: missing columns: {', '.join(missing)}; {expected}{_separator(columns)}")
     if len(found) == 1:
         raise InputError(f"{path}: a header, but no rows")
     rows = [dict(zip(columns, fields, strict=False)) for _, fields, _ in found[1:]]
     return Sheet(path, columns, rows, [line for line, _, _ in found[1:]], [why or width(fields, columns) for _, fields, why in found[1:]])
+
+
+def _separator(columns: tuple[str, ...]) -> str:
+    """A likely cause of missing columns: the whole header is one."""
+    other = next((word for sign, word in ((";", "semicolons"), ("\t", "tabs")) if len(columns) == 1 and sign in columns[0]), "")
+    return f"; the header is separated by {other}: save the file with commas" if other else ""
 
 
 def _content(path: Path, expected: str) -> str:
@@ -66,10 +73,16 @@ def check_folder(path: Path | None) -> None:
     """Refuse a file that cannot be written before the work is done.
 
     Raises:
-      InputError: its folder does not exist.
+      InputError: its folder does not exist, it is a folder itself, or permissions forbid it.
     """
-    if path is not None and not path.parent.is_dir():
+    if path is None:
+        return
+    if not path.parent.is_dir():
         raise InputError(f"{path}: cannot write, the folder {path.parent} does not exist; make it first or name another file")
+    if path.is_dir():
+        raise InputError(f"{path}: cannot write, it is a folder; name a file in it")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise InputError(f"{path}: cannot write, permission denied; name another file")
 
 
 def write_sheet(path: Path, columns: Sequence[str], rows: Sequence[dict[str, str]]) -> None:

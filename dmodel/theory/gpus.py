@@ -69,10 +69,21 @@ def _entries() -> dict[str, dict[str, Any]]:
     return found
 
 
+BASE = "h100sxm"
+"""Folded name of the GPU whose variants are also known without it, as the study's figures name them ("Superpod")."""
+
+
+def _folded(name: str) -> str:
+    """Fold the spellings of a name, "+" and "and" among them."""
+    return fold(name).replace("+", "and")
+
+
 @functools.cache
 def _spellings() -> dict[str, str]:
-    """Main name of every folded name and alias."""
-    return {fold(s): name for name, entry in _entries().items() for s in (name, *entry["aliases"])}
+    """Main name of every folded name and alias; of the variants also without their base, or with its family only."""
+    known = {_folded(s): name for name, entry in _entries().items() for s in (name, *entry["aliases"])}
+    variants = {s.removeprefix(BASE): name for s, name in known.items() if s.startswith(BASE) and "base" in _entries()[name]}
+    return {family + s: name for s, name in variants.items() if not s.startswith("5") for family in ("", "h100")} | known
 
 
 def gpu_names(beyond: bool = False) -> list[str]:
@@ -90,7 +101,7 @@ def assumptions(name: str) -> dict[str, str]:
 
 
 def _entry(name: str) -> dict[str, Any]:
-    main = _spellings().get(fold(str(name)))
+    main = _spellings().get(_folded(str(name)))
     if main is None:
         known = [*gpu_names(), *gpu_names(beyond=True)]
         close = nearest(str(name), known)
@@ -105,8 +116,9 @@ def gpu(name: str) -> System:
     sustained clock.
 
     Args:
-      name: as in the tables of the study ("H100 SXM") or its code ("H100_SXM5"), or a chip beyond it ("B200 SXM"); case, spaces and
-        hyphens ignored. Words of 4 bytes (GTX 580) count as two of the study's: capacities and bandwidths are half.
+      name: as in the tables of the study ("H100 SXM") or its code ("H100_SXM5"), or a chip beyond it ("B200 SXM"); variants also as
+        "Superpod" or "Global NVLink + LL"; case, spaces and hyphens ignored. Words of 4 bytes (GTX 580) count as two of the study's:
+        capacities and bandwidths are half.
 
     Returns:
       Records of float64: scalars of the chip, `[level]` of the network; the last level is unbounded, and bandwidth may be infinite.
