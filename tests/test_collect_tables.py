@@ -301,6 +301,7 @@ def test_a_budget_is_kept_and_takes_the_most_informative(tmp_path):
     words = ["--plan", plan_of(tmp_path, *tasks), "--out", tmp_path / "out", "--json", "--budget-minutes"]
     document = json.loads(run(*words, "0.001", code=1).stdout)
     assert document["skipped_for_time"] == 3 and document["finished"] == 0
+    assert sorted(task["task"] for task in document["skipped"]) == ["launch", "matmul", "matmul"]
     document = json.loads(run(*words, "5").stdout)
     assert document["finished"] == 3 and document["information_nats"] > 0.1
 
@@ -314,10 +315,41 @@ def test_a_budget_is_kept_and_takes_the_most_informative(tmp_path):
         (["--plan", "nowhere.json"], "nowhere.json"),
         (["--launcher", "mpi"], "expected one of"),
         (["--tables-only"], "no such folder"),
+        (["--what", " , "], "names nothing to measure"),
     ],
 )
 def test_mistakes_end_with_a_message(tmp_path, words, message):
     assert message in run(*words, "--out", tmp_path / "out", code=2).stderr
+
+
+def test_tables_of_a_folder_without_records_are_no_answer(tmp_path):
+    assert "no records" in run("--tables-only", "--out", tmp_path, code=2).stderr
+    stored(tmp_path, [{**next(iter(benchmarks())), "status": "failed", "reason": "x"}])
+    assert json.loads(run("--tables-only", "--json", "--out", tmp_path, code=1).stdout)["files"] == {}
+
+
+def test_records_that_no_table_can_show_are_named_and_the_others_kept(tmp_path):
+    products = [record("matmul", matmul.Matmul(m, 64, 64, "fp32"), 1e-4, {"flops": 2.0 * m * 64 * 64}) for m in (8, 16, 32)]
+    products[1]["environment"] = "lost"
+    products[2]["parameters"]["tiles"] = 3
+    document = json.loads(run("--tables-only", "--json", "--out", stored(tmp_path, products)).stdout)
+    assert document["files"][str(tmp_path / "gemm.csv")] == 1 and not document["damaged_lines"]
+    assert len(document["left_out"]) == 2
+    assert "environment lost" in " ".join(document["left_out"]) and "no parameter tiles" in " ".join(document["left_out"])
+
+
+def test_tables_name_damaged_lines(tmp_path):
+    products = [record("matmul", matmul.Matmul(m, 64, 64, "fp32"), 1e-4, {"flops": 2.0 * m * 64 * 64}) for m in (8, 16)]
+    path = stored(tmp_path, products) / "host-p0.jsonl"
+    path.write_bytes(path.read_bytes()[:-200])
+    assert "cut short" in json.loads(run("--tables-only", "--json", "--out", tmp_path).stdout)["damaged_lines"][0]
+    assert "damaged: " in run("--tables-only", "--out", tmp_path).stdout
+
+
+def test_sizes_beyond_the_hosts_memory_are_unavailable_at_once(tmp_path):
+    plan = plan_of(tmp_path, {**PRODUCT, "m": 10**9, "k": 10**6})
+    document = json.loads(run("--plan", plan, "--out", tmp_path / "o", "--json", code=1).stdout)
+    assert "half of the host's memory" in document["failed"][0]["reason"]
 
 
 def test_traces_come_as_parquet_when_asked_for(tmp_path, forgets):

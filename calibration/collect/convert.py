@@ -18,7 +18,7 @@ from calibration.collect.workload import WorkloadSpec, to_row
 from calibration.traces import COLUMNS, TraceTable, write
 from calibration.traces.systems import FILE as SYSTEMS
 from calibration.traces.table import Row
-from dmodel.types import GIB
+from dmodel.types import GIB, InputError
 
 TRACES = "traces.csv"
 
@@ -59,13 +59,30 @@ def convert(folder: Path, parquet: bool = False) -> dict[Path, int]:
 
 
 def completed(found: Collection) -> Collection:
-    """Records with all of their parameters; those of kinds that this version does not know are left out."""
+    """Records with all of their parameters; those that `left_out` names are not among them."""
     known = {
         key: r | {"parameters": parameters_of(Task(r["kind"], r["parameters"]))._asdict()}
         for key, r in found.measurements.items()
-        if r["kind"] in PARAMETERS
+        if _unusable(r, found) is None
     }
     return found._replace(measurements=known)
+
+
+def left_out(found: Collection) -> list[str]:
+    """Measurements that no table can show, and why."""
+    reasons = {key: _unusable(r, found) for key, r in found.measurements.items()}
+    return [f"{Task(found.measurements[key]['kind'], found.measurements[key]['parameters'])}: {why}" for key, why in reasons.items() if why]
+
+
+def _unusable(record: Record, found: Collection) -> str | None:
+    """Why a record cannot become a row; None when it can."""
+    if record["environment"] not in found.environments:
+        return f"its environment {record['environment']} is in no file of the folder: that line was damaged, or its file was not copied"
+    try:
+        parameters_of(Task(record["kind"], record["parameters"]))
+    except InputError as error:
+        return f"not of this version's measurements ({error}); upgrade to use it"
+    return None
 
 
 def _table(path: Path, rows: list[dict[str, Any]]) -> int:
@@ -170,4 +187,4 @@ _ROWS: dict[str, Callable[[Record, Collection], dict[str, Any]]] = {
     "collectives": _collective,
 }
 
-__all__ = ["convert", "seconds"]
+__all__ = ["convert", "left_out", "seconds"]

@@ -15,7 +15,7 @@ import numpy as np
 
 from calibration.collect.machine import Machine
 from calibration.collect.profiler import profile
-from calibration.collect.runner import Job
+from calibration.collect.runner import Job, Unavailable
 from calibration.collect.sensors import Sensors
 from calibration.collect.timing import Settings, Timing, median, summary, timed
 
@@ -81,7 +81,12 @@ def _noise(dtype: str) -> np.ndarray:
 
 
 def random_array(shape: Sequence[int], dtype: str, number: int, sharding: Any = None) -> jax.Array:
-    """Random elements, none of them 0, other ones for every number; a million of them repeat, which no device can tell from more."""
+    """Random elements, none of them 0, other ones for every number; a million of them repeat, which no device can tell from more.
+
+    Raises:
+      Unavailable: this process's part of the array is more than the host has memory for.
+    """
+    _fits(math.prod(shape if sharding is None else sharding.shard_shape(tuple(shape))) * item_bytes(dtype), shape)
     noise = _noise(dtype)
     period = len(noise) // 2
     start = 7919 * number % period
@@ -94,6 +99,14 @@ def random_array(shape: Sequence[int], dtype: str, number: int, sharding: Any = 
         return jax.device_put(part(math.prod(shape)).reshape(shape), jax.local_devices()[0])
     local = sharding.shard_shape(tuple(shape))
     return jax.make_array_from_callback(tuple(shape), sharding, lambda index: part(math.prod(local)).reshape(local))
+
+
+def _fits(nbytes: int, shape: Sequence[int]) -> None:
+    """Raise unless the host can make an array: it would be killed for it, again and again whenever the collection goes on."""
+    limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    if nbytes > limit:
+        size = "×".join(map(str, shape))
+        raise Unavailable(f"an input of {size} takes {nbytes / 1e9:.4g} GB, more than half of the host's memory ({limit / 1e9:.4g} GB)")
 
 
 def sets(nbytes: float, machine: Machine) -> int:

@@ -231,7 +231,7 @@ def read(folder: Path) -> Collection:
     """Merge the files of a folder.
 
     Raises:
-      InputError: no such folder, or it holds no measurements' file.
+      InputError: no such folder.
     """
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder; expected one that `dmodel collect --out` wrote")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as json_format
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,11 +54,13 @@ def command(
     if budget_minutes is not None and not 0.0 < budget_minutes < 1e6:
         raise InputError(f"--budget-minutes: expected a positive number of minutes, got {budget_minutes}")
     kinds = [word.strip() for word in what.split(",") if word.strip()]
+    if not kinds:
+        raise InputError(f"--what {what!r}: names nothing to measure; expected some of {ALL}")
     if dry_run:
         _list(kinds, json)
         return
     if tables_only:
-        deliver({"folder": str(out), "files": _tables(out, parquet)}, json, _show_files)
+        _only_tables(out, parquet, json)
         return
     budget_s = None if budget_minutes is None else 60.0 * budget_minutes
     with _nothing_on_stdout():
@@ -66,7 +69,23 @@ def command(
         return
     deliver(_document(collected, _tables(out, parquet), out), json, _show)
     if len(collected.outcome.finished) == len(collected.outcome.failed):
-        say("dmodel: nothing could be measured; see the reasons above")
+        say(f"dmodel: nothing was measured; {'the reasons are above' if collected.outcome.failed else 'give it more minutes'}")
+        stop(1)
+
+
+def _only_tables(out: Path, parquet: bool, json: bool) -> None:
+    """Write the tables of what is there already; exit code 1 when there is nothing to write."""
+    from calibration.collect import store
+    from calibration.collect.convert import left_out
+
+    found = store.read(out)
+    if not any(out.glob(f"*{store.SUFFIX}")):
+        raise InputError(f"{out}: no records (*{store.SUFFIX}) in this folder; expected one that `dmodel collect --out` wrote")
+    document = {"folder": str(out), "files": _tables(out, parquet), "damaged_lines": [str(d) for d in found.damage]}
+    document["left_out"] = left_out(found)
+    deliver(document, json, _show_only)
+    if not document["files"]:
+        say(f"dmodel: {out}: no measurement that a table could show")
         stop(1)
 
 
@@ -130,9 +149,11 @@ def _tell(event: Event) -> None:
 
 def _document(collected: Collected, written: dict[str, int], out: Path) -> Document:
     from calibration.collect import store
+    from calibration.collect.convert import left_out
 
     outcome, found = collected.outcome, store.read(out)
     reasons = {key: found.measurements[key] for key in outcome.failed}
+    identity, skipped = collected.environment["identity"], set(outcome.skipped)
     gained = [collected.gain[key] for key in outcome.measured if key in collected.gain]
     return {
         "folder": str(out),
@@ -146,10 +167,12 @@ def _document(collected: Collected, written: dict[str, int], out: Path) -> Docum
         "measured_now": len(outcome.measured),
         "failed": [{"task": r["kind"], **r["parameters"], "status": r["status"], "reason": r["reason"]} for r in reasons.values()],
         "skipped_for_time": len(outcome.skipped),
+        "skipped": [{"task": task.kind, **task.parameters} for task in collected.tasks if task.key(identity) in skipped],
         "seconds": outcome.spent_s,
         "information_nats": sum(gained) if collected.gain else None,
         "by_kind": _by_kind(collected, found.measurements),
         "damaged_lines": [str(damage) for damage in found.damage if not damage.torn],
+        "left_out": left_out(found),
         "files": written,
     }
 
@@ -168,6 +191,19 @@ def _by_kind(collected: Collected, measurements: dict[str, Any]) -> dict[str, Do
     return lines
 
 
+def _show_only(d: Document) -> None:
+    _show_files(d)
+    _show_lost(d)
+
+
+def _show_lost(d: Document) -> None:
+    """Lines that cannot be read, and measurements that no table can show."""
+    for line in d["damaged_lines"]:
+        show_lines(f"damaged: {line}")
+    for line in d["left_out"]:
+        show_lines(f"left out: {line}")
+
+
 def _show_files(d: Document) -> None:
     for name, count in d["files"].items():
         what = f"{count} rows" if not name.endswith(".json") else "this machine, which the catalog has not"
@@ -179,10 +215,11 @@ def _show(d: Document) -> None:
     rows = [(kind, x["tasks"], x["measured"], x["settled"], f"{x['seconds']:.1f}") for kind, x in d["by_kind"].items()]
     show_table(title, ("kind", "asked for", "measured", "settled", "seconds"), rows)
     _show_files(d)
-    for line in d["damaged_lines"]:
-        show_lines(f"damaged: {line}")
+    _show_lost(d)
     if d["skipped_for_time"]:
-        show_lines(f"{d['skipped_for_time']} measurements left out for lack of time; ask again with more minutes to add them")
+        kinds = Counter(task["task"] for task in d["skipped"])
+        named = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+        show_lines(f"left out for lack of time: {named}; ask again with more minutes to add them (--json names each)")
     traces = next((name for name in d["files"] if Path(name).stem == "traces"), None)
     if traces:
         show_lines(f"Next: dmodel fit {traces} --out mine.json, dmodel evaluate {traces} --profile mine.json")
