@@ -209,10 +209,22 @@ def test_a_model_by_name_fills_the_shape():
     assert {name: row[name] for name in MODEL} == MODEL and "catalog's llama-3-8b" in row["note"]
 
 
-@pytest.mark.parametrize("bad", ["accelerator", "nonsense=1", "n_layers=1.5", "recompute=some", "step_time_s=nan"])
+@pytest.mark.parametrize("bad", ["accelerator", "nonsense=1", "n_layers=1.5", "recompute=some", "step_time_s=nan", "accelerator="])
 def test_a_wrong_setting_is_refused(bad):
     with pytest.raises(InputError, match="--set"):
         settings([bad])
+
+
+def test_a_column_is_given_once():
+    with pytest.raises(InputError, match="given twice"):
+        settings(["dp=1", "dp=2"])
+    assert settings(["dp=2", "dp=2"]) == {"dp": "2"}
+
+
+def test_a_file_named_twice_counts_once():
+    sample = SAMPLES / "megatron_seconds.log"
+    found = read([sample, SAMPLES / ".." / "importers" / sample.name])
+    assert len(found.rows) == 1 and "more than once" in found.troubles[0].reason
 
 
 def cut(path: Path, into: Path, nbytes: int) -> Path:
@@ -322,6 +334,15 @@ def test_the_command_writes_a_table_and_one_document(tmp_path):
     assert document["needed"]["n_layers"] == 1 and "--set model=NAME" in result.stderr
     with out.open() as file:
         assert [row["stack"] for row in csv.DictReader(file)] == ["torchtitan", "pytorch"]
+
+
+def test_the_command_says_why_names_do_not_help(tmp_path):
+    out, shapeless, whole = tmp_path / "t.csv", SAMPLES / "megatron_seconds.log", SAMPLES / "torchtitan_json.log"
+    assert "Not in the catalog: nonsense" in run("import", shapeless, "--out", out, "--set", "model=nonsense").stderr
+    result = run("import", whole, "--out", out, "--set", "accelerator=Nonesuch")
+    assert "1 of 1 rows cannot be used: unknown chip 'Nonesuch'" in result.stderr
+    missing = run("import", whole, tmp_path / "none.log", "--out", out).stderr
+    assert missing.count("none.log") == 1 and "no such file" in missing
 
 
 def test_the_command_says_what_went_wrong(tmp_path):

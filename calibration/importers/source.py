@@ -109,4 +109,3 @@ class Source:
     def plain(self) -> str:
         """All lines, without colours and what a launcher put before them."""
         return "\n".join(line.text for line in self.lines)
-

@@ -60,6 +60,10 @@ def settings(pairs: Sequence[str]) -> dict[str, str]:
         text, why = cell(name, value, kind)
         if why:
             raise InputError(f"--set {pair}: {why}")
+        if not text:
+            raise InputError(f"--set {pair}: no value given; expected {name}=value (was a variable of the shell empty?)")
+        if found.get(name, text) != text:
+            raise InputError(f"--set {name} is given twice, as {found[name]} and {text}; give one")
         found[name] = text
     return found
 
@@ -76,13 +80,18 @@ def read(paths: Sequence[Path], format: str | None = None, given: Mapping[str, s
     results: list[tuple[str, Result]] = []
     files: list[dict[str, Any]] = []
     troubles: list[Trouble] = []
+    seen: set[Path] = set()
     for path in paths:
+        if path.resolve() in seen:
+            troubles.append(Trouble(str(path), "whole file", "named more than once; read once, so that its rows do not count twice"))
+            continue
+        seen.add(path.resolve())
         try:
             name, result = formats.parse(Source.of(path), format)
         except InputError as error:
             if len(paths) == 1:
                 raise
-            troubles.append(Trouble(str(path), "whole file", str(error)))
+            troubles.append(Trouble(str(path), "whole file", str(error).removeprefix(f"{path}: ")))
             files.append({"file": str(path), "format": None, "rows": 0, "troubles": None})
             continue
         results.append((name, result))
@@ -90,7 +99,7 @@ def read(paths: Sequence[Path], format: str | None = None, given: Mapping[str, s
         about = {"file": str(path), "format": name, "rows": len(result.rows), "troubles": len(result.troubles) + result.unnamed}
         files.append(about | result.details)
     if not results:
-        raise InputError("; ".join(t.reason for t in troubles[:3]) or "no file given; name one or more logs or profiles")
+        raise InputError("; ".join(f"{t.file}: {t.reason}" for t in troubles[:3]) or "no file given; name one or more logs or profiles")
     return together(results, files, troubles, given or {})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -51,6 +52,8 @@ def _report(found: Imported) -> None:
         say(f"warning: {len(found.troubles) - SAID} places more; --json lists all")
     if found.needed:
         say(_needed(found))
+    for reason, count in Counter(why for i, why in found.unusable.items() if not any(i in rows for rows in found.needed.values())).items():
+        say(f"{count} of {len(found.rows)} rows cannot be used: {reason}")
 
 
 def _needed(found: Imported) -> str:
@@ -66,7 +69,20 @@ def _needed(found: Imported) -> str:
             words = {name: text for name, text in words.items() if name not in shape[1:]}
         if "dp" in words:
             words["dp"] = "the layout: --set dp=… (or tp, pp, zero_stage)"
-    return f"needed besides in {len(lacking)} of {len(found.rows)} rows, where blank: {'; '.join(words.values())}"
+    return f"needed besides in {len(lacking)} of {len(found.rows)} rows, where blank: {'; '.join(words.values())}{_strangers(found)}"
+
+
+def _strangers(found: Imported) -> str:
+    """Which models of rows without a shape the catalog has not got."""
+    from dmodel.catalog.loader import resolve
+
+    unknown = []
+    for name in dict.fromkeys(found.rows[i].get("model", "") for i in found.needed.get("n_layers", ())):
+        try:
+            resolve("models", name.rpartition("/")[2])
+        except InputError:
+            unknown += [name] if name else []
+    return f". Not in the catalog: {', '.join(unknown[:SAID])}; `dmodel catalog models` lists what is" if unknown else ""
 
 
 def _document(found: Imported, out: Path) -> Document:
