@@ -5,7 +5,7 @@
 >>> workload = build(WorkloadSpec(precision="fp32"), jax.devices()[:1])
 >>> state, loss = workload.step(workload.state, workload.batch())
 >>> round(float(loss), 1)
-5.5
+6.0
 """
 
 from calibration.collect.workload.mesh import groups_on, make_mesh, shard_axes
