@@ -15,6 +15,8 @@ import pytest
 from jax import lax
 
 from calibration.collect import expected, hlo, known
+from calibration.collect.compare import Comparison, Line, Report, faults, main
+from calibration.collect.known import Cause
 from calibration.collect.workload import WorkloadSpec
 from dmodel.types import InputError
 
@@ -84,6 +86,18 @@ def test_the_model_counts_what_xla_does(quick):
 @pytest.mark.slow
 def test_the_model_counts_what_xla_does_in_all_cases():
     check(report())
+
+
+def test_a_difference_without_a_cause_is_a_fault():
+    named = Line("all products", 100.0, 110.0, (Cause("because", 10.0),))
+    report = Report((Comparison("case", (named, named._replace(known=())), (), {}),), (), (Line("small", 100.0, 110.0),))
+    assert faults(report) == ["case, all products: +10.00% of the model's figure has no known cause; at most 2% may"]
+
+
+def test_a_case_that_is_none_is_refused(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["--only", "nonsense"])
+    assert ended.value.code == 2 and "pipeline 4 · fsdp 2" in capsys.readouterr().err
 
 
 def test_every_axis_is_compared(quick):

@@ -48,6 +48,11 @@ def test_matmul(tmp_path):
     assert abs(difference(rows, "cubic, above")) < 0.25
 
 
+def test_gradient(tmp_path):
+    rows = {r["what"]: r["model"] for r in study("gradient", tmp_path)}
+    assert rows["same optimum [share of rows]"] >= 0.95 and -1e-12 <= rows["smallest gap"] <= rows["largest gap"] <= 0.01
+
+
 @pytest.mark.slow
 def test_grand(tmp_path):
     rows = study("grand", tmp_path)

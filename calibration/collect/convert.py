@@ -105,7 +105,9 @@ def _step(record: Record, environment: Mapping[str, Any]) -> dict[str, str]:
         "accel_per_node": environment["topology"]["devices_per_process"],
         "step_time_s": time["median_s"],
         "note": f"median of {time['samples']} steps, ± {half:.2g} % at {100 * time['confidence']:g} %"
-        + ("" if time["settled"] else "; not settled"),
+        + ("" if time["settled"] else "; not settled")
+        + ("; GPipe schedule" if spec.pipeline > 1 else "")
+        + ("; keys and values gathered over cp, no ring" if spec.context > 1 else ""),
     }
     memory = record["compile"]["memory"]
     if "temp_bytes" in memory:
