@@ -91,7 +91,7 @@ def test_the_model_counts_what_xla_does_in_all_cases():
 def test_a_difference_without_a_cause_is_a_fault():
     named = Line("all products", 100.0, 110.0, (Cause("because", 10.0),))
     report = Report((Comparison("case", (named, named._replace(known=())), (), {}),), (), (Line("small", 100.0, 110.0),))
-    assert faults(report) == ["case, all products: +10.00% of the model's figure has no known cause; at most 2% may"]
+    assert faults(report) == ["case, all products: +10.00% of the model has no known cause; at most 2% may"]
 
 
 def test_a_case_that_is_none_is_refused(capsys):

@@ -283,7 +283,7 @@ def faults(report: Report) -> list[str]:
     found = [("flops", c.name, x) for c in report.cases for x in c.flops] + [("wire", c.name, x) for c in report.cases for x in c.wire]
     found += [("flops", "cost analysis", x) for x in report.cost_analysis] + [("memory", "memory", x) for x in report.memory]
     beyond = [(name, x, TARGETS[kind]) for kind, name, x in found if abs(x.unexplained) > TARGETS[kind]]
-    return [f"{name}, {x.what}: {x.unexplained:+.2%} of the model's figure has no known cause; at most {t:.0%} may" for name, x, t in beyond]
+    return [f"{name}, {x.what}: {x.unexplained:+.2%} of the model has no known cause; at most {t:.0%} may" for name, x, t in beyond]
 
 
 def as_json(report: Report) -> dict[str, Any]:
