@@ -9,12 +9,13 @@ import numpy as np
 from dmodel.theory.frontier import Frontier, largest_run, slopes
 from dmodel.theory.gpus import Gpu
 from dmodel.theory.program import Case
+from dmodel.types import Array
 
 EXPONENTS = ("batch exponent", "batch exponent of sparsity", "depth exponent")
 """Inputs whose figure is ∂ ln C / ∂ exponent: per unit of the exponent, not per cent of it."""
 
 
-def inputs(case: Case) -> dict[str, jax.Array]:
+def inputs(case: Case) -> dict[str, Array]:
     """Inputs of a case by name; those of the network also for all levels together."""
     chip: Gpu = case.system.chip  # type: ignore[assignment]
     network, laws = case.system.network, case.laws
