@@ -19,7 +19,7 @@ from dmodel.theory import Best, Cluster, gpu, headline, laws, sweep_widths
 from dmodel.theory.laws import BATCH_LAWS, Laws
 from dmodel.theory.study import LINEAR, MONTH_S, ceiling
 from dmodel.types import enable_float64
-from experiments.study import say
+from experiments.study import say, write
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -167,16 +167,6 @@ def deliver(
         return
     _show(comparison if shown is None else shown)
     print(*(f"{what}: {path}" for what, path in written.items()), sep="\n")
-
-
-def write(path: Path, lines: Sequence[dict[str, Any]]) -> Path:
-    """Lines as CSV, in full precision."""
-    keys = list(dict.fromkeys(key for line in lines for key in line))
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, fieldnames=keys, restval="")
-        writer.writeheader()
-        writer.writerows(lines)
-    return path
 
 
 def _show(comparison: list[dict[str, Any]]) -> None:

@@ -47,18 +47,24 @@ def summary(errors: np.ndarray) -> dict[str, float]:
     return {"median": 100 * float(np.median(errors)), "mean": 100 * float(errors.mean()), "p90": 100 * float(np.quantile(errors, 0.9))}
 
 
-def deliver(name: str, lines: list[dict[str, Any]], options: argparse.Namespace) -> None:
-    """Write the table as CSV and print it, or print it as JSON."""
-    options.out.mkdir(parents=True, exist_ok=True)
-    path = options.out / f"{name}.csv"
+def write(path: Path, lines: Sequence[dict[str, Any]]) -> Path:
+    """Lines as CSV, in full precision."""
     keys = list(dict.fromkeys(key for line in lines for key in line))
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, fieldnames=keys, restval="")
         writer.writeheader()
         writer.writerows(lines)
+    return path
+
+
+def deliver(name: str, lines: list[dict[str, Any]], options: argparse.Namespace) -> None:
+    """Write the table as CSV and print it, or print it as JSON."""
+    options.out.mkdir(parents=True, exist_ok=True)
+    path = write(options.out / f"{name}.csv", lines)
     if options.json:
         print(json.dumps({"study": name, "table": str(path), "rows": lines}, allow_nan=False))
         return
+    keys = list(dict.fromkeys(key for line in lines for key in line))
     width = {key: max(len(key), *(len(_cell(line.get(key, ""))) for line in lines)) for key in keys}
     for cells in ({key: key for key in keys}, *lines):
         print("  ".join(_cell(cells.get(key, "")).ljust(width[key]) for key in keys))
