@@ -5,15 +5,17 @@ Every function takes leaves that are scalars or `[*batch]` and is differentiable
 
 from __future__ import annotations
 
+import jax.numpy as jnp
 from flax import struct
 
 from dmodel import counts
-from dmodel.cost.power import COOLING_FACTOR, HOST_SHARE, watts
+from dmodel.cost.power import COOLING_FACTOR, SUSTAINED, host_watts, watts
 from dmodel.footprint import Footprint
 from dmodel.hardware import System
 from dmodel.plan import Plan
+from dmodel.smooth import minimum
 from dmodel.step import Breakdown, memory_use
-from dmodel.types import Array
+from dmodel.types import Array, stack
 from dmodel.workload import Transformer
 
 CONVENTION = "6N+12Lhs"
@@ -49,45 +51,54 @@ def exposed_share(breakdown: Breakdown) -> Array:
 
 
 class Activities(struct.PyTreeNode, kw_only=True):
-    """Shares of the step's time in which arithmetic, memory and network of a device are busy, each in 0..1 [1]."""
+    """What a device is busy with over a step: share of the time in which kernels run, in 0..1 [1]; products over those that it could do in
+    the step at the sustained rate, at most the share of the time that they take [1]; bytes per second streamed from memory, and sent to
+    other devices [byte/s]."""
 
+    running: Array
     arithmetic: Array
-    memory: Array
-    network: Array
+    hbm_bytes_per_s: Array
+    link_bytes_per_s: Array
 
 
-def activities(breakdown: Breakdown) -> Activities:
-    """Busy shares of the step from its terms.
+def activities(system: System, model: Transformer, plan: Plan, breakdown: Breakdown) -> Activities:
+    """What draws power over the step, from its terms.
 
-    Arithmetic: products, attention core, recomputation, head. Memory: those (their operands stream from it), streaming kernels and the
-    optimizer. Network: communication that nothing hides, and the time by which hidden communication slows compute. Nothing is busy during
-    launches, bubbles, waiting and the fixed overhead.
+    Kernels run all the time but for launches and the fixed overhead: a device that waits in a pipeline's bubble, for the slowest one or for
+    the network polls memory. Products: those of the model, and the recomputed ones as if at the same rate, over
+    `peak · sustained`; they cannot keep the device busier than all the time that they take. Streaming kernels and the optimizer fill
+    the memory's bandwidth, exposed communication the links of the innermost level.
 
-    Limits: hidden communication beyond its contention is left out, so the network's share is a lower bound.
+    Limits: links are counted as if full, at most 23 W of an H100; traffic that compute hides is part of its power.
     """
     t = breakdown
-    arithmetic = t.matmul + t.attention + t.recompute + t.head
+    busy = t.matmul + t.attention + t.head
+    again = (busy + t.recompute) / jnp.maximum(busy, jnp.finfo(float).tiny)
+    done = tokens_per_step(model, plan) * counts.model_flops_per_token(model, "6N+6Lhs") * (2.0 + model.trainable) / 3.0
+    rate = SUSTAINED * system.chip.flops_per_s * plan.devices
+    products = minimum(stack(busy, done / rate), 64.0) * again
     return Activities(
-        arithmetic=arithmetic / t.total,
-        memory=(arithmetic + t.elementwise + t.optimizer + t.contention) / t.total,
-        network=(t.exposed_communication + t.contention) / t.total,
+        running=1.0 - (t.launch + t.overhead) / t.total,
+        arithmetic=products / t.total,
+        hbm_bytes_per_s=system.chip.hbm_bytes_per_s * (t.elementwise + t.optimizer) / t.total,
+        link_bytes_per_s=jnp.asarray(system.network.bytes_per_s)[0] * exposed_share(t),
     )
 
 
-def device_watts(system: System, breakdown: Breakdown) -> Array:
+def device_watts(system: System, model: Transformer, plan: Plan, breakdown: Breakdown) -> Array:
     """Mean power of one accelerator over the step [W] (`cost.power.watts` of the step's activities)."""
-    busy = activities(breakdown)
-    return watts(system.chip, busy.arithmetic, busy.memory, busy.network)
+    busy = activities(system, model, plan, breakdown)
+    return watts(system.chip, busy.running, busy.arithmetic, busy.hbm_bytes_per_s, busy.link_bytes_per_s)
 
 
-def facility_watts(system: System, plan: Plan, breakdown: Breakdown) -> Array:
-    """Mean power of all accelerators with their hosts and cooling [W]: `devices · watts · 1.82 · 1.1`."""
-    return plan.devices * device_watts(system, breakdown) * (HOST_SHARE * COOLING_FACTOR)
+def facility_watts(system: System, model: Transformer, plan: Plan, breakdown: Breakdown) -> Array:
+    """Mean power of all accelerators with their hosts and cooling [W]: `devices · (watts + host) · PUE`."""
+    return plan.devices * (device_watts(system, model, plan, breakdown) + host_watts(system.chip)) * COOLING_FACTOR
 
 
 def joules_per_token(system: System, model: Transformer, plan: Plan, breakdown: Breakdown) -> Array:
     """Energy of one trained token, hosts and cooling with it [J/token]."""
-    return facility_watts(system, plan, breakdown) / tokens_per_s(model, plan, breakdown)
+    return facility_watts(system, model, plan, breakdown) / tokens_per_s(model, plan, breakdown)
 
 
 def dollars_per_token(system: System, model: Transformer, plan: Plan, breakdown: Breakdown) -> Array:
@@ -131,7 +142,7 @@ def outputs(
         exposed_share=exposed_share(breakdown),
         memory_bytes=used,
         headroom_bytes=system.chip.hbm_bytes - used,
-        device_watts=device_watts(system, breakdown),
+        device_watts=device_watts(system, model, plan, breakdown),
         joules_per_token=joules_per_token(system, model, plan, breakdown),
         dollars_per_token=dollars_per_token(system, model, plan, breakdown),
     )
@@ -167,5 +178,5 @@ def run(system: System, model: Transformer, plan: Plan, breakdown: Breakdown, to
         duration_s=duration,
         device_seconds=duration * plan.devices,
         dollars=duration * plan.devices * system.chip.price_per_s,
-        joules=duration * facility_watts(system, plan, breakdown),
+        joules=duration * facility_watts(system, model, plan, breakdown),
     )

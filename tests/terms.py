@@ -217,10 +217,11 @@ TERMS: dict[str, Term] = {
         for name, s in pipeline.SCHEDULES.items()
     },
     "power.watts": Term(
-        lambda x, p: power.watts(x["chip"], x["a"], x["b"], x["a"]),
-        [{"chip": at.CHIP, "a": 0.4, "b": 0.7}],
-        [{"chip": at.CHIP, "a": 0.0, "b": 1.0}],
+        lambda x, p: power.watts(x["chip"], x["a"], x["b"], x["r"], 0.1 * x["r"]),
+        [{"chip": at.CHIP, "a": 0.7, "b": 0.4, "r": 1e12}],
+        [{"chip": at.CHIP, "a": 0.0, "b": 0.0, "r": 0.0}],
     ),
+    "power.host_watts": Term(lambda x, p: power.host_watts(x["chip"], x["a"]), [{"chip": at.CHIP, "a": 0.7}]),
     "step.memory_use": of_work(lambda m, p: (lambda x: (x, x.total))(step.memory_use(m, p))),
     "step.step_time": Term(
         lambda x, p: step.step_time(x["system"], x["model"], x["plan"], x["c"], sharpness=p), STEPS, EDGE_STEPS, soft=True, one_unit=True

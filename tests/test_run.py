@@ -44,22 +44,33 @@ def test_conventions_differ_by_their_attention(step):
         run.mfu(SYSTEM, MODEL, PLAN, step, "8N")
 
 
-def test_an_idle_step_draws_idle_power_and_a_busy_one_no_more_than_the_peak():
+def test_power_lies_between_rest_and_load():
     idle, peak = float(SYSTEM.chip.idle_watts), float(SYSTEM.chip.peak_watts)
-    assert run.device_watts(SYSTEM, breakdown(bubble=1.0, overhead=2.0)) == pytest.approx(idle)
-    for busy in ({"matmul": 1.0}, {"elementwise": 1.0}, {"tensor_parallel": 1.0}, {"contention": 1.0}, {"matmul": 1.0, "contention": 0.1}):
-        assert idle < float(run.device_watts(SYSTEM, breakdown(**busy))) <= peak
+
+    def watts(**seconds: float) -> float:
+        return float(run.device_watts(SYSTEM, MODEL, PLAN, breakdown(**seconds)))
+
+    assert watts(launch=1.0, overhead=2.0) == pytest.approx(idle)
+    for waiting in ("bubble", "straggler", "fsdp"):
+        assert idle + 0.3 * (peak - idle) < watts(**{waiting: 1.0}) < idle + 0.7 * (peak - idle)
+    # the products of a step in the time that they take at the sustained rate, and at a tenth of it
+    tokens = 1024 * 8192
+    least = tokens * 6 * 70.55e9 / (512 * 0.72 * 989.4e12)
+    assert watts(bubble=1.0) < watts(matmul=10.0 * least) < watts(matmul=1.5 * least) <= peak
+    assert watts(matmul=1.5 * least, bubble=least) < watts(matmul=1.5 * least)
 
 
 def test_activities_are_shares(step):
-    for share in jax.tree.leaves(run.activities(step)):
-        assert 0.0 <= float(share) <= 1.0
+    busy = run.activities(SYSTEM, MODEL, PLAN, step)
+    assert 0.0 < float(busy.arithmetic) < float(busy.running) < 1.0
+    assert 0.0 < float(busy.hbm_bytes_per_s) < float(SYSTEM.chip.hbm_bytes_per_s)
+    assert 0.0 < float(busy.link_bytes_per_s) < float(SYSTEM.network.bytes_per_s[0])
 
 
 def test_energy_and_rent_agree_with_power_time_and_price(step):
     out = run.outputs(SYSTEM, MODEL, PLAN, step)
     tokens = 1024 * 8192
-    watts = 512 * float(out.device_watts) * run.HOST_SHARE * run.COOLING_FACTOR
+    watts = 512 * (float(out.device_watts) + 0.5 * 700.0) * run.COOLING_FACTOR
     assert out.joules_per_token == pytest.approx(watts * float(step.total) / tokens, rel=1e-12)
     assert out.dollars_per_token == pytest.approx(512 * float(SYSTEM.chip.price_per_s) * float(step.total) / tokens, rel=1e-12)
     assert out.tokens_per_s_per_device * 512 == pytest.approx(float(out.tokens_per_s), rel=1e-12)

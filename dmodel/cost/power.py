@@ -1,25 +1,74 @@
-"""Power of one device from what it is busy with."""
+"""Power of one device from what it is busy with, and of what stands around it.
+
+A device that waits inside a collective is not at rest: the library's kernels poll memory on their processors, and the clock stays up. What
+that draws, and the energy of a byte, come from the measurements and specifications named here, none of which is of a step that this
+package predicts; the power at full load is the data sheet's.
+"""
 
 from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
 
 from dmodel.hardware import Chip
 from dmodel.types import Array
 
-ARITHMETIC_SHARE, MEMORY_SHARE, NETWORK_SHARE = 0.6, 0.25, 0.15
-"""Shares of the dynamic power at full use of arithmetic, memory and network: assumed, not measured."""
+WAITING_SHARE = 0.53
+"""Of the range from idle to peak, what a device draws while its kernels run but compute nothing: polling, clocks, leakage at voltage [1].
 
-HOST_SHARE, COOLING_FACTOR = 1.82, 1.1
-"""Whole server over its accelerators at full load (DGX H100: 10.2 kW for 8 × 0.7 kW, NVIDIA data sheet 2023), and facility over servers
-(a PUE of 1.1: assumed)."""
+Patel et al. 2024 (POLCA, "Characterizing power management opportunities for LLMs in the cloud", arXiv 2308.12908, training on 8 A100s of
+400 W): at the synchronization that ends an iteration power falls to 75 % of the rated one in one model and to 50 % in another, where 20 % is
+idle: (0.75 − 0.2)/0.8 = 0.69 and (0.5 − 0.2)/0.8 = 0.38, here their mean. A third model, which waits for its host, falls to idle."""
+
+WAITING_RANGE = (0.38, 0.69)
+"""The two measurements behind `WAITING_SHARE`."""
+
+SUSTAINED = 0.72
+"""Share of the peak rate at which large 16-bit products draw the rated power [1]: what they reach once power limits the clock (default of
+`matmul_efficiency`; peaks of training reach or exceed the rated power, Patel et al. 2024)."""
+
+HBM_JOULES_PER_BYTE = 8.0 * (3.9e-12 + 1.6e-12)
+"""Of stacked memory: 3.9 pJ/bit in the stack and its interface (O'Connor et al. 2017, "Fine-grained DRAM", HBM2) and 1.6 pJ/bit for 20 mm
+of wires on the die, at 80 fJ/bit/mm (Keckler et al. 2011, "GPUs and the future of parallel computing", scaled to 7 nm) [J/byte]."""
+
+LINK_JOULES_PER_BYTE = 8.0 * 6.5e-12
+"""Of a link that leaves the package, both ends: five times the 1.3 pJ/bit of NVLink-C2C, which NVIDIA puts at 5 times less than PCIe 5
+(Grace Hopper whitepaper, 2023) [J/byte]. Adapters and switches count as hosts."""
+
+HOST_SHARE = 0.5
+"""Power of a device's part of the host (processors, fans, adapters, conversion) over the device's peak, whatever it does [1]: 8.4 kW, the
+most that a server of 8 H100s of 0.7 kW drew in training (Latif et al. 2024, arXiv 2412.08602); the data sheet's 10.2 kW would be 0.82."""
+
+COOLING_FACTOR = 1.1
+"""Facility over servers (PUE) [1]: that of the large operators' fleets (Google 1.10, Meta 1.08 to 1.09, environmental reports of 2023);
+the industry's mean is 1.6."""
 
 
-def watts(chip: Chip, arithmetic: Array, memory: Array, network: Array) -> Array:
-    """Mean power of one accelerator [W]: `idle + (peak − idle) · Σ share · activity`.
+def watts(chip: Chip, running: Array, arithmetic: Array, hbm_bytes_per_s: Array, link_bytes_per_s: Array = 0.0) -> jax.Array:
+    """Mean power of one accelerator [W].
 
-    Limits: idle when nothing is busy, peak when everything is.
+    `idle + (peak − idle) (w · running + (1 − w) · arithmetic) + e_hbm · bytes/s + e_link · bytes/s`, w `WAITING_SHARE`.
+
+    Limits: idle when nothing runs; peak when products run at their sustained rate all the time; `idle + w (peak − idle)` while it waits in
+    a collective. Traffic of operands during products is part of the peak.
 
     Args:
-      arithmetic, memory, network: shares of the time in which they are busy, 0 to 1.
+      running: share of the time in which kernels run, computing or not [1]. arithmetic: products done, over those at the sustained rate [1].
+      hbm_bytes_per_s: traffic of kernels that stream from memory [byte/s]. link_bytes_per_s: sent to other devices [byte/s].
+
+    An H100 that does nothing, waits, and computes:
+
+    >>> from dmodel import catalog
+    >>> h100 = catalog.chip("H100-80GB")
+    >>> [float(watts(h100, *x, 0.0).round()) for x in ((0.0, 0.0), (1.0, 0.0), (1.0, 1.0))]
+    [70.0, 404.0, 700.0]
     """
-    activity = ARITHMETIC_SHARE * arithmetic + MEMORY_SHARE * memory + NETWORK_SHARE * network
-    return chip.idle_watts + (chip.peak_watts - chip.idle_watts) * activity
+    dynamic = chip.peak_watts - chip.idle_watts
+    kernels = dynamic * (WAITING_SHARE * running + (1.0 - WAITING_SHARE) * arithmetic)
+    traffic = HBM_JOULES_PER_BYTE * hbm_bytes_per_s + LINK_JOULES_PER_BYTE * link_bytes_per_s
+    return jnp.asarray(chip.idle_watts + kernels + traffic)
+
+
+def host_watts(chip: Chip, host_share: Array = HOST_SHARE) -> Array:
+    """Power of one device's part of the host [W]: `share · peak`, the same at any load."""
+    return host_share * chip.peak_watts
