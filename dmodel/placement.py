@@ -7,14 +7,15 @@ of the group at the level is the exponential of the overlap of the two: exact wh
 
 from __future__ import annotations
 
-from itertools import accumulate
+from itertools import accumulate, combinations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 
 from dmodel.plan import Plan
-from dmodel.types import Array, stack
+from dmodel.types import Array, each, stack
 
 
 class Groups(struct.PyTreeNode, kw_only=True):
@@ -37,6 +38,27 @@ class Groups(struct.PyTreeNode, kw_only=True):
     expert_shard: jax.Array
     expert_data: jax.Array
     all: jax.Array
+
+
+class Ordered(Plan, kw_only=True):
+    """A plan whose placement is a number: one program then holds all orders, side by side.
+
+    Attributes:
+      tp_cp, tp_dp, tp_pp, cp_dp, cp_pp, dp_pp: 1 where the ranks of the first group are neighbours and the second joins them, 0 where it is
+        the other way round. ep_dp: 1 where the ranks that share a layer's experts are neighbours. They stand for `placement`.
+    """
+
+    tp_cp: Array
+    tp_dp: Array
+    tp_pp: Array
+    cp_dp: Array
+    cp_pp: Array
+    dp_pp: Array
+    ep_dp: Array
+
+
+PAIRS: tuple[tuple[str, str], ...] = (*combinations(("tp", "cp", "dp", "pp"), 2), ("ep", "dp"))
+"""Pairs of groups whose order `Ordered` names."""
 
 
 def _log_sizes(plan: Plan) -> dict[str, jax.Array]:
@@ -80,6 +102,8 @@ def place(plan: Plan, size: Array) -> Groups:
     Returns:
       Factors ≥ 1; a group that a level does not join has factor 1 there.
     """
+    if isinstance(plan, Ordered):
+        return _place_ordered(plan, size)
     logs = _log_sizes(plan)
     order = [part for name in plan.placement if name != "ep" for part in (("shard", "replica") if name == "dp" else (name,))]
     ends = list(accumulate((logs[name] for name in order), initial=jnp.zeros_like(logs["tp"])))
@@ -109,4 +133,48 @@ def place(plan: Plan, size: Array) -> Groups:
         expert_data=expert_shard * copies,
         all=jnp.exp(inside[:, -1] - lower[:, 0]),
         **f,
+    )
+
+
+def _place_ordered(plan: Ordered, size: Array) -> Groups:
+    """`place` where the order is a number: a group starts behind those that lie inside it, `start_x = Σ_y (y inside x) log n_y`."""
+    logs = _log_sizes(plan)
+    length = {"tp": logs["tp"], "cp": logs["cp"], "dp": logs["shard"] + logs["replica"], "pp": logs["pp"]}
+    start = {name: jnp.zeros_like(logs["tp"]) for name in length}
+    for inner, outer in PAIRS[:-1]:
+        inside = getattr(plan, f"{inner}_{outer}")
+        start[outer] = start[outer] + inside * length[inner]
+        start[inner] = start[inner] + (1.0 - inside) * length[outer]
+    starts = {"tp": start["tp"], "cp": start["cp"], "pp": start["pp"], "shard": start["dp"], "replica": start["dp"] + logs["shard"]}
+    near, far = (stack(*_expert_bounds(logs, order)) for order in (("ep", "dp"), ("dp", "ep")))
+    # etp, ep, shards and copies of experts: where each begins and ends on the axis of a stage's ranks
+    by_ep = each(plan.ep_dp)
+    begin = by_ep * near[:4] + (1.0 - by_ep) * far[np.array([0, 3, 1, 2])]
+    end = by_ep * near[1:] + (1.0 - by_ep) * far[np.array([1, 4, 2, 3])]
+    lower, upper = _levels(size)
+
+    def beside(bounds: jax.Array) -> jax.Array:
+        """Experts lie on the ranks of a pipeline stage, which other stages interrupt."""
+        before, after = jnp.minimum(bounds, start["pp"][None]), jnp.maximum(bounds, start["pp"][None]) + logs["pp"][None]
+        return jnp.clip(before[None], lower, upper) + jnp.clip(after[None], lower, upper)
+
+    names = ("tp", "cp", "pp", "shard", "replica")
+    first = stack(*(starts[name] for name in names))[None]
+    last = first + stack(*(logs[name] for name in names))[None]
+    dense = jnp.exp(jnp.clip(last, lower, upper) - jnp.clip(first, lower, upper))
+    tp, cp, pp, shard, replica = jnp.unstack(dense, axis=1)
+    etp, ep, expert_shard, copies = jnp.unstack(jnp.exp(beside(end) - beside(begin)), axis=1)
+    run = sum(length.values())
+    return Groups(
+        tp=tp,
+        cp=cp,
+        pp=pp,
+        etp=etp,
+        ep=ep,
+        shard=cp * shard,
+        replica=replica,
+        data=cp * shard * replica,
+        expert_shard=expert_shard,
+        expert_data=expert_shard * copies,
+        all=jnp.exp(jnp.clip(run[None, None], lower, upper) - lower)[:, 0],
     )
