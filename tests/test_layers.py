@@ -21,7 +21,7 @@ BASE = {"types", "smooth"}
 RECORDS = {"hardware", "workload", "plan", "coefficients"}
 BELOW_COST = BASE | RECORDS | {"footprint", "counts", "placement"}
 BELOW_RUN = BELOW_COST | {"cost", "physics", "step", "goodput"}
-BELOW_REPORT = BELOW_RUN | {"run", "sensitivity", "sweep", "design", "catalog", "profiles", "theory"}
+BELOW_REPORT = BELOW_RUN | {"run", "sensitivity", "sweep", "design", "catalog", "profiles", "theory", "emit"}
 
 ALLOWED: dict[str, set[str]] = {
     "types": set(),
@@ -39,6 +39,7 @@ ALLOWED: dict[str, set[str]] = {
     "sensitivity": BELOW_RUN | {"run", "sweep"},
     "design": BELOW_RUN | {"run", "sensitivity", "sweep"},
     "catalog": {"hardware", "workload", "plan", "types"},
+    "emit": {"workload", "plan", "types"},
     "profiles": {"coefficients", "footprint", "types"},
     "theory": BELOW_RUN | {"catalog", "sweep"},
     "report": BELOW_REPORT,

@@ -1,0 +1,60 @@
+"""Parts of a model and a plan that several frameworks share the words for."""
+
+from __future__ import annotations
+
+from dmodel.emit.sheet import Sheet
+
+FORMATS = {1.0: "8-bit", 0.5: "4-bit", 2.0: "16-bit", 4.0: "32-bit"}
+
+
+def is_mixture(sheet: Sheet) -> bool:
+    """Whether the model has experts."""
+    return sheet["n_experts"] > 1
+
+
+def is_latent(sheet: Sheet) -> bool:
+    """Whether attention projects keys and values to a latent (MLA)."""
+    return sheet["kv_rank"] > 0
+
+
+def chunk_layers(sheet: Sheet) -> float:
+    """Layers of one model chunk, L/(pp v)."""
+    return sheet["n_layers"] / (sheet["pp"] * sheet["interleave"])
+
+
+def leave_what_no_launcher_knows(sheet: Sheet) -> None:
+    """Fields that describe what happens, not what is launched, and models that decoder launchers do not build."""
+    if is_mixture(sheet):
+        sheet.leave("imbalance", "how uneven routing is follows from data and router; no framework takes it as a setting")
+    else:
+        sheet.tell("imbalance")
+    hybrid = "attention_share mlp_share mamba_share mamba_inner mamba_heads mamba_groups mamba_state"
+    if sheet["mamba_share"] or sheet["attention_share"] != 1 or sheet["mlp_share"] != 1:
+        sheet.leave(hybrid, "hybrid stacks have launchers and layer patterns of their own; write that pattern yourself")
+    else:
+        sheet.tell(hybrid)
+    sheet.either("causal", {} if sheet["causal"] == 1 else None, "launchers of language models train causal attention")
+    sheet.either("trainable", {} if sheet["trainable"] == 1 else None, "adapters on a frozen base have settings of their own")
+
+
+def leave_without_experts(sheet: Sheet, names: str) -> bool:
+    """Where the model is dense, fields of experts have nothing to say; whether that is so."""
+    if is_mixture(sheet):
+        return False
+    sheet.tell(names)
+    return True
+
+
+def common_rules(sheet: Sheet) -> None:
+    """Divisibility that every framework asks for."""
+    dp, b, batch = sheet["dp"], sheet["micro_batch"], sheet["global_batch"]
+    sheet.divides(batch, dp * b, "the global batch is a multiple of dp · micro-batch")
+    sheet.divides(sheet["n_heads"], sheet["tp"], "attention heads are a multiple of tp")
+    sheet.divides(sheet["n_kv_heads"], sheet["tp"], "key/value heads are a multiple of tp")
+    sheet.divides(sheet["d_ff"], sheet["etp"] if is_mixture(sheet) else sheet["tp"], "the width of the MLP is a multiple of tp")
+    stages = sheet["pp"] * sheet["interleave"]
+    sheet.divides(sheet["n_layers"], stages, "layers are a multiple of pp · model chunks")
+    if is_mixture(sheet):
+        sheet.divides(sheet["n_experts"], sheet["ep"], "experts are a multiple of ep")
+        ranks = dp * sheet["tp"] * sheet["cp"]
+        sheet.divides(ranks, sheet["ep"] * sheet["etp"], "dp · tp · cp is a multiple of ep · expert tensor parallel")
