@@ -1,0 +1,344 @@
+"""What the studies of hardware scaling share: assumptions, cases and their answers, findings beside published ones, tables and axes.
+
+Published figures are those of Fernandez et al., "Hardware Scaling Trends and Diminishing Returns in Large-Scale Distributed Training"
+(arXiv 2411.13055), as others quote them: ratios, no absolute throughputs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import numpy as np
+
+from dmodel import catalog, profiles, run
+from dmodel.coefficients import Coefficients, from_unconstrained
+from dmodel.hardware import System
+from dmodel.plan import Plan
+from dmodel.report import style
+from dmodel.step import TERMS, step_time
+from dmodel.sweep import quick_to_compile
+from dmodel.types import Array, enable_float64
+from dmodel.workload import Transformer
+from experiments.study import write
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLORS = (style.BLUE, style.ORANGE, style.GREEN, style.VERMILLION, style.PURPLE, style.SKY)
+
+PROFILE, STACK = "generic", "fsdp"
+"""Coefficients of every study: the profile fitted to all published rows, at the offsets of the chip and of PyTorch's FSDP as a code base:
+no published row is from the software of the study."""
+
+CHUNK = 256
+"""Cases of one call of compiled code [count]: one shape, so that all studies share what is compiled."""
+
+SEQ_LEN, PER_DEVICE = 4096, 2.0
+"""Workload of the published study: sequences of 4,096 tokens, 2 of them per device and step."""
+
+WEAK_SCALES = tuple(float(2**i) for i in range(3, 12))
+"""8 to 2,048 devices."""
+
+
+def options(about: str) -> argparse.Namespace:
+    """Parse what every study of this group takes, and compute in 64 bits."""
+    return parse(arguments(about))
+
+
+def arguments(about: str) -> argparse.ArgumentParser:
+    """The options that every study of this group takes."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a part of the study, in less than a minute")
+    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
+    parser.add_argument("--out", type=Path, default=Path("out"), help="folder of the tables and the figure")
+    return parser
+
+
+def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """Parse, and compute in 64 bits."""
+    enable_float64()
+    return parser.parse_args()
+
+
+class Cases(NamedTuple):
+    """A batch of cases: leaves `[n]`, of the network `[K, n]`."""
+
+    system: System
+    model: Transformer
+    plan: Plan
+    coefficients: Coefficients
+
+
+class Answers(NamedTuple):
+    """What the model says of each case, numpy `[n]`.
+
+    Attributes:
+      terms: seconds of the step by cause. The others: as in `dmodel.run.Outputs`.
+    """
+
+    terms: dict[str, np.ndarray]
+    step_time_s: np.ndarray
+    tokens_per_s: np.ndarray
+    tokens_per_s_per_device: np.ndarray
+    mfu: np.ndarray
+    exposed_share: np.ndarray
+    headroom_bytes: np.ndarray
+    device_watts: np.ndarray
+    joules_per_token: np.ndarray
+    dollars_per_token: np.ndarray
+
+    def take(self, rows: Any) -> Answers:
+        """The answers of some cases."""
+        return jax.tree.map(lambda x: x[rows], self)
+
+    @property
+    def exposed_s(self) -> np.ndarray:
+        """Communication that nothing hides [s]."""
+        return sum((self.terms[name] for name in GROUPS["exposed communication"]), start=np.zeros(1))
+
+    @property
+    def tokens_per_device_joule(self) -> np.ndarray:
+        """Of the device alone, without host and cooling [token/J]."""
+        return self.tokens_per_s_per_device / self.device_watts
+
+
+def coefficients(accelerator: str, stack: str = STACK, profile: str = PROFILE) -> Coefficients:
+    """Coefficients of a chip and a stack (scalars)."""
+    return profiles.load(profile).coefficients_for(accelerator, stack)
+
+
+def chip_of(system_name: str) -> str:
+    """Name of the accelerator of a system of the catalog."""
+    return next(entry["chip"] for entry in catalog.entries("systems") if entry["name"] == system_name)
+
+
+def cases(system: System, model: Transformer, plan: Plan, c: Coefficients) -> Cases:
+    """Broadcast all leaves to the length of the longest; the schedule that contains 1F1B, so that cases join."""
+    plan = plan.replace(schedule="interleaved" if plan.schedule == "1f1b" else plan.schedule)
+    n = max(np.size(x) for x in jax.tree.leaves((model, plan, c, system.chip)))
+    network = jax.tree.map(lambda x: np.broadcast_to(np.reshape(x, (len(x), -1)), (len(x), n)), system.network)
+    chip, model, plan, c = jax.tree.map(lambda x: np.broadcast_to(np.asarray(x, float), (n,)), (system.chip, model, plan, c))
+    return Cases(System(chip=chip, network=network), model, plan, c)
+
+
+def join(parts: Sequence[Cases]) -> Cases:
+    """Several batches as one."""
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves, -1), *parts)
+
+
+def answers(parts: Mapping[str, Cases]) -> dict[str, Answers]:
+    """Answers of several batches by name, evaluated as one."""
+    found = answer(join(list(parts.values())))
+    ends = np.cumsum([0, *(np.size(part.plan.dp) for part in parts.values())])
+    return {name: found.take(slice(a, b)) for name, a, b in zip(parts, ends, ends[1:], strict=False)}
+
+
+def answer(batch: Cases) -> Answers:
+    """Evaluate every case, a chunk at a time."""
+    n = np.shape(batch.plan.dp)[0]
+    wanted = np.arange(-(-n // CHUNK) * CHUNK).clip(max=n - 1).reshape(-1, CHUNK)
+    found = [jax.tree.map(np.asarray, _compiled()(*jax.tree.map(lambda x, i=i: x[..., i], batch))) for i in wanted]
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves)[:n], *found)
+
+
+@cache
+def _compiled() -> Any:
+    return jax.jit(_evaluate, compiler_options=quick_to_compile())
+
+
+def _evaluate(system: System, model: Transformer, plan: Plan, c: Coefficients) -> Answers:
+    terms = step_time(system, model, plan, c)
+    out = run.outputs(system, model, plan, terms)
+    rest = {name: getattr(out, name) + 0.0 * terms.total for name in Answers._fields[1:]}
+    return Answers(terms={name: getattr(terms, name) + 0.0 * terms.total for name in TERMS}, **rest)
+
+
+def fsdp(devices: Array, per_device: Array = PER_DEVICE, **more: Any) -> Plan:
+    """Fully sharded data parallelism over all devices: ZeRO-3, weights gathered again for the backward pass (PyTorch's default), one
+    micro-batch, bf16 with 16-bit reduction, flash attention, no recomputation."""
+    dp = np.asarray(devices, float)
+    return Plan(**({"dp": dp, "shard": dp, "zero": 3.0, "micro_batch": per_device, "global_batch": per_device * dp} | more))
+
+
+def unhidden(plan: Plan) -> Plan:
+    """The plan with nothing hidden: its exposed communication is all communication."""
+    zero = np.zeros_like(np.asarray(plan.dp, float))
+    return plan.replace(**{f"overlap_{kind}": zero for kind in ("tp", "cp", "ep", "dp", "pp")})
+
+
+def draws(profile: str, accelerator: str, stack: str, count: int, seed: int = 0) -> Coefficients:
+    """Coefficients drawn from the posterior of a chip and a stack, `[count]`: normal in the unconstrained space.
+
+    A stack that the profile was fitted to has its own covariance; for another one that of the center, and the spread of its groups.
+    """
+    found = profiles.load(profile)
+    z = found.unconstrained(accelerator, stack)
+    family = stack.split("/", 1)[0]
+    covariance = found.stack_covariances.get(family)
+    if covariance is None:
+        center = found.covariance if found.covariance is not None else np.diag(found.standard_errors**2)
+        unknown = [found.widths[g] ** 2 for g in ("stack", "pair") if g in found.widths]
+        covariance = center + np.diag(sum(unknown, start=np.zeros(len(z))))
+    values, vectors = np.linalg.eigh(covariance)
+    root = vectors * np.sqrt(np.maximum(values, 0.0))
+    normal = np.random.default_rng(seed).standard_normal((len(z), count))
+    return jax.tree.map(np.asarray, from_unconstrained(z[:, None] + root @ normal))
+
+
+def crossing(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray, level: float) -> float | None:
+    """Where y first rises through a level, interpolated over ln x; None where it never does, the first x where it starts above it."""
+    x, y = np.asarray(x, float), np.asarray(y, float)
+    above = np.flatnonzero(y >= level)
+    if not len(above):
+        return None
+    i = int(above[0])
+    if i == 0:
+        return float(x[0])
+    share = (level - y[i - 1]) / (y[i] - y[i - 1])
+    return float(np.exp(np.log(x[i - 1]) + share * np.log(x[i] / x[i - 1])))
+
+
+def points(what: str, published: float | None, predicted: float | None, within: float | None, assumptions: str = "") -> dict[str, Any]:
+    """One finding in %, or percentage points: the difference is predicted − published [points]."""
+    return _line(what, "%", published, predicted, lambda p, q: q - p, "points", within, assumptions)
+
+
+def ratio(what: str, unit: str, published: float | None, predicted: float | None, within: float | None, note: str = "") -> dict[str, Any]:
+    """One finding of another unit: the difference is predicted / published − 1 [%]; `within` a factor when above 1, else a share."""
+    return _line(what, unit, published, predicted, lambda p, q: 100.0 * (q / p - 1.0), "%", within, note)
+
+
+def _line(
+    what: str, unit: str, published: float | None, predicted: float | None, difference: Any, of: str, within: float | None, note: str
+) -> dict[str, Any]:
+    gap = reached = None
+    if published is not None and predicted is not None:
+        gap = difference(published, predicted)
+        off = abs(np.log(predicted / published)) if of == "%" and within and within > 1.0 else abs(gap)
+        reached = None if within is None else bool(off <= (within if of != "%" else np.log(within) if within > 1.0 else 100.0 * within))
+    return {
+        "what": what, "unit": unit, "published": published, "predicted": predicted, "difference": gap, "difference_unit": of,
+        "target": within, "reached": reached, "assumptions": note,
+    }  # fmt: skip
+
+
+def direction(what: str, predicted: bool, note: str = "") -> dict[str, Any]:
+    """A finding that is a direction: published as true."""
+    return {
+        "what": what, "unit": "direction", "published": 1.0, "predicted": float(predicted), "difference": None, "difference_unit": "",
+        "target": None, "reached": predicted, "assumptions": note,
+    }  # fmt: skip
+
+
+def deliver(
+    name: str,
+    assumptions: Mapping[str, str],
+    findings: list[dict[str, Any]],
+    lines: list[dict[str, Any]],
+    figure: Figure,
+    args: argparse.Namespace,
+    why: Sequence[str] = (),
+) -> None:
+    """Write the figure, the curves and the comparison; print assumptions, comparison and explanation, or all as JSON."""
+    args.out.mkdir(parents=True, exist_ok=True)
+    written = {"figure": str(style.save_png(figure, args.out / f"{name}.png"))}
+    written["table"] = str(write(args.out / f"{name}.csv", lines))
+    written["table_compared"] = str(write(args.out / f"{name}_compared.csv", findings))
+    if args.json:
+        document = {"study": name, **written, "assumptions": dict(assumptions), "rows": findings, "why": list(why)}
+        print(json.dumps(document, allow_nan=False))
+        return
+    print("Assumed, before looking at any finding:")
+    print(*(f"  {key}: {text}" for key, text in assumptions.items()), "", sep="\n")
+    _show(findings)
+    if why:
+        print("", *why, sep="\n")
+    print("", *(f"{what}: {path}" for what, path in written.items()), sep="\n")
+
+
+def _show(findings: list[dict[str, Any]]) -> None:
+    cells = [["", "published", "predicted", "difference", "", ""]]
+    for f in findings:
+        if f["unit"] == "direction":
+            numbers = ["as published" if f["predicted"] else "not as published", "", ""]
+        else:
+            numbers = [_digits(f["published"]), f"{_digits(f['predicted'])} {f['unit']}", _signed(f["difference"], f["difference_unit"])]
+        cells.append([f["what"], *numbers, "" if f["reached"] is None else "reached" if f["reached"] else "MISSED", f["assumptions"]])
+    width = [max(len(row[i]) for row in cells) for i in range(5)]
+    for row in cells:
+        print(*(cell.ljust(w) for cell, w in zip(row, width, strict=False)), row[-1], sep="  ")
+
+
+def _digits(x: float | None) -> str:
+    return "" if x is None else f"{x:,.0f}" if abs(x) >= 1000.0 else f"{x:.4g}"
+
+
+def _signed(x: float | None, unit: str) -> str:
+    return "" if x is None else f"{x:+.1f} {unit}"
+
+
+GROUPS = {
+    "compute": ("matmul", "attention", "elementwise", "recompute", "head", "optimizer", "launch", "overhead"),
+    "slowed by communication": ("contention",),
+    "exposed communication": ("tensor_parallel", "context_parallel", "expert_parallel", "fsdp", "data_parallel", "pipeline_transfer"),
+    "bubble": ("bubble",),
+    "stragglers": ("straggler",),
+}
+"""Terms of the step as figures show them."""
+
+GROUP_COLORS = dict(zip(GROUPS, (style.BLUE, style.SKY, style.VERMILLION, style.ORANGE, style.PURPLE), strict=True))
+
+
+def grouped(found: Answers) -> dict[str, np.ndarray]:
+    """Seconds by group of terms; together they are the step."""
+    return {group: sum((found.terms[name] for name in names), start=np.zeros(1)) for group, names in GROUPS.items()}
+
+
+def shares(found: Answers) -> dict[str, np.ndarray]:
+    """Share of every term that is not 0 in the step [1]."""
+    return {name: seconds / found.step_time_s for name, seconds in found.terms.items() if np.any(seconds)}
+
+
+def draw_shares(axes: Axes, x: Sequence[float], found: Answers) -> None:
+    """Where the step's time goes, as stacked areas in percent."""
+    percent = {group: 100.0 * seconds / found.step_time_s for group, seconds in grouped(found).items()}
+    shown = {group: values for group, values in percent.items() if np.max(values) > 0.1}
+    axes.stackplot(x, *shown.values(), colors=[GROUP_COLORS[g] for g in shown], labels=list(shown))
+    axes.set_ylim(0.0, 100.0)
+    axes.set_xlim(min(x), max(x))
+    axes.set_ylabel("share of the step [%]")
+
+
+def scale_axis(axes: Axes, scales: Sequence[float], label: str = "devices") -> None:
+    """A logarithmic axis of device counts, marked at powers of two (every second or third where there are many)."""
+    from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
+
+    low, high = int(np.round(np.log2(min(scales)))), int(np.round(np.log2(max(scales))))
+    marks = [2.0**i for i in range(low, high + 1, max(1, -(-(high - low) // 6)))]
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(FixedLocator(marks))
+    axes.xaxis.set_major_formatter(FixedFormatter([f"{m:,.0f}" for m in marks]))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xlabel(label)
+    axes.grid(color=style.PALE, linewidth=0.6)
+    axes.set_axisbelow(True)
+
+
+def published_points(axes: Axes, x: Sequence[float], y: Sequence[float], label: str = "published") -> None:
+    """Measured points over the lines."""
+    axes.plot(x, y, "o", color=style.INK, markerfacecolor="white", markersize=6, markeredgewidth=1.4, label=label, zorder=5)
+
+
+def catalog_line(system_name: str) -> str:
+    """A system's network in words: members, GB/s per device and direction, latency of a hop, level by level."""
+    net = catalog.system(system_name).network
+    levels = zip(*(np.asarray(x).tolist() for x in (net.size, net.bytes_per_s, net.latency_s)), strict=True)
+    text = [f"{'unbounded' if np.isinf(s) else f'{s:.0f}'} × {b / 1e9:.3g} GB/s, {1e6 * a:.3g} µs" for s, b, a in levels]
+    return f"{system_name}: " + "; ".join(text)
