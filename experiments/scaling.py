@@ -306,7 +306,7 @@ def shares(found: Answers) -> dict[str, np.ndarray]:
     return {name: seconds / found.step_time_s for name, seconds in found.terms.items() if np.any(seconds)}
 
 
-def draw_shares(axes: Axes, x: Sequence[float], found: Answers) -> None:
+def draw_shares(axes: Axes, x: Sequence[float] | np.ndarray, found: Answers) -> None:
     """Where the step's time goes, as stacked areas in percent."""
     percent = {group: 100.0 * seconds / found.step_time_s for group, seconds in grouped(found).items()}
     shown = {group: values for group, values in percent.items() if np.max(values) > 0.1}
@@ -316,7 +316,7 @@ def draw_shares(axes: Axes, x: Sequence[float], found: Answers) -> None:
     axes.set_ylabel("share of the step [%]")
 
 
-def scale_axis(axes: Axes, scales: Sequence[float], label: str = "devices") -> None:
+def scale_axis(axes: Axes, scales: Sequence[float] | np.ndarray, label: str = "devices") -> None:
     """A logarithmic axis of device counts, marked at powers of two (every second or third where there are many)."""
     from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
@@ -338,7 +338,7 @@ def published_points(axes: Axes, x: Sequence[float], y: Sequence[float], label: 
 
 def catalog_line(system_name: str) -> str:
     """A system's network in words: members, GB/s per device and direction, latency of a hop, level by level."""
-    net = catalog.system(system_name).network
+    net = catalog.system(system_name, catalog.precisions(chip_of(system_name))[0]).network
     levels = zip(*(np.asarray(x).tolist() for x in (net.size, net.bytes_per_s, net.latency_s)), strict=True)
     text = [f"{'unbounded' if np.isinf(s) else f'{s:.0f}'} × {b / 1e9:.3g} GB/s, {1e6 * a:.3g} µs" for s, b, a in levels]
     return f"{system_name}: " + "; ".join(text)

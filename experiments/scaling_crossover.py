@@ -54,15 +54,9 @@ def searched(model: Any, scales: tuple[float, ...], per_device: float) -> Search
     return found
 
 
-def devices(found: Searched) -> np.ndarray:
-    """Devices of every plan [count]."""
-    c = found.columns
-    return c["dp"] * c["tp"] * c["pp"] * c["cp"]
-
-
 def of(found: Searched, scale: float, strategy: str | None) -> int | None:
     """The fastest plan of a strategy at a scale; of all plans without a strategy."""
-    c, here = found.columns, devices(found) == scale
+    c, here = found.columns, found.devices == scale
     if strategy is None:
         return found.best(here)
     tp, pp = STRATEGIES[strategy]

@@ -54,6 +54,12 @@ class Searched(NamedTuple):
     step_time_s: np.ndarray
     fits: np.ndarray
 
+    @property
+    def devices(self) -> np.ndarray:
+        """Devices of every plan [count]."""
+        c = self.columns
+        return c["dp"] * c["tp"] * c["pp"] * c["cp"]
+
     def best(self, where: np.ndarray) -> int | None:
         """The fastest plan that fits, of some `[n]` bool."""
         allowed = np.flatnonzero(where & self.fits)
