@@ -164,7 +164,7 @@ def _attention(config: Config) -> str | None:
 
 def _recompute(policy: str | None) -> tuple[str | None, list[str]]:
     """`full` saves nothing inside a layer, `minimal` the results of matrix products but not the core of attention."""
-    words = {"full": "full", "minimal": "selective", "minimal_flash": "none", "none": "none", "": "none"}
+    words = {"full": "full", "minimal": "selective", "minimal_flash": "none", "minimal_with_context": "none", "none": "none", "": "none"}
     if policy is None or policy in words:
         return (words[policy] if policy is not None else None), []
     return None, [f"remat_policy {policy[:40]}: recompute left blank"]

@@ -161,7 +161,7 @@ def _precision(sheet: Sheet) -> None:
         s.settings["weight_dtype"] = "float32"
     why = "one 4-byte copy of the weights and two moments are stored: 12 bytes per parameter in all (10 with mu_dtype bfloat16)"
     s.either("weight_bytes optimizer_bytes", states.get(both), why)
-    grads = {4: "float32", 2: "bfloat16"}.get(s["gradient_bytes"])
+    grads = {4.0: "float32", 2.0: "bfloat16"}.get(s["gradient_bytes"])
     s.either("gradient_bytes", {"grad_dtype": grads} if grads else None, "gradients are kept in 4 or 2 bytes")
     same = s["reduce_bytes"] == s["gradient_bytes"]
     s.either("reduce_bytes", {} if same else None, "gradients are reduced in the type XLA finds them in")

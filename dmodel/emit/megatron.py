@@ -190,13 +190,13 @@ def _precision(sheet: Sheet) -> None:
 
 def _bytes(sheet: Sheet) -> None:
     s = sheet
-    gathered = {2: {}, 1: {"fp8-param-gather": True}, 0.5: {"fp4-param-gather": True}}.get(s["gather_bytes"])
+    gathered = {2.0: {}, 1.0: {"fp8-param-gather": True}, 0.5: {"fp4-param-gather": True}}.get(s["gather_bytes"])
     if s["operand_bytes"] == 2 and s["gather_bytes"] != 2:
         gathered = None
     s.either("gather_bytes", gathered, f"weights are gathered in the format of the products, not in {s['gather_bytes']:g} bytes")
     stored = s["weight_bytes"] == 2 or (s["weight_bytes"] == s["gather_bytes"] and gathered)
     s.either("weight_bytes", {} if stored else None, "weights are stored in the format in which they are gathered, 2 bytes by default")
-    grad = {4: {"accumulate-allreduce-grads-in-fp32": True}, 2: {"grad-reduce-in-bf16": True}}.get(s["gradient_bytes"])
+    grad = {4.0: {"accumulate-allreduce-grads-in-fp32": True}, 2.0: {"grad-reduce-in-bf16": True}}.get(s["gradient_bytes"])
     s.either("gradient_bytes", grad, "gradients are kept in 4 bytes, or in 2 with --grad-reduce-in-bf16")
     same = s["reduce_bytes"] == s["gradient_bytes"]
     why = "gradients travel in the format in which they are stored (--grad-reduce-in-bf16 makes both 2 bytes, and memory less than planned)"
@@ -217,7 +217,7 @@ def _overlap(sheet: Sheet) -> None:
     ring = {"cp-comm-type": "p2p"} if s["cp"] > 1 else {}
     hidden = s["cp"] == 1 or s["overlap_cp"]
     s.either("overlap_cp", ring if hidden else None, "the ring (--cp-comm-type p2p) always hides what it can")
-    reduce: dict[str, Setting] = {"overlap-grad-reduce": True} | ({"overlap-param-gather": True} if s["zero"] else {})
+    reduce = {"overlap-grad-reduce": True} | ({"overlap-param-gather": True} if s["zero"] else {})
     if "use-torch-fsdp2" in s.settings:
         s.either("overlap_dp", {} if s["overlap_dp"] else None, "FSDP always prefetches")
     else:

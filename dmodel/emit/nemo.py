@@ -158,4 +158,6 @@ def _overlap(sheet: Sheet) -> None:
     sync: dict[str, Setting] = {"model.optim.overlap_grad_sync": early, "model.optim.overlap_param_sync": early}
     s.tell("overlap_dp", sync if s["zero"] == 1 else {})
     late = s["pp"] > 1 and s["overlap_pp"] and s["interleave"] == 1
-    s.either("overlap_pp", None if late else {}, "without interleaving, activations between stages are not sent behind compute")
+    hidden = bool(s["overlap_pp"])
+    sends: dict[str, Setting] = {"model.overlap_p2p_comm": hidden, "model.batch_p2p_comm": not hidden} if s["interleave"] > 1 else {}
+    s.either("overlap_pp", None if late else sends, "without interleaving, activations between stages are not sent behind compute")

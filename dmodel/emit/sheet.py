@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, NamedTuple
 
@@ -56,10 +57,10 @@ class Sheet:
         value = self.values[name]
         return int(value) if value == int(value) else value
 
-    def tell(self, names: str, settings: dict[str, Setting] | None = None) -> None:
+    def tell(self, names: str, settings: Mapping[str, Setting] | None = None) -> None:
         """These fields (separated by blanks) are expressed by these settings, or by the framework's default when there are none."""
         self._dealt_with.update(self._known(names))
-        self.settings |= settings or {}
+        self.settings |= dict(settings or {})
 
     def leave(self, names: str, reason: str) -> None:
         """These fields cannot be told."""
@@ -67,7 +68,7 @@ class Sheet:
             self._dealt_with.add(name)
             self.left_out.append(LeftOut(name, self.values[name], reason))
 
-    def either(self, names: str, settings: dict[str, Setting] | None, reason: str) -> None:
+    def either(self, names: str, settings: Mapping[str, Setting] | None, reason: str) -> None:
         """Tell these fields by settings, or leave them out when there are none (`None`)."""
         if settings is None:
             self.leave(names, reason)

@@ -56,7 +56,7 @@ def _model(sheet: Sheet) -> None:
 
 def _degrees(sheet: Sheet) -> None:
     s, p = sheet, "parallelism."
-    shard = s["shard"] if s["zero"] == 3 else s["dp"] if s["zero"] else 1
+    shard = s["shard"] if s["zero"] else 1
     s.tell("dp shard", {p + "data_parallel_replicate_degree": int(s["dp"] / shard), p + "data_parallel_shard_degree": shard})
     s.tell("tp cp", {p + "tensor_parallel_degree": s["tp"], p + "context_parallel_degree": s["cp"]})
     if s["zero"] in (1, 2):
