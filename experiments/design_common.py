@@ -1,0 +1,105 @@
+"""What the studies of design share: options, systems with their coefficients, the best plan of a job, tables and figures."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dmodel import catalog, profiles
+from dmodel.coefficients import Coefficients
+from dmodel.hardware import System
+from dmodel.report import style
+from dmodel.types import enable_float64
+from dmodel.workload import Transformer
+from experiments.study import write
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLORS = (style.BLUE, style.ORANGE, style.GREEN, style.VERMILLION, style.PURPLE, style.SKY, style.YELLOW)
+
+DAY_S = 86400.0
+
+
+def arguments(about: str) -> argparse.ArgumentParser:
+    """The options that every study of this group takes."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a part of the study, in less than a minute")
+    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
+    parser.add_argument("--out", type=Path, default=Path("out"), help="folder of the tables and the figure")
+    parser.add_argument("--profile", default=None, help="coefficients; default: the nearest to each system")
+    return parser
+
+
+def options(about: str) -> argparse.Namespace:
+    """Parse them, and compute in 64 bits."""
+    enable_float64()
+    return arguments(about).parse_args()
+
+
+class Machine(NamedTuple):
+    """A system of the catalog with the coefficients that hold for it."""
+
+    name: str
+    accelerator: str
+    system: System
+    coefficients: Coefficients
+    profile: str
+
+
+def machine(name: str, profile: str | None = None) -> Machine:
+    """A system by name; coefficients of a profile, or of the shipped one nearest to its chip."""
+    accelerator = next(entry["chip"] for entry in catalog.entries("systems") if entry["name"] == name)
+    chosen = profiles.load(profile) if profile else profiles.nearest(accelerator, "")[0]
+    return Machine(name, accelerator, catalog.system(name), chosen.coefficients_for(accelerator, None), chosen.name)
+
+
+def model(name: str, seq_len: int | None = None) -> Transformer:
+    """A model by name."""
+    return catalog.transformer(name, seq_len)
+
+
+class Clock:
+    """Seconds since it was made, and since the last look."""
+
+    def __init__(self) -> None:
+        self.begin = self.last = time.perf_counter()
+
+    def lap(self) -> float:
+        """Seconds since the last look [s]."""
+        now = time.perf_counter()
+        self.last, passed = now, now - self.last
+        return passed
+
+
+def deliver(
+    name: str, lines: Sequence[dict[str, Any]], figure: Figure, args: argparse.Namespace, *, summary: Sequence[dict[str, Any]] | None = None
+) -> None:
+    """Write figure and table; print the lines, or their summary, as a table or as JSON."""
+    args.out.mkdir(parents=True, exist_ok=True)
+    written = {"figure": str(style.save_png(figure, args.out / f"{name}.png")), "table": str(write(args.out / f"{name}.csv", lines))}
+    shown = lines if summary is None else summary
+    if args.json:
+        print(json.dumps({"study": name, **written, "rows": list(shown)}, allow_nan=False))
+        return
+    keys = list(dict.fromkeys(key for line in shown for key in line))
+    cells = [keys, *([_cell(line.get(key)) for key in keys] for line in shown)]
+    width = [max(len(row[i]) for row in cells) for i in range(len(keys))]
+    for row in cells:
+        print("  ".join(cell.ljust(w) for cell, w in zip(row, width, strict=True)).rstrip())
+    print(*(f"{what}: {path}" for what, path in written.items()), sep="\n")
+
+
+def _cell(value: object) -> str:
+    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def quiet_grid(axes: Axes, axis: str = "y") -> None:
+    """Pale lines behind the data."""
+    axes.grid(axis=axis, color=style.PALE, linewidth=0.6)  # type: ignore[arg-type]
+    axes.set_axisbelow(True)
