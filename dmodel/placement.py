@@ -86,10 +86,11 @@ def _expert_bounds(logs: dict[str, jax.Array], order: tuple[str, ...]) -> list[j
 
 
 def _levels(size: Array) -> tuple[jax.Array, jax.Array]:
-    """Where each level begins and ends on the logarithmic device axis, `[K, 1, *batch]` each."""
+    """Where each level begins and ends on the logarithmic device axis, `[K, 1, *batch]` each; the last one never ends, so that no member of
+    a group is dropped: whether the fabric holds all devices is asked where the plan is made (`topology.check_devices`)."""
     upper = jnp.cumsum(jnp.log(size), 0)
     lower = jnp.concatenate([jnp.zeros_like(upper[:1]), upper[:-1]], 0)
-    return lower[:, None], upper[:, None]
+    return lower[:, None], jnp.concatenate([upper[:-1], jnp.full_like(upper[:1], jnp.inf)], 0)[:, None]
 
 
 def place(plan: Plan, size: Array) -> Groups:
@@ -97,7 +98,7 @@ def place(plan: Plan, size: Array) -> Groups:
 
     Args:
       plan: degrees and placement.
-      size: members of one domain of each level, `[K, *batch]`; the last one infinite.
+      size: members of one domain of each level, `[K, *batch]`; the last one takes all that is left.
 
     Returns:
       Factors ≥ 1; a group that a level does not join has factor 1 there.

@@ -20,8 +20,8 @@ PACKAGES = ("dmodel", "calibration", "experiments")
 BASE = {"types", "smooth"}
 RECORDS = {"hardware", "workload", "plan", "coefficients"}
 BELOW_COST = BASE | RECORDS | {"footprint", "counts", "placement"}
-BELOW_RUN = BELOW_COST | {"cost", "physics", "step", "goodput"}
-BELOW_REPORT = BELOW_RUN | {"run", "sensitivity", "sweep", "design", "catalog", "profiles", "theory", "emit"}
+BELOW_RUN = BELOW_COST | {"cost", "physics", "step", "goodput", "topology"}
+BELOW_REPORT = BELOW_RUN | {"run", "energy", "returns", "sensitivity", "sweep", "design", "catalog", "profiles", "theory", "emit"}
 
 ALLOWED: dict[str, set[str]] = {
     "types": set(),
@@ -34,11 +34,14 @@ ALLOWED: dict[str, set[str]] = {
     "physics": BELOW_COST | {"cost"},
     "step": BELOW_COST | {"cost", "physics"},
     "goodput": BASE,
+    "topology": BASE | {"hardware"},
     "sweep": BELOW_RUN,
     "run": BELOW_RUN,
-    "sensitivity": BELOW_RUN | {"run", "sweep"},
-    "design": BELOW_RUN | {"run", "sensitivity", "sweep"},
-    "catalog": {"hardware", "workload", "plan", "types"},
+    "design": BELOW_RUN | {"run", "sweep"},
+    "sensitivity": BELOW_RUN | {"run", "sweep", "design"},
+    "energy": BELOW_RUN | {"run"},
+    "returns": BELOW_RUN | {"run", "energy", "sweep", "design"},
+    "catalog": {"topology", "hardware", "workload", "plan", "types"},
     "emit": {"workload", "plan", "types"},
     "profiles": {"coefficients", "footprint", "types"},
     "theory": BELOW_RUN | {"catalog", "sweep"},

@@ -9,6 +9,7 @@ import numpy as np
 from dmodel.catalog.chips import chip
 from dmodel.catalog.loader import Entry, document, field, number, resolve, table
 from dmodel.hardware import Network, System
+from dmodel.topology import check
 from dmodel.types import InputError
 
 NUMBERS = {
@@ -28,13 +29,15 @@ def _network(main: str) -> Network:
         key: np.array([number(lv[key], unit, f"systems/{main}/{lv['name']}/{key}", key == "size") for lv in levels], np.float64)
         for key, unit in NUMBERS.items()
     }
-    return Network(
+    found = Network(
         size=column["size"],
         bytes_per_s=column["bytes_per_s"],
         latency_s=column["latency"],
         torus_axes=column["torus_axes"],
         in_network_reduction=column["in_network_reduction"],
     )
+    check(found, f"catalog, systems/{main}")
+    return found
 
 
 def system(name: str, precision: str = "bf16") -> System:
@@ -47,7 +50,8 @@ def system(name: str, precision: str = "bf16") -> System:
       precision: as in `chip`.
 
     Returns:
-      Two levels, except `H100-Superpod`, which has three; the outermost one is unbounded.
+      Two levels, more where the tiers of a cluster are known (`H100-Superpod`, `H100-SuperPOD-Rail`, `H100-Llama-3`). The outermost one
+      is unbounded, except in a cluster of known size.
 
     Raises:
       InputError: unknown system (with the nearest names), or the chip lacks the precision.

@@ -65,6 +65,7 @@ def setting(job: Job) -> Setting:
     """
     from dmodel import catalog
     from dmodel.catalog.loader import resolve, table
+    from dmodel.topology import check_devices
 
     missing = [f"--{n.replace('_', '-')}" for n in ("system", "devices", "model", "global_batch") if getattr(job, n) is None]
     if missing:
@@ -73,8 +74,10 @@ def setting(job: Job) -> Setting:
         check_count(name, getattr(job, name))
     entry = table("systems")[resolve("systems", job.system)]  # type: ignore[arg-type]
     profile, reason = profile_for(job.profile, entry["chip"], job.stack)
+    system = catalog.system(job.system, job.precision)  # type: ignore[arg-type]
+    check_devices(system.network, float(job.devices), str(job.system))  # type: ignore[arg-type]
     return Setting(
-        system=catalog.system(job.system, job.precision),  # type: ignore[arg-type]
+        system=system,
         model=catalog.transformer(job.model, job.seq_len),  # type: ignore[arg-type]
         coefficients=profile.coefficients_for(entry["chip"], job.stack or None),
         profile=profile,

@@ -2,7 +2,8 @@
 
 Groups are factors `[K, kind, *batch]` (`dmodel.placement`), bytes are `[kind, *batch]`: one call times several kinds.
 Bytes of a level flow while those of the others do (NCCL's rings are pipelined through all of them), so the slowest level decides; hop
-latencies add up. Rates are per device and direction.
+latencies add up. Rates are per device and direction. The innermost level has links of its own; levels outside it are tiers of one network,
+whose traffic climbs through the lower ones: a third level and those beyond it load the second.
 """
 
 from __future__ import annotations
@@ -78,25 +79,35 @@ def _below(values: jax.Array) -> jax.Array:
     return jnp.stack(below)
 
 
+def _reach(group: jax.Array) -> jax.Array:
+    """Members whose traffic the links of a level carry: its own, and on outer levels those of all tiers above, `Π_{j≥k} g_j` for k ≥ 1."""
+    if group.shape[0] <= 2:
+        return group
+    return jnp.concatenate([group[:1], jnp.cumprod(group[:0:-1], 0)[::-1]])
+
+
 def _start(group: jax.Array, net: Fabric) -> jax.Array:
     """Fixed time of a collective [s]: its launch, the choice of protocol, the first handshake; 0 for a group of one."""
     return net.start_s * _joined(group.prod(0))
 
 
 def _seconds_per_byte(group: jax.Array, net: Fabric) -> jax.Array:
-    """`g_k^γ_k / rate_k`: wider groups meet more traffic on shared links.
+    """`r_k^γ_k / rate_k` with `r_k` the members that reach the level: wider groups meet more traffic on shared links.
 
     On a torus of d axes a group has the links of its own axes, `max(ln g / ln members, 1/d)` of all: 16 of a slice of 16 × 16 one half.
     """
     log = jnp.log(group)
     own = jnp.clip(log / jnp.maximum(jnp.log(net.members), 1e-9), 1.0 / net.torus_axes, 1.0)
     links = 1.0 - ramp(net.torus_axes - 1.0) * (1.0 - own)
-    return jnp.exp(net.contention * log) / (net.bytes_per_s * links)
+    crowd = log if group.shape[0] <= 2 else jnp.log(_reach(group))
+    return jnp.exp(net.contention * crowd) / (net.bytes_per_s * links)
 
 
 def _hops(group: jax.Array, net: Fabric) -> jax.Array:
-    """Sequential hops of a ring, `g − 1`; on a torus of d axes `d (g^(1/d) − 1)`."""
-    return net.torus_axes * (jnp.exp(jnp.log(group) / net.torus_axes) - 1.0)
+    """Sequential hops of a ring, `g − 1`; on a torus of d axes `d (g^(1/d) − 1)`. A ring through several tiers makes those of a lower one
+    in each domain that it passes: `(g_k − 1) Π_{j>k} g_j`, so that tiers of one latency add up to the hops of one."""
+    hops = net.torus_axes * (jnp.exp(jnp.log(group) / net.torus_axes) - 1.0)
+    return hops if group.shape[0] <= 2 else hops * jnp.concatenate([jnp.ones_like(group[:1]), _reach(group)[2:], jnp.ones_like(group[:1])])
 
 
 class Line(struct.PyTreeNode, kw_only=True):
@@ -117,15 +128,15 @@ class Line(struct.PyTreeNode, kw_only=True):
 
 def gather_line(group: jax.Array, net: Fabric) -> Line:
     """Line of a ring all-gather, or reduce-scatter, in the volume of the gathered whole; see `gather_time`."""
-    part = 1.0 / group
-    flow = (1.0 - part) * _below(part) * _seconds_per_byte(group, net)
+    flow = (1.0 - 1.0 / _reach(group)) * _below(1.0 / group) * _seconds_per_byte(group, net)
     return Line(seconds_per_byte=maximum(flow, net.sharpness), latency_s=_start(group, net) + (net.latency_s * _hops(group, net)).sum(0))
 
 
 def gather_time(nbytes: jax.Array, group: jax.Array, net: Fabric) -> Array:
     """Time of a ring all-gather, or reduce-scatter, of `nbytes` in all [s].
 
-    `max_k ( V_k (g_k − 1)/g_k / rate_k ) + Σ_k α_k (g_k − 1)` with `V_k = V / Π_{j<k} g_j` the volume left at level k.
+    `max_k ( V_k (g_k − 1)/g_k / rate_k ) + Σ_k α_k (g_k − 1)` with `V_k = V / Π_{j<k} g_j` the volume left at level k. Of three levels and
+    more the outer ones are tiers: see `_reach` and `_hops`.
 
     Limits: 0 for a group of one; latency-bound, ∝ g, as V → 0; V / rate as g → ∞ on one level.
 
@@ -151,9 +162,9 @@ def all_reduce_time(nbytes: jax.Array, group: jax.Array, net: Fabric) -> jax.Arr
 
     Limits: as `gather_time`; the ring wins for large messages, the tree for large groups.
     """
-    part = 1.0 / group
-    ring_bytes, once = 2.0 * (1.0 - part), _joined(group)
-    volume = nbytes[None] * _below(part) * (ring_bytes + net.in_network_reduction * (once - ring_bytes))
+    reach = _reach(group)
+    ring_bytes, once = 2.0 * (1.0 - 1.0 / reach), _joined(reach)
+    volume = nbytes[None] * _below(1.0 / group) * (ring_bytes + net.in_network_reduction * (once - ring_bytes))
     flow = maximum(volume * _seconds_per_byte(group, net), net.sharpness)
     tree = 2.0 * (net.latency_s * jnp.log2(group)).sum(0) + flow / TREE_BANDWIDTH
     ring = 2.0 * (net.latency_s * _hops(group, net)).sum(0) + flow
@@ -173,21 +184,23 @@ def _once(group: jax.Array, copies: Array, merged: Array) -> jax.Array:
 def all_to_all_time(nbytes: jax.Array, group: jax.Array, net: Fabric, copies: Array = 1.0, merged: Array = 0.0) -> jax.Array:
     """Time of an all-to-all in which each device holds `nbytes` for all n members [s].
 
-    Level k carries what leaves the domain below it but not its own: `V (Π_{j≤k} g_j − Π_{j<k} g_j) / n`; the slowest level decides, and
-    each level adds one hop. On a torus of d axes a byte passes `d (m − 1/m) / 4` links on average, m = g^(1/d) of a ring.
+    Level k carries what leaves the domain below it but not its own: `V (Π_{j≤k} g_j − Π_{j<k} g_j) / n`, an outer tier all that leaves
+    the domain below it; the slowest level decides. Each level adds one hop, of tiers the farthest one does. On a torus of d axes a byte
+    passes `d (m − 1/m) / 4` links on average, m = g^(1/d) of a ring.
 
     Limits: 0 for a group of one; V / rate as g → ∞ on one switch, `V d g^(1/d) / (4 rate)` on a torus.
 
     Args:
       copies: of each token among its bytes. merged: 1 when those for one domain travel together (DeepEP, Zhao et al. 2025), 0 when apart.
     """
-    ring = 1.0 + _hops(group, net) / net.torus_axes
-    torus = ramp(net.torus_axes - 1.0)
-    part = 1.0 - 1.0 / group
+    ring = jnp.exp(jnp.log(group) / net.torus_axes)
+    torus, reach = ramp(net.torus_axes - 1.0), _reach(group)
+    part = 1.0 - 1.0 / reach
     passed = part + torus * (jnp.maximum(0.25 * net.torus_axes * (ring - 1.0 / ring), part) - part)
-    share = _below(group) * group * passed * (1.0 / jnp.prod(group, 0)[None]) * _once(group, copies, merged)
+    share = _below(group) * reach * passed * (1.0 / jnp.prod(group, 0)[None]) * _once(group, copies, merged)
     flow = maximum(nbytes[None] * share * _seconds_per_byte(group, net), net.sharpness)
-    return _start(group, net) + flow + (net.latency_s * _joined(group)).sum(0)
+    hop = net.latency_s * _joined(group)
+    return _start(group, net) + flow + (hop.sum(0) if group.shape[0] <= 2 else hop[0] + maximum(hop[1:], net.sharpness))
 
 
 def point_to_point_time(nbytes: jax.Array, group: jax.Array, net: Fabric) -> jax.Array:

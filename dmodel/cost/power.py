@@ -17,8 +17,8 @@ WAITING_SHARE = 0.53
 """Of the range from idle to peak, what a device draws while its kernels run but compute nothing: polling, clocks, leakage at voltage [1].
 
 Patel et al. 2024 (POLCA, "Characterizing power management opportunities for LLMs in the cloud", arXiv 2308.12908, training on 8 A100s of
-400 W): at the synchronization that ends an iteration power falls to 75 % of the rated one in one model and to 50 % in another, where 20 % is
-idle: (0.75 − 0.2)/0.8 = 0.69 and (0.5 − 0.2)/0.8 = 0.38, here their mean. A third model, which waits for its host, falls to idle."""
+400 W): at the synchronization that ends an iteration power falls to 75 % of the rated one in one model and to 50 % in another, while idle
+is 20 %: (0.75 − 0.2)/0.8 = 0.69 and (0.5 − 0.2)/0.8 = 0.38, here their mean. A third model, which waits for its host, falls to idle."""
 
 WAITING_RANGE = (0.38, 0.69)
 """The two measurements behind `WAITING_SHARE`."""
@@ -53,7 +53,7 @@ def watts(chip: Chip, running: Array, arithmetic: Array, hbm_bytes_per_s: Array,
     a collective. Traffic of operands during products is part of the peak.
 
     Args:
-      running: share of the time in which kernels run, computing or not [1]. arithmetic: products done, over those at the sustained rate [1].
+      running: share of the time in which kernels run, computing or not [1]. arithmetic: products over those at the sustained rate [1].
       hbm_bytes_per_s: traffic of kernels that stream from memory [byte/s]. link_bytes_per_s: sent to other devices [byte/s].
 
     An H100 that does nothing, waits, and computes:

@@ -17,6 +17,7 @@ from dmodel.footprint import Footprint
 from dmodel.hardware import System
 from dmodel.plan import Plan
 from dmodel.smooth import SHARPNESS
+from dmodel.topology import check_devices
 from dmodel.types import InputError
 from dmodel.workload import Transformer
 
@@ -88,6 +89,7 @@ def problem(
     for name, value in (("devices", n_devices), ("global batch", global_batch)):
         if not (value >= 1 and value == int(value)):
             raise InputError(f"{name}: expected a whole number from 1 on; got {value!r}. Correct the argument.")
+    check_devices(system.network, n_devices)
     sizes = np.cumprod(np.asarray(system.network.size, dtype=float))
     base = base if base is not None else Plan(dp=1.0, global_batch=1.0)
     space = Space(
