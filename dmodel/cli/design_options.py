@@ -1,0 +1,139 @@
+"""Options of `dmodel design`, and what is wrong with them: a job whose devices, batch, shape, tokens or hardware may be free."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, NamedTuple
+
+import typer
+
+from dmodel.cli.options import JOB, Job, ProfileOption
+from dmodel.types import InputError
+
+RUN, SEARCH = "The run (frees its sizes and searches them together with the plan)", "The search"
+"""Headings of the options in the help."""
+
+OBJECTIVES = ("time", "cost", "energy", "loss", "largest")
+FREE = ("shape", "batch", "tokens", "devices", "hardware")
+FREE_BATCH = "free"
+
+
+class DesignJob(NamedTuple):
+    """What is to be trained, on what, and what may be chosen."""
+
+    system: Annotated[str | None, typer.Option(help="System of the catalog, e.g. H100-DGX.", rich_help_panel=JOB)] = None
+    devices: Annotated[
+        str | None, typer.Option(metavar="N|MIN:MAX", help="Accelerators: a number, or a range to choose from.", rich_help_panel=JOB)
+    ] = None
+    model: Annotated[
+        str | None,
+        typer.Option(help="Model of the catalog, or the path of a Hugging Face config.json; the family, where its shape is free.",
+                     rich_help_panel=JOB),
+    ] = None  # fmt: skip
+    seq_len: Annotated[int | None, typer.Option(help="Tokens per sequence; default: the model's own.", rich_help_panel=JOB)] = None
+    global_batch: Annotated[str | None, typer.Option(metavar="B|free", help="Sequences per step, or `free`.", rich_help_panel=JOB)] = None
+    precision: Annotated[str, typer.Option(help="Of the matmuls: bf16, fp16, fp8, mxfp8, nvfp4, int8.", rich_help_panel=JOB)] = "bf16"
+    profile: ProfileOption = None
+    stack: Annotated[str, typer.Option(help="Software as traces name it, e.g. llm-foundry; picks its coefficients.")] = ""
+    loss: Annotated[float | None, typer.Option(help="Loss to reach [nat/token].", rich_help_panel=RUN)] = None
+    flop: Annotated[float | None, typer.Option(help="Compute to spend, 6 N D and attention [FLOP].", rich_help_panel=RUN)] = None
+    tokens: Annotated[float | None, typer.Option(help="Tokens to train on, or that there are at most.", rich_help_panel=RUN)] = None
+    budget_dollars: Annotated[float | None, typer.Option(help="Rent at most [dollar].", rich_help_panel=RUN)] = None
+    budget_days: Annotated[float | None, typer.Option(help="Duration at most [day].", rich_help_panel=RUN)] = None
+    budget_joules: Annotated[float | None, typer.Option(help="Energy at most, hosts and cooling with it [J].", rich_help_panel=RUN)] = None
+    free: Annotated[str, typer.Option(metavar="LIST", help=f"What may be chosen, with commas: {', '.join(FREE)}.", rich_help_panel=RUN)] = (
+        ""
+    )
+    objective: Annotated[str, typer.Option(help=f"What shall be least (largest: most): {', '.join(OBJECTIVES)}.", rich_help_panel=RUN)] = (
+        "time"
+    )
+
+    @property
+    def is_run(self) -> bool:
+        """Whether more than the plan is asked for: sizes of a whole run."""
+        given = (self.loss, self.flop, self.tokens, self.budget_dollars, self.budget_days, self.budget_joules)
+        ranged = ":" in (self.devices or "") or (self.global_batch or "") == FREE_BATCH
+        return ranged or bool(self.free) or any(x is not None for x in given) or self.objective in ("loss", "largest")
+
+
+def device_range(text: str | None) -> tuple[int, int] | None:
+    """Least and most devices; None when none were named.
+
+    Raises:
+      InputError: neither a count nor a range of two.
+    """
+    if text is None:
+        return None
+    low, colon, high = text.partition(":")
+    least, most = _count("devices", low), _count("devices", high if colon else low)
+    if least > most:
+        raise InputError(f"--devices: expected MIN:MAX with the smaller number first, got {text}")
+    return least, most
+
+
+def batch(text: str | None) -> int | None:
+    """Sequences per step; None when free or not named."""
+    return None if text is None or text == FREE_BATCH else _count("global-batch", text)
+
+
+def _count(name: str, text: str) -> int:
+    """A count out of an option's text; the bounds are those of all counts."""
+    from dmodel.cli.question import LARGEST
+
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if not 1 <= value <= LARGEST:
+        kind = " or MIN:MAX" if name == "devices" else " or free"
+        raise InputError(f"--{name}: expected an integer from 1 to {LARGEST:,}{kind}, got {text!r}")
+    return value
+
+
+def freed(job: DesignJob) -> tuple[str, ...]:
+    """What may be chosen: as asked, and what ranges and `free` say.
+
+    Raises:
+      InputError: a word that is none of them.
+    """
+    words = [word.strip() for word in job.free.split(",") if word.strip()]
+    wrong = [word for word in words if word not in FREE]
+    if wrong:
+        raise InputError(f"--free: expected some of {', '.join(FREE)}, with commas between; got {wrong[0]!r}")
+    words += ["batch"] if job.global_batch == FREE_BATCH else []
+    span = device_range(job.devices)
+    words += ["devices"] if span is not None and span[0] < span[1] else []
+    return tuple(dict.fromkeys(words))
+
+
+def check(job: DesignJob) -> None:
+    """Refuse numbers that make no sense, and options that contradict each other.
+
+    Raises:
+      InputError: with the option, what was expected and what was got.
+    """
+    for name in ("loss", "flop", "tokens", "budget_dollars", "budget_days", "budget_joules"):
+        value = getattr(job, name)
+        if value is not None and not (math.isfinite(value) and value > 0.0):
+            raise InputError(f"--{name.replace('_', '-')}: expected a positive number, got {value:g}")
+    if job.objective not in OBJECTIVES:
+        raise InputError(f"--objective: expected one of {', '.join(OBJECTIVES)}; got {job.objective!r}")
+    if job.loss is not None and job.flop is not None:
+        raise InputError("--loss and --flop: give one; a compute budget decides the loss that can be reached, and a loss the compute")
+    if job.loss is not None and job.objective == "loss":
+        raise InputError("--loss with --objective loss: the loss is either given or made least; leave one of the two")
+
+
+def fixed_job(job: DesignJob) -> Job:
+    """The options as a job of fixed sizes, for a search over plans alone."""
+    span = device_range(job.devices)
+    return Job(
+        system=job.system,
+        devices=None if span is None else span[1],
+        model=job.model,
+        seq_len=job.seq_len,
+        global_batch=batch(job.global_batch),
+        precision=job.precision,
+        profile=job.profile,
+        stack=job.stack,
+    )

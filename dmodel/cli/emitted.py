@@ -1,0 +1,82 @@
+"""`--emit`: the chosen plan as launch settings of a framework, as a part of the answer and as a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dmodel.cli.output import Document, say, show_lines
+from dmodel.types import InputError
+
+if TYPE_CHECKING:
+    from dmodel.cli.question import Setting
+    from dmodel.plan import Plan
+    from dmodel.workload import Transformer
+
+EmitTo = Annotated[
+    str | None,
+    typer.Option("--emit", metavar="FRAMEWORK", help="Launch settings of the best plan: megatron, nemo, torchtitan, maxtext, json."),
+]
+EmitFile = Annotated[Path | None, typer.Option("--emit-out", metavar="FILE", help="Where to write them; without it they are only shown.")]
+
+
+def check_target(target: str | None, file: Path | None) -> None:
+    """Find out before the search, not after it.
+
+    Raises:
+      InputError: an unknown framework, a file without one, or one that cannot be written.
+    """
+    from dmodel.emit import TARGETS
+
+    if target is not None and target not in TARGETS:
+        raise InputError(f"--emit: expected one of {', '.join(TARGETS)}; got {target!r}")
+    if file is not None and target is None:
+        raise InputError(f"--emit-out {file}: nothing to write; name a framework with --emit")
+    if file is not None and not file.parent.is_dir():
+        raise InputError(f"--emit-out {file}: cannot write, the folder {file.parent} does not exist; make it first or name another file")
+
+
+def emit_document(asked: Setting, model: Transformer, plan: Plan, target: str) -> Document:
+    """The settings, their text, what is left out of them and which rules of the framework the plan breaks."""
+    import math
+
+    import numpy as np
+
+    from dmodel.emit import Job, emit
+
+    inner = float(np.asarray(asked.system.network.size)[0])
+    job = Job(
+        model=model,
+        plan=plan,
+        model_name=asked.model_name,
+        precision=asked.precision,
+        accelerator=asked.accelerator,
+        per_domain=int(inner) if math.isfinite(inner) else int(float(plan.devices)),
+    )
+    found = emit(target, job)
+    return {
+        "target": found.target,
+        "checked_against": found.version,
+        "file": found.file,
+        "text": found.text,
+        "settings": found.settings,
+        "left_out": [x._asdict() for x in found.left_out],
+        "broken_rules": list(found.broken),
+        "add": list(found.beside),
+    }
+
+
+def write_emitted(d: Document, file: Path | None) -> None:
+    """Write the text where it was asked for, and say what the framework was not told."""
+    for rule in d["broken_rules"]:
+        say(f"warning: {d['target']} will refuse this plan, or run it worse: {rule}")
+    if file is not None:
+        file.write_text(d["text"], encoding="utf-8")
+        say(f"wrote {file} ({len(d['settings'])} settings; {len(d['left_out'])} fields of the plan could not be told, named in it)")
+
+
+def show_emitted(d: Document) -> None:
+    """The text of the file."""
+    show_lines("", f"--- {d['file']}: settings for {d['checked_against']}", d["text"].rstrip())
