@@ -9,8 +9,9 @@ import pytest
 
 from dmodel import catalog
 from dmodel.coefficients import NAMES, default
+from dmodel.footprint import LEAST
 from dmodel.plan import Plan
-from dmodel.sensitivity import OUTPUTS, elasticities
+from dmodel.sensitivity import OUTPUTS, elasticities, make_case
 from dmodel.step import step_time
 from dmodel.types import InputError
 
@@ -36,11 +37,13 @@ def found(case: int, output: str = "step_time", sharpness: float = 8.0):
     return elasticities(system, MODEL, plan, COEFFICIENTS, output, sharpness=sharpness)
 
 
+GOAL = make_case(SYSTEM, MODEL, PLANS["one device"], COEFFICIENTS).goal
+
+
 @jax.jit
-def values(leaves):
-    system, model, plan, coefficients = leaves
-    time = step_time(system, model, plan, coefficients)
-    return jnp.stack([jnp.log(output(system, model, plan, time)) for output in OUTPUTS.values()])
+def values(case):
+    time = step_time(case.system, case.model, case.plan, case.coefficients)
+    return jnp.stack([jnp.log(output(case, time)) for output in OUTPUTS.values()])
 
 
 def bumped(system, plan, name: str, factor: float):
@@ -48,14 +51,16 @@ def bumped(system, plan, name: str, factor: float):
     path, _, level = name.rstrip("]").partition("[")
     record, field = path.split(".")
     records = {"chip": system.chip, "network": system.network, "model": MODEL, "plan": plan, "coefficients": COEFFICIENTS}
+    records |= {"footprint": LEAST, "run": GOAL}
     value = np.array(getattr(records[record], field), dtype=float)
     if level:
         value[int(level)] *= factor
     else:
         value = value * factor
     records[record] = records[record].replace(**{field: value})
-    leaves = (system.replace(chip=records["chip"], network=records["network"]), records["model"], records["plan"], records["coefficients"])
-    return np.asarray(values(jax.tree.map(lambda x: jnp.asarray(x, dtype=float), leaves)))
+    system = system.replace(chip=records["chip"], network=records["network"])
+    case = make_case(system, *(records[name] for name in ("model", "plan", "coefficients", "footprint", "run")))
+    return np.asarray(values(jax.tree.map(jnp.asarray, case)))
 
 
 def central_difference(system, plan, name: str) -> np.ndarray:

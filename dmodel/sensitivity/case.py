@@ -1,0 +1,179 @@
+"""One case as a vector of named numbers: what is asked (system, model, plan, coefficients, memory of the stack, goal), in a fixed order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isinf
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from flax import struct
+
+from dmodel.coefficients import Coefficients
+from dmodel.footprint import LEAST, Footprint
+from dmodel.hardware import System
+from dmodel.plan import Plan
+from dmodel.sensitivity.goal import Goal, usual
+from dmodel.types import InputError
+from dmodel.workload import Transformer
+
+PREFIXES = {
+    "system.chip": "chip",
+    "system.network": "network",
+    "model": "model",
+    "plan": "plan",
+    "coefficients": "coefficients",
+    "footprint": "footprint",
+    "goal": "run",
+}
+GROUPS = {
+    "chip": "hardware",
+    "network": "hardware",
+    "model": "workload",
+    "plan": "plan",
+    "coefficients": "coefficient",
+    "footprint": "coefficient",
+    "run": "run",
+}
+RATES = ("chip.flops_per_s", "chip.attention_flops_per_s", "chip.hbm_bytes_per_s", "network.bytes_per_s")
+TIMES = ("chip.kernel_latency_s", "network.latency_s", "coefficients.collective_start", "coefficients.overhead")
+"""All inputs with seconds in their unit that the step time depends on: its elasticities to the rates less those to the times are −1."""
+
+SWITCHES = frozenset(
+    ["network.torus_axes", "network.in_network_reduction"]
+    + [f"model.{name}" for name in ("gated_mlp", "tied_embeddings", "causal", "trainable")]
+    + [f"plan.{name}" for name in ("sp", "zero", "reshard", "flash", "low_precision")]
+    + [f"plan.overlap_{name}" for name in ("tp", "cp", "ep", "dp", "pp")]
+)
+EXPERTS = frozenset(
+    [f"model.{name}" for name in ("n_experts", "top_k", "n_shared_experts", "imbalance", "n_dense_layers", "d_ff_dense")]
+    + ["plan.ep", "plan.etp", "plan.merge_copies"]
+)
+
+
+class Case(struct.PyTreeNode, kw_only=True):
+    """All that an output depends on; scalars, network `[K]`, or with a batch of cases as the last axis."""
+
+    system: System
+    model: Transformer
+    plan: Plan
+    coefficients: Coefficients
+    footprint: Footprint
+    goal: Goal
+
+
+def make_case(
+    system: System,
+    model: Transformer,
+    plan: Plan,
+    coefficients: Coefficients,
+    footprint: Footprint | None = None,
+    goal: Goal | None = None,
+) -> Case:
+    """A case of records with numpy leaves in float64.
+
+    Args:
+      footprint: what the stack holds in memory; None = the least. goal: of the run; None = `goal.usual`.
+
+    Raises:
+      InputError: a batch of cases.
+    """
+    if any(np.ndim(x) for x in jax.tree.leaves([system.chip, model, plan, coefficients])) or any(
+        np.ndim(x) != 1 for x in jax.tree.leaves(system.network)
+    ):
+        raise InputError("elasticities are of one plan: expected scalars, and network levels `[K]`; got a batch. Take one case of it.")
+    case = Case(
+        system=system,
+        model=model,
+        plan=plan,
+        coefficients=coefficients,
+        footprint=footprint if footprint is not None else LEAST,
+        goal=goal if goal is not None else usual(model),
+    )
+    return jax.tree.map(lambda x: np.asarray(x, dtype=np.float64), case)
+
+
+class Inputs(NamedTuple):
+    """A case as a vector.
+
+    Attributes:
+      names: of each number, such as `chip.flops_per_s` or `network.bytes_per_s[NVLink]`. values: `[n]`.
+      tree: structure of the case. levels: K.
+    """
+
+    names: tuple[str, ...]
+    values: np.ndarray
+    tree: Any
+    levels: int
+
+    def index(self, name: str) -> int:
+        """Place of a name; InputError with the nearest names when there is none."""
+        if name not in self.names:
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, self.names, 4, 0.5)
+            raise InputError(f"unknown input {name!r}: {'did you mean ' + ', '.join(near) if near else 'see --top 0 for all names'}?")
+        return self.names.index(name)
+
+    def __getitem__(self, name: str) -> float:
+        return float(self.values[self.index(name)])
+
+
+def inputs(case: Case, level_names: Sequence[str] | None = None) -> Inputs:
+    """Name every number of a case, per-level ones once per level.
+
+    Raises:
+      InputError: the wrong number of level names.
+    """
+    k = case.system.network.n_levels
+    if level_names is not None and len(level_names) != k:
+        raise InputError(f"level names: expected one per network level, {k}; got {len(level_names)}: {', '.join(level_names)}")
+    levels = list(level_names) if level_names is not None else [str(i) for i in range(k)]
+    names: list[str] = []
+    for path, leaf in jax.tree_util.tree_leaves_with_path(case):
+        record, _, field = jax.tree_util.keystr(path, simple=True, separator=".").rpartition(".")
+        base = f"{PREFIXES[record]}.{field}"
+        names += [f"{base}[{level}]" for level in levels] if np.ndim(leaf) else [base]
+    values = np.concatenate([np.ravel(x) for x in jax.tree.leaves(case)])
+    return Inputs(names=tuple(names), values=values, tree=jax.tree.structure(case), levels=k)
+
+
+def rebuild(x: jax.Array, tree: Any, levels: int) -> Case:
+    """The case of a vector `[n, *batch]`, leaves `[*batch]` and `[K, *batch]`: what `inputs` took apart."""
+    marks = jax.tree.unflatten(tree, range(tree.num_leaves))
+    wide = set(jax.tree.leaves(marks.system.network))
+    leaves, start = [], 0
+    for i in range(tree.num_leaves):
+        leaves.append(x[start : start + levels] if i in wide else x[start])
+        start += levels if i in wide else 1
+    return jax.tree.unflatten(tree, leaves)
+
+
+def base_name(name: str) -> str:
+    """`network.bytes_per_s` of `network.bytes_per_s[NVLink]`."""
+    return name.split("[")[0]
+
+
+def group(name: str) -> str:
+    """ "hardware", "workload", "plan", "coefficient" or "run"."""
+    return GROUPS[name.split(".")[0]]
+
+
+def kind(name: str) -> str:
+    """ "rate", "time" or "other"."""
+    return "rate" if base_name(name) in RATES else "time" if base_name(name) in TIMES else "other"
+
+
+def reason_without(name: str, at: float, dense: bool, sharded: bool) -> str | None:
+    """Why an input has no elasticity, or None."""
+    base = base_name(name)
+    if base in SWITCHES:
+        return "a choice, not a size"
+    if dense and base in EXPERTS:
+        return "a dense model has no experts"
+    if base == "plan.shard" and not sharded:
+        return "ZeRO stage 0 shards nothing"
+    if isinf(at):
+        return "infinite"
+    return "zero has no logarithm" if at == 0.0 else None

@@ -1,0 +1,184 @@
+"""Global sensitivity: which inputs decide the spread of an output while all of them range at once.
+
+First-order index: share of the variance of ln y that an input explains by itself; total index: by itself and together with others. Samples
+and estimators are those of SALib (Saltelli et al. 2010), the model is evaluated for all of them in one sweep.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from dmodel.coefficients import SPECS
+from dmodel.sensitivity.case import Case, Inputs, base_name, inputs
+from dmodel.sensitivity.gradient import outputs_of
+from dmodel.sensitivity.local import check_positive, of_case
+from dmodel.sensitivity.outputs import OUTPUTS, output_name
+from dmodel.smooth import SHARPNESS
+from dmodel.sweep import sweep
+from dmodel.types import InputError
+
+BASE = 2**14
+"""Base samples; the model is evaluated `(inputs + 2)` times as often."""
+
+FACTOR = 1.25
+"""Default range: the value divided and multiplied by this; of a share, its odds."""
+
+
+class Range(NamedTuple):
+    """An input and the ends of its range, in its unit: uniform in the logarithm, for a share (`share`) in the logit."""
+
+    name: str
+    low: float
+    high: float
+    share: bool = False
+
+    def at(self, u: np.ndarray) -> np.ndarray:
+        """Values for u in 0..1."""
+        if not self.share:
+            return self.low * (self.high / self.low) ** u
+        low, high = (np.log(x / (1.0 - x)) for x in (self.low, self.high))
+        return 1.0 / (1.0 + np.exp(-(low + (high - low) * u)))
+
+
+class Global(NamedTuple):
+    """Indices by input, with their 95 % bootstrap half-widths, and the spread of the output.
+
+    Attributes:
+      ranges: of the inputs. first, first_error, total, total_error: `[input]`. evaluations: of the model.
+      median, low, high: of the output and of its middle 90 %, own unit. deviation: standard deviation of ln output.
+    """
+
+    output: str
+    ranges: tuple[Range, ...]
+    first: np.ndarray
+    first_error: np.ndarray
+    total: np.ndarray
+    total_error: np.ndarray
+    evaluations: int
+    median: float
+    low: float
+    high: float
+    deviation: float
+
+
+def is_share(name: str) -> bool:
+    """Whether an input is a share between 0 and 1."""
+    record, _, field = base_name(name).partition(".")
+    return record == "coefficients" and SPECS[field].bound == "share"
+
+
+def default_range(known: Inputs, name: str, factor: float = FACTOR) -> Range:
+    """An input's value divided and multiplied by a factor; of a share, its odds."""
+    x = known[name]
+    if not (np.isfinite(x) and x > 0.0):
+        raise InputError(f"range of {name}: expected a positive finite value to range around; got {x:g}")
+    if is_share(name):
+        odds = x / (1.0 - x)
+        return Range(name, odds / factor / (1.0 + odds / factor), odds * factor / (1.0 + odds * factor), True)
+    return Range(name, x / factor, x * factor)
+
+
+def stated_range(known: Inputs, name: str, low: float, high: float) -> Range:
+    """A range that somebody states; InputError where it makes no sense."""
+    known.index(name)
+    share = is_share(name)
+    if not (0.0 < low < high and (high < 1.0 or not share)):
+        raise InputError(f"range of {name}: expected 0 < low < high{' < 1' if share else ''}; got {low:g} and {high:g}")
+    return Range(name, low, high, share)
+
+
+def default_ranges(case: Case, output: str, most: int = 10, level_names: Sequence[str] | None = None) -> list[Range]:
+    """The inputs of hardware and coefficients with the largest elasticities."""
+    known = inputs(case, level_names)
+    found = of_case(case, output, level_names=level_names).largest
+    names = [e.name for e in found if e.group in ("hardware", "coefficient", "run") and abs(e.value) > 0.0]
+    return [default_range(known, name) for name in names[:most]]
+
+
+@lru_cache(maxsize=8)
+def _function(tree: Any, levels: int, places: tuple[int, ...], output: str, sharpness: float) -> Callable:
+    """The case function of the sweep: some inputs from the batch, all others as they are."""
+    number = list(OUTPUTS).index(output)
+
+    def value(batch: list, fixed: Any) -> Any:
+        size = jnp.shape(batch[0])
+        rows = [jnp.broadcast_to(fixed[i], size) for i in range(fixed.shape[0])]
+        for place, x in zip(places, batch, strict=True):
+            rows[place] = x
+        return outputs_of(jnp.stack(rows), jnp.full(size, number), tree, levels, sharpness)
+
+    return value
+
+
+def _salib() -> tuple[Any, Any]:
+    """Sampling and analysis of SALib; InputError when it is not there."""
+    try:
+        # it and what it imports warn about themselves on import
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            from SALib.analyze import sobol as analyze
+            from SALib.sample import sobol as sample
+    except ImportError as error:
+        raise InputError(f"global sensitivities need SALib, which cannot be imported ({error}): pip install 'dmodel[cli]'") from error
+    return sample, analyze
+
+
+def sobol(
+    case: Case,
+    output: str = "step_time",
+    ranges: Sequence[Range] | None = None,
+    *,
+    base: int = BASE,
+    seed: int = 0,
+    resamples: int = 100,
+    sharpness: float = SHARPNESS,
+    level_names: Sequence[str] | None = None,
+    threads: int | None = None,
+) -> Global:
+    """First-order and total indices of ln output over ranges of the inputs.
+
+    Limits: the first-order indices of a product of powers add up to 1 and equal the totals; of one input alone, both are 1.
+
+    Args:
+      ranges: None for `default_ranges`. base: samples of the design, a power of two. seed: of the sample and the bootstrap.
+      resamples: of the bootstrap behind the errors.
+
+    Raises:
+      InputError: unknown names, no power of two, or SALib missing.
+    """
+    output, known = output_name(output), inputs(case, level_names)
+    ranges = tuple(default_ranges(case, output, level_names=level_names) if ranges is None else ranges)
+    if base < 2 or base & (base - 1):
+        raise InputError(f"base samples: expected a power of two from 2 on; got {base}")
+    if not ranges:
+        raise InputError("global sensitivities: expected at least one input that ranges; got none")
+    sample, analyze = _salib()
+    problem: Mapping[str, Any] = {"num_vars": len(ranges), "names": [r.name for r in ranges], "bounds": [[0.0, 1.0]] * len(ranges)}
+    u = sample.sample(problem, base, calc_second_order=False, seed=seed)
+    batch = [r.at(u[:, i]) for i, r in enumerate(ranges)]
+    function = _function(known.tree, known.levels, tuple(known.index(r.name) for r in ranges), output, sharpness)
+    values = np.asarray(sweep(function, batch, known.values, threads=threads))
+    check_positive(values, output)
+    logs = np.log(values)
+    # indices are shares of the variance, so that a shift of ln y does not matter, but it costs digits
+    found = analyze.analyze(problem, logs - logs.mean(), calc_second_order=False, num_resamples=resamples, seed=seed)
+    low, median, high = np.quantile(values, [0.05, 0.5, 0.95])
+    return Global(
+        output=output,
+        ranges=ranges,
+        first=np.asarray(found["S1"]),
+        first_error=np.asarray(found["S1_conf"]),
+        total=np.asarray(found["ST"]),
+        total_error=np.asarray(found["ST_conf"]),
+        evaluations=len(values),
+        median=float(median),
+        low=float(low),
+        high=float(high),
+        deviation=float(logs.std()),
+    )
