@@ -1,0 +1,240 @@
+"""Co-design: sizes, hardware and plan together, for an objective under limits; with what was checked, what binds, and what decides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from dmodel.codesign.bill import BILL, Bill
+from dmodel.codesign.laws import Laws, laws
+from dmodel.codesign.limits import Goal, Limits, Margin, goal, margins
+from dmodel.codesign.outcome import NAMES, OBJECTIVES, QUANTITIES, World
+from dmodel.codesign.plans import Design, Planner
+from dmodel.codesign.polish import feasible, polish
+from dmodel.codesign.relax import ANNEAL, Search, relax
+from dmodel.codesign.unknowns import Unknowns, catalog_values, fixed, unit_of, unknowns
+from dmodel.coefficients import Coefficients
+from dmodel.design.space import Choices
+from dmodel.footprint import LEAST, Footprint
+from dmodel.goodput import Reliability
+from dmodel.hardware import System
+from dmodel.plan import Plan
+from dmodel.types import InputError, enable_float64
+from dmodel.workload import Transformer
+
+
+class Question(NamedTuple):
+    """A stated problem: what `codesign` searches and what the other functions of the package ask again about.
+
+    unknowns: names and bounds. world: all that is not chosen. at: objective and limits. base, choices: of plans.
+    """
+
+    unknowns: Unknowns
+    world: World
+    at: Goal
+    base: Plan
+    choices: Choices
+    objective: str
+
+    def planner(self, threads: int | None = None) -> Planner:
+        """A new exact search of plans for sizes."""
+        return Planner(self.unknowns, self.world, self.at, self.base, self.choices, threads=threads)
+
+
+class Evaluations(NamedTuple):
+    """What a search cost [count]: gradients, of one start at one step; plans, evaluated without one; other, of local optima.
+
+    `total` counts a gradient as `GRADIENT` evaluations.
+    """
+
+    gradients: int
+    plans: int
+    other: int
+
+    @property
+    def total(self) -> int:
+        """Everything in evaluations of the model."""
+        return GRADIENT * self.gradients + self.plans + self.other
+
+
+GRADIENT = 4
+"""Evaluations that a gradient by reverse mode counts as."""
+
+
+class Chosen(NamedTuple):
+    """One size of a design: SI value with its unit, whether it was freed, and the bound that it lies on ("", "lower", "upper")."""
+
+    name: str
+    value: float
+    unit: str
+    free: bool
+    bound: str
+
+
+class CoDesign(NamedTuple):
+    """Answer.
+
+    Attributes:
+      question: what was asked. found: the best design that keeps all limits; None when none was found. sizes: every size of it.
+      objective, unit, value: what was made best, and how far it got. quantities: of the run, by name, SI. margins: of the limits.
+      relaxed: value of the objective that the gradient search reached before rounding; no proven bound, NaN when it found nothing that keeps
+        the limits. evaluations. neighbours: valid sizes one rung away, all checked. statement: what was checked, in words.
+      nearest: the design that breaks the limits least, when none keeps them.
+    """
+
+    question: Question
+    found: Design | None
+    sizes: tuple[Chosen, ...]
+    objective: str
+    unit: str
+    value: float | None
+    quantities: dict[str, float]
+    margins: tuple[Margin, ...]
+    relaxed: float | None
+    evaluations: Evaluations
+    neighbours: int
+    statement: str
+    nearest: Design | None
+
+
+def question(
+    system: System,
+    model: Transformer,
+    coefficients: Coefficients,
+    *,
+    objective: str,
+    limits: Limits,
+    free: Sequence[str],
+    devices: float,
+    global_batch: float,
+    tokens: float | None = None,
+    bounds: Mapping[str, tuple[float, float]] | None = None,
+    law: Laws | None = None,
+    bill: Bill = BILL,
+    base: Plan | None = None,
+    choices: Choices | None = None,
+    footprint: Footprint = LEAST,
+    reliability: Reliability | None = None,
+    quantile: float | None = None,
+) -> Question:
+    """State a problem; see `codesign` for the arguments.
+
+    Raises:
+      InputError: an argument that makes no sense, with what was expected.
+    """
+    enable_float64()
+    for name, value in (("devices", devices), ("global batch", global_batch), ("tokens", 1.0 if tokens is None else tokens)):
+        if not (np.isfinite(value) and value >= 1.0):
+            raise InputError(f"{name}: expected a number from 1 on; got {value!r}")
+    at = goal(objective, limits, quantile)
+    values = catalog_values(system, model, global_batch, 1e12 if tokens is None else tokens, devices)
+    sought = unknowns(values, free, bounds or {})
+    by_law = tokens is None and not sought.free[sought.index("tokens")]
+    if objective in ("loss", "largest") and by_law and not sought.free[sought.index("d_model")]:
+        raise InputError(f"objective {objective!r}: nothing that decides it is freed; free tokens or shape")
+    spread = jax.tree.map(lambda leaf: np.atleast_1d(np.asarray(leaf, dtype=float)), coefficients)
+    world = World(
+        fixed=fixed(system, model, bill),
+        coefficients=spread,
+        laws=laws() if law is None else law,
+        footprint=footprint,
+        reliability=reliability,
+        law_tokens=float(by_law),
+    )
+    base = Plan(dp=1.0, global_batch=1.0) if base is None else base
+    return Question(sought, world, at, base, Choices() if choices is None else choices, objective)
+
+
+def codesign(
+    system: System,
+    model: Transformer,
+    coefficients: Coefficients,
+    *,
+    objective: str,
+    limits: Limits,
+    free: Sequence[str],
+    devices: float,
+    global_batch: float,
+    n_starts: int = 16,
+    seed: int = 0,
+    anneal: tuple[float, ...] = ANNEAL,
+    threads: int | None = None,
+    **more: object,
+) -> CoDesign:
+    """Find sizes, hardware and plan that are best for an objective under limits.
+
+    Gradient search of all of them relaxed, from many starts; the best ends rounded to valid sizes, each with the best of all its valid plans;
+    descent rung by rung to sizes none of whose neighbours is better.
+
+    Args:
+      system, model, coefficients: of the catalog and a profile; coefficients with a leading axis `[sample]` make every quantity its mean over
+        the samples, or their `quantile`.
+      objective: "time", "loss", "cost", "energy" or "largest" (`outcome.OBJECTIVES`). limits: what must not be exceeded.
+      free: groups ("shape", "batch", "tokens", "devices", "hardware") and names of unknowns (`unknowns.names_of`). The plan is always free.
+      devices, global_batch: where not freed. tokens: of the run where not freed; None = by the data law.
+      n_starts: for each ZeRO stage. seed: of the starts. anneal: sharpness of each part of the gradient search. threads: of the plan search.
+      more: as in `question`: bounds, law, bill, base, choices, footprint, reliability, quantile.
+
+    Raises:
+      InputError: arguments that make no sense. That no design keeps the limits is an answer: `found` is None.
+    """
+    stated = question(
+        system, model, coefficients, objective=objective, limits=limits, free=free, devices=devices, global_batch=global_batch, **more  # type: ignore[arg-type]
+    )
+    return solve_question(stated, n_starts=n_starts, seed=seed, anneal=anneal, threads=threads)
+
+
+def solve_question(
+    stated: Question, *, n_starts: int = 16, seed: int = 0, anneal: tuple[float, ...] = ANNEAL, threads: int | None = None
+) -> CoDesign:
+    """`codesign` of a stated problem."""
+    planner = stated.planner(threads)
+    search = relax(stated.unknowns, stated.world, stated.at, stated.base, stated.choices.zero, n_starts=n_starts, seed=seed, anneal=anneal)
+    end = polish(planner, search)
+    cost = Evaluations(gradients=search.gradients, plans=planner.evaluations, other=end.evaluations)
+    good = end.best if feasible(end.best) else None
+    name = OBJECTIVES[stated.objective]
+    quantities = {} if good is None else _quantities(good)
+    relaxed = float(search.outcome.quantities[NAMES.index(name), 0]) if search.violation[0] <= 0.01 else None
+    return CoDesign(
+        question=stated,
+        found=good,
+        sizes=() if good is None else _chosen(stated, good),
+        objective=stated.objective,
+        unit=QUANTITIES[name],
+        value=quantities.get(name),
+        quantities=quantities,
+        margins=() if good is None else margins(good.outcome.quantities, stated.at),  # type: ignore[union-attr]
+        relaxed=relaxed,
+        evaluations=cost,
+        neighbours=end.neighbours,
+        statement=_statement(end.best, end.neighbours, len(planner.found), relaxed, quantities.get(name), search),
+        nearest=None if good is not None else end.best,
+    )
+
+
+def _quantities(design: Design) -> dict[str, float]:
+    return dict(zip(NAMES, map(float, design.outcome.quantities), strict=True))  # type: ignore[union-attr]
+
+
+def _chosen(stated: Question, design: Design) -> tuple[Chosen, ...]:
+    """Sizes as records."""
+    u, found = stated.unknowns, []
+    for i, name in enumerate(u.names):
+        x = np.log(design.sizes[name])
+        near = "lower" if x - u.low[i] < 1e-6 else "upper" if u.high[i] - x < 1e-6 else ""
+        found.append(Chosen(name, design.sizes[name], unit_of(name), bool(u.free[i]), near if u.free[i] else ""))
+    return tuple(found)
+
+
+def _statement(best: Design, around: int, looked: int, relaxed: float | None, value: float | None, search: Search) -> str:
+    """What was checked and what was not."""
+    if value is None:
+        return f"no design keeps the limits among {looked} valid sizes, each with all its plans; sizes beyond those were not checked"
+    text = f"best of all {best.considered:,} valid plans at these sizes, and none of the {around} neighbouring sizes is better with any of its plans"
+    if relaxed is not None:
+        text += f"; {abs(value / relaxed - 1.0):.2%} from the relaxed optimum ({relaxed:.5g}), which is no proven bound"
+    return text + f". Not checked: sizes further away ({looked} were looked at, from {search.x.shape[1]} starts)"

@@ -1,0 +1,105 @@
+"""Limits and objectives as one vector: logarithmic excess over every limit, ≤ 0 where it is kept."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from dmodel.codesign.outcome import NAMES, OBJECTIVES, QUANTITIES
+from dmodel.types import Array, InputError
+
+SCALE = np.array([20.0 if name == "loss" else 1.0 for name in NAMES])
+"""Excess of the loss counts 20 times: loss falls as about the twentieth power of compute, so all limits weigh alike."""
+
+NO_LIMIT = 1e300
+
+
+class Limits(struct.PyTreeNode, kw_only=True):
+    """What must not be exceeded; None = no limit.
+
+    Attributes:
+      seconds: duration, with what failures cost [s]. loss: to reach [nat/token]. dollars: rent [dollar]. joules: with hosts and cooling [J].
+      watts: of the facility [W]. area_mm2: of one die [mm²]. batch: over the critical one [1]. tokens: there are [token].
+      memory: share of the device's memory that may be used [1].
+    """
+
+    seconds: Array | None = None
+    loss: Array | None = None
+    dollars: Array | None = None
+    joules: Array | None = None
+    watts: Array | None = None
+    area_mm2: Array | None = None
+    batch: Array | None = None
+    tokens: Array | None = None
+    memory: Array | None = 1.0
+
+
+class Goal(struct.PyTreeNode, kw_only=True):
+    """Objective and limits as arrays: merit is `Σ weight ln quantity`, least is best; limit `[quantity]`, 1e300 where there is none;
+    quantile of the samples that counts for every quantity, negative for the mean."""
+
+    weight: np.ndarray
+    limit: np.ndarray
+    quantile: Array = -1.0
+
+
+def goal(objective: str, limits: Limits, quantile: float | None = None) -> Goal:
+    """Objective and limits as arrays.
+
+    Raises:
+      InputError: an unknown objective, a limit that is not positive, or an objective that nothing holds back.
+    """
+    if objective not in OBJECTIVES:
+        raise InputError(f"objective: expected one of {', '.join(OBJECTIVES)}; got {objective!r}")
+    given = {name: getattr(limits, name, None) for name in NAMES}
+    for name, value in given.items():
+        if value is not None and not float(value) > 0.0:
+            raise InputError(f"limit of {name}: expected a positive number of {QUANTITIES[name]}; got {value!r}")
+    budget = [n for n in ("seconds", "dollars", "joules", "tokens") if given[n] is not None]
+    if objective in ("loss", "largest") and not budget:
+        raise InputError(f"objective {objective!r}: expected a limit of seconds, dollars, joules or tokens, or the answer is without end")
+    if quantile is not None and not 0.0 < quantile < 1.0:
+        raise InputError(f"quantile: expected a number between 0 and 1, or none for the mean; got {quantile!r}")
+    weight = np.zeros(len(NAMES))
+    weight[NAMES.index(OBJECTIVES[objective])] = -1.0 if objective == "largest" else 1.0
+    limit = np.array([NO_LIMIT if given[n] is None else float(given[n]) for n in NAMES])  # type: ignore[arg-type]
+    return Goal(weight=weight, limit=limit, quantile=-1.0 if quantile is None else quantile)
+
+
+def merit(quantities: Array, at: Goal) -> jax.Array:
+    """`Σ weight · scale · ln quantity` `[*batch]`; least is best."""
+    return jnp.tensordot(at.weight * SCALE, jnp.log(quantities), 1)
+
+
+def excess(quantities: Array, at: Goal) -> jax.Array:
+    """`scale · ln(quantity / limit)` `[quantity, *batch]`."""
+    rank = jnp.ndim(quantities)
+    over = jnp.log(quantities) - _column(jnp.log(at.limit), rank)
+    return _column(jnp.asarray(SCALE), rank) * over
+
+
+def _column(x: jax.Array, rank: int) -> jax.Array:
+    return x.reshape(x.shape + (1,) * (rank - 1))
+
+
+class Margin(NamedTuple):
+    """One limit at a design: value and limit in the unit; slack of the limit, signed, in the unit; binding within `tolerance`."""
+
+    name: str
+    unit: str
+    value: float
+    limit: float
+    slack: float
+
+
+def margins(quantities: np.ndarray, at: Goal) -> tuple[Margin, ...]:
+    """Signed margins of the limits that there are."""
+    return tuple(
+        Margin(name, QUANTITIES[name], float(q), float(limit), float(limit - q))
+        for name, q, limit in zip(NAMES, quantities, at.limit, strict=True)
+        if limit < NO_LIMIT
+    )

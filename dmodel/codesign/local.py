@@ -1,0 +1,256 @@
+"""Exact local optimum of all continuous sizes while the plan is held: sequential quadratic programming, with its multipliers.
+
+Held are the degrees (dp follows the devices), micro-batch, interleaving, recomputation and ZeRO; free are the sizes that the problem frees.
+The subproblem is solved by its dual, a non-negative least-squares problem (Lawson & Hanson 1974, ch. 23); Hessians by damped BFGS (Powell 1978);
+steps by the l1 merit function (Han 1977).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dmodel.codesign.limits import Goal, excess, merit
+from dmodel.codesign.outcome import NAMES, Outcome, World
+from dmodel.codesign.relax import aggregated, named
+from dmodel.codesign.unknowns import Unknowns
+from dmodel.plan import Plan
+from dmodel.smooth import SHARPNESS
+from dmodel.sweep import quick_to_compile
+
+ITERATIONS, LONGEST = 80, 0.5
+"""Of the quadratic programming, and the longest step in the logarithm of a size."""
+
+STRUCTURE = ("micro-batches", "stages", "full pipeline")
+"""Limits beside those of the goal: at least one micro-batch, one layer for each chunk of a stage, and as many micro-batches as stages: fewer
+leave stages idle, and step time has a kink there, which this keeps on one side."""
+
+LIMITS = (*NAMES, *STRUCTURE)
+
+RIDGE = 1e-11
+
+
+class Local(NamedTuple):
+    """An optimum of the continuous sizes.
+
+    x: logarithms of all sizes `[name]`. merit. over: scaled excess of the limits `[limit]`. multipliers `[limit]`, ≥ 0; low, high: those of
+    the bounds `[name]`. residual: largest violation of the conditions of optimality. slopes: of merit and excess by the sizes, `[1 + limit,
+    name]`. outcome. evaluations of the model, a derivative by d sizes counted d times.
+    """
+
+    x: np.ndarray
+    merit: float
+    over: np.ndarray
+    multipliers: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    residual: float
+    slopes: np.ndarray
+    outcome: Outcome
+    evaluations: int
+
+
+def held(plan: Plan, x: dict[str, jax.Array]) -> Plan:
+    """The plan at other sizes: dp is what tp, cp and pp leave of the devices, the sharding group the same share of it."""
+    dp = x["devices"] / (plan.tp * plan.cp * plan.pp)
+    return plan.replace(dp=dp, shard=1.0 + (dp - 1.0) * _share(plan), global_batch=x["global_batch"])
+
+
+def _share(plan: Plan) -> jax.Array:
+    """(shard − 1) / (dp − 1): 1 for all of dp, 0 for no sharding."""
+    return jnp.where(plan.dp > 1.0, (plan.shard - 1.0) / jnp.maximum(plan.dp - 1.0, 1e-9), 1.0)
+
+
+def judged(x: jax.Array, plan: Plan, world: World, at: Goal, names: tuple[str, ...], sharpness: float) -> tuple[jax.Array, Outcome]:
+    """`[1 + limit]`: merit, then scaled excess over `LIMITS`; and the outcome."""
+    sizes = named(x, names)
+    used = held(plan, sizes)
+    found = aggregated(sizes, used, world, at, sharpness)
+    once = used.dp * used.micro_batch / used.global_batch
+    own = [once, used.pp * used.interleave / sizes["n_layers"], used.pp * once]
+    rows = jnp.concatenate([excess(found.quantities, at), jnp.log(jnp.stack(own))])
+    return jnp.concatenate([merit(found.quantities, at)[None], rows]), found
+
+
+@cache
+def _compiled() -> tuple[Callable, Callable]:
+    options = {"static_argnames": ("names", "sharpness"), "compiler_options": quick_to_compile()}
+
+    def both(x, plan, world, at, names, sharpness):
+        def twice(x):
+            rows, found = judged(x, plan, world, at, names, sharpness)
+            return rows, (rows, found)
+
+        slopes, (rows, found) = jax.jacfwd(twice, has_aux=True)(x)
+        return rows, slopes, found
+
+    return jax.jit(both, **options), jax.jit(judged, **options)
+
+
+def least_squares(q: np.ndarray, r: np.ndarray) -> np.ndarray:
+    """min ½ λᵀ Q λ − λᵀ r over λ ≥ 0 for Q positive definite: active sets of Lawson & Hanson."""
+    n = len(r)
+    multipliers, active = np.zeros(n), np.zeros(n, bool)
+    for _ in range(6 * n):
+        slope = r - q @ multipliers
+        slope[active] = -np.inf
+        best = int(slope.argmax())
+        if slope[best] <= 1e-12 * (1.0 + np.abs(r).max()):
+            break
+        active[best] = True
+        while True:
+            trial = np.zeros(n)
+            trial[active] = np.linalg.solve(q[np.ix_(active, active)], r[active])
+            if (trial[active] > 0.0).all():
+                multipliers = trial
+                break
+            falling = active & (trial <= 0.0)
+            share = multipliers[falling] / np.maximum(multipliers[falling] - trial[falling], 1e-300)
+            multipliers = multipliers + share.min() * (trial - multipliers)
+            active &= multipliers > 1e-300
+            active[falling & (multipliers <= 1e-15)] = False
+            if not active.any():
+                break
+    return multipliers
+
+
+class _Point(NamedTuple):
+    """f, g (limits and bounds, finite ones), their slopes, all rows and slopes of the model, and the outcome."""
+
+    f: float
+    g: np.ndarray
+    df: np.ndarray
+    dg: np.ndarray
+    slopes: np.ndarray
+    over: np.ndarray
+    outcome: Outcome
+
+
+class _Problem:
+    """The model at a held plan as a function of the free sizes, with bounds as limits; counts what it evaluates."""
+
+    def __init__(self, start: np.ndarray, plan: Plan, unknowns: Unknowns, world: World, at: Goal, sharpness: float):
+        floats = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype=float), (plan, world, at))
+        self.args = (*floats, unknowns.names, sharpness)
+        self.free, self.start, self.evaluations = unknowns.free, start.copy(), 0
+        self.low, self.high = unknowns.low[self.free], unknowns.high[self.free]
+        self.samples = int(np.shape(jax.tree.leaves(world.coefficients)[0])[0])
+        self.kept = np.concatenate([np.asarray(at.limit) < 1e299, np.ones(len(STRUCTURE), bool)])
+
+    def whole(self, x: np.ndarray) -> np.ndarray:
+        """All sizes of free ones."""
+        full = self.start.copy()
+        full[self.free] = x
+        return full
+
+    def __call__(self, x: np.ndarray) -> _Point:
+        rows, slopes, found = _compiled()[0](jnp.asarray(self.whole(x)), *self.args)
+        self.evaluations += (1 + int(self.free.sum())) * self.samples
+        rows, slopes = np.asarray(rows), np.asarray(slopes)
+        own = np.eye(len(x))
+        over = rows[1:]
+        return _Point(
+            f=float(rows[0]),
+            g=np.concatenate([over[self.kept], self.low - x, x - self.high]),
+            df=slopes[0, self.free],
+            dg=np.concatenate([slopes[1:][self.kept][:, self.free], -own, own]),
+            slopes=slopes,
+            over=over,
+            outcome=found,
+        )
+
+    def value(self, x: np.ndarray) -> tuple[float, np.ndarray]:
+        """f and g alone."""
+        rows = np.asarray(_compiled()[1](jnp.asarray(self.whole(x)), *self.args)[0])
+        self.evaluations += self.samples
+        return float(rows[0]), np.concatenate([rows[1:][self.kept], self.low - x, x - self.high])
+
+
+def _direction(h: np.ndarray, at: _Point) -> tuple[np.ndarray, np.ndarray]:
+    """Step and multipliers of the quadratic subproblem; a ridge lets it violate limits that contradict each other."""
+    inverse = np.linalg.inv(h)
+    q = at.dg @ inverse @ at.dg.T
+    q[np.diag_indices_from(q)] += RIDGE * (1.0 + np.trace(q) / len(q))
+    multipliers = least_squares(q, at.g - at.dg @ inverse @ at.df)
+    return -inverse @ (at.df + at.dg.T @ multipliers), multipliers
+
+
+def _line_search(problem: _Problem, x: np.ndarray, step: np.ndarray, at: _Point, weight: float) -> float:
+    """Share of the step that lowers the l1 merit function enough; 0 when none does."""
+    before = at.f + weight * np.maximum(at.g, 0.0).sum()
+    slope = at.df @ step - weight * np.maximum(at.g, 0.0).sum()
+    share = min(1.0, LONGEST / max(np.abs(step).max(), 1e-300))
+    for _ in range(25):
+        f, g = problem.value(x + share * step)
+        if np.isfinite(f) and f + weight * np.maximum(g, 0.0).sum() <= before + 1e-4 * share * min(slope, 0.0) + 1e-13:
+            return share
+        share *= 0.5
+    return 0.0
+
+
+def _updated(h: np.ndarray, s: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Damped BFGS."""
+    hs = h @ s
+    shs, sy = s @ hs, s @ y
+    if shs <= 1e-300:
+        return h
+    theta = 1.0 if sy >= 0.2 * shs else 0.8 * shs / (shs - sy)
+    r = theta * y + (1.0 - theta) * hs
+    return h - np.outer(hs, hs) / shs + np.outer(r, r) / (s @ r)
+
+
+def solve(
+    start: np.ndarray, plan: Plan, unknowns: Unknowns, world: World, at: Goal, *, sharpness: float = SHARPNESS, tolerance: float = 1e-9
+) -> Local:
+    """Optimum of the free sizes near a start, the plan held.
+
+    Args:
+      start: logarithms of all sizes `[name]`. plan: scalars. unknowns: bounds; what is not free stays as in `start`.
+      tolerance: of the conditions of optimality, in scaled merit per logarithm.
+    """
+    problem = _Problem(start, plan, unknowns, world, at, sharpness)
+    x = np.clip(start[problem.free], problem.low, problem.high)
+    h, here = np.eye(len(x)), problem(x)
+    weight, multipliers = 1.0, np.zeros(len(here.g))
+    for _ in range(ITERATIONS if len(x) else 0):
+        step, multipliers = _direction(h, here)
+        residual = max(np.abs(here.df + here.dg.T @ multipliers).max(), np.maximum(here.g, 0.0).max())
+        if residual < tolerance:
+            break
+        weight = max(weight, 2.0 * multipliers.max())
+        share = _line_search(problem, x, step, here, weight)
+        if share == 0.0:
+            if np.allclose(h, np.eye(len(x))):
+                break
+            h = np.eye(len(x))
+            continue
+        there = problem(x + share * step)
+        y = there.df - here.df + (there.dg - here.dg).T @ multipliers
+        h, x, here = _updated(h, share * step, y), x + share * step, there
+    return _result(problem, x, here, multipliers)
+
+
+def _result(problem: _Problem, x: np.ndarray, here: _Point, multipliers: np.ndarray) -> Local:
+    """The end of a search, with multipliers spread over all limits and bounds."""
+    n_kept, d, names = int(problem.kept.sum()), len(x), len(problem.start)
+    limits, low, high = np.zeros(len(LIMITS)), np.zeros(names), np.zeros(names)
+    limits[problem.kept] = multipliers[:n_kept]
+    low[problem.free], high[problem.free] = multipliers[n_kept : n_kept + d], multipliers[n_kept + d :]
+    stationary = np.abs(here.df + here.dg.T @ multipliers).max(initial=0.0)
+    return Local(
+        x=problem.whole(x),
+        merit=here.f,
+        over=here.over,
+        multipliers=limits,
+        low=low,
+        high=high,
+        residual=float(max(stationary, np.maximum(here.g, 0.0).max(initial=0.0))),
+        slopes=here.slopes,
+        outcome=jax.tree.map(np.asarray, here.outcome),
+        evaluations=problem.evaluations,
+    )
