@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from dmodel import counts
-from dmodel.cost.power import COOLING_FACTOR, SUSTAINED, host_watts, watts
+from dmodel.cost.power import COOLING_FACTOR, SUSTAINED, Draw, draw, host_watts
 from dmodel.footprint import Footprint
 from dmodel.hardware import System
 from dmodel.plan import Plan
@@ -85,10 +85,15 @@ def activities(system: System, model: Transformer, plan: Plan, breakdown: Breakd
     )
 
 
-def device_watts(system: System, model: Transformer, plan: Plan, breakdown: Breakdown) -> Array:
-    """Mean power of one accelerator over the step [W] (`cost.power.watts` of the step's activities)."""
+def device_draw(system: System, model: Transformer, plan: Plan, breakdown: Breakdown) -> Draw:
+    """Mean power of one accelerator over the step, by cause [W]."""
     busy = activities(system, model, plan, breakdown)
-    return watts(system.chip, busy.running, busy.arithmetic, busy.hbm_bytes_per_s, busy.link_bytes_per_s)
+    return draw(system.chip, busy.running, busy.arithmetic, busy.hbm_bytes_per_s, busy.link_bytes_per_s)
+
+
+def device_watts(system: System, model: Transformer, plan: Plan, breakdown: Breakdown) -> Array:
+    """Mean power of one accelerator over the step [W] (`cost.power.draw` of the step's activities)."""
+    return device_draw(system, model, plan, breakdown).total
 
 
 def facility_watts(system: System, model: Transformer, plan: Plan, breakdown: Breakdown) -> Array:

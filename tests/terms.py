@@ -216,6 +216,11 @@ TERMS: dict[str, Term] = {
         f"pipeline.SCHEDULES.{name}": plain(lambda pp, m, v, s=s: (s.bubble(pp, m, v), s.in_flight(pp, m, v)), PIPES, EDGE_PIPES)
         for name, s in pipeline.SCHEDULES.items()
     },
+    "power.draw": Term(
+        lambda x, p: power.draw(x["chip"], x["a"], x["b"], x["r"], 0.1 * x["r"]),
+        [{"chip": at.CHIP, "a": 0.7, "b": 0.4, "r": 1e12}],
+        [{"chip": at.CHIP, "a": 0.0, "b": 0.0, "r": 0.0}],
+    ),
     "power.watts": Term(
         lambda x, p: power.watts(x["chip"], x["a"], x["b"], x["r"], 0.1 * x["r"]),
         [{"chip": at.CHIP, "a": 0.7, "b": 0.4, "r": 1e12}],

@@ -7,8 +7,7 @@ package predicts; the power at full load is the data sheet's.
 
 from __future__ import annotations
 
-import jax
-import jax.numpy as jnp
+from flax import struct
 
 from dmodel.hardware import Chip
 from dmodel.types import Array
@@ -44,8 +43,23 @@ COOLING_FACTOR = 1.1
 the industry's mean is 1.6."""
 
 
-def watts(chip: Chip, running: Array, arithmetic: Array, hbm_bytes_per_s: Array, link_bytes_per_s: Array = 0.0) -> jax.Array:
-    """Mean power of one accelerator [W].
+class Draw(struct.PyTreeNode, kw_only=True):
+    """Mean power of one accelerator by cause [W]: at rest; because kernels run; of arithmetic on top; of streaming kernels; of links."""
+
+    idle: Array
+    running: Array
+    arithmetic: Array
+    memory: Array
+    links: Array
+
+    @property
+    def total(self) -> Array:
+        """Sum of all [W]."""
+        return self.idle + self.running + self.arithmetic + self.memory + self.links
+
+
+def draw(chip: Chip, running: Array, arithmetic: Array, hbm_bytes_per_s: Array, link_bytes_per_s: Array = 0.0) -> Draw:
+    """What one accelerator draws, by cause [W].
 
     `idle + (peak − idle) (w · running + (1 − w) · arithmetic) + e_hbm · bytes/s + e_link · bytes/s`, w `WAITING_SHARE`.
 
@@ -55,6 +69,19 @@ def watts(chip: Chip, running: Array, arithmetic: Array, hbm_bytes_per_s: Array,
     Args:
       running: share of the time in which kernels run, computing or not [1]. arithmetic: products over those at the sustained rate [1].
       hbm_bytes_per_s: traffic of kernels that stream from memory [byte/s]. link_bytes_per_s: sent to other devices [byte/s].
+    """
+    dynamic = chip.peak_watts - chip.idle_watts
+    return Draw(
+        idle=chip.idle_watts,
+        running=WAITING_SHARE * dynamic * running,
+        arithmetic=(1.0 - WAITING_SHARE) * dynamic * arithmetic,
+        memory=HBM_JOULES_PER_BYTE * hbm_bytes_per_s,
+        links=LINK_JOULES_PER_BYTE * link_bytes_per_s,
+    )
+
+
+def watts(chip: Chip, running: Array, arithmetic: Array, hbm_bytes_per_s: Array, link_bytes_per_s: Array = 0.0) -> Array:
+    """Mean power of one accelerator [W]: the sum of `draw`.
 
     An H100 that does nothing, waits, and computes:
 
@@ -63,10 +90,7 @@ def watts(chip: Chip, running: Array, arithmetic: Array, hbm_bytes_per_s: Array,
     >>> [float(watts(h100, *x, 0.0).round()) for x in ((0.0, 0.0), (1.0, 0.0), (1.0, 1.0))]
     [70.0, 404.0, 700.0]
     """
-    dynamic = chip.peak_watts - chip.idle_watts
-    kernels = dynamic * (WAITING_SHARE * running + (1.0 - WAITING_SHARE) * arithmetic)
-    traffic = HBM_JOULES_PER_BYTE * hbm_bytes_per_s + LINK_JOULES_PER_BYTE * link_bytes_per_s
-    return jnp.asarray(chip.idle_watts + kernels + traffic)
+    return draw(chip, running, arithmetic, hbm_bytes_per_s, link_bytes_per_s).total
 
 
 def host_watts(chip: Chip, host_share: Array = HOST_SHARE) -> Array:

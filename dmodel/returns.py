@@ -1,0 +1,398 @@
+"""Marginal returns: what one more device adds, exactly, by differentiation, at a fixed plan and at the best plan of every scale.
+
+At a fixed plan one degree grows with the devices and all else of the plan stays. At the re-optimised plan the best valid plan of each scale
+is found by exact search; by the envelope theorem the slope of the best value is that of the plan that is best there, held fixed, since what
+is chosen best contributes nothing to first order. Where the best plan changes the value has no slope but two: such jumps are named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from dmodel import run
+from dmodel.coefficients import Coefficients
+from dmodel.design import Choices, design
+from dmodel.energy import Site, energy
+from dmodel.footprint import Footprint
+from dmodel.goodput import Reliability, goodput
+from dmodel.hardware import System
+from dmodel.plan import Plan
+from dmodel.smooth import SHARPNESS
+from dmodel.step import step_time
+from dmodel.sweep import quick_to_compile
+from dmodel.topology import check_devices
+from dmodel.types import Array, InputError
+from dmodel.workload import Transformer
+
+GROWING = ("dp", "tp", "cp", "pp")
+"""Degrees that may grow with the devices."""
+
+BATCHES = ("weak", "strong")
+"""The global batch grows with the devices, or stays."""
+
+CASES = 16
+"""Scales of one call of compiled code [count]."""
+
+LARGEST = 1e9
+"""Devices beyond which no half return is looked for [count]."""
+
+SHOWN = ("dp", "tp", "cp", "pp", "ep", "zero", "shard", "reshard", "micro_batch", "recompute_layers", "interleave")
+"""Attributes of a plan whose change is named, but for what grows with the devices."""
+
+
+class Measures(struct.PyTreeNode, kw_only=True):
+    """What a scale gives, `[N]`.
+
+    Attributes:
+      tokens_per_s: of all devices [token/s]. tokens_per_joule: of the facility [token/J]. dollars_per_token: rent [dollar/token].
+      step_time_s: [s]. exposed_share: of the step that waits for communication [1]. device_watts: of one accelerator [W].
+    """
+
+    tokens_per_s: Array
+    tokens_per_joule: Array
+    dollars_per_token: Array
+    step_time_s: Array
+    exposed_share: Array
+    device_watts: Array
+
+
+class Returns(struct.PyTreeNode, kw_only=True):
+    """Measures of scales and their derivative by the number of devices.
+
+    Attributes:
+      devices: `[N]` [count]. at: values. slope: ∂ / ∂ devices of each, per device.
+    """
+
+    devices: Array
+    at: Measures
+    slope: Measures
+
+    @property
+    def elasticity(self) -> Measures:
+        """`∂ ln / ∂ ln devices` [1]: of the throughput, 1 where scaling is linear."""
+        return jax.tree.map(lambda value, slope: slope * self.devices / value, self.at, self.slope)
+
+
+class Growth(NamedTuple):
+    """How a plan grows, all static: the degree that does, "weak" or "strong" batch, and the sharpness of the step's maxima."""
+
+    along: str = "dp"
+    batch: str = "weak"
+    sharpness: float = SHARPNESS
+
+
+def growth(along: str = "dp", batch: str = "weak", sharpness: float = SHARPNESS) -> Growth:
+    """How a plan is to grow.
+
+    Raises:
+      InputError: unknown degree or batch.
+    """
+    if along not in GROWING:
+        raise InputError(f"degree that grows: expected one of {', '.join(GROWING)}; got {along!r}")
+    if batch not in BATCHES:
+        raise InputError(f"batch: expected one of {', '.join(BATCHES)}; got {batch!r}")
+    return Growth(along, batch, sharpness)
+
+
+def scaled(plan: Plan, devices: Array, how: Growth) -> Plan:
+    """The plan on another number of devices: one degree takes them all, `degree = devices / (the other degrees)`.
+
+    A weak batch keeps the sequences per device, `B ∝ devices`; a strong one keeps B. Shards that span dp grow with it; smaller groups
+    (HSDP) stay.
+
+    Args:
+      devices: [count], `[*batch]`; need not be whole.
+    """
+    factor = devices / plan.devices
+    grown = plan.replace(**{how.along: getattr(plan, how.along) * factor})
+    if how.along == "dp":
+        grown = grown.replace(shard=jnp.where(jnp.asarray(plan.shard >= plan.dp), grown.dp, plan.shard))
+    return grown.replace(global_batch=plan.global_batch * factor) if how.batch == "weak" else grown
+
+
+def measures(
+    system: System,
+    model: Transformer,
+    plan: Plan,
+    coefficients: Coefficients,
+    *,
+    site: Site | None = None,
+    reliability: Reliability | None = None,
+    sharpness: float = SHARPNESS,
+) -> Measures:
+    """What a plan gives; failures take their share of throughput, and add it to energy and rent, where a reliability is given."""
+    time = step_time(system, model, plan, coefficients, sharpness=sharpness)
+    bill = energy(system, model, plan, time, site)
+    useful = jnp.ones(()) if reliability is None else goodput(plan.devices, reliability)
+    return Measures(
+        tokens_per_s=run.tokens_per_s(model, plan, time) * useful,
+        tokens_per_joule=bill.tokens_per_joule * useful,
+        dollars_per_token=bill.dollars_per_token / useful,
+        step_time_s=time.total,
+        exposed_share=run.exposed_share(time),
+        device_watts=bill.device_watts,
+    )
+
+
+@lru_cache(maxsize=8)
+def _compiled(how: Growth):
+    """Values and slopes of scales `[CASES]`: one forward pass with its tangent, since each case depends on its own devices alone."""
+
+    def function(devices: jax.Array, fixed: dict) -> tuple[Measures, Measures]:
+        def value(n: jax.Array) -> Measures:
+            extra = {"site": fixed["site"], "reliability": fixed["reliability"], "sharpness": how.sharpness}
+            found = measures(fixed["system"], fixed["model"], scaled(fixed["plan"], n, how), fixed["coefficients"], **extra)
+            return jax.tree.map(lambda x: jnp.broadcast_to(x, n.shape), found)
+
+        return jax.jvp(value, (devices,), (jnp.ones_like(devices),))
+
+    return jax.jit(function, compiler_options=quick_to_compile())
+
+
+def _evaluate(devices: np.ndarray, how: Growth, fixed: dict) -> Returns:
+    """Any number of scales by calls of one shape."""
+    parts = []
+    for start in range(0, len(devices), CASES):
+        some = devices[start : start + CASES]
+        padded = np.concatenate([some, np.full(CASES - len(some), some[-1])])
+        found = _compiled(how)(padded, fixed)
+        parts.append(found)
+    at, slope = (jax.tree.map(lambda *xs: np.concatenate(xs)[: len(devices)], *side) for side in zip(*parts, strict=True))
+    return Returns(devices=devices, at=at, slope=slope)
+
+
+def _fixed(system: System, model: Transformer, plan: Plan, c: Coefficients, site: Site | None, reliability: Reliability | None) -> dict:
+    """What all scales share, as float arrays, so that equal kinds are compiled once."""
+    found = {"system": system, "model": model, "plan": plan, "coefficients": c, "site": site, "reliability": reliability}
+    return jax.tree.map(lambda x: np.asarray(x, np.float64), found)
+
+
+def _scales(devices: Sequence[float], system: System) -> np.ndarray:
+    """Scales as an ascending array, checked."""
+    found = np.asarray(devices, np.float64).reshape(-1)
+    if not found.size or not (np.isfinite(found) & (found >= 1.0)).all() or (np.diff(found) <= 0.0).any():
+        raise InputError(f"devices: expected ascending counts from 1 on; got {list(devices)!r}")
+    check_devices(system.network, float(found[-1]))
+    return found
+
+
+def _check_batch(plan: Plan, how: Growth, largest: float) -> None:
+    """A strong batch ends where a replica has less than one micro-batch."""
+    grown = scaled(plan, np.float64(largest), how)
+    if float(grown.n_microbatches) < 1.0 - 1e-9:
+        most = float(plan.global_batch) / float(plan.micro_batch) * float(plan.devices) / float(plan.dp)
+        raise InputError(
+            f"strong scaling: {largest:,.0f} devices leave {float(grown.n_microbatches):.2f} micro-batches of a global batch of "
+            f"{float(plan.global_batch):g}; the plan ends at {most:,.0f} devices. Use fewer, a larger batch or a smaller micro-batch"
+        )
+
+
+def marginal_returns(
+    system: System,
+    model: Transformer,
+    plan: Plan,
+    coefficients: Coefficients,
+    devices: Sequence[float],
+    *,
+    along: str = "dp",
+    batch: str = "weak",
+    site: Site | None = None,
+    reliability: Reliability | None = None,
+    sharpness: float = SHARPNESS,
+) -> Returns:
+    """What one more device adds to throughput, tokens per joule and dollars per token, at a fixed plan.
+
+    Limits: where a group's size passes the edge of a network level the slope is the mean of its two sides.
+
+    Args:
+      plan: all of it stays but for the degree that grows, the batch, and shards over all of dp. devices: scales, ascending [count].
+      along: the degree that grows, one of `GROWING`. batch: "weak" (grows with the devices) or "strong" (stays).
+      site: host, cooling and tariff. reliability: None counts no failures.
+
+    Raises:
+      InputError: scales that are none, more devices than the network holds, a strong batch of less than a micro-batch per replica.
+    """
+    how = growth(along, batch, sharpness)
+    scales = _scales(devices, system)
+    _check_batch(plan, how, scales[-1])
+    return _evaluate(scales, how, _fixed(system, model, plan, coefficients, site, reliability))
+
+
+class HalfReturn(NamedTuple):
+    """The scale at which one more device returns half of what the first did.
+
+    Attributes:
+      first, devices: scale of comparison and scale found; infinite when none is up to the limit [count].
+      first_slope, slope: throughput that one more device adds at both [token/s].
+    """
+
+    first: float
+    devices: float
+    first_slope: float
+    slope: float
+
+
+def half_return(
+    system: System,
+    model: Transformer,
+    plan: Plan,
+    coefficients: Coefficients,
+    *,
+    first: float | None = None,
+    share: float = 0.5,
+    largest: float = LARGEST,
+    along: str = "dp",
+    batch: str = "weak",
+    site: Site | None = None,
+    reliability: Reliability | None = None,
+    sharpness: float = SHARPNESS,
+) -> HalfReturn:
+    """The smallest scale at which one more device adds no more than a share of the throughput that it adds at the first scale.
+
+    Looked for on 16 scales per octave of 16, then between the two around the crossing, four times: to a relative 1e-4.
+
+    Args:
+      first: scale of comparison; the plan's own devices where None. share: of the return there. largest: scale at which to give up.
+      Others as in `marginal_returns`.
+    """
+    how = growth(along, batch, sharpness)
+    start = float(plan.devices) if first is None else float(first)
+    if batch == "strong":
+        largest = min(largest, float(plan.global_batch) / float(plan.micro_batch) * float(plan.devices) / float(plan.dp))
+    fixed = _fixed(system, model, plan, coefficients, site, reliability)
+    edges = np.geomspace(start, max(largest, start * 1.01), 3 * CASES)
+    found = _evaluate(edges, how, fixed)
+    wanted = share * float(found.slope.tokens_per_s[0])
+    for _ in range(4):
+        below = np.flatnonzero(np.asarray(found.slope.tokens_per_s) <= wanted)
+        if not below.size:
+            return HalfReturn(start, float("inf"), wanted / share, float(found.slope.tokens_per_s[-1]))
+        i = max(int(below[0]), 1)
+        found = _evaluate(np.linspace(found.devices[i - 1], found.devices[i], CASES), how, fixed)
+    i = int(np.flatnonzero(np.asarray(found.slope.tokens_per_s) <= wanted)[0])
+    return HalfReturn(start, float(found.devices[i]), wanted / share, float(found.slope.tokens_per_s[i]))
+
+
+class Jump(NamedTuple):
+    """A change of the best plan between two scales.
+
+    Attributes:
+      devices: where both plans, grown from their scale, are equally fast; None when one is faster at both ends [count].
+      changed: attribute → (before, after). slope_before, slope_after: throughput that one more device adds there [token/s].
+    """
+
+    devices: float | None
+    changed: dict[str, tuple[float, float]]
+    slope_before: float
+    slope_after: float
+
+    def __str__(self) -> str:
+        """`near 192 devices: tp 1 → 2`."""
+        where = "" if self.devices is None else f"near {self.devices:,.0f} devices: "
+        return where + ", ".join(f"{name} {a:g} → {b:g}" for name, (a, b) in self.changed.items())
+
+
+class BestReturns(NamedTuple):
+    """Returns at the best plan of every scale: its plans, and the jumps between neighbouring scales. Scales where nothing fits are left
+    out of `returns` and named in `infeasible`."""
+
+    returns: Returns
+    plans: tuple[Plan, ...]
+    jumps: tuple[Jump, ...]
+    infeasible: tuple[int, ...]
+
+
+def best_returns(
+    system: System,
+    model: Transformer,
+    coefficients: Coefficients,
+    devices: Sequence[int],
+    sequences: float,
+    *,
+    batch: str = "weak",
+    base: Plan | None = None,
+    choices: Choices | None = None,
+    footprint: Footprint | None = None,
+    site: Site | None = None,
+    reliability: Reliability | None = None,
+    sharpness: float = SHARPNESS,
+) -> BestReturns:
+    """What one more device adds where the plan is chosen anew at every scale, by exact search; dp takes the device that is added.
+
+    `dV*/dn = ∂V/∂n` at the best plan (envelope theorem): exact between jumps, where the best choice stays; at a jump see its two slopes.
+
+    Args:
+      devices: scales, ascending whole numbers [count]. sequences: of the global batch per device ("weak"), or in all ("strong").
+      base, choices, footprint: of the search, as in `design`. site, reliability: as in `marginal_returns`.
+
+    Raises:
+      InputError: as `design`, and a weak batch that is no whole number of sequences.
+    """
+    how = growth("dp", batch, sharpness)
+    scales = [int(n) for n in _scales(devices, system)]
+    plans, infeasible = {}, []
+    shared = {"base": base, "choices": choices, "footprint": footprint, "sharpness": sharpness}
+    for n in scales:
+        sized = _global_batch(n, sequences, batch)
+        found = design(system, model, n, sized, coefficients, method="exact", top=1, **shared)  # type: ignore[arg-type]
+        if found.exact:
+            plans[n] = _one_schedule(found.exact[0].plan)
+        else:
+            infeasible.append(n)
+    if not plans:
+        raise InputError(f"no plan fits on any of the scales {scales}; use more devices, devices with more memory or a smaller model")
+    fixed = {n: _fixed(system, model, plan, coefficients, site, reliability) for n, plan in plans.items()}
+    each = [_evaluate(np.asarray([float(n)]), how, fixed[n]) for n in plans]
+    kept = list(plans)
+    jumps = [_jump(a, b, plans, fixed, how) for a, b in zip(kept, kept[1:], strict=False) if _changed(plans[a], plans[b])]
+    returns = jax.tree.map(lambda *xs: np.concatenate(xs), *each)
+    return BestReturns(returns, tuple(plans.values()), tuple(jumps), tuple(infeasible))
+
+
+def _global_batch(n: int, sequences: float, batch: str) -> int:
+    """The global batch of a scale [sequence]."""
+    found = sequences * n if batch == "weak" else sequences
+    if found < 1 or abs(found - round(found)) > 1e-9 * found:
+        raise InputError(f"batch: {sequences!r} sequences on {n} devices make {found:g}; expected a whole number of sequences from 1 on")
+    return round(found)
+
+
+def _one_schedule(plan: Plan) -> Plan:
+    """1F1B as interleaving of one chunk, which it is: plans of both then share what is compiled."""
+    return plan.replace(schedule="interleaved") if plan.schedule == "1f1b" else plan
+
+
+def _changed(before: Plan, after: Plan) -> dict[str, tuple[float, float]]:
+    """What differs between two plans beside dp, and shards that span it."""
+    found = {name: (float(getattr(before, name)), float(getattr(after, name))) for name in SHOWN if name != "dp"}
+    if all(float(p.shard) >= float(p.dp) for p in (before, after)):
+        del found["shard"]
+    return {name: pair for name, pair in found.items() if pair[0] != pair[1]}
+
+
+def _jump(a: int, b: int, plans: dict[int, Plan], fixed: dict[int, dict], how: Growth) -> Jump:
+    """Where the plan of scale b overtakes that of scale a, both grown to what lies between; whether they fit there is not asked."""
+    scales, at = np.linspace(float(a), float(b), CASES), None
+    for _ in range(3):
+        ahead = np.log(_rate(scales, how, fixed[b]) / _rate(scales, how, fixed[a]))
+        rising = np.flatnonzero((ahead[:-1] < 0.0) & (ahead[1:] >= 0.0))
+        if not rising.size:
+            break
+        i = int(rising[-1])
+        scales = np.linspace(scales[i], scales[i + 1], CASES)
+        at = float(scales[-1])
+    where = np.asarray([float(b) if at is None else at])
+    before, after = (float(_evaluate(where, how, fixed[n]).slope.tokens_per_s[0]) for n in (a, b))  # type: ignore[index]
+    return Jump(at, _changed(plans[a], plans[b]), before, after)
+
+
+def _rate(scales: np.ndarray, how: Growth, fixed: dict) -> np.ndarray:
+    """Throughput of one plan grown to several scales [token/s]."""
+    return np.asarray(_evaluate(scales, how, fixed).at.tokens_per_s)
