@@ -8,14 +8,14 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from dmodel.codesign.bill import BILL, Bill
+from dmodel.codesign.bill import BILL, Bill, Shares
 from dmodel.codesign.laws import Laws, laws
 from dmodel.codesign.limits import Goal, Limits, Margin, goal, margins
 from dmodel.codesign.outcome import NAMES, OBJECTIVES, QUANTITIES, World
 from dmodel.codesign.plans import Design, Planner
 from dmodel.codesign.polish import feasible, polish
 from dmodel.codesign.relax import ANNEAL, Search, relax
-from dmodel.codesign.unknowns import Unknowns, catalog_values, fixed, unit_of, unknowns
+from dmodel.codesign.unknowns import CHIP, Unknowns, catalog_values, fixed, unit_of, unknowns
 from dmodel.coefficients import Coefficients
 from dmodel.design.space import Choices
 from dmodel.footprint import LEAST, Footprint
@@ -59,6 +59,9 @@ class Evaluations(NamedTuple):
         """Everything in evaluations of the model."""
         return GRADIENT * self.gradients + self.plans + self.other
 
+
+PLAIN = Choices(zero=(0, 1, 3), sp=(1,))
+"""What plans may vary where nothing is said: sizes vary too, and every size asks for its own search."""
 
 GRADIENT = 4
 """Evaluations that a gradient by reverse mode counts as."""
@@ -137,7 +140,7 @@ def question(
         raise InputError(f"objective {objective!r}: nothing that decides it is freed; free tokens or shape")
     spread = jax.tree.map(lambda leaf: np.atleast_1d(np.asarray(leaf, dtype=float)), coefficients)
     world = World(
-        fixed=fixed(system, model, bill),
+        fixed=fixed(system, model, _billed(bill, sought)),
         coefficients=spread,
         laws=laws() if law is None else law,
         footprint=footprint,
@@ -145,7 +148,21 @@ def question(
         law_tokens=float(by_law),
     )
     base = Plan(dp=1.0, global_batch=1.0) if base is None else base
-    return Question(sought, world, at, base, Choices() if choices is None else choices, objective)
+    return Question(sought, world, at, base, PLAIN if choices is None else choices, objective)
+
+
+def _billed(bill: Bill, sought: Unknowns) -> Bill:
+    """The bill for what is freed alone: what is given costs what the catalog's device costs."""
+    free = {n for n, f in zip(sought.names, sought.free, strict=True) if f}
+    part = {name: float(name in free) for name in CHIP}
+    part["inner"] = float("bytes_per_s[0]" in free)
+    part["outer"] = float(any(n.startswith("bytes_per_s") and n != "bytes_per_s[0]" for n in free))
+    part["latency"] = float(any(n.startswith("latency_s") for n in free))
+
+    def of(shares: Shares) -> Shares:
+        return shares.replace(**{name: getattr(shares, name) * x for name, x in part.items()})
+
+    return bill.replace(price=of(bill.price), area=of(bill.area), watts=of(bill.watts))
 
 
 def codesign(

@@ -20,7 +20,7 @@ from dmodel.codesign.laws import Laws, quality
 from dmodel.codesign.limits import NO_LIMIT, Goal, excess, merit
 from dmodel.codesign.outcome import NAMES, Outcome, Step, World, parameters, step, whole_run
 from dmodel.codesign.unknowns import Unknowns, equipped
-from dmodel.design import space as spaces
+from dmodel.design import rows as design_rows
 from dmodel.design.optimum import problem
 from dmodel.design.space import Choices
 from dmodel.goodput import goodput
@@ -97,10 +97,11 @@ class Planner:
         """The best plan for the sizes; tokens are what the goal makes of them where they are freed."""
         key = tuple(round(float(np.log(x)), 12) for name, x in sizes.items() if name != "tokens")
         if key not in self.found:
-            self.found[key] = self._search(dict(sizes))
+            self.found[key] = self.search(dict(sizes))
         return self.found[key]
 
-    def _search(self, sizes: dict[str, float]) -> Design:
+    def search(self, sizes: dict[str, float]) -> Design:
+        """The same without remembering it."""
         model = model_of(sizes, self.world.fixed)
         plans = self._plans(model, sizes)
         if plans is None:
@@ -128,10 +129,9 @@ class Planner:
         if whole not in self._rows:
             if len(self._rows) > 4096:
                 self._rows.clear()
-            blocks = list(spaces.blocks(stated.space))
-            self._rows[whole] = np.concatenate(blocks) if blocks else np.empty((0, len(spaces.COLUMNS)))
+            self._rows[whole] = design_rows.all_rows(stated.space)
         rows = self._rows[whole]
-        return spaces.plans(stated.space, rows) if len(rows) else None
+        return design_rows.plan_batch(stated.space, stated.system, rows) if len(rows) else None
 
     def _seen(self, plans: Plan, system: Any, model: Transformer, sample: int = 0) -> Step:
         """Steps of plans under one sample of the coefficients."""

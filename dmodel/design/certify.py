@@ -1,78 +1,98 @@
-"""The certificate of a design: how far a plan found by gradient is from the best that was checked, or from a proven lower bound."""
+"""The certificate of a design: how far the plan is from the best that was checked, or from a proven lower bound."""
 
 from __future__ import annotations
 
-import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from dmodel import counts
-from dmodel.cost import compute
-from dmodel.cost.overlap import straggler_share
-from dmodel.design.search import Candidate, Problem
+from dmodel.design import rows as rows_
+from dmodel.design.bounds import arithmetic_floor, group_bounds, merit_bounds
+from dmodel.design.judge import Problem
+from dmodel.design.search import Ranking
+
+BOUNDED = 1 << 21
+"""Groups up to which the lower bound of the whole space is that of its groups [count]: beyond, it is the arithmetic alone."""
+
+UNITS = {"time": "s", "cost": "dollar", "energy": "J"}
 
 
 class Certificate(struct.PyTreeNode, kw_only=True):
     """What is known about the quality of a design.
 
     Attributes:
-      gap: step time of the gradient's plan over that of the exact optimum, less 1; None unless both are known [1].
-      bound_s: no valid plan is faster, whatever its memory [s].
-      distance: step time of the best plan found over `bound_s`, less 1; None without one [1].
+      kind: "all" valid plans were evaluated; "pruned": those left out are proven to be no better; "bound": only a lower bound is known;
+        "none": no plan fits.
+      gap: merit of the gradient's plan over that of the exact optimum, less 1; None unless both are known [1].
+      bound: no valid plan that fits has a smaller merit: the objective of one step [s, dollar or J]; infinite when none fits.
+        floor_s: no plan's arithmetic takes less, whatever it needs besides [s].
+      distance: merit of the best plan found over `bound`, less 1: proven to be no farther from the optimum; None without a plan [1].
       statement: the same in words.
     """
 
+    kind: str = struct.field(pytree_node=False)
     gap: float | None
-    bound_s: float
+    bound: float
+    floor_s: float
     distance: float | None
     statement: str = struct.field(pytree_node=False)
 
 
-def lower_bound(problem: Problem) -> float:
-    """A step time that no plan of the space undercuts [s].
-
-    `overhead + (1 + straggler) · (Σ matmul FLOPs / (devices · peak · η_max) + attention)`: the arithmetic of all devices at its best rate,
-    no recomputation, launches, streaming, communication or bubble. Proof: every term of the step is ≥ 0, a smooth maximum is never below
-    its arguments, a matmul's rate never above peak · η_max, and the FLOPs of the devices add up to the whole for every plan (for the
-    head: every stage keeps at least 1/pp of it).
-
-    Limits: tight when compute-bound and wide; far below the truth when communication or memory decides.
-    """
-    space, c, chip = problem.space, problem.coefficients, problem.system.chip
-    model, n = space.model, float(space.n_devices)
-    # work is linear in the tokens of a device, so one plan of nothing but data parallelism stands for all
-    batch = float(space.global_batch)
-    plan = space.base.replace(dp=n, tp=1.0, cp=1.0, pp=1.0, ep=1.0, micro_batch=batch / n, global_batch=batch)
-    flops = jnp.asarray(counts.matmuls(model, plan).flops)
-    rate = chip.flops_per_s * c.matmul_efficiency * (1.0 - plan.low_precision * (1.0 - c.low_precision_efficiency))
-    products = (2.0 + model.trainable) * (model.n_layers * flops[:-1].sum() + flops[-1]) / rate
-    softmax = jnp.asarray(counts.softmax_bytes(model, plan))
-    attention = compute.attention_time(counts.attention_flops(model, plan), softmax, model.head_dim + 0.5 * model.qk_extra, chip, c)
-    busy = products + (3.0 + 0.5 * plan.flash) * model.n_layers * attention
-    return float(c.overhead + (1.0 + straggler_share(n, c.straggler)) * busy)
+def space_bound(problem: Problem, threads: int | None = None) -> float:
+    """A merit that no valid plan undercuts: the least bound of the groups that may fit, else the arithmetic of all devices."""
+    chip, n = problem.system.chip, problem.space.n_devices
+    per_second = {"time": 1.0, "cost": n * float(chip.price_per_s), "energy": n * float(chip.idle_watts)}[problem.objective]
+    least, seen = np.inf, 0
+    for rows in rows_.groups(problem.space):
+        seen += len(rows)
+        if seen > BOUNDED:
+            return arithmetic_floor(problem) * per_second
+        found = group_bounds(problem, rows, sharded=False, threads=threads)
+        fits = np.asarray(found.memory_bytes) <= float(chip.hbm_bytes)
+        least = min(least, float(np.min(merit_bounds(problem, found), initial=np.inf, where=fits)))
+    return max(least, arithmetic_floor(problem) * per_second) if np.isfinite(least) else np.inf
 
 
-def certify(problem: Problem, exact: Candidate | None, gradient: Candidate | None, considered: int) -> Certificate:
+def certify(problem: Problem, exact: Ranking | None, gradient: float | None, threads: int | None = None) -> Certificate:
     """Compare the two searches, both judged by the same function.
 
     Args:
-      exact: the best of all valid plans that fit, None when that was not searched or nothing fits.
-      gradient: the plan found by gradient if it fits. considered: valid plans that the exact search looked at [count].
+      exact: of the exact search, None when there was none. gradient: merit of the plan found by gradient if it keeps all limits.
     """
-    bound = lower_bound(problem)
-    best = min((float(x.step_time_s) for x in (exact, gradient) if x is not None), default=None)
-    distance = None if best is None else best / bound - 1.0
-    gap = None
-    if exact is not None and gradient is not None:
-        gap = float(gradient.step_time_s) / float(exact.step_time_s) - 1.0
-        # two plans of one step time are equally good; the last digits are rounding
-        gap = 0.0 if abs(gap) < 1e-9 else gap
-        compared = "is" if gap == 0.0 else f"is {gap:.2%} slower than"
-        text = f"the plan found by gradient {compared} the best of all {considered:,} valid plans, which were all checked"
-    elif exact is not None:
-        text = f"the best of all {considered:,} valid plans, which were all checked"
-    elif gradient is not None:
-        text = f"not checked against all plans: at most {distance:.1%} slower than any, by the lower bound of {bound:.3g} s"
+    searched = exact is not None and exact.considered > 0
+    best = float(exact.merits[0]) if exact is not None and len(exact.merits) else None
+    whole = searched and exact is not None and best is not None and exact.bound >= best
+    bound = float(exact.bound) if searched and exact is not None else space_bound(problem, threads) if gradient is not None else np.inf
+    found = min((x for x in (best, gradient) if x is not None), default=None)
+    distance = None if found is None else max(found / bound - 1.0, 0.0)
+    gap = None if not whole or gradient is None or best is None else gradient / best - 1.0
+    # two plans of one merit are equally good; the last digits are rounding
+    gap = 0.0 if gap is not None and abs(gap) < 1e-9 else gap
+    kind = "none" if found is None else "bound" if not whole else "all" if exact and exact.evaluated == exact.considered else "pruned"
+    return Certificate(
+        kind=kind,
+        gap=gap,
+        bound=bound,
+        floor_s=arithmetic_floor(problem),
+        distance=distance,
+        statement=_words(problem, kind, exact, gap, bound, distance),
+    )
+
+
+def _words(problem: Problem, kind: str, exact: Ranking | None, gap: float | None, bound: float, distance: float | None) -> str:
+    """The certificate in a sentence."""
+    if kind == "none" or distance is None:
+        return "no plan fits, so there is nothing to certify"
+    if kind == "bound":
+        reached = f"the proven lower bound of {bound:.4g} {UNITS[problem.objective]}"
+        searched = exact is not None and exact.considered > 0
+        checked = "time ran out before all plans were decided" if searched else "not checked against all plans"
+        return f"{checked}: at most {distance:.1%} worse than any, by {reached}"
+    assert exact is not None
+    if kind == "all":
+        how = f"the best of all {exact.considered:,} valid plans, which were all checked"
     else:
-        text = "no plan fits, so there is nothing to certify"
-    return Certificate(gap=gap, bound_s=bound, distance=None if distance is None else float(np.maximum(distance, 0.0)), statement=text)
+        left = f"{exact.considered - exact.evaluated:,} are proven to be worse or not to fit"
+        how = f"the best of all {exact.considered:,} valid plans: {exact.evaluated:,} were checked, {left}"
+    if gap is None:
+        return how
+    return f"the plan found by gradient {'is' if gap == 0.0 else f'is {gap:.2%} worse than'} {how}"

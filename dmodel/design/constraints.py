@@ -1,4 +1,7 @@
-"""What a plan must satisfy: named signed margins with units, satisfied where they are ≥ 0."""
+"""What a plan must satisfy: named signed margins with units, satisfied where they are ≥ 0.
+
+Rules of divisibility ask about a plan alone; limits (memory, deadline, budget, …) about what the model says of it.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+from flax import struct
 
 from dmodel.hardware import System
 from dmodel.plan import Plan
@@ -38,14 +42,20 @@ def _kv_remainder(model: Transformer, plan: Plan) -> Array:
     return -jnp.minimum(jnp.mod(kv, tp), jnp.mod(tp, kv))
 
 
+def _sequence_parts(plan: Plan) -> Array:
+    """Parts of the sequence: cp, and tp of each where sequence parallelism splits it further."""
+    return plan.cp * (1.0 + plan.sp * (jnp.asarray(plan.tp) - 1.0))
+
+
 def _chunk_remainder(model: Transformer, plan: Plan) -> Array:
     """Interleaved schedules pass micro-batches in groups of pp."""
     return _remainder(plan.n_microbatches, plan.pp) * jnp.clip(jnp.asarray(plan.interleave) - 1.0, 0.0, 1.0)
 
 
 def _expert_group(model: Transformer, plan: Plan) -> Array:
-    """Experts are spread over a part of dp."""
-    return _remainder(plan.dp, plan.ep) + _remainder(model.n_experts, plan.ep)
+    """Experts are spread over a part of the ranks of a stage, and split over a part of tp."""
+    ranks = plan.dp * plan.tp * plan.cp
+    return _remainder(ranks, plan.ep * plan.etp) + _remainder(model.n_experts, plan.ep) + _remainder(plan.tp, plan.etp)
 
 
 DIVISIBILITY: tuple[Constraint, ...] = (
@@ -58,7 +68,13 @@ DIVISIBILITY: tuple[Constraint, ...] = (
         "pp times interleave divides the layers",
         "change pp or interleave",
     ),
-    Constraint("sequence", "token", lambda model, plan: _remainder(model.seq_len, plan.cp), "cp divides the sequence length", "lower cp"),
+    Constraint(
+        "sequence",
+        "token",
+        lambda model, plan: _remainder(model.seq_len, _sequence_parts(plan)),
+        "cp, times tp under sequence parallelism, divides the sequence length",
+        "lower cp, or set sp to 0",
+    ),
     Constraint(
         "batch",
         "sequence",
@@ -73,7 +89,9 @@ DIVISIBILITY: tuple[Constraint, ...] = (
         "the micro-batches are a multiple of pp when stages are interleaved",
         "set interleave to 1, or change the micro-batch",
     ),
-    Constraint("experts", "expert", _expert_group, "ep divides dp and the experts", "lower ep"),
+    Constraint(
+        "experts", "expert", _expert_group, "ep divides the experts, etp divides tp, and ep times etp dp · tp · cp", "lower ep or etp"
+    ),
     Constraint(
         "sharding",
         "rank",
@@ -98,3 +116,66 @@ def divisible(model: Transformer, plan: Plan) -> np.ndarray:
 def memory_headroom(system: System, model: Transformer, plan: Plan) -> Array:
     """Memory of a device less what the fullest one needs [byte]: negative = does not fit. Differentiable."""
     return system.chip.hbm_bytes - memory_use(model, plan).total
+
+
+class Limits(struct.PyTreeNode, kw_only=True):
+    """What a plan must keep besides the memory of its device; infinite = no limit.
+
+    Attributes:
+      tokens: of the whole run, which deadline, dollars and joules are for [token]. deadline_s: its duration [s]. dollars: its rent
+        [dollar]. joules: its energy, hosts and cooling with it [J]. facility_watts: power of all devices, likewise [W].
+      critical_batch: largest useful global batch [token]. tp_domain: largest tp, as the devices of one domain of a network level [device].
+    """
+
+    tokens: Array = 0.0
+    deadline_s: Array = np.inf
+    dollars: Array = np.inf
+    joules: Array = np.inf
+    facility_watts: Array = np.inf
+    critical_batch: Array = np.inf
+    tp_domain: Array = np.inf
+
+
+class Use(NamedTuple):
+    """What one plan uses of a limited thing: name, unit, and amount [unit]; limit: what there is of it [unit]. rule: in words."""
+
+    name: str
+    unit: str
+    amount: Array
+    limit: Array
+    rule: str
+
+    @property
+    def margin(self) -> Array:
+        """`limit − amount` [unit], ≥ 0 where it is kept."""
+        return self.limit - self.amount
+
+
+def uses(
+    limits: Limits, system: System, model: Transformer, plan: Plan, step_time_s: Array, memory_bytes: Array, facility_watts: Array
+) -> tuple[Use, ...]:
+    """Everything limited, in one order, limited or not: `amount ≤ limit` each. Leaves are scalars or `[*batch]`; differentiable.
+
+    A run takes `tokens / (B s)` steps; its rent is `devices · price · duration`, its energy `watts · duration`.
+    """
+    batch = plan.global_batch * model.seq_len
+    duration = limits.tokens / batch * step_time_s
+    rent = plan.devices * system.chip.price_per_s * duration
+    return (
+        Use("memory", "byte", memory_bytes, system.chip.hbm_bytes, "the fullest device holds what it must"),
+        Use("deadline", "s", duration, limits.deadline_s, "the run ends in time"),
+        Use("budget", "dollar", rent, limits.dollars, "the rent of the run is within the budget"),
+        Use("energy", "J", facility_watts * duration, limits.joules, "the energy of the run is within the budget"),
+        Use("power", "W", facility_watts, limits.facility_watts, "the facility can feed and cool all devices"),
+        Use("critical batch", "token", batch, limits.critical_batch, "a larger batch would train no faster"),
+        Use("network domain", "device", plan.tp, limits.tp_domain, "tensor parallelism stays inside a domain of the network"),
+    )
+
+
+NAMES = ("memory", "deadline", "budget", "energy", "power", "critical batch", "network domain")
+"""Of `uses`, in order."""
+
+
+def violation(found: tuple[Use, ...]) -> np.ndarray:
+    """Largest relative excess over a limit, `max(amount / limit − 1)` [1]: > 0 where a limit is broken."""
+    return np.max(np.broadcast_arrays(*(np.asarray(u.amount) / np.asarray(u.limit) - 1.0 for u in found)), 0)

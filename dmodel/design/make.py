@@ -68,6 +68,7 @@ def make_plan(
     pp: int = 1,
     cp: int = 1,
     ep: int = 1,
+    etp: int = 1,
     dp: int | None = None,
     zero: int = 0,
     shard: int | None = None,
@@ -83,7 +84,7 @@ def make_plan(
     Memory is no rule here: a plan that does not fit is an answer with a negative headroom.
 
     Args:
-      n_devices: product of the degrees. dp: what the others leave, if not given. ep: a part of dp.
+      n_devices: product of the degrees. dp: what the others leave, if not given. ep · etp: a part of dp · tp · cp.
       zero: ZeRO stage 0–3. shard: ranks of a sharding group (HSDP), all of dp if not given. reshard: gather again for the backward pass.
       sp: sequence parallelism; with tensor parallelism if not given. interleave: model chunks per stage.
       schedule: one of `plan.SCHEDULES`; 1F1B, interleaved when `interleave > 1`, if not given.
@@ -93,7 +94,8 @@ def make_plan(
     Raises:
       InputError: with one line for each broken rule.
     """
-    given = {"devices": n_devices, "global batch": global_batch, "micro-batch": micro_batch, "tp": tp, "pp": pp, "cp": cp, "ep": ep}
+    given = {"devices": n_devices, "global batch": global_batch, "micro-batch": micro_batch, "tp": tp, "pp": pp, "cp": cp}
+    given |= {"ep": ep, "etp": etp}
     given |= {"interleave": interleave} | ({"dp": dp} if dp is not None else {}) | ({"shard": shard} if shard is not None else {})
     n = {name: _whole(name, value) for name, value in given.items()}
     if zero not in (0, 1, 2, 3):
@@ -103,7 +105,7 @@ def make_plan(
     base = base if base is not None else Plan(dp=1.0, global_batch=1.0)
     numbers = {
         "dp": dp_ranks,
-        **{name: n[name] for name in ("tp", "cp", "pp", "ep", "interleave")},
+        **{name: n[name] for name in ("tp", "cp", "pp", "ep", "etp", "interleave")},
         "sp": float(n["tp"] > 1 if sp is None else sp),
         "zero": float(zero),
         "shard": n.get("shard", dp_ranks if zero else 1.0),

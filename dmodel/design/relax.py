@@ -1,14 +1,17 @@
-"""Gradient search over the relaxed plan: degrees, micro-batch, recomputation and interleaving as continuous numbers.
+"""Gradient search over the relaxed plan: every choice of a plan as a continuous number.
 
-The logarithms of dp, tp, cp and pp lie on a simplex, so their product is the device count by construction; micro-batch and
-interleaving are shares, in the logarithm, of the room that the degrees leave them. ZeRO stages and sharding groups are few: each is an
-arm, and all arms × starts run at once. Memory and the upper bounds of the degrees are kept by an augmented Lagrangian.
+The logarithms of dp, tp, cp and pp lie on a simplex, so their product is the device count by construction; micro-batch, interleaving and
+the experts' degrees are shares, in the logarithm, of the room that the degrees leave them; recomputation, sequence parallelism and the
+schedule are mixtures. ZeRO stages, sharding groups and precisions are few: each combination is an arm, and all arms × starts run at
+once. Limits are kept by an augmented Lagrangian. What pulls degrees to whole plans grows sharper as the search goes on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, partial
+from itertools import product
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,10 +19,14 @@ import numpy as np
 import optax
 from flax import struct
 
-from dmodel.design.search import Problem
-from dmodel.design.space import DEGREES, Space, divisors
-from dmodel.plan import Plan
-from dmodel.step import memory_use, step_time
+from dmodel import run
+from dmodel.design.constraints import uses
+from dmodel.design.judge import DRAFTED, Draft, Problem, draft_memory, shared
+from dmodel.design.rows import order_numbers, precisions
+from dmodel.design.space import Precision, Space, divisors, placements
+from dmodel.hardware import System
+from dmodel.placement import PAIRS
+from dmodel.step import step_time
 from dmodel.sweep import quick_to_compile
 from dmodel.types import Array
 
@@ -27,117 +34,139 @@ ROUNDS, STEPS, RATE = 6, 40, 0.15
 """Updates of the multipliers, Adam steps between them, and Adam's first learning rate."""
 
 WEIGHT = 20.0
-"""Curvature of the penalty, in relative step time per squared relative violation."""
+"""Curvature of the penalty, in relative merit per squared relative violation."""
+
+PULL = (0.0, 0.0, 0.0, 1e-3, 4e-3, 1.6e-2)
+"""Pull towards divisors of the device count in each round, in relative merit per squared logarithmic distance: none first, then sharper."""
+
+SLOTS = 64
+"""Divisors that the pull knows of: those of larger sets are thinned out. One number, so that one program serves all device counts."""
+
+DEGREES = ("dp", "tp", "cp", "pp")
+FREE = ("micro_batch", "recompute_layers", "recompute_attention", "interleave", "ep", "etp", "sp", "zero_bubble")
+"""Unknowns: four logits of the degrees, then one of each of these."""
 
 
 class Arms(struct.PyTreeNode, kw_only=True):
-    """Discrete choices, `[arm]` (or one per start `[n]`): ZeRO stage, regathering, experts' degree, and the log of the devices that a
-    sharding group fills (infinite for all of dp)."""
+    """Discrete choices, `[arm]` (or one per start `[n]`): ZeRO stage, regathering, the log of the devices that a sharding group fills
+    (infinite for all of dp), code of the precision and its numbers."""
 
     zero: Array
     reshard: Array
-    ep: Array
     log_domain: Array
+    precision: Array
+    numbers: dict[str, Array]
 
 
 class Relaxed(struct.PyTreeNode, kw_only=True):
     """Relaxed plans after the search, best first.
 
     Attributes:
-      plan: leaves `[n]`, continuous. step_time_s: [s]. violation: largest relative excess over a limit (0.01 = 1 % too much memory) [1].
-      arm: which of the arms.
+      plan: leaves `[n]`, continuous. merit: seconds, dollars or joules of a step. violation: largest relative excess over a limit (0.01 =
+        1 % too much memory) [1]. arms: of each plan.
     """
 
-    plan: Plan
-    step_time_s: Array
+    plan: Draft
+    merit: Array
     violation: Array
     arms: Arms
 
 
-def arms(space: Space) -> Arms:
-    """Every combination of ZeRO stage, regathering, sharding domain and expert degree that the space offers."""
+def arms(space: Space, system: System) -> Arms:
+    """Every combination of ZeRO stage, regathering, sharding domain and precision that the space offers."""
     kinds = [(float(z), 1.0, np.inf) for z in space.choices.zero if z < 3]
     if 3 in space.choices.zero:
-        domains = [np.inf, *(np.log(d) for d in space.domains if d > 1 and space.choices.hsdp)]
+        domains = [np.inf, *(np.log(d) for d in space.domains if d > 1 and space.choices.shards != "whole")]
         kinds += [(3.0, reshard, domain) for domain in domains for reshard in (1.0, 0.0)]
-    experts = divisors(int(space.model.n_experts))
-    zero, reshard, domain, ep = (np.asarray(x, dtype=float) for x in zip(*((*k, e) for k in kinds for e in experts), strict=True))
-    return Arms(zero=zero, reshard=reshard, ep=ep, log_domain=domain)
+    offered = precisions(space, system)
+    zero, reshard, domain, code = np.asarray([(*k, float(c)) for k, c in product(kinds, range(len(offered)))]).T
+    numbers = {n: np.asarray([float(getattr(offered[int(c)], n)) for c in code]) for n in Precision._fields[1:]}
+    return Arms(zero=zero, reshard=reshard, log_domain=domain, precision=code, numbers=numbers)
 
 
-def _relaxed_plan(z: jax.Array, arm: Arms, base: Plan, n_layers: Array, log_devices: Array, log_batch: Array) -> Plan:
-    """Plan of unknowns `[8, *batch]`: four logits of the degrees, then micro-batch, full and selective recomputation, interleaving."""
-    share = jax.nn.softmax(z[:4], 0) * log_devices
+def _relaxed_plan(z: jax.Array, arm: Arms, given: dict[str, Any]) -> Draft:
+    """Plan of unknowns `[12, *batch]`."""
+    model, base, allowed = given["model"], given["base"], given["allowed"]
+    share = jax.nn.softmax(z[:4], 0) * given["log_devices"]
     logs: dict[str, jax.Array] = dict(zip(DEGREES, share, strict=True))
-    before = [logs[name] for name in base.placement[: base.placement.index("dp")] if name != "ep"]
-    log_ep = jnp.log(arm.ep)
-    shard = jnp.clip(arm.log_domain - sum(before, start=jnp.zeros_like(log_ep)), log_ep, jnp.maximum(logs["dp"], log_ep))
-    free = jax.nn.sigmoid(z[4:])
-    interleave = free[3] * jnp.maximum(jnp.log(n_layers) - logs["pp"], 0.0) * float(base.schedule in ("1f1b", "interleaved"))
-    one = jnp.ones_like(log_ep)
-    return base.replace(
+    free: dict[str, jax.Array] = dict(zip(FREE, jax.nn.sigmoid(z[4:]), strict=True))
+    one = jnp.ones_like(share[0])
+    log_etp = free["etp"] * logs["tp"] * allowed["etp"]
+    ranks = logs["dp"] + logs["tp"] + logs["cp"] - log_etp
+    log_ep = free["ep"] * jnp.minimum(jnp.log(model.n_experts), ranks)
+    order = given["order"]
+    before = order["tp_dp"] * logs["tp"] + order["cp_dp"] * logs["cp"] + (1.0 - order["dp_pp"]) * logs["pp"]
+    shard = jnp.clip(arm.log_domain - before, 0.0, logs["dp"])
+    room = jnp.maximum(jnp.log(model.n_layers) - logs["pp"], 0.0)
+    settings = {
         **{name: jnp.exp(x) for name, x in logs.items()},
-        ep=arm.ep,
-        sp=one,
-        zero=arm.zero,
-        shard=jnp.exp(shard),
-        reshard=arm.reshard,
-        interleave=jnp.exp(interleave),
-        micro_batch=jnp.exp(free[0] * jnp.maximum(log_batch - logs["dp"], 0.0)),
-        global_batch=jnp.exp(log_batch) * one,
-        recompute_layers=free[1],
-        recompute_attention=free[2] * (1.0 - base.flash),
-    )
+        "ep": jnp.exp(log_ep),
+        "etp": jnp.exp(log_etp),
+        "sp": allowed["sp_least"] + (allowed["sp_most"] - allowed["sp_least"]) * free["sp"],
+        "zero": arm.zero,
+        "shard": jnp.exp(shard),
+        "reshard": arm.reshard,
+        "interleave": jnp.exp(free["interleave"] * room * allowed["interleave"]),
+        "micro_batch": jnp.exp(free["micro_batch"] * jnp.maximum(jnp.log(given["global_batch"]) - logs["dp"], 0.0)),
+        "global_batch": given["global_batch"] * one,
+        "recompute_layers": allowed["recompute"] * free["recompute_layers"],
+        "recompute_attention": free["recompute_attention"] * (1.0 - base.flash),
+        "gpipe": allowed["gpipe"] * one,
+        "zero_bubble": allowed["zero_bubble_least"] + (allowed["zero_bubble"] - allowed["zero_bubble_least"]) * free["zero_bubble"],
+        **{name: value * one for name, value in order.items()},
+        **{name: value for name, value in arm.numbers.items() if name != "flops_per_s"},
+    }
+    return Draft(**{**vars(base), **settings, "schedule": "interleaved"})
 
 
-def _excess(problem: dict, plan: Plan) -> jax.Array:
-    """Logarithmic excess over each limit `[6, *batch]`, ≤ 0 where it is kept: memory; tp, pp, cp, dp, ep against what they split."""
-    model = problem["model"]
-    used = memory_use(model, plan, footprint=problem["footprint"]).total
-    over = [
-        used / problem["system"].chip.hbm_bytes,
-        plan.tp / model.n_heads,
-        plan.pp / model.n_layers,
-        plan.cp / model.seq_len,
-        plan.dp / plan.global_batch,
-        plan.ep / plan.dp,
-    ]
-    return jnp.log(jnp.stack(jnp.broadcast_arrays(*over)))
+def _judged(z: jax.Array, arm: Arms, given: dict[str, Any], sharpness: float) -> tuple[Draft, jax.Array, jax.Array]:
+    """Plan, merit, and logarithmic excess over each limit `[13, *batch]`, ≤ 0 where it is kept: those of `uses`; tp, pp, cp, dp and ep
+    against what they split; the micro-batches that a zero bubble asks for."""
+    plan, model = _relaxed_plan(z, arm, given), given["model"]
+    system = given["system"].replace(chip=given["system"].chip.replace(flops_per_s=arm.numbers["flops_per_s"]))
+    times = step_time(system, model, plan, given["coefficients"], sharpness=sharpness, physics=DRAFTED)
+    watts = run.facility_watts(system, model, plan, times)
+    found = uses(given["limits"], system, model, plan, times.total, draft_memory(model, plan, given["footprint"]).total, watts)
+    over = [jnp.maximum(jnp.asarray(u.amount) / u.limit, 1e-9) for u in found]
+    over += [plan.tp / model.n_heads, plan.pp / model.n_layers, plan.cp / model.seq_len, plan.dp / plan.global_batch]
+    over += [plan.ep / (plan.dp * plan.tp * plan.cp), jnp.exp(plan.zero_bubble * jnp.log(2.0 * plan.pp / plan.n_microbatches))]
+    merit = times.total * (1.0 + given["energy"] * (watts - 1.0))
+    return plan, jnp.asarray(merit), jnp.log(jnp.stack(jnp.broadcast_arrays(*over)))
 
 
-def _descend(z: jax.Array, arm: Arms, problem: dict, sharpness: float) -> tuple[Plan, jax.Array, jax.Array]:
-    """Adam on the augmented Lagrangian of ln T, from all starts at once; returns the plans, their step times and their excesses."""
-    model = problem["model"]
+def _distance(plan: Draft, log_divisors: jax.Array) -> jax.Array:
+    """Squared logarithmic distances of the degrees to the nearest divisors of the device count, summed."""
+    logs = jnp.log(jnp.stack([getattr(plan, name) for name in DEGREES]))
+    return ((logs[None] - log_divisors[:, None, None]) ** 2).min(0).sum(0)
 
-    def relaxed(z: jax.Array) -> Plan:
-        return _relaxed_plan(z, arm, problem["base"], model.n_layers, problem["log_devices"], problem["log_batch"])
 
-    def judged(z: jax.Array) -> tuple[Plan, jax.Array, jax.Array]:
-        plan = relaxed(z)
-        time = step_time(problem["system"], model, plan, problem["coefficients"], sharpness=sharpness).total
-        return plan, jnp.asarray(time), _excess(problem, plan)
+def _descend(z: jax.Array, arm: Arms, given: dict[str, Any], sharpness: float) -> tuple[Draft, jax.Array, jax.Array]:
+    """Adam on the augmented Lagrangian of the merit's logarithm, from all starts at once; returns plans, merits and excesses."""
 
-    def lagrangian(z: jax.Array, multipliers: jax.Array) -> jax.Array:
-        _, time, excess = judged(z)
-        return (jnp.log(time) + (jnp.maximum(multipliers + WEIGHT * excess, 0.0) ** 2).sum(0) / (2.0 * WEIGHT)).sum()
+    def lagrangian(z: jax.Array, multipliers: jax.Array, pull: jax.Array) -> jax.Array:
+        plan, merit, excess = _judged(z, arm, given, sharpness)
+        penalty = (jnp.maximum(multipliers + WEIGHT * excess, 0.0) ** 2).sum(0) / (2.0 * WEIGHT)
+        return (jnp.log(merit) + penalty + pull * _distance(plan, given["log_divisors"])).sum()
 
     # cosine over the whole search, so that the last rounds settle
     optimizer = optax.adam(optax.cosine_decay_schedule(RATE, ROUNDS * STEPS, alpha=0.05))
 
     def step(carry: tuple, _: None) -> tuple[tuple, None]:
-        z, state, multipliers = carry
-        slopes = jax.grad(lagrangian)(z, multipliers)
+        z, state, multipliers, pull = carry
+        slopes = jax.grad(lagrangian)(z, multipliers, pull)
         with jax.numpy_dtype_promotion("standard"):  # optax raises a float to its integer count of steps
             updates, state = optimizer.update(slopes, state)
-        return (optax.apply_updates(z, updates), state, multipliers), None
+        return (optax.apply_updates(z, updates), state, multipliers, pull), None
 
-    def round_(carry: tuple, _: None) -> tuple[tuple, None]:
-        z, state, multipliers = jax.lax.scan(step, carry, None, length=STEPS)[0]
-        return (z, state, jnp.maximum(multipliers + WEIGHT * _excess(problem, relaxed(z)), 0.0)), None
+    def round_(carry: tuple, pull: jax.Array) -> tuple[tuple, None]:
+        z, state, multipliers = carry
+        z, state, _, _ = jax.lax.scan(step, (z, state, multipliers, pull), None, length=STEPS)[0]
+        excess = _judged(z, arm, given, sharpness)[2]
+        return (z, state, jnp.maximum(multipliers + WEIGHT * excess, 0.0)), None
 
-    start = (z, optimizer.init(z), jnp.zeros((6, *z.shape[1:])))
-    z = jax.lax.scan(round_, start, None, length=ROUNDS)[0][0]
-    return judged(z)
+    start = (z, optimizer.init(z), jnp.zeros((13, *z.shape[1:])))
+    z = jax.lax.scan(round_, start, jnp.asarray(PULL))[0][0]
+    return _judged(z, arm, given, sharpness)
 
 
 @cache
@@ -146,10 +175,36 @@ def _compiled() -> Callable:
 
 
 def starts(n: int, seed: int) -> np.ndarray:
-    """Starting unknowns `[8, n]`: degrees uniform on the simplex of logarithms, half of them near its faces; the rest around the middle."""
+    """Starting unknowns `[12, n]`: degrees uniform on the simplex of logarithms, half of them near its faces; the rest in the middle."""
     random = np.random.default_rng(seed)
     shares = np.concatenate([random.dirichlet(np.ones(4), n // 2), random.dirichlet(np.full(4, 0.3), n - n // 2)]).T
-    return np.concatenate([np.log(shares + 1e-3), random.normal(-1.0, 1.5, (4, n))])
+    return np.concatenate([np.log(shares + 1e-3), random.normal(-1.0, 1.5, (4, n)), random.normal(0.0, 1.5, (4, n))])
+
+
+def _given(problem: Problem) -> dict[str, Any]:
+    """Everything that the search takes besides starts and arms: numbers only, so that one program serves all problems."""
+    space, choices = problem.space, problem.space.choices
+    logs = np.log(np.asarray(divisors(space.n_devices), dtype=float))
+    thinned = logs[np.linspace(0, len(logs) - 1, min(len(logs), SLOTS)).round().astype(int)]
+    sparse = float(space.model.n_experts) > 1.0
+    named = {name: float(name in choices.schedules) for name in ("gpipe", "1f1b", "interleaved", "zero-bubble")}
+    return shared(problem) | {
+        "limits": problem.limits,
+        "energy": float(problem.objective == "energy"),
+        "order": dict(zip((f"{a}_{b}" for a, b in PAIRS), order_numbers(placements(space)[0]), strict=True)),
+        "log_devices": np.log(space.n_devices),
+        "log_divisors": np.concatenate([thinned, np.full(SLOTS - len(thinned), thinned[-1])]),
+        "allowed": {
+            "etp": float(choices.etp and sparse),
+            "sp_least": 1.0 if sparse else float(min(choices.sp)),
+            "sp_most": 1.0 if sparse else float(max(choices.sp)),
+            "interleave": named["interleaved"],
+            "recompute": 1.0 if choices.recompute is None else max(choices.recompute),
+            "gpipe": float(choices.schedules == ("gpipe",)),
+            "zero_bubble": named["zero-bubble"],
+            "zero_bubble_least": float(choices.schedules == ("zero-bubble",)),
+        },
+    }
 
 
 def relax(problem: Problem, *, n_starts: int = 32, seed: int = 0) -> Relaxed:
@@ -159,26 +214,13 @@ def relax(problem: Problem, *, n_starts: int = 32, seed: int = 0) -> Relaxed:
       n_starts: for each arm. seed: of the starts; the answer is the same for the same seed.
 
     Returns:
-      Relaxed plans, feasible ones (violation ≤ 1 %) first, then by step time.
+      Relaxed plans, feasible ones (violation ≤ 1 %) first, then by merit.
     """
-    space = problem.space
-    choice = arms(space)
-    spread = jax.tree.map(lambda x: np.tile(x, n_starts), choice)
-    size = len(spread.zero)
+    spread = jax.tree.map(lambda x: np.tile(x, n_starts), arms(problem.space, problem.system))
     as_floats = partial(jax.tree.map, lambda x: jnp.asarray(x, dtype=float))
-    fixed = as_floats(
-        {
-            "system": problem.system,
-            "model": space.model,
-            "coefficients": problem.coefficients,
-            "footprint": problem.footprint,
-            "base": space.base,
-            "log_devices": np.log(space.n_devices),
-            "log_batch": np.log(space.global_batch),
-        }
-    )
-    plan, time, excess = _compiled()(jnp.asarray(starts(size, seed)), as_floats(spread), fixed, problem.sharpness)
-    time, violation = np.asarray(time), np.maximum(np.asarray(jnp.expm1(excess)).max(0), 0.0)
-    order = np.lexsort((time, violation > 0.01))
+    start = jnp.asarray(starts(len(spread.zero), seed))
+    plan, merit, excess = _compiled()(start, as_floats(spread), as_floats(_given(problem)), problem.sharpness)
+    merit, violation = np.asarray(merit), np.maximum(np.asarray(jnp.expm1(excess)).max(0), 0.0)
+    order = np.lexsort((merit, violation > 0.01))
     plan, spread = jax.tree.map(lambda x: np.asarray(x)[order] if np.ndim(x) else np.asarray(x), (plan, spread))
-    return Relaxed(plan=plan, step_time_s=time[order], violation=violation[order], arms=spread)
+    return Relaxed(plan=plan, merit=merit[order], violation=violation[order], arms=spread)

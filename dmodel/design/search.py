@@ -1,66 +1,96 @@
-"""Exact search: every valid integer plan is evaluated; the fastest that fit are kept."""
+"""Exact search: the best plans that keep all limits, of all valid ones.
+
+A small space is evaluated plan by plan. In a large one groups whose proven bound (`dmodel.design.bounds`) is worse than what is already
+found are left out, the most promising groups come first, and the answer is the same.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import lru_cache
+import time
+from collections.abc import Callable, Iterable
 
 import jax
 import numpy as np
 from flax import struct
 
 from dmodel import run
-from dmodel.coefficients import Coefficients
 from dmodel.cost.memory import Memory
+from dmodel.design import rows as rows_
 from dmodel.design import space as spaces
-from dmodel.design.space import Space
-from dmodel.footprint import Footprint
+from dmodel.design.bounds import SLACK, group_bounds, merit_bounds
+from dmodel.design.constraints import Use
+from dmodel.design.front import Front, joined_front
+from dmodel.design.judge import Evaluation, Problem, evaluate, excess, merits, rank_key, used
+from dmodel.design.rows import EMPTY, INDEX
 from dmodel.hardware import System
 from dmodel.plan import Plan
-from dmodel.smooth import SHARPNESS
-from dmodel.step import Breakdown, memory_use, step_time
-from dmodel.sweep import sweep
+from dmodel.step import Breakdown
 from dmodel.types import Array
 
-DIGITS = 10
-"""Step times that agree to this many digits count as equal; the plainer plan, first in the space's order, then wins."""
+LARGE = 1 << 21
+"""Plans from which on groups are bounded before they are evaluated [count]: below, evaluating all takes less time than compiling bounds."""
+
+BATCH, GROUPS, POOL = 1 << 17, 1 << 16, 1 << 20
+"""Rows evaluated at once, groups bounded at once, and groups held for later [count]: what bounds the memory in use."""
+
+Progress = Callable[[int, int], None]
+"""Called with the plans decided so far, and all there are."""
 
 
-class Problem(struct.PyTreeNode, kw_only=True):
-    """What plans are judged by: the space, the system, the coefficients, the footprint of the stack (None = the least), and the sharpness
-    of the step's maxima."""
+class Ranking(struct.PyTreeNode, kw_only=True):
+    """Result of an exact search.
 
-    space: Space
-    system: System
-    coefficients: Coefficients
-    footprint: Footprint | None = None
-    sharpness: float = struct.field(pytree_node=False, default=SHARPNESS)
+    Attributes:
+      rows, merits: the best that keep all limits, best first, and what the objective says of each.
+      considered: valid plans of the space. evaluated: those evaluated one by one; the others are proven to be worse, or not to fit.
+      feasible: plans that keep all limits; None where groups were left out.
+      closest: the row that comes nearest to keeping all limits, None when the space is empty.
+      unlimited: best merit whatever the limits; None where groups were left out.
+      bound: no plan is better than this; the best merit, unless time ran out first.
+      front: rows of the Pareto front, if asked for.
+    """
+
+    rows: np.ndarray
+    merits: np.ndarray
+    considered: int
+    evaluated: int
+    feasible: int | None
+    closest: np.ndarray | None
+    unlimited: float | None
+    bound: float
+    front: np.ndarray | None = None
 
 
-class Evaluation(struct.PyTreeNode, kw_only=True):
-    """Breakdown [s], memory [byte] and signed headroom [byte] of plans, `[n]`."""
+class Margin(struct.PyTreeNode, kw_only=True):
+    """A named signed margin of a plan, in its unit: negative = the limit is broken. limit: infinite where there is none."""
 
-    breakdown: Breakdown
-    memory: Memory
-    step_time_s: Array
-    headroom_bytes: Array
+    name: str = struct.field(pytree_node=False)
+    unit: str = struct.field(pytree_node=False)
+    value: Array
+    limit: Array
 
 
 class Candidate(struct.PyTreeNode, kw_only=True):
     """One plan and what the model says of it (scalars).
 
     Attributes:
-      plan: the plan. breakdown: seconds by cause; `breakdown.total` is the step time [s]. memory: bytes of the fullest device by purpose.
+      plan: the plan. precision: name of its matmul precision, "given" where the search had one only.
+      breakdown: seconds by cause; `breakdown.total` is the step time [s]. memory: bytes of the fullest device by purpose.
       headroom_bytes: device memory less `memory.total`; negative = does not fit [byte]. mfu: by convention `run.CONVENTION` [1].
-      tokens_per_s: all devices [token/s].
+      tokens_per_s: all devices [token/s]. joules_per_token: hosts and cooling with it. dollars_per_token: rent.
+      margins: of everything limited.
     """
 
     plan: Plan
+    precision: str = struct.field(pytree_node=False)
     breakdown: Breakdown
     memory: Memory
     headroom_bytes: Array
     mfu: Array
     tokens_per_s: Array
+    joules_per_token: Array
+    dollars_per_token: Array
+    margins: tuple[Margin, ...]
 
     @property
     def step_time_s(self) -> Array:
@@ -68,77 +98,166 @@ class Candidate(struct.PyTreeNode, kw_only=True):
         return self.breakdown.total
 
 
-class Ranking(struct.PyTreeNode, kw_only=True):
-    """Result of looking at many plans.
+class _Best:
+    """The best rows so far: always the same for the same plans, whatever order they come in."""
 
-    Attributes:
-      rows: the fastest that fit, best first. considered, feasible: how many were looked at, and fitted [count].
-      closest: the row with the most headroom, None when the space is empty.
-      fastest_s: shortest step time whatever the memory [s].
-    """
+    def __init__(self, problem: Problem, top: int, pareto: bool):
+        self.problem, self.top = problem, top
+        self.rows, self.merits = EMPTY, np.empty(0)
+        self.evaluated = self.feasible = 0
+        self.closest, self.least, self.unlimited = None, np.inf, np.inf
+        self.front = Front(EMPTY, np.empty((0, 3))) if pareto else None
 
-    rows: np.ndarray
-    considered: int
-    feasible: int
-    closest: np.ndarray | None
-    fastest_s: float
+    @property
+    def enough(self) -> float:
+        """Merit that a plan must not exceed to be among the best."""
+        return float(self.merits[-1]) if len(self.merits) == self.top else np.inf
+
+    def add(self, rows: np.ndarray, found: Evaluation) -> None:
+        """Take note of evaluated rows."""
+        over, merit = excess(self.problem, rows, found), rank_key(merits(self.problem, found))
+        fits = over <= 0.0
+        self.evaluated, self.feasible = self.evaluated + len(rows), self.feasible + int(fits.sum())
+        self.unlimited = min(self.unlimited, float(merit.min()))
+        nearest = np.flatnonzero(over == over.min())
+        if over.min() <= self.least:
+            near = np.concatenate([rows[nearest], *([self.closest[None]] if over.min() == self.least and self.closest is not None else [])])
+            self.closest, self.least = near[rows_.plainest_first(near, np.zeros(len(near)))[0]], float(over.min())
+        chosen = np.flatnonzero(fits & (merit <= self.enough))
+        if len(chosen) > self.top:
+            chosen = chosen[merit[chosen] <= np.partition(merit[chosen], self.top - 1)[self.top - 1]]
+        rows_now, merits_now = np.concatenate([self.rows, rows[chosen]]), np.concatenate([self.merits, merit[chosen]])
+        order = rows_.plainest_first(rows_now, merits_now)[: self.top]
+        self.rows, self.merits = rows_now[order], merits_now[order]
+        if self.front is not None:
+            costs = np.stack([np.asarray(found.step_time_s), np.asarray(found.memory_bytes), np.asarray(found.joules)], 1)
+            self.front = joined_front(self.front, Front(rows[fits], rank_key(costs[fits])))
+
+    def ranking(self, considered: int, bound: float | None = None) -> Ranking:
+        """The answer; `bound` where groups were left out."""
+        whole = bound is None
+        return Ranking(
+            rows=self.rows,
+            merits=self.merits,
+            considered=considered,
+            evaluated=self.evaluated,
+            feasible=self.feasible if whole else None,
+            closest=self.closest,
+            unlimited=self.unlimited if whole and self.evaluated else None,
+            bound=min(float(self.merits[0]) if len(self.merits) else np.inf, np.inf if bound is None else bound),
+            front=None if self.front is None else self.front.rows,
+        )
 
 
-@lru_cache(maxsize=16)
-def _judge(sharpness: float):
-    """The case function, one object for each sharpness, so that it is compiled once."""
+def exact(
+    problem: Problem,
+    top: int = 5,
+    *,
+    prune: bool | None = None,
+    pareto: bool = False,
+    seconds: float = np.inf,
+    progress: Progress | None = None,
+    chunk: int = 1024,
+    threads: int | None = None,
+    batches: Iterable[np.ndarray] | None = None,
+) -> Ranking:
+    """The best plans of the space that keep all limits.
 
-    def judge(plan: Plan, fixed: dict) -> Evaluation:
-        breakdown = step_time(fixed["system"], fixed["model"], plan, fixed["coefficients"], sharpness=sharpness)
-        memory = memory_use(fixed["model"], plan, footprint=fixed["footprint"])
-        headroom = fixed["system"].chip.hbm_bytes - memory.total
-        return Evaluation(breakdown=breakdown, memory=memory, step_time_s=breakdown.total, headroom_bytes=headroom)
-
-    return judge
-
-
-def evaluate(problem: Problem, rows: np.ndarray, *, chunk: int = 1024, threads: int | None = None) -> Evaluation:
-    """Evaluate rows of the space, `[n, columns]`: the one function by which exact search, polish and certificate judge."""
-    fixed = {
-        "system": problem.system,
-        "model": problem.space.model,
-        "coefficients": problem.coefficients,
-        "footprint": problem.footprint,
-    }
-    return sweep(_judge(problem.sharpness), spaces.plans(problem.space, rows), fixed, chunk=chunk, threads=threads)
-
-
-def rank_key(seconds: Array) -> np.ndarray:
-    """Step times rounded to `DIGITS` significant digits, so that rounding errors do not order equal plans."""
-    seconds = np.asarray(seconds)
-    scale = 10.0 ** (np.floor(np.log10(seconds)) - DIGITS + 1)
-    return np.rint(seconds / scale) * scale
-
-
-def exact(problem: Problem, top: int = 5, *, chunk: int = 1024, threads: int | None = None, batches: Iterable | None = None) -> Ranking:
-    """Evaluate all plans of the space and keep the fastest that fit.
-
-    The answer does not depend on chunk, threads or batches: equal step times (to 10 digits) are ordered as the space orders its plans.
+    The answer does not depend on prune, chunk, threads or batches: merits equal to 10 digits are ordered by plainness.
 
     Args:
-      top: how many plans to keep. chunk, threads: of the sweep. batches: arrays of rows in the space's order; the whole space by default.
+      top: plans to keep. prune: leave out groups by their bounds; None = where the space is large. pareto: also the Pareto front of step
+        time, memory and energy (evaluates all). seconds: stop then with the bound reached, where groups are left out [s].
+      progress: called now and then. chunk, threads: of the sweep. batches: arrays of rows instead of the whole space.
     """
-    kept, times = np.empty((0, len(spaces.COLUMNS))), np.empty(0)
-    considered = feasible = 0
-    closest, most, fastest = None, -np.inf, np.inf
-    for rows in spaces.batches(problem.space) if batches is None else batches:
-        found = evaluate(problem, rows, chunk=chunk, threads=threads)
-        headroom = np.asarray(found.headroom_bytes)
-        seconds = rank_key(found.step_time_s)
-        fits = headroom >= 0.0
-        considered, feasible = considered + len(rows), feasible + int(fits.sum())
-        fastest = min(fastest, float(seconds.min()))
-        if headroom.max() > most:
-            closest, most = rows[headroom.argmax()], headroom.max()
-        kept, times = np.concatenate([kept, rows[fits]]), np.concatenate([times, seconds[fits]])
-        order = np.argsort(times, kind="stable")[:top]
-        kept, times = kept[order], times[order]
-    return Ranking(rows=kept, considered=considered, feasible=feasible, closest=closest, fastest_s=fastest)
+    total = spaces.count(problem.space) if batches is None else 0
+    best = _Best(problem, top, pareto)
+    if batches is None and not pareto and (prune if prune is not None else total > LARGE):
+        return _pruned(problem, best, total, time.monotonic() + seconds, progress, threads)
+    for rows in rows_.batches(problem.space, BATCH) if batches is None else batches:
+        best.add(rows, evaluate(problem, rows, chunk=chunk, threads=threads))
+        if progress is not None:
+            progress(best.evaluated, max(total, best.evaluated))
+    return best.ranking(best.evaluated)
+
+
+class _Pool:
+    """Groups that may hold one of the best plans: their rows and bounds."""
+
+    def __init__(self) -> None:
+        self.rows, self.bounds, self.shares = EMPTY, np.empty(0), np.empty(0)
+
+    def add(self, rows: np.ndarray, bounds: np.ndarray, shares: np.ndarray) -> None:
+        self.rows = np.concatenate([self.rows, rows])
+        self.bounds, self.shares = np.concatenate([self.bounds, bounds]), np.concatenate([self.shares, shares])
+
+    def take(self, n: int, enough: float) -> tuple[np.ndarray, np.ndarray]:
+        """Drop what is not good enough, and take out the n most promising of the rest."""
+        places = np.flatnonzero(self.bounds <= enough)
+        chosen = places[np.argpartition(self.bounds[places], n)[:n]] if len(places) > n else places
+        taken = self.rows[chosen], self.shares[chosen]
+        keep = np.setdiff1d(places, chosen, assume_unique=True)
+        self.rows, self.bounds, self.shares = self.rows[keep], self.bounds[keep], self.shares[keep]
+        return taken
+
+    @property
+    def least(self) -> float:
+        """Least bound of the groups held."""
+        return float(self.bounds.min()) if len(self.bounds) else np.inf
+
+
+def _hopeful(problem: Problem, rows: np.ndarray, enough: float, sharded: bool, threads: int | None) -> tuple[np.ndarray, ...]:
+    """Groups that may fit and be good enough: their rows, bounds of merit, and least shares of recomputed layers."""
+    found = group_bounds(problem, rows, sharded=sharded, threads=threads)
+    bounds = merit_bounds(problem, found)
+    fits = np.asarray(found.memory_bytes) <= float(problem.system.chip.hbm_bytes)
+    chosen = np.flatnonzero(fits & (bounds <= enough * (1.0 + SLACK)))
+    return rows[chosen], bounds[chosen], np.asarray(found.share)[chosen]
+
+
+def _decide(problem: Problem, best: _Best, rows: np.ndarray, threads: int | None) -> None:
+    """Evaluate all of the groups that their own sharding does not rule out."""
+    sharded, inside = [], {}
+    for split, places in rows_.by_degrees(rows):
+        inside[split] = spaces.options(problem.space, split)
+        sharded.append(rows_.expanded(rows[places], inside[split]._replace(recompute=[(0.0, 0.0), (0.0, 1.0)])))
+    for part in rows_.joined(sharded, GROUPS):
+        hopeful, _, shares = _hopeful(problem, part, best.enough, True, threads)
+        parts = [_recomputed(hopeful[p], shares[p], inside[split].recompute) for split, p in rows_.by_degrees(hopeful)]
+        for batch in rows_.joined(parts, BATCH):
+            best.add(batch, evaluate(problem, batch, threads=threads))
+
+
+def _recomputed(rows: np.ndarray, least: np.ndarray, offered: list[tuple[float, float]]) -> np.ndarray:
+    """Rows with every share of recomputed layers from the least on that fits."""
+    shares = np.asarray(offered)
+    core = rows[:, INDEX["recompute_attention"]]
+    which, share = np.nonzero((shares[None, :, 0] >= least[:, None] - SLACK) & (shares[None, :, 1] == core[:, None]))
+    found = rows[which]
+    found[:, INDEX["recompute_layers"]] = shares[share, 0]
+    return found
+
+
+def _pruned(problem: Problem, best: _Best, total: int, until: float, progress: Progress | None, threads: int | None) -> Ranking:
+    """Bound all groups, the most promising of each batch decided at once; then the rest, most promising first."""
+    pool, bounded, n_groups = _Pool(), 0, spaces.count_groups(problem.space)
+    for rows in rows_.groups(problem.space, GROUPS):
+        pool.add(*_hopeful(problem, rows, best.enough, False, threads))
+        bounded += len(rows)
+        _decide(problem, best, pool.take(16, best.enough)[0], threads)
+        while len(pool.rows) > POOL and time.monotonic() < until:
+            _decide(problem, best, pool.take(POOL // 8, best.enough)[0], threads)
+        if progress is not None:
+            progress(int(total * 0.5 * bounded / max(n_groups, 1)), total)
+    size = 64
+    while (hopeful := int((pool.bounds <= best.enough).sum())) and time.monotonic() < until:
+        _decide(problem, best, pool.take(size, best.enough)[0], threads)
+        size = min(2 * size, GROUPS)
+        if progress is not None:
+            progress(int(total * (1.0 - 0.5 * hopeful / max(n_groups, 1))), total)
+    if progress is not None:
+        progress(total, total)
+    return best.ranking(total, min(pool.least, best.enough if not len(best.merits) else float(best.merits[0])))
 
 
 def candidates(problem: Problem, rows: np.ndarray) -> list[Candidate]:
@@ -146,24 +265,39 @@ def candidates(problem: Problem, rows: np.ndarray) -> list[Candidate]:
     rows = np.atleast_2d(rows)
     if not len(rows):
         return []
-    found, many = evaluate(problem, rows), spaces.plans(problem.space, rows)
-    system, model = problem.system, problem.space.model
-    measures = {
-        "mfu": run.mfu(system, model, many, found.breakdown),
-        "tokens_per_s": run.tokens_per_s(model, many, found.breakdown),
-    }
+    found = evaluate(problem, rows)
+    everything = used(problem, rows, found)
+    names = [p.name for p in rows_.precisions(problem.space, problem.system)]
+    peaks = [p.flops_per_s for p in rows_.precisions(problem.space, problem.system)]
+    made = []
+    for i, plan in enumerate(rows_.plans(problem.space, problem.system, rows)):
+        code = int(rows[i, INDEX["precision"]])
+        system = problem.system.replace(chip=problem.system.chip.replace(flops_per_s=peaks[code]))
+        made.append(_candidate(problem, system, plan, names[code], _at(found, i), [_at_use(use, i) for use in everything]))
+    return made
 
-    def pick(i: int) -> Candidate:
-        one = jax.tree.map(lambda x: np.asarray(x)[i] if np.ndim(x) else np.asarray(x), (many, found, measures))
-        plan, seen, measured = one
-        schedule = "1f1b" if plan.schedule == "interleaved" and plan.interleave == 1.0 else plan.schedule
-        return Candidate(
-            plan=plan.replace(schedule=schedule),
-            breakdown=seen.breakdown,
-            memory=seen.memory,
-            headroom_bytes=seen.headroom_bytes,
-            mfu=measured["mfu"],
-            tokens_per_s=measured["tokens_per_s"],
-        )
 
-    return [pick(i) for i in range(len(rows))]
+def _at(found: Evaluation, i: int) -> Evaluation:
+    return jax.tree.map(lambda x: np.asarray(x)[i], found)
+
+
+def _at_use(use: Use, i: int) -> Margin:
+    margin = np.asarray(use.margin, dtype=float)
+    return Margin(name=use.name, unit=use.unit, value=float(margin[i] if margin.ndim else margin), limit=float(np.asarray(use.limit)))
+
+
+def _candidate(problem: Problem, system: System, plan: Plan, precision: str, found: Evaluation, margins: list[Margin]) -> Candidate:
+    model, times = problem.space.model, found.breakdown
+    tokens = run.tokens_per_step(model, plan)
+    return Candidate(
+        plan=plan,
+        precision=precision,
+        breakdown=times,
+        memory=found.memory,
+        headroom_bytes=system.chip.hbm_bytes - found.memory_bytes,
+        mfu=run.mfu(system, model, plan, times),
+        tokens_per_s=run.tokens_per_s(model, plan, times),
+        joules_per_token=found.joules / tokens,
+        dollars_per_token=run.dollars_per_token(system, model, plan, times),
+        margins=tuple(margins),
+    )

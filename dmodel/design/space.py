@@ -1,46 +1,84 @@
-"""All valid integer plans of a device count, lazily: one block of rows for each factorization of it into dp · tp · cp · pp.
+"""All valid integer plans of a device count: what may vary, which values are valid, and how many plans there are.
 
-A row is one plan, a column one of `COLUMNS`. The order of rows is fixed, the plainest choices first: it decides between equal plans.
+Nothing is held: plans come block by block, one block for each way to split the devices (`dmodel.design.rows`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import product
+from functools import lru_cache
+from itertools import permutations
+from math import prod
+from typing import NamedTuple
 
 import numpy as np
 from flax import struct
 
-from dmodel.plan import Plan
+from dmodel.plan import PLACEMENT, SCHEDULES, Plan
 from dmodel.types import InputError
 from dmodel.workload import Transformer
 
-COLUMNS = ("dp", "tp", "cp", "pp", "ep", "zero", "shard", "reshard", "micro_batch", "recompute_layers", "recompute_attention", "interleave")
-DEGREES = COLUMNS[:4]
-SHARDING = ("zero", "shard", "reshard")
-INDEX = {name: i for i, name in enumerate(COLUMNS)}
+ALL_PLACEMENTS: tuple[tuple[str, ...], ...] = tuple(
+    sorted(permutations(PLACEMENT), key=lambda order: (order != PLACEMENT, [PLACEMENT.index(name) for name in order]))
+)
+"""Every order of the groups on the network, the default one first."""
+
+SHARDS = ("whole", "domains", "any")
+MICRO_BATCHES = ("powers", "any")
+
+
+class Precision(NamedTuple):
+    """Matmul precision as a choice: its name, the chip's peak [FLOP/s], and the plan's numbers that go with it."""
+
+    name: str
+    flops_per_s: float
+    operand_bytes: float = 2.0
+    low_precision: float = 0.0
+    wide_layers: float = 0.0
+    wide_gradient: float = 0.0
+    scale_passes: float = 0.0
 
 
 class Choices(struct.PyTreeNode, kw_only=True):
-    """What the search may choose besides the degrees and the micro-batch.
+    """What the search may choose besides the degrees dp, tp, cp, pp and ep.
 
     Attributes:
-      zero: ZeRO stages. hsdp: also shard ZeRO-3 inside one domain of each network level and replicate across them.
-      recompute: shares of a stage's layers recomputed in full, rounded to whole layers.
-      interleave: also interleave stages (schedules "1f1b" and "interleaved").
+      zero: ZeRO stages. shards: sharding groups (HSDP): "whole" = all of dp, "domains" = also those that fill a domain of a network level
+        (ZeRO-3), "any" = every divisor of dp, in every stage.
+      recompute: shares of a stage's layers recomputed in full, rounded to whole layers; None = every whole number of layers.
+      schedules: of the pipeline; "interleaved" allows several chunks per stage, "zero-bubble" asks for 2 pp micro-batches.
+      micro_batch: "powers" of two, or "any" divisor of a rank's share of the batch.
+      sp: sequence parallelism beside tp: 1, 0 or both; experts always have it. etp: also split experts over divisors of tp.
+      placements: orders of the groups on the network; empty = the base's own; `ALL_PLACEMENTS`.
+      precisions: of the matmuls; empty = the base's and the system's own.
     """
 
-    zero: tuple[int, ...] = struct.field(pytree_node=False, default=(0, 1, 3))
-    hsdp: bool = struct.field(pytree_node=False, default=True)
-    recompute: tuple[float, ...] = struct.field(pytree_node=False, default=(0.0, 0.25, 0.5, 0.75, 1.0))
-    interleave: bool = struct.field(pytree_node=False, default=True)
+    zero: tuple[int, ...] = struct.field(pytree_node=False, default=(0, 1, 2, 3))
+    shards: str = struct.field(pytree_node=False, default="domains")
+    recompute: tuple[float, ...] | None = struct.field(pytree_node=False, default=(0.0, 0.25, 0.5, 0.75, 1.0))
+    schedules: tuple[str, ...] = struct.field(pytree_node=False, default=("1f1b", "interleaved"))
+    micro_batch: str = struct.field(pytree_node=False, default="powers")
+    sp: tuple[int, ...] = struct.field(pytree_node=False, default=(0, 1))
+    etp: bool = struct.field(pytree_node=False, default=False)
+    placements: tuple[tuple[str, ...], ...] = struct.field(pytree_node=False, default=())
+    precisions: tuple[Precision, ...] = struct.field(pytree_node=False, default=())
+
+
+EVERYTHING = Choices(
+    shards="any",
+    recompute=None,
+    schedules=("1f1b", "interleaved", "zero-bubble"),
+    micro_batch="any",
+    etp=True,
+    placements=ALL_PLACEMENTS,
+)
+"""All that a plan can vary, precision aside: it takes the chip's peaks."""
 
 
 class Space(struct.PyTreeNode, kw_only=True):
     """The problem that plans solve, all static.
 
     Attributes:
-      model: numbers of the transformer that divisibility asks about. base: what all plans share (precision, overlap, placement, schedule).
+      model: numbers of the transformer that divisibility asks about. base: what all plans share (kernels, overlap, bytes per parameter).
       n_devices: product of the degrees. global_batch: [sequence]. domains: devices of one domain of each bounded network level.
       choices: what may vary.
     """
@@ -53,114 +91,202 @@ class Space(struct.PyTreeNode, kw_only=True):
     choices: Choices = struct.field(pytree_node=False, default=Choices())
 
 
-def divisors(n: int) -> list[int]:
+class Degrees(NamedTuple):
+    """One way to split the devices: dp · tp · cp · pp is their number, ep · etp a part of dp · tp · cp."""
+
+    dp: int
+    tp: int
+    cp: int
+    pp: int
+    ep: int
+    etp: int
+
+
+class Options(NamedTuple):
+    """Values of everything else that are valid with some degrees.
+
+    Attributes:
+      runs: (schedule, interleave, micro-batch), codes of `SCHEDULES`. recompute: (share of layers, attention core alone).
+      sharding: (zero, shard, reshard). sp, placement, precision: values, and codes of the space's lists.
+    """
+
+    runs: list[tuple[int, int, int]]
+    recompute: list[tuple[float, float]]
+    sharding: list[tuple[int, int, int]]
+    sp: list[int]
+    placement: list[int]
+    precision: list[int]
+
+    @property
+    def count(self) -> int:
+        """Plans of these degrees."""
+        return prod(len(x) for x in self)
+
+    @property
+    def groups(self) -> int:
+        """Groups of plans that differ in sharding and the share of recomputed layers only."""
+        return self.count // (len(self.sharding) * len(self.recompute)) * len({core for _, core in self.recompute})
+
+
+@lru_cache(maxsize=4096)
+def divisors(n: int) -> tuple[int, ...]:
     """Divisors of n, ascending."""
     small = [d for d in range(1, int(n**0.5) + 1) if n % d == 0]
-    return small + [n // d for d in reversed(small) if d * d < n]
+    return (*small, *(n // d for d in reversed(small) if d * d < n))
 
 
-def degrees(space: Space) -> list[tuple[int, ...]]:
-    """All valid (dp, tp, cp, pp, ep): tp divides the heads and fits the KV heads, pp the layers, cp the sequence, dp the batch; ep divides
-    dp and the experts."""
+def placements(space: Space) -> tuple[tuple[str, ...], ...]:
+    """Orders that the space allows."""
+    return space.choices.placements or (space.base.placement,)
+
+
+def degrees(space: Space) -> list[Degrees]:
+    """All valid splits, the plainest first: tp divides the heads and fits the KV heads, pp the layers, cp the sequence, dp the batch; ep
+    the experts, etp their width and tp, and ep · etp the ranks of a stage."""
     m = space.model
-    heads, kv, layers, seq, experts = (int(x) for x in (m.n_heads, m.n_kv_heads, m.n_layers, m.seq_len, m.n_experts))
+    heads, kv, layers, seq = (int(x) for x in (m.n_heads, m.n_kv_heads, m.n_layers, m.seq_len))
     found = []
     for tp in divisors(space.n_devices):
-        if heads % tp or (kv % tp and tp % kv):
+        if heads % tp or (kv % tp and tp % kv) or not _sp(space, tp, 1):
             continue
         for cp in divisors(space.n_devices // tp):
+            if seq % cp or not _sp(space, tp, cp):
+                continue
             for pp in divisors(space.n_devices // (tp * cp)):
                 dp = space.n_devices // (tp * cp * pp)
-                if seq % cp == 0 and layers % pp == 0 and space.global_batch % dp == 0:
-                    found += [(dp, tp, cp, pp, ep) for ep in divisors(experts) if dp % ep == 0]
+                if layers % pp == 0 and space.global_batch % dp == 0:
+                    found += [Degrees(dp, tp, cp, pp, ep, etp) for ep, etp in _experts(space, dp, tp, cp)]
     return found
 
 
-def shardings(space: Space, group: tuple[int, ...]) -> list[tuple[int, int, int]]:
-    """(zero, shard, reshard) for the degrees; one without ZeRO where there is nothing to shard over."""
-    dp, tp, cp, pp, ep = group
-    found = [(0, 1, 1)] if 0 in space.choices.zero else []
-    if dp * cp == 1:
-        return found or [(0, 1, 1)]
-    found += [(stage, dp, 1) for stage in space.choices.zero if stage in (1, 2)]
-    if 3 in space.choices.zero:
-        found += [(3, shard, reshard) for shard in (dp, *hsdp_shards(space, group)) for reshard in (1, 0)]
-    return found
+def _experts(space: Space, dp: int, tp: int, cp: int) -> list[tuple[int, int]]:
+    """(ep, etp) on the ranks of one stage."""
+    experts, width = int(space.model.n_experts), int(space.model.d_ff)
+    splits = [t for t in divisors(tp) if width % t == 0] if space.choices.etp and experts > 1 else [1]
+    return [(ep, etp) for ep in divisors(experts) for etp in splits if (dp * tp * cp) % (ep * etp) == 0]
 
 
-def hsdp_shards(space: Space, group: tuple[int, ...]) -> list[int]:
-    """Sizes of sharding groups that just fill one domain of a network level, below dp."""
-    if not space.choices.hsdp:
-        return []
-    degree: dict[str, int] = dict(zip((*DEGREES, "ep"), group, strict=True))
-    dp, ep = degree["dp"], degree["ep"]
-    before = space.base.placement[: space.base.placement.index("dp")]
-    stride = int(np.prod([degree[name] for name in before if name != "ep"]))
-    sizes = {size // stride for size in space.domains if size % stride == 0}
-    return sorted(s for s in sizes if 1 < s < dp and dp % s == 0 and s % ep == 0)
+def _sp(space: Space, tp: int, cp: int) -> list[int]:
+    """Sequence parallelism splits what cp leaves of the sequence; tokens of experts are always split."""
+    if tp == 1:
+        return [0]
+    splits = int(space.model.seq_len) % (tp * cp) == 0
+    allowed = (1,) if float(space.model.n_experts) > 1.0 else space.choices.sp
+    return [x for x in sorted(allowed, reverse=True) if splits or not x]
 
 
-def block(space: Space, group: tuple[int, ...]) -> np.ndarray:
-    """All rows of one (dp, tp, cp, pp, ep), `[rows, columns]`: sharding × micro-batch × recomputation × interleaving."""
-    dp, _, _, pp, _ = group
-    share = space.global_batch // dp
-    batches = [2**i for i in range(share.bit_length()) if share % 2**i == 0]
-    per_stage = int(space.model.n_layers) // pp
-    layers = sorted({int(np.rint(r * per_stage)) for r in space.choices.recompute})
-    recompute = [(k / per_stage, 0.0) for k in layers]
-    if not float(space.base.flash):
-        recompute.insert(1, (0.0, 1.0))  # "selective": the attention core alone
-    chunks = divisors(per_stage) if pp > 1 and space.choices.interleave and space.base.schedule in ("1f1b", "interleaved") else [1]
-    rows = [
-        (*group, *sharding, b, *again, v)
-        for v, b, again, sharding in product(chunks, batches, recompute, shardings(space, group))
-        if v == 1 or (share // b) % pp == 0
-    ]
-    return np.asarray(rows, dtype=np.float64).reshape(-1, len(COLUMNS))
-
-
-def blocks(space: Space) -> Iterator[np.ndarray]:
-    """All rows, one array for each group of degrees; nothing is held."""
-    return (block(space, group) for group in degrees(space))
-
-
-def batches(space: Space, rows: int = 1 << 17) -> Iterator[np.ndarray]:
-    """All rows in arrays of at least `rows`, save the last: what a sweep takes at once."""
-    held: list[np.ndarray] = []
-    for part in blocks(space):
-        held.append(part)
-        if sum(map(len, held)) >= rows:
-            yield np.concatenate(held)
-            held = []
-    if held:
-        yield np.concatenate(held)
-
-
-def plans(space: Space, rows: np.ndarray) -> Plan:
-    """Rows `[n, columns]` as a Plan with leaves `[n]`; sequence parallelism comes with tensor parallelism."""
-    columns = {name: np.ascontiguousarray(rows[:, i]) for name, i in INDEX.items()}
-    schedule = "interleaved" if space.base.schedule == "1f1b" else space.base.schedule
-    return space.base.replace(
-        **columns, sp=(columns["tp"] > 1.0) * 1.0, global_batch=np.full(len(rows), float(space.global_batch)), schedule=schedule
+def options(space: Space, split: Degrees) -> Options:
+    """What may be chosen with these degrees."""
+    per_stage = int(space.model.n_layers) // split.pp
+    return Options(
+        runs=_runs(space, split, per_stage),
+        recompute=_recompute(space, per_stage),
+        sharding=_shardings(space, split),
+        sp=_sp(space, split.tp, split.cp),
+        placement=_orders(space, split),
+        precision=list(range(max(len(space.choices.precisions), 1))),
     )
+
+
+def _runs(space: Space, split: Degrees, per_stage: int) -> list[tuple[int, int, int]]:
+    """(schedule, interleave, micro-batch): chunks divide the stage's layers and take micro-batches in groups of pp."""
+    share, pp = space.global_batch // split.dp, split.pp
+    batches = [b for b in divisors(share) if space.choices.micro_batch == "any" or b & (b - 1) == 0]
+    code = {name: SCHEDULES.index(name) for name in space.choices.schedules}
+    plain = code.get("1f1b", code.get("interleaved", SCHEDULES.index("1f1b")))
+    if pp == 1:
+        return [(SCHEDULES.index("1f1b"), 1, b) for b in batches]
+    found = [(plain if name == "interleaved" else c, 1, b) for name, c in code.items() if name in ("gpipe", "1f1b") for b in batches]
+    if "zero-bubble" in code:
+        found += [(code["zero-bubble"], 1, b) for b in batches if share // b >= 2 * pp]
+    if "interleaved" in code:
+        chunks = divisors(per_stage)[0 if "1f1b" not in code else 1 :]
+        found += [(code["interleaved"], v, b) for v in chunks for b in batches if v == 1 or share // b % pp == 0]
+    return found
+
+
+def _recompute(space: Space, per_stage: int) -> list[tuple[float, float]]:
+    """Whole layers recomputed in full; the attention core alone ("selective") where flash attention does not do that anyway."""
+    shares = space.choices.recompute
+    layers = range(per_stage + 1) if shares is None else sorted({int(np.rint(r * per_stage)) for r in shares})
+    found = [(k / per_stage, 0.0) for k in layers]
+    return found if float(space.base.flash) else [*found[:1], (0.0, 1.0), *found[1:]]
+
+
+def _shardings(space: Space, split: Degrees) -> list[tuple[int, int, int]]:
+    """(zero, shard, reshard); one without ZeRO where there is nothing to shard over."""
+    zero = space.choices.zero
+    found = [(0, 1, 1)] if 0 in zero else []
+    if split.dp * split.cp == 1:
+        return found or [(0, 1, 1)]
+    groups = (split.dp, *_shards(space, split))
+    found += [(stage, s, 1) for stage in (1, 2) if stage in zero for s in (groups if space.choices.shards == "any" else groups[:1])]
+    return found + [(3, s, reshard) for s in groups for reshard in (1, 0) if 3 in zero]
+
+
+def _shards(space: Space, split: Degrees) -> list[int]:
+    """Sharding groups below dp: they divide it, and experts are whole in them."""
+    inner = [s for s in divisors(split.dp)[1:-1] if s * split.cp * split.tp % (split.ep * split.etp) == 0]
+    if space.choices.shards != "domains":
+        return inner[::-1] if space.choices.shards == "any" else []
+    sizes = set()
+    for order in placements(space):
+        stride = prod(getattr(split, name) for name in order[: order.index("dp")] if name != "ep")
+        sizes |= {size // stride for size in space.domains if size % stride == 0}
+    return [s for s in inner if s in sizes]
+
+
+def _orders(space: Space, split: Degrees) -> list[int]:
+    """Codes of the orders that differ: a group of one rank has no place, and `ep` matters against dp where there are experts to spread."""
+    found: dict[tuple, int] = {}
+    for code, order in enumerate(placements(space)):
+        groups = tuple(name for name in order if name != "ep" and getattr(split, name) > 1)
+        near = split.ep > 1 and order.index("ep") < order.index("dp")
+        found.setdefault((groups, near), code)
+    return list(found.values())
+
+
+def count(space: Space) -> int:
+    """How many valid plans there are, exactly; none of them is made."""
+    return sum(options(space, split).count for split in degrees(space))
+
+
+def count_groups(space: Space) -> int:
+    """How many groups of plans there are (`Options.groups`)."""
+    return sum(options(space, split).groups for split in degrees(space))
 
 
 def neighbouring_counts(space: Space, at_most: int = 2) -> list[int]:
     """Device counts nearest to the asked one for which a valid plan exists: products of one allowed degree of each kind."""
     n, m = space.n_devices, space.model
     heads, kv, layers, seq = (int(x) for x in (m.n_heads, m.n_kv_heads, m.n_layers, m.seq_len))
-    counts = {tp for tp in divisors(heads) if not (kv % tp and tp % kv)}
+    counts = {tp for tp in divisors(heads) if not (kv % tp and tp % kv) and _sp(space, tp, 1)}
     for whole in (layers, space.global_batch, seq):
         # one device is always a valid count, so far ones are not the nearest: without them the set stays small
         counts = {count * d for d in divisors(whole) for count in counts if count * d < 2 * n + 1024}
-    return sorted(counts - {n}, key=lambda count: (abs(count - n), count))[:at_most]
+    near = sorted(counts - {n}, key=lambda count: (abs(count - n), count))
+    return [c for c in near if degrees(space.replace(n_devices=c))][:at_most] if len(near) < 64 else near[:at_most]
 
 
 def check(space: Space) -> None:
-    """Raise InputError where the numbers of the problem make no sense."""
-    m = space.model
+    """Raise InputError where the numbers of the problem, or the choices, make no sense."""
+    m, choices = space.model, space.choices
     whole = {name: float(getattr(m, name)) for name in ("n_heads", "n_kv_heads", "n_layers", "seq_len", "n_experts")}
     whole |= {"devices": float(space.n_devices), "global batch": float(space.global_batch)}
     for name, value in whole.items():
         if not (value >= 1.0 and value == int(value)):
             raise InputError(f"{name}: expected a whole number from 1 on; got {value:g}. Correct it in the model or the arguments.")
+    offered: tuple[tuple[str, tuple, tuple], ...] = (
+        ("zero", choices.zero, (0, 1, 2, 3)),
+        ("shards", (choices.shards,), SHARDS),
+        ("schedules", choices.schedules, SCHEDULES),
+        ("micro_batch", (choices.micro_batch,), MICRO_BATCHES),
+        ("sp", choices.sp, (0, 1)),
+    )
+    for name, got, allowed in offered:
+        if not got or any(x not in allowed for x in got):
+            raise InputError(f"choices: {name}: expected some of {', '.join(map(str, allowed))}; got {got}")
+    if choices.recompute is not None and (not choices.recompute or not all(0.0 <= r <= 1.0 for r in choices.recompute)):
+        raise InputError(f"choices: recompute: expected shares of the layers from 0 to 1, or None for all; got {choices.recompute}")
+    if wrong := [order for order in choices.placements if sorted(order) != sorted(PLACEMENT)]:
+        raise InputError(f"choices: placements: expected orders of {', '.join(PLACEMENT)}; got {wrong[0]}")

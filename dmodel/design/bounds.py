@@ -1,0 +1,176 @@
+"""Proven lower bounds: what no plan of a group, or of a whole space, undercuts.
+
+**A group** shares everything but its sharding and the share r of recomputed layers. Its bound is the model itself, evaluated once at the
+most favourable settings, which may contradict each other. Every term of a step is ≥ 0 and their sum is the step, so it is enough that no
+term, or no sum of two of them, is below its bound:
+
+* Products, attention, streaming, head, embedding, transfers and the schedule's slots do not depend on sharding or r.
+* Work done again is `r · forward`, or `attention + r (forward − attention)`: it grows with r. Device time d, kernel fill f and host time h
+  are affine in r and grow; a layer takes `W = max_p(d + f, h)`, which grows with them. r is at least what memory asks for: activations are
+  affine in r, and logits beside them grow with it.
+* Messages of tp, cp and ep grow with r, those of weights and gradients do not depend on it. What is exposed grows with the message and
+  falls with the window (`smooth.positive_part`). Windows are shares of `W`, or of a part of it times `W / d`. W is a norm of affine terms,
+  so convex in r, and d is affine: their ratio is quasiconvex, and largest at one of the ends of the range of r. So each window is at most
+  that of the smallest r times the ratio `_windows` of what it is made of.
+* Hidden communication costs κ of it in contention, and its first gather as much as if it were exposed: `exposed + κ hidden =
+  κ message + (1 − κ) exposed` grows with what is exposed for κ ≤ 1, and with the first of l gathers for κ ≤ 1 − 1/l. A smaller κ only
+  lowers the step.
+* The optimizer's time falls with sharding, as does the memory of weights, gradients and state; the buffers of gathered weights are least
+  without ZeRO-3. Where sharding is free, gradients and weights travel in no time.
+
+Bubble, waiting and overhead are sums and positive multiples of these. Memory: each purpose at its own least.
+
+**A space**: `arithmetic_floor`, which needs no compilation, or the least bound of its groups.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from dmodel import counts
+from dmodel.coefficients import Coefficients
+from dmodel.cost import compute
+from dmodel.cost.overlap import straggler_share
+from dmodel.design import rows as rows_
+from dmodel.design.judge import DRAFTED, Draft, Problem, draft_memory, drafted, shared
+from dmodel.hardware import System
+from dmodel.physics import Costs, LayerWork
+from dmodel.step import CALIBRATED, step_time
+from dmodel.sweep import sweep
+from dmodel.types import Array
+from dmodel.workload import Transformer
+
+SLACK = 1e-9
+"""Relative; rounding of floats must not turn a bound into a falsehood."""
+
+
+class Bound(struct.PyTreeNode, kw_only=True):
+    """Of groups `[n]`: no plan that fits is faster than `step_time_s` [s], needs less than `memory_bytes` [byte], or recomputes less than
+    `share` of its layers [1]."""
+
+    step_time_s: Array
+    memory_bytes: Array
+    share: Array
+
+
+def _windows(least: LayerWork, most: LayerWork, c: Coefficients, layers: Array) -> Coefficients:
+    """Coefficients under which the windows of the least work are as long as any between it and the most; contention as the proof asks."""
+
+    def per_work(work: LayerWork) -> Array:
+        return 1.0 + work.launch / (work.forward + work.backward)
+
+    waited = jnp.maximum(per_work(most) / per_work(least), 1.0)
+    backward = waited * most.backward / least.backward
+    whole = per_work(most) * (most.forward + most.backward) / (per_work(least) * (least.forward + least.backward))
+    return c.replace(
+        overlap_tp=c.overlap_tp * waited,
+        overlap_cp=c.overlap_cp * waited,
+        overlap_ep=c.overlap_ep * waited,
+        overlap_fsdp=c.overlap_fsdp * backward,
+        overlap_dp=c.overlap_dp * whole,
+        overlap_pp=c.overlap_pp * whole,
+        contention=jnp.minimum(c.contention, 1.0 - 1.0 / layers),
+    )
+
+
+def _share(least: Array, most: Array, room: Array, saved: Array) -> Array:
+    """Share of recomputed layers from which a plan may fit: `room` is left at the least share, `saved` comes free up to the most."""
+    helps = saved > 0.0
+    needed = jnp.clip(-room / jnp.where(helps, saved, 1.0), 0.0, 1.0) * helps
+    return least + (most - least) * needed * (1.0 - SLACK)
+
+
+@lru_cache(maxsize=16)
+def _bound(sharpness: float):
+    """The case function, one object for each sharpness, so that it is compiled once."""
+
+    def least_costs(system: System, model: Transformer, draft: Draft, c: Coefficients, p: float, kept: Array) -> Costs:
+        """Costs with `kept` (0 or 1) of the communication of gradients and weights per step."""
+        found = DRAFTED.costs(system, model, draft, c, p)
+        comm = found.communication
+        return found.replace(communication=comm.replace(dp=comm.dp * kept, hidden_step=comm.hidden_step * kept))
+
+    def bound(batch: dict[str, Array], fixed: Any) -> Bound:
+        model, c = fixed["model"], fixed["coefficients"]
+        system, draft = CALIBRATED.align(*drafted(batch, fixed))
+        least, most = batch["share_least"], batch["share_most"]
+        held = draft.replace(zero=batch["zero_held"])
+        first, last = (draft_memory(model, held.replace(recompute_layers=r), fixed["footprint"]) for r in (least, most))
+        buffers = draft_memory(model, draft.replace(zero=batch["zero_buffer"]), fixed["footprint"]).buffers
+        rest = first.total - first.activations - first.buffers + buffers
+        room = system.chip.hbm_bytes - rest - first.activations
+        share = _share(least, most, room, first.activations - last.activations)
+        low, high = draft.replace(recompute_layers=share), draft.replace(recompute_layers=most)
+        works = [CALIBRATED.costs(system, model, plan, c, sharpness).work for plan in (low, high)]
+        loose = _windows(*works, c, (model.n_layers + model.n_mtp) / draft.pp)
+        costs = DRAFTED._replace(costs=lambda *of: least_costs(*of, batch["reduces"]))
+        found = step_time(system, model, low, loose, sharpness=sharpness, physics=costs)
+        memory = rest + jnp.minimum(first.activations, last.activations)
+        return Bound(step_time_s=found.total * (1.0 - SLACK), memory_bytes=memory * (1.0 - SLACK), share=share)
+
+    return bound
+
+
+def group_bounds(problem: Problem, rows: np.ndarray, *, sharded: bool, threads: int | None = None) -> Bound:
+    """Bounds of groups `[n]`.
+
+    Args:
+      rows: one for each group. sharded: the rows' own sharding is meant; else the best of all that the space allows.
+    """
+    space = problem.space
+    batch = rows_.numbers(space, problem.system, rows)
+    full = np.ones(len(rows))
+    zero = np.asarray(space.choices.zero, dtype=float)
+    shares = space.choices.recompute if space.choices.recompute is not None else (0.0, 1.0)
+    if sharded:
+        batch |= {"zero_held": batch["zero"], "zero_buffer": batch["zero"], "reduces": full}
+    else:
+        # one rank has nothing to shard, whatever the stage
+        alone = batch["dp"] * batch["cp"] == 1.0
+        stages = {"zero": min(zero.max(), 1.0), "zero_held": zero.max(), "zero_buffer": zero.min()}
+        batch |= {name: np.where(alone, 0.0, stage) for name, stage in stages.items()}
+        batch |= {"shard": batch["dp"], "reshard": full, "reduces": 0.0 * full}
+    # whole layers are rounded from shares, by half a layer at most
+    rounding = 0.5 * batch["pp"] / float(space.model.n_layers) if space.choices.recompute is not None else 0.0 * full
+    free = (batch["recompute_attention"] == 0.0) * 1.0
+    batch["share_least"] = np.clip(min(shares) - rounding, 0.0, 1.0) * free
+    batch["share_most"] = np.clip(max(shares) + rounding, 0.0, 1.0)
+    return sweep(_bound(problem.sharpness), batch, shared(problem), threads=threads)
+
+
+def merit_bounds(problem: Problem, found: Bound) -> np.ndarray:
+    """What no plan of the groups undercuts by the objective: seconds, dollars, or the joules of resting devices."""
+    seconds, chip, n = np.asarray(found.step_time_s), problem.system.chip, problem.space.n_devices
+    return seconds * {"time": 1.0, "cost": n * float(chip.price_per_s), "energy": n * float(chip.idle_watts)}[problem.objective]
+
+
+def arithmetic_floor(problem: Problem) -> float:
+    """A step time that no plan of the space undercuts [s].
+
+    `overhead + (1 + straggler) · (Σ matmul FLOPs / (devices · peak · η_max) + attention)`: the arithmetic of all devices at its best rate,
+    no recomputation, launches, streaming, communication or bubble. Proof: every term of the step is ≥ 0, a smooth maximum is never below
+    its arguments, a matmul's rate never above peak · η_max, and the FLOPs of the devices add up to the whole for every plan (for the
+    head: every stage keeps at least 1/pp of it).
+
+    Limits: tight when compute-bound and wide; far below the truth when communication or memory decides.
+    """
+    space, c = problem.space, problem.coefficients
+    model, n = space.model, float(space.n_devices)
+    best = max(rows_.precisions(space, problem.system), key=lambda p: p.flops_per_s)
+    chip = problem.system.chip.replace(flops_per_s=best.flops_per_s)
+    # work is linear in the tokens of a device, so one plan of nothing but data parallelism stands for all
+    batch = float(space.global_batch)
+    plan = space.base.replace(dp=n, tp=1.0, cp=1.0, pp=1.0, ep=1.0, micro_batch=batch / n, global_batch=batch)
+    flops = jnp.asarray(counts.matmuls(model, plan).flops)
+    below = min(1.0 - p.low_precision * (1.0 - float(c.low_precision_efficiency)) for p in [best])
+    rate = jnp.maximum(chip.flops_per_s * below, chip.attention_flops_per_s) * c.matmul_efficiency
+    products = (2.0 + model.trainable) * (model.n_layers * flops[:-1].sum() + flops[-1]) / rate
+    softmax = jnp.asarray(counts.softmax_bytes(model, plan))
+    attention = compute.attention_time(counts.attention_flops(model, plan), softmax, model.head_dim + 0.5 * model.qk_extra, chip, c)
+    busy = products + (3.0 + 0.5 * plan.flash) * model.n_layers * attention
+    return float(c.overhead + (1.0 + straggler_share(n, c.straggler)) * busy)

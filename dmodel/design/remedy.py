@@ -1,0 +1,187 @@
+"""When no plan keeps the limits: which limit binds, by how much, and the nearest changes after which a plan would fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from flax import struct
+
+from dmodel.design import rows as rows_
+from dmodel.design import space as spaces
+from dmodel.design.constraints import Use
+from dmodel.design.judge import Problem, evaluate, excess, used
+from dmodel.design.space import Choices, Space
+
+GROWTH = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+"""Device counts tried, over the asked one."""
+
+
+class Binding(struct.PyTreeNode, kw_only=True):
+    """The limit that decides; `amount` is what is missing, 0 when the limit only costs speed.
+
+    Attributes:
+      name, unit: of the limit ("memory", "deadline", …, or "divisibility"). amount: missing, in the unit. message: the same in words.
+    """
+
+    name: str = struct.field(pytree_node=False)
+    unit: str = struct.field(pytree_node=False)
+    amount: float
+    message: str = struct.field(pytree_node=False)
+
+
+class Remedy(struct.PyTreeNode, kw_only=True):
+    """A change after which a plan keeps all limits: what is changed, from and to, and in words."""
+
+    name: str = struct.field(pytree_node=False)
+    was: float
+    becomes: float
+    message: str = struct.field(pytree_node=False)
+
+
+def roomiest(space: Space) -> np.ndarray:
+    """Of each group the rows that need least memory: everything sharded over all of dp, as much as allowed recomputed, or nothing."""
+    found = [rows_.EMPTY]
+    for split in spaces.degrees(space):
+        offered = spaces.options(space, split)
+        stages = {offered.sharding[0][0], offered.sharding[-1][0]}
+        sharding = [s for s in offered.sharding if s[0] in stages and s[1] in (1, split.dp) and s[2] == 1]
+        recompute = [x for x in offered.recompute if x[1] or x in (offered.recompute[0], offered.recompute[-1])]
+        small = offered._replace(sharding=sharding, recompute=recompute, placement=offered.placement[:1], sp=offered.sp[:1])
+        found.append(rows_.expanded(rows_.group_rows(split, small), small))
+    return np.concatenate(found)
+
+
+def fits(problem: Problem) -> bool:
+    """Whether some plan that needs little memory keeps all limits."""
+    rows = roomiest(problem.space)
+    return bool(len(rows)) and bool((excess(problem, rows, evaluate(problem, rows)) <= 0.0).any())
+
+
+def worst(problem: Problem, row: np.ndarray) -> Use:
+    """The limit that a plan breaks most, relative to what there is."""
+    found = used(problem, row[None], evaluate(problem, row[None]))
+    over = [float(np.max(np.asarray(u.amount) / np.asarray(u.limit))) for u in found]
+    return found[int(np.argmax(over))]
+
+
+def no_plan(space: Space) -> Binding:
+    """Why there is no valid plan at all."""
+    m, near = space.model, spaces.neighbouring_counts(space)
+    rest = f"device counts that do, nearest first: {', '.join(map(str, near))}" if near else "change the device count or the global batch"
+    text = (
+        f"no valid plan: {space.n_devices} devices do not split into dp · tp · cp · pp with tp dividing {m.n_heads:g} heads, "
+        f"pp {m.n_layers:g} layers, cp {m.seq_len:g} tokens and dp a global batch of {space.global_batch}; {rest}"
+    )
+    return Binding(name="divisibility", unit="device", amount=float(min((abs(n - space.n_devices) for n in near), default=0)), message=text)
+
+
+def counts_instead(space: Space) -> tuple[Remedy, ...]:
+    """The nearest device counts for which a valid plan exists."""
+    was = float(space.n_devices)
+    return tuple(
+        Remedy(name="devices", was=was, becomes=float(n), message=f"use {n} devices instead of {space.n_devices}")
+        for n in spaces.neighbouring_counts(space)
+    )
+
+
+def binding(problem: Problem, closest: np.ndarray | None, best: float | None, unlimited: float | None) -> Binding | None:
+    """The limit that decides where no plan keeps all (`closest` comes nearest), or where they cost speed (`best` against `unlimited`)."""
+    if best is None and closest is not None:
+        use = worst(problem, closest)
+        lacking, limit = float(np.max(-np.asarray(use.margin))), float(np.asarray(use.limit))
+        amount, total, short = (shown(x, use.unit) for x in (lacking, lacking + limit, limit))
+        where = " on a device" if use.name == "memory" else ""
+        text = (
+            f"no plan fits: {use.name} binds ({use.rule}); the plan that comes closest needs {total} of {short}{where}, {amount} too much"
+        )
+        return Binding(name=use.name, unit=use.unit, amount=lacking, message=text)
+    if best is not None and unlimited is not None and best > unlimited * (1.0 + 1e-9):
+        # of the limits, memory is what nearly always decides; others are named where they exist
+        names = [n for n, x in vars(problem.limits).items() if n != "tokens" and np.isfinite(float(x))]
+        also = f" (or {', '.join(names)})" if names else ""
+        unit = {"time": "s", "cost": "dollar", "energy": "J"}[problem.objective]
+        text = f"memory binds{also}: plans that do not fit would take from {unlimited:.3g} {unit} on, against {best:.3g} {unit}"
+        return Binding(name="memory", unit="byte", amount=0.0, message=text)
+    return None
+
+
+def shown(x: float, unit: str) -> str:
+    """A number with its unit, as people read it."""
+    if unit == "byte":
+        return f"{x / 2**30:.1f} GiB"
+    return f"{x / 86400.0:.1f} days" if unit == "s" and x > 86400.0 else f"{x:,.4g} {unit}"
+
+
+def remedies(problem: Problem, closest: np.ndarray) -> tuple[Remedy, ...]:
+    """The nearest change of each kind after which a plan keeps all limits; each was tried, those that do not help are left out."""
+    use = worst(problem, closest)
+    kinds = [_choices(problem), _devices(problem), _batch(problem), _sequence(problem)]
+    found = [change for kind in kinds for change in _first(kind)]
+    return (*found, _loosened(problem, use))
+
+
+def _first(changes: Iterator[tuple[Remedy, Problem]]) -> list[Remedy]:
+    """The first change that helps."""
+    for remedy, changed in changes:
+        if spaces.degrees(changed.space) and fits(changed):
+            return [remedy]
+    return []
+
+
+def _choices(problem: Problem) -> Iterator[tuple[Remedy, Problem]]:
+    """Allow all recomputation and sharding, where that is not allowed."""
+    now = problem.space.choices
+    most = max(now.recompute) if now.recompute is not None else 1.0
+    if most < 1.0:
+        text = "allow full recomputation"
+        changed = now.replace(recompute=(*(now.recompute or ()), 1.0))
+        yield Remedy(name="recompute", was=most, becomes=1.0, message=text), _chosen(problem, changed)
+    if 3 not in now.zero:
+        changed = now.replace(zero=(*now.zero, 3))
+        yield Remedy(name="zero", was=float(max(now.zero)), becomes=3.0, message="allow ZeRO stage 3"), _chosen(problem, changed)
+        if most < 1.0:
+            both = changed.replace(recompute=(*(now.recompute or ()), 1.0))
+            text = "allow ZeRO stage 3 and full recomputation"
+            yield Remedy(name="zero", was=float(max(now.zero)), becomes=3.0, message=text), _chosen(problem, both)
+
+
+def _chosen(problem: Problem, choices: Choices) -> Problem:
+    return problem.replace(space=problem.space.replace(choices=choices))
+
+
+def _devices(problem: Problem) -> Iterator[tuple[Remedy, Problem]]:
+    """More devices: multiples of the asked count."""
+    n = problem.space.n_devices
+    for factor in GROWTH:
+        text = f"use {factor * n} devices instead of {n}"
+        changed = problem.replace(space=problem.space.replace(n_devices=factor * n))
+        yield Remedy(name="devices", was=float(n), becomes=float(factor * n), message=text), changed
+
+
+def _batch(problem: Problem) -> Iterator[tuple[Remedy, Problem]]:
+    """A smaller global batch: its largest divisors first."""
+    batch = problem.space.global_batch
+    for smaller in spaces.divisors(batch)[-2::-1][:6]:
+        text = f"use a global batch of {smaller} sequences instead of {batch}"
+        changed = problem.replace(space=problem.space.replace(global_batch=smaller))
+        yield Remedy(name="global batch", was=float(batch), becomes=float(smaller), message=text), changed
+
+
+def _sequence(problem: Problem) -> Iterator[tuple[Remedy, Problem]]:
+    """Shorter sequences: halves."""
+    space = problem.space
+    now = float(space.model.seq_len)
+    for factor in (2.0, 4.0, 8.0, 16.0):
+        if now % factor == 0.0:
+            text = f"use sequences of {now / factor:g} tokens instead of {now:g}"
+            changed = problem.replace(space=space.replace(model=space.model.replace(seq_len=now / factor)))
+            yield Remedy(name="sequence length", was=now, becomes=now / factor, message=text), changed
+
+
+def _loosened(problem: Problem, use: Use) -> Remedy:
+    """What the limit itself would have to be."""
+    limit, needed = float(np.asarray(use.limit)), float(np.max(np.asarray(use.amount)))
+    what = "devices with a memory of" if use.name == "memory" else f"a limit of {use.name} of"
+    text = f"use {what} {shown(needed, use.unit)} instead of {shown(limit, use.unit)}"
+    return Remedy(name=use.name, was=limit, becomes=needed, message=text)
