@@ -1,7 +1,8 @@
-"""`dmodel sensitivity`: what a plan's time, memory or cost depends on, the largest first."""
+"""`dmodel sensitivity`: what a plan's time, memory or cost depends on, the largest first; at the plan, and when the best plan follows."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,34 +13,95 @@ from dmodel.cli.output import Document, deliver, digits, say, show_lines, show_t
 if TYPE_CHECKING:
     from dmodel.cli.question import Setting
     from dmodel.plan import Plan
+    from dmodel.sensitivity import Case
 
-Output = Annotated[str, typer.Option(help="step_time, tokens_per_s, mfu, memory, dollars_per_token or joules_per_token.")]
+Output = Annotated[
+    str,
+    typer.Option(
+        help="step_time, tokens_per_s, mfu, memory, dollars_per_token (cost), joules_per_token (energy), time_to_loss or largest_run."
+    ),
+]
 Top = Annotated[int, typer.Option(help="Rows to show; 0 = all. JSON always has all.")]
+Reoptimize = Annotated[
+    bool, typer.Option("--reoptimize", help="Around the best plan of the job, which follows the inputs; no plan needs to be given.")
+]
+Follow = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="INPUT", help="Search the best plan again along this input and say where it flips; default: the 6 that matter most."
+    ),
+]
+GlobalBase = Annotated[int, typer.Option("--global", metavar="N", help="Sobol indices from N base samples, a power of two; 0 = none.")]
+Ranges = Annotated[
+    list[str] | None,
+    typer.Option("--range", metavar="INPUT=LOW:HIGH", help="Ranges of the Sobol indices; default: the 10 that matter most, ×/÷ 1.25."),
+]
+Interact = Annotated[int, typer.Option("--interactions", metavar="N", help="Second order among the N largest; 0 = none.")]
+Map = Annotated[
+    str, typer.Option("--map", metavar="X,Y", help="Regime map: flops, bandwidth, latency, memory, devices, batch, sequence or inputs.")
+]
+Loss = Annotated[float | None, typer.Option(help="Loss of time_to_loss; default: that of 20 tokens per parameter.")]
+Days = Annotated[float, typer.Option("--deadline-days", help="Time of largest_run.")]
+Check = Annotated[
+    bool, typer.Option("--check", help="Also compare with central differences and with solving again; exit 1 where they differ.")
+]
+Report = Annotated[Path | None, typer.Option(metavar="DIR", help="Everything: figures (PNG), the text and the document (JSON), here.")]
 
 LEAST = 5e-4
 """Elasticities below this change nothing that is shown."""
 
 
 @takes(job=Job, degrees=Degrees)
-def command(*, output: Output = "step_time", top: Top = 25, json: Json = False, job: Job, degrees: Degrees) -> None:
-    """Elasticities of one plan: the change of an output [%] when an input grows by 1 %."""
-    from dmodel.cli.question import check_count, plan, plan_document, setting
+def command(
+    *,
+    output: Output = "step_time",
+    top: Top = 25,
+    reoptimize: Reoptimize = False,
+    follow: Follow = None,
+    base: GlobalBase = 0,
+    ranges: Ranges = None,
+    interact: Interact = 0,
+    regime_axes: Map = "",
+    loss: Loss = None,
+    deadline_days: Days = 90.0,
+    check: Check = False,
+    report: Report = None,
+    json: Json = False,
+    job: Job,
+    degrees: Degrees,
+) -> None:
+    """Elasticities: the change of an output [%] when an input grows by 1 %; at one plan, or with `--reoptimize` around the best one."""
+    from dmodel.cli import sensitivity_parts as parts
+    from dmodel.cli.question import check_count, setting
 
     check_count("top", top, 0)
+    check_count("global", base, 0)
+    check_count("interactions", interact, 0)
     asked = setting(job)
-    chosen, assumed = plan(asked, degrees)
+    parts.check_output(output)
     say(f"profile {asked.profile.name}: {asked.reason}")
-    document = {**asked.document(), "plan": plan_document(chosen), **elasticities_document(asked, chosen, output), "assumptions": assumed}
+    wanted = parts.Wanted(output, reoptimize, follow, base, ranges, interact, regime_axes, loss, deadline_days, check, report)
+    document, figures = parts.answer(asked, degrees, wanted)
+    if report is not None:
+        document["files"] = parts.write_report(report, document, figures)
     deliver(document, json, lambda d: _show(d, top))
+    parts.stop_where_wrong(document)
 
 
 def elasticities_document(job: Setting, plan: Plan, output: str = "step_time") -> Document:
-    """All elasticities, the largest first, and the inputs that have none."""
-    from dmodel.sensitivity import elasticities
+    """All elasticities of a plan, the largest first, and the inputs that have none."""
+    from dmodel.sensitivity import make_case
 
-    found = elasticities(job.system, job.model, plan, job.coefficients, output, level_names=job.level_names, sort=True)
+    return case_document(job, make_case(job.system, job.model, plan, job.coefficients), output)
+
+
+def case_document(job: Setting, case: Case, output: str) -> Document:
+    """The same of a case."""
+    from dmodel.sensitivity import of_case
+
+    found = of_case(case, output, level_names=job.level_names, sort=True)
     return {
-        "output": output,
+        "output": found.output,
         "value": found.at,
         "elasticities": [{"name": e.name, "group": e.group, "kind": e.kind, "at": e.at, "elasticity": e.value} for e in found.entries],
         "left_out": [{"name": e.name, "reason": e.reason} for e in found.left_out],
@@ -48,12 +110,19 @@ def elasticities_document(job: Setting, plan: Plan, output: str = "step_time") -
 
 
 def show_elasticities(d: Document, top: int) -> None:
-    """Table of the largest elasticities."""
+    """Table of the largest elasticities, and beside them those of the re-optimised plan where they are known."""
     large = [e for e in d["elasticities"] if abs(e["elasticity"]) >= LEAST]
     shown = large[: top or None]
-    rows = [(e["name"], e["group"], f"{digits(e['at'], 4)}", f"{e['elasticity']:+.4f}") for e in shown]
+    sure, follows = any("error" in e for e in shown), d.get("reoptimized")
+    header = ["input", "group", "at (SI)", "elasticity", *(["±"] if sure else []), *(["re-optimised"] if follows else [])]
+    rows = []
+    for e in shown:
+        row = [e["name"], e["group"], f"{digits(e['at'], 4)}", f"{e['elasticity']:+.4f}"]
+        row += [f"{e['error']:.4f}" if "error" in e else ""] if sure else []
+        row += [f"{follows['elasticities'][e['name']]:+.4f}" if e["name"] in follows["elasticities"] else "chosen"] if follows else []
+        rows.append(row)
     title = f"Change of {d['output']} [%] when the input grows by 1 %"
-    show_table(title, ("input", "group", "at (SI)", "elasticity"), rows, right="at (SI)|elasticity")
+    show_table(title, header, rows, right="at (SI)|elasticity|±|re-optimised")
     rest = len(large) - len(shown)
     more = f"{rest} smaller ones not shown (--top 0 shows all); " if rest else ""
     show_lines(
@@ -63,8 +132,10 @@ def show_elasticities(d: Document, top: int) -> None:
 
 def _show(d: Document, top: int) -> None:
     from dmodel.cli.question import short, title
+    from dmodel.cli.sensitivity_parts import show_parts
 
     show_lines(f"{title(d)}: {short(d['plan'])}; {d['output']} = {digits(d['value'], 4)}")
     show_elasticities(d, top)
     if d["output"] == "step_time":
         show_lines(f"Σ rates − Σ times = {d['sum_rates_minus_sum_times']:.9f} (−1 by dimension).")
+    show_parts(d)

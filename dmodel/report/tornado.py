@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from dmodel.report import style
@@ -22,8 +22,12 @@ class Elasticity(NamedTuple):
     value: float
 
 
-def tornado(items: Sequence[Elasticity], output: str = "step time", most: int = 18) -> Figure:
-    """Bars sorted by size, right = the output grows with the input; the `most` largest that are not 0."""
+def tornado(items: Sequence[Elasticity], output: str = "step time", most: int = 18, marks: Mapping[str, float] | None = None) -> Figure:
+    """Bars sorted by size, right = the output grows with the input; the `most` largest that are not 0.
+
+    Args:
+      marks: elasticities when the best plan follows, by name: drawn as rings.
+    """
     shown = sorted((i for i in items if abs(i.value) >= 5e-4), key=lambda i: -abs(i.value))[:most]
     figure = style.new_figure(6.8, 1.1 + 0.25 * len(shown))
     axes = figure.add_subplot()
@@ -39,6 +43,10 @@ def tornado(items: Sequence[Elasticity], output: str = "step time", most: int = 
             ha="left" if side > 0 else "right",
             fontsize=8,
         )
+    marked = [(marks[i.name], row) for row, i in enumerate(shown) if marks and i.name in marks]
+    if marked:
+        axes.plot(*zip(*marked, strict=True), "o", color=style.INK, markersize=5, markerfacecolor="white", label="the best plan follows")
+        axes.legend(loc="lower left", frameon=False, fontsize=8)
     axes.set_yticks(range(len(shown)), [i.name for i in shown])
     axes.axvline(0.0, color=style.GREY, linewidth=0.8)
     axes.invert_yaxis()

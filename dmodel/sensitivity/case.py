@@ -7,6 +7,7 @@ from math import isinf
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
@@ -143,11 +144,10 @@ def rebuild(x: jax.Array, tree: Any, levels: int) -> Case:
     """The case of a vector `[n, *batch]`, leaves `[*batch]` and `[K, *batch]`: what `inputs` took apart."""
     marks = jax.tree.unflatten(tree, range(tree.num_leaves))
     wide = set(jax.tree.leaves(marks.system.network))
-    leaves, start = [], 0
-    for i in range(tree.num_leaves):
-        leaves.append(x[start : start + levels] if i in wide else x[start])
-        start += levels if i in wide else 1
-    return jax.tree.unflatten(tree, leaves)
+    sizes = [levels if i in wide else 1 for i in range(tree.num_leaves)]
+    # not by slices: those of a gradient are added up one by one, each in an array of the whole size
+    parts = jax.lax.split(jnp.asarray(x), sizes)
+    return jax.tree.unflatten(tree, [part if i in wide else part.reshape(part.shape[1:]) for i, part in enumerate(parts)])
 
 
 def base_name(name: str) -> str:

@@ -62,7 +62,5 @@ def tokens_to_loss(model: Transformer, goal: Goal) -> jax.Array:
 
 def useful_share(plan: Plan, goal: Goal) -> jax.Array:
     """Share of wall time that trains on the plan's devices, failures and checkpoints taken off [1]."""
-    reliability = Reliability(
-        failures_per_device_s=goal.failures_per_device_s, checkpoint_s=goal.checkpoint_s, restart_s=goal.restart_s
-    )
+    reliability = Reliability(failures_per_device_s=goal.failures_per_device_s, checkpoint_s=goal.checkpoint_s, restart_s=goal.restart_s)
     return goodput(plan.devices, reliability)

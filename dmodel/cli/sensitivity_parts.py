@@ -1,0 +1,384 @@
+"""The parts of a sensitivity answer beyond elasticities: the plan that follows, interactions, global indices, the regime map, checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dmodel.cli.options import Degrees
+from dmodel.cli.output import Document, digits, percent, plain, say, seconds, show_lines, show_table, stop
+from dmodel.types import InputError
+
+if TYPE_CHECKING:
+    from dmodel.cli.question import Setting
+    from dmodel.plan import Plan
+    from dmodel.sensitivity import Case
+
+FOLLOWED, INTERACTING = 6, 12
+"""Inputs that are followed through the best plans, and of the heat map, where nothing else is asked."""
+
+FIXED_TOLERANCE, SOLVED_TOLERANCE = 1e-6, 1e-2
+"""Largest differences of elasticities from central differences, and from solving again."""
+
+
+class Wanted(NamedTuple):
+    """What of the answer is wanted: the options of the command."""
+
+    output: str
+    reoptimize: bool = False
+    follow: list[str] | None = None
+    base: int = 0
+    ranges: list[str] | None = None
+    interact: int = 0
+    axes: str = ""
+    loss: float | None = None
+    deadline_days: float = 90.0
+    check: bool = False
+    report: Path | None = None
+
+
+Figures = dict[str, Callable[[], Any]]
+"""Figures by name, drawn when they are written."""
+
+
+def check_output(name: str) -> None:
+    """Refuse an unknown output before anything is searched."""
+    from dmodel.sensitivity.outputs import output_name
+
+    output_name(name)
+
+
+def answer(asked: Setting, degrees: Degrees, w: Wanted) -> tuple[Document, Figures]:
+    """The document, and the figures that belong to it."""
+    from dmodel.cli.question import plan, plan_document, settings
+    from dmodel.cli.sensitivity import case_document
+    from dmodel.report.words import summary
+    from dmodel.sensitivity.outputs import WORDS
+
+    if w.reoptimize:
+        base, assumed = settings(asked, degrees.attention)
+        chosen = best_plan(asked, base)
+    else:
+        chosen, assumed = plan(asked, degrees)
+        base = None
+    case = case_of(asked, chosen, w)
+    d: Document = {**asked.document(), "plan": plan_document(chosen), **case_document(asked, case, w.output), "assumptions": assumed}
+    d["output_words"] = WORDS[d["output"]]
+    d["shares"] = _shares(d) if d["output"] == "step_time" else None
+    _add_effects(d, asked, case)
+    figures: Figures = {"tornado": lambda: _tornado(d)}
+    if w.reoptimize:
+        d["reoptimized"] = _reoptimized(asked, case, d["output"])
+        d["design"] = _design(asked, case, base, w, d)
+    if w.interact or w.report:
+        d["interactions"] = _interactions(asked, case, d["output"], w.interact or INTERACTING)
+        figures["interactions"] = lambda: _heatmap(d)
+    if w.axes or w.report:
+        found = _regime_map(asked, case, w.axes or "devices,bandwidth")
+        d["regimes"] = _regime_document(found)
+        figures["regimes"] = lambda: _regimes(found, d)
+    if w.base or w.ranges:
+        d["global"] = _global(asked, case, d["output"], w)
+    if w.check:
+        d["check"] = _check(asked, case, d)
+    d["summary"] = summary(d)
+    return d, figures
+
+
+def best_plan(asked: Setting, base: Plan) -> Plan:
+    """The fastest plan of a job, of all valid ones.
+
+    Raises:
+      InputError: none fits.
+    """
+    from dmodel.design import design
+
+    found = design(
+        asked.system,
+        asked.model,
+        asked.devices,
+        asked.global_batch,
+        asked.coefficients,
+        method="exact",
+        top=1,
+        base=base,
+        footprint=_footprint(asked),
+    )
+    if found.best is None:
+        why = found.binding.message if found.binding is not None else "no valid plan"
+        raise InputError(f"{why}; sensitivities are of a plan that fits")
+    say(f"best of {found.considered:,} valid plans")
+    return found.best.plan
+
+
+def _footprint(asked: Setting) -> Any:
+    """What the stack holds in memory where that was measured, else None."""
+    from dmodel.footprint import whole
+
+    known = asked.stack in asked.profile.footprints
+    return whole(asked.profile.footprint_for(asked.stack).footprint) if known else None
+
+
+def case_of(asked: Setting, chosen: Plan, w: Wanted) -> Case:
+    """The case of a job and plan, with the goal of the options."""
+    from dmodel.goodput import DAY_S
+    from dmodel.sensitivity import make_case
+    from dmodel.sensitivity.goal import usual
+
+    for name, value in (("loss", w.loss), ("deadline-days", w.deadline_days)):
+        if value is not None and not 0.0 < value < float("inf"):
+            raise InputError(f"--{name}: expected a positive number; got {value:g}")
+    goal = usual(asked.model).replace(deadline_s=w.deadline_days * DAY_S)
+    goal = goal if w.loss is None else goal.replace(loss=w.loss)
+    return make_case(asked.system, asked.model, chosen, asked.coefficients, _footprint(asked), goal)
+
+
+def _shares(d: Document) -> dict[str, float]:
+    """Shares of the step by what bounds it, from the elasticities."""
+    from dmodel.sensitivity.regimes import MEMBERS, REGIMES
+
+    found = dict.fromkeys(REGIMES, 0.0)
+    for e in d["elasticities"]:
+        if (base := e["name"].split("[")[0]) in MEMBERS:
+            regime, sign = MEMBERS[base]
+            found[regime] += sign * e["elasticity"]
+    return found
+
+
+def _add_effects(d: Document, asked: Setting, case: Case) -> None:
+    """Give every elasticity the effect of 10 % more, and half the width of its 90 % interval where the profile has a covariance."""
+    import numpy as np
+
+    from dmodel import uncertainty
+    from dmodel.sensitivity.case import inputs
+    from dmodel.sensitivity.gradient import evaluate
+    from dmodel.sensitivity.local import scaled
+    from dmodel.sensitivity.spread import deviations
+
+    known = inputs(case, asked.level_names)
+    places = [known.index(e["name"]) for e in d["elasticities"]]
+    values, _ = evaluate(known, scaled(known, places, np.array([1.1])), d["output"])
+    sigma = uncertainty.covariance(asked.profile, asked.accelerator, asked.stack or None)
+    sd: dict[str, float] = {}
+    if sigma is not None:
+        points = uncertainty.points(asked.profile.unconstrained(asked.accelerator, asked.stack or None), sigma)
+        sd = deviations(case, points, d["output"], level_names=asked.level_names)
+    for e, value in zip(d["elasticities"], values, strict=True):
+        e["more"] = float(value / d["value"] - 1.0)
+        if sd and not e["name"].startswith("plan."):
+            e["error"] = uncertainty.quantile(0.9) * sd[e["name"]]
+
+
+def _reoptimized(asked: Setting, case: Case, output: str) -> Document:
+    from dmodel.sensitivity import reoptimized
+
+    found = reoptimized(case, (output,), level_names=asked.level_names)[output]
+    names = ("dp", "tp", "cp", "pp", "ep", "micro_batch", "interleave", "recompute_layers")
+    return {
+        "value": found.value,
+        "step_time_s": found.step_time_s,
+        "plan": {name: float(getattr(found.plan, name)) for name in names},
+        "active": [{"name": a.name, "price": a.price} for a in found.active],
+        "residual": found.residual,
+        "unique": found.unique,
+        "elasticities": found.elasticities,
+        "moves": found.moves,
+    }
+
+
+def _design(asked: Setting, case: Case, base: Any, w: Wanted, d: Document) -> Document:
+    from dmodel.cli.question import plan_document, short
+    from dmodel.sensitivity.flips import LIMIT, landscape
+
+    names = w.follow if w.follow else _worth_following(d)
+    found = landscape(case, names, base=base, level_names=asked.level_names)
+
+    def flip(f: Any) -> Document | None:
+        return None if f is None else {"factor": f.factor, "value": f.value, "label": short(plan_document(f.plan)), "gain": f.gain}
+
+    effects = [{**e._asdict(), "limit": LIMIT, "up": flip(e.up), "down": flip(e.down)} for e in found.effects]
+    label = short(plan_document(found.best))
+    return {
+        "best": label,
+        "step_time_s": found.step_time_s,
+        "runner_up": found.runner_up,
+        "considered": found.considered,
+        "effects": effects,
+    }
+
+
+def _worth_following(d: Document) -> list[str]:
+    """Inputs of the hardware that matter most, the memory, and the coefficient that matters most."""
+    ranked = [e for e in d["elasticities"] if abs(e["elasticity"]) >= LEAST_FOLLOWED]
+    hardware = [e["name"] for e in ranked if e["group"] == "hardware" and not e["name"].startswith("network.size")]
+    memory = [n for n in ("chip.hbm_bytes",) if n not in hardware]
+    fitted = [e["name"] for e in ranked if e["group"] == "coefficient"][:1]
+    return [*hardware[: FOLLOWED - 2], *memory, *fitted]
+
+
+LEAST_FOLLOWED = 2e-3
+"""Elasticities below this are not followed."""
+
+
+def _interactions(asked: Setting, case: Case, output: str, most: int) -> Document:
+    from dmodel.sensitivity import interactions
+
+    found = interactions(case, output, most=most, level_names=asked.level_names)
+    return {
+        "names": list(found.names),
+        "elasticities": found.elasticities,
+        "hessian": found.hessian,
+        "kinks": list(found.kinks),
+        "asymmetry": found.asymmetry,
+    }
+
+
+def _regime_map(asked: Setting, case: Case, axes: str) -> Any:
+    from dmodel.sensitivity import regime_map
+
+    names = [name.strip() for name in axes.split(",")]
+    if len(names) != 2:
+        raise InputError(f"--map: expected two axes with a comma between, such as devices,bandwidth; got {axes!r}")
+    return regime_map(case, names[0], names[1], level_names=asked.level_names)
+
+
+def _regime_document(found: Any) -> Document:
+    from dmodel.sensitivity.regimes import REGIMES
+
+    return {
+        "x": {"name": found.x.name, "input": found.x.shown, "values": found.x.values},
+        "y": {"name": found.y.name, "input": found.y.shown, "values": found.y.values},
+        "at": list(found.at),
+        "shares": dict(zip(REGIMES, found.shares, strict=True)),
+        "step_time_s": found.step_time_s,
+        "headroom_bytes": found.headroom_bytes,
+        "boundaries": [{"between": list(pair), "x": points[0], "y": points[1]} for pair, points in found.boundaries.items()],
+    }
+
+
+def _global(asked: Setting, case: Case, output: str, w: Wanted) -> Document:
+    from dmodel.sensitivity.case import inputs
+    from dmodel.sensitivity.sobol import BASE, sobol, stated_range
+
+    known = inputs(case, asked.level_names)
+    ranges = [stated_range(known, *_range(text)) for text in w.ranges] if w.ranges else None
+    found = sobol(case, output, ranges, base=w.base or BASE, level_names=asked.level_names)
+    columns = zip(found.ranges, found.first, found.first_error, found.total, found.total_error, strict=True)
+    indices = [
+        {"name": r.name, "low": r.low, "high": r.high, "first": a, "first_error": b, "total": c, "total_error": e}
+        for r, a, b, c, e in columns
+    ]
+    numbers = {name: getattr(found, name) for name in ("evaluations", "median", "low", "high", "deviation")}
+    return {"indices": indices, **numbers}
+
+
+def _range(text: str) -> tuple[str, float, float]:
+    name, _, ends = text.partition("=")
+    low, _, high = ends.partition(":")
+    try:
+        return name, float(low), float(high)
+    except ValueError:
+        raise InputError(f"--range {text!r}: expected INPUT=LOW:HIGH, such as chip.flops_per_s=5e14:2e15") from None
+
+
+def _check(asked: Setting, case: Case, d: Document) -> Document:
+    """The largest differences from what the elasticities are checked against."""
+    from dmodel.sensitivity import differences, resolved
+
+    by_difference = differences(case, d["output"], level_names=asked.level_names)
+    off = {e["name"]: abs(e["elasticity"] - by_difference[e["name"]]) for e in d["elasticities"]}
+    found: Document = {"fixed": {"inputs": len(off), "worst": max(off, key=lambda n: off[n]), "difference": max(off.values())}}
+    if "reoptimized" in d:
+        own = d["reoptimized"]["elasticities"]
+        names = sorted((n for n in own if not n.startswith("network.size")), key=lambda n: -abs(own[n]))[:20]
+        again = resolved(case, names, d["output"], level_names=asked.level_names)
+        solved = {n: abs(own[n] - again[n]) for n in names if again[n] == again[n]}
+        worst = max(solved, key=lambda n: solved[n])
+        lost = [n for n in names if n not in solved]
+        found["reoptimized"] = {"inputs": len(solved), "worst": worst, "difference": solved[worst], "not_solved": lost}
+    return found
+
+
+def stop_where_wrong(d: Document) -> None:
+    """Exit 1 where a check failed."""
+    checks = d.get("check")
+    if checks is None:
+        return
+    solved = checks.get("reoptimized", {"difference": 0.0})
+    if checks["fixed"]["difference"] > FIXED_TOLERANCE or solved["difference"] > SOLVED_TOLERANCE:
+        stop(1)
+
+
+def show_parts(d: Document) -> None:
+    """Tables of what was asked beyond the elasticities, and the sentences."""
+    if "reoptimized" in d:
+        _show_reoptimized(d)
+    if "global" in d:
+        rows = [
+            (e["name"], f"{digits(e['low'])} … {digits(e['high'])}", f"{e['first']:.3f} ±{e['first_error']:.3f}")
+            + (f"{e['total']:.3f} ±{e['total_error']:.3f}",)
+            for e in d["global"]["indices"]
+        ]
+        title = f"Shares of the variance of ln {d['output']} (Sobol indices, {d['global']['evaluations']:,} evaluations)"
+        show_table(title, ("input", "range", "alone", "in all"), rows)
+    if "check" in d:
+        for name, c in d["check"].items():
+            against = "central differences" if name == "fixed" else "solving again"
+            show_lines(f"Check, {name}: {c['inputs']} elasticities differ from {against} by at most {c['difference']:.1e} ({c['worst']}).")
+    show_lines("", *d["summary"], *(f"Written: {path}" for path in d.get("files", [])))
+
+
+def _show_reoptimized(d: Document) -> None:
+    found, best = d["reoptimized"], d["design"]
+    degrees = " · ".join(f"{name} {value:.3g}" for name, value in found["plan"].items() if name != "recompute_layers")
+    shorter = percent(1.0 - found["step_time_s"] / best["step_time_s"])
+    show_lines(
+        f"Plan with real-valued degrees: {degrees}; step {seconds(found['step_time_s'])}, {shorter} below the best whole-numbered one. "
+        f"Held by: {', '.join(a['name'] for a in found['active'] if a['name'] != 'devices')}."
+    )
+    rows = []
+    for e in best["effects"]:
+        flips = [f"{100.0 * (f['factor'] - 1.0):+.1f} %: {f['label']}" if f else "none" for f in (e["up"], e["down"])]
+        change = [f"{100.0 * x:+.2f} %" if x is not None else "nothing fits" for x in (e["kept_more"], e["more"], e["less"])]
+        rows.append((e["name"], *change, *flips))
+    show_table("Best whole-numbered plan searched again", ("input", "+10 %, plan kept", "+10 %", "−10 %", "flips up", "flips down"), rows)
+    show_lines(f"The second best of {best['considered']:,} valid plans is {percent(best['runner_up'], 2)} slower.")
+
+
+def _tornado(d: Document) -> Any:
+    from dmodel.report.tornado import Elasticity, tornado
+
+    follows = d.get("reoptimized")
+    items = [Elasticity(e["name"], e["group"], e["elasticity"]) for e in d["elasticities"]]
+    return tornado(items, d["output_words"], marks=follows["elasticities"] if follows else None)
+
+
+def _heatmap(d: Document) -> Any:
+    from dmodel.report.heatmap import heatmap
+
+    found = d["interactions"]
+    return heatmap(found["names"], found["hessian"], d["output_words"])
+
+
+def _regimes(found: Any, d: Document) -> Any:
+    from dmodel.report.regimes import regimes
+
+    return regimes(found, f"What bounds the step: {d['model']}, {d['devices']:,} × {d['accelerator']}")
+
+
+def write_report(folder: Path, d: Document, figures: Figures) -> list[str]:
+    """Write the figures, the sentences and the document; their paths."""
+    import json
+
+    from dmodel.report.style import save_png
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--report {folder}: cannot be used as a folder ({(error.strerror or 'unknown error').lower()})") from None
+    paths = [save_png(draw(), folder / f"{name}.png") for name, draw in figures.items()]
+    text, document = folder / "summary.txt", folder / "sensitivity.json"
+    text.write_text("\n".join(d["summary"]) + "\n", encoding="utf-8")
+    document.write_text(json.dumps(plain(d), indent=1, allow_nan=False, ensure_ascii=False) + "\n", encoding="utf-8")
+    return [str(path) for path in (*paths, text, document)]

@@ -1,0 +1,179 @@
+"""Sensitivities in plain words: names of inputs that people use, and sentences that say what decides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dmodel.coefficients import SPECS
+from dmodel.report.text import digits
+
+CHIP = {
+    "flops_per_s": "peak arithmetic rate",
+    "attention_flops_per_s": "peak 16-bit arithmetic rate",
+    "hbm_bytes": "memory of a device",
+    "hbm_bytes_per_s": "memory bandwidth",
+    "kernel_latency_s": "kernel latency",
+    "idle_watts": "power at rest",
+    "peak_watts": "power at full load",
+    "price_per_s": "price of a device",
+}
+NETWORK = {"bytes_per_s": "bandwidth", "latency_s": "latency of a hop", "size": "domain size"}
+MODEL = {
+    "n_layers": "number of layers",
+    "d_model": "model width",
+    "d_ff": "MLP width",
+    "n_heads": "attention heads",
+    "seq_len": "sequence length",
+    "vocab": "vocabulary",
+    "imbalance": "imbalance of the experts",
+}
+AXES = {
+    "flops": "peak arithmetic rate [FLOP/s]",
+    "bandwidth": "bandwidth of all levels, {level} shown [byte/s]",
+    "latency": "all latencies, kernel shown [s]",
+    "memory": "memory bandwidth [byte/s]",
+    "devices": "data-parallel ranks (devices)",
+    "batch": "global batch [sequence]",
+    "sequence": "sequence length [token]",
+}
+
+
+def level(name: str) -> str:
+    """The network level in the name of an input, "" without one."""
+    return name.partition("[")[2].rstrip("]")
+
+
+def input_words(name: str) -> str:
+    """An input in words: "bandwidth of InfiniBand NDR" for `network.bytes_per_s[InfiniBand NDR]`."""
+    record, _, rest = name.partition(".")
+    field = rest.partition("[")[0]
+    if record == "chip":
+        return CHIP.get(field, field.replace("_", " "))
+    if record == "network":
+        return f"{NETWORK.get(field, field.replace('_', ' '))} of {level(name)}"
+    if record == "model":
+        return MODEL.get(field, f"model's {field.replace('_', ' ')}")
+    if record == "coefficients":
+        return f"{field.replace('_', ' ')} ({SPECS[field].meaning})"
+    return name.replace("plan.", "").replace("_", " ")
+
+
+def short_words(name: str) -> str:
+    """The same in few words, for figures."""
+    return input_words(name).partition(" (")[0]
+
+
+def axis_label(name: str, shown: str) -> str:
+    """Label of an axis of a map."""
+    return AXES[name].format(level=level(shown)) if name in AXES else short_words(shown)
+
+
+def signed(share: float, places: int = 1) -> str:
+    """A relative change as per cent with its sign."""
+    return f"{100.0 * share:+.{places}f} %".replace("-", "−")
+
+
+def _flip(effect: Mapping[str, Any] | None) -> str:
+    """Where the plan changes, the nearer flip first."""
+    if effect is None:
+        return ""
+    flips = [f for f in (effect["up"], effect["down"]) if f is not None]
+    if not flips:
+        return f"; the best plan stays from {signed(1.0 / effect['limit'] - 1.0, 0)} to {signed(effect['limit'] - 1.0, 0)}"
+    nearest = min(flips, key=lambda f: abs(f["factor"] - 1.0))
+    return f"; the best plan changes at {signed(nearest['factor'] - 1.0)} (to {nearest['label']})"
+
+
+def _sure(entry: Mapping[str, Any]) -> str:
+    error = entry.get("error")
+    return f" (±{10.0 * error:.1f})" if error is not None else ""
+
+
+def _decides(entry: Mapping[str, Any], effects: Mapping[str, Any], output: str) -> str:
+    effect = effects.get(entry["name"])
+    again = effect is not None and _differs(effect) and output == "step time"
+    after = f", {signed(effect['more'])} when the best plan is searched again" if effect and again else ""
+    return f"{input_words(entry['name'])}: +10 % gives {signed(entry['more'])} {output}{_sure(entry)}{after}{_flip(effect)}."
+
+
+def _differs(effect: Mapping[str, Any]) -> bool:
+    return effect["more"] is not None and abs(effect["more"] - effect["kept_more"]) > 5e-4
+
+
+def summary(d: Mapping[str, Any]) -> list[str]:
+    """Sentences about a document of `dmodel sensitivity`, the most important first."""
+    output = d["output_words"]
+    effects = {e["name"]: e for e in d["design"]["effects"]} if d.get("design") else {}
+    ranked = sorted(d["elasticities"], key=lambda e: -abs(e["elasticity"]))
+    hardware = [e for e in ranked if e["group"] == "hardware"]
+    lines = []
+    if hardware and abs(hardware[0]["elasticity"]) >= 5e-4:
+        lines.append(f"Of the hardware, {_decides(hardware[0], effects, output)}")
+        lines += [f"Then {_decides(e, effects, output)}" for e in hardware[1:3] if abs(e["elasticity"]) >= 0.005]
+    fitted = [e for e in ranked if e["group"] == "coefficient"]
+    if fitted and abs(fitted[0]["elasticity"]) >= 5e-4:
+        lines.append(f"Of what was fitted, {_decides(fitted[0], effects, output)}")
+    if d.get("shares"):
+        shares = sorted(d["shares"].items(), key=lambda item: -item[1])
+        parts = ", ".join(f"{digits(100.0 * share, 2)} % {name}" for name, share in shares)
+        lines.append(f"The step is {shares[0][0]}-bound: {parts}.")
+    lines += _reoptimized(d, output) + _flips(d, effects, hardware) + _interaction(d) + _global(d, output)
+    return lines
+
+
+def _reoptimized(d: Mapping[str, Any], output: str) -> list[str]:
+    found = d.get("reoptimized")
+    if not found:
+        return []
+    kept = {e["name"]: e["elasticity"] for e in d["elasticities"]}
+    moved = {n: e for n, e in found["elasticities"].items() if n in kept and abs(e - kept[n]) > 0.02}
+    largest = sorted(moved, key=lambda n: -abs(moved[n] - kept[n]))[:3]
+    lines = []
+    if largest:
+        parts = "; ".join(f"{short_words(n)} {kept[n]:+.2f} → {moved[n]:+.2f}".replace("-", "−") for n in largest)
+        lines.append(f"When the plan follows, elasticities of the {output} change: {parts}.")
+    prices = [a for a in found["active"] if a["name"] not in ("devices",) and a["price"] > 0.005]
+    if prices:
+        named = ", ".join(f"{a['name']} ({a['price']:.2f})" for a in sorted(prices, key=lambda a: -a["price"])[:3])
+        lines.append(f"Limits that cost most, in % of step time for 1 % of room: {named}.")
+    return lines
+
+
+def _flips(d: Mapping[str, Any], effects: Mapping[str, Any], said: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The nearest flip of all inputs, unless it is said already."""
+    names = [e["name"] for e in said[:3]]
+    found = [(abs(f["factor"] - 1.0), e, f) for e in effects.values() for f in (e["up"], e["down"]) if f is not None]
+    if not found:
+        return []
+    _, effect, flip = min(found, key=lambda item: item[0])
+    if effect["name"] in names:
+        return []
+    where = signed(flip["factor"] - 1.0)
+    return [f"The plan is nearest to a change in {input_words(effect['name'])}: at {where} {flip['label']} is better."]
+
+
+def _interaction(d: Mapping[str, Any]) -> list[str]:
+    found = d.get("interactions")
+    if not found:
+        return []
+    names, h = found["names"], found["hessian"]
+    smooth = [i for i, name in enumerate(names) if name not in found["kinks"]]
+    pairs = [(abs(h[i][j]), i, j) for i in smooth for j in smooth if j < i]
+    if not pairs or max(pairs)[0] < 0.005:
+        return []
+    _, i, j = max(pairs)
+    pair, change = f"{short_words(names[i])} with {short_words(names[j])}", f"{0.1 * h[i][j]:+.3f}".replace("-", "−")
+    return [f"Strongest interaction: {pair}; 10 % more of one changes the elasticity to the other by {change}."]
+
+
+def _global(d: Mapping[str, Any], output: str) -> list[str]:
+    found = d.get("global")
+    if not found:
+        return []
+    largest = sorted(found["indices"], key=lambda e: -e["total"])[:3]
+    parts = ", ".join(f"{short_words(e['name'])} {digits(100.0 * e['total'], 2)} %" for e in largest)
+    return [
+        f"Over the stated ranges, 90 % of cases lie between {digits(found['low'])} and {digits(found['high'])}; of the variance of the "
+        f"{output}, these have most (total indices): {parts}."
+    ]

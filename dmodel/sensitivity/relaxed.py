@@ -1,0 +1,283 @@
+"""The best plan with real-valued degrees, micro-batch and recomputation, near a whole-numbered one: the program that is differentiated.
+
+Unknowns are logarithms of dp, tp, cp, pp and the micro-batch (and of the chunks per stage where there are several), and the share of layers
+recomputed. ZeRO stage, experts' degree and switches stay; a sharding group keeps filling dp, or as many devices as it does. The step time
+has kinks where a group just fills a domain of the network or has two members: its pieces are smooth, the program is solved on one piece at
+a time, and neighbouring pieces are tried until none is better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from dmodel.sensitivity.case import Case, Inputs, inputs
+from dmodel.sensitivity.gradient import evaluate
+from dmodel.sensitivity.outputs import OUTPUTS
+from dmodel.smooth import SHARPNESS
+from dmodel.types import InputError
+
+DEGREES = ("dp", "tp", "cp", "pp")
+
+MARGIN = 1e-6
+"""Distance kept from kinks and lower ends, in the logarithm, so that slopes are those of one piece."""
+
+OUTPUT_PAIR = np.array([list(OUTPUTS).index("step_time"), list(OUTPUTS).index("memory")])
+
+
+class Form(NamedTuple):
+    """A linear form of unknowns and logarithms of inputs: `slope · u + Σ weight · ln x + constant`.
+
+    name: for people; inputs: place of an input → weight, place −1 is the device count.
+    """
+
+    name: str
+    slope: np.ndarray
+    inputs: dict[int, float]
+    constant: float = 0.0
+
+    def at(self, u: np.ndarray, logs: np.ndarray) -> float:
+        """Its value; logs: of the inputs, the device count last."""
+        return float(self.slope @ u + sum(w * logs[i] for i, w in self.inputs.items()) + self.constant)
+
+
+class Program(NamedTuple):
+    """The program of one case.
+
+    Attributes:
+      known: inputs by name. free: fields of the plan that are unknown. places: of these among the inputs.
+      shard: place of the sharding group. follows: slope of ln shard by the unknowns, or None where nothing is sharded.
+      limits: forms that are ≤ 0. kinks: forms whose zeros are kinks. total: form that is 0, the devices. sharpness: of the step's maxima.
+    """
+
+    known: Inputs
+    free: tuple[str, ...]
+    places: tuple[int, ...]
+    shard: int
+    follows: np.ndarray | None
+    limits: tuple[Form, ...]
+    kinks: tuple[Form, ...]
+    total: Form
+    sharpness: float
+
+    @property
+    def logarithmic(self) -> np.ndarray:
+        """Which unknowns are logarithms."""
+        return np.array([name != "recompute_layers" for name in self.free])
+
+    def start(self) -> np.ndarray:
+        """The unknowns of the case's own plan."""
+        x = self.known.values[list(self.places)]
+        return np.where(self.logarithmic, np.log(np.maximum(x, 1e-9)), x)
+
+    def logs(self, x: np.ndarray, n_devices: float) -> np.ndarray:
+        """Logarithms of the inputs and, last, of the device count."""
+        return np.append(np.log(np.where((x > 0.0) & np.isfinite(x), x, 1.0)), np.log(n_devices))
+
+    def cases(self, u: np.ndarray, x: np.ndarray) -> np.ndarray:
+        """Inputs `[n, case]` with the unknowns `[unknown, case]` in the place of the plan's."""
+        x = np.repeat(x[:, None], u.shape[1], 1)
+        x[list(self.places)] = np.where(self.logarithmic[:, None], np.exp(u), u)
+        if self.follows is not None:
+            x[self.shard] *= np.exp(self.follows @ (u - self.start()[:, None]))
+        return x
+
+    def by_unknowns(self, x: np.ndarray, slopes: np.ndarray) -> np.ndarray:
+        """Slopes of a logarithm by the unknowns `[unknown, case]`, from those by all inputs."""
+        places = list(self.places)
+        own = slopes[places] * np.where(self.logarithmic[:, None], x[places], 1.0)
+        return own if self.follows is None else own + self.follows[:, None] * (slopes[self.shard] * x[self.shard])[None]
+
+
+def n_devices(known: Inputs) -> float:
+    """Devices of the case: the product of its degrees."""
+    return float(np.prod([known[f"plan.{name}"] for name in DEGREES]))
+
+
+def program(case: Case, *, sharpness: float = SHARPNESS, level_names: Sequence[str] | None = None) -> Program:
+    """State the program of a case.
+
+    Raises:
+      InputError: one device, which leaves nothing to choose.
+    """
+    known = inputs(case, level_names)
+    if n_devices(known) <= 1.0:
+        raise InputError("re-optimised sensitivities: expected at least 2 devices; one leaves no degree to choose")
+    chunks = ("interleave",) if known["plan.interleave"] > 1.0 else ()
+    free = (*DEGREES, "micro_batch", *chunks, "recompute_layers")
+    unit = dict(zip(free, np.eye(len(free)), strict=True))
+    full = known["plan.shard"] == known["plan.dp"]
+    follows = unit["dp"] if full else -unit["tp"] - unit["cp"]
+    return Program(
+        known=known,
+        free=free,
+        places=tuple(known.index(f"plan.{name}") for name in free),
+        shard=known.index("plan.shard"),
+        follows=follows if known["plan.zero"] > 0.0 else None,
+        limits=_limits(known, unit),
+        kinks=_kinks(known, unit, case.plan.placement),
+        total=Form("devices", sum((unit[d] for d in DEGREES), np.zeros(len(free))), {-1: -1.0}),
+        sharpness=sharpness,
+    )
+
+
+def _limits(known: Inputs, unit: dict[str, np.ndarray]) -> tuple[Form, ...]:
+    """What degrees and shares may not exceed, each ≤ 0."""
+    chunked = unit["pp"] + unit.get("interleave", 0.0)
+    batch = unit["dp"] + unit["micro_batch"]
+    above = [
+        Form("tp = heads", unit["tp"], {known.index("model.n_heads"): -1.0}),
+        Form("cp = sequence", unit["cp"], {known.index("model.seq_len"): -1.0}),
+        Form("stages = layers", chunked, {known.index("model.n_layers"): -1.0}),
+        Form("one micro-batch", batch, {known.index("plan.global_batch"): -1.0}),
+        Form("dp = ep", -unit["dp"], {known.index("plan.ep"): 1.0}),
+        Form("all recomputed", unit["recompute_layers"], {}, -1.0),
+    ]
+    if "interleave" in unit:
+        above.append(Form("micro-batches = stages", batch + unit["pp"], {known.index("plan.global_batch"): -1.0}))
+    below = [Form(f"{name} = 1", -row, {}) for name, row in unit.items() if name != "recompute_layers"]
+    return (*above, *below, Form("nothing recomputed", -unit["recompute_layers"], {}))
+
+
+def _kinks(known: Inputs, unit: dict[str, np.ndarray], placement: Sequence[str]) -> tuple[Form, ...]:
+    """Where a group ends on the edge of a domain, has two members, or two on one side of an edge; and as many micro-batches as stages."""
+    zero = np.zeros_like(unit["dp"])
+    order = [name for name in placement if name in DEGREES]
+    ends = [zero]
+    for name in order:
+        ends.append(ends[-1] + unit[name])
+    pair = float(np.log(2.0))
+    found = [Form(f"{name} = 2", unit[name], {}, -pair) for name in order]
+    if "interleave" not in unit:
+        needed = unit["dp"] + unit["micro_batch"] + unit["pp"]
+        found.append(Form("micro-batches = stages", needed, {known.index("plan.global_batch"): -1.0}))
+    edge: dict[int, float] = {}
+    for i, name in enumerate(known.names):
+        if not name.startswith("network.size") or not np.isfinite(known.values[i]):
+            continue
+        edge = edge | {i: -1.0}
+        label = name[len("network.size") :].strip("[]")
+        for group, end in zip(order[:-1], ends[1:-1], strict=True):
+            found.append(Form(f"{group} ends with a domain of {label}", end, edge))
+            found.append(Form(f"{group} joins two domains of {label}", end, edge, -pair))
+            found.append(Form(f"{group} leaves two ranks in a domain of {label}", end, edge, pair))
+    return tuple(found)
+
+
+class Look(NamedTuple):
+    """ln of step time and memory at points, `[case]`, and their slopes by all inputs `[n, case]` and by the unknowns `[unknown, case]`."""
+
+    x: np.ndarray
+    time: np.ndarray
+    memory: np.ndarray
+    time_slopes: np.ndarray
+    memory_slopes: np.ndarray
+    time_by_u: np.ndarray
+    memory_by_u: np.ndarray
+
+
+def look(p: Program, u: np.ndarray, x: np.ndarray) -> Look:
+    """Evaluate points `[unknown, case]` for inputs x `[n]`."""
+    cases = p.cases(u, x)
+    k = u.shape[1]
+    values, slopes = evaluate(p.known, np.concatenate([cases, cases], 1), np.repeat(OUTPUT_PAIR, k), p.sharpness)
+    time, memory = slopes[:, :k], slopes[:, k:]
+    return Look(
+        x=cases,
+        time=np.log(values[:k]),
+        memory=np.log(values[k:]),
+        time_slopes=time,
+        memory_slopes=memory,
+        time_by_u=p.by_unknowns(cases, time),
+        memory_by_u=p.by_unknowns(cases, memory),
+    )
+
+
+class Solved(NamedTuple):
+    """A local optimum: unknowns, ln T, the sides of the kinks (±1) on which its piece lies, and the largest violation of a limit."""
+
+    u: np.ndarray
+    value: float
+    sides: np.ndarray
+    violation: float
+
+
+def solve(p: Program, x: np.ndarray, devices: float, u: np.ndarray, sides: np.ndarray) -> Solved:
+    """Sequential quadratic programming on one smooth piece, from u."""
+    from scipy.optimize import minimize
+
+    logs = p.logs(x, devices)
+    capacity = p.known.index("chip.hbm_bytes")
+    a = np.stack([-f.slope for f in p.limits] + [s * f.slope for s, f in zip(sides, p.kinks, strict=True)])
+    b = np.array([-f.at(0.0 * u, logs) for f in p.limits] + [s * f.at(0.0 * u, logs) for s, f in zip(sides, p.kinks, strict=True)])
+    seen: dict[bytes, Look] = {}
+
+    def at(u: np.ndarray) -> Look:
+        key = u.tobytes()
+        if key not in seen:
+            seen.clear()
+            seen[key] = look(p, u[:, None], x)
+        return seen[key]
+
+    def slack(u: np.ndarray) -> np.ndarray:
+        return np.append(a @ u + b - MARGIN, logs[capacity] - at(u).memory[0])
+
+    found = minimize(
+        lambda u: (at(u).time[0], at(u).time_by_u[:, 0]),
+        u,
+        jac=True,
+        method="SLSQP",
+        constraints=[
+            {"type": "eq", "fun": lambda u: np.array([p.total.at(u, logs)]), "jac": lambda u: p.total.slope[None]},
+            {"type": "ineq", "fun": slack, "jac": lambda u: np.vstack([a, -at(u).memory_by_u[:, 0]])},
+        ],
+        options={"maxiter": 60, "ftol": 1e-13},
+    )
+    if not np.all(np.isfinite(found.x)):
+        return Solved(u, np.inf, sides, np.inf)
+    violation = max(float(np.maximum(-slack(found.x), 0.0).max()), abs(p.total.at(found.x, logs)))
+    return Solved(found.x, float(at(found.x).time[0]), sides, violation)
+
+
+def sides_of(p: Program, u: np.ndarray, logs: np.ndarray) -> np.ndarray:
+    """Side of every kink on which a point lies."""
+    return np.array([1.0 if f.at(u, logs) > 0.0 else -1.0 for f in p.kinks])
+
+
+TOLERANCE = 1e-6
+"""Largest violation of a limit of what counts as solved, logarithmic."""
+
+
+def optimum(p: Program, *, starts: int = 6, seed: int = 0) -> Solved:
+    """The best of some local optima near the case's plan; the pieces beside its active kinks are tried too.
+
+    Raises:
+      InputError: no start ends at a plan that fits.
+    """
+    random, devices = np.random.default_rng(seed), n_devices(p.known)
+    logs, here = p.logs(p.known.values, devices), p.start()
+    points = [here + 0.15 * random.standard_normal(len(here)) for _ in range(starts)]
+    tried: dict[bytes, Solved] = {}
+
+    def attempt(u: np.ndarray, sides: np.ndarray) -> Solved:
+        if (key := sides.tobytes()) not in tried:
+            tried[key] = solve(p, p.known.values, devices, u, sides)
+        return tried[key]
+
+    found = [attempt(np.where(p.logarithmic, u, np.clip(u, 0.01, 0.99)), sides_of(p, u, logs)) for u in points]
+    best = min((s for s in found if s.violation <= TOLERANCE), key=lambda s: s.value, default=None)
+    if best is None:
+        raise InputError("re-optimised sensitivities: no plan with real-valued degrees near this one fits; is the memory too small?")
+    while True:
+        active = [i for i, f in enumerate(p.kinks) if abs(f.at(best.u, logs)) < 3.0 * MARGIN]
+        beside = []
+        for i in active:
+            sides = best.sides.copy()
+            sides[i] = -sides[i]
+            beside.append(attempt(best.u - 2.0 * MARGIN * best.sides[i] * p.kinks[i].slope, sides))
+        better = min((s for s in beside if s.violation <= TOLERANCE), key=lambda s: s.value, default=best)
+        if better.value >= best.value - 1e-9:
+            return best
+        best = better
