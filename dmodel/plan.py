@@ -24,6 +24,9 @@ class Plan(struct.PyTreeNode, kw_only=True):
       zero: ZeRO stage 0–3 (3 = FSDP); between two stages the costs interpolate linearly.
       shard: ranks over which ZeRO shards, ≤ dp; shard < dp is HSDP: sharded inside, replicated across.
       reshard: 1 = parameters gathered again for the backward pass (ZeRO-3), 0 = kept after the forward.
+      prefetch: layers whose weights ZeRO-3 gathers ahead of their use; 0 = each is waited for. More than 1 takes memory, and no time off
+        layers that are alike. accumulate: 1 = gradients of ZeRO 2 and 3 are added up whole and reduced once per step (FSDP's `no_sync`),
+        0 = reduced behind every micro-batch.
       interleave: v, model chunks per pipeline stage.
       micro_batch: b, sequences per data-parallel rank and micro-batch. global_batch: B, sequences per step.
       recompute_layers: share of the layers recomputed in full in the backward pass (1 = "full").
@@ -51,6 +54,8 @@ class Plan(struct.PyTreeNode, kw_only=True):
     zero: Array = 0.0
     shard: Array = 1.0
     reshard: Array = 1.0
+    prefetch: Array = 1.0
+    accumulate: Array = 0.0
     interleave: Array = 1.0
     micro_batch: Array = 1.0
     global_batch: Array

@@ -159,9 +159,10 @@ def _message_times(
     the vocabulary-parallel embedding and head together, on one stage or two. Experts split over etp gather and scatter the tokens of their
     ranks. Context parallelism: the ring passes K and V forward, K, V and their gradients backward. Expert parallelism: dispatch and combine
     each way. ZeRO-3: gathers forward and backward and a scatter of each layer, per micro-batch; ZeRO 2 the scatter alone (DeepSpeed's stage
-    2 and FSDP reduce gradients behind every micro-batch), and gathers once. ZeRO 0: an all-reduce of gradients per step; 1 (Megatron-LM's
-    distributed optimizer): reduce-scatter and all-gather. HSDP adds an all-reduce of the shard over the replicas. Routed experts are
-    messages of their own, among the ranks that hold the same ones. Tied embeddings of several stages are summed over the first and last.
+    2 and FSDP reduce gradients behind every micro-batch, or once per step where they accumulate), and gathers once. ZeRO 0: an all-reduce
+    of gradients per step; 1 (Megatron-LM's distributed optimizer): reduce-scatter and all-gather. HSDP adds an all-reduce of the shard over
+    the replicas. Routed experts are messages of their own, among the ranks that hold the same ones. Tied embeddings of several stages are
+    summed over the first and last.
 
     Limits: left out is the gather that `sp` repeats behind the weight gradients (Korthikanti et al. 2022), which hides behind products.
     """
@@ -199,13 +200,14 @@ def _message_times(
     zero1, zero2, zero3 = (memory_cost.zero_share(plan.zero, stage) for stage in (1.0, 2.0, 3.0))
     step_sharded = (1.0 - zero3) * sharded(plan.gather_bytes) + (1.0 - zero2) * sharded(plan.reduce_bytes) + across
     half = sp * 2.0 * tp.time(wire) + (1.0 - sp) * tp_reduce
+    scatter = zero2 * trained * sharded(plan.reduce_bytes / layers)
     return _Volumes(
         tp=(2.0 + again) * (mean.mixer + mean.through) * half + (4.0 + 2.0 * again) * mean.routed * etp.time(routed),
         cp=(3.0 + again) * cp.time(kv),
         ep=(4.0 + 2.0 * again) * mean.routed * exchange,
         gather=zero3 * sharded(plan.gather_bytes / layers),
-        scatter=zero2 * trained * sharded(plan.reduce_bytes / layers),
-        dp=trained * ((1.0 - zero1) * (dense_reduce + sparse * expert_reduce) + zero1 * step_sharded),
+        scatter=(1.0 - plan.accumulate) * scatter,
+        dp=trained * ((1.0 - zero1) * (dense_reduce + sparse * expert_reduce) + zero1 * step_sharded) + plan.accumulate * layers * scatter,
         pp=2.0 * plan.interleave * transfer,
         ends=(1.0 + ramp(2.0 - plan.pp)) * half,
         tied=trained * tied,
@@ -226,14 +228,14 @@ def _tp_share(net: collectives.Fabric, c: Coefficients) -> jax.Array:
 def _communication(v: _Volumes, work: LayerWork, model: Transformer, plan: Plan, c: Coefficients, sharpness: float) -> Communication:
     """Split each kind into what its window hides and what it does not.
 
-    Windows: tp the products of its layer; cp the attention core; ep the products; FSDP gathers the forward pass, gathers and scatters the
-    backward pass of the layer computed meanwhile; dp the last micro-batch's backward and the first one's forward; pp one micro-batch. All
-    of them last as much longer as the device waits for kernel launches.
+    Windows: tp the products of its layer; cp the attention core; ep the products; prefetched FSDP gathers the forward pass, gathers and
+    scatters the backward pass of the layer computed meanwhile; dp the last micro-batch's backward and the first one's forward; pp one
+    micro-batch. All of them last as much longer as the device waits for kernel launches.
     """
     layers = (model.n_layers + model.n_mtp) / plan.pp
-    resharded = v.gather * plan.reshard
+    ahead = v.gather * ramp(plan.prefetch)
     whole = work.forward + work.backward
-    cost = stack(v.tp, v.cp, v.ep, v.gather, resharded + v.scatter, v.dp, v.pp)
+    cost = stack(v.tp, v.cp, v.ep, ahead, ahead * plan.reshard + v.scatter, v.dp, v.pp)
     # messages go on while the device waits for its host
     waited = jnp.asarray(1.0 + work.launch / whole)[None]
     window = waited * stack(work.matmul, work.attention, work.matmul, work.forward, work.backward, layers * whole, layers * whole)
@@ -252,7 +254,7 @@ def _communication(v: _Volumes, work: LayerWork, model: Transformer, plan: Plan,
         tp=exposed[0],
         cp=exposed[1],
         ep=exposed[2],
-        fsdp=exposed[3] + exposed[4],
+        fsdp=exposed[3] + exposed[4] + (v.gather - ahead) * (1.0 + plan.reshard),
         # the first gather has nothing to hide behind; the positive part above already holds what of it is exposed anyway
         fsdp_first=hidden[3],
         # nothing runs beside the embedding, the logits, and the sum of what both hold

@@ -84,43 +84,48 @@ class Net:
         self.first = float(c.collective_start)
 
     def begin(self, group: Level) -> float:
-        """Fixed seconds of any collective that someone else takes part in."""
         return self.first if prod(group) > 1.0 else 0.0
+
+    def reach(self, group: Level) -> Level:
+        """Whose traffic a level carries: outer levels are tiers, and that of all above climbs through them."""
+        return [g if k == 0 else prod(group[k:]) for k, g in enumerate(group)]
 
     def flow(self, group: Level, share_of_level: Level) -> float:
         """Seconds of the slowest level, given what share of the volume each level carries."""
         found = 0.0
-        for k, (s, g) in enumerate(zip(share_of_level, group, strict=True)):
+        for k, (s, g, r) in enumerate(zip(share_of_level, group, self.reach(group), strict=True)):
             # a group of a torus has the links of the axes along which it lies
             axes, run = self.axes[k], self.run[k]
             links = min(1.0, max(log(g) / log(run), 1.0 / axes)) if axes > 1 and run > 1 else 1.0
-            found = max(found, s * g ** self.gamma[k] / (self.rate[k] * links))
+            found = max(found, s * r ** self.gamma[k] / (self.rate[k] * links))
         return found
 
     def ring_latency(self, group: Level) -> float:
-        return sum(a * d * (g ** (1.0 / d) - 1.0) for a, d, g in zip(self.latency, self.axes, group, strict=True))
+        passed = [1.0, *(prod(group[k + 1 :]) for k in range(1, len(group)))]
+        return sum(a * d * (g ** (1.0 / d) - 1.0) * n for a, d, g, n in zip(self.latency, self.axes, group, passed, strict=True))
 
     def gather(self, nbytes: float, group: Level) -> float:
         left = [nbytes / prod(group[:k]) for k in range(len(group))]
-        flow = self.flow(group, [v * (g - 1.0) / g for v, g in zip(left, group, strict=True)])
+        flow = self.flow(group, [v * (g - 1.0) / g for v, g in zip(left, self.reach(group), strict=True)])
         return self.begin(group) + flow + self.ring_latency(group)
 
     def all_reduce(self, nbytes: float, group: Level) -> float:
         left = [nbytes / prod(group[:k]) for k in range(len(group))]
-        times = [(1.0 if r else 2.0 * (g - 1.0) / g) if g > 1.0 else 0.0 for g, r in zip(group, self.reduces, strict=True)]
+        times = [(1.0 if r else 2.0 * (g - 1.0) / g) if g > 1.0 else 0.0 for g, r in zip(self.reach(group), self.reduces, strict=True)]
         flow = self.flow(group, [v * t for v, t in zip(left, times, strict=True)])
         tree = 2.0 * sum(a * log2(g) for a, g in zip(self.latency, group, strict=True)) + flow / 0.92
         return self.begin(group) + min(2.0 * self.ring_latency(group) + flow, tree)
 
     def all_to_all(self, nbytes: float, group: Level, copies: float = 1.0, merged: bool = False) -> float:
         n, shares = prod(group), []
-        for k, (g, axes) in enumerate(zip(group, self.axes, strict=True)):
+        for k, (g, axes, reach) in enumerate(zip(group, self.axes, self.reach(group), strict=True)):
             domains = n / prod(group[:k])
             sent = domains * (1.0 - (1.0 - 1.0 / domains) ** copies) / copies if merged else 1.0
             ring = g ** (1.0 / axes)
-            passed = (g - 1.0) / g if axes == 1 else max((g - 1.0) / g, axes * (ring - 1.0 / ring) / 4.0)
-            shares.append(nbytes * sent * passed * prod(group[: k + 1]) / n)
-        return self.begin(group) + self.flow(group, shares) + sum(a for a, g in zip(self.latency, group, strict=True) if g > 1.0)
+            passed = max((reach - 1.0) / reach, axes * (ring - 1.0 / ring) / 4.0 if axes > 1 else 0.0)
+            shares.append(nbytes * sent * passed * prod(group[:k]) * reach / n)
+        hops = [a if g > 1.0 else 0.0 for a, g in zip(self.latency, group, strict=True)]
+        return self.begin(group) + self.flow(group, shares) + hops[0] + max(hops[1:], default=0.0)
 
     def send(self, nbytes: float, group: Level) -> float:
         joined = [k for k, g in enumerate(group) if g > 1.0]
@@ -321,6 +326,7 @@ def messages(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[s
     mixers = m.attention_share + m.mamba_share
     lone = sum(count for count, _, mlp in layers_of(m) if mlp == "dense" or (mlp == "experts" and m.n_shared_experts)) / m.n_layers
     routed = sum(count for count, _, mlp in layers_of(m) if mlp == "experts") / m.n_layers
+    keys = 2.0 * t * p.cp * m.attention_share * m.n_kv_heads * (2.0 * m.head_dim + m.qk_extra)
     again = 1.0 if p.recompute_layers else 0.0
     own = {"dense": ("shard", "data"), "experts": ("expert_shard", "expert_data")}
 
@@ -335,14 +341,14 @@ def messages(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[s
     once = {0: reduce(p.reduce_bytes), 1: gather(p.gather_bytes) + gather(p.reduce_bytes) + across, 2: gather(p.gather_bytes) + across}
     half = 2.0 * tp_net.gather(wire, g["tp"]) if p.sp else tp_net.all_reduce(wire, g["tp"])
     embedding = p.reduce_bytes * m.vocab * m.d_model / p.tp if m.tied_embeddings else 0.0
+    scatter = m.trainable * gather(p.reduce_bytes / layers) if p.zero >= 2 else 0.0
     return {
         "tp": (2.0 + again) * (mixers + lone) * half + (4.0 + 2.0 * again) * routed * tp_net.gather(sent * p.etp, g["etp"]),
-        "cp": (3.0 + again)
-        * net.gather(2.0 * t * p.cp * m.attention_share * m.n_kv_heads * (2.0 * m.head_dim + m.qk_extra) / p.tp, g["cp"]),
+        "cp": (3.0 + again) * net.gather(keys / p.tp, g["cp"]),
         "ep": (4.0 + 2.0 * again) * routed * net.all_to_all(sent, g["ep"], m.top_k, bool(p.merge_copies)),
         "gather": gather(p.gather_bytes / layers) if p.zero == 3 else 0.0,
-        "scatter": m.trainable * gather(p.reduce_bytes / layers) if p.zero >= 2 else 0.0,
-        "dp": m.trainable * once.get(int(p.zero), across),
+        "scatter": 0.0 if p.accumulate else scatter,
+        "dp": m.trainable * once.get(int(p.zero), across) + (layers * scatter if p.accumulate else 0.0),
         "ends": half * (2.0 if p.pp == 1 else 1.0),
         "tied": m.trainable * net.send(embedding, g["pp"]),
         "pp": 2.0 * p.interleave * net.send(wire / split, g["pp"]),
@@ -354,12 +360,14 @@ def exposed(system: System, m: Transformer, p: Plan, c: Coefficients) -> tuple[d
     w, v = work(system, m, p, c), messages(system, m, p, c)
     stage = (m.n_layers + m.n_mtp) / p.pp * (w["forward"] + w["backward"])
     waited = 1.0 + w["launch"] / (w["forward"] + w["backward"])  # messages go on while the device waits for its host
+    ahead = 1.0 if p.prefetch else 0.0
     windows = {
         "tp": (v["tp"], c.overlap_tp * p.overlap_tp * w["matmul"]),
         "cp": (v["cp"], c.overlap_cp * p.overlap_cp * w["attention"]),
         "ep": (v["ep"], c.overlap_ep * p.overlap_ep * w["matmul"]),
-        "first": (v["gather"], c.overlap_fsdp * p.overlap_dp * w["forward"]),
-        "second": (v["gather"] * p.reshard + v["scatter"], c.overlap_fsdp * p.overlap_dp * w["backward"]),
+        "first": (v["gather"] * ahead, c.overlap_fsdp * p.overlap_dp * w["forward"]),
+        "second": (v["gather"] * ahead * p.reshard + v["scatter"], c.overlap_fsdp * p.overlap_dp * w["backward"]),
+        "awaited": (v["gather"] * (1.0 - ahead) * (1.0 + p.reshard), 0.0),
         "dp": (v["dp"], c.overlap_dp * p.overlap_dp * stage),
         "pp": (v["pp"], c.overlap_pp * p.overlap_pp * stage),
     }
@@ -375,7 +383,8 @@ def step(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
     kept = (1.0 - c.head_balance) + c.head_balance / p.pp
     hidden = hid["tp"] + hid["cp"] + hid["ep"] + hid["first"] + hid["second"]
     layer = sum(w[k] for k in ("matmul", "attention", "elementwise", "recompute", "launch"))
-    layer += out["tp"] + out["cp"] + out["ep"] + out["first"] + out["second"] + c.contention * hidden
+    gathers = out["first"] + out["second"] + out["awaited"]
+    layer += out["tp"] + out["cp"] + out["ep"] + gathers + c.contention * hidden
     slots = ((p.interleave - 1.0) * max(p.pp - micro, 0.0) + p.pp - 1.0) / p.interleave
     updated = n["dense"] / ranks + n["experts"] / max(ranks * p.tp / (p.ep * p.etp), 1.0) if p.zero >= 1 else n["dense"] + n["experts"]
     state = 2.0 * p.optimizer_bytes + p.gradient_bytes + p.weight_bytes
@@ -387,7 +396,7 @@ def step(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
         "tensor_parallel": micro * (layers * out["tp"] + v["ends"]),
         "context_parallel": micro * layers * out["cp"],
         "expert_parallel": micro * layers * out["ep"],
-        "fsdp": micro * (layers * (out["first"] + out["second"]) + hid["first"]),
+        "fsdp": micro * (layers * gathers + hid["first"]),
         "data_parallel": out["dp"] + v["tied"],
         "pipeline_transfer": micro * out["pp"],
         "bubble": c.bubble * slots * (layers * layer + out["pp"] + w["head"] * c.head_balance / p.pp),

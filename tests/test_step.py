@@ -33,6 +33,8 @@ QUESTIONS = {
     "ZeRO 2 in copies": ("H100-DGX", "llama-2-7b", plan(dp=32.0, zero=2.0, shard=8.0)),
     "FSDP": ("H100-DGX", "llama-2-13b", plan(dp=128.0, zero=3.0)),
     "FSDP in copies, gathered once": ("H100-DGX", "llama-2-13b", plan(dp=128.0, zero=3.0, shard=8.0, reshard=0.0)),
+    "FSDP that waits for each gather": ("H100-DGX", "llama-2-7b", plan(dp=128.0, zero=3.0, prefetch=0.0)),
+    "FSDP that accumulates": ("H100-DGX", "llama-2-7b", plan(dp=64.0, zero=3.0, accumulate=1.0, reduce_bytes=4.0, prefetch=2.0)),
     "FSDP that nothing hides": ("A100-RoCE-1600", "llama-2-7b", plan(dp=256.0, zero=3.0, overlap_dp=0.0)),
     "tensor and sequence parallel": ("H100-DGX", "llama-3-70b", plan(dp=4.0, tp=8.0, sp=1.0, global_batch=64.0)),
     "tensor parallel across nodes": ("A100-DGX", "gpt-3-175b", plan(dp=4.0, tp=16.0)),
@@ -117,6 +119,7 @@ def test_three_levels_are_the_documented_formulas():
             ("llama-3-70b", plan(dp=512.0, tp=8.0, zero=3.0, sp=1.0, global_batch=1024.0)),
             ("gpt-3-175b", plan(dp=64.0, tp=8.0, pp=8.0, interleave=2.0, placement=("tp", "pp", "cp", "ep", "dp"))),
             ("mixtral-8x7b", plan(dp=512.0, ep=8.0, tp=4.0, global_batch=1024.0)),
+            ("mixtral-8x7b", plan(dp=1024.0, zero=2.0, shard=64.0, ep=8.0, tp=4.0, placement=("tp", "cp", "dp", "ep", "pp"))),
         ]
     ]
     for q in asked:

@@ -109,7 +109,7 @@ def memory(model: Transformer, plan: Plan, in_flight: Array, in_flight_last: Arr
 
     Weights, gradients and optimizer state of its parameters, sharded from ZeRO stage 3, 2 and 1 on over `shard · cp` ranks (experts over
     the ranks beside ep); activations of the schedule's micro-batches in flight, and one layer in full while it is recomputed; the logits of
-    one micro-batch; under ZeRO-3 the gathered weights of two layers, or of all when they are kept after the forward pass.
+    one micro-batch; under ZeRO-3 the gathered weights of a layer and those prefetched, or of all when they are kept after the forward pass.
 
     With several stages the first one holds most activations and the last one the logits: of these counts what exceeds the activations that
     the last stage spares.
@@ -125,7 +125,8 @@ def memory(model: Transformer, plan: Plan, in_flight: Array, in_flight_last: Arr
     more = footprint.activation * (1.0 + footprint.copies * (1.0 - 1.0 / plan.tp))
     layer = more * layer_activation_bytes(model, plan.replace(recompute_layers=again))
     working = more * layer_activation_bytes(model, plan.replace(recompute_layers=0.0, recompute_attention=0.0))
-    alive = 1.0 - plan.reshard * (1.0 - jnp.minimum(2.0 / layers, 1.0))
+    alive = 1.0 - plan.reshard * (1.0 - jnp.minimum((1.0 + plan.prefetch) / layers, 1.0))
+    whole = plan.accumulate * zero_share(plan.zero, 2.0) * (parts.total - sharded(parts, plan))
     gathered = zero_share(plan.zero, 3.0) * plan.gather_bytes * parts.total * alive
     recomputed = jnp.maximum(again, plan.recompute_attention * (1.0 - plan.flash))
     logits = LOGIT_BYTES * footprint.logit * (1.0 + model.n_mtp) * counts.tokens(model, plan) * model.vocab / plan.tp
@@ -135,7 +136,7 @@ def memory(model: Transformer, plan: Plan, in_flight: Array, in_flight_last: Arr
     ahead = footprint.gathered * layers * gathered_bytes(model, plan, in_flight)
     return Memory(
         weights=plan.weight_bytes * held(parts, plan, 3.0),
-        gradients=trained * plan.gradient_bytes * footprint.gradient * held(parts, plan, 2.0),
+        gradients=trained * plan.gradient_bytes * footprint.gradient * (held(parts, plan, 2.0) + whole),
         optimizer=trained * plan.optimizer_bytes * footprint.optimizer * held(parts, plan, 1.0),
         activations=layers * in_flight * layer + recomputed * working + ahead,
         logits=reported * jnp.maximum(logits - spared, 0.0),
