@@ -1,4 +1,4 @@
-"""`dmodel design`: the best plan for a job, or sizes and plan of a whole run, with a certificate, what limits are worth, launch settings."""
+"""`dmodel design`: the best plan for a job, or sizes and plan of a whole run; with a certificate, prices of limits, launch settings."""
 
 from __future__ import annotations
 

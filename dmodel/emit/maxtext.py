@@ -29,6 +29,7 @@ def write(sheet: Sheet) -> None:
     _mesh(sheet)
     _batch(sheet)
     _sharding(sheet)
+    shape.sharded_rounds(sheet, False, "sharded gradients are reduced after each micro-batch")
     _recompute(sheet)
     _precision(sheet)
     _overlap(sheet)

@@ -35,6 +35,7 @@ def write(sheet: Sheet) -> None:
     _degrees(sheet)
     _experts(sheet)
     _sharding(sheet)
+    shape.sharded_rounds(sheet, False, "sharded gradients are reduced after each micro-batch")
     _recompute(sheet)
     _precision(sheet)
     _bytes(sheet)

@@ -27,6 +27,7 @@ def write(sheet: Sheet) -> None:
     _shape(s)
     _degrees(s)
     _sharding(s)
+    shape.sharded_rounds(s, False, "sharded gradients are reduced after each micro-batch")
     _recompute(s)
     _precision(s)
     _overlap(s)

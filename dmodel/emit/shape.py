@@ -37,6 +37,13 @@ def leave_what_no_launcher_knows(sheet: Sheet) -> None:
     sheet.either("trainable", {} if sheet["trainable"] == 1 else None, "adapters on a frozen base have settings of their own")
 
 
+def sharded_rounds(sheet: Sheet, accumulates: bool, why: str) -> None:
+    """When FSDP gathers and reduces: one layer ahead, and after each micro-batch or (`accumulates`) once per step, for the reason `why`."""
+    sheet.either("prefetch", {} if sheet["zero"] != 3 or sheet["prefetch"] == 1 else None, "weights are gathered one layer ahead")
+    sharded = sheet["zero"] in (2, 3) and sheet["global_batch"] > sheet["dp"] * sheet["micro_batch"]
+    sheet.either("accumulate", {} if not sharded or bool(sheet["accumulate"]) == accumulates else None, why)
+
+
 def leave_without_experts(sheet: Sheet, names: str) -> bool:
     """Where the model is dense, fields of experts have nothing to say; whether that is so."""
     if is_mixture(sheet):

@@ -39,6 +39,8 @@ def write(sheet: Sheet) -> None:
     _model(sheet)
     _degrees(sheet)
     _pipeline(sheet)
+    why = "gradients are reduced once per step within a pipeline, after each micro-batch without one"
+    shape.sharded_rounds(sheet, sheet["pp"] > 1, why)
     _experts(sheet)
     _recompute(sheet)
     _precision(sheet)
