@@ -1,43 +1,69 @@
 """Co-design: model shape, batch, tokens, devices and hardware together with the plan; what limits are worth; designs that hold under doubt.
 
-    stated  = question(system, model, coefficients, objective=…, limits=Limits(…), free=(…), devices=…, global_batch=…, …)
-    answer  = codesign(the same arguments, n_starts=16, seed=0)              -> CoDesign (or solve_question(stated, …))
-    prices  = marginal_values(stated, answer.found)                          -> Prices: worth of one more day, dollar, GB, GB/s, …
-    checked = check_marginal_values(stated, prices)                          -> Checked, one per price: by re-solving at a changed limit
-    laws    = influence(stated, answer.found)                                -> Influences: what other published laws would change, which decides
-    doubt   = robust(stated, samples, …)                                     -> Robust: best under uncertainty, share of samples it is best in
-    change  = nearest_change(stated, answer)                                 -> Changes: when nothing keeps the limits
-    grid    = exhaustive(stated, values)                                     -> Grid: every combination of values with all plans
+    stated  = question(system, model, coefficients, objective=…, limits=Limits(…), free=(…), devices=…, global_batch=…, tokens=None,
+                       bounds={name: (low, high)}, law=laws(loss=…), bill=BILL, base=Plan, choices=Choices, footprint=…, reliability=…,
+                       quantile=None)                                                    -> Question
+    answer  = codesign(the same arguments, n_starts=16, seed=0, threads=None)            -> CoDesign  (or solve_question(stated, …))
+    prices  = marginal_values(stated, answer.found)                                      -> Prices    (one more day, dollar, GB, GB/s, …)
+    checked = check_marginal_values(stated, answer.found, prices, change=2e-3)           -> (Checked, …)  by solving again
+    which   = influence(stated, answer.found)                                            -> Influences    (under other published laws)
+    samples = profile_samples(profile, accelerator, stack, n=64, seed=0)                 -> Coefficients  `[n]`
+    doubt   = robust(stated, answer.found.sizes, samples)                                -> Robust        (share of samples a plan is best in)
+    change  = nearest_change(stated, answer)                                             -> Changes       (when answer.found is None)
+    grid    = exhaustive(stated, {name: values})                                         -> Grid          (every combination with all plans)
 
 `objective` is "time", "loss", "cost", "energy" or "largest"; `free` holds groups ("shape", "batch", "tokens", "devices", "hardware") or names
-of unknowns ("n_layers", "d_model", "ff_ratio", "head_dim", "hbm_bytes", "bytes_per_s[1]", …).
+of unknowns ("n_layers", "d_model", "ff_ratio", "head_dim", "hbm_bytes", "bytes_per_s[1]", …); `Limits` are in SI (seconds, dollars, joules).
 """
 
 from dmodel.codesign.answer import Chosen, CoDesign, Evaluations, Question, codesign, question, solve_question
 from dmodel.codesign.bill import BILL, Bill, Shares
+from dmodel.codesign.change import Change, Changes, nearest_change
+from dmodel.codesign.grid import Grid, exhaustive
+from dmodel.codesign.influence import Influence, Influences, influence
 from dmodel.codesign.laws import DEFAULT, KINDS, Laws, laws
 from dmodel.codesign.limits import Limits, Margin
 from dmodel.codesign.outcome import OBJECTIVES, QUANTITIES
 from dmodel.codesign.plans import Design
+from dmodel.codesign.prices import Checked, Price, Prices, check_marginal_values, marginal_values
+from dmodel.codesign.robust import Candidate, Robust, draw, profile_samples, robust
 
 __all__ = [
     "BILL",
-    "DEFAULT",
-    "KINDS",
-    "OBJECTIVES",
-    "QUANTITIES",
     "Bill",
+    "Candidate",
+    "Change",
+    "Changes",
+    "Checked",
     "Chosen",
     "CoDesign",
+    "DEFAULT",
     "Design",
     "Evaluations",
+    "Grid",
+    "Influence",
+    "Influences",
+    "KINDS",
     "Laws",
     "Limits",
     "Margin",
+    "OBJECTIVES",
+    "Price",
+    "Prices",
+    "QUANTITIES",
     "Question",
+    "Robust",
     "Shares",
+    "check_marginal_values",
     "codesign",
+    "draw",
+    "exhaustive",
+    "influence",
     "laws",
+    "marginal_values",
+    "nearest_change",
+    "profile_samples",
     "question",
+    "robust",
     "solve_question",
 ]

@@ -30,6 +30,9 @@ STRUCTURE = ("micro-batches", "stages", "full pipeline")
 """Limits beside those of the goal: at least one micro-batch, one layer for each chunk of a stage, and as many micro-batches as stages: fewer
 leave stages idle, and step time has a kink there, which this keeps on one side."""
 
+FULL = 1.0 + 1e-6
+"""Where the pipeline counts as full: a hair off the kink, so that slopes are those of its own side."""
+
 LIMITS = (*NAMES, *STRUCTURE)
 
 RIDGE = 1e-11
@@ -72,15 +75,13 @@ def judged(x: jax.Array, plan: Plan, world: World, at: Goal, names: tuple[str, .
     used = held(plan, sizes)
     found = aggregated(sizes, used, world, at, sharpness)
     once = used.dp * used.micro_batch / used.global_batch
-    own = [once, used.pp * used.interleave / sizes["n_layers"], used.pp * once]
+    own = [once, used.pp * used.interleave / sizes["n_layers"], used.pp * once * FULL]
     rows = jnp.concatenate([excess(found.quantities, at), jnp.log(jnp.stack(own))])
     return jnp.concatenate([merit(found.quantities, at)[None], rows]), found
 
 
 @cache
-def _compiled() -> tuple[Callable, Callable]:
-    options = {"static_argnames": ("names", "sharpness"), "compiler_options": quick_to_compile()}
-
+def _compiled() -> Callable:
     def both(x, plan, world, at, names, sharpness):
         def twice(x):
             rows, found = judged(x, plan, world, at, names, sharpness)
@@ -89,7 +90,7 @@ def _compiled() -> tuple[Callable, Callable]:
         slopes, (rows, found) = jax.jacfwd(twice, has_aux=True)(x)
         return rows, slopes, found
 
-    return jax.jit(both, **options), jax.jit(judged, **options)
+    return jax.jit(both, static_argnames=("names", "sharpness"), compiler_options=quick_to_compile())
 
 
 def least_squares(q: np.ndarray, r: np.ndarray) -> np.ndarray:
@@ -149,7 +150,7 @@ class _Problem:
         return full
 
     def __call__(self, x: np.ndarray) -> _Point:
-        rows, slopes, found = _compiled()[0](jnp.asarray(self.whole(x)), *self.args)
+        rows, slopes, found = _compiled()(jnp.asarray(self.whole(x)), *self.args)
         self.evaluations += (1 + int(self.free.sum())) * self.samples
         rows, slopes = np.asarray(rows), np.asarray(slopes)
         own = np.eye(len(x))
@@ -164,12 +165,6 @@ class _Problem:
             outcome=found,
         )
 
-    def value(self, x: np.ndarray) -> tuple[float, np.ndarray]:
-        """f and g alone."""
-        rows = np.asarray(_compiled()[1](jnp.asarray(self.whole(x)), *self.args)[0])
-        self.evaluations += self.samples
-        return float(rows[0]), np.concatenate([rows[1:][self.kept], self.low - x, x - self.high])
-
 
 def _direction(h: np.ndarray, at: _Point) -> tuple[np.ndarray, np.ndarray]:
     """Step and multipliers of the quadratic subproblem; a ridge lets it violate limits that contradict each other."""
@@ -180,17 +175,18 @@ def _direction(h: np.ndarray, at: _Point) -> tuple[np.ndarray, np.ndarray]:
     return -inverse @ (at.df + at.dg.T @ multipliers), multipliers
 
 
-def _line_search(problem: _Problem, x: np.ndarray, step: np.ndarray, at: _Point, weight: float) -> float:
-    """Share of the step that lowers the l1 merit function enough; 0 when none does."""
+def _line_search(problem: _Problem, x: np.ndarray, step: np.ndarray, at: _Point, weight: float) -> tuple[np.ndarray, _Point] | None:
+    """A share of the step that lowers the l1 merit function enough, and what is there; None when no share does."""
     before = at.f + weight * np.maximum(at.g, 0.0).sum()
     slope = at.df @ step - weight * np.maximum(at.g, 0.0).sum()
     share = min(1.0, LONGEST / max(np.abs(step).max(), 1e-300))
-    for _ in range(25):
-        f, g = problem.value(x + share * step)
-        if np.isfinite(f) and f + weight * np.maximum(g, 0.0).sum() <= before + 1e-4 * share * min(slope, 0.0) + 1e-13:
-            return share
+    for _ in range(20):
+        there = problem(x + share * step)
+        after = there.f + weight * np.maximum(there.g, 0.0).sum()
+        if np.isfinite(after) and after <= before + 1e-4 * share * min(slope, 0.0) + 1e-13:
+            return x + share * step, there
         share *= 0.5
-    return 0.0
+    return None
 
 
 def _updated(h: np.ndarray, s: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -223,15 +219,15 @@ def solve(
         if residual < tolerance:
             break
         weight = max(weight, 2.0 * multipliers.max())
-        share = _line_search(problem, x, step, here, weight)
-        if share == 0.0:
-            if np.allclose(h, np.eye(len(x))):
+        found = _line_search(problem, x, step, here, weight)
+        if found is None:
+            if np.array_equal(h, np.eye(len(x))):
                 break
             h = np.eye(len(x))
             continue
-        there = problem(x + share * step)
+        moved, there = found
         y = there.df - here.df + (there.dg - here.dg).T @ multipliers
-        h, x, here = _updated(h, share * step, y), x + share * step, there
+        h, x, here = _updated(h, moved - x, y), moved, there
     return _result(problem, x, here, multipliers)
 
 

@@ -54,6 +54,19 @@ class Design(NamedTuple):
     considered: int
 
 
+class Ranked(NamedTuple):
+    """Every valid plan `[n]`, its step, the tokens that it trains, its cost to compare by (least is best) and its largest excess over the
+    limits that a plan decides; the model and the device."""
+
+    plans: Plan
+    seen: Step
+    tokens: np.ndarray
+    cost: np.ndarray
+    over: np.ndarray
+    model: Transformer
+    device: Any
+
+
 def steps(plan: Plan, fixed: dict[str, Any]) -> Step:
     """The case function of the exact search: one model and system, many plans."""
     return step(fixed["system"], fixed["model"], plan, fixed["coefficients"], fixed["footprint"], SHARPNESS)
@@ -102,19 +115,26 @@ class Planner:
 
     def search(self, sizes: dict[str, float]) -> Design:
         """The same without remembering it."""
-        model = model_of(sizes, self.world.fixed)
-        plans = self._plans(model, sizes)
-        if plans is None:
+        ranked = self.ranked(sizes)
+        if ranked is None:
             return Design(sizes, None, None, 2.0 * INFEASIBLE, np.inf, 0, 0)
-        device = _compiled()["device"](_floats(sizes), self.world)
-        seen = self._seen(plans, device.system, model)
-        tokens, cost, over = self._ranked(seen, sizes, model, device.system, len(plans.dp))
+        plans, seen, tokens, cost, over, model, device = ranked
         fits = over <= 1e-9
         best = int(np.where(fits, cost, np.inf).argmin()) if fits.any() else int(over.argmin())
         if self.samples > 1:
             best, seen, tokens = self._over_samples(plans, seen, np.where(fits, cost, INFEASIBLE + over), sizes, model, device.system)
         pick = jax.tree.map(lambda leaf: np.asarray(leaf)[best] if np.ndim(leaf) else np.asarray(leaf, dtype=float), (plans, seen))
         return self._design(sizes | {"tokens": float(tokens[best])}, *pick, model, device, int(fits.sum()), len(fits))
+
+    def ranked(self, sizes: dict[str, float]) -> Ranked | None:
+        """Every valid plan for the sizes under the first sample of the coefficients; None when there is none."""
+        model = model_of(sizes, self.world.fixed)
+        plans = self._plans(model, sizes)
+        if plans is None:
+            return None
+        device = _compiled()["device"](_floats(sizes), self.world)
+        seen = self._seen(plans, device.system, model)
+        return Ranked(plans, seen, *self._ranked(seen, sizes, model, device.system, len(plans.dp)), model, device)  # type: ignore[arg-type]
 
     @property
     def samples(self) -> int:
@@ -162,27 +182,46 @@ class Planner:
         spread[kept[best]] = tokens[best]
         return int(kept[best]), whole, spread
 
-    def _ranked(self, seen: Step, sizes: dict, model: Transformer, system: Any, n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Tokens that each plan trains, its cost to compare by (least is best), and its largest excess over the limits that it decides."""
-        limit = dict(zip(NAMES, np.asarray(self.at.limit), strict=True))
+    def tokens_of(self, seen: Step, sizes: dict, model: Transformer, system: Any, n: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """Seconds, dollars and joules per token of each plan, and the tokens that it trains `[n]`."""
         share = 1.0 if self.world.reliability is None else float(goodput(sizes["devices"], self.world.reliability))
         second = np.asarray(seen.step_time_s) / (sizes["global_batch"] * float(model.seq_len) * share)
         rates = {"seconds": second, "dollars": second * sizes["devices"] * float(system.chip.price_per_s), "joules": second * seen.watts}
-        weight = dict(zip(NAMES, np.asarray(self.at.weight), strict=True))
-        most = weight["loss"] > 0.0 or weight["flop"] < 0.0
-        tokens = self._tokens(sizes, model, rates, limit, most, n)
+        return rates, self._tokens(sizes, model, rates, n)
+
+    def about(self, model: Transformer) -> tuple[float, ...]:
+        """Effective parameters, model FLOP per token, active parameters."""
+        return tuple(float(x) for x in _compiled()["about"](model, self.world))
+
+    def _ranked(self, seen: Step, sizes: dict, model: Transformer, system: Any, n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Tokens, cost and excess of `Ranked`."""
+        limit, weight = self._limits()
+        rates, tokens = self.tokens_of(seen, sizes, model, system, n)
+        used = np.asarray(seen.memory_bytes) / float(system.chip.hbm_bytes)
         over = [np.log(tokens * rate / limit[name]) for name, rate in rates.items()]
-        over += [np.log(np.asarray(seen.memory_bytes) / float(system.chip.hbm_bytes) / limit["memory"]), np.log(seen.watts / limit["watts"])]
-        cost = -tokens if most and self._free_tokens else (rates["joules"] if weight["joules"] > 0.0 else second)
-        return tokens, cost, np.maximum(np.max(over, 0), 0.0)
+        over += [np.log(used / limit["memory"]), np.log(seen.watts / limit["watts"])]
+        by = {"joules": rates["joules"], "memory": used, "watts": np.asarray(seen.watts)}
+        cost = next((by[name] for name in by if weight[name] > 0.0), rates["seconds"])
+        return tokens, -tokens if self._most and self._free_tokens else cost, np.maximum(np.max(over, 0), 0.0)
+
+    def _limits(self) -> tuple[dict[str, float], dict[str, float]]:
+        """Limits and weights by name."""
+        return tuple(dict(zip(NAMES, np.asarray(x), strict=True)) for x in (self.at.limit, self.at.weight))  # type: ignore[return-value]
+
+    @property
+    def _most(self) -> bool:
+        """Whether the goal asks for as many tokens as can be, not as few."""
+        weight = self._limits()[1]
+        return weight["loss"] > 0.0 or weight["flop"] < 0.0
 
     @property
     def _free_tokens(self) -> bool:
         return bool(self.unknowns.free[self.unknowns.index("tokens")]) and not float(self.world.law_tokens)
 
-    def _tokens(self, sizes: dict, model: Transformer, rates: dict, limit: dict, most: bool, n: int) -> np.ndarray:
+    def _tokens(self, sizes: dict, model: Transformer, rates: dict, n: int) -> np.ndarray:
         """Tokens of each plan `[n]`: given, by the data law, all that the budgets pay for, or as few as the loss needs."""
-        known, flop, active = (float(x) for x in _compiled()["about"](model, self.world))
+        known, flop, active = self.about(model)
+        limit, _ = self._limits()
         if float(self.world.law_tokens):
             law = self.world.laws.data
             return np.full(n, float(law.ratio) * active ** float(law.exponent))
@@ -190,7 +229,7 @@ class Planner:
             return np.full(n, sizes["tokens"])
         i = self.unknowns.index("tokens")
         low, high = np.exp(self.unknowns.low[i]), np.exp(self.unknowns.high[i])
-        if most:
+        if self._most:
             paid = np.min([limit[name] / rate for name, rate in rates.items() if limit[name] < NO_LIMIT] or [np.full(n, high)], 0)
             # a hair less, so that rounding does not break the budget
             return np.clip(paid * (1.0 - 1e-12), low, min(high, limit["tokens"]))
