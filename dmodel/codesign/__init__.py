@@ -8,12 +8,13 @@
     checked = check_marginal_values(stated, answer.found, prices, change=2e-3)           -> (Checked, …)  by solving again
     which   = influence(stated, answer.found)                                            -> Influences    (under other published laws)
     samples = profile_samples(profile, accelerator, stack, n=64, seed=0)                 -> Coefficients  `[n]`
-    doubt   = robust(stated, answer.found.sizes, samples)                                -> Robust        (share of samples a plan is best in)
+    doubt   = robust(stated, answer.found.sizes, samples)                                -> Robust        (how often a plan is best)
     change  = nearest_change(stated, answer)                                             -> Changes       (when answer.found is None)
     grid    = exhaustive(stated, {name: values})                                         -> Grid          (every combination with all plans)
 
-`objective` is "time", "loss", "cost", "energy" or "largest"; `free` holds groups ("shape", "batch", "tokens", "devices", "hardware") or names
-of unknowns ("n_layers", "d_model", "ff_ratio", "head_dim", "hbm_bytes", "bytes_per_s[1]", …); `Limits` are in SI (seconds, dollars, joules).
+`objective` is "time", "loss", "cost", "energy" or "largest"; `free` holds groups ("shape", "batch", "tokens", "devices", "hardware") or
+names of unknowns ("n_layers", "d_model", "ff_ratio", "head_dim", "hbm_bytes", "bytes_per_s[1]", …); `Limits` are in SI (seconds, dollars,
+joules).
 """
 
 from dmodel.codesign.answer import Chosen, CoDesign, Evaluations, Question, codesign, question, solve_question

@@ -83,8 +83,8 @@ class CoDesign(NamedTuple):
     Attributes:
       question: what was asked. found: the best design that keeps all limits; None when none was found. sizes: every size of it.
       objective, unit, value: what was made best, and how far it got. quantities: of the run, by name, SI. margins: of the limits.
-      relaxed: value of the objective that the gradient search reached before rounding; no proven bound, NaN when it found nothing that keeps
-        the limits. evaluations. neighbours: valid sizes one rung away, all checked. statement: what was checked, in words.
+      relaxed: value of the objective that the gradient search reached before rounding; no proven bound, NaN when it found nothing that
+        keeps the limits. evaluations. neighbours: valid sizes one rung away, all checked. statement: what was checked, in words.
       nearest: the design that breaks the limits least, when none keeps them.
     """
 
@@ -183,24 +183,23 @@ def codesign(
 ) -> CoDesign:
     """Find sizes, hardware and plan that are best for an objective under limits.
 
-    Gradient search of all of them relaxed, from many starts; the best ends rounded to valid sizes, each with the best of all its valid plans;
-    descent rung by rung to sizes none of whose neighbours is better.
+    Gradient search of all of them relaxed, from many starts; the best ends rounded to valid sizes, each with the best of all its valid
+    plans; descent rung by rung to sizes none of whose neighbours is better.
 
     Args:
-      system, model, coefficients: of the catalog and a profile; coefficients with a leading axis `[sample]` make every quantity its mean over
-        the samples, or their `quantile`.
+      system, model, coefficients: of the catalog and a profile; coefficients with a leading axis `[sample]` make every quantity its mean
+        over the samples, or their `quantile`.
       objective: "time", "loss", "cost", "energy" or "largest" (`outcome.OBJECTIVES`). limits: what must not be exceeded.
       free: groups ("shape", "batch", "tokens", "devices", "hardware") and names of unknowns (`unknowns.names_of`). The plan is always free.
       devices, global_batch: where not freed. tokens: of the run where not freed; None = by the data law.
-      n_starts: for each ZeRO stage. seed: of the starts. anneal: sharpness of each part of the gradient search. threads: of the plan search.
-      more: as in `question`: bounds, law, bill, base, choices, footprint, reliability, quantile.
+      n_starts: for each ZeRO stage. seed: of the starts. anneal: sharpness of each part of the gradient search. threads: of the plan
+        search. more: as in `question`: bounds, law, bill, base, choices, footprint, reliability, quantile.
 
     Raises:
       InputError: arguments that make no sense. That no design keeps the limits is an answer: `found` is None.
     """
-    stated = question(
-        system, model, coefficients, objective=objective, limits=limits, free=free, devices=devices, global_batch=global_batch, **more  # type: ignore[arg-type]
-    )
+    asked = {"objective": objective, "limits": limits, "free": free, "devices": devices, "global_batch": global_batch}
+    stated = question(system, model, coefficients, **asked, **more)  # type: ignore[arg-type]
     return solve_question(stated, n_starts=n_starts, seed=seed, anneal=anneal, threads=threads)
 
 
@@ -251,7 +250,7 @@ def _statement(best: Design, around: int, looked: int, relaxed: float | None, va
     """What was checked and what was not."""
     if value is None:
         return f"no design keeps the limits among {looked} valid sizes, each with all its plans; sizes beyond those were not checked"
-    text = f"best of all {best.considered:,} valid plans at these sizes, and none of the {around} neighbouring sizes is better with any of its plans"
+    text = f"best of all {best.considered:,} valid plans at these sizes, and none of {around} neighbouring sizes is better with any plan"
     if relaxed is not None:
         text += f"; {abs(value / relaxed - 1.0):.2%} from the relaxed optimum ({relaxed:.5g}), which is no proven bound"
     return text + f". Not checked: sizes further away ({looked} were looked at, from {search.x.shape[1]} starts)"

@@ -47,10 +47,10 @@ BILL = Bill(
 )
 """Shares of an H100 in a cluster.
 
-Price: of the parts of the module (estimates of Raymond James and Epoch AI, 2023 to 2026: die 300, HBM 1,350, packaging 750, test and assembly
-920 dollars), memory is two fifths; in a server beside hosts and network (SemiAnalysis, 2023: 80 % of a DGX H100 is accelerators) and with
-the seller's margin on the whole we take a fifth for capacity, an eighth for the stacks' and packaging's bandwidth, three tenths for
-arithmetic, and a quarter for both networks: assumptions, not measurements.
+Price: of the parts of the module (estimates of Raymond James and Epoch AI, 2023 to 2026: die 300, HBM 1,350, packaging 750, test and
+assembly 920 dollars), memory is two fifths; in a server beside hosts and network (SemiAnalysis, 2023: 80 % of a DGX H100 is accelerators)
+and with the seller's margin on the whole we take a fifth for capacity, an eighth for the stacks' and packaging's bandwidth, three tenths
+for arithmetic, and a quarter for both networks: assumptions, not measurements.
 Area: 814 mm² (NVIDIA, H100 white paper 2022), half of it SMs, an eighth HBM interfaces, a twelfth NVLink (die photographs; assumed).
 Power: HBM at 4 pJ/bit · 3.35 TB/s = 107 W of 700; NVLink at 1.3 pJ/bit (NVIDIA 2022) and SerDes to 50 W; network card and optics 25 W; the
 rest arithmetic and what does not scale (assumed)."""

@@ -27,8 +27,8 @@ class Change(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """binding: the limit that the nearest design breaks most, relatively; amount: by how much, in `unit`. changes: by limit, smallest relative
-    change first. statement: in words. evaluations: of all searches [count]."""
+    """binding: the limit that the nearest design breaks most, relatively; amount: by how much, in `unit`. changes: by limit, smallest
+    relative change first. statement: in words. evaluations: of all searches [count]."""
 
     binding: str
     unit: str

@@ -16,8 +16,8 @@ from dmodel.types import InputError
 
 
 class Grid(NamedTuple):
-    """best: design of the grid that keeps all limits, None when none does. value: its objective. combinations: of sizes; evaluations: of the
-    model, all plans of all combinations [count]."""
+    """best: design of the grid that keeps all limits, None when none does. value: its objective. combinations: of sizes; evaluations: of
+    the model, all plans of all combinations [count]."""
 
     best: Design | None
     value: float | None
@@ -26,7 +26,11 @@ class Grid(NamedTuple):
 
 
 def exhaustive(
-    stated: Question, values: Mapping[str, Sequence[float]], *, threads: int | None = None, progress: Callable[[int, int], None] | None = None
+    stated: Question,
+    values: Mapping[str, Sequence[float]],
+    *,
+    threads: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Grid:
     """Evaluate every valid plan at every combination of values; tokens follow in closed form, as in the search.
 

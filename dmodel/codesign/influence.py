@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 
 from dmodel.codesign.answer import Question
@@ -39,8 +40,8 @@ class Influence(NamedTuple):
 
 
 class Influences(NamedTuple):
-    """entries: all other laws. decides: the kind whose laws move the sizes most. objective, unit, value, sizes: under the laws of the question,
-    at the continuous optimum beside the design. statement: in words."""
+    """entries: all other laws. decides: the kind whose laws move the sizes most. objective, unit, value, sizes: under the laws of the
+    question, at the continuous optimum beside the design. statement: in words."""
 
     entries: tuple[Influence, ...]
     decides: str
@@ -95,7 +96,8 @@ def _under(stated: Question, x: np.ndarray, kind: str, law: object, design: Desi
     world = stated.world.replace(laws=stated.world.laws.replace(**{kind: law}))
     limit, i = np.asarray(stated.at.limit).copy(), NAMES.index("loss")
     if kind == "loss" and limit[i] < NO_LIMIT:
-        limit[i] = float(judged(x, design.plan, world, stated.at, stated.unknowns.names, SHARPNESS)[1].quantities[i])  # type: ignore[arg-type]
+        seen = judged(jnp.asarray(x), design.plan, world, stated.at, stated.unknowns.names, SHARPNESS)[1]  # type: ignore[arg-type]
+        limit[i] = float(seen.quantities[i])
     return stated._replace(world=world, at=stated.at.replace(limit=limit))
 
 

@@ -1,4 +1,5 @@
-"""Sizes on which plans are valid: whole layers, widths of whole heads that tensor parallelism splits, batches and device counts that divide."""
+"""Sizes on which plans are valid: whole layers, widths of whole heads that tensor parallelism splits, batches and device counts that
+divide."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ DISCRETE = ("head_dim", "d_model", "n_layers", "ff_ratio", "global_batch", "devi
 """Sizes that are rounded, in this order: a width follows the head, the MLP the width."""
 
 STEPS = {"n_layers": 4.0, "head_dim": 32.0, "heads": 8.0, "d_ff": 256.0}
-"""Multiples: of layers (so that a pipeline splits them), of a head's width, of heads (so that a node's ranks split them), and of the MLP."""
+"""Multiples: of layers (so that a pipeline splits them), of a head's width, of heads (so that a node's ranks split them), and of the
+MLP."""
 
 ODD = (1, 3, 5, 7)
 """Batches and device counts are one of these times a power of two."""
@@ -47,7 +49,8 @@ def _step(name: str, sizes: Mapping[str, float], at: Fixed) -> float:
 
 
 def rounded(values: Mapping[str, float], unknowns: Unknowns, at: Fixed, most: int) -> list[dict[str, float]]:
-    """Valid sizes nearest to continuous ones in the logarithm, nearest first, at most `most`; each size is one of its two nearest values."""
+    """Valid sizes nearest to continuous ones in the logarithm, nearest first, at most `most`; each size is one of its two nearest
+    values."""
     found = [dict(values)]
     for name in DISCRETE:
         found = [sizes | {name: x} for sizes in found for x in _nearest(values[name], rungs(name, sizes, unknowns, at))]

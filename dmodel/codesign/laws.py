@@ -113,7 +113,9 @@ BATCH_LAWS = {
         BatchLaw(tokens=5.0 * 512.0 * 22.91 * 1e6**-0.47, by_tokens=0.47),
         "Zhang et al. 2024 (arXiv 2410.21676): 22.91 (D / 1e6)^0.47 sequences of 512 tokens cost 20 % more steps",
     ),
-    "deepseek": Law(BatchLaw(tokens=0.2920, by_flop=0.3271), "Bi et al. 2024 (arXiv 2401.02954): their best batch, taken as the critical one"),
+    "deepseek": Law(
+        BatchLaw(tokens=0.2920, by_flop=0.3271), "Bi et al. 2024 (arXiv 2401.02954): their best batch, taken as the critical one"
+    ),
     "sixth": Law(
         BatchLaw(tokens=2048.0**2 * 3e23 ** (-1.0 / 6.0), by_flop=1.0 / 6.0),
         "Erdil & Schneider-Joseph 2024 (arXiv 2411.01137): C^(1/6) through GPT-3's 4 Mi tokens at 3e23 FLOP",
@@ -124,9 +126,9 @@ BATCH_LAWS = {
 SHAPE_LAWS = {
     "hoffmann": Law(
         ShapeLaw(scale=0.10056 * 4.0**0.3751, exponent=0.7502),
-        "best depth: shapes of Hoffmann et al. 2022 as fitted by Erdil & Schneider-Joseph 2024; penalty: 3 % of the loss at 6 × 4288 against "
-        "48 × 1600 (Kaplan et al. 2020, section 3.1), put into parameters by their exponent 0.076; for the MLP and the heads assumed: 3 % at "
-        "ten times the usual ratio, 1 % at a quarter or four times the usual head",
+        "best depth: shapes of Hoffmann et al. 2022 as fitted by Erdil & Schneider-Joseph 2024; penalty: 3 % of the loss at 6 × 4288 "
+        "against 48 × 1600 (Kaplan et al. 2020, section 3.1), put into parameters by their exponent 0.076; for the MLP and the heads "
+        "assumed: 3 % at ten times the usual ratio, 1 % at a quarter or four times the usual head",
     ),
     "kaplan": Law(
         ShapeLaw(scale=0.01, exponent=1.0),

@@ -22,8 +22,8 @@ class Limits(struct.PyTreeNode, kw_only=True):
     """What must not be exceeded; None = no limit.
 
     Attributes:
-      seconds: duration, with what failures cost [s]. loss: to reach [nat/token]. dollars: rent [dollar]. joules: with hosts and cooling [J].
-      watts: of the facility [W]. area_mm2: of one die [mm²]. batch: over the critical one [1]. tokens: there are [token].
+      seconds: duration, with what failures cost [s]. loss: to reach [nat/token]. dollars: rent [dollar]. joules: with hosts and cooling
+      [J]. watts: of the facility [W]. area_mm2: of one die [mm²]. batch: over the critical one [1]. tokens: there are [token].
       memory: share of the device's memory that may be used [1].
     """
 

@@ -1,8 +1,8 @@
 """Exact local optimum of all continuous sizes while the plan is held: sequential quadratic programming, with its multipliers.
 
 Held are the degrees (dp follows the devices), micro-batch, interleaving, recomputation and ZeRO; free are the sizes that the problem frees.
-The subproblem is solved by its dual, a non-negative least-squares problem (Lawson & Hanson 1974, ch. 23); Hessians by damped BFGS (Powell 1978);
-steps by the l1 merit function (Han 1977).
+The subproblem is solved by its dual, a non-negative least-squares problem (Lawson & Hanson 1974, ch. 23); Hessians by damped BFGS (Powell
+1978); steps by the l1 merit function (Han 1977).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ ITERATIONS, LONGEST = 80, 0.5
 """Of the quadratic programming, and the longest step in the logarithm of a size."""
 
 STRUCTURE = ("micro-batches", "stages", "full pipeline")
-"""Limits beside those of the goal: at least one micro-batch, one layer for each chunk of a stage, and as many micro-batches as stages: fewer
-leave stages idle, and step time has a kink there, which this keeps on one side."""
+"""Limits beside those of the goal: at least one micro-batch, one layer for each chunk of a stage, and as many micro-batches as stages:
+fewer leave stages idle, and step time has a kink there, which this keeps on one side."""
 
 FULL = 1.0 + 1e-6
 """Where the pipeline counts as full: a hair off the kink, so that slopes are those of its own side."""

@@ -1,4 +1,5 @@
-"""What becomes of a run of given sizes under a plan: the quantities that objectives and limits speak of, all positive and differentiable."""
+"""What becomes of a run of given sizes under a plan: the quantities that objectives and limits speak of, all positive and
+differentiable."""
 
 from __future__ import annotations
 
@@ -32,8 +33,8 @@ QUANTITIES = {
     "tokens": "token",
     "memory": "device memory",
 }
-"""What limits speak of, and units: duration with what failures cost, loss, rent, energy with hosts and cooling, model FLOP of the run (6 N D
-and attention), power of the facility, die area, batch over the critical one, tokens, bytes of the fullest device over its memory."""
+"""What limits speak of, and units: duration with what failures cost, loss, rent, energy with hosts and cooling, model FLOP of the run (6 N
+D and attention), power of the facility, die area, batch over the critical one, tokens, bytes of the fullest device over its memory."""
 
 NAMES = tuple(QUANTITIES)
 
@@ -58,8 +59,8 @@ class World(struct.PyTreeNode, kw_only=True):
 
 
 class Outcome(struct.PyTreeNode, kw_only=True):
-    """quantities: in the order of `NAMES`, `[quantity, *batch]`. step_time_s [s]. mfu [1]. memory_bytes [byte]. quality: loss, critical batch
-    and waste. parameters [count]."""
+    """quantities: in the order of `NAMES`, `[quantity, *batch]`. step_time_s [s]. mfu [1]. memory_bytes [byte]. quality: loss, critical
+    batch and waste. parameters [count]."""
 
     quantities: jax.Array
     step_time_s: Array

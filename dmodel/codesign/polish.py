@@ -1,4 +1,5 @@
-"""From continuous sizes to valid ones: the nearest rungs with every plan, descent rung by rung, hardware again by its exact local optimum."""
+"""From continuous sizes to valid ones: the nearest rungs with every plan, descent rung by rung, hardware again by its exact local
+optimum."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ POINTS, ROUNDED, ROUNDS = 3, 4, 3
 
 
 class Polished(NamedTuple):
-    """best: sizes with their best plan. local: optimum of what stays continuous there, None when nothing does. neighbours: valid sizes one rung
-    away, all checked with all their plans; none is better. evaluations: of the local optima."""
+    """best: sizes with their best plan. local: optimum of what stays continuous there, None when nothing does. neighbours: valid sizes one
+    rung away, all checked with all their plans; none is better. evaluations: of the local optima."""
 
     best: Design
     local: Local | None

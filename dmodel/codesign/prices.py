@@ -1,7 +1,8 @@
-"""Marginal values: what one more unit of every limit, and of everything that is not freed, is worth to the objective; checked by re-solving.
+"""Marginal values: what one more unit of every limit, and of everything that is not freed, is worth to the objective; checked by
+re-solving.
 
-At a design whose plan is held, the sizes between its rungs are an ordinary optimum with multipliers. By the envelope theorem the objective's
-slope by a limit is its multiplier, and by any fixed number the Lagrangian's own slope: `dJ*/dp = ∂J/∂p + Σ λ ∂g/∂p`.
+At a design whose plan is held, the sizes between its rungs are an ordinary optimum with multipliers. By the envelope theorem the
+objective's slope by a limit is its multiplier, and by any fixed number the Lagrangian's own slope: `dJ*/dp = ∂J/∂p + Σ λ ∂g/∂p`.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ class Price(NamedTuple):
 
 
 class Prices(NamedTuple):
-    """prices: largest effect first. objective, unit, value: at the continuous optimum beside the design, its plan held. local: that optimum;
-    `local.residual` says how well the conditions of optimality hold. slack: limits that do not bind, worth nothing."""
+    """prices: largest effect first. objective, unit, value: at the continuous optimum beside the design, its plan held. local: that
+    optimum; `local.residual` says how well the conditions of optimality hold. slack: limits that do not bind, worth nothing."""
 
     prices: tuple[Price, ...]
     objective: str

@@ -1,8 +1,9 @@
 """Gradient search over sizes and a relaxed plan together: many starts at once, augmented Lagrangian, sharpness annealed.
 
 The unknowns are the logarithms of all sizes, kept in their bounds by projection, and eight numbers of the plan: shares of the logarithm of
-the device count for dp, tp, cp and pp, so that their product is the device count by construction, and shares of what is left for micro-batch,
-recomputation and interleaving. ZeRO stages are arms. Expert parallelism is a share of what data parallelism and the experts allow.
+the device count for dp, tp, cp and pp, so that their product is the device count by construction, and shares of what is left for
+micro-batch, recomputation and interleaving. ZeRO stages are arms. Expert parallelism is a share of what data parallelism and the experts
+allow.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ class Arms(struct.PyTreeNode, kw_only=True):
 
 
 class Search(struct.PyTreeNode, kw_only=True):
-    """Where starts ended, best first: sizes `[name, n]` (logarithms), plan `[n]`, merit `[n]`, violation `[n]` (largest scaled excess, 0 where
-    all limits are kept), multipliers `[limit, n]`, outcome `[…, n]`."""
+    """Where starts ended, best first: sizes `[name, n]` (logarithms), plan `[n]`, merit `[n]`, violation `[n]` (largest scaled excess, 0
+    where all limits are kept), multipliers `[limit, n]`, outcome `[…, n]`."""
 
     x: Array
     plan: Plan

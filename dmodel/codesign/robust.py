@@ -1,4 +1,5 @@
-"""Designs that hold although the coefficients are not known exactly: expected value or quantile over samples, and how often a plan is best."""
+"""Designs that hold although the coefficients are not known exactly: expected value or quantile over samples, and how often a plan is
+best."""
 
 from __future__ import annotations
 
@@ -29,9 +30,9 @@ MOST = 2000
 
 
 class Candidate(NamedTuple):
-    """One plan under uncertainty: at the center, the mean, the asked quantile (the mean when none is asked) and the 10th and 90th percentiles
-    of the objective over the samples; share of the samples in which it is the best of all candidates, and how much worse than the best it is
-    on average [1]."""
+    """One plan under uncertainty: at the center, the mean, the asked quantile (the mean when none is asked) and the 10th and 90th
+    percentiles of the objective over the samples; share of the samples in which it is the best of all candidates, and how much worse than
+    the best it is on average [1]."""
 
     plan: Plan
     center: float
@@ -46,8 +47,8 @@ class Candidate(NamedTuple):
 class Robust(NamedTuple):
     """Attributes:
     chosen: the candidate with the least mean, or quantile. nominal: the best at the center of the coefficients. candidates: those that are
-      best in some sample, most often first. samples, compared, considered: samples, plans compared in all of them, and valid plans. objective,
-      unit. statement: in words.
+      best in some sample, most often first. samples, compared, considered: samples, plans compared in all of them, and valid plans.
+      objective, unit. statement: in words.
     """
 
     chosen: Candidate
@@ -188,7 +189,7 @@ def _statement(chosen: Candidate, nominal: Candidate, n: int, compared: int, con
     what = "expected value" if q < 0.0 else f"{q:.0%} quantile"
     same = "which is also the best at the center" if chosen is nominal else f"where the best at the center has {nominal.quantile:.5g}"
     return (
-        f"{what} {chosen.quantile:.5g} {unit}, {same}; best plan in {chosen.best_share:.0%} of {n} samples, {chosen.regret:.2%} from the best "
-        f"of each on average; compared: the {compared:,} of {considered:,} valid plans that keep the limits and come within {WITHIN - 1.0:.0%} "
-        "at the center"
+        f"{what} {chosen.quantile:.5g} {unit}, {same}; best plan in {chosen.best_share:.0%} of {n} samples, {chosen.regret:.2%} from the "
+        f"best of each on average; compared: the {compared:,} of {considered:,} valid plans that keep the limits and come within "
+        f"{WITHIN - 1.0:.0%} at the center"
     )

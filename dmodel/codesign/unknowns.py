@@ -199,4 +199,5 @@ def equipped(x: dict[str, jax.Array], at: Fixed) -> Device:
         idle_watts=chip.idle_watts * scaled(at.bill.watts, ratio),
     )
     levels = {kind: jnp.stack([x[f"{kind}[{i}]"] for i in range(net.n_levels)]) for kind in ("bytes_per_s", "latency_s")}
-    return Device(system=at.system.replace(chip=chip, network=net.replace(**levels)), area_mm2=at.bill.die_mm2 * scaled(at.bill.area, ratio))
+    system = at.system.replace(chip=chip, network=net.replace(**levels))
+    return Device(system=system, area_mm2=at.bill.die_mm2 * scaled(at.bill.area, ratio))
