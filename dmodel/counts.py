@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from dmodel.once import once
 from dmodel.plan import Plan
 from dmodel.smooth import ramp
 from dmodel.types import Array, stack
@@ -46,6 +47,7 @@ class Mean(struct.PyTreeNode, kw_only=True):
     mixer: Array
 
 
+@once
 def mean_layer(model: Transformer) -> Mean:
     """Average the layers: dense ones and experts, attention and Mamba-2 mixers. FLOPs and parameters are exact, sizes of products means.
 
@@ -89,6 +91,7 @@ class Parameters(struct.PyTreeNode, kw_only=True):
     layers: Array
 
 
+@once
 def parameter_groups(model: Transformer) -> Parameters:
     """Count parameters by the place where they live.
 
@@ -176,11 +179,13 @@ class Matmuls(struct.PyTreeNode, kw_only=True):
         return self.rows * inner, self.columns * inner, self.rows * self.columns * self.copies
 
 
+@once
 def tokens(model: Transformer, plan: Plan) -> Array:
     """Tokens of one micro-batch on one device: b s / cp."""
     return plan.micro_batch * model.seq_len / plan.cp
 
 
+@once
 def visits(model: Transformer, plan: Plan) -> Array:
     """Tokens that a device sends to experts, or computes for them, per micro-batch [count]: `t top_k imbalance etp / tp`.
 

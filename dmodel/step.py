@@ -17,6 +17,7 @@ from dmodel.cost.overlap import exposed_time, straggler_share
 from dmodel.cost.pipeline import SCHEDULES
 from dmodel.footprint import LEAST, Footprint
 from dmodel.hardware import System
+from dmodel.once import together
 from dmodel.physics import Communication, Costs, LayerWork, Physics
 from dmodel.placement import Groups, place
 from dmodel.plan import Plan
@@ -192,20 +193,20 @@ def _message_times(
     exchange = collectives.all_to_all_time(sent, groups.ep[:, None], net, each(model.top_k), merged)[0]
     embedding = plan.reduce_bytes * model.tied_embeddings * model.vocab * model.d_model / plan.tp
     transfer, tied = jnp.unstack(collectives.point_to_point_time(stack(split, embedding), groups.pp[:, None], net))
-
-    def sharded(bytes_per_parameter: Array) -> Array:
-        """Time of gathering, or scattering, what the device's parameters stand for."""
-        return shard.time(bytes_per_parameter * parts.dense) + sparse * expert.time(bytes_per_parameter * parts.experts)
-
+    # gathering, or scattering, what the device's parameters stand for: a line in the bytes of each
+    sharded = collectives.Line(
+        seconds_per_byte=shard.seconds_per_byte * parts.dense + sparse * expert.seconds_per_byte * parts.experts,
+        latency_s=shard.latency_s + sparse * expert.latency_s,
+    )
     zero1, zero2, zero3 = (memory_cost.zero_share(plan.zero, stage) for stage in (1.0, 2.0, 3.0))
-    step_sharded = (1.0 - zero3) * sharded(plan.gather_bytes) + (1.0 - zero2) * sharded(plan.reduce_bytes) + across
+    step_sharded = (1.0 - zero3) * sharded.time(plan.gather_bytes) + (1.0 - zero2) * sharded.time(plan.reduce_bytes) + across
     half = sp * 2.0 * tp.time(wire) + (1.0 - sp) * tp_reduce
-    scatter = zero2 * trained * sharded(plan.reduce_bytes / layers)
+    scatter = zero2 * trained * sharded.time(plan.reduce_bytes / layers)
     return _Volumes(
         tp=(2.0 + again) * (mean.mixer + mean.through) * half + (4.0 + 2.0 * again) * mean.routed * etp.time(routed),
         cp=(3.0 + again) * cp.time(kv),
         ep=(4.0 + 2.0 * again) * mean.routed * exchange,
-        gather=zero3 * sharded(plan.gather_bytes / layers),
+        gather=zero3 * sharded.time(plan.gather_bytes / layers),
         scatter=(1.0 - plan.accumulate) * scatter,
         dp=trained * ((1.0 - zero1) * (dense_reduce + sparse * expert_reduce) + zero1 * step_sharded) + plan.accumulate * layers * scatter,
         pp=2.0 * plan.interleave * transfer,
@@ -339,7 +340,8 @@ def step_time(
     """
     c = coefficients
     system, plan = physics.align(system, plan)
-    costs = physics.costs(system, model, plan, c, sharpness)
+    with together():
+        costs = physics.costs(system, model, plan, c, sharpness)
     work, comm = costs.work, costs.communication
 
     m, layers = costs.micro_batches, costs.layers
@@ -389,4 +391,5 @@ def memory_use(
     >>> f"{memory_use(model, plan).total / 2**30:.1f} GiB"
     '39.0 GiB'
     """
-    return physics.memory(model, plan) if footprint is None else physics.memory(model, plan, footprint)
+    with together():
+        return physics.memory(model, plan) if footprint is None else physics.memory(model, plan, footprint)

@@ -30,6 +30,7 @@ from flax import struct
 
 from dmodel.coefficients import Coefficients
 from dmodel.hardware import System
+from dmodel.once import together
 from dmodel.plan import Plan
 from dmodel.smooth import SHARPNESS
 from dmodel.step import memory_use, step_time
@@ -122,8 +123,9 @@ def totals(sharpness: float = SHARPNESS) -> Callable[[Plan, dict[str, Tree]], To
     """The case function of `evaluate`: fixed is `{"system", "model", "coefficients"}`."""
 
     def function(plan: Plan, fixed: dict[str, Tree]) -> Totals:
-        time = step_time(fixed["system"], fixed["model"], plan, fixed["coefficients"], sharpness=sharpness)
-        return Totals(step_time_s=time.total, memory_bytes=memory_use(fixed["model"], plan).total)
+        with together():
+            time = step_time(fixed["system"], fixed["model"], plan, fixed["coefficients"], sharpness=sharpness)
+            return Totals(step_time_s=time.total, memory_bytes=memory_use(fixed["model"], plan).total)
 
     return function
 

@@ -17,7 +17,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("dmodel", "calibration", "experiments")
 
-BASE = {"types", "smooth"}
+BASE = {"types", "smooth", "once"}
 RECORDS = {"hardware", "workload", "plan", "coefficients"}
 BELOW_COST = BASE | RECORDS | {"footprint", "counts", "placement"}
 BELOW_RUN = BELOW_COST | {"cost", "physics", "step", "goodput", "topology"}
@@ -26,6 +26,7 @@ BELOW_REPORT = BELOW_RUN | {"run", "energy", "returns", "sensitivity", "sweep", 
 ALLOWED: dict[str, set[str]] = {
     "types": set(),
     "smooth": {"types"},
+    "once": set(),
     **dict.fromkeys(RECORDS, BASE),
     "footprint": BASE | {"coefficients"},
     "counts": BASE | RECORDS,

@@ -8,6 +8,7 @@ from jax.scipy.special import ndtr
 
 from dmodel import counts
 from dmodel.footprint import LEAST, Footprint
+from dmodel.once import once
 from dmodel.plan import Plan
 from dmodel.smooth import ramp
 from dmodel.types import Array
@@ -33,6 +34,7 @@ class Memory(struct.PyTreeNode, kw_only=True):
         return self.weights + self.gradients + self.optimizer + self.activations + self.logits + self.buffers
 
 
+@once
 def zero_share(zero: Array, stage: float) -> Array:
     """0 below the ZeRO stage, 1 from it on, linear in between: `clip(zero − stage + 1, 0, 1)`."""
     return ramp(zero - (stage - 1.0))
