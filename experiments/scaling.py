@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import numpy as np
 
+from calibration.micro.priors import priors
 from dmodel import catalog, profiles, run
-from dmodel.coefficients import Coefficients, from_unconstrained
+from dmodel.coefficients import NAMES, Coefficients, from_unconstrained
+from dmodel.cost.power import Draw
 from dmodel.hardware import System
 from dmodel.plan import Plan
 from dmodel.report import style
@@ -34,8 +36,8 @@ if TYPE_CHECKING:
 COLORS = (style.BLUE, style.ORANGE, style.GREEN, style.VERMILLION, style.PURPLE, style.SKY)
 
 PROFILE, STACK = "generic", "fsdp"
-"""Coefficients of every study: the profile fitted to all published rows, at the offsets of the chip and of PyTorch's FSDP as a code base:
-no published row is from the software of the study."""
+"""Software and chip of every study: the profile fitted to all published rows, at the offsets of the chip and of PyTorch's FSDP as a code
+base: no published row is from the software of the study."""
 
 CHUNK = 256
 """Cases of one call of compiled code [count]: one shape, so that all studies share what is compiled."""
@@ -80,10 +82,11 @@ class Answers(NamedTuple):
     """What the model says of each case, numpy `[n]`.
 
     Attributes:
-      terms: seconds of the step by cause. The others: as in `dmodel.run.Outputs`.
+      terms: seconds of the step by cause. draw: watts of a device by cause. The others: as in `dmodel.run.Outputs`.
     """
 
     terms: dict[str, np.ndarray]
+    draw: dict[str, np.ndarray]
     step_time_s: np.ndarray
     tokens_per_s: np.ndarray
     tokens_per_s_per_device: np.ndarray
@@ -109,9 +112,32 @@ class Answers(NamedTuple):
         return self.tokens_per_s_per_device / self.device_watts
 
 
-def coefficients(accelerator: str, stack: str = STACK, profile: str = PROFILE) -> Coefficients:
-    """Coefficients of a chip and a stack (scalars)."""
-    return profiles.load(profile).coefficients_for(accelerator, stack)
+BETWEEN_NODES = ("net_efficiency_outer", "net_latency_outer", "net_contention")
+"""Coefficients of the network between nodes, which every study takes from the fit of the published study's own all-reduce curves."""
+
+
+@cache
+def curves_fit() -> dict[str, float]:
+    """What the all-reduce curves over nodes of H100 say of the network between nodes: `calibration.micro`'s fit of them."""
+    found = priors("H100-80GB")
+    z = np.zeros(len(NAMES))
+    for name in BETWEEN_NODES:
+        z[NAMES.index(name)] = found[name].mean
+    values = from_unconstrained(z)
+    return {name: float(getattr(values, name)) for name in BETWEEN_NODES}
+
+
+def coefficients(accelerator: str, stack: str = STACK, profile: str = PROFILE, curves: bool = True) -> Coefficients:
+    """Coefficients of a chip and a stack (scalars), between nodes those of the all-reduce curves, or the profile's own."""
+    found = profiles.load(profile).coefficients_for(accelerator, stack)
+    return found.replace(**curves_fit()) if curves else found
+
+
+def coefficients_line(*chips: str) -> str:
+    """Where the coefficients come from, in words."""
+    named = ", ".join(f"{name.removeprefix('net_')} {value:.3g}" for name, value in curves_fit().items())
+    chip = ", ".join(chips)
+    return f"shipped profile {PROFILE}, {chip}, code base {STACK}; between nodes the fit of the study's all-reduce curves ({named})"
 
 
 def chip_of(system_name: str) -> str:
@@ -156,8 +182,10 @@ def _compiled() -> Any:
 def _evaluate(system: System, model: Transformer, plan: Plan, c: Coefficients) -> Answers:
     terms = step_time(system, model, plan, c)
     out = run.outputs(system, model, plan, terms)
-    rest = {name: getattr(out, name) + 0.0 * terms.total for name in Answers._fields[1:]}
-    return Answers(terms={name: getattr(terms, name) + 0.0 * terms.total for name in TERMS}, **rest)
+    power, whole = run.device_draw(system, model, plan, terms), 0.0 * terms.total
+    rest = {name: getattr(out, name) + whole for name in Answers._fields[2:]}
+    draw = {name: getattr(power, name) + whole for name in Draw.__dataclass_fields__}
+    return Answers(terms={name: getattr(terms, name) + whole for name in TERMS}, draw=draw, **rest)
 
 
 def fsdp(devices: Array, per_device: Array = PER_DEVICE, **more: Any) -> Plan:
@@ -173,23 +201,22 @@ def unhidden(plan: Plan) -> Plan:
     return plan.replace(**{f"overlap_{kind}": zero for kind in ("tp", "cp", "ep", "dp", "pp")})
 
 
-def draws(profile: str, accelerator: str, stack: str, count: int, seed: int = 0) -> Coefficients:
-    """Coefficients drawn from the posterior of a chip and a stack, `[count]`: normal in the unconstrained space.
+def draws(accelerator: str, count: int, seed: int = 0) -> Coefficients:
+    """Coefficients of `coefficients(accelerator)` drawn from what is known of them, `[count]`: normal in the unconstrained space.
 
-    A stack that the profile was fitted to has its own covariance; for another one that of the center, and the spread of its groups.
+    Covariance: of the profile's center and the spread of stacks, as the software was never fitted; between nodes that of the curves' fit.
     """
-    found = profiles.load(profile)
-    z = found.unconstrained(accelerator, stack)
-    family = stack.split("/", 1)[0]
-    covariance = found.stack_covariances.get(family)
-    if covariance is None:
-        center = found.covariance if found.covariance is not None else np.diag(found.standard_errors**2)
-        unknown = [found.widths[g] ** 2 for g in ("stack", "pair") if g in found.widths]
-        covariance = center + np.diag(sum(unknown, start=np.zeros(len(z))))
+    profile = profiles.load(PROFILE)
+    center = profile.covariance if profile.covariance is not None else np.diag(profile.standard_errors**2)
+    unknown = [profile.widths[g] ** 2 for g in ("stack", "pair") if g in profile.widths]
+    covariance = center + np.diag(sum(unknown, start=np.zeros(len(NAMES))))
+    z, found = profile.unconstrained(accelerator, STACK), priors("H100-80GB")
+    for i in (NAMES.index(name) for name in BETWEEN_NODES):
+        covariance[i], covariance[:, i] = 0.0, 0.0
+        z[i], covariance[i, i] = found[NAMES[i]].mean, found[NAMES[i]].sd ** 2
     values, vectors = np.linalg.eigh(covariance)
-    root = vectors * np.sqrt(np.maximum(values, 0.0))
     normal = np.random.default_rng(seed).standard_normal((len(z), count))
-    return jax.tree.map(np.asarray, from_unconstrained(z[:, None] + root @ normal))
+    return jax.tree.map(np.asarray, from_unconstrained(z[:, None] + vectors * np.sqrt(np.maximum(values, 0.0)) @ normal))
 
 
 def crossing(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray, level: float) -> float | None:
@@ -226,6 +253,15 @@ def _line(
     return {
         "what": what, "unit": unit, "published": published, "predicted": predicted, "difference": gap, "difference_unit": of,
         "target": within, "reached": reached, "assumptions": note,
+    }  # fmt: skip
+
+
+def error(what: str, found: Mapping[str, float], target: float | None) -> dict[str, Any]:
+    """The median error of a comparison [%]; mean and 90th percentile beside it."""
+    note = f"mean {found['mean']:.1f} %, 90th percentile {found['p90']:.1f} %"
+    return {
+        "what": what, "unit": "% off (median)", "published": None, "predicted": found["median"], "difference": None, "difference_unit": "",
+        "target": target, "reached": None if target is None else bool(found["median"] <= 100.0 * target), "assumptions": note,
     }  # fmt: skip
 
 

@@ -32,7 +32,6 @@ ASSUMPTIONS = {
     WAYS[0]: "ZeRO-3 over all devices, no context parallelism, no recomputation: tokens per device grow with the length",
     WAYS[1]: "ZeRO-3 over all devices; below 8,192 several sequences, above context parallelism of length / 8,192",
     WAYS[2]: "the fastest that fits at 2.1 million tokens per step: tp and pp up to 8, cp up to 16, ZeRO 1 or 3, recomputation",
-    "coefficients": f"shipped profile {shared.PROFILE}, chip {CHIP}, code base {shared.STACK}",
 }
 
 
@@ -161,7 +160,7 @@ def main() -> None:
     """Evaluate every length, compare, draw."""
     args = shared.options(__doc__ or "")
     found = lines(args.quick)
-    assumed = ASSUMPTIONS | {"network": shared.catalog_line(SYSTEM)}
+    assumed = ASSUMPTIONS | {"network": shared.catalog_line(SYSTEM), "coefficients": shared.coefficients_line(CHIP)}
     shared.deliver("scaling_context", assumed, findings(found), table(found), draw(found), args, why(found))
 
 

@@ -42,7 +42,6 @@ ASSUMPTIONS = {
     "FSDP alone": "ZeRO-3 over all devices, weights kept or gathered again, any micro-batch",
     "with tensor or pipeline": "the same beside tensor parallelism, ZeRO-1 too beside a pipeline; sequence parallelism, 1F1B",
     "best plan": "any of these degrees together up to 16, ZeRO 1 or 3, sharding inside 8, 64 or 512 devices, recomputation",
-    "coefficients": f"shipped profile {shared.PROFILE}, chip {CHIP}, code base {shared.STACK}",
 }
 
 
@@ -164,7 +163,7 @@ def main() -> None:
     speed = curves(found, scales, shared.PER_DEVICE * shared.SEQ_LEN)
     plans = best_plans(found, scales)
     text = ["Best plan at every scale:", *map(described, plans)]
-    assumed = ASSUMPTIONS | {"network": shared.catalog_line(SYSTEM)}
+    assumed = ASSUMPTIONS | {"network": shared.catalog_line(SYSTEM), "coefficients": shared.coefficients_line(CHIP)}
     shared.deliver("scaling_crossover", assumed, findings(scales, speed), table(scales, speed, plans), draw(scales, speed), args, text)
 
 

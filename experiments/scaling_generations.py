@@ -2,7 +2,8 @@
 
 Assumed in advance: Llama-2 7B, sequences of 4,096 tokens, 2 per device, 256 devices, ZeRO-3 over all with weights gathered again, one
 micro-batch, 16 bits (fp16 on V100), flash attention, no recomputation, the catalog's DGX class network of each chip (GB200: domains of 72).
-Coefficients of the shipped generic profile for each chip and FSDP; V100 is in no fit and has those of a chip never seen.
+Coefficients of the shipped generic profile for each chip and FSDP (V100 is in no fit and has those of a chip never seen); the network
+between nodes as the study's all-reduce curves on H100 have it, in shares of each fabric's bandwidth and in hop latencies.
 Model FLOPs by 6N + 12Lhs. `python -m experiments.scaling_generations [--quick] [--json] [--out DIR]`
 """
 
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from dmodel import catalog
+from dmodel.counts import CONVENTIONS, model_flops_per_token
 from dmodel.report import style
 from experiments import scaling as shared
 from experiments.scaling import Answers, Cases, coefficients, fsdp
@@ -27,7 +29,6 @@ ASSUMPTIONS = {
     "workload": "Llama-2 7B, 2 sequences of 4,096 tokens per device in one micro-batch, 256 devices",
     "sharding": "ZeRO-3 over all devices, weights gathered again for the backward pass, bf16 (V100: fp16), flash attention",
     "utilization": "model FLOPs by 6N + 12Lhs over the dense 16-bit peak",
-    "coefficients": f"shipped profile {shared.PROFILE} at each chip, code base {shared.STACK}; V100 was fitted nowhere",
 }
 
 
@@ -61,7 +62,10 @@ def variants() -> dict[str, Cases]:
         "both with the coefficients of LLM Foundry": (
             old, new, fsdp(n), *(coefficients(shared.chip_of(SYSTEMS[name]), "llm-foundry") for name in PUBLISHED),
         ),
-        "both with the prior": (old, new, fsdp(n), coefficients("", "", "prior"), coefficients("", "", "prior")),
+        "both between nodes as the profile's rows have it": (
+            old, new, fsdp(n), *(coefficients(shared.chip_of(SYSTEMS[name]), curves=False) for name in PUBLISHED),
+        ),
+        "both with the prior": (old, new, fsdp(n), coefficients("", "", "prior", False), coefficients("", "", "prior", False)),
     }  # fmt: skip
     pair = {name: [shared.cases(a, model, p, ca), shared.cases(b, model, p, cb)] for name, (a, b, p, ca, cb) in others.items()}
     return {name: shared.join(each) for name, each in pair.items()}
@@ -104,10 +108,16 @@ def why(found: dict[str, Answers], others: dict[str, Answers], at: int) -> list[
     for name, each in found.items():
         parts = {g: 100.0 * float(x[at] / each.step_time_s[at]) for g, x in shared.grouped(each).items()}
         text.append(f"  {name:<6} " + ", ".join(f"{g} {x:.1f}" for g, x in parts.items() if x >= 0.05))
-    text.append("Utilization of A100, of H100 and the fall under other assumptions [%]:")
+    text.append("Utilization of A100, of H100 and the fall by convention of model FLOPs [%]:")
+    model = catalog.transformer(MODEL, seq_len=shared.SEQ_LEN)
+    for convention in CONVENTIONS:
+        share = float(model_flops_per_token(model, convention)) / float(model_flops_per_token(model))
+        a, b = (100.0 * share * float(found[name].mfu[at]) for name in PUBLISHED)
+        text.append(f"  {convention:<50} {a:6.1f} {b:6.1f} {b - a:+6.1f}")
+    text.append("The same under other assumptions [%]:")
     for name, each in others.items():
         a, b = 100.0 * each.mfu
-        text.append(f"  {name:<44} {a:6.1f} {b:6.1f} {b - a:+6.1f}")
+        text.append(f"  {name:<50} {a:6.1f} {b:6.1f} {b - a:+6.1f}")
     return text
 
 
@@ -146,7 +156,8 @@ def main() -> None:
     answered = shared.answers(parts | others)
     found = {name: answered[name] for name in parts}
     text = why(found, {name: answered[name] for name in others}, at)
-    assumed = ASSUMPTIONS | {f"network of {name}": shared.catalog_line(system) for name, system in SYSTEMS.items()}
+    named = {"coefficients": shared.coefficients_line(*SYSTEMS) + "; V100 is in no fit"}
+    assumed = ASSUMPTIONS | named | {f"network of {name}": shared.catalog_line(system) for name, system in SYSTEMS.items()}
     shared.deliver("scaling_generations", assumed, findings(found, at), table(found, devices), draw(found, devices, at), args, text)
 
 

@@ -1,13 +1,14 @@
 """Model size, 1B to 405B, at equal GPU counts: larger models spend more energy per token, and more GPUs return less per watt (finding 10).
 
-Assumed in advance: Llama models, 4,096 tokens, 2 sequences per device, H100, at every size and scale the fastest plan that fits, by search:
-tensor degrees to 8, pipeline degrees to 16, ZeRO 1 or 3, over all ranks or in groups, recomputation; and FSDP over all devices alone. Energy
-is that of the device alone. Marginal: what doubling the devices adds to throughput, over the watts that it adds.
+Assumed in advance: Llama models, 4,096 tokens, 2 sequences per device, H100, at every size and scale FSDP over all devices alone, and the
+fastest plan that fits, by search: tensor degrees to 8, pipeline degrees to 16, ZeRO 1 or 3, over all ranks or in groups, recomputation.
+Energy is that of the device alone. Marginal: what doubling the devices adds to throughput, over the watts that it adds.
 `python -m experiments.scaling_size [--quick] [--json] [--out DIR]`
 """
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +23,8 @@ from experiments.study import run as run_study
 from experiments.study import say
 
 SYSTEM, CHIP = "H100-DGX", "H100-80GB"
-MODELS = {"1B": "llama-3.2-1b", "7B": "llama-2-7b", "13B": "llama-2-13b", "34B": "llama-2-34b", "70B": "llama-2-70b", "405B": "llama-3.1-405b"}
+LLAMA_2 = {size: f"llama-2-{size.lower()}" for size in ("7B", "13B", "34B", "70B")}
+MODELS = {"1B": "llama-3.2-1b", **LLAMA_2, "405B": "llama-3.1-405b"}
 SCALES = (128.0, 256.0, 512.0, 1024.0, 2048.0)
 AT = 512.0
 """Devices at which sizes are compared: the least of these that hold the largest model."""
@@ -32,7 +34,6 @@ ASSUMPTIONS = {
     "best plan": "the fastest that fits: tp to 8, pp to 16, ZeRO 1 or 3 over all ranks or groups of 8 or 64, with or without recomputation",
     "FSDP alone": "ZeRO-3 over all devices, weights gathered again, whether it fits or not",
     "energy": "of the device alone, without host and cooling",
-    "coefficients": f"shipped profile {shared.PROFILE}, chip {CHIP}, code base {shared.STACK}",
 }
 
 
@@ -66,34 +67,35 @@ def searched(name: str, quick: bool) -> tuple[Cases, Cases, tuple[float, ...], t
 def sizes(quick: bool) -> list[Size]:
     """Every model, all cases evaluated as one batch."""
     found = {name: searched(name, quick) for name in MODELS}
-    parts = {f"{name} {i}": each[i] for name, each in found.items() for i in (0, 1)}
+    parts = {f"{name} {i}": case for name, each in found.items() for i, case in enumerate(each[:2])}
     answered = shared.answers(parts)
     flops = {name: float(model_flops_per_token(catalog.transformer(m, seq_len=shared.SEQ_LEN))) for name, m in MODELS.items()}
     return [Size(n, flops[n], scales, answered[f"{n} 0"], answered[f"{n} 1"], words) for n, (_, _, scales, words) in found.items()]
 
 
-def marginal(size: Size) -> np.ndarray:
+def marginal(scales: tuple[float, ...], found: Answers) -> np.ndarray:
     """Tokens that one more joule buys when devices double, `Δ(tokens/s) / Δ(watts)`, over what each joule bought before, by scale [1]."""
-    n = np.array(size.scales)
-    rate, watts = size.best.tokens_per_s, n * size.best.device_watts
+    rate, watts = found.tokens_per_s, np.array(scales) * found.device_watts
     return np.diff(rate) / np.diff(watts) / (rate / watts)[:-1]
 
 
 def findings(found: list[Size]) -> list[dict[str, Any]]:
     """Energy by size, and what doubling returns."""
     at = [s.scales.index(AT) for s in found]
-    joules = np.array([1.0 / s.best.tokens_per_device_joule[i] for s, i in zip(found, at, strict=True)])
-    flops_per_joule = np.array([s.flops for s in found]) / joules
+    per_joule = np.array([s.best.tokens_per_device_joule[i] for s, i in zip(found, at, strict=True)])
+    flops_per_joule = per_joule * np.array([s.flops for s in found])
     result = [
-        shared.direction(f"10 energy of a token grows with the model, {AT:.0f} H100", bool(np.all(np.diff(joules) > 0.0))),
+        shared.direction(f"10 energy of a token grows with the model, {AT:.0f} H100", bool(np.all(np.diff(per_joule) < 0.0))),
         shared.direction(f"10 405B: more energy per FLOP than 7B, {AT:.0f} H100", bool(flops_per_joule[-1] < flops_per_joule[1])),
     ]
-    for s in found:
-        returns = marginal(s)
+    for s, (way, kind) in product(found, (("FSDP alone", "alone"), ("best plan", "best"))):
+        returns = marginal(s.scales, getattr(s, kind))
         note = ", ".join(f"{n:,.0f}: {x:.2f}" for n, x in zip(s.scales, returns, strict=False))
-        result.append(shared.direction(f"10 {s.name}: doubling returns less per watt than before", bool(np.all(returns < 1.0)), note))
-    rate = {s.name: s.alone.tokens_per_s_per_device[-1] / s.alone.tokens_per_s_per_device[0] for s in found}
-    result += [shared.points(f"FSDP alone, {s.name}: throughput per device, {s.scales[0]:,.0f} → 2,048", None, 100 * (rate[s.name] - 1), None) for s in found]
+        result.append(shared.direction(f"10 {s.name}, {way}: doubling returns less per watt", bool(np.all(returns < 1.0)), note))
+    for s in found:
+        rate = s.alone.tokens_per_s_per_device
+        what = f"FSDP alone, {s.name}: throughput per device, {s.scales[0]:,.0f} → {s.scales[-1]:,.0f}"
+        result.append(shared.points(what, None, 100.0 * float(rate[-1] / rate[0] - 1.0), None))
     return result
 
 
@@ -109,7 +111,7 @@ def table(found: list[Size]) -> list[dict[str, Any]]:
             "device_watts": float(s.best.device_watts[i]),
             "joules_per_token": float(1.0 / s.best.tokens_per_device_joule[i]),
             "flop_per_joule": float(s.flops * s.best.tokens_per_device_joule[i]),
-            "marginal_tokens_per_joule_over_mean": float(marginal(s)[i]) if i + 1 < len(s.scales) else None,
+            "marginal_tokens_per_joule_over_mean": float(marginal(s.scales, s.best)[i]) if i + 1 < len(s.scales) else None,
             "fsdp_tokens_per_s_per_device": float(s.alone.tokens_per_s_per_device[i]),
             "fsdp_mfu": float(s.alone.mfu[i]),
             "fsdp_exposed_share": float(s.alone.exposed_share[i]),
@@ -127,7 +129,7 @@ def draw(found: list[Size]) -> Any:
         grid[0].plot(s.scales, 1.0 / s.best.tokens_per_device_joule, color=color, linewidth=1.7, marker="o", markersize=3.5, label=s.name)
         grid[1].plot(s.scales, 100.0 * s.best.mfu, color=color, linewidth=1.7)
         grid[1].plot(s.scales, 100.0 * s.alone.mfu, color=color, linewidth=1.2, linestyle="--")
-        grid[2].plot(s.scales[:-1], marginal(s), color=color, linewidth=1.7, marker="o", markersize=3.5)
+        grid[2].plot(s.scales[:-1], marginal(s.scales, s.best), color=color, linewidth=1.7, marker="o", markersize=3.5)
     grid[0].set_yscale("log")
     grid[0].set_title("Energy of one token, best plan [J]")
     grid[0].legend(frameon=False, fontsize=8, ncols=3, loc="upper center", bbox_to_anchor=(0.5, 0.86))
@@ -147,7 +149,7 @@ def main() -> None:
     args = shared.options(__doc__ or "")
     found = sizes(args.quick)
     text = ["Best plans:"] + [f"  {s.name:>5} on {n:>5,.0f}: {words}" for s in found for n, words in zip(s.scales, s.plans, strict=True)]
-    assumed = ASSUMPTIONS | {"network": shared.catalog_line(SYSTEM)}
+    assumed = ASSUMPTIONS | {"network": shared.catalog_line(SYSTEM), "coefficients": shared.coefficients_line(CHIP)}
     shared.deliver("scaling_size", assumed, findings(found), table(found), draw(found), args, text)
 
 

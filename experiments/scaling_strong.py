@@ -29,7 +29,6 @@ ASSUMPTIONS = {
     "workload": "Llama-2 7B, 32 sequences of 4,096 tokens per step at every scale",
     "plan": "the fastest that fits: tp, pp, cp of 1 to 16, ZeRO 1 or 3 over all ranks or inside a node, with or without recomputation",
     "utilization": "model FLOPs by 6N + 12Lhs over the bf16 peak",
-    "coefficients": f"shipped profile {shared.PROFILE}, chip {CHIP}, code base {shared.STACK}",
 }
 
 
@@ -109,7 +108,7 @@ def main() -> None:
     searched, rows = best(model, args.quick)
     found = shared.answer(shared.cases(catalog.system(SYSTEM), model, searched.plan(rows), coefficients(CHIP)))
     lines = table(searched, rows, found)
-    assumed = ASSUMPTIONS | {"network": shared.catalog_line(SYSTEM)}
+    assumed = ASSUMPTIONS | {"network": shared.catalog_line(SYSTEM), "coefficients": shared.coefficients_line(CHIP)}
     shared.deliver("scaling_strong", assumed, findings(found), lines, draw(found), args, why(lines))
 
 

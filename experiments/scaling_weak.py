@@ -1,8 +1,9 @@
 """Weak scaling of FSDP on 8 to 2,048 H100: throughput falls by a third from 128 on, power hardly does (findings 1, 2, 3, 6).
 
 Assumed in advance: Llama-2 7B, sequences of 4,096 tokens, 2 per device in one micro-batch, bf16, ZeRO-3 over all devices with weights
-gathered again for the backward pass, gathers prefetched behind the layer before, DGX H100 with 400 Gb/s InfiniBand per device, coefficients
-of the shipped generic profile for H100 and FSDP. "Communication-bound": the messages of a step take as long as its compute.
+gathered again for the backward pass, gathers prefetched behind the layer before, DGX H100 with 400 Gb/s InfiniBand per device. Coefficients
+of the shipped generic profile for H100 and FSDP; the network between nodes as the study's own all-reduce curves have it.
+"Communication-bound": the messages of a step take as long as its compute.
 `python -m experiments.scaling_weak [--quick] [--json] [--out DIR]`
 """
 
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dmodel import catalog
+from dmodel.cost.power import WAITING_RANGE, WAITING_SHARE
 from dmodel.report import style
 from experiments import scaling as shared
 from experiments.scaling import Answers, Cases, coefficients, fsdp
@@ -35,7 +37,6 @@ ASSUMPTIONS = {
     "model and batch": "Llama-2 7B, 4,096 tokens, 2 sequences per device in one micro-batch",
     "sharding": "ZeRO-3 over all devices, weights gathered again for the backward pass, next layer prefetched, gradients reduced in bf16",
     "precision": "bf16, flash attention, no recomputation",
-    "coefficients": f"shipped profile {shared.PROFILE}, chip {CHIP}, code base {shared.STACK}",
     "communication-bound": "messages of a step take as long as compute",
 }
 
@@ -67,9 +68,10 @@ def variants() -> dict[str, Cases]:
         "hop latency double": (network(latency_s=2.0 * net.latency_s), plan, c),
         "bandwidth between nodes − 25 %": (network(bytes_per_s=net.bytes_per_s * np.array([1.0, 0.75])), plan, c),
         "everything else 10 % faster": (system.replace(chip=_faster(system.chip, 1.1)), plan, c),
-        "profile h100-megatron": (system, plan, coefficients(CHIP, "megatron-bridge", "h100-megatron")),
-        "profile h100-fsdp (LLM Foundry)": (system, plan, coefficients(CHIP, "llm-foundry", "h100-fsdp")),
-        "prior, fitted to nothing": (system, plan, coefficients(CHIP, "", "prior")),
+        "between nodes as the profile's rows have it": (system, plan, coefficients(CHIP, curves=False)),
+        "software of LLM Foundry": (system, plan, coefficients(CHIP, "llm-foundry")),
+        "software of Megatron-Bridge": (system, plan, coefficients(CHIP, "megatron-bridge")),
+        "prior, fitted to nothing": (system, plan, coefficients(CHIP, "", "prior", curves=False)),
     }
     return {name: shared.cases(s, model, p, k) for name, (s, p, k) in others.items()}
 
@@ -122,11 +124,28 @@ def why(found: Answers, others: dict[str, Answers]) -> list[str]:
     """The step's growth by cause, and the findings under other assumptions."""
     text = ["Where the throughput goes, 128 → 2,048 [points lost]: "]
     text[0] += ", ".join(f"{c['cause']} {c['points']:.1f}" for c in causes(found))
+    text += power_lines(found)
     text.append("Findings 1, 2 and 3 under other assumptions [%]:")
     for name, each in others.items():
         t, p, e = change(each, 0, 1)
-        text.append(f"  {name:<40} {t:+7.1f} {p:+7.1f} {e:+7.1f}")
+        text.append(f"  {name:<45} {t:+7.1f} {p:+7.1f} {e:+7.1f}")
     return text
+
+
+def power_lines(found: Answers) -> list[str]:
+    """Power by cause at both scales, and finding 2 by what a waiting device draws, which two measurements bracket."""
+    low, high = (shared.WEAK_SCALES.index(n) for n in (LOW, HIGH))
+    text = ["Power by cause, 128 → 2,048 [W]: " + ", ".join(f"{k} {x[low]:.0f} → {x[high]:.0f}" for k, x in found.draw.items())]
+    for share in WAITING_RANGE:
+        watts = sum((x * _scaled(name, share) for name, x in found.draw.items()), start=np.zeros(1))
+        fall = 100.0 * (watts[high] / watts[low] - 1.0)
+        text.append(f"  if waiting draws {share:.2f} of idle to peak: {watts[low]:.0f} → {watts[high]:.0f} W, {fall:+.1f} %")
+    return text
+
+
+def _scaled(cause: str, share: float) -> float:
+    """By what a part of the power changes when waiting draws another share of the range from idle to peak."""
+    return {"running": share / WAITING_SHARE, "arithmetic": (1.0 - share) / (1.0 - WAITING_SHARE)}.get(cause, 1.0)
 
 
 def table(found: Answers, binding: np.ndarray) -> list[dict[str, Any]]:
@@ -185,7 +204,7 @@ def main() -> None:
     args = shared.options(__doc__ or "")
     found = shared.answers(base() | ({} if args.quick else variants()))
     first, bare = found.pop("curve"), found.pop("nothing hidden")
-    assumed = ASSUMPTIONS | {"network": shared.catalog_line(SYSTEM)}
+    assumed = ASSUMPTIONS | {"network": shared.catalog_line(SYSTEM), "coefficients": shared.coefficients_line(CHIP)}
     binding = bound(bare)
     shared.deliver("scaling_weak", assumed, findings(first, binding), table(first, binding), draw(first), args, why(first, found))
 
