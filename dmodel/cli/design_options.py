@@ -50,10 +50,10 @@ class DesignJob(NamedTuple):
 
     @property
     def is_run(self) -> bool:
-        """Whether more than the plan is asked for: sizes of a whole run."""
-        given = (self.loss, self.flop, self.tokens, self.budget_dollars, self.budget_days, self.budget_joules)
+        """Whether sizes of a run are to be chosen; else its plan alone, within the budgets."""
         ranged = ":" in (self.devices or "") or (self.global_batch or "") == FREE_BATCH
-        return ranged or bool(self.free) or any(x is not None for x in given) or self.objective in ("loss", "largest")
+        target = self.loss is not None or self.flop is not None or self.objective in ("loss", "largest")
+        return ranged or target or bool(self.free)
 
 
 def device_range(text: str | None) -> tuple[int, int] | None:

@@ -147,26 +147,54 @@ def _loss_of(job: DesignJob, asked: Setting, laws: Any) -> tuple[float, str]:
     ), f"loss {values[best]:.4f}: the least that {flop:.3g} FLOP reach by the loss law, at {sizes[best]:.2g} parameters"
 
 
-def solved(job: DesignJob, asked: Setting, stated: Question, chosen: dict[str, str], assumed: list[str], starts: int) -> Document:
-    """Search, and ask what goes with the answer."""
+def answered(job: DesignJob, asked: Setting, ways: Any) -> tuple[Document, Document | None]:
+    """Search, and ask what goes with the answer: its document, and the launch settings if asked for."""
     from dmodel.codesign import solve_question
 
-    found = solve_question(stated, n_starts=starts)
+    laws, chosen = laws_of(ways.law)
+    stated, assumed = question_of(job, asked, laws, ways.failures, ways.attention)
+    say(f"searching {', '.join(n for n, free in zip(stated.unknowns.names, stated.unknowns.free, strict=True) if free) or 'plans'} …")
+    found = solve_question(stated, n_starts=ways.starts or 16)
     span = device_range(job.devices)
     devices = asked.devices if span is None or span[0] == span[1] else list(span)
     head = {**asked.document(), "devices": devices, "global_batch": job.global_batch or asked.global_batch}
-    return {**head, **run_document(found, job), "laws": laws_document(chosen), "assumptions": assumed, "_found": found}
+    document = {**head, **run_document(found, job), "laws": laws_document(chosen), "assumptions": assumed}
+    if found.found is not None and not ways.brief:
+        document |= prices_document(stated, found.found) | influence_document(stated, found.found)
+    if found.found is None or ways.emit is None:
+        return document, None
+    return document, emitted(asked, stated, found.found, "shape" in document["free"], ways.emit)
 
 
-def emitted(asked: Setting, stated: Question, document: Document, target: str) -> Document:
+def prices_document(stated: Question, design: Design) -> Document:
+    """What one more unit of everything limited or given is worth, at the best sizes for the plan."""
+    from dmodel.codesign.prices import marginal_values
+
+    found = marginal_values(stated, design)
+    return {
+        "shadow_prices": [price._asdict() for price in found.prices],
+        "slack": list(found.slack),
+        "optimality_residual": float(found.local.residual),
+    }
+
+
+def influence_document(stated: Question, design: Design) -> Document:
+    """What other published laws would change, and which kind decides the answer."""
+    from dmodel.codesign.influence import influence
+
+    found = influence(stated, design)
+    entries = [{**x._asdict(), "sizes": dict(x.sizes)} for x in found.entries]
+    return {"other_laws": entries, "deciding_law": found.decides, "deciding_law_says": found.statement}
+
+
+def emitted(asked: Setting, stated: Question, design: Design, shaped: bool, target: str) -> Document:
     """Launch settings of the best design: its model has the sizes that were chosen."""
     from dmodel.cli.emitted import emit_document
     from dmodel.codesign.lattice import model_of
 
-    best = document["_found"].found
-    shaped = "shape" in document["free"]
-    model = model_of(best.sizes, stated.world.fixed) if shaped else asked.model
-    return emit_document(asked._replace(model_name="") if shaped else asked, model, best.plan, target)
+    model = model_of(design.sizes, stated.world.fixed) if shaped else asked.model
+    assert design.plan is not None
+    return emit_document(asked._replace(model_name="") if shaped else asked, model, design.plan, target)
 
 
 def run_document(found: CoDesign, job: DesignJob) -> Document:
@@ -247,6 +275,7 @@ def show_run(d: Document) -> None:
             f"{gib(best['memory_bytes_per_device'])} per device; {digits(best['parameters'] / 1e9, 4)} billion parameters"
         )
     show_lines(f"Certificate: {d['certificate']}")
+    _show_prices(d)
     _show_laws(d)
     show_lines(f"Assumed: {'; '.join(d['assumptions'])}")
 
@@ -261,7 +290,28 @@ def _show_nearest(d: Document) -> None:
         show_lines(f"Closest: {sizes}; plan {near['label']}")
 
 
+def _show_prices(d: Document) -> None:
+    """What one more unit of each thing is worth, the largest effects."""
+    known = d.get("shadow_prices", [])[:PRICES]
+    if not known:
+        return
+    name, scale, unit = UNITS[OBJECTIVE_OF[d["objective"]]]
+    rows = [
+        (x["name"], x["kind"], f"{digits(x['at'], 4)} {x['unit']}", f"{x['elasticity']:+.4f}", f"{x['per_unit'] / scale:+.3g} {unit}",
+         "" if x["dollars"] is None else f"{x['dollars']:+,.3g}")
+        for x in known
+    ]  # fmt: skip
+    title = f"What one more unit is worth ({name}; plan held, sizes at their best for it)"
+    show_table(title, ("of", "kind", "now", "elasticity", "per unit", "dollars"), rows, right="elasticity|per unit|dollars")
+
+
+PRICES = 10
+OBJECTIVE_OF = {"time": "seconds", "loss": "loss", "cost": "dollars", "energy": "joules", "largest": "flop"}
+
+
 def _show_laws(d: Document) -> None:
+    if d.get("deciding_law_says"):
+        show_lines(f"Laws: {d['deciding_law_says']}")
     chosen = ", ".join(f"{kind} {law['name']}" for kind, law in d["laws"].items())
     show_lines(f"Laws: {chosen} (`--law kind=name` chooses others)")
 

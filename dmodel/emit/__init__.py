@@ -116,7 +116,9 @@ def _heading(sheet: Sheet, module: ModuleType, left: tuple[LeftOut, ...]) -> lis
     lines = [f"{sheet.job.model_name or 'model'}: a plan of dmodel for {module.VERSION}.", LAUNCH[name].format(n=devices)]
     lines += [f"Add: {words}." for words in module.BESIDE]
     lines += [f"Environment: {ENVIRONMENT}."] if name in ("megatron", "nemo") else []
-    lines += [f"LEFT OUT {x.field} = {x.value if isinstance(x.value, str) else f'{x.value:g}'}: {x.reason}." for x in left]
+    for reason in dict.fromkeys(x.reason for x in left):
+        fields = [f"{x.field} = {x.value if isinstance(x.value, str) else f'{x.value:g}'}" for x in left if x.reason == reason]
+        lines.append(f"LEFT OUT {', '.join(fields)}: {reason}.")
     return lines + [f"BROKEN RULE: {words}." for words in sheet.broken]
 
 
