@@ -25,8 +25,10 @@ from calibration.padding import padded_groups, padded_rows, without_padding
 from calibration.pooling import Groups, Parameters, Prior
 from calibration.traces import Cases
 from calibration.uncertainty import Laplace, laplace
+from calibration.uncertainty.scatter import known_places, misses, scatter
 from dmodel.coefficients import NAMES, from_unconstrained
 from dmodel.profiles import GROUPINGS, Profile, default_profile
+from dmodel.profiles.record import pair_key
 from dmodel.step import step_time
 from dmodel.sweep import quick_to_compile
 from dmodel.types import Array, InputError, enable_float64
@@ -267,7 +269,13 @@ def fit(
             widths = base.widths
     seen = cases if held_out is None else cases.take(~np.asarray(held_out))
     footprints = {**start_from.footprints, **fit_footprints(seen, start_from.footprints)}
-    return dataclasses.replace(_profile(name, result, prior, groups, start_from, widths, used), footprints=footprints)
+    missed = misses(result.laplace.rows, used, weight[kept], start_from.seen)
+    return dataclasses.replace(
+        _profile(name, result, prior, groups, start_from, widths, used),
+        footprints=footprints,
+        scatter=scatter(missed, start_from, fresh=base is None),
+        seen=known_places(start_from, used),
+    )
 
 
 def _profile(
@@ -292,6 +300,7 @@ def _profile(
         standard_errors=base.standard_errors if frozen else result.laplace.center_errors * np.asarray(prior.center_width),
         covariance=base.covariance if frozen else result.laplace.center_covariance * np.outer(prior.center_width, prior.center_width),
         stack_covariances={**base.stack_covariances, **result.laplace.totals},
+        pair_covariances={**base.pair_covariances, **{pair_key(*pair): c for pair, c in result.laplace.pairs.items()}},
         data=(*base.data, *({"source": str(s), "rows": int(n)} for s, n in zip(sources, counts, strict=True))),
         fitted_rows=(*base.fitted_rows, *map(str, used.labels.fingerprint)),
         noise={**base.noise, **{s: float(x) for s, x in zip(groups.stacks, noise, strict=True)}},

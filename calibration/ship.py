@@ -85,6 +85,8 @@ def rebase(profile: Profile, view: View) -> Profile:
         offsets=moved,
         # only of its own stacks: to a view, the others are as good as new
         stack_covariances={s: c for s, c in profile.stack_covariances.items() if s in families},
+        pair_covariances={k: c for k, c in profile.pair_covariances.items() if family(k.partition(" ")[2]) in families},
+        seen={s: rows for s, rows in profile.seen.items() if family(s) in families},
     )
 
 

@@ -21,7 +21,7 @@ BASE = {"types", "smooth", "once"}
 RECORDS = {"hardware", "workload", "plan", "coefficients"}
 BELOW_COST = BASE | RECORDS | {"footprint", "counts", "placement"}
 BELOW_RUN = BELOW_COST | {"cost", "physics", "step", "goodput", "topology"}
-BELOW_REPORT = BELOW_RUN | {"run", "energy", "returns", "sensitivity", "sweep", "design", "catalog", "profiles", "theory", "emit"}
+BELOW_REPORT = BELOW_RUN | {"run", "energy", "returns", "sensitivity", "sweep", "design", "catalog", "profiles", "theory", "emit", "uncertainty"}
 
 ALLOWED: dict[str, set[str]] = {
     "types": set(),
@@ -45,6 +45,7 @@ ALLOWED: dict[str, set[str]] = {
     "catalog": {"topology", "hardware", "workload", "plan", "types"},
     "emit": {"workload", "plan", "types"},
     "profiles": {"coefficients", "footprint", "types"},
+    "uncertainty": BELOW_RUN | {"sweep", "profiles"},
     "theory": BELOW_RUN | {"catalog", "sweep"},
     "report": BELOW_REPORT,
     "cli": BELOW_REPORT | {"report"},

@@ -32,6 +32,23 @@ class Fitted(NamedTuple):
     spread: float
 
 
+class Scatter(NamedTuple):
+    """How far measurements of a stack lie from predictions that were not fitted to them, as Student-t scales of ln(measured / predicted):
+    of a run like a fitted one, and what comes to it far away from all fitted ones (`dmodel.uncertainty`)."""
+
+    noise: float
+    discrepancy: float
+
+
+def pair_key(accelerator: str, stack: str) -> str:
+    """Name of a chip and stack together, its variant among them.
+
+    >>> pair_key("H100-80GB", "llm-foundry/pure")
+    'H100-80GB llm-foundry/pure'
+    """
+    return f"{accelerator} {stack}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Profile:
     """Fitted coefficients and what is known of them; vectors are `[coefficient]` in the order of `coefficients.NAMES`, unconstrained.
@@ -43,10 +60,12 @@ class Profile:
         Empty = those of the prior.
       standard_errors: Laplace standard errors of the center. covariance: of the center, or None.
       stack_covariances: by stack, its variants together, of its coefficients (center and offsets together), `[coefficient, coefficient]`:
-        how well it is known.
+        how well it is known. pair_covariances: the same by chip and stack, its variant among them, as `pair_key` names them.
       data: per source what was used (`source, rows, set_aside, median_error, …`). fitted_rows: fingerprints of the fitted rows.
       versions: of this package and those that matter for the numbers. noise: Student-t scale of ln(predicted / measured) by stack.
       footprints: what a stack holds in memory, by stack; only of those with measured peaks.
+      scatter: by stack, its variants together, and of any other stack under "". seen: places of the fitted rows by stack
+        `[row, feature]` (`dmodel.uncertainty.features`).
     """
 
     name: str
@@ -59,10 +78,13 @@ class Profile:
     standard_errors: np.ndarray = field(default_factory=prior_widths)
     covariance: np.ndarray | None = None
     stack_covariances: Mapping[str, np.ndarray] = field(default_factory=dict)
+    pair_covariances: Mapping[str, np.ndarray] = field(default_factory=dict)
     data: Sequence[Mapping[str, Any]] = ()
     fitted_rows: tuple[str, ...] = ()
     noise: Mapping[str, float] = field(default_factory=dict)
     footprints: Mapping[str, Fitted] = field(default_factory=dict)
+    scatter: Mapping[str, Scatter] = field(default_factory=dict)
+    seen: Mapping[str, np.ndarray] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
 
     def unconstrained(self, accelerator: str | None = None, stack: str | None = None) -> np.ndarray:

@@ -16,7 +16,7 @@ from dmodel.coefficients import NAMES
 from dmodel.footprint import SPECS as FOOTPRINT
 from dmodel.footprint import Footprint
 from dmodel.profiles.groupings import GROUPINGS
-from dmodel.profiles.record import Fitted, Profile, default_profile
+from dmodel.profiles.record import Fitted, Profile, Scatter, default_profile
 from dmodel.types import InputError
 
 FORMAT, VERSION = "dmodel-profile", 2
@@ -43,13 +43,13 @@ def _vector(value: np.ndarray) -> dict[str, float]:
     return {name: round(float(x), 10) for name, x in zip(NAMES, value, strict=True)}
 
 
-def _triangle(matrix: np.ndarray) -> list[float]:
+def _triangle(matrix: np.ndarray, digits: int = 6) -> list[float]:
     """The lower triangle of a symmetric matrix, row by row."""
-    return [float(f"{x:.6g}") for x in np.asarray(matrix)[np.tril_indices(len(matrix))]]
+    return [float(f"{x:.{digits}g}") for x in np.asarray(matrix)[np.tril_indices(len(matrix))]]
 
 
-def _symmetric(path: str, stack: str, value: Any) -> np.ndarray:
-    """The covariance of a stack from its lower triangle, checked."""
+def _symmetric(path: str, stack: str, value: Any, rounding: float = 1e-6) -> np.ndarray:
+    """The covariance of a stack from its lower triangle, checked; rounding: of its eigenvalues, over their mean."""
     n = len(NAMES)
     rows, columns = np.tril_indices(n)
     numbers = isinstance(value, list) and all(isinstance(x, int | float) and abs(x) < FURTHEST**2 for x in value)
@@ -57,7 +57,7 @@ def _symmetric(path: str, stack: str, value: Any) -> np.ndarray:
         raise InputError(f"{path}: the covariance of {stack!r} must be {len(rows)} finite numbers; fit or copy the profile again")
     matrix = np.zeros((n, n))
     matrix[rows, columns] = matrix[columns, rows] = value
-    if np.linalg.eigvalsh(matrix)[0] < -1e-6 * np.trace(matrix) / n:
+    if np.linalg.eigvalsh(matrix)[0] < -rounding * np.trace(matrix) / n:
         raise InputError(f"{path}: the covariance of {stack!r} is none (it has a negative eigenvalue); fit or copy the profile again")
     return matrix
 
@@ -77,11 +77,14 @@ def to_json(profile: Profile) -> dict[str, Any]:
         "widths": {g: _vector(v) for g, v in profile.widths.items()},
         "standard_errors": _vector(profile.standard_errors),
         "stack_covariances": {k: _triangle(v) for k, v in sorted(profile.stack_covariances.items())},
+        "pair_covariances": {k: _triangle(v, 4) for k, v in sorted(profile.pair_covariances.items())},
         "covariance": None if profile.covariance is None else [[round(float(x), 10) for x in row] for row in profile.covariance],
         "data": [dict(d) for d in profile.data],
         "fitted_rows": list(profile.fitted_rows),
         "noise": dict(profile.noise),
         "footprints": {k: {**vars(f.footprint), "spread": f.spread} for k, f in sorted(profile.footprints.items())},
+        "scatter": {k: v._asdict() for k, v in sorted(profile.scatter.items())},
+        "seen": {k: [[round(float(x), 3) for x in row] for row in rows] for k, rows in sorted(profile.seen.items())},
         "versions": dict(profile.versions),
     }
 
@@ -165,6 +168,27 @@ def _footprints(path: str, value: Any) -> dict[str, Fitted]:
     return found
 
 
+def _scatter(path: str, value: Any) -> dict[str, Scatter]:
+    """Scatter by stack, checked: positive numbers."""
+    wrong = InputError(f"{path}: 'scatter' is of the wrong kind (expected positive noise and discrepancy by stack); fit or copy it again")
+    if not isinstance(value, Mapping) or not all(isinstance(v, Mapping) and set(v) == set(Scatter._fields) for v in value.values()):
+        raise wrong
+    if not all(isinstance(x, int | float) and 0.0 < x < FURTHEST for v in value.values() for x in v.values()):
+        raise wrong
+    return {str(k): Scatter(**v) for k, v in value.items()}
+
+
+def _seen(path: str, value: Any) -> dict[str, np.ndarray]:
+    """Places of fitted rows by stack, checked: rows of finite numbers, all as long."""
+    rows = [row for rows in value.values() for row in rows] if isinstance(value, Mapping) else [None]
+    if not all(isinstance(row, list) and len(row) == len(rows[0]) for row in rows):
+        raise InputError(f"{path}: 'seen' is of the wrong kind (expected rows of numbers, all as long, by stack); fit or copy it again")
+    found = {str(k): np.array(v, float) for k, v in value.items()}
+    if not all((np.abs(v) < FURTHEST**2).all() for v in found.values()):
+        raise InputError(f"{path}: 'seen' holds a number outside ±{FURTHEST**2:g}; fit or copy the profile again")
+    return found
+
+
 def _is_share(name: str) -> bool:
     return name in FOOTPRINT and FOOTPRINT[name].bound == "share"
 
@@ -215,11 +239,14 @@ def from_json(document: Mapping[str, Any], path: str = "profile") -> Profile:
             widths=_widths(path, document["widths"]),
             standard_errors=_numbers(path, document, "standard_errors", least=0.0),
             stack_covariances={k: _symmetric(path, k, v) for k, v in document["stack_covariances"].items()},
+            pair_covariances={k: _symmetric(path, k, v, 1e-3) for k, v in document.get("pair_covariances", {}).items()},
             covariance=matrix,
             data=_data(path, document),
             fitted_rows=_texts(path, document, "fitted_rows"),
             noise=_noise(path, document),
             footprints=_footprints(path, document.get("footprints", {})),
+            scatter=_scatter(path, document.get("scatter", {})),
+            seen=_seen(path, document.get("seen", {})),
             versions=dict(document["versions"]),
         )
     except (KeyError, TypeError, AttributeError, ValueError) as e:

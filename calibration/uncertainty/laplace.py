@@ -1,0 +1,189 @@
+"""How sure a fit is: the Laplace approximation in the unconstrained space, seen from the rows.
+
+With G the covariance of the rows' log ratios before the data and W their weights in the information, what the data leave open of the
+ratios is `(1 + G W)⁻¹ G`, and of any coefficients with covariance K and cross-covariance k to the rows `K − k W (1 + G W)⁻¹ kᵀ`: no matrix
+is larger than the rows, however many parameters they share.
+
+Noise scales of a joint optimum are too small, to zero with as many coefficients as rows: there the scales are those of the expected
+misfit instead, the expectation being over what the data leave open of the coefficients (`expected_noise`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from calibration import pooling
+from calibration.pooling import Groups, Parameters, Prior
+from calibration.uncertainty.cells import Cells, cells_of
+from dmodel.profiles import GROUPINGS, family
+from dmodel.sweep import quick_to_compile
+
+ROUNDS, CLOSE = 60, 3e-3
+"""Rounds of `expected_noise` at most, and the change of ln s that ends them."""
+
+
+class Laplace(NamedTuple):
+    """Posterior of a fit; parameters are in prior standard deviations: 1 = the data said nothing, 0 = they decide.
+
+    Attributes:
+      center_errors `[C]`, offset_errors `[M, C]`: standard deviations at the fitted noise. center_covariance `[C, C]`.
+      totals: covariance of a row's coefficients, center and all offsets together, unconstrained, by stack (mean over what it ran on).
+      pairs: the same by chip and stack, its variant among them.
+      rows: what the rows say. cells: their coefficients.
+    """
+
+    center_errors: np.ndarray
+    offset_errors: np.ndarray
+    totals: dict[str, np.ndarray]
+    pairs: dict[tuple[str, str], np.ndarray]
+    center_covariance: np.ndarray
+    rows: Rows
+    cells: Cells
+
+
+class Rows(NamedTuple):
+    """A fit linearised at its optimum.
+
+    Attributes:
+      ratio: ln(predicted / measured) `[row]`. slope: its derivative by the row's coefficients `[row, C]`. design: by all parameters,
+        `[row, (1 + M) C]`. prior: G, `[row, row]`. before: ratio at the prior mean, to first order `[row]`.
+      weight: of each row in the information, W `[row]`. noise: scale by stack `[S]`.
+    """
+
+    ratio: np.ndarray
+    slope: np.ndarray
+    design: np.ndarray
+    prior: np.ndarray
+    before: np.ndarray
+    weight: np.ndarray
+    noise: np.ndarray
+
+
+def _ratio_and_slope(z: jax.Array, data: Any, log_ratio: Callable[..., jax.Array]) -> tuple[jax.Array, jax.Array]:
+    """Each row's log ratio, and its derivative by the row's own coefficients `[C, row]`."""
+    r, pull = jax.vjp(lambda z: log_ratio(z, data), z)
+    return r, pull(jnp.ones_like(r))[0]
+
+
+@cache
+def _compiled() -> Callable[..., tuple[jax.Array, jax.Array]]:
+    return jax.jit(_ratio_and_slope, static_argnums=2, compiler_options=quick_to_compile())
+
+
+def slopes(z: np.ndarray | jax.Array, data: Any, log_ratio: Callable[..., jax.Array]) -> tuple[np.ndarray, np.ndarray]:
+    """Log ratio `[row]` of every row, and its derivative by the row's own coefficients `[row, C]`: rows are independent, one pass does."""
+    r, by_row = _compiled()(jnp.asarray(z), data, log_ratio)
+    return np.asarray(r), np.asarray(by_row).T
+
+
+def open_ratios(prior: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Covariance of the rows' ratios after the data, `(1 + G W)⁻¹ G`."""
+    return np.linalg.solve(np.eye(len(prior)) + prior * weight, prior)
+
+
+def student_weight(square: np.ndarray, scale: np.ndarray, freedom: float) -> np.ndarray:
+    """Weight of a row in the information, `(ν + 1) / (ν s² + r²)`, from its (expected) squared ratio and its noise scale."""
+    return (freedom + 1.0) / (freedom * scale**2 + square)
+
+
+class Noise(NamedTuple):
+    """Noise scales: medians of the prior and the fitted ones by stack `[S]`, and the stack of every row `[row]`."""
+
+    median: np.ndarray
+    fitted: np.ndarray
+    stack_of: np.ndarray
+
+
+def expected_noise(rows: Rows, own: np.ndarray, noise: Noise, freedom: float) -> tuple[np.ndarray, np.ndarray]:
+    """Noise scale by stack `[S]` and weight of every row when the coefficients are integrated out: expectation and maximization in turn.
+
+    E: ratios and their variance given the scales; the expected square is `r² + v`. M: the scale that makes the expected weighted misfit
+    `Σ w [ln s + ½ u (r² + v) / s²]` and the prior of ln s least, with u = ν + 1 over ν + (r² + v) / s².
+    """
+    scale, index = np.maximum(noise.fitted, 0.5 * noise.median), noise.stack_of
+    weight = own * student_weight(rows.ratio**2, scale[index], freedom)
+    counts = np.bincount(index, own, len(scale))
+    for _ in range(ROUNDS):
+        inner = np.linalg.solve(np.eye(len(own)) + rows.prior * weight, np.column_stack([rows.before, rows.prior]))
+        square = inner[:, 0] ** 2 + np.diag(inner[:, 1:])
+        spread = np.bincount(index, own * scale[index] ** 2 * square * student_weight(square, scale[index], freedom), len(scale))
+        found = _scale(counts, spread, noise.median, scale)
+        done = np.abs(np.log(found / scale)).max() < CLOSE
+        scale = found
+        weight = own * student_weight(square, scale[index], freedom)
+        if done:
+            break
+    return scale, weight
+
+
+def _scale(counts: np.ndarray, spread: np.ndarray, median: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """The scale at which `n ln s + ½ q / s² + ½ (ln s − ln m)² / width²` is least, by Newton's method in ln s."""
+    x, tight = np.log(scale), 1.0 / pooling.NOISE_WIDTH**2
+    for _ in range(20):
+        pull = spread * np.exp(-2.0 * x)
+        step = (counts - pull + tight * (x - np.log(median))) / (2.0 * pull + tight)
+        x = x - np.clip(step, -1.0, 1.0)
+    return np.exp(x)
+
+
+def laplace(
+    p: Parameters, prior: Prior, data: Any, groups: Groups, log_ratio: Callable[..., jax.Array], freedom: float
+) -> Laplace:
+    """Gauss-Newton Laplace approximation at a fit: information `Σ_i ω_i J_i J_iᵀ + 1` with the Student-t weights ω.
+
+    Args:
+      data: rows of the fit, padded or not; only those of the groups count.
+    """
+    count = len(groups.stack_of)
+    z = np.asarray(pooling.rows_of(p, prior, data.of))
+    ratio, slope = (x[:count] for x in slopes(z, data, log_ratio))
+    own, fitted = np.asarray(data.weight)[:count], np.asarray(pooling.noise_scale(p, prior))
+    noise = Noise(np.asarray(prior.noise), fitted, groups.stack_of)
+    cells = cells_of(prior, groups)
+    design = np.zeros((count, cells.factor.shape[2]))
+    for cell, factor in enumerate(cells.factor):
+        design[cells.of == cell] = slope[cells.of == cell] @ factor
+    before = ratio - (slope * (z.T[:count] - cells.mean[cells.of])).sum(1)
+    rows = Rows(ratio, slope, design, design @ design.T, before, own, noise.median)
+    scale, weight = expected_noise(rows, own, noise, freedom)
+    rows = rows._replace(weight=weight, noise=scale)
+    at_fit = own * student_weight(ratio**2, fitted[groups.stack_of], freedom)
+    errors, center = _parameters(design, rows.prior, at_fit, np.shape(prior.center)[0])
+    pairs = _pairs(rows, cells, groups)
+    return Laplace(errors[0], errors[1:], _totals(pairs), pairs, center, rows, cells)
+
+
+def _inner(prior: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """`W (1 + G W)⁻¹`, symmetric."""
+    found = weight[:, None] * np.linalg.inv(np.eye(len(prior)) + prior * weight)
+    return 0.5 * (found + found.T)
+
+
+def _parameters(design: np.ndarray, prior: np.ndarray, weight: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Standard deviations of all parameters `[1 + M, C]` and the center's covariance `[C, C]`, in prior standard deviations."""
+    learned = _inner(prior, weight) @ design
+    errors = np.sqrt(np.maximum(1.0 - (design * learned).sum(0), 0.0)).reshape(-1, n)
+    return errors, np.eye(n) - design[:, :n].T @ learned[:, :n]
+
+
+def _pairs(rows: Rows, cells: Cells, groups: Groups) -> dict[tuple[str, str], np.ndarray]:
+    """Covariance of a row's coefficients `[C, C]` by chip and stack: center and offsets move together, so their sum is known better than
+    each of them."""
+    inner, found = _inner(rows.prior, rows.weight), {}
+    for factor, of in zip(cells.factor, cells.members, strict=True):
+        across = rows.design @ factor.T
+        member = {g: groups.members[m][1] for g, m in zip(GROUPINGS, of, strict=True)}
+        found[member["accelerator"], member["variant"] or member["stack"]] = factor @ factor.T - across.T @ inner @ across
+    return found
+
+
+def _totals(pairs: dict[tuple[str, str], np.ndarray]) -> dict[str, np.ndarray]:
+    """The mean over what a stack and its variants ran on."""
+    stacks = dict.fromkeys(family(stack) for _, stack in pairs)
+    return {name: np.mean([c for (_, stack), c in pairs.items() if family(stack) == name], 0) for name in stacks}

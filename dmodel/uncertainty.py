@@ -1,0 +1,219 @@
+"""How far a prediction may be off: intervals, chances, and what two plans have in common.
+
+The logarithm of a time that nobody has measured is Student-t (`FREEDOM`) about that of the predicted one, with scale σ,
+
+    σ² = jᵀ Σ j + s² + τ² (1 − exp(−d² / 2 ℓ²)),
+
+j the slope of ln t by the unconstrained coefficients, Σ their covariance for a chip and stack, s the noise of a run like one that was
+fitted, τ what the model lacks, d the distance to the nearest fitted run of the stack (`features`), ℓ = `REACH`. Σ comes from the fit; s and
+τ from residuals of rows left out of it (`calibration.uncertainty.scatter`), as in-sample residuals are too small. The first term is the
+sum over pairs of sigma points, `Σ_k (¼ (ln t₊ − ln t₋)²)`: it needs no derivative, and any output carries it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from math import acos, cos, sqrt
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dmodel.coefficients import from_unconstrained
+from dmodel.hardware import System
+from dmodel.plan import Plan
+from dmodel.profiles import Profile, family, members
+from dmodel.profiles.record import Scatter, pair_key
+from dmodel.step import step_time
+from dmodel.sweep import quick_to_compile
+from dmodel.types import Array, InputError
+from dmodel.workload import Transformer
+
+LEVEL = 0.9
+"""Share of measurements that an interval is to hold."""
+
+FREEDOM = 4
+"""Degrees of freedom of the Student-t; closed forms below are of this number."""
+
+REACH = 1.0
+"""Distance at which 39 % of the discrepancy's variance is there: a factor of e in one size of the run."""
+
+OTHER_VARIANT = 1.0
+"""Distance between runs that differ in nothing but the variant of their stack."""
+
+COMMON = 0.5
+"""Correlation of what the model lacks between two plans of one stack and model."""
+
+STRANGER = Scatter(0.05, 0.1)
+"""Scatter where a profile knows none."""
+
+
+def features(system: System, model: Transformer, plan: Plan) -> np.ndarray:
+    """Place of each run among others, `[row, feature]`: logarithms of its sizes, degrees and the chip, and its switches; distances are
+    Euclidean. Sizes that go together (width and feed-forward width, batch and micro-batches) count half."""
+    log = lambda x: np.log(np.maximum(np.asarray(x, float), 1e-9))  # noqa: E731
+    columns = (
+        log(model.d_model),
+        0.5 * log(model.d_ff),
+        log(model.n_layers),
+        log(model.seq_len),
+        0.5 * log(np.asarray(model.n_experts) + 1.0),
+        np.asarray(model.trainable, float),
+        log(plan.micro_batch),
+        0.5 * log(plan.global_batch),
+        log(plan.dp),
+        log(plan.tp),
+        log(plan.pp),
+        log(plan.cp),
+        log(plan.ep),
+        0.5 * np.asarray(plan.zero, float),
+        0.5 * np.asarray(plan.sp, float),
+        np.asarray(plan.recompute_layers, float),
+        0.5 * np.asarray(plan.recompute_attention, float),
+        log(plan.operand_bytes),
+        log(system.chip.attention_flops_per_s),
+    )
+    return np.stack(np.broadcast_arrays(*map(np.atleast_1d, columns)), 1)
+
+
+def nearest(place: np.ndarray, stack: np.ndarray, seen: np.ndarray, seen_stack: np.ndarray) -> np.ndarray:
+    """Distances `[row, seen]` between runs of stacks; infinite between families of stacks."""
+    squared = (place**2).sum(1)[:, None] + (seen**2).sum(1)[None] - 2.0 * place @ seen.T
+    squared = np.maximum(squared, 0.0) + OTHER_VARIANT**2 * (stack[:, None] != seen_stack[None])
+    families, others = (np.array([family(s) for s in names.tolist()], str) for names in (stack, seen_stack))
+    return np.where(families[:, None] == others[None], np.sqrt(squared), np.inf)
+
+
+def distance(profile: Profile, stack: str, place: np.ndarray) -> np.ndarray:
+    """Distance of runs of one stack to the nearest that the profile was fitted to, `[row]`; infinite for a stack that it does not know."""
+    known = {name: rows for name, rows in profile.seen.items() if family(name) == family(stack) and len(rows)}
+    if not stack or not known:
+        return np.full(len(place), np.inf)
+    names, rows = np.repeat(list(known), [len(rows) for rows in known.values()]), np.concatenate(list(known.values()))
+    if rows.shape[1] != place.shape[1]:
+        raise InputError(f"profile {profile.name}: fitted runs have {rows.shape[1]} features, expected {place.shape[1]}: fit it again")
+    return nearest(place, np.repeat([stack], len(place)), rows, names).min(1)
+
+
+def covariance(profile: Profile, accelerator: str | None, stack: str | None) -> np.ndarray | None:
+    """Covariance of the unconstrained coefficients of an accelerator and stack, `[C, C]`: what the fit left open, and for every group that
+    the profile does not know the variance among its members. None where the profile carries no covariance."""
+    own = profile.pair_covariances.get(pair_key(accelerator or "", stack or ""))
+    if own is not None:
+        return np.asarray(own)
+    base = profile.stack_covariances.get(family(stack or ""), profile.covariance)
+    if base is None:
+        return None
+    lineages = {members(None, s)["lineage"] for s in profile.stacks}
+    unknown = [g for g, m in members(accelerator or "?", stack or "?").items() if m and m not in profile.offsets[g]]
+    if not stack and len(lineages) == 1:
+        unknown.remove("lineage")  # a view of one code base speaks for it
+    return np.asarray(base) + np.diag(sum((profile.widths[g] ** 2 for g in unknown if g in profile.widths), start=np.zeros(len(base))))
+
+
+def points(mean: np.ndarray, sigma: np.ndarray) -> np.ndarray:
+    """The mean, and a standard deviation to both sides of it along every principal axis of a covariance, `[C, 1 + 2 C]`."""
+    values, axes = np.linalg.eigh(sigma)
+    steps = axes * np.sqrt(np.maximum(values, 0.0))
+    return np.concatenate([mean[:, None], mean[:, None] + steps, mean[:, None] - steps], 1)
+
+
+def parameter_sd(draws: np.ndarray) -> np.ndarray:
+    """Standard deviation of an output from its values at the `points`, `[1 + 2 C, ...]`: `√Σ_k (½ (x₊ − x₋))²`."""
+    half = (len(draws) - 1) // 2
+    return np.sqrt((((draws[1 : half + 1] - draws[half + 1 :]) / 2.0) ** 2).sum(0))
+
+
+def scatter_of(profile: Profile, stack: str | None) -> Scatter:
+    """Scatter of a stack: its own, else that of one nobody has measured."""
+    return profile.scatter.get(family(stack or ""), profile.scatter.get("", STRANGER))
+
+
+def misfit(found: Scatter, distance: np.ndarray) -> np.ndarray:
+    """Scale of what is not the coefficients' doing, `√(s² + τ² (1 − exp(−d² / 2 ℓ²)))`."""
+    return np.sqrt(found.noise**2 + found.discrepancy**2 * -np.expm1(-0.5 * (np.asarray(distance) / REACH) ** 2))
+
+
+def share_below(x: np.ndarray) -> np.ndarray:
+    """Distribution function of the Student-t with 4 degrees of freedom: `½ + ⅜ u (1 − u² / 12)` with `u = x / √(1 + x² / 4)`.
+
+    >>> float(share_below(np.array(2.131846786)).round(6))
+    0.95
+    """
+    u = np.asarray(x) / np.sqrt(1.0 + np.asarray(x) ** 2 / 4.0)
+    return 0.5 + 0.375 * u * (1.0 - u**2 / 12.0)
+
+
+def quantile(level: float = LEVEL) -> float:
+    """How many scales to each side hold a share of the Student-t with 4 degrees of freedom (Shaw 2006, closed form).
+
+    >>> round(quantile(0.9), 4)
+    2.1318
+    """
+    p = 0.5 + 0.5 * level
+    root = sqrt(4.0 * p * (1.0 - p))
+    return 2.0 * sqrt(cos(acos(root) / 3.0) / root - 1.0)
+
+
+def band(value: Array, scale: Array, level: float = LEVEL) -> tuple[np.ndarray, np.ndarray]:
+    """Lower and upper end of the interval of a positive output: `value · exp(∓ q σ)`."""
+    factor = np.exp(quantile(level) * np.asarray(scale))
+    return np.asarray(value) / factor, np.asarray(value) * factor
+
+
+class Uncertain(NamedTuple):
+    """Step times with what is not known of them.
+
+    Attributes:
+      value, low, high: [s], `[plan]`; the interval holds `LEVEL`. scale: Student-t scale of the logarithm, `[plan]`.
+      misfit: the part of it that is not the coefficients'. draws: ln t at the sigma points, `[1 + 2 C, plan]`.
+    """
+
+    value: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    scale: np.ndarray
+    misfit: np.ndarray
+    draws: np.ndarray
+
+
+@cache
+def _compiled() -> Callable[..., jax.Array]:
+    def log_time(system: System, model: Transformer, plan: Plan, z: jax.Array) -> jax.Array:
+        return jnp.log(jnp.asarray(step_time(system, model, plan, from_unconstrained(z)).total))
+
+    return jax.jit(log_time, compiler_options=quick_to_compile())
+
+
+def step_times(profile: Profile, accelerator: str, stack: str, system: System, model: Transformer, plan: Plan) -> Uncertain | None:
+    """Step times of plans of one chip and stack, with intervals.
+
+    Args:
+      system, model, plan: leaves scalars or `[plan]` (of the network `[K]` or `[K, plan]`).
+    Returns:
+      None where the profile carries no covariance.
+    """
+    sigma = covariance(profile, accelerator, stack)
+    if sigma is None:
+        return None
+    z = points(profile.unconstrained(accelerator, stack), sigma)
+    leaves: Any = jax.tree.map(lambda x: jnp.atleast_1d(jnp.asarray(x, float)), (model, plan))
+    draws = np.stack([np.atleast_1d(np.asarray(_compiled()(system, *leaves, row[:, None]))) for row in z.T])
+    far = np.broadcast_to(distance(profile, stack, features(system, model, plan)), draws.shape[1:])
+    rest = misfit(scatter_of(profile, stack), far)
+    scale = np.hypot(parameter_sd(draws), rest)
+    value = np.exp(draws[0])
+    return Uncertain(value, *band(value, scale), scale, rest, draws)
+
+
+def probability_faster(found: Uncertain, a: int, b: int) -> float:
+    """Chance that plan a takes less time than plan b, both of the same job: their coefficients are the same, and so is a share `COMMON` of
+    what the model lacks of both.
+
+    Limits: ½ for a plan and itself; 0 or 1 when they differ by many scales.
+    """
+    gap = found.draws[:, b] - found.draws[:, a]
+    own = (1.0 - COMMON) * (found.misfit[a] ** 2 + found.misfit[b] ** 2)
+    return float(share_below(gap[0] / np.sqrt(parameter_sd(gap) ** 2 + own)))
