@@ -21,6 +21,8 @@ from dmodel.smooth import SHARPNESS
 from dmodel.step import Breakdown, memory_use, step_time
 from dmodel.sweep import quick_to_compile
 from dmodel.types import Array, enable_float64
+from dmodel.uncertainty import LEVEL, band, covariance, distance, features, misfit, parameter_sd, scatter_of
+from dmodel.uncertainty import points as sigma_points
 from dmodel.workload import Transformer
 
 
@@ -31,6 +33,8 @@ class Predictions(NamedTuple):
       step_time_s: predicted step time [s]. breakdown: its terms [s]. memory_bytes, headroom_bytes: per device, of the one that the stack
         reports; headroom is negative when the plan does not fit. oom_probability: that the fullest device runs out of memory [1].
       mfu: model FLOP utilization by `convention`. profile: name of what predicted each row. reason: why.
+      scale: Student-t scale of ln(measured / predicted) of a time that was not fitted; NaN where the profile carries no covariance.
+      parameter_sd: the coefficients' part of it. memory_spread: standard deviation of ln(measured / predicted) of a peak.
     """
 
     step_time_s: np.ndarray
@@ -42,6 +46,13 @@ class Predictions(NamedTuple):
     convention: str
     profile: list[str]
     reason: list[str]
+    scale: np.ndarray
+    parameter_sd: np.ndarray
+    memory_spread: np.ndarray
+
+    def interval(self, level: float = LEVEL) -> tuple[np.ndarray, np.ndarray]:
+        """Ends of the interval of step time [s], `[rows]` each; NaN where there is none."""
+        return band(self.step_time_s, self.scale, level)
 
 
 @cache
@@ -83,8 +94,13 @@ def predict(cases: Cases, profile: Profile | None = None) -> Predictions:
     known = [p.footprint_for(stack) for p, stack in zip(profiles, map(str, cases.labels.stack), strict=True)]
     footprint = jax.tree.map(lambda *values: np.array(values), *(f.footprint for f in known))
     spread = np.array([f.spread for f in known])
-    result = _compiled()(cases.system, cases.model, cases.plan, from_unconstrained(z), footprint, spread, SHARPNESS)
-    terms, total, memory, risk, utilization = jax.tree.map(np.asarray, result)
+
+    def evaluated(z: np.ndarray) -> tuple:
+        found = _compiled()(cases.system, cases.model, cases.plan, from_unconstrained(z), footprint, spread, SHARPNESS)
+        return jax.tree.map(np.asarray, found)
+
+    terms, total, memory, risk, utilization = evaluated(z)
+    scale, parameter_sd = doubt(cases, profiles, lambda z: np.log(evaluated(z)[1]), z)
     return Predictions(
         step_time_s=total,
         breakdown=terms,
@@ -95,4 +111,32 @@ def predict(cases: Cases, profile: Profile | None = None) -> Predictions:
         convention=CONVENTION,
         profile=[p.name for p in profiles],
         reason=reasons,
+        scale=scale,
+        parameter_sd=parameter_sd,
+        memory_spread=spread,
     )
+
+
+def doubt(cases: Cases, profiles: list[Profile], log_time: Callable[[np.ndarray], np.ndarray], z: np.ndarray) -> tuple:
+    """Student-t scale of ln(measured / predicted) of every row, and the coefficients' part of it `[rows]`; NaN without a covariance.
+
+    Args:
+      log_time: ln t `[rows]` of coefficients `[C, rows]`: called at every sigma point. z: the coefficients of the prediction.
+    """
+    labels, place = cases.labels, features(cases.system, cases.model, cases.plan)
+    points = np.repeat(z[None], 2 * len(z) + 1, 0)
+    rest, known = np.full(len(cases), np.nan), np.zeros(len(cases), bool)
+    pairs: dict[tuple[int, str, str], list[int]] = {}
+    for i, (p, accelerator, stack) in enumerate(zip(profiles, labels.accelerator.tolist(), labels.stack.tolist(), strict=True)):
+        pairs.setdefault((id(p), accelerator, stack), []).append(i)
+    for (_, accelerator, stack), rows in pairs.items():
+        p = profiles[rows[0]]
+        sigma = covariance(p, accelerator, stack)
+        if sigma is None:
+            continue
+        points[:, :, rows] = sigma_points(z[:, rows[0]], sigma).T[:, :, None]
+        rest[rows], known[rows] = misfit(scatter_of(p, stack), distance(p, stack, place[rows])), True
+    if not known.any():
+        return rest, rest
+    sd = np.where(known, parameter_sd(np.stack([log_time(each) for each in points])), np.nan)
+    return np.hypot(sd, rest), sd

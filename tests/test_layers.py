@@ -21,7 +21,8 @@ BASE = {"types", "smooth", "once"}
 RECORDS = {"hardware", "workload", "plan", "coefficients"}
 BELOW_COST = BASE | RECORDS | {"footprint", "counts", "placement"}
 BELOW_RUN = BELOW_COST | {"cost", "physics", "step", "goodput", "topology"}
-BELOW_REPORT = BELOW_RUN | {"run", "energy", "returns", "sensitivity", "sweep", "design", "catalog", "profiles", "theory", "emit", "uncertainty"}
+BELOW_REPORT = BELOW_RUN | {"run", "energy", "returns", "sensitivity", "sweep", "design", "catalog", "profiles", "theory", "emit"}
+BELOW_REPORT |= {"uncertainty"}
 
 ALLOWED: dict[str, set[str]] = {
     "types": set(),

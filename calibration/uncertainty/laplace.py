@@ -104,7 +104,8 @@ def expected_noise(rows: Rows, own: np.ndarray, noise: Noise, freedom: float) ->
     """Noise scale by stack `[S]` and weight of every row when the coefficients are integrated out: expectation and maximization in turn.
 
     E: ratios and their variance given the scales; the expected square is `r² + v`. M: the scale that makes the expected weighted misfit
-    `Σ w [ln s + ½ u (r² + v) / s²]` and the prior of ln s least, with u = ν + 1 over ν + (r² + v) / s².
+    `Σ w [ln s + ½ u (r² + v) / s²]` and the prior of ln s least, with u = ν + 1 over ν + (r² + v) / s². What rows leave open of ln s, a
+    variance V, widens the scale by exp V, to the root of the expected s².
     """
     scale, index = np.maximum(noise.fitted, 0.5 * noise.median), noise.stack_of
     weight = own * student_weight(rows.ratio**2, scale[index], freedom)
@@ -119,7 +120,11 @@ def expected_noise(rows: Rows, own: np.ndarray, noise: Noise, freedom: float) ->
         weight = own * student_weight(square, scale[index], freedom)
         if done:
             break
-    return scale, weight
+    # of each stack's rows the coefficients take as many as their leverage: the others say how sure ln s is
+    left = own * (1.0 - np.minimum(np.diag(open_ratios(rows.prior, weight)) * weight, 1.0))
+    known = 2.0 * freedom / (freedom + 3.0) * np.bincount(index, left, len(scale)) + 1.0 / pooling.NOISE_WIDTH**2
+    scale = scale * np.exp(1.0 / known)
+    return scale, own * student_weight(square, scale[index], freedom)
 
 
 def _scale(counts: np.ndarray, spread: np.ndarray, median: np.ndarray, scale: np.ndarray) -> np.ndarray:

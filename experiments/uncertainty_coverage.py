@@ -1,0 +1,152 @@
+"""Claim: 90 % of the measurements that a fit has not seen lie in its 90 % intervals, source by source.
+
+Held out by group: the published rows in `--folds` parts of whole groups, each predicted by a fit of the others. Few-shot: `--size` rows of
+a stack whose family the base has not seen, and the other rows of that stack predicted. Noise of fits, what coefficients leave open and the
+model's discrepancy are learned from each fit's own rows alone. `python -m experiments.uncertainty_coverage [--only group|few-shot]`
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from calibration.fit import fit, weights_of
+from calibration.predict import Predictions, predict
+from calibration.traces import Cases
+from dmodel.profiles import Profile
+from dmodel.uncertainty import LEVEL, share_below
+from experiments.bases import Bases
+from experiments.divisions import folds, shipped
+from experiments.study import arguments, deliver, rows, run, say
+from experiments.targets import catalog
+
+LEVELS = np.linspace(0.05, 0.95, 19)
+"""Levels of the figure's curve."""
+
+FEW = ("vtrain-single", "vtrain-multi", "llm-foundry", "nemo-launcher", "b200", "megatron-bridge", "maxtext", "ultrascale-flagged")
+"""Few-shot targets; those without rows are left out."""
+
+
+def place_in_interval(found: Predictions, measured: np.ndarray) -> np.ndarray:
+    """Level of the smallest interval that holds each measurement, `[row]`: uniform when intervals are right."""
+    return np.abs(2.0 * share_below(np.log(measured / found.step_time_s) / found.scale) - 1.0)
+
+
+def line(protocol: str, source: str, level: np.ndarray, found: tuple[np.ndarray, np.ndarray]) -> dict[str, Any]:
+    """One line of the table: how many rows lie inside, the interval's half width and the median error [%]."""
+    half, error = found
+    return {
+        "protocol": protocol,
+        "source": source,
+        "rows": len(level),
+        "coverage": 100.0 * float((level <= LEVEL).mean()),
+        "half_width": 100.0 * float(np.median(half)),
+        "median_error": 100.0 * float(np.median(error)),
+        "coverage_50": 100.0 * float((level <= 0.5).mean()),
+    }
+
+
+def judge(cases: Cases, profile: Profile) -> np.ndarray:
+    """Level, half width of the interval and error of every row, `[3, row]`."""
+    found, measured = predict(cases, profile), cases.labels.step_time_s
+    half = found.interval()[1] / found.step_time_s - 1.0
+    return np.stack([place_in_interval(found, measured), half, np.abs(found.step_time_s / measured - 1.0)])
+
+
+def by_group(cases: Cases, count: int, bases: Bases) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Rows of every fold, and what a fit of the others says of them."""
+    usable = weights_of(cases.labels.flag) > 0.0
+    for fold in folds(count)(cases, shipped(cases) & usable, 0):
+        started = time.perf_counter()
+        profile = bases.without(cases, ~fold.fitted, "a fold of groups")
+        judged = np.flatnonzero(fold.judged)
+        yield judged, judge(cases.take(judged), profile)
+        say(f"fold of {len(judged)} rows: {time.perf_counter() - started:.0f} s")
+
+
+def few_shot(cases: Cases, name: str, seeds: int, bases: Bases) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Rows judged by every seed, and what a fit of a few others says of them."""
+    protocol = catalog(cases)[name]
+    base = bases.without(cases, protocol.hidden(cases) | ~shipped(cases), name)
+    for seed in range(seeds):
+        for part in protocol.divide(cases, protocol.target(cases), seed):
+            judged = np.flatnonzero(part.judged)
+            yield judged, judge(cases.take(judged), fit(cases.take(part.fitted), base, seed=seed, starts=2))
+
+
+def table(protocol: str, cases: Cases, found: list[tuple[np.ndarray, np.ndarray]], whole: str) -> tuple[list[dict[str, Any]], np.ndarray]:
+    """Lines by source and of the whole, and the level of every row."""
+    at, values = np.concatenate([rows for rows, _ in found]), np.concatenate([v for _, v in found], 1)
+    source = cases.labels.source[at]
+    parts = [*((str(s), source == s) for s in dict.fromkeys(source.tolist())), (whole, np.ones(len(at), bool))]
+    parts = parts[-1:] if len(parts) == 2 else parts
+    return [line(protocol, name, values[0, mask], (values[1, mask], values[2, mask])) for name, mask in parts], values[0]
+
+
+def main() -> None:
+    """Both protocols, the table and the figure."""
+    options = _options()
+    cases = rows(options.traces)
+    few = ("megatron-sc21-t1", "llm-foundry") if options.quick else None
+    if few:
+        cases = cases.take(np.isin(cases.labels.source, (*few, "vtrain-multi")))
+    bases = Bases(options.out / "bases", starts=1, rounds=1 if options.quick else 2, only=few)
+    lines: list[dict[str, Any]] = []
+    levels: dict[str, np.ndarray] = {}
+    if options.only != "few-shot":
+        found = list(by_group(cases, 2 if options.quick else options.folds, bases))
+        more, levels["held out by group"] = table("held out by group", cases, found, "all")
+        lines += more
+    if options.only != "group":
+        shots, names = [], [f"few-shot {options.size} {n}" for n in (("vtrain-multi",) if options.quick else FEW)]
+        for name in (n for n in names if n in catalog(cases)):
+            found = list(few_shot(cases, name, 1 if options.quick else options.seeds, bases))
+            more, level = table(f"few-shot {options.size}", cases, found, name.split()[-1])
+            lines += more[-1:]
+            shots.append(level)
+            say(f"{name}: {more[-1]['coverage']:.0f} % of {len(level)} inside")
+        levels[f"few-shot {options.size}"] = np.concatenate(shots)
+        even = float(np.mean([(each <= LEVEL).mean() for each in shots]))
+        lines.append({"protocol": f"few-shot {options.size}", "source": "all, sources even", "rows": 0, "coverage": 100.0 * even})
+    options.out.mkdir(parents=True, exist_ok=True)
+    _figure(lines, levels, options.out / "uncertainty_coverage.png")
+    deliver("uncertainty_coverage", lines, options)
+
+
+def _figure(lines: list[dict[str, Any]], levels: dict[str, np.ndarray], path: Any) -> None:
+    """Coverage by source with the range asked for, and the share inside against the level."""
+    from dmodel.report.style import BLUE, GREY, INK, ORANGE, PALE, new_figure, save_png
+
+    figure = new_figure(10.0, 1.6 + 0.2 * len(lines))
+    left, right = figure.subplots(1, 2, width_ratios=(1.3, 1.0))
+    colours = dict(zip(levels, (BLUE, ORANGE), strict=False))
+    left.axvspan(75, 99, color=PALE, lw=0)
+    left.axvline(90, color=GREY, lw=0.8)
+    for y, each in enumerate(reversed(lines)):
+        left.plot(each["coverage"], y, "o", ms=5, color=colours[each["protocol"]])
+    names = [f"{each['source']} ({each['rows']})" if each["rows"] else each["source"] for each in reversed(lines)]
+    left.set_yticks(range(len(lines)), names, fontsize=8)
+    left.set(xlim=(0, 102), xlabel="measurements inside the 90 % interval [%]", title="Coverage by source (rows); band: 75 to 99 %")
+    right.plot([0, 100], [0, 100], color=GREY, lw=0.8)
+    for name, level in levels.items():
+        share = [(level <= x).mean() * 100 for x in LEVELS]
+        right.plot(100 * LEVELS, share, marker=".", color=colours[name], label=name)
+    right.set(xlabel="level of the interval [%]", ylabel="measurements inside [%]", title="All levels", xlim=(0, 100), ylim=(0, 100))
+    right.legend(frameon=False, labelcolor=INK, loc="upper left")
+    save_png(figure, path)
+
+
+def _options() -> argparse.Namespace:
+    parser = arguments(__doc__ or "")
+    parser.add_argument("--only", choices=("group", "few-shot"), help="one of the two protocols")
+    parser.add_argument("--folds", type=int, default=5, help="parts of the published rows")
+    parser.add_argument("--size", type=int, default=12, help="rows of a few-shot fit", choices=(8, 12, 30))
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    run(main)
