@@ -9,7 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from dmodel import catalog, profiles
+from dmodel.codesign import CoDesign, Laws, Limits, codesign
+from dmodel.codesign.laws import loss
 from dmodel.coefficients import Coefficients
 from dmodel.hardware import System
 from dmodel.report import style
@@ -53,10 +57,16 @@ class Machine(NamedTuple):
 
 
 def machine(name: str, profile: str | None = None) -> Machine:
-    """A system by name; coefficients of a profile, or of the shipped one nearest to its chip."""
+    """A system by name, at 16 bits; coefficients of a profile, or of the shipped one nearest to its chip."""
     accelerator = next(entry["chip"] for entry in catalog.entries("systems") if entry["name"] == name)
     chosen = profiles.load(profile) if profile else profiles.nearest(accelerator, "")[0]
-    return Machine(name, accelerator, catalog.system(name), chosen.coefficients_for(accelerator, None), chosen.name)
+    return Machine(
+        name,
+        accelerator,
+        catalog.system(name, "fp16" if accelerator.startswith("V100") else "bf16"),
+        chosen.coefficients_for(accelerator, None),
+        chosen.name,
+    )
 
 
 def model(name: str, seq_len: int | None = None) -> Transformer:
@@ -103,3 +113,41 @@ def quiet_grid(axes: Axes, axis: str = "y") -> None:
     """Pale lines behind the data."""
     axes.grid(axis=axis, color=style.PALE, linewidth=0.6)  # type: ignore[arg-type]
     axes.set_axisbelow(True)
+
+
+class Scale(NamedTuple):
+    """A size of run: the compute that decides its loss, and that loss."""
+
+    flop: float
+    loss: float
+
+
+def scale_of(flop: float, laws: Laws) -> Scale:
+    """The least loss that a compute budget reaches by the loss law, `min over N of L(N, C / 6N)`."""
+    sizes = np.geomspace(1e6, 1e14, 1601)
+    return Scale(flop, float(np.asarray(loss(sizes, flop / (6.0 * sizes), laws.loss)).min()))
+
+
+def cheapest(at: Machine, family: str, seq_len: int, scale: Scale, laws: Laws, days: float, n_starts: int) -> CoDesign:
+    """The cheapest run to a loss within a deadline: shape, batch, tokens, devices and plan free."""
+    return codesign(
+        at.system,
+        model(family, seq_len),
+        at.coefficients,
+        objective="cost",
+        limits=Limits(seconds=days * DAY_S, loss=scale.loss),
+        free=("shape", "batch", "tokens", "devices"),
+        devices=512.0,
+        global_batch=1024.0,
+        law=laws,
+        n_starts=n_starts,
+    )
+
+
+def plain_ticks(axes: Axes) -> None:
+    """Numbers instead of powers on a logarithmic vertical axis of little range."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axes.yaxis.set_major_locator(LogLocator(base=10.0, subs=(1.0, 2.0, 5.0)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.4g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())

@@ -258,7 +258,7 @@ def show_run(d: Document) -> None:
         show_lines(head.replace("least largest", "largest run"), "No design keeps the limits.")
         _show_nearest(d)
     else:
-        rows = [(x["name"], digits(x["value"], 4), x["unit"], "chosen" if x["free"] else "given", x["bound"]) for x in d["sizes"]]
+        rows = [(x["name"], _size(x["value"]), x["unit"], "chosen" if x["free"] else "given", x["bound"]) for x in d["sizes"]]
         hardware = any(x["free"] for x in d["sizes"] if "bytes" in x["name"] or "flops" in x["name"])
         shown = rows if hardware else [row for row in rows if row[0] in SHOWN]
         show_table(head.replace("least largest", "largest run"), ("size", "value", "unit", "", "at bound"), shown, right="value")
@@ -278,6 +278,11 @@ def show_run(d: Document) -> None:
     _show_prices(d)
     _show_laws(d)
     show_lines(f"Assumed: {'; '.join(d['assumptions'])}")
+
+
+def _size(x: float) -> str:
+    """A size: counts in full, up to where nobody counts."""
+    return f"{x:.4g}" if x >= 1e7 else f"{x:,.0f}" if x == int(x) else digits(x, 4)
 
 
 SHOWN = ("n_layers", "d_model", "ff_ratio", "head_dim", "global_batch", "tokens", "devices")
@@ -311,7 +316,7 @@ OBJECTIVE_OF = {"time": "seconds", "loss": "loss", "cost": "dollars", "energy": 
 
 def _show_laws(d: Document) -> None:
     if d.get("deciding_law_says"):
-        show_lines(f"Laws: {d['deciding_law_says']}")
+        show_lines(f"What decides: {d['deciding_law_says']}")
     chosen = ", ".join(f"{kind} {law['name']}" for kind, law in d["laws"].items())
     show_lines(f"Laws: {chosen} (`--law kind=name` chooses others)")
 
