@@ -73,7 +73,7 @@ def activities(system: System, model: Transformer, plan: Plan, breakdown: Breakd
     """
     t = breakdown
     busy = t.matmul + t.attention + t.head
-    again = (busy + t.recompute) / jnp.maximum(busy, jnp.finfo(float).tiny)
+    again = 1.0 + t.recompute / jnp.where(busy > 0.0, busy, 1.0)
     done = tokens_per_step(model, plan) * counts.model_flops_per_token(model, "6N+6Lhs") * (2.0 + model.trainable) / 3.0
     rate = SUSTAINED * system.chip.flops_per_s * plan.devices
     products = minimum(stack(busy, done / rate), 64.0) * again

@@ -1,9 +1,4 @@
-"""Marginal returns: what one more device adds, exactly, by differentiation, at a fixed plan and at the best plan of every scale.
-
-At a fixed plan one degree grows with the devices and all else of the plan stays. At the re-optimised plan the best valid plan of each scale
-is found by exact search; by the envelope theorem the slope of the best value is that of the plan that is best there, held fixed, since what
-is chosen best contributes nothing to first order. Where the best plan changes the value has no slope but two: such jumps are named.
-"""
+"""What one more device adds at a fixed plan: one degree grows with the devices, all else of the plan stays."""
 
 from __future__ import annotations
 
@@ -18,9 +13,7 @@ from flax import struct
 
 from dmodel import run
 from dmodel.coefficients import Coefficients
-from dmodel.design import Choices, design
 from dmodel.energy import Site, energy
-from dmodel.footprint import Footprint
 from dmodel.goodput import Reliability, goodput
 from dmodel.hardware import System
 from dmodel.plan import Plan
@@ -42,10 +35,6 @@ CASES = 16
 
 LARGEST = 1e9
 """Devices beyond which no half return is looked for [count]."""
-
-SHOWN = ("dp", "tp", "cp", "pp", "ep", "zero", "shard", "reshard", "micro_batch", "recompute_layers", "interleave")
-"""Attributes of a plan whose change is named, but for what grows with the devices."""
-
 
 class Measures(struct.PyTreeNode, kw_only=True):
     """What a scale gives, `[N]`.
@@ -117,6 +106,10 @@ def scaled(plan: Plan, devices: Array, how: Growth) -> Plan:
     return grown.replace(global_batch=plan.global_batch * factor) if how.batch == "weak" else grown
 
 
+NEVER = Reliability(failures_per_device_s=0.0)
+"""Devices that do not fail."""
+
+
 def measures(
     system: System,
     model: Transformer,
@@ -124,13 +117,13 @@ def measures(
     coefficients: Coefficients,
     *,
     site: Site | None = None,
-    reliability: Reliability | None = None,
+    reliability: Reliability = NEVER,
     sharpness: float = SHARPNESS,
 ) -> Measures:
-    """What a plan gives; failures take their share of throughput, and add it to energy and rent, where a reliability is given."""
+    """What a plan gives; failures take their share of throughput, and add it to energy and rent."""
     time = step_time(system, model, plan, coefficients, sharpness=sharpness)
     bill = energy(system, model, plan, time, site)
-    useful = jnp.ones(()) if reliability is None else goodput(plan.devices, reliability)
+    useful = goodput(plan.devices, reliability)
     return Measures(
         tokens_per_s=run.tokens_per_s(model, plan, time) * useful,
         tokens_per_joule=bill.tokens_per_joule * useful,
@@ -145,10 +138,10 @@ def measures(
 def _compiled(how: Growth):
     """Values and slopes of scales `[CASES]`: one forward pass with its tangent, since each case depends on its own devices alone."""
 
-    def function(devices: jax.Array, fixed: dict) -> tuple[Measures, Measures]:
+    def function(devices: jax.Array, shared: dict) -> tuple[Measures, Measures]:
         def value(n: jax.Array) -> Measures:
-            extra = {"site": fixed["site"], "reliability": fixed["reliability"], "sharpness": how.sharpness}
-            found = measures(fixed["system"], fixed["model"], scaled(fixed["plan"], n, how), fixed["coefficients"], **extra)
+            extra = {"site": shared["site"], "reliability": shared["reliability"], "sharpness": how.sharpness}
+            found = measures(shared["system"], shared["model"], scaled(shared["plan"], n, how), shared["coefficients"], **extra)
             return jax.tree.map(lambda x: jnp.broadcast_to(x, n.shape), found)
 
         return jax.jvp(value, (devices,), (jnp.ones_like(devices),))
@@ -156,25 +149,26 @@ def _compiled(how: Growth):
     return jax.jit(function, compiler_options=quick_to_compile())
 
 
-def _evaluate(devices: np.ndarray, how: Growth, fixed: dict) -> Returns:
+def evaluate(devices: np.ndarray, how: Growth, shared: dict) -> Returns:
     """Any number of scales by calls of one shape."""
     parts = []
     for start in range(0, len(devices), CASES):
         some = devices[start : start + CASES]
         padded = np.concatenate([some, np.full(CASES - len(some), some[-1])])
-        found = _compiled(how)(padded, fixed)
+        found = _compiled(how)(padded, shared)
         parts.append(found)
     at, slope = (jax.tree.map(lambda *xs: np.concatenate(xs)[: len(devices)], *side) for side in zip(*parts, strict=True))
     return Returns(devices=devices, at=at, slope=slope)
 
 
-def _fixed(system: System, model: Transformer, plan: Plan, c: Coefficients, site: Site | None, reliability: Reliability | None) -> dict:
+def fixed(system: System, model: Transformer, plan: Plan, c: Coefficients, site: Site | None, reliability: Reliability | None) -> dict:
     """What all scales share, as float arrays, so that equal kinds are compiled once."""
-    found = {"system": system, "model": model, "plan": plan, "coefficients": c, "site": site, "reliability": reliability}
+    found = {"system": system, "model": model, "plan": plan, "coefficients": c}
+    found |= {"site": Site() if site is None else site, "reliability": NEVER if reliability is None else reliability}
     return jax.tree.map(lambda x: np.asarray(x, np.float64), found)
 
 
-def _scales(devices: Sequence[float], system: System) -> np.ndarray:
+def checked_scales(devices: Sequence[float], system: System) -> np.ndarray:
     """Scales as an ascending array, checked."""
     found = np.asarray(devices, np.float64).reshape(-1)
     if not found.size or not (np.isfinite(found) & (found >= 1.0)).all() or (np.diff(found) <= 0.0).any():
@@ -220,9 +214,9 @@ def marginal_returns(
       InputError: scales that are none, more devices than the network holds, a strong batch of less than a micro-batch per replica.
     """
     how = growth(along, batch, sharpness)
-    scales = _scales(devices, system)
+    scales = checked_scales(devices, system)
     _check_batch(plan, how, scales[-1])
-    return _evaluate(scales, how, _fixed(system, model, plan, coefficients, site, reliability))
+    return evaluate(scales, how, fixed(system, model, plan, coefficients, site, reliability))
 
 
 class HalfReturn(NamedTuple):
@@ -256,7 +250,7 @@ def half_return(
 ) -> HalfReturn:
     """The smallest scale at which one more device adds no more than a share of the throughput that it adds at the first scale.
 
-    Looked for on 16 scales per octave of 16, then between the two around the crossing, four times: to a relative 1e-4.
+    Looked for on 48 scales up to the largest, then on 16 between the two around the crossing, four times over.
 
     Args:
       first: scale of comparison; the plan's own devices where None. share: of the return there. largest: scale at which to give up.
@@ -266,133 +260,15 @@ def half_return(
     start = float(plan.devices) if first is None else float(first)
     if batch == "strong":
         largest = min(largest, float(plan.global_batch) / float(plan.micro_batch) * float(plan.devices) / float(plan.dp))
-    fixed = _fixed(system, model, plan, coefficients, site, reliability)
+    shared = fixed(system, model, plan, coefficients, site, reliability)
     edges = np.geomspace(start, max(largest, start * 1.01), 3 * CASES)
-    found = _evaluate(edges, how, fixed)
+    found = evaluate(edges, how, shared)
     wanted = share * float(found.slope.tokens_per_s[0])
     for _ in range(4):
         below = np.flatnonzero(np.asarray(found.slope.tokens_per_s) <= wanted)
         if not below.size:
             return HalfReturn(start, float("inf"), wanted / share, float(found.slope.tokens_per_s[-1]))
         i = max(int(below[0]), 1)
-        found = _evaluate(np.linspace(found.devices[i - 1], found.devices[i], CASES), how, fixed)
+        found = evaluate(np.linspace(found.devices[i - 1], found.devices[i], CASES), how, shared)
     i = int(np.flatnonzero(np.asarray(found.slope.tokens_per_s) <= wanted)[0])
     return HalfReturn(start, float(found.devices[i]), wanted / share, float(found.slope.tokens_per_s[i]))
-
-
-class Jump(NamedTuple):
-    """A change of the best plan between two scales.
-
-    Attributes:
-      devices: where both plans, grown from their scale, are equally fast; None when one is faster at both ends [count].
-      changed: attribute → (before, after). slope_before, slope_after: throughput that one more device adds there [token/s].
-    """
-
-    devices: float | None
-    changed: dict[str, tuple[float, float]]
-    slope_before: float
-    slope_after: float
-
-    def __str__(self) -> str:
-        """`near 192 devices: tp 1 → 2`."""
-        where = "" if self.devices is None else f"near {self.devices:,.0f} devices: "
-        return where + ", ".join(f"{name} {a:g} → {b:g}" for name, (a, b) in self.changed.items())
-
-
-class BestReturns(NamedTuple):
-    """Returns at the best plan of every scale: its plans, and the jumps between neighbouring scales. Scales where nothing fits are left
-    out of `returns` and named in `infeasible`."""
-
-    returns: Returns
-    plans: tuple[Plan, ...]
-    jumps: tuple[Jump, ...]
-    infeasible: tuple[int, ...]
-
-
-def best_returns(
-    system: System,
-    model: Transformer,
-    coefficients: Coefficients,
-    devices: Sequence[int],
-    sequences: float,
-    *,
-    batch: str = "weak",
-    base: Plan | None = None,
-    choices: Choices | None = None,
-    footprint: Footprint | None = None,
-    site: Site | None = None,
-    reliability: Reliability | None = None,
-    sharpness: float = SHARPNESS,
-) -> BestReturns:
-    """What one more device adds where the plan is chosen anew at every scale, by exact search; dp takes the device that is added.
-
-    `dV*/dn = ∂V/∂n` at the best plan (envelope theorem): exact between jumps, where the best choice stays; at a jump see its two slopes.
-
-    Args:
-      devices: scales, ascending whole numbers [count]. sequences: of the global batch per device ("weak"), or in all ("strong").
-      base, choices, footprint: of the search, as in `design`. site, reliability: as in `marginal_returns`.
-
-    Raises:
-      InputError: as `design`, and a weak batch that is no whole number of sequences.
-    """
-    how = growth("dp", batch, sharpness)
-    scales = [int(n) for n in _scales(devices, system)]
-    plans, infeasible = {}, []
-    shared = {"base": base, "choices": choices, "footprint": footprint, "sharpness": sharpness}
-    for n in scales:
-        sized = _global_batch(n, sequences, batch)
-        found = design(system, model, n, sized, coefficients, method="exact", top=1, **shared)  # type: ignore[arg-type]
-        if found.exact:
-            plans[n] = _one_schedule(found.exact[0].plan)
-        else:
-            infeasible.append(n)
-    if not plans:
-        raise InputError(f"no plan fits on any of the scales {scales}; use more devices, devices with more memory or a smaller model")
-    fixed = {n: _fixed(system, model, plan, coefficients, site, reliability) for n, plan in plans.items()}
-    each = [_evaluate(np.asarray([float(n)]), how, fixed[n]) for n in plans]
-    kept = list(plans)
-    jumps = [_jump(a, b, plans, fixed, how) for a, b in zip(kept, kept[1:], strict=False) if _changed(plans[a], plans[b])]
-    returns = jax.tree.map(lambda *xs: np.concatenate(xs), *each)
-    return BestReturns(returns, tuple(plans.values()), tuple(jumps), tuple(infeasible))
-
-
-def _global_batch(n: int, sequences: float, batch: str) -> int:
-    """The global batch of a scale [sequence]."""
-    found = sequences * n if batch == "weak" else sequences
-    if found < 1 or abs(found - round(found)) > 1e-9 * found:
-        raise InputError(f"batch: {sequences!r} sequences on {n} devices make {found:g}; expected a whole number of sequences from 1 on")
-    return round(found)
-
-
-def _one_schedule(plan: Plan) -> Plan:
-    """1F1B as interleaving of one chunk, which it is: plans of both then share what is compiled."""
-    return plan.replace(schedule="interleaved") if plan.schedule == "1f1b" else plan
-
-
-def _changed(before: Plan, after: Plan) -> dict[str, tuple[float, float]]:
-    """What differs between two plans beside dp, and shards that span it."""
-    found = {name: (float(getattr(before, name)), float(getattr(after, name))) for name in SHOWN if name != "dp"}
-    if all(float(p.shard) >= float(p.dp) for p in (before, after)):
-        del found["shard"]
-    return {name: pair for name, pair in found.items() if pair[0] != pair[1]}
-
-
-def _jump(a: int, b: int, plans: dict[int, Plan], fixed: dict[int, dict], how: Growth) -> Jump:
-    """Where the plan of scale b overtakes that of scale a, both grown to what lies between; whether they fit there is not asked."""
-    scales, at = np.linspace(float(a), float(b), CASES), None
-    for _ in range(3):
-        ahead = np.log(_rate(scales, how, fixed[b]) / _rate(scales, how, fixed[a]))
-        rising = np.flatnonzero((ahead[:-1] < 0.0) & (ahead[1:] >= 0.0))
-        if not rising.size:
-            break
-        i = int(rising[-1])
-        scales = np.linspace(scales[i], scales[i + 1], CASES)
-        at = float(scales[-1])
-    where = np.asarray([float(b) if at is None else at])
-    before, after = (float(_evaluate(where, how, fixed[n]).slope.tokens_per_s[0]) for n in (a, b))  # type: ignore[index]
-    return Jump(at, _changed(plans[a], plans[b]), before, after)
-
-
-def _rate(scales: np.ndarray, how: Growth, fixed: dict) -> np.ndarray:
-    """Throughput of one plan grown to several scales [token/s]."""
-    return np.asarray(_evaluate(scales, how, fixed).at.tokens_per_s)
