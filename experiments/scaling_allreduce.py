@@ -117,8 +117,10 @@ def draw(lines: list[dict[str, Any]]) -> Any:
         mine = [line for line in lines if line["message_bytes"] == size]
         nodes = [line["nodes"] for line in mine]
         left.plot(nodes, [line["published_gb_s"] for line in mine], "o", color=color, markersize=4.5, markerfacecolor="white")
-        left.plot(nodes, [line["law_gb_s"] for line in mine], color=color, linewidth=1.6, label=f"{size / 2**20:,.0f} MiB")
+        left.plot(nodes, [line["law_gb_s"] for line in mine], color=color, linewidth=1.6)
         left.plot(nodes, [line["step_model_gb_s"] for line in mine], color=color, linewidth=1.0, linestyle="--")
+        end = (nodes[-1], mine[-1]["law_gb_s"])
+        left.annotate(f"{size / 2**20:,.0f} MiB", end, (6, 0), textcoords="offset points", color=color, fontsize=8, va="center")
     left.set_title("All-reduce, bus bandwidth [GB/s]")
     left.set_ylim(0.0, None)
     nodes = 2.0 ** np.arange(1, 13)
@@ -131,6 +133,7 @@ def draw(lines: list[dict[str, Any]]) -> Any:
     right.set_title("Time by the step model [ms]: rings pay per node")
     right.legend(frameon=False, fontsize=8)
     shared.scale_axis(left, [4.0, 512.0], "nodes of 8 H100")
+    left.set_xlim(3.4, 1100.0)
     shared.scale_axis(right, list(nodes), "nodes of 8 H100")
     _key(left)
     return figure
@@ -139,14 +142,13 @@ def draw(lines: list[dict[str, Any]]) -> Any:
 def _key(axes: Any) -> None:
     from matplotlib.lines import Line2D
 
-    handles, _ = axes.get_legend_handles_labels()
     marks: list[tuple[str, dict[str, Any]]] = [
         ("published", {"marker": "o", "linestyle": "", "markerfacecolor": "white"}),
         ("law of a call, fitted", {"linestyle": "-"}),
         ("step model", {"linestyle": "--"}),
     ]
-    handles += [Line2D([], [], color=style.GREY, label=label, **mark) for label, mark in marks]
-    axes.legend(handles=handles, frameon=False, fontsize=8, ncols=2, loc="lower left", bbox_to_anchor=(0.0, 0.02))
+    handles = [Line2D([], [], color=style.GREY, label=label, **mark) for label, mark in marks]
+    axes.legend(handles=handles, frameon=False, fontsize=8, loc="upper right")
 
 
 def main() -> None:

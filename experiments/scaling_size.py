@@ -129,7 +129,8 @@ def draw(found: list[Size]) -> Any:
         grid[0].plot(s.scales, 1.0 / s.best.tokens_per_device_joule, color=color, linewidth=1.7, marker="o", markersize=3.5, label=s.name)
         grid[1].plot(s.scales, 100.0 * s.best.mfu, color=color, linewidth=1.7)
         grid[1].plot(s.scales, 100.0 * s.alone.mfu, color=color, linewidth=1.2, linestyle="--")
-        grid[2].plot(s.scales[:-1], marginal(s.scales, s.best), color=color, linewidth=1.7, marker="o", markersize=3.5)
+        grid[2].plot(s.scales[:-1], marginal(s.scales, s.best), color=color, linewidth=1.7)
+        grid[2].plot(s.scales[:-1], marginal(s.scales, s.alone), color=color, linewidth=1.2, linestyle="--")
     grid[0].set_yscale("log")
     grid[0].set_title("Energy of one token, best plan [J]")
     grid[0].legend(frameon=False, fontsize=8, ncols=3, loc="upper center", bbox_to_anchor=(0.5, 0.86))
@@ -137,7 +138,6 @@ def draw(found: list[Size]) -> Any:
     grid[1].set_ylim(0.0, None)
     grid[2].set_title("Tokens per added joule over the mean", fontsize=9.5)
     grid[2].axhline(1.0, color=style.GREY, linewidth=0.9)
-    grid[2].set_ylim(0.0, 1.1)
     for axes in grid:
         shared.scale_axis(axes, SCALES, "H100, 2 sequences each")
     grid[2].set_xlabel("H100 before doubling")
