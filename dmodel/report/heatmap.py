@@ -10,6 +10,7 @@ import numpy as np
 from dmodel.report import style
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -19,11 +20,16 @@ def heatmap(names: Sequence[str], hessian: np.ndarray, output: str = "step time"
     Args:
       names: of the inputs, `[m]`. hessian: `∂² ln y / ∂ ln x_i ∂ ln x_j`, `[m, m]`.
     """
+    figure = style.new_figure(2.9 + 0.46 * len(names), 1.7 + 0.36 * len(names))
+    draw(figure.add_subplot(), names, hessian, output)
+    return figure
+
+
+def draw(axes: Axes, names: Sequence[str], hessian: np.ndarray, output: str = "step time") -> None:
+    """Draw the triangle into axes."""
     from matplotlib.colors import LinearSegmentedColormap
 
     m = len(names)
-    figure = style.new_figure(2.9 + 0.46 * m, 1.7 + 0.36 * m)
-    axes = figure.add_subplot()
     shown = np.where(np.tri(m, dtype=bool), hessian, np.nan)
     widest = max(float(np.nanmax(np.abs(shown))), 1e-12)
     colours = LinearSegmentedColormap.from_list("interaction", [style.BLUE, "white", style.VERMILLION])
@@ -40,7 +46,6 @@ def heatmap(names: Sequence[str], hessian: np.ndarray, output: str = "step time"
     for spine in axes.spines.values():
         spine.set_visible(False)
     axes.set_title(f"What changes together in the {output}")
-    bar = figure.colorbar(image, ax=axes, shrink=0.7, pad=0.02)
+    bar = axes.figure.colorbar(image, ax=axes, shrink=0.7, pad=0.02)
     bar.set_label("∂²ln y / ∂ln a ∂ln b")
     bar.outline.set_visible(False)  # type: ignore[operator]
-    return figure

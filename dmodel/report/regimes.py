@@ -31,16 +31,19 @@ def draw(axes: Axes, found: RegimeMap, title: str) -> None:
     from matplotlib.colors import to_rgb
 
     x, y = found.x.values, found.y.values
-    colour = np.array([to_rgb(COLOURS[name]) for name in REGIMES])[found.regime]
+    fine_x, fine_y = (np.geomspace(v[0], v[-1], FINE * (len(v) - 1) + 1) for v in (x, y))
+    shares = np.stack([_finer(share, FINE) for share in found.shares])
+    colour = np.array([to_rgb(COLOURS[name]) for name in REGIMES])[shares.argmax(0)]
     # a quarter share is the least that can be the largest
-    depth = (0.15 + 0.75 * (found.shares.max(0) - 0.25) / 0.75)[..., None]
-    axes.pcolormesh(x, y, 1.0 - depth * (1.0 - colour), shading="nearest", rasterized=True)
+    depth = (0.15 + 0.75 * (shares.max(0) - 0.25) / 0.75)[..., None]
+    axes.pcolormesh(fine_x, fine_y, 1.0 - depth * (1.0 - colour), shading="nearest", rasterized=True)
     for points in found.boundaries.values():
         axes.plot(points[0], points[1], ".", color=style.INK, markersize=2.2)
     if (found.headroom_bytes < 0.0).any():
-        axes.contourf(x, y, found.headroom_bytes < 0.0, levels=[0.5, 1.5], colors="none", hatches=["///"])
+        axes.contourf(x, y, found.headroom_bytes, levels=[-np.inf, 0.0], colors="none", hatches=["//"])
         missing = np.argwhere(found.headroom_bytes < 0.0).mean(0).round().astype(int)
-        axes.text(x[missing[1]], y[missing[0]], "does not fit", ha="center", color=style.INK, fontsize=8, backgroundcolor="white")
+        frame = {"facecolor": "white", "edgecolor": "none", "pad": 2.0}
+        axes.text(x[missing[1]], y[missing[0]], "does not fit", ha="center", va="center", color=style.INK, fontsize=8, bbox=frame)
     axes.plot(*found.at, marker="+", color=style.INK, markersize=12, markeredgewidth=2.0)
     axes.set(xscale="log", yscale="log", xlim=(x[0], x[-1]), ylim=(y[0], y[-1]))
     axes.set_xlabel(axis_label(found.x.name, found.x.shown))
@@ -49,16 +52,32 @@ def draw(axes: Axes, found: RegimeMap, title: str) -> None:
     _names(axes, found)
 
 
+FINE = 6
+"""Points of the picture to one of the grid: shares are interpolated, the dots of the boundaries are exact."""
+
+
+def _finer(values: np.ndarray, times: int) -> np.ndarray:
+    """Bilinear interpolation of a grid."""
+    for axis in (0, 1):
+        n = values.shape[axis]
+        at = np.linspace(0.0, n - 1.0, times * (n - 1) + 1)
+        values = np.apply_along_axis(lambda v, at=at, n=n: np.interp(at, np.arange(n), v), axis, values)
+    return values
+
+
 def _names(axes: Axes, found: RegimeMap) -> None:
-    """Names of the areas that are large enough, each at the point of its area farthest from all others."""
+    """Names of the areas that are large enough, each at the point of its area farthest from all others, from the frame and the cross."""
+    n = found.regime.shape[0]
+    cross = np.array([np.abs(np.log(v.values / at)).argmin() for v, at in ((found.y, found.at[1]), (found.x, found.at[0]))])
     for i, name in enumerate(REGIMES):
-        mine = found.regime == i
-        if mine.mean() < 0.02:
+        mine = (found.regime == i) & (found.headroom_bytes >= 0.0)
+        if mine.mean() < 0.03:
             continue
-        inside, others = np.argwhere(mine), np.argwhere(~mine)
-        edge = np.minimum(inside, np.array(mine.shape) - 1 - inside).min(1) + 1.0
-        far = np.sqrt(((inside[:, None] - others[None]) ** 2).sum(-1)).min(1) if len(others) else edge
-        row, column = inside[np.minimum(far, 2.0 * edge).argmax()]
+        inside, others = np.argwhere(mine), np.vstack([np.argwhere(~mine), cross[None]])
+        frame = np.minimum(inside, n - 1 - inside) * np.array([1.0, 0.5])
+        # a name is wider than high
+        far = np.sqrt((((inside[:, None] - others[None]) * np.array([1.0, 0.5])) ** 2).sum(-1)).min(1)
+        row, column = inside[np.minimum(far, frame.min(1)).argmax()]
         share = digits(100.0 * found.shares[i, row, column], 2)
         axes.text(
             found.x.values[column],

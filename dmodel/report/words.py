@@ -133,7 +133,8 @@ def _reoptimized(d: Mapping[str, Any], output: str) -> list[str]:
     if largest:
         parts = "; ".join(f"{short_words(n)} {kept[n]:+.2f} → {moved[n]:+.2f}".replace("-", "−") for n in largest)
         lines.append(f"When the plan follows, elasticities of the {output} change: {parts}.")
-    prices = [a for a in found["active"] if a["name"] not in ("devices",) and a["price"] > 0.005]
+    # a share of layers is no logarithm, so its price is of another unit
+    prices = [a for a in found["active"] if "recomputed" not in a["name"] and a["name"] != "devices" and a["price"] > 0.005]
     if prices:
         named = ", ".join(f"{a['name']} ({a['price']:.2f})" for a in sorted(prices, key=lambda a: -a["price"])[:3])
         lines.append(f"Limits that cost most, in % of step time for 1 % of room: {named}.")

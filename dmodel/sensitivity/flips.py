@@ -1,8 +1,8 @@
 """By searching the whole-numbered plans again: what an input does to the best of them, and where another one takes over.
 
-A pool of good plans is followed along the input; where the best changes is found by bisection. Every answer is checked by an exact search
-at that point: a better plan joins the pool and the input is followed again, so a flip is one among all valid plans. No search is needed as
-far as the pool is proven to suffice: a step time falls at most in proportion as one rate grows or one time shrinks.
+A pool of good plans is followed along the input; where the best changes is found by cutting the interval. Every answer is checked by an
+exact search at that point: a better plan joins the pool and the input is followed again, so a flip is one among all valid plans. No search
+is needed as far as the pool is proven to suffice: a step time falls at most in proportion as one rate grows or one time shrinks.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from dmodel.step import memory_use, step_time
 from dmodel.sweep import sweep
 from dmodel.types import InputError
 
-POOL, JOINING, GRID = 256, 32, 24
-"""Plans of the first pool, plans that join from a further search, and points along an input between which a flip is bisected."""
+POOL, JOINING, GRID, ROUNDS = 256, 32, 24, 4
+"""Plans of the first pool, plans that join from a further search, points along an input, and times that the interval of a flip is cut by as
+many: to 2e-6 of the input."""
 
 LIMIT = 2.0
 """Inputs are followed up to this factor, and down to one over it."""
@@ -110,33 +111,35 @@ class _Pool:
     """Plans that are followed together; the first is the best of the case."""
 
     def __init__(self, search: _Search, plans: Sequence[Plan]):
-        self.search, self.plans = search, list(plans)
-        self.known = {_key(p) for p in self.plans}
+        self.search, self.plans, self.known = search, [], set()
+        self.groups: list[tuple[list[int], Plan]] = []
         self.reach = 1.0
+        self.add(plans)
 
     def add(self, plans: Sequence[Plan]) -> None:
+        """Take plans in, and stack all of one schedule and placement for the sweep."""
         for plan in plans:
             if _key(plan) not in self.known:
                 self.known.add(_key(plan))
                 self.plans.append(plan)
+        kinds = [(_schedule(p), p.placement) for p in self.plans]
+        self.groups = []
+        for one in dict.fromkeys(kinds):
+            mine = [i for i, k in enumerate(kinds) if k == one]
+            same = [self.plans[i].replace(schedule=one[0]) for i in mine]
+            self.groups.append((mine, jax.tree.map(lambda *leaves: np.array([float(x) for x in leaves]), *same)))
 
     def times(self, place: int, factors: np.ndarray) -> np.ndarray:
         """Step times `[factor, plan]`, infinite where a plan does not fit."""
         found = np.full((len(factors), len(self.plans)), np.inf)
-        kinds = [(_schedule(p), p.placement) for p in self.plans]
-        for one in dict.fromkeys(kinds):
-            mine = [i for i, k in enumerate(kinds) if k == one]
-            found[:, mine] = self._times([self.plans[i].replace(schedule=one[0]) for i in mine], place, factors)
-        return found
-
-    def _times(self, plans: list[Plan], place: int, factors: np.ndarray) -> np.ndarray:
-        s = self.search
-        stacked = jax.tree.map(lambda *leaves: np.tile(np.array([float(x) for x in leaves]), len(factors)), *plans)
-        moves = np.zeros_like(s.known.values)
+        s, moves = self.search, np.zeros_like(self.search.known.values)
         moves[place] = 1.0
-        batch = {"plan": stacked, "factor": np.repeat(factors, len(plans))}
-        found = sweep(_judge(s.known.tree, s.known.levels, s.sharpness), batch, {"x": s.known.values, "moves": moves})
-        return np.where(found["headroom"] >= 0.0, found["time"], np.inf).reshape(len(factors), len(plans))
+        judge = _judge(s.known.tree, s.known.levels, s.sharpness)
+        for mine, stacked in self.groups:
+            batch = {"plan": jax.tree.map(lambda x: np.tile(x, len(factors)), stacked), "factor": np.repeat(factors, len(mine))}
+            out = sweep(judge, batch, {"x": s.known.values, "moves": moves})
+            found[:, mine] = np.where(out["headroom"] >= 0.0, out["time"], np.inf).reshape(len(factors), len(mine))
+        return found
 
 
 def _key(plan: Plan) -> tuple:
@@ -167,15 +170,18 @@ def _flip(pool: _Pool, place: int, limit: float) -> tuple[Flip | None, int]:
     name = pool.search.known.names[place]
     checked = 0
     while True:
-        grid = np.geomspace(1.0, limit, GRID + 1)
-        times = pool.times(place, grid)
-        worse = times[:, 0] > times.min(1) * (1.0 + EQUAL)
-        at = int(worse.argmax()) if worse.any() else GRID
-        low, high = (grid[at - 1], grid[at]) if worse.any() else (limit, limit)
-        for _ in range(18 if worse.any() else 0):
-            middle = float(np.sqrt(low * high))
-            here = pool.times(place, np.array([middle]))[0]
-            low, high = (low, middle) if here[0] > here.min() * (1.0 + EQUAL) else (middle, high)
+        low, high, flips, last = 1.0, limit, True, np.empty(0)
+        for round_ in range(ROUNDS):
+            grid = np.geomspace(low, high, GRID + 1)
+            times = pool.times(place, grid)
+            worse = times[:, 0] > times.min(1) * (1.0 + EQUAL)
+            flips = flips and bool(worse.any())
+            if not flips:
+                break
+            if round_ == 0:
+                last = times[-1]
+            at = max(int(worse.argmax()), 1)
+            low, high = float(grid[at - 1]), float(grid[at])
         reach = max(high, 1.0 / high)
         if kind(name) != "other" and reach <= pool.reach:
             break
@@ -185,9 +191,9 @@ def _flip(pool: _Pool, place: int, limit: float) -> tuple[Flip | None, int]:
         if not found.exact or float(found.exact[0].step_time_s) >= here * (1.0 - EQUAL):
             break
         pool.add([c.plan for c in found.exact])
-    if not worse.any():
+    if not flips:
         return None, checked
-    last, here = times[-1], pool.times(place, np.array([high]))[0]
+    here = pool.times(place, np.array([high]))[0]
     gain = 1.0 - float(last.min() / last[0]) if np.isfinite(last[0]) else 1.0
     return Flip(float(high), float(pool.search.known.values[place] * high), pool.plans[int(here.argmin())], gain), checked
 

@@ -49,11 +49,13 @@ def interactions(
     sides stands for it.
 
     Args:
-      names: of the inputs; None for the `most` largest elasticities. exact: by forward over reverse (compiles for a minute).
+      names: of the inputs; None for the `most` largest elasticities, without the shares of layers that hold a part.
+      exact: by forward over reverse (compiles for a minute).
     """
     output, known = output_name(output), inputs(case, level_names)
     if names is None:
-        names = [e.name for e in of_case(case, output, sharpness=sharpness, level_names=level_names).largest[:most]]
+        found = of_case(case, output, sharpness=sharpness, level_names=level_names).largest
+        names = [e.name for e in found if not e.name.endswith("_share")][:most]
     places = [known.index(name) for name in names]
     values, around = elasticities_of(known, scaled(known, places, np.exp(np.array([-2, -1, 1, 2]) * STEP)), output, sharpness)
     check_positive(values, output)

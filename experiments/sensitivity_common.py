@@ -1,0 +1,161 @@
+"""What the studies of sensitivity share: a published run, elasticities at its plan and at the best one, flips, a figure and a table."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from dmodel import catalog, profiles
+from dmodel.catalog.loader import resolve, table
+from dmodel.plan import Plan
+from dmodel.report import style
+from dmodel.sensitivity import Case, interactions, landscape, make_case, of_case, regime_map, reoptimized
+from dmodel.sensitivity.reoptimized import DEVICES
+from dmodel.types import enable_float64
+from experiments.study import deliver, say
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+DEGREES = ("dp", "tp", "cp", "ep", "pp")
+
+
+class Published(NamedTuple):
+    """A run as its report describes it.
+
+    Attributes:
+      study: name of the files. title: for the figure. system, model, precision, stack: as the catalog and profiles name them.
+      seq_len: [token]. plan: degrees, batch and the rest. follow: inputs to follow to their flips.
+      layers: of the model in the search for whole-numbered plans, where the published stages are not of equal length; 0 = its own.
+    """
+
+    study: str
+    title: str
+    system: str
+    model: str
+    precision: str
+    stack: str
+    seq_len: int
+    plan: Plan
+    follow: tuple[str, ...]
+    layers: int = 0
+
+
+def options(about: str) -> argparse.Namespace:
+    """The options that every study of this group takes; computes in 64 bits."""
+    enable_float64()
+    parser = argparse.ArgumentParser(description=about)
+    parser.add_argument("--quick", action="store_true", help="elasticities, interactions and regimes, without following flips")
+    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
+    parser.add_argument("--out", type=Path, default=Path("out"), help="folder of the table and the figure")
+    return parser.parse_args()
+
+
+class Stated(NamedTuple):
+    """The case of a published run, what all its plans share, and the names of its network's levels."""
+
+    case: Case
+    base: Plan
+    level_names: tuple[str, ...]
+    profile: str
+
+
+def state(run: Published) -> Stated:
+    """The records of a published run, with the coefficients of the nearest profile."""
+    entry = table("systems")[resolve("systems", run.system)]
+    profile, _ = profiles.nearest(entry["chip"], run.stack)
+    model = catalog.transformer(run.model, run.seq_len)
+    coefficients = profile.coefficients_for(entry["chip"], run.stack or None)
+    case = make_case(catalog.system(run.system, run.precision), model, run.plan, coefficients)
+    base = run.plan.replace(schedule="1f1b") if run.plan.schedule == "interleaved" else run.plan
+    return Stated(case, base, tuple(level["name"] for level in entry["levels"]), profile.name)
+
+
+def degrees(plan: Plan) -> str:
+    """A plan in a few words."""
+    found = [(name, float(getattr(plan, name))) for name in (*DEGREES, "interleave", "micro_batch")]
+    return " · ".join(f"{name} {value:.3g}" for name, value in found if value != 1.0)
+
+
+def study(run: Published, args: argparse.Namespace) -> None:
+    """Differentiate, re-optimise, follow, draw and write."""
+    begun = time.process_time()
+    stated = state(run)
+    case, names = stated.case, stated.level_names
+    fixed = of_case(case, level_names=names, sort=True)
+    say(
+        f"{run.title}: {degrees(case.plan)}; step {fixed.at:.2f} s by profile {stated.profile} ({time.process_time() - begun:.0f} s of work)"
+    )
+    follows = reoptimized(case, level_names=names)["step_time"]
+    say(f"real-valued: {degrees(follows.plan)}; step {follows.step_time_s:.2f} s; held by {', '.join(a.name for a in follows.active)}")
+    pairs = interactions(case, most=10, level_names=names)
+    regimes = regime_map(case, "devices", "bandwidth", level_names=names, points=17 if args.quick else 33)
+    say(f"interactions and regimes ({time.process_time() - begun:.0f} s of work)")
+    whole = case.replace(model=case.model.replace(n_layers=np.float64(run.layers))) if run.layers else case
+    followed = [] if args.quick else list(landscape(whole, run.follow, base=stated.base, level_names=names).effects)
+    lines = [_line(e, follows.elasticities, {f.name: f for f in followed}) for e in fixed.entries if abs(e.value) >= 5e-4]
+    lines.append({"input": DEVICES, "re-optimised": follows.elasticities[DEVICES]})
+    _draw(run, fixed, follows, pairs, regimes, followed, args.out / f"{run.study}.png")
+    deliver(run.study, lines, args)
+    say(f"figure: {args.out / run.study}.png ({time.process_time() - begun:.0f} s of work)")
+
+
+def _line(e: Any, follows: dict[str, float], followed: dict[str, Any]) -> dict[str, Any]:
+    """A row of the table: the elasticity of an input at the plan and re-optimised, and where the best whole-numbered plan flips."""
+    effect = followed.get(e.name)
+    flips = {} if effect is None else {"flips up at [%]": _flip(effect.up), "flips down at [%]": _flip(effect.down)}
+    change = {} if effect is None else {"+10 %, searched again [%]": None if effect.more is None else 100.0 * effect.more}
+    return {"input": e.name, "at": f"{e.at:.4g}", "elasticity": e.value, "re-optimised": follows.get(e.name), **change, **flips}
+
+
+def _flip(flip: Any) -> str:
+    return "none" if flip is None else f"{100.0 * (flip.factor - 1.0):+.1f} ({degrees(flip.plan)})"
+
+
+def _draw(run: Published, fixed: Any, follows: Any, pairs: Any, regimes: Any, followed: list[Any], path: Path) -> None:
+    from dmodel.report import heatmap, tornado
+    from dmodel.report import regimes as maps
+
+    figure = style.new_figure(13.6, 9.6)
+    (a, b), (c, d) = figure.subplots(2, 2)
+    items = [tornado.Elasticity(e.name, e.group, e.value) for e in fixed.entries if not e.name.endswith("_share")]
+    tornado.draw(a, items, most=15, marks=follows.elasticities)
+    heatmap.draw(b, pairs.names, pairs.hessian)
+    maps.draw(c, regimes, "What bounds the step")
+    _draw_flips(d, followed)
+    figure.suptitle(f"{run.title}: {degrees(run.plan)}; step {fixed.at:.2f} s", weight="bold", x=0.01, ha="left")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    style.save_png(figure, path)
+
+
+def _draw_flips(axes: Axes, followed: list[Any]) -> None:
+    """A bar for each input over the factors at which the best plan stays; the plan that takes over stands at its end."""
+    axes.set_title("Where the best plan changes")
+    if not followed:
+        axes.text(0.5, 0.5, "not followed in a quick run", ha="center", color=style.GREY, transform=axes.transAxes)
+        axes.set_axis_off()
+        return
+    for row, e in enumerate(followed):
+        low = e.down.factor if e.down else 0.5
+        high = e.up.factor if e.up else 2.0
+        axes.plot([low, high], [row, row], color=style.BLUE, linewidth=7, solid_capstyle="butt")
+        for flip, side in ((e.down, "right"), (e.up, "left")):
+            if flip is not None:
+                axes.plot(flip.factor, row, "|", color=style.INK, markersize=14)
+                text = f"{100.0 * (flip.factor - 1.0):+.0f} %".replace("-", "−")
+                axes.annotate(text, (flip.factor, row), (0, 11), textcoords="offset points", ha="center", fontsize=8)
+                axes.annotate(degrees(flip.plan), (flip.factor, row), (0, -16), textcoords="offset points", ha=_side(side), fontsize=6.5)
+    axes.axvline(1.0, color=style.GREY, linewidth=0.8)
+    axes.set(xscale="log", xlim=(0.45, 2.2), ylim=(len(followed) - 0.4, -0.6), xlabel="input over its value")
+    axes.set_xticks([0.5, 0.7, 1.0, 1.4, 2.0], ["0.5", "0.7", "1", "1.4", "2"])
+    axes.minorticks_off()
+    axes.set_yticks(range(len(followed)), [e.name for e in followed])
+
+
+def _side(side: str) -> str:
+    """Text under the end of a bar stays inside the axes."""
+    return "left" if side == "right" else "right"

@@ -1,0 +1,34 @@
+"""What Llama 3 405B on 16,384 H100 depends on: elasticities at the published plan and at the best one, interactions, regimes, flips.
+
+The plan is that of the Llama team 2024 (arXiv 2407.21783, table 4: TP 8, CP 1, PP 16, DP 128; 16 Mi tokens per batch, 8,192 each; ZeRO with
+optimizer state sharded).
+"""
+
+from __future__ import annotations
+
+from dmodel.plan import Plan
+from experiments.sensitivity_common import Published, options, study
+from experiments.study import run as run_study
+
+RUN = Published(
+    study="sensitivity_llama3_405b",
+    title="Llama 3.1 405B on 16,384 H100",
+    system="H100-Llama-3",
+    model="llama-3.1-405b",
+    precision="bf16",
+    stack="",
+    seq_len=8192,
+    plan=Plan(dp=128.0, tp=8.0, sp=1.0, pp=16.0, zero=1.0, shard=128.0, global_batch=2048.0),
+    follow=("chip.flops_per_s", "chip.hbm_bytes", "network.bytes_per_s[NVLink 4]"),
+    # the report gives the first and last of 16 stages a layer less, in whose place stand embedding and head
+    layers=128,
+)
+
+
+def main() -> None:
+    """Run the study."""
+    study(RUN, options(__doc__ or ""))
+
+
+if __name__ == "__main__":
+    run_study(main)
