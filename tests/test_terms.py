@@ -1,5 +1,6 @@
 """What holds for every function of the model: its gradient is the finite difference, transformations change nothing, corners are safe."""
 
+from functools import cache
 from math import inf
 
 import jax
@@ -19,12 +20,34 @@ def weighted(values, weights):
     return sum((x * w).reshape(-1, x.shape[-1]).sum(0) for x, w in zip(jax.tree.leaves(values), weights, strict=True))
 
 
-def weights_for(values, one_unit):
-    """Weights that bring all outputs of all cases to the same size, or their sum to one, each with a different share."""
+def weights_for(values, one_unit, even):
+    """Weights that bring all outputs of all cases to the same size, or their sum to one, each with a different share; or 1, where `even`.
+
+    What is not finite has none.
+    """
     rng = np.random.default_rng(1)
-    leaves = [np.abs(np.asarray(x)) for x in jax.tree.leaves(values)]
-    sizes = [sum(leaves)] * len(leaves) if one_unit else [np.where(x == 0.0, 1.0, x) for x in leaves]
-    return [rng.uniform(0.5, 1.5, np.shape(x)) / size for x, size in zip(leaves, sizes, strict=True)]
+    leaves = [jnp.abs(x) for x in values]
+    sizes = [sum(leaves)] * len(leaves) if one_unit else [jnp.where(x == 0.0, 1.0, x) for x in leaves]
+    weights = [jnp.where(even, 1.0, rng.uniform(0.5, 1.5, x.shape) / size) for x, size in zip(leaves, sizes, strict=True)]
+    return [jnp.where(jnp.isfinite(x), w, 0.0) for x, w in zip(leaves, weights, strict=True)]
+
+
+@cache
+def program(name, sharpness):
+    """Points and edges of a term as one batch, and what is compiled once for all its tests: values, weights, slopes of their product."""
+    term = TERMS[name]
+
+    def run(x, even):
+        values, pull = jax.vjp(lambda x: term.call(x, sharpness), x)
+        weights = weights_for(jax.tree.leaves(values), term.one_unit, even)
+        return values, weights, pull(jax.tree.unflatten(jax.tree.structure(values), weights))[0]
+
+    return batch([*term.points, *term.edges]), quick(run)
+
+
+def first(tree, n):
+    """The first n cases of a batch."""
+    return jax.tree.map(lambda x: x[..., :n], tree)
 
 
 def test_every_public_function_is_registered():
@@ -38,13 +61,12 @@ def test_every_public_function_is_registered():
 def test_gradient_is_the_finite_difference(name, sharpness):
     """Relative to the slope, 1e-6; the floor is the rounding of differences of outputs of size one."""
     term = TERMS[name]
-    x = batch(term.points)
+    every, run = program(name, sharpness)
+    x, (weights, gradient) = batch(term.points), first(run(every, False)[1:], len(term.points))
     call = quick(lambda x: term.call(x, sharpness))
-    weights = weights_for(call(x), term.one_unit)
-    gradient = quick(jax.grad(lambda x: weighted(term.call(x, sharpness), weights).sum()))(x)
 
     def repeated(x):
-        copies = jax.tree.leaves(x)[0].shape[-1] // weights[0].shape[-1]
+        copies = jax.tree.leaves(x)[0].shape[-1] // len(term.points)
         return weighted(call(x), [np.tile(w, copies) for w in weights])
 
     slopes, differences = log_slopes(x, gradient), log_differences(repeated, x)
@@ -57,7 +79,8 @@ def test_compiled_batched_and_looped_agree(name):
     """The last axis of a batch, `vmap`, and a loop over single cases without compilation; all in float64."""
     term = TERMS[name]
     x = batch([*term.points, *term.edges[:3]])
-    batched = quick(lambda x: term.call(x, 8.0))(x)
+    every, run = program(name, 8.0)
+    batched = run(every, True)[0]
     mapped = quick(jax.vmap(lambda x: term.call(x, 8.0), in_axes=-1, out_axes=-1))(x)
     assert {leaf.dtype for leaf in jax.tree.leaves(batched)} == {jnp.dtype("float64")}
     for i in (0, len(term.points) - 1, jax.tree.leaves(x)[0].shape[-1] - 1):
@@ -69,14 +92,9 @@ def test_compiled_batched_and_looped_agree(name):
 
 @pytest.mark.parametrize(("name", "sharpness"), [(n, p) for n, p in SOFT if TERMS[n].edges])
 def test_corners_have_finite_values_and_gradients(name, sharpness):
-    term = TERMS[name]
-    x = batch(term.edges)
-
-    def total(x):
-        values = term.call(x, sharpness)
-        return sum(jnp.where(jnp.isfinite(v), v, 0.0).sum() for v in jax.tree.leaves(values)), values
-
-    gradient, values = quick(jax.grad(total, has_aux=True))(x)
+    every, run = program(name, sharpness)
+    found = run(every, True)
+    values, gradient = (jax.tree.map(lambda x: x[..., len(TERMS[name].points) :], found[i]) for i in (0, 2))
     for leaf in jax.tree.leaves(values):
         assert np.isfinite(leaf).all() and (np.asarray(leaf) > -1e-12).all()
     for path, leaf in jax.tree.leaves_with_path(gradient):
@@ -92,6 +110,7 @@ def test_forward_mode_is_reverse_mode(name, sharpness):
     direction = jax.tree.map(lambda v: np.where(np.isfinite(v), v, 0.0) * 0.3 + 0.1, x)
     f = lambda x: sum(v.sum() for v in jax.tree.leaves(term.call(x, sharpness)))  # noqa: E731
     forward = quick(lambda x, d: jax.jvp(f, (x,), (d,))[1])(x, direction)
-    gradient = quick(jax.grad(f))(x)
+    every, run = program(name, sharpness)
+    gradient = case(run(every, True)[2], 1)
     inner = sum((g * d).sum() for g, d in zip(jax.tree.leaves(gradient), jax.tree.leaves(direction), strict=True))
     np.testing.assert_allclose(forward, inner, rtol=1e-10)
