@@ -10,6 +10,7 @@ from dmodel.codesign.answer import CoDesign, Question, solve_question
 from dmodel.codesign.limits import NO_LIMIT, Goal, excess
 from dmodel.codesign.outcome import NAMES, QUANTITIES
 from dmodel.codesign.plans import Design
+from dmodel.codesign.relax import ANNEAL
 
 RELAXED = ("seconds", "dollars", "joules", "loss", "memory", "watts", "area_mm2", "batch")
 """Limits that a change is sought for, each alone."""
@@ -38,11 +39,13 @@ class Changes(NamedTuple):
     evaluations: int
 
 
-def nearest_change(stated: Question, answer: CoDesign, *, n_starts: int = 8, seed: int = 0) -> Changes:
+def nearest_change(
+    stated: Question, answer: CoDesign, *, n_starts: int = 8, seed: int = 0, anneal: tuple[float, ...] = ANNEAL
+) -> Changes:
     """For each limit, the least value of it with which the search finds a design that keeps all others.
 
     Args:
-      answer: of `codesign`, one without a design.
+      answer: of `codesign`, one without a design. n_starts, seed, anneal: of each search, as in `codesign`.
     """
     at, found, spent = stated.at, [], 0
     for name in RELAXED:
@@ -50,7 +53,7 @@ def nearest_change(stated: Question, answer: CoDesign, *, n_starts: int = 8, see
         limit = float(np.asarray(at.limit)[i])
         if limit >= NO_LIMIT:
             continue
-        least = solve_question(stated._replace(at=_least(at, i)), n_starts=n_starts, seed=seed)
+        least = solve_question(stated._replace(at=_least(at, i)), n_starts=n_starts, seed=seed, anneal=anneal)
         spent += least.evaluations.total
         needed = None if least.found is None else float(least.found.outcome.quantities[i])  # type: ignore[union-attr]
         found.append(Change(name, QUANTITIES[name], limit, needed, least.found))

@@ -60,7 +60,7 @@ class ShapeLaw(struct.PyTreeNode, kw_only=True):
     exponent: Array
     by_log: Array = 0.0
     offset: Array = 0.0
-    depth: Array = 0.044
+    depth: Array = 0.0532
     ff: Array = 0.073
     ff_ratio: Array = 4.0
     head: Array = 0.07
@@ -182,7 +182,7 @@ def effective_parameters(parameters: Array, n_layers: Array, d_model: Array, ff_
     best = jnp.maximum(law.scale * width**law.exponent + law.by_log * jnp.log(width) + law.offset, 1.0)
     off = law.depth * jnp.log(n_layers / best) ** 2
     off = off + law.ff * jnp.log(ff_ratio / law.ff_ratio) ** 2 + law.head * jnp.log(head_dim / law.head_dim) ** 2
-    return parameters * jnp.exp(-off)
+    return jnp.asarray(parameters * jnp.exp(-off))
 
 
 def loss(parameters: Array, tokens: Array, law: LossLaw) -> jax.Array:
@@ -196,12 +196,12 @@ def loss(parameters: Array, tokens: Array, law: LossLaw) -> jax.Array:
     """
     log_n = (jnp.log(law.by_parameters) - law.alpha * jnp.log(jnp.asarray(parameters))) / law.mixing
     log_d = (jnp.log(law.by_tokens) - law.beta * jnp.log(jnp.asarray(tokens))) / law.mixing
-    return law.irreducible + jnp.exp(law.mixing * jnp.logaddexp(log_n, log_d))
+    return jnp.asarray(law.irreducible + jnp.exp(law.mixing * jnp.logaddexp(log_n, log_d)))
 
 
 def critical_batch(flop: Array, tokens: Array, loss: Array, law: BatchLaw) -> jax.Array:
     """`BatchLaw` [token]."""
-    return law.tokens * jnp.exp(law.by_flop * jnp.log(flop) + law.by_tokens * jnp.log(tokens) + law.by_loss * jnp.log(loss))
+    return jnp.asarray(law.tokens * jnp.exp(law.by_flop * jnp.log(flop) + law.by_tokens * jnp.log(tokens) + law.by_loss * jnp.log(loss)))
 
 
 class Quality(NamedTuple):
@@ -222,5 +222,5 @@ def quality(parameters: Array, tokens: Array, batch_tokens: Array, flop: Array, 
     for _ in range(2):
         found = loss(parameters, tokens / (1.0 + batch_tokens / critical), law.loss)
         critical = critical_batch(flop, tokens, found, law.batch)
-    waste = 1.0 + batch_tokens / critical
+    waste = jnp.asarray(1.0 + batch_tokens / critical)
     return Quality(loss=loss(parameters, tokens / waste, law.loss), critical=critical, waste=waste)

@@ -136,7 +136,9 @@ class _Problem:
     """The model at a held plan as a function of the free sizes, with bounds as limits; counts what it evaluates."""
 
     def __init__(self, start: np.ndarray, plan: Plan, unknowns: Unknowns, world: World, at: Goal, sharpness: float):
-        floats = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype=float), (plan, world, at))
+        # 1F1B is interleaving with one chunk: one program for both
+        same = plan.replace(schedule="interleaved" if plan.schedule == "1f1b" else plan.schedule)
+        floats = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype=float), (same, world, at))
         self.args = (*floats, unknowns.names, sharpness)
         self.free, self.start, self.evaluations = unknowns.free, start.copy(), 0
         self.low, self.high = unknowns.low[self.free], unknowns.high[self.free]

@@ -76,7 +76,7 @@ def parameters(model: Transformer, laws: Laws) -> jax.Array:
     The MLP of three matrices counts as one of two that is half as wide again. Limits: a mixture's experts beyond those that a token visits
     are worth nothing here.
     """
-    n = counts.parameter_groups(model)
+    n: counts.Parameters = counts.parameter_groups(model)  # type: ignore[reportCallIssue]
     counted = counts.active_parameters(model) - (1.0 - laws.loss.embeddings) * (n.embedding + n.head)
     ratio = model.d_ff / model.d_model * (1.0 + 0.5 * model.gated_mlp)
     return effective_parameters(counted, model.n_layers, model.d_model, ratio, model.head_dim, laws.shape)
@@ -90,12 +90,11 @@ def tokens_of(x: dict[str, jax.Array], model: Transformer, world: World) -> jax.
 
 
 class Step(struct.PyTreeNode, kw_only=True):
-    """One step under a plan: step_time_s [s], memory_bytes [byte], watts of the facility [W], mfu [1]; `[*batch]`."""
+    """One step under a plan: step_time_s [s], memory_bytes [byte], watts of the facility [W]; `[*batch]`."""
 
     step_time_s: Array
     memory_bytes: Array
     watts: Array
-    mfu: Array
 
 
 def step(system: System, model: Transformer, plan: Plan, c: Coefficients, footprint: Footprint, sharpness: float) -> Step:
@@ -105,7 +104,6 @@ def step(system: System, model: Transformer, plan: Plan, c: Coefficients, footpr
         step_time_s=time.total,
         memory_bytes=memory_use(model, plan, footprint=footprint).total,
         watts=run.facility_watts(system, model, plan, time),
-        mfu=run.mfu(system, model, plan, time),
     )
 
 
@@ -135,7 +133,7 @@ def whole_run(system: System, area: Array, model: Transformer, plan: Plan, seen:
     return Outcome(
         quantities=stack(*(rows[name] for name in NAMES)),
         step_time_s=seen.step_time_s,
-        mfu=seen.mfu,
+        mfu=batch * counts.model_flops_per_token(model, run.CONVENTION) / (seen.step_time_s * plan.devices * system.chip.flops_per_s),
         memory_bytes=seen.memory_bytes,
         quality=found,
         parameters=counts.parameters(model),

@@ -18,15 +18,14 @@ from dmodel import counts
 from dmodel.codesign.lattice import model_of
 from dmodel.codesign.laws import Laws, quality
 from dmodel.codesign.limits import NO_LIMIT, Goal, excess, merit
-from dmodel.codesign.outcome import NAMES, Outcome, Step, World, parameters, step, whole_run
+from dmodel.codesign.outcome import NAMES, Outcome, Step, World, parameters, whole_run
 from dmodel.codesign.unknowns import Unknowns, equipped
-from dmodel.design import rows as design_rows
+from dmodel.design.judge import Problem, evaluate
 from dmodel.design.optimum import problem
+from dmodel.design.rows import all_rows, plans
 from dmodel.design.space import Choices
 from dmodel.goodput import goodput
 from dmodel.plan import Plan
-from dmodel.smooth import SHARPNESS
-from dmodel.sweep import sweep
 from dmodel.workload import Transformer
 
 INFEASIBLE = 1e6
@@ -55,21 +54,17 @@ class Design(NamedTuple):
 
 
 class Ranked(NamedTuple):
-    """Every valid plan `[n]`, its step, the tokens that it trains, its cost to compare by (least is best) and its largest excess over the
-    limits that a plan decides; the model and the device."""
+    """Every valid plan `[n]` as rows of `stated`, its step, the tokens that it trains, its cost to compare by (least is best) and its
+    largest excess over the limits that a plan decides; the model and the device."""
 
-    plans: Plan
+    stated: Problem
+    rows: np.ndarray
     seen: Step
     tokens: np.ndarray
     cost: np.ndarray
     over: np.ndarray
     model: Transformer
     device: Any
-
-
-def steps(plan: Plan, fixed: dict[str, Any]) -> Step:
-    """The case function of the exact search: one model and system, many plans."""
-    return step(fixed["system"], fixed["model"], plan, fixed["coefficients"], fixed["footprint"], SHARPNESS)
 
 
 def _needed(known: jax.Array, batch: jax.Array, flop: jax.Array, laws: Laws, target: jax.Array) -> jax.Array:
@@ -102,6 +97,7 @@ class Planner:
     def __init__(self, unknowns: Unknowns, world: World, at: Goal, base: Plan, choices: Choices, *, threads: int | None = None):
         self.unknowns, self.at, self.base, self.choices, self.threads = unknowns, at, base, choices, threads
         self.world = jax.tree.map(lambda leaf: np.asarray(leaf, dtype=float), world)
+        self.limit, self.weight = (dict(zip(NAMES, map(float, np.asarray(x)), strict=True)) for x in (at.limit, at.weight))
         self.evaluations = 0
         self.found: dict[tuple, Design] = {}
         self._rows: dict[tuple, np.ndarray] = {}
@@ -118,69 +114,64 @@ class Planner:
         ranked = self.ranked(sizes)
         if ranked is None:
             return Design(sizes, None, None, 2.0 * INFEASIBLE, np.inf, 0, 0)
-        plans, seen, tokens, cost, over, model, device = ranked
-        fits = over <= 1e-9
-        best = int(np.where(fits, cost, np.inf).argmin()) if fits.any() else int(over.argmin())
+        fits = ranked.over <= 1e-9
+        order = np.argsort(np.where(fits, ranked.cost, np.abs(ranked.cost).max() + ranked.over), kind="stable")
+        best, tokens = int(order[0]), ranked.tokens
+        seen = jax.tree.map(lambda leaf: leaf[best], ranked.seen)
         if self.samples > 1:
-            best, seen, tokens = self._over_samples(plans, seen, np.where(fits, cost, INFEASIBLE + over), sizes, model, device.system)
-        pick = jax.tree.map(lambda leaf: np.asarray(leaf)[best] if np.ndim(leaf) else np.asarray(leaf, dtype=float), (plans, seen))
-        return self._design(sizes | {"tokens": float(tokens[best])}, *pick, model, device, int(fits.sum()), len(fits))
+            best, seen, tokens = self._over_samples(ranked, sizes, order[:SAMPLED])
+        plan = plans(ranked.stated.space, ranked.stated.system, ranked.rows[best][None])[0]
+        return self._design(sizes | {"tokens": float(tokens[best])}, plan, seen, ranked, int(fits.sum()))
 
     def ranked(self, sizes: dict[str, float]) -> Ranked | None:
         """Every valid plan for the sizes under the first sample of the coefficients; None when there is none."""
         model = model_of(sizes, self.world.fixed)
-        plans = self._plans(model, sizes)
-        if plans is None:
-            return None
         device = _compiled()["device"](_floats(sizes), self.world)
-        seen = self._seen(plans, device.system, model)
-        return Ranked(plans, seen, *self._ranked(seen, sizes, model, device.system, len(plans.dp)), model, device)  # type: ignore[arg-type]
+        stated = self.stated(sizes, model, device.system)
+        whole = (stated.space.n_devices, stated.space.global_batch, *map(float, (model.n_heads, model.n_kv_heads, model.n_layers)))
+        if whole not in self._rows:
+            if len(self._rows) > 1024:
+                self._rows.clear()
+            self._rows[whole] = all_rows(stated.space)
+        rows = self._rows[whole]
+        if not len(rows):
+            return None
+        seen = self.seen(stated, rows)
+        return Ranked(stated, rows, seen, *self._costs(seen, sizes, model, device.system, len(rows)), model, device)
+
+    def stated(self, sizes: Mapping[str, float], model: Transformer, system: Any, sample: int = 0) -> Problem:
+        """The search for a plan at these sizes, under one sample of the coefficients."""
+        c = jax.tree.map(lambda leaf: leaf[sample], self.world.coefficients)
+        n, batch = (int(np.rint(sizes[name])) for name in ("devices", "global_batch"))
+        system = jax.tree.map(lambda leaf: np.asarray(leaf, dtype=float), system)
+        return problem(system, model, n, batch, c, base=self.base, choices=self.choices, footprint=self.world.footprint)
 
     @property
     def samples(self) -> int:
         """Samples of the coefficients."""
         return int(np.shape(jax.tree.leaves(self.world.coefficients)[0])[0])
 
-    def _plans(self, model: Transformer, sizes: Mapping[str, float]) -> Plan | None:
-        """Every valid plan, leaves `[n]`."""
-        whole = tuple(int(np.rint(x)) for x in (sizes["devices"], sizes["global_batch"], model.n_heads, model.n_kv_heads, model.n_layers))
-        first = jax.tree.map(lambda leaf: leaf[0], self.world.coefficients)
-        stated = problem(self.world.fixed.system, model, whole[0], whole[1], first, base=self.base, choices=self.choices)
-        if whole not in self._rows:
-            if len(self._rows) > 4096:
-                self._rows.clear()
-            self._rows[whole] = design_rows.all_rows(stated.space)
-        rows = self._rows[whole]
-        return design_rows.plan_batch(stated.space, stated.system, rows) if len(rows) else None
+    def seen(self, stated: Problem, rows: np.ndarray) -> Step:
+        """Steps of plans."""
+        self.evaluations += len(rows)
+        found = evaluate(stated, rows, threads=self.threads)
+        return Step(step_time_s=found.step_time_s, memory_bytes=found.memory_bytes, watts=found.facility_watts)
 
-    def _seen(self, plans: Plan, system: Any, model: Transformer, sample: int = 0) -> Step:
-        """Steps of plans under one sample of the coefficients."""
-        c = jax.tree.map(lambda leaf: leaf[sample], self.world.coefficients)
-        fixed = {"system": system, "model": model, "coefficients": c, "footprint": self.world.footprint}
-        self.evaluations += len(plans.dp)  # type: ignore[arg-type]
-        return sweep(steps, plans, fixed, threads=self.threads)
+    def _over_samples(self, ranked: Ranked, sizes: dict, kept: np.ndarray) -> tuple[int, Step, np.ndarray]:
+        """The best of the plans that lead at the first sample, by the mean or the quantile over all samples: its row, step, and tokens."""
+        model, system, q = ranked.model, ranked.device.system, float(self.at.quantile)
+        each = (self.seen(self.stated(sizes, model, system, s), ranked.rows[kept]) for s in range(self.samples))
 
-    def _over_samples(self, plans: Plan, seen: Step, order: np.ndarray, sizes: dict, model: Transformer, system: Any) -> tuple:
-        """The best of the plans that lead at the first sample, by the mean or the quantile over all samples; index, steps and tokens."""
-        kept = np.argsort(order, kind="stable")[:SAMPLED]
-        few = jax.tree.map(lambda leaf: np.asarray(leaf)[kept] if np.ndim(leaf) else leaf, plans)
-        many = [self._seen(few, system, model, s) for s in range(1, self.samples)]
-        q = float(self.at.quantile)
-
-        def over(first: Any, *rest: Any) -> np.ndarray:
-            table = np.stack([np.asarray(first)[kept], *map(np.asarray, rest)])
+        def over(*leaves: Any) -> np.ndarray:
+            table = np.stack([np.asarray(leaf) for leaf in leaves])
             return table.mean(0) if q < 0.0 else np.quantile(table, q, axis=0)
 
-        steady = jax.tree.map(over, seen, *many)
-        tokens, cost, excessive = self._ranked(steady, sizes, model, system, len(kept))
-        merits = np.where(excessive <= 1e-9, cost, INFEASIBLE + excessive)
-        best = int(merits.argmin())
-        whole = jax.tree.map(lambda leaf: np.asarray(leaf).copy(), seen)
-        for name in ("step_time_s", "memory_bytes", "watts", "mfu"):
-            getattr(whole, name)[kept[best]] = getattr(steady, name)[best]
-        spread = np.zeros(len(order))
-        spread[kept[best]] = tokens[best]
-        return int(kept[best]), whole, spread
+        steady = jax.tree.map(over, *each)
+        tokens, cost, excessive = self._costs(steady, sizes, model, system, len(kept))
+        best = int(np.where(excessive <= 1e-9, cost, np.abs(cost).max() + excessive).argmin())
+        whole = ranked.tokens.copy()
+        whole[kept] = tokens
+        return int(kept[best]), jax.tree.map(lambda leaf: leaf[best], steady), whole
 
     def tokens_of(self, seen: Step, sizes: dict, model: Transformer, system: Any, n: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Seconds, dollars and joules per token of each plan, and the tokens that it trains `[n]`."""
@@ -193,26 +184,20 @@ class Planner:
         """Effective parameters, model FLOP per token, active parameters."""
         return tuple(float(x) for x in _compiled()["about"](model, self.world))
 
-    def _ranked(self, seen: Step, sizes: dict, model: Transformer, system: Any, n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _costs(self, seen: Step, sizes: dict, model: Transformer, system: Any, n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Tokens, cost and excess of `Ranked`."""
-        limit, weight = self._limits()
         rates, tokens = self.tokens_of(seen, sizes, model, system, n)
         used = np.asarray(seen.memory_bytes) / float(system.chip.hbm_bytes)
-        over = [np.log(tokens * rate / limit[name]) for name, rate in rates.items()]
-        over += [np.log(used / limit["memory"]), np.log(seen.watts / limit["watts"])]
+        over = [np.log(tokens * rate / self.limit[name]) for name, rate in rates.items()]
+        over += [np.log(used / self.limit["memory"]), np.log(np.asarray(seen.watts) / self.limit["watts"])]
         by = {"joules": rates["joules"], "memory": used, "watts": np.asarray(seen.watts)}
-        cost = next((by[name] for name in by if weight[name] > 0.0), rates["seconds"])
+        cost = next((by[name] for name in by if self.weight[name] > 0.0), rates["seconds"])
         return tokens, -tokens if self._most and self._free_tokens else cost, np.maximum(np.max(over, 0), 0.0)
-
-    def _limits(self) -> tuple[dict[str, float], dict[str, float]]:
-        """Limits and weights by name."""
-        return tuple(dict(zip(NAMES, np.asarray(x), strict=True)) for x in (self.at.limit, self.at.weight))  # type: ignore[return-value]
 
     @property
     def _most(self) -> bool:
         """Whether the goal asks for as many tokens as can be, not as few."""
-        weight = self._limits()[1]
-        return weight["loss"] > 0.0 or weight["flop"] < 0.0
+        return self.weight["loss"] > 0.0 or self.weight["flop"] < 0.0
 
     @property
     def _free_tokens(self) -> bool:
@@ -221,7 +206,6 @@ class Planner:
     def _tokens(self, sizes: dict, model: Transformer, rates: dict, n: int) -> np.ndarray:
         """Tokens of each plan `[n]`: given, by the data law, all that the budgets pay for, or as few as the loss needs."""
         known, flop, active = self.about(model)
-        limit, _ = self._limits()
         if float(self.world.law_tokens):
             law = self.world.laws.data
             return np.full(n, float(law.ratio) * active ** float(law.exponent))
@@ -230,24 +214,23 @@ class Planner:
         i = self.unknowns.index("tokens")
         low, high = np.exp(self.unknowns.low[i]), np.exp(self.unknowns.high[i])
         if self._most:
-            paid = np.min([limit[name] / rate for name, rate in rates.items() if limit[name] < NO_LIMIT] or [np.full(n, high)], 0)
+            paid = np.min([self.limit[name] / rate for name, rate in rates.items() if self.limit[name] < NO_LIMIT] or [np.full(n, high)], 0)
             # a hair less, so that rounding does not break the budget
-            return np.clip(paid * (1.0 - 1e-12), low, min(high, limit["tokens"]))
+            return np.clip(paid * (1.0 - 1e-12), low, min(high, self.limit["tokens"]))
         batch = sizes["global_batch"] * float(model.seq_len)
-        needed = float(_compiled()["needed"](*_scalars(known, batch, flop), self.world.laws, *_scalars(limit["loss"])))
+        needed = float(_compiled()["needed"](*_scalars(known, batch, flop), self.world.laws, *_scalars(self.limit["loss"])))
         return np.full(n, np.clip(needed, low, high))
 
-    def _design(self, sizes: dict, plan: Plan, seen: Step, model: Transformer, device: Any, fitting: int, considered: int) -> Design:
+    def _design(self, sizes: dict, plan: Plan, seen: Step, ranked: Ranked, fitting: int) -> Design:
         """Judge the chosen plan by all limits."""
-        tokens = jnp.asarray(sizes["tokens"])
-        plan = plan.replace(schedule="1f1b" if plan.schedule == "interleaved" and plan.interleave == 1.0 else plan.schedule)
-        same = jax.tree.map(jnp.asarray, plan.replace(schedule="1f1b"))
-        found = _compiled()["run"](device.system, device.area_mm2, model, same, seen, tokens, self.world)
+        system, area = ranked.device
+        # names do not matter here, and one program serves all
+        same = jax.tree.map(jnp.asarray, plan.replace(schedule="1f1b", placement=()))
+        found = _compiled()["run"](system, area, ranked.model, same, seen, jnp.asarray(sizes["tokens"]), self.world)
         found = jax.tree.map(np.asarray, found)
-        over = np.asarray(excess(found.quantities, self.at))
-        violation = float(np.maximum(over.max(), 0.0))
+        violation = float(np.maximum(np.asarray(excess(found.quantities, self.at)).max(), 0.0))
         value = float(merit(found.quantities, self.at)) if violation <= 1e-9 else INFEASIBLE + violation
-        return Design(sizes, plan, found, value, violation, fitting, considered)
+        return Design(sizes, plan, found, value, violation, fitting, len(ranked.rows))
 
 
 def _floats(sizes: Mapping[str, float]) -> dict[str, np.float64]:

@@ -122,7 +122,7 @@ def marginal_values(stated: Question, design: Design) -> Prices:
             entries.append((f"{name} ≤", "bound", x, -found.high[j] / per_log))
     binding = [e for e in entries if abs(e[3]) > LEAST and e[0] not in LIMITS[len(NAMES) :]]
     dollar = _per_dollar(stated, value, {e[0]: e for e in entries})
-    prices = [_price(*e, value, dollar) for e in sorted(binding, key=lambda e: -abs(e[3]))]
+    prices = [_price(e, value, dollar) for e in sorted(binding, key=lambda e: -abs(e[3]))]
     slack = tuple(e[0] for e in entries if e[1] == "limit" and abs(e[3]) <= LEAST and e[2] < 1e299)
     return Prices(tuple(prices), stated.objective, QUANTITIES[NAMES[i]], value, found, slack)
 
@@ -135,10 +135,11 @@ def _per_dollar(stated: Question, value: float, entries: dict[str, tuple]) -> fl
     return elasticity * value / at if abs(elasticity) > LEAST else None
 
 
-def _price(name: str, kind: str, at: float, elasticity: float, value: float, dollar: float | None) -> Price:
+def _price(entry: tuple, value: float, dollar: float | None) -> Price:
+    name, kind, at, elasticity = entry
     size, unit = natural(name)
-    per_unit = elasticity * value / at * size
-    return Price(name, kind, unit, at / size, float(elasticity), float(per_unit), None if dollar is None else float(per_unit / dollar))
+    per_unit = float(elasticity * value / at * size)
+    return Price(name, kind, unit, float(at / size), float(elasticity), per_unit, None if dollar is None else per_unit / dollar)
 
 
 def check_marginal_values(stated: Question, design: Design, found: Prices, change: float = 2e-3) -> tuple[Checked, ...]:

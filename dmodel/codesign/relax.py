@@ -46,10 +46,10 @@ class Search(struct.PyTreeNode, kw_only=True):
     """Where starts ended, best first: sizes `[name, n]` (logarithms), plan `[n]`, merit `[n]`, violation `[n]` (largest scaled excess, 0
     where all limits are kept), multipliers `[limit, n]`, outcome `[…, n]`."""
 
-    x: Array
+    x: np.ndarray
     plan: Plan
-    merit: Array
-    violation: Array
+    merit: np.ndarray
+    violation: np.ndarray
     outcome: Outcome
     gradients: int
 
@@ -144,7 +144,7 @@ def _descend(state: _State, arm: Arms, bounds: tuple, world: World, at: Goal, ba
             updates, moments = optimizer.update(slopes * moving, state.moments)
         # cosine over both halves, so that the last rounds settle
         rate = RATE * (0.05 + 0.475 * (1.0 + jnp.cos(jnp.pi * state.count / (2.0 * ROUNDS * STEPS))))
-        u = state.u - jnp.where(i < steps - 1, rate, 0.0) * updates
+        u = state.u - jnp.where(i < steps - 1, rate, 0.0) * jnp.asarray(updates)
         u = jnp.concatenate([jnp.clip(u[:n_x], low, high), u[n_x:]])
         count = state.count + 1.0
         raised = jnp.maximum(state.multipliers + WEIGHT * seen[2], 0.0)

@@ -10,15 +10,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from dmodel.codesign.answer import Question
-from dmodel.codesign.lattice import model_of
 from dmodel.codesign.laws import quality
-from dmodel.codesign.outcome import NAMES, OBJECTIVES, QUANTITIES, Step, parameters, step
-from dmodel.codesign.plans import Planner
-from dmodel.codesign.unknowns import equipped
+from dmodel.codesign.outcome import NAMES, OBJECTIVES, QUANTITIES, Step, parameters
+from dmodel.codesign.plans import Planner, Ranked
 from dmodel.coefficients import Coefficients, from_unconstrained
+from dmodel.design.judge import DRAFTED, draft_memory, drafted, shared
+from dmodel.design.rows import numbers, plans
 from dmodel.plan import Plan
 from dmodel.profiles import Profile
+from dmodel.run import facility_watts
 from dmodel.smooth import SHARPNESS
+from dmodel.step import step_time
 from dmodel.sweep import sweep
 from dmodel.types import InputError
 
@@ -90,7 +92,10 @@ def profile_samples(profile: Profile, accelerator: str | None, stack: str | None
 
 def sampled_steps(case: dict[str, Any], fixed: dict[str, Any]) -> Step:
     """The case function: a plan with its own sample of the coefficients."""
-    return step(fixed["system"], fixed["model"], case["plan"], case["coefficients"], fixed["footprint"], SHARPNESS)
+    system, draft = drafted(case["row"], fixed)
+    found = step_time(system, fixed["model"], draft, case["coefficients"], sharpness=SHARPNESS, physics=DRAFTED)
+    used = draft_memory(fixed["model"], draft, fixed["footprint"])
+    return Step(step_time_s=found.total, memory_bytes=used.total, watts=facility_watts(system, fixed["model"], draft, found))
 
 
 def robust(stated: Question, sizes: dict[str, float], samples: Coefficients, *, threads: int | None = None) -> Robust:
@@ -110,8 +115,8 @@ def robust(stated: Question, sizes: dict[str, float], samples: Coefficients, *, 
         raise InputError(f"robust design: expected at least 2 samples of the coefficients; got {n}")
     first = jax.tree.map(lambda leaf: np.asarray(leaf)[:1], samples)
     planner = stated._replace(world=stated.world.replace(coefficients=first)).planner(threads)
-    plans, values, considered = _leading(planner, sizes)
-    table = _objective(planner, sizes, plans, samples, n, len(values))
+    ranked, kept = _leading(planner, sizes)
+    table = _objective(planner, sizes, ranked, kept, samples, n)
     q = float(stated.at.quantile)
     better = -1.0 if stated.objective == "largest" else 1.0
     cost = better * table
@@ -121,7 +126,9 @@ def robust(stated: Question, sizes: dict[str, float], samples: Coefficients, *, 
     share = np.bincount(winner, minlength=len(table)) / n
     regret = (cost / best[None] - 1.0).mean(1) * np.sign(best.mean())
     statistic = cost.mean(1) if q < 0.0 else np.quantile(cost, q, axis=1)
-    records = {i: _record(plans, table, i, q, better, share, regret) for i in {0, int(statistic.argmin()), *np.unique(winner).tolist()}}
+    shown = sorted({0, int(statistic.argmin()), *np.unique(winner).tolist()})
+    chosen_plans = plans(ranked.stated.space, ranked.stated.system, ranked.rows[kept[shown]])
+    records = {i: _record(plan, table, i, q, better, share, regret) for i, plan in zip(shown, chosen_plans, strict=True)}
     chosen, nominal = records[int(statistic.argmin())], records[0]
     order = sorted(np.unique(winner).tolist(), key=lambda i: -share[i])
     unit = QUANTITIES[OBJECTIVES[stated.objective]]
@@ -131,34 +138,31 @@ def robust(stated: Question, sizes: dict[str, float], samples: Coefficients, *, 
         candidates=tuple(records[i] for i in order),
         samples=n,
         compared=len(table),
-        considered=considered,
+        considered=len(ranked.rows),
         objective=stated.objective,
         unit=unit,
-        statement=_statement(chosen, nominal, n, len(table), considered, unit, q),
+        statement=_statement(chosen, nominal, n, len(table), len(ranked.rows), unit, q),
     )
 
 
-def _leading(planner: Planner, sizes: dict[str, float]) -> tuple[Plan, np.ndarray, int]:
-    """Plans near the best at the center `[n]`, best first, their costs, and how many valid ones there are."""
+def _leading(planner: Planner, sizes: dict[str, float]) -> tuple[Ranked, np.ndarray]:
+    """All valid plans, and the places of those near the best at the center, best first."""
     ranked = planner.ranked(sizes)
     if ranked is None or not (ranked.over <= 1e-9).any():
         raise InputError("robust design: no plan keeps the limits at these sizes; ask for the nearest change that makes one do so")
     fits = np.flatnonzero(ranked.over <= 1e-9)
     cost = ranked.cost[fits]
     span = cost / cost.min() if cost.min() > 0.0 else cost.min() / cost
-    kept = fits[np.argsort(cost, kind="stable")][: min(MOST, int((span <= WITHIN).sum()))]
-    return jax.tree.map(lambda leaf: np.asarray(leaf)[kept] if np.ndim(leaf) else leaf, ranked.plans), ranked.cost[kept], len(ranked.cost)
+    return ranked, fits[np.argsort(cost, kind="stable")][: min(MOST, int((span <= WITHIN).sum()))]
 
 
-def _objective(planner: Planner, sizes: dict, plans: Plan, samples: Coefficients, n: int, k: int) -> np.ndarray:
-    """The objective of every plan under every sample `[plan, sample]`."""
-    world, model = planner.world, model_of(sizes, planner.world.fixed)
-    device = equipped({name: jnp.asarray(x) for name, x in sizes.items()}, world.fixed)
-    every = jax.tree.map(lambda leaf: np.repeat(np.asarray(leaf), n) if np.ndim(leaf) else leaf, plans)
-    case = {"plan": every, "coefficients": jax.tree.map(lambda leaf: np.tile(np.asarray(leaf), k), samples)}
-    fixed = {"system": device.system, "model": model, "footprint": world.footprint}
-    seen = sweep(sampled_steps, case, fixed, threads=planner.threads)
-    rates, tokens = planner.tokens_of(seen, sizes, model, device.system, n * k)
+def _objective(planner: Planner, sizes: dict, ranked: Ranked, kept: np.ndarray, samples: Coefficients, n: int) -> np.ndarray:
+    """The objective of every kept plan under every sample `[plan, sample]`."""
+    model, system, k = ranked.model, ranked.stated.system, len(kept)
+    every = numbers(ranked.stated.space, system, np.repeat(ranked.rows[kept], n, 0))
+    case = {"row": every, "coefficients": jax.tree.map(lambda leaf: np.tile(np.asarray(leaf), k), samples)}
+    seen = sweep(sampled_steps, case, shared(ranked.stated), threads=planner.threads)
+    rates, tokens = planner.tokens_of(seen, sizes, model, system, n * k)
     name = NAMES[int(np.abs(np.asarray(planner.at.weight)).argmax())]
     if name in rates:
         found = tokens * rates[name]
@@ -177,11 +181,10 @@ def _losses(planner: Planner, sizes: dict, model: Any, tokens: np.ndarray, flop:
     return np.interp(np.log(tokens), grid, np.asarray(losses))
 
 
-def _record(plans: Plan, table: np.ndarray, i: int, q: float, better: float, share: np.ndarray, regret: np.ndarray) -> Candidate:
+def _record(plan: Plan, table: np.ndarray, i: int, q: float, better: float, share: np.ndarray, regret: np.ndarray) -> Candidate:
     row = table[i]
     low, high = np.quantile(row, (0.1, 0.9))
     asked = row.mean() if q < 0.0 else better * np.quantile(better * row, q)
-    plan = jax.tree.map(lambda leaf: np.asarray(leaf)[i] if np.ndim(leaf) else leaf, plans)
     return Candidate(plan, *map(float, (row[0], row.mean(), asked, low, high, share[i], regret[i])))
 
 
