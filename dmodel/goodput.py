@@ -26,14 +26,66 @@ class Reliability(struct.PyTreeNode, frozen=True, kw_only=True):
     Args:
       failures_per_device_s: rate of interruptions of one device, its share of host and network with it [1/s]; 0 = never.
       checkpoint_s: training stands still for each checkpoint [s]; asynchronous ones cost the copy to host memory only.
-      restart_s: from a failure until training goes on at the checkpoint [s].
+      restart_s: from a failure until training goes on at the checkpoint [s]. restart_per_device_s: what each device adds to it, where
+        processes and communicators start one after the other [s].
+      write_s: an asynchronous checkpoint is on its way to storage, and not yet to be relied on [s]; the next one waits for it.
 
-    The defaults of the last two are assumptions, chosen so that the run of the Llama 3 report trains more than 90 % of the time, as it did.
+    The defaults of checkpoint and restart are assumptions, chosen so that the run of the Llama 3 report trains more than 90 % of the time,
+    as it did; `checkpointed` gives them from bytes and bandwidths.
     """
 
     failures_per_device_s: Array = LLAMA_3
     checkpoint_s: Array = 5.0
     restart_s: Array = 600.0
+    restart_per_device_s: Array = 0.0
+    write_s: Array = 0.0
+
+
+def checkpoint_time(state_bytes: Array, devices: Array, device_bytes_per_s: Array, storage_bytes_per_s: Array = jnp.inf) -> jax.Array:
+    """Time to write a checkpoint that the devices hold in equal parts: `S / min(N · b, storage)` [s].
+
+    Limits: `S / (N b)` on few devices, `S / storage` once they saturate it.
+
+    Args:
+      state_bytes: S, weights and optimizer state of the whole model [byte]. device_bytes_per_s: that one device writes [byte/s].
+      storage_bytes_per_s: that the file system takes in all [byte/s].
+
+    405 billion parameters of 14 bytes from 16,384 devices to the 2 TB/s that the Llama 3 report names for its storage:
+
+    >>> print(f"{checkpoint_time(405e9 * 14.0, 16384.0, 1e9, 2e12):.1f} s")
+    2.8 s
+    """
+    return jnp.asarray(state_bytes) / jnp.minimum(devices * jnp.asarray(device_bytes_per_s, float), storage_bytes_per_s)
+
+
+def checkpointed(
+    state_bytes: Array,
+    devices: Array,
+    device_bytes_per_s: Array,
+    storage_bytes_per_s: Array = jnp.inf,
+    *,
+    host_bytes_per_s: Array | None = None,
+    startup_s: Array = 540.0,
+    startup_per_device_s: Array = 0.0,
+    failures_per_device_s: Array = LLAMA_3,
+) -> Reliability:
+    """Reliability of a cluster whose checkpoints go to storage: restarts read what checkpoints write.
+
+    Args:
+      state_bytes, devices, device_bytes_per_s, storage_bytes_per_s: as in `checkpoint_time`.
+      host_bytes_per_s: of the copy from a device to its host's memory (a PCIe 5 link: 5e10); training stands still for it alone, and the
+        rest is written meanwhile. None: checkpoints are synchronous.
+      startup_s, startup_per_device_s: from a failure to reading the checkpoint: detection, replacement, start of processes; assumed [s].
+    """
+    write = checkpoint_time(state_bytes, devices, device_bytes_per_s, storage_bytes_per_s)
+    asynchronous = host_bytes_per_s is not None
+    return Reliability(
+        failures_per_device_s=failures_per_device_s,
+        checkpoint_s=checkpoint_time(state_bytes, devices, host_bytes_per_s) if asynchronous else write,  # type: ignore[arg-type]
+        restart_s=startup_s + write,
+        restart_per_device_s=startup_per_device_s,
+        write_s=write if asynchronous else 0.0 * write,
+    )
 
 
 def mean_time_between_failures(devices: Array, reliability: Reliability) -> jax.Array:
@@ -64,30 +116,55 @@ def daly_interval(mtbf_s: Array, checkpoint_s: Array) -> jax.Array:
     return jnp.where(checkpoint_s < 2.0 * mtbf_s, tau, mtbf_s)
 
 
-def goodput(devices: Array, reliability: Reliability, interval_s: Array | None = None) -> jax.Array:
-    """Share of wall time that trains, checkpoints and failures, also those during checkpoints and restarts, taken off [1].
+class Shares(struct.PyTreeNode, kw_only=True):
+    """Shares of wall time; they add up to 1 [1]: training that is kept, checkpoints, work done again after failures, restarts."""
 
-    `(τ / M) / (e^(R/M) (e^((τ + δ)/M) − 1))` (Daly 2006, eq. 20): exact for exponential failures, τ of training between checkpoints.
+    useful: Array
+    checkpoints: Array
+    lost: Array
+    restarts: Array
 
-    Limits: `1 − δ/τ − (τ + δ)/2M − R/M` when failures are rare; 1 without failures and with free checkpoints; `e^(−R/M)` and below once
-    failures are closer together than a restart: a cluster that waits for all its devices stops training.
+
+def shares(devices: Array, reliability: Reliability, interval_s: Array | None = None) -> Shares:
+    """Where the wall time of a synchronous run goes.
+
+    Useful: `(τ / M) / (e^(R/M) (e^((τ + δ)/M) − 1))` (Daly 2006, eq. 20): exact for exponential failures, τ of training between
+    checkpoints. Checkpoints take δ/τ of that, restarts `1 − e^(−R/M)`, also those that fail in turn; work done again is the rest. R is
+    the restart, with what an unfinished asynchronous checkpoint sends back beside it; τ is no shorter than the write of one.
+
+    Limits: `1 − δ/τ − (τ + δ)/2M − R/M` useful when failures are rare; 1 without failures and with free checkpoints; `e^(−R/M)` and below
+    once failures are closer together than a restart: a cluster that waits for all its devices stops training.
 
     Args:
       devices: N. interval_s: τ [s]; None for Daly's optimum.
+    """
+    r = reliability
+    rate = jnp.asarray(devices * r.failures_per_device_s, float)
+    # without failures every interval is as good as another, and there is none to be best
+    reliable = rate <= 0.0
+    mtbf = 1.0 / jnp.where(reliable, 1.0, rate)
+    chosen = daly_interval(mtbf, r.checkpoint_s) if interval_s is None else jnp.asarray(interval_s, float)
+    tau = jnp.maximum(chosen, r.write_s)
+    cycle = (tau + r.checkpoint_s) / mtbf
+    back = (r.restart_s + r.restart_per_device_s * devices + r.write_s) / mtbf
+    # by e^-x, which does not overflow where failures are frequent
+    share = tau / mtbf * jnp.exp(-back - cycle) / -jnp.expm1(-cycle)
+    healthy = jnp.ones(()) if interval_s is None else tau / (tau + r.checkpoint_s)
+    useful = jnp.where(reliable, healthy, share)
+    paused = useful * r.checkpoint_s / tau
+    checkpoints = paused if interval_s is not None else jnp.where(reliable, 0.0, paused)
+    restarts = jnp.where(reliable, 0.0, -jnp.expm1(-back))
+    return Shares(useful=useful, checkpoints=checkpoints, lost=1.0 - useful - checkpoints - restarts, restarts=restarts)
+
+
+def goodput(devices: Array, reliability: Reliability, interval_s: Array | None = None) -> jax.Array:
+    """Share of wall time that trains, checkpoints and failures, also those during checkpoints and restarts, taken off [1]: the useful one
+    of `shares`.
 
     >>> print(f"{goodput(16384.0, Reliability()):.3f}")
     0.919
     """
-    rate = jnp.asarray(devices * reliability.failures_per_device_s, float)
-    # without failures every interval is as good as another, and there is none to be best
-    reliable = rate <= 0.0
-    mtbf = 1.0 / jnp.where(reliable, 1.0, rate)
-    tau = daly_interval(mtbf, reliability.checkpoint_s) if interval_s is None else jnp.asarray(interval_s, float)
-    cycle = (tau + reliability.checkpoint_s) / mtbf
-    # by e^-x, which does not overflow where failures are frequent
-    share = tau / mtbf * jnp.exp(-reliability.restart_s / mtbf - cycle) / -jnp.expm1(-cycle)
-    healthy = jnp.ones(()) if interval_s is None else tau / (tau + reliability.checkpoint_s)
-    return jnp.where(reliable, healthy, share)
+    return jnp.asarray(shares(devices, reliability, interval_s).useful)
 
 
 def largest_cluster(reliability: Reliability, share: float = 0.5) -> float:

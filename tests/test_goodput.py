@@ -8,10 +8,13 @@ import pytest
 
 from dmodel.goodput import (
     Reliability,
+    checkpoint_time,
+    checkpointed,
     daly_interval,
     goodput,
     largest_cluster,
     mean_time_between_failures,
+    shares,
     young_interval,
 )
 
@@ -71,3 +74,57 @@ def test_vmap_and_jit_agree():
     devices = np.logspace(2, 7, 11)
     many = jax.jit(jax.vmap(lambda n: goodput(n, Reliability())))(devices)
     np.testing.assert_allclose(many, [goodput(n, Reliability()) for n in devices], rtol=1e-12)
+
+
+def test_shares_of_a_simulated_run():
+    """Where the time went, counted second by second."""
+    mtbf, tau, checkpoint, restart = 3000.0, 600.0, 60.0, 300.0
+    random, spent = np.random.default_rng(1), {"restarts": 0.0, "lost": 0.0}
+    for _ in range(20_000):
+        pause = 0.0
+        while (failure := random.exponential(mtbf)) < pause + tau + checkpoint:
+            spent["restarts"] += min(failure, pause)
+            spent["lost"] += max(failure - pause, 0.0)
+            pause = restart
+        spent["restarts"] += pause
+    wall = 20_000 * (tau + checkpoint) + sum(spent.values())
+    found = shares(1.0, Reliability(failures_per_device_s=1.0 / mtbf, checkpoint_s=checkpoint, restart_s=restart), tau)
+    assert float(found.restarts) == pytest.approx(spent["restarts"] / wall, rel=0.03)
+    assert float(found.lost) == pytest.approx(spent["lost"] / wall, rel=0.03)
+    assert float(found.checkpoints) == pytest.approx(20_000 * checkpoint / wall, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "reliability", [Reliability(), Reliability(failures_per_device_s=0.0), Reliability(write_s=60.0, restart_per_device_s=0.01)]
+)
+def test_shares_make_a_whole(reliability):
+    found = shares(np.logspace(1, 6, 11), reliability)
+    parts = [np.broadcast_to(x, 11) for x in jax.tree.leaves(found)]
+    np.testing.assert_allclose(sum(parts), 1.0, rtol=1e-12)
+    assert min(x.min() for x in parts) >= -1e-12
+    useful = np.broadcast_to(found.useful, 11)
+    assert (np.diff(useful) <= 0.0).all() and useful[0] > 0.99
+
+
+def test_a_checkpoint_is_bound_by_devices_then_by_storage():
+    assert float(checkpoint_time(1e12, 100.0, 1e9, 1e12)) == pytest.approx(10.0)
+    assert float(checkpoint_time(1e12, 1e6, 1e9, 1e12)) == pytest.approx(1.0)
+
+
+def test_asynchronous_checkpoints_stop_training_for_a_copy_only():
+    """405 B parameters on 16,384 devices, 1 GB/s each to a storage that takes 200 GB/s: 28 s to write, 7 ms to copy."""
+    state = (405e9 * 14.0, 16384.0, 1e9, 2e11)
+    wait, copy = checkpointed(*state), checkpointed(*state, host_bytes_per_s=5e10)
+    assert float(wait.checkpoint_s) == pytest.approx(28.35) == float(copy.write_s) and float(wait.write_s) == 0.0
+    assert float(copy.checkpoint_s) == pytest.approx(405e9 * 14.0 / 16384.0 / 5e10)
+    assert float(copy.restart_s) == pytest.approx(540.0 + 28.35)
+    assert float(goodput(16384.0, copy)) > float(goodput(16384.0, wait))
+    # the next checkpoint waits for the last one to arrive
+    slow = copy.replace(write_s=7200.0, restart_s=600.0)
+    assert float(goodput(16384.0, slow)) == pytest.approx(float(goodput(16384.0, slow, 60.0)))
+
+
+def test_starting_one_after_the_other_ends_growth():
+    serial, parallel = Reliability(restart_per_device_s=0.05), Reliability()
+    loss = [1.0 - float(goodput(n, serial)) / float(goodput(n, parallel)) for n in (1e3, 1e4, 1e5)]
+    assert loss[0] < 0.01 < loss[1] < loss[2] and loss[2] > 0.5
