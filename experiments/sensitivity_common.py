@@ -87,9 +87,7 @@ def study(run: Published, args: argparse.Namespace) -> None:
     stated = state(run)
     case, names = stated.case, stated.level_names
     fixed = of_case(case, level_names=names, sort=True)
-    say(
-        f"{run.title}: {degrees(case.plan)}; step {fixed.at:.2f} s by profile {stated.profile} ({time.process_time() - begun:.0f} s of work)"
-    )
+    say(f"{run.title}: {degrees(case.plan)}; step {fixed.at:.2f} s by profile {stated.profile}")
     follows = reoptimized(case, level_names=names)["step_time"]
     say(f"real-valued: {degrees(follows.plan)}; step {follows.step_time_s:.2f} s; held by {', '.join(a.name for a in follows.active)}")
     pairs = interactions(case, most=10, level_names=names)

@@ -1,8 +1,8 @@
 """What GPT-3 175B on 1,024 A100 depends on: elasticities at a published plan and at the best one, interactions, regimes, flips.
 
 The plan is that of Korthikanti et al. 2022 (arXiv 2205.05198, table 3: tensor 8, pipeline 8, interleaved 3, micro-batch 1, selective
-recomputation, which flash attention does by itself), 16-fold data-parallel; the batch of 1,536 sequences and the devices those of Narayanan et
-al. 2021 (arXiv 2104.04473, section 5.1).
+recomputation, which flash attention does by itself), 16-fold data-parallel; the batch of 1,536 sequences and the devices those of
+Narayanan et al. 2021 (arXiv 2104.04473, section 5.1).
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ def check_positive(values: np.ndarray, output: str) -> None:
 
 
 def of_case(
-    case: Case, output: str, *, sharpness: float = SHARPNESS, level_names: Sequence[str] | None = None, sort: bool = False
+    case: Case, output: str = "step_time", *, sharpness: float = SHARPNESS, level_names: Sequence[str] | None = None, sort: bool = False
 ) -> Elasticities:
     """`elasticities` of a case that is made already."""
     output, known = output_name(output), inputs(case, level_names)

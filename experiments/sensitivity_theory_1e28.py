@@ -1,0 +1,106 @@
+"""What a run of 1e28 FLOP depends on, by the theory of data movement: the shortest training time and its elasticities.
+
+`T(C)` is the time in which the largest run is C; where C_max(T, x) is known with its slopes, the implicit function theorem gives
+`d ln T/d ln x = −(∂ ln C/∂ ln x)/(∂ ln C/∂ ln T)`. Two ends: linear scaling (0.8 of the utilization ceiling) and finishing at all. Laws and
+GPUs are those of Erdil & Schneider-Joseph 2024 (arXiv 2411.01137).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dmodel.report import style
+from dmodel.theory import gpu
+from dmodel.theory.elasticity import EXPONENTS, elasticities
+from dmodel.theory.frontier import Frontier, case, largest_run
+from dmodel.theory.study import LINEAR, MONTH_S
+from experiments.sensitivity_common import options
+from experiments.study import deliver, say
+from experiments.study import run as run_study
+
+FLOP = 1e28
+GPU = "H100 SXM"
+ENDS = {"linear scaling": LINEAR, "finishing at all": 0.0}
+
+SHOWN = (
+    "FLOP/s",
+    "network bandwidth",
+    "network latency",
+    "matmul latency",
+    "HBM bandwidth",
+    "HBM capacity",
+    "L2 bandwidth",
+    "L2 capacity",
+    "batch constant",
+    "depth constant",
+    "tokens per parameter",
+)
+CLOSE = 1e-6
+"""Difference of ln C at which the time counts as found."""
+
+
+def shortest(threshold: float) -> tuple[float, Frontier, dict[str, float]]:
+    """Training time in which the largest run is `FLOP` [s], by Newton's method on ln C(ln T); the frontier there and its elasticities."""
+    seconds = 3.0 * MONTH_S
+    for _ in range(12):
+        asked = case(gpu(GPU), threshold=threshold, deadline_s=seconds)
+        found = largest_run(asked)
+        slopes = elasticities(asked, found)
+        say(f"{seconds / MONTH_S:.4g} months: {found.flop:.4g} FLOP")
+        missing = float(np.log(FLOP / found.flop))
+        if abs(missing) < CLOSE:
+            break
+        # far off, the exponent changes on the way
+        seconds *= float(np.exp(np.clip(missing / slopes["training time"], -1.5, 1.5)))
+    return seconds, found, slopes
+
+
+def main() -> None:
+    """Find both times, differentiate, draw."""
+    args = options(__doc__ or "")
+    ends = list(ENDS)[:1] if args.quick else list(ENDS)
+    lines: list[dict[str, Any]] = []
+    shown: dict[str, dict[str, float]] = {}
+    titles = {}
+    for end in ends:
+        seconds, found, slopes = shortest(ENDS[end])
+        titles[end] = f"{end}: {seconds / MONTH_S * 30.4:.3g} days"
+        shown[end] = {name: -slopes[name] / slopes["training time"] for name in slopes if name != "training time"}
+        lines += [
+            {"end": end, "days": seconds / MONTH_S * 30.4, "input": name, "elasticity of time": value, "per unit": name in EXPONENTS}
+            for name, value in shown[end].items()
+            if abs(value) > 1e-9
+        ]
+        say(f"{titles[end]}; {found.pattern.describe()}; {'smooth' if found.smooth else 'slopes of one side'}")
+    _draw(shown, titles, args)
+    deliver("sensitivity_theory_1e28", lines, args)
+    say(f"figure: {args.out}/sensitivity_theory_1e28.png")
+
+
+def _draw(shown: dict[str, dict[str, float]], titles: dict[str, str], args: Any) -> None:
+    figure = style.new_figure(7.4, 4.6)
+    axes = figure.add_subplot()
+    y, height = np.arange(len(SHOWN)), 0.8 / len(shown)
+    for i, (end, values) in enumerate(shown.items()):
+        at = y + (i - 0.5 * (len(shown) - 1)) * height
+        bars = axes.barh(at, [values[name] for name in SHOWN], 0.9 * height, color=(style.BLUE, style.ORANGE)[i], label=titles[end])
+        axes.bar_label(bars, [_text(values[name]) for name in SHOWN], padding=3, fontsize=7)
+    axes.axvline(0.0, color=style.GREY, linewidth=0.8)
+    axes.set_yticks(y, SHOWN)
+    axes.invert_yaxis()
+    axes.margins(x=0.12)
+    axes.set_xlabel("change of the shortest training time when the input grows by 1 % [%]")
+    axes.set_title(f"A run of 1e28 FLOP on {GPU}: what the shortest time depends on")
+    axes.legend(frameon=False, fontsize=8)
+    args.out.mkdir(parents=True, exist_ok=True)
+    style.save_png(figure, args.out / "sensitivity_theory_1e28.png")
+
+
+def _text(value: float) -> str:
+    return f"{value:+.2f}".replace("-", "−") if abs(value) >= 0.005 else "0"
+
+
+if __name__ == "__main__":
+    run_study(main)
