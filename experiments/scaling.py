@@ -26,6 +26,7 @@ from dmodel.report import style
 from dmodel.step import TERMS, step_time
 from dmodel.sweep import quick_to_compile
 from dmodel.types import Array, enable_float64
+from dmodel.uncertainty import FREEDOM, covariance, misfit, scatter_of
 from dmodel.workload import Transformer
 from experiments.study import write
 
@@ -204,19 +205,27 @@ def unhidden(plan: Plan) -> Plan:
 def draws(accelerator: str, count: int, seed: int = 0) -> Coefficients:
     """Coefficients of `coefficients(accelerator)` drawn from what is known of them, `[count]`: normal in the unconstrained space.
 
-    Covariance: of the profile's center and the spread of stacks, as the software was never fitted; between nodes that of the curves' fit.
+    Covariance: what the fit left open, and the spread of the groups that the profile does not know, as the software was never fitted;
+    between nodes that of the curves' fit.
     """
-    profile = profiles.load(PROFILE)
-    center = profile.covariance if profile.covariance is not None else np.diag(profile.standard_errors**2)
-    unknown = [profile.widths[g] ** 2 for g in ("stack", "pair") if g in profile.widths]
-    covariance = center + np.diag(sum(unknown, start=np.zeros(len(NAMES))))
-    z, found = profile.unconstrained(accelerator, STACK), priors("H100-80GB")
+    profile, found = profiles.load(PROFILE), priors("H100-80GB")
+    known = covariance(profile, accelerator, STACK)
+    sigma = np.diag(profile.standard_errors**2) if known is None else known.copy()
+    z = profile.unconstrained(accelerator, STACK)
     for i in (NAMES.index(name) for name in BETWEEN_NODES):
-        covariance[i], covariance[:, i] = 0.0, 0.0
-        z[i], covariance[i, i] = found[NAMES[i]].mean, found[NAMES[i]].sd ** 2
-    values, vectors = np.linalg.eigh(covariance)
+        sigma[i], sigma[:, i] = 0.0, 0.0
+        z[i], sigma[i, i] = found[NAMES[i]].mean, found[NAMES[i]].sd ** 2
+    values, vectors = np.linalg.eigh(sigma)
     normal = np.random.default_rng(seed).standard_normal((len(z), count))
     return jax.tree.map(np.asarray, from_unconstrained(z[:, None] + vectors * np.sqrt(np.maximum(values, 0.0)) @ normal))
+
+
+def lacking(scales: np.ndarray, count: int, seed: int = 0) -> np.ndarray:
+    """Factors by which what the model lacks may move a curve relative to its smallest scale, `[draw, scale]`: one Student-t per draw, its
+    scale that of the discrepancy of an unknown stack at a distance of ln(devices) from the smallest scale (`dmodel.uncertainty`)."""
+    away = np.log(scales / scales[0])
+    scale = misfit(scatter_of(profiles.load(PROFILE), STACK)._replace(noise=0.0), away)
+    return np.exp(np.random.default_rng(seed).standard_t(FREEDOM, count)[:, None] * scale)
 
 
 def crossing(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray, level: float) -> float | None:

@@ -2,8 +2,9 @@
 
 Assumed in advance: H100 on a flat network of 400 Gb/s per device. Three runs: Llama-2 7B by FSDP alone, 2 sequences per device (weak);
 Llama-3.1 405B as its report trains it, tensor 8, pipeline 16, optimizer and gradients sharded, 8,192 tokens, 16 sequences per replica
-(weak); and the same at 2,048 sequences per step whatever the scale (strong). One chunk of the pipeline per layer. The band: coefficients
-drawn from what the fits leave open (the profile's covariance and the spread of stacks, the curves' fit between nodes), 80 % of the draws.
+(weak); and the same at 2,048 sequences per step whatever the scale (strong). One chunk of the pipeline per layer. The band, 80 % of the
+draws: coefficients from what the fits leave open (the profile's covariance and the spread of stacks, the curves' fit between nodes), and
+what the model lacks, which grows with the distance from the smallest scale (from residuals of rows left out of the fit).
 Anchors: the Llama 3 report's 430, 400 and 380 TFLOP/s per device on 8,192 and 16,384 H100. Failures at the rate of the same report.
 `python -m experiments.scaling_extrapolation [--quick] [--json] [--out DIR]`
 """
@@ -43,22 +44,29 @@ ANCHORS = {
 ASSUMPTIONS = {
     "405B": "tp 8, pp 16, cp 1, ZeRO-2, one chunk per layer, bf16, no recomputation; weak: 16 sequences per replica",
     "7B": "ZeRO-3 over all devices, 2 sequences of 4,096 tokens per device",
-    "band": "80 % of draws from the profile's covariance, the spread of stacks, and the curves' fit; model error is not in it",
+    "band": "80 % of draws: the profile's covariance, the spread of stacks, the curves' fit, and what the model lacks far from fitted runs",
     "failures": "Llama 3's rate, 5 s per checkpoint, 10 minutes to restart",
     "beyond": "one flat network: no further tier, no oversubscription",
 }
 
 
 class Band(NamedTuple):
-    """Of one run by scale: answers at the fitted coefficients; tokens per second and device of every draw, `[draw, scale]`."""
+    """Of one run by scale: answers at the fitted coefficients; of every draw tokens per second and device, relative to the smallest scale,
+    from the coefficients alone and with what the model lacks, `[draw, scale]`."""
 
     scales: np.ndarray
     middle: Answers
+    coefficients: np.ndarray
     drawn: np.ndarray
 
     def quantile(self, q: float) -> np.ndarray:
-        """Tokens per second and device."""
+        """Throughput per device over that at the smallest scale [1]."""
         return np.quantile(self.drawn, q, axis=0)
+
+    @property
+    def far(self) -> int:
+        """Place of `FAR` among the scales."""
+        return int(np.flatnonzero(self.scales == FAR)[0])
 
 
 def large(**changed: Any) -> Plan:
@@ -97,7 +105,8 @@ def bands(count: int) -> tuple[dict[str, Band], np.ndarray]:
     result = {}
     for name, scales in SCALES.items():
         drawn = found[name + " drawn"].tokens_per_s_per_device.reshape(count, len(scales))
-        result[name] = Band(np.array(scales), found[name], drawn)
+        relative, n = drawn / drawn[:, :1], np.array(scales)
+        result[name] = Band(n, found[name], relative, relative * shared.lacking(n, count))
     return result, np.asarray(to_unconstrained(many))
 
 
@@ -126,10 +135,9 @@ def findings(found: dict[str, Band], at: dict[str, Answers]) -> list[dict[str, A
     first, second, _ = tflops.values()
     lines.append(shared.points("Llama 3 405B: 8,192 → 16,384 devices", 100.0 * (400.0 / 430.0 - 1.0), 100.0 * (second / first - 1.0), 5.0))
     for name, band in found.items():
-        i = int(np.flatnonzero(band.scales == FAR)[0])
-        rate, share = band.middle.tokens_per_s_per_device, band.drawn[:, i] / band.drawn[:, 0]
+        i, rate = band.far, band.middle.tokens_per_s_per_device
         kept = 100.0 * float(rate[i] / rate[0])
-        low, high = (100.0 * float(np.quantile(share, q)) for q in (0.1, 0.9))
+        low, high = (100.0 * float(band.quantile(q)[i]) for q in (0.1, 0.9))
         what = f"{name}: throughput per device left, {band.scales[0]:,.0f} → {FAR:,.0f}"
         lines.append(shared.points(what, None, kept, None, f"80 % of draws: {low:.0f} to {high:.0f} %"))
         whole = rate * band.scales * useful(band.scales)
@@ -143,8 +151,8 @@ def why(found: dict[str, Band], z: np.ndarray) -> list[str]:
     """What makes the band: correlation of each coefficient with the throughput at the far end; and where the step goes there."""
     text = ["What the band comes from (correlation of draws with the logarithm of the throughput left at 131,072):"]
     for name, band in found.items():
-        i = int(np.flatnonzero(band.scales == FAR)[0])
-        y = np.log(band.drawn[:, i] / band.drawn[:, 0])
+        i = band.far
+        y = np.log(band.coefficients[:, i])
         moved = z.std(1) > 1e-9
         r = np.array([np.corrcoef(row, y)[0, 1] if ok and y.std() > 1e-12 else 0.0 for row, ok in zip(z, moved, strict=True)])
         order = np.argsort(-np.abs(r))[:5]
@@ -161,7 +169,8 @@ def table(found: dict[str, Band]) -> list[dict[str, Any]]:
             "run": name,
             "devices": int(n),
             "tokens_per_s_per_device": float(band.middle.tokens_per_s_per_device[i]),
-            **{f"tokens_per_s_per_device_{k}": float(band.quantile(q)[i]) for k, q in (("p10", 0.1), ("p50", 0.5), ("p90", 0.9))},
+            "relative": float(band.middle.tokens_per_s_per_device[i] / band.middle.tokens_per_s_per_device[0]),
+            **{f"relative_{k}": float(band.quantile(q)[i]) for k, q in (("p10", 0.1), ("p50", 0.5), ("p90", 0.9))},
             "mfu": float(band.middle.mfu[i]),
             "exposed_share": float(band.middle.exposed_share[i]),
             "goodput": float(useful(band.scales)[i]),
@@ -177,9 +186,7 @@ def draw(found: dict[str, Band]) -> Any:
     figure = style.new_figure(11.6, 4.5)
     left, right = figure.subplots(1, 2)
     for (name, band), color in zip(found.items(), shared.COLORS, strict=False):
-        relative = band.drawn / band.drawn[:, :1]
-        low, high = (100.0 * np.quantile(relative, q, axis=0) for q in (0.1, 0.9))
-        left.fill_between(band.scales, low, high, color=color, alpha=0.16, linewidth=0.0)
+        left.fill_between(band.scales, *(100.0 * band.quantile(q) for q in (0.1, 0.9)), color=color, alpha=0.16, linewidth=0.0)
         rate = band.middle.tokens_per_s_per_device
         left.plot(band.scales, 100.0 * rate / rate[0], color=color, linewidth=1.8, label=name)
         whole = band.scales * rate

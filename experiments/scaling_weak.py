@@ -124,6 +124,9 @@ def why(found: Answers, others: dict[str, Answers]) -> list[str]:
     """The step's growth by cause, and the findings under other assumptions."""
     text = ["Where the throughput goes, 128 → 2,048 [points lost]: "]
     text[0] += ", ".join(f"{c['cause']} {c['points']:.1f}" for c in causes(found))
+    scales = shared.WEAK_SCALES
+    at = {share: shared.crossing(scales, found.exposed_share, share) for share in (0.01, 0.05, 0.1)}
+    text.append("Exposed communication passes " + ", ".join(f"{100 * s:.0f} % of the step at {n:,.0f}" for s, n in at.items() if n))
     text += power_lines(found)
     text.append("Findings 1, 2 and 3 under other assumptions [%]:")
     for name, each in others.items():
@@ -136,6 +139,11 @@ def power_lines(found: Answers) -> list[str]:
     """Power by cause at both scales, and finding 2 by what a waiting device draws, which two measurements bracket."""
     low, high = (shared.WEAK_SCALES.index(n) for n in (LOW, HIGH))
     text = ["Power by cause, 128 → 2,048 [W]: " + ", ".join(f"{k} {x[low]:.0f} → {x[high]:.0f}" for k, x in found.draw.items())]
+    fallen = 1.0 - found.tokens_per_s_per_device / found.tokens_per_s_per_device[low]
+    when = shared.crossing(shared.WEAK_SCALES, fallen, -THROUGHPUT / 100.0)
+    if when is not None:
+        there = float(np.interp(np.log(when), np.log(shared.WEAK_SCALES), found.device_watts))
+        text.append(f"  where throughput has fallen as published: {there:.0f} W, {100.0 * (there / found.device_watts[low] - 1.0):+.1f} %")
     for share in WAITING_RANGE:
         watts = sum((x * _scaled(name, share) for name, x in found.draw.items()), start=np.zeros(1))
         fall = 100.0 * (watts[high] / watts[low] - 1.0)

@@ -97,7 +97,8 @@ def test_plans_are_valid():
     model = catalog.transformer("llama-2-7b", seq_len=4096)
     c = every_plan(model, 64.0, 128.0, Choice(cp=(1, 2)))
     np.testing.assert_array_equal(c["dp"] * c["tp"] * c["pp"] * c["cp"], 64.0)
-    for dividend, divisor in ((128.0, c["dp"]), (32.0, c["tp"]), (32.0, c["pp"]), (128.0 / c["dp"], c["micro_batch"]), (c["dp"], c["shard"])):
+    left = 128.0 / c["dp"]
+    for dividend, divisor in ((128.0, c["dp"]), (32.0, c["tp"]), (32.0, c["pp"]), (left, c["micro_batch"]), (c["dp"], c["shard"])):
         np.testing.assert_array_equal(dividend % divisor, 0.0)
     rows = np.stack(list(c.values()), 1)
     assert len(np.unique(rows, axis=0)) == len(rows) > 500
