@@ -105,6 +105,11 @@ def program(case: Case, *, sharpness: float = SHARPNESS, level_names: Sequence[s
     known = inputs(case, level_names)
     if n_devices(known) <= 1.0:
         raise InputError("re-optimised sensitivities: expected at least 2 devices; one leaves no degree to choose")
+    if known["plan.tp"] == 1.0:
+        # sequence parallelism comes with tensor parallelism, which the program may choose
+        values = known.values.copy()
+        values[known.index("plan.sp")] = 1.0
+        known = known._replace(values=values)
     chunks = ("interleave",) if known["plan.interleave"] > 1.0 else ()
     free = (*DEGREES, "micro_batch", *chunks, "recompute_layers")
     unit = dict(zip(free, np.eye(len(free)), strict=True))

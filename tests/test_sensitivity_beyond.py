@@ -1,0 +1,185 @@
+"""Beyond elasticities: the plan that follows, interactions, global indices, regimes, flips; each against what it must equal."""
+
+import json
+from functools import cache
+
+import jax
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from dmodel import catalog
+from dmodel.cli import app
+from dmodel.coefficients import default
+from dmodel.design import design
+from dmodel.plan import Plan
+from dmodel.report.words import input_words, summary
+from dmodel.sensitivity import elasticities, interactions, landscape, make_case, of_case, regime_map, reoptimized, resolved, sobol
+from dmodel.sensitivity.case import inputs, rebuild
+from dmodel.sensitivity.gradient import elasticities_of
+from dmodel.sensitivity.regimes import REGIMES, shares_of
+from dmodel.sensitivity.sobol import default_range, stated_range
+from dmodel.sensitivity.spread import deviations
+from dmodel.types import InputError
+
+SYSTEM = catalog.system("H100-DGX")
+MODEL = catalog.transformer("llama-3-70b", 8192.0)
+PLAN = Plan(dp=16.0, tp=8.0, sp=1.0, pp=4.0, zero=1.0, shard=16.0, global_batch=1024.0)
+CASE = make_case(SYSTEM, MODEL, PLAN, default())
+
+
+def test_a_case_is_taken_apart_and_put_together():
+    known = inputs(CASE)
+    again = rebuild(known.values, known.tree, known.levels)
+    assert jax.tree.all(jax.tree.map(lambda a, b: bool(np.array_equal(a, b)), again, CASE))
+    with pytest.raises(InputError, match="did you mean chip.flops_per_s"):
+        known.index("chip.flops_per_second")
+
+
+def test_second_order_is_symmetric_and_keeps_the_units():
+    """Rates less times make −1 whatever the inputs are, so that their changes cancel."""
+    entries = of_case(CASE).entries
+    seconds = [e for e in entries if e.kind != "other"]
+    found = interactions(CASE, names=[e.name for e in seconds] + ["model.d_ff", "coefficients.overlap_tp"])
+    assert found.kinks == () and found.asymmetry < 1e-8
+    sign = np.array([1.0 if e.kind == "rate" else -1.0 for e in seconds])
+    assert np.abs(sign @ found.hessian[: len(seconds)]).max() < 1e-7
+
+
+@pytest.mark.slow
+def test_second_order_is_that_of_forward_over_reverse():
+    names = ["chip.flops_per_s", "network.bytes_per_s[0]", "model.seq_len", "plan.micro_batch", "plan.tp", "coefficients.overlap_tp"]
+    differences, exact = (interactions(CASE, names=names, exact=exact) for exact in (False, True))
+    assert differences.hessian == pytest.approx(exact.hessian, abs=1e-6)
+
+
+@cache
+def followed():
+    return reoptimized(CASE, ("step_time", "memory", "mfu"))
+
+
+def test_elasticities_of_the_best_plan_are_those_of_solving_again():
+    names = ["chip.flops_per_s", "chip.hbm_bytes", "network.bytes_per_s[0]", "model.d_ff", "plan.global_batch", "devices"]
+    found = followed()
+    assert found["step_time"].residual < 1e-6 and found["step_time"].unique
+    for output in ("step_time", "memory"):
+        again = resolved(CASE, names, output)
+        assert {n: found[output].elasticities[n] for n in names} == pytest.approx(again, abs=1e-4)
+
+
+def test_the_best_plan_is_no_slower_and_lies_within_its_limits():
+    best = followed()["step_time"]
+    assert best.step_time_s <= elasticities(SYSTEM, MODEL, PLAN, default()).at
+    plan = best.plan
+    assert float(plan.dp * plan.tp * plan.cp * plan.pp) == pytest.approx(512.0)
+    assert followed()["memory"].value <= float(SYSTEM.chip.hbm_bytes) * (1.0 + 1e-6)
+    assert all(a.price >= 0.0 for a in best.active if a.name != "devices")
+    # memory that binds is worth something; MFU mirrors the step except for what it counts itself
+    assert best.elasticities["chip.hbm_bytes"] < 0.0
+    mfu, time = followed()["mfu"].elasticities, best.elasticities
+    assert mfu["network.bytes_per_s[0]"] == pytest.approx(-time["network.bytes_per_s[0]"], abs=1e-6)
+
+
+def test_shares_add_up_and_boundaries_lie_where_two_are_equal():
+    found = regime_map(CASE, "devices", "bandwidth", points=5, factor=20.0)
+    assert found.shares.sum(0) == pytest.approx(1.0, abs=1e-9)
+    assert REGIMES[found.regime[0, 2]] == "bandwidth" and REGIMES[found.regime[-1, 0]] == "compute"
+    points = found.boundaries["compute", "bandwidth"]
+    known = inputs(CASE)
+    x = np.repeat(known.values[:, None], points.shape[1], 1)
+    for axis, at in ((found.x, points[0]), (found.y, points[1])):
+        x[list(axis.places)] *= at / known.values[axis.places[0]]
+    shares = shares_of(known, elasticities_of(known, x, "step_time")[1])
+    assert shares[REGIMES.index("compute")] == pytest.approx(shares[REGIMES.index("bandwidth")], abs=5e-3)
+    with pytest.raises(InputError, match="two different"):
+        regime_map(CASE, "devices", "devices")
+
+
+def test_global_indices_of_a_product_are_shares_of_its_variance():
+    """Cost is price times time: logarithms add up, so that alone and in all are the same."""
+    known = inputs(CASE)
+    ranges = [stated_range(known, "chip.price_per_s", 1e-4, 2e-3), default_range(known, "chip.flops_per_s")]
+    found = sobol(CASE, "cost", ranges, base=256, resamples=10)
+    assert found.evaluations == 256 * 4 and found.low < found.median < found.high
+    price, rate = np.log(20.0) ** 2 / 12.0, found.deviation**2
+    assert found.total[0] == pytest.approx(price / rate, abs=0.02)
+    assert found.first == pytest.approx(found.total, abs=0.05) and found.total.sum() == pytest.approx(1.0, abs=0.02)
+    with pytest.raises(InputError, match="power of two"):
+        sobol(CASE, base=100)
+    with pytest.raises(InputError, match="< 1"):
+        stated_range(known, "coefficients.overlap_tp", 0.1, 1.5)
+
+
+def test_a_loss_out_of_reach_is_said():
+    longer, shorter = (of_case(CASE.replace(goal=CASE.goal.replace(loss=np.float64(x))), "time_to_loss").at for x in (1.95, 2.2))
+    assert longer > shorter
+    with pytest.raises(InputError, match="any amount of data"):
+        of_case(CASE.replace(goal=CASE.goal.replace(loss=np.float64(1.8))), "time_to_loss")
+
+
+def test_spread_of_an_elasticity_is_its_slope_times_that_of_the_coefficient():
+    """One coefficient a little uncertain: the deviation is the mixed second derivative times the deviation of its logarithm."""
+    from dmodel.coefficients import NAMES, to_unconstrained
+
+    mean, i, sd = np.asarray(to_unconstrained(default())), NAMES.index("launch"), 0.01
+    step = np.zeros_like(mean)
+    step[i] = sd
+    found = deviations(CASE, np.stack([mean, mean + step, mean - step], 1))
+    mixed = interactions(CASE, names=["chip.flops_per_s", "coefficients.launch"]).hessian[0, 1]
+    assert found["chip.flops_per_s"] == pytest.approx(abs(mixed) * sd, rel=1e-3)
+
+
+SMALL = catalog.transformer("llama-3-8b", 8192.0)
+
+
+def test_a_flip_is_where_the_exact_search_changes_its_mind():
+    case = make_case(SYSTEM, SMALL, Plan(dp=8.0, zero=1.0, shard=8.0, global_batch=32.0), default())
+    found = landscape(case, ["chip.hbm_bytes"])
+    flips = [f for f in (found.effects[0].up, found.effects[0].down) if f is not None]
+    assert flips
+    for flip in flips:
+        away = 1e-4 if flip.factor > 1.0 else -1e-4
+        best = []
+        for factor in (flip.factor * (1.0 - away), flip.factor * (1.0 + away)):
+            system = SYSTEM.replace(chip=SYSTEM.chip.replace(hbm_bytes=SYSTEM.chip.hbm_bytes * factor))
+            best.append(design(system, SMALL, 8, 32, default(), method="exact", top=1).exact[0])
+        assert float(best[0].step_time_s) == pytest.approx(found.step_time_s, rel=1e-9)
+        assert float(best[1].step_time_s) != pytest.approx(found.step_time_s, rel=1e-9)
+    with pytest.raises(InputError, match="decides which plans are valid"):
+        landscape(case, ["model.n_layers"])
+
+
+def test_the_whole_report_of_a_design(tmp_path):
+    job = "--system H100-DGX --devices 8 --model llama-3-8b --seq-len 8192 --global-batch 32 --profile prior"
+    words = f"sensitivity {job} --reoptimize --follow chip.hbm_bytes --global 32 --check --json --report {tmp_path}".split()
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.stderr
+    d = json.loads(done.stdout)
+    assert d["check"]["fixed"]["difference"] <= 1e-6 and d["check"]["reoptimized"]["difference"] <= 1e-2
+    assert sum(d["shares"].values()) == pytest.approx(1.0) and len(d["global"]["indices"]) == 10
+    assert {p.name for p in tmp_path.iterdir()} == {
+        "tornado.png", "interactions.png", "regimes.png", "summary.txt", "sensitivity.json",
+    }  # fmt: skip
+    assert summary(d) == d["summary"] and d["summary"][0].startswith("Of the hardware, peak arithmetic rate: +10 % gives −")
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("--map devices", "two axes"),
+        ("--map devices,speed", "unknown input 'speed'"),
+        ("--range chip.flops_per_s=1", "INPUT=LOW:HIGH"),
+        ("--global 100", "power of two"),
+        ("--loss -1 --output time_to_loss", "positive number"),
+    ],
+)
+def test_wrong_options_say_what_is_wrong(options, says):
+    job = "--system H100-DGX --devices 512 --model llama-3-70b --seq-len 8192 --global-batch 1024 --profile prior --tp 8 --pp 4"
+    done = CliRunner().invoke(app, f"sensitivity {job} {options}".split())
+    assert done.exit_code == 2 and says in done.stderr
+
+
+def test_inputs_have_names_that_people_use():
+    assert input_words("network.bytes_per_s[NDR InfiniBand]") == "bandwidth of NDR InfiniBand"
+    assert input_words("chip.hbm_bytes") == "memory of a device"
+    assert input_words("coefficients.overlap_dp").startswith("overlap dp (share of the window")
