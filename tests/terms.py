@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dmodel import counts, placement, smooth, step
-from dmodel.cost import collectives, compute, memory, overlap, pipeline, power
+from dmodel.cost import collectives, compute, interference, memory, overlap, pipeline, power
 from dmodel.footprint import Footprint
 from dmodel.hardware import System
 from dmodel.types import stack
@@ -33,7 +33,7 @@ FOOTPRINT = Footprint(
     reserved=2e9,
 )
 
-MODULES = (smooth, counts, placement, collectives, compute, memory, overlap, pipeline, power, step)
+MODULES = (smooth, counts, placement, collectives, compute, memory, overlap, pipeline, interference, power, step)
 
 
 class Term(NamedTuple):
@@ -216,6 +216,12 @@ TERMS: dict[str, Term] = {
         f"pipeline.SCHEDULES.{name}": plain(lambda pp, m, v, s=s: (s.bubble(pp, m, v), s.in_flight(pp, m, v)), PIPES, EDGE_PIPES)
         for name, s in pipeline.SCHEDULES.items()
     },
+    "interference.contention": plain(
+        lambda a, n, link, hbm, p: interference.contention(a, n, link, hbm, sharpness=p),
+        [(0.7, 132.0, 3e11, 3e12), (0.3, 108.0, 1e11, 2e12)],
+        [(1.0, 132.0, 0.0, 3e12), (0.0, 125.0, 0.16e12, 3.125e12)],
+        soft=True,
+    ),
     "power.draw": Term(
         lambda x, p: power.draw(x["chip"], x["a"], x["b"], x["r"], 0.1 * x["r"]),
         [{"chip": at.CHIP, "a": 0.7, "b": 0.4, "r": 1e12}],
