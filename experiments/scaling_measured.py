@@ -4,9 +4,9 @@ A curve: rows of one source that differ in devices and what goes with them (data
 with its devices, all its rows. Measured is the model FLOP/s of a device (6N + 12Lhs) over that at the smallest scale, so a model that is
 wrong by a factor everywhere is right here. Judged is |predicted / measured − 1| of that ratio at every larger scale. Two kinds of
 predictions: fitted, by the shipped profile nearest to each row; held out, by a fit of all rows but those of the larger scales, of all
-sources at once. Quick mode, and a second comparison of the full one, holds out less: the fifth of the groups that one shipped profile has not
-seen, judged on that fifth. Rows without a time have their published FLOP/s per device. Rows flagged as slow for no listed reason are judged
-apart, with the others of their source.
+sources at once. Quick mode, and a second comparison of the full one, holds out less: the fifth of the groups that one shipped profile has
+not seen, judged on that fifth. Rows without a time have their published FLOP/s per device. Rows flagged as slow for no listed reason are
+judged apart, with the others of their source.
 `python -m experiments.scaling_measured [--traces FILE …] [--quick] [--json] [--out DIR]`
 """
 
