@@ -210,6 +210,20 @@ def refined_widths(result: Result, prior: Prior, groups: Groups) -> dict[str, np
     return found
 
 
+def rows_of_fit(used: Cases, groups: Groups, weight: np.ndarray) -> Data:
+    """The data of a fit of some rows."""
+    system, model, plan = jax.tree.map(jnp.asarray, (used.system, used.model, used.plan))
+    return Data(
+        system=system,
+        model=model,
+        plan=plan,
+        log_measured=jnp.log(jnp.asarray(used.labels.step_time_s)),
+        weight=jnp.asarray(weight),
+        of=jnp.asarray(groups.of),
+        stack_of=jnp.asarray(groups.stack_of),
+    )
+
+
 def fit(
     cases: Cases,
     base: Profile | None = None,
@@ -244,16 +258,7 @@ def fit(
         raise InputError("nothing to fit: no usable row with a time and a positive weight is left; see which rows were set aside, and why")
     used = cases.take(kept)
     groups = pooling.groups_of(used.labels.accelerator.tolist(), used.labels.stack.tolist())
-    system, model, plan = jax.tree.map(jnp.asarray, (used.system, used.model, used.plan))
-    data = Data(
-        system=system,
-        model=model,
-        plan=plan,
-        log_measured=jnp.log(jnp.asarray(used.labels.step_time_s)),
-        weight=jnp.asarray(weight[kept]),
-        of=jnp.asarray(groups.of),
-        stack_of=jnp.asarray(groups.stack_of),
-    )
+    data = rows_of_fit(used, groups, weight[kept])
     start_from = base or default_profile()
     prior = pooling.prior_for(groups, start_from, fresh=base is None)
     total = rounds if base is None else 1

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from calibration.pooling import Groups, Prior
+from dmodel.profiles import GROUPINGS
 
 
 class Cells(NamedTuple):
@@ -45,6 +46,12 @@ def cells_of(prior: Prior, groups: Groups) -> Cells:
             factor[i, :, m * n : (m + 1) * n] += blocks[m]
         mean[i] += np.asarray(prior.offset)[found[found > 0]].sum(0)
     return Cells(of.reshape(-1), members, mean, factor)
+
+
+def names(cells: Cells, groups: Groups) -> list[tuple[str, str]]:
+    """Chip and stack, its variant among them, of every cell."""
+    found = [{g: groups.members[m][1] for g, m in zip(GROUPINGS, of, strict=True)} for of in cells.members]
+    return [(each["accelerator"], each["variant"] or each["stack"]) for each in found]
 
 
 class Reduced(NamedTuple):

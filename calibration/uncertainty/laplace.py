@@ -20,8 +20,8 @@ import numpy as np
 
 from calibration import pooling
 from calibration.pooling import Groups, Parameters, Prior
-from calibration.uncertainty.cells import Cells, cells_of
-from dmodel.profiles import GROUPINGS, family
+from calibration.uncertainty.cells import Cells, cells_of, names
+from dmodel.profiles import family
 from dmodel.sweep import quick_to_compile
 
 ROUNDS, CLOSE = 60, 3e-3
@@ -181,10 +181,9 @@ def _pairs(rows: Rows, cells: Cells, groups: Groups) -> dict[tuple[str, str], np
     """Covariance of a row's coefficients `[C, C]` by chip and stack: center and offsets move together, so their sum is known better than
     each of them."""
     inner, found = _inner(rows.prior, rows.weight), {}
-    for factor, of in zip(cells.factor, cells.members, strict=True):
+    for factor, name in zip(cells.factor, names(cells, groups), strict=True):
         across = rows.design @ factor.T
-        member = {g: groups.members[m][1] for g, m in zip(GROUPINGS, of, strict=True)}
-        found[member["accelerator"], member["variant"] or member["stack"]] = factor @ factor.T - across.T @ inner @ across
+        found[name] = factor @ factor.T - across.T @ inner @ across
     return found
 
 
