@@ -123,13 +123,14 @@ def settings(job: Setting, attention: str = "flash", zero: int = 1) -> tuple[Pla
     """
     import numpy as np
 
-    from calibration.traces.rows import OPERAND_BYTES
+    from calibration.traces.rows import OPERAND_BYTES, SCALE_READS
     from calibration.traces.schema import base_precision
     from calibration.traces.sharding import MEGATRON_FAMILY
     from dmodel.plan import Plan
 
     flash = choice("attention", attention, ("flash", "none")) == "flash"
-    operand = OPERAND_BYTES[choice("precision", base_precision(job.precision), tuple(OPERAND_BYTES))]
+    precision = choice("precision", base_precision(job.precision), tuple(OPERAND_BYTES))
+    operand = OPERAND_BYTES[precision]
     fp32 = job.stack.lower().startswith(MEGATRON_FAMILY) and zero <= 2 and job.precision.lower() != "fp16"
     reduce_bytes = 4.0 if fp32 else 2.0
     plan = Plan(
@@ -138,6 +139,7 @@ def settings(job: Setting, attention: str = "flash", zero: int = 1) -> tuple[Pla
         flash=np.float64(flash),
         operand_bytes=np.float64(operand),
         low_precision=np.float64(operand < 2.0),
+        scale_passes=np.float64(SCALE_READS.get(precision, 0.0)),
         reduce_bytes=np.float64(reduce_bytes),
     )
     return plan, [f"gradients reduced in {reduce_bytes:g} bytes", "16-bit weights, fp32 gradients, fp32 master weight and two moments"]
