@@ -35,7 +35,7 @@ class Plan(struct.PyTreeNode, kw_only=True):
       overlap_tp, overlap_cp, overlap_ep, overlap_dp, overlap_pp: 1 lets that communication hide behind compute, 0 forbids it.
       operand_bytes: bytes of one matmul operand (2 = bf16, 1 = fp8). low_precision: 1 when the matmuls run below 16 bits.
       wide_layers: share of the layers' matmuls kept in 16 bits all the same. wide_gradient: 1 when those of weight gradients are.
-      scale_passes: times that a tensor is read beside its cast below 16 bits, for its scales or its other direction (0 = scales known before).
+      scale_passes: times that a tensor is read beside its cast, for its scales or its other direction (0 = scales known before).
       gather_bytes: bytes per parameter when weights are gathered.
       weight_bytes, gradient_bytes, optimizer_bytes: stored bytes per parameter (bf16 weights, fp32 gradients, fp32
         master weight and two moments by default).
