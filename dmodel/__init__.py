@@ -9,6 +9,7 @@ from dmodel.coefficients import Coefficients
 from dmodel.design import design, make_plan
 from dmodel.hardware import Chip, Network, System
 from dmodel.plan import Plan
+from dmodel.returns import best_returns, half_return, marginal_returns
 from dmodel.run import outputs
 from dmodel.sensitivity import elasticities
 from dmodel.step import Breakdown, memory_use, step_time
@@ -27,12 +28,15 @@ __all__ = [
     "Plan",
     "System",
     "Transformer",
+    "best_returns",
     "catalog",
     "design",
     "elasticities",
     "enable_float64",
     "gradients",
+    "half_return",
     "make_plan",
+    "marginal_returns",
     "memory_use",
     "outputs",
     "profiles",

@@ -233,3 +233,15 @@ def test_every_coefficient_moves_some_step():
     assert isinstance(gradient, Coefficients)
     dead = [name for name in SPECS if np.abs(np.asarray(getattr(gradient, name) * getattr(c, name))).max() < 1e-4]
     assert dead == []
+
+
+def test_accumulation_reduces_once_and_waiting_hides_nothing():
+    """FSDP with 8 micro-batches: gradients cross the network once in place of 8 times; without prefetch every gather is awaited."""
+    system, model = catalog.system("H100-DGX"), catalog.transformer("llama-2-7b")
+    usual = plan(dp=64.0, zero=3.0, global_batch=512.0)
+    asked = [usual, usual.replace(accumulate=1.0), usual.replace(prefetch=0.0), usual.replace(prefetch=3.0)]
+    found = SMOOTH(*(batch(part) for part in zip(*[(system, model, p, COEFFICIENTS) for p in asked], strict=True)))
+    each, once, awaited, deep = (case(found, i) for i in range(4))
+    assert float(once.fsdp) < float(each.fsdp) < float(awaited.fsdp)
+    assert float(once.contention) < float(each.contention) and float(awaited.contention) < float(each.contention)
+    assert float(deep.total) == float(each.total)

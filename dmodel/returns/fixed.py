@@ -20,7 +20,7 @@ from dmodel.plan import Plan
 from dmodel.smooth import SHARPNESS
 from dmodel.step import step_time
 from dmodel.sweep import quick_to_compile
-from dmodel.topology import check_devices
+from dmodel.topology import capacity, check_devices
 from dmodel.types import Array, InputError
 from dmodel.workload import Transformer
 
@@ -253,22 +253,26 @@ def half_return(
     Looked for on 48 scales up to the largest, then on 16 between the two around the crossing, four times over.
 
     Args:
-      first: scale of comparison; the plan's own devices where None. share: of the return there. largest: scale at which to give up.
+      first: scale of comparison; the plan's own devices where None. share: of the return there. largest: scale at which to give up,
+        or the last that the network holds.
       Others as in `marginal_returns`.
     """
     how = growth(along, batch, sharpness)
     start = float(plan.devices) if first is None else float(first)
+    largest = min(largest, capacity(system.network))
     if batch == "strong":
         largest = min(largest, float(plan.global_batch) / float(plan.micro_batch) * float(plan.devices) / float(plan.dp))
     shared = fixed(system, model, plan, coefficients, site, reliability)
     edges = np.geomspace(start, max(largest, start * 1.01), 3 * CASES)
     found = evaluate(edges, how, shared)
-    wanted = share * float(found.slope.tokens_per_s[0])
+    at, added = edges, np.asarray(found.slope.tokens_per_s)
+    most = float(added[0])
     for _ in range(4):
-        below = np.flatnonzero(np.asarray(found.slope.tokens_per_s) <= wanted)
+        below = np.flatnonzero(added <= share * most)
         if not below.size:
-            return HalfReturn(start, float("inf"), wanted / share, float(found.slope.tokens_per_s[-1]))
+            return HalfReturn(start, float("inf"), most, float(added[-1]))
         i = max(int(below[0]), 1)
-        found = evaluate(np.linspace(found.devices[i - 1], found.devices[i], CASES), how, shared)
-    i = int(np.flatnonzero(np.asarray(found.slope.tokens_per_s) <= wanted)[0])
-    return HalfReturn(start, float(found.devices[i]), wanted / share, float(found.slope.tokens_per_s[i]))
+        at = np.linspace(at[i - 1], at[i], CASES)
+        added = np.asarray(evaluate(at, how, shared).slope.tokens_per_s)
+    i = int(np.flatnonzero(added <= share * most)[0])
+    return HalfReturn(start, float(at[i]), most, float(added[i]))
