@@ -50,6 +50,7 @@ def answer(job: Setting, plan: Plan) -> Document:
 
     from dmodel.cost.memory import Memory
     from dmodel.counts import CONVENTIONS
+    from dmodel.energy import GRID_KG
     from dmodel.step import TERMS
 
     asked = (job.system, job.model, plan, job.coefficients, job.profile.footprint_for(job.stack))
@@ -74,6 +75,7 @@ def answer(job: Setting, plan: Plan) -> Document:
         "tokens_per_s_per_device": out["tokens_per_s_per_device"],
         "watts_per_device": out["device_watts"],
         "joules_per_token": out["joules_per_token"],
+        "kg_co2_per_million_tokens": 1e6 * out["joules_per_token"] * GRID_KG,
         "dollars_per_million_tokens": 1e6 * out["dollars_per_token"],
     }
 
@@ -98,6 +100,7 @@ def show_answer(d: Document) -> None:
         f"MFU: {mfu}",
         f"Throughput: {digits(d['tokens_per_s'], 4)} tokens/s, {digits(d['tokens_per_s_per_device'], 4)} per device; "
         f"{percent(d['exposed_communication_share'])} of the step waits for communication",
-        f"Energy: {digits(d['watts_per_device'])} W per device, {digits(d['joules_per_token'])} J/token with hosts and cooling",
+        f"Energy: {digits(d['watts_per_device'])} W per device, {digits(d['joules_per_token'])} J/token with hosts and cooling, "
+        f"{digits(d['kg_co2_per_million_tokens'])} kg of CO2 per million tokens on the mean grid of the United States",
         f"Cost: {digits(d['dollars_per_million_tokens'])} dollars per million tokens, rent of the accelerators",
     )
