@@ -89,16 +89,16 @@ def _plan(job: DesignJob, ways: Ways) -> None:
 
 def _run(job: DesignJob, ways: Ways) -> None:
     """The best run: sizes and plan together."""
-    from dmodel.cli import design_run
+    from dmodel.cli import design_run, design_tables
 
     asked = design_run.run_setting(job)
     say(f"profile {asked.profile.name}: {asked.reason}")
     document, emitted = design_run.answered(job, asked, ways)
     if emitted is not None:
         document["emit"] = emitted
-    _deliver(document, ways, design_run.show_run)
+    _deliver(document, ways, design_tables.show_run)
     if document["best"] is None:
-        design_run.say_infeasible(document)
+        design_tables.say_infeasible(document)
         stop(1)
 
 

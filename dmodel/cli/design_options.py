@@ -120,6 +120,10 @@ def check(job: DesignJob) -> None:
         raise InputError(f"--objective: expected one of {', '.join(OBJECTIVES)}; got {job.objective!r}")
     if job.loss is not None and job.flop is not None:
         raise InputError("--loss and --flop: give one; a compute budget decides the loss that can be reached, and a loss the compute")
+    if job.flop is not None and (job.tokens is not None or job.objective in ("loss", "largest")):
+        raise InputError(
+            "--flop: the compute decides tokens and loss; leave --tokens out, and say what shall be least: time, cost or energy"
+        )
     if job.loss is not None and job.objective == "loss":
         raise InputError("--loss with --objective loss: the loss is either given or made least; leave one of the two")
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from dmodel.cli.design_options import FREE_BATCH, DesignJob, batch, device_range, freed
 from dmodel.cli.options import Job
-from dmodel.cli.output import Document, digits, gib, percent, say, seconds, show_lines, show_table
+from dmodel.cli.output import Document, say
 from dmodel.types import InputError
 
 if TYPE_CHECKING:
@@ -17,20 +17,6 @@ DAY_S = 86400.0
 
 FAMILY, BATCH = "llama-3-70b", 1024
 """Family of a model whose shape is free, and the global batch where it is neither given nor free."""
-
-UNITS = {
-    "seconds": ("time", DAY_S, "days"),
-    "loss": ("loss", 1.0, "nat/token"),
-    "dollars": ("rent", 1.0, "dollars"),
-    "joules": ("energy", 3.6e9, "MWh"),
-    "flop": ("compute", 1.0, "FLOP"),
-    "watts": ("power of the facility", 1e6, "MW"),
-    "area_mm2": ("die", 1.0, "mm2"),
-    "batch": ("batch over the critical one", 1.0, ""),
-    "tokens": ("tokens", 1e9, "10^9"),
-    "memory": ("memory over the device's", 1.0, ""),
-}
-"""Quantity of a run → name for people, what its SI value is divided by, and the unit then."""
 
 
 def run_setting(job: DesignJob) -> Setting:
@@ -65,7 +51,8 @@ def free_of(job: DesignJob) -> tuple[str, ...]:
     words = [*freed(job)]
     if job.model is None and "shape" not in words:
         words.append("shape")
-    open_tokens = job.loss is not None or job.flop is not None or job.objective in ("loss", "largest")
+    by_compute = job.flop is not None and "shape" in words
+    open_tokens = job.loss is not None or by_compute or job.objective in ("loss", "largest")
     if open_tokens and "tokens" not in words and (job.tokens is None or job.objective in ("loss", "largest")):
         words.append("tokens")
     return tuple(words)
@@ -85,10 +72,13 @@ def question_of(job: DesignJob, asked: Setting, laws: Any, failures: bool, atten
         assumed.append(f"the family of {FAMILY} (gated MLP, 8 key/value heads, its vocabulary): no --model was named")
     if job.global_batch is None:
         assumed.append(f"global batch {BATCH}: none was named (`--global-batch {FREE_BATCH}` chooses it)")
-    loss, limits = job.loss, _limits(job)
-    if job.flop is not None:
-        loss, more = _loss_of(job, asked, laws)
+    loss, limits, tokens = job.loss, _limits(job), job.tokens
+    if job.flop is not None and "shape" in free:
+        loss, more = _loss_of(job.flop, laws)
         assumed.append(more)
+    elif job.flop is not None:
+        tokens = _tokens_of(job.flop, asked)
+        assumed.append(f"{tokens:.4g} tokens: what {job.flop:.3g} FLOP train {asked.model_name} on")
     known = asked.stack in asked.profile.footprints
     stated = codesign.question(
         asked.system,
@@ -99,14 +89,14 @@ def question_of(job: DesignJob, asked: Setting, laws: Any, failures: bool, atten
         free=free,
         devices=float(asked.devices),
         global_batch=float(asked.global_batch),
-        tokens=None if "tokens" in free else job.tokens,
+        tokens=None if "tokens" in free else tokens,
         bounds=bounds,
         law=laws,
         base=base,
         footprint=whole(asked.profile.footprint_for(asked.stack).footprint) if known else LEAST,
         reliability=Reliability() if failures else None,
     )
-    if job.tokens is None and "tokens" not in free:
+    if tokens is None and "tokens" not in free:
         assumed.append("tokens by the data law")
     return stated, [*assumed, "failures as often as Llama 3's" if failures else "no failures"]
 
@@ -122,29 +112,25 @@ def _limits(job: DesignJob) -> Any:
     )
 
 
-def _loss_of(job: DesignJob, asked: Setting, laws: Any) -> tuple[float, str]:
-    """The loss that a compute budget reaches: of the given model on all tokens it pays for, or of the best model for it.
-
-    `min over N of L(N, C / 6N)` in closed form for `E + A N^-α + B D^-β`; on a grid of N, as other forms have none.
-    """
+def _loss_of(flop: float, laws: Any) -> tuple[float, str]:
+    """The loss that a compute budget reaches at best, `min over N of L(N, C / 6N)`: usual shapes, small batches."""
     import numpy as np
 
-    from dmodel import counts
     from dmodel.codesign.laws import loss
 
-    flop = float(job.flop)  # type: ignore[arg-type]
-    if job.objective in ("loss", "largest"):
-        raise InputError(f"--flop with --objective {job.objective}: the compute is given, so say what shall be least: time, cost or energy")
-    if job.model is not None and "shape" not in freed(job):
-        tokens = flop / float(counts.model_flops_per_token(asked.model, "6N+6Lhs"))
-        found = float(loss(float(counts.active_parameters(asked.model)), tokens, laws.loss))
-        return found, f"loss {found:.4f}: {asked.model_name} on the {tokens:.3g} tokens that {flop:.3g} FLOP train"
     sizes = np.geomspace(1e6, 1e14, 1601)
     values = np.asarray(loss(sizes, flop / (6.0 * sizes), laws.loss))
     best = int(values.argmin())
     return float(
         values[best]
     ), f"loss {values[best]:.4f}: the least that {flop:.3g} FLOP reach by the loss law, at {sizes[best]:.2g} parameters"
+
+
+def _tokens_of(flop: float, asked: Setting) -> float:
+    """Tokens that a compute budget trains a model on: `C` over its FLOP per token, 6N and causal attention."""
+    from dmodel import counts
+
+    return flop / float(counts.model_flops_per_token(asked.model, "6N+6Lhs"))
 
 
 def answered(job: DesignJob, asked: Setting, ways: Any) -> tuple[Document, Document | None]:
@@ -161,9 +147,16 @@ def answered(job: DesignJob, asked: Setting, ways: Any) -> tuple[Document, Docum
     document = {**head, **run_document(found, job), "laws": laws_document(chosen), "assumptions": assumed}
     if found.found is not None and not ways.brief:
         document |= prices_document(stated, found.found) | influence_document(stated, found.found)
+        document["robust"] = doubt_document(asked, stated, found.found)
+    if found.found is None:
+        document |= change_document(stated, found)
     if found.found is None or ways.emit is None:
         return document, None
     return document, emitted(asked, stated, found.found, "shape" in document["free"], ways.emit)
+
+
+DRAWS = 64
+"""Of the coefficients, to say how often the plan is the best [count]."""
 
 
 def prices_document(stated: Question, design: Design) -> Document:
@@ -185,6 +178,37 @@ def influence_document(stated: Question, design: Design) -> Document:
     found = influence(stated, design)
     entries = [{**x._asdict(), "sizes": dict(x.sizes)} for x in found.entries]
     return {"other_laws": entries, "deciding_law": found.decides, "deciding_law_says": found.statement}
+
+
+def doubt_document(asked: Setting, stated: Question, design: Design) -> Document | None:
+    """How often the chosen plan stays the best at its sizes when the coefficients are drawn; None where the profile keeps no covariance."""
+    from dmodel.codesign import profile_samples, robust
+
+    if asked.profile.covariance is None:
+        return None
+    found = robust(stated, design.sizes, profile_samples(asked.profile, asked.accelerator, asked.stack or None, DRAWS))
+    return {
+        "best_in": float(found.nominal.best_share),
+        "mean_regret": float(found.nominal.regret),
+        "low": float(found.nominal.low),
+        "high": float(found.nominal.high),
+        "draws": found.samples,
+        "rivals": found.compared,
+        "statement": found.statement,
+    }
+
+
+def change_document(stated: Question, found: CoDesign) -> Document:
+    """The limit that binds, by how much, and what each limit would have to be with the others as they are."""
+    from dmodel.codesign import nearest_change
+
+    changes = nearest_change(stated, found)
+    needed = [
+        {"name": x.name, "unit": x.unit, "limit": float(x.limit), "needed": None if x.needed is None else float(x.needed)}
+        for x in changes.changes
+    ]
+    binding = {"name": changes.binding, "unit": changes.unit, "amount": float(changes.amount), "message": changes.statement}
+    return {"binding": binding, "nearest_changes": needed}
 
 
 def emitted(asked: Setting, stated: Question, design: Design, shaped: bool, target: str) -> Document:
@@ -245,82 +269,6 @@ def design_of(design: Design) -> Document:
     }
 
 
-def quantity(name: str, value: float) -> str:
-    """A quantity of a run for people."""
-    _, scale, unit = UNITS[name]
-    return f"{digits(value / scale, 4)} {unit}".rstrip()
-
-
-def show_run(d: Document) -> None:
-    """Tables of sizes, of the run and its limits, and what was checked."""
-    head = f"{d['model']}, {d['seq_len']} tokens, on {d['accelerator']} ({d['system']}): least {d['objective']}"
-    if d["best"] is None:
-        show_lines(head.replace("least largest", "largest run"), "No design keeps the limits.")
-        _show_nearest(d)
-    else:
-        rows = [(x["name"], _size(x["value"]), x["unit"], "chosen" if x["free"] else "given", x["bound"]) for x in d["sizes"]]
-        hardware = any(x["free"] for x in d["sizes"] if "bytes" in x["name"] or "flops" in x["name"])
-        shown = rows if hardware else [row for row in rows if row[0] in SHOWN]
-        show_table(head.replace("least largest", "largest run"), ("size", "value", "unit", "", "at bound"), shown, right="value")
-        limits = {m["name"]: m for m in d["margins"]}
-        table = [
-            (UNITS[name][0], quantity(name, value), quantity(name, limits[name]["limit"]) if name in limits else "",
-             quantity(name, limits[name]["slack"]) if name in limits else "")
-            for name, value in d["quantities"].items()
-        ]  # fmt: skip
-        show_table("The run", ("quantity", "value", "limit", "left"), table)
-        best = d["best"]
-        show_lines(
-            f"Plan: {best['label']}: {seconds(best['step_time_s'])} per step, MFU {percent(best['mfu'])}, "
-            f"{gib(best['memory_bytes_per_device'])} per device; {digits(best['parameters'] / 1e9, 4)} billion parameters"
-        )
-    show_lines(f"Certificate: {d['certificate']}")
-    _show_prices(d)
-    _show_laws(d)
-    show_lines(f"Assumed: {'; '.join(d['assumptions'])}")
-
-
-def _size(x: float) -> str:
-    """A size: counts in full, up to where nobody counts."""
-    return f"{x:.4g}" if x >= 1e7 else f"{x:,.0f}" if x == int(x) else digits(x, 4)
-
-
-SHOWN = ("n_layers", "d_model", "ff_ratio", "head_dim", "global_batch", "tokens", "devices")
-
-
-def _show_nearest(d: Document) -> None:
-    near = d["nearest"]
-    if near is not None:
-        sizes = ", ".join(f"{name} {digits(near['sizes'][name], 4)}" for name in SHOWN if name in near["sizes"])
-        show_lines(f"Closest: {sizes}; plan {near['label']}")
-
-
-def _show_prices(d: Document) -> None:
-    """What one more unit of each thing is worth, the largest effects."""
-    known = d.get("shadow_prices", [])[:PRICES]
-    if not known:
-        return
-    name, scale, unit = UNITS[OBJECTIVE_OF[d["objective"]]]
-    rows = [
-        (x["name"], x["kind"], f"{digits(x['at'], 4)} {x['unit']}", f"{x['elasticity']:+.4f}", f"{x['per_unit'] / scale:+.3g} {unit}",
-         "" if x["dollars"] is None else f"{x['dollars']:+,.3g}")
-        for x in known
-    ]  # fmt: skip
-    title = f"What one more unit is worth ({name}; plan held, sizes at their best for it)"
-    show_table(title, ("of", "kind", "now", "elasticity", "per unit", "dollars"), rows, right="elasticity|per unit|dollars")
-
-
-PRICES = 10
-OBJECTIVE_OF = {"time": "seconds", "loss": "loss", "cost": "dollars", "energy": "joules", "largest": "flop"}
-
-
-def _show_laws(d: Document) -> None:
-    if d.get("deciding_law_says"):
-        show_lines(f"What decides: {d['deciding_law_says']}")
-    chosen = ", ".join(f"{kind} {law['name']}" for kind, law in d["laws"].items())
-    show_lines(f"Laws: {chosen} (`--law kind=name` chooses others)")
-
-
 def laws_of(words: list[str]) -> tuple[Any, dict[str, str]]:
     """Laws named by `--law kind=name`, the defaults for the rest, and their names.
 
@@ -345,9 +293,3 @@ def laws_document(chosen: dict[str, str]) -> Document:
     from dmodel.codesign import KINDS
 
     return {kind: {"name": name, "source": KINDS[kind][name].source} for kind, name in chosen.items()}
-
-
-def say_infeasible(d: Document) -> None:
-    """Why nothing keeps the limits, on stderr."""
-    change = d.get("nearest_change")
-    say(f"dmodel: no design keeps the limits{f': {change}' if change else ''}")

@@ -1,0 +1,112 @@
+"""Tables of a whole run's design: its sizes, what it takes, what limits are worth, which law decides, what would have to give way."""
+
+from __future__ import annotations
+
+from dmodel.cli.output import Document, digits, gib, percent, say, seconds, show_lines, show_table
+
+DAY_S = 86400.0
+
+UNITS = {
+    "seconds": ("time", DAY_S, "days"),
+    "loss": ("loss", 1.0, "nat/token"),
+    "dollars": ("rent", 1.0, "dollars"),
+    "joules": ("energy", 3.6e9, "MWh"),
+    "flop": ("compute", 1.0, "FLOP"),
+    "watts": ("power of the facility", 1e6, "MW"),
+    "area_mm2": ("die", 1.0, "mm2"),
+    "batch": ("batch over the critical one", 1.0, ""),
+    "tokens": ("tokens", 1e9, "10^9"),
+    "memory": ("memory over the device's", 1.0, ""),
+}
+"""Quantity of a run → name for people, what its SI value is divided by, and the unit then."""
+
+
+def quantity(name: str, value: float) -> str:
+    """A quantity of a run for people."""
+    _, scale, unit = UNITS[name]
+    return f"{digits(value / scale, 4)} {unit}".rstrip()
+
+
+def show_run(d: Document) -> None:
+    """Tables of sizes, of the run and its limits, and what was checked."""
+    head = f"{d['model']}, {d['seq_len']} tokens, on {d['accelerator']} ({d['system']}): least {d['objective']}"
+    if d["best"] is None:
+        show_lines(head.replace("least largest", "largest run"), "No design keeps the limits.")
+        _show_nearest(d)
+    else:
+        rows = [(x["name"], _size(x["value"]), x["unit"], "chosen" if x["free"] else "given", x["bound"]) for x in d["sizes"]]
+        hardware = any(x["free"] for x in d["sizes"] if "bytes" in x["name"] or "flops" in x["name"])
+        shown = rows if hardware else [row for row in rows if row[0] in SHOWN]
+        show_table(head.replace("least largest", "largest run"), ("size", "value", "unit", "", "at bound"), shown, right="value")
+        limits = {m["name"]: m for m in d["margins"]}
+        table = [
+            (UNITS[name][0], quantity(name, value), quantity(name, limits[name]["limit"]) if name in limits else "",
+             quantity(name, limits[name]["slack"]) if name in limits else "")
+            for name, value in d["quantities"].items()
+        ]  # fmt: skip
+        show_table("The run", ("quantity", "value", "limit", "left"), table)
+        best = d["best"]
+        show_lines(
+            f"Plan: {best['label']}: {seconds(best['step_time_s'])} per step, MFU {percent(best['mfu'])}, "
+            f"{gib(best['memory_bytes_per_device'])} per device; {digits(best['parameters'] / 1e9, 4)} billion parameters"
+        )
+    show_lines(f"Certificate: {d['certificate']}")
+    _show_prices(d)
+    if d.get("robust"):
+        show_lines(f"Doubt: {d['robust']['statement']}")
+    _show_laws(d)
+    show_lines(f"Assumed: {'; '.join(d['assumptions'])}")
+
+
+def _size(x: float) -> str:
+    """A size: counts in full, up to where nobody counts."""
+    return f"{x:.4g}" if x >= 1e7 else f"{x:,.0f}" if x == int(x) else digits(x, 4)
+
+
+SHOWN = ("n_layers", "d_model", "ff_ratio", "head_dim", "global_batch", "tokens", "devices")
+
+
+def _show_nearest(d: Document) -> None:
+    near = d["nearest"]
+    if near is not None:
+        sizes = ", ".join(f"{name} {digits(near['sizes'][name], 4)}" for name in SHOWN if name in near["sizes"])
+        show_lines(f"Closest: {sizes}; plan {near['label']}")
+
+
+def _show_prices(d: Document) -> None:
+    """What one more unit of each thing is worth, the largest effects."""
+    known = d.get("shadow_prices", [])[:PRICES]
+    if not known:
+        return
+    name, scale, unit = UNITS[OBJECTIVE_OF[d["objective"]]]
+    rows = [
+        (x["name"], x["kind"], f"{digits(x['at'], 4)} {x['unit']}", f"{x['elasticity']:+.4f}", f"{x['per_unit'] / scale:+.3g} {unit}",
+         "" if x["dollars"] is None else f"{x['dollars']:+,.3g}")
+        for x in known
+    ]  # fmt: skip
+    title = f"What one more unit is worth ({name}; plan held, sizes at their best for it)"
+    show_table(title, ("of", "kind", "now", "elasticity", "per unit", "dollars"), rows, right="elasticity|per unit|dollars")
+
+
+PRICES = 10
+
+
+OBJECTIVE_OF = {"time": "seconds", "loss": "loss", "cost": "dollars", "energy": "joules", "largest": "flop"}
+
+
+def _show_laws(d: Document) -> None:
+    if d.get("deciding_law_says"):
+        show_lines(f"What decides: {d['deciding_law_says']}")
+    chosen = ", ".join(f"{kind} {law['name']}" for kind, law in d["laws"].items())
+    show_lines(f"Laws: {chosen} (`--law kind=name` chooses others)")
+
+
+def say_infeasible(d: Document) -> None:
+    """Which limits would have to give way, and by how much, on stderr."""
+    say(f"dmodel: {d['binding']['message']}")
+    for x in d.get("nearest_changes", []):
+        name = UNITS[x["name"]][0]
+        if x["needed"] is None:
+            say(f"  {name}: no value of it alone would do, with the other limits as they are")
+        else:
+            say(f"  {name}: {quantity(x['name'], x['needed'])} instead of {quantity(x['name'], x['limit'])} would do")

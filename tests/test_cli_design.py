@@ -1,0 +1,147 @@
+"""`dmodel design` from the shell: options, budgets, free sizes, certificates, prices, launch settings, exit codes."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from calibration.importers.settings import yaml
+from calibration.importers.source import Line
+from dmodel.cli import app
+from dmodel.cli.design_options import DesignJob, check, device_range, freed
+from dmodel.cli.design_tables import show_run
+from dmodel.types import InputError
+
+JOB = "--system H100-DGX --devices 16 --model llama-2-7b --seq-len 4096 --global-batch 32 --profile prior --method exact"
+RUN = "--system H100-DGX --devices 64 --model llama-3-8b --seq-len 8192 --global-batch 256 --profile prior --starts 1"
+
+
+def run(*parts: object, code: int = 0):
+    words = [w for part in parts for w in (part.split() if isinstance(part, str) else [str(part)])]
+    result = CliRunner().invoke(app, ["design", *words])
+    assert result.exception is None or isinstance(result.exception, SystemExit), repr(result.exception)
+    assert result.exit_code == code, result.stderr
+    return result
+
+
+def document(*parts: object, code: int = 0):
+    return json.loads(run(*parts, "--json", code=code).stdout)
+
+
+BAD = {
+    "no devices": (JOB.replace("16", "none", 1), "--devices: expected an integer from 1"),
+    "range upside down": (JOB.replace("--devices 16", "--devices 64:16"), "smaller number first"),
+    "range of three": (JOB.replace("--devices 16", "--devices 1:2:3"), "expected an integer"),
+    "batch": (JOB.replace("--global-batch 32", "--global-batch some"), "or free"),
+    "free word": (f"{JOB} --free color", "shape, batch, tokens, devices, hardware"),
+    "objective": (f"{JOB} --objective beauty", "time, cost, energy, loss, largest"),
+    "negative budget": (f"{JOB} --budget-dollars -1", "--budget-dollars: expected a positive number"),
+    "loss of nan": (f"{JOB} --loss nan", "--loss: expected a positive number"),
+    "loss and flop": (f"{JOB} --loss 2.2 --flop 1e22", "give one"),
+    "loss to be made least": (f"{JOB} --loss 2.2 --objective loss", "leave one of the two"),
+    "flop and loss to be made least": (f"{JOB} --flop 1e22 --objective loss", "time, cost or energy"),
+    "loss without budget": (f"{JOB} --objective loss", "expected a limit"),
+    "framework": (f"{JOB} --emit slurm", "megatron, nemo, torchtitan, maxtext"),
+    "file without framework": (f"{JOB} --emit-out x.toml", "name a framework"),
+    "file in no folder": (f"{JOB} --emit megatron --emit-out nowhere/x.args", "does not exist"),
+    "space": (f"{JOB} --space huge", "usual, everything"),
+    "law without a name": (f"{RUN} --loss 2.3 --law loss", "kind=name"),
+    "unknown law": (f"{RUN} --loss 2.3 --law loss=mine", "besiroglu"),
+    "run without a system": ("--loss 2.3 --devices 8", "--system"),
+    "run without devices": ("--loss 2.3 --system H100-DGX", "--devices"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_options_end_with_2_and_say_what_to_do(case):
+    options, says = BAD[case]
+    result = run(options, "--json", code=2)
+    assert result.stdout == "" and says in result.stderr.replace("\n", " ") and "Traceback" not in result.stderr
+
+
+def test_ranges_and_free_words():
+    assert device_range("64:1024") == (64, 1024) and device_range("8") == (8, 8) and device_range(None) is None
+    assert freed(DesignJob(devices="8:16", global_batch="free", free="shape, tokens")) == ("shape", "tokens", "batch", "devices")
+    assert not DesignJob(devices="8", global_batch="8", model="x", budget_days=3.0).is_run
+    assert DesignJob(devices="8", loss=2.0).is_run and DesignJob(objective="largest").is_run
+    with pytest.raises(InputError):
+        check(DesignJob(tokens=0.0))
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return document(JOB, "--top 3 --emit megatron --pareto")
+
+
+def test_a_design_has_a_certificate_margins_doubt_and_launch_settings(plain):
+    best = plain["exact"][0]
+    assert plain["certificate_kind"] == "all" and "which were all checked" in plain["certificate"]
+    assert best["margins"][0]["name"] == "memory" and best["margins"][0]["margin"] == pytest.approx(best["headroom_bytes"])
+    assert plain["lower_bound"] == pytest.approx(best["step_time_s"], rel=1e-9) and plain["distance_to_lower_bound"] == 0.0
+    assert plain["front"][0]["step_time_s"] == pytest.approx(best["step_time_s"], rel=1e-9)
+    settings = plain["emit"]["settings"]
+    for name, flag in (("tp", "tensor-model-parallel-size"), ("pp", "pipeline-model-parallel-size"), ("micro_batch", "micro-batch-size")):
+        assert settings[flag] == best["plan"][name]
+    assert all(x["field"] and x["reason"] for x in plain["emit"]["left_out"]) and plain["emit"]["target"] == "megatron"
+
+
+def test_tables_for_people_show_certificate_and_file(tmp_path):
+    file = tmp_path / "plan.yml"
+    result = run(JOB, "--top 2 --emit maxtext", "--emit-out", file)
+    assert "Certificate:" in result.stdout and f"wrote {file}" in result.stderr
+    settings = yaml([Line(i, line) for i, line in enumerate(file.read_text().splitlines())])
+    assert settings["base_num_decoder_layers"] == "32" and settings["hardware"] == "gpu"
+    assert "ici_data_parallelism" in run(JOB, "--brief --emit maxtext").stdout
+
+
+def test_a_budget_is_a_limit_of_the_plan_and_too_small_a_one_says_what_would_do():
+    d = document(JOB, "--tokens 1e11 --budget-days 1000 --brief")
+    names = [m["name"] for m in d["exact"][0]["margins"]]
+    assert "deadline" in names and "100" in " ".join(d["assumptions"]).replace("1e+11", "100")
+    d = document(JOB, "--tokens 1e13 --budget-days 1 --brief", code=1)
+    assert d["binding"]["name"] == "deadline" and d["binding"]["unit"] == "s" and d["binding"]["amount"] > 0.0
+    assert any(r["name"] == "deadline" for r in d["remedies"]) and d["closest"] is not None
+
+
+@pytest.fixture(scope="module")
+def whole():
+    return document(RUN, "--loss 2.3 --budget-days 400 --objective cost --brief --emit torchtitan")
+
+
+def test_a_run_to_a_loss_has_sizes_limits_and_launch_settings(whole):
+    sizes = {x["name"]: x for x in whole["sizes"]}
+    assert sizes["tokens"]["free"] and not sizes["d_model"]["free"] and sizes["devices"]["value"] == 64.0
+    assert whole["quantities"]["loss"] == pytest.approx(2.3, rel=1e-6) and whole["limits"]["loss"] == 2.3
+    assert whole["value"] == pytest.approx(whole["quantities"]["dollars"]) and whole["unit"] == "dollar"
+    assert whole["laws"]["loss"]["source"].startswith("Besiroglu")
+    assert "valid plans" in whole["certificate"] and whole["evaluations"]["total"] > 1000
+    assert whole["emit"]["settings"]["model.flavor"] == "8B" and whole["emit"]["settings"]["training.global_batch_size"] == 256
+
+
+def test_a_compute_budget_is_tokens_of_a_model(whole):
+    d = document(RUN, f"--flop {whole['quantities']['flop']!r} --objective cost --brief")
+    assert d["quantities"]["tokens"] == pytest.approx(whole["quantities"]["tokens"], rel=1e-6)
+    assert d["value"] == pytest.approx(whole["value"], rel=1e-6) and any("FLOP" in a for a in d["assumptions"])
+
+
+@pytest.mark.slow
+def test_a_run_says_what_limits_are_worth_and_which_law_decides():
+    d = document(RUN, "--loss 2.3 --budget-days 400 --objective cost --profile generic")
+    loss = next(p for p in d["shadow_prices"] if p["name"] == "loss")
+    assert loss["elasticity"] < 0.0 and loss["kind"] == "limit" and d["deciding_law"] in d["laws"]
+    assert d["robust"] is None or 0.0 <= d["robust"]["best_in"] <= 1.0
+
+
+@pytest.mark.slow
+def test_a_run_that_nothing_allows_ends_with_1_and_names_limits():
+    d = document(RUN, "--loss 2.1 --budget-days 1 --brief", code=1)
+    assert d["best"] is None and d["nearest"]["violation"] > 0.0
+    assert {x["name"] for x in d["nearest_changes"]} >= {"loss", "seconds"}
+    eased = {x["name"]: x["needed"] for x in d["nearest_changes"]}
+    assert eased["seconds"] is not None and eased["seconds"] > 86400.0
+
+
+def test_a_run_for_people(whole, capsys):
+    show_run(whole)
+    text = capsys.readouterr().out
+    assert "days" in text and "Certificate:" in text and "n_layers" in text and "Assumed:" in text
