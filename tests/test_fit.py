@@ -16,7 +16,7 @@ from dmodel.profiles import GROUPINGS, Profile, default_profile, members
 from dmodel.profiles.store import to_json
 from dmodel.types import InputError
 from tests.fitting import CHIPS, TRUTH, held_out, retimed, synthetic
-from tests.points import COEFFICIENTS
+from tests.points import COEFFICIENTS, quick
 
 UNSEEN = ("low_precision_efficiency", "cast_traffic", "grouped_efficiency", "softmax_traffic", "overlap_cp", "overlap_ep")
 """Coefficients that no synthetic row uses: 16-bit dense models with flash attention."""
@@ -237,7 +237,7 @@ def test_padding_says_nothing():
     p = jax.tree.map(lambda x: x + 0.2, pooling.start(prior, len(NAMES)))
     padded = pooling.start(wide, len(NAMES))
     padded = jax.tree.map(lambda zero, x: zero.at[tuple(slice(n) for n in x.shape)].set(x), padded, p)
-    value = jax.jit(jax.value_and_grad(fit.negative_log_posterior))
+    value = quick(jax.value_and_grad(fit.negative_log_posterior))
     (loss, gradient), (wide_loss, wide_gradient) = value(p, prior, data), value(padded, wide, longer)
     assert float(wide_loss) == pytest.approx(float(loss), rel=1e-12)
     inner = padding.without_padding(wide_gradient, groups)
@@ -250,10 +250,10 @@ def test_loss_falls_along_its_gradient_as_it_says():
     groups, prior, data = small_problem()
     rng = np.random.default_rng(0)
     start = jax.tree.map(lambda x: 0.3 * rng.standard_normal(x.shape), pooling.start(prior, len(NAMES)))
-    loss = jax.jit(lambda p: fit.negative_log_posterior(p, prior, data))
-    gradient = jax.jit(jax.grad(lambda p: fit.negative_log_posterior(p, prior, data)))(start)
+    both = quick(jax.value_and_grad(lambda p: fit.negative_log_posterior(p, prior, data)))
+    gradient = both(start)[1]
     direction = jax.tree.map(lambda x: rng.standard_normal(x.shape), start)
-    at = lambda t: float(loss(jax.tree.map(lambda x, d: x + t * d, start, direction)))  # noqa: E731
+    at = lambda t: float(both(jax.tree.map(lambda x, d: x + t * d, start, direction))[0])  # noqa: E731
     h = 1e-4
     difference = (8.0 * (at(h) - at(-h)) - (at(2 * h) - at(-2 * h))) / (12.0 * h)
     slope = sum((g * d).sum() for g, d in zip(jax.tree.leaves(gradient), jax.tree.leaves(direction), strict=True))
