@@ -17,6 +17,7 @@ from dmodel.codesign import (
     laws,
     marginal_values,
     nearest_change,
+    proven_bound,
     question,
     robust,
     solve_question,
@@ -178,12 +179,38 @@ def test_as_good_as_the_grid(stated, answer):
     assert answer.evaluations.plans < grid.evaluations
 
 
+def test_no_design_beats_the_proven_bound(stated, answer):
+    """Of the search, and of random sizes with all their plans; and the bound is not far."""
+    bound = proven_bound(stated)
+    assert bound <= answer.value <= 1.05 * bound
+    random, planner = np.random.default_rng(0), stated.planner()
+    sizes, u = stated.unknowns.values(np.log(stated.unknowns.value)), stated.unknowns
+    for _ in range(5):
+        drawn = {n: random.choice(rungs(n, sizes, u, stated.world.fixed)) for n in ("n_layers", "d_model", "global_batch")}
+        found = planner(sizes | drawn)
+        assert found.merit >= 1e6 or bound <= found.outcome.quantities[NAMES.index("loss")]
+    cheap = ask("cost", Limits(loss=2.6), ("tokens",), bounds={})
+    assert proven_bound(cheap) <= cheap.planner()(sizes).outcome.quantities[NAMES.index("dollars")]
+    assert proven_bound(ask("time", Limits(loss=1.0))) == np.inf
+
+
 def test_a_loss_to_reach_is_just_reached():
     asked = ask("time", Limits(loss=2.6), ("tokens",), bounds={})
     found = asked.planner()(asked.unknowns.values(np.log(asked.unknowns.value)))
     quantities = dict(zip(NAMES, found.outcome.quantities, strict=True))
     assert quantities["loss"] == pytest.approx(2.6, rel=1e-9)
     assert found.fitting > 0
+
+
+def test_samples_of_the_coefficients_count_by_their_mean_or_quantile():
+    z = np.asarray(to_unconstrained(default()))
+    samples, seconds = draw(z, 0.04 * np.eye(len(z)), 5, seed=2), {}
+    for quantile in (None, 0.9):
+        asked = ask("time", Limits(loss=2.6), ("tokens",), bounds={}, quantile=quantile)
+        asked = asked._replace(world=asked.world.replace(coefficients=samples))
+        found = asked.planner()(asked.unknowns.values(np.log(asked.unknowns.value)))
+        seconds[quantile] = found.outcome.quantities[NAMES.index("seconds")]
+    assert seconds[0.9] > seconds[None] > 0.0
 
 
 def test_energy_is_least_where_it_is_asked_for():

@@ -10,6 +10,7 @@
     samples = profile_samples(profile, accelerator, stack, n=64, seed=0)                 -> Coefficients  `[n]`
     doubt   = robust(stated, answer.found.sizes, samples)                                -> Robust        (how often a plan is best)
     change  = nearest_change(stated, answer)                                             -> Changes       (when answer.found is None)
+    bound   = proven_bound(stated)                                                       -> float | None  (no design is better, proven)
     grid    = exhaustive(stated, {name: values})                                         -> Grid          (every combination with all plans)
 
 `objective` is "time", "loss", "cost", "energy" or "largest"; `free` holds groups ("shape", "batch", "tokens", "devices", "hardware") or
@@ -19,6 +20,7 @@ joules).
 
 from dmodel.codesign.answer import Chosen, CoDesign, Evaluations, Question, codesign, question, solve_question
 from dmodel.codesign.bill import BILL, Bill, Shares
+from dmodel.codesign.bound import proven_bound
 from dmodel.codesign.change import Change, Changes, nearest_change
 from dmodel.codesign.grid import Grid, exhaustive
 from dmodel.codesign.influence import Influence, Influences, influence
@@ -64,6 +66,7 @@ __all__ = [
     "marginal_values",
     "nearest_change",
     "profile_samples",
+    "proven_bound",
     "question",
     "robust",
     "solve_question",

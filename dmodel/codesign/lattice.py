@@ -14,6 +14,10 @@ from dmodel.workload import Transformer
 DISCRETE = ("head_dim", "d_model", "n_layers", "ff_ratio", "global_batch", "devices")
 """Sizes that are rounded, in this order: a width follows the head, the MLP the width."""
 
+COUNTS = ("global_batch", "devices")
+
+TWICE = ((np.inf, np.inf), (-np.inf, -np.inf))
+
 STEPS = {"n_layers": 4.0, "head_dim": 32.0, "heads": 8.0, "d_ff": 256.0}
 """Multiples: of layers (so that a pipeline splits them), of a head's width, of heads (so that a node's ranks split them), and of the
 MLP."""
@@ -49,40 +53,55 @@ def _step(name: str, sizes: Mapping[str, float], at: Fixed) -> float:
 
 
 def rounded(values: Mapping[str, float], unknowns: Unknowns, at: Fixed, most: int) -> list[dict[str, float]]:
-    """Valid sizes nearest to continuous ones in the logarithm, nearest first, at most `most`; each size is one of its two nearest
-    values."""
+    """Valid sizes nearest to continuous ones in the logarithm, nearest first: `most` of all that the two nearest values of each size (and
+    the nearest power of two for batch and devices) make, and as many of those whose batch and devices are powers of two: they split best."""
     found = [dict(values)]
     for name in DISCRETE:
-        found = [sizes | {name: x} for sizes in found for x in _nearest(values[name], rungs(name, sizes, unknowns, at))]
-    return sorted(found, key=lambda sizes: sum(np.log(sizes[n] / values[n]) ** 2 for n in DISCRETE))[:most]
+        found = [sizes | {name: x} for sizes in found for x in _nearest(name, values[name], rungs(name, sizes, unknowns, at))]
+    found.sort(key=lambda sizes: sum(np.log(sizes[n] / values[n]) ** 2 for n in DISCRETE))
+    even = [sizes for sizes in found if all(_is_power(sizes[n]) for n in COUNTS)]
+    return list({tuple(sizes.values()): sizes for sizes in (*found[:most], *even[:most])}.values())
 
 
-def _nearest(x: float, choices: np.ndarray) -> list[float]:
-    return [float(c) for c in choices[np.argsort(np.abs(np.log(choices / x)), kind="stable")[:2]]]
+def _is_power(x: float) -> bool:
+    return float(np.log2(x)).is_integer()
+
+
+def _nearest(name: str, x: float, choices: np.ndarray) -> list[float]:
+    order = choices[np.argsort(np.abs(np.log(choices / x)), kind="stable")]
+    powers = [c for c in order if _is_power(c)] if name in COUNTS else []
+    return list(dict.fromkeys([*map(float, order[:2]), *map(float, powers[:1])]))
 
 
 def neighbours(sizes: Mapping[str, float], unknowns: Unknowns, at: Fixed) -> list[dict[str, float]]:
-    """Valid sizes one rung away in one size, or in two that trade: depth against width, batch with devices."""
+    """Valid sizes near: one size a rung on (depth and width also two, batch and devices also to the next power of two), or two sizes that
+    trade: depth against width, batch with devices."""
     free = [n for n in DISCRETE if unknowns.free[unknowns.index(n)]]
-    moves = [{n: way} for n in free for way in (1, -1)]
-    for a, b, sign in (("n_layers", "d_model", -1), ("global_batch", "devices", 1)):
+    further = {"n_layers": (2, -2), "d_model": (2, -2), "global_batch": (np.inf, -np.inf), "devices": (np.inf, -np.inf)}
+    moves = [{n: way} for n in free for way in (1, -1, *further.get(n, ()))]
+    for a, b, ways in (("n_layers", "d_model", ((1, -1), (-1, 1))), ("global_batch", "devices", ((1, 1), (-1, -1), *TWICE))):
         if a in free and b in free:
-            moves += [{a: way, b: sign * way} for way in (1, -1)]
-    found = []
+            moves += [{a: first, b: second} for first, second in ways]
+    found = {}
     for move in moves:
         moved: dict[str, float] | None = dict(sizes)
         for name in DISCRETE:
             if moved is not None:
                 moved = _moved(moved, name, move.get(name, 0), unknowns, at)
         if moved is not None and moved != sizes:
-            found.append(moved)
-    return found
+            found[tuple(moved.values())] = moved
+    return list(found.values())
 
 
-def _moved(sizes: dict[str, float], name: str, way: int, unknowns: Unknowns, at: Fixed) -> dict[str, float] | None:
-    """One size a rung on, or put back on its own rungs when those have changed; None beyond its bounds."""
+def _moved(sizes: dict[str, float], name: str, way: float, unknowns: Unknowns, at: Fixed) -> dict[str, float] | None:
+    """One size some rungs on (infinite: to the next power of two), or put back on its own rungs when those have changed; None beyond its
+    bounds."""
     choices = rungs(name, sizes, unknowns, at)
-    place = int(np.abs(np.log(choices / sizes[name])).argmin()) + way
+    place = int(np.abs(np.log(choices / sizes[name])).argmin())
+    if np.isinf(way):
+        beyond = [i for i, c in enumerate(choices) if _is_power(c) and (i - place) * way > 0.0]
+        return sizes | {name: float(choices[min(beyond, key=lambda i: abs(i - place))])} if beyond else None
+    place += int(way)
     return sizes | {name: float(choices[place])} if 0 <= place < len(choices) else None
 
 

@@ -37,28 +37,16 @@ def distinct(found: Search, most: int) -> list[int]:
 
 
 def descend(planner: Planner, best: Design) -> tuple[Design, int]:
-    """Move to the first better neighbour until none is; also how many there are around the last."""
+    """Move to the first better neighbour until none is, those in the direction that helped last first; also how many the last one has."""
+    way = np.zeros(len(DISCRETE))
     while True:
         around = neighbours(best.sizes, planner.unknowns, planner.world.fixed)
-        better = next((found for found in map(planner, around) if found.merit < best.merit - 1e-12), None)
+        steps = [np.array([np.log(s[n] / best.sizes[n]) for n in DISCRETE]) for s in around]
+        order = np.argsort([-float(step @ way) for step in steps], kind="stable")
+        better = next((i for i in order if planner(around[i]).merit < best.merit - 1e-12), None)
         if better is None:
             return best, len(around)
-        best = _onward(planner, best, better)
-
-
-def _onward(planner: Planner, before: Design, best: Design) -> Design:
-    """Further rungs in the direction that has just helped, as long as it does."""
-    while True:
-        ratio = {n: best.sizes[n] / before.sizes[n] for n in DISCRETE}
-        same = [
-            s
-            for s in neighbours(best.sizes, planner.unknowns, planner.world.fixed)
-            if all(np.sign(round(np.log(s[n] / best.sizes[n]), 9)) == np.sign(round(np.log(ratio[n]), 9)) for n in DISCRETE)
-        ]
-        further = min(map(planner, same), key=lambda d: d.merit, default=None)
-        if further is None or further.merit >= best.merit - 1e-12:
-            return best
-        before, best = best, further
+        best, way = planner(around[better]), steps[better]
 
 
 def continuous(planner: Planner, best: Design) -> tuple[Design, Local | None]:

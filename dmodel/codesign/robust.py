@@ -17,7 +17,8 @@ from dmodel.coefficients import Coefficients, from_unconstrained
 from dmodel.design.judge import DRAFTED, draft_memory, drafted, shared
 from dmodel.design.rows import numbers, plans
 from dmodel.plan import Plan
-from dmodel.profiles import Profile
+from dmodel.profiles import Profile, family
+from dmodel.profiles.record import pair_key
 from dmodel.run import facility_watts
 from dmodel.smooth import SHARPNESS
 from dmodel.step import step_time
@@ -79,12 +80,17 @@ def draw(center: np.ndarray, covariance: np.ndarray, n: int, seed: int = 0) -> C
 def profile_samples(profile: Profile, accelerator: str | None, stack: str | None, n: int = 64, seed: int = 0) -> Coefficients:
     """Samples of what a profile knows of an accelerator and a stack, leaves `[n]`; the first is its best guess.
 
-    The covariance is that of the stack's coefficients where the profile keeps it; else that of the center.
+    The covariance is that of the chip and stack together where the profile keeps it, else of the stack, else of the center.
 
     Raises:
       InputError: the profile keeps no covariance.
     """
-    covariance = profile.stack_covariances.get((stack or "").split("/")[0], profile.stack_covariances.get(stack or "", profile.covariance))
+    known = (
+        profile.pair_covariances.get(pair_key(accelerator or "", stack or "")),
+        profile.stack_covariances.get(family(stack or "")),
+        profile.covariance,
+    )
+    covariance = next((c for c in known if c is not None), None)
     if covariance is None:
         raise InputError(f"profile {profile.name}: it keeps no covariance, so nothing is known of its uncertainty; fit it again")
     return draw(profile.unconstrained(accelerator, stack), np.asarray(covariance), n, seed)
