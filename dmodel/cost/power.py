@@ -20,7 +20,8 @@ Patel et al. 2024 (POLCA, "Characterizing power management opportunities for LLM
 is 20 %: (0.75 − 0.2)/0.8 = 0.69 and (0.5 − 0.2)/0.8 = 0.38, here their mean. A third model, which waits for its host, falls to idle."""
 
 WAITING_RANGE = (0.38, 0.69)
-"""The two measurements behind `WAITING_SHARE`."""
+"""The two measurements behind `WAITING_SHARE`. Less is seen where nothing moves for long: an H100 that hangs in a collective reads 152 W of
+700 (github.com/NVIDIA/nccl, issue 1550), a share of 0.13."""
 
 SUSTAINED = 0.72
 """Share of the peak rate at which large 16-bit products draw the rated power [1]: what they reach once power limits the clock (default of
