@@ -366,7 +366,7 @@ def scale_axis(axes: Axes, scales: Sequence[float] | np.ndarray, label: str = "d
     from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
     low, high = int(np.round(np.log2(min(scales)))), int(np.round(np.log2(max(scales))))
-    marks = [2.0**i for i in range(low, high + 1, max(1, -(-(high - low) // 6)))]
+    marks = [2.0**i for i in range(low, high + 1, max(1, -(-(high - low) // 5)))]
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(FixedLocator(marks))
     axes.xaxis.set_major_formatter(FixedFormatter([f"{m:,.0f}" for m in marks]))

@@ -143,7 +143,8 @@ def draw(found: dict[str, Answers], devices: np.ndarray, at: int) -> Any:
             base += height
     right.set_ylabel("share of the step [%]")
     right.set_title("Where the step goes at 256 devices")
-    right.legend(frameon=True, framealpha=0.9, edgecolor="none", loc="lower left", fontsize=7.5)
+    right.set_ylim(0.0, 100.0)
+    right.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.08), ncols=2, fontsize=8)
     return figure
 
 

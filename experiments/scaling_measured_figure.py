@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,7 +38,7 @@ def one_source(title: str, found: Curves, path: Path) -> Path:
     grid = np.atleast_1d(figure.subplots(rows, columns, squeeze=False)).ravel()
     for axes, c in zip(grid, shown, strict=False):
         curve(axes, c)
-        axes.set_title(c.name, fontsize=7.5, fontweight="normal")
+        axes.set_title(fill(c.name, 42), fontsize=7.5, fontweight="normal")
     for axes in grid[len(shown) :]:
         axes.set_visible(False)
     more = f" ({len(shown)} of {len(found)} curves)" if len(found) > len(shown) else ""
@@ -48,6 +49,8 @@ def one_source(title: str, found: Curves, path: Path) -> Path:
 
 def curve(axes: Axes, c: Any) -> None:
     """One curve: measured points, and both predictions; hollow where the held-out fit has not seen the point."""
+    from matplotlib.ticker import MaxNLocator
+
     axes.plot(c.devices, c.fitted, color=style.SKY, linewidth=1.4)
     axes.plot(c.devices, c.held_out, color=style.VERMILLION, linewidth=1.4, linestyle="--")
     for seen in (True, False):
@@ -55,6 +58,7 @@ def curve(axes: Axes, c: Any) -> None:
         axes.plot(c.devices[here], c.measured[here], "o", markersize=4.5, color=style.INK, markerfacecolor=style.INK if seen else "white")
     _scales(axes, c.devices)
     axes.yaxis.set_major_formatter(lambda v, _: f"{v:.2f}")
+    axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
     values = np.concatenate([c.measured, c.fitted, c.held_out])
     axes.set_ylim(min(0.9, values.min() - 0.05), max(1.1, values.max() + 0.05))
 

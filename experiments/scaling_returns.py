@@ -140,7 +140,7 @@ def draw(lines: list[dict[str, Any]], halves: dict[str, HalfReturn]) -> Any:
     grid[2].set_yscale("log")
     grid[2].yaxis.set_major_formatter(lambda v, _: f"{v:,.0f}")
     grid[1].set_ylim(0.0, None)
-    grid[0].legend(frameon=False, fontsize=8, loc="lower left")
+    grid[1].legend(frameon=False, fontsize=8, loc="lower left")
     return figure
 
 
