@@ -34,6 +34,7 @@ from dmodel.sweep import CHUNK, GRADIENT_CHUNK, MULTI_OUTPUT_FUSION, Block, grad
 from dmodel.theory.gpus import gpu
 from dmodel.theory.study import sweep_widths
 from dmodel.types import enable_float64
+from experiments.search_cases import speed
 
 ROOT = Path(__file__).parents[1]
 TRACES = ROOT / "calibration" / "traces" / "data" / "published.csv"
@@ -232,6 +233,20 @@ def theory_sweep(rounds: int, cores: int) -> Iterator[Result]:
     )
 
 
+def design_search() -> Iterator[Result]:
+    """The exact search of GPT-3 175B on 512 A100s in a process of its own, with an empty cache of compiled code and with a full one."""
+    with tempfile.TemporaryDirectory() as folder:
+        cache = {"JAX_COMPILATION_CACHE_DIR": folder, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+        cold, warm = (child("search", **cache) for _ in range(2))
+    plans = f"{cold['plans']:,} plans, all checked"
+    yield Result("design: exact search, cold", cold["first_s"], "s", 8.0, note=f"{plans}; compiles")
+    yield Result("design: exact search, new process, full cache", warm["first_s"], "s", note=plans)
+    yield Result("design: exact search, warm", min(cold["next_s"], warm["next_s"]), "s", 2.0, note=plans)
+    note = f"{cold['all_plans']:,} plans, {cold['all_checked']:,} checked"
+    yield Result("design: exact search of a space of 10⁸", cold["all_first_s"], "s", 60.0, note=f"{note}; compiles")
+    yield Result("design: memory of the searches", cold["memory_bytes"] / 2**30, "GiB", 2.0, note="most of the process")
+
+
 def commands(quick: bool) -> Iterator[Result]:
     """The program from the shell."""
     plan = "--system H100-DGX --devices 512 --model llama-3-70b --seq-len 8192 --global-batch 1024 --micro-batch 1 --tp 8 --pp 4"
@@ -252,6 +267,7 @@ def results(quick: bool) -> Iterator[Result]:
         yield from fusion(1 << 16, 5)
         yield from multi_output_fusion()
     yield from theory_sweep(3 if quick else 9, cores)
+    yield from design_search()
     yield from commands(quick)
 
 
@@ -297,12 +313,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m experiments.bench", description="Speed of the model, each number beside its target.")
     parser.add_argument("--json", action="store_true", help="one JSON document instead of lines")
     parser.add_argument("--quick", action="store_true", help="smaller batches, fewer rounds, no fit: about a minute")
-    parser.add_argument("--part", choices=["compile", "rates"], help=argparse.SUPPRESS)
+    parser.add_argument("--part", choices=["compile", "rates", "search"], help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, default=Path("out"), help="folder of the table and the figure")
     options = parser.parse_args()
     enable_float64()
     if options.part:
-        print(json.dumps(compile_times() if options.part == "compile" else _rates_here()))
+        parts = {"compile": compile_times, "rates": _rates_here, "search": lambda: speed()._asdict()}
+        print(json.dumps(parts[options.part]()))
         return
     found = []
     for result in results(options.quick):

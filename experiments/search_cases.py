@@ -1,0 +1,212 @@
+"""The benchmark set of the design search: 60 jobs of a model, a system and a number of devices, and how the searches do on them.
+
+    python -m experiments.search_cases [--cases N] [--json]
+    python -m experiments.search_cases --speed [--json]
+
+Every job is decided exactly and searched by gradient; the two are judged by the same function. `--speed` times the exact search alone, of
+GPT-3 175B on 512 A100s: of some 340,000 plans, the first time in a process and the second, and of all 10⁸ that differ in anything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dmodel import catalog, profiles
+from dmodel.design import EVERYTHING, Choices, Problem, by_gradient, count, exact, problem
+from dmodel.types import enable_float64
+
+
+class Case(NamedTuple):
+    """One job: what is trained with how many sequences per step on how many devices; everything: all choices, else the usual ones."""
+
+    model: str
+    seq_len: int
+    system: str
+    devices: int
+    batch: int
+    everything: bool = False
+
+    @property
+    def name(self) -> str:
+        """The job in a few words."""
+        return f"{self.model} · {self.devices} × {self.system}{' · everything' if self.everything else ''}"
+
+
+def _jobs() -> Iterator[Case]:
+    for system, devices in (("A100-DGX", 64), ("H100-DGX", 512), ("GB200-NVL72", 1152), ("TPU-v5p", 256), ("MI300X-OAM", 128)):
+        yield Case("llama-3-8b", 8192, system, devices, devices * 2)
+        yield Case("llama-3-70b", 8192, system, devices, 1152 if devices == 1152 else 1024)
+        yield Case("gpt-3-13b", 2048, system, devices, devices * 4)
+        yield Case("mixtral-8x7b", 4096, system, devices, devices * 4)
+    for system, devices in (("A100-DGX", 512), ("H100-DGX", 4096), ("H200-HGX", 1024), ("B200-DGX", 768)):
+        yield Case("gpt-3-175b", 2048, system, devices, 1536)
+        yield Case("llama-3.1-405b", 8192, system, max(devices, 1024), 2048)
+        yield Case("nemotron-4-340b", 4096, system, max(devices, 768), 2304)
+        yield Case("deepseek-v3", 4096, system, max(devices, 1024), 4096)
+    for system, devices in (("A100-40GB-DGX", 96), ("H100-RoCE-3200", 384), ("TPU-v6e", 256)):
+        yield Case("llama-2-13b", 4096, system, devices, devices * 4)
+        yield Case("qwen-3-32b", 4096, system, devices, 1536)
+        yield Case("mixtral-8x22b", 4096, system, devices, 1536)
+        yield Case("mistral-7b", 32768, system, devices, devices)
+    for model, seq_len, devices, batch in (
+        ("gpt-3-175b", 2048, 512, 1536),
+        ("gpt-3-175b", 2048, 4096, 1536),
+        ("llama-3-70b", 8192, 256, 1024),
+        ("llama-3.1-405b", 8192, 2048, 2048),
+        ("mixtral-8x7b", 4096, 128, 1024),
+        ("turing-530b", 2048, 2240, 1920),
+    ):
+        yield Case(model, seq_len, "A100-DGX", devices, batch, everything=True)
+        yield Case(model, seq_len, "H100-DGX", devices, batch, everything=True)
+
+
+CASES: tuple[Case, ...] = tuple(_jobs())
+
+
+def stated(case: Case, **also: Any) -> Problem:
+    """The problem of a job, by the shipped coefficients nearest to its chip; `also` as in `design.problem`."""
+    chip = next(entry["chip"] for entry in catalog.entries("systems") if entry["name"] == case.system)
+    return problem(
+        catalog.system(case.system),
+        catalog.transformer(case.model, float(case.seq_len)),
+        case.devices,
+        case.batch,
+        profiles.nearest(chip)[0].coefficients_for(chip),
+        choices=EVERYTHING if case.everything else Choices(),
+        **also,
+    )
+
+
+class Measured(NamedTuple):
+    """One job under both searches: valid plans, plans evaluated by each, seconds of each, the optimum, and the gap of the gradient's plan
+    (None where nothing fits, as both searches must say; infinite where only one says so)."""
+
+    case: str
+    plans: int
+    checked: int
+    exact_s: float
+    optimum_s: float | None
+    gap: float | None
+    looked_at: int
+    gradient_s: float
+
+
+def measure(case: Case, *, n_starts: int = 32, seed: int = 0) -> Measured:
+    """Decide a job exactly, and search it by gradient."""
+    p = stated(case)
+    begun = time.perf_counter()
+    best = exact(p, 1)
+    middle = time.perf_counter()
+    found = by_gradient(p, n_starts=n_starts, seed=seed)
+    ended = time.perf_counter()
+    optimum = float(best.merits[0]) if len(best.merits) else None
+    gap = None if optimum is None and not found.fits else np.inf if optimum is None or not found.fits else found.merit / optimum - 1.0
+    gap = 0.0 if gap is not None and abs(gap) < 1e-9 else gap
+    return Measured(case.name, count(p.space), best.evaluated, middle - begun, optimum, gap, found.evaluated, ended - middle)
+
+
+class Shares(NamedTuple):
+    """Over jobs with a plan that fits: how many, shares with the optimum found and within 1 %, the largest gap, and the median of plans
+    looked at by the gradient search over those of the space."""
+
+    jobs: int
+    found: float
+    within: float
+    worst: float
+    looked_at: float
+
+
+def shares(measured: Iterable[Measured]) -> Shares:
+    """How often the gradient search finds the optimum."""
+    kept = [m for m in measured if m.gap is not None]
+    gaps = np.array([m.gap for m in kept], dtype=float)
+    part = [m.looked_at / m.plans for m in kept]
+    return Shares(len(kept), float((gaps == 0.0).mean()), float((gaps <= 0.01).mean()), float(gaps.max()), float(np.median(part)))
+
+
+class Speed(NamedTuple):
+    """Exact search of GPT-3 175B on 512 A100s: valid plans, seconds of the first search in a process (with what compiles) and of the next;
+    the same for the larger space, plans evaluated there, and the most memory that the process ever held [byte]."""
+
+    plans: int
+    first_s: float
+    next_s: float
+    all_plans: int
+    all_first_s: float
+    all_next_s: float
+    all_checked: int
+    memory_bytes: float
+
+
+GPT_3 = Case("gpt-3-175b", 2048, "A100-DGX", 512, 3072)
+USUAL = Choices(schedules=("1f1b", "interleaved", "zero-bubble"))
+"""Choices under which it has about as many valid plans as published searches count."""
+
+
+def speed() -> Speed:
+    """Time the exact search in this process, which has to be a new one for the first times to mean anything."""
+    p, larger = stated(GPT_3), stated(GPT_3._replace(batch=1536, everything=True))
+    p = p.replace(space=p.space.replace(choices=USUAL))
+    times, checked = [], 0
+    for each in (p, p, larger, larger):
+        begun = time.perf_counter()
+        checked = exact(each, 5).evaluated
+        times.append(time.perf_counter() - begun)
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1.0 if sys.platform == "darwin" else 1024.0)
+    return Speed(count(p.space), *times[:2], count(larger.space), *times[2:], checked, most)
+
+
+def show_speed(found: Speed, as_json: bool) -> None:
+    """Print the times."""
+    if as_json:
+        print(json.dumps(found._asdict()))
+        return
+    took = "{:.2f} s the first time, {:.2f} s the next"
+    print(f"{found.plans:,} plans, all checked: {took.format(found.first_s, found.next_s)}")
+    print(f"{found.all_plans:,} plans, {found.all_checked:,} checked: {took.format(found.all_first_s, found.all_next_s)}")
+    print(f"{found.memory_bytes / 2**30:.2f} GiB at most")
+
+
+def main() -> None:
+    """Entry point of `python -m experiments.search_cases`."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=int, default=len(CASES), help="the first N jobs only")
+    parser.add_argument("--starts", type=int, default=32, help="starts of the gradient search, for each arm")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--speed", action="store_true", help="time the exact search alone")
+    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
+    options = parser.parse_args()
+    enable_float64()
+    if options.speed:
+        show_speed(speed(), options.json)
+        return
+    found = []
+    for case in CASES[: options.cases]:
+        m = measure(case, n_starts=options.starts, seed=options.seed)
+        found.append(m)
+        gap = "nothing fits" if m.gap is None else f"gap {m.gap:.3%}"
+        print(
+            f"{m.case:<50} {m.plans:>14,} plans  exact {m.exact_s:6.2f} s  gradient {m.gradient_s:6.2f} s  {gap}",
+            file=sys.stderr,
+            flush=True,
+        )
+    total = shares(found)
+    if options.json:
+        print(json.dumps({"cases": [m._asdict() for m in found], "shares": total._asdict()}, indent=1))
+    else:
+        print(
+            f"{total.jobs} jobs: optimum found in {total.found:.1%}, within 1 % in {total.within:.1%}, largest gap {total.worst:.2%}, "
+            f"{total.looked_at:.2%} of the plans looked at"
+        )
+
+
+if __name__ == "__main__":
+    main()
