@@ -93,9 +93,13 @@ def draw(times: dict[int, np.ndarray], lines: list[dict[str, Any]]) -> Any:
         axes.set_xticks([1, 2, 3, 5, 10, 20], ["1", "2", "3", "5", "10", "20"])
         axes.set_xticks([], minor=True)
         top = axes.get_ylim()[1]
-        for at, words, color in ((1.0, "best", style.GREEN), (line["usual_s"] / seconds[0], "usual", style.VERMILLION)):
+        for at, words, color, side in (
+            (1.0, "best", style.GREEN, "right"),
+            (line["usual_s"] / seconds[0], "usual", style.VERMILLION, "left"),
+        ):
             axes.axvline(at, color=color, linewidth=1.4)
-            axes.annotate(words, (at, 0.96 * top), color=color, fontsize=8, xytext=(4, 0), textcoords="offset points", va="top")
+            shift = (4 if side == "left" else -4, 0)
+            axes.annotate(words, (at, 0.96 * top), color=color, fontsize=8, xytext=shift, textcoords="offset points", va="top", ha=side)
         near = (seconds <= 1.05 * seconds[0]).sum()
         axes.set_title(f"{devices:,} A100: {line['plans']:,} plans, {len(seconds):,} fit")
         axes.set_xlabel(f"step time over that of the best plan ({near:,} within 5 %)")

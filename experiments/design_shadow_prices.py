@@ -86,6 +86,7 @@ def draw(lines: list[dict[str, Any]]) -> Any:
     left.plot(ends, ends, color=style.GREY, linewidth=0.8)
     right.axhline(1.0, color=style.GREY, linewidth=0.8, linestyle=":")
     right.annotate("1 %", (ends[1], 1.0), ha="right", va="bottom", fontsize=8, color=style.GREY)
+    right.set_xlim(*left.get_xlim())
     for axes in (left, right):
         axes.set_xscale("log")
         axes.set_yscale("log")

@@ -22,7 +22,7 @@ RECORDS = {"hardware", "workload", "plan", "coefficients"}
 BELOW_COST = BASE | RECORDS | {"footprint", "counts", "placement"}
 BELOW_RUN = BELOW_COST | {"cost", "physics", "step", "goodput", "topology"}
 BELOW_REPORT = BELOW_RUN | {"run", "energy", "returns", "sensitivity", "sweep", "design", "catalog", "profiles", "theory", "emit"}
-BELOW_REPORT |= {"uncertainty"}
+BELOW_REPORT |= {"uncertainty", "codesign"}
 
 ALLOWED: dict[str, set[str]] = {
     "types": set(),
@@ -40,6 +40,7 @@ ALLOWED: dict[str, set[str]] = {
     "sweep": BELOW_RUN,
     "run": BELOW_RUN,
     "design": BELOW_RUN | {"run", "sweep"},
+    "codesign": BELOW_RUN | {"run", "sweep", "design", "profiles"},
     "sensitivity": BELOW_RUN | {"run", "sweep", "design"},
     "energy": BELOW_RUN | {"run"},
     "returns": BELOW_RUN | {"run", "energy", "sweep", "design"},
