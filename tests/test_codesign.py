@@ -223,6 +223,14 @@ def test_energy_is_least_where_it_is_asked_for():
     assert plans["time"][seconds] <= plans["energy"][seconds]
 
 
+def test_the_largest_run_takes_all_of_the_budget():
+    asked = ask("largest", Limits(seconds=86400.0), ("tokens",), bounds={})
+    found = asked.planner()(asked.unknowns.values(np.log(asked.unknowns.value)))
+    quantities = dict(zip(NAMES, found.outcome.quantities, strict=True))
+    assert quantities["seconds"] == pytest.approx(86400.0, rel=1e-9)
+    assert found.merit == pytest.approx(-np.log(quantities["flop"])) and quantities["flop"] <= proven_bound(asked)
+
+
 # ---- doubt
 
 

@@ -18,7 +18,7 @@ names of unknowns ("n_layers", "d_model", "ff_ratio", "head_dim", "hbm_bytes", "
 joules).
 """
 
-from dmodel.codesign.answer import Chosen, CoDesign, Evaluations, Question, codesign, question, solve_question
+from dmodel.codesign.answer import Chosen, CoDesign, Evaluations, codesign, solve_question
 from dmodel.codesign.bill import BILL, Bill, Shares
 from dmodel.codesign.bound import proven_bound
 from dmodel.codesign.change import Change, Changes, nearest_change
@@ -29,6 +29,7 @@ from dmodel.codesign.limits import Limits, Margin
 from dmodel.codesign.outcome import OBJECTIVES, QUANTITIES
 from dmodel.codesign.plans import Design
 from dmodel.codesign.prices import Checked, Price, Prices, check_marginal_values, marginal_values
+from dmodel.codesign.question import Question, question
 from dmodel.codesign.robust import Candidate, Robust, draw, profile_samples, robust
 
 __all__ = [

@@ -2,46 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
-import jax
 import numpy as np
 
-from dmodel.codesign.bill import BILL, Bill, Shares
-from dmodel.codesign.laws import Laws, laws
-from dmodel.codesign.limits import Goal, Limits, Margin, goal, margins
-from dmodel.codesign.outcome import NAMES, OBJECTIVES, QUANTITIES, World
-from dmodel.codesign.plans import Design, Planner
+from dmodel.codesign.bound import proven_bound
+from dmodel.codesign.limits import Limits, Margin, margins
+from dmodel.codesign.outcome import NAMES, OBJECTIVES, QUANTITIES
+from dmodel.codesign.plans import Design
 from dmodel.codesign.polish import feasible, polish
+from dmodel.codesign.question import Question, question
 from dmodel.codesign.relax import ANNEAL, Search, relax
-from dmodel.codesign.unknowns import CHIP, Unknowns, catalog_values, fixed, unit_of, unknowns
+from dmodel.codesign.unknowns import unit_of
 from dmodel.coefficients import Coefficients
-from dmodel.design.space import Choices
-from dmodel.footprint import LEAST, Footprint
-from dmodel.goodput import Reliability
 from dmodel.hardware import System
-from dmodel.plan import Plan
-from dmodel.types import InputError, enable_float64
 from dmodel.workload import Transformer
-
-
-class Question(NamedTuple):
-    """A stated problem: what `codesign` searches and what the other functions of the package ask again about.
-
-    unknowns: names and bounds. world: all that is not chosen. at: objective and limits. base, choices: of plans.
-    """
-
-    unknowns: Unknowns
-    world: World
-    at: Goal
-    base: Plan
-    choices: Choices
-    objective: str
-
-    def planner(self, threads: int | None = None) -> Planner:
-        """A new exact search of plans for sizes."""
-        return Planner(self.unknowns, self.world, self.at, self.base, self.choices, threads=threads)
 
 
 class Evaluations(NamedTuple):
@@ -59,9 +35,6 @@ class Evaluations(NamedTuple):
         """Everything in evaluations of the model."""
         return GRADIENT * self.gradients + self.plans + self.other
 
-
-PLAIN = Choices(zero=(0, 1, 3), sp=(1,))
-"""What plans may vary where nothing is said: sizes vary too, and every size asks for its own search."""
 
 GRADIENT = 4
 """Evaluations that a gradient by reverse mode counts as."""
@@ -83,8 +56,9 @@ class CoDesign(NamedTuple):
     Attributes:
       question: what was asked. found: the best design that keeps all limits; None when none was found. sizes: every size of it.
       objective, unit, value: what was made best, and how far it got. quantities: of the run, by name, SI. margins: of the limits.
-      relaxed: value of the objective that the gradient search reached before rounding; no proven bound, NaN when it found nothing that
-        keeps the limits. evaluations. neighbours: valid sizes one rung away, all checked. statement: what was checked, in words.
+      relaxed: value of the objective that the gradient search reached before rounding; no proven bound, None when it found nothing that
+        keeps the limits. bound: nothing within the bounds does better, proven (`bound.proven_bound`). evaluations. neighbours: valid
+        sizes nearby, all checked. statement: what was checked, in words.
       nearest: the design that breaks the limits least, when none keeps them.
     """
 
@@ -97,72 +71,11 @@ class CoDesign(NamedTuple):
     quantities: dict[str, float]
     margins: tuple[Margin, ...]
     relaxed: float | None
+    bound: float | None
     evaluations: Evaluations
     neighbours: int
     statement: str
     nearest: Design | None
-
-
-def question(
-    system: System,
-    model: Transformer,
-    coefficients: Coefficients,
-    *,
-    objective: str,
-    limits: Limits,
-    free: Sequence[str],
-    devices: float,
-    global_batch: float,
-    tokens: float | None = None,
-    bounds: Mapping[str, tuple[float, float]] | None = None,
-    law: Laws | None = None,
-    bill: Bill = BILL,
-    base: Plan | None = None,
-    choices: Choices | None = None,
-    footprint: Footprint = LEAST,
-    reliability: Reliability | None = None,
-    quantile: float | None = None,
-) -> Question:
-    """State a problem; see `codesign` for the arguments.
-
-    Raises:
-      InputError: an argument that makes no sense, with what was expected.
-    """
-    enable_float64()
-    for name, value in (("devices", devices), ("global batch", global_batch), ("tokens", 1.0 if tokens is None else tokens)):
-        if not (np.isfinite(value) and value >= 1.0):
-            raise InputError(f"{name}: expected a number from 1 on; got {value!r}")
-    at = goal(objective, limits, quantile)
-    values = catalog_values(system, model, global_batch, 1e12 if tokens is None else tokens, devices)
-    sought = unknowns(values, free, bounds or {})
-    by_law = tokens is None and not sought.free[sought.index("tokens")]
-    if objective in ("loss", "largest") and by_law and not sought.free[sought.index("d_model")]:
-        raise InputError(f"objective {objective!r}: nothing that decides it is freed; free tokens or shape")
-    spread = jax.tree.map(lambda leaf: np.atleast_1d(np.asarray(leaf, dtype=float)), coefficients)
-    world = World(
-        fixed=fixed(system, model, _billed(bill, sought)),
-        coefficients=spread,
-        laws=laws() if law is None else law,
-        footprint=footprint,
-        reliability=reliability,
-        law_tokens=float(by_law),
-    )
-    base = Plan(dp=1.0, global_batch=1.0) if base is None else base
-    return Question(sought, world, at, base, PLAIN if choices is None else choices, objective)
-
-
-def _billed(bill: Bill, sought: Unknowns) -> Bill:
-    """The bill for what is freed alone: what is given costs what the catalog's device costs."""
-    free = {n for n, f in zip(sought.names, sought.free, strict=True) if f}
-    part = {name: float(name in free) for name in CHIP}
-    part["inner"] = float("bytes_per_s[0]" in free)
-    part["outer"] = float(any(n.startswith("bytes_per_s") and n != "bytes_per_s[0]" for n in free))
-    part["latency"] = float(any(n.startswith("latency_s") for n in free))
-
-    def of(shares: Shares) -> Shares:
-        return shares.replace(**{name: getattr(shares, name) * x for name, x in part.items()})
-
-    return bill.replace(price=of(bill.price), area=of(bill.area), watts=of(bill.watts))
 
 
 def codesign(
@@ -215,6 +128,7 @@ def solve_question(
     name = OBJECTIVES[stated.objective]
     quantities = {} if good is None else _quantities(good)
     relaxed = float(search.outcome.quantities[NAMES.index(name), 0]) if search.violation[0] <= 0.01 else None
+    bound = proven_bound(stated)
     return CoDesign(
         question=stated,
         found=good,
@@ -225,9 +139,10 @@ def solve_question(
         quantities=quantities,
         margins=() if good is None else margins(good.outcome.quantities, stated.at),  # type: ignore[union-attr]
         relaxed=relaxed,
+        bound=bound,
         evaluations=cost,
         neighbours=end.neighbours,
-        statement=_statement(end.best, end.neighbours, len(planner.found), relaxed, quantities.get(name), search),
+        statement=_statement(end.best, end.neighbours, len(planner.found), (relaxed, bound), quantities.get(name), search),
         nearest=None if good is not None else end.best,
     )
 
@@ -246,11 +161,14 @@ def _chosen(stated: Question, design: Design) -> tuple[Chosen, ...]:
     return tuple(found)
 
 
-def _statement(best: Design, around: int, looked: int, relaxed: float | None, value: float | None, search: Search) -> str:
-    """What was checked and what was not."""
+def _statement(best: Design, around: int, looked: int, beyond: tuple, value: float | None, search: Search) -> str:
+    """What was checked and what was not; beyond: the relaxed optimum and the proven bound, None where there is none."""
+    relaxed, bound = beyond
     if value is None:
         return f"no design keeps the limits among {looked} valid sizes, each with all its plans; sizes beyond those were not checked"
     text = f"best of all {best.considered:,} valid plans at these sizes, and none of {around} neighbouring sizes is better with any plan"
     if relaxed is not None:
         text += f"; {abs(value / relaxed - 1.0):.2%} from the relaxed optimum ({relaxed:.5g}), which is no proven bound"
+    if bound is not None and np.isfinite(bound):
+        text += f"; {abs(value / bound - 1.0):.2%} from what arithmetic alone allows ({bound:.5g}), which is proven"
     return text + f". Not checked: sizes further away ({looked} were looked at, from {search.x.shape[1]} starts)"

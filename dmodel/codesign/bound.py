@@ -13,11 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from dmodel import counts
-from dmodel.codesign.answer import Question
 from dmodel.codesign.lattice import model_of
 from dmodel.codesign.laws import loss
 from dmodel.codesign.limits import NO_LIMIT
 from dmodel.codesign.outcome import NAMES, OBJECTIVES
+from dmodel.codesign.question import Question
 from dmodel.workload import Transformer
 
 CELLS = 4000

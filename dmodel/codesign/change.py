@@ -6,10 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dmodel.codesign.answer import CoDesign, Question, solve_question
+from dmodel.codesign.answer import CoDesign, solve_question
 from dmodel.codesign.limits import NO_LIMIT, Goal, excess
 from dmodel.codesign.outcome import NAMES, QUANTITIES
 from dmodel.codesign.plans import Design
+from dmodel.codesign.question import Question
 from dmodel.codesign.relax import ANNEAL
 
 RELAXED = ("seconds", "dollars", "joules", "loss", "memory", "watts", "area_mm2", "batch")

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dmodel.codesign.answer import Question
 from dmodel.codesign.lattice import points
 from dmodel.codesign.outcome import NAMES, OBJECTIVES
 from dmodel.codesign.plans import Design
 from dmodel.codesign.polish import feasible
+from dmodel.codesign.question import Question
 from dmodel.types import InputError
 
 

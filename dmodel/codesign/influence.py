@@ -7,12 +7,12 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from dmodel.codesign.answer import Question
 from dmodel.codesign.laws import KINDS
 from dmodel.codesign.limits import NO_LIMIT
 from dmodel.codesign.local import Local, judged, solve
 from dmodel.codesign.outcome import NAMES, OBJECTIVES, QUANTITIES
 from dmodel.codesign.plans import Design
+from dmodel.codesign.question import Question
 from dmodel.codesign.unknowns import unit_of
 from dmodel.smooth import SHARPNESS
 from dmodel.types import InputError

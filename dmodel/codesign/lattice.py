@@ -54,7 +54,7 @@ def _step(name: str, sizes: Mapping[str, float], at: Fixed) -> float:
 
 def rounded(values: Mapping[str, float], unknowns: Unknowns, at: Fixed, most: int) -> list[dict[str, float]]:
     """Valid sizes nearest to continuous ones in the logarithm, nearest first: `most` of all that the two nearest values of each size (and
-    the nearest power of two for batch and devices) make, and as many of those whose batch and devices are powers of two: they split best."""
+    the nearest power of two for batch and devices) make, and as many of those whose batch and devices are powers of two: those split."""
     found = [dict(values)]
     for name in DISCRETE:
         found = [sizes | {name: x} for sizes in found for x in _nearest(name, values[name], rungs(name, sizes, unknowns, at))]

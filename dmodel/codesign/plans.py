@@ -22,8 +22,9 @@ from dmodel.codesign.outcome import NAMES, Outcome, Step, World, parameters, who
 from dmodel.codesign.unknowns import Unknowns, equipped
 from dmodel.design.judge import Problem, evaluate
 from dmodel.design.optimum import problem
-from dmodel.design.rows import all_rows, plans
-from dmodel.design.space import Choices
+from dmodel.design.rows import COLUMNS, all_rows, plans
+from dmodel.design.search import LARGE, exact
+from dmodel.design.space import Choices, count
 from dmodel.goodput import goodput
 from dmodel.plan import Plan
 from dmodel.workload import Transformer
@@ -55,10 +56,12 @@ class Design(NamedTuple):
 
 class Ranked(NamedTuple):
     """Every valid plan `[n]` as rows of `stated`, its step, the tokens that it trains, its cost to compare by (least is best) and its
-    largest excess over the limits that a plan decides; the model and the device."""
+    largest excess over the limits that a plan decides; the model and the device. In a large space the best alone; `considered` are all.
+    """
 
     stated: Problem
     rows: np.ndarray
+    considered: int
     seen: Step
     tokens: np.ndarray
     cost: np.ndarray
@@ -128,16 +131,28 @@ class Planner:
         model = model_of(sizes, self.world.fixed)
         device = _compiled()["device"](_floats(sizes), self.world)
         stated = self.stated(sizes, model, device.system)
-        whole = (stated.space.n_devices, stated.space.global_batch, *map(float, (model.n_heads, model.n_kv_heads, model.n_layers)))
-        if whole not in self._rows:
-            if len(self._rows) > 1024:
-                self._rows.clear()
-            self._rows[whole] = all_rows(stated.space)
-        rows = self._rows[whole]
+        rows, considered = self._candidates(stated)
         if not len(rows):
             return None
         seen = self.seen(stated, rows)
-        return Ranked(stated, rows, seen, *self._costs(seen, sizes, model, device.system, len(rows)), model, device)
+        return Ranked(stated, rows, considered, seen, *self._costs(seen, sizes, model, device.system, len(rows)), model, device)
+
+    def _candidates(self, stated: Problem) -> tuple[np.ndarray, int]:
+        """All valid plans; in a large space the best ones, found by proven bounds; and how many there are."""
+        space, m = stated.space, stated.space.model
+        whole = (space.n_devices, space.global_batch, *map(float, (m.n_heads, m.n_kv_heads, m.n_layers, m.d_ff)))
+        if whole not in self._rows:
+            total = count(space)
+            if total > LARGE:
+                stated = stated.replace(objective="energy" if self.weight["joules"] > 0.0 else "time")
+                found = exact(stated, SAMPLED, threads=self.threads)
+                self.evaluations += found.evaluated
+                near = np.empty((0, len(COLUMNS))) if found.closest is None else found.closest[None]
+                return (found.rows if len(found.rows) else near), total
+            if sum(map(len, self._rows.values())) > LARGE:
+                self._rows.clear()
+            self._rows[whole] = all_rows(space)
+        return self._rows[whole], len(self._rows[whole])
 
     def stated(self, sizes: Mapping[str, float], model: Transformer, system: Any, sample: int = 0) -> Problem:
         """The search for a plan at these sizes, under one sample of the coefficients."""
@@ -230,7 +245,7 @@ class Planner:
         found = jax.tree.map(np.asarray, found)
         violation = float(np.maximum(np.asarray(excess(found.quantities, self.at)).max(), 0.0))
         value = float(merit(found.quantities, self.at)) if violation <= 1e-9 else INFEASIBLE + violation
-        return Design(sizes, plan, found, value, violation, fitting, len(ranked.rows))
+        return Design(sizes, plan, found, value, violation, fitting, ranked.considered)
 
 
 def _floats(sizes: Mapping[str, float]) -> dict[str, np.float64]:

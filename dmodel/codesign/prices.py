@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dmodel.codesign.answer import Question
 from dmodel.codesign.limits import SCALE
 from dmodel.codesign.local import LIMITS, Local, solve
 from dmodel.codesign.outcome import NAMES, OBJECTIVES, QUANTITIES
 from dmodel.codesign.plans import Design
+from dmodel.codesign.question import Question
 from dmodel.codesign.unknowns import UNITS
 from dmodel.types import InputError
 

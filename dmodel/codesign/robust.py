@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dmodel.codesign.answer import Question
 from dmodel.codesign.laws import quality
 from dmodel.codesign.outcome import NAMES, OBJECTIVES, QUANTITIES, Step, parameters
 from dmodel.codesign.plans import Planner, Ranked
+from dmodel.codesign.question import Question
 from dmodel.coefficients import Coefficients, from_unconstrained
 from dmodel.design.judge import DRAFTED, draft_memory, drafted, shared
 from dmodel.design.rows import numbers, plans
@@ -144,10 +144,10 @@ def robust(stated: Question, sizes: dict[str, float], samples: Coefficients, *, 
         candidates=tuple(records[i] for i in order),
         samples=n,
         compared=len(table),
-        considered=len(ranked.rows),
+        considered=ranked.considered,
         objective=stated.objective,
         unit=unit,
-        statement=_statement(chosen, nominal, n, len(table), len(ranked.rows), unit, q),
+        statement=_statement(chosen, nominal, n, len(table), ranked.considered, unit, q),
     )
 
 

@@ -1,0 +1,107 @@
+"""A problem as it is stated: what is free, what holds, what is made best, what may not be exceeded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from dmodel.codesign.bill import BILL, Bill, Shares
+from dmodel.codesign.laws import Laws, laws
+from dmodel.codesign.limits import Goal, Limits, goal
+from dmodel.codesign.outcome import World
+from dmodel.codesign.plans import Planner
+from dmodel.codesign.unknowns import CHIP, Unknowns, catalog_values, fixed, unknowns
+from dmodel.coefficients import Coefficients
+from dmodel.design.space import Choices
+from dmodel.footprint import LEAST, Footprint
+from dmodel.goodput import Reliability
+from dmodel.hardware import System
+from dmodel.plan import Plan
+from dmodel.types import InputError, enable_float64
+from dmodel.workload import Transformer
+
+PLAIN = Choices(zero=(0, 1, 3), sp=(1,))
+"""What plans may vary where nothing is said: sizes vary too, and every size asks for its own search."""
+
+
+class Question(NamedTuple):
+    """A stated problem: what `codesign` searches and what the other functions of the package ask again about.
+
+    unknowns: names and bounds. world: all that is not chosen. at: objective and limits. base, choices: of plans.
+    """
+
+    unknowns: Unknowns
+    world: World
+    at: Goal
+    base: Plan
+    choices: Choices
+    objective: str
+
+    def planner(self, threads: int | None = None) -> Planner:
+        """A new exact search of plans for sizes."""
+        return Planner(self.unknowns, self.world, self.at, self.base, self.choices, threads=threads)
+
+
+def question(
+    system: System,
+    model: Transformer,
+    coefficients: Coefficients,
+    *,
+    objective: str,
+    limits: Limits,
+    free: Sequence[str],
+    devices: float,
+    global_batch: float,
+    tokens: float | None = None,
+    bounds: Mapping[str, tuple[float, float]] | None = None,
+    law: Laws | None = None,
+    bill: Bill = BILL,
+    base: Plan | None = None,
+    choices: Choices | None = None,
+    footprint: Footprint = LEAST,
+    reliability: Reliability | None = None,
+    quantile: float | None = None,
+) -> Question:
+    """State a problem; see `codesign` for the arguments.
+
+    Raises:
+      InputError: an argument that makes no sense, with what was expected.
+    """
+    enable_float64()
+    for name, value in (("devices", devices), ("global batch", global_batch), ("tokens", 1.0 if tokens is None else tokens)):
+        if not (np.isfinite(value) and value >= 1.0):
+            raise InputError(f"{name}: expected a number from 1 on; got {value!r}")
+    at = goal(objective, limits, quantile)
+    values = catalog_values(system, model, global_batch, 1e12 if tokens is None else tokens, devices)
+    sought = unknowns(values, free, bounds or {})
+    by_law = tokens is None and not sought.free[sought.index("tokens")]
+    if objective in ("loss", "largest") and by_law and not sought.free[sought.index("d_model")]:
+        raise InputError(f"objective {objective!r}: nothing that decides it is freed; free tokens or shape")
+    spread = jax.tree.map(lambda leaf: np.atleast_1d(np.asarray(leaf, dtype=float)), coefficients)
+    world = World(
+        fixed=fixed(system, model, _billed(bill, sought)),
+        coefficients=spread,
+        laws=laws() if law is None else law,
+        footprint=footprint,
+        reliability=reliability,
+        law_tokens=float(by_law),
+    )
+    base = Plan(dp=1.0, global_batch=1.0) if base is None else base
+    return Question(sought, world, at, base, PLAIN if choices is None else choices, objective)
+
+
+def _billed(bill: Bill, sought: Unknowns) -> Bill:
+    """The bill for what is freed alone: what is given costs what the catalog's device costs."""
+    free = {n for n, f in zip(sought.names, sought.free, strict=True) if f}
+    part = {name: float(name in free) for name in CHIP}
+    part["inner"] = float("bytes_per_s[0]" in free)
+    part["outer"] = float(any(n.startswith("bytes_per_s") and n != "bytes_per_s[0]" for n in free))
+    part["latency"] = float(any(n.startswith("latency_s") for n in free))
+
+    def of(shares: Shares) -> Shares:
+        return shares.replace(**{name: getattr(shares, name) * x for name, x in part.items()})
+
+    return bill.replace(price=of(bill.price), area=of(bill.area), watts=of(bill.watts))
