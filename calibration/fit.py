@@ -234,6 +234,7 @@ def fit(
     progress: Callable[[float, float], None] | None = None,
     name: str = "fitted",
     rounds: int = 2,
+    held: Mapping[str, float] | None = None,
 ) -> Profile:
     """Fit a profile to measured step times.
 
@@ -242,6 +243,7 @@ def fit(
       base: profile to start from; None fits everything from the default priors, in `rounds` rounds that learn the widths among stacks.
       seed: of the scattered starts. held_out: rows to keep out, `[row]` bool. starts: how many descents.
       progress: called with the share done and the loss. name: of the result. rounds: of a fit without a base.
+      held: coefficients that stay at a value for all rows, by name.
 
     Returns:
       A profile with offsets for every accelerator and stack seen (those of the base included).
@@ -260,7 +262,7 @@ def fit(
     groups = pooling.groups_of(used.labels.accelerator.tolist(), used.labels.stack.tolist())
     data = rows_of_fit(used, groups, weight[kept])
     start_from = base or default_profile()
-    prior = pooling.prior_for(groups, start_from, fresh=base is None)
+    prior = pooling.holding(pooling.prior_for(groups, start_from, fresh=base is None), held or {})
     total = rounds if base is None else 1
     for i in range(total):
         result = optimize(
@@ -269,7 +271,7 @@ def fit(
         if base is None:
             widths = refined_widths(result, prior, groups)
             if i + 1 < total:
-                prior = pooling.prior_for(groups, dataclasses.replace(start_from, widths=widths), fresh=True)
+                prior = pooling.holding(pooling.prior_for(groups, dataclasses.replace(start_from, widths=widths), fresh=True), held or {})
         else:
             widths = base.widths
     seen = cases if held_out is None else cases.take(~np.asarray(held_out))

@@ -7,7 +7,7 @@ in units of its prior standard deviation, so one step size suits all directions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import jax
@@ -16,7 +16,7 @@ import numpy as np
 from flax import struct
 
 from calibration.micro.priors import priors
-from dmodel.coefficients import SPECS
+from dmodel.coefficients import SPECS, default, to_unconstrained
 from dmodel.profiles import GROUPINGS, Profile, family, members
 from dmodel.types import Array, InputError
 
@@ -135,6 +135,21 @@ def prior_for(groups: Groups, base: Profile, fresh: bool) -> Prior:
         factor=factor,
         noise=np.array([NOISE if fresh else base.noise.get(s, NOISE) for s in groups.stacks]),
     )
+
+
+def holding(prior: Prior, held: Mapping[str, float]) -> Prior:
+    """The prior with some coefficients held at a value for every row, by name: what a mechanism buys shows without it.
+
+    Raises:
+      InputError: no coefficient of that name.
+    """
+    if unknown := [name for name in held if name not in SPECS]:
+        raise InputError(f"no coefficient {', '.join(unknown)}; there are: {', '.join(SPECS)}")
+    value = np.asarray(to_unconstrained(default().replace(**held)))
+    at = [list(SPECS).index(name) for name in held]
+    center, width, offset, factor = (np.array(x) for x in (prior.center, prior.center_width, prior.offset, prior.factor))
+    center[at], width[at], offset[:, at], factor[:, at] = value[at], 0.0, 0.0, 0.0
+    return prior.replace(center=center, center_width=width, offset=offset, factor=factor)
 
 
 def _measured(accelerator: str) -> dict[int, tuple[float, float]]:

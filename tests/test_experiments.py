@@ -55,6 +55,15 @@ def test_bench(tmp_path):
     assert (tmp_path / "bench.csv").stat().st_size > 100 and (tmp_path / "bench.png").stat().st_size > 10_000
 
 
+def test_ablation(tmp_path):
+    document = study("ablation", tmp_path)
+    lines = {line["without"]: line for line in document["rows"]}
+    whole, without = lines["the model as it is"], lines["elementwise kernels"]
+    assert whole["change_of_mean"] == 0.0 and 0.0 < whole["median"] != without["median"] > 0.0
+    assert without["change_of_mean"] == pytest.approx(100.0 * (without["mean"] / whole["mean"] - 1.0))
+    assert (tmp_path / "ablation.png").stat().st_size > 10_000
+
+
 def test_accuracy(tmp_path):
     document = study("accuracy", tmp_path, "--only", "few-shot 12 vtrain-multi", "scale vtrain-multi")
     few, scale = document["rows"]

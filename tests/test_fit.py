@@ -200,6 +200,16 @@ def test_a_known_stack_is_led_less_by_one_row(cases, profile, again, slower):
     assert 1.0 < known < 1.15 and known < new
 
 
+def test_a_coefficient_that_is_held_stays_for_all_rows(profile, dozen):
+    rows, kept_out = dozen
+    held = fit.fit(rows, profile, held_out=kept_out, starts=1, held={"overhead": 0.123, "overlap_fsdp": 0.25})
+    for chip in CHIPS:
+        c = held.coefficients_for(chip, "fsdp-new")
+        assert float(c.overhead) == pytest.approx(0.123, rel=1e-9) and float(c.overlap_fsdp) == pytest.approx(0.25, rel=1e-9)
+    with pytest.raises(InputError, match="no coefficient overheat; there are: matmul_efficiency"):
+        fit.fit(rows, profile, held={"overheat": 1.0})
+
+
 # --- parts
 
 
