@@ -57,6 +57,7 @@ def draw(lines: list[dict[str, Any]]) -> Any:
     left.set_yscale("log")
     left.set_ylabel("tokens per step")
     left.set_title(f"Batch of the cheapest run, {SYSTEM}, {DAYS:g} days")
+    left.set_ylim(None, 10.0 * left.get_ylim()[1])
     left.legend(frameon=False, fontsize=7.5, ncols=2)
     right.set_ylim(0.0, None)
     right.set_ylabel("data wasted by the batch [%]")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dmodel import catalog, profiles
-from dmodel.codesign import CoDesign, Laws, Limits, codesign
+from dmodel.codesign import CoDesign, Laws, Limits, question, solve_question
 from dmodel.codesign.laws import loss
 from dmodel.coefficients import Coefficients
 from dmodel.hardware import System
@@ -129,8 +129,9 @@ def scale_of(flop: float, laws: Laws) -> Scale:
 
 
 def cheapest(at: Machine, family: str, seq_len: int, scale: Scale, laws: Laws, days: float, n_starts: int) -> CoDesign:
-    """The cheapest run to a loss within a deadline: shape, batch, tokens, devices and plan free."""
-    return codesign(
+    """The cheapest run to a loss within a deadline: shape, batch, tokens, devices and plan free; asked again with more starts when none of
+    them ended within the limits."""
+    asked = question(
         at.system,
         model(family, seq_len),
         at.coefficients,
@@ -140,8 +141,12 @@ def cheapest(at: Machine, family: str, seq_len: int, scale: Scale, laws: Laws, d
         devices=512.0,
         global_batch=1024.0,
         law=laws,
-        n_starts=n_starts,
     )
+    answer = solve_question(asked, n_starts=n_starts)
+    for again in (1, 2):
+        if answer.found is None:
+            answer = solve_question(asked, n_starts=2**again * n_starts, seed=again)
+    return answer
 
 
 def plain_ticks(axes: Axes) -> None:
@@ -149,5 +154,5 @@ def plain_ticks(axes: Axes) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     axes.yaxis.set_major_locator(LogLocator(base=10.0, subs=(1.0, 2.0, 5.0)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.4g}"))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}" if x >= 1.0 else f"{x:g}"))
     axes.yaxis.set_minor_formatter(NullFormatter())
