@@ -1,0 +1,78 @@
+"""The studies of design: searches that see values only get what they are given, and each study runs in its quick mode."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dmodel import catalog, coefficients
+from dmodel.codesign import Limits, question
+from experiments import blackbox
+from experiments.codesign_box import CHOICES, Box
+
+ROOT = Path(__file__).parents[1]
+
+
+def rows_and_values():
+    rows = np.array([(a, b, c) for a in range(8) for b in range(a + 1) for c in (1, 2, 4, 8)], float)
+    return rows, (rows[:, 0] - 5.0) ** 2 + (rows[:, 1] - 3.0) ** 2 + np.log2(rows[:, 2])
+
+
+def test_every_row_of_a_table_has_a_place_in_the_cube_and_only_those():
+    table = blackbox.Table(*rows_and_values())
+    points = np.random.default_rng(0).uniform(size=(4000, table.dimension))
+    assert {table.row(point) for point in points} == set(range(len(table.rows)))
+    assert np.array_equal(table.rows[:, 0][[table.row(np.array([u, 0.0, 0.0])) for u in (0.0, 0.5, 0.999)]], [0.0, 4.0, 7.0])
+
+
+@pytest.mark.parametrize("method", blackbox.METHODS)
+def test_searches_spend_their_budget_and_never_forget_their_best(method):
+    table = blackbox.Table(*rows_and_values())
+    found = blackbox.run(method, table, table.dimension, 600, 3)
+    assert len(found.best) == 600 and found.best == sorted(found.best, reverse=True)
+    assert found.best[-1] == table(found.at[None])[0] <= 1.0
+
+
+@pytest.fixture(scope="module")
+def box():
+    asked = question(
+        catalog.system("H100-DGX"), catalog.transformer("llama-3-8b", 8192), coefficients.default(), objective="cost",
+        limits=Limits(loss=2.3), free=("shape", "batch", "tokens", "devices"), bounds={"devices": (8.0, 64.0)},
+        devices=64.0, global_batch=256.0,
+    )  # fmt: skip
+    return Box(asked)
+
+
+def test_points_of_a_run_are_valid_sizes_and_plans(box):
+    random, seen = np.random.default_rng(1), set()
+    for point in random.uniform(size=(300, box.dimension)):
+        sizes = box.sizes(point)
+        plan = box.plan(point, sizes)
+        assert 8.0 <= sizes["devices"] <= 64.0 and sizes["n_layers"] % 4.0 == 0.0
+        if plan is None:
+            continue
+        seen.add((plan["tp"], plan["pp"]))
+        assert plan["dp"] * plan["tp"] * plan["cp"] * plan["pp"] == sizes["devices"]
+        assert (
+            sizes["n_layers"] % (plan["pp"] * plan["interleave"]) == 0.0
+            and sizes["global_batch"] % (plan["dp"] * plan["micro_batch"]) == 0.0
+        )
+    assert len(seen) > 8 and box.dimension == 5 + len(CHOICES)
+
+
+QUICK = ("design_gpt3_search", "design_benchmark", "design_bandwidth", "design_aspect_ratio", "design_batch", "design_shadow_prices",
+         "design_search_methods")  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", QUICK)
+def test_a_study_runs(name, tmp_path):
+    command = [sys.executable, "-m", "dmodel", "experiment", name, "--quick", "--json", "--out", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["study"] == name and document["rows"]
+    assert (tmp_path / f"{name}.png").stat().st_size > 10_000 and len((tmp_path / f"{name}.csv").read_text().splitlines()) > 1
