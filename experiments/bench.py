@@ -267,7 +267,8 @@ def results(quick: bool) -> Iterator[Result]:
         yield from fusion(1 << 16, 5)
         yield from multi_output_fusion()
     yield from theory_sweep(3 if quick else 9, cores)
-    yield from design_search()
+    if not quick:
+        yield from design_search()
     yield from commands(quick)
 
 
