@@ -23,8 +23,9 @@ from dmodel.uncertainty import FREEDOM, REACH, STRANGER, features, nearest
 WIDTH, KNOWN_WIDTH = 0.6, 0.35
 """Standard deviation of ln s and of ln τ among stacks, and of a stack whose scatter a base profile has."""
 
-WITHIN = 0.3
-"""Correlation of what the model lacks among rows of one group: n of them say as much as n / (1 + 0.3 (n − 1))."""
+NEW = Scatter(1.2, 1.5)
+"""How many times as far a stack that no fit has seen lies, in noise and in discrepancy, as the stacks of a fit from nothing, whose shared
+coefficients and widths were learned with it."""
 
 PSEUDO = 2.0
 """How many stacks the means before any fit (`STRANGER`) count for."""
@@ -62,8 +63,9 @@ def misses(rows: Rows, cases: Cases, own: np.ndarray, seen: Mapping[str, np.ndar
     if seen:
         names = np.repeat(list(seen), [len(s) for s in seen.values()])
         earlier = nearest(place, stacks, np.concatenate(list(seen.values())), names).min(1)
-    _, index, count = np.unique(group, return_inverse=True, return_counts=True)
-    weight = 0.5 * own / (1.0 + WITHIN * (count[index] - 1.0))
+    _, index = np.unique(group, return_inverse=True)
+    # what the model lacks is alike within a group: together its rows say what one says
+    weight = 0.5 * own / np.bincount(index)[index]
     ratio, variance, distance = [], [], []
     for names in (alone, group):
         found = left_out(rows, names)
@@ -111,7 +113,7 @@ def scatter(found: Misses, base: Profile, fresh: bool) -> dict[str, Scatter]:
     Args:
       base: profile of the start, whose stacks stay as they are when no row is theirs. fresh: a fit from nothing, which learns the means.
     """
-    mean = _center(base.scatter.get("", STRANGER), WIDTH)
+    mean = _center(STRANGER if fresh else base.scatter.get("", STRANGER), WIDTH)
     families = np.unique(found.family).tolist()
     tables = {name: _table(found, found.family == name) for name in families}
     for _ in range(8 if fresh else 0):
@@ -122,7 +124,8 @@ def scatter(found: Misses, base: Profile, fresh: bool) -> dict[str, Scatter]:
         known = None if fresh else base.scatter.get(name)
         chance = _posterior(table, mean, WIDTH) if known is None else _posterior(table, _center(known, KNOWN_WIDTH), KNOWN_WIDTH)
         result[name] = _scatter(chance)
-    return {**result, "": Scatter(*map(float, np.exp(mean + WIDTH**2)))}
+    other = np.exp(mean + WIDTH**2) * (np.array(NEW) if fresh else 1.0)
+    return {**result, "": Scatter(*map(float, other))}
 
 
 def known_places(profile: Profile, cases: Cases) -> dict[str, np.ndarray]:

@@ -14,7 +14,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from dmodel.cli import catalog, collect, demo, design, evaluate, experiment, fit, import_, predict, sensitivity, theory
+from dmodel.cli import catalog, collect, demo, design, evaluate, experiment, fit, import_, next_measurements, predict, sensitivity, theory
 from dmodel.cli.output import say
 from dmodel.types import InputError, enable_float64
 
@@ -59,6 +59,7 @@ app.command("fit")(fit.command)
 app.command("evaluate")(evaluate.command)
 app.command("design")(design.command)
 app.command("sensitivity")(sensitivity.command)
+app.command("next-measurements")(next_measurements.command)
 app.command("theory")(theory.command)
 app.command("catalog")(catalog.command)
 app.command("demo")(demo.command)

@@ -1,0 +1,204 @@
+"""`dmodel next-measurements`: which runs to measure next, so that predictions gain most for the device time."""
+
+from __future__ import annotations
+
+import json as json_format
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dmodel.cli.options import Json, ProfileOption
+from dmodel.cli.output import Document, deliver, percent, say, seconds, show_lines, show_table, stop
+from dmodel.types import InputError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from calibration.candidates import Asked
+    from calibration.information import Choice, Problem
+    from calibration.traces import Cases, TraceTable
+
+Traces = Annotated[
+    Path, typer.Argument(metavar="TRACES.csv", help="Runs: those with a time are known, those without are candidates (none: other plans).")
+]
+Budget = Annotated[float, typer.Option(metavar="M", help="Device-minutes to spend: devices times minutes, over all runs.")]
+Out = Annotated[Path, typer.Option(metavar="PLAN.json", help="Where to write the runs: as rows, and as tasks of `collect --plan`.")]
+Criterion = Annotated[str, typer.Option(help="prediction (of the runs in the file) or everything (all coefficients).")]
+Steps = Annotated[int, typer.Option(min=1, help="Training steps of one measurement.")]
+Startup = Annotated[float, typer.Option(min=0.0, help="Seconds before the first step of a run: scheduling, loading, compiling.")]
+Most = Annotated[int, typer.Option(min=1, max=2000, help="Candidates at most when the file names none.")]
+
+
+def command(
+    traces: Traces,
+    budget_minutes: Budget,
+    out: Out,
+    profile: ProfileOption = None,
+    criterion: Criterion = "prediction",
+    steps: Steps = 20,
+    startup_seconds: Startup = 120.0,
+    candidates: Most = 200,
+    json: Json = False,
+) -> None:
+    """Choose the runs to measure next within a budget of device time, with a bound on what any choice could gain."""
+    from calibration.candidates import Asked
+    from calibration.information import CRITERIA
+    from calibration.traces import read
+    from dmodel.cli.question import choice
+    from dmodel.cli.rows import report_problems
+
+    if not 0.0 < budget_minutes < 1e12:
+        raise InputError(f"--budget-minutes: expected a positive number of device-minutes, got {budget_minutes}")
+    choice("criterion", criterion, CRITERIA)
+    table = read(traces, require_time=False)
+    report_problems(table)
+    document, written = _answer(table, profile, 60.0 * budget_minutes, criterion, Asked(steps, startup_seconds), candidates)
+    _write(out, {**document, **written})
+    deliver({"file": str(traces), "plan": str(out), **document}, json, _show)
+    if not document["chosen"]:
+        say(f"dmodel: no candidate fits {budget_minutes:g} device-minutes; the least costs {document['cheapest_device_minutes']:.3g}")
+        stop(1)
+
+
+def _write(out: Path, document: Document) -> None:
+    from dmodel.cli.output import plain
+
+    try:
+        out.write_text(json_format.dumps(plain(document), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"--out {out}: cannot write there ({(error.strerror or 'unknown error').lower()}); name a writable file") from None
+    say(f"wrote {out}")
+
+
+def _all_runs(table: TraceTable, most: int) -> tuple[TraceTable, np.ndarray, bool]:
+    """Known runs and candidates as one table, which are candidates, and whether they were made up here."""
+    import numpy as np
+
+    from calibration.candidates import other_plans, untimed
+
+    own = untimed(table)
+    if own.any():
+        return table, own, False
+    made = other_plans(table, most)
+    if not made.rows:
+        raise InputError("no other plan of these jobs divides their sizes; add rows without a time for the runs that you could measure")
+    return table._replace(rows=table.rows + made.rows), np.arange(len(table.rows) + len(made.rows)) >= len(table.rows), True
+
+
+def _answer(table: TraceTable, name: str | None, budget_s: float, criterion: str, asked: Asked, most: int) -> tuple[Document, Document]:
+    import numpy as np
+
+    from calibration.candidates import cost_s, tasks
+    from calibration.information import Problem, choose, covariance, known
+    from calibration.predict import predict
+    from calibration.traces import to_cases
+    from dmodel import profiles
+    from dmodel.cli.fit import base_for
+
+    runs, free, made = _all_runs(table, most)
+    cases = to_cases(runs)
+    profile, reason = base_for(cases, name) if name is None else (profiles.load(name), "asked for")
+    say(f"profile {profile.name}: {reason}")
+    found = predict(cases, profile)
+    fits = found.headroom_bytes >= 0.0 if made else np.ones(len(cases), bool)
+    k, noise = covariance(cases, profile)
+    cost = cost_s(found.step_time_s, cases.labels.n_accel, asked)
+    measured, open_runs = np.flatnonzero(~free), np.flatnonzero(free & fits)
+    if not len(open_runs):
+        raise InputError("none of the candidates fits in memory by this model; name runs to measure as rows without a time")
+    problem = known(Problem(k, noise, cost, open_runs, np.flatnonzero(free & fits) if criterion == "prediction" else measured), measured)
+    chosen = choose(problem, budget_s, criterion)
+    rows = [runs.rows[i] for i in chosen.runs]
+    able, unable = tasks(rows)
+    document = {
+        "profile": {"name": profile.name, "reason": reason},
+        "criterion": criterion,
+        "budget_device_minutes": budget_s / 60.0,
+        "known_runs": len(measured),
+        "candidates": len(open_runs),
+        "candidates_made_here": made,
+        "cheapest_device_minutes": float(cost[open_runs].min() / 60.0),
+        "device_minutes": chosen.cost_s / 60.0,
+        **_worth(problem, chosen, criterion),
+        "chosen": _chosen(cases, found, problem, chosen),
+        "not_separated": _not_separated(cases, profile),
+        "not_for_collect": unable,
+    }
+    return document, {"tasks": able, "rows": [dict(row.cells) for row in rows]}
+
+
+def _worth(problem: Problem, chosen: Choice, criterion: str) -> Document:
+    """What the choice is worth, and at most any: nats, or the relative error that is left of the predictions [1 sd of ln t]."""
+    import numpy as np
+
+    got = chosen.value[-1] if chosen.value else 0.0
+    share = got / chosen.bound if chosen.bound > 0.0 else 1.0
+    if criterion == "everything":
+        return {"nats": got, "nats_bound": chosen.bound, "share_of_bound": share}
+    before = float(np.diag(problem.covariance)[problem.targets].mean())
+    return {
+        "sd_before": before**0.5,
+        "sd_after": max(before - got, 0.0) ** 0.5,
+        "sd_bound": max(before - chosen.bound, 0.0) ** 0.5,
+        "share_of_bound": share,
+    }
+
+
+def _chosen(cases: Cases, found: Any, problem: Problem, chosen: Choice) -> list[Document]:
+    """One record per run, the most valuable for its cost first."""
+    import numpy as np
+
+    low, high = found.interval()
+    labels, plan = cases.labels, cases.plan
+    gains = np.diff([0.0, *chosen.value])
+    return [
+        {
+            "model": str(labels.model[i]),
+            "accelerator": str(labels.accelerator[i]),
+            "devices": int(labels.n_accel[i]),
+            **{n: float(np.broadcast_to(getattr(plan, n), (len(cases),))[i]) for n in ("dp", "tp", "pp", "cp", "micro_batch")},
+            "recompute_layers": float(plan.recompute_layers[i]),  # type: ignore[index]
+            "global_batch": float(plan.global_batch[i]),  # type: ignore[index]
+            "step_time_s": float(found.step_time_s[i]),
+            "step_time_s_low": None if np.isnan(low[i]) else float(low[i]),
+            "step_time_s_high": None if np.isnan(high[i]) else float(high[i]),
+            "device_minutes": float(problem.cost_s[i] / 60.0),
+            "gain": float(gain),
+        }
+        for i, gain in zip(chosen.runs, gains, strict=True)
+    ]
+
+
+def _not_separated(cases: Cases, profile: Any) -> list[str]:
+    """What the data behind the profile leave mixed, for the chip and stack of most rows."""
+    from collections import Counter
+
+    from calibration.uncertainty.identify import identify, information
+
+    pair = Counter(zip(cases.labels.accelerator.tolist(), cases.labels.stack.tolist(), strict=True)).most_common(1)[0][0]
+    found = information(profile, *pair)
+    return [] if found is None else [str(mixed) for mixed in identify(found).mixed]
+
+
+def _show(d: Document) -> None:
+    rows = []
+    for c in d["chosen"]:
+        plan = " · ".join(f"{n} {c[n]:g}" for n in ("tp", "cp", "pp", "dp") if c[n] != 1 or n in ("tp", "dp"))
+        recompute = " · recompute" if c["recompute_layers"] else ""
+        half = "" if c["step_time_s_high"] is None else f" ± {percent(c['step_time_s_high'] / c['step_time_s'] - 1.0, 0)}"
+        rows.append(
+            (c["model"], c["accelerator"], c["devices"], f"{plan} · b {c['micro_batch']:g}{recompute}", seconds(c["step_time_s"]) + half)
+            + (f"{c['device_minutes']:,.0f}",)
+        )
+    title = f"Measure next, the most for its cost first: {d['device_minutes']:,.0f} of {d['budget_device_minutes']:,.0f} device-minutes"
+    header = ("model", "accelerator", "devices", "plan", "expected (90 %)", "device-minutes")
+    show_table(title, header, rows, right="devices|device-minutes")
+    if "nats" in d:
+        show_lines(f"Worth {d['nats']:.1f} nats; no choice within the budget is worth more than {d['nats_bound']:.1f}.")
+    else:
+        show_lines(
+            f"Error of the predictions (1 sd): {percent(d['sd_before'])} now, {percent(d['sd_after'])} expected after; no choice within "
+            f"the budget leaves less than {percent(d['sd_bound'])}."
+        )
+    show_lines(*d["not_separated"][:5], f"Runs as rows of traces, and {len(d['chosen']) - len(d['not_for_collect'])} tasks: {d['plan']}")
