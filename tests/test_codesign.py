@@ -130,7 +130,8 @@ def test_slopes_agree_with_finite_differences(stated, answer):
         step = 1e-6 * np.eye(len(x))[j]
         up, down = problem(x + step), problem(x - step)
         np.testing.assert_allclose(here.df[j], (up.f - down.f) / 2e-6, rtol=1e-5, atol=1e-7)
-        np.testing.assert_allclose(here.slopes[1:, j], (up.over - down.over) / 2e-6, rtol=1e-5, atol=1e-6)
+        # limits that there are not are 1e300, whose logarithm takes digits from the difference
+        np.testing.assert_allclose(here.slopes[1:, j], (up.over - down.over) / 2e-6, rtol=1e-5, atol=1e-5)
 
 
 def test_prices_agree_with_solving_again(stated, answer):
