@@ -77,8 +77,9 @@ def state(run: Published) -> Stated:
 
 def degrees(plan: Plan) -> str:
     """A plan in a few words."""
-    found = [(name, float(getattr(plan, name))) for name in (*DEGREES, "interleave", "micro_batch")]
-    return " · ".join(f"{name} {value:.3g}" for name, value in found if value != 1.0)
+    named = {**{name: name for name in DEGREES}, "interleave": "v", "micro_batch": "b"}
+    found = [(short, float(getattr(plan, name))) for name, short in named.items()]
+    return " · ".join(f"{short} {value:.3g}" for short, value in found if value != 1.0)
 
 
 def study(run: Published, args: argparse.Namespace) -> None:
@@ -94,10 +95,13 @@ def study(run: Published, args: argparse.Namespace) -> None:
     regimes = regime_map(case, "devices", "bandwidth", level_names=names, points=17 if args.quick else 33)
     say(f"interactions and regimes ({time.process_time() - begun:.0f} s of work)")
     whole = case.replace(model=case.model.replace(n_layers=np.float64(run.layers))) if run.layers else case
-    followed = [] if args.quick else list(landscape(whole, run.follow, base=stated.base, level_names=names).effects)
+    found = None if args.quick else landscape(whole, run.follow, base=stated.base, level_names=names)
+    followed = [] if found is None else list(found.effects)
+    if found is not None:
+        say(f"best of {found.considered:,} whole-numbered plans: {degrees(found.best)}; step {found.step_time_s:.2f} s")
     lines = [_line(e, follows.elasticities, {f.name: f for f in followed}) for e in fixed.entries if abs(e.value) >= 5e-4]
     lines.append({"input": DEVICES, "re-optimised": follows.elasticities[DEVICES]})
-    _draw(run, fixed, follows, pairs, regimes, followed, args.out / f"{run.study}.png")
+    _draw(run, fixed, follows, pairs, regimes, found, args.out / f"{run.study}.png")
     deliver(run.study, lines, args)
     say(f"figure: {args.out / run.study}.png ({time.process_time() - begun:.0f} s of work)")
 
@@ -114,7 +118,7 @@ def _flip(flip: Any) -> str:
     return "none" if flip is None else f"{100.0 * (flip.factor - 1.0):+.1f} ({degrees(flip.plan)})"
 
 
-def _draw(run: Published, fixed: Any, follows: Any, pairs: Any, regimes: Any, followed: list[Any], path: Path) -> None:
+def _draw(run: Published, fixed: Any, follows: Any, pairs: Any, regimes: Any, found: Any, path: Path) -> None:
     from dmodel.report import heatmap, tornado
     from dmodel.report import regimes as maps
 
@@ -124,36 +128,33 @@ def _draw(run: Published, fixed: Any, follows: Any, pairs: Any, regimes: Any, fo
     tornado.draw(a, items, most=15, marks=follows.elasticities)
     heatmap.draw(b, pairs.names, pairs.hessian)
     maps.draw(c, regimes, "What bounds the step")
-    _draw_flips(d, followed)
+    _draw_flips(d, found)
     figure.suptitle(f"{run.title}: {degrees(run.plan)}; step {fixed.at:.2f} s", weight="bold", x=0.01, ha="left")
     path.parent.mkdir(parents=True, exist_ok=True)
     style.save_png(figure, path)
 
 
-def _draw_flips(axes: Axes, followed: list[Any]) -> None:
-    """A bar for each input over the factors at which the best plan stays; the plan that takes over stands at its end."""
+def _draw_flips(axes: Axes, found: Any) -> None:
+    """A bar for each input over the factors at which the best plan stays; the plans that take over stand below its ends."""
     axes.set_title("Where the best plan changes")
-    if not followed:
+    if found is None:
         axes.text(0.5, 0.5, "not followed in a quick run", ha="center", color=style.GREY, transform=axes.transAxes)
         axes.set_axis_off()
         return
-    for row, e in enumerate(followed):
+    axes.set_title(f"Where the best plan, {degrees(found.best)}, changes")
+    for row, e in enumerate(found.effects):
         low = e.down.factor if e.down else 0.5
         high = e.up.factor if e.up else 2.0
         axes.plot([low, high], [row, row], color=style.BLUE, linewidth=7, solid_capstyle="butt")
-        for flip, side in ((e.down, "right"), (e.up, "left")):
+        for flip, below, side in ((e.down, -18, "left"), (e.up, -30, "right")):
             if flip is not None:
                 axes.plot(flip.factor, row, "|", color=style.INK, markersize=14)
                 text = f"{100.0 * (flip.factor - 1.0):+.0f} %".replace("-", "−")
                 axes.annotate(text, (flip.factor, row), (0, 11), textcoords="offset points", ha="center", fontsize=8)
-                axes.annotate(degrees(flip.plan), (flip.factor, row), (0, -16), textcoords="offset points", ha=_side(side), fontsize=6.5)
+                named = f"from here {degrees(flip.plan)}" if side == "right" else f"below {degrees(flip.plan)}"
+                axes.annotate(named, (flip.factor, row), (0, below), textcoords="offset points", ha=side, fontsize=7)
     axes.axvline(1.0, color=style.GREY, linewidth=0.8)
-    axes.set(xscale="log", xlim=(0.45, 2.2), ylim=(len(followed) - 0.4, -0.6), xlabel="input over its value")
+    axes.set(xscale="log", xlim=(0.45, 2.2), ylim=(len(found.effects) - 0.4, -0.6), xlabel="input over its value")
     axes.set_xticks([0.5, 0.7, 1.0, 1.4, 2.0], ["0.5", "0.7", "1", "1.4", "2"])
     axes.minorticks_off()
-    axes.set_yticks(range(len(followed)), [e.name for e in followed])
-
-
-def _side(side: str) -> str:
-    """Text under the end of a bar stays inside the axes."""
-    return "left" if side == "right" else "right"
+    axes.set_yticks(range(len(found.effects)), [e.name for e in found.effects])

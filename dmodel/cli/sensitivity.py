@@ -73,6 +73,7 @@ def command(
     """Elasticities: the change of an output [%] when an input grows by 1 %; at one plan, or with `--reoptimize` around the best one."""
     from dmodel.cli import sensitivity_parts as parts
     from dmodel.cli.question import check_count, setting
+    from dmodel.cli.sensitivity_shown import write_report
 
     check_count("top", top, 0)
     check_count("global", base, 0)
@@ -83,7 +84,7 @@ def command(
     wanted = parts.Wanted(output, reoptimize, follow, base, ranges, interact, regime_axes, loss, deadline_days, check, report)
     document, figures = parts.answer(asked, degrees, wanted)
     if report is not None:
-        document["files"] = parts.write_report(report, document, figures)
+        document["files"] = write_report(report, document, figures)
     deliver(document, json, lambda d: _show(d, top))
     parts.stop_where_wrong(document)
 
@@ -132,7 +133,7 @@ def show_elasticities(d: Document, top: int) -> None:
 
 def _show(d: Document, top: int) -> None:
     from dmodel.cli.question import short, title
-    from dmodel.cli.sensitivity_parts import show_parts
+    from dmodel.cli.sensitivity_shown import show_parts
 
     show_lines(f"{title(d)}: {short(d['plan'])}; {d['output']} = {digits(d['value'], 4)}")
     show_elasticities(d, top)

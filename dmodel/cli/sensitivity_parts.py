@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dmodel.cli.options import Degrees
-from dmodel.cli.output import Document, digits, percent, plain, say, seconds, show_lines, show_table, stop
+from dmodel.cli.output import Document, say, stop
+from dmodel.cli.sensitivity_shown import Figures, draw_interactions, draw_regimes, draw_tornado
 from dmodel.types import InputError
 
 if TYPE_CHECKING:
@@ -38,10 +39,6 @@ class Wanted(NamedTuple):
     report: Path | None = None
 
 
-Figures = dict[str, Callable[[], Any]]
-"""Figures by name, drawn when they are written."""
-
-
 def check_output(name: str) -> None:
     """Refuse an unknown output before anything is searched."""
     from dmodel.sensitivity.outputs import output_name
@@ -58,7 +55,12 @@ def answer(asked: Setting, degrees: Degrees, w: Wanted) -> tuple[Document, Figur
 
     if w.reoptimize:
         base, assumed = settings(asked, degrees.attention)
-        chosen = best_plan(asked, base)
+        # one program for stages of one chunk and of several, compiled while the plans are searched
+        shared = base.replace(schedule="interleaved") if base.schedule == "1f1b" else base
+        ready = _compile_ahead(asked, shared, w)
+        found = best_plan(asked, base)
+        chosen = found.replace(schedule=shared.schedule)
+        ready.result()
     else:
         chosen, assumed = plan(asked, degrees)
         base = None
@@ -67,23 +69,35 @@ def answer(asked: Setting, degrees: Degrees, w: Wanted) -> tuple[Document, Figur
     d["output_words"] = WORDS[d["output"]]
     d["shares"] = _shares(d) if d["output"] == "step_time" else None
     _add_effects(d, asked, case)
-    figures: Figures = {"tornado": lambda: _tornado(d)}
+    figures: Figures = {"tornado": lambda: draw_tornado(d)}
     if w.reoptimize:
         d["reoptimized"] = _reoptimized(asked, case, d["output"])
         d["design"] = _design(asked, case, base, w, d)
     if w.interact or w.report:
         d["interactions"] = _interactions(asked, case, d["output"], w.interact or INTERACTING)
-        figures["interactions"] = lambda: _heatmap(d)
+        figures["interactions"] = lambda: draw_interactions(d)
     if w.axes or w.report:
         found = _regime_map(asked, case, w.axes or "devices,bandwidth")
         d["regimes"] = _regime_document(found)
-        figures["regimes"] = lambda: _regimes(found, d)
+        figures["regimes"] = lambda: draw_regimes(found, d)
     if w.base or w.ranges:
         d["global"] = _global(asked, case, d["output"], w)
     if w.check:
         d["check"] = _check(asked, case, d)
     d["summary"] = summary(d)
     return d, figures
+
+
+def _compile_ahead(asked: Setting, shared: Plan, w: Wanted) -> Future[Any]:
+    """Compile the gradient in a thread of its own; compilers hold no lock."""
+    from dmodel.sensitivity.case import inputs
+    from dmodel.sensitivity.gradient import evaluate
+
+    known = inputs(case_of(asked, shared, w), asked.level_names)
+    pool = ThreadPoolExecutor(1)
+    ready = pool.submit(evaluate, known, known.values[:, None], "step_time")
+    pool.shutdown(wait=False)
+    return ready
 
 
 def best_plan(asked: Setting, base: Plan) -> Plan:
@@ -138,7 +152,7 @@ def _shares(d: Document) -> dict[str, float]:
     """Shares of the step by what bounds it, from the elasticities."""
     from dmodel.sensitivity.regimes import MEMBERS, REGIMES
 
-    found = dict.fromkeys(REGIMES, 0.0)
+    found: dict[str, float] = dict.fromkeys(REGIMES, 0.0)
     for e in d["elasticities"]:
         if (base := e["name"].split("[")[0]) in MEMBERS:
             regime, sign = MEMBERS[base]
@@ -308,77 +322,3 @@ def stop_where_wrong(d: Document) -> None:
     solved = checks.get("reoptimized", {"difference": 0.0})
     if checks["fixed"]["difference"] > FIXED_TOLERANCE or solved["difference"] > SOLVED_TOLERANCE:
         stop(1)
-
-
-def show_parts(d: Document) -> None:
-    """Tables of what was asked beyond the elasticities, and the sentences."""
-    if "reoptimized" in d:
-        _show_reoptimized(d)
-    if "global" in d:
-        rows = [
-            (e["name"], f"{digits(e['low'])} … {digits(e['high'])}", f"{e['first']:.3f} ±{e['first_error']:.3f}")
-            + (f"{e['total']:.3f} ±{e['total_error']:.3f}",)
-            for e in d["global"]["indices"]
-        ]
-        title = f"Shares of the variance of ln {d['output']} (Sobol indices, {d['global']['evaluations']:,} evaluations)"
-        show_table(title, ("input", "range", "alone", "in all"), rows)
-    if "check" in d:
-        for name, c in d["check"].items():
-            against = "central differences" if name == "fixed" else "solving again"
-            show_lines(f"Check, {name}: {c['inputs']} elasticities differ from {against} by at most {c['difference']:.1e} ({c['worst']}).")
-    show_lines("", *d["summary"], *(f"Written: {path}" for path in d.get("files", [])))
-
-
-def _show_reoptimized(d: Document) -> None:
-    found, best = d["reoptimized"], d["design"]
-    degrees = " · ".join(f"{name} {value:.3g}" for name, value in found["plan"].items() if name != "recompute_layers")
-    shorter = percent(1.0 - found["step_time_s"] / best["step_time_s"])
-    show_lines(
-        f"Plan with real-valued degrees: {degrees}; step {seconds(found['step_time_s'])}, {shorter} below the best whole-numbered one. "
-        f"Held by: {', '.join(a['name'] for a in found['active'] if a['name'] != 'devices')}."
-    )
-    rows = []
-    for e in best["effects"]:
-        flips = [f"{100.0 * (f['factor'] - 1.0):+.1f} %: {f['label']}" if f else "none" for f in (e["up"], e["down"])]
-        change = [f"{100.0 * x:+.2f} %" if x is not None else "nothing fits" for x in (e["kept_more"], e["more"], e["less"])]
-        rows.append((e["name"], *change, *flips))
-    show_table("Best whole-numbered plan searched again", ("input", "+10 %, plan kept", "+10 %", "−10 %", "flips up", "flips down"), rows)
-    show_lines(f"The second best of {best['considered']:,} valid plans is {percent(best['runner_up'], 2)} slower.")
-
-
-def _tornado(d: Document) -> Any:
-    from dmodel.report.tornado import Elasticity, tornado
-
-    follows = d.get("reoptimized")
-    items = [Elasticity(e["name"], e["group"], e["elasticity"]) for e in d["elasticities"]]
-    return tornado(items, d["output_words"], marks=follows["elasticities"] if follows else None)
-
-
-def _heatmap(d: Document) -> Any:
-    from dmodel.report.heatmap import heatmap
-
-    found = d["interactions"]
-    return heatmap(found["names"], found["hessian"], d["output_words"])
-
-
-def _regimes(found: Any, d: Document) -> Any:
-    from dmodel.report.regimes import regimes
-
-    return regimes(found, f"What bounds the step: {d['model']}, {d['devices']:,} × {d['accelerator']}")
-
-
-def write_report(folder: Path, d: Document, figures: Figures) -> list[str]:
-    """Write the figures, the sentences and the document; their paths."""
-    import json
-
-    from dmodel.report.style import save_png
-
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"--report {folder}: cannot be used as a folder ({(error.strerror or 'unknown error').lower()})") from None
-    paths = [save_png(draw(), folder / f"{name}.png") for name, draw in figures.items()]
-    text, document = folder / "summary.txt", folder / "sensitivity.json"
-    text.write_text("\n".join(d["summary"]) + "\n", encoding="utf-8")
-    document.write_text(json.dumps(plain(d), indent=1, allow_nan=False, ensure_ascii=False) + "\n", encoding="utf-8")
-    return [str(path) for path in (*paths, text, document)]

@@ -35,7 +35,7 @@ def draw(axes: Axes, found: RegimeMap, title: str) -> None:
     shares = np.stack([_finer(share, FINE) for share in found.shares])
     colour = np.array([to_rgb(COLOURS[name]) for name in REGIMES])[shares.argmax(0)]
     # a quarter share is the least that can be the largest
-    depth = (0.15 + 0.75 * (shares.max(0) - 0.25) / 0.75)[..., None]
+    depth = np.clip(0.15 + 0.75 * (shares.max(0) - 0.25) / 0.75, 0.0, 1.0)[..., None]
     axes.pcolormesh(fine_x, fine_y, 1.0 - depth * (1.0 - colour), shading="nearest", rasterized=True)
     for points in found.boundaries.values():
         axes.plot(points[0], points[1], ".", color=style.INK, markersize=2.2)
@@ -43,7 +43,9 @@ def draw(axes: Axes, found: RegimeMap, title: str) -> None:
         axes.contourf(x, y, found.headroom_bytes, levels=[-np.inf, 0.0], colors="none", hatches=["//"])
         missing = np.argwhere(found.headroom_bytes < 0.0).mean(0).round().astype(int)
         frame = {"facecolor": "white", "edgecolor": "none", "pad": 2.0}
-        axes.text(x[missing[1]], y[missing[0]], "does not fit", ha="center", va="center", color=style.INK, fontsize=8, bbox=frame)
+        axes.text(
+            float(x[missing[1]]), float(y[missing[0]]), "does not fit", ha="center", va="center", color=style.INK, fontsize=8, bbox=frame
+        )
     axes.plot(*found.at, marker="+", color=style.INK, markersize=12, markeredgewidth=2.0)
     axes.set(xscale="log", yscale="log", xlim=(x[0], x[-1]), ylim=(y[0], y[-1]))
     axes.set_xlabel(axis_label(found.x.name, found.x.shown))
@@ -80,8 +82,8 @@ def _names(axes: Axes, found: RegimeMap) -> None:
         row, column = inside[np.minimum(far, frame.min(1)).argmax()]
         share = digits(100.0 * found.shares[i, row, column], 2)
         axes.text(
-            found.x.values[column],
-            found.y.values[row],
+            float(found.x.values[column]),
+            float(found.y.values[row]),
             f"{name}-bound\n{share} %",
             ha="center",
             va="center",

@@ -140,7 +140,7 @@ def inputs(case: Case, level_names: Sequence[str] | None = None) -> Inputs:
     return Inputs(names=tuple(names), values=values, tree=jax.tree.structure(case), levels=k)
 
 
-def rebuild(x: jax.Array, tree: Any, levels: int) -> Case:
+def rebuild(x: jax.Array | np.ndarray, tree: Any, levels: int) -> Case:
     """The case of a vector `[n, *batch]`, leaves `[*batch]` and `[K, *batch]`: what `inputs` took apart."""
     marks = jax.tree.unflatten(tree, range(tree.num_leaves))
     wide = set(jax.tree.leaves(marks.system.network))

@@ -42,7 +42,7 @@ def loss(model: Transformer, tokens: Array, goal: Goal) -> jax.Array:
     """Loss after training on tokens: `E + A/N^α + B/D^β` [nat/token]."""
     n, d = (jnp.log(jnp.asarray(x, float)) for x in (counts.active_parameters(model), tokens))
     model_term = goal.parameter_scale * jnp.exp(-goal.parameter_exponent * n)
-    return goal.loss_floor + model_term + goal.token_scale * jnp.exp(-goal.token_exponent * d)
+    return jnp.asarray(goal.loss_floor) + model_term + goal.token_scale * jnp.exp(-goal.token_exponent * d)
 
 
 def usual(model: Transformer) -> Goal:

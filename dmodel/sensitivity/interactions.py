@@ -65,7 +65,7 @@ def interactions(
     left, right = np.moveaxis(nudged[places].reshape(m, m, 2), -1, 0)
     central = (8.0 * (above - below) - (far_above - far_below)) / (12.0 * STEP)
     sided = 0.5 * ((-3.0 * right + 4.0 * above - far_above) + (3.0 * left - 4.0 * below + far_below)) / (2.0 * STEP)
-    kink = (np.abs(right - left) > KINK).any(0)
+    kink: np.ndarray = np.any(np.abs(right - left) > KINK, axis=0)
     columns = np.where(kink[None], sided, central)
     if exact:
         columns = np.where(kink[None], sided, _forward_over_reverse(known, places, output, sharpness))

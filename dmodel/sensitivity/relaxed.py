@@ -111,8 +111,8 @@ def program(case: Case, *, sharpness: float = SHARPNESS, level_names: Sequence[s
         values[known.index("plan.sp")] = 1.0
         known = known._replace(values=values)
     chunks = ("interleave",) if known["plan.interleave"] > 1.0 else ()
-    free = (*DEGREES, "micro_batch", *chunks, "recompute_layers")
-    unit = dict(zip(free, np.eye(len(free)), strict=True))
+    free: tuple[str, ...] = (*DEGREES, "micro_batch", *chunks, "recompute_layers")
+    unit: dict[str, np.ndarray] = dict(zip(free, np.eye(len(free)), strict=True))
     full = known["plan.shard"] == known["plan.dp"]
     follows = unit["dp"] if full else -unit["tp"] - unit["cp"]
     return Program(

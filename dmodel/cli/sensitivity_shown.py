@@ -1,0 +1,87 @@
+"""What `dmodel sensitivity` shows beyond elasticities: tables, sentences, figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from dmodel.cli.output import Document, digits, percent, plain, seconds, show_lines, show_table
+from dmodel.types import InputError
+
+Figures = dict[str, Callable[[], Any]]
+"""Figures by name, drawn when they are written."""
+
+
+def show_parts(d: Document) -> None:
+    """Tables of what was asked beyond the elasticities, and the sentences."""
+    if "reoptimized" in d:
+        _show_reoptimized(d)
+    if "global" in d:
+        rows = [
+            (e["name"], f"{digits(e['low'])} … {digits(e['high'])}", f"{e['first']:.3f} ±{e['first_error']:.3f}")
+            + (f"{e['total']:.3f} ±{e['total_error']:.3f}",)
+            for e in d["global"]["indices"]
+        ]
+        title = f"Shares of the variance of ln {d['output']} (Sobol indices, {d['global']['evaluations']:,} evaluations)"
+        show_table(title, ("input", "range", "alone", "in all"), rows)
+    if "check" in d:
+        for name, c in d["check"].items():
+            against = "central differences" if name == "fixed" else "solving again"
+            show_lines(f"Check, {name}: {c['inputs']} elasticities differ from {against} by at most {c['difference']:.1e} ({c['worst']}).")
+    show_lines("", *d["summary"], *(f"Written: {path}" for path in d.get("files", [])))
+
+
+def _show_reoptimized(d: Document) -> None:
+    found, best = d["reoptimized"], d["design"]
+    degrees = " · ".join(f"{name} {value:.3g}" for name, value in found["plan"].items() if name != "recompute_layers")
+    shorter = percent(1.0 - found["step_time_s"] / best["step_time_s"])
+    show_lines(
+        f"Plan with real-valued degrees: {degrees}; step {seconds(found['step_time_s'])}, {shorter} below the best whole-numbered one. "
+        f"Held by: {', '.join(a['name'] for a in found['active'] if a['name'] != 'devices')}."
+    )
+    rows = []
+    for e in best["effects"]:
+        flips = [f"{100.0 * (f['factor'] - 1.0):+.1f} %: {f['label']}" if f else "none" for f in (e["up"], e["down"])]
+        change = [f"{100.0 * x:+.2f} %" if x is not None else "nothing fits" for x in (e["kept_more"], e["more"], e["less"])]
+        rows.append((e["name"], *change, *flips))
+    show_table("Best whole-numbered plan searched again", ("input", "+10 %, plan kept", "+10 %", "−10 %", "flips up", "flips down"), rows)
+    show_lines(f"The second best of {best['considered']:,} valid plans is {percent(best['runner_up'], 2)} slower.")
+
+
+def draw_tornado(d: Document) -> Any:
+    from dmodel.report.tornado import Elasticity, tornado
+
+    follows = d.get("reoptimized")
+    items = [Elasticity(e["name"], e["group"], e["elasticity"]) for e in d["elasticities"]]
+    return tornado(items, d["output_words"], marks=follows["elasticities"] if follows else None)
+
+
+def draw_interactions(d: Document) -> Any:
+    from dmodel.report.heatmap import heatmap
+
+    found = d["interactions"]
+    return heatmap(found["names"], found["hessian"], d["output_words"])
+
+
+def draw_regimes(found: Any, d: Document) -> Any:
+    from dmodel.report.regimes import regimes
+
+    return regimes(found, f"What bounds the step: {d['model']}, {d['devices']:,} × {d['accelerator']}")
+
+
+def write_report(folder: Path, d: Document, figures: Figures) -> list[str]:
+    """Write the figures, the sentences and the document; their paths."""
+    import json
+
+    from dmodel.report.style import save_png
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--report {folder}: cannot be used as a folder ({(error.strerror or 'unknown error').lower()})") from None
+    paths = [save_png(draw(), folder / f"{name}.png") for name, draw in figures.items()]
+    text, document = folder / "summary.txt", folder / "sensitivity.json"
+    text.write_text("\n".join(d["summary"]) + "\n", encoding="utf-8")
+    document.write_text(json.dumps(plain(d), indent=1, allow_nan=False, ensure_ascii=False) + "\n", encoding="utf-8")
+    return [str(path) for path in (*paths, text, document)]
