@@ -68,7 +68,6 @@ def bar() -> Iterator[Callable[[int, int], None] | None]:
 
 def limits_of(job: DesignJob, asked: Setting) -> tuple[Limits, list[str]]:
     """Budgets as limits of plans, for the tokens of the run; and what was assumed for them."""
-    from dmodel.codesign import DEFAULT, KINDS
     from dmodel.design import Limits
 
     budgets = {"deadline_s": job.budget_days and job.budget_days * DAY_S, "dollars": job.budget_dollars, "joules": job.budget_joules}
@@ -78,6 +77,7 @@ def limits_of(job: DesignJob, asked: Setting) -> tuple[Limits, list[str]]:
     if job.tokens is not None:
         return Limits(tokens=job.tokens, **given), [f"{job.tokens:.4g} tokens"]
     from dmodel import counts
+    from dmodel.codesign import DEFAULT, KINDS
 
     law = KINDS["data"][DEFAULT["data"]].law
     tokens = float(law.ratio) * float(counts.active_parameters(asked.model)) ** float(law.exponent)  # type: ignore[union-attr]
@@ -113,9 +113,10 @@ def robust(asked: Setting, stated: Problem, found: Design) -> Document | None:
     normal = np.random.default_rng(0).normal(size=(DRAWS, len(values)))
     draws = np.asarray(to_unconstrained(asked.coefficients)) + normal * np.sqrt(np.maximum(values, 0.0)) @ axes.T
     rows = np.array([row_of(c, [c.precision]) for c in found.exact if c.plan.placement == stated.space.base.placement])
+    coefficients = jax.tree.map(np.asarray, from_unconstrained(draws.T))
     table = []
-    for z in draws:
-        drawn = stated.replace(coefficients=jax.tree.map(np.asarray, from_unconstrained(z)))
+    for i in range(DRAWS):
+        drawn = stated.replace(coefficients=jax.tree.map(lambda leaf, at=i: leaf[at], coefficients))
         table.append(merits(drawn, evaluate(drawn, rows)))
     regret = np.asarray(table)[:, 0] / np.min(table, axis=1) - 1.0
     return {
