@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -82,9 +83,11 @@ def command(
     parts.check_output(output)
     say(f"profile {asked.profile.name}: {asked.reason}")
     wanted = parts.Wanted(output, reoptimize, follow, base, ranges, interact, regime_axes, loss, deadline_days, check, report)
+    begun = time.perf_counter(), time.process_time()
     document, figures = parts.answer(asked, degrees, wanted)
     if report is not None:
         document["files"] = write_report(report, document, figures)
+        say(f"report: {time.perf_counter() - begun[0]:.1f} s, {time.process_time() - begun[1]:.1f} s of processors")
     deliver(document, json, lambda d: _show(d, top))
     parts.stop_where_wrong(document)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -277,7 +278,10 @@ def _global(asked: Setting, case: Case, output: str, w: Wanted) -> Document:
 
     known = inputs(case, asked.level_names)
     ranges = [stated_range(known, *_range(text)) for text in w.ranges] if w.ranges else None
+    begun = time.perf_counter(), time.process_time()
     found = sobol(case, output, ranges, base=w.base or BASE, level_names=asked.level_names)
+    seconds = time.perf_counter() - begun[0], time.process_time() - begun[1]
+    say(f"{found.evaluations:,} evaluations and their indices: {seconds[0]:.1f} s, {seconds[1]:.1f} s of processors, compiling included")
     columns = zip(found.ranges, found.first, found.first_error, found.total, found.total_error, strict=True)
     indices = [
         {"name": r.name, "low": r.low, "high": r.high, "first": a, "first_error": b, "total": c, "total_error": e}
