@@ -18,7 +18,9 @@ term, or no sum of two of them, is below its bound:
 * The optimizer's time falls with sharding, as does the memory of weights, gradients and state; the buffers of gathered weights are least
   without ZeRO-3. Where sharding is free, gradients and weights travel in no time.
 
-Bubble, waiting and overhead are sums and positive multiples of these. Memory: each purpose at its own least.
+Bubble, waiting and overhead are sums and positive multiples of these. Energy is the same sum with other weights ≥ 0: what runs weighs more
+than what waits for launches, and d and W both grow with r; exposed communication weighs more than hidden. Memory: each purpose at its own
+least.
 
 **A space**: `arithmetic_floor`, which needs no compilation, or the least bound of its groups.
 """
@@ -32,12 +34,13 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from dmodel import counts
+from dmodel import counts, run
 from dmodel.coefficients import Coefficients
 from dmodel.cost import compute
 from dmodel.cost.overlap import straggler_share
 from dmodel.design import rows as rows_
-from dmodel.design.judge import DRAFTED, Draft, Problem, draft_memory, drafted, shared
+from dmodel.design.constraints import violation
+from dmodel.design.judge import DRAFTED, Draft, Problem, draft_memory, drafted, shared, used
 from dmodel.hardware import System
 from dmodel.physics import Costs, LayerWork
 from dmodel.step import CALIBRATED, step_time
@@ -50,10 +53,11 @@ SLACK = 1e-9
 
 
 class Bound(struct.PyTreeNode, kw_only=True):
-    """Of groups `[n]`: no plan that fits is faster than `step_time_s` [s], needs less than `memory_bytes` [byte], or recomputes less than
-    `share` of its layers [1]."""
+    """Of groups `[n]`: no plan that fits is faster than `step_time_s` [s], takes less energy than `joules` [J], needs less than
+    `memory_bytes` [byte], or recomputes less than `share` of its layers [1]."""
 
     step_time_s: Array
+    joules: Array
     memory_bytes: Array
     share: Array
 
@@ -81,7 +85,7 @@ def _windows(least: LayerWork, most: LayerWork, c: Coefficients, layers: Array) 
 def _share(least: Array, most: Array, room: Array, saved: Array) -> Array:
     """Share of recomputed layers from which a plan may fit: `room` is left at the least share, `saved` comes free up to the most."""
     helps = saved > 0.0
-    needed = jnp.clip(-room / jnp.where(helps, saved, 1.0), 0.0, 1.0) * helps
+    needed = jnp.where(helps, jnp.clip(-room / jnp.where(helps, saved, 1.0), 0.0, 1.0), 0.0)
     return least + (most - least) * needed * (1.0 - SLACK)
 
 
@@ -89,15 +93,17 @@ def _share(least: Array, most: Array, room: Array, saved: Array) -> Array:
 def _bound(sharpness: float):
     """The case function, one object for each sharpness, so that it is compiled once."""
 
-    def least_costs(system: System, model: Transformer, draft: Draft, c: Coefficients, p: float, kept: Array) -> Costs:
-        """Costs with `kept` (0 or 1) of the communication of gradients and weights per step."""
-        found = DRAFTED.costs(system, model, draft, c, p)
-        comm = found.communication
-        return found.replace(communication=comm.replace(dp=comm.dp * kept, hidden_step=comm.hidden_step * kept))
-
     def bound(batch: dict[str, Array], fixed: Any) -> Bound:
         model, c = fixed["model"], fixed["coefficients"]
-        system, draft = CALIBRATED.align(*drafted(batch, fixed))
+
+        def least_costs(system: System, model: Transformer, draft: Draft, c: Coefficients, p: float) -> Costs:
+            """Costs without the communication of gradients and weights per step, where sharding is free."""
+            found = DRAFTED.costs(system, model, draft, c, p)
+            comm, kept = found.communication, batch["reduces"]
+            return found.replace(communication=comm.replace(dp=comm.dp * kept, hidden_step=comm.hidden_step * kept))
+
+        hardware, plan = drafted(batch, fixed)
+        system, draft = CALIBRATED.align(hardware, plan)
         least, most = batch["share_least"], batch["share_most"]
         held = draft.replace(zero=batch["zero_held"])
         first, last = (draft_memory(model, held.replace(recompute_layers=r), fixed["footprint"]) for r in (least, most))
@@ -106,12 +112,13 @@ def _bound(sharpness: float):
         room = system.chip.hbm_bytes - rest - first.activations
         share = _share(least, most, room, first.activations - last.activations)
         low, high = draft.replace(recompute_layers=share), draft.replace(recompute_layers=most)
-        works = [CALIBRATED.costs(system, model, plan, c, sharpness).work for plan in (low, high)]
-        loose = _windows(*works, c, (model.n_layers + model.n_mtp) / draft.pp)
-        costs = DRAFTED._replace(costs=lambda *of: least_costs(*of, batch["reduces"]))
-        found = step_time(system, model, low, loose, sharpness=sharpness, physics=costs)
+        at_low, at_high = (CALIBRATED.costs(system, model, plan, c, sharpness).work for plan in (low, high))
+        loose = _windows(at_low, at_high, c, (model.n_layers + model.n_mtp) / draft.pp)
+        found = step_time(system, model, low, loose, sharpness=sharpness, physics=DRAFTED._replace(costs=least_costs))
         memory = rest + jnp.minimum(first.activations, last.activations)
-        return Bound(step_time_s=found.total * (1.0 - SLACK), memory_bytes=memory * (1.0 - SLACK), share=share)
+        joules = run.facility_watts(system, model, low, found) * found.total
+        below = 1.0 - SLACK
+        return Bound(step_time_s=found.total * below, joules=joules * below, memory_bytes=memory * below, share=share)
 
     return bound
 
@@ -144,9 +151,16 @@ def group_bounds(problem: Problem, rows: np.ndarray, *, sharded: bool, threads: 
 
 
 def merit_bounds(problem: Problem, found: Bound) -> np.ndarray:
-    """What no plan of the groups undercuts by the objective: seconds, dollars, or the joules of resting devices."""
-    seconds, chip, n = np.asarray(found.step_time_s), problem.system.chip, problem.space.n_devices
-    return seconds * {"time": 1.0, "cost": n * float(chip.price_per_s), "energy": n * float(chip.idle_watts)}[problem.objective]
+    """What no plan of the groups undercuts by the objective: seconds, dollars or joules of a step."""
+    seconds = np.asarray(found.step_time_s)
+    dollars = seconds * problem.space.n_devices * float(problem.system.chip.price_per_s)
+    return {"time": seconds, "cost": dollars, "energy": np.asarray(found.joules)}[problem.objective]
+
+
+def keeps_limits(problem: Problem, rows: np.ndarray, found: Bound) -> np.ndarray:
+    """Which groups may hold a plan that keeps all limits; devices draw no less than at rest."""
+    rest = problem.space.n_devices * float(problem.system.chip.idle_watts)
+    return violation(used(problem, rows, found.step_time_s, found.memory_bytes, rest)) <= SLACK
 
 
 def arithmetic_floor(problem: Problem) -> float:

@@ -6,7 +6,7 @@ import numpy as np
 from flax import struct
 
 from dmodel.design import rows as rows_
-from dmodel.design.bounds import arithmetic_floor, group_bounds, merit_bounds
+from dmodel.design.bounds import arithmetic_floor, group_bounds, keeps_limits, merit_bounds
 from dmodel.design.judge import Problem
 from dmodel.design.search import Ranking
 
@@ -40,6 +40,7 @@ class Certificate(struct.PyTreeNode, kw_only=True):
 def space_bound(problem: Problem, threads: int | None = None) -> float:
     """A merit that no valid plan undercuts: the least bound of the groups that may fit, else the arithmetic of all devices."""
     chip, n = problem.system.chip, problem.space.n_devices
+    # devices at rest draw the least
     per_second = {"time": 1.0, "cost": n * float(chip.price_per_s), "energy": n * float(chip.idle_watts)}[problem.objective]
     least, seen = np.inf, 0
     for rows in rows_.groups(problem.space):
@@ -47,7 +48,7 @@ def space_bound(problem: Problem, threads: int | None = None) -> float:
         if seen > BOUNDED:
             return arithmetic_floor(problem) * per_second
         found = group_bounds(problem, rows, sharded=False, threads=threads)
-        fits = np.asarray(found.memory_bytes) <= float(chip.hbm_bytes)
+        fits = keeps_limits(problem, rows, found)
         least = min(least, float(np.min(merit_bounds(problem, found), initial=np.inf, where=fits)))
     return max(least, arithmetic_floor(problem) * per_second) if np.isfinite(least) else np.inf
 

@@ -151,16 +151,16 @@ def merits(problem: Problem, found: Evaluation) -> np.ndarray:
     return seconds * problem.space.n_devices * float(problem.system.chip.price_per_s) if problem.objective == "cost" else seconds
 
 
-def used(problem: Problem, rows: np.ndarray, found: Evaluation) -> tuple[Use, ...]:
-    """What the plans use of everything limited, `[n]`."""
+def used(problem: Problem, rows: np.ndarray, step_time_s: Array, memory_bytes: Array, facility_watts: Array) -> tuple[Use, ...]:
+    """What plans use of everything limited, `[n]`."""
     space = problem.space
     # only what a limit asks for: the degrees, whose product is known, and the batch
     plan = space.base.replace(
         dp=space.n_devices / rows[:, rows_.INDEX["tp"]], tp=rows[:, rows_.INDEX["tp"]], global_batch=float(space.global_batch)
     )
-    return uses(problem.limits, problem.system, space.model, plan, found.step_time_s, found.memory_bytes, found.facility_watts)
+    return uses(problem.limits, problem.system, space.model, plan, step_time_s, memory_bytes, facility_watts)
 
 
 def excess(problem: Problem, rows: np.ndarray, found: Evaluation) -> np.ndarray:
     """Largest relative excess over a limit, `[n]`: ≤ 0 where a plan is feasible."""
-    return violation(used(problem, rows, found))
+    return violation(used(problem, rows, found.step_time_s, found.memory_bytes, found.facility_watts))

@@ -144,7 +144,7 @@ def by_gradient(stated: Problem, *, n_starts: int = 32, seed: int = 0) -> Found:
     rounded = round_plans(stated, relaxed)
     assert rounded.row is not None
     merit = float(rank_key(merits(stated, evaluate(stated, rounded.row[None])))[0])
-    return Found(rounded.row, rounded.fits, merit, rounded.evaluated, float(relaxed.merit[0]))
+    return Found(rounded.row, rounded.fits, merit, rounded.evaluated, float(np.asarray(relaxed.merit)[0]))
 
 
 def design(
@@ -205,8 +205,7 @@ def _answer(stated: Problem, found: Ranking | None, other: Found | None, threads
     gradient = other if other is not None and other.fits else None
     certificate = certify(stated, found, gradient.merit if gradient is not None else None, threads)
     nothing = not exact and gradient is None
-    missed = found.closest if found is not None and found.closest is not None else other.row if other is not None else None
-    closest = missed if nothing else None
+    closest = _closest(stated, found, other, threads) if nothing else None
     best = None if nothing or found is None or not exact else float(found.merits[0])
     limit = remedy.binding(stated, closest, best, None if found is None else found.unlimited)
     return Design(
@@ -225,6 +224,15 @@ def _answer(stated: Problem, found: Ranking | None, other: Found | None, threads
         remedies=() if closest is None else remedy.remedies(stated, closest),
         objective=stated.objective,
     )
+
+
+def _closest(stated: Problem, found: Ranking | None, other: Found | None, threads: int | None) -> np.ndarray:
+    """The row that comes nearest to keeping all limits, when none does."""
+    known = [row for row in (None if found is None else found.closest, None if other is None else other.row) if row is not None]
+    if found is None or found.feasible is not None:
+        return remedy.nearest(stated, known)
+    # bounds left out all groups: what would be best without the limits is near to keeping them
+    return remedy.nearest(stated, [*known, *search.exact(stated.replace(limits=Limits()), 1, threads=threads).rows])
 
 
 def _empty(stated: Problem) -> Design:

@@ -8,7 +8,7 @@ once. Limits are kept by an augmented Lagrangian. What pulls degrees to whole pl
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache, partial
 from itertools import product
 from typing import Any
@@ -55,7 +55,7 @@ class Arms(struct.PyTreeNode, kw_only=True):
     reshard: Array
     log_domain: Array
     precision: Array
-    numbers: dict[str, Array]
+    numbers: Mapping[str, Array]
 
 
 class Relaxed(struct.PyTreeNode, kw_only=True):

@@ -58,9 +58,18 @@ def fits(problem: Problem) -> bool:
     return bool(len(rows)) and bool((excess(problem, rows, evaluate(problem, rows)) <= 0.0).any())
 
 
+def nearest(problem: Problem, known: list[np.ndarray]) -> np.ndarray:
+    """The row that comes nearest to keeping all limits: of those known, and those that need little memory."""
+    rows = np.concatenate([roomiest(problem.space), *(row[None] for row in known)])
+    over = excess(problem, rows, evaluate(problem, rows))
+    rows = rows[over == over.min()]
+    return rows[rows_.plainest_first(rows, np.zeros(len(rows)))[0]]
+
+
 def worst(problem: Problem, row: np.ndarray) -> Use:
     """The limit that a plan breaks most, relative to what there is."""
-    found = used(problem, row[None], evaluate(problem, row[None]))
+    seen = evaluate(problem, row[None])
+    found = used(problem, row[None], seen.step_time_s, seen.memory_bytes, seen.facility_watts)
     over = [float(np.max(np.asarray(u.amount) / np.asarray(u.limit))) for u in found]
     return found[int(np.argmax(over))]
 

@@ -1,7 +1,7 @@
 """From relaxed plans to valid ones: the nearest valid values, then a discrete descent with the same model.
 
 A move of the descent takes a prime factor from one degree to another, with the micro-batch, recomputation and sharding that may have to
-follow, or changes one of the other choices. It ends where no move helps.
+follow, or changes one of the other choices. It ends where no move helps; then all plans of the splits around are decided by their bounds.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from dmodel.design import space as spaces
 from dmodel.design.judge import Problem, evaluate, excess, merits, rank_key
 from dmodel.design.relax import Relaxed
 from dmodel.design.rows import COLUMNS, INDEX
+from dmodel.design.search import improved
 from dmodel.design.space import Degrees, Options, Space
 from dmodel.plan import SCHEDULES
 
-POINTS, ROUNDED, POLISHED = 64, 3, 12
-"""Relaxed plans that are rounded, splits of the devices taken for each, and rows from which the descent starts."""
+POINTS, ROUNDED, POLISHED, FIRSTS = 64, 3, 8, 2
+"""Relaxed plans that are rounded, splits of the devices taken for each, and rows from which the descent starts: the best of all, and the
+first ones of each ZeRO stage and schedule."""
 
 BROKEN = 1e30
 """Merit of a row that breaks a limit, before its excess is added."""
@@ -102,16 +104,22 @@ def nearest(lattice: Lattice, row: np.ndarray) -> list[np.ndarray]:
     return [fitted(lattice, lattice.splits[i], row) for i in order]
 
 
+def _split(degrees: list[int], ep: int, etp: int) -> Degrees:
+    dp, tp, cp, pp = degrees
+    return Degrees(dp, tp, cp, pp, ep, etp)
+
+
 def _moved_splits(lattice: Lattice, split: Degrees) -> list[Degrees]:
-    """Splits in which one prime factor has changed its place, or two have been exchanged; ep and etp move by one factor, or follow."""
+    """Splits in which one prime factor, or its square, has changed its place; ep and etp move by one factor, or follow."""
     found = []
-    for p in primes(lattice.space.n_devices):
+    n = lattice.space.n_devices
+    for p in (factor for prime in primes(n) for factor in (prime, prime * prime)):
         for a, b in product(range(4), range(4)):
             if a != b and split[a] % p == 0:
-                moved = list(split)
+                moved = list(split[:4])
                 moved[a], moved[b] = split[a] // p, split[b] * p
-                found += [Degrees(*moved), Degrees(*moved[:4], max(split.ep // p, 1), split.etp)]
-                found += [Degrees(*moved[:4], split.ep, max(split.etp // p, 1)), Degrees(*moved[:4], split.ep, moved[1])]
+                found += [_split(moved, split.ep, split.etp), _split(moved, max(split.ep // p, 1), split.etp)]
+                found += [_split(moved, split.ep, max(split.etp // p, 1)), _split(moved, split.ep, moved[1])]
     for p in primes(int(lattice.space.model.n_experts)):
         found += [split._replace(ep=split.ep * p), split._replace(ep=max(split.ep // p, 1))]
         found += [split._replace(ep=max(split.ep // p, 1), etp=split.etp * p), split._replace(ep=split.ep * p, etp=max(split.etp // p, 1))]
@@ -232,6 +240,14 @@ def descend(lattice: Lattice, judge: Judge, rows: list[np.ndarray]) -> list[np.n
     return ended
 
 
+def _diverse(rows: list[np.ndarray], merit: np.ndarray) -> list[np.ndarray]:
+    """The best rows of every ZeRO stage and schedule, then the best of all: a descent seldom crosses from one to another."""
+    order = np.argsort(merit, kind="stable")
+    kinds = [tuple(rows[i][[INDEX[name] for name in ("zero", "reshard", "schedule")]]) for i in order]
+    firsts = [order[at] for kind in dict.fromkeys(kinds) for at in [i for i, k in enumerate(kinds) if k == kind][:FIRSTS]]
+    return [rows[i] for i in dict.fromkeys([*firsts, *order[:POLISHED]])]
+
+
 def round_plans(problem: Problem, relaxed: Relaxed) -> Rounded:
     """Round relaxed plans to valid ones and improve them by discrete moves; the best is returned.
 
@@ -242,9 +258,25 @@ def round_plans(problem: Problem, relaxed: Relaxed) -> Rounded:
         return Rounded(row=None, fits=False, evaluated=0)
     near = [row for point in _relaxed_rows(problem.space, relaxed) for row in nearest(lattice, point)]
     unique = list({row.tobytes(): row for row in near}.values())
-    order = np.argsort(judge(unique), kind="stable")[:POLISHED]
-    ended = descend(lattice, judge, [unique[i] for i in order])
+    ended = descend(lattice, judge, _diverse(unique, judge(unique)))
     found = np.stack(ended)
     merit = judge(ended)
     best = rows_.plainest_first(found, merit)[0]
-    return Rounded(row=found[best], fits=bool(merit[best] < BROKEN), evaluated=len(judge.merit))
+    if merit[best] >= BROKEN:
+        return Rounded(row=found[best], fits=False, evaluated=len(judge.merit))
+    row, looked_at = _settled(problem, lattice, found[best])
+    return Rounded(row=row, fits=True, evaluated=len(judge.merit) + looked_at)
+
+
+def _settled(problem: Problem, lattice: Lattice, row: np.ndarray) -> tuple[np.ndarray, int]:
+    """A row than which no plan of its own split of the devices, or of one a move away, is better; and what was looked at for it.
+
+    Bounds decide that for nearly all of them, as in the exact search.
+    """
+    settled: set[Degrees] = set()
+    looked_at = 0
+    while open_ := [s for s in (split_of(row), *_moved_splits(lattice, split_of(row))) if s not in settled]:
+        row, more = improved(problem, row, open_)
+        settled |= set(open_)
+        looked_at += more
+    return row, looked_at

@@ -17,7 +17,7 @@ from dmodel import run
 from dmodel.cost.memory import Memory
 from dmodel.design import rows as rows_
 from dmodel.design import space as spaces
-from dmodel.design.bounds import SLACK, group_bounds, merit_bounds
+from dmodel.design.bounds import SLACK, group_bounds, keeps_limits, merit_bounds
 from dmodel.design.constraints import Use
 from dmodel.design.front import Front, joined_front
 from dmodel.design.judge import Evaluation, Problem, evaluate, excess, merits, rank_key, used
@@ -30,8 +30,8 @@ from dmodel.types import Array
 LARGE = 1 << 21
 """Plans from which on groups are bounded before they are evaluated [count]: below, evaluating all takes less time than compiling bounds."""
 
-BATCH, GROUPS, POOL = 1 << 17, 1 << 16, 1 << 20
-"""Rows evaluated at once, groups bounded at once, and groups held for later [count]: what bounds the memory in use."""
+BATCH, GROUPS, POOL, DECIDED = 1 << 17, 1 << 16, 1 << 20, 1 << 14
+"""Rows evaluated at once, groups bounded at once, held for later, and decided at once [count]: what bounds the memory in use."""
 
 Progress = Callable[[int, int], None]
 """Called with the plans decided so far, and all there are."""
@@ -185,43 +185,48 @@ class _Pool:
     """Groups that may hold one of the best plans: their rows and bounds."""
 
     def __init__(self) -> None:
-        self.rows, self.bounds, self.shares = EMPTY, np.empty(0), np.empty(0)
+        self.rows, self.bounds = EMPTY, np.empty(0)
+        self.dropped = np.inf
 
-    def add(self, rows: np.ndarray, bounds: np.ndarray, shares: np.ndarray) -> None:
-        self.rows = np.concatenate([self.rows, rows])
-        self.bounds, self.shares = np.concatenate([self.bounds, bounds]), np.concatenate([self.shares, shares])
+    def add(self, rows: np.ndarray, bounds: np.ndarray) -> None:
+        """Hold more groups."""
+        self.rows, self.bounds = np.concatenate([self.rows, rows]), np.concatenate([self.bounds, bounds])
 
-    def take(self, n: int, enough: float) -> tuple[np.ndarray, np.ndarray]:
+    def take(self, n: int, enough: float) -> np.ndarray:
         """Drop what is not good enough, and take out the n most promising of the rest."""
         places = np.flatnonzero(self.bounds <= enough)
         chosen = places[np.argpartition(self.bounds[places], n)[:n]] if len(places) > n else places
-        taken = self.rows[chosen], self.shares[chosen]
+        taken = self.rows[chosen]
         keep = np.setdiff1d(places, chosen, assume_unique=True)
-        self.rows, self.bounds, self.shares = self.rows[keep], self.bounds[keep], self.shares[keep]
+        self.rows, self.bounds = self.rows[keep], self.bounds[keep]
         return taken
+
+    def halve(self) -> None:
+        """Forget the less promising half; `least` remembers its bound."""
+        order = np.argsort(self.bounds, kind="stable")
+        kept, lost = np.split(order, [len(order) // 2])
+        self.dropped = min(self.dropped, float(self.bounds[lost].min()))
+        self.rows, self.bounds = self.rows[kept], self.bounds[kept]
 
     @property
     def least(self) -> float:
-        """Least bound of the groups held."""
-        return float(self.bounds.min()) if len(self.bounds) else np.inf
+        """Least bound of the groups that were not decided."""
+        return min(float(self.bounds.min(initial=np.inf)), self.dropped)
 
 
 def _hopeful(problem: Problem, rows: np.ndarray, enough: float, sharded: bool, threads: int | None) -> tuple[np.ndarray, ...]:
     """Groups that may fit and be good enough: their rows, bounds of merit, and least shares of recomputed layers."""
     found = group_bounds(problem, rows, sharded=sharded, threads=threads)
     bounds = merit_bounds(problem, found)
-    fits = np.asarray(found.memory_bytes) <= float(problem.system.chip.hbm_bytes)
-    chosen = np.flatnonzero(fits & (bounds <= enough * (1.0 + SLACK)))
+    chosen = np.flatnonzero(keeps_limits(problem, rows, found) & (bounds <= enough * (1.0 + SLACK)))
     return rows[chosen], bounds[chosen], np.asarray(found.share)[chosen]
 
 
 def _decide(problem: Problem, best: _Best, rows: np.ndarray, threads: int | None) -> None:
     """Evaluate all of the groups that their own sharding does not rule out."""
-    sharded, inside = [], {}
-    for split, places in rows_.by_degrees(rows):
-        inside[split] = spaces.options(problem.space, split)
-        sharded.append(rows_.expanded(rows[places], inside[split]._replace(recompute=[(0.0, 0.0), (0.0, 1.0)])))
-    for part in rows_.joined(sharded, GROUPS):
+    inside = {split: spaces.options(problem.space, split) for split, _ in rows_.by_degrees(rows)}
+    alone = {split: found._replace(recompute=[(0.0, 0.0), (0.0, 1.0)]) for split, found in inside.items()}
+    for part in rows_.joined((rows_.expanded(rows[p], alone[split]) for split, p in rows_.by_degrees(rows)), GROUPS):
         hopeful, _, shares = _hopeful(problem, part, best.enough, True, threads)
         parts = [_recomputed(hopeful[p], shares[p], inside[split].recompute) for split, p in rows_.by_degrees(hopeful)]
         for batch in rows_.joined(parts, BATCH):
@@ -242,22 +247,45 @@ def _pruned(problem: Problem, best: _Best, total: int, until: float, progress: P
     """Bound all groups, the most promising of each batch decided at once; then the rest, most promising first."""
     pool, bounded, n_groups = _Pool(), 0, spaces.count_groups(problem.space)
     for rows in rows_.groups(problem.space, GROUPS):
-        pool.add(*_hopeful(problem, rows, best.enough, False, threads))
+        pool.add(*_hopeful(problem, rows, best.enough, False, threads)[:2])
         bounded += len(rows)
-        _decide(problem, best, pool.take(16, best.enough)[0], threads)
-        while len(pool.rows) > POOL and time.monotonic() < until:
-            _decide(problem, best, pool.take(POOL // 8, best.enough)[0], threads)
+        _decide(problem, best, pool.take(16, best.enough), threads)
+        while len(pool.rows) > POOL:
+            if time.monotonic() < until:
+                _decide(problem, best, pool.take(DECIDED, best.enough), threads)
+            else:
+                pool.halve()
         if progress is not None:
             progress(int(total * 0.5 * bounded / max(n_groups, 1)), total)
     size = 64
     while (hopeful := int((pool.bounds <= best.enough).sum())) and time.monotonic() < until:
-        _decide(problem, best, pool.take(size, best.enough)[0], threads)
-        size = min(2 * size, GROUPS)
+        _decide(problem, best, pool.take(size, best.enough), threads)
+        size = min(2 * size, DECIDED)
         if progress is not None:
             progress(int(total * (1.0 - 0.5 * hopeful / max(n_groups, 1))), total)
     if progress is not None:
         progress(total, total)
-    return best.ranking(total, min(pool.least, best.enough if not len(best.merits) else float(best.merits[0])))
+    return best.ranking(total, pool.least)
+
+
+def improved(problem: Problem, row: np.ndarray, splits: Iterable[spaces.Degrees], threads: int | None = None) -> tuple[np.ndarray, int]:
+    """The best of all plans of some splits of the devices, or the row if none of them is better; and the plans and groups looked at.
+
+    Args:
+      row: a plan that keeps all limits, which rules out most groups by their bounds.
+    """
+    best = _Best(problem, 1, False)
+    best.add(row[None], evaluate(problem, row[None], threads=threads))
+    bounded = 0
+    groups = (rows_.group_rows(split, spaces.options(problem.space, split)) for split in splits)
+    for rows in rows_.joined(groups, GROUPS):
+        bounded += len(rows)
+        hopeful, bounds, _ = _hopeful(problem, rows, best.enough, False, threads)
+        order = np.argsort(bounds, kind="stable")
+        for start in range(0, len(order), 256):
+            chosen = order[start : start + 256]
+            _decide(problem, best, hopeful[chosen[bounds[chosen] <= best.enough]], threads)
+    return best.rows[0], best.evaluated + bounded
 
 
 def candidates(problem: Problem, rows: np.ndarray) -> list[Candidate]:
@@ -266,7 +294,7 @@ def candidates(problem: Problem, rows: np.ndarray) -> list[Candidate]:
     if not len(rows):
         return []
     found = evaluate(problem, rows)
-    everything = used(problem, rows, found)
+    everything = used(problem, rows, found.step_time_s, found.memory_bytes, found.facility_watts)
     names = [p.name for p in rows_.precisions(problem.space, problem.system)]
     peaks = [p.flops_per_s for p in rows_.precisions(problem.space, problem.system)]
     made = []

@@ -118,14 +118,14 @@ class Options(NamedTuple):
     precision: list[int]
 
     @property
-    def count(self) -> int:
-        """Plans of these degrees."""
+    def plans(self) -> int:
+        """How many plans there are of these degrees."""
         return prod(len(x) for x in self)
 
     @property
     def groups(self) -> int:
         """Groups of plans that differ in sharding and the share of recomputed layers only."""
-        return self.count // (len(self.sharding) * len(self.recompute)) * len({core for _, core in self.recompute})
+        return self.plans // (len(self.sharding) * len(self.recompute)) * len({core for _, core in self.recompute})
 
 
 @lru_cache(maxsize=4096)
@@ -248,7 +248,7 @@ def _orders(space: Space, split: Degrees) -> list[int]:
 
 def count(space: Space) -> int:
     """How many valid plans there are, exactly; none of them is made."""
-    return sum(options(space, split).count for split in degrees(space))
+    return sum(options(space, split).plans for split in degrees(space))
 
 
 def count_groups(space: Space) -> int:

@@ -1,0 +1,250 @@
+"""Exact search: the best of a loop, whatever is cut or left out; bounds that no plan undercuts; limits; the Pareto front."""
+
+import jax
+import numpy as np
+import pytest
+
+from dmodel import catalog, footprint
+from dmodel.coefficients import SPECS, default, from_unconstrained, to_unconstrained
+from dmodel.design import (
+    EVERYTHING,
+    Choices,
+    Limits,
+    Precision,
+    candidates,
+    certify,
+    count,
+    evaluate,
+    exact,
+    group_bounds,
+    problem,
+    rows,
+    search,
+    space,
+    space_bound,
+)
+from dmodel.design.bounds import arithmetic_floor
+from dmodel.design.front import undominated
+from dmodel.design.judge import rank_key
+from dmodel.footprint import LEAST
+from dmodel.plan import Plan
+from dmodel.step import memory_use, step_time
+
+SYSTEM = catalog.system("H100-DGX")
+SMALL = catalog.transformer("llama-3-8b", 8192.0)
+LARGE = catalog.transformer("llama-3-70b", 8192.0)
+MIXTRAL = catalog.transformer("mixtral-8x7b", 4096.0)
+UNFUSED = Plan(dp=1.0, global_batch=1.0, flash=0.0)
+
+
+def stated(model=SMALL, n=16, batch=64, system=SYSTEM, coefficients=None, **kwargs):
+    return problem(system, model, n, batch, default() if coefficients is None else coefficients, **kwargs)
+
+
+@pytest.fixture(scope="module")
+def loop():
+    """Step time and headroom of some plans of a small space, one by one."""
+    p = stated(n=8, batch=16)
+    found = rows.all_rows(p.space)[::5]
+    one = jax.jit(lambda plan: (step_time(SYSTEM, SMALL, plan, default()).total, memory_use(SMALL, plan).total))
+    # 1F1B is interleaving with one chunk: one name compiles once
+    plans = [plan.replace(schedule="interleaved") for plan in rows.plans(p.space, SYSTEM, found)]
+    seconds, used = np.array([[float(x) for x in one(plan)] for plan in plans]).T
+    return p, found, seconds, float(SYSTEM.chip.hbm_bytes) - used
+
+
+def test_the_exact_best_is_the_best_of_a_loop(loop):
+    p, chosen, seconds, headroom = loop
+    found = exact(p, top=7, batches=[chosen])
+    fits = np.flatnonzero(headroom >= 0.0)
+    assert (found.considered, found.evaluated, found.feasible) == (len(chosen), len(chosen), len(fits))
+    kept = candidates(p, found.rows)
+    np.testing.assert_allclose([float(c.step_time_s) for c in kept], np.sort(seconds[fits])[:7], rtol=1e-9)
+    assert all(float(c.headroom_bytes) >= 0.0 and c.margins[0].value == float(c.headroom_bytes) for c in kept)
+    assert found.unlimited == pytest.approx(seconds.min(), rel=1e-9)
+
+
+def test_the_answer_does_not_depend_on_how_the_work_is_cut():
+    p = stated()
+    all_rows, whole = rows.all_rows(p.space), exact(p, top=20)
+    shuffled = np.random.default_rng(0).permutation(len(all_rows))
+    for cut in (1, 37):
+        size = max(len(all_rows) // cut, 1)
+        batches = [all_rows[shuffled[i : i + size]] for i in range(0, len(all_rows), size)]
+        other = exact(p, top=20, batches=batches, threads=1 + cut % 2)
+        np.testing.assert_array_equal(other.rows, whole.rows)
+        np.testing.assert_array_equal(other.closest, whole.closest)
+        assert (other.considered, other.feasible) == (whole.considered, whole.feasible)
+    np.testing.assert_array_equal(exact(p, top=20, chunk=128).rows, whole.rows)
+
+
+def test_equal_merits_are_ordered_by_plainness():
+    p = stated(n=8, batch=16)
+    found = rows.all_rows(p.space)
+    order = rows.plainest_first(found, np.zeros(len(found)))
+    first = found[order[0]]
+    assert first[rows.INDEX["tp"]] == first[rows.INDEX["pp"]] == first[rows.INDEX["interleave"]] == 1.0
+    seconds = np.array([1.0, 1.0 + 1e-13, 1.0 + 1e-8])
+    assert rank_key(seconds)[0] == rank_key(seconds)[1] < rank_key(seconds)[2]
+
+
+# ---- bounds and pruning
+
+
+def random_problem(draw, choices=EVERYTHING):
+    """A model, coefficients and a footprint drawn from wide priors, on a few devices."""
+    model = [SMALL, LARGE, MIXTRAL, catalog.transformer("gpt-3-13b", 2048.0)][draw.integers(4)]
+    spread = np.array([s.width for s in SPECS.values()])
+    c = from_unconstrained(to_unconstrained(default()) + 1.5 * spread * draw.normal(size=len(spread)))
+    mean, width = footprint.prior()
+    peak = float(SYSTEM.chip.flops_per_s)
+    offered = (Precision("bf16", peak), Precision("fp8", 2.0 * peak, 1.0, 1.0, 0.1, 1.0, 1.0))
+    return stated(
+        model,
+        int(draw.choice([24, 64, 96, 512])),
+        int(draw.choice([64, 96, 1536])),
+        coefficients=c,
+        base=UNFUSED if draw.random() < 0.3 else None,
+        choices=choices.replace(precisions=offered),
+        footprint=footprint.from_unconstrained(mean + width * draw.normal(size=len(mean))),
+    )
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_plan_of_a_group_undercuts_its_bound(seed):
+    draw = np.random.default_rng(seed)
+    p = random_problem(draw, EVERYTHING.replace(schedules=("gpipe", "1f1b", "interleaved", "zero-bubble")))
+    splits = space.degrees(p.space)
+    for split in (splits[i] for i in draw.choice(len(splits), 4)):
+        offered = space.options(p.space, split)
+        groups = rows.group_rows(split, offered)
+        for group in groups[draw.choice(len(groups), 3)]:
+            members = rows.expanded(group[None], offered)
+            members = members[draw.permutation(len(members))[:1500]]
+            found, bound = evaluate(p, members), group_bounds(p, group[None], sharded=False)
+            fits = np.asarray(found.memory_bytes) <= float(SYSTEM.chip.hbm_bytes)
+            assert (np.asarray(found.memory_bytes) >= bound.memory_bytes[0]).all()
+            assert (np.asarray(found.step_time_s)[fits] >= bound.step_time_s[0]).all()
+            assert (members[fits, rows.INDEX["recompute_layers"]] >= bound.share[0] - 1e-9).all()
+            own = group_bounds(p, members[:1], sharded=True)
+            same = (members[:, [rows.INDEX[n] for n in rows.SHARDING]] == members[0, [rows.INDEX[n] for n in rows.SHARDING]]).all(1)
+            assert (np.asarray(found.step_time_s)[fits & same] >= own.step_time_s[0]).all()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_bounds_leave_out_changes_nothing(seed):
+    p = random_problem(np.random.default_rng(100 + seed), Choices(shards="any", etp=True, recompute=(0.0, 0.3, 1.0)))
+    p = p.replace(space=p.space.replace(n_devices=24 if seed % 2 else 32, global_batch=96))
+    whole, pruned = exact(p, top=9, prune=False), exact(p, top=9, prune=True)
+    np.testing.assert_array_equal(pruned.rows, whole.rows)
+    np.testing.assert_array_equal(pruned.merits, whole.merits)
+    assert pruned.considered == whole.considered == count(p.space)
+    assert pruned.evaluated < whole.evaluated and pruned.feasible is None
+    if len(whole.merits):
+        assert pruned.bound == whole.merits[0] >= space_bound(p) >= arithmetic_floor(p) > 0.0
+
+
+def test_a_hundred_million_plans_are_decided():
+    """GPT-3 175B on 512 A100: of 1.1 · 10⁸ plans some thousands are evaluated, and the optimum holds that of a narrower space."""
+    gpt, system = catalog.transformer("gpt-3-175b", 2048.0), catalog.system("A100-DGX")
+    p, narrow = (stated(gpt, 512, 1536, system, choices=choices) for choices in (EVERYTHING, Choices(zero=(0, 1), sp=(1,))))
+    seen = []
+    found = exact(p, top=3, progress=lambda done, total: seen.append((done, total)))
+    assert found.considered == count(p.space) > 10**8 and found.evaluated < 10**6
+    assert found.merits[0] <= exact(narrow, top=1).merits[0]
+    assert seen[-1] == (found.considered, found.considered) and all(a <= b for a, b in zip(seen, seen[1:], strict=False))
+    said = certify(p, found, None)
+    assert said.kind == "pruned" and said.distance == 0.0 and f"{found.considered:,}" in said.statement
+
+
+def test_when_time_runs_out_the_bound_certifies():
+    gpt, system = catalog.transformer("gpt-3-175b", 2048.0), catalog.system("A100-DGX")
+    p = stated(gpt, 512, 1536, system, choices=EVERYTHING)
+    found, whole = exact(p, top=1, seconds=0.0), exact(p, top=1)
+    said = certify(p, found, None)
+    assert found.bound <= whole.merits[0] <= found.merits[0]
+    assert said.distance == pytest.approx(found.merits[0] / found.bound - 1.0)
+    assert said.kind == ("bound" if found.bound < found.merits[0] else "pruned")
+
+
+@pytest.mark.parametrize(("model", "n", "batch", "base"), [(SMALL, 16, 64, None), (SMALL, 8, 64, UNFUSED), (LARGE, 96, 96, None)])
+def test_no_plan_is_faster_than_the_arithmetic(model, n, batch, base):
+    p = stated(model, n, batch, base=base)
+    fastest = exact(p).unlimited
+    assert 0.3 * fastest < arithmetic_floor(p) <= fastest
+
+
+# ---- limits, objectives, the front
+
+
+def test_limits_are_kept_and_named():
+    p = stated(limits=Limits(tp_domain=2.0))
+    best = exact(p, top=200)
+    assert (best.rows[:, rows.INDEX["tp"]] <= 2.0).all()
+    free = exact(stated(), top=1)
+    power = float(evaluate(p, free.rows).facility_watts[0])
+    hungry = exact(stated(limits=Limits(facility_watts=power * 0.98)), top=1)
+    assert hungry.merits[0] > free.merits[0]
+    margins = {m.name: m for m in candidates(stated(limits=Limits(facility_watts=power * 0.98)), hungry.rows)[0].margins}
+    assert margins["power"].value >= 0.0 and margins["power"].unit == "W" and margins["memory"].unit == "byte"
+    assert set(margins) == {"memory", "deadline", "budget", "energy", "power", "critical batch", "network domain"}
+
+
+def test_a_run_has_a_deadline_a_budget_and_energy():
+    free = stated(n=8, batch=64)
+    row = exact(free, top=1).rows
+    step = evaluate(free, row)
+    tokens = 1e10
+    duration = tokens / (64 * 8192) * float(step.step_time_s[0])
+    limits = Limits(tokens=tokens, deadline_s=2 * duration, dollars=1e9, joules=1e15)
+    margins = {m.name: m.value for m in candidates(free.replace(limits=limits), row)[0].margins}
+    assert margins["deadline"] == pytest.approx(duration, rel=1e-9)
+    assert margins["budget"] == pytest.approx(1e9 - duration * 8 * float(SYSTEM.chip.price_per_s), rel=1e-9)
+    assert margins["energy"] == pytest.approx(1e15 - duration * float(step.facility_watts[0]), rel=1e-9)
+
+
+def test_the_least_energy_needs_no_more_than_the_fastest_plan():
+    fastest, frugal = (exact(stated(objective=o), top=1) for o in ("time", "energy"))
+    cheapest = exact(stated(objective="cost"), top=1)
+    np.testing.assert_array_equal(cheapest.rows, fastest.rows)
+    joules = [float(evaluate(stated(), x.rows).joules[0]) for x in (fastest, frugal)]
+    assert joules[1] <= joules[0] and frugal.merits[0] == pytest.approx(joules[1], rel=1e-9)
+    np.testing.assert_array_equal(exact(stated(objective="energy"), top=1, prune=True).rows, frugal.rows)
+
+
+def test_the_front_holds_what_no_plan_beats():
+    p = stated(n=8, batch=16)
+    found = rows.all_rows(p.space)
+    seen = evaluate(p, found)
+    fits = np.asarray(seen.memory_bytes) <= float(SYSTEM.chip.hbm_bytes)
+    costs = rank_key(np.stack([seen.step_time_s, seen.memory_bytes, seen.joules], 1)[fits])
+    beaten = [((costs <= c).all(1) & (costs < c).any(1)).any() for c in costs]
+    expected = {tuple(c) for c, b in zip(costs, beaten, strict=True) if not b}
+    front = exact(p, pareto=True).front
+    again = evaluate(p, front)
+    assert {tuple(c) for c in rank_key(np.stack([again.step_time_s, again.memory_bytes, again.joules], 1))} == expected
+    cut = exact(p, pareto=True, batches=[found[i::7] for i in range(7)]).front
+    np.testing.assert_array_equal(cut, front)
+    np.testing.assert_array_equal(undominated(np.array([[2.0, 1.0, 0.0], [1.0, 1.0, 0.0], [1.0, 1.0, 0.0]])), [1])
+
+
+def test_a_stack_that_holds_more_leaves_fewer_plans():
+    """The least footprint is none at all; with more held, every plan has less headroom, and what is chosen fits under it."""
+    p, same, more = (stated(n=8, batch=16, footprint=f) for f in (None, LEAST, LEAST.replace(activation=1.5, gradient=1.5)))
+    found = rows.all_rows(p.space)[::7]
+    least, again, held = (evaluate(x, found) for x in (p, same, more))
+    np.testing.assert_allclose(again.memory_bytes, least.memory_bytes, rtol=1e-12)
+    assert (np.asarray(held.memory_bytes) > np.asarray(least.memory_bytes)).all()
+    np.testing.assert_array_equal(held.step_time_s, least.step_time_s)
+    wide, narrow = (exact(x, 1) for x in (p, more))
+    assert narrow.feasible < wide.feasible
+    assert float(candidates(more, narrow.rows)[0].headroom_bytes) >= 0.0
+
+
+def test_a_candidate_adds_up():
+    p = stated()
+    best = candidates(p, exact(p, top=1).rows)[0]
+    assert float(best.step_time_s) == pytest.approx(float(step_time(SYSTEM, SMALL, best.plan, default()).total), rel=1e-9)
+    assert best.plan.schedule == ("interleaved" if best.plan.interleave > 1 else "1f1b")
+    assert float(best.tokens_per_s) == pytest.approx(64 * 8192 / float(best.step_time_s), rel=1e-12)
+    assert search.LARGE > count(p.space)
