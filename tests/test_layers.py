@@ -241,7 +241,7 @@ def test_the_model_loads_only_core_packages():
 
 def declared() -> set[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    lines = [*project["dependencies"], *project["optional-dependencies"]["cli"]]
+    lines = [*project["dependencies"], *project["optional-dependencies"]["cli"], *project["optional-dependencies"]["sampling"]]
     return {re.split(r"[\[<>=~ ]", line)[0] for line in lines}
 
 

@@ -11,6 +11,7 @@ from dmodel.cli.output import Document, deliver, percent, say, show_lines, show_
 if TYPE_CHECKING:
     import numpy as np
 
+    from calibration.predict import Predictions
     from calibration.traces import Cases, TraceTable
 
 
@@ -55,7 +56,9 @@ def _document(table: TraceTable, profile: str | None) -> Document:
         "set_aside": [p._asdict() for p in table.problems],
         "reasons": reasons(table),
         "profiles": {name: found.profile.count(name) for name in dict.fromkeys(found.profile)},
-        **with_memory(with_choosing(errors_by_source(judged), cases, found.step_time_s), cases, found.memory_bytes),
+        **with_coverage(
+            with_memory(with_choosing(errors_by_source(judged), cases, found.step_time_s), cases, found.memory_bytes), cases, found, fitted
+        ),
         "dense_16_bit_gpu_without_flags": headline(cases, found.step_time_s, fitted),
     }
 
@@ -92,6 +95,36 @@ def with_memory(document: Document, cases: Cases, predicted: np.ndarray) -> Docu
         found = errors(predicted[rows], measured[rows])
         line["memory"] = None if found is None else dict(found._asdict())
     return document
+
+
+def with_coverage(document: Document, cases: Cases, found: Predictions, fitted: np.ndarray) -> Document:
+    """The same errors with the share of measurements inside the 90 % intervals under `coverage`: `{rows, inside, half_width}` of rows that
+    were not fitted, the half width the median over the prediction; null where no row has an interval."""
+    import numpy as np
+
+    low, high = found.interval()
+    measured = cases.labels.step_time_s
+    known = np.isfinite(low) & (measured > 0.0) & ~fitted
+    inside, half = (low <= measured) & (measured <= high), high / found.step_time_s - 1.0
+    for line in (*document["by_source"].values(), document["overall"]):
+        rows = known if line is document["overall"] else known & (cases.labels.source == line["source"])
+        if not rows.any():
+            line["coverage"] = None
+            continue
+        line["coverage"] = {
+            "rows": int(rows.sum()),
+            "inside": float(inside[rows].mean()),
+            "half_width": float(np.median(half[rows])),
+        }
+    return document
+
+
+def show_coverage(lines: list[Document]) -> None:
+    """Table of how many measurements that were not fitted lie in their intervals."""
+    told = [(line["source"], line["coverage"]) for line in lines if line["coverage"]]
+    rows = [(source, c["rows"], percent(c["inside"], 0), percent(c["half_width"], 0)) for source, c in told]
+    if rows:
+        show_table("Measurements that were not fitted inside their 90 % intervals", ("source", "rows", "inside", "± (median)"), rows)
 
 
 def headline(cases: Cases, predicted: np.ndarray, fitted: np.ndarray) -> Document | None:
@@ -150,4 +183,5 @@ def _show(d: dict[str, Any]) -> None:
     show_headline(d["dense_16_bit_gpu_without_flags"])
     show_choosing(lines)
     show_memory(lines)
+    show_coverage(lines)
     show_lines(f"{d['rows_used']} of {d['rows_read']} rows used; profiles: {', '.join(f'{n} ({k})' for n, k in d['profiles'].items())}")

@@ -68,7 +68,7 @@ def _rows(path: Path, profile: str | None, out: Path | None, strict: bool, json:
     report_problems(table)
     cases, found, columns = predicted(table, profile)
     if out is not None:
-        write(table.with_columns(columns), out)
+        write(table.with_columns({name: ["" if x is None else x for x in values] for name, values in columns.items()}), out)
         say(f"wrote {len(cases)} predicted rows to {out}, and {len(table.aside)} set aside, as they were")
     headroom = columns["headroom_bytes"]
     document = {
@@ -121,6 +121,12 @@ SHOWN = 40
 """Rows of the table on the screen."""
 
 
+def half_width(row: Document) -> str:
+    """Half of the interval over the prediction, upwards; blank where there is none."""
+    high = row["predicted_step_time_s_high"]
+    return "" if high is None else percent(high / row["predicted_step_time_s"] - 1.0, 0)
+
+
 def _show_rows(d: Document) -> None:
     rows = []
     for r in d["rows"][:SHOWN]:
@@ -134,14 +140,15 @@ def _show_rows(d: Document) -> None:
                 r["devices"],
                 "" if measured is None else seconds(measured),
                 seconds(r["predicted_step_time_s"]),
+                half_width(r),
                 error,
                 percent(r["mfu"]),
                 gib(r["headroom_bytes"]),
                 r["profile"],
             )
         )
-    header = ("line", "model", "accelerator", "devices", "measured", "predicted", "error", "MFU", "headroom", "profile")
-    show_table(f"{d['file']}: {d['rows_used']} rows", header, rows, right="line|devices|measured|predicted|error|MFU|headroom")
+    header = ("line", "model", "accelerator", "devices", "measured", "predicted", "± (90 %)", "error", "MFU", "headroom", "profile")
+    show_table(f"{d['file']}: {d['rows_used']} rows", header, rows, right="line|devices|measured|predicted|± (90 %)|error|MFU|headroom")
     if len(d["rows"]) > SHOWN:
         show_lines(f"… and {len(d['rows']) - SHOWN} rows more; --out PRED.csv writes all, --json prints all.")
     if d["does_not_fit"]:

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from calibration.traces import Cases, TraceTable
     from dmodel.profiles import Profile
 
+SIDE = 1.645
+"""Standard deviations to each side that hold 90 % of a normal quantity: peaks of memory."""
+
 SAID = 10
 """Messages about single rows on stderr; the JSON document has all."""
 
@@ -54,8 +57,26 @@ def predicted(table: TraceTable, profile: str | None) -> tuple[Cases, Prediction
         "oom_probability": found.oom_probability,
         "mfu": found.mfu,
         "profile": found.profile,
+        **intervals(found),
     }
     return cases, found, columns
+
+
+def intervals(found: Predictions) -> dict[str, list[float | None]]:
+    """Ends of the 90 % intervals of step time, MFU and memory as columns; None where the profile carries no covariance."""
+    import numpy as np
+
+    low, high = found.interval()
+    memory = np.exp(SIDE * found.memory_spread)
+    columns = {
+        "predicted_step_time_s_low": low,
+        "predicted_step_time_s_high": high,
+        "mfu_low": found.mfu * found.step_time_s / high,
+        "mfu_high": found.mfu * found.step_time_s / low,
+        "memory_bytes_per_device_low": found.memory_bytes / memory,
+        "memory_bytes_per_device_high": found.memory_bytes * memory,
+    }
+    return {name: [None if np.isnan(x) else float(x) for x in values] for name, values in columns.items()}
 
 
 def errors_document(evaluation: Evaluation) -> list[Document]:

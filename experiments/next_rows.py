@@ -1,0 +1,161 @@
+"""Claim: a dozen rows chosen for what they tell predict the other rows of a new stack better than a dozen random ones.
+
+A profile that has never seen a stack chooses, from a random half of its groups, those rows that take most variance off all of them (their
+times unknown to it). Both those and as many random rows are fitted, and the rows of the other half are judged.
+`python -m experiments.next_rows [--targets …] [--rows …] [--criterion prediction|everything] [--traces FILE…]`
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from calibration.fit import fit
+from calibration.information import Problem, choose, covariance
+from calibration.predict import predict
+from calibration.traces import Cases
+from dmodel.profiles import Profile
+from dmodel.types import InputError
+from experiments.bases import Bases
+from experiments.divisions import shipped
+from experiments.study import arguments, deliver, rows, run, say
+from experiments.targets import catalog
+
+TARGETS = ("vtrain-multi", "vtrain-single", "ultrascale")
+"""Targets when none are named; those without rows are left out."""
+
+GOAL = -25.0
+"""Change of the median error to reach [%]."""
+
+
+class Part(NamedTuple):
+    """Rows of a target that can be chosen, and rows that are judged; indices."""
+
+    pool: np.ndarray
+    judged: np.ndarray
+
+
+def divided(cases: Cases, seed: int) -> Part:
+    """A random half of the groups to choose from and the rows of the others to judge; of sources with a group for every other row, of
+    rows."""
+    rng, group = np.random.default_rng(seed), cases.labels.group
+    names = rng.permutation(np.unique(group))
+    if 2 * len(names) > len(cases) or len(names) < 4:
+        order = rng.permutation(len(cases))
+        return Part(np.sort(order[: len(cases) // 2]), np.sort(order[len(cases) // 2 :]))
+    open_to_choose = np.isin(group, names[: (len(names) + 1) // 2])
+    return Part(np.flatnonzero(open_to_choose), np.flatnonzero(~open_to_choose))
+
+
+def problem_of(cases: Cases, profile: Profile) -> Problem:
+    """All rows as candidates and as targets, at a cost of one each."""
+    k, noise = covariance(cases, profile)
+    everything = np.arange(len(cases))
+    return Problem(k, noise, np.ones(len(cases)), everything, everything)
+
+
+def error(cases: Cases, fitted: np.ndarray, judged: np.ndarray, base: Profile, seed: int) -> np.ndarray:
+    """Median and mean error [%] of the judged rows under a fit of some others."""
+    profile = fit(cases.take(fitted), base, seed=seed, starts=1)
+    rest = cases.take(judged)
+    gap = 100.0 * np.abs(predict(rest, profile).step_time_s / rest.labels.step_time_s - 1.0)
+    return np.array([np.median(gap), gap.mean()])
+
+
+def compared(cases: Cases, base: Profile, sizes: list[int], seeds: int, criterion: str) -> dict[tuple[int, str], np.ndarray]:
+    """Errors of every draw `[draw, 2]` by the number of rows and how they were taken."""
+    found: dict[tuple[int, str], list[np.ndarray]] = {}
+    problem = problem_of(cases, base)
+    for seed in range(seeds):
+        part = divided(cases, seed)
+        order = np.random.default_rng(seed).permutation(part.pool)
+        for size in sizes:
+            chosen = choose(problem._replace(candidates=part.pool), np.inf, criterion, size).runs
+            for name, taken in (("random", order[:size]), ("chosen", np.array(chosen))):
+                found.setdefault((size, name), []).append(error(cases, np.sort(taken), part.judged, base, seed))
+    return {key: np.array(values) for key, values in found.items()}
+
+
+def lines_of(target: str, found: dict[tuple[int, str], np.ndarray]) -> list[dict[str, Any]]:
+    """One line by number of rows: middle of the draws' median and mean errors, and the change from random to chosen [%]."""
+    lines = []
+    for size in dict.fromkeys(size for size, _ in found):
+        random, chosen = (found[size, name] for name in ("random", "chosen"))
+        change = 100.0 * (np.median(chosen, 0) / np.median(random, 0) - 1.0)
+        lines.append(
+            {
+                "target": target,
+                "rows": size,
+                "draws": len(random),
+                "random_median": float(np.median(random[:, 0])),
+                "chosen_median": float(np.median(chosen[:, 0])),
+                "change_median": float(change[0]),
+                "random_mean": float(np.median(random[:, 1])),
+                "chosen_mean": float(np.median(chosen[:, 1])),
+                "change_mean": float(change[1]),
+                "random_worst_mean": float(random[:, 1].max()),
+                "chosen_worst_mean": float(chosen[:, 1].max()),
+                "reached": bool(change[0] <= GOAL),
+            }
+        )
+    return lines
+
+
+def main() -> None:
+    """Every target, number of rows and draw."""
+    options = _options()
+    cases = rows(options.traces)
+    protocols = catalog(cases)
+    unknown = [n for n in options.targets or () if f"few-shot 12 {n}" not in protocols]
+    if unknown:
+        known = [n.removeprefix("few-shot 12 ") for n in protocols if n.startswith("few-shot 12 ")]
+        raise InputError(f"--targets: no rows of {', '.join(unknown)}; choose from {', '.join(known)}")
+    names = options.targets or [n for n in TARGETS if f"few-shot 12 {n}" in protocols]
+    names = names[:1] if options.quick else names
+    few = ("megatron-sc21-t1",) if options.quick else None
+    bases = Bases(options.out / "bases", starts=1, rounds=1 if options.quick else 2, only=few)
+    lines: list[dict[str, Any]] = []
+    for name in names:
+        protocol = protocols[f"few-shot 12 {name}"]
+        base = bases.without(cases, protocol.hidden(cases) | ~shipped(cases), name)
+        target = cases.take(protocol.target(cases))
+        sizes, seeds = ([12], 1) if options.quick else (options.rows, options.seeds)
+        lines += lines_of(name, compared(target, base, sizes, seeds, options.criterion))
+        last = lines[-1]
+        say(f"{name}, {last['rows']} rows: {last['random_median']:.2f} % random, {last['chosen_median']:.2f} % chosen")
+    options.out.mkdir(parents=True, exist_ok=True)
+    _figure(lines, options.out / "next_rows.png")
+    deliver("next_rows", lines, options)
+
+
+def _figure(lines: list[dict[str, Any]], path: Any) -> None:
+    """Error against the rows measured, random and chosen, a panel for each target."""
+    from dmodel.report.style import BLUE, GREY, new_figure, save_png
+
+    names = list(dict.fromkeys(line["target"] for line in lines))
+    figure = new_figure(1.0 + 3.2 * len(names), 3.4)
+    for axes, name in zip(np.atleast_1d(figure.subplots(1, len(names))), names, strict=True):
+        mine = [line for line in lines if line["target"] == name]
+        for way, colour in (("random", GREY), ("chosen", BLUE)):
+            x = [line["rows"] for line in mine]
+            axes.plot(x, [line[f"{way}_median"] for line in mine], marker="o", color=colour, label=f"{way}, median")
+            axes.plot(x, [line[f"{way}_mean"] for line in mine], marker="o", ls=":", color=colour, label=f"{way}, mean")
+        axes.set(title=name, xlabel="rows measured", xlim=(0, None), ylim=(0, None))
+    figure.axes[0].set_ylabel("error of rows not measured [%]")
+    figure.axes[0].legend(frameon=False, fontsize=8)
+    save_png(figure, path)
+
+
+def _options() -> argparse.Namespace:
+    parser = arguments(__doc__ or "")
+    parser.set_defaults(seeds=20)
+    parser.add_argument("--targets", nargs="*", help=f"default: {', '.join(TARGETS)}, where there are rows")
+    parser.add_argument("--rows", nargs="*", type=int, default=[12], help="how many rows to measure")
+    parser.add_argument("--criterion", choices=("prediction", "everything"), default="prediction", help="what the choice is to serve")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    run(main)

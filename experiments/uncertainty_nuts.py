@@ -1,0 +1,137 @@
+"""Claim: the Laplace approximation is as wide as the exact posterior: standard deviations of predictions within 20 % of those by NUTS.
+
+A dozen rows of a stack that the base has not seen are fitted; what their coefficients leave open of the stack's other rows is told by the
+profile (Laplace), by draws of the exact posterior (NUTS) and by fits of rows weighted at random (bootstrap). NUTS needs blackjax
+(`pip install dmodel[sampling]`). `python -m experiments.uncertainty_nuts [--targets …] [--draws N] [--traces FILE…]`
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from calibration.fit import fit
+from calibration.predict import predict
+from calibration.traces import Cases
+from calibration.uncertainty.bootstrap import bootstrap
+from calibration.uncertainty.nuts import sample
+from calibration.uncertainty.posterior import Posterior, approximation, posterior
+from dmodel.coefficients import from_unconstrained
+from dmodel.profiles import Profile
+from dmodel.step import step_time
+from dmodel.sweep import quick_to_compile
+from experiments.bases import Bases
+from experiments.divisions import shipped
+from experiments.study import arguments, deliver, rows, run, say
+from experiments.targets import catalog
+
+TARGETS = ("vtrain-multi", "llm-foundry", "nemo-launcher", "maxtext", "ultrascale")
+"""Targets when none are named; those without rows are left out."""
+
+MOST = 48
+"""Rows whose predictions are compared."""
+
+
+def predictions(found: Posterior, cases: Cases, u: np.ndarray) -> np.ndarray:
+    """ln t of rows under every draw of directions `[draw, row]`."""
+    cell = {name: i for i, name in enumerate(found.names)}
+    of = jnp.array([cell[pair] for pair in zip(cases.labels.accelerator.tolist(), cases.labels.stack.tolist(), strict=True)])
+
+    def log_times(one: jax.Array) -> jax.Array:
+        z = found.coefficients(one)[of].T
+        return jnp.log(step_time(cases.system, cases.model, cases.plan, from_unconstrained(z)).total)
+
+    return np.asarray(jax.jit(lambda many: jax.lax.map(log_times, many), compiler_options=quick_to_compile())(jnp.asarray(u)))
+
+
+def effective(values: np.ndarray) -> float:
+    """Number of independent draws that a chain `[draw, row]` is worth, in the middle of the rows: by the variance of means of batches."""
+    batches = int(np.sqrt(len(values)))
+    means = np.array([part.mean(0) for part in np.array_split(values, batches)])
+    return float(np.median(np.minimum(values.var(0) / np.maximum(means.var(0, ddof=1), 1e-30) * batches, len(values))))
+
+
+def compare(fitted: Cases, others: Cases, base: Profile, seed: int, draws: int) -> dict[str, Any]:
+    """One line: sd of ln t by Laplace and by bootstrap over that by NUTS, in the middle and at the tenths of the rows."""
+    started = time.perf_counter()
+    profile, found = fit(fitted, base, seed=seed, starts=4), posterior(fitted, base)
+    same = {*found.names}
+    known = [pair in same for pair in zip(others.labels.accelerator.tolist(), others.labels.stack.tolist(), strict=True)]
+    others = others.take(np.flatnonzero(known)[:MOST])
+    start = approximation(found, profile)
+    chain = sample(found, start, draws=draws, warmup=max(draws // 3, 50), seed=seed)
+    exact = predictions(found, others, chain.x[:, : found.size])
+    noise = np.array([profile.noise[s] for s in fitted.labels.stack.tolist()])
+    again = bootstrap(found, start.mean[: found.size], np.maximum(noise, 0.03), fitted.labels.group.astype(str), seed=seed)
+    by_fits = predictions(found, others, again).std(0) / exact.std(0)
+    ratio = predict(others, profile).parameter_sd / exact.std(0)
+    return {
+        "rows": len(others),
+        "directions": found.size,
+        "nuts_sd": 100.0 * float(np.median(exact.std(0))),
+        "laplace_over_nuts": float(np.median(ratio)),
+        "tenth": float(np.quantile(ratio, 0.1)),
+        "ninth_tenth": float(np.quantile(ratio, 0.9)),
+        "within_20": 100.0 * float((np.abs(ratio - 1.0) <= 0.2).mean()),
+        "bootstrap_over_nuts": float(np.median(by_fits)),
+        "effective_draws": effective(exact),
+        "divergent": chain.divergent,
+        "seconds": time.perf_counter() - started,
+        "_points": np.stack([exact.std(0), predict(others, profile).parameter_sd]),
+    }
+
+
+def main() -> None:
+    """Every target, then the table and the figure."""
+    options = _options()
+    cases = rows(options.traces)
+    protocols = catalog(cases)
+    names = [n for n in options.targets or TARGETS if f"few-shot 12 {n}" in protocols][: 1 if options.quick else None]
+    few = ("megatron-sc21-t1",) if options.quick else None
+    bases = Bases(options.out / "bases", starts=1, rounds=1 if options.quick else 2, only=few)
+    lines, points = [], {}
+    for name in names:
+        protocol = protocols[f"few-shot 12 {name}"]
+        base = bases.without(cases, protocol.hidden(cases) | ~shipped(cases), name)
+        (part,) = protocol.divide(cases, protocol.target(cases), 0)
+        found = compare(cases.take(part.fitted), cases.take(part.judged), base, 0, 60 if options.quick else options.draws)
+        points[name] = found.pop("_points")
+        lines.append({"target": name, **found})
+        say(f"{name}: Laplace over NUTS {found['laplace_over_nuts']:.2f}, {found['within_20']:.0f} % of {found['rows']} rows within 20 %")
+    options.out.mkdir(parents=True, exist_ok=True)
+    _figure(points, options.out / "uncertainty_nuts.png")
+    deliver("uncertainty_nuts", lines, options)
+
+
+def _figure(points: dict[str, np.ndarray], path: Any) -> None:
+    """Standard deviation by Laplace against that by NUTS, with the band of 20 %."""
+    from dmodel.report.style import BLUE, GREEN, GREY, ORANGE, PALE, PURPLE, VERMILLION, new_figure, save_png
+
+    figure = new_figure(5.2, 4.6)
+    axes = figure.subplots()
+    every = 100.0 * np.concatenate(list(points.values()), 1)
+    ends = np.array([every.min() / 1.2, every.max() * 1.2])
+    axes.fill_between(ends, 0.8 * ends, 1.2 * ends, color=PALE, lw=0, label="± 20 %")
+    axes.plot(ends, ends, color=GREY, lw=0.8)
+    for (name, (exact, approximate)), colour in zip(points.items(), (BLUE, ORANGE, GREEN, VERMILLION, PURPLE), strict=False):
+        axes.plot(100.0 * exact, 100.0 * approximate, "o", ms=4, color=colour, label=name)
+    axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, title="Spread of predictions by the coefficients [%]")
+    axes.set(xlabel="standard deviation by NUTS [%]", ylabel="by Laplace [%]")
+    axes.legend(frameon=False, fontsize=8)
+    save_png(figure, path)
+
+
+def _options() -> argparse.Namespace:
+    parser = arguments(__doc__ or "")
+    parser.add_argument("--targets", nargs="*", help=f"default: {', '.join(TARGETS)}, where there are rows")
+    parser.add_argument("--draws", type=int, default=500, help="of the exact posterior")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    run(main)
