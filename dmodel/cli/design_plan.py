@@ -205,6 +205,7 @@ def design_document(found: Design, top: int | None = None) -> Document:
         "feasible": found.feasible,
         "evaluated_by_gradient_search": found.evaluated,
         "relaxed_merit": found.relaxed,
+        "relaxed_step_time_s": found.relaxed if found.objective == "time" else None,
         "binding": None if limit is None else {"name": limit.name, "amount": limit.amount, "unit": limit.unit, "message": limit.message},
         "closest": candidate_document(found.closest) if found.closest is not None else None,
         "remedies": [{"name": r.name, "was": r.was, "becomes": r.becomes, "message": r.message} for r in found.remedies],

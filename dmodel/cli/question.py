@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dmodel.cli.options import Degrees, Job
+from dmodel.plan import PLACEMENT
 from dmodel.types import InputError
 
 if TYPE_CHECKING:
@@ -178,6 +179,9 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         "n_microbatches": _integer(float(plan.n_microbatches)),
         "sp": bool(plan.sp),
         "recompute": words.get(pair, f"{pair[0]:.2f} of the layers"),
+        "etp": _integer(float(plan.etp)),
+        "reshard": bool(plan.reshard),
+        "placement": list(plan.placement),
         "schedule": plan.schedule,
         "attention": "flash" if plan.flash else "none",
     }
@@ -199,4 +203,6 @@ def short(p: dict[str, Any]) -> str:
     extra += [f"b {p['micro_batch']:.4g}", f"zero {p['zero']:g}"]
     extra += [f"shard {p['shard']:g}"] if p["zero"] and p["shard"] != p["dp"] else []
     extra += [f"recompute {p['recompute']}"] if p["recompute"] != "none" else []
+    extra += [p["schedule"]] if p["schedule"] in ("gpipe", "zero-bubble") and p["pp"] != 1 else []
+    extra += ["-".join(p["placement"])] if tuple(p["placement"]) != PLACEMENT else []
     return " · ".join(degrees + extra)
