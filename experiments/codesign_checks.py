@@ -57,12 +57,11 @@ def stated(profile: str | None) -> Question:
 
 
 def axes(asked: Question, quick: bool) -> dict[str, np.ndarray]:
-    """Values of the grid: every rung, or every n-th, of what is discrete; of hardware, from half to twice the catalog's by factors."""
-    every = {"n_layers": 6, "d_model": 3, "global_batch": 5, "devices": 3} if quick else {"n_layers": 2, "d_model": 1, "global_batch": 2}
+    """Values of the grid: every n-th rung of what is discrete; of hardware half, once and twice the catalog's."""
+    every = dict(zip(BOUNDS, (6, 3, 5, 3) if quick else (3, 2, 4, 3), strict=True))
     u, sizes = asked.unknowns, asked.unknowns.values(np.log(asked.unknowns.value))
-    found = {name: rungs(name, sizes, u, asked.world.fixed)[:: every.get(name, 1)] for name in BOUNDS}
-    steps = 3 if quick else 5
-    return found | {name: sizes[name] * np.geomspace(0.5, 2.0, steps) for name in ("hbm_bytes", "bytes_per_s[1]")}
+    found = {name: rungs(name, sizes, u, asked.world.fixed)[:: every[name]] for name in BOUNDS}
+    return found | {name: sizes[name] * np.geomspace(0.5, 2.0, 3) for name in ("hbm_bytes", "bytes_per_s[1]")}
 
 
 def against_grid(asked: Question, quick: bool) -> tuple[list[dict[str, Any]], CoDesign]:
@@ -79,6 +78,7 @@ def against_grid(asked: Question, quick: bool) -> tuple[list[dict[str, Any]], Co
     say(f"grid's best: {', '.join(f'{n} {float(grid.best.sizes[n]):.4g}' for n in FREE)}")
     say(f"search's best: {', '.join(f'{n} {float(answer.found.sizes[n]):.4g}' for n in FREE)}")
     mine, theirs = answer.evaluations, grid.evaluations
+    say(f"loss {answer.value:.5f} with {mine.total:,} evaluations; grid: {grid.value:.5f} with {theirs:,}, {theirs / mine.total:.0f} times")
     return [
         _line("loss of the search, and of the grid", answer.value, grid.value, answer.value / grid.value - 1.0, f"{FREE}"),
         _line("evaluations, a gradient as 4", float(mine.total), float(theirs), theirs / mine.total, f"{grid.combinations} combinations"),
