@@ -9,6 +9,7 @@ from dmodel import catalog
 from dmodel.catalog import loader
 from dmodel.coefficients import default
 from dmodel.cost.collectives import all_reduce_time, all_to_all_time, fabric, gather_time
+from dmodel.design.optimum import problem
 from dmodel.placement import place
 from dmodel.plan import Plan
 from dmodel.topology import Tier, capacity, check, check_devices, fat_tree, network, slices, with_scale_up
@@ -86,6 +87,8 @@ def test_known_clusters_have_their_tiers():
     assert capacity(llama) == 24576.0 and llama.bytes_per_s[2] == pytest.approx(50e9 / 7.0)
     with pytest.raises(InputError, match="32,768 devices, but the fabric holds 24,576"):
         check_devices(llama, 32768)
+    with pytest.raises(InputError, match="the fabric holds 24,576"):
+        problem(catalog.system("H100-Llama-3"), catalog.transformer("llama-3-8b"), 32768, 32768, default())
     check_devices(llama, 24576)
     check_devices(H100.network, 1e9)
 

@@ -22,6 +22,7 @@ from dmodel.footprint import Footprint
 from dmodel.hardware import System
 from dmodel.plan import Plan
 from dmodel.smooth import SHARPNESS
+from dmodel.topology import check_devices
 from dmodel.types import InputError
 from dmodel.workload import Transformer
 
@@ -100,6 +101,7 @@ def problem(
     of_run = [name for name in ("deadline_s", "dollars", "joules") if np.isfinite(float(getattr(limits, name)))]
     if of_run and not float(limits.tokens) > 0.0:
         raise InputError(f"limits: {', '.join(of_run)} of a run need its tokens; got {limits.tokens!r}. Give tokens.")
+    check_devices(system.network, n_devices)
     sizes = np.cumprod(np.asarray(system.network.size, dtype=float))
     space = Space(
         model=model,
