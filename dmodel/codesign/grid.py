@@ -27,7 +27,7 @@ class Grid(NamedTuple):
 
 def exhaustive(
     stated: Question,
-    values: Mapping[str, Sequence[float]],
+    values: Mapping[str, Sequence[float] | np.ndarray],
     *,
     threads: int | None = None,
     progress: Callable[[int, int], None] | None = None,
