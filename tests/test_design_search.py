@@ -102,7 +102,7 @@ def random_problem(draw, choices=EVERYTHING):
     return stated(
         model,
         int(draw.choice([24, 64, 96, 512])),
-        int(draw.choice([64, 96, 1536])),
+        int(draw.choice([192, 1536])),
         coefficients=c,
         base=UNFUSED if draw.random() < 0.3 else None,
         choices=choices.replace(precisions=offered),
