@@ -154,8 +154,8 @@ def test_the_whole_report_of_a_design(tmp_path):
     job = "--system H100-DGX --devices 8 --model llama-3-8b --seq-len 8192 --global-batch 32 --profile prior"
     words = f"sensitivity {job} --reoptimize --follow chip.hbm_bytes --check --json --report {tmp_path}".split()
     done = CliRunner().invoke(app, words)
-    assert done.exit_code == 0, done.stderr
     d = json.loads(done.stdout)
+    assert done.exit_code == 0, d["check"]
     assert d["check"]["fixed"]["difference"] <= 1e-6 and d["check"]["reoptimized"]["difference"] <= 1e-2
     assert sum(d["shares"].values()) == pytest.approx(1.0)
     assert {p.name for p in tmp_path.iterdir()} == {
@@ -175,7 +175,8 @@ def test_the_whole_report_of_a_design(tmp_path):
     ],
 )
 def test_wrong_options_say_what_is_wrong(options, says):
-    job = "--system H100-DGX --devices 512 --model llama-3-70b --seq-len 8192 --global-batch 1024 --profile prior --tp 8 --pp 4"
+    job = "--system H100-DGX --devices 512 --model llama-3-70b --seq-len 8192 --global-batch 1024 --profile prior"
+    job += " --tp 8 --pp 4 --schedule interleaved"
     done = CliRunner().invoke(app, f"sensitivity {job} {options}".split())
     assert done.exit_code == 2 and says in done.stderr
 

@@ -96,6 +96,12 @@ def n_devices(known: Inputs) -> float:
     return float(np.prod([known[f"plan.{name}"] for name in DEGREES]))
 
 
+def fills_domain(p: Program) -> bool:
+    """Whether the devices are just those of a domain of some level, so that their number stands on a kink."""
+    sizes = [p.known.values[i] for i, name in enumerate(p.known.names) if name.startswith("network.size")]
+    return any(abs(edge - n_devices(p.known)) < 0.5 for edge in np.cumprod(sizes) if np.isfinite(edge))
+
+
 def program(case: Case, *, sharpness: float = SHARPNESS, level_names: Sequence[str] | None = None) -> Program:
     """State the program of a case.
 

@@ -42,7 +42,8 @@ class Reoptimized(NamedTuple):
 
     Attributes:
       output: name. value: of the output there, own unit. plan: with real-valued degrees. step_time_s: its step [s].
-      elasticities: by input name and "devices"; inputs that the optimum chooses are not among them.
+      elasticities: by input name and "devices"; inputs that the optimum chooses are not among them, nor the devices where they just fill
+        a domain of the network: one more would cross to the next level.
       active: limits and kinks that hold with equality, with their price. residual: what is left of the slope of the Lagrangian [1].
       moves: by unknown, its change d ln u / d ln x by input (of `recompute_layers` the share itself).
       unique: whether prices and movements are determined: no more limits meet than there are unknowns, and the rest is strictly convex.
@@ -161,7 +162,7 @@ def reoptimized(
         else:
             total = total + p.by_unknowns(at.x, slopes)[:, 0] @ moves
         kept, _ = asked(p.known, case, name)
-        kept = [i for i in kept if i not in (*p.places, p.shard)] + [size - 1]
+        kept = [i for i in kept if i not in (*p.places, p.shard)] + ([] if relaxed.fills_domain(p) else [size - 1])
         found[name] = Reoptimized(
             output=name,
             value=float(values[0]),
