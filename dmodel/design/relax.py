@@ -23,7 +23,7 @@ from dmodel import run
 from dmodel.design.constraints import uses
 from dmodel.design.judge import DRAFTED, Draft, Problem, draft_memory, shared
 from dmodel.design.rows import order_numbers, precisions
-from dmodel.design.space import Precision, Space, divisors, placements
+from dmodel.design.space import Precision, Space, degrees, divisors, placements
 from dmodel.hardware import System
 from dmodel.placement import PAIRS
 from dmodel.step import step_time
@@ -120,16 +120,16 @@ def _relaxed_plan(z: jax.Array, arm: Arms, given: dict[str, Any]) -> Draft:
 
 
 def _judged(z: jax.Array, arm: Arms, given: dict[str, Any], sharpness: float) -> tuple[Draft, jax.Array, jax.Array]:
-    """Plan, merit, and logarithmic excess over each limit `[13, *batch]`, ≤ 0 where it is kept: those of `uses`; tp, pp, cp, dp and ep
-    against what they split; the micro-batches that a zero bubble asks for."""
+    """Plan, merit, and logarithmic excess over each limit `[13, *batch]`, ≤ 0 where it is kept: those of `uses`; each degree against the
+    largest that a valid plan has; the micro-batches that a zero bubble asks for."""
     plan, model = _relaxed_plan(z, arm, given), given["model"]
     system = given["system"].replace(chip=given["system"].chip.replace(flops_per_s=arm.numbers["flops_per_s"]))
     times = step_time(system, model, plan, given["coefficients"], sharpness=sharpness, physics=DRAFTED)
     watts = run.facility_watts(system, model, plan, times)
     found = uses(given["limits"], system, model, plan, times.total, draft_memory(model, plan, given["footprint"]).total, watts)
     over = [jnp.maximum(jnp.asarray(u.amount) / u.limit, 1e-9) for u in found]
-    over += [plan.tp / model.n_heads, plan.pp / model.n_layers, plan.cp / model.seq_len, plan.dp / plan.global_batch]
-    over += [plan.ep / (plan.dp * plan.tp * plan.cp), jnp.exp(plan.zero_bubble * jnp.log(2.0 * plan.pp / plan.n_microbatches))]
+    over += [getattr(plan, name) / most for name, most in given["most"].items()]
+    over += [jnp.exp(plan.zero_bubble * jnp.log(2.0 * plan.pp / plan.n_microbatches))]
     merit = times.total * (1.0 + given["energy"] * (watts - 1.0))
     return plan, jnp.asarray(merit), jnp.log(jnp.stack(jnp.broadcast_arrays(*over)))
 
@@ -187,9 +187,11 @@ def _given(problem: Problem) -> dict[str, Any]:
     logs = np.log(np.asarray(divisors(space.n_devices), dtype=float))
     thinned = logs[np.linspace(0, len(logs) - 1, min(len(logs), SLOTS)).round().astype(int)]
     sparse = float(space.model.n_experts) > 1.0
+    largest = np.max(np.asarray(degrees(space), dtype=float), 0)
     named = {name: float(name in choices.schedules) for name in ("gpipe", "1f1b", "interleaved", "zero-bubble")}
     return shared(problem) | {
         "limits": problem.limits,
+        "most": dict(zip((*DEGREES, "ep"), largest[:5], strict=True)),
         "energy": float(problem.objective == "energy"),
         "order": dict(zip((f"{a}_{b}" for a, b in PAIRS), order_numbers(placements(space)[0]), strict=True)),
         "log_devices": np.log(space.n_devices),
