@@ -134,6 +134,9 @@ def _draw(run: Published, fixed: Any, follows: Any, pairs: Any, regimes: Any, fo
     style.save_png(figure, path)
 
 
+_OTHER = {"left": "right", "right": "left"}
+
+
 def _draw_flips(axes: Axes, found: Any) -> None:
     """A bar for each input over the factors at which the best plan stays; the plans that take over stand below its ends."""
     axes.set_title("Where the best plan changes")
@@ -141,7 +144,7 @@ def _draw_flips(axes: Axes, found: Any) -> None:
         axes.text(0.5, 0.5, "not followed in a quick run", ha="center", color=style.GREY, transform=axes.transAxes)
         axes.set_axis_off()
         return
-    axes.set_title(f"Where the best plan, {degrees(found.best)}, changes")
+    axes.text(0.0, 0.99, f"best of all: {degrees(found.best)}", transform=axes.transAxes, va="top", fontsize=8, weight="bold")
     for row, e in enumerate(found.effects):
         low = e.down.factor if e.down else 0.5
         high = e.up.factor if e.up else 2.0
@@ -150,7 +153,7 @@ def _draw_flips(axes: Axes, found: Any) -> None:
             if flip is not None:
                 axes.plot(flip.factor, row, "|", color=style.INK, markersize=14)
                 text = f"{100.0 * (flip.factor - 1.0):+.0f} %".replace("-", "−")
-                axes.annotate(text, (flip.factor, row), (0, 11), textcoords="offset points", ha="center", fontsize=8)
+                axes.annotate(text, (flip.factor, row), (0, 11), textcoords="offset points", ha=_OTHER[side], fontsize=8)
                 named = f"from here {degrees(flip.plan)}" if side == "right" else f"below {degrees(flip.plan)}"
                 axes.annotate(named, (flip.factor, row), (0, below), textcoords="offset points", ha=side, fontsize=7)
     axes.axvline(1.0, color=style.GREY, linewidth=0.8)

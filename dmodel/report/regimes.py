@@ -41,7 +41,8 @@ def draw(axes: Axes, found: RegimeMap, title: str) -> None:
         axes.plot(points[0], points[1], ".", color=style.INK, markersize=2.2)
     if (found.headroom_bytes < 0.0).any():
         axes.contourf(x, y, found.headroom_bytes, levels=[-np.inf, 0.0], colors="none", hatches=["//"])
-        missing = np.argwhere(found.headroom_bytes < 0.0).mean(0).round().astype(int)
+        unfit = np.argwhere(found.headroom_bytes < 0.0)
+        missing = unfit.mean(0).round().astype(int) if (found.headroom_bytes >= 0.0).any() else np.array([len(y) - 2, len(x) // 2])
         frame = {"facecolor": "white", "edgecolor": "none", "pad": 2.0}
         axes.text(
             float(x[missing[1]]), float(y[missing[0]]), "does not fit", ha="center", va="center", color=style.INK, fontsize=8, bbox=frame
@@ -72,7 +73,8 @@ def _names(axes: Axes, found: RegimeMap) -> None:
     n = found.regime.shape[0]
     cross = np.array([np.abs(np.log(v.values / at)).argmin() for v, at in ((found.y, found.at[1]), (found.x, found.at[0]))])
     for i, name in enumerate(REGIMES):
-        mine = (found.regime == i) & (found.headroom_bytes >= 0.0)
+        fits = (found.regime == i) & (found.headroom_bytes >= 0.0)
+        mine = fits if fits.any() else found.regime == i
         if mine.mean() < 0.03:
             continue
         inside, others = np.argwhere(mine), np.vstack([np.argwhere(~mine), cross[None]])
@@ -90,4 +92,5 @@ def _names(axes: Axes, found: RegimeMap) -> None:
             weight="bold",
             fontsize=8,
             color=style.INK,
+            bbox=None if fits.any() else {"facecolor": "white", "edgecolor": "none", "pad": 2.0},
         )

@@ -57,7 +57,7 @@ def draw(
     marked = [(rings[i.name], row) for row, i in enumerate(shown) if i.name in rings]
     if marked:
         axes.plot(*zip(*marked, strict=True), "o", color=style.INK, markersize=4.5, markerfacecolor="white", label="the best plan follows")
-        axes.legend(loc="lower left", frameon=False, fontsize=8)
+        axes.legend(loc="upper left", frameon=False, fontsize=8)
     axes.set_yticks(range(len(shown)), [i.name for i in shown])
     axes.axvline(0.0, color=style.GREY, linewidth=0.8)
     axes.invert_yaxis()
