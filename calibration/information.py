@@ -162,7 +162,7 @@ def choose(problem: Problem, budget_s: float, criterion: str = "prediction", cou
 
 def _relaxed(weights: Array, covariance: Array, target: Array, criterion: str) -> jax.Array:
     """The criterion of fractional measurements: `½ ln |1 + K W|`, or `tr W (1 + K W)⁻¹ M` with M = mean_t K_ct K_tc; K, M over noise²."""
-    inner = jnp.eye(len(target)) + covariance * weights  # type: ignore[arg-type]
+    inner = jnp.eye(len(target)) + covariance * weights[None]  # type: ignore[arg-type,index]
     if criterion == "everything":
         return 0.5 * jnp.linalg.slogdet(inner)[1]
     return (jnp.diag(jnp.linalg.solve(inner, target)) * weights).sum()

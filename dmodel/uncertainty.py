@@ -46,6 +46,9 @@ OTHER_VARIANT = 1.0
 COMMON = 0.5
 """Correlation of what the model lacks between two plans of one stack and model."""
 
+NEW_SOFTWARE = {"lineage": 1.5, "stack": 1.5}
+"""How many of its widths software may lie from what a profile knows: as a fit of new rows lets it (`calibration.pooling`)."""
+
 STRANGER = Scatter(0.05, 0.1)
 """Scatter where a profile knows none."""
 
@@ -110,7 +113,8 @@ def covariance(profile: Profile, accelerator: str | None, stack: str | None) -> 
     unknown = [g for g, m in members(accelerator or "?", stack or "?").items() if m and m not in profile.offsets[g]]
     if not stack and len(lineages) == 1:
         unknown.remove("lineage")  # a view of one code base speaks for it
-    return np.asarray(base) + np.diag(sum((profile.widths[g] ** 2 for g in unknown if g in profile.widths), start=np.zeros(len(base))))
+    among = [(profile.widths[g] * NEW_SOFTWARE.get(g, 1.0)) ** 2 for g in unknown if g in profile.widths]
+    return np.asarray(base) + np.diag(sum(among, start=np.zeros(len(base))))
 
 
 def points(mean: np.ndarray, sigma: np.ndarray) -> np.ndarray:

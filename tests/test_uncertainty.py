@@ -12,7 +12,7 @@ from calibration.uncertainty.cells import cells_of, names, reduced
 from calibration.uncertainty.identify import identify, information
 from calibration.uncertainty.laplace import Noise, Rows, expected_noise, open_ratios, student_weight
 from calibration.uncertainty.left_out import left_out
-from calibration.uncertainty.scatter import Misses, scatter
+from calibration.uncertainty.scatter import BEYOND, Misses, scatter
 from dmodel import uncertainty
 from dmodel.coefficients import NAMES
 from dmodel.profiles import Profile, default_profile, load, save
@@ -72,9 +72,10 @@ def test_scatter_is_found_as_it_was_put_in(noise):
     scale = np.hypot(noise, 2.0 * noise * (far > 0.0))
     made = Misses(np.full(n, "own"), scale * rng.standard_t(4.0, n), np.zeros(n), far, np.ones(n))
     found = scatter(made, default_profile(), fresh=True)
-    assert found["own"].noise == pytest.approx(noise, rel=0.2) and found["own"].discrepancy == pytest.approx(2.0 * noise, rel=0.25)
+    assert found["own"].noise == pytest.approx(BEYOND * noise, rel=0.2)
+    assert found["own"].discrepancy == pytest.approx(2.0 * BEYOND * noise, rel=0.25)
     assert found[""].noise > 0.0 and found[""].discrepancy > 0.0
-    kept = scatter(dataclasses.replace(made), dataclasses.replace(default_profile(), scatter={"other": Scatter(0.1, 0.2)}), fresh=False)
+    kept = scatter(made, dataclasses.replace(default_profile(), scatter={"other": Scatter(0.1, 0.2)}), fresh=False)
     assert kept["other"] == Scatter(0.1, 0.2)
 
 
@@ -122,7 +123,7 @@ def test_sigma_points_carry_a_linear_output_exactly():
 def test_one_plan_against_another(profile):
     """The chance rises with the gap; ½ for a plan and itself; what is common to both does not count."""
     cases = synthetic(seed=3, truth={STACK: COEFFICIENTS})
-    some = cases.take(np.arange(3))
+    some = cases.take(np.arange(0, 9, 4))
     found = uncertainty.step_times(profile, CHIPS[0], STACK, some.system, some.model, some.plan)
     alone = predict(some, profile)
     np.testing.assert_allclose(found.value, alone.step_time_s, rtol=1e-9)
