@@ -101,7 +101,7 @@ class Net:
         return found
 
     def ring_latency(self, group: Level) -> float:
-        passed = [1.0, *(prod(group[k + 1 :]) for k in range(1, len(group)))]
+        passed = [prod(group[k + 1 :]) if d == 1.0 else 1.0 for k, d in enumerate(self.axes)]
         return sum(a * d * (g ** (1.0 / d) - 1.0) * n for a, d, g, n in zip(self.latency, self.axes, group, passed, strict=True))
 
     def gather(self, nbytes: float, group: Level) -> float:

@@ -75,6 +75,13 @@ def test_of_many_bytes_rate_is_left(f, times):
     assert seconds(f, 1e12, group(1e6), net(latency_s=np.zeros(1))) == pytest.approx(times * 1e12 / RATE[0], rel=1e-5)
 
 
+def test_levels_of_one_latency_have_the_hops_of_one():
+    alike = net(2, latency_s=np.full(2, LATENCY[0]))
+    assert seconds(gather_time, 0.0, group(8.0, 4.0), alike) == pytest.approx(31.0 * LATENCY[0], rel=1e-12)
+    torus = net(2, torus_axes=np.array([2.0, 1.0]))
+    assert seconds(gather_time, 0.0, group(16.0, 4.0), torus) == pytest.approx(6.0 * LATENCY[0] + 3.0 * LATENCY[1], rel=1e-12)
+
+
 def test_ring_for_bytes_tree_for_members():
     one = net()
     ring = 2.0 * (1e10 * 7.0 / 8.0 / RATE[0] + LATENCY[0] * 7.0)
@@ -101,9 +108,10 @@ def test_rings_of_a_torus_run_along_all_axes(axes):
 
 
 def test_each_level_carries_what_the_ones_below_leave():
-    """8 members inside, 4 outside: the outer level moves an eighth of the bytes, 3/4 of it; it is slower by 8, and decides here."""
+    """8 members inside, 4 outside: the outer level moves an eighth of the bytes, 3/4 of it; it is slower by 8, and decides here. The ring
+    goes through all four groups."""
     flow = max(1e9 * 7.0 / 8.0 / RATE[0], 1e9 / 8.0 * 3.0 / 4.0 / RATE[1])
-    latency = 7.0 * LATENCY[0] + 3.0 * LATENCY[1]
+    latency = 4.0 * 7.0 * LATENCY[0] + 3.0 * LATENCY[1]
     assert seconds(gather_time, 1e9, group(8.0, 4.0), net(2)) == pytest.approx(flow + latency, rel=1e-12)
     outer = 1e9 * (32.0 - 8.0) / 32.0 / RATE[1]
     assert seconds(all_to_all_time, 1e9, group(8.0, 4.0), net(2)) == pytest.approx(outer + LATENCY.sum(), rel=1e-12)
@@ -154,7 +162,7 @@ def test_a_line_is_its_time():
     line = gather_line(group(8.0, 4.0), net(2))
     assert float(line.time(1e9)[0]) == pytest.approx(seconds(gather_time, 1e9, group(8.0, 4.0), net(2)), rel=1e-14)
     (one,) = line.kinds()
-    assert float(one.latency_s) == pytest.approx(7.0 * LATENCY[0] + 3.0 * LATENCY[1])
+    assert float(one.latency_s) == pytest.approx(4.0 * 7.0 * LATENCY[0] + 3.0 * LATENCY[1])
     started = gather_line(group(8.0, 4.0), net(2, coefficients=ONES.replace(collective_start=1e-4)))
     assert float(started.latency_s[0] - line.latency_s[0]) == pytest.approx(1e-4) and float(started.time(0.0)[0]) > 1e-4
 

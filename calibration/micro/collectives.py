@@ -105,14 +105,15 @@ def flow(c: Mapping[str, Array], x: Cases) -> jax.Array:
 
 
 def hops(c: Mapping[str, Array], x: Cases) -> jax.Array:
-    """Latency of the hops [s], `[row]`: a ring's `(g − 1) α` and `(d − 1) α_outer`, twice for an all-reduce unless a tree's
-    `2 log2 d` is less; an all-to-all one of each level."""
+    """Latency of the hops [s], `[row]`: a ring's through d groups of g, `(g − 1) d α + (d − 1) α_outer`, twice for an all-reduce unless a
+    tree of rings' `2 (g − 1) α + 2 log2(d) α_outer` is less; an all-to-all one of each level."""
     g, d = jnp.asarray(x.inner), jnp.asarray(x.outer)
     inner, outer = x.latency_s[0] * c["latency_inner"], x.latency_s[1] * c["latency_outer"]
-    reduce, exchange = jnp.asarray(x.kind) == 0.0, jnp.asarray(x.kind) == 3.0
-    steps = jnp.where(reduce, 2.0 * (g - 1.0), jnp.where(exchange, ramp(g - 1.0), g - 1.0))
-    far = jnp.where(reduce, 2.0 * minimum(stack(d - 1.0, jnp.log2(d))), jnp.where(exchange, ramp(d - 1.0), d - 1.0))
-    return jnp.asarray(inner * steps + outer * far)
+    ring = inner * (g - 1.0) * d + outer * (d - 1.0)
+    tree = inner * (g - 1.0) + outer * jnp.log2(d)
+    exchange = inner * ramp(g - 1.0) + outer * ramp(d - 1.0)
+    kind = jnp.asarray(x.kind)
+    return jnp.where(kind == 0.0, 2.0 * minimum(stack(ring, tree)), jnp.where(kind == 3.0, exchange, ring))
 
 
 def time(c: Mapping[str, Array], x: Cases) -> jax.Array:
