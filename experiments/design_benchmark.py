@@ -1,7 +1,7 @@
 """Claim: the search by gradient finds the best of all valid plans, after rounding and polish, on nearly every case, and misses by little.
 
-Six models on four systems at several sizes, another set than that of `experiments.search_cases`; on each all valid plans are decided exactly
-and the plan by gradient is held against the best.
+Six models on four systems at several sizes, another set than that of `experiments.search_cases`; on each all valid plans are decided
+exactly and the plan by gradient is held against the best.
 `python -m experiments.design_benchmark [--quick] [--json] [--out DIR]`
 """
 
