@@ -1,4 +1,4 @@
-"""Claim: from one chip generation to the next, arithmetic grew faster than networks, so a network's bandwidth became worth more of it.
+"""Question: is a network's bandwidth worth more of arithmetic from one chip generation to the next, or did networks grow along?
 
 At the best plan of each system, how much 1 % more of a rate saves (elasticities by gradient, checked by solving anew), and so how
 many per cent of FLOP/s one per cent of network bandwidth is worth. `python -m experiments.design_bandwidth [--quick] [--json] [--out DIR]`

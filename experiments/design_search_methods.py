@@ -1,4 +1,4 @@
-"""Claim: for plans alone a search of all of them is cheap and nothing beats it; where sizes and plan are chosen together, gradients do.
+"""Question: what do gradients buy over checking everything and over searches that see values only, for plans and for whole runs?
 
 Gradient search, exhaustive search, random search, differential evolution and CMA-ES at equal evaluations of the model (a gradient counts as
 four), on the plans of GPT-3 175B on 512 A100, and on the cheapest run to a loss with shape, batch, tokens, devices and plan free.
