@@ -10,19 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from dmodel.codesign.laws import quality
-from dmodel.codesign.outcome import NAMES, OBJECTIVES, QUANTITIES, Step, parameters
+from dmodel.codesign.outcome import NAMES, OBJECTIVES, QUANTITIES, parameters
 from dmodel.codesign.plans import Planner, Ranked
 from dmodel.codesign.question import Question
 from dmodel.coefficients import Coefficients, from_unconstrained
-from dmodel.design.judge import DRAFTED, draft_memory, drafted, shared
-from dmodel.design.rows import numbers, plans
+from dmodel.design.rows import plans
 from dmodel.plan import Plan
 from dmodel.profiles import Profile, family
 from dmodel.profiles.record import pair_key
-from dmodel.run import facility_watts
-from dmodel.smooth import SHARPNESS
-from dmodel.step import step_time
-from dmodel.sweep import sweep
 from dmodel.types import InputError
 
 WITHIN = 1.25
@@ -96,14 +91,6 @@ def profile_samples(profile: Profile, accelerator: str | None, stack: str | None
     return draw(profile.unconstrained(accelerator, stack), np.asarray(covariance), n, seed)
 
 
-def sampled_steps(case: dict[str, Any], fixed: dict[str, Any]) -> Step:
-    """The case function: a plan with its own sample of the coefficients."""
-    system, draft = drafted(case["row"], fixed)
-    found = step_time(system, fixed["model"], draft, case["coefficients"], sharpness=SHARPNESS, physics=DRAFTED)
-    used = draft_memory(fixed["model"], draft, fixed["footprint"])
-    return Step(step_time_s=found.total, memory_bytes=used.total, watts=facility_watts(system, fixed["model"], draft, found))
-
-
 def robust(stated: Question, sizes: dict[str, float], samples: Coefficients, *, threads: int | None = None) -> Robust:
     """Compare the plans at given sizes under every sample of the coefficients.
 
@@ -119,10 +106,9 @@ def robust(stated: Question, sizes: dict[str, float], samples: Coefficients, *, 
     n = int(np.shape(jax.tree.leaves(samples)[0])[0])
     if n < 2:
         raise InputError(f"robust design: expected at least 2 samples of the coefficients; got {n}")
-    first = jax.tree.map(lambda leaf: np.asarray(leaf)[:1], samples)
-    planner = stated._replace(world=stated.world.replace(coefficients=first)).planner(threads)
+    planner = stated._replace(world=stated.world.replace(coefficients=samples)).planner(threads)
     ranked, kept = _leading(planner, sizes)
-    table = _objective(planner, sizes, ranked, kept, samples, n)
+    table = _objective(planner, sizes, ranked, kept)
     q = float(stated.at.quantile)
     better = -1.0 if stated.objective == "largest" else 1.0
     cost = better * table
@@ -162,20 +148,19 @@ def _leading(planner: Planner, sizes: dict[str, float]) -> tuple[Ranked, np.ndar
     return ranked, fits[np.argsort(cost, kind="stable")][: min(MOST, int((span <= WITHIN).sum()))]
 
 
-def _objective(planner: Planner, sizes: dict, ranked: Ranked, kept: np.ndarray, samples: Coefficients, n: int) -> np.ndarray:
+def _objective(planner: Planner, sizes: dict, ranked: Ranked, kept: np.ndarray) -> np.ndarray:
     """The objective of every kept plan under every sample `[plan, sample]`."""
-    model, system, k = ranked.model, ranked.stated.system, len(kept)
-    every = numbers(ranked.stated.space, system, np.repeat(ranked.rows[kept], n, 0))
-    case = {"row": every, "coefficients": jax.tree.map(lambda leaf: np.tile(np.asarray(leaf), k), samples)}
-    seen = sweep(sampled_steps, case, shared(ranked.stated), threads=planner.threads)
-    rates, tokens = planner.tokens_of(seen, sizes, model, system, n * k)
+    model, system, n = ranked.model, ranked.stated.system, planner.samples
+    each = [planner.seen(planner.stated(sizes, model, system, s), ranked.rows[kept]) for s in range(n)]
+    seen = jax.tree.map(lambda *leaves: np.stack(leaves, 1).ravel(), *each)
+    rates, tokens = planner.tokens_of(seen, sizes, model, system, n * len(kept))
     name = NAMES[int(np.abs(np.asarray(planner.at.weight)).argmax())]
     if name in rates:
         found = tokens * rates[name]
     else:
         flop = float(planner.about(model)[1])
         found = flop * tokens if name == "flop" else _losses(planner, sizes, model, tokens, flop)
-    return found.reshape(k, n)
+    return found.reshape(len(kept), n)
 
 
 def _losses(planner: Planner, sizes: dict, model: Any, tokens: np.ndarray, flop: float) -> np.ndarray:
