@@ -100,10 +100,11 @@ def value(problem: Problem, runs: list[int], criterion: str = "prediction") -> f
     """What measuring runs is worth: variance that it takes off the targets, in the mean, or nats."""
     if not runs:
         return 0.0
-    inner = problem.covariance[np.ix_(runs, runs)] + np.diag(problem.noise[runs] ** 2)
+    at = np.array(runs)
+    inner = problem.covariance[np.ix_(at, at)] + np.diag(problem.noise[at] ** 2)
     if criterion == "everything":
-        return 0.5 * float(np.linalg.slogdet(inner)[1] - 2.0 * np.log(problem.noise[runs]).sum())
-    across = problem.covariance[np.ix_(problem.targets, runs)]
+        return 0.5 * float(np.linalg.slogdet(inner)[1] - 2.0 * np.log(problem.noise[at]).sum())
+    across = problem.covariance[np.ix_(problem.targets, at)]
     return float((across * np.linalg.solve(inner, across.T).T).sum(1).mean())
 
 

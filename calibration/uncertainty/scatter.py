@@ -77,7 +77,8 @@ def misses(rows: Rows, cases: Cases, own: np.ndarray, seen: Mapping[str, np.ndar
         variance.append(found.variance)
         distance.append(np.minimum(np.where(names[:, None] == names[None], np.inf, apart).min(1), earlier))
     families = np.array([family(s) for s in stacks])
-    return Misses(np.tile(families, 2), *map(np.concatenate, (ratio, variance, distance)), np.tile(weight, 2))
+    joined = [np.concatenate(each) for each in (ratio, variance, distance)]
+    return Misses(np.tile(families, 2), joined[0], joined[1], joined[2], np.tile(weight, 2))
 
 
 def _table(found: Misses, mine: np.ndarray) -> np.ndarray:

@@ -181,7 +181,7 @@ def _scatter(path: str, value: Any) -> dict[str, Scatter]:
 def _seen(path: str, value: Any) -> dict[str, np.ndarray]:
     """Places of fitted rows by stack, checked: rows of finite numbers, all as long."""
     rows = [row for rows in value.values() for row in rows] if isinstance(value, Mapping) else [None]
-    if not all(isinstance(row, list) and len(row) == len(rows[0]) for row in rows):
+    if not all(isinstance(row, list) for row in rows) or len({len(row) for row in rows if row is not None}) > 1:
         raise InputError(f"{path}: 'seen' is of the wrong kind (expected rows of numbers, all as long, by stack); fit or copy it again")
     found = {str(k): np.array(v, float) for k, v in value.items()}
     if not all((np.abs(v) < FURTHEST**2).all() for v in found.values()):
