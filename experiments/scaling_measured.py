@@ -195,8 +195,11 @@ def points(found: list[Curve]) -> list[dict[str, Any]]:
 def show(lines: list[dict[str, Any]]) -> None:
     """The table, in columns."""
     head = ("source", "curves", "points", "from", "to", "fitted_median", "fitted_mean")
-    head += ("held_out_points", "held_out_median", "held_out_mean", "fifth_points", "fifth_median")
-    cells = [["source", "curves", "points", "from", "to", "fitted", "mean", "held out", "median", "mean", "a fifth", "median", "≤ 5 %", ""]]
+    head += ("held_out_points", "held_out_median", "held_out_mean")
+    names = ["source", "curves", "points", "from", "to", "fitted", "mean", "held out", "median", "mean"]
+    if any(entry["fifth_points"] for entry in lines):
+        head, names = (*head, "fifth_points", "fifth_median"), [*names, "a fifth", "median"]
+    cells = [[*names, "≤ 5 %", ""]]
     for entry in lines:
         text = ["" if entry[k] is None else f"{entry[k]:.1f} %" if k.endswith(("median", "mean")) else str(entry[k]) for k in head]
         cells.append([*text, "reached" if entry["reached"] else "MISSED", entry["note"]])
