@@ -2,6 +2,7 @@
 
 from itertools import product
 
+import jax
 import numpy as np
 import pytest
 
@@ -9,6 +10,7 @@ from dmodel import catalog
 from dmodel.coefficients import default
 from dmodel.design import ALL_PLACEMENTS, EVERYTHING, Choices, Precision, count, evaluate, problem, rows, space
 from dmodel.design.constraints import divisible
+from dmodel.placement import PAIRS, Ordered, place
 from dmodel.plan import Plan
 from dmodel.step import memory_use, step_time
 from dmodel.types import InputError
@@ -183,3 +185,14 @@ def test_nearest_counts_of_a_large_prime_take_no_search():
 def test_choices_without_sense_are_refused(choices, said):
     with pytest.raises(InputError, match=said):
         stated(choices=choices)
+
+
+@pytest.mark.parametrize("order", ALL_PLACEMENTS[::23])
+def test_a_placement_as_numbers_is_the_placement_by_name(order):
+    """The first group of the order runs fastest, whichever way it is said."""
+    size = np.array([[4.0], [16.0], [np.inf]])
+    plan = Plan(dp=np.array([16.0]), tp=4.0, cp=2.0, pp=8.0, ep=8.0, etp=2.0, shard=4.0, global_batch=16.0, placement=order)
+    plan = jax.tree.map(lambda x: np.full(1, float(np.ravel(x)[0])), plan)
+    numbers = dict(zip((f"{a}_{b}" for a, b in PAIRS), (np.full(1, x) for x in rows.order_numbers(order)), strict=True))
+    named, numbered = place(plan, size), place(Ordered(**vars(plan), **numbers), size)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12), named, numbered)
