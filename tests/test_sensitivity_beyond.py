@@ -150,6 +150,7 @@ def test_a_flip_is_where_the_exact_search_changes_its_mind():
         landscape(case, ["model.n_layers"])
 
 
+@pytest.mark.slow
 def test_the_whole_report_of_a_design(tmp_path):
     job = "--system H100-DGX --devices 8 --model llama-3-8b --seq-len 8192 --global-batch 32 --profile prior"
     words = f"sensitivity {job} --reoptimize --follow chip.hbm_bytes --check --json --report {tmp_path}".split()
