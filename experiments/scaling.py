@@ -129,9 +129,18 @@ def curves_fit() -> dict[str, float]:
 
 
 def coefficients(accelerator: str, stack: str = STACK, profile: str = PROFILE, curves: bool = True) -> Coefficients:
-    """Coefficients of a chip and a stack (scalars), between nodes those of the all-reduce curves, or the profile's own."""
+    """Coefficients of a chip and a stack (scalars), between nodes those of the all-reduce curves, or the profile's own.
+
+    What a ring pays for a node that it passes is the curves'; the hops that it makes inside are the profile's, at most so many that a hop
+    between nodes still costs the catalog's latency.
+    """
     found = profiles.load(profile).coefficients_for(accelerator, stack)
-    return found.replace(**curves_fit()) if curves else found
+    if not curves:
+        return found
+    net, fit = catalog.system(catalog.system_name_for(accelerator)).network, curves_fit()
+    inside = (float(np.asarray(net.size)[0]) - 1.0) * float(np.asarray(net.latency_s)[0]) / float(np.asarray(net.latency_s)[1])
+    between = max(fit["net_latency_outer"] - inside * (float(found.net_latency_inner) - 1.0), 1.0)
+    return found.replace(**{**fit, "net_latency_outer": np.asarray(between)})
 
 
 def coefficients_line(*chips: str) -> str:

@@ -27,9 +27,6 @@ SCALES = tuple(float(2**i) for i in range(3, 16))
 PUBLISHED = 300.0
 """"In the hundreds of devices": the middle of 100 to 1,000, on a logarithmic axis [count]."""
 
-INSIDE_S = 3.4e-6
-"""Latency of a hop over NVLink by the protocol of large messages (NCCL's tuning table, `tuning.cc`) [s]."""
-
 STRATEGIES = {
     "FSDP alone": (1, 1),
     "tensor 2": (2, 1),
@@ -54,38 +51,6 @@ def searched(model: Any, scales: tuple[float, ...], per_device: float) -> Search
     found = search(catalog.system(SYSTEM), model, coefficients(CHIP), parts)
     say(f"{len(found.step_time_s):,} plans on {len(scales)} scales")
     return found
-
-
-def passing_all(model: Any, scales: tuple[float, ...], per_device: float) -> Searched:
-    """The same when a ring's hops inside a node count one by one, so that tensor parallelism shortens them.
-
-    The fitted hop between nodes, 36 µs for rings of 8 devices per node, then is 7 hops of 3.4 µs inside and one of the rest between.
-    """
-    system, c = catalog.system(SYSTEM), coefficients(CHIP)
-    catalog_s = float(np.asarray(system.network.latency_s)[1])
-    whole = float(np.asarray(c.net_latency_outer)) * catalog_s
-    parts = [every_plan(model, n, per_device * n) for n in scales]
-    found = []
-    for tp in (1.0, 2.0, 4.0, 8.0, 16.0):
-        rows = [{name: x[part["tp"] == tp] for name, x in part.items()} for part in parts]
-        hop = whole - INSIDE_S * (8.0 - max(8.0 / tp, 1.0))
-        found.append(search(system, model, c.replace(net_latency_outer=hop / catalog_s), rows))
-    columns = {name: np.concatenate([f.columns[name] for f in found]) for name in found[0].columns}
-    return Searched(columns, np.concatenate([f.step_time_s for f in found]), np.concatenate([f.fits for f in found]))
-
-
-def variant(model: Any, scales: tuple[float, ...]) -> list[str]:
-    """Crossovers of that variant."""
-    speed = curves(passing_all(model, scales, shared.PER_DEVICE), scales, shared.PER_DEVICE * shared.SEQ_LEN)
-    at = {name: crossover(scales, speed["FSDP alone"], speed[name]) for name in STRATEGIES if name != "FSDP alone"}
-    text = ", ".join(f"{name} from {n:,.0f}" if n else f"{name} never" for name, n in at.items())
-    last = {name: f"{100.0 * ((x[-1] or np.nan) / (speed['FSDP alone'][-1] or np.nan) - 1.0):+.0f} %" for name, x in speed.items()}
-    gains = ", ".join(f"{name} {last[name]}" for name in at)
-    return [
-        "Why tensor parallelism hardly helps: the model's ring pays per node, whatever of it takes part. If it paid 3.4 µs for every hop",
-        f"inside a node (NCCL's tuning table), ahead of FSDP alone would be {text};",
-        f"  over FSDP alone at {scales[-1]:,.0f} devices: {gains}",
-    ]
 
 
 def of(found: Searched, scale: float, strategy: str | None) -> int | None:
@@ -198,7 +163,7 @@ def main() -> None:
     found = searched(model, scales, shared.PER_DEVICE)
     speed = curves(found, scales, shared.PER_DEVICE * shared.SEQ_LEN)
     plans = best_plans(found, scales)
-    text = ["Best plan at every scale:", *map(described, plans), "", *variant(model, scales)]
+    text = ["Best plan at every scale:", *map(described, plans)]
     assumed = ASSUMPTIONS | {"network": shared.catalog_line(SYSTEM), "coefficients": shared.coefficients_line(CHIP)}
     shared.deliver("scaling_crossover", assumed, findings(scales, speed), table(scales, speed, plans), draw(scales, speed), args, text)
 
