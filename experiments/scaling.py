@@ -18,7 +18,7 @@ import numpy as np
 
 from calibration.micro.priors import priors
 from dmodel import catalog, profiles, run
-from dmodel.coefficients import NAMES, Coefficients, from_unconstrained
+from dmodel.coefficients import NAMES, Coefficients, from_unconstrained, to_unconstrained
 from dmodel.cost.power import Draw
 from dmodel.hardware import System
 from dmodel.plan import Plan
@@ -128,19 +128,21 @@ def curves_fit() -> dict[str, float]:
     return {name: float(getattr(values, name)) for name in BETWEEN_NODES}
 
 
-def coefficients(accelerator: str, stack: str = STACK, profile: str = PROFILE, curves: bool = True) -> Coefficients:
-    """Coefficients of a chip and a stack (scalars), between nodes those of the all-reduce curves, or the profile's own.
+def between_nodes(latency_inner: float) -> dict[str, float]:
+    """The curves' fit beside a latency of the hops inside.
 
-    What a ring pays for a node that it passes is the curves'; the hops that it makes inside are the profile's, at most so many that a hop
-    between nodes still costs the catalog's latency.
+    What a ring pays for a node that it passes is the curves'; of it the hops inside, more or less than at the catalog's latency, leave at
+    least the catalog's latency to the hop between nodes.
     """
+    net, fit = jax.tree.map(np.asarray, catalog.system("H100-DGX").network), curves_fit()
+    inside = float((net.size[0] - 1.0) * net.latency_s[0] / net.latency_s[1])
+    return fit | {"net_latency_outer": max(fit["net_latency_outer"] - inside * (latency_inner - 1.0), 1.0)}
+
+
+def coefficients(accelerator: str, stack: str = STACK, profile: str = PROFILE, curves: bool = True) -> Coefficients:
+    """Coefficients of a chip and a stack (scalars), between nodes those of the all-reduce curves, or the profile's own."""
     found = profiles.load(profile).coefficients_for(accelerator, stack)
-    if not curves:
-        return found
-    net, fit = catalog.system(catalog.system_name_for(accelerator)).network, curves_fit()
-    inside = (float(np.asarray(net.size)[0]) - 1.0) * float(np.asarray(net.latency_s)[0]) / float(np.asarray(net.latency_s)[1])
-    between = max(fit["net_latency_outer"] - inside * (float(found.net_latency_inner) - 1.0), 1.0)
-    return found.replace(**{**fit, "net_latency_outer": np.asarray(between)})
+    return found.replace(**between_nodes(float(found.net_latency_inner))) if curves else found
 
 
 def coefficients_line(*chips: str) -> str:
@@ -220,10 +222,10 @@ def draws(accelerator: str, count: int, seed: int = 0) -> Coefficients:
     profile, found = profiles.load(PROFILE), priors("H100-80GB")
     known = covariance(profile, accelerator, STACK)
     sigma = np.diag(profile.standard_errors**2) if known is None else known.copy()
-    z = profile.unconstrained(accelerator, STACK)
+    z = np.asarray(to_unconstrained(coefficients(accelerator)))
     for i in (NAMES.index(name) for name in BETWEEN_NODES):
         sigma[i], sigma[:, i] = 0.0, 0.0
-        z[i], sigma[i, i] = found[NAMES[i]].mean, found[NAMES[i]].sd ** 2
+        sigma[i, i] = found[NAMES[i]].sd ** 2
     values, vectors = np.linalg.eigh(sigma)
     normal = np.random.default_rng(seed).standard_normal((len(z), count))
     return jax.tree.map(np.asarray, from_unconstrained(z[:, None] + vectors * np.sqrt(np.maximum(values, 0.0)) @ normal))
