@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import io
 import os
-import platform
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from dmodel.cli import catalog, collect, demo, design, evaluate, experiment, fit, import_, next_measurements, predict, sensitivity, theory
+from dmodel.cli.compiled import keep_compiled_code
 from dmodel.cli.output import say
 from dmodel.types import InputError, enable_float64
 
@@ -66,25 +65,6 @@ app.command("demo")(demo.command)
 app.command("experiment", context_settings=experiment.PASS_ON)(experiment.command)
 
 
-def cache_folder() -> Path:
-    """Where compiled code is kept between runs: `$DMODEL_CACHE`, else `dmodel` in the user's cache folder.
-
-    One place for each kind of processor: compiled code uses what its processor can do, and machines may share a home.
-    """
-    base = os.environ.get("DMODEL_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "dmodel"
-    return Path(base) / "jax" / _processor()
-
-
-def _processor() -> str:
-    """Eight digits that stand for what the processor can do."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-        can = sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))})
-    except OSError:
-        can = []
-    return hashlib.sha256("\n".join([platform.machine(), platform.processor(), *can]).encode()).hexdigest()[:8]
-
-
 def know_more_machines() -> None:
     """Add the machines described in the files of `$DMODEL_CATALOG` to the catalog; `dmodel collect` writes such files."""
     files = [name for name in os.environ.get("DMODEL_CATALOG", "").split(os.pathsep) if name]
@@ -93,20 +73,6 @@ def know_more_machines() -> None:
 
         for name in files:
             extend_from(Path(name))
-
-
-def keep_compiled_code() -> None:
-    """Let JAX keep compiled code on disk, so that it compiles once; without a writable folder it compiles every time."""
-    import jax
-
-    try:
-        folder = cache_folder()
-        folder.mkdir(parents=True, exist_ok=True)
-    except (OSError, RuntimeError):  # no home, or one that cannot be written
-        return
-    if os.access(folder, os.W_OK):
-        jax.config.update("jax_compilation_cache_dir", str(folder))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
 def speak_any_encoding() -> None:

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 import dmodel
+from dmodel.cli.compiled import cache_folder
 from dmodel.cli.options import Json
 from dmodel.cli.output import deliver, show_table, stop
 from dmodel.types import InputError
@@ -100,6 +101,4 @@ def _absolute(argument: str) -> str:
 
 def _environment() -> dict[str, str]:
     """The compiled code of the studies is kept where that of the commands is."""
-    from dmodel.cli.app import cache_folder
-
     return {"JAX_COMPILATION_CACHE_DIR": str(cache_folder()), "PYTHONIOENCODING": "utf-8"} | os.environ
