@@ -117,17 +117,25 @@ class Table:
         self.rows, self.values = rows[order], values[order]
         self.columns = np.ascontiguousarray(self.rows[:, varies])
         self.dimension = len(varies)
+        self._starts: dict[tuple[int, int, int], np.ndarray] = {}
 
     def row(self, point: np.ndarray) -> int:
         """Index of the row at a point: column after column, among the values that rows with the same choices before have."""
         low, high = 0, len(self.rows)
         for i, u in enumerate(point):
-            column = self.columns[low:high, i]
-            starts = np.flatnonzero(np.concatenate([[True], column[1:] != column[:-1]]))
-            chosen = min(int(u * len(starts)), len(starts) - 1)
-            high = low + (int(starts[chosen + 1]) if chosen + 1 < len(starts) else len(column))
-            low += int(starts[chosen])
+            starts = self._values_of(i, low, high)
+            chosen = min(int(u * (len(starts) - 1)), len(starts) - 2)
+            low, high = int(starts[chosen]), int(starts[chosen + 1])
         return low
+
+    def _values_of(self, i: int, low: int, high: int) -> np.ndarray:
+        """Where each value of a column begins among some rows, and where they end; found once, as searches come back to them."""
+        key = (i, low, high)
+        if key not in self._starts:
+            column = self.columns[low:high, i]
+            changes = np.flatnonzero(np.concatenate([[True], column[1:] != column[:-1], [True]]))
+            self._starts[key] = low + changes
+        return self._starts[key]
 
     def __call__(self, points: np.ndarray) -> np.ndarray:
         return self.values[[self.row(point) for point in points]]
