@@ -1,4 +1,4 @@
-"""Claim: every mechanism of the step model earns its place on rows that no fit has seen.
+"""Question: what does each mechanism of the step model buy on rows that no fit has seen?
 
 Each line takes one mechanism away, by holding its coefficients at the value where it does nothing, fits again, and judges the same
 held-out groups. A mechanism that buys nothing shows a change near 0; a few rows of one stack may need one that the middle of all does not.
