@@ -80,9 +80,9 @@ def command(
     check_count("global", base, 0)
     check_count("interactions", interact, 0)
     asked = setting(job)
-    parts.check_output(output)
-    say(f"profile {asked.profile.name}: {asked.reason}")
     wanted = parts.Wanted(output, reoptimize, follow, base, ranges, interact, regime_axes, loss, deadline_days, check, report)
+    parts.check_options(wanted, degrees)
+    say(f"profile {asked.profile.name}: {asked.reason}")
     begun = time.perf_counter(), time.process_time()
     document, figures = parts.answer(asked, degrees, wanted)
     if report is not None:

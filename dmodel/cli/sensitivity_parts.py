@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dmodel.cli.options import Degrees
 from dmodel.cli.output import Document, say, stop
-from dmodel.cli.sensitivity_shown import Figures, draw_interactions, draw_regimes, draw_tornado
+from dmodel.cli.sensitivity_shown import Figures, draw_interactions, draw_regimes, draw_tornado, make_folder
 from dmodel.types import InputError
 
 if TYPE_CHECKING:
     from dmodel.cli.question import Setting
     from dmodel.plan import Plan
     from dmodel.sensitivity import Case
+    from dmodel.sensitivity.case import Inputs
 
 FOLLOWED, INTERACTING = 6, 12
 """Inputs that are followed through the best plans, and of the heat map, where nothing else is asked."""
@@ -40,11 +41,38 @@ class Wanted(NamedTuple):
     report: Path | None = None
 
 
-def check_output(name: str) -> None:
-    """Refuse an unknown output before anything is searched."""
+def check_options(w: Wanted, degrees: Degrees) -> None:
+    """Refuse what can be seen to be wrong before anything is searched, and options that would be ignored."""
     from dmodel.sensitivity.outputs import output_name
 
-    output_name(name)
+    output_name(w.output)
+    if w.follow and not w.reoptimize:
+        raise InputError("--follow searches the best plan again along an input: expected --reoptimize with it")
+    given = [n for n, value in degrees._asdict().items() if value != degrees._field_defaults[n] and n != "attention"]
+    if w.reoptimize and given:
+        names = ", ".join(f"--{n.replace('_', '-')}" for n in given)
+        raise InputError(f"{names}: --reoptimize takes the best of all plans, whatever is given; leave the option out, or --reoptimize")
+    if w.base & (w.base - 1) or w.base == 1:
+        raise InputError(f"--global: expected a power of two from 2 on, or 0 for none; got {w.base}")
+    for text in w.ranges or ():
+        _range(text)
+    if w.axes:
+        _axes(w.axes)
+    if w.report is not None:
+        make_folder(w.report)
+
+
+def _check_names(known: Inputs, w: Wanted) -> None:
+    """Refuse unknown inputs, and those that cannot be followed."""
+    from dmodel.sensitivity.case import base_name
+    from dmodel.sensitivity.flips import place_followed
+    from dmodel.sensitivity.regimes import AXES
+
+    for name in w.follow or ():
+        place_followed(known, name)
+    axes = [name for name in (_axes(w.axes) if w.axes else ()) if name not in AXES and name not in map(base_name, known.names)]
+    for name in (*(_range(text)[0] for text in w.ranges or ()), *axes):
+        known.index(name)
 
 
 def answer(asked: Setting, degrees: Degrees, w: Wanted) -> tuple[Document, Figures]:
@@ -52,10 +80,12 @@ def answer(asked: Setting, degrees: Degrees, w: Wanted) -> tuple[Document, Figur
     from dmodel.cli.question import plan, plan_document, settings
     from dmodel.cli.sensitivity import case_document
     from dmodel.report.words import summary
+    from dmodel.sensitivity.case import inputs
     from dmodel.sensitivity.outputs import WORDS
 
     if w.reoptimize:
         base, assumed = settings(asked, degrees.attention)
+        _check_names(inputs(case_of(asked, base, w), asked.level_names), w)
         # one program for stages of one chunk and of several, compiled while the plans are searched
         shared = base.replace(schedule="interleaved") if base.schedule == "1f1b" else base
         ready = _compile_ahead(asked, shared, w)
@@ -66,6 +96,7 @@ def answer(asked: Setting, degrees: Degrees, w: Wanted) -> tuple[Document, Figur
         chosen, assumed = plan(asked, degrees)
         base = None
     case = case_of(asked, chosen, w)
+    _check_names(inputs(case, asked.level_names), w)
     d: Document = {**asked.document(), "plan": plan_document(chosen), **case_document(asked, case, w.output), "assumptions": assumed}
     d["output_words"] = WORDS[d["output"]]
     d["shares"] = _shares(d) if d["output"] == "step_time" else None
@@ -252,10 +283,14 @@ def _interactions(asked: Setting, case: Case, output: str, most: int) -> Documen
 def _regime_map(asked: Setting, case: Case, axes: str) -> Any:
     from dmodel.sensitivity import regime_map
 
-    names = [name.strip() for name in axes.split(",")]
+    return regime_map(case, *_axes(axes), level_names=asked.level_names)
+
+
+def _axes(text: str) -> tuple[str, str]:
+    names = [name.strip() for name in text.split(",")]
     if len(names) != 2:
-        raise InputError(f"--map: expected two axes with a comma between, such as devices,bandwidth; got {axes!r}")
-    return regime_map(case, names[0], names[1], level_names=asked.level_names)
+        raise InputError(f"--map: expected two axes with a comma between, such as devices,bandwidth; got {text!r}")
+    return names[0], names[1]
 
 
 def _regime_document(found: Any) -> Document:
@@ -312,17 +347,17 @@ def _check(asked: Setting, case: Case, d: Document) -> Document:
         names = sorted((n for n in own if not n.startswith("network.size")), key=lambda n: -abs(own[n]))[:20]
         again = resolved(case, names, d["output"], level_names=asked.level_names)
         solved = {n: abs(own[n] - again[n]) for n in names if again[n] == again[n]}
-        worst = max(solved, key=lambda n: solved[n])
+        worst = max(solved, key=lambda n: solved[n], default=None)
         lost = [n for n in names if n not in solved]
-        found["reoptimized"] = {"inputs": len(solved), "worst": worst, "difference": solved[worst], "not_solved": lost}
+        found["reoptimized"] = {"inputs": len(solved), "worst": worst, "difference": solved.get(worst or "", 0.0), "not_solved": lost}
     return found
 
 
 def stop_where_wrong(d: Document) -> None:
-    """Exit 1 where a check failed."""
+    """Exit 1 where a check failed, or could not be made of any input."""
     checks = d.get("check")
     if checks is None:
         return
-    solved = checks.get("reoptimized", {"difference": 0.0})
-    if checks["fixed"]["difference"] > FIXED_TOLERANCE or solved["difference"] > SOLVED_TOLERANCE:
+    solved = checks.get("reoptimized", {"difference": 0.0, "inputs": 1})
+    if not (checks["fixed"]["difference"] <= FIXED_TOLERANCE and solved["difference"] <= SOLVED_TOLERANCE and solved["inputs"]):
         stop(1)

@@ -29,6 +29,8 @@ def show_parts(d: Document) -> None:
         for name, c in d["check"].items():
             against = "central differences" if name == "fixed" else "solving again"
             show_lines(f"Check, {name}: {c['inputs']} elasticities differ from {against} by at most {c['difference']:.1e} ({c['worst']}).")
+            if c.get("not_solved"):
+                show_lines(f"Not solved again, so not checked: {', '.join(c['not_solved'])}.")
     show_lines("", *d["summary"], *(f"Written: {path}" for path in d.get("files", [])))
 
 
@@ -40,6 +42,8 @@ def _show_reoptimized(d: Document) -> None:
         f"Plan with real-valued degrees: {degrees}; step {seconds(found['step_time_s'])}, {shorter} below the best whole-numbered one. "
         f"Held by: {', '.join(a['name'] for a in found['active'] if a['name'] != 'devices')}."
     )
+    if not found["unique"]:
+        show_lines("More limits meet there than there are unknowns, or the optimum is flat: prices and movements are not the only ones.")
     rows = []
     for e in best["effects"]:
         flips = [f"{100.0 * (f['factor'] - 1.0):+.1f} %: {f['label']}" if f else "none" for f in (e["up"], e["down"])]
@@ -76,12 +80,20 @@ def write_report(folder: Path, d: Document, figures: Figures) -> list[str]:
 
     from dmodel.report.style import save_png
 
+    make_folder(folder)
+    text, document = folder / "summary.txt", folder / "sensitivity.json"
+    try:
+        paths = [save_png(draw(), folder / f"{name}.png") for name, draw in figures.items()]
+        text.write_text("\n".join(d["summary"]) + "\n", encoding="utf-8")
+        document.write_text(json.dumps(plain(d), indent=1, allow_nan=False, ensure_ascii=False) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"--report {folder}: cannot write there ({(error.strerror or 'unknown error').lower()})") from None
+    return [str(path) for path in (*paths, text, document)]
+
+
+def make_folder(folder: Path) -> None:
+    """Make the folder of a report; InputError where there can be none."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"--report {folder}: cannot be used as a folder ({(error.strerror or 'unknown error').lower()})") from None
-    paths = [save_png(draw(), folder / f"{name}.png") for name, draw in figures.items()]
-    text, document = folder / "summary.txt", folder / "sensitivity.json"
-    text.write_text("\n".join(d["summary"]) + "\n", encoding="utf-8")
-    document.write_text(json.dumps(plain(d), indent=1, allow_nan=False, ensure_ascii=False) + "\n", encoding="utf-8")
-    return [str(path) for path in (*paths, text, document)]

@@ -220,7 +220,7 @@ def landscape(
       InputError: no plan fits, or an input that cannot be followed.
     """
     known = inputs(case, level_names)
-    places = [_followed(known, name) for name in names]
+    places = [place_followed(known, name) for name in names]
     count = round(float(np.prod([float(getattr(case.plan, d)) for d in ("dp", "tp", "cp", "pp")])))
     s = _Search(case, known, count, round(float(case.plan.global_batch)), base, choices, sharpness)
     first = s.exact(0, 1.0, POOL)
@@ -258,8 +258,8 @@ WHOLE = frozenset(["model.n_heads", "model.n_kv_heads", "model.n_layers", "model
 """Inputs that decide which plans are valid."""
 
 
-def _followed(known: Inputs, name: str) -> int:
-    """Place of an input that can be followed."""
+def place_followed(known: Inputs, name: str) -> int:
+    """Place of an input that can be followed; InputError for any other."""
     place = known.index(name)
     if name.startswith(("plan.", "run.")) or name in WHOLE or name.startswith("network.size"):
         raise InputError(

@@ -88,7 +88,7 @@ def axis(known: Inputs, name: str, values: Sequence[float] | None = None, *, fac
     """An axis by a name of `AXES`, of an input, or of an input of all levels (`network.bytes_per_s`).
 
     Args:
-      values: its two ends in the unit of the input; None for the case's value divided and multiplied by `factor`.
+      values: its two ends in the unit of the input; None for the case's value divided and multiplied by `factor`, as far as plans go.
     """
     bases = AXES.get(name, (name,))
     places = [i for i, n in enumerate(known.names) if n in bases or base_name(n) in bases]
@@ -98,11 +98,20 @@ def axis(known: Inputs, name: str, values: Sequence[float] | None = None, *, fac
     if not places:
         known.index(name)
         raise InputError(f"axis {name!r}: expected a positive finite input; got {known[name]:g}")
-    first = known.values[places[0]]
-    low, high = (first / factor, first * factor) if values is None else values
+    first = float(known.values[places[0]])
+    low, high = _possible(known, name, first / factor, first * factor) if values is None else values
     if not 0.0 < low < high:
         raise InputError(f"axis {name!r}: expected two ends, 0 < low < high; got {low:g} and {high:g}")
     return Axis(name=name, shown=known.names[places[0]], places=tuple(places), values=np.geomspace(low, high, points))
+
+
+def _possible(known: Inputs, name: str, low: float, high: float) -> tuple[float, float]:
+    """Ends within which every data-parallel rank has a micro-batch, and there are ranks for the experts."""
+    if name in ("devices", *AXES["devices"]):
+        return max(low, 1.0, known["plan.ep"]), min(high, known["plan.global_batch"] / known["plan.micro_batch"])
+    if name in ("batch", *AXES["batch"]):
+        return max(low, known["plan.dp"] * known["plan.micro_batch"]), high
+    return low, high
 
 
 def _cases(known: Inputs, x: Axis, y: Axis, at_x: np.ndarray, at_y: np.ndarray) -> np.ndarray:
@@ -159,6 +168,8 @@ def regime_map(
     if x == y:
         raise InputError(f"axes: expected two different ones; got {x!r} twice")
     horizontal, vertical = (axis(known, name, ends, factor=factor, points=points) for name, ends in ((x, x_ends), (y, y_ends)))
+    if both := set(horizontal.places) & set(vertical.places):
+        raise InputError(f"axes {x} and {y}: expected different inputs; both move {known.names[min(both)]}")
     at_y, at_x = (a.ravel() for a in np.meshgrid(vertical.values, horizontal.values, indexing="ij"))
     cases = _cases(known, horizontal, vertical, at_x, at_y)
     seconds, found = elasticities_of(known, cases, "step_time", sharpness)

@@ -30,6 +30,10 @@ FACTOR = 1.25
 """Default range: the value divided and multiplied by this; of a share, its odds."""
 
 
+LEAST_SPREAD = 1e-12
+"""Standard deviation of ln output that is no more than rounding."""
+
+
 class Range(NamedTuple):
     """An input and the ends of its range, in its unit: uniform in the logarithm, for a share (`share`) in the logit."""
 
@@ -79,6 +83,8 @@ def default_range(known: Inputs, name: str, factor: float = FACTOR) -> Range:
     if not (np.isfinite(x) and x > 0.0):
         raise InputError(f"range of {name}: expected a positive finite value to range around; got {x:g}")
     if is_share(name):
+        if x >= 1.0:
+            raise InputError(f"range of {name}: a share of 1 has no odds to range around; state a range below 1, or leave it out")
         odds = x / (1.0 - x)
         return Range(name, odds / factor / (1.0 + odds / factor), odds * factor / (1.0 + odds * factor), True)
     return Range(name, x / factor, x * factor)
@@ -94,10 +100,11 @@ def stated_range(known: Inputs, name: str, low: float, high: float) -> Range:
 
 
 def default_ranges(case: Case, output: str, most: int = 10, level_names: Sequence[str] | None = None) -> list[Range]:
-    """The inputs of hardware and coefficients with the largest elasticities."""
+    """The inputs of hardware and coefficients with the largest elasticities; not shares of 1, which have no odds to range around."""
     known = inputs(case, level_names)
     found = of_case(case, output, level_names=level_names).largest
-    names = [e.name for e in found if e.group in ("hardware", "coefficient", "run") and abs(e.value) > 0.0]
+    kept = [e for e in found if e.group in ("hardware", "coefficient", "run") and abs(e.value) > 0.0]
+    names = [e.name for e in kept if not (is_share(e.name) and e.at >= 1.0)]
     return [default_range(known, name) for name in names[:most]]
 
 
@@ -150,7 +157,7 @@ def sobol(
       resamples: of the bootstrap behind the errors.
 
     Raises:
-      InputError: unknown names, no power of two, or SALib missing.
+      InputError: unknown or repeated names, no power of two, an output that does not change, or SALib missing.
     """
     output, known = output_name(output), inputs(case, level_names)
     ranges = tuple(default_ranges(case, output, level_names=level_names) if ranges is None else ranges)
@@ -158,6 +165,8 @@ def sobol(
         raise InputError(f"base samples: expected a power of two from 2 on; got {base}")
     if not ranges:
         raise InputError("global sensitivities: expected at least one input that ranges; got none")
+    if twice := {r.name for r in ranges if [q.name for q in ranges].count(r.name) > 1}:
+        raise InputError(f"ranges: expected each input once; got {', '.join(sorted(twice))} more than once")
     sample, analyze = _salib()
     problem: Mapping[str, Any] = {"num_vars": len(ranges), "names": [r.name for r in ranges], "bounds": [[0.0, 1.0]] * len(ranges)}
     u = sample.sample(problem, base, calc_second_order=False, seed=seed)
@@ -166,6 +175,8 @@ def sobol(
     values = np.asarray(sweep(function, batch, known.values, threads=threads))
     check_positive(values, output)
     logs = np.log(values)
+    if logs.std() < LEAST_SPREAD:
+        raise InputError(f"{output} stays the same over these ranges, with no variance to share out: range inputs that it depends on")
     # indices are shares of the variance, so that a shift of ln y does not matter, but it costs digits
     found = analyze.analyze(problem, logs - logs.mean(), calc_second_order=False, num_resamples=resamples, seed=seed)
     low, median, high = np.quantile(values, [0.05, 0.5, 0.95])
