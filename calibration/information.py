@@ -175,8 +175,8 @@ def _slope(criterion: str) -> Callable[..., tuple[jax.Array, jax.Array]]:
 
 
 def _best_direction(slope: np.ndarray, cost: np.ndarray, budget_s: float, count: float) -> np.ndarray:
-    """Weights in 0..1 of most linear value within the budget and the count: fill by value for cost, the last in part. With both limits
-    the looser of the two alone is a bound."""
+    """Weights in 0..1 of most linear value within the budget and the count: fill by value for cost, the last in part. Each limit alone
+    gives a bound; with both limits it is the lower one."""
     best = np.zeros(len(slope))
     for price, limit in ((cost, budget_s), (np.ones(len(cost)), count)):
         if not np.isfinite(limit):

@@ -138,11 +138,11 @@ def _figure(lines: list[dict[str, Any]], path: Any) -> None:
     figure = new_figure(1.0 + 3.2 * len(names), 3.4)
     for axes, name in zip(np.atleast_1d(figure.subplots(1, len(names))), names, strict=True):
         mine = [line for line in lines if line["target"] == name]
+        x = [line["rows"] for line in mine]
         for way, colour in (("random", GREY), ("chosen", BLUE)):
-            x = [line["rows"] for line in mine]
             axes.plot(x, [line[f"{way}_median"] for line in mine], marker="o", color=colour, label=f"{way}, median")
-            axes.plot(x, [line[f"{way}_mean"] for line in mine], marker="o", ls=":", color=colour, label=f"{way}, mean")
-        axes.set(title=name, xlabel="rows measured", xlim=(0, None), ylim=(0, None))
+            axes.plot(x, [line[f"{way}_mean"] for line in mine], marker="o", mfc="white", ls=":", color=colour, label=f"{way}, mean")
+        axes.set(title=name, xlabel="rows measured", xlim=(0, 1.2 * max(x)), ylim=(0, None), xticks=[0, *x])
     figure.axes[0].set_ylabel("error of rows not measured [%]")
     figure.axes[0].legend(frameon=False, fontsize=8)
     save_png(figure, path)

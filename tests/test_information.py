@@ -8,8 +8,9 @@ import pytest
 
 from calibration.candidates import Asked, cost_s, other_plans, tasks, untimed
 from calibration.information import CRITERIA, Problem, choose, known, value
-from calibration.traces import published, read
+from calibration.traces import published, read, to_cases
 from calibration.traces.table import Row
+from experiments.next_rows import divided, lines_of
 
 RUNS = 9
 
@@ -66,6 +67,20 @@ def test_runs_become_tasks_or_say_why_not():
     able, unable = tasks([Row("f", 2, cells), Row("f", 3, {**cells, "zero_stage": "1"})])
     assert len(able) == 1 and able[0]["kind"] == "steps" and able[0]["fsdp"] == 2 and able[0]["n_microbatches"] == 2
     assert unable[0]["run"] == 1 and "zero" in unable[0]["reason"]
+
+
+def test_chosen_rows_are_never_those_judged():
+    cases = to_cases(published())
+    for source, whole in (("vtrain-single", True), ("megatron-sc21-t1", False)):
+        mine = cases.take(cases.labels.source == source)
+        part = divided(mine, 1)
+        assert sorted([*part.pool, *part.judged]) == list(range(len(mine)))
+        shared = set(mine.labels.group[part.pool].tolist()) & set(mine.labels.group[part.judged].tolist())
+        assert not whole or not shared
+        assert abs(len(part.pool) - len(part.judged)) <= 0.3 * len(mine)
+    found = {(12, "random"): np.array([[4.0, 8.0], [6.0, 8.0]]), (12, "chosen"): np.array([[3.0, 8.0], [4.0, 4.0]])}
+    (line,) = lines_of("own", found)
+    assert line["change_median"] == pytest.approx(-30.0) and line["change_mean"] == pytest.approx(-25.0) and line["reached"]
 
 
 @pytest.mark.slow

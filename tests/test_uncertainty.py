@@ -19,6 +19,7 @@ from dmodel.profiles import Profile, default_profile, load, save
 from dmodel.profiles.record import Scatter
 from dmodel.profiles.store import from_json, to_json
 from dmodel.types import InputError
+from experiments.uncertainty_coverage import across, lacking, levels_of
 from tests.fitting import CHIPS, synthetic
 from tests.points import COEFFICIENTS
 
@@ -180,3 +181,14 @@ def test_student_weight_is_the_slope_of_the_misfit_over_the_ratio():
     r, s, v, h = 0.1, 0.04, 4.0, 1e-6
     misfit = lambda r: 0.5 * (v + 1.0) * np.log1p(r**2 / (v * s**2))  # noqa: E731
     assert student_weight(np.array(r**2), np.array(s), v) == pytest.approx((misfit(r + h) - misfit(r - h)) / (2.0 * h * r), rel=1e-6)
+
+
+def test_a_factor_that_intervals_lack_is_found_on_half_of_the_sources_and_holds_on_the_others():
+    rng = np.random.default_rng(0)
+    miss, source = 1.3 * np.abs(rng.standard_t(4.0, 8000)), np.repeat([f"s{i}" for i in range(8)], 1000)
+    assert lacking(miss) == pytest.approx(1.3, rel=0.05) and (levels_of(miss / 1.3) <= 0.5).mean() == pytest.approx(0.5, abs=0.03)
+    found = across(miss, source)
+    assert found["scale"] == pytest.approx(1.3, rel=0.05) and found["coverage"] == pytest.approx(90.0, abs=1.0)
+    assert across(miss[:3000], source[:3000]) == {}
+    uneven = np.where(source < "s4", 1.0, 3.0) * miss
+    assert across(uneven, source)["coverage"] < 89.0

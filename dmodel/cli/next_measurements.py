@@ -24,7 +24,7 @@ Traces = Annotated[
 ]
 Budget = Annotated[float, typer.Option(metavar="M", help="Device-minutes to spend: devices times minutes, over all runs.")]
 Out = Annotated[Path, typer.Option(metavar="PLAN.json", help="Where to write the runs: as rows, and as tasks of `collect --plan`.")]
-Criterion = Annotated[str, typer.Option(help="prediction (of the runs in the file) or everything (all coefficients).")]
+Criterion = Annotated[str, typer.Option(help="prediction (of the candidates) or everything (all coefficients).")]
 Steps = Annotated[int, typer.Option(min=1, help="Training steps of one measurement.")]
 Startup = Annotated[float, typer.Option(min=0.0, help="Seconds before the first step of a run: scheduling, loading, compiling.")]
 Most = Annotated[int, typer.Option(min=1, max=2000, help="Candidates at most when the file names none.")]
