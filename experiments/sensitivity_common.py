@@ -100,7 +100,7 @@ def study(run: Published, args: argparse.Namespace) -> None:
     if found is not None:
         say(f"best of {found.considered:,} whole-numbered plans: {degrees(found.best)}; step {found.step_time_s:.2f} s")
     lines = [_line(e, follows.elasticities, {f.name: f for f in followed}) for e in fixed.entries if abs(e.value) >= 5e-4]
-    lines.append({"input": DEVICES, "re-optimised": follows.elasticities[DEVICES]})
+    lines.append({"input": DEVICES, "re-optimised": follows.elasticities.get(DEVICES)})
     _draw(run, fixed, follows, pairs, regimes, found, args.out / f"{run.study}.png")
     deliver(run.study, lines, args)
     say(f"figure: {args.out / run.study}.png ({time.process_time() - begun:.0f} s of work)")

@@ -25,6 +25,7 @@ from dmodel.coefficients import from_unconstrained
 from dmodel.profiles import Profile
 from dmodel.step import step_time
 from dmodel.sweep import quick_to_compile
+from dmodel.types import InputError
 from experiments.bases import Bases
 from experiments.divisions import shipped
 from experiments.study import arguments, deliver, rows, run, say
@@ -91,6 +92,9 @@ def main() -> None:
     options = _options()
     cases = rows(options.traces)
     protocols = catalog(cases)
+    unknown = [n for n in options.targets or () if f"few-shot 12 {n}" not in protocols]
+    if unknown:
+        raise InputError(f"--targets: no rows of {', '.join(unknown)}; see `few-shot 12 …` in experiments/targets.py")
     names = [n for n in options.targets or TARGETS if f"few-shot 12 {n}" in protocols][: 1 if options.quick else None]
     few = ("megatron-sc21-t1",) if options.quick else None
     bases = Bases(options.out / "bases", starts=1, rounds=1 if options.quick else 2, only=few)
