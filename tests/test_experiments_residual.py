@@ -51,7 +51,7 @@ def test_network_learns_what_is_there_and_nothing_from_noise():
 def document(tmp_path_factory):
     out = tmp_path_factory.mktemp("residual")
     command = [sys.executable, "-m", "experiments.residual", "--quick", "--json", "--out", str(out)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     return out, json.loads(done.stdout), done.stderr
 
