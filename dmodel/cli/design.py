@@ -7,7 +7,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from dmodel.cli.design_options import DesignJob, check, fixed_job
+from dmodel.cli.design_options import TOP, DesignJob, check, check_ways, fixed_job
 from dmodel.cli.design_plan import design_document, search, show_design
 from dmodel.cli.emitted import EmitFile, EmitTo, check_target, emit_document, show_emitted, write_emitted
 from dmodel.cli.options import Json, takes
@@ -49,7 +49,7 @@ class Ways(NamedTuple):
 def command(
     *,
     method: Method = "both",
-    top: Top = 5,
+    top: Top = TOP,
     attention: Attention = "flash",
     space: Choice = "usual",
     pareto: Pareto = False,
@@ -66,6 +66,7 @@ def command(
     check(job)
     check_target(emit, emit_out)
     ways = Ways(method, top, attention, space, pareto, law or [], failures, starts, brief, emit, emit_out, json)
+    check_ways(job, ways)
     (_run if job.is_run else _plan)(job, ways)
 
 

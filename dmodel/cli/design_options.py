@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -16,6 +16,9 @@ RUN, SEARCH = "The run (frees its sizes and searches them together with the plan
 OBJECTIVES = ("time", "cost", "energy", "loss", "largest")
 FREE = ("shape", "batch", "tokens", "devices", "hardware")
 FREE_BATCH = "free"
+METHODS, SPACES = ("exact", "gradient", "both"), ("usual", "everything")
+TOP = 5
+"""Plans shown of the exact search where no number was named."""
 
 
 class DesignJob(NamedTuple):
@@ -126,6 +129,33 @@ def check(job: DesignJob) -> None:
         )
     if job.loss is not None and job.objective == "loss":
         raise InputError("--loss with --objective loss: the loss is either given or made least; leave one of the two")
+    freed(job)
+
+
+def check_ways(job: DesignJob, ways: Any) -> None:
+    """Refuse unknown words, and options that would be ignored.
+
+    Raises:
+      InputError: with the option and the searches that it belongs to.
+    """
+    for name, allowed in (("method", METHODS), ("space", SPACES)):
+        if getattr(ways, name) not in allowed:
+            raise InputError(f"--{name}: expected one of {', '.join(allowed)}; got {getattr(ways, name)!r}")
+    if ways.top < 1:
+        raise InputError(f"--top: expected at least 1 plan to show, got {ways.top}")
+    if job.is_run:
+        ignored = {
+            "--method exact": ways.method == "exact",
+            "--top": ways.top != TOP,
+            "--pareto": ways.pareto,
+            "--space": ways.space != "usual",
+        }
+        reason = "a run's sizes are searched by gradient, with every plan at each, and have one best plan"
+    else:
+        ignored = {"--law": bool(ways.law), "--failures": ways.failures}
+        reason = "the sizes of the run are given, so only its plan is searched; --free, --loss, --flop or a range ask for a run"
+    if wrong := [name for name, given in ignored.items() if given]:
+        raise InputError(f"{', '.join(wrong)}: nothing to do here: {reason}. Leave it out.")
 
 
 def fixed_job(job: DesignJob) -> Job:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from dmodel.cli.design_options import DesignJob
 from dmodel.cli.output import Document, digits, percent, progress, seconds, show_lines, show_table
 from dmodel.report.text import plan_cells
-from dmodel.types import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
 
 DAY_S = 86400.0
 
-SPACES = ("usual", "everything")
-
 RIVALS, DRAWS = 64, 64
 """Plans that compete under doubt, the best ones, and draws of the coefficients [count]."""
 
@@ -32,8 +29,6 @@ MORE_MEMORY = 0.1
 
 def answered(job: DesignJob, asked: Setting, ways: Any) -> tuple[Document, Plan | None]:
     """The document of a search, and the best plan."""
-    if ways.space not in SPACES:
-        raise InputError(f"--space: expected one of {', '.join(SPACES)}; got {ways.space!r}")
     how: dict[str, Any] = {"objective": job.objective, "pareto": ways.pareto}
     how |= {"n_starts": ways.starts} if ways.starts is not None else {}
     limits, more = limits_of(job, asked)
@@ -84,12 +79,14 @@ def limits_of(job: DesignJob, asked: Setting) -> tuple[Limits, list[str]]:
     return Limits(tokens=tokens, **given), [f"{tokens:.4g} tokens, by the data law (--tokens says otherwise)"]
 
 
-def row_of(c: Candidate, names: list[str]) -> list[float]:
-    """A candidate as a row of the space, at the space's one placement and the given names of precisions."""
+def row_of(c: Candidate, stated: Problem) -> list[float]:
+    """A candidate as a row of the space, whose plans share one precision."""
     from dmodel.design.rows import COLUMNS
+    from dmodel.design.space import placements
     from dmodel.plan import SCHEDULES
 
-    code = {"schedule": SCHEDULES.index(c.plan.schedule), "placement": 0, "precision": names.index(c.precision)}
+    order = placements(stated.space).index(c.plan.placement)
+    code = {"schedule": SCHEDULES.index(c.plan.schedule), "placement": order, "precision": 0}
     return [float(code[name] if name in code else getattr(c.plan, name)) for name in COLUMNS]
 
 
@@ -112,7 +109,7 @@ def robust(asked: Setting, stated: Problem, found: Design) -> Document | None:
     values, axes = np.linalg.eigh(np.asarray(sigma))
     normal = np.random.default_rng(0).normal(size=(DRAWS, len(values)))
     draws = np.asarray(to_unconstrained(asked.coefficients)) + normal * np.sqrt(np.maximum(values, 0.0)) @ axes.T
-    rows = np.array([row_of(c, [c.precision]) for c in found.exact if c.plan.placement == stated.space.base.placement])
+    rows = np.array([row_of(c, stated) for c in found.exact])
     coefficients = jax.tree.map(np.asarray, from_unconstrained(draws.T))
     table = []
     for i in range(DRAWS):

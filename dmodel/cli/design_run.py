@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from dmodel.cli.design_options import FREE_BATCH, DesignJob, batch, device_range, freed
@@ -236,6 +237,7 @@ def run_document(found: CoDesign, job: DesignJob) -> Document:
         "best": None if good is None else design_of(good),
         "certificate": found.statement,
         "relaxed_value": found.relaxed,
+        "proven_bound": found.bound if found.bound is not None and math.isfinite(found.bound) else None,
         "neighbours_checked": found.neighbours,
         "evaluations": {**found.evaluations._asdict(), "total": found.evaluations.total},
         "nearest": None if found.nearest is None or found.nearest.plan is None else design_of(found.nearest),
