@@ -108,7 +108,8 @@ def axis(known: Inputs, name: str, values: Sequence[float] | None = None, *, fac
 def _possible(known: Inputs, name: str, low: float, high: float) -> tuple[float, float]:
     """Ends within which every data-parallel rank has a micro-batch, and there are ranks for the experts."""
     if name in ("devices", *AXES["devices"]):
-        return max(low, 1.0, known["plan.ep"]), min(high, known["plan.global_batch"] / known["plan.micro_batch"])
+        least = known["plan.ep"] * known["plan.etp"] / (known["plan.tp"] * known["plan.cp"])
+        return max(low, 1.0, least), min(high, known["plan.global_batch"] / known["plan.micro_batch"])
     if name in ("batch", *AXES["batch"]):
         return max(low, known["plan.dp"] * known["plan.micro_batch"]), high
     return low, high

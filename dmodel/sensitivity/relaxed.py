@@ -143,9 +143,13 @@ def _limits(known: Inputs, unit: dict[str, np.ndarray]) -> tuple[Form, ...]:
         Form("cp = sequence", unit["cp"], {known.index("model.seq_len"): -1.0}),
         Form("stages = layers", chunked, {known.index("model.n_layers"): -1.0}),
         Form("one micro-batch", batch, {known.index("plan.global_batch"): -1.0}),
-        Form("dp = ep", -unit["dp"], {known.index("plan.ep"): 1.0}),
         Form("all recomputed", unit["recompute_layers"], {}, -1.0),
     ]
+    if known["plan.ep"] * known["plan.etp"] > 1.0:
+        experts = {known.index("plan.ep"): 1.0, known.index("plan.etp"): 1.0}
+        above.append(Form("dp · tp · cp = ep · etp", -unit["dp"] - unit["tp"] - unit["cp"], experts))
+    if known["plan.etp"] > 1.0:
+        above.append(Form("tp = etp", -unit["tp"], {known.index("plan.etp"): 1.0}))
     if "interleave" in unit:
         above.append(Form("micro-batches = stages", batch + unit["pp"], {known.index("plan.global_batch"): -1.0}))
     below = [Form(f"{name} = 1", -row, {}) for name, row in unit.items() if name != "recompute_layers"]
