@@ -17,8 +17,9 @@ from dmodel.report.words import input_words, summary
 from dmodel.sensitivity import elasticities, interactions, landscape, make_case, of_case, regime_map, reoptimized, resolved, sobol
 from dmodel.sensitivity.case import inputs, rebuild
 from dmodel.sensitivity.gradient import elasticities_of
-from dmodel.sensitivity.regimes import REGIMES, shares_of
-from dmodel.sensitivity.sobol import default_range, stated_range
+from dmodel.sensitivity.regimes import REGIMES, axis, shares_of
+from dmodel.sensitivity.relaxed import program
+from dmodel.sensitivity.sobol import Range, default_range, stated_range
 from dmodel.sensitivity.spread import deviations
 from dmodel.types import InputError
 
@@ -52,6 +53,18 @@ def test_second_order_is_that_of_forward_over_reverse():
     names = ["chip.flops_per_s", "network.bytes_per_s[0]", "model.seq_len", "plan.micro_batch", "plan.tp", "coefficients.overlap_tp"]
     differences, exact = (interactions(CASE, names=names, exact=exact) for exact in (False, True))
     assert differences.hessian == pytest.approx(exact.hessian, abs=1e-6)
+
+
+def test_experts_may_lie_across_tensor_ranks():
+    """A valid plan with more expert than data-parallel ranks keeps all limits of the program that starts there."""
+    plan = Plan(dp=4.0, tp=8.0, sp=1.0, pp=2.0, ep=8.0, zero=1.0, shard=4.0, global_batch=64.0, schedule="interleaved")
+    case = make_case(SYSTEM, catalog.transformer("mixtral-8x7b", 4096.0), plan, default())
+    p = program(case)
+    logs = p.logs(p.known.values, 64.0)
+    assert max(form.at(p.start(), logs) for form in p.limits) <= 1e-12
+    (experts,) = (form for form in p.limits if "ep" in form.name)
+    assert experts.at(p.start(), logs) == pytest.approx(np.log(8.0 / 32.0))
+    assert axis(p.known, "devices").values[0] == pytest.approx(1.0)
 
 
 @cache
@@ -88,10 +101,14 @@ def test_shares_add_up_and_boundaries_lie_where_two_are_equal():
     points = found.boundaries["compute", "bandwidth"]
     known = inputs(CASE)
     x = np.repeat(known.values[:, None], points.shape[1], 1)
-    for axis, at in ((found.x, points[0]), (found.y, points[1])):
-        x[list(axis.places)] *= at / known.values[axis.places[0]]
+    for one, at in ((found.x, points[0]), (found.y, points[1])):
+        x[list(one.places)] *= at / known.values[one.places[0]]
     shares = shares_of(known, elasticities_of(known, x, "step_time")[1])
     assert shares[REGIMES.index("compute")] == pytest.approx(shares[REGIMES.index("bandwidth")], abs=5e-3)
+    ranks = axis(known, "devices").values
+    assert ranks[0] == 1.6 and ranks[-1] == pytest.approx(160.0)
+    assert axis(known, "devices", factor=1e3).values[[0, -1]] == pytest.approx([1.0, 1024.0])
+    assert axis(known, "batch", factor=1e3).values[0] == pytest.approx(16.0)
     with pytest.raises(InputError, match="two different"):
         regime_map(CASE, "devices", "devices")
 
@@ -107,6 +124,10 @@ def test_global_indices_of_a_product_are_shares_of_its_variance():
     assert found.first == pytest.approx(found.total, abs=0.05) and found.total.sum() == pytest.approx(1.0, abs=0.02)
     with pytest.raises(InputError, match="power of two"):
         sobol(CASE, base=100)
+    with pytest.raises(InputError, match="more than once"):
+        sobol(CASE, "cost", [ranges[0], ranges[0]], base=2)
+    with pytest.raises(InputError, match="stays the same"):
+        sobol(CASE, "cost", [Range("chip.price_per_s", 1.0, 1.0 + 1e-15), Range("chip.flops_per_s", 1e15, 1e15)], base=256, resamples=10)
     with pytest.raises(InputError, match="< 1"):
         stated_range(known, "coefficients.overlap_tp", 0.1, 1.5)
 
@@ -173,6 +194,11 @@ def test_the_whole_report_of_a_design(tmp_path):
         ("--range chip.flops_per_s=1", "INPUT=LOW:HIGH"),
         ("--global 100", "power of two"),
         ("--loss -1 --output time_to_loss", "positive number"),
+        ("--range chip.speed=1:2", "unknown input 'chip.speed'"),
+        ("--map flops,chip.flops_per_s", "both move chip.flops_per_s"),
+        ("--follow chip.hbm_bytes", "--reoptimize"),
+        ("--reoptimize", "--tp, --pp, --schedule"),
+        ("--report /dev/null/folder", "cannot be used as a folder"),
     ],
 )
 def test_wrong_options_say_what_is_wrong(options, says):
