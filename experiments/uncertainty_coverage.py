@@ -108,15 +108,19 @@ def few_shot(cases: Cases, name: str, seeds: int, bases: Bases) -> Iterator[tupl
 
 
 def table(protocol: str, cases: Cases, found: list[tuple[np.ndarray, np.ndarray]], whole: str) -> tuple[list[dict[str, Any]], np.ndarray]:
-    """Lines by source, of the whole and of random halves of the sources; and the level of every row."""
+    """Lines by source, of the whole and of random halves of the sources; and how far every row lies."""
     at, values = np.concatenate([rows for rows, _ in found]), np.concatenate([v for _, v in found], 1)
     source = cases.labels.source[at]
     parts = [*((str(s), source == s) for s in dict.fromkeys(source.tolist())), (whole, np.ones(len(at), bool))]
     parts = parts[-1:] if len(parts) == 2 else parts
     lines = [line(protocol, name, values[0, mask], (values[1, mask], values[2, mask])) for name, mask in parts]
-    more = across(values[0], source)
-    halves = [{"protocol": protocol, "source": "a half of the sources, scale of the other", "rows": 0, **more}] if more else []
-    return [*lines, *halves], levels_of(values[0])
+    return [*lines, *_halves(protocol, values[0], source)], values[0]
+
+
+def _halves(protocol: str, miss: np.ndarray, source: np.ndarray) -> list[dict[str, Any]]:
+    """The line of random halves of the sources, where there are enough."""
+    more = across(miss, source)
+    return [{"protocol": protocol, "source": "a half of the sources, scale of the other", "rows": 0, **more}] if more else []
 
 
 def main() -> None:
@@ -128,26 +132,34 @@ def main() -> None:
         cases = cases.take(np.isin(cases.labels.source, (*few, "vtrain-multi")))
     bases = Bases(options.out / "bases", starts=1, rounds=1 if options.quick else 2, only=few)
     lines: list[dict[str, Any]] = []
-    levels: dict[str, np.ndarray] = {}
+    missed: dict[str, np.ndarray] = {}
     if options.only != "few-shot":
         found = list(by_group(cases, 2 if options.quick else options.folds, bases))
-        more, levels["held out by group"] = table("held out by group", cases, found, "all")
+        more, missed["held out by group"] = table("held out by group", cases, found, "all")
         lines += more
     if options.only != "group":
-        shots = []
-        for name in _targets(cases, options):
-            found = list(few_shot(cases, name, 1 if options.quick else options.seeds, bases))
-            more, level = table(f"few-shot {options.size}", cases, found, name.split()[-1])
-            whole = next(each for each in more if each["source"] == name.split()[-1])
-            lines.append(whole)
-            shots.append(level)
-            say(f"{name}: {whole['coverage']:.0f} % of {len(level)} inside")
-        levels[f"few-shot {options.size}"] = np.concatenate(shots)
-        even = float(np.mean([(each <= LEVEL).mean() for each in shots]))
-        lines.append({"protocol": f"few-shot {options.size}", "source": "all, sources even", "rows": 0, "coverage": 100.0 * even})
+        more, missed[f"few-shot {options.size}"] = _few_shots(cases, bases, options)
+        lines += more
     options.out.mkdir(parents=True, exist_ok=True)
-    _figure(lines, levels, options.out / "uncertainty_coverage.png")
+    _figure(lines, {name: levels_of(miss) for name, miss in missed.items()}, options.out / "uncertainty_coverage.png")
     deliver("uncertainty_coverage", lines, options)
+
+
+def _few_shots(cases: Cases, bases: Bases, options: argparse.Namespace) -> tuple[list[dict[str, Any]], np.ndarray]:
+    """Lines of every few-shot target, of all with the same weight and of random halves of them; and how far every row lies."""
+    protocol, lines, missed = f"few-shot {options.size}", [], {}
+    for name in _targets(cases, options):
+        target = name.split()[-1]
+        found = list(few_shot(cases, name, 1 if options.quick else options.seeds, bases))
+        more, missed[target] = table(protocol, cases, found, target)
+        lines += [each for each in more if each["source"] == target][-1:]
+        say(f"{name}: {lines[-1]['coverage']:.0f} % of {len(missed[target])} inside")
+    if not missed:
+        raise InputError(f"no rows of any few-shot target ({', '.join(FEW)}); name files that have them with --traces")
+    even = float(np.mean([(miss <= quantile()).mean() for miss in missed.values()]))
+    whole, target = np.concatenate(list(missed.values())), np.repeat(list(missed), [len(miss) for miss in missed.values()])
+    lines.append({"protocol": protocol, "source": "all, targets even", "rows": 0, "coverage": 100.0 * even})
+    return lines + _halves(protocol, whole, target), whole
 
 
 def _targets(cases: Cases, options: argparse.Namespace) -> list[str]:

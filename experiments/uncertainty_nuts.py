@@ -126,6 +126,10 @@ def _figure(points: dict[str, np.ndarray], path: Any) -> None:
         axes.plot(100.0 * exact, 100.0 * approximate, "o", ms=4, color=colour, label=name)
     axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, title="Spread of predictions by the coefficients [%]")
     axes.set(xlabel="standard deviation by NUTS [%]", ylabel="by Laplace [%]")
+    ticks = [tick for tick in (0.2, 0.5, 1, 2, 5, 10, 20, 50, 100) if ends[0] <= tick <= ends[1]]
+    for set_ticks in (axes.set_xticks, axes.set_yticks):
+        set_ticks(ticks, [f"{tick:g}" for tick in ticks])
+        set_ticks([], minor=True)
     axes.legend(frameon=False, fontsize=8)
     save_png(figure, path)
 

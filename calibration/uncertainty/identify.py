@@ -40,7 +40,8 @@ class Identified(NamedTuple):
     """What is known of every coefficient.
 
     Attributes:
-      unseen: names of which the data say less than the prior. mixed: groups that are seen only together. known: the others.
+      unseen: names of which the data say less than the prior. mixed: groups that are seen only together, each once,
+        by its weakest direction. known: the others.
     """
 
     unseen: tuple[str, ...]
@@ -67,7 +68,7 @@ def identify(found: np.ndarray) -> Identified:
     mixed = []
     for value, axis in zip(values, axes.T, strict=True):
         parts = [i for i in np.argsort(-np.abs(axis)) if abs(axis[i]) >= PART and seen[i]]
-        if value < WEAK and len(parts) > 1:
+        if value < WEAK and len(parts) > 1 and {NAMES[i] for i in parts} not in [{*group.names} for group in mixed]:
             mixed.append(Mixed(tuple(NAMES[i] for i in parts), tuple(float(axis[i]) for i in parts), float(max(value, 0.0))))
     together = {name for group in mixed for name in group.names}
     unseen = tuple(name for name, x in zip(NAMES, seen, strict=True) if not x)

@@ -50,9 +50,13 @@ def command(
 
     if not 0.0 < budget_minutes < 1e12:
         raise InputError(f"--budget-minutes: expected a positive number of device-minutes, got {budget_minutes}")
+    if not startup_seconds < 1e9:
+        raise InputError(f"--startup-seconds: expected the seconds that starting a job takes, got {startup_seconds}")
     choice("criterion", criterion, CRITERIA)
     table = read(traces, require_time=False)
     report_problems(table)
+    if not table.rows:
+        raise InputError(f"{traces}: no row can be used, so there is no job to measure; correct the rows named above")
     document, written = _answer(table, profile, 60.0 * budget_minutes, criterion, Asked(steps, startup_seconds), candidates)
     _write(out, {**document, **written})
     deliver({"file": str(traces), "plan": str(out), **document}, json, _show)
