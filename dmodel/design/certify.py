@@ -6,6 +6,7 @@ import numpy as np
 from flax import struct
 
 from dmodel.design import rows as rows_
+from dmodel.design import space as spaces
 from dmodel.design.bounds import arithmetic_floor, group_bounds, keeps_limits, merit_bounds
 from dmodel.design.judge import Problem
 from dmodel.design.search import Ranking
@@ -21,9 +22,9 @@ class Certificate(struct.PyTreeNode, kw_only=True):
 
     Attributes:
       kind: "all" valid plans were evaluated; "pruned": those left out are proven to be no better; "bound": only a lower bound is known;
-        "none": no plan fits.
+        "none": no plan fits, or was found to.
       gap: merit of the gradient's plan over that of the exact optimum, less 1; None unless both are known [1].
-      bound: no valid plan that fits has a smaller merit: the objective of one step [s, dollar or J]; infinite when none fits.
+      bound: no valid plan that fits has a smaller merit: the objective of one step [s, dollar or J]; infinite without one that fits.
         floor_s: no plan's arithmetic takes less, whatever it needs besides [s].
       distance: merit of the best plan found over `bound`, less 1: proven to be no farther from the optimum; None without a plan [1].
       statement: the same in words.
@@ -82,7 +83,8 @@ def certify(problem: Problem, exact: Ranking | None, gradient: float | None, thr
 def _words(problem: Problem, kind: str, exact: Ranking | None, gap: float | None, bound: float, distance: float | None) -> str:
     """The certificate in a sentence."""
     if kind == "none" or distance is None:
-        return "no plan fits, so there is nothing to certify"
+        decided = (exact is not None and exact.considered > 0) or not spaces.degrees(problem.space)
+        return "no plan fits, so there is nothing to certify" if decided else "no plan was found that fits; not checked whether any does"
     if kind == "bound":
         reached = f"the proven lower bound of {bound:.4g} {UNITS[problem.objective]}"
         searched = exact is not None and exact.considered > 0

@@ -209,7 +209,8 @@ def _answer(stated: Problem, found: Ranking | None, other: Found | None, threads
     nothing = not exact and gradient is None
     closest = _closest(stated, found, other, threads) if nothing else None
     best = None if nothing or found is None or not exact else float(found.merits[0])
-    limit = remedy.binding(stated, closest, best, None if found is None else found.unlimited)
+    beyond, unlimited = (None, None) if found is None else (found.beyond, found.unlimited)
+    limit = remedy.binding(stated, closest, best, beyond, unlimited, found is not None)
     return Design(
         exact=tuple(exact),
         gradient=None if gradient is None or gradient.row is None else search.candidates(stated, gradient.row)[0],

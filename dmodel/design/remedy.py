@@ -8,10 +8,12 @@ import numpy as np
 from flax import struct
 
 from dmodel.design import rows as rows_
+from dmodel.design import search
 from dmodel.design import space as spaces
-from dmodel.design.constraints import Use
+from dmodel.design.constraints import Use, violation
 from dmodel.design.judge import Problem, evaluate, excess, used
 from dmodel.design.space import Choices, Space
+from dmodel.topology import capacity
 
 GROWTH = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 """Device counts tried, over the asked one."""
@@ -66,12 +68,16 @@ def nearest(problem: Problem, known: list[np.ndarray]) -> np.ndarray:
     return rows[rows_.plainest_first(rows, np.zeros(len(rows)))[0]]
 
 
-def worst(problem: Problem, row: np.ndarray) -> Use:
-    """The limit that a plan breaks most, relative to what there is."""
-    seen = evaluate(problem, row[None])
-    found = used(problem, row[None], seen.step_time_s, seen.memory_bytes, seen.facility_watts)
-    over = [float(np.max(np.asarray(u.amount) / np.asarray(u.limit))) for u in found]
-    return found[int(np.argmax(over))]
+def all_uses(problem: Problem, rows: np.ndarray) -> tuple[Use, ...]:
+    """What rows use of everything limited."""
+    seen = evaluate(problem, rows)
+    return used(problem, rows, seen.step_time_s, seen.memory_bytes, seen.facility_watts)
+
+
+def broken(problem: Problem, row: np.ndarray) -> list[Use]:
+    """The limits that a plan breaks, the one that it breaks most, relative to what there is, first."""
+    over = [(float(np.max(np.asarray(u.amount) / np.asarray(u.limit))), u) for u in all_uses(problem, row[None])]
+    return [u for x, u in sorted(over, key=lambda pair: -pair[0]) if x > 1.0]
 
 
 def no_plan(space: Space) -> Binding:
@@ -94,25 +100,34 @@ def counts_instead(space: Space) -> tuple[Remedy, ...]:
     )
 
 
-def binding(problem: Problem, closest: np.ndarray | None, best: float | None, unlimited: float | None) -> Binding | None:
-    """The limit that decides where no plan keeps all (`closest` comes nearest), or where they cost speed (`best` against `unlimited`)."""
+def binding(
+    problem: Problem, closest: np.ndarray | None, best: float | None, beyond: np.ndarray | None, unlimited: float | None, decided: bool
+) -> Binding | None:
+    """The limit that decides.
+
+    Args:
+      closest: where no plan that keeps all limits was found, the row that comes nearest. decided: all plans were looked at for that.
+      best: merit of the best plan that keeps them. beyond, unlimited: the best row whatever the limits and its merit, where they are known.
+    """
     if best is None and closest is not None:
-        use = worst(problem, closest)
-        lacking, limit = float(np.max(-np.asarray(use.margin))), float(np.asarray(use.limit))
-        amount, total, short = (shown(x, use.unit) for x in (lacking, lacking + limit, limit))
-        where = " on a device" if use.name == "memory" else ""
-        text = (
-            f"no plan fits: {use.name} binds ({use.rule}); the plan that comes closest needs {total} of {short}{where}, {amount} too much"
-        )
-        return Binding(name=use.name, unit=use.unit, amount=lacking, message=text)
-    if best is not None and unlimited is not None and best > unlimited * (1.0 + 1e-9):
-        # of the limits, memory is what nearly always decides; others are named where they exist
-        names = [n for n, x in vars(problem.limits).items() if n != "tokens" and np.isfinite(float(x))]
-        also = f" (or {', '.join(names)})" if names else ""
-        unit = {"time": "s", "cost": "dollar", "energy": "J"}[problem.objective]
-        text = f"memory binds{also}: plans that do not fit would take from {unlimited:.3g} {unit} on, against {best:.3g} {unit}"
-        return Binding(name="memory", unit="byte", amount=0.0, message=text)
-    return None
+        return _missing(broken(problem, closest)[0], decided)
+    if best is None or beyond is None or unlimited is None or best <= unlimited * (1.0 + 1e-9):
+        return None
+    uses = broken(problem, beyond)
+    names = " and ".join(u.name for u in uses)
+    unit = {"time": "s", "cost": "dollar", "energy": "J"}[problem.objective]
+    text = f"{names} {'binds' if len(uses) == 1 else 'bind'}: a step would take {unlimited:.3g} {unit} without, against {best:.3g} {unit}"
+    return Binding(name=uses[0].name, unit=uses[0].unit, amount=0.0, message=text)
+
+
+def _missing(use: Use, decided: bool) -> Binding:
+    """The limit that keeps all plans, or all that were found, from fitting."""
+    lacking, limit = float(np.max(-np.asarray(use.margin))), float(np.asarray(use.limit))
+    amount, total, short = (shown(x, use.unit) for x in (lacking, lacking + limit, limit))
+    what = "no plan fits" if decided else "no plan was found that fits, but not all were checked"
+    where = " on a device" if use.name == "memory" else ""
+    text = f"{what}: {use.name} binds ({use.rule}); the plan that comes closest needs {total} of {short}{where}, {amount} too much"
+    return Binding(name=use.name, unit=use.unit, amount=lacking, message=text)
 
 
 def shown(x: float, unit: str) -> str:
@@ -124,10 +139,9 @@ def shown(x: float, unit: str) -> str:
 
 def remedies(problem: Problem, closest: np.ndarray) -> tuple[Remedy, ...]:
     """The nearest change of each kind after which a plan keeps all limits; each was tried, those that do not help are left out."""
-    use = worst(problem, closest)
     kinds = [_choices(problem), _devices(problem), _batch(problem), _sequence(problem)]
     found = [change for kind in kinds for change in _first(kind)]
-    return (*found, _loosened(problem, use))
+    return (*found, *_loosened(problem, closest))
 
 
 def _first(changes: Iterator[tuple[Remedy, Problem]]) -> list[Remedy]:
@@ -163,6 +177,8 @@ def _devices(problem: Problem) -> Iterator[tuple[Remedy, Problem]]:
     """More devices: multiples of the asked count."""
     n = problem.space.n_devices
     for factor in GROWTH:
+        if factor * n > capacity(problem.system.network):
+            return
         text = f"use {factor * n} devices instead of {n}"
         changed = problem.replace(space=problem.space.replace(n_devices=factor * n))
         yield Remedy(name="devices", was=float(n), becomes=float(factor * n), message=text), changed
@@ -188,9 +204,40 @@ def _sequence(problem: Problem) -> Iterator[tuple[Remedy, Problem]]:
             yield Remedy(name="sequence length", was=now, becomes=now / factor, message=text), changed
 
 
-def _loosened(problem: Problem, use: Use) -> Remedy:
-    """What the limit itself would have to be."""
-    limit, needed = float(np.asarray(use.limit)), float(np.max(np.asarray(use.amount)))
+OF_RUN = {"deadline": ("time", "deadline_s"), "budget": ("cost", "dollars"), "energy": ("energy", "joules")}
+"""Limits of a run → objective that makes least of what they limit, and their names in `Limits`."""
+
+
+def _loosened(problem: Problem, closest: np.ndarray) -> list[Remedy]:
+    """What each limit that the closest plan breaks would have to be with the others as they are; all of them together where none helps."""
+    uses = broken(problem, closest)
+    each = [(use, _needed(problem, use.name, closest)) for use in uses]
+    if alone := [_limit(use, needed, _instead(use, needed)) for use, needed in each if needed is not None]:
+        return alone
+    amounts = [float(np.max(np.asarray(use.amount))) for use in uses]
+    together = " and ".join(_instead(use, amount) for use, amount in zip(uses, amounts, strict=True))
+    return [_limit(uses[0], amounts[0], together)]
+
+
+def _limit(use: Use, needed: float, text: str) -> Remedy:
+    return Remedy(name=use.name, was=float(np.asarray(use.limit)), becomes=needed, message=f"use {text}")
+
+
+def _instead(use: Use, needed: float) -> str:
     what = "devices with a memory of" if use.name == "memory" else f"a limit of {use.name} of"
-    text = f"use {what} {shown(needed, use.unit)} instead of {shown(limit, use.unit)}"
-    return Remedy(name=use.name, was=limit, becomes=needed, message=text)
+    return f"{what} {shown(needed, use.unit)} instead of {shown(float(np.asarray(use.limit)), use.unit)}"
+
+
+def _needed(problem: Problem, name: str, closest: np.ndarray) -> float | None:
+    """The least of a limited thing with which a plan keeps all other limits: of all plans for limits of the run, else of those that need
+    little memory; None when there is no such plan."""
+    rows = np.concatenate([roomiest(problem.space), closest[None]])
+    if name in OF_RUN:
+        objective, field = OF_RUN[name]
+        rows = search.exact(problem.replace(objective=objective, limits=problem.limits.replace(**{field: np.inf})), 1).rows
+        if not len(rows):
+            return None
+    found = {u.name: u for u in all_uses(problem, rows)}
+    kept = violation(tuple(u for u in found.values() if u.name != name)) <= 0.0
+    amounts = np.broadcast_to(np.asarray(found[name].amount, dtype=float), len(rows))[np.broadcast_to(kept, len(rows))]
+    return float(amounts.min()) if len(amounts) else None

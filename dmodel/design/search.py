@@ -45,7 +45,7 @@ class Ranking(struct.PyTreeNode, kw_only=True):
       considered: valid plans of the space. evaluated: those evaluated one by one; the others are proven to be worse, or not to fit.
       feasible: plans that keep all limits; None where groups were left out.
       closest: the row that comes nearest to keeping all limits, None when the space is empty.
-      unlimited: best merit whatever the limits; None where groups were left out.
+      unlimited, beyond: best merit whatever the limits, and a row of it; None where groups were left out.
       bound: no plan is better than this; the best merit, unless time ran out first.
       front: rows of the Pareto front, if asked for.
     """
@@ -59,6 +59,7 @@ class Ranking(struct.PyTreeNode, kw_only=True):
     unlimited: float | None
     bound: float
     front: np.ndarray | None = None
+    beyond: np.ndarray | None = None
 
 
 class Margin(struct.PyTreeNode, kw_only=True):
@@ -105,7 +106,7 @@ class _Best:
         self.problem, self.top = problem, top
         self.rows, self.merits = EMPTY, np.empty(0)
         self.evaluated = self.feasible = 0
-        self.closest, self.least, self.unlimited = None, np.inf, np.inf
+        self.closest, self.least, self.beyond, self.unlimited = None, np.inf, None, np.inf
         self.front = Front(EMPTY, np.empty((0, 3))) if pareto else None
 
     @property
@@ -118,11 +119,8 @@ class _Best:
         over, merit = excess(self.problem, rows, found), rank_key(merits(self.problem, found))
         fits = over <= 0.0
         self.evaluated, self.feasible = self.evaluated + len(rows), self.feasible + int(fits.sum())
-        self.unlimited = min(self.unlimited, float(merit.min()))
-        nearest = np.flatnonzero(over == over.min())
-        if over.min() <= self.least:
-            near = np.concatenate([rows[nearest], *([self.closest[None]] if over.min() == self.least and self.closest is not None else [])])
-            self.closest, self.least = near[rows_.plainest_first(near, np.zeros(len(near)))[0]], float(over.min())
+        self.beyond, self.unlimited = _least(rows, merit, self.beyond, self.unlimited)
+        self.closest, self.least = _least(rows, over, self.closest, self.least)
         chosen = np.flatnonzero(fits & (merit <= self.enough))
         if len(chosen) > self.top:
             chosen = chosen[merit[chosen] <= np.partition(merit[chosen], self.top - 1)[self.top - 1]]
@@ -146,7 +144,17 @@ class _Best:
             unlimited=self.unlimited if whole and self.evaluated else None,
             bound=min(float(self.merits[0]) if len(self.merits) else np.inf, np.inf if bound is None else bound),
             front=None if self.front is None else self.front.rows,
+            beyond=self.beyond if whole else None,
         )
+
+
+def _least(rows: np.ndarray, values: np.ndarray, row: np.ndarray | None, value: float) -> tuple[np.ndarray | None, float]:
+    """The row of the least value, of some and the one so far; of equal ones the plainest."""
+    least = float(values.min())
+    if least > value:
+        return row, value
+    near = np.concatenate([rows[values == least], *([row[None]] if least == value and row is not None else [])])
+    return near[rows_.plainest_first(near, np.zeros(len(near)))[0]], least
 
 
 def exact(
