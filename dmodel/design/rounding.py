@@ -1,7 +1,8 @@
 """From relaxed plans to valid ones: the nearest valid values, then a discrete descent with the same model.
 
 A move of the descent takes a prime factor from one degree to another, with the micro-batch, recomputation and sharding that may have to
-follow, or changes one of the other choices. It ends where no move helps; then all plans of the splits around are decided by their bounds.
+follow, or changes one of the other choices. It ends where no move helps; then all plans of the splits around the best ends are decided by
+their bounds.
 """
 
 from __future__ import annotations
@@ -15,14 +16,15 @@ from dmodel.design import rows as rows_
 from dmodel.design import space as spaces
 from dmodel.design.judge import Problem, evaluate, excess, merits, rank_key
 from dmodel.design.relax import Relaxed
+from dmodel.design.remedy import roomiest
 from dmodel.design.rows import COLUMNS, INDEX
 from dmodel.design.search import improved
 from dmodel.design.space import Degrees, Options, Space
 from dmodel.plan import SCHEDULES
 
-POINTS, ROUNDED, POLISHED, FIRSTS = 64, 3, 8, 2
-"""Relaxed plans that are rounded, splits of the devices taken for each, and rows from which the descent starts: the best of all, and the
-first ones of each ZeRO stage and schedule."""
+POINTS, ROUNDED, POLISHED, FIRSTS, ENDS = 64, 3, 8, 2, 3
+"""Relaxed plans that are rounded, splits of the devices taken for each, rows from which the descent starts (the best of all, and the first
+ones of each ZeRO stage and schedule), and splits at its ends around which all plans are decided."""
 
 BROKEN = 1e30
 """Merit of a row that breaks a limit, before its excess is added."""
@@ -102,6 +104,16 @@ def nearest(lattice: Lattice, row: np.ndarray) -> list[np.ndarray]:
     """Valid rows nearest to a continuous one: of the nearest splits of the devices each the nearest."""
     order = np.argsort(((lattice.logs - np.log2(row[rows_.SPLIT])) ** 2).sum(1), kind="stable")[:ROUNDED]
     return [fitted(lattice, lattice.splits[i], row) for i in order]
+
+
+def thrifty(lattice: Lattice, row: np.ndarray) -> np.ndarray:
+    """The row of the same degrees and schedule that needs little memory: one sequence at a time, all sharded, recomputed as allowed."""
+    offered = lattice.options(split_of(row))
+    run = min(offered.runs, key=lambda r: (r[0] != row[INDEX["schedule"]], r[2], r[1]))
+    found = row.copy()
+    for names, values in ((RUN, run), (CORE, max(offered.recompute)), (rows_.SHARDING, max(offered.sharding))):
+        found[[INDEX[name] for name in names]] = values
+    return found
 
 
 def _split(degrees: list[int], ep: int, etp: int) -> Degrees:
@@ -248,6 +260,15 @@ def _diverse(rows: list[np.ndarray], merit: np.ndarray) -> list[np.ndarray]:
     return [rows[i] for i in dict.fromkeys([*firsts, *order[:POLISHED]])]
 
 
+def _fitting(problem: Problem) -> tuple[list[np.ndarray], int]:
+    """The best rows that keep all limits, of those that need little memory, and how many those are: to start from where the relaxed plans
+    lead to none."""
+    rows = roomiest(problem.space)
+    found = evaluate(problem, rows)
+    fits = np.flatnonzero(excess(problem, rows, found) <= 0.0)
+    return list(rows[fits[np.argsort(merits(problem, found)[fits], kind="stable")][:POLISHED]]), len(rows)
+
+
 def round_plans(problem: Problem, relaxed: Relaxed) -> Rounded:
     """Round relaxed plans to valid ones and improve them by discrete moves; the best is returned.
 
@@ -257,26 +278,36 @@ def round_plans(problem: Problem, relaxed: Relaxed) -> Rounded:
     if not lattice.splits:
         return Rounded(row=None, fits=False, evaluated=0)
     near = [row for point in _relaxed_rows(problem.space, relaxed) for row in nearest(lattice, point)]
-    unique = list({row.tobytes(): row for row in near}.values())
+    # where few plans fit, the descent needs some to start from
+    unique = list({row.tobytes(): row for row in (*near, *(thrifty(lattice, row) for row in near))}.values())
     ended = descend(lattice, judge, _diverse(unique, judge(unique)))
+    more = 0
+    if judge(ended).min() >= BROKEN:
+        fitting, more = _fitting(problem)
+        ended += descend(lattice, judge, fitting)
     found = np.stack(ended)
     merit = judge(ended)
     best = rows_.plainest_first(found, merit)[0]
     if merit[best] >= BROKEN:
-        return Rounded(row=found[best], fits=False, evaluated=len(judge.merit))
-    row, looked_at = _settled(problem, lattice, found[best])
-    return Rounded(row=row, fits=True, evaluated=len(judge.merit) + looked_at)
+        return Rounded(row=found[best], fits=False, evaluated=len(judge.merit) + more)
+    order = [i for i in np.argsort(merit, kind="stable") if merit[i] < BROKEN]
+    ends = list({split_of(found[i]): None for i in (best, *order)})[:ENDS]
+    row, looked_at = _settled(problem, lattice, found[best], ends)
+    return Rounded(row=row, fits=True, evaluated=len(judge.merit) + more + looked_at)
 
 
-def _settled(problem: Problem, lattice: Lattice, row: np.ndarray) -> tuple[np.ndarray, int]:
-    """A row than which no plan of its own split of the devices, or of one a move away, is better; and what was looked at for it.
+def _settled(problem: Problem, lattice: Lattice, row: np.ndarray, ends: list[Degrees]) -> tuple[np.ndarray, int]:
+    """A row than which no plan of its own split of the devices, of some others, or of any a move away from these, is better; and what was
+    looked at for it.
 
     Bounds decide that for nearly all of them, as in the exact search.
     """
     settled: set[Degrees] = set()
-    looked_at = 0
-    while open_ := [s for s in (split_of(row), *_moved_splits(lattice, split_of(row))) if s not in settled]:
+    looked_at, around = 0, ends
+    while open_ := [s for end in around for s in (end, *_moved_splits(lattice, end)) if s not in settled]:
+        open_ = list(dict.fromkeys(open_))
         row, more = improved(problem, row, open_)
         settled |= set(open_)
         looked_at += more
+        around = [split_of(row)]
     return row, looked_at
