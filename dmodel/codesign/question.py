@@ -13,13 +13,14 @@ from dmodel.codesign.laws import Laws, laws
 from dmodel.codesign.limits import Goal, Limits, goal
 from dmodel.codesign.outcome import World
 from dmodel.codesign.plans import Planner
-from dmodel.codesign.unknowns import CHIP, Unknowns, catalog_values, fixed, unknowns
+from dmodel.codesign.unknowns import ABSOLUTE, CHIP, Unknowns, catalog_values, fixed, unknowns
 from dmodel.coefficients import Coefficients
 from dmodel.design.space import Choices
 from dmodel.footprint import LEAST, Footprint
 from dmodel.goodput import Reliability
 from dmodel.hardware import System
 from dmodel.plan import Plan
+from dmodel.topology import capacity, check_devices
 from dmodel.types import InputError, enable_float64
 from dmodel.workload import Transformer
 
@@ -76,7 +77,10 @@ def question(
             raise InputError(f"{name}: expected a number from 1 on; got {value!r}")
     at = goal(objective, limits, quantile)
     values = catalog_values(system, model, global_batch, 1e12 if tokens is None else tokens, devices)
-    sought = unknowns(values, free, bounds or {})
+    # no more devices than the fabric joins
+    most = {"devices": (ABSOLUTE["devices"][0], min(ABSOLUTE["devices"][1], capacity(system.network)))}
+    sought = unknowns(values, free, most | dict(bounds or {}))
+    check_devices(system.network, np.floor(np.exp(sought.high[sought.index("devices")]) * (1.0 + 1e-9)))
     by_law = tokens is None and not sought.free[sought.index("tokens")]
     if objective in ("loss", "largest") and by_law and not sought.free[sought.index("d_model")]:
         raise InputError(f"objective {objective!r}: nothing that decides it is freed; free tokens or shape")
