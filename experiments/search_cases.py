@@ -1,10 +1,9 @@
-"""The benchmark set of the design search: 60 jobs of a model, a system and a number of devices, and how the searches do on them.
+"""Jobs that searches for a plan are judged by: 64 of a model, a system and a number of devices; and the seconds of the exact search.
 
-    python -m experiments.search_cases [--cases N] [--json]
-    python -m experiments.search_cases --speed [--json]
+    python -m experiments.search_cases [--json]
 
-Every job is decided exactly and searched by gradient; the two are judged by the same function. `--speed` times the exact search alone, of
-GPT-3 175B on 512 A100s: of some 340,000 plans, the first time in a process and the second, and of all 10⁸ that differ in anything.
+times the exact search of GPT-3 175B on 512 A100s: of some 340,000 plans, the first time in a process and the second, and of all 10⁸ that
+differ in anything. The jobs are those of `experiments.design_benchmark`.
 """
 
 from __future__ import annotations
@@ -14,14 +13,12 @@ import json
 import resource
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
-import numpy as np
-
-from dmodel import catalog, profiles
-from dmodel.design import EVERYTHING, Choices, Problem, by_gradient, count, exact, problem
+from dmodel.design import EVERYTHING, Choices, Problem, count, exact, problem
 from dmodel.types import enable_float64
+from experiments import design_common as shared
 
 
 class Case(NamedTuple):
@@ -66,70 +63,19 @@ def _jobs() -> Iterator[Case]:
     ):
         yield Case(model, seq_len, "A100-DGX", devices, batch, everything=True)
         yield Case(model, seq_len, "H100-DGX", devices, batch, everything=True)
+    # where few plans fit, or none
+    for system in ("A100-DGX", "H100-DGX", "B200-DGX", "TPU-v5p"):
+        yield Case("deepseek-v3", 4096, system, 512, 1024)
 
 
 CASES: tuple[Case, ...] = tuple(_jobs())
 
 
-def stated(case: Case, **also: Any) -> Problem:
-    """The problem of a job, by the shipped coefficients nearest to its chip; `also` as in `design.problem`."""
-    chip = next(entry["chip"] for entry in catalog.entries("systems") if entry["name"] == case.system)
-    return problem(
-        catalog.system(case.system),
-        catalog.transformer(case.model, float(case.seq_len)),
-        case.devices,
-        case.batch,
-        profiles.nearest(chip)[0].coefficients_for(chip),
-        choices=EVERYTHING if case.everything else Choices(),
-        **also,
-    )
-
-
-class Measured(NamedTuple):
-    """One job under both searches: valid plans, plans evaluated by each, seconds of each, the optimum, and the gap of the gradient's plan
-    (None where nothing fits, as both searches must say; infinite where only one says so)."""
-
-    case: str
-    plans: int
-    checked: int
-    exact_s: float
-    optimum_s: float | None
-    gap: float | None
-    looked_at: int
-    gradient_s: float
-
-
-def measure(case: Case, *, n_starts: int = 32, seed: int = 0) -> Measured:
-    """Decide a job exactly, and search it by gradient."""
-    p = stated(case)
-    begun = time.perf_counter()
-    best = exact(p, 1)
-    middle = time.perf_counter()
-    found = by_gradient(p, n_starts=n_starts, seed=seed)
-    ended = time.perf_counter()
-    optimum = float(best.merits[0]) if len(best.merits) else None
-    gap = None if optimum is None and not found.fits else np.inf if optimum is None or not found.fits else found.merit / optimum - 1.0
-    gap = 0.0 if gap is not None and abs(gap) < 1e-9 else gap
-    return Measured(case.name, count(p.space), best.evaluated, middle - begun, optimum, gap, found.evaluated, ended - middle)
-
-
-class Shares(NamedTuple):
-    """Over jobs with a plan that fits: how many, shares with the optimum found and within 1 %, the largest gap, and the median of plans
-    looked at by the gradient search over those of the space."""
-
-    jobs: int
-    found: float
-    within: float
-    worst: float
-    looked_at: float
-
-
-def shares(measured: Iterable[Measured]) -> Shares:
-    """How often the gradient search finds the optimum."""
-    kept = [m for m in measured if m.gap is not None]
-    gaps = np.array([m.gap for m in kept], dtype=float)
-    part = [m.looked_at / m.plans for m in kept]
-    return Shares(len(kept), float((gaps == 0.0).mean()), float((gaps <= 0.01).mean()), float(gaps.max()), float(np.median(part)))
+def stated(case: Case, profile: str | None = None) -> Problem:
+    """The problem of a job, by the coefficients of a profile, or the shipped ones nearest to its chip."""
+    at = shared.machine(case.system, profile)
+    choices = EVERYTHING if case.everything else Choices()
+    return problem(at.system, shared.model(case.model, case.seq_len), case.devices, case.batch, at.coefficients, choices=choices)
 
 
 class Speed(NamedTuple):
@@ -178,34 +124,10 @@ def show_speed(found: Speed, as_json: bool) -> None:
 def main() -> None:
     """Entry point of `python -m experiments.search_cases`."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", type=int, default=len(CASES), help="the first N jobs only")
-    parser.add_argument("--starts", type=int, default=32, help="starts of the gradient search, for each arm")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--speed", action="store_true", help="time the exact search alone")
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
     options = parser.parse_args()
     enable_float64()
-    if options.speed:
-        show_speed(speed(), options.json)
-        return
-    found = []
-    for case in CASES[: options.cases]:
-        m = measure(case, n_starts=options.starts, seed=options.seed)
-        found.append(m)
-        gap = "nothing fits" if m.gap is None else f"gap {m.gap:.3%}"
-        print(
-            f"{m.case:<50} {m.plans:>14,} plans  exact {m.exact_s:6.2f} s  gradient {m.gradient_s:6.2f} s  {gap}",
-            file=sys.stderr,
-            flush=True,
-        )
-    total = shares(found)
-    if options.json:
-        print(json.dumps({"cases": [m._asdict() for m in found], "shares": total._asdict()}, indent=1))
-    else:
-        print(
-            f"{total.jobs} jobs: optimum found in {total.found:.1%}, within 1 % in {total.within:.1%}, largest gap {total.worst:.2%}, "
-            f"{total.looked_at:.2%} of the plans looked at"
-        )
+    show_speed(speed(), options.json)
 
 
 if __name__ == "__main__":

@@ -76,7 +76,7 @@ def test_relaxed_plans_are_finite_at_the_edges(n):
     ],
 )
 def test_the_gradient_finds_the_exact_optimum(model, n, batch, given):
-    """The whole benchmark set: `python -m experiments.search_cases`."""
+    """The whole benchmark set: `dmodel experiment design_benchmark`."""
     p = stated(model, n, batch, **given)
     found, best = by_gradient(p, n_starts=STARTS), exact(p, top=1, prune=True)
     assert found.fits and found.row is not None
