@@ -10,14 +10,19 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 
-from dmodel.types import Array
+from dmodel.types import Array, InputError
 
 DAY_S = 86400.0
 
 LLAMA_3 = 419.0 / (54.0 * DAY_S * 16384.0)
 """Unexpected interruptions per device and second: 419 in 54 days on 16,384 H100; one in 5.8 years of a device [1/s]."""
+
+
+SHORTEST_S = 1e-6
+"""No two checkpoints are closer: free ones would follow each other at once, and the shares be 0/0 [s]."""
 
 
 class Reliability(struct.PyTreeNode, frozen=True, kw_only=True):
@@ -76,7 +81,15 @@ def checkpointed(
       host_bytes_per_s: of the copy from a device to its host's memory (a PCIe 5 link: 5e10); training stands still for it alone, and the
         rest is written meanwhile. None: checkpoints are synchronous.
       startup_s, startup_per_device_s: from a failure to reading the checkpoint: detection, replacement, start of processes; assumed [s].
+
+    Raises:
+      InputError: no bytes to write, no devices or no bandwidth.
     """
+    numbers = {"state_bytes": state_bytes, "devices": devices, "device_bytes_per_s": device_bytes_per_s}
+    numbers |= {"storage_bytes_per_s": storage_bytes_per_s} | ({} if host_bytes_per_s is None else {"host_bytes_per_s": host_bytes_per_s})
+    for name, value in numbers.items():
+        if not isinstance(value, jax.core.Tracer) and not np.all(np.asarray(value) > 0.0):
+            raise InputError(f"checkpoints: {name}: expected a number above 0; got {value!r}. Without it no checkpoint is ever written")
     write = checkpoint_time(state_bytes, devices, device_bytes_per_s, storage_bytes_per_s)
     asynchronous = host_bytes_per_s is not None
     return Reliability(
@@ -144,15 +157,14 @@ def shares(devices: Array, reliability: Reliability, interval_s: Array | None = 
     reliable = rate <= 0.0
     mtbf = 1.0 / jnp.where(reliable, 1.0, rate)
     chosen = daly_interval(mtbf, r.checkpoint_s) if interval_s is None else jnp.asarray(interval_s, float)
-    tau = jnp.maximum(chosen, r.write_s)
+    tau = jnp.maximum(jnp.maximum(chosen, r.write_s), SHORTEST_S)
     cycle = (tau + r.checkpoint_s) / mtbf
     back = (r.restart_s + r.restart_per_device_s * devices + r.write_s) / mtbf
     # by e^-x, which does not overflow where failures are frequent
-    share = tau / mtbf * jnp.exp(-back - cycle) / -jnp.expm1(-cycle)
+    kept = jnp.exp(-back - cycle) / -jnp.expm1(-cycle) / mtbf
     healthy = jnp.ones(()) if interval_s is None else tau / (tau + r.checkpoint_s)
-    useful = jnp.where(reliable, healthy, share)
-    paused = useful * r.checkpoint_s / tau
-    checkpoints = paused if interval_s is not None else jnp.where(reliable, 0.0, paused)
+    useful = jnp.where(reliable, healthy, tau * kept)
+    checkpoints = jnp.where(reliable, 1.0 - healthy, r.checkpoint_s * kept)
     restarts = jnp.where(reliable, 0.0, -jnp.expm1(-back))
     return Shares(useful=useful, checkpoints=checkpoints, lost=1.0 - useful - checkpoints - restarts, restarts=restarts)
 
@@ -170,9 +182,14 @@ def goodput(devices: Array, reliability: Reliability, interval_s: Array | None =
 def largest_cluster(reliability: Reliability, share: float = 0.5) -> float:
     """Devices at which goodput falls to a share, by bisection of ln N; infinite when devices never fail [count].
 
+    Raises:
+      InputError: a share that is not between 0 and 1.
+
     >>> print(f"{largest_cluster(Reliability()):.2g}")
     1.8e+05
     """
+    if not 0.0 < share < 1.0:
+        raise InputError(f"share of time that trains: expected a number between 0 and 1; got {share!r}")
     low, high = 0.0, 60.0
     if float(goodput(jnp.exp(high), reliability)) >= share:
         return float("inf")

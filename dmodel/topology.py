@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from math import inf, isfinite, prod
 from typing import NamedTuple
 
+import jax
 import numpy as np
 
 from dmodel.hardware import Network, System
@@ -79,6 +80,8 @@ def _nests(devices: float, below: float, where: str, k: int) -> None:
         raise InputError(f"{where}, level {k}: {what}; got {devices!r}. List levels innermost first, an unbounded one last")
     if isfinite(devices) and devices % below:
         near = max(round(devices / below), 1) * below
+        if k == 0:
+            raise InputError(f"{where}, level 0: expected a whole number of devices of one domain; got {devices!r}; {near:g} would be one")
         raise InputError(
             f"{where}: levels do not nest: a domain of {devices:g} devices on level {k} is no whole number of domains of {below:g} "
             f"on level {k - 1}; {near:g} would be"
@@ -117,12 +120,15 @@ def capacity(net: Network) -> float:
 
 
 def check_devices(net: Network, devices: float, where: str = "network") -> None:
-    """Refuse more devices than the fabric holds.
+    """Refuse more devices than the fabric holds, what is no count of devices, and what is no network (`check`).
 
     Raises:
       InputError: with both numbers.
     """
+    check(net, where)
     held = capacity(net)
+    if not devices >= 1.0:
+        raise InputError(f"{where}: expected a number of devices from 1 on; got {devices!r}")
     if devices > held:
         sizes = " × ".join(f"{s:g}" for s in np.asarray(net.size, float).tolist())
         raise InputError(
@@ -195,9 +201,9 @@ def slices(system: System, shape: Sequence[int], n_slices: float = inf, wrap: Se
     """
     pod = system.network
     axes, chips = int(float(pod.torus_axes[0])), float(prod(shape))  # type: ignore[index]
-    if axes < 2 or len(shape) > axes or any(s < 1 or s != int(s) for s in shape):
+    if axes < 2 or not 1 <= len(shape) <= axes or any(s < 1 or s != int(s) for s in shape):
         raise InputError(f"slice: expected chips along each of {axes} axes of the pod, whole numbers; got {tuple(shape)}")
-    check_devices(pod.replace(size=np.asarray(pod.size, float)[:1]), chips, "slice")
+    check_devices(jax.tree.map(lambda x: np.asarray(x, float)[:1], pod), chips, "slice")
     period = 4 if axes == 3 else 16
     closed = [s % period == 0 for s in shape] if wrap is None else list(wrap)
     if len(closed) != len(shape):

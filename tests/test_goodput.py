@@ -17,6 +17,7 @@ from dmodel.goodput import (
     shares,
     young_interval,
 )
+from dmodel.types import InputError
 
 
 def test_llama_3_trained_more_than_nine_tenths_of_the_time():
@@ -128,3 +129,23 @@ def test_starting_one_after_the_other_ends_growth():
     serial, parallel = Reliability(restart_per_device_s=0.05), Reliability()
     loss = [1.0 - float(goodput(n, serial)) / float(goodput(n, parallel)) for n in (1e3, 1e4, 1e5)]
     assert loss[0] < 0.01 < loss[1] < loss[2] and loss[2] > 0.5
+
+
+def test_free_or_endless_checkpoints_have_shares_too():
+    """Free ones cost nothing but restarts; training that is checkpointed all the time does nothing else."""
+    free, endless = shares(1024.0, Reliability(checkpoint_s=0.0)), shares(1024.0, Reliability(), 0.0)
+    mtbf = float(mean_time_between_failures(1024.0, Reliability()))
+    assert float(free.useful) == pytest.approx(np.exp(-600.0 / mtbf)) and float(free.checkpoints) == 0.0
+    assert float(endless.useful) == pytest.approx(0.0, abs=1e-6) and float(endless.checkpoints) > 0.99
+    for found in (free, endless):
+        assert sum(map(float, jax.tree.leaves(found))) == pytest.approx(1.0)
+
+
+def test_checkpoints_that_never_end_are_refused():
+    with pytest.raises(InputError, match="device_bytes_per_s: expected a number above 0; got 0.0"):
+        checkpointed(1e12, 1024.0, 0.0)
+    with pytest.raises(InputError, match="host_bytes_per_s"):
+        checkpointed(1e12, 1024.0, 1e9, host_bytes_per_s=0.0)
+    for share in (0.0, 1.0, float("nan")):
+        with pytest.raises(InputError, match="between 0 and 1"):
+            largest_cluster(Reliability(), share)

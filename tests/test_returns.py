@@ -102,3 +102,18 @@ def test_what_cannot_grow_is_said():
         marginal_returns(catalog.system("H100-Llama-3"), MODEL, FSDP, default(), [1e5])
     with pytest.raises(InputError, match="whole number of sequences"):
         best_returns(SYSTEM, MODEL, default(), [8], 0.3)
+    with pytest.raises(InputError, match="whole number of sequences"):
+        best_returns(SYSTEM, MODEL, default(), [8], float("nan"))
+    with pytest.raises(InputError, match=r"expected whole numbers.*got 8\.5"):
+        best_returns(SYSTEM, MODEL, default(), [8.5], 2.0)  # type: ignore[list-item]
+    for first in (0.0, float("nan")):
+        with pytest.raises(InputError, match="ascending counts"):
+            half_return(SYSTEM, MODEL, FSDP, default(), first=first)
+    with pytest.raises(InputError, match="the fabric holds 24,576"):
+        half_return(catalog.system("H100-Llama-3"), MODEL, FSDP, default(), first=1e5)
+    with pytest.raises(InputError, match="between 0 and 1; got 1.5"):
+        half_return(SYSTEM, MODEL, FSDP, default(), share=1.5)
+    net = SYSTEM.network
+    dead = SYSTEM.replace(network=net.replace(bytes_per_s=np.array([4.5e11, 0.0])))
+    with pytest.raises(InputError, match="level 1: bytes_per_s: expected a bandwidth above 0"):
+        marginal_returns(dead, MODEL, FSDP, default(), SCALES)

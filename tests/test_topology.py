@@ -76,6 +76,8 @@ def test_slices_of_a_torus():
     assert capacity(cube) == 512.0 and capacity(flat) == inf
     with pytest.raises(InputError, match="the fabric holds 256"):
         slices(catalog.system("TPU-v5e"), (32, 16))
+    with pytest.raises(InputError, match="each of 3 axes"):
+        slices(pod, ())
     with pytest.raises(InputError, match="each of 2 axes"):
         slices(catalog.system("TPU-v5e"), (4, 4, 4))
     with pytest.raises(InputError, match="expected chips along each of 1 axes"):
@@ -89,6 +91,10 @@ def test_known_clusters_have_their_tiers():
         check_devices(llama, 32768)
     with pytest.raises(InputError, match="the fabric holds 24,576"):
         problem(catalog.system("H100-Llama-3"), catalog.transformer("llama-3-8b"), 32768, 32768, default())
+    with pytest.raises(InputError, match="from 1 on; got nan"):
+        check_devices(llama, float("nan"))
+    with pytest.raises(InputError, match="bandwidth above 0"):
+        problem(H100.replace(network=H100.network.replace(bytes_per_s=np.zeros(2))), catalog.transformer("llama-3-8b"), 8, 8, default())
     check_devices(llama, 24576)
     check_devices(H100.network, 1e9)
 
@@ -105,6 +111,7 @@ def test_known_clusters_have_their_tiers():
         ([NODE, Tier(64, 5e10, -1e-6)], "latency of 0 s or more"),
         ([NODE, Tier(64, 5e10, 5e-6, oversubscription=0.5)], "oversubscription"),
         ([NODE, Tier(64, 5e10, 5e-6, in_network_reduction=2.0)], "0 or 1"),
+        ([Tier(8.5, 5e10, 5e-6)], "level 0: expected a whole number of devices"),
         ([], "at least one level"),
     ],
 )

@@ -8,6 +8,7 @@ two: such jumps are named.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from typing import NamedTuple
 
 import jax
@@ -84,10 +85,10 @@ def best_returns(
       base, choices, footprint: of the search, as in `design`. site, reliability: as in `marginal_returns`.
 
     Raises:
-      InputError: as `design`, and a weak batch that is no whole number of sequences.
+      InputError: as `design`, and devices or a batch that are no whole number.
     """
     how = growth("dp", batch, sharpness)
-    scales = [int(n) for n in checked_scales(devices, system)]
+    scales = [_whole(float(n)) for n in checked_scales(devices, system)]
     plans, infeasible = {}, []
     shared = {"base": base, "choices": choices, "footprint": footprint, "sharpness": sharpness}
     for n in scales:
@@ -107,10 +108,17 @@ def best_returns(
     return BestReturns(returns, tuple(plans.values()), tuple(jumps), tuple(infeasible))
 
 
+def _whole(devices: float) -> int:
+    """A scale at which plans can be searched [count]."""
+    if devices != round(devices):
+        raise InputError(f"devices: expected whole numbers, since plans are searched on them; got {devices:g}")
+    return round(devices)
+
+
 def _global_batch(n: int, sequences: float, batch: str) -> int:
     """The global batch of a scale [sequence]."""
     found = sequences * n if batch == "weak" else sequences
-    if found < 1 or abs(found - round(found)) > 1e-9 * found:
+    if not 1.0 <= found < inf or abs(found - round(found)) > 1e-9 * found:
         raise InputError(f"batch: {sequences!r} sequences on {n} devices make {found:g}; expected a whole number of sequences from 1 on")
     return round(found)
 

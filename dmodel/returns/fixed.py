@@ -36,6 +36,7 @@ CASES = 16
 LARGEST = 1e9
 """Devices beyond which no half return is looked for [count]."""
 
+
 class Measures(struct.PyTreeNode, kw_only=True):
     """What a scale gives, `[N]`.
 
@@ -256,11 +257,17 @@ def half_return(
       first: scale of comparison; the plan's own devices where None. share: of the return there. largest: scale at which to give up,
         or the last that the network holds.
       Others as in `marginal_returns`.
+
+    Raises:
+      InputError: a first scale that is none or larger than the network, a share that is not between 0 and 1.
     """
     how = growth(along, batch, sharpness)
-    start = float(plan.devices) if first is None else float(first)
+    if not 0.0 < share < 1.0:
+        raise InputError(f"share of the first return: expected a number between 0 and 1; got {share!r}")
+    start = float(checked_scales([float(plan.devices) if first is None else float(first)], system)[0])
     largest = min(largest, capacity(system.network))
-    if batch == "strong":
+    if batch == "strong" and along == "dp":
+        _check_batch(plan, how, start)
         largest = min(largest, float(plan.global_batch) / float(plan.micro_batch) * float(plan.devices) / float(plan.dp))
     shared = fixed(system, model, plan, coefficients, site, reliability)
     edges = np.geomspace(start, max(largest, start * 1.01), 3 * CASES)
