@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
+from jax.core import Tracer
 
 from dmodel.types import Array, InputError
 
@@ -88,7 +89,7 @@ def checkpointed(
     numbers = {"state_bytes": state_bytes, "devices": devices, "device_bytes_per_s": device_bytes_per_s}
     numbers |= {"storage_bytes_per_s": storage_bytes_per_s} | ({} if host_bytes_per_s is None else {"host_bytes_per_s": host_bytes_per_s})
     for name, value in numbers.items():
-        if not isinstance(value, jax.core.Tracer) and not np.all(np.asarray(value) > 0.0):
+        if not isinstance(value, Tracer) and not np.all(np.asarray(value) > 0.0):
             raise InputError(f"checkpoints: {name}: expected a number above 0; got {value!r}. Without it no checkpoint is ever written")
     write = checkpoint_time(state_bytes, devices, device_bytes_per_s, storage_bytes_per_s)
     asynchronous = host_bytes_per_s is not None
