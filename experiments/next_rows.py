@@ -146,7 +146,7 @@ def _figure(lines: list[dict[str, Any]], path: Any) -> None:
             axes.plot(x, [line[f"{way}_mean"] for line in mine], marker="o", mfc="white", ls=":", color=colour, label=f"{way}, mean")
         axes.set(title=name, xlabel="rows measured", xlim=(0, 1.2 * max(x)), ylim=(0, None), xticks=[0, *x])
     figure.axes[0].set_ylabel("error of rows not measured [%]")
-    figure.axes[0].legend(frameon=False, fontsize=8)
+    figure.axes[0].legend(frameon=False, fontsize=8, loc="lower left")
     save_png(figure, path)
 
 

@@ -120,7 +120,7 @@ def table(protocol: str, cases: Cases, found: list[tuple[np.ndarray, np.ndarray]
 def _halves(protocol: str, miss: np.ndarray, source: np.ndarray) -> list[dict[str, Any]]:
     """The line of random halves of the sources, where there are enough."""
     more = across(miss, source)
-    return [{"protocol": protocol, "source": "a half of the sources, scale of the other", "rows": 0, **more}] if more else []
+    return [{"protocol": protocol, "source": "half of them, scale of the others", "rows": 0, **more}] if more else []
 
 
 def main() -> None:

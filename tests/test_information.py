@@ -56,7 +56,7 @@ def test_other_plans_are_new_and_divide_their_sizes():
     assert len(made.rows) == 40 and untimed(made).all() and not untimed(table).any()
     for row in made.rows:
         degrees = [row.number(name) or 1.0 for name in ("dp", "tp", "pp", "cp")]
-        assert np.prod(degrees) == row.number("n_accel") and row.number("n_heads") % degrees[1] == 0.0
+        assert np.prod(degrees) == row.number("n_accel") and row.known("n_heads") % degrees[1] == 0.0
     assert [row.cells for row in other_plans(table, 40).rows] == [row.cells for row in made.rows]
     np.testing.assert_allclose(cost_s(np.array([2.0]), np.array([8.0]), Asked(steps=10, startup_s=5.0)), 200.0)
 

@@ -94,7 +94,7 @@ def profile() -> Profile:
 def test_a_fit_knows_its_cells_and_its_rows(profile):
     assert set(profile.scatter) == {"", STACK} and set(profile.seen) == {STACK} and profile.seen[STACK].shape[0] == 9
     assert set(profile.pair_covariances) == {f"{chip} {STACK}" for chip in CHIPS}
-    own, new = (np.diag(uncertainty.covariance(profile, *pair)) for pair in ((CHIPS[0], STACK), ("V100-16GB", "own")))
+    own, new = (np.diag(np.asarray(uncertainty.covariance(profile, *pair))) for pair in ((CHIPS[0], STACK), ("V100-16GB", "own")))
     assert (own <= 1.05 * new).all() and own[NAMES.index("matmul_efficiency")] < 0.1 * new[NAMES.index("matmul_efficiency")]
     assert uncertainty.covariance(default_profile(), CHIPS[0], STACK) is None
 
@@ -126,6 +126,7 @@ def test_one_plan_against_another(profile):
     cases = synthetic(seed=3, truth={STACK: COEFFICIENTS})
     some = cases.take(np.arange(0, 9, 4))
     found = uncertainty.step_times(profile, CHIPS[0], STACK, some.system, some.model, some.plan)
+    assert found is not None
     alone = predict(some, profile)
     np.testing.assert_allclose(found.value, alone.step_time_s, rtol=1e-9)
     np.testing.assert_allclose(found.scale, alone.scale, rtol=1e-6)
