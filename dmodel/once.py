@@ -14,7 +14,8 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from jax.extend.core import get_opaque_trace_state
 
-P, R = ParamSpec("P"), TypeVar("R")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class _Kept(NamedTuple):
@@ -55,7 +56,7 @@ def once(function: Callable[P, R]) -> Callable[P, R]:
         key = (function, *(x if isinstance(x, float) else id(x) for x in records))
         trace, found = get_opaque_trace_state(), kept.get(key)
         if found is None or found.trace != trace:
-            found = kept[key] = _Kept(function(*records), records, trace)
+            found = kept[key] = _Kept(function(*records, **named), records, trace)
         return found.answer
 
     return shared

@@ -177,5 +177,5 @@ def _place_ordered(plan: Ordered, size: Array) -> Groups:
         data=cp * shard * replica,
         expert_shard=expert_shard,
         expert_data=expert_shard * copies,
-        all=jnp.exp(jnp.clip(run[None, None], lower, upper) - lower)[:, 0],
+        all=jnp.exp(jnp.clip(jnp.asarray(run)[None, None], lower, upper) - lower)[:, 0],
     )

@@ -137,8 +137,8 @@ def gather_line(group: jax.Array, net: Fabric) -> Line:
 def gather_time(nbytes: jax.Array, group: jax.Array, net: Fabric) -> Array:
     """Time of a ring all-gather, or reduce-scatter, of `nbytes` in all [s].
 
-    `max_k ( V_k (g_k − 1)/g_k / rate_k ) + Σ_k α_k (g_k − 1) Π_{j>k} g_j` with `V_k = V / Π_{j<k} g_j` the volume left at level k. Of three levels and
-    more the outer ones are tiers: see `_reach` and `_hops`.
+    `max_k ( V_k (g_k − 1)/g_k / rate_k ) + Σ_k α_k (g_k − 1) Π_{j>k} g_j` with `V_k = V / Π_{j<k} g_j` the
+    volume left at level k. Of three levels and more the outer ones are tiers: see `_reach` and `_hops`.
 
     Limits: 0 for a group of one; latency-bound, ∝ g, as V → 0; V / rate as g → ∞ on one level.
 
