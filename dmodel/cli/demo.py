@@ -177,7 +177,7 @@ def _compared(asked: Setting, name: str, degrees: Degrees) -> Document:
 
 
 def _sensitivity(asked: Setting, best: Plan, design: Document) -> Document:
-    from dmodel.cli.sensitivity import elasticities_document
+    from dmodel.cli.elasticities import elasticities_document
 
     return {"label": design["exact"][0]["label"], **elasticities_document(asked, best)}
 

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from dmodel.cli.options import Degrees, Job, Json, takes
 from dmodel.cli.output import Document, deliver, digits, say, show_lines, show_table
-
-if TYPE_CHECKING:
-    from dmodel.cli.question import Setting
-    from dmodel.plan import Plan
-    from dmodel.sensitivity import Case
 
 Output = Annotated[
     str,
@@ -90,27 +85,6 @@ def command(
         say(f"report: {time.perf_counter() - begun[0]:.1f} s, {time.process_time() - begun[1]:.1f} s of processors")
     deliver(document, json, lambda d: _show(d, top))
     parts.stop_where_wrong(document)
-
-
-def elasticities_document(job: Setting, plan: Plan, output: str = "step_time") -> Document:
-    """All elasticities of a plan, the largest first, and the inputs that have none."""
-    from dmodel.sensitivity import make_case
-
-    return case_document(job, make_case(job.system, job.model, plan, job.coefficients), output)
-
-
-def case_document(job: Setting, case: Case, output: str) -> Document:
-    """The same of a case."""
-    from dmodel.sensitivity import of_case
-
-    found = of_case(case, output, level_names=job.level_names, sort=True)
-    return {
-        "output": found.output,
-        "value": found.at,
-        "elasticities": [{"name": e.name, "group": e.group, "kind": e.kind, "at": e.at, "elasticity": e.value} for e in found.entries],
-        "left_out": [{"name": e.name, "reason": e.reason} for e in found.left_out],
-        "sum_rates_minus_sum_times": found.total("rate") - found.total("time"),
-    }
 
 
 def show_elasticities(d: Document, top: int) -> None:

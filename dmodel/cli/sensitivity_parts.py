@@ -7,6 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from dmodel.cli.elasticities import case_document
 from dmodel.cli.options import Degrees
 from dmodel.cli.output import Document, say, stop
 from dmodel.cli.sensitivity_shown import Figures, draw_interactions, draw_regimes, draw_tornado, make_folder
@@ -78,7 +79,6 @@ def _check_names(known: Inputs, w: Wanted) -> None:
 def answer(asked: Setting, degrees: Degrees, w: Wanted) -> tuple[Document, Figures]:
     """The document, and the figures that belong to it."""
     from dmodel.cli.question import plan, plan_document, settings
-    from dmodel.cli.sensitivity import case_document
     from dmodel.report.words import summary
     from dmodel.sensitivity.case import inputs
     from dmodel.sensitivity.outputs import WORDS
