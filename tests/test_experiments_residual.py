@@ -56,6 +56,7 @@ def document(tmp_path_factory):
     return out, json.loads(done.stdout), done.stderr
 
 
+@pytest.mark.slow
 def test_study(document):
     out, found, said = document
     lines = {line["protocol"]: line for line in found["rows"]}
