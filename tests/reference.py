@@ -104,17 +104,26 @@ class Net:
         passed = [prod(group[k + 1 :]) if d == 1.0 else 1.0 for k, d in enumerate(self.axes)]
         return sum(a * d * (g ** (1.0 / d) - 1.0) * n for a, d, g, n in zip(self.latency, self.axes, group, passed, strict=True))
 
+    def parts_handed_on(self, group: Level) -> Level:
+        """Of the volume left at a level, what a ring sends through it: all parts but one. A torus, and slices above it, go one by one."""
+        n = [prod(group) if g > 1.0 and self.axes[0] == 1.0 else r for g, r in zip(group, self.reach(group), strict=True)]
+        return [(x - 1.0) / x for x in n]
+
     def gather(self, nbytes: float, group: Level) -> float:
         left = [nbytes / prod(group[:k]) for k in range(len(group))]
-        flow = self.flow(group, [v * (g - 1.0) / g for v, g in zip(left, self.reach(group), strict=True)])
+        flow = self.flow(group, [v * p for v, p in zip(left, self.parts_handed_on(group), strict=True)])
         return self.begin(group) + flow + self.ring_latency(group)
 
     def all_reduce(self, nbytes: float, group: Level) -> float:
         left = [nbytes / prod(group[:k]) for k in range(len(group))]
-        times = [(1.0 if r else 2.0 * (g - 1.0) / g) if g > 1.0 else 0.0 for g, r in zip(self.reach(group), self.reduces, strict=True)]
-        flow = self.flow(group, [v * t for v, t in zip(left, times, strict=True)])
-        tree = 2.0 * sum(a * log2(g) for a, g in zip(self.latency, group, strict=True)) + flow / 0.92
-        return self.begin(group) + min(2.0 * self.ring_latency(group) + flow, tree)
+        ring = [2.0 * p for p in self.parts_handed_on(group)]
+        # a domain is in the middle of one tree and a leaf of the other, of two domains each is the top of one
+        tree = [ring[0], *[min(max(r - 1.0, 0.0), 2.0) for r in self.reach(group)[1:]]]
+        ring, tree = ([1.0 if r and g > 1.0 else t for t, r, g in zip(times, self.reduces, self.reach(group), strict=True)] for times in (ring, tree))
+        by_ring = 2.0 * self.ring_latency(group) + self.flow(group, [v * t for v, t in zip(left, ring, strict=True)])
+        hops = sum(a * log2(g) for a, g in zip(self.latency, group, strict=True))
+        by_tree = 2.0 * hops + self.flow(group, [v * t for v, t in zip(left, tree, strict=True)]) / 0.92
+        return self.begin(group) + min(by_ring, by_tree)
 
     def all_to_all(self, nbytes: float, group: Level, copies: float = 1.0, merged: bool = False) -> float:
         n, shares = prod(group), []

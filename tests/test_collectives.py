@@ -91,6 +91,14 @@ def test_ring_for_bytes_tree_for_members():
     assert ring == pytest.approx(2.0 * seconds(gather_time, 1e10, group(8.0), one), rel=1e-12)
 
 
+def test_two_domains_reduce_by_tree():
+    """Between two nodes of 8 a tree moves V where a ring moves 2 V 15/16; between four and more 2 V, and the ring is better."""
+    wide = net(2, latency_s=np.zeros(2), bytes_per_s=np.array([1e15, RATE[1]]))
+    two, four = (seconds(all_reduce_time, 1e9, group(8.0, d), wide) for d in (2.0, 4.0))
+    assert two == pytest.approx(1e9 / 8.0 / RATE[1] / TREE_BANDWIDTH, rel=1e-12)
+    assert four == pytest.approx(2.0 * 31.0 / 32.0 * 1e9 / 8.0 / RATE[1], rel=1e-12)
+
+
 @pytest.mark.parametrize("g", [2.0, 8.0, 64.0, 4096.0])
 def test_a_switch_that_reduces_takes_each_byte_once(g):
     plain, reducing = (net(latency_s=np.zeros(1), in_network_reduction=np.array([x])) for x in (0.0, 1.0))
@@ -108,9 +116,12 @@ def test_rings_of_a_torus_run_along_all_axes(axes):
 
 
 def test_each_level_carries_what_the_ones_below_leave():
-    """8 members inside, 4 outside: the outer level moves an eighth of the bytes, 3/4 of it; it is slower by 8, and decides here. The ring
-    goes through all four groups."""
-    flow = max(1e9 * 7.0 / 8.0 / RATE[0], 1e9 / 8.0 * 3.0 / 4.0 / RATE[1])
+    """8 members inside, 4 outside: the outer level moves an eighth of the bytes, it is slower by 8. The ring goes through all four groups,
+    and hands on 31 parts of 32 everywhere; a torus of 8 keeps its own 7/8, and 3/4 of the rest is left for what joins four."""
+    flow = 1e9 * 31.0 / 32.0 * max(1.0 / RATE[0], 1.0 / 8.0 / RATE[1])
+    apart = max(1e9 * 7.0 / 8.0 / RATE[0], 1e9 / 8.0 * 3.0 / 4.0 / RATE[1])
+    torus = net(2, torus_axes=np.array([2.0, 1.0]), latency_s=np.zeros(2))
+    assert seconds(gather_time, 1e9, group(8.0, 4.0), torus) == pytest.approx(apart, rel=1e-12)
     latency = 4.0 * 7.0 * LATENCY[0] + 3.0 * LATENCY[1]
     assert seconds(gather_time, 1e9, group(8.0, 4.0), net(2)) == pytest.approx(flow + latency, rel=1e-12)
     outer = 1e9 * (32.0 - 8.0) / 32.0 / RATE[1]

@@ -103,6 +103,16 @@ def _seconds_per_byte(group: jax.Array, net: Fabric) -> jax.Array:
     return jnp.exp(net.contention * crowd) / (net.bytes_per_s * links)
 
 
+def _ring_share(group: jax.Array, net: Fabric) -> jax.Array:
+    """Share of the volume left at a level that a ring carries through it: `(n − 1)/n`, n all members of the group on a level that joins any,
+    since one ring goes through all ranks (NCCL) and hands on every part but one between nodes as well as inside them; `(g − 1)/g` of a torus
+    and of the slices joined above it, which gather one after the other."""
+    own = 1.0 - 1.0 / _reach(group)
+    whole = 1.0 - 1.0 / jnp.prod(group, 0)
+    flat = 1.0 - ramp(net.torus_axes[:1] - 1.0)
+    return own + flat * _joined(group) * (whole[None] - own)
+
+
 def _hops(group: jax.Array, net: Fabric) -> jax.Array:
     """Sequential hops of a ring, `g − 1`; on a torus of d axes `d (g^(1/d) − 1)`. One ring goes through all ranks, so it makes the hops of
     a level in each group that it passes: `(g_k − 1) Π_{j>k} g_j`, and levels of one latency add up to the hops of one. A torus gathers by
@@ -130,15 +140,16 @@ class Line(struct.PyTreeNode, kw_only=True):
 
 def gather_line(group: jax.Array, net: Fabric) -> Line:
     """Line of a ring all-gather, or reduce-scatter, in the volume of the gathered whole; see `gather_time`."""
-    flow = (1.0 - 1.0 / _reach(group)) * _below(1.0 / group) * _seconds_per_byte(group, net)
+    flow = _ring_share(group, net) * _below(1.0 / group) * _seconds_per_byte(group, net)
     return Line(seconds_per_byte=maximum(flow, net.sharpness), latency_s=_start(group, net) + (net.latency_s * _hops(group, net)).sum(0))
 
 
 def gather_time(nbytes: jax.Array, group: jax.Array, net: Fabric) -> Array:
     """Time of a ring all-gather, or reduce-scatter, of `nbytes` in all [s].
 
-    `max_k ( V_k (g_k − 1)/g_k / rate_k ) + Σ_k α_k (g_k − 1) Π_{j>k} g_j` with `V_k = V / Π_{j<k} g_j` the
-    volume left at level k. Of three levels and more the outer ones are tiers: see `_reach` and `_hops`.
+    `max_k ( V_k (n − 1)/n / rate_k ) + Σ_k α_k (g_k − 1) Π_{j>k} g_j` over the levels that join members, with `V_k = V / Π_{j<k} g_j` the
+    volume left at level k and n = Π_k g_k. A torus gathers level by level, `(g_k − 1)/g_k`. Of three levels and more the outer ones are
+    tiers: see `_reach`, `_ring_share` and `_hops`.
 
     Limits: 0 for a group of one; latency-bound, ∝ g, as V → 0; V / rate as g → ∞ on one level.
 
@@ -159,18 +170,24 @@ def gather_time(nbytes: jax.Array, group: jax.Array, net: Fabric) -> Array:
 def all_reduce_time(nbytes: jax.Array, group: jax.Array, net: Fabric) -> jax.Array:
     """Time of an all-reduce of `nbytes` [s]: the better of ring and double binary tree.
 
-    Ring: `2 ×` the gather. Tree: its bytes at 0.92 of the rate, `2 Σ_k α_k log2 g_k`. A switch that reduces in the network takes each
-    byte once instead of `2 (g − 1)/g` times.
+    Ring: `2 ×` the gather. Tree: `2 Σ_k α_k log2 g_k`; inside domains the ring's bytes, between them V of two domains and 2 V of more, for
+    each of the two trees has half of V, in one a domain is a leaf and in the other it passes on; at 0.92 of the rate. A switch that reduces
+    in the network takes each byte once.
 
-    Limits: as `gather_time`; the ring wins for large messages, the tree for large groups.
+    Limits: as `gather_time`; the ring wins for large messages, the tree for large groups and for two domains.
     """
-    reach = _reach(group)
-    ring_bytes, once = 2.0 * (1.0 - 1.0 / reach), _joined(reach)
-    volume = nbytes[None] * _below(1.0 / group) * (ring_bytes + net.in_network_reduction * (once - ring_bytes))
-    flow = maximum(volume * _seconds_per_byte(group, net), net.sharpness)
-    tree = 2.0 * (net.latency_s * jnp.log2(group)).sum(0) + flow / TREE_BANDWIDTH
-    ring = 2.0 * (net.latency_s * _hops(group, net)).sum(0) + flow
-    return _start(group, net) + minimum(stack(ring, tree), net.sharpness)
+    reach, ring = _reach(group), 2.0 * _ring_share(group, net)
+    once = _joined(reach)
+    tree = jnp.concatenate([ring[:1], once[1:] + ramp(reach[1:] - 2.0)])
+    reduces = net.in_network_reduction
+    cost = _below(1.0 / group) * _seconds_per_byte(group, net)
+
+    def flow(times: jax.Array) -> Array:
+        return maximum(nbytes[None] * cost * (times + reduces * (once - times)), net.sharpness)
+
+    by_ring = 2.0 * (net.latency_s * _hops(group, net)).sum(0) + flow(ring)
+    by_tree = 2.0 * (net.latency_s * jnp.log2(group)).sum(0) + flow(tree) / TREE_BANDWIDTH
+    return _start(group, net) + minimum(stack(by_ring, by_tree), net.sharpness)
 
 
 def _once(group: jax.Array, copies: Array, merged: Array) -> jax.Array:
