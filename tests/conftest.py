@@ -1,4 +1,8 @@
-"""What every test runs under: float64, no silent promotion of ranks or dtypes, warnings as errors (pyproject.toml); long files first."""
+"""What every test runs under: float64, no silent promotion of ranks or dtypes, warnings as errors (pyproject.toml); long files first.
+
+Most of the time of the quick tests is that of compiling, so `-m "not slow"` compiles quickly, in the processes that tests start too; all
+tests together compile as users do.
+"""
 
 import os
 from pathlib import Path
@@ -6,14 +10,24 @@ from pathlib import Path
 import jax
 import pytest
 
+from dmodel.cli.compiled import cache_folder
+
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
-# compiled code outlives a run; one folder per worker, because a half-written entry read by another one is a warning
-_CACHE = Path(__file__).parents[1] / ".cache" / "jax-tests" / os.environ.get("PYTEST_XDIST_WORKER", "main")
-jax.config.update("jax_compilation_cache_dir", str(_CACHE))
+# compiled code outlives a run; workers and the processes that tests start share it
+os.environ["DMODEL_CACHE"] = str(Path(__file__).parents[1] / ".cache" / "tests")
+jax.config.update("jax_compilation_cache_dir", str(cache_folder()))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+os.environ["JAX_COMPILATION_CACHE_DIR"] = str(cache_folder())
+HALF_WRITTEN = "ignore:Error reading persistent compilation cache entry"
+"""An entry that another worker is writing cannot be read; what it holds is compiled again."""
+
+QUICK = ["--xla_backend_optimization_level=0"]
+if jax.__version_info__ < (0, 12):
+    # XLA ends the process at a flag that it does not know
+    QUICK.append("--xla_cpu_use_fusion_emitters=false")
 
 LONGEST = (
     "fit", "terms", "cli", "design", "codesign", "step", "sensitivity", "uncertainty", "theory_frontier", "collect_compare",
@@ -23,7 +37,11 @@ LONGEST = (
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Workers take files in the order below, not those with the most tests first."""
+    """Quick tests compile quickly; workers take files in the order above, not those with the most tests first."""
+    config.addinivalue_line("filterwarnings", HALF_WRITTEN)
+    if config.option.markexpr == "not slow":
+        flags = os.environ.get("XLA_FLAGS", "").split()
+        os.environ["XLA_FLAGS"] = " ".join([*flags, *(flag for flag in QUICK if flag not in flags)])
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False
 
