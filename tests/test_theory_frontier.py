@@ -31,9 +31,6 @@ GROWTH = 1.0 / 6.0 - GAMMA / (2.0 * (1.0 + GAMMA))
 POWER = 1.0 / (1.0 - 2.0 * GROWTH)
 
 
-MANY = frontier.BATCH
-
-
 @pytest.fixture(scope="module", autouse=True)
 def two_at_once():
     """One pattern has two starts, the same ones in a batch of two as in a larger one, whose other programs would be solved for nothing."""
@@ -183,13 +180,12 @@ def test_bandwidth_limit():
     assert misses[1] < 2e-3 and misses[0] < 1e-1 and misses[1] < 0.1 * misses[0]
 
 
-def test_gradient_of_the_frontier(monkeypatch):
-    """jax.grad through the search over patterns, here the typical ones, on one level of network."""
+def test_gradient_of_the_frontier(linear, monkeypatch):
+    """jax.grad through the search over patterns, here the typical ones, of which the best is known."""
     monkeypatch.setattr(frontier, "neighbours", lambda _: [])
-    monkeypatch.setattr(frontier, "BATCH", MANY)
-    asked = case(gpu("H100 SXM Global NVLink"), threshold=0.8)
+    asked, _ = linear
     value, slope = jax.value_and_grad(log_largest)(asked)
-    found = largest_run(asked, pattern=Pattern((ALL,), False, 2), seed=5)
+    found = largest_run(asked, pattern=ZERO_BUBBLE, seed=5)
     assert float(jnp.exp(value)) == pytest.approx(found.flop, rel=1e-6)
     assert float(slope.deadline_s * asked.deadline_s) == pytest.approx(found.binding["deadline"], rel=1e-5)
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(slope))
