@@ -52,6 +52,7 @@ SPECS: dict[str, Spec] = {
         "1", "host time per peer of a tensor-parallel collective beside a pipeline, over the latency", "positive", 2.0, 3.0, "software"
     ),
     "kernel_fill": Spec("1", "time to fill and drain a kernel over the kernel latency", "positive", 0.6, 0.5, "both"),
+    "bucket": Spec("byte", "gradients or parameters that one message of data parallelism carries", "positive", 1.5e8, 1.5, "software"),
     "collective_start": Spec("s", "fixed time of one collective", "positive", 1.5e-5, 0.5, "both"),
     "net_efficiency_inner": Spec("1", "share of the innermost level's bandwidth", "share", 0.6, 0.4, "hardware"),
     "net_efficiency_outer": Spec("1", "share of the outer levels' bandwidth", "share", 0.75, 0.7, "both"),
@@ -62,7 +63,8 @@ SPECS: dict[str, Spec] = {
     "overlap_tp": Spec("1", "share of the window that hides tensor-parallel communication", "share", 0.1, 1.0, "software"),
     "overlap_cp": Spec("1", "share of the window that hides context-parallel communication", "share", 0.7, 0.8, "software"),
     "overlap_ep": Spec("1", "share of the window that hides expert-parallel communication", "share", 0.2, 1.0, "software"),
-    "overlap_dp": Spec("1", "share of the window that hides gradient reduction (ZeRO 0-2)", "share", 0.5, 1.0, "software"),
+    "overlap_dp": Spec("1", "share of the last backward pass that hides gradient reduction (ZeRO 0-2)", "share", 0.5, 1.0, "software"),
+    "overlap_gather": Spec("1", "share of the next forward pass that hides the gather of updated parameters", "share", 0.2, 1.0, "software"),
     "overlap_fsdp": Spec("1", "share of the window that hides FSDP gathers and scatters", "share", 0.8, 0.8, "software"),
     "overlap_pp": Spec("1", "share of the window that hides pipeline transfers", "share", 0.3, 1.0, "software"),
     "contention": Spec("1", "compute time added per unit of hidden communication", "positive", 0.1, 0.7, "software"),
@@ -92,6 +94,7 @@ class Coefficients(struct.PyTreeNode, kw_only=True):
     launch: Array
     rendezvous: Array
     kernel_fill: Array
+    bucket: Array
     collective_start: Array
     net_efficiency_inner: Array
     net_efficiency_outer: Array
@@ -103,6 +106,7 @@ class Coefficients(struct.PyTreeNode, kw_only=True):
     overlap_cp: Array
     overlap_ep: Array
     overlap_dp: Array
+    overlap_gather: Array
     overlap_fsdp: Array
     overlap_pp: Array
     contention: Array

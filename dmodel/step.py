@@ -136,8 +136,8 @@ def _layer_work(system: System, model: Transformer, plan: Plan, parts: counts.Re
 
 
 class _Volumes(struct.PyTreeNode, kw_only=True):
-    """Times of the messages when nothing hides them [s]: per layer (tp, cp, ep, weight gather, gradient scatter), step, transfer, the
-    embedding and head of a micro-batch, the tied embedding per step."""
+    """Times of the messages when nothing hides them [s]: per layer (tp, cp, ep, weight gather, gradient scatter), per step (reduction of
+    gradients, gather of updated parameters), transfer, the embedding and head of a micro-batch, the tied embedding per step."""
 
     tp: Array
     cp: Array
@@ -145,6 +145,7 @@ class _Volumes(struct.PyTreeNode, kw_only=True):
     gather: Array
     scatter: Array
     dp: Array
+    updated: Array
     pp: Array
     ends: Array
     tied: Array
@@ -163,7 +164,8 @@ def _message_times(
     2 and FSDP reduce gradients behind every micro-batch, or once per step where they accumulate), and gathers once. ZeRO 0: an all-reduce
     of gradients per step; 1 (Megatron-LM's distributed optimizer): reduce-scatter and all-gather. HSDP adds an all-reduce of the shard over
     the replicas. Routed experts are messages of their own, among the ranks that hold the same ones. Tied embeddings of several stages are
-    summed over the first and last.
+    summed over the first and last. Gradients and parameters go in buckets, so that the first leave while the rest are computed (PyTorch's
+    DDP 25 MB, Li et al. 2020): each pays its hops and its start.
 
     Limits: left out is the gather that `sp` repeats behind the weight gradients (Korthikanti et al. 2022), which hides behind products.
     """
@@ -181,11 +183,10 @@ def _message_times(
         _kinds(groups.tp, groups.cp, groups.shard, groups.expert_shard, groups.etp), gathers
     ).kinds()
     replicated = plan.reduce_bytes * (parts.dense / groups.shard.prod(0) + parts.experts / groups.expert_shard.prod(0))
+    summed = stack(wire, plan.reduce_bytes * parts.dense, plan.reduce_bytes * parts.experts, replicated)
     tp_reduce, dense_reduce, expert_reduce, across = jnp.unstack(
         collectives.all_reduce_time(
-            stack(wire, plan.reduce_bytes * parts.dense, plan.reduce_bytes * parts.experts, replicated),
-            _kinds(groups.tp, groups.data, groups.expert_data, groups.replica),
-            mixed,
+            summed, _kinds(groups.tp, groups.data, groups.expert_data, groups.replica), mixed, _calls(summed, c.bucket)
         )
     )
     # the ranks of etp send the tokens of all of them between them
@@ -194,12 +195,13 @@ def _message_times(
     embedding = plan.reduce_bytes * model.tied_embeddings * model.vocab * model.d_model / plan.tp
     transfer, tied = jnp.unstack(collectives.point_to_point_time(stack(split, embedding), groups.pp[:, None], net))
     # gathering, or scattering, what the device's parameters stand for: a line in the bytes of each
+    shard, expert = shard.in_buckets(c.bucket), expert.in_buckets(c.bucket)
     sharded = collectives.Line(
         seconds_per_byte=shard.seconds_per_byte * parts.dense + sparse * expert.seconds_per_byte * parts.experts,
         latency_s=shard.latency_s + sparse * expert.latency_s,
     )
     zero1, zero2, zero3 = (memory_cost.zero_share(plan.zero, stage) for stage in (1.0, 2.0, 3.0))
-    step_sharded = (1.0 - zero3) * sharded.time(plan.gather_bytes) + (1.0 - zero2) * sharded.time(plan.reduce_bytes) + across
+    step_scattered = (1.0 - zero2) * sharded.time(plan.reduce_bytes) + across
     half = sp * 2.0 * tp.time(wire) + (1.0 - sp) * tp_reduce
     scatter = zero2 * trained * sharded.time(plan.reduce_bytes / layers)
     return _Volumes(
@@ -208,7 +210,8 @@ def _message_times(
         ep=(4.0 + 2.0 * again) * mean.routed * exchange,
         gather=zero3 * sharded.time(plan.gather_bytes / layers),
         scatter=(1.0 - plan.accumulate) * scatter,
-        dp=trained * ((1.0 - zero1) * (dense_reduce + sparse * expert_reduce) + zero1 * step_sharded) + plan.accumulate * layers * scatter,
+        dp=trained * ((1.0 - zero1) * (dense_reduce + sparse * expert_reduce) + zero1 * step_scattered) + plan.accumulate * layers * scatter,
+        updated=trained * zero1 * (1.0 - zero3) * sharded.time(plan.gather_bytes),
         pp=2.0 * plan.interleave * transfer,
         ends=(1.0 + ramp(2.0 - plan.pp)) * half,
         tied=trained * tied,
@@ -218,6 +221,12 @@ def _message_times(
 def _kinds(*groups: Array) -> jax.Array:
     """Groups `[K, *batch]` of several kinds of communication as `[K, kind, *batch]`."""
     return jnp.stack(jnp.broadcast_arrays(*groups), 1)
+
+
+def _calls(nbytes: Array, bucket: Array) -> jax.Array:
+    """Messages that each kind's bytes are sent in: activations at once, gradients and parameters in buckets of which the last is not full."""
+    split = jnp.concatenate([jnp.zeros_like(nbytes[:1]), nbytes[1:]])
+    return 1.0 + split / trailing(stack(bucket), split.ndim)
 
 
 def _tp_share(net: collectives.Fabric, c: Coefficients) -> jax.Array:
@@ -230,16 +239,18 @@ def _communication(v: _Volumes, work: LayerWork, model: Transformer, plan: Plan,
     """Split each kind into what its window hides and what it does not.
 
     Windows: tp the products of its layer; cp the attention core; ep the products; prefetched FSDP gathers the forward pass, gathers and
-    scatters the backward pass of the layer computed meanwhile; dp the last micro-batch's backward and the first one's forward; pp one
-    micro-batch. All of them last as much longer as the device waits for kernel launches.
+    scatters the backward pass of the layer computed meanwhile; gradients reduced per step the last micro-batch's backward, updated
+    parameters gathered the next step's first forward; pp one micro-batch. All of them last as much longer as the device waits for kernel
+    launches.
     """
     layers = (model.n_layers + model.n_mtp) / plan.pp
     ahead = v.gather * ramp(plan.prefetch)
     whole = work.forward + work.backward
-    cost = stack(v.tp, v.cp, v.ep, ahead, ahead * plan.reshard + v.scatter, v.dp, v.pp)
+    cost = stack(v.tp, v.cp, v.ep, ahead, ahead * plan.reshard + v.scatter, v.dp, v.updated, v.pp)
     # messages go on while the device waits for its host
     waited = jnp.asarray(1.0 + work.launch / whole)[None]
-    window = waited * stack(work.matmul, work.attention, work.matmul, work.forward, work.backward, layers * whole, layers * whole)
+    forward, backward = layers * work.forward, layers * work.backward
+    window = waited * stack(work.matmul, work.attention, work.matmul, work.forward, work.backward, backward, forward, layers * whole)
     overlap = stack(
         c.overlap_tp * plan.overlap_tp,
         c.overlap_cp * plan.overlap_cp,
@@ -247,6 +258,7 @@ def _communication(v: _Volumes, work: LayerWork, model: Transformer, plan: Plan,
         c.overlap_fsdp * plan.overlap_dp,
         c.overlap_fsdp * plan.overlap_dp,
         c.overlap_dp * plan.overlap_dp,
+        c.overlap_gather * plan.overlap_dp,
         c.overlap_pp * plan.overlap_pp,
     )
     exposed_kinds = exposed_time(cost, window, overlap, sharpness)
@@ -260,11 +272,11 @@ def _communication(v: _Volumes, work: LayerWork, model: Transformer, plan: Plan,
         fsdp_first=hidden[3],
         # nothing runs beside the embedding, the logits, and the sum of what both hold
         ends=v.ends,
-        dp=exposed[5] + v.tied,
-        pp=exposed[6],
-        once=jnp.zeros_like(exposed[6]),
+        dp=exposed[5] + exposed[6] + v.tied,
+        pp=exposed[7],
+        once=jnp.zeros_like(exposed[7]),
         hidden_layer=sum(hidden[1:5], start=hidden[0]),
-        hidden_step=hidden[5],
+        hidden_step=hidden[5] + hidden[6],
     )
 
 

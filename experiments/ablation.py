@@ -41,7 +41,7 @@ MECHANISMS: dict[str, dict[str, float]] = {
     "own efficiency of tensor parallelism across nodes": {"net_efficiency_tp_outer": ALL},
     "bandwidth falling with the members": {"net_contention": NONE},
     "overlap of communication and compute": dict.fromkeys(
-        ("overlap_tp", "overlap_cp", "overlap_ep", "overlap_dp", "overlap_fsdp", "overlap_pp"), NONE
+        ("overlap_tp", "overlap_cp", "overlap_ep", "overlap_dp", "overlap_gather", "overlap_fsdp", "overlap_pp"), NONE
     ),
     "compute slowed by communication": {"contention": NONE},
     "bubble other than the ideal": {"bubble": 1.0},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Any
 
 import jax
@@ -159,6 +160,7 @@ FREE = ("net_contention", "contention", "straggler", "overhead", "launch", "rend
 IDEAL = COEFFICIENTS.replace(
     **{name: 1.0 for name, spec in SPECS.items() if spec.bound == "share"},
     **dict.fromkeys((*FREE, "net_latency_inner", "net_latency_outer"), 0.0),
+    bucket=inf,
 )
 """Every share at one, every cost that may vanish at zero."""
 

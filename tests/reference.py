@@ -82,6 +82,7 @@ class Net:
         self.axes = [float(x) for x in n.torus_axes]
         self.reduces = [bool(x) for x in n.in_network_reduction]
         self.first = float(c.collective_start)
+        self.bucket = float(c.bucket)
 
     def begin(self, group: Level) -> float:
         return self.first if prod(group) > 1.0 else 0.0
@@ -109,21 +110,24 @@ class Net:
         n = [prod(group) if g > 1.0 and self.axes[0] == 1.0 else r for g, r in zip(group, self.reach(group), strict=True)]
         return [(x - 1.0) / x for x in n]
 
-    def gather(self, nbytes: float, group: Level) -> float:
+    def gather(self, nbytes: float, group: Level, calls: float = 1.0) -> float:
         left = [nbytes / prod(group[:k]) for k in range(len(group))]
         flow = self.flow(group, [v * p for v, p in zip(left, self.parts_handed_on(group), strict=True)])
-        return self.begin(group) + flow + self.ring_latency(group)
+        return flow + calls * (self.begin(group) + self.ring_latency(group))
 
-    def all_reduce(self, nbytes: float, group: Level) -> float:
+    def calls(self, nbytes: float) -> float:
+        return 1.0 + nbytes / self.bucket
+
+    def all_reduce(self, nbytes: float, group: Level, calls: float = 1.0) -> float:
         left = [nbytes / prod(group[:k]) for k in range(len(group))]
         ring = [2.0 * p for p in self.parts_handed_on(group)]
         # a domain is in the middle of one tree and a leaf of the other, of two domains each is the top of one
         tree = [ring[0], *[min(max(r - 1.0, 0.0), 2.0) for r in self.reach(group)[1:]]]
         ring, tree = ([1.0 if r and g > 1.0 else t for t, r, g in zip(times, self.reduces, self.reach(group), strict=True)] for times in (ring, tree))
-        by_ring = 2.0 * self.ring_latency(group) + self.flow(group, [v * t for v, t in zip(left, ring, strict=True)])
+        by_ring = 2.0 * calls * self.ring_latency(group) + self.flow(group, [v * t for v, t in zip(left, ring, strict=True)])
         hops = sum(a * log2(g) for a, g in zip(self.latency, group, strict=True))
-        by_tree = 2.0 * hops + self.flow(group, [v * t for v, t in zip(left, tree, strict=True)]) / 0.92
-        return self.begin(group) + min(by_ring, by_tree)
+        by_tree = 2.0 * calls * hops + self.flow(group, [v * t for v, t in zip(left, tree, strict=True)]) / 0.92
+        return calls * self.begin(group) + min(by_ring, by_tree)
 
     def all_to_all(self, nbytes: float, group: Level, copies: float = 1.0, merged: bool = False) -> float:
         n, shares = prod(group), []
@@ -340,14 +344,16 @@ def messages(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[s
     own = {"dense": ("shard", "data"), "experts": ("expert_shard", "expert_data")}
 
     def gather(bytes_per_parameter: float) -> float:
-        return sum(net.gather(bytes_per_parameter * n[part], g[shard]) for part, (shard, _) in own.items() if n[part])
+        sizes = {shard: bytes_per_parameter * n[part] for part, (shard, _) in own.items() if n[part]}
+        return sum(net.gather(size, g[shard], net.calls(size)) for shard, size in sizes.items())
 
     def reduce(bytes_per_parameter: float) -> float:
-        return sum(net.all_reduce(bytes_per_parameter * n[part], g[data]) for part, (_, data) in own.items() if n[part])
+        sizes = {data: bytes_per_parameter * n[part] for part, (_, data) in own.items() if n[part]}
+        return sum(net.all_reduce(size, g[data], net.calls(size)) for data, size in sizes.items())
 
     shares = sum(n[part] / prod(g[shard]) for part, (shard, _) in own.items())
-    across = net.all_reduce(p.reduce_bytes * shares, g["replica"])
-    once = {0: reduce(p.reduce_bytes), 1: gather(p.gather_bytes) + gather(p.reduce_bytes) + across, 2: gather(p.gather_bytes) + across}
+    across = net.all_reduce(p.reduce_bytes * shares, g["replica"], net.calls(p.reduce_bytes * shares))
+    once = {0: reduce(p.reduce_bytes), 1: gather(p.reduce_bytes) + across}
     half = 2.0 * tp_net.gather(wire, g["tp"]) if p.sp else tp_net.all_reduce(wire, g["tp"])
     embedding = p.reduce_bytes * m.vocab * m.d_model / p.tp if m.tied_embeddings else 0.0
     scatter = m.trainable * gather(p.reduce_bytes / layers) if p.zero >= 2 else 0.0
@@ -358,6 +364,7 @@ def messages(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[s
         "gather": gather(p.gather_bytes / layers) if p.zero == 3 else 0.0,
         "scatter": 0.0 if p.accumulate else scatter,
         "dp": m.trainable * once.get(int(p.zero), across) + (layers * scatter if p.accumulate else 0.0),
+        "updated": m.trainable * gather(p.gather_bytes) if p.zero in (1, 2) else 0.0,
         "ends": half * (2.0 if p.pp == 1 else 1.0),
         "tied": m.trainable * net.send(embedding, g["pp"]),
         "pp": 2.0 * p.interleave * net.send(wire / split, g["pp"]),
@@ -377,7 +384,8 @@ def exposed(system: System, m: Transformer, p: Plan, c: Coefficients) -> tuple[d
         "first": (v["gather"] * ahead, c.overlap_fsdp * p.overlap_dp * w["forward"]),
         "second": (v["gather"] * ahead * p.reshard + v["scatter"], c.overlap_fsdp * p.overlap_dp * w["backward"]),
         "awaited": (v["gather"] * (1.0 - ahead) * (1.0 + p.reshard), 0.0),
-        "dp": (v["dp"], c.overlap_dp * p.overlap_dp * stage),
+        "dp": (v["dp"], c.overlap_dp * p.overlap_dp * (m.n_layers + m.n_mtp) / p.pp * w["backward"]),
+        "updated": (v["updated"], c.overlap_gather * p.overlap_dp * (m.n_layers + m.n_mtp) / p.pp * w["forward"]),
         "pp": (v["pp"], c.overlap_pp * p.overlap_pp * stage),
     }
     hidden = {k: min(a, waited * b) for k, (a, b) in windows.items()}
@@ -406,11 +414,11 @@ def step(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
         "context_parallel": micro * layers * out["cp"],
         "expert_parallel": micro * layers * out["ep"],
         "fsdp": micro * (layers * gathers + hid["first"]),
-        "data_parallel": out["dp"] + v["tied"],
+        "data_parallel": out["dp"] + out["updated"] + v["tied"],
         "pipeline_transfer": micro * out["pp"],
         "bubble": c.bubble * slots * (layers * layer + out["pp"] + w["head"] * c.head_balance / p.pp),
         "optimizer": (m.trainable * c.optimizer_traffic * updated * state + cast) / stream,
-        "contention": c.contention * (micro * layers * hidden + hid["dp"]),
+        "contention": c.contention * (micro * layers * hidden + hid["dp"] + hid["updated"]),
     }
     x = 2.0 * log(p.dp * p.tp * p.cp * p.pp)
     waiting = c.straggler * x / sqrt(1.0 + x)

@@ -272,6 +272,7 @@ def _plan(row: Row, assumed: list[str]) -> Plan:
         recompute_attention=float(row.text("recompute") == "selective"),
         flash=float(row.text("attention") != "none"),
         operand_bytes=OPERAND_BYTES[precision],
+        overlap_dp=shards.overlap,
         low_precision=float(OPERAND_BYTES[precision] < 2.0),
         scale_passes=reads,
         weight_bytes=4.0 if wide else 2.0,

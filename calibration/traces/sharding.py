@@ -14,6 +14,10 @@ MEGATRON_FAMILY = ("megatron", "nemo", "mlperf", "mt-nlg", "nanotron", "ultrasca
 FP32_FAMILY = (*MEGATRON_FAMILY, "dmodel-collect")
 """Those that reduce gradients in fp32 up to ZeRO 2."""
 
+NANOTRON = ("nanotron", "ultrascale")
+"""Stacks of nanotron. Under ZeRO-1 its trainer takes no DDP: it sums fp32 gradients by all-reduce once the backward pass is over (its
+`Trainer._init_model` and `sync_gradients_across_dp`, 2024), which is two reduce-scatters' bytes, and gathers the parameters after the update."""
+
 _PODS = re.compile(r"of (\d+) chips, data parallel between pods")
 """Notes of MaxText's table: weights are sharded over the chips of a pod and copied between pods."""
 
@@ -21,11 +25,13 @@ _HYBRID = re.compile(r"fsdp_ici=(\d+)|shard=(\d+)|FSDP in node\((\d+)\)|DP=\d+,F
 
 
 class Sharding(NamedTuple):
-    """zero: stage. shard: ranks that share one copy [count]. reduce_bytes: per gradient element on the wire [byte]."""
+    """zero: stage. shard: ranks that share one copy [count]. reduce_bytes: per gradient element on the wire [byte]. overlap: whether
+    messages of data parallelism may hide."""
 
     zero: float
     shard: float
     reduce_bytes: float
+    overlap: float
     assumed: tuple[str, ...]
 
 
@@ -43,7 +49,10 @@ def sharding(row: Row, degrees: Layout) -> Sharding:
     shard = _shard(row, zero, degrees.dp, assumed)
     fp32 = row.stack.lower().startswith(FP32_FAMILY) and zero <= 2.0 and row.text("precision") != "fp16"
     assumed.append(f"gradients reduced in {4 if fp32 else 2} bytes")
-    return Sharding(zero, shard, 4.0 if fp32 else 2.0, tuple(assumed))
+    after = zero == 1.0 and row.stack.lower().startswith(NANOTRON)
+    if after:
+        assumed.append("nanotron under ZeRO-1: gradients summed by all-reduce after the backward pass, nothing hidden")
+    return Sharding(zero, shard, (4.0 if fp32 else 2.0) * (2.0 if after else 1.0), 0.0 if after else 1.0, tuple(assumed))
 
 
 def _shard(row: Row, zero: float, dp: float, assumed: list[str]) -> float:

@@ -132,6 +132,10 @@ class Line(struct.PyTreeNode, kw_only=True):
         """Time for `nbytes` [s]."""
         return self.latency_s + nbytes * self.seconds_per_byte
 
+    def in_buckets(self, nbytes: Array) -> Line:
+        """Line of a volume sent in messages of `nbytes`, the last one not full: `(1 + V / nbytes) · latency + V · seconds_per_byte`."""
+        return self.replace(seconds_per_byte=self.seconds_per_byte + self.latency_s / nbytes)
+
     def kinds(self) -> list[Line]:
         """The lines of the kinds, `[*batch]` each."""
         pairs = zip(jnp.unstack(self.seconds_per_byte), jnp.unstack(self.latency_s), strict=True)
@@ -167,7 +171,7 @@ def gather_time(nbytes: jax.Array, group: jax.Array, net: Fabric) -> Array:
     return gather_line(group, net).time(nbytes)
 
 
-def all_reduce_time(nbytes: jax.Array, group: jax.Array, net: Fabric) -> jax.Array:
+def all_reduce_time(nbytes: jax.Array, group: jax.Array, net: Fabric, calls: Array = 1.0) -> jax.Array:
     """Time of an all-reduce of `nbytes` [s]: the better of ring and double binary tree.
 
     Ring: `2 ×` the gather. Tree: `2 Σ_k α_k log2 g_k`; inside domains the ring's bytes, between them V of two domains and 2 V of more, for
@@ -175,6 +179,9 @@ def all_reduce_time(nbytes: jax.Array, group: jax.Array, net: Fabric) -> jax.Arr
     in the network takes each byte once.
 
     Limits: as `gather_time`; the ring wins for large messages, the tree for large groups and for two domains.
+
+    Args:
+      calls: messages that the volume is sent in, one after the other.
     """
     reach, ring = _reach(group), 2.0 * _ring_share(group, net)
     once = _joined(reach)
@@ -185,9 +192,9 @@ def all_reduce_time(nbytes: jax.Array, group: jax.Array, net: Fabric) -> jax.Arr
     def flow(times: jax.Array) -> Array:
         return maximum(nbytes[None] * cost * (times + reduces * (once - times)), net.sharpness)
 
-    by_ring = 2.0 * (net.latency_s * _hops(group, net)).sum(0) + flow(ring)
-    by_tree = 2.0 * (net.latency_s * jnp.log2(group)).sum(0) + flow(tree) / TREE_BANDWIDTH
-    return _start(group, net) + minimum(stack(by_ring, by_tree), net.sharpness)
+    by_ring = 2.0 * calls * (net.latency_s * _hops(group, net)).sum(0) + flow(ring)
+    by_tree = 2.0 * calls * (net.latency_s * jnp.log2(group)).sum(0) + flow(tree) / TREE_BANDWIDTH
+    return calls * _start(group, net) + minimum(stack(by_ring, by_tree), net.sharpness)
 
 
 def _once(group: jax.Array, copies: Array, merged: Array) -> jax.Array:

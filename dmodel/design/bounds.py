@@ -76,7 +76,8 @@ def _windows(least: LayerWork, most: LayerWork, c: Coefficients, layers: Array) 
         overlap_cp=c.overlap_cp * waited,
         overlap_ep=c.overlap_ep * waited,
         overlap_fsdp=c.overlap_fsdp * backward,
-        overlap_dp=c.overlap_dp * whole,
+        overlap_dp=c.overlap_dp * backward,
+        overlap_gather=c.overlap_gather * waited,
         overlap_pp=c.overlap_pp * whole,
         contention=jnp.minimum(c.contention, 1.0 - 1.0 / layers),
     )
