@@ -1,22 +1,17 @@
 """The studies of data movement, in their quick mode: the published figures come out, and each writes two tables and a figure."""
 
 import csv
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from tests.studies import quick_study
+
 GROUP = "data_movement_limits"
 
 
 def study(name: str, out: Path) -> list[dict]:
-    command = [sys.executable, "-m", f"experiments.{GROUP}_{name}", "--quick", "--json", "--out", str(out)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
+    document = quick_study(f"{GROUP}_{name}", out)
     assert (out / f"{GROUP}_{name}.png").stat().st_size > 20_000
     with (out / f"{GROUP}_{name}.csv").open(newline="") as file:
         assert len(list(csv.DictReader(file))) > 10
