@@ -49,7 +49,15 @@ Tree = Any
 """A pytree of arrays."""
 
 
-def sweep(function: Callable[[Tree, Tree], Tree], batch: Tree, fixed: Tree = (), *, chunk: int = CHUNK, threads: int | None = None) -> Tree:
+def sweep(
+    function: Callable[[Tree, Tree], Tree],
+    batch: Tree,
+    fixed: Tree = (),
+    *,
+    chunk: int = CHUNK,
+    threads: int | None = None,
+    quick: bool = False,
+) -> Tree:
     """Evaluate `function(batch, fixed)` for every case of a batch.
 
     Limits: compiled on the first call for each function and static structure; a batch of another size N does not compile again. A function
@@ -61,6 +69,7 @@ def sweep(function: Callable[[Tree, Tree], Tree], batch: Tree, fixed: Tree = (),
       fixed: pytree of what all cases share, any shapes.
       chunk: cases that flow through the function at once.
       threads: of compiled code; None for one per core.
+      quick: compile in a fifth of the time what then takes two to three times as long: worth it below some million cases in all.
 
     Returns:
       The function's pytree with numpy leaves `[..., N]`.
@@ -68,7 +77,7 @@ def sweep(function: Callable[[Tree, Tree], Tree], batch: Tree, fixed: Tree = (),
     Raises:
       ValueError: leaves of different lengths, or an output without the batch as its last axis.
     """
-    return _run(Block(function, None, chunk), batch, fixed, threads)
+    return _run(Block(function, None, chunk, quick=quick), batch, fixed, threads)
 
 
 def gradients(
@@ -149,12 +158,14 @@ def evaluate(
 
 
 class Block(NamedTuple):
-    """What is compiled: a case function, what it is differentiated by (None: nothing), cases per chunk, and whether XLA fuses."""
+    """What is compiled: a case function, what it is differentiated by (None: nothing), cases per chunk, whether XLA fuses, and whether it
+    compiles quickly."""
 
     function: Callable
     wrt: tuple[str, ...] | None
     chunk: int
     fused: bool = True
+    quick: bool = False
 
     @property
     def rows(self) -> int:
@@ -168,6 +179,7 @@ def lower(block: Block, batch: Tree, fixed: Tree) -> jax.stages.Lowered:
     fixed = jax.tree.map(lambda x: jax.ShapeDtypeStruct(np.shape(x), _floating(x).dtype), fixed)
     case = block.function if block.wrt is None else partial(_value_and_slopes, block.function, block.wrt)
     options = None if block.fused else {"xla_disable_hlo_passes": "fusion"}
+    options = quick_to_compile() if block.quick else options
     run = jax.jit(partial(_loop, case, block.chunk), compiler_options=options)
     return run.lower(batch, fixed, jax.ShapeDtypeStruct((), np.int32))
 

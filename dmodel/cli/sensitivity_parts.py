@@ -80,21 +80,24 @@ def answer(asked: Setting, degrees: Degrees, w: Wanted) -> tuple[Document, Figur
     """The document, and the figures that belong to it."""
     from dmodel.cli.question import plan, plan_document, settings
     from dmodel.report.words import summary
+    from dmodel.sensitivity import searched
     from dmodel.sensitivity.case import inputs
     from dmodel.sensitivity.outputs import WORDS
 
     if w.reoptimize:
         base, assumed = settings(asked, degrees.attention)
-        _check_names(inputs(case_of(asked, base, w), asked.level_names), w)
         # one program for stages of one chunk and of several, compiled while the plans are searched
         shared = base.replace(schedule="interleaved") if base.schedule == "1f1b" else base
-        ready = _compile_ahead(asked, shared, w)
-        found = best_plan(asked, base)
-        chosen = found.replace(schedule=shared.schedule)
+        opening = case_of(asked, shared.replace(dp=float(asked.devices), global_batch=float(asked.global_batch)), w)
+        _check_names(inputs(opening, asked.level_names), w)
+        ready = _compile_ahead(inputs(opening, asked.level_names), w)
+        plans = searched(opening, base=base, level_names=asked.level_names)
+        say(f"best of {plans.considered:,} valid plans")
+        chosen = plans.best.plans[0].replace(schedule=shared.schedule)
         ready.result()
     else:
         chosen, assumed = plan(asked, degrees)
-        base = None
+        plans = None
     case = case_of(asked, chosen, w)
     _check_names(inputs(case, asked.level_names), w)
     d: Document = {**asked.document(), "plan": plan_document(chosen), **case_document(asked, case, w.output), "assumptions": assumed}
@@ -104,7 +107,7 @@ def answer(asked: Setting, degrees: Degrees, w: Wanted) -> tuple[Document, Figur
     figures: Figures = {"tornado": lambda: draw_tornado(d)}
     if w.reoptimize:
         d["reoptimized"] = _reoptimized(asked, case, d["output"])
-        d["design"] = _design(asked, case, base, w, d)
+        d["design"] = _design(asked, case, plans, w, d)
     if w.interact or w.report:
         d["interactions"] = _interactions(asked, case, d["output"], w.interact or INTERACTING)
         figures["interactions"] = lambda: draw_interactions(d)
@@ -120,42 +123,19 @@ def answer(asked: Setting, degrees: Degrees, w: Wanted) -> tuple[Document, Figur
     return d, figures
 
 
-def _compile_ahead(asked: Setting, shared: Plan, w: Wanted) -> Future[Any]:
+def _compile_ahead(known: Inputs, w: Wanted) -> Future[Any]:
     """Compile the gradient in a thread of its own; compilers hold no lock."""
-    from dmodel.sensitivity.case import inputs
     from dmodel.sensitivity.gradient import evaluate
+    from dmodel.sensitivity.outputs import output_name
 
-    known = inputs(case_of(asked, shared, w), asked.level_names)
+    def compile_all() -> None:
+        for output in dict.fromkeys(("step_time", output_name(w.output))):
+            evaluate(known, known.values[:, None], output)
+
     pool = ThreadPoolExecutor(1)
-    ready = pool.submit(evaluate, known, known.values[:, None], "step_time")
+    ready = pool.submit(compile_all)
     pool.shutdown(wait=False)
     return ready
-
-
-def best_plan(asked: Setting, base: Plan) -> Plan:
-    """The fastest plan of a job, of all valid ones.
-
-    Raises:
-      InputError: none fits.
-    """
-    from dmodel.design import design
-
-    found = design(
-        asked.system,
-        asked.model,
-        asked.devices,
-        asked.global_batch,
-        asked.coefficients,
-        method="exact",
-        top=1,
-        base=base,
-        footprint=_footprint(asked),
-    )
-    if found.best is None:
-        why = found.binding.message if found.binding is not None else "no valid plan"
-        raise InputError(f"{why}; sensitivities are of a plan that fits")
-    say(f"best of {found.considered:,} valid plans")
-    return found.best.plan
 
 
 def _footprint(asked: Setting) -> Any:
@@ -233,12 +213,12 @@ def _reoptimized(asked: Setting, case: Case, output: str) -> Document:
     }
 
 
-def _design(asked: Setting, case: Case, base: Any, w: Wanted, d: Document) -> Document:
+def _design(asked: Setting, case: Case, plans: Any, w: Wanted, d: Document) -> Document:
     from dmodel.cli.question import plan_document, short
     from dmodel.sensitivity.flips import LIMIT, landscape
 
     names = w.follow if w.follow else _worth_following(d)
-    found = landscape(case, names, base=base, level_names=asked.level_names)
+    found = landscape(case, names, known=plans, level_names=asked.level_names)
 
     def flip(f: Any) -> Document | None:
         return None if f is None else {"factor": f.factor, "value": f.value, "label": short(plan_document(f.plan)), "gain": f.gain}

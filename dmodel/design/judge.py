@@ -22,6 +22,7 @@ from dmodel.design.constraints import Limits, Use, uses, violation
 from dmodel.design.space import Space
 from dmodel.footprint import LEAST, Footprint
 from dmodel.hardware import System
+from dmodel.once import together
 from dmodel.physics import Costs
 from dmodel.placement import Ordered
 from dmodel.smooth import SHARPNESS
@@ -106,9 +107,10 @@ def _judge(sharpness: float):
 
     def judge(batch: dict[str, Array], fixed: Tree) -> Evaluation:
         system, draft = drafted(batch, fixed)
-        found = step_time(system, fixed["model"], draft, fixed["coefficients"], sharpness=sharpness, physics=DRAFTED)
-        used = draft_memory(fixed["model"], draft, fixed["footprint"])
-        watts = run.facility_watts(system, fixed["model"], draft, found)
+        with together():
+            found = step_time(system, fixed["model"], draft, fixed["coefficients"], sharpness=sharpness, physics=DRAFTED)
+            used = draft_memory(fixed["model"], draft, fixed["footprint"])
+            watts = run.facility_watts(system, fixed["model"], draft, found)
         return Evaluation(breakdown=found, memory=used, facility_watts=watts, step_time_s=found.total, memory_bytes=used.total)
 
     return judge
@@ -126,10 +128,10 @@ def shared(problem: Problem) -> dict[str, Tree]:
     }
 
 
-def evaluate(problem: Problem, rows: np.ndarray, *, chunk: int = 1024, threads: int | None = None) -> Evaluation:
-    """Evaluate rows of the space, `[n, columns]`."""
+def evaluate(problem: Problem, rows: np.ndarray, *, chunk: int = 1024, threads: int | None = None, quick: bool = False) -> Evaluation:
+    """Evaluate rows of the space, `[n, columns]`; quick: to compile (`dmodel.sweep.sweep`)."""
     batch = rows_.numbers(problem.space, problem.system, rows)
-    return sweep(_judge(problem.sharpness), batch, shared(problem), chunk=chunk, threads=threads)
+    return sweep(_judge(problem.sharpness), batch, shared(problem), chunk=chunk, threads=threads, quick=quick)
 
 
 DIGITS = 10

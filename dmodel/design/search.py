@@ -23,6 +23,7 @@ from dmodel.design.front import Front, joined_front
 from dmodel.design.judge import Evaluation, Problem, evaluate, excess, merits, rank_key, used
 from dmodel.design.rows import EMPTY, INDEX
 from dmodel.hardware import System
+from dmodel.once import together
 from dmodel.plan import Plan
 from dmodel.step import Breakdown
 from dmodel.types import Array
@@ -306,10 +307,11 @@ def candidates(problem: Problem, rows: np.ndarray) -> list[Candidate]:
     names = [p.name for p in rows_.precisions(problem.space, problem.system)]
     peaks = [p.flops_per_s for p in rows_.precisions(problem.space, problem.system)]
     made = []
-    for i, plan in enumerate(rows_.plans(problem.space, problem.system, rows)):
-        code = int(rows[i, INDEX["precision"]])
-        system = problem.system.replace(chip=problem.system.chip.replace(flops_per_s=peaks[code]))
-        made.append(_candidate(problem, system, plan, names[code], _at(found, i), [_at_use(use, i) for use in everything]))
+    with together():  # all of one model, whose FLOPs are counted once
+        for i, plan in enumerate(rows_.plans(problem.space, problem.system, rows)):
+            code = int(rows[i, INDEX["precision"]])
+            system = problem.system.replace(chip=problem.system.chip.replace(flops_per_s=peaks[code]))
+            made.append(_candidate(problem, system, plan, names[code], _at(found, i), [_at_use(use, i) for use in everything]))
     return made
 
 

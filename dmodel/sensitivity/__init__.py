@@ -8,6 +8,7 @@ from dmodel.sensitivity.local import Elasticities, Elasticity, LeftOut, differen
 from dmodel.sensitivity.outputs import OUTPUTS
 from dmodel.sensitivity.regimes import RegimeMap, regime_map
 from dmodel.sensitivity.reoptimized import Reoptimized, reoptimized, resolved
+from dmodel.sensitivity.searched import Searched, searched
 from dmodel.sensitivity.sobol import Global, Range, sobol
 
 __all__ = [
@@ -29,8 +30,10 @@ __all__ = [
     "make_case",
     "of_case",
     "Reoptimized",
+    "Searched",
     "regime_map",
     "reoptimized",
     "resolved",
+    "searched",
     "sobol",
 ]

@@ -7,7 +7,6 @@ from math import isinf
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
@@ -145,8 +144,11 @@ def rebuild(x: jax.Array | np.ndarray, tree: Any, levels: int) -> Case:
     marks = jax.tree.unflatten(tree, range(tree.num_leaves))
     wide = set(jax.tree.leaves(marks.system.network))
     sizes = [levels if i in wide else 1 for i in range(tree.num_leaves)]
-    # not by slices: those of a gradient are added up one by one, each in an array of the whole size
-    parts = jax.lax.split(jnp.asarray(x), sizes)
+    if isinstance(x, np.ndarray):
+        parts = np.split(x, np.cumsum(sizes)[:-1])
+    else:
+        # not by slices: those of a gradient are added up one by one, each in an array of the whole size
+        parts = jax.lax.split(x, sizes)
     return jax.tree.unflatten(tree, [part if i in wide else part.reshape(part.shape[1:]) for i, part in enumerate(parts)])
 
 

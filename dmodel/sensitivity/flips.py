@@ -1,8 +1,8 @@
 """By searching the whole-numbered plans again: what an input does to the best of them, and where another one takes over.
 
-A pool of good plans is followed along the input; where the best changes is found by cutting the interval. Every answer is checked by an
-exact search at that point: a better plan joins the pool and the input is followed again, so a flip is one among all valid plans. No search
-is needed as far as the pool is proven to suffice: a step time falls at most in proportion as one rate grows or one time shrinks.
+A pool of good plans is followed along the input; where the best changes is found by cutting the interval. Every answer is checked at that
+point against all plans that may be better there (`dmodel.sensitivity.searched`): those that are join the pool and the input is followed
+again, so a flip is one among all valid plans.
 """
 
 from __future__ import annotations
@@ -15,20 +15,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dmodel.design import Choices, design
+from dmodel.design import Choices
+from dmodel.once import together
 from dmodel.plan import Plan
-from dmodel.sensitivity.case import Case, Inputs, inputs, kind, rebuild
+from dmodel.sensitivity.case import Case, Inputs, rebuild
+from dmodel.sensitivity.searched import LIMIT, Searched, best_with, searched
 from dmodel.smooth import SHARPNESS
 from dmodel.step import memory_use, step_time
 from dmodel.sweep import sweep
 from dmodel.types import InputError
 
-POOL, JOINING, GRID, ROUNDS = 256, 32, 24, 4
-"""Plans of the first pool, plans that join from a further search, points along an input, and times that the interval of a flip is cut by as
-many: to 2e-6 of the input."""
-
-LIMIT = 2.0
-"""Inputs are followed up to this factor, and down to one over it."""
+GRIDS = (24, 12, 12, 12)
+"""Points along an input, and then in the interval of a flip, which is cut to 2e-5 of the input."""
 
 SMALL = 0.1
 """Change of an input whose effect on the best plan is shown."""
@@ -53,7 +51,7 @@ class Effect(NamedTuple):
     Attributes:
       name, at: the input and its value. more, less: relative change of the step time of the best plan, searched again, for an input `SMALL`
         larger and smaller; None where nothing fits. kept_more: the same for the plan as it is. up, down: the nearest flip, or None within
-        the range. checked: exact searches behind the flips.
+        the range. checked: times that all plans were asked for a better one.
     """
 
     name: str
@@ -76,44 +74,12 @@ class Landscape(NamedTuple):
     effects: tuple[Effect, ...]
 
 
-class _Search(NamedTuple):
-    """What is searched: the case, its named inputs, devices, batch, what all plans share, what may vary."""
-
-    case: Case
-    known: Inputs
-    n_devices: int
-    global_batch: int
-    base: Plan | None
-    choices: Choices | None
-    sharpness: float
-
-    def exact(self, place: int, factor: float, top: int) -> Any:
-        """The best plans with one input times a factor."""
-        x = self.known.values.copy()
-        x[place] *= factor
-        moved = jax.tree.map(np.asarray, rebuild(x, self.known.tree, self.known.levels))
-        return design(
-            moved.system,
-            moved.model,
-            self.n_devices,
-            self.global_batch,
-            moved.coefficients,
-            method="exact",
-            top=top,
-            base=self.base,
-            choices=self.choices,
-            footprint=moved.footprint,
-            sharpness=self.sharpness,
-        )
-
-
 class _Pool:
     """Plans that are followed together; the first is the best of the case."""
 
-    def __init__(self, search: _Search, plans: Sequence[Plan]):
+    def __init__(self, search: Searched, plans: Sequence[Plan]):
         self.search, self.plans, self.known = search, [], set()
         self.groups: list[tuple[list[int], Plan]] = []
-        self.reach = 1.0
         self.add(plans)
 
     def add(self, plans: Sequence[Plan]) -> None:
@@ -137,7 +103,7 @@ class _Pool:
         judge = _judge(s.known.tree, s.known.levels, s.sharpness)
         for mine, stacked in self.groups:
             batch = {"plan": jax.tree.map(lambda x: np.tile(x, len(factors)), stacked), "factor": np.repeat(factors, len(mine))}
-            out = sweep(judge, batch, {"x": s.known.values, "moves": moves})
+            out = sweep(judge, batch, {"x": s.known.values, "moves": moves}, quick=True)
             found[:, mine] = np.where(out["headroom"] >= 0.0, out["time"], np.inf).reshape(len(factors), len(mine))
         return found
 
@@ -158,21 +124,21 @@ def _judge(tree: Any, levels: int, sharpness: float) -> Callable:
     def judge(batch: dict, fixed: dict) -> dict:
         x = fixed["x"][:, None] * (1.0 + fixed["moves"][:, None] * (batch["factor"][None] - 1.0))
         case = rebuild(x, tree, levels)
-        time = step_time(case.system, case.model, batch["plan"], case.coefficients, sharpness=sharpness)
-        used = memory_use(case.model, batch["plan"], footprint=case.footprint)
+        with together():
+            time = step_time(case.system, case.model, batch["plan"], case.coefficients, sharpness=sharpness)
+            used = memory_use(case.model, batch["plan"], footprint=case.footprint)
         return {"time": time.total, "headroom": jnp.asarray(case.system.chip.hbm_bytes - used.total)}
 
     return judge
 
 
 def _flip(pool: _Pool, place: int, limit: float) -> tuple[Flip | None, int]:
-    """The first factor between 1 and a limit at which another plan is better, and the number of exact searches that checked it."""
-    name = pool.search.known.names[place]
+    """The first factor between 1 and a limit at which another plan is better, and how often all plans were asked for a better one."""
     checked = 0
     while True:
         low, high, flips, last = 1.0, limit, True, np.empty(0)
-        for round_ in range(ROUNDS):
-            grid = np.geomspace(low, high, GRID + 1)
+        for round_, points in enumerate(GRIDS):
+            grid = np.geomspace(low, high, points + 1)
             times = pool.times(place, grid)
             worse = times[:, 0] > times.min(1) * (1.0 + EQUAL)
             flips = flips and bool(worse.any())
@@ -182,15 +148,12 @@ def _flip(pool: _Pool, place: int, limit: float) -> tuple[Flip | None, int]:
                 last = times[-1]
             at = max(int(worse.argmax()), 1)
             low, high = float(grid[at - 1]), float(grid[at])
-        reach = max(high, 1.0 / high)
-        if kind(name) != "other" and reach <= pool.reach:
-            break
-        found = pool.search.exact(place, high, JOINING)
+        here = float(pool.times(place, np.array([high]))[0].min())
+        found = best_with(pool.search, place, high, here)
         checked += 1
-        here = pool.times(place, np.array([high]))[0].min()
-        if not found.exact or float(found.exact[0].step_time_s) >= here * (1.0 - EQUAL):
+        if not found.plans or float(found.seconds[0]) >= here * (1.0 - EQUAL):
             break
-        pool.add([c.plan for c in found.exact])
+        pool.add(found.plans)
     if not flips:
         return None, checked
     here = pool.times(place, np.array([high]))[0]
@@ -204,6 +167,7 @@ def landscape(
     *,
     base: Plan | None = None,
     choices: Choices | None = None,
+    known: Searched | None = None,
     limit: float = LIMIT,
     sharpness: float = SHARPNESS,
     level_names: Sequence[str] | None = None,
@@ -214,23 +178,17 @@ def landscape(
 
     Args:
       case: its plan says how many devices and which batch. names: of inputs.
-      base, choices: of `design`. limit: factor to which inputs are followed, to both sides, at `GRID` points.
+      base, choices: of `design`. known: the plans of the case, where they were searched already; None to search them.
+      limit: factor to which inputs are followed, to both sides.
 
     Raises:
       InputError: no plan fits, or an input that cannot be followed.
     """
-    known = inputs(case, level_names)
-    places = [place_followed(known, name) for name in names]
-    count = round(float(np.prod([float(getattr(case.plan, d)) for d in ("dp", "tp", "cp", "pp")])))
-    s = _Search(case, known, count, round(float(case.plan.global_batch)), base, choices, sharpness)
-    first = s.exact(0, 1.0, POOL)
-    if not first.exact:
-        raise InputError(f"no plan fits: {first.binding.message if first.binding else 'none is valid'}")
-    pool = _Pool(s, [c.plan for c in first.exact])
-    seconds = [float(c.step_time_s) for c in first.exact]
-    pool.reach = seconds[-1] / seconds[0] if len(seconds) == POOL else np.inf
+    s = known if known is not None else searched(case, base=base, choices=choices, sharpness=sharpness, level_names=level_names)
+    places = [place_followed(s.known, name) for name in names]
+    pool, seconds = _Pool(s, s.best.plans), s.best.seconds.tolist()
     effects = tuple(_effect(pool, place, limit) for place in places)
-    return Landscape(first.exact[0].plan, seconds[0], seconds[min(1, len(seconds) - 1)] / seconds[0] - 1.0, first.considered, effects)
+    return Landscape(s.best.plans[0], seconds[0], seconds[min(1, len(seconds) - 1)] / seconds[0] - 1.0, s.considered, effects)
 
 
 def _effect(pool: _Pool, place: int, limit: float) -> Effect:

@@ -16,9 +16,9 @@ import numpy as np
 
 from dmodel.coefficients import SPECS
 from dmodel.sensitivity.case import Case, Inputs, base_name, inputs
-from dmodel.sensitivity.gradient import outputs_of
+from dmodel.sensitivity.gradient import Form, outputs_of
 from dmodel.sensitivity.local import check_positive, of_case
-from dmodel.sensitivity.outputs import OUTPUTS, output_name
+from dmodel.sensitivity.outputs import output_name
 from dmodel.smooth import SHARPNESS
 from dmodel.sweep import sweep
 from dmodel.types import InputError
@@ -111,14 +111,14 @@ def default_ranges(case: Case, output: str, most: int = 10, level_names: Sequenc
 @lru_cache(maxsize=8)
 def _function(tree: Any, levels: int, places: tuple[int, ...], output: str, sharpness: float) -> Callable:
     """The case function of the sweep: some inputs from the batch, all others as they are."""
-    number = list(OUTPUTS).index(output)
+    form = Form(tree, levels, sharpness, (output,))
 
     def value(batch: list, fixed: Any) -> Any:
         size = jnp.shape(batch[0])
         rows = [jnp.broadcast_to(fixed[i], size) for i in range(fixed.shape[0])]
         for place, x in zip(places, batch, strict=True):
             rows[place] = x
-        return outputs_of(jnp.stack(rows), jnp.full(size, number), tree, levels, sharpness)
+        return outputs_of(jnp.stack(rows), jnp.zeros(size, int), form)
 
     return value
 
@@ -172,7 +172,7 @@ def sobol(
     u = sample.sample(problem, base, calc_second_order=False, seed=seed)
     batch = [r.at(u[:, i]) for i, r in enumerate(ranges)]
     function = _function(known.tree, known.levels, tuple(known.index(r.name) for r in ranges), output, sharpness)
-    values = np.asarray(sweep(function, batch, known.values, threads=threads))
+    values = np.asarray(sweep(function, batch, known.values, threads=threads, quick=True))
     check_positive(values, output)
     logs = np.log(values)
     if logs.std() < LEAST_SPREAD:

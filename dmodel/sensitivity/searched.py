@@ -1,0 +1,179 @@
+"""All whole-numbered plans of a case, evaluated once; the best ones with one input changed then need a look at few of them.
+
+As a rate grows to f times, a step time falls at most to 1/f and never rises; as a time shrinks to f times, it falls at most to f and
+never rises. So only plans that are now within `1 / least(kind, f)` of the best then can be the best then, and these are looked at.
+Memory of a device rules plans in and out and changes no time. For any other input, and in spaces too large to hold, the search starts anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from dmodel.design import Choices, design
+from dmodel.design import exact as search
+from dmodel.design import problem as state
+from dmodel.design import rows as rows_
+from dmodel.design import space as spaces
+from dmodel.design.judge import Problem, evaluate, excess, merits, rank_key
+from dmodel.design.search import LARGE
+from dmodel.plan import Plan
+from dmodel.sensitivity.case import Case, Inputs, inputs, kind, rebuild
+from dmodel.smooth import SHARPNESS
+from dmodel.types import InputError
+
+POOL, JOINING = 128, 32
+"""Plans of the first search that are followed, and those that join from a further one."""
+
+LIMIT = 2.0
+"""Inputs are followed up to this factor, and down to one over it; of the plans are kept those within it of the best and of the memory."""
+
+SLACK = 1e-9
+"""Relative rounding that decides nothing."""
+
+CAPACITY = "chip.hbm_bytes"
+
+
+class Ranked(NamedTuple):
+    """Some of the best plans, and their step times [s], best first."""
+
+    plans: tuple[Plan, ...]
+    seconds: np.ndarray
+
+
+class Kept(NamedTuple):
+    """Rows of the space within `LIMIT` of the best and of the memory: their step times [s] and memory [byte], `[n]`."""
+
+    rows: np.ndarray
+    seconds: np.ndarray
+    memory: np.ndarray
+
+
+class Searched(NamedTuple):
+    """What is known of all plans of a case.
+
+    Attributes:
+      known: its inputs by name. base, choices, sharpness: of the search. best: at least two, where as many fit.
+      considered: valid plans. kept: None where the space is too large to hold.
+    """
+
+    case: Case
+    known: Inputs
+    base: Plan | None
+    choices: Choices | None
+    sharpness: float
+    best: Ranked
+    considered: int
+    kept: Kept | None
+
+
+def _stated(case: Case, base: Plan | None, choices: Choices | None, sharpness: float) -> Problem:
+    count = round(float(np.prod([float(getattr(case.plan, d)) for d in ("dp", "tp", "cp", "pp")])))
+    return state(
+        case.system, case.model, count, round(float(case.plan.global_batch)), case.coefficients, base=base, choices=choices,
+        footprint=case.footprint, sharpness=sharpness,
+    )  # fmt: skip
+
+
+def _ranked(stated: Problem, rows: np.ndarray, seconds: np.ndarray, top: int) -> Ranked:
+    """The best of rows that fit, ordered as every search orders them."""
+    merit = rank_key(seconds) if len(seconds) else seconds
+    if len(merit) > top:
+        near = np.flatnonzero(merit <= np.partition(merit, top - 1)[top - 1])
+        rows, merit = rows[near], merit[near]
+    order = rows_.plainest_first(rows, merit)[:top]
+    return Ranked(tuple(rows_.plans(stated.space, stated.system, rows[order])), merit[order])
+
+
+def _evaluated(stated: Problem, batches: Iterable[np.ndarray]) -> Iterator[Kept]:
+    for rows in batches:
+        found = evaluate(stated, rows, quick=True)
+        yield Kept(rows, merits(stated, found), np.asarray(found.memory_bytes))
+
+
+def searched(
+    case: Case,
+    *,
+    base: Plan | None = None,
+    choices: Choices | None = None,
+    sharpness: float = SHARPNESS,
+    level_names: Sequence[str] | None = None,
+) -> Searched:
+    """Search all plans on as many devices as the case's plan uses, with its batch.
+
+    Args:
+      base, choices: of `design`. level_names: of the network levels, as in `inputs`.
+
+    Raises:
+      InputError: no plan fits.
+    """
+    stated, known = _stated(case, base, choices, sharpness), inputs(case, level_names)
+    considered = spaces.count(stated.space)
+    if considered > LARGE:
+        kept, found = None, search(stated, POOL)
+        best = Ranked(tuple(rows_.plans(stated.space, stated.system, found.rows)), found.merits)
+    else:
+        kept = _within(stated, _evaluated(stated, rows_.batches(stated.space)))
+        fits = kept.memory <= float(stated.system.chip.hbm_bytes)
+        best = _ranked(stated, kept.rows[fits], kept.seconds[fits], POOL)
+    if not best.plans:
+        limit = design(
+            case.system, case.model, stated.space.n_devices, stated.space.global_batch, case.coefficients, method="exact", top=1, base=base,
+            choices=choices, footprint=case.footprint, sharpness=sharpness,
+        ).binding  # fmt: skip
+        raise InputError(f"no plan fits: {limit.message if limit else 'none is valid'}; sensitivities are of a plan that fits")
+    return Searched(case, known, base, choices, sharpness, best, considered, kept)
+
+
+def _within(stated: Problem, parts: Iterator[Kept]) -> Kept:
+    """Those that may be the best when memory, a rate or a time changes by `LIMIT`."""
+    capacity, least, held = float(stated.system.chip.hbm_bytes), np.inf, []
+    for part in parts:
+        least = min(least, float(np.min(part.seconds, initial=np.inf, where=part.memory <= capacity)))
+        held.append(_chosen(part, (part.memory <= LIMIT * capacity * (1.0 + SLACK)) & (part.seconds <= LIMIT * least * (1.0 + SLACK))))
+    joined = Kept(*(np.concatenate(x) for x in zip(*held, strict=True))) if held else Kept(rows_.EMPTY, np.empty(0), np.empty(0))
+    return _chosen(joined, joined.seconds <= LIMIT * least * (1.0 + SLACK))
+
+
+def _chosen(kept: Kept, which: np.ndarray) -> Kept:
+    return Kept(*(x[which] for x in kept))
+
+
+def least(name: str, factor: float) -> float | None:
+    """Share of its step time that a plan keeps at least when an input becomes `factor` times itself; None where nothing is proven."""
+    if name == CAPACITY:
+        return 1.0
+    return {"rate": min(1.0, 1.0 / factor), "time": min(1.0, factor), "other": None}[kind(name)]
+
+
+def best_with(s: Searched, place: int, factor: float, at_most: float) -> Ranked:
+    """The best `JOINING` plans with one input times a factor, of all whose step takes no longer than `at_most` [s] then."""
+    x = s.known.values.copy()
+    x[place] *= factor
+    stated = _stated(rebuild(x, s.known.tree, s.known.levels), s.base, s.choices, s.sharpness)
+    share, name = least(s.known.names[place], factor), s.known.names[place]
+    room = float(s.known[CAPACITY]) * LIMIT
+    if s.kept is None:
+        found = search(stated, JOINING)
+        return Ranked(tuple(rows_.plans(stated.space, stated.system, found.rows)), found.merits)
+    fastest = float(s.best.seconds[0])
+    proven = share is not None and at_most <= share * LIMIT * fastest and float(stated.system.chip.hbm_bytes) <= room * (1.0 + SLACK)
+    if not proven:
+        return _best(stated, rows_.batches(stated.space))
+    fits = s.kept.memory <= float(stated.system.chip.hbm_bytes)
+    few = _chosen(s.kept, fits & (s.kept.seconds * float(share or 0.0) <= at_most * (1.0 + SLACK)))
+    return _ranked(stated, few.rows, few.seconds, JOINING) if name == CAPACITY else _best(stated, [few.rows])
+
+
+def _best(stated: Problem, batches: Iterable[np.ndarray]) -> Ranked:
+    """The best `JOINING` of rows that fit."""
+    held = [(rows_.EMPTY, np.empty(0))]
+    for rows in batches:
+        if len(rows):
+            found = evaluate(stated, rows, quick=True)
+            fits = excess(stated, rows, found) <= 0.0
+            held.append((rows[fits], merits(stated, found)[fits]))
+    rows, seconds = (np.concatenate(x) for x in zip(*held, strict=True))
+    return _ranked(stated, rows, seconds, JOINING)
