@@ -273,6 +273,7 @@ def _padded(leaf: np.ndarray, start: int, stop: int, rows: int) -> np.ndarray:
 def _loop(case: Callable[[Tree, Tree], Tree], chunk: int, batch: Tree, fixed: Tree, n_chunks: jax.Array) -> Tree:
     """Run a case function over the first chunks of a block, one after the other; the rest of the result is 0."""
     rows = jax.tree.leaves(batch)[0].shape[0]
+    case = jax.jit(case, inline=True)  # so that it is traced once for the shapes and the body
     shapes = jax.eval_shape(case, jax.tree.map(lambda x: jax.ShapeDtypeStruct((chunk,), x.dtype), batch), fixed)
 
     def body(i: jax.Array, out: Tree) -> Tree:
