@@ -7,7 +7,7 @@ The logarithm of a time that nobody has measured is Student-t (`FREEDOM`) about 
 j the slope of ln t by the unconstrained coefficients, Σ their covariance for a chip and stack, s the noise of a run like one that was
 fitted, τ what the model lacks, d the distance to the nearest fitted run of the stack (`features`), ℓ = `REACH`. Σ comes from the fit; s and
 τ from residuals of rows left out of it (`calibration.uncertainty.scatter`), as in-sample residuals are too small. The first term is the
-sum over pairs of sigma points, `Σ_k (¼ (ln t₊ − ln t₋)²)`: it needs no derivative, and any output carries it.
+variance over sigma points (`points`, `parameter_sd`): it needs no derivative, bends with the output, and any output carries it.
 """
 
 from __future__ import annotations
@@ -118,16 +118,27 @@ def covariance(profile: Profile, accelerator: str | None, stack: str | None) -> 
 
 
 def points(mean: np.ndarray, sigma: np.ndarray) -> np.ndarray:
-    """The mean, and a standard deviation to both sides of it along every principal axis of a covariance, `[C, 1 + 2 C]`."""
+    """The mean, and √3 standard deviations to both sides of it along C directions whose squares sum to a covariance, `[C, 1 + 2 C]`.
+
+    Every direction mixes all principal axes (by a cosine transform): a kink on one of them weighs little on all, not much on one.
+    """
     values, axes = np.linalg.eigh(sigma)
-    steps = axes * np.sqrt(np.maximum(values, 0.0))
+    n = np.arange(len(values))
+    mixed = np.cos(np.pi * (n[:, None] + 0.5) * n / len(n)) * np.sqrt(2.0 / len(n))
+    mixed[:, 0] /= np.sqrt(2.0)
+    steps = np.sqrt(3.0) * (axes * np.sqrt(np.maximum(values, 0.0))) @ mixed
     return np.concatenate([mean[:, None], mean[:, None] + steps, mean[:, None] - steps], 1)
 
 
 def parameter_sd(draws: np.ndarray) -> np.ndarray:
-    """Standard deviation of an output from its values at the `points`, `[1 + 2 C, ...]`: `√Σ_k (½ (x₊ − x₋))²`."""
+    """Standard deviation of an output from its values at the `points`, `[1 + 2 C, ...]`: `√Σ_k ⅙ (d₊² + d₋²) − (⅙ (d₊ + d₋))²` with d the
+    difference to the value at the mean.
+
+    By three points of Gauss and Hermite along each direction: exact where the output is a sum of quadratic ones along them.
+    """
     half = (len(draws) - 1) // 2
-    return np.sqrt((((draws[1 : half + 1] - draws[half + 1 :]) / 2.0) ** 2).sum(0))
+    up, down = draws[1 : half + 1] - draws[0], draws[half + 1 :] - draws[0]
+    return np.sqrt(((up**2 + down**2) / 6.0 - ((up + down) / 6.0) ** 2).sum(0))
 
 
 def scatter_of(profile: Profile, stack: str | None) -> Scatter:

@@ -145,7 +145,7 @@ def test_spread_of_an_elasticity_is_its_slope_times_that_of_the_coefficient():
 
     mean, i, sd = np.asarray(to_unconstrained(default())), NAMES.index("launch"), 0.01
     step = np.zeros_like(mean)
-    step[i] = sd
+    step[i] = np.sqrt(3.0) * sd
     found = deviations(CASE, np.stack([mean, mean + step, mean - step], 1))
     mixed = interactions(CASE, names=["chip.flops_per_s", "coefficients.launch"]).hessian[0, 1]
     assert found["chip.flops_per_s"] == pytest.approx(abs(mixed) * sd, rel=1e-3)

@@ -12,7 +12,7 @@ from calibration.uncertainty.cells import cells_of, names, reduced
 from calibration.uncertainty.identify import identify, information
 from calibration.uncertainty.laplace import Noise, Rows, expected_noise, open_ratios, student_weight
 from calibration.uncertainty.left_out import left_out
-from calibration.uncertainty.scatter import BEYOND, Misses, scatter
+from calibration.uncertainty.scatter import Misses, misses, scatter
 from dmodel import uncertainty
 from dmodel.coefficients import NAMES
 from dmodel.profiles import Profile, default_profile, load, save
@@ -73,11 +73,26 @@ def test_scatter_is_found_as_it_was_put_in(noise):
     scale = np.hypot(noise, 2.0 * noise * (far > 0.0))
     made = Misses(np.full(n, "own"), scale * rng.standard_t(4.0, n), np.zeros(n), far, np.ones(n))
     found = scatter(made, default_profile(), fresh=True)
-    assert found["own"].noise == pytest.approx(BEYOND * noise, rel=0.2)
-    assert found["own"].discrepancy == pytest.approx(2.0 * BEYOND * noise, rel=0.25)
+    assert found["own"].noise == pytest.approx(noise, rel=0.2)
+    assert found["own"].discrepancy == pytest.approx(2.0 * noise, rel=0.25)
     assert found[""].noise > 0.0 and found[""].discrepancy > 0.0
     kept = scatter(made, dataclasses.replace(default_profile(), scatter={"other": Scatter(0.1, 0.2)}), fresh=False)
     assert kept["other"] == Scatter(0.1, 0.2)
+
+
+def test_releases_that_disagree_widen_their_stack():
+    """Two releases of one stack, measured on the same configurations: each speaks for itself, a repeated row of one does not."""
+    cases = synthetic(seed=3, truth={STACK: COEFFICIENTS}).take(np.arange(6))
+    rows, _ = linear(rows=6)
+    group = np.array(["a", "a", "b", "b", "c", "c"])
+    for stacks, weight in ((np.full(6, f"{STACK}/1"), 0.5), (np.array([f"{STACK}/1", f"{STACK}/2"] * 3), 1.0)):
+        labelled = cases.replace(labels=cases.labels._replace(stack=stacks, group=group))
+        found = misses(rows, labelled, np.ones(6), {})
+        np.testing.assert_allclose(found.weight, weight)
+        assert set(found.family) == {STACK} and np.isfinite(found.distance).all()
+    wide = Misses(np.full(6, STACK), 0.3 * np.ones(6), np.full(6, 0.3**2), np.full(6, 2.0), np.ones(6))
+    from_nothing, from_a_base = (scatter(wide, default_profile(), fresh=fresh)[STACK] for fresh in (True, False))
+    assert from_nothing.discrepancy > 1.3 * from_a_base.discrepancy
 
 
 @pytest.fixture(scope="module")
@@ -113,12 +128,15 @@ def test_intervals_widen_away_from_what_was_fitted(profile):
     assert np.isnan(predict(cases, default_profile()).interval()[0]).all()
 
 
-def test_sigma_points_carry_a_linear_output_exactly():
+def test_sigma_points_carry_linear_and_quadratic_outputs_exactly():
     rng = np.random.default_rng(0)
     root, slope = rng.standard_normal((5, 5)), rng.standard_normal(5)
     z = uncertainty.points(np.ones(5), root @ root.T)
     assert uncertainty.parameter_sd(slope @ z) == pytest.approx(np.sqrt(slope @ root @ root.T @ slope), rel=1e-12)
     assert (slope @ z)[0] == pytest.approx(slope.sum())
+    np.testing.assert_allclose((z[:, 1:6] - z[:, :1]) @ (z[:, 1:6] - z[:, :1]).T / 3.0, root @ root.T, rtol=1e-9, atol=1e-12)
+    one = uncertainty.points(np.array([0.7]), np.array([[0.3**2]]))[0]
+    assert uncertainty.parameter_sd(one**2) == pytest.approx(np.sqrt((2.0 * 0.7 * 0.3) ** 2 + 2.0 * 0.3**4), rel=1e-12)
 
 
 def test_one_plan_against_another(profile):

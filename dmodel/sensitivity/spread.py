@@ -21,10 +21,10 @@ def deviations(
     sharpness: float = SHARPNESS,
     level_names: Sequence[str] | None = None,
 ) -> dict[str, float]:
-    """Standard deviations of elasticities by input, from coefficients at sigma points: `√Σ_k (½ (e₊ − e₋))²`.
+    """Standard deviations of elasticities by input, from coefficients at sigma points: `√Σ_k ⅓ (½ (e₊ − e₋))²`.
 
     Args:
-      points: unconstrained coefficients, the mean and then a standard deviation to either side along each principal axis of their
+      points: unconstrained coefficients, the mean and then √3 standard deviations to either side along directions that add up to their
         covariance, `[C, 1 + 2 k]` (`dmodel.uncertainty.points`).
     """
     known = inputs(case, level_names)
@@ -34,5 +34,5 @@ def deviations(
         x[known.index(f"coefficients.{name}")] = np.asarray(getattr(drawn, name))
     _, found = elasticities_of(known, x, output_name(output), sharpness)
     half = (points.shape[1] - 1) // 2
-    deviation = np.sqrt((((found[:, 1 : half + 1] - found[:, half + 1 :]) / 2.0) ** 2).sum(1))
+    deviation = np.sqrt(((found[:, 1 : half + 1] - found[:, half + 1 :]) ** 2).sum(1) / 12.0)
     return dict(zip(known.names, deviation.tolist(), strict=True))
