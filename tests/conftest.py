@@ -4,6 +4,7 @@ Most of the time of the quick tests is that of compiling, so `-m "not slow"` com
 tests together compile as users do.
 """
 
+import gc
 import os
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from dmodel.cli.compiled import cache_folder
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+# programs that were traced stay, and looking through them for garbage again and again takes longer than some tests
+gc.set_threshold(50_000, 20, 50)
 
 # compiled code outlives a run; workers and the processes that tests start share it
 os.environ["DMODEL_CACHE"] = str(Path(__file__).parents[1] / ".cache" / "tests")
