@@ -304,7 +304,8 @@ def test_evaluate_judges_peak_memory_where_it_was_measured(tmp_path):
 def test_experiments_are_listed_and_a_wrong_one_is_named():
     names = json.loads(run("experiment --json").stdout)
     assert {"accuracy", "bench", "few_shot", "held_out"} <= set(names) and "study" not in names
-    assert all(name in run("experiment").stdout for name in names)
+    table = run("experiment").stdout
+    assert all(name in table for name in names)
     assert "accuracy" in run("experiment nobody", code=2).stderr
 
 
