@@ -6,6 +6,7 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from dmodel.cli.design_doubt import add_intervals, doubt_lines, robust
 from dmodel.cli.design_options import DesignJob
 from dmodel.cli.output import Document, digits, percent, progress, seconds, show_lines, show_table
 from dmodel.report.text import plan_cells
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 
 DAY_S = 86400.0
 
-RIVALS, DRAWS = 64, 64
-"""Plans that compete under doubt, the best ones, and draws of the coefficients [count]."""
+RIVALS = 64
+"""Plans that compete under doubt, the best ones [count]."""
 
 MORE_MEMORY = 0.1
 """Share by which the device's memory grows to say what it is worth."""
@@ -41,6 +42,7 @@ def answered(job: DesignJob, asked: Setting, ways: Any) -> tuple[Document, Plan 
     document = {**asked.document(), "objective": job.objective, **design_document(found, ways.top), "assumptions": assumed + more}
     if doubt and found.exact:
         stated = stated_of(asked, ways.attention, ways.space, limits, job.objective)
+        add_intervals(asked, stated, found, document)
         document["robust"] = robust(asked, stated, found)
         document["worth"] = worth(stated, found) if found.binding is not None else None
     return document, None if found.best is None else found.best.plan
@@ -77,53 +79,6 @@ def limits_of(job: DesignJob, asked: Setting) -> tuple[Limits, list[str]]:
     law = KINDS["data"][DEFAULT["data"]].law
     tokens = float(law.ratio) * float(counts.active_parameters(asked.model)) ** float(law.exponent)  # type: ignore[union-attr]
     return Limits(tokens=tokens, **given), [f"{tokens:.4g} tokens, by the data law (--tokens says otherwise)"]
-
-
-def row_of(c: Candidate, stated: Problem) -> list[float]:
-    """A candidate as a row of the space, whose plans share one precision."""
-    from dmodel.design.rows import COLUMNS
-    from dmodel.design.space import placements
-    from dmodel.plan import SCHEDULES
-
-    order = placements(stated.space).index(c.plan.placement)
-    code = {"schedule": SCHEDULES.index(c.plan.schedule), "placement": order, "precision": 0}
-    return [float(code[name] if name in code else getattr(c.plan, name)) for name in COLUMNS]
-
-
-def robust(asked: Setting, stated: Problem, found: Design) -> Document | None:
-    """How often the chosen plan stays the best one when the coefficients are drawn from what the fit left open; None without a covariance.
-
-    Draws are normal in the unconstrained coefficients; rivals are the best plans at their mean. Limits: what the model lacks beyond its
-    coefficients is not drawn, as it is common to plans of one kind.
-    """
-    import jax
-    import numpy as np
-
-    from dmodel.coefficients import from_unconstrained, to_unconstrained
-    from dmodel.design import evaluate, merits
-    from dmodel.uncertainty import covariance
-
-    sigma = covariance(asked.profile, asked.accelerator, asked.stack or None)
-    if sigma is None or len(found.exact) < 2:
-        return None
-    values, axes = np.linalg.eigh(np.asarray(sigma))
-    normal = np.random.default_rng(0).normal(size=(DRAWS, len(values)))
-    draws = np.asarray(to_unconstrained(asked.coefficients)) + normal * np.sqrt(np.maximum(values, 0.0)) @ axes.T
-    rows = np.array([row_of(c, stated) for c in found.exact])
-    coefficients = jax.tree.map(np.asarray, from_unconstrained(draws.T))
-    table = []
-    for i in range(DRAWS):
-        drawn = stated.replace(coefficients=jax.tree.map(lambda leaf, at=i: leaf[at], coefficients))
-        table.append(merits(drawn, evaluate(drawn, rows)))
-    regret = np.asarray(table)[:, 0] / np.min(table, axis=1) - 1.0
-    return {
-        "best_in": float((regret <= 1e-9).mean()),
-        "within_1_percent_in": float((regret <= 0.01).mean()),
-        "mean_regret": float(regret.mean()),
-        "largest_regret": float(regret.max()),
-        "draws": len(draws),
-        "rivals": len(rows),
-    }
 
 
 def worth(stated: Problem, found: Design) -> Document:
@@ -241,10 +196,14 @@ def show_design(d: Document) -> None:
     named += [("closest", d["closest"])] if d["closest"] else []
     named += [(f"front {i + 1}", p) for i, p in enumerate(d.get("front", []))]
     named += [(p["name"], p) for p in d.get("compared", [])]
-    rows = [plan_cells(name, p) for name, p in named]
-    header = ("search", "plan", "step", "MFU", "tokens/s", "memory", "headroom")
+    rows = [list(plan_cells(name, p)) for name, p in named]
+    header = ["search", "plan", "step", "MFU", "tokens/s", "memory", "headroom"]
+    if any("step_time_s_low" in p for _, p in named):
+        header.insert(3, "90 %")
+        for row, (_, p) in zip(rows, named, strict=True):
+            row.insert(3, f"{seconds(p['step_time_s_low'])} – {seconds(p['step_time_s_high'])}" if "step_time_s_low" in p else "")
     if rows:
-        show_table(title(d), header, rows, right="step|MFU|tokens/s|memory|headroom")
+        show_table(title(d), header, rows, right="step|90 %|MFU|tokens/s|memory|headroom")
     else:
         show_lines(title(d), "No plan to show.")
     if d["considered"]:
@@ -253,12 +212,7 @@ def show_design(d: Document) -> None:
     show_lines(f"Certificate: {d['certificate']}. No plan is faster than {seconds(d['lower_bound_s'])} (pure arithmetic).")
     if d["gap"] is not None:
         show_lines(f"Gap of the gradient's plan to the exact optimum: {percent(d['gap'], 2)}")
-    if d.get("robust"):
-        r = d["robust"]
-        show_lines(
-            f"Doubt: best of {r['rivals']} in {percent(r['best_in'], 0)} of {r['draws']} draws of the coefficients, within 1 % of the best "
-            f"in {percent(r['within_1_percent_in'], 0)}; mean regret {percent(r['mean_regret'], 2)}"
-        )
+    show_lines(*doubt_lines(d))
     if d.get("worth"):
         w = d["worth"]
         show_lines(f"Worth: {digits(w['change'])} GB more on each device would save {percent(w['share'], 2)} of a step (solved again)")

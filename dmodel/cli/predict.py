@@ -17,31 +17,55 @@ if TYPE_CHECKING:
 Traces = Annotated[Path | None, typer.Argument(metavar="[TRACES.csv]", help="Rows to predict, CSV or Parquet; without it, one plan.")]
 Out = Annotated[Path | None, typer.Option(metavar="PRED.csv", help="Write the rows with the new columns, CSV or .parquet.")]
 
+Against = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME=VALUE,…", help="A second plan, the first but for these (tp=8,pp=2,…): how likely is it that the first one is faster?"
+    ),
+]
+
 
 @takes(job=Job, degrees=Degrees)
-def command(traces: Traces = None, *, out: Out = None, strict: Strict = False, json: Json = False, job: Job, degrees: Degrees) -> None:
+def command(
+    traces: Traces = None,
+    *,
+    against: Against = None,
+    out: Out = None,
+    strict: Strict = False,
+    json: Json = False,
+    job: Job,
+    degrees: Degrees,
+) -> None:
     """Predict the rows of a trace file, or one plan given by options."""
     if traces is None:
         if out is not None:
             raise InputError("--out goes with a trace file: dmodel predict TRACES.csv --out PRED.csv; for one plan, use --json")
-        _one_plan(job, degrees, strict, json)
+        _one_plan(job, degrees, against, strict, json)
     else:
+        if against is not None:
+            raise InputError("--against compares two plans of one job; leave it out, or the trace file")
         _refuse_plan_options(job, degrees)
         _rows(traces, job.profile, out, strict, json)
 
 
-def _one_plan(job: Job, degrees: Degrees, strict: bool, json: bool) -> None:
+def _one_plan(job: Job, degrees: Degrees, other: str | None, strict: bool, json: bool) -> None:
+    from dmodel.cli.against import against, degrees_against, show_against
     from dmodel.cli.answer import answer, show_answer
     from dmodel.cli.question import plan, plan_document, setting, short, title
 
     asked = setting(job)
     chosen, assumed = plan(asked, degrees)
+    second = None if other is None else plan(asked, degrees_against(other, degrees))[0]
     say(f"profile {asked.profile.name}: {asked.reason}")
     document = {**asked.document(), "plan": plan_document(chosen), **answer(asked, chosen), "assumptions": assumed}
+    if second is not None:
+        document["against"] = against(asked, chosen, second)
 
     def show(d: Document) -> None:
         show_lines(f"{title(d)}: {short(d['plan'])}", "")
         show_answer(d)
+        if "against" in d:
+            show_against(d)
         show_lines(f"Assumed: {'; '.join(d['assumptions'])}")
 
     deliver(document, json, show)

@@ -1,0 +1,130 @@
+"""What is not known of a design: intervals of the listed plans, whether the best one beats the next, how often it stays the best."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dmodel.cli.output import Document, percent
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from dmodel.cli.question import Setting
+    from dmodel.design import Candidate, Design, Problem
+    from dmodel.uncertainty import Uncertain
+
+DRAWS = 64
+"""Draws of the coefficients [count]."""
+
+
+def row_of(c: Candidate, stated: Problem) -> list[float]:
+    """A candidate as a row of the space, whose plans share one precision."""
+    from dmodel.design.rows import COLUMNS
+    from dmodel.design.space import placements
+    from dmodel.plan import SCHEDULES
+
+    order = placements(stated.space).index(c.plan.placement)
+    code = {"schedule": SCHEDULES.index(c.plan.schedule), "placement": order, "precision": 0}
+    return [float(code[name] if name in code else getattr(c.plan, name)) for name in COLUMNS]
+
+
+def _judged(stated: Problem, rows: np.ndarray, unconstrained: np.ndarray) -> list[Any]:
+    """What the model says of rows with each of some coefficients, `[C, draw]`."""
+    import jax
+    import numpy as np
+
+    from dmodel.coefficients import from_unconstrained
+    from dmodel.design import evaluate
+
+    drawn = jax.tree.map(np.asarray, from_unconstrained(unconstrained))
+    each = [stated.replace(coefficients=jax.tree.map(lambda leaf, at=i: leaf[at], drawn)) for i in range(unconstrained.shape[1])]
+    return [evaluate(one, rows) for one in each]
+
+
+def robust(asked: Setting, stated: Problem, found: Design) -> Document | None:
+    """How often the chosen plan stays the best one when the coefficients are drawn from what the fit left open; None without a covariance.
+
+    Draws are normal in the unconstrained coefficients; rivals are the best plans at their mean. Limits: what the model lacks beyond its
+    coefficients is not drawn, as it is common to plans of one kind.
+    """
+    import numpy as np
+
+    from dmodel.coefficients import to_unconstrained
+    from dmodel.design import merits
+    from dmodel.uncertainty import covariance
+
+    sigma = covariance(asked.profile, asked.accelerator, asked.stack or None)
+    if sigma is None or len(found.exact) < 2:
+        return None
+    values, axes = np.linalg.eigh(np.asarray(sigma))
+    normal = np.random.default_rng(0).normal(size=(DRAWS, len(values)))
+    draws = np.asarray(to_unconstrained(asked.coefficients)) + normal * np.sqrt(np.maximum(values, 0.0)) @ axes.T
+    rows = np.array([row_of(c, stated) for c in found.exact])
+    table = [merits(stated, one) for one in _judged(stated, rows, draws.T)]
+    regret = np.asarray(table)[:, 0] / np.min(table, axis=1) - 1.0
+    return {
+        "best_in": float((regret <= 1e-9).mean()),
+        "within_1_percent_in": float((regret <= 0.01).mean()),
+        "mean_regret": float(regret.mean()),
+        "largest_regret": float(regret.max()),
+        "draws": len(draws),
+        "rivals": len(rows),
+    }
+
+
+def _uncertain(asked: Setting, stated: Problem, plans: list[Candidate]) -> Uncertain | None:
+    """Step times of plans with their intervals, all with the same coefficients; None where the profile carries no covariance."""
+    import numpy as np
+
+    from dmodel import uncertainty as u
+
+    stack = asked.stack or None
+    sigma = u.covariance(asked.profile, asked.accelerator, stack)
+    if sigma is None:
+        return None
+    z = u.points(asked.profile.unconstrained(asked.accelerator, stack), sigma)
+    rows = np.array([row_of(c, stated) for c in plans])
+    draws = np.stack([np.log(np.asarray(one.step_time_s)) for one in _judged(stated, rows, z)])
+    places = np.concatenate([u.features(asked.system, asked.model, c.plan) for c in plans])
+    rest = u.misfit(u.scatter_of(asked.profile, stack), u.distance(asked.profile, asked.stack, places))
+    scale, value = np.hypot(u.parameter_sd(draws), rest), np.exp(draws[0])
+    return u.Uncertain(value, *u.band(value, scale), scale, rest, draws)
+
+
+def add_intervals(asked: Setting, stated: Problem, found: Design, document: Document) -> None:
+    """Give every listed plan the ends of its 90 % interval, and say how likely the best one beats the next."""
+    from dmodel.uncertainty import probability_faster
+
+    listed = list(zip(found.exact, document["exact"], strict=False))
+    listed += [(found.gradient, document["gradient"])] if found.gradient is not None else []
+    listed += list(zip(found.front, document["front"], strict=True))
+    second = found.exact[1:2]
+    known = _uncertain(asked, stated, [*(c for c, _ in listed), *second])
+    if known is None:
+        return
+    for i, (_, d) in enumerate(listed):
+        d["step_time_s_low"], d["step_time_s_high"] = float(known.low[i]), float(known.high[i])
+    if second:
+        document["beats_next"] = {"label": second_label(found), "probability": probability_faster(known, 0, len(listed))}
+
+
+def second_label(found: Design) -> str:
+    """The second best plan of the exact search in a few words."""
+    from dmodel.cli.question import plan_document, short
+
+    return short(plan_document(found.exact[1].plan))
+
+
+def doubt_lines(d: Document) -> list[str]:
+    """What is said below the table."""
+    lines = []
+    if d.get("beats_next"):
+        chance = d["beats_next"]["probability"]
+        lines.append(f"The first plan is faster than the second ({d['beats_next']['label']}) with a probability of {percent(chance, 0)}.")
+    if d.get("robust"):
+        r = d["robust"]
+        lines.append(
+            f"Doubt: best of {r['rivals']} in {percent(r['best_in'], 0)} of {r['draws']} draws of the coefficients, within 1 % of the best "
+            f"in {percent(r['within_1_percent_in'], 0)}; mean regret {percent(r['mean_regret'], 2)}"
+        )
+    return lines

@@ -1,0 +1,77 @@
+"""What designs and pairs of plans say of their own doubt: intervals, and the chance that one plan beats another."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from dmodel.cli import app
+from dmodel.cli.against import against, degrees_against
+from dmodel.cli.design_doubt import add_intervals, doubt_lines
+from dmodel.cli.design_plan import design_document, search, show_design, stated_of
+from dmodel.cli.options import Degrees, Job
+from dmodel.cli.question import setting
+from dmodel.design import Limits
+from dmodel.types import InputError
+from dmodel.uncertainty import step_times
+
+WORDS = "--system H100-DGX --devices 16 --model llama-2-7b --seq-len 4096 --global-batch 32"
+
+
+@pytest.fixture(scope="module")
+def asked():
+    return setting(Job("H100-DGX", 16, "llama-2-7b", 4096, 32, profile="generic"))
+
+
+@pytest.fixture(scope="module")
+def designed(asked):
+    found, _ = search(asked, "exact", 2)
+    document = design_document(found, 2)
+    add_intervals(asked, stated_of(asked, "flash", "usual", Limits(), "time"), found, document)
+    return found, document
+
+
+def test_intervals_of_a_design_are_those_of_its_plans(asked, designed):
+    found, document = designed
+    best, d = found.exact[0], document["exact"][0]
+    alone = step_times(asked.profile, asked.accelerator, "", asked.system, asked.model, best.plan)
+    assert alone is not None
+    assert (d["step_time_s_low"], d["step_time_s_high"]) == pytest.approx((alone.low[0], alone.high[0]), rel=1e-9)
+    assert d["step_time_s_low"] < d["step_time_s"] < d["step_time_s_high"]
+
+
+def test_a_design_and_a_pair_of_plans_agree_on_which_is_faster(asked, designed):
+    (first, second), document = designed[0].exact, designed[1]
+    chance = document["beats_next"]["probability"]
+    pair = against(asked, first.plan, second.plan)
+    assert 0.5 <= chance < 1.0 and pair["probability_first_is_faster"] == pytest.approx(chance, rel=1e-9)
+    assert pair["label"] == document["beats_next"]["label"] and pair["label"] in doubt_lines(document)[0]
+    back = against(asked, second.plan, first.plan)["probability_first_is_faster"]
+    assert back == pytest.approx(1.0 - chance, rel=1e-9)
+
+
+def test_the_table_of_a_design_shows_the_intervals(asked, designed, capsys):
+    show_design({**asked.document(), **designed[1], "assumptions": []})
+    text = capsys.readouterr().out
+    assert "90 %" in text and "The first plan is faster than the second" in text
+
+
+def test_a_second_plan_is_the_first_but_for_what_is_named():
+    first = Degrees(tp=4, pp=2, dp=2, micro_batch=2)
+    assert degrees_against("tp=2, --micro-batch=1,sp=off,recompute=full", first) == first._replace(
+        tp=2, dp=None, micro_batch=1, sp=False, recompute="full"
+    )
+    assert degrees_against("dp=8", first).dp == 8
+    for text, says in (("tpp=4", "expected NAME=VALUE"), ("tp", "tp=8,pp=2"), ("tp=two", "whole number"), ("sp=maybe", "on or off")):
+        with pytest.raises(InputError, match=says):
+            degrees_against(text, first)
+
+
+def test_the_shell_sets_two_plans_side_by_side(tmp_path):
+    run = lambda words: CliRunner().invoke(app, f"predict {words}".split())  # noqa: E731
+    done = run(f"{WORDS} --profile prior --tp 2 --against tp=4 --json")
+    other = json.loads(done.stdout)["against"]
+    assert other["plan"]["tp"] == 4 and other["plan"]["dp"] == 4 and other["probability_first_is_faster"] is None
+    assert "Two plans" in run(f"{WORDS} --profile prior --tp 2 --against tp=4").stdout
+    refused = run(f"{tmp_path}/traces.csv --against tp=4")
+    assert refused.exit_code == 2 and "--against compares two plans" in refused.stderr
