@@ -281,9 +281,18 @@ def _plan(row: Row, assumed: list[str]) -> Plan:
     )
 
 
+def _without_recompute(row: Row) -> bool:
+    """Rows of recipes that recompute no layers: those of Megatron-Bridge keep activations, or parts of a layer are recomputed that cost
+    little (its `scripts/performance/configs`, 2025-26). With FSDP they move activations to the host, which the rule stands in for."""
+    return row.stack.lower().startswith("megatron-bridge") and row.number("zero_stage") != 3.0
+
+
 def _fill_recompute(cases: Cases, pairs: list[tuple[Row, list[str]]], rule: AssumeRecompute) -> Cases:
     """Ask the rule for the rows whose recompute is blank."""
-    blank = np.array([not row.text("recompute") for row, _ in pairs])
+    for row, assumed in pairs:
+        if not row.text("recompute") and _without_recompute(row):
+            assumed.append("recompute blank: none, as the stack's recipes have it")
+    blank = np.array([not row.text("recompute") and not _without_recompute(row) for row, _ in pairs])
     if not blank.any():
         return cases
     layers, attention = (np.broadcast_to(np.asarray(x, dtype=np.float64), blank.sum()) for x in rule(cases.take(blank)))
