@@ -14,7 +14,7 @@ from dmodel.coefficients import default
 from dmodel.design import design
 from dmodel.plan import Plan
 from dmodel.report.words import input_words, summary
-from dmodel.sensitivity import elasticities, interactions, landscape, make_case, of_case, regime_map, reoptimized, resolved, sobol
+from dmodel.sensitivity import elasticities, gradient, interactions, landscape, make_case, of_case, regime_map, reoptimized, resolved, sobol
 from dmodel.sensitivity.case import inputs, rebuild
 from dmodel.sensitivity.gradient import elasticities_of
 from dmodel.sensitivity.regimes import REGIMES, axis, shares_of
@@ -46,6 +46,15 @@ def test_second_order_is_symmetric_and_keeps_the_units():
     assert found.kinks == () and found.asymmetry < 1e-8
     sign = np.array([1.0 if e.kind == "rate" else -1.0 for e in seconds])
     assert np.abs(sign @ found.hessian[: len(seconds)]).max() < 1e-7
+
+
+def test_second_order_of_the_memory_is_that_of_forward_over_reverse(monkeypatch):
+    """As for the step below, whose second order compiles for a minute."""
+    monkeypatch.setattr(gradient, "STEP", ("memory",))
+    names = ["model.d_model", "model.seq_len", "model.vocab", "plan.micro_batch", "plan.tp", "plan.pp"]
+    differences, exact = (interactions(CASE, "memory", names, exact=exact) for exact in (False, True))
+    assert np.abs(exact.hessian).min() > 1e-4
+    assert differences.hessian == pytest.approx(exact.hessian, abs=1e-6)
 
 
 @pytest.mark.slow
