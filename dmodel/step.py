@@ -201,7 +201,7 @@ def _message_times(
         latency_s=shard.latency_s + sparse * expert.latency_s,
     )
     zero1, zero2, zero3 = (memory_cost.zero_share(plan.zero, stage) for stage in (1.0, 2.0, 3.0))
-    step_scattered = (1.0 - zero2) * sharded.time(plan.reduce_bytes) + across
+    scattered = (1.0 - zero2) * sharded.time(plan.reduce_bytes) + across
     half = sp * 2.0 * tp.time(wire) + (1.0 - sp) * tp_reduce
     scatter = zero2 * trained * sharded.time(plan.reduce_bytes / layers)
     return _Volumes(
@@ -210,7 +210,7 @@ def _message_times(
         ep=(4.0 + 2.0 * again) * mean.routed * exchange,
         gather=zero3 * sharded.time(plan.gather_bytes / layers),
         scatter=(1.0 - plan.accumulate) * scatter,
-        dp=trained * ((1.0 - zero1) * (dense_reduce + sparse * expert_reduce) + zero1 * step_scattered) + plan.accumulate * layers * scatter,
+        dp=trained * ((1.0 - zero1) * (dense_reduce + sparse * expert_reduce) + zero1 * scattered) + plan.accumulate * layers * scatter,
         updated=trained * zero1 * (1.0 - zero3) * sharded.time(plan.gather_bytes),
         pp=2.0 * plan.interleave * transfer,
         ends=(1.0 + ramp(2.0 - plan.pp)) * half,
@@ -223,8 +223,8 @@ def _kinds(*groups: Array) -> jax.Array:
     return jnp.stack(jnp.broadcast_arrays(*groups), 1)
 
 
-def _calls(nbytes: Array, bucket: Array) -> jax.Array:
-    """Messages that each kind's bytes are sent in: activations at once, gradients and parameters in buckets of which the last is not full."""
+def _calls(nbytes: jax.Array, bucket: Array) -> jax.Array:
+    """Messages that each kind's bytes are sent in: activations at once, gradients and parameters in buckets, the last one not full."""
     split = jnp.concatenate([jnp.zeros_like(nbytes[:1]), nbytes[1:]])
     return 1.0 + split / trailing(stack(bucket), split.ndim)
 

@@ -123,7 +123,8 @@ class Net:
         ring = [2.0 * p for p in self.parts_handed_on(group)]
         # a domain is in the middle of one tree and a leaf of the other, of two domains each is the top of one
         tree = [ring[0], *[min(max(r - 1.0, 0.0), 2.0) for r in self.reach(group)[1:]]]
-        ring, tree = ([1.0 if r and g > 1.0 else t for t, r, g in zip(times, self.reduces, self.reach(group), strict=True)] for times in (ring, tree))
+        once = [bool(r) and g > 1.0 for r, g in zip(self.reduces, self.reach(group), strict=True)]
+        ring, tree = ([1.0 if o else t for t, o in zip(times, once, strict=True)] for times in (ring, tree))
         by_ring = 2.0 * calls * self.ring_latency(group) + self.flow(group, [v * t for v, t in zip(left, ring, strict=True)])
         hops = sum(a * log2(g) for a, g in zip(self.latency, group, strict=True))
         by_tree = 2.0 * calls * hops + self.flow(group, [v * t for v, t in zip(left, tree, strict=True)]) / 0.92

@@ -16,7 +16,7 @@ FP32_FAMILY = (*MEGATRON_FAMILY, "dmodel-collect")
 
 NANOTRON = ("nanotron", "ultrascale")
 """Stacks of nanotron. Under ZeRO-1 its trainer takes no DDP: it sums fp32 gradients by all-reduce once the backward pass is over (its
-`Trainer._init_model` and `sync_gradients_across_dp`, 2024), which is two reduce-scatters' bytes, and gathers the parameters after the update."""
+`Trainer._init_model` and `sync_gradients_across_dp`, 2024), two reduce-scatters of bytes, and gathers the parameters after the update."""
 
 _PODS = re.compile(r"of (\d+) chips, data parallel between pods")
 """Notes of MaxText's table: weights are sharded over the chips of a pod and copied between pods."""

@@ -104,9 +104,9 @@ def _seconds_per_byte(group: jax.Array, net: Fabric) -> jax.Array:
 
 
 def _ring_share(group: jax.Array, net: Fabric) -> jax.Array:
-    """Share of the volume left at a level that a ring carries through it: `(n − 1)/n`, n all members of the group on a level that joins any,
-    since one ring goes through all ranks (NCCL) and hands on every part but one between nodes as well as inside them; `(g − 1)/g` of a torus
-    and of the slices joined above it, which gather one after the other."""
+    """Share of the volume left at a level that a ring carries through it: `(n − 1)/n`, n all members of the group, on a level that joins
+    any, since one ring goes through all ranks (NCCL) and hands on every part but one between nodes as well as inside them; `(g − 1)/g` of
+    a torus and of the slices joined above it, which gather one after the other."""
     own = 1.0 - 1.0 / _reach(group)
     whole = 1.0 - 1.0 / jnp.prod(group, 0)
     flat = 1.0 - ramp(net.torus_axes[:1] - 1.0)
@@ -194,7 +194,7 @@ def all_reduce_time(nbytes: jax.Array, group: jax.Array, net: Fabric, calls: Arr
 
     by_ring = 2.0 * calls * (net.latency_s * _hops(group, net)).sum(0) + flow(ring)
     by_tree = 2.0 * calls * (net.latency_s * jnp.log2(group)).sum(0) + flow(tree) / TREE_BANDWIDTH
-    return calls * _start(group, net) + minimum(stack(by_ring, by_tree), net.sharpness)
+    return jnp.asarray(calls * _start(group, net) + minimum(stack(by_ring, by_tree), net.sharpness))
 
 
 def _once(group: jax.Array, copies: Array, merged: Array) -> jax.Array:
