@@ -34,8 +34,8 @@ if jax.__version_info__ < (0, 12):
     QUICK.append("--xla_cpu_use_fusion_emitters=false")
 
 LONGEST = (
-    "fit", "terms", "cli", "design", "codesign", "step", "sensitivity", "uncertainty", "theory_frontier", "collect_compare",
-    "collect_workload", "theory_search", "doctests",
+    "terms", "experiments", "fit", "sensitivity", "codesign", "cli", "design", "sweep", "collect_compare", "collect_workload", "step",
+    "micro", "theory_frontier", "theory_relax", "uncertainty", "footprints", "doctests",
 )  # fmt: skip
 """Beginnings of the names of files that take long, longest first: started first, so that no worker is left alone with one at the end."""
 
