@@ -144,7 +144,7 @@ def _draw_flips(axes: Axes, found: Any) -> None:
         axes.text(0.5, 0.5, "not followed in a quick run", ha="center", color=style.GREY, transform=axes.transAxes)
         axes.set_axis_off()
         return
-    axes.text(0.0, 0.99, f"best of all: {degrees(found.best)}", transform=axes.transAxes, va="top", fontsize=8, weight="bold")
+    axes.set_title(f"Where the best plan changes: {degrees(found.best)}")
     for row, e in enumerate(found.effects):
         low = e.down.factor if e.down else 0.5
         high = e.up.factor if e.up else 2.0

@@ -48,6 +48,8 @@ def draw(axes: Axes, found: RegimeMap, title: str) -> None:
             float(x[missing[1]]), float(y[missing[0]]), "does not fit", ha="center", va="center", color=style.INK, fontsize=8, bbox=frame
         )
     axes.plot(*found.at, marker="+", color=style.INK, markersize=12, markeredgewidth=2.0)
+    frame = {"facecolor": "white", "edgecolor": "none", "pad": 1.0, "alpha": 0.7}
+    axes.annotate("here", found.at, (9, -4), textcoords="offset points", color=style.INK, fontsize=7, va="top", bbox=frame)
     axes.set(xscale="log", yscale="log", xlim=(x[0], x[-1]), ylim=(y[0], y[-1]))
     axes.set_xlabel(axis_label(found.x.name, found.x.shown))
     axes.set_ylabel(axis_label(found.y.name, found.y.shown))
@@ -74,7 +76,7 @@ def _names(axes: Axes, found: RegimeMap) -> None:
     cross = np.array([np.abs(np.log(v.values / at)).argmin() for v, at in ((found.y, found.at[1]), (found.x, found.at[0]))])
     for i, name in enumerate(REGIMES):
         fits = (found.regime == i) & (found.headroom_bytes >= 0.0)
-        mine = fits if fits.any() else found.regime == i
+        mine = fits if fits.mean() >= 0.03 else found.regime == i
         if mine.mean() < 0.03:
             continue
         inside, others = np.argwhere(mine), np.vstack([np.argwhere(~mine), cross[None]])
@@ -92,5 +94,5 @@ def _names(axes: Axes, found: RegimeMap) -> None:
             weight="bold",
             fontsize=8,
             color=style.INK,
-            bbox=None if fits.any() else {"facecolor": "white", "edgecolor": "none", "pad": 2.0},
+            bbox=None if mine is fits else {"facecolor": "white", "edgecolor": "none", "pad": 2.0},
         )

@@ -24,6 +24,9 @@ DEGREES = ("dp", "tp", "cp", "pp")
 MARGIN = 1e-6
 """Distance kept from kinks and lower ends, in the logarithm, so that slopes are those of one piece."""
 
+WIDEST = float(np.log(1e9))
+"""No degree is larger, in the logarithm."""
+
 OUTPUT_PAIR = np.array([list(OUTPUTS).index("step_time"), list(OUTPUTS).index("memory")])
 
 
@@ -248,6 +251,8 @@ def solve(p: Program, x: np.ndarray, devices: float, u: np.ndarray, sides: np.nd
             {"type": "eq", "fun": lambda u: np.array([p.total.at(u, logs)]), "jac": lambda u: p.total.slope[None]},
             {"type": "ineq", "fun": slack, "jac": lambda u: np.vstack([a, -at(u).memory_by_u[:, 0]])},
         ],
+        # a line search may otherwise try degrees that no number holds
+        bounds=[(-1.0, WIDEST) if logarithmic else (-0.1, 1.1) for logarithmic in p.logarithmic],
         options={"maxiter": 60, "ftol": 1e-13},
     )
     if not np.all(np.isfinite(found.x)):
