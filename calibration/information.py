@@ -1,14 +1,17 @@
 """Which runs to measure next: those that tell most within a budget of device time.
 
-To first order ln t of all runs, measured or not, is normal: what a fit leaves open of the coefficients (`D Dᵀ`), and what the model lacks,
-alike in runs that are near each other (`τ² exp(−d² / 2 ℓ²)`, `dmodel.uncertainty`). Measuring runs with weights w (1 = once) and noise s
-leaves of their covariance K
+ln t of all runs, measured or not, is normal: what a fit leaves open of the coefficients, K, and what the model lacks of a run, alike in
+runs that are near each other, L = `τ² exp(−d² / 2 ℓ²)` (`dmodel.uncertainty`). A fit takes what a run shows for the work of its
+coefficients and carries that over to others: what the model lacks of measured runs is noise to it. So measuring runs with weights w
+(1 = once) and noise s takes
 
-    C(w) = (1 + K W / s²)⁻¹ K,
+    K W (s² + (K + L) W)⁻¹ K
 
-and is worth `½ ln |1 + K W / s²|` nats about everything ("everything", D-optimal), or takes `mean_t (K_tt − C_tt)` off the variance of the
-runs that are to be predicted ("prediction"). Both are concave in w, so a bound on all choices within the budget comes from the gradient of
-the relaxed one (Frank & Wolfe 1956).
+off the coefficients' part of the variance; a second run next to a first says little, and runs are spread. A choice is worth the nats that
+it tells about the time of each run to be predicted, `mean_t ½ ln (V_t / (V_t − taken_t))` with V = K + L + s² ("prediction"), or about
+everything, `½ ln |1 + (K + L) W / s²|` ("everything", D-optimal). Nats about each run's time ask for the typical run; the mean variance
+would ask for the extreme one, of which the model is most likely wrong. Both are concave in w, so a bound on all choices within the budget
+comes from the gradient of the relaxed one (Frank & Wolfe 1956).
 """
 
 from __future__ import annotations
@@ -44,15 +47,26 @@ class Problem(NamedTuple):
     """What there is to choose from.
 
     Attributes:
-      covariance: K of ln t before measuring `[run, run]`. noise: scale of one measurement `[run]`. cost_s: device-seconds `[run]`.
-      candidates, targets: runs that can be measured, runs to be predicted; indices.
+      covariance: of ln t before measuring, K + L `[run, run]`. across: of the targets' with the runs' as far as a fit carries it over,
+        K `[target, run]`. open: variance of a measurement of each target before `[target]`. noise: scale of one measurement `[run]`.
+      cost_s: device-seconds `[run]`. candidates, targets: runs that can be measured, runs to be predicted; indices.
     """
 
     covariance: np.ndarray
+    across: np.ndarray
+    open: np.ndarray
     noise: np.ndarray
     cost_s: np.ndarray
     candidates: np.ndarray
     targets: np.ndarray
+
+
+class Spread(NamedTuple):
+    """What is open of ln t: covariance by the coefficients, of what the model lacks `[run, run]`, and noise of measurements `[run]`."""
+
+    coefficients: np.ndarray
+    lacking: np.ndarray
+    noise: np.ndarray
 
 
 class Choice(NamedTuple):
@@ -69,8 +83,8 @@ class Choice(NamedTuple):
     bound: float
 
 
-def covariance(cases: Cases, profile: Profile) -> tuple[np.ndarray, np.ndarray]:
-    """K of ln t of runs as a fit from a profile would begin with it `[run, run]`, and the noise of a measurement `[run]`."""
+def spread(cases: Cases, profile: Profile) -> Spread:
+    """What a fit from a profile would begin with."""
     labels = cases.labels
     stacks = labels.stack.astype(str)
     groups = pooling.groups_of(labels.accelerator.tolist(), stacks.tolist())
@@ -84,38 +98,49 @@ def covariance(cases: Cases, profile: Profile) -> tuple[np.ndarray, np.ndarray]:
     found = np.array([scatter_of(profile, stack) for stack in stacks.tolist()])
     place = features(cases.system, cases.model, cases.plan)
     alike = np.exp(-0.5 * (nearest(place, stacks, place, stacks) / REACH) ** 2)
-    return design @ design.T + found[:, 1:] * alike * found[:, 1], found[:, 0]
+    return Spread(design @ design.T, found[:, 1:] * alike * found[:, 1], found[:, 0])
+
+
+def problem(found: Spread, cost_s: np.ndarray, candidates: np.ndarray, targets: np.ndarray) -> Problem:
+    """The problem of choosing among candidates what is to tell about targets."""
+    whole = found.coefficients + found.lacking
+    return Problem(
+        whole, found.coefficients[targets], np.diag(whole)[targets] + found.noise[targets] ** 2, found.noise, cost_s, candidates, targets
+    )
 
 
 def known(problem: Problem, runs: np.ndarray) -> Problem:
     """The problem after some runs have been measured."""
     if not len(runs):
         return problem
-    across = problem.covariance[:, runs]
-    inner = problem.covariance[np.ix_(runs, runs)] + np.diag(problem.noise[runs] ** 2)
-    return problem._replace(covariance=problem.covariance - across @ np.linalg.solve(inner, across.T))
+    own, across = problem.covariance[:, runs], problem.across[:, runs]
+    inner = np.linalg.inv(problem.covariance[np.ix_(runs, runs)] + np.diag(problem.noise[runs] ** 2))
+    return problem._replace(
+        covariance=problem.covariance - own @ inner @ own.T,
+        across=problem.across - across @ inner @ own.T,
+        open=problem.open - ((across @ inner) * across).sum(1),
+    )
 
 
 def value(problem: Problem, runs: list[int], criterion: str = "prediction") -> float:
-    """What measuring runs is worth: variance that it takes off the targets, in the mean, or nats."""
+    """What measuring runs is worth [nats]: about the time of each target, in the mean, or about everything."""
     if not runs:
         return 0.0
     at = np.array(runs)
+    if criterion == "prediction":
+        return 0.5 * float(np.log(problem.open / known(problem, at).open).mean())
     inner = problem.covariance[np.ix_(at, at)] + np.diag(problem.noise[at] ** 2)
-    if criterion == "everything":
-        return 0.5 * float(np.linalg.slogdet(inner)[1] - 2.0 * np.log(problem.noise[at]).sum())
-    across = problem.covariance[np.ix_(problem.targets, at)]
-    return float((across * np.linalg.solve(inner, across.T).T).sum(1).mean())
+    return 0.5 * float(np.linalg.slogdet(inner)[1] - 2.0 * np.log(problem.noise[at]).sum())
 
 
 def _gains(problem: Problem, criterion: str) -> np.ndarray:
     """Value of each candidate alone `[candidate]`."""
     at = problem.candidates
-    own = np.diag(problem.covariance)[at] / problem.noise[at] ** 2
+    own = np.maximum(np.diag(problem.covariance)[at], 0.0)
     if criterion == "everything":
-        return 0.5 * np.log1p(np.maximum(own, 0.0))
-    square = (problem.covariance[np.ix_(problem.targets, at)] ** 2).mean(0)
-    return square / (problem.noise[at] ** 2 * (1.0 + own))
+        return 0.5 * np.log1p(own / problem.noise[at] ** 2)
+    taken = problem.across[:, at] ** 2 / (problem.noise[at] ** 2 + own)
+    return -0.5 * np.log1p(-taken / problem.open[:, None]).mean(0)
 
 
 def greedy(problem: Problem, budget_s: float, criterion: str, count: int | None = None) -> list[int]:
@@ -161,12 +186,14 @@ def choose(problem: Problem, budget_s: float, criterion: str = "prediction", cou
     return Choice(chosen, values, float(problem.cost_s[chosen].sum()), bound(problem, budget_s, criterion, count))
 
 
-def _relaxed(weights: Array, covariance: Array, target: Array, criterion: str) -> jax.Array:
-    """The criterion of fractional measurements: `½ ln |1 + K W|`, or `tr W (1 + K W)⁻¹ M` with M = mean_t K_ct K_tc; K, M over noise²."""
-    inner = jnp.eye(len(target)) + covariance * weights[None]  # type: ignore[arg-type,index]
+def _relaxed(weights: Array, covariance: Array, across: Array, criterion: str) -> jax.Array:
+    """The criterion of fractional measurements: `½ ln |1 + S W|`, or `−½ mean_t ln (1 − A W (1 + S W)⁻¹ Aᵀ)`; S over noise², A over the
+    root of what is open of each target times noise."""
+    inner = jnp.eye(len(covariance)) + covariance * weights[None]  # type: ignore[arg-type,index]
     if criterion == "everything":
         return 0.5 * jnp.linalg.slogdet(inner)[1]
-    return (jnp.diag(jnp.linalg.solve(inner, target)) * weights).sum()
+    taken = (across * weights[None] * jnp.linalg.solve(inner, across.T).T).sum(1)  # type: ignore[index]
+    return -0.5 * jnp.log1p(-taken).mean()
 
 
 @cache
@@ -198,9 +225,9 @@ def bound(problem: Problem, budget_s: float, criterion: str = "prediction", coun
     The relaxed problem gives all candidates the least noise of any: more value, never less.
     """
     at = problem.candidates
-    noise2 = problem.noise[at].min() ** 2
-    across = problem.covariance[np.ix_(problem.targets, at)]
-    scaled, target = problem.covariance[np.ix_(at, at)] / noise2, across.T @ across / (max(len(across), 1) * noise2)
+    noise = problem.noise[at].min()
+    scaled = problem.covariance[np.ix_(at, at)] / noise**2
+    target = problem.across[:, at] / (np.sqrt(problem.open)[:, None] * noise)
     weights, least = np.zeros(len(at)), np.inf
     for step in range(ROUNDS):
         reached, slope = map(np.asarray, _slope(criterion)(jnp.asarray(weights), jnp.asarray(scaled), jnp.asarray(target)))

@@ -1,7 +1,7 @@
 """Claim: a dozen rows chosen for what they tell predict the other rows of a new stack better than a dozen random ones.
 
-A profile that has never seen a stack chooses, from a random half of its groups, those rows that take most variance off all of them (their
-times unknown to it). Both those and as many random rows are fitted, and the rows of the other half are judged.
+A profile that has never seen a stack chooses, from a random half of its groups, those rows that tell most about all of them (their times
+unknown to it). Both those and as many random rows are fitted, and the rows of the other half are judged.
 `python -m experiments.next_rows [--targets …] [--rows …] [--criterion prediction|everything] [--traces FILE…]`
 """
 
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calibration.fit import fit
-from calibration.information import Problem, choose, covariance
+from calibration.information import Problem, choose, problem, spread
 from calibration.predict import predict
 from calibration.traces import Cases
 from dmodel.profiles import Profile
@@ -51,9 +51,8 @@ def divided(cases: Cases, seed: int) -> Part:
 
 def problem_of(cases: Cases, profile: Profile) -> Problem:
     """All rows as candidates and as targets, at a cost of one each."""
-    k, noise = covariance(cases, profile)
     everything = np.arange(len(cases))
-    return Problem(k, noise, np.ones(len(cases)), everything, everything)
+    return problem(spread(cases, profile), np.ones(len(cases)), everything, everything)
 
 
 def error(cases: Cases, fitted: np.ndarray, judged: np.ndarray, base: Profile, seed: int) -> np.ndarray:
@@ -67,12 +66,12 @@ def error(cases: Cases, fitted: np.ndarray, judged: np.ndarray, base: Profile, s
 def compared(cases: Cases, base: Profile, sizes: list[int], seeds: int, criterion: str) -> dict[tuple[int, str], np.ndarray]:
     """Errors of every draw `[draw, 2]` by the number of rows and how they were taken."""
     found: dict[tuple[int, str], list[np.ndarray]] = {}
-    problem = problem_of(cases, base)
+    asked = problem_of(cases, base)
     for seed in range(seeds):
         part = divided(cases, seed)
         order = np.random.default_rng(seed).permutation(part.pool)
         for size in sizes:
-            chosen = choose(problem._replace(candidates=part.pool), np.inf, criterion, size).runs
+            chosen = choose(asked._replace(candidates=part.pool), np.inf, criterion, size).runs
             for name, taken in (("random", order[:size]), ("chosen", np.array(chosen))):
                 found.setdefault((size, name), []).append(error(cases, np.sort(taken), part.judged, base, seed))
     return {key: np.array(values) for key, values in found.items()}

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from calibration.candidates import Asked, cost_s, other_plans, tasks, untimed
-from calibration.information import CRITERIA, Problem, choose, known, value
+from calibration.information import CRITERIA, Problem, Spread, choose, greedy, known, problem, value
 from calibration.traces import published, read, to_cases
 from calibration.traces.table import Row
 from experiments.next_rows import divided, lines_of
@@ -16,37 +16,49 @@ RUNS = 9
 
 
 @pytest.fixture(scope="module")
-def problem() -> Problem:
+def found() -> Spread:
     rng = np.random.default_rng(0)
-    design = 0.1 * rng.standard_normal((RUNS + 3, 4))
-    covariance = design @ design.T + 0.02**2 * np.eye(RUNS + 3)
-    noise, cost = rng.uniform(0.03, 0.05, RUNS + 3), rng.uniform(1.0, 3.0, RUNS + 3)
-    return Problem(covariance, noise, cost, np.arange(RUNS), np.arange(RUNS, RUNS + 3))
+    design, place = 0.1 * rng.standard_normal((RUNS + 3, 4)), rng.standard_normal(RUNS + 3)
+    return Spread(design @ design.T, 0.05**2 * np.exp(-0.5 * (place[:, None] - place[None]) ** 2), rng.uniform(0.03, 0.05, RUNS + 3))
 
 
-def test_value_is_what_the_full_covariance_says(problem):
+@pytest.fixture(scope="module")
+def asked(found) -> Problem:
+    return problem(found, np.random.default_rng(1).uniform(1.0, 3.0, RUNS + 3), np.arange(RUNS), np.arange(RUNS, RUNS + 3))
+
+
+def test_value_is_what_a_fit_of_the_runs_learns(found, asked):
+    """By the best linear estimate of the targets' part by the coefficients, what the model lacks of measured runs being noise."""
     runs = [0, 4, 7]
-    weight = np.zeros(len(problem.noise))
-    weight[runs] = problem.noise[runs] ** -2
-    after = np.linalg.solve(np.eye(len(weight)) + problem.covariance * weight, problem.covariance)
-    taken = np.diag(problem.covariance - after)[problem.targets].mean()
-    assert value(problem, runs) == pytest.approx(taken, rel=1e-9)
-    nats = 0.5 * np.linalg.slogdet(np.eye(len(weight)) + problem.covariance * weight)[1]
-    assert value(problem, runs, "everything") == pytest.approx(nats, rel=1e-9)
-    assert value(known(problem, np.array([0, 4])), [7]) == pytest.approx(value(problem, runs) - value(problem, [0, 4]), rel=1e-9)
+    k, lacking, noise = found
+    noises = lacking[np.ix_(runs, runs)] + np.diag(noise[runs] ** 2)
+    gain = k[np.ix_(asked.targets, runs)] @ np.linalg.inv(k[np.ix_(runs, runs)] + noises)
+    error = k[np.ix_(asked.targets, asked.targets)] - gain @ k[np.ix_(runs, asked.targets)]
+    left = np.diag(error) + np.diag(lacking)[asked.targets] + noise[asked.targets] ** 2
+    assert value(asked, runs) == pytest.approx(0.5 * np.log(asked.open / left).mean(), rel=1e-9)
+    nats = 0.5 * np.linalg.slogdet(np.eye(3) + (k + lacking)[np.ix_(runs, runs)] / noise[runs] ** 2)[1]
+    assert value(asked, runs, "everything") == pytest.approx(nats, rel=1e-9)
+    assert value(known(asked, np.array([0, 4])), [7]) == pytest.approx(value(asked, runs) - value(asked, [0, 4]), rel=1e-9)
+
+
+def test_a_second_run_of_the_same_place_tells_less_than_one_elsewhere():
+    """Two runs alike in what the model lacks, and a third with the same slope elsewhere: the far one is chosen second."""
+    lacking = 0.1**2 * np.array([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
+    one = problem(Spread(0.1**2 * np.ones((3, 3)), lacking, np.full(3, 0.02)), np.ones(3), np.arange(3), np.arange(3))
+    assert set(greedy(one, np.inf, "prediction", 2)) in ({0, 2}, {1, 2})
 
 
 @pytest.mark.parametrize("criterion", CRITERIA)
-def test_choices_are_near_the_best_and_below_the_bound(problem, criterion):
+def test_choices_are_near_the_best_and_below_the_bound(asked, criterion):
     budget = 7.0
     sets = [list(s) for k in range(1, 6) for s in combinations(range(RUNS), k)]
-    best = max(value(problem, s, criterion) for s in sets if problem.cost_s[s].sum() <= budget)
-    found = choose(problem, budget, criterion)
+    best = max(value(asked, s, criterion) for s in sets if asked.cost_s[s].sum() <= budget)
+    found = choose(asked, budget, criterion)
     assert found.cost_s <= budget and len(set(found.runs)) == len(found.runs)
     assert 0.9 * best <= found.value[-1] <= best * (1.0 + 1e-9) <= found.bound * (1.0 + 1e-9)
-    of_three = choose(problem, np.inf, criterion, 3)
-    assert len(of_three.runs) == 3 and of_three.bound >= max(value(problem, s, criterion) for s in sets if len(s) == 3) * (1.0 - 1e-9)
-    assert choose(problem, 0.5, criterion).runs == []
+    of_three = choose(asked, np.inf, criterion, 3)
+    assert len(of_three.runs) == 3 and of_three.bound >= max(value(asked, s, criterion) for s in sets if len(s) == 3) * (1.0 - 1e-9)
+    assert choose(asked, 0.5, criterion).runs == []
 
 
 def test_other_plans_are_new_and_divide_their_sizes():

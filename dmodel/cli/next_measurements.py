@@ -94,7 +94,7 @@ def _answer(table: TraceTable, name: str | None, budget_s: float, criterion: str
     import numpy as np
 
     from calibration.candidates import cost_s, tasks
-    from calibration.information import Problem, choose, covariance, known
+    from calibration.information import choose, known, problem, spread
     from calibration.predict import predict
     from calibration.traces import to_cases
     from dmodel import profiles
@@ -106,13 +106,12 @@ def _answer(table: TraceTable, name: str | None, budget_s: float, criterion: str
     say(f"profile {profile.name}: {reason}")
     found = predict(cases, profile)
     fits = found.headroom_bytes >= 0.0 if made else np.ones(len(cases), bool)
-    k, noise = covariance(cases, profile)
     cost = cost_s(found.step_time_s, cases.labels.n_accel, asked)
     measured, open_runs = np.flatnonzero(~free), np.flatnonzero(free & fits)
     if not len(open_runs):
         raise InputError("none of the candidates fits in memory by this model; name runs to measure as rows without a time")
-    problem = known(Problem(k, noise, cost, open_runs, np.flatnonzero(free & fits) if criterion == "prediction" else measured), measured)
-    chosen = choose(problem, budget_s, criterion)
+    left = known(problem(spread(cases, profile), cost, open_runs, open_runs), measured)
+    chosen = choose(left, budget_s, criterion)
     rows = [runs.rows[i] for i in chosen.runs]
     able, unable = tasks(rows)
     document = {
@@ -124,8 +123,8 @@ def _answer(table: TraceTable, name: str | None, budget_s: float, criterion: str
         "candidates_made_here": made,
         "cheapest_device_minutes": float(cost[open_runs].min() / 60.0),
         "device_minutes": chosen.cost_s / 60.0,
-        **_worth(problem, chosen, criterion),
-        "chosen": _chosen(cases, found, problem, chosen),
+        **_worth(left, chosen, criterion),
+        "chosen": _chosen(cases, found, left, chosen),
         "not_separated": _not_separated(cases, profile),
         "not_for_collect": unable,
     }
@@ -133,18 +132,19 @@ def _answer(table: TraceTable, name: str | None, budget_s: float, criterion: str
 
 
 def _worth(problem: Problem, chosen: Choice, criterion: str) -> Document:
-    """What the choice is worth, and at most any: nats, or the relative error that is left of the predictions [1 sd of ln t]."""
+    """What the choice is worth, and at most any: nats, or the relative error that is left of the predictions [1 sd of ln t, geometric
+    mean of the candidates]."""
     import numpy as np
 
     got = chosen.value[-1] if chosen.value else 0.0
     share = got / chosen.bound if chosen.bound > 0.0 else 1.0
     if criterion == "everything":
         return {"nats": got, "nats_bound": chosen.bound, "share_of_bound": share}
-    before = float(np.diag(problem.covariance)[problem.targets].mean())
+    before = float(np.exp(0.5 * np.log(problem.open).mean()))
     return {
-        "sd_before": before**0.5,
-        "sd_after": max(before - got, 0.0) ** 0.5,
-        "sd_bound": max(before - chosen.bound, 0.0) ** 0.5,
+        "sd_before": before,
+        "sd_after": before * float(np.exp(-got)),
+        "sd_bound": before * float(np.exp(-chosen.bound)),
         "share_of_bound": share,
     }
 
