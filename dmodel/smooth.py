@@ -29,8 +29,9 @@ def _check(sharpness: float) -> None:
 
 
 def _nonzero(x: jax.Array) -> jax.Array:
-    """A non-negative x to divide by: 0 becomes the smallest normal number, so that 0/0 is 0."""
-    return jnp.maximum(x, jnp.finfo(x.dtype).tiny)
+    """A non-negative x to divide by: 0 becomes 1, so that 0/0 is 0; not the smallest number, whose inverse squared is infinite in slopes
+    of slopes."""
+    return jnp.where(x >= jnp.finfo(x.dtype).tiny, x, 1.0)
 
 
 def _power(x: jax.Array, sharpness: float) -> jax.Array:
