@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,7 +17,7 @@ from dmodel.types import InputError
 if TYPE_CHECKING:
     from dmodel.cli.question import Setting
     from dmodel.plan import Plan
-    from dmodel.sensitivity import Case
+    from dmodel.sensitivity import Case, Searched
     from dmodel.sensitivity.case import Inputs
 
 FOLLOWED, INTERACTING = 6, 12
@@ -94,6 +95,7 @@ def answer(asked: Setting, degrees: Degrees, w: Wanted) -> tuple[Document, Figur
         plans = searched(opening, base=base, level_names=asked.level_names)
         say(f"best of {plans.considered:,} valid plans")
         chosen = plans.best.plans[0].replace(schedule=shared.schedule)
+        _while_compiling(plans, w)
         ready.result()
     else:
         chosen, assumed = plan(asked, degrees)
@@ -136,6 +138,15 @@ def _compile_ahead(known: Inputs, w: Wanted) -> Future[Any]:
     ready = pool.submit(compile_all)
     pool.shutdown(wait=False)
     return ready
+
+
+def _while_compiling(plans: Searched, w: Wanted) -> None:
+    """What comes later anyway, while the gradient compiles."""
+    from dmodel.sensitivity.flips import prepare
+
+    prepare(plans)
+    for name in ("scipy.optimize", *(["matplotlib.figure", "matplotlib.backends.backend_agg"] if w.report else [])):
+        import_module(name)
 
 
 def _footprint(asked: Setting) -> Any:

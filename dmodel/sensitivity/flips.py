@@ -161,6 +161,11 @@ def _flip(pool: _Pool, place: int, limit: float) -> tuple[Flip | None, int]:
     return Flip(float(high), float(pool.search.known.values[place] * high), pool.plans[int(here.argmin())], gain), checked
 
 
+def prepare(known: Searched) -> None:
+    """Compile what `landscape` evaluates plans with, ahead of it."""
+    _Pool(known, known.best.plans).times(0, np.ones(1))
+
+
 def landscape(
     case: Case,
     names: Sequence[str],
