@@ -1,0 +1,117 @@
+"""The messages of a training step and how long each takes when nothing hides it."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from dmodel import counts
+from dmodel.coefficients import Coefficients
+from dmodel.cost import collectives
+from dmodel.cost.memory import zero_share
+from dmodel.placement import Groups
+from dmodel.plan import Plan
+from dmodel.smooth import ramp
+from dmodel.types import Array, each, stack, trailing
+from dmodel.workload import Transformer
+
+
+class Messages(struct.PyTreeNode, kw_only=True):
+    """Times of the messages when nothing hides them [s]: per layer (tp, cp, ep, weight gather, gradient scatter), per step (reduction of
+    gradients, gather of updated parameters), transfer, the embedding and head of a micro-batch, the tied embedding per step."""
+
+    tp: Array
+    cp: Array
+    ep: Array
+    gather: Array
+    scatter: Array
+    dp: Array
+    updated: Array
+    pp: Array
+    ends: Array
+    tied: Array
+
+
+def messages(
+    model: Transformer, plan: Plan, parts: counts.Residents, groups: Groups, net: collectives.Fabric, c: Coefficients
+) -> Messages:
+    """Time of each message, hidden or not.
+
+    Tensor parallelism: 2 all-reduces forward, 2 backward and 2 again under full recomputation, or all-gather + reduce-scatter with `sp`:
+    half of them for the mixer, half for an MLP, which layers of routed experts alone do not have; as many as 1 forward and 1 backward for
+    the vocabulary-parallel embedding and head together, on one stage or two. Experts split over etp gather and scatter the tokens of their
+    ranks. Context parallelism: the ring passes K and V forward, K, V and their gradients backward. Expert parallelism: dispatch and combine
+    each way. ZeRO-3: gathers forward and backward and a scatter of each layer, per micro-batch; ZeRO 2 the scatter alone (DeepSpeed's stage
+    2 and FSDP reduce gradients behind every micro-batch, or once per step where they accumulate), and gathers once. ZeRO 0: an all-reduce
+    of gradients per step; 1 (Megatron-LM's distributed optimizer): reduce-scatter and all-gather. HSDP adds an all-reduce of the shard over
+    the replicas. Routed experts are messages of their own, among the ranks that hold the same ones. Tied embeddings of several stages are
+    summed over the first and last. Gradients and parameters go in buckets, so that the first leave while the rest are computed (PyTorch's
+    DDP 25 MB, Li et al. 2020): each pays its hops and its start.
+
+    Limits: left out is the gather that `sp` repeats behind the weight gradients (Korthikanti et al. 2022), which hides behind products.
+    """
+    t = counts.tokens(model, plan)
+    wire, sp, again, trained = counts.activation_bytes(model, plan), plan.sp, plan.recompute_layers, model.trainable
+    mean, routed = counts.mean_layer(model), counts.WORD * model.d_model * counts.visits(model, plan)
+    kv = counts.WORD * t * plan.cp * model.attention_share * model.n_kv_heads * (2.0 * model.head_dim + model.qk_extra) / plan.tp
+    split = wire / (1.0 + sp * (plan.tp - 1.0))
+    layers, sparse = (model.n_layers + model.n_mtp) / plan.pp, ramp(model.n_experts - 1.0)
+    # one call per algorithm: kinds on axis 0 of the volumes, axis 1 of the groups; the first kind is tensor parallelism
+    inside = net.bytes_per_s * _tp_share(net, c)
+    mixed = net.replace(bytes_per_s=jnp.concatenate(jnp.broadcast_arrays(inside, *[net.bytes_per_s] * 3), 1))
+    gathers = net.replace(bytes_per_s=jnp.concatenate(jnp.broadcast_arrays(inside, *[net.bytes_per_s] * 3, inside), 1))
+    tp, cp, shard, expert, etp = collectives.gather_line(
+        _kinds(groups.tp, groups.cp, groups.shard, groups.expert_shard, groups.etp), gathers
+    ).kinds()
+    replicated = plan.reduce_bytes * (parts.dense / groups.shard.prod(0) + parts.experts / groups.expert_shard.prod(0))
+    summed = stack(wire, plan.reduce_bytes * parts.dense, plan.reduce_bytes * parts.experts, replicated)
+    tp_reduce, dense_reduce, expert_reduce, across = jnp.unstack(
+        collectives.all_reduce_time(
+            summed, _kinds(groups.tp, groups.data, groups.expert_data, groups.replica), mixed, _calls(summed, c.bucket)
+        )
+    )
+    # the ranks of etp send the tokens of all of them between them
+    sent, merged = jnp.asarray(routed / plan.etp)[None], jnp.asarray(plan.merge_copies)[None]
+    exchange = collectives.all_to_all_time(sent, groups.ep[:, None], net, each(model.top_k), merged)[0]
+    embedding = plan.reduce_bytes * model.tied_embeddings * model.vocab * model.d_model / plan.tp
+    transfer, tied = jnp.unstack(collectives.point_to_point_time(stack(split, embedding), groups.pp[:, None], net))
+    # gathering, or scattering, what the device's parameters stand for: a line in the bytes of each
+    shard, expert = shard.in_buckets(c.bucket), expert.in_buckets(c.bucket)
+    sharded = collectives.Line(
+        seconds_per_byte=shard.seconds_per_byte * parts.dense + sparse * expert.seconds_per_byte * parts.experts,
+        latency_s=shard.latency_s + sparse * expert.latency_s,
+    )
+    zero1, zero2, zero3 = (zero_share(plan.zero, stage) for stage in (1.0, 2.0, 3.0))
+    scattered = (1.0 - zero2) * sharded.time(plan.reduce_bytes) + across
+    half = sp * 2.0 * tp.time(wire) + (1.0 - sp) * tp_reduce
+    scatter = zero2 * trained * sharded.time(plan.reduce_bytes / layers)
+    return Messages(
+        tp=(2.0 + again) * (mean.mixer + mean.through) * half + (4.0 + 2.0 * again) * mean.routed * etp.time(routed),
+        cp=(3.0 + again) * cp.time(kv),
+        ep=(4.0 + 2.0 * again) * mean.routed * exchange,
+        gather=zero3 * sharded.time(plan.gather_bytes / layers),
+        scatter=(1.0 - plan.accumulate) * scatter,
+        dp=trained * ((1.0 - zero1) * (dense_reduce + sparse * expert_reduce) + zero1 * scattered) + plan.accumulate * layers * scatter,
+        updated=trained * zero1 * (1.0 - zero3) * sharded.time(plan.gather_bytes),
+        pp=2.0 * plan.interleave * transfer,
+        ends=(1.0 + ramp(2.0 - plan.pp)) * half,
+        tied=trained * tied,
+    )
+
+
+def _kinds(*groups: Array) -> jax.Array:
+    """Groups `[K, *batch]` of several kinds of communication as `[K, kind, *batch]`."""
+    return jnp.stack(jnp.broadcast_arrays(*groups), 1)
+
+
+def _calls(nbytes: jax.Array, bucket: Array) -> jax.Array:
+    """Messages that each kind's bytes are sent in: activations at once, gradients and parameters in buckets, the last one not full."""
+    split = jnp.concatenate([jnp.zeros_like(nbytes[:1]), nbytes[1:]])
+    return 1.0 + split / trailing(stack(bucket), split.ndim)
+
+
+def _tp_share(net: collectives.Fabric, c: Coefficients) -> jax.Array:
+    """Bandwidth of tensor parallelism over that of other collectives, per level `[K, 1, *batch]`: 1 inside a node."""
+    share = collectives.inner_outer(jnp.ones_like(c.net_efficiency_tp_outer), c.net_efficiency_tp_outer, net.bytes_per_s.shape[0])
+    return trailing(share[:, None], net.bytes_per_s.ndim)
