@@ -340,6 +340,7 @@ def test_design_agrees_with_predict():
     p = d["exact"][0]["plan"]
     names = ("micro_batch", "tp", "pp", "cp", "dp", "zero", "interleave")
     options = " ".join(f"--{n.replace('_', '-')} {p[n]}" for n in names) + (f" --shard {p['shard']}" if p["zero"] else "")
+    options += "" if p["reshard"] else " --no-reshard"
     assert p["recompute"] == "none", "the options below say nothing of recomputation"
     assert document("predict", JOB, options)["step_time_s"] == pytest.approx(times[0], rel=1e-9)
 

@@ -49,6 +49,9 @@ class Degrees(NamedTuple):
     ep: Annotated[int, typer.Option(help="Expert parallelism, a part of dp.", rich_help_panel=PLAN)] = 1
     zero: Annotated[int, typer.Option(help="ZeRO stage 0–3 (3 = FSDP).", rich_help_panel=PLAN)] = 1
     shard: Annotated[int | None, typer.Option(help="Ranks over which ZeRO shards; default: dp (less = HSDP).", rich_help_panel=PLAN)] = None
+    reshard: Annotated[
+        bool, typer.Option("--reshard/--no-reshard", help="ZeRO 3: gather weights again for the backward pass.", rich_help_panel=PLAN)
+    ] = True
     sp: Annotated[
         bool | None, typer.Option("--sp/--no-sp", help="Sequence parallelism beside tp; default: when tp > 1.", rich_help_panel=PLAN)
     ] = None

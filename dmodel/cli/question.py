@@ -158,6 +158,8 @@ def plan(job: Setting, degrees: Degrees) -> tuple[Plan, list[str]]:
         check_count(name, getattr(degrees, name))
     if degrees.zero == 0 and degrees.shard not in (None, 1):
         raise InputError(f"--shard {degrees.shard}: ZeRO stage 0 shards nothing; choose --zero 1, 2 or 3")
+    if degrees.zero < 3 and not degrees.reshard:
+        raise InputError(f"--no-reshard: ZeRO stage {degrees.zero} gathers no weights in a step; choose --zero 3, or leave the option out")
     base, assumed = settings(job, degrees.attention, degrees.zero)
     asked = {k: v for k, v in degrees._asdict().items() if k != "attention"}
     found = make_plan(job.model, job.devices, global_batch=job.global_batch, base=base, **asked)
@@ -202,6 +204,7 @@ def short(p: dict[str, Any]) -> str:
     extra = [f"v {p['interleave']:g}"] if p["interleave"] != 1 else []
     extra += [f"b {p['micro_batch']:.4g}", f"zero {p['zero']:g}"]
     extra += [f"shard {p['shard']:g}"] if p["zero"] and p["shard"] != p["dp"] else []
+    extra += ["weights kept for the backward pass"] if p["zero"] == 3 and not p["reshard"] else []
     extra += [f"recompute {p['recompute']}"] if p["recompute"] != "none" else []
     extra += [p["schedule"]] if p["schedule"] in ("gpipe", "zero-bubble") and p["pp"] != 1 else []
     extra += ["-".join(p["placement"])] if tuple(p["placement"]) != PLACEMENT else []
