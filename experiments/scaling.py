@@ -131,8 +131,9 @@ def curves_fit() -> dict[str, float]:
 def between_nodes(latency_inner: float) -> dict[str, float]:
     """The curves' fit beside a latency of the hops inside.
 
-    What a ring pays for a node that it passes is the curves'; of it the hops inside, more or less than at the catalog's latency, leave at
-    least the catalog's latency to the hop between nodes.
+    A ring is taken to pay as much for a node that it passes as the curves do; of it the hops inside, more or less than at the catalog's
+    latency, leave at least the catalog's latency to the hop between nodes. The curves say it of trees: by their fit a tree is faster than a
+    ring at every one of their points, so that a ring's hop is not measured.
     """
     net, fit = jax.tree.map(np.asarray, catalog.system("H100-DGX").network), curves_fit()
     inside = float((net.size[0] - 1.0) * net.latency_s[0] / net.latency_s[1])

@@ -196,6 +196,7 @@ def draw(found: dict[str, Band]) -> Any:
     for axes in (left, right):
         shared.scale_axis(axes, [128.0, 524288.0], "H100")
         axes.axvline(FAR, color=style.GREY, linewidth=0.8, linestyle=":")
+        axes.annotate(f"{FAR:,.0f}", (FAR, 1.0), (4, -10), xycoords=("data", "axes fraction"), textcoords="offset points", fontsize=8)
     left.set_ylim(0.0, 112.0)
     left.set_title("Throughput per device [% of the smallest scale]", fontsize=9.5)
     left.legend(frameon=False, loc="lower left", fontsize=8)

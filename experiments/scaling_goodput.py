@@ -100,7 +100,7 @@ def draw(found: dict[str, dict[str, np.ndarray]]) -> Any:
     for axes, (what, group) in zip(grid, found.items(), strict=True):
         for (name, y), color in zip(group.items(), shared.COLORS, strict=False):
             axes.plot(SCALES, 100.0 * y, color=color, linewidth=1.7, label=name)
-        shared.published_points(axes, [LLAMA], [90.0], "Llama 3 report: more than")
+        shared.published_points(axes, [LLAMA], [90.0], "Llama 3 report: more than 90 %")
         axes.set_title(f"By {what}")
         axes.set_ylim(0.0, 102.0)
         shared.scale_axis(axes, SCALES)

@@ -42,7 +42,8 @@ def one_source(title: str, found: Curves, path: Path) -> Path:
     for axes in grid[len(shown) :]:
         axes.set_visible(False)
     more = f" ({len(shown)} of {len(found)} curves)" if len(found) > len(shown) else ""
-    figure.suptitle(f"{title}: FLOP/s of a device over that at the smallest scale{more}", fontsize=9.5, x=0.01, ha="left")
+    heading = fill(f"{title}: FLOP/s of a device over that at the smallest scale{more}", 64 if columns <= 2 else 140)
+    figure.suptitle(heading, fontsize=9.5, x=0.01, ha="left")
     figure.legend(handles=_marks(), frameon=False, ncols=4, loc="outside lower center", fontsize=8)
     return style.save_png(figure, path)
 

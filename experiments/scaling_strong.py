@@ -88,7 +88,7 @@ def draw(found: Answers) -> Any:
     left, right = figure.subplots(1, 2)
     left.plot(SCALES, 100.0 * found.mfu, color=style.BLUE, linewidth=1.8, marker="o", markersize=4, label="predicted, best plan")
     shared.published_points(left, list(PUBLISHED), list(PUBLISHED.values()))
-    left.annotate("or below", (HIGH, PUBLISHED[HIGH]), (0, -16), textcoords="offset points", ha="center", fontsize=8, color=style.GREY)
+    left.annotate("or below", (HIGH, PUBLISHED[HIGH]), (0, 8), textcoords="offset points", ha="center", fontsize=8, color=style.GREY)
     left.set_ylim(0.0, None)
     left.set_ylabel("MFU [%]")
     left.set_title("Utilization at 32 sequences")

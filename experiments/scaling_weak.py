@@ -2,7 +2,8 @@
 
 Assumed in advance: Llama-2 7B, sequences of 4,096 tokens, 2 per device in one micro-batch, bf16, ZeRO-3 over all devices with weights
 gathered again for the backward pass, gathers prefetched behind the layer before, DGX H100 with 400 Gb/s InfiniBand per device. Coefficients
-of the shipped generic profile for H100 and FSDP; the network between nodes as the study's own all-reduce curves have it.
+of the shipped generic profile for H100 and FSDP; the network between nodes as the study's own all-reduce curves have it, whose hops are
+those of trees (the fit of the curves finds no ring among them): a ring's are assumed to be the same.
 "Communication-bound": the messages of a step take as long as its compute.
 `python -m experiments.scaling_weak [--quick] [--json] [--out DIR]`
 """
@@ -11,10 +12,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from dmodel import catalog
+from dmodel.cost.collectives import fabric, gather_line
 from dmodel.cost.power import WAITING_RANGE, WAITING_SHARE
+from dmodel.counts import WORD, residents
 from dmodel.report import style
 from experiments import scaling as shared
 from experiments.scaling import Answers, Cases, coefficients, fsdp
@@ -32,6 +36,9 @@ THROUGHPUT, POWER, EFFICIENCY, BOUND = -37.22, -5.87, -33.0, 128.0
 
 WATTS = {LOW: 658.0, HIGH: 620.0}
 """Published power of one device [W]."""
+
+RING_OVER_TREE = 4.0 / 8.5
+"""Hop between nodes of a ring over that of a tree in lines of 128 bytes: NCCL's own tuning table (`tuning.cc`, 2.19 and later) [1]."""
 
 ASSUMPTIONS = {
     "model and batch": "Llama-2 7B, 4,096 tokens, 2 sequences per device in one micro-batch",
@@ -64,6 +71,7 @@ def variants() -> dict[str, Cases]:
         "4 sequences per device": (system, fsdp(scales, 4.0), c),
         "gradients reduced in fp32": (system, fsdp(scales, reduce_bytes=4.0), c),
         "HSDP: sharded over 64, copied beyond": (system, fsdp(scales, shard=64.0), c),
+        "ring to tree hops as in NCCL's table": (system, plan, c.replace(net_latency_outer=RING_OVER_TREE * c.net_latency_outer)),
         "hop latency a half": (network(latency_s=0.5 * net.latency_s), plan, c),
         "hop latency double": (network(latency_s=2.0 * net.latency_s), plan, c),
         "bandwidth between nodes − 25 %": (network(bytes_per_s=net.bytes_per_s * np.array([1.0, 0.75])), plan, c),
@@ -127,12 +135,33 @@ def why(found: Answers, others: dict[str, Answers]) -> list[str]:
     scales = shared.WEAK_SCALES
     at = {share: shared.crossing(scales, found.exposed_share, share) for share in (0.01, 0.05, 0.1)}
     text.append("Exposed communication passes " + ", ".join(f"{100 * s:.0f} % of the step at {n:,.0f}" for s, n in at.items() if n))
+    text += gather_lines(found)
     text += power_lines(found)
     text.append("Findings 1, 2 and 3 under other assumptions [%]:")
     for name, each in others.items():
         t, p, e = change(each, 0, 1)
         text.append(f"  {name:<45} {t:+7.1f} {p:+7.1f} {e:+7.1f}")
     return text
+
+
+def gather_lines(found: Answers) -> list[str]:
+    """One layer's gather at both scales beside its compute, and the coefficients that decide what it costs."""
+    system, model, c = catalog.system(SYSTEM), catalog.transformer(MODEL, seq_len=shared.SEQ_LEN), coefficients(CHIP)
+    scales, inside = np.array([LOW, HIGH]), float(system.network.size[0])  # type: ignore[index]
+    line = gather_line(jnp.stack([jnp.full(2, inside), scales / inside]), fabric(system.network, c))
+    layers = float(model.n_layers)  # type: ignore[arg-type]
+    nbytes = float(WORD * residents(model, fsdp(LOW)).layers) / layers
+    flow = 1e3 * nbytes * np.asarray(line.seconds_per_byte)
+    rest = 1e3 * np.asarray(line.in_buckets(c.bucket).time(nbytes)) - flow
+    work = sum(1e3 * found.terms[name][0] / layers for name in ("matmul", "attention", "elementwise"))
+    within, between = 1e6 * np.asarray(system.network.latency_s) * (float(c.net_latency_inner), float(c.net_latency_outer))
+    node = between + (inside - 1.0) * within
+    return [
+        f"A layer's gather, 128 → 2,048 [ms]: hops and starts {rest[0]:.2f} → {rest[1]:.2f}, bytes {flow[0]:.2f} → {flow[1]:.2f}; "
+        f"three such messages beside {work:.1f} of compute, forward and backward",
+        f"  a ring pays {node:.1f} µs for each node, {between:.1f} of it between nodes; messages hide behind {float(c.overlap_fsdp):.2f} "
+        f"of the compute beside them, and lengthen it by {float(c.contention):.2f} of what is hidden",
+    ]
 
 
 def power_lines(found: Answers) -> list[str]:
