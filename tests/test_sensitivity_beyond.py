@@ -11,14 +11,28 @@ from typer.testing import CliRunner
 from dmodel import catalog
 from dmodel.cli import app
 from dmodel.coefficients import default
-from dmodel.design import design
+from dmodel.design import design, evaluate
+from dmodel.design import problem as state
 from dmodel.plan import Plan
 from dmodel.report.words import input_words, summary
-from dmodel.sensitivity import elasticities, gradient, interactions, landscape, make_case, of_case, regime_map, reoptimized, resolved, sobol
+from dmodel.sensitivity import (
+    elasticities,
+    gradient,
+    interactions,
+    landscape,
+    make_case,
+    of_case,
+    regime_map,
+    reoptimized,
+    resolved,
+    searched,
+    sobol,
+)
 from dmodel.sensitivity.case import inputs, rebuild
 from dmodel.sensitivity.gradient import elasticities_of
 from dmodel.sensitivity.regimes import REGIMES, axis, shares_of
 from dmodel.sensitivity.relaxed import program
+from dmodel.sensitivity.searched import best_with, least
 from dmodel.sensitivity.sobol import Range, default_range, stated_range
 from dmodel.sensitivity.spread import deviations
 from dmodel.types import InputError
@@ -178,6 +192,26 @@ def test_a_flip_is_where_the_exact_search_changes_its_mind():
         assert float(best[1].step_time_s) != pytest.approx(found.step_time_s, rel=1e-9)
     with pytest.raises(InputError, match="decides which plans are valid"):
         landscape(case, ["model.n_layers"])
+
+
+FEW = [("chip.flops_per_s", 0.5), ("network.bytes_per_s[0]", 2.0), ("network.latency_s[0]", 2.0), ("chip.hbm_bytes", 0.7)]
+
+
+def test_a_look_at_few_plans_finds_what_a_search_of_all_finds():
+    case = make_case(SYSTEM, SMALL, Plan(dp=8.0, zero=1.0, shard=8.0, global_batch=32.0, schedule="interleaved"), default())
+    known = searched(case)
+    assert known.kept is not None and len(known.best.plans) > 1
+    for name, factor in FEW:
+        place = known.known.index(name)
+        whole = best_with(known._replace(kept=None), place, factor, np.inf)
+        few = best_with(known, place, factor, float(whole.seconds[0]) * 1.001)
+        assert few.seconds[0] == pytest.approx(whole.seconds[0], rel=1e-9) and few.plans[0] == whole.plans[0]
+        x = known.known.values.copy()
+        x[place] *= factor
+        moved = rebuild(x, known.known.tree, known.known.levels)
+        stated = state(moved.system, SMALL, 8, 32, moved.coefficients, footprint=moved.footprint)
+        seconds = np.asarray(evaluate(stated, known.kept.rows, quick=True).step_time_s)
+        assert (seconds >= (least(name, factor) or 0.0) * known.kept.seconds).all()
 
 
 @pytest.mark.slow
