@@ -38,11 +38,13 @@ MECHANISMS: dict[str, dict[str, float]] = {
     "meetings of tensor-parallel ranks beside a pipeline": {"rendezvous": NONE},
     "filling and draining kernels": {"kernel_fill": NONE},
     "start of collectives": {"collective_start": 1e-12},
+    "gradients sent in buckets": {"bucket": 1e15},
     "own efficiency of tensor parallelism across nodes": {"net_efficiency_tp_outer": ALL},
     "bandwidth falling with the members": {"net_contention": NONE},
     "overlap of communication and compute": dict.fromkeys(
         ("overlap_tp", "overlap_cp", "overlap_ep", "overlap_dp", "overlap_gather", "overlap_fsdp", "overlap_pp"), NONE
     ),
+    "updated parameters gathered behind compute": {"overlap_gather": NONE},
     "compute slowed by communication": {"contention": NONE},
     "bubble other than the ideal": {"bubble": 1.0},
     "head spread over the stages": {"head_balance": NONE},
