@@ -254,4 +254,4 @@ def test_wrong_options_say_what_is_wrong(options, says):
 def test_inputs_have_names_that_people_use():
     assert input_words("network.bytes_per_s[NDR InfiniBand]") == "bandwidth of NDR InfiniBand"
     assert input_words("chip.hbm_bytes") == "memory of a device"
-    assert input_words("coefficients.overlap_dp").startswith("overlap dp (share of the window")
+    assert input_words("coefficients.overlap_pp").startswith("overlap pp (share of the window")
