@@ -126,7 +126,7 @@ class Net:
         once = [bool(r) and g > 1.0 for r, g in zip(self.reduces, self.reach(group), strict=True)]
         ring, tree = ([1.0 if o else t for t, o in zip(times, once, strict=True)] for times in (ring, tree))
         by_ring = 2.0 * calls * self.ring_latency(group) + self.flow(group, [v * t for v, t in zip(left, ring, strict=True)])
-        hops = sum(a * log2(g) for a, g in zip(self.latency, group, strict=True))
+        hops = sum(a * log2(g) * (1.0 if k == 0 else 8.5 / 4.0) for k, (a, g) in enumerate(zip(self.latency, group, strict=True)))
         by_tree = 2.0 * calls * hops + self.flow(group, [v * t for v, t in zip(left, tree, strict=True)]) / 0.92
         return calls * self.begin(group) + min(by_ring, by_tree)
 

@@ -14,7 +14,7 @@ from calibration.micro.reader import MicroTable
 from calibration.micro.schema import COLLECTIVES
 from dmodel import catalog
 from dmodel.coefficients import Spec
-from dmodel.cost.collectives import TREE_BANDWIDTH
+from dmodel.cost.collectives import TREE_BANDWIDTH, TREE_HOP
 from dmodel.smooth import maximum, minimum, ramp
 from dmodel.types import Array, stack
 
@@ -106,11 +106,11 @@ def flow(c: Mapping[str, Array], x: Cases) -> jax.Array:
 
 def hops(c: Mapping[str, Array], x: Cases) -> jax.Array:
     """Latency of the hops [s], `[row]`: a ring's through d groups of g, `(g − 1) d α + (d − 1) α_outer`, twice for an all-reduce unless a
-    tree of rings' `2 (g − 1) α + 2 log2(d) α_outer` is less; an all-to-all one of each level."""
+    tree of rings' `2 (g − 1) α + 2 (8.5/4) log2(d) α_outer` is less; an all-to-all one of each level."""
     g, d = jnp.asarray(x.inner), jnp.asarray(x.outer)
     inner, outer = x.latency_s[0] * c["latency_inner"], x.latency_s[1] * c["latency_outer"]
     ring = inner * (g - 1.0) * d + outer * (d - 1.0)
-    tree = inner * (g - 1.0) + outer * jnp.log2(d)
+    tree = inner * (g - 1.0) + TREE_HOP * outer * jnp.log2(d)
     exchange = inner * ramp(g - 1.0) + outer * ramp(d - 1.0)
     kind = jnp.asarray(x.kind)
     return jnp.where(kind == 0.0, 2.0 * minimum(stack(ring, tree)), jnp.where(kind == 3.0, exchange, ring))

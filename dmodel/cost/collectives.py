@@ -20,6 +20,10 @@ from dmodel.types import Array, each, per_level, stack, trailing
 TREE_BANDWIDTH = 0.92
 """Share of the ring's bandwidth that a double binary tree reaches (NCCL's own tuning table, `tuning.cc`, 2020 on)."""
 
+TREE_HOP = 8.5 / 4.0
+"""A hop of a tree between domains over one of a ring: it waits for two children and adds before it sends on (NCCL's tuning table, lines of
+128 bytes; by words 1.9, by large blocks 2.9 and later 1)."""
+
 
 class Fabric(struct.PyTreeNode, kw_only=True):
     """A network as collectives find it: derated rates [byte/s] and hop latencies [s], `[K, 1, *batch]`; start of a
@@ -174,9 +178,9 @@ def gather_time(nbytes: jax.Array, group: jax.Array, net: Fabric) -> Array:
 def all_reduce_time(nbytes: jax.Array, group: jax.Array, net: Fabric, calls: Array = 1.0) -> jax.Array:
     """Time of an all-reduce of `nbytes` [s]: the better of ring and double binary tree.
 
-    Ring: `2 ×` the gather. Tree: `2 Σ_k α_k log2 g_k`; inside domains the ring's bytes, between them V of two domains and 2 V of more, for
-    each of the two trees has half of V, in one a domain is a leaf and in the other it passes on; at 0.92 of the rate. A switch that reduces
-    in the network takes each byte once.
+    Ring: `2 ×` the gather. Tree: `2 Σ_k α_k log2 g_k`, with hops between domains 8.5/4 times as long as a ring's; inside domains the
+    ring's bytes, between them V of two domains and 2 V of more, for each of the two trees has half of V, in one a domain is a leaf and in
+    the other it passes on; at 0.92 of the rate. A switch that reduces in the network takes each byte once.
 
     Limits: as `gather_time`; the ring wins for large messages, the tree for large groups and for two domains.
 
@@ -193,7 +197,8 @@ def all_reduce_time(nbytes: jax.Array, group: jax.Array, net: Fabric, calls: Arr
         return maximum(nbytes[None] * cost * (times + reduces * (once - times)), net.sharpness)
 
     by_ring = 2.0 * calls * (net.latency_s * _hops(group, net)).sum(0) + flow(ring)
-    by_tree = 2.0 * calls * (net.latency_s * jnp.log2(group)).sum(0) + flow(tree) / TREE_BANDWIDTH
+    hops = jnp.log2(group[0]) * net.latency_s[0] + TREE_HOP * (net.latency_s[1:] * jnp.log2(group[1:])).sum(0)
+    by_tree = 2.0 * calls * hops + flow(tree) / TREE_BANDWIDTH
     return jnp.asarray(calls * _start(group, net) + minimum(stack(by_ring, by_tree), net.sharpness))
 
 
