@@ -13,7 +13,7 @@ from dmodel import counts
 from dmodel.coefficients import Coefficients
 from dmodel.cost import collectives, compute
 from dmodel.cost import memory as memory_cost
-from dmodel.cost.overlap import exposed_time, straggler_share
+from dmodel.cost.overlap import exposed_time, lengthened, straggler_share
 from dmodel.cost.pipeline import SCHEDULES
 from dmodel.footprint import LEAST, Footprint
 from dmodel.hardware import System
@@ -142,7 +142,7 @@ def _communication(v: Messages, work: LayerWork, model: Transformer, plan: Plan,
     Windows: tp the products of its layer; cp the attention core; ep the products; prefetched FSDP gathers the forward pass, gathers and
     scatters the backward pass of the layer computed meanwhile; gradients reduced per step the last micro-batch's backward, updated
     parameters gathered the next step's first forward; pp one micro-batch. All of them last as much longer as the device waits for kernel
-    launches.
+    launches, and, but for pp, as what hides in them slows the compute (`overlap.lengthened`).
     """
     layers = (model.n_layers + model.n_mtp) / plan.pp
     ahead = v.gather * ramp(plan.prefetch)
@@ -162,6 +162,8 @@ def _communication(v: Messages, work: LayerWork, model: Transformer, plan: Plan,
         c.overlap_gather * plan.overlap_dp,
         c.overlap_pp * plan.overlap_pp,
     )
+    slows = trailing(stack(*[c.contention] * 7, jnp.zeros_like(c.contention)), overlap.ndim)
+    overlap = lengthened(overlap, slows)
     exposed_kinds = exposed_time(cost, window, overlap, sharpness)
     exposed, hidden = jnp.unstack(exposed_kinds), jnp.unstack(cost - exposed_kinds)
     return Communication(

@@ -379,18 +379,20 @@ def exposed(system: System, m: Transformer, p: Plan, c: Coefficients) -> tuple[d
     waited = 1.0 + w["launch"] / (w["forward"] + w["backward"])  # messages go on while the device waits for its host
     ahead = 1.0 if p.prefetch else 0.0
     windows = {
-        "tp": (v["tp"], c.overlap_tp * p.overlap_tp * w["matmul"]),
-        "cp": (v["cp"], c.overlap_cp * p.overlap_cp * w["attention"]),
-        "ep": (v["ep"], c.overlap_ep * p.overlap_ep * w["matmul"]),
-        "first": (v["gather"] * ahead, c.overlap_fsdp * p.overlap_dp * w["forward"]),
-        "second": (v["gather"] * ahead * p.reshard + v["scatter"], c.overlap_fsdp * p.overlap_dp * w["backward"]),
-        "awaited": (v["gather"] * (1.0 - ahead) * (1.0 + p.reshard), 0.0),
-        "dp": (v["dp"], c.overlap_dp * p.overlap_dp * (m.n_layers + m.n_mtp) / p.pp * w["backward"]),
-        "updated": (v["updated"], c.overlap_gather * p.overlap_dp * (m.n_layers + m.n_mtp) / p.pp * w["forward"]),
-        "pp": (v["pp"], c.overlap_pp * p.overlap_pp * stage),
+        "tp": (v["tp"], c.overlap_tp * p.overlap_tp, w["matmul"]),
+        "cp": (v["cp"], c.overlap_cp * p.overlap_cp, w["attention"]),
+        "ep": (v["ep"], c.overlap_ep * p.overlap_ep, w["matmul"]),
+        "first": (v["gather"] * ahead, c.overlap_fsdp * p.overlap_dp, w["forward"]),
+        "second": (v["gather"] * ahead * p.reshard + v["scatter"], c.overlap_fsdp * p.overlap_dp, w["backward"]),
+        "awaited": (v["gather"] * (1.0 - ahead) * (1.0 + p.reshard), 0.0, 0.0),
+        "dp": (v["dp"], c.overlap_dp * p.overlap_dp, (m.n_layers + m.n_mtp) / p.pp * w["backward"]),
+        "updated": (v["updated"], c.overlap_gather * p.overlap_dp, (m.n_layers + m.n_mtp) / p.pp * w["forward"]),
+        "pp": (v["pp"], c.overlap_pp * p.overlap_pp, stage),
     }
-    hidden = {k: min(a, waited * b) for k, (a, b) in windows.items()}
-    return {k: a - hidden[k] for k, (a, _) in windows.items()}, hidden
+    # hidden seconds lengthen the window that they hide in: the series ω (W + κ ω (W + ...)), up to κ ω = 0.9
+    slowed = {k: 0.0 if k == "pp" else min(c.contention * share, 0.9) for k, (_, share, _) in windows.items()}
+    hidden = {k: min(a, waited * share * b / (1.0 - slowed[k])) for k, (a, share, b) in windows.items()}
+    return {k: a - hidden[k] for k, (a, _, _) in windows.items()}, hidden
 
 
 def step(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, float]:

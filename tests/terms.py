@@ -208,6 +208,7 @@ TERMS: dict[str, Term] = {
     "memory.gathered_bytes": of_work(lambda m, p: memory.gathered_bytes(m, p, p.pp + 1.5)),
     "memory.out_of_memory_probability": plain(memory.out_of_memory_probability, [(7e10, 8e10, 0.2), (9e10, 8e10, 0.1)], [(1e9, 8e10, 0.2)]),
     "overlap.exposed_time": plain(overlap.exposed_time, WINDOWS, EDGE_WINDOWS, soft=True),
+    "overlap.lengthened": plain(overlap.lengthened, [(0.8, 0.3), (0.2, 1.1)], [(0.0, 0.5), (1.0, 0.0), (1.0, 2.0)]),
     "overlap.straggler_share": plain(overlap.straggler_share, [(3.3, 0.01), (4000.0, 0.02)], [(1.0, 0.01), (1.0, 0.0), (2.0, 0.0)]),
     "pipeline.gpipe_bubble": plain(pipeline.gpipe_bubble, PIPES, EDGE_PIPES),
     "pipeline.interleaved_bubble": plain(pipeline.interleaved_bubble, PIPES, EDGE_PIPES),

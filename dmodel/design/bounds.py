@@ -11,7 +11,7 @@ term, or no sum of two of them, is below its bound:
 * Messages of tp, cp and ep grow with r, those of weights and gradients do not depend on it. What is exposed grows with the message and
   falls with the window (`smooth.positive_part`). Windows are shares of `W`, or of a part of it times `W / d`. W is a norm of affine terms,
   so convex in r, and d is affine: their ratio is quasiconvex, and largest at one of the ends of the range of r. So each window is at most
-  that of the smallest r times the ratio `_windows` of what it is made of.
+  that of the smallest r times the ratio `_windows` of what it is made of; what hides in it lengthens it by no more than with all of κ.
 * Hidden communication costs κ of it in contention, and its first gather as much as if it were exposed: `exposed + κ hidden =
   κ message + (1 − κ) exposed` grows with what is exposed for κ ≤ 1, and with the first of l gathers for κ ≤ 1 − 1/l. A smaller κ only
   lowers the step.
@@ -37,7 +37,7 @@ from flax import struct
 from dmodel import counts, run
 from dmodel.coefficients import Coefficients
 from dmodel.cost import compute
-from dmodel.cost.overlap import straggler_share
+from dmodel.cost.overlap import lengthened, straggler_share
 from dmodel.design import rows as rows_
 from dmodel.design.constraints import violation
 from dmodel.design.judge import DRAFTED, Draft, Problem, draft_memory, drafted, shared, used
@@ -71,13 +71,13 @@ def _windows(least: LayerWork, most: LayerWork, c: Coefficients, layers: Array) 
     waited = jnp.maximum(per_work(most) / per_work(least), 1.0)
     backward = waited * most.backward / least.backward
     whole = per_work(most) * (most.forward + most.backward) / (per_work(least) * (least.forward + least.backward))
+    longest = {name: lengthened(getattr(c, name), c.contention) for name in ("overlap_tp", "overlap_cp", "overlap_ep")}
+    fsdp, reduced, updated = (lengthened(x, c.contention) for x in (c.overlap_fsdp, c.overlap_dp, c.overlap_gather))
     return c.replace(
-        overlap_tp=c.overlap_tp * waited,
-        overlap_cp=c.overlap_cp * waited,
-        overlap_ep=c.overlap_ep * waited,
-        overlap_fsdp=c.overlap_fsdp * backward,
-        overlap_dp=c.overlap_dp * backward,
-        overlap_gather=c.overlap_gather * waited,
+        **{name: share * waited for name, share in longest.items()},
+        overlap_fsdp=fsdp * backward,
+        overlap_dp=reduced * backward,
+        overlap_gather=updated * waited,
         overlap_pp=c.overlap_pp * whole,
         contention=jnp.minimum(c.contention, 1.0 - 1.0 / layers),
     )
