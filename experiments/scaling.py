@@ -114,14 +114,13 @@ class Answers(NamedTuple):
 
 
 BETWEEN_NODES = ("net_efficiency_outer", "net_latency_outer", "net_contention")
-"""Coefficients of the network between nodes, which every study takes from the fit of the published study's own all-reduce curves."""
+"""Coefficients between nodes, which every study takes from the fit of the published study's own all-reduce curves."""
 
 
 @cache
 def curves_fit() -> dict[str, float]:
     """What the all-reduce curves over nodes of H100 say of the network between nodes: `calibration.micro`'s fit of them."""
-    found = priors("H100-80GB")
-    z = np.zeros(len(NAMES))
+    found, z = priors("H100-80GB"), np.zeros(len(NAMES))
     for name in BETWEEN_NODES:
         z[NAMES.index(name)] = found[name].mean
     values = from_unconstrained(z)
@@ -131,9 +130,8 @@ def curves_fit() -> dict[str, float]:
 def between_nodes(latency_inner: float) -> dict[str, float]:
     """The curves' fit beside a latency of the hops inside.
 
-    A ring is taken to pay as much for a node that it passes as the curves do; of it the hops inside, more or less than at the catalog's
-    latency, leave at least the catalog's latency to the hop between nodes. The curves say it of trees: by their fit a tree is faster than a
-    ring at every one of their points, so that a ring's hop is not measured.
+    Assumed: a ring pays for a node the sum of hops that the fit has, between nodes the catalog's at least. It is not measured: the curves are
+    all-reduces, by their fit with the hops of trees but on 4 nodes, and a ring's hop follows by NCCL's ratio (`TREE_HOP`).
     """
     net, fit = jax.tree.map(np.asarray, catalog.system("H100-DGX").network), curves_fit()
     inside = float((net.size[0] - 1.0) * net.latency_s[0] / net.latency_s[1])
@@ -259,14 +257,14 @@ def points(what: str, published: float | None, predicted: float | None, within: 
 
 
 def ratio(what: str, unit: str, published: float | None, predicted: float | None, within: float | None, note: str = "") -> dict[str, Any]:
-    """One finding of another unit: the difference is predicted / published − 1 [%]; `within` a factor when above 1, else a share."""
+    """One finding of another unit: the difference is predicted / published − 1 [%]; `within` a factor above 1 or a share; None misses."""
     return _line(what, unit, published, predicted, lambda p, q: 100.0 * (q / p - 1.0), "%", within, note)
 
 
 def _line(
     what: str, unit: str, published: float | None, predicted: float | None, difference: Any, of: str, within: float | None, note: str
 ) -> dict[str, Any]:
-    gap = reached = None
+    gap, reached = None, None if published is None or within is None else False
     if published is not None and predicted is not None:
         gap = difference(published, predicted)
         off = abs(np.log(predicted / published)) if of == "%" and within and within > 1.0 else abs(gap)
@@ -326,15 +324,16 @@ def _show(findings: list[dict[str, Any]]) -> None:
         if f["unit"] == "direction":
             numbers = ["as published" if f["predicted"] else "not as published", "", ""]
         else:
-            numbers = [_digits(f["published"]), f"{_digits(f['predicted'])} {f['unit']}", _signed(f["difference"], f["difference_unit"])]
+            predicted = f"{_digits(f['predicted'], 'none')} {f['unit']}"
+            numbers = [_digits(f["published"]), predicted, _signed(f["difference"], f["difference_unit"])]
         cells.append([f["what"], *numbers, "" if f["reached"] is None else "reached" if f["reached"] else "MISSED", f["assumptions"]])
     width = [max(len(row[i]) for row in cells) for i in range(5)]
     for row in cells:
         print(*(cell.ljust(w) for cell, w in zip(row, width, strict=False)), row[-1], sep="  ")
 
 
-def _digits(x: float | None) -> str:
-    return "" if x is None else f"{x:,.0f}" if abs(x) >= 1000.0 else f"{x:.4g}"
+def _digits(x: float | None, missing: str = "") -> str:
+    return missing if x is None else f"{x:,.0f}" if abs(x) >= 1000.0 else f"{x:.4g}"
 
 
 def _signed(x: float | None, unit: str) -> str:

@@ -2,8 +2,8 @@
 
 Assumed in advance: Llama-2 7B, sequences of 4,096 tokens, 2 per device in one micro-batch, bf16, ZeRO-3 over all devices with weights
 gathered again for the backward pass, gathers prefetched behind the layer before, DGX H100 with 400 Gb/s InfiniBand per device. Coefficients
-of the shipped generic profile for H100 and FSDP; the network between nodes as the study's own all-reduce curves have it, whose hops are
-those of trees (the fit of the curves finds no ring among them): a ring's are assumed to be the same.
+of the shipped generic profile for H100 and FSDP; the network between nodes as the study's own all-reduce curves have it, nearly all of them
+trees, of which a ring's hops follow by the ratio of NCCL's tuning table.
 "Communication-bound": the messages of a step take as long as its compute.
 `python -m experiments.scaling_weak [--quick] [--json] [--out DIR]`
 """
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import jax.numpy as jnp
 import numpy as np
 
+from calibration.micro.priors import shipped
 from dmodel import catalog
 from dmodel.cost.collectives import fabric, gather_line
 from dmodel.cost.power import WAITING_RANGE, WAITING_SHARE
@@ -36,9 +37,6 @@ THROUGHPUT, POWER, EFFICIENCY, BOUND = -37.22, -5.87, -33.0, 128.0
 
 WATTS = {LOW: 658.0, HIGH: 620.0}
 """Published power of one device [W]."""
-
-RING_OVER_TREE = 4.0 / 8.5
-"""Hop between nodes of a ring over that of a tree in lines of 128 bytes: NCCL's own tuning table (`tuning.cc`, 2.19 and later) [1]."""
 
 ASSUMPTIONS = {
     "model and batch": "Llama-2 7B, 4,096 tokens, 2 sequences per device in one micro-batch",
@@ -71,7 +69,7 @@ def variants() -> dict[str, Cases]:
         "4 sequences per device": (system, fsdp(scales, 4.0), c),
         "gradients reduced in fp32": (system, fsdp(scales, reduce_bytes=4.0), c),
         "HSDP: sharded over 64, copied beyond": (system, fsdp(scales, shard=64.0), c),
-        "ring to tree hops as in NCCL's table": (system, plan, c.replace(net_latency_outer=RING_OVER_TREE * c.net_latency_outer)),
+        "hop between nodes as fitted, nothing taken off": (system, plan, c.replace(net_latency_outer=fitted_hop())),
         "hop latency a half": (network(latency_s=0.5 * net.latency_s), plan, c),
         "hop latency double": (network(latency_s=2.0 * net.latency_s), plan, c),
         "bandwidth between nodes − 25 %": (network(bytes_per_s=net.bytes_per_s * np.array([1.0, 0.75])), plan, c),
@@ -82,6 +80,12 @@ def variants() -> dict[str, Cases]:
         "prior, fitted to nothing": (system, plan, coefficients(CHIP, "", "prior", curves=False)),
     }
     return {name: shared.cases(s, model, p, k) for name, (s, p, k) in others.items()}
+
+
+def fitted_hop() -> float:
+    """A ring's hop between nodes over the catalog's as the curves' fit has it [1], beside hops inside shorter than in training."""
+    law = shipped("collective", CHIP, "across nodes, default fabric")
+    return float(law.values["latency_outer"])
 
 
 def _faster(chip: Any, by: float) -> Any:
@@ -108,12 +112,13 @@ def findings(found: Answers, binding: np.ndarray) -> list[dict[str, Any]]:
     throughput, power, efficiency = change(found, low, high)
     watts = found.device_watts
     more = 16.0 * (1.0 + throughput / 100.0)
+    there = f"order of magnitude; at {HIGH:,.0f} messages take {binding[high]:.3f} of the time of compute"
     return [
         shared.points("1 throughput per device, 128 → 2,048 H100", THROUGHPUT, throughput, 5.0),
         shared.points("2 power per device, 128 → 2,048 H100", POWER, power, 5.0),
         shared.points("3 tokens per joule, 128 → 2,048 H100", EFFICIENCY, efficiency, 5.0),
         shared.ratio("3 throughput of 16 times the devices", "×", 10.0, more, None, "arithmetic from 1"),
-        shared.ratio("6 communication binds from", "H100", BOUND, shared.crossing(scales, binding, 1.0), 10.0, "order of magnitude"),
+        shared.ratio("6 communication binds from", "H100", BOUND, shared.crossing(scales, binding, 1.0), 10.0, there),
         *(
             shared.ratio(f"power of one H100 at {n:,.0f} devices", "W", published, float(watts[scales.index(n)]), 0.05)
             for n, published in WATTS.items()
@@ -140,7 +145,7 @@ def why(found: Answers, others: dict[str, Answers]) -> list[str]:
     text.append("Findings 1, 2 and 3 under other assumptions [%]:")
     for name, each in others.items():
         t, p, e = change(each, 0, 1)
-        text.append(f"  {name:<45} {t:+7.1f} {p:+7.1f} {e:+7.1f}")
+        text.append(f"  {name:<46} {t:+7.1f} {p:+7.1f} {e:+7.1f}")
     return text
 
 
