@@ -130,7 +130,7 @@ def curves_fit() -> dict[str, float]:
 def between_nodes(latency_inner: float) -> dict[str, float]:
     """The curves' fit beside a latency of the hops inside.
 
-    Assumed: a ring pays for a node the sum of hops that the fit has, between nodes the catalog's at least. It is not measured: the curves are
+    Assumed: a ring pays for a node the sum of hops that the fit has, between nodes the catalog's at least. Not measured: the curves are
     all-reduces, by their fit with the hops of trees but on 4 nodes, and a ring's hop follows by NCCL's ratio (`TREE_HOP`).
     """
     net, fit = jax.tree.map(np.asarray, catalog.system("H100-DGX").network), curves_fit()
