@@ -183,9 +183,11 @@ def _of_collective(entry: Mapping[str, Any]) -> dict[str, Reading]:
     moved = float(collectives.flow(v, gather))
     begun = min(moved / v["low_latency"], v["middle_over"] + moved / v["middle"], v["switch_over"] + moved) - moved
     idle = v["base"] + begun + float(collectives.hops(v, gather))
-    rate = TYPICAL_RANKS ** -v["crowding"] / (1.0 + v["partners"] / (TYPICAL_RANKS - 1.0))
+    crowd = v["crowding"] * np.log(TYPICAL_RANKS)
+    rate = np.exp(-crowd) / (1.0 + v["partners"] / (TYPICAL_RANKS - 1.0))
+    # what ranks lose to each other is the wiring of the host that was measured, of links through switches next to nothing
     return {
-        "net_efficiency_inner": Reading(v["efficiency_inner"] * rate, e["efficiency_inner"]),
+        "net_efficiency_inner": Reading(v["efficiency_inner"] * rate, float(np.hypot(e["efficiency_inner"], crowd))),
         "net_latency_inner": Reading(idle / ((TYPICAL_RANKS - 1.0) * float(hop[0])), e["latency_inner"]),
     }
 
