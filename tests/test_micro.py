@@ -177,7 +177,9 @@ def test_priors_are_coefficients_of_the_step_model():
         found = priors(chip)
         assert set(found) <= set(SPECS)
         for name, prior in found.items():
-            assert np.isfinite(prior.mean) and 0.2 < prior.sd < 1.5, (chip, name)
+            # four L40S of one host reach a sixth of what two do: of another host that says nearly nothing
+            widest = 4.0 if (chip, name) == ("L40S", "net_efficiency_inner") else 1.5
+            assert np.isfinite(prior.mean) and 0.2 < prior.sd < widest, (chip, name)
             assert SPECS[name].bound == "positive" or prior.mean <= np.log(LARGE_SHARE / (1 - LARGE_SHARE)) + 1e-9
     assert priors("TPU-v4") == {}
     assert priors("h100") == priors("H100-80GB")

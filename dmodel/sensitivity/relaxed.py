@@ -251,8 +251,8 @@ def solve(p: Program, x: np.ndarray, devices: float, u: np.ndarray, sides: np.nd
             {"type": "eq", "fun": lambda u: np.array([p.total.at(u, logs)]), "jac": lambda u: p.total.slope[None]},
             {"type": "ineq", "fun": slack, "jac": lambda u: np.vstack([a, -at(u).memory_by_u[:, 0]])},
         ],
-        # a line search may otherwise try degrees that no number holds
-        bounds=[(-1.0, WIDEST) if logarithmic else (-0.1, 1.1) for logarithmic in p.logarithmic],
+        # a line search may otherwise try degrees below 1, of which the model says nothing, or that no number holds
+        bounds=[(0.0, WIDEST) if logarithmic else (-0.1, 1.1) for logarithmic in p.logarithmic],
         options={"maxiter": 60, "ftol": 1e-13},
     )
     if not np.all(np.isfinite(found.x)):
