@@ -194,6 +194,12 @@ class Uncertain(NamedTuple):
     draws: np.ndarray
 
 
+def uncertain(draws: np.ndarray, rest: np.ndarray) -> Uncertain:
+    """Step times from ln t at the sigma points `[1 + 2 C, plan]`, and what is not the coefficients' doing, `misfit` `[plan]`."""
+    scale, value = np.hypot(parameter_sd(draws), rest), np.exp(draws[0])
+    return Uncertain(value, *band(value, scale), scale, rest, draws)
+
+
 @cache
 def _compiled() -> Callable[..., jax.Array]:
     def log_time(system: System, model: Transformer, plan: Plan, z: jax.Array) -> jax.Array:
@@ -217,10 +223,7 @@ def step_times(profile: Profile, accelerator: str, stack: str, system: System, m
     leaves: Any = jax.tree.map(lambda x: jnp.atleast_1d(jnp.asarray(x, float)), (model, plan))
     draws = np.stack([np.atleast_1d(np.asarray(_compiled()(system, *leaves, row[:, None]))) for row in z.T])
     far = np.broadcast_to(distance(profile, stack, features(system, model, plan)), draws.shape[1:])
-    rest = misfit(scatter_of(profile, stack), far)
-    scale = np.hypot(parameter_sd(draws), rest)
-    value = np.exp(draws[0])
-    return Uncertain(value, *band(value, scale), scale, rest, draws)
+    return uncertain(draws, misfit(scatter_of(profile, stack), far))
 
 
 def probability_faster(found: Uncertain, a: int, b: int) -> float:

@@ -2,13 +2,16 @@
 
 import csv
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from calibration.traces import cheapest_that_fits, concatenate, fingerprint, never_recompute, read, to_cases, write
 from calibration.traces.schema import COLUMNS, REQUIRED, markdown
-from calibration.traces.sharding import MEGATRON_FAMILY
+from calibration.traces.sharding import MEGATRON_FAMILY, reduction
+from dmodel.cli.question import settings
 from dmodel.counts import parameters
 from dmodel.types import InputError
 
@@ -242,6 +245,11 @@ def test_added_columns_are_written_beside_the_row(tmp_path):
         ({}, "reduce_bytes", 4.0, "gradients reduced in 4 bytes"),
         ({"precision": "fp16"}, "reduce_bytes", 2.0, "gradients reduced in 2 bytes"),
         ({"stack": "llm-foundry"}, "reduce_bytes", 2.0, "gradients reduced in 2 bytes"),
+        ({"stack": "nanotron/main", "zero_stage": "1"}, "reduce_bytes", 8.0, "nanotron under ZeRO-1"),
+        ({"stack": "nanotron/main", "zero_stage": "1"}, "overlap_dp", 0.0, "nanotron under ZeRO-1"),
+        ({"stack": "nanotron/main", "zero_stage": "0"}, "reduce_bytes", 4.0, "gradients reduced in 4 bytes"),
+        ({"stack": "nanotron/main", "zero_stage": "0"}, "overlap_dp", 1.0, ""),
+        ({"stack": "megatron-bridge", "recompute": ""}, "recompute_layers", 0.0, "recompute blank: none, as the stack's recipes"),
         ({"zero_stage": "3"}, "shard", 8.0, ""),
         ({"zero_stage": "0"}, "shard", 1.0, ""),
         ({"zero_stage": "3", "shard": "4"}, "shard", 4.0, ""),
@@ -253,6 +261,15 @@ def test_blanks_become_stated_assumptions(tmp_path, changes, field, value, said)
     assert np.asarray(getattr(cases.plan, field)).tolist() == [value]
     assert not said or any(text.startswith(said) for text in cases.labels.assumptions[0])
     assert said or not any("blank" in text for text in cases.labels.assumptions[0])
+
+
+@pytest.mark.parametrize(("stack", "zero", "precision"), [("nanotron", 1, "bf16"), ("megatron-lm", 2, "fp16"), ("llm-foundry", 3, "bf16")])
+def test_options_of_the_shell_reduce_as_a_file_does(tmp_path, stack, zero, precision):
+    read = one_case(tmp_path, stack=stack, zero_stage=str(zero), precision=precision).plan
+    job: Any = SimpleNamespace(stack=stack, precision=precision)
+    asked, said = settings(job, zero=zero)
+    assert (asked.reduce_bytes, asked.overlap_dp) == (read.reduce_bytes[0], read.overlap_dp[0])
+    assert set(reduction(stack, float(zero), precision).assumed) <= set(said)
 
 
 def test_shapes_experts_and_frozen_bases(tmp_path):

@@ -272,12 +272,12 @@ def _plan(row: Row, assumed: list[str]) -> Plan:
         recompute_attention=float(row.text("recompute") == "selective"),
         flash=float(row.text("attention") != "none"),
         operand_bytes=OPERAND_BYTES[precision],
-        overlap_dp=shards.overlap,
+        overlap_dp=shards.reduction.overlap,
         low_precision=float(OPERAND_BYTES[precision] < 2.0),
         scale_passes=reads,
         weight_bytes=4.0 if wide else 2.0,
         optimizer_bytes=8.0 if wide else 12.0,
-        reduce_bytes=4.0 if wide else shards.reduce_bytes,
+        reduce_bytes=4.0 if wide else shards.reduction.nbytes,
     )
 
 
@@ -289,10 +289,11 @@ def _without_recompute(row: Row) -> bool:
 
 def _fill_recompute(cases: Cases, pairs: list[tuple[Row, list[str]]], rule: AssumeRecompute) -> Cases:
     """Ask the rule for the rows whose recompute is blank."""
-    for row, assumed in pairs:
-        if not row.text("recompute") and _without_recompute(row):
-            assumed.append("recompute blank: none, as the stack's recipes have it")
-    blank = np.array([not row.text("recompute") and not _without_recompute(row) for row, _ in pairs])
+    blank = np.array([not row.text("recompute") for row, _ in pairs])
+    settled = blank & [_without_recompute(row) for row, _ in pairs]
+    for i in np.flatnonzero(settled):
+        pairs[i][1].append("recompute blank: none, as the stack's recipes have it")
+    blank &= ~settled
     if not blank.any():
         return cases
     layers, attention = (np.broadcast_to(np.asarray(x, dtype=np.float64), blank.sum()) for x in rule(cases.take(blank)))

@@ -24,35 +24,48 @@ _PODS = re.compile(r"of (\d+) chips, data parallel between pods")
 _HYBRID = re.compile(r"fsdp_ici=(\d+)|shard=(\d+)|FSDP in node\((\d+)\)|DP=\d+,FSDP=(\d+)")
 
 
-class Sharding(NamedTuple):
-    """zero: stage. shard: ranks that share one copy [count]. reduce_bytes: per gradient element on the wire [byte]. overlap: whether
-    messages of data parallelism may hide."""
+class Reduction(NamedTuple):
+    """nbytes: per gradient element on the wire [byte]. overlap: 1 where messages of data parallelism may hide. assumed: said in words."""
 
-    zero: float
-    shard: float
-    reduce_bytes: float
+    nbytes: float
     overlap: float
     assumed: tuple[str, ...]
 
 
-def sharding(row: Row, degrees: Layout) -> Sharding:
-    """ZeRO stage (blank: 1), sharding group (blank: all of dp, or what the note says under ZeRO-3) and bytes of the reduction.
+class Sharding(NamedTuple):
+    """zero: stage. shard: ranks that share one copy [count]."""
+
+    zero: float
+    shard: float
+    reduction: Reduction
+    assumed: tuple[str, ...]
+
+
+def reduction(stack: str, zero: float, precision: str) -> Reduction:
+    """How a stack reduces gradients, by what is known of its code.
 
     Gradients are reduced in fp32 (4 bytes) by the Megatron family and the workload of this package up to stage 2, unless they train in
-    fp16, whose gradients are reduced as they are; elsewhere in 2 bytes.
+    fp16, whose gradients are reduced as they are; elsewhere in 2 bytes. nanotron under ZeRO-1: see `NANOTRON`.
     """
+    name = stack.lower()
+    nbytes = 4.0 if name.startswith(FP32_FAMILY) and zero <= 2.0 and precision.lower() != "fp16" else 2.0
+    said = f"gradients reduced in {nbytes:g} bytes"
+    if zero == 1.0 and name.startswith(NANOTRON):
+        after = "nanotron under ZeRO-1: gradients summed by all-reduce after the backward pass, nothing hidden"
+        return Reduction(2.0 * nbytes, 0.0, (said, after))
+    return Reduction(nbytes, 1.0, (said,))
+
+
+def sharding(row: Row, degrees: Layout) -> Sharding:
+    """ZeRO stage (blank: 1), sharding group (blank: all of dp, or what the note says under ZeRO-3) and the reduction of gradients."""
     assumed = []
     zero = row.number("zero_stage")
     if zero is None:
         zero = 1.0
         assumed.append("zero_stage blank: 1")
     shard = _shard(row, zero, degrees.dp, assumed)
-    fp32 = row.stack.lower().startswith(FP32_FAMILY) and zero <= 2.0 and row.text("precision") != "fp16"
-    assumed.append(f"gradients reduced in {4 if fp32 else 2} bytes")
-    after = zero == 1.0 and row.stack.lower().startswith(NANOTRON)
-    if after:
-        assumed.append("nanotron under ZeRO-1: gradients summed by all-reduce after the backward pass, nothing hidden")
-    return Sharding(zero, shard, (4.0 if fp32 else 2.0) * (2.0 if after else 1.0), 0.0 if after else 1.0, tuple(assumed))
+    found = reduction(row.stack, zero, row.text("precision"))
+    return Sharding(zero, shard, found, (*assumed, *found.assumed))
 
 
 def _shard(row: Row, zero: float, dp: float, assumed: list[str]) -> float:

@@ -86,9 +86,7 @@ def _uncertain(asked: Setting, stated: Problem, plans: list[Candidate]) -> Uncer
     rows = np.array([row_of(c, stated) for c in plans])
     draws = np.stack([np.log(np.asarray(one.step_time_s)) for one in _judged(stated, rows, z)])
     places = np.concatenate([u.features(asked.system, asked.model, c.plan) for c in plans])
-    rest = u.misfit(u.scatter_of(asked.profile, stack), u.distance(asked.profile, asked.stack, places))
-    scale, value = np.hypot(u.parameter_sd(draws), rest), np.exp(draws[0])
-    return u.Uncertain(value, *u.band(value, scale), scale, rest, draws)
+    return u.uncertain(draws, u.misfit(u.scatter_of(asked.profile, stack), u.distance(asked.profile, asked.stack, places)))
 
 
 def add_intervals(asked: Setting, stated: Problem, found: Design, document: Document) -> None:

@@ -117,23 +117,18 @@ def choice(name: str, value: str, allowed: Sequence[str]) -> str:
 
 
 def settings(job: Setting, attention: str = "flash", zero: int = 1) -> tuple[Plan, list[str]]:
-    """What every plan of a job shares (precision, kernels, bytes of the gradient reduction), and the assumptions behind it.
-
-    Gradients are reduced in fp32 by the stacks of the Megatron family up to ZeRO stage 2, unless they train in fp16; elsewhere in 2 bytes:
-    as traces are read.
-    """
+    """What every plan of a job shares (precision, kernels, reduction of gradients as traces are read), and the assumptions behind it."""
     import numpy as np
 
     from calibration.traces.rows import OPERAND_BYTES, SCALE_READS
     from calibration.traces.schema import base_precision
-    from calibration.traces.sharding import MEGATRON_FAMILY
+    from calibration.traces.sharding import reduction
     from dmodel.plan import Plan
 
     flash = choice("attention", attention, ("flash", "none")) == "flash"
     precision = choice("precision", base_precision(job.precision), tuple(OPERAND_BYTES))
     operand = OPERAND_BYTES[precision]
-    fp32 = job.stack.lower().startswith(MEGATRON_FAMILY) and zero <= 2 and job.precision.lower() != "fp16"
-    reduce_bytes = 4.0 if fp32 else 2.0
+    reduced = reduction(job.stack, float(zero), job.precision)
     plan = Plan(
         dp=1.0,
         global_batch=1.0,
@@ -141,9 +136,10 @@ def settings(job: Setting, attention: str = "flash", zero: int = 1) -> tuple[Pla
         operand_bytes=np.float64(operand),
         low_precision=np.float64(operand < 2.0),
         scale_passes=np.float64(SCALE_READS.get(precision, 0.0)),
-        reduce_bytes=np.float64(reduce_bytes),
+        reduce_bytes=np.float64(reduced.nbytes),
+        overlap_dp=np.float64(reduced.overlap),
     )
-    return plan, [f"gradients reduced in {reduce_bytes:g} bytes", "16-bit weights, fp32 gradients, fp32 master weight and two moments"]
+    return plan, [*reduced.assumed, "16-bit weights, fp32 gradients, fp32 master weight and two moments"]
 
 
 def plan(job: Setting, degrees: Degrees) -> tuple[Plan, list[str]]:
