@@ -59,7 +59,7 @@ SPECS: dict[str, Spec] = {
     "net_efficiency_tp_outer": Spec("1", "further share for tensor parallelism across nodes", "share", 0.6, 0.8, "software"),
     "net_latency_inner": Spec("1", "hop latency over the catalog's, innermost level", "positive", 1.0, 0.7, "hardware"),
     "net_latency_outer": Spec("1", "hop latency over the catalog's, outer levels", "positive", 1.0, 0.7, "both"),
-    "net_contention": Spec("1", "bandwidth of outer levels falls as (members spanned)^-gamma", "positive", 0.03, 1.0, "both"),
+    "net_contention": Spec("1", "bandwidth of outer levels falls as (members spanned)^-gamma", "share", 0.03, 1.0, "both"),
     "overlap_tp": Spec("1", "share of the window that hides tensor-parallel communication", "share", 0.1, 1.0, "software"),
     "overlap_cp": Spec("1", "share of the window that hides context-parallel communication", "share", 0.7, 0.8, "software"),
     "overlap_ep": Spec("1", "share of the window that hides expert-parallel communication", "share", 0.2, 1.0, "software"),

@@ -9,6 +9,7 @@ import numpy as np
 
 from calibration.traces import Cases
 from calibration.traces.published import PUBLISHED
+from calibration.traces.split import split
 
 Rows = Callable[[Cases], np.ndarray]
 """Chooses rows: cases → `[row]` bool."""
@@ -163,6 +164,13 @@ def nobody(cases: Cases) -> np.ndarray:
 def everybody(cases: Cases) -> np.ndarray:
     """All rows."""
     return np.ones(len(cases), bool)
+
+
+def half_of_groups(cases: Cases) -> np.ndarray:
+    """Half of the published rows of every source, by whole groups."""
+    found, published = np.zeros(len(cases), bool), shipped(cases)
+    found[published] = split(cases.take(published), 0.5)
+    return found
 
 
 def devices(least: float, most: float) -> Rows:

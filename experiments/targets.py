@@ -22,6 +22,7 @@ from experiments.divisions import (
     few,
     folds,
     half,
+    half_of_groups,
     nobody,
     shipped,
     sources,
@@ -46,6 +47,8 @@ FEW_GOALS = {
     "ultrascale": Goal(9.0, 14.0, 1.0, 0.95),
     "ultrascale-flagged": Goal(25.0),
 }
+KNOWN = {name: name for name in ("vtrain-single", "vtrain-multi", "llm-foundry", "nemo-launcher", "megatron-bridge")}
+KNOWN |= {"maxtext": "maxtext-readme"}
 CHOICE = Goal(regret=1.0, order=0.95)
 OTHERS = Goal(4.0, 6.0)
 OTHER_STACK = Goal(15.0, regret=1.0, order=0.95)
@@ -53,7 +56,8 @@ OTHER_STACK = Goal(15.0, regret=1.0, order=0.95)
 
 def catalog(cases: Cases) -> dict[str, Protocol]:
     """Every protocol whose target has rows, by name."""
-    found = {**_few_shot(cases), **_cross_validation(), **_no_rows(), **_extrapolation(), **_chips(), **_choosing(), **_memory()}
+    blocks = (_few_shot(cases), _known(), _cross_validation(), _no_rows(), _extrapolation(), _chips(), _choosing(), _memory())
+    found = {name: protocol for block in blocks for name, protocol in block.items()}
     return {name: p for name, p in found.items() if any(d.judged.any() for d in p.divide(cases, p.target(cases), 0))}
 
 
@@ -91,6 +95,16 @@ def _few_shot(cases: Cases) -> dict[str, Protocol]:
             goal = FEW_GOALS.get(name, OTHERS if name not in ("megatron-bridge", "maxtext") else Goal()) if size == 12 else Goal()
             apart_by = parts if size == 12 else {}
             found[f"few-shot {size} {name}"] = Protocol(target, hidden, few(size, name == "vtrain-single"), goal, apart_by)
+    return found
+
+
+def _known() -> dict[str, Protocol]:
+    """12 rows of a stack that the base knows by half of its groups: what someone meets who runs software of the published table."""
+    found = {}
+    for name, source in KNOWN.items():
+        target = both(sources(source), half_of_groups)
+        goal = FEW_GOALS.get(name, OTHERS)
+        found[f"few-shot 12 known {name}"] = Protocol(target, half_of_groups, few(12, name == "vtrain-single"), goal)
     return found
 
 

@@ -158,7 +158,7 @@ EDGE_MODELS = (
 FABRIC = NETWORK.replace(size=np.array([8.0, np.inf]), torus_axes=np.ones(2), in_network_reduction=np.array([1.0, 0.0]))
 FREE = ("net_contention", "contention", "straggler", "overhead", "launch", "rendezvous", "kernel_fill", "collective_start")
 IDEAL = COEFFICIENTS.replace(
-    **{name: 1.0 for name, spec in SPECS.items() if spec.bound == "share"},
+    **{name: 1.0 for name, spec in SPECS.items() if spec.bound == "share" and name not in FREE},
     **dict.fromkeys((*FREE, "net_latency_inner", "net_latency_outer"), 0.0),
     bucket=inf,
 )

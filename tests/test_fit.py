@@ -322,6 +322,20 @@ def test_micro_benchmarks_say_where_a_new_chip_starts(monkeypatch):
     assert not width.any()
 
 
+def test_a_known_stack_moves_no_further_than_strangers_differ():
+    """Whatever a dozen rows leave open: in no direction is the prior of a known stack wider than members of all groupings are."""
+    base = default_profile()
+    stack = sorted(base.stack_covariances)[0]
+    wide = {**base.stack_covariances, stack: 1e4 * base.stack_covariances[stack]}
+    groups = pooling.groups_of([base.accelerators[0]], [stack])
+    own = groups.members.index(("stack", stack))
+    strangers = sum((base.widths[g] * pooling.SCOPES[g]) ** 2 for g in pooling.GROUPINGS)
+    for covariances, least in ((base.stack_covariances, 0.0), (wide, 0.9)):
+        factor = pooling.prior_for(groups, dataclasses.replace(base, stack_covariances=covariances), fresh=False).factor[own]
+        share = np.linalg.eigvalsh(factor @ factor.T / np.sqrt(np.outer(strangers, strangers)))
+        assert least < share.max() < 1.0
+
+
 def test_widths_are_learned_from_the_members():
     """A coefficient in which members differ gets a wider prior than one in which they agree; none becomes immovable."""
     groups, prior, _ = small_problem()
