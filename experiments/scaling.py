@@ -119,7 +119,10 @@ BETWEEN_NODES = ("net_efficiency_outer", "net_latency_outer", "net_contention")
 
 @cache
 def curves_fit() -> dict[str, float]:
-    """What the all-reduce curves over nodes of H100 say of the network between nodes: `calibration.micro`'s fit of them."""
+    """What the all-reduce curves over nodes of H100 say of the network between nodes: `calibration.micro`'s fit of them.
+
+    A gather's hop is not among what they show: it follows from an all-reduce's by the ratios of NCCL's tuning table.
+    """
     found, z = priors("H100-80GB"), np.zeros(len(NAMES))
     for name in BETWEEN_NODES:
         z[NAMES.index(name)] = found[name].mean
@@ -127,21 +130,10 @@ def curves_fit() -> dict[str, float]:
     return {name: float(getattr(values, name)) for name in BETWEEN_NODES}
 
 
-def between_nodes(latency_inner: float) -> dict[str, float]:
-    """The curves' fit beside a latency of the hops inside.
-
-    Assumed: a ring pays for a node the sum of hops that the fit has, between nodes the catalog's at least. Not measured: the curves are
-    all-reduces, by their fit with the hops of trees but on 4 nodes, and a ring's hop follows by NCCL's ratio (`TREE_HOP`).
-    """
-    net, fit = jax.tree.map(np.asarray, catalog.system("H100-DGX").network), curves_fit()
-    inside = float((net.size[0] - 1.0) * net.latency_s[0] / net.latency_s[1])
-    return fit | {"net_latency_outer": max(fit["net_latency_outer"] - inside * (latency_inner - 1.0), 1.0)}
-
-
 def coefficients(accelerator: str, stack: str = STACK, profile: str = PROFILE, curves: bool = True) -> Coefficients:
     """Coefficients of a chip and a stack (scalars), between nodes those of the all-reduce curves, or the profile's own."""
     found = profiles.load(profile).coefficients_for(accelerator, stack)
-    return found.replace(**between_nodes(float(found.net_latency_inner))) if curves else found
+    return found.replace(**curves_fit()) if curves else found
 
 
 def coefficients_line(*chips: str) -> str:

@@ -14,7 +14,7 @@ from calibration.micro.reader import MicroTable
 from calibration.micro.schema import COLLECTIVES
 from dmodel import catalog
 from dmodel.coefficients import Spec
-from dmodel.cost.collectives import TREE_BANDWIDTH, TREE_HOP
+from dmodel.cost.collectives import TREE_BANDWIDTH
 from dmodel.smooth import maximum, minimum, ramp
 from dmodel.types import Array, stack
 
@@ -32,13 +32,21 @@ SPECS: dict[str, Spec] = {
     "middle_over": Spec("s", "time that the middle protocol adds to start", "positive", 5e-6, 1.0, "hardware"),
     "switch_over": Spec("s", "time that the high-bandwidth protocol adds to start", "positive", 2e-5, 1.0, "hardware"),
     "efficiency_outer": Spec("1", "share of the outer bandwidth that large messages reach", "share", 0.85, 0.7, "hardware"),
-    "latency_outer": Spec("1", "hop latency over the catalog's, outer level", "positive", 2.0, 1.0, "hardware"),
+    "latency_outer": Spec("1", "hop of a ring in lines over the catalog's latency, outer level", "positive", 2.0, 1.0, "hardware"),
     "contention": Spec("1", "outer bandwidth falls as (domains spanned)^-γ", "positive", 0.03, 1.0, "hardware"),
 }
 
 WIDE = 16.0
 """Ranks from which a domain spans hosts."""
 
+
+RING_HOPS, TREE_HOPS = (2.7, 4.0, 14.0), (5.0, 8.5, 14.0)
+"""Hops between nodes in words, in lines of 128 bytes and in large blocks [µs], by the tuning table of the communication library (NCCL,
+`tuning.cc`, 2.20 and later). Only their ratios count; what they are on a fabric is `latency_outer`, of a ring in lines."""
+
+LINES = 1
+"""The protocol of lines, which the library's tuner takes for the gather of a layer over six nodes of H100 and more: 7 hops of 1.9 µs and one
+of 4 for each node, where blocks take 7 of 3.4 and one of 14, for 0.92 of the bandwidth."""
 
 OUTER = ("efficiency_outer", "latency_outer", "contention")
 """What messages inside one domain say nothing about."""
@@ -104,31 +112,35 @@ def flow(c: Mapping[str, Array], x: Cases) -> jax.Array:
     return maximum(stack(v * inner_share * inner, v * outer_share * outer))
 
 
-def hops(c: Mapping[str, Array], x: Cases) -> jax.Array:
-    """Latency of the hops [s], `[row]`: a ring's through d groups of g, `(g − 1) d α + (d − 1) α_outer`, twice for an all-reduce unless a
-    tree of rings' `2 (g − 1) α + 2 (8.5/4) log2(d) α_outer` is less; an all-to-all one of each level."""
+def hops(c: Mapping[str, Array], x: Cases, protocol: int = LINES) -> jax.Array:
+    """Latency of the hops [s], `[row]`: a ring's through d groups of g, `(g − 1) d α + (d − 1) r α_outer`, twice for an all-reduce unless a
+    tree of rings' `2 (g − 1) α + 2 t log2(d) α_outer` is less; an all-to-all one of each level. r and t: hops of the protocol between
+    nodes over a ring's in lines (`RING_HOPS`, `TREE_HOPS`)."""
     g, d = jnp.asarray(x.inner), jnp.asarray(x.outer)
-    inner, outer = x.latency_s[0] * c["latency_inner"], x.latency_s[1] * c["latency_outer"]
-    ring = inner * (g - 1.0) * d + outer * (d - 1.0)
-    tree = inner * (g - 1.0) + TREE_HOP * outer * jnp.log2(d)
-    exchange = inner * ramp(g - 1.0) + outer * ramp(d - 1.0)
+    inner, outer = x.latency_s[0] * c["latency_inner"], x.latency_s[1] * c["latency_outer"] / RING_HOPS[LINES]
+    ring = inner * (g - 1.0) * d + RING_HOPS[protocol] * outer * (d - 1.0)
+    tree = inner * (g - 1.0) + TREE_HOPS[protocol] * outer * jnp.log2(d)
+    exchange = inner * ramp(g - 1.0) + RING_HOPS[protocol] * outer * ramp(d - 1.0)
     kind = jnp.asarray(x.kind)
     return jnp.where(kind == 0.0, 2.0 * minimum(stack(ring, tree)), jnp.where(kind == 3.0, exchange, ring))
 
 
 def time(c: Mapping[str, Array], x: Cases) -> jax.Array:
-    """Time of each call [s], `[row]`: `base + hops + min_p(flow / low_latency, middle_over + flow / middle, switch_over + flow)`.
+    """Time of each call [s], `[row]`: `base + min_p(over_p + hops_p + flow / share_p)`.
 
-    The communication library has protocols that flag every word, or every line of 128 bytes, quick to start at a part of the bandwidth,
-    and one that moves large blocks; it takes the best. With base = partners = crowding = 0, all shares 1 and nothing to start, the inner
-    level is that of `dmodel.cost.collectives`.
+    The communication library has protocols that flag every word, or every line of 128 bytes, quick to start at a part of the bandwidth
+    (`low_latency`, `middle`), and one that moves large blocks; it takes the best. With base = partners = crowding = 0, all shares 1 and
+    nothing to start, the inner level is that of `dmodel.cost.collectives`.
 
     Limits: base + hops as the message shrinks, `V · share / rate` as it grows.
     """
     moved = flow(c, x)
     low = jnp.where(jnp.asarray(x.kind) == 3.0, c["exchange_low"], c["low_latency"])
-    protocols = stack(moved / low, c["middle_over"] + moved / c["middle"], c["switch_over"] + moved)
-    return jnp.asarray(c["base"]) + hops(c, x) + minimum(protocols)
+    begun = ((0.0, low), (c["middle_over"], c["middle"]), (c["switch_over"], 1.0))
+    least = hops(c, x, 0)
+    # what all protocols take stays outside, where the smooth minimum does not see it
+    protocols = [over + (hops(c, x, p) - least) + moved / share for p, (over, share) in enumerate(begun)]
+    return jnp.asarray(c["base"]) + least + minimum(stack(*protocols))
 
 
 FORM = Form("collective", SPECS, time)

@@ -165,20 +165,19 @@ def _share(v: Mapping[str, float]) -> float:
 def _of_collective(entry: Mapping[str, Any]) -> dict[str, Reading]:
     """The inner level from ranks in one domain, the outer from ranks across.
 
-    Whatever a typical gather takes beyond its bytes counts as hops, because the step model has nothing else for it.
+    Inside, whatever a typical gather takes beyond its bytes counts as hops, because the step model has nothing else for it. Between, a
+    gather's hop is that of a ring in lines, which follows from hops of trees by the ratios of the library's table alone: the rows across
+    nodes are all-reduces.
     """
     v, e = entry["values"], entry["errors"]
-    net = catalog.system(catalog.system_name_for(entry["chip"])).network
-    rates, hop = tuple(net.bytes_per_s), tuple(net.latency_s)  # type: ignore[arg-type]
     if entry["variant"] != "one domain":
-        # a ring pays one hop between and the others within each node that it passes; calls over many nodes determine their sum alone
-        within = (float(net.size[0]) - 1.0) * float(hop[0])  # type: ignore[index]
-        between = max(v["latency_outer"] + within * (v["latency_inner"] - 1.0) / float(hop[1]), 1.0)
         return {
             "net_efficiency_outer": Reading(v["efficiency_outer"], e["efficiency_outer"]),
-            "net_latency_outer": Reading(between, e["latency_outer"]),
+            "net_latency_outer": Reading(v["latency_outer"], e["latency_outer"]),
             "net_contention": Reading(v["contention"], e["contention"]),
         }
+    net = catalog.system(catalog.system_name_for(entry["chip"])).network
+    rates, hop = tuple(net.bytes_per_s), tuple(net.latency_s)  # type: ignore[arg-type]
     gather = collectives.Cases(1.0, TYPICAL_MESSAGE, TYPICAL_RANKS, 1.0, rates, hop, 0.0)
     moved = float(collectives.flow(v, gather))
     begun = min(moved / v["low_latency"], v["middle_over"] + moved / v["middle"], v["switch_over"] + moved) - moved
