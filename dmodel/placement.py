@@ -15,6 +15,7 @@ import numpy as np
 from flax import struct
 
 from dmodel.plan import Plan
+from dmodel.smooth import clip
 from dmodel.types import Array, each, stack
 
 
@@ -69,7 +70,7 @@ def _log_sizes(plan: Plan) -> dict[str, jax.Array]:
     # a degree a hair below 1, where slopes are taken from both sides, joins nobody: factors stay ≥ 1 and times ≥ 0
     logs = {name: jnp.maximum(jnp.log(jnp.asarray(getattr(plan, name))), 0.0) for name in ("tp", "cp", "ep", "etp", "pp", "dp")}
     dp = logs.pop("dp")
-    shard = jnp.clip(jnp.log(jnp.asarray(plan.shard)), 0.0, dp)
+    shard = clip(jnp.log(jnp.asarray(plan.shard)), 0.0, dp)
     return logs | {"shard": shard, "replica": dp - shard}
 
 
@@ -79,7 +80,7 @@ def _expert_bounds(logs: dict[str, jax.Array], order: tuple[str, ...]) -> list[j
     tp, whole = logs["tp"], logs["tp"] + logs["cp"] + logs["shard"] + logs["replica"]
     etp = jnp.minimum(logs["etp"], tp)
     ep = jnp.minimum(logs["ep"], whole - etp)
-    shard = jnp.clip(whole - logs["replica"] - etp - ep, 0.0, whole - etp - ep)
+    shard = clip(whole - logs["replica"] - etp - ep, 0.0, whole - etp - ep)
     near = order.index("ep") < order.index("dp")
     steps = [etp, ep, shard] if near else [etp, shard, whole - etp - ep - shard]
     return [*accumulate(steps, initial=jnp.zeros_like(tp)), whole]
@@ -111,14 +112,14 @@ def place(plan: Plan, size: Array) -> Groups:
     lower, upper = _levels(size)
     bounds, experts = stack(*ends)[None], stack(*_expert_bounds(logs, plan.placement))[None]
     # one clip for each bound: where a group ends exactly on a level's edge, the derivative is the mean of its two sides
-    inside = jnp.clip(bounds, lower, upper)
+    inside = clip(bounds, lower, upper)
     if order[-1] == "pp":
-        beside = jnp.clip(experts, lower, upper)
+        beside = clip(experts, lower, upper)
     else:
         # experts lie on the ranks of a pipeline stage, which other stages interrupt
         start = ends[order.index("pp")][None, None]
         before, after = jnp.minimum(experts, start), jnp.maximum(experts, start) + logs["pp"][None, None]
-        beside = jnp.clip(before, lower, upper) + jnp.clip(after, lower, upper)
+        beside = clip(before, lower, upper) + clip(after, lower, upper)
     dense, spread = (jnp.exp(x[:, 1:] - x[:, :-1]) for x in (inside, beside))
     f = dict(zip(order, jnp.unstack(dense, axis=1), strict=True))
     near = plan.placement.index("ep") < plan.placement.index("dp")
@@ -157,12 +158,12 @@ def _place_ordered(plan: Ordered, size: Array) -> Groups:
     def beside(bounds: jax.Array) -> jax.Array:
         """Experts lie on the ranks of a pipeline stage, which other stages interrupt."""
         before, after = jnp.minimum(bounds, start["pp"][None]), jnp.maximum(bounds, start["pp"][None]) + logs["pp"][None]
-        return jnp.clip(before[None], lower, upper) + jnp.clip(after[None], lower, upper)
+        return clip(before[None], lower, upper) + clip(after[None], lower, upper)
 
     names = ("tp", "cp", "pp", "shard", "replica")
     first = stack(*(starts[name] for name in names))[None]
     last = first + stack(*(logs[name] for name in names))[None]
-    dense = jnp.exp(jnp.clip(last, lower, upper) - jnp.clip(first, lower, upper))
+    dense = jnp.exp(clip(last, lower, upper) - clip(first, lower, upper))
     tp, cp, pp, shard, replica = jnp.unstack(dense, axis=1)
     etp, ep, expert_shard, copies = jnp.unstack(jnp.exp(beside(end) - beside(begin)), axis=1)
     run = sum(length.values())
@@ -177,5 +178,5 @@ def _place_ordered(plan: Ordered, size: Array) -> Groups:
         data=cp * shard * replica,
         expert_shard=expert_shard,
         expert_data=expert_shard * copies,
-        all=jnp.exp(jnp.clip(jnp.asarray(run)[None, None], lower, upper) - lower)[:, 0],
+        all=jnp.exp(clip(jnp.asarray(run)[None, None], lower, upper) - lower)[:, 0],
     )

@@ -66,26 +66,33 @@ def maximum(x: jax.Array, sharpness: float = SHARPNESS) -> jax.Array:
     _check(sharpness)
     if isinf(sharpness):
         return x.max(0)
-    # a sum is cheaper than a maximum, but a high power of x / Σx would underflow
-    scale = x.sum(0) if sharpness <= 64.0 else x.max(0)
+    scale = _scale(x, sharpness)
     return scale * _root(_power(x / _nonzero(scale)[None], sharpness).sum(0), sharpness)
+
+
+def _scale(x: jax.Array, sharpness: float) -> jax.Array:
+    """What values are divided by: a sum is cheaper than a maximum, but a high power of x / Σx would underflow."""
+    return x.sum(0) if sharpness <= 64.0 else x.max(0)
 
 
 @maximum.defjvp
 def _maximum_jvp(sharpness: float, primals: tuple, tangents: tuple) -> tuple:
     (x,), (dx,) = primals, tangents
-    value = maximum(x, sharpness)
     if isinf(sharpness):
+        value = maximum(x, sharpness)
         # a compiler may round x in one fusion otherwise than in another: by equality alone nothing might hit, and 0/0
         hit = (x >= value[None] * (1.0 - TIE)).astype(x.dtype)
         return value, (hit * dx).sum(0) / hit.sum(0)
-    ratio = x / _nonzero(value)[None]
-    # d max_p / dx_i = (x_i / max_p)^(p-1); ratio^p / ratio would be 0/0 at zero, so the power p-1 is built as 1+2+4+…
-    weight, square = ratio, ratio
+    scale = _scale(x, sharpness)
+    share = x / _nonzero(scale)[None]
+    # d max_p / dx_i = (x_i / max_p)^(p-1); share^p / share would be 0/0 at zero, so the power p-1 is built as 1+2+4+…
+    weight, square = share, share
     for _ in range(int(log2(sharpness)) - 1):
         square = square * square
         weight = weight * square
-    return value, (weight * dx).sum(0)
+    total = _nonzero((square * square).sum(0))
+    root = _root(total, sharpness)
+    return scale * root, root / total * (weight * dx).sum(0)
 
 
 def _geometric(x: jax.Array, sharpness: float) -> jax.Array:
@@ -192,6 +199,23 @@ def minimum(x: jax.Array, sharpness: float = SHARPNESS) -> jax.Array:
 
 
 @jax.custom_jvp
+def clip(x: Array, low: Array, high: Array) -> jax.Array:
+    """`min(max(x, low), high)`, in every sharpness.
+
+    The gradient at both ends is the mean of the two sides, as that of `jnp.clip`; this one takes fewer operations.
+    """
+    return jnp.clip(x, low, high)
+
+
+@clip.defjvp
+def _clip_jvp(primals: tuple, tangents: tuple) -> tuple:
+    (x, low, high), (dx, d_low, d_high) = primals, tangents
+    above = 0.5 + 0.5 * jnp.sign(x - low)
+    below = 0.5 - 0.5 * jnp.sign(jnp.maximum(x, low) - high)
+    return clip(x, low, high), below * (above * dx + (1.0 - above) * d_low) + (1.0 - below) * d_high
+
+
+@jax.custom_jvp
 def ramp(x: Array) -> jax.Array:
     """0 below 0, 1 above 1, x in between: `clip(x, 0, 1)`, in every sharpness.
 
@@ -217,3 +241,16 @@ def _power_jvp(exponent: float, primals: tuple, tangents: tuple) -> tuple:
     (x,), (dx,) = primals, tangents
     value = power(x, exponent)
     return value, exponent * value / x * dx
+
+
+@jax.custom_jvp
+def inverse(x: jax.Array) -> jax.Array:
+    """`1 / x`, whose slope `−1/x²` is that of the value: half the operations of a quotient's."""
+    return 1.0 / x
+
+
+@inverse.defjvp
+def _inverse_jvp(primals: tuple, tangents: tuple) -> tuple:
+    (x,), (dx,) = primals, tangents
+    value = inverse(x)
+    return value, -(value * value) * dx

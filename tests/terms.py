@@ -151,6 +151,12 @@ TERMS: dict[str, Term] = {
     "smooth.excess": plain(smooth.excess, [w[:2] for w in WINDOWS], [w[:2] for w in EDGE_WINDOWS], soft=True),
     "smooth.positive_part": plain(smooth.positive_part, [w[:2] for w in WINDOWS], [w[:2] for w in EDGE_WINDOWS], soft=True),
     "smooth.ramp": plain(smooth.ramp, [(0.4,), (1.7,), (0.99,)], [(0.0,), (1.0,), (-1.0,)]),
+    "smooth.clip": plain(
+        smooth.clip,
+        [(0.4, 0.1, 0.7), (1.7, 0.3, 0.9), (-0.2, 0.3, 0.9)],
+        [(0.3, 0.3, 0.9), (0.9, 0.3, 0.9), (0.3, 0.3, 0.3), (1.0, 0.0, np.inf)],
+    ),
+    "smooth.inverse": plain(smooth.inverse, [(0.4,), (1.7,)], [(1e-100,), (1e100,)]),
     "smooth.power": plain(lambda x: smooth.power(x, 1.0 / 3.0), [(0.4,), (1.7,)], [(1.0,), (1e-30,), (1e30,)]),
     "counts.mean_layer": of_model(counts.mean_layer),
     "counts.visits": of_work(counts.visits),

@@ -182,6 +182,14 @@ def test_ramp():
     np.testing.assert_array_equal(jax.grad(lambda x: jnp.clip(x, 0.0, 1.0).sum())(x), jax.grad(lambda x: smooth.ramp(x).sum())(x))
 
 
+def test_clip_has_the_gradient_of_two_maxima():
+    """Also at its ends, and where both ends and x are equal."""
+    x, low, high = (jnp.array(v) for v in ([-1.0, 0.0, 0.3, 1.0, 7.0, 2.0, 5.0], [0.0] * 5 + [2.0] * 2, [1.0] * 5 + [2.0, jnp.inf]))
+    np.testing.assert_array_equal(smooth.clip(x, low, high), jnp.clip(x, low, high))
+    found, expected = (jax.grad(lambda *v, f=f: f(*v).sum(), argnums=(0, 1, 2))(x, low, high) for f in (smooth.clip, jnp.clip))
+    np.testing.assert_array_equal(found, expected)
+
+
 @pytest.mark.parametrize("exponent", [-1.5, -0.1, 0.3, 2.0])
 def test_power(exponent):
     x = jnp.asarray(PAIRS[0])

@@ -8,13 +8,19 @@ whose traffic climbs through the lower ones: a third level and those beyond it l
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import accumulate
+from math import log, prod
+from operator import mul
+
 import jax
 import jax.numpy as jnp
 from flax import struct
 
 from dmodel.coefficients import Coefficients
 from dmodel.hardware import Network
-from dmodel.smooth import SHARPNESS, maximum, minimum, ramp
+from dmodel.once import once
+from dmodel.smooth import SHARPNESS, clip, inverse, maximum, minimum, ramp
 from dmodel.types import Array, each, per_level, stack, trailing
 
 TREE_BANDWIDTH = 0.92
@@ -70,19 +76,48 @@ def fabric(network: Network, coefficients: Coefficients, sharpness: float = SHAR
     )
 
 
+@once
 def _joined(group: jax.Array) -> jax.Array:
     """1 where a level joins members, 0 where it does not; linear for factors between 1 and 2 (they are never below 1)."""
     return ramp(group - 1.0)
 
 
-def _below(values: jax.Array) -> jax.Array:
-    """Exclusive product over levels: of members, those inside one domain of the level below; of their inverses, the volume left."""
-    below = [jnp.ones_like(values[0])]
-    for value in values[:-1]:
-        below.append(below[-1] * value)
-    return jnp.stack(below)
+@once
+def _levels(values: jax.Array) -> tuple[jax.Array, ...]:
+    """The values of each level."""
+    return tuple(jnp.unstack(values))
 
 
+@once
+def _log(group: jax.Array) -> jax.Array:
+    """Natural logarithm of the members."""
+    return jnp.log(group)
+
+
+@once
+def _inverse(members: jax.Array) -> jax.Array:
+    """1 over the members."""
+    return inverse(members)
+
+
+@once
+def _size(values: jax.Array) -> jax.Array:
+    """Product over levels `[kind, *batch]`, one by one: the derivative of `jnp.prod` takes three times as many operations."""
+    first, *others = _levels(values)
+    return prod(others, start=first)
+
+
+def _running(values: Sequence[jax.Array]) -> list[jax.Array]:
+    """Product of the values before each: 1, v_0, v_0 v_1, …"""
+    return list(accumulate(values[:-1], mul, initial=jnp.ones_like(values[0])))
+
+
+def _left(group: jax.Array) -> jax.Array:
+    """Share of the volume that reaches a level, `1 / Π_{j<k} g_j`: what is left by the domains of the levels below."""
+    return jnp.stack(_running(_levels(_inverse(group))))
+
+
+@once
 def _reach(group: jax.Array) -> jax.Array:
     """Members whose traffic the links of a level carry: its own, and on outer levels those of all tiers above, `Π_{j≥k} g_j` for k ≥ 1."""
     if group.shape[0] <= 2:
@@ -92,7 +127,7 @@ def _reach(group: jax.Array) -> jax.Array:
 
 def _start(group: jax.Array, net: Fabric) -> jax.Array:
     """Fixed time of a collective [s]: its launch, the choice of protocol, the first handshake; 0 for a group of one."""
-    return net.start_s * _joined(group.prod(0))
+    return net.start_s * _joined(_size(group))
 
 
 def _seconds_per_byte(group: jax.Array, net: Fabric) -> jax.Array:
@@ -100,30 +135,28 @@ def _seconds_per_byte(group: jax.Array, net: Fabric) -> jax.Array:
 
     On a torus of d axes a group has the links of its own axes, `max(ln g / ln members, 1/d)` of all: 16 of a slice of 16 × 16 one half.
     """
-    log = jnp.log(group)
-    own = jnp.clip(log / jnp.maximum(jnp.log(net.members), 1e-9), 1.0 / net.torus_axes, 1.0)
-    links = 1.0 - ramp(net.torus_axes - 1.0) * (1.0 - own)
-    crowd = log if group.shape[0] <= 2 else jnp.log(_reach(group))
-    return jnp.exp(net.contention * crowd) / (net.bytes_per_s * links)
+    torus = ramp(net.torus_axes - 1.0)
+    own = clip(_log(group) / jnp.maximum(_log(net.members), 1e-9), 1.0 / net.torus_axes, 1.0)
+    links = 1.0 - torus + torus * own
+    return jnp.exp(net.contention * _log(_reach(group))) * inverse(net.bytes_per_s * links)
 
 
 def _ring_share(group: jax.Array, net: Fabric) -> jax.Array:
     """Share of the volume left at a level that a ring carries through it: `(n − 1)/n`, n all members of the group, on a level that joins
     any, since one ring goes through all ranks (NCCL) and hands on every part but one between nodes as well as inside them; `(g − 1)/g` of
     a torus and of the slices joined above it, which gather one after the other."""
-    own = 1.0 - 1.0 / _reach(group)
-    whole = 1.0 - 1.0 / jnp.prod(group, 0)
+    left, rest = _inverse(_reach(group)), _size(_inverse(group))
     flat = 1.0 - ramp(net.torus_axes[:1] - 1.0)
-    return own + flat * _joined(group) * (whole[None] - own)
+    return 1.0 - left + flat * _joined(group) * (left - rest[None])
 
 
 def _hops(group: jax.Array, net: Fabric) -> jax.Array:
     """Sequential hops of a ring, `g − 1`; on a torus of d axes `d (g^(1/d) − 1)`. One ring goes through all ranks, so it makes the hops of
     a level in each group that it passes: `(g_k − 1) Π_{j>k} g_j`, and levels of one latency add up to the hops of one. A torus gathers by
     axes and then across slices, once each."""
-    hops = net.torus_axes * (jnp.exp(jnp.log(group) / net.torus_axes) - 1.0)
-    above = jnp.log(jnp.cumprod(group[::-1], 0)[::-1] / group)
-    return hops * jnp.exp(above * (1.0 - ramp(net.torus_axes - 1.0)))
+    hops = net.torus_axes * (jnp.exp(_log(group) / net.torus_axes) - 1.0)
+    above = jnp.stack(_running(_levels(group)[::-1])[::-1])
+    return hops * (1.0 + (1.0 - ramp(net.torus_axes - 1.0)) * (above - 1.0))
 
 
 class Line(struct.PyTreeNode, kw_only=True):
@@ -148,7 +181,7 @@ class Line(struct.PyTreeNode, kw_only=True):
 
 def gather_line(group: jax.Array, net: Fabric) -> Line:
     """Line of a ring all-gather, or reduce-scatter, in the volume of the gathered whole; see `gather_time`."""
-    flow = _ring_share(group, net) * _below(1.0 / group) * _seconds_per_byte(group, net)
+    flow = _ring_share(group, net) * _left(group) * _seconds_per_byte(group, net)
     return Line(seconds_per_byte=maximum(flow, net.sharpness), latency_s=_start(group, net) + (net.latency_s * _hops(group, net)).sum(0))
 
 
@@ -188,27 +221,27 @@ def all_reduce_time(nbytes: jax.Array, group: jax.Array, net: Fabric, calls: Arr
       calls: messages that the volume is sent in, one after the other.
     """
     reach, ring = _reach(group), 2.0 * _ring_share(group, net)
-    once = _joined(reach)
-    tree = jnp.concatenate([ring[:1], once[1:] + ramp(reach[1:] - 2.0)])
-    reduces = net.in_network_reduction
-    cost = _below(1.0 / group) * _seconds_per_byte(group, net)
+    joined = _joined(reach)
+    tree = jnp.concatenate([ring[:1], joined[1:] + ramp(reach[1:] - 2.0)])
+    cost = _left(group) * _seconds_per_byte(group, net)
+    reduced, rest = net.in_network_reduction * joined, 1.0 - net.in_network_reduction
 
     def flow(times: jax.Array) -> Array:
-        return maximum(nbytes[None] * cost * (times + reduces * (once - times)), net.sharpness)
+        return nbytes * maximum(cost * (rest * times + reduced), net.sharpness)
 
+    hop = net.latency_s * trailing(inner_outer(1.0, TREE_HOP, group.shape[0]) / log(2.0), group.ndim)
     by_ring = 2.0 * calls * (net.latency_s * _hops(group, net)).sum(0) + flow(ring)
-    hops = jnp.log2(group[0]) * net.latency_s[0] + TREE_HOP * (net.latency_s[1:] * jnp.log2(group[1:])).sum(0)
-    by_tree = 2.0 * calls * hops + flow(tree) / TREE_BANDWIDTH
+    by_tree = 2.0 * calls * (hop * _log(group)).sum(0) + flow(tree) / TREE_BANDWIDTH
     return jnp.asarray(calls * _start(group, net) + minimum(stack(by_ring, by_tree), net.sharpness))
 
 
-def _once(group: jax.Array, copies: Array, merged: Array) -> jax.Array:
+def _transfers(group: jax.Array, copies: Array, merged: Array) -> jax.Array:
     """Transfers into the domains below each level over the copies sent [1]: `D (1 − (1 − 1/D)^c) / c` when copies are merged, c of them
     to D domains taken at random, c / c when not."""
     copies, merged = each(copies), each(merged)
-    domains = jnp.prod(group, 0)[None] / _below(group)
+    domains = jnp.concatenate([_size(group)[None], _reach(group)[1:]])
     # where there is one domain nothing is sent, and the logarithm would be that of 0
-    missed = jnp.exp(copies * jnp.log(jnp.maximum(1.0 - 1.0 / domains, 1e-9)))
+    missed = jnp.exp(copies * jnp.log(jnp.maximum(1.0 - _inverse(domains), 1e-9)))
     return 1.0 + merged * (domains * (1.0 - missed) / copies - 1.0)
 
 
@@ -224,18 +257,19 @@ def all_to_all_time(nbytes: jax.Array, group: jax.Array, net: Fabric, copies: Ar
     Args:
       copies: of each token among its bytes. merged: 1 when those for one domain travel together (DeepEP, Zhao et al. 2025), 0 when apart.
     """
-    ring = jnp.exp(jnp.log(group) / net.torus_axes)
-    torus, reach = ramp(net.torus_axes - 1.0), _reach(group)
-    part = 1.0 - 1.0 / reach
-    passed = part + torus * (jnp.maximum(0.25 * net.torus_axes * (ring - 1.0 / ring), part) - part)
-    share = _below(group) * reach * passed * (1.0 / jnp.prod(group, 0)[None]) * _once(group, copies, merged)
-    flow = maximum(nbytes[None] * share * _seconds_per_byte(group, net), net.sharpness)
+    ring = jnp.exp(_log(group) / net.torus_axes)
+    torus, part = ramp(net.torus_axes - 1.0), 1.0 - _inverse(_reach(group))
+    passed = part + torus * (jnp.maximum(0.25 * net.torus_axes * (ring - inverse(ring)), part) - part)
+    # of the bytes inside the innermost domain, those that go to no other one
+    inside = _size(_inverse(group)[1:]) if group.shape[0] > 1 else jnp.ones_like(group[0])
+    passed = jnp.concatenate([inside[None] * passed[:1], passed[1:]])
+    flow = nbytes * maximum(passed * _transfers(group, copies, merged) * _seconds_per_byte(group, net), net.sharpness)
     hop = net.latency_s * _joined(group)
     return _start(group, net) + flow + (hop.sum(0) if group.shape[0] <= 2 else hop[0] + maximum(hop[1:], net.sharpness))
 
 
 def point_to_point_time(nbytes: jax.Array, group: jax.Array, net: Fabric) -> jax.Array:
     """Time to send `nbytes` to the next member [s], over the slowest level that the group spans; 0 for a group of one."""
-    once = _joined(group)
-    flow = maximum(once * nbytes[None] / net.bytes_per_s, net.sharpness)
-    return _start(group, net) + flow + maximum(once * net.latency_s, net.sharpness)
+    joined = _joined(group)
+    flow = nbytes * maximum(joined / net.bytes_per_s, net.sharpness)
+    return _start(group, net) + flow + maximum(joined * net.latency_s, net.sharpness)
