@@ -2,8 +2,9 @@
 
 Published: 77 points read off a figure (± 5 GB/s), bus bandwidth by message and nodes. Predicted three ways: the law of a single call fitted
 to all points; the same law fitted to half of them, or to 64 nodes and less, and judged on the rest; and the step model's own collective
-with the three coefficients between nodes that the first fit hands on to every other study of this group (latency inside the node and start
-are those of training steps). Assumed: DGX H100, 400 Gb/s per device, better of ring and tree.
+with the three coefficients between nodes that the first fit hands on to every other study of this group, the start of a call on an idle
+machine, as the curves are, and the latency inside the node of training steps. Assumed: DGX H100, 400 Gb/s per device, better of ring and
+tree.
 `python -m experiments.scaling_allreduce [--quick] [--json] [--out DIR]`
 """
 
@@ -37,7 +38,7 @@ SHOWN = tuple(float(2**i) for i in (22, 24, 26, 28, 30))
 ASSUMPTIONS = {
     "published": "77 points read off the figure, ± 5 GB/s; 8 H100 per node",
     "law of a call": "α–β by level, better of ring and tree, low-latency and line protocols for small messages",
-    "step model": "better of ring and tree, no protocols; between nodes the coefficients that the law's fit gives",
+    "step model": "better of ring and tree, no protocols; between nodes, and of the start, the coefficients that the law's fit gives",
 }
 
 
@@ -52,9 +53,11 @@ def bus(nbytes: np.ndarray, ranks: np.ndarray, seconds: np.ndarray) -> np.ndarra
     return 2.0 * nbytes * (ranks - 1.0) / (ranks * seconds)
 
 
-def by_step_model(nbytes: np.ndarray, nodes: np.ndarray, gather: bool = False) -> np.ndarray:
-    """Times of the step model's all-reduce, or all-gather, over 8 devices of each node [s]."""
-    net = fabric(catalog.system(SYSTEM).network, coefficients(CHIP))
+def by_step_model(nbytes: np.ndarray, nodes: np.ndarray, gather: bool = False, training: bool = False) -> np.ndarray:
+    """Times of the step model's all-reduce, or all-gather, over 8 devices of each node [s]; starts of a call, or of training steps."""
+    c = coefficients(CHIP)
+    start = float(c.collective_start) if training else shipped("collective", CHIP, VARIANT).values["base"]
+    net = fabric(catalog.system(SYSTEM).network, c.replace(collective_start=start))
     law = gather_time if gather else all_reduce_time
     size = jnp.stack([jnp.full(len(nodes), 8.0), jnp.asarray(nodes)])
     return np.asarray(law(jnp.asarray(nbytes), size, net))
@@ -80,6 +83,7 @@ def findings(g: Group, fitted: np.ndarray, stepped: np.ndarray, kept: dict[str, 
     nodes = np.array([4.0, 512.0])
     small = np.full(2, 2.0**22)
     tree, ring = (by_step_model(small, nodes, gather=x) for x in (False, True))
+    begun = by_step_model(g.table.numbers("message_bytes"), g.table.numbers("nodes"), training=True)
     lines = [shared.error("7 law of a call, all points", errors(g.table, fitted), TARGET)]
     for name, found in kept.items():
         middle = {key: float(np.median([f[key] for f in found])) for key in ("median", "mean", "p90")}
@@ -87,6 +91,7 @@ def findings(g: Group, fitted: np.ndarray, stepped: np.ndarray, kept: dict[str, 
     return [
         *lines,
         shared.error("7 step model's all-reduce", errors(g.table, stepped), TARGET),
+        shared.error("7 the same with the start of training steps", errors(g.table, begun), None),
         shared.direction(
             "7 rings pay per member: all-gather slows more than all-reduce, 4 → 512 nodes, 4 MiB",
             bool(ring[1] / ring[0] > 2.0 * tree[1] / tree[0]),

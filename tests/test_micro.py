@@ -69,6 +69,19 @@ def test_the_inner_level_is_the_step_models_where_a_single_call_adds_nothing(kin
     np.testing.assert_allclose(ends, expected, rtol=1e-9)
 
 
+def test_hops_between_nodes_are_the_step_models_in_lines_and_the_tables_in_other_protocols():
+    d = jnp.array([2.0, 2.0**14, 2.0**20])  # trees are far below rings, the smooth minimum 2 % below trees
+    x = collectives.Cases(jnp.array([1.0, 0.0, 0.0]), jnp.full(3, 1e6), jnp.full(3, 8.0), d, (1e11, 1e10), (1e-6, 5e-6), jnp.zeros(3))
+    mine = defaults(collectives.FORM, latency_inner=NOTHING, latency_outer=2.0)
+    words, lines, blocks = (collectives.hops(mine, x, p) for p in range(3))
+    tree = 2.0 * step_collectives.TREE_HOP * jnp.log2(d[1:]) * 1e-5
+    np.testing.assert_allclose(lines, jnp.concatenate([(d[:1] - 1.0) * 1e-5, tree]), rtol=0.03)
+    np.testing.assert_allclose(words / lines, [2.7 / 4.0, 5.0 / 8.5, 5.0 / 8.5], rtol=0.03)
+    np.testing.assert_allclose(blocks / lines, [14.0 / 4.0, 14.0 / 8.5, 14.0 / 8.5], rtol=0.03)
+    alone = x._replace(outer=jnp.ones(3))
+    np.testing.assert_allclose(collectives.hops(mine, alone, 2), collectives.hops(mine, alone, 0), rtol=1e-12)
+
+
 RECOVERED = [("matmul", "H100-80GB", "fp8"), ("attention", "H200-141GB", ""), ("collective", "H100-80GB", "one domain")]
 HALVED = [
     ("matmul", "A100-80GB", "bf16"),

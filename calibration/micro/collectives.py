@@ -45,8 +45,8 @@ RING_HOPS, TREE_HOPS = (2.7, 4.0, 14.0), (5.0, 8.5, 14.0)
 `tuning.cc`, 2.20 and later). Only their ratios count; what they are on a fabric is `latency_outer`, of a ring in lines."""
 
 LINES = 1
-"""The protocol of lines, which the library's tuner takes for the gather of a layer over six nodes of H100 and more: 7 hops of 1.9 µs and one
-of 4 for each node, where blocks take 7 of 3.4 and one of 14, for 0.92 of the bandwidth."""
+"""The protocol of lines. The library's tuner takes it for the gather of a layer over six nodes of H100 and more: a node costs 7 hops of
+1.9 µs and one of 4, for 0.92 of the bandwidth; in blocks 7 of 3.4 and one of 14."""
 
 OUTER = ("efficiency_outer", "latency_outer", "contention")
 """What messages inside one domain say nothing about."""
