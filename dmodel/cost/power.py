@@ -65,7 +65,8 @@ def draw(chip: Chip, running: Array, arithmetic: Array, hbm_bytes_per_s: Array, 
     `idle + (peak − idle) (w · running + (1 − w) · arithmetic) + e_hbm · bytes/s + e_link · bytes/s`, w `WAITING_SHARE`.
 
     Limits: idle when nothing runs; peak when products run at their sustained rate all the time; `idle + w (peak − idle)` while it waits in
-    a collective. Traffic of operands during products is part of the peak.
+    a collective. Traffic of operands during products is part of the peak. Products that something slows count for less; a chip at its
+    power limit would raise its clock and draw on, so that power falls too much where communication slows compute.
 
     Args:
       running: share of the time in which kernels run, computing or not [1]. arithmetic: products over those at the sustained rate [1].
