@@ -155,8 +155,8 @@ def _hops(group: jax.Array, net: Fabric) -> jax.Array:
     a level in each group that it passes: `(g_k − 1) Π_{j>k} g_j`, and levels of one latency add up to the hops of one. A torus gathers by
     axes and then across slices, once each."""
     hops = net.torus_axes * (jnp.exp(_log(group) / net.torus_axes) - 1.0)
-    above = jnp.stack(_running(_levels(group)[::-1])[::-1])
-    return hops * (1.0 + (1.0 - ramp(net.torus_axes - 1.0)) * (above - 1.0))
+    above, torus = jnp.stack(_running(_levels(group)[::-1])[::-1]), ramp(net.torus_axes - 1.0)
+    return hops * (torus + (1.0 - torus) * above)
 
 
 class Line(struct.PyTreeNode, kw_only=True):
