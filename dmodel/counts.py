@@ -234,13 +234,15 @@ CHUNK = 128.0
 def attention_flops(model: Transformer, plan: Plan) -> Array:
     """FLOPs of the forward core of the mean layer: of attention, Q Kᵀ and P V, `2 b (s/cp) s a (2 e + x) / tp`, and of a Mamba-2 scan.
 
-    Flash skips the causal half, and what a window w hides: `w (1 − w/2s)` of s keys are left. Mamba-2 in chunks of c tokens (Dao & Gu
+    Flash skips the causal half, and what a window w hides: `w (1 − w/2s)` of s keys are left. Where ranks of cp hold the sequence in order,
+    the last one sees `1 − 1/(2 cp)` of the keys and the others wait. Mamba-2 in chunks of c tokens (Dao & Gu
     2024): `2 c (G N + i) + 4 i N` per token.
     """
     s, t = model.seq_len, tokens(model, plan)
     # a causal window as wide as the sequence is the causal half
     window = jnp.minimum(model.window / s, 1.0)
-    full, part = 1.0 - 0.5 * model.causal, window * (1.0 - 0.5 * model.causal * window)
+    skipped = model.causal * (plan.cp_balanced + (1.0 - plan.cp_balanced) / plan.cp)
+    full, part = 1.0 - 0.5 * skipped, window * (1.0 - 0.5 * model.causal * window)
     seen = 1.0 - plan.flash * (1.0 - full + model.windowed * (full - part))
     scores = 2.0 * s * mean_layer(model).core * seen
     bc, inner = model.mamba_groups * model.mamba_state, model.mamba_inner

@@ -40,6 +40,8 @@ class Plan(struct.PyTreeNode, kw_only=True):
       weight_bytes, gradient_bytes, optimizer_bytes: stored bytes per parameter (bf16 weights, fp32 gradients, fp32
         master weight and two moments by default).
       reduce_bytes: bytes per gradient element on the wire.
+      cp_balanced: 1 when ranks of cp get parts of a causal sequence that cost the same (its first with its last), 0 when they get it in
+        order, and all wait for the last.
       schedule: one of `SCHEDULES` (static). placement: order of the groups, innermost first (static).
     """
 
@@ -53,6 +55,7 @@ class Plan(struct.PyTreeNode, kw_only=True):
     sp: Array = 0.0
     zero: Array = 0.0
     shard: Array = 1.0
+    cp_balanced: Array = 1.0
     reshard: Array = 1.0
     prefetch: Array = 1.0
     accumulate: Array = 0.0

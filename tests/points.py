@@ -84,6 +84,7 @@ PLAN = Plan(
     sp=0.4,
     zero=0.4,
     shard=3.1,
+    cp_balanced=0.7,
     reshard=0.6,
     prefetch=0.7,
     accumulate=0.3,

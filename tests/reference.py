@@ -248,8 +248,8 @@ def core_flops(m: Transformer, p: Plan) -> float:
         if not p.flash:
             keys = s
         elif m.causal:
-            # token i sees the last w of its i predecessors
-            keys = w / 2.0 * w / s + w * (s - w) / s
+            # token i sees the last w of its i predecessors; in order, the last rank's tokens decide
+            keys = w / 2.0 * w / s + w * (s - w) / s if p.cp_balanced or w < s else s - s / p.cp / 2.0
         else:
             keys = w
         total += share * m.attention_share * 2.0 * t * keys * m.n_heads * (2.0 * m.head_dim + m.qk_extra)

@@ -165,6 +165,9 @@ def test_residents_of_all_devices_are_the_model(model):
 def test_flash_halves_causal_scores_and_keeps_them_off_memory():
     full, half = ONE.replace(flash=0.0), ONE
     assert float(counts.attention_flops(DENSE, half)) == 0.5 * float(counts.attention_flops(DENSE, full))
+    # the last of four ranks: three blocks of keys whole and half of its own
+    in_order = ONE.replace(cp=4.0, cp_balanced=0.0)
+    assert float(counts.attention_flops(DENSE, in_order)) == pytest.approx(float(counts.attention_flops(DENSE, full)) * 3.5 / 16, rel=1e-12)
     both_ways = DENSE.replace(causal=0.0)
     assert float(counts.attention_flops(both_ways, half)) == float(counts.attention_flops(both_ways, full))
     assert counts.softmax_bytes(DENSE, half) == 0.0 < counts.softmax_bytes(DENSE, full)

@@ -13,7 +13,7 @@ from calibration.micro.priors import priors
 from calibration.predict import predict
 from dmodel.coefficients import NAMES, SPECS
 from dmodel.profiles import GROUPINGS, Profile, default_profile, members
-from dmodel.profiles.store import to_json
+from dmodel.profiles.store import load, to_json
 from dmodel.types import InputError
 from tests.fitting import CHIPS, NOISE, TRUTH, held_out, retimed, synthetic
 from tests.points import COEFFICIENTS, quick
@@ -324,7 +324,7 @@ def test_micro_benchmarks_say_where_a_new_chip_starts(monkeypatch):
 
 def test_a_known_stack_moves_no_further_than_strangers_differ():
     """Whatever a dozen rows leave open: in no direction is the prior of a known stack wider than members of all groupings are."""
-    base = default_profile()
+    base = load("generic")
     stack = sorted(base.stack_covariances)[0]
     wide = {**base.stack_covariances, stack: 1e4 * base.stack_covariances[stack]}
     groups = pooling.groups_of([base.accelerators[0]], [stack])

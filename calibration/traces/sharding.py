@@ -8,7 +8,7 @@ from typing import NamedTuple
 from calibration.traces.layout import Layout
 from calibration.traces.table import Row
 
-MEGATRON_FAMILY = ("megatron", "nemo", "mlperf", "mt-nlg", "nanotron", "ultrascale")
+MEGATRON_FAMILY = ("megatron", "nemo", "mlperf", "mt-nlg", "nanotron", "ultrascale", "megascale", "flagscale")
 """Beginnings of stack names that train as Megatron-LM does: gradients accumulated, and by default reduced, in fp32."""
 
 FP32_FAMILY = (*MEGATRON_FAMILY, "dmodel-collect")
@@ -22,6 +22,9 @@ _PODS = re.compile(r"of (\d+) chips, data parallel between pods")
 """Notes of MaxText's table: weights are sharded over the chips of a pod and copied between pods."""
 
 _HYBRID = re.compile(r"fsdp_ici=(\d+)|shard=(\d+)|FSDP in node\((\d+)\)|DP=\d+,FSDP=(\d+)")
+
+FP32_SHARDED = ("torchtitan", "kempnerforge", "automodel")
+"""Stacks on PyTorch's fully_shard that reduce gradients in fp32 at every stage, as their configurations have it by default."""
 
 
 class Reduction(NamedTuple):
@@ -44,11 +47,12 @@ class Sharding(NamedTuple):
 def reduction(stack: str, zero: float, precision: str) -> Reduction:
     """How a stack reduces gradients, by what is known of its code.
 
-    Gradients are reduced in fp32 (4 bytes) by the Megatron family and the workload of this package up to stage 2, unless they train in
-    fp16, whose gradients are reduced as they are; elsewhere in 2 bytes. nanotron under ZeRO-1: see `NANOTRON`.
+    Gradients are reduced in fp32 (4 bytes) by the Megatron family and the workload of this package up to stage 2, and by `FP32_SHARDED`,
+    unless they train in fp16, whose gradients are reduced as they are; elsewhere in 2 bytes. nanotron under ZeRO-1: see `NANOTRON`.
     """
     name = stack.lower()
-    nbytes = 4.0 if name.startswith(FP32_FAMILY) and zero <= 2.0 and precision.lower() != "fp16" else 2.0
+    wide = name.startswith(FP32_SHARDED) or (name.startswith(FP32_FAMILY) and zero <= 2.0)
+    nbytes = 4.0 if wide and precision.lower() != "fp16" else 2.0
     said = f"gradients reduced in {nbytes:g} bytes"
     if zero == 1.0 and name.startswith(NANOTRON):
         after = "nanotron under ZeRO-1: gradients summed by all-reduce after the backward pass, nothing hidden"

@@ -176,6 +176,7 @@ def _overlap(sheet: Sheet) -> None:
     ring: dict[str, Setting] | None = {} if s["cp"] == 1 else {"context_parallel_strategy": "ring" if s["overlap_cp"] else "all_gather"}
     if _on_tpu(s) and s["cp"] > 1 and s["overlap_cp"]:
         ring = None
+    s.tell("cp_balanced", {"context_parallel_load_balance": bool(s["cp_balanced"])} if s["cp"] > 1 else {})
     s.either("overlap_cp", ring, "on TPUs keys and values are gathered before attention; the ring is offered on GPUs only")
     s.tell("overlap_pp", {"pipeline_delay_activation_forwarding": bool(s["overlap_pp"])} if s["pp"] > 1 else {})
 

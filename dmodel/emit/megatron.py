@@ -216,6 +216,7 @@ def _overlap(sheet: Sheet) -> None:
         why = "--tp-comm-overlap needs --sequence-parallel and no experts; the exchange stays exposed"
         s.either("overlap_tp", {"tp-comm-overlap": True} if able else None, why)
     ring = {"cp-comm-type": "p2p"} if s["cp"] > 1 else {}
+    s.either("cp_balanced", {} if s["cp"] == 1 or s["cp_balanced"] else None, "sequences are always dealt out, first chunk with last")
     hidden = s["cp"] == 1 or s["overlap_cp"]
     s.either("overlap_cp", ring if hidden else None, "the ring (--cp-comm-type p2p) always hides what it can")
     reduce = {"overlap-grad-reduce": True} | ({"overlap-param-gather": True} if s["zero"] else {})

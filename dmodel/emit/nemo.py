@@ -154,6 +154,7 @@ def _overlap(sheet: Sheet) -> None:
     hidden = bool(s["overlap_tp"]) and s["tp"] > 1
     why = "overlapping needs sequence parallelism; the exchange stays exposed"
     s.either("overlap_tp", ({"model.ub_tp_comm_overlap": True} if s["sp"] else None) if hidden else {}, why)
+    s.either("cp_balanced", {} if s["cp"] == 1 or s["cp_balanced"] else None, "sequences are always dealt out, first chunk with last")
     s.either("overlap_cp", {} if s["overlap_cp"] or s["cp"] == 1 else None, "the ring always hides what it can")
     early = bool(s["overlap_dp"])
     sync: dict[str, Setting] = {"model.optim.overlap_grad_sync": early, "model.optim.overlap_param_sync": early}
