@@ -19,7 +19,7 @@ GENERATIONS = {
 """Accelerator names of one generation begin with one of these."""
 
 LINEAGES = {
-    "megatron": ("megatron", "nemo", "mt-nlg", "vtrain", "mlperf"),
+    "megatron": ("megatron", "nemo", "mt-nlg", "vtrain", "mlperf", "megascale", "flagscale"),
     "nanotron": ("nanotron", "ultrascale"),
     "maxtext": ("maxtext", "jax-toolbox-maxtext", "gpu-recipes"),
     "pax": ("jax-toolbox-pax", "pax"),
