@@ -166,7 +166,9 @@ def _polish(losses: Callable, p: Parameters, steps: int, progress: Callable[[flo
     return p, loss
 
 
-def optimize(prior: Prior, data: Data, groups: Groups, *, seed: int, starts: int, progress: Callable[[float, float], None]) -> Result:
+def optimize(
+    prior: Prior, data: Data, groups: Groups, *, seed: int, starts: int, polish: int, progress: Callable[[float, float], None]
+) -> Result:
     """Adam and then L-BFGS from many starts by vmap; start 0 is the prior mean, the others scatter around it; the best one wins.
 
     Raises:
@@ -179,7 +181,7 @@ def optimize(prior: Prior, data: Data, groups: Groups, *, seed: int, starts: int
     p = jax.tree.unflatten(tree, spread)
     compiled = _losses(starts * len(rows.weight) <= FEW)
     p = _descend(lambda q: compiled(q, wide, rows), p, ADAM_STEPS, lambda done, loss: progress(0.6 * done, loss))
-    p, losses = _polish(lambda q: compiled(q, wide, rows), p, LBFGS_STEPS, lambda done, loss: progress(0.6 + 0.4 * done, loss))
+    p, losses = _polish(lambda q: compiled(q, wide, rows), p, polish, lambda done, loss: progress(0.6 + 0.4 * done, loss))
     best = without_padding(jax.tree.map(lambda x: x[int(jnp.nanargmin(losses))], p), groups)
     if not _all_finite(best):
         raise FloatingPointError("the fit left the finite numbers; this is a defect of dmodel: please report the traces that caused it")
@@ -235,6 +237,7 @@ def fit(
     name: str = "fitted",
     rounds: int = 2,
     held: Mapping[str, float] | None = None,
+    polish: int = LBFGS_STEPS,
 ) -> Profile:
     """Fit a profile to measured step times.
 
@@ -244,6 +247,7 @@ def fit(
       seed: of the scattered starts. held_out: rows to keep out, `[row]` bool. starts: how many descents.
       progress: called with the share done and the loss. name: of the result. rounds: of a fit without a base.
       held: coefficients that stay at a value for all rows, by name.
+      polish: steps of L-BFGS at most, of each round.
 
     Returns:
       A profile with offsets for every accelerator and stack seen (those of the base included).
@@ -266,7 +270,13 @@ def fit(
     total = rounds if base is None else 1
     for i in range(total):
         result = optimize(
-            prior, data, groups, seed=seed, starts=starts, progress=lambda done, loss, i=i: report((i + done) / total, loss)
+            prior,
+            data,
+            groups,
+            seed=seed,
+            starts=starts,
+            polish=polish,
+            progress=lambda done, loss, i=i: report((i + done) / total, loss),
         )
         if base is None:
             widths = refined_widths(result, prior, groups)
