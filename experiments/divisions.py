@@ -56,13 +56,14 @@ NEMO = (
     "nemo-launcher",
     "nemo-launcher-a100",
     "nemo-longseq",
+    "nemo-docs",
     "megatron-lm-llama",
     "megatron-lm-h100-weak",
     "mlperf-train-v4.0",
     "mlperf-train-v5.0",
     "gpu-recipes",
 )
-MAXTEXT = ("maxtext-readme", "maxtext-a3", "maxtext-custom", "jax-toolbox-maxtext", "gpu-recipes")
+MAXTEXT = ("maxtext-readme", "maxtext-a3", "maxtext-custom", "jax-toolbox-maxtext", "tpu-recipes", "gpu-recipes")
 VTRAIN = ("vtrain-single", "vtrain-multi")
 SC21 = ("megatron-sc21-t1", "megatron-sc21-t2", "mt-nlg-530b")
 FAMILIES = (NEMO, MAXTEXT, VTRAIN, SC21, ("llm-foundry",), ("jax-toolbox-pax",))
