@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from calibration.traces import Cases, concatenate, published, read, to_cases
+from calibration.traces import Cases, concatenate, fingerprint, published, read, to_cases
 from dmodel.types import InputError, enable_float64
 
 
@@ -31,10 +31,17 @@ def rows(files: Sequence[str]) -> Cases:
     """The published table and any further files as cases.
 
     Raises:
-      InputError: a file cannot be used.
+      InputError: a file cannot be used, or holds rows of the published table: judged beside their own copies, they would be known.
     """
     enable_float64()
-    return to_cases(concatenate([published(), read(list(files))]) if files else published())
+    if not files:
+        return to_cases(published())
+    further = read(list(files))
+    known = {fingerprint(row) for row in published().rows}
+    if again := [row for row in further.rows if fingerprint(row) in known]:
+        said = f"{again[0].file}:{again[0].line}: this row is in the published table, which is always read ({len(again)} such rows)"
+        raise InputError(f"{said}; leave them out of --traces")
+    return to_cases(concatenate([published(), further]))
 
 
 def say(text: str) -> None:

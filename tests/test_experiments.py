@@ -9,6 +9,8 @@ import jax
 import numpy as np
 import pytest
 
+from calibration.traces.published import PUBLISHED
+from dmodel.types import InputError
 from experiments import few_shot
 from experiments.bases import CODE, Bases
 from experiments.study import rows, run
@@ -40,6 +42,12 @@ def test_few_shot(tmp_path):
     (line,) = document["rows"]
     assert line["rows_used"] == 12 and line["rows_judged"] == 24 and 0.0 < line["median"] < 15.0
     assert (tmp_path / "few_shot.png").stat().st_size > 10_000
+
+
+def test_rows_of_the_table_are_not_read_twice():
+    """Judged beside a copy of itself that was fitted, a row would count as predicted."""
+    with pytest.raises(InputError, match="is in the published table, which is always read"):
+        rows([str(PUBLISHED)])
 
 
 def test_an_unknown_target_is_a_message(tmp_path, monkeypatch, capsys):
