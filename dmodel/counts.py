@@ -234,20 +234,26 @@ CHUNK = 128.0
 def attention_flops(model: Transformer, plan: Plan) -> Array:
     """FLOPs of the forward core of the mean layer: of attention, Q Kᵀ and P V, `2 b (s/cp) s a (2 e + x) / tp`, and of a Mamba-2 scan.
 
-    Flash skips the causal half, and what a window w hides: `w (1 − w/2s)` of s keys are left. Where ranks of cp hold the sequence in order,
-    the last one sees `1 − 1/(2 cp)` of the keys and the others wait. Mamba-2 in chunks of c tokens (Dao & Gu
+    Flash skips the causal half, and what a window w hides: of s keys the share `ω − ω²/2` is left, ω = w/s. Where ranks of cp hold the
+    sequence in order, the last one decides: `ω − cp max(ω − 1 + 1/cp, 0)² / 2`, the same for cp 1. Mamba-2 in chunks of c tokens (Dao & Gu
     2024): `2 c (G N + i) + 4 i N` per token.
     """
     s, t = model.seq_len, tokens(model, plan)
     # a causal window as wide as the sequence is the causal half
     window = jnp.minimum(model.window / s, 1.0)
-    skipped = model.causal * (plan.cp_balanced + (1.0 - plan.cp_balanced) / plan.cp)
-    full, part = 1.0 - 0.5 * skipped, window * (1.0 - 0.5 * model.causal * window)
+    full, part = (_seen(share, model, plan) for share in (jnp.ones_like(window), window))
     seen = 1.0 - plan.flash * (1.0 - full + model.windowed * (full - part))
     scores = 2.0 * s * mean_layer(model).core * seen
     bc, inner = model.mamba_groups * model.mamba_state, model.mamba_inner
     scan = model.mamba_share * (2.0 * CHUNK * (bc + inner) + 4.0 * inner * model.mamba_state)
     return t * (scores + scan) / plan.tp
+
+
+def _seen(window: jax.Array, model: Transformer, plan: Plan) -> Array:
+    """Share of the keys that flash attention goes through, on the rank that decides [1]; `window`: share of the sequence."""
+    last = plan.cp * jnp.maximum(window - 1.0 + 1.0 / plan.cp, 0.0) ** 2
+    skipped = plan.cp_balanced * window**2 + (1.0 - plan.cp_balanced) * last
+    return window - 0.5 * model.causal * skipped
 
 
 def softmax_bytes(model: Transformer, plan: Plan) -> Array:

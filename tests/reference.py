@@ -248,8 +248,10 @@ def core_flops(m: Transformer, p: Plan) -> float:
         if not p.flash:
             keys = s
         elif m.causal:
-            # token i sees the last w of its i predecessors; in order, the last rank's tokens decide
-            keys = w / 2.0 * w / s + w * (s - w) / s if p.cp_balanced or w < s else s - s / p.cp / 2.0
+            # token i sees the last w of its i predecessors: of all tokens, or of those of the last rank when they are held in order
+            first = 0.0 if p.cp_balanced else s - s / p.cp
+            grown = max(w, first)
+            keys = ((grown**2 - first**2) / 2.0 + w * (s - grown)) / (s - first) if first < w else w
         else:
             keys = w
         total += share * m.attention_share * 2.0 * t * keys * m.n_heads * (2.0 * m.head_dim + m.qk_extra)

@@ -68,6 +68,7 @@ QUESTIONS = {
         plan(dp=16.0, zero=1.0, operand_bytes=1.0, low_precision=1.0, wide_layers=0.2, wide_gradient=1.0, scale_passes=1.0),
     ),
     "a sequence in order": ("H100-DGX", "llama-3-8b", plan(dp=4.0, cp=4.0, zero=3.0, cp_balanced=0.0)),
+    "windows in order": ("H100-DGX", "gpt-oss-20b", plan(dp=4.0, ep=4.0, cp=4.0, zero=3.0, cp_balanced=0.0)),
     "tied over stages": ("H100-DGX", "gpt-3-13b", plan(dp=4.0, tp=4.0, pp=4.0)),
     "switch that reduces": ("H100-DGX", "gpt-3-1.3b", plan(dp=16.0, tp=8.0)),
     "torus": ("TPU-v5p", "llama-3-70b", plan(dp=64.0, tp=8.0, zero=3.0, sp=1.0)),

@@ -2,8 +2,6 @@
 
 import csv
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +9,7 @@ import pytest
 from calibration.traces import cheapest_that_fits, concatenate, fingerprint, never_recompute, read, to_cases, write
 from calibration.traces.schema import COLUMNS, REQUIRED, markdown
 from calibration.traces.sharding import MEGATRON_FAMILY, reduction
-from dmodel.cli.question import settings
+from dmodel.cli.question import Degrees, Job, plan, setting
 from dmodel.counts import parameters
 from dmodel.types import InputError
 
@@ -267,13 +265,18 @@ def test_blanks_become_stated_assumptions(tmp_path, changes, field, value, said)
     assert said or not any("blank" in text for text in cases.labels.assumptions[0])
 
 
-@pytest.mark.parametrize(("stack", "zero", "precision"), [("nanotron", 1, "bf16"), ("megatron-lm", 2, "fp16"), ("llm-foundry", 3, "bf16")])
-def test_options_of_the_shell_reduce_as_a_file_does(tmp_path, stack, zero, precision):
-    read = one_case(tmp_path, stack=stack, zero_stage=str(zero), precision=precision).plan
-    job: Any = SimpleNamespace(stack=stack, precision=precision)
-    asked, said = settings(job, zero=zero)
-    assert (asked.reduce_bytes, asked.overlap_dp) == (read.reduce_bytes[0], read.overlap_dp[0])
-    assert set(reduction(stack, float(zero), precision).assumed) <= set(said)
+@pytest.mark.parametrize(
+    ("stack", "zero", "precision"), [("nanotron", 1, "bf16"), ("megatron-lm", 2, "fp16"), ("llm-foundry", 3, "bf16"), ("torchtitan", 3, "bf16")]
+)
+def test_options_of_the_shell_answer_as_a_file_does(tmp_path, stack, zero, precision):
+    """What a stack does is one rule, whoever asks."""
+    shape = {"dp": "8", "cp": "2", "tp": "2", "sp": "1", "pp": "2", "recompute": "selective"}
+    read = one_case(tmp_path, stack=stack, zero_stage=str(zero), precision=precision, global_batch="64", **shape)
+    job = setting(Job("H100-DGX", 64, "llama-2-7b", 4096, 64, precision=precision, profile="generic", stack=stack))
+    asked, said = plan(job, Degrees(tp=2, cp=2, pp=2, zero=zero, sp=True, recompute="selective"))
+    for name in ("reduce_bytes", "overlap_dp", "cp_balanced", "recompute_layers", "recompute_attention", "shard"):
+        assert float(getattr(asked, name)) == float(getattr(read.plan, name)[0]), name
+    assert set(read.labels.assumptions[0]) & set(said) >= set(reduction(stack, float(zero), precision).assumed)
 
 
 def test_shapes_experts_and_frozen_bases(tmp_path):

@@ -254,9 +254,10 @@ def _plan(row: Row, assumed: list[str]) -> Plan:
     if sp is None:
         sp = float(degrees.tp > 1.0)
         assumed.append(f"sp blank: {sp:g}")
-    share, core = _recompute(row, assumed)
-    in_order = degrees.cp > 1.0 and row.stack.lower().startswith(IN_ORDER)
-    if in_order:
+    share, core, said = recomputed(row.text("recompute"), row.stack)
+    assumed.extend(said)
+    in_order = held_in_order(row.stack)
+    if in_order and degrees.cp > 1.0:
         assumed.append("cp: causal sequences held in order, all ranks wait for the last")
     return Plan(
         dp=degrees.dp,
@@ -295,13 +296,17 @@ HALF_SELECTIVE = ("torchtitan",)
 """Stacks whose selective recomputation keeps the attention and every second matrix product, or every second layer."""
 
 
-def _recompute(row: Row, assumed: list[str]) -> tuple[float, float]:
-    """Share of the layers recomputed, and of attention cores alone. Blank: none until the rule decides."""
-    kind = row.text("recompute")
-    if kind == "selective" and row.stack.lower().startswith(HALF_SELECTIVE):
-        assumed.append("selective recompute: half of every layer, as the stack's keeps every second matrix product")
-        return 0.5, 0.0
-    return float(kind == "full"), float(kind == "selective")
+def held_in_order(stack: str) -> bool:
+    """Whether ranks of cp hold a sequence in order; see `IN_ORDER`."""
+    return stack.lower().startswith(IN_ORDER)
+
+
+def recomputed(kind: str, stack: str) -> tuple[float, float, tuple[str, ...]]:
+    """Share of the layers recomputed, and of attention cores alone, by what a stack means with a word; said in words. Blank: none, until
+    the rule decides."""
+    if kind == "selective" and stack.lower().startswith(HALF_SELECTIVE):
+        return 0.5, 0.0, ("selective recompute: half of every layer, as the stack's keeps every second matrix product",)
+    return float(kind == "full"), float(kind == "selective"), ()
 
 
 def _without_recompute(row: Row) -> bool:

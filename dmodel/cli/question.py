@@ -117,10 +117,10 @@ def choice(name: str, value: str, allowed: Sequence[str]) -> str:
 
 
 def settings(job: Setting, attention: str = "flash", zero: int = 1) -> tuple[Plan, list[str]]:
-    """What every plan of a job shares (precision, kernels, reduction of gradients as traces are read), and the assumptions behind it."""
+    """What every plan of a job shares (precision, kernels, and what its stack does, as traces are read), and the assumptions behind it."""
     import numpy as np
 
-    from calibration.traces.rows import OPERAND_BYTES, SCALE_READS
+    from calibration.traces.rows import OPERAND_BYTES, SCALE_READS, held_in_order
     from calibration.traces.schema import base_precision
     from calibration.traces.sharding import reduction
     from dmodel.plan import Plan
@@ -138,6 +138,7 @@ def settings(job: Setting, attention: str = "flash", zero: int = 1) -> tuple[Pla
         scale_passes=np.float64(SCALE_READS.get(precision, 0.0)),
         reduce_bytes=np.float64(reduced.nbytes),
         overlap_dp=np.float64(reduced.overlap),
+        cp_balanced=np.float64(not held_in_order(job.stack)),
     )
     return plan, [*reduced.assumed, "16-bit weights, fp32 gradients, fp32 master weight and two moments"]
 
@@ -148,6 +149,7 @@ def plan(job: Setting, degrees: Degrees) -> tuple[Plan, list[str]]:
     Raises:
       InputError: the degrees do not multiply to the devices, or do not divide what they split.
     """
+    from calibration.traces.rows import held_in_order, recomputed
     from dmodel.design import make_plan
 
     for name in ("micro_batch", "tp", "pp", "cp", "dp", "ep", "interleave", "shard"):
@@ -159,6 +161,11 @@ def plan(job: Setting, degrees: Degrees) -> tuple[Plan, list[str]]:
     base, assumed = settings(job, degrees.attention, degrees.zero)
     asked = {k: v for k, v in degrees._asdict().items() if k != "attention"}
     found = make_plan(job.model, job.devices, global_batch=job.global_batch, base=base, **asked)
+    share, core, said = recomputed(degrees.recompute, job.stack)
+    found = found.replace(recompute_layers=share, recompute_attention=core)
+    assumed.extend(said)
+    if degrees.cp > 1 and held_in_order(job.stack):
+        assumed.append("cp: causal sequences held in order, all ranks wait for the last")
     if degrees.sp is None:
         assumed.append(f"sequence parallelism {'on' if found.sp else 'off'}: the default for tp = {degrees.tp}")
     if degrees.zero and degrees.shard is None:

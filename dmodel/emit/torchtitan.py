@@ -157,8 +157,8 @@ def _precision(sheet: Sheet) -> None:
 def _overlap(sheet: Sheet) -> None:
     s, p = sheet, "parallelism."
     s.tell("overlap_tp", {p + "enable_async_tensor_parallel": bool(s["overlap_tp"])} if s["tp"] > 1 else {})
-    rotate: dict[str, Setting] = {p + "context_parallel_rotate_method": "alltoall" if s["overlap_cp"] else "allgather"}
     s.either("cp_balanced", {} if s["cp"] == 1 or s["cp_balanced"] else None, "sequences are dealt out first with last by default")
+    rotate: dict[str, Setting] = {p + "context_parallel_rotate_method": "alltoall" if s["overlap_cp"] else "allgather"}
     s.tell("overlap_cp", rotate if s["cp"] > 1 else {})
     s.either("overlap_dp", {} if s["overlap_dp"] or s["dp"] == 1 else None, "FSDP always prefetches")
     s.either("overlap_pp", {} if s["overlap_pp"] or s["pp"] == 1 else None, "sends between stages always run beside compute")
