@@ -266,7 +266,8 @@ def test_blanks_become_stated_assumptions(tmp_path, changes, field, value, said)
 
 
 @pytest.mark.parametrize(
-    ("stack", "zero", "precision"), [("nanotron", 1, "bf16"), ("megatron-lm", 2, "fp16"), ("llm-foundry", 3, "bf16"), ("torchtitan", 3, "bf16")]
+    ("stack", "zero", "precision"),
+    [("nanotron", 1, "bf16"), ("megatron-lm", 2, "fp16"), ("llm-foundry", 3, "bf16"), ("torchtitan", 3, "bf16")],
 )
 def test_options_of_the_shell_answer_as_a_file_does(tmp_path, stack, zero, precision):
     """What a stack does is one rule, whoever asks."""
