@@ -38,6 +38,7 @@ SPECS: dict[str, Spec] = {
     "matmul_half_rows": Spec("token", "tokens at which a matmul reaches half of its rate", "positive", 150.0, 1.2, "both"),
     "matmul_half_width": Spec("1", "width (N or K) at which a matmul reaches half of its rate", "positive", 100.0, 0.9, "both"),
     "low_precision_efficiency": Spec("1", "further share of the peak kept below 16 bits", "share", 0.9, 0.6, "both"),
+    "four_bit_efficiency": Spec("1", "further share of the peak kept below 8 bits", "share", 0.75, 0.5, "both"),
     "cast_traffic": Spec("1", "memory traffic of casts below 16 bits over its count", "positive", 1.0, 0.5, "software"),
     "grouped_efficiency": Spec("1", "further share kept by the grouped matmuls of experts", "share", 0.7, 0.7, "both"),
     "attention_efficiency": Spec("1", "share of the 16-bit peak that the attention core reaches", "share", 0.6, 0.7, "both"),
@@ -82,6 +83,7 @@ class Coefficients(struct.PyTreeNode, kw_only=True):
     matmul_half_rows: Array
     matmul_half_width: Array
     low_precision_efficiency: Array
+    four_bit_efficiency: Array
     cast_traffic: Array
     grouped_efficiency: Array
     attention_efficiency: Array

@@ -98,7 +98,8 @@ def _layer_work(system: System, model: Transformer, plan: Plan, parts: counts.Re
     does it anyway. The kernels of the forward pass count `2 + trainable` times, and once more under full recomputation.
     """
     chip = system.chip
-    below = 1.0 - plan.low_precision * (1.0 - c.low_precision_efficiency)
+    four = jnp.clip(2.0 * (1.0 - plan.operand_bytes), 0.0, 1.0)
+    below = 1.0 - plan.low_precision * (1.0 - c.low_precision_efficiency * (1.0 - four * (1.0 - c.four_bit_efficiency)))
     low, wide = chip.flops_per_s * below, plan.low_precision * plan.wide_layers
     # times add up, so rates meet harmonically
     rate = low / (1.0 - wide + wide * low / chip.attention_flops_per_s)

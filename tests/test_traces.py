@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from calibration.traces import cheapest_that_fits, concatenate, fingerprint, never_recompute, read, to_cases, write
+from calibration.traces.recipes import dispatch, further_tokens
 from calibration.traces.schema import COLUMNS, REQUIRED, markdown
 from calibration.traces.sharding import MEGATRON_FAMILY, reduction
 from dmodel.cli.question import Degrees, Job, plan, setting
@@ -251,6 +252,10 @@ def test_added_columns_are_written_beside_the_row(tmp_path):
         ({"stack": "torchtitan", "zero_stage": "3"}, "reduce_bytes", 4.0, "gradients reduced in 4 bytes"),
         ({"stack": "torchtitan", "cp": "2", "dp": "4"}, "cp_balanced", 0.0, "cp: causal sequences held in order"),
         ({"cp": "2", "dp": "4"}, "cp_balanced", 1.0, ""),
+        ({"stack": "megatron-bridge/26.02"}, "reduce_bytes", 2.0, "gradients held and reduced in 2 bytes"),
+        ({"stack": "megatron-bridge/26.02"}, "gradient_bytes", 2.0, ""),
+        ({"stack": "megatron-bridge/26.02", "precision": "fp8"}, "gather_bytes", 1.0, ""),
+        ({"stack": "megatron-bridge/26.02", "precision": "bf16"}, "gather_bytes", 2.0, ""),
         ({"stack": "megatron-bridge", "recompute": ""}, "recompute_layers", 0.0, "recompute blank: none, as the stack's recipes"),
         ({"zero_stage": "3"}, "shard", 8.0, ""),
         ({"zero_stage": "0"}, "shard", 1.0, ""),
@@ -267,7 +272,13 @@ def test_blanks_become_stated_assumptions(tmp_path, changes, field, value, said)
 
 @pytest.mark.parametrize(
     ("stack", "zero", "precision"),
-    [("nanotron", 1, "bf16"), ("megatron-lm", 2, "fp16"), ("llm-foundry", 3, "bf16"), ("torchtitan", 3, "bf16")],
+    [
+        ("nanotron", 1, "bf16"),
+        ("megatron-lm", 2, "fp16"),
+        ("llm-foundry", 3, "bf16"),
+        ("torchtitan", 3, "bf16"),
+        ("megatron-bridge/26.04", 1, "fp8"),
+    ],
 )
 def test_options_of_the_shell_answer_as_a_file_does(tmp_path, stack, zero, precision):
     """What a stack does is one rule, whoever asks."""
@@ -275,9 +286,34 @@ def test_options_of_the_shell_answer_as_a_file_does(tmp_path, stack, zero, preci
     read = one_case(tmp_path, stack=stack, zero_stage=str(zero), precision=precision, global_batch="64", **shape)
     job = setting(Job("H100-DGX", 64, "llama-2-7b", 4096, 64, precision=precision, profile="generic", stack=stack))
     asked, said = plan(job, Degrees(tp=2, cp=2, pp=2, zero=zero, sp=True, recompute="selective"))
-    for name in ("reduce_bytes", "overlap_dp", "cp_balanced", "recompute_layers", "recompute_attention", "shard"):
+    rules = ("reduce_bytes", "gradient_bytes", "gather_bytes", "overlap_dp", "merge_copies", "overlap_ep")
+    for name in (*rules, "cp_balanced", "recompute_layers", "recompute_attention", "shard"):
         assert float(getattr(asked, name)) == float(getattr(read.plan, name)[0]), name
     assert set(read.labels.assumptions[0]) & set(said) >= set(reduction(stack, float(zero), precision).assumed)
+
+
+@pytest.mark.parametrize(
+    ("stack", "model", "accelerator", "precision", "ep", "merged", "beside"),
+    [
+        ("megatron-bridge/26.02", "qwen3-235b-a22b", "H100-80GB", "fp8", 32, 0.0, 1.0),
+        ("megatron-bridge/26.02", "qwen3-235b-a22b", "GB200", "mxfp8", 32, 1.0, 0.0),
+        ("megatron-bridge/26.06", "qwen3-235b-a22b", "GB200", "mxfp8", 32, 1.0, 1.0),
+        ("megatron-bridge/26.02", "gpt-oss-120b", "B300", "bf16", 64, 0.0, 0.0),
+        ("megatron-bridge/26.04", "deepseek-v3", "B200", "mxfp8", 32, 1.0, 1.0),
+        ("megatron-bridge/26.04", "deepseek-v3", "B200", "mxfp8", 1, 0.0, 1.0),
+        ("torchtitan", "deepseek-v3", "B200", "mxfp8", 32, 0.0, 1.0),
+    ],
+)
+def test_dispatchers_are_those_of_the_recipes(stack, model, accelerator, precision, ep, merged, beside):
+    found = dispatch(stack, model, accelerator, precision, float(ep))
+    assert (found.merge_copies, found.overlap) == (merged, beside)
+    assert bool(found.said) == (ep > 1 and stack.startswith("megatron-bridge"))
+
+
+def test_further_tokens_are_the_notes_or_the_recipes():
+    assert further_tokens("megatron-bridge/26.02", "deepseek-v3", "")[0] == 1.0
+    assert further_tokens("megatron-bridge/25.11", "deepseek-v3", "variant DeepSeekV3 (w/o MTP)")[0] == 0.0
+    assert further_tokens("own", "deepseek-v3", "")[0] == 0.0 and further_tokens("own", "deepseek-v3", "w/ MTP")[0] == 1.0
 
 
 def test_shapes_experts_and_frozen_bases(tmp_path):

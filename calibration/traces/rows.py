@@ -13,6 +13,7 @@ from flax import struct
 from calibration.traces import sharding
 from calibration.traces.layout import layout
 from calibration.traces.reader import measured_time, system_of
+from calibration.traces.recipes import dispatch, further_tokens
 from calibration.traces.schema import base_precision
 from calibration.traces.table import Row, TraceTable, fingerprint
 from dmodel.counts import parameters
@@ -24,13 +25,13 @@ from dmodel.workload import Transformer
 T = TypeVar("T")
 
 OPERAND_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "mxfp8": 1.0, "int8": 1.0, "nvfp4": 0.5}
+"""Bytes of one matmul operand by precision."""
 
 SCALE_READS = {"mxfp8": 1.0, "nvfp4": 2.0}
 """Times that a tensor is read again before its products: scales by blocks differ along rows and along columns, so MXFP8 is quantized from
 16 bits in either direction; NVFP4 also has a scale of the whole tensor, from the tensor itself (Transformer Engine's recipes). Scales of
 whole 8-bit tensors come with the kernel before them. Without them 8-bit rows of one stack are 7 % too slow beside those of MXFP8, on every
 Blackwell chip; held out by group, errors of its dense rows fall from 7.8 to 5.6 % in the median."""
-"""Bytes of one matmul operand by precision."""
 
 
 class Labels(NamedTuple):
@@ -180,9 +181,8 @@ def _model(row: Row, assumed: list[str]) -> Transformer:
     named = _named(row, {"n_layers": layers, "d_model": width, "d_ff": ff, "n_heads": heads, "n_experts": experts}, assumed)
     if experts > 1.0:
         assumed.append("experts: balanced load" if named else "experts: balanced load, no shared expert, all layers alike")
-    if "w/ MTP" in row.text("note"):
-        named["n_mtp"] = 1.0
-        assumed.append("one head of further tokens, from the note")
+    named["n_mtp"], said = further_tokens(row.stack, row.text("model"), row.text("note"))
+    assumed.extend([said] if said else [])
     columns = {
         "n_kv_heads": row.number("n_kv_heads") or heads,
         "head_dim": row.number("head_dim") or width / heads,
@@ -233,9 +233,8 @@ def _plan(row: Row, assumed: list[str]) -> Plan:
     ranks = degrees.dp * degrees.tp * degrees.cp
     if degrees.ep > ranks:
         assumed.append(f"ep {degrees.ep:g} counted as dp·tp·cp = {ranks:g}")
-    merged = float(degrees.ep > 1.0 and row.stack.lower().startswith("megatron-bridge"))
-    if merged:
-        assumed.append("copies of a token for the experts of one node travel as one: the stack's dispatchers")
+    exchange = dispatch(row.stack, row.text("model"), row.text("accelerator"), precision, degrees.ep)
+    assumed.extend(exchange.said)
     etp = row.number("etp")
     if etp is None:
         etp = 1.0
@@ -266,7 +265,8 @@ def _plan(row: Row, assumed: list[str]) -> Plan:
         pp=degrees.pp,
         ep=min(degrees.ep, ranks / etp),
         etp=etp,
-        merge_copies=merged,
+        merge_copies=exchange.merge_copies,
+        overlap_ep=exchange.overlap,
         sp=sp,
         zero=shards.zero,
         shard=shards.shard,
@@ -283,6 +283,8 @@ def _plan(row: Row, assumed: list[str]) -> Plan:
         scale_passes=reads,
         weight_bytes=4.0 if wide else 2.0,
         optimizer_bytes=8.0 if wide else 12.0,
+        gradient_bytes=shards.reduction.held,
+        gather_bytes=4.0 if wide else shards.reduction.gathered,
         reduce_bytes=4.0 if wide else shards.reduction.nbytes,
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from calibration.traces import recipes
 from calibration.traces.layout import Layout
 from calibration.traces.table import Row
 
@@ -28,11 +29,14 @@ FP32_SHARDED = ("torchtitan", "kempnerforge", "automodel")
 
 
 class Reduction(NamedTuple):
-    """nbytes: per gradient element on the wire [byte]. overlap: 1 where messages of data parallelism may hide. assumed: said in words."""
+    """nbytes: per gradient element on the wire [byte]. overlap: 1 where messages of data parallelism may hide. assumed: said in words.
+    held: per gradient element in memory. gathered: per parameter on the wire [byte]."""
 
     nbytes: float
     overlap: float
     assumed: tuple[str, ...]
+    held: float = 4.0
+    gathered: float = 2.0
 
 
 class Sharding(NamedTuple):
@@ -51,6 +55,10 @@ def reduction(stack: str, zero: float, precision: str) -> Reduction:
     unless they train in fp16, whose gradients are reduced as they are; elsewhere in 2 bytes. nanotron under ZeRO-1: see `NANOTRON`.
     """
     name = stack.lower()
+    known = recipes.widths(stack, precision.lower())
+    if known is not None:
+        text = f"gradients held and reduced in {known.reduced:g} bytes, parameters gathered in {known.gathered:g}: the stack's recipe"
+        return Reduction(known.reduced, 1.0, (text,), known.held, known.gathered)
     wide = name.startswith(FP32_SHARDED) or (name.startswith(FP32_FAMILY) and zero <= 2.0)
     nbytes = 4.0 if wide and precision.lower() != "fp16" else 2.0
     said = f"gradients reduced in {nbytes:g} bytes"

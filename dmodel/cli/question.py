@@ -120,6 +120,7 @@ def settings(job: Setting, attention: str = "flash", zero: int = 1) -> tuple[Pla
     """What every plan of a job shares (precision, kernels, and what its stack does, as traces are read), and the assumptions behind it."""
     import numpy as np
 
+    from calibration.traces.recipes import dispatch
     from calibration.traces.rows import OPERAND_BYTES, SCALE_READS, held_in_order
     from calibration.traces.schema import base_precision
     from calibration.traces.sharding import reduction
@@ -129,6 +130,7 @@ def settings(job: Setting, attention: str = "flash", zero: int = 1) -> tuple[Pla
     precision = choice("precision", base_precision(job.precision), tuple(OPERAND_BYTES))
     operand = OPERAND_BYTES[precision]
     reduced = reduction(job.stack, float(zero), job.precision)
+    exchange = dispatch(job.stack, job.model_name, job.accelerator, precision, float(job.model.n_experts > 1.0) + 1.0)
     plan = Plan(
         dp=1.0,
         global_batch=1.0,
@@ -137,10 +139,15 @@ def settings(job: Setting, attention: str = "flash", zero: int = 1) -> tuple[Pla
         low_precision=np.float64(operand < 2.0),
         scale_passes=np.float64(SCALE_READS.get(precision, 0.0)),
         reduce_bytes=np.float64(reduced.nbytes),
+        gradient_bytes=np.float64(reduced.held),
+        gather_bytes=np.float64(reduced.gathered),
+        merge_copies=np.float64(exchange.merge_copies),
+        overlap_ep=np.float64(exchange.overlap),
         overlap_dp=np.float64(reduced.overlap),
         cp_balanced=np.float64(not held_in_order(job.stack)),
     )
-    return plan, [*reduced.assumed, "16-bit weights, fp32 gradients, fp32 master weight and two moments"]
+    held = f"16-bit weights, gradients in {reduced.held:g} bytes, fp32 master weight and two moments"
+    return plan, [*reduced.assumed, *exchange.said, held]
 
 
 def plan(job: Setting, degrees: Degrees) -> tuple[Plan, list[str]]:
@@ -149,6 +156,7 @@ def plan(job: Setting, degrees: Degrees) -> tuple[Plan, list[str]]:
     Raises:
       InputError: the degrees do not multiply to the devices, or do not divide what they split.
     """
+    from calibration.traces.recipes import dispatch
     from calibration.traces.rows import held_in_order, recomputed
     from dmodel.design import make_plan
 
@@ -162,7 +170,10 @@ def plan(job: Setting, degrees: Degrees) -> tuple[Plan, list[str]]:
     asked = {k: v for k, v in degrees._asdict().items() if k != "attention"}
     found = make_plan(job.model, job.devices, global_batch=job.global_batch, base=base, **asked)
     share, core, said = recomputed(degrees.recompute, job.stack)
-    found = found.replace(recompute_layers=share, recompute_attention=core)
+    exchange = dispatch(job.stack, job.model_name, job.accelerator, job.precision, float(found.ep))
+    found = found.replace(
+        recompute_layers=share, recompute_attention=core, merge_copies=exchange.merge_copies, overlap_ep=exchange.overlap
+    )
     assumed.extend(said)
     if degrees.cp > 1 and held_in_order(job.stack):
         assumed.append("cp: causal sequences held in order, all ranks wait for the last")

@@ -1,0 +1,79 @@
+"""What published recipes of a stack switch on where its tables do not say so: facts about software, each with its source.
+
+Megatron-Bridge's performance tables are made by the recipes of its `scripts/performance/configs` (2025 to 2026), one for each model, chip
+and precision. What those have in common, and what tells them apart in ways that the step model has a mechanism for, stands here.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from dmodel.profiles import family
+
+BRIDGE = "megatron-bridge"
+
+BACKENDS = ("h100", "h800", "h200", "b200", "b300")
+"""Chips whose nodes of eight are joined by a network, by the beginnings of their names."""
+
+
+class Dispatch(NamedTuple):
+    """How tokens reach their experts. merge_copies: 1 where copies for the experts of one node travel as one. overlap: 1 where the exchange
+    may hide behind the products of another micro-batch. said: in words."""
+
+    merge_copies: float
+    overlap: float
+    said: tuple[str, ...]
+
+
+def dispatch(stack: str, model: str, accelerator: str, precision: str, ep: float) -> Dispatch:
+    """The dispatcher of a row.
+
+    Megatron-Bridge: DeepEP or HybridEP, which send one copy to a node, but for Qwen3 235B on nodes of eight and for gpt-oss, which have
+    NCCL's all-to-all. The exchange runs beside the products of another micro-batch (`moe_a2a_overlap`) for Qwen3 235B on H100, for
+    DeepSeek-V3 over 32 ranks on B200, and from 26.06 on in MXFP8 on chips that have fused grouped products; else nothing hides it.
+    Other stacks: all-to-all, hidden as far as the fit finds.
+    """
+    if ep <= 1.0 or family(stack.lower()) != BRIDGE:
+        return Dispatch(0.0, 1.0, ())
+    name, chip, release = model.lower(), accelerator.lower(), stack.partition("/")[2]
+    large_qwen = name.startswith("qwen3-235b")
+    plain = name.startswith("gpt-oss") or (large_qwen and chip.startswith(BACKENDS))
+    fused = release >= "26.06" and precision == "mxfp8" and not chip.startswith(("b200", "h"))
+    beside = fused or (large_qwen and chip.startswith("h100")) or (name.startswith("deepseek") and chip == "b200" and ep == 32.0)
+    said = (
+        "experts: all-to-all of every copy" if plain else "copies of a token for the experts of one node travel as one",
+        "the exchange of tokens runs beside another micro-batch" if beside else "nothing hides the exchange of tokens",
+    )
+    return Dispatch(float(not plain), float(beside), tuple(f"{text}: the stack's recipe" for text in said))
+
+
+class Widths(NamedTuple):
+    """Bytes per element of gradients as they are reduced and as they are held, and of parameters as they are gathered [byte]."""
+
+    reduced: float
+    held: float
+    gathered: float
+
+
+def widths(stack: str, precision: str) -> Widths | None:
+    """What the recipes of a stack keep gradients and send parameters in; None for stacks without.
+
+    Megatron-Bridge: `grad_reduce_in_fp32` is off for Llama, Qwen3, DeepSeek-V3 and gpt-oss alike, so gradients are reduced and accumulated
+    in 16 bits; parameters quantized by tensor are gathered in 8 bits, those of MXFP8 in 16, as both directions are quantized afterwards.
+    """
+    if family(stack.lower()) != BRIDGE:
+        return None
+    return Widths(2.0, 2.0, 1.0 if precision == "fp8" else 2.0)
+
+
+def further_tokens(stack: str, model: str, note: str) -> tuple[float, str]:
+    """Heads of further tokens that a row was trained with [count], and how that is known, in words.
+
+    A note decides. Megatron-Bridge trains DeepSeek-V3 with one: FLOPs per token of its tables are 260 GFLOP, 249 where a note says without.
+    """
+    if "w/ MTP" in note or "w/o MTP" in note:
+        heads = float("w/ MTP" in note)
+        return heads, f"{heads:g} heads of further tokens, from the note" if heads else ""
+    if family(stack.lower()) == BRIDGE and model.lower().startswith("deepseek-v3"):
+        return 1.0, "1 head of further tokens: the stack's recipe"
+    return 0.0, ""
