@@ -80,9 +80,11 @@ def mean_layer(model: Transformer) -> Mean:
 
 class Parameters(struct.PyTreeNode, kw_only=True):
     """Parameters of the whole model [count]: of the mean layer's mixer (norms and router with it), of the MLP that every token passes, of
-    the routed experts, of those that a token visits, of the input embedding, of the output head, and the mean layers there are."""
+    the routed experts, of those that a token visits, of the input embedding, of the output head, and the mean layers there are. whole: of
+    the mixer, what every rank of tp holds: what latents come from, and the router."""
 
     attention: Array
+    whole: Array
     mlp: Array
     routed: Array
     active_routed: Array
@@ -108,8 +110,10 @@ def parameter_groups(model: Transformer) -> Parameters:
     norms = h * (mean.mixer + model.mlp_share)
     matrices = 2.0 + model.gated_mlp
     expert = matrices * h * model.d_ff * mean.routed
+    router = h * model.n_experts * mean.routed
     return Parameters(
-        attention=mixer + latents + filters + norms + h * model.n_experts * mean.routed,
+        attention=mixer + latents + filters + norms + router,
+        whole=h * mean.down_columns + router,
         mlp=matrices * h * mean.width,
         routed=expert * model.n_experts,
         active_routed=expert * model.top_k,
@@ -141,7 +145,7 @@ def model_flops_per_token(model: Transformer, convention: str = "6N+12Lhs") -> A
 
     `6 N + c L (a e) s` with N the active parameters (embedding included) and c = 0, 12 or 6 by convention. Narayanan et al. 2021 count
     full attention, c = 12; flash kernels on causal masks do half of it, c = 6. Windows are left out of the convention; heads whose queries
-    are wider than values count with the mean of both.
+    are wider than values count with the mean of both. Each head of further tokens is one more layer, and the logits once more.
 
     Raises:
       ValueError: the convention is none of `CONVENTIONS`.
@@ -149,7 +153,8 @@ def model_flops_per_token(model: Transformer, convention: str = "6N+12Lhs") -> A
     if convention not in CONVENTIONS:
         raise ValueError(f"convention: expected one of {', '.join(CONVENTIONS)}; got {convention!r}")
     c = {"6N": 0.0, "6N+12Lhs": 12.0, "6N+6Lhs": 6.0}[convention]
-    return 6.0 * active_parameters(model) + 0.5 * c * model.n_layers * mean_layer(model).core * model.seq_len
+    layers, again = model.n_layers + model.n_mtp, model.n_mtp * model.vocab * model.d_model
+    return 6.0 * (active_parameters(model) + again) + 0.5 * c * layers * mean_layer(model).core * model.seq_len
 
 
 class Matmuls(struct.PyTreeNode, kw_only=True):
@@ -329,13 +334,14 @@ class Residents(struct.PyTreeNode, kw_only=True):
 
 
 def residents(model: Transformer, plan: Plan) -> Residents:
-    """Parameters that the fullest device holds: `L/pp` layers over tp, routed experts over ep and etp instead (shared ones are on every
-    rank of ep); the embedding on the first stage and the head on the last, both when there is one stage."""
+    """Parameters that the fullest device holds: `L/pp` layers over tp (but for what latents come from, and the router, which every rank
+    holds), routed experts over ep and etp instead (shared ones are on every rank of ep); the embedding on the first stage and the head on
+    the last, both when there is one stage."""
     n = parameter_groups(model)
     layers = n.layers / plan.pp
     both = ramp(2.0 - plan.pp)
     return Residents(
-        layers=layers * (n.attention + n.mlp) / plan.tp,
+        layers=layers * (n.whole + (n.attention - n.whole + n.mlp) / plan.tp),
         experts=layers * n.routed / (plan.etp * plan.ep),
         ends=(n.embedding + n.head * both) / plan.tp,
     )

@@ -98,6 +98,7 @@ def _layer_work(system: System, model: Transformer, plan: Plan, parts: counts.Re
     does it anyway. The kernels of the forward pass count `2 + trainable` times, and once more under full recomputation.
     """
     chip = system.chip
+    # from 8 bits (0) to 4 (1), on the way between them only while a plan is relaxed
     four = jnp.clip(2.0 * (1.0 - plan.operand_bytes), 0.0, 1.0)
     below = 1.0 - plan.low_precision * (1.0 - c.low_precision_efficiency * (1.0 - four * (1.0 - c.four_bit_efficiency)))
     low, wide = chip.flops_per_s * below, plan.low_precision * plan.wide_layers
@@ -203,7 +204,7 @@ def _costs(system: System, model: Transformer, plan: Plan, c: Coefficients, shar
     slots = SCHEDULES[plan.schedule].bubble(plan.pp, m, plan.interleave)
     updated = memory_cost.held(parts, plan, 1.0)
     state = 2.0 * plan.optimizer_bytes + plan.gradient_bytes + plan.weight_bytes
-    cast = plan.low_precision * (1.0 - plan.wide_layers) * (counts.WORD + 2.0 * plan.operand_bytes) * parts.total
+    cast = plan.low_precision * (1.0 - plan.wide_layers) * (counts.WORD + 2.0 * plan.operand_bytes) * (parts.layers + parts.experts)
     optimizer = model.trainable * compute.optimizer_time(updated, state, system.chip, c)
     optimizer = optimizer + compute.streaming_time(c.cast_traffic * cast, system.chip, c)
     layers = (model.n_layers + model.n_mtp) / plan.pp

@@ -175,11 +175,12 @@ def parameters(m: Transformer, p: Plan) -> dict[str, float]:
     """Parameters of the fullest device before sharding."""
     h, layers = m.d_model, m.n_layers / p.pp
     expert = (3 if m.gated_mlp else 2) * h * m.d_ff
-    dense = routed = 0.0
+    dense = routed = whole = 0.0
     for count, mixer, mlp in layers_of(m):
         one = h  # its norm
         if mixer:
             one += sum(i * o for i, o, _ in mixer_matrices(m, mixer))
+            whole += count / m.n_layers * sum(i * o for i, o, split in mixer_matrices(m, mixer) if not split)
         if mixer == "attention":
             one += m.q_rank + m.kv_rank
         if mixer == "mamba":
@@ -188,14 +189,16 @@ def parameters(m: Transformer, p: Plan) -> dict[str, float]:
             one += (3 if m.gated_mlp else 2) * h * (m.d_ff_dense if m.n_experts > 1 else m.d_ff)
         if mlp == "experts":
             one += m.n_shared_experts * expert + h * m.n_experts
+            whole += count / m.n_layers * h * m.n_experts
             routed += count / m.n_layers * expert * m.n_experts
         dense += count / m.n_layers * one
     head = h + (0 if m.tied_embeddings else m.vocab * h) + m.n_mtp * 2 * h * h
     extra = 1.0 + m.n_mtp / m.n_layers
     return {
-        "dense": (extra * layers * dense + m.vocab * h + (head if p.pp == 1 else 0)) / p.tp,
+        "dense": extra * layers * (whole + (dense - whole) / p.tp) + (m.vocab * h + (head if p.pp == 1 else 0)) / p.tp,
         "experts": extra * layers * routed / (p.etp * p.ep),
-        "per_layer": dense / p.tp + routed / (p.etp * p.ep),
+        "per_layer": whole + (dense - whole) / p.tp + routed / (p.etp * p.ep),
+        "cast": extra * layers * (whole + (dense - whole) / p.tp),
     }
 
 
@@ -296,7 +299,8 @@ def work(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
     stream, half = chip.hbm_bytes_per_s * c.memory_efficiency, chip.attention_flops_per_s
     peak, operand, wide = chip.flops_per_s, p.operand_bytes, p.wide_layers
     if p.low_precision:
-        peak = 1.0 / ((1.0 - wide) / (peak * c.low_precision_efficiency) + wide / half)
+        kept = c.low_precision_efficiency * (c.four_bit_efficiency if p.operand_bytes < 1.0 else 1.0)
+        peak = 1.0 / ((1.0 - wide) / (peak * kept) + wide / half)
         operand = (1.0 - wide) * operand + wide * 2.0
     always, routed = products_of(m, p)
     products = sum(matmul(shape, peak, operand, system, c) for shape in always)
@@ -411,7 +415,7 @@ def step(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
     updated = n["dense"] / ranks + n["experts"] / max(ranks * p.tp / (p.ep * p.etp), 1.0) if p.zero >= 1 else n["dense"] + n["experts"]
     state = 2.0 * p.optimizer_bytes + p.gradient_bytes + p.weight_bytes
     stream = system.chip.hbm_bytes_per_s * c.memory_efficiency
-    cast = c.cast_traffic * (1.0 - p.wide_layers) * (2.0 + 2.0 * p.operand_bytes) * (n["dense"] + n["experts"]) if p.low_precision else 0.0
+    cast = c.cast_traffic * (1.0 - p.wide_layers) * (2.0 + 2.0 * p.operand_bytes) * (n["cast"] + n["experts"]) if p.low_precision else 0.0
     terms: dict[str, Any] = {k: micro * layers * w[k] for k in ("matmul", "attention", "elementwise", "recompute", "launch")}
     terms |= {
         "head": micro * w["head"] * kept,

@@ -62,6 +62,11 @@ QUESTIONS = {
     "further heads": ("H100-DGX", "deepseek-v2-lite", plan(dp=16.0, ep=8.0)),
     "hybrid": ("H100-DGX", "nemotron-3-nano-30b-a3b", plan(dp=16.0, ep=8.0, tp=2.0, sp=1.0, zero=1.0)),
     "hybrid, dense": ("B200-DGX", "nemotron-h-8b", plan(dp=16.0, tp=2.0, zero=1.0)),
+    "4-bit": (
+        "B200-DGX",
+        "llama-3-70b",
+        plan(dp=8.0, tp=2.0, pp=4.0, interleave=5.0, zero=1.0, operand_bytes=0.5, low_precision=1.0, scale_passes=2.0),
+    ),
     "8-bit, in parts": (
         "H100-DGX",
         "llama-3-8b",
