@@ -203,7 +203,8 @@ def refined_widths(result: Result, prior: Prior, groups: Groups) -> dict[str, np
     `τ² = (n₀ τ₀² + Σ_members (v² + var v)) / (n₀ + n)`, with `PSEUDO` members n₀ of the width before any fit.
     """
     width = np.diagonal(prior.factor, axis1=1, axis2=2)
-    second = width**2 * (np.asarray(result.parameters.offset) ** 2 + result.laplace.offset_errors[: len(width)] ** 2)
+    offset = np.asarray(pooling.mixed(result.parameters, prior)[1])
+    second = width**2 * (offset**2 + result.laplace.offset_errors[: len(width)] ** 2)
     of = np.array([g for g, _ in groups.members])
     found = {}
     for grouping, before in pooling.fresh_widths().items():

@@ -47,7 +47,13 @@ def padded_groups(prior: Prior) -> Prior:
         values = np.asarray(values)
         return np.concatenate([values, np.full((count, *values.shape[1:]), fill)])
 
+    mixing = prior.mixing
+    if mixing is not None and members:
+        before = np.asarray(mixing)
+        mixing = np.tile(np.eye(before.shape[1] + members), (len(before), 1, 1))
+        mixing[:, : before.shape[1], : before.shape[1]] = before
     return prior.replace(
+        mixing=mixing,
         offset=extended(prior.offset, members), factor=extended(prior.factor, members), noise=extended(prior.noise, stacks, 1.0)
     )
 

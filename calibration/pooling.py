@@ -82,13 +82,15 @@ def groups_of(accelerators: Sequence[str], stacks: Sequence[str]) -> Groups:
 
 class Prior(struct.PyTreeNode, kw_only=True):
     """Means, and standard deviations (0 freezes a direction): center `[C]`; of each member's offset the Cholesky factor of its covariance,
-    `[M, C, C]`. noise: median of the Student-t scale by stack `[S]`."""
+    `[M, C, C]`. noise: median of the Student-t scale by stack `[S]`. mixing: by coefficient, the Cholesky factor of the covariance between
+    center and members in those units, `[C, 1 + M, 1 + M]`, where something is known of their sum (`anchored`); None where nothing is."""
 
     center: Array
     center_width: Array
     offset: Array
     factor: Array
     noise: Array
+    mixing: Array | None = None
 
 
 class Parameters(struct.PyTreeNode, kw_only=True):
@@ -110,8 +112,8 @@ def prior_for(groups: Groups, base: Profile, fresh: bool) -> Prior:
 
     A member that the base knows stays, but a known stack moves by what is still open about it (`stack_covariances`, `KNOWN_INFLATION`
     standard errors, no further than members of all groupings differ), or as a new one where nothing is said of that. A new member moves by
-    the width among the members of its grouping, and the center by its standard errors; what micro-benchmarks say of a new accelerator is
-    its mean and width.
+    the width among the members of its grouping, and the center by its standard errors. What micro-benchmarks say of a new accelerator is
+    its mean and width, or, in a fit from nothing, holds for what it has together with its generation and the center (`anchored`).
 
     Args:
       base: profile to start from: its center, the offsets it knows and its widths.
@@ -129,16 +131,49 @@ def prior_for(groups: Groups, base: Profile, fresh: bool) -> Prior:
         elif known is None or grouping == "stack":
             width = widths[grouping] * SCOPES[grouping] * (NEW_INFLATION if grouping in SOFTWARE_GROUPINGS and not fresh else 1.0)
             for c, (mean, sd) in _measured(name).items() if grouping == "accelerator" else ():
-                offset[i, c], width[c] = mean - base.unconstrained(name)[c], sd
+                if not (fresh and TOTALS[c]):
+                    offset[i, c], width[c] = mean - base.unconstrained(name)[c], sd
             factor[i] = np.diag(width)
     stranger = not all(family(s) in base.stack_covariances for s in groups.stacks)
-    return Prior(
+    prior = Prior(
         center=base.center,
         center_width=base.standard_errors * (fresh or stranger),
         offset=offset,
         factor=factor,
         noise=np.array([NOISE if fresh else base.noise.get(s, NOISE) for s in groups.stacks]),
     )
+    return anchored(prior, groups) if fresh else prior
+
+
+TOTALS = np.array([not name.startswith("net_") for name in SPECS])
+"""Coefficients that micro-benchmarks measure as a step has them. Of the network a single call tells how chips differ, not what messages of
+a step meet: fitted steps see hops and shares of bandwidth up to six standard errors from those of calls, on every chip alike."""
+
+
+def anchored(prior: Prior, groups: Groups) -> Prior:
+    """The prior given what micro-benchmarks say of accelerators: of each measured coefficient, N(mean, sd) for the sum of the center, the
+    generation's offset and the accelerator's.
+
+    In units of the prior, x, with D their widths and e the members of a sum: `Λ = 1 + Σ D e eᵀ D / sd²`, mean
+    `Λ⁻¹ Σ D e (mean − sum of prior means) / sd²`, covariance Λ⁻¹. With the offset alone held to the measurement the center is free to carry
+    all accelerators away from theirs.
+    """
+    center, offset = np.array(prior.center), np.array(prior.offset)
+    widths = np.vstack([prior.center_width, np.diagonal(np.asarray(prior.factor), axis1=1, axis2=2)])
+    size = len(widths)
+    precision, pull = np.tile(np.eye(size), (len(center), 1, 1)), np.zeros((len(center), size))
+    generation, accelerator = groups.of[GROUPINGS.index("generation")], groups.of[GROUPINGS.index("accelerator")]
+    for i in np.unique(accelerator):
+        at = np.unique([0, 1 + i, *(1 + g for g in generation[accelerator == i][:1] if g)])
+        for c, (mean, sd) in _measured(groups.members[i][1]).items():
+            if TOTALS[c]:
+                moved = np.zeros(size)
+                moved[at] = widths[at, c]
+                precision[c] += np.outer(moved, moved) / sd**2
+                pull[c] += moved * (mean - center[c] - offset[at[1:] - 1, c].sum()) / sd**2
+    covariance = np.linalg.inv(precision)
+    shift = widths.T * np.einsum("cmn,cn->cm", covariance, pull)
+    return prior.replace(center=center + shift[:, 0], offset=offset + shift[:, 1:].T, mixing=np.linalg.cholesky(covariance))
 
 
 def holding(prior: Prior, held: Mapping[str, float]) -> Prior:
@@ -184,14 +219,23 @@ def start(prior: Prior, n: int) -> Parameters:
     return Parameters(center=jnp.zeros(n), offset=jnp.zeros((len(prior.offset), n)), noise=jnp.zeros(len(prior.noise)))  # type: ignore[arg-type]
 
 
+def mixed(p: Parameters, prior: Prior) -> tuple[Array, Array]:
+    """Center `[C]` and offsets `[M, C]` in units of their own prior, where parameters are in those of what is known of both together."""
+    if prior.mixing is None:
+        return p.center, p.offset
+    together = jnp.vstack([jnp.asarray(p.center)[None], jnp.asarray(p.offset)])
+    found = jnp.einsum("cmn,nc->mc", jnp.asarray(prior.mixing), together)
+    return found[0], found[1:]
+
+
 def offsets(p: Parameters, prior: Prior) -> jax.Array:
     """Offset of every member in the unconstrained space, `[M, C]`."""
-    return jnp.asarray(prior.offset) + jnp.einsum("mcd,md->mc", jnp.asarray(prior.factor), jnp.asarray(p.offset))
+    return jnp.asarray(prior.offset) + jnp.einsum("mcd,md->mc", jnp.asarray(prior.factor), jnp.asarray(mixed(p, prior)[1]))
 
 
 def center(p: Parameters, prior: Prior) -> Array:
     """The center in the unconstrained space, `[C]`."""
-    return prior.center + prior.center_width * p.center
+    return prior.center + prior.center_width * mixed(p, prior)[0]
 
 
 def rows_of(p: Parameters, prior: Prior, of: Array) -> jax.Array:

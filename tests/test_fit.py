@@ -11,6 +11,7 @@ import pytest
 from calibration import fit, padding, pooling
 from calibration.micro.priors import priors
 from calibration.predict import predict
+from calibration.uncertainty.cells import cells_of
 from dmodel.coefficients import NAMES, SPECS
 from dmodel.profiles import GROUPINGS, Profile, default_profile, members
 from dmodel.profiles.store import load, to_json
@@ -304,7 +305,7 @@ def test_micro_benchmarks_say_where_a_new_chip_starts(monkeypatch):
 
     def of_chip(chip: str, base: Profile) -> tuple[np.ndarray, np.ndarray]:
         groups = pooling.groups_of([chip], ["own"])
-        prior, i = pooling.prior_for(groups, base, fresh=True), groups.members.index(("accelerator", chip))
+        prior, i = pooling.prior_for(groups, base, fresh=False), groups.members.index(("accelerator", chip))
         return np.asarray(prior.offset)[i], np.diagonal(np.asarray(prior.factor)[i])
 
     offset, width = of_chip("H100-80GB", base)
@@ -320,6 +321,31 @@ def test_micro_benchmarks_say_where_a_new_chip_starts(monkeypatch):
     offset, width = of_chip("H100-80GB", fitted)
     np.testing.assert_array_equal(offset, fitted.offsets["accelerator"]["H100-80GB"])
     assert not width.any()
+
+
+def test_a_fit_from_nothing_holds_chips_to_what_was_measured_of_them(monkeypatch):
+    """Not the offset of a chip, its sum with the generation and the center: the product of the prior of the sum and the measurement."""
+    monkeypatch.setattr(pooling, "_measured", MEASURED)
+    groups = pooling.groups_of(["H100-80GB", "H200-141GB", "Z80"], ["own"] * 3)
+    monkeypatch.setattr(pooling, "_measured", lambda name: {})
+    plain = cells_of(pooling.prior_for(groups, default_profile(), fresh=True).replace(mixing=None), groups)
+    monkeypatch.setattr(pooling, "_measured", MEASURED)
+    found = cells_of(pooling.prior_for(groups, default_profile(), fresh=True), groups)
+    measured = {cell: MEASURED(groups.members[m[1]][1]) for cell, m in enumerate(found.members)}
+    widths = pooling.fresh_widths()
+    n = len(NAMES)
+    shared = widths["lineage"] ** 2 + widths["stack"] ** 2
+    for c in np.flatnonzero(pooling.TOTALS):
+        at = np.arange(len(found.members)) * n + c
+        before, mean = plain.prior[np.ix_(at, at)], plain.mean[:, c]
+        # what chips have, without their software: what is measured
+        chips = before - shared[c] - widths["pair"][c] ** 2 * np.eye(len(at))
+        seen = [cell for cell in range(len(at)) if c in measured[cell]]
+        gain = chips[:, seen] @ np.linalg.inv(chips[np.ix_(seen, seen)] + np.diag([measured[cell][c][1] ** 2 for cell in seen]))
+        wanted = mean + gain @ (np.array([measured[cell][c][0] for cell in seen]) - mean[seen])
+        np.testing.assert_allclose(found.mean[:, c], wanted, rtol=1e-9, atol=1e-9, err_msg=NAMES[c])
+        np.testing.assert_allclose(found.prior[np.ix_(at, at)], before - gain @ chips[seen], rtol=1e-8, atol=1e-9, err_msg=NAMES[c])
+    assert sum(map(len, measured.values())) > 10
 
 
 def test_a_known_stack_moves_no_further_than_strangers_differ():

@@ -10,7 +10,7 @@ from calibration import fit, pooling
 from calibration.predict import predict
 from calibration.uncertainty.cells import cells_of, names, reduced
 from calibration.uncertainty.identify import identify, information
-from calibration.uncertainty.laplace import Noise, Rows, expected_noise, open_ratios, student_weight
+from calibration.uncertainty.laplace import Noise, Rows, _parameters, expected_noise, open_ratios, student_weight
 from calibration.uncertainty.left_out import left_out
 from calibration.uncertainty.scatter import Misses, misses, scatter
 from dmodel import uncertainty
@@ -182,6 +182,23 @@ def test_cells_are_sums_of_their_members():
     small = reduced(cells)
     flat = small.basis.reshape(-1, small.basis.shape[2])
     np.testing.assert_allclose(flat @ flat.T, cells.prior, atol=1e-9)
+
+
+def test_errors_of_parts_whose_sum_is_known_are_those_of_the_whole_posterior():
+    """Standard deviations of center and offsets against the inverse of the full information matrix."""
+    rng = np.random.default_rng(0)
+    rows, parts, n = 9, 4, 3
+    mixing = np.linalg.cholesky(np.stack([np.cov(rng.normal(size=(parts, 12))) for _ in range(n)]))
+    plain, weight = rng.normal(size=(rows, parts, n)), rng.uniform(0.5, 2.0, rows)
+    design = np.einsum("rmc,cmk->rkc", plain, mixing).reshape(rows, -1)
+    errors, center = _parameters(design, design @ design.T, weight, n, mixing)
+    prior = np.zeros((parts, n, parts, n))
+    for c in range(n):
+        prior[:, c, :, c] = mixing[c] @ mixing[c].T
+    flat = plain.reshape(rows, -1)
+    posterior = np.linalg.inv(np.linalg.inv(prior.reshape(parts * n, -1)) + flat.T * weight @ flat)
+    np.testing.assert_allclose(errors.ravel(), np.sqrt(np.diag(posterior)), rtol=1e-8)
+    np.testing.assert_allclose(center, posterior[:n, :n], rtol=1e-7, atol=1e-12)
 
 
 def test_coefficients_that_only_a_product_tells_are_not_separated():

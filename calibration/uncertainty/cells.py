@@ -45,6 +45,9 @@ def cells_of(prior: Prior, groups: Groups) -> Cells:
         for m in (0, *(1 + m for m in found if m)):
             factor[i, :, m * n : (m + 1) * n] += blocks[m]
         mean[i] += np.asarray(prior.offset)[found[found > 0]].sum(0)
+    if prior.mixing is not None:
+        apart = factor.reshape(len(members), n, len(blocks), n)
+        factor = np.einsum("kcmd,dmn->kcnd", apart, np.asarray(prior.mixing), optimize=True).reshape(factor.shape)
     return Cells(of.reshape(-1), members, mean, factor)
 
 

@@ -159,7 +159,7 @@ def laplace(
     scale, weight = expected_noise(rows, own, noise, freedom)
     rows = rows._replace(weight=weight, noise=scale)
     at_fit = own * student_weight(ratio**2, fitted[groups.stack_of], freedom)
-    errors, center = _parameters(design, rows.prior, at_fit, np.shape(prior.center)[0])
+    errors, center = _parameters(design, rows.prior, at_fit, np.shape(prior.center)[0], prior.mixing)
     pairs = _pairs(rows, cells, groups)
     return Laplace(errors[0], errors[1:], _totals(pairs), pairs, center, rows, cells)
 
@@ -170,11 +170,20 @@ def _inner(prior: np.ndarray, weight: np.ndarray) -> np.ndarray:
     return 0.5 * (found + found.T)
 
 
-def _parameters(design: np.ndarray, prior: np.ndarray, weight: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Standard deviations of all parameters `[1 + M, C]` and the center's covariance `[C, C]`, in prior standard deviations."""
-    learned = _inner(prior, weight) @ design
-    errors = np.sqrt(np.maximum(1.0 - (design * learned).sum(0), 0.0)).reshape(-1, n)
-    return errors, np.eye(n) - design[:, :n].T @ learned[:, :n]
+def _parameters(design: np.ndarray, prior: np.ndarray, weight: np.ndarray, n: int, mixing: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Standard deviations of center and offsets `[1 + M, C]` and the center's covariance `[C, C]`, in units of their own prior.
+
+    `K − B W (1 + G W)⁻¹ Bᵀ` with K their covariance before the data and B that with the rows' ratios: 1 and the design, unless something
+    is known of their sums (`pooling.Prior.mixing`).
+    """
+    known, across = np.ones((design.shape[1] // n, n)), design
+    if mixing is not None:
+        root = np.asarray(mixing)
+        known = (root**2).sum(2).T
+        across = np.einsum("rnc,cmn->rmc", design.reshape(len(design), -1, n), root, optimize=True).reshape(design.shape)
+    learned = _inner(prior, weight) @ across
+    errors = np.sqrt(np.maximum(known - (across * learned).sum(0).reshape(-1, n), 0.0))
+    return errors, np.diag(known[0]) - across[:, :n].T @ learned[:, :n]
 
 
 def _pairs(rows: Rows, cells: Cells, groups: Groups) -> dict[tuple[str, str], np.ndarray]:
