@@ -1,10 +1,12 @@
 """Profiles: what is written is read, what is damaged is refused with a reason, the nearest one is found."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from calibration.extremes import MOST, extremes
 from dmodel.coefficients import NAMES, SPECS, default, from_unconstrained, to_unconstrained
 from dmodel.profiles import GROUPINGS, Profile, default_profile, family, load, members, names, nearest, save, store
 from dmodel.profiles.record import prior_widths
@@ -292,3 +294,14 @@ def test_without_shipped_profiles_the_prior_is_nearest(monkeypatch):
     monkeypatch.setattr(store, "_shipped", dict)
     found, why = nearest("A100-80GB", "fsdp")
     assert found.name == "prior" and "no profile is shipped" in why
+
+
+@pytest.mark.parametrize("name", ["generic", "held-out"])
+def test_what_lies_far_from_its_default_is_explained(name):
+    """Every such coefficient of a shipped profile has a line in docs/coefficients.md; no share is at its upper bound."""
+    explained = (Path(__file__).parents[1] / "docs" / "coefficients.md").read_text(encoding="utf-8")
+    found = extremes(load(name))
+    assert {e.name for e in found if f"| `{e.name}` |" not in explained} == set()
+    assert not [e for e in found if SPECS[e.name].bound == "share" and e.value > MOST]
+    far = Profile(name="far", description="", center=default_profile().center + 9.0, pair_covariances={"A100-80GB own": np.eye(len(NAMES))})
+    assert {e.name for e in extremes(far)} == set(NAMES)

@@ -1,7 +1,8 @@
 """What published recipes of a stack switch on where its tables do not say so: facts about software, each with its source.
 
 Megatron-Bridge's performance tables are made by the recipes of its `scripts/performance/configs` (2025 to 2026), one for each model, chip
-and precision. What those have in common, and what tells them apart in ways that the step model has a mechanism for, stands here.
+and precision. What those have in common, and what tells them apart in ways that the step model has a mechanism for, stands here; so does
+what torchtitan means with a word. The reader of files and the shell ask the same functions.
 """
 
 from __future__ import annotations
@@ -77,3 +78,25 @@ def further_tokens(stack: str, model: str, note: str) -> tuple[float, str]:
     if family(stack.lower()) == BRIDGE and model.lower().startswith("deepseek-v3"):
         return 1.0, "1 head of further tokens: the stack's recipe"
     return 0.0, ""
+
+
+IN_ORDER = ("torchtitan",)
+"""Stacks whose published context-parallel rows cost what an unbalanced ring does: from 32,768 to 262,144 tokens on as many times the ranks
+(8B on 8 H100, full recomputation) a step takes 8.4, 12.9, 30.6 and 59.8 s, of which attention at 0.4 of the peak would be 3.6, 7.3, 15 and
+29 balanced, and 3.6, 11, 26 and 55 in order."""
+
+HALF_SELECTIVE = ("torchtitan",)
+"""Stacks whose selective recomputation keeps the attention and every second matrix product, or every second layer."""
+
+
+def held_in_order(stack: str) -> bool:
+    """Whether ranks of cp hold a sequence in order; see `IN_ORDER`."""
+    return stack.lower().startswith(IN_ORDER)
+
+
+def recomputed(kind: str, stack: str) -> tuple[float, float, tuple[str, ...]]:
+    """Share of the layers recomputed, and of attention cores alone, by what a stack means with a word; said in words. Blank: none, until
+    the rule decides."""
+    if kind == "selective" and stack.lower().startswith(HALF_SELECTIVE):
+        return 0.5, 0.0, ("selective recompute: half of every layer, as the stack's keeps every second matrix product",)
+    return float(kind == "full"), float(kind == "selective"), ()

@@ -13,7 +13,7 @@ from flax import struct
 from calibration.traces import sharding
 from calibration.traces.layout import layout
 from calibration.traces.reader import measured_time, system_of
-from calibration.traces.recipes import dispatch, further_tokens
+from calibration.traces.recipes import dispatch, further_tokens, held_in_order, recomputed
 from calibration.traces.schema import base_precision
 from calibration.traces.table import Row, TraceTable, fingerprint
 from dmodel.counts import parameters
@@ -174,6 +174,10 @@ def _model(row: Row, assumed: list[str]) -> Transformer:
     experts = max(row.number("n_experts") or 1.0, 1.0)
     if not row.text("n_kv_heads"):
         assumed.append("n_kv_heads blank: n_heads")
+    if not row.text("head_dim"):
+        assumed.append(f"head_dim blank: {width / heads:g}, d_model / n_heads")
+    if not row.text("n_experts"):
+        assumed.append("n_experts blank: no experts")
     gated = row.number("gated_mlp")
     if gated is None:
         gated = float(ff != 4.0 * width)
@@ -287,28 +291,6 @@ def _plan(row: Row, assumed: list[str]) -> Plan:
         gather_bytes=4.0 if wide else shards.reduction.gathered,
         reduce_bytes=4.0 if wide else shards.reduction.nbytes,
     )
-
-
-IN_ORDER = ("torchtitan",)
-"""Stacks whose published context-parallel rows cost what an unbalanced ring does: from 32,768 to 262,144 tokens on as many times the ranks
-(8B on 8 H100, full recomputation) a step takes 8.4, 12.9, 30.6 and 59.8 s, of which attention at 0.4 of the peak would be 3.6, 7.3, 15 and
-29 balanced, and 3.6, 11, 26 and 55 in order."""
-
-HALF_SELECTIVE = ("torchtitan",)
-"""Stacks whose selective recomputation keeps the attention and every second matrix product, or every second layer."""
-
-
-def held_in_order(stack: str) -> bool:
-    """Whether ranks of cp hold a sequence in order; see `IN_ORDER`."""
-    return stack.lower().startswith(IN_ORDER)
-
-
-def recomputed(kind: str, stack: str) -> tuple[float, float, tuple[str, ...]]:
-    """Share of the layers recomputed, and of attention cores alone, by what a stack means with a word; said in words. Blank: none, until
-    the rule decides."""
-    if kind == "selective" and stack.lower().startswith(HALF_SELECTIVE):
-        return 0.5, 0.0, ("selective recompute: half of every layer, as the stack's keeps every second matrix product",)
-    return float(kind == "full"), float(kind == "selective"), ()
 
 
 def _without_recompute(row: Row) -> bool:

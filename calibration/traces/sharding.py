@@ -94,4 +94,6 @@ def _shard(row: Row, zero: float, dp: float, assumed: list[str]) -> float:
     if size < dp and dp % size == 0.0:
         assumed.append(f"shard blank: {size:g}, from the note")
         return size
+    if dp > 1.0:
+        assumed.append(f"shard blank: {dp:g}, all ranks of dp")
     return dp

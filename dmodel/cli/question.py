@@ -120,8 +120,8 @@ def settings(job: Setting, attention: str = "flash", zero: int = 1) -> tuple[Pla
     """What every plan of a job shares (precision, kernels, and what its stack does, as traces are read), and the assumptions behind it."""
     import numpy as np
 
-    from calibration.traces.recipes import dispatch
-    from calibration.traces.rows import OPERAND_BYTES, SCALE_READS, held_in_order
+    from calibration.traces.recipes import dispatch, held_in_order
+    from calibration.traces.rows import OPERAND_BYTES, SCALE_READS
     from calibration.traces.schema import base_precision
     from calibration.traces.sharding import reduction
     from dmodel.plan import Plan
@@ -156,8 +156,7 @@ def plan(job: Setting, degrees: Degrees) -> tuple[Plan, list[str]]:
     Raises:
       InputError: the degrees do not multiply to the devices, or do not divide what they split.
     """
-    from calibration.traces.recipes import dispatch
-    from calibration.traces.rows import held_in_order, recomputed
+    from calibration.traces.recipes import dispatch, held_in_order, recomputed
     from dmodel.design import make_plan
 
     for name in ("micro_batch", "tp", "pp", "cp", "dp", "ep", "interleave", "shard"):

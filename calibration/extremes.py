@@ -1,0 +1,64 @@
+"""Coefficients of a profile that lie far from what is expected before any data: `python -m calibration.extremes [PROFILE]`.
+
+`docs/coefficients.md` says of each what it stands for.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import NamedTuple
+
+import numpy as np
+
+from dmodel.coefficients import NAMES, SPECS, to_unconstrained
+from dmodel.coefficients import default as default_coefficients
+from dmodel.profiles import Profile, load
+
+FAR = 3.5
+"""Prior widths from the default, in the unconstrained space, from which on a coefficient is far."""
+
+LEAST, MOST = 0.01, 0.98
+"""Shares below and above are near their bound."""
+
+
+class Extreme(NamedTuple):
+    """A coefficient far from its default. value: in its unit. widths: how far, in prior widths. accelerator, stack: of what."""
+
+    name: str
+    value: float
+    widths: float
+    accelerator: str
+    stack: str
+
+
+def extremes(profile: Profile) -> list[Extreme]:
+    """All of them, over every chip and stack that the profile knows together; the farthest of a name first."""
+    before = np.asarray(to_unconstrained(default_coefficients()))
+    width = np.array([spec.width for spec in SPECS.values()])
+    found = []
+    for accelerator, _, stack in (pair.partition(" ") for pair in profile.pair_covariances):
+        values = profile.coefficients_for(accelerator, stack)
+        away = (profile.unconstrained(accelerator, stack) - before) / width
+        for name, distance in zip(NAMES, away, strict=True):
+            value = float(getattr(values, name))
+            if abs(distance) > FAR or (SPECS[name].bound == "share" and not LEAST < value < MOST):
+                found.append(Extreme(name, value, float(distance), accelerator, stack))
+    return sorted(found, key=lambda e: (e.name, -abs(e.widths)))
+
+
+def main(names: list[str]) -> None:
+    """Print them by name: how many, and the farthest."""
+    found = extremes(load(names[0] if names else "generic"))
+    for name in dict.fromkeys(e.name for e in found):
+        mine = [e for e in found if e.name == name]
+        worst = mine[0]
+        spec = SPECS[name]
+        print(
+            f"{name}: {len(mine)} of chip and stack; farthest {worst.value:.3g} {spec.unit} (default {spec.default:g}, "
+            f"{worst.widths:+.1f} widths) on {worst.accelerator} with {worst.stack}"
+        )
+    print(f"shares outside {LEAST:g} to {MOST:g}: {sum(SPECS[e.name].bound == 'share' and not LEAST < e.value < MOST for e in found)}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
