@@ -204,6 +204,24 @@ def test_domain_size_replaces_the_inner_size_only():
             catalog.system_for("H100-80GB", domain_size=bad)
 
 
+@pytest.mark.parametrize(
+    ("accelerator", "chips", "share", "axes"),
+    [
+        ("TPU-v6e", 256, 1.0, 2.0),  # the pod, both axes of 16 closed
+        ("TPU-v6e", 64, 0.5, 2.0),  # 8 x 8, both open
+        ("TPU-v5e", 128, 0.75, 2.0),  # 8 x 16, one closed
+        ("TPU-v5p", 64, 1.0, 3.0),  # a cube of 4 x 4 x 4
+        ("TPU-v5p", 4, 1.0 / 3.0, 2.0),  # 1 x 2 x 2
+        ("TPU-v6e", 24, 1.0, 2.0),  # no slice on offer: as the pod
+    ],
+)
+def test_slices_of_a_torus_are_open_where_their_axes_do_not_close(accelerator, chips, share, axes):
+    whole, found = catalog.system_for(accelerator).network, catalog.system_for(accelerator, domain_size=chips).network
+    assert found.size.tolist() == [chips, math.inf]
+    assert found.bytes_per_s[0] == pytest.approx(share * whole.bytes_per_s[0], rel=1e-12)
+    assert found.torus_axes[0] == axes and found.bytes_per_s[1] == whole.bytes_per_s[1]
+
+
 def test_longest_stack_prefix_wins(monkeypatch):
     doc = loader.document("fabrics")
     more = {**doc, "stacks": [*doc["stacks"], {"stack": "vtrain-special", "accelerator": "A100-80GB", "system": "A100-DGX"}]}

@@ -9,7 +9,7 @@ import numpy as np
 from dmodel.catalog.chips import chip
 from dmodel.catalog.loader import Entry, document, field, number, resolve, table
 from dmodel.hardware import Network, System
-from dmodel.topology import check
+from dmodel.topology import check, slices
 from dmodel.types import InputError
 
 NUMBERS = {
@@ -95,15 +95,28 @@ def system_for(accelerator: str, stack: str = "", domain_size: float | None = No
     Args:
       accelerator: as written in traces ("A100-80GB", "TPU-v5p").
       stack: software of the trace; its known clusters have their own fabrics, matched by prefix ("vtrain", "llm-foundry/pure").
-      domain_size: devices in the scale-up domain, in place of the system's own; None or NaN keeps that.
+      domain_size: devices in the scale-up domain, in place of the system's own; None or NaN keeps that. Of a torus a power of two below
+        its pod is a slice, whose axes may be open (`topology.slices`).
       precision: as in `chip`.
 
     Raises:
       InputError: unknown accelerator, a precision it lacks, or a domain size below 1.
     """
     base = system(system_name_for(accelerator, stack), precision)
-    size = np.array([_domain(domain_size, base.network.size[0]), math.inf])  # type: ignore[index]
-    return base.replace(network=base.network.replace(size=size))
+    chips, pod = _domain(domain_size, base.network.size[0]), float(base.network.size[0])  # type: ignore[index]
+    axes = int(base.network.torus_axes[0])  # type: ignore[index]
+    if axes > 1 and chips < pod and math.log2(chips).is_integer():
+        return slices(base, _shape(int(math.log2(chips)), axes))
+    return base.replace(network=base.network.replace(size=np.array([chips, math.inf])))
+
+
+def _shape(doublings: int, axes: int) -> tuple[int, ...]:
+    """Chips along each axis of a slice of `2^doublings`, as near to equal as may be, the longest last: the shapes that Google Cloud offers.
+
+    >>> _shape(5, 2), _shape(7, 3)
+    ((4, 8), (4, 4, 8))
+    """
+    return tuple(2 ** ((doublings + i) // axes) for i in range(axes))
 
 
 def fields(entry: Entry) -> list[Entry]:
