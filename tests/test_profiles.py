@@ -303,5 +303,6 @@ def test_what_lies_far_from_its_default_is_explained(name):
     found = extremes(load(name))
     assert {e.name for e in found if f"| `{e.name}` |" not in explained} == set()
     assert not [e for e in found if SPECS[e.name].bound == "share" and e.value > MOST]
-    far = Profile(name="far", description="", center=default_profile().center + 12.0, pair_covariances={"A100-80GB own": np.eye(len(NAMES))})
+    center, pairs = default_profile().center + 12.0, {"A100-80GB own": np.eye(len(NAMES))}
+    far = Profile(name="far", description="", center=center, pair_covariances=pairs)
     assert {e.name for e in extremes(far)} == set(NAMES)
