@@ -304,13 +304,14 @@ def test_options_of_the_shell_answer_as_a_file_does(tmp_path, stack, zero, preci
         ("megatron-bridge/26.02", "gpt-oss-120b", "B300", "bf16", 64, 0.0, 0.0),
         ("megatron-bridge/26.04", "deepseek-v3", "B200", "mxfp8", 32, 1.0, 1.0),
         ("megatron-bridge/26.04", "deepseek-v3", "B200", "mxfp8", 1, 0.0, 1.0),
-        ("torchtitan", "deepseek-v3", "B200", "mxfp8", 32, 0.0, 1.0),
+        ("torchtitan", "deepseek-v3", "B200", "mxfp8", 32, 0.0, 0.0),
+        ("maxtext-readme", "deepseek-v3", "TPU-v5p", "bf16", 32, 0.0, 1.0),
     ],
 )
 def test_dispatchers_are_those_of_the_recipes(stack, model, accelerator, precision, ep, merged, beside):
     found = dispatch(stack, model, accelerator, precision, float(ep))
     assert (found.merge_copies, found.overlap) == (merged, beside)
-    assert bool(found.said) == (ep > 1 and stack.startswith("megatron-bridge"))
+    assert bool(found.said) == (ep > 1 and not stack.startswith("maxtext"))
 
 
 def test_further_tokens_are_the_notes_or_the_recipes():

@@ -13,7 +13,10 @@ from dmodel.profiles import family
 
 BRIDGE = "megatron-bridge"
 
-BACKENDS = ("h100", "h800", "h200", "b200", "b300")
+XLA = ("maxtext", "jax", "pax", "levanter", "tpu")
+"""Beginnings of stacks whose messages XLA schedules."""
+
+NODES_OF_EIGHT = ("h100", "h800", "h200", "b200", "b300")
 """Chips whose nodes of eight are joined by a network, by the beginnings of their names."""
 
 
@@ -32,13 +35,17 @@ def dispatch(stack: str, model: str, accelerator: str, precision: str, ep: float
     Megatron-Bridge: DeepEP or HybridEP, which send one copy to a node, but for Qwen3 235B on nodes of eight and for gpt-oss, which have
     NCCL's all-to-all. The exchange runs beside the products of another micro-batch (`moe_a2a_overlap`) for Qwen3 235B on H100, for
     DeepSeek-V3 over 32 ranks on B200, and from 26.06 on in MXFP8 on chips that have fused grouped products; else nothing hides it.
-    Other stacks: all-to-all, hidden as far as the fit finds.
+    Other stacks: all-to-all of every copy, which nothing hides, as Megatron-LM, torchtitan and PyTorch's own have it unless told otherwise;
+    where XLA schedules messages they may hide.
     """
-    if ep <= 1.0 or family(stack.lower()) != BRIDGE:
+    if ep <= 1.0:
         return Dispatch(0.0, 1.0, ())
+    if family(stack.lower()) != BRIDGE:
+        scheduled = stack.lower().startswith(XLA)
+        return Dispatch(0.0, float(scheduled), () if scheduled else ("nothing hides the exchange of tokens: the default of PyTorch's stacks",))
     name, chip, release = model.lower(), accelerator.lower(), stack.partition("/")[2]
     large_qwen = name.startswith("qwen3-235b")
-    plain = name.startswith("gpt-oss") or (large_qwen and chip.startswith(BACKENDS))
+    plain = name.startswith("gpt-oss") or (large_qwen and chip.startswith(NODES_OF_EIGHT))
     fused = release >= "26.06" and precision == "mxfp8" and not chip.startswith(("b200", "h"))
     beside = fused or (large_qwen and chip.startswith("h100")) or (name.startswith("deepseek") and chip == "b200" and ep == 32.0)
     said = (
