@@ -42,7 +42,8 @@ def dispatch(stack: str, model: str, accelerator: str, precision: str, ep: float
         return Dispatch(0.0, 1.0, ())
     if family(stack.lower()) != BRIDGE:
         scheduled = stack.lower().startswith(XLA)
-        return Dispatch(0.0, float(scheduled), () if scheduled else ("nothing hides the exchange of tokens: the default of PyTorch's stacks",))
+        said = () if scheduled else ("nothing hides the exchange of tokens: the default of PyTorch's stacks",)
+        return Dispatch(0.0, float(scheduled), said)
     name, chip, release = model.lower(), accelerator.lower(), stack.partition("/")[2]
     large_qwen = name.startswith("qwen3-235b")
     plain = name.startswith("gpt-oss") or (large_qwen and chip.startswith(NODES_OF_EIGHT))
