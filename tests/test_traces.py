@@ -305,6 +305,7 @@ def test_options_of_the_shell_answer_as_a_file_does(tmp_path, stack, zero, preci
         ("megatron-bridge/26.04", "deepseek-v3", "B200", "mxfp8", 32, 1.0, 1.0),
         ("megatron-bridge/26.04", "deepseek-v3", "B200", "mxfp8", 1, 0.0, 1.0),
         ("torchtitan", "deepseek-v3", "B200", "mxfp8", 32, 0.0, 0.0),
+        ("automodel", "deepseek-v3", "H100-80GB", "bf16", 64, 1.0, 0.0),
         ("maxtext-readme", "deepseek-v3", "TPU-v5p", "bf16", 32, 0.0, 1.0),
     ],
 )

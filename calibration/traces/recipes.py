@@ -13,6 +13,9 @@ from dmodel.profiles import family
 
 BRIDGE = "megatron-bridge"
 
+DEEP_EP = ("automodel",)
+"""Beginnings of stacks whose tables name DeepEP."""
+
 XLA = ("maxtext", "jax", "pax", "levanter", "tpu")
 """Beginnings of stacks whose messages XLA schedules."""
 
@@ -35,15 +38,17 @@ def dispatch(stack: str, model: str, accelerator: str, precision: str, ep: float
     Megatron-Bridge: DeepEP or HybridEP, which send one copy to a node, but for Qwen3 235B on nodes of eight and for gpt-oss, which have
     NCCL's all-to-all. The exchange runs beside the products of another micro-batch (`moe_a2a_overlap`) for Qwen3 235B on H100, for
     DeepSeek-V3 over 32 ranks on B200, and from 26.06 on in MXFP8 on chips that have fused grouped products; else nothing hides it.
-    Other stacks: all-to-all of every copy, which nothing hides, as Megatron-LM, torchtitan and PyTorch's own have it unless told otherwise;
-    where XLA schedules messages they may hide.
+    NeMo AutoModel: DeepEP, by its table; nothing hides it. Other stacks: all-to-all of every copy, which nothing hides, as Megatron-LM,
+    torchtitan and PyTorch's own have it unless told otherwise; where XLA schedules messages they may hide.
     """
     if ep <= 1.0:
         return Dispatch(0.0, 1.0, ())
     if family(stack.lower()) != BRIDGE:
         scheduled = stack.lower().startswith(XLA)
+        merged = stack.lower().startswith(DEEP_EP)
         said = () if scheduled else ("nothing hides the exchange of tokens: the default of PyTorch's stacks",)
-        return Dispatch(0.0, float(scheduled), said)
+        text = "copies of a token for the experts of one node travel as one: DeepEP, by the stack's table"
+        return Dispatch(float(merged), float(scheduled), (*said, text) if merged else said)
     name, chip, release = model.lower(), accelerator.lower(), stack.partition("/")[2]
     large_qwen = name.startswith("qwen3-235b")
     plain = name.startswith("gpt-oss") or (large_qwen and chip.startswith(NODES_OF_EIGHT))
