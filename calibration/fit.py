@@ -167,9 +167,20 @@ def _polish(losses: Callable, p: Parameters, steps: int, progress: Callable[[flo
 
 
 def optimize(
-    prior: Prior, data: Data, groups: Groups, *, seed: int, starts: int, polish: int, progress: Callable[[float, float], None]
+    prior: Prior,
+    data: Data,
+    groups: Groups,
+    *,
+    seed: int,
+    starts: int,
+    polish: int,
+    progress: Callable[[float, float], None],
+    first: Parameters | None = None,
 ) -> Result:
     """Adam and then L-BFGS from many starts by vmap; start 0 is the prior mean, the others scatter around it; the best one wins.
+
+    Args:
+      first: parameters to start from besides; None = nothing is known.
 
     Raises:
       FloatingPointError: the loss is not finite at any start.
@@ -178,8 +189,11 @@ def optimize(
     leaves, tree = jax.tree.flatten(pooling.start(wide, len(NAMES)))
     keys = jax.random.split(jax.random.key(seed), len(leaves))
     spread = [SCATTER * jax.random.normal(k, (starts, *x.shape)).at[0].set(0.0) for k, x in zip(keys, leaves, strict=True)]
+    if first is not None:
+        known = [jnp.zeros(x.shape).at[: len(y)].set(y) for x, y in zip(leaves, jax.tree.leaves(first), strict=True)]
+        spread = [jnp.concatenate([x, y[None]]) for x, y in zip(spread, known, strict=True)]
     p = jax.tree.unflatten(tree, spread)
-    compiled = _losses(starts * len(rows.weight) <= FEW)
+    compiled = _losses(len(spread[0]) * len(rows.weight) <= FEW)
     p = _descend(lambda q: compiled(q, wide, rows), p, ADAM_STEPS, lambda done, loss: progress(0.6 * done, loss))
     p, losses = _polish(lambda q: compiled(q, wide, rows), p, polish, lambda done, loss: progress(0.6 + 0.4 * done, loss))
     best = without_padding(jax.tree.map(lambda x: x[int(jnp.nanargmin(losses))], p), groups)
@@ -268,7 +282,7 @@ def fit(
     data = rows_of_fit(used, groups, weight[kept])
     start_from = base or default_profile()
     prior = pooling.holding(pooling.prior_for(groups, start_from, fresh=base is None), held or {})
-    total = rounds if base is None else 1
+    total, first = rounds if base is None else 1, None
     for i in range(total):
         result = optimize(
             prior,
@@ -278,11 +292,14 @@ def fit(
             starts=starts,
             polish=polish,
             progress=lambda done, loss, i=i: report((i + done) / total, loss),
+            first=first,
         )
         if base is None:
             widths = refined_widths(result, prior, groups)
             if i + 1 < total:
+                found = [f(result.parameters, prior) for f in (pooling.center, pooling.offsets, pooling.noise_scale)]
                 prior = pooling.holding(pooling.prior_for(groups, dataclasses.replace(start_from, widths=widths), fresh=True), held or {})
+                first = pooling.located(prior, *found)
         else:
             widths = base.widths
     seen = cases if held_out is None else cases.take(~np.asarray(held_out))

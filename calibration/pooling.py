@@ -219,6 +219,19 @@ def start(prior: Prior, n: int) -> Parameters:
     return Parameters(center=jnp.zeros(n), offset=jnp.zeros((len(prior.offset), n)), noise=jnp.zeros(len(prior.noise)))  # type: ignore[arg-type]
 
 
+def located(prior: Prior, center: Array, offsets: Array, noise: Array) -> Parameters:
+    """Parameters at a center `[C]`, offsets `[M, C]` and noise scales `[S]` of a fit from nothing; directions that are frozen stay at 0.
+
+    The inverse of `center`, `offsets` and `noise_scale`, where members' factors are diagonal.
+    """
+    widths = np.vstack([prior.center_width, np.diagonal(np.asarray(prior.factor), axis1=1, axis2=2)])
+    away = np.vstack([np.asarray(center) - np.asarray(prior.center), np.asarray(offsets) - np.asarray(prior.offset)])
+    units = np.divide(away, widths, out=np.zeros_like(away), where=widths > 0.0)
+    if prior.mixing is not None:
+        units = np.linalg.solve(np.asarray(prior.mixing), units.T[:, :, None])[:, :, 0].T
+    return Parameters(center=units[0], offset=units[1:], noise=np.log(np.asarray(noise) / np.asarray(prior.noise)) / NOISE_WIDTH)
+
+
 def mixed(p: Parameters, prior: Prior) -> tuple[Array, Array]:
     """Center `[C]` and offsets `[M, C]` in units of their own prior, where parameters are in those of what is known of both together."""
     if prior.mixing is None:

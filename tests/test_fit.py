@@ -348,6 +348,21 @@ def test_a_fit_from_nothing_holds_chips_to_what_was_measured_of_them(monkeypatch
     assert sum(map(len, measured.values())) > 10
 
 
+def test_a_round_starts_where_the_one_before_ended():
+    """Parameters of other widths, and of sums that are known, for the same coefficients."""
+    groups = pooling.groups_of(["H100-80GB", "A100-80GB"], ["own/1", "other"])
+    before, rng = pooling.prior_for(groups, default_profile(), fresh=True), np.random.default_rng(0)
+    p = pooling.start(before, len(NAMES))
+    p = jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape)), p)
+    wider = {g: 1.5 * w for g, w in pooling.fresh_widths().items()}
+    after = pooling.prior_for(groups, dataclasses.replace(default_profile(), widths=wider), fresh=True)
+    parts = (pooling.center, pooling.offsets, pooling.noise_scale)
+    found = pooling.located(after, *(f(p, before) for f in parts))
+    # what is frozen stays where the prior has it
+    for name, f in zip(("center", "offsets", "noise"), parts, strict=True):
+        np.testing.assert_allclose(f(found, after), f(p, before), rtol=1e-9, atol=1e-9, err_msg=name)
+
+
 def test_a_known_stack_moves_no_further_than_strangers_differ():
     """Whatever a dozen rows leave open: in no direction is the prior of a known stack wider than members of all groupings are."""
     base = load("generic")
