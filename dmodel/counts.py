@@ -81,7 +81,7 @@ def mean_layer(model: Transformer) -> Mean:
 class Parameters(struct.PyTreeNode, kw_only=True):
     """Parameters of the whole model [count]: of the mean layer's mixer (norms and router with it), of the MLP that every token passes, of
     the routed experts, of those that a token visits, of the input embedding, of the output head, and the mean layers there are. whole: of
-    the mixer, what every rank of tp holds: what latents come from, and the router."""
+    the mixer, what every rank of tp holds: what latents come from."""
 
     attention: Array
     whole: Array
@@ -110,10 +110,9 @@ def parameter_groups(model: Transformer) -> Parameters:
     norms = h * (mean.mixer + model.mlp_share)
     matrices = 2.0 + model.gated_mlp
     expert = matrices * h * model.d_ff * mean.routed
-    router = h * model.n_experts * mean.routed
     return Parameters(
-        attention=mixer + latents + filters + norms + router,
-        whole=h * mean.down_columns + router,
+        attention=mixer + latents + filters + norms + h * model.n_experts * mean.routed,
+        whole=h * mean.down_columns,
         mlp=matrices * h * mean.width,
         routed=expert * model.n_experts,
         active_routed=expert * model.top_k,
@@ -334,9 +333,9 @@ class Residents(struct.PyTreeNode, kw_only=True):
 
 
 def residents(model: Transformer, plan: Plan) -> Residents:
-    """Parameters that the fullest device holds: `L/pp` layers over tp (but for what latents come from, and the router, which every rank
-    holds), routed experts over ep and etp instead (shared ones are on every rank of ep); the embedding on the first stage and the head on
-    the last, both when there is one stage."""
+    """Parameters that the fullest device holds: `L/pp` layers over tp (but for what latents come from, which every rank holds),
+    routed experts over ep and etp instead (shared ones are on every rank of ep); the embedding on the first stage and the head on the last,
+    both when there is one stage."""
     n = parameter_groups(model)
     layers = n.layers / plan.pp
     both = ramp(2.0 - plan.pp)

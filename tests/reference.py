@@ -189,7 +189,6 @@ def parameters(m: Transformer, p: Plan) -> dict[str, float]:
             one += (3 if m.gated_mlp else 2) * h * (m.d_ff_dense if m.n_experts > 1 else m.d_ff)
         if mlp == "experts":
             one += m.n_shared_experts * expert + h * m.n_experts
-            whole += count / m.n_layers * h * m.n_experts
             routed += count / m.n_layers * expert * m.n_experts
         dense += count / m.n_layers * one
     head = h + (0 if m.tied_embeddings else m.vocab * h) + m.n_mtp * 2 * h * h

@@ -158,7 +158,7 @@ def test_residents_of_all_devices_are_the_model(model):
     for tp, pp, ep, etp in product((1.0, 4.0), (2.0, 8.0), (1.0, 2.0), (1.0, 4.0)):
         parts = counts.residents(model, ONE.replace(tp=tp, pp=pp, dp=2.0, ep=ep, etp=etp))
         whole = pp * (tp * parts.layers + parts.experts * ep * etp)
-        copied = (tp - 1.0) * float(n.layers * n.whole)  # latents and routers, on every rank of tp
+        copied = (tp - 1.0) * float(n.layers * n.whole)  # what latents come from, on every rank of tp
         assert float(whole) == pytest.approx(float(counts.parameters(model)) - ends + copied, rel=1e-12)
         assert float(parts.ends) == pytest.approx(float(n.embedding) / tp)
 

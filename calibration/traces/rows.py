@@ -239,11 +239,9 @@ def _plan(row: Row, assumed: list[str]) -> Plan:
         assumed.append(f"ep {degrees.ep:g} counted as dp·tp·cp = {ranks:g}")
     exchange = dispatch(row.stack, row.text("model"), row.text("accelerator"), precision, degrees.ep)
     assumed.extend(exchange.said)
-    etp = row.number("etp")
-    if etp is None:
-        etp = 1.0
-        if degrees.ep > 1.0 and degrees.tp > 1.0:
-            assumed.append("etp blank: 1, experts are not split")
+    etp = row.number("etp") or 1.0
+    if not row.text("etp") and degrees.ep > 1.0 and degrees.tp > 1.0:
+        assumed.append("etp blank: 1, experts are not split")
     if not row.text("attention"):
         assumed.append("attention blank: flash")
     interleave = _interleave(row, degrees.pp, assumed)
