@@ -8,11 +8,9 @@ from __future__ import annotations
 import sys
 from typing import NamedTuple
 
-import numpy as np
-
-from dmodel.coefficients import NAMES, SPECS, to_unconstrained
-from dmodel.coefficients import default as default_coefficients
-from dmodel.profiles import Profile, load
+from dmodel.coefficients import NAMES, SPECS
+from dmodel.profiles import Profile, default_profile, load
+from dmodel.profiles.record import prior_widths
 
 FAR = 3.5
 """Prior widths from the default, in the unconstrained space, from which on a coefficient is far."""
@@ -33,8 +31,7 @@ class Extreme(NamedTuple):
 
 def extremes(profile: Profile) -> list[Extreme]:
     """All of them, over every chip and stack that the profile knows together; the farthest of a name first."""
-    before = np.asarray(to_unconstrained(default_coefficients()))
-    width = np.array([spec.width for spec in SPECS.values()])
+    before, width = default_profile().center, prior_widths()
     found = []
     for accelerator, _, stack in (pair.partition(" ") for pair in profile.pair_covariances):
         values = profile.coefficients_for(accelerator, stack)

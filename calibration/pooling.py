@@ -150,6 +150,11 @@ TOTALS = np.array([not name.startswith("net_") for name in SPECS])
 a step meet: fitted steps see hops and shares of bandwidth up to six standard errors from those of calls, on every chip alike."""
 
 
+def _widths(prior: Prior) -> np.ndarray:
+    """Standard deviations of center and members, where these are independent from coefficient to coefficient, `[1 + M, C]`."""
+    return np.vstack([prior.center_width, np.diagonal(np.asarray(prior.factor), axis1=1, axis2=2)])
+
+
 def anchored(prior: Prior, groups: Groups) -> Prior:
     """The prior given what micro-benchmarks say of accelerators: of each measured coefficient, N(mean, sd) for the sum of the center, the
     generation's offset and the accelerator's.
@@ -159,7 +164,7 @@ def anchored(prior: Prior, groups: Groups) -> Prior:
     all accelerators away from theirs.
     """
     center, offset = np.array(prior.center), np.array(prior.offset)
-    widths = np.vstack([prior.center_width, np.diagonal(np.asarray(prior.factor), axis1=1, axis2=2)])
+    widths = _widths(prior)
     size = len(widths)
     precision, pull = np.tile(np.eye(size), (len(center), 1, 1)), np.zeros((len(center), size))
     generation, accelerator = groups.of[GROUPINGS.index("generation")], groups.of[GROUPINGS.index("accelerator")]
@@ -224,7 +229,7 @@ def located(prior: Prior, center: Array, offsets: Array, noise: Array) -> Parame
 
     The inverse of `center`, `offsets` and `noise_scale`, where members' factors are diagonal.
     """
-    widths = np.vstack([prior.center_width, np.diagonal(np.asarray(prior.factor), axis1=1, axis2=2)])
+    widths = _widths(prior)
     away = np.vstack([np.asarray(center) - np.asarray(prior.center), np.asarray(offsets) - np.asarray(prior.offset)])
     units = np.divide(away, widths, out=np.zeros_like(away), where=widths > 0.0)
     if prior.mixing is not None:

@@ -116,8 +116,12 @@ def choice(name: str, value: str, allowed: Sequence[str]) -> str:
     return value
 
 
-def settings(job: Setting, attention: str = "flash", zero: int = 1) -> tuple[Plan, list[str]]:
-    """What every plan of a job shares (precision, kernels, and what its stack does, as traces are read), and the assumptions behind it."""
+def settings(job: Setting, attention: str = "flash", zero: int = 1, ep: int | None = None) -> tuple[Plan, list[str]]:
+    """What every plan of a job shares (precision, kernels, and what its stack does, as traces are read), and the assumptions behind it.
+
+    Args:
+      ep: ranks that hold different experts; None = several, how many is open.
+    """
     import numpy as np
 
     from calibration.traces.recipes import dispatch, held_in_order
@@ -130,7 +134,8 @@ def settings(job: Setting, attention: str = "flash", zero: int = 1) -> tuple[Pla
     precision = choice("precision", base_precision(job.precision), tuple(OPERAND_BYTES))
     operand = OPERAND_BYTES[precision]
     reduced = reduction(job.stack, float(zero), job.precision)
-    exchange = dispatch(job.stack, job.model_name, job.accelerator, precision, float(job.model.n_experts > 1.0) + 1.0)
+    several = 1.0 + float(job.model.n_experts > 1.0)
+    exchange = dispatch(job.stack, job.model_name, job.accelerator, precision, several if ep is None else float(ep))
     plan = Plan(
         dp=1.0,
         global_batch=1.0,
@@ -156,7 +161,7 @@ def plan(job: Setting, degrees: Degrees) -> tuple[Plan, list[str]]:
     Raises:
       InputError: the degrees do not multiply to the devices, or do not divide what they split.
     """
-    from calibration.traces.recipes import dispatch, held_in_order, recomputed
+    from calibration.traces.recipes import held_in_order, recomputed
     from dmodel.design import make_plan
 
     for name in ("micro_batch", "tp", "pp", "cp", "dp", "ep", "interleave", "shard"):
@@ -165,14 +170,11 @@ def plan(job: Setting, degrees: Degrees) -> tuple[Plan, list[str]]:
         raise InputError(f"--shard {degrees.shard}: ZeRO stage 0 shards nothing; choose --zero 1, 2 or 3")
     if degrees.zero < 3 and not degrees.reshard:
         raise InputError(f"--no-reshard: ZeRO stage {degrees.zero} gathers no weights in a step; choose --zero 3, or leave the option out")
-    base, assumed = settings(job, degrees.attention, degrees.zero)
+    base, assumed = settings(job, degrees.attention, degrees.zero, degrees.ep)
     asked = {k: v for k, v in degrees._asdict().items() if k != "attention"}
     found = make_plan(job.model, job.devices, global_batch=job.global_batch, base=base, **asked)
     share, core, said = recomputed(degrees.recompute, job.stack)
-    exchange = dispatch(job.stack, job.model_name, job.accelerator, job.precision, float(found.ep))
-    found = found.replace(
-        recompute_layers=share, recompute_attention=core, merge_copies=exchange.merge_copies, overlap_ep=exchange.overlap
-    )
+    found = found.replace(recompute_layers=share, recompute_attention=core)
     assumed.extend(said)
     if degrees.cp > 1 and held_in_order(job.stack):
         assumed.append("cp: causal sequences held in order, all ranks wait for the last")
