@@ -96,8 +96,8 @@ def _layer_work(system: System, model: Transformer, plan: Plan, parts: counts.Re
     of them the scores done again: Dao 2023), unfused 2 ×, streaming 2 ×; weight gradients are accumulated in memory (read and written once
     per micro-batch). Full recomputation repeats the forward work of the layer; recomputing the attention core is free where flash attention
     does it anyway. The kernels of the forward pass count `2 + trainable` times, and once more under full recomputation.
-    Below 8 bits products keep a further share of the peak: single ones in NVFP4 reach 0.59 to 0.78 of what 16 bits do on Blackwell, those in 8
-    bits all of it (`calibration/micro/data/fits.json`).
+    Below 8 bits products keep a further share of the peak: single ones in NVFP4 reach 0.59 to 0.78 of what 16 bits do on Blackwell, those
+    in 8 bits all of it (`calibration/micro/data/fits.json`).
     """
     chip = system.chip
     # 0 at 8 bits, 1 at 4
