@@ -1,0 +1,101 @@
+"""Would other prior widths predict unseen rows better? The slope of a held-out error along the widths, through the fit, without another.
+
+A fit from a base weighs the rows against the widths among members. Of an error E on rows that the fit has not seen, the response of the
+optimum to a width τ of a member's offset `v = mean + τ θ` gives, by the implicit function theorem with H the curvature of the loss in θ,
+
+`dE / d ln τ = 2 Σ_members θ · (H⁻¹ ∂E/∂θ)`
+
+because at the optimum the misfit pulls with `−θ` and the penalty's part of H is 1. Negative: wider would be better. H holds the noise
+scales too, which follow the fit; of the model it takes slopes, not curvature (Gauss-Newton): right in sign, and beside refits within a
+factor of two where the rows ask for what the prior did not expect.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from calibration import fit, pooling
+from calibration.traces import Cases
+from calibration.uncertainty.cells import cells_of
+from calibration.uncertainty.laplace import slopes
+from dmodel.coefficients import NAMES
+from dmodel.profiles import GROUPINGS, Profile
+from dmodel.types import InputError, enable_float64
+
+SMALL = 0.01
+"""Ratios below this count as met: it rounds off the corner of the absolute value."""
+
+
+class WidthSlopes(NamedTuple):
+    """How a held-out error answers to prior widths.
+
+    Attributes:
+      error: mean of `√(ln² (predicted / measured) + SMALL²)` over the judged rows [1].
+      by_grouping: d ln(error) / d ln(width) by grouping `[coefficient]`; 0 where the fit moves no member. Of a stack that the base knows
+        only their sum means something: its widths are a covariance, which scales as a whole.
+    """
+
+    error: float
+    by_grouping: dict[str, np.ndarray]
+
+
+def width_slopes(cases: Cases, fitted: np.ndarray, judged: np.ndarray, base: Profile, *, seed: int = 0, starts: int = 1) -> WidthSlopes:
+    """Fit some rows from a base and differentiate the error of others by the widths of that fit.
+
+    Args:
+      cases: rows as records. fitted, judged: which of them, `[row]` bool. base: the profile to start from. seed, starts: of the descents.
+
+    Raises:
+      InputError: no row is fitted, or none judged.
+    """
+    enable_float64()
+    if not np.any(fitted) or not np.any(judged):
+        raise InputError(f"slopes of widths need rows to fit and rows to judge; got {int(np.sum(fitted))} and {int(np.sum(judged))}")
+    both = cases.take(np.concatenate([np.flatnonzero(fitted), np.flatnonzero(judged)]))
+    known = np.arange(len(both)) < np.sum(fitted)
+    groups = pooling.groups_of(both.labels.accelerator.tolist(), both.labels.stack.tolist())
+    weight = fit.weights_of(np.where(known, both.labels.flag, ""))
+    own = groups._replace(of=groups.of[:, known], stack_of=groups.stack_of[known])
+    prior = pooling.prior_for(groups, base, fresh=False)
+    found = fit.optimize(
+        prior,
+        fit.rows_of_fit(both.take(known), own, weight[known]),
+        own,
+        seed=seed,
+        starts=starts,
+        polish=fit.LBFGS_STEPS,
+        progress=lambda done, loss: None,
+    ).parameters
+    data = fit.rows_of_fit(both, groups, weight)
+    ratio, slope = slopes(np.asarray(pooling.rows_of(found, prior, data.of)), data, fit.log_ratio)
+    cells = cells_of(prior, groups)
+    design = np.einsum("rc,rcp->rp", slope, cells.factor[cells.of])
+    scale = np.asarray(pooling.noise_scale(found, prior))[groups.stack_of]
+    own_noise = np.eye(len(groups.stacks))[groups.stack_of] * pooling.NOISE_WIDTH
+    curvature = _curvature(design, own_noise, ratio, scale, np.where(known, weight, 0.0))
+    softened = np.sqrt(ratio**2 + SMALL**2)
+    error = float(softened[~known].mean())
+    pull = ((ratio / softened)[:, None] * design)[~known].mean(0) / error
+    moved = np.concatenate([np.asarray(found.center)[None], np.asarray(found.offset)])
+    pull = np.concatenate([pull, np.zeros(own_noise.shape[1])])
+    response = 2.0 * moved * np.linalg.solve(curvature, pull)[: moved.size].reshape(moved.shape)
+    of = np.array(["", *(grouping for grouping, _ in groups.members)])
+    by_grouping = {g: response[of == g].sum(0) if np.any(of == g) else np.zeros(len(NAMES)) for g in GROUPINGS}
+    return WidthSlopes(error, by_grouping)
+
+
+def _curvature(design: np.ndarray, own_noise: np.ndarray, ratio: np.ndarray, scale: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Second derivatives of `fit.negative_log_posterior` by coefficients' parameters and then noise's, Gauss-Newton in the model.
+
+    Of a row's misfit `w [ln s + (ν + 1)/2 · ln(1 + r² / (ν s²))]`, with `u = w (ν + 1) / (ν s² + r²)²`: by r twice `u (ν s² − r²)`, by ln s
+    twice `2 u ν s² r²`, by both `−2 u ν s² r`.
+    """
+    free = fit.FREEDOM * scale**2
+    u = weight * (fit.FREEDOM + 1.0) / (free + ratio**2) ** 2
+    upper = (design * (u * (free - ratio**2))[:, None]).T @ design
+    across = (design * (-2.0 * u * free * ratio)[:, None]).T @ own_noise
+    lower = (own_noise * (2.0 * u * free * ratio**2)[:, None]).T @ own_noise
+    found = np.block([[upper, across], [across.T, lower]])
+    return found + np.eye(len(found))
