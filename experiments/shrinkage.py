@@ -56,7 +56,7 @@ def draw(found: dict[str, list[WidthSlopes]], path: Any) -> None:
         axes.plot(by_protocol[:, c].mean(), row, "|", color=INK, markersize=14, markeredgewidth=2)
     axes.axvline(0.0, color=INK, linewidth=0.8)
     axes.set_yticks(range(len(steep)), [NAMES[c] for c in steep])
-    axes.set_xlabel("change of ln(held-out error) by ln(prior width); dots: stacks, bars: their mean")
+    axes.set_xlabel("d ln(held-out error) / d ln(prior width); dots: stacks, bars: mean")
     save_png(figure, path)
 
 
