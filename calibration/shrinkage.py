@@ -7,8 +7,8 @@ optimum to a width τ of a member's offset `v = mean + τ θ` gives, by the impl
 
 because at the optimum the misfit pulls with `−θ` and the penalty's part of H is 1. Negative: wider would be better. H is that of Gauss and
 Newton with the Student-t weights, as for the Laplace approximation (`calibration.uncertainty`): right in sign, and beside refits within a
-factor of two where the rows ask for what the prior did not expect. (Noise scales in H, and the exact curvature of the Student-t, changed the
-slopes of the test by less than a thousandth.)
+factor of two where the rows ask for what the prior did not expect. (Noise scales in H, and the exact curvature of the Student-t, changed
+the slopes of the test by less than a thousandth.)
 """
 
 from __future__ import annotations
