@@ -35,8 +35,8 @@ class Spec(NamedTuple):
 
 SPECS: dict[str, Spec] = {
     "matmul_efficiency": Spec("1", "share of the peak rate that a large matmul reaches", "share", 0.72, 0.45, "both"),
-    "matmul_half_rows": Spec("token", "tokens at which a matmul reaches half of its rate", "positive", 150.0, 1.2, "both"),
-    "matmul_half_width": Spec("1", "width (N or K) at which a matmul reaches half of its rate", "positive", 100.0, 0.9, "both"),
+    "matmul_half_rows": Spec("token", "tokens at which a matmul reaches half of its rate", "positive", 100.0, 0.7, "both"),
+    "matmul_half_width": Spec("1", "width (N or K) at which a matmul reaches half of its rate", "positive", 80.0, 0.3, "both"),
     "low_precision_efficiency": Spec("1", "further share of the peak kept below 16 bits", "share", 0.9, 0.6, "both"),
     "four_bit_efficiency": Spec("1", "further share of the peak kept below 8 bits", "share", 0.75, 0.5, "both"),
     "cast_traffic": Spec("1", "memory traffic of casts below 16 bits over its count", "positive", 1.0, 0.5, "software"),
@@ -44,10 +44,12 @@ SPECS: dict[str, Spec] = {
     "attention_efficiency": Spec("1", "share of the 16-bit peak that the attention core reaches", "share", 0.6, 0.7, "both"),
     "attention_half_head": Spec("1", "head size at which attention reaches half of its rate", "positive", 40.0, 0.5, "hardware"),
     "memory_efficiency": Spec("1", "share of the memory bandwidth that streaming kernels reach", "share", 0.75, 0.3, "hardware"),
-    "elementwise_traffic": Spec("1", "memory traffic of norms, activations and residuals over the least", "positive", 1.3, 0.4, "software"),
+    "elementwise_traffic": Spec(
+        "1", "memory traffic of norms, activations, residuals and accumulated gradients over the least", "positive", 1.5, 0.8, "software"
+    ),
     "softmax_traffic": Spec("1", "memory traffic of unfused attention over its count", "positive", 1.0, 0.4, "software"),
     "optimizer_traffic": Spec("1", "memory traffic of the optimizer step over its count", "positive", 1.2, 0.5, "software"),
-    "loss_traffic": Spec("1", "memory traffic of logits and loss over its count", "positive", 1.5, 0.7, "software"),
+    "loss_traffic": Spec("1", "memory traffic of logits and loss over its count", "positive", 2.0, 0.4, "software"),
     "launch": Spec("1", "time between kernels over the chip's kernel latency", "positive", 2.0, 1.2, "software"),
     "rendezvous": Spec(
         "1", "host time per peer of a tensor-parallel collective beside a pipeline, over the latency", "positive", 2.0, 3.0, "software"

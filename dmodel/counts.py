@@ -260,6 +260,19 @@ def _seen(window: jax.Array, model: Transformer, plan: Plan) -> Array:
     return window - 0.5 * model.causal * skipped
 
 
+VECTOR = 16.0
+"""Peak rate of 16-bit products on matrix units over that without: 312 to 19.5 TFLOP/s on A100, 989 to 67 on H100 (NVIDIA data sheets)."""
+
+
+def off_matrix_units(model: Transformer, plan: Plan) -> jax.Array:
+    """Times as long as unfused attention takes because its heads miss the matrix units [1]: 16 where a head is no multiple of 8 elements.
+
+    Such a head does not begin on 16 bytes, which loads into the matrix units need (NVIDIA, Deep Learning Performance Guide). On 384 A100,
+    182B with 128 heads of 108 took 163 s a step, with 96 of 144 and 64 of 216 125 and 121 (BigScience chronicles). Flash attention pads.
+    """
+    return 1.0 + (VECTOR - 1.0) * (1.0 - plan.flash) * jnp.where(jnp.mod(model.head_dim, 8.0) > 0.0, 1.0, 0.0)
+
+
 def softmax_bytes(model: Transformer, plan: Plan) -> Array:
     """Memory traffic of the unfused forward softmax [byte]: scores written and read, probabilities written and read, and dropout's read,
     write and mask: `13 b a s (s/cp) / tp` (Korthikanti et al. 2022 count 5 b a s² stored); 0 with flash."""

@@ -93,9 +93,10 @@ def _layer_work(system: System, model: Transformer, plan: Plan, parts: counts.Re
     """Work of one layer, and of the head, per micro-batch on one device.
 
     Backward products cost 2 × the forward ones (1 × when the weights are frozen), flash attention 2.5 × (five products instead of two, one
-    of them the scores done again: Dao 2023), unfused 2 ×, streaming 2 ×; weight gradients are accumulated in memory (read and written once
-    per micro-batch). Full recomputation repeats the forward work of the layer; recomputing the attention core is free where flash attention
-    does it anyway. The kernels of the forward pass count `2 + trainable` times, and once more under full recomputation.
+    of them the scores done again: Dao 2023), unfused 2 ×, streaming 2 ×; weight gradients are accumulated in memory: read and written once
+    per micro-batch, and as much more as the stack's other elementwise kernels, where the sum is a kernel of its own. Full recomputation
+    repeats the forward work of the layer; recomputing the attention core is free where flash attention does it anyway. The kernels of the
+    forward pass count `2 + trainable` times, and once more under full recomputation.
     Below 8 bits products keep a further share of the peak: single ones in NVFP4 reach 0.59 to 0.78 of what 16 bits do on Blackwell, those
     in 8 bits all of it (`calibration/micro/data/fits.json`).
     """
@@ -114,12 +115,11 @@ def _layer_work(system: System, model: Transformer, plan: Plan, parts: counts.Re
     )
     matmul, logits = times[:-1].sum(0), times[-1]
     casts = compute.streaming_time(c.cast_traffic * counts.cast_bytes(products, plan), chip, c)
-    attention = compute.attention_time(
-        counts.attention_flops(model, plan), counts.softmax_bytes(model, plan), model.head_dim + 0.5 * model.qk_extra, chip, c
-    )
+    core = counts.attention_flops(model, plan) * counts.off_matrix_units(model, plan)
+    attention = compute.attention_time(core, counts.softmax_bytes(model, plan), model.head_dim + 0.5 * model.qk_extra, chip, c)
     streaming = compute.streaming_time(c.elementwise_traffic * counts.elementwise_bytes(model, plan), chip, c)
     accumulated = 2.0 * plan.gradient_bytes * model.trainable * (parts.layers + parts.experts) * plan.pp / (model.n_layers + model.n_mtp)
-    accumulation = compute.streaming_time(accumulated, chip, c)
+    accumulation = compute.streaming_time(c.elementwise_traffic * accumulated, chip, c)
     backward_attention = attention * (2.0 + 0.5 * plan.flash)
     forward = matmul + attention + streaming + 0.5 * casts
     behind = 1.0 + model.trainable * (1.0 + plan.low_precision * plan.wide_gradient * (rate / chip.attention_flops_per_s - 1.0))

@@ -308,9 +308,10 @@ def work(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
     casts = (1.0 - wide) * c.cast_traffic * cast / stream if p.low_precision else 0.0
     unfused = 0.0 if p.flash else 13.0 * t * m.seq_len * m.n_heads * m.attention_share / p.tp
     saturation = e / (e + c.attention_half_head)
-    attention = core_flops(m, p) / (half * c.attention_efficiency * saturation) + c.softmax_traffic * unfused / stream
+    units = 1.0 / 16.0 if m.head_dim % 8 and not p.flash else 1.0
+    attention = core_flops(m, p) / (units * half * c.attention_efficiency * saturation) + c.softmax_traffic * unfused / stream
     streaming = c.elementwise_traffic * streams(m, p) / stream
-    accumulate = 2.0 * p.gradient_bytes * m.trainable * parameters(m, p)["per_layer"] / stream
+    accumulate = c.elementwise_traffic * 2.0 * p.gradient_bytes * m.trainable * parameters(m, p)["per_layer"] / stream
     forward = products + attention + streaming + 0.5 * casts
     behind = attention * (2.5 if p.flash else 2.0)
     weights = m.trainable * products * (peak / half if p.low_precision and p.wide_gradient else 1.0)

@@ -350,6 +350,29 @@ def test_pods_shard_alone_and_heads_of_further_tokens_are_in_the_note(tmp_path):
     assert one_case(tmp_path, note="variant DeepSeekV3 (w/ MTP)").model.n_mtp[0] == 1.0
 
 
+def test_third_matrix_of_the_mlp_follows_a_parameter_count_that_contradicts_the_column(tmp_path):
+    """MaxText's 16b: 15.70e9 parameters are those of three matrices; tables that say two make it 12.1e9."""
+    shape = {"n_layers": "32", "d_model": "4096", "d_ff": "28672", "n_heads": "64", "n_kv_heads": "64", "head_dim": "128", "vocab": "32000"}
+    for column in ("0", "1"):
+        case = one_case(tmp_path, model="maxtext-16b", gated_mlp=column, n_params="15700328448", **shape)
+        assert case.model.gated_mlp[0] == 1.0
+        assert ("n_params says so, with 0" in " ".join(case.labels.assumptions[0])) == (column == "0")
+    # a count that fits neither, or none at all, leaves the column alone
+    for n_params in ("9e9", ""):
+        assert one_case(tmp_path, model="mine", gated_mlp="0", n_params=n_params, **shape).model.gated_mlp[0] == 0.0
+
+
+def test_blank_head_size_of_a_known_model_is_the_catalogs(tmp_path):
+    shape = {"n_layers": "48", "d_model": "2048", "d_ff": "768", "n_heads": "32", "n_kv_heads": "4", "vocab": "151936"}
+    experts = {"n_experts": "128", "top_k": "8", "head_dim": ""}
+    known = one_case(tmp_path, model="qwen3-30b-a3b", **shape, **experts)
+    assert known.model.head_dim[0] == 128.0 and "head_dim blank: 128, the catalog's" in known.labels.assumptions[0]
+    # another shape under that name is another model
+    other = one_case(tmp_path, model="qwen3-30b-a3b", **{**shape, "n_layers": "24"}, **experts)
+    assert other.model.head_dim[0] == 64.0
+    assert one_case(tmp_path, model="qwen3-30b-a3b", **shape, **{**experts, "head_dim": "96"}).model.head_dim[0] == 96.0
+
+
 def test_embeddings_are_tied_only_when_the_parameter_count_says_so(tmp_path):
     per_layer = 4 * 4096**2 + 3 * 4096 * 11008 + 2 * 4096
     untied = 32 * per_layer + 2 * 32000 * 4096

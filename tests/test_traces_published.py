@@ -128,7 +128,7 @@ def test_figures_of_further_stacks_against_their_source():
     assert rows["torchtitan", "8", "llama3.1-8b"].known("tokens_per_s_per_accel") == 5762
     assert rows["torchtitan/float8", "8", "llama3.1-8b"].known("step_time_s") == pytest.approx(16 * 8192 / (8 * 8532), rel=1e-6)
     assert rows["megascale", "12288", "megascale-175b"].known("step_time_s") == 6.34
-    assert rows["megatron-deepspeed/bigscience-fp16", "128", "gpt-h11600-l64"].text("accelerator") == "V100-32GB"
+    assert rows["megatron-deepspeed/bigscience-tr8", "128", "gpt-h11600-l64"].text("accelerator") == "V100-32GB"
 
 
 def test_time_tokens_and_degrees_of_a_row_agree():

@@ -31,9 +31,10 @@ have; that is the only sight of heat and power in them, so a fit of whole steps 
 TRANSFER = 0.3
 """Standard deviation, in the unconstrained space, of a coefficient of a step around a single call's: other kernels, other neighbours."""
 
-TRANSFER_HALF = 1.0
-"""The same for half sizes: in fitted steps they stand for all that a kernel loses when it is small, and come out at up to ten times those
-of single calls (689 rows on an A100, against 77)."""
+TRANSFER_HALF = 0.5
+"""The same for half sizes. With 1.0 fits took them at up to ten times those of single calls, and elementwise kernels at 0.4 of the least
+traffic that there is: `w M (N + K)` of arithmetic looks like traffic on one chip. On another, or in fewer bits, it does not:
+Megatron-Bridge on Blackwell told of H100 missed by 142 % (median), and by 10 % with 0.5."""
 
 BACKWARD = 0.3
 """The same on top for attention, whose backward pass, the larger part, is in no table."""
@@ -69,7 +70,7 @@ def priors(accelerator: str, precision: str = "fp8") -> dict[str, MicroPrior]:
       accelerator: a name of the catalog. precision: whose `low_precision_efficiency` is meant, where several were measured.
 
     >>> {name: round(prior.sd, 1) for name, prior in priors("H100-80GB").items() if name.startswith("matmul")}
-    {'matmul_efficiency': 0.4, 'matmul_half_rows': 1.0, 'matmul_half_width': 1.0}
+    {'matmul_efficiency': 0.4, 'matmul_half_rows': 0.6, 'matmul_half_width': 0.5}
     """
     chip = resolve("chips", accelerator)
     mine = [entry for entry in fits() if entry["chip"] == chip]

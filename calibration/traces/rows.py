@@ -98,7 +98,7 @@ def to_cases(table: TraceTable, assume_recompute: AssumeRecompute | None = None)
         raise InputError(f"no usable row among {table.total}{_first_reason(table)}; expected at least one measured configuration")
     assumed: list[list[str]] = [[] for _ in table.rows]
     pairs = list(zip(table.rows, assumed, strict=True))
-    model = _infer_tied(_stack([_model(*pair) for pair in pairs]), pairs)
+    model = _infer_tied(_infer_gated(_stack([_model(*pair) for pair in pairs]), pairs), pairs)
     plan = _stack([_plan(*pair) for pair in pairs])
     cases = Cases(system=_systems(pairs), model=model, plan=plan, labels=_labels(table.rows))
     cases = _fill_recompute(cases, pairs, assume_recompute or cheapest_that_fits)
@@ -164,18 +164,19 @@ def _named(row: Row, written: dict[str, float], assumed: list[str]) -> dict[str,
     if known["kv_rank"]:
         # columns hold the heads of latent attention in one way or another
         found |= {"n_kv_heads": known["n_kv_heads"], "head_dim": known["head_dim"]}
+    elif not row.text("head_dim"):
+        found["head_dim"] = known["head_dim"]
     return found
 
 
 def _model(row: Row, assumed: list[str]) -> Transformer:
     """Shape of the transformer. Blank n_kv_heads: n_heads; head_dim: d_model / n_heads; gated_mlp: plain when d_ff = 4 d_model. What no
-    column holds is the catalog's for a model that it knows by name and shape."""
+    column holds is the catalog's for a model that it knows by name and shape, and so is a blank head_dim: heads of gpt-oss and Qwen3 are
+    wider than d_model / n_heads."""
     layers, width, ff, heads, vocab, seq = (row.known(n) for n in ("n_layers", "d_model", "d_ff", "n_heads", "vocab", "seq_len"))
     experts = max(row.number("n_experts") or 1.0, 1.0)
     if not row.text("n_kv_heads"):
         assumed.append("n_kv_heads blank: n_heads")
-    if not row.text("head_dim"):
-        assumed.append(f"head_dim blank: {width / heads:g}, d_model / n_heads")
     if not row.text("n_experts"):
         assumed.append("n_experts blank: no experts")
     gated = row.number("gated_mlp")
@@ -185,11 +186,14 @@ def _model(row: Row, assumed: list[str]) -> Transformer:
     named = _named(row, {"n_layers": layers, "d_model": width, "d_ff": ff, "n_heads": heads, "n_experts": experts}, assumed)
     if experts > 1.0:
         assumed.append("experts: balanced load" if named else "experts: balanced load, no shared expert, all layers alike")
+    head_dim = named.pop("head_dim", row.number("head_dim") or width / heads)
+    if not row.text("head_dim"):
+        assumed.append(f"head_dim blank: {head_dim:g}, " + ("d_model / n_heads" if head_dim == width / heads else "the catalog's"))
     named["n_mtp"], said = further_tokens(row.stack, row.text("model"), row.text("note"))
     assumed.extend([said] if said else [])
     columns = {
         "n_kv_heads": row.number("n_kv_heads") or heads,
-        "head_dim": row.number("head_dim") or width / heads,
+        "head_dim": head_dim,
         "n_experts": experts,
         "top_k": max(row.number("top_k") or 1.0, 1.0),
         "trainable": float("lora" not in row.flags),
@@ -199,6 +203,29 @@ def _model(row: Row, assumed: list[str]) -> Transformer:
 
 
 _PLAIN = {name: field.default for name, field in Transformer.__dataclass_fields__.items() if isinstance(field.default, float)}
+
+
+FAR, NEAR = 0.1, 0.03
+"""Relative distance of the count of parameters from the published one that says no to a shape, and one that says yes."""
+
+
+def _infer_gated(model: Transformer, pairs: list[tuple[Row, list[str]]]) -> Transformer:
+    """The other `gated_mlp` where the published parameter count contradicts the row's and agrees with that one, tied or not.
+
+    MaxText's own models have three matrices in the MLP, and tables that read two from `d_ff / d_model` make them a quarter smaller.
+    """
+    given = np.array([row.number("n_params") or np.nan for row, _ in pairs])
+    gated = np.asarray(model.gated_mlp)
+
+    def gap(of: np.ndarray) -> np.ndarray:
+        counts = [parameters(model.replace(gated_mlp=of, tied_embeddings=np.full_like(given, tied))) for tied in (0.0, 1.0)]
+        return np.min(np.abs(np.asarray(counts, dtype=np.float64) / given - 1.0), axis=0)
+
+    wrong = (gap(gated) > FAR) & (gap(1.0 - gated) < NEAR)
+    for is_wrong, g, (_, assumed) in zip(wrong, gated, pairs, strict=True):
+        if is_wrong:
+            assumed.append(f"gated_mlp {1.0 - g:g}: n_params says so, with {g:g} they would be over {FAR:.0%} off")
+    return model.replace(gated_mlp=np.where(wrong, 1.0 - gated, gated))
 
 
 def _infer_tied(model: Transformer, pairs: list[tuple[Row, list[str]]]) -> Transformer:
