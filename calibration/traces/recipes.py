@@ -107,9 +107,20 @@ def held_in_order(stack: str) -> bool:
     return stack.lower().startswith(IN_ORDER)
 
 
-def recomputed(kind: str, stack: str) -> tuple[float, float, tuple[str, ...]]:
+QKV_KEPT = ("qkv_proj_offloaded", "save_qkv_proj", "the rest recomputed")
+"""How notes say that nothing of a layer is kept but its input, q, k and v, where the table says `selective`: MaxText's policies."""
+
+
+def recomputed(kind: str, stack: str, note: str = "", qkv: float = 0.0) -> tuple[float, float, tuple[str, ...]]:
     """Share of the layers recomputed, and of attention cores alone, by what a stack means with a word; said in words. Blank: none, until
-    the rule decides."""
+    the rule decides.
+
+    Args:
+      note: of the row. qkv: share of q, k and v in the products of a layer [1].
+    """
     if kind == "selective" and stack.lower().startswith(HALF_SELECTIVE):
         return 0.5, 0.0, ("selective recompute: half of every layer, as the stack's keeps every second matrix product",)
+    policy = next((name for name in QKV_KEPT if name in note), "")
+    if kind == "selective" and policy:
+        return 1.0 - qkv, 0.0, (f"selective recompute: {1.0 - qkv:.0%} of every layer, all but q, k and v, by the note's {policy}",)
     return float(kind == "full"), float(kind == "selective"), ()

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
 import jax
 import numpy as np
 from flax import struct
 
-from calibration.traces import sharding
+from calibration.traces import shapes, sharding
 from calibration.traces.layout import layout
 from calibration.traces.reader import measured_time, system_of
-from calibration.traces.recipes import dispatch, further_tokens, held_in_order, recomputed
+from calibration.traces.recipes import dispatch, held_in_order, recomputed
 from calibration.traces.schema import base_precision
 from calibration.traces.table import Row, TraceTable, fingerprint
-from dmodel.counts import parameters
 from dmodel.hardware import System
 from dmodel.plan import Plan
 from dmodel.types import GIB, Array, InputError
@@ -98,7 +96,7 @@ def to_cases(table: TraceTable, assume_recompute: AssumeRecompute | None = None)
         raise InputError(f"no usable row among {table.total}{_first_reason(table)}; expected at least one measured configuration")
     assumed: list[list[str]] = [[] for _ in table.rows]
     pairs = list(zip(table.rows, assumed, strict=True))
-    model = _infer_tied(_infer_gated(_stack([_model(*pair) for pair in pairs]), pairs), pairs)
+    model = shapes.settled(_stack([shapes.written(*pair) for pair in pairs]), pairs)
     plan = _stack([_plan(*pair) for pair in pairs])
     cases = Cases(system=_systems(pairs), model=model, plan=plan, labels=_labels(table.rows))
     cases = _fill_recompute(cases, pairs, assume_recompute or cheapest_that_fits)
@@ -128,118 +126,6 @@ def _systems(pairs: list[tuple[Row, list[str]]]) -> System:
     place = {key: i for i, key in enumerate(unique)}
     index = np.array([place[id(system)] for system in systems])
     return jax.tree.map(lambda leaf: leaf[..., index], _stack(list(unique.values())))
-
-
-UNWRITTEN = (
-    "n_shared_experts", "n_dense_layers", "d_ff_dense", "kv_rank", "q_rank", "rope_dim", "qk_extra", "window", "windowed",
-    "attention_share", "mlp_share", "mamba_share", "mamba_inner", "mamba_heads", "mamba_groups", "mamba_state",
-)  # fmt: skip
-"""Attributes of a transformer that no column holds."""
-
-WRITTEN = ("n_layers", "d_model", "d_ff", "n_heads", "n_experts")
-"""Attributes by which a row's model is known for the one of that name in the catalog."""
-
-
-@lru_cache(maxsize=256)
-def _catalog_shape(name: str) -> dict[str, float]:
-    """Numbers of the catalog's model of a name; none where it has no such model."""
-    from dmodel import catalog
-
-    try:
-        found = catalog.transformer(name)
-    except InputError:
-        return {}
-    return {field: float(getattr(found, field)) for field in (*WRITTEN, *UNWRITTEN, "n_kv_heads", "head_dim")}
-
-
-def _named(row: Row, written: dict[str, float], assumed: list[str]) -> dict[str, float]:
-    """What the catalog knows of the row's model besides its columns, when those agree with it; nothing otherwise."""
-    known = _catalog_shape(row.text("model")) if row.text("model") else {}
-    if not known or any(known[name] != written[name] for name in WRITTEN):
-        return {}
-    plain = Transformer.__dataclass_fields__
-    found = {name: known[name] for name in UNWRITTEN if known[name] != plain[name].default}
-    if found:
-        assumed.append(f"of {row.text('model')} in the catalog: " + ", ".join(f"{name} {value:g}" for name, value in found.items()))
-    if known["kv_rank"]:
-        # columns hold the heads of latent attention in one way or another
-        found |= {"n_kv_heads": known["n_kv_heads"], "head_dim": known["head_dim"]}
-    elif not row.text("head_dim"):
-        found["head_dim"] = known["head_dim"]
-    return found
-
-
-def _model(row: Row, assumed: list[str]) -> Transformer:
-    """Shape of the transformer. Blank n_kv_heads: n_heads; head_dim: d_model / n_heads; gated_mlp: plain when d_ff = 4 d_model. What no
-    column holds is the catalog's for a model that it knows by name and shape, and so is a blank head_dim: heads of gpt-oss and Qwen3 are
-    wider than d_model / n_heads."""
-    layers, width, ff, heads, vocab, seq = (row.known(n) for n in ("n_layers", "d_model", "d_ff", "n_heads", "vocab", "seq_len"))
-    experts = max(row.number("n_experts") or 1.0, 1.0)
-    if not row.text("n_kv_heads"):
-        assumed.append("n_kv_heads blank: n_heads")
-    if not row.text("n_experts"):
-        assumed.append("n_experts blank: no experts")
-    gated = row.number("gated_mlp")
-    if gated is None:
-        gated = float(ff != 4.0 * width)
-        assumed.append(f"gated_mlp blank: {gated:g}, from d_ff / d_model = {ff / width:.3g}")
-    named = _named(row, {"n_layers": layers, "d_model": width, "d_ff": ff, "n_heads": heads, "n_experts": experts}, assumed)
-    if experts > 1.0:
-        assumed.append("experts: balanced load" if named else "experts: balanced load, no shared expert, all layers alike")
-    head_dim = named.pop("head_dim", row.number("head_dim") or width / heads)
-    if not row.text("head_dim"):
-        assumed.append(f"head_dim blank: {head_dim:g}, " + ("d_model / n_heads" if head_dim == width / heads else "the catalog's"))
-    named["n_mtp"], said = further_tokens(row.stack, row.text("model"), row.text("note"))
-    assumed.extend([said] if said else [])
-    columns = {
-        "n_kv_heads": row.number("n_kv_heads") or heads,
-        "head_dim": head_dim,
-        "n_experts": experts,
-        "top_k": max(row.number("top_k") or 1.0, 1.0),
-        "trainable": float("lora" not in row.flags),
-    }
-    shape = {"n_layers": layers, "d_model": width, "d_ff": ff, "gated_mlp": gated, "n_heads": heads, "vocab": vocab, "seq_len": seq}
-    return Transformer(**{**_PLAIN, **shape, **columns, **named})
-
-
-_PLAIN = {name: field.default for name, field in Transformer.__dataclass_fields__.items() if isinstance(field.default, float)}
-
-
-FAR, NEAR = 0.1, 0.03
-"""Relative distance of the count of parameters from the published one that says no to a shape, and one that says yes."""
-
-
-def _infer_gated(model: Transformer, pairs: list[tuple[Row, list[str]]]) -> Transformer:
-    """The other `gated_mlp` where the published parameter count contradicts the row's and agrees with that one, tied or not.
-
-    MaxText's own models have three matrices in the MLP, and tables that read two from `d_ff / d_model` make them a quarter smaller.
-    """
-    given = np.array([row.number("n_params") or np.nan for row, _ in pairs])
-    gated = np.asarray(model.gated_mlp)
-
-    def gap(of: np.ndarray) -> np.ndarray:
-        counts = [parameters(model.replace(gated_mlp=of, tied_embeddings=np.full_like(given, tied))) for tied in (0.0, 1.0)]
-        return np.min(np.abs(np.asarray(counts, dtype=np.float64) / given - 1.0), axis=0)
-
-    wrong = (gap(gated) > FAR) & (gap(1.0 - gated) < NEAR)
-    for is_wrong, g, (_, assumed) in zip(wrong, gated, pairs, strict=True):
-        if is_wrong:
-            assumed.append(f"gated_mlp {1.0 - g:g}: n_params says so, with {g:g} they would be over {FAR:.0%} off")
-    return model.replace(gated_mlp=np.where(wrong, 1.0 - gated, gated))
-
-
-def _infer_tied(model: Transformer, pairs: list[tuple[Row, list[str]]]) -> Transformer:
-    """Tied embeddings where the published parameter count is clearly (three times) nearer to the count with them; else untied.
-
-    Counts are rounded as published, so a near tie between the two says nothing.
-    """
-    given = np.array([row.number("n_params") or 0.0 for row, _ in pairs])
-    untied = np.asarray(parameters(model.replace(tied_embeddings=np.zeros_like(given))), dtype=np.float64)
-    gap = np.abs(given - untied), np.abs(given - (untied - np.asarray(model.vocab * model.d_model)))
-    tied = (given > 0.0) & (3.0 * gap[1] < gap[0])
-    for is_tied, (_, assumed) in zip(tied, pairs, strict=True):
-        assumed.append("embeddings tied: n_params says so" if is_tied else "embeddings not tied")
-    return model.replace(tied_embeddings=tied.astype(np.float64))
 
 
 def _interleave(row: Row, stages: float, assumed: list[str]) -> float:
@@ -282,7 +168,7 @@ def _plan(row: Row, assumed: list[str]) -> Plan:
     if sp is None:
         sp = float(degrees.tp > 1.0)
         assumed.append(f"sp blank: {sp:g}")
-    share, core, said = recomputed(row.text("recompute"), row.stack)
+    share, core, said = recomputed(row.text("recompute"), row.stack, row.text("note"), shapes.qkv_share(row))
     assumed.extend(said)
     in_order = held_in_order(row.stack)
     if in_order and degrees.cp > 1.0:
@@ -318,10 +204,16 @@ def _plan(row: Row, assumed: list[str]) -> Plan:
     )
 
 
+MINIMAL = ("rematerialization minimal", "remat=minimal")
+"""How notes say that MaxText keeps all products of a layer."""
+
+
 def _without_recompute(row: Row) -> bool:
     """Rows of recipes that recompute no layers: those of Megatron-Bridge keep activations, or parts of a layer are recomputed that cost
-    little (its `scripts/performance/configs`, 2025-26). With FSDP they move activations to the host, which the rule stands in for."""
-    return row.stack.lower().startswith("megatron-bridge") and row.number("zero_stage") != 3.0
+    little (its `scripts/performance/configs`, 2025-26). With FSDP they move activations to the host, which the rule stands in for. Policies
+    of MaxText's that begin with `minimal` keep all products, by a note."""
+    kept = row.stack.lower().startswith("megatron-bridge") and row.number("zero_stage") != 3.0
+    return kept or (row.stack.lower().startswith("maxtext") and any(said in row.text("note") for said in MINIMAL))
 
 
 def _fill_recompute(cases: Cases, pairs: list[tuple[Row, list[str]]], rule: AssumeRecompute) -> Cases:

@@ -1,0 +1,137 @@
+"""The shape of a row's transformer: its columns, what the catalog knows of that model, and what the count of parameters decides."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from calibration.traces.recipes import further_tokens
+from calibration.traces.table import Row
+from dmodel.counts import parameters
+from dmodel.types import InputError
+from dmodel.workload import Transformer
+
+UNWRITTEN = (
+    "n_shared_experts", "n_dense_layers", "d_ff_dense", "kv_rank", "q_rank", "rope_dim", "qk_extra", "window", "windowed",
+    "attention_share", "mlp_share", "mamba_share", "mamba_inner", "mamba_heads", "mamba_groups", "mamba_state",
+)  # fmt: skip
+"""Attributes of a transformer that no column holds."""
+
+WRITTEN = ("n_layers", "d_model", "d_ff", "n_heads", "n_experts")
+"""Attributes by which a row's model is known for the one of that name in the catalog."""
+
+
+@lru_cache(maxsize=256)
+def _catalog_shape(name: str) -> dict[str, float]:
+    """Numbers of the catalog's model of a name; none where it has no such model."""
+    from dmodel import catalog
+
+    try:
+        found = catalog.transformer(name)
+    except InputError:
+        return {}
+    return {field: float(getattr(found, field)) for field in (*WRITTEN, *UNWRITTEN, "n_kv_heads", "head_dim")}
+
+
+def _named(row: Row, written: dict[str, float], assumed: list[str]) -> dict[str, float]:
+    """What the catalog knows of the row's model besides its columns, when those agree with it; nothing otherwise."""
+    known = _catalog_shape(row.text("model")) if row.text("model") else {}
+    if not known or any(known[name] != written[name] for name in WRITTEN):
+        return {}
+    plain = Transformer.__dataclass_fields__
+    found = {name: known[name] for name in UNWRITTEN if known[name] != plain[name].default}
+    if found:
+        assumed.append(f"of {row.text('model')} in the catalog: " + ", ".join(f"{name} {value:g}" for name, value in found.items()))
+    if known["kv_rank"]:
+        # columns hold the heads of latent attention in one way or another
+        found |= {"n_kv_heads": known["n_kv_heads"], "head_dim": known["head_dim"]}
+    elif not row.text("head_dim"):
+        found["head_dim"] = known["head_dim"]
+    return found
+
+
+def written(row: Row, assumed: list[str]) -> Transformer:
+    """Shape of the transformer as its columns have it. Blank n_kv_heads: n_heads; head_dim: d_model / n_heads; gated_mlp: plain when
+    d_ff = 4 d_model. What no column holds is the catalog's for a model that it knows by name and shape, and so is a blank head_dim: heads
+    of gpt-oss and Qwen3 are wider than d_model / n_heads."""
+    layers, width, ff, heads, vocab, seq = (row.known(n) for n in ("n_layers", "d_model", "d_ff", "n_heads", "vocab", "seq_len"))
+    experts = max(row.number("n_experts") or 1.0, 1.0)
+    if not row.text("n_kv_heads"):
+        assumed.append("n_kv_heads blank: n_heads")
+    if not row.text("n_experts"):
+        assumed.append("n_experts blank: no experts")
+    gated = row.number("gated_mlp")
+    if gated is None:
+        gated = float(ff != 4.0 * width)
+        assumed.append(f"gated_mlp blank: {gated:g}, from d_ff / d_model = {ff / width:.3g}")
+    named = _named(row, {"n_layers": layers, "d_model": width, "d_ff": ff, "n_heads": heads, "n_experts": experts}, assumed)
+    if experts > 1.0:
+        assumed.append("experts: balanced load" if named else "experts: balanced load, no shared expert, all layers alike")
+    head_dim = named.pop("head_dim", row.number("head_dim") or width / heads)
+    if not row.text("head_dim"):
+        assumed.append(f"head_dim blank: {head_dim:g}, " + ("d_model / n_heads" if head_dim == width / heads else "the catalog's"))
+    named["n_mtp"], said = further_tokens(row.stack, row.text("model"), row.text("note"))
+    assumed.extend([said] if said else [])
+    columns = {
+        "n_kv_heads": row.number("n_kv_heads") or heads,
+        "head_dim": head_dim,
+        "n_experts": experts,
+        "top_k": max(row.number("top_k") or 1.0, 1.0),
+        "trainable": float("lora" not in row.flags),
+    }
+    shape = {"n_layers": layers, "d_model": width, "d_ff": ff, "gated_mlp": gated, "n_heads": heads, "vocab": vocab, "seq_len": seq}
+    return Transformer(**{**_PLAIN, **shape, **columns, **named})
+
+
+_PLAIN = {name: field.default for name, field in Transformer.__dataclass_fields__.items() if isinstance(field.default, float)}
+
+
+FAR, NEAR = 0.1, 0.03
+"""Relative distance of the count of parameters from the published one that says no to a shape, and one that says yes."""
+
+
+def _infer_gated(model: Transformer, pairs: list[tuple[Row, list[str]]]) -> Transformer:
+    """The other `gated_mlp` where the published parameter count contradicts the row's and agrees with that one, tied or not.
+
+    MaxText's own models have three matrices in the MLP, and tables that read two from `d_ff / d_model` make them a quarter smaller.
+    """
+    given = np.array([row.number("n_params") or np.nan for row, _ in pairs])
+    gated = np.asarray(model.gated_mlp)
+
+    def gap(of: np.ndarray) -> np.ndarray:
+        counts = [parameters(model.replace(gated_mlp=of, tied_embeddings=np.full_like(given, tied))) for tied in (0.0, 1.0)]
+        return np.min(np.abs(np.asarray(counts, dtype=np.float64) / given - 1.0), axis=0)
+
+    wrong = (gap(gated) > FAR) & (gap(1.0 - gated) < NEAR)
+    for is_wrong, g, (_, assumed) in zip(wrong, gated, pairs, strict=True):
+        if is_wrong:
+            assumed.append(f"gated_mlp {1.0 - g:g}: n_params says so, with {g:g} they would be over {FAR:.0%} off")
+    return model.replace(gated_mlp=np.where(wrong, 1.0 - gated, gated))
+
+
+def _infer_tied(model: Transformer, pairs: list[tuple[Row, list[str]]]) -> Transformer:
+    """Tied embeddings where the published parameter count is clearly (three times) nearer to the count with them; else untied.
+
+    Counts are rounded as published, so a near tie between the two says nothing.
+    """
+    given = np.array([row.number("n_params") or 0.0 for row, _ in pairs])
+    untied = np.asarray(parameters(model.replace(tied_embeddings=np.zeros_like(given))), dtype=np.float64)
+    gap = np.abs(given - untied), np.abs(given - (untied - np.asarray(model.vocab * model.d_model)))
+    tied = (given > 0.0) & (3.0 * gap[1] < gap[0])
+    for is_tied, (_, assumed) in zip(tied, pairs, strict=True):
+        assumed.append("embeddings tied: n_params says so" if is_tied else "embeddings not tied")
+    return model.replace(tied_embeddings=tied.astype(np.float64))
+
+
+def settled(model: Transformer, pairs: list[tuple[Row, list[str]]]) -> Transformer:
+    """Shapes `[row]` with what the published counts of parameters decide: a third matrix of the MLP, tied embeddings."""
+    return _infer_tied(_infer_gated(model, pairs), pairs)
+
+
+def qkv_share(row: Row) -> float:
+    """Share of q, k and v in the products of a dense layer [1]."""
+    width, ff, heads = (row.known(n) for n in ("d_model", "d_ff", "n_heads"))
+    head_dim, groups = row.number("head_dim") or width / heads, row.number("n_kv_heads") or heads
+    read = (heads + 2.0 * groups) * head_dim
+    return read / (read + heads * head_dim + (2.0 + (row.number("gated_mlp") or 0.0)) * ff)
