@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from calibration.traces import fingerprint, never_recompute, published, read, split, to_cases, write
+from dmodel import counts
 from dmodel.types import InputError
 
 
@@ -167,3 +168,26 @@ def test_records_are_batch_last_and_take_keeps_everything_together():
 def test_reading_traces_needs_no_pandas_and_no_arrow():
     code = "import sys, calibration.traces as t; t.published(); sys.exit(bool({'pandas', 'pyarrow', 'matplotlib'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[1], check=False).returncode == 0
+
+
+def test_shapes_agree_with_published_counts_and_rates():
+    """A matrix of the MLP too few makes a model a quarter smaller than its published count, and its FLOPs per token 0.76 of those reported.
+
+    Reported rates follow 6N, 6N + 6Lhs, 6N + 12Lhs or 8N (BigScience; InternEvo's recomputed rows); 4N with a frozen base (LoRA).
+    """
+    cases = to_cases(published(), never_recompute)
+    rows = {(r.file, r.line): r for r in published().rows}
+    count = np.asarray(counts.parameters(cases.model))
+    six = np.asarray(counts.model_flops_per_token(cases.model, "6N"))
+    with_attention = np.asarray(counts.model_flops_per_token(cases.model, "6N+12Lhs"))
+    for i, (file, line) in enumerate(zip(cases.labels.file, cases.labels.line, strict=True)):
+        row = rows[file, line]
+        if given := row.number("n_params"):
+            # the smallest MPTs are named by rounded sizes, and count positions that the model does not have
+            assert abs(count[i] / given - 1.0) < (0.2 if given < 1e9 else 0.1), (row.text("source"), row.text("model"), count[i], given)
+        if reported := row.number("tflops_reported"):
+            tokens = row.known("global_batch") * row.known("seq_len")
+            told = reported * 1e12 * row.known("step_time_s") * row.known("n_accel") / tokens
+            low, high = (0.6, 0.8) if "lora" in row.flags else (0.75, 1.1)
+            high *= 4.0 / 3.0 if row.text("recompute") == "full" else 1.0
+            assert low * six[i] < told < high * with_attention[i], (row.text("source"), row.text("model"), told / six[i])

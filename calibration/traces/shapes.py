@@ -125,8 +125,14 @@ def _infer_tied(model: Transformer, pairs: list[tuple[Row, list[str]]]) -> Trans
 
 
 def settled(model: Transformer, pairs: list[tuple[Row, list[str]]]) -> Transformer:
-    """Shapes `[row]` with what the published counts of parameters decide: a third matrix of the MLP, tied embeddings."""
-    return _infer_tied(_infer_gated(model, pairs), pairs)
+    """Shapes `[row]` with what the published counts of parameters decide: a third matrix of the MLP, tied embeddings. A count that still
+    contradicts the shape is said."""
+    model = _infer_tied(_infer_gated(model, pairs), pairs)
+    for count, (row, assumed) in zip(np.asarray(parameters(model), dtype=np.float64), pairs, strict=True):
+        given = row.number("n_params")
+        if given and abs(count / given - 1.0) > FAR:
+            assumed.append(f"n_params {given:.4g} is not the {count:.4g} of the shape's columns, which are used: check both")
+    return model
 
 
 def qkv_share(row: Row) -> float:
