@@ -362,15 +362,17 @@ def test_third_matrix_of_the_mlp_follows_a_parameter_count_that_contradicts_the_
         assert one_case(tmp_path, model="mine", gated_mlp="0", n_params=n_params, **shape).model.gated_mlp[0] == 0.0
 
 
-def test_policies_of_maxtext_in_notes(tmp_path):
-    """Its 128b on v5e keeps q, k and v (README of its v5e configurations): 21 % of a layer's products, so 79 % are done again."""
+def test_what_maxtext_keeps_and_splits(tmp_path):
+    """Notes of Google's recipes keep q, k and v: 3 of 4 + 3 · 3.5 parts of a layer's products, so the others are done again."""
     shape = {"n_layers": "64", "d_model": "8192", "d_ff": "57344", "n_heads": "128", "n_kv_heads": "128", "head_dim": "128"}
-    shape["stack"] = "maxtext"
-    for note in ("remat=qkv_proj_offloaded;x", "rematerialization save_qkv_proj"):
-        plan = one_case(tmp_path, recompute="selective", note=note, **shape).plan
-        assert plan.recompute_layers[0] == pytest.approx(1.0 - 3.0 / (4.0 + 3.0 * 57344 / 16384)) and plan.recompute_attention[0] == 0.0
-    assert one_case(tmp_path, recompute="selective", **shape).plan.recompute_attention[0] == 1.0
-    minimal = to_cases(read(table_file(tmp_path, {**shape, "recompute": "", "note": "remat=minimal_with_context"}), require_time=False))
+    note = "q, k, v and layer inputs kept in host memory, the rest recomputed"
+    plan = one_case(tmp_path, stack="tpu-recipes", recompute="selective", note=note, **shape).plan
+    assert plan.recompute_layers[0] == pytest.approx(1.0 - 3.0 / (4.0 + 3.0 * 57344 / 16384)) and plan.recompute_attention[0] == 0.0
+    plain = one_case(tmp_path, stack="maxtext", recompute="selective", note="remat=qkv_proj_offloaded", sp="0", **shape).plan
+    assert (plain.recompute_layers[0], plain.recompute_attention[0], plain.sp[0]) == (0.0, 1.0, 1.0)
+    assert one_case(tmp_path, stack="nemo", recompute="selective", sp="0", **shape).plan.sp[0] == 0.0
+    row = {**shape, "stack": "maxtext", "recompute": "", "note": "remat=minimal_with_context"}
+    minimal = to_cases(read(table_file(tmp_path, row), require_time=False))
     assert minimal.plan.recompute_layers[0] == 0.0 and "as the stack's recipes have it" in " ".join(minimal.labels.assumptions[0])
 
 

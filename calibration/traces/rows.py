@@ -12,7 +12,7 @@ from flax import struct
 from calibration.traces import shapes, sharding
 from calibration.traces.layout import layout
 from calibration.traces.reader import measured_time, system_of
-from calibration.traces.recipes import dispatch, held_in_order, recomputed
+from calibration.traces.recipes import dispatch, held_in_order, recomputed, splits_activations
 from calibration.traces.schema import base_precision
 from calibration.traces.table import Row, TraceTable, fingerprint
 from dmodel.hardware import System
@@ -140,6 +140,18 @@ def _interleave(row: Row, stages: float, assumed: list[str]) -> float:
     return layers if deep else 1.0
 
 
+def _sequence_parallel(row: Row, tp: float, assumed: list[str]) -> float:
+    """Sequence parallelism, 0 or 1. Blank: on where there is tensor parallelism."""
+    if tp > 1.0 and splits_activations(row.stack):
+        assumed.append("sp 1: tensor parallelism splits activations, the stack's axis rules")
+        return 1.0
+    given = row.number("sp")
+    if given is None:
+        given = float(tp > 1.0)
+        assumed.append(f"sp blank: {given:g}")
+    return given
+
+
 def _plan(row: Row, assumed: list[str]) -> Plan:
     """Degrees, batch, precision and recompute of one row; a blank recompute is none until the rule decides."""
     degrees = layout(row)
@@ -164,10 +176,6 @@ def _plan(row: Row, assumed: list[str]) -> Plan:
     reads = SCALE_READS.get(precision, 0.0)
     if reads:
         assumed.append(f"{precision}: a tensor is read {reads:g} more times to find its scales and quantize it in both directions")
-    sp = row.number("sp")
-    if sp is None:
-        sp = float(degrees.tp > 1.0)
-        assumed.append(f"sp blank: {sp:g}")
     share, core, said = recomputed(row.text("recompute"), row.stack, row.text("note"), shapes.qkv_share(row))
     assumed.extend(said)
     in_order = held_in_order(row.stack)
@@ -182,7 +190,7 @@ def _plan(row: Row, assumed: list[str]) -> Plan:
         etp=etp,
         merge_copies=exchange.merge_copies,
         overlap_ep=exchange.overlap,
-        sp=sp,
+        sp=_sequence_parallel(row, degrees.tp, assumed),
         zero=shards.zero,
         shard=shards.shard,
         interleave=interleave,
