@@ -44,6 +44,7 @@ QUESTIONS = {
     "context parallel": ("H100-DGX", "llama-3-8b", plan(dp=8.0, cp=16.0, zero=3.0, global_batch=16.0)),
     "full recomputation": ("A100-DGX", "gpt-3-175b", plan(dp=8.0, tp=8.0, pp=16.0, recompute_layers=1.0)),
     "attention recomputed, unfused": ("V100-DGX", "gpt-3-6.7b", plan(dp=8.0, tp=4.0, flash=0.0, recompute_attention=1.0)),
+    "heads off the matrix units": ("A100-DGX", "gpt-3-13b", plan(dp=8.0, tp=4.0, flash=0.0, recompute_layers=1.0)),
     "8-bit": ("H100-DGX", "llama-3-8b", plan(dp=16.0, zero=1.0, operand_bytes=1.0, low_precision=1.0)),
     "experts": ("H100-DGX", "mixtral-8x7b", plan(dp=64.0, ep=8.0, tp=2.0, zero=1.0)),
     "experts, sharded": ("GB200-NVL72", "mixtral-8x22b", plan(dp=72.0, ep=8.0, zero=3.0, global_batch=288.0)),
@@ -87,6 +88,8 @@ def question(name: str) -> tuple:
     transformer = catalog.transformer(model)
     if name == "frozen":
         transformer = transformer.replace(trainable=0.0)
+    if name == "heads off the matrix units":
+        transformer = transformer.replace(head_dim=108.0)
     if name == "further heads":
         transformer = transformer.replace(n_mtp=2.0)
     if name == "experts, unequally busy":
