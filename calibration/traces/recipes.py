@@ -13,6 +13,9 @@ from dmodel.profiles import family
 
 BRIDGE = "megatron-bridge"
 
+NEMO = ("nemo-launcher", "nemo")
+"""Families of NeMo's stacks: its launcher, and its documents by release ("nemo/24.07"; NeMo 2 from 24.09 on)."""
+
 DEEP_EP = ("automodel",)
 """Beginnings of stacks whose tables name DeepEP."""
 
@@ -62,22 +65,49 @@ def dispatch(stack: str, model: str, accelerator: str, precision: str, ep: float
 
 
 class Widths(NamedTuple):
-    """Bytes per element of gradients as they are reduced and as they are held, and of parameters as they are gathered [byte]."""
+    """Bytes per element of gradients as they are reduced and as they are held, of parameters as they are gathered, and of the optimizer's
+    states [byte]."""
 
     reduced: float
     held: float
     gathered: float
+    optimizer: float = 12.0
 
 
-def widths(stack: str, precision: str) -> Widths | None:
-    """What the recipes of a stack keep gradients and send parameters in; None for stacks without.
+def widths(stack: str, precision: str, model: str = "") -> Widths | None:
+    """What the recipes of a stack keep gradients and states and send parameters in; None for stacks without.
 
     Megatron-Bridge: `grad_reduce_in_fp32` is off for Llama, Qwen3, DeepSeek-V3 and gpt-oss alike, so gradients are reduced and accumulated
     in 16 bits; parameters quantized by tensor are gathered in 8 bits, those of MXFP8 in 16, as both directions are quantized afterwards.
+    NeMo: its launcher's scripts for H100 (`examples`, 2024) and NeMo 2's for performance reduce gradients in bf16 and hold them so. The
+    launcher's distributed Adam keeps of a master weight the 16 bits that the bf16 weight lacks (10 bytes with two moments); in fine-tuning
+    (`sft`) master weight and moments are bf16 (6 bytes).
     """
-    if family(stack.lower()) != BRIDGE:
-        return None
-    return Widths(2.0, 2.0, 1.0 if precision == "fp8" else 2.0)
+    name = stack.lower()
+    if family(name) == BRIDGE:
+        return Widths(2.0, 2.0, 1.0 if precision == "fp8" else 2.0)
+    if family(name) in NEMO:
+        launcher = family(name) == NEMO[0] or "" < name.partition("/")[2] < "24.09"
+        return Widths(2.0, 2.0, 2.0, (6.0 if model.lower().endswith("-sft") else 10.0) if launcher else 12.0)
+    return None
+
+
+def keeps_activations(stack: str, zero: float, note: str) -> bool:
+    """Whether recipes of a stack recompute no layers where a table does not say.
+
+    Those of Megatron-Bridge keep activations, or recompute parts of a layer that cost little (its `scripts/performance/configs`, 2025-26);
+    with FSDP they move activations to the host, which the rule stands in for. NeMo's launcher leaves `activations_checkpoint_granularity`
+    empty in every configuration behind its tables (selective for GPT-3 20B, with flash attention the same). Policies of MaxText's that
+    begin with `minimal` keep all products, by a note.
+    """
+    name = stack.lower()
+    if family(name) == BRIDGE:
+        return zero != 3.0
+    return family(name) in NEMO or (name.startswith("maxtext") and any(said in note for said in MINIMAL))
+
+
+MINIMAL = ("rematerialization minimal", "remat=minimal")
+"""How notes say that MaxText keeps all products of a layer."""
 
 
 def further_tokens(stack: str, model: str, note: str) -> tuple[float, str]:

@@ -12,7 +12,7 @@ from flax import struct
 from calibration.traces import shapes, sharding
 from calibration.traces.layout import layout
 from calibration.traces.reader import measured_time, system_of
-from calibration.traces.recipes import dispatch, held_in_order, recomputed, splits_activations
+from calibration.traces.recipes import dispatch, held_in_order, keeps_activations, recomputed, splits_activations
 from calibration.traces.schema import base_precision
 from calibration.traces.table import Row, TraceTable, fingerprint
 from dmodel.hardware import System
@@ -205,29 +205,17 @@ def _plan(row: Row, assumed: list[str]) -> Plan:
         low_precision=float(OPERAND_BYTES[precision] < 2.0),
         scale_passes=reads,
         weight_bytes=4.0 if wide else 2.0,
-        optimizer_bytes=8.0 if wide else 12.0,
+        optimizer_bytes=8.0 if wide else shards.reduction.optimizer,
         gradient_bytes=shards.reduction.held,
         gather_bytes=4.0 if wide else shards.reduction.gathered,
         reduce_bytes=4.0 if wide else shards.reduction.nbytes,
     )
 
 
-MINIMAL = ("rematerialization minimal", "remat=minimal")
-"""How notes say that MaxText keeps all products of a layer."""
-
-
-def _without_recompute(row: Row) -> bool:
-    """Rows of recipes that recompute no layers: those of Megatron-Bridge keep activations, or parts of a layer are recomputed that cost
-    little (its `scripts/performance/configs`, 2025-26). With FSDP they move activations to the host, which the rule stands in for. Policies
-    of MaxText's that begin with `minimal` keep all products, by a note."""
-    kept = row.stack.lower().startswith("megatron-bridge") and row.number("zero_stage") != 3.0
-    return kept or (row.stack.lower().startswith("maxtext") and any(said in row.text("note") for said in MINIMAL))
-
-
 def _fill_recompute(cases: Cases, pairs: list[tuple[Row, list[str]]], rule: AssumeRecompute) -> Cases:
     """Ask the rule for the rows whose recompute is blank."""
     blank = np.array([not row.text("recompute") for row, _ in pairs])
-    settled = blank & [_without_recompute(row) for row, _ in pairs]
+    settled = blank & [keeps_activations(row.stack, row.number("zero_stage") or 0.0, row.text("note")) for row, _ in pairs]
     for i in np.flatnonzero(settled):
         pairs[i][1].append("recompute blank: none, as the stack's recipes have it")
     blank &= ~settled

@@ -30,13 +30,14 @@ FP32_SHARDED = ("torchtitan", "kempnerforge", "automodel")
 
 class Reduction(NamedTuple):
     """nbytes: per gradient element on the wire [byte]. overlap: 1 where messages of data parallelism may hide. assumed: said in words.
-    held: per gradient element in memory. gathered: per parameter on the wire [byte]."""
+    held: per gradient element in memory. gathered: per parameter on the wire. optimizer: of states per parameter [byte]."""
 
     nbytes: float
     overlap: float
     assumed: tuple[str, ...]
     held: float = 4.0
     gathered: float = 2.0
+    optimizer: float = 12.0
 
 
 class Sharding(NamedTuple):
@@ -48,17 +49,18 @@ class Sharding(NamedTuple):
     assumed: tuple[str, ...]
 
 
-def reduction(stack: str, zero: float, precision: str) -> Reduction:
+def reduction(stack: str, zero: float, precision: str, model: str = "") -> Reduction:
     """How a stack reduces gradients, by what is known of its code.
 
     Gradients are reduced in fp32 (4 bytes) by the Megatron family and the workload of this package up to stage 2, and by `FP32_SHARDED`,
     unless they train in fp16, whose gradients are reduced as they are; elsewhere in 2 bytes. nanotron under ZeRO-1: see `NANOTRON`.
     """
     name = stack.lower()
-    known = recipes.widths(stack, precision.lower())
+    known = recipes.widths(stack, precision.lower(), model)
     if known is not None:
-        text = f"gradients held and reduced in {known.reduced:g} bytes, parameters gathered in {known.gathered:g}: the stack's recipe"
-        return Reduction(known.reduced, 1.0, (text,), known.held, known.gathered)
+        sent = f"gradients held and reduced in {known.reduced:g} bytes, parameters gathered in {known.gathered:g}"
+        text = f"{sent}, states of the optimizer in {known.optimizer:g}: the stack's recipe"
+        return Reduction(known.reduced, 1.0, (text,), known.held, known.gathered, known.optimizer)
     wide = name.startswith(FP32_SHARDED) or (name.startswith(FP32_FAMILY) and zero <= 2.0)
     nbytes = 4.0 if wide and precision.lower() != "fp16" else 2.0
     said = f"gradients reduced in {nbytes:g} bytes"
@@ -76,7 +78,7 @@ def sharding(row: Row, degrees: Layout) -> Sharding:
         zero = 1.0
         assumed.append("zero_stage blank: 1")
     shard = _shard(row, zero, degrees.dp, assumed)
-    found = reduction(row.stack, zero, row.text("precision"))
+    found = reduction(row.stack, zero, row.text("precision"), row.text("model"))
     return Sharding(zero, shard, found, (*assumed, *found.assumed))
 
 

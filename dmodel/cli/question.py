@@ -133,7 +133,7 @@ def settings(job: Setting, attention: str = "flash", zero: int = 1, ep: int | No
     flash = choice("attention", attention, ("flash", "none")) == "flash"
     precision = choice("precision", base_precision(job.precision), tuple(OPERAND_BYTES))
     operand = OPERAND_BYTES[precision]
-    reduced = reduction(job.stack, float(zero), job.precision)
+    reduced = reduction(job.stack, float(zero), job.precision, job.model_name)
     several = 1.0 + float(job.model.n_experts > 1.0)
     exchange = dispatch(job.stack, job.model_name, job.accelerator, precision, several if ep is None else float(ep))
     plan = Plan(
@@ -146,12 +146,13 @@ def settings(job: Setting, attention: str = "flash", zero: int = 1, ep: int | No
         reduce_bytes=np.float64(reduced.nbytes),
         gradient_bytes=np.float64(reduced.held),
         gather_bytes=np.float64(reduced.gathered),
+        optimizer_bytes=np.float64(reduced.optimizer),
         merge_copies=np.float64(exchange.merge_copies),
         overlap_ep=np.float64(exchange.overlap),
         overlap_dp=np.float64(reduced.overlap),
         cp_balanced=np.float64(not held_in_order(job.stack)),
     )
-    held = f"16-bit weights, gradients in {reduced.held:g} bytes, fp32 master weight and two moments"
+    held = f"16-bit weights, gradients in {reduced.held:g} bytes, master weight and two moments in {reduced.optimizer:g}"
     return plan, [*reduced.assumed, *exchange.said, held]
 
 

@@ -145,8 +145,14 @@ def _precision(sheet: Sheet) -> None:
     narrow_sync: dict[str, Setting] = {"model.optim.grad_sync_dtype": "bf16"}
     told = fsdp if s["zero"] >= 2 else narrow_sync if s["zero"] == 1 and s["reduce_bytes"] == 2 else {} if s["reduce_bytes"] == 4 else None
     s.either("reduce_bytes", told, "without a distributed optimizer, gradients travel in 4 bytes")
-    s.either("gradient_bytes", {} if s["gradient_bytes"] == 4 else None, "gradients are accumulated in 4 bytes")
-    s.either("optimizer_bytes", {} if s["optimizer_bytes"] == 12 else None, "master weight and two moments take 12 bytes")
+    one = s["zero"] == 1
+    held = s["reduce_bytes"] if one else 4
+    s.either("gradient_bytes", {} if s["gradient_bytes"] == held else None, f"gradients are accumulated in {held:g} bytes")
+    whole: dict[float, dict[str, Setting]] = {12: {}}
+    parts: dict[float, dict[str, Setting]] = {10: {}, 4: {"model.optim.dtype": "bf16"}}
+    why = "of a master weight the distributed optimizer keeps what a bf16 weight lacks: 10 bytes with two moments, 4 with all in bf16"
+    states = (parts if one else whole).get(s["optimizer_bytes"])
+    s.either("optimizer_bytes", states, why if one else "master weight and two moments take 12 bytes")
 
 
 def _overlap(sheet: Sheet) -> None:
