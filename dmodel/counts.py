@@ -324,8 +324,8 @@ def kernels(model: Transformer, plan: Plan) -> Array:
 
 def meetings(plan: Plan) -> Array:
     """Tensor-parallel collectives of a layer, forward, backward and again under full recomputation, times their ranks, where the stage of a
-    pipeline runs them [count]: `(4 + 2 again) tp`; 0 without a pipeline or on one rank."""
-    return (4.0 + 2.0 * plan.recompute_layers) * plan.tp * ramp(plan.tp - 1.0) * ramp(plan.pp - 1.0)
+    pipeline runs them [count]: `(4 + again (1 + last)) tp`; 0 without a pipeline or on one rank."""
+    return (4.0 + plan.recompute_layers * (1.0 + plan.recompute_last)) * plan.tp * ramp(plan.tp - 1.0) * ramp(plan.pp - 1.0)
 
 
 class Residents(struct.PyTreeNode, kw_only=True):

@@ -38,7 +38,8 @@ def messages(
 ) -> Messages:
     """Time of each message, hidden or not.
 
-    Tensor parallelism: 2 all-reduces forward, 2 backward and 2 again under full recomputation, or all-gather + reduce-scatter with `sp`:
+    Tensor parallelism: 2 all-reduces forward, 2 backward and 2 again under full recomputation, or all-gather + reduce-scatter with `sp`
+    (where that ends before the last product, `Plan.recompute_last`, its result is not summed again, nor are experts' tokens combined):
     half of them for the mixer, half for an MLP, which layers of routed experts alone do not have; as many as 1 forward and 1 backward for
     the vocabulary-parallel embedding and head together, on one stage or two. Experts split over etp gather and scatter the tokens of their
     ranks. Context parallelism: the ring passes K and V forward, K, V and their gradients backward. Expert parallelism: dispatch and combine
@@ -53,6 +54,7 @@ def messages(
     """
     t = counts.tokens(model, plan)
     wire, sp, again, trained = counts.activation_bytes(model, plan), plan.sp, plan.recompute_layers, model.trainable
+    last = again * plan.recompute_last
     mean, routed = counts.mean_layer(model), counts.WORD * model.d_model * counts.visits(model, plan)
     kv = counts.WORD * t * plan.cp * model.attention_share * model.n_kv_heads * (2.0 * model.head_dim + model.qk_extra) / plan.tp
     split = wire / (1.0 + sp * (plan.tp - 1.0))
@@ -84,12 +86,14 @@ def messages(
     )
     zero1, zero2, zero3 = (zero_share(plan.zero, stage) for stage in (1.0, 2.0, 3.0))
     scattered = (1.0 - zero2) * sharded.time(plan.reduce_bytes) + across
-    half = sp * 2.0 * tp.time(wire) + (1.0 - sp) * tp_reduce
+    before = sp * tp.time(wire)
+    half = 2.0 * before + (1.0 - sp) * tp_reduce
+    mixer, mlp = (2.0 + again) * half, 2.0 * half + again * before + last * (half - before)
     scatter = zero2 * trained * sharded.time(plan.reduce_bytes / layers)
     return Messages(
-        tp=(2.0 + again) * (mean.mixer + mean.through) * half + (4.0 + 2.0 * again) * mean.routed * etp.time(routed),
+        tp=mean.mixer * mixer + mean.through * mlp + (4.0 + again + last) * mean.routed * etp.time(routed),
         cp=(3.0 + again) * cp.time(kv),
-        ep=(4.0 + 2.0 * again) * mean.routed * exchange,
+        ep=(4.0 + again + last) * mean.routed * exchange,
         gather=zero3 * sharded.time(plan.gather_bytes / layers),
         scatter=(1.0 - plan.accumulate) * scatter,
         dp=trained * ((1.0 - zero1) * (dense_reduce + sparse * expert_reduce) + zero1 * scattered) + plan.accumulate * layers * scatter,

@@ -95,8 +95,9 @@ def _layer_work(system: System, model: Transformer, plan: Plan, parts: counts.Re
     Backward products cost 2 × the forward ones (1 × when the weights are frozen), flash attention 2.5 × (five products instead of two, one
     of them the scores done again: Dao 2023), unfused 2 ×, streaming 2 ×; weight gradients are accumulated in memory: read and written once
     per micro-batch, and as much more as the stack's other elementwise kernels, where the sum is a kernel of its own. Full recomputation
-    repeats the forward work of the layer; recomputing the attention core is free where flash attention does it anyway. The kernels of the
-    forward pass count `2 + trainable` times, and once more under full recomputation.
+    repeats the forward work of the layer, but the down projection where it ends early (`Plan.recompute_last`); recomputing the attention
+    core is free where flash attention does it anyway. The kernels of the forward pass count `2 + trainable` times, and once more under full
+    recomputation.
     Below 8 bits products keep a further share of the peak: single ones in NVFP4 reach 0.59 to 0.78 of what 16 bits do on Blackwell, those
     in 8 bits all of it (`calibration/micro/data/fits.json`).
     """
@@ -124,7 +125,8 @@ def _layer_work(system: System, model: Transformer, plan: Plan, parts: counts.Re
     forward = matmul + attention + streaming + 0.5 * casts
     behind = 1.0 + model.trainable * (1.0 + plan.low_precision * plan.wide_gradient * (rate / chip.attention_flops_per_s - 1.0))
     backward = behind * matmul + backward_attention + 2.0 * streaming + accumulation + 0.5 * casts
-    again = plan.recompute_layers * forward + (1.0 - plan.recompute_layers) * plan.recompute_attention * attention * (1.0 - plan.flash)
+    redone = forward - (1.0 - plan.recompute_last) * (times[4] + times[6])
+    again = plan.recompute_layers * redone + (1.0 - plan.recompute_layers) * plan.recompute_attention * attention * (1.0 - plan.flash)
     passes = 2.0 + model.trainable + plan.recompute_layers
     kernels = counts.kernels(model, plan) * passes
     head = (2.0 + model.trainable) * logits + compute.streaming_time(c.loss_traffic * counts.loss_bytes(model, plan), chip, c)

@@ -93,6 +93,7 @@ PLAN = Plan(
     global_batch=63.0,
     recompute_layers=0.3,
     recompute_attention=0.4,
+    recompute_last=0.7,
     flash=0.7,
     overlap_tp=0.9,
     overlap_cp=0.8,
@@ -128,6 +129,7 @@ EDGE_PLANS = (
     SINGLE.replace(global_batch=1.0, flash=0.0),
     *[SINGLE.replace(dp=8.0, shard=8.0, zero=float(zero)) for zero in range(4)],
     SINGLE.replace(dp=4.0, tp=8.0, sp=1.0, recompute_layers=1.0),
+    SINGLE.replace(dp=4.0, tp=8.0, recompute_layers=1.0, recompute_last=0.0),
     SINGLE.replace(dp=4.0, tp=8.0, recompute_attention=1.0, flash=0.0),
     SINGLE.replace(dp=4.0, pp=8.0, global_batch=32.0),
     SINGLE.replace(dp=2.0, pp=2.0, interleave=2.0, global_batch=4.0, operand_bytes=1.0, low_precision=1.0),
@@ -243,7 +245,8 @@ def random_plans(rng: np.random.Generator, n: int) -> list[Plan]:
     found = []
     for _ in range(n):
         dp, tp, cp, pp, v = (2.0 ** rng.integers(0, top) for top in (6, 4, 3, 4, 3))
-        switch = {name: float(rng.integers(0, 2)) for name in ("sp", "reshard", "recompute_layers", "recompute_attention", "flash")}
+        names = ("sp", "reshard", "recompute_layers", "recompute_last", "recompute_attention", "flash")
+        switch = {name: float(rng.integers(0, 2)) for name in names}
         zero, micro = float(rng.integers(0, 4)), 2.0 ** rng.integers(0, 3)
         ep, shard = (min(dp, 2.0 ** rng.integers(0, 6)) for _ in range(2))
         plan = Plan(

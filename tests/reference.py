@@ -303,7 +303,12 @@ def work(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
         operand = (1.0 - wide) * operand + wide * 2.0
     always, routed = products_of(m, p)
     products = sum(matmul(shape, peak, operand, system, c) for shape in always)
-    products += sum(matmul(shape, peak, operand, system, c, m.n_experts / p.ep >= 2) for shape in routed)
+    several = m.n_experts / p.ep >= 2
+    products += sum(matmul(shape, peak, operand, system, c, several) for shape in routed)
+    # the last ones: of the MLP that every token passes, where there is one, and of the experts
+    shared = any(mlp == "dense" or m.n_shared_experts for _, _, mlp in layers_of(m) if mlp)
+    downs = matmul(always[-1], peak, operand, system, c) if shared else 0.0
+    downs += sum(matmul(shape, peak, operand, system, c, several) for shape in routed[1:])
     cast = sum((2.0 * (1.0 + p.scale_passes) + 2.0 * p.operand_bytes) * n * (r * k + r * w) for r, w, k, n in always + routed)
     casts = (1.0 - wide) * c.cast_traffic * cast / stream if p.low_precision else 0.0
     unfused = 0.0 if p.flash else 13.0 * t * m.seq_len * m.n_heads * m.attention_share / p.tp
@@ -316,10 +321,11 @@ def work(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
     behind = attention * (2.5 if p.flash else 2.0)
     weights = m.trainable * products * (peak / half if p.low_precision and p.wide_gradient else 1.0)
     backward = products + weights + behind + 2.0 * streaming + accumulate + 0.5 * casts
-    again = forward if p.recompute_layers else attention if p.recompute_attention and not p.flash else 0.0
+    redone = forward if p.recompute_last else forward - downs
+    again = redone if p.recompute_layers else attention if p.recompute_attention and not p.flash else 0.0
     starts = kernels(m, p) * (2.0 + m.trainable + p.recompute_layers)
-    # every rank of a stage that is one of several meets the others in four collectives, in six under full recomputation
-    met = (6.0 if p.recompute_layers else 4.0) * p.tp if p.tp > 1 and p.pp > 1 else 0.0
+    # every rank of a stage that is one of several meets the others in four collectives, in six (or five) under full recomputation
+    met = ((6.0 if p.recompute_last else 5.0) if p.recompute_layers else 4.0) * p.tp if p.tp > 1 and p.pp > 1 else 0.0
     fill, host = (chip.kernel_latency_s * x for x in (starts * c.kernel_fill, starts * c.launch + met * c.rendezvous))
     device = forward + backward + again
     logits = (2.0 + m.trainable) * matmul((t, m.vocab / p.tp, h, 1.0), half, 2.0, system, c)
@@ -348,6 +354,7 @@ def messages(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[s
     routed = sum(count for count, _, mlp in layers_of(m) if mlp == "experts") / m.n_layers
     keys = 2.0 * t * p.cp * m.attention_share * m.n_kv_heads * (2.0 * m.head_dim + m.qk_extra)
     again = 1.0 if p.recompute_layers else 0.0
+    both = again * (1.0 + float(p.recompute_last))
     own = {"dense": ("shard", "data"), "experts": ("expert_shard", "expert_data")}
 
     def gather(bytes_per_parameter: float) -> float:
@@ -362,12 +369,15 @@ def messages(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[s
     across = net.all_reduce(p.reduce_bytes * shares, g["replica"], net.calls(p.reduce_bytes * shares))
     once = {0: reduce(p.reduce_bytes), 1: gather(p.reduce_bytes) + across}
     half = 2.0 * tp_net.gather(wire, g["tp"]) if p.sp else tp_net.all_reduce(wire, g["tp"])
+    # of the MLP, only what comes before it where recomputation ends before its last product: a gather, or nothing
+    mlp = half if p.recompute_last else 0.5 * half if p.sp else 0.0
     embedding = p.reduce_bytes * m.vocab * m.d_model / p.tp if m.tied_embeddings else 0.0
     scatter = m.trainable * gather(p.reduce_bytes / layers) if p.zero >= 2 else 0.0
     return {
-        "tp": (2.0 + again) * (mixers + lone) * half + (4.0 + 2.0 * again) * routed * tp_net.gather(sent * p.etp, g["etp"]),
+        "tp": 2.0 * (mixers + lone) * half + again * (mixers * half + lone * mlp)
+        + (4.0 + both) * routed * tp_net.gather(sent * p.etp, g["etp"]),
         "cp": (3.0 + again) * net.gather(keys / p.tp, g["cp"]),
-        "ep": (4.0 + 2.0 * again) * routed * net.all_to_all(sent, g["ep"], m.top_k, bool(p.merge_copies)),
+        "ep": (4.0 + both) * routed * net.all_to_all(sent, g["ep"], m.top_k, bool(p.merge_copies)),
         "gather": gather(p.gather_bytes / layers) if p.zero == 3 else 0.0,
         "scatter": 0.0 if p.accumulate else scatter,
         "dp": m.trainable * once.get(int(p.zero), across) + (layers * scatter if p.accumulate else 0.0),

@@ -36,7 +36,7 @@ QUICK = (
     MEMORY + "fsdp 2 · expert 2 · tensor 2",
     MEMORY + "pipeline 2 · data 2 · tensor 2",
 )
-CHANGED = {known.LAST, known.HALF_CORE, known.BUBBLE, known.STAGES, known.KEPT_KEYS, known.UNSPLIT}
+CHANGED = {known.HALF_CORE, known.BUBBLE, known.STAGES, known.KEPT_KEYS, known.UNSPLIT}
 """Causes that change the work by more than the targets: what recomputation really repeats, idle slots of the pipeline, split experts."""
 
 

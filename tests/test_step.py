@@ -25,6 +25,11 @@ def plan(**changes: float) -> Plan:
     return Plan(**{"dp": 1.0, "global_batch": 256.0, "sp": 0.0, "shard": changes.get("dp", 1.0), "schedule": "interleaved", **changes})
 
 
+def early(**changes: float) -> Plan:
+    """All layers recomputed, up to their last product."""
+    return plan(recompute_layers=1.0, recompute_last=0.0, **changes)
+
+
 QUESTIONS = {
     "one device": ("H100-DGX", "gpt-3-125m", plan(micro_batch=4.0)),
     "data parallel, ZeRO 0": ("A100-DGX", "gpt-3-1.3b", plan(dp=64.0, micro_batch=2.0)),
@@ -43,6 +48,13 @@ QUESTIONS = {
     "pipeline, transfers in the open": ("A100-DGX", "gpt-3-13b", plan(dp=2.0, pp=16.0, interleave=2.0, overlap_pp=0.0)),
     "context parallel": ("H100-DGX", "llama-3-8b", plan(dp=8.0, cp=16.0, zero=3.0, global_batch=16.0)),
     "full recomputation": ("A100-DGX", "gpt-3-175b", plan(dp=8.0, tp=8.0, pp=16.0, recompute_layers=1.0)),
+    "recomputation that ends early": ("A100-DGX", "llama-3-70b", early(dp=8.0, tp=8.0, sp=1.0, pp=4.0)),
+    "recomputation that ends early, sums": ("A100-DGX", "gpt-3-13b", early(dp=8.0, tp=4.0, pp=2.0)),
+    "recomputation of experts that ends early": (
+        "H100-DGX",
+        "deepseek-v3",
+        early(dp=16.0, ep=16.0, tp=2.0, etp=2.0, sp=1.0),
+    ),
     "attention recomputed, unfused": ("V100-DGX", "gpt-3-6.7b", plan(dp=8.0, tp=4.0, flash=0.0, recompute_attention=1.0)),
     "heads off the matrix units": ("A100-DGX", "gpt-3-13b", plan(dp=8.0, tp=4.0, flash=0.0, recompute_layers=1.0)),
     "8-bit": ("H100-DGX", "llama-3-8b", plan(dp=16.0, zero=1.0, operand_bytes=1.0, low_precision=1.0)),

@@ -56,7 +56,8 @@ def words(spec: WorkloadSpec) -> float:
 
 
 def flops(spec: WorkloadSpec) -> Flops:
-    """FLOPs by `dmodel.counts`, backward twice the forward; full recomputation adds a forward pass, selective the core (unfused).
+    """FLOPs by `dmodel.counts`, backward twice the forward; full recomputation adds a forward pass (without its last product, where the
+    plan says so), selective the core (unfused).
 
     The head counts as shared out over the stages: its work of one device on average.
     """
@@ -67,8 +68,9 @@ def flops(spec: WorkloadSpec) -> Flops:
     core_passes = passes + layout.recompute_attention * (1.0 - layout.flash)
     layers = model.n_layers / layout.pp * layout.n_microbatches
     core = float(counts.attention_flops(model, layout))
+    left_out = layout.recompute_layers * (1.0 - layout.recompute_last) * (each[4] + each[6])
     return Flops(
-        layers=float(layers * passes * each[:-1].sum()),
+        layers=float(layers * (passes * each[:-1].sum() - left_out)),
         core=float(layers * core_passes * core),
         head=float(3.0 * layout.n_microbatches / layout.pp * each[-1]),
     )
@@ -91,12 +93,16 @@ def wire_bytes(spec: WorkloadSpec) -> dict[tuple[str, str], float]:
     gathered, scattered = _seconds(spec, layout.replace(reduce_bytes=0.0)), _seconds(spec, layout.replace(gather_bytes=0.0))
     routed = routed_bytes(spec)
     tensor = wide * float(sent.tensor_parallel) - routed
-    gathers = (routed + (tensor if spec.sequence_parallel else 0.0)) / 2.0
+    # where recomputation ends before the last product, it gathers for it, but does not scatter after it
+    layout_last = float(layout.recompute_layers * (1.0 - layout.recompute_last))
+    lone = layout_last * (1.0 - 1.0 / spec.tensor) * wide * counts.WORD * float(counts.tokens(transformer(spec), layout)) * spec.d_model
+    lone *= spec.n_layers / spec.pipeline * spec.n_microbatches
+    gathers, scatters = ((routed + (tensor + part if spec.sequence_parallel else 0.0)) / 2.0 for part in (lone, -lone))
     context = wide * float(sent.context_parallel) / (3.0 + float(layout.recompute_layers))
     found = {
         ("tensor", "all-reduce"): 0.0 if spec.sequence_parallel else tensor,
         ("tensor", "all-gather"): gathers,
-        ("tensor", "reduce-scatter"): gathers,
+        ("tensor", "reduce-scatter"): scatters,
         # the ring passes keys and values once each way, and again when recomputed; their gradients once
         ("context", "all-gather"): context * (2.0 + float(layout.recompute_layers)),
         ("context", "reduce-scatter"): context,

@@ -22,7 +22,6 @@ class Cause(NamedTuple):
 
 
 BUBBLE = "pipeline: idle slots compute and send on what nobody reads"
-LAST = "full recomputation: the last product of a layer, and its collective, are not needed again"
 HALF_CORE = "selective recomputation: probabilities times values are not needed again"
 ROUTER = "experts: the router's products, done again in the backward pass"
 BLOCKED = "blocked attention: all of the causal square, scores once more in the backward pass"
@@ -64,8 +63,6 @@ def flops(spec: WorkloadSpec) -> dict[str, list[Cause]]:
     s, t, model = spec, _tokens(spec), expected.flops(spec)
     one_core = float(counts.attention_flops(transformer(s), plan(s)))
     layers, core = [], []
-    if s.remat == "full" and s.n_experts == 1:
-        layers.append(Cause(LAST, -_runs(s) * 2.0 * t * s.d_ff / s.tensor * s.d_model))
     if s.n_experts > 1:
         own = t / s.tensor if s.sequence_parallel else t
         layers.append(Cause(ROUTER, _runs(s) * 4.0 * 2.0 * own * s.d_model * s.n_experts))
@@ -151,16 +148,14 @@ def _tensor(spec: WorkloadSpec, kind: str) -> list[Cause]:
     wide = 4.0 if s.precision == "fp32" else 2.0
     one = (1.0 if split else 2.0) * (s.tensor - 1.0) / s.tensor * _tokens(s) * s.d_model * wide
     again, found = float(s.remat == "full"), []
-    layers = one * (4.0 + 2.0 * again)
+    # recomputation gathers for the last product of a layer, but does not sum after it
+    layers = one * (4.0 + again * (1.0 + float(kind == "all-gather")))
     if s.n_experts > 1 and split:
         layers = one * (2.0 + again) + expected.routed_bytes(s) / 2.0 / _runs(s)
     elif s.n_experts > 1:
         sums = kind == "all-reduce"
         found.append(Cause(UNSPLIT, 2.0 * one * _runs(s) if sums else -expected.routed_bytes(s) / 2.0))
         layers = one * (4.0 + again) if sums else 0.0
-    elif again and kind != "all-gather":
-        found.append(Cause(LAST, -one * _runs(s)))
-        layers -= one
     if s.pipeline > 1:
         found.append(Cause(BUBBLE, _extra(s) * layers * _runs(s)))
         found.append(Cause(STAGES, one * s.n_microbatches / (s.pipeline if split else 1)))

@@ -148,9 +148,30 @@ ACTIVATIONS_SPLIT = ("maxtext",)
 v5p would need 1.6 to 3.1 times the memory that there is, with it 0.4 to 1.0 times, but for 64b (1.5)."""
 
 
+ENDS_EARLY = ("llm-foundry", "torchtitan", "kempnerforge", "automodel", "fms-fsdp", "dmodel-collect", *XLA)
+"""Beginnings of stacks whose full recomputation ends once the backward pass has what it needs: PyTorch's checkpoints that do not re-enter
+autograd (`use_reentrant=False`, early stop from 2.1 on), and XLA, which drops what nothing reads."""
+
+TO_THE_END = ("llm-foundry/pure",)
+"""Variants of these that ran on a PyTorch before 2.1: LLM Foundry's tables of the A100-40GB (its benchmark's image has 1.13). With twelve
+rows of the stack, predictions of its large models, all recomputed, were 8 to 11 % too slow beside its small ones, but not these."""
+
+
+def recomputes_last(stack: str, experts: float, trainable: float = 1.0) -> tuple[float, tuple[str, ...]]:
+    """`Plan.recompute_last` of a stack, 0 or 1, said in words where it is 0. What follows the last product needs it in all stacks where
+    experts' results are weighted, as the gradients of the weights read them, and where adapters come after a frozen product."""
+    name = stack.lower()
+    early = name.startswith(ENDS_EARLY) and not name.startswith(TO_THE_END) and experts <= 1.0 and trainable == 1.0
+    return float(not early), ("recomputation ends before the last product of a layer: the stack's checkpoints",) if early else ()
+
+
 def splits_activations(stack: str) -> bool:
     """Whether tensor parallelism splits activations between products without being told to; see `ACTIVATIONS_SPLIT`."""
     return stack.lower().startswith(ACTIVATIONS_SPLIT)
+
+
+NOTED = {"every second layer recomputed": 0.5}
+"""How notes give the share of layers recomputed where the table leaves the column blank."""
 
 
 def recomputed(kind: str, stack: str, note: str = "", qkv: float = 0.0) -> tuple[float, float, tuple[str, ...]]:
@@ -162,6 +183,9 @@ def recomputed(kind: str, stack: str, note: str = "", qkv: float = 0.0) -> tuple
     """
     if kind == "selective" and stack.lower().startswith(HALF_SELECTIVE):
         return 0.5, 0.0, ("selective recompute: half of every layer, as the stack's keeps every second matrix product",)
+    share = next((share for words, share in NOTED.items() if words in note), 0.0)
+    if not kind and share:
+        return share, 0.0, (f"recompute blank: {share:g} of the layers, by the note",)
     policy = next((name for name in QKV_KEPT if name in note), "")
     if kind == "selective" and policy:
         return 1.0 - qkv, 0.0, (f"selective recompute: {1.0 - qkv:.0%} of every layer, all but q, k and v, by the note's {policy}",)

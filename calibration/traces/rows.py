@@ -12,7 +12,7 @@ from flax import struct
 from calibration.traces import shapes, sharding
 from calibration.traces.layout import layout
 from calibration.traces.reader import measured_time, system_of
-from calibration.traces.recipes import dispatch, held_in_order, keeps_activations, recomputed, splits_activations
+from calibration.traces.recipes import dispatch, held_in_order, keeps_activations, recomputed, recomputes_last, splits_activations
 from calibration.traces.schema import base_precision
 from calibration.traces.table import Row, TraceTable, fingerprint
 from dmodel.hardware import System
@@ -177,7 +177,8 @@ def _plan(row: Row, assumed: list[str]) -> Plan:
     if reads:
         assumed.append(f"{precision}: a tensor is read {reads:g} more times to find its scales and quantize it in both directions")
     share, core, said = recomputed(row.text("recompute"), row.stack, row.text("note"), shapes.qkv_share(row))
-    assumed.extend(said)
+    last, ends = _end(row)
+    assumed.extend((*said, *ends) if share > 0.0 else said)
     in_order = held_in_order(row.stack)
     if in_order and degrees.cp > 1.0:
         assumed.append("cp: causal sequences held in order, all ranks wait for the last")
@@ -199,6 +200,7 @@ def _plan(row: Row, assumed: list[str]) -> Plan:
         cp_balanced=float(not in_order),
         recompute_layers=share,
         recompute_attention=core,
+        recompute_last=last,
         flash=float(row.text("attention") != "none"),
         operand_bytes=OPERAND_BYTES[precision],
         overlap_dp=shards.reduction.overlap,
@@ -212,9 +214,14 @@ def _plan(row: Row, assumed: list[str]) -> Plan:
     )
 
 
+def _end(row: Row) -> tuple[float, tuple[str, ...]]:
+    """Where recomputation of a layer ends; see `recipes.recomputes_last`."""
+    return recomputes_last(row.stack, row.number("n_experts") or 1.0, float("lora" not in row.flags))
+
+
 def _fill_recompute(cases: Cases, pairs: list[tuple[Row, list[str]]], rule: AssumeRecompute) -> Cases:
     """Ask the rule for the rows whose recompute is blank."""
-    blank = np.array([not row.text("recompute") for row, _ in pairs])
+    blank = np.array([not row.text("recompute") for row, _ in pairs]) & (np.asarray(cases.plan.recompute_layers) == 0.0)
     settled = blank & [keeps_activations(row.stack, row.number("zero_stage") or 0.0, row.text("note")) for row, _ in pairs]
     for i in np.flatnonzero(settled):
         pairs[i][1].append("recompute blank: none, as the stack's recipes have it")
@@ -225,6 +232,8 @@ def _fill_recompute(cases: Cases, pairs: list[tuple[Row, list[str]]], rule: Assu
     for i, full, part in zip(np.flatnonzero(blank), layers, attention, strict=True):
         name = {(1.0, 0.0): "full", (0.0, 1.0): "selective", (0.0, 0.0): "none"}.get((full, part), f"{full:.2g} of the layers")
         pairs[i][1].append(f"recompute blank: {name}, by the rule")
+        if full > 0.0:
+            pairs[i][1].extend(_end(pairs[i][0])[1])
     new_layers, new_attention = np.array(cases.plan.recompute_layers), np.array(cases.plan.recompute_attention)
     new_layers[blank], new_attention[blank] = layers, attention
     return cases.replace(plan=cases.plan.replace(recompute_layers=new_layers, recompute_attention=new_attention))

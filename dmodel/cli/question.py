@@ -124,7 +124,7 @@ def settings(job: Setting, attention: str = "flash", zero: int = 1, ep: int | No
     """
     import numpy as np
 
-    from calibration.traces.recipes import dispatch, held_in_order
+    from calibration.traces.recipes import dispatch, held_in_order, recomputes_last
     from calibration.traces.rows import OPERAND_BYTES, SCALE_READS
     from calibration.traces.schema import base_precision
     from calibration.traces.sharding import reduction
@@ -150,6 +150,7 @@ def settings(job: Setting, attention: str = "flash", zero: int = 1, ep: int | No
         merge_copies=np.float64(exchange.merge_copies),
         overlap_ep=np.float64(exchange.overlap),
         overlap_dp=np.float64(reduced.overlap),
+        recompute_last=np.float64(recomputes_last(job.stack, float(job.model.n_experts))[0]),
         cp_balanced=np.float64(not held_in_order(job.stack)),
     )
     held = f"16-bit weights, gradients in {reduced.held:g} bytes, master weight and two moments in {reduced.optimizer:g}"
@@ -162,7 +163,7 @@ def plan(job: Setting, degrees: Degrees) -> tuple[Plan, list[str]]:
     Raises:
       InputError: the degrees do not multiply to the devices, or do not divide what they split.
     """
-    from calibration.traces.recipes import held_in_order, recomputed
+    from calibration.traces.recipes import held_in_order, recomputed, recomputes_last
     from dmodel.design import make_plan
 
     for name in ("micro_batch", "tp", "pp", "cp", "dp", "ep", "interleave", "shard"):
@@ -176,7 +177,7 @@ def plan(job: Setting, degrees: Degrees) -> tuple[Plan, list[str]]:
     found = make_plan(job.model, job.devices, global_batch=job.global_batch, base=base, **asked)
     share, core, said = recomputed(degrees.recompute, job.stack)
     found = found.replace(recompute_layers=share, recompute_attention=core)
-    assumed.extend(said)
+    assumed.extend((*said, *recomputes_last(job.stack, float(job.model.n_experts))[1]) if share > 0.0 else said)
     if degrees.cp > 1 and held_in_order(job.stack):
         assumed.append("cp: causal sequences held in order, all ranks wait for the last")
     if degrees.sp is None:

@@ -140,6 +140,7 @@ def _recompute(sheet: Sheet) -> None:
     policy = "full" if share > 0 else "minimal" if core > 0 else "minimal_with_context"
     s.settings["remat_policy"] = policy
     s.either("recompute_layers", {} if share in (0, 1) else None, "one policy holds for all layers: all are recomputed in full")
+    shape.recomputed_end(s, not shape.is_mixture(s), "compiled, recomputation ends once the backward pass has what it needs")
     held = core in (0, 1) or share > 0
     s.either("recompute_attention", {} if held else None, "one policy holds for all layers: the core of attention is recomputed in all")
     kernel = ("flash" if _on_tpu(s) else "cudnn_flash_te") if s["flash"] else "dot_product"

@@ -44,6 +44,12 @@ def sharded_rounds(sheet: Sheet, accumulates: bool, why: str) -> None:
     sheet.either("accumulate", {} if not sharded or bool(sheet["accumulate"]) == accumulates else None, why)
 
 
+def recomputed_end(sheet: Sheet, early: bool, why: str) -> None:
+    """Where recomputation of a layer ends: before its last product (`early`) or with it, for the reason `why`."""
+    told = not sheet["recompute_layers"] or bool(sheet["recompute_last"]) != early
+    sheet.either("recompute_last", {} if told else None, why)
+
+
 def leave_without_experts(sheet: Sheet, names: str) -> bool:
     """Where the model is dense, fields of experts have nothing to say; whether that is so."""
     if is_mixture(sheet):

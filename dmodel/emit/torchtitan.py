@@ -120,6 +120,7 @@ def _recompute(sheet: Sheet) -> None:
         s.tell("recompute_layers", {a + "mode": "selective", a + "selective_ac_option": str(every)})
     if share and abs(share - 1.0 / every) > 1e-9:
         s.leave("recompute_layers", f"recomputed is one layer in {every}, the next share above {share:.3g}")
+    shape.recomputed_end(s, not shape.is_mixture(s), "checkpoints end once the backward pass has what it needs")
     core = s["recompute_attention"]
     why = "the core of attention alone is not recomputed; kernels are fused"
     s.either("recompute_attention", {} if not core or share == 1 else None, why)

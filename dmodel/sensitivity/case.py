@@ -43,7 +43,8 @@ TIMES = ("chip.kernel_latency_s", "network.latency_s", "coefficients.collective_
 SWITCHES = frozenset(
     ["network.torus_axes", "network.in_network_reduction"]
     + [f"model.{name}" for name in ("gated_mlp", "tied_embeddings", "causal", "trainable")]
-    + [f"plan.{name}" for name in ("sp", "zero", "reshard", "prefetch", "accumulate", "flash", "low_precision", "cp_balanced")]
+    + [f"plan.{name}" for name in ("sp", "zero", "reshard", "prefetch", "accumulate", "recompute_last", "flash", "low_precision")]
+    + ["plan.cp_balanced"]
     + [f"plan.overlap_{name}" for name in ("tp", "cp", "ep", "dp", "pp")]
 )
 EXPERTS = frozenset(

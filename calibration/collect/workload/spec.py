@@ -188,6 +188,7 @@ def plan(spec: WorkloadSpec) -> Plan:
         global_batch=float(s.global_batch),
         recompute_layers=float(s.remat == "full"),
         recompute_attention=float(s.remat == "selective"),
+        recompute_last=float(s.n_experts > 1),
         flash=float(s.attention == "flash"),
         weight_bytes=2.0 if half else 4.0,
         gather_bytes=2.0 if half else 4.0,
