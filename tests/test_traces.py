@@ -281,6 +281,7 @@ def test_blanks_become_stated_assumptions(tmp_path, changes, field, value, said)
         ("llm-foundry", 3, "bf16"),
         ("torchtitan", 3, "bf16"),
         ("megatron-bridge/26.04", 1, "fp8"),
+        ("nemo-launcher", 1, "fp8"),
     ],
 )
 def test_options_of_the_shell_answer_as_a_file_does(tmp_path, stack, zero, precision):
@@ -289,8 +290,8 @@ def test_options_of_the_shell_answer_as_a_file_does(tmp_path, stack, zero, preci
     read = one_case(tmp_path, stack=stack, zero_stage=str(zero), precision=precision, global_batch="64", **shape)
     job = setting(Job("H100-DGX", 64, "llama-2-7b", 4096, 64, precision=precision, profile="generic", stack=stack))
     asked, said = plan(job, Degrees(tp=2, cp=2, pp=2, zero=zero, sp=True, recompute="selective"))
-    rules = ("reduce_bytes", "gradient_bytes", "gather_bytes", "overlap_dp", "merge_copies", "overlap_ep")
-    for name in (*rules, "cp_balanced", "recompute_layers", "recompute_attention", "shard"):
+    rules = ("reduce_bytes", "gradient_bytes", "gather_bytes", "optimizer_bytes", "overlap_dp", "merge_copies", "overlap_ep")
+    for name in (*rules, "cp_balanced", "recompute_layers", "recompute_attention", "recompute_last", "shard"):
         assert float(getattr(asked, name)) == float(getattr(read.plan, name)[0]), name
     assert set(read.labels.assumptions[0]) & set(said) >= set(reduction(stack, float(zero), precision).assumed)
 
@@ -303,6 +304,8 @@ def test_options_of_the_shell_answer_as_a_file_does(tmp_path, stack, zero, preci
         ("megatron-bridge/26.06", "qwen3-235b-a22b", "GB200", "mxfp8", 32, 1.0, 1.0),
         ("megatron-bridge/26.02", "gpt-oss-120b", "B300", "bf16", 64, 0.0, 0.0),
         ("megatron-bridge/26.04", "deepseek-v3", "B200", "mxfp8", 32, 1.0, 1.0),
+        ("megatron-bridge/25.09", "deepseek-v3", "H100-80GB", "fp8", 64, 1.0, 1.0),
+        ("megatron-bridge/26.02", "deepseek-v3", "H100-80GB", "fp8", 64, 1.0, 0.0),
         ("megatron-bridge/26.04", "deepseek-v3", "B200", "mxfp8", 1, 0.0, 1.0),
         ("torchtitan", "deepseek-v3", "B200", "mxfp8", 32, 0.0, 0.0),
         ("automodel", "deepseek-v3", "H100-80GB", "bf16", 64, 1.0, 0.0),
@@ -313,6 +316,45 @@ def test_dispatchers_are_those_of_the_recipes(stack, model, accelerator, precisi
     found = dispatch(stack, model, accelerator, precision, float(ep))
     assert (found.merge_copies, found.overlap) == (merged, beside)
     assert bool(found.said) == (ep > 1 and not stack.startswith("maxtext"))
+
+
+@pytest.mark.parametrize(
+    ("stack", "model", "optimizer"),
+    [
+        ("nemo-launcher", "llama-2-70b", 10.0),
+        ("nemo-launcher", "llama2-70b-sft", 6.0),
+        ("nemo/24.07", "mine", 10.0),
+        ("nemo/24.12", "mine-sft", 12.0),
+    ],
+)
+def test_nemo_keeps_activations_and_reduces_in_16_bits(tmp_path, stack, model, optimizer):
+    """Where a rule would recompute for want of memory, its recipes do not."""
+    shape = {"n_layers": "80", "d_model": "8192", "d_ff": "28672", "n_heads": "64", "n_accel": "16", "dp": "1", "tp": "4", "pp": "4"}
+    row = {**shape, "stack": stack, "model": model, "recompute": "", "precision": "fp8"}
+    found = to_cases(read(table_file(tmp_path, row), require_time=False))
+    plan = found.plan
+    assert (plan.recompute_layers[0], plan.recompute_attention[0]) == (0.0, 0.0)
+    assert (plan.reduce_bytes[0], plan.gradient_bytes[0], plan.gather_bytes[0], plan.optimizer_bytes[0]) == (2.0, 2.0, 2.0, optimizer)
+    assert "recompute blank: none, as the stack's recipes have it" in found.labels.assumptions[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "share", "last"),
+    [
+        ({"stack": "llm-foundry", "recompute": "full"}, 1.0, 0.0),
+        ({"stack": "llm-foundry/pure", "recompute": "full"}, 1.0, 1.0),
+        ({"stack": "maxtext", "recompute": "full"}, 1.0, 0.0),
+        ({"stack": "megatron-lm", "recompute": "full"}, 1.0, 1.0),
+        ({"stack": "automodel", "recompute": "full", "flag": "lora"}, 1.0, 1.0),
+        ({"stack": "automodel", "recompute": "full", "n_experts": "8", "top_k": "2"}, 1.0, 1.0),
+        ({"stack": "torchtitan", "recompute": "", "note": "every second layer recomputed"}, 0.5, 0.0),
+        ({"stack": "torchtitan", "recompute": "none"}, 0.0, 0.0),
+    ],
+)
+def test_where_recomputation_ends(tmp_path, changes, share, last):
+    found = to_cases(read(table_file(tmp_path, changes), require_time=False))
+    assert (found.plan.recompute_layers[0], found.plan.recompute_last[0]) == (share, last)
+    assert any("before the last product" in said for said in found.labels.assumptions[0]) == (share > 0.0 and last == 0.0)
 
 
 def test_further_tokens_are_the_notes_or_the_recipes():

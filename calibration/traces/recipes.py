@@ -19,8 +19,8 @@ NEMO = ("nemo-launcher", "nemo")
 DEEP_EP = ("automodel",)
 """Beginnings of stacks whose tables name DeepEP."""
 
-XLA = ("maxtext", "jax", "pax", "levanter", "tpu")
-"""Beginnings of stacks whose messages XLA schedules."""
+XLA = ("maxtext", "jax", "pax", "levanter", "tpu", "gpu-recipes")
+"""Beginnings of stacks whose messages XLA schedules (Google's recipes for GPUs run MaxText)."""
 
 NODES_OF_EIGHT = ("h100", "h800", "h200", "b200", "b300")
 """Chips whose nodes of eight are joined by a network, by the beginnings of their names."""
@@ -40,7 +40,8 @@ def dispatch(stack: str, model: str, accelerator: str, precision: str, ep: float
 
     Megatron-Bridge: DeepEP or HybridEP, which send one copy to a node, but for Qwen3 235B on nodes of eight and for gpt-oss, which have
     NCCL's all-to-all. The exchange runs beside the products of another micro-batch (`moe_a2a_overlap`) for Qwen3 235B on H100, for
-    DeepSeek-V3 over 32 ranks on B200, and from 26.06 on in MXFP8 on chips that have fused grouped products; else nothing hides it.
+    DeepSeek-V3 on H100 in 2025 and over 32 ranks on B200, and from 26.06 on in MXFP8 on chips that have fused grouped products; else
+    nothing hides it.
     NeMo AutoModel: DeepEP, by its table; nothing hides it. Other stacks: all-to-all of every copy, which nothing hides, as Megatron-LM,
     torchtitan and PyTorch's own have it unless told otherwise; where XLA schedules messages they may hide.
     """
@@ -56,7 +57,8 @@ def dispatch(stack: str, model: str, accelerator: str, precision: str, ep: float
     large_qwen = name.startswith("qwen3-235b")
     plain = name.startswith("gpt-oss") or (large_qwen and chip.startswith(NODES_OF_EIGHT))
     fused = release >= "26.06" and precision == "mxfp8" and not chip.startswith(("b200", "h"))
-    beside = fused or (large_qwen and chip.startswith("h100")) or (name.startswith("deepseek") and chip == "b200" and ep == 32.0)
+    deepseek = name.startswith("deepseek") and ((chip == "b200" and ep == 32.0) or (chip.startswith("h100") and "" < release < "26"))
+    beside = fused or (large_qwen and chip.startswith("h100")) or deepseek
     said = (
         "experts: all-to-all of every copy" if plain else "copies of a token for the experts of one node travel as one",
         "the exchange of tokens runs beside another micro-batch" if beside else "nothing hides the exchange of tokens",
