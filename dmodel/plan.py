@@ -31,9 +31,9 @@ class Plan(struct.PyTreeNode, kw_only=True):
       micro_batch: b, sequences per data-parallel rank and micro-batch. global_batch: B, sequences per step.
       recompute_layers: share of the layers recomputed in full in the backward pass (1 = "full").
       recompute_attention: share of the layers whose attention core alone is recomputed ("selective" = 1).
-      recompute_last: 1 = the last product of a recomputed layer, and what is sent after it, are done again like the rest (checkpoints of
-        Megatron-LM and DeepSpeed); 0 = recomputation ends once the backward pass has what it needs, which that product's result is not
-        (PyTorch's non-reentrant checkpoints from 2.1 on, compilers).
+      recompute_last: 1 = the last product of a recomputed layer, the down projection of its MLP or experts, and what is sent after it are
+        done again like the rest (checkpoints of Megatron-LM and DeepSpeed); 0 = recomputation ends once the backward pass has what it
+        needs, which that product's result is not (PyTorch's non-reentrant checkpoints from 2.1 on, compilers).
       flash: 1 = fused attention kernels, 0 = scores written to memory.
       overlap_tp, overlap_cp, overlap_ep, overlap_dp, overlap_pp: 1 lets that communication hide behind compute, 0 forbids it.
       operand_bytes: bytes of one matmul operand (2 = bf16, 1 = fp8). low_precision: 1 when the matmuls run below 16 bits.

@@ -10,7 +10,7 @@ from calibration.traces import cheapest_that_fits, concatenate, fingerprint, nev
 from calibration.traces.recipes import dispatch, further_tokens
 from calibration.traces.schema import COLUMNS, REQUIRED, markdown
 from calibration.traces.sharding import MEGATRON_FAMILY, reduction
-from dmodel.cli.question import Degrees, Job, plan, setting
+from dmodel.cli.question import Degrees, Job, plan, setting, settings
 from dmodel.counts import parameters
 from dmodel.types import InputError
 
@@ -294,6 +294,20 @@ def test_options_of_the_shell_answer_as_a_file_does(tmp_path, stack, zero, preci
     for name in (*rules, "cp_balanced", "recompute_layers", "recompute_attention", "recompute_last", "shard"):
         assert float(getattr(asked, name)) == float(getattr(read.plan, name)[0]), name
     assert set(read.labels.assumptions[0]) & set(said) >= set(reduction(stack, float(zero), precision).assumed)
+
+
+def test_a_search_does_not_count_on_what_one_stage_keeps():
+    """NeMo's distributed Adam is ZeRO-1's: where the stage is open, plans of others must fit too."""
+
+    def kept(stack: str, zero: int | None) -> tuple[float, float, str]:
+        base, said = settings(setting(Job("H100-DGX", 64, "llama-2-7b", 4096, 64, profile="generic", stack=stack)), "flash", zero)
+        return float(base.gradient_bytes), float(base.optimizer_bytes), "; ".join(said)
+
+    assert kept("nemo-launcher", 1)[:2] == (2.0, 10.0)
+    assert kept("nemo-launcher", 3)[:2] == kept("nemo-launcher", None)[:2] == (4.0, 12.0)
+    assert kept("megatron-bridge", None)[:2] == (2.0, 12.0)
+    assert "where layers are recomputed, recomputation ends before" in kept("llm-foundry", None)[2]
+    assert "recomputation ends" not in kept("nemo-launcher", None)[2] + kept("llm-foundry", 3)[2]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ from dmodel.profiles import family
 BRIDGE = "megatron-bridge"
 
 NEMO = ("nemo-launcher", "nemo")
-"""Families of NeMo's stacks: its launcher, and its documents by release ("nemo/24.07"; NeMo 2 from 24.09 on)."""
+"""Families of NeMo's stacks: its launcher, and its documents by release ("nemo/24.07"; NeMo 2 from 24.09 on). Not its tables of 2023 and of
+long sequences, of which no row can be used."""
 
 DEEP_EP = ("automodel",)
 """Beginnings of stacks whose tables name DeepEP."""
@@ -76,19 +77,19 @@ class Widths(NamedTuple):
     optimizer: float = 12.0
 
 
-def widths(stack: str, precision: str, model: str = "") -> Widths | None:
+def widths(stack: str, precision: str, zero: float = 1.0, model: str = "") -> Widths | None:
     """What the recipes of a stack keep gradients and states and send parameters in; None for stacks without.
 
     Megatron-Bridge: `grad_reduce_in_fp32` is off for Llama, Qwen3, DeepSeek-V3 and gpt-oss alike, so gradients are reduced and accumulated
     in 16 bits; parameters quantized by tensor are gathered in 8 bits, those of MXFP8 in 16, as both directions are quantized afterwards.
-    NeMo: its launcher's scripts for H100 (`examples`, 2024) and NeMo 2's for performance reduce gradients in bf16 and hold them so. The
-    launcher's distributed Adam keeps of a master weight the 16 bits that the bf16 weight lacks (10 bytes with two moments); in fine-tuning
-    (`sft`) master weight and moments are bf16 (6 bytes).
+    NeMo under ZeRO-1: its launcher's scripts for H100 (`examples`, 2024) and NeMo 2's for performance reduce gradients in bf16 and hold
+    them so. The launcher's distributed Adam keeps of a master weight the 16 bits that the bf16 weight lacks (10 bytes with two moments); in
+    fine-tuning (`sft`) the moments are bf16, and so is the master weight that 8-bit weights need (6 bytes).
     """
     name = stack.lower()
     if family(name) == BRIDGE:
         return Widths(2.0, 2.0, 1.0 if precision == "fp8" else 2.0)
-    if family(name) in NEMO:
+    if family(name) in NEMO and zero == 1.0:
         launcher = family(name) == NEMO[0] or "" < name.partition("/")[2] < "24.09"
         return Widths(2.0, 2.0, 2.0, (6.0 if model.lower().endswith("-sft") else 10.0) if launcher else 12.0)
     return None
@@ -99,8 +100,8 @@ def keeps_activations(stack: str, zero: float, note: str) -> bool:
 
     Those of Megatron-Bridge keep activations, or recompute parts of a layer that cost little (its `scripts/performance/configs`, 2025-26);
     with FSDP they move activations to the host, which the rule stands in for. NeMo's launcher leaves `activations_checkpoint_granularity`
-    empty in every configuration behind its tables (selective for GPT-3 20B, with flash attention the same). Policies of MaxText's that
-    begin with `minimal` keep all products, by a note.
+    empty in every configuration behind its tables (selective for GPT-3 20B, with flash attention the same), and the tables of NeMo 2 go on
+    with the same jobs at the same times. Policies of MaxText's that begin with `minimal` keep all products, by a note.
     """
     name = stack.lower()
     if family(name) == BRIDGE:
@@ -152,15 +153,16 @@ v5p would need 1.6 to 3.1 times the memory that there is, with it 0.4 to 1.0 tim
 
 ENDS_EARLY = ("llm-foundry", "torchtitan", "kempnerforge", "automodel", "fms-fsdp", "dmodel-collect", *XLA)
 """Beginnings of stacks whose full recomputation ends once the backward pass has what it needs: PyTorch's checkpoints that do not re-enter
-autograd (`use_reentrant=False`, early stop from 2.1 on), and XLA, which drops what nothing reads."""
+autograd (`use_reentrant=False`, early stop from 2.1 on; layers of plain PyTorch, which save a product's inputs before they compute it), and
+XLA, which drops what nothing reads."""
 
 TO_THE_END = ("llm-foundry/pure",)
-"""Variants of these that ran on a PyTorch before 2.1: LLM Foundry's tables of the A100-40GB (its benchmark's image has 1.13). With twelve
+"""Variants of these that ran on a PyTorch before 2.1: LLM Foundry's tables in pure 16 bits (its benchmark's image has 1.13). With twelve
 rows of the stack, predictions of its large models, all recomputed, were 8 to 11 % too slow beside its small ones, but not these."""
 
 
 def recomputes_last(stack: str, experts: float, trainable: float = 1.0) -> tuple[float, tuple[str, ...]]:
-    """`Plan.recompute_last` of a stack, 0 or 1, said in words where it is 0. What follows the last product needs it in all stacks where
+    """`Plan.recompute_last` of a stack, 0 or 1, said in words where it is 0. The last product's result is needed in every stack where
     experts' results are weighted, as the gradients of the weights read them, and where adapters come after a frozen product."""
     name = stack.lower()
     early = name.startswith(ENDS_EARLY) and not name.startswith(TO_THE_END) and experts <= 1.0 and trainable == 1.0

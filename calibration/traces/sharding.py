@@ -50,13 +50,13 @@ class Sharding(NamedTuple):
 
 
 def reduction(stack: str, zero: float, precision: str, model: str = "") -> Reduction:
-    """How a stack reduces gradients, by what is known of its code.
+    """How a stack reduces gradients: as its recipe says (`recipes.widths`), else by what is known of its code.
 
     Gradients are reduced in fp32 (4 bytes) by the Megatron family and the workload of this package up to stage 2, and by `FP32_SHARDED`,
     unless they train in fp16, whose gradients are reduced as they are; elsewhere in 2 bytes. nanotron under ZeRO-1: see `NANOTRON`.
     """
     name = stack.lower()
-    known = recipes.widths(stack, precision.lower(), model)
+    known = recipes.widths(stack, precision.lower(), zero, model)
     if known is not None:
         sent = f"gradients held and reduced in {known.reduced:g} bytes, parameters gathered in {known.gathered:g}"
         text = f"{sent}, states of the optimizer in {known.optimizer:g}: the stack's recipe"

@@ -116,10 +116,11 @@ def choice(name: str, value: str, allowed: Sequence[str]) -> str:
     return value
 
 
-def settings(job: Setting, attention: str = "flash", zero: int = 1, ep: int | None = None) -> tuple[Plan, list[str]]:
+def settings(job: Setting, attention: str = "flash", zero: int | None = None, ep: int | None = None) -> tuple[Plan, list[str]]:
     """What every plan of a job shares (precision, kernels, and what its stack does, as traces are read), and the assumptions behind it.
 
     Args:
+      zero: ZeRO stage; None = open: what a recipe keeps under stage 1 alone is then not counted on.
       ep: ranks that hold different experts; None = several, how many is open.
     """
     import numpy as np
@@ -133,7 +134,9 @@ def settings(job: Setting, attention: str = "flash", zero: int = 1, ep: int | No
     flash = choice("attention", attention, ("flash", "none")) == "flash"
     precision = choice("precision", base_precision(job.precision), tuple(OPERAND_BYTES))
     operand = OPERAND_BYTES[precision]
-    reduced = reduction(job.stack, float(zero), job.precision, job.model_name)
+    stages = [reduction(job.stack, stage, job.precision, job.model_name) for stage in ((1.0, 2.0) if zero is None else (float(zero),))]
+    reduced = max(stages, key=lambda r: (r.held, r.optimizer))
+    last, ends = recomputes_last(job.stack, float(job.model.n_experts))
     several = 1.0 + float(job.model.n_experts > 1.0)
     exchange = dispatch(job.stack, job.model_name, job.accelerator, precision, several if ep is None else float(ep))
     plan = Plan(
@@ -150,11 +153,13 @@ def settings(job: Setting, attention: str = "flash", zero: int = 1, ep: int | No
         merge_copies=np.float64(exchange.merge_copies),
         overlap_ep=np.float64(exchange.overlap),
         overlap_dp=np.float64(reduced.overlap),
-        recompute_last=np.float64(recomputes_last(job.stack, float(job.model.n_experts))[0]),
+        recompute_last=np.float64(last),
         cp_balanced=np.float64(not held_in_order(job.stack)),
     )
-    held = f"16-bit weights, gradients in {reduced.held:g} bytes, master weight and two moments in {reduced.optimizer:g}"
-    return plan, [*reduced.assumed, *exchange.said, held]
+    states = f", gradients in {reduced.held:g} bytes, master weight and two moments in {reduced.optimizer:g}"
+    weights = "16-bit weights" + ("" if any("states of the optimizer" in said for said in reduced.assumed) else states)
+    open_end = [f"where layers are recomputed, {text}" for text in ends] if zero is None else []
+    return plan, [*reduced.assumed, *exchange.said, weights, *open_end]
 
 
 def plan(job: Setting, degrees: Degrees) -> tuple[Plan, list[str]]:

@@ -151,7 +151,7 @@ def _precision(sheet: Sheet) -> None:
     s.either("gradient_bytes", {} if s["gradient_bytes"] == held else None, f"gradients are accumulated in {held:g} bytes")
     whole: dict[float, dict[str, Setting]] = {12: {}}
     parts: dict[float, dict[str, Setting]] = {10: {}, 4: {"model.optim.dtype": "bf16"}}
-    why = "of a master weight the distributed optimizer keeps what a bf16 weight lacks: 10 bytes with two moments, 4 with all in bf16"
+    why = "the distributed optimizer keeps of a master weight only the bits that bf16 lacks: 10 bytes with two moments, 4 with all in bf16"
     states = (parts if one else whole).get(s["optimizer_bytes"])
     s.either("optimizer_bytes", states, why if one else "master weight and two moments take 12 bytes")
 
