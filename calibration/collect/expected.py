@@ -94,8 +94,8 @@ def wire_bytes(spec: WorkloadSpec) -> dict[tuple[str, str], float]:
     routed = routed_bytes(spec)
     tensor = wide * float(sent.tensor_parallel) - routed
     # where recomputation ends before the last product, it gathers for it, but does not scatter after it
-    layout_last = float(layout.recompute_layers * (1.0 - layout.recompute_last))
-    lone = layout_last * (1.0 - 1.0 / spec.tensor) * wide * counts.WORD * float(counts.tokens(transformer(spec), layout)) * spec.d_model
+    ends_early = float(layout.recompute_layers * (1.0 - layout.recompute_last))
+    lone = ends_early * (1.0 - 1.0 / spec.tensor) * wide * counts.WORD * float(counts.tokens(transformer(spec), layout)) * spec.d_model
     lone *= spec.n_layers / spec.pipeline * spec.n_microbatches
     gathers, scatters = ((routed + (tensor + part if spec.sequence_parallel else 0.0)) / 2.0 for part in (lone, -lone))
     context = wide * float(sent.context_parallel) / (3.0 + float(layout.recompute_layers))

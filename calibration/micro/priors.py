@@ -34,7 +34,7 @@ TRANSFER = 0.3
 TRANSFER_HALF = 0.5
 """The same for half sizes. With 1.0 fits took them at up to ten times those of single calls, and elementwise kernels at 0.4 of the least
 traffic that there is: `w M (N + K)` of arithmetic looks like traffic on one chip. On another, or in fewer bits, it does not:
-Megatron-Bridge on Blackwell told of H100 missed by 93 % (median), by 12.6 since (`experiments.accuracy --only chips`)."""
+Megatron-Bridge on Blackwell told of H100 missed by 93 % (median), by 12 since (`experiments.accuracy --only chips`)."""
 
 BACKWARD = 0.3
 """The same on top for attention, whose backward pass, the larger part, is in no table."""

@@ -95,6 +95,10 @@ def widths(stack: str, precision: str, zero: float = 1.0, model: str = "") -> Wi
     return None
 
 
+MINIMAL = ("rematerialization minimal", "remat=minimal")
+"""How notes say that MaxText keeps all products of a layer."""
+
+
 def keeps_activations(stack: str, zero: float, note: str) -> bool:
     """Whether recipes of a stack recompute no layers where a table does not say.
 
@@ -107,10 +111,6 @@ def keeps_activations(stack: str, zero: float, note: str) -> bool:
     if family(name) == BRIDGE:
         return zero != 3.0
     return family(name) in NEMO or (name.startswith("maxtext") and any(said in note for said in MINIMAL))
-
-
-MINIMAL = ("rematerialization minimal", "remat=minimal")
-"""How notes say that MaxText keeps all products of a layer."""
 
 
 def further_tokens(stack: str, model: str, note: str) -> tuple[float, str]:
@@ -153,8 +153,8 @@ v5p would need 1.6 to 3.1 times the memory that there is, with it 0.4 to 1.0 tim
 
 ENDS_EARLY = ("llm-foundry", "torchtitan", "kempnerforge", "automodel", "fms-fsdp", "dmodel-collect", *XLA)
 """Beginnings of stacks whose full recomputation ends once the backward pass has what it needs: PyTorch's checkpoints that do not re-enter
-autograd (`use_reentrant=False`, early stop from 2.1 on; layers of plain PyTorch, which save a product's inputs before they compute it), and
-XLA, which drops what nothing reads."""
+autograd (`use_reentrant=False`; `torch.utils.checkpoint.set_checkpoint_early_stop`, on by default from 2.1) around layers of plain PyTorch,
+which save a product's inputs before they compute it; and XLA, which drops what nothing reads."""
 
 TO_THE_END = ("llm-foundry/pure",)
 """Variants of these that ran on a PyTorch before 2.1: LLM Foundry's tables in pure 16 bits (its benchmark's image has 1.13). With twelve
