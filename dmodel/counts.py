@@ -328,6 +328,11 @@ def meetings(plan: Plan) -> Array:
     return (4.0 + plan.recompute_layers * (1.0 + plan.recompute_last)) * plan.tp * ramp(plan.tp - 1.0) * ramp(plan.pp - 1.0)
 
 
+def stage_layers(model: Transformer, plan: Plan) -> Array:
+    """Layers of the fullest stage [count]: `(L + heads of further tokens) / pp`, and `stage_excess` where stages are not alike."""
+    return (model.n_layers + model.n_mtp) / plan.pp + plan.stage_excess
+
+
 class Residents(struct.PyTreeNode, kw_only=True):
     """Parameters of one device before ZeRO shards them [count]: `layers` of its pipeline stage without the routed experts, `experts`, the
     routed ones (ranks of ep hold different ones), and `ends`, the embedding and head of the fullest stage."""

@@ -28,6 +28,8 @@ class Plan(struct.PyTreeNode, kw_only=True):
         layers that are alike. accumulate: 1 = gradients of ZeRO 2 and 3 are added up whole and reduced once per step (FSDP's `no_sync`),
         0 = reduced behind every micro-batch.
       interleave: v, model chunks per pipeline stage.
+      stage_excess: layers that the fullest stage of the pipeline holds beyond the mean one, L / pp. head_displaces: layers that the stage
+        with the head holds fewer than the fullest. Both 0 where stages hold the same and the last one the head besides.
       micro_batch: b, sequences per data-parallel rank and micro-batch. global_batch: B, sequences per step.
       recompute_layers: share of the layers recomputed in full in the backward pass (1 = "full").
       recompute_attention: share of the layers whose attention core alone is recomputed ("selective" = 1).
@@ -63,6 +65,8 @@ class Plan(struct.PyTreeNode, kw_only=True):
     prefetch: Array = 1.0
     accumulate: Array = 0.0
     interleave: Array = 1.0
+    stage_excess: Array = 0.0
+    head_displaces: Array = 0.0
     micro_batch: Array = 1.0
     global_batch: Array
     recompute_layers: Array = 0.0

@@ -22,7 +22,7 @@ from dmodel.once import together
 from dmodel.physics import Communication, Costs, LayerWork, Physics
 from dmodel.placement import place
 from dmodel.plan import Plan
-from dmodel.smooth import SHARPNESS, ramp
+from dmodel.smooth import SHARPNESS, excess, ramp
 from dmodel.types import Array, stack, trailing
 from dmodel.workload import Transformer
 
@@ -150,7 +150,7 @@ def _communication(v: Messages, work: LayerWork, model: Transformer, plan: Plan,
     parameters gathered the next step's first forward; pp one micro-batch. All of them last as much longer as the device waits for kernel
     launches, and, but for pp, as what hides in them slows the compute (`overlap.lengthened`).
     """
-    layers = (model.n_layers + model.n_mtp) / plan.pp
+    layers = counts.stage_layers(model, plan)
     ahead = v.gather * ramp(plan.prefetch)
     whole = work.forward + work.backward
     cost = stack(v.tp, v.cp, v.ep, ahead, ahead * plan.reshard + v.scatter, v.dp, v.updated, v.pp)
@@ -211,8 +211,15 @@ def _costs(system: System, model: Transformer, plan: Plan, c: Coefficients, shar
     cast = plan.low_precision * (1.0 - plan.wide_layers) * (counts.WORD + 2.0 * plan.operand_bytes) * (parts.layers + parts.experts)
     optimizer = model.trainable * compute.optimizer_time(updated, state, system.chip, c)
     optimizer = optimizer + compute.streaming_time(c.cast_traffic * cast, system.chip, c)
-    layers = (model.n_layers + model.n_mtp) / plan.pp
-    return Costs(work=work, communication=comm, layers=layers, micro_batches=m, idle_slots=slots, optimizer=optimizer)
+    return Costs(
+        work=work,
+        communication=comm,
+        layers=counts.stage_layers(model, plan),
+        displaced=plan.head_displaces,
+        micro_batches=m,
+        idle_slots=slots,
+        optimizer=optimizer,
+    )
 
 
 def _memory(model: Transformer, plan: Plan, footprint: Footprint = LEAST) -> memory_cost.Memory:
@@ -271,20 +278,23 @@ def step_time(
     spread = c.head_balance / plan.pp
     layer = work.matmul + work.attention + work.elementwise + work.recompute + work.launch + comm.tp + comm.cp + comm.ep + comm.fsdp
     stage = layers * layer + comm.pp + c.contention * layers * comm.hidden_layer
+    # where its stage holds fewer layers, the head lengthens the slowest stage only by what it takes beyond them
+    displaced, head = jnp.broadcast_arrays(costs.displaced * layer, work.head)
+    head = excess(displaced, head, sharpness)
     partial = Breakdown(
         matmul=times * work.matmul,
         attention=times * work.attention,
         elementwise=times * work.elementwise,
         recompute=times * work.recompute,
         launch=times * work.launch,
-        head=m * work.head * (1.0 - c.head_balance + spread),
+        head=m * head * (1.0 - c.head_balance + spread),
         tensor_parallel=times * comm.tp + m * comm.ends,
         context_parallel=times * comm.cp,
         expert_parallel=times * comm.ep,
         fsdp=times * comm.fsdp + m * comm.fsdp_first,
         data_parallel=comm.dp,
         pipeline_transfer=m * comm.pp,
-        bubble=c.bubble * costs.idle_slots * (stage + work.head * spread),
+        bubble=c.bubble * costs.idle_slots * (stage + head * spread),
         optimizer=costs.optimizer,
         contention=c.contention * (times * comm.hidden_layer + comm.hidden_step),
         straggler=jnp.zeros_like(stage),

@@ -89,6 +89,8 @@ PLAN = Plan(
     prefetch=0.7,
     accumulate=0.3,
     interleave=1.5,
+    stage_excess=0.6,
+    head_displaces=0.8,
     micro_batch=1.2,
     global_batch=63.0,
     recompute_layers=0.3,
@@ -132,6 +134,7 @@ EDGE_PLANS = (
     SINGLE.replace(dp=4.0, tp=8.0, recompute_layers=1.0, recompute_last=0.0),
     SINGLE.replace(dp=4.0, tp=8.0, recompute_attention=1.0, flash=0.0),
     SINGLE.replace(dp=4.0, pp=8.0, global_batch=32.0),
+    SINGLE.replace(dp=4.0, pp=8.0, global_batch=32.0, stage_excess=0.25, head_displaces=1.0),
     SINGLE.replace(dp=2.0, pp=2.0, interleave=2.0, global_batch=4.0, operand_bytes=1.0, low_precision=1.0),
     SINGLE.replace(dp=2.0, cp=8.0, zero=3.0, shard=2.0, reshard=0.0),
     SINGLE.replace(dp=8.0, zero=3.0, shard=8.0, prefetch=0.0, accumulate=1.0),
@@ -248,10 +251,11 @@ def random_plans(rng: np.random.Generator, n: int) -> list[Plan]:
         names = ("sp", "reshard", "recompute_layers", "recompute_last", "recompute_attention", "flash")
         switch = {name: float(rng.integers(0, 2)) for name in names}
         zero, micro = float(rng.integers(0, 4)), 2.0 ** rng.integers(0, 3)
+        uneven = {name: float(pp > 1.0) * 0.25 * rng.integers(0, 9) for name in ("stage_excess", "head_displaces")}
         ep, shard = (min(dp, 2.0 ** rng.integers(0, 6)) for _ in range(2))
         plan = Plan(
             dp=dp, tp=tp, cp=cp, pp=pp, ep=ep, zero=zero, shard=shard, interleave=v, micro_batch=micro,
-            global_batch=dp * micro * 2.0 ** rng.integers(0, 6), schedule="interleaved", **switch,
+            global_batch=dp * micro * 2.0 ** rng.integers(0, 6), schedule="interleaved", **switch, **uneven,
         )  # fmt: skip
         found.append(plan)
     return found

@@ -391,7 +391,8 @@ def messages(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[s
 def exposed(system: System, m: Transformer, p: Plan, c: Coefficients) -> tuple[dict[str, float], dict[str, float]]:
     """(exposed, hidden) seconds of each kind."""
     w, v = work(system, m, p, c), messages(system, m, p, c)
-    stage = (m.n_layers + m.n_mtp) / p.pp * (w["forward"] + w["backward"])
+    layers = fullest(m, p)
+    stage = layers * (w["forward"] + w["backward"])
     waited = 1.0 + w["launch"] / (w["forward"] + w["backward"])  # messages go on while the device waits for its host
     ahead = 1.0 if p.prefetch else 0.0
     windows = {
@@ -401,8 +402,8 @@ def exposed(system: System, m: Transformer, p: Plan, c: Coefficients) -> tuple[d
         "first": (v["gather"] * ahead, c.overlap_fsdp * p.overlap_dp, w["forward"]),
         "second": (v["gather"] * ahead * p.reshard + v["scatter"], c.overlap_fsdp * p.overlap_dp, w["backward"]),
         "awaited": (v["gather"] * (1.0 - ahead) * (1.0 + p.reshard), 0.0, 0.0),
-        "dp": (v["dp"], c.overlap_dp * p.overlap_dp, (m.n_layers + m.n_mtp) / p.pp * w["backward"]),
-        "updated": (v["updated"], c.overlap_gather * p.overlap_dp, (m.n_layers + m.n_mtp) / p.pp * w["forward"]),
+        "dp": (v["dp"], c.overlap_dp * p.overlap_dp, layers * w["backward"]),
+        "updated": (v["updated"], c.overlap_gather * p.overlap_dp, layers * w["forward"]),
         "pp": (v["pp"], c.overlap_pp * p.overlap_pp, stage),
     }
     # hidden seconds lengthen the window that they hide in: the series ω (W + κ ω (W + ...)), up to κ ω = 0.9
@@ -411,16 +412,22 @@ def exposed(system: System, m: Transformer, p: Plan, c: Coefficients) -> tuple[d
     return {k: a - hidden[k] for k, (a, _, _) in windows.items()}, hidden
 
 
+def fullest(m: Transformer, p: Plan) -> float:
+    """Layers of the fullest stage."""
+    return (m.n_layers + m.n_mtp) / p.pp + p.stage_excess
+
+
 def step(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, float]:
     """Seconds of one step by term: interleaved 1F1B."""
     w, (out, hid) = work(system, m, p, c), exposed(system, m, p, c)
-    micro, layers = p.global_batch / (p.dp * p.micro_batch), (m.n_layers + m.n_mtp) / p.pp
+    micro, layers = p.global_batch / (p.dp * p.micro_batch), fullest(m, p)
     n, ranks, v = parameters(m, p), p.shard * p.cp, messages(system, m, p, c)
     kept = (1.0 - c.head_balance) + c.head_balance / p.pp
     hidden = hid["tp"] + hid["cp"] + hid["ep"] + hid["first"] + hid["second"]
     layer = sum(w[k] for k in ("matmul", "attention", "elementwise", "recompute", "launch"))
     gathers = out["first"] + out["second"] + out["awaited"]
-    layer += out["tp"] + out["cp"] + out["ep"] + gathers + c.contention * hidden
+    alone = layer + out["tp"] + out["cp"] + out["ep"] + gathers
+    layer, head = alone + c.contention * hidden, max(w["head"] - p.head_displaces * alone, 0.0)
     slots = ((p.interleave - 1.0) * max(p.pp - micro, 0.0) + p.pp - 1.0) / p.interleave
     updated = n["dense"] / ranks + n["experts"] / max(ranks * p.tp / (p.ep * p.etp), 1.0) if p.zero >= 1 else n["dense"] + n["experts"]
     state = 2.0 * p.optimizer_bytes + p.gradient_bytes + p.weight_bytes
@@ -428,14 +435,14 @@ def step(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
     cast = c.cast_traffic * (1.0 - p.wide_layers) * (2.0 + 2.0 * p.operand_bytes) * (n["cast"] + n["experts"]) if p.low_precision else 0.0
     terms: dict[str, Any] = {k: micro * layers * w[k] for k in ("matmul", "attention", "elementwise", "recompute", "launch")}
     terms |= {
-        "head": micro * w["head"] * kept,
+        "head": micro * head * kept,
         "tensor_parallel": micro * (layers * out["tp"] + v["ends"]),
         "context_parallel": micro * layers * out["cp"],
         "expert_parallel": micro * layers * out["ep"],
         "fsdp": micro * (layers * gathers + hid["first"]),
         "data_parallel": out["dp"] + out["updated"] + v["tied"],
         "pipeline_transfer": micro * out["pp"],
-        "bubble": c.bubble * slots * (layers * layer + out["pp"] + w["head"] * c.head_balance / p.pp),
+        "bubble": c.bubble * slots * (layers * layer + out["pp"] + head * c.head_balance / p.pp),
         "optimizer": (m.trainable * c.optimizer_traffic * updated * state + cast) / stream,
         "contention": c.contention * (micro * layers * hidden + hid["dp"] + hid["updated"]),
     }

@@ -174,6 +174,7 @@ TERMS: dict[str, Term] = {
     "counts.loss_bytes": of_work(counts.loss_bytes),
     "counts.kernels": of_work(counts.kernels),
     "counts.meetings": of_work(lambda m, p: counts.meetings(p)),
+    "counts.stage_layers": of_work(counts.stage_layers),
     "counts.residents": of_work(counts.residents),
     "counts.activation_bytes": of_work(counts.activation_bytes),
     "placement.place": Term(

@@ -46,6 +46,16 @@ QUESTIONS = {
     "pipeline, interleaved": ("A100-DGX", "gpt-3-175b", plan(dp=8.0, tp=8.0, pp=8.0, interleave=3.0, sp=1.0)),
     "pipeline, few micro-batches": ("A100-DGX", "gpt-3-175b", plan(dp=64.0, tp=8.0, pp=8.0, interleave=2.0)),
     "pipeline, transfers in the open": ("A100-DGX", "gpt-3-13b", plan(dp=2.0, pp=16.0, interleave=2.0, overlap_pp=0.0)),
+    "pipeline, embedding and head count as layers": (
+        "A100-DGX",
+        "gpt-3-13b",
+        plan(dp=2.0, tp=2.0, pp=6.0, interleave=7.0, stage_excess=1.0 / 3.0, head_displaces=1.0),
+    ),
+    "pipeline, a head that takes less than the layers it displaces": (
+        "H100-DGX",
+        "llama-3-70b",
+        plan(dp=2.0, tp=4.0, pp=8.0, stage_excess=2.0, head_displaces=5.0),
+    ),
     "context parallel": ("H100-DGX", "llama-3-8b", plan(dp=8.0, cp=16.0, zero=3.0, global_batch=16.0)),
     "full recomputation": ("A100-DGX", "gpt-3-175b", plan(dp=8.0, tp=8.0, pp=16.0, recompute_layers=1.0)),
     "recomputation that ends early": ("A100-DGX", "llama-3-70b", early(dp=8.0, tp=8.0, sp=1.0, pp=4.0)),

@@ -12,8 +12,9 @@ from flax import struct
 from calibration.traces import shapes, sharding
 from calibration.traces.layout import layout
 from calibration.traces.reader import measured_time, system_of
-from calibration.traces.recipes import dispatch, held_in_order, keeps_activations, recomputed, recomputes_last, splits_activations
+from calibration.traces.recipes import dispatch, further_tokens, held_in_order, keeps_activations, recomputed, recomputes_last, splits_activations
 from calibration.traces.schema import base_precision
+from calibration.traces.stages import stages
 from calibration.traces.table import Row, TraceTable, fingerprint
 from dmodel.hardware import System
 from dmodel.plan import Plan
@@ -170,6 +171,8 @@ def _plan(row: Row, assumed: list[str]) -> Plan:
     if not row.text("attention"):
         assumed.append("attention blank: flash")
     interleave = _interleave(row, degrees.pp, assumed)
+    laid = stages(row, degrees.pp, interleave, further_tokens(row.stack, row.text("model"), row.text("note"))[0])
+    assumed.extend(laid.said)
     wide = precision == "fp32"
     if wide:
         assumed.append("fp32: parameters without a 16-bit copy")
@@ -195,6 +198,8 @@ def _plan(row: Row, assumed: list[str]) -> Plan:
         zero=shards.zero,
         shard=shards.shard,
         interleave=interleave,
+        stage_excess=laid.excess,
+        head_displaces=laid.displaced,
         micro_batch=degrees.micro_batch,
         global_batch=row.known("global_batch"),
         cp_balanced=float(not in_order),

@@ -1,0 +1,74 @@
+"""Stages of pipelines that are not alike: by published layouts, by nanotron's rule, and what they do to a step."""
+
+import numpy as np
+import pytest
+
+from calibration.traces.stages import Stages, by_cost, stages
+from calibration.traces.table import Row
+from dmodel import catalog
+from dmodel.plan import Plan
+from dmodel.step import step_time
+from tests.points import COEFFICIENTS, batch, quick
+
+STEP = quick(step_time)
+
+
+def row(stack: str, n_layers: int, model: str = "a", **changes: str) -> Row:
+    values = {"stack": stack, "model": model, "n_layers": str(n_layers), "d_model": "4096", "d_ff": "14336", "vocab": "131072", **changes}
+    return Row("f.csv", 2, values)
+
+
+@pytest.mark.parametrize(
+    ("stack", "model", "layers", "pp", "v", "mtp", "fullest", "head"),
+    [
+        ("megatron-lm/zero-bubble", "gpt-1.5b", 22, 8, 1, 0, 3, 2),
+        ("megatron-lm/zero-bubble", "gpt-28.3b", 62, 32, 2, 0, 2, 1),
+        ("megatron-deepspeed/bigscience-bf16", "gpt-h14336-l70", 70, 12, 1, 0, 6, 5),
+        ("megatron-bridge/26.04", "llama3.1-405b", 126, 16, 8, 0, 8, 7),
+        ("megatron-bridge/26.02", "qwen3-235b-a22b", 94, 8, 4, 0, 12, 11),
+        # Et*4|(t*4|)*14tmL, Et|(tt|)*30mL and Kimi's without heads of further tokens
+        ("megatron-bridge/26.04", "deepseek-v3", 61, 16, 1, 1, 4, 2),
+        ("megatron-bridge/26.04", "deepseek-v3", 61, 4, 4, 1, 16, 14),
+        ("megatron-bridge/25.09", "deepseek-v3", 61, 8, 4, 1, 8, 7),
+        ("megatron-bridge/26.04", "kimi-k2", 61, 4, 4, 0, 16, 13),
+        ("torchtitan/async-tp", "llama3.1-405b", 126, 8, 2, 0, 16, 15),
+    ],
+)
+def test_published_layouts(stack, model, layers, pp, v, mtp, fullest, head):
+    found = stages(row(stack, layers, model), float(pp), float(v), float(mtp))
+    mean = (layers + mtp) / pp
+    assert mean + found.excess == pytest.approx(fullest, rel=1e-12)
+    assert mean + found.excess - found.displaced == pytest.approx(head, rel=1e-12)
+    assert f"holds {fullest} layers" in found.said[0] and f"head {head}:" in found.said[0]
+
+
+@pytest.mark.parametrize(("stack", "layers", "pp", "v"), [("megatron-lm", 96, 8, 3), ("vtrain", 24, 4, 1), ("nanotron", 32, 1, 1)])
+def test_stages_that_are_alike_say_nothing(stack, layers, pp, v):
+    assert stages(row(stack, layers), float(pp), float(v)) == Stages()
+
+
+def test_nanotron_lays_out_by_cost():
+    """Llama 3 8B on 8 stages, as its authors print it: 5, 4, 4, 5, 4, 4, 4 layers, and 2 with the head."""
+    found = stages(row("ultrascale-playbook", 32, vocab="128256"), 8.0, 1.0)
+    assert (found.excess, found.displaced) == (1.0, 3.0)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_layer_has_a_stage_and_no_stage_overflows_by_more_than_one(seed):
+    rng = np.random.default_rng(seed)
+    layers, head, pp = int(rng.integers(8, 100)), float(rng.uniform(0.1, 5.0)), int(2 ** rng.integers(0, 5))
+    held, last = by_cost(layers, head, pp)
+    share = (layers + head) / pp
+    assert sum(held) == layers and sum(held[last + 1 :]) == 0 and max(held) <= share + 1.0
+    assert np.all(np.cumsum(held)[:last] > share * np.arange(1, last + 1))
+
+
+def test_a_head_costs_what_it_takes_beyond_the_layers_it_displaces():
+    system, model = catalog.system("A100-DGX"), catalog.transformer("gpt-3-13b")
+    alike = Plan(dp=2.0, tp=2.0, pp=8.0, global_batch=256.0, schedule="interleaved")
+    plans = [alike, alike.replace(head_displaces=1.0), alike.replace(head_displaces=20.0), alike.replace(stage_excess=1.0)]
+    found = STEP(*(batch(part) for part in zip(*[(system, model, plan, COEFFICIENTS) for plan in plans], strict=True)))
+    head, matmul = np.asarray(found.head), np.asarray(found.matmul)
+    assert head[0] > head[1] > 0.0 and head[2] < 1e-6 * head[0]
+    np.testing.assert_allclose(matmul[:3], matmul[0], rtol=1e-14)
+    assert matmul[3] == pytest.approx(matmul[0] * (5.0 + 1.0) / 5.0, rel=1e-12)
