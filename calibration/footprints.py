@@ -31,7 +31,7 @@ NOISE, NOISE_ROWS = 0.06, 4.0
 KNOWN_WIDTH = 0.5
 """Width of the prior of a stack whose footprint a base profile has, over that of one that nobody has measured."""
 
-ENDS, SIDE = ("kept", "head_balance", "rounding", "last_stage"), 1.5
+ENDS, SIDE = ("kept", "last_stage"), 1.5
 """Shares that data settle at one of their ends: descents start on both sides of each, so many prior widths from the middle."""
 
 STEPS, LONGEST = 60, 1.5

@@ -322,10 +322,15 @@ def kernels(model: Transformer, plan: Plan) -> Array:
     return attention + 10.0 * model.mamba_share + 5.0 * model.mlp_share + collective + experts
 
 
-def meetings(plan: Plan) -> Array:
-    """Tensor-parallel collectives of a layer, forward, backward and again under full recomputation, times their ranks, where the stage of a
-    pipeline runs them [count]: `(4 + again (1 + last)) tp`; 0 without a pipeline or on one rank."""
-    return (4.0 + plan.recompute_layers * (1.0 + plan.recompute_last)) * plan.tp * ramp(plan.tp - 1.0) * ramp(plan.pp - 1.0)
+def meetings(plan: Plan, apart: Array) -> Array:
+    """Tensor-parallel collectives of a layer, forward, backward and again under full recomputation, times their ranks, where stages of a
+    pipeline on several nodes run them [count]: `(4 + again (1 + last)) tp`; 0 on one rank, and where the stages share a node.
+
+    Args:
+      apart: domains of the innermost level that the stages of one pipeline lie in [count].
+    """
+    each = (4.0 + plan.recompute_layers * (1.0 + plan.recompute_last)) * plan.tp
+    return each * ramp(plan.tp - 1.0) * ramp(apart - 1.0)
 
 
 def stage_layers(model: Transformer, plan: Plan) -> Array:

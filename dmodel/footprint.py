@@ -31,8 +31,6 @@ class Footprint(struct.PyTreeNode, kw_only=True):
     kept: Array = 0.0
     gathered: Array = 0.0
     logit: Array = 1.0
-    head_balance: Array = 0.0
-    rounding: Array = 0.0
     last_stage: Array = 1.0
     reserved: Array = RESERVED_BYTES
 
@@ -50,8 +48,6 @@ SPECS: dict[str, Spec] = {
     "kept": Spec("1", "share of a layer's activations kept although recomputation is asked for", "share", 0.1, 2.5, "software"),
     "gathered": Spec("1", "share of the gathered inputs that stay while the host runs ahead", "share", 0.2, 2.0, "software"),
     "logit": Spec("1", "bytes alive per logit over 8", "positive", 1.6, 0.4, "software"),
-    "head_balance": Spec("1", "share of the LM head's work that moves layers off the last stage", "share", 0.3, 2.0, "software"),
-    "rounding": Spec("1", "share of the way from the mean to whole layers on the first stage", "share", 0.9, 1.0, "software"),
     "last_stage": Spec("1", "1: the fullest device is reported; 0: one of the first stage", "share", 0.5, 2.0, "software"),
     "reserved": Spec("byte", "what is reported beside tensors", "positive", 0.5 * GIB, 1.5, "software"),
 }

@@ -43,12 +43,13 @@ class Communication(struct.PyTreeNode, kw_only=True):
 
 
 class Costs(struct.PyTreeNode, kw_only=True):
-    """What a step is added up from: work and communication, layers of the fullest stage and how many fewer the one with the head holds,
-    micro-batches, idle slots [micro-batch], the update [s]."""
+    """What a step is added up from: work and communication, layers of the fullest stage, of them those beyond the mean stage, and how many
+    fewer the one with the head holds, micro-batches, idle slots [micro-batch], the update [s]."""
 
     work: LayerWork
     communication: Communication
     layers: Array
+    excess: Array = 0.0
     displaced: Array = 0.0
     micro_batches: Array
     idle_slots: Array

@@ -89,8 +89,10 @@ class Breakdown(struct.PyTreeNode, kw_only=True):
         return self.tensor_parallel + self.context_parallel + self.expert_parallel + self.fsdp + self.data_parallel + self.pipeline_transfer
 
 
-def _layer_work(system: System, model: Transformer, plan: Plan, parts: counts.Residents, c: Coefficients, sharpness: float) -> LayerWork:
-    """Work of one layer, and of the head, per micro-batch on one device.
+def _layer_work(
+    system: System, model: Transformer, plan: Plan, parts: counts.Residents, apart: Array, c: Coefficients, sharpness: float
+) -> LayerWork:
+    """Work of one layer, and of the head, per micro-batch on one device; apart: nodes that the stages of a pipeline lie in.
 
     Backward products cost 2 × the forward ones (1 × when the weights are frozen), flash attention 2.5 × (five products instead of two, one
     of them the scores done again: Dao 2023), unfused 2 ×, streaming 2 ×; weight gradients are accumulated in memory: read and written once
@@ -135,7 +137,7 @@ def _layer_work(system: System, model: Transformer, plan: Plan, parts: counts.Re
         attention=attention + backward_attention,
         elementwise=3.0 * streaming + accumulation + casts,
         recompute=again,
-        launch=compute.launch_time(forward + backward + again, kernels, counts.meetings(plan), chip, c, sharpness),
+        launch=compute.launch_time(forward + backward + again, kernels, counts.meetings(plan, apart), chip, c, sharpness),
         head=head,
         forward=forward,
         backward=backward + again,
@@ -202,7 +204,7 @@ def _costs(system: System, model: Transformer, plan: Plan, c: Coefficients, shar
     groups = place(plan, system.network.size)
     net = collectives.fabric(system.network, c, sharpness, groups.all)
     parts = counts.residents(model, plan)
-    work = _layer_work(system, model, plan, parts, c, sharpness)
+    work = _layer_work(system, model, plan, parts, groups.pp[1:].prod(0), c, sharpness)
     comm = _communication(messages(model, plan, parts, groups, net, c), work, model, plan, c, sharpness)
     m = plan.n_microbatches
     slots = SCHEDULES[plan.schedule].bubble(plan.pp, m, plan.interleave)
@@ -215,6 +217,7 @@ def _costs(system: System, model: Transformer, plan: Plan, c: Coefficients, shar
         work=work,
         communication=comm,
         layers=counts.stage_layers(model, plan),
+        excess=plan.stage_excess,
         displaced=plan.head_displaces,
         micro_batches=m,
         idle_slots=slots,
@@ -243,8 +246,10 @@ def step_time(
 ) -> Breakdown:
     """Seconds of one training step, by cause.
 
-    `m L/pp (layer) + m (head + transfer) + bubble + once per step`, times `1 + straggler`: m micro-batches run one after the other on the
-    slowest stage; the pipeline idles for `(pp − 1)/v` micro-batches while it fills and drains.
+    `m ℓ (layer) + m (head + transfer) + bubble + once per step`, times `1 + straggler`: m micro-batches run one after the other on the
+    slowest stage, of ℓ layers; the pipeline idles for `(pp − 1)/v` micro-batches of the other stages while it fills and drains.
+    ℓ = L/pp where stages are alike. Where they are not (`Plan.stage_excess`, `Plan.head_displaces`), the head counts by what it takes
+    beyond the layers that its stage has fewer.
 
     Limits: compute-bound work `FLOPs / (devices · peak · η)` on one device without communication; as the batch vanishes, what a step costs
     once: the optimizer, the reduction of gradients, the pipeline's bubble and the fixed overhead.
@@ -277,10 +282,13 @@ def step_time(
     # the LM head lengthens the last stage alone, unless the stack spreads it: then every stage carries 1/pp of it
     spread = c.head_balance / plan.pp
     layer = work.matmul + work.attention + work.elementwise + work.recompute + work.launch + comm.tp + comm.cp + comm.ep + comm.fsdp
-    stage = layers * layer + comm.pp + c.contention * layers * comm.hidden_layer
     # where its stage holds fewer layers, the head lengthens the slowest stage only by what it takes beyond them
-    displaced, head = jnp.broadcast_arrays(costs.displaced * layer, work.head)
-    head = excess(displaced, head, sharpness)
+    displaced, whole_head = jnp.broadcast_arrays(costs.displaced * layer, work.head)
+    head = excess(displaced, whole_head, sharpness)
+    # while the pipeline fills and drains, the slowest stage waits for the others: mean layers, and what of the head is theirs
+    others = jnp.where(plan.pp > 1.0, plan.pp - 1.0, 1.0)
+    beside = layers - costs.excess * (1.0 + 1.0 / others)
+    idle = beside * (layer + c.contention * comm.hidden_layer) + comm.pp + head * spread + (whole_head - head) / others
     partial = Breakdown(
         matmul=times * work.matmul,
         attention=times * work.attention,
@@ -294,11 +302,11 @@ def step_time(
         fsdp=times * comm.fsdp + m * comm.fsdp_first,
         data_parallel=comm.dp,
         pipeline_transfer=m * comm.pp,
-        bubble=c.bubble * costs.idle_slots * (stage + head * spread),
+        bubble=c.bubble * costs.idle_slots * idle,
         optimizer=costs.optimizer,
         contention=c.contention * (times * comm.hidden_layer + comm.hidden_step),
-        straggler=jnp.zeros_like(stage),
-        overhead=jnp.zeros_like(stage),
+        straggler=jnp.zeros_like(idle),
+        overhead=jnp.zeros_like(idle),
     )
     waiting = straggler_share(plan.devices, c.straggler) * partial.total
     return partial.replace(straggler=waiting, overhead=c.overhead + comm.once)

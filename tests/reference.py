@@ -324,8 +324,9 @@ def work(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
     redone = forward if p.recompute_last else forward - downs
     again = redone if p.recompute_layers else attention if p.recompute_attention and not p.flash else 0.0
     starts = kernels(m, p) * (2.0 + m.trainable + p.recompute_layers)
-    # every rank of a stage that is one of several meets the others in four collectives, in six (or five) under full recomputation
-    met = ((6.0 if p.recompute_last else 5.0) if p.recompute_layers else 4.0) * p.tp if p.tp > 1 and p.pp > 1 else 0.0
+    # every rank meets the others in four collectives, in six (or five) under full recomputation, when stages lie on several nodes
+    several = prod(groups(p, list(system.network.size))["pp"][1:]) > 1.0
+    met = ((6.0 if p.recompute_last else 5.0) if p.recompute_layers else 4.0) * p.tp if p.tp > 1 and several else 0.0
     fill, host = (chip.kernel_latency_s * x for x in (starts * c.kernel_fill, starts * c.launch + met * c.rendezvous))
     device = forward + backward + again
     logits = (2.0 + m.trainable) * matmul((t, m.vocab / p.tp, h, 1.0), half, 2.0, system, c)
@@ -429,6 +430,8 @@ def step(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
     alone = layer + out["tp"] + out["cp"] + out["ep"] + gathers
     layer, head = alone + c.contention * hidden, max(w["head"] - p.head_displaces * alone, 0.0)
     slots = ((p.interleave - 1.0) * max(p.pp - micro, 0.0) + p.pp - 1.0) / p.interleave
+    # all stages but the slowest, a micro-batch each
+    rest = (m.n_layers + m.n_mtp - layers) * layer + w["head"] - head * kept
     updated = n["dense"] / ranks + n["experts"] / max(ranks * p.tp / (p.ep * p.etp), 1.0) if p.zero >= 1 else n["dense"] + n["experts"]
     state = 2.0 * p.optimizer_bytes + p.gradient_bytes + p.weight_bytes
     stream = system.chip.hbm_bytes_per_s * c.memory_efficiency
@@ -442,7 +445,7 @@ def step(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
         "fsdp": micro * (layers * gathers + hid["first"]),
         "data_parallel": out["dp"] + out["updated"] + v["tied"],
         "pipeline_transfer": micro * out["pp"],
-        "bubble": c.bubble * slots * (layers * layer + out["pp"] + head * c.head_balance / p.pp),
+        "bubble": c.bubble * slots * (rest / (p.pp - 1.0) + out["pp"]) if p.pp > 1 else 0.0,
         "optimizer": (m.trainable * c.optimizer_traffic * updated * state + cast) / stream,
         "contention": c.contention * (micro * layers * hidden + hid["dp"] + hid["updated"]),
     }

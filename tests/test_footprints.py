@@ -25,8 +25,6 @@ TRUTH = Footprint(
     kept=0.02,
     gathered=0.6,
     logit=1.8,
-    head_balance=0.9,
-    rounding=0.05,
     last_stage=0.95,
     reserved=0.8 * GIB,
 )

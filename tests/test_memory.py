@@ -198,23 +198,11 @@ def test_recomputation_that_keeps_everything_is_none():
     assert float(use(recompute_layers=1.0).activations) < float(half.activations) < float(kept.activations)
 
 
-def test_a_balanced_head_moves_layers_to_the_first_stage():
-    """Llama 2 7B in 4 stages: a head of 131 M parameters against layers of 202 M is 0.65 layers, of which a quarter comes to each stage."""
-    one = use(changes={"head_balance": 1.0})
-    assert float(one.total) == float(use().total), "a single stage has nothing to move"
-    base, moved = use(pp=4.0, dp=1.0), use(changes={"head_balance": 1.0}, pp=4.0, dp=1.0)
-    head = LLAMA.vocab * LLAMA.d_model / (4.0 * LLAMA.d_model**2 + 3.0 * LLAMA.d_model * LLAMA.d_ff + 2.0 * LLAMA.d_model)
-    assert float(moved.activations / base.activations) == pytest.approx(1.0 + float(head) / 32.0, rel=1e-12)
-
-
-def test_layers_of_a_stage_are_whole_when_rounded():
-    """32 layers in 5 stages: 6.4 on average, 7 on the fullest; with an even split there is nothing to round."""
-    whole, even = LEAST.replace(rounding=1.0), LEAST.replace(rounding=0.5)
-    assert float(memory.first_stage_layers(LLAMA, plan(pp=5.0), LEAST)) == pytest.approx(6.4)
-    assert float(memory.first_stage_layers(LLAMA, plan(pp=5.0), whole)) == pytest.approx(7.0)
-    assert float(memory.first_stage_layers(LLAMA, plan(pp=5.0), even)) == pytest.approx(6.7)
-    for pp in (1.0, 2.0, 8.0):
-        assert float(memory.first_stage_layers(LLAMA, plan(pp=pp), whole)) == 32.0 / pp
+def test_stages_that_are_not_alike():
+    """32 layers in 5 stages, 7 on the first and 4 on the last: activations as of 7 layers, and the last stage spares 3 of them more."""
+    alike, uneven = use(pp=5.0, dp=1.0), use(pp=5.0, dp=1.0, stage_excess=0.6, head_displaces=3.0)
+    assert float(uneven.activations / alike.activations) == pytest.approx(7.0 / 6.4, rel=1e-12)
+    assert float(uneven.logits) <= float(alike.logits)
 
 
 def test_of_the_logits_counts_what_the_last_stage_does_not_spare():

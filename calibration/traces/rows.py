@@ -12,7 +12,15 @@ from flax import struct
 from calibration.traces import shapes, sharding
 from calibration.traces.layout import layout
 from calibration.traces.reader import measured_time, system_of
-from calibration.traces.recipes import dispatch, further_tokens, held_in_order, keeps_activations, recomputed, recomputes_last, splits_activations
+from calibration.traces.recipes import (
+    dispatch,
+    further_tokens,
+    held_in_order,
+    keeps_activations,
+    recomputed,
+    recomputes_last,
+    splits_activations,
+)
 from calibration.traces.schema import base_precision
 from calibration.traces.stages import stages
 from calibration.traces.table import Row, TraceTable, fingerprint

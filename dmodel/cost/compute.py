@@ -79,9 +79,10 @@ def launch_time(
     passage: p is half the sharpness.
 
     Args:
-      meetings: tensor-parallel collectives times their ranks that the host launches beside the transfers of a pipeline [count]. In the
-        published sweep of one stack (nanotron on H100) a layer and micro-batch with both takes no less than 10, 15, 24, 52 and 135 ms on
-        2, 4, 8, 16 and 32 ranks whatever its width and batch, 4.5 ms without a pipeline; other stacks show nothing of the kind.
+      meetings: tensor-parallel collectives times their ranks that the host launches beside transfers of a pipeline between nodes [count].
+        In the published sweep of one stack (nanotron on H100) a layer and micro-batch with both takes no less than 8.3, 12.7, 21, 46 and
+        114 ms on 2, 4, 8, 16 and 32 ranks whatever its width, batch and stages, 4.5 ms without a pipeline or with all stages in a node;
+        other stacks show nothing of the kind.
     """
     c = coefficients
     fill = kernels * c.kernel_fill * chip.kernel_latency_s

@@ -79,21 +79,6 @@ def layer_activation_bytes(model: Transformer, plan: Plan) -> Array:
     return kept + plan.recompute_layers * (2.0 * t * h / split - kept)
 
 
-def first_stage_layers(model: Transformer, plan: Plan, footprint: Footprint) -> Array:
-    """Layers of the first stage [count]: `x + r (⌈x⌉ − x)` for a mean of `x = (L + β ρ) / pp`.
-
-    With several stages β of the LM head's work, that of `ρ = V h / (active parameters of a layer)` layers, is weighed against layers.
-    Layers are whole; r is how far the first stage is rounded up.
-
-    Limits: L for one stage. The slope by L is `(1 − r) / pp`, as ⌈x⌉ is flat where it does not jump.
-    """
-    n = counts.parameter_groups(model)
-    head_layers = model.vocab * model.d_model / (n.attention + n.mlp + n.active_routed)
-    mean = (n.layers + footprint.head_balance * ramp(plan.pp - 1.0) * head_layers) / plan.pp
-    # what rounding of floats adds to a whole number is no layer
-    return mean + footprint.rounding * (jnp.ceil(mean - 1e-6) - mean)
-
-
 def gathered_bytes(model: Transformer, plan: Plan, in_flight: Array) -> Array:
     """Inputs of a layer's two column-parallel products that sequence parallelism gathered, `2 w t h (1 − 1/split)` per micro-batch at the
     width w of operands, of all micro-batches in flight but two [byte].
@@ -114,13 +99,13 @@ def memory(model: Transformer, plan: Plan, in_flight: Array, in_flight_last: Arr
     one micro-batch; under ZeRO-3 the gathered weights of a layer and those prefetched, or of all when they are kept after the forward pass.
 
     With several stages the first one holds most activations and the last one the logits: of these counts what exceeds the activations that
-    the last stage spares.
+    the last stage spares. Where stages are not alike (`Plan.stage_excess`), the first one counts as the fullest.
 
     Args:
       in_flight, in_flight_last: micro-batches of a whole stage whose activations are alive at once on the first and on the last stage, from
         the schedule [count]. footprint: what the stack holds beyond the least.
     """
-    layers = first_stage_layers(model, plan, footprint)
+    layers = counts.stage_layers(model, plan)
     found, share = counts.residents(model, plan), layers * plan.pp / (model.n_layers + model.n_mtp)
     parts = found.replace(layers=share * found.layers, experts=share * found.experts)
     again = plan.recompute_layers * (1.0 - footprint.kept)
@@ -132,7 +117,7 @@ def memory(model: Transformer, plan: Plan, in_flight: Array, in_flight_last: Arr
     gathered = zero_share(plan.zero, 3.0) * plan.gather_bytes * parts.total * alive
     recomputed = jnp.maximum(again, plan.recompute_attention * (1.0 - plan.flash))
     logits = LOGIT_BYTES * footprint.logit * (1.0 + model.n_mtp) * counts.tokens(model, plan) * model.vocab / plan.tp
-    spared = layers * jnp.maximum(in_flight - in_flight_last, 0.0) * layer
+    spared = jnp.maximum(layers * in_flight - (layers - plan.head_displaces) * in_flight_last, 0.0) * layer
     reported = 1.0 - ramp(plan.pp - 1.0) * (1.0 - footprint.last_stage)
     trained = model.trainable
     ahead = footprint.gathered * layers * gathered_bytes(model, plan, in_flight)
