@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from calibration.traces.stages import Stages, by_cost, stages
+from calibration.traces.stages import LAYER, Stages, by_cost, stages
 from calibration.traces.table import Row
 from dmodel import catalog
 from dmodel.plan import Plan
@@ -51,8 +51,8 @@ def test_nanotron_lays_out_by_cost():
     """Llama 3 8B on 8 stages, as its authors print it: 5, 4, 4, 5, 4, 4, 4 layers, and 2 with the head."""
     found = stages(row("ultrascale-playbook", 32, vocab="128256"), 8.0, 1.0)
     assert (found.excess, found.displaced) == (1.0, 3.0)
-    # a head of four layers: twenty in two shares
-    assert by_cost(16, 4.0, 2) == ([10, 6], 1) and by_cost(16, 4.0, 4) == ([5, 5, 5, 1], 3)
+    assert by_cost(16, 4.0 / LAYER, 2) == ([10, 6], 1)
+    assert by_cost(32, 2.207 / LAYER, 16)[1] == 15
 
 
 @pytest.mark.parametrize("seed", range(20))
