@@ -61,9 +61,9 @@ def _said(fullest: float, displaced: float, mean: float, why: str) -> Stages:
 
 
 LAYER = 1.05
-"""What a layer of nanotron's counts over the weights of its products. Its code has 1 (`get_block_compute_costs`, 2024); but peaks of memory say
-that 16 layers of a 1B model with a head of 4 are 10 + 6 on two stages, for which it must be more, and step times of an 8B model on 16 stages
-that the head stands alone, for which it must be 1.035 or more; from 1.1 on other layouts would change."""
+"""What a layer of nanotron's counts over the weights of its products. Its code has 1 (`get_block_compute_costs`, 2024); but peaks of memory
+say that 16 layers of a 1B model with a head of 4 are 10 and 6 on two stages, for which it must be more, and step times of an 8B model on 16
+stages that its head stands alone, for which it must be 1.035 or more; from 1.1 on other layouts would change."""
 
 
 def head_cost(row: Row) -> float:
@@ -75,8 +75,8 @@ def head_cost(row: Row) -> float:
 def by_cost(layers: int, head: float, pp: int) -> tuple[list[int], int]:
     """Layers of every stage as nanotron lays them out, and the stage that holds the head.
 
-    Blocks in order go to the stage at hand; once their cost so far is more than the stages up to it would share of all, `(L + head) i / pp`,
-    the next one is at hand (`build_model`, 2024). So stages overflow by up to a block, and the last ones may stay empty.
+    Blocks in order go to the stage at hand; once their cost so far is more than the stages up to it would share of all,
+    `(L + head) i / pp`, the next one is at hand (`build_model`, 2024). So stages overflow by up to a block, and the last may stay empty.
 
     Args:
       head: cost of the head, in layers.
