@@ -3,18 +3,29 @@
 import numpy as np
 import pytest
 
+from calibration.traces import fingerprint, read, to_cases
 from calibration.traces.stages import LAYER, Stages, by_cost, stages
 from calibration.traces.table import Row
 from dmodel import catalog
 from dmodel.plan import Plan
 from dmodel.step import step_time
 from tests.points import COEFFICIENTS, batch, quick
+from tests.test_traces import table_file
 
 STEP = quick(step_time)
 
 
 def row(stack: str, n_layers: int, model: str = "a", **changes: str) -> Row:
-    values = {"stack": stack, "model": model, "n_layers": str(n_layers), "d_model": "4096", "d_ff": "14336", "vocab": "131072", **changes}
+    values = {
+        "stack": stack,
+        "model": model,
+        "pp": str(len(changes.get("stage_layers", "1").split())),
+        "n_layers": str(n_layers),
+        "d_model": "4096",
+        "d_ff": "14336",
+        "vocab": "131072",
+        **changes,
+    }
     return Row("f.csv", 2, values)
 
 
@@ -45,6 +56,20 @@ def test_published_layouts(stack, model, layers, pp, v, mtp, fullest, head):
 @pytest.mark.parametrize(("stack", "layers", "pp", "v"), [("megatron-lm", 96, 8, 3), ("vtrain", 24, 4, 1), ("nanotron", 32, 1, 1)])
 def test_stages_that_are_alike_say_nothing(stack, layers, pp, v):
     assert stages(row(stack, layers), float(pp), float(v)) == Stages()
+
+
+def test_a_row_says_what_its_stages_hold(tmp_path):
+    """Written layouts count whatever the stack does; those that cannot be set the row aside."""
+    found = stages(row("nanotron", 30, stage_layers="9 9 8 4"), 4.0, 1.0)
+    assert (found.excess, found.displaced, found.said) == (1.5, 5.0, ())
+    further = stages(row("megatron-lm", 30, stage_layers="9 9 8 4"), 4.0, 1.0, 1.0)
+    assert (further.excess, further.displaced) == (9.0 - 31.0 / 4.0, 4.0)
+    for wrong in ("9 9 8", "9 9 9 9", "9 9 8 4.5", "30"):
+        table = read(table_file(tmp_path, {"n_layers": "30", "pp": "4", "dp": "4", "stage_layers": wrong}))
+        assert not table.rows and "expected 4 numbers (pp) that add up to n_layers = 30" in table.problems[0].reason
+    plain, laid = (table_file(tmp_path, {"n_layers": "30", "pp": "2", "stage_layers": x}, name=f"{len(x)}.csv") for x in ("", "16 14"))
+    assert fingerprint(read(plain).rows[0]) != fingerprint(read(laid).rows[0])
+    assert float(to_cases(read(laid)).plan.stage_excess[0]) == 1.0
 
 
 def test_nanotron_lays_out_by_cost():

@@ -9,6 +9,7 @@ from pathlib import Path
 from calibration.traces import schema
 from calibration.traces.files import expected, lines
 from calibration.traces.layout import layout
+from calibration.traces.stages import held_by_stage
 from calibration.traces.systems import extend_beside
 from calibration.traces.table import Problem, Row, TraceTable
 from dmodel import catalog
@@ -134,6 +135,10 @@ def _bad_layout(row: Row) -> Iterator[str]:
     chunks = plan.pp * (row.number("interleave") or 1.0)
     if plan.pp > 1.0 and plan.pp <= n_layers <= chunks - plan.pp:  # a few chunks may hold the embedding or the head alone
         yield f"pp·interleave = {chunks:g} chunks for n_layers = {n_layers:g}: chunks would have no layer"
+    try:
+        held_by_stage(row)
+    except ValueError as error:
+        yield str(error)
     if row.known("seq_len") % plan.cp:
         yield f"cp = {plan.cp:g} does not divide seq_len = {row.text('seq_len')}"
     if batch % (plan.dp * plan.micro_batch):
@@ -157,7 +162,7 @@ def remarks(row: Row) -> Iterator[str]:
     """Mild things about a usable row, which change no decision."""
     plan = layout(row)
     chunks = plan.pp * (row.number("interleave") or 1.0)
-    if row.known("n_layers") % chunks:
+    if row.known("n_layers") % chunks and not row.text("stage_layers"):
         yield f"uneven pipeline stages: n_layers = {row.text('n_layers')} over pp·interleave = {chunks:g}"
     ranks = plan.dp * plan.tp * plan.cp
     if plan.ep > ranks:

@@ -79,6 +79,7 @@ COLUMNS: tuple[Column, ...] = (
     _switch("sp", "1 = sequence parallelism beside tp"),
     _count("pp", "pipeline stages"),
     _count("interleave", "model chunks per pipeline stage"),
+    _text("stage_layers", "layers of each pipeline stage, first to last, blanks between; blank = as the stack does; an addition"),
     _count("cp", "context-parallel degree"),
     _count("ep", "expert-parallel degree, ranks of dp·tp·cp that hold different experts"),
     _count("etp", "tensor-parallel degree inside an expert; blank = 1; an addition to the common format"),

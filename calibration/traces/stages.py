@@ -27,7 +27,7 @@ class Stages(NamedTuple):
 
 
 def stages(row: Row, pp: float, interleave: float, n_mtp: float = 0.0) -> Stages:
-    """The stages of a row.
+    """The stages of a row: as written (`stage_layers`), else by what is known of its stack.
 
     nanotron: by the cost of its blocks. Elsewhere, if pp · v chunks divide the layers, all alike. If they do not, embedding and head count
     as a layer each (Megatron-LM's `account-for-embedding-in-pipeline-split` and `-loss-`, torchtitan's weights of first and last stage,
@@ -41,6 +41,11 @@ def stages(row: Row, pp: float, interleave: float, n_mtp: float = 0.0) -> Stages
     layers, chunks = row.known("n_layers"), pp * interleave
     if pp <= 1.0:
         return Stages()
+    written = held_by_stage(row)
+    if written:
+        last = written[-1] + n_mtp
+        fullest = max(*written, last)
+        return Stages(fullest - (layers + n_mtp) / pp, fullest - last)
     if row.stack.lower().startswith(BY_COST):
         held, last = by_cost(int(layers), head_cost(row), int(pp))
         return _said(max(held), max(held) - held[last], layers / pp, "laid out by cost of blocks, as nanotron does")
@@ -53,6 +58,20 @@ def stages(row: Row, pp: float, interleave: float, n_mtp: float = 0.0) -> Stages
         left = layers + n_mtp - (fullest - first) - (pp - 2.0) * fullest
         return _said(fullest, fullest - left, mean, "the recipe's layout")
     return _said(fullest, 1.0 - n_mtp, mean, "embedding and head count as a layer each")
+
+
+def held_by_stage(row: Row) -> list[float]:
+    """Layers of each stage as the row has them, none when blank.
+
+    Raises:
+      ValueError: these are no numbers of layers, one for each stage, that add up to the model's; the message is the reason.
+    """
+    text = row.text("stage_layers")
+    counts = [float(x) if x.isdecimal() else -1.0 for x in text.split()]
+    stages, layers = row.number("pp") or 1.0, row.known("n_layers")
+    if text and (len(counts) != stages or min(counts) < 0.0 or sum(counts) != layers):
+        raise ValueError(f"stage_layers = {text!r}: expected {stages:g} numbers (pp) that add up to n_layers = {layers:g}")
+    return counts
 
 
 def _said(fullest: float, displaced: float, mean: float, why: str) -> Stages:
