@@ -72,6 +72,7 @@ SPECS: dict[str, Spec] = {
     "overlap_pp": Spec("1", "share of the window that hides pipeline transfers", "share", 0.3, 1.0, "software"),
     "contention": Spec("1", "compute time added per unit of hidden communication", "positive", 0.1, 0.7, "software"),
     "bubble": Spec("1", "pipeline bubble over the schedule's ideal", "positive", 1.0, 0.25, "software"),
+    "head_balance": Spec("1", "share of the LM head's work spread evenly over the stages", "share", 0.2, 1.0, "software"),
     "straggler": Spec("1", "relative jitter of one device per step", "positive", 0.005, 0.7, "software"),
     "overhead": Spec("s", "fixed time per step: host, data, logging", "positive", 0.01, 1.0, "software"),
 }
@@ -114,6 +115,7 @@ class Coefficients(struct.PyTreeNode, kw_only=True):
     overlap_pp: Array
     contention: Array
     bubble: Array
+    head_balance: Array
     straggler: Array
     overhead: Array
 

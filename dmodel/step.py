@@ -279,6 +279,8 @@ def step_time(
 
     m, layers = costs.micro_batches, costs.layers
     times = m * layers
+    # the LM head lengthens the last stage alone, unless the stack spreads it: then every stage carries 1/pp of it
+    spread = c.head_balance / plan.pp
     layer = work.matmul + work.attention + work.elementwise + work.recompute + work.launch + comm.tp + comm.cp + comm.ep + comm.fsdp
     # where its stage holds fewer layers, the head lengthens the slowest stage only by what it takes beyond them
     displaced, whole_head = jnp.broadcast_arrays(costs.displaced * layer, work.head)
@@ -286,14 +288,14 @@ def step_time(
     # while the pipeline fills and drains, the slowest stage waits for the others: mean layers, and what of the head is theirs
     others = jnp.where(plan.pp > 1.0, plan.pp - 1.0, 1.0)
     beside = layers - costs.excess * (1.0 + 1.0 / others)
-    idle = beside * (layer + c.contention * comm.hidden_layer) + comm.pp + (whole_head - head) / others
+    idle = beside * (layer + c.contention * comm.hidden_layer) + comm.pp + head * spread + (whole_head - head) / others
     partial = Breakdown(
         matmul=times * work.matmul,
         attention=times * work.attention,
         elementwise=times * work.elementwise,
         recompute=times * work.recompute,
         launch=times * work.launch,
-        head=m * head,
+        head=m * head * (1.0 - c.head_balance + spread),
         tensor_parallel=times * comm.tp + m * comm.ends,
         context_parallel=times * comm.cp,
         expert_parallel=times * comm.ep,

@@ -47,6 +47,7 @@ MECHANISMS: dict[str, dict[str, float]] = {
     "updated parameters gathered behind compute": {"overlap_gather": NONE},
     "compute slowed by communication": {"contention": NONE},
     "bubble other than the ideal": {"bubble": 1.0},
+    "head spread over the stages": {"head_balance": NONE},
     "stragglers": {"straggler": NONE},
     "fixed time of a step": {"overhead": NONE},
 }

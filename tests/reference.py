@@ -423,6 +423,7 @@ def step(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
     w, (out, hid) = work(system, m, p, c), exposed(system, m, p, c)
     micro, layers = p.global_batch / (p.dp * p.micro_batch), fullest(m, p)
     n, ranks, v = parameters(m, p), p.shard * p.cp, messages(system, m, p, c)
+    kept = (1.0 - c.head_balance) + c.head_balance / p.pp
     hidden = hid["tp"] + hid["cp"] + hid["ep"] + hid["first"] + hid["second"]
     layer = sum(w[k] for k in ("matmul", "attention", "elementwise", "recompute", "launch"))
     gathers = out["first"] + out["second"] + out["awaited"]
@@ -430,14 +431,14 @@ def step(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
     layer, head = alone + c.contention * hidden, max(w["head"] - p.head_displaces * alone, 0.0)
     slots = ((p.interleave - 1.0) * max(p.pp - micro, 0.0) + p.pp - 1.0) / p.interleave
     # all stages but the slowest, a micro-batch each
-    rest = (m.n_layers + m.n_mtp - layers) * layer + w["head"] - head
+    rest = (m.n_layers + m.n_mtp - layers) * layer + w["head"] - head * kept
     updated = n["dense"] / ranks + n["experts"] / max(ranks * p.tp / (p.ep * p.etp), 1.0) if p.zero >= 1 else n["dense"] + n["experts"]
     state = 2.0 * p.optimizer_bytes + p.gradient_bytes + p.weight_bytes
     stream = system.chip.hbm_bytes_per_s * c.memory_efficiency
     cast = c.cast_traffic * (1.0 - p.wide_layers) * (2.0 + 2.0 * p.operand_bytes) * (n["cast"] + n["experts"]) if p.low_precision else 0.0
     terms: dict[str, Any] = {k: micro * layers * w[k] for k in ("matmul", "attention", "elementwise", "recompute", "launch")}
     terms |= {
-        "head": micro * head,
+        "head": micro * head * kept,
         "tensor_parallel": micro * (layers * out["tp"] + v["ends"]),
         "context_parallel": micro * layers * out["cp"],
         "expert_parallel": micro * layers * out["ep"],
