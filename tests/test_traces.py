@@ -291,7 +291,8 @@ def test_options_of_the_shell_answer_as_a_file_does(tmp_path, stack, zero, preci
     job = setting(Job("H100-DGX", 64, "llama-2-7b", 4096, 64, precision=precision, profile="generic", stack=stack))
     asked, said = plan(job, Degrees(tp=2, cp=2, pp=2, zero=zero, sp=True, recompute="selective"))
     rules = ("reduce_bytes", "gradient_bytes", "gather_bytes", "optimizer_bytes", "overlap_dp", "merge_copies", "overlap_ep")
-    for name in (*rules, "cp_balanced", "recompute_layers", "recompute_attention", "recompute_last", "shard"):
+    laid = ("stage_excess", "head_displaces")
+    for name in (*rules, *laid, "cp_balanced", "recompute_layers", "recompute_attention", "recompute_last", "shard"):
         assert float(getattr(asked, name)) == float(getattr(read.plan, name)[0]), name
     assert set(read.labels.assumptions[0]) & set(said) >= set(reduction(stack, float(zero), precision).assumed)
 

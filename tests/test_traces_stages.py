@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from calibration.traces import fingerprint, read, to_cases
-from calibration.traces.stages import LAYER, Stages, by_cost, stages
-from calibration.traces.table import Row
+from calibration.traces.stages import LAYER, Stages, by_cost, head_cost, stages
 from dmodel import catalog
 from dmodel.plan import Plan
 from dmodel.step import step_time
@@ -13,20 +12,7 @@ from tests.points import COEFFICIENTS, batch, quick
 from tests.test_traces import table_file
 
 STEP = quick(step_time)
-
-
-def row(stack: str, n_layers: int, model: str = "a", **changes: str) -> Row:
-    values = {
-        "stack": stack,
-        "model": model,
-        "pp": str(len(changes.get("stage_layers", "1").split())),
-        "n_layers": str(n_layers),
-        "d_model": "4096",
-        "d_ff": "14336",
-        "vocab": "131072",
-        **changes,
-    }
-    return Row("f.csv", 2, values)
+HEAD = 2.1
 
 
 @pytest.mark.parametrize(
@@ -46,7 +32,7 @@ def row(stack: str, n_layers: int, model: str = "a", **changes: str) -> Row:
     ],
 )
 def test_published_layouts(stack, model, layers, pp, v, mtp, fullest, head):
-    found = stages(row(stack, layers, model), float(pp), float(v), float(mtp))
+    found = stages(stack, model, layers, HEAD, float(pp), float(v), float(mtp))
     mean = (layers + mtp) / pp
     assert mean + found.excess == pytest.approx(fullest, rel=1e-12)
     assert mean + found.excess - found.displaced == pytest.approx(head, rel=1e-12)
@@ -55,14 +41,14 @@ def test_published_layouts(stack, model, layers, pp, v, mtp, fullest, head):
 
 @pytest.mark.parametrize(("stack", "layers", "pp", "v"), [("megatron-lm", 96, 8, 3), ("vtrain", 24, 4, 1), ("nanotron", 32, 1, 1)])
 def test_stages_that_are_alike_say_nothing(stack, layers, pp, v):
-    assert stages(row(stack, layers), float(pp), float(v)) == Stages()
+    assert stages(stack, "a", layers, HEAD, float(pp), float(v)) == Stages()
 
 
 def test_a_row_says_what_its_stages_hold(tmp_path):
     """Written layouts count whatever the stack does; those that cannot be set the row aside."""
-    found = stages(row("nanotron", 30, stage_layers="9 9 8 4"), 4.0, 1.0)
+    found = stages("nanotron", "a", 30.0, HEAD, 4.0, 1.0, written=(9.0, 9.0, 8.0, 4.0))
     assert (found.excess, found.displaced, found.said) == (1.5, 5.0, ())
-    further = stages(row("megatron-lm", 30, stage_layers="9 9 8 4"), 4.0, 1.0, 1.0)
+    further = stages("megatron-lm", "a", 30.0, HEAD, 4.0, 1.0, 1.0, (9.0, 9.0, 8.0, 4.0))
     assert (further.excess, further.displaced) == (9.0 - 31.0 / 4.0, 4.0)
     for wrong in ("9 9 8", "9 9 9 9", "9 9 8 4.5", "30"):
         table = read(table_file(tmp_path, {"n_layers": "30", "pp": "4", "dp": "4", "stage_layers": wrong}))
@@ -74,7 +60,7 @@ def test_a_row_says_what_its_stages_hold(tmp_path):
 
 def test_nanotron_lays_out_by_cost():
     """Llama 3 8B on 8 stages, as its authors print it: 5, 4, 4, 5, 4, 4, 4 layers, and 2 with the head."""
-    found = stages(row("ultrascale-playbook", 32, vocab="128256"), 8.0, 1.0)
+    found = stages("ultrascale-playbook", "a", 32.0, head_cost(4096.0, 14336.0, 128256.0), 8.0, 1.0)
     assert (found.excess, found.displaced) == (1.0, 3.0)
     assert by_cost(16, 4.0 / LAYER, 2) == ([10, 6], 1)
     assert by_cost(32, 2.207 / LAYER, 16)[1] == 15

@@ -136,7 +136,7 @@ def _bad_layout(row: Row) -> Iterator[str]:
     if plan.pp > 1.0 and plan.pp <= n_layers <= chunks - plan.pp:  # a few chunks may hold the embedding or the head alone
         yield f"pp·interleave = {chunks:g} chunks for n_layers = {n_layers:g}: chunks would have no layer"
     try:
-        held_by_stage(row)
+        held_by_stage(row, plan.pp)
     except ValueError as error:
         yield str(error)
     if row.known("seq_len") % plan.cp:

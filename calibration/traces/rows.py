@@ -22,7 +22,7 @@ from calibration.traces.recipes import (
     splits_activations,
 )
 from calibration.traces.schema import base_precision
-from calibration.traces.stages import stages
+from calibration.traces.stages import Stages, head_cost, held_by_stage, stages
 from calibration.traces.table import Row, TraceTable, fingerprint
 from dmodel.hardware import System
 from dmodel.plan import Plan
@@ -179,7 +179,7 @@ def _plan(row: Row, assumed: list[str]) -> Plan:
     if not row.text("attention"):
         assumed.append("attention blank: flash")
     interleave = _interleave(row, degrees.pp, assumed)
-    laid = stages(row, degrees.pp, interleave, further_tokens(row.stack, row.text("model"), row.text("note"))[0])
+    laid = _stages(row, degrees.pp, interleave)
     assumed.extend(laid.said)
     wide = precision == "fp32"
     if wide:
@@ -225,6 +225,14 @@ def _plan(row: Row, assumed: list[str]) -> Plan:
         gather_bytes=4.0 if wide else shards.reduction.gathered,
         reduce_bytes=4.0 if wide else shards.reduction.nbytes,
     )
+
+
+def _stages(row: Row, pp: float, interleave: float) -> Stages:
+    """What the stages of a pipeline hold; see `stages.stages`."""
+    name, layers = row.text("model"), row.known("n_layers")
+    head = head_cost(row.known("d_model"), row.known("d_ff"), row.known("vocab"))
+    heads = further_tokens(row.stack, name, row.text("note"))[0]
+    return stages(row.stack, name, layers, head, pp, interleave, heads, held_by_stage(row, pp))
 
 
 def _end(row: Row) -> tuple[float, tuple[str, ...]]:

@@ -6,6 +6,7 @@ else, and say nothing here.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import ceil
 from typing import NamedTuple
 
@@ -26,8 +27,10 @@ class Stages(NamedTuple):
     said: tuple[str, ...] = ()
 
 
-def stages(row: Row, pp: float, interleave: float, n_mtp: float = 0.0) -> Stages:
-    """The stages of a row: as written (`stage_layers`), else by what is known of its stack.
+def stages(
+    stack: str, model: str, layers: float, head: float, pp: float, interleave: float, n_mtp: float = 0.0, written: Sequence[float] = ()
+) -> Stages:
+    """The stages of a pipeline: as written, else by what is known of the stack.
 
     nanotron: by the cost of its blocks. Elsewhere, if pp · v chunks divide the layers, all alike. If they do not, embedding and head count
     as a layer each (Megatron-LM's `account-for-embedding-in-pipeline-split` and `-loss-`, torchtitan's weights of first and last stage,
@@ -36,31 +39,29 @@ def stages(row: Row, pp: float, interleave: float, n_mtp: float = 0.0) -> Stages
     last, which keeps what is left; with two layers to a chunk the first keeps one.
 
     Args:
-      interleave: v, model chunks per stage. n_mtp: heads of further tokens, a layer each, beside the head.
+      layers: of the model. head: cost of the LM head, in layers (`head_cost`). interleave: v, model chunks per stage.
+      n_mtp: heads of further tokens, a layer each, beside the head. written: layers of each stage, where a row has them.
     """
-    layers, chunks = row.known("n_layers"), pp * interleave
+    chunks, mean = pp * interleave, (layers + n_mtp) / pp
     if pp <= 1.0:
         return Stages()
-    written = held_by_stage(row)
     if written:
-        last = written[-1] + n_mtp
-        fullest = max(*written, last)
-        return Stages(fullest - (layers + n_mtp) / pp, fullest - last)
-    if row.stack.lower().startswith(BY_COST):
-        held, last = by_cost(int(layers), head_cost(row), int(pp))
-        return _said(max(held), max(held) - held[last], layers / pp, "laid out by cost of blocks, as nanotron does")
+        return _laid_out(max(written), written[-1] + n_mtp, mean)
+    if stack.lower().startswith(BY_COST):
+        held, at = by_cost(int(layers), head, int(pp))
+        return _laid_out(max(held), held[at] + n_mtp, mean, "laid out by cost of blocks, as nanotron does")
     if layers % chunks == 0.0:
         return Stages()
     chunk = ceil((layers + 2.0) / chunks)
-    fullest, mean = chunk * interleave, (layers + n_mtp) / pp
-    if family(row.stack.lower()) == BRIDGE and row.text("model").lower().startswith(("deepseek-v3", "kimi-k2")):
+    fullest = chunk * interleave
+    if family(stack.lower()) == BRIDGE and model.lower().startswith(("deepseek-v3", "kimi-k2")):
         first = float(chunk == 2)
-        left = layers + n_mtp - (fullest - first) - (pp - 2.0) * fullest
-        return _said(fullest, fullest - left, mean, "the recipe's layout")
-    return _said(fullest, 1.0 - n_mtp, mean, "embedding and head count as a layer each")
+        left = layers - (fullest - first) - (pp - 2.0) * fullest
+        return _laid_out(fullest, left + n_mtp, mean, "the recipe's layout")
+    return _laid_out(fullest, fullest - 1.0 + n_mtp, mean, "embedding and head count as a layer each")
 
 
-def held_by_stage(row: Row) -> list[float]:
+def held_by_stage(row: Row, pp: float) -> list[float]:
     """Layers of each stage as the row has them, none when blank.
 
     Raises:
@@ -68,15 +69,17 @@ def held_by_stage(row: Row) -> list[float]:
     """
     text = row.text("stage_layers")
     counts = [float(x) if x.isdecimal() else -1.0 for x in text.split()]
-    stages, layers = row.number("pp") or 1.0, row.known("n_layers")
-    if text and (len(counts) != stages or min(counts) < 0.0 or sum(counts) != layers):
-        raise ValueError(f"stage_layers = {text!r}: expected {stages:g} numbers (pp) that add up to n_layers = {layers:g}")
+    layers = row.known("n_layers")
+    if text and (len(counts) != pp or min(counts) < 0.0 or sum(counts) != layers):
+        raise ValueError(f"stage_layers = {text!r}: expected {pp:g} numbers (pp) that add up to n_layers = {layers:g}")
     return counts
 
 
-def _said(fullest: float, displaced: float, mean: float, why: str) -> Stages:
-    text = f"the fullest stage holds {fullest:g} layers (mean {mean:.4g}), that with the head {fullest - displaced:g}: {why}"
-    return Stages(fullest - mean, displaced, (text,))
+def _laid_out(fullest: float, last: float, mean: float, why: str = "") -> Stages:
+    """Stages of which the fullest holds so many layers, and the one with the head `last`, those of further tokens included."""
+    fullest = max(fullest, last)
+    text = f"the fullest stage holds {fullest:g} layers (mean {mean:.4g}), that with the head {last:g}: {why}"
+    return Stages(fullest - mean, fullest - last, (text,) if why else ())
 
 
 LAYER = 1.05
@@ -85,10 +88,9 @@ say that 16 layers of a 1B model with a head of 4 are 10 and 6 on two stages, fo
 stages that its head stands alone, for which it must be 1.035 or more; from 1.1 on other layouts would change."""
 
 
-def head_cost(row: Row) -> float:
+def head_cost(d_model: float, d_ff: float, vocab: float) -> float:
     """What nanotron takes the head to cost, in layers: `V h / (1.05 (4 h² + 3 h f))`."""
-    width = row.known("d_model")
-    return row.known("vocab") * width / (LAYER * (4.0 * width**2 + 3.0 * width * row.known("d_ff")))
+    return vocab / (LAYER * (4.0 * d_model + 3.0 * d_ff))
 
 
 def by_cost(layers: int, head: float, pp: int) -> tuple[list[int], int]:

@@ -169,6 +169,7 @@ def plan(job: Setting, degrees: Degrees) -> tuple[Plan, list[str]]:
       InputError: the degrees do not multiply to the devices, or do not divide what they split.
     """
     from calibration.traces.recipes import held_in_order, recomputed, recomputes_last
+    from calibration.traces.stages import head_cost, stages
     from dmodel.design import make_plan
 
     for name in ("micro_batch", "tp", "pp", "cp", "dp", "ep", "interleave", "shard"):
@@ -181,7 +182,10 @@ def plan(job: Setting, degrees: Degrees) -> tuple[Plan, list[str]]:
     asked = {k: v for k, v in degrees._asdict().items() if k != "attention"}
     found = make_plan(job.model, job.devices, global_batch=job.global_batch, base=base, **asked)
     share, core, said = recomputed(degrees.recompute, job.stack)
-    found = found.replace(recompute_layers=share, recompute_attention=core)
+    layers, *head, heads = (float(x) for x in (job.model.n_layers, job.model.d_model, job.model.d_ff, job.model.vocab, job.model.n_mtp))
+    laid = stages(job.stack, job.model_name, layers, head_cost(*head), float(found.pp), float(found.interleave), heads)
+    found = found.replace(recompute_layers=share, recompute_attention=core, stage_excess=laid.excess, head_displaces=laid.displaced)
+    assumed.extend(laid.said)
     assumed.extend((*said, *recomputes_last(job.stack, float(job.model.n_experts))[1]) if share > 0.0 else said)
     if degrees.cp > 1 and held_in_order(job.stack):
         assumed.append("cp: causal sequences held in order, all ranks wait for the last")
