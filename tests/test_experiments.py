@@ -9,13 +9,17 @@ import jax
 import numpy as np
 import pytest
 
+from calibration.predict import predict
+from calibration.traces import read, to_cases
 from calibration.traces.published import PUBLISHED
+from dmodel.profiles import default_profile
 from dmodel.types import InputError
-from experiments import few_shot
+from experiments import few_shot, slow_rows
 from experiments.bases import CODE, Bases
 from experiments.study import rows, run
 from experiments.targets import catalog
 from tests.studies import quick_study
+from tests.test_traces import table_file
 
 ROOT = Path(__file__).parents[1]
 
@@ -142,3 +146,27 @@ def test_a_base_is_made_once_and_kept_under_its_rows_and_its_code(cases, tmp_pat
     np.testing.assert_allclose(again.center, first.center, atol=1e-9)
     keys = {Bases(starts=1).key(few), Bases(starts=2).key(few), Bases(starts=1).key(few.take(np.arange(9)))}
     assert len(keys) == 3 and all(CODE in key for key in keys)
+
+
+def test_slow_rows(tmp_path):
+    """Rows that stall a second for every micro-batch, among rows that the model explains."""
+    plans = [(pp, b) for pp in (1, 2, 4) for b in (1, 2, 4)]
+    asked = [{"source": "sweep", "stack": "sweep", "pp": str(pp), "dp": str(16 // pp), "micro_batch": str(b)} for pp, b in plans]
+    cases = to_cases(read(table_file(tmp_path, *asked)))
+    times = predict(cases, default_profile()).step_time_s
+    passes = 128.0 / (np.asarray(cases.plan.dp) * np.asarray(cases.plan.micro_batch)) + np.asarray(cases.plan.pp) - 1.0
+    stalled = [i % 3 == 1 and pp > 1 for i, (pp, _) in enumerate(plans)]
+    for row, time, count, slow in zip(asked, times, passes, stalled, strict=True):
+        row |= {"step_time_s": f"{time + slow * count:.6f}", "flag": "slow-unexplained" if slow else ""}
+    document = quick_study("slow_rows", tmp_path, "--traces", str(table_file(tmp_path, *asked, name="sweep.csv")))
+    fitted, flagged, two, more = document["rows"]
+    assert fitted["explained"] == fitted["count"] == 7 and fitted["slower"] == 0
+    assert flagged["count"] == flagged["slower"] == 2 and two["count"] == more["count"] == 1
+    assert abs(flagged["late_median_ms"] - 1e3) < 50.0
+
+
+def test_slow_rows_need_some(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["slow_rows", "--out", str(tmp_path)])
+    with pytest.raises(SystemExit) as ended:
+        run(slow_rows.main)
+    assert ended.value.code == 2 and "give a table with such rows" in capsys.readouterr().err
