@@ -164,10 +164,9 @@ def _sequence_parallel(row: Row, tp: float, assumed: list[str]) -> float:
 def _plan(row: Row, assumed: list[str]) -> Plan:
     """Degrees, batch, precision and recompute of one row; a blank recompute is none until the rule decides."""
     degrees = layout(row)
-    assumed.extend(degrees.assumed)
     precision = base_precision(row.text("precision")) or "bf16"
     shards = sharding.sharding(row, degrees)
-    assumed.extend(shards.assumed)
+    assumed.extend((*degrees.assumed, *shards.assumed))
     ranks = degrees.dp * degrees.tp * degrees.cp
     if degrees.ep > ranks:
         assumed.append(f"ep {degrees.ep:g} counted as dp·tp·cp = {ranks:g}")
@@ -179,8 +178,7 @@ def _plan(row: Row, assumed: list[str]) -> Plan:
     if not row.text("attention"):
         assumed.append("attention blank: flash")
     interleave = _interleave(row, degrees.pp, assumed)
-    laid = _stages(row, degrees.pp, interleave)
-    assumed.extend(laid.said)
+    laid = _stages(row, degrees.pp, interleave, assumed)
     wide = precision == "fp32"
     if wide:
         assumed.append("fp32: parameters without a 16-bit copy")
@@ -227,12 +225,14 @@ def _plan(row: Row, assumed: list[str]) -> Plan:
     )
 
 
-def _stages(row: Row, pp: float, interleave: float) -> Stages:
+def _stages(row: Row, pp: float, interleave: float, assumed: list[str]) -> Stages:
     """What the stages of a pipeline hold; see `stages.stages`."""
     name, layers = row.text("model"), row.known("n_layers")
     head = head_cost(row.known("d_model"), row.known("d_ff"), row.known("vocab"))
     heads = further_tokens(row.stack, name, row.text("note"))[0]
-    return stages(row.stack, name, layers, head, pp, interleave, heads, held_by_stage(row, pp))
+    found = stages(row.stack, name, layers, head, pp, interleave, heads, held_by_stage(row, pp))
+    assumed.extend(found.said)
+    return found
 
 
 def _end(row: Row) -> tuple[float, tuple[str, ...]]:
