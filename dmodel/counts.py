@@ -358,9 +358,9 @@ class Residents(struct.PyTreeNode, kw_only=True):
 
 
 def residents(model: Transformer, plan: Plan) -> Residents:
-    """Parameters that the fullest device holds: `L/pp` layers over tp (but for what latents come from, which every rank holds),
-    routed experts over ep and etp instead (shared ones are on every rank of ep); the embedding on the first stage and the head on the last,
-    both when there is one stage."""
+    """Parameters that a device of the mean stage holds, and the ends of the fullest: `L/pp` layers over tp (but for what latents come from,
+    which every rank holds), routed experts over ep and etp instead (shared ones are on every rank of ep); the embedding on the first stage
+    and the head on the last, both when there is one stage."""
     n = parameter_groups(model)
     layers = n.layers / plan.pp
     both = ramp(2.0 - plan.pp)

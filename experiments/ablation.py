@@ -35,7 +35,7 @@ MECHANISMS: dict[str, dict[str, float]] = {
     "optimizer step": {"optimizer_traffic": NONE},
     "logits and loss through memory": {"loss_traffic": NONE},
     "waiting for kernel launches": {"launch": NONE},
-    "meetings of tensor-parallel ranks beside a pipeline": {"rendezvous": NONE},
+    "meetings of tensor-parallel ranks beside a pipeline over several nodes": {"rendezvous": NONE},
     "filling and draining kernels": {"kernel_fill": NONE},
     "start of collectives": {"collective_start": 1e-12},
     "gradients sent in buckets": {"bucket": 1e15},

@@ -32,9 +32,10 @@ def stages(
 ) -> Stages:
     """The stages of a pipeline: as written, else by what is known of the stack.
 
-    nanotron: by the cost of its blocks. Elsewhere, if pp · v chunks divide the layers, all alike. If they do not, embedding and head count
-    as a layer each (Megatron-LM's `account-for-embedding-in-pipeline-split` and `-loss-`, torchtitan's weights of first and last stage,
-    BLOOM's 70 layers on 12 stages, Qi et al. 2023): the fullest chunk holds `⌈(L + 2) / (pp v)⌉`, the last one a layer less.
+    nanotron, which does not interleave: by the cost of its blocks. Elsewhere, if pp · v chunks divide the layers, all alike. If they do
+    not, embedding and head count as a layer each (Megatron-LM's `account-for-embedding-in-pipeline-split` and `-loss-`, torchtitan's
+    weights of first and last stage, BLOOM's 70 layers on 12 stages, Qi et al. 2023): of `L + 2` items, dealt out evenly, the fullest stage
+    holds `v ⌊(L + 2) / (pp v)⌋` and its part of the rest, the last one a layer less.
     Megatron-Bridge lays out DeepSeek-V3 and Kimi K2 itself, with heads of further tokens at the end: chunks of c layers are full but the
     last, which keeps what is left; with two layers to a chunk the first keeps one.
 
@@ -51,13 +52,15 @@ def stages(
         held, at = by_cost(int(layers), head, int(pp))
         return _laid_out(max(held), held[at] + n_mtp, mean, "laid out by cost of blocks, as nanotron does")
     if layers % chunks == 0.0:
-        return Stages()
+        said = "the last one holds the heads of further tokens besides" if n_mtp else ""
+        return _laid_out(layers / pp, layers / pp + n_mtp, mean, said)
     chunk = ceil((layers + 2.0) / chunks)
-    fullest = chunk * interleave
-    if family(stack.lower()) == BRIDGE and model.lower().startswith(("deepseek-v3", "kimi-k2")):
-        first = float(chunk == 2)
-        left = layers - (fullest - first) - (pp - 2.0) * fullest
-        return _laid_out(fullest, left + n_mtp, mean, "the recipe's layout")
+    full, first = chunk * interleave, float(chunk == 2)
+    left = layers - (full - first) - (pp - 2.0) * full
+    if family(stack.lower()) == BRIDGE and model.lower().startswith(("deepseek-v3", "kimi-k2")) and left >= 0.0:
+        return _laid_out(full, left + n_mtp, mean, "the recipe's layout")
+    each, over = divmod(layers + 2.0, chunks)
+    fullest = each * interleave + ceil(over / pp)
     return _laid_out(fullest, fullest - 1.0 + n_mtp, mean, "embedding and head count as a layer each")
 
 

@@ -111,5 +111,6 @@ def fingerprint(row: Row) -> str:
         value = row.number(name) if name in NUMBERS else row.text(name)
         parts.append(f"{name}={'' if value is None else value!r}")
     # a later column: rows without it keep the name that they had
-    parts += [f"stage_layers={row.text('stage_layers')!r}"] if row.text("stage_layers") else []
+    held = " ".join(row.text("stage_layers").split())
+    parts += [f"stage_layers={held!r}"] if held else []
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]

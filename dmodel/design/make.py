@@ -114,6 +114,9 @@ def make_plan(
         "global_batch": n["global batch"],
         "recompute_layers": layers,
         "recompute_attention": attention,
+        # stages are alike, whatever those of the base were: its layout was that of other degrees
+        "stage_excess": 0.0,
+        "head_displaces": 0.0,
     }
     plan = base.replace(**{k: jnp.asarray(v, dtype=float) for k, v in numbers.items()}, schedule=_schedule(schedule, interleave))
     broken, batches = violated(model, plan), ("micro-batch", "global batch")
