@@ -249,7 +249,7 @@ def step_time(
     `m ℓ (layer) + m (head + transfer) + bubble + once per step`, times `1 + straggler`: m micro-batches run one after the other on the
     slowest stage, of ℓ layers; the pipeline idles for `(pp − 1)/v` micro-batches of the other stages while it fills and drains.
     ℓ = L/pp where stages are alike. Where they are not (`Plan.stage_excess`, `Plan.head_displaces`), the head counts by what it takes
-    beyond the layers that its stage has fewer; the share of it that other stages carry (`head_balance`) is then taken from that excess alone.
+    beyond the layers that its stage has fewer; the share of it that other stages carry (`head_balance`) is taken from that excess alone.
 
     Limits: compute-bound work `FLOPs / (devices · peak · η)` on one device without communication; as the batch vanishes, what a step costs
     once: the optimizer, the reduction of gradients, the pipeline's bubble and the fixed overhead.
