@@ -52,7 +52,12 @@ SPECS: dict[str, Spec] = {
     "loss_traffic": Spec("1", "memory traffic of logits and loss over its count", "positive", 2.0, 0.4, "software"),
     "launch": Spec("1", "time between kernels over the chip's kernel latency", "positive", 2.0, 1.2, "software"),
     "rendezvous": Spec(
-        "1", "host time per peer of a tensor-parallel collective beside a pipeline, over the latency", "positive", 2.0, 3.0, "software"
+        "1",
+        "host time per peer of a tensor-parallel collective beside a pipeline over several nodes, over the latency",
+        "positive",
+        2.0,
+        3.0,
+        "software",
     ),
     "kernel_fill": Spec("1", "time to fill and drain a kernel over the kernel latency", "positive", 0.6, 0.5, "both"),
     "bucket": Spec("byte", "gradients or parameters that one message of data parallelism carries", "positive", 1.5e8, 1.5, "software"),

@@ -324,7 +324,8 @@ def kernels(model: Transformer, plan: Plan) -> Array:
 
 def meetings(plan: Plan, apart: Array) -> Array:
     """Tensor-parallel collectives of a layer, forward, backward and again under full recomputation, times their ranks, where stages of a
-    pipeline on several nodes run them [count]: `(4 + again (1 + last)) tp`; 0 on one rank, and where the stages share a node.
+    pipeline on several nodes run them [count]: `(4 + again (1 + last)) tp`; 0 on one rank, and where the stages share a node; linear
+    in between, where a group joins less than two.
 
     Args:
       apart: domains of the innermost level that the stages of one pipeline lie in [count].

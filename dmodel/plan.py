@@ -91,6 +91,10 @@ class Plan(struct.PyTreeNode, kw_only=True):
     schedule: str = struct.field(pytree_node=False, default="1f1b")
     placement: tuple[str, ...] = struct.field(pytree_node=False, default=PLACEMENT)
 
+    def alike(self) -> Plan:
+        """The plan with stages that hold the same: a layout is that of some degrees, and does not go on to others."""
+        return self.replace(stage_excess=0.0, head_displaces=0.0)
+
     @property
     def devices(self) -> Array:
         """dp · tp · cp · pp."""

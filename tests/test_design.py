@@ -8,6 +8,7 @@ from dmodel import catalog
 from dmodel.coefficients import default
 from dmodel.design import EVERYTHING, Choices, Limits, design, make_plan, problem, space
 from dmodel.design.constraints import memory_headroom
+from dmodel.plan import Plan
 from dmodel.types import InputError
 
 SYSTEM = catalog.system("H100-DGX")
@@ -162,3 +163,10 @@ def test_make_plan_fills_in_what_follows():
 def test_a_plan_that_breaks_a_rule_is_refused_with_the_reason(kwargs, said):
     with pytest.raises(InputError, match=said):
         make_plan(LARGE, 512, **({"global_batch": 1024} | kwargs))
+
+
+def test_a_layout_does_not_go_on_to_other_degrees():
+    """A plan read from a row may hold the layers of its own stages; as a base it lends what it shares with others alone."""
+    base = Plan(dp=1.0, global_batch=1.0, stage_excess=0.5, head_displaces=2.0)
+    found = make_plan(catalog.transformer("gpt-3-13b"), 64, global_batch=64, pp=8, base=base)
+    assert (float(found.stage_excess), float(found.head_displaces)) == (0.0, 0.0)

@@ -93,7 +93,7 @@ def question(
         reliability=reliability,
         law_tokens=float(by_law),
     )
-    base = Plan(dp=1.0, global_batch=1.0) if base is None else base
+    base = Plan(dp=1.0, global_batch=1.0) if base is None else base.alike()
     return Question(sought, world, at, base, PLAIN if choices is None else choices, objective)
 
 

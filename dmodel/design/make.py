@@ -102,7 +102,7 @@ def make_plan(
         raise InputError(f"zero: expected a ZeRO stage, 0, 1, 2 or 3; got {zero!r}")
     dp_ranks = _data_parallel(n["devices"], n["tp"] * n["cp"] * n["pp"], "tp · cp · pp", n.get("dp"))
     layers, attention = _recompute(recompute)
-    base = base if base is not None else Plan(dp=1.0, global_batch=1.0)
+    base = base.alike() if base is not None else Plan(dp=1.0, global_batch=1.0)
     numbers = {
         "dp": dp_ranks,
         **{name: n[name] for name in ("tp", "cp", "pp", "ep", "etp", "interleave")},
@@ -114,9 +114,6 @@ def make_plan(
         "global_batch": n["global batch"],
         "recompute_layers": layers,
         "recompute_attention": attention,
-        # stages are alike, whatever those of the base were: its layout was that of other degrees
-        "stage_excess": 0.0,
-        "head_displaces": 0.0,
     }
     plan = base.replace(**{k: jnp.asarray(v, dtype=float) for k, v in numbers.items()}, schedule=_schedule(schedule, interleave))
     broken, batches = violated(model, plan), ("micro-batch", "global batch")

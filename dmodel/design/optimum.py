@@ -105,7 +105,7 @@ def problem(
     sizes = np.cumprod(np.asarray(system.network.size, dtype=float))
     space = Space(
         model=model,
-        base=base if base is not None else Plan(dp=1.0, global_batch=1.0),
+        base=base.alike() if base is not None else Plan(dp=1.0, global_batch=1.0),
         n_devices=int(n_devices),
         global_batch=int(global_batch),
         domains=tuple(int(s) for s in sizes if np.isfinite(s)),
