@@ -275,6 +275,18 @@ def off_matrix_units(model: Transformer, plan: Plan) -> Array:
     return 1.0 + (VECTOR - 1.0) * (1.0 - plan.flash) * jnp.where(away > 0.5, 1.0, 0.0)
 
 
+UNALIGNED = 2.0
+"""Times as long as a 16-bit product takes whose rows do not begin on 16 bytes [1]. On an A100 cuBLAS then has kernels of Turing alone, with
+matrix instructions of half the depth at half the rate (an odd vocabulary, seen in a profile: pegainfer-project/pegainfer, pull request
+1046). In the composed rows of vTrain, whose vocabulary is 50,257 over tp, a token's logits cost 1.9 times as much per width at tp 1 as at
+tp 2, where ranks hold 25,128 columns."""
+
+
+def off_vectors(plan: Plan) -> Array:
+    """Times as long as the products of the logits take because their rows miss loads of 16 bytes [1]; see `UNALIGNED`."""
+    return 1.0 + (UNALIGNED - 1.0) * plan.unpadded_vocab
+
+
 def softmax_bytes(model: Transformer, plan: Plan) -> Array:
     """Memory traffic of the unfused forward softmax [byte]: scores written and read, probabilities written and read, and dropout's read,
     write and mask: `13 b a s (s/cp) / tp` (Korthikanti et al. 2022 count 5 b a s² stored); 0 with flash."""

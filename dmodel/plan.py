@@ -37,6 +37,7 @@ class Plan(struct.PyTreeNode, kw_only=True):
         done again like the rest (checkpoints of Megatron-LM and DeepSpeed); 0 = recomputation ends once the backward pass has what it
         needs, which that product's result is not (PyTorch's non-reentrant checkpoints from 2.1 on, compilers).
       flash: 1 = fused attention kernels, 0 = scores written to memory.
+      unpadded_vocab: 1 where a rank's columns of the logits are no multiple of 8 elements, as nobody pads the vocabulary.
       overlap_tp, overlap_cp, overlap_ep, overlap_dp, overlap_pp: 1 lets that communication hide behind compute, 0 forbids it.
       operand_bytes: bytes of one matmul operand (2 = bf16, 1 = fp8). low_precision: 1 when the matmuls run below 16 bits.
       wide_layers: share of the layers' matmuls kept in 16 bits all the same. wide_gradient: 1 when those of weight gradients are.
@@ -73,6 +74,7 @@ class Plan(struct.PyTreeNode, kw_only=True):
     recompute_attention: Array = 0.0
     recompute_last: Array = 1.0
     flash: Array = 1.0
+    unpadded_vocab: Array = 0.0
     overlap_tp: Array = 1.0
     overlap_cp: Array = 1.0
     overlap_ep: Array = 1.0

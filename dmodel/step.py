@@ -116,7 +116,7 @@ def _layer_work(
     times = compute.matmul_time(
         products, stack(*[rate] * 7, chip.attention_flops_per_s), stack(*[operand] * 7, counts.WORD), chip, c, sharpness
     )
-    matmul, logits = times[:-1].sum(0), times[-1]
+    matmul, logits = times[:-1].sum(0), times[-1] * counts.off_vectors(plan)
     casts = compute.streaming_time(c.cast_traffic * counts.cast_bytes(products, plan), chip, c)
     core = counts.attention_flops(model, plan) * counts.off_matrix_units(model, plan)
     attention = compute.attention_time(core, counts.softmax_bytes(model, plan), model.head_dim + 0.5 * model.qk_extra, chip, c)
@@ -249,7 +249,7 @@ def step_time(
     `m ℓ (layer) + m (head + transfer) + bubble + once per step`, times `1 + straggler`: m micro-batches run one after the other on the
     slowest stage, of ℓ layers; the pipeline idles for `(pp − 1)/v` micro-batches of the other stages while it fills and drains.
     ℓ = L/pp where stages are alike. Where they are not (`Plan.stage_excess`, `Plan.head_displaces`), the head counts by what it takes
-    beyond the layers that its stage has fewer; the share of it that other stages carry (`head_balance`) is taken from that excess alone.
+    beyond the layers that its stage has fewer, but for the share of it that all stages carry alike (`head_balance`).
 
     Limits: compute-bound work `FLOPs / (devices · peak · η)` on one device without communication; as the batch vanishes, what a step costs
     once: the optimizer, the reduction of gradients, the pipeline's bubble and the fixed overhead.
@@ -279,23 +279,23 @@ def step_time(
 
     m, layers = costs.micro_batches, costs.layers
     times = m * layers
-    # the LM head lengthens the last stage alone, unless the stack spreads it: then every stage carries 1/pp of it
-    spread = c.head_balance / plan.pp
+    # the LM head lengthens the last stage alone, unless the stack spreads a share of it: of that every stage carries 1/pp
+    spread = work.head * c.head_balance / plan.pp
     layer = work.matmul + work.attention + work.elementwise + work.recompute + work.launch + comm.tp + comm.cp + comm.ep + comm.fsdp
     # where its stage holds fewer layers, the head lengthens the slowest stage only by what it takes beyond them
-    displaced, whole_head = jnp.broadcast_arrays(costs.displaced * layer, work.head)
-    head = excess(displaced, whole_head, sharpness)
+    displaced, last = jnp.broadcast_arrays(costs.displaced * layer, work.head * (1.0 - c.head_balance))
+    head = excess(displaced, last, sharpness)
     # while the pipeline fills and drains, the slowest stage waits for the others: mean layers, and what of the head is theirs
     others = jnp.where(plan.pp > 1.0, plan.pp - 1.0, 1.0)
     beside = layers - costs.excess * (1.0 + 1.0 / others)
-    idle = beside * (layer + c.contention * comm.hidden_layer) + comm.pp + head * spread + (whole_head - head) / others
+    idle = beside * (layer + c.contention * comm.hidden_layer) + comm.pp + spread + (last - head) / others
     partial = Breakdown(
         matmul=times * work.matmul,
         attention=times * work.attention,
         elementwise=times * work.elementwise,
         recompute=times * work.recompute,
         launch=times * work.launch,
-        head=m * head * (1.0 - c.head_balance + spread),
+        head=m * (head + spread),
         tensor_parallel=times * comm.tp + m * comm.ends,
         context_parallel=times * comm.cp,
         expert_parallel=times * comm.ep,

@@ -97,6 +97,7 @@ PLAN = Plan(
     recompute_attention=0.4,
     recompute_last=0.7,
     flash=0.7,
+    unpadded_vocab=0.4,
     overlap_tp=0.9,
     overlap_cp=0.8,
     overlap_ep=0.7,
@@ -128,7 +129,7 @@ PLANS = (
 SINGLE = Plan(dp=1.0, global_batch=8.0, schedule="interleaved")
 EDGE_PLANS = (
     SINGLE,
-    SINGLE.replace(global_batch=1.0, flash=0.0),
+    SINGLE.replace(global_batch=1.0, flash=0.0, unpadded_vocab=1.0),
     *[SINGLE.replace(dp=8.0, shard=8.0, zero=float(zero)) for zero in range(4)],
     SINGLE.replace(dp=4.0, tp=8.0, sp=1.0, recompute_layers=1.0),
     SINGLE.replace(dp=4.0, tp=8.0, recompute_layers=1.0, recompute_last=0.0),
@@ -248,7 +249,7 @@ def random_plans(rng: np.random.Generator, n: int) -> list[Plan]:
     found = []
     for _ in range(n):
         dp, tp, cp, pp, v = (2.0 ** rng.integers(0, top) for top in (6, 4, 3, 4, 3))
-        names = ("sp", "reshard", "recompute_layers", "recompute_last", "recompute_attention", "flash")
+        names = ("sp", "reshard", "recompute_layers", "recompute_last", "recompute_attention", "flash", "unpadded_vocab")
         switch = {name: float(rng.integers(0, 2)) for name in names}
         zero, micro = float(rng.integers(0, 4)), 2.0 ** rng.integers(0, 3)
         uneven = {name: float(pp > 1.0) * 0.25 * rng.integers(0, 9) for name in ("stage_excess", "head_displaces")}

@@ -329,7 +329,7 @@ def work(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
     met = ((6.0 if p.recompute_last else 5.0) if p.recompute_layers else 4.0) * p.tp if p.tp > 1 and several else 0.0
     fill, host = (chip.kernel_latency_s * x for x in (starts * c.kernel_fill, starts * c.launch + met * c.rendezvous))
     device = forward + backward + again
-    logits = (2.0 + m.trainable) * matmul((t, m.vocab / p.tp, h, 1.0), half, 2.0, system, c)
+    logits = (2.0 + m.trainable) * matmul((t, m.vocab / p.tp, h, 1.0), half, 2.0, system, c) * (2.0 if p.unpadded_vocab else 1.0)
     head = logits + c.loss_traffic * 20.0 * t * m.vocab / p.tp / stream
     return {
         "matmul": 2.0 * products + weights,
@@ -423,22 +423,23 @@ def step(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
     w, (out, hid) = work(system, m, p, c), exposed(system, m, p, c)
     micro, layers = p.global_batch / (p.dp * p.micro_batch), fullest(m, p)
     n, ranks, v = parameters(m, p), p.shard * p.cp, messages(system, m, p, c)
-    kept = (1.0 - c.head_balance) + c.head_balance / p.pp
     hidden = hid["tp"] + hid["cp"] + hid["ep"] + hid["first"] + hid["second"]
     layer = sum(w[k] for k in ("matmul", "attention", "elementwise", "recompute", "launch"))
     gathers = out["first"] + out["second"] + out["awaited"]
     alone = layer + out["tp"] + out["cp"] + out["ep"] + gathers
-    layer, head = alone + c.contention * hidden, max(w["head"] - p.head_displaces * alone, 0.0)
+    layer, last = alone + c.contention * hidden, (1.0 - c.head_balance) * w["head"]
+    # what the slowest stage takes for the head: the share that all carry, and what the last one takes beyond the layers it spares
+    head = c.head_balance * w["head"] / p.pp + max(last - p.head_displaces * alone, 0.0)
     slots = ((p.interleave - 1.0) * max(p.pp - micro, 0.0) + p.pp - 1.0) / p.interleave
     # all stages but the slowest, a micro-batch each
-    rest = (m.n_layers + m.n_mtp - layers) * layer + w["head"] - head * kept
+    rest = (m.n_layers + m.n_mtp - layers) * layer + w["head"] - head
     updated = n["dense"] / ranks + n["experts"] / max(ranks * p.tp / (p.ep * p.etp), 1.0) if p.zero >= 1 else n["dense"] + n["experts"]
     state = 2.0 * p.optimizer_bytes + p.gradient_bytes + p.weight_bytes
     stream = system.chip.hbm_bytes_per_s * c.memory_efficiency
     cast = c.cast_traffic * (1.0 - p.wide_layers) * (2.0 + 2.0 * p.operand_bytes) * (n["cast"] + n["experts"]) if p.low_precision else 0.0
     terms: dict[str, Any] = {k: micro * layers * w[k] for k in ("matmul", "attention", "elementwise", "recompute", "launch")}
     terms |= {
-        "head": micro * head * kept,
+        "head": micro * head,
         "tensor_parallel": micro * (layers * out["tp"] + v["ends"]),
         "context_parallel": micro * layers * out["cp"],
         "expert_parallel": micro * layers * out["ep"],

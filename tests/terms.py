@@ -167,6 +167,7 @@ TERMS: dict[str, Term] = {
     "counts.cast_bytes": of_work(lambda m, p: counts.cast_bytes(counts.matmuls(m, p), p)),
     "counts.attention_flops": of_work(counts.attention_flops),
     "counts.off_matrix_units": of_work(counts.off_matrix_units),
+    "counts.off_vectors": of_work(lambda m, p: counts.off_vectors(p)),
     "counts.softmax_bytes": of_work(counts.softmax_bytes),
     "counts.elementwise_bytes": of_work(counts.elementwise_bytes),
     "counts.loss_bytes": of_work(counts.loss_bytes),

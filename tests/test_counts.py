@@ -194,6 +194,11 @@ def test_casts_only_below_16_bits():
     assert float(counts.cast_bytes(products, eight)) == pytest.approx(4.0 * (left + result)[:-1].sum())
 
 
+def test_logits_of_columns_that_nobody_pads_take_twice_as_long():
+    assert float(counts.off_vectors(ONE)) == 1.0
+    assert float(counts.off_vectors(ONE.replace(unpadded_vocab=1.0))) == counts.UNALIGNED == 2.0
+
+
 def test_heads_that_miss_the_matrix_units():
     """BigScience, 384 A100, 13,824 wide, 78 layers: 128 heads of 108 take 38 s a step more than 96 of 144, unfused."""
     unfused = ONE.replace(flash=0.0)

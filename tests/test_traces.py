@@ -372,6 +372,17 @@ def test_where_recomputation_ends(tmp_path, changes, share, last):
     assert any("before the last product" in said for said in found.labels.assumptions[0]) == (share > 0.0 and last == 0.0)
 
 
+@pytest.mark.parametrize(("tp", "columns", "unpadded"), [(1, 50257, 1.0), (2, 25128, 0.0), (4, 12564, 1.0), (8, 6282, 1.0)])
+def test_composed_rows_of_vtrain_recompute_nothing_and_hold_words_that_nobody_pads(tmp_path, tp, columns, unpadded):
+    degrees = {"tp": str(tp), "dp": str(8 // tp), "pp": "1", "cp": "1", "n_accel": "8"}
+    changes = {"stack": "vtrain", "recompute": "full", "vocab": "51200", **degrees}
+    found = one_case(tmp_path, **changes, flag="composed")
+    assert (found.plan.recompute_layers[0], found.model.vocab[0], found.plan.unpadded_vocab[0]) == (0.0, columns * tp, unpadded)
+    assert sum("composed rows recompute nothing" in said or "words a rank" in said for said in found.labels.assumptions[0]) == 2
+    for real in (one_case(tmp_path, **changes), one_case(tmp_path, **changes | {"stack": "megatron-lm"}, flag="composed")):
+        assert (real.plan.recompute_layers[0], real.model.vocab[0], real.plan.unpadded_vocab[0]) == (1.0, 51200.0, 0.0)
+
+
 def test_further_tokens_are_the_notes_or_the_recipes():
     assert further_tokens("megatron-bridge/26.02", "deepseek-v3", "")[0] == 1.0
     assert further_tokens("megatron-bridge/25.11", "deepseek-v3", "variant DeepSeekV3 (w/o MTP)")[0] == 0.0

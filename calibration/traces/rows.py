@@ -13,6 +13,7 @@ from calibration.traces import shapes, sharding
 from calibration.traces.layout import layout
 from calibration.traces.reader import measured_time, system_of
 from calibration.traces.recipes import (
+    composed,
     dispatch,
     further_tokens,
     held_in_order,
@@ -182,12 +183,10 @@ def _plan(row: Row, assumed: list[str]) -> Plan:
     wide = precision == "fp32"
     if wide:
         assumed.append("fp32: parameters without a 16-bit copy")
-    reads = SCALE_READS.get(precision, 0.0)
-    if reads:
-        assumed.append(f"{precision}: a tensor is read {reads:g} more times to find its scales and quantize it in both directions")
-    share, core, said = recomputed(row.text("recompute"), row.stack, row.text("note"), shapes.qkv_share(row))
-    last, ends = _end(row)
-    assumed.extend((*said, *ends) if share > 0.0 else said)
+    reads = _scale_reads(precision, assumed)
+    parts = composed(row.stack, row.flags, degrees.tp)
+    share, core, last = (0.0, 0.0, 1.0) if parts else _recomputed(row, assumed)
+    assumed.extend(parts.said if parts else ())
     in_order = held_in_order(row.stack)
     if in_order and degrees.cp > 1.0:
         assumed.append("cp: causal sequences held in order, all ranks wait for the last")
@@ -213,6 +212,7 @@ def _plan(row: Row, assumed: list[str]) -> Plan:
         recompute_attention=core,
         recompute_last=last,
         flash=float(row.text("attention") != "none"),
+        unpadded_vocab=parts.unpadded if parts else 0.0,
         operand_bytes=OPERAND_BYTES[precision],
         overlap_dp=shards.reduction.overlap,
         low_precision=float(OPERAND_BYTES[precision] < 2.0),
@@ -233,6 +233,22 @@ def _stages(row: Row, pp: float, interleave: float, assumed: list[str]) -> Stage
     found = stages(row.stack, name, layers, head, pp, interleave, heads, held_by_stage(row, pp))
     assumed.extend(found.said)
     return found
+
+
+def _scale_reads(precision: str, assumed: list[str]) -> float:
+    """See `SCALE_READS`."""
+    reads = SCALE_READS.get(precision, 0.0)
+    if reads:
+        assumed.append(f"{precision}: a tensor is read {reads:g} more times to find its scales and quantize it in both directions")
+    return reads
+
+
+def _recomputed(row: Row, assumed: list[str]) -> tuple[float, float, float]:
+    """Share of the layers recomputed, of attention cores alone, and `Plan.recompute_last`; blank: none, until the rule decides."""
+    share, core, said = recomputed(row.text("recompute"), row.stack, row.text("note"), shapes.qkv_share(row))
+    last, ends = _end(row)
+    assumed.extend((*said, *ends) if share > 0.0 else said)
+    return share, core, last
 
 
 def _end(row: Row) -> tuple[float, tuple[str, ...]]:

@@ -6,7 +6,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from calibration.traces.recipes import further_tokens
+from calibration.traces.layout import layout
+from calibration.traces.recipes import composed, further_tokens
 from calibration.traces.table import Row
 from dmodel.counts import parameters
 from dmodel.types import InputError
@@ -56,6 +57,8 @@ def written(row: Row, assumed: list[str]) -> Transformer:
     d_ff = 4 d_model. What no column holds is the catalog's for a model that it knows by name and shape, and so is a blank head_dim: heads
     of gpt-oss and Qwen3 are wider than d_model / n_heads."""
     layers, width, ff, heads, vocab, seq = (row.known(n) for n in ("n_layers", "d_model", "d_ff", "n_heads", "vocab", "seq_len"))
+    parts = composed(row.stack, row.flags, layout(row).tp)
+    vocab = parts.vocab if parts else vocab
     experts = max(row.number("n_experts") or 1.0, 1.0)
     if not row.text("n_kv_heads"):
         assumed.append("n_kv_heads blank: n_heads")

@@ -36,6 +36,8 @@ def leave_what_no_launcher_knows(sheet: Sheet) -> None:
     sheet.either("causal", {} if sheet["causal"] == 1 else None, "launchers of language models train causal attention")
     alike = sheet["stage_excess"] == 0 and sheet["head_displaces"] == 0
     sheet.either("stage_excess head_displaces", {} if alike else None, "stages that are not alike have layouts of their own to write")
+    padded = {} if sheet["unpadded_vocab"] == 0 else None
+    sheet.either("unpadded_vocab", padded, "frameworks pad their vocabulary, or have it padded, to what ranks of tp divide by 8")
     sheet.either("trainable", {} if sheet["trainable"] == 1 else None, "adapters on a frozen base have settings of their own")
 
 

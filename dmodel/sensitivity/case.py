@@ -44,7 +44,7 @@ SWITCHES = frozenset(
     ["network.torus_axes", "network.in_network_reduction"]
     + [f"model.{name}" for name in ("gated_mlp", "tied_embeddings", "causal", "trainable")]
     + [f"plan.{name}" for name in ("sp", "zero", "reshard", "prefetch", "accumulate", "recompute_last", "flash", "low_precision")]
-    + ["plan.cp_balanced"]
+    + ["plan.cp_balanced", "plan.unpadded_vocab"]
     + [f"plan.overlap_{name}" for name in ("tp", "cp", "ep", "dp", "pp")]
 )
 EXPERTS = frozenset(
