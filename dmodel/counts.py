@@ -334,6 +334,14 @@ def kernels(model: Transformer, plan: Plan) -> Array:
     return attention + 10.0 * model.mamba_share + 5.0 * model.mlp_share + collective + experts
 
 
+def launches(model: Transformer, plan: Plan) -> Array:
+    """Kernels of one forward layer that the host launches one by one [count]: `kernels (1 − graphed) + looped · 2 (1 + low) E / ep`, the
+    second for experts: two products each, and below 16 bits two casts (Transformer Engine's GroupedLinear goes through the experts of a
+    rank). They run on several streams, beside each other, so they are not among the `kernels` that fill and drain the device in turn."""
+    looped = plan.looped_experts * 2.0 * (1.0 + plan.low_precision) * model.n_experts / plan.ep * mean_layer(model).routed
+    return kernels(model, plan) * (1.0 - plan.graphed) + looped
+
+
 def meetings(plan: Plan, apart: Array) -> Array:
     """Tensor-parallel collectives of a layer, forward, backward and again under full recomputation, times their ranks, where stages of a
     pipeline on several nodes run them [count]: `(4 + again (1 + last)) tp`; 0 on one rank, and where the stages share a node; linear

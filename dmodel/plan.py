@@ -36,6 +36,10 @@ class Plan(struct.PyTreeNode, kw_only=True):
       recompute_last: 1 = the last product of a recomputed layer, the down projection of its MLP or experts, and what is sent after it are
         done again like the rest (checkpoints of Megatron-LM and DeepSpeed); 0 = recomputation ends once the backward pass has what it
         needs, which that product's result is not (PyTorch's non-reentrant checkpoints from 2.1 on, compilers).
+      graphed: share of the kernels of a layer, but for the products of its experts, that CUDA graphs launch. looped_experts: 1 where the
+        host launches the products of a rank's experts one after the other, 0 where one kernel is for all, or a graph launches them.
+      fused_sums: 1 where the products of weight gradients add to what is held (Megatron-LM's gradient accumulation fusion), 0 where the
+        sum is a kernel of its own, as it is for gradients that ZeRO 2 and 3 shard.
       flash: 1 = fused attention kernels, 0 = scores written to memory.
       unpadded_vocab: 1 where a rank's columns of the logits are no multiple of 8 elements, as nobody pads the vocabulary.
       overlap_tp, overlap_cp, overlap_ep, overlap_dp, overlap_pp: 1 lets that communication hide behind compute, 0 forbids it.
@@ -73,6 +77,9 @@ class Plan(struct.PyTreeNode, kw_only=True):
     recompute_layers: Array = 0.0
     recompute_attention: Array = 0.0
     recompute_last: Array = 1.0
+    graphed: Array = 0.0
+    looped_experts: Array = 0.0
+    fused_sums: Array = 0.0
     flash: Array = 1.0
     unpadded_vocab: Array = 0.0
     overlap_tp: Array = 1.0

@@ -96,7 +96,8 @@ def _layer_work(
 
     Backward products cost 2 × the forward ones (1 × when the weights are frozen), flash attention 2.5 × (five products instead of two, one
     of them the scores done again: Dao 2023), unfused 2 ×, streaming 2 ×; weight gradients are accumulated in memory: read and written once
-    per micro-batch, and as much more as the stack's other elementwise kernels, where the sum is a kernel of its own. Full recomputation
+    per micro-batch, and as much more as the stack's other elementwise kernels, where the sum is a kernel of its own; where products add to
+    what is held (`Plan.fused_sums`), by what that takes beyond their arithmetic. Full recomputation
     repeats the forward work of the layer, all but the down projection where it ends early (`Plan.recompute_last`); recomputing the
     attention core is free where flash attention does it anyway. The kernels of the forward pass count `2 + trainable` times, and once more
     under full recomputation.
@@ -122,7 +123,10 @@ def _layer_work(
     attention = compute.attention_time(core, counts.softmax_bytes(model, plan), model.head_dim + 0.5 * model.qk_extra, chip, c)
     streaming = compute.streaming_time(c.elementwise_traffic * counts.elementwise_bytes(model, plan), chip, c)
     accumulated = 2.0 * plan.gradient_bytes * model.trainable * (parts.layers + parts.experts) * plan.pp / (model.n_layers + model.n_mtp)
-    accumulation = compute.streaming_time(c.elementwise_traffic * accumulated, chip, c)
+    sums = compute.streaming_time(accumulated, chip, c)
+    # inside the products their traffic hides behind the arithmetic, unless there is more of it
+    fused = plan.fused_sums * ramp(2.0 - plan.zero)
+    accumulation = (1.0 - fused) * c.elementwise_traffic * sums + fused * excess(*jnp.broadcast_arrays(matmul, sums), sharpness)
     backward_attention = attention * (2.0 + 0.5 * plan.flash)
     forward = matmul + attention + streaming + 0.5 * casts
     behind = 1.0 + model.trainable * (1.0 + plan.low_precision * plan.wide_gradient * (rate / chip.attention_flops_per_s - 1.0))
@@ -130,14 +134,14 @@ def _layer_work(
     redone = forward - (1.0 - plan.recompute_last) * (times[4] + times[6])
     again = plan.recompute_layers * redone + (1.0 - plan.recompute_layers) * plan.recompute_attention * attention * (1.0 - plan.flash)
     passes = 2.0 + model.trainable + plan.recompute_layers
-    kernels = counts.kernels(model, plan) * passes
+    kernels, launches = (count(model, plan) * passes for count in (counts.kernels, counts.launches))
     head = (2.0 + model.trainable) * logits + compute.streaming_time(c.loss_traffic * counts.loss_bytes(model, plan), chip, c)
     return LayerWork(
         matmul=(1.0 + behind) * matmul,
         attention=attention + backward_attention,
         elementwise=3.0 * streaming + accumulation + casts,
         recompute=again,
-        launch=compute.launch_time(forward + backward + again, kernels, counts.meetings(plan, apart), chip, c, sharpness),
+        launch=compute.launch_time(forward + backward + again, kernels, launches, counts.meetings(plan, apart), chip, c, sharpness),
         head=head,
         forward=forward,
         backward=backward + again,

@@ -316,18 +316,24 @@ def work(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
     units = 1.0 / 16.0 if m.head_dim % 8 and not p.flash else 1.0
     attention = core_flops(m, p) / (units * half * c.attention_efficiency * saturation) + c.softmax_traffic * unfused / stream
     streaming = c.elementwise_traffic * streams(m, p) / stream
-    accumulate = c.elementwise_traffic * 2.0 * p.gradient_bytes * m.trainable * parameters(m, p)["per_layer"] / stream
+    sums = 2.0 * p.gradient_bytes * m.trainable * parameters(m, p)["per_layer"] / stream
+    accumulate = max(sums - products, 0.0) if p.fused_sums and p.zero < 2 else c.elementwise_traffic * sums
     forward = products + attention + streaming + 0.5 * casts
     behind = attention * (2.5 if p.flash else 2.0)
     weights = m.trainable * products * (peak / half if p.low_precision and p.wide_gradient else 1.0)
     backward = products + weights + behind + 2.0 * streaming + accumulate + 0.5 * casts
     redone = forward if p.recompute_last else forward - downs
     again = redone if p.recompute_layers else attention if p.recompute_attention and not p.flash else 0.0
-    starts = kernels(m, p) * (2.0 + m.trainable + p.recompute_layers)
+    passes = 2.0 + m.trainable + p.recompute_layers
+    starts = kernels(m, p) * passes
+    # of every layer with experts two products, and two casts, for each that the rank holds
+    mixtures = sum(count for count, _, mlp in layers_of(m) if mlp == "experts") / m.n_layers
+    looped = mixtures * m.n_experts / p.ep * (4.0 if p.low_precision else 2.0) if p.looped_experts else 0.0
+    launched = passes * looped + (0.0 if p.graphed else starts)
     # every rank meets the others in four collectives, in six (or five) under full recomputation, when stages lie on several nodes
     several = prod(groups(p, list(system.network.size))["pp"][1:]) > 1.0
     met = ((6.0 if p.recompute_last else 5.0) if p.recompute_layers else 4.0) * p.tp if p.tp > 1 and several else 0.0
-    fill, host = (chip.kernel_latency_s * x for x in (starts * c.kernel_fill, starts * c.launch + met * c.rendezvous))
+    fill, host = (chip.kernel_latency_s * x for x in (starts * c.kernel_fill, launched * c.launch + met * c.rendezvous))
     device = forward + backward + again
     logits = (2.0 + m.trainable) * matmul((t, m.vocab / p.tp, h, 1.0), half, 2.0, system, c) * (2.0 if p.unpadded_vocab else 1.0)
     head = logits + c.loss_traffic * 20.0 * t * m.vocab / p.tp / stream

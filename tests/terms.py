@@ -172,6 +172,7 @@ TERMS: dict[str, Term] = {
     "counts.elementwise_bytes": of_work(counts.elementwise_bytes),
     "counts.loss_bytes": of_work(counts.loss_bytes),
     "counts.kernels": of_work(counts.kernels),
+    "counts.launches": of_work(counts.launches),
     "counts.meetings": of_work(lambda m, p: counts.meetings(p, p.pp / 1.7)),
     "counts.stage_layers": of_work(counts.stage_layers),
     "counts.residents": of_work(counts.residents),
@@ -203,7 +204,10 @@ TERMS: dict[str, Term] = {
     ),
     "compute.streaming_time": Term(lambda x, p: compute.streaming_time(x["n"], x["chip"], x["c"]), ON_CHIP, EDGE_ON_CHIP),
     "compute.launch_time": Term(
-        lambda x, p: compute.launch_time(x["n"], x["m"], 0.3 * x["m"], x["chip"], x["c"], p), ON_CHIP[1:], EDGE_ON_CHIP, soft=True
+        lambda x, p: compute.launch_time(x["n"], x["m"], 0.8 * x["m"], 0.3 * x["m"], x["chip"], x["c"], p),
+        ON_CHIP[1:],
+        EDGE_ON_CHIP,
+        soft=True,
     ),
     "compute.optimizer_time": Term(lambda x, p: compute.optimizer_time(x["n"], x["m"], x["chip"], x["c"]), ON_CHIP, EDGE_ON_CHIP),
     "memory.zero_share": plain(lambda z: [memory.zero_share(z, k) for k in (1.0, 2.0, 3.0)], [(0.4,), (1.5,), (2.6,)], [(0.0,), (3.0,)]),

@@ -88,7 +88,7 @@ HOST, FILL = (100.0 * x * CHIP.kernel_latency_s for x in (COEFFICIENTS.launch, C
 
 
 def launch(device: float, sharpness: float = inf, kernels: float = 100.0, meetings: float = 0.0, c=COEFFICIENTS) -> float:
-    return float(compute.launch_time(np.array(device), np.array(kernels), np.array(meetings), CHIP, c, sharpness))
+    return float(compute.launch_time(np.array(device), np.array(kernels), np.array(kernels), np.array(meetings), CHIP, c, sharpness))
 
 
 def test_long_kernels_pay_their_fill_and_short_ones_the_host():

@@ -194,6 +194,18 @@ def test_casts_only_below_16_bits():
     assert float(counts.cast_bytes(products, eight)) == pytest.approx(4.0 * (left + result)[:-1].sum())
 
 
+def test_what_the_host_launches():
+    """Nothing but experts that are looped over beside graphs; two products for each that the rank holds, and two casts below 16 bits."""
+    mixture = EDGE_MODELS[2]
+    plain, held = float(counts.kernels(mixture, ONE)), float(mixture.n_experts)
+    assert float(counts.launches(mixture, ONE)) == plain
+    assert float(counts.launches(mixture, ONE.replace(graphed=1.0))) == 0.0
+    looped = ONE.replace(looped_experts=1.0, graphed=1.0)
+    assert float(counts.launches(mixture, looped)) == 2.0 * held
+    assert float(counts.launches(mixture, looped.replace(ep=2.0, low_precision=1.0))) == 2.0 * held
+    assert float(counts.launches(DENSE, looped)) == 0.0
+
+
 def test_logits_of_columns_that_nobody_pads_take_twice_as_long():
     assert float(counts.off_vectors(ONE)) == 1.0
     assert float(counts.off_vectors(ONE.replace(unpadded_vocab=1.0))) == counts.UNALIGNED == 2.0

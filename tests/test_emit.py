@@ -232,3 +232,13 @@ def test_the_flags_are_those_of_the_projects():
     for target, asked in product(FRAMEWORKS, JOBS.values()):
         names = {name.removeprefix("model.") if target == "nemo" else name for name in emit(target, asked).settings}
         assert names <= set(known[target]["names"]), f"{target}: {sorted(names - set(known[target]['names']))}"
+
+
+def test_how_kernels_are_started_is_told_where_a_framework_can_be():
+    """Megatron adds weight gradients to what it holds unless told otherwise; the others do as they do, and graphs are the user's."""
+    fused = JOBS["interleaved"]._replace(plan=JOBS["interleaved"].plan.replace(fused_sums=1.0, graphed=1.0))
+    assert "no-gradient-accumulation-fusion" not in emit("megatron", fused).settings
+    assert emit("megatron", JOBS["interleaved"]).settings["no-gradient-accumulation-fusion"] is True
+    left = {target: {x.field for x in emit(target, fused).left_out} for target in FRAMEWORKS}
+    assert all("graphed" in names for names in left.values())
+    assert {target for target, names in left.items() if "fused_sums" in names} == {"torchtitan", "maxtext"}

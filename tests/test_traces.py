@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from calibration.traces import cheapest_that_fits, concatenate, fingerprint, never_recompute, read, to_cases, write
-from calibration.traces.recipes import dispatch, further_tokens
+from calibration.traces.recipes import dispatch, further_tokens, fuses_sums, launches
 from calibration.traces.schema import COLUMNS, REQUIRED, markdown
 from calibration.traces.sharding import MEGATRON_FAMILY, reduction
 from dmodel.cli.question import Degrees, Job, plan, setting, settings
@@ -291,8 +291,9 @@ def test_options_of_the_shell_answer_as_a_file_does(tmp_path, stack, zero, preci
     job = setting(Job("H100-DGX", 64, "llama-2-7b", 4096, 64, precision=precision, profile="generic", stack=stack))
     asked, said = plan(job, Degrees(tp=2, cp=2, pp=2, zero=zero, sp=True, recompute="selective"))
     rules = ("reduce_bytes", "gradient_bytes", "gather_bytes", "optimizer_bytes", "overlap_dp", "merge_copies", "overlap_ep")
+    launched = ("graphed", "looped_experts", "fused_sums")
     laid = ("stage_excess", "head_displaces")
-    for name in (*rules, *laid, "cp_balanced", "recompute_layers", "recompute_attention", "recompute_last", "shard"):
+    for name in (*rules, *launched, *laid, "cp_balanced", "recompute_layers", "recompute_attention", "recompute_last", "shard"):
         assert float(getattr(asked, name)) == float(getattr(read.plan, name)[0]), name
     assert set(read.labels.assumptions[0]) & set(said) >= set(reduction(stack, float(zero), precision).assumed)
 
@@ -381,6 +382,36 @@ def test_composed_rows_of_vtrain_recompute_nothing_and_hold_words_that_nobody_pa
     assert sum("composed rows recompute nothing" in said or "words a rank" in said for said in found.labels.assumptions[0]) == 2
     for real in (one_case(tmp_path, **changes), one_case(tmp_path, **changes | {"stack": "megatron-lm"}, flag="composed")):
         assert (real.plan.recompute_layers[0], real.model.vocab[0], real.plan.unpadded_vocab[0]) == (1.0, 51200.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("stack", "model", "chip", "precision", "experts", "expected"),
+    [
+        ("megatron-bridge/26.04", "qwen3-30b-a3b", "GB200", "mxfp8", 128.0, (0.0, 1.0)),
+        ("megatron-bridge/26.04", "qwen3-235b-a22b", "GB200", "mxfp8", 128.0, (1.0, 1.0)),
+        ("megatron-bridge/26.04", "qwen3-235b-a22b", "B300", "mxfp8", 128.0, (0.0, 1.0)),
+        ("megatron-bridge/25.11", "qwen3-235b-a22b", "GB200", "mxfp8", 128.0, (0.0, 1.0)),
+        ("megatron-bridge/25.09", "qwen3-30b-a3b", "B200", "fp8", 128.0, (1.0, 0.0)),
+        ("megatron-bridge/25.09", "qwen3-30b-a3b", "H100-80GB", "fp8", 128.0, (0.0, 1.0)),
+        ("megatron-bridge/26.06", "deepseek-v3", "B300", "mxfp8", 256.0, (1.0, 0.0)),
+        ("megatron-bridge/26.06", "gpt-oss-120b", "B300", "mxfp8", 128.0, (1.0, 0.0)),
+        ("megatron-bridge/26.06", "gpt-oss-120b", "B200", "bf16", 128.0, (0.0, 1.0)),
+        ("megatron-bridge/26.02", "llama3-8b", "GB200", "fp8", 1.0, (1.0, 0.0)),
+        ("megatron-bridge/26.02", "llama3-8b", "H100-80GB", "fp8", 1.0, (0.0, 0.0)),
+        ("nemo-launcher", "mixtral-8x7b", "H100-80GB", "bf16", 8.0, (0.0, 1.0)),
+        ("torchtitan", "deepseek-v3", "B200", "bf16", 256.0, (0.0, 0.0)),
+    ],
+)
+def test_what_recipes_say_of_launches(stack, model, chip, precision, experts, expected):
+    found = launches(stack, model, chip, precision, experts, 8.0)
+    assert (found.graphed, found.looped) == expected
+    assert len(found.said) == (found.graphed > 0.0) + (found.looped > 0.0)
+
+
+def test_whose_products_add_to_the_gradients_held():
+    assert fuses_sums("megatron-bridge/26.04") and fuses_sums("nemo-launcher") and fuses_sums("megatron-lm/zero-bubble")
+    older = ("llm-foundry", "vtrain", "megatron-sc21-t1", "megatron-lm/dlperf", "megatron-deepspeed/bigscience-bf16")
+    assert not any(map(fuses_sums, older))
 
 
 def test_further_tokens_are_the_notes_or_the_recipes():

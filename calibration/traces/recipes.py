@@ -24,8 +24,18 @@ DEEP_EP = ("automodel",)
 XLA = ("maxtext", "jax", "pax", "levanter", "tpu", "gpu-recipes")
 """Beginnings of stacks whose messages XLA schedules (Google's recipes for GPUs run MaxText)."""
 
+LOOPED = (BRIDGE, *NEMO, "megatron-lm", "megatron-core")
+"""Families of stacks whose grouped products go through the experts of a rank one after the other."""
+
 NODES_OF_EIGHT = ("h100", "h800", "h200", "b200", "b300")
 """Chips whose nodes of eight are joined by a network, by the beginnings of their names."""
+
+
+def fused_experts(stack: str, accelerator: str, precision: str) -> bool:
+    """Whether one kernel does the products of all experts with their activation: Megatron-Bridge from 26.06 on in MXFP8, on GB200, GB300
+    and B300 (`cutedsl_fused_grouped_mlp`)."""
+    recent = family(stack.lower()) == BRIDGE and stack.partition("/")[2] >= "26.06"
+    return recent and precision == "mxfp8" and not accelerator.lower().startswith(("b200", "h"))
 
 
 class Dispatch(NamedTuple):
@@ -58,7 +68,7 @@ def dispatch(stack: str, model: str, accelerator: str, precision: str, ep: float
     name, chip, release = model.lower(), accelerator.lower(), stack.partition("/")[2]
     large_qwen = name.startswith("qwen3-235b")
     plain = name.startswith("gpt-oss") or (large_qwen and chip.startswith(NODES_OF_EIGHT))
-    fused = release >= "26.06" and precision == "mxfp8" and not chip.startswith(("b200", "h"))
+    fused = fused_experts(stack, accelerator, precision)
     deepseek = name.startswith("deepseek") and ((chip == "b200" and ep == 32.0) or (chip.startswith("h100") and "" < release < "26"))
     beside = fused or (large_qwen and chip.startswith("h100")) or deepseek
     said = (
@@ -66,6 +76,44 @@ def dispatch(stack: str, model: str, accelerator: str, precision: str, ep: float
         "the exchange of tokens runs beside another micro-batch" if beside else "nothing hides the exchange of tokens",
     )
     return Dispatch(float(not plain), float(beside), tuple(f"{text}: the stack's recipe" for text in said))
+
+
+class Launches(NamedTuple):
+    """graphed: share of a layer's kernels outside its experts in CUDA graphs. looped: 1 where the host launches the products of a rank's
+    experts one after the other. said: in words."""
+
+    graphed: float
+    looped: float
+    said: tuple[str, ...]
+
+
+def launches(stack: str, model: str, accelerator: str, precision: str, experts: float, ep: float) -> Launches:
+    """How kernels are launched.
+
+    Megatron-Bridge: a graph of the whole iteration for Llama 3 8B on Blackwell (but NVFP4) and 70B in bf16 on B200, for Qwen3 on Blackwell
+    in 25.09 (235B on GB200 alone) and in MXFP8 from 26.06 on (`fused_experts`); graphs of attention, router and what comes before the
+    dispatch from 26.02 on for gpt-oss on B300 and GB300, Qwen3 235B on GB200 and GB300, 30B on B200 (from 26.04 on), and DeepSeek-V3 on
+    GB200, B300, and B200 with 32 ranks of ep. Without a graph of the whole, Megatron's stacks go through the experts of a rank one after
+    the other, as their products are Transformer Engine's GroupedLinear.
+    """
+    lineage = family(stack.lower())
+    name, chip, release = model.lower(), accelerator.lower(), stack.partition("/")[2]
+    bridge, blackwell = lineage == BRIDGE, chip.startswith(("b200", "b300", "gb"))
+    llama = (name == "llama3-8b" and precision != "nvfp4") or (name == "llama3-70b" and chip == "b200" and precision == "bf16")
+    early = release == "25.09" and (name.startswith("qwen3-30b") or (name.startswith("qwen3-235b") and chip == "gb200"))
+    late = fused_experts(stack, accelerator, precision) and not (name.startswith("gpt-oss") and chip == "b300")
+    whole = bridge and blackwell and (llama or early or (late and experts > 1.0))
+    parts = {"gpt-oss": ("b300", "gb300"), "qwen3-235b": ("gb200", "gb300"), "deepseek": ("gb200", "b300")}
+    scoped = any(name.startswith(n) and chip in chips for n, chips in parts.items())
+    scoped |= chip == "b200" and ((name.startswith("deepseek") and ep == 32.0) or (name.startswith("qwen3-30b") and release >= "26.04"))
+    graphed = float(whole or (bridge and release >= "26.02" and scoped))
+    looped = float(experts > 1.0 and lineage in LOOPED and not whole and not fused_experts(stack, accelerator, precision))
+    said = (
+        *(["CUDA graphs launch the whole iteration: the stack's recipe"] if whole else []),
+        *(["CUDA graphs launch a layer but for its experts: the stack's recipe"] if graphed and not whole else []),
+        *(["products of experts are launched one by one: Transformer Engine's GroupedLinear"] if looped else []),
+    )
+    return Launches(graphed, looped, said)
 
 
 class Widths(NamedTuple):
@@ -98,6 +146,20 @@ def widths(stack: str, precision: str, zero: float = 1.0, model: str = "") -> Wi
 
 MINIMAL = ("rematerialization minimal", "remat=minimal")
 """How notes say that MaxText keeps all products of a layer."""
+
+
+FUSED_SUMS = (BRIDGE, *NEMO, "megatron-lm-llama", "megatron-core", "megascale", "mlperf-train-v4.0", "mlperf-train-v5.0", "flagscale")
+"""Families of stacks whose products of weight gradients add to the gradients held: Megatron-LM's `gradient_accumulation_fusion`, default
+since it came in late 2021. Its forks from before (the tables of 2021, DeepSpeed's, BigScience's, vTrain's) have a kernel for the sum, and
+so has its FSDP (`Plan.fused_sums` holds for gradients that are whole)."""
+
+FUSED_VARIANTS = ("megatron-lm/zero-bubble", "megatron-lm/megascale", "megatron-lm/pai")
+"""Variants of Megatron-LM that do, by the age of their code."""
+
+
+def fuses_sums(stack: str) -> bool:
+    """Whether products add to the gradients held; see `FUSED_SUMS`."""
+    return family(stack.lower()) in FUSED_SUMS or stack.lower() in FUSED_VARIANTS
 
 
 def keeps_activations(stack: str, zero: float, note: str) -> bool:

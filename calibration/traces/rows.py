@@ -10,14 +10,16 @@ import numpy as np
 from flax import struct
 
 from calibration.traces import shapes, sharding
-from calibration.traces.layout import layout
+from calibration.traces.layout import Layout, layout
 from calibration.traces.reader import measured_time, system_of
 from calibration.traces.recipes import (
     composed,
     dispatch,
     further_tokens,
+    fuses_sums,
     held_in_order,
     keeps_activations,
+    launches,
     recomputed,
     recomputes_last,
     splits_activations,
@@ -168,14 +170,6 @@ def _plan(row: Row, assumed: list[str]) -> Plan:
     precision = base_precision(row.text("precision")) or "bf16"
     shards = sharding.sharding(row, degrees)
     assumed.extend((*degrees.assumed, *shards.assumed))
-    ranks = degrees.dp * degrees.tp * degrees.cp
-    if degrees.ep > ranks:
-        assumed.append(f"ep {degrees.ep:g} counted as dp·tp·cp = {ranks:g}")
-    exchange = dispatch(row.stack, row.text("model"), row.text("accelerator"), precision, degrees.ep)
-    assumed.extend(exchange.said)
-    etp = row.number("etp") or 1.0
-    if not row.text("etp") and degrees.ep > 1.0 and degrees.tp > 1.0:
-        assumed.append("etp blank: 1, experts are not split")
     if not row.text("attention"):
         assumed.append("attention blank: flash")
     interleave = _interleave(row, degrees.pp, assumed)
@@ -195,10 +189,7 @@ def _plan(row: Row, assumed: list[str]) -> Plan:
         tp=degrees.tp,
         cp=degrees.cp,
         pp=degrees.pp,
-        ep=min(degrees.ep, ranks / etp),
-        etp=etp,
-        merge_copies=exchange.merge_copies,
-        overlap_ep=exchange.overlap,
+        **_experts(row, degrees, precision, assumed),
         sp=_sequence_parallel(row, degrees.tp, assumed),
         zero=shards.zero,
         shard=shards.shard,
@@ -211,6 +202,7 @@ def _plan(row: Row, assumed: list[str]) -> Plan:
         recompute_layers=share,
         recompute_attention=core,
         recompute_last=last,
+        fused_sums=float(fuses_sums(row.stack)),
         flash=float(row.text("attention") != "none"),
         unpadded_vocab=parts.unpadded if parts else 0.0,
         operand_bytes=OPERAND_BYTES[precision],
@@ -223,6 +215,28 @@ def _plan(row: Row, assumed: list[str]) -> Plan:
         gather_bytes=4.0 if wide else shards.reduction.gathered,
         reduce_bytes=4.0 if wide else shards.reduction.nbytes,
     )
+
+
+def _experts(row: Row, degrees: Layout, precision: str, assumed: list[str]) -> dict[str, float]:
+    """Degrees of the experts, how tokens reach them, and how kernels are launched; see `recipes.dispatch` and `recipes.launches`."""
+    ranks = degrees.dp * degrees.tp * degrees.cp
+    if degrees.ep > ranks:
+        assumed.append(f"ep {degrees.ep:g} counted as dp·tp·cp = {ranks:g}")
+    etp = row.number("etp") or 1.0
+    if not row.text("etp") and degrees.ep > 1.0 and degrees.tp > 1.0:
+        assumed.append("etp blank: 1, experts are not split")
+    job = row.stack, row.text("model"), row.text("accelerator"), precision
+    exchange = dispatch(*job, degrees.ep)
+    started = launches(*job, row.number("n_experts") or 1.0, degrees.ep)
+    assumed.extend((*exchange.said, *started.said))
+    return {
+        "ep": min(degrees.ep, ranks / etp),
+        "etp": etp,
+        "merge_copies": exchange.merge_copies,
+        "overlap_ep": exchange.overlap,
+        "graphed": started.graphed,
+        "looped_experts": started.looped,
+    }
 
 
 def _stages(row: Row, pp: float, interleave: float, assumed: list[str]) -> Stages:

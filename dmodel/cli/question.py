@@ -125,7 +125,7 @@ def settings(job: Setting, attention: str = "flash", zero: int | None = None, ep
     """
     import numpy as np
 
-    from calibration.traces.recipes import dispatch, held_in_order, recomputes_last
+    from calibration.traces.recipes import dispatch, fuses_sums, held_in_order, launches, recomputes_last
     from calibration.traces.rows import OPERAND_BYTES, SCALE_READS
     from calibration.traces.schema import base_precision
     from calibration.traces.sharding import reduction
@@ -138,7 +138,9 @@ def settings(job: Setting, attention: str = "flash", zero: int | None = None, ep
     reduced = max(stages, key=lambda r: (r.held, r.optimizer))
     last, ends = recomputes_last(job.stack, float(job.model.n_experts))
     several = 1.0 + float(job.model.n_experts > 1.0)
-    exchange = dispatch(job.stack, job.model_name, job.accelerator, precision, several if ep is None else float(ep))
+    names = job.stack, job.model_name, job.accelerator, precision
+    exchange = dispatch(*names, several if ep is None else float(ep))
+    started = launches(*names, float(job.model.n_experts), 0.0 if ep is None else float(ep))
     plan = Plan(
         dp=1.0,
         global_batch=1.0,
@@ -152,6 +154,9 @@ def settings(job: Setting, attention: str = "flash", zero: int | None = None, ep
         optimizer_bytes=np.float64(reduced.optimizer),
         merge_copies=np.float64(exchange.merge_copies),
         overlap_ep=np.float64(exchange.overlap),
+        graphed=np.float64(started.graphed),
+        looped_experts=np.float64(started.looped),
+        fused_sums=np.float64(fuses_sums(job.stack)),
         overlap_dp=np.float64(reduced.overlap),
         recompute_last=np.float64(last),
         cp_balanced=np.float64(not held_in_order(job.stack)),
@@ -159,7 +164,7 @@ def settings(job: Setting, attention: str = "flash", zero: int | None = None, ep
     states = f", gradients in {reduced.held:g} bytes, master weight and two moments in {reduced.optimizer:g}"
     weights = "16-bit weights" + ("" if any("states of the optimizer" in said for said in reduced.assumed) else states)
     open_end = [f"where layers are recomputed, {text}" for text in ends] if zero is None else []
-    return plan, [*reduced.assumed, *exchange.said, weights, *open_end]
+    return plan, [*reduced.assumed, *exchange.said, *started.said, weights, *open_end]
 
 
 def plan(job: Setting, degrees: Degrees) -> tuple[Plan, list[str]]:

@@ -68,17 +68,24 @@ def streaming_time(nbytes: Array, chip: Chip, coefficients: Coefficients) -> Arr
 
 
 def launch_time(
-    device_time: Array, kernels: Array, meetings: Array, chip: Chip, coefficients: Coefficients, sharpness: float = SHARPNESS
+    device_time: Array,
+    kernels: Array,
+    launches: Array,
+    meetings: Array,
+    chip: Chip,
+    coefficients: Coefficients,
+    sharpness: float = SHARPNESS,
 ) -> jax.Array:
     """What launching kernels adds to their work on the device [s]: filling and draining each, and waiting for a host that is slower.
 
     `fill + max_p(device + fill, host) − (device + fill)` with `fill = kernels · c_fill · latency` and
-    `host = (kernels · c_launch + meetings · c_rendezvous) · latency`.
+    `host = (launches · c_launch + meetings · c_rendezvous) · latency`.
 
     Limits: `fill` when kernels are long; `host − device` when they are short. The host is one queue that runs ahead, which softens the
     passage: p is half the sharpness.
 
     Args:
+      kernels: that the device runs in turn [count]. launches: kernels that the host launches one by one [count].
       meetings: tensor-parallel collectives times their ranks that the host launches beside transfers of a pipeline between nodes [count].
         In the published sweep of one stack (nanotron on H100) a layer and micro-batch with both takes no less than 8.3, 12.7, 21, 46 and
         114 ms on 2, 4, 8, 16 and 32 ranks whatever its width, batch and stages, 4.5 ms without a pipeline or with all stages in a node;
@@ -86,7 +93,7 @@ def launch_time(
     """
     c = coefficients
     fill = kernels * c.kernel_fill * chip.kernel_latency_s
-    host = (kernels * c.launch + meetings * c.rendezvous) * chip.kernel_latency_s
+    host = (launches * c.launch + meetings * c.rendezvous) * chip.kernel_latency_s
     return fill + excess(*jnp.broadcast_arrays(device_time + fill, host), max(0.5 * sharpness, 2.0))
 
 

@@ -127,6 +127,8 @@ def _recompute(sheet: Sheet) -> None:
         s.either("recompute_attention", {} if not core or share == 1 else None, "selective recomputation holds for all layers or none")
     if not share and not core:
         s.settings[key + "granularity"] = None
+    why = "Transformer Engine adds weight gradients to what is held, and goes through the experts of a rank one after the other"
+    shape.launched(s, True, True, why)
     s.tell("flash", {"model.transformer_engine": True, "model.use_flash_attention": bool(s["flash"])})
 
 

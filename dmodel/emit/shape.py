@@ -41,6 +41,16 @@ def leave_what_no_launcher_knows(sheet: Sheet) -> None:
     sheet.either("trainable", {} if sheet["trainable"] == 1 else None, "adapters on a frozen base have settings of their own")
 
 
+def launched(sheet: Sheet, fused: bool, looped: bool, why: str) -> None:
+    """How kernels are started: whether products of weight gradients add to what is held (`fused`), whether experts are looped over
+    (`looped`), for the reason `why`; graphs are left to the user."""
+    sheet.either("fused_sums", {} if bool(sheet["fused_sums"]) == fused else None, why)
+    graphs = "CUDA graphs need settings that follow from the shapes of a run; write them yourself"
+    sheet.either("graphed", {} if not sheet["graphed"] else None, graphs)
+    told = not is_mixture(sheet) or bool(sheet["looped_experts"]) == looped
+    sheet.either("looped_experts", {} if told else None, why)
+
+
 def sharded_rounds(sheet: Sheet, accumulates: bool, why: str) -> None:
     """When FSDP gathers and reduces: one layer ahead, and after each micro-batch or (`accumulates`) once per step, for the reason `why`."""
     sheet.either("prefetch", {} if sheet["zero"] != 3 or sheet["prefetch"] == 1 else None, "weights are gathered one layer ahead")
