@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
-from dmodel.profiles import family
+from dmodel.profiles import family, members
 
 BRIDGE = "megatron-bridge"
 
@@ -148,18 +148,15 @@ MINIMAL = ("rematerialization minimal", "remat=minimal")
 """How notes say that MaxText keeps all products of a layer."""
 
 
-FUSED_SUMS = (BRIDGE, *NEMO, "megatron-lm-llama", "megatron-core", "megascale", "mlperf-train-v4.0", "mlperf-train-v5.0", "flagscale")
-"""Families of stacks whose products of weight gradients add to the gradients held: Megatron-LM's `gradient_accumulation_fusion`, default
-since it came in late 2021. Its forks from before (the tables of 2021, DeepSpeed's, BigScience's, vTrain's) have a kernel for the sum, and
-so has its FSDP (`Plan.fused_sums` holds for gradients that are whole)."""
-
-FUSED_VARIANTS = ("megatron-lm/zero-bubble", "megatron-lm/megascale", "megatron-lm/pai")
-"""Variants of Megatron-LM that do, by the age of their code."""
+SUMS_APART = ("megatron-sc21", "mt-nlg", "vtrain", "megatron-deepspeed", "megatron-lm/dlperf")
+"""Beginnings of stacks of Megatron's code base from before its products of weight gradients added to the gradients held
+(`gradient_accumulation_fusion`, default since it came in late 2021): the tables of 2021, and DeepSpeed's forks of then. Its FSDP has a
+kernel for the sum to this day (`Plan.fused_sums` holds for gradients that are whole)."""
 
 
 def fuses_sums(stack: str) -> bool:
-    """Whether products add to the gradients held; see `FUSED_SUMS`."""
-    return family(stack.lower()) in FUSED_SUMS or stack.lower() in FUSED_VARIANTS
+    """Whether products add to the gradients held: the code base of Megatron, but for `SUMS_APART`."""
+    return members(None, stack)["lineage"] == "megatron" and not stack.lower().startswith(SUMS_APART)
 
 
 def keeps_activations(stack: str, zero: float, note: str) -> bool:
