@@ -82,11 +82,14 @@ def test_every_layer_has_a_stage_and_no_stage_overflows_by_more_than_one(seed):
 
 
 def test_a_head_costs_what_it_takes_beyond_the_layers_it_displaces():
+    """But for the share of it that every stage carries, of which each has 1/pp."""
     system, model = catalog.system("A100-DGX"), catalog.transformer("gpt-3-13b")
     alike = Plan(dp=2.0, tp=2.0, pp=8.0, global_batch=256.0, schedule="interleaved")
     plans = [alike, alike.replace(head_displaces=1.0), alike.replace(head_displaces=20.0), alike.replace(stage_excess=1.0)]
     found = STEP(*(batch(part) for part in zip(*[(system, model, plan, COEFFICIENTS) for plan in plans], strict=True)))
     head, matmul = np.asarray(found.head), np.asarray(found.matmul)
-    assert head[0] > head[1] > 0.0 and head[2] < 1e-6 * head[0]
+    carried = COEFFICIENTS.head_balance / 8.0
+    assert head[0] > head[1] > head[2]
+    assert head[2] == pytest.approx(head[0] * carried / (1.0 - COEFFICIENTS.head_balance + carried), rel=1e-6)
     np.testing.assert_allclose(matmul[:3], matmul[0], rtol=1e-14)
     assert matmul[3] == pytest.approx(matmul[0] * (5.0 + 1.0) / 5.0, rel=1e-12)
