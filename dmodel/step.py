@@ -97,10 +97,9 @@ def _layer_work(
     Backward products cost 2 × the forward ones (1 × when the weights are frozen), flash attention 2.5 × (five products instead of two, one
     of them the scores done again: Dao 2023), unfused 2 ×, streaming 2 ×; weight gradients are accumulated in memory: read and written once
     per micro-batch, and as much more as the stack's other elementwise kernels, where the sum is a kernel of its own; where products add to
-    what is held (`Plan.fused_sums`), by what that takes beyond their arithmetic. Full recomputation
-    repeats the forward work of the layer, all but the down projection where it ends early (`Plan.recompute_last`); recomputing the
-    attention core is free where flash attention does it anyway. The kernels of the forward pass count `2 + trainable` times, and once more
-    under full recomputation.
+    what is held (`Plan.fused_sums`), by what that takes beyond their arithmetic. Full recomputation repeats the forward work of the layer,
+    all but the down projection where it ends early (`Plan.recompute_last`); recomputing the attention core is free where flash attention
+    does it anyway. The kernels of the forward pass count `2 + trainable` times, and once more under full recomputation.
     Below 8 bits products keep a further share of the peak: single ones in NVFP4 reach 0.59 to 0.78 of what 16 bits do on Blackwell, those
     in 8 bits all of it (`calibration/micro/data/fits.json`).
     """
