@@ -1,7 +1,7 @@
 """What has to be done, whatever the hardware: parameters, FLOPs, bytes and messages.
 
-Symbols, once for the file: L layers, h `d_model`, f `d_ff`, a heads, g KV heads, e head size, V vocabulary, s sequence,
-b micro-batch. Counts are per device, per layer and per micro-batch unless a name says otherwise.
+Symbols: L layers, h `d_model`, f `d_ff`, a heads, g KV heads, e head size, V vocabulary, s sequence, b micro-batch. Counts are per device,
+per layer and per micro-batch unless a name says otherwise.
 """
 
 from __future__ import annotations
@@ -276,14 +276,13 @@ def off_matrix_units(model: Transformer, plan: Plan) -> Array:
 
 
 UNALIGNED = 2.0
-"""Times as long as a 16-bit product takes whose rows do not begin on 16 bytes [1]. On an A100 cuBLAS then has kernels of Turing alone, with
-matrix instructions of half the depth at half the rate (an odd vocabulary, seen in a profile: pegainfer-project/pegainfer, pull request
-1046). In the composed rows of vTrain, whose vocabulary is 50,257 over tp, a token's logits cost 1.9 times as much per width at tp 1 as at
-tp 2, where ranks hold 25,128 columns."""
+"""Times as long as a 16-bit product takes whose rows do not begin on 16 bytes [1]: on an A100 cuBLAS then has kernels of Turing alone, at
+half the rate (pegainfer-project/pegainfer, pull request 1046). In vTrain's composed rows, with a vocabulary of 50,257 over tp, a token's
+logits cost 1.9 times as much per width at tp 1 as at tp 2, where ranks hold 25,128 columns."""
 
 
 def off_vectors(plan: Plan) -> Array:
-    """Times as long as the products of the logits take because their rows miss loads of 16 bytes [1]; see `UNALIGNED`."""
+    """Times as long as products of the logits take whose rows miss loads of 16 bytes [1]; see `UNALIGNED`."""
     return 1.0 + (UNALIGNED - 1.0) * plan.unpadded_vocab
 
 
@@ -294,24 +293,30 @@ def softmax_bytes(model: Transformer, plan: Plan) -> Array:
     return 13.0 * scores * (1.0 - plan.flash)
 
 
+BIASED, ROTARY = 34.0 / 3.0, 22.0 / 3.0
+"""Passes [1], a third of forward and backward: over what experts return, to add the biases of their second product one by one, 28 and 40
+bytes of each element in fp32 (Megatron-LM's `moe/experts.py`: weighted, added, joined, cast; back cast twice, parted, two sums); over
+queries and keys, to rotate them in PyTorch's operations, 12 and 10 (`rope_utils.py`: two products, half negated, two joins, a sum)."""
+
+
 def elementwise_bytes(model: Transformer, plan: Plan) -> Array:
     """Least memory traffic of the forward norms, residuals, rotary embedding, activation and routing of the mean layer [byte].
 
     `2 t [ 5 h (mixer + MLP) / split + (2 (a + g)(e + x) + (2 + gated) width) / tp ]`: a norm (read, write) and a residual addition (two
-    reads, one write) for each half of a layer on h, which sequence parallelism splits; rotary embedding (read, write) on the heads;
-    activation on the width: 2 passes plain, 3 gated. Experts: the same activation, a copy of each token to every expert it visits and
-    back (read, write each), and the router's logits in fp32 with top-k (3 passes). Mamba-2: convolution, scan and gated norm,
-    `7 i + 6 G N`.
-
-    Limits: dropout is left out; `elementwise_traffic` scales for what a stack does besides.
+    reads, one write) for each half of a layer on h, which sequence parallelism splits; rotary embedding on the heads, 2 passes or
+    `ROTARY`; activation on the width, 2 plain, 3 gated. Experts: the same activation, a copy of each token to every expert it visits and
+    back (read, write each), the router's logits in fp32 with top-k (3 passes), and `BIASED` passes where experts with biases are looped
+    over. Mamba-2: convolution, scan and gated norm, `7 i + 6 G N`. Dropout is left out; `elementwise_traffic` scales for it.
     """
     t, h, mean = tokens(model, plan), model.d_model, mean_layer(model)
     split = 1.0 + plan.sp * (plan.tp - 1.0)
-    heads = model.attention_share * 2.0 * (model.n_heads + model.n_kv_heads) * (model.head_dim + model.qk_extra)
+    rotary = 2.0 + (ROTARY - 2.0) * plan.split_rotary
+    heads = model.attention_share * rotary * (model.n_heads + model.n_kv_heads) * (model.head_dim + model.qk_extra)
     mamba = model.mamba_share * (7.0 * model.mamba_inner + 6.0 * model.mamba_groups * model.mamba_state)
     passes = 2.0 + model.gated_mlp
     routing = mean.routed * (2.0 * h + 6.0 * model.n_experts) * plan.etp
-    experts = mean.routed * visits(model, plan) * (2.0 * h + passes * model.d_ff / plan.etp)
+    biases = BIASED * model.expert_biases * plan.looped_experts
+    experts = mean.routed * visits(model, plan) * ((2.0 + biases) * h + passes * model.d_ff / plan.etp)
     dense = 5.0 * h * (mean.mixer + model.mlp_share) / split + (heads + mamba + passes * mean.width + routing) / plan.tp
     return WORD * (t * dense + experts)
 
@@ -323,32 +328,29 @@ def loss_bytes(model: Transformer, plan: Plan) -> Array:
 
 
 def kernels(model: Transformer, plan: Plan) -> Array:
-    """Kernels of one forward layer [count]: 4 products, 2 norms, 2 residuals, rotary, activation, attention (1 fused, 6 not), 1 more
-    for each of the 2 tensor-parallel collectives, and the sorting of tokens (6) when there are experts. Latents add 2 products, 2 norms and
-    a concatenation, shared experts 3; a Mamba-2 mixer has 10 instead of attention's 6. A nominal count, assumed: the fitted `launch`
-    scales it."""
+    """Kernels of one forward layer [count]: 4 products, 2 norms, 2 residuals, rotary (1, or 12), activation, attention (1 fused, 6 not), 1
+    more for each of the 2 tensor-parallel collectives, sorting of tokens (6) when there are experts. Latents add 2 products, 2 norms and
+    a concatenation, shared experts 3; a Mamba-2 mixer has 10 instead of attention's 6. Nominal: the fitted `launch` scales it."""
     mean = mean_layer(model)
     collective = 2.0 * ramp(plan.tp - 1.0)
     experts = (6.0 + 3.0 * ramp(model.n_shared_experts)) * mean.routed
-    attention = model.attention_share * (6.0 + 5.0 * mean.up + 5.0 * (1.0 - plan.flash))
+    attention = model.attention_share * (6.0 + 5.0 * mean.up + 5.0 * (1.0 - plan.flash) + 11.0 * plan.split_rotary)
     return attention + 10.0 * model.mamba_share + 5.0 * model.mlp_share + collective + experts
 
 
 def launches(model: Transformer, plan: Plan) -> Array:
-    """Kernels of one forward layer that the host launches one by one [count]: `kernels (1 − graphed) + looped · 2 (1 + low) E / ep`, the
-    second for experts: two products each, and below 16 bits two casts (Transformer Engine's GroupedLinear goes through the experts of a
-    rank). They run on several streams, beside each other, so they are not among the `kernels` that fill and drain the device in turn."""
-    looped = plan.looped_experts * 2.0 * (1.0 + plan.low_precision) * model.n_experts / plan.ep * mean_layer(model).routed
+    """Kernels of one forward layer that the host launches one by one [count]: `kernels (1 − graphed) + 2 looped (1 + low + biases) E / ep`.
+    Of experts (Transformer Engine's GroupedLinear goes through those of a rank) two products each, two casts below 16 bits, two for a
+    bias: beside each other, so they are not among the `kernels` that fill and drain the device in turn."""
+    each = 2.0 * (1.0 + plan.low_precision + model.expert_biases)
+    looped = plan.looped_experts * each * model.n_experts / plan.ep * mean_layer(model).routed
     return kernels(model, plan) * (1.0 - plan.graphed) + looped
 
 
 def meetings(plan: Plan, apart: Array) -> Array:
     """Tensor-parallel collectives of a layer, forward, backward and again under full recomputation, times their ranks, where stages of a
     pipeline on several nodes run them [count]: `(4 + again (1 + last)) tp`; 0 on one rank, and where the stages share a node; linear
-    in between, where a group joins less than two.
-
-    Args:
-      apart: domains of the innermost level that the stages of one pipeline lie in [count].
+    in between. apart: domains of the innermost level that the stages of one pipeline lie in [count].
     """
     each = (4.0 + plan.recompute_layers * (1.0 + plan.recompute_last)) * plan.tp
     return each * ramp(plan.tp - 1.0) * ramp(apart - 1.0)

@@ -41,6 +41,7 @@ class Plan(struct.PyTreeNode, kw_only=True):
       fused_sums: 1 where the products of weight gradients add to what is held (Megatron-LM's gradient accumulation fusion), 0 where the
         sum is a kernel of its own, as it is for gradients that ZeRO 2 and 3 shard.
       flash: 1 = fused attention kernels, 0 = scores written to memory.
+      split_rotary: 1 where several kernels rotate queries and keys, 0 where one does.
       unpadded_vocab: 1 where a rank's columns of the logits are no multiple of 8 elements, as nobody pads the vocabulary.
       overlap_tp, overlap_cp, overlap_ep, overlap_dp, overlap_pp: 1 lets that communication hide behind compute, 0 forbids it.
       operand_bytes: bytes of one matmul operand (2 = bf16, 1 = fp8). low_precision: 1 when the matmuls run below 16 bits.
@@ -81,6 +82,7 @@ class Plan(struct.PyTreeNode, kw_only=True):
     looped_experts: Array = 0.0
     fused_sums: Array = 0.0
     flash: Array = 1.0
+    split_rotary: Array = 0.0
     unpadded_vocab: Array = 0.0
     overlap_tp: Array = 1.0
     overlap_cp: Array = 1.0

@@ -52,6 +52,7 @@ MODEL = Transformer(
     top_k=1.1,
     n_shared_experts=0.2,
     imbalance=1.1,
+    expert_biases=0.4,
     n_dense_layers=2.3,
     d_ff_dense=9000.0,
     kv_rank=0.3,
@@ -100,6 +101,7 @@ PLAN = Plan(
     looped_experts=0.6,
     fused_sums=0.4,
     flash=0.7,
+    split_rotary=0.3,
     unpadded_vocab=0.4,
     overlap_tp=0.9,
     overlap_cp=0.8,
@@ -136,7 +138,7 @@ EDGE_PLANS = (
     *[SINGLE.replace(dp=8.0, shard=8.0, zero=float(zero)) for zero in range(4)],
     SINGLE.replace(dp=4.0, tp=8.0, sp=1.0, recompute_layers=1.0),
     SINGLE.replace(dp=4.0, tp=8.0, recompute_layers=1.0, recompute_last=0.0),
-    SINGLE.replace(dp=4.0, tp=8.0, recompute_attention=1.0, flash=0.0, fused_sums=1.0),
+    SINGLE.replace(dp=4.0, tp=8.0, recompute_attention=1.0, flash=0.0, fused_sums=1.0, split_rotary=1.0),
     SINGLE.replace(dp=4.0, ep=4.0, looped_experts=1.0, graphed=1.0),
     SINGLE.replace(dp=4.0, pp=8.0, global_batch=32.0),
     SINGLE.replace(dp=4.0, pp=8.0, global_batch=32.0, stage_excess=0.25, head_displaces=1.0),
@@ -165,6 +167,7 @@ EDGE_MODELS = (
         attention_share=0.25, mlp_share=0.25, mamba_share=0.5, mamba_inner=8192.0, mamba_heads=128.0, mamba_groups=8.0, mamba_state=128.0,
         window=128.0, windowed=0.5,
     ),
+    DENSE.replace(n_experts=8.0, top_k=4.0, d_ff=2048.0, expert_biases=1.0),
 )
 FABRIC = NETWORK.replace(size=np.array([8.0, np.inf]), torus_axes=np.ones(2), in_network_reduction=np.array([1.0, 0.0]))
 FREE = ("net_contention", "contention", "straggler", "overhead", "launch", "rendezvous", "kernel_fill", "collective_start")
@@ -254,7 +257,7 @@ def random_plans(rng: np.random.Generator, n: int) -> list[Plan]:
     for _ in range(n):
         dp, tp, cp, pp, v = (2.0 ** rng.integers(0, top) for top in (6, 4, 3, 4, 3))
         names = ("sp", "reshard", "recompute_layers", "recompute_last", "recompute_attention", "flash", "unpadded_vocab")
-        names += ("graphed", "looped_experts", "fused_sums")
+        names += ("graphed", "looped_experts", "fused_sums", "split_rotary")
         switch = {name: float(rng.integers(0, 2)) for name in names}
         zero, micro = float(rng.integers(0, 4)), 2.0 ** rng.integers(0, 3)
         uneven = {name: float(pp > 1.0) * 0.25 * rng.integers(0, 9) for name in ("stage_excess", "head_displaces")}

@@ -268,7 +268,8 @@ def streams(m: Transformer, p: Plan) -> float:
     for count, mixer, mlp in layers_of(m):
         elements = 5.0 * t * h / split
         if mixer == "attention":
-            elements += 2.0 * t * (m.n_heads + m.n_kv_heads) * (m.head_dim + m.qk_extra) / p.tp
+            turns = (12.0 + 10.0) / 3.0 if p.split_rotary else 2.0
+            elements += turns * t * (m.n_heads + m.n_kv_heads) * (m.head_dim + m.qk_extra) / p.tp
         if mixer == "mamba":
             elements += t * (7.0 * m.mamba_inner + 6.0 * m.mamba_groups * m.mamba_state) / p.tp
         if mlp == "dense":
@@ -277,6 +278,8 @@ def streams(m: Transformer, p: Plan) -> float:
             tokens = t * p.etp / p.tp
             elements += activation * t * m.n_shared_experts * m.d_ff / p.tp + tokens * (2.0 * h + 6.0 * m.n_experts)
             elements += tokens * m.top_k * m.imbalance * (2.0 * h + activation * m.d_ff / p.etp)
+            # 28 bytes forward and 40 backward, of which this is a third, for biases added expert by expert
+            elements += tokens * m.top_k * m.imbalance * h * (68.0 / 2.0 / 3.0 if m.expert_biases and p.looped_experts else 0.0)
         total += count / m.n_layers * 2.0 * elements
     return total
 
@@ -284,7 +287,7 @@ def streams(m: Transformer, p: Plan) -> float:
 def kernels(m: Transformer, p: Plan) -> float:
     """Kernels of the mean layer, forward."""
     each = {
-        "attention": 6.0 + (0 if p.flash else 5) + (5 if m.kv_rank or m.q_rank else 0),
+        "attention": 6.0 + (0 if p.flash else 5) + (5 if m.kv_rank or m.q_rank else 0) + (11 if p.split_rotary else 0),
         "mamba": 10.0,
         "dense": 5.0,
         "experts": 11.0 + (3 if m.n_shared_experts else 0),
@@ -326,9 +329,10 @@ def work(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
     again = redone if p.recompute_layers else attention if p.recompute_attention and not p.flash else 0.0
     passes = 2.0 + m.trainable + p.recompute_layers
     starts = kernels(m, p) * passes
-    # of every layer with experts two products, and two casts, for each that the rank holds
+    # of every layer with experts two products, two casts and a bias weighted and added, for each that the rank holds
     mixtures = sum(count for count, _, mlp in layers_of(m) if mlp == "experts") / m.n_layers
-    looped = mixtures * m.n_experts / p.ep * (4.0 if p.low_precision else 2.0) if p.looped_experts else 0.0
+    per_expert = 2.0 + (2.0 if p.low_precision else 0.0) + (2.0 if m.expert_biases else 0.0)
+    looped = mixtures * m.n_experts / p.ep * per_expert if p.looped_experts else 0.0
     launched = passes * looped + (0.0 if p.graphed else starts)
     # every rank meets the others in four collectives, in six (or five) under full recomputation, when stages lie on several nodes
     several = prod(groups(p, list(system.network.size))["pp"][1:]) > 1.0

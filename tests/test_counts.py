@@ -203,7 +203,18 @@ def test_what_the_host_launches():
     looped = ONE.replace(looped_experts=1.0, graphed=1.0)
     assert float(counts.launches(mixture, looped)) == 2.0 * held
     assert float(counts.launches(mixture, looped.replace(ep=2.0, low_precision=1.0))) == 2.0 * held
+    assert float(counts.launches(mixture.replace(expert_biases=1.0), looped)) == 4.0 * held
     assert float(counts.launches(DENSE, looped)) == 0.0
+
+
+def test_biases_of_experts_one_by_one_are_68_bytes_of_each_element():
+    """Only where experts are looped over; elementwise kernels cost three times their forward count in all."""
+    mixture, looped = EDGE_MODELS[2], ONE.replace(looped_experts=1.0)
+    biased = mixture.replace(expert_biases=1.0)
+    more = float(counts.elementwise_bytes(biased, looped) - counts.elementwise_bytes(mixture, looped))
+    assert 3.0 * more == pytest.approx(68.0 * float(counts.visits(mixture, looped)) * mixture.d_model)
+    assert float(counts.elementwise_bytes(biased, ONE)) == float(counts.elementwise_bytes(mixture, ONE))
+    assert float(counts.elementwise_bytes(DENSE.replace(expert_biases=1.0), looped)) == float(counts.elementwise_bytes(DENSE, looped))
 
 
 def test_logits_of_columns_that_nobody_pads_take_twice_as_long():

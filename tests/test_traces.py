@@ -291,7 +291,7 @@ def test_options_of_the_shell_answer_as_a_file_does(tmp_path, stack, zero, preci
     job = setting(Job("H100-DGX", 64, "llama-2-7b", 4096, 64, precision=precision, profile="generic", stack=stack))
     asked, said = plan(job, Degrees(tp=2, cp=2, pp=2, zero=zero, sp=True, recompute="selective"))
     rules = ("reduce_bytes", "gradient_bytes", "gather_bytes", "optimizer_bytes", "overlap_dp", "merge_copies", "overlap_ep")
-    launched = ("graphed", "looped_experts", "fused_sums")
+    launched = ("graphed", "looped_experts", "fused_sums", "split_rotary")
     laid = ("stage_excess", "head_displaces")
     for name in (*rules, *launched, *laid, "cp_balanced", "recompute_layers", "recompute_attention", "recompute_last", "shard"):
         assert float(getattr(asked, name)) == float(getattr(read.plan, name)[0]), name
@@ -405,7 +405,8 @@ def test_composed_rows_of_vtrain_recompute_nothing_and_hold_words_that_nobody_pa
 def test_what_recipes_say_of_launches(stack, model, chip, precision, experts, expected):
     found = launches(stack, model, chip, precision, experts, 8.0)
     assert (found.graphed, found.looped) == expected
-    assert len(found.said) == (found.graphed > 0.0) + (found.looped > 0.0)
+    assert found.rotary == float(model.startswith("gpt-oss"))
+    assert len(found.said) == (found.graphed > 0.0) + (found.looped > 0.0) + (found.rotary > 0.0)
 
 
 def test_whose_products_add_to_the_gradients_held():

@@ -80,10 +80,11 @@ def dispatch(stack: str, model: str, accelerator: str, precision: str, ep: float
 
 class Launches(NamedTuple):
     """graphed: share of a layer's kernels outside its experts in CUDA graphs. looped: 1 where the host launches the products of a rank's
-    experts one after the other. said: in words."""
+    experts one after the other. rotary: 1 where several kernels rotate queries and keys. said: in words."""
 
     graphed: float
     looped: float
+    rotary: float
     said: tuple[str, ...]
 
 
@@ -95,7 +96,8 @@ def launches(stack: str, model: str, accelerator: str, precision: str, experts: 
     in 25.09 (235B on GB200 alone) and in MXFP8 from 26.06 on (`fused_experts`); graphs of attention, router and what comes before the
     dispatch from 26.02 on for gpt-oss on B300 and GB300, Qwen3 235B on GB200 and GB300, 30B on B200 (from 26.04 on), and DeepSeek-V3 on
     GB200, B300, and B200 with 32 ranks of ep. Without a graph of the whole, Megatron's stacks go through the experts of a rank one after
-    the other, as their products are Transformer Engine's GroupedLinear.
+    the other, as their products are Transformer Engine's GroupedLinear. Those stacks rotate gpt-oss in PyTorch's operations: YaRN scales
+    its rotary embedding, which Transformer Engine's kernel does not (`rope_utils.py`, by a warning).
     """
     software, fused = family(stack.lower()), fused_experts(stack, accelerator, precision)
     name, chip, release = model.lower(), accelerator.lower(), stack.partition("/")[2]
@@ -109,12 +111,14 @@ def launches(stack: str, model: str, accelerator: str, precision: str, experts: 
     scoped |= chip == "b200" and ((name.startswith("deepseek") and ep == 32.0) or (name.startswith("qwen3-30b") and release >= "26.04"))
     graphed = float(whole or (bridge and release >= "26.02" and scoped))
     looped = float(experts > 1.0 and software in LOOPED and not whole and not fused)
+    rotary = float(name.startswith("gpt-oss") and software in LOOPED)
     said = (
         *(["CUDA graphs launch the whole iteration: the stack's recipe"] if whole else []),
         *(["CUDA graphs launch a layer but for its experts: the stack's recipe"] if graphed and not whole else []),
         *(["products of experts are launched one by one: Transformer Engine's GroupedLinear"] if looped else []),
+        *(["several kernels rotate queries and keys: none takes the scale of YaRN"] if rotary else []),
     )
-    return Launches(graphed, looped, said)
+    return Launches(graphed, looped, rotary, said)
 
 
 class Widths(NamedTuple):

@@ -236,6 +236,7 @@ def _experts(row: Row, degrees: Layout, precision: str, assumed: list[str]) -> d
         "overlap_ep": exchange.overlap,
         "graphed": started.graphed,
         "looped_experts": started.looped,
+        "split_rotary": started.rotary,
     }
 
 

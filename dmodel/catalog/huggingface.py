@@ -90,6 +90,9 @@ FORMATS: dict[str, Format] = {
 }
 """Model types that can be read."""
 
+BIASED_EXPERTS = ("gpt_oss",)
+"""Model types whose experts' products have biases."""
+
 MAY_BE_ZERO = ("n_shared_experts", "n_dense_layers")
 """Counts that may be 0."""
 
@@ -217,4 +220,6 @@ def read(path: Path) -> dict[str, float]:
         shape = _hybrid(shape, config, path)
     if "window" in shape:
         shape["windowed"] = _windowed(config)
+    if config["model_type"] in BIASED_EXPERTS:
+        shape["expert_biases"] = 1.0
     return _derived(shape, path) | {"gated_mlp": float(fmt.gated), "tied_embeddings": float(fmt.tied if tied is None else bool(tied))}

@@ -156,6 +156,7 @@ def settings(job: Setting, attention: str = "flash", zero: int | None = None, ep
         overlap_ep=np.float64(exchange.overlap),
         graphed=np.float64(started.graphed),
         looped_experts=np.float64(started.looped),
+        split_rotary=np.float64(started.rotary),
         fused_sums=np.float64(fuses_sums(job.stack)),
         overlap_dp=np.float64(reduced.overlap),
         recompute_last=np.float64(last),

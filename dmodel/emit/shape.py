@@ -28,6 +28,8 @@ def leave_what_no_launcher_knows(sheet: Sheet) -> None:
         sheet.leave("imbalance", "how uneven routing is follows from data and router; no framework takes it as a setting")
     else:
         sheet.tell("imbalance")
+    biases = "biases of products follow from a model's own settings, beside its norms (Megatron-LM: leave out --disable-bias-linear)"
+    sheet.either("expert_biases", {} if sheet["expert_biases"] == 0 else None, biases)
     hybrid = "attention_share mlp_share mamba_share mamba_inner mamba_heads mamba_groups mamba_state"
     if sheet["mamba_share"] or sheet["attention_share"] != 1 or sheet["mlp_share"] != 1:
         sheet.leave(hybrid, "hybrid stacks have launchers and layer patterns of their own; write that pattern yourself")
@@ -45,6 +47,8 @@ def launched(sheet: Sheet, fused: bool, looped: bool, why: str) -> None:
     """How kernels are started: whether products of weight gradients add to what is held (`fused`), whether experts are looped over
     (`looped`), for the reason `why`; graphs are left to the user."""
     sheet.either("fused_sums", {} if bool(sheet["fused_sums"]) == fused else None, why)
+    rotary = "rotary embeddings are one kernel where the framework has one for the model's; no setting splits it"
+    sheet.either("split_rotary", {} if not sheet["split_rotary"] else None, rotary)
     graphs = "CUDA graphs need settings that follow from the shapes of a run; write them yourself"
     sheet.either("graphed", {} if not sheet["graphed"] else None, graphs)
     told = not is_mixture(sheet) or bool(sheet["looped_experts"]) == looped

@@ -44,11 +44,11 @@ SWITCHES = frozenset(
     ["network.torus_axes", "network.in_network_reduction"]
     + [f"model.{name}" for name in ("gated_mlp", "tied_embeddings", "causal", "trainable")]
     + [f"plan.{name}" for name in ("sp", "zero", "reshard", "prefetch", "accumulate", "recompute_last", "flash", "low_precision")]
-    + ["plan.cp_balanced", "plan.unpadded_vocab", "plan.graphed", "plan.fused_sums"]
+    + ["plan.cp_balanced", "plan.unpadded_vocab", "plan.graphed", "plan.fused_sums", "plan.split_rotary"]
     + [f"plan.overlap_{name}" for name in ("tp", "cp", "ep", "dp", "pp")]
 )
 EXPERTS = frozenset(
-    [f"model.{name}" for name in ("n_experts", "top_k", "n_shared_experts", "imbalance", "n_dense_layers", "d_ff_dense")]
+    [f"model.{name}" for name in ("n_experts", "top_k", "n_shared_experts", "imbalance", "expert_biases", "n_dense_layers", "d_ff_dense")]
     + ["plan.ep", "plan.etp", "plan.merge_copies", "plan.looped_experts"]
 )
 
