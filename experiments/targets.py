@@ -113,7 +113,8 @@ def _stack(name: str) -> Rows:
 
 
 def _cross_validation() -> dict[str, Protocol]:
-    bridge = {"dense": (dense, Goal(4.0, 6.0)), "MoE": (sparse, Goal(7.0, 12.0))}
+    mixtures = Goal(7.0, 12.0)
+    bridge = {"dense": (dense, Goal(4.0, 6.0)), "MoE": (sparse, mixtures), "MoE, unflagged": (both(sparse, unflagged), mixtures)}
     return {
         "cross-validation megatron-bridge": Protocol(sources("megatron-bridge"), sources(*NEMO), folds(), parts=bridge),
         "cross-validation maxtext": Protocol(sources("maxtext-readme"), sources(*MAXTEXT), folds(), Goal(2.5, 3.5)),

@@ -117,17 +117,14 @@ def shipped(kind: str, chip: str, variant: str) -> Fitted:
 
 
 def _of_matmul(entry: Mapping[str, Any], precision: str) -> dict[str, Reading]:
-    """Of 16-bit products all; of others their share of the peak over that of 16 bits, and the traffic of casts."""
+    """Of 16-bit products all; of others their share of the peak over that of 16 bits, and the traffic of casts; of NVFP4 its share over that
+    of 8 bits."""
     v, e = entry["values"], entry["errors"]
     if entry["variant"] not in ("bf16", "fp16"):
-        half = next((f for f in fits() if (f["kind"], f["chip"], f["variant"]) == ("matmul", entry["chip"], "bf16")), None)
-        if half is None or entry["variant"] != precision:
-            return {}
-        ratio = v["efficiency"] / half["values"]["efficiency"]
-        return {
-            "low_precision_efficiency": Reading(ratio, e["efficiency"] / max(1.0 - min(ratio, LARGE_SHARE), 0.1)),
-            "cast_traffic": Reading(v["cast_traffic"], e["cast_traffic"]),
-        }
+        kept = _kept(entry, "bf16") if entry["variant"] == precision else None
+        found = {"low_precision_efficiency": kept, "cast_traffic": Reading(v["cast_traffic"], e["cast_traffic"])} if kept else {}
+        further = _kept(entry, "fp8") if entry["variant"] == "nvfp4" else None
+        return found | ({"four_bit_efficiency": further} if further else {})
     # a tile of the last wave that stays idle, as rows of a product of typical columns and the other way round
     idle = 0.5 * v["half_area"] / TYPICAL
     return {
@@ -136,6 +133,15 @@ def _of_matmul(entry: Mapping[str, Any], precision: str) -> dict[str, Reading]:
         "matmul_half_width": Reading(v["half_width"] + idle, e["half_width"]),
         "memory_efficiency": Reading(v["memory_efficiency"], e["memory_efficiency"]),
     }
+
+
+def _kept(entry: Mapping[str, Any], wider: str) -> Reading | None:
+    """Share of the peak over that of products of more bits on the same chip, where those were measured."""
+    other = next((f["values"] for f in fits() if (f["kind"], f["chip"], f["variant"]) == ("matmul", entry["chip"], wider)), None)
+    if other is None:
+        return None
+    ratio = entry["values"]["efficiency"] / other["efficiency"]
+    return Reading(ratio, entry["errors"]["efficiency"] / max(1.0 - min(ratio, LARGE_SHARE), 0.1))
 
 
 def _of_attention(entries: Sequence[Mapping[str, Any]]) -> dict[str, Reading]:

@@ -31,11 +31,19 @@ NODES_OF_EIGHT = ("h100", "h800", "h200", "b200", "b300")
 """Chips whose nodes of eight are joined by a network, by the beginnings of their names."""
 
 
-def fused_experts(stack: str, accelerator: str, precision: str) -> bool:
-    """Whether one kernel does the products of all experts with their activation: Megatron-Bridge from 26.06 on in MXFP8, on GB200, GB300
-    and B300 (`cutedsl_fused_grouped_mlp`)."""
-    recent = family(stack.lower()) == BRIDGE and stack.partition("/")[2] >= "26.06"
-    return recent and precision == "mxfp8" and not accelerator.lower().startswith(("b200", "h"))
+def fused_experts(stack: str, model: str, accelerator: str, precision: str) -> bool:
+    """Whether one kernel does the products of all experts with their activation (`cutedsl_fused_grouped_mlp`).
+
+    Megatron-Bridge in MXFP8: from 26.06 on on GB200 and GB300, but for Kimi K2, and for gpt-oss on B300; after 26.06 for all on B300, and
+    for Qwen3 on B200 (its pull requests 3983, 4173, 4226 and 4249 of before, 4458 and 4606 of after). Rows of 26.06 of Kimi K2, and of
+    DeepSeek-V3 on B300, have the micro-batches of two sequences, and take the time, that they had without.
+    """
+    name, chip, release = model.lower(), accelerator.lower(), stack.partition("/")[2]
+    if family(stack.lower()) != BRIDGE or precision != "mxfp8" or release < "26.06":
+        return False
+    if release == "26.06":
+        return (chip.startswith("gb") and not name.startswith("kimi")) or (chip == "b300" and name.startswith("gpt-oss"))
+    return chip.startswith(("gb", "b300")) or (chip == "b200" and name.startswith("qwen3"))
 
 
 class Dispatch(NamedTuple):
@@ -68,7 +76,7 @@ def dispatch(stack: str, model: str, accelerator: str, precision: str, ep: float
     name, chip, release = model.lower(), accelerator.lower(), stack.partition("/")[2]
     large_qwen = name.startswith("qwen3-235b")
     plain = name.startswith("gpt-oss") or (large_qwen and chip.startswith(NODES_OF_EIGHT))
-    fused = fused_experts(stack, accelerator, precision)
+    fused = fused_experts(stack, model, accelerator, precision)
     deepseek = name.startswith("deepseek") and ((chip == "b200" and ep == 32.0) or (chip.startswith("h100") and "" < release < "26"))
     beside = fused or (large_qwen and chip.startswith("h100")) or deepseek
     said = (
@@ -99,7 +107,7 @@ def launches(stack: str, model: str, accelerator: str, precision: str, experts: 
     the other, as their products are Transformer Engine's GroupedLinear. Those stacks rotate gpt-oss in PyTorch's operations: YaRN scales
     its rotary embedding, which Transformer Engine's kernel does not (`rope_utils.py`, by a warning).
     """
-    software, fused = family(stack.lower()), fused_experts(stack, accelerator, precision)
+    software, fused = family(stack.lower()), fused_experts(stack, model, accelerator, precision)
     name, chip, release = model.lower(), accelerator.lower(), stack.partition("/")[2]
     bridge, blackwell = software == BRIDGE, chip.startswith(("b200", "b300", "gb"))
     llama = (name == "llama3-8b" and precision != "nvfp4") or (name == "llama3-70b" and chip == "b200" and precision == "bf16")
