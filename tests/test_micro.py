@@ -207,3 +207,6 @@ def test_priors_say_what_the_tables_show():
     assert value("A100-80GB", "matmul_efficiency") > value("B200", "matmul_efficiency") + 0.05
     assert value("H100-80GB", "low_precision_efficiency") > 0.9
     assert 0.6 < value("H100-80GB", "net_efficiency_inner") < 0.85
+    # half as many bits again: peaks promise three times the rate of 8 bits on GB300 and twice on GB200, products keep less of the more
+    assert value("GB300", "four_bit_efficiency") < value("GB200", "four_bit_efficiency") - 0.1
+    assert "four_bit_efficiency" not in priors("H100-80GB")

@@ -117,8 +117,8 @@ def shipped(kind: str, chip: str, variant: str) -> Fitted:
 
 
 def _of_matmul(entry: Mapping[str, Any], precision: str) -> dict[str, Reading]:
-    """Of 16-bit products all; of others their share of the peak over that of 16 bits, and the traffic of casts; of NVFP4 its share over that
-    of 8 bits."""
+    """Of 16-bit products all; of others their share of the peak over that of 16 bits, and the traffic of casts; of NVFP4 also that over the
+    share of 8 bits."""
     v, e = entry["values"], entry["errors"]
     if entry["variant"] not in ("bf16", "fp16"):
         kept = _kept(entry, "bf16") if entry["variant"] == precision else None
