@@ -172,18 +172,17 @@ def fuses_sums(stack: str) -> bool:
     return members(None, stack)["lineage"] == "megatron" and not stack.lower().startswith(SUMS_APART)
 
 
-def keeps_activations(stack: str, zero: float, note: str) -> bool:
+def keeps_activations(stack: str, note: str) -> bool:
     """Whether recipes of a stack recompute no layers where a table does not say.
 
     Those of Megatron-Bridge keep activations, or recompute parts of a layer that cost little (its `scripts/performance/configs`, 2025-26);
-    with FSDP they move activations to the host, which the rule stands in for. NeMo's launcher leaves `activations_checkpoint_granularity`
+    with FSDP they move those of some layers to the host (`cpu_offloading_num_layers`: 40 of Llama 3 70B's 80 on GB200, 20 on GB300)
+    while others compute, which takes no time here. NeMo's launcher leaves `activations_checkpoint_granularity`
     empty in every configuration behind its tables (selective for GPT-3 20B, with flash attention the same), and the tables of NeMo 2 go on
     with the same jobs at the same times. Policies of MaxText's that begin with `minimal` keep all products, by a note.
     """
     name = stack.lower()
-    if family(name) == BRIDGE:
-        return zero != 3.0
-    return family(name) in NEMO or (name.startswith("maxtext") and any(said in note for said in MINIMAL))
+    return family(name) in (BRIDGE, *NEMO) or (name.startswith("maxtext") and any(said in note for said in MINIMAL))
 
 
 def further_tokens(stack: str, model: str, note: str) -> tuple[float, str]:

@@ -274,7 +274,7 @@ def _end(row: Row) -> tuple[float, tuple[str, ...]]:
 def _fill_recompute(cases: Cases, pairs: list[tuple[Row, list[str]]], rule: AssumeRecompute) -> Cases:
     """Ask the rule for the rows whose recompute is blank."""
     blank = np.array([not row.text("recompute") for row, _ in pairs]) & (np.asarray(cases.plan.recompute_layers) == 0.0)
-    settled = blank & [keeps_activations(row.stack, row.number("zero_stage") or 0.0, row.text("note")) for row, _ in pairs]
+    settled = blank & [keeps_activations(row.stack, row.text("note")) for row, _ in pairs]
     for i in np.flatnonzero(settled):
         pairs[i][1].append("recompute blank: none, as the stack's recipes have it")
     blank &= ~settled
