@@ -17,7 +17,7 @@ from calibration.predict import predict
 from calibration.traces import Cases
 from dmodel.profiles import default_profile
 from dmodel.types import InputError
-from experiments.divisions import unflagged
+from experiments.divisions import shipped, unflagged
 from experiments.study import arguments, deliver, rows, run, say
 
 EXPLAINED = 0.2
@@ -53,7 +53,7 @@ def main() -> None:
     """Fit the unflagged rows of every source with flagged ones, judge both kinds."""
     options = arguments(__doc__ or "").parse_args()
     cases = rows(options.traces)
-    flagged = ~unflagged(cases)
+    flagged = ~unflagged(cases) & ~shipped(cases)
     if not flagged.any():
         raise InputError("no row is flagged slow-unexplained; give a table with such rows: --traces FILE")
     cases = cases.take(np.isin(cases.labels.source, np.unique(cases.labels.source[flagged])))
