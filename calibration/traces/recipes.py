@@ -99,13 +99,12 @@ class Launches(NamedTuple):
 def launches(stack: str, model: str, accelerator: str, precision: str, experts: float, ep: float) -> Launches:
     """How kernels are launched.
 
-    Megatron-Bridge, by its models' `workload_base_configs.py`:
-    a graph of the whole iteration for Llama 3 8B on Blackwell (but NVFP4) and 70B in bf16 on B200, for Qwen3 on Blackwell
-    in 25.09 (235B on GB200 alone) and in MXFP8 from 26.06 on (`fused_experts`); graphs of attention, router and what comes before the
-    dispatch from 26.02 on for gpt-oss on B300 and GB300, Qwen3 235B on GB200 and GB300, 30B on B200 (from 26.04 on), and DeepSeek-V3 on
-    GB200, B300, and B200 with 32 ranks of ep. Without a graph of the whole, Megatron's stacks go through the experts of a rank one after
-    the other, as their products are Transformer Engine's GroupedLinear. Those stacks rotate gpt-oss in PyTorch's operations: YaRN scales
-    its rotary embedding, which Transformer Engine's kernel does not (`rope_utils.py`, by a warning).
+    Megatron-Bridge, by its models' `workload_base_configs.py`: a graph of the whole iteration for Llama 3 8B on Blackwell (but NVFP4) and
+    70B in bf16 on B200, for Qwen3 on Blackwell in 25.09 (235B on GB200 alone) and in MXFP8 from 26.06 on (`fused_experts`); graphs of
+    attention, router and what comes before the dispatch from 26.02 on for gpt-oss on B300 and GB300, Qwen3 235B on GB200 and GB300, 30B on
+    B200 (from 26.04 on), and DeepSeek-V3 on GB200, B300, and B200 with 32 ranks of ep. Without a graph of the whole, Megatron's stacks go
+    through the experts of a rank one after the other, as their products are Transformer Engine's GroupedLinear. Those stacks rotate gpt-oss
+    in PyTorch's operations: YaRN scales its rotary embedding, which Transformer Engine's kernel does not (`rope_utils.py`, by a warning).
     """
     software, fused = family(stack.lower()), fused_experts(stack, model, accelerator, precision)
     name, chip, release = model.lower(), accelerator.lower(), stack.partition("/")[2]
@@ -176,10 +175,10 @@ def keeps_activations(stack: str, note: str) -> bool:
     """Whether recipes of a stack recompute no layers where a table does not say.
 
     Those of Megatron-Bridge keep activations, or recompute parts of a layer that cost little (its `scripts/performance/configs`, 2025-26);
-    with FSDP they move those of some layers to the host (`cpu_offloading_num_layers`: 40 of Llama 3 70B's 80 on GB200, 20 on GB300)
-    while others compute, which takes no time here. NeMo's launcher leaves `activations_checkpoint_granularity`
-    empty in every configuration behind its tables (selective for GPT-3 20B, with flash attention the same), and the tables of NeMo 2 go on
-    with the same jobs at the same times. Policies of MaxText's that begin with `minimal` keep all products, by a note.
+    with FSDP they move those of some layers to the host (`cpu_offloading_num_layers`: 40 of Llama 3 70B's 80 on GB200, 20 on GB300) while
+    others compute, which takes no time here. NeMo's launcher leaves `activations_checkpoint_granularity` empty in every configuration
+    behind its tables (selective for GPT-3 20B, with flash attention the same), and the tables of NeMo 2 go on with the same jobs at the
+    same times. Policies of MaxText's that begin with `minimal` keep all products, by a note.
     """
     name = stack.lower()
     return family(name) in (BRIDGE, *NEMO) or (name.startswith("maxtext") and any(said in note for said in MINIMAL))
