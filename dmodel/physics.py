@@ -19,7 +19,6 @@ class LayerWork(struct.PyTreeNode, kw_only=True):
     attention: Array
     elementwise: Array
     recompute: Array
-    launch: Array
     head: Array
     forward: Array
     backward: Array
@@ -34,20 +33,21 @@ class Communication(struct.PyTreeNode, kw_only=True):
     ep: Array
     fsdp: Array
     fsdp_first: Array
-    dp: Array
-    pp: Array
-    once: Array
     hidden_layer: Array
-    hidden_step: Array
     ends: Array = 0.0
+    dp: Array = 0.0
+    pp: Array = 0.0
+    once: Array = 0.0
+    hidden_step: Array = 0.0
 
 
 class Costs(struct.PyTreeNode, kw_only=True):
-    """What a step is added up from: work and communication, layers of the fullest stage, of them those beyond the mean stage, and how many
-    fewer the one with the head holds, micro-batches, idle slots [micro-batch], the update [s]."""
+    """What a step is added up from: work, communication, what launching adds to a layer [s], layers of the fullest stage, of them those
+    beyond the mean stage, and how many fewer the one with the head holds, micro-batches, idle slots [micro-batch], the update [s]."""
 
     work: LayerWork
     communication: Communication
+    launch: Array = 0.0
     layers: Array
     excess: Array = 0.0
     displaced: Array = 0.0

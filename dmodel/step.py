@@ -16,7 +16,7 @@ from dmodel.cost import memory as memory_cost
 from dmodel.cost.overlap import exposed_time, lengthened, straggler_share
 from dmodel.cost.pipeline import SCHEDULES
 from dmodel.footprint import LEAST, Footprint
-from dmodel.hardware import System
+from dmodel.hardware import Chip, System
 from dmodel.messages import Messages, messages
 from dmodel.once import together
 from dmodel.physics import Communication, Costs, LayerWork, Physics
@@ -89,17 +89,15 @@ class Breakdown(struct.PyTreeNode, kw_only=True):
         return self.tensor_parallel + self.context_parallel + self.expert_parallel + self.fsdp + self.data_parallel + self.pipeline_transfer
 
 
-def _layer_work(
-    system: System, model: Transformer, plan: Plan, parts: counts.Residents, apart: Array, c: Coefficients, sharpness: float
-) -> LayerWork:
-    """Work of one layer, and of the head, per micro-batch on one device; apart: nodes that the stages of a pipeline lie in.
+def _layer_work(system: System, model: Transformer, plan: Plan, parts: counts.Residents, c: Coefficients, sharpness: float) -> LayerWork:
+    """Work of one layer, and of the head, per micro-batch on one device.
 
     Backward products cost 2 × the forward ones (1 × when the weights are frozen), flash attention 2.5 × (five products instead of two, one
     of them the scores done again: Dao 2023), unfused 2 ×, streaming 2 ×; weight gradients are accumulated in memory: read and written once
     per micro-batch, and as much more as the stack's other elementwise kernels, where the sum is a kernel of its own; where products add to
     what is held (`Plan.fused_sums`), by what that takes beyond their arithmetic. Full recomputation repeats the forward work of the layer,
     all but the down projection where it ends early (`Plan.recompute_last`); recomputing the attention core is free where flash attention
-    does it anyway. The kernels of the forward pass count `2 + trainable` times, and once more under full recomputation.
+    does it anyway.
     Below 8 bits products keep a further share of the peak: single ones in NVFP4 reach 0.59 to 0.78 of what 16 bits do on Blackwell, those
     in 8 bits all of it (`calibration/micro/data/fits.json`).
     """
@@ -132,66 +130,72 @@ def _layer_work(
     backward = behind * matmul + backward_attention + 2.0 * streaming + accumulation + 0.5 * casts
     redone = forward - (1.0 - plan.recompute_last) * (times[4] + times[6])
     again = plan.recompute_layers * redone + (1.0 - plan.recompute_layers) * plan.recompute_attention * attention * (1.0 - plan.flash)
-    passes = 2.0 + model.trainable + plan.recompute_layers
-    kernels, launches = (count(model, plan) * passes for count in (counts.kernels, counts.launches))
     head = (2.0 + model.trainable) * logits + compute.streaming_time(c.loss_traffic * counts.loss_bytes(model, plan), chip, c)
     return LayerWork(
         matmul=(1.0 + behind) * matmul,
         attention=attention + backward_attention,
         elementwise=3.0 * streaming + accumulation + casts,
         recompute=again,
-        launch=compute.launch_time(forward + backward + again, kernels, launches, counts.meetings(plan, apart), chip, c, sharpness),
         head=head,
         forward=forward,
         backward=backward + again,
     )
 
 
-def _communication(v: Messages, work: LayerWork, model: Transformer, plan: Plan, c: Coefficients, sharpness: float) -> Communication:
-    """Split each kind into what its window hides and what it does not.
+def waiting(device: Array, model: Transformer, plan: Plan, apart: Array, chip: Chip, c: Coefficients, sharpness: float) -> jax.Array:
+    """What launching its kernels adds to a layer that keeps the device busy for `device` seconds [s]: `compute.launch_time`.
+
+    Kernels of the forward pass count `2 + trainable` times, and once more under full recomputation. Collectives are launched like any other
+    kernel: where the host is slower than products and messages together, it hides both.
+
+    Args:
+      apart: nodes that the stages of a pipeline lie in.
+    """
+    passes = 2.0 + model.trainable + plan.recompute_layers
+    kernels, launches = (count(model, plan) * passes for count in (counts.kernels, counts.launches))
+    return compute.launch_time(device, kernels, launches, counts.meetings(plan, apart), chip, c, sharpness)
+
+
+def _beside_layer(v: Messages, work: LayerWork, plan: Plan, c: Coefficients, sharpness: float) -> Communication:
+    """Messages of a layer and micro-batch, split into what their windows hide and what they do not.
 
     Windows: tp the products of its layer; cp the attention core; ep the products; prefetched FSDP gathers the forward pass, gathers and
-    scatters the backward pass of the layer computed meanwhile; gradients reduced per step the last micro-batch's backward, updated
-    parameters gathered the next step's first forward; pp one micro-batch. All of them last as much longer as the device waits for kernel
-    launches, and, but for pp, as what hides in them slows the compute (`overlap.lengthened`).
+    scatters the backward pass of the layer computed meanwhile. All of them last as much longer as what hides in them slows the compute
+    (`overlap.lengthened`).
     """
-    layers = counts.stage_layers(model, plan)
     ahead = v.gather * ramp(plan.prefetch)
-    whole = work.forward + work.backward
-    cost = stack(v.tp, v.cp, v.ep, ahead, ahead * plan.reshard + v.scatter, v.dp, v.updated, v.pp)
-    # messages go on while the device waits for its host
-    waited = jnp.asarray(1.0 + work.launch / whole)[None]
-    forward, backward = layers * work.forward, layers * work.backward
-    window = waited * stack(work.matmul, work.attention, work.matmul, work.forward, work.backward, backward, forward, layers * whole)
-    overlap = stack(
-        c.overlap_tp * plan.overlap_tp,
-        c.overlap_cp * plan.overlap_cp,
-        c.overlap_ep * plan.overlap_ep,
-        c.overlap_fsdp * plan.overlap_dp,
-        c.overlap_fsdp * plan.overlap_dp,
-        c.overlap_dp * plan.overlap_dp,
-        c.overlap_gather * plan.overlap_dp,
-        c.overlap_pp * plan.overlap_pp,
-    )
-    slows = trailing(stack(*[c.contention] * 7, jnp.zeros_like(c.contention)), overlap.ndim)
-    overlap = lengthened(overlap, slows)
-    exposed_kinds = exposed_time(cost, window, overlap, sharpness)
-    exposed, hidden = jnp.unstack(exposed_kinds), jnp.unstack(cost - exposed_kinds)
+    cost = stack(v.tp, v.cp, v.ep, ahead, ahead * plan.reshard + v.scatter)
+    window = stack(work.matmul, work.attention, work.matmul, work.forward, work.backward)
+    shards = c.overlap_fsdp * plan.overlap_dp
+    overlap = stack(c.overlap_tp * plan.overlap_tp, c.overlap_cp * plan.overlap_cp, c.overlap_ep * plan.overlap_ep, shards, shards)
+    exposed = exposed_time(cost, window, lengthened(overlap, trailing(stack(c.contention), overlap.ndim)), sharpness)
+    tp, cp, ep, first, second = jnp.unstack(exposed)
+    hidden = jnp.unstack(cost - exposed)
     return Communication(
-        tp=exposed[0],
-        cp=exposed[1],
-        ep=exposed[2],
-        fsdp=exposed[3] + exposed[4] + (v.gather - ahead) * (1.0 + plan.reshard),
+        tp=tp,
+        cp=cp,
+        ep=ep,
+        fsdp=first + second + (v.gather - ahead) * (1.0 + plan.reshard),
         # the first gather has nothing to hide behind; the positive part above already holds what of it is exposed anyway
         fsdp_first=hidden[3],
-        # nothing runs beside the embedding, the logits, and the sum of what both hold
+        # nothing runs beside the embedding and the logits
         ends=v.ends,
-        dp=exposed[5] + exposed[6] + v.tied,
-        pp=exposed[7],
-        once=jnp.zeros_like(exposed[7]),
-        hidden_layer=sum(hidden[1:5], start=hidden[0]),
-        hidden_step=hidden[5] + hidden[6],
+        hidden_layer=sum(hidden[1:], start=hidden[0]),
     )
+
+
+def _beside_step(v: Messages, forward: Array, backward: Array, plan: Plan, c: Coefficients, sharpness: float) -> dict[str, Array]:
+    """Messages of a step, and of a stage's micro-batch, split likewise: gradients reduced per step hide in the last micro-batch's backward
+    pass, updated parameters that are gathered in the next step's first forward pass, transfers of the pipeline in one micro-batch, which
+    they do not slow. forward, backward: of all layers of a stage, as long as they take with waiting for the host [s]."""
+    cost, window = stack(v.dp, v.updated, v.pp), stack(backward, forward, forward + backward)
+    overlap = stack(c.overlap_dp * plan.overlap_dp, c.overlap_gather * plan.overlap_dp, c.overlap_pp * plan.overlap_pp)
+    slows = trailing(stack(c.contention, c.contention, jnp.zeros_like(c.contention)), overlap.ndim)
+    exposed = exposed_time(cost, window, lengthened(overlap, slows), sharpness)
+    dp, updated, pp = jnp.unstack(exposed)
+    reduced, gathered, _ = jnp.unstack(cost - exposed)
+    # nothing runs beside the sum of what embedding and head both hold
+    return {"dp": dp + updated + v.tied, "pp": pp, "hidden_step": reduced + gathered}
 
 
 def _aligned(system: System, plan: Plan) -> tuple[System, Plan]:
@@ -207,8 +211,14 @@ def _costs(system: System, model: Transformer, plan: Plan, c: Coefficients, shar
     groups = place(plan, system.network.size)
     net = collectives.fabric(system.network, c, sharpness, groups.all)
     parts = counts.residents(model, plan)
-    work = _layer_work(system, model, plan, parts, groups.pp[1:].prod(0), c, sharpness)
-    comm = _communication(messages(model, plan, parts, groups, net, c), work, model, plan, c, sharpness)
+    work, sent = _layer_work(system, model, plan, parts, c, sharpness), messages(model, plan, parts, groups, net, c)
+    comm, layers = _beside_layer(sent, work, plan, c, sharpness), counts.stage_layers(model, plan)
+    busy = work.forward + work.backward
+    device = busy + comm.tp + comm.cp + comm.ep + comm.fsdp + c.contention * comm.hidden_layer
+    launch = waiting(device, model, plan, groups.pp[1:].prod(0), system.chip, c, sharpness)
+    # messages of the step go on while the device waits for its host
+    longer = layers * (1.0 + launch / busy)
+    comm = comm.replace(**_beside_step(sent, longer * work.forward, longer * work.backward, plan, c, sharpness))
     m = plan.n_microbatches
     slots = SCHEDULES[plan.schedule].bubble(plan.pp, m, plan.interleave)
     updated = memory_cost.held(parts, plan, 1.0)
@@ -218,8 +228,9 @@ def _costs(system: System, model: Transformer, plan: Plan, c: Coefficients, shar
     optimizer = optimizer + compute.streaming_time(c.cast_traffic * cast, system.chip, c)
     return Costs(
         work=work,
+        launch=launch,
         communication=comm,
-        layers=counts.stage_layers(model, plan),
+        layers=layers,
         excess=plan.stage_excess,
         displaced=plan.head_displaces,
         micro_batches=m,
@@ -272,7 +283,7 @@ def step_time(
     >>> plan = Plan(dp=16.0, tp=8.0, sp=1.0, pp=4.0, global_batch=1024.0)
     >>> time = step_time(catalog.system("H100-DGX"), model, plan, coefficients.default())
     >>> f"{time.total:.1f} s, of which {time.bubble:.2f} s are bubble"
-    '18.7 s, of which 0.78 s are bubble'
+    '18.7 s, of which 0.79 s are bubble'
     """
     c = coefficients
     system, plan = physics.align(system, plan)
@@ -284,7 +295,7 @@ def step_time(
     times = m * layers
     # the LM head lengthens the last stage alone, unless the stack spreads a share of it: of that every stage carries 1/pp
     spread = work.head * c.head_balance / plan.pp
-    layer = work.matmul + work.attention + work.elementwise + work.recompute + work.launch + comm.tp + comm.cp + comm.ep + comm.fsdp
+    layer = work.matmul + work.attention + work.elementwise + work.recompute + costs.launch + comm.tp + comm.cp + comm.ep + comm.fsdp
     # where its stage holds fewer layers, the head lengthens the slowest stage only by what it takes beyond them
     displaced, last = jnp.broadcast_arrays(costs.displaced * layer, work.head * (1.0 - c.head_balance))
     head = excess(displaced, last, sharpness)
@@ -297,7 +308,7 @@ def step_time(
         attention=times * work.attention,
         elementwise=times * work.elementwise,
         recompute=times * work.recompute,
-        launch=times * work.launch,
+        launch=times * costs.launch,
         head=m * (head + spread),
         tensor_parallel=times * comm.tp + m * comm.ends,
         context_parallel=times * comm.cp,

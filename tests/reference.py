@@ -338,7 +338,6 @@ def work(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
     several = prod(groups(p, list(system.network.size))["pp"][1:]) > 1.0
     met = ((6.0 if p.recompute_last else 5.0) if p.recompute_layers else 4.0) * p.tp if p.tp > 1 and several else 0.0
     fill, host = (chip.kernel_latency_s * x for x in (starts * c.kernel_fill, launched * c.launch + met * c.rendezvous))
-    device = forward + backward + again
     logits = (2.0 + m.trainable) * matmul((t, m.vocab / p.tp, h, 1.0), half, 2.0, system, c) * (2.0 if p.unpadded_vocab else 1.0)
     head = logits + c.loss_traffic * 20.0 * t * m.vocab / p.tp / stream
     return {
@@ -346,7 +345,8 @@ def work(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
         "attention": attention + behind,
         "elementwise": 3.0 * streaming + accumulate + casts,
         "recompute": again,
-        "launch": max(device + fill, host) - device,
+        "fill": fill,
+        "host": host,
         "head": (1.0 + m.n_mtp) * head,
         "forward": forward,
         "backward": backward + again,
@@ -399,12 +399,9 @@ def messages(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[s
     }
 
 
-def exposed(system: System, m: Transformer, p: Plan, c: Coefficients) -> tuple[dict[str, float], dict[str, float]]:
-    """(exposed, hidden) seconds of each kind."""
+def exposed(system: System, m: Transformer, p: Plan, c: Coefficients) -> tuple[dict[str, float], dict[str, float], float]:
+    """(exposed, hidden) seconds of each kind, and what a layer takes beyond its work and messages for filling kernels or for its host."""
     w, v = work(system, m, p, c), messages(system, m, p, c)
-    layers = fullest(m, p)
-    stage = layers * (w["forward"] + w["backward"])
-    waited = 1.0 + w["launch"] / (w["forward"] + w["backward"])  # messages go on while the device waits for its host
     ahead = 1.0 if p.prefetch else 0.0
     windows = {
         "tp": (v["tp"], c.overlap_tp * p.overlap_tp, w["matmul"]),
@@ -413,14 +410,24 @@ def exposed(system: System, m: Transformer, p: Plan, c: Coefficients) -> tuple[d
         "first": (v["gather"] * ahead, c.overlap_fsdp * p.overlap_dp, w["forward"]),
         "second": (v["gather"] * ahead * p.reshard + v["scatter"], c.overlap_fsdp * p.overlap_dp, w["backward"]),
         "awaited": (v["gather"] * (1.0 - ahead) * (1.0 + p.reshard), 0.0, 0.0),
-        "dp": (v["dp"], c.overlap_dp * p.overlap_dp, layers * w["backward"]),
-        "updated": (v["updated"], c.overlap_gather * p.overlap_dp, layers * w["forward"]),
-        "pp": (v["pp"], c.overlap_pp * p.overlap_pp, stage),
     }
-    # hidden seconds lengthen the window that they hide in: the series ω (W + κ ω (W + ...)), up to κ ω = 0.9
-    slowed = {k: 0.0 if k == "pp" else min(c.contention * share, 0.9) for k, (_, share, _) in windows.items()}
-    hidden = {k: min(a, waited * share * b / (1.0 - slowed[k])) for k, (a, share, b) in windows.items()}
-    return {k: a - hidden[k] for k, (a, _, _) in windows.items()}, hidden
+
+    def hide(seconds: float, share: float, window: float, slowed: float) -> float:
+        # hidden seconds lengthen the window that they hide in: the series ω (W + κ ω (W + ...)), up to κ ω = 0.9
+        return min(seconds, share * window / (1.0 - min(slowed * share, 0.9)))
+
+    hidden = {k: hide(a, share, window, c.contention) for k, (a, share, window) in windows.items()}
+    work_alone = w["forward"] + w["backward"]
+    device = work_alone + sum(a - (1.0 - c.contention) * hidden[k] for k, (a, _, _) in windows.items())
+    launch = max(device + w["fill"], w["host"]) - device
+    stage = fullest(m, p) * (1.0 + launch / work_alone)  # messages of the step go on while the device waits for its host
+    later = {
+        "dp": (v["dp"], c.overlap_dp * p.overlap_dp, stage * w["backward"]),
+        "updated": (v["updated"], c.overlap_gather * p.overlap_dp, stage * w["forward"]),
+        "pp": (v["pp"], c.overlap_pp * p.overlap_pp, stage * work_alone),
+    }
+    hidden |= {k: hide(a, share, window, 0.0 if k == "pp" else c.contention) for k, (a, share, window) in later.items()}
+    return {k: a - hidden[k] for k, (a, _, _) in (windows | later).items()}, hidden, launch
 
 
 def fullest(m: Transformer, p: Plan) -> float:
@@ -430,7 +437,8 @@ def fullest(m: Transformer, p: Plan) -> float:
 
 def step(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, float]:
     """Seconds of one step by term: interleaved 1F1B."""
-    w, (out, hid) = work(system, m, p, c), exposed(system, m, p, c)
+    w, (out, hid, launch) = work(system, m, p, c), exposed(system, m, p, c)
+    w["launch"] = launch
     micro, layers = p.global_batch / (p.dp * p.micro_batch), fullest(m, p)
     n, ranks, v = parameters(m, p), p.shard * p.cp, messages(system, m, p, c)
     hidden = hid["tp"] + hid["cp"] + hid["ep"] + hid["first"] + hid["second"]

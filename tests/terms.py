@@ -245,6 +245,12 @@ TERMS: dict[str, Term] = {
     ),
     "power.host_watts": Term(lambda x, p: power.host_watts(x["chip"], x["a"]), [{"chip": at.CHIP, "a": 0.7}]),
     "step.memory_use": of_work(lambda m, p: (lambda x: (x, x.total))(step.memory_use(m, p))),
+    "step.waiting": Term(
+        lambda x, p: step.waiting(1e-3 * x["plan"].pp, x["model"], x["plan"], x["plan"].pp / 1.7, x["system"].chip, x["c"], p),
+        STEPS,
+        EDGE_STEPS,
+        soft=True,
+    ),
     "step.step_time": Term(
         lambda x, p: step.step_time(x["system"], x["model"], x["plan"], x["c"], sharpness=p), STEPS, EDGE_STEPS, soft=True, one_unit=True
     ),

@@ -101,6 +101,7 @@ QUESTIONS = {
     "switch that reduces": ("H100-DGX", "gpt-3-1.3b", plan(dp=16.0, tp=8.0)),
     "torus": ("TPU-v5p", "llama-3-70b", plan(dp=64.0, tp=8.0, zero=3.0, sp=1.0)),
     "launch-bound": ("H100-DGX", "gpt-3-125m", plan(tp=8.0)),
+    "launch-bound over nodes": ("H100-DGX", "gpt-3-125m", plan(tp=8.0, pp=2.0)),
     "frozen": ("H100-DGX", "llama-2-7b", plan(dp=8.0)),
 }
 

@@ -81,10 +81,11 @@ def launch_time(
     `fill + max_p(device + fill, host) − (device + fill)` with `fill = kernels · c_fill · latency` and
     `host = (launches · c_launch + meetings · c_rendezvous) · latency`.
 
-    Limits: `fill` when kernels are long; `host − device` when they are short. The host is one queue that runs ahead, which softens the
-    passage: p is half the sharpness.
+    Limits: `fill` when kernels are long; `host − device` when they are short. The host runs ahead of the device by many layers, so the
+    slower of the two decides for all of them together: p is twice the sharpness.
 
     Args:
+      device_time: that the layer keeps the device busy, messages that nothing hides among it [s].
       kernels: that the device runs in turn [count]. launches: kernels that the host launches one by one [count].
       meetings: tensor-parallel collectives times their ranks that the host launches beside transfers of a pipeline between nodes [count].
         In the published sweep of one stack (nanotron on H100) a layer and micro-batch with both takes no less than 8.3, 12.7, 21, 46 and
@@ -94,7 +95,7 @@ def launch_time(
     c = coefficients
     fill = kernels * c.kernel_fill * chip.kernel_latency_s
     host = (launches * c.launch + meetings * c.rendezvous) * chip.kernel_latency_s
-    return fill + excess(*jnp.broadcast_arrays(device_time + fill, host), max(0.5 * sharpness, 2.0))
+    return fill + excess(*jnp.broadcast_arrays(device_time + fill, host), 2.0 * sharpness)
 
 
 def optimizer_time(parameters: Array, bytes_per_parameter: Array, chip: Chip, coefficients: Coefficients) -> Array:

@@ -5,22 +5,25 @@ most favourable settings, which may contradict each other. Every term of a step 
 term, or no sum of two of them, is below its bound:
 
 * Products, attention, streaming, head, embedding, transfers and the schedule's slots do not depend on sharding or r.
-* Work done again is `r · forward`, or `attention + r (forward − attention)`: it grows with r. Device time d, kernel fill f and host time h
-  are affine in r and grow; a layer takes `W = max_p(d + f, h)`, which grows with them. r is at least what memory asks for: activations are
-  affine in r, and logits beside them grow with it.
+* Work done again is `r · forward`, or `attention + r (forward − attention)`: it grows with r. r is at least what memory asks for:
+  activations are affine in r, and logits beside them grow with it.
 * Messages of tp, cp and ep grow with r, those of weights and gradients do not depend on it. What is exposed grows with the message and
-  falls with the window (`smooth.positive_part`). Windows are shares of `W`, or of a part of it times `W / d`. W is a norm of affine terms,
-  so convex in r, and d is affine: their ratio is quasiconvex, and largest at one of the ends of the range of r. So each window is at most
-  that of the smallest r times the ratio `_windows` of what it is made of; what hides in it lengthens it by no more than with all of κ.
-* Hidden communication costs κ of it in contention, and its first gather as much as if it were exposed: `exposed + κ hidden =
-  κ message + (1 − κ) exposed` grows with what is exposed for κ ≤ 1, and with the first of l gathers for κ ≤ 1 − 1/l. A smaller κ only
-  lowers the step.
+  falls with the window (`smooth.positive_part`). Hidden communication costs κ of it in contention: `exposed + κ hidden = κ message +
+  (1 − κ) exposed` grows with what is exposed for κ ≤ 1. A smaller κ only lowers the step. The first gather of a micro-batch, which counts
+  by what of it would hide, is left out.
+* A layer takes `max_p(d + f, h)`, which grows with each: device time d (work, exposed communication, contention), kernel fill f and host
+  time h. Work, f and h are affine in r and grow with it.
+* Windows of a layer are shares of its products, attention core and passes, of which r lengthens the backward one, most at its largest.
+  Windows of a step are as much longer as the device waits for its host: at most `W / b`, where W = max_p(b + f, h) of the work b alone,
+  for messages only shorten the wait. W is a norm of affine terms, so convex in r, and b is affine: their ratio is quasiconvex, and largest
+  at one of the ends of the range of r. So each window is at most that of the smallest r times the ratio `_windows` of what it is made of;
+  what hides in it lengthens it by no more than with all of κ.
 * The optimizer's time falls with sharding, as does the memory of weights, gradients and state; the buffers of gathered weights are least
   without ZeRO-3. Where sharding is free, gradients and weights travel in no time.
 
 Bubble, waiting and overhead are sums and positive multiples of these. Energy is the same sum with other weights ≥ 0: what runs weighs more
-than what waits for launches, and d and W both grow with r; exposed communication weighs more than hidden. Memory: each purpose at its own
-least.
+than what waits for launches, and d and the layer both grow with r; exposed communication weighs more than hidden. Memory: each purpose at
+its own least.
 
 **A space**: `arithmetic_floor`, which needs no compilation, or the least bound of its groups.
 """
@@ -42,8 +45,9 @@ from dmodel.design import rows as rows_
 from dmodel.design.constraints import violation
 from dmodel.design.judge import DRAFTED, Draft, Problem, draft_memory, drafted, shared, used
 from dmodel.hardware import System
-from dmodel.physics import Costs, LayerWork
-from dmodel.step import CALIBRATED, step_time
+from dmodel.physics import Costs
+from dmodel.placement import place
+from dmodel.step import CALIBRATED, step_time, waiting
 from dmodel.sweep import sweep
 from dmodel.types import Array
 from dmodel.workload import Transformer
@@ -62,24 +66,27 @@ class Bound(struct.PyTreeNode, kw_only=True):
     share: Array
 
 
-def _windows(least: LayerWork, most: LayerWork, c: Coefficients, layers: Array) -> Coefficients:
-    """Coefficients under which the windows of the least work are as long as any between it and the most; contention as the proof asks."""
+def _windows(least: Costs, most: Costs, alone: tuple[Array, Array], c: Coefficients) -> Coefficients:
+    """Coefficients under which the windows of the least costs are as long as any between them and the most; contention as the proof asks.
 
-    def per_work(work: LayerWork) -> Array:
-        return 1.0 + work.launch / (work.forward + work.backward)
+    Args:
+      alone: what launches add to the work of a layer without messages [s], of the least and the most.
+    """
 
-    waited = jnp.maximum(per_work(most) / per_work(least), 1.0)
-    backward = waited * most.backward / least.backward
-    whole = per_work(most) * (most.forward + most.backward) / (per_work(least) * (least.forward + least.backward))
+    def busy(costs: Costs) -> Array:
+        return costs.work.forward + costs.work.backward
+
+    waited = jnp.maximum(1.0 + alone[0] / busy(least), 1.0 + alone[1] / busy(most)) / (1.0 + least.launch / busy(least))
+    backward = most.work.backward / least.work.backward
     longest = {name: lengthened(getattr(c, name), c.contention) for name in ("overlap_tp", "overlap_cp", "overlap_ep")}
     fsdp, reduced, updated = (lengthened(x, c.contention) for x in (c.overlap_fsdp, c.overlap_dp, c.overlap_gather))
     return c.replace(
-        **{name: share * waited for name, share in longest.items()},
+        **longest,
         overlap_fsdp=fsdp * backward,
-        overlap_dp=reduced * backward,
+        overlap_dp=reduced * waited * backward,
         overlap_gather=updated * waited,
-        overlap_pp=c.overlap_pp * whole,
-        contention=jnp.minimum(c.contention, 1.0 - 1.0 / layers),
+        overlap_pp=c.overlap_pp * waited * busy(most) / busy(least),
+        contention=jnp.minimum(c.contention, 1.0),
     )
 
 
@@ -98,10 +105,11 @@ def _bound(sharpness: float):
         model, c = fixed["model"], fixed["coefficients"]
 
         def least_costs(system: System, model: Transformer, draft: Draft, c: Coefficients, p: float) -> Costs:
-            """Costs without the communication of gradients and weights per step, where sharding is free."""
+            """Costs without first gathers, and without the communication of gradients and weights per step where sharding is free."""
             found = DRAFTED.costs(system, model, draft, c, p)
             comm, kept = found.communication, batch["reduces"]
-            return found.replace(communication=comm.replace(dp=comm.dp * kept, hidden_step=comm.hidden_step * kept))
+            comm = comm.replace(fsdp_first=0.0 * comm.fsdp_first, dp=comm.dp * kept, hidden_step=comm.hidden_step * kept)
+            return found.replace(communication=comm)
 
         hardware, plan = drafted(batch, fixed)
         system, draft = CALIBRATED.align(hardware, plan)
@@ -113,8 +121,13 @@ def _bound(sharpness: float):
         room = system.chip.hbm_bytes - rest - first.activations
         share = _share(least, most, room, first.activations - last.activations)
         low, high = draft.replace(recompute_layers=share), draft.replace(recompute_layers=most)
-        at_low, at_high = (CALIBRATED.costs(system, model, plan, c, sharpness).work for plan in (low, high))
-        loose = _windows(at_low, at_high, c, (model.n_layers + model.n_mtp) / draft.pp)
+        ends = [CALIBRATED.costs(system, model, plan, c, sharpness) for plan in (low, high)]
+        apart = place(draft, system.network.size).pp[1:].prod(0)
+        alone = (
+            waiting(x.work.forward + x.work.backward, model, plan, apart, system.chip, c, sharpness)
+            for x, plan in zip(ends, (low, high), strict=True)
+        )
+        loose = _windows(*ends, tuple(alone), c)
         found = step_time(system, model, low, loose, sharpness=sharpness, physics=DRAFTED._replace(costs=least_costs))
         memory = rest + jnp.minimum(first.activations, last.activations)
         joules = run.facility_watts(system, model, low, found) * found.total

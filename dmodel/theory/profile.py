@@ -112,7 +112,6 @@ def layer_work_of(matmul: Array, layout: Layout) -> LayerWork:
         attention=0.0,
         elementwise=0.0,
         recompute=layout.recompute * matmul / 3.0,
-        launch=0.0,
         head=0.0,
         forward=matmul / 3.0,
         backward=matmul * 2.0 / 3.0,
