@@ -51,9 +51,10 @@ class Breakdown(struct.PyTreeNode, kw_only=True):
     """Seconds of one training step by cause; `total` is their sum, so they add up exactly.
 
     Attributes:
-      matmul, attention, elementwise: forward and backward work of the layers. recompute: forward work done again. launch: waiting for
-        kernel launches. head: logits and loss, as far as they lengthen the slowest stage.
-      tensor_parallel, context_parallel, expert_parallel, fsdp, data_parallel, pipeline_transfer: communication that nothing hides.
+      matmul, attention, elementwise: forward and backward work of the layers. recompute: forward work done again. launch: what kernel
+        launches add to the work and messages of the layers. head: logits and loss, as far as they lengthen the slowest stage.
+      tensor_parallel, context_parallel, expert_parallel, fsdp, data_parallel, pipeline_transfer: communication that no work hides. Where
+        the host decides, a layer's would pass while the device waits: it is counted here, and launch is the less for it.
       bubble: idle pipeline slots. optimizer: the update. contention: compute slowed by communication beside it.
       straggler: waiting for the slowest device. overhead: fixed time per step.
 
@@ -85,7 +86,7 @@ class Breakdown(struct.PyTreeNode, kw_only=True):
 
     @property
     def exposed_communication(self) -> Array:
-        """Communication that nothing hides [s]."""
+        """Communication that no work hides [s]."""
         return self.tensor_parallel + self.context_parallel + self.expert_parallel + self.fsdp + self.data_parallel + self.pipeline_transfer
 
 
@@ -147,6 +148,9 @@ def waiting(device: Array, model: Transformer, plan: Plan, apart: Array, chip: C
 
     Kernels of the forward pass count `2 + trainable` times, and once more under full recomputation. Collectives are launched like any other
     kernel: where the host is slower than products and messages together, it hides both.
+
+    Limits: a host that waits for the device (to count what experts get, to hold gathers back) does not run ahead like that; messages that
+    come once per micro-batch or step are added as they are.
 
     Args:
       apart: nodes that the stages of a pipeline lie in.
@@ -297,12 +301,13 @@ def step_time(
     spread = work.head * c.head_balance / plan.pp
     layer = work.matmul + work.attention + work.elementwise + work.recompute + costs.launch + comm.tp + comm.cp + comm.ep + comm.fsdp
     # where its stage holds fewer layers, the head lengthens the slowest stage only by what it takes beyond them
-    displaced, last = jnp.broadcast_arrays(costs.displaced * layer, work.head * (1.0 - c.head_balance))
+    whole = layer + c.contention * comm.hidden_layer
+    displaced, last = jnp.broadcast_arrays(costs.displaced * whole, work.head * (1.0 - c.head_balance))
     head = excess(displaced, last, sharpness)
     # while the pipeline fills and drains, the slowest stage waits for the others: mean layers, and what of the head is theirs
     others = jnp.where(plan.pp > 1.0, plan.pp - 1.0, 1.0)
     beside = layers - costs.excess * (1.0 + 1.0 / others)
-    idle = beside * (layer + c.contention * comm.hidden_layer) + comm.pp + spread + (last - head) / others
+    idle = beside * whole + comm.pp + spread + (last - head) / others
     partial = Breakdown(
         matmul=times * work.matmul,
         attention=times * work.attention,
@@ -322,8 +327,8 @@ def step_time(
         straggler=jnp.zeros_like(idle),
         overhead=jnp.zeros_like(idle),
     )
-    waiting = straggler_share(plan.devices, c.straggler) * partial.total
-    return partial.replace(straggler=waiting, overhead=c.overhead + comm.once)
+    late = straggler_share(plan.devices, c.straggler) * partial.total
+    return partial.replace(straggler=late, overhead=jnp.zeros_like(idle) + c.overhead + comm.once)
 
 
 def memory_use(

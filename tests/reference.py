@@ -447,7 +447,7 @@ def step(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
     alone = layer + out["tp"] + out["cp"] + out["ep"] + gathers
     layer, last = alone + c.contention * hidden, (1.0 - c.head_balance) * w["head"]
     # what the slowest stage takes for the head: the share that all carry, and what the last one takes beyond the layers it spares
-    head = c.head_balance * w["head"] / p.pp + max(last - p.head_displaces * alone, 0.0)
+    head = c.head_balance * w["head"] / p.pp + max(last - p.head_displaces * layer, 0.0)
     slots = ((p.interleave - 1.0) * max(p.pp - micro, 0.0) + p.pp - 1.0) / p.interleave
     # all stages but the slowest, a micro-batch each
     rest = (m.n_layers + m.n_mtp - layers) * layer + w["head"] - head

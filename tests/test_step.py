@@ -278,3 +278,9 @@ def test_accumulation_reduces_once_and_waiting_hides_nothing():
     assert float(once.fsdp) < float(each.fsdp) < float(awaited.fsdp)
     assert float(once.contention) < float(each.contention) and float(awaited.contention) < float(each.contention)
     assert float(deep.total) == float(each.total)
+
+
+def test_every_term_of_a_batch_has_its_shape():
+    """Also with coefficients that are scalars."""
+    found = SMOOTH(catalog.system("H100-DGX"), catalog.transformer("llama-3-8b"), plan(dp=np.array([1.0, 2.0, 4.0])), COEFFICIENTS)
+    assert {np.shape(x) for x in jax.tree.leaves(found)} == {(3,)}

@@ -85,7 +85,7 @@ def launch_time(
     slower of the two decides for all of them together: p is twice the sharpness.
 
     Args:
-      device_time: that the layer keeps the device busy, messages that nothing hides among it [s].
+      device_time: that the layer keeps the device busy: work, what messages slow of it, and those that it does not hide [s].
       kernels: that the device runs in turn [count]. launches: kernels that the host launches one by one [count].
       meetings: tensor-parallel collectives times their ranks that the host launches beside transfers of a pipeline between nodes [count].
         In the published sweep of one stack (nanotron on H100) a layer and micro-batch with both takes no less than 8.3, 12.7, 21, 46 and

@@ -2,9 +2,11 @@
 
 **A group** shares everything but its sharding and the share r of recomputed layers. Its bound is the model itself, evaluated once at the
 most favourable settings, which may contradict each other. Every term of a step is ≥ 0 and their sum is the step, so it is enough that no
-term, or no sum of two of them, is below its bound:
+term, or no sum of the terms of a layer, is below its bound:
 
-* Products, attention, streaming, head, embedding, transfers and the schedule's slots do not depend on sharding or r.
+* Products, attention, streaming, head, embedding, transfers and the schedule's slots do not depend on sharding or r. (Sums of gradients
+  inside products, without ZeRO-2 and 3, take no longer than kernels of their own as long as `elementwise_traffic` is not below 1; a fit
+  that has it there may overstate a free bound by what they stand out of the products, a thousandth in the worst case tried.)
 * Work done again is `r · forward`, or `attention + r (forward − attention)`: it grows with r. r is at least what memory asks for:
   activations are affine in r, and logits beside them grow with it.
 * Messages of tp, cp and ep grow with r, those of weights and gradients do not depend on it. What is exposed grows with the message and
@@ -16,8 +18,9 @@ term, or no sum of two of them, is below its bound:
 * Windows of a layer are shares of its products, attention core and passes, of which r lengthens the backward one, most at its largest.
   Windows of a step are as much longer as the device waits for its host: at most `W / b`, where W = max_p(b + f, h) of the work b alone,
   for messages only shorten the wait. W is a norm of affine terms, so convex in r, and b is affine: their ratio is quasiconvex, and largest
-  at one of the ends of the range of r. So each window is at most that of the smallest r times the ratio `_windows` of what it is made of;
-  what hides in it lengthens it by no more than with all of κ.
+  at one of the ends of the range of r. The wait at the smallest r, which the ratio is taken over, only grows as windows do. So each window
+  is at most that of the smallest r times the ratio `_windows` of what it is made of; what hides in it lengthens it by no more than with
+  all of κ.
 * The optimizer's time falls with sharding, as does the memory of weights, gradients and state; the buffers of gathered weights are least
   without ZeRO-3. Where sharding is free, gradients and weights travel in no time.
 
@@ -66,17 +69,18 @@ class Bound(struct.PyTreeNode, kw_only=True):
     share: Array
 
 
+def _busy(costs: Costs) -> Array:
+    """Work of a layer and micro-batch [s]."""
+    return costs.work.forward + costs.work.backward
+
+
 def _windows(least: Costs, most: Costs, alone: tuple[Array, Array], c: Coefficients) -> Coefficients:
     """Coefficients under which the windows of the least costs are as long as any between them and the most; contention as the proof asks.
 
     Args:
       alone: what launches add to the work of a layer without messages [s], of the least and the most.
     """
-
-    def busy(costs: Costs) -> Array:
-        return costs.work.forward + costs.work.backward
-
-    waited = jnp.maximum(1.0 + alone[0] / busy(least), 1.0 + alone[1] / busy(most)) / (1.0 + least.launch / busy(least))
+    waited = jnp.maximum(1.0 + alone[0] / _busy(least), 1.0 + alone[1] / _busy(most)) / (1.0 + least.launch / _busy(least))
     backward = most.work.backward / least.work.backward
     longest = {name: lengthened(getattr(c, name), c.contention) for name in ("overlap_tp", "overlap_cp", "overlap_ep")}
     fsdp, reduced, updated = (lengthened(x, c.contention) for x in (c.overlap_fsdp, c.overlap_dp, c.overlap_gather))
@@ -85,7 +89,7 @@ def _windows(least: Costs, most: Costs, alone: tuple[Array, Array], c: Coefficie
         overlap_fsdp=fsdp * backward,
         overlap_dp=reduced * waited * backward,
         overlap_gather=updated * waited,
-        overlap_pp=c.overlap_pp * waited * busy(most) / busy(least),
+        overlap_pp=c.overlap_pp * waited * _busy(most) / _busy(least),
         contention=jnp.minimum(c.contention, 1.0),
     )
 
@@ -121,13 +125,13 @@ def _bound(sharpness: float):
         room = system.chip.hbm_bytes - rest - first.activations
         share = _share(least, most, room, first.activations - last.activations)
         low, high = draft.replace(recompute_layers=share), draft.replace(recompute_layers=most)
-        ends = [CALIBRATED.costs(system, model, plan, c, sharpness) for plan in (low, high)]
+        at_low, at_high = (CALIBRATED.costs(system, model, x, c, sharpness) for x in (low, high))
         apart = place(draft, system.network.size).pp[1:].prod(0)
-        alone = (
-            waiting(x.work.forward + x.work.backward, model, plan, apart, system.chip, c, sharpness)
-            for x, plan in zip(ends, (low, high), strict=True)
-        )
-        loose = _windows(*ends, tuple(alone), c)
+
+        def without_messages(costs: Costs, draft: Draft) -> Array:
+            return waiting(_busy(costs), model, draft, apart, system.chip, c, sharpness)
+
+        loose = _windows(at_low, at_high, (without_messages(at_low, low), without_messages(at_high, high)), c)
         found = step_time(system, model, low, loose, sharpness=sharpness, physics=DRAFTED._replace(costs=least_costs))
         memory = rest + jnp.minimum(first.activations, last.activations)
         joules = run.facility_watts(system, model, low, found) * found.total
