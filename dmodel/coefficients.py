@@ -61,6 +61,7 @@ SPECS: dict[str, Spec] = {
     ),
     "kernel_fill": Spec("1", "time to fill and drain a kernel over the kernel latency", "positive", 0.6, 0.5, "both"),
     "bucket": Spec("byte", "gradients or parameters that one message of data parallelism carries", "positive", 1.5e8, 1.5, "software"),
+    # single calls begin within 4 to 9 µs and change protocol for 15 to 95 more (calibration/micro/data/fits.json)
     "collective_start": Spec("s", "fixed time of one collective", "positive", 2e-5, 0.2, "both"),
     "net_efficiency_inner": Spec("1", "share of the innermost level's bandwidth", "share", 0.6, 0.4, "hardware"),
     "net_efficiency_outer": Spec("1", "share of the outer levels' bandwidth", "share", 0.75, 0.7, "both"),

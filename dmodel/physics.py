@@ -23,6 +23,11 @@ class LayerWork(struct.PyTreeNode, kw_only=True):
     forward: Array
     backward: Array
 
+    @property
+    def busy(self) -> Array:
+        """Both passes [s]."""
+        return self.forward + self.backward
+
 
 class Communication(struct.PyTreeNode, kw_only=True):
     """Exposed and hidden communication [s]: tp, cp, ep and fsdp per layer and micro-batch; pp and `ends` (tensor

@@ -217,11 +217,10 @@ def _costs(system: System, model: Transformer, plan: Plan, c: Coefficients, shar
     parts = counts.residents(model, plan)
     work, sent = _layer_work(system, model, plan, parts, c, sharpness), messages(model, plan, parts, groups, net, c)
     comm, layers = _beside_layer(sent, work, plan, c, sharpness), counts.stage_layers(model, plan)
-    busy = work.forward + work.backward
-    device = busy + comm.tp + comm.cp + comm.ep + comm.fsdp + c.contention * comm.hidden_layer
+    device = work.busy + comm.tp + comm.cp + comm.ep + comm.fsdp + c.contention * comm.hidden_layer
     launch = waiting(device, model, plan, groups.pp[1:].prod(0), system.chip, c, sharpness)
     # messages of the step go on while the device waits for its host
-    longer = layers * (1.0 + launch / busy)
+    longer = layers * (1.0 + launch / work.busy)
     comm = comm.replace(**_beside_step(sent, longer * work.forward, longer * work.backward, plan, c, sharpness))
     m = plan.n_microbatches
     slots = SCHEDULES[plan.schedule].bubble(plan.pp, m, plan.interleave)

@@ -250,5 +250,5 @@ def test_two_collectors_at_once_do_no_harm(tmp_path):
 
 @pytest.mark.slow
 def test_a_hundred_kills(tmp_path):
-    verdict = torture(tmp_path, kills=100, count=6000, size=10_000, seed=0, life_s=0.03)
+    verdict = torture(tmp_path, kills=100, count=6000, size=30_000, seed=0, life_s=0.03)
     assert verdict.passed and verdict.kills == 100, verdict

@@ -1,6 +1,7 @@
 """Exact search: the best of a loop, whatever is cut or left out; bounds that no plan undercuts; limits; the Pareto front."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -129,6 +130,25 @@ def test_no_plan_of_a_group_undercuts_its_bound(seed):
             own = group_bounds(p, members[:1], sharded=True)
             same = (members[:, [rows.INDEX[n] for n in rows.SHARDING]] == members[0, [rows.INDEX[n] for n in rows.SHARDING]]).all(1)
             assert (np.asarray(found.step_time_s)[fits & same] >= own.step_time_s[0]).all()
+
+
+@pytest.mark.parametrize("traffic", [0.03, 0.1, 0.8])
+def test_gradients_summed_in_kernels_of_their_own_stay_above_a_free_bound(traffic):
+    """Memory so slow that sums of gradients stand out of the products: if a free bound took all of them for summed inside products, plans
+    at a tenth of the least traffic would undercut it by a hundredth."""
+    c = default().replace(elementwise_traffic=jnp.asarray(traffic), launch=jnp.asarray(1e-9), kernel_fill=jnp.asarray(1e-9))
+    chip = SYSTEM.chip
+    slow = SYSTEM.replace(chip=chip.replace(hbm_bytes_per_s=chip.hbm_bytes_per_s / 100.0, hbm_bytes=1e13))
+    base = Plan(dp=1.0, global_batch=1.0, fused_sums=1.0)
+    p = stated(SMALL, 24, 192, system=slow, coefficients=c, base=base, choices=EVERYTHING)
+    split = space.Degrees(24, 1, 1, 1, 1, 1)
+    offered = space.options(p.space, split)
+    groups = rows.group_rows(split, offered)
+    bounds = group_bounds(p, groups, sharded=False).step_time_s
+    for group, bound in zip(groups, bounds, strict=True):
+        members = rows.expanded(group[None], offered)
+        assert (members[:, rows.INDEX["zero"]] >= 2.0).any()
+        assert (np.asarray(evaluate(p, members).step_time_s) >= bound).all()
 
 
 @pytest.mark.parametrize("seed", range(4))

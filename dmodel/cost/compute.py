@@ -82,7 +82,7 @@ def launch_time(
     `host = (launches · c_launch + meetings · c_rendezvous) · latency`.
 
     Limits: `fill` when kernels are long; `host − device` when they are short. The host runs ahead of the device by many layers, so the
-    slower of the two decides for all of them together: p is twice the sharpness.
+    slower of the two decides for all of them together: p is twice the sharpness, the best of four on rows held out (docs/coefficients.md).
 
     Args:
       device_time: that the layer keeps the device busy: work, what messages slow of it, and those that it does not hide [s].

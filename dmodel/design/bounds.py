@@ -4,9 +4,10 @@
 most favourable settings, which may contradict each other. Every term of a step is ≥ 0 and their sum is the step, so it is enough that no
 term, or no sum of the terms of a layer, is below its bound:
 
-* Products, attention, streaming, head, embedding, transfers and the schedule's slots do not depend on sharding or r. (Sums of gradients
-  inside products, without ZeRO-2 and 3, take no longer than kernels of their own as long as `elementwise_traffic` is not below 1; a fit
-  that has it there may overstate a free bound by what they stand out of the products, a thousandth in the worst case tried.)
+* Products, attention, streaming, head, embedding, transfers and the schedule's slots do not depend on sharding or r. Sums of gradients do:
+  kernels of their own in ZeRO-2 and 3, inside products without them. Of B bytes, the first take `w B` (`w = elementwise_traffic`), the
+  others `excess(products, B) ≤ B`: where sharding is free, `min(w, 1) B` inside products is below both. A layer that takes longer than
+  that by a kernel of its own gains no more in what it hides of a transfer than it costs.
 * Work done again is `r · forward`, or `attention + r (forward − attention)`: it grows with r. r is at least what memory asks for:
   activations are affine in r, and logits beside them grow with it.
 * Messages of tp, cp and ep grow with r, those of weights and gradients do not depend on it. What is exposed grows with the message and
@@ -69,18 +70,14 @@ class Bound(struct.PyTreeNode, kw_only=True):
     share: Array
 
 
-def _busy(costs: Costs) -> Array:
-    """Work of a layer and micro-batch [s]."""
-    return costs.work.forward + costs.work.backward
-
-
 def _windows(least: Costs, most: Costs, alone: tuple[Array, Array], c: Coefficients) -> Coefficients:
     """Coefficients under which the windows of the least costs are as long as any between them and the most; contention as the proof asks.
 
     Args:
       alone: what launches add to the work of a layer without messages [s], of the least and the most.
     """
-    waited = jnp.maximum(1.0 + alone[0] / _busy(least), 1.0 + alone[1] / _busy(most)) / (1.0 + least.launch / _busy(least))
+    short, long = least.work.busy, most.work.busy
+    waited = jnp.maximum(1.0 + alone[0] / short, 1.0 + alone[1] / long) / (1.0 + least.launch / short)
     backward = most.work.backward / least.work.backward
     longest = {name: lengthened(getattr(c, name), c.contention) for name in ("overlap_tp", "overlap_cp", "overlap_ep")}
     fsdp, reduced, updated = (lengthened(x, c.contention) for x in (c.overlap_fsdp, c.overlap_dp, c.overlap_gather))
@@ -89,7 +86,7 @@ def _windows(least: Costs, most: Costs, alone: tuple[Array, Array], c: Coefficie
         overlap_fsdp=fsdp * backward,
         overlap_dp=reduced * waited * backward,
         overlap_gather=updated * waited,
-        overlap_pp=c.overlap_pp * waited * _busy(most) / _busy(least),
+        overlap_pp=c.overlap_pp * waited * long / short,
         contention=jnp.minimum(c.contention, 1.0),
     )
 
@@ -99,6 +96,12 @@ def _share(least: Array, most: Array, room: Array, saved: Array) -> Array:
     helps = saved > 0.0
     needed = jnp.where(helps, jnp.clip(-room / jnp.where(helps, saved, 1.0), 0.0, 1.0), 0.0)
     return least + (most - least) * needed * (1.0 - SLACK)
+
+
+def _least_sums(draft: Draft, c: Coefficients) -> Array:
+    """Bytes of accumulated gradients that take no longer inside products than all of them do in kernels of their own, as a share."""
+    own = jnp.minimum(c.elementwise_traffic, 1.0)
+    return own / (own + (1.0 - own) * draft.fused_sums)
 
 
 @lru_cache(maxsize=16)
@@ -124,12 +127,13 @@ def _bound(sharpness: float):
         rest = first.total - first.activations - first.buffers + buffers
         room = system.chip.hbm_bytes - rest - first.activations
         share = _share(least, most, room, first.activations - last.activations)
-        low, high = draft.replace(recompute_layers=share), draft.replace(recompute_layers=most)
+        summed = draft.replace(gradient_bytes=draft.gradient_bytes * jnp.where(batch["reduces"] > 0.0, 1.0, _least_sums(draft, c)))
+        low, high = summed.replace(recompute_layers=share), summed.replace(recompute_layers=most)
         at_low, at_high = (CALIBRATED.costs(system, model, x, c, sharpness) for x in (low, high))
         apart = place(draft, system.network.size).pp[1:].prod(0)
 
         def without_messages(costs: Costs, draft: Draft) -> Array:
-            return waiting(_busy(costs), model, draft, apart, system.chip, c, sharpness)
+            return waiting(costs.work.busy, model, draft, apart, system.chip, c, sharpness)
 
         loose = _windows(at_low, at_high, (without_messages(at_low, low), without_messages(at_high, high)), c)
         found = step_time(system, model, low, loose, sharpness=sharpness, physics=DRAFTED._replace(costs=least_costs))

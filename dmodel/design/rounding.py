@@ -22,7 +22,7 @@ from dmodel.design.search import improved
 from dmodel.design.space import Degrees, Options, Space
 from dmodel.plan import SCHEDULES
 
-POINTS, ROUNDED, POLISHED, FIRSTS, ENDS = 64, 3, 8, 2, 3
+POINTS, ROUNDED, POLISHED, FIRSTS, ENDS = 64, 3, 6, 2, 3
 """Relaxed plans that are rounded, splits of the devices taken for each, rows from which the descent starts (the best of all, and the first
 ones of each ZeRO stage and schedule), and splits at its ends around which all plans are decided."""
 
@@ -278,8 +278,10 @@ def round_plans(problem: Problem, relaxed: Relaxed) -> Rounded:
     if not lattice.splits:
         return Rounded(row=None, fits=False, evaluated=0)
     near = [row for point in _relaxed_rows(problem.space, relaxed) for row in nearest(lattice, point)]
-    # where few plans fit, the descent needs some to start from
-    unique = list({row.tobytes(): row for row in (*near, *(thrifty(lattice, row) for row in near))}.values())
+    unique = list({row.tobytes(): row for row in near}.values())
+    if (judge(unique) < BROKEN).sum() < POLISHED:
+        # where few plans fit, the descent needs some to start from
+        unique = list({row.tobytes(): row for row in (*unique, *(thrifty(lattice, row) for row in unique))}.values())
     ended = descend(lattice, judge, _diverse(unique, judge(unique)))
     more = 0
     if judge(ended).min() >= BROKEN:
