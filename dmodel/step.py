@@ -14,7 +14,7 @@ from dmodel.coefficients import Coefficients
 from dmodel.cost import collectives, compute
 from dmodel.cost import memory as memory_cost
 from dmodel.cost.overlap import exposed_time, lengthened, straggler_share
-from dmodel.cost.pipeline import SCHEDULES
+from dmodel.cost.pipeline import SCHEDULES, step_window
 from dmodel.footprint import LEAST, Footprint
 from dmodel.hardware import Chip, System
 from dmodel.messages import Messages, messages
@@ -189,10 +189,12 @@ def _beside_layer(v: Messages, work: LayerWork, plan: Plan, c: Coefficients, sha
 
 
 def _beside_step(v: Messages, forward: Array, backward: Array, plan: Plan, c: Coefficients, sharpness: float) -> dict[str, Array]:
-    """Messages of a step, and of a stage's micro-batch, split likewise: gradients reduced per step hide in the last micro-batch's backward
-    pass, updated parameters that are gathered in the next step's first forward pass, transfers of the pipeline in one micro-batch, which
-    they do not slow. forward, backward: of all layers of a stage, as long as they take with waiting for the host [s]."""
-    cost, window = stack(v.dp, v.updated, v.pp), stack(backward, forward, forward + backward)
+    """Messages of a step, and of a stage's micro-batch, split likewise: gradients reduced per step hide in the backward passes of the last
+    micro-batches, updated parameters that are gathered in the next step's first forward passes (`pipeline.step_window`), transfers of the
+    pipeline in one micro-batch, which they do not slow. forward, backward: of all layers of a stage and micro-batch, as long as they take
+    with waiting for the host [s]."""
+    passes = step_window(plan.pp, plan.n_microbatches, plan.interleave)
+    cost, window = stack(v.dp, v.updated, v.pp), stack(passes * backward, passes * forward, forward + backward)
     overlap = stack(c.overlap_dp * plan.overlap_dp, c.overlap_gather * plan.overlap_dp, c.overlap_pp * plan.overlap_pp)
     slows = trailing(stack(c.contention, c.contention, jnp.zeros_like(c.contention)), overlap.ndim)
     exposed = exposed_time(cost, window, lengthened(overlap, slows), sharpness)

@@ -421,9 +421,12 @@ def exposed(system: System, m: Transformer, p: Plan, c: Coefficients) -> tuple[d
     device = work_alone + sum(a - (1.0 - c.contention) * hidden[k] for k, (a, _, _) in windows.items())
     launch = max(device + w["fill"], w["host"]) - device
     stage = fullest(m, p) * (1.0 + launch / work_alone)  # messages of the step go on while the device waits for its host
+    # of pp micro-batches in a group, each chunk is done for good once all have passed it: the others' time is left, and its last pass
+    group = min(p.pp, p.global_batch / (p.dp * p.micro_batch))
+    passes = group * (p.interleave - 1.0) / p.interleave + 1.0 / p.interleave
     later = {
-        "dp": (v["dp"], c.overlap_dp * p.overlap_dp, stage * w["backward"]),
-        "updated": (v["updated"], c.overlap_gather * p.overlap_dp, stage * w["forward"]),
+        "dp": (v["dp"], c.overlap_dp * p.overlap_dp, stage * passes * w["backward"]),
+        "updated": (v["updated"], c.overlap_gather * p.overlap_dp, stage * passes * w["forward"]),
         "pp": (v["pp"], c.overlap_pp * p.overlap_pp, stage * work_alone),
     }
     hidden |= {k: hide(a, share, window, 0.0 if k == "pp" else c.contention) for k, (a, share, window) in later.items()}

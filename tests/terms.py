@@ -222,6 +222,7 @@ TERMS: dict[str, Term] = {
     "overlap.straggler_share": plain(overlap.straggler_share, [(3.3, 0.01), (4000.0, 0.02)], [(1.0, 0.01), (1.0, 0.0), (2.0, 0.0)]),
     "pipeline.gpipe_bubble": plain(pipeline.gpipe_bubble, PIPES, EDGE_PIPES),
     "pipeline.interleaved_bubble": plain(pipeline.interleaved_bubble, PIPES, EDGE_PIPES),
+    "pipeline.step_window": plain(pipeline.step_window, PIPES, EDGE_PIPES),
     "pipeline.zero_bubble": plain(pipeline.zero_bubble, PIPES, EDGE_PIPES),
     **{
         f"pipeline.SCHEDULES.{name}": plain(lambda pp, m, v, s=s: (s.bubble(pp, m, v), s.in_flight(pp, m, v)), PIPES, EDGE_PIPES)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dmodel.cost.pipeline import SCHEDULES, gpipe_bubble, interleaved_bubble, zero_bubble
+from dmodel.cost.pipeline import SCHEDULES, gpipe_bubble, interleaved_bubble, step_window, zero_bubble
 from dmodel.plan import SCHEDULES as NAMES
 
 
@@ -76,6 +76,18 @@ def test_the_last_stage_holds_one_or_its_waiting_chunks():
     """Of v = 2 chunks the last stage's first one waits while pp micro-batches pass it; without interleaving nothing waits there."""
     held = {name: float(s.in_flight_last(8.0, 64.0, 2.0 if name == "interleaved" else 1.0)) for name, s in SCHEDULES.items()}
     assert held == {"gpipe": 64.0, "1f1b": 1.0, "interleaved": 4.5, "zero-bubble": 1.0}
+
+
+@pytest.mark.parametrize(("pp", "m", "v"), [(8, 64, 1), (4, 8, 2), (6, 6, 8), (2, 16, 4), (1, 8, 3), (8, 4, 2)])
+def test_messages_of_a_step_hide_as_if_layers_were_sent_one_by_one(pp, m, v):
+    """A stage passes a group of micro-batches through one chunk after the other; a layer's gradient leaves behind its last one."""
+    group, layers, seconds = min(pp, m), 500, 4.0 * pp
+    turn, sent = 1.0 / v, 0.0
+    for chunk in range(v):
+        for layer in range(layers):
+            whole = turn * (chunk * group + group - 1 + (layer + 1) / layers)
+            sent = max(sent, whole) + seconds / (v * layers)
+    assert seconds - (sent - group) == pytest.approx(float(step_window(pp, m, v)), abs=2.0 / layers)
 
 
 def test_bubbles_of_a_batch():

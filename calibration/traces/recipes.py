@@ -143,14 +143,15 @@ def widths(stack: str, precision: str, zero: float = 1.0, model: str = "") -> Wi
 
     Megatron-Bridge: `grad_reduce_in_fp32` is off for Llama, Qwen3, DeepSeek-V3 and gpt-oss alike, so gradients are reduced and accumulated
     in 16 bits; parameters quantized by tensor are gathered in 8 bits, those of MXFP8 in 16, as both directions are quantized afterwards.
-    NeMo under ZeRO-1: its launcher's scripts for H100 (`examples`, 2024) and NeMo 2's for performance reduce gradients in bf16 and hold
-    them so. The launcher's distributed Adam keeps of a master weight the 16 bits that the bf16 weight lacks (10 bytes with two moments); in
-    fine-tuning (`sft`) the moments are bf16, and so is the master weight that 8-bit weights need (6 bytes).
+    NeMo under ZeRO-1: its launcher's scripts for H100 (`examples`, 2024), NeMo 2's for performance and NVIDIA's for MLPerf 4.0 (GPT-3;
+    `grad_sync_dtype`) reduce gradients in bf16 and hold them so. The launcher's distributed Adam keeps of a master weight the 16 bits that
+    the bf16 weight lacks (10 bytes with two moments); in fine-tuning (`sft`) the moments are bf16, and so is the master weight that 8-bit
+    weights need (6 bytes).
     """
     name = stack.lower()
     if family(name) == BRIDGE:
         return Widths(2.0, 2.0, 1.0 if precision == "fp8" else 2.0)
-    if family(name) in NEMO and zero == 1.0:
+    if (family(name) in NEMO or name.startswith("mlperf")) and zero == 1.0:
         launcher = family(name) == NEMO[0] or "" < name.partition("/")[2] < "24.09"
         return Widths(2.0, 2.0, 2.0, (6.0 if model.lower().endswith("-sft") else 10.0) if launcher else 12.0)
     return None

@@ -68,6 +68,20 @@ def _zero_bubble_in_flight(pp: Array, m: Array, v: Array) -> Array:
     return jnp.minimum(m, 2.0 * pp - 1.0) + 0.0 * v
 
 
+def step_window(pp: Array, m: Array, v: Array) -> Array:
+    """Micro-batches whose passes through a stage hide the messages of a step: `1 + (min(pp, m) − 1)(1 − 1/v)`.
+
+    A stage passes pp micro-batches through one of its v chunks, then through the next (Narayanan et al. 2021). Gradients of a chunk are
+    whole after its last micro-batch, so those of the first chunk leave while the same micro-batches go through the other v − 1; of the last
+    chunk, and where there is one only, they leave layer by layer behind the last micro-batch. Parameters of the next step's forward pass
+    arrive the same way.
+
+    >>> float(step_window(8.0, 64.0, 1.0)), float(step_window(8.0, 64.0, 4.0))
+    (1.0, 6.25)
+    """
+    return 1.0 + (jnp.minimum(pp, m) - 1.0) * (1.0 - 1.0 / v)
+
+
 SCHEDULES: dict[str, Schedule] = {
     "gpipe": Schedule(gpipe_bubble, _gpipe_in_flight, _gpipe_in_flight),
     "1f1b": Schedule(interleaved_bubble, _interleaved_in_flight, _interleaved_in_flight_last),
