@@ -254,7 +254,7 @@ def test_added_columns_are_written_beside_the_row(tmp_path):
         ({"cp": "2", "dp": "4"}, "cp_balanced", 1.0, ""),
         ({"stack": "megatron-bridge/26.02"}, "reduce_bytes", 2.0, "gradients held and reduced in 2 bytes"),
         ({"stack": "mlperf-train-v4.0", "zero_stage": "1"}, "reduce_bytes", 2.0, "gradients held and reduced in 2 bytes"),
-        ({"stack": "mlperf-train-v4.0", "pp": "4", "dp": "4", "interleave": ""}, "interleave", 8.0, "one layer per chunk"),
+        ({"stack": "mlperf-train-v4.0", "pp": "4", "dp": "4", "interleave": ""}, "interleave", 8.0, "interleave blank: 8, one layer per chunk"),
         ({"stack": "megatron-bridge/26.02"}, "gradient_bytes", 2.0, ""),
         ({"stack": "megatron-bridge/26.02", "precision": "fp8"}, "gather_bytes", 1.0, ""),
         ({"stack": "megatron-bridge/26.02", "precision": "bf16"}, "gather_bytes", 2.0, ""),
