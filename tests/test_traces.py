@@ -221,6 +221,9 @@ def test_added_columns_are_written_beside_the_row(tmp_path):
 # --- to records
 
 
+SC21 = {"stack": "megatron-sc21-t1", "n_layers": "80", "zero_stage": "0"}
+
+
 @pytest.mark.parametrize(
     ("changes", "field", "value", "said"),
     [
@@ -253,6 +256,10 @@ def test_added_columns_are_written_beside_the_row(tmp_path):
         ({"stack": "torchtitan", "cp": "2", "dp": "4"}, "cp_balanced", 0.0, "cp: causal sequences held in order"),
         ({"cp": "2", "dp": "4"}, "cp_balanced", 1.0, ""),
         ({"stack": "megatron-bridge/26.02"}, "reduce_bytes", 2.0, "gradients held and reduced in 2 bytes"),
+        (SC21 | {"micro_batch": ""}, "micro_batch", 2.0, "micro_batch blank: 2, as in the script"),
+        (SC21 | {"interleave": ""}, "interleave", 2.0, "interleave blank: 2, as in the script"),
+        (SC21, "overlap_dp", 0.0, "gradients reduced after the backward pass"),
+        (SC21 | {"n_layers": "32"}, "overlap_dp", 1.0, ""),
         ({"stack": "mlperf-train-v4.0", "zero_stage": "1"}, "reduce_bytes", 2.0, "gradients held and reduced in 2 bytes"),
         ({"stack": "mlperf-train-v4.0", "pp": "4", "dp": "4", "interleave": ""}, "interleave", 8.0, "interleave blank: 8, one layer per chunk"),
         ({"stack": "megatron-bridge/26.02"}, "gradient_bytes", 2.0, ""),

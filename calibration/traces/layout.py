@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from calibration.traces.recipes import job
 from calibration.traces.table import Row
 
 
@@ -22,7 +23,8 @@ class Layout(NamedTuple):
 def layout(row: Row) -> Layout:
     """Fill the blank degrees so that dp·tp·pp·cp = n_accel.
 
-    Blank cp, pp, tp, ep and micro-batch count as 1; a blank dp is what is left of the devices. Where dp is written and only one of tp and
+    Blank cp, pp, tp, ep and micro-batch count as 1 (the micro-batch as in the job's script, `recipes.job`); a blank dp is what is left of
+    the devices. Where dp is written and only one of tp and
     pp is blank, that one is what is left. Assuming a layout from nothing is refused: with dp, tp and pp all blank only ZeRO-3 (all devices
     shard) or a single device says enough.
 
@@ -36,6 +38,9 @@ def layout(row: Row) -> Layout:
     assumed = []
     blank = [name for name in ("tp", "pp") if given[name] is None]
     derived = blank[0] if given["dp"] and len(blank) == 1 else "dp" if given["dp"] is None else ""
+    if given["micro_batch"] is None and (known_job := job(row.stack, row.number("n_layers") or 0.0)):
+        given["micro_batch"] = known_job.micro_batch
+        assumed.append(f"micro_batch blank: {known_job.micro_batch:g}, as in the script of the job")
     for name in ("tp", "pp", "cp", "ep", "micro_batch"):
         if given[name] is None and name != derived:
             given[name] = 1.0

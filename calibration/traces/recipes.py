@@ -161,6 +161,35 @@ MINIMAL = ("rematerialization minimal", "remat=minimal")
 """How notes say that MaxText keeps all products of a layer."""
 
 
+class Job(NamedTuple):
+    """Micro-batch [sequence], model chunks per stage [count], and 1 where gradients are reduced beside the backward pass, 0 where after it."""
+
+    micro_batch: float
+    chunks: float
+    overlap: float
+
+
+TABLE_1 = {
+    24.0: Job(16.0, 1.0, 1.0),
+    30.0: Job(16.0, 1.0, 1.0),
+    36.0: Job(16.0, 1.0, 1.0),
+    40.0: Job(8.0, 1.0, 1.0),
+    48.0: Job(4.0, 1.0, 0.0),
+    60.0: Job(2.0, 3.0, 0.0),
+    80.0: Job(2.0, 2.0, 0.0),
+    96.0: Job(1.0, 2.0, 0.0),
+    105.0: Job(1.0, 3.0, 0.0),
+    128.0: Job(1.0, 1.0, 0.0),
+}
+"""By layers, the jobs behind table 1 of Narayanan et al. 2021: Megatron-LM's `examples/sc21/run_table_1.sh`. Its `DDP=local` reduces all
+gradients once the backward pass is over."""
+
+
+def job(stack: str, n_layers: float) -> Job | None:
+    """What the published scripts of a table say of a row that the table leaves out; None where there are none."""
+    return TABLE_1.get(n_layers) if stack.lower() == "megatron-sc21-t1" else None
+
+
 SUMS_APART = ("megatron-sc21", "mt-nlg", "vtrain", "megatron-deepspeed", "megatron-lm/dlperf")
 """Beginnings of stacks of Megatron's code base from before its products of weight gradients added to the gradients held
 (`gradient_accumulation_fusion`, default since it came in late 2021): the tables of 2021, and DeepSpeed's forks of then. Its FSDP has a

@@ -18,6 +18,7 @@ from calibration.traces.recipes import (
     further_tokens,
     fuses_sums,
     held_in_order,
+    job,
     keeps_activations,
     launches,
     recomputed,
@@ -143,10 +144,13 @@ def _systems(pairs: list[tuple[Row, list[str]]]) -> System:
 def _interleave(row: Row, stages: float, assumed: list[str]) -> float:
     """Model chunks per stage. Blank: one layer per chunk for NeMo, whose recipes interleave as deep as layers divide (the tables of its
     successor, which have the column, hold 4 to 20 chunks wherever there are stages; NVIDIA's scripts for MLPerf 4.0, GPT-3, 4 and 8 chunks
-    of 12 and 16 layers), else 1."""
+    of 12 and 16 layers); as in the job's script (`recipes.job`); else 1."""
     given = row.number("interleave")
     if given is not None:
         return given
+    if known := job(row.stack, row.number("n_layers") or 0.0):
+        assumed.append(f"interleave blank: {known.chunks:g}, as in the script of the job")
+        return known.chunks
     layers = row.known("n_layers") / stages
     deep = stages > 1.0 and row.stack.lower().startswith(("nemo", "mlperf")) and layers == int(layers)
     assumed.append(f"interleave blank: {layers:g}, one layer per chunk, as NeMo's recipes have it" if deep else "interleave blank: 1")
