@@ -261,7 +261,7 @@ SC21 = {"stack": "megatron-sc21-t1", "n_layers": "80", "zero_stage": "0"}
         (SC21, "overlap_dp", 0.0, "gradients reduced after the backward pass"),
         (SC21 | {"n_layers": "32"}, "overlap_dp", 1.0, ""),
         ({"stack": "mlperf-train-v4.0", "zero_stage": "1"}, "reduce_bytes", 2.0, "gradients held and reduced in 2 bytes"),
-        ({"stack": "mlperf-train-v4.0", "pp": "4", "dp": "4", "interleave": ""}, "interleave", 8.0, "interleave blank: 8, one layer per chunk"),
+        ({"stack": "mlperf-train-v4.0", "pp": "4", "dp": "4", "interleave": ""}, "interleave", 8.0, "interleave blank: 8, one layer"),
         ({"stack": "megatron-bridge/26.02"}, "gradient_bytes", 2.0, ""),
         ({"stack": "megatron-bridge/26.02", "precision": "fp8"}, "gather_bytes", 1.0, ""),
         ({"stack": "megatron-bridge/26.02", "precision": "bf16"}, "gather_bytes", 2.0, ""),

@@ -162,7 +162,7 @@ MINIMAL = ("rematerialization minimal", "remat=minimal")
 
 
 class Job(NamedTuple):
-    """Micro-batch [sequence], model chunks per stage [count], and 1 where gradients are reduced beside the backward pass, 0 where after it."""
+    """Micro-batch [sequence], model chunks per stage [count], and 1 where gradients are reduced beside the backward pass, 0 where after."""
 
     micro_batch: float
     chunks: float
