@@ -190,6 +190,20 @@ def job(stack: str, n_layers: float) -> Job | None:
     return TABLE_1.get(n_layers) if stack.lower() == "megatron-sc21-t1" else None
 
 
+REDUCES_AFTER, PIPELINES_REDUCE_AFTER = ("megatron-sc21", "vtrain", "megatron-lm/dlperf"), ("mt-nlg", "megatron-deepspeed")
+"""Beginnings of stacks that reduce gradients once the backward pass is over: Megatron-LM's own data parallelism of 2021 (`DDP_impl`
+local, the default then), and vTrain's runs without buckets by its table; and DeepSpeed's pipelines, whose schedule reduces between the last
+backward pass and the step (`ReduceGrads`; not known of its jobs without stages)."""
+
+
+def reduces_after(stack: str, n_layers: float, pp: float) -> bool:
+    """Whether gradients are reduced once the backward pass is over: by the script of the job, else by what is known of its code."""
+    name, known = stack.lower(), job(stack, n_layers)
+    if known is not None:
+        return not known.overlap
+    return name.startswith(REDUCES_AFTER) or (pp > 1.0 and name.startswith(PIPELINES_REDUCE_AFTER))
+
+
 SUMS_APART = ("megatron-sc21", "mt-nlg", "vtrain", "megatron-deepspeed", "megatron-lm/dlperf")
 """Beginnings of stacks of Megatron's code base from before its products of weight gradients added to the gradients held
 (`gradient_accumulation_fusion`, default since it came in late 2021): the tables of 2021, and DeepSpeed's forks of then. Its FSDP has a

@@ -79,9 +79,8 @@ def sharding(row: Row, degrees: Layout) -> Sharding:
         assumed.append("zero_stage blank: 1")
     shard = _shard(row, zero, degrees.dp, assumed)
     found = reduction(row.stack, zero, row.text("precision"), row.text("model"))
-    known = recipes.job(row.stack, row.number("n_layers") or 0.0)
-    if known and not known.overlap:
-        found = found._replace(overlap=0.0, assumed=(*found.assumed, "gradients reduced after the backward pass, by the script of the job"))
+    if recipes.reduces_after(row.stack, row.number("n_layers") or 0.0, degrees.pp):
+        found = found._replace(overlap=0.0, assumed=(*found.assumed, "gradients reduced after the backward pass, as the stack does"))
     return Sharding(zero, shard, found, (*assumed, *found.assumed))
 
 
