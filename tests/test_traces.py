@@ -294,6 +294,8 @@ def test_blanks_become_stated_assumptions(tmp_path, changes, field, value, said)
         ("torchtitan", 3, "bf16"),
         ("megatron-bridge/26.04", 1, "fp8"),
         ("nemo-launcher", 1, "fp8"),
+        ("vtrain", 1, "fp16"),
+        ("megatron-deepspeed/bigscience-fp16", 1, "fp16"),
     ],
 )
 def test_options_of_the_shell_answer_as_a_file_does(tmp_path, stack, zero, precision):

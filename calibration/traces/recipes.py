@@ -196,6 +196,9 @@ local, the default then), and vTrain's runs without buckets by its table; and De
 backward pass and the step (`ReduceGrads`; not known of its jobs without stages)."""
 
 
+AFTER = "gradients reduced after the backward pass, as the stack does"
+
+
 def reduces_after(stack: str, n_layers: float, pp: float) -> bool:
     """Whether gradients are reduced once the backward pass is over: by the script of the job, else by what is known of its code."""
     name, known = stack.lower(), job(stack, n_layers)

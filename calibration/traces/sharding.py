@@ -80,7 +80,7 @@ def sharding(row: Row, degrees: Layout) -> Sharding:
     shard = _shard(row, zero, degrees.dp, assumed)
     found = reduction(row.stack, zero, row.text("precision"), row.text("model"))
     if recipes.reduces_after(row.stack, row.number("n_layers") or 0.0, degrees.pp):
-        found = found._replace(overlap=0.0, assumed=(*found.assumed, "gradients reduced after the backward pass, as the stack does"))
+        found = found._replace(overlap=0.0, assumed=(*found.assumed, recipes.AFTER))
     return Sharding(zero, shard, found, (*assumed, *found.assumed))
 
 

@@ -125,7 +125,7 @@ def settings(job: Setting, attention: str = "flash", zero: int | None = None, ep
     """
     import numpy as np
 
-    from calibration.traces.recipes import dispatch, fuses_sums, held_in_order, launches, recomputes_last
+    from calibration.traces.recipes import AFTER, dispatch, fuses_sums, held_in_order, launches, recomputes_last, reduces_after
     from calibration.traces.rows import OPERAND_BYTES, SCALE_READS
     from calibration.traces.schema import base_precision
     from calibration.traces.sharding import reduction
@@ -141,6 +141,7 @@ def settings(job: Setting, attention: str = "flash", zero: int | None = None, ep
     names = job.stack, job.model_name, job.accelerator, precision
     exchange = dispatch(*names, several if ep is None else float(ep))
     started = launches(*names, float(job.model.n_experts), 0.0 if ep is None else float(ep))
+    after = reduces_after(job.stack, float(job.model.n_layers), 1.0)
     plan = Plan(
         dp=1.0,
         global_batch=1.0,
@@ -158,14 +159,14 @@ def settings(job: Setting, attention: str = "flash", zero: int | None = None, ep
         looped_experts=np.float64(started.looped),
         split_rotary=np.float64(started.rotary),
         fused_sums=np.float64(fuses_sums(job.stack)),
-        overlap_dp=np.float64(reduced.overlap),
+        overlap_dp=np.float64(0.0 if after else reduced.overlap),
         recompute_last=np.float64(last),
         cp_balanced=np.float64(not held_in_order(job.stack)),
     )
     states = f", gradients in {reduced.held:g} bytes, master weight and two moments in {reduced.optimizer:g}"
     weights = "16-bit weights" + ("" if any("states of the optimizer" in said for said in reduced.assumed) else states)
     open_end = [f"where layers are recomputed, {text}" for text in ends] if zero is None else []
-    return plan, [*reduced.assumed, *exchange.said, *started.said, weights, *open_end]
+    return plan, [*reduced.assumed, *([AFTER] if after else []), *exchange.said, *started.said, weights, *open_end]
 
 
 def plan(job: Setting, degrees: Degrees) -> tuple[Plan, list[str]]:
@@ -174,7 +175,7 @@ def plan(job: Setting, degrees: Degrees) -> tuple[Plan, list[str]]:
     Raises:
       InputError: the degrees do not multiply to the devices, or do not divide what they split.
     """
-    from calibration.traces.recipes import held_in_order, recomputed, recomputes_last
+    from calibration.traces.recipes import AFTER, held_in_order, recomputed, recomputes_last, reduces_after
     from calibration.traces.stages import head_cost, stages
     from dmodel.design import make_plan
 
@@ -192,6 +193,9 @@ def plan(job: Setting, degrees: Degrees) -> tuple[Plan, list[str]]:
     laid = stages(job.stack, job.model_name, layers, head_cost(*head), float(found.pp), float(found.interleave), heads)
     found = found.replace(recompute_layers=share, recompute_attention=core, stage_excess=laid.excess, head_displaces=laid.displaced)
     assumed.extend(laid.said)
+    if AFTER not in assumed and reduces_after(job.stack, layers, float(found.pp)):
+        found = found.replace(overlap_dp=0.0)
+        assumed.append(AFTER)
     assumed.extend((*said, *recomputes_last(job.stack, float(job.model.n_experts))[1]) if share > 0.0 else said)
     if degrees.cp > 1 and held_in_order(job.stack):
         assumed.append("cp: causal sequences held in order, all ranks wait for the last")
