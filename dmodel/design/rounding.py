@@ -22,9 +22,9 @@ from dmodel.design.search import improved
 from dmodel.design.space import Degrees, Options, Space
 from dmodel.plan import SCHEDULES
 
-POINTS, ROUNDED, POLISHED, FIRSTS, ENDS = 64, 3, 6, 2, 3
-"""Relaxed plans that are rounded, splits of the devices taken for each, rows from which the descent starts (the best of all, and the first
-ones of each ZeRO stage and schedule), and splits at its ends around which all plans are decided."""
+POINTS, ROUNDED, POLISHED, FIRSTS, ENDS = 64, 3, 8, 1, 3
+"""Relaxed plans that are rounded, splits of the devices taken for each, rows from which the descent starts (the best of all, and the best
+one of each ZeRO stage and schedule), and splits at its ends around which all plans are decided."""
 
 BROKEN = 1e30
 """Merit of a row that breaks a limit, before its excess is added."""
