@@ -73,6 +73,7 @@ SPECS: dict[str, Spec] = {
     "overlap_cp": Spec("1", "share of the window that hides context-parallel communication", "share", 0.7, 0.8, "software"),
     "overlap_ep": Spec("1", "share of the window that hides expert-parallel communication", "share", 0.2, 1.0, "software"),
     "overlap_dp": Spec("1", "share of the last backward passes that hides gradient reduction (ZeRO 0-2)", "share", 0.5, 1.0, "software"),
+    # most of it by default: NeMo's recipes gather beside the forward pass (overlap_param_sync), as Megatron-LM does on demand
     "overlap_gather": Spec("1", "share of the first forward passes that hides the gather of new parameters", "share", 0.6, 1.0, "software"),
     "overlap_fsdp": Spec("1", "share of the window that hides FSDP gathers and scatters", "share", 0.8, 0.8, "software"),
     "overlap_pp": Spec("1", "share of the window that hides pipeline transfers", "share", 0.3, 1.0, "software"),

@@ -24,9 +24,8 @@ def layout(row: Row) -> Layout:
     """Fill the blank degrees so that dp·tp·pp·cp = n_accel.
 
     Blank cp, pp, tp, ep and micro-batch count as 1 (the micro-batch as in the job's script, `recipes.job`); a blank dp is what is left of
-    the devices. Where dp is written and only one of tp and
-    pp is blank, that one is what is left. Assuming a layout from nothing is refused: with dp, tp and pp all blank only ZeRO-3 (all devices
-    shard) or a single device says enough.
+    the devices. Where dp is written and only one of tp and pp is blank, that one is what is left. Assuming a layout from nothing is
+    refused: with dp, tp and pp all blank only ZeRO-3 (all devices shard) or a single device says enough.
 
     Raises:
       ValueError: the degrees do not multiply to the devices, or the layout is unknown; the message is the reason.

@@ -190,32 +190,27 @@ def job(stack: str, n_layers: float) -> Job | None:
     return TABLE_1.get(n_layers) if stack.lower() == "megatron-sc21-t1" else None
 
 
-REDUCES_AFTER, PIPELINES_REDUCE_AFTER = ("megatron-sc21", "vtrain", "megatron-lm/dlperf"), ("mt-nlg", "megatron-deepspeed")
-"""Beginnings of stacks that reduce gradients once the backward pass is over: Megatron-LM's own data parallelism of 2021 (`DDP_impl`
-local, the default then), and vTrain's runs without buckets by its table; and DeepSpeed's pipelines, whose schedule reduces between the last
-backward pass and the step (`ReduceGrads`; not known of its jobs without stages)."""
+OF_2021 = ("megatron-sc21", "mt-nlg", "vtrain", "megatron-deepspeed", "megatron-lm/dlperf")
+"""Beginnings of stacks of Megatron's code base as it was in 2021: the tables of then, and DeepSpeed's forks.
 
+Its products of weight gradients did not add to the gradients held yet (`gradient_accumulation_fusion`, default since it came late in
+2021; its FSDP has a kernel for the sum to this day, so `Plan.fused_sums` holds for gradients that are whole). Gradients were reduced once the
+backward pass was over: by its own data parallelism (`DDP_impl` local, the default), in vTrain's runs without buckets by its table, and by
+DeepSpeed's pipeline engine, which its forks use with one stage too (`GPTModelPipe`) and whose schedule reduces between the last backward
+pass and the step (`ReduceGrads`)."""
 
 AFTER = "gradients reduced after the backward pass, as the stack does"
 
 
-def reduces_after(stack: str, n_layers: float, pp: float) -> bool:
-    """Whether gradients are reduced once the backward pass is over: by the script of the job, else by what is known of its code."""
-    name, known = stack.lower(), job(stack, n_layers)
-    if known is not None:
-        return not known.overlap
-    return name.startswith(REDUCES_AFTER) or (pp > 1.0 and name.startswith(PIPELINES_REDUCE_AFTER))
-
-
-SUMS_APART = ("megatron-sc21", "mt-nlg", "vtrain", "megatron-deepspeed", "megatron-lm/dlperf")
-"""Beginnings of stacks of Megatron's code base from before its products of weight gradients added to the gradients held
-(`gradient_accumulation_fusion`, default since it came in late 2021): the tables of 2021, and DeepSpeed's forks of then. Its FSDP has a
-kernel for the sum to this day (`Plan.fused_sums` holds for gradients that are whole)."""
+def reduces_after(stack: str, n_layers: float) -> bool:
+    """Whether gradients are reduced once the backward pass is over: by the script of the job, else for stacks `OF_2021`."""
+    known = job(stack, n_layers)
+    return stack.lower().startswith(OF_2021) if known is None else not known.overlap
 
 
 def fuses_sums(stack: str) -> bool:
-    """Whether products add to the gradients held: the code base of Megatron, but for `SUMS_APART`."""
-    return members(None, stack)["lineage"] == "megatron" and not stack.lower().startswith(SUMS_APART)
+    """Whether products add to the gradients held: the code base of Megatron, but for stacks `OF_2021`."""
+    return members(None, stack)["lineage"] == "megatron" and not stack.lower().startswith(OF_2021)
 
 
 def keeps_activations(stack: str, note: str) -> bool:

@@ -148,7 +148,7 @@ def _interleave(row: Row, stages: float, assumed: list[str]) -> float:
     given = row.number("interleave")
     if given is not None:
         return given
-    if known := job(row.stack, row.number("n_layers") or 0.0):
+    if known := job(row.stack, row.known("n_layers")):
         assumed.append(f"interleave blank: {known.chunks:g}, as in the script of the job")
         return known.chunks
     layers = row.known("n_layers") / stages

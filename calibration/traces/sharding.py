@@ -79,7 +79,7 @@ def sharding(row: Row, degrees: Layout) -> Sharding:
         assumed.append("zero_stage blank: 1")
     shard = _shard(row, zero, degrees.dp, assumed)
     found = reduction(row.stack, zero, row.text("precision"), row.text("model"))
-    if recipes.reduces_after(row.stack, row.number("n_layers") or 0.0, degrees.pp):
+    if recipes.reduces_after(row.stack, row.known("n_layers")):
         found = found._replace(overlap=0.0, assumed=(*found.assumed, recipes.AFTER))
     return Sharding(zero, shard, found, (*assumed, *found.assumed))
 

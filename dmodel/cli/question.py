@@ -141,7 +141,7 @@ def settings(job: Setting, attention: str = "flash", zero: int | None = None, ep
     names = job.stack, job.model_name, job.accelerator, precision
     exchange = dispatch(*names, several if ep is None else float(ep))
     started = launches(*names, float(job.model.n_experts), 0.0 if ep is None else float(ep))
-    after = reduces_after(job.stack, float(job.model.n_layers), 1.0)
+    after = reduces_after(job.stack, float(job.model.n_layers))
     plan = Plan(
         dp=1.0,
         global_batch=1.0,
@@ -175,7 +175,7 @@ def plan(job: Setting, degrees: Degrees) -> tuple[Plan, list[str]]:
     Raises:
       InputError: the degrees do not multiply to the devices, or do not divide what they split.
     """
-    from calibration.traces.recipes import AFTER, held_in_order, recomputed, recomputes_last, reduces_after
+    from calibration.traces.recipes import held_in_order, recomputed, recomputes_last
     from calibration.traces.stages import head_cost, stages
     from dmodel.design import make_plan
 
@@ -193,9 +193,6 @@ def plan(job: Setting, degrees: Degrees) -> tuple[Plan, list[str]]:
     laid = stages(job.stack, job.model_name, layers, head_cost(*head), float(found.pp), float(found.interleave), heads)
     found = found.replace(recompute_layers=share, recompute_attention=core, stage_excess=laid.excess, head_displaces=laid.displaced)
     assumed.extend(laid.said)
-    if AFTER not in assumed and reduces_after(job.stack, layers, float(found.pp)):
-        found = found.replace(overlap_dp=0.0)
-        assumed.append(AFTER)
     assumed.extend((*said, *recomputes_last(job.stack, float(job.model.n_experts))[1]) if share > 0.0 else said)
     if degrees.cp > 1 and held_in_order(job.stack):
         assumed.append("cp: causal sequences held in order, all ranks wait for the last")

@@ -19,7 +19,8 @@ term, or no sum of the terms of a layer, is below its bound:
 * Windows of a layer are shares of its products, attention core and passes, of which r lengthens the backward one, most at its largest.
   Windows of a step are as much longer as the device waits for its host: at most `W / b`, where W = max_p(b + f, h) of the work b alone,
   for messages only shorten the wait. W is a norm of affine terms, so convex in r, and b is affine: their ratio is quasiconvex, and largest
-  at one of the ends of the range of r. The wait at the smallest r, which the ratio is taken over, only grows as windows do. So each window
+  at one of the ends of the range of r. The wait at the smallest r, which the ratio is taken over, only grows as windows do. How many
+  micro-batches they last (`pipeline.step_window`) is the same for a group. So each window
   is at most that of the smallest r times the ratio `_windows` of what it is made of; what hides in it lengthens it by no more than with
   all of κ.
 * The optimizer's time falls with sharding, as does the memory of weights, gradients and state; the buffers of gathered weights are least
