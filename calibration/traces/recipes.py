@@ -194,10 +194,10 @@ OF_2021 = ("megatron-sc21", "mt-nlg", "vtrain", "megatron-deepspeed", "megatron-
 """Beginnings of stacks of Megatron's code base as it was in 2021: the tables of then, and DeepSpeed's forks.
 
 Its products of weight gradients did not add to the gradients held yet (`gradient_accumulation_fusion`, default since it came late in
-2021; its FSDP has a kernel for the sum to this day, so `Plan.fused_sums` holds for gradients that are whole). Gradients were reduced once the
-backward pass was over: by its own data parallelism (`DDP_impl` local, the default), in vTrain's runs without buckets by its table, and by
-DeepSpeed's pipeline engine, which its forks use with one stage too (`GPTModelPipe`) and whose schedule reduces between the last backward
-pass and the step (`ReduceGrads`)."""
+2021; its FSDP has a kernel for the sum to this day, so `Plan.fused_sums` holds for gradients that are whole). Gradients were reduced once
+the backward pass was over: by its own data parallelism (`DDP_impl` local, the default), in vTrain's runs without buckets by its table,
+and by DeepSpeed's pipeline engine, which its forks use with one stage too (`GPTModelPipe`) and whose schedule reduces between the last
+backward pass and the step (`ReduceGrads`)."""
 
 AFTER = "gradients reduced after the backward pass, as the stack does"
 
