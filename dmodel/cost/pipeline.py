@@ -76,6 +76,8 @@ def step_window(pp: Array, m: Array, v: Array) -> Array:
     chunk, and where there is one only, they leave layer by layer behind the last micro-batch. Parameters of the next step's forward pass
     arrive the same way.
 
+    Limits: one micro-batch without interleaving; all of a group as v → ∞. At pp = m the slope is the mean of both sides.
+
     >>> float(step_window(8.0, 64.0, 1.0)), float(step_window(8.0, 64.0, 4.0))
     (1.0, 6.25)
     """
