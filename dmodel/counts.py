@@ -306,18 +306,19 @@ def elementwise_bytes(model: Transformer, plan: Plan) -> Array:
     reads, one write) for each half of a layer on h, which sequence parallelism splits; rotary embedding on the heads, 2 passes or
     `ROTARY`; activation on the width, 2 plain, 3 gated. Experts: the same activation, a copy of each token to every expert it visits and
     back (read, write each), the router's logits in fp32 with top-k (3 passes), and `BIASED` passes where experts with biases are looped
-    over. Mamba-2: convolution, scan and gated norm, `7 i + 6 G N`. Dropout is left out; `elementwise_traffic` scales for it.
+    over. Mamba-2: convolution, scan and gated norm, `(8 + 6 N/c) i + 7 G N`: states of chunks are written and read in fp32, then in 16 bits
+    (mamba_ssm's `ssd_combined.py`). Dropout is left out; `elementwise_traffic` scales for it.
     """
     t, h, mean = tokens(model, plan), model.d_model, mean_layer(model)
     split = 1.0 + plan.sp * (plan.tp - 1.0)
     rotary = 2.0 + (ROTARY - 2.0) * plan.split_rotary
     heads = model.attention_share * rotary * (model.n_heads + model.n_kv_heads) * (model.head_dim + model.qk_extra)
-    mamba = model.mamba_share * (7.0 * model.mamba_inner + 6.0 * model.mamba_groups * model.mamba_state)
+    scan = (8.0 + 6.0 * model.mamba_state / CHUNK) * model.mamba_inner + 7.0 * model.mamba_groups * model.mamba_state
     passes = 2.0 + model.gated_mlp
     routing = mean.routed * (2.0 * h + 6.0 * model.n_experts) * plan.etp
     biases = BIASED * model.expert_biases * plan.looped_experts
     experts = mean.routed * visits(model, plan) * ((2.0 + biases) * h + passes * model.d_ff / plan.etp)
-    dense = 5.0 * h * (mean.mixer + model.mlp_share) / split + (heads + mamba + passes * mean.width + routing) / plan.tp
+    dense = 5.0 * h * (mean.mixer + model.mlp_share) / split + (heads + model.mamba_share * scan + passes * mean.width + routing) / plan.tp
     return WORD * (t * dense + experts)
 
 

@@ -271,7 +271,10 @@ def streams(m: Transformer, p: Plan) -> float:
             turns = (12.0 + 10.0) / 3.0 if p.split_rotary else 2.0
             elements += turns * t * (m.n_heads + m.n_kv_heads) * (m.head_dim + m.qk_extra) / p.tp
         if mixer == "mamba":
-            elements += t * (7.0 * m.mamba_inner + 6.0 * m.mamba_groups * m.mamba_state) / p.tp
+            # x, B and C through the convolution; x read for states and for outputs, y written, and normed with z; states in 12 bytes
+            passed = 2.0 + 1.0 + 2.0 + 3.0, 2.0 * 2.0 + 1.0 + 2.0
+            states = 12.0 / 2.0 * m.mamba_inner * m.mamba_state / 128.0
+            elements += t * (passed[0] * m.mamba_inner + states + passed[1] * m.mamba_groups * m.mamba_state) / p.tp
         if mlp == "dense":
             elements += activation * t * (m.d_ff_dense if m.n_experts > 1 else m.d_ff) / p.tp
         if mlp == "experts":

@@ -70,8 +70,8 @@ def one_case(folder: Path, **changes: str):
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"n_layers": ""}, "missing shape: n_layers"),
-        ({"d_model": "", "vocab": ""}, "missing shape: d_model, vocab"),
+        ({"n_layers": "", "model": "mine"}, "missing shape: n_layers"),
+        ({"d_model": "", "vocab": "", "model": ""}, "missing shape: d_model, vocab"),
         ({"n_accel": ""}, "n_accel is blank"),
         ({"dp": "4"}, "degrees do not multiply"),
         ({"step_time_s": "0"}, "step_time_s: expected a positive number, got 0"),
@@ -265,7 +265,10 @@ SC21 = {"stack": "megatron-sc21-t1", "n_layers": "80", "zero_stage": "0"}
         ({"stack": "megatron-deepspeed/bigscience-bf16", "pp": "1", "dp": "16"}, "overlap_dp", 0.0, "gradients reduced after the backward"),
         ({"stack": "megatron-lm"}, "overlap_dp", 1.0, ""),
         ({"stack": "mlperf-train-v4.0", "zero_stage": "1"}, "reduce_bytes", 2.0, "gradients held and reduced in 2 bytes"),
-        ({"stack": "mlperf-train-v4.0", "pp": "4", "dp": "4", "interleave": ""}, "interleave", 8.0, "interleave blank: 8, one layer"),
+        ({"stack": "mlperf-train-v4.0", "pp": "4", "dp": "4", "interleave": ""}, "interleave", 8.0, "interleave blank: 8, as the stack's"),
+        ({"stack": "nemo-launcher", "interleave": ""}, "interleave", 16.0, "interleave blank: 16, as the stack's"),
+        ({"stack": "nemo/24.07", "interleave": "", "flag": "lora"}, "interleave", 1.0, "interleave blank: 1, as the stack's"),
+        ({"stack": "nemo-launcher", "model": "llama3-70b", "interleave": ""}, "interleave", 5.0, "interleave blank: 5, as the stack's"),
         ({"stack": "megatron-bridge/26.02"}, "gradient_bytes", 2.0, ""),
         ({"stack": "megatron-bridge/26.02", "precision": "fp8"}, "gather_bytes", 1.0, ""),
         ({"stack": "megatron-bridge/26.02", "precision": "bf16"}, "gather_bytes", 2.0, ""),
@@ -284,6 +287,35 @@ def test_blanks_become_stated_assumptions(tmp_path, changes, field, value, said)
     assert not said or any(text.startswith(said) for text in cases.labels.assumptions[0])
     blank = {text.partition(" blank")[0] for text in cases.labels.assumptions[0] if " blank" in text}
     assert said or blank <= {"head_dim", "n_experts", "shard"}, "the columns that the row has not got"
+
+
+def test_a_blank_shape_is_the_catalogs_of_that_name(tmp_path):
+    """A written size that is another model's, and a name that nobody knows, set a row aside."""
+    blank = dict.fromkeys(("n_layers", "d_model", "d_ff", "gated_mlp", "n_heads", "n_kv_heads", "vocab", "n_params"), "")
+    named = {**blank, "model": "llama3-70b"}
+    table = read(table_file(tmp_path, named, {**named, "d_model": "4096"}, {**blank, "model": "mine"}))
+    assert (len(table.rows), len(table.aside)) == (1, 2)
+    cases = to_cases(table)
+    assert (cases.model.n_layers[0], cases.model.d_model[0], cases.model.n_kv_heads[0]) == (80.0, 8192.0, 8.0)
+    assert any(text.startswith("shape blank: n_layers, d_model") for text in cases.labels.assumptions[0])
+
+
+@pytest.mark.parametrize(
+    ("changes", "keys"),
+    [
+        ({"stack": "nemo-launcher", "model": "llama2-7b-sft"}, 1000.0),
+        ({"stack": "megatron-bridge/26.06", "model": "llama3-70b-lora", "flag": "lora"}, 1000.0),
+        ({"stack": "another", "note": "packed sequences"}, 1000.0),
+        ({"stack": "nemo-launcher", "model": "llama2-7b"}, None),
+        ({"stack": "automodel", "model": "llama3-8b-lora", "flag": "lora"}, None),
+    ],
+)
+def test_attention_stays_in_packed_documents(tmp_path, changes, keys):
+    """The FLOP/s that tables report of them leave attention out."""
+    cases = one_case(tmp_path, **changes)
+    assert np.asarray(cases.model.windowed).tolist() == [float(keys is not None)]
+    assert keys is None or np.asarray(cases.model.window).tolist() == [keys]
+    assert any("packed of documents" in text for text in cases.labels.assumptions[0]) == (keys is not None)
 
 
 @pytest.mark.parametrize(
@@ -365,7 +397,8 @@ def test_nemo_keeps_activations_and_reduces_in_16_bits(tmp_path, stack, model, o
     found = to_cases(read(table_file(tmp_path, row), require_time=False))
     plan = found.plan
     assert (plan.recompute_layers[0], plan.recompute_attention[0]) == (0.0, 0.0)
-    assert (plan.reduce_bytes[0], plan.gradient_bytes[0], plan.gather_bytes[0], plan.optimizer_bytes[0]) == (2.0, 2.0, 2.0, optimizer)
+    assert (plan.reduce_bytes[0], plan.gradient_bytes[0], plan.optimizer_bytes[0]) == (2.0, 2.0, optimizer)
+    assert plan.gather_bytes[0] == (1.0 if optimizer == 6.0 else 2.0), "fine-tuning holds 8-bit weights"
     assert "recompute blank: none, as the stack's recipes have it" in found.labels.assumptions[0]
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from calibration.traces import schema
 from calibration.traces.files import expected, lines
 from calibration.traces.layout import layout
+from calibration.traces.shapes import completed
 from calibration.traces.stages import held_by_stage
 from calibration.traces.systems import extend_beside
 from calibration.traces.table import Problem, Row, TraceTable
@@ -55,7 +56,8 @@ def _read_one(path: Path, require_time: bool) -> TraceTable:
         )
     if not file.rows and not file.broken:
         raise InputError(f"{path}: the file has a header but no rows; expected one row for each measured configuration")
-    judged = [(row, reason) for row, reason in file.broken] + [(row, "; ".join(problems(row, require_time))) for row in file.rows]
+    whole = [completed(row) for row in file.rows]
+    judged = [(row, reason) for row, reason in file.broken] + [(row, "; ".join(problems(row, require_time))) for row in whole]
     judged.sort(key=lambda pair: pair[0].line)
     rows = tuple(row for row, reason in judged if not reason)
     aside = tuple(row for row, reason in judged if reason)

@@ -36,10 +36,11 @@ def fused_experts(stack: str, model: str, accelerator: str, precision: str) -> b
 
     Megatron-Bridge in MXFP8: from 26.06 on on GB200 and GB300, but for Kimi K2, and for gpt-oss on B300; after 26.06 for all on B300, and
     for Qwen3 on B200 (its pull requests 3983, 4173, 4226 and 4249 of before, 4458 and 4606 of after). Rows of 26.06 of Kimi K2, and of
-    DeepSeek-V3 on B300, have the micro-batches of two sequences, and take the time, that they had without.
+    DeepSeek-V3 on B300, have the micro-batches of two sequences, and take the time, that they had without. The kernel's activation has a
+    gate, which Nemotron's has not.
     """
     name, chip, release = model.lower(), accelerator.lower(), stack.partition("/")[2]
-    if family(stack.lower()) != BRIDGE or precision != "mxfp8" or release < "26.06":
+    if family(stack.lower()) != BRIDGE or precision != "mxfp8" or release < "26.06" or name.startswith("nemotron"):
         return False
     if release == "26.06":
         return (chip.startswith("gb") and not name.startswith("kimi")) or (chip == "b300" and name.startswith("gpt-oss"))
@@ -102,18 +103,20 @@ def launches(stack: str, model: str, accelerator: str, precision: str, experts: 
     Megatron-Bridge, by its models' `workload_base_configs.py`: a graph of the whole iteration for Llama 3 8B on Blackwell (but NVFP4) and
     70B in bf16 on B200, for Qwen3 on Blackwell in 25.09 (235B on GB200 alone) and in MXFP8 from 26.06 on (`fused_experts`); graphs of
     attention, router and what comes before the dispatch from 26.02 on for gpt-oss on B300 and GB300, Qwen3 235B on GB200 and GB300, 30B on
-    B200 (from 26.04 on), and DeepSeek-V3 on GB200, B300, and B200 with 32 ranks of ep. Without a graph of the whole, Megatron's stacks go
-    through the experts of a rank one after the other, as their products are Transformer Engine's GroupedLinear. Those stacks rotate gpt-oss
-    in PyTorch's operations: YaRN scales its rotary embedding, which Transformer Engine's kernel does not (`rope_utils.py`, by a warning).
+    B200 (from 26.04 on), DeepSeek-V3 on GB200, B300, and B200 with 32 ranks of ep, and Nemotron 3. Without a graph of the whole,
+    Megatron's stacks go through the experts of a rank one after the other, as their products are Transformer Engine's GroupedLinear. Those
+    stacks rotate gpt-oss in PyTorch's operations: YaRN scales its rotary embedding, which Transformer Engine's kernel does not
+    (`rope_utils.py`, by a warning).
     """
     software, fused = family(stack.lower()), fused_experts(stack, model, accelerator, precision)
     name, chip, release = model.lower(), accelerator.lower(), stack.partition("/")[2]
-    bridge, blackwell = software == BRIDGE, chip.startswith(("b200", "b300", "gb"))
+    blackwells = ("b200", "b300", "gb200", "gb300")
+    bridge, blackwell = software == BRIDGE, chip.startswith(blackwells)
     llama = (name == "llama3-8b" and precision != "nvfp4") or (name == "llama3-70b" and chip == "b200" and precision == "bf16")
     early = release == "25.09" and (name.startswith("qwen3-30b") or (name.startswith("qwen3-235b") and chip == "gb200"))
     late = fused and experts > 1.0 and not (name.startswith("gpt-oss") and chip == "b300")
     whole = bridge and blackwell and (llama or early or late)
-    parts = {"gpt-oss": ("b300", "gb300"), "qwen3-235b": ("gb200", "gb300"), "deepseek": ("gb200", "b300")}
+    parts = {"gpt-oss": ("b300", "gb300"), "qwen3-235b": ("gb200", "gb300"), "deepseek": ("gb200", "b300"), "nemotron_3": blackwells}
     scoped = any(name.startswith(n) and chip in chips for n, chips in parts.items())
     scoped |= chip == "b200" and ((name.startswith("deepseek") and ep == 32.0) or (name.startswith("qwen3-30b") and release >= "26.04"))
     graphed = float(whole or (bridge and release >= "26.02" and scoped))
@@ -146,15 +149,36 @@ def widths(stack: str, precision: str, zero: float = 1.0, model: str = "") -> Wi
     NeMo under ZeRO-1: its launcher's scripts for H100 (`examples`, 2024), NeMo 2's for performance and NVIDIA's for MLPerf 4.0 (GPT-3;
     `grad_sync_dtype`) reduce gradients in bf16 and hold them so. The launcher's distributed Adam keeps of a master weight the 16 bits that
     the bf16 weight lacks (10 bytes with two moments); in fine-tuning (`sft`) the moments are bf16, and so is the master weight that 8-bit
-    weights need (6 bytes).
+    weights need (6 bytes); those weights are what is gathered (`fp8_params`).
     """
     name = stack.lower()
     if family(name) == BRIDGE:
         return Widths(2.0, 2.0, 1.0 if precision == "fp8" else 2.0)
     if (family(name) in NEMO or name.startswith("mlperf")) and zero == 1.0:
         launcher = family(name) == NEMO[0] or "" < name.partition("/")[2] < "24.09"
-        return Widths(2.0, 2.0, 2.0, (6.0 if model.lower().endswith("-sft") else 10.0) if launcher else 12.0)
+        tuned = model.lower().endswith("-sft")
+        return Widths(2.0, 2.0, 1.0 if launcher and tuned and precision == "fp8" else 2.0, (6.0 if tuned else 10.0) if launcher else 12.0)
     return None
+
+
+PACKED_KEYS = 1000.0
+"""Keys that attention costs each query where sequences of 4,096 tokens are packed of short documents [token]. Those of SQuAD have 200 (what
+attention adds to 4 FLOPs per parameter and token in the FLOP/s that Megatron-Bridge reports of adapters, counted by document), so a
+query sees 100; fine-tuning takes what 1,000 to 1,500 would beside pretraining in the tables of NeMo's launcher, NeMo 2 and Megatron-Bridge
+alike. Between lie kernels on blocks of 128, and what else packing and adapters take."""
+
+
+def packed_keys(stack: str, model: str, note: str) -> tuple[float, str]:
+    """Keys that attention costs each query where sequences are packed of documents, which it does not leave [token], and how that is known,
+    in words; 0 where sequences are whole.
+
+    NeMo and Megatron-Bridge fine-tune on SQuAD, packed (their READMEs and scripts, `packed_sequence`), and leave attention out of the
+    FLOP/s that they report of it.
+    """
+    tuned = family(stack.lower()) in (BRIDGE, *NEMO) and model.lower().endswith(("-sft", "-lora"))
+    if tuned or "packed sequences" in note:
+        return PACKED_KEYS, f"sequences are packed of documents, attention costs {PACKED_KEYS:g} keys a query: the stack's recipe"
+    return 0.0, ""
 
 
 MINIMAL = ("rematerialization minimal", "remat=minimal")
@@ -188,6 +212,28 @@ gradients once the backward pass is over."""
 def job(stack: str, n_layers: float) -> Job | None:
     """What the published scripts of a table say of a row that the table leaves out; None where there are none."""
     return TABLE_1.get(n_layers) if stack.lower() == "megatron-sc21-t1" else None
+
+
+NEMO_CHUNKS = {"llama3-70b": 5.0}
+"""By model, chunks per stage in the configurations of NeMo's launcher where they are fewer than layers would allow (`conf/training`)."""
+
+
+def chunks(stack: str, model: str, layers: float, adapters: bool) -> float | None:
+    """Model chunks per stage by the recipes of a stack whose table leaves them out; None for stacks without recipes.
+
+    NeMo's interleave as deep as layers divide (the tables of its successor, which have the column, hold 4 to 20 chunks wherever there are
+    stages), but for `NEMO_CHUNKS`; its scripts for adapters (`examples/peft`) set none. NVIDIA's for MLPerf 4.0, GPT-3: 4 and 8 chunks of
+    12 and 16 layers.
+
+    Args:
+      layers: of a stage. adapters: whether these are all that is trained.
+    """
+    name = stack.lower()
+    if not name.startswith(("nemo", "mlperf")) or layers != int(layers):
+        return None
+    if family(name) in NEMO:
+        return 1.0 if adapters else NEMO_CHUNKS.get(model.lower(), layers)
+    return layers
 
 
 OF_2021 = ("megatron-sc21", "mt-nlg", "vtrain", "megatron-deepspeed", "megatron-lm/dlperf")

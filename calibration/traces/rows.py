@@ -13,6 +13,7 @@ from calibration.traces import shapes, sharding
 from calibration.traces.layout import Layout, layout
 from calibration.traces.reader import measured_time, system_of
 from calibration.traces.recipes import (
+    chunks,
     composed,
     dispatch,
     further_tokens,
@@ -142,19 +143,16 @@ def _systems(pairs: list[tuple[Row, list[str]]]) -> System:
 
 
 def _interleave(row: Row, stages: float, assumed: list[str]) -> float:
-    """Model chunks per stage. Blank: one layer per chunk for NeMo, whose recipes interleave as deep as layers divide (the tables of its
-    successor, which have the column, hold 4 to 20 chunks wherever there are stages; NVIDIA's scripts for MLPerf 4.0, GPT-3, 4 and 8 chunks
-    of 12 and 16 layers); as in the job's script (`recipes.job`); else 1."""
+    """Model chunks per stage. Blank: as in the job's script (`recipes.job`), by the stack's recipes (`recipes.chunks`), else 1."""
     given = row.number("interleave")
     if given is not None:
         return given
     if known := job(row.stack, row.known("n_layers")):
         assumed.append(f"interleave blank: {known.chunks:g}, as in the script of the job")
         return known.chunks
-    layers = row.known("n_layers") / stages
-    deep = stages > 1.0 and row.stack.lower().startswith(("nemo", "mlperf")) and layers == int(layers)
-    assumed.append(f"interleave blank: {layers:g}, one layer per chunk, as NeMo's recipes have it" if deep else "interleave blank: 1")
-    return layers if deep else 1.0
+    found = chunks(row.stack, row.text("model"), row.known("n_layers") / stages, "lora" in row.flags) if stages > 1.0 else None
+    assumed.append("interleave blank: 1" if found is None else f"interleave blank: {found:g}, as the stack's recipes have it")
+    return found or 1.0
 
 
 def _sequence_parallel(row: Row, tp: float, assumed: list[str]) -> float:

@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 
 from calibration.traces.layout import layout
-from calibration.traces.recipes import composed, further_tokens
+from calibration.traces.recipes import composed, further_tokens, packed_keys
 from calibration.traces.table import Row
 from dmodel.counts import parameters
 from dmodel.types import InputError
@@ -23,6 +23,29 @@ WRITTEN = ("n_layers", "d_model", "d_ff", "n_heads", "n_experts")
 """Attributes by which a row's model is known for the one of that name in the catalog."""
 
 
+FILLED = ("n_layers", "d_model", "d_ff", "gated_mlp", "n_heads", "n_kv_heads", "head_dim", "vocab", "n_experts", "top_k")
+"""Columns of a shape that the catalog can fill, as a table that names its models need not repeat them."""
+
+
+def completed(row: Row) -> Row:
+    """The row with the blank columns of its shape as the catalog has them for its model; as it is where none of the sizes is blank, where
+    the catalog has no such model, or where that contradicts what is written."""
+    name, blank = row.text("model"), [column for column in FILLED if not row.text(column)]
+    if not name or not set(blank) & set(WRITTEN[:-1]) or not (known := _catalog_shape(name)):
+        return row
+    if any(row.text(column) and _differs(row, column, known[column]) for column in WRITTEN):
+        return row
+    cells = {column: f"{known[column]:.12g}" for column in blank}
+    return row._replace(cells={**row.cells, **cells}, filled=tuple(blank))
+
+
+def _differs(row: Row, column: str, value: float) -> bool:
+    try:
+        return row.number(column) != value
+    except ValueError:
+        return True
+
+
 @lru_cache(maxsize=256)
 def _catalog_shape(name: str) -> dict[str, float]:
     """Numbers of the catalog's model of a name; none where it has no such model."""
@@ -32,7 +55,7 @@ def _catalog_shape(name: str) -> dict[str, float]:
         found = catalog.transformer(name)
     except InputError:
         return {}
-    return {field: float(getattr(found, field)) for field in (*WRITTEN, *UNWRITTEN, "n_kv_heads", "head_dim")}
+    return {field: float(getattr(found, field)) for field in dict.fromkeys((*WRITTEN, *UNWRITTEN, *FILLED))}
 
 
 def _named(row: Row, written: dict[str, float], assumed: list[str]) -> dict[str, float]:
@@ -57,6 +80,8 @@ def written(row: Row, assumed: list[str]) -> Transformer:
     d_ff = 4 d_model. What no column holds is the catalog's for a model that it knows by name and shape, and so is a blank head_dim: heads
     of gpt-oss and Qwen3 are wider than d_model / n_heads."""
     layers, width, ff, heads, vocab, seq = (row.known(n) for n in ("n_layers", "d_model", "d_ff", "n_heads", "vocab", "seq_len"))
+    if row.filled:
+        assumed.append(f"shape blank: {', '.join(row.filled)} are those of {row.text('model')} in the catalog")
     parts = composed(row.stack, row.flags, layout(row).tp)
     vocab = parts.vocab if parts else vocab
     experts = max(row.number("n_experts") or 1.0, 1.0)
@@ -74,8 +99,12 @@ def written(row: Row, assumed: list[str]) -> Transformer:
     head_dim = named.pop("head_dim", row.number("head_dim") or width / heads)
     if not row.text("head_dim"):
         assumed.append(f"head_dim blank: {head_dim:g}, " + ("d_model / n_heads" if head_dim == width / heads else "the catalog's"))
-    named["n_mtp"], said = further_tokens(row.stack, row.text("model"), row.text("note"))
-    assumed.extend([said] if said else [])
+    job = row.stack, row.text("model"), row.text("note")
+    named["n_mtp"], said = further_tokens(*job)
+    packed, whence = packed_keys(*job)
+    if packed:
+        named |= {"window": packed, "windowed": 1.0}
+    assumed.extend(text for text in (said, whence) if text)
     columns = {
         "n_kv_heads": row.number("n_kv_heads") or heads,
         "head_dim": head_dim,

@@ -22,11 +22,13 @@ class Problem(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One line of a file. cells: column → text as written ("" = blank); cells of later additions stay."""
+    """One line of a file. cells: column → text as written ("" = blank); cells of later additions stay. filled: columns that were blank and
+    hold what the catalog knows of the row's model."""
 
     file: str
     line: int
     cells: Mapping[str, str]
+    filled: tuple[str, ...] = ()
 
     def text(self, name: str) -> str:
         """A cell without surrounding blanks; "" when blank or when the table has no such column."""
