@@ -31,7 +31,7 @@ def completed(row: Row) -> Row:
     """The row with the blank columns of its shape as the catalog has them for its model; as it is where none of the sizes is blank, where
     the catalog has no such model, or where that contradicts what is written."""
     name, blank = row.text("model"), [column for column in FILLED if not row.text(column)]
-    if not name or not set(blank) & set(WRITTEN[:-1]) or not (known := _catalog_shape(name)):
+    if not name or not set(blank) & {*WRITTEN[:-1], "vocab"} or not (known := _catalog_shape(name)):
         return row
     if any(row.text(column) and _differs(row, column, known[column]) for column in WRITTEN):
         return row
