@@ -64,7 +64,7 @@ def _others(row: Row) -> Iterator[Row]:
             cells = {**bare, **{name: str(value) for name, value in changed.items()}, "recompute": recompute, "shard": ""}
             if pp == 1 and "interleave" in cells:
                 cells["interleave"] = "1"
-            yield Row(row.file, row.line, cells)
+            yield row._replace(cells=cells)
 
 
 def other_plans(table: TraceTable, most: int, seed: int = 0) -> TraceTable:
@@ -98,7 +98,7 @@ def tasks(rows: Sequence[Row]) -> tuple[list[dict[str, Any]], list[dict[str, Any
     able, unable = [], []
     for i, row in enumerate(rows):
         try:
-            task = make("steps", check(from_row(dict(row.cells))))
+            task = make("steps", check(from_row({**row.cells, **row.filled})))
             able.append({"kind": task.kind, **task.parameters})
         except InputError as error:
             unable.append({"run": i, "reason": str(error)})

@@ -307,7 +307,7 @@ def elementwise_bytes(model: Transformer, plan: Plan) -> Array:
     `ROTARY`; activation on the width, 2 plain, 3 gated. Experts: the same activation, a copy of each token to every expert it visits and
     back (read, write each), the router's logits in fp32 with top-k (3 passes), and `BIASED` passes where experts with biases are looped
     over. Mamba-2: convolution, scan and gated norm, `(8 + 6 N/c) i + 7 G N`: states of chunks are written and read in fp32, then in 16 bits
-    (mamba_ssm's `ssd_combined.py`). Dropout is left out; `elementwise_traffic` scales for it.
+    (mamba_ssm's `ssd_combined.py`). Its products inside chunks, a tenth more, and dropout are left out; `elementwise_traffic` scales.
     """
     t, h, mean = tokens(model, plan), model.d_model, mean_layer(model)
     split = 1.0 + plan.sp * (plan.tp - 1.0)

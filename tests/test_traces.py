@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from calibration.traces import cheapest_that_fits, concatenate, fingerprint, never_recompute, read, to_cases, write
-from calibration.traces.recipes import dispatch, further_tokens, fuses_sums, launches
+from calibration.traces.recipes import chunks, dispatch, further_tokens, fused_experts, fuses_sums, launches, widths
 from calibration.traces.schema import COLUMNS, REQUIRED, markdown
 from calibration.traces.sharding import MEGATRON_FAMILY, reduction
 from dmodel.cli.question import Degrees, Job, plan, setting, settings
@@ -268,7 +268,12 @@ SC21 = {"stack": "megatron-sc21-t1", "n_layers": "80", "zero_stage": "0"}
         ({"stack": "mlperf-train-v4.0", "pp": "4", "dp": "4", "interleave": ""}, "interleave", 8.0, "interleave blank: 8, as the stack's"),
         ({"stack": "nemo-launcher", "interleave": ""}, "interleave", 16.0, "interleave blank: 16, as the stack's"),
         ({"stack": "nemo/24.07", "interleave": "", "flag": "lora"}, "interleave", 1.0, "interleave blank: 1, as the stack's"),
-        ({"stack": "nemo-launcher", "model": "llama3-70b", "interleave": ""}, "interleave", 5.0, "interleave blank: 5, as the stack's"),
+        (
+            {"stack": "nemo-launcher", "model": "llama3-70b", "n_layers": "80", "interleave": ""},
+            "interleave",
+            5.0,
+            "interleave blank: 5, as the stack's",
+        ),
         ({"stack": "megatron-bridge/26.02"}, "gradient_bytes", 2.0, ""),
         ({"stack": "megatron-bridge/26.02", "precision": "fp8"}, "gather_bytes", 1.0, ""),
         ({"stack": "megatron-bridge/26.02", "precision": "bf16"}, "gather_bytes", 2.0, ""),
@@ -289,33 +294,87 @@ def test_blanks_become_stated_assumptions(tmp_path, changes, field, value, said)
     assert said or blank <= {"head_dim", "n_experts", "shard"}, "the columns that the row has not got"
 
 
-def test_a_blank_shape_is_the_catalogs_of_that_name(tmp_path):
-    """A written size that is another model's, and a name that nobody knows, set a row aside."""
-    blank = dict.fromkeys(("n_layers", "d_model", "d_ff", "gated_mlp", "n_heads", "n_kv_heads", "vocab", "n_params"), "")
-    named = {**blank, "model": "llama3-70b"}
-    table = read(table_file(tmp_path, named, {**named, "d_model": "4096"}, {**blank, "model": "mine"}))
-    assert (len(table.rows), len(table.aside)) == (1, 2)
-    cases = to_cases(table)
-    assert (cases.model.n_layers[0], cases.model.d_model[0], cases.model.n_kv_heads[0]) == (80.0, 8192.0, 8.0)
-    assert any(text.startswith("shape blank: n_layers, d_model") for text in cases.labels.assumptions[0])
+BLANK = dict.fromkeys(("n_layers", "d_model", "d_ff", "gated_mlp", "n_heads", "n_kv_heads", "vocab", "n_experts", "top_k", "n_params"), "")
 
 
 @pytest.mark.parametrize(
-    ("changes", "keys"),
+    ("changes", "sizes"),
+    [
+        (BLANK | {"model": "llama3-70b"}, (80.0, 8192.0, 8.0, 1.0)),
+        (BLANK | {"model": "meta-llama/Llama 3 70B", "n_params": "70.6e9"}, (80.0, 8192.0, 8.0, 1.0)),
+        ({"vocab": ""}, (32.0, 4096.0, 32.0, 1.0)),
+        (BLANK | {"model": "llama3-70b", "n_experts": "0"}, (80.0, 8192.0, 8.0, 1.0)),
+        (BLANK | {"model": "Mixtral 8x7B"}, (32.0, 4096.0, 8.0, 8.0)),
+    ],
+)
+def test_a_blank_shape_is_the_catalogs_of_that_name(tmp_path, changes, sizes):
+    """And stays so in the file that is written."""
+    table = read(table_file(tmp_path, changes))
+    cases = to_cases(table)
+    found = (cases.model.n_layers[0], cases.model.d_model[0], cases.model.n_kv_heads[0], cases.model.n_experts[0])
+    assert found == sizes
+    assert any(text.startswith("shape blank: ") for text in cases.labels.assumptions[0])
+    write(table, tmp_path / "again.csv")
+    again = read(tmp_path / "again.csv")
+    assert (again.rows[0].cells, again.rows[0].filled) == (table.rows[0].cells, table.rows[0].filled)
+    assert to_cases(again).labels.assumptions == cases.labels.assumptions
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        BLANK | {"model": "mine"},
+        BLANK | {"model": "llama3-70b", "d_model": "4096"},
+        BLANK | {"model": "llama3-70b", "n_kv_heads": "64"},
+        BLANK | {"model": "llama3-70b", "n_params": "8e9"},
+        BLANK | {"model": "llama3-70b", "d_ff": "many"},
+        BLANK | {"model": "x" * 300},
+        BLANK | {"model": "~nobody"},
+        BLANK | {"model": "."},
+    ],
+)
+def test_a_blank_shape_of_no_known_model_is_set_aside(tmp_path, changes):
+    table = read([table_file(tmp_path, {}), table_file(tmp_path, changes, name="other.csv")])
+    assert (len(table.rows), len(table.aside)) == (1, 1) and not table.aside[0].filled
+
+
+@pytest.mark.parametrize(
+    ("changes", "window"),
     [
         ({"stack": "nemo-launcher", "model": "llama2-7b-sft"}, 1000.0),
+        ({"stack": "nemo-launcher", "model": "mine", "flag": "lora"}, 1000.0),
         ({"stack": "megatron-bridge/26.06", "model": "llama3-70b-lora", "flag": "lora"}, 1000.0),
         ({"stack": "another", "note": "packed sequences"}, 1000.0),
+        ({"stack": "another", "note": "unpacked sequences"}, None),
         ({"stack": "nemo-launcher", "model": "llama2-7b"}, None),
+        ({"stack": "nemo-launcher", "model": "llama2-7b-sft", "attention": "none"}, None),
+        ({"stack": "nemo-launcher", "model": "llama2-7b-sft", "seq_len": "1000"}, None),
         ({"stack": "automodel", "model": "llama3-8b-lora", "flag": "lora"}, None),
     ],
 )
-def test_attention_stays_in_packed_documents(tmp_path, changes, keys):
-    """The FLOP/s that tables report of them leave attention out."""
+def test_attention_stays_in_packed_documents(tmp_path, changes, window):
     cases = one_case(tmp_path, **changes)
-    assert np.asarray(cases.model.windowed).tolist() == [float(keys is not None)]
-    assert keys is None or np.asarray(cases.model.window).tolist() == [keys]
-    assert any("packed of documents" in text for text in cases.labels.assumptions[0]) == (keys is not None)
+    assert np.asarray(cases.model.windowed).tolist() == [float(window is not None)]
+    assert window is None or np.asarray(cases.model.window).tolist() == [window]
+    assert any("packed of documents" in text for text in cases.labels.assumptions[0]) == (window is not None)
+
+
+@pytest.mark.parametrize("name", ["nemotron_3_nano", "nemotron-3-nano-30b-a3b", "Nemotron 3 Nano"])
+def test_nemotron_3_is_launched_by_graphs_and_its_experts_are_not_fused(name):
+    """Its activation has no gate; by any spelling, on Blackwell, from 26.02 on, and not the dense models of that name."""
+    job = ("megatron-bridge/26.06", name, "GB200", "mxfp8")
+    assert not fused_experts(*job) and fused_experts("megatron-bridge/26.06", "qwen3-30b-a3b", "GB200", "mxfp8")
+    assert (launches(*job, 128.0, 8.0).graphed, dispatch(*job, 8.0).overlap) == (1.0, 0.0)
+    assert launches("megatron-bridge/25.11", *job[1:], 128.0, 8.0).graphed == 0.0
+    assert launches(job[0], name, "H100-80GB", "fp8", 128.0, 8.0).graphed == 0.0
+    assert launches(job[0], "nemotron-3-8b", *job[2:], 1.0, 1.0).graphed == 0.0
+
+
+@pytest.mark.parametrize(("layers", "found"), [(20.0, 5.0), (10.0, 5.0), (8.0, 8.0), (4.0, 4.0), (3.5, None)])
+def test_chunks_divide_the_layers_of_a_stage(layers, found):
+    assert chunks("nemo-launcher", "llama3-70b", layers, False) == found
+    assert chunks("nemo-launcher", "llama3-70b", layers, True) == (None if found is None else 1.0)
+    assert chunks("megatron-lm", "llama3-70b", layers, False) is None
 
 
 @pytest.mark.parametrize(
@@ -398,7 +457,8 @@ def test_nemo_keeps_activations_and_reduces_in_16_bits(tmp_path, stack, model, o
     plan = found.plan
     assert (plan.recompute_layers[0], plan.recompute_attention[0]) == (0.0, 0.0)
     assert (plan.reduce_bytes[0], plan.gradient_bytes[0], plan.optimizer_bytes[0]) == (2.0, 2.0, optimizer)
-    assert plan.gather_bytes[0] == (1.0 if optimizer == 6.0 else 2.0), "fine-tuning holds 8-bit weights"
+    assert plan.gather_bytes[0] == (1.0 if optimizer == 6.0 else 2.0), "the launcher's fine-tuning holds 8-bit weights"
+    assert widths(stack, "bf16", 1.0, model).gathered == 2.0 and widths(stack, "fp8", 3.0, model) is None
     assert "recompute blank: none, as the stack's recipes have it" in found.labels.assumptions[0]
 
 

@@ -14,16 +14,16 @@ from calibration.micro.schema import COLLECTIVE
 from calibration.traces import COLUMNS, TraceTable, write
 from calibration.traces.reader import problems
 from calibration.traces.schema import SHAPE
+from calibration.traces.shapes import from_catalog
 from calibration.traces.table import Row
-from dmodel import catalog
-from dmodel.catalog.loader import resolve
 from dmodel.types import InputError
 
 NEEDED = {TRACES: (*SHAPE, "accelerator", "n_accel", "global_batch"), COLLECTIVES: ("collective", "accelerator", "n_accel", "nodes")}
 """Cells without which a row of a table cannot be used."""
 
 LAYOUT = ("dp", "tp", "pp")
-FROM_MODEL = ("n_layers", "d_model", "d_ff", "gated_mlp", "n_heads", "n_kv_heads", "head_dim", "vocab", "n_experts", "top_k")
+LOGGED = ("n_layers", "d_model", "d_ff", "gated_mlp", "n_heads", "n_kv_heads")
+"""Columns of a shape that logs tell; one that is blank asks the catalog."""
 
 
 class Imported(NamedTuple):
@@ -150,18 +150,9 @@ def _with_given(row: dict[str, str], given: Mapping[str, str], table: str) -> di
 
 def with_shape(row: dict[str, str]) -> dict[str, str]:
     """A row whose blank shape is that of its model, where the catalog has it; the note says so."""
-    if not row.get("model") or all(row.get(name) for name in FROM_MODEL[:6]):
+    blank = from_catalog(row, LOGGED)
+    if not blank:
         return row
-    try:
-        # only names: a log must not make this read files
-        model = catalog.transformer(resolve("models", row["model"].rpartition("/")[2]))
-    except InputError:
-        return row
-    values = {name: float(getattr(model, name)) for name in FROM_MODEL}
-    if values["n_experts"] <= 1.0:
-        values["n_experts"] = values["top_k"] = 0.0
-    blank = {name: cell(name, value)[0] for name, value in values.items() if not row.get(name) and value}
-    blank |= {} if row.get("gated_mlp") else {"gated_mlp": f"{values['gated_mlp']:.0f}"}
     note = "; ".join(part for part in (row.get("note", ""), f"shape of the catalog's {row['model']}") if part)
     return row | blank | {"note": note}
 

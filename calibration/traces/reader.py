@@ -57,13 +57,19 @@ def _read_one(path: Path, require_time: bool) -> TraceTable:
     if not file.rows and not file.broken:
         raise InputError(f"{path}: the file has a header but no rows; expected one row for each measured configuration")
     whole = [completed(row) for row in file.rows]
-    judged = [(row, reason) for row, reason in file.broken] + [(row, "; ".join(problems(row, require_time))) for row in whole]
+    judged = [(row, reason) for row, reason in file.broken] + [(row, _reason(row, require_time)) for row in whole]
     judged.sort(key=lambda pair: pair[0].line)
     rows = tuple(row for row, reason in judged if not reason)
     aside = tuple(row for row, reason in judged if reason)
     reasons = tuple(Problem(row.file, row.line, reason) for row, reason in judged if reason)
     notes = tuple(Problem(row.file, row.line, text) for row in rows for text in remarks(row))
     return TraceTable(file.columns, rows, aside, reasons, notes)
+
+
+def _reason(row: Row, require_time: bool) -> str:
+    """Why a row cannot be used, "" when it can; whose numbers are not in the file is said."""
+    wrong = "; ".join(problems(row, require_time))
+    return f"{wrong} (blank columns of the shape as of {row.text('model')} in the catalog)" if wrong and row.filled else wrong
 
 
 def _header(columns: tuple[str, ...]) -> str:

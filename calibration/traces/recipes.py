@@ -2,14 +2,16 @@
 
 Megatron-Bridge's performance tables are made by the recipes of its `scripts/performance/configs` (2025 to 2026), one for each model, chip
 and precision. What those have in common, and what tells them apart in ways that the step model has a mechanism for, stands here; so does
-what torchtitan means with a word. The reader of files and the shell ask the same functions.
+what torchtitan means with a word. The reader of files and the shell ask the same functions, but for what only a table leaves blank.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from typing import NamedTuple
 
+from dmodel.catalog.loader import fold
 from dmodel.profiles import family, members
 
 BRIDGE = "megatron-bridge"
@@ -40,7 +42,7 @@ def fused_experts(stack: str, model: str, accelerator: str, precision: str) -> b
     gate, which Nemotron's has not.
     """
     name, chip, release = model.lower(), accelerator.lower(), stack.partition("/")[2]
-    if family(stack.lower()) != BRIDGE or precision != "mxfp8" or release < "26.06" or name.startswith("nemotron"):
+    if family(stack.lower()) != BRIDGE or precision != "mxfp8" or release < "26.06" or fold(name).startswith("nemotron"):
         return False
     if release == "26.06":
         return (chip.startswith("gb") and not name.startswith("kimi")) or (chip == "b300" and name.startswith("gpt-oss"))
@@ -116,8 +118,9 @@ def launches(stack: str, model: str, accelerator: str, precision: str, experts: 
     early = release == "25.09" and (name.startswith("qwen3-30b") or (name.startswith("qwen3-235b") and chip == "gb200"))
     late = fused and experts > 1.0 and not (name.startswith("gpt-oss") and chip == "b300")
     whole = bridge and blackwell and (llama or early or late)
-    parts = {"gpt-oss": ("b300", "gb300"), "qwen3-235b": ("gb200", "gb300"), "deepseek": ("gb200", "b300"), "nemotron_3": blackwells}
-    scoped = any(name.startswith(n) and chip in chips for n, chips in parts.items())
+    parts = {"gpt-oss": ("b300", "gb300"), "qwen3-235b": ("gb200", "gb300"), "deepseek": ("gb200", "b300")}
+    hybrid = fold(name).startswith(("nemotron3nano", "nemotron3super")) and chip in blackwells
+    scoped = hybrid or any(name.startswith(n) and chip in chips for n, chips in parts.items())
     scoped |= chip == "b200" and ((name.startswith("deepseek") and ep == 32.0) or (name.startswith("qwen3-30b") and release >= "26.04"))
     graphed = float(whole or (bridge and release >= "26.02" and scoped))
     looped = float(experts > 1.0 and software in LOOPED and not whole and not fused)
@@ -161,24 +164,27 @@ def widths(stack: str, precision: str, zero: float = 1.0, model: str = "") -> Wi
     return None
 
 
-PACKED_KEYS = 1000.0
-"""Keys that attention costs each query where sequences of 4,096 tokens are packed of short documents [token]. Those of SQuAD have 200 (what
-attention adds to 4 FLOPs per parameter and token in the FLOP/s that Megatron-Bridge reports of adapters, counted by document), so a
-query sees 100; fine-tuning takes what 1,000 to 1,500 would beside pretraining in the tables of NeMo's launcher, NeMo 2 and Megatron-Bridge
-alike. Between lie kernels on blocks of 128, and what else packing and adapters take."""
+PACKED_WINDOW = 1000.0
+"""Causal window that stands for sequences of 4,096 tokens packed of short documents [token]: a query sees 878 keys in the mean, of 2,048.
+Documents of SQuAD have 200 tokens (what attention adds to 4 FLOPs per parameter and token in the FLOP/s that Megatron-Bridge reports
+of adapters, counted by document), so it should see 100; but fine-tuning takes what windows of 1,000 to 1,500 would beside pretraining in
+the tables of NeMo's launcher, NeMo 2 and Megatron-Bridge alike: kernels on blocks of 128, and what else packing and adapters take."""
+
+_PACKED = re.compile(r"\bpacked sequences\b")
 
 
-def packed_keys(stack: str, model: str, note: str) -> tuple[float, str]:
-    """Keys that attention costs each query where sequences are packed of documents, which it does not leave [token], and how that is known,
-    in words; 0 where sequences are whole.
+def packed_window(stack: str, model: str, note: str, flags: Collection[str]) -> tuple[float, str]:
+    """Window of attention where sequences are packed of documents, which it does not leave [token], and how that is known, in words; 0
+    where sequences are whole.
 
-    NeMo and Megatron-Bridge fine-tune on SQuAD, packed (their READMEs and scripts, `packed_sequence`), and leave attention out of the
-    FLOP/s that they report of it.
+    A note decides. NeMo and Megatron-Bridge fine-tune on SQuAD, packed (their READMEs and scripts, `packed_sequence`); NeMo's tables leave
+    attention out of the FLOP/s that they report of it, Megatron-Bridge's count that of adapters by document.
     """
-    tuned = family(stack.lower()) in (BRIDGE, *NEMO) and model.lower().endswith(("-sft", "-lora"))
-    if tuned or "packed sequences" in note:
-        return PACKED_KEYS, f"sequences are packed of documents, attention costs {PACKED_KEYS:g} keys a query: the stack's recipe"
-    return 0.0, ""
+    said = f"sequences are packed of documents, attention costs what a window of {PACKED_WINDOW:g} tokens would"
+    if _PACKED.search(note):
+        return PACKED_WINDOW, f"{said}: the note's packed sequences"
+    tuned = "lora" in flags or model.lower().endswith("-sft")
+    return (PACKED_WINDOW, f"{said}: the stack's recipe") if tuned and family(stack.lower()) in (BRIDGE, *NEMO) else (0.0, "")
 
 
 MINIMAL = ("rematerialization minimal", "remat=minimal")
@@ -215,25 +221,26 @@ def job(stack: str, n_layers: float) -> Job | None:
 
 
 NEMO_CHUNKS = {"llama3-70b": 5.0}
-"""By model, chunks per stage in the configurations of NeMo's launcher where they are fewer than layers would allow (`conf/training`)."""
+"""By model, chunks per stage in the configurations of NeMo's launcher (`conf/training`) where they are fewer than layers allow."""
 
 
 def chunks(stack: str, model: str, layers: float, adapters: bool) -> float | None:
-    """Model chunks per stage by the recipes of a stack whose table leaves them out; None for stacks without recipes.
+    """Model chunks per stage by the recipes of a stack whose table leaves them out; None for stacks without, and for layers in parts.
 
     NeMo's interleave as deep as layers divide (the tables of its successor, which have the column, hold 4 to 20 chunks wherever there are
-    stages), but for `NEMO_CHUNKS`; its scripts for adapters (`examples/peft`) set none. NVIDIA's for MLPerf 4.0, GPT-3: 4 and 8 chunks of
-    12 and 16 layers.
+    stages), but for `NEMO_CHUNKS`; the launcher's scripts for adapters (`examples/peft`) set none, and NeMo 2's tables go on at the same
+    times. NVIDIA's for MLPerf 4.0, GPT-3: 4 and 8 chunks of 12 and 16 layers.
 
     Args:
-      layers: of a stage. adapters: whether these are all that is trained.
+      layers: of a stage. adapters: whether these are all that is trained, in NeMo.
     """
     name = stack.lower()
     if not name.startswith(("nemo", "mlperf")) or layers != int(layers):
         return None
-    if family(name) in NEMO:
-        return 1.0 if adapters else NEMO_CHUNKS.get(model.lower(), layers)
-    return layers
+    if family(name) not in NEMO:
+        return layers
+    fewer = NEMO_CHUNKS.get(model.lower(), layers)
+    return 1.0 if adapters else fewer if layers % fewer == 0.0 else layers
 
 
 OF_2021 = ("megatron-sc21", "mt-nlg", "vtrain", "megatron-deepspeed", "megatron-lm/dlperf")

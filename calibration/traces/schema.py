@@ -98,7 +98,7 @@ BY_NAME: dict[str, Column] = {column.name: column for column in COLUMNS}
 NUMBERS: tuple[str, ...] = tuple(column.name for column in COLUMNS if column.kind != "text")
 REQUIRED: tuple[str, ...] = tuple(column.name for column in COLUMNS if column.required)
 SHAPE = ("n_layers", "d_model", "d_ff", "n_heads", "vocab", "seq_len")
-"""Cells without which a transformer has no shape."""
+"""Cells without which a transformer has no shape; but for seq_len, blank ones are the catalog's for a model that it knows."""
 NEARLY = 1e-3
 """Relative distance from an integer that counts as rounding of a published figure."""
 LARGEST, SMALLEST, MOST = 1e9, 1e-9, 1e18

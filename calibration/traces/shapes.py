@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 
 import numpy as np
 
 from calibration.traces.layout import layout
-from calibration.traces.recipes import composed, further_tokens, packed_keys
+from calibration.traces.recipes import composed, further_tokens, packed_window
+from calibration.traces.schema import BY_NAME, parse_number
 from calibration.traces.table import Row
+from dmodel.catalog.loader import resolve
 from dmodel.counts import parameters
 from dmodel.types import InputError
 from dmodel.workload import Transformer
@@ -23,39 +26,55 @@ WRITTEN = ("n_layers", "d_model", "d_ff", "n_heads", "n_experts")
 """Attributes by which a row's model is known for the one of that name in the catalog."""
 
 
-FILLED = ("n_layers", "d_model", "d_ff", "gated_mlp", "n_heads", "n_kv_heads", "head_dim", "vocab", "n_experts", "top_k")
+FROM_MODEL = ("n_layers", "d_model", "d_ff", "gated_mlp", "n_heads", "n_kv_heads", "head_dim", "vocab", "n_experts", "top_k")
 """Columns of a shape that the catalog can fill, as a table that names its models need not repeat them."""
+
+SIZES = ("n_layers", "d_model", "d_ff", "n_heads", "vocab")
+"""Those without which a row has no shape."""
+
+
+def from_catalog(cells: Mapping[str, str], needed: Collection[str] = SIZES) -> dict[str, str]:
+    """Blank columns of a row's shape as the catalog has them for the model that the row names, as text; none where no needed one is blank,
+    the catalog has no such model, or a cell says another: of sizes and heads (a vocabulary may be padded), experts, or the count of
+    parameters. Dense models leave the columns of experts blank.
+    """
+    blank = [name for name in FROM_MODEL if not cells.get(name, "").strip()]
+    known = _catalog_shape(cells.get("model", "").strip()) if set(blank) & set(needed) else {}
+    written = [name for name in (*FROM_MODEL, "n_params") if cells.get(name, "").strip()]
+    if not known or any(_differs(name, cells[name], known[name]) for name in written):
+        return {}
+    dense = known["n_experts"] <= 1.0
+    return {name: f"{known[name]:.12g}" for name in blank if not (dense and name in ("n_experts", "top_k"))}
 
 
 def completed(row: Row) -> Row:
-    """The row with the blank columns of its shape as the catalog has them for its model; as it is where none of the sizes is blank, where
-    the catalog has no such model, or where that contradicts what is written."""
-    name, blank = row.text("model"), [column for column in FILLED if not row.text(column)]
-    if not name or not set(blank) & {*WRITTEN[:-1], "vocab"} or not (known := _catalog_shape(name)):
-        return row
-    if any(row.text(column) and _differs(row, column, known[column]) for column in WRITTEN):
-        return row
-    cells = {column: f"{known[column]:.12g}" for column in blank}
-    return row._replace(cells={**row.cells, **cells}, filled=tuple(blank))
+    """The row with `from_catalog` of its cells."""
+    return row._replace(filled=from_catalog(row.cells))
 
 
-def _differs(row: Row, column: str, value: float) -> bool:
+def _differs(name: str, cell: str, value: float) -> bool:
+    """Whether a cell says something else than the catalog."""
     try:
-        return row.number(column) != value
+        given = parse_number(BY_NAME[name], cell)
     except ValueError:
         return True
+    if name == "n_params":
+        return bool(given) and abs(given / value - 1.0) > FAR
+    return name != "vocab" and (max(given, 1.0) if name in ("n_experts", "top_k") else given) != value
 
 
 @lru_cache(maxsize=256)
 def _catalog_shape(name: str) -> dict[str, float]:
-    """Numbers of the catalog's model of a name; none where it has no such model."""
+    """Numbers of the catalog's model of a name, its parameters among them; none where it has no such model. Only names, or a hub's
+    spelling: a table must not make this read files."""
     from dmodel import catalog
 
     try:
-        found = catalog.transformer(name)
+        found = catalog.transformer(resolve("models", name.rpartition("/")[2]))
     except InputError:
         return {}
-    return {field: float(getattr(found, field)) for field in dict.fromkeys((*WRITTEN, *UNWRITTEN, *FILLED))}
+    shape = {field: float(getattr(found, field)) for field in (*UNWRITTEN, *FROM_MODEL)}
+    return shape | {"n_params": float(parameters(found))}
 
 
 def _named(row: Row, written: dict[str, float], assumed: list[str]) -> dict[str, float]:
@@ -81,7 +100,7 @@ def written(row: Row, assumed: list[str]) -> Transformer:
     of gpt-oss and Qwen3 are wider than d_model / n_heads."""
     layers, width, ff, heads, vocab, seq = (row.known(n) for n in ("n_layers", "d_model", "d_ff", "n_heads", "vocab", "seq_len"))
     if row.filled:
-        assumed.append(f"shape blank: {', '.join(row.filled)} are those of {row.text('model')} in the catalog")
+        assumed.append(f"shape blank: {', '.join(row.filled)} as of {row.text('model')} in the catalog")
     parts = composed(row.stack, row.flags, layout(row).tp)
     vocab = parts.vocab if parts else vocab
     experts = max(row.number("n_experts") or 1.0, 1.0)
@@ -99,12 +118,12 @@ def written(row: Row, assumed: list[str]) -> Transformer:
     head_dim = named.pop("head_dim", row.number("head_dim") or width / heads)
     if not row.text("head_dim"):
         assumed.append(f"head_dim blank: {head_dim:g}, " + ("d_model / n_heads" if head_dim == width / heads else "the catalog's"))
-    job = row.stack, row.text("model"), row.text("note")
-    named["n_mtp"], said = further_tokens(*job)
-    packed, whence = packed_keys(*job)
-    if packed:
-        named |= {"window": packed, "windowed": 1.0}
-    assumed.extend(text for text in (said, whence) if text)
+    named["n_mtp"], further = further_tokens(row.stack, row.text("model"), row.text("note"))
+    window, packed = packed_window(row.stack, row.text("model"), row.text("note"), row.flags)
+    if 0.0 < window < seq and row.text("attention") != "none" and not named.get("windowed"):
+        named |= {"window": window, "windowed": 1.0}
+        assumed.append(packed)
+    assumed.extend([further] if further else [])
     columns = {
         "n_kv_heads": row.number("n_kv_heads") or heads,
         "head_dim": head_dim,

@@ -22,17 +22,17 @@ class Problem(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One line of a file. cells: column → text as written ("" = blank); cells of later additions stay. filled: columns that were blank and
-    hold what the catalog knows of the row's model."""
+    """One line of a file. cells: column → text as written ("" = blank); cells of later additions stay. filled: blank columns of its shape →
+    what the catalog has for its model."""
 
     file: str
     line: int
     cells: Mapping[str, str]
-    filled: tuple[str, ...] = ()
+    filled: Mapping[str, str] = {}
 
     def text(self, name: str) -> str:
-        """A cell without surrounding blanks; "" when blank or when the table has no such column."""
-        return self.cells.get(name, "").strip()
+        """A cell without surrounding blanks, filled where it is blank; "" when blank or when the table has no such column."""
+        return self.cells.get(name, "").strip() or self.filled.get(name, "")
 
     def number(self, name: str) -> float | None:
         """A cell of a number column in its unit, or None when blank."""
