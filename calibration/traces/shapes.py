@@ -25,7 +25,6 @@ UNWRITTEN = (
 WRITTEN = ("n_layers", "d_model", "d_ff", "n_heads", "n_experts")
 """Attributes by which a row's model is known for the one of that name in the catalog."""
 
-
 FROM_MODEL = ("n_layers", "d_model", "d_ff", "gated_mlp", "n_heads", "n_kv_heads", "head_dim", "vocab", "n_experts", "top_k")
 """Columns of a shape that the catalog can fill, as a table that names its models need not repeat them."""
 
