@@ -47,8 +47,9 @@ def messages(
     2 and FSDP reduce gradients behind every micro-batch, or once per step where they accumulate), and gathers once. ZeRO 0: an all-reduce
     of gradients per step; 1 (Megatron-LM's distributed optimizer): reduce-scatter and all-gather. HSDP adds an all-reduce of the shard over
     the replicas. Routed experts are messages of their own, among the ranks that hold the same ones. Tied embeddings of several stages are
-    summed over the first and last. Gradients and parameters go in buckets, so that the first leave while the rest are computed (PyTorch's
-    DDP 25 MB, Li et al. 2020; Megatron-Core 160 MB, 40 million of 4 bytes): each pays its hops and its start.
+    summed over the first and last. What ZeRO-3 gathers, and it and ZeRO 2 scatter, goes in one message per layer (FSDP's units); gradients
+    and parameters of a step go in buckets, so that the first leave while the rest are computed (`_messages_per_byte`): each message pays
+    its hops and its start.
 
     Limits: left out is the gather that `sp` repeats behind the weight gradients (Korthikanti et al. 2022), which hides behind products.
     """
@@ -68,9 +69,14 @@ def messages(
     ).kinds()
     replicated = plan.reduce_bytes * (parts.dense / groups.shard.prod(0) + parts.experts / groups.expert_shard.prod(0))
     summed = stack(wire, plan.reduce_bytes * parts.dense, plan.reduce_bytes * parts.experts, replicated)
+    per_byte, per_byte_routed = (_messages_per_byte(group.prod(0), plan, c) for group in (groups.data, groups.expert_data))
     tp_reduce, dense_reduce, expert_reduce, across = jnp.unstack(
         collectives.all_reduce_time(
-            summed, _kinds(groups.tp, groups.data, groups.expert_data, groups.replica), mixed, _calls(summed, c.bucket)
+            summed,
+            _kinds(groups.tp, groups.data, groups.expert_data, groups.replica),
+            mixed,
+            # activations at once, gradients in buckets, the last one not full
+            1.0 + summed * stack(jnp.zeros_like(per_byte), per_byte, per_byte_routed, per_byte),
         )
     )
     # the ranks of etp send the tokens of all of them between them
@@ -79,22 +85,19 @@ def messages(
     embedding = plan.reduce_bytes * model.tied_embeddings * model.vocab * model.d_model / plan.tp
     transfer, tied = jnp.unstack(collectives.point_to_point_time(stack(split, embedding), groups.pp[:, None], net))
     # gathering, or scattering, what the device's parameters stand for: a line in the bytes of each
-    shard, expert = shard.in_buckets(c.bucket), expert.in_buckets(c.bucket)
-    sharded = collectives.Line(
-        seconds_per_byte=shard.seconds_per_byte * parts.dense + sparse * expert.seconds_per_byte * parts.experts,
-        latency_s=shard.latency_s + sparse * expert.latency_s,
-    )
+    layer = _whole(shard, expert, parts, sparse)
+    sharded = _whole(shard.split(per_byte), expert.split(per_byte_routed), parts, sparse)
     zero1, zero2, zero3 = (zero_share(plan.zero, stage) for stage in (1.0, 2.0, 3.0))
     scattered = (1.0 - zero2) * sharded.time(plan.reduce_bytes) + across
     before = sp * tp.time(wire)
     half = 2.0 * before + (1.0 - sp) * tp_reduce
     mixer, mlp = (2.0 + again) * half, 2.0 * half + again * before + last * (half - before)
-    scatter = zero2 * trained * sharded.time(plan.reduce_bytes / layers)
+    scatter = zero2 * trained * layer.time(plan.reduce_bytes / layers)
     return Messages(
         tp=mean.mixer * mixer + mean.through * mlp + (4.0 + again + last) * mean.routed * etp.time(routed),
         cp=(3.0 + again) * cp.time(kv),
         ep=(4.0 + again + last) * mean.routed * exchange,
-        gather=zero3 * sharded.time(plan.gather_bytes / layers),
+        gather=zero3 * layer.time(plan.gather_bytes / layers),
         scatter=(1.0 - plan.accumulate) * scatter,
         dp=trained * ((1.0 - zero1) * (dense_reduce + sparse * expert_reduce) + zero1 * scattered) + plan.accumulate * layers * scatter,
         updated=trained * zero1 * (1.0 - zero3) * sharded.time(plan.gather_bytes),
@@ -109,10 +112,22 @@ def _kinds(*groups: Array) -> jax.Array:
     return jnp.stack(jnp.broadcast_arrays(*groups), 1)
 
 
-def _calls(nbytes: jax.Array, bucket: Array) -> jax.Array:
-    """Messages that each kind's bytes are sent in: activations at once, gradients and parameters in buckets, the last one not full."""
-    split = jnp.concatenate([jnp.zeros_like(nbytes[:1]), nbytes[1:]])
-    return 1.0 + split / trailing(stack(bucket), split.ndim)
+def _messages_per_byte(ranks: jax.Array, plan: Plan, c: Coefficients) -> jax.Array:
+    """Messages that a byte of gradients, or of parameters, of a step is sent in, beyond the last one: `1 / max(bucket, ranks · least)`.
+
+    PyTorch's DDP has buckets of 25 MB (Li et al. 2020), Megatron-Core's distributed data parallelism of 40 million gradients, or of one
+    million per rank where these are more (`DistributedDataParallelConfig.bucket_size`), so that rings stay bound by bandwidth. Without
+    overlap there is nothing to start early, and Megatron-Core, like others, sends all at once.
+    """
+    return plan.overlap_dp / jnp.maximum(c.bucket, plan.bucket_per_rank * ranks)
+
+
+def _whole(dense: collectives.Line, routed: collectives.Line, parts: counts.Residents, sparse: jax.Array) -> collectives.Line:
+    """Line in the bytes of each parameter: what is dense among its ranks, then what is routed among those that hold the same experts."""
+    return collectives.Line(
+        seconds_per_byte=dense.seconds_per_byte * parts.dense + sparse * routed.seconds_per_byte * parts.experts,
+        latency_s=dense.latency_s + sparse * routed.latency_s,
+    )
 
 
 def _tp_share(net: collectives.Fabric, c: Coefficients) -> jax.Array:

@@ -51,6 +51,8 @@ class Plan(struct.PyTreeNode, kw_only=True):
       weight_bytes, gradient_bytes, optimizer_bytes: stored bytes per parameter (bf16 weights, fp32 gradients, fp32
         master weight and two moments by default).
       reduce_bytes: bytes per gradient element on the wire.
+      bucket_per_rank: least bytes for each rank of its group in a message of gradients or parameters once per step (Megatron-Core: those
+        of a million gradients), 0 where messages do not grow with the group.
       cp_balanced: 1 when ranks of cp get parts of a causal sequence that cost the same (its first with its last), 0 when they get it in
         order, and all wait for the last.
       schedule: one of `SCHEDULES` (static). placement: order of the groups, innermost first (static).
@@ -99,6 +101,7 @@ class Plan(struct.PyTreeNode, kw_only=True):
     gradient_bytes: Array = 4.0
     optimizer_bytes: Array = 12.0
     reduce_bytes: Array = 2.0
+    bucket_per_rank: Array = 0.0
     schedule: str = struct.field(pytree_node=False, default="1f1b")
     placement: tuple[str, ...] = struct.field(pytree_node=False, default=PLACEMENT)
 

@@ -175,7 +175,7 @@ def gather_lines(found: Answers) -> list[str]:
     layers = float(model.n_layers)  # type: ignore[arg-type]
     nbytes = float(WORD * residents(model, fsdp(LOW)).layers) / layers
     flow = 1e3 * nbytes * np.asarray(line.seconds_per_byte)
-    rest = 1e3 * np.asarray(line.in_buckets(c.bucket).time(nbytes)) - flow
+    rest = 1e3 * np.asarray(line.time(nbytes)) - flow
     work = sum(1e3 * found.terms[name][0] / layers for name in ("matmul", "attention", "elementwise"))
     within, between = 1e6 * np.asarray(system.network.latency_s) * (float(c.net_latency_inner), float(c.net_latency_outer))
     node = between + (inside - 1.0) * within

@@ -118,6 +118,7 @@ PLAN = Plan(
     gradient_bytes=3.7,
     optimizer_bytes=11.0,
     reduce_bytes=2.5,
+    bucket_per_rank=3e7,
     schedule="interleaved",
 )
 """Every choice half-way and no degree on a corner, so that every formula takes part and has a derivative."""
@@ -264,7 +265,8 @@ def random_plans(rng: np.random.Generator, n: int) -> list[Plan]:
         ep, shard = (min(dp, 2.0 ** rng.integers(0, 6)) for _ in range(2))
         plan = Plan(
             dp=dp, tp=tp, cp=cp, pp=pp, ep=ep, zero=zero, shard=shard, interleave=v, micro_batch=micro,
-            global_batch=dp * micro * 2.0 ** rng.integers(0, 6), schedule="interleaved", **switch, **uneven,
+            global_batch=dp * micro * 2.0 ** rng.integers(0, 6), bucket_per_rank=1e7 * rng.integers(0, 3), schedule="interleaved",
+            **switch, **uneven,
         )  # fmt: skip
         found.append(plan)
     return found

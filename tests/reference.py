@@ -115,8 +115,8 @@ class Net:
         flow = self.flow(group, [v * p for v, p in zip(left, self.parts_handed_on(group), strict=True)])
         return flow + calls * (self.begin(group) + self.ring_latency(group))
 
-    def calls(self, nbytes: float) -> float:
-        return 1.0 + nbytes / self.bucket
+    def calls(self, nbytes: float, ranks: float, p: Plan) -> float:
+        return 1.0 + nbytes / max(self.bucket, ranks * p.bucket_per_rank) if p.overlap_dp else 1.0
 
     def all_reduce(self, nbytes: float, group: Level, calls: float = 1.0) -> float:
         left = [nbytes / prod(group[:k]) for k in range(len(group))]
@@ -371,17 +371,21 @@ def messages(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[s
     both = again * (1.0 + float(p.recompute_last))
     own = {"dense": ("shard", "data"), "experts": ("expert_shard", "expert_data")}
 
-    def gather(bytes_per_parameter: float) -> float:
-        sizes = {shard: bytes_per_parameter * n[part] for part, (shard, _) in own.items() if n[part]}
-        return sum(net.gather(size, g[shard], net.calls(size)) for shard, size in sizes.items())
+    def gather(bytes_per_parameter: float, in_buckets: bool = False) -> float:
+        found = 0.0
+        for part, (shard, data) in own.items():
+            size = bytes_per_parameter * n[part]
+            if size:
+                found += net.gather(size, g[shard], net.calls(size, prod(g[data]), p) if in_buckets else 1.0)
+        return found
 
     def reduce(bytes_per_parameter: float) -> float:
         sizes = {data: bytes_per_parameter * n[part] for part, (_, data) in own.items() if n[part]}
-        return sum(net.all_reduce(size, g[data], net.calls(size)) for data, size in sizes.items())
+        return sum(net.all_reduce(size, g[data], net.calls(size, prod(g[data]), p)) for data, size in sizes.items())
 
     shares = sum(n[part] / prod(g[shard]) for part, (shard, _) in own.items())
-    across = net.all_reduce(p.reduce_bytes * shares, g["replica"], net.calls(p.reduce_bytes * shares))
-    once = {0: reduce(p.reduce_bytes), 1: gather(p.reduce_bytes) + across}
+    across = net.all_reduce(p.reduce_bytes * shares, g["replica"], net.calls(p.reduce_bytes * shares, prod(g["data"]), p))
+    once = {0: reduce(p.reduce_bytes), 1: gather(p.reduce_bytes, True) + across}
     half = 2.0 * tp_net.gather(wire, g["tp"]) if p.sp else tp_net.all_reduce(wire, g["tp"])
     # of the MLP, only what comes before it where recomputation ends before its last product: a gather, or nothing
     mlp = half if p.recompute_last else 0.5 * half if p.sp else 0.0
@@ -395,7 +399,7 @@ def messages(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[s
         "gather": gather(p.gather_bytes / layers) if p.zero == 3 else 0.0,
         "scatter": 0.0 if p.accumulate else scatter,
         "dp": m.trainable * once.get(int(p.zero), across) + (layers * scatter if p.accumulate else 0.0),
-        "updated": m.trainable * gather(p.gather_bytes) if p.zero in (1, 2) else 0.0,
+        "updated": m.trainable * gather(p.gather_bytes, True) if p.zero in (1, 2) else 0.0,
         "ends": half * (2.0 if p.pp == 1 else 1.0),
         "tied": m.trainable * net.send(embedding, g["pp"]),
         "pp": 2.0 * p.interleave * net.send(wire / split, g["pp"]),

@@ -9,7 +9,7 @@ import pytest
 from calibration.traces import cheapest_that_fits, concatenate, fingerprint, never_recompute, read, to_cases, write
 from calibration.traces.recipes import chunks, dispatch, further_tokens, fused_experts, fuses_sums, launches, widths
 from calibration.traces.schema import COLUMNS, REQUIRED, markdown
-from calibration.traces.sharding import MEGATRON_FAMILY, reduction
+from calibration.traces.sharding import MEGATRON_FAMILY, bucket_per_rank, reduction
 from dmodel.cli.question import Degrees, Job, plan, setting, settings
 from dmodel.counts import parameters
 from dmodel.types import InputError
@@ -397,7 +397,7 @@ def test_options_of_the_shell_answer_as_a_file_does(tmp_path, stack, zero, preci
     job = setting(Job("H100-DGX", 64, "llama-2-7b", 4096, 64, precision=precision, profile="generic", stack=stack))
     asked, said = plan(job, Degrees(tp=2, cp=2, pp=2, zero=zero, sp=True, recompute="selective"))
     rules = ("reduce_bytes", "gradient_bytes", "gather_bytes", "optimizer_bytes", "overlap_dp", "merge_copies", "overlap_ep")
-    launched = ("graphed", "looped_experts", "fused_sums", "split_rotary")
+    launched = ("bucket_per_rank", "graphed", "looped_experts", "fused_sums", "split_rotary")
     laid = ("stage_excess", "head_displaces")
     for name in (*rules, *launched, *laid, "cp_balanced", "recompute_layers", "recompute_attention", "recompute_last", "shard"):
         assert float(getattr(asked, name)) == float(getattr(read.plan, name)[0]), name
@@ -526,6 +526,7 @@ def test_whose_products_add_to_the_gradients_held():
     assert all(map(fuses_sums, ("megatron-bridge/26.04", "nemo-launcher", "megatron-lm/zero-bubble", "megatron-lm", "flagscale")))
     older = ("llm-foundry", "vtrain", "megatron-sc21-t1", "megatron-lm/dlperf", "megatron-deepspeed/bigscience-bf16")
     assert not any(map(fuses_sums, older))
+    assert [bucket_per_rank(stack, 4.0) for stack in ("megatron-bridge/26.04", older[0], "torchtitan")] == [4e6, 0.0, 0.0]
 
 
 def test_further_tokens_are_the_notes_or_the_recipes():

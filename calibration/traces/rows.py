@@ -217,6 +217,7 @@ def _plan(row: Row, assumed: list[str]) -> Plan:
         gradient_bytes=shards.reduction.held,
         gather_bytes=4.0 if wide else shards.reduction.gathered,
         reduce_bytes=4.0 if wide else shards.reduction.nbytes,
+        bucket_per_rank=sharding.bucket_per_rank(row.stack, shards.reduction.nbytes),
     )
 
 

@@ -40,6 +40,21 @@ class Reduction(NamedTuple):
     optimizer: float = 12.0
 
 
+GRADIENTS_PER_RANK = 1e6
+"""Least gradients for each rank of its group in a bucket of Megatron-Core (`max(40 million, 1 million · ranks)`, its
+`DistributedDataParallel`, v0.7 to today)."""
+
+
+def bucket_per_rank(stack: str, nbytes: float) -> float:
+    """Least bytes for each rank in a message of gradients [byte]: those of Megatron's code base, but for stacks `recipes.OF_2021`; other
+    stacks have buckets of one size.
+
+    Args:
+      nbytes: per gradient element on the wire.
+    """
+    return GRADIENTS_PER_RANK * nbytes if recipes.fuses_sums(stack) else 0.0
+
+
 class Sharding(NamedTuple):
     """zero: stage. shard: ranks that share one copy [count]."""
 

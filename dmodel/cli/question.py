@@ -128,7 +128,7 @@ def settings(job: Setting, attention: str = "flash", zero: int | None = None, ep
     from calibration.traces.recipes import AFTER, dispatch, fuses_sums, held_in_order, launches, recomputes_last, reduces_after
     from calibration.traces.rows import OPERAND_BYTES, SCALE_READS
     from calibration.traces.schema import base_precision
-    from calibration.traces.sharding import reduction
+    from calibration.traces.sharding import bucket_per_rank, reduction
     from dmodel.plan import Plan
 
     flash = choice("attention", attention, ("flash", "none")) == "flash"
@@ -150,6 +150,7 @@ def settings(job: Setting, attention: str = "flash", zero: int | None = None, ep
         low_precision=np.float64(operand < 2.0),
         scale_passes=np.float64(SCALE_READS.get(precision, 0.0)),
         reduce_bytes=np.float64(reduced.nbytes),
+        bucket_per_rank=np.float64(bucket_per_rank(job.stack, reduced.nbytes)),
         gradient_bytes=np.float64(reduced.held),
         gather_bytes=np.float64(reduced.gathered),
         optimizer_bytes=np.float64(reduced.optimizer),

@@ -169,9 +169,9 @@ class Line(struct.PyTreeNode, kw_only=True):
         """Time for `nbytes` [s]."""
         return self.latency_s + nbytes * self.seconds_per_byte
 
-    def in_buckets(self, nbytes: Array) -> Line:
-        """Line of a volume sent in messages of `nbytes`, the last one not full: `(1 + V / nbytes) · latency + V · seconds_per_byte`."""
-        return self.replace(seconds_per_byte=self.seconds_per_byte + self.latency_s / nbytes)
+    def split(self, per_byte: Array) -> Line:
+        """Line of a volume sent in `1 + V · per_byte` messages: each pays `latency_s`."""
+        return self.replace(seconds_per_byte=self.seconds_per_byte + self.latency_s * per_byte)
 
     def kinds(self) -> list[Line]:
         """The lines of the kinds, `[*batch]` each."""

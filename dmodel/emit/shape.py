@@ -55,6 +55,12 @@ def launched(sheet: Sheet, fused: bool, looped: bool, why: str) -> None:
     sheet.either("looped_experts", {} if told else None, why)
 
 
+def buckets(sheet: Sheet, grown: bool, why: str) -> None:
+    """Whether messages once per step grow with their group (`grown`), for the reason `why`."""
+    told = sheet["zero"] >= 2 or bool(sheet["bucket_per_rank"]) == grown
+    sheet.either("bucket_per_rank", {} if told else None, why)
+
+
 def sharded_rounds(sheet: Sheet, accumulates: bool, why: str) -> None:
     """When FSDP gathers and reduces: one layer ahead, and after each micro-batch or (`accumulates`) once per step, for the reason `why`."""
     sheet.either("prefetch", {} if sheet["zero"] != 3 or sheet["prefetch"] == 1 else None, "weights are gathered one layer ahead")
