@@ -52,6 +52,8 @@ def messages(
     its hops and its start.
 
     Limits: left out is the gather that `sp` repeats behind the weight gradients (Korthikanti et al. 2022), which hides behind products.
+    Megatron-Core has buckets on the first stage's first chunk alone, and one message for each other chunk; here all stages have buckets.
+    The all-reduce of HSDP goes in buckets too, whatever the stage.
     """
     t = counts.tokens(model, plan)
     wire, sp, again, trained = counts.activation_bytes(model, plan), plan.sp, plan.recompute_layers, model.trainable
@@ -113,7 +115,10 @@ def _kinds(*groups: Array) -> jax.Array:
 
 
 def _messages_per_byte(ranks: jax.Array, plan: Plan, c: Coefficients) -> jax.Array:
-    """Messages that a byte of gradients, or of parameters, of a step is sent in, beyond the last one: `1 / max(bucket, ranks · least)`.
+    """Messages that a byte of gradients, or of parameters, of a step is sent in, beyond the last one `[*batch]`.
+
+    `overlap / max(bucket, ranks · least)`, a maximum that is hard at any sharpness: only the slope in the ranks jumps, where buckets begin
+    to grow.
 
     PyTorch's DDP has buckets of 25 MB (Li et al. 2020), Megatron-Core's distributed data parallelism of 40 million gradients, or of one
     million per rank where these are more (`DistributedDataParallelConfig.bucket_size`), so that rings stay bound by bandwidth. Without

@@ -43,7 +43,8 @@ class Plan(struct.PyTreeNode, kw_only=True):
       flash: 1 = fused attention kernels, 0 = scores written to memory.
       split_rotary: 1 where several kernels rotate queries and keys, 0 where one does.
       unpadded_vocab: 1 where a rank's columns of the logits are no multiple of 8 elements, as nobody pads the vocabulary.
-      overlap_tp, overlap_cp, overlap_ep, overlap_dp, overlap_pp: 1 lets that communication hide behind compute, 0 forbids it.
+      overlap_tp, overlap_cp, overlap_ep, overlap_dp, overlap_pp: 1 lets that communication hide behind compute, 0 forbids it; without
+        overlap_dp what is sent once per step goes at once, in no buckets.
       operand_bytes: bytes of one matmul operand (2 = bf16, 1 = fp8). low_precision: 1 when the matmuls run below 16 bits.
       wide_layers: share of the layers' matmuls kept in 16 bits all the same. wide_gradient: 1 when those of weight gradients are.
       scale_passes: times that a tensor is read beside its cast, for its scales or its other direction (0 = scales known before).

@@ -199,7 +199,8 @@ def fsdp(devices: Array, per_device: Array = PER_DEVICE, **more: Any) -> Plan:
 
 
 def unhidden(plan: Plan) -> Plan:
-    """The plan with nothing hidden: its exposed communication is all communication."""
+    """The plan with nothing hidden: its exposed communication is all communication (under ZeRO-3, whose messages are those of layers; what
+    is sent once per step goes in one message then)."""
     zero = np.zeros_like(np.asarray(plan.dp, float))
     return plan.replace(**{f"overlap_{kind}": zero for kind in ("tp", "cp", "ep", "dp", "pp")})
 

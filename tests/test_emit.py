@@ -131,7 +131,8 @@ def test_every_field_is_told_or_left_out(target):
     turned = {"dp": 32.0, "zero": 3.0, "shard": 8.0, "reshard": 0.0, "sp": 0.0, "micro_batch": 2.0, "recompute_layers": 0.3}
     turned |= {"prefetch": 0.0, "accumulate": 1.0}
     turned |= {"recompute_attention": 0.5, "flash": 0.0, "gather_bytes": 1.0, "weight_bytes": 4.0, "gradient_bytes": 2.0}
-    turned |= {"optimizer_bytes": 8.0, "reduce_bytes": 4.0, "schedule": "zero-bubble", "placement": ("pp", "dp", "ep", "cp", "tp")}
+    turned |= {"bucket_per_rank": 3e6, "optimizer_bytes": 8.0, "reduce_bytes": 4.0}
+    turned |= {"schedule": "zero-bubble", "placement": ("pp", "dp", "ep", "cp", "tp")}
     turned |= {f"overlap_{kind}": 0.0 for kind in ("tp", "cp", "ep", "dp", "pp")}
     for name, value in turned.items():
         sharded = {"zero": 3.0} if name in ("prefetch", "accumulate") else {}

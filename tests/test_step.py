@@ -35,6 +35,8 @@ QUESTIONS = {
     "data parallel, ZeRO 0": ("A100-DGX", "gpt-3-1.3b", plan(dp=64.0, micro_batch=2.0)),
     "data parallel, small batch": ("A100-DGX", "gpt-3-1.3b", plan(dp=256.0)),
     "ZeRO 1": ("H100-DGX", "llama-2-7b", plan(dp=32.0, zero=1.0)),
+    "ZeRO 1, buckets that grow with the group": ("H100-DGX", "llama-2-7b", plan(dp=256.0, zero=1.0, bucket_per_rank=4e6)),
+    "ZeRO 0, all reduced at once in the end": ("H100-DGX", "llama-2-7b", plan(dp=64.0, overlap_dp=0.0, bucket_per_rank=4e6)),
     "ZeRO 2 in copies": ("H100-DGX", "llama-2-7b", plan(dp=32.0, zero=2.0, shard=8.0)),
     "FSDP": ("H100-DGX", "llama-2-13b", plan(dp=128.0, zero=3.0)),
     "FSDP in copies, gathered once": ("H100-DGX", "llama-2-13b", plan(dp=128.0, zero=3.0, shard=8.0, reshard=0.0)),
@@ -278,6 +280,24 @@ def test_accumulation_reduces_once_and_waiting_hides_nothing():
     assert float(once.fsdp) < float(each.fsdp) < float(awaited.fsdp)
     assert float(once.contention) < float(each.contention) and float(awaited.contention) < float(each.contention)
     assert float(deep.total) == float(each.total)
+
+
+def test_buckets_hold_what_goes_once_per_step():
+    """FSDP's messages are those of layers, those that overlap nothing are whole, and buckets grow by what each rank adds to them."""
+    system, model = catalog.system("H100-DGX"), catalog.transformer("llama-2-7b", seq_len=2048)
+
+    def seconds(bucket: float, **changes: float) -> float:
+        asked = plan(**{"dp": 64.0, "global_batch": 128.0, **changes})
+        return float(SMOOTH(system, model, asked, COEFFICIENTS.replace(bucket=bucket, overlap_dp=1e-3, overlap_gather=1e-3)).total)
+
+    assert all(seconds(1e6, zero=3.0, accumulate=after) == seconds(1e9, zero=3.0, accumulate=after) for after in (0.0, 1.0))
+    assert seconds(1e6, zero=2.0) > seconds(1e9, zero=2.0), "ZeRO 2 gathers its parameters once"
+    assert all(seconds(1e6, zero=zero, overlap_dp=0.0) == seconds(1e9, zero=zero, overlap_dp=0.0) for zero in (0.0, 1.0))
+    assert seconds(1e7, zero=1.0) > seconds(1e8, zero=1.0)
+    for ranks in (64.0, 256.0):
+        grown = seconds(1e7, dp=ranks, global_batch=2.0 * ranks, zero=1.0, bucket_per_rank=1e6)
+        assert grown == pytest.approx(seconds(1e6 * ranks, dp=ranks, global_batch=2.0 * ranks, zero=1.0), rel=1e-12)
+    assert seconds(1e8, zero=1.0, bucket_per_rank=1e6) == seconds(1e8, zero=1.0), "a full bucket is larger than 64 ranks need"
 
 
 def test_every_term_of_a_batch_has_its_shape():

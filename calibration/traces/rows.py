@@ -180,6 +180,7 @@ def _plan(row: Row, assumed: list[str]) -> Plan:
     wide = precision == "fp32"
     if wide:
         assumed.append("fp32: parameters without a 16-bit copy")
+    reduced = 4.0 if wide else shards.reduction.nbytes
     reads = _scale_reads(precision, assumed)
     parts = composed(row.stack, row.flags, degrees.tp)
     share, core, last = (0.0, 0.0, 1.0) if parts else _recomputed(row, assumed)
@@ -216,8 +217,8 @@ def _plan(row: Row, assumed: list[str]) -> Plan:
         optimizer_bytes=8.0 if wide else shards.reduction.optimizer,
         gradient_bytes=shards.reduction.held,
         gather_bytes=4.0 if wide else shards.reduction.gathered,
-        reduce_bytes=4.0 if wide else shards.reduction.nbytes,
-        bucket_per_rank=sharding.bucket_per_rank(row.stack, shards.reduction.nbytes),
+        reduce_bytes=reduced,
+        bucket_per_rank=sharding.bucket_per_rank(row.stack, reduced),
     )
 
 

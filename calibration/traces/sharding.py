@@ -45,9 +45,16 @@ GRADIENTS_PER_RANK = 1e6
 `DistributedDataParallel`, v0.7 to today)."""
 
 
+GROWN = "messages of gradients grow with their group, as Megatron-Core's do"
+
+
 def bucket_per_rank(stack: str, nbytes: float) -> float:
     """Least bytes for each rank in a message of gradients [byte]: those of Megatron's code base, but for stacks `recipes.OF_2021`; other
     stacks have buckets of one size.
+
+    Limits: the optimizer of NeMo 1 and of NVIDIA's MLPerf scripts up to 4.0 (apex) has buckets of 100 MB whatever the group. NCCL sends
+    messages so small over so many ranks in lines, whose hops take a third of those that `net_latency_outer` stands for; both together come
+    near to buckets that grow (`docs/coefficients.md`).
 
     Args:
       nbytes: per gradient element on the wire.
@@ -96,6 +103,8 @@ def sharding(row: Row, degrees: Layout) -> Sharding:
     found = reduction(row.stack, zero, row.text("precision"), row.text("model"))
     if recipes.reduces_after(row.stack, row.known("n_layers")):
         found = found._replace(overlap=0.0, assumed=(*found.assumed, recipes.AFTER))
+    elif zero <= 2.0 and degrees.dp > 1.0 and bucket_per_rank(row.stack, found.nbytes):
+        found = found._replace(assumed=(*found.assumed, GROWN))
     return Sharding(zero, shard, found, (*assumed, *found.assumed))
 
 

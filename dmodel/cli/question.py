@@ -128,7 +128,7 @@ def settings(job: Setting, attention: str = "flash", zero: int | None = None, ep
     from calibration.traces.recipes import AFTER, dispatch, fuses_sums, held_in_order, launches, recomputes_last, reduces_after
     from calibration.traces.rows import OPERAND_BYTES, SCALE_READS
     from calibration.traces.schema import base_precision
-    from calibration.traces.sharding import bucket_per_rank, reduction
+    from calibration.traces.sharding import GROWN, bucket_per_rank, reduction
     from dmodel.plan import Plan
 
     flash = choice("attention", attention, ("flash", "none")) == "flash"
@@ -142,6 +142,7 @@ def settings(job: Setting, attention: str = "flash", zero: int | None = None, ep
     exchange = dispatch(*names, several if ep is None else float(ep))
     started = launches(*names, float(job.model.n_experts), 0.0 if ep is None else float(ep))
     after = reduces_after(job.stack, float(job.model.n_layers))
+    per_rank = bucket_per_rank(job.stack, reduced.nbytes)
     plan = Plan(
         dp=1.0,
         global_batch=1.0,
@@ -150,7 +151,7 @@ def settings(job: Setting, attention: str = "flash", zero: int | None = None, ep
         low_precision=np.float64(operand < 2.0),
         scale_passes=np.float64(SCALE_READS.get(precision, 0.0)),
         reduce_bytes=np.float64(reduced.nbytes),
-        bucket_per_rank=np.float64(bucket_per_rank(job.stack, reduced.nbytes)),
+        bucket_per_rank=np.float64(per_rank),
         gradient_bytes=np.float64(reduced.held),
         gather_bytes=np.float64(reduced.gathered),
         optimizer_bytes=np.float64(reduced.optimizer),
@@ -167,7 +168,7 @@ def settings(job: Setting, attention: str = "flash", zero: int | None = None, ep
     states = f", gradients in {reduced.held:g} bytes, master weight and two moments in {reduced.optimizer:g}"
     weights = "16-bit weights" + ("" if any("states of the optimizer" in said for said in reduced.assumed) else states)
     open_end = [f"where layers are recomputed, {text}" for text in ends] if zero is None else []
-    return plan, [*reduced.assumed, *([AFTER] if after else []), *exchange.said, *started.said, weights, *open_end]
+    return plan, [*reduced.assumed, *([AFTER] if after else [GROWN] if per_rank else []), *exchange.said, *started.said, weights, *open_end]
 
 
 def plan(job: Setting, degrees: Degrees) -> tuple[Plan, list[str]]:

@@ -203,7 +203,7 @@ def gather_time(nbytes: jax.Array, group: jax.Array, net: Fabric) -> Array:
     >>> from dmodel import catalog, coefficients
     >>> net = fabric(catalog.system("H100-DGX").network, coefficients.default())
     >>> f"{1e3 * gather_time(jnp.array([1e9]), jnp.array([[8.0], [4.0]]), net)[0]:.1f} ms"
-    '3.9 ms'
+    '4.0 ms'
     """
     return gather_line(group, net).time(nbytes)
 

@@ -145,7 +145,7 @@ def _recompute(sheet: Sheet) -> None:
     s.either("recompute_attention", {} if held else None, "one policy holds for all layers: the core of attention is recomputed in all")
     kernel = ("flash" if _on_tpu(s) else "cudnn_flash_te") if s["flash"] else "dot_product"
     s.tell("flash", {"attention": kernel})
-    shape.buckets(s, False, "XLA combines messages by thresholds of its own")
+    shape.buckets(s, 0.0, "XLA combines messages by thresholds of its own")
     shape.launched(s, False, False, "XLA decides what it fuses, and one kernel does the products of all experts")
 
 

@@ -129,7 +129,7 @@ def _recompute(sheet: Sheet) -> None:
         s.settings[key + "granularity"] = None
     why = "Transformer Engine adds weight gradients to what is held, and goes through the experts of a rank one after the other"
     shape.launched(s, True, True, why)
-    shape.buckets(s, True, "the distributed optimizer has buckets of its own (model.optim.bucket_cap_mb)")
+    shape.buckets(s, 0.0, "the distributed optimizer has buckets of its own (model.optim.bucket_cap_mb)")
     s.tell("flash", {"model.transformer_engine": True, "model.use_flash_attention": bool(s["flash"])})
 
 

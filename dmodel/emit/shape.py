@@ -55,10 +55,10 @@ def launched(sheet: Sheet, fused: bool, looped: bool, why: str) -> None:
     sheet.either("looped_experts", {} if told else None, why)
 
 
-def buckets(sheet: Sheet, grown: bool, why: str) -> None:
-    """Whether messages once per step grow with their group (`grown`), for the reason `why`."""
-    told = sheet["zero"] >= 2 or bool(sheet["bucket_per_rank"]) == grown
-    sheet.either("bucket_per_rank", {} if told else None, why)
+def buckets(sheet: Sheet, grown: float, why: str) -> None:
+    """How much messages once per step grow by each rank of their group (`grown` [byte]), for the reason `why`."""
+    without = sheet["zero"] == 3 or not sheet["overlap_dp"] or sheet["dp"] * sheet["cp"] == 1
+    sheet.either("bucket_per_rank", {} if without or sheet["bucket_per_rank"] == grown else None, why)
 
 
 def sharded_rounds(sheet: Sheet, accumulates: bool, why: str) -> None:
