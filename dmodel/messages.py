@@ -71,14 +71,14 @@ def messages(
     ).kinds()
     replicated = plan.reduce_bytes * (parts.dense / groups.shard.prod(0) + parts.experts / groups.expert_shard.prod(0))
     summed = stack(wire, plan.reduce_bytes * parts.dense, plan.reduce_bytes * parts.experts, replicated)
-    per_byte, per_byte_routed = (_messages_per_byte(group.prod(0), plan, c) for group in (groups.data, groups.expert_data))
+    per_byte = _messages_per_byte(plan, c)
     tp_reduce, dense_reduce, expert_reduce, across = jnp.unstack(
         collectives.all_reduce_time(
             summed,
             _kinds(groups.tp, groups.data, groups.expert_data, groups.replica),
             mixed,
             # activations at once, gradients in buckets, the last one not full
-            1.0 + summed * stack(jnp.zeros_like(per_byte), per_byte, per_byte_routed, per_byte),
+            1.0 + summed * stack(jnp.zeros_like(per_byte), *[per_byte] * 3),
         )
     )
     # the ranks of etp send the tokens of all of them between them
@@ -88,7 +88,7 @@ def messages(
     transfer, tied = jnp.unstack(collectives.point_to_point_time(stack(split, embedding), groups.pp[:, None], net))
     # gathering, or scattering, what the device's parameters stand for: a line in the bytes of each
     layer = _whole(shard, expert, parts, sparse)
-    sharded = _whole(shard.split(per_byte), expert.split(per_byte_routed), parts, sparse)
+    sharded = _whole(shard.split(per_byte), expert.split(per_byte), parts, sparse)
     zero1, zero2, zero3 = (zero_share(plan.zero, stage) for stage in (1.0, 2.0, 3.0))
     scattered = (1.0 - zero2) * sharded.time(plan.reduce_bytes) + across
     before = sp * tp.time(wire)
@@ -114,17 +114,17 @@ def _kinds(*groups: Array) -> jax.Array:
     return jnp.stack(jnp.broadcast_arrays(*groups), 1)
 
 
-def _messages_per_byte(ranks: jax.Array, plan: Plan, c: Coefficients) -> jax.Array:
+def _messages_per_byte(plan: Plan, c: Coefficients) -> jax.Array:
     """Messages that a byte of gradients, or of parameters, of a step is sent in, beyond the last one `[*batch]`.
 
-    `overlap / max(bucket, ranks · least)`, a maximum that is hard at any sharpness: only the slope in the ranks jumps, where buckets begin
+    `overlap / max(bucket, dp · cp · least)`, a maximum that is hard at any sharpness: only the slope in the ranks jumps, where buckets begin
     to grow.
 
     PyTorch's DDP has buckets of 25 MB (Li et al. 2020), Megatron-Core's distributed data parallelism of 40 million gradients, or of one
     million per rank where these are more (`DistributedDataParallelConfig.bucket_size`), so that rings stay bound by bandwidth. Without
     overlap there is nothing to start early, and Megatron-Core, like others, sends all at once.
     """
-    return plan.overlap_dp / jnp.maximum(c.bucket, plan.bucket_per_rank * ranks)
+    return jnp.asarray(plan.overlap_dp / jnp.maximum(c.bucket, plan.bucket_per_rank * plan.dp * plan.cp))
 
 
 def _whole(dense: collectives.Line, routed: collectives.Line, parts: counts.Residents, sparse: jax.Array) -> collectives.Line:

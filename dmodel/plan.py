@@ -52,8 +52,8 @@ class Plan(struct.PyTreeNode, kw_only=True):
       weight_bytes, gradient_bytes, optimizer_bytes: stored bytes per parameter (bf16 weights, fp32 gradients, fp32
         master weight and two moments by default).
       reduce_bytes: bytes per gradient element on the wire.
-      bucket_per_rank: least bytes for each rank of its group in a message of gradients or parameters once per step (Megatron-Core: those
-        of a million gradients), 0 where messages do not grow with the group.
+      bucket_per_rank: least bytes for each of the dp · cp ranks in a message of gradients or parameters once per step (Megatron-Core: those
+        of a million gradients, experts' too), 0 where messages do not grow with the group.
       cp_balanced: 1 when ranks of cp get parts of a causal sequence that cost the same (its first with its last), 0 when they get it in
         order, and all wait for the last.
       schedule: one of `SCHEDULES` (static). placement: order of the groups, innermost first (static).

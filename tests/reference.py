@@ -115,8 +115,8 @@ class Net:
         flow = self.flow(group, [v * p for v, p in zip(left, self.parts_handed_on(group), strict=True)])
         return flow + calls * (self.begin(group) + self.ring_latency(group))
 
-    def calls(self, nbytes: float, ranks: float, p: Plan) -> float:
-        return 1.0 + nbytes / max(self.bucket, ranks * p.bucket_per_rank) if p.overlap_dp else 1.0
+    def calls(self, nbytes: float, p: Plan) -> float:
+        return 1.0 + nbytes / max(self.bucket, p.dp * p.cp * p.bucket_per_rank) if p.overlap_dp else 1.0
 
     def all_reduce(self, nbytes: float, group: Level, calls: float = 1.0) -> float:
         left = [nbytes / prod(group[:k]) for k in range(len(group))]
@@ -373,18 +373,18 @@ def messages(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[s
 
     def gather(bytes_per_parameter: float, in_buckets: bool = False) -> float:
         found = 0.0
-        for part, (shard, data) in own.items():
+        for part, (shard, _) in own.items():
             size = bytes_per_parameter * n[part]
             if size:
-                found += net.gather(size, g[shard], net.calls(size, prod(g[data]), p) if in_buckets else 1.0)
+                found += net.gather(size, g[shard], net.calls(size, p) if in_buckets else 1.0)
         return found
 
     def reduce(bytes_per_parameter: float) -> float:
         sizes = {data: bytes_per_parameter * n[part] for part, (_, data) in own.items() if n[part]}
-        return sum(net.all_reduce(size, g[data], net.calls(size, prod(g[data]), p)) for data, size in sizes.items())
+        return sum(net.all_reduce(size, g[data], net.calls(size, p)) for data, size in sizes.items())
 
     shares = sum(n[part] / prod(g[shard]) for part, (shard, _) in own.items())
-    across = net.all_reduce(p.reduce_bytes * shares, g["replica"], net.calls(p.reduce_bytes * shares, prod(g["data"]), p))
+    across = net.all_reduce(p.reduce_bytes * shares, g["replica"], net.calls(p.reduce_bytes * shares, p))
     once = {0: reduce(p.reduce_bytes), 1: gather(p.reduce_bytes, True) + across}
     half = 2.0 * tp_net.gather(wire, g["tp"]) if p.sp else tp_net.all_reduce(wire, g["tp"])
     # of the MLP, only what comes before it where recomputation ends before its last product: a gather, or nothing
