@@ -117,8 +117,8 @@ def _kinds(*groups: Array) -> jax.Array:
 def _messages_per_byte(plan: Plan, c: Coefficients) -> jax.Array:
     """Messages that a byte of gradients, or of parameters, of a step is sent in, beyond the last one `[*batch]`.
 
-    `overlap / max(bucket, dp · cp · least)`, a maximum that is hard at any sharpness: only the slope in the ranks jumps, where buckets begin
-    to grow.
+    `overlap / max(bucket, dp · cp · least)`, a maximum that is hard at any sharpness: only the slope in dp and cp jumps, where buckets
+    begin to grow.
 
     PyTorch's DDP has buckets of 25 MB (Li et al. 2020), Megatron-Core's distributed data parallelism of 40 million gradients, or of one
     million per rank where these are more (`DistributedDataParallelConfig.bucket_size`), so that rings stay bound by bandwidth. Without
