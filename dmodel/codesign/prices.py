@@ -146,13 +146,15 @@ def check_marginal_values(stated: Question, design: Design, found: Prices, chang
     """Solve again with each priced number a little smaller and larger, and compare the slope.
 
     Args:
-      design, found: as of `marginal_values`. change: relative, to either side; the error of the comparison falls with its square.
+      design, found: as of `marginal_values`. change: relative, to either side, of the number, or of the objective where that changes more
+        (a loss 1 % lower may cost half as much again); the error of the comparison falls with its square.
     """
     i, _ = _worth(stated)
     checked = []
     for price in found.prices:
-        values = [np.log(_again(stated, design, found.local.x, price, factor).outcome.quantities[i]) for factor in (-change, change)]
-        resolved = float((values[1] - values[0]) / (2.0 * change))
+        step = change / max(1.0, abs(price.elasticity))
+        values = [np.log(_again(stated, design, found.local.x, price, factor).outcome.quantities[i]) for factor in (-step, step)]
+        resolved = float((values[1] - values[0]) / (2.0 * step))
         checked.append(Checked(price.name, price.elasticity, resolved, abs(resolved / price.elasticity - 1.0)))
     return tuple(checked)
 
