@@ -131,8 +131,7 @@ def test_every_field_is_told_or_left_out(target):
     turned = {"dp": 32.0, "zero": 3.0, "shard": 8.0, "reshard": 0.0, "sp": 0.0, "micro_batch": 2.0, "recompute_layers": 0.3}
     turned |= {"prefetch": 0.0, "accumulate": 1.0}
     turned |= {"recompute_attention": 0.5, "flash": 0.0, "gather_bytes": 1.0, "weight_bytes": 4.0, "gradient_bytes": 2.0}
-    turned |= {"bucket_per_rank": 3e6, "optimizer_bytes": 8.0, "reduce_bytes": 4.0}
-    turned |= {"schedule": "zero-bubble", "placement": ("pp", "dp", "ep", "cp", "tp")}
+    turned |= {"optimizer_bytes": 8.0, "reduce_bytes": 4.0, "schedule": "zero-bubble", "placement": ("pp", "dp", "ep", "cp", "tp")}
     turned |= {f"overlap_{kind}": 0.0 for kind in ("tp", "cp", "ep", "dp", "pp")}
     for name, value in turned.items():
         sharded = {"zero": 3.0} if name in ("prefetch", "accumulate") else {}
@@ -233,6 +232,21 @@ def test_the_flags_are_those_of_the_projects():
     for target, asked in product(FRAMEWORKS, JOBS.values()):
         names = {name.removeprefix("model.") if target == "nemo" else name for name in emit(target, asked).settings}
         assert names <= set(known[target]["names"]), f"{target}: {sorted(names - set(known[target]['names']))}"
+
+
+def test_buckets_that_grow_are_told_where_a_framework_can_be():
+    """Megatron's grow by a million gradients a rank from 40 ranks on, unless they are given a size; those of the others never do."""
+
+    def left(target: str, ranks: int, per_rank: float) -> tuple[bool, object]:
+        asked = job(devices=8 * ranks, batch=8 * ranks, tp=8, zero=1)
+        found = emit(target, asked._replace(plan=asked.plan.replace(bucket_per_rank=per_rank)))
+        return "bucket_per_rank" in {x.field for x in found.left_out}, found.settings.get("ddp-bucket-size")
+
+    grown = 1e6 * float(job(tp=8, zero=1).plan.reduce_bytes)
+    assert all(left(target, 32, size) == (False, None) for target in FRAMEWORKS for size in (0.0, grown, 3e6))
+    assert [left("megatron", 64, size) for size in (0.0, grown, 3.5e6)] == [(False, 40_000_000), (False, None), (True, None)]
+    for target in set(FRAMEWORKS) - {"megatron"}:
+        assert [left(target, 64, size)[0] for size in (0.0, grown)] == [False, True]
 
 
 def test_how_kernels_are_started_is_told_where_a_framework_can_be():

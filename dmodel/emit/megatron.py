@@ -164,7 +164,8 @@ def _recompute(sheet: Sheet) -> None:
     else:
         s.leave("recompute_attention", "selective recomputation holds for all layers or none, and not beside full recomputation of some")
     s.tell("flash", {"attention-backend": "flash" if s["flash"] else "unfused"})
-    shape.buckets(s, 1e6 * s["reduce_bytes"], "buckets hold a million gradients per rank at least (--ddp-bucket-size sets another number)")
+    why = "buckets hold 40 million gradients, or a million per rank, or what --ddp-bucket-size says"
+    shape.buckets(s, 1e6 * s["reduce_bytes"], why, {"ddp-bucket-size": 40_000_000})
     shape.launched(s, bool(s["fused_sums"]), True, "Transformer Engine goes through the experts of a rank one after the other")
     if not s["fused_sums"]:
         s.settings["no-gradient-accumulation-fusion"] = True
