@@ -60,7 +60,7 @@ SPECS: dict[str, Spec] = {
         "software",
     ),
     "kernel_fill": Spec("1", "time to fill and drain a kernel over the kernel latency", "positive", 0.6, 0.5, "both"),
-    # Megatron-Core's 40 million gradients of 4 bytes, PyTorch's DDP 25 MB, apex 100 MB, DeepSpeed a GB
+    # Megatron-Core's 40 million gradients of 4 bytes, PyTorch's DDP 25 MB, apex 100 MB, DeepSpeed 5e8 elements
     "bucket": Spec("byte", "what a message once per step carries, unless its group asks for more", "positive", 1.6e8, 0.7, "software"),
     # single calls begin within 4 to 9 µs and change protocol for 15 to 95 more (calibration/micro/data/fits.json)
     "collective_start": Spec("s", "fixed time of one collective", "positive", 2e-5, 0.2, "both"),

@@ -10,6 +10,10 @@ PLACEMENT = ("tp", "cp", "ep", "dp", "pp")
 """Default order of the groups on the network, innermost first. Experts are laid over the ranks of tp, cp and dp in this order, whatever
 those are for: `ep` before `dp` makes the ranks that share a layer's experts neighbours, after it the ranks that hold the same ones."""
 
+BUCKET_GRADIENTS, BUCKET_GRADIENTS_PER_RANK = 4e7, 1e6
+"""Gradients that a bucket of Megatron-Core's data parallelism holds: the first, or the second for each rank where that is more
+(`DistributedDataParallelConfig.bucket_size`, v0.7 to today)."""
+
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
 
 

@@ -167,8 +167,9 @@ def settings(job: Setting, attention: str = "flash", zero: int | None = None, ep
     )
     states = f", gradients in {reduced.held:g} bytes, master weight and two moments in {reduced.optimizer:g}"
     weights = "16-bit weights" + ("" if any("states of the optimizer" in said for said in reduced.assumed) else states)
+    when = [AFTER] if after else [GROWN] if per_rank and (zero is None or zero <= 2) else []
     open_end = [f"where layers are recomputed, {text}" for text in ends] if zero is None else []
-    return plan, [*reduced.assumed, *([AFTER] if after else [GROWN] if per_rank else []), *exchange.said, *started.said, weights, *open_end]
+    return plan, [*reduced.assumed, *when, *exchange.said, *started.said, weights, *open_end]
 
 
 def plan(job: Setting, degrees: Degrees) -> tuple[Plan, list[str]]:

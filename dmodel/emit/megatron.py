@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dmodel.emit import shape
 from dmodel.emit.sheet import Setting, Sheet, whole
+from dmodel.plan import BUCKET_GRADIENTS, BUCKET_GRADIENTS_PER_RANK
 
 NAME, VERSION = "megatron", "NVIDIA/Megatron-LM 000c4ac2 (core 0.15)"
 
@@ -165,7 +166,7 @@ def _recompute(sheet: Sheet) -> None:
         s.leave("recompute_attention", "selective recomputation holds for all layers or none, and not beside full recomputation of some")
     s.tell("flash", {"attention-backend": "flash" if s["flash"] else "unfused"})
     why = "buckets hold 40 million gradients, or a million per rank, or what --ddp-bucket-size says"
-    shape.buckets(s, 1e6 * s["reduce_bytes"], why, {"ddp-bucket-size": 40_000_000})
+    shape.buckets(s, BUCKET_GRADIENTS_PER_RANK * s["reduce_bytes"], why, {"ddp-bucket-size": int(BUCKET_GRADIENTS)})
     shape.launched(s, bool(s["fused_sums"]), True, "Transformer Engine goes through the experts of a rank one after the other")
     if not s["fused_sums"]:
         s.settings["no-gradient-accumulation-fusion"] = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dmodel.emit.sheet import Setting, Sheet
+from dmodel.plan import BUCKET_GRADIENTS, BUCKET_GRADIENTS_PER_RANK
 
 FORMATS = {1.0: "8-bit", 0.5: "4-bit", 2.0: "16-bit", 4.0: "32-bit"}
 
@@ -55,14 +56,11 @@ def launched(sheet: Sheet, fused: bool, looped: bool, why: str) -> None:
     sheet.either("looped_experts", {} if told else None, why)
 
 
-GROWING = 40.0
-"""Ranks from which on buckets of Megatron-Core grow with their group; below, all have one size."""
-
-
 def buckets(sheet: Sheet, grown: float, why: str, fixed: dict[str, Setting] | None = None) -> None:
     """How much messages once per step grow by each rank of their group (`grown` [byte]), for the reason `why`; where they have one size
     instead, settings that keep it (`fixed`)."""
-    alike = sheet["zero"] == 3 or not sheet["overlap_dp"] or sheet["dp"] * sheet["cp"] <= GROWING
+    few = sheet["dp"] * sheet["cp"] <= BUCKET_GRADIENTS / BUCKET_GRADIENTS_PER_RANK
+    alike = few or sheet["zero"] == 3 or not sheet["overlap_dp"]
     told = {} if alike or sheet["bucket_per_rank"] == grown else fixed if sheet["bucket_per_rank"] == 0 else None
     sheet.either("bucket_per_rank", told, why)
 
