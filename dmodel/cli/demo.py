@@ -149,10 +149,13 @@ def _question(cases: Cases, fitted: Profile) -> Setting:
 
 def _design(asked: Setting, quick: bool) -> tuple[Document, Plan]:
     """Exact and gradient search side by side, and the best exact plan."""
-    from dmodel.cli.design import design_document, search
+    from dmodel.cli.design_doubt import add_intervals
+    from dmodel.cli.design_plan import design_document, search, stated_of
+    from dmodel.design import Limits
 
     found, assumed = search(asked, "both", SHOWN_PLANS, n_starts=8 if quick else 32)
     document = {**asked.document(), **design_document(found), "assumptions": assumed}
+    add_intervals(asked, stated_of(asked, "flash", "usual", Limits(), "time"), found, document)
     document["question"] = QUESTION
     document["coefficients"] = f"of the fit above, for {asked.accelerator} and the stack {asked.stack or '(shared)'}; {'; '.join(assumed)}"
     document["compared"] = [_compared(asked, name, degrees) for name, degrees in COMPARED.items()]
