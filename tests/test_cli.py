@@ -467,5 +467,7 @@ def test_demo_end_to_end(tmp_path):
     assert d["data"]["rows_read"] == d["data"]["rows_used"] + len(d["data"]["set_aside"])
     assert d["fit"]["overall"]["held_out"]["rows"] == sum(p["held_out"] for p in d["points"]) > 10
     assert d["design"]["gap"] >= 0.0
+    listed = [*d["design"]["exact"], d["design"]["gradient"], *d["design"]["compared"]]
+    assert all(x["step_time_s_low"] < x["step_time_s"] < x["step_time_s_high"] for x in listed)
     assert d["sensitivity"]["sum_rates_minus_sum_times"] == pytest.approx(-1.0, abs=1e-9)
     assert document(f"predict {PLAN.replace('prior', str(out / 'profile.json'))}")["step_time_s"] > 0.0
