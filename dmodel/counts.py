@@ -27,14 +27,16 @@ class Mean(struct.PyTreeNode, kw_only=True):
     """The mean layer of a model whose layers differ: what one layer of L holds on average.
 
     Attributes:
-      routed: share of the layers with routed experts. width: of the MLP that every token passes [count]: of a dense layer, or of all shared
-        experts together. through: share of the layers that have one. up: 1 when queries, or keys and values, come from a latent.
+      routed: share of the layers with routed experts. reach: width of what these read and return: h, or their latents. latents: 1 when they
+        are latents. width: of the MLP that every token passes [count]: of a dense layer, or of all shared experts together. through: share of the layers that have one. up: 1 when queries, or keys and values, come from a latent.
       down_columns: columns of the first projections that tensor parallelism does not split (latents). columns: of those that it does.
       up_columns, up_inner: columns of the projections from the latents, and their mean inner size. out: inner size of the output
         projection. core: sum of the head sizes of scores and values over the heads. mixer: 1 for every attention or Mamba mixer.
     """
 
     routed: Array
+    reach: Array
+    latents: Array
     width: Array
     through: Array
     up: Array
@@ -62,9 +64,11 @@ def mean_layer(model: Transformer) -> Mean:
     mamba = model.mamba_share * (2.0 * (model.mamba_inner + model.mamba_groups * model.mamba_state) + model.mamba_heads)
     sparse = ramp(model.n_experts - 1.0)
     dense = model.n_dense_layers / model.n_layers
-    shared = model.n_shared_experts
+    shared, latents = model.n_shared_experts, ramp(model.expert_rank)
     return Mean(
         routed=model.mlp_share * sparse * (1.0 - dense),
+        reach=model.d_model + latents * (model.expert_rank - model.d_model),
+        latents=latents,
         width=model.mlp_share * (model.d_ff + sparse * (dense * model.d_ff_dense + ((1.0 - dense) * shared - 1.0) * model.d_ff)),
         through=model.mlp_share * (1.0 - sparse * (1.0 - dense) * (1.0 - ramp(shared))),
         up=up,
@@ -81,7 +85,7 @@ def mean_layer(model: Transformer) -> Mean:
 class Parameters(struct.PyTreeNode, kw_only=True):
     """Parameters of the whole model [count]: of the mean layer's mixer (norms and router with it), of the MLP that every token passes, of
     the routed experts, of those that a token visits, of the input embedding, of the output head, and the mean layers there are. whole: of
-    the mixer, what every rank of tp holds: what latents come from."""
+    the mixer, what every rank of tp holds: what latents come from, and the way to experts' and back."""
 
     attention: Array
     whole: Array
@@ -98,8 +102,8 @@ def parameter_groups(model: Transformer) -> Parameters:
     """Count parameters by the place where they live.
 
     `attention = 2 h (a + g) e + 2 h` (norms) `+ h · experts` (router, if there are several), `mlp = (2 + gated) h f`, dense or of the
-    shared experts, `routed = (2 + gated) h f · experts`, `embedding = V h`, `head = V h` unless tied, `+ h` (last norm); latents and
-    Mamba-2 mixers by `mean_layer`, the latter with a convolution of 4 taps. Each head of further tokens is one more layer and a projection
+    shared experts, `routed = (2 + gated) r f · experts` with r = h or the rank of their latents, `embedding = V h`, `head = V h` unless tied, `+ h` (last norm); latents and
+    Mamba-2 mixers by `mean_layer`, the latter with a convolution of 4 taps; those of experts have two matrices, `2 h r`. Each head of further tokens is one more layer and a projection
     `2 h → h`. Biases and learned positions are left out.
     """
     h, mean = model.d_model, mean_layer(model)
@@ -109,10 +113,11 @@ def parameter_groups(model: Transformer) -> Parameters:
     filters = model.mamba_share * (4.0 * (inner + 2.0 * model.mamba_groups * model.mamba_state) + inner + 3.0 * model.mamba_heads)
     norms = h * (mean.mixer + model.mlp_share)
     matrices = 2.0 + model.gated_mlp
-    expert = matrices * h * model.d_ff * mean.routed
+    expert = matrices * mean.reach * model.d_ff * mean.routed
+    between = 2.0 * h * mean.latents * mean.reach * mean.routed
     return Parameters(
-        attention=mixer + latents + filters + norms + h * model.n_experts * mean.routed,
-        whole=h * mean.down_columns,
+        attention=mixer + latents + filters + norms + h * model.n_experts * mean.routed + between,
+        whole=h * mean.down_columns + between,
         mlp=matrices * h * mean.width,
         routed=expert * model.n_experts,
         active_routed=expert * model.top_k,
@@ -158,7 +163,7 @@ def model_flops_per_token(model: Transformer, convention: str = "6N+12Lhs") -> A
 
 class Matmuls(struct.PyTreeNode, kw_only=True):
     """Forward matrix products of one layer, and last the head: QKV (or what latents and states come from), from latents, projection, MLP up
-    (and gate), down, experts up (and gate), down, logits; `[8, *batch]`.
+    (and gate), down, experts up (and gate), down, to experts' latents (and back), logits; `[9, *batch]`.
 
     Attributes:
       rows, columns, inner: M, N and K of one product [count]. copies: how many of that size run in the mean layer (local experts) [count].
@@ -202,20 +207,20 @@ def visits(model: Transformer, plan: Plan) -> Array:
 def matmuls(model: Transformer, plan: Plan) -> Matmuls:
     """Forward matrix products of the mean layer and the head, per device and micro-batch, tensor parallel.
 
-    `experts / ep` experts are local, of width `f / etp`; each sees `visits · ep / experts` tokens. Every rank of tp computes the latents.
+    `experts / ep` experts are local, of width `f / etp`; each sees `visits · ep / experts` tokens. Every rank of tp computes the latents of
+    attention; of those of experts its share of the tokens (`visits`).
     """
     t, h, tp = tokens(model, plan), model.d_model, plan.tp
-    mean = mean_layer(model)
-    local = model.n_experts / plan.ep
+    mean, local = mean_layer(model), model.n_experts / plan.ep
     routed, seen = local * mean.routed, visits(model, plan) / local
-    always, f, up = mean.width / tp, model.d_ff / plan.etp, 1.0 + model.gated_mlp
+    always, f, r, up = mean.width / tp, model.d_ff / plan.etp, mean.reach, 1.0 + model.gated_mlp
     through, grouped = ramp(mean.width), ramp(local - 1.0)
     return Matmuls(
-        rows=stack(t, t, t, t, t, seen, seen, t),
-        columns=stack(mean.down_columns + mean.columns / tp, mean.up_columns / tp, h, up * always, h, up * f, h, model.vocab / tp),
-        inner=stack(h, mean.up_inner, mean.out / tp, h, always, h, f, h),
-        copies=stack(1.0, mean.up, 1.0, through, through, routed, routed, 1.0 + model.n_mtp),
-        grouped=stack(*[0.0] * 5, grouped, grouped, 0.0),
+        rows=stack(t, t, t, t, t, seen, seen, t / tp, t),
+        columns=stack(mean.down_columns + mean.columns / tp, mean.up_columns / tp, h, up * always, h, up * f, r, r, model.vocab / tp),
+        inner=stack(h, mean.up_inner, mean.out / tp, h, always, r, f, h, h),
+        copies=stack(1.0, mean.up, 1.0, through, through, routed, routed, 2.0 * mean.latents * mean.routed, 1.0 + model.n_mtp),
+        grouped=stack(*[0.0] * 5, grouped, grouped, 0.0, 0.0),
     )
 
 
@@ -315,9 +320,9 @@ def elementwise_bytes(model: Transformer, plan: Plan) -> Array:
     heads = model.attention_share * rotary * (model.n_heads + model.n_kv_heads) * (model.head_dim + model.qk_extra)
     scan = (8.0 + 6.0 * model.mamba_state / CHUNK) * model.mamba_inner + 7.0 * model.mamba_groups * model.mamba_state
     passes = 2.0 + model.gated_mlp
-    routing = mean.routed * (2.0 * h + 6.0 * model.n_experts) * plan.etp
+    routing = mean.routed * (2.0 * mean.reach + 6.0 * model.n_experts) * plan.etp
     biases = BIASED * model.expert_biases * plan.looped_experts
-    experts = mean.routed * visits(model, plan) * ((2.0 + biases) * h + passes * model.d_ff / plan.etp)
+    experts = mean.routed * visits(model, plan) * ((2.0 + biases) * mean.reach + passes * model.d_ff / plan.etp)
     dense = 5.0 * h * (mean.mixer + model.mlp_share) / split + (heads + model.mamba_share * scan + passes * mean.width + routing) / plan.tp
     return WORD * (t * dense + experts)
 
@@ -331,10 +336,10 @@ def loss_bytes(model: Transformer, plan: Plan) -> Array:
 def kernels(model: Transformer, plan: Plan) -> Array:
     """Kernels of one forward layer [count]: 4 products, 2 norms, 2 residuals, rotary (1, or 12), activation, attention (1 fused, 6 not), 1
     more for each of the 2 tensor-parallel collectives, sorting of tokens (6) when there are experts. Latents add 2 products, 2 norms and
-    a concatenation, shared experts 3; a Mamba-2 mixer has 10 instead of attention's 6. Nominal: the fitted `launch` scales it."""
+    a concatenation, those of experts 2 products, shared experts 3; a Mamba-2 mixer has 10 instead of attention's 6. Nominal: the fitted `launch` scales it."""
     mean = mean_layer(model)
     collective = 2.0 * ramp(plan.tp - 1.0)
-    experts = (6.0 + 3.0 * ramp(model.n_shared_experts)) * mean.routed
+    experts = (6.0 + 3.0 * ramp(model.n_shared_experts) + 2.0 * mean.latents) * mean.routed
     attention = model.attention_share * (6.0 + 5.0 * mean.up + 5.0 * (1.0 - plan.flash) + 11.0 * plan.split_rotary)
     return attention + 10.0 * model.mamba_share + 5.0 * model.mlp_share + collective + experts
 

@@ -58,7 +58,8 @@ def messages(
     t = counts.tokens(model, plan)
     wire, sp, again, trained = counts.activation_bytes(model, plan), plan.sp, plan.recompute_layers, model.trainable
     last = again * plan.recompute_last
-    mean, routed = counts.mean_layer(model), counts.WORD * model.d_model * counts.visits(model, plan)
+    mean = counts.mean_layer(model)
+    routed = counts.WORD * mean.reach * counts.visits(model, plan)
     kv = counts.WORD * t * plan.cp * model.attention_share * model.n_kv_heads * (2.0 * model.head_dim + model.qk_extra) / plan.tp
     split = wire / (1.0 + sp * (plan.tp - 1.0))
     layers, sparse = (model.n_layers + model.n_mtp) / plan.pp, ramp(model.n_experts - 1.0)

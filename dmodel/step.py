@@ -113,7 +113,7 @@ def _layer_work(system: System, model: Transformer, plan: Plan, parts: counts.Re
     products = counts.matmuls(model, plan)
     # logits and loss stay in 16 bits whatever the precision of the layers
     times = compute.matmul_time(
-        products, stack(*[rate] * 7, chip.attention_flops_per_s), stack(*[operand] * 7, counts.WORD), chip, c, sharpness
+        products, stack(*[rate] * 8, chip.attention_flops_per_s), stack(*[operand] * 8, counts.WORD), chip, c, sharpness
     )
     matmul, logits = times[:-1].sum(0), times[-1] * counts.off_vectors(plan)
     casts = compute.streaming_time(c.cast_traffic * counts.cast_bytes(products, plan), chip, c)

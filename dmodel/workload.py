@@ -20,6 +20,7 @@ class Transformer(struct.PyTreeNode, kw_only=True):
       n_experts: experts of one layer (1 = dense). top_k: experts that each token visits.
       n_shared_experts: experts that every token visits besides. imbalance: load of the busiest expert over the mean (≥ 1).
       expert_biases: 1 = the products of experts have biases (gpt-oss).
+      expert_rank: width of the latents that routed experts read and return (0 = d_model); a layer has a product into them and one back.
       n_dense_layers: leading layers of a mixture without experts. d_ff_dense: width of their MLP.
       kv_rank, q_rank: widths of the latents of keys and values, and of queries, in multi-head latent attention (0 = projected directly).
       rope_dim: width of the rotary key that all heads share in latent attention. qk_extra: what heads of queries and keys are wider than
@@ -47,6 +48,7 @@ class Transformer(struct.PyTreeNode, kw_only=True):
     n_shared_experts: Array = 0.0
     imbalance: Array = 1.0
     expert_biases: Array = 0.0
+    expert_rank: Array = 0.0
     n_dense_layers: Array = 0.0
     d_ff_dense: Array = 0.0
     kv_rank: Array = 0.0

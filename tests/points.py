@@ -53,6 +53,7 @@ MODEL = Transformer(
     n_shared_experts=0.2,
     imbalance=1.1,
     expert_biases=0.4,
+    expert_rank=0.6,
     n_dense_layers=2.3,
     d_ff_dense=9000.0,
     kv_rank=0.3,
@@ -72,7 +73,8 @@ MODEL = Transformer(
     trainable=0.8,
 )
 MIXTURE = MODEL.replace(
-    n_experts=8.6, top_k=2.1, n_shared_experts=0.7, imbalance=1.2, d_ff=3100.0, kv_rank=500.0, q_rank=1400.0, window=3900.0
+    n_experts=8.6, top_k=2.1, n_shared_experts=0.7, imbalance=1.2, d_ff=3100.0, kv_rank=500.0, q_rank=1400.0, expert_rank=900.0,
+    window=3900.0,
 )
 PLAN = Plan(
     dp=6.3,
@@ -169,6 +171,7 @@ EDGE_MODELS = (
         window=128.0, windowed=0.5,
     ),
     DENSE.replace(n_experts=8.0, top_k=4.0, d_ff=2048.0, expert_biases=1.0),
+    DENSE.replace(n_experts=8.0, top_k=4.0, d_ff=2048.0, n_shared_experts=2.0, expert_rank=1024.0, n_mtp=1.0),
 )
 FABRIC = NETWORK.replace(size=np.array([8.0, np.inf]), torus_axes=np.ones(2), in_network_reduction=np.array([1.0, 0.0]))
 FREE = ("net_contention", "contention", "straggler", "overhead", "launch", "rendezvous", "kernel_fill", "collective_start")

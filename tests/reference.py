@@ -174,7 +174,7 @@ def mixer_matrices(m: Transformer, kind: str) -> list[tuple[float, float, bool]]
 def parameters(m: Transformer, p: Plan) -> dict[str, float]:
     """Parameters of the fullest device before sharding."""
     h, layers = m.d_model, m.n_layers / p.pp
-    expert = (3 if m.gated_mlp else 2) * h * m.d_ff
+    expert, reach = ((3 if m.gated_mlp else 2) * width * m.d_ff for width in (h, m.expert_rank or h))
     dense = routed = whole = 0.0
     for count, mixer, mlp in layers_of(m):
         one = h  # its norm
@@ -188,8 +188,9 @@ def parameters(m: Transformer, p: Plan) -> dict[str, float]:
         if mlp == "dense":
             one += (3 if m.gated_mlp else 2) * h * (m.d_ff_dense if m.n_experts > 1 else m.d_ff)
         if mlp == "experts":
-            one += m.n_shared_experts * expert + h * m.n_experts
-            routed += count / m.n_layers * expert * m.n_experts
+            one += m.n_shared_experts * expert + h * m.n_experts + 2 * h * m.expert_rank
+            whole += count / m.n_layers * 2 * h * m.expert_rank
+            routed += count / m.n_layers * reach * m.n_experts
         dense += count / m.n_layers * one
     head = h + (0 if m.tied_embeddings else m.vocab * h) + m.n_mtp * 2 * h * h
     extra = 1.0 + m.n_mtp / m.n_layers
@@ -239,8 +240,10 @@ def products_of(m: Transformer, p: Plan) -> tuple[list[tuple[float, ...]], list[
         return shapes, []
     # tokens that reach one of the experts from the ep · etp ranks that share them, each with 1/tp of a micro-batch
     rows = p.ep * p.etp * t / p.tp * m.top_k * m.imbalance / m.n_experts
-    copies, f = routed * m.n_experts / p.ep, m.d_ff / p.etp
-    return shapes, [(rows, gates * f, h, copies), (rows, h, f, copies)]
+    copies, f, reach = routed * m.n_experts / p.ep, m.d_ff / p.etp, m.expert_rank or h
+    if m.expert_rank:
+        shapes.insert(0, (t / p.tp, reach, h, 2.0 * routed))
+    return shapes, [(rows, gates * f, reach, copies), (rows, reach, f, copies)]
 
 
 def core_flops(m: Transformer, p: Plan) -> float:
@@ -278,11 +281,11 @@ def streams(m: Transformer, p: Plan) -> float:
         if mlp == "dense":
             elements += activation * t * (m.d_ff_dense if m.n_experts > 1 else m.d_ff) / p.tp
         if mlp == "experts":
-            tokens = t * p.etp / p.tp
-            elements += activation * t * m.n_shared_experts * m.d_ff / p.tp + tokens * (2.0 * h + 6.0 * m.n_experts)
-            elements += tokens * m.top_k * m.imbalance * (2.0 * h + activation * m.d_ff / p.etp)
+            tokens, reach = t * p.etp / p.tp, m.expert_rank or h
+            elements += activation * t * m.n_shared_experts * m.d_ff / p.tp + tokens * (2.0 * reach + 6.0 * m.n_experts)
+            elements += tokens * m.top_k * m.imbalance * (2.0 * reach + activation * m.d_ff / p.etp)
             # 28 bytes forward and 40 backward, of which this is a third, for biases added expert by expert
-            elements += tokens * m.top_k * m.imbalance * h * (68.0 / 2.0 / 3.0 if m.expert_biases and p.looped_experts else 0.0)
+            elements += tokens * m.top_k * m.imbalance * reach * (68.0 / 2.0 / 3.0 if m.expert_biases and p.looped_experts else 0.0)
         total += count / m.n_layers * 2.0 * elements
     return total
 
@@ -293,7 +296,7 @@ def kernels(m: Transformer, p: Plan) -> float:
         "attention": 6.0 + (0 if p.flash else 5) + (5 if m.kv_rank or m.q_rank else 0) + (11 if p.split_rotary else 0),
         "mamba": 10.0,
         "dense": 5.0,
-        "experts": 11.0 + (3 if m.n_shared_experts else 0),
+        "experts": 11.0 + (3 if m.n_shared_experts else 0) + (2 if m.expert_rank else 0),
     }
     return (2 if p.tp > 1 else 0) + sum(count / m.n_layers * each[mixer or mlp] for count, mixer, mlp in layers_of(m))
 
@@ -361,7 +364,7 @@ def messages(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[s
     g = groups(p, [float(x) for x in system.network.size])
     net, tp_net = Net(system, c, g["all"]), Net(system, c, g["all"], tensor_parallel=True)
     t, layers, n = p.micro_batch * m.seq_len / p.cp, (m.n_layers + m.n_mtp) / p.pp, parameters(m, p)
-    wire, sent = 2.0 * t * m.d_model, 2.0 * m.d_model * m.top_k * m.imbalance * t / p.tp
+    wire, sent = 2.0 * t * m.d_model, 2.0 * (m.expert_rank or m.d_model) * m.top_k * m.imbalance * t / p.tp
     split = p.tp if p.sp else 1.0
     mixers = m.attention_share + m.mamba_share
     lone = sum(count for count, _, mlp in layers_of(m) if mlp == "dense" or (mlp == "experts" and m.n_shared_experts)) / m.n_layers

@@ -283,12 +283,16 @@ def further_tokens(stack: str, model: str, note: str) -> tuple[float, str]:
     """Heads of further tokens that a row was trained with [count], and how that is known, in words.
 
     A note decides. Megatron-Bridge trains DeepSeek-V3 with one: FLOPs per token of its tables are 260 GFLOP, 249 where a note says without.
+    So it does Nemotron 3 Super and Ultra, 84 and 361 GFLOP, 79 and 346 by their layers alone, and Nemotron 3.5 Lightning with two, by its
+    recipe (`mtp_num_layers`) and by 28.1 GFLOP, 22.6 by its layers, which are those of Nano.
     """
     if "w/ MTP" in note or "w/o MTP" in note:
         heads = float("w/ MTP" in note)
         return heads, f"{heads:g} heads of further tokens, from the note" if heads else ""
-    if family(stack.lower()) == BRIDGE and model.lower().startswith("deepseek-v3"):
+    if family(stack.lower()) == BRIDGE and fold(model).startswith(("deepseekv3", "nemotron3super", "nemotron3ultra")):
         return 1.0, "1 head of further tokens: the stack's recipe"
+    if family(stack.lower()) == BRIDGE and fold(model).startswith("nemotron35lightning"):
+        return 2.0, "2 heads of further tokens: the stack's recipe"
     return 0.0, ""
 
 

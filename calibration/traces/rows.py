@@ -210,6 +210,7 @@ def _plan(row: Row, assumed: list[str]) -> Plan:
         flash=float(row.text("attention") != "none"),
         unpadded_vocab=parts.unpadded if parts else 0.0,
         operand_bytes=OPERAND_BYTES[precision],
+        wide_layers=15.0/88.0 if precision=='nvfp4' and 'nemotron' in row.text('model') else 0.0,
         overlap_dp=shards.reduction.overlap,
         low_precision=float(OPERAND_BYTES[precision] < 2.0),
         scale_passes=reads,

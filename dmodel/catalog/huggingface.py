@@ -62,7 +62,7 @@ _NEMOTRON_H = Format(
     0,
     {
         "n_kv_heads": "num_key_value_heads", "head_dim": "head_dim", "n_experts": "n_routed_experts", "top_k": "num_experts_per_tok",
-        "expert_ff": "moe_intermediate_size", "shared_ff": "moe_shared_expert_intermediate_size",
+        "expert_ff": "moe_intermediate_size", "shared_ff": "moe_shared_expert_intermediate_size", "expert_rank": "moe_latent_size",
     },
 )  # fmt: skip
 
@@ -177,7 +177,7 @@ def _hybrid(shape: dict[str, float], config: Config, path: Path) -> dict[str, fl
     shape["mamba_inner"] = shape["mamba_heads"] * shape.pop("mamba_width")
     experts, shared = shape.pop("expert_ff", None), shape.pop("shared_ff", 0.0)
     if "E" not in pattern:
-        return {name: value for name, value in shape.items() if name not in ("n_experts", "top_k")}
+        return {name: value for name, value in shape.items() if name not in ("n_experts", "top_k", "expert_rank")}
     if experts is None or "n_experts" not in shape:
         raise InputError(f"{path}: a hybrid with experts needs the keys n_routed_experts, num_experts_per_tok and moe_intermediate_size")
     found = shape | {"d_ff": experts, "n_shared_experts": shared / experts}

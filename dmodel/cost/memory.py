@@ -59,9 +59,10 @@ def layer_activation_bytes(model: Transformer, plan: Plan) -> Array:
     Korthikanti et al. 2022, generalized: without recomputation `t h (10 + 24/tp)` for a plain MLP of 4h with MHA in 16 bits; here
     `t [ (6 + 2w) h / split + ((4 (a + g) e − (2 − w) a e) + c f) / tp ]`. On h, which sequence parallelism splits: the inputs of norms and
     residuals, dropout masks, and the norms' outputs at the width w of matmul operands; Q, K, V and the attention output (an operand); on f,
-    c = 2 + w (plain) or 4 + w (gated). Routed experts keep their inputs, `w h` for each visit of a token, and f counts as often. Latents
-    are kept as operands; a Mamba-2 mixer keeps its `2 i + 2 G N` inputs, the scan's and the gate's outputs. Unfused attention adds
-    `5 t s a / tp`, gone when the attention core is recomputed; full recomputation keeps the input, `2 t h`.
+    c = 2 + w (plain) or 4 + w (gated). Routed experts keep their inputs, `w h` for each visit of a token (h the width of their latents,
+    whose sum is kept too), and f counts as often. Latents are kept as operands; a Mamba-2 mixer keeps its `2 i + 2 G N` inputs, the scan's
+    and the gate's outputs. Unfused attention adds `5 t s a / tp`, gone when the attention core is recomputed; full recomputation keeps the
+    input, `2 t h`.
     """
     t, h, mean = counts.tokens(model, plan), model.d_model, counts.mean_layer(model)
     split = 1.0 + plan.sp * (plan.tp - 1.0)
@@ -74,8 +75,9 @@ def layer_activation_bytes(model: Transformer, plan: Plan) -> Array:
     inside = 2.0 + operand + 2.0 * model.gated_mlp
     scores = 5.0 * model.seq_len * model.n_heads * model.attention_share * (1.0 - plan.flash) * (1.0 - plan.recompute_attention)
     inputs = (3.0 + operand) * (mean.mixer + model.mlp_share) * h / split + operand * model.attention_share * (model.q_rank + model.kv_rank)
-    experts = mean.routed * counts.visits(model, plan) * (operand * h + inside * model.d_ff / plan.etp)
-    kept = t * (inputs + (heads + mamba + inside * mean.width + scores) / plan.tp) + experts
+    experts = mean.routed * counts.visits(model, plan) * (operand * mean.reach + inside * model.d_ff / plan.etp)
+    returned = operand * mean.routed * mean.latents * mean.reach
+    kept = t * (inputs + (heads + mamba + inside * mean.width + returned + scores) / plan.tp) + experts
     return kept + plan.recompute_layers * (2.0 * t * h / split - kept)
 
 

@@ -59,6 +59,7 @@ def _shape(sheet: Sheet) -> None:
         experts: dict[str, Setting] = {"num_experts": s["n_experts"], "num_experts_per_tok": s["top_k"], "base_moe_mlp_dim": s["d_ff"]}
         s.tell("n_experts top_k", experts)
         s.tell("n_shared_experts n_dense_layers", {"shared_experts": s["n_shared_experts"], "first_num_dense_layers": s["n_dense_layers"]})
+    s.either("expert_rank", {} if s["expert_rank"] == 0 else None, "experts read tokens at the width of the model")
     latent: dict[str, Setting] = {"attention_type": "mla", "q_lora_rank": s["q_rank"], "kv_lora_rank": s["kv_rank"]}
     if shape.is_latent(s):
         nope = whole(s["head_dim"] + s["qk_extra"] - s["rope_dim"], "qk_extra")

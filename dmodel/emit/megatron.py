@@ -103,12 +103,13 @@ def _degrees(sheet: Sheet) -> None:
 
 def _experts(sheet: Sheet) -> None:
     s = sheet
-    if shape.leave_without_experts(s, "n_experts top_k n_shared_experts n_dense_layers ep etp merge_copies overlap_ep"):
+    if shape.leave_without_experts(s, "n_experts top_k n_shared_experts expert_rank n_dense_layers ep etp merge_copies overlap_ep"):
         return
     s.tell("n_experts top_k", {"num-experts": s["n_experts"], "moe-router-topk": s["top_k"], "moe-ffn-hidden-size": s["d_ff"]})
     s.settings["moe-grouped-gemm"] = True
     shared = whole(s["n_shared_experts"] * s["d_ff"], "n_shared_experts · d_ff")
     s.tell("n_shared_experts", {"moe-shared-expert-intermediate-size": shared} if shared else {})
+    s.tell("expert_rank", {"moe-latent-size": s["expert_rank"]} if s["expert_rank"] else {})
     dense = s["n_dense_layers"]
     pattern = f"([0]*{dense:g}+[1]*{s['n_layers'] - dense:g})"
     s.tell("n_dense_layers", {"moe-layer-freq": pattern} if dense else {})

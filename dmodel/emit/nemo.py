@@ -59,6 +59,7 @@ def _shape(sheet: Sheet) -> None:
     s.tell("n_experts top_k", {"model.num_moe_experts": s["n_experts"], "model.moe_router_topk": s["top_k"]} if mixture else {})
     for names, none in (
         ("n_shared_experts", 0),
+        ("expert_rank", 0),
         ("n_dense_layers", 0),
         ("kv_rank", 0),
         ("q_rank", 0),

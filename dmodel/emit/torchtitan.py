@@ -28,7 +28,7 @@ FLAVORS = {
 
 SHAPE = (
     "n_layers d_model d_ff gated_mlp n_heads n_kv_heads head_dim vocab tied_embeddings n_experts top_k n_shared_experts "
-    "n_dense_layers d_ff_dense kv_rank q_rank rope_dim qk_extra window windowed n_mtp"
+    "expert_rank n_dense_layers d_ff_dense kv_rank q_rank rope_dim qk_extra window windowed n_mtp"
 )
 
 SCHEDULES = {"1f1b": "1F1B", "interleaved": "Interleaved1F1B", "gpipe": "GPipe"}

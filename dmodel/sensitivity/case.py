@@ -48,8 +48,8 @@ SWITCHES = frozenset(
     + [f"plan.overlap_{name}" for name in ("tp", "cp", "ep", "dp", "pp")]
 )
 EXPERTS = frozenset(
-    [f"model.{name}" for name in ("n_experts", "top_k", "n_shared_experts", "imbalance", "expert_biases", "n_dense_layers", "d_ff_dense")]
-    + ["plan.ep", "plan.etp", "plan.merge_copies", "plan.looped_experts"]
+    [f"model.{name}" for name in ("n_experts", "top_k", "n_shared_experts", "imbalance", "n_dense_layers", "d_ff_dense")]
+    + ["model.expert_biases", "model.expert_rank", "plan.ep", "plan.etp", "plan.merge_copies", "plan.looped_experts"]
 )
 
 
