@@ -27,8 +27,9 @@ class Mean(struct.PyTreeNode, kw_only=True):
     """The mean layer of a model whose layers differ: what one layer of L holds on average.
 
     Attributes:
-      routed: share of the layers with routed experts. reach: width of what these read and return: h, or their latents. latents: 1 when they
-        are latents. width: of the MLP that every token passes [count]: of a dense layer, or of all shared experts together. through: share of the layers that have one. up: 1 when queries, or keys and values, come from a latent.
+      routed: share of the layers with routed experts. reach: width of what these read and return, h or their latents. latents: 1 when they
+        are latents. width: of the MLP that every token passes [count]: of a dense layer, or of all shared experts together. through: share
+        of the layers that have one. up: 1 when queries, or keys and values, come from a latent.
       down_columns: columns of the first projections that tensor parallelism does not split (latents). columns: of those that it does.
       up_columns, up_inner: columns of the projections from the latents, and their mean inner size. out: inner size of the output
         projection. core: sum of the head sizes of scores and values over the heads. mixer: 1 for every attention or Mamba mixer.
@@ -102,9 +103,9 @@ def parameter_groups(model: Transformer) -> Parameters:
     """Count parameters by the place where they live.
 
     `attention = 2 h (a + g) e + 2 h` (norms) `+ h · experts` (router, if there are several), `mlp = (2 + gated) h f`, dense or of the
-    shared experts, `routed = (2 + gated) r f · experts` with r = h or the rank of their latents, `embedding = V h`, `head = V h` unless tied, `+ h` (last norm); latents and
-    Mamba-2 mixers by `mean_layer`, the latter with a convolution of 4 taps; those of experts have two matrices, `2 h r`. Each head of further tokens is one more layer and a projection
-    `2 h → h`. Biases and learned positions are left out.
+    shared experts, `routed = (2 + gated) r f · experts` with r = h or the width of their latents (whose matrices are `2 h r`), `embedding =
+    V h`, `head = V h` unless tied, `+ h` (last norm); latents and Mamba-2 mixers by `mean_layer`, the latter with a convolution of 4 taps.
+    Each head of further tokens is one more layer and a projection `2 h → h`. Biases and learned positions are left out.
     """
     h, mean = model.d_model, mean_layer(model)
     mixer = h * (mean.down_columns + mean.columns + mean.out) + mean.up_columns * mean.up_inner
@@ -335,8 +336,8 @@ def loss_bytes(model: Transformer, plan: Plan) -> Array:
 
 def kernels(model: Transformer, plan: Plan) -> Array:
     """Kernels of one forward layer [count]: 4 products, 2 norms, 2 residuals, rotary (1, or 12), activation, attention (1 fused, 6 not), 1
-    more for each of the 2 tensor-parallel collectives, sorting of tokens (6) when there are experts. Latents add 2 products, 2 norms and
-    a concatenation, those of experts 2 products, shared experts 3; a Mamba-2 mixer has 10 instead of attention's 6. Nominal: the fitted `launch` scales it."""
+    more for each of the 2 tensor-parallel collectives, sorting of tokens (6) when there are experts. Latents add 2 products, 2 norms and a
+    concatenation, those of experts 2 products, shared experts 3; a Mamba-2 mixer has 10, not attention's 6. Nominal: `launch` scales."""
     mean = mean_layer(model)
     collective = 2.0 * ramp(plan.tp - 1.0)
     experts = (6.0 + 3.0 * ramp(model.n_shared_experts) + 2.0 * mean.latents) * mean.routed
@@ -351,15 +352,6 @@ def launches(model: Transformer, plan: Plan) -> Array:
     each = 2.0 * (1.0 + plan.low_precision + model.expert_biases)
     looped = plan.looped_experts * each * model.n_experts / plan.ep * mean_layer(model).routed
     return kernels(model, plan) * (1.0 - plan.graphed) + looped
-
-
-def meetings(plan: Plan, apart: Array) -> Array:
-    """Tensor-parallel collectives of a layer, forward, backward and again under full recomputation, times their ranks, where stages of a
-    pipeline on several nodes run them [count]: `(4 + again (1 + last)) tp`; 0 on one rank, and where the stages share a node; linear
-    in between. apart: domains of the innermost level that the stages of one pipeline lie in [count].
-    """
-    each = (4.0 + plan.recompute_layers * (1.0 + plan.recompute_last)) * plan.tp
-    return each * ramp(plan.tp - 1.0) * ramp(apart - 1.0)
 
 
 def stage_layers(model: Transformer, plan: Plan) -> Array:

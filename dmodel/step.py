@@ -14,7 +14,7 @@ from dmodel.coefficients import Coefficients
 from dmodel.cost import collectives, compute
 from dmodel.cost import memory as memory_cost
 from dmodel.cost.overlap import exposed_time, lengthened, straggler_share
-from dmodel.cost.pipeline import SCHEDULES, step_window
+from dmodel.cost.pipeline import SCHEDULES, meetings, step_window
 from dmodel.footprint import LEAST, Footprint
 from dmodel.hardware import Chip, System
 from dmodel.messages import Messages, messages
@@ -157,7 +157,7 @@ def waiting(device: Array, model: Transformer, plan: Plan, apart: Array, chip: C
     """
     passes = 2.0 + model.trainable + plan.recompute_layers
     kernels, launches = (count(model, plan) * passes for count in (counts.kernels, counts.launches))
-    return compute.launch_time(device, kernels, launches, counts.meetings(plan, apart), chip, c, sharpness)
+    return compute.launch_time(device, kernels, launches, meetings(plan, apart), chip, c, sharpness)
 
 
 def _beside_layer(v: Messages, work: LayerWork, plan: Plan, c: Coefficients, sharpness: float) -> Communication:

@@ -113,9 +113,9 @@ def plain(f: Callable, points: Sequence[Any], edges: Sequence[Any] = (), soft: b
 
 
 def _matmul(x: Any, p: float) -> Any:
-    """Eight products at the rate and operand width of the plan."""
+    """Nine products at the rate and operand width of the plan."""
     products = counts.matmuls(x["model"], x["plan"])
-    rates, operands = stack(*[x["chip"].flops_per_s] * 8), stack(*[x["plan"].operand_bytes] * 8)
+    rates, operands = stack(*[x["chip"].flops_per_s] * 9), stack(*[x["plan"].operand_bytes] * 9)
     return compute.matmul_time(products, rates, operands, x["chip"], x["c"], p)
 
 
@@ -173,7 +173,7 @@ TERMS: dict[str, Term] = {
     "counts.loss_bytes": of_work(counts.loss_bytes),
     "counts.kernels": of_work(counts.kernels),
     "counts.launches": of_work(counts.launches),
-    "counts.meetings": of_work(lambda m, p: counts.meetings(p, p.pp / 1.7)),
+    "pipeline.meetings": of_work(lambda m, p: pipeline.meetings(p, p.pp / 1.7)),
     "counts.stage_layers": of_work(counts.stage_layers),
     "counts.residents": of_work(counts.residents),
     "counts.activation_bytes": of_work(counts.activation_bytes),

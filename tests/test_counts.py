@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from dmodel import catalog, counts
+from dmodel.cost import pipeline
 from dmodel.plan import Plan
 from tests.points import DENSE, EDGE_MODELS, MODEL
 
@@ -183,7 +184,7 @@ def test_kernels_by_hand():
 @pytest.mark.parametrize(("tp", "apart", "again", "expected"), [(1, 8, 0, 0), (8, 1, 1, 0), (2, 2, 0, 8), (8, 4, 0, 32), (8, 4, 1, 48)])
 def test_meetings_are_the_collectives_of_a_stage_times_its_ranks(tp, apart, again, expected):
     """Two forward, two backward, two more when the layer runs again; none without tensor ranks, none where stages share a node."""
-    assert float(counts.meetings(ONE.replace(tp=float(tp), pp=8.0, recompute_layers=float(again)), float(apart))) == expected
+    assert float(pipeline.meetings(ONE.replace(tp=float(tp), pp=8.0, recompute_layers=float(again)), float(apart))) == expected
 
 
 def test_casts_only_below_16_bits():

@@ -252,8 +252,10 @@ def test_a_scalar_case_is_a_batch_of_one():
 
 
 def test_fully_overlapped_and_not_overlapped_bound_the_step():
-    """Forbidding all overlap never makes a step shorter than its work, and hides nothing."""
+    """Forbidding all overlap never makes a step shorter than its work, and hides nothing. Buckets, which only what overlaps has, pay hops
+    that one message does not."""
     system, model, p, c = random_questions(9, 60, 2)
+    c = c.replace(bucket=np.full_like(c.bucket, np.inf))
     forbidden = p.replace(**{f"overlap_{kind}": np.zeros_like(p.dp) for kind in ("tp", "cp", "ep", "dp", "pp")})
     allowed, none = HARD(system, model, p, c), HARD(system, model, forbidden, c)
     assert (np.asarray(none.contention) <= 1e-12 * np.asarray(none.total)).all()

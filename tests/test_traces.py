@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from calibration.traces import cheapest_that_fits, concatenate, fingerprint, never_recompute, read, to_cases, write
-from calibration.traces.recipes import chunks, dispatch, further_tokens, fused_experts, fuses_sums, launches, widths
+from calibration.traces.experts import dispatch, fused_experts, launches
+from calibration.traces.recipes import chunks, further_tokens, fuses_sums, widths
 from calibration.traces.schema import COLUMNS, REQUIRED, markdown
 from calibration.traces.sharding import MEGATRON_FAMILY, bucket_per_rank, reduction
 from dmodel.cli.question import Degrees, Job, plan, setting, settings

@@ -10,21 +10,21 @@ import numpy as np
 from flax import struct
 
 from calibration.traces import shapes, sharding
+from calibration.traces.experts import dispatch, launches
 from calibration.traces.layout import Layout, layout
 from calibration.traces.reader import measured_time, system_of
 from calibration.traces.recipes import (
     chunks,
     composed,
-    dispatch,
     further_tokens,
     fuses_sums,
     held_in_order,
     job,
     keeps_activations,
-    launches,
     recomputed,
     recomputes_last,
     splits_activations,
+    wide_layers,
 )
 from calibration.traces.schema import base_precision
 from calibration.traces.stages import Stages, head_cost, held_by_stage, stages
@@ -210,7 +210,7 @@ def _plan(row: Row, assumed: list[str]) -> Plan:
         flash=float(row.text("attention") != "none"),
         unpadded_vocab=parts.unpadded if parts else 0.0,
         operand_bytes=OPERAND_BYTES[precision],
-        wide_layers=15.0/88.0 if precision=='nvfp4' and 'nemotron' in row.text('model') else 0.0,
+        wide_layers=_wide_layers(row, precision, assumed),
         overlap_dp=shards.reduction.overlap,
         low_precision=float(OPERAND_BYTES[precision] < 2.0),
         scale_passes=reads,
@@ -224,7 +224,7 @@ def _plan(row: Row, assumed: list[str]) -> Plan:
 
 
 def _experts(row: Row, degrees: Layout, precision: str, assumed: list[str]) -> dict[str, float]:
-    """Degrees of the experts, how tokens reach them, and how kernels are launched; see `recipes.dispatch` and `recipes.launches`."""
+    """Degrees of the experts, how tokens reach them, and how kernels are launched; see `experts.dispatch` and `experts.launches`."""
     ranks = degrees.dp * degrees.tp * degrees.cp
     if degrees.ep > ranks:
         assumed.append(f"ep {degrees.ep:g} counted as dp·tp·cp = {ranks:g}")
@@ -254,6 +254,14 @@ def _stages(row: Row, pp: float, interleave: float, assumed: list[str]) -> Stage
     found = stages(row.stack, name, layers, head, pp, interleave, heads, held_by_stage(row, pp))
     assumed.extend(found.said)
     return found
+
+
+def _wide_layers(row: Row, precision: str, assumed: list[str]) -> float:
+    """See `recipes.wide_layers`."""
+    kept = wide_layers(row.stack, row.text("model"), precision)
+    if kept:
+        assumed.append(f"{kept:g} layers in 16 bits: the stack's recipe")
+    return kept / row.known("n_layers")
 
 
 def _scale_reads(precision: str, assumed: list[str]) -> float:

@@ -17,8 +17,8 @@ from dmodel.types import InputError
 from dmodel.workload import Transformer
 
 UNWRITTEN = (
-    "n_shared_experts", "expert_biases", "expert_rank", "n_dense_layers", "d_ff_dense", "kv_rank", "q_rank", "rope_dim", "qk_extra", "window", "windowed",
-    "attention_share", "mlp_share", "mamba_share", "mamba_inner", "mamba_heads", "mamba_groups", "mamba_state",
+    "n_shared_experts", "expert_biases", "expert_rank", "n_dense_layers", "d_ff_dense", "kv_rank", "q_rank", "rope_dim", "qk_extra",
+    "window", "windowed", "attention_share", "mlp_share", "mamba_share", "mamba_inner", "mamba_heads", "mamba_groups", "mamba_state",
 )  # fmt: skip
 """Attributes of a transformer that no column holds."""
 

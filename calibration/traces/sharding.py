@@ -95,7 +95,11 @@ def sharding(row: Row, degrees: Layout) -> Sharding:
     if zero is None:
         zero = 1.0
         assumed.append("zero_stage blank: 1")
-    shard = _shard(row, zero, degrees.dp, assumed)
+    hybrid = min(recipes.hybrid_shards(row.stack, row.text("model")), degrees.dp)
+    if hybrid:
+        zero = 3.0
+        assumed.append(f"zero_stage 3 over {hybrid:g} ranks: the stack's recipe")
+    shard = hybrid or _shard(row, zero, degrees.dp, assumed)
     found = reduction(row.stack, zero, row.text("precision"), row.text("model"))
     if recipes.reduces_after(row.stack, row.known("n_layers")):
         found = found._replace(overlap=0.0, assumed=(*found.assumed, recipes.AFTER))

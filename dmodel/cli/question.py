@@ -125,7 +125,8 @@ def settings(job: Setting, attention: str = "flash", zero: int | None = None, ep
     """
     import numpy as np
 
-    from calibration.traces.recipes import AFTER, dispatch, fuses_sums, held_in_order, launches, recomputes_last, reduces_after
+    from calibration.traces.experts import dispatch, launches
+    from calibration.traces.recipes import AFTER, fuses_sums, held_in_order, recomputes_last, reduces_after
     from calibration.traces.rows import OPERAND_BYTES, SCALE_READS
     from calibration.traces.schema import base_precision
     from calibration.traces.sharding import GROWN, bucket_per_rank, reduction

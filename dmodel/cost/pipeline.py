@@ -1,4 +1,4 @@
-"""Pipeline schedules: the bubble, and the micro-batches whose activations are alive at once.
+"""Pipeline schedules: the bubble, the micro-batches whose activations are alive at once, and the collectives that meet in stages.
 
 A new schedule is a new pair of functions in `SCHEDULES`.
 """
@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
+from dmodel.plan import Plan
 from dmodel.smooth import ramp
 from dmodel.types import Array
 
@@ -66,6 +67,15 @@ def _interleaved_in_flight_last(pp: Array, m: Array, v: Array) -> Array:
 def _zero_bubble_in_flight(pp: Array, m: Array, v: Array) -> Array:
     """ZB-H2 holds up to `2 pp − 1` (Qi et al. 2023)."""
     return jnp.minimum(m, 2.0 * pp - 1.0) + 0.0 * v
+
+
+def meetings(plan: Plan, apart: Array) -> Array:
+    """Tensor-parallel collectives of a layer, forward, backward and again under full recomputation, times their ranks, where stages of a
+    pipeline on several nodes run them [count]: `(4 + again (1 + last)) tp`; 0 on one rank, and where the stages share a node; linear
+    in between. apart: domains of the innermost level that the stages of one pipeline lie in [count].
+    """
+    each = (4.0 + plan.recompute_layers * (1.0 + plan.recompute_last)) * plan.tp
+    return each * ramp(plan.tp - 1.0) * ramp(apart - 1.0)
 
 
 def step_window(pp: Array, m: Array, v: Array) -> Array:

@@ -1,0 +1,123 @@
+"""How tokens reach the experts of a stack, and how the kernels of a layer are launched: facts about software, each with its source.
+
+Megatron-Bridge's recipes (`scripts/performance/configs`, 2025 to 2026) differ by model, chip, precision and release.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from calibration.traces.recipes import BRIDGE, NEMO, XLA
+from dmodel.catalog.loader import fold
+from dmodel.profiles import family
+
+DEEP_EP = ("automodel",)
+"""Beginnings of stacks whose tables name DeepEP."""
+
+LOOPED = (BRIDGE, *NEMO, "megatron-lm", "megatron-core")
+"""Families of stacks whose grouped products go through the experts of a rank one after the other."""
+
+NODES_OF_EIGHT = ("h100", "h800", "h200", "b200", "b300")
+"""Chips whose nodes of eight are joined by a network, by the beginnings of their names."""
+
+
+def fused_experts(stack: str, model: str, accelerator: str, precision: str) -> bool:
+    """Whether one kernel does the products of all experts with their activation (`cutedsl_fused_grouped_mlp`).
+
+    Megatron-Bridge in MXFP8: from 26.06 on on GB200 and GB300, but for Kimi K2, and for gpt-oss on B300; after 26.06 for all on B300, and
+    for Qwen3 on B200 (its pull requests 3983, 4173, 4226 and 4249 of before, 4458 and 4606 of after). Rows of 26.06 of Kimi K2, and of
+    DeepSeek-V3 on B300, have the micro-batches of two sequences, and take the time, that they had without. The kernel's activation has a
+    gate, which Nemotron's has not.
+    """
+    name, chip, release = model.lower(), accelerator.lower(), stack.partition("/")[2]
+    if family(stack.lower()) != BRIDGE or precision != "mxfp8" or release < "26.06" or fold(name).startswith("nemotron"):
+        return False
+    if release == "26.06":
+        return (chip.startswith("gb") and not name.startswith("kimi")) or (chip == "b300" and name.startswith("gpt-oss"))
+    return chip.startswith(("gb", "b300")) or (chip == "b200" and name.startswith("qwen3"))
+
+
+class Dispatch(NamedTuple):
+    """How tokens reach their experts. merge_copies: 1 where copies for the experts of one node travel as one. overlap: 1 where the exchange
+    may hide behind the products of another micro-batch. said: in words."""
+
+    merge_copies: float
+    overlap: float
+    said: tuple[str, ...]
+
+
+def dispatch(stack: str, model: str, accelerator: str, precision: str, ep: float) -> Dispatch:
+    """The dispatcher of a row.
+
+    Megatron-Bridge: DeepEP or HybridEP, which send one copy to a node, but for Qwen3 235B on nodes of eight and for gpt-oss, which have
+    NCCL's all-to-all. The exchange runs beside the products of another micro-batch (`moe_a2a_overlap`) for Qwen3 235B on H100, for
+    DeepSeek-V3 on H100 in 2025 and over 32 ranks on B200, and from 26.06 on in MXFP8 on chips that have fused grouped products; else
+    nothing hides it.
+    NeMo AutoModel: DeepEP, by its table; nothing hides it. Other stacks: all-to-all of every copy, which nothing hides, as Megatron-LM,
+    torchtitan and PyTorch's own have it unless told otherwise; where XLA schedules messages they may hide.
+    """
+    if ep <= 1.0:
+        return Dispatch(0.0, 1.0, ())
+    if family(stack.lower()) != BRIDGE:
+        scheduled = stack.lower().startswith(XLA)
+        merged = stack.lower().startswith(DEEP_EP)
+        said = () if scheduled else ("nothing hides the exchange of tokens: the default of PyTorch's stacks",)
+        text = "copies of a token for the experts of one node travel as one: DeepEP, by the stack's table"
+        return Dispatch(float(merged), float(scheduled), (*said, text) if merged else said)
+    name, chip, release = model.lower(), accelerator.lower(), stack.partition("/")[2]
+    large_qwen = name.startswith("qwen3-235b")
+    plain = name.startswith("gpt-oss") or (large_qwen and chip.startswith(NODES_OF_EIGHT))
+    fused = fused_experts(stack, model, accelerator, precision)
+    deepseek = name.startswith("deepseek") and ((chip == "b200" and ep == 32.0) or (chip.startswith("h100") and "" < release < "26"))
+    beside = fused or (large_qwen and chip.startswith("h100")) or deepseek
+    said = (
+        "experts: all-to-all of every copy" if plain else "copies of a token for the experts of one node travel as one",
+        "the exchange of tokens runs beside another micro-batch" if beside else "nothing hides the exchange of tokens",
+    )
+    return Dispatch(float(not plain), float(beside), tuple(f"{text}: the stack's recipe" for text in said))
+
+
+class Launches(NamedTuple):
+    """graphed: share of a layer's kernels outside its experts in CUDA graphs. looped: 1 where the host launches the products of a rank's
+    experts one after the other. rotary: 1 where several kernels rotate queries and keys. said: in words."""
+
+    graphed: float
+    looped: float
+    rotary: float
+    said: tuple[str, ...]
+
+
+def launches(stack: str, model: str, accelerator: str, precision: str, experts: float, ep: float) -> Launches:
+    """How kernels are launched.
+
+    Megatron-Bridge, by its models' `workload_base_configs.py`: a graph of the whole iteration for Llama 3 8B on Blackwell (but NVFP4) and
+    70B in bf16 on B200, for Qwen3 on Blackwell in 25.09 (235B on GB200 alone) and in MXFP8 from 26.06 on (`fused_experts`); graphs of
+    attention, router and what comes before the dispatch from 26.02 on for gpt-oss on B300 and GB300, Qwen3 235B on GB200 and GB300, 30B on
+    B200 (from 26.04 on), DeepSeek-V3 on GB200, B300, and B200 with 32 ranks of ep, and Nemotron 3 (but Ultra, and Super in MXFP8 on B200).
+    Without a graph of the whole, Megatron's stacks go through the experts of a rank one after the other, as their products are Transformer
+    Engine's GroupedLinear. Those stacks rotate gpt-oss in PyTorch's operations: YaRN scales its rotary embedding, which Transformer
+    Engine's kernel does not (`rope_utils.py`, by a warning).
+    """
+    software, fused = family(stack.lower()), fused_experts(stack, model, accelerator, precision)
+    name, chip, release = model.lower(), accelerator.lower(), stack.partition("/")[2]
+    blackwells = ("b200", "b300", "gb200", "gb300")
+    bridge, blackwell = software == BRIDGE, chip.startswith(blackwells)
+    llama = (name == "llama3-8b" and precision != "nvfp4") or (name == "llama3-70b" and chip == "b200" and precision == "bf16")
+    early = release == "25.09" and (name.startswith("qwen3-30b") or (name.startswith("qwen3-235b") and chip == "gb200"))
+    late = fused and experts > 1.0 and not (name.startswith("gpt-oss") and chip == "b300")
+    whole = bridge and blackwell and (llama or early or late)
+    parts = {"gpt-oss": ("b300", "gb300"), "qwen3-235b": ("gb200", "gb300"), "deepseek": ("gb200", "b300")}
+    hybrid = fold(name).startswith(("nemotron3nano", "nemotron35", "nemotron3super")) and chip in blackwells
+    hybrid &= not (fold(name).startswith("nemotron3super") and chip == "b200" and precision == "mxfp8")
+    scoped = hybrid or any(name.startswith(n) and chip in chips for n, chips in parts.items())
+    scoped |= chip == "b200" and ((name.startswith("deepseek") and ep == 32.0) or (name.startswith("qwen3-30b") and release >= "26.04"))
+    graphed = float(whole or (bridge and release >= "26.02" and scoped))
+    looped = float(experts > 1.0 and software in LOOPED and not whole and not fused)
+    rotary = float(name.startswith("gpt-oss") and software in LOOPED)
+    said = (
+        *(["CUDA graphs launch the whole iteration: the stack's recipe"] if whole else []),
+        *(["CUDA graphs launch a layer but for its experts: the stack's recipe"] if graphed and not whole else []),
+        *(["products of experts are launched one by one: Transformer Engine's GroupedLinear"] if looped else []),
+        *(["several kernels rotate queries and keys: none takes the scale of YaRN"] if rotary else []),
+    )
+    return Launches(graphed, looped, rotary, said)
