@@ -230,11 +230,12 @@ def cast_bytes(products: Matmuls, plan: Plan) -> Array:
 
     The left operand of each product forward, the gradient of its result backward, each read in 16 bits, once more for each pass that finds
     its scale, and written in the operand's bytes twice: by rows for its own product, by columns for that of the weight gradient. Weights
-    are cast once per step, not per micro-batch.
+    are cast once per step, not per micro-batch. Fused experts only write what lies between their two products.
     """
     left, _, result = products.elements
-    moved = WORD * (1.0 + plan.scale_passes) + 2.0 * plan.operand_bytes
-    return plan.low_precision * (1.0 - plan.wide_layers) * moved * (left + result)[:-1].sum(0)
+    read = WORD * (1.0 + plan.scale_passes)
+    every = (read + 2.0 * plan.operand_bytes) * (left + result)[:-1].sum(0)
+    return plan.low_precision * (1.0 - plan.wide_layers) * (every - plan.fused_experts * read * (left[6] + result[5]))
 
 
 CHUNK = 128.0
@@ -312,8 +313,9 @@ def elementwise_bytes(model: Transformer, plan: Plan) -> Array:
     reads, one write) for each half of a layer on h, which sequence parallelism splits; rotary embedding on the heads, 2 passes or
     `ROTARY`; activation on the width, 2 plain, 3 gated. Experts: the same activation, a copy of each token to every expert it visits and
     back (read, write each), the router's logits in fp32 with top-k (3 passes), and `BIASED` passes where experts with biases are looped
-    over. Mamba-2: convolution, scan and gated norm, `(8 + 6 N/c) i + 7 G N`: states of chunks are written and read in fp32, then in 16 bits
-    (mamba_ssm's `ssd_combined.py`). Its products inside chunks, a tenth more, and dropout are left out; `elementwise_traffic` scales.
+    over; fused ones have no activation of their own. Mamba-2: convolution, scan and gated norm, `(8 + 6 N/c) i + 7 G N`: states of chunks
+    are written and read in fp32, then in 16 bits (mamba_ssm's `ssd_combined.py`). Its products inside chunks, a tenth more, and dropout are
+    left out; `elementwise_traffic` scales.
     """
     t, h, mean = tokens(model, plan), model.d_model, mean_layer(model)
     split = 1.0 + plan.sp * (plan.tp - 1.0)
@@ -321,9 +323,10 @@ def elementwise_bytes(model: Transformer, plan: Plan) -> Array:
     heads = model.attention_share * rotary * (model.n_heads + model.n_kv_heads) * (model.head_dim + model.qk_extra)
     scan = (8.0 + 6.0 * model.mamba_state / CHUNK) * model.mamba_inner + 7.0 * model.mamba_groups * model.mamba_state
     passes = 2.0 + model.gated_mlp
+    inside = (1.0 - plan.fused_experts) * passes * model.d_ff / plan.etp
     routing = mean.routed * (2.0 * mean.reach + 6.0 * model.n_experts) * plan.etp
     biases = BIASED * model.expert_biases * plan.looped_experts
-    experts = mean.routed * visits(model, plan) * ((2.0 + biases) * mean.reach + passes * model.d_ff / plan.etp)
+    experts = mean.routed * visits(model, plan) * ((2.0 + biases) * mean.reach + inside)
     dense = 5.0 * h * (mean.mixer + model.mlp_share) / split + (heads + model.mamba_share * scan + passes * mean.width + routing) / plan.tp
     return WORD * (t * dense + experts)
 

@@ -42,6 +42,8 @@ class Plan(struct.PyTreeNode, kw_only=True):
         needs, which that product's result is not (PyTorch's non-reentrant checkpoints from 2.1 on, compilers).
       graphed: share of the kernels of a layer, but for the products of its experts, that CUDA graphs launch. looped_experts: 1 where the
         host launches the products of a rank's experts one after the other, 0 where one kernel is for all, or a graph launches them.
+      fused_experts: 1 where the kernel of experts' first products has their activation and, below 16 bits, the cast of its result, and that
+        of the second ones' gradients likewise (Transformer Engine's grouped MLP in CuTe DSL).
       fused_sums: 1 where the products of weight gradients add to what is held (Megatron-LM's gradient accumulation fusion), 0 where the
         sum is a kernel of its own, as it is for gradients that ZeRO 2 and 3 shard.
       flash: 1 = fused attention kernels, 0 = scores written to memory.
@@ -87,6 +89,7 @@ class Plan(struct.PyTreeNode, kw_only=True):
     recompute_last: Array = 1.0
     graphed: Array = 0.0
     looped_experts: Array = 0.0
+    fused_experts: Array = 0.0
     fused_sums: Array = 0.0
     flash: Array = 1.0
     split_rotary: Array = 0.0

@@ -283,7 +283,8 @@ def streams(m: Transformer, p: Plan) -> float:
         if mlp == "experts":
             tokens, reach = t * p.etp / p.tp, m.expert_rank or h
             elements += activation * t * m.n_shared_experts * m.d_ff / p.tp + tokens * (2.0 * reach + 6.0 * m.n_experts)
-            elements += tokens * m.top_k * m.imbalance * (2.0 * reach + activation * m.d_ff / p.etp)
+            own = 0.0 if p.fused_experts else activation * m.d_ff / p.etp
+            elements += tokens * m.top_k * m.imbalance * (2.0 * reach + own)
             # 28 bytes forward and 40 backward, of which this is a third, for biases added expert by expert
             elements += tokens * m.top_k * m.imbalance * reach * (68.0 / 2.0 / 3.0 if m.expert_biases and p.looped_experts else 0.0)
         total += count / m.n_layers * 2.0 * elements
@@ -319,6 +320,10 @@ def work(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
     downs = matmul(always[-1], peak, operand, system, c) if shared else 0.0
     downs += sum(matmul(shape, peak, operand, system, c, several) for shape in routed[1:])
     cast = sum((2.0 * (1.0 + p.scale_passes) + 2.0 * p.operand_bytes) * n * (r * k + r * w) for r, w, k, n in always + routed)
+    if p.fused_experts and routed:
+        # what lies between an expert's products is written, not read
+        (rows, gates, _, n), (_, _, f, _) = routed
+        cast -= 2.0 * (1.0 + p.scale_passes) * n * rows * (gates + f)
     casts = (1.0 - wide) * c.cast_traffic * cast / stream if p.low_precision else 0.0
     unfused = 0.0 if p.flash else 13.0 * t * m.seq_len * m.n_heads * m.attention_share / p.tp
     saturation = e / (e + c.attention_half_head)

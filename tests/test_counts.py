@@ -218,6 +218,34 @@ def test_biases_of_experts_one_by_one_are_68_bytes_of_each_element():
     assert float(counts.elementwise_bytes(DENSE.replace(expert_biases=1.0), looped)) == float(counts.elementwise_bytes(DENSE, looped))
 
 
+def test_fused_experts_neither_read_nor_move_what_lies_between_their_products():
+    """Their activation is gone, and casts of its result and of its gradient only write."""
+    mixture, eight = EDGE_MODELS[2], ONE.replace(low_precision=1.0, operand_bytes=1.0)
+    fused, visits = eight.replace(fused_experts=1.0), float(counts.visits(mixture, eight))
+    width = visits * mixture.d_ff
+    less = float(counts.elementwise_bytes(mixture, eight) - counts.elementwise_bytes(mixture, fused))
+    assert less == pytest.approx(2.0 * (2.0 + mixture.gated_mlp) * width)
+    products = counts.matmuls(mixture, eight)
+    saved = float(counts.cast_bytes(products, eight) - counts.cast_bytes(products, fused))
+    assert saved == pytest.approx(2.0 * (1.0 + 1.0 + mixture.gated_mlp) * width)
+    assert float(counts.elementwise_bytes(DENSE, fused)) == float(counts.elementwise_bytes(DENSE, eight))
+
+
+def test_experts_on_latents():
+    """Of width r for h: their matrices, copies of tokens and products; two products, h to r and back, for every token; nothing else."""
+    plain = DENSE.replace(n_experts=8.0, top_k=4.0, d_ff=2048.0)
+    latent = plain.replace(expert_rank=1024.0)
+    h, r, matrices = float(plain.d_model), 1024.0, 2.0 + plain.gated_mlp
+    n, m = counts.parameter_groups(plain), counts.parameter_groups(latent)
+    assert float(n.routed - m.routed) == pytest.approx(matrices * (h - r) * plain.d_ff * 8.0)
+    assert float(m.attention - n.attention) == float(m.whole - n.whole) == pytest.approx(2.0 * h * r)
+    t, between = float(counts.tokens(latent, ONE)), np.asarray(counts.matmuls(latent, ONE.replace(tp=2.0)).flops)[7]
+    assert between == pytest.approx(2.0 * 2.0 * t / 2.0 * h * r)
+    moved = [float(counts.elementwise_bytes(model, ONE)) for model in (plain, latent)]
+    assert moved[0] - moved[1] == pytest.approx(2.0 * 2.0 * (h - r) * (4.0 + 1.0) * t)
+    assert float(counts.kernels(latent, ONE) - counts.kernels(plain, ONE)) == pytest.approx(2.0)
+
+
 def test_logits_of_columns_that_nobody_pads_take_twice_as_long():
     assert float(counts.off_vectors(ONE)) == 1.0
     assert float(counts.off_vectors(ONE.replace(unpadded_vocab=1.0))) == counts.UNALIGNED == 2.0

@@ -510,6 +510,8 @@ def test_composed_rows_of_vtrain_recompute_nothing_and_hold_words_that_nobody_pa
         ("megatron-bridge/26.08", "deepseek-v3", "B200", "mxfp8", 256.0, (0.0, 1.0)),
         ("megatron-bridge/26.06", "gpt-oss-120b", "B300", "mxfp8", 128.0, (1.0, 0.0)),
         ("megatron-bridge/26.06", "gpt-oss-120b", "B200", "bf16", 128.0, (0.0, 1.0)),
+        ("megatron-bridge/26.04", "nemotron_3_super", "B200", "mxfp8", 512.0, (0.0, 1.0)),
+        ("megatron-bridge/26.04", "nemotron_3_super", "B200", "nvfp4", 512.0, (1.0, 1.0)),
         ("megatron-bridge/26.02", "llama3-8b", "GB200", "fp8", 1.0, (1.0, 0.0)),
         ("megatron-bridge/26.02", "llama3-8b", "H100-80GB", "fp8", 1.0, (0.0, 0.0)),
         ("nemo-launcher", "mixtral-8x7b", "H100-80GB", "bf16", 8.0, (0.0, 1.0)),
@@ -520,7 +522,8 @@ def test_what_recipes_say_of_launches(stack, model, chip, precision, experts, ex
     found = launches(stack, model, chip, precision, experts, 8.0)
     assert (found.graphed, found.looped) == expected
     assert found.rotary == float(model.startswith("gpt-oss"))
-    assert len(found.said) == (found.graphed > 0.0) + (found.looped > 0.0) + (found.rotary > 0.0)
+    assert found.fused == float(fused_experts(stack, model, chip, precision) and experts > 1.0)
+    assert len(found.said) == (found.graphed > 0.0) + (found.looped > 0.0) + (found.fused > 0.0) + (found.rotary > 0.0)
 
 
 def test_whose_products_add_to_the_gradients_held():
@@ -533,6 +536,9 @@ def test_whose_products_add_to_the_gradients_held():
 def test_further_tokens_are_the_notes_or_the_recipes():
     assert further_tokens("megatron-bridge/26.02", "deepseek-v3", "")[0] == 1.0
     assert further_tokens("megatron-bridge/25.11", "deepseek-v3", "variant DeepSeekV3 (w/o MTP)")[0] == 0.0
+    assert [further_tokens("megatron-bridge/26.08", f"nemotron_3_{name}", "")[0] for name in ("nano", "super", "ultra", "5_lightning")] == [
+        0.0, 1.0, 1.0, 2.0
+    ]
     assert further_tokens("own", "deepseek-v3", "")[0] == 0.0 and further_tokens("own", "deepseek-v3", "w/ MTP")[0] == 1.0
 
 

@@ -79,10 +79,12 @@ def dispatch(stack: str, model: str, accelerator: str, precision: str, ep: float
 
 class Launches(NamedTuple):
     """graphed: share of a layer's kernels outside its experts in CUDA graphs. looped: 1 where the host launches the products of a rank's
-    experts one after the other. rotary: 1 where several kernels rotate queries and keys. said: in words."""
+    experts one after the other. fused: 1 where their activation and its casts are part of the products. rotary: 1 where several kernels
+    rotate queries and keys. said: in words."""
 
     graphed: float
     looped: float
+    fused: float
     rotary: float
     said: tuple[str, ...]
 
@@ -117,7 +119,8 @@ def launches(stack: str, model: str, accelerator: str, precision: str, experts: 
     said = (
         *(["CUDA graphs launch the whole iteration: the stack's recipe"] if whole else []),
         *(["CUDA graphs launch a layer but for its experts: the stack's recipe"] if graphed and not whole else []),
+        *(["products of experts, their activation and its casts are one kernel: the stack's recipe"] if fused and experts > 1.0 else []),
         *(["products of experts are launched one by one: Transformer Engine's GroupedLinear"] if looped else []),
         *(["several kernels rotate queries and keys: none takes the scale of YaRN"] if rotary else []),
     )
-    return Launches(graphed, looped, rotary, said)
+    return Launches(graphed, looped, float(fused and experts > 1.0), rotary, said)

@@ -242,6 +242,7 @@ def _experts(row: Row, degrees: Layout, precision: str, assumed: list[str]) -> d
         "overlap_ep": exchange.overlap,
         "graphed": started.graphed,
         "looped_experts": started.looped,
+        "fused_experts": started.fused,
         "split_rotary": started.rotary,
     }
 

@@ -160,6 +160,7 @@ def settings(job: Setting, attention: str = "flash", zero: int | None = None, ep
         overlap_ep=np.float64(exchange.overlap),
         graphed=np.float64(started.graphed),
         looped_experts=np.float64(started.looped),
+        fused_experts=np.float64(started.fused),
         split_rotary=np.float64(started.rotary),
         fused_sums=np.float64(fuses_sums(job.stack)),
         overlap_dp=np.float64(0.0 if after else reduced.overlap),
