@@ -33,6 +33,7 @@ class Mean(struct.PyTreeNode, kw_only=True):
       down_columns: columns of the first projections that tensor parallelism does not split (latents). columns: of those that it does.
       up_columns, up_inner: columns of the projections from the latents, and their mean inner size. out: inner size of the output
         projection. core: sum of the head sizes of scores and values over the heads. mixer: 1 for every attention or Mamba mixer.
+      layers: mean layers that there are: L, and for each head of further tokens as many as hold an MLP, as it does [count].
     """
 
     routed: Array
@@ -48,6 +49,7 @@ class Mean(struct.PyTreeNode, kw_only=True):
     out: Array
     core: Array
     mixer: Array
+    layers: Array
 
 
 @once
@@ -80,6 +82,7 @@ def mean_layer(model: Transformer) -> Mean:
         out=model.attention_share * a * e + model.mamba_share * model.mamba_inner,
         core=model.attention_share * a * (h_qk + e),
         mixer=model.attention_share + model.mamba_share,
+        layers=model.n_layers + model.n_mtp / jnp.maximum(model.mlp_share, jnp.maximum(model.attention_share, model.mamba_share)),
     )
 
 
@@ -105,7 +108,7 @@ def parameter_groups(model: Transformer) -> Parameters:
     `attention = 2 h (a + g) e + 2 h` (norms) `+ h · experts` (router, if there are several), `mlp = (2 + gated) h f`, dense or of the
     shared experts, `routed = (2 + gated) r f · experts` with r = h or the width of their latents (whose matrices are `2 h r`), `embedding =
     V h`, `head = V h` unless tied, `+ h` (last norm); latents and Mamba-2 mixers by `mean_layer`, the latter with a convolution of 4 taps.
-    Each head of further tokens is one more layer and a projection `2 h → h`. Biases and learned positions are left out.
+    Each head of further tokens is a layer more (`Mean.layers`) and a projection `2 h → h`. Biases and learned positions are left out.
     """
     h, mean = model.d_model, mean_layer(model)
     mixer = h * (mean.down_columns + mean.columns + mean.out) + mean.up_columns * mean.up_inner
@@ -124,7 +127,7 @@ def parameter_groups(model: Transformer) -> Parameters:
         active_routed=expert * model.top_k,
         embedding=model.vocab * h,
         head=model.vocab * h * (1.0 - model.tied_embeddings) + h + 2.0 * h * h * model.n_mtp,
-        layers=model.n_layers + model.n_mtp,
+        layers=mean.layers,
     )
 
 
@@ -150,7 +153,7 @@ def model_flops_per_token(model: Transformer, convention: str = "6N+12Lhs") -> A
 
     `6 N + c L (a e) s` with N the active parameters (embedding included) and c = 0, 12 or 6 by convention. Narayanan et al. 2021 count
     full attention, c = 12; flash kernels on causal masks do half of it, c = 6. Windows are left out of the convention; heads whose queries
-    are wider than values count with the mean of both. Each head of further tokens is one more layer, and the logits once more.
+    are wider than values count with the mean of both.
 
     Raises:
       ValueError: the convention is none of `CONVENTIONS`.
@@ -158,8 +161,8 @@ def model_flops_per_token(model: Transformer, convention: str = "6N+12Lhs") -> A
     if convention not in CONVENTIONS:
         raise ValueError(f"convention: expected one of {', '.join(CONVENTIONS)}; got {convention!r}")
     c = {"6N": 0.0, "6N+12Lhs": 12.0, "6N+6Lhs": 6.0}[convention]
-    layers, again = model.n_layers + model.n_mtp, model.n_mtp * model.vocab * model.d_model
-    return 6.0 * (active_parameters(model) + again) + 0.5 * c * layers * mean_layer(model).core * model.seq_len
+    mean, again = mean_layer(model), model.n_mtp * model.vocab * model.d_model
+    return 6.0 * (active_parameters(model) + again) + 0.5 * c * mean.layers * mean.core * model.seq_len
 
 
 class Matmuls(struct.PyTreeNode, kw_only=True):
@@ -267,32 +270,6 @@ def _seen(window: jax.Array, model: Transformer, plan: Plan) -> Array:
     return window - 0.5 * model.causal * skipped
 
 
-VECTOR = 16.0
-"""Peak rate of 16-bit products on matrix units over that without: 312 to 19.5 TFLOP/s on A100, 989 to 67 on H100 (NVIDIA data sheets)."""
-
-
-def off_matrix_units(model: Transformer, plan: Plan) -> Array:
-    """Times as long as unfused attention takes because its heads miss the matrix units [1]: 16 where a head is no multiple of 8 elements.
-
-    Such a head does not begin on 16 bytes, which loads into the matrix units need (NVIDIA, Deep Learning Performance Guide). On 384 A100,
-    182B with 128 heads of 108 took 163 s a step, with 96 of 144 and 64 of 216 125 and 121 (BigScience chronicles). Flash attention pads.
-    Heads are whole numbers: one within half an element of a multiple counts as one, so that the slope beside it is 0.
-    """
-    away = jnp.abs(model.head_dim - 8.0 * jnp.round(model.head_dim / 8.0))
-    return 1.0 + (VECTOR - 1.0) * (1.0 - plan.flash) * jnp.where(away > 0.5, 1.0, 0.0)
-
-
-UNALIGNED = 2.0
-"""Times as long as a 16-bit product takes whose rows do not begin on 16 bytes [1]: on an A100 cuBLAS then has kernels of Turing alone, at
-half the rate (pegainfer-project/pegainfer, pull request 1046). In vTrain's composed rows, with a vocabulary of 50,257 over tp, a token's
-logits cost 1.9 times as much per width at tp 1 as at tp 2, where ranks hold 25,128 columns."""
-
-
-def off_vectors(plan: Plan) -> Array:
-    """Times as long as products of the logits take whose rows miss loads of 16 bytes [1]; see `UNALIGNED`."""
-    return 1.0 + (UNALIGNED - 1.0) * plan.unpadded_vocab
-
-
 def softmax_bytes(model: Transformer, plan: Plan) -> Array:
     """Memory traffic of the unfused forward softmax [byte]: scores written and read, probabilities written and read, and dropout's read,
     write and mask: `13 b a s (s/cp) / tp` (Korthikanti et al. 2022 count 5 b a s² stored); 0 with flash."""
@@ -359,7 +336,7 @@ def launches(model: Transformer, plan: Plan) -> Array:
 
 def stage_layers(model: Transformer, plan: Plan) -> Array:
     """Layers of the fullest stage [count]: `(L + heads of further tokens) / pp`, and `stage_excess` where stages are not alike."""
-    return (model.n_layers + model.n_mtp) / plan.pp + plan.stage_excess
+    return mean_layer(model).layers / plan.pp + plan.stage_excess
 
 
 class Residents(struct.PyTreeNode, kw_only=True):

@@ -62,7 +62,7 @@ def messages(
     routed = counts.WORD * mean.reach * counts.visits(model, plan)
     kv = counts.WORD * t * plan.cp * model.attention_share * model.n_kv_heads * (2.0 * model.head_dim + model.qk_extra) / plan.tp
     split = wire / (1.0 + sp * (plan.tp - 1.0))
-    layers, sparse = (model.n_layers + model.n_mtp) / plan.pp, ramp(model.n_experts - 1.0)
+    layers, sparse = mean.layers / plan.pp, ramp(model.n_experts - 1.0)
     # one call per algorithm: kinds on axis 0 of the volumes, axis 1 of the groups; the first kind is tensor parallelism
     inside = net.bytes_per_s * _tp_share(net, c)
     mixed = net.replace(bytes_per_s=jnp.concatenate(jnp.broadcast_arrays(inside, *[net.bytes_per_s] * 3), 1))

@@ -115,12 +115,12 @@ def _layer_work(system: System, model: Transformer, plan: Plan, parts: counts.Re
     times = compute.matmul_time(
         products, stack(*[rate] * 8, chip.attention_flops_per_s), stack(*[operand] * 8, counts.WORD), chip, c, sharpness
     )
-    matmul, logits = times[:-1].sum(0), times[-1] * counts.off_vectors(plan)
+    matmul, logits = times[:-1].sum(0), times[-1] * compute.off_vectors(plan)
     casts = compute.streaming_time(c.cast_traffic * counts.cast_bytes(products, plan), chip, c)
-    core = counts.attention_flops(model, plan) * counts.off_matrix_units(model, plan)
+    core = counts.attention_flops(model, plan) * compute.off_matrix_units(model, plan)
     attention = compute.attention_time(core, counts.softmax_bytes(model, plan), model.head_dim + 0.5 * model.qk_extra, chip, c)
     streaming = compute.streaming_time(c.elementwise_traffic * counts.elementwise_bytes(model, plan), chip, c)
-    accumulated = 2.0 * plan.gradient_bytes * model.trainable * (parts.layers + parts.experts) * plan.pp / (model.n_layers + model.n_mtp)
+    accumulated = 2.0 * plan.gradient_bytes * model.trainable * (parts.layers + parts.experts) * plan.pp / counts.mean_layer(model).layers
     sums = compute.streaming_time(accumulated, chip, c)
     # inside the products their traffic hides behind the arithmetic, unless there is more of it
     fused = plan.fused_sums * ramp(2.0 - plan.zero)

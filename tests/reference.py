@@ -147,6 +147,11 @@ class Net:
         return self.begin(group) + flow + max((self.latency[k] for k in joined), default=0.0)
 
 
+def all_layers(m: Transformer) -> float:
+    """Mean layers, those of heads of further tokens among them: as many for each as have one MLP."""
+    return m.n_layers + m.n_mtp / max(m.attention_share, m.mlp_share, m.mamba_share)
+
+
 def layers_of(m: Transformer) -> list[tuple[float, str, str]]:
     """(how many, mixer, MLP) of the kinds of layers; mixers and MLPs each a share of the layers, as hybrids are described."""
     dense = m.n_layers if m.n_experts <= 1 else m.n_dense_layers
@@ -193,7 +198,7 @@ def parameters(m: Transformer, p: Plan) -> dict[str, float]:
             routed += count / m.n_layers * reach * m.n_experts
         dense += count / m.n_layers * one
     head = h + (0 if m.tied_embeddings else m.vocab * h) + m.n_mtp * 2 * h * h
-    extra = 1.0 + m.n_mtp / m.n_layers
+    extra = all_layers(m) / m.n_layers
     return {
         "dense": extra * layers * (whole + (dense - whole) / p.tp) + (m.vocab * h + (head if p.pp == 1 else 0)) / p.tp,
         "experts": extra * layers * routed / (p.etp * p.ep),
@@ -368,7 +373,7 @@ def messages(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[s
     """Seconds of each kind of communication when nothing hides it."""
     g = groups(p, [float(x) for x in system.network.size])
     net, tp_net = Net(system, c, g["all"]), Net(system, c, g["all"], tensor_parallel=True)
-    t, layers, n = p.micro_batch * m.seq_len / p.cp, (m.n_layers + m.n_mtp) / p.pp, parameters(m, p)
+    t, layers, n = p.micro_batch * m.seq_len / p.cp, all_layers(m) / p.pp, parameters(m, p)
     wire, sent = 2.0 * t * m.d_model, 2.0 * (m.expert_rank or m.d_model) * m.top_k * m.imbalance * t / p.tp
     split = p.tp if p.sp else 1.0
     mixers = m.attention_share + m.mamba_share
@@ -450,7 +455,7 @@ def exposed(system: System, m: Transformer, p: Plan, c: Coefficients) -> tuple[d
 
 def fullest(m: Transformer, p: Plan) -> float:
     """Layers of the fullest stage."""
-    return (m.n_layers + m.n_mtp) / p.pp + p.stage_excess
+    return all_layers(m) / p.pp + p.stage_excess
 
 
 def step(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, float]:
@@ -468,7 +473,7 @@ def step(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
     head = c.head_balance * w["head"] / p.pp + max(last - p.head_displaces * layer, 0.0)
     slots = ((p.interleave - 1.0) * max(p.pp - micro, 0.0) + p.pp - 1.0) / p.interleave
     # all stages but the slowest, a micro-batch each
-    rest = (m.n_layers + m.n_mtp - layers) * layer + w["head"] - head
+    rest = (all_layers(m) - layers) * layer + w["head"] - head
     updated = n["dense"] / ranks + n["experts"] / max(ranks * p.tp / (p.ep * p.etp), 1.0) if p.zero >= 1 else n["dense"] + n["experts"]
     state = 2.0 * p.optimizer_bytes + p.gradient_bytes + p.weight_bytes
     stream = system.chip.hbm_bytes_per_s * c.memory_efficiency

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dmodel import catalog, counts
-from dmodel.cost import pipeline
+from dmodel.cost import compute, pipeline
 from dmodel.plan import Plan
 from tests.points import DENSE, EDGE_MODELS, MODEL
 
@@ -247,8 +247,8 @@ def test_experts_on_latents():
 
 
 def test_logits_of_columns_that_nobody_pads_take_twice_as_long():
-    assert float(counts.off_vectors(ONE)) == 1.0
-    assert float(counts.off_vectors(ONE.replace(unpadded_vocab=1.0))) == counts.UNALIGNED == 2.0
+    assert float(compute.off_vectors(ONE)) == 1.0
+    assert float(compute.off_vectors(ONE.replace(unpadded_vocab=1.0))) == compute.UNALIGNED == 2.0
 
 
 def test_heads_that_miss_the_matrix_units():
@@ -256,5 +256,5 @@ def test_heads_that_miss_the_matrix_units():
     unfused = ONE.replace(flash=0.0)
     for head_dim, slower in ((108.0, 16.0), (150.0, 16.0), (145.0, 16.0), (144.0, 1.0), (56.0, 1.0), (128.0, 1.0)):
         model = DENSE.replace(head_dim=head_dim)
-        assert float(counts.off_matrix_units(model, unfused)) == slower
-        assert float(counts.off_matrix_units(model, ONE)) == 1.0
+        assert float(compute.off_matrix_units(model, unfused)) == slower
+        assert float(compute.off_matrix_units(model, ONE)) == 1.0

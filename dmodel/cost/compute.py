@@ -8,8 +8,10 @@ import jax.numpy as jnp
 from dmodel.coefficients import Coefficients
 from dmodel.counts import WORD, Matmuls
 from dmodel.hardware import Chip
+from dmodel.plan import Plan
 from dmodel.smooth import SHARPNESS, excess, maximum
 from dmodel.types import Array, each, stack
+from dmodel.workload import Transformer
 
 
 def saturation(x: Array, half: Array) -> Array:
@@ -60,6 +62,32 @@ def attention_time(flops: Array, softmax_bytes: Array, head_dim: Array, chip: Ch
     c = coefficients
     rate = chip.attention_flops_per_s * c.attention_efficiency * saturation(head_dim, c.attention_half_head)
     return flops / rate + c.softmax_traffic * softmax_bytes / (chip.hbm_bytes_per_s * c.memory_efficiency)
+
+
+VECTOR = 16.0
+"""Peak rate of 16-bit products on matrix units over that without: 312 to 19.5 TFLOP/s on A100, 989 to 67 on H100 (NVIDIA data sheets)."""
+
+
+def off_matrix_units(model: Transformer, plan: Plan) -> Array:
+    """Times as long as unfused attention takes because its heads miss the matrix units [1]: 16 where a head is no multiple of 8 elements.
+
+    Such a head does not begin on 16 bytes, which loads into the matrix units need (NVIDIA, Deep Learning Performance Guide). On 384 A100,
+    182B with 128 heads of 108 took 163 s a step, with 96 of 144 and 64 of 216 125 and 121 (BigScience chronicles). Flash attention pads.
+    Heads are whole numbers: one within half an element of a multiple counts as one, so that the slope beside it is 0.
+    """
+    away = jnp.abs(model.head_dim - 8.0 * jnp.round(model.head_dim / 8.0))
+    return 1.0 + (VECTOR - 1.0) * (1.0 - plan.flash) * jnp.where(away > 0.5, 1.0, 0.0)
+
+
+UNALIGNED = 2.0
+"""Times as long as a 16-bit product takes whose rows do not begin on 16 bytes [1]: on an A100 cuBLAS then has kernels of Turing alone, at
+half the rate (pegainfer-project/pegainfer, pull request 1046). In vTrain's composed rows, with a vocabulary of 50,257 over tp, a token's
+logits cost 1.9 times as much per width at tp 1 as at tp 2, where ranks hold 25,128 columns."""
+
+
+def off_vectors(plan: Plan) -> Array:
+    """Times as long as products of the logits take whose rows miss loads of 16 bytes [1]; see `UNALIGNED`."""
+    return 1.0 + (UNALIGNED - 1.0) * plan.unpadded_vocab
 
 
 def streaming_time(nbytes: Array, chip: Chip, coefficients: Coefficients) -> Array:

@@ -108,7 +108,7 @@ def memory(model: Transformer, plan: Plan, in_flight: Array, in_flight_last: Arr
         the schedule [count]. footprint: what the stack holds beyond the least.
     """
     layers = counts.stage_layers(model, plan)
-    found, share = counts.residents(model, plan), layers * plan.pp / (model.n_layers + model.n_mtp)
+    found, share = counts.residents(model, plan), layers * plan.pp / counts.mean_layer(model).layers
     parts = found.replace(layers=share * found.layers, experts=share * found.experts)
     again = plan.recompute_layers * (1.0 - footprint.kept)
     more = footprint.activation * (1.0 + footprint.copies * (1.0 - 1.0 / plan.tp))
