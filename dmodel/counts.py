@@ -208,6 +208,11 @@ def visits(model: Transformer, plan: Plan) -> Array:
     return tokens(model, plan) * model.top_k * model.imbalance * plan.etp / plan.tp
 
 
+def routing_bytes(model: Transformer, plan: Plan) -> Array:
+    """Map of which experts the tokens of all ranks of ep visit, per micro-batch [byte]: `route t E ep / tp` (HybridEP: a byte for each)."""
+    return plan.route_bytes * tokens(model, plan) * model.n_experts * plan.ep / plan.tp
+
+
 def matmuls(model: Transformer, plan: Plan) -> Matmuls:
     """Forward matrix products of the mean layer and the head, per device and micro-batch, tensor parallel.
 

@@ -39,17 +39,17 @@ def messages(
     """Time of each message, hidden or not.
 
     Tensor parallelism: 2 all-reduces forward, 2 backward and 2 again under full recomputation, or all-gather + reduce-scatter with `sp`
-    (where that ends before the last product, `Plan.recompute_last`, its result is not summed again, nor are experts' tokens combined):
-    half of them for the mixer, half for an MLP, which layers of routed experts alone do not have; as many as 1 forward and 1 backward for
-    the vocabulary-parallel embedding and head together, on one stage or two. Experts split over etp gather and scatter the tokens of their
+    (where that ends before the last product, `Plan.recompute_last`, its result is not summed again, nor are experts' tokens combined): half
+    of them for the mixer, half for an MLP, which layers of routed experts alone do not have; as many as 1 forward and 1 backward for the
+    vocabulary-parallel embedding and head together, on one stage or two. Experts split over etp gather and scatter the tokens of their
     ranks. Context parallelism: the ring passes K and V forward, K, V and their gradients backward. Expert parallelism: dispatch and combine
-    each way. ZeRO-3: gathers forward and backward and a scatter of each layer, per micro-batch; ZeRO 2 the scatter alone (DeepSpeed's stage
-    2 and FSDP reduce gradients behind every micro-batch, or once per step where they accumulate), and gathers once. ZeRO 0: an all-reduce
-    of gradients per step; 1 (Megatron-LM's distributed optimizer): reduce-scatter and all-gather. HSDP adds an all-reduce of the shard over
-    the replicas. Routed experts are messages of their own, among the ranks that hold the same ones. Tied embeddings of several stages are
-    summed over the first and last. What ZeRO-3 gathers, and it and ZeRO 2 scatter, goes in one message per layer (FSDP's units); gradients
-    and parameters of a step go in buckets, so that the first leave while the rest are computed (`_messages_per_byte`): each message pays
-    its hops and its start.
+    each way, and forward the map of who visits whom (`Plan.route_bytes`). ZeRO-3: gathers forward and backward and a scatter of each layer,
+    per micro-batch; ZeRO 2 the scatter alone (DeepSpeed's stage 2 and FSDP reduce gradients behind every micro-batch, or once per step
+    where they accumulate), and gathers once. ZeRO 0: an all-reduce of gradients per step; 1 (Megatron-LM's distributed optimizer):
+    reduce-scatter and all-gather. HSDP adds an all-reduce of the shard over the replicas. Routed experts are messages of their own, among
+    the ranks that hold the same ones. Tied embeddings of several stages are summed over the first and last. What ZeRO-3 gathers, and it and
+    ZeRO 2 scatter, goes in one message per layer (FSDP's units); gradients and parameters of a step go in buckets, so that the first leave
+    while the rest are computed (`_messages_per_byte`): each message pays its hops and its start.
 
     Limits: left out is the gather that `sp` repeats behind the weight gradients (Korthikanti et al. 2022), which hides behind products.
     Megatron-Core has buckets on the first stage's first chunk alone, and one message for each other chunk; here all stages have buckets.
@@ -66,9 +66,9 @@ def messages(
     # one call per algorithm: kinds on axis 0 of the volumes, axis 1 of the groups; the first kind is tensor parallelism
     inside = net.bytes_per_s * _tp_share(net, c)
     mixed = net.replace(bytes_per_s=jnp.concatenate(jnp.broadcast_arrays(inside, *[net.bytes_per_s] * 3), 1))
-    gathers = net.replace(bytes_per_s=jnp.concatenate(jnp.broadcast_arrays(inside, *[net.bytes_per_s] * 3, inside), 1))
-    tp, cp, shard, expert, etp = collectives.gather_line(
-        _kinds(groups.tp, groups.cp, groups.shard, groups.expert_shard, groups.etp), gathers
+    gathers = net.replace(bytes_per_s=jnp.concatenate(jnp.broadcast_arrays(inside, *[net.bytes_per_s] * 3, inside, net.bytes_per_s), 1))
+    tp, cp, shard, expert, etp, ep = collectives.gather_line(
+        _kinds(groups.tp, groups.cp, groups.shard, groups.expert_shard, groups.etp, groups.ep), gathers
     ).kinds()
     replicated = plan.reduce_bytes * (parts.dense / groups.shard.prod(0) + parts.experts / groups.expert_shard.prod(0))
     summed = stack(wire, plan.reduce_bytes * parts.dense, plan.reduce_bytes * parts.experts, replicated)
@@ -85,6 +85,7 @@ def messages(
     # the ranks of etp send the tokens of all of them between them
     sent, merged = jnp.asarray(routed / plan.etp)[None], jnp.asarray(plan.merge_copies)[None]
     exchange = collectives.all_to_all_time(sent, groups.ep[:, None], net, each(model.top_k), merged)[0]
+    route = ep.time(counts.routing_bytes(model, plan))
     embedding = plan.reduce_bytes * model.tied_embeddings * model.vocab * model.d_model / plan.tp
     transfer, tied = jnp.unstack(collectives.point_to_point_time(stack(split, embedding), groups.pp[:, None], net))
     # gathering, or scattering, what the device's parameters stand for: a line in the bytes of each
@@ -99,7 +100,7 @@ def messages(
     return Messages(
         tp=mean.mixer * mixer + mean.through * mlp + (4.0 + again + last) * mean.routed * etp.time(routed),
         cp=(3.0 + again) * cp.time(kv),
-        ep=(4.0 + again + last) * mean.routed * exchange,
+        ep=mean.routed * ((4.0 + again + last) * exchange + (1.0 + again) * route),
         gather=zero3 * layer.time(plan.gather_bytes / layers),
         scatter=(1.0 - plan.accumulate) * scatter,
         dp=trained * ((1.0 - zero1) * (dense_reduce + sparse * expert_reduce) + zero1 * scattered) + plan.accumulate * layers * scatter,

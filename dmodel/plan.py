@@ -24,7 +24,8 @@ class Plan(struct.PyTreeNode, kw_only=True):
       dp, tp, cp, pp: data-, tensor-, context-, pipeline-parallel degree; their product is the device count.
       ep: expert-parallel degree, ranks of tp · cp · dp that hold different experts (it multiplies nothing). etp: tensor-parallel degree
         inside an expert (1 = experts are whole, whatever tp is); ep · etp divides tp · cp · dp. merge_copies: 1 when the copies of a
-        token for the experts of one node travel there as one (DeepEP). sp: 1 = sequence parallelism beside tp.
+        token for the experts of one node travel there as one (DeepEP). route_bytes: for each token and expert, of the map that ranks of ep
+        gather to know who visits whom (HybridEP: 1; 0 for counts alone). sp: 1 = sequence parallelism beside tp.
       zero: ZeRO stage 0–3 (3 = FSDP); between two stages the costs interpolate linearly.
       shard: ranks over which ZeRO shards, ≤ dp; shard < dp is HSDP: sharded inside, replicated across.
       reshard: 1 = parameters gathered again for the backward pass (ZeRO-3), 0 = kept after the forward.
@@ -72,6 +73,7 @@ class Plan(struct.PyTreeNode, kw_only=True):
     ep: Array = 1.0
     etp: Array = 1.0
     merge_copies: Array = 0.0
+    route_bytes: Array = 0.0
     sp: Array = 0.0
     zero: Array = 0.0
     shard: Array = 1.0

@@ -84,6 +84,7 @@ PLAN = Plan(
     ep=2.2,
     etp=1.6,
     merge_copies=0.4,
+    route_bytes=0.3,
     sp=0.4,
     zero=0.4,
     shard=3.1,
@@ -150,7 +151,7 @@ EDGE_PLANS = (
     SINGLE.replace(dp=2.0, pp=2.0, interleave=2.0, global_batch=4.0, operand_bytes=1.0, low_precision=1.0),
     SINGLE.replace(dp=2.0, cp=8.0, zero=3.0, shard=2.0, reshard=0.0),
     SINGLE.replace(dp=8.0, zero=3.0, shard=8.0, prefetch=0.0, accumulate=1.0),
-    SINGLE.replace(dp=16.0, ep=8.0, zero=3.0, shard=8.0, global_batch=16.0, merge_copies=1.0),
+    SINGLE.replace(dp=16.0, ep=8.0, zero=3.0, shard=8.0, global_batch=16.0, merge_copies=1.0, route_bytes=1.0),
     SINGLE.replace(dp=4.0, tp=4.0, ep=8.0, etp=2.0, sp=1.0, operand_bytes=1.0, low_precision=1.0, scale_passes=1.0, wide_gradient=1.0),
     SINGLE.replace(dp=8.0, ep=8.0, tp=8.0, pp=8.0, overlap_tp=0.0, overlap_dp=0.0, overlap_pp=0.0, overlap_ep=0.0, overlap_cp=0.0),
 )

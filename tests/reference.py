@@ -408,7 +408,8 @@ def messages(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[s
         "tp": 2.0 * (mixers + lone) * half + again * (mixers * half + lone * mlp)
         + (4.0 + both) * routed * tp_net.gather(sent * p.etp, g["etp"]),
         "cp": (3.0 + again) * net.gather(keys / p.tp, g["cp"]),
-        "ep": (4.0 + both) * routed * net.all_to_all(sent, g["ep"], m.top_k, bool(p.merge_copies)),
+        "ep": (4.0 + both) * routed * net.all_to_all(sent, g["ep"], m.top_k, bool(p.merge_copies))
+        + (1.0 + again) * routed * net.gather(p.route_bytes * t / p.tp * p.ep * m.n_experts, g["ep"]),
         "gather": gather(p.gather_bytes / layers) if p.zero == 3 else 0.0,
         "scatter": 0.0 if p.accumulate else scatter,
         "dp": m.trainable * once.get(int(p.zero), across) + (layers * scatter if p.accumulate else 0.0),

@@ -39,11 +39,12 @@ def fused_experts(stack: str, model: str, accelerator: str, precision: str) -> b
 
 class Dispatch(NamedTuple):
     """How tokens reach their experts. merge_copies: 1 where copies for the experts of one node travel as one. overlap: 1 where the exchange
-    may hide behind the products of another micro-batch. said: in words."""
+    may hide behind the products of another micro-batch. said: in words. route: `Plan.route_bytes`."""
 
     merge_copies: float
     overlap: float
     said: tuple[str, ...]
+    route: float = 0.0
 
 
 def dispatch(stack: str, model: str, accelerator: str, precision: str, ep: float) -> Dispatch:
@@ -53,6 +54,8 @@ def dispatch(stack: str, model: str, accelerator: str, precision: str, ep: float
     NCCL's all-to-all. The exchange runs beside the products of another micro-batch (`moe_a2a_overlap`) for Qwen3 235B on H100, for
     DeepSeek-V3 on H100 in 2025 and over 32 ranks on B200, and from 26.06 on in MXFP8 on chips that have fused grouped products; else
     nothing hides it.
+    HybridEP, on GB200 and GB300 from 25.11 on and on B200 and B300 from 26.02 on, gathers a map of who visits whom, a byte for each token
+    and expert (`allgather_routing_map`; DeepEP's pull request 716).
     NeMo AutoModel: DeepEP, by its table; nothing hides it. Other stacks: all-to-all of every copy, which nothing hides, as Megatron-LM,
     torchtitan and PyTorch's own have it unless told otherwise; where XLA schedules messages they may hide.
     """
@@ -70,11 +73,13 @@ def dispatch(stack: str, model: str, accelerator: str, precision: str, ep: float
     fused = fused_experts(stack, model, accelerator, precision)
     deepseek = name.startswith("deepseek") and ((chip == "b200" and ep == 32.0) or (chip.startswith("h100") and "" < release < "26"))
     beside = fused or (large_qwen and chip.startswith("h100")) or deepseek
+    mapped = not plain and chip.startswith(("gb", "b2", "b3")) and release >= ("25.11" if chip.startswith("gb") else "26.02")
     said = (
         "experts: all-to-all of every copy" if plain else "copies of a token for the experts of one node travel as one",
         "the exchange of tokens runs beside another micro-batch" if beside else "nothing hides the exchange of tokens",
+        *(["ranks gather a map of who visits whom before (HybridEP)"] if mapped else []),
     )
-    return Dispatch(float(not plain), float(beside), tuple(f"{text}: the stack's recipe" for text in said))
+    return Dispatch(float(not plain), float(beside), tuple(f"{text}: the stack's recipe" for text in said), float(mapped))
 
 
 class Launches(NamedTuple):

@@ -239,6 +239,7 @@ def _experts(row: Row, degrees: Layout, precision: str, assumed: list[str]) -> d
         "ep": min(degrees.ep, ranks / etp),
         "etp": etp,
         "merge_copies": exchange.merge_copies,
+        "route_bytes": exchange.route,
         "overlap_ep": exchange.overlap,
         "graphed": started.graphed,
         "looped_experts": started.looped,

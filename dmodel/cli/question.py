@@ -157,6 +157,7 @@ def settings(job: Setting, attention: str = "flash", zero: int | None = None, ep
         gather_bytes=np.float64(reduced.gathered),
         optimizer_bytes=np.float64(reduced.optimizer),
         merge_copies=np.float64(exchange.merge_copies),
+        route_bytes=np.float64(exchange.route),
         overlap_ep=np.float64(exchange.overlap),
         graphed=np.float64(started.graphed),
         looped_experts=np.float64(started.looped),

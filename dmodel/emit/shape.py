@@ -54,6 +54,8 @@ def launched(sheet: Sheet, fused: bool, looped: bool, why: str) -> None:
     sheet.either("graphed", {} if not sheet["graphed"] else None, graphs)
     told = not is_mixture(sheet) or bool(sheet["looped_experts"]) == looped
     sheet.either("looped_experts", {} if told else None, why)
+    route = "ranks gather the map of who visits whom as their dispatcher does (Megatron-LM: --moe-flex-dispatcher-backend hybridep)"
+    sheet.either("route_bytes", {} if not sheet["route_bytes"] else None, route)
     fuser = "fused products of experts are a matter of chip, precision and release (Megatron-LM: --use-transformer-engine-op-fuser)"
     sheet.either("fused_experts", {} if not sheet["fused_experts"] else None, fuser)
 

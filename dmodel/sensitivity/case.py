@@ -50,7 +50,7 @@ SWITCHES = frozenset(
 EXPERTS = frozenset(
     [f"model.{name}" for name in ("n_experts", "top_k", "n_shared_experts", "imbalance", "n_dense_layers", "d_ff_dense")]
     + ["model.expert_biases", "model.expert_rank", "plan.ep", "plan.etp", "plan.merge_copies"]
-    + ["plan.looped_experts", "plan.fused_experts"]
+    + ["plan.route_bytes", "plan.looped_experts", "plan.fused_experts"]
 )
 
 
