@@ -348,7 +348,7 @@ def work(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
     # of every layer with experts two products, two casts and a bias weighted and added, for each that the rank holds
     mixtures = sum(count for count, _, mlp in layers_of(m) if mlp == "experts") / m.n_layers
     per_expert = 2.0 + (2.0 if p.low_precision else 0.0) + (2.0 if m.expert_biases else 0.0)
-    looped = mixtures * m.n_experts / p.ep * per_expert if p.looped_experts else 0.0
+    looped = mixtures * m.n_experts / p.ep * 0.25 * per_expert if p.looped_experts else 0.0
     launched = passes * looped + (0.0 if p.graphed else starts)
     # every rank meets the others in four collectives, in six (or five) under full recomputation, when stages lie on several nodes
     several = prod(groups(p, list(system.network.size))["pp"][1:]) > 1.0

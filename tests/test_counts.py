@@ -202,6 +202,7 @@ def test_what_the_host_launches():
     assert float(counts.launches(mixture, ONE)) == plain
     assert float(counts.launches(mixture, ONE.replace(graphed=1.0))) == 0.0
     looped = ONE.replace(looped_experts=1.0, graphed=1.0)
+    held *= counts.LOOP
     assert float(counts.launches(mixture, looped)) == 2.0 * held
     assert float(counts.launches(mixture, looped.replace(ep=2.0, low_precision=1.0))) == 2.0 * held
     assert float(counts.launches(mixture.replace(expert_biases=1.0), looped)) == 4.0 * held

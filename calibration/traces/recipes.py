@@ -63,6 +63,12 @@ def wide_layers(stack: str, model: str, precision: str) -> float:
     return 15.0 if family(stack.lower()) == BRIDGE and fold(model).startswith("nemotron3super") and precision == "nvfp4" else 0.0
 
 
+def awaits_tensor(stack: str, model: str) -> bool:
+    """Whether messages of tensor parallelism wait for no product beside them: recipes of Megatron-Bridge's Nemotron 3 Super switch
+    `tp_comm_overlap` on nowhere, where those of its other models do."""
+    return family(stack.lower()) == BRIDGE and fold(model).startswith("nemotron3super")
+
+
 def hybrid_shards(stack: str, model: str) -> float:
     """Ranks over which a recipe shards weights (ZeRO 3) whatever a table's column says [count]; 0 where none is known to.
 

@@ -14,6 +14,7 @@ from calibration.traces.experts import dispatch, launches
 from calibration.traces.layout import Layout, layout
 from calibration.traces.reader import measured_time, system_of
 from calibration.traces.recipes import (
+    awaits_tensor,
     chunks,
     composed,
     further_tokens,
@@ -211,6 +212,7 @@ def _plan(row: Row, assumed: list[str]) -> Plan:
         unpadded_vocab=parts.unpadded if parts else 0.0,
         operand_bytes=OPERAND_BYTES[precision],
         wide_layers=_wide_layers(row, precision, assumed),
+        overlap_tp=_overlap_tp(row, degrees.tp, assumed),
         overlap_dp=shards.reduction.overlap,
         low_precision=float(OPERAND_BYTES[precision] < 2.0),
         scale_passes=reads,
@@ -256,6 +258,14 @@ def _stages(row: Row, pp: float, interleave: float, assumed: list[str]) -> Stage
     found = stages(row.stack, name, layers, head, pp, interleave, heads, held_by_stage(row, pp))
     assumed.extend(found.said)
     return found
+
+
+def _overlap_tp(row: Row, tp: float, assumed: list[str]) -> float:
+    """Whether messages of tensor parallelism may hide, 0 or 1; see `recipes.awaits_tensor`."""
+    if tp == 1.0 or not awaits_tensor(row.stack, row.text("model")):
+        return 1.0
+    assumed.append("messages of tensor parallelism hide behind nothing: the stack's recipe")
+    return 0.0
 
 
 def _wide_layers(row: Row, precision: str, assumed: list[str]) -> float:
