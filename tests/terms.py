@@ -164,6 +164,7 @@ TERMS: dict[str, Term] = {
     "counts.model_flops_per_token": of_model(lambda m: [counts.model_flops_per_token(m, name) for name in counts.CONVENTIONS]),
     "counts.tokens": of_work(counts.tokens),
     "counts.matmuls": of_work(lambda m, p: (lambda x: (x, x.flops, x.elements))(counts.matmuls(m, p))),
+    "counts.routing_bytes": of_work(counts.routing_bytes),
     "counts.cast_bytes": of_work(lambda m, p: counts.cast_bytes(counts.matmuls(m, p), p)),
     "counts.attention_flops": of_work(counts.attention_flops),
     "compute.off_matrix_units": of_work(compute.off_matrix_units),

@@ -26,8 +26,8 @@ def fused_experts(stack: str, model: str, accelerator: str, precision: str) -> b
 
     Megatron-Bridge in MXFP8: from 26.06 on on GB200 and GB300, but for Kimi K2, and for gpt-oss on B300; after 26.06 for all on B300, and
     for Qwen3 on B200 (its pull requests 3983, 4173, 4226 and 4249 of before, 4458 and 4606 of after). Rows of 26.06 of Kimi K2, and of
-    DeepSeek-V3 on B300, have the micro-batches of two sequences, and take the time, that they had without. The kernel's activation has a
-    gate, which Nemotron's has not.
+    DeepSeek-V3 on B300, have the micro-batches of two sequences, and take the time, that they had without. The kernel had activations with
+    a gate first; recipes since then fuse Nemotron's squared ReLU too (Ultra's for one), but rows of Nano and Super took no less with them.
     """
     name, chip, release = model.lower(), accelerator.lower(), stack.partition("/")[2]
     if family(stack.lower()) != BRIDGE or precision != "mxfp8" or release < "26.06" or fold(name).startswith("nemotron"):
