@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from typing import NamedTuple
 
 from dmodel.coefficients import NAMES, SPECS
 from dmodel.profiles import Profile, default_profile, load
 from dmodel.profiles.record import prior_widths
+from dmodel.types import InputError
 
 FAR = 3.5
 """Prior widths from the default, in the unconstrained space, from which on a coefficient is far."""
@@ -43,9 +45,16 @@ def extremes(profile: Profile) -> list[Extreme]:
     return sorted(found, key=lambda e: (e.name, -abs(e.widths)))
 
 
-def main(names: list[str]) -> None:
-    """Print them by name: how many, and the farthest."""
-    found = extremes(load(names[0] if names else "generic"))
+def main(words: list[str]) -> int:
+    """Print them by name: how many, and the farthest. Returns the exit code."""
+    what = "Coefficients of a profile that lie far from what is expected."
+    parser = argparse.ArgumentParser(prog="python -m calibration.extremes", description=what)
+    parser.add_argument("profile", nargs="?", default="generic", metavar="PROFILE", help="a shipped profile or a file")
+    try:
+        found = extremes(load(parser.parse_args(words).profile))
+    except InputError as error:
+        print(error, file=sys.stderr)
+        return 2
     for name in dict.fromkeys(e.name for e in found):
         mine = [e for e in found if e.name == name]
         worst = mine[0]
@@ -55,7 +64,8 @@ def main(names: list[str]) -> None:
             f"{worst.widths:+.1f} widths) on {worst.accelerator} with {worst.stack}"
         )
     print(f"shares outside {LEAST:g} to {MOST:g}: {sum(SPECS[e.name].bound == 'share' and not LEAST < e.value < MOST for e in found)}")
+    return 0
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))

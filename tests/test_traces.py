@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from calibration.traces import cheapest_that_fits, concatenate, fingerprint, never_recompute, read, to_cases, write
+from calibration.traces import cheapest_that_fits, concatenate, fingerprint, never_recompute, published, read, to_cases, write
 from calibration.traces.experts import dispatch, fused_experts, launches
 from calibration.traces.recipes import chunks, further_tokens, fuses_sums, widths
 from calibration.traces.schema import COLUMNS, REQUIRED, markdown
@@ -524,6 +524,21 @@ def test_what_recipes_say_of_launches(stack, model, chip, precision, experts, ex
     assert found.rotary == float(model.startswith("gpt-oss"))
     assert found.fused == float(fused_experts(stack, model, chip, precision) and experts > 1.0)
     assert len(found.said) == (found.graphed > 0.0) + (found.looped > 0.0) + (found.fused > 0.0) + (found.rotary > 0.0)
+
+
+def test_nemotron_3_super_and_ultra_are_read_by_their_recipes():
+    """Shapes, latents and heads of further tokens; 16-bit layers under NVFP4; messages that wait; FSDP that the table has no mark for."""
+    cases = to_cases(published())
+    named = np.char.replace(cases.labels.model.astype(str), "_", "-")
+    sup, ultra = (cases.take(np.flatnonzero(named == f"nemotron-3-{name}")) for name in ("super", "ultra"))
+    assert (len(sup), len(ultra)) == (30, 2)
+    assert set(np.asarray(sup.model.expert_rank)) == {1024.0} and set(np.asarray(ultra.model.expert_rank)) == {2048.0}
+    assert set(np.asarray(sup.model.n_mtp)) == set(np.asarray(ultra.model.n_mtp)) == {1.0}
+    four = np.asarray(sup.plan.operand_bytes) == 0.5
+    np.testing.assert_allclose(sup.plan.wide_layers, np.where(four, 15.0 / 88.0, 0.0))
+    np.testing.assert_allclose(sup.plan.overlap_tp, np.where(np.asarray(sup.plan.tp) > 1.0, 0.0, 1.0))
+    assert set(np.asarray(ultra.plan.zero)) == {3.0} and set(np.asarray(ultra.plan.shard)) == {64.0}
+    assert set(np.asarray(sup.plan.route_bytes)) == {1.0} and not np.asarray(sup.plan.fused_experts).any()
 
 
 def test_whose_products_add_to_the_gradients_held():
