@@ -338,8 +338,8 @@ experts on a rank (Nemotron 3 Super on B300) were to take 14.7 s where a step ta
 
 def launches(model: Transformer, plan: Plan) -> Array:
     """Kernels of one forward layer that the host launches one by one [count]: `kernels (1 − graphed) + LOOP 2 looped (1 + low + b) E / ep`.
-    Of experts (Transformer Engine's GroupedLinear goes through those of a rank) two products each, two casts below 16 bits, two for a
-    bias: beside each other, so they are not among the `kernels` that fill and drain the device in turn."""
+    Of experts (Transformer Engine's GroupedLinear goes through those of a rank) two products each, two casts below 16 bits, two for a bias
+    (b): beside each other, so they are not among the `kernels` that fill and drain the device in turn."""
     each = 2.0 * (1.0 + plan.low_precision + model.expert_biases)
     looped = LOOP * plan.looped_experts * each * model.n_experts / plan.ep * mean_layer(model).routed
     return kernels(model, plan) * (1.0 - plan.graphed) + looped
