@@ -16,6 +16,10 @@ from dmodel.smooth import ramp
 from dmodel.types import Array, each, stack, trailing
 from dmodel.workload import Transformer
 
+LINE_HOP = 1.0 / 3.0
+"""A hop of a message of few bytes, which NCCL sends in lines of 128, over one in the blocks that `net_latency_outer` stands for: 4.0 µs for
+14 between nodes, 1.9 for 3.4 inside them (its tuning table, `tuning.cc`)."""
+
 
 class Messages(struct.PyTreeNode, kw_only=True):
     """Times of the messages when nothing hides them [s]: per layer (tp, cp, ep, weight gather, gradient scatter), per step (reduction of
@@ -43,20 +47,18 @@ def messages(
     of them for the mixer, half for an MLP, which layers of routed experts alone do not have; as many as 1 forward and 1 backward for the
     vocabulary-parallel embedding and head together, on one stage or two. Experts split over etp gather and scatter the tokens of their
     ranks. Context parallelism: the ring passes K and V forward, K, V and their gradients backward. Expert parallelism: dispatch and combine
-    each way; forward, ranks first gather how many tokens go where (Megatron-Core's dispatcher, DeepEP's notification): hops and a start,
-    and what a map of who visits whom adds (`Plan.route_bytes`). ZeRO-3: gathers forward and backward and a scatter of each layer, per
-    micro-batch; ZeRO 2 the scatter alone (DeepSpeed's stage 2 and FSDP reduce gradients behind every micro-batch, or once per step where
-    they accumulate), and gathers once. ZeRO 0: an all-reduce of gradients per step; 1 (Megatron-LM's distributed optimizer): reduce-scatter
-    and all-gather. HSDP adds an all-reduce of the shard over the replicas. Routed experts are messages of their own, among the ranks that
-    hold the same ones. Tied embeddings of several stages are summed over the first and last. What ZeRO-3 gathers, and it and ZeRO 2
-    scatter, goes in one message per layer (FSDP's units); gradients and parameters of a step go in buckets, so that the first leave while
-    the rest are computed (`_messages_per_byte`): each message pays its hops and its start.
+    each way; forward, ranks first gather how many tokens go where (Megatron-Core's dispatcher, DeepEP's notification): a start and hops in
+    lines (`LINE_HOP`), in blocks where a map of who visits whom goes with them (`Plan.route_bytes`). ZeRO-3: gathers forward and backward
+    and a scatter of each layer, per micro-batch; ZeRO 2 the scatter alone (DeepSpeed's stage 2 and FSDP reduce gradients behind every
+    micro-batch, or once per step where they accumulate), and gathers once. ZeRO 0: an all-reduce of gradients per step; 1 (Megatron-LM's
+    distributed optimizer): reduce-scatter and all-gather. HSDP adds an all-reduce of the shard over the replicas. Routed experts are
+    messages of their own, among the ranks that hold the same ones. Tied embeddings of several stages are summed over the first and last.
+    What ZeRO-3 gathers, and it and ZeRO 2 scatter, goes in one message per layer (FSDP's units); gradients and parameters of a step go in
+    buckets, so that the first leave while the rest are computed (`_messages_per_byte`): each message pays its hops and its start.
 
     Limits: left out is the gather that `sp` repeats behind the weight gradients (Korthikanti et al. 2022), which hides behind products.
     Megatron-Core has buckets on the first stage's first chunk alone, and one message for each other chunk; here all stages have buckets.
     The all-reduce of HSDP goes in buckets too, whatever the stage.
-    Counts of tokens pay the hops of blocks, as all gathers here do, where NCCL sends so few bytes in lines, at a third: gathering counts
-    makes 66 published rows with experts and no map 0.7 % longer in the middle, 5 % at most (Qwen3 235B over 64 ranks).
     """
     t = counts.tokens(model, plan)
     wire, sp, again, trained = counts.activation_bytes(model, plan), plan.sp, plan.recompute_layers, model.trainable
@@ -69,7 +71,10 @@ def messages(
     # one call per algorithm: kinds on axis 0 of the volumes, axis 1 of the groups; the first kind is tensor parallelism
     inside = net.bytes_per_s * _tp_share(net, c)
     mixed = net.replace(bytes_per_s=jnp.concatenate(jnp.broadcast_arrays(inside, *[net.bytes_per_s] * 3), 1))
-    gathers = net.replace(bytes_per_s=jnp.concatenate(jnp.broadcast_arrays(inside, *[net.bytes_per_s] * 3, inside, net.bytes_per_s), 1))
+    rates = jnp.concatenate(jnp.broadcast_arrays(inside, *[net.bytes_per_s] * 3, inside, net.bytes_per_s), 1)
+    # counts of tokens go in lines, a map of who visits whom in blocks
+    lines = net.latency_s * (LINE_HOP + (1.0 - LINE_HOP) * jnp.asarray(ramp(plan.route_bytes))[None, None])
+    gathers = net.replace(bytes_per_s=rates, latency_s=jnp.concatenate(jnp.broadcast_arrays(*[net.latency_s] * 5, lines), 1))
     tp, cp, shard, expert, etp, ep = collectives.gather_line(
         _kinds(groups.tp, groups.cp, groups.shard, groups.expert_shard, groups.etp, groups.ep), gathers
     ).kinds()

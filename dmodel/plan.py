@@ -53,6 +53,7 @@ class Plan(struct.PyTreeNode, kw_only=True):
       overlap_tp, overlap_cp, overlap_ep, overlap_dp, overlap_pp: 1 lets that communication hide behind compute, 0 forbids it; without
         overlap_dp what is sent once per step goes at once, in no buckets.
       operand_bytes: bytes of one matmul operand (2 = bf16, 1 = fp8). low_precision: 1 when the matmuls run below 16 bits.
+      attention_bytes: of one operand of the attention core (2 = bf16, 1 = fp8), where kernels fuse it.
       wide_layers: share of the layers' matmuls kept in 16 bits all the same. wide_gradient: 1 when those of weight gradients are.
       scale_passes: times that a tensor is read beside its cast, for its scales or its other direction (0 = scales known before).
       gather_bytes: bytes per parameter when weights are gathered.
@@ -103,6 +104,7 @@ class Plan(struct.PyTreeNode, kw_only=True):
     overlap_pp: Array = 1.0
     operand_bytes: Array = 2.0
     low_precision: Array = 0.0
+    attention_bytes: Array = 2.0
     wide_layers: Array = 0.0
     wide_gradient: Array = 0.0
     scale_passes: Array = 0.0

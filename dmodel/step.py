@@ -117,7 +117,7 @@ def _layer_work(system: System, model: Transformer, plan: Plan, parts: counts.Re
     )
     matmul, logits = times[:-1].sum(0), times[-1] * compute.off_vectors(plan)
     casts = compute.streaming_time(c.cast_traffic * counts.cast_bytes(products, plan), chip, c)
-    core = counts.attention_flops(model, plan) * compute.off_matrix_units(model, plan)
+    core = counts.attention_flops(model, plan) * compute.off_matrix_units(model, plan) * compute.narrowed(plan)
     attention = compute.attention_time(core, counts.softmax_bytes(model, plan), model.head_dim + 0.5 * model.qk_extra, chip, c)
     streaming = compute.streaming_time(c.elementwise_traffic * counts.elementwise_bytes(model, plan), chip, c)
     accumulated = 2.0 * plan.gradient_bytes * model.trainable * (parts.layers + parts.experts) * plan.pp / counts.mean_layer(model).layers

@@ -7,6 +7,7 @@ import pytest
 
 from dmodel.cost import compute
 from dmodel.counts import Matmuls
+from dmodel.plan import Plan
 from tests.points import CHIP, COEFFICIENTS, IDEAL
 
 PLAIN = IDEAL.replace(matmul_half_rows=1e-9, matmul_half_width=1e-9, attention_half_head=1e-9)
@@ -76,6 +77,12 @@ def test_attention_is_arithmetic_and_the_traffic_of_scores():
     rate = CHIP.attention_flops_per_s * c.attention_efficiency * 128.0 / (128.0 + c.attention_half_head)
     assert float(compute.attention_time(1e15, 0.0, 128.0, CHIP, c)) == pytest.approx(1e15 / rate)
     assert float(compute.attention_time(0.0, 1e12, 128.0, CHIP, c)) == pytest.approx(c.softmax_traffic * 1e12 / (c.memory_efficiency * HBM))
+
+
+def test_attention_in_8_bits_is_faster_where_it_is_fused():
+    eight = Plan(dp=1.0, global_batch=1.0, attention_bytes=1.0)
+    assert [float(compute.narrowed(p)) for p in (Plan(dp=1.0, global_batch=1.0), eight, eight.replace(flash=0.0))] == [1.0, 1.0 / 1.4, 1.0]
+    assert 1.0 / 1.4 < float(compute.narrowed(eight.replace(attention_bytes=1.5))) < 1.0
 
 
 def test_streaming_and_optimizer_move_their_bytes():

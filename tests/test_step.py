@@ -263,14 +263,16 @@ def test_fully_overlapped_and_not_overlapped_bound_the_step():
 
 
 def test_a_map_of_routes_adds_its_bytes_to_the_gather_of_counts():
-    """Linear in bytes, forward alone; the counts are hops and a start, which one rank of ep does not have."""
+    """Linear in bytes, forward alone, and in blocks; counts are a start and hops of a third, which one rank of ep does not have."""
     system, model, c = catalog.system("H100-DGX"), catalog.transformer("mixtral-8x7b"), COEFFICIENTS
     p = plan(dp=8.0, ep=8.0, overlap_ep=0.0, merge_copies=1.0, global_batch=64.0)
     none, one, two = (float(HARD(system, model, p.replace(route_bytes=x), c).expert_parallel) for x in (0.0, 1.0, 2.0))
-    assert one - none == pytest.approx(two - one, rel=1e-9) and one > none > 0.0
     gathered = float(model.seq_len) * 8.0 * 8.0 * 7.0 / 8.0
     rate = float(system.network.bytes_per_s[0] * c.net_efficiency_inner)
-    assert one - none == pytest.approx(8.0 * float(model.n_layers) * gathered / rate, rel=1e-6)
+    forwards = 8.0 * float(model.n_layers)
+    assert two - one == pytest.approx(forwards * gathered / rate, rel=1e-6)
+    hops = 7.0 * float(system.network.latency_s[0] * c.net_latency_inner)
+    assert one - none == pytest.approx(two - one + forwards * hops * 2.0 / 3.0, rel=1e-6) and none > 0.0
     alone = p.replace(ep=1.0, route_bytes=1.0)
     assert float(HARD(system, model, alone, c).expert_parallel) == 0.0
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from calibration.traces import cheapest_that_fits, concatenate, fingerprint, never_recompute, published, read, to_cases, write
-from calibration.traces.experts import dispatch, fused_experts, launches
+from calibration.traces.experts import dispatch, fused_experts, launches, narrow_attention
 from calibration.traces.recipes import chunks, further_tokens, fuses_sums, widths
 from calibration.traces.schema import COLUMNS, REQUIRED, markdown
 from calibration.traces.sharding import MEGATRON_FAMILY, bucket_per_rank, reduction
@@ -524,6 +524,26 @@ def test_what_recipes_say_of_launches(stack, model, chip, precision, experts, ex
     assert found.rotary == float(model.startswith("gpt-oss"))
     assert found.fused == float(fused_experts(stack, model, chip, precision) and experts > 1.0)
     assert len(found.said) == (found.graphed > 0.0) + (found.looped > 0.0) + (found.fused > 0.0) + (found.rotary > 0.0)
+
+
+@pytest.mark.parametrize(
+    ("release", "model", "chip", "precision", "expected"),
+    [
+        ("26.06", "qwen3-30b-a3b", "GB200", "mxfp8", True),
+        ("26.04", "qwen3-30b-a3b", "GB200", "mxfp8", False),
+        ("26.06", "qwen3-30b-a3b", "GB200", "bf16", False),
+        ("26.06", "deepseek-v3", "GB300", "mxfp8", True),
+        ("26.06", "deepseek-v3", "GB200", "mxfp8", False),
+        ("26.06", "gpt-oss-120b", "GB300", "mxfp8", True),
+        ("26.06", "gpt-oss-120b", "B300", "mxfp8", False),
+        ("26.06", "gpt-oss-20b", "GB300", "mxfp8", False),
+        ("26.08", "nemotron_3_super", "GB300", "mxfp8", False),
+        ("26.08", "kimi-k2", "GB300", "mxfp8", False),
+    ],
+)
+def test_recipes_whose_attention_runs_in_8_bits(release, model, chip, precision, expected):
+    assert narrow_attention(f"megatron-bridge/{release}", model, chip, precision) is expected
+    assert not narrow_attention("megatron-lm", model, chip, precision)
 
 
 def test_nemotron_3_super_and_ultra_are_read_by_their_recipes():

@@ -1,4 +1,5 @@
-"""How tokens reach the experts of a stack, and how the kernels of a layer are launched: facts about software, each with its source.
+"""How tokens reach the experts of a stack, how the kernels of a layer are launched, and in what bits attention runs beside fused experts:
+facts about software, each with its source.
 
 Megatron-Bridge's recipes (`scripts/performance/configs`, 2025 to 2026) differ by model, chip, precision and release.
 """
@@ -35,6 +36,26 @@ def fused_experts(stack: str, model: str, accelerator: str, precision: str) -> b
     if release == "26.06":
         return (chip.startswith("gb") and not name.startswith("kimi")) or (chip == "b300" and name.startswith("gpt-oss"))
     return chip.startswith(("gb", "b300")) or (chip == "b200" and name.startswith("qwen3"))
+
+
+def narrow_attention(stack: str, model: str, accelerator: str, precision: str) -> bool:
+    """Whether the attention core runs in 8 bits (`fp8_dot_product_attention`).
+
+    Megatron-Bridge switches it on in some of the recipes with fused experts, from 26.06 on: for Qwen3, for gpt-oss 120B but on B300, for
+    DeepSeek-V3 but on GB200 (its pull requests 3983, 4173, 4249, 4458 and 4606; `perf_recipes/*/common.py`). Those of Nemotron came after
+    its tables (5620), Kimi K2's have none.
+    """
+    name, chip = model.lower(), accelerator.lower()
+    if name.startswith("deepseek"):
+        named = chip != "gb200"
+    elif name.startswith("gpt-oss"):
+        named = chip != "b300" and "120b" in name
+    else:
+        named = name.startswith("qwen3")
+    return named and fused_experts(stack, model, accelerator, precision)
+
+
+NARROW_CORE = "attention core in 8 bits: the stack's recipe"
 
 
 class Dispatch(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from calibration.traces.recipes import job
+from calibration.traces.submissions import submitted
 from calibration.traces.table import Row
 
 
@@ -23,18 +24,22 @@ class Layout(NamedTuple):
 def layout(row: Row) -> Layout:
     """Fill the blank degrees so that dp·tp·pp·cp = n_accel.
 
-    Blank cp, pp, tp, ep and micro-batch count as 1 (the micro-batch as in the job's script, `recipes.job`); a blank dp is what is left of
-    the devices. Where dp is written and only one of tp and pp is blank, that one is what is left. Assuming a layout from nothing is
-    refused: with dp, tp and pp all blank only ZeRO-3 (all devices shard) or a single device says enough.
+    Degrees of MLPerf's fine-tuning are those of its logs and configurations (`submissions.submitted`). Blank cp, pp, tp, ep and micro-batch
+    count as 1 (the micro-batch as in the job's script, `recipes.job`); a blank dp is what is left of the devices. Where dp is written and
+    only one of tp and pp is blank, that one is what is left. Assuming a layout from nothing is refused: with dp, tp and pp all blank only
+    ZeRO-3 (all devices shard) or a single device says enough.
 
     Raises:
       ValueError: the degrees do not multiply to the devices, or the layout is unknown; the message is the reason.
     """
     devices = row.number("n_accel") or 0.0
     given = {name: row.number(name) for name in ("dp", "tp", "pp", "cp", "ep", "micro_batch")}
+    assumed = []
+    if known_run := submitted(row):
+        given.update(dp=known_run.dp, tp=known_run.tp, cp=known_run.cp)
+        assumed.append(known_run.said)
     if given["dp"] is None and given["tp"] is None and given["pp"] is None and devices > 1.0 and row.number("zero_stage") != 3.0:
         raise ValueError("layout unknown: dp, tp and pp are all blank, and zero_stage does not say that all devices shard (3)")
-    assumed = []
     blank = [name for name in ("tp", "pp") if given[name] is None]
     derived = blank[0] if given["dp"] and len(blank) == 1 else "dp" if given["dp"] is None else ""
     if given["micro_batch"] is None and (known_job := job(row.stack, row.number("n_layers") or 0.0)):

@@ -10,7 +10,7 @@ import numpy as np
 from flax import struct
 
 from calibration.traces import shapes, sharding
-from calibration.traces.experts import dispatch, launches
+from calibration.traces.experts import NARROW_CORE, dispatch, launches, narrow_attention
 from calibration.traces.layout import Layout, layout
 from calibration.traces.reader import measured_time, system_of
 from calibration.traces.recipes import (
@@ -29,6 +29,7 @@ from calibration.traces.recipes import (
 )
 from calibration.traces.schema import base_precision
 from calibration.traces.stages import Stages, head_cost, held_by_stage, stages
+from calibration.traces.submissions import Kept, kept
 from calibration.traces.table import Row, TraceTable, fingerprint
 from dmodel.hardware import System
 from dmodel.plan import Plan
@@ -184,7 +185,9 @@ def _plan(row: Row, assumed: list[str]) -> Plan:
     reduced = 4.0 if wide else shards.reduction.nbytes
     reads = _scale_reads(precision, assumed)
     parts = composed(row.stack, row.flags, degrees.tp)
-    share, core, last = (0.0, 0.0, 1.0) if parts else _recomputed(row, assumed)
+    run = kept(row)
+    assumed.extend(run.said if run else ())
+    share, core, last = (0.0, 0.0, 1.0) if parts else _recomputed(row, run, assumed)
     assumed.extend(parts.said if parts else ())
     in_order = held_in_order(row.stack)
     if in_order and degrees.cp > 1.0:
@@ -211,12 +214,13 @@ def _plan(row: Row, assumed: list[str]) -> Plan:
         flash=float(row.text("attention") != "none"),
         unpadded_vocab=parts.unpadded if parts else 0.0,
         operand_bytes=OPERAND_BYTES[precision],
+        attention_bytes=_attention_bytes(row, precision, run, assumed),
         wide_layers=_wide_layers(row, precision, assumed),
         overlap_tp=_overlap_tp(row, degrees.tp, assumed),
         overlap_dp=shards.reduction.overlap,
         low_precision=float(OPERAND_BYTES[precision] < 2.0),
         scale_passes=reads,
-        weight_bytes=4.0 if wide else 2.0,
+        weight_bytes=4.0 if wide else run.weight_bytes if run else 2.0,
         optimizer_bytes=8.0 if wide else shards.reduction.optimizer,
         gradient_bytes=shards.reduction.held,
         gather_bytes=4.0 if wide else shards.reduction.gathered,
@@ -276,6 +280,16 @@ def _wide_layers(row: Row, precision: str, assumed: list[str]) -> float:
     return kept / row.known("n_layers")
 
 
+def _attention_bytes(row: Row, precision: str, run: Kept | None, assumed: list[str]) -> float:
+    """Bytes of an operand of the attention core: by the run's configuration, by the stack's recipe (`experts.narrow_attention`), else 2."""
+    if run:
+        return run.attention_bytes
+    if not narrow_attention(row.stack, row.text("model"), row.text("accelerator"), precision):
+        return 2.0
+    assumed.append(NARROW_CORE)
+    return 1.0
+
+
 def _scale_reads(precision: str, assumed: list[str]) -> float:
     """See `SCALE_READS`."""
     reads = SCALE_READS.get(precision, 0.0)
@@ -284,9 +298,12 @@ def _scale_reads(precision: str, assumed: list[str]) -> float:
     return reads
 
 
-def _recomputed(row: Row, assumed: list[str]) -> tuple[float, float, float]:
-    """Share of the layers recomputed, of attention cores alone, and `Plan.recompute_last`; blank: none, until the rule decides."""
+def _recomputed(row: Row, run: Kept | None, assumed: list[str]) -> tuple[float, float, float]:
+    """Share of the layers recomputed, of attention cores alone, and `Plan.recompute_last`; blank: as in the run's configuration
+    (`submissions.kept`), else none, until the rule decides."""
     share, core, said = recomputed(row.text("recompute"), row.stack, row.text("note"), shapes.qkv_share(row))
+    if run and not row.text("recompute"):
+        share = run.recomputed
     last, ends = _end(row)
     assumed.extend((*said, *ends) if share > 0.0 else said)
     return share, core, last
@@ -299,7 +316,7 @@ def _end(row: Row) -> tuple[float, tuple[str, ...]]:
 
 def _fill_recompute(cases: Cases, pairs: list[tuple[Row, list[str]]], rule: AssumeRecompute) -> Cases:
     """Ask the rule for the rows whose recompute is blank."""
-    blank = np.array([not row.text("recompute") for row, _ in pairs]) & (np.asarray(cases.plan.recompute_layers) == 0.0)
+    blank = np.array([not (row.text("recompute") or kept(row)) for row, _ in pairs]) & (np.asarray(cases.plan.recompute_layers) == 0.0)
     settled = blank & [keeps_activations(row.stack, row.text("note")) for row, _ in pairs]
     for i in np.flatnonzero(settled):
         pairs[i][1].append("recompute blank: none, as the stack's recipes have it")

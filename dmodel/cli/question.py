@@ -125,7 +125,7 @@ def settings(job: Setting, attention: str = "flash", zero: int | None = None, ep
     """
     import numpy as np
 
-    from calibration.traces.experts import dispatch, launches
+    from calibration.traces.experts import NARROW_CORE, dispatch, launches, narrow_attention
     from calibration.traces.recipes import AFTER, fuses_sums, held_in_order, recomputes_last, reduces_after
     from calibration.traces.rows import OPERAND_BYTES, SCALE_READS
     from calibration.traces.schema import base_precision
@@ -142,6 +142,7 @@ def settings(job: Setting, attention: str = "flash", zero: int | None = None, ep
     names = job.stack, job.model_name, job.accelerator, precision
     exchange = dispatch(*names, several if ep is None else float(ep))
     started = launches(*names, float(job.model.n_experts), 0.0 if ep is None else float(ep))
+    narrow = narrow_attention(*names)
     after = reduces_after(job.stack, float(job.model.n_layers))
     per_rank = bucket_per_rank(job.stack, reduced.nbytes)
     plan = Plan(
@@ -150,6 +151,7 @@ def settings(job: Setting, attention: str = "flash", zero: int | None = None, ep
         flash=np.float64(flash),
         operand_bytes=np.float64(operand),
         low_precision=np.float64(operand < 2.0),
+        attention_bytes=np.float64(1.0 if narrow else 2.0),
         scale_passes=np.float64(SCALE_READS.get(precision, 0.0)),
         reduce_bytes=np.float64(reduced.nbytes),
         bucket_per_rank=np.float64(per_rank),
@@ -172,7 +174,7 @@ def settings(job: Setting, attention: str = "flash", zero: int | None = None, ep
     weights = "16-bit weights" + ("" if any("states of the optimizer" in said for said in reduced.assumed) else states)
     when = [AFTER] if after else [GROWN] if per_rank and (zero is None or zero <= 2) else []
     open_end = [f"where layers are recomputed, {text}" for text in ends] if zero is None else []
-    return plan, [*reduced.assumed, *when, *exchange.said, *started.said, weights, *open_end]
+    return plan, [*reduced.assumed, *when, *exchange.said, *started.said, *([NARROW_CORE] if narrow else []), weights, *open_end]
 
 
 def plan(job: Setting, degrees: Degrees) -> tuple[Plan, list[str]]:

@@ -208,6 +208,7 @@ def arithmetic_floor(problem: Problem) -> float:
     rate = jnp.maximum(chip.flops_per_s * below, chip.attention_flops_per_s) * c.matmul_efficiency
     products = (2.0 + model.trainable) * (model.n_layers * flops[:-1].sum() + flops[-1]) / rate
     softmax = jnp.asarray(counts.softmax_bytes(model, plan))
-    attention = compute.attention_time(counts.attention_flops(model, plan), softmax, model.head_dim + 0.5 * model.qk_extra, chip, c)
+    core = counts.attention_flops(model, plan) * compute.narrowed(plan)
+    attention = compute.attention_time(core, softmax, model.head_dim + 0.5 * model.qk_extra, chip, c)
     busy = products + (3.0 + 0.5 * plan.flash) * model.n_layers * attention
     return float(c.overhead + (1.0 + straggler_share(n, c.straggler)) * busy)

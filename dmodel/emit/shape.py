@@ -58,6 +58,8 @@ def launched(sheet: Sheet, fused: bool, looped: bool, why: str) -> None:
     sheet.either("route_bytes", {} if not sheet["route_bytes"] else None, route)
     fuser = "fused products of experts are a matter of chip, precision and release (Megatron-LM: --use-transformer-engine-op-fuser)"
     sheet.either("fused_experts", {} if not sheet["fused_experts"] else None, fuser)
+    core = "attention in 8 bits is a setting of the model's configuration (Megatron-Core: fp8_dot_product_attention)"
+    sheet.either("attention_bytes", {} if sheet["attention_bytes"] == 2 else None, core)
 
 
 def buckets(sheet: Sheet, grown: float, why: str, fixed: dict[str, Setting] | None = None) -> None:

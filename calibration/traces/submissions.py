@@ -1,0 +1,103 @@
+"""MLPerf's fine-tuning runs: what their logs and the public configurations of their submitters say where a table does not.
+
+The logs name the batch and how many micro-batches a step accumulates ("gradient accumulation 4" in the notes), the configurations have one
+sequence per micro-batch (`MBS=1`), so the ranks of data parallelism follow; how the others share a sequence is in the configurations
+(`benchmarks/llama2_70b_lora/implementations` of mlcommons/training_results_v4.0 and v5.0).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from calibration.traces.table import Row
+
+_ACCUMULATED = re.compile(r"\bgradient accumulation (\d+)|\blogged_grad_accum=(\d+)")
+_SUBMITTER = re.compile(r"/([^/]+)/results/")
+
+CONFIGURED = "the submissions' configurations"
+
+SMALL = ("h100", "l40s")
+"""Chips, by the beginnings of their names, too small for the 70 GB of 8-bit weights, which 4 ranks of tensor parallelism split."""
+
+TENSOR_PAIRS = ("ASUSTeK", "HPE")
+"""Submitters to 5.0 whose pairs of H200 are of tensor parallelism, as all are in 4.0 (`…1x8x2xtp2pp1cp1.sh`); NVIDIA's and Dell's are of
+context parallelism (`…1x8x2xtp1pp1cp2.sh`)."""
+
+
+class Submitted(NamedTuple):
+    """Degrees [count] and how they are known, in words."""
+
+    dp: float
+    tp: float
+    cp: float
+    said: str
+
+
+def submitted(row: Row) -> Submitted | None:
+    """Degrees of a fine-tuning row of MLPerf whose cells are blank, or are not those of its log; None for other rows.
+
+    Data parallelism is the batch over the micro-batches accumulated; tensor parallelism of the rest 4 on `SMALL` chips, and on H200
+    where 4 or more are left (Lenovo; Oracle on 512), 2 there where 2 are, in 4.0 and of `TENSOR_PAIRS`; context parallelism otherwise, as
+    in all configurations for Blackwell and AMD's chips. Two rows of 5.0 (Oracle, 8 H200; HPE, 16) have the degrees of a configuration for
+    H100 beside them, which would accumulate twice what their logs do.
+    """
+    found = _ACCUMULATED.search(row.text("note"))
+    batch, devices = row.number("global_batch"), row.number("n_accel")
+    if not row.stack.lower().startswith("mlperf") or "lora" not in row.flags or not (found and batch and devices):
+        return None
+    accumulated = float(found[1] or found[2])
+    dp = batch / accumulated
+    if row.number("dp") == dp or dp != int(dp) or devices % dp:
+        return None
+    rest = devices / dp
+    tp = min(_tensor(row, rest), rest)
+    text = f"dp {dp:g}: batch {batch:g} over {accumulated:g} accumulated, by the log; tp {tp:g}, cp {rest / tp:g}: {CONFIGURED}"
+    return Submitted(dp, tp, rest / tp, text if row.number("dp") is None else f"{text}, not the row's")
+
+
+def _tensor(row: Row, rest: float) -> float:
+    accelerator = row.text("accelerator").lower()
+    if not accelerator.startswith("h200"):
+        return 4.0 if accelerator.startswith(SMALL) else 1.0
+    submitter = _SUBMITTER.search(row.text("url"))
+    pairs = row.stack.endswith("v4.0") or (submitter is not None and submitter[1] in TENSOR_PAIRS)
+    return 4.0 if rest >= 4.0 else 2.0 if pairs else 1.0
+
+
+class Kept(NamedTuple):
+    """weight_bytes: per frozen parameter [byte]. recomputed: share of the layers, in full. attention_bytes: per operand of the attention
+    core [byte]. said: in words."""
+
+    weight_bytes: float
+    recomputed: float
+    attention_bytes: float
+    said: tuple[str, ...]
+
+
+RECOMPUTED = {"mi300x": 21.0}
+"""Layers that configurations recompute in full (`ACL=21`, MangoBoost's), by chip; those of others set none."""
+
+WIDE_ATTENTION = ("l40s", "mi3", "h200-nvl")
+"""Chips, by the beginnings of their names, whose configurations leave the attention core in 16 bits (`FP8_DPA=0`); in 5.0 those for H200 do
+too (Dell's; Oracle's do not set it), but for `TENSOR_PAIRS`. NVIDIA's common settings switch it to 8 (`config_common.sh`)."""
+
+
+def kept(row: Row) -> Kept | None:
+    """What an 8-bit fine-tuning row of MLPerf holds and recomputes; None for other rows.
+
+    Frozen weights are 8-bit (`fp8_params`), without their transposes (`disable_parameter_transpose_cache`): 8 B200 measure 169 GiB with one
+    sequence of 8,192 tokens each and 82 with an eighth of one, so weights are 70 of them, not 138, and no layer is recomputed.
+    """
+    if not row.stack.lower().startswith("mlperf") or "lora" not in row.flags or row.text("precision") != "fp8":
+        return None
+    accelerator, submitter = row.text("accelerator").lower(), _SUBMITTER.search(row.text("url"))
+    layers = RECOMPUTED.get(accelerator, 0.0)
+    wide = accelerator.startswith(WIDE_ATTENTION)
+    wide |= accelerator.startswith("h200") and row.stack.endswith("v5.0") and not (submitter and submitter[1] in TENSOR_PAIRS)
+    said = (
+        f"frozen weights held in 8 bits: {CONFIGURED}",
+        f"recompute blank: {f'{layers:g} layers' if layers else 'none'}, as in {CONFIGURED}",
+        *([] if wide else [f"attention core in 8 bits: {CONFIGURED}"]),
+    )
+    return Kept(1.0, layers / row.known("n_layers"), 2.0 if wide else 1.0, said)
