@@ -577,6 +577,28 @@ def test_further_tokens_are_the_notes_or_the_recipes():
     assert further_tokens("own", "deepseek-v3", "")[0] == 0.0 and further_tokens("own", "deepseek-v3", "w/ MTP")[0] == 1.0
 
 
+@pytest.mark.parametrize(
+    ("stack", "note", "expected"),
+    [
+        ("megatron-bridge", "release=26.06.01;kind=Pre-Training Performance", "megatron-bridge/26.06"),
+        ("megatron-bridge", "release 26.08; ZeRO-1 assumed", "megatron-bridge/26.08"),
+        ("megatron-bridge/25.11", "release 26.08", "megatron-bridge/25.11"),
+        ("megatron-bridge", "release=26.061", "megatron-bridge"),
+        ("jax-toolbox-pax", "precision_label=TE FP8;README revision 62799732 (two generations)", "jax-toolbox-pax/62799732-te"),
+        ("jax-toolbox-pax", "precision_label=BF16;README revision 28603900", "jax-toolbox-pax/28603900"),
+        ("torchtitan", "release 26.08", "torchtitan"),
+    ],
+)
+def test_a_note_names_the_variant_that_the_stack_leaves_out(tmp_path, stack, note, expected):
+    """Recipes, pooling and the identity of the row go by it, and it is said."""
+    cases = one_case(tmp_path, stack=stack, note=note)
+    assert cases.labels.stack.tolist() == [expected]
+    assert any("the variant is the note's" in text for text in cases.labels.assumptions[0]) == (stack != expected)
+    written = one_case(tmp_path, stack=expected, note=note)
+    assert written.labels.fingerprint.tolist() == cases.labels.fingerprint.tolist()
+    assert one_case(tmp_path, stack="", source=stack, note=note).labels.stack.tolist() == [expected]
+
+
 def test_shapes_experts_and_frozen_bases(tmp_path):
     moe = one_case(tmp_path, n_experts="8", top_k="2", ep="8").model
     assert (moe.n_experts[0], moe.top_k[0], moe.trainable[0]) == (8.0, 2.0, 1.0)

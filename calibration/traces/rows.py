@@ -174,6 +174,8 @@ def _plan(row: Row, assumed: list[str]) -> Plan:
     degrees = layout(row)
     precision = base_precision(row.text("precision")) or "bf16"
     shards = sharding.sharding(row, degrees)
+    if row.stack != (row.text("stack") or row.text("source")):
+        assumed.append(f"stack {row.stack}: the variant is the note's")
     assumed.extend((*degrees.assumed, *shards.assumed))
     if not row.text("attention"):
         assumed.append("attention blank: flash")

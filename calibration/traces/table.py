@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from calibration.traces.schema import BY_NAME, NUMBERS, parse_number
+from calibration.traces.variants import variant
 from dmodel.types import InputError
 
 
@@ -48,8 +49,8 @@ class Row(NamedTuple):
 
     @property
     def stack(self) -> str:
-        """The software; its source when blank."""
-        return self.text("stack") or self.text("source") or "unknown"
+        """The software, with the variant that a note names where the column does not (`variants.variant`); its source when blank."""
+        return variant(self.text("stack") or self.text("source") or "unknown", self.text("note"))
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -110,7 +111,8 @@ def fingerprint(row: Row) -> str:
     """
     parts = []
     for name in _DEFINING:
-        value = row.number(name) if name in NUMBERS else row.text(name)
+        text = row.stack if name == "stack" and row.text(name) else row.text(name)
+        value = row.number(name) if name in NUMBERS else text
         parts.append(f"{name}={'' if value is None else value!r}")
     # a later column: rows without it keep the name that they had
     held = " ".join(row.text("stage_layers").split())
