@@ -577,6 +577,15 @@ def test_further_tokens_are_the_notes_or_the_recipes():
     assert further_tokens("own", "deepseek-v3", "")[0] == 0.0 and further_tokens("own", "deepseek-v3", "w/ MTP")[0] == 1.0
 
 
+@pytest.mark.parametrize("written", ["H100", "h100-sxm5-80gb", "H100-80GB"])
+def test_a_chip_is_known_by_any_of_its_names(tmp_path, written):
+    """Offsets of a fit, recipes and the identity of a row go by the catalog's."""
+    cases, same = one_case(tmp_path, accelerator=written), one_case(tmp_path)
+    assert cases.labels.accelerator.tolist() == ["H100-80GB"]
+    assert cases.labels.fingerprint.tolist() == same.labels.fingerprint.tolist()
+    assert cases.labels.group.tolist() == same.labels.group.tolist()
+
+
 @pytest.mark.parametrize(
     ("stack", "note", "expected"),
     [

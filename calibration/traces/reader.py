@@ -206,7 +206,7 @@ def system_of(row: Row) -> System:
       InputError: accelerator unknown, or without that precision.
     """
     precision = schema.base_precision(row.text("precision")) or "bf16"
-    return _system(row.text("accelerator"), row.stack, row.number("domain_size"), precision)
+    return _system(row.accelerator, row.stack, row.number("domain_size"), precision)
 
 
 @lru_cache(maxsize=4096)

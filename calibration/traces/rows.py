@@ -239,7 +239,7 @@ def _experts(row: Row, degrees: Layout, precision: str, assumed: list[str]) -> d
     etp = row.number("etp") or 1.0
     if not row.text("etp") and degrees.ep > 1.0 and degrees.tp > 1.0:
         assumed.append("etp blank: 1, experts are not split")
-    job = row.stack, row.text("model"), row.text("accelerator"), precision
+    job = row.stack, row.text("model"), row.accelerator, precision
     exchange = dispatch(*job, degrees.ep)
     started = launches(*job, row.number("n_experts") or 1.0, degrees.ep)
     assumed.extend((*exchange.said, *started.said))
@@ -286,7 +286,7 @@ def _attention_bytes(row: Row, precision: str, run: Kept | None, assumed: list[s
     """Bytes of an operand of the attention core: by the run's configuration, by the stack's recipe (`experts.narrow_attention`), else 2."""
     if run:
         return run.attention_bytes
-    if not narrow_attention(row.stack, row.text("model"), row.text("accelerator"), precision):
+    if not narrow_attention(row.stack, row.text("model"), row.accelerator, precision):
         return 2.0
     assumed.append(NARROW_CORE)
     return 1.0
@@ -362,7 +362,7 @@ def _labels(rows: tuple[Row, ...]) -> Labels:
     return Labels(
         step_time_s=np.array([measured_time(row) or np.nan for row in rows]),
         peak_memory_bytes=np.array([GIB * (row.number("peak_memory_gib") or np.nan) for row in rows]),
-        accelerator=_texts(row.text("accelerator") for row in rows),
+        accelerator=_texts(row.accelerator for row in rows),
         stack=_texts(row.stack for row in rows),
         source=_texts(row.text("source") or row.stack for row in rows),
         model=_texts(row.text("model") for row in rows),
@@ -392,4 +392,4 @@ def group_of(row: Row) -> str:
         cell = (row.known("d_model"), degrees.tp, degrees.micro_batch)
         return "|".join(["composed", row.text("source"), *(f"{x:g}" for x in cell)])
     shape = "x".join(f"{row.known(n):g}" for n in ("n_layers", "d_model", "d_ff"))
-    return "|".join([row.text("model").lower() or shape, row.text("accelerator").lower(), f"{row.known('n_accel'):g}"])
+    return "|".join([row.text("model").lower() or shape, row.accelerator.lower(), f"{row.known('n_accel'):g}"])

@@ -57,7 +57,7 @@ def submitted(row: Row) -> Submitted | None:
 
 
 def _tensor(row: Row, rest: float) -> float:
-    accelerator = row.text("accelerator").lower()
+    accelerator = row.accelerator.lower()
     if not accelerator.startswith("h200"):
         return 4.0 if accelerator.startswith(SMALL) else 1.0
     submitter = _SUBMITTER.search(row.text("url"))
@@ -91,7 +91,7 @@ def kept(row: Row) -> Kept | None:
     """
     if not row.stack.lower().startswith("mlperf") or "lora" not in row.flags or row.text("precision") != "fp8":
         return None
-    accelerator, submitter = row.text("accelerator").lower(), _SUBMITTER.search(row.text("url"))
+    accelerator, submitter = row.accelerator.lower(), _SUBMITTER.search(row.text("url"))
     layers = RECOMPUTED.get(accelerator, 0.0)
     wide = accelerator.startswith(WIDE_ATTENTION)
     wide |= accelerator.startswith("h200") and row.stack.endswith("v5.0") and not (submitter and submitter[1] in TENSOR_PAIRS)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from calibration.traces.schema import BY_NAME, NUMBERS, parse_number
 from calibration.traces.variants import variant
+from dmodel.catalog.loader import known_name
 from dmodel.types import InputError
 
 
@@ -51,6 +52,12 @@ class Row(NamedTuple):
     def stack(self) -> str:
         """The software, with the variant that a note names where the column does not (`variants.variant`); its source when blank."""
         return variant(self.text("stack") or self.text("source") or "unknown", self.text("note"))
+
+    @property
+    def accelerator(self) -> str:
+        """The name of the chip in the catalog, by which coefficients are fitted, whichever is written; as written if it has none."""
+        written = self.text("accelerator")
+        return known_name("chips", written) or written
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -111,7 +118,7 @@ def fingerprint(row: Row) -> str:
     """
     parts = []
     for name in _DEFINING:
-        text = row.stack if name == "stack" and row.text(name) else row.text(name)
+        text = row.accelerator if name == "accelerator" else row.stack if name == "stack" and row.text(name) else row.text(name)
         value = row.number(name) if name in NUMBERS else text
         parts.append(f"{name}={'' if value is None else value!r}")
     # a later column: rows without it keep the name that they had

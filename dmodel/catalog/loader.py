@@ -98,13 +98,18 @@ def nearest(name: str, known: list[str], n: int = 3) -> list[str]:
     return list(dict.fromkeys(similar + inside))[:n]
 
 
+def known_name(kind: str, name: str) -> str | None:
+    """Main name of the entry that `name` means; None when no entry has that name."""
+    return _spellings(kind).get(fold(str(name)))
+
+
 def resolve(kind: str, name: str) -> str:
     """Main name of the entry that `name` means.
 
     Raises:
       InputError: no entry has that name; the message offers the nearest ones.
     """
-    main = _spellings(kind).get(fold(str(name)))
+    main = known_name(kind, name)
     if main is None:
         raise InputError(unknown(kind, name))
     return main
