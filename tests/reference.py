@@ -431,7 +431,7 @@ def exposed(system: System, m: Transformer, p: Plan, c: Coefficients) -> tuple[d
     windows = {
         "tp": (v["tp"], c.overlap_tp * p.overlap_tp, w["matmul"]),
         "cp": (v["cp"], c.overlap_cp * p.overlap_cp, w["attention"]),
-        "ep": (v["ep"], c.overlap_ep * p.overlap_ep, w["matmul"]),
+        "ep": (v["ep"], c.overlap_ep * p.overlap_ep, w["forward"] + w["backward"]),
         "first": (v["gather"] * ahead, c.overlap_fsdp * p.overlap_dp, w["forward"]),
         "second": (v["gather"] * ahead * p.reshard + v["scatter"], c.overlap_fsdp * p.overlap_dp, w["backward"]),
         "awaited": (v["gather"] * (1.0 - ahead) * (1.0 + p.reshard), 0.0, 0.0),

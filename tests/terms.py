@@ -168,6 +168,7 @@ TERMS: dict[str, Term] = {
     "counts.cast_bytes": of_work(lambda m, p: counts.cast_bytes(counts.matmuls(m, p), p)),
     "counts.attention_flops": of_work(counts.attention_flops),
     "compute.off_matrix_units": of_work(compute.off_matrix_units),
+    "compute.narrowed": of_work(lambda m, p: compute.narrowed(p)),
     "compute.off_vectors": of_work(lambda m, p: compute.off_vectors(p)),
     "counts.softmax_bytes": of_work(counts.softmax_bytes),
     "counts.elementwise_bytes": of_work(counts.elementwise_bytes),
