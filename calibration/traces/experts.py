@@ -72,9 +72,9 @@ def dispatch(stack: str, model: str, accelerator: str, precision: str, ep: float
     """The dispatcher of a row.
 
     Megatron-Bridge: DeepEP or HybridEP, which send one copy to a node, but for Qwen3 235B on nodes of eight and for gpt-oss, which have
-    NCCL's all-to-all. The exchange runs beside the products of another micro-batch (`moe_a2a_overlap`) for Qwen3 235B on H100, for
-    DeepSeek-V3 on H100 in 2025 and over 32 ranks on B200, and from 26.06 on in MXFP8 on chips that have fused grouped products; else
-    nothing hides it.
+    NCCL's all-to-all unless their experts are fused. The exchange runs beside the products of another micro-batch (`moe_a2a_overlap`) for
+    Qwen3 235B on H100, for DeepSeek-V3 on H100 in 2025 and over 32 ranks on B200, and from 26.06 on in MXFP8 on chips that have fused
+    grouped products; else nothing hides it.
     HybridEP, on GB200 and GB300 from 25.11 on and on B200 and B300 from 26.02 on, gathers a map of who visits whom, a byte for each token
     and expert (`allgather_routing_map`; DeepEP's pull request 716).
     NeMo AutoModel: DeepEP, by its table; nothing hides it. Other stacks: all-to-all of every copy, which nothing hides, as Megatron-LM,
@@ -90,8 +90,8 @@ def dispatch(stack: str, model: str, accelerator: str, precision: str, ep: float
         return Dispatch(float(merged), float(scheduled), (*said, text) if merged else said)
     name, chip, release = model.lower(), accelerator.lower(), stack.partition("/")[2]
     large_qwen = name.startswith("qwen3-235b")
-    plain = name.startswith("gpt-oss") or (large_qwen and chip.startswith(NODES_OF_EIGHT))
     fused = fused_experts(stack, model, accelerator, precision)
+    plain = not fused and (name.startswith("gpt-oss") or (large_qwen and chip.startswith(NODES_OF_EIGHT)))
     deepseek = name.startswith("deepseek") and ((chip == "b200" and ep == 32.0) or (chip.startswith("h100") and "" < release < "26"))
     beside = fused or (large_qwen and chip.startswith("h100")) or deepseek
     mapped = not plain and chip.startswith(("gb", "b2", "b3")) and release >= ("25.11" if chip.startswith("gb") else "26.02")
