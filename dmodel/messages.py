@@ -18,7 +18,7 @@ from dmodel.workload import Transformer
 
 LINE_HOP = 1.0 / 3.0
 """A hop of a message of few bytes, which NCCL sends in lines of 128, over one in the blocks that `net_latency_outer` stands for: 4.0 µs for
-14 between nodes, 1.9 for 3.4 inside them (its tuning table, `tuning.cc`)."""
+14 between nodes by its tuning table (`tuning.cc`); inside them, where it is 1.9 for 3.4, it counts as a third too."""
 
 
 class Messages(struct.PyTreeNode, kw_only=True):

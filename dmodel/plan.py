@@ -25,7 +25,7 @@ class Plan(struct.PyTreeNode, kw_only=True):
       ep: expert-parallel degree, ranks of tp · cp · dp that hold different experts (it multiplies nothing). etp: tensor-parallel degree
         inside an expert (1 = experts are whole, whatever tp is); ep · etp divides tp · cp · dp. merge_copies: 1 when the copies of a
         token for the experts of one node travel there as one (DeepEP). route_bytes: for each token and expert, of the map that ranks of ep
-        gather to know who visits whom (HybridEP: 1; 0 where they gather counts alone). sp: 1 = sequence parallelism beside tp.
+        gather to know who visits whom (HybridEP: 1; 0 where they gather counts alone, in lines). sp: 1 = sequence parallelism beside tp.
       zero: ZeRO stage 0–3 (3 = FSDP); between two stages the costs interpolate linearly.
       shard: ranks over which ZeRO shards, ≤ dp; shard < dp is HSDP: sharded inside, replicated across.
       reshard: 1 = parameters gathered again for the backward pass (ZeRO-3), 0 = kept after the forward.

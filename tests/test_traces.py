@@ -539,11 +539,13 @@ def test_what_recipes_say_of_launches(stack, model, chip, precision, experts, ex
         ("26.06", "gpt-oss-20b", "GB300", "mxfp8", False),
         ("26.08", "nemotron_3_super", "GB300", "mxfp8", False),
         ("26.08", "kimi-k2", "GB300", "mxfp8", False),
+        ("26.08", "deepseek-v2", "GB300", "mxfp8", False),
     ],
 )
 def test_recipes_whose_attention_runs_in_8_bits(release, model, chip, precision, expected):
-    assert narrow_attention(f"megatron-bridge/{release}", model, chip, precision) is expected
-    assert not narrow_attention("megatron-lm", model, chip, precision)
+    assert narrow_attention(f"megatron-bridge/{release}", model, chip, precision, 128.0) is expected
+    assert not narrow_attention("megatron-lm", model, chip, precision, 128.0)
+    assert not narrow_attention(f"megatron-bridge/{release}", model, chip, precision, 1.0)
 
 
 def test_nemotron_3_super_and_ultra_are_read_by_their_recipes():
@@ -595,6 +597,7 @@ def test_a_chip_is_known_by_any_of_its_names(tmp_path, written):
         ("megatron-bridge", "release=26.061", "megatron-bridge"),
         ("jax-toolbox-pax", "precision_label=TE FP8;README revision 62799732 (two generations)", "jax-toolbox-pax/62799732-te"),
         ("jax-toolbox-pax", "precision_label=BF16;README revision 28603900", "jax-toolbox-pax/28603900"),
+        ("jax-toolbox-pax", "revision of the table; precision_label=TE FP8", "jax-toolbox-pax"),
         ("torchtitan", "release 26.08", "torchtitan"),
     ],
 )

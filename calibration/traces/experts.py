@@ -38,7 +38,7 @@ def fused_experts(stack: str, model: str, accelerator: str, precision: str) -> b
     return chip.startswith(("gb", "b300")) or (chip == "b200" and name.startswith("qwen3"))
 
 
-def narrow_attention(stack: str, model: str, accelerator: str, precision: str) -> bool:
+def narrow_attention(stack: str, model: str, accelerator: str, precision: str, experts: float) -> bool:
     """Whether the attention core runs in 8 bits (`fp8_dot_product_attention`).
 
     Megatron-Bridge switches it on in some of the recipes with fused experts, from 26.06 on: for Qwen3, for gpt-oss 120B but on B300, for
@@ -46,13 +46,13 @@ def narrow_attention(stack: str, model: str, accelerator: str, precision: str) -
     its tables (5620), Kimi K2's have none.
     """
     name, chip = model.lower(), accelerator.lower()
-    if name.startswith("deepseek"):
+    if fold(name).startswith("deepseekv3"):
         named = chip != "gb200"
     elif name.startswith("gpt-oss"):
         named = chip != "b300" and "120b" in name
     else:
         named = name.startswith("qwen3")
-    return named and fused_experts(stack, model, accelerator, precision)
+    return named and experts > 1.0 and fused_experts(stack, model, accelerator, precision)
 
 
 NARROW_CORE = "attention core in 8 bits: the stack's recipe"
@@ -60,7 +60,7 @@ NARROW_CORE = "attention core in 8 bits: the stack's recipe"
 
 class Dispatch(NamedTuple):
     """How tokens reach their experts. merge_copies: 1 where copies for the experts of one node travel as one. overlap: 1 where the exchange
-    may hide behind the products of another micro-batch. said: in words. route: `Plan.route_bytes`."""
+    may hide behind the compute of another micro-batch. said: in words. route: `Plan.route_bytes`."""
 
     merge_copies: float
     overlap: float
@@ -72,7 +72,7 @@ def dispatch(stack: str, model: str, accelerator: str, precision: str, ep: float
     """The dispatcher of a row.
 
     Megatron-Bridge: DeepEP or HybridEP, which send one copy to a node, but for Qwen3 235B on nodes of eight and for gpt-oss, which have
-    NCCL's all-to-all unless their experts are fused. The exchange runs beside the products of another micro-batch (`moe_a2a_overlap`) for
+    NCCL's all-to-all unless their experts are fused. The exchange runs beside the compute of another micro-batch (`moe_a2a_overlap`) for
     Qwen3 235B on H100, for DeepSeek-V3 on H100 in 2025 and over 32 ranks on B200, and from 26.06 on in MXFP8 on chips that have fused
     grouped products; else nothing hides it.
     HybridEP, on GB200 and GB300 from 25.11 on and on B200 and B300 from 26.02 on, gathers a map of who visits whom, a byte for each token

@@ -174,7 +174,7 @@ def _plan(row: Row, assumed: list[str]) -> Plan:
     degrees = layout(row)
     precision = base_precision(row.text("precision")) or "bf16"
     shards = sharding.sharding(row, degrees)
-    if row.stack != (row.text("stack") or row.text("source")):
+    if row.stack != (row.text("stack") or row.text("source") or row.stack):
         assumed.append(f"stack {row.stack}: the variant is the note's")
     assumed.extend((*degrees.assumed, *shards.assumed))
     if not row.text("attention"):
@@ -286,7 +286,8 @@ def _attention_bytes(row: Row, precision: str, run: Kept | None, assumed: list[s
     """Bytes of an operand of the attention core: by the run's configuration, by the stack's recipe (`experts.narrow_attention`), else 2."""
     if run:
         return run.attention_bytes
-    if not narrow_attention(row.stack, row.text("model"), row.accelerator, precision):
+    names = row.stack, row.text("model"), row.accelerator, precision
+    if row.text("attention") == "none" or not narrow_attention(*names, row.number("n_experts") or 1.0):
         return 2.0
     assumed.append(NARROW_CORE)
     return 1.0

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from calibration.traces.schema import base_precision
 from calibration.traces.table import Row
 
 _ACCUMULATED = re.compile(r"\bgradient accumulation (\d+)|\blogged_grad_accum=(\d+)")
@@ -37,26 +38,38 @@ class Submitted(NamedTuple):
 def submitted(row: Row) -> Submitted | None:
     """Degrees of a fine-tuning row of MLPerf whose cells are blank, or are not those of its log; None for other rows.
 
-    Data parallelism is the batch over the micro-batches accumulated; tensor parallelism of the rest 4 on `SMALL` chips, and on H200
-    where 4 or more are left (Lenovo; Oracle on 512), 2 there where 2 are, in 4.0 and of `TENSOR_PAIRS`; context parallelism otherwise, as
-    in all configurations for Blackwell and AMD's chips. Two rows of 5.0 (Oracle, 8 H200; HPE, 16) have the degrees of a configuration for
-    H100 beside them, which would accumulate twice what their logs do.
+    Data parallelism is the batch over the micro-batches accumulated and their sequences; of the rest, where the row does not say, tensor
+    parallelism 4 on `SMALL` chips, and on H200 where 4 or more are left (Lenovo; Oracle on 512), 2 there where 2 are, in 4.0 and of
+    `TENSOR_PAIRS`; context parallelism otherwise, as in all configurations for Blackwell and AMD's chips. Two rows of 5.0 (Oracle, 8 H200;
+    HPE, 16) have the degrees of a configuration for H100 beside them, which would accumulate twice what their logs do.
     """
     found = _ACCUMULATED.search(row.text("note"))
-    batch, devices = row.number("global_batch"), row.number("n_accel")
+    batch, devices, written = row.number("global_batch"), row.number("n_accel"), row.number("dp")
     if not row.stack.lower().startswith("mlperf") or "lora" not in row.flags or not (found and batch and devices):
         return None
-    accumulated = float(found[1] or found[2])
-    dp = batch / accumulated
-    if row.number("dp") == dp or dp != int(dp) or devices % dp:
+    accumulated, others = float(found[1] or found[2]), row.number("pp") or 1.0
+    dp = batch / (accumulated * (row.number("micro_batch") or 1.0)) if accumulated else 0.0
+    if written == dp or dp < 1.0 or dp != int(dp) or devices % (dp * others):
         return None
-    rest = devices / dp
-    tp = min(_tensor(row, rest), rest)
+    rest = devices / (dp * others)
+    tp = _tensor(row, rest) if written is None else _usual(row, rest)
+    if rest % tp:
+        return None
     text = f"dp {dp:g}: batch {batch:g} over {accumulated:g} accumulated, by the log; tp {tp:g}, cp {rest / tp:g}: {CONFIGURED}"
-    return Submitted(dp, tp, rest / tp, text if row.number("dp") is None else f"{text}, not the row's")
+    return Submitted(dp, tp, rest / tp, text if written is None else f"{text}, not the row's")
 
 
 def _tensor(row: Row, rest: float) -> float:
+    """Tensor parallelism of `rest` ranks: the row's, or what its context parallelism leaves, else the configurations'."""
+    tp, cp = row.number("tp"), row.number("cp")
+    return tp if tp else rest / cp if cp else _usual(row, rest)
+
+
+def _usual(row: Row, rest: float) -> float:
+    return min(_configured(row, rest), rest)
+
+
+def _configured(row: Row, rest: float) -> float:
     accelerator = row.accelerator.lower()
     if not accelerator.startswith("h200"):
         return 4.0 if accelerator.startswith(SMALL) else 1.0
@@ -75,6 +88,9 @@ class Kept(NamedTuple):
     said: tuple[str, ...]
 
 
+VERSIONS = ("mlperf-train-v4.0", "mlperf-train-v5.0")
+"""Stacks whose configurations were read for what they keep."""
+
 RECOMPUTED = {"mi300x": 21.0}
 """Layers that configurations recompute in full (`ACL=21`, MangoBoost's), by chip; those of others set none."""
 
@@ -87,17 +103,20 @@ def kept(row: Row) -> Kept | None:
     """What an 8-bit fine-tuning row of MLPerf holds and recomputes; None for other rows.
 
     Frozen weights are 8-bit (`fp8_params`), without their transposes (`disable_parameter_transpose_cache`): 8 B200 measure 169 GiB with one
-    sequence of 8,192 tokens each and 82 with an eighth of one, so weights are 70 of them, not 138, and no layer is recomputed.
+    sequence of 8,192 tokens on each, B200 and GB200 134, 100 and 82 with a half, a quarter and an eighth of one: a line from 65 GiB, which
+    are 8-bit weights, not 16-bit ones (128), with no layer recomputed.
     """
-    if not row.stack.lower().startswith("mlperf") or "lora" not in row.flags or row.text("precision") != "fp8":
+    if not row.stack.lower().startswith(VERSIONS) or "lora" not in row.flags or base_precision(row.text("precision")) != "fp8":
         return None
     accelerator, submitter = row.accelerator.lower(), _SUBMITTER.search(row.text("url"))
     layers = RECOMPUTED.get(accelerator, 0.0)
     wide = accelerator.startswith(WIDE_ATTENTION)
     wide |= accelerator.startswith("h200") and row.stack.endswith("v5.0") and not (submitter and submitter[1] in TENSOR_PAIRS)
+    wide |= row.text("attention") == "none"
+    again = f"recompute blank: {f'{layers:g} layers' if layers else 'none'}, as in {CONFIGURED}"
     said = (
         f"frozen weights held in 8 bits: {CONFIGURED}",
-        f"recompute blank: {f'{layers:g} layers' if layers else 'none'}, as in {CONFIGURED}",
+        *([] if row.text("recompute") else [again]),
         *([] if wide else [f"attention core in 8 bits: {CONFIGURED}"]),
     )
-    return Kept(1.0, layers / row.known("n_layers"), 2.0 if wide else 1.0, said)
+    return Kept(1.0, min(layers / row.known("n_layers"), 1.0), 2.0 if wide else 1.0, said)

@@ -112,8 +112,9 @@ _DEFINING = tuple(sorted(set(NUMBERS) - set(_REPORTED) | set(_NAMES)))
 
 
 def fingerprint(row: Row) -> str:
-    """12 hexadecimal digits of the SHA-256 of what defines a measurement: configuration, stack, time; not its notes, file or line.
+    """12 hexadecimal digits of the SHA-256 of what defines a measurement: configuration, stack, time.
 
+    Not its file or line, nor its notes, but for the variant of the stack that these may name (`Row.stack`).
     Numbers count by value, so `64` and `64.0` are the same row, and so is a row that went through another file format.
     """
     parts = []

@@ -11,7 +11,7 @@ REVISED = ("jax-toolbox-pax",)
 """Stacks whose figures stand in revisions of one page, with Transformer Engine ("TE") and without."""
 
 _RELEASE = re.compile(r"\brelease[= ](\d\d\.\d\d)(?!\d)")
-_REVISION = re.compile(r"\brevision[= ](\w+)")
+_REVISION = re.compile(r"\brevision[= ]([0-9a-f]{7,40})\b")
 _ENGINE = re.compile(r"\bprecision_label=TE\b")
 
 

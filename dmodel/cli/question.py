@@ -142,7 +142,7 @@ def settings(job: Setting, attention: str = "flash", zero: int | None = None, ep
     names = job.stack, job.model_name, job.accelerator, precision
     exchange = dispatch(*names, several if ep is None else float(ep))
     started = launches(*names, float(job.model.n_experts), 0.0 if ep is None else float(ep))
-    narrow = narrow_attention(*names)
+    narrow = flash and narrow_attention(*names, float(job.model.n_experts))
     after = reduces_after(job.stack, float(job.model.n_layers))
     per_rank = bucket_per_rank(job.stack, reduced.nbytes)
     plan = Plan(
