@@ -164,9 +164,9 @@ def _beside_layer(v: Messages, work: LayerWork, plan: Plan, c: Coefficients, sha
     """Messages of a layer and micro-batch, split into what their windows hide and what they do not.
 
     Windows: tp the products of its layer; cp the attention core; ep both passes of another micro-batch through the layer, as Megatron-Core
-    and XLA schedule it (`overlap_moe_expert_parallel_comm`; the products alone fit 14 nats worse); prefetched FSDP gathers the forward
-    pass, gathers and scatters the backward pass of the layer computed meanwhile. All of them last as much longer as what hides in them
-    slows the compute (`overlap.lengthened`).
+    schedules it (`overlap_moe_expert_parallel_comm`; the products alone fit 14 nats worse), and as much for compilers, which fill a message
+    with whatever does not wait for it; prefetched FSDP gathers the forward pass, gathers and scatters the backward pass of the layer
+    computed meanwhile. All of them last as much longer as what hides in them slows the compute (`overlap.lengthened`).
     """
     ahead = v.gather * ramp(plan.prefetch)
     cost = stack(v.tp, v.cp, v.ep, ahead, ahead * plan.reshard + v.scatter)

@@ -52,27 +52,25 @@ def submitted(row: Row) -> Submitted | None:
     if written == dp or dp < 1.0 or dp != int(dp) or devices % (dp * others):
         return None
     rest = devices / (dp * others)
-    tp = _tensor(row, rest) if written is None else _usual(row, rest)
-    if rest % tp:
+    tp = _tensor(row, rest) if written is None else _configured(row, rest)
+    if tp != int(tp) or rest % tp:
         return None
-    text = f"dp {dp:g}: batch {batch:g} over {accumulated:g} accumulated, by the log; tp {tp:g}, cp {rest / tp:g}: {CONFIGURED}"
+    log = f"batch {batch:g} over {accumulated:g} micro-batches accumulated, by the log"
+    text = f"dp {dp:g}: {log}; tp {tp:g}, cp {rest / tp:g}: {CONFIGURED}"
     return Submitted(dp, tp, rest / tp, text if written is None else f"{text}, not the row's")
 
 
 def _tensor(row: Row, rest: float) -> float:
     """Tensor parallelism of `rest` ranks: the row's, or what its context parallelism leaves, else the configurations'."""
     tp, cp = row.number("tp"), row.number("cp")
-    return tp if tp else rest / cp if cp else _usual(row, rest)
-
-
-def _usual(row: Row, rest: float) -> float:
-    return min(_configured(row, rest), rest)
+    return tp if tp else rest / cp if cp else _configured(row, rest)
 
 
 def _configured(row: Row, rest: float) -> float:
+    """Tensor parallelism of `rest` ranks in the configurations for a row's chip."""
     accelerator = row.accelerator.lower()
     if not accelerator.startswith("h200"):
-        return 4.0 if accelerator.startswith(SMALL) else 1.0
+        return min(4.0, rest) if accelerator.startswith(SMALL) else 1.0
     submitter = _SUBMITTER.search(row.text("url"))
     pairs = row.stack.endswith("v4.0") or (submitter is not None and submitter[1] in TENSOR_PAIRS)
     return 4.0 if rest >= 4.0 else 2.0 if pairs else 1.0

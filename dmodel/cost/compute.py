@@ -65,8 +65,9 @@ def attention_time(flops: Array, softmax_bytes: Array, head_dim: Array, chip: Ch
 
 
 NARROW_ATTENTION = 1.4
-"""Times as fast as attention in 16 bits is fused attention whose operands have 8 [1]: 1.6 forward on H100 (FlashAttention-3, 1.2 PFLOP/s
-for 0.74), less backward, as exponentials stay as they are. 1, 1.4 and 1.8 are as likely in a fit of all rows (within 1.3 of 2,789)."""
+"""Times as fast as attention in 16 bits is fused attention whose operands have 8 [1]: 1.6 forward on H100 (FlashAttention-3, Shah et al.
+2024, arXiv 2407.08608: 1.2 PFLOP/s for 0.74), less backward, as exponentials stay as they are. 1, 1.4 and 1.8 are as likely in a fit of
+all rows (within 1.3 of 2,789)."""
 
 
 def narrowed(plan: Plan) -> Array:
