@@ -7,14 +7,13 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from dmodel import catalog, profiles
 from dmodel.catalog.loader import resolve, table
 from dmodel.plan import Plan
 from dmodel.report import style
 from dmodel.sensitivity import Case, interactions, landscape, make_case, of_case, regime_map, reoptimized
 from dmodel.sensitivity.reoptimized import DEVICES
+from dmodel.stages import layout
 from dmodel.types import enable_float64
 from experiments.study import deliver, say
 
@@ -30,7 +29,6 @@ class Published(NamedTuple):
     Attributes:
       study: name of the files. title: for the figure. system, model, precision, stack: as the catalog and profiles name them.
       seq_len: [token]. plan: degrees, batch and the rest. follow: inputs to follow to their flips.
-      layers: of the model in the search for whole-numbered plans, where the published stages are not of equal length; 0 = its own.
     """
 
     study: str
@@ -42,7 +40,6 @@ class Published(NamedTuple):
     seq_len: int
     plan: Plan
     follow: tuple[str, ...]
-    layers: int = 0
 
 
 def options(about: str) -> argparse.Namespace:
@@ -70,7 +67,8 @@ def state(run: Published) -> Stated:
     profile, _ = profiles.nearest(entry["chip"], run.stack)
     model = catalog.transformer(run.model, run.seq_len)
     coefficients = profile.coefficients_for(entry["chip"], run.stack or None)
-    case = make_case(catalog.system(run.system, run.precision), model, run.plan, coefficients)
+    laid = layout(float(model.n_layers), float(run.plan.pp), float(run.plan.interleave), float(model.n_mtp))
+    case = make_case(catalog.system(run.system, run.precision), model, run.plan.replace(**laid), coefficients)
     base = run.plan.replace(schedule="1f1b") if run.plan.schedule == "interleaved" else run.plan
     return Stated(case, base, tuple(level["name"] for level in entry["levels"]), profile.name)
 
@@ -94,8 +92,7 @@ def study(run: Published, args: argparse.Namespace) -> None:
     pairs = interactions(case, most=10, level_names=names)
     regimes = regime_map(case, "devices", "bandwidth", level_names=names, points=17 if args.quick else 33)
     say(f"interactions and regimes ({time.process_time() - begun:.0f} s of work)")
-    whole = case.replace(model=case.model.replace(n_layers=np.float64(run.layers))) if run.layers else case
-    found = None if args.quick else landscape(whole, run.follow, base=stated.base, level_names=names)
+    found = None if args.quick else landscape(case, run.follow, base=stated.base, level_names=names)
     followed = [] if found is None else list(found.effects)
     if found is not None:
         say(f"best of {found.considered:,} whole-numbered plans: {degrees(found.best)}; step {found.step_time_s:.2f} s")

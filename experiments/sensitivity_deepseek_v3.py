@@ -32,8 +32,6 @@ RUN = Published(
         schedule="zero-bubble",
     ),
     follow=("chip.hbm_bytes", "network.bytes_per_s[NDR InfiniBand]"),
-    # 61 is a prime; the report's stages are of unequal length
-    layers=64,
 )
 
 

@@ -21,8 +21,6 @@ RUN = Published(
     seq_len=8192,
     plan=Plan(dp=128.0, tp=8.0, sp=1.0, pp=16.0, interleave=8.0, schedule="interleaved", zero=1.0, shard=128.0, global_batch=2048.0),
     follow=("chip.flops_per_s", "chip.hbm_bytes", "network.bytes_per_s[NVLink 4]"),
-    # the report gives the first and last of 16 stages a layer less, in whose place stand embedding and head
-    layers=128,
 )
 
 

@@ -18,6 +18,7 @@ from dmodel.emit.sheet import Sheet
 from dmodel.types import InputError
 
 DENSE = catalog.transformer("llama-3-70b", 8192)
+LARGEST = catalog.transformer("llama-3.1-405b", 8192)
 EXPERTS = catalog.transformer("deepseek-v3", 4096)
 FRAMEWORKS = [name for name in TARGETS if name != "json"]
 FIELDS = {f.name for f in dataclasses.fields(Plan)}
@@ -32,6 +33,8 @@ JOBS = {
     "sharded over all": job(devices=64, batch=128, zero=3, recompute="full"),
     "hybrid": job(devices=64, batch=128, zero=3, shard=8, micro_batch=2),
     "context": job(devices=128, batch=64, tp=4, cp=4, zero=1, recompute="selective"),
+    "stages not alike": job(LARGEST, "llama-3.1-405b", devices=1024, tp=8, pp=16, interleave=4, zero=1),
+    "stages of a prime": job(DENSE.replace(n_layers=61.0), "", tp=8, pp=16, zero=1),
     "alone": job(devices=1, batch=1),
     "experts": job(EXPERTS, "deepseek-v3", devices=512, tp=2, ep=32, zero=3, shard=64),
     "fp8": job(devices=64, batch=128, tp=8, zero=1, precision="fp8", base=Plan(dp=1.0, global_batch=1.0, operand_bytes=1.0)),

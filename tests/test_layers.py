@@ -20,7 +20,7 @@ PACKAGES = ("dmodel", "calibration", "experiments")
 BASE = {"types", "smooth", "once"}
 RECORDS = {"hardware", "workload", "plan", "coefficients"}
 BELOW_COST = BASE | RECORDS | {"footprint", "counts", "placement"}
-BELOW_RUN = BELOW_COST | {"cost", "physics", "step", "goodput", "topology"}
+BELOW_RUN = BELOW_COST | {"cost", "physics", "step", "goodput", "topology", "stages"}
 BELOW_REPORT = BELOW_RUN | {"run", "energy", "returns", "sensitivity", "sweep", "design", "catalog", "profiles", "theory", "emit"}
 BELOW_REPORT |= {"uncertainty", "codesign"}
 
@@ -38,6 +38,7 @@ ALLOWED: dict[str, set[str]] = {
     "step": BELOW_COST | {"cost", "physics", "messages"},
     "goodput": BASE,
     "topology": BASE | {"hardware"},
+    "stages": BASE,
     "sweep": BELOW_RUN,
     "run": BELOW_RUN,
     "design": BELOW_RUN | {"run", "sweep"},
@@ -46,7 +47,7 @@ ALLOWED: dict[str, set[str]] = {
     "energy": BELOW_RUN | {"run"},
     "returns": BELOW_RUN | {"run", "energy", "sweep", "design"},
     "catalog": {"topology", "hardware", "workload", "plan", "types"},
-    "emit": {"workload", "plan", "types"},
+    "emit": {"workload", "plan", "types", "stages"},
     "profiles": {"coefficients", "footprint", "types"},
     "uncertainty": BELOW_RUN | {"sweep", "profiles"},
     "theory": BELOW_RUN | {"catalog", "sweep"},

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from calibration.traces.recipes import BRIDGE
 from calibration.traces.table import Row
 from dmodel.profiles import family
+from dmodel.stages import held
 
 BY_COST = ("nanotron", "ultrascale")
 """Beginnings of stacks that lay blocks over stages by their cost; see `by_cost`."""
@@ -33,9 +34,7 @@ def stages(
     """The stages of a pipeline: as written, else by what is known of the stack.
 
     nanotron, which does not interleave: by the cost of its blocks. Elsewhere, if pp · v chunks divide the layers, all alike. If they do
-    not, embedding and head count as a layer each (Megatron-LM's `account-for-embedding-in-pipeline-split` and `-loss-`, torchtitan's
-    weights of first and last stage, BLOOM's 70 layers on 12 stages, Qi et al. 2023): of `L + 2` items, dealt out evenly, the fullest stage
-    holds `v ⌊(L + 2) / (pp v)⌋` and its part of the rest, the last one a layer less.
+    not, embedding and head count as a layer each (`dmodel.stages.held`; BLOOM's 70 layers on 12 stages, Qi et al. 2023).
     Megatron-Bridge lays out DeepSeek-V3 and Kimi K2 itself, with heads of further tokens at the end: chunks of c layers are full but the
     last, which keeps what is left; with two layers to a chunk the first keeps one.
 
@@ -49,8 +48,8 @@ def stages(
     if written:
         return _laid_out(max(written), written[-1] + n_mtp, mean)
     if stack.lower().startswith(BY_COST):
-        held, at = by_cost(int(layers), head, int(pp))
-        return _laid_out(max(held), held[at] + n_mtp, mean, "laid out by cost of blocks, as nanotron does")
+        blocks, at = by_cost(int(layers), head, int(pp))
+        return _laid_out(max(blocks), blocks[at] + n_mtp, mean, "laid out by cost of blocks, as nanotron does")
     if layers % chunks == 0.0:
         said = "the last one holds the heads of further tokens besides" if n_mtp else ""
         return _laid_out(layers / pp, layers / pp + n_mtp, mean, said)
@@ -59,9 +58,8 @@ def stages(
     left = layers - (full - first) - (pp - 2.0) * full
     if family(stack.lower()) == BRIDGE and model.lower().startswith(("deepseek-v3", "kimi-k2")) and left >= 0.0:
         return _laid_out(full, left + n_mtp, mean, "the recipe's layout")
-    each, over = divmod(layers + 2.0, chunks)
-    fullest = each * interleave + ceil(over / pp)
-    return _laid_out(fullest, fullest - 1.0 + n_mtp, mean, "embedding and head count as a layer each")
+    dealt = held(layers, pp, interleave, n_mtp)
+    return _laid_out(float(dealt.fullest), float(dealt.last), mean, "embedding and head count as a layer each")
 
 
 def held_by_stage(row: Row, pp: float) -> list[float]:
@@ -108,9 +106,9 @@ def by_cost(layers: int, head: float, pp: int) -> tuple[list[int], int]:
     >>> by_cost(32, 2.1, 8)
     ([5, 4, 4, 5, 4, 4, 4, 2], 7)
     """
-    held, at, share = [0] * pp, 0, (layers + head) / pp
+    blocks, at, share = [0] * pp, 0, (layers + head) / pp
     for placed in range(1, layers + 1):
-        held[at] += 1
+        blocks[at] += 1
         if placed > share * (at + 1):
             at += 1
-    return held, at
+    return blocks, at

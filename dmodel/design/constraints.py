@@ -14,6 +14,7 @@ from flax import struct
 
 from dmodel.hardware import System
 from dmodel.plan import Plan
+from dmodel.stages import ENDS, short_by
 from dmodel.step import memory_use
 from dmodel.types import Array
 from dmodel.workload import Transformer
@@ -42,6 +43,11 @@ def _kv_remainder(model: Transformer, plan: Plan) -> Array:
     return -jnp.minimum(jnp.mod(kv, tp), jnp.mod(tp, kv))
 
 
+def _stage_remainder(model: Transformer, plan: Plan) -> Array:
+    """Layers lie on chunks of stages as `dmodel.stages` has them."""
+    return -short_by(model.n_layers, plan.pp, plan.interleave)
+
+
 def _sequence_parts(plan: Plan) -> Array:
     """Parts of the sequence: cp, and tp of each where sequence parallelism splits it further."""
     return plan.cp * (1.0 + plan.sp * (jnp.asarray(plan.tp) - 1.0))
@@ -64,8 +70,9 @@ DIVISIBILITY: tuple[Constraint, ...] = (
     Constraint(
         "layers",
         "layer",
-        lambda model, plan: _remainder(model.n_layers, plan.pp * plan.interleave),
-        "pp times interleave divides the layers",
+        _stage_remainder,
+        f"pp times interleave divides the layers or, where pp does not, the layers and {ENDS:g}, for embedding and head, fill all chunks "
+        "but the last",
         "change pp or interleave",
     ),
     Constraint(

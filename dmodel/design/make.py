@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from dmodel.design.constraints import violated
 from dmodel.plan import SCHEDULES, Plan
+from dmodel.stages import layout
 from dmodel.types import InputError
 from dmodel.workload import Transformer
 
@@ -115,6 +116,7 @@ def make_plan(
         "recompute_layers": layers,
         "recompute_attention": attention,
     }
+    numbers |= layout(float(model.n_layers), n["pp"], n["interleave"], float(model.n_mtp))
     plan = base.replace(**{k: jnp.asarray(v, dtype=float) for k, v in numbers.items()}, schedule=_schedule(schedule, interleave))
     broken, batches = violated(model, plan), ("micro-batch", "global batch")
     if broken:

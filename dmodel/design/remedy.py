@@ -13,6 +13,7 @@ from dmodel.design import space as spaces
 from dmodel.design.constraints import Use, violation
 from dmodel.design.judge import Problem, evaluate, excess, used
 from dmodel.design.space import Choices, Space
+from dmodel.stages import ENDS
 from dmodel.topology import capacity
 
 GROWTH = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
@@ -86,7 +87,8 @@ def no_plan(space: Space) -> Binding:
     rest = f"device counts that do, nearest first: {', '.join(map(str, near))}" if near else "change the device count or the global batch"
     text = (
         f"no valid plan: {space.n_devices} devices do not split into dp · tp · cp · pp with tp dividing {m.n_heads:g} heads, "
-        f"pp {m.n_layers:g} layers, cp {m.seq_len:g} tokens and dp a global batch of {space.global_batch}; {rest}"
+        f"pp {m.n_layers:g} layers (or {ENDS:g} more, for embedding and head), cp {m.seq_len:g} tokens and dp a global batch of "
+        f"{space.global_batch}; {rest}"
     )
     return Binding(name="divisibility", unit="device", amount=float(min((abs(n - space.n_devices) for n in near), default=0)), message=text)
 

@@ -14,6 +14,7 @@ from dmodel.design.space import Degrees, Options, Precision, Space, degrees, opt
 from dmodel.hardware import System
 from dmodel.placement import PAIRS
 from dmodel.plan import SCHEDULES, Plan
+from dmodel.stages import layout
 
 COLUMNS = (
     "dp", "tp", "cp", "pp", "ep", "etp", "sp", "schedule", "interleave", "micro_batch", "placement", "precision", "recompute_attention",
@@ -134,7 +135,7 @@ def order_numbers(order: tuple[str, ...]) -> list[float]:
 
 
 def numbers(space: Space, system: System, rows: np.ndarray) -> dict[str, np.ndarray]:
-    """Rows as named arrays `[n]` with codes resolved: what the compiled functions take (`dmodel.design.judge`)."""
+    """Rows as named arrays `[n]` with codes resolved, and what stages hold: what the compiled functions take (`dmodel.design.judge`)."""
     found = {name: np.ascontiguousarray(rows[:, INDEX[name]]) for name in COLUMNS if name not in ("schedule", "placement", "precision")}
     code = {name: rows[:, INDEX[name]].astype(int) for name in ("schedule", "placement", "precision")}
     found |= {"gpipe": (code["schedule"] == SCHEDULES.index("gpipe")) * 1.0}
@@ -144,7 +145,7 @@ def numbers(space: Space, system: System, rows: np.ndarray) -> dict[str, np.ndar
     offered = precisions(space, system)
     for name in Precision._fields[1:]:
         found[name] = np.asarray([float(getattr(p, name)) for p in offered])[code["precision"]]
-    return found
+    return found | layout(float(space.model.n_layers), found["pp"], found["interleave"], float(space.model.n_mtp))
 
 
 def plans(space: Space, system: System, rows: np.ndarray) -> list[Plan]:

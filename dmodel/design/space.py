@@ -14,6 +14,7 @@ import numpy as np
 from flax import struct
 
 from dmodel.plan import PLACEMENT, SCHEDULES, Plan
+from dmodel.stages import held, short_by
 from dmodel.types import InputError
 from dmodel.workload import Transformer
 
@@ -141,8 +142,8 @@ def placements(space: Space) -> tuple[tuple[str, ...], ...]:
 
 
 def degrees(space: Space) -> list[Degrees]:
-    """All valid splits, the plainest first: tp divides the heads and fits the KV heads, pp the layers, cp the sequence, dp the batch; ep
-    the experts, etp their width and tp, and ep · etp the ranks of a stage."""
+    """All valid splits, the plainest first: tp divides the heads and fits the KV heads, pp the layers (or nearly, `dmodel.stages`), cp the
+    sequence, dp the batch; ep the experts, etp their width and tp, and ep · etp the ranks of a stage."""
     m = space.model
     heads, kv, layers, seq = (int(x) for x in (m.n_heads, m.n_kv_heads, m.n_layers, m.seq_len))
     found = []
@@ -154,7 +155,7 @@ def degrees(space: Space) -> list[Degrees]:
                 continue
             for pp in divisors(space.n_devices // (tp * cp)):
                 dp = space.n_devices // (tp * cp * pp)
-                if layers % pp == 0 and space.global_batch % dp == 0:
+                if not short_by(layers, pp, 1) and space.global_batch % dp == 0:
                     found += [Degrees(dp, tp, cp, pp, ep, etp) for ep, etp in _experts(space, dp, tp, cp)]
     return found
 
@@ -177,9 +178,11 @@ def _sp(space: Space, tp: int, cp: int) -> list[int]:
 
 def options(space: Space, split: Degrees) -> Options:
     """What may be chosen with these degrees."""
-    per_stage = int(space.model.n_layers) // split.pp
+    layers = int(space.model.n_layers)
+    per_stage = int(held(layers, split.pp, 1).fullest)
+    chunks = np.arange(1, per_stage + 1)
     return Options(
-        runs=_runs(space, split, per_stage),
+        runs=_runs(space, split, chunks[short_by(layers, split.pp, chunks) == 0.0].tolist()),
         recompute=_recompute(space, per_stage),
         sharding=_shardings(space, split),
         sp=_sp(space, split.tp, split.cp),
@@ -188,8 +191,8 @@ def options(space: Space, split: Degrees) -> Options:
     )
 
 
-def _runs(space: Space, split: Degrees, per_stage: int) -> list[tuple[int, int, int]]:
-    """(schedule, interleave, micro-batch): chunks divide the stage's layers and take micro-batches in groups of pp."""
+def _runs(space: Space, split: Degrees, chunks: list[int]) -> list[tuple[int, int, int]]:
+    """(schedule, interleave, micro-batch): stages come in so many chunks, which take micro-batches in groups of pp."""
     share, pp = space.global_batch // split.dp, split.pp
     batches = [b for b in divisors(share) if space.choices.micro_batch == "any" or b & (b - 1) == 0]
     code = {name: SCHEDULES.index(name) for name in space.choices.schedules}
@@ -200,7 +203,7 @@ def _runs(space: Space, split: Degrees, per_stage: int) -> list[tuple[int, int, 
     if "zero-bubble" in code:
         found += [(code["zero-bubble"], 1, b) for b in batches if share // b >= 2 * pp]
     if "interleaved" in code:
-        chunks = divisors(per_stage)[0 if "1f1b" not in code else 1 :]
+        chunks = chunks[0 if "1f1b" not in code else 1 :]
         found += [(code["interleaved"], v, b) for v in chunks for b in batches if v == 1 or share // b % pp == 0]
     return found
 
@@ -260,10 +263,11 @@ def neighbouring_counts(space: Space, at_most: int = 2) -> list[int]:
     """Device counts nearest to the asked one for which a valid plan exists: products of one allowed degree of each kind."""
     n, m = space.n_devices, space.model
     heads, kv, layers, seq = (int(x) for x in (m.n_heads, m.n_kv_heads, m.n_layers, m.seq_len))
+    stages = [pp for pp in range(1, layers + 1) if not short_by(layers, pp, 1)]
     counts = {tp for tp in divisors(heads) if not (kv % tp and tp % kv) and _sp(space, tp, 1)}
-    for whole in (layers, space.global_batch, seq):
+    for parts in (stages, divisors(space.global_batch), divisors(seq)):
         # one device is always a valid count, so far ones are not the nearest: without them the set stays small
-        counts = {count * d for d in divisors(whole) for count in counts if count * d < 2 * n + 1024}
+        counts = {count * d for d in parts for count in counts if count * d < 2 * n + 1024}
     near = sorted(counts - {n}, key=lambda count: (abs(count - n), count))
     return [c for c in near if degrees(space.replace(n_devices=c))][:at_most] if len(near) < 64 else near[:at_most]
 

@@ -34,6 +34,7 @@ def write(sheet: Sheet) -> None:
     _precision(sheet)
     _overlap(sheet)
     shape.leave_what_no_launcher_knows(sheet)
+    shape.lay_out(sheet, None)
     rules(sheet)
 
 

@@ -93,6 +93,8 @@ def _degrees(sheet: Sheet) -> None:
         | {"sequence-parallel": bool(s["sp"]) and s["tp"] > 1},
     )
     s.tell("micro_batch global_batch", {"micro-batch-size": s["micro_batch"], "global-batch-size": s["global_batch"]})
+    split = "in-pipeline-split"
+    shape.lay_out(s, {f"account-for-embedding-{split}": True, f"account-for-loss-{split}": True})
     s.tell("interleave", {"num-virtual-stages-per-pipeline-rank": s["interleave"]} if s["interleave"] > 1 else {})
     schedule = s.values["schedule"]
     known = s["pp"] == 1 or schedule in ("1f1b", "interleaved")

@@ -32,6 +32,7 @@ def write(sheet: Sheet) -> None:
     _precision(s)
     _overlap(s)
     shape.leave_what_no_launcher_knows(s)
+    shape.lay_out(s, None)
     shape.common_rules(s)
     if s["cp"] > 1:
         s.divides(s["seq_len"], 2 * s["cp"], "the sequence is a multiple of 2 · cp")

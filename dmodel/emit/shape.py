@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from dmodel.emit.sheet import Setting, Sheet
 from dmodel.plan import BUCKET_GRADIENTS, BUCKET_GRADIENTS_PER_RANK
+from dmodel.stages import ENDS, held, layout
 
 FORMATS = {1.0: "8-bit", 0.5: "4-bit", 2.0: "16-bit", 4.0: "32-bit"}
 
@@ -19,8 +22,22 @@ def is_latent(sheet: Sheet) -> bool:
 
 
 def chunk_layers(sheet: Sheet) -> float:
-    """Layers of one model chunk, L/(pp v)."""
-    return sheet["n_layers"] / (sheet["pp"] * sheet["interleave"])
+    """Layers of one model chunk of the fullest stage, L/(pp v) where all are alike."""
+    return float(held(sheet["n_layers"], sheet["pp"], sheet["interleave"]).fullest) / sheet["interleave"]
+
+
+def lay_out(sheet: Sheet, ends: Mapping[str, Setting] | None, dealt: bool = False) -> None:
+    """What stages of the pipeline hold: all alike, or with a layer's place for embedding and head each by the settings `ends`, where the
+    framework has such (`dmodel.stages`); whether it deals out what chunks do not divide (`dealt`)."""
+    layers, chunks = sheet["n_layers"], sheet["pp"] * sheet["interleave"]
+    usual = layout(layers, sheet["pp"], sheet["interleave"], sheet["n_mtp"])
+    as_usual = all(abs(sheet[name] - float(value)) < 1e-9 for name, value in usual.items())
+    alike = sheet["stage_excess"] == 0 and sheet["head_displaces"] == 0
+    whole, shared = layers % chunks == 0, ends is not None and (layers + ENDS) % (1 if dealt else chunks) == 0
+    told = {} if whole and (alike or as_usual) else ends if shared and as_usual else None
+    sheet.either("stage_excess head_displaces", told, "stages that are not alike have layouts of their own to write")
+    places = "layers, or those and embedding and head," if ends is not None else "layers"
+    sheet.rule(whole or shared, f"{places} are a multiple of pp · model chunks: {layers:g} is no multiple of {chunks:g}")
 
 
 def leave_what_no_launcher_knows(sheet: Sheet) -> None:
@@ -37,8 +54,6 @@ def leave_what_no_launcher_knows(sheet: Sheet) -> None:
     else:
         sheet.tell(hybrid)
     sheet.either("causal", {} if sheet["causal"] == 1 else None, "launchers of language models train causal attention")
-    alike = sheet["stage_excess"] == 0 and sheet["head_displaces"] == 0
-    sheet.either("stage_excess head_displaces", {} if alike else None, "stages that are not alike have layouts of their own to write")
     padded = {} if sheet["unpadded_vocab"] == 0 else None
     sheet.either("unpadded_vocab", padded, "frameworks pad their vocabulary, or have it padded, to what ranks of tp divide by 8")
     sheet.either("trainable", {} if sheet["trainable"] == 1 else None, "adapters on a frozen base have settings of their own")
@@ -99,8 +114,6 @@ def common_rules(sheet: Sheet) -> None:
     sheet.divides(sheet["n_heads"], sheet["tp"], "attention heads are a multiple of tp")
     sheet.divides(sheet["n_kv_heads"], sheet["tp"], "key/value heads are a multiple of tp")
     sheet.divides(sheet["d_ff"], sheet["etp"] if is_mixture(sheet) else sheet["tp"], "the width of the MLP is a multiple of tp")
-    stages = sheet["pp"] * sheet["interleave"]
-    sheet.divides(sheet["n_layers"], stages, "layers are a multiple of pp · model chunks")
     if is_mixture(sheet):
         sheet.divides(sheet["n_experts"], sheet["ep"], "experts are a multiple of ep")
         ranks = dp * sheet["tp"] * sheet["cp"]

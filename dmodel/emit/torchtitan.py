@@ -75,7 +75,9 @@ def _degrees(sheet: Sheet) -> None:
 def _pipeline(sheet: Sheet) -> None:
     s, p = sheet, "parallelism.pipeline_parallel_"
     batch: dict[str, Setting] = {"training.global_batch_size": s["global_batch"]}
+    ends: dict[str, Setting] = {p + "first_stage_less_layers": 1, p + "last_stage_less_layers": 1}
     if s["pp"] == 1:
+        shape.lay_out(s, ends)
         s.tell("pp interleave schedule", {p + "degree": 1})
         s.tell("micro_batch global_batch", {"training.local_batch_size": s["micro_batch"]} | batch)
         return
@@ -84,11 +86,14 @@ def _pipeline(sheet: Sheet) -> None:
     zero_bubble = s.values["schedule"] == "zero-bubble"
     name = "ZBVZeroBubble" if zero_bubble else SCHEDULES["interleaved" if s["interleave"] > 1 else s.values["schedule"]]
     chunks = 2 * s["pp"] if zero_bubble else s["pp"] * s["interleave"]
-    s.tell("pp schedule", {p + "degree": s["pp"], p + "schedule": name, p + "layers_per_stage": int(s["n_layers"] / chunks)})
-    # by default the first and the last stage get one layer less; plans split layers evenly
-    s.settings |= {p + "first_stage_less_layers": 0, p + "last_stage_less_layers": 0}
+    # by default the first and the last stage get one layer less, as plans whose stages do not divide the layers have it
+    s.settings |= dict.fromkeys(ends, 0)
+    shape.lay_out(s, ends, dealt=True)
+    items = s["n_layers"] + sum(s.settings[setting] for setting in ends)  # type: ignore[misc]
+    each = -(-int(items) // int(chunks))
+    s.tell("pp schedule", {p + "degree": s["pp"], p + "schedule": name, p + "layers_per_stage": each})
     s.either("interleave", None if zero_bubble else {}, "zero-bubble schedules fold two chunks into each stage")
-    s.divides(s["n_layers"], chunks, "layers are a multiple of the stages of the schedule")
+    s.rule(-(-int(items) // each) == chunks, f"{items:g} layers (with embedding and head, where these count) fill {chunks:g} chunks")
     micro = s["global_batch"] / (s["dp"] * s["micro_batch"])
     s.rule(micro >= chunks, f"micro-batches fill the pipeline: {micro:g} for {chunks:g} stages (torchtitan warns, and bubbles grow)")
 

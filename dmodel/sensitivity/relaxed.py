@@ -3,7 +3,7 @@
 Unknowns are logarithms of dp, tp, cp, pp and the micro-batch (and of the chunks per stage where there are several), and the share of layers
 recomputed. ZeRO stage, experts' degree and switches stay; a sharding group keeps filling dp, or as many devices as it does. The step time
 has kinks where a group just fills a domain of the network or has two members: its pieces are smooth, the program is solved on one piece at
-a time, and neighbouring pieces are tried until none is better.
+a time, and neighbouring pieces are tried until none is better. Stages are alike: a layout is that of some degrees.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def program(case: Case, *, sharpness: float = SHARPNESS, level_names: Sequence[s
     Raises:
       InputError: one device, which leaves nothing to choose.
     """
-    known = inputs(case, level_names)
+    known = inputs(case.replace(plan=case.plan.alike()), level_names)
     if n_devices(known) <= 1.0:
         raise InputError("re-optimised sensitivities: expected at least 2 devices; one leaves no degree to choose")
     if known["plan.tp"] == 1.0:

@@ -1,0 +1,70 @@
+"""How layers lie on the stages of a pipeline: alike where the stages divide them, else with a layer's place for embedding and head.
+
+Megatron-LM counts embedding and head as a layer each when it is asked to (`--account-for-embedding-in-pipeline-split`,
+`--account-for-loss-in-pipeline-split`), torchtitan by default (`first_stage_less_layers`, `last_stage_less_layers`). So ran Llama 3 405B,
+126 layers on 16 stages (arXiv 2407.21783, section 3.3.2), and BLOOM, 70 on 12; layouts written out give DeepSeek-V3's 61 to 16 stages.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dmodel.types import Array
+
+ENDS = 2.0
+"""Places of layers that embedding and head take, where stages are not alike [layer]."""
+
+
+class Held(NamedTuple):
+    """Layers that the fullest stage holds, and the one with the head, heads of further tokens included [layer]."""
+
+    fullest: Array
+    last: Array
+
+
+def held(layers: Array, pp: Array, interleave: Array, n_mtp: Array = 0.0) -> Held:
+    """What stages hold: `L / pp` where pp v chunks divide the layers, the last one the heads of further tokens besides.
+
+    Else `L + 2` items are dealt out evenly: the fullest stage holds `v ⌊(L + 2) / (pp v)⌋` and its part of the rest, the last one a layer
+    less, and the heads of further tokens.
+
+    Args:
+      layers: L, of the model. interleave: v, model chunks per stage. n_mtp: heads of further tokens, a layer each. All `[*batch]`.
+    """
+    layers, pp, v, n_mtp = (np.asarray(x, dtype=float) for x in (layers, pp, interleave, n_mtp))
+    each, over = np.divmod(layers + ENDS, pp * v)
+    alike = np.mod(layers, pp * v) == 0.0
+    most = np.where(alike, layers / pp, each * v + np.ceil(over / pp))
+    last = np.where(alike, most, most - 1.0) + n_mtp
+    return Held(np.maximum(most, last), last)
+
+
+def layout(layers: Array, pp: Array, interleave: Array, n_mtp: Array = 0.0) -> dict[str, np.ndarray]:
+    """`Plan.stage_excess` and `Plan.head_displaces` of stages that hold what `held` says, `[*batch]`; 0 without a pipeline.
+
+    Llama 3 405B on 16 stages: the fullest hold 8 of its 126 layers, a mean stage 7.875, the last one 7:
+
+    >>> {name: float(value) for name, value in layout(126, 16, 1).items()}
+    {'stage_excess': 0.125, 'head_displaces': 1.0}
+    """
+    found = held(layers, pp, interleave, n_mtp)
+    mean = (np.asarray(layers, dtype=float) + n_mtp) / pp
+    piped = np.asarray(pp) > 1.0
+    return {
+        "stage_excess": np.where(piped, found.fullest - mean, 0.0),
+        "head_displaces": np.where(piped, found.fullest - found.last, 0.0),
+    }
+
+
+def short_by(layers: Array, pp: Array, interleave: Array) -> np.ndarray:
+    """Layers that are over, or missing, for stages that can be laid out: 0 where they can, else more `[*batch]`.
+
+    Chunks are alike; where pp does not divide the layers, the `L + 2` items fill all chunks of `⌈(L + 2) / (pp v)⌉` but the last, as in
+    recipes for DeepSeek-V3's 61 layers on 16 stages. No stage is without a layer.
+    """
+    layers, pp, v = (np.asarray(x, dtype=float) for x in (layers, pp, interleave))
+    chunks, items = pp * v, layers + ENDS
+    over, missing = np.mod(layers, chunks), np.maximum((chunks - 1.0) * np.ceil(items / chunks) + 1.0 - items, 0.0)
+    return np.where(np.mod(layers, pp) == 0.0, over, np.minimum(over, missing)) + np.maximum(pp - layers, 0.0)

@@ -1,0 +1,111 @@
+"""Stages of pipelines whose number does not divide the layers: in the search, in one plan, in the step."""
+
+import numpy as np
+import pytest
+
+from calibration.traces.stages import stages
+from dmodel import catalog
+from dmodel.coefficients import default
+from dmodel.design import Choices, design, make_plan
+from dmodel.design import rows as rows_
+from dmodel.design.constraints import violated
+from dmodel.design.optimum import problem
+from dmodel.stages import held, layout, short_by
+from dmodel.step import step_time
+from dmodel.types import InputError
+from tests.points import COEFFICIENTS, quick
+
+SYSTEM = catalog.system("H100-DGX")
+LARGE = catalog.transformer("llama-3.1-405b", 8192.0)
+STEP = quick(step_time)
+
+
+@pytest.mark.parametrize(
+    ("layers", "pp", "v", "mtp", "fullest", "last"),
+    [
+        (126, 16, 1, 0, 8, 7),
+        (126, 16, 8, 0, 8, 7),
+        (126, 14, 3, 0, 9, 9),
+        (70, 12, 1, 0, 6, 5),
+        (94, 16, 3, 0, 6, 5),
+        (64, 8, 1, 1, 9, 9),
+        (61, 16, 1, 1, 4, 4),
+    ],
+)
+def test_what_stages_hold(layers, pp, v, mtp, fullest, last):
+    """By hand; of published runs Llama 3 405B, BLOOM and Qwen3 235B are laid out so."""
+    found = held(layers, pp, v, mtp)
+    assert (float(found.fullest), float(found.last)) == (fullest, last)
+    laid = layout(layers, pp, v, mtp)
+    mean = (layers + mtp) / pp
+    assert float(laid["stage_excess"]) == pytest.approx(fullest - mean, rel=1e-12)
+    assert float(laid["head_displaces"]) == fullest - last
+
+
+def test_no_layer_is_lost_or_held_twice():
+    """Of any layers and stages, the fullest holds no less than the mean, the others have room for what is left, and one stage is all."""
+    layers, pp, v, mtp = (x.ravel() for x in np.meshgrid(np.arange(2, 130), np.arange(1, 33), [1, 2, 3], [0, 1]))
+    kept = (pp * v <= layers) & (pp > 1)
+    found = held(layers[kept], pp[kept], v[kept], mtp[kept])
+    others = layers[kept] + mtp[kept] - found.last
+    assert (found.last >= 0.0).all() and (found.fullest >= found.last).all()
+    assert (others <= (pp[kept] - 1) * found.fullest).all()
+    for name, value in layout(layers, np.ones_like(pp), v, mtp).items():
+        assert (value == 0.0).all(), name
+
+
+@pytest.mark.parametrize(
+    ("layers", "pp", "v", "short"),
+    [
+        (80, 8, 5, 0), (80, 8, 3, 8), (126, 16, 8, 0), (126, 8, 2, 0), (126, 2, 64, 126), (61, 16, 1, 0), (61, 16, 2, 0), (61, 16, 4, 1),
+        (61, 8, 3, 7), (80, 32, 1, 12), (24, 16, 1, 5), (3, 4, 1, 3), (94, 16, 6, 0),
+    ],
+)  # fmt: skip
+def test_which_stages_can_be_laid_out(layers, pp, v, short):
+    assert float(short_by(layers, pp, v)) == short
+
+
+def test_one_plan_and_rows_of_traces_lay_layers_out_alike():
+    for pp, v in ((16, 1), (16, 8), (8, 4), (2, 63)):
+        plan = make_plan(LARGE, 8 * pp, global_batch=16 * pp, tp=8, pp=pp, interleave=v)
+        said = stages("a-stack", "a", 126.0, 2.0, float(pp), float(v))
+        assert (float(plan.stage_excess), float(plan.head_displaces)) == (said.excess, said.displaced)
+    with pytest.raises(InputError, match="divides the layers or, where pp does not, the layers and 2, for embedding and head, fill all"):
+        make_plan(LARGE, 1024, global_batch=2048, tp=8, pp=16, interleave=3)
+    with pytest.raises(InputError, match="layers: .*off by 2 layer"):
+        make_plan(LARGE, 1024, global_batch=2048, pp=128)
+
+
+def test_the_search_finds_the_stages_of_llama_3_405b():
+    """Its 16 stages of the report (arXiv 2407.21783, table 4) do not divide 126 layers; the plan found obeys the rules and takes as long as
+    one plan of the same degrees."""
+    narrow = Choices(zero=(1,), recompute=(0.0, 1.0), shards="whole", sp=(1,))
+    found = design(SYSTEM, LARGE, 1024, 128, default(), method="both", choices=narrow)
+    assert found.best is not None and found.certificate is not None
+    plan = found.best.plan
+    assert 126 % int(plan.pp) and float(plan.head_displaces) == 1.0 and not violated(LARGE, plan)
+    again = make_plan(
+        LARGE, 1024, global_batch=128, tp=int(plan.tp), cp=int(plan.cp), pp=int(plan.pp), interleave=int(plan.interleave), zero=1,
+        micro_batch=int(plan.micro_batch), recompute=float(plan.recompute_layers),
+    )  # fmt: skip
+    assert float(step_time(SYSTEM, LARGE, again, default()).total) == pytest.approx(found.best.step_time_s, rel=1e-9)
+
+
+def test_all_rows_of_a_space_carry_their_layout():
+    asked = problem(SYSTEM, LARGE, 64, 64, default())
+    rows = rows_.all_rows(asked.space)
+    found = rows_.numbers(asked.space, SYSTEM, rows)
+    pp = found["pp"]
+    apart = np.mod(126.0, pp) != 0.0
+    assert apart.any() and (~apart).any()
+    assert (found["head_displaces"] == apart).all()
+    np.testing.assert_allclose(found["stage_excess"], np.where(apart, 2.0 / pp, 0.0), atol=1e-12)
+
+
+def test_a_step_with_a_layer_less_at_the_ends_lies_between_those_of_fewer_and_more_layers():
+    """112 or 128 layers on 16 stages are alike; with 126 the fullest stage is that of 128, less what the head no longer adds to it."""
+    plans = {n: make_plan(LARGE.replace(n_layers=float(n)), 128, global_batch=64, tp=8, pp=16) for n in (112, 126, 128)}
+    times = {n: float(STEP(SYSTEM, LARGE.replace(n_layers=float(n)), plan, COEFFICIENTS).total) for n, plan in plans.items()}
+    assert times[112] < times[126] < times[128]
+    head = float(STEP(SYSTEM, LARGE.replace(n_layers=126.0), plans[126], COEFFICIENTS).head)
+    assert head < float(STEP(SYSTEM, LARGE.replace(n_layers=128.0), plans[128], COEFFICIENTS).head)
