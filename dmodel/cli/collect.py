@@ -6,8 +6,7 @@ import json as json_format
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -63,7 +62,8 @@ def command(
         _only_tables(out, parquet, json)
         return
     budget_s = None if budget_minutes is None else 60.0 * budget_minutes
-    with _nothing_on_stdout():
+    _own_stdout()
+    with redirect_stdout(sys.stderr):
         collected = _collect(launcher, out, kinds, plan=plan, budget_s=budget_s, retry=retry_failed, device_time=device_time)
     if collected is None:
         return
@@ -101,18 +101,15 @@ def _collect(launcher: str, out: Path, kinds: list[str], *, device_time: bool, *
     return found if job.process == 0 else None
 
 
-@contextmanager
-def _nothing_on_stdout() -> Iterator[None]:
-    """Send to stderr what libraries print to stdout, as those of collectives do from below Python."""
+def _own_stdout() -> None:
+    """From here on only what Python prints goes to stdout. Libraries of collectives print below it, from threads of theirs and at any time:
+    to stderr."""
+    if sys.stdout is not sys.__stdout__:
+        return  # somebody listens to Python alone
     sys.stdout.flush()
-    kept = os.dup(1)
+    own = os.dup(1)
     os.dup2(2, 1)
-    try:
-        yield
-    finally:
-        sys.stdout.flush()
-        os.dup2(kept, 1)
-        os.close(kept)
+    sys.stdout = os.fdopen(own, "w", encoding=sys.stdout.encoding)
 
 
 def _tables(out: Path, parquet: bool) -> dict[str, int]:
