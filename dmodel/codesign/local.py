@@ -21,14 +21,15 @@ from dmodel.codesign.relax import aggregated, named
 from dmodel.codesign.unknowns import Unknowns
 from dmodel.plan import Plan
 from dmodel.smooth import SHARPNESS
+from dmodel.stages import ENDS
 from dmodel.sweep import quick_to_compile
 
 ITERATIONS, LONGEST = 80, 0.5
 """Of the quadratic programming, and the longest step in the logarithm of a size."""
 
 STRUCTURE = ("micro-batches", "stages", "full pipeline")
-"""Limits beside those of the goal: at least one micro-batch, one layer for each chunk of a stage, and as many micro-batches as stages:
-fewer leave stages idle, and step time has a kink there, which this keeps on one side."""
+"""Limits beside those of the goal: at least one micro-batch, one layer (or embedding, or head) for each chunk of a stage, and as many
+micro-batches as stages: fewer leave stages idle, and step time has a kink there, which this keeps on one side."""
 
 FULL = 1.0 + 1e-6
 """Where the pipeline counts as full: a hair off the kink, so that slopes are those of its own side."""
@@ -75,7 +76,8 @@ def judged(x: jax.Array, plan: Plan, world: World, at: Goal, names: tuple[str, .
     used = held(plan, sizes)
     found = aggregated(sizes, used, world, at, sharpness)
     once = used.dp * used.micro_batch / used.global_batch
-    own = [once, used.pp * used.interleave / sizes["n_layers"], used.pp * once * FULL]
+    items = sizes["n_layers"] + jnp.where(jnp.asarray(used.stage_excess) > 0.0, ENDS, 0.0)
+    own = [once, used.pp * used.interleave / items, used.pp * once * FULL]
     rows = jnp.concatenate([excess(found.quantities, at), jnp.log(jnp.stack(own))])
     return jnp.concatenate([merit(found.quantities, at)[None], rows]), found
 
