@@ -33,7 +33,7 @@ class Plan(struct.PyTreeNode, kw_only=True):
         layers that are alike. accumulate: 1 = gradients of ZeRO 2 and 3 are added up whole and reduced once per step (FSDP's `no_sync`),
         0 = reduced behind every micro-batch.
       interleave: v, model chunks per pipeline stage.
-      stage_excess: layers that the fullest stage of the pipeline holds beyond the mean one, L / pp. head_displaces: layers that the stage
+      stage_excess: layers that the fullest stage of the pipeline holds beyond the mean one. head_displaces: layers that the stage
         with the head holds fewer than the fullest. Both 0 where stages hold the same and the last one the head besides.
       micro_batch: b, sequences per data-parallel rank and micro-batch. global_batch: B, sequences per step.
       recompute_layers: share of the layers recomputed in full in the backward pass (1 = "full").

@@ -27,22 +27,27 @@ class Held(NamedTuple):
 def held(layers: Array, pp: Array, interleave: Array, n_mtp: Array = 0.0) -> Held:
     """What stages hold: `L / pp` where pp v chunks divide the layers, the last one the heads of further tokens besides.
 
-    Else `L + 2` items are dealt out evenly: the fullest stage holds `v ⌊(L + 2) / (pp v)⌋` and its part of the rest, the last one a layer
-    less, and the heads of further tokens.
+    Else `L + 2` items, embedding first and head last, are dealt out to the chunks in order, the first `(L + 2) mod (pp v)` chunks one more
+    than the others; chunk k lies on stage `k mod pp`. So the first stage holds a layer less than items, the last one too, and heads of
+    further tokens besides.
 
     Args:
       layers: L, of the model. interleave: v, model chunks per stage. n_mtp: heads of further tokens, a layer each. All `[*batch]`.
     """
     layers, pp, v, n_mtp = (np.asarray(x, dtype=float) for x in (layers, pp, interleave, n_mtp))
     each, over = np.divmod(layers + ENDS, pp * v)
+    rounds, more = np.divmod(over, pp)
+    items = each * v + rounds
     alike = np.mod(layers, pp * v) == 0.0
-    most = np.where(alike, layers / pp, each * v + np.ceil(over / pp))
-    last = np.where(alike, most, most - 1.0) + n_mtp
+    between = np.where(pp > 2.0, items + (more > 1.0), 0.0)
+    most = np.where(alike, layers / pp, np.maximum(items + (more > 0.0) - 1.0, between))
+    last = np.where(alike, layers / pp, items - 1.0) + n_mtp
     return Held(np.maximum(most, last), last)
 
 
 def layout(layers: Array, pp: Array, interleave: Array, n_mtp: Array = 0.0) -> dict[str, np.ndarray]:
-    """`Plan.stage_excess` and `Plan.head_displaces` of stages that hold what `held` says, `[*batch]`; 0 without a pipeline.
+    """`Plan.stage_excess` and `Plan.head_displaces` of stages that hold what `held` says, `[*batch]`; 0 without a pipeline and where chunks
+    are alike, whose heads of further tokens count as spread.
 
     Llama 3 405B on 16 stages: the fullest hold 8 of its 126 layers, a mean stage 7.875, the last one 7:
 
@@ -51,20 +56,21 @@ def layout(layers: Array, pp: Array, interleave: Array, n_mtp: Array = 0.0) -> d
     """
     found = held(layers, pp, interleave, n_mtp)
     mean = (np.asarray(layers, dtype=float) + n_mtp) / pp
-    piped = np.asarray(pp) > 1.0
+    apart = (np.asarray(pp) > 1.0) & (np.mod(layers, np.asarray(pp) * interleave) != 0.0)
     return {
-        "stage_excess": np.where(piped, found.fullest - mean, 0.0),
-        "head_displaces": np.where(piped, found.fullest - found.last, 0.0),
+        "stage_excess": np.where(apart, found.fullest - mean, 0.0),
+        "head_displaces": np.where(apart, found.fullest - found.last, 0.0),
     }
 
 
 def short_by(layers: Array, pp: Array, interleave: Array) -> np.ndarray:
-    """Layers that are over, or missing, for stages that can be laid out: 0 where they can, else more `[*batch]`.
+    """Layers that are over, or missing, for stages that the search offers: 0 where it does, else more `[*batch]`.
 
-    Chunks are alike; where pp does not divide the layers, the `L + 2` items fill all chunks of `⌈(L + 2) / (pp v)⌉` but the last, as in
-    recipes for DeepSeek-V3's 61 layers on 16 stages. No stage is without a layer.
+    Chunks are alike; where pp does not divide the layers, fewer items are missing to `⌈(L + 2) / (pp v)⌉` on each chunk than one chunk
+    holds, as of DeepSeek-V3's 61 layers on 16 stages. No stage is without a layer.
     """
     layers, pp, v = (np.asarray(x, dtype=float) for x in (layers, pp, interleave))
     chunks, items = pp * v, layers + ENDS
     over, missing = np.mod(layers, chunks), np.maximum((chunks - 1.0) * np.ceil(items / chunks) + 1.0 - items, 0.0)
-    return np.where(np.mod(layers, pp) == 0.0, over, np.minimum(over, missing)) + np.maximum(pp - layers, 0.0)
+    apart = np.minimum(over, missing + np.maximum(1.0 - held(layers, pp, v).last, 0.0))
+    return np.where(np.mod(layers, pp) == 0.0, over, apart) + np.maximum(pp - layers, 0.0)

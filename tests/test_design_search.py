@@ -134,6 +134,7 @@ def test_no_plan_of_a_group_undercuts_its_bound(seed, model):
             fits = np.asarray(found.memory_bytes) <= float(SYSTEM.chip.hbm_bytes)
             assert (np.asarray(found.memory_bytes) >= bound.memory_bytes[0]).all()
             assert (np.asarray(found.step_time_s)[fits] >= bound.step_time_s[0]).all()
+            assert (np.asarray(found.joules)[fits] >= bound.joules[0]).all()
             assert (members[fits, rows.INDEX["recompute_layers"]] >= bound.share[0] - 1e-9).all()
             own = group_bounds(p, members[:1], sharded=True)
             same = (members[:, [rows.INDEX[n] for n in rows.SHARDING]] == members[0, [rows.INDEX[n] for n in rows.SHARDING]]).all(1)

@@ -109,7 +109,7 @@ def _own_stdout() -> None:
     sys.stdout.flush()
     own = os.dup(1)
     os.dup2(2, 1)
-    sys.stdout = os.fdopen(own, "w", encoding=sys.stdout.encoding)
+    sys.stdout = os.fdopen(own, "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors)
 
 
 def _tables(out: Path, parquet: bool) -> dict[str, int]:

@@ -14,6 +14,9 @@ term, or no sum of the terms of a layer, is below its bound:
   falls with the window (`smooth.positive_part`). Hidden communication costs κ of it in contention: `exposed + κ hidden = κ message +
   (1 − κ) exposed` grows with what is exposed for κ ≤ 1. A smaller κ only lowers the step. The first gather of a micro-batch, which counts
   by what of it would hide, is left out.
+* The head counts by what it takes beyond the layers that its stage holds fewer (`Plan.head_displaces`): that falls as a layer grows, by no
+  more than those layers grow, and the fullest stage holds at least as many. So the sum of both is bounded, which is enough for time; for
+  energy, as waiting weighs less, the head of such stages is left out.
 * A layer takes `max_p(d + f, h)`, which grows with each: device time d (work, exposed communication, contention), kernel fill f and host
   time h. Work, f and h are affine in r and grow with it.
 * Windows of a layer are shares of its products, attention core and passes, of which r lengthens the backward one, most at its largest.
@@ -141,7 +144,8 @@ def _bound(sharpness: float):
         loose = _windows(at_low, at_high, (without_messages(at_low, low), without_messages(at_high, high)), c)
         found = step_time(system, model, low, loose, sharpness=sharpness, physics=DRAFTED._replace(costs=least_costs))
         memory = rest + jnp.minimum(first.activations, last.activations)
-        joules = run.facility_watts(system, model, low, found) * found.total
+        without = found.replace(head=jnp.where(jnp.asarray(low.head_displaces) > 0.0, 0.0, found.head))
+        joules = run.facility_watts(system, model, low, without) * without.total
         below = 1.0 - SLACK
         return Bound(step_time_s=found.total * below, joules=joules * below, memory_bytes=memory * below, share=share)
 
@@ -193,8 +197,8 @@ def arithmetic_floor(problem: Problem) -> float:
 
     `overhead + (1 + straggler) · (Σ matmul FLOPs / (devices · peak · η_max) + attention)`: the arithmetic of all devices at its best rate,
     no recomputation, launches, streaming, communication or bubble. Proof: every term of the step is ≥ 0, a smooth maximum is never below
-    its arguments, a matmul's rate never above peak · η_max, and the FLOPs of the devices add up to the whole for every plan (for the
-    head: every stage keeps at least 1/pp of it).
+    its arguments, a matmul's rate never above peak · η_max, and the FLOPs of the devices add up to the whole for every plan: the slowest
+    stage takes no less than the mean of all, whether the head is spread or displaces layers.
 
     Limits: tight when compute-bound and wide; far below the truth when communication or memory decides.
     """

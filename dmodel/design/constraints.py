@@ -71,8 +71,8 @@ DIVISIBILITY: tuple[Constraint, ...] = (
         "layers",
         "layer",
         _stage_remainder,
-        f"pp times interleave divides the layers or, where pp does not, the layers and {ENDS:g}, for embedding and head, fill all chunks "
-        "but the last",
+        f"pp times interleave divides the layers or, where pp does not, nearly divides the layers and {ENDS:g}, for embedding and head: "
+        "fewer are missing than one chunk of a stage holds",
         "change pp or interleave",
     ),
     Constraint(

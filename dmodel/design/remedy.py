@@ -87,7 +87,7 @@ def no_plan(space: Space) -> Binding:
     rest = f"device counts that do, nearest first: {', '.join(map(str, near))}" if near else "change the device count or the global batch"
     text = (
         f"no valid plan: {space.n_devices} devices do not split into dp · tp · cp · pp with tp dividing {m.n_heads:g} heads, "
-        f"pp {m.n_layers:g} layers (or {ENDS:g} more, for embedding and head), cp {m.seq_len:g} tokens and dp a global batch of "
+        f"pp {m.n_layers:g} layers (or nearly, with {ENDS:g} for embedding and head), cp {m.seq_len:g} tokens and dp a global batch of "
         f"{space.global_batch}; {rest}"
     )
     return Binding(name="divisibility", unit="device", amount=float(min((abs(n - space.n_devices) for n in near), default=0)), message=text)

@@ -88,7 +88,8 @@ def _pipeline(sheet: Sheet) -> None:
     chunks = 2 * s["pp"] if zero_bubble else s["pp"] * s["interleave"]
     # by default the first and the last stage get one layer less, as plans whose stages do not divide the layers have it
     s.settings |= dict.fromkeys(ends, 0)
-    shape.lay_out(s, ends, dealt=True)
+    # zero-bubble folds the last chunk onto the first stage: its layers lie otherwise
+    shape.lay_out(s, None if zero_bubble else ends, dealt=True)
     items = s["n_layers"] + sum(s.settings[setting] for setting in ends)  # type: ignore[misc]
     each = -(-int(items) // int(chunks))
     s.tell("pp schedule", {p + "degree": s["pp"], p + "schedule": name, p + "layers_per_stage": each})
