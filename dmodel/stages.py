@@ -2,7 +2,8 @@
 
 Megatron-LM counts embedding and head as a layer each when it is asked to (`--account-for-embedding-in-pipeline-split`,
 `--account-for-loss-in-pipeline-split`), torchtitan by default (`first_stage_less_layers`, `last_stage_less_layers`). So ran Llama 3 405B,
-126 layers on 16 stages (arXiv 2407.21783, section 3.3.2), and BLOOM, 70 on 12; layouts written out give DeepSeek-V3's 61 to 16 stages.
+126 layers on 16 stages (arXiv 2407.21783, section 3.3.2), and BLOOM, 70 on 12 (arXiv 2211.05100); Megatron-Bridge writes layouts out for
+DeepSeek-V3's 61 on 16.
 """
 
 from __future__ import annotations

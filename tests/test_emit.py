@@ -127,6 +127,23 @@ def test_what_is_emitted_reads_back_as_the_plan(target, name):
         assert cells.get("interleave", "1") == f"{float(asked.plan.interleave):g}"
 
 
+def test_stages_that_do_not_divide_the_layers_are_told_where_a_framework_can_be():
+    """126 and 61 layers on 16 stages: Megatron-LM takes the first, torchtitan both, the others neither, and say so."""
+    exact, dealt = JOBS["stages not alike"], JOBS["stages of a prime"]
+    flags = {f"account-for-{end}-in-pipeline-split": True for end in ("embedding", "loss")}
+    told = emit("megatron", exact)
+    assert flags.items() <= told.settings.items() and not told.broken
+    for asked, layers in ((exact, 2), (dealt, 4)):
+        settings = emit("torchtitan", asked).settings
+        named = ("layers_per_stage", "first_stage_less_layers", "last_stage_less_layers")
+        assert [settings[f"parallelism.pipeline_parallel_{name}"] for name in named] == [layers, 1, 1]
+    for target, asked in (("megatron", dealt), ("nemo", exact), ("maxtext", exact)):
+        found = emit(target, asked)
+        assert {"stage_excess", "head_displaces"} <= {x.field for x in found.left_out}
+        assert any("multiple of pp" in rule for rule in found.broken)
+        assert not flags.keys() & found.settings.keys()
+
+
 @pytest.mark.parametrize("target", FRAMEWORKS)
 def test_every_field_is_told_or_left_out(target):
     """Turning every field away from its default never makes the emitter forget it: `Sheet.done` would raise."""

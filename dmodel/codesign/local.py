@@ -34,9 +34,6 @@ micro-batches as stages: fewer leave stages idle, and step time has a kink there
 FULL = 1.0 + 1e-6
 """Where the pipeline counts as full: a hair off the kink, so that slopes are those of its own side."""
 
-EVEN = 1e-9
-"""Layers by which the fullest stage may exceed the mean one where stages are alike."""
-
 LIMITS = (*NAMES, *STRUCTURE)
 
 RIDGE = 1e-11
@@ -79,9 +76,7 @@ def judged(x: jax.Array, plan: Plan, world: World, at: Goal, names: tuple[str, .
     used = held(plan, sizes)
     found = aggregated(sizes, used, world, at, sharpness)
     once = used.dp * used.micro_batch / used.global_batch
-    # stages that the head of further tokens alone makes unlike hold chunks of layers
-    apart = jnp.asarray(used.stage_excess) > world.fixed.model.n_mtp + EVEN
-    items = sizes["n_layers"] + jnp.where(apart, ENDS, 0.0)
+    items = sizes["n_layers"] + jnp.where(jnp.asarray(used.stage_excess) > 0.0, ENDS, 0.0)
     own = [once, used.pp * used.interleave / items, used.pp * once * FULL]
     rows = jnp.concatenate([excess(found.quantities, at), jnp.log(jnp.stack(own))])
     return jnp.concatenate([merit(found.quantities, at)[None], rows]), found

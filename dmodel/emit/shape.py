@@ -32,9 +32,8 @@ def lay_out(sheet: Sheet, ends: Mapping[str, Setting] | None, dealt: bool = Fals
     layers, chunks = sheet["n_layers"], sheet["pp"] * sheet["interleave"]
     usual = layout(layers, sheet["pp"], sheet["interleave"], sheet["n_mtp"])
     as_usual = all(abs(sheet[name] - float(value)) < 1e-9 for name, value in usual.items())
-    alike = sheet["stage_excess"] == 0 and sheet["head_displaces"] == 0
     whole, shared = layers % chunks == 0, ends is not None and (dealt or (layers + ENDS) % chunks == 0)
-    told = {} if whole and (alike or as_usual) else ends if shared and as_usual else None
+    told = None if not as_usual else {} if whole else ends if shared else None
     sheet.either("stage_excess head_displaces", told, "stages that are not alike have layouts of their own to write")
     places = "layers, or those and embedding and head," if ends is not None else "layers"
     sheet.rule(whole or shared, f"{places} are a multiple of pp · model chunks: {layers:g} is no multiple of {chunks:g}")
