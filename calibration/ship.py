@@ -111,7 +111,7 @@ def fit_with_report(cases: Cases, **how: object) -> Profile:
     return fitted
 
 
-def build(cases: Cases, *, seed: int = 0, starts: int = 8) -> list[Profile]:
+def build(cases: Cases, *, seed: int = 0, starts: int = 4) -> list[Profile]:
     """The pooled fit, its views, and the fit without the held-out groups."""
     pooled = fit_with_report(cases, seed=seed, starts=starts, polish=POLISH, name="generic")
     held_out = split(cases, HELD_OUT_SHARE, seed)
