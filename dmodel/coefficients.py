@@ -41,8 +41,11 @@ SPECS: dict[str, Spec] = {
     "four_bit_efficiency": Spec("1", "further share of the peak kept below 8 bits", "share", 0.75, 0.5, "both"),
     "cast_traffic": Spec("1", "memory traffic of casts below 16 bits over its count", "positive", 1.0, 0.5, "software"),
     "grouped_efficiency": Spec("1", "further share kept by the grouped matmuls of experts", "share", 0.7, 0.7, "both"),
-    "attention_efficiency": Spec("1", "share of the 16-bit peak that the attention core reaches", "share", 0.6, 0.7, "both"),
-    "attention_half_head": Spec("1", "head size at which attention reaches half of its rate", "positive", 40.0, 0.5, "hardware"),
+    "attention_efficiency": Spec("1", "share of the peaks that the attention core reaches", "share", 0.6, 0.7, "both"),
+    # single calls: 1.2 on Hopper, 0.9 on Blackwell (calibration/micro/data/fits.json)
+    "attention_exponentials": Spec("1", "time of the exponentials of fused attention over their count", "positive", 1.05, 0.3, "hardware"),
+    # of FlashAttention-2, cuDNN and FlashAttention-3 on H100 (Shah et al. 2024, figures 5 and 6); 1.6 of xFormers (flash-attention #416)
+    "attention_backward": Spec("1", "time of the backward pass of fused attention over its count", "positive", 1.15, 0.1, "software"),
     "memory_efficiency": Spec("1", "share of the memory bandwidth that streaming kernels reach", "share", 0.75, 0.3, "hardware"),
     "elementwise_traffic": Spec(
         "1", "memory traffic of norms, activations, residuals and accumulated gradients over the least", "positive", 1.5, 0.8, "software"
@@ -98,7 +101,8 @@ class Coefficients(struct.PyTreeNode, kw_only=True):
     cast_traffic: Array
     grouped_efficiency: Array
     attention_efficiency: Array
-    attention_half_head: Array
+    attention_exponentials: Array
+    attention_backward: Array
     memory_efficiency: Array
     elementwise_traffic: Array
     softmax_traffic: Array

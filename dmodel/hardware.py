@@ -13,6 +13,7 @@ class Chip(struct.PyTreeNode, kw_only=True):
     Attributes:
       flops_per_s: dense peak rate of the plan's matmul precision [FLOP/s].
       attention_flops_per_s: dense peak rate of 16-bit arithmetic, which the attention core and the logits keep [FLOP/s].
+      exponentials_per_s: of which fused attention takes one for each score and pass [1/s].
       hbm_bytes: memory [byte].
       hbm_bytes_per_s: memory bandwidth [byte/s].
       kernel_latency_s: time from one dependent kernel to the next when both are empty [s].
@@ -22,6 +23,7 @@ class Chip(struct.PyTreeNode, kw_only=True):
 
     flops_per_s: Array
     attention_flops_per_s: Array
+    exponentials_per_s: Array
     hbm_bytes: Array
     hbm_bytes_per_s: Array
     kernel_latency_s: Array

@@ -23,7 +23,8 @@ LINE_HOP = 1.0 / 3.0
 
 class Messages(struct.PyTreeNode, kw_only=True):
     """Times of the messages when nothing hides them [s]: per layer (tp, cp, ep, weight gather, gradient scatter), per step (reduction of
-    gradients, gather of updated parameters), transfer, the embedding and head of a micro-batch, the tied embedding per step."""
+    gradients, gather of updated parameters), transfer, the embedding and head of a micro-batch, what a step waits for (`awaited`: the tied
+    embedding, and the sum over HSDP's replicas where nothing hides it)."""
 
     tp: Array
     cp: Array
@@ -34,7 +35,7 @@ class Messages(struct.PyTreeNode, kw_only=True):
     updated: Array
     pp: Array
     ends: Array
-    tied: Array
+    awaited: Array
 
 
 def messages(
@@ -51,14 +52,16 @@ def messages(
     lines (`LINE_HOP`), in blocks where a map of who visits whom goes with them (`Plan.route_bytes`). ZeRO-3: gathers forward and backward
     and a scatter of each layer, per micro-batch; ZeRO 2 the scatter alone (DeepSpeed's stage 2 and FSDP reduce gradients behind every
     micro-batch, or once per step where they accumulate), and gathers once. ZeRO 0: an all-reduce of gradients per step; 1 (Megatron-LM's
-    distributed optimizer): reduce-scatter and all-gather. HSDP adds an all-reduce of the shard over the replicas. Routed experts are
-    messages of their own, among the ranks that hold the same ones. Tied embeddings of several stages are summed over the first and last.
-    What ZeRO-3 gathers, and it and ZeRO 2 scatter, goes in one message per layer (FSDP's units); gradients and parameters of a step go in
-    buckets, so that the first leave while the rest are computed (`_messages_per_byte`): each message pays its hops and its start.
+    distributed optimizer): reduce-scatter and all-gather. HSDP adds an all-reduce of the shard over the replicas, which hides like other
+    gradients or is waited for (`Plan.overlap_replica`). Routed experts are messages of their own, among the ranks that hold the same ones.
+    Tied embeddings of several stages are summed over the first and last.
+    What ZeRO-3 gathers, scatters and sums over replicas, and what ZeRO 2 scatters, goes in one message per layer (FSDP's units, loops of
+    compilers); gradients and parameters of a step go in buckets, so that the first leave while the rest are computed
+    (`_messages_per_byte`): each message pays its hops and its start.
 
     Limits: left out is the gather that `sp` repeats behind the weight gradients (Korthikanti et al. 2022), which hides behind products.
     Megatron-Core has buckets on the first stage's first chunk alone, and one message for each other chunk; here all stages have buckets.
-    The all-reduce of HSDP goes in buckets too, whatever the stage.
+    The all-reduce of HSDP goes in buckets too below stage 3.
     """
     t = counts.tokens(model, plan)
     wire, sp, again, trained = counts.activation_bytes(model, plan), plan.sp, plan.recompute_layers, model.trainable
@@ -81,13 +84,16 @@ def messages(
     replicated = plan.reduce_bytes * (parts.dense / groups.shard.prod(0) + parts.experts / groups.expert_shard.prod(0))
     summed = stack(wire, plan.reduce_bytes * parts.dense, plan.reduce_bytes * parts.experts, replicated)
     per_byte = _messages_per_byte(plan, c)
+    zero1, zero2, zero3 = (zero_share(plan.zero, stage) for stage in (1.0, 2.0, 3.0))
+    # beyond the first of each: activations at once, gradients in buckets, the last one not full, HSDP's by layer under ZeRO-3
+    buckets = stack(0.0 * per_byte, *[per_byte] * 2, (1.0 - zero3) * per_byte)
+    units = stack(*[0.0 * zero3] * 3, zero3 * (layers - 1.0))
     tp_reduce, dense_reduce, expert_reduce, across = jnp.unstack(
         collectives.all_reduce_time(
             summed,
             _kinds(groups.tp, groups.data, groups.expert_data, groups.replica),
             mixed,
-            # activations at once, gradients in buckets, the last one not full
-            1.0 + summed * stack(jnp.zeros_like(per_byte), *[per_byte] * 3),
+            1.0 + summed * buckets + units,
         )
     )
     # the ranks of etp send the tokens of all of them between them
@@ -99,8 +105,7 @@ def messages(
     # gathering, or scattering, what the device's parameters stand for: a line in the bytes of each
     layer = _whole(shard, expert, parts, sparse)
     sharded = _whole(shard.split(per_byte), expert.split(per_byte), parts, sparse)
-    zero1, zero2, zero3 = (zero_share(plan.zero, stage) for stage in (1.0, 2.0, 3.0))
-    scattered = (1.0 - zero2) * sharded.time(plan.reduce_bytes) + across
+    scattered = (1.0 - zero2) * sharded.time(plan.reduce_bytes) + plan.overlap_replica * across
     before = sp * tp.time(wire)
     half = 2.0 * before + (1.0 - sp) * tp_reduce
     mixer, mlp = (2.0 + again) * half, 2.0 * half + again * before + last * (half - before)
@@ -115,7 +120,7 @@ def messages(
         updated=trained * zero1 * (1.0 - zero3) * sharded.time(plan.gather_bytes),
         pp=2.0 * plan.interleave * transfer,
         ends=(1.0 + ramp(2.0 - plan.pp)) * half,
-        tied=trained * tied,
+        awaited=trained * (tied + zero1 * (1.0 - plan.overlap_replica) * across),
     )
 
 

@@ -51,7 +51,8 @@ class Plan(struct.PyTreeNode, kw_only=True):
       split_rotary: 1 where several kernels rotate queries and keys, 0 where one does.
       unpadded_vocab: 1 where a rank's columns of the logits are no multiple of 8 elements, as nobody pads the vocabulary.
       overlap_tp, overlap_cp, overlap_ep, overlap_dp, overlap_pp: 1 lets that communication hide behind compute, 0 forbids it; without
-        overlap_dp what is sent once per step goes at once, in no buckets.
+        overlap_dp what is sent once per step goes at once, in no buckets. overlap_replica: the same for the sum of HSDP's shards over their
+        copies, which otherwise hides like other gradients.
       operand_bytes: bytes of one matmul operand (2 = bf16, 1 = fp8). low_precision: 1 when the matmuls run below 16 bits.
       attention_bytes: of one operand of the attention core (2 = bf16, 1 = fp8), where kernels fuse it.
       wide_layers: share of the layers' matmuls kept in 16 bits all the same. wide_gradient: 1 when those of weight gradients are.
@@ -102,6 +103,7 @@ class Plan(struct.PyTreeNode, kw_only=True):
     overlap_ep: Array = 1.0
     overlap_dp: Array = 1.0
     overlap_pp: Array = 1.0
+    overlap_replica: Array = 1.0
     operand_bytes: Array = 2.0
     low_precision: Array = 0.0
     attention_bytes: Array = 2.0

@@ -93,12 +93,12 @@ class Breakdown(struct.PyTreeNode, kw_only=True):
 def _layer_work(system: System, model: Transformer, plan: Plan, parts: counts.Residents, c: Coefficients, sharpness: float) -> LayerWork:
     """Work of one layer, and of the head, per micro-batch on one device.
 
-    Backward products cost 2 × the forward ones (1 × when the weights are frozen), flash attention 2.5 × (five products instead of two, one
-    of them the scores done again: Dao 2023), unfused 2 ×, streaming 2 ×; weight gradients are accumulated in memory: read and written once
-    per micro-batch, and as much more as the stack's other elementwise kernels, where the sum is a kernel of its own; where products add to
-    what is held (`Plan.fused_sums`), by what that takes beyond their arithmetic. Full recomputation repeats the forward work of the layer,
-    all but the down projection where it ends early (`Plan.recompute_last`); recomputing the attention core is free where flash attention
-    does it anyway.
+    Backward products cost 2 × the forward ones (1 × when the weights are frozen), those of flash attention 2.5 × (five instead of two, one
+    of them the scores done again: Dao 2023) beside as many exponentials and at a rate of their own (`attention_backward`), unfused 2 ×,
+    streaming 2 ×; weight gradients are accumulated in memory: read and written once per micro-batch, and as much more as the stack's other
+    elementwise kernels, where the sum is a kernel of its own; where products add to what is held (`Plan.fused_sums`), by what that takes
+    beyond their arithmetic. Full recomputation repeats the forward work of the layer, all but the down projection where it ends early
+    (`Plan.recompute_last`); recomputing the attention core is free where flash attention does it anyway.
     Below 8 bits products keep a further share of the peak: single ones in NVFP4 reach 0.59 to 0.78 of what 16 bits do on Blackwell, those
     in 8 bits all of it (`calibration/micro/data/fits.json`).
     """
@@ -117,15 +117,20 @@ def _layer_work(system: System, model: Transformer, plan: Plan, parts: counts.Re
     )
     matmul, logits = times[:-1].sum(0), times[-1] * compute.off_vectors(plan)
     casts = compute.streaming_time(c.cast_traffic * counts.cast_bytes(products, plan), chip, c)
-    core = counts.attention_flops(model, plan) * compute.off_matrix_units(model, plan) * compute.narrowed(plan)
-    attention = compute.attention_time(core, counts.softmax_bytes(model, plan), model.head_dim + 0.5 * model.qk_extra, chip, c)
+    scores = counts.attention_flops(model, plan)
+    core = scores * compute.off_matrix_units(model, plan) * compute.narrowed(plan)
+    # what is not fused exponentiates in kernels of its own, bound by memory
+    powers, through = plan.flash * scores / (4.0 * (model.head_dim + 0.5 * model.qk_extra)), counts.softmax_bytes(model, plan)
+    attention, behind_attention = (
+        compute.attention_time(times * core, powers, times * through, chip, c, sharpness) for times in (1.0, 2.0 + 0.5 * plan.flash)
+    )
+    backward_attention = behind_attention * (1.0 + plan.flash * (c.attention_backward - 1.0))
     streaming = compute.streaming_time(c.elementwise_traffic * counts.elementwise_bytes(model, plan), chip, c)
     accumulated = 2.0 * plan.gradient_bytes * model.trainable * (parts.layers + parts.experts) * plan.pp / counts.mean_layer(model).layers
     sums = compute.streaming_time(accumulated, chip, c)
     # inside the products their traffic hides behind the arithmetic, unless there is more of it
     fused = plan.fused_sums * ramp(2.0 - plan.zero)
     accumulation = (1.0 - fused) * c.elementwise_traffic * sums + fused * excess(*jnp.broadcast_arrays(matmul, sums), sharpness)
-    backward_attention = attention * (2.0 + 0.5 * plan.flash)
     forward = matmul + attention + streaming + 0.5 * casts
     behind = 1.0 + model.trainable * (1.0 + plan.low_precision * plan.wide_gradient * (rate / chip.attention_flops_per_s - 1.0))
     backward = behind * matmul + backward_attention + 2.0 * streaming + accumulation + 0.5 * casts
@@ -201,8 +206,7 @@ def _beside_step(v: Messages, forward: Array, backward: Array, plan: Plan, c: Co
     exposed = exposed_time(cost, window, lengthened(overlap, slows), sharpness)
     dp, updated, pp = jnp.unstack(exposed)
     reduced, gathered, _ = jnp.unstack(cost - exposed)
-    # nothing runs beside the sum of what embedding and head both hold
-    return {"dp": dp + updated + v.tied, "pp": pp, "hidden_step": reduced + gathered}
+    return {"dp": dp + updated + v.awaited, "pp": pp, "hidden_step": reduced + gathered}
 
 
 def _aligned(system: System, plan: Plan) -> tuple[System, Plan]:

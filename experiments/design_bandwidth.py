@@ -35,7 +35,8 @@ def scaled(system: System, part: str, by: float | jax.Array) -> System:
     """A system with one kind of rate (or all latencies) times a factor."""
     chip, net = system.chip, system.network
     if part == "arithmetic":
-        return system.replace(chip=chip.replace(flops_per_s=by * chip.flops_per_s, attention_flops_per_s=by * chip.attention_flops_per_s))
+        names = ("flops_per_s", "attention_flops_per_s", "exponentials_per_s")
+        return system.replace(chip=chip.replace(**{name: by * getattr(chip, name) for name in names}))
     if part == "HBM bandwidth":
         return system.replace(chip=chip.replace(hbm_bytes_per_s=by * chip.hbm_bytes_per_s))
     if part == "latencies":

@@ -92,7 +92,7 @@ def table_hops(net: Any) -> dict[str, float]:
 
 
 def _faster(chip: Any, by: float) -> Any:
-    rates = ("flops_per_s", "attention_flops_per_s", "hbm_bytes_per_s")
+    rates = ("flops_per_s", "attention_flops_per_s", "exponentials_per_s", "hbm_bytes_per_s")
     return chip.replace(**{name: by * getattr(chip, name) for name in rates})
 
 

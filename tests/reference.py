@@ -128,7 +128,8 @@ class Net:
         by_ring = 2.0 * calls * self.ring_latency(group) + self.flow(group, [v * t for v, t in zip(left, ring, strict=True)])
         hops = sum(a * log2(g) * (1.0 if k == 0 else 8.5 / 4.0) for k, (a, g) in enumerate(zip(self.latency, group, strict=True)))
         by_tree = 2.0 * calls * hops + self.flow(group, [v * t for v, t in zip(left, tree, strict=True)]) / 0.92
-        return calls * self.begin(group) + min(by_ring, by_tree)
+        # trees are NCCL's
+        return calls * self.begin(group) + (by_ring if self.axes[0] > 1.0 else min(by_ring, by_tree))
 
     def all_to_all(self, nbytes: float, group: Level, copies: float = 1.0, merged: bool = False) -> float:
         n, shares = prod(group), []
@@ -331,16 +332,20 @@ def work(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
         cast -= 2.0 * (1.0 + p.scale_passes) * n * rows * (gates + f)
     casts = (1.0 - wide) * c.cast_traffic * cast / stream if p.low_precision else 0.0
     unfused = 0.0 if p.flash else 13.0 * t * m.seq_len * m.n_heads * m.attention_share / p.tp
-    saturation = e / (e + c.attention_half_head)
     units = 1.0 / 16.0 if m.head_dim % 8 and not p.flash else 1.0
-    # kernels of 8-bit attention are 1.4 times as fast
-    units *= 1.4 if p.flash and p.attention_bytes == 1 else 1.0
-    attention = core_flops(m, p) / (units * half * c.attention_efficiency * saturation) + c.softmax_traffic * unfused / stream
+    units *= 2.0 if p.flash and p.attention_bytes == 1 else 1.0
+    # fused kernels exponentiate each score beside its products, once in each pass
+    powers = c.attention_exponentials * core_flops(m, p) / (4.0 * e) / chip.exponentials_per_s if p.flash else 0.0
+
+    def core(times: float) -> float:
+        busy = max(times * core_flops(m, p) / (units * half), powers) / c.attention_efficiency
+        return busy + times * c.softmax_traffic * unfused / stream
+
+    attention, behind = core(1.0), core(2.5) * c.attention_backward if p.flash else core(2.0)
     streaming = c.elementwise_traffic * streams(m, p) / stream
     sums = 2.0 * p.gradient_bytes * m.trainable * parameters(m, p)["per_layer"] / stream
     accumulate = max(sums - products, 0.0) if p.fused_sums and p.zero < 2 else c.elementwise_traffic * sums
     forward = products + attention + streaming + 0.5 * casts
-    behind = attention * (2.5 if p.flash else 2.0)
     weights = m.trainable * products * (peak / half if p.low_precision and p.wide_gradient else 1.0)
     backward = products + weights + behind + 2.0 * streaming + accumulate + 0.5 * casts
     redone = forward if p.recompute_last else forward - downs
@@ -399,8 +404,10 @@ def messages(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[s
         return sum(net.all_reduce(size, g[data], net.calls(size, p)) for data, size in sizes.items())
 
     shares = sum(n[part] / prod(g[shard]) for part, (shard, _) in own.items())
-    across = net.all_reduce(p.reduce_bytes * shares, g["replica"], net.calls(p.reduce_bytes * shares, p))
-    once = {0: reduce(p.reduce_bytes), 1: gather(p.reduce_bytes, True) + across}
+    units = layers if p.zero == 3 else net.calls(p.reduce_bytes * shares, p)
+    across = net.all_reduce(p.reduce_bytes * shares, g["replica"], units)
+    hidden, awaited = (across, 0.0) if p.overlap_replica else (0.0, across)
+    once = {0: reduce(p.reduce_bytes), 1: gather(p.reduce_bytes, True) + hidden}
     half = 2.0 * tp_net.gather(wire, g["tp"]) if p.sp else tp_net.all_reduce(wire, g["tp"])
     # of the MLP, only what comes before it where recomputation ends before its last product: a gather, or nothing
     mlp = half if p.recompute_last else 0.5 * half if p.sp else 0.0
@@ -416,10 +423,10 @@ def messages(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[s
         * net.gather(p.route_bytes * t / p.tp * p.ep * m.n_experts, g["ep"], hop=1.0 if p.route_bytes else 1.0 / 3.0),
         "gather": gather(p.gather_bytes / layers) if p.zero == 3 else 0.0,
         "scatter": 0.0 if p.accumulate else scatter,
-        "dp": m.trainable * once.get(int(p.zero), across) + (layers * scatter if p.accumulate else 0.0),
+        "dp": m.trainable * once.get(int(p.zero), hidden) + (layers * scatter if p.accumulate else 0.0),
         "updated": m.trainable * gather(p.gather_bytes, True) if p.zero in (1, 2) else 0.0,
         "ends": half * (2.0 if p.pp == 1 else 1.0),
-        "tied": m.trainable * net.send(embedding, g["pp"]),
+        "awaited": m.trainable * (net.send(embedding, g["pp"]) + (awaited if p.zero >= 1 else 0.0)),
         "pp": 2.0 * p.interleave * net.send(wire / split, g["pp"]),
     }
 
@@ -490,7 +497,7 @@ def step(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
         "context_parallel": micro * layers * out["cp"],
         "expert_parallel": micro * layers * out["ep"],
         "fsdp": micro * (layers * gathers + hid["first"]),
-        "data_parallel": out["dp"] + out["updated"] + v["tied"],
+        "data_parallel": out["dp"] + out["updated"] + v["awaited"],
         "pipeline_transfer": micro * out["pp"],
         "bubble": c.bubble * slots * (rest / (p.pp - 1.0) + out["pp"]) if p.pp > 1 else 0.0,
         "optimizer": (m.trainable * c.optimizer_traffic * updated * state + cast) / stream,

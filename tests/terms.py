@@ -199,10 +199,9 @@ TERMS: dict[str, Term] = {
         ]
     ),
     "collectives.point_to_point_time": message(collectives.point_to_point_time),
-    "compute.saturation": plain(compute.saturation, [(3.0, 2.0)], [(0.0, 1.0), (1e30, 1.0)]),
     "compute.matmul_time": Term(_matmul, CHIPPED, EDGE_CHIPPED, soft=True),
     "compute.attention_time": Term(
-        lambda x, p: compute.attention_time(x["n"], x["m"], x["n"] * 0.0 + 64.0, x["chip"], x["c"]), ON_CHIP, EDGE_ON_CHIP
+        lambda x, p: compute.attention_time(x["n"], 0.004 * x["n"], x["m"], x["chip"], x["c"], p), ON_CHIP, EDGE_ON_CHIP, soft=True
     ),
     "compute.streaming_time": Term(lambda x, p: compute.streaming_time(x["n"], x["chip"], x["c"]), ON_CHIP, EDGE_ON_CHIP),
     "compute.launch_time": Term(

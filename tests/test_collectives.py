@@ -128,6 +128,14 @@ def test_each_level_carries_what_the_ones_below_leave():
     assert seconds(all_to_all_time, 1e9, group(8.0, 4.0), net(2)) == pytest.approx(outer + LATENCY.sum(), rel=1e-12)
 
 
+def test_a_torus_and_its_slices_have_no_trees():
+    """Of empty messages, a ring's hops on a torus, and between slices of one; the tree's where it is shorter elsewhere."""
+    switched, torus = net(2), net(2, torus_axes=np.array([2.0, 1.0]))
+    slices = group(1.0, 64.0)
+    assert seconds(all_reduce_time, 0.0, slices, torus) == pytest.approx(2.0 * 63.0 * LATENCY[1], rel=1e-12)
+    assert seconds(all_reduce_time, 0.0, slices, switched) < 0.5 * seconds(all_reduce_time, 0.0, slices, torus)
+
+
 def test_a_transfer_takes_the_slowest_level_that_it_crosses():
     inside, across = (seconds(point_to_point_time, 1e9, group(*g), net(2)) for g in ((8.0, 1.0), (2.0, 4.0)))
     assert inside == pytest.approx(1e9 / RATE[0] + LATENCY[0]) and across == pytest.approx(1e9 / RATE[1] + LATENCY[1])

@@ -5,12 +5,13 @@ from math import inf
 import numpy as np
 import pytest
 
+from dmodel import catalog
 from dmodel.cost import compute
 from dmodel.counts import Matmuls
 from dmodel.plan import Plan
 from tests.points import CHIP, COEFFICIENTS, IDEAL
 
-PLAIN = IDEAL.replace(matmul_half_rows=1e-9, matmul_half_width=1e-9, attention_half_head=1e-9)
+PLAIN = IDEAL.replace(matmul_half_rows=1e-9, matmul_half_width=1e-9, attention_exponentials=1e-9)
 PEAK, HBM = CHIP.flops_per_s, CHIP.hbm_bytes_per_s
 
 
@@ -43,12 +44,6 @@ def test_the_roofline_bends_where_arithmetic_meets_memory():
     assert matmul(product(2.0 * ridge, n, n)) == pytest.approx(4.0 * ridge * n * n / PEAK, rel=1e-3)
 
 
-@pytest.mark.parametrize("x", [0.0, 1.0, 7.0, 1e3])
-def test_saturation(x):
-    assert float(compute.saturation(x, 7.0)) == pytest.approx(x / (x + 7.0))
-    assert compute.saturation(7.0, 7.0) == 0.5 and compute.saturation(1e30, 7.0) == 1.0
-
-
 def test_rate_is_half_at_each_half_size():
     n = 1e6
     shapes = (100.0, n, n), (n, 100.0, n), (n, n, 100.0)
@@ -72,17 +67,42 @@ def test_a_softer_maximum_is_larger_and_bounded():
         assert matmul(p, sharpness=sharpness) / hard == pytest.approx(2.0 ** (1.0 / sharpness), rel=1e-3)
 
 
-def test_attention_is_arithmetic_and_the_traffic_of_scores():
-    c = COEFFICIENTS
-    rate = CHIP.attention_flops_per_s * c.attention_efficiency * 128.0 / (128.0 + c.attention_half_head)
-    assert float(compute.attention_time(1e15, 0.0, 128.0, CHIP, c)) == pytest.approx(1e15 / rate)
-    assert float(compute.attention_time(0.0, 1e12, 128.0, CHIP, c)) == pytest.approx(c.softmax_traffic * 1e12 / (c.memory_efficiency * HBM))
+def test_attention_is_the_larger_of_products_and_exponentials_and_the_traffic_of_scores():
+    c, share = COEFFICIENTS, COEFFICIENTS.attention_efficiency
+
+    def core(flops: float, powers: float, nbytes: float = 0.0, sharpness: float = inf) -> float:
+        return float(compute.attention_time(flops, powers, nbytes, CHIP, c, sharpness))
+
+    products, powers = 1e15 / CHIP.attention_flops_per_s, c.attention_exponentials * 1e13 / CHIP.exponentials_per_s
+    assert core(1e15, 0.0) == pytest.approx(products / share)
+    assert powers > products and core(1e15, 1e13) == pytest.approx(powers / share)
+    assert core(0.0, 0.0, 1e12) == pytest.approx(c.softmax_traffic * 1e12 / (c.memory_efficiency * HBM))
+    # half the sharpness of other maxima
+    assert core(1e15, 1e13, sharpness=8.0) == pytest.approx((products**4 + powers**4) ** 0.25 / share)
+
+
+def test_wide_heads_hide_exponentials_and_narrow_ones_do_not():
+    """Forward, a head of 64 takes as long as one of 128 on Blackwell: 4 times Ampere's matrix units beside as many exponentials."""
+
+    def shorter(name: str) -> float:
+        chip, c = catalog.chip(name), COEFFICIENTS.replace(attention_exponentials=1.0)
+        wide, narrow = (float(compute.attention_time(e * 1e13, 0.25e13, 0.0, chip, c, inf)) for e in (128.0, 64.0))
+        return narrow / wide
+
+    assert shorter("A100-80GB") == pytest.approx(0.5) and shorter("B200") == pytest.approx(1.0, rel=1e-3)
+
+
+def test_attention_in_8_bits_on_h100_is_what_its_authors_measured():
+    """FlashAttention-3 forward: 1.2 PFLOP/s in 8 bits for 0.74 in 16 (Shah et al. 2024, arXiv 2407.08608), here with heads of 128."""
+    chip, c = catalog.chip("H100-80GB"), COEFFICIENTS.replace(attention_exponentials=1.1)
+    sixteen, eight = (float(compute.attention_time(x * 512e12, 1e12, 0.0, chip, c)) for x in (1.0, 1.0 / compute.NARROW_ATTENTION))
+    assert sixteen / eight == pytest.approx(1.2 / 0.74, rel=0.1)
 
 
 def test_attention_in_8_bits_is_faster_where_it_is_fused():
     eight = Plan(dp=1.0, global_batch=1.0, attention_bytes=1.0)
-    assert [float(compute.narrowed(p)) for p in (Plan(dp=1.0, global_batch=1.0), eight, eight.replace(flash=0.0))] == [1.0, 1.0 / 1.4, 1.0]
-    assert 1.0 / 1.4 < float(compute.narrowed(eight.replace(attention_bytes=1.5))) < 1.0
+    assert [float(compute.narrowed(p)) for p in (Plan(dp=1.0, global_batch=1.0), eight, eight.replace(flash=0.0))] == [1.0, 0.5, 1.0]
+    assert 0.5 < float(compute.narrowed(eight.replace(attention_bytes=1.5))) < 1.0
 
 
 def test_streaming_and_optimizer_move_their_bytes():

@@ -269,6 +269,20 @@ def test_buckets_that_grow_are_told_where_a_framework_can_be():
         assert [left(target, 64, size)[0] for size in (0.0, grown)] == [False, True]
 
 
+def test_whether_sums_over_copies_hide_is_as_the_framework_has_it():
+    """XLA's loop over layers waits for them, PyTorch and Megatron do not; without copies there is nothing to say."""
+    hybrid = JOBS["hybrid"]
+
+    def left(target: str, hides: float, shard: float) -> bool:
+        asked = hybrid._replace(plan=hybrid.plan.replace(overlap_replica=hides, shard=shard))
+        return "overlap_replica" in {x.field for x in emit(target, asked).left_out}
+
+    assert {(t, h) for t in FRAMEWORKS for h in (0.0, 1.0) if left(t, h, 8.0)} == {
+        ("maxtext", 1.0), ("megatron", 0.0), ("nemo", 0.0), ("torchtitan", 0.0)
+    }  # fmt: skip
+    assert not any(left(t, h, float(hybrid.plan.dp)) for t in FRAMEWORKS for h in (0.0, 1.0))
+
+
 def test_how_kernels_are_started_is_told_where_a_framework_can_be():
     """Megatron adds weight gradients to what it holds unless told otherwise; the others do as they do, and graphs are the user's."""
     fused = JOBS["interleaved"]._replace(plan=JOBS["interleaved"].plan.replace(fused_sums=1.0, graphed=1.0))

@@ -46,12 +46,13 @@ def test_matmul_is_the_step_models_where_a_single_call_adds_nothing():
 
 def test_attention_is_the_step_models_where_a_single_call_adds_nothing():
     chip, c = catalog.chip("A100-80GB"), coefficients.default()
-    x = attention.Cases(2.0, 4096.0, 32.0, 8.0, 128.0, 0.5, chip.attention_flops_per_s, np.inf)
+    x = attention.Cases(2.0, 4096.0, 32.0, 8.0, 64.0, 0.5, chip.attention_flops_per_s, chip.exponentials_per_s, np.inf)
     mine = defaults(
-        attention.FORM, efficiency=c.attention_efficiency, half_head=c.attention_half_head, half_sequence=0.0, half_queries=0.0, launch=0.0
-    )
-    flops = 2.0 * 2.0 * 32.0 * 4096.0**2 * 128.0
-    np.testing.assert_allclose(attention.time(mine, x), attention_time(flops, 0.0, 128.0, chip, c), rtol=1e-12)
+        attention.FORM, efficiency=c.attention_efficiency, exponentials=c.attention_exponentials, half_sequence=0.0, half_queries=0.0,
+        launch=0.0,
+    )  # fmt: skip
+    scores = 2.0 * 32.0 * 4096.0**2 / 2.0
+    np.testing.assert_allclose(attention.time(mine, x), attention_time(4.0 * 64.0 * scores, scores, 0.0, chip, c), rtol=1e-12)
 
 
 @pytest.mark.parametrize(("kind", "name"), [(1, "gather_time"), (2, "gather_time"), (3, "all_to_all_time")])

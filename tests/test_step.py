@@ -17,7 +17,7 @@ from tests.points import COEFFICIENTS, IDEAL, batch, case, float64, quick, rando
 
 HARD = quick(lambda s, m, p, c: step_time(s, m, p, c, sharpness=inf))
 SMOOTH = quick(step_time)
-RATES = ("flops_per_s", "attention_flops_per_s", "hbm_bytes_per_s")
+RATES = ("flops_per_s", "attention_flops_per_s", "exponentials_per_s", "hbm_bytes_per_s")
 TIMES = ("overhead", "collective_start")
 
 
@@ -40,6 +40,8 @@ QUESTIONS = {
     "ZeRO 2 in copies": ("H100-DGX", "llama-2-7b", plan(dp=32.0, zero=2.0, shard=8.0)),
     "FSDP": ("H100-DGX", "llama-2-13b", plan(dp=128.0, zero=3.0)),
     "FSDP in copies, gathered once": ("H100-DGX", "llama-2-13b", plan(dp=128.0, zero=3.0, shard=8.0, reshard=0.0)),
+    "FSDP in slices whose sums are awaited": ("TPU-v5e", "llama-2-13b", plan(dp=1024.0, zero=3.0, shard=256.0, overlap_replica=0.0)),
+    "ZeRO 1 in copies whose sums are awaited": ("H100-DGX", "llama-2-7b", plan(dp=32.0, zero=1.0, shard=8.0, overlap_replica=0.0)),
     "FSDP that waits for each gather": ("H100-DGX", "llama-2-7b", plan(dp=128.0, zero=3.0, prefetch=0.0)),
     "FSDP that accumulates": ("H100-DGX", "llama-2-7b", plan(dp=64.0, zero=3.0, accumulate=1.0, reduce_bytes=4.0, prefetch=2.0)),
     "FSDP that nothing hides": ("A100-RoCE-1600", "llama-2-7b", plan(dp=256.0, zero=3.0, overlap_dp=0.0)),
@@ -226,8 +228,8 @@ def test_one_ideal_device_takes_its_flops():
     """Limit of the docstring: FLOPs / (peak · η), with rates of saturation and memory out of the way."""
     system, model = catalog.system("H100-DGX"), catalog.transformer("gpt-3-13b")
     chip = system.chip.replace(hbm_bytes_per_s=1e30)
-    unsaturated = dict.fromkeys(("matmul_half_rows", "matmul_half_width", "attention_half_head"), 1e-9)
-    ideal = IDEAL.replace(**unsaturated, matmul_efficiency=0.5, attention_efficiency=0.5)
+    unsaturated = dict.fromkeys(("matmul_half_rows", "matmul_half_width", "attention_exponentials"), 1e-9)
+    ideal = IDEAL.replace(**unsaturated, matmul_efficiency=0.5, attention_efficiency=0.5, attention_backward=1.0)
     p = plan(global_batch=16.0)
     found = HARD(system.replace(chip=chip), model, p, ideal)
     tokens = 16.0 * model.seq_len
@@ -256,7 +258,7 @@ def test_fully_overlapped_and_not_overlapped_bound_the_step():
     that one message does not."""
     system, model, p, c = random_questions(9, 60, 2)
     c = c.replace(bucket=np.full_like(c.bucket, np.inf))
-    forbidden = p.replace(**{f"overlap_{kind}": np.zeros_like(p.dp) for kind in ("tp", "cp", "ep", "dp", "pp")})
+    forbidden = p.replace(**{f"overlap_{kind}": np.zeros_like(p.dp) for kind in ("tp", "cp", "ep", "dp", "pp", "replica")})
     allowed, none = HARD(system, model, p, c), HARD(system, model, forbidden, c)
     assert (np.asarray(none.contention) <= 1e-12 * np.asarray(none.total)).all()
     assert (np.asarray(none.exposed_communication) >= np.asarray(allowed.exposed_communication) - 1e-12 * np.asarray(none.total)).all()
@@ -275,6 +277,24 @@ def test_a_map_of_routes_adds_its_bytes_to_the_gather_of_counts():
     assert one - none == pytest.approx(two - one + forwards * hops * 2.0 / 3.0, rel=1e-6) and none > 0.0
     alone = p.replace(ep=1.0, route_bytes=1.0)
     assert float(HARD(system, model, alone, c).expert_parallel) == 0.0
+
+
+def test_sums_between_slices_go_by_layer_around_a_ring_and_are_awaited():
+    """Each layer's message makes 2 (n - 1) hops, whatever its bytes; where they hide there is less to wait for."""
+    system, p = catalog.system("TPU-v5e"), plan(zero=3.0, shard=256.0, overlap_replica=0.0)
+    c = COEFFICIENTS.replace(net_efficiency_outer=1.0 - 1e-12, net_contention=1e-12, collective_start=0.0)
+    shallow, deep = (catalog.transformer("llama-2-7b").replace(n_layers=n) for n in (32.0, 64.0))
+    wide = system.replace(network=system.network.replace(bytes_per_s=np.array([1e18, 1e18])))
+    hop = float(system.network.latency_s[1] * c.net_latency_outer)
+
+    def waits(model, slices: float, hides: float = 0.0) -> float:
+        asked = p.replace(dp=256.0 * slices, global_batch=256.0 * slices, overlap_replica=hides)
+        return float(HARD(wide, model, asked, c).data_parallel)
+
+    for n in (2.0, 8.0, 32.0):
+        assert waits(shallow, n) == pytest.approx(32.0 * 2.0 * (n - 1.0) * hop, rel=1e-4)
+        assert waits(deep, n) == pytest.approx(2.0 * waits(shallow, n), rel=1e-4)
+    assert waits(shallow, 1.0) == 0.0 and waits(shallow, 4.0, hides=1.0) < waits(shallow, 4.0)
 
 
 def test_every_coefficient_moves_some_step():

@@ -22,6 +22,7 @@ SYSTEM = System(
     chip=Chip(
         flops_per_s=9.9e14,
         attention_flops_per_s=9.9e14,
+        exponentials_per_s=3.9e12,
         hbm_bytes=8.0e10,
         hbm_bytes_per_s=3.3e12,
         kernel_latency_s=4e-6,

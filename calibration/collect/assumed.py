@@ -40,6 +40,8 @@ def _host(machine: Machine, share: float) -> System:
     chip = Chip(
         flops_per_s=np.float64(rate),
         attention_flops_per_s=np.float64(rate),
+        # a vector library's polynomial takes two dozen operations for each
+        exponentials_per_s=np.float64(rate / 24.0),
         hbm_bytes=np.float64(machine.memory_bytes),
         hbm_bytes_per_s=np.float64(memory),
         kernel_latency_s=np.float64(5e-6),

@@ -24,6 +24,7 @@ UNIT = System(
     chip=Chip(
         flops_per_s=1.0,
         attention_flops_per_s=1.0,
+        exponentials_per_s=1.0,
         hbm_bytes=1.0,
         hbm_bytes_per_s=1.0,
         kernel_latency_s=0.0,

@@ -19,6 +19,8 @@ from calibration.micro.reader import DATA, published
 from dmodel import catalog
 from dmodel.catalog.loader import resolve
 from dmodel.coefficients import SPECS
+from dmodel.cost.compute import SOFTER
+from dmodel.smooth import SHARPNESS, maximum
 from dmodel.types import InputError
 
 FILE = DATA / "fits.json"
@@ -147,26 +149,33 @@ def _kept(entry: Mapping[str, Any], wider: str) -> Reading | None:
 def _of_attention(entries: Sequence[Mapping[str, Any]]) -> dict[str, Reading]:
     """Of all kernels of a chip together: the mean of what they reach at a typical length and head size, and how that splits.
 
-    The half of the head size is known only where several sizes were measured; elsewhere the step model's own splits the mean.
+    What exponentials take is known only where several head sizes were measured; elsewhere the step model's own splits the mean.
     """
     if not entries:
         return {}
     several = [e for e in entries if e["distinct_head_dims"] > 1]
-    halves = [e["values"]["half_head"] for e in several] or [SPECS["attention_half_head"].default]
-    half = float(np.exp(np.mean(np.log(halves))))
-    reached = np.array([_share(e["values"]) for e in entries])
-    efficiency = float(np.exp(np.log(reached).mean())) * (TYPICAL_HEAD + half) / TYPICAL_HEAD
+    taken = [e["values"]["exponentials"] for e in several] or [SPECS["attention_exponentials"].default]
+    exponentials = float(np.exp(np.mean(np.log(taken))))
+    reached = np.array([_share(e["values"], e["chip"]) for e in entries])
+    efficiency = float(np.exp(np.log(reached).mean())) * _slowed(exponentials, entries[0]["chip"])
     spread = float(np.log(reached).std()) / max(1.0 - efficiency, 1.0 - LARGE_SHARE)
     found = {"attention_efficiency": Reading(efficiency, spread + max(e["errors"]["efficiency"] for e in entries))}
     if several:
-        found["attention_half_head"] = Reading(half, max(e["errors"]["half_head"] for e in several))
+        found["attention_exponentials"] = Reading(exponentials, max(e["errors"]["exponentials"] for e in several))
     return found
 
 
-def _share(v: Mapping[str, float]) -> float:
+def _share(v: Mapping[str, float], chip: str) -> float:
     """Share of the peak that causal attention reaches at a typical length and head size."""
     seen = 0.5 * TYPICAL / (0.5 * TYPICAL + v["half_sequence"])
-    return v["efficiency"] * seen * TYPICAL_HEAD / (TYPICAL_HEAD + v["half_head"])
+    return v["efficiency"] * seen / _slowed(v["exponentials"], chip)
+
+
+def _slowed(exponentials: float, name: str) -> float:
+    """Times as long as its products a forward core takes with heads of a typical size [1]."""
+    chip = catalog.chip(name)
+    products, powers = 4.0 * TYPICAL_HEAD / chip.attention_flops_per_s, exponentials / chip.exponentials_per_s
+    return float(maximum(np.array([products, powers]), SOFTER * SHARPNESS) / products)
 
 
 def _of_collective(entry: Mapping[str, Any]) -> dict[str, Reading]:

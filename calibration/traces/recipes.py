@@ -166,6 +166,19 @@ the backward pass was over: by its own data parallelism (`DDP_impl` local, the d
 and by DeepSpeed's pipeline engine, which its forks use with one stage too (`GPTModelPipe`) and whose schedule reduces between the last
 backward pass and the step (`ReduceGrads`)."""
 
+AWAITED = "sums over replicas are waited for, layer by layer, as in XLA's loops over layers"
+
+
+def awaits_replicas(stack: str) -> bool:
+    """Whether what HSDP's replicas sum is waited for, layer by layer: stacks that XLA compiles, whose layers are a loop.
+
+    From 8 to 32 pods of TPU v5e, MaxText's published steps grow by 0.65 ms for each pod and layer, in its models of 32 and of 64 layers
+    alike, one of 16 tensor ranks by twice that: hops of a ring, of which the rest of the layer hides none, whatever its flags ask for
+    (`xla_tpu_enable_data_parallel_all_reduce_opt`). Read as hidden, rows held out by group missed by 5.9 % in the mean; read so, by 4.7.
+    """
+    return stack.lower().startswith(XLA)
+
+
 AFTER = "gradients reduced after the backward pass, as the stack does"
 
 

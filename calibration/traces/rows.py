@@ -220,6 +220,7 @@ def _plan(row: Row, assumed: list[str]) -> Plan:
         wide_layers=_wide_layers(row, precision, assumed),
         overlap_tp=_overlap_tp(row, degrees.tp, assumed),
         overlap_dp=shards.reduction.overlap,
+        overlap_replica=float(shards.hides),
         low_precision=float(OPERAND_BYTES[precision] < 2.0),
         scale_passes=reads,
         weight_bytes=4.0 if wide else run.weight_bytes if run else 2.0,

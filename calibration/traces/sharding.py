@@ -59,11 +59,12 @@ def bucket_per_rank(stack: str, nbytes: float) -> float:
 
 
 class Sharding(NamedTuple):
-    """zero: stage. shard: ranks that share one copy [count]."""
+    """zero: stage. shard: ranks that share one copy [count]. hides: whether the sum over copies does."""
 
     zero: float
     shard: float
     reduction: Reduction
+    hides: bool
     assumed: tuple[str, ...]
 
 
@@ -100,12 +101,15 @@ def sharding(row: Row, degrees: Layout) -> Sharding:
         zero = 3.0
         assumed.append(f"zero_stage 3 over {hybrid:g} ranks: the stack's recipe")
     shard = hybrid or _shard(row, zero, degrees.dp, assumed)
+    awaited = recipes.awaits_replicas(row.stack) and shard < degrees.dp
+    if awaited:
+        assumed.append(recipes.AWAITED)
     found = reduction(row.stack, zero, row.text("precision"), row.text("model"))
     if recipes.reduces_after(row.stack, row.known("n_layers")):
         found = found._replace(overlap=0.0, assumed=(*found.assumed, recipes.AFTER))
     elif zero <= 2.0 and degrees.dp > 1.0 and bucket_per_rank(row.stack, found.nbytes):
         found = found._replace(assumed=(*found.assumed, GROWN))
-    return Sharding(zero, shard, found, (*assumed, *found.assumed))
+    return Sharding(zero, shard, found, not awaited, (*assumed, *found.assumed))
 
 
 def _shard(row: Row, zero: float, dp: float, assumed: list[str]) -> float:

@@ -9,6 +9,7 @@ from dmodel.hardware import Chip
 from dmodel.types import HOUR, InputError
 
 NUMBERS = {
+    "exponentials_per_s": "1/s",
     "hbm_bytes": "byte",
     "hbm_bytes_per_s": "byte/s",
     "kernel_latency": "s",
@@ -56,6 +57,7 @@ def chip(name: str, precision: str = "bf16") -> Chip:
     return Chip(
         flops_per_s=np.float64(_rate(main, precision)),
         attention_flops_per_s=np.float64(_rate(main, half)),
+        exponentials_per_s=v["exponentials_per_s"],
         hbm_bytes=v["hbm_bytes"],
         hbm_bytes_per_s=v["hbm_bytes_per_s"],
         kernel_latency_s=v["kernel_latency"],

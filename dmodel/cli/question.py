@@ -126,7 +126,7 @@ def settings(job: Setting, attention: str = "flash", zero: int | None = None, ep
     import numpy as np
 
     from calibration.traces.experts import NARROW_CORE, dispatch, launches, narrow_attention
-    from calibration.traces.recipes import AFTER, fuses_sums, held_in_order, recomputes_last, reduces_after
+    from calibration.traces.recipes import AFTER, AWAITED, awaits_replicas, fuses_sums, held_in_order, recomputes_last, reduces_after
     from calibration.traces.rows import OPERAND_BYTES, SCALE_READS
     from calibration.traces.schema import base_precision
     from calibration.traces.sharding import GROWN, bucket_per_rank, reduction
@@ -167,12 +167,14 @@ def settings(job: Setting, attention: str = "flash", zero: int | None = None, ep
         split_rotary=np.float64(started.rotary),
         fused_sums=np.float64(fuses_sums(job.stack)),
         overlap_dp=np.float64(0.0 if after else reduced.overlap),
+        overlap_replica=np.float64(not awaits_replicas(job.stack)),
         recompute_last=np.float64(last),
         cp_balanced=np.float64(not held_in_order(job.stack)),
     )
     states = f", gradients in {reduced.held:g} bytes, master weight and two moments in {reduced.optimizer:g}"
     weights = "16-bit weights" + ("" if any("states of the optimizer" in said for said in reduced.assumed) else states)
     when = [AFTER] if after else [GROWN] if per_rank and (zero is None or zero <= 2) else []
+    when += [AWAITED] if awaits_replicas(job.stack) else []
     open_end = [f"where layers are recomputed, {text}" for text in ends] if zero is None else []
     return plan, [*reduced.assumed, *when, *exchange.said, *started.said, *([NARROW_CORE] if narrow else []), weights, *open_end]
 

@@ -194,6 +194,7 @@ def equipped(x: dict[str, jax.Array], at: Fixed) -> Device:
     chip = chip.replace(
         **{name: x[name] for name in CHIP},
         attention_flops_per_s=chip.attention_flops_per_s * ratio["flops_per_s"],
+        exponentials_per_s=chip.exponentials_per_s * ratio["flops_per_s"],
         price_per_s=chip.price_per_s * scaled(at.bill.price, ratio),
         peak_watts=chip.peak_watts * scaled(at.bill.watts, ratio),
         idle_watts=chip.idle_watts * scaled(at.bill.watts, ratio),

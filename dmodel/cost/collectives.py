@@ -214,6 +214,7 @@ def all_reduce_time(nbytes: jax.Array, group: jax.Array, net: Fabric, calls: Arr
     Ring: `2 ×` the gather. Tree: `2 Σ_k α_k log2 g_k`, with hops between domains 8.5/4 times as long as a ring's; inside domains the
     ring's bytes, between them V of two domains and 2 V of more, for each of the two trees has half of V, in one a domain is a leaf and in
     the other it passes on; at 0.92 of the rate. A switch that reduces in the network takes each byte once.
+    Trees are NCCL's: on a torus, and between slices of one, there are rings alone.
 
     Limits: as `gather_time`; the ring wins for large messages, the tree for large groups and for two domains.
 
@@ -232,7 +233,9 @@ def all_reduce_time(nbytes: jax.Array, group: jax.Array, net: Fabric, calls: Arr
     hop = net.latency_s * trailing(inner_outer(1.0, TREE_HOP, group.shape[0]) / log(2.0), group.ndim)
     by_ring = 2.0 * calls * (net.latency_s * _hops(group, net)).sum(0) + flow(ring)
     by_tree = 2.0 * calls * (hop * _log(group)).sum(0) + flow(tree) / TREE_BANDWIDTH
-    return jnp.asarray(calls * _start(group, net) + minimum(stack(by_ring, by_tree), net.sharpness))
+    torus = ramp(net.torus_axes[0] - 1.0)
+    better = minimum(stack(by_ring, by_tree), net.sharpness)
+    return jnp.asarray(calls * _start(group, net) + torus * by_ring + (1.0 - torus) * better)
 
 
 def _transfers(group: jax.Array, copies: Array, merged: Array) -> jax.Array:

@@ -148,6 +148,7 @@ def _recompute(sheet: Sheet) -> None:
     kernel = ("flash" if _on_tpu(s) else "cudnn_flash_te") if s["flash"] else "dot_product"
     s.tell("flash", {"attention": kernel})
     shape.buckets(s, 0.0, "XLA combines messages by thresholds of its own")
+    shape.copies(s, False, "the loop over layers waits for sums over replicas")
     shape.launched(s, False, False, "XLA decides what it fuses, and one kernel does the products of all experts")
 
 

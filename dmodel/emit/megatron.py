@@ -170,6 +170,7 @@ def _recompute(sheet: Sheet) -> None:
     s.tell("flash", {"attention-backend": "flash" if s["flash"] else "unfused"})
     why = "buckets hold 40 million gradients, or a million per rank, or what --ddp-bucket-size says"
     shape.buckets(s, BUCKET_GRADIENTS_PER_RANK * s["reduce_bytes"], why, {"ddp-bucket-size": int(BUCKET_GRADIENTS)})
+    shape.copies(s, True, "sums over replicas run beside the backward pass")
     shape.launched(s, bool(s["fused_sums"]), True, "Transformer Engine goes through the experts of a rank one after the other")
     if not s["fused_sums"]:
         s.settings["no-gradient-accumulation-fusion"] = True

@@ -132,6 +132,7 @@ def _recompute(sheet: Sheet) -> None:
     why = "Transformer Engine adds weight gradients to what is held, and goes through the experts of a rank one after the other"
     shape.launched(s, True, True, why)
     shape.buckets(s, 0.0, "the distributed optimizer has buckets of its own (model.optim.bucket_cap_mb)")
+    shape.copies(s, True, "sums over replicas run beside the backward pass")
     s.tell("flash", {"model.transformer_engine": True, "model.use_flash_attention": bool(s["flash"])})
 
 

@@ -85,6 +85,12 @@ def buckets(sheet: Sheet, grown: float, why: str, fixed: dict[str, Setting] | No
     sheet.either("bucket_per_rank", told, why)
 
 
+def copies(sheet: Sheet, hidden: bool, why: str) -> None:
+    """Whether sums over HSDP's replicas run beside compute (`hidden`), for the reason `why`."""
+    told = not sheet["zero"] or sheet["shard"] >= sheet["dp"] or bool(sheet["overlap_replica"]) == hidden
+    sheet.either("overlap_replica", {} if told else None, why)
+
+
 def sharded_rounds(sheet: Sheet, accumulates: bool, why: str) -> None:
     """When FSDP gathers and reduces: one layer ahead, and after each micro-batch or (`accumulates`) once per step, for the reason `why`."""
     sheet.either("prefetch", {} if sheet["zero"] != 3 or sheet["prefetch"] == 1 else None, "weights are gathered one layer ahead")

@@ -132,6 +132,7 @@ def _recompute(sheet: Sheet) -> None:
     s.either("recompute_attention", {} if not core or share == 1 else None, why)
     s.either("flash", {} if s["flash"] else None, "attention runs in fused kernels")
     shape.buckets(s, 0.0, "buckets of gradients have one size, whatever their group")
+    shape.copies(s, True, "sums over replicas run beside the backward pass")
     shape.launched(s, False, False, "gradients are added up by kernels of their own, and one kernel does the products of all experts")
 
 

@@ -82,6 +82,7 @@ WORDS = {
     "plan.cp": "context parallelism, cp",
     "chip.flops_per_s": "peak FLOP/s, matmuls",
     "chip.attention_flops_per_s": "peak FLOP/s, attention",
+    "chip.exponentials_per_s": "exponentials/s, attention",
     "chip.hbm_bytes_per_s": "memory bandwidth",
     "chip.kernel_latency_s": "kernel latency",
 }

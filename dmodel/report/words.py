@@ -11,6 +11,7 @@ from dmodel.report.text import digits
 CHIP = {
     "flops_per_s": "peak arithmetic rate",
     "attention_flops_per_s": "peak 16-bit arithmetic rate",
+    "exponentials_per_s": "rate of exponentials",
     "hbm_bytes": "memory of a device",
     "hbm_bytes_per_s": "memory bandwidth",
     "kernel_latency_s": "kernel latency",

@@ -36,7 +36,7 @@ GROUPS = {
     "footprint": "coefficient",
     "run": "run",
 }
-RATES = ("chip.flops_per_s", "chip.attention_flops_per_s", "chip.hbm_bytes_per_s", "network.bytes_per_s")
+RATES = ("chip.flops_per_s", "chip.attention_flops_per_s", "chip.exponentials_per_s", "chip.hbm_bytes_per_s", "network.bytes_per_s")
 TIMES = ("chip.kernel_latency_s", "network.latency_s", "coefficients.collective_start", "coefficients.overhead")
 """All inputs with seconds in their unit that the step time depends on: its elasticities to the rates less those to the times are −1."""
 
@@ -46,7 +46,7 @@ SWITCHES = frozenset(
     + [f"plan.{name}" for name in ("sp", "zero", "reshard", "prefetch", "accumulate", "recompute_last", "flash", "low_precision")]
     + ["plan.cp_balanced", "plan.unpadded_vocab", "plan.graphed", "plan.fused_sums", "plan.split_rotary"]
     + ["plan.attention_bytes", "plan.route_bytes"]
-    + [f"plan.overlap_{name}" for name in ("tp", "cp", "ep", "dp", "pp")]
+    + [f"plan.overlap_{name}" for name in ("tp", "cp", "ep", "dp", "pp", "replica")]
 )
 EXPERTS = frozenset(
     [f"model.{name}" for name in ("n_experts", "top_k", "n_shared_experts", "imbalance", "n_dense_layers", "d_ff_dense")]

@@ -22,6 +22,7 @@ REGIMES = ("compute", "memory", "bandwidth", "latency")
 MEMBERS = {
     "chip.flops_per_s": ("compute", -1.0),
     "chip.attention_flops_per_s": ("compute", -1.0),
+    "chip.exponentials_per_s": ("compute", -1.0),
     "chip.hbm_bytes_per_s": ("memory", -1.0),
     "network.bytes_per_s": ("bandwidth", -1.0),
     "chip.kernel_latency_s": ("latency", 1.0),
@@ -32,7 +33,7 @@ MEMBERS = {
 """Regime that an elasticity belongs to, and its sign there."""
 
 AXES = {
-    "flops": ("chip.flops_per_s", "chip.attention_flops_per_s"),
+    "flops": ("chip.flops_per_s", "chip.attention_flops_per_s", "chip.exponentials_per_s"),
     "bandwidth": ("network.bytes_per_s",),
     "latency": ("chip.kernel_latency_s", "network.latency_s", "coefficients.collective_start"),
     "memory": ("chip.hbm_bytes_per_s",),

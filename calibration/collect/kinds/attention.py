@@ -103,12 +103,14 @@ def build(p: Attention, machine: Machine) -> Program:
 
 
 def predict(ps: Sequence[Attention], system: System, c: Coefficients) -> Array:
-    """The model's time of the core, forward; backward 2.5 × it when fused, else 2 × [s]."""
+    """The model's time of the core, forward; backward with 2.5 × the products when fused, else 2 × [s]."""
     fused, forward = float(ps[0].kernel == "flash"), ps[0].direction == "fwd"
     scores, head = column(ps, "batch") * column(ps, "n_heads") * column(ps, "seq_len") ** 2, column(ps, "head_dim")
     flops = 4.0 * scores * head * (1.0 - 0.5 * fused)
-    core = attention_time(flops, 13.0 * scores * (1.0 - fused), head, system.chip, c)
-    return core * (1.0 if forward else 2.0 + 0.5 * fused) + c.launch * system.chip.kernel_latency_s
+    again, powers = 1.0 if forward else 2.0 + 0.5 * fused, fused * flops / (4.0 * head)
+    core = attention_time(again * flops, powers, again * 13.0 * scores * (1.0 - fused), system.chip, c)
+    slower = 1.0 if forward or not fused else c.attention_backward
+    return core * slower + c.launch * system.chip.kernel_latency_s
 
 
 BENCHMARK = Benchmark(Attention, build, grid, predict)
