@@ -172,6 +172,12 @@ def _polish(losses: Callable, p: Parameters, steps: int, progress: Callable[[flo
     return p, loss
 
 
+def _settled(losses: Callable, p: Parameters) -> Parameters:
+    """Parameters at the prior mean wherever no row has a slope, so that the prior's alone, `θ`, is the whole: where descents were scattered
+    they come near it only."""
+    return jax.tree.map(lambda x, slope: jnp.where(slope == x, 0.0, x), p, losses(p)[1])
+
+
 def optimize(
     prior: Prior,
     data: Data,
@@ -203,6 +209,7 @@ def optimize(
     compiled = _losses(len(spread[0]) * len(rows.weight) <= FEW)
     p = _descend(lambda q: compiled(q, wide, rows), p, ADAM_STEPS, lambda done, loss: progress(0.6 * done, loss))
     p, losses = _polish(lambda q: compiled(q, wide, rows), p, polish, lambda done, loss: progress(0.6 + 0.4 * done, loss))
+    p = _settled(lambda q: compiled(q, wide, rows), p)
     best = without_padding(jax.tree.map(lambda x: x[int(jnp.nanargmin(losses))], p), groups)
     if not _all_finite(best):
         raise FloatingPointError("the fit left the finite numbers; this is a defect of dmodel: please report the traces that caused it")

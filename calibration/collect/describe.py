@@ -73,6 +73,7 @@ def _chip(records: list[Record], environment: Record) -> Entry:
             p: _best([r for r in of["matmul"] if r["parameters"]["dtype"] == p], _flops, "matmul_efficiency", "FLOP/s", "products", 0.0)
             for p in precisions
         },
+        "exponentials_per_s": _number(float(guess.exponentials_per_s), "1/s", "Assumed: exponentials are not measured", "2026-11"),
         "hbm_bytes": _number(environment["memory_bytes"], "byte", "As the system reports", _day(records)),
         "hbm_bytes_per_s": _best(far, _bytes, "memory_efficiency", "byte/s", "streams", float(guess.hbm_bytes_per_s)),
         "kernel_latency": _launch(of["launch"], float(guess.kernel_latency_s)),

@@ -34,7 +34,7 @@ class Gpu(Chip, kw_only=True):
       shared_bytes_per_s: bandwidth of all shared memories at the sustained clock [byte/s].
       register_bytes: usable registers of one processing block [byte]. processors: multiprocessors, of 4 blocks each.
       distributed_shared_memory: 1 when a multiprocessor reads the shared memory of others, else 0.
-      Watts, price and the attention rate play no part in the study.
+      Watts, price and the rates of attention play no part in the study.
     """
 
     sustained: Array
@@ -45,6 +45,7 @@ class Gpu(Chip, kw_only=True):
     processors: Array
     distributed_shared_memory: Array
     attention_flops_per_s: Array = 0.0
+    exponentials_per_s: Array = 0.0
     idle_watts: Array = 0.0
     peak_watts: Array = 0.0
     price_per_s: Array = 0.0
