@@ -268,6 +268,13 @@ def attention_flops(model: Transformer, plan: Plan) -> Array:
     return t * (scores + scan) / plan.tp
 
 
+def exponentials(model: Transformer, plan: Plan) -> Array:
+    """Exponentials of one pass of the fused core of the mean layer, one for each score that is computed [count]: `FLOPs / 4 (e + x/2)`; 0
+    where attention is not fused and exponentiates in kernels of its own, bound by memory. A Mamba-2 scan counts as attention of its
+    FLOPs."""
+    return plan.flash * attention_flops(model, plan) / (4.0 * (model.head_dim + 0.5 * model.qk_extra))
+
+
 def _seen(window: jax.Array, model: Transformer, plan: Plan) -> Array:
     """Share of the keys that flash attention goes through, on the rank that decides [1]; `window`: share of the sequence."""
     last = plan.cp * jnp.maximum(window - 1.0 + 1.0 / plan.cp, 0.0) ** 2

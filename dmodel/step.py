@@ -93,9 +93,8 @@ class Breakdown(struct.PyTreeNode, kw_only=True):
 def _layer_work(system: System, model: Transformer, plan: Plan, parts: counts.Residents, c: Coefficients, sharpness: float) -> LayerWork:
     """Work of one layer, and of the head, per micro-batch on one device.
 
-    Backward products cost 2 × the forward ones (1 × when the weights are frozen), those of flash attention 2.5 × (five instead of two, one
-    of them the scores done again: Dao 2023) beside as many exponentials and at a rate of their own (`attention_backward`), unfused 2 ×,
-    streaming 2 ×; weight gradients are accumulated in memory: read and written once per micro-batch, and as much more as the stack's other
+    Backward products cost 2 × the forward ones (1 × when the weights are frozen), attention as `compute.attention_passes` has it, streaming
+    2 ×; weight gradients are accumulated in memory: read and written once per micro-batch, and as much more as the stack's other
     elementwise kernels, where the sum is a kernel of its own; where products add to what is held (`Plan.fused_sums`), by what that takes
     beyond their arithmetic. Full recomputation repeats the forward work of the layer, all but the down projection where it ends early
     (`Plan.recompute_last`); recomputing the attention core is free where flash attention does it anyway.
@@ -117,14 +116,9 @@ def _layer_work(system: System, model: Transformer, plan: Plan, parts: counts.Re
     )
     matmul, logits = times[:-1].sum(0), times[-1] * compute.off_vectors(plan)
     casts = compute.streaming_time(c.cast_traffic * counts.cast_bytes(products, plan), chip, c)
-    scores = counts.attention_flops(model, plan)
-    core = scores * compute.off_matrix_units(model, plan) * compute.narrowed(plan)
-    # what is not fused exponentiates in kernels of its own, bound by memory
-    powers, through = plan.flash * scores / (4.0 * (model.head_dim + 0.5 * model.qk_extra)), counts.softmax_bytes(model, plan)
-    attention, behind_attention = (
-        compute.attention_time(times * core, powers, times * through, chip, c, sharpness) for times in (1.0, 2.0 + 0.5 * plan.flash)
-    )
-    backward_attention = behind_attention * (1.0 + plan.flash * (c.attention_backward - 1.0))
+    core = counts.attention_flops(model, plan) * compute.off_matrix_units(model, plan) * compute.narrowed(plan)
+    powers, through = counts.exponentials(model, plan), counts.softmax_bytes(model, plan)
+    attention, backward_attention = compute.attention_passes(core, powers, through, plan.flash, chip, c, sharpness)
     streaming = compute.streaming_time(c.elementwise_traffic * counts.elementwise_bytes(model, plan), chip, c)
     accumulated = 2.0 * plan.gradient_bytes * model.trainable * (parts.layers + parts.experts) * plan.pp / counts.mean_layer(model).layers
     sums = compute.streaming_time(accumulated, chip, c)

@@ -308,9 +308,21 @@ def kernels(m: Transformer, p: Plan) -> float:
     return (2 if p.tp > 1 else 0) + sum(count / m.n_layers * each[mixer or mlp] for count, mixer, mlp in layers_of(m))
 
 
+def core(system: System, m: Transformer, p: Plan, c: Coefficients, times: float) -> float:
+    """Seconds of a pass of attention with some times the products of the forward one."""
+    chip, t, e = system.chip, p.micro_batch * m.seq_len / p.cp, m.head_dim + m.qk_extra / 2
+    unfused = 0.0 if p.flash else 13.0 * t * m.seq_len * m.n_heads * m.attention_share / p.tp
+    units = 1.0 / 16.0 if m.head_dim % 8 and not p.flash else 1.0
+    units *= 2.0 if p.flash and p.attention_bytes == 1 else 1.0
+    # fused kernels exponentiate each score beside its products, once in each pass
+    powers = c.attention_exponentials * core_flops(m, p) / (4.0 * e) / chip.exponentials_per_s if p.flash else 0.0
+    busy = max(times * core_flops(m, p) / (units * chip.attention_flops_per_s), powers) / c.attention_efficiency
+    return busy + times * c.softmax_traffic * unfused / (chip.hbm_bytes_per_s * c.memory_efficiency)
+
+
 def work(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, float]:
     """Seconds of one layer and of the head, per micro-batch."""
-    chip, t, h, e = system.chip, p.micro_batch * m.seq_len / p.cp, m.d_model, m.head_dim + m.qk_extra / 2
+    chip, t, h = system.chip, p.micro_batch * m.seq_len / p.cp, m.d_model
     stream, half = chip.hbm_bytes_per_s * c.memory_efficiency, chip.attention_flops_per_s
     peak, operand, wide = chip.flops_per_s, p.operand_bytes, p.wide_layers
     if p.low_precision:
@@ -331,17 +343,8 @@ def work(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
         (rows, gates, _, n), (_, _, f, _) = routed
         cast -= 2.0 * (1.0 + p.scale_passes) * n * rows * (gates + f)
     casts = (1.0 - wide) * c.cast_traffic * cast / stream if p.low_precision else 0.0
-    unfused = 0.0 if p.flash else 13.0 * t * m.seq_len * m.n_heads * m.attention_share / p.tp
-    units = 1.0 / 16.0 if m.head_dim % 8 and not p.flash else 1.0
-    units *= 2.0 if p.flash and p.attention_bytes == 1 else 1.0
-    # fused kernels exponentiate each score beside its products, once in each pass
-    powers = c.attention_exponentials * core_flops(m, p) / (4.0 * e) / chip.exponentials_per_s if p.flash else 0.0
-
-    def core(times: float) -> float:
-        busy = max(times * core_flops(m, p) / (units * half), powers) / c.attention_efficiency
-        return busy + times * c.softmax_traffic * unfused / stream
-
-    attention, behind = core(1.0), core(2.5) * c.attention_backward if p.flash else core(2.0)
+    attention, behind = core(system, m, p, c, 1.0), core(system, m, p, c, 2.5 if p.flash else 2.0)
+    behind *= c.attention_backward if p.flash else 1.0
     streaming = c.elementwise_traffic * streams(m, p) / stream
     sums = 2.0 * p.gradient_bytes * m.trainable * parameters(m, p)["per_layer"] / stream
     accumulate = max(sums - products, 0.0) if p.fused_sums and p.zero < 2 else c.elementwise_traffic * sums

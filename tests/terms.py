@@ -167,6 +167,7 @@ TERMS: dict[str, Term] = {
     "counts.routing_bytes": of_work(counts.routing_bytes),
     "counts.cast_bytes": of_work(lambda m, p: counts.cast_bytes(counts.matmuls(m, p), p)),
     "counts.attention_flops": of_work(counts.attention_flops),
+    "counts.exponentials": of_work(counts.exponentials),
     "compute.off_matrix_units": of_work(compute.off_matrix_units),
     "compute.narrowed": of_work(lambda m, p: compute.narrowed(p)),
     "compute.off_vectors": of_work(lambda m, p: compute.off_vectors(p)),
@@ -202,6 +203,12 @@ TERMS: dict[str, Term] = {
     "compute.matmul_time": Term(_matmul, CHIPPED, EDGE_CHIPPED, soft=True),
     "compute.attention_time": Term(
         lambda x, p: compute.attention_time(x["n"], 0.004 * x["n"], x["m"], x["chip"], x["c"], p), ON_CHIP, EDGE_ON_CHIP, soft=True
+    ),
+    "compute.attention_passes": Term(
+        lambda x, p: list(compute.attention_passes(x["n"], 0.004 * x["n"], x["m"], 0.7, x["chip"], x["c"], p)),
+        ON_CHIP,
+        EDGE_ON_CHIP,
+        soft=True,
     ),
     "compute.streaming_time": Term(lambda x, p: compute.streaming_time(x["n"], x["chip"], x["c"]), ON_CHIP, EDGE_ON_CHIP),
     "compute.launch_time": Term(

@@ -214,9 +214,7 @@ def arithmetic_floor(problem: Problem) -> float:
     rate = jnp.maximum(chip.flops_per_s * below, chip.attention_flops_per_s) * c.matmul_efficiency
     products = (2.0 + model.trainable) * (model.n_layers * flops[:-1].sum() + flops[-1]) / rate
     softmax = jnp.asarray(counts.softmax_bytes(model, plan))
-    scores = counts.attention_flops(model, plan)
-    powers = plan.flash * scores / (4.0 * (model.head_dim + 0.5 * model.qk_extra))
-    core = scores * compute.narrowed(plan)
-    forward, backward = (compute.attention_time(core * x, powers, softmax * x, chip, c, jnp.inf) for x in (1.0, 2.0 + 0.5 * plan.flash))
-    busy = products + model.n_layers * (forward + backward * (1.0 + plan.flash * (c.attention_backward - 1.0)))
+    core, powers = counts.attention_flops(model, plan) * compute.narrowed(plan), counts.exponentials(model, plan)
+    attention = compute.attention_passes(core, powers, softmax, plan.flash, chip, c, float("inf"))
+    busy = products + model.n_layers * (attention.forward + attention.backward)
     return float(c.overhead + (1.0 + straggler_share(n, c.straggler)) * busy)

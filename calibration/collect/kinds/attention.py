@@ -13,7 +13,7 @@ from calibration.collect.machine import Machine
 from calibration.collect.program import DTYPES, Program, item_bytes, random_array, sets
 from calibration.collect.runner import Unavailable
 from dmodel.coefficients import Coefficients
-from dmodel.cost.compute import attention_time
+from dmodel.cost.compute import attention_passes
 from dmodel.hardware import System
 from dmodel.types import Array, InputError
 
@@ -107,10 +107,8 @@ def predict(ps: Sequence[Attention], system: System, c: Coefficients) -> Array:
     fused, forward = float(ps[0].kernel == "flash"), ps[0].direction == "fwd"
     scores, head = column(ps, "batch") * column(ps, "n_heads") * column(ps, "seq_len") ** 2, column(ps, "head_dim")
     flops = 4.0 * scores * head * (1.0 - 0.5 * fused)
-    again, powers = 1.0 if forward else 2.0 + 0.5 * fused, fused * flops / (4.0 * head)
-    core = attention_time(again * flops, powers, again * 13.0 * scores * (1.0 - fused), system.chip, c)
-    slower = 1.0 if forward or not fused else c.attention_backward
-    return core * slower + c.launch * system.chip.kernel_latency_s
+    passes = attention_passes(flops, fused * flops / (4.0 * head), 13.0 * scores * (1.0 - fused), fused, system.chip, c)
+    return (passes.forward if forward else passes.backward) + c.launch * system.chip.kernel_latency_s
 
 
 BENCHMARK = Benchmark(Attention, build, grid, predict)
