@@ -55,6 +55,7 @@ class Plan(struct.PyTreeNode, kw_only=True):
         copies, which otherwise hides like other gradients.
       operand_bytes: bytes of one matmul operand (2 = bf16, 1 = fp8). low_precision: 1 when the matmuls run below 16 bits.
       attention_bytes: of one operand of the attention core (2 = bf16, 1 = fp8), where kernels fuse it.
+      attention_rate: rate of the stack's kernels of fused attention over that of the newest ones for the chip; older ones are below 1.
       wide_layers: share of the layers' matmuls kept in 16 bits all the same. wide_gradient: 1 when those of weight gradients are.
       scale_passes: times that a tensor is read beside its cast, for its scales or its other direction (0 = scales known before).
       gather_bytes: bytes per parameter when weights are gathered.
@@ -107,6 +108,7 @@ class Plan(struct.PyTreeNode, kw_only=True):
     operand_bytes: Array = 2.0
     low_precision: Array = 0.0
     attention_bytes: Array = 2.0
+    attention_rate: Array = 1.0
     wide_layers: Array = 0.0
     wide_gradient: Array = 0.0
     scale_passes: Array = 0.0

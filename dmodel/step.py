@@ -118,7 +118,8 @@ def _layer_work(system: System, model: Transformer, plan: Plan, parts: counts.Re
     casts = compute.streaming_time(c.cast_traffic * counts.cast_bytes(products, plan), chip, c)
     core = counts.attention_flops(model, plan) * compute.off_matrix_units(model, plan) * compute.narrowed(plan)
     powers, through = counts.exponentials(model, plan), counts.softmax_bytes(model, plan)
-    attention, backward_attention = compute.attention_passes(core, powers, through, plan.flash, chip, c, sharpness)
+    newest = compute.attention_passes(core, powers, through, plan.flash, chip, c, sharpness)
+    attention, backward_attention = (compute.older_kernels(plan) * time for time in newest)
     streaming = compute.streaming_time(c.elementwise_traffic * counts.elementwise_bytes(model, plan), chip, c)
     accumulated = 2.0 * plan.gradient_bytes * model.trainable * (parts.layers + parts.experts) * plan.pp / counts.mean_layer(model).layers
     sums = compute.streaming_time(accumulated, chip, c)

@@ -117,6 +117,7 @@ PLAN = Plan(
     operand_bytes=1.6,
     low_precision=0.3,
     attention_bytes=1.4,
+    attention_rate=0.7,
     wide_layers=0.2,
     wide_gradient=0.3,
     scale_passes=0.4,

@@ -316,7 +316,8 @@ def core(system: System, m: Transformer, p: Plan, c: Coefficients, times: float)
     units *= 2.0 if p.flash and p.attention_bytes == 1 else 1.0
     # fused kernels exponentiate each score beside its products, once in each pass
     powers = c.attention_exponentials * core_flops(m, p) / (4.0 * e) / chip.exponentials_per_s if p.flash else 0.0
-    busy = max(times * core_flops(m, p) / (units * chip.attention_flops_per_s), powers) / c.attention_efficiency
+    share = c.attention_efficiency * (p.attention_rate if p.flash else 1.0)
+    busy = max(times * core_flops(m, p) / (units * chip.attention_flops_per_s), powers) / share
     return busy + times * c.softmax_traffic * unfused / (chip.hbm_bytes_per_s * c.memory_efficiency)
 
 

@@ -105,6 +105,12 @@ def test_attention_in_8_bits_is_faster_where_it_is_fused():
     assert 0.5 < float(compute.narrowed(eight.replace(attention_bytes=1.5))) < 1.0
 
 
+def test_older_kernels_cost_where_attention_is_fused():
+    older = Plan(dp=1.0, global_batch=1.0, attention_rate=0.5)
+    plans = older, older.replace(flash=0.0), older.replace(attention_rate=1.0)
+    assert [float(compute.older_kernels(p)) for p in plans] == [2.0, 1.0, 1.0]
+
+
 def test_streaming_and_optimizer_move_their_bytes():
     c = COEFFICIENTS
     assert float(compute.streaming_time(1e12, CHIP, c)) == pytest.approx(1e12 / (c.memory_efficiency * HBM))

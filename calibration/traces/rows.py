@@ -11,6 +11,7 @@ from flax import struct
 
 from calibration.traces import shapes, sharding
 from calibration.traces.experts import NARROW_CORE, dispatch, launches, narrow_attention
+from calibration.traces.kernels import attention_rate
 from calibration.traces.layout import Layout, layout
 from calibration.traces.reader import measured_time, system_of
 from calibration.traces.recipes import (
@@ -182,15 +183,15 @@ def _plan(row: Row, assumed: list[str]) -> Plan:
     interleave = _interleave(row, degrees.pp, assumed)
     laid = _stages(row, degrees.pp, interleave, assumed)
     wide = precision == "fp32"
-    if wide:
-        assumed.append("fp32: parameters without a 16-bit copy")
+    assumed.extend(["fp32: parameters without a 16-bit copy"] if wide else ())
     reduced = 4.0 if wide else shards.reduction.nbytes
-    reads = _scale_reads(precision, assumed)
     parts = composed(row.stack, row.flags, degrees.tp)
     run = kept(row)
     assumed.extend(run.said if run else ())
     share, core, last = (0.0, 0.0, 1.0) if parts else _recomputed(row, run, assumed)
     assumed.extend(parts.said if parts else ())
+    rate, kernels = attention_rate(row.stack, row.accelerator, row.text("attention") != "none")
+    assumed.extend(kernels)
     in_order = held_in_order(row.stack)
     if in_order and degrees.cp > 1.0:
         assumed.append("cp: causal sequences held in order, all ranks wait for the last")
@@ -217,12 +218,13 @@ def _plan(row: Row, assumed: list[str]) -> Plan:
         unpadded_vocab=parts.unpadded if parts else 0.0,
         operand_bytes=OPERAND_BYTES[precision],
         attention_bytes=_attention_bytes(row, precision, run, assumed),
+        attention_rate=rate,
         wide_layers=_wide_layers(row, precision, assumed),
         overlap_tp=_overlap_tp(row, degrees.tp, assumed),
         overlap_dp=shards.reduction.overlap,
         overlap_replica=float(shards.hides),
         low_precision=float(OPERAND_BYTES[precision] < 2.0),
-        scale_passes=reads,
+        scale_passes=_scale_reads(precision, assumed),
         weight_bytes=4.0 if wide else run.weight_bytes if run else 2.0,
         optimizer_bytes=8.0 if wide else shards.reduction.optimizer,
         gradient_bytes=shards.reduction.held,

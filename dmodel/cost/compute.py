@@ -116,6 +116,11 @@ def narrowed(plan: Plan) -> Array:
     return 1.0 / (1.0 + (NARROW_ATTENTION - 1.0) * plan.flash * ramp(2.0 - plan.attention_bytes))
 
 
+def older_kernels(plan: Plan) -> Array:
+    """Time of the attention core over that of the newest fused kernels of the chip [1]: `1 / Plan.attention_rate` where fused."""
+    return 1.0 + plan.flash * (1.0 / plan.attention_rate - 1.0)
+
+
 VECTOR = 16.0
 """Peak rate of 16-bit products on matrix units over that without: 312 to 19.5 TFLOP/s on A100, 989 to 67 on H100 (NVIDIA data sheets)."""
 

@@ -1,0 +1,35 @@
+"""Which generation of fused attention a stack runs, and what that costs on a chip: facts about software, each with its source."""
+
+from __future__ import annotations
+
+from dmodel.profiles.groupings import members
+
+IN_TRITON = ("llm-foundry",)
+"""Beginnings of stacks whose attention is FlashAttention in Triton, of 2022: what the script behind LLM Foundry's tables asks for
+(`attn_impl` of `submit_benchmarks.py`, `triton` until late in 2023; its `sweep.sh` leaves it so). The tables tell too: from sequences of
+512 to those of 32,768 tokens a step of its model with 1.3 billion parameters grows by what 97 TFLOP/s take on A100 and 176 on H100, where
+FlashAttention-2 comes to 63 to 73 % of 312 and to 335 (Dao 2023)."""
+
+TRITON_RATE = 1.0 / 1.8
+"""Rate of those kernels over FlashAttention-2's, which is 1.3 to 2.5 times as fast (Dao 2023, arXiv 2307.08691, section 4), in the middle
+1.8."""
+
+FLASH_2 = ("nanotron", "ultrascale", "torchtitan", "fms-fsdp")
+"""Beginnings of stacks that run FlashAttention-2 on Hopper: nanotron by its package, the others by PyTorch's `scaled_dot_product_attention`
+as it was when their tables were made, in 2024."""
+
+FLASH_2_ON_HOPPER = 1.0 / 1.6
+"""Rate of FlashAttention-2 on Hopper, without the instructions that came with it, over that of kernels which have them (FlashAttention-3,
+cuDNN 9): those are 1.5 to 2.0 times as fast forward and 1.5 to 1.75 times backward (Shah et al. 2024, arXiv 2407.08608, section 4.1)."""
+
+
+def attention_rate(stack: str, accelerator: str, fused: bool) -> tuple[float, list[str]]:
+    """`Plan.attention_rate` of a stack on a chip [1], and how it is known, in words (none where it is 1: the newest kernels)."""
+    name, hopper = stack.lower(), members(accelerator, None)["generation"] == "hopper"
+    before = FLASH_2_ON_HOPPER if hopper else 1.0
+    rate, which = 1.0, ""
+    if fused and name.startswith(IN_TRITON):
+        rate, which = TRITON_RATE * before, "FlashAttention in Triton"
+    elif fused and name.startswith(FLASH_2):
+        rate, which = before, "FlashAttention-2"
+    return rate, [f"{which}, at {rate:.2g} of the rate of the chip's newest kernels: the stack's"] if rate < 1.0 else []
