@@ -17,6 +17,7 @@ import jax
 import numpy as np
 
 from calibration.micro.priors import priors
+from calibration.traces.kernels import attention_rate
 from dmodel import catalog, profiles, run
 from dmodel.coefficients import NAMES, Coefficients, from_unconstrained, to_unconstrained
 from dmodel.cost.power import Draw
@@ -39,6 +40,9 @@ COLORS = (style.BLUE, style.ORANGE, style.GREEN, style.VERMILLION, style.PURPLE,
 PROFILE, STACK = "generic", "fsdp"
 """Software and chip of every study: the profile fitted to all published rows, at the offsets of the chip and of PyTorch's FSDP as a code
 base: no published row is from the software of the study."""
+
+KERNELS = "fms-fsdp"
+"""Stack whose kernels of attention those of the study are taken for: PyTorch's FSDP in 2024 (FlashAttention-2)."""
 
 CHUNK = 256
 """Cases of one call of compiled code [count]: one shape, so that all studies share what is compiled."""
@@ -131,8 +135,11 @@ def curves_fit() -> dict[str, float]:
 
 
 def coefficients(accelerator: str, stack: str = STACK, profile: str = PROFILE, curves: bool = True) -> Coefficients:
-    """Coefficients of a chip and a stack (scalars), between nodes those of the all-reduce curves, or the profile's own."""
+    """Coefficients of a chip and a stack (scalars), between nodes those of the all-reduce curves, or the profile's own; attention at the
+    rate of the stack's kernels, which plans of these studies leave at that of the newest ones."""
     found = profiles.load(profile).coefficients_for(accelerator, stack)
+    rate = attention_rate(KERNELS if stack == STACK else stack, accelerator, True)[0]
+    found = found.replace(attention_efficiency=rate * found.attention_efficiency)
     return found.replace(**curves_fit()) if curves else found
 
 
