@@ -41,9 +41,6 @@ PROFILE, STACK = "generic", "fsdp"
 """Software and chip of every study: the profile fitted to all published rows, at the offsets of the chip and of PyTorch's FSDP as a code
 base: no published row is from the software of the study."""
 
-KERNELS = "fms-fsdp"
-"""Stack whose kernels of attention those of the study are taken for: PyTorch's FSDP in 2024 (FlashAttention-2)."""
-
 CHUNK = 256
 """Cases of one call of compiled code [count]: one shape, so that all studies share what is compiled."""
 
@@ -135,19 +132,21 @@ def curves_fit() -> dict[str, float]:
 
 
 def coefficients(accelerator: str, stack: str = STACK, profile: str = PROFILE, curves: bool = True) -> Coefficients:
-    """Coefficients of a chip and a stack (scalars), between nodes those of the all-reduce curves, or the profile's own; attention at the
-    rate of the stack's kernels, which plans of these studies leave at that of the newest ones."""
+    """Coefficients of a chip and a stack (scalars), between nodes those of the all-reduce curves, or the profile's own."""
     found = profiles.load(profile).coefficients_for(accelerator, stack)
-    rate = attention_rate(KERNELS if stack == STACK else stack, accelerator, True)[0]
-    found = found.replace(attention_efficiency=rate * found.attention_efficiency)
     return found.replace(**curves_fit()) if curves else found
+
+
+def kernels(accelerator: str = "H100-80GB", stack: str = STACK) -> float:
+    """`Plan.attention_rate` of a stack on a chip [1]."""
+    return attention_rate(stack, accelerator, True)[0]
 
 
 def coefficients_line(*chips: str) -> str:
     """Where the coefficients come from, in words."""
     named = ", ".join(f"{name.removeprefix('net_')} {value:.3g}" for name, value in curves_fit().items())
-    chip = ", ".join(chips)
-    return f"shipped profile {PROFILE}, {chip}, code base {STACK}; between nodes the fit of the study's all-reduce curves ({named})"
+    older = "".join(f"; on {chip} {said}" for chip in chips for said in attention_rate(STACK, chip, True)[1])
+    return f"shipped profile {PROFILE}, {', '.join(chips)}, code base {STACK}; between nodes the study's all-reduce curves ({named}){older}"
 
 
 def chip_of(system_name: str) -> str:
@@ -200,9 +199,10 @@ def _evaluate(system: System, model: Transformer, plan: Plan, c: Coefficients) -
 
 def fsdp(devices: Array, per_device: Array = PER_DEVICE, **more: Any) -> Plan:
     """Fully sharded data parallelism over all devices: ZeRO-3, weights gathered again for the backward pass (PyTorch's default), one
-    micro-batch, bf16 with 16-bit reduction, flash attention, no recomputation."""
+    micro-batch, bf16 with 16-bit reduction, flash attention in the kernels that it has on H100, no recomputation."""
     dp = np.asarray(devices, float)
-    return Plan(**({"dp": dp, "shard": dp, "zero": 3.0, "micro_batch": per_device, "global_batch": per_device * dp} | more))
+    given = {"dp": dp, "shard": dp, "zero": 3.0, "micro_batch": per_device, "global_batch": per_device * dp, "attention_rate": kernels()}
+    return Plan(**(given | more))
 
 
 def unhidden(plan: Plan) -> Plan:

@@ -42,7 +42,9 @@ def generations(devices: np.ndarray) -> dict[str, Cases]:
     model = catalog.transformer(MODEL, seq_len=shared.SEQ_LEN)
     found = {}
     for name, system in SYSTEMS.items():
-        found[name] = shared.cases(catalog.system(system, precision(name)), model, fsdp(devices), coefficients(shared.chip_of(system)))
+        chip = shared.chip_of(system)
+        plan = fsdp(devices, attention_rate=shared.kernels(chip))
+        found[name] = shared.cases(catalog.system(system, precision(name)), model, plan, coefficients(chip))
     return found
 
 
@@ -50,25 +52,25 @@ def variants() -> dict[str, Cases]:
     """A100 and H100 at 256 devices under one other assumption each, two cases by name."""
     model, n = catalog.transformer(MODEL, seq_len=shared.SEQ_LEN), np.array([DEVICES])
     old, new = (catalog.system(SYSTEMS[name]) for name in PUBLISHED)
-    c_old, c_new = (coefficients(shared.chip_of(SYSTEMS[name])) for name in PUBLISHED)
+    chips = [shared.chip_of(SYSTEMS[name]) for name in PUBLISHED]
     net = new.network.replace(bytes_per_s=new.network.bytes_per_s * np.array([1.0, 0.5]))
-    others = {
-        "as assumed": (old, new, fsdp(n), c_old, c_new),
-        "weights kept for the backward pass": (old, new, fsdp(n, reshard=0.0), c_old, c_new),
-        "no communication": (old, new, fsdp(n, gather_bytes=0.0, reduce_bytes=0.0), c_old, c_new),
-        "H100 with the A100's network": (old, new.replace(network=old.network), fsdp(n), c_old, c_new),
-        "H100 with half the bandwidth between nodes": (old, new.replace(network=net), fsdp(n), c_old, c_new),
-        "H100 with the A100's coefficients": (old, new, fsdp(n), c_old, c_old),
-        "both with the coefficients of LLM Foundry": (
-            old, new, fsdp(n), *(coefficients(shared.chip_of(SYSTEMS[name]), "llm-foundry") for name in PUBLISHED),
-        ),
-        "both between nodes as the profile's rows have it": (
-            old, new, fsdp(n), *(coefficients(shared.chip_of(SYSTEMS[name]), curves=False) for name in PUBLISHED),
-        ),
-        "both with the prior": (old, new, fsdp(n), coefficients("", "", "prior", False), coefficients("", "", "prior", False)),
-    }  # fmt: skip
-    pair = {name: [shared.cases(a, model, p, ca), shared.cases(b, model, p, cb)] for name, (a, b, p, ca, cb) in others.items()}
-    return {name: shared.join(each) for name, each in pair.items()}
+
+    def pair(second: Any = new, by: Any = coefficients, stack: str = shared.STACK, **more: Any) -> Cases:
+        """Both chips, `second` as the later one's system, coefficients `by` their names, kernels of a stack, and more of the plan."""
+        plans = [fsdp(n, attention_rate=shared.kernels(chip, stack), **more) for chip in chips]
+        return shared.join([shared.cases(a, model, p, by(chip)) for a, p, chip in zip((old, second), plans, chips, strict=True)])
+
+    return {
+        "as assumed": pair(),
+        "weights kept for the backward pass": pair(reshard=0.0),
+        "no communication": pair(gather_bytes=0.0, reduce_bytes=0.0),
+        "H100 with the A100's network": pair(new.replace(network=old.network)),
+        "H100 with half the bandwidth between nodes": pair(new.replace(network=net)),
+        "H100 with the A100's coefficients": pair(by=lambda chip: coefficients(chips[0])),
+        "both with the software of LLM Foundry": pair(by=lambda chip: coefficients(chip, "llm-foundry"), stack="llm-foundry"),
+        "both between nodes as the profile's rows have it": pair(by=lambda chip: coefficients(chip, curves=False)),
+        "both with the prior": pair(by=lambda chip: coefficients("", "", "prior", False)),
+    }
 
 
 def findings(found: dict[str, Answers], at: int) -> list[dict[str, Any]]:

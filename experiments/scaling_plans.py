@@ -13,6 +13,7 @@ from dmodel.hardware import System
 from dmodel.plan import Plan
 from dmodel.sweep import evaluate
 from dmodel.workload import Transformer
+from experiments.scaling import kernels
 
 
 class Choice(NamedTuple):
@@ -75,8 +76,8 @@ FITS = 0.9
 
 
 def as_plan(columns: Mapping[str, np.ndarray]) -> Plan:
-    """Columns as a plan; sequence parallelism comes with tensor parallelism."""
-    plain = Plan(dp=1.0, global_batch=1.0, schedule="interleaved")
+    """Columns as a plan of PyTorch's FSDP on H100 (its kernels of attention); sequence parallelism comes with tensor parallelism."""
+    plain = Plan(dp=1.0, global_batch=1.0, attention_rate=kernels(), schedule="interleaved")
     return plain.replace(**columns, sp=(columns["tp"] > 1.0) * 1.0)
 
 

@@ -62,6 +62,9 @@ def variants() -> dict[str, Cases]:
     def network(**changed: Any) -> Any:
         return system.replace(network=net.replace(**changed))
 
+    def with_kernels(stack: str) -> Any:
+        return fsdp(scales, attention_rate=shared.kernels(CHIP, stack))
+
     others = {
         "as assumed": (system, plan, c),
         "weights kept for the backward pass": (system, fsdp(scales, reshard=0.0), c),
@@ -75,8 +78,9 @@ def variants() -> dict[str, Cases]:
         "bandwidth between nodes − 25 %": (network(bytes_per_s=net.bytes_per_s * np.array([1.0, 0.75])), plan, c),
         "everything else 10 % faster": (system.replace(chip=_faster(system.chip, 1.1)), plan, c),
         "between nodes as the profile's rows have it": (system, plan, coefficients(CHIP, curves=False)),
-        "software of LLM Foundry": (system, plan, coefficients(CHIP, "llm-foundry")),
-        "software of Megatron-Bridge": (system, plan, coefficients(CHIP, "megatron-bridge")),
+        "software of LLM Foundry": (system, with_kernels("llm-foundry"), coefficients(CHIP, "llm-foundry")),
+        "software of Megatron-Bridge": (system, with_kernels("megatron-bridge"), coefficients(CHIP, "megatron-bridge")),
+        "the newest kernels of attention": (system, fsdp(scales, attention_rate=1.0), c),
         "prior, fitted to nothing": (system, plan, coefficients(CHIP, "", "prior", curves=False)),
     }
     return {name: shared.cases(s, model, p, k) for name, (s, p, k) in others.items()}

@@ -5,6 +5,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
@@ -40,6 +41,19 @@ def test_composed_rows_are_held_out_by_whole_cells():
     held = split(cases)
     cells = list(zip(*(np.asarray(x).tolist() for x in (cases.model.d_model, cases.plan.tp, cases.plan.micro_batch)), strict=True))
     assert held.any() and not {c for c, h in zip(cells, held, strict=True) if h} & {c for c, h in zip(cells, held, strict=True) if not h}
+
+
+@pytest.mark.parametrize(("chip", "tflops"), [("A100-80GB", 96.0), ("H100-80GB", 173.0)])
+def test_long_sequences_of_llm_foundry_tell_the_rate_of_its_attention(chip, tflops):
+    """What a token costs more at 32,768 than at 512, over causal products of two halves forward and five backward (`traces.kernels`)."""
+    cases = to_cases(published(), never_recompute)
+    labels, length = cases.labels, np.asarray(cases.model.seq_len)
+    asked = (labels.source == "llm-foundry") & (labels.model == "mpt-1b") & (labels.accelerator == chip) & (labels.precision == "bf16")
+    seconds = labels.step_time_s * labels.n_accel / (np.asarray(cases.plan.global_batch) * length)
+    (short,), (long,) = (np.flatnonzero(asked & (length == s)) for s in (512.0, 32768.0))
+    model = jax.tree.map(lambda x: np.asarray(x)[short], cases.model)
+    flops = 7.0 * model.n_layers * model.n_heads * model.head_dim * (32768.0 - 512.0)
+    assert flops / (seconds[long] - seconds[short]) == pytest.approx(1e12 * tflops, rel=0.01)
 
 
 USED_AND_ASIDE = {

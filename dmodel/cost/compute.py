@@ -117,7 +117,7 @@ def narrowed(plan: Plan) -> Array:
 
 
 def older_kernels(plan: Plan) -> Array:
-    """Time of the attention core over that of the newest fused kernels of the chip [1]: `1 / Plan.attention_rate` where fused."""
+    """Time of attention over that by the newest fused kernels of the chip [1]: `1 / Plan.attention_rate` where fused, else 1."""
     return 1.0 + plan.flash * (1.0 / plan.attention_rate - 1.0)
 
 
