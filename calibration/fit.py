@@ -23,6 +23,7 @@ from calibration import pooling
 from calibration.footprints import fit_footprints
 from calibration.padding import padded_groups, padded_rows, without_padding
 from calibration.pooling import Groups, Parameters, Prior
+from calibration.replay import NOTHING, WEIGHT, replay, together
 from calibration.traces import Cases
 from calibration.uncertainty import Laplace, laplace
 from calibration.uncertainty.scatter import known_places, misses, scatter
@@ -273,6 +274,7 @@ def fit(
     Args:
       cases: rows as records, from `calibration.traces.to_cases`.
       base: profile to start from; None fits everything from the default priors, in `rounds` rounds that learn the widths among stacks.
+        Of stacks that it knows its own rows are fitted beside the new ones, at less weight (`calibration.replay`).
       seed: of the scattered starts. held_out: rows to keep out, `[row]` bool. starts: how many descents.
       progress: called with the share done and the loss. name: of the result. rounds: of a fit without a base.
       held: coefficients that stay at a value for all rows, by name.
@@ -291,11 +293,13 @@ def fit(
     kept &= (weight > 0.0) & np.isfinite(cases.labels.step_time_s)
     if not kept.any():
         raise InputError("nothing to fit: no usable row with a time and a positive weight is left; see which rows were set aside, and why")
-    used = cases.take(kept)
-    groups = pooling.groups_of(used.labels.accelerator.tolist(), used.labels.stack.tolist())
-    data = rows_of_fit(used, groups, weight[kept])
+    old = NOTHING if base is None else replay(cases, base)
+    used, weight = cases.take(kept), weight[kept]
+    every, weights = together(used, old.rows), weight if old.rows is None else np.append(weight, WEIGHT * weights_of(old.rows.labels.flag))
+    groups = pooling.groups_of(every.labels.accelerator.tolist(), every.labels.stack.tolist())
+    data = rows_of_fit(every, groups, weights)
     start_from = base or default_profile()
-    prior = pooling.holding(pooling.prior_for(groups, start_from, fresh=base is None), held or {})
+    prior = pooling.holding(pooling.prior_for(groups, start_from, fresh=base is None, told=old.families), held or {})
     total, first = rounds if base is None else 1, None
     for i in range(total):
         result = optimize(
@@ -318,9 +322,12 @@ def fit(
             widths = base.widths
     seen = cases if held_out is None else cases.take(~np.asarray(held_out))
     footprints = {**start_from.footprints, **fit_footprints(seen, start_from.footprints)}
-    missed = misses(result.laplace.rows, used, weight[kept], start_from.seen)
+    # what old rows miss by is in the base's scatter
+    missed = misses(result.laplace.rows, every, np.where(np.arange(len(every)) < len(used), weights, 0.0), start_from.seen)
+    fitted = _profile(name, result, prior, groups, start_from, widths, used)
     return dataclasses.replace(
-        _profile(name, result, prior, groups, start_from, widths, used),
+        fitted,
+        description=fitted.description + ("" if old.rows is None else f", beside {len(old.rows)} of its rows"),
         footprints=footprints,
         scatter=scatter(missed, start_from, fresh=base is None),
         seen=known_places(start_from, used),

@@ -107,26 +107,29 @@ def fresh_widths() -> dict[str, np.ndarray]:
     return {g: SHARES[g] * full * SCOPES[g] for g in GROUPINGS}
 
 
-def prior_for(groups: Groups, base: Profile, fresh: bool) -> Prior:
+def prior_for(groups: Groups, base: Profile, fresh: bool, told: frozenset[str] = frozenset()) -> Prior:
     """The prior of a fit.
 
     A member that the base knows stays, but a known stack moves by what is still open about it (`stack_covariances`, `KNOWN_INFLATION`
-    standard errors, no further than members of all groupings differ), or as a new one where nothing is said of that. A new member moves by
-    the width among the members of its grouping, and the center by its standard errors. What micro-benchmarks say of a new accelerator is
-    its mean and width, or, in a fit from nothing, holds for what it has together with its generation and the center (`anchored`).
+    standard errors, no further than members of all groupings differ), or as a new one where nothing is said of that or its rows are told
+    again. A new member moves by the width among the members of its grouping, and the center by its standard errors. What micro-benchmarks
+    say of a new accelerator is its mean and width, or, in a fit from nothing, holds for what it has together with its generation and the
+    center (`anchored`).
 
     Args:
       base: profile to start from: its center, the offsets it knows and its widths.
       fresh: the base is only the prior of a fit from nothing, in which everything moves freely.
+      told: families of stacks whose rows are fitted again (`calibration.replay`): these move as new ones.
     """
     n = len(base.center)
     widths = base.widths or fresh_widths()
     strangers = sum(((widths[g] * SCOPES[g]) ** 2 for g in GROUPINGS), start=np.zeros(n))
     offset, factor = np.zeros((len(groups.members), n)), np.zeros((len(groups.members), n, n))
     for i, (grouping, name) in enumerate(groups.members[1:], 1):
-        known = base.offsets[grouping].get(name)
+        again = _software(grouping, name) in told
+        known = None if again else base.offsets[grouping].get(name)
         offset[i] = 0.0 if known is None else known
-        if grouping == "stack" and name in base.stack_covariances:
+        if grouping == "stack" and name in base.stack_covariances and not again:
             factor[i] = _factor(base.stack_covariances[name], strangers)
         elif known is None or grouping == "stack":
             width = widths[grouping] * SCOPES[grouping] * (NEW_INFLATION if grouping in SOFTWARE_GROUPINGS and not fresh else 1.0)
@@ -140,9 +143,14 @@ def prior_for(groups: Groups, base: Profile, fresh: bool) -> Prior:
         center_width=base.standard_errors * (fresh or stranger),
         offset=offset,
         factor=factor,
-        noise=np.array([NOISE if fresh else base.noise.get(s, NOISE) for s in groups.stacks]),
+        noise=np.array([NOISE if fresh or family(s) in told else base.noise.get(s, NOISE) for s in groups.stacks]),
     )
     return anchored(prior, groups) if fresh else prior
+
+
+def _software(grouping: str, member: str) -> str:
+    """The family of stacks that a member belongs to alone; "" for chips and lineages."""
+    return {"stack": member, "variant": family(member), "pair": family(member.partition(" ")[2])}.get(grouping, "")
 
 
 TOTALS = np.array([not name.startswith("net_") for name in SPECS])

@@ -52,9 +52,10 @@ def command(
     started = time.perf_counter()
     fitted = fit_with_bar(cases, base, seed, held_out, out.stem)
     profiles.save(fitted, out)
-    say(f"wrote {out}")
+    say(f"wrote {out}: {fitted.description}")
     document = {
         "profile": str(out),
+        "description": fitted.description,
         "base": {"name": base.name, "reason": reason},
         "seed": seed,
         "seconds": time.perf_counter() - started,
