@@ -55,7 +55,8 @@ class Plan(struct.PyTreeNode, kw_only=True):
         copies, which otherwise hides like other gradients.
       operand_bytes: bytes of one matmul operand (2 = bf16, 1 = fp8). low_precision: 1 when the matmuls run below 16 bits.
       attention_bytes: of one operand of the attention core (2 = bf16, 1 = fp8), where kernels fuse it.
-      attention_rate: rate of the stack's kernels of fused attention over that of the newest for the chip; above 0, below 1 for older ones.
+      attention_rate, attention_backward_rate: rate of the stack's kernels of fused attention over that of the newest for the chip, forward
+        and backward; above 0, below 1 for older ones.
       wide_layers: share of the layers' matmuls kept in 16 bits all the same. wide_gradient: 1 when those of weight gradients are.
       scale_passes: times that a tensor is read beside its cast, for its scales or its other direction (0 = scales known before).
       gather_bytes: bytes per parameter when weights are gathered.
@@ -109,6 +110,7 @@ class Plan(struct.PyTreeNode, kw_only=True):
     low_precision: Array = 0.0
     attention_bytes: Array = 2.0
     attention_rate: Array = 1.0
+    attention_backward_rate: Array = 1.0
     wide_layers: Array = 0.0
     wide_gradient: Array = 0.0
     scale_passes: Array = 0.0

@@ -119,7 +119,8 @@ def _layer_work(system: System, model: Transformer, plan: Plan, parts: counts.Re
     core = counts.attention_flops(model, plan) * compute.off_matrix_units(model, plan) * compute.narrowed(plan)
     powers, through = counts.exponentials(model, plan), counts.softmax_bytes(model, plan)
     newest = compute.attention_passes(core, powers, through, plan.flash, chip, c, sharpness)
-    attention, backward_attention = (compute.older_kernels(plan) * time for time in newest)
+    older = compute.older_kernels(plan)
+    attention, backward_attention = older.forward * newest.forward, older.backward * newest.backward
     streaming = compute.streaming_time(c.elementwise_traffic * counts.elementwise_bytes(model, plan), chip, c)
     accumulated = 2.0 * plan.gradient_bytes * model.trainable * (parts.layers + parts.experts) * plan.pp / counts.mean_layer(model).layers
     sums = compute.streaming_time(accumulated, chip, c)

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from calibration.micro.priors import priors
-from calibration.traces.kernels import attention_rate
+from calibration.traces.kernels import attention_rates
 from dmodel import catalog, profiles, run
 from dmodel.coefficients import NAMES, Coefficients, from_unconstrained, to_unconstrained
 from dmodel.cost.power import Draw
@@ -137,15 +137,16 @@ def coefficients(accelerator: str, stack: str = STACK, profile: str = PROFILE, c
     return found.replace(**curves_fit()) if curves else found
 
 
-def kernels(accelerator: str = "H100-80GB", stack: str = STACK) -> float:
-    """`Plan.attention_rate` of a stack on a chip [1]."""
-    return attention_rate(stack, accelerator, True)[0]
+def kernels(accelerator: str = "H100-80GB", stack: str = STACK) -> dict[str, float]:
+    """What a plan says of the kernels of attention that a stack has on a chip."""
+    rates = attention_rates(stack, accelerator, True)[0]
+    return {"attention_rate": rates.forward, "attention_backward_rate": rates.backward}
 
 
 def coefficients_line(*chips: str) -> str:
     """Where the coefficients come from, in words."""
     named = ", ".join(f"{name.removeprefix('net_')} {value:.3g}" for name, value in curves_fit().items())
-    older = "".join(f"; on {chip} {said}" for chip in chips for said in attention_rate(STACK, chip, True)[1])
+    older = "".join(f"; on {chip} {said}" for chip in chips for said in attention_rates(STACK, chip, True)[1])
     return f"shipped profile {PROFILE}, {', '.join(chips)}, code base {STACK}; between nodes the study's all-reduce curves ({named}){older}"
 
 
@@ -201,8 +202,8 @@ def fsdp(devices: Array, per_device: Array = PER_DEVICE, **more: Any) -> Plan:
     """Fully sharded data parallelism over all devices: ZeRO-3, weights gathered again for the backward pass (PyTorch's default), one
     micro-batch, bf16 with 16-bit reduction, flash attention in the kernels that it has on H100, no recomputation."""
     dp = np.asarray(devices, float)
-    given = {"dp": dp, "shard": dp, "zero": 3.0, "micro_batch": per_device, "global_batch": per_device * dp, "attention_rate": kernels()}
-    return Plan(**(given | more))
+    given = {"dp": dp, "shard": dp, "zero": 3.0, "micro_batch": per_device, "global_batch": per_device * dp}
+    return Plan(**(given | kernels() | more))
 
 
 def unhidden(plan: Plan) -> Plan:

@@ -74,7 +74,7 @@ def large(**changed: Any) -> Plan:
     """The 405B plan of the report."""
     layers = float(np.asarray(catalog.transformer(LARGE).n_layers)) / 16.0
     base: dict[str, Any] = {"dp": 128.0, "tp": 8.0, "pp": 16.0, "sp": 1.0, "zero": 2.0, "micro_batch": 1.0, "global_batch": 2048.0}
-    given = base | {"interleave": layers, "attention_rate": shared.kernels()} | changed
+    given = base | {"interleave": layers} | shared.kernels() | changed
     shard = given["dp"]
     return Plan(dp=given.pop("dp"), global_batch=given.pop("global_batch"), schedule="interleaved").replace(**given, shard=shard)
 

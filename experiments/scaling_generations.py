@@ -43,7 +43,7 @@ def generations(devices: np.ndarray) -> dict[str, Cases]:
     found = {}
     for name, system in SYSTEMS.items():
         chip = shared.chip_of(system)
-        plan = fsdp(devices, attention_rate=shared.kernels(chip))
+        plan = fsdp(devices, **shared.kernels(chip))
         found[name] = shared.cases(catalog.system(system, precision(name)), model, plan, coefficients(chip))
     return found
 
@@ -57,7 +57,7 @@ def variants() -> dict[str, Cases]:
 
     def pair(second: Any = new, by: Any = coefficients, stack: str = shared.STACK, **more: Any) -> Cases:
         """Both chips, `second` as the later one's system, coefficients `by` their names, kernels of a stack, and more of the plan."""
-        plans = [fsdp(n, attention_rate=shared.kernels(chip, stack), **more) for chip in chips]
+        plans = [fsdp(n, **shared.kernels(chip, stack), **more) for chip in chips]
         return shared.join([shared.cases(a, model, p, by(chip)) for a, p, chip in zip((old, second), plans, chips, strict=True)])
 
     return {

@@ -77,7 +77,7 @@ FITS = 0.9
 
 def as_plan(columns: Mapping[str, np.ndarray]) -> Plan:
     """Columns as a plan of PyTorch's FSDP on H100 (its kernels of attention); sequence parallelism comes with tensor parallelism."""
-    plain = Plan(dp=1.0, global_batch=1.0, attention_rate=kernels(), schedule="interleaved")
+    plain = Plan(dp=1.0, global_batch=1.0, schedule="interleaved", **kernels())
     return plain.replace(**columns, sp=(columns["tp"] > 1.0) * 1.0)
 
 

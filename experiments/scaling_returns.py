@@ -68,7 +68,7 @@ def best(quick: bool) -> BestReturns:
     choices = Choices(zero=(1, 3), recompute=(0.0, 1.0), schedules=("1f1b",))
     where = (64, 512) if quick else tuple(int(n) for n in SCALES if n <= 4096)
     given = catalog.system(SYSTEM), catalog.transformer("llama-2-7b", seq_len=shared.SEQ_LEN), coefficients(CHIP)
-    base = Plan(dp=1.0, global_batch=1.0, attention_rate=shared.kernels())
+    base = Plan(dp=1.0, global_batch=1.0, **shared.kernels())
     return best_returns(*given, where, shared.PER_DEVICE, base=base, choices=choices)
 
 

@@ -63,7 +63,7 @@ def variants() -> dict[str, Cases]:
         return system.replace(network=net.replace(**changed))
 
     def with_kernels(stack: str) -> Any:
-        return fsdp(scales, attention_rate=shared.kernels(CHIP, stack))
+        return fsdp(scales, **shared.kernels(CHIP, stack))
 
     others = {
         "as assumed": (system, plan, c),
@@ -80,7 +80,7 @@ def variants() -> dict[str, Cases]:
         "between nodes as the profile's rows have it": (system, plan, coefficients(CHIP, curves=False)),
         "software of LLM Foundry": (system, with_kernels("llm-foundry"), coefficients(CHIP, "llm-foundry")),
         "software of Megatron-Bridge": (system, with_kernels("megatron-bridge"), coefficients(CHIP, "megatron-bridge")),
-        "the newest kernels of attention": (system, fsdp(scales, attention_rate=1.0), c),
+        "the newest kernels of attention": (system, fsdp(scales, attention_rate=1.0, attention_backward_rate=1.0), c),
         "prior, fitted to nothing": (system, plan, coefficients(CHIP, "", "prior", curves=False)),
     }
     return {name: shared.cases(s, model, p, k) for name, (s, p, k) in others.items()}

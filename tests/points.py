@@ -118,6 +118,7 @@ PLAN = Plan(
     low_precision=0.3,
     attention_bytes=1.4,
     attention_rate=0.7,
+    attention_backward_rate=0.6,
     wide_layers=0.2,
     wide_gradient=0.3,
     scale_passes=0.4,

@@ -308,15 +308,15 @@ def kernels(m: Transformer, p: Plan) -> float:
     return (2 if p.tp > 1 else 0) + sum(count / m.n_layers * each[mixer or mlp] for count, mixer, mlp in layers_of(m))
 
 
-def core(system: System, m: Transformer, p: Plan, c: Coefficients, times: float) -> float:
-    """Seconds of a pass of attention with some times the products of the forward one."""
+def core(system: System, m: Transformer, p: Plan, c: Coefficients, times: float, rate: float) -> float:
+    """Seconds of a pass of attention with some times the products of the forward one, by kernels of a rate where they fuse it."""
     chip, t, e = system.chip, p.micro_batch * m.seq_len / p.cp, m.head_dim + m.qk_extra / 2
     unfused = 0.0 if p.flash else 13.0 * t * m.seq_len * m.n_heads * m.attention_share / p.tp
     units = 1.0 / 16.0 if m.head_dim % 8 and not p.flash else 1.0
     units *= 2.0 if p.flash and p.attention_bytes == 1 else 1.0
     # fused kernels exponentiate each score beside its products, once in each pass
     powers = c.attention_exponentials * core_flops(m, p) / (4.0 * e) / chip.exponentials_per_s if p.flash else 0.0
-    share = c.attention_efficiency * (p.attention_rate if p.flash else 1.0)
+    share = c.attention_efficiency * (rate if p.flash else 1.0)
     busy = max(times * core_flops(m, p) / (units * chip.attention_flops_per_s), powers) / share
     return busy + times * c.softmax_traffic * unfused / (chip.hbm_bytes_per_s * c.memory_efficiency)
 
@@ -344,7 +344,8 @@ def work(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
         (rows, gates, _, n), (_, _, f, _) = routed
         cast -= 2.0 * (1.0 + p.scale_passes) * n * rows * (gates + f)
     casts = (1.0 - wide) * c.cast_traffic * cast / stream if p.low_precision else 0.0
-    attention, behind = core(system, m, p, c, 1.0), core(system, m, p, c, 2.5 if p.flash else 2.0)
+    attention = core(system, m, p, c, 1.0, p.attention_rate)
+    behind = core(system, m, p, c, 2.5 if p.flash else 2.0, p.attention_backward_rate)
     behind *= c.attention_backward if p.flash else 1.0
     streaming = c.elementwise_traffic * streams(m, p) / stream
     sums = 2.0 * p.gradient_bytes * m.trainable * parameters(m, p)["per_layer"] / stream

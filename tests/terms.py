@@ -170,7 +170,7 @@ TERMS: dict[str, Term] = {
     "counts.exponentials": of_work(counts.exponentials),
     "compute.off_matrix_units": of_work(compute.off_matrix_units),
     "compute.narrowed": of_work(lambda m, p: compute.narrowed(p)),
-    "compute.older_kernels": of_work(lambda m, p: compute.older_kernels(p)),
+    "compute.older_kernels": of_work(lambda m, p: tuple(compute.older_kernels(p))),
     "compute.off_vectors": of_work(lambda m, p: compute.off_vectors(p)),
     "counts.softmax_bytes": of_work(counts.softmax_bytes),
     "counts.elementwise_bytes": of_work(counts.elementwise_bytes),

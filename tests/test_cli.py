@@ -261,9 +261,10 @@ def test_without_a_profile_the_nearest_is_taken_and_named(tmp_path):
 def test_predict_has_the_kernels_of_attention_that_a_stack_has():
     """On Hopper PyTorch's FSDP has older ones, Megatron-Bridge the chip's newest; and predictions say so."""
     older, newest = (document(f"predict --profile prior --stack {stack}", PLAN) for stack in ("fsdp", "megatron-bridge"))
-    assert any(text.startswith("FlashAttention-2, at 0.62") for text in older["assumptions"])
+    assert any(text.startswith("FlashAttention-2, at 0.58 and 0.62") for text in older["assumptions"])
     assert not any("FlashAttention" in text for text in newest["assumptions"])
-    assert older["breakdown"]["attention_s"] == pytest.approx(1.6 * newest["breakdown"]["attention_s"])
+    # two sevenths of the work are forward, the rest backward
+    assert 1.62 < older["breakdown"]["attention_s"] / newest["breakdown"]["attention_s"] < 0.6 * 1.62 + 0.4 * 1.73
 
 
 def test_predict_tells_the_risk_of_running_out_of_memory(tmp_path):

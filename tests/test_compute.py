@@ -106,9 +106,10 @@ def test_attention_in_8_bits_is_faster_where_it_is_fused():
 
 
 def test_older_kernels_cost_where_attention_is_fused():
-    older = Plan(dp=1.0, global_batch=1.0, attention_rate=0.5)
-    plans = older, older.replace(flash=0.0), older.replace(attention_rate=1.0)
-    assert [float(compute.older_kernels(p)) for p in plans] == [2.0, 1.0, 1.0]
+    older = Plan(dp=1.0, global_batch=1.0, attention_rate=0.5, attention_backward_rate=0.25)
+    plans = older, older.replace(flash=0.0), older.replace(attention_rate=1.0, attention_backward_rate=1.0)
+    found = [compute.older_kernels(p) for p in plans]
+    assert [(float(f.forward), float(f.backward)) for f in found] == [(2.0, 4.0), (1.0, 1.0), (1.0, 1.0)]
 
 
 def test_streaming_and_optimizer_move_their_bytes():

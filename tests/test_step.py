@@ -37,7 +37,11 @@ QUESTIONS = {
     "ZeRO 1": ("H100-DGX", "llama-2-7b", plan(dp=32.0, zero=1.0)),
     "ZeRO 1, buckets that grow with the group": ("H100-DGX", "llama-2-7b", plan(dp=256.0, zero=1.0, bucket_per_rank=4e6)),
     "ZeRO 0, all reduced at once in the end": ("H100-DGX", "llama-2-7b", plan(dp=64.0, overlap_dp=0.0, bucket_per_rank=4e6)),
-    "attention in kernels of a generation before": ("H100-DGX", "llama-2-7b", plan(dp=8.0, attention_rate=0.4)),
+    "attention in kernels of a generation before": (
+        "H100-DGX",
+        "llama-2-7b",
+        plan(dp=8.0, attention_rate=0.4, attention_backward_rate=0.3),
+    ),
     "ZeRO 2 in copies": ("H100-DGX", "llama-2-7b", plan(dp=32.0, zero=2.0, shard=8.0)),
     "FSDP": ("H100-DGX", "llama-2-13b", plan(dp=128.0, zero=3.0)),
     "FSDP in copies, gathered once": ("H100-DGX", "llama-2-13b", plan(dp=128.0, zero=3.0, shard=8.0, reshard=0.0)),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from dmodel.profiles.groupings import members
 
 IN_TRITON = ("llm-foundry",)
@@ -10,9 +12,23 @@ IN_TRITON = ("llm-foundry",)
 512 to those of 32,768 tokens a step of its model with 1.3 billion parameters grows by what 96 TFLOP/s take on A100 and 173 on H100, where
 FlashAttention-2 comes to 63 to 73 % of 312 and to 335 (Dao 2023)."""
 
-TRITON_RATE = 1.0 / 1.8
-"""Rate of those kernels over FlashAttention-2's, which is 1.3 to 2.5 times as fast (Dao 2023, arXiv 2307.08691, section 4): the geometric
-middle."""
+class Rates(NamedTuple):
+    """Rates of kernels of fused attention over those of others, forward and backward [1]."""
+
+    forward: float
+    backward: float
+
+    def times(self, other: Rates) -> Rates:
+        """Both together."""
+        return Rates(self.forward * other.forward, self.backward * other.backward)
+
+
+NEWEST = Rates(1.0, 1.0)
+
+TRITON = Rates(1.0 / 1.4, 1.0 / 2.0)
+"""Rates of those kernels over FlashAttention-2's, which is around 1.3 to 1.5 times as fast forward and twice backward (Dao 2023, arXiv
+2307.08691, section 4.1). The tables tell here too: where a layer is recomputed, its forward pass runs once more, and LLM Foundry's
+recomputed rows with long sequences were 6 % too slow beside its others as long as both passes had one rate."""
 
 FLASH_2 = ("fsdp", "fms-fsdp", "torchtitan")
 """Beginnings of stacks that run FlashAttention-2 on Hopper: PyTorch's `scaled_dot_product_attention` as it was when their tables were made,
@@ -23,19 +39,23 @@ Two more have it on H100, and count as the chip's newest all the same, because r
 whose sweep, of one length of sequence, is 21 % off as a whole without this and 26 % with, and NeMo's launcher (`NVTE_FUSED_ATTN: 0` in its
 `config.yaml`), 4.7 % from other stacks without and 8.6 with. What else is slow there is not known; attention's rate stands in for it."""
 
-FLASH_2_ON_HOPPER = 1.0 / 1.6
-"""Rate of FlashAttention-2 on Hopper, without the instructions that came with it, over that of kernels which have them (FlashAttention-3,
-cuDNN 9): those are 1.5 to 2.0 times as fast forward and 1.5 to 1.75 times backward, which is five sevenths of the work (Shah et al. 2024,
-arXiv 2407.08608, section 4.1)."""
+FLASH_2_ON_HOPPER = Rates(1.0 / 1.73, 1.0 / 1.62)
+"""Rates of FlashAttention-2 on Hopper, without the instructions that came with it, over those of kernels which have them (FlashAttention-3,
+cuDNN 9): these are 1.5 to 2.0 times as fast forward and 1.5 to 1.75 times backward (Shah et al. 2024, arXiv 2407.08608, section 4.1); the
+geometric middle of both."""
 
 
-def attention_rate(stack: str, accelerator: str, fused: bool) -> tuple[float, list[str]]:
-    """`Plan.attention_rate` of a stack on a chip [1], and how it is known, in words (none where it is 1: the newest kernels)."""
+def attention_rates(stack: str, accelerator: str, fused: bool) -> tuple[Rates, list[str]]:
+    """`Plan.attention_rate` and `Plan.attention_backward_rate` of a stack on a chip, and how they are known, in words (none where they are
+    1: the newest kernels)."""
     name, hopper = stack.lower(), members(accelerator, None)["generation"] == "hopper"
-    before = FLASH_2_ON_HOPPER if hopper else 1.0
-    rate, which = 1.0, ""
+    before = FLASH_2_ON_HOPPER if hopper else NEWEST
+    rates, which = NEWEST, ""
     if fused and name.startswith(IN_TRITON):
-        rate, which = TRITON_RATE * before, "FlashAttention in Triton"
+        rates, which = TRITON.times(before), "FlashAttention in Triton"
     elif fused and name.startswith(FLASH_2):
-        rate, which = before, "FlashAttention-2"
-    return rate, [f"{which}, at {rate:.2g} of the rate of the chip's newest kernels, as the stack had it"] if rate < 1.0 else []
+        rates, which = before, "FlashAttention-2"
+    if rates == NEWEST:
+        return rates, []
+    shares = f"{rates.forward:.2g} and {rates.backward:.2g} of the forward and backward rates of the chip's newest kernels"
+    return rates, [f"{which}, at {shares}, as the stack had it"]

@@ -11,7 +11,7 @@ from flax import struct
 
 from calibration.traces import shapes, sharding
 from calibration.traces.experts import NARROW_CORE, dispatch, launches, narrow_attention
-from calibration.traces.kernels import attention_rate
+from calibration.traces.kernels import attention_rates
 from calibration.traces.layout import Layout, layout
 from calibration.traces.reader import measured_time, system_of
 from calibration.traces.recipes import (
@@ -190,7 +190,7 @@ def _plan(row: Row, assumed: list[str]) -> Plan:
     assumed.extend(run.said if run else ())
     share, core, last = (0.0, 0.0, 1.0) if parts else _recomputed(row, run, assumed)
     assumed.extend(parts.said if parts else ())
-    rate, kernels = attention_rate(row.stack, row.accelerator, row.text("attention") != "none")
+    rates, kernels = attention_rates(row.stack, row.accelerator, row.text("attention") != "none")
     assumed.extend(kernels)
     in_order = held_in_order(row.stack)
     if in_order and degrees.cp > 1.0:
@@ -218,7 +218,8 @@ def _plan(row: Row, assumed: list[str]) -> Plan:
         unpadded_vocab=parts.unpadded if parts else 0.0,
         operand_bytes=OPERAND_BYTES[precision],
         attention_bytes=_attention_bytes(row, precision, run, assumed),
-        attention_rate=rate,
+        attention_rate=rates.forward,
+        attention_backward_rate=rates.backward,
         wide_layers=_wide_layers(row, precision, assumed),
         overlap_tp=_overlap_tp(row, degrees.tp, assumed),
         overlap_dp=shards.reduction.overlap,

@@ -126,7 +126,7 @@ def settings(job: Setting, attention: str = "flash", zero: int | None = None, ep
     import numpy as np
 
     from calibration.traces.experts import NARROW_CORE, dispatch, launches, narrow_attention
-    from calibration.traces.kernels import attention_rate
+    from calibration.traces.kernels import attention_rates
     from calibration.traces.recipes import AFTER, AWAITED, awaits_replicas, fuses_sums, held_in_order, recomputes_last, reduces_after
     from calibration.traces.rows import OPERAND_BYTES, SCALE_READS
     from calibration.traces.schema import base_precision
@@ -144,7 +144,7 @@ def settings(job: Setting, attention: str = "flash", zero: int | None = None, ep
     exchange = dispatch(*names, several if ep is None else float(ep))
     started = launches(*names, float(job.model.n_experts), 0.0 if ep is None else float(ep))
     narrow = flash and narrow_attention(*names, float(job.model.n_experts))
-    rate, kernels = attention_rate(job.stack, job.accelerator, flash)
+    rates, kernels = attention_rates(job.stack, job.accelerator, flash)
     after = reduces_after(job.stack, float(job.model.n_layers))
     per_rank = bucket_per_rank(job.stack, reduced.nbytes)
     plan = Plan(
@@ -154,7 +154,8 @@ def settings(job: Setting, attention: str = "flash", zero: int | None = None, ep
         operand_bytes=np.float64(operand),
         low_precision=np.float64(operand < 2.0),
         attention_bytes=np.float64(1.0 if narrow else 2.0),
-        attention_rate=np.float64(rate),
+        attention_rate=np.float64(rates.forward),
+        attention_backward_rate=np.float64(rates.backward),
         scale_passes=np.float64(SCALE_READS.get(precision, 0.0)),
         reduce_bytes=np.float64(reduced.nbytes),
         bucket_per_rank=np.float64(per_rank),

@@ -79,7 +79,7 @@ def attention_time(
 
 
 class Passes(NamedTuple):
-    """Times of the forward and of the backward pass of one thing [s]."""
+    """The forward and the backward pass of one thing: times [s], or factors on them [1]."""
 
     forward: Array
     backward: Array
@@ -116,9 +116,11 @@ def narrowed(plan: Plan) -> Array:
     return 1.0 / (1.0 + (NARROW_ATTENTION - 1.0) * plan.flash * ramp(2.0 - plan.attention_bytes))
 
 
-def older_kernels(plan: Plan) -> Array:
-    """Time of attention over that by the newest fused kernels of the chip [1]: `1 / Plan.attention_rate` where fused, else 1."""
-    return 1.0 + plan.flash * (1.0 / plan.attention_rate - 1.0)
+def older_kernels(plan: Plan) -> Passes:
+    """Time of both passes of attention over that by the newest fused kernels of the chip [1]: `1 / Plan.attention_rate` forward and
+    `1 / Plan.attention_backward_rate` backward where fused, else 1."""
+    rates = plan.attention_rate, plan.attention_backward_rate
+    return Passes(*(1.0 + plan.flash * (1.0 / rate - 1.0) for rate in rates))
 
 
 VECTOR = 16.0

@@ -216,5 +216,6 @@ def arithmetic_floor(problem: Problem) -> float:
     softmax = jnp.asarray(counts.softmax_bytes(model, plan))
     core, powers = counts.attention_flops(model, plan) * compute.narrowed(plan), counts.exponentials(model, plan)
     attention = compute.attention_passes(core, powers, softmax, plan.flash, chip, c, float("inf"))
-    busy = products + model.n_layers * compute.older_kernels(plan) * (attention.forward + attention.backward)
+    older = compute.older_kernels(plan)
+    busy = products + model.n_layers * (older.forward * attention.forward + older.backward * attention.backward)
     return float(c.overhead + (1.0 + straggler_share(n, c.straggler)) * busy)
