@@ -11,6 +11,8 @@ import pytest
 
 from calibration.traces import fingerprint, never_recompute, published, read, split, to_cases, write
 from dmodel import counts
+from dmodel.coefficients import SPECS
+from dmodel.profiles import load
 from dmodel.types import InputError
 
 
@@ -54,6 +56,13 @@ def test_long_sequences_of_llm_foundry_tell_the_rate_of_its_attention(chip, tflo
     model = jax.tree.map(lambda x: np.asarray(x)[short], cases.model)
     flops = 7.0 * model.n_layers * model.n_heads * model.head_dim * (32768.0 - 512.0)
     assert flops / (seconds[long] - seconds[short]) == pytest.approx(1e12 * tflops, rel=0.01)
+
+
+@pytest.mark.parametrize("chip", ["A100-80GB", "H100-80GB"])
+def test_its_recomputed_rows_agree_with_the_rates_of_both_passes(chip):
+    """A recomputed layer runs its forward pass twice: with one rate for both passes of Triton's kernels the backward one fitted at 1.46."""
+    found = load("generic").coefficients_for(chip, "llm-foundry")
+    assert float(found.attention_backward) == pytest.approx(SPECS["attention_backward"].default, rel=0.1)
 
 
 USED_AND_ASIDE = {
