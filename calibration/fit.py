@@ -1,7 +1,8 @@
 """Fit the coefficients to measured step times by gradient descent: Student-t noise, priors, Adam and then L-BFGS from many starts.
 
 The result is a `Profile`. Deterministic for a seed. Rows are judged by `ln(predicted / measured)`; a profile to start from turns a dozen
-rows into a usable fit, because whatever the rows do not determine stays where the profile has it.
+rows into a usable fit, because whatever the rows do not determine stays where the profile has it, or, of a stack that it knows, where its
+own rows have it (`calibration.replay`).
 """
 
 from __future__ import annotations
@@ -104,7 +105,8 @@ def _all_finite(tree: Any) -> bool:
 Losses = Callable[[Parameters, Prior, Data], tuple[jax.Array, Parameters]]
 
 FEW = 512
-"""Rows times starts up to which compiling quickly saves more than running quickly: a dozen rows fit in seconds, not in half a minute."""
+"""Rows times starts up to which compiling quickly saves more than running quickly: a dozen rows of a stack that the base does not know fit
+in seconds, not in half a minute."""
 
 
 @cache
@@ -293,9 +295,10 @@ def fit(
     kept &= (weight > 0.0) & np.isfinite(cases.labels.step_time_s)
     if not kept.any():
         raise InputError("nothing to fit: no usable row with a time and a positive weight is left; see which rows were set aside, and why")
-    old = NOTHING if base is None else replay(cases, base)
-    used, weight = cases.take(kept), weight[kept]
-    every, weights = together(used, old.rows), weight if old.rows is None else np.append(weight, WEIGHT * weights_of(old.rows.labels.flag))
+    used = cases.take(kept)
+    old = NOTHING if base is None else replay(used, base, cases.labels.fingerprint)
+    every = together(used, old.rows)
+    weights = _weights(cases.labels.flag, kept, old.rows)
     groups = pooling.groups_of(every.labels.accelerator.tolist(), every.labels.stack.tolist())
     data = rows_of_fit(every, groups, weights)
     start_from = base or default_profile()
@@ -324,18 +327,23 @@ def fit(
     footprints = {**start_from.footprints, **fit_footprints(seen, start_from.footprints)}
     # what old rows miss by is in the base's scatter
     missed = misses(result.laplace.rows, every, np.where(np.arange(len(every)) < len(used), weights, 0.0), start_from.seen)
-    fitted = _profile(name, result, prior, groups, start_from, widths, used)
     return dataclasses.replace(
-        fitted,
-        description=fitted.description + ("" if old.rows is None else f", beside {len(old.rows)} of its rows"),
+        _profile(name, result, prior, groups, start_from, widths, used, old.said),
         footprints=footprints,
         scatter=scatter(missed, start_from, fresh=base is None),
         seen=known_places(start_from, used),
     )
 
 
+def _weights(flags: np.ndarray, kept: np.ndarray, old: Cases | None) -> np.ndarray:
+    """Weights of the kept rows, then of those replayed; composed rows of both share what they count for."""
+    told = flags[:0] if old is None else old.labels.flag
+    weight = weights_of(np.append(flags, told))
+    return np.append(weight[: len(flags)][kept], WEIGHT * weight[len(flags) :])
+
+
 def _profile(
-    name: str, result: Result, prior: Prior, groups: Groups, base: Profile, widths: Mapping[str, np.ndarray], used: Cases
+    name: str, result: Result, prior: Prior, groups: Groups, base: Profile, widths: Mapping[str, np.ndarray], used: Cases, said: str
 ) -> Profile:
     """The fitted parameters as a profile, with its data and versions."""
     center, moved = (np.asarray(f(result.parameters, prior)) for f in (pooling.center, pooling.offsets))
@@ -347,9 +355,9 @@ def _profile(
     sources, counts = np.unique(used.labels.source, return_counts=True)
     return Profile(
         name=name,
-        description=f"fitted to {len(used)} rows of {len(sources)} sources, starting from {base.name}",
-        accelerators=tuple(sorted({*base.accelerators, *groups.accelerators})),
-        stacks=tuple(sorted({*base.stacks, *groups.stacks})),
+        description=f"fitted to {len(used)} rows of {len(sources)} sources, starting from {base.name}{said}",
+        accelerators=tuple(sorted({*base.accelerators, *map(str, used.labels.accelerator)})),
+        stacks=tuple(sorted({*base.stacks, *map(str, used.labels.stack)})),
         center=center,
         offsets=offsets,
         widths=widths,

@@ -84,7 +84,7 @@ class Choice(NamedTuple):
 
 
 def spread(cases: Cases, profile: Profile) -> Spread:
-    """What a fit from a profile would begin with."""
+    """What a fit from a profile would begin with; of a known stack that is a normal distribution, where a fit may replay its rows."""
     labels = cases.labels
     stacks = labels.stack.astype(str)
     groups = pooling.groups_of(labels.accelerator.tolist(), stacks.tolist())

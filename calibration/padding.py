@@ -1,4 +1,4 @@
-"""Rows brought to sizes that many fits share, so that they share compiled code: a dozen rows fit in a fraction of a second.
+"""Rows brought to sizes that many fits share, so that they share compiled code: a second fit of a dozen rows compiles nothing.
 
 What is added has no weight: rows of weight 0, and groups without rows, whose offsets stay at 0.
 """

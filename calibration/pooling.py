@@ -112,14 +112,14 @@ def prior_for(groups: Groups, base: Profile, fresh: bool, told: frozenset[str] =
 
     A member that the base knows stays, but a known stack moves by what is still open about it (`stack_covariances`, `KNOWN_INFLATION`
     standard errors, no further than members of all groupings differ), or as a new one where nothing is said of that or its rows are told
-    again. A new member moves by the width among the members of its grouping, and the center by its standard errors. What micro-benchmarks
-    say of a new accelerator is its mean and width, or, in a fit from nothing, holds for what it has together with its generation and the
-    center (`anchored`).
+    again, its variants and pairs too. A new member moves by the width among the members of its grouping, and the center by its standard
+    errors. What micro-benchmarks say of a new accelerator is its mean and width, or, in a fit from nothing, holds for what it has together
+    with its generation and the center (`anchored`).
 
     Args:
       base: profile to start from: its center, the offsets it knows and its widths.
       fresh: the base is only the prior of a fit from nothing, in which everything moves freely.
-      told: families of stacks whose rows are fitted again (`calibration.replay`): these move as new ones.
+      told: families of stacks whose rows are fitted again (`calibration.replay`): these move as new ones, from where the base has them.
     """
     n = len(base.center)
     widths = base.widths or fresh_widths()
@@ -127,11 +127,11 @@ def prior_for(groups: Groups, base: Profile, fresh: bool, told: frozenset[str] =
     offset, factor = np.zeros((len(groups.members), n)), np.zeros((len(groups.members), n, n))
     for i, (grouping, name) in enumerate(groups.members[1:], 1):
         again = _software(grouping, name) in told
-        known = None if again else base.offsets[grouping].get(name)
+        known = base.offsets[grouping].get(name)
         offset[i] = 0.0 if known is None else known
         if grouping == "stack" and name in base.stack_covariances and not again:
             factor[i] = _factor(base.stack_covariances[name], strangers)
-        elif known is None or grouping == "stack":
+        elif known is None or again or grouping == "stack":
             width = widths[grouping] * SCOPES[grouping] * (NEW_INFLATION if grouping in SOFTWARE_GROUPINGS and not fresh else 1.0)
             for c, (mean, sd) in _measured(name).items() if grouping == "accelerator" else ():
                 if not (fresh and TOTALS[c]):

@@ -42,7 +42,7 @@ class WidthSlopes(NamedTuple):
 
 
 def width_slopes(cases: Cases, fitted: np.ndarray, judged: np.ndarray, base: Profile, *, seed: int = 0, starts: int = 1) -> WidthSlopes:
-    """Fit some rows from a base and differentiate the error of others by the widths of that fit.
+    """Fit some rows from a base, without replaying any of its own, and differentiate the error of others by the widths of that fit.
 
     Args:
       cases: rows as records. fitted, judged: which of them, `[row]` bool. base: the profile to start from. seed, starts: of the descents.

@@ -6,11 +6,6 @@ from typing import NamedTuple
 
 from dmodel.profiles.groupings import members
 
-IN_TRITON = ("llm-foundry",)
-"""Beginnings of stacks whose attention is FlashAttention in Triton, of 2022: what the script behind LLM Foundry's tables asks for
-(`attn_impl` of `submit_benchmarks.py`, `triton` until late in 2023; its `sweep.sh` leaves it so). The tables tell too: from sequences of
-512 to those of 32,768 tokens a step of its model with 1.3 billion parameters grows by what 96 TFLOP/s take on A100 and 173 on H100, where
-FlashAttention-2 comes to 63 to 73 % of 312 and to 335 (Dao 2023)."""
 
 class Rates(NamedTuple):
     """Rates of kernels of fused attention over those of others, forward and backward [1]."""
@@ -18,12 +13,14 @@ class Rates(NamedTuple):
     forward: float
     backward: float
 
-    def times(self, other: Rates) -> Rates:
-        """Both together."""
-        return Rates(self.forward * other.forward, self.backward * other.backward)
-
 
 NEWEST = Rates(1.0, 1.0)
+
+IN_TRITON = ("llm-foundry",)
+"""Beginnings of stacks whose attention is FlashAttention in Triton, of 2022: what the script behind LLM Foundry's tables asks for
+(`attn_impl` of `submit_benchmarks.py`, `triton` until late in 2023; its `sweep.sh` leaves it so). The tables tell too: from sequences of
+512 to those of 32,768 tokens a step of its model with 1.3 billion parameters grows by what 96 TFLOP/s take on A100 and 173 on H100, where
+FlashAttention-2 comes to 63 to 73 % of 312 and to 335 (Dao 2023)."""
 
 TRITON = Rates(1.0 / 1.4, 1.0 / 2.0)
 """Rates of those kernels over FlashAttention-2's, which is around 1.3 to 1.5 times as fast forward and twice backward (Dao 2023, arXiv
@@ -52,7 +49,7 @@ def attention_rates(stack: str, accelerator: str, fused: bool) -> tuple[Rates, l
     before = FLASH_2_ON_HOPPER if hopper else NEWEST
     rates, which = NEWEST, ""
     if fused and name.startswith(IN_TRITON):
-        rates, which = TRITON.times(before), "FlashAttention in Triton"
+        rates, which = Rates(TRITON.forward * before.forward, TRITON.backward * before.backward), "FlashAttention in Triton"
     elif fused and name.startswith(FLASH_2):
         rates, which = before, "FlashAttention-2"
     if rates == NEWEST:

@@ -14,10 +14,12 @@ import numpy as np
 
 from calibration import pooling
 from calibration.fit import FREEDOM, Data, log_ratio, rows_of_fit, weights_of
+from calibration.replay import replay
 from calibration.traces import Cases
 from calibration.uncertainty.cells import cells_of, names, reduced
 from calibration.uncertainty.laplace import slopes, student_weight
 from dmodel.profiles import Profile
+from dmodel.types import InputError
 
 
 class Posterior(NamedTuple):
@@ -44,7 +46,11 @@ def posterior(rows: Cases, base: Profile) -> Posterior:
 
     Args:
       rows: all usable, with a measured time.
+    Raises:
+      InputError: the base knows a stack of theirs by rows that a fit would replay, which is another posterior.
     """
+    if known := replay(rows, base).families:
+        raise InputError(f"the base has seen {', '.join(sorted(known))}, whose rows a fit replays; give one that has not")
     groups = pooling.groups_of(rows.labels.accelerator.tolist(), rows.labels.stack.tolist())
     prior = pooling.prior_for(groups, base, fresh=False)
     cells, data = cells_of(prior, groups), rows_of_fit(rows, groups, weights_of(rows.labels.flag))

@@ -55,7 +55,8 @@ def misses(rows: Rows, cases: Cases, own: np.ndarray, seen: Mapping[str, np.ndar
     """Every row left out with its group.
 
     Args:
-      own: weight of each row in what is learned of scatter. seen: places of rows that an earlier fit has used, by stack.
+      own: weight of each row in what is learned of scatter; those of 0 stay in the fit where others are left out.
+      seen: places of rows that an earlier fit has used, by stack.
     """
     stacks, group = cases.labels.stack.astype(str), cases.labels.group.astype(str)
     place = features(cases.system, cases.model, cases.plan)
@@ -66,7 +67,7 @@ def misses(rows: Rows, cases: Cases, own: np.ndarray, seen: Mapping[str, np.ndar
     # what the model lacks is alike in a group, not in different releases: of each, together its rows say what one says
     _, index = np.unique(np.char.add(np.char.add(group, " "), stacks), return_inverse=True)
     share = own / np.maximum(np.bincount(index, own > 0.0), 1.0)[index]
-    found = left_out(rows, group)
+    found = left_out(rows, np.where(own > 0.0, group, ""))
     return Misses(np.array([family(s) for s in stacks]), found.ratio, found.variance, distance, share)
 
 

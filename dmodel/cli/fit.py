@@ -32,7 +32,7 @@ HoldOut = Annotated[
 def command(
     traces: Traces, out: Out, profile: Base = None, seed: Seed = 0, hold_out: HoldOut = 0.0, strict: Strict = False, json: Json = False
 ) -> None:
-    """Fit a profile to measured step times; what they do not determine stays where the base profile has it."""
+    """Fit a profile to measured step times; what they do not determine stays where the base profile or its rows have it."""
     from calibration.traces import read, split, to_cases
     from dmodel import profiles
     from dmodel.cli.rows import report_problems

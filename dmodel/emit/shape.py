@@ -75,8 +75,8 @@ def launched(sheet: Sheet, fused: bool, looped: bool, why: str) -> None:
     core = "attention in 8 bits is a setting of the model's configuration (Megatron-Core: fp8_dot_product_attention)"
     sheet.either("attention_bytes", {} if sheet["attention_bytes"] == 2 else None, core)
     kernels = "attention runs in the kernels that the framework has for the chip"
-    for name in ("attention_rate", "attention_backward_rate"):
-        sheet.either(name, {} if sheet[name] == 1 else None, kernels)
+    newest = sheet["attention_rate"] == 1 and sheet["attention_backward_rate"] == 1
+    sheet.either("attention_rate attention_backward_rate", {} if newest else None, kernels)
 
 
 def buckets(sheet: Sheet, grown: float, why: str, fixed: dict[str, Setting] | None = None) -> None:
