@@ -139,8 +139,7 @@ def coefficients(accelerator: str, stack: str = STACK, profile: str = PROFILE, c
 
 def kernels(accelerator: str = "H100-80GB", stack: str = STACK) -> dict[str, float]:
     """What a plan says of the kernels of attention that a stack has on a chip."""
-    rates = attention_rates(stack, accelerator, True)[0]
-    return {"attention_rate": rates.forward, "attention_backward_rate": rates.backward}
+    return attention_rates(stack, accelerator, True)[0]._asdict()
 
 
 def coefficients_line(*chips: str) -> str:

@@ -8,10 +8,10 @@ from dmodel.profiles.groupings import members
 
 
 class Rates(NamedTuple):
-    """Rates of kernels of fused attention over those of others, forward and backward [1]."""
+    """Rates of kernels of fused attention over those of others, forward and backward [1], named as in a plan."""
 
-    forward: float
-    backward: float
+    attention_rate: float
+    attention_backward_rate: float
 
 
 NEWEST = Rates(1.0, 1.0)
@@ -49,10 +49,10 @@ def attention_rates(stack: str, accelerator: str, fused: bool) -> tuple[Rates, l
     before = FLASH_2_ON_HOPPER if hopper else NEWEST
     rates, which = NEWEST, ""
     if fused and name.startswith(IN_TRITON):
-        rates, which = Rates(TRITON.forward * before.forward, TRITON.backward * before.backward), "FlashAttention in Triton"
+        rates, which = Rates(*(x * y for x, y in zip(TRITON, before, strict=True))), "FlashAttention in Triton"
     elif fused and name.startswith(FLASH_2):
         rates, which = before, "FlashAttention-2"
     if rates == NEWEST:
         return rates, []
-    shares = f"{rates.forward:.2g} and {rates.backward:.2g} of the forward and backward rates of the chip's newest kernels"
-    return rates, [f"{which}, at {shares}, as the stack had it"]
+    shares = " and ".join(f"{rate:.2g}" for rate in rates)
+    return rates, [f"{which}, at {shares} of the forward and backward rates of the chip's newest kernels, as the stack had it"]
