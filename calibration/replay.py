@@ -62,7 +62,8 @@ def replay(new: Cases, base: Profile, at_hand: Sequence[str] | np.ndarray = ()) 
     if not known:
         return NOTHING
     if not base.fitted_rows or not set(base.fitted_rows) <= set(_fingerprints()):
-        return NOTHING._replace(said=f"; what that knows of {', '.join(sorted(known))} comes without its rows, as a normal distribution")
+        names = ", ".join(sorted(known))
+        return NOTHING._replace(said=f"; not all of its rows are in the package: of {names} it says a normal distribution")
     families = frozenset(known - {name for name, pair in pairs if pair not in base.offsets["pair"]})
     rows = _rows_of(families)
     if rows is not None:
@@ -71,7 +72,7 @@ def replay(new: Cases, base: Profile, at_hand: Sequence[str] | np.ndarray = ()) 
         rows = rows.take(keep) if keep.any() else None
     said = [f"beside {len(rows)} of its rows"] if rows is not None else []
     others = ", ".join(sorted(known - families))
-    said += [f"what that knows of {others} on other chips as a normal distribution"] if others else []
+    said += [f"of {others}, which is new to a chip, it says a normal distribution"] if others else []
     return Replay(rows, families, "".join(f"; {text}" for text in said))
 
 

@@ -83,7 +83,7 @@ def test_nothing_is_told_again_that_cannot_or_should_not_be(base, foundry, why):
         base = dataclasses.replace(base, fitted_rows=())
     found = replay.replay(few, base)
     assert found.rows is None and not found.families
-    assert ("as a normal distribution" in found.said) == (why in ("new chip", "a row of its own", "no rows"))
+    assert ("a normal distribution" in found.said) == (why in ("new chip", "a row of its own", "no rows"))
 
 
 def test_rows_of_a_new_chip_leave_other_stacks_told(base, foundry):
@@ -177,7 +177,7 @@ def test_variants_without_a_new_row_stay_by_their_own(base):
 def test_a_second_fit_says_that_it_replays_nothing(foundry, few, fitted):
     """The rows of the first one are not in the package."""
     again = replay.replay(foundry.take(few), fitted)
-    assert again.rows is None and not again.families and "without its rows" in again.said
+    assert again.rows is None and not again.families and "not all of its rows" in again.said
 
 
 def test_what_the_new_rows_do_not_tell_stays_as_the_old_rows_have_it(base, foundry, few, fitted):
