@@ -291,8 +291,7 @@ def fit(
     enable_float64()
     report = progress or (lambda done, loss: None)
     kept = np.ones(len(cases), bool) if held_out is None else ~np.asarray(held_out)
-    weight = weights_of(cases.labels.flag)
-    kept &= (weight > 0.0) & np.isfinite(cases.labels.step_time_s)
+    kept &= (weights_of(cases.labels.flag) > 0.0) & np.isfinite(cases.labels.step_time_s)
     if not kept.any():
         raise InputError("nothing to fit: no usable row with a time and a positive weight is left; see which rows were set aside, and why")
     used = cases.take(kept)

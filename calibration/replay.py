@@ -15,6 +15,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from calibration.evaluate import fitted_rows
 from calibration.traces import Cases, Labels, published, to_cases
 from calibration.traces.table import fingerprint
 from dmodel.profiles import Profile, family, members
@@ -63,17 +64,16 @@ def replay(new: Cases, base: Profile, at_hand: Sequence[str] | np.ndarray = ()) 
         return NOTHING
     if not base.fitted_rows or not set(base.fitted_rows) <= set(_fingerprints()):
         names = ", ".join(sorted(known))
-        return NOTHING._replace(said=f"; not all of its rows are in the package: of {names} it says a normal distribution")
+        return NOTHING._replace(said=f", which knows {names} as a normal distribution (not all of its rows are in the package)")
     families = frozenset(known - {name for name, pair in pairs if pair not in base.offsets["pair"]})
     rows = _rows_of(families)
     if rows is not None:
-        prints = rows.labels.fingerprint
-        keep = np.isin(prints, base.fitted_rows) & ~np.isin(prints, [*at_hand, *new.labels.fingerprint])
+        keep = fitted_rows(rows, base.fitted_rows) & ~fitted_rows(rows, [*at_hand, *new.labels.fingerprint])
         rows = rows.take(keep) if keep.any() else None
     said = [f"beside {len(rows)} of its rows"] if rows is not None else []
     others = ", ".join(sorted(known - families))
-    said += [f"of {others}, which is new to a chip, it says a normal distribution"] if others else []
-    return Replay(rows, families, "".join(f"; {text}" for text in said))
+    said += [f"which knows {others} on other chips alone, as a normal distribution"] if others else []
+    return Replay(rows, families, "".join(f", {text}" for text in said))
 
 
 def together(new: Cases, old: Cases | None) -> Cases:

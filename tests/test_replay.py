@@ -9,10 +9,10 @@ import pytest
 from calibration import fit, pooling, replay
 from calibration.predict import predict
 from calibration.traces import Cases, published, to_cases
+from calibration.uncertainty.posterior import posterior
 from dmodel.profiles import GROUPINGS, family, load
+from dmodel.types import InputError
 from tests.fitting import retimed
-
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 FOUNDRY = "llm-foundry"
 
@@ -178,6 +178,11 @@ def test_a_second_fit_says_that_it_replays_nothing(foundry, few, fitted):
     """The rows of the first one are not in the package."""
     again = replay.replay(foundry.take(few), fitted)
     assert again.rows is None and not again.families and "not all of its rows" in again.said
+
+
+def test_the_exact_posterior_of_a_few_rows_is_not_that_of_a_fit_that_replays(base, foundry, few):
+    with pytest.raises(InputError, match="the base has seen llm-foundry"):
+        posterior(foundry.take(few), base)
 
 
 def test_what_the_new_rows_do_not_tell_stays_as_the_old_rows_have_it(base, foundry, few, fitted):
