@@ -23,8 +23,8 @@ from dmodel.profiles import Profile, family, members
 WEIGHT = 0.2
 """What a row of the base counts beside a new one: releases differ by more than the rows of one of them say. With half of the groups of the
 published table unseen and twelve rows of that half, the geometric mean of six sources' errors (median / mean) and their worst draw's mean
-were 3.8 / 6.4 and 13 % without replay, 3.3 / 5.9 and 9 with it (ten draws each). Other weights, with stacks starting from a mean of 0:
-3.7 / 5.9 and 9 at 0.2, 3.7 / 6.0 and 9 at 0.3; in six draws 1 left Megatron-Bridge at 11.3 in the mean (9.6 at 0.2), 0.04 NeMo at 7.5
+were 3.7 / 6.4 and 13 % without replay, 3.3 / 5.9 and 9 with it (ten draws, the same base). Other weights, with stacks starting from a mean
+of 0: 3.7 / 5.9 and 9 at 0.2, 3.7 / 6.0 and 9 at 0.3; in six draws 1 left Megatron-Bridge at 11.3 in the mean (9.6 at 0.2), 0.04 NeMo at 7.5
 (7.0)."""
 
 
