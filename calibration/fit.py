@@ -10,9 +10,9 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Callable, Mapping
-from functools import cache, partial
+from functools import cache
 from importlib import metadata
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import flax
 import jax
@@ -21,12 +21,13 @@ import numpy as np
 import optax
 
 from calibration import pooling
+from calibration.descent import Loss, descents
 from calibration.footprints import fit_footprints
 from calibration.padding import padded_groups, padded_rows, without_padding
 from calibration.pooling import Groups, Parameters, Prior
 from calibration.replay import NOTHING, WEIGHT, replay, together
 from calibration.traces import Cases
-from calibration.uncertainty import Laplace, laplace
+from calibration.uncertainty import Laplace, laplace, offset_errors
 from calibration.uncertainty.scatter import known_places, misses, scatter
 from dmodel.coefficients import NAMES, from_unconstrained
 from dmodel.profiles import GROUPINGS, Profile, default_profile
@@ -74,11 +75,10 @@ class Data(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What the optimizer returns: parameters, final loss of every start, and the uncertainty at the best."""
+    """What the optimizer returns: the best parameters, and the final loss of every start."""
 
     parameters: Parameters
     losses: np.ndarray
-    laplace: Laplace
 
 
 def log_ratio(z: Array, data: Data) -> jax.Array:
@@ -98,87 +98,21 @@ def negative_log_posterior(p: Parameters, prior: Prior, data: Data) -> jax.Array
     return (data.weight * misfit).sum() + pooling.penalty(p)
 
 
-def _all_finite(tree: Any) -> bool:
-    return all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves(tree))
-
-
-Losses = Callable[[Parameters, Prior, Data], tuple[jax.Array, Parameters]]
-
 FEW = 512
 """Rows times starts up to which compiling quickly saves more than running quickly: a dozen rows of a stack that the base does not know fit
 in seconds, not in half a minute."""
 
 
 @cache
-def _losses(few: bool) -> Losses:
-    """Loss and gradient of every start: the one compiled function that both optimizers call."""
-    every = jax.vmap(jax.value_and_grad(negative_log_posterior), in_axes=(0, None, None))
-    return jax.jit(every, compiler_options=quick_to_compile() if few else None)
+def _compiled(few: bool) -> Callable[[Parameters, Prior, Data], tuple[jax.Array, Parameters]]:
+    """Loss and gradient: the one compiled function that both optimizers call."""
+    return jax.jit(jax.value_and_grad(negative_log_posterior), compiler_options=quick_to_compile() if few else None)
 
 
-@partial(jax.jit, static_argnames="steps")
-def _adam_update(grads: Any, state: Any, p: Any, steps: int) -> tuple:
-    updates, state = jax.vmap(_adam(steps).update)(grads, state, p)
-    return optax.apply_updates(p, updates), state
-
-
-def _adam(steps: int) -> optax.GradientTransformation:
-    return optax.adam(optax.cosine_decay_schedule(0.08, steps, 0.05))
-
-
-@jax.jit
-def _lbfgs_direction(grads: Any, state: Any, p: Any) -> tuple:
-    """Preconditioned descent direction of every start, its slope, and the new memory."""
-    ascent, state = jax.vmap(optax.scale_by_lbfgs(memory_size=20).update)(grads, state, p)
-    direction = jax.tree.map(jnp.negative, ascent)
-    return direction, jax.vmap(optax.tree.vdot)(direction, grads), state
-
-
-@jax.jit
-def _moved(p: Parameters, direction: Parameters, length: Array) -> Parameters:
-    """p + length · direction, a length for every start."""
-    return jax.vmap(lambda x, d, t: optax.tree.add_scale(x, t, d))(p, direction, length)
-
-
-def _descend(losses: Callable, p: Parameters, steps: int, progress: Callable[[float, float], None]) -> Parameters:
-    """Adam, all starts at once."""
-    state: Any = jax.vmap(_adam(steps).init)(cast(Any, p))
-    for i in range(steps):
-        loss, grads = losses(p)
-        p, state = _adam_update(grads, state, p, steps)
-        if i % 10 == 9:
-            progress((i + 1) / steps, float(loss.min()))
-    return p
-
-
-def _polish(losses: Callable, p: Parameters, steps: int, progress: Callable[[float, float], None]) -> tuple[Parameters, jax.Array]:
-    """L-BFGS with an Armijo search by halving, all starts in step; stops when no start gains more than 1e-9 of its loss."""
-    state: Any = jax.vmap(optax.scale_by_lbfgs(memory_size=20).init)(cast(Any, p))
-    loss, grads = losses(p)
-    for i in range(steps):
-        direction, slope, state = _lbfgs_direction(grads, state, p)
-        length, accepted = jnp.ones_like(loss), jnp.zeros(loss.shape, bool)
-        for _ in range(12):
-            trial, trial_grads = losses(_moved(p, direction, length))
-            accepted = trial <= loss + 1e-4 * length * slope
-            if bool(accepted.all()):
-                break
-            length = jnp.where(accepted, length, 0.5 * length)
-        length = jnp.where(accepted, length, 0.0)
-        gain = jnp.where(accepted, loss - trial, 0.0)
-        p = _moved(p, direction, length)
-        loss, grads = (trial, trial_grads) if bool(accepted.all()) else losses(p)
-        if i % 10 == 9:
-            progress((i + 1) / steps, float(loss.min()))
-        if float((gain / jnp.abs(loss)).max()) < 1e-9:
-            break
-    return p, loss
-
-
-def _settled(losses: Callable, p: Parameters) -> Parameters:
+def _settled(loss: Loss, p: Parameters) -> Parameters:
     """Parameters at the prior mean wherever no row has a slope, so that the prior's alone, `θ`, is the whole: where descents were scattered
     they come near it only."""
-    return jax.tree.map(lambda x, slope: jnp.where(slope == x, 0.0, x), p, losses(p)[1])
+    return jax.tree.map(lambda x, slope: jnp.where(slope == x, 0.0, x), p, loss(p)[1])
 
 
 def optimize(
@@ -192,7 +126,7 @@ def optimize(
     progress: Callable[[float, float], None],
     first: Parameters | None = None,
 ) -> Result:
-    """Adam and then L-BFGS from many starts by vmap; start 0 is the prior mean, the others scatter around it; the best one wins.
+    """Descend from many starts; start 0 is the prior mean but for slow hosts, the others scatter around it; the best one wins.
 
     Args:
       first: parameters to start from besides; None = nothing is known.
@@ -200,24 +134,30 @@ def optimize(
     Raises:
       FloatingPointError: the loss is not finite at any start.
     """
-    rows, wide = padded_rows(data), padded_groups(prior)
+    rows, wide = jax.device_put((padded_rows(data), padded_groups(prior)))
     leaves, tree = jax.tree.flatten(pooling.start(wide, len(NAMES)))
     keys = jax.random.split(jax.random.key(seed), len(leaves))
-    spread = [SCATTER * jax.random.normal(k, (starts, *x.shape)).at[0].set(0.0) for k, x in zip(keys, leaves, strict=True)]
-    spread[0] = spread[0].at[:, NAMES.index("launch")].add(SLOW_HOST)
+    spread = [SCATTER * np.array(jax.random.normal(k, (starts, *x.shape))) for k, x in zip(keys, leaves, strict=True)]
+    for x in spread:
+        x[0] = 0.0
+    spread[0][:, NAMES.index("launch")] += SLOW_HOST
     if first is not None:
-        known = [jnp.zeros(x.shape).at[: len(y)].set(y) for x, y in zip(leaves, jax.tree.leaves(first), strict=True)]
-        spread = [jnp.concatenate([x, y[None]]) for x, y in zip(spread, known, strict=True)]
-    p = jax.tree.unflatten(tree, spread)
-    compiled = _losses(len(spread[0]) * len(rows.weight) <= FEW)
-    p = _descend(lambda q: compiled(q, wide, rows), p, ADAM_STEPS, lambda done, loss: progress(0.6 * done, loss))
-    p, losses = _polish(lambda q: compiled(q, wide, rows), p, polish, lambda done, loss: progress(0.6 + 0.4 * done, loss))
-    p = _settled(lambda q: compiled(q, wide, rows), p)
-    best = without_padding(jax.tree.map(lambda x: x[int(jnp.nanargmin(losses))], p), groups)
-    if not _all_finite(best):
+        known = [np.zeros(x.shape) for x in leaves]
+        for x, y in zip(known, jax.tree.leaves(first), strict=True):
+            x[: len(y)] = y
+        spread = [np.concatenate([x, y[None]]) for x, y in zip(spread, known, strict=True)]
+    begin = [jax.tree.unflatten(tree, each) for each in zip(*spread, strict=True)]
+    compiled = _compiled(len(begin) * len(rows.weight) <= FEW)
+
+    def loss(p: Parameters) -> tuple[jax.Array, Parameters]:
+        return compiled(p, wide, rows)
+
+    ends = descents(loss, begin, adam=ADAM_STEPS, lbfgs=polish, progress=progress)
+    losses = np.array([end.loss for end in ends])
+    if not np.isfinite(losses).any():
         raise FloatingPointError("the fit left the finite numbers; this is a defect of dmodel: please report the traces that caused it")
-    progress(1.0, float(losses.min()))
-    return Result(best, np.asarray(losses), laplace(best, prior, rows, groups, log_ratio, FREEDOM))
+    best = _settled(loss, ends[int(np.nanargmin(losses))].parameters)
+    return Result(without_padding(best, groups), losses)
 
 
 def weights_of(flags: np.ndarray) -> np.ndarray:
@@ -228,14 +168,15 @@ def weights_of(flags: np.ndarray) -> np.ndarray:
     return np.where(composed, weight * min(1.0, COMPOSED_ROWS / max(composed.sum(), 1)), weight)
 
 
-def refined_widths(result: Result, prior: Prior, groups: Groups) -> dict[str, np.ndarray]:
+def refined_widths(p: Parameters, errors: np.ndarray, prior: Prior, groups: Groups) -> dict[str, np.ndarray]:
     """Width of each coefficient among the members of each grouping, learned from the fitted ones (empirical Bayes).
 
-    `τ² = (n₀ τ₀² + Σ_members (v² + var v)) / (n₀ + n)`, with `PSEUDO` members n₀ of the width before any fit.
+    `τ² = (n₀ τ₀² + Σ_members (v² + var v)) / (n₀ + n)`, with `PSEUDO` members n₀ of the width before any fit; errors: of the offsets,
+    `[M, C]` (`uncertainty.offset_errors`).
     """
     width = np.diagonal(prior.factor, axis1=1, axis2=2)
-    offset = np.asarray(pooling.mixed(result.parameters, prior)[1])
-    second = width**2 * (offset**2 + result.laplace.offset_errors[: len(width)] ** 2)
+    offset = np.asarray(pooling.mixed(p, prior)[1])
+    second = width**2 * (offset**2 + errors[: len(width)] ** 2)
     of = np.array([g for g, _ in groups.members])
     found = {}
     for grouping, before in pooling.fresh_widths().items():
@@ -304,7 +245,7 @@ def fit(
     prior = pooling.holding(pooling.prior_for(groups, start_from, fresh=base is None, told=old.families), held or {})
     total, first = rounds if base is None else 1, None
     for i in range(total):
-        result = optimize(
+        p = optimize(
             prior,
             data,
             groups,
@@ -313,21 +254,21 @@ def fit(
             polish=polish,
             progress=lambda done, loss, i=i: report((i + done) / total, loss),
             first=first,
-        )
-        if base is None:
-            widths = refined_widths(result, prior, groups)
-            if i + 1 < total:
-                found = [f(result.parameters, prior) for f in (pooling.center, pooling.offsets, pooling.noise_scale)]
-                prior = pooling.holding(pooling.prior_for(groups, dataclasses.replace(start_from, widths=widths), fresh=True), held or {})
-                first = pooling.located(prior, *found)
-        else:
-            widths = base.widths
+        ).parameters
+        here = (p, prior, padded_rows(data), groups, log_ratio, FREEDOM)
+        if i + 1 < total:
+            widths = refined_widths(p, offset_errors(*here), prior, groups)
+            known = [f(p, prior) for f in (pooling.center, pooling.offsets, pooling.noise_scale)]
+            prior = pooling.holding(pooling.prior_for(groups, dataclasses.replace(start_from, widths=widths), fresh=True), held or {})
+            first = pooling.located(prior, *known)
+    found = laplace(*here)
+    widths = refined_widths(p, found.offset_errors, prior, groups) if base is None else base.widths
     seen = cases if held_out is None else cases.take(~np.asarray(held_out))
     footprints = {**start_from.footprints, **fit_footprints(seen, start_from.footprints)}
     # what old rows miss by is in the base's scatter
-    missed = misses(result.laplace.rows, every, np.where(np.arange(len(every)) < len(used), weights, 0.0), start_from.seen)
+    missed = misses(found.rows, every, np.where(np.arange(len(every)) < len(used), weights, 0.0), start_from.seen)
     return dataclasses.replace(
-        _profile(name, result, prior, groups, start_from, widths, used, old.said),
+        _profile(name, p, found, prior, groups, start_from, widths, used, old.said),
         footprints=footprints,
         scatter=scatter(missed, start_from, fresh=base is None),
         seen=known_places(start_from, used),
@@ -342,14 +283,22 @@ def _weights(flags: np.ndarray, kept: np.ndarray, old: Cases | None) -> np.ndarr
 
 
 def _profile(
-    name: str, result: Result, prior: Prior, groups: Groups, base: Profile, widths: Mapping[str, np.ndarray], used: Cases, said: str
+    name: str,
+    p: Parameters,
+    found: Laplace,
+    prior: Prior,
+    groups: Groups,
+    base: Profile,
+    widths: Mapping[str, np.ndarray],
+    used: Cases,
+    said: str,
 ) -> Profile:
     """The fitted parameters as a profile, with its data and versions."""
-    center, moved = (np.asarray(f(result.parameters, prior)) for f in (pooling.center, pooling.offsets))
+    center, moved = (np.asarray(f(p, prior)) for f in (pooling.center, pooling.offsets))
     offsets = {g: dict(base.offsets[g]) for g in GROUPINGS}
     for (grouping, member), offset in list(zip(groups.members, moved, strict=True))[1:]:
         offsets[grouping][member] = offset
-    noise = np.asarray(pooling.noise_scale(result.parameters, prior))
+    noise = np.asarray(pooling.noise_scale(p, prior))
     frozen = not np.any(prior.center_width)
     sources, counts = np.unique(used.labels.source, return_counts=True)
     return Profile(
@@ -360,10 +309,10 @@ def _profile(
         center=center,
         offsets=offsets,
         widths=widths,
-        standard_errors=base.standard_errors if frozen else result.laplace.center_errors * np.asarray(prior.center_width),
-        covariance=base.covariance if frozen else result.laplace.center_covariance * np.outer(prior.center_width, prior.center_width),
-        stack_covariances={**base.stack_covariances, **result.laplace.totals},
-        pair_covariances={**base.pair_covariances, **{pair_key(*pair): c for pair, c in result.laplace.pairs.items()}},
+        standard_errors=base.standard_errors if frozen else found.center_errors * np.asarray(prior.center_width),
+        covariance=base.covariance if frozen else found.center_covariance * np.outer(prior.center_width, prior.center_width),
+        stack_covariances={**base.stack_covariances, **found.totals},
+        pair_covariances={**base.pair_covariances, **{pair_key(*pair): c for pair, c in found.pairs.items()}},
         data=(*base.data, *({"source": str(s), "rows": int(n)} for s, n in zip(sources, counts, strict=True))),
         fitted_rows=(*base.fitted_rows, *map(str, used.labels.fingerprint)),
         noise={**base.noise, **{s: float(x) for s, x in zip(groups.stacks, noise, strict=True)}},

@@ -8,10 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from calibration.pooling import Groups, Parameters, Prior
+from calibration.pooling import Groups, Mixing, Parameters, Prior
 
 LEAST_ROWS, ROW_STEP, GROUP_STEP = 16, 128, 8
 """Few rows are brought to a power of two from the least on, many to a multiple of the step; groups to a multiple."""
@@ -29,14 +28,14 @@ def row_count(rows: int) -> int:
 def padded(records: Any, rows: int) -> Any:
     """Records of some rows, leaves `[..., row]`, with the last row repeated up to `row_count`."""
     more = row_count(rows) - rows
-    return jax.tree.map(lambda leaf: jnp.concatenate([jnp.asarray(leaf), jnp.repeat(leaf[..., -1:], more, -1)], -1), records)
+    return jax.tree.map(lambda leaf: np.concatenate([leaf, np.repeat(np.asarray(leaf)[..., -1:], more, -1)], -1), records)
 
 
 def padded_rows(data: Any) -> Any:
     """The rows of a fit, those that are added at weight 0; data: a record with a leaf `weight`, `[..., row]`."""
     rows = len(data.weight)
     longer = padded(data, rows)
-    return longer._replace(weight=jnp.where(jnp.arange(len(longer.weight)) < rows, longer.weight, 0.0))
+    return longer._replace(weight=np.where(np.arange(len(longer.weight)) < rows, longer.weight, 0.0))
 
 
 def padded_groups(prior: Prior) -> Prior:
@@ -47,15 +46,21 @@ def padded_groups(prior: Prior) -> Prior:
         values = np.asarray(values)
         return np.concatenate([values, np.full((count, *values.shape[1:]), fill)])
 
-    mixing = prior.mixing
-    if mixing is not None and members:
-        before = np.asarray(mixing)
-        mixing = np.tile(np.eye(before.shape[1] + members), (len(before), 1, 1))
-        mixing[:, : before.shape[1], : before.shape[1]] = before
     return prior.replace(
-        mixing=mixing,
-        offset=extended(prior.offset, members), factor=extended(prior.factor, members), noise=extended(prior.noise, stacks, 1.0)
+        mixing=None if prior.mixing is None else _padded_mixing(prior.mixing, 1 + len(prior.offset) + members),  # type: ignore[arg-type]
+        offset=extended(prior.offset, members),
+        factor=extended(prior.factor, members),
+        noise=extended(prior.noise, stacks, 1.0),
     )
+
+
+def _padded_mixing(mixing: Mixing, beyond: int) -> Mixing:
+    """The mixing with members beyond all that there are, which nothing mixes with."""
+    size = len(mixing.members)  # type: ignore[arg-type]
+    more = -size % GROUP_STEP
+    root = np.tile(np.eye(size + more), (len(mixing.root), 1, 1))  # type: ignore[arg-type]
+    root[:, :size, :size] = mixing.root
+    return mixing.replace(members=np.append(mixing.members, beyond + np.arange(more)), root=root)
 
 
 def without_padding(p: Parameters, groups: Groups) -> Parameters:

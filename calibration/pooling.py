@@ -80,17 +80,35 @@ def groups_of(accelerators: Sequence[str], stacks: Sequence[str]) -> Groups:
     )
 
 
+class Mixing(struct.PyTreeNode, kw_only=True):
+    """What is known of sums of center and offsets: Cholesky factors of the covariance between them, in units of their own prior.
+
+    Attributes:
+      coefficients: those of which something is known `[K]`; members: the center, 0, and those in such sums, 1 + m `[N]`, or beyond all
+        where only the shape is filled. root: by coefficient `[K, N, N]`; between all others there is nothing, 1.
+    """
+
+    coefficients: Array
+    members: Array
+    root: Array
+
+    @property
+    def at(self) -> tuple[Array, Array]:
+        """Index of the mixed entries of `[1 + M, C]`."""
+        return jnp.asarray(self.members)[:, None], jnp.asarray(self.coefficients)[None, :]
+
+
 class Prior(struct.PyTreeNode, kw_only=True):
     """Means, and standard deviations (0 freezes a direction): center `[C]`; of each member's offset the Cholesky factor of its covariance,
-    `[M, C, C]`. noise: median of the Student-t scale by stack `[S]`. mixing: by coefficient, the Cholesky factor of the covariance between
-    center and members in those units, `[C, 1 + M, 1 + M]`, where something is known of their sum (`anchored`); None where nothing is."""
+    `[M, C, C]`. noise: median of the Student-t scale by stack `[S]`. mixing: where something is known of sums of center and offsets
+    (`anchored`); None where nothing is."""
 
     center: Array
     center_width: Array
     offset: Array
     factor: Array
     noise: Array
-    mixing: Array | None = None
+    mixing: Mixing | None = None
 
 
 class Parameters(struct.PyTreeNode, kw_only=True):
@@ -173,20 +191,24 @@ def anchored(prior: Prior, groups: Groups) -> Prior:
     """
     center, offset = np.array(prior.center), np.array(prior.offset)
     widths = _widths(prior)
-    size = len(widths)
-    precision, pull = np.tile(np.eye(size), (len(center), 1, 1)), np.zeros((len(center), size))
     generation, accelerator = groups.of[GROUPINGS.index("generation")], groups.of[GROUPINGS.index("accelerator")]
-    for i in np.unique(accelerator):
-        at = np.unique([0, 1 + i, *(1 + g for g in generation[accelerator == i][:1] if g)])
-        for c, (mean, sd) in _measured(groups.members[i][1]).items():
-            if TOTALS[c]:
-                moved = np.zeros(size)
-                moved[at] = widths[at, c]
-                precision[c] += np.outer(moved, moved) / sd**2
-                pull[c] += moved * (mean - center[c] - offset[at[1:] - 1, c].sum()) / sd**2
+    measured = {int(i): {c: m for c, m in _measured(groups.members[i][1]).items() if TOTALS[c]} for i in np.unique(accelerator)}
+    sums = {i: np.unique([0, 1 + i, *(1 + g for g in generation[accelerator == i][:1] if g)]) for i, known in measured.items() if known}
+    if not sums:
+        return prior
+    coefficients = np.unique([c for known in measured.values() for c in known])
+    members = np.unique(np.concatenate(list(sums.values())))
+    precision, pull = np.tile(np.eye(len(members)), (len(coefficients), 1, 1)), np.zeros((len(coefficients), len(members)))
+    for i, at in sums.items():
+        for c, (mean, sd) in measured[i].items():
+            k, moved = np.searchsorted(coefficients, c), np.where(np.isin(members, at), widths[members, c], 0.0)
+            precision[k] += np.outer(moved, moved) / sd**2
+            pull[k] += moved * (mean - center[c] - offset[at[1:] - 1, c].sum()) / sd**2
     covariance = np.linalg.inv(precision)
-    shift = widths.T * np.einsum("cmn,cn->cm", covariance, pull)
-    return prior.replace(center=center + shift[:, 0], offset=offset + shift[:, 1:].T, mixing=np.linalg.cholesky(covariance))
+    shift = np.zeros(widths.shape)
+    shift[np.ix_(members, coefficients)] = widths[np.ix_(members, coefficients)] * np.einsum("kmn,kn->mk", covariance, pull)
+    mixing = Mixing(coefficients=coefficients, members=members, root=np.linalg.cholesky(covariance))
+    return prior.replace(center=center + shift[0], offset=offset + shift[1:], mixing=mixing)
 
 
 def holding(prior: Prior, held: Mapping[str, float]) -> Prior:
@@ -241,7 +263,8 @@ def located(prior: Prior, center: Array, offsets: Array, noise: Array) -> Parame
     away = np.vstack([np.asarray(center) - np.asarray(prior.center), np.asarray(offsets) - np.asarray(prior.offset)])
     units = np.divide(away, widths, out=np.zeros_like(away), where=widths > 0.0)
     if prior.mixing is not None:
-        units = np.linalg.solve(np.asarray(prior.mixing), units.T[:, :, None])[:, :, 0].T
+        at = np.ix_(np.asarray(prior.mixing.members), np.asarray(prior.mixing.coefficients))
+        units[at] = np.linalg.solve(np.asarray(prior.mixing.root), units[at].T[:, :, None])[:, :, 0].T
     return Parameters(center=units[0], offset=units[1:], noise=np.log(np.asarray(noise) / np.asarray(prior.noise)) / NOISE_WIDTH)
 
 
@@ -249,8 +272,9 @@ def mixed(p: Parameters, prior: Prior) -> tuple[Array, Array]:
     """Center `[C]` and offsets `[M, C]` in units of their own prior, where parameters are in those of what is known of both together."""
     if prior.mixing is None:
         return p.center, p.offset
-    together = jnp.vstack([jnp.asarray(p.center)[None], jnp.asarray(p.offset)])
-    found = jnp.einsum("cmn,nc->mc", jnp.asarray(prior.mixing), together)
+    apart, at = jnp.vstack([jnp.asarray(p.center)[None], jnp.asarray(p.offset)]), prior.mixing.at
+    moved = jnp.einsum("kmn,nk->mk", jnp.asarray(prior.mixing.root), apart.at[at].get(mode="fill", fill_value=0.0))
+    found = apart.at[at].set(moved, mode="drop")
     return found[0], found[1:]
 
 

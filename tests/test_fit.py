@@ -30,8 +30,8 @@ MEASURED = pooling._measured
 
 @pytest.fixture(scope="module", autouse=True)
 def made_up_chips():
-    """optax mixes float and integer, which `strict` forbids; the chips here are made up, and benchmarks of real ones would mislead."""
-    with jax.numpy_dtype_promotion("standard"), pytest.MonkeyPatch.context() as patch:
+    """The chips here are made up, and benchmarks of real ones would mislead."""
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pooling, "_measured", lambda accelerator: {})
         yield
 
@@ -243,9 +243,12 @@ def small_problem():
     return groups, prior, fit.Data(rows.system, rows.model, rows.plan, times, ones, groups.of, groups.stack_of)
 
 
-def test_padding_says_nothing():
+@pytest.mark.parametrize("measured", [{}, {0: (-0.3, 0.1), 7: (0.2, 0.05)}], ids=["nothing measured", "measured"])
+def test_padding_says_nothing(monkeypatch, measured):
     """Rows and groups that are added change neither the loss nor its gradient by the others; those of groups without rows are zero."""
+    monkeypatch.setattr(pooling, "_measured", lambda accelerator: measured)
     groups, prior, data = small_problem()
+    assert (prior.mixing is None) == (not measured)
     wide, longer = padding.padded_groups(prior), padding.padded_rows(data)
     p = jax.tree.map(lambda x: x + 0.2, pooling.start(prior, len(NAMES)))
     padded = pooling.start(wide, len(NAMES))
@@ -384,8 +387,8 @@ def test_widths_are_learned_from_the_members():
     stacks = [m for m, (grouping, _) in enumerate(groups.members) if grouping == "stack"]
     parameters = pooling.start(prior, len(NAMES))
     parameters = parameters.replace(offset=parameters.offset.at[np.array(stacks), i].set(np.array([2.0, -2.0])))
-    sure = type("Laplace", (), {"offset_errors": np.full((len(groups.members), len(NAMES)), 1e-3)})
-    before, after = pooling.fresh_widths(), fit.refined_widths(fit.Result(parameters, np.zeros(1), sure), prior, groups)
+    sure = np.full((len(groups.members), len(NAMES)), 1e-3)
+    before, after = pooling.fresh_widths(), fit.refined_widths(parameters, sure, prior, groups)
     n = fit.PSEUDO
     assert after["stack"][i] == pytest.approx(before["stack"][i] * np.sqrt((n + 2 * 2.0**2) / (n + 2)), rel=1e-5)
     assert after["stack"][j] == pytest.approx(before["stack"][j] * np.sqrt(n / (n + 2)), rel=1e-5)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from calibration import fit, pooling
+from calibration.pooling import Mixing
 from calibration.predict import predict
 from calibration.uncertainty.cells import cells_of, names, reduced
 from calibration.uncertainty.identify import identify, information
@@ -188,13 +189,17 @@ def test_errors_of_parts_whose_sum_is_known_are_those_of_the_whole_posterior():
     """Standard deviations of center and offsets against the inverse of the full information matrix."""
     rng = np.random.default_rng(0)
     rows, parts, n = 9, 4, 3
-    mixing = np.linalg.cholesky(np.stack([np.cov(rng.normal(size=(parts, 12))) for _ in range(n)]))
+    members, coefficients = np.array([0, 1, 3]), np.array([0, 2])
+    root = np.linalg.cholesky(np.stack([np.cov(rng.normal(size=(len(members), 12))) for _ in coefficients]))
+    whole = np.tile(np.eye(parts), (n, 1, 1))
+    whole[np.ix_(coefficients, members, members)] = root
     plain, weight = rng.normal(size=(rows, parts, n)), rng.uniform(0.5, 2.0, rows)
-    design = np.einsum("rmc,cmk->rkc", plain, mixing).reshape(rows, -1)
+    design = np.einsum("rmc,cmk->rkc", plain, whole).reshape(rows, -1)
+    mixing = Mixing(coefficients=coefficients, members=members, root=root)
     errors, center = _parameters(design, design @ design.T, weight, n, mixing)
     prior = np.zeros((parts, n, parts, n))
     for c in range(n):
-        prior[:, c, :, c] = mixing[c] @ mixing[c].T
+        prior[:, c, :, c] = whole[c] @ whole[c].T
     flat = plain.reshape(rows, -1)
     posterior = np.linalg.inv(np.linalg.inv(prior.reshape(parts * n, -1)) + flat.T * weight @ flat)
     np.testing.assert_allclose(errors.ravel(), np.sqrt(np.diag(posterior)), rtol=1e-8)

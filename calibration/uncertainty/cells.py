@@ -47,7 +47,8 @@ def cells_of(prior: Prior, groups: Groups) -> Cells:
         mean[i] += np.asarray(prior.offset)[found[found > 0]].sum(0)
     if prior.mixing is not None:
         apart = factor.reshape(len(members), n, len(blocks), n)
-        factor = np.einsum("kcmd,dmn->kcnd", apart, np.asarray(prior.mixing), optimize=True).reshape(factor.shape)
+        at = np.ix_(range(len(members)), range(n), np.asarray(prior.mixing.members), np.asarray(prior.mixing.coefficients))
+        apart[at] = np.einsum("kcmd,dmn->kcnd", apart[at], np.asarray(prior.mixing.root), optimize=True)
     return Cells(of.reshape(-1), members, mean, factor)
 
 

@@ -1,0 +1,175 @@
+"""Descents from many starts, each at its own pace: Adam, and then L-BFGS, over one compiled loss and gradient.
+
+What a start finds depends neither on the other starts nor on how many threads there are: compiled code holds no lock, so starts run beside
+each other. A start at a time also keeps all that a pass needs in the cache of a core.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from threading import Event, Lock
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+Tree = Any
+"""A pytree of arrays: parameters, or a gradient by them."""
+
+Loss = Callable[[Tree], tuple[Any, Tree]]
+"""Loss and gradient of one set of parameters."""
+
+Progress = Callable[[float, float], None]
+"""Called with the share done and the least loss so far."""
+
+ADAM_SHARE, EVERY = 0.6, 10
+"""Share of a descent's progress that Adam is, and steps between two reports."""
+
+SUFFICIENT, TRIALS = 1e-4, 12
+"""Share of the slope that a step has to gain (Armijo), and lengths that are tried for one."""
+
+SHORTEST, LONGEST = 0.1, 0.5
+"""Bounds of the next length over the last one."""
+
+GAIN, IDLE = 1e-9, 2
+"""A step that gains less than this share of the loss is idle; so many in a row end a descent."""
+
+
+class End(NamedTuple):
+    """Where a descent ended: parameters, their loss, and how often loss and gradient were asked for [count]."""
+
+    parameters: Tree
+    loss: float
+    calls: int
+
+
+def descents(loss: Loss, starts: Sequence[Tree], *, adam: int, lbfgs: int, progress: Progress, threads: int | None = None) -> list[End]:
+    """Descend from every start.
+
+    Args:
+      loss: of one start, compiled; called from several threads at once. starts: parameters to begin from, each with the same leaves.
+      adam, lbfgs: steps, the latter at most. threads: None = one per core.
+    """
+    watch = _Watch(len(starts), progress)
+    loss(starts[0])  # traced and compiled here, once, and not by every thread
+    with ThreadPoolExecutor(max(1, min(threads or os.cpu_count() or 1, len(starts)))) as pool:
+        try:
+            found = [pool.submit(_descent, loss, p, adam, lbfgs, partial(watch.report, i)) for i, p in enumerate(starts)]
+            return [each.result() for each in found]
+        finally:
+            watch.left.set()
+
+
+class _Left(Exception):
+    """Who waited for the descents has left: by an error of another one, or from the keyboard."""
+
+
+class _Watch:
+    """What all descents have done, reported as one."""
+
+    def __init__(self, count: int, progress: Progress) -> None:
+        self.done, self.loss = np.zeros(count), np.full(count, np.inf)
+        self.progress, self.lock, self.left = progress, Lock(), Event()
+
+    def report(self, start: int, done: float, loss: float) -> None:
+        """One descent's share done and loss; ends it when nobody waits for it any more."""
+        if self.left.is_set():
+            raise _Left
+        with self.lock:
+            self.done[start], self.loss[start] = done, loss
+            self.progress(float(self.done.mean()), float(self.loss.min()))
+
+
+def _descent(loss: Loss, p: Tree, adam: int, lbfgs: int, report: Progress) -> End:
+    p = _by_adam(loss, p, adam, lambda done, value: report(ADAM_SHARE * done, value))
+    end = by_lbfgs(loss, p, lbfgs, lambda done, value: report(ADAM_SHARE + (1.0 - ADAM_SHARE) * done, value))
+    report(1.0, end.loss)
+    return end._replace(calls=end.calls + adam)
+
+
+def _adam(steps: int) -> optax.GradientTransformation:
+    return optax.adam(optax.cosine_decay_schedule(0.08, steps, 0.05))
+
+
+@partial(jax.jit, static_argnames="steps")
+def _adam_update(grads: Tree, state: Tree, p: Tree, steps: int) -> tuple:
+    with jax.numpy_dtype_promotion("standard"):  # optax raises a float to its integer count of steps
+        updates, state = _adam(steps).update(grads, state, p)
+    return optax.apply_updates(p, updates), state
+
+
+def _by_adam(loss: Loss, p: Tree, steps: int, progress: Progress) -> Tree:
+    state = _adam(steps).init(p)
+    for i in range(steps):
+        value, grads = loss(p)
+        p, state = _adam_update(grads, state, p, steps)
+        if i % EVERY == EVERY - 1:
+            progress((i + 1) / steps, float(value))
+    return p
+
+
+_LBFGS = optax.scale_by_lbfgs(memory_size=20)
+
+
+@jax.jit
+def _direction(grads: Tree, memory: Tree, p: Tree) -> tuple:
+    """Preconditioned descent direction, its slope, and the new memory."""
+    with jax.numpy_dtype_promotion("standard"):
+        ascent, memory = _LBFGS.update(grads, memory, p)
+    return jax.tree.map(jnp.negative, ascent), -optax.tree.vdot(ascent, grads), memory
+
+
+@jax.jit
+def _moved(p: Tree, direction: Tree, length: Any) -> Tree:
+    """p + length · direction."""
+    return optax.tree.add_scale(p, length, direction)
+
+
+class _Place(NamedTuple):
+    """Parameters, their loss and its gradient."""
+
+    p: Tree
+    value: float
+    grads: Tree
+
+
+def by_lbfgs(loss: Loss, p: Tree, steps: int, progress: Progress) -> End:
+    """L-BFGS with an Armijo search, whose next length is where the parabola through value, slope and trial is least.
+
+    A memory whose direction does not descend, or along which no length gains, is begun anew.
+    """
+    value, grads = loss(p)
+    at, memory, calls, idle = _Place(p, float(value), grads), _LBFGS.init(p), 1, 0
+    for i in range(steps):
+        direction, slope, memory = _direction(at.grads, memory, at.p)
+        if not slope < 0.0:
+            direction, slope, memory = _direction(at.grads, _LBFGS.init(p), at.p)
+        found, asked = _search(loss, at, direction, float(slope))
+        calls += asked
+        gain = 0.0 if found is None else at.value - found.value
+        idle = 0 if gain > GAIN * abs(at.value) else idle + 1
+        at, memory = (at, _LBFGS.init(at.p)) if found is None else (found, memory)
+        if i % EVERY == EVERY - 1:
+            progress((i + 1) / steps, at.value)
+        if idle == IDLE:
+            break
+    return End(at.p, at.value, calls)
+
+
+def _search(loss: Loss, at: _Place, direction: Tree, slope: float) -> tuple[_Place | None, int]:
+    """The first length that gains enough, None if none of them does, and how many were tried."""
+    length = 1.0
+    for tried in range(1, TRIALS + 1):
+        p = _moved(at.p, direction, length)
+        value, grads = loss(p)
+        above = float(value) - at.value - SUFFICIENT * length * slope
+        if above <= 0.0:
+            return _Place(p, float(value), grads), tried
+        least = -0.5 * slope * length**2 / (float(value) - at.value - slope * length)
+        length = float(np.clip(least, SHORTEST * length, LONGEST * length)) if np.isfinite(least) else SHORTEST * length
+    return None, TRIALS
