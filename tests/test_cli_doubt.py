@@ -10,8 +10,9 @@ from dmodel.cli.against import against, degrees_against
 from dmodel.cli.design_doubt import add_intervals, doubt_lines
 from dmodel.cli.design_plan import design_document, search, show_design, stated_of
 from dmodel.cli.options import Degrees, Job
-from dmodel.cli.question import setting
-from dmodel.design import Limits
+from dmodel.cli.question import provenance, setting
+from dmodel.design import Limits, make_plan
+from dmodel.profiles import family
 from dmodel.types import InputError
 from dmodel.uncertainty import step_times
 
@@ -29,6 +30,21 @@ def designed(asked):
     document = design_document(found, 2)
     add_intervals(asked, stated_of(asked, "flash", "usual", Limits(), "time"), found, document)
     return found, document
+
+
+def test_software_that_is_not_named_is_said_to_widen_intervals_and_does(asked):
+    """The stacks that are named know the chip, and with one of them the interval is narrower and nothing more is said."""
+    line = provenance(asked)
+    assert "--stack" in line and line.startswith("profile generic: ")
+    named = line.partition("known here: ")[2].strip(")").split(", ")
+    known = {family(pair.partition(" ")[2]) for pair in asked.profile.pair_covariances if pair.startswith("H100-80GB ")}
+    assert named and set(named) - {"…"} <= known
+    nemo = setting(Job("H100-DGX", 16, "llama-2-7b", 4096, 32, profile="generic", stack="nemo"))
+    assert provenance(nemo) == "profile generic: asked for"
+    plan = make_plan(asked.model, 16, global_batch=32)
+    wide, narrow = (step_times(a.profile, a.accelerator, a.stack, a.system, a.model, plan) for a in (asked, nemo))
+    assert wide is not None and narrow is not None
+    assert narrow.high[0] / narrow.low[0] < 0.8 * wide.high[0] / wide.low[0]
 
 
 def test_intervals_of_a_design_are_those_of_its_plans(asked, designed):

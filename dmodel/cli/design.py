@@ -73,10 +73,10 @@ def command(
 def _plan(job: DesignJob, ways: Ways) -> None:
     """The best plan of a job whose sizes are given."""
     from dmodel.cli import design_plan
-    from dmodel.cli.question import setting
+    from dmodel.cli.question import provenance, setting
 
     asked = setting(fixed_job(job))
-    say(f"profile {asked.profile.name}: {asked.reason}")
+    say(provenance(asked))
     document, best = design_plan.answered(job, asked, ways)
     if ways.emit is not None and best is not None:
         document["emit"] = emit_document(asked, asked.model, best, ways.emit)
@@ -91,9 +91,10 @@ def _plan(job: DesignJob, ways: Ways) -> None:
 def _run(job: DesignJob, ways: Ways) -> None:
     """The best run: sizes and plan together."""
     from dmodel.cli import design_run, design_tables
+    from dmodel.cli.question import provenance
 
     asked = design_run.run_setting(job)
-    say(f"profile {asked.profile.name}: {asked.reason}")
+    say(provenance(asked))
     document, emitted = design_run.answered(job, asked, ways)
     if emitted is not None:
         document["emit"] = emitted

@@ -51,12 +51,12 @@ def command(
 def _one_plan(job: Job, degrees: Degrees, other: str | None, strict: bool, json: bool) -> None:
     from dmodel.cli.against import against, degrees_against, show_against
     from dmodel.cli.answer import answer, show_answer
-    from dmodel.cli.question import plan, plan_document, setting, short, title
+    from dmodel.cli.question import plan, plan_document, provenance, setting, short, title
 
     asked = setting(job)
     chosen, assumed = plan(asked, degrees)
     second = None if other is None else plan(asked, degrees_against(other, degrees))[0]
-    say(f"profile {asked.profile.name}: {asked.reason}")
+    say(provenance(asked))
     document = {**asked.document(), "plan": plan_document(chosen), **answer(asked, chosen), "assumptions": assumed}
     if second is not None:
         document["against"] = against(asked, chosen, second)

@@ -103,6 +103,23 @@ def profile_for(name: str | None, accelerator: str, stack: str = "") -> tuple[Pr
     return profiles.load(name), "asked for"
 
 
+NAMED = 6
+"""Stacks named as examples, at most."""
+
+
+def provenance(asked: Setting) -> str:
+    """Which profile predicts and why; where no software is named, that its intervals hold for any, and whose rows could narrow them."""
+    from dmodel.profiles import family
+
+    line = f"profile {asked.profile.name}: {asked.reason}"
+    pairs = (pair.partition(" ") for pair in asked.profile.pair_covariances)
+    known = sorted({family(stack) for chip, _, stack in pairs if chip == asked.accelerator})
+    if asked.stack or not known:
+        return line
+    examples = ", ".join(known[:NAMED]) + (", …" if len(known) > NAMED else "")
+    return f"{line}; no --stack is named, so intervals hold for any software: naming yours narrows them (known here: {examples})"
+
+
 def check_count(name: str, value: int | None, least: int = 1) -> None:
     """Refuse what is no count from `least` on."""
     if value is not None and not least <= value <= LARGEST:

@@ -68,7 +68,7 @@ def command(
 ) -> None:
     """Elasticities: the change of an output [%] when an input grows by 1 %; at one plan, or with `--reoptimize` around the best one."""
     from dmodel.cli import sensitivity_parts as parts
-    from dmodel.cli.question import check_count, setting
+    from dmodel.cli.question import check_count, provenance, setting
     from dmodel.cli.sensitivity_shown import write_report
 
     check_count("top", top, 0)
@@ -77,7 +77,7 @@ def command(
     asked = setting(job)
     wanted = parts.Wanted(output, reoptimize, follow, base, ranges, interact, regime_axes, loss, deadline_days, check, report)
     parts.check_options(wanted, degrees)
-    say(f"profile {asked.profile.name}: {asked.reason}")
+    say(provenance(asked))
     begun = time.perf_counter(), time.process_time()
     document, figures = parts.answer(asked, degrees, wanted)
     if report is not None:
