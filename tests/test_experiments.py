@@ -1,5 +1,6 @@
 """The studies run, in their quick mode: they print one JSON document, and write a table and a figure."""
 
+import argparse
 import json
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pytest
 from calibration.predict import predict
 from calibration.traces import read, to_cases
 from calibration.traces.published import PUBLISHED
-from dmodel.profiles import default_profile
+from dmodel.profiles import default_profile, family
 from dmodel.types import InputError
 from experiments import few_shot, slow_rows
 from experiments.bases import CODE, Bases
@@ -46,6 +47,17 @@ def test_few_shot(tmp_path):
     (line,) = document["rows"]
     assert line["rows_used"] == 12 and line["rows_judged"] == 24 and 0.0 < line["median"] < 15.0
     assert (tmp_path / "few_shot.png").stat().st_size > 10_000
+
+
+def test_any_source_is_a_target_and_hides_what_shares_a_stack_with_it():
+    cases = rows([])
+    wanted = argparse.Namespace(targets=["dlperf", "fms-fsdp", "megatron-sc21"], traces=[])
+    found = few_shot._targets(wanted, cases)
+    assert found["fms-fsdp"].hidden == ("fms-fsdp",) and found["megatron-sc21"] == few_shot.TARGETS["megatron-sc21"]
+    hidden = np.isin(cases.labels.source, found["dlperf"].hidden)
+    stacks = [{family(str(s)) for s in cases.labels.stack[np.isin(cases.labels.source, of)]} for of in (("dlperf",), ("zero-bubble",))]
+    assert stacks[0] & stacks[1] and hidden[cases.labels.source == "zero-bubble"].all()
+    assert not stacks[0] & {family(str(s)) for s in cases.labels.stack[~hidden]}
 
 
 def test_rows_of_the_table_are_not_read_twice():
