@@ -1,14 +1,14 @@
 """Descents from many starts, each at its own pace: Adam, and then L-BFGS, over one compiled loss and gradient.
 
-What a start finds depends neither on the other starts nor on how many threads there are: compiled code holds no lock, so starts run beside
-each other. A start at a time also keeps all that a pass needs in the cache of a core.
+What a start finds depends neither on the other starts nor on how many threads there are: compiled code does not hold Python's lock, so
+starts run beside each other. One start's pass is also small enough for the cache of a core; that of all starts together is not.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from functools import partial
 from threading import Event, Lock
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ Loss = Callable[[Tree], tuple[Any, Tree]]
 """Loss and gradient of one set of parameters."""
 
 Progress = Callable[[float, float], None]
-"""Called with the share done and the least loss so far."""
+"""Called with the share done and the least of the starts' losses, in the thread of a descent, one call at a time."""
 
 ADAM_SHARE, EVERY = 0.6, 10
 """Share of a descent's progress that Adam is, and steps between two reports."""
@@ -41,28 +41,35 @@ GAIN, IDLE = 1e-9, 2
 
 
 class End(NamedTuple):
-    """Where a descent ended: parameters, their loss, and how often loss and gradient were asked for [count]."""
+    """Where a descent ended: parameters, and their loss."""
 
     parameters: Tree
     loss: float
-    calls: int
 
 
 def descents(loss: Loss, starts: Sequence[Tree], *, adam: int, lbfgs: int, progress: Progress, threads: int | None = None) -> list[End]:
-    """Descend from every start.
+    """Descend from every start; ends in the order of the starts.
 
     Args:
-      loss: of one start, compiled; called from several threads at once. starts: parameters to begin from, each with the same leaves.
-      adam, lbfgs: steps, the latter at most. threads: None = one per core.
+      loss: of one start, compiled; called from several threads at once. starts: parameters to begin from, one at least, each with the same
+        leaves. adam, lbfgs: steps of both, one at least, the latter at most. threads: None = one per core.
+
+    Raises:
+      Exception: the first of any start, or of `progress`; the others end then.
     """
-    watch = _Watch(len(starts), progress)
-    loss(starts[0])  # traced and compiled here, once, and not by every thread
-    with ThreadPoolExecutor(max(1, min(threads or os.cpu_count() or 1, len(starts)))) as pool:
-        try:
-            found = [pool.submit(_descent, loss, p, adam, lbfgs, partial(watch.report, i)) for i, p in enumerate(starts)]
-            return [each.result() for each in found]
-        finally:
-            watch.left.set()
+    watch, pool = _Watch(len(starts), progress), ThreadPoolExecutor(max(1, min(threads or os.cpu_count() or 1, len(starts))))
+    try:
+        pool.submit(loss, starts[0]).result()  # traced and compiled once, and not by every thread
+        found = [
+            pool.submit(_descent, partial(watch.watched, loss), p, adam, lbfgs, partial(watch.report, i)) for i, p in enumerate(starts)
+        ]
+        ended = wait(found, return_when=FIRST_EXCEPTION).done
+        for each in ended:
+            each.result()
+        return [each.result() for each in found]
+    finally:
+        watch.left.set()
+        pool.shutdown(cancel_futures=True)
 
 
 class _Left(Exception):
@@ -76,20 +83,24 @@ class _Watch:
         self.done, self.loss = np.zeros(count), np.full(count, np.inf)
         self.progress, self.lock, self.left = progress, Lock(), Event()
 
-    def report(self, start: int, done: float, loss: float) -> None:
-        """One descent's share done and loss; ends it when nobody waits for it any more."""
+    def watched(self, loss: Loss, p: Tree) -> tuple[Any, Tree]:
+        """The loss, for as long as somebody waits for its descent."""
         if self.left.is_set():
             raise _Left
+        return loss(p)
+
+    def report(self, start: int, done: float, loss: float) -> None:
+        """One descent's share done and loss."""
         with self.lock:
             self.done[start], self.loss[start] = done, loss
-            self.progress(float(self.done.mean()), float(self.loss.min()))
+            self.progress(float(self.done.mean()), float(np.fmin.reduce(self.loss)))
 
 
 def _descent(loss: Loss, p: Tree, adam: int, lbfgs: int, report: Progress) -> End:
     p = _by_adam(loss, p, adam, lambda done, value: report(ADAM_SHARE * done, value))
     end = by_lbfgs(loss, p, lbfgs, lambda done, value: report(ADAM_SHARE + (1.0 - ADAM_SHARE) * done, value))
     report(1.0, end.loss)
-    return end._replace(calls=end.calls + adam)
+    return end
 
 
 def _adam(steps: int) -> optax.GradientTransformation:
@@ -142,15 +153,17 @@ def by_lbfgs(loss: Loss, p: Tree, steps: int, progress: Progress) -> End:
     """L-BFGS with an Armijo search, whose next length is where the parabola through value, slope and trial is least.
 
     A memory whose direction does not descend, or along which no length gains, is begun anew.
+
+    Args:
+      loss: compiled. p: parameters to begin from. steps: at most. progress: called every `EVERY` of them.
     """
     value, grads = loss(p)
-    at, memory, calls, idle = _Place(p, float(value), grads), _LBFGS.init(p), 1, 0
+    at, memory, idle = _Place(p, float(value), grads), _LBFGS.init(p), 0
     for i in range(steps):
         direction, slope, memory = _direction(at.grads, memory, at.p)
         if not slope < 0.0:
             direction, slope, memory = _direction(at.grads, _LBFGS.init(p), at.p)
-        found, asked = _search(loss, at, direction, float(slope))
-        calls += asked
+        found = _search(loss, at, direction, float(slope))
         gain = 0.0 if found is None else at.value - found.value
         idle = 0 if gain > GAIN * abs(at.value) else idle + 1
         at, memory = (at, _LBFGS.init(at.p)) if found is None else (found, memory)
@@ -158,18 +171,18 @@ def by_lbfgs(loss: Loss, p: Tree, steps: int, progress: Progress) -> End:
             progress((i + 1) / steps, at.value)
         if idle == IDLE:
             break
-    return End(at.p, at.value, calls)
+    return End(at.p, at.value)
 
 
-def _search(loss: Loss, at: _Place, direction: Tree, slope: float) -> tuple[_Place | None, int]:
-    """The first length that gains enough, None if none of them does, and how many were tried."""
+def _search(loss: Loss, at: _Place, direction: Tree, slope: float) -> _Place | None:
+    """The place at the first length that gains enough; None if none of them does."""
     length = 1.0
-    for tried in range(1, TRIALS + 1):
+    for _ in range(TRIALS):
         p = _moved(at.p, direction, length)
         value, grads = loss(p)
         above = float(value) - at.value - SUFFICIENT * length * slope
         if above <= 0.0:
-            return _Place(p, float(value), grads), tried
+            return _Place(p, float(value), grads)
         least = -0.5 * slope * length**2 / (float(value) - at.value - slope * length)
         length = float(np.clip(least, SHORTEST * length, LONGEST * length)) if np.isfinite(least) else SHORTEST * length
-    return None, TRIALS
+    return None

@@ -74,13 +74,6 @@ class Data(NamedTuple):
     stack_of: Array
 
 
-class Result(NamedTuple):
-    """What the optimizer returns: the best parameters, and the final loss of every start."""
-
-    parameters: Parameters
-    losses: np.ndarray
-
-
 def log_ratio(z: Array, data: Data) -> jax.Array:
     """ln(predicted / measured) of every row under its unconstrained coefficients `[C, row]`."""
     predicted = step_time(data.system, data.model, data.plan, from_unconstrained(z)).total
@@ -125,7 +118,7 @@ def optimize(
     polish: int,
     progress: Callable[[float, float], None],
     first: Parameters | None = None,
-) -> Result:
+) -> Parameters:
     """Descend from many starts; start 0 is the prior mean but for slow hosts, the others scatter around it; the best one wins.
 
     Args:
@@ -134,7 +127,7 @@ def optimize(
     Raises:
       FloatingPointError: the loss is not finite at any start.
     """
-    rows, wide = jax.device_put((padded_rows(data), padded_groups(prior)))
+    rows, wide = padded_rows(data), jax.device_put(padded_groups(prior))
     leaves, tree = jax.tree.flatten(pooling.start(wide, len(NAMES)))
     keys = jax.random.split(jax.random.key(seed), len(leaves))
     spread = [SCATTER * np.array(jax.random.normal(k, (starts, *x.shape))) for k, x in zip(keys, leaves, strict=True)]
@@ -153,11 +146,10 @@ def optimize(
         return compiled(p, wide, rows)
 
     ends = descents(loss, begin, adam=ADAM_STEPS, lbfgs=polish, progress=progress)
-    losses = np.array([end.loss for end in ends])
-    if not np.isfinite(losses).any():
+    losses = np.array([end.loss if np.isfinite(end.loss) else np.inf for end in ends])
+    if np.isinf(losses).all():
         raise FloatingPointError("the fit left the finite numbers; this is a defect of dmodel: please report the traces that caused it")
-    best = _settled(loss, ends[int(np.nanargmin(losses))].parameters)
-    return Result(without_padding(best, groups), losses)
+    return without_padding(_settled(loss, ends[int(losses.argmin())].parameters), groups)
 
 
 def weights_of(flags: np.ndarray) -> np.ndarray:
@@ -254,7 +246,7 @@ def fit(
             polish=polish,
             progress=lambda done, loss, i=i: report((i + done) / total, loss),
             first=first,
-        ).parameters
+        )
         here = (p, prior, padded_rows(data), groups, log_ratio, FREEDOM)
         if i + 1 < total:
             widths = refined_widths(p, offset_errors(*here), prior, groups)

@@ -28,14 +28,15 @@ def row_count(rows: int) -> int:
 def padded(records: Any, rows: int) -> Any:
     """Records of some rows, leaves `[..., row]`, with the last row repeated up to `row_count`."""
     more = row_count(rows) - rows
-    return jax.tree.map(lambda leaf: np.concatenate([leaf, np.repeat(np.asarray(leaf)[..., -1:], more, -1)], -1), records)
+    longer = jax.tree.map(lambda leaf: np.concatenate([leaf, np.repeat(np.asarray(leaf)[..., -1:], more, -1)], -1), records)
+    return jax.device_put(longer)
 
 
 def padded_rows(data: Any) -> Any:
     """The rows of a fit, those that are added at weight 0; data: a record with a leaf `weight`, `[..., row]`."""
     rows = len(data.weight)
     longer = padded(data, rows)
-    return longer._replace(weight=np.where(np.arange(len(longer.weight)) < rows, longer.weight, 0.0))
+    return longer._replace(weight=jax.device_put(np.where(np.arange(len(longer.weight)) < rows, longer.weight, 0.0)))
 
 
 def padded_groups(prior: Prior) -> Prior:

@@ -85,7 +85,7 @@ class Mixing(struct.PyTreeNode, kw_only=True):
 
     Attributes:
       coefficients: those of which something is known `[K]`; members: the center, 0, and those in such sums, 1 + m `[N]`, or beyond all
-        where only the shape is filled. root: by coefficient `[K, N, N]`; between all others there is nothing, 1.
+        where only the shape is filled. root: by coefficient `[K, N, N]`; all other center and offsets are independent, with factor 1.
     """
 
     coefficients: Array
@@ -197,17 +197,17 @@ def anchored(prior: Prior, groups: Groups) -> Prior:
     if not sums:
         return prior
     coefficients = np.unique([c for known in measured.values() for c in known])
-    members = np.unique(np.concatenate(list(sums.values())))
-    precision, pull = np.tile(np.eye(len(members)), (len(coefficients), 1, 1)), np.zeros((len(coefficients), len(members)))
+    those = np.unique(np.concatenate(list(sums.values())))
+    precision, pull = np.tile(np.eye(len(those)), (len(coefficients), 1, 1)), np.zeros((len(coefficients), len(those)))
     for i, at in sums.items():
         for c, (mean, sd) in measured[i].items():
-            k, moved = np.searchsorted(coefficients, c), np.where(np.isin(members, at), widths[members, c], 0.0)
+            k, moved = np.searchsorted(coefficients, c), np.where(np.isin(those, at), widths[those, c], 0.0)
             precision[k] += np.outer(moved, moved) / sd**2
             pull[k] += moved * (mean - center[c] - offset[at[1:] - 1, c].sum()) / sd**2
     covariance = np.linalg.inv(precision)
     shift = np.zeros(widths.shape)
-    shift[np.ix_(members, coefficients)] = widths[np.ix_(members, coefficients)] * np.einsum("kmn,kn->mk", covariance, pull)
-    mixing = Mixing(coefficients=coefficients, members=members, root=np.linalg.cholesky(covariance))
+    shift[np.ix_(those, coefficients)] = widths[np.ix_(those, coefficients)] * np.einsum("kmn,kn->mk", covariance, pull)
+    mixing = Mixing(coefficients=coefficients, members=those, root=np.linalg.cholesky(covariance))
     return prior.replace(center=center + shift[0], offset=offset + shift[1:], mixing=mixing)
 
 

@@ -31,9 +31,6 @@ class Target(NamedTuple):
 
 NEMO = ("megatron-bridge", "nemo-launcher", "megatron-lm-llama")
 TARGETS = {
-    "vtrain-single": Target(("vtrain-single",), ("vtrain-single", "vtrain-multi")),
-    "vtrain-multi": Target(("vtrain-multi",), ("vtrain-single", "vtrain-multi")),
-    "llm-foundry": Target(("llm-foundry",), ("llm-foundry",)),
     "megatron-bridge": Target(("megatron-bridge",), NEMO),
     "nemo-launcher": Target(("nemo-launcher",), NEMO),
     "maxtext-readme": Target(("maxtext-readme",), ("maxtext-readme", "maxtext-a3", "maxtext-custom")),
@@ -87,7 +84,7 @@ def _targets(options: argparse.Namespace, cases: Cases) -> dict[str, Target]:
         families.setdefault(str(source), set()).add(family(str(stack)))
     kin = {source: tuple(s for s in families if families[s] & mine) for source, mine in sorted(families.items())}
     known = {source: Target((source,), hidden) for source, hidden in kin.items()} | TARGETS
-    wanted = options.targets or [*list(known)[:2], *sorted(files)]
+    wanted = options.targets or ["vtrain-single", "vtrain-multi", *sorted(files)]
     unknown = [name for name in wanted if name not in known]
     if unknown:
         raise InputError(f"--targets: no source {', '.join(unknown)}; choose from {', '.join(known)}")

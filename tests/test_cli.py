@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import jax
 import pytest
 from typer.testing import CliRunner
 
@@ -27,10 +26,6 @@ ROW = {
     "n_accel": "64", "precision": "bf16", "attention": "flash", "recompute": "none", "dp": "8", "zero_stage": "1", "tp": "4", "pp": "2",
     "micro_batch": "2", "global_batch": "128", "step_time_s": "3.5",
 }  # fmt: skip
-
-
-OPTAX = jax.numpy_dtype_promotion("standard")
-"""optax raises floats to integer powers, which the tests' strict promotion forbids."""
 
 
 def table(folder: Path, *changes: dict[str, str], drop: str = "") -> Path:
@@ -437,8 +432,7 @@ def fitted(tmp_path_factory):
     times = [row["predicted_step_time_s"] * 1.3 for row in document("predict --profile prior", path)["rows"]]
     path = table(folder, *({**shape, "step_time_s": f"{t:.6g}"} for shape, t in zip(shapes, times, strict=True)))
     profile = folder / "mine.json"
-    with OPTAX:
-        return path, profile, document("fit --profile prior --seed 3 --out", profile, path)
+    return path, profile, document("fit --profile prior --seed 3 --out", profile, path)
 
 
 def test_fit_writes_a_profile_that_the_others_take(fitted):
@@ -470,8 +464,7 @@ def test_fit_strict_stops_at_unusable_rows(tmp_path):
 @pytest.mark.slow
 def test_demo_end_to_end(tmp_path):
     out = tmp_path / "out"
-    with OPTAX:
-        d = document("demo --quick --out", out)
+    d = document("demo --quick --out", out)
     assert all(Path(name).is_file() for name in d["files"]) and (out / "report.html").is_file()
     assert d["data"]["rows_read"] == d["data"]["rows_used"] + len(d["data"]["set_aside"])
     assert d["fit"]["overall"]["held_out"]["rows"] == sum(p["held_out"] for p in d["points"]) > 10

@@ -36,11 +36,13 @@ def test_software_that_is_not_named_is_said_to_widen_intervals_and_does(asked):
     """The stacks that are named know the chip, and with one of them the interval is narrower and nothing more is said."""
     line = provenance(asked)
     assert "--stack" in line and line.startswith("profile generic: ")
-    named = line.partition("known here: ")[2].strip(")").split(", ")
+    named = line.rpartition("(")[2].strip(")").split(", ")
     known = {family(pair.partition(" ")[2]) for pair in asked.profile.pair_covariances if pair.startswith("H100-80GB ")}
     assert named and set(named) - {"…"} <= known
     nemo = setting(Job("H100-DGX", 16, "llama-2-7b", 4096, 32, profile="generic", stack="nemo"))
     assert provenance(nemo) == "profile generic: asked for"
+    view = provenance(setting(Job("H100-DGX", 16, "llama-2-7b", 4096, 32, profile="h100-megatron")))
+    assert "any software:" in line and "any software of the family of megatron:" in view
     plan = make_plan(asked.model, 16, global_batch=32)
     wide, narrow = (step_times(a.profile, a.accelerator, a.stack, a.system, a.model, plan) for a in (asked, nemo))
     assert wide is not None and narrow is not None

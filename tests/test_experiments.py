@@ -6,7 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 
@@ -53,6 +52,10 @@ def test_any_source_is_a_target_and_hides_what_shares_a_stack_with_it():
     cases = rows([])
     wanted = argparse.Namespace(targets=["dlperf", "fms-fsdp", "megatron-sc21"], traces=[])
     found = few_shot._targets(wanted, cases)
+    usual = few_shot._targets(argparse.Namespace(targets=None, traces=[]), cases)
+    assert {name: sorted(t.hidden) for name, t in usual.items()} == dict.fromkeys(
+        ["vtrain-single", "vtrain-multi"], ["vtrain-multi", "vtrain-single"]
+    )
     assert found["fms-fsdp"].hidden == ("fms-fsdp",) and found["megatron-sc21"] == few_shot.TARGETS["megatron-sc21"]
     hidden = np.isin(cases.labels.source, found["dlperf"].hidden)
     stacks = [{family(str(s)) for s in cases.labels.stack[np.isin(cases.labels.source, of)]} for of in (("dlperf",), ("zero-bubble",))]
@@ -151,8 +154,7 @@ def test_folds_judge_every_row_once(cases):
 def test_a_base_is_made_once_and_kept_under_its_rows_and_its_code(cases, tmp_path):
     few = cases.take(cases.labels.source == "megatron-sc21-t1")
     bases, nothing = Bases(tmp_path, starts=1, rounds=1), np.zeros(len(few), bool)
-    with jax.numpy_dtype_promotion("standard"):
-        first = bases.without(few, nothing)
+    first = bases.without(few, nothing)
     assert bases.without(few, nothing) is first
     again = Bases(tmp_path, starts=1, rounds=1).without(few, nothing)
     np.testing.assert_allclose(again.center, first.center, atol=1e-9)

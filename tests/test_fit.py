@@ -8,9 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from calibration import fit, padding, pooling
+from calibration import descent, fit, padding, pooling
 from calibration.micro.priors import priors
 from calibration.predict import predict
+from calibration.uncertainty import laplace, offset_errors
 from calibration.uncertainty.cells import cells_of
 from dmodel.coefficients import NAMES, SPECS
 from dmodel.profiles import GROUPINGS, Profile, default_profile, members
@@ -276,6 +277,34 @@ def test_loss_falls_along_its_gradient_as_it_says():
     assert float(slope) == pytest.approx(difference, rel=1e-7)
 
 
+def optimized(monkeypatch, ruined: int) -> pooling.Parameters:
+    """The small problem from three starts, the first `ruined` of which end at no number; the second ends lowest."""
+    groups, prior, data = small_problem()
+
+    def ends(loss, starts, **options):
+        losses = [np.nan if i < ruined else value for i, value in enumerate((3.0, 1.0, 2.0))]
+        return [descent.End(p, value) for p, value in zip(starts, losses, strict=True)]
+
+    monkeypatch.setattr(fit, "descents", ends)
+    return fit.optimize(prior, data, groups, seed=0, starts=3, polish=1, progress=lambda done, loss: None)
+
+
+def test_the_lowest_number_wins_and_without_one_there_is_no_fit(monkeypatch):
+    second, third = optimized(monkeypatch, 1), optimized(monkeypatch, 2)
+    assert np.isfinite(second.center).all() and not np.array_equal(second.center, third.center)
+    np.testing.assert_array_equal(optimized(monkeypatch, 0).center, second.center)
+    with pytest.raises(FloatingPointError, match="defect of dmodel"):
+        optimized(monkeypatch, 3)
+
+
+def test_errors_of_a_round_are_those_of_the_whole(monkeypatch):
+    monkeypatch.setattr(pooling, "_measured", lambda accelerator: {0: (-0.3, 0.1), 7: (0.2, 0.05)})
+    groups, prior, data = small_problem()
+    p = jax.tree.map(lambda x: x + 0.1, pooling.start(prior, len(NAMES)))
+    here = (p, prior, data, groups, fit.log_ratio, fit.FREEDOM)
+    np.testing.assert_array_equal(offset_errors(*here), laplace(*here).offset_errors)
+
+
 def test_offsets_move_only_their_own_rows_and_kind():
     """Chips and their generation move hardware coefficients of their rows, stacks and code bases software ones, both together all."""
     groups, prior, data = small_problem()
@@ -351,14 +380,16 @@ def test_a_fit_from_nothing_holds_chips_to_what_was_measured_of_them(monkeypatch
     assert sum(map(len, measured.values())) > 10
 
 
-def test_a_round_starts_where_the_one_before_ended():
+def test_a_round_starts_where_the_one_before_ended(monkeypatch):
     """Parameters of other widths, and of sums that are known, for the same coefficients."""
+    monkeypatch.setattr(pooling, "_measured", MEASURED)
     groups = pooling.groups_of(["H100-80GB", "A100-80GB"], ["own/1", "other"])
     before, rng = pooling.prior_for(groups, default_profile(), fresh=True), np.random.default_rng(0)
     p = pooling.start(before, len(NAMES))
     p = jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape)), p)
     wider = {g: 1.5 * w for g, w in pooling.fresh_widths().items()}
     after = pooling.prior_for(groups, dataclasses.replace(default_profile(), widths=wider), fresh=True)
+    assert before.mixing is not None and after.mixing is not None
     parts = (pooling.center, pooling.offsets, pooling.noise_scale)
     found = pooling.located(after, *(f(p, before) for f in parts))
     # what is frozen stays where the prior has it

@@ -17,13 +17,6 @@ from tests.fitting import retimed
 FOUNDRY = "llm-foundry"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def promotion():
-    """optax mixes float and integer, which `strict` forbids."""
-    with jax.numpy_dtype_promotion("standard"):
-        yield
-
-
 @pytest.fixture(scope="module")
 def base():
     return load("generic")

@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import jax
 import numpy as np
 import pytest
 
@@ -16,8 +15,8 @@ from tests.studies import quick_study
 
 @pytest.fixture(scope="module", autouse=True)
 def made_up_chips():
-    """optax mixes float and integer, which `strict` forbids; the chips here are made up, and benchmarks of real ones would mislead."""
-    with jax.numpy_dtype_promotion("standard"), pytest.MonkeyPatch.context() as patch:
+    """The chips here are made up, and benchmarks of real ones would mislead."""
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pooling, "_measured", lambda accelerator: {})
         yield
 

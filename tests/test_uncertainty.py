@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import jax
 import numpy as np
 import pytest
 
@@ -99,7 +98,7 @@ def test_releases_that_disagree_widen_their_stack():
 @pytest.fixture(scope="module")
 def profile() -> Profile:
     """Twelve rows of a stack that the prior with a covariance has not seen, fitted from it."""
-    with jax.numpy_dtype_promotion("standard"), pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pooling, "_measured", lambda accelerator: {})
         base = default_profile()
         base = dataclasses.replace(base, covariance=np.diag(base.standard_errors**2), widths=pooling.fresh_widths())

@@ -108,16 +108,18 @@ NAMED = 6
 
 
 def provenance(asked: Setting) -> str:
-    """Which profile predicts and why; where no software is named, that its intervals hold for any, and whose rows could narrow them."""
-    from dmodel.profiles import family
+    """Which profile predicts and why; where no software is named, whose its intervals hold for, and whose name would narrow them."""
+    from dmodel.profiles import family, members
 
     line = f"profile {asked.profile.name}: {asked.reason}"
     pairs = (pair.partition(" ") for pair in asked.profile.pair_covariances)
     known = sorted({family(stack) for chip, _, stack in pairs if chip == asked.accelerator})
     if asked.stack or not known:
         return line
+    lineages = {members(asked.accelerator, stack)["lineage"] for stack in asked.profile.stacks}
+    whose = f"any software of the family of {lineages.pop()}" if len(lineages) == 1 else "any software"
     examples = ", ".join(known[:NAMED]) + (", …" if len(known) > NAMED else "")
-    return f"{line}; no --stack is named, so intervals hold for any software: naming yours narrows them (known here: {examples})"
+    return f"{line}; no --stack is named, so intervals hold for {whose}: naming one that is known here narrows them ({examples})"
 
 
 def check_count(name: str, value: int | None, least: int = 1) -> None:
