@@ -31,10 +31,10 @@ ADAM_SHARE, EVERY = 0.6, 10
 """Share of a descent's progress that Adam is, and steps between two reports."""
 
 SUFFICIENT, TRIALS = 1e-4, 12
-"""Share of the slope that a step has to gain (Armijo), and lengths that are tried for one."""
+"""Share of the slope that a step has to gain (Armijo; Nocedal and Wright 2006, section 3.1), and lengths that are tried for one."""
 
 SHORTEST, LONGEST = 0.1, 0.5
-"""Bounds of the next length over the last one."""
+"""Bounds of the next length over the last one, which safeguard the interpolation (the same, section 3.5)."""
 
 GAIN, IDLE = 1e-9, 2
 """A step that gains less than this share of the loss is idle; so many in a row end a descent."""
@@ -63,9 +63,8 @@ def descents(loss: Loss, starts: Sequence[Tree], *, adam: int, lbfgs: int, progr
         found = [
             pool.submit(_descent, partial(watch.watched, loss), p, adam, lbfgs, partial(watch.report, i)) for i, p in enumerate(starts)
         ]
-        ended = wait(found, return_when=FIRST_EXCEPTION).done
-        for each in ended:
-            each.result()
+        for each in wait(found, return_when=FIRST_EXCEPTION).done:
+            each.result()  # raises what ended it
         return [each.result() for each in found]
     finally:
         watch.left.set()
