@@ -6,6 +6,8 @@ per layer and per micro-batch unless a name says otherwise.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 from flax import struct
@@ -21,6 +23,13 @@ WORD = 2.0
 
 CONVENTIONS = ("6N", "6N+12Lhs", "6N+6Lhs")
 """Published conventions of "model FLOPs" per token: without attention, with full attention, with its causal half."""
+
+
+class Passes(NamedTuple):
+    """The forward and the backward pass of one thing: times [s], bytes [byte], or factors on them [1]."""
+
+    forward: Array
+    backward: Array
 
 
 class Mean(struct.PyTreeNode, kw_only=True):
@@ -289,35 +298,62 @@ def softmax_bytes(model: Transformer, plan: Plan) -> Array:
     return 13.0 * scores * (1.0 - plan.flash)
 
 
-BIASED, ROTARY = 34.0 / 3.0, 22.0 / 3.0
-"""Passes [1], a third of forward and backward: over what experts return, to add the biases of their second product one by one, 28 and 40
-bytes of each element in fp32 (Megatron-LM's `moe/experts.py`: weighted, added, joined, cast; back cast twice, parted, two sums); over
-queries and keys, to rotate them in PyTorch's operations, 12 and 10 (`rope_utils.py`: two products, half negated, two joins, a sum)."""
+class Touches(NamedTuple):
+    """How often one pass reads or writes each element, at least [count].
 
-
-def elementwise_bytes(model: Transformer, plan: Plan) -> Array:
-    """Least memory traffic of the forward norms, residuals, rotary embedding, activation and routing of the mean layer [byte].
-
-    `2 t [ 5 h (mixer + MLP) / split + (2 (a + g)(e + x) + (2 + gated) width) / tp ]`: a norm (read, write) and a residual addition (two
-    reads, one write) for each half of a layer on h, which sequence parallelism splits; rotary embedding on the heads, 2 passes or
-    `ROTARY`; activation on the width, 2 plain, 3 gated. Experts: the same activation, a copy of each token to every expert it visits and
-    back (read, write each), the router's logits in fp32 with top-k (3 passes), and `BIASED` passes where experts with biases are looped
-    over; fused ones have no activation of their own. Mamba-2: convolution, scan and gated norm, `(8 + 6 N/c) i + 7 G N`: states of chunks
-    are written and read in fp32, then in 16 bits (mamba_ssm's `ssd_combined.py`). Its products inside chunks, a tenth more, and dropout are
-    left out; `elementwise_traffic` scales.
+    Attributes:
+      half: of h, a norm and a residual addition, in each half of a layer. rotary: of queries and keys, in one kernel. split_rotary: in
+        PyTorch's operations (Megatron-LM's `rope_utils.py`: two products, half negated, two joins, a sum). activation: of the width. gate:
+        more of it where there is a gate. copies: of what experts read and return, for each visit, and once for each token. biases: of what
+        experts return, to add biases one by one (its `moe/experts.py`, in fp32: weighted, added, joined, cast; back cast twice, parted, two
+        sums). scan: of Mamba-2, in forward passes.
     """
+
+    half: float
+    rotary: float
+    split_rotary: float
+    activation: float
+    gate: float
+    copies: float
+    biases: float
+    scan: float
+
+
+FORWARD = Touches(half=5.0, rotary=2.0, split_rotary=12.0, activation=2.0, gate=1.0, copies=2.0, biases=14.0, scan=1.0)
+"""A norm reads and writes, a residual addition reads two and writes one; a gated activation reads two. Copies to experts are written and
+what they return is read."""
+
+BACKWARD = Touches(half=6.0, rotary=2.0, split_rotary=10.0, activation=3.0, gate=2.0, copies=2.0, biases=20.0, scan=2.0)
+"""Norms and activations read their input once more beside the gradient, gradients of both branches of a residual are added; what only moves
+or turns elements costs what it did forward."""
+
+
+def elementwise_bytes(model: Transformer, plan: Plan) -> Passes:
+    """Least memory traffic of the norms, residuals, rotary embedding, activation and routing of the mean layer, by pass [byte].
+
+    `2 t [ half h (mixer + MLP) / split + (rotary (a + g)(e + x) + (activation + gate gated) width) / tp ]` with the `Touches` of the pass;
+    sequence parallelism splits h. Experts: the same activation, copies of tokens, the router's logits in fp32 with top-k (3 passes), and
+    `biases` where experts with biases are looped over; fused ones have no activation of their own. Mamba-2: convolution, scan and gated
+    norm, `scan [(8 + 6 N/c) i + 7 G N]`: states of chunks are written and read in fp32, then in 16 bits (mamba_ssm's `ssd_combined.py`).
+    Its products inside chunks, a tenth more, and dropout are left out; `elementwise_traffic` scales.
+    """
+    return Passes(_touched(model, plan, FORWARD), _touched(model, plan, BACKWARD))
+
+
+def _touched(model: Transformer, plan: Plan, n: Touches) -> Array:
+    """Bytes that one pass of `elementwise_bytes` reads and writes."""
     t, h, mean = tokens(model, plan), model.d_model, mean_layer(model)
     split = 1.0 + plan.sp * (plan.tp - 1.0)
-    rotary = 2.0 + (ROTARY - 2.0) * plan.split_rotary
+    rotary = n.rotary + (n.split_rotary - n.rotary) * plan.split_rotary
     heads = model.attention_share * rotary * (model.n_heads + model.n_kv_heads) * (model.head_dim + model.qk_extra)
     scan = (8.0 + 6.0 * model.mamba_state / CHUNK) * model.mamba_inner + 7.0 * model.mamba_groups * model.mamba_state
-    passes = 2.0 + model.gated_mlp
-    inside = (1.0 - plan.fused_experts) * passes * model.d_ff / plan.etp
-    routing = mean.routed * (2.0 * mean.reach + 6.0 * model.n_experts) * plan.etp
-    biases = BIASED * model.expert_biases * plan.looped_experts
-    experts = mean.routed * visits(model, plan) * ((2.0 + biases) * mean.reach + inside)
-    dense = 5.0 * h * (mean.mixer + model.mlp_share) / split + (heads + model.mamba_share * scan + passes * mean.width + routing) / plan.tp
-    return WORD * (t * dense + experts)
+    activation = n.activation + n.gate * model.gated_mlp
+    inside = (1.0 - plan.fused_experts) * activation * model.d_ff / plan.etp
+    routing = mean.routed * (n.copies * mean.reach + 6.0 * model.n_experts) * plan.etp
+    biases = n.biases * model.expert_biases * plan.looped_experts
+    experts = mean.routed * visits(model, plan) * ((n.copies + biases) * mean.reach + inside)
+    between = (heads + model.mamba_share * n.scan * scan + activation * mean.width + routing) / plan.tp
+    return WORD * (t * (n.half * h * (mean.mixer + model.mlp_share) / split + between) + experts)
 
 
 def loss_bytes(model: Transformer, plan: Plan) -> Array:

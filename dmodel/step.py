@@ -93,11 +93,11 @@ class Breakdown(struct.PyTreeNode, kw_only=True):
 def _layer_work(system: System, model: Transformer, plan: Plan, parts: counts.Residents, c: Coefficients, sharpness: float) -> LayerWork:
     """Work of one layer, and of the head, per micro-batch on one device.
 
-    Backward products cost 2 × the forward ones (1 × when the weights are frozen), attention as `compute.attention_passes` has it, streaming
-    2 ×; weight gradients are accumulated in memory: read and written once per micro-batch, and as much more as the stack's other
-    elementwise kernels, where the sum is a kernel of its own; where products add to what is held (`Plan.fused_sums`), by what that takes
-    beyond their arithmetic. Full recomputation repeats the forward work of the layer, all but the down projection where it ends early
-    (`Plan.recompute_last`); recomputing the attention core is free where flash attention does it anyway.
+    Backward products cost 2 × the forward ones (1 × when the weights are frozen), attention as `compute.attention_passes` has it,
+    streaming as `counts.elementwise_bytes`; weight gradients are accumulated in memory: read and written once per micro-batch, and as much
+    more as the stack's other elementwise kernels, where the sum is a kernel of its own; where products add to what is held
+    (`Plan.fused_sums`), by what that takes beyond their arithmetic. Full recomputation repeats the forward work of the layer, all but the
+    last product where it ends early (`Plan.recompute_last`); recomputing the attention core is free where flash attention does so anyway.
     Below 8 bits products keep a further share of the peak: single ones in NVFP4 reach 0.59 to 0.78 of what 16 bits do on Blackwell, those
     in 8 bits all of it (`calibration/micro/data/fits.json`).
     """
@@ -121,7 +121,7 @@ def _layer_work(system: System, model: Transformer, plan: Plan, parts: counts.Re
     newest = compute.attention_passes(core, powers, through, plan.flash, chip, c, sharpness)
     older = compute.older_kernels(plan)
     attention, backward_attention = older.forward * newest.forward, older.backward * newest.backward
-    streaming = compute.streaming_time(c.elementwise_traffic * counts.elementwise_bytes(model, plan), chip, c)
+    streaming, back = (compute.streaming_time(c.elementwise_traffic * n, chip, c) for n in counts.elementwise_bytes(model, plan))
     accumulated = 2.0 * plan.gradient_bytes * model.trainable * (parts.layers + parts.experts) * plan.pp / counts.mean_layer(model).layers
     sums = compute.streaming_time(accumulated, chip, c)
     # inside the products their traffic hides behind the arithmetic, unless there is more of it
@@ -129,14 +129,14 @@ def _layer_work(system: System, model: Transformer, plan: Plan, parts: counts.Re
     accumulation = (1.0 - fused) * c.elementwise_traffic * sums + fused * excess(*jnp.broadcast_arrays(matmul, sums), sharpness)
     forward = matmul + attention + streaming + 0.5 * casts
     behind = 1.0 + model.trainable * (1.0 + plan.low_precision * plan.wide_gradient * (rate / chip.attention_flops_per_s - 1.0))
-    backward = behind * matmul + backward_attention + 2.0 * streaming + accumulation + 0.5 * casts
+    backward = behind * matmul + backward_attention + back + accumulation + 0.5 * casts
     redone = forward - (1.0 - plan.recompute_last) * (times[4] + times[6])
     again = plan.recompute_layers * redone + (1.0 - plan.recompute_layers) * plan.recompute_attention * attention * (1.0 - plan.flash)
     head = (2.0 + model.trainable) * logits + compute.streaming_time(c.loss_traffic * counts.loss_bytes(model, plan), chip, c)
     return LayerWork(
         matmul=(1.0 + behind) * matmul,
         attention=attention + backward_attention,
-        elementwise=3.0 * streaming + accumulation + casts,
+        elementwise=streaming + back + accumulation + casts,
         recompute=again,
         head=head,
         forward=forward,

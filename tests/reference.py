@@ -270,31 +270,37 @@ def core_flops(m: Transformer, p: Plan) -> float:
     return (total + m.mamba_share * t * scan) / p.tp
 
 
-def streams(m: Transformer, p: Plan) -> float:
-    """Bytes of the memory-bound kernels of the mean layer, forward."""
-    t, h, total = p.micro_batch * m.seq_len / p.cp, m.d_model, 0.0
-    split, activation = p.tp if p.sp else 1.0, 3 if m.gated_mlp else 2
-    for count, mixer, mlp in layers_of(m):
-        elements = 5.0 * t * h / split
-        if mixer == "attention":
-            turns = (12.0 + 10.0) / 3.0 if p.split_rotary else 2.0
-            elements += turns * t * (m.n_heads + m.n_kv_heads) * (m.head_dim + m.qk_extra) / p.tp
-        if mixer == "mamba":
-            # x, B and C through the convolution; x read for states and for outputs, y written, and normed with z; states in 12 bytes
-            passed = 2.0 + 1.0 + 2.0 + 3.0, 2.0 * 2.0 + 1.0 + 2.0
-            states = 12.0 / 2.0 * m.mamba_inner * m.mamba_state / 128.0
-            elements += t * (passed[0] * m.mamba_inner + states + passed[1] * m.mamba_groups * m.mamba_state) / p.tp
-        if mlp == "dense":
-            elements += activation * t * (m.d_ff_dense if m.n_experts > 1 else m.d_ff) / p.tp
-        if mlp == "experts":
-            tokens, reach = t * p.etp / p.tp, m.expert_rank or h
-            elements += activation * t * m.n_shared_experts * m.d_ff / p.tp + tokens * (2.0 * reach + 6.0 * m.n_experts)
-            own = 0.0 if p.fused_experts else activation * m.d_ff / p.etp
-            elements += tokens * m.top_k * m.imbalance * (2.0 * reach + own)
-            # 28 bytes forward and 40 backward, of which this is a third, for biases added expert by expert
-            elements += tokens * m.top_k * m.imbalance * reach * (68.0 / 2.0 / 3.0 if m.expert_biases and p.looped_experts else 0.0)
-        total += count / m.n_layers * 2.0 * elements
-    return total
+def streams(m: Transformer, p: Plan) -> tuple[float, float]:
+    """Bytes of the memory-bound kernels of the mean layer, forward and backward."""
+    t, h, totals = p.micro_batch * m.seq_len / p.cp, m.d_model, []
+    split = p.tp if p.sp else 1.0
+    # forward: a norm reads and writes, an addition reads two and writes one; backward: a norm reads two, gradients of both branches add up
+    for half, turns, activation, biases, scans in (
+        (5.0, 12.0 if p.split_rotary else 2.0, 3.0 if m.gated_mlp else 2.0, 28.0, 1.0),
+        (6.0, 10.0 if p.split_rotary else 2.0, 5.0 if m.gated_mlp else 3.0, 40.0, 2.0),
+    ):
+        total = 0.0
+        for count, mixer, mlp in layers_of(m):
+            elements = half * t * h / split
+            if mixer == "attention":
+                elements += turns * t * (m.n_heads + m.n_kv_heads) * (m.head_dim + m.qk_extra) / p.tp
+            if mixer == "mamba":
+                # x, B and C through the convolution; x read for states and for outputs, y written, and normed with z; states in 12 bytes
+                passed = 2.0 + 1.0 + 2.0 + 3.0, 2.0 * 2.0 + 1.0 + 2.0
+                states = 12.0 / 2.0 * m.mamba_inner * m.mamba_state / 128.0
+                elements += scans * t * (passed[0] * m.mamba_inner + states + passed[1] * m.mamba_groups * m.mamba_state) / p.tp
+            if mlp == "dense":
+                elements += activation * t * (m.d_ff_dense if m.n_experts > 1 else m.d_ff) / p.tp
+            if mlp == "experts":
+                tokens, reach = t * p.etp / p.tp, m.expert_rank or h
+                elements += activation * t * m.n_shared_experts * m.d_ff / p.tp + tokens * (2.0 * reach + 6.0 * m.n_experts)
+                own = 0.0 if p.fused_experts else activation * m.d_ff / p.etp
+                elements += tokens * m.top_k * m.imbalance * (2.0 * reach + own)
+                one_by_one = m.expert_biases and p.looped_experts
+                elements += tokens * m.top_k * m.imbalance * reach * (biases / 2.0 if one_by_one else 0.0)
+            total += count / m.n_layers * 2.0 * elements
+        totals.append(total)
+    return totals[0], totals[1]
 
 
 def kernels(m: Transformer, p: Plan) -> float:
@@ -347,12 +353,12 @@ def work(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
     attention = core(system, m, p, c, 1.0, p.attention_rate)
     behind = core(system, m, p, c, 2.5 if p.flash else 2.0, p.attention_backward_rate)
     behind *= c.attention_backward if p.flash else 1.0
-    streaming = c.elementwise_traffic * streams(m, p) / stream
+    streaming, back = (c.elementwise_traffic * n / stream for n in streams(m, p))
     sums = 2.0 * p.gradient_bytes * m.trainable * parameters(m, p)["per_layer"] / stream
     accumulate = max(sums - products, 0.0) if p.fused_sums and p.zero < 2 else c.elementwise_traffic * sums
     forward = products + attention + streaming + 0.5 * casts
     weights = m.trainable * products * (peak / half if p.low_precision and p.wide_gradient else 1.0)
-    backward = products + weights + behind + 2.0 * streaming + accumulate + 0.5 * casts
+    backward = products + weights + behind + back + accumulate + 0.5 * casts
     redone = forward if p.recompute_last else forward - downs
     again = redone if p.recompute_layers else attention if p.recompute_attention and not p.flash else 0.0
     passes = 2.0 + m.trainable + p.recompute_layers
@@ -371,7 +377,7 @@ def work(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
     return {
         "matmul": 2.0 * products + weights,
         "attention": attention + behind,
-        "elementwise": 3.0 * streaming + accumulate + casts,
+        "elementwise": streaming + back + accumulate + casts,
         "recompute": again,
         "fill": fill,
         "host": host,
@@ -419,12 +425,14 @@ def messages(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[s
     embedding = p.reduce_bytes * m.vocab * m.d_model / p.tp if m.tied_embeddings else 0.0
     scatter = m.trainable * gather(p.reduce_bytes / layers) if p.zero >= 2 else 0.0
     return {
-        "tp": 2.0 * (mixers + lone) * half + again * (mixers * half + lone * mlp)
+        "tp": 2.0 * (mixers + lone) * half
+        + again * (mixers * half + lone * mlp)
         + (4.0 + both) * routed * tp_net.gather(sent * p.etp, g["etp"]),
         "cp": (3.0 + again) * net.gather(keys / p.tp, g["cp"]),
         "ep": (4.0 + both) * routed * net.all_to_all(sent, g["ep"], m.top_k, bool(p.merge_copies))
         # counts of tokens go in lines, with hops of a third
-        + (1.0 + again) * routed
+        + (1.0 + again)
+        * routed
         * net.gather(p.route_bytes * t / p.tp * p.ep * m.n_experts, g["ep"], hop=1.0 if p.route_bytes else 1.0 / 3.0),
         "gather": gather(p.gather_bytes / layers) if p.zero == 3 else 0.0,
         "scatter": 0.0 if p.accumulate else scatter,

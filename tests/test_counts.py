@@ -137,8 +137,9 @@ def test_tensor_and_context_parallelism_conserve_work(model, split):
     unfused, with_sp = {"flash": 0.0}, plan.replace(sp=1.0)
     whole = counts.softmax_bytes(model, ONE.replace(**unfused))
     np.testing.assert_allclose(parts * counts.softmax_bytes(model, plan.replace(**unfused)), whole, rtol=1e-12)
-    np.testing.assert_allclose(parts * counts.elementwise_bytes(model, with_sp), counts.elementwise_bytes(model, ONE), rtol=1e-12)
-    assert counts.elementwise_bytes(model, plan) >= counts.elementwise_bytes(model, with_sp)
+    for some, every, not_split in zip(*(counts.elementwise_bytes(model, p) for p in (with_sp, ONE, plan)), strict=True):
+        np.testing.assert_allclose(parts * some, every, rtol=1e-12)
+        assert not_split >= some
 
 
 @pytest.mark.parametrize("ep", [1.0, 2.0, 8.0])
@@ -210,13 +211,31 @@ def test_what_the_host_launches():
 
 
 def test_biases_of_experts_one_by_one_are_68_bytes_of_each_element():
-    """Only where experts are looped over; elementwise kernels cost three times their forward count in all."""
+    """Only where experts are looped over: 28 forward, 40 backward."""
     mixture, looped = EDGE_MODELS[2], ONE.replace(looped_experts=1.0)
-    biased = mixture.replace(expert_biases=1.0)
-    more = float(counts.elementwise_bytes(biased, looped) - counts.elementwise_bytes(mixture, looped))
-    assert 3.0 * more == pytest.approx(68.0 * float(counts.visits(mixture, looped)) * mixture.d_model)
-    assert float(counts.elementwise_bytes(biased, ONE)) == float(counts.elementwise_bytes(mixture, ONE))
-    assert float(counts.elementwise_bytes(DENSE.replace(expert_biases=1.0), looped)) == float(counts.elementwise_bytes(DENSE, looped))
+    biased, returned = mixture.replace(expert_biases=1.0), float(counts.visits(mixture, looped)) * mixture.d_model
+    for nbytes, with_biases, without in zip(
+        (28.0, 40.0), counts.elementwise_bytes(biased, looped), counts.elementwise_bytes(mixture, looped), strict=True
+    ):
+        assert with_biases - without == pytest.approx(nbytes * returned)
+    assert counts.elementwise_bytes(biased, ONE) == counts.elementwise_bytes(mixture, ONE)
+    assert counts.elementwise_bytes(DENSE.replace(expert_biases=1.0), looped) == counts.elementwise_bytes(DENSE, looped)
+
+
+def test_elementwise_kernels_read_and_write_what_their_passes_do():
+    """GPT-like layers forward and backward, by hand: norms 2 and 3 times h, additions 3 and 3, rotation of queries and keys 2 and 2, the
+    activation 2 and 3 of its width, 3 and 5 with a gate; copies to k experts and back as often backward as forward."""
+    t, h, f = float(counts.tokens(DENSE, ONE)), float(DENSE.d_model), float(DENSE.d_ff)
+    turned = 2.0 * float((DENSE.n_heads + DENSE.n_kv_heads) * DENSE.head_dim)
+    for gated, forward, backward in ((0.0, 2.0, 3.0), (1.0, 3.0, 5.0)):
+        found = counts.elementwise_bytes(DENSE.replace(gated_mlp=gated), ONE)
+        assert float(found.forward) == pytest.approx(2.0 * t * (2.0 * (2.0 + 3.0) * h + turned + forward * f))
+        assert float(found.backward) == pytest.approx(2.0 * t * (2.0 * (3.0 + 3.0) * h + turned + backward * f))
+    experts = EDGE_MODELS[2].replace(gated_mlp=0.0)
+    more = [counts.elementwise_bytes(experts.replace(top_k=k), ONE) for k in (2.0, 1.0)]
+    visits = float(counts.visits(experts.replace(top_k=1.0), ONE))
+    for a, b, activation in zip(*more, (2.0, 3.0), strict=True):
+        assert a - b == pytest.approx(2.0 * visits * (2.0 * experts.d_model + activation * experts.d_ff))
 
 
 def test_fused_experts_neither_read_nor_move_what_lies_between_their_products():
@@ -224,12 +243,16 @@ def test_fused_experts_neither_read_nor_move_what_lies_between_their_products():
     mixture, eight = EDGE_MODELS[2], ONE.replace(low_precision=1.0, operand_bytes=1.0)
     fused, visits = eight.replace(fused_experts=1.0), float(counts.visits(mixture, eight))
     width = visits * mixture.d_ff
-    less = float(counts.elementwise_bytes(mixture, eight) - counts.elementwise_bytes(mixture, fused))
-    assert less == pytest.approx(2.0 * (2.0 + mixture.gated_mlp) * width)
+    for passes, a, b in zip(
+        (2.0 + mixture.gated_mlp, 3.0 + 2.0 * mixture.gated_mlp),
+        *(counts.elementwise_bytes(mixture, p) for p in (eight, fused)),
+        strict=True,
+    ):
+        assert a - b == pytest.approx(2.0 * passes * width)
     products = counts.matmuls(mixture, eight)
     saved = float(counts.cast_bytes(products, eight) - counts.cast_bytes(products, fused))
     assert saved == pytest.approx(2.0 * (1.0 + 1.0 + mixture.gated_mlp) * width)
-    assert float(counts.elementwise_bytes(DENSE, fused)) == float(counts.elementwise_bytes(DENSE, eight))
+    assert counts.elementwise_bytes(DENSE, fused) == counts.elementwise_bytes(DENSE, eight)
 
 
 def test_experts_on_latents():
@@ -242,8 +265,8 @@ def test_experts_on_latents():
     assert float(m.attention - n.attention) == float(m.whole - n.whole) == pytest.approx(2.0 * h * r)
     t, between = float(counts.tokens(latent, ONE)), np.asarray(counts.matmuls(latent, ONE.replace(tp=2.0)).flops)[7]
     assert between == pytest.approx(2.0 * 2.0 * t / 2.0 * h * r)
-    moved = [float(counts.elementwise_bytes(model, ONE)) for model in (plain, latent)]
-    assert moved[0] - moved[1] == pytest.approx(2.0 * 2.0 * (h - r) * (4.0 + 1.0) * t)
+    for a, b in zip(*(counts.elementwise_bytes(model, ONE) for model in (plain, latent)), strict=True):
+        assert a - b == pytest.approx(2.0 * 2.0 * (h - r) * (4.0 + 1.0) * t)
     assert float(counts.kernels(latent, ONE) - counts.kernels(plain, ONE)) == pytest.approx(2.0)
 
 

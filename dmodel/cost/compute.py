@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 
 from dmodel.coefficients import Coefficients
-from dmodel.counts import WORD, Matmuls
+from dmodel.counts import WORD, Matmuls, Passes
 from dmodel.hardware import Chip
 from dmodel.plan import Plan
 from dmodel.smooth import SHARPNESS, excess, maximum, ramp
@@ -76,13 +74,6 @@ def attention_time(
     products, powers = flops / chip.attention_flops_per_s, c.attention_exponentials * exponentials / chip.exponentials_per_s
     core = maximum(stack(products, powers), max(SOFTER * sharpness, 2.0)) / c.attention_efficiency
     return core + c.softmax_traffic * softmax_bytes / (chip.hbm_bytes_per_s * c.memory_efficiency)
-
-
-class Passes(NamedTuple):
-    """The forward and the backward pass of one thing: times [s], or factors on them [1]."""
-
-    forward: Array
-    backward: Array
 
 
 def attention_passes(
