@@ -340,6 +340,15 @@ def elementwise_bytes(model: Transformer, plan: Plan) -> Passes:
     return Passes(_touched(model, plan, FORWARD), _touched(model, plan, BACKWARD))
 
 
+ADDITION = 3.0
+"""Passes over h of a residual addition [1]: two read, one written."""
+
+
+def addition_bytes(model: Transformer, plan: Plan) -> Array:
+    """Memory traffic of the residual addition behind the MLP of the mean layer, forward [byte]."""
+    return ADDITION * model.mlp_share * activation_bytes(model, plan) / (1.0 + plan.sp * (plan.tp - 1.0))
+
+
 def _touched(model: Transformer, plan: Plan, n: Touches) -> Array:
     """Bytes that one pass of `elementwise_bytes` reads and writes."""
     t, h, mean = tokens(model, plan), model.d_model, mean_layer(model)

@@ -96,8 +96,9 @@ def _layer_work(system: System, model: Transformer, plan: Plan, parts: counts.Re
     Backward products cost 2 × the forward ones (1 × when the weights are frozen), attention as `compute.attention_passes` has it,
     streaming as `counts.elementwise_bytes`; weight gradients are accumulated in memory: read and written once per micro-batch, and as much
     more as the stack's other elementwise kernels, where the sum is a kernel of its own; where products add to what is held
-    (`Plan.fused_sums`), by what that takes beyond their arithmetic. Full recomputation repeats the forward work of the layer, all but the
-    last product where it ends early (`Plan.recompute_last`); recomputing the attention core is free where flash attention does so anyway.
+    (`Plan.fused_sums`), by what that takes beyond their arithmetic. Full recomputation repeats the forward work of the layer, all but
+    the last product and the addition of its result where it ends early (`Plan.recompute_last`); recomputing the core of attention is free
+    where flash attention does so anyway.
     Below 8 bits products keep a further share of the peak: single ones in NVFP4 reach 0.59 to 0.78 of what 16 bits do on Blackwell, those
     in 8 bits all of it (`calibration/micro/data/fits.json`).
     """
@@ -130,7 +131,8 @@ def _layer_work(system: System, model: Transformer, plan: Plan, parts: counts.Re
     forward = matmul + attention + streaming + 0.5 * casts
     behind = 1.0 + model.trainable * (1.0 + plan.low_precision * plan.wide_gradient * (rate / chip.attention_flops_per_s - 1.0))
     backward = behind * matmul + backward_attention + back + accumulation + 0.5 * casts
-    redone = forward - (1.0 - plan.recompute_last) * (times[4] + times[6])
+    last = times[4] + times[6] + compute.streaming_time(c.elementwise_traffic * counts.addition_bytes(model, plan), chip, c)
+    redone = forward - (1.0 - plan.recompute_last) * last
     again = plan.recompute_layers * redone + (1.0 - plan.recompute_layers) * plan.recompute_attention * attention * (1.0 - plan.flash)
     head = (2.0 + model.trainable) * logits + compute.streaming_time(c.loss_traffic * counts.loss_bytes(model, plan), chip, c)
     return LayerWork(

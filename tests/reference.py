@@ -359,7 +359,9 @@ def work(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
     forward = products + attention + streaming + 0.5 * casts
     weights = m.trainable * products * (peak / half if p.low_precision and p.wide_gradient else 1.0)
     backward = products + weights + behind + back + accumulate + 0.5 * casts
-    redone = forward if p.recompute_last else forward - downs
+    # where it ends before the last product, what that returns is not added either: two read, one written
+    added = sum(count for count, _, mlp in layers_of(m) if mlp) / m.n_layers * 3.0 * 2.0 * t * m.d_model / (p.tp if p.sp else 1.0)
+    redone = forward if p.recompute_last else forward - downs - c.elementwise_traffic * added / stream
     again = redone if p.recompute_layers else attention if p.recompute_attention and not p.flash else 0.0
     passes = 2.0 + m.trainable + p.recompute_layers
     starts = kernels(m, p) * passes

@@ -170,6 +170,7 @@ TERMS: dict[str, Term] = {
     "compute.off_vectors": of_work(lambda m, p: compute.off_vectors(p)),
     "counts.softmax_bytes": of_work(counts.softmax_bytes),
     "counts.elementwise_bytes": of_work(lambda m, p: tuple(counts.elementwise_bytes(m, p))),
+    "counts.addition_bytes": of_work(counts.addition_bytes),
     "counts.loss_bytes": of_work(counts.loss_bytes),
     "counts.kernels": of_work(counts.kernels),
     "counts.launches": of_work(counts.launches),
