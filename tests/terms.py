@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dmodel import counts, placement, smooth, step
+from dmodel import counts, placement, smooth, step, traffic
 from dmodel.cost import collectives, compute, interference, memory, overlap, pipeline, power
 from dmodel.footprint import Footprint
 from dmodel.hardware import System
@@ -161,17 +161,17 @@ TERMS: dict[str, Term] = {
     "counts.tokens": of_work(counts.tokens),
     "counts.matmuls": of_work(lambda m, p: (lambda x: (x, x.flops, x.elements))(counts.matmuls(m, p))),
     "counts.routing_bytes": of_work(counts.routing_bytes),
-    "counts.cast_bytes": of_work(lambda m, p: counts.cast_bytes(counts.matmuls(m, p), p)),
+    "traffic.cast_bytes": of_work(lambda m, p: traffic.cast_bytes(counts.matmuls(m, p), p)),
     "counts.attention_flops": of_work(counts.attention_flops),
     "counts.exponentials": of_work(counts.exponentials),
     "compute.off_matrix_units": of_work(compute.off_matrix_units),
     "compute.narrowed": of_work(lambda m, p: compute.narrowed(p)),
     "compute.older_kernels": of_work(lambda m, p: tuple(compute.older_kernels(p))),
     "compute.off_vectors": of_work(lambda m, p: compute.off_vectors(p)),
-    "counts.softmax_bytes": of_work(counts.softmax_bytes),
-    "counts.elementwise_bytes": of_work(lambda m, p: tuple(counts.elementwise_bytes(m, p))),
-    "counts.addition_bytes": of_work(counts.addition_bytes),
-    "counts.loss_bytes": of_work(counts.loss_bytes),
+    "traffic.softmax_bytes": of_work(traffic.softmax_bytes),
+    "traffic.elementwise_bytes": of_work(lambda m, p: tuple(traffic.elementwise_bytes(m, p))),
+    "traffic.addition_bytes": of_work(traffic.addition_bytes),
+    "traffic.loss_bytes": of_work(traffic.loss_bytes),
     "counts.kernels": of_work(counts.kernels),
     "counts.launches": of_work(counts.launches),
     "pipeline.meetings": of_work(lambda m, p: pipeline.meetings(p, p.pp / 1.7)),

@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from dmodel import catalog, counts
+from dmodel import catalog, counts, traffic
 from dmodel.cost import compute, pipeline
 from dmodel.plan import Plan
 from tests.points import DENSE, EDGE_MODELS, MODEL
@@ -132,12 +132,12 @@ def test_tensor_and_context_parallelism_conserve_work(model, split):
     """But for latents, which every rank of tp computes in full."""
     plan, parts = ONE.replace(**split), split["tp"] * split["cp"]
     first = 1 if model.kv_rank else 0
-    for count in (lambda m, p: counts.matmuls(m, p).flops[first:], counts.attention_flops, counts.loss_bytes):
+    for count in (lambda m, p: counts.matmuls(m, p).flops[first:], counts.attention_flops, traffic.loss_bytes):
         np.testing.assert_allclose(parts * count(model, plan), count(model, ONE), rtol=1e-12)
     unfused, with_sp = {"flash": 0.0}, plan.replace(sp=1.0)
-    whole = counts.softmax_bytes(model, ONE.replace(**unfused))
-    np.testing.assert_allclose(parts * counts.softmax_bytes(model, plan.replace(**unfused)), whole, rtol=1e-12)
-    for some, every, not_split in zip(*(counts.elementwise_bytes(model, p) for p in (with_sp, ONE, plan)), strict=True):
+    whole = traffic.softmax_bytes(model, ONE.replace(**unfused))
+    np.testing.assert_allclose(parts * traffic.softmax_bytes(model, plan.replace(**unfused)), whole, rtol=1e-12)
+    for some, every, not_split in zip(*(traffic.elementwise_bytes(model, p) for p in (with_sp, ONE, plan)), strict=True):
         np.testing.assert_allclose(parts * some, every, rtol=1e-12)
         assert not_split >= some
 
@@ -173,7 +173,7 @@ def test_flash_halves_causal_scores_and_keeps_them_off_memory():
     assert float(counts.attention_flops(DENSE, in_order)) == pytest.approx(float(counts.attention_flops(DENSE, full)) * 3.5 / 16, rel=1e-12)
     both_ways = DENSE.replace(causal=0.0)
     assert float(counts.attention_flops(both_ways, half)) == float(counts.attention_flops(both_ways, full))
-    assert counts.softmax_bytes(DENSE, half) == 0.0 < counts.softmax_bytes(DENSE, full)
+    assert traffic.softmax_bytes(DENSE, half) == 0.0 < traffic.softmax_bytes(DENSE, full)
 
 
 def test_kernels_by_hand():
@@ -190,10 +190,10 @@ def test_meetings_are_the_collectives_of_a_stage_times_its_ranks(tp, apart, agai
 
 def test_casts_only_below_16_bits():
     products = counts.matmuls(DENSE, ONE)
-    assert float(counts.cast_bytes(products, ONE)) == 0.0
+    assert float(traffic.cast_bytes(products, ONE)) == 0.0
     left, _, result = (np.asarray(x) for x in products.elements)
     eight = ONE.replace(low_precision=1.0, operand_bytes=1.0)
-    assert float(counts.cast_bytes(products, eight)) == pytest.approx(4.0 * (left + result)[:-1].sum())
+    assert float(traffic.cast_bytes(products, eight)) == pytest.approx(4.0 * (left + result)[:-1].sum())
 
 
 def test_what_the_host_launches():
@@ -215,11 +215,11 @@ def test_biases_of_experts_one_by_one_are_68_bytes_of_each_element():
     mixture, looped = EDGE_MODELS[2], ONE.replace(looped_experts=1.0)
     biased, returned = mixture.replace(expert_biases=1.0), float(counts.visits(mixture, looped)) * mixture.d_model
     for nbytes, with_biases, without in zip(
-        (28.0, 40.0), counts.elementwise_bytes(biased, looped), counts.elementwise_bytes(mixture, looped), strict=True
+        (28.0, 40.0), traffic.elementwise_bytes(biased, looped), traffic.elementwise_bytes(mixture, looped), strict=True
     ):
         assert with_biases - without == pytest.approx(nbytes * returned)
-    assert counts.elementwise_bytes(biased, ONE) == counts.elementwise_bytes(mixture, ONE)
-    assert counts.elementwise_bytes(DENSE.replace(expert_biases=1.0), looped) == counts.elementwise_bytes(DENSE, looped)
+    assert traffic.elementwise_bytes(biased, ONE) == traffic.elementwise_bytes(mixture, ONE)
+    assert traffic.elementwise_bytes(DENSE.replace(expert_biases=1.0), looped) == traffic.elementwise_bytes(DENSE, looped)
 
 
 def test_elementwise_kernels_read_and_write_what_their_passes_do():
@@ -228,11 +228,11 @@ def test_elementwise_kernels_read_and_write_what_their_passes_do():
     t, h, f = float(counts.tokens(DENSE, ONE)), float(DENSE.d_model), float(DENSE.d_ff)
     turned = 2.0 * float((DENSE.n_heads + DENSE.n_kv_heads) * DENSE.head_dim)
     for gated, forward, backward in ((0.0, 2.0, 3.0), (1.0, 3.0, 5.0)):
-        found = counts.elementwise_bytes(DENSE.replace(gated_mlp=gated), ONE)
+        found = traffic.elementwise_bytes(DENSE.replace(gated_mlp=gated), ONE)
         assert float(found.forward) == pytest.approx(2.0 * t * (2.0 * (2.0 + 3.0) * h + turned + forward * f))
         assert float(found.backward) == pytest.approx(2.0 * t * (2.0 * (3.0 + 3.0) * h + turned + backward * f))
     experts = EDGE_MODELS[2].replace(gated_mlp=0.0)
-    more = [counts.elementwise_bytes(experts.replace(top_k=k), ONE) for k in (2.0, 1.0)]
+    more = [traffic.elementwise_bytes(experts.replace(top_k=k), ONE) for k in (2.0, 1.0)]
     visits = float(counts.visits(experts.replace(top_k=1.0), ONE))
     for a, b, activation in zip(*more, (2.0, 3.0), strict=True):
         assert a - b == pytest.approx(2.0 * visits * (2.0 * experts.d_model + activation * experts.d_ff))
@@ -245,14 +245,14 @@ def test_fused_experts_neither_read_nor_move_what_lies_between_their_products():
     width = visits * mixture.d_ff
     for passes, a, b in zip(
         (2.0 + mixture.gated_mlp, 3.0 + 2.0 * mixture.gated_mlp),
-        *(counts.elementwise_bytes(mixture, p) for p in (eight, fused)),
+        *(traffic.elementwise_bytes(mixture, p) for p in (eight, fused)),
         strict=True,
     ):
         assert a - b == pytest.approx(2.0 * passes * width)
     products = counts.matmuls(mixture, eight)
-    saved = float(counts.cast_bytes(products, eight) - counts.cast_bytes(products, fused))
+    saved = float(traffic.cast_bytes(products, eight) - traffic.cast_bytes(products, fused))
     assert saved == pytest.approx(2.0 * (1.0 + 1.0 + mixture.gated_mlp) * width)
-    assert counts.elementwise_bytes(DENSE, fused) == counts.elementwise_bytes(DENSE, eight)
+    assert traffic.elementwise_bytes(DENSE, fused) == traffic.elementwise_bytes(DENSE, eight)
 
 
 def test_experts_on_latents():
@@ -265,7 +265,7 @@ def test_experts_on_latents():
     assert float(m.attention - n.attention) == float(m.whole - n.whole) == pytest.approx(2.0 * h * r)
     t, between = float(counts.tokens(latent, ONE)), np.asarray(counts.matmuls(latent, ONE.replace(tp=2.0)).flops)[7]
     assert between == pytest.approx(2.0 * 2.0 * t / 2.0 * h * r)
-    for a, b in zip(*(counts.elementwise_bytes(model, ONE) for model in (plain, latent)), strict=True):
+    for a, b in zip(*(traffic.elementwise_bytes(model, ONE) for model in (plain, latent)), strict=True):
         assert a - b == pytest.approx(2.0 * 2.0 * (h - r) * (4.0 + 1.0) * t)
     assert float(counts.kernels(latent, ONE) - counts.kernels(plain, ONE)) == pytest.approx(2.0)
 

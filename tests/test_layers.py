@@ -19,7 +19,7 @@ PACKAGES = ("dmodel", "calibration", "experiments")
 
 BASE = {"types", "smooth", "once"}
 RECORDS = {"hardware", "workload", "plan", "coefficients"}
-BELOW_COST = BASE | RECORDS | {"footprint", "counts", "placement"}
+BELOW_COST = BASE | RECORDS | {"footprint", "counts", "traffic", "placement"}
 BELOW_RUN = BELOW_COST | {"cost", "physics", "step", "goodput", "topology", "stages"}
 BELOW_REPORT = BELOW_RUN | {"run", "energy", "returns", "sensitivity", "sweep", "design", "catalog", "profiles", "theory", "emit"}
 BELOW_REPORT |= {"uncertainty", "codesign"}
@@ -31,6 +31,7 @@ ALLOWED: dict[str, set[str]] = {
     **dict.fromkeys(RECORDS, BASE),
     "footprint": BASE | {"coefficients"},
     "counts": BASE | RECORDS,
+    "traffic": BASE | RECORDS | {"counts"},
     "placement": BASE | RECORDS | {"counts"},
     "cost": BELOW_COST,
     "physics": BELOW_COST | {"cost"},

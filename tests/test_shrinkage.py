@@ -24,8 +24,8 @@ def made_up_chips():
 @pytest.fixture(scope="module")
 def some():
     """Rows, two to fit and sixteen to judge of a stack with slower matmuls than the base expects, and the base, fitted to another stack."""
-    truth = {"megatron-test": TRUTH["megatron-test"], "fsdp-test": TRUTH["fsdp-test"].replace(matmul_efficiency=0.5)}
-    cases = synthetic(truth=truth, noise=0.03)
+    truth = {"megatron-test": TRUTH["megatron-test"], "fsdp-test": TRUTH["fsdp-test"].replace(matmul_efficiency=0.4)}
+    cases = synthetic(truth=truth, noise=0.02)
     mine = cases.labels.stack == "fsdp-test"
     first = np.arange(len(cases)) % 9 == 0
     return cases, mine & first, mine & ~first, fit.fit(cases.take(~mine), starts=1, rounds=1)

@@ -6,10 +6,11 @@ import jax
 import jax.numpy as jnp
 
 from dmodel.coefficients import Coefficients
-from dmodel.counts import WORD, Matmuls, Passes
+from dmodel.counts import WORD, Matmuls
 from dmodel.hardware import Chip
 from dmodel.plan import Plan
 from dmodel.smooth import SHARPNESS, excess, maximum, ramp
+from dmodel.traffic import Passes
 from dmodel.types import Array, each, stack
 from dmodel.workload import Transformer
 

@@ -45,7 +45,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from dmodel import counts, run
+from dmodel import counts, run, traffic
 from dmodel.coefficients import Coefficients
 from dmodel.cost import compute
 from dmodel.cost.overlap import lengthened, straggler_share
@@ -213,7 +213,7 @@ def arithmetic_floor(problem: Problem) -> float:
     below = min(1.0 - p.low_precision * (1.0 - float(c.low_precision_efficiency)) for p in [best])
     rate = jnp.maximum(chip.flops_per_s * below, chip.attention_flops_per_s) * c.matmul_efficiency
     products = (2.0 + model.trainable) * (model.n_layers * flops[:-1].sum() + flops[-1]) / rate
-    softmax = jnp.asarray(counts.softmax_bytes(model, plan))
+    softmax = jnp.asarray(traffic.softmax_bytes(model, plan))
     core, powers = counts.attention_flops(model, plan) * compute.narrowed(plan), counts.exponentials(model, plan)
     attention = compute.attention_passes(core, powers, softmax, plan.flash, chip, c, float("inf"))
     older = compute.older_kernels(plan)

@@ -1,0 +1,111 @@
+"""Memory traffic of kernels that stream: casts, unfused softmax, elementwise kernels, loss. Symbols as in `dmodel.counts`; counts are per
+device, per layer and per micro-batch."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from dmodel.counts import CHUNK, WORD, Matmuls, activation_bytes, mean_layer, tokens, visits
+from dmodel.plan import Plan
+from dmodel.types import Array
+from dmodel.workload import Transformer
+
+
+class Passes(NamedTuple):
+    """The forward and the backward pass of one thing: times [s], bytes [byte], or factors on them [1]."""
+
+    forward: Array
+    backward: Array
+
+
+def cast_bytes(products: Matmuls, plan: Plan) -> Array:
+    """Memory traffic of casting below 16 bits, forward and backward of one layer [byte]; 0 in 16 bits.
+
+    The left operand of each product forward, the gradient of its result backward, each read in 16 bits, once more for each pass that finds
+    its scale, and written in the operand's bytes twice: by rows for its own product, by columns for that of the weight gradient. Weights
+    are cast once per step, not per micro-batch. Fused experts only write what lies between their two products.
+    """
+    left, _, result = products.elements
+    read = WORD * (1.0 + plan.scale_passes)
+    every = (read + 2.0 * plan.operand_bytes) * (left + result)[:-1].sum(0)
+    return plan.low_precision * (1.0 - plan.wide_layers) * (every - plan.fused_experts * read * (left[6] + result[5]))
+
+
+def softmax_bytes(model: Transformer, plan: Plan) -> Array:
+    """Memory traffic of the unfused forward softmax [byte]: scores written and read, probabilities written and read, and dropout's read,
+    write and mask: `13 b a s (s/cp) / tp` (Korthikanti et al. 2022 count 5 b a s² stored); 0 with flash."""
+    scores = tokens(model, plan) * model.seq_len * model.n_heads * model.attention_share / plan.tp
+    return 13.0 * scores * (1.0 - plan.flash)
+
+
+class Touches(NamedTuple):
+    """How often one pass reads or writes each element, at least [count].
+
+    Attributes:
+      half: of h, a norm and a residual addition, in each half of a layer. rotary: of queries and keys, in one kernel. split_rotary: in
+        PyTorch's operations (Megatron-LM's `rope_utils.py`: two products, half negated, two joins, a sum). activation: of the width. gate:
+        more of it where there is a gate. copies: of what experts read and return, for each visit, and once for each token. biases: of what
+        experts return, to add biases one by one (its `moe/experts.py`, in fp32: weighted, added, joined, cast; back cast twice, parted, two
+        sums). scan: of Mamba-2, in forward passes.
+    """
+
+    half: float
+    rotary: float
+    split_rotary: float
+    activation: float
+    gate: float
+    copies: float
+    biases: float
+    scan: float
+
+
+FORWARD = Touches(half=5.0, rotary=2.0, split_rotary=12.0, activation=2.0, gate=1.0, copies=2.0, biases=14.0, scan=1.0)
+"""A norm reads and writes, a residual addition reads two and writes one; a gated activation reads two. Copies to experts are written and
+what they return is read."""
+
+BACKWARD = Touches(half=6.0, rotary=2.0, split_rotary=10.0, activation=3.0, gate=2.0, copies=2.0, biases=20.0, scan=2.0)
+"""Norms and activations read their input once more beside the gradient, gradients of both branches of a residual are added; what only moves
+or turns elements costs what it did forward."""
+
+
+def elementwise_bytes(model: Transformer, plan: Plan) -> Passes:
+    """Least memory traffic of the norms, residuals, rotary embedding, activation and routing of the mean layer, by pass [byte].
+
+    `2 t [ half h (mixer + MLP) / split + (rotary (a + g)(e + x) + (activation + gate gated) width) / tp ]` with the `Touches` of the pass;
+    sequence parallelism splits h. Experts: the same activation, copies of tokens, the router's logits in fp32 with top-k (3 passes), and
+    `biases` where experts with biases are looped over; fused ones have no activation of their own. Mamba-2: convolution, scan and gated
+    norm, `scan [(8 + 6 N/c) i + 7 G N]`: states of chunks are written and read in fp32, then in 16 bits (mamba_ssm's `ssd_combined.py`).
+    Its products inside chunks, a tenth more, and dropout are left out; `elementwise_traffic` scales.
+    """
+    return Passes(_touched(model, plan, FORWARD), _touched(model, plan, BACKWARD))
+
+
+ADDITION = 3.0
+"""Passes over h of a residual addition [1]: two read, one written."""
+
+
+def addition_bytes(model: Transformer, plan: Plan) -> Array:
+    """Memory traffic of the residual addition behind the MLP of the mean layer, forward [byte]."""
+    return ADDITION * model.mlp_share * activation_bytes(model, plan) / (1.0 + plan.sp * (plan.tp - 1.0))
+
+
+def _touched(model: Transformer, plan: Plan, n: Touches) -> Array:
+    """Bytes that one pass of `elementwise_bytes` reads and writes."""
+    t, h, mean = tokens(model, plan), model.d_model, mean_layer(model)
+    split = 1.0 + plan.sp * (plan.tp - 1.0)
+    rotary = n.rotary + (n.split_rotary - n.rotary) * plan.split_rotary
+    heads = model.attention_share * rotary * (model.n_heads + model.n_kv_heads) * (model.head_dim + model.qk_extra)
+    scan = (8.0 + 6.0 * model.mamba_state / CHUNK) * model.mamba_inner + 7.0 * model.mamba_groups * model.mamba_state
+    activation = n.activation + n.gate * model.gated_mlp
+    inside = (1.0 - plan.fused_experts) * activation * model.d_ff / plan.etp
+    routing = mean.routed * (n.copies * mean.reach + 6.0 * model.n_experts) * plan.etp
+    biases = n.biases * model.expert_biases * plan.looped_experts
+    experts = mean.routed * visits(model, plan) * ((n.copies + biases) * mean.reach + inside)
+    between = (heads + model.mamba_share * n.scan * scan + activation * mean.width + routing) / plan.tp
+    return WORD * (t * (n.half * h * (mean.mixer + model.mlp_share) / split + between) + experts)
+
+
+def loss_bytes(model: Transformer, plan: Plan) -> Array:
+    """Memory traffic of the loss, forward and backward [byte]: fp32 logits read three times and written twice, `20 t V / tp`, and again for
+    each head of further tokens."""
+    return 20.0 * (1.0 + model.n_mtp) * tokens(model, plan) * model.vocab / plan.tp
