@@ -31,7 +31,7 @@ FOOTPRINT = Footprint(
     reserved=2e9,
 )
 
-MODULES = (smooth, counts, placement, collectives, compute, memory, overlap, pipeline, interference, power, step)
+MODULES = (smooth, counts, traffic, placement, collectives, compute, memory, overlap, pipeline, interference, power, step)
 
 
 class Term(NamedTuple):
