@@ -61,11 +61,11 @@ class Touches(NamedTuple):
 
 FORWARD = Touches(half=5.0, rotary=2.0, split_rotary=12.0, activation=2.0, gate=1.0, copies=2.0, biases=14.0, scan=1.0)
 """A norm reads and writes, a residual addition reads two and writes one; a gated activation reads two. Copies to experts are written and
-what they return is read."""
+what they return is read, once for each visit; a token is read before and written after."""
 
 BACKWARD = Touches(half=6.0, rotary=2.0, split_rotary=10.0, activation=3.0, gate=2.0, copies=2.0, biases=20.0, scan=2.0)
 """Norms and activations read their input once more beside the gradient, gradients of both branches of a residual are added; what only moves
-or turns elements costs what it did forward."""
+or turns elements in one kernel costs what it did forward."""
 
 
 def elementwise_bytes(model: Transformer, plan: Plan) -> Passes:
@@ -85,7 +85,8 @@ ADDITION = 3.0
 
 
 def addition_bytes(model: Transformer, plan: Plan) -> Array:
-    """Memory traffic of the residual addition behind the MLP of the mean layer, forward [byte]."""
+    """Memory traffic of the residual addition behind the MLP of the mean layer, forward [byte]: `3 · 2 t h mlp_share / split`; part of
+    `elementwise_bytes`."""
     return ADDITION * model.mlp_share * activation_bytes(model, plan) / (1.0 + plan.sp * (plan.tp - 1.0))
 
 

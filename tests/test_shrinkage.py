@@ -24,6 +24,7 @@ def made_up_chips():
 @pytest.fixture(scope="module")
 def some():
     """Rows, two to fit and sixteen to judge of a stack with slower matmuls than the base expects, and the base, fitted to another stack."""
+    # far enough from the base, with little noise, for the error to answer to the widths
     truth = {"megatron-test": TRUTH["megatron-test"], "fsdp-test": TRUTH["fsdp-test"].replace(matmul_efficiency=0.4)}
     cases = synthetic(truth=truth, noise=0.02)
     mine = cases.labels.stack == "fsdp-test"

@@ -8,7 +8,8 @@ term, or no sum of the terms of a layer, is below its bound:
   kernels of their own in ZeRO-2 and 3, inside products without them. Of B bytes, the first take `w B` (`w = elementwise_traffic`), the
   others `excess(products, B) ≤ B`: where sharding is free, `min(w, 1) B` inside products is below both. A layer that takes longer than
   that by a kernel of its own gains no more in what it hides of a transfer than it costs.
-* Work done again is `r · forward`, or `attention + r (forward − attention)`: it grows with r. r is at least what memory asks for:
+* Work done again is `r · redone`, or `attention + r (redone − attention)`: it grows with r, as redone, the forward pass but for its end,
+  holds attention. r is at least what memory asks for:
   activations are affine in r, and logits beside them grow with it.
 * Messages of tp, cp and ep grow with r, those of weights and gradients do not depend on it. What is exposed grows with the message and
   falls with the window (`smooth.positive_part`). Hidden communication costs κ of it in contention: `exposed + κ hidden = κ message +
