@@ -39,8 +39,8 @@ class Plan(struct.PyTreeNode, kw_only=True):
       recompute_layers: share of the layers recomputed in full in the backward pass (1 = "full").
       recompute_attention: share of the layers whose attention core alone is recomputed ("selective" = 1).
       recompute_last: 1 = the last product of a recomputed layer, the down projection of its MLP or experts, the addition of its result and
-        what is sent after it are done again like the rest (checkpoints of Megatron-LM and DeepSpeed); 0 = recomputation ends once the backward pass has what it
-        needs, which that product's result is not (PyTorch's non-reentrant checkpoints from 2.1 on, compilers).
+        what is sent after it are done again like the rest (checkpoints of Megatron-LM and DeepSpeed); 0 = recomputation ends once the
+        backward pass has what it needs, which that product's result is not (PyTorch's non-reentrant checkpoints from 2.1 on, compilers).
       graphed: share of the kernels of a layer, but for the products of its experts, that CUDA graphs launch. looped_experts: 1 where the
         host launches the products of a rank's experts one after the other, 0 where one kernel is for all, or a graph launches them.
       fused_experts: 1 where the kernel of experts' first products has their activation and, below 16 bits, the cast of its result, and that
