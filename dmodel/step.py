@@ -101,6 +101,8 @@ def _layer_work(system: System, model: Transformer, plan: Plan, parts: counts.Re
     where flash attention does so anyway.
     Below 8 bits products keep a further share of the peak: single ones in NVFP4 reach 0.59 to 0.78 of what 16 bits do on Blackwell, those
     in 8 bits all of it (`calibration/micro/data/fits.json`).
+
+    Limits: experts whose recomputation ends early still copy back what they return, add its biases and leave their latents once more.
     """
     chip = system.chip
     # 0 at 8 bits, 1 at 4

@@ -38,6 +38,10 @@ def softmax_bytes(model: Transformer, plan: Plan) -> Array:
     return 13.0 * scores * (1.0 - plan.flash)
 
 
+ADDITION = 3.0
+"""Touches of h by a residual addition, forward and backward [count]: two read, one written."""
+
+
 class Touches(NamedTuple):
     """How often one pass reads or writes each element, at least [count].
 
@@ -59,11 +63,11 @@ class Touches(NamedTuple):
     scan: float
 
 
-FORWARD = Touches(half=5.0, rotary=2.0, split_rotary=12.0, activation=2.0, gate=1.0, copies=2.0, biases=14.0, scan=1.0)
+FORWARD = Touches(half=2.0 + ADDITION, rotary=2.0, split_rotary=12.0, activation=2.0, gate=1.0, copies=2.0, biases=14.0, scan=1.0)
 """A norm reads and writes, a residual addition reads two and writes one; a gated activation reads two. Copies to experts are written and
 what they return is read, once for each visit; a token is read before and written after."""
 
-BACKWARD = Touches(half=6.0, rotary=2.0, split_rotary=10.0, activation=3.0, gate=2.0, copies=2.0, biases=20.0, scan=2.0)
+BACKWARD = Touches(half=3.0 + ADDITION, rotary=2.0, split_rotary=10.0, activation=3.0, gate=2.0, copies=2.0, biases=20.0, scan=2.0)
 """Norms and activations read their input once more beside the gradient, gradients of both branches of a residual are added; what only moves
 or turns elements in one kernel costs what it did forward."""
 
@@ -78,10 +82,6 @@ def elementwise_bytes(model: Transformer, plan: Plan) -> Passes:
     Its products inside chunks, a tenth more, and dropout are left out; `elementwise_traffic` scales.
     """
     return Passes(_touched(model, plan, FORWARD), _touched(model, plan, BACKWARD))
-
-
-ADDITION = 3.0
-"""Passes over h of a residual addition [1]: two read, one written."""
 
 
 def addition_bytes(model: Transformer, plan: Plan) -> Array:

@@ -427,14 +427,12 @@ def messages(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[s
     embedding = p.reduce_bytes * m.vocab * m.d_model / p.tp if m.tied_embeddings else 0.0
     scatter = m.trainable * gather(p.reduce_bytes / layers) if p.zero >= 2 else 0.0
     return {
-        "tp": 2.0 * (mixers + lone) * half
-        + again * (mixers * half + lone * mlp)
+        "tp": 2.0 * (mixers + lone) * half + again * (mixers * half + lone * mlp)
         + (4.0 + both) * routed * tp_net.gather(sent * p.etp, g["etp"]),
         "cp": (3.0 + again) * net.gather(keys / p.tp, g["cp"]),
         "ep": (4.0 + both) * routed * net.all_to_all(sent, g["ep"], m.top_k, bool(p.merge_copies))
         # counts of tokens go in lines, with hops of a third
-        + (1.0 + again)
-        * routed
+        + (1.0 + again) * routed
         * net.gather(p.route_bytes * t / p.tp * p.ep * m.n_experts, g["ep"], hop=1.0 if p.route_bytes else 1.0 / 3.0),
         "gather": gather(p.gather_bytes / layers) if p.zero == 3 else 0.0,
         "scatter": 0.0 if p.accumulate else scatter,

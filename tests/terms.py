@@ -125,8 +125,12 @@ EDGE_CHIPPED = [{**w, "chip": at.CHIP, "c": c} for w, c in product(EDGE_WORK[::3
 ON_CHIP = [{"n": n, "m": m, "chip": at.CHIP, "c": at.COEFFICIENTS} for n, m in ((1e10, 2e9), (3e-4, 130.0), (1e-5, 17.0))]
 EDGE_ON_CHIP = [{"n": n, "m": m, "chip": at.CHIP, "c": c} for n, m, c in product((0.0, 1e9), (0.0, 1.0), (at.COEFFICIENTS, at.IDEAL))]
 
-STEPS = [{"system": System(chip=at.CHIP, network=at.NETWORK), "model": w["model"], "plan": w["plan"], "c": at.COEFFICIENTS} for w in WORK]
-EDGE_STEPS = [{"system": System(chip=at.CHIP, network=at.FABRIC), **w, "c": c} for w, c in product(EDGE_WORK, (at.COEFFICIENTS, at.IDEAL))]
+STEPS = [
+    {"system": System(chip=at.CHIP, network=at.NETWORK), "model": w["model"], "plan": w["plan"], "c": at.COEFFICIENTS} for w in WORK
+]
+EDGE_STEPS = [
+    {"system": System(chip=at.CHIP, network=at.FABRIC), **w, "c": c} for w, c in product(EDGE_WORK, (at.COEFFICIENTS, at.IDEAL))
+]
 PIPES = [(3.3, 9.2, 1.4), (5.7, 2.2, 2.6), (1.3, 7.7, 4.1)]
 EDGE_PIPES = [(1.0, 1.0, 1.0), (8.0, 8.0, 1.0), (8.0, 4.0, 2.0), (2.0, 64.0, 4.0)]
 WINDOWS = [(2.0, 1.3, 0.4), (1.0, 3.0, 0.6), (1.0, 5.0, 0.3)]

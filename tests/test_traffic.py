@@ -1,0 +1,82 @@
+"""Memory traffic of kernels that stream, by hand."""
+
+import numpy as np
+import pytest
+
+from dmodel import catalog, coefficients, counts, traffic
+from dmodel.plan import Plan
+from dmodel.step import step_time
+from tests.points import DENSE, EDGE_MODELS
+
+ONE = Plan(dp=1.0, global_batch=8.0)
+
+
+def test_casts_only_below_16_bits():
+    products = counts.matmuls(DENSE, ONE)
+    assert float(traffic.cast_bytes(products, ONE)) == 0.0
+    left, _, result = (np.asarray(x) for x in products.elements)
+    eight = ONE.replace(low_precision=1.0, operand_bytes=1.0)
+    assert float(traffic.cast_bytes(products, eight)) == pytest.approx(4.0 * (left + result)[:-1].sum())
+
+
+def test_elementwise_kernels_read_and_write_what_their_passes_do():
+    """GPT-like layers forward and backward, by hand: norms 2 and 3 times h, additions 3 and 3, rotation of queries and keys 2 and 2, the
+    activation 2 and 3 of its width, 3 and 5 with a gate; copies to k experts and back as often backward as forward."""
+    t, h, f = float(counts.tokens(DENSE, ONE)), float(DENSE.d_model), float(DENSE.d_ff)
+    turned = 2.0 * float((DENSE.n_heads + DENSE.n_kv_heads) * DENSE.head_dim)
+    for gated, forward, backward in ((0.0, 2.0, 3.0), (1.0, 3.0, 5.0)):
+        found = traffic.elementwise_bytes(DENSE.replace(gated_mlp=gated), ONE)
+        assert float(found.forward) == pytest.approx(2.0 * t * (2.0 * (2.0 + 3.0) * h + turned + forward * f))
+        assert float(found.backward) == pytest.approx(2.0 * t * (2.0 * (3.0 + 3.0) * h + turned + backward * f))
+    experts = EDGE_MODELS[2].replace(gated_mlp=0.0)
+    more = [traffic.elementwise_bytes(experts.replace(top_k=k), ONE) for k in (2.0, 1.0)]
+    visits = float(counts.visits(experts.replace(top_k=1.0), ONE))
+    for a, b, activation in zip(*more, (2.0, 3.0), strict=True):
+        assert a - b == pytest.approx(2.0 * visits * (2.0 * experts.d_model + activation * experts.d_ff))
+
+
+def test_biases_of_experts_one_by_one_are_68_bytes_of_each_element():
+    """Only where experts are looped over: 28 forward, 40 backward."""
+    mixture, looped = EDGE_MODELS[2], ONE.replace(looped_experts=1.0)
+    biased, returned = mixture.replace(expert_biases=1.0), float(counts.visits(mixture, looped)) * mixture.d_model
+    for nbytes, with_biases, without in zip(
+        (28.0, 40.0), traffic.elementwise_bytes(biased, looped), traffic.elementwise_bytes(mixture, looped), strict=True
+    ):
+        assert with_biases - without == pytest.approx(nbytes * returned)
+    assert traffic.elementwise_bytes(biased, ONE) == traffic.elementwise_bytes(mixture, ONE)
+    assert traffic.elementwise_bytes(DENSE.replace(expert_biases=1.0), looped) == traffic.elementwise_bytes(DENSE, looped)
+
+
+def test_fused_experts_neither_read_nor_move_what_lies_between_their_products():
+    """Their activation is gone, and casts of its result and of its gradient only write."""
+    mixture, eight = EDGE_MODELS[2], ONE.replace(low_precision=1.0, operand_bytes=1.0)
+    fused, visits = eight.replace(fused_experts=1.0), float(counts.visits(mixture, eight))
+    width = visits * mixture.d_ff
+    for passes, a, b in zip(
+        (2.0 + mixture.gated_mlp, 3.0 + 2.0 * mixture.gated_mlp),
+        *(traffic.elementwise_bytes(mixture, p) for p in (eight, fused)),
+        strict=True,
+    ):
+        assert a - b == pytest.approx(2.0 * passes * width)
+    products = counts.matmuls(mixture, eight)
+    saved = float(traffic.cast_bytes(products, eight) - traffic.cast_bytes(products, fused))
+    assert saved == pytest.approx(2.0 * (1.0 + 1.0 + mixture.gated_mlp) * width)
+    assert traffic.elementwise_bytes(DENSE, fused) == traffic.elementwise_bytes(DENSE, eight)
+
+
+@pytest.mark.parametrize(("sp", "mlp_share"), [(0.0, 1.0), (1.0, 1.0), (1.0, 0.4)])
+def test_recomputation_that_ends_early_does_not_add_what_the_last_product_returns(sp, mlp_share):
+    """Two read and one written over h, in 16 bits; what a step saves besides the product itself."""
+    model, plan = DENSE.replace(mlp_share=mlp_share), Plan(dp=1.0, tp=4.0, sp=sp, global_batch=8.0, recompute_layers=1.0)
+    t, h = float(counts.tokens(model, plan)), float(model.d_model)
+    assert float(traffic.addition_bytes(model, plan)) == pytest.approx(3.0 * 2.0 * t * h * mlp_share / (4.0 if sp else 1.0))
+    system, default = catalog.system("H100-DGX"), coefficients.default()
+
+    def saved(c):
+        again = [float(step_time(system, model, plan.replace(recompute_last=last), c).recompute) for last in (1.0, 0.0)]
+        return (again[0] - again[1]) / (float(model.n_layers) * float(plan.n_microbatches))
+
+    none = saved(default.replace(elementwise_traffic=0.0))
+    added = float(traffic.addition_bytes(model, plan)) / float(system.chip.hbm_bytes_per_s * default.memory_efficiency)
+    assert saved(default) - none == pytest.approx(float(default.elementwise_traffic) * added, rel=1e-9)
+    assert none > 0.0
