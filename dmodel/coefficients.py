@@ -67,6 +67,8 @@ SPECS: dict[str, Spec] = {
     "bucket": Spec("byte", "what a message once per step carries, unless its group asks for more", "positive", 1.6e8, 0.7, "software"),
     # single calls begin within 4 to 9 µs and change protocol for 15 to 95 more (calibration/micro/data/fits.json)
     "collective_start": Spec("s", "fixed time of one collective", "positive", 2e-5, 0.2, "both"),
+    # at others ranks need not wait: gathers run ahead, sums behind
+    "collective_skew": Spec("s", "wait of tensor-parallel ranks for each other at each collective", "positive", 1e-4, 0.7, "software"),
     "net_efficiency_inner": Spec("1", "share of the innermost level's bandwidth", "share", 0.6, 0.4, "hardware"),
     "net_efficiency_outer": Spec("1", "share of the outer levels' bandwidth", "share", 0.75, 0.7, "both"),
     "net_efficiency_tp_outer": Spec("1", "further share for tensor parallelism across nodes", "share", 0.6, 0.8, "software"),
@@ -74,7 +76,7 @@ SPECS: dict[str, Spec] = {
     "net_latency_inner": Spec("1", "hop latency over the catalog's, innermost level", "positive", 4.0, 0.3, "hardware"),
     "net_latency_outer": Spec("1", "hop latency over the catalog's, outer levels", "positive", 2.8, 0.3, "both"),
     "net_contention": Spec("1", "bandwidth of outer levels falls as (members spanned)^-gamma", "share", 0.03, 1.0, "both"),
-    "overlap_tp": Spec("1", "share of the window that hides tensor-parallel communication", "share", 0.1, 1.0, "software"),
+    "overlap_tp": Spec("1", "share of tensor-parallel communication that products hide", "share", 0.3, 1.0, "software"),
     "overlap_cp": Spec("1", "share of the window that hides context-parallel communication", "share", 0.7, 0.8, "software"),
     "overlap_ep": Spec("1", "share of the window that hides expert-parallel communication", "share", 0.2, 1.0, "software"),
     "overlap_dp": Spec("1", "share of the last backward passes that hides gradient reduction (ZeRO 0-2)", "share", 0.5, 1.0, "software"),
@@ -113,6 +115,7 @@ class Coefficients(struct.PyTreeNode, kw_only=True):
     kernel_fill: Array
     bucket: Array
     collective_start: Array
+    collective_skew: Array
     net_efficiency_inner: Array
     net_efficiency_outer: Array
     net_efficiency_tp_outer: Array

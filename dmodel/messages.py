@@ -47,10 +47,10 @@ def messages(
     (where that ends before the last product, `Plan.recompute_last`, its result is not summed again, nor are experts' tokens combined): half
     of them for the mixer, half for an MLP, which layers of routed experts alone do not have; as many as 1 forward and 1 backward for the
     vocabulary-parallel embedding and head together, on one stage or two. Experts split over etp gather and scatter the tokens of their
-    ranks. Context parallelism: the ring passes K and V forward, K, V and their gradients backward. Expert parallelism: dispatch and combine
-    each way; forward, ranks first gather how many tokens go where (Megatron-Core's dispatcher, DeepEP's notification): a start and hops in
-    lines (`LINE_HOP`), in blocks where a map of who visits whom goes with them (`Plan.route_bytes`). ZeRO-3: gathers forward and backward
-    and a scatter of each layer, per micro-batch; ZeRO 2 the scatter alone (DeepSpeed's stage 2 and FSDP reduce gradients behind every
+    ranks. At each of these ranks wait for the last of them (`collective_skew`). Context parallelism: the ring passes K and V forward, K, V
+    and their gradients backward. Expert parallelism: dispatch and combine each way; forward, ranks first gather how many tokens go where
+    (Megatron-Core's dispatcher, DeepEP's notification): a start and hops in lines (`LINE_HOP`), in blocks where a map of who visits whom
+    goes with them (`Plan.route_bytes`). ZeRO-3: gathers forward and backward and a scatter of each layer, per micro-batch; ZeRO 2 the scatter alone (DeepSpeed's stage 2 and FSDP reduce gradients behind every
     micro-batch, or once per step where they accumulate), and gathers once. ZeRO 0: an all-reduce of gradients per step; 1 (Megatron-LM's
     distributed optimizer): reduce-scatter and all-gather. HSDP adds an all-reduce of the shard over the replicas, which hides like other
     gradients or is waited for (`Plan.overlap_replica`). Routed experts are messages of their own, among the ranks that hold the same ones.
@@ -106,12 +106,13 @@ def messages(
     layer = _whole(shard, expert, parts, sparse)
     sharded = _whole(shard.split(per_byte), expert.split(per_byte), parts, sparse)
     scattered = (1.0 - zero2) * sharded.time(plan.reduce_bytes) + plan.overlap_replica * across
-    before = sp * tp.time(wire)
-    half = 2.0 * before + (1.0 - sp) * tp_reduce
+    skew, split_experts = (c.collective_skew * ramp(ranks - 1.0) for ranks in (plan.tp, plan.etp))
+    before = sp * (tp.time(wire) + skew)
+    half = 2.0 * before + (1.0 - sp) * (tp_reduce + skew)
     mixer, mlp = (2.0 + again) * half, 2.0 * half + again * before + last * (half - before)
     scatter = zero2 * trained * layer.time(plan.reduce_bytes / layers)
     return Messages(
-        tp=mean.mixer * mixer + mean.through * mlp + (4.0 + again + last) * mean.routed * etp.time(routed),
+        tp=mean.mixer * mixer + mean.through * mlp + (4.0 + again + last) * mean.routed * (etp.time(routed) + split_experts),
         cp=(3.0 + again) * cp.time(kv),
         ep=mean.routed * ((4.0 + again + last) * exchange + (1.0 + again) * route),
         gather=zero3 * layer.time(plan.gather_bytes / layers),

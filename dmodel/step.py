@@ -168,7 +168,11 @@ def waiting(device: Array, model: Transformer, plan: Plan, apart: Array, chip: C
 def _beside_layer(v: Messages, work: LayerWork, plan: Plan, c: Coefficients, sharpness: float) -> Communication:
     """Messages of a layer and micro-batch, split into what their windows hide and what they do not.
 
-    Windows: tp the products of its layer; cp the attention core; ep both passes of another micro-batch through the layer, as Megatron-Core
+    Of tensor parallelism a share hides, behind the products of its layer: between a product and the next one that needs its sum there is
+    nothing to run, so what hides is what Megatron-LM sends beside weight gradients, and what is sent in parts beside the product itself
+    (user buffers). Whatever else is sent may hide wholly, in a share of its window.
+
+    Windows: cp the attention core; ep both passes of another micro-batch through the layer, as Megatron-Core
     schedules it (`overlap_moe_expert_parallel_comm`; the products alone fit 14 nats worse), and as much for compilers, which fill a message
     with whatever does not wait for it; prefetched FSDP gathers the forward pass, gathers and scatters the backward pass of the layer
     computed meanwhile. All of them last as much longer as what hides in them slows the compute (`overlap.lengthened`).
@@ -177,8 +181,11 @@ def _beside_layer(v: Messages, work: LayerWork, plan: Plan, c: Coefficients, sha
     cost = stack(v.tp, v.cp, v.ep, ahead, ahead * plan.reshard + v.scatter)
     window = stack(work.matmul, work.attention, work.forward + work.backward, work.forward, work.backward)
     shards = c.overlap_fsdp * plan.overlap_dp
-    overlap = stack(c.overlap_tp * plan.overlap_tp, c.overlap_cp * plan.overlap_cp, c.overlap_ep * plan.overlap_ep, shards, shards)
-    exposed = exposed_time(cost, window, lengthened(overlap, trailing(stack(c.contention), overlap.ndim)), sharpness)
+    beside = c.overlap_tp * plan.overlap_tp
+    whole = jnp.ones_like(beside)
+    overlap = stack(whole, c.overlap_cp * plan.overlap_cp, c.overlap_ep * plan.overlap_ep, shards, shards)
+    able = cost * stack(beside, whole, whole, whole, whole)
+    exposed = cost - able + exposed_time(able, window, lengthened(overlap, trailing(stack(c.contention), overlap.ndim)), sharpness)
     tp, cp, ep, first, second = jnp.unstack(exposed)
     hidden = jnp.unstack(cost - exposed)
     return Communication(

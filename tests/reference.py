@@ -106,9 +106,12 @@ class Net:
         return sum(a * d * (g ** (1.0 / d) - 1.0) * n for a, d, g, n in zip(self.latency, self.axes, group, passed, strict=True))
 
     def parts_handed_on(self, group: Level) -> Level:
-        """Of the volume left at a level, what a ring sends through it: all parts but one. A torus, and slices above it, go one by one."""
-        n = [prod(group) if g > 1.0 and self.axes[0] == 1.0 else r for g, r in zip(group, self.reach(group), strict=True)]
-        return [(x - 1.0) / x for x in n]
+        """Of the volume left at a level, what a ring sends through it: all parts but one, its own at 0.4 of what one costs. A torus, and
+        slices above it, go one by one, and hand on what is not theirs."""
+        if self.axes[0] > 1.0:
+            return [(r - 1.0) / r for r in self.reach(group)]
+        n = prod(group)
+        return [(n - 1.0 + 0.4) / n if g > 1.0 else (r - 1.0) / r for g, r in zip(group, self.reach(group), strict=True)]
 
     def gather(self, nbytes: float, group: Level, calls: float = 1.0, hop: float = 1.0) -> float:
         left = [nbytes / prod(group[:k]) for k in range(len(group))]
@@ -421,14 +424,15 @@ def messages(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[s
     across = net.all_reduce(p.reduce_bytes * shares, g["replica"], units)
     hidden, awaited = (across, 0.0) if p.overlap_replica else (0.0, across)
     once = {0: reduce(p.reduce_bytes), 1: gather(p.reduce_bytes, True) + hidden}
-    half = 2.0 * tp_net.gather(wire, g["tp"]) if p.sp else tp_net.all_reduce(wire, g["tp"])
+    late = c.collective_skew if p.tp > 1 else 0.0
+    half = 2.0 * (tp_net.gather(wire, g["tp"]) + late) if p.sp else tp_net.all_reduce(wire, g["tp"]) + late
     # of the MLP, only what comes before it where recomputation ends before its last product: a gather, or nothing
     mlp = half if p.recompute_last else 0.5 * half if p.sp else 0.0
     embedding = p.reduce_bytes * m.vocab * m.d_model / p.tp if m.tied_embeddings else 0.0
     scatter = m.trainable * gather(p.reduce_bytes / layers) if p.zero >= 2 else 0.0
     return {
         "tp": 2.0 * (mixers + lone) * half + again * (mixers * half + lone * mlp)
-        + (4.0 + both) * routed * tp_net.gather(sent * p.etp, g["etp"]),
+        + (4.0 + both) * routed * (tp_net.gather(sent * p.etp, g["etp"]) + (c.collective_skew if p.etp > 1 else 0.0)),
         "cp": (3.0 + again) * net.gather(keys / p.tp, g["cp"]),
         "ep": (4.0 + both) * routed * net.all_to_all(sent, g["ep"], m.top_k, bool(p.merge_copies))
         # counts of tokens go in lines, with hops of a third
@@ -449,7 +453,9 @@ def exposed(system: System, m: Transformer, p: Plan, c: Coefficients) -> tuple[d
     w, v = work(system, m, p, c), messages(system, m, p, c)
     ahead = 1.0 if p.prefetch else 0.0
     windows = {
-        "tp": (v["tp"], c.overlap_tp * p.overlap_tp, w["matmul"]),
+        # a share of it hides, if products last as long
+        "tp": (v["tp"] * c.overlap_tp * p.overlap_tp, 1.0, w["matmul"]),
+        "tp_alone": (v["tp"] * (1.0 - c.overlap_tp * p.overlap_tp), 0.0, 0.0),
         "cp": (v["cp"], c.overlap_cp * p.overlap_cp, w["attention"]),
         "ep": (v["ep"], c.overlap_ep * p.overlap_ep, w["forward"] + w["backward"]),
         "first": (v["gather"] * ahead, c.overlap_fsdp * p.overlap_dp, w["forward"]),
@@ -492,7 +498,7 @@ def step(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
     hidden = hid["tp"] + hid["cp"] + hid["ep"] + hid["first"] + hid["second"]
     layer = sum(w[k] for k in ("matmul", "attention", "elementwise", "recompute", "launch"))
     gathers = out["first"] + out["second"] + out["awaited"]
-    alone = layer + out["tp"] + out["cp"] + out["ep"] + gathers
+    alone = layer + out["tp"] + out["tp_alone"] + out["cp"] + out["ep"] + gathers
     layer, last = alone + c.contention * hidden, (1.0 - c.head_balance) * w["head"]
     # what the slowest stage takes for the head: the share that all carry, and what the last one takes beyond the layers it spares
     head = c.head_balance * w["head"] / p.pp + max(last - p.head_displaces * layer, 0.0)
@@ -506,7 +512,7 @@ def step(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
     terms: dict[str, Any] = {k: micro * layers * w[k] for k in ("matmul", "attention", "elementwise", "recompute", "launch")}
     terms |= {
         "head": micro * head,
-        "tensor_parallel": micro * (layers * out["tp"] + v["ends"]),
+        "tensor_parallel": micro * (layers * (out["tp"] + out["tp_alone"]) + v["ends"]),
         "context_parallel": micro * layers * out["cp"],
         "expert_parallel": micro * layers * out["ep"],
         "fsdp": micro * (layers * gathers + hid["first"]),

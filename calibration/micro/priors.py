@@ -19,6 +19,7 @@ from calibration.micro.reader import DATA, published
 from dmodel import catalog
 from dmodel.catalog.loader import resolve
 from dmodel.coefficients import SPECS
+from dmodel.cost.collectives import OWN_PART
 from dmodel.cost.compute import SOFTER
 from dmodel.smooth import SHARPNESS, maximum
 from dmodel.types import InputError
@@ -199,7 +200,7 @@ def _of_collective(entry: Mapping[str, Any]) -> dict[str, Reading]:
     begun = min(moved / v["low_latency"], v["middle_over"] + moved / v["middle"], v["switch_over"] + moved) - moved
     idle = v["base"] + begun + float(collectives.hops(v, gather))
     crowd = v["crowding"] * np.log(TYPICAL_RANKS)
-    rate = np.exp(-crowd) / (1.0 + v["partners"] / (TYPICAL_RANKS - 1.0))
+    rate = np.exp(-crowd) * (1.0 + OWN_PART / (TYPICAL_RANKS - 1.0)) / (1.0 + v["partners"] / (TYPICAL_RANKS - 1.0))
     # what ranks lose to each other is the wiring of the host that was measured, of links through switches next to nothing
     return {
         "net_efficiency_inner": Reading(v["efficiency_inner"] * rate, float(np.hypot(e["efficiency_inner"], crowd))),

@@ -30,6 +30,11 @@ TREE_HOP = 8.5 / 4.0
 """A hop of a tree between domains over one of a ring: it waits for two children and adds before it sends on (NCCL's tuning table, lines of
 128 bytes; by words 1.9, by large blocks 2.9 and later 1)."""
 
+OWN_PART = 0.4
+"""What a rank's own part costs a ring beside those that it hands on [1]: it goes through the same kernel, which copies it to the result or
+adds it to what came, n operations for n − 1 transfers (NCCL's `all_gather.h`, `reduce_scatter.h`). Single calls of 2, 4 and 8 ranks: 0.3 on
+A100 and H100, 0.35 on H200, 0.4 to 0.6 on Blackwell (`partners` in `calibration/micro/data/fits.json`)."""
+
 
 class Fabric(struct.PyTreeNode, kw_only=True):
     """A network as collectives find it: derated rates [byte/s] and hop latencies [s], `[K, 1, *batch]`; start of a
@@ -142,12 +147,12 @@ def _seconds_per_byte(group: jax.Array, net: Fabric) -> jax.Array:
 
 
 def _ring_share(group: jax.Array, net: Fabric) -> jax.Array:
-    """Share of the volume left at a level that a ring carries through it: `(n − 1)/n`, n all members of the group, on a level that joins
-    any, since one ring goes through all ranks (NCCL) and hands on every part but one between nodes as well as inside them; `(g − 1)/g` of
-    a torus and of the slices joined above it, which gather one after the other."""
+    """Share of the volume left at a level that a ring carries through it: `(n − 1 + ρ)/n`, n all members of the group, on a level that
+    joins any, since one ring goes through all ranks (NCCL) and hands on every part but one between nodes as well as inside them, and its
+    own costs ρ (`OWN_PART`); `(g − 1)/g` of a torus and of the slices joined above it, which gather one after the other."""
     left, rest = _inverse(_reach(group)), _size(_inverse(group))
     flat = 1.0 - ramp(net.torus_axes[:1] - 1.0)
-    return 1.0 - left + flat * _joined(group) * (left - rest[None])
+    return 1.0 - left + flat * _joined(group) * (left - (1.0 - OWN_PART) * rest[None])
 
 
 def _hops(group: jax.Array, net: Fabric) -> jax.Array:
@@ -188,9 +193,9 @@ def gather_line(group: jax.Array, net: Fabric) -> Line:
 def gather_time(nbytes: jax.Array, group: jax.Array, net: Fabric) -> Array:
     """Time of a ring all-gather, or reduce-scatter, of `nbytes` in all [s].
 
-    `max_k ( V_k (n − 1)/n / rate_k ) + Σ_k α_k (g_k − 1) Π_{j>k} g_j` over the levels that join members, with `V_k = V / Π_{j<k} g_j` the
-    volume left at level k and n = Π_k g_k. A torus gathers level by level, `(g_k − 1)/g_k`. Of three levels and more the outer ones are
-    tiers: see `_reach`, `_ring_share` and `_hops`.
+    `max_k ( V_k (n − 1 + ρ)/n / rate_k ) + Σ_k α_k (g_k − 1) Π_{j>k} g_j` over the levels that join members, with `V_k = V / Π_{j<k} g_j`
+    the volume left at level k, n = Π_k g_k and ρ = `OWN_PART`. A torus gathers level by level, `(g_k − 1)/g_k`. Of three levels and more
+    the outer ones are tiers: see `_reach`, `_ring_share` and `_hops`.
 
     Limits: 0 for a group of one; latency-bound, ∝ g, as V → 0; V / rate as g → ∞ on one level.
 

@@ -84,11 +84,10 @@ def _windows(least: Costs, most: Costs, alone: tuple[Array, Array], c: Coefficie
     short, long = least.work.busy, most.work.busy
     waited = jnp.maximum(1.0 + alone[0] / short, 1.0 + alone[1] / long) / (1.0 + least.launch / short)
     backward = most.work.backward / least.work.backward
-    longest = {name: lengthened(getattr(c, name), c.contention) for name in ("overlap_tp", "overlap_cp")}
-    names = c.overlap_ep, c.overlap_fsdp, c.overlap_dp, c.overlap_gather
-    exchanged, fsdp, reduced, updated = (lengthened(x, c.contention) for x in names)
+    names = c.overlap_cp, c.overlap_ep, c.overlap_fsdp, c.overlap_dp, c.overlap_gather
+    passed, exchanged, fsdp, reduced, updated = (lengthened(x, c.contention) for x in names)
     return c.replace(
-        **longest,
+        overlap_cp=passed,
         overlap_ep=exchanged * long / short,
         overlap_fsdp=fsdp * backward,
         overlap_dp=reduced * waited * backward,
