@@ -39,6 +39,7 @@ MECHANISMS: dict[str, dict[str, float]] = {
     "meetings of tensor-parallel ranks beside a pipeline over several nodes": {"rendezvous": NONE},
     "filling and draining kernels": {"kernel_fill": NONE},
     "start of collectives": {"collective_start": 1e-12},
+    "waiting for each other in tensor parallelism": {"collective_skew": 1e-12},
     "gradients sent in buckets": {"bucket": 1e15},
     "own efficiency of tensor parallelism across nodes": {"net_efficiency_tp_outer": ALL},
     "bandwidth falling with the members": {"net_contention": NONE},

@@ -9,6 +9,7 @@ import pytest
 
 from dmodel import catalog
 from dmodel.coefficients import SPECS, Coefficients
+from dmodel.cost.collectives import OWN_PART
 from dmodel.counts import matmuls
 from dmodel.plan import Plan
 from dmodel.step import TERMS, step_time
@@ -18,7 +19,7 @@ from tests.points import COEFFICIENTS, IDEAL, batch, case, float64, quick, rando
 HARD = quick(lambda s, m, p, c: step_time(s, m, p, c, sharpness=inf))
 SMOOTH = quick(step_time)
 RATES = ("flops_per_s", "attention_flops_per_s", "exponentials_per_s", "hbm_bytes_per_s")
-TIMES = ("overhead", "collective_start")
+TIMES = ("overhead", "collective_start", "collective_skew")
 
 
 def plan(**changes: float) -> Plan:
@@ -274,7 +275,7 @@ def test_a_map_of_routes_adds_its_bytes_to_the_gather_of_counts():
     system, model, c = catalog.system("H100-DGX"), catalog.transformer("mixtral-8x7b"), COEFFICIENTS
     p = plan(dp=8.0, ep=8.0, overlap_ep=0.0, merge_copies=1.0, global_batch=64.0)
     none, one, two = (float(HARD(system, model, p.replace(route_bytes=x), c).expert_parallel) for x in (0.0, 1.0, 2.0))
-    gathered = float(model.seq_len) * 8.0 * 8.0 * 7.0 / 8.0
+    gathered = float(model.seq_len) * 8.0 * 8.0 * (7.0 + OWN_PART) / 8.0
     rate = float(system.network.bytes_per_s[0] * c.net_efficiency_inner)
     forwards = 8.0 * float(model.n_layers)
     assert two - one == pytest.approx(forwards * gathered / rate, rel=1e-6)
@@ -282,6 +283,34 @@ def test_a_map_of_routes_adds_its_bytes_to_the_gather_of_counts():
     assert one - none == pytest.approx(two - one + forwards * hops * 2.0 / 3.0, rel=1e-6) and none > 0.0
     alone = p.replace(ep=1.0, route_bytes=1.0)
     assert float(HARD(system, model, alone, c).expert_parallel) == 0.0
+
+
+def test_of_tensor_parallelism_a_share_hides_however_long_the_products():
+    """Products of a vast hidden size last far longer than messages: of these the share that may hide does, the rest is waited for."""
+    system, p, c = catalog.system("H100-DGX"), plan(tp=8.0, global_batch=64.0), COEFFICIENTS.replace(contention=1e-12)
+    wide = catalog.transformer("llama-3-70b").replace(d_ff=1e6)
+
+    def waited(**changes: float) -> float:
+        found = HARD(system, wide, p.replace(overlap_tp=changes.pop("able", 1.0)), c.replace(**changes))
+        return float(found.tensor_parallel)
+
+    none, half, most = (waited(overlap_tp=share) for share in (1e-12, 0.5, 1.0 - 1e-12))
+    assert waited(able=0.0) == pytest.approx(none, rel=1e-9)
+    # what an embedding and a head send has nothing beside it
+    assert half == pytest.approx(0.5 * (none + most), rel=1e-6) and most < 0.02 * none
+
+
+def test_ranks_of_tensor_parallelism_wait_for_each_other_at_each_collective():
+    """Two for a half of a layer with sequence parallelism, one without, forward and backward, and for both ends together as many as forward
+    and backward through half a layer; nothing on one rank."""
+    system, model = catalog.system("H100-DGX"), catalog.transformer("llama-3-70b")
+    c = COEFFICIENTS.replace(overlap_tp=1e-12)
+    for sp, each in ((0.0, 1.0), (1.0, 2.0)):
+        p = plan(tp=8.0, sp=sp, global_batch=16.0)
+        none, some = (float(HARD(system, model, p, c.replace(collective_skew=s)).tensor_parallel) for s in (0.0, 1e-3))
+        assert some - none == pytest.approx(16.0 * (4.0 * float(model.n_layers) + 2.0) * each * 1e-3, rel=1e-6)
+    alone = plan(tp=1.0, global_batch=16.0)
+    assert float(HARD(system, model, alone, c.replace(collective_skew=1e-3)).tensor_parallel) == 0.0
 
 
 def test_sums_between_slices_go_by_layer_around_a_ring_and_are_awaited():

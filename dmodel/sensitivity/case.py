@@ -37,7 +37,13 @@ GROUPS = {
     "run": "run",
 }
 RATES = ("chip.flops_per_s", "chip.attention_flops_per_s", "chip.exponentials_per_s", "chip.hbm_bytes_per_s", "network.bytes_per_s")
-TIMES = ("chip.kernel_latency_s", "network.latency_s", "coefficients.collective_start", "coefficients.overhead")
+TIMES = (
+    "chip.kernel_latency_s",
+    "network.latency_s",
+    "coefficients.collective_start",
+    "coefficients.collective_skew",
+    "coefficients.overhead",
+)
 """All inputs with seconds in their unit that the step time depends on: its elasticities to the rates less those to the times are −1."""
 
 SWITCHES = frozenset(

@@ -28,6 +28,7 @@ MEMBERS = {
     "chip.kernel_latency_s": ("latency", 1.0),
     "network.latency_s": ("latency", 1.0),
     "coefficients.collective_start": ("latency", 1.0),
+    "coefficients.collective_skew": ("latency", 1.0),
     "coefficients.overhead": ("latency", 1.0),
 }
 """Regime that an elasticity belongs to, and its sign there."""
@@ -35,7 +36,7 @@ MEMBERS = {
 AXES = {
     "flops": ("chip.flops_per_s", "chip.attention_flops_per_s", "chip.exponentials_per_s"),
     "bandwidth": ("network.bytes_per_s",),
-    "latency": ("chip.kernel_latency_s", "network.latency_s", "coefficients.collective_start"),
+    "latency": ("chip.kernel_latency_s", "network.latency_s", "coefficients.collective_start", "coefficients.collective_skew"),
     "memory": ("chip.hbm_bytes_per_s",),
     "devices": ("plan.dp", "plan.shard"),
     "batch": ("plan.global_batch",),
