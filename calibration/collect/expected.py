@@ -33,14 +33,14 @@ UNIT = System(
         price_per_s=0.0,
     ),
     network=Network(
-        size=np.array([np.inf]),
-        bytes_per_s=np.array([1.0]),
-        latency_s=np.array([0.0]),
-        torus_axes=np.array([1.0]),
-        in_network_reduction=np.array([0.0]),
+        size=np.array([1.0, np.inf]),
+        bytes_per_s=np.ones(2),
+        latency_s=np.zeros(2),
+        torus_axes=np.array([2.0, 1.0]),
+        in_network_reduction=np.zeros(2),
     ),
 )
-"""One level at 1 byte/s."""
+"""One level at 1 byte/s, between slices of one device each: their rings take what they hand on, and nothing for what a rank keeps."""
 
 
 class Flops(NamedTuple):
@@ -78,7 +78,14 @@ def flops(spec: WorkloadSpec) -> Flops:
 
 
 def _seconds(spec: WorkloadSpec, layout: Plan) -> Breakdown:
-    one = default().replace(net_efficiency_inner=1.0, net_latency_inner=0.0, collective_start=0.0)
+    one = default().replace(
+        net_efficiency_outer=1.0,
+        net_efficiency_tp_outer=1.0,
+        net_contention=0.0,
+        net_latency_outer=0.0,
+        collective_start=0.0,
+        collective_skew=0.0,
+    )
     shown = layout.replace(overlap_tp=0.0, overlap_cp=0.0, overlap_ep=0.0, overlap_dp=0.0, overlap_pp=0.0)
     return step_time(UNIT, transformer(spec), shown, one, sharpness=HARD)
 
