@@ -20,7 +20,8 @@ term, or no sum of the terms of a layer, is below its bound:
   energy, as waiting weighs less, the head of such stages is left out.
 * A layer takes `max_p(d + f, h)`, which grows with each: device time d (work, exposed communication, contention), kernel fill f and host
   time h. Work, f and h are affine in r and grow with it.
-* Windows of a layer are shares of its products, attention core and passes, of which r lengthens the backward one, most at its largest.
+* Windows of a layer are its products (for the share of tp's messages that may hide; r leaves them alone), and shares of its attention
+  core and passes, of which r lengthens the backward one, most at its largest.
   Windows of a step are as much longer as the device waits for its host: at most `W / b`, where W = max_p(b + f, h) of the work b alone,
   for messages only shorten the wait. W is a norm of affine terms, so convex in r, and b is affine: their ratio is quasiconvex, and largest
   at one of the ends of the range of r. The wait at the smallest r, which the ratio is taken over, only grows as windows do. How many
