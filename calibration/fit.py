@@ -59,9 +59,9 @@ it (loss of all rows after a round: −2,684 from the mean, −2,784 to −2,794
 fits."""
 
 SLOW_MEETING = 0.7
-"""How many prior standard deviations above its mean the wait of hosts for each other (`rendezvous`) starts, in one more start of a fit from a
-base, for every group of software. Where hosts have time it has no slope, like launching; in four of 30 draws of twelve rows of the nanotron
-sweep no scattered start came near the 40 times that its pipelines take, and their rows passed for outliers (loss −8.7 for −32.2)."""
+"""How many prior standard deviations above its mean the wait of hosts for each other (`rendezvous`) begins, in one more start of a fit from
+a base, for every group of software. Where hosts have time it has no slope, like launching: in three of 30 draws of twelve rows of the
+nanotron sweep no scattered start came near the 40 times that its pipelines take, whose rows passed for outliers (loss −8.7 for −32.2)."""
 
 PSEUDO = 2.0
 """How many members the width before any fit counts for, when widths are learned."""
