@@ -205,6 +205,21 @@ def test_a_known_stack_is_led_less_by_one_row(cases, profile, again, slower):
     assert 1.0 < known < 1.15 and known < new
 
 
+def test_fits_from_a_base_begin_once_with_hosts_that_wait_for_each_other(profile, dozen, monkeypatch):
+    """Where hosts have time this wait has no slope, and starts that are scattered around the prior would not find it."""
+    begun = []
+
+    def descents(loss, starts, **options):
+        begun.append([np.asarray(start.offset)[:, NAMES.index("rendezvous")].min() for start in starts])
+        return descent.descents(loss, starts, **options)
+
+    monkeypatch.setattr(fit, "descents", descents)
+    rows, _ = dozen
+    fit.fit(rows, profile, starts=1, rounds=1)
+    fit.fit(rows, starts=1, rounds=1)
+    assert begun == [[0.0, fit.SLOW_MEETING], [0.0]]
+
+
 def test_a_coefficient_that_is_held_stays_for_all_rows(profile, dozen):
     rows, kept_out = dozen
     held = fit.fit(rows, profile, held_out=kept_out, starts=1, held={"overhead": 0.123, "overlap_fsdp": 0.25})
