@@ -220,6 +220,14 @@ def test_fits_from_a_base_begin_once_with_hosts_that_wait_for_each_other(profile
     assert begun == [[0.0, fit.SLOW_MEETING], [0.0]]
 
 
+def test_a_dozen_rows_are_never_met_without_noise(profile, dozen):
+    """Rows as the base has them: the noise falls to its floor, from where no coefficient gains by going astray."""
+    rows, _ = dozen
+    exact = retimed(rows, np.asarray(predict(rows, profile).step_time_s))
+    (found,) = (fit.fit(exact, profile, starts=1).noise[name] for name in np.unique(exact.labels.stack))
+    assert pooling.NOISE_FLOOR < found < 1.5 * pooling.NOISE_FLOOR
+
+
 def test_a_coefficient_that_is_held_stays_for_all_rows(profile, dozen):
     rows, kept_out = dozen
     held = fit.fit(rows, profile, held_out=kept_out, starts=1, held={"overhead": 0.123, "overlap_fsdp": 0.25})

@@ -18,6 +18,7 @@ from calibration.replay import replay
 from calibration.traces import Cases
 from calibration.uncertainty.cells import cells_of, names, reduced
 from calibration.uncertainty.laplace import slopes, student_weight
+from dmodel.coefficients import NAMES
 from dmodel.profiles import Profile
 from dmodel.types import InputError
 
@@ -56,14 +57,14 @@ def posterior(rows: Cases, base: Profile) -> Posterior:
     cells, data = cells_of(prior, groups), rows_of_fit(rows, groups, weights_of(rows.labels.flag))
     found = reduced(cells)
     mean, basis, of, size = jnp.asarray(found.mean), jnp.asarray(found.basis), jnp.asarray(cells.of), found.basis.shape[2]
-    stack_of, median = jnp.asarray(groups.stack_of), jnp.asarray(prior.noise)
+    stack_of, start = jnp.asarray(groups.stack_of), pooling.start(prior, len(NAMES))
 
     def coefficients(u: jax.Array) -> jax.Array:
         return mean + basis @ u
 
     def log_density(x: jax.Array) -> jax.Array:
         r = log_ratio(coefficients(x[:size])[of].T, data)
-        s = (median * jnp.exp(pooling.NOISE_WIDTH * x[size:]))[stack_of]
+        s = pooling.noise_scale(start.replace(noise=x[size:]), prior)[stack_of]
         misfit = jnp.log(s) + 0.5 * (FREEDOM + 1.0) * jnp.log1p((r / s) ** 2 / FREEDOM)
         return -(data.weight * misfit).sum() - 0.5 * (x**2).sum()
 
