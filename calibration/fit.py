@@ -60,7 +60,7 @@ fits."""
 
 SLOW_MEETING = 0.7
 """How many prior standard deviations above its mean the wait of hosts for each other (`rendezvous`) begins, in one more start of a fit from
-a base, for every group of software. Where hosts have time it has no slope, like launching: in three of 30 draws of twelve rows of the
+a base, in every group that may move. Where hosts have time it has no slope, like launching: in three of 30 draws of twelve rows of the
 nanotron sweep no scattered start came near the 40 times that its pipelines take, whose rows passed for outliers (loss −8.7 for −32.2)."""
 
 PSEUDO = 2.0
@@ -123,13 +123,12 @@ def optimize(
     polish: int,
     progress: Callable[[float, float], None],
     first: Parameters | None = None,
-    meetings: bool = False,
 ) -> Parameters:
-    """Descend from many starts; start 0 is the prior mean but for slow hosts, the others scatter around it; the best one wins.
+    """Descend from many starts; start 0 is the prior mean, with slow hosts where the center is free, the others scatter around it; the best
+    one wins. A fit from a base has one start more: start 0 with hosts that wait for each other (`SLOW_MEETING`).
 
     Args:
-      first: parameters to start from besides; None = nothing is known. meetings: one more start, start 0 with hosts that wait for each
-        other (`SLOW_MEETING`).
+      first: parameters to start from besides; None = nothing is known.
 
     Raises:
       FloatingPointError: the loss is not finite at any start.
@@ -141,7 +140,7 @@ def optimize(
     for x in spread:
         x[0] = 0.0
     spread[0][:, NAMES.index("launch")] += SLOW_HOST
-    if meetings:
+    if not prior.fresh:
         waiting = [x[0].copy() for x in spread]
         waiting[1][:, NAMES.index("rendezvous")] = SLOW_MEETING
         spread = [np.concatenate([x, y[None]]) for x, y in zip(spread, waiting, strict=True)]
@@ -151,7 +150,7 @@ def optimize(
             x[: len(y)] = y
         spread = [np.concatenate([x, y[None]]) for x, y in zip(spread, known, strict=True)]
     begin = [jax.tree.unflatten(tree, each) for each in zip(*spread, strict=True)]
-    compiled = _compiled(len(begin) * len(rows.weight) <= FEW)
+    compiled = _compiled(starts * len(rows.weight) <= FEW)
 
     def loss(p: Parameters) -> tuple[jax.Array, Parameters]:
         return compiled(p, wide, rows)
@@ -221,7 +220,7 @@ def fit(
       cases: rows as records, from `calibration.traces.to_cases`.
       base: profile to start from; None fits everything from the default priors, in `rounds` rounds that learn the widths among stacks.
         Of stacks that it knows its own rows are fitted beside the new ones, at less weight (`calibration.replay`).
-      seed: of the scattered starts. held_out: rows to keep out, `[row]` bool. starts: how many descents.
+      seed: of the scattered starts. held_out: rows to keep out, `[row]` bool. starts: how many descents, one more from a base.
       progress: called with the share done and the loss. name: of the result. rounds: of a fit without a base.
       held: coefficients that stay at a value for all rows, by name.
       polish: steps of L-BFGS at most, of each round.
@@ -257,7 +256,6 @@ def fit(
             polish=polish,
             progress=lambda done, loss, i=i: report((i + done) / total, loss),
             first=first,
-            meetings=base is not None,
         )
         here = (p, prior, padded_rows(data), groups, log_ratio, FREEDOM)
         if i + 1 < total:

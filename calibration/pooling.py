@@ -106,16 +106,21 @@ class Mixing(struct.PyTreeNode, kw_only=True):
 
 class Prior(struct.PyTreeNode, kw_only=True):
     """Means, and standard deviations (0 freezes a direction): center `[C]`; of each member's offset the Cholesky factor of its covariance,
-    `[M, C, C]`. noise: median of the Student-t scale by stack `[S]`; noise_floor: what that scale is never below. mixing: where something
-    is known of sums of center and offsets (`anchored`); None where nothing is."""
+    `[M, C, C]`. noise: median of the part of the Student-t scale above its floor, by stack `[S]`. mixing: where something is known of sums
+    of center and offsets (`anchored`); None where nothing is. fresh: of a fit from nothing (static)."""
 
     center: Array
     center_width: Array
     offset: Array
     factor: Array
     noise: Array
-    noise_floor: Array = 0.0
     mixing: Mixing | None = None
+    fresh: bool = struct.field(pytree_node=False, default=False)
+
+    @property
+    def noise_floor(self) -> float:
+        """What the Student-t scale of any stack is never below [1]: `NOISE_FLOOR`, 0 in a fit from nothing."""
+        return 0.0 if self.fresh else NOISE_FLOOR
 
 
 class Parameters(struct.PyTreeNode, kw_only=True):
@@ -168,10 +173,15 @@ def prior_for(groups: Groups, base: Profile, fresh: bool, told: frozenset[str] =
         center_width=base.standard_errors * (fresh or stranger),
         offset=offset,
         factor=factor,
-        noise=np.array([NOISE if fresh or family(s) in told else base.noise.get(s, NOISE) for s in groups.stacks]),
-        noise_floor=np.asarray(0.0 if fresh else NOISE_FLOOR),
+        noise=np.array([NOISE if fresh or family(s) in told else _above_floor(base.noise.get(s, NOISE)) for s in groups.stacks]),
+        fresh=fresh,
     )
     return anchored(prior, groups) if fresh else prior
+
+
+def _above_floor(scale: float) -> float:
+    """The part of a base's noise scale above the floor of a fit from it, so that a second fit does not add the floor to the first one's."""
+    return float(np.sqrt(max(scale**2 - NOISE_FLOOR**2, (0.1 * NOISE_FLOOR) ** 2)))
 
 
 def _software(grouping: str, member: str) -> str:
@@ -303,7 +313,7 @@ def rows_of(p: Parameters, prior: Prior, of: Array) -> jax.Array:
 
 def noise_scale(p: Parameters, prior: Prior) -> jax.Array:
     """Student-t scale of ln(predicted / measured) by stack, `[S]`: `√(floor² + (median · exp(width · η))²)`."""
-    return jnp.sqrt(jnp.asarray(prior.noise_floor) ** 2 + (jnp.asarray(prior.noise) * jnp.exp(NOISE_WIDTH * p.noise)) ** 2)
+    return jnp.sqrt(prior.noise_floor**2 + (jnp.asarray(prior.noise) * jnp.exp(NOISE_WIDTH * p.noise)) ** 2)
 
 
 def penalty(p: Parameters) -> jax.Array:

@@ -67,7 +67,6 @@ def width_slopes(cases: Cases, fitted: np.ndarray, judged: np.ndarray, base: Pro
         starts=starts,
         polish=fit.LBFGS_STEPS,
         progress=lambda done, loss: None,
-        meetings=True,
     )
     data = fit.rows_of_fit(both, groups, weight)
     ratio, slope = slopes(np.asarray(pooling.rows_of(found, prior, data.of)), data, fit.log_ratio)

@@ -79,9 +79,10 @@ def messages(
     # counts of tokens go in lines, a map of who visits whom in blocks
     lines = net.latency_s * (LINE_HOP + (1.0 - LINE_HOP) * jnp.asarray(ramp(plan.route_bytes))[None, None])
     gathers = net.replace(bytes_per_s=rates, latency_s=jnp.concatenate(jnp.broadcast_arrays(*[net.latency_s] * 5, lines), 1))
-    tp, cp, shard, expert, etp, ep = collectives.gather_line(
-        _kinds(groups.tp, groups.cp, groups.shard, groups.expert_shard, groups.etp, groups.ep), gathers
-    ).kinds()
+    joining = _kinds(groups.tp, groups.cp, groups.shard, groups.expert_shard, groups.etp, groups.ep)
+    # ring attention hands keys and values on, without a copy of its own
+    copied = trailing(jnp.array([[1.0, 0.0, 1.0, 1.0, 1.0, 1.0]]), joining.ndim)
+    tp, cp, shard, expert, etp, ep = collectives.gather_line(joining, gathers, copied).kinds()
     replicated = plan.reduce_bytes * (parts.dense / groups.shard.prod(0) + parts.experts / groups.expert_shard.prod(0))
     summed = stack(wire, plan.reduce_bytes * parts.dense, plan.reduce_bytes * parts.experts, replicated)
     per_byte = _messages_per_byte(plan, c)

@@ -182,7 +182,9 @@ EDGE_MODELS = (
     DENSE.replace(n_experts=8.0, top_k=4.0, d_ff=2048.0, n_shared_experts=2.0, expert_rank=1024.0, n_mtp=1.0),
 )
 FABRIC = NETWORK.replace(size=np.array([8.0, np.inf]), torus_axes=np.ones(2), in_network_reduction=np.array([1.0, 0.0]))
-FREE = ("net_contention", "contention", "straggler", "overhead", "launch", "rendezvous", "kernel_fill", "collective_start")
+FREE = (
+    "net_contention", "contention", "straggler", "overhead", "launch", "rendezvous", "kernel_fill", "collective_start", "collective_skew",
+)  # fmt: skip
 IDEAL = COEFFICIENTS.replace(
     **{name: 1.0 for name, spec in SPECS.items() if spec.bound == "share" and name not in FREE},
     **dict.fromkeys((*FREE, "net_latency_inner", "net_latency_outer"), 0.0),

@@ -105,17 +105,18 @@ class Net:
         passed = [prod(group[k + 1 :]) if d == 1.0 else 1.0 for k, d in enumerate(self.axes)]
         return sum(a * d * (g ** (1.0 / d) - 1.0) * n for a, d, g, n in zip(self.latency, self.axes, group, passed, strict=True))
 
-    def parts_handed_on(self, group: Level) -> Level:
-        """Of the volume left at a level, what a ring sends through it: all parts but one, its own at 0.4 of what one costs. A torus, and
-        slices above it, go one by one, and hand on what is not theirs."""
+    def parts_handed_on(self, group: Level, times: float = 1.0, own: float = 0.4) -> Level:
+        """Of the volume left at a level, what a ring sends through it: all parts but one, as often as it goes round, and once what its own
+        costs. A torus, and slices above it, go one by one, and hand on what is not theirs."""
         if self.axes[0] > 1.0:
-            return [(r - 1.0) / r for r in self.reach(group)]
+            return [times * (r - 1.0) / r for r in self.reach(group)]
         n = prod(group)
-        return [(n - 1.0 + 0.4) / n if g > 1.0 else (r - 1.0) / r for g, r in zip(group, self.reach(group), strict=True)]
+        reach = self.reach(group)
+        return [(times * (n - 1.0) + own) / n if g > 1.0 else times * (r - 1.0) / r for g, r in zip(group, reach, strict=True)]
 
-    def gather(self, nbytes: float, group: Level, calls: float = 1.0, hop: float = 1.0) -> float:
+    def gather(self, nbytes: float, group: Level, calls: float = 1.0, hop: float = 1.0, own: float = 0.4) -> float:
         left = [nbytes / prod(group[:k]) for k in range(len(group))]
-        flow = self.flow(group, [v * p for v, p in zip(left, self.parts_handed_on(group), strict=True)])
+        flow = self.flow(group, [v * p for v, p in zip(left, self.parts_handed_on(group, 1.0, own), strict=True)])
         return flow + calls * (self.begin(group) + hop * self.ring_latency(group))
 
     def calls(self, nbytes: float, p: Plan) -> float:
@@ -123,11 +124,12 @@ class Net:
 
     def all_reduce(self, nbytes: float, group: Level, calls: float = 1.0) -> float:
         left = [nbytes / prod(group[:k]) for k in range(len(group))]
-        ring = [2.0 * p for p in self.parts_handed_on(group)]
+        ring = self.parts_handed_on(group, 2.0)
         # a domain is in the middle of one tree and a leaf of the other, of two domains each is the top of one
         tree = [ring[0], *[min(max(r - 1.0, 0.0), 2.0) for r in self.reach(group)[1:]]]
         once = [bool(r) and g > 1.0 for r, g in zip(self.reduces, self.reach(group), strict=True)]
-        ring, tree = ([1.0 if o else t for t, o in zip(times, once, strict=True)] for times in (ring, tree))
+        switched = [min(1.3 * (1.0 + 1.0 / group[0]), ring[0]), *[1.0] * (len(group) - 1)]
+        ring, tree = ([s if o else t for s, t, o in zip(switched, times, once, strict=True)] for times in (ring, tree))
         by_ring = 2.0 * calls * self.ring_latency(group) + self.flow(group, [v * t for v, t in zip(left, ring, strict=True)])
         hops = sum(a * log2(g) * (1.0 if k == 0 else 8.5 / 4.0) for k, (a, g) in enumerate(zip(self.latency, group, strict=True)))
         by_tree = 2.0 * calls * hops + self.flow(group, [v * t for v, t in zip(left, tree, strict=True)]) / 0.92
@@ -433,7 +435,7 @@ def messages(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[s
     return {
         "tp": 2.0 * (mixers + lone) * half + again * (mixers * half + lone * mlp)
         + (4.0 + both) * routed * (tp_net.gather(sent * p.etp, g["etp"]) + (c.collective_skew if p.etp > 1 else 0.0)),
-        "cp": (3.0 + again) * net.gather(keys / p.tp, g["cp"]),
+        "cp": (3.0 + again) * net.gather(keys / p.tp, g["cp"], own=0.0),
         "ep": (4.0 + both) * routed * net.all_to_all(sent, g["ep"], m.top_k, bool(p.merge_copies))
         # counts of tokens go in lines, with hops of a third
         + (1.0 + again) * routed

@@ -25,6 +25,7 @@ from dmodel import catalog
 from dmodel.catalog import loader
 from dmodel.cli import app
 from dmodel.coefficients import SPECS
+from dmodel.cost.collectives import OWN_PART
 from dmodel.types import InputError
 
 ROOT = Path(__file__).parents[1]
@@ -146,7 +147,8 @@ def test_a_machine_that_the_catalog_has_not_is_described_by_what_was_measured(tm
     assert float(found.chip.flops_per_s) == pytest.approx(9e10 / SPECS["matmul_efficiency"].default, rel=1e-5)
     assert float(found.chip.hbm_bytes_per_s) == pytest.approx(8e9 / SPECS["memory_efficiency"].default, rel=1e-5)
     assert np.asarray(found.network.size).tolist() == [4.0, np.inf]
-    assert float(found.network.bytes_per_s[0]) == pytest.approx(0.5 * 2**20 / 2e-4 / SPECS["net_efficiency_inner"].default, rel=1e-5)
+    sent = (1.0 + OWN_PART) / 2.0 * 2**20
+    assert float(found.network.bytes_per_s[0]) == pytest.approx(sent / 2e-4 / SPECS["net_efficiency_inner"].default, rel=1e-5)
     assert float(found.network.latency_s[0]) == pytest.approx((4e-4 - SPECS["collective_start"].default) / 3, rel=1e-5)
     entry = next(e for e in catalog.entries("chips") if e["name"] == "cpu-test-2-cores")
     assert all(field["source"] and field["date"] for field in entry["fields"])

@@ -7,6 +7,7 @@ import pytest
 
 from dmodel.cost.collectives import (
     OWN_PART,
+    SWITCH,
     TREE_BANDWIDTH,
     all_reduce_time,
     all_to_all_time,
@@ -93,11 +94,10 @@ def test_levels_of_one_latency_have_the_hops_of_one():
 
 def test_ring_for_bytes_tree_for_members():
     one = net()
-    ring = 2.0 * (1e10 * (7.0 + OWN_PART) / 8.0 / RATE[0] + LATENCY[0] * 7.0)
+    ring = 1e10 * (14.0 + OWN_PART) / 8.0 / RATE[0] + 2.0 * LATENCY[0] * 7.0
     assert seconds(all_reduce_time, 1e10, group(8.0), one) == pytest.approx(ring, rel=1e-12)
-    tree = 2.0 * (1e5 * (1023.0 + OWN_PART) / 1024.0 / RATE[0] / TREE_BANDWIDTH + LATENCY[0] * 10.0)
+    tree = 1e5 * (2046.0 + OWN_PART) / 1024.0 / RATE[0] / TREE_BANDWIDTH + 2.0 * LATENCY[0] * 10.0
     assert seconds(all_reduce_time, 1e5, group(1024.0), one) == pytest.approx(tree, rel=1e-12)
-    assert ring == pytest.approx(2.0 * seconds(gather_time, 1e10, group(8.0), one), rel=1e-12)
 
 
 def test_two_domains_reduce_by_tree():
@@ -105,16 +105,21 @@ def test_two_domains_reduce_by_tree():
     wide = net(2, latency_s=np.zeros(2), bytes_per_s=np.array([1e15, RATE[1]]))
     two, four = (seconds(all_reduce_time, 1e9, group(8.0, d), wide) for d in (2.0, 4.0))
     assert two == pytest.approx(1e9 / 8.0 / RATE[1] / TREE_BANDWIDTH, rel=1e-12)
-    assert four == pytest.approx(2.0 * (31.0 + OWN_PART) / 32.0 * 1e9 / 8.0 / RATE[1], rel=1e-12)
+    assert four == pytest.approx((62.0 + OWN_PART) / 32.0 * 1e9 / 8.0 / RATE[1], rel=1e-12)
 
 
 @pytest.mark.parametrize("g", [2.0, 8.0, 64.0, 4096.0])
-def test_a_switch_that_reduces_takes_each_byte_once(g):
+def test_a_switch_that_reduces_takes_each_byte_once_and_a_ranks_share_of_the_sum_again(g):
     plain, reducing = (net(latency_s=np.zeros(1), in_network_reduction=np.array([x])) for x in (0.0, 1.0))
-    once, ring = (seconds(all_reduce_time, 1e9, group(g), fabric) for fabric in (reducing, plain))
-    assert once == pytest.approx(1e9 / RATE[0], rel=1e-12)
-    assert ring / once == pytest.approx(2.0 * (g - 1.0 + OWN_PART) / g, rel=1e-12)
+    switch, ring = (seconds(all_reduce_time, 1e9, group(g), fabric) * RATE[0] / 1e9 for fabric in (reducing, plain))
+    assert ring == pytest.approx((2.0 * (g - 1.0) + OWN_PART) / g, rel=1e-12)
+    assert switch == pytest.approx(min(SWITCH * (1.0 + 1.0 / g), ring), rel=1e-12)
     assert seconds(gather_time, 1e9, group(g), reducing) == seconds(gather_time, 1e9, group(g), plain)
+
+
+def test_a_switch_between_domains_takes_each_byte_once():
+    wide = net(2, latency_s=np.zeros(2), bytes_per_s=np.array([1e15, RATE[1]]), in_network_reduction=np.array([1.0, 1.0]))
+    assert seconds(all_reduce_time, 1e9, group(8.0, 16.0), wide) == pytest.approx(1e9 / 8.0 / RATE[1], rel=1e-12)
 
 
 def test_a_rank_copies_its_own_part_beside_those_that_it_hands_on():
@@ -124,6 +129,21 @@ def test_a_rank_copies_its_own_part_beside_those_that_it_hands_on():
     two, eight, many = (seconds(gather_time, 1e9, group(g), plain) * RATE[0] / 1e9 for g in (2.0, 8.0, 1024.0))
     assert (two, eight) == pytest.approx((1.4 / 2.0, 7.4 / 8.0), rel=1e-12) and many == pytest.approx(1.0, rel=1e-3)
     assert two / eight == pytest.approx(160.0 / 209.0, rel=0.02)
+
+
+def test_a_ring_copies_its_own_part_once_in_a_sum():
+    """2 n - 1 operations for 2 n - 2 transfers. Measured on H200 with NCCL 2.29 (256 and 512 MB): 315, 232 and 210 GB/s of the message on
+    2, 4 and 8 ranks, the last by ring; gathers 515, 423 and 385."""
+    plain = net(latency_s=np.zeros(1))
+    measured = {2.0: (315.0, 515.0), 4.0: (232.0, 423.0), 8.0: (210.0, 385.0)}
+    for g, (summed, gathered) in measured.items():
+        ratio = seconds(all_reduce_time, 1e9, group(g), plain) / seconds(gather_time, 1e9, group(g), plain)
+        assert ratio == pytest.approx(gathered / summed, rel=0.07)
+
+
+def test_what_is_handed_on_alone_has_no_copy():
+    handed = gather_line(group(4.0), net(latency_s=np.zeros(1)), copied=0.0)
+    assert float(handed.seconds_per_byte[0]) * RATE[0] == pytest.approx(3.0 / 4.0, rel=1e-12)
 
 
 @pytest.mark.parametrize("axes", [1.0, 2.0, 3.0])
@@ -193,7 +213,8 @@ def test_a_sharper_maximum_meets_the_hard_one(f, nbytes):
     for rate in (RATE, np.array([5e10, 5e10])):
         hard = seconds(f, nbytes, group(8.0, 4.0), net(2, bytes_per_s=rate))
         gaps = [abs(seconds(f, nbytes, group(8.0, 4.0), net(2, p, bytes_per_s=rate)) / hard - 1.0) for p in (8.0, 64.0, 512.0, 8192.0)]
-        assert gaps[0] < 0.13 and all(later <= sooner / 6.0 + 1e-12 for sooner, later in zip(gaps, gaps[1:], strict=False)), gaps
+        # a maximum is above the hard one, a minimum below: between them a gap may vanish on the way
+        assert gaps[0] < 0.13 and all(gap <= gaps[0] / 6.0**k + 1e-12 for k, gap in enumerate(gaps)), gaps
 
 
 def test_a_line_is_its_time():

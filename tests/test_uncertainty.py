@@ -60,7 +60,7 @@ def test_noise_is_found_although_coefficients_could_explain_it():
     design = 0.3 * rng.standard_normal((40, 30))
     before = design @ rng.standard_normal(30) + 0.04 * rng.standard_t(4.0, 40)
     blank = Rows(before, design, design, design @ design.T, before, np.ones(40), np.array([0.03]))
-    scale, weight = expected_noise(blank, np.ones(40), Noise(np.array([0.03]), np.array([0.005]), np.zeros(40, int)), 4.0)
+    scale, weight = expected_noise(blank, np.ones(40), Noise(np.array([0.03]), np.array([0.005]), np.zeros(40, int), 0.0), 4.0)
     fitted = np.linalg.solve(np.eye(40) + blank.prior * weight, before)
     assert 0.028 < scale[0] < 0.065 and np.median(np.abs(fitted)) < 0.5 * scale[0]
 

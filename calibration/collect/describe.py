@@ -18,6 +18,7 @@ from calibration.collect.machine import Machine
 from calibration.collect.store import Collection, Record
 from dmodel.catalog.loader import VERSION
 from dmodel.coefficients import SPECS
+from dmodel.cost.collectives import OWN_PART
 
 Entry = dict[str, Any]
 
@@ -124,9 +125,9 @@ def _system(name: str, records: list[Record], environment: Record) -> Entry:
 
 
 def _ring_rate(record: Record) -> float:
-    """Bytes per second and device of a ring: `V (g − 1)/g / t`."""
+    """Bytes per second and device of a ring: `V (g − 1 + ρ)/g / t`, with what its own part costs a rank (`OWN_PART`)."""
     g = record["parameters"]["devices"]
-    return _bytes(record) * (g - 1) / g
+    return _bytes(record) * (g - 1 + OWN_PART) / g
 
 
 def _hop(records: list[Record], otherwise: float) -> Entry:

@@ -22,7 +22,7 @@ SPECS: dict[str, Spec] = {
     "efficiency_inner": Spec("1", "share of the inner bandwidth that large messages reach", "share", 0.75, 0.5, "hardware"),
     "latency_inner": Spec("1", "hop latency over the catalog's, inner level", "positive", 1.0, 0.7, "hardware"),
     "base": Spec("s", "time of the smallest message beyond its hops", "positive", 8e-6, 0.7, "hardware"),
-    "partners": Spec("1", "time per byte added by links left idle when a rank has a single partner", "positive", 0.2, 0.8, "hardware"),
+    "partners": Spec("1", "time of a rank's own part over that of one that it hands on", "positive", 0.2, 0.8, "hardware"),
     "crowding": Spec("1", "inner bandwidth falls as (ranks)^-γ: wires shared through a host", "positive", 0.01, 1.5, "hardware"),
     "in_network": Spec("1", "bytes of an all-reduce in the switch over (1 + 1/g) of the message", "positive", 1.2, 0.3, "hardware"),
     "exchange": Spec("1", "time per byte of an all-to-all over that of a ring", "positive", 1.1, 0.3, "hardware"),
@@ -85,9 +85,8 @@ def cases(table: MicroTable) -> Cases:
 
 
 def _seconds_per_byte(c: Mapping[str, Array], x: Cases) -> tuple[Array, Array]:
-    """Of both levels; few partners use few links, and many domains meet each other's traffic."""
-    idle = 1.0 + c["partners"] / jnp.maximum(jnp.asarray(x.inner) - 1.0, 1.0)
-    inner = idle * jnp.exp(c["crowding"] * jnp.log(x.inner)) / (x.bytes_per_s[0] * c["efficiency_inner"])
+    """Of both levels; ranks share wires, and many domains meet each other's traffic."""
+    inner = jnp.exp(c["crowding"] * jnp.log(x.inner)) / (x.bytes_per_s[0] * c["efficiency_inner"])
     outer = jnp.exp(c["contention"] * jnp.log(x.outer)) / (x.bytes_per_s[1] * c["efficiency_outer"])
     return inner, outer
 
@@ -95,7 +94,8 @@ def _seconds_per_byte(c: Mapping[str, Array], x: Cases) -> tuple[Array, Array]:
 def flow(c: Mapping[str, Array], x: Cases) -> jax.Array:
     """Time for the bytes of each call at full bandwidth [s], `[row]`: the slower of its two levels.
 
-    Inner level of g ranks: `V (g − 1)/g` for gathers, scatters and, times `exchange`, all-to-all; an all-reduce twice that, or
+    Inner level of g ranks: `V (g − 1 + partners)/g` for gathers, scatters and, times `exchange`, all-to-all: a rank's own part goes
+    through the same kernel. An all-reduce `V (2 (g − 1) + partners)/g`, which has one operation more than transfers too, or
     `in_network · (1 + 1/g) V` where the switch adds (each rank's whole message is read, its part of the sum is written), the better one.
     Outer level of d domains, through the links of g ranks: a ring through all n passes `V (n − 1)/n` out of every domain, an all-to-all
     `V (d − 1)/d · g`; an all-reduce twice the ring, or as a tree V for two domains and 2 V for more, whichever is less.
@@ -103,9 +103,11 @@ def flow(c: Mapping[str, Array], x: Cases) -> jax.Array:
     g, d, v = (jnp.asarray(a) for a in (x.inner, x.outer, x.nbytes))
     inner, outer = _seconds_per_byte(c, x)
     part, n, joined = (g - 1.0) / g, g * d, ramp(d - 1.0)
+    own = c["partners"] * ramp(g - 1.0) / g
     reduce, exchange = jnp.asarray(x.kind) == 0.0, jnp.asarray(x.kind) == 3.0
-    switch = jnp.where(jnp.asarray(x.in_network) > 0.0, c["in_network"] * (1.0 + 1.0 / g), 2.0 * part)
-    inner_share = jnp.where(reduce, minimum(stack(2.0 * part, switch)), jnp.where(exchange, c["exchange"] * part, part))
+    switch = jnp.where(jnp.asarray(x.in_network) > 0.0, c["in_network"] * (1.0 + 1.0 / g), 2.0 * part + own)
+    gathered = part + own
+    inner_share = jnp.where(reduce, minimum(stack(2.0 * part + own, switch)), jnp.where(exchange, c["exchange"] * gathered, gathered))
     tree = (joined + ramp(d - 2.0)) / TREE_BANDWIDTH
     ring = joined * (n - 1.0) / n
     outer_share = jnp.where(reduce, minimum(stack(2.0 * ring, tree)), jnp.where(exchange, g * (d - 1.0) / d, ring)) / g
@@ -129,8 +131,8 @@ def time(c: Mapping[str, Array], x: Cases) -> jax.Array:
     """Time of each call [s], `[row]`: `base + min_p(over_p + hops_p + flow / share_p)`.
 
     The communication library has protocols that flag every word, or every line of 128 bytes, quick to start at a part of the bandwidth
-    (`low_latency`, `middle`), and one that moves large blocks; it takes the best. With base = partners = crowding = 0, all shares 1 and
-    nothing to start, the inner level is that of `dmodel.cost.collectives`.
+    (`low_latency`, `middle`), and one that moves large blocks; it takes the best. With base = crowding = 0, all shares 1, nothing to start
+    and partners `OWN_PART` (0 for an all-to-all), the inner level is that of `dmodel.cost.collectives`.
 
     Limits: base + hops as the message shrinks, `V · share / rate` as it grows.
     """

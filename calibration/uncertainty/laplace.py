@@ -93,11 +93,12 @@ def student_weight(square: np.ndarray, scale: np.ndarray, freedom: float) -> np.
 
 
 class Noise(NamedTuple):
-    """Noise scales: medians of the prior and the fitted ones by stack `[S]`, and the stack of every row `[row]`."""
+    """Noise scales: medians of the prior and the fitted ones by stack `[S]`, the stack of every row `[row]`, and what no scale is below."""
 
     median: np.ndarray
     fitted: np.ndarray
     stack_of: np.ndarray
+    floor: float
 
 
 def expected_noise(rows: Rows, own: np.ndarray, noise: Noise, freedom: float) -> tuple[np.ndarray, np.ndarray]:
@@ -105,7 +106,7 @@ def expected_noise(rows: Rows, own: np.ndarray, noise: Noise, freedom: float) ->
 
     E: ratios and their variance given the scales; the expected square is `r² + v`. M: the scale that makes the expected weighted misfit
     `Σ w [ln s + ½ u (r² + v) / s²]` and the prior of ln s least, with u = ν + 1 over ν + (r² + v) / s². What rows leave open of ln s, a
-    variance V, widens the scale by exp V, to the root of the expected s².
+    variance V, widens the scale by exp V, to the root of the expected s². No scale falls below the floor of the fit.
     """
     scale, index = np.maximum(noise.fitted, 0.5 * noise.median), noise.stack_of
     weight = own * student_weight(rows.ratio**2, scale[index], freedom)
@@ -114,7 +115,7 @@ def expected_noise(rows: Rows, own: np.ndarray, noise: Noise, freedom: float) ->
         inner = np.linalg.solve(np.eye(len(own)) + rows.prior * weight, np.column_stack([rows.before, rows.prior]))
         square = inner[:, 0] ** 2 + np.diag(inner[:, 1:])
         spread = np.bincount(index, own * scale[index] ** 2 * square * student_weight(square, scale[index], freedom), len(scale))
-        found = _scale(counts, spread, noise.median, scale)
+        found = np.maximum(_scale(counts, spread, noise.median, scale), noise.floor)
         done = np.abs(np.log(found / scale)).max() < CLOSE
         scale = found
         weight = own * student_weight(square, scale[index], freedom)
@@ -145,7 +146,7 @@ def laplace(p: Parameters, prior: Prior, data: Any, groups: Groups, log_ratio: C
     """
     rows, cells = _linearised(p, prior, data, groups, log_ratio)
     errors, center = _at_fit(p, prior, rows, groups, freedom)
-    noise = Noise(np.asarray(prior.noise), np.asarray(pooling.noise_scale(p, prior)), groups.stack_of)
+    noise = Noise(np.asarray(prior.noise), np.asarray(pooling.noise_scale(p, prior)), groups.stack_of, prior.noise_floor)
     scale, weight = expected_noise(rows, rows.weight, noise, freedom)
     rows = rows._replace(weight=weight, noise=scale)
     pairs = _pairs(rows, cells, groups)

@@ -36,6 +36,11 @@ adds it to what came, n operations for n − 1 transfers (NCCL's `all_gather.h`,
 A100 and H100, 0.35 on H200, 0.4 to 0.6 on Blackwell (`partners` in `calibration/micro/data/fits.json`)."""
 
 
+SWITCH = 1.3
+"""Time per byte of a sum in the switch of a domain over that of a ring [1], by single calls: 1.3 on H200, 1.4 on H100 (`in_network` in
+`calibration/micro/data/fits.json`)."""
+
+
 class Fabric(struct.PyTreeNode, kw_only=True):
     """A network as collectives find it: derated rates [byte/s] and hop latencies [s], `[K, 1, *batch]`; start of a
     collective [s], `[1, *batch]`. members: devices of the run, or domains of them, that a level joins; 1 where a group is taken to have all
@@ -146,13 +151,14 @@ def _seconds_per_byte(group: jax.Array, net: Fabric) -> jax.Array:
     return jnp.exp(net.contention * _log(_reach(group))) * inverse(net.bytes_per_s * links)
 
 
-def _ring_share(group: jax.Array, net: Fabric) -> jax.Array:
-    """Share of the volume left at a level that a ring carries through it: `(n − 1 + ρ)/n`, n all members of the group, on a level that
-    joins any, since one ring goes through all ranks (NCCL) and hands on every part but one between nodes as well as inside them, and its
-    own costs ρ (`OWN_PART`); `(g − 1)/g` of a torus and of the slices joined above it, which gather one after the other."""
-    left, rest = _inverse(_reach(group)), _size(_inverse(group))
-    flat = 1.0 - ramp(net.torus_axes[:1] - 1.0)
-    return 1.0 - left + flat * _joined(group) * (left - (1.0 - OWN_PART) * rest[None])
+def _ring_share(group: jax.Array, net: Fabric) -> tuple[jax.Array, jax.Array]:
+    """Share of the volume left at a level that a ring hands on through it, `(n − 1)/n`, n all members of the group, on a level that joins
+    any, since one ring goes through all ranks (NCCL) and hands on every part but one between nodes as well as inside them; and what a
+    rank's own part costs beside, `ρ/n` (`OWN_PART`). `(g − 1)/g` and 0 of a torus and of the slices joined above it, which gather one after
+    the other."""
+    left, rest = _inverse(_reach(group)), _size(_inverse(group))[None]
+    flat = (1.0 - ramp(net.torus_axes[:1] - 1.0)) * _joined(group)
+    return 1.0 - left + flat * (left - rest), OWN_PART * flat * rest
 
 
 def _hops(group: jax.Array, net: Fabric) -> jax.Array:
@@ -184,9 +190,14 @@ class Line(struct.PyTreeNode, kw_only=True):
         return [Line(seconds_per_byte=s, latency_s=a) for s, a in pairs]
 
 
-def gather_line(group: jax.Array, net: Fabric) -> Line:
-    """Line of a ring all-gather, or reduce-scatter, in the volume of the gathered whole; see `gather_time`."""
-    flow = _ring_share(group, net) * _left(group) * _seconds_per_byte(group, net)
+def gather_line(group: jax.Array, net: Fabric, copied: Array = 1.0) -> Line:
+    """Line of a ring all-gather, or reduce-scatter, in the volume of the gathered whole; see `gather_time`.
+
+    Args:
+      copied: 0 where ranks hand on parts without a copy of their own, else 1: scalar or `[1, kind, *batch]`.
+    """
+    share, own = _ring_share(group, net)
+    flow = (share + copied * own) * _left(group) * _seconds_per_byte(group, net)
     return Line(seconds_per_byte=maximum(flow, net.sharpness), latency_s=_start(group, net) + (net.latency_s * _hops(group, net)).sum(0))
 
 
@@ -216,9 +227,11 @@ def gather_time(nbytes: jax.Array, group: jax.Array, net: Fabric) -> Array:
 def all_reduce_time(nbytes: jax.Array, group: jax.Array, net: Fabric, calls: Array = 1.0) -> jax.Array:
     """Time of an all-reduce of `nbytes` [s]: the better of ring and double binary tree.
 
-    Ring: `2 ×` the gather. Tree: `2 Σ_k α_k log2 g_k`, with hops between domains 8.5/4 times as long as a ring's; inside domains the
-    ring's bytes, between them V of two domains and 2 V of more, for each of the two trees has half of V, in one a domain is a leaf and in
-    the other it passes on; at 0.92 of the rate. A switch that reduces in the network takes each byte once.
+    Ring: `(2 (n − 1) + ρ)/n`, since it has 2 n − 1 operations for 2 n − 2 transfers (NCCL's `all_reduce.h`), and the hops of two gathers.
+    Tree: `2 Σ_k α_k log2 g_k`, with hops between domains 8.5/4 times as long as a ring's; inside domains the ring's bytes, between them V
+    of two domains and 2 V of more, for each of the two trees has half of V, in one a domain is a leaf and in the other it passes on; at
+    0.92 of the rate. A switch between domains that reduces takes each byte once; inside one each rank's share of the sum passes once more,
+    for it reads that from all and writes it to all: `1.3 (1 + 1/g)` (`SWITCH`), or a ring, if that is less.
     Trees are NCCL's: on a torus, and between slices of one, there are rings alone.
 
     Limits: as `gather_time`; the ring wins for large messages, the tree for large groups and for two domains.
@@ -226,11 +239,12 @@ def all_reduce_time(nbytes: jax.Array, group: jax.Array, net: Fabric, calls: Arr
     Args:
       calls: messages that the volume is sent in, one after the other.
     """
-    reach, ring = _reach(group), 2.0 * _ring_share(group, net)
-    joined = _joined(reach)
+    reach, (share, own) = _reach(group), _ring_share(group, net)
+    ring, joined = 2.0 * share + own, _joined(reach)
     tree = jnp.concatenate([ring[:1], joined[1:] + ramp(reach[1:] - 2.0)])
     cost = _left(group) * _seconds_per_byte(group, net)
-    reduced, rest = net.in_network_reduction * joined, 1.0 - net.in_network_reduction
+    inside = jnp.minimum(ring[:1], joined[:1] * SWITCH * (1.0 + _inverse(group)[:1]))
+    reduced, rest = net.in_network_reduction * jnp.concatenate([inside, joined[1:]]), 1.0 - net.in_network_reduction
 
     def flow(times: jax.Array) -> Array:
         return nbytes * maximum(cost * (rest * times + reduced), net.sharpness)
