@@ -33,7 +33,7 @@ TREE_HOP = 8.5 / 4.0
 OWN_PART = 0.4
 """What a rank's own part costs a ring beside those that it hands on [1]: it goes through the same kernel, which copies it to the result or
 adds it to what came, n operations for n − 1 transfers (NCCL's `all_gather.h`, `reduce_scatter.h`). Single calls of 2, 4 and 8 ranks: 0.3 on
-A100 and H100, 0.35 on H200, 0.4 to 0.6 on Blackwell (`partners` in `calibration/micro/data/fits.json`)."""
+A100 and H100, 0.4 on H200, 0.5 to 0.6 on Blackwell (`partners` in `calibration/micro/data/fits.json`)."""
 
 
 SWITCH = 1.3
