@@ -20,6 +20,10 @@ LINE_HOP = 1.0 / 3.0
 """A hop of a message of few bytes, which NCCL sends in lines of 128, over one in the blocks that `net_latency_outer` stands for: 4.0 µs for
 14 between nodes by its tuning table (`tuning.cc`); inside them, where it is 1.9 for 3.4, it counts as a third too."""
 
+COPIED = (1.0, 0.0, 1.0, 1.0, 1.0, 1.0)
+"""1 for the kinds of gathers in which a rank's own part is copied too: tp, cp, FSDP's, that of experts, etp, ep. Ring attention hands keys
+and values on as they came."""
+
 
 class Messages(struct.PyTreeNode, kw_only=True):
     """Times of the messages when nothing hides them [s]: per layer (tp, cp, ep, weight gather, gradient scatter), per step (reduction of
@@ -80,8 +84,7 @@ def messages(
     lines = net.latency_s * (LINE_HOP + (1.0 - LINE_HOP) * jnp.asarray(ramp(plan.route_bytes))[None, None])
     gathers = net.replace(bytes_per_s=rates, latency_s=jnp.concatenate(jnp.broadcast_arrays(*[net.latency_s] * 5, lines), 1))
     joining = _kinds(groups.tp, groups.cp, groups.shard, groups.expert_shard, groups.etp, groups.ep)
-    # ring attention hands keys and values on, without a copy of its own
-    copied = trailing(jnp.array([[1.0, 0.0, 1.0, 1.0, 1.0, 1.0]]), joining.ndim)
+    copied = trailing(jnp.array([COPIED]), joining.ndim)
     tp, cp, shard, expert, etp, ep = collectives.gather_line(joining, gathers, copied).kinds()
     replicated = plan.reduce_bytes * (parts.dense / groups.shard.prod(0) + parts.experts / groups.expert_shard.prod(0))
     summed = stack(wire, plan.reduce_bytes * parts.dense, plan.reduce_bytes * parts.experts, replicated)
