@@ -20,6 +20,8 @@ NEMO = ("nemo-launcher", "nemo")
 """Families of NeMo's stacks: its launcher, and its documents by release ("nemo/24.07"; NeMo 2 from 24.09 on). Not its tables of 2023 and of
 long sequences, of which no row can be used."""
 
+TITAN = "torchtitan"
+
 XLA = ("maxtext", "jax", "pax", "levanter", "tpu", "gpu-recipes")
 """Beginnings of stacks whose messages XLA schedules (Google's recipes for GPUs run MaxText)."""
 
@@ -43,6 +45,8 @@ def widths(stack: str, precision: str, zero: float = 1.0, model: str = "") -> Wi
     `grad_sync_dtype`) reduce gradients in bf16 and hold them so. The launcher's distributed Adam keeps of a master weight the 16 bits that
     the bf16 weight lacks (10 bytes with two moments); in fine-tuning (`sft`) the moments are bf16, and so is the master weight that 8-bit
     weights need (6 bytes); those weights are what is gathered (`fp8_params`).
+    torchtitan's preset of Llama 3 405B (`train_configs/llama3_405b.toml`) gathers weights that are scaled by tensor in 8 bits
+    (`enable_fsdp_float8_all_gather`); those of its smaller models leave that off.
     """
     name = stack.lower()
     if family(name) == BRIDGE:
@@ -51,7 +55,17 @@ def widths(stack: str, precision: str, zero: float = 1.0, model: str = "") -> Wi
         launcher = family(name) == NEMO[0] or "" < name.partition("/")[2] < "24.09"
         tuned = model.lower().endswith("-sft")
         return Widths(2.0, 2.0, 1.0 if launcher and tuned and precision == "fp8" else 2.0, (6.0 if tuned else 10.0) if launcher else 12.0)
+    if family(name) == TITAN and "rowwise" not in name and precision == "fp8" and fold(model).endswith("405b"):
+        return Widths(4.0, 4.0, 1.0)
     return None
+
+
+def reduces_once(stack: str, zero: float) -> bool:
+    """Whether gradients of micro-batches add up where they are and are reduced once a step, which is what ZeRO-1 sends, though the table
+    says stage 2 for weights that stay gathered: PyTorch's pipelines over `fully_shard` switch the reduction off in every backward pass and
+    run it behind the last (`backward_maybe_with_nosync` in `torch/distributed/pipelining/stage.py`), and torchtitan's runs of DeepSeek-V3
+    reduce likewise without a pipeline (its pull request 5058). Reduced with every micro-batch, these were predicted 10 to 24 % too slow."""
+    return zero == 2.0 and family(stack.lower()) == TITAN
 
 
 def wide_layers(stack: str, model: str, precision: str) -> float:

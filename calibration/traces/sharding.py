@@ -96,6 +96,9 @@ def sharding(row: Row, degrees: Layout) -> Sharding:
     if zero is None:
         zero = 1.0
         assumed.append("zero_stage blank: 1")
+    if recipes.reduces_once(row.stack, zero):
+        zero = 1.0
+        assumed.append("zero_stage 1: weights stay gathered and gradients are reduced once a step, as the stack does")
     hybrid = min(recipes.hybrid_shards(row.stack, row.text("model")), degrees.dp)
     if hybrid:
         zero = 3.0
