@@ -180,7 +180,8 @@ def prior_for(groups: Groups, base: Profile, fresh: bool, told: frozenset[str] =
 
 
 def _above_floor(scale: float) -> float:
-    """The part of a base's noise scale above the floor of a fit from it, so that a second fit does not add the floor to the first one's."""
+    """The part of a base's noise scale above the floor of a fit from it, so that a second fit does not add the floor to the first one's;
+    a tenth of the floor at least, as its logarithm is what moves."""
     return float(np.sqrt(max(scale**2 - NOISE_FLOOR**2, (0.1 * NOISE_FLOOR) ** 2)))
 
 

@@ -38,7 +38,7 @@ A100 and H100, 0.4 on H200, 0.5 to 0.6 on Blackwell (`partners` in `calibration/
 
 SWITCH = 1.3
 """Time per byte of a sum in the switch of a domain over that of a ring [1], by single calls: 1.3 on H200, 1.4 on H100 (`in_network` in
-`calibration/micro/data/fits.json`)."""
+`calibration/micro/data/fits.json`; 1.4 to 2.6 on Blackwell, where NCCL 2.27 to 2.29 took rings for most of what was measured)."""
 
 
 class Fabric(struct.PyTreeNode, kw_only=True):
