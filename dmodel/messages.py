@@ -49,7 +49,8 @@ def messages(
 
     Tensor parallelism: 2 all-reduces forward, 2 backward and 2 again under full recomputation, or all-gather + reduce-scatter with `sp`
     (where that ends before the last product, `Plan.recompute_last`, its result is not summed again, nor are experts' tokens combined):
-    half of them for the mixer, half for an MLP, which layers of routed experts alone do not have; as many as 1 forward and 1 backward for
+    half of them for the mixer, half for an MLP, which layers of routed experts alone do not have; where elementwise kernels alone run again
+    (`Plan.recompute_elementwise`), all-gathers do so before them; as many as 1 forward and 1 backward for
     the vocabulary-parallel embedding and head together, on one stage or two. Experts split over etp gather and scatter the tokens of their
     ranks. At each of these ranks wait for the last of them (`collective_skew`). Context parallelism: the ring passes K and V forward, K, V
     and their gradients backward. Expert parallelism: dispatch and combine each way; forward, ranks first gather how many tokens go where
@@ -69,8 +70,8 @@ def messages(
     The all-reduce of HSDP goes in buckets too below stage 3.
     """
     t = counts.tokens(model, plan)
-    wire, sp, again, trained = counts.activation_bytes(model, plan), plan.sp, plan.recompute_layers, model.trainable
-    last = again * plan.recompute_last
+    wire, sp, trained = counts.activation_bytes(model, plan), plan.sp, model.trainable
+    again, last, opened, core = _again(plan)
     mean = counts.mean_layer(model)
     routed = counts.WORD * mean.reach * counts.visits(model, plan)
     kv = counts.WORD * t * plan.cp * model.attention_share * model.n_kv_heads * (2.0 * model.head_dim + model.qk_extra) / plan.tp
@@ -114,11 +115,11 @@ def messages(
     skew, split_experts = (c.collective_skew * ramp(ranks - 1.0) for ranks in (plan.tp, plan.etp))
     before = sp * (tp.time(wire) + skew)
     half = 2.0 * before + (1.0 - sp) * (tp_reduce + skew)
-    mixer, mlp = (2.0 + again) * half, 2.0 * half + again * before + last * (half - before)
+    mixer, mlp = (2.0 * half + opened * before + share * (half - before) for share in (again, last))
     scatter = zero2 * trained * layer.time(plan.reduce_bytes / layers)
     return Messages(
         tp=mean.mixer * mixer + mean.through * mlp + (4.0 + again + last) * mean.routed * (etp.time(routed) + split_experts),
-        cp=(3.0 + again) * cp.time(kv),
+        cp=(3.0 + core) * cp.time(kv),
         ep=mean.routed * ((4.0 + again + last) * exchange + (1.0 + again) * route),
         gather=zero3 * layer.time(plan.gather_bytes / layers),
         scatter=(1.0 - plan.accumulate) * scatter,
@@ -128,6 +129,14 @@ def messages(
         ends=(1.0 + ramp(2.0 - plan.pp)) * half,
         awaited=trained * (tied + zero1 * (1.0 - plan.overlap_replica) * across),
     )
+
+
+def _again(plan: Plan) -> tuple[Array, Array, Array, Array]:
+    """How often messages are sent again in the backward pass [1]: those in full layers, those behind their last product, those that come
+    before what streams (gathers of activations), and those of the core of attention."""
+    full = plan.recompute_layers
+    opened, core = (full + (1.0 - full) * part for part in (plan.recompute_elementwise, plan.recompute_attention))
+    return full, full * plan.recompute_last, opened, core
 
 
 def _kinds(*groups: Array) -> jax.Array:

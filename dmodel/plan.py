@@ -37,7 +37,9 @@ class Plan(struct.PyTreeNode, kw_only=True):
         with the head holds fewer than the fullest. Both 0 where stages hold the same and the last one the head besides.
       micro_batch: b, sequences per data-parallel rank and micro-batch. global_batch: B, sequences per step.
       recompute_layers: share of the layers recomputed in full in the backward pass (1 = "full").
-      recompute_attention: share of the layers whose attention core alone is recomputed ("selective" = 1).
+      recompute_attention: share of the other layers whose attention core is recomputed ("selective" = 1 for this core alone).
+      recompute_products, recompute_elementwise: in the layers that are not recomputed in full, share of the products, and of the kernels
+        that stream, that are done again all the same (PyTorch's checkpoints with a policy by operator).
       recompute_last: 1 = the last product of a recomputed layer, the down projection of its MLP or experts, the addition of its result and
         what is sent after it are done again like the rest (checkpoints of Megatron-LM and DeepSpeed); 0 = recomputation ends once the
         backward pass has what it needs, which that product's result is not (PyTorch's non-reentrant checkpoints from 2.1 on, compilers).
@@ -92,6 +94,8 @@ class Plan(struct.PyTreeNode, kw_only=True):
     global_batch: Array
     recompute_layers: Array = 0.0
     recompute_attention: Array = 0.0
+    recompute_products: Array = 0.0
+    recompute_elementwise: Array = 0.0
     recompute_last: Array = 1.0
     graphed: Array = 0.0
     looped_experts: Array = 0.0

@@ -97,8 +97,8 @@ def _layer_work(system: System, model: Transformer, plan: Plan, parts: counts.Re
     streaming as `traffic.elementwise_bytes`; weight gradients are accumulated in memory: read and written once per micro-batch, and as much
     more as the stack's other elementwise kernels, where the sum is a kernel of its own; where products add to what is held
     (`Plan.fused_sums`), by what that takes beyond their arithmetic. Full recomputation repeats the forward work of the layer, all but
-    the last product and the addition of its result where it ends early (`Plan.recompute_last`); recomputing the core of attention is free
-    where flash attention does so anyway.
+    the last product and the addition of its result where it ends early (`Plan.recompute_last`). Of layers that are not recomputed in full,
+    shares of the products, of the core of attention and of what streams may be done again all the same.
     Below 8 bits products keep a further share of the peak: single ones in NVFP4 reach 0.59 to 0.78 of what 16 bits do on Blackwell, those
     in 8 bits all of it (`calibration/micro/data/fits.json`).
 
@@ -133,9 +133,11 @@ def _layer_work(system: System, model: Transformer, plan: Plan, parts: counts.Re
     forward = matmul + attention + streaming + 0.5 * casts
     behind = 1.0 + model.trainable * (1.0 + plan.low_precision * plan.wide_gradient * (rate / chip.attention_flops_per_s - 1.0))
     backward = behind * matmul + backward_attention + back + accumulation + 0.5 * casts
-    last = times[4] + times[6] + compute.streaming_time(c.elementwise_traffic * traffic.addition_bytes(model, plan), chip, c)
-    redone = forward - (1.0 - plan.recompute_last) * last
-    again = plan.recompute_layers * redone + (1.0 - plan.recompute_layers) * plan.recompute_attention * attention * (1.0 - plan.flash)
+    added = (1.0 - plan.recompute_last) * compute.streaming_time(c.elementwise_traffic * traffic.addition_bytes(model, plan), chip, c)
+    redone = forward - (1.0 - plan.recompute_last) * (times[4] + times[6]) - added
+    some = plan.recompute_products * matmul + plan.recompute_attention * attention
+    some = some + plan.recompute_elementwise * (streaming - added)
+    again = plan.recompute_layers * redone + (1.0 - plan.recompute_layers) * some
     head = (2.0 + model.trainable) * logits + compute.streaming_time(c.loss_traffic * traffic.loss_bytes(model, plan), chip, c)
     return LayerWork(
         matmul=(1.0 + behind) * matmul,
@@ -155,7 +157,7 @@ def waiting(device: Array, model: Transformer, plan: Plan, apart: Array, chip: C
     kernel: where the host is slower than products and messages together, it hides both.
 
     Limits: a host that waits for the device (to count what experts get, to hold gathers back) does not run ahead like that; messages that
-    come once per micro-batch or step are added as they are.
+    come once per micro-batch or step are added as they are; kernels of parts of a layer that are done again are not counted.
 
     Args:
       apart: nodes that the stages of a pipeline lie in.

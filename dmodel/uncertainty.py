@@ -73,7 +73,7 @@ def features(system: System, model: Transformer, plan: Plan) -> np.ndarray:
         log(plan.ep),
         0.5 * np.asarray(plan.zero, float),
         0.5 * np.asarray(plan.sp, float),
-        np.asarray(plan.recompute_layers, float),
+        np.asarray(plan.recompute_layers + (1.0 - plan.recompute_layers) * plan.recompute_products, float),
         0.5 * np.asarray(plan.recompute_attention, float),
         log(plan.operand_bytes),
         log(system.chip.attention_flops_per_s),

@@ -100,6 +100,8 @@ PLAN = Plan(
     global_batch=63.0,
     recompute_layers=0.3,
     recompute_attention=0.4,
+    recompute_products=0.2,
+    recompute_elementwise=0.6,
     recompute_last=0.7,
     graphed=0.3,
     looped_experts=0.6,
@@ -149,6 +151,7 @@ EDGE_PLANS = (
     SINGLE.replace(dp=4.0, tp=8.0, sp=1.0, recompute_layers=1.0),
     SINGLE.replace(dp=4.0, tp=8.0, recompute_layers=1.0, recompute_last=0.0),
     SINGLE.replace(dp=4.0, tp=8.0, recompute_attention=1.0, flash=0.0, fused_sums=1.0, split_rotary=1.0),
+    SINGLE.replace(dp=4.0, tp=8.0, sp=1.0, recompute_products=0.4, recompute_elementwise=1.0, recompute_last=0.0),
     SINGLE.replace(dp=4.0, ep=4.0, looped_experts=1.0, graphed=1.0),
     SINGLE.replace(dp=4.0, ep=4.0, fused_experts=1.0, operand_bytes=1.0, low_precision=1.0, attention_bytes=1.0),
     SINGLE.replace(dp=4.0, pp=8.0, global_batch=32.0),
@@ -271,7 +274,7 @@ def random_plans(rng: np.random.Generator, n: int) -> list[Plan]:
     for _ in range(n):
         dp, tp, cp, pp, v = (2.0 ** rng.integers(0, top) for top in (6, 4, 3, 4, 3))
         names = ("sp", "reshard", "recompute_layers", "recompute_last", "recompute_attention", "flash", "unpadded_vocab")
-        names += ("graphed", "looped_experts", "fused_sums", "split_rotary")
+        names += ("graphed", "looped_experts", "fused_sums", "split_rotary", "recompute_products", "recompute_elementwise")
         switch = {name: float(rng.integers(0, 2)) for name in names}
         zero, micro = float(rng.integers(0, 4)), 2.0 ** rng.integers(0, 3)
         uneven = {name: float(pp > 1.0) * 0.25 * rng.integers(0, 9) for name in ("stage_excess", "head_displaces")}

@@ -367,7 +367,10 @@ def work(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
     # where it ends before the last product, what that returns is not added either: two read, one written
     added = sum(count for count, _, mlp in layers_of(m) if mlp) / m.n_layers * 3.0 * 2.0 * t * m.d_model / (p.tp if p.sp else 1.0)
     redone = forward if p.recompute_last else forward - downs - c.elementwise_traffic * added / stream
-    again = redone if p.recompute_layers else attention if p.recompute_attention and not p.flash else 0.0
+    some = products * p.recompute_products + (attention if p.recompute_attention else 0.0)
+    if p.recompute_elementwise:
+        some += streaming - (0.0 if p.recompute_last else c.elementwise_traffic * added / stream)
+    again = redone if p.recompute_layers else some
     passes = 2.0 + m.trainable + p.recompute_layers
     starts = kernels(m, p) * passes
     # of every layer with experts two products, two casts and a bias weighted and added, for each that the rank holds
@@ -432,10 +435,12 @@ def messages(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[s
     mlp = half if p.recompute_last else 0.5 * half if p.sp else 0.0
     embedding = p.reduce_bytes * m.vocab * m.d_model / p.tp if m.tied_embeddings else 0.0
     scatter = m.trainable * gather(p.reduce_bytes / layers) if p.zero >= 2 else 0.0
+    # before elementwise kernels that run again, gathers alone
+    gathers = 0.5 * half * (mixers + lone) if p.sp and p.recompute_elementwise else 0.0
     return {
-        "tp": 2.0 * (mixers + lone) * half + again * (mixers * half + lone * mlp)
+        "tp": 2.0 * (mixers + lone) * half + (again * (mixers * half + lone * mlp) or gathers)
         + (4.0 + both) * routed * (tp_net.gather(sent * p.etp, g["etp"]) + (c.collective_skew if p.etp > 1 else 0.0)),
-        "cp": (3.0 + again) * net.gather(keys / p.tp, g["cp"], own=0.0),
+        "cp": (3.0 + (again or float(p.recompute_attention))) * net.gather(keys / p.tp, g["cp"], own=0.0),
         "ep": (4.0 + both) * routed * net.all_to_all(sent, g["ep"], m.top_k, bool(p.merge_copies))
         # counts of tokens go in lines, with hops of a third
         + (1.0 + again) * routed

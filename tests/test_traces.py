@@ -252,7 +252,9 @@ SC21 = {"stack": "megatron-sc21-t1", "n_layers": "80", "zero_stage": "0"}
         ({"stack": "nanotron/main", "zero_stage": "1"}, "overlap_dp", 0.0, "nanotron under ZeRO-1"),
         ({"stack": "nanotron/main", "zero_stage": "0"}, "reduce_bytes", 4.0, "gradients reduced in 4 bytes"),
         ({"stack": "nanotron/main", "zero_stage": "0"}, "overlap_dp", 1.0, ""),
-        ({"stack": "torchtitan", "recompute": "selective"}, "recompute_layers", 0.5, "selective recompute: half of every layer"),
+        ({"stack": "torchtitan", "recompute": "selective"}, "recompute_elementwise", 1.0, "selective recompute by operator"),
+        ({"stack": "torchtitan", "recompute": "selective"}, "recompute_layers", 0.0, ""),
+        ({"stack": "torchtitan", "recompute": "", "note": "1 of 4 layers recomputed"}, "recompute_layers", 0.25, "recompute blank: 0.25"),
         ({"stack": "torchtitan", "zero_stage": "3"}, "reduce_bytes", 4.0, "gradients reduced in 4 bytes"),
         ({"stack": "torchtitan", "zero_stage": "2"}, "zero", 1.0, "zero_stage 1: weights stay gathered"),
         ({"stack": "kempnerforge", "zero_stage": "2"}, "zero", 2.0, ""),
@@ -668,18 +670,49 @@ def test_third_matrix_of_the_mlp_follows_a_parameter_count_that_contradicts_the_
         assert one_case(tmp_path, model="mine", gated_mlp="0", n_params=n_params, **shape).model.gated_mlp[0] == 0.0
 
 
+def parts(case) -> tuple[float, ...]:
+    """What is done again: of layers, the core of attention, products, and what streams."""
+    return tuple(float(getattr(case.plan, f"recompute_{part}")[0]) for part in ("layers", "attention", "products", "elementwise"))
+
+
 def test_what_maxtext_keeps_and_splits(tmp_path):
-    """Notes of Google's recipes keep q, k and v: 3 of 4 + 3 · 3.5 parts of a layer's products, so the others are done again."""
+    """A layer has products of 1 (queries), 1, 1, 1 (output of attention) and 3 · 3.5 parts, of which 7 go into the MLP."""
     shape = {"n_layers": "64", "d_model": "8192", "d_ff": "57344", "n_heads": "128", "n_kv_heads": "128", "head_dim": "128"}
-    note = "q, k, v and layer inputs kept in host memory, the rest recomputed"
-    plan = one_case(tmp_path, stack="tpu-recipes", recompute="selective", note=note, **shape).plan
-    assert plan.recompute_layers[0] == pytest.approx(1.0 - 3.0 / (4.0 + 3.0 * 57344 / 16384)) and plan.recompute_attention[0] == 0.0
-    plain = one_case(tmp_path, stack="maxtext", recompute="selective", note="remat=qkv_proj_offloaded", sp="0", **shape).plan
-    assert (plain.recompute_layers[0], plain.recompute_attention[0], plain.sp[0]) == (0.0, 1.0, 1.0)
+    ff = 57344 / 16384
+    every = 4.0 + 3.0 * ff
+    out, up = 1.0 / every, 2.0 * ff / every
+
+    def redone(note: str, stack: str = "tpu-recipes", recompute: str = "selective") -> tuple[float, ...]:
+        return parts(one_case(tmp_path, stack=stack, recompute=recompute, note=note, **shape))
+
+    rest = "kept in host memory, the rest recomputed"
+    assert redone(f"q, k, v and layer inputs {rest}") == pytest.approx((0.0, 1.0, out + up, 1.0))
+    assert redone(f"q, k, v, results of the output projection and layer inputs {rest}") == pytest.approx((0.0, 1.0, up, 1.0))
+    assert redone("devices are cores; q, k, v and attention outputs kept, the rest recomputed") == pytest.approx((0.0, 0.0, out + up, 1.0))
+    assert redone("remat=qkv_proj_offloaded", "maxtext") == pytest.approx((0.0, 1.0, out + up, 1.0))
+    assert redone("rematerialization minimal", "maxtext") == redone("", "maxtext") == (0.0, 1.0, 0.0, 1.0)
+    assert redone("remat_policy minimal_with_context", "maxtext", "") == (0.0, 0.0, 0.0, 1.0)
+    assert redone("rematerialization full", "maxtext", "full") == (1.0, 0.0, 0.0, 0.0)
+    assert redone("rematerialization of our own", "nemo") == (0.0, 1.0, 0.0, 0.0)
+    experts = one_case(tmp_path, stack="tpu-recipes", recompute="selective", note=f"q, k, v {rest}", n_experts="8", top_k="2", **shape)
+    visited = 4.0 + 6.0 * ff
+    assert parts(experts) == pytest.approx((0.0, 1.0, 1.0 - 3.0 / visited, 1.0)), "results of experts are weighted: needed again"
+    assert one_case(tmp_path, stack="maxtext", recompute="selective", sp="0", **shape).plan.sp[0] == 1.0
     assert one_case(tmp_path, stack="nemo", recompute="selective", sp="0", **shape).plan.sp[0] == 0.0
-    row = {**shape, "stack": "maxtext", "recompute": "", "note": "remat=minimal_with_context"}
-    minimal = to_cases(read(table_file(tmp_path, row), require_time=False))
-    assert minimal.plan.recompute_layers[0] == 0.0 and "as the stack's recipes have it" in " ".join(minimal.labels.assumptions[0])
+
+
+def test_torchtitan_keeps_every_second_product(tmp_path):
+    """Llama 3 8B has products of 4, 1, 1, 4, 14, 14 and 14 parts: q, v, w1 and w2 are kept, k, the output's and w3 done again."""
+    shape = {"n_layers": "32", "d_model": "4096", "d_ff": "14336", "n_heads": "32", "n_kv_heads": "8", "head_dim": "128", "gated_mlp": "1"}
+    case = one_case(tmp_path, stack="torchtitan", recompute="selective", **shape)
+    assert parts(case) == pytest.approx((0.0, 0.0, (1.0 + 4.0 + 14.0) / 52.0, 1.0))
+    plain = one_case(tmp_path, stack="torchtitan", recompute="selective", **shape | {"gated_mlp": "0"})
+    assert parts(plain) == pytest.approx((0.0, 0.0, (1.0 + 4.0) / 38.0, 1.0)), "without a gate the sixth product is the last"
+
+
+def test_fused_programs_of_collect_do_no_core_again(tmp_path):
+    for attention, core in (("flash", 0.0), ("none", 1.0)):
+        assert parts(one_case(tmp_path, stack="dmodel-collect", recompute="selective", attention=attention)) == (0.0, core, 0.0, 0.0)
 
 
 def test_blank_head_size_of_a_known_model_is_the_catalogs(tmp_path):

@@ -66,7 +66,7 @@ def flops(spec: WorkloadSpec) -> Flops:
     model, layout = transformer(spec), plan(spec)
     each = np.asarray(counts.matmuls(model, layout).flops)
     passes = 3.0 + layout.recompute_layers
-    core_passes = passes + layout.recompute_attention * (1.0 - layout.flash)
+    core_passes = passes + layout.recompute_attention
     layers = model.n_layers / layout.pp * layout.n_microbatches
     core = float(counts.attention_flops(model, layout))
     left_out = layout.recompute_layers * (1.0 - layout.recompute_last) * (each[4] + each[6])
@@ -106,13 +106,14 @@ def wire_bytes(spec: WorkloadSpec) -> dict[tuple[str, str], float]:
     lone = ends_early * (1.0 - 1.0 / spec.tensor) * wide * counts.WORD * float(counts.tokens(transformer(spec), layout)) * spec.d_model
     lone *= spec.n_layers / spec.pipeline * spec.n_microbatches
     gathers, scatters = ((routed + (tensor + part if spec.sequence_parallel else 0.0)) / 2.0 for part in (lone, -lone))
-    context = wide * float(sent.context_parallel) / (3.0 + float(layout.recompute_layers))
+    again = float(layout.recompute_layers + layout.recompute_attention)
+    context = wide * float(sent.context_parallel) / (3.0 + again)
     found = {
         ("tensor", "all-reduce"): 0.0 if spec.sequence_parallel else tensor,
         ("tensor", "all-gather"): gathers,
         ("tensor", "reduce-scatter"): scatters,
         # the ring passes keys and values once each way, and again when recomputed; their gradients once
-        ("context", "all-gather"): context * (2.0 + float(layout.recompute_layers)),
+        ("context", "all-gather"): context * (2.0 + again),
         ("context", "reduce-scatter"): context,
         ("expert", "all-to-all"): wide * float(sent.expert_parallel),
         ("fsdp", "all-gather"): float(gathered.fsdp),

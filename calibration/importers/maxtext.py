@@ -9,6 +9,7 @@ from typing import Any
 from calibration.importers.found import Result, count, number
 from calibration.importers.source import Source
 from calibration.importers.steps import Step, numbered, seconds_of, summary
+from calibration.traces.checkpoints import POLICIES
 
 NAME, STACK = "maxtext", "maxtext"
 SIGN = re.compile(r"completed step: \S+?, seconds:")
@@ -163,8 +164,11 @@ def _attention(config: Config) -> str | None:
 
 
 def _recompute(policy: str | None) -> tuple[str | None, list[str]]:
-    """`full` saves nothing inside a layer, `minimal` the results of matrix products but not the core of attention."""
-    words = {"full": "full", "minimal": "selective", "minimal_flash": "none", "minimal_with_context": "none", "none": "none", "": "none"}
+    """`full` saves nothing inside a layer, `minimal` the results of matrix products but not the core of attention; others that are known
+    (`checkpoints.POLICIES`) go into the note, which rows are read by."""
+    words = {"full": "full", "minimal": "selective", "none": "none", "": "none"}
     if policy is None or policy in words:
         return (words[policy] if policy is not None else None), []
+    if policy in POLICIES:
+        return "selective", [f"remat_policy {policy}"]
     return None, [f"remat_policy {policy[:40]}: recompute left blank"]

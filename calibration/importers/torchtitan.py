@@ -159,6 +159,11 @@ def described(log: _Log) -> tuple[dict[str, Any], list[str]]:
         "recompute": _recompute(config, told),
     }
     notes = [] if config or "mesh" in told else ["no configuration in the log"]
+    every = config.get("activation_checkpoint.selective_ac_option", "")
+    if cells["recompute"] == "selective" and every.isdigit() and int(every):
+        # whole layers: the word is that of checkpoints by operator
+        cells["recompute"], share = ("full", "") if int(every) == 1 else (None, f"1 of {int(every)} layers recomputed")
+        notes += [share] if share else []
     return cells, notes + ([f"device {told['device'][:60]}"] if "device" in told else [])
 
 

@@ -115,10 +115,6 @@ def packed_window(stack: str, model: str, note: str, flags: Collection[str]) -> 
     return (PACKED_WINDOW, f"{said}: the stack's recipe") if tuned and family(stack.lower()) in (BRIDGE, *NEMO) else (0.0, "")
 
 
-MINIMAL = ("rematerialization minimal", "remat=minimal")
-"""How notes say that MaxText keeps all products of a layer."""
-
-
 class Job(NamedTuple):
     """Micro-batch [sequence], model chunks per stage [count], and 1 where gradients are reduced beside the backward pass, 0 where after."""
 
@@ -207,19 +203,6 @@ def fuses_sums(stack: str) -> bool:
     return members(None, stack)["lineage"] == "megatron" and not stack.lower().startswith(OF_2021)
 
 
-def keeps_activations(stack: str, note: str) -> bool:
-    """Whether recipes of a stack recompute no layers where a table does not say.
-
-    Those of Megatron-Bridge keep activations, or recompute parts of a layer that cost little (its `scripts/performance/configs`, 2025-26);
-    with FSDP they move those of some layers to the host (`cpu_offloading_num_layers`: 40 of Llama 3 70B's 80 on GB200, 20 on GB300) while
-    others compute, which takes no time here. NeMo's launcher leaves `activations_checkpoint_granularity` empty in every configuration
-    behind its tables (selective for GPT-3 20B, with flash attention the same), and the tables of NeMo 2 go on with the same jobs at the
-    same times. Policies of MaxText's that begin with `minimal` keep all products, by a note.
-    """
-    name = stack.lower()
-    return family(name) in (BRIDGE, *NEMO) or (name.startswith("maxtext") and any(said in note for said in MINIMAL))
-
-
 def further_tokens(stack: str, model: str, note: str) -> tuple[float, str]:
     """Heads of further tokens that a row was trained with [count], and how that is known, in words.
 
@@ -242,42 +225,15 @@ IN_ORDER = ("torchtitan",)
 (8B on 8 H100, full recomputation) a step takes 8.4, 12.9, 30.6 and 59.8 s, of which attention at 0.4 of the peak would be 3.6, 7.3, 15 and
 29 balanced, and 3.6, 11, 26 and 55 in order."""
 
-HALF_SELECTIVE = ("torchtitan",)
-"""Stacks whose selective recomputation keeps the attention and every second matrix product, or every second layer."""
-
-
 def held_in_order(stack: str) -> bool:
     """Whether ranks of cp hold a sequence in order; see `IN_ORDER`."""
     return stack.lower().startswith(IN_ORDER)
 
 
-QKV_KEPT = ("the rest recomputed",)
-"""How notes say that nothing of a layer is kept but its input, q, k and v, where the table says `selective`. The policy of MaxText's 128b
-on v5e, `qkv_proj_offloaded`, is of that kind; read so, its other rows are predicted worse (12 rows of the known stack, two splits:
-8.2 / 8.9 and 6.0 / 6.5 % instead of 4.9 / 7.3 and 4.3 / 6.6), so `selective` stays for what else we do not know of them."""
-
 ACTIVATIONS_SPLIT = ("maxtext",)
 """Beginnings of stacks whose tensor parallelism splits activations between products too, along their width (MaxText's axis rules hold
 `activation_embed` to the tensor axis): what sequence parallelism does along the sequence. Without it the published plans of 64b to 1024b on
 v5p would need 1.6 to 3.1 times the memory that there is, with it 0.4 to 1.0 times, but for 64b (1.5)."""
-
-
-ENDS_EARLY = ("llm-foundry", "torchtitan", "kempnerforge", "automodel", "fms-fsdp", "dmodel-collect", *XLA)
-"""Beginnings of stacks whose full recomputation ends once the backward pass has what it needs: PyTorch's checkpoints that do not re-enter
-autograd (`use_reentrant=False`; `torch.utils.checkpoint.set_checkpoint_early_stop`, on by default from 2.1) around layers of plain PyTorch,
-which save a product's inputs before they compute it; and XLA, which drops what nothing reads."""
-
-TO_THE_END = ("llm-foundry/pure",)
-"""Variants of these that ran on a PyTorch before 2.1: LLM Foundry's tables in pure 16 bits (its benchmark's image has 1.13). With twelve
-rows of the stack, predictions of its large models, all recomputed, were 8 to 11 % too slow beside its small ones, but not these."""
-
-
-def recomputes_last(stack: str, experts: float, trainable: float = 1.0) -> tuple[float, tuple[str, ...]]:
-    """`Plan.recompute_last` of a stack, 0 or 1, said in words where it is 0. The last product's result is needed in every stack where
-    experts' results are weighted, as the gradients of the weights read them, and where adapters come after a frozen product."""
-    name = stack.lower()
-    early = name.startswith(ENDS_EARLY) and not name.startswith(TO_THE_END) and experts <= 1.0 and trainable == 1.0
-    return float(not early), ("recomputation ends before the last product of a layer: the stack's checkpoints",) if early else ()
 
 
 WORDS = 50_257
@@ -315,25 +271,3 @@ def composed(stack: str, flags: Collection[str], tp: float) -> Composed | None:
 def splits_activations(stack: str) -> bool:
     """Whether tensor parallelism splits activations between products without being told to; see `ACTIVATIONS_SPLIT`."""
     return stack.lower().startswith(ACTIVATIONS_SPLIT)
-
-
-NOTED = {"every second layer recomputed": 0.5}
-"""How notes give the share of layers recomputed where the table leaves the column blank."""
-
-
-def recomputed(kind: str, stack: str, note: str = "", qkv: float = 0.0) -> tuple[float, float, tuple[str, ...]]:
-    """Share of the layers recomputed, and of attention cores alone, by what a stack means with a word; said in words. Blank: none, until
-    the rule decides.
-
-    Args:
-      note: of the row. qkv: share of q, k and v in the products of a layer [1].
-    """
-    if kind == "selective" and stack.lower().startswith(HALF_SELECTIVE):
-        return 0.5, 0.0, ("selective recompute: half of every layer, as the stack's keeps every second matrix product",)
-    share = next((share for words, share in NOTED.items() if words in note), 0.0)
-    if not kind and share:
-        return share, 0.0, (f"recompute blank: {share:g} of the layers, by the note",)
-    policy = next((name for name in QKV_KEPT if name in note), "")
-    if kind == "selective" and policy:
-        return 1.0 - qkv, 0.0, (f"selective recompute: {1.0 - qkv:.0%} of every layer, all but q, k and v, by the note's {policy}",)
-    return float(kind == "full"), float(kind == "selective"), ()

@@ -10,6 +10,7 @@ import numpy as np
 from flax import struct
 
 from calibration.traces import shapes, sharding
+from calibration.traces.checkpoints import Again, ends, keeps_activations, of_row, settled, together
 from calibration.traces.experts import NARROW_CORE, dispatch, launches, narrow_attention
 from calibration.traces.kernels import attention_rates
 from calibration.traces.layout import Layout, layout
@@ -22,9 +23,6 @@ from calibration.traces.recipes import (
     fuses_sums,
     held_in_order,
     job,
-    keeps_activations,
-    recomputed,
-    recomputes_last,
     splits_activations,
     wide_layers,
 )
@@ -114,7 +112,8 @@ def to_cases(table: TraceTable, assume_recompute: AssumeRecompute | None = None)
     assumed: list[list[str]] = [[] for _ in table.rows]
     pairs = list(zip(table.rows, assumed, strict=True))
     model = shapes.settled(_stack([shapes.written(*pair) for pair in pairs]), pairs)
-    plan = _stack([_plan(*pair) for pair in pairs])
+    plans, again = zip(*(_plan(*pair) for pair in pairs), strict=True)
+    plan = settled(together(again), model, _stack(list(plans)))
     cases = Cases(system=_systems(pairs), model=model, plan=plan, labels=_labels(table.rows))
     cases = _fill_recompute(cases, pairs, assume_recompute or cheapest_that_fits)
     texts = np.empty(len(assumed), dtype=object)
@@ -170,8 +169,8 @@ def _sequence_parallel(row: Row, tp: float, assumed: list[str]) -> float:
     return given
 
 
-def _plan(row: Row, assumed: list[str]) -> Plan:
-    """Degrees, batch, precision and recompute of one row; a blank recompute is none until the rule decides."""
+def _plan(row: Row, assumed: list[str]) -> tuple[Plan, Again]:
+    """Degrees, batch and precision of one row, and what it does again; a blank recompute is none until the rule decides."""
     degrees = layout(row)
     precision = base_precision(row.text("precision")) or "bf16"
     shards = sharding.sharding(row, degrees)
@@ -188,14 +187,14 @@ def _plan(row: Row, assumed: list[str]) -> Plan:
     parts = composed(row.stack, row.flags, degrees.tp)
     run = kept(row)
     assumed.extend(run.said if run else ())
-    share, core, last = (0.0, 0.0, 1.0) if parts else _recomputed(row, run, assumed)
+    again, last = (Again(0.0), 1.0) if parts else of_row(row, run, assumed)
     assumed.extend(parts.said if parts else ())
     rates, kernels = attention_rates(row.stack, row.accelerator, row.text("attention") != "none")
     assumed.extend(kernels)
     in_order = held_in_order(row.stack)
     if in_order and degrees.cp > 1.0:
         assumed.append("cp: causal sequences held in order, all ranks wait for the last")
-    return Plan(
+    found = Plan(
         dp=degrees.dp,
         tp=degrees.tp,
         cp=degrees.cp,
@@ -210,8 +209,6 @@ def _plan(row: Row, assumed: list[str]) -> Plan:
         micro_batch=degrees.micro_batch,
         global_batch=row.known("global_batch"),
         cp_balanced=float(not in_order),
-        recompute_layers=share,
-        recompute_attention=core,
         recompute_last=last,
         fused_sums=float(fuses_sums(row.stack)),
         flash=float(row.text("attention") != "none"),
@@ -232,6 +229,7 @@ def _plan(row: Row, assumed: list[str]) -> Plan:
         reduce_bytes=reduced,
         bucket_per_rank=sharding.bucket_per_rank(row.stack, reduced),
     )
+    return found, again
 
 
 def _experts(row: Row, degrees: Layout, precision: str, assumed: list[str]) -> dict[str, float]:
@@ -304,26 +302,11 @@ def _scale_reads(precision: str, assumed: list[str]) -> float:
     return reads
 
 
-def _recomputed(row: Row, run: Kept | None, assumed: list[str]) -> tuple[float, float, float]:
-    """Share of the layers recomputed, of attention cores alone, and `Plan.recompute_last`; blank: as in the run's configuration
-    (`submissions.kept`), else none, until the rule decides."""
-    share, core, said = recomputed(row.text("recompute"), row.stack, row.text("note"), shapes.qkv_share(row))
-    if run and not row.text("recompute"):
-        share = run.recomputed
-    last, ends = _end(row)
-    assumed.extend((*said, *ends) if share > 0.0 else said)
-    return share, core, last
-
-
-def _end(row: Row) -> tuple[float, tuple[str, ...]]:
-    """Where recomputation of a layer ends; see `recipes.recomputes_last`."""
-    return recomputes_last(row.stack, row.number("n_experts") or 1.0, float("lora" not in row.flags))
-
-
 def _fill_recompute(cases: Cases, pairs: list[tuple[Row, list[str]]], rule: AssumeRecompute) -> Cases:
     """Ask the rule for the rows whose recompute is blank."""
-    blank = np.array([not (row.text("recompute") or kept(row)) for row, _ in pairs]) & (np.asarray(cases.plan.recompute_layers) == 0.0)
-    settled = blank & [keeps_activations(row.stack, row.text("note")) for row, _ in pairs]
+    blank = np.array([not (row.text("recompute") or kept(row)) for row, _ in pairs])
+    blank &= np.asarray(cases.plan.recompute_layers + cases.plan.recompute_elementwise) == 0.0
+    settled = blank & [keeps_activations(row.stack) for row, _ in pairs]
     for i in np.flatnonzero(settled):
         pairs[i][1].append("recompute blank: none, as the stack's recipes have it")
     blank &= ~settled
@@ -334,7 +317,7 @@ def _fill_recompute(cases: Cases, pairs: list[tuple[Row, list[str]]], rule: Assu
         name = {(1.0, 0.0): "full", (0.0, 1.0): "selective", (0.0, 0.0): "none"}.get((full, part), f"{full:.2g} of the layers")
         pairs[i][1].append(f"recompute blank: {name}, by the rule")
         if full > 0.0:
-            pairs[i][1].extend(_end(pairs[i][0])[1])
+            pairs[i][1].extend(ends(pairs[i][0])[1])
     new_layers, new_attention = np.array(cases.plan.recompute_layers), np.array(cases.plan.recompute_attention)
     new_layers[blank], new_attention[blank] = layers, attention
     return cases.replace(plan=cases.plan.replace(recompute_layers=new_layers, recompute_attention=new_attention))

@@ -183,11 +183,3 @@ def settled(model: Transformer, pairs: list[tuple[Row, list[str]]]) -> Transform
         if given and abs(count / given - 1.0) > FAR:
             assumed.append(f"n_params {given:.4g} is not the {count:.4g} of the shape's columns, which are used: check both")
     return model
-
-
-def qkv_share(row: Row) -> float:
-    """Share of q, k and v in the products of a dense layer [1]."""
-    width, ff, heads = (row.known(n) for n in ("d_model", "d_ff", "n_heads"))
-    head_dim, groups = row.number("head_dim") or width / heads, row.number("n_kv_heads") or heads
-    read = (heads + 2.0 * groups) * head_dim
-    return read / (read + heads * head_dim + (2.0 + (row.number("gated_mlp") or 0.0)) * ff)

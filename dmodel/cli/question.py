@@ -144,9 +144,10 @@ def settings(job: Setting, attention: str = "flash", zero: int | None = None, ep
     """
     import numpy as np
 
+    from calibration.traces.checkpoints import recomputes_last
     from calibration.traces.experts import NARROW_CORE, dispatch, launches, narrow_attention
     from calibration.traces.kernels import attention_rates
-    from calibration.traces.recipes import AFTER, AWAITED, awaits_replicas, fuses_sums, held_in_order, recomputes_last, reduces_after
+    from calibration.traces.recipes import AFTER, AWAITED, awaits_replicas, fuses_sums, held_in_order, reduces_after
     from calibration.traces.rows import OPERAND_BYTES, SCALE_READS
     from calibration.traces.schema import base_precision
     from calibration.traces.sharding import GROWN, bucket_per_rank, reduction
@@ -209,7 +210,8 @@ def plan(job: Setting, degrees: Degrees) -> tuple[Plan, list[str]]:
     Raises:
       InputError: the degrees do not multiply to the devices, or do not divide what they split.
     """
-    from calibration.traces.recipes import held_in_order, recomputed, recomputes_last
+    from calibration.traces.checkpoints import recomputed, recomputes_last, settled
+    from calibration.traces.recipes import held_in_order
     from calibration.traces.stages import head_cost, stages
     from dmodel.design import make_plan
 
@@ -222,12 +224,13 @@ def plan(job: Setting, degrees: Degrees) -> tuple[Plan, list[str]]:
     base, assumed = settings(job, degrees.attention, degrees.zero, degrees.ep)
     asked = {k: v for k, v in degrees._asdict().items() if k != "attention"}
     found = make_plan(job.model, job.devices, global_batch=job.global_batch, base=base, **asked)
-    share, core, said = recomputed(degrees.recompute, job.stack)
+    experts = float(job.model.n_experts)
+    again = recomputed(degrees.recompute, job.stack, experts=experts, fused=degrees.attention == "flash")
     layers, *head, heads = (float(x) for x in (job.model.n_layers, job.model.d_model, job.model.d_ff, job.model.vocab, job.model.n_mtp))
     laid = stages(job.stack, job.model_name, layers, head_cost(*head), float(found.pp), float(found.interleave), heads)
-    found = found.replace(recompute_layers=share, recompute_attention=core, stage_excess=laid.excess, head_displaces=laid.displaced)
+    found = settled(again, job.model, found.replace(stage_excess=laid.excess, head_displaces=laid.displaced))
     assumed.extend(laid.said)
-    assumed.extend((*said, *recomputes_last(job.stack, float(job.model.n_experts))[1]) if share > 0.0 else said)
+    assumed.extend((*again.said, *recomputes_last(job.stack, experts)[1]) if again.ends else again.said)
     if degrees.cp > 1 and held_in_order(job.stack):
         assumed.append("cp: causal sequences held in order, all ranks wait for the last")
     if degrees.sp is None:
@@ -247,7 +250,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         **numbers,
         "n_microbatches": _integer(float(plan.n_microbatches)),
         "sp": bool(plan.sp),
-        "recompute": words.get(pair, f"{pair[0]:.2f} of the layers"),
+        "recompute": "selective" if plan.recompute_elementwise else words.get(pair, f"{pair[0]:.2f} of the layers"),
         "etp": _integer(float(plan.etp)),
         "reshard": bool(plan.reshard),
         "placement": list(plan.placement),

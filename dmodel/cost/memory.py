@@ -62,7 +62,8 @@ def layer_activation_bytes(model: Transformer, plan: Plan) -> Array:
     c = 2 + w (plain) or 4 + w (gated). Routed experts keep their inputs, `w h` for each visit of a token (h the width of their latents,
     whose sum is kept too), and f counts as often. Latents are kept as operands; a Mamba-2 mixer keeps its `2 i + 2 G N` inputs, the scan's
     and the gate's outputs. Unfused attention adds `5 t s a / tp`, gone when the attention core is recomputed; full recomputation keeps the
-    input, `2 t h`.
+    input, `2 t h`, and where elementwise kernels are done again, products' results and that of the core stay with it, but for shares of
+    them that are done again too.
     """
     t, h, mean = counts.tokens(model, plan), model.d_model, counts.mean_layer(model)
     split = 1.0 + plan.sp * (plan.tp - 1.0)
@@ -78,7 +79,11 @@ def layer_activation_bytes(model: Transformer, plan: Plan) -> Array:
     experts = mean.routed * counts.visits(model, plan) * (operand * mean.reach + inside * model.d_ff / plan.etp)
     returned = operand * mean.routed * mean.latents * mean.reach
     kept = t * (inputs + (heads + mamba + inside * mean.width + returned + scores) / plan.tp) + experts
-    return kept + plan.recompute_layers * (2.0 * t * h / split - kept)
+    entry = 2.0 * t * h / split
+    results = (1.0 - plan.recompute_products) * counts.WORD * counts.matmuls(model, plan).elements[2][:-1].sum(0)
+    core = (1.0 - plan.recompute_attention) * 2.0 * t * model.attention_share * model.n_heads * model.head_dim / plan.tp
+    kept = kept + plan.recompute_elementwise * (entry + results + core - kept)
+    return kept + plan.recompute_layers * (entry - kept)
 
 
 def gathered_bytes(model: Transformer, plan: Plan, in_flight: Array) -> Array:
@@ -113,11 +118,13 @@ def memory(model: Transformer, plan: Plan, in_flight: Array, in_flight_last: Arr
     again = plan.recompute_layers * (1.0 - footprint.kept)
     more = footprint.activation * (1.0 + footprint.copies * (1.0 - 1.0 / plan.tp))
     layer = more * layer_activation_bytes(model, plan.replace(recompute_layers=again))
-    working = more * layer_activation_bytes(model, plan.replace(recompute_layers=0.0, recompute_attention=0.0))
+    working = more * layer_activation_bytes(
+        model, plan.replace(recompute_layers=0.0, recompute_attention=0.0, recompute_products=0.0, recompute_elementwise=0.0)
+    )
     alive = 1.0 - plan.reshard * (1.0 - jnp.minimum((1.0 + plan.prefetch) / layers, 1.0))
     whole = plan.accumulate * zero_share(plan.zero, 2.0) * (parts.total - sharded(parts, plan))
     gathered = zero_share(plan.zero, 3.0) * plan.gather_bytes * parts.total * alive
-    recomputed = jnp.maximum(again, plan.recompute_attention * (1.0 - plan.flash))
+    recomputed = jnp.maximum(jnp.maximum(again, plan.recompute_elementwise), plan.recompute_attention * (1.0 - plan.flash))
     logits = LOGIT_BYTES * footprint.logit * (1.0 + model.n_mtp) * counts.tokens(model, plan) * model.vocab / plan.tp
     spared = jnp.maximum(layers * in_flight - (layers - plan.head_displaces) * in_flight_last, 0.0) * layer
     reported = 1.0 - ramp(plan.pp - 1.0) * (1.0 - footprint.last_stage)

@@ -209,7 +209,7 @@ def _runs(space: Space, split: Degrees, chunks: list[int]) -> list[tuple[int, in
 
 
 def _recompute(space: Space, per_stage: int) -> list[tuple[float, float]]:
-    """Whole layers recomputed in full; the attention core alone ("selective") where flash attention does not do that anyway."""
+    """Whole layers recomputed in full; the attention core alone ("selective") where it is not fused: fused kernels keep no scores."""
     shares = space.choices.recompute
     layers = range(per_stage + 1) if shares is None else sorted({int(np.rint(r * per_stage)) for r in shares})
     found = [(k / per_stage, 0.0) for k in layers]

@@ -139,8 +139,12 @@ def _sharding(sheet: Sheet) -> None:
 
 def _recompute(sheet: Sheet) -> None:
     s, share, core = sheet, sheet["recompute_layers"], sheet["recompute_attention"]
-    policy = "full" if share > 0 else "minimal" if core > 0 else "minimal_with_context"
+    streams = s["recompute_elementwise"] == 1
+    policy = "full" if share > 0 else "minimal" if core > 0 else "minimal_with_context" if streams else "none"
     s.settings["remat_policy"] = policy
+    s.either("recompute_products", {} if not s["recompute_products"] or share == 1 else None, "the policy keeps results of all products")
+    told = {} if share == 1 or streams or policy == "none" and not s["recompute_elementwise"] else None
+    s.either("recompute_elementwise", told, "beside products and the core of attention, policies keep nothing of a layer")
     s.either("recompute_layers", {} if share in (0, 1) else None, "one policy holds for all layers: all are recomputed in full")
     shape.recomputed_end(s, not shape.is_mixture(s), "compiled, recomputation ends once the backward pass has what it needs")
     held = core in (0, 1) or share > 0

@@ -159,6 +159,7 @@ def _recompute(sheet: Sheet) -> None:
             s.leave("recompute_layers", f"recomputed are whole layers of each model chunk: {k} instead of {layers:g}")
     else:
         s.tell("recompute_layers")
+    shape.leave_parts(s, "recomputed are whole layers or the core of attention")
     shape.recomputed_end(s, False, "recomputed layers are done again to their end")
     core = s["recompute_attention"]
     if core == 0 or share == 1:

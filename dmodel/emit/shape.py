@@ -101,9 +101,16 @@ def sharded_rounds(sheet: Sheet, accumulates: bool, why: str) -> None:
     sheet.either("accumulate", {} if not sharded or bool(sheet["accumulate"]) == accumulates else None, why)
 
 
+def leave_parts(sheet: Sheet, why: str) -> None:
+    """Layers of which products or what streams are done again, but not all: no setting says that, for the reason `why`."""
+    none = not sheet["recompute_products"] and not sheet["recompute_elementwise"]
+    sheet.either("recompute_products recompute_elementwise", {} if none or sheet["recompute_layers"] == 1 else None, why)
+
+
 def recomputed_end(sheet: Sheet, early: bool, why: str) -> None:
     """Where recomputation of a layer ends: before its last product (`early`) or with it, for the reason `why`."""
-    told = not sheet["recompute_layers"] or bool(sheet["recompute_last"]) != early
+    again = sheet["recompute_layers"] or sheet["recompute_elementwise"]
+    told = not again or bool(sheet["recompute_last"]) != early
     sheet.either("recompute_last", {} if told else None, why)
 
 

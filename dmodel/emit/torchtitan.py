@@ -118,11 +118,16 @@ def _experts(sheet: Sheet) -> None:
 def _recompute(sheet: Sheet) -> None:
     s, share, a = sheet, sheet["recompute_layers"], "activation_checkpoint."
     every = int(1.0 / share + 1e-9) if share else 0
-    if share == 0:
+    by_operator = share == 0 and s["recompute_elementwise"] == 1
+    if by_operator:
+        s.tell("recompute_layers recompute_products recompute_elementwise", {a + "mode": "selective", a + "selective_ac_option": "op"})
+    else:
+        shape.leave_parts(s, "parts of layers are recomputed by operator, in all layers")
+    if share == 0 and not by_operator:
         s.tell("recompute_layers", {a + "mode": "none"})
     elif every == 1:
         s.tell("recompute_layers", {a + "mode": "full"})
-    else:
+    elif share:
         s.tell("recompute_layers", {a + "mode": "selective", a + "selective_ac_option": str(every)})
     if share and abs(share - 1.0 / every) > 1e-9:
         s.leave("recompute_layers", f"recomputed is one layer in {every}, the next share above {share:.3g}")

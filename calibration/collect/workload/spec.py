@@ -187,7 +187,7 @@ def plan(spec: WorkloadSpec) -> Plan:
         micro_batch=float(s.micro_batch),
         global_batch=float(s.global_batch),
         recompute_layers=float(s.remat == "full"),
-        recompute_attention=float(s.remat == "selective"),
+        recompute_attention=float(s.remat == "selective" and s.attention == "none"),
         recompute_last=float(s.n_experts > 1),
         flash=float(s.attention == "flash"),
         weight_bytes=2.0 if half else 4.0,
