@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from calibration.traces import cheapest_that_fits, concatenate, fingerprint, never_recompute, published, read, to_cases, write
+from calibration.traces.checkpoints import modules
 from calibration.traces.experts import dispatch, fused_experts, launches, narrow_attention
 from calibration.traces.recipes import chunks, further_tokens, fuses_sums, widths
 from calibration.traces.schema import COLUMNS, REQUIRED, markdown
@@ -708,6 +709,36 @@ def test_torchtitan_keeps_every_second_product(tmp_path):
     assert parts(case) == pytest.approx((0.0, 0.0, (1.0 + 4.0 + 14.0) / 52.0, 1.0))
     plain = one_case(tmp_path, stack="torchtitan", recompute="selective", **shape | {"gated_mlp": "0"})
     assert parts(plain) == pytest.approx((0.0, 0.0, (1.0 + 4.0) / 38.0, 1.0)), "without a gate the sixth product is the last"
+
+
+@pytest.mark.parametrize(
+    ("stack", "model", "accelerator", "precision", "names", "layers"),
+    [
+        ("megatron-bridge/26.02", "deepseek-v3", "GB200", "mxfp8", ("mla_up_proj",), 0.0),
+        ("megatron-bridge/25.09", "deepseek-v3", "H100-80GB", "fp8", ("mla_up_proj", "mlp"), 0.0),
+        ("megatron-bridge/26.06", "deepseek-v3", "GB300", "mxfp8", (), 0.0),
+        ("megatron-bridge/26.04", "kimi-k2", "GB300", "mxfp8", ("mla_up_proj",), 0.0),
+        ("megatron-bridge/26.04", "qwen3-30b-a3b", "B200", "mxfp8", (), 0.0),
+        ("megatron-bridge/26.02", "llama3-8b", "H100-80GB", "fp8", (), 5.0),
+        ("megatron-bridge/25.11", "llama3-8b", "H100-80GB", "fp8", (), 0.0),
+    ],
+)
+def test_modules_that_megatron_bridge_does_again(stack, model, accelerator, precision, names, layers):
+    assert modules(stack, model, accelerator, precision) == (names, layers)
+
+
+def test_layers_and_products_from_latents_of_megatron_bridge(tmp_path):
+    """Five of 32 layers on one stage; of DeepSeek-V3, 9.3 % of the products of the mean layer come from latents (54.5 of 583 million)."""
+    shape = {"n_layers": "32", "d_model": "4096", "d_ff": "14336", "n_heads": "32", "n_kv_heads": "8", "head_dim": "128", "gated_mlp": "1"}
+    degrees = {"pp": "1", "tp": "1", "dp": "64"}
+    row = {"stack": "megatron-bridge/26.02", "accelerator": "H100-80GB", "precision": "fp8", "recompute": "", **degrees}
+    assert parts(one_case(tmp_path, model="llama3-8b", **row | shape)) == (5.0 / 32.0, 0.0, 0.0, 0.0)
+    assert parts(one_case(tmp_path, model="llama3-8b", **row | shape | {"flag": "lora"})) == (0.0, 0.0, 0.0, 0.0)
+    table = published()
+    rows = tuple(r for r in table.rows if r.text("model") == "deepseek-v3" and r.stack == "megatron-bridge/26.02")
+    found = to_cases(table._replace(rows=rows))
+    np.testing.assert_allclose(found.plan.recompute_products, 0.093, atol=0.001)
+    assert not np.any(found.plan.recompute_elementwise) and not np.any(found.plan.recompute_layers)
 
 
 def test_fused_programs_of_collect_do_no_core_again(tmp_path):

@@ -111,10 +111,10 @@ def kept(note: str) -> tuple[str, ...] | None:
     return None
 
 
-def by_policy(keeps: tuple[str, ...], experts: float) -> Again:
+def by_policy(keeps: tuple[str, ...], experts: float, known: str) -> Again:
     """What is done again of a layer that keeps `keeps`: all that its backward pass reads and that is not kept, so not the last product,
-    but of experts, whose results are weighted. What streams all is: XLA leaves only what nothing reads."""
-    said = f"by the note's policy a layer keeps {', '.join(keeps) or 'nothing'} beside its input, and what else it needs is done again"
+    but of experts, whose results are weighted. What streams all is: XLA leaves only what nothing reads. known: how, in words."""
+    said = f"recompute: a layer keeps {', '.join(keeps) or 'nothing'} beside its input, by {known}, and does the rest again"
     qkv, core, out, up, down = (float(part not in keeps) for part in ("qkv", "core", "out", "up", "down"))
     products = Again(queries_values=qkv, keys=qkv, latents=qkv, out=out, into=up, gate=up, back=down * (experts > 1.0))
     return products._replace(attention=core, streams=1.0, said=(said,))
@@ -156,11 +156,11 @@ def recomputed(kind: str, stack: str, *, note: str = "", experts: float = 1.0, f
     if share := _noted(note):
         return Again(share, said=(f"recompute {kind or 'blank'}: {share:.2g} of the layers, by the note",))
     if (keeps := kept(note)) is not None:
-        return by_policy(keeps, experts)
+        return by_policy(keeps, experts, "the note's policy")
     if kind == "selective" and family(name) == TITAN:
         return by_operator(experts)
     if kind == "selective" and name.startswith(XLA):
-        return by_policy(DOTS, experts)
+        return by_policy(DOTS, experts, "the policy `minimal`")
     return Again(attention=float(kind == "selective" and not (fused and name.startswith("dmodel-collect"))))
 
 
