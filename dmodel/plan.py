@@ -39,7 +39,7 @@ class Plan(struct.PyTreeNode, kw_only=True):
       recompute_layers: share of the layers recomputed in full in the backward pass (1 = "full").
       recompute_attention: share of the other layers whose attention core is recomputed ("selective" = 1 for this core alone).
       recompute_products, recompute_elementwise: in the layers that are not recomputed in full, share of the products, and of the kernels
-        that stream, that are done again all the same (PyTorch's checkpoints with a policy by operator).
+        that stream, that are done again all the same (PyTorch's checkpoints with a policy by operator, XLA's by name).
       recompute_last: 1 = the last product of a recomputed layer, the down projection of its MLP or experts, the addition of its result and
         what is sent after it are done again like the rest (checkpoints of Megatron-LM and DeepSpeed); 0 = recomputation ends once the
         backward pass has what it needs, which that product's result is not (PyTorch's non-reentrant checkpoints from 2.1 on, compilers).

@@ -157,7 +157,7 @@ def waiting(device: Array, model: Transformer, plan: Plan, apart: Array, chip: C
     kernel: where the host is slower than products and messages together, it hides both.
 
     Limits: a host that waits for the device (to count what experts get, to hold gathers back) does not run ahead like that; messages that
-    come once per micro-batch or step are added as they are; kernels of parts of a layer that are done again are not counted.
+    come once per micro-batch or step are added as they are; launches and casts of parts of a layer that are done again are not counted.
 
     Args:
       apart: nodes that the stages of a pipeline lie in.

@@ -332,6 +332,18 @@ def core(system: System, m: Transformer, p: Plan, c: Coefficients, times: float,
     return busy + times * c.softmax_traffic * unfused / (chip.hbm_bytes_per_s * c.memory_efficiency)
 
 
+def done_again(m: Transformer, p: Plan, c: Coefficients, forward: dict[str, float], downs: float, stream: float) -> float:
+    """Seconds of what of a layer is done again: all of it, or parts; `downs`: the last products."""
+    t, split = p.micro_batch * m.seq_len / p.cp, p.tp if p.sp else 1.0
+    # where it ends before the last product, what that returns is not added either: two read, one written
+    added = sum(count for count, _, mlp in layers_of(m) if mlp) / m.n_layers * 3.0 * 2.0 * t * m.d_model / split
+    spared = 0.0 if p.recompute_last else c.elementwise_traffic * added / stream
+    if p.recompute_layers:
+        return forward["all"] - spared - (0.0 if p.recompute_last else downs)
+    parts = forward["products"] * p.recompute_products + forward["attention"] * p.recompute_attention
+    return parts + p.recompute_elementwise * (forward["streams"] - spared)
+
+
 def work(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, float]:
     """Seconds of one layer and of the head, per micro-batch."""
     chip, t, h = system.chip, p.micro_batch * m.seq_len / p.cp, m.d_model
@@ -364,13 +376,7 @@ def work(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
     forward = products + attention + streaming + 0.5 * casts
     weights = m.trainable * products * (peak / half if p.low_precision and p.wide_gradient else 1.0)
     backward = products + weights + behind + back + accumulate + 0.5 * casts
-    # where it ends before the last product, what that returns is not added either: two read, one written
-    added = sum(count for count, _, mlp in layers_of(m) if mlp) / m.n_layers * 3.0 * 2.0 * t * m.d_model / (p.tp if p.sp else 1.0)
-    redone = forward if p.recompute_last else forward - downs - c.elementwise_traffic * added / stream
-    some = products * p.recompute_products + (attention if p.recompute_attention else 0.0)
-    if p.recompute_elementwise:
-        some += streaming - (0.0 if p.recompute_last else c.elementwise_traffic * added / stream)
-    again = redone if p.recompute_layers else some
+    again = done_again(m, p, c, {"all": forward, "products": products, "attention": attention, "streams": streaming}, downs, stream)
     passes = 2.0 + m.trainable + p.recompute_layers
     starts = kernels(m, p) * passes
     # of every layer with experts two products, two casts and a bias weighted and added, for each that the rank holds

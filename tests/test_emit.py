@@ -200,6 +200,20 @@ def test_partial_recomputation_is_whole_layers_and_what_changes_is_named():
     assert every.settings["activation_checkpoint.selective_ac_option"] == "4"
 
 
+def test_what_of_a_layer_is_done_again_is_told_where_there_are_words_for_it():
+    asked = JOBS["interleaved"]
+    parts = {"recompute_layers": 0.0, "recompute_products": 0.4, "recompute_elementwise": 1.0, "recompute_last": 0.0}
+    by_operator = asked._replace(plan=asked.plan.replace(**parts))
+    left = {target: {x.field for x in emit(target, by_operator).left_out} & set(parts) for target in FRAMEWORKS}
+    assert emit("torchtitan", by_operator).settings["activation_checkpoint.selective_ac_option"] == "op" and not left["torchtitan"]
+    assert left["megatron"] >= {"recompute_products", "recompute_elementwise"} and left["maxtext"] == {"recompute_products"}
+    for core, streams, policy in ((1.0, 1.0, "minimal"), (0.0, 1.0, "minimal_with_context"), (0.0, 0.0, "none")):
+        plan = asked.plan.replace(recompute_layers=0.0, recompute_attention=core, recompute_elementwise=streams)
+        found = emit("maxtext", asked._replace(plan=plan))
+        assert found.settings["remat_policy"] == policy
+        assert not {x.field for x in found.left_out} & {"recompute_attention", "recompute_products", "recompute_elementwise"}
+
+
 def test_axes_of_maxtext_multiply_to_the_devices_inside_and_between_domains():
     for name, asked in JOBS.items():
         found = emit("maxtext", asked).settings

@@ -12,8 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 from calibration import micro, traces
-from calibration.importers import FORMATS, Source, formats, fuzz, read, save, settings, steps, xplane
+from calibration.importers import FORMATS, Source, formats, fuzz, maxtext, read, save, settings, steps, xplane
 from calibration.importers.found import Result
+from calibration.traces.checkpoints import POLICIES, kept_by
 from dmodel.cli import app
 from dmodel.types import InputError
 
@@ -364,3 +365,19 @@ def test_a_bad_file_beside_a_good_one_is_named_and_the_good_one_kept(tmp_path):
 
 def test_detection_needs_no_name():
     assert formats.detect(Source("x", b"step:  1  loss: 2.0  tps: 10  mfu: 1%")) == "torchtitan"
+
+
+@pytest.mark.parametrize(
+    ("policy", "kind", "notes"),
+    [
+        ("full", "full", []),
+        ("minimal", "selective", []),
+        ("none", "none", []),
+        ("minimal_with_context", "selective", ["remat_policy minimal_with_context"]),
+        ("qkv_proj_offloaded", "selective", ["remat_policy qkv_proj_offloaded"]),
+        ("our_own", None, ["remat_policy our_own: recompute left blank"]),
+    ],
+)
+def test_policies_of_maxtext_are_words_or_notes_that_rows_are_read_by(policy, kind, notes):
+    assert maxtext._recompute(policy) == (kind, notes)
+    assert kind != "selective" or policy == "minimal" or kept_by(notes[0]) == POLICIES[policy]

@@ -739,6 +739,8 @@ def test_layers_and_products_from_latents_of_megatron_bridge(tmp_path):
     found = to_cases(table._replace(rows=rows))
     np.testing.assert_allclose(found.plan.recompute_products, 0.093, atol=0.001)
     assert not np.any(found.plan.recompute_elementwise) and not np.any(found.plan.recompute_layers)
+    for said in found.labels.assumptions:
+        assert [text for text in said if "recompute" in text] == ["recompute blank: mla_up_proj, as the stack's recipe has it"]
 
 
 def test_fused_programs_of_collect_do_no_core_again(tmp_path):

@@ -50,16 +50,16 @@ class Again(NamedTuple):
         return bool(self.layers > 0.0 or self.streams > 0.0)
 
 
-def together(parts: Sequence[Again]) -> Again:
+def stacked(parts: Sequence[Again]) -> Again:
     """What is done again in each of several rows, `[row]`."""
     return Again(*(np.array(values, float) for values in zip(*(part[:-1] for part in parts), strict=True)))
 
 
-def settled(again: Again, model: Transformer, plan: Plan) -> Plan:
+def redone(again: Again, model: Transformer, plan: Plan) -> Plan:
     """The plan with what is done again as shares: of the layers, of the core, of the FLOPs of products, and of what streams."""
     flops = np.asarray(counts.matmuls(model, plan).flops)[:-1]
     heads, groups = np.asarray(model.n_heads), np.asarray(model.n_kv_heads)
-    keys = groups / (heads + 2.0 * groups)
+    keys = groups / np.maximum(heads + 2.0 * groups, 1.0)
     gate = np.asarray(model.gated_mlp) / (1.0 + np.asarray(model.gated_mlp))
     wide, shared = model.n_dense_layers * model.d_ff_dense, (model.n_layers - model.n_dense_layers) * model.n_shared_experts * model.d_ff
     dense = np.asarray(wide / np.maximum(wide + shared, 1.0)) * again.dense
@@ -102,7 +102,7 @@ with what its backward pass needs, and `out_proj`)."""
 REST = re.compile(r"(?:^|; )([^;]*?) kept\b[^;]*, the rest recomputed")
 
 
-def kept(note: str) -> tuple[str, ...] | None:
+def kept_by(note: str) -> tuple[str, ...] | None:
     """What a note says that a layer keeps beside its input; None where it says nothing of the kind."""
     if found := NAMED.search(note):
         return POLICIES.get(found[1])
@@ -130,14 +130,13 @@ def by_operator(experts: float) -> Again:
     return Again(keys=1.0, out=1.0, into=mixture, gate=1.0, back=mixture, streams=1.0, said=(said,))
 
 
-PARTS = {"every second layer recomputed": 0.5}
-_ONE_IN = re.compile(r"\b1 of (\d+) layers recomputed")
+ONE_IN = re.compile(r"\b(?:every (second) layer|1 of ([1-9]\d*) layers) recomputed")
 """How notes give the share of layers recomputed."""
 
 
 def _noted(note: str) -> float:
-    found = _ONE_IN.search(note)
-    return 1.0 / int(found[1]) if found and int(found[1]) else next((share for words, share in PARTS.items() if words in note), 0.0)
+    found = ONE_IN.search(note)
+    return 1.0 / int(found[2] or 2) if found else 0.0
 
 
 def recomputed(kind: str, stack: str, *, note: str = "", experts: float = 1.0, fused: bool = True) -> Again:
@@ -155,7 +154,7 @@ def recomputed(kind: str, stack: str, *, note: str = "", experts: float = 1.0, f
         return Again(float(kind == "full"))
     if share := _noted(note):
         return Again(share, said=(f"recompute {kind or 'blank'}: {share:.2g} of the layers, by the note",))
-    if (keeps := kept(note)) is not None:
+    if (keeps := kept_by(note)) is not None:
         return by_policy(keeps, experts, "the note's policy")
     if kind == "selective" and family(name) == TITAN:
         return by_operator(experts)
@@ -183,9 +182,9 @@ def modules(stack: str, model: str, accelerator: str, precision: str) -> tuple[t
     in full [count].
 
     By its `scripts/performance/configs` and `perf_recipes`, told apart by release through the layouts of its published tables: DeepSeek-V3
-    and Kimi K2 do products from latents again, and dense layers' MLPs on H100, but DeepSeek-V3 on GB300 nothing in 25.11 and in MXFP8 from
-    26.06 on; Nemotron 3 Nano on H100, and Super there and in bf16 on B200, experts; Llama 3 8B in 8 bits on H100 five layers from 26.02 on,
-    70B on B200 in 25.09. Qwen3 and all others nothing. Two versions of a release differ for some that no table has.
+    and Kimi K2 do products from latents again, and dense layers' MLPs on H100, but DeepSeek-V3 on GB300 none of these in 25.11, in bf16,
+    and in MXFP8 from 26.06 on; Nemotron 3 Nano on H100, and Super there and in bf16 on B200, experts; Llama 3 8B in 8 bits on H100 five
+    layers from 26.02 on, 70B on B200 in 25.09. Qwen3 and all others nothing. Two versions of a release differ for some that no table has.
     """
     name, chip, release = fold(model), accelerator.lower(), stack.partition("/")[2]
     hopper, late = chip.startswith("h"), release >= "26.06"
@@ -252,14 +251,14 @@ def recomputes_last(stack: str, experts: float, trainable: float = 1.0) -> tuple
     return float(not early), ("recomputation ends before the last product of a layer: the stack's checkpoints",) if early else ()
 
 
-def ends(row: Row) -> tuple[float, tuple[str, ...]]:
+def end_of(row: Row) -> tuple[float, tuple[str, ...]]:
     """Where recomputation of a row ends; see `recomputes_last`."""
     return recomputes_last(row.stack, row.number("n_experts") or 1.0, float("lora" not in row.flags))
 
 
 def of_row(row: Row, run: Kept | None, assumed: list[str]) -> tuple[Again, float]:
     """What is done again in a row, and `Plan.recompute_last`; blank: as in the run's configuration (`submissions.kept`) or the recipe
-    (`modules.by_modules`), else nothing, until the rule decides."""
+    (`by_modules`), else nothing, until the rule decides."""
     known = {"note": row.text("note"), "experts": row.number("n_experts") or 1.0, "fused": row.text("attention") != "none"}
     again = recomputed(row.text("recompute"), row.stack, **known)
     if not row.text("recompute"):
@@ -269,6 +268,6 @@ def of_row(row: Row, run: Kept | None, assumed: list[str]) -> tuple[Again, float
             stage = row.known("n_layers") / (row.number("pp") or 1.0)
             precision = base_precision(row.text("precision")) or "bf16"
             again = by_modules(row.stack, row.text("model"), row.accelerator, precision, stage) or again
-    last, said = ends(row)
+    last, said = end_of(row)
     assumed.extend((*again.said, *said) if again.ends else again.said)
     return again, last

@@ -10,7 +10,7 @@ import numpy as np
 from flax import struct
 
 from calibration.traces import shapes, sharding
-from calibration.traces.checkpoints import Again, ends, keeps_activations, of_row, settled, together
+from calibration.traces.checkpoints import Again, end_of, keeps_activations, of_row, redone, stacked
 from calibration.traces.experts import NARROW_CORE, dispatch, launches, narrow_attention
 from calibration.traces.kernels import attention_rates
 from calibration.traces.layout import Layout, layout
@@ -113,7 +113,7 @@ def to_cases(table: TraceTable, assume_recompute: AssumeRecompute | None = None)
     pairs = list(zip(table.rows, assumed, strict=True))
     model = shapes.settled(_stack([shapes.written(*pair) for pair in pairs]), pairs)
     plans, again = zip(*(_plan(*pair) for pair in pairs), strict=True)
-    plan = settled(together(again), model, _stack(list(plans)))
+    plan = redone(stacked(again), model, _stack(list(plans)))
     cases = Cases(system=_systems(pairs), model=model, plan=plan, labels=_labels(table.rows))
     cases = _fill_recompute(cases, pairs, assume_recompute or cheapest_that_fits)
     texts = np.empty(len(assumed), dtype=object)
@@ -187,7 +187,7 @@ def _plan(row: Row, assumed: list[str]) -> tuple[Plan, Again]:
     parts = composed(row.stack, row.flags, degrees.tp)
     run = kept(row)
     assumed.extend(run.said if run else ())
-    again, last = (Again(0.0), 1.0) if parts else of_row(row, run, assumed)
+    again, last = (Again(), 1.0) if parts else of_row(row, run, assumed)
     assumed.extend(parts.said if parts else ())
     rates, kernels = attention_rates(row.stack, row.accelerator, row.text("attention") != "none")
     assumed.extend(kernels)
@@ -305,7 +305,8 @@ def _scale_reads(precision: str, assumed: list[str]) -> float:
 def _fill_recompute(cases: Cases, pairs: list[tuple[Row, list[str]]], rule: AssumeRecompute) -> Cases:
     """Ask the rule for the rows whose recompute is blank."""
     blank = np.array([not (row.text("recompute") or kept(row)) for row, _ in pairs])
-    blank &= np.asarray(cases.plan.recompute_layers + cases.plan.recompute_elementwise) == 0.0
+    p = cases.plan
+    blank &= np.asarray(p.recompute_layers + p.recompute_attention + p.recompute_products + p.recompute_elementwise) == 0.0
     settled = blank & [keeps_activations(row.stack) for row, _ in pairs]
     for i in np.flatnonzero(settled):
         pairs[i][1].append("recompute blank: none, as the stack's recipes have it")
@@ -317,7 +318,7 @@ def _fill_recompute(cases: Cases, pairs: list[tuple[Row, list[str]]], rule: Assu
         name = {(1.0, 0.0): "full", (0.0, 1.0): "selective", (0.0, 0.0): "none"}.get((full, part), f"{full:.2g} of the layers")
         pairs[i][1].append(f"recompute blank: {name}, by the rule")
         if full > 0.0:
-            pairs[i][1].extend(ends(pairs[i][0])[1])
+            pairs[i][1].extend(end_of(pairs[i][0])[1])
     new_layers, new_attention = np.array(cases.plan.recompute_layers), np.array(cases.plan.recompute_attention)
     new_layers[blank], new_attention[blank] = layers, attention
     return cases.replace(plan=cases.plan.replace(recompute_layers=new_layers, recompute_attention=new_attention))

@@ -210,7 +210,7 @@ def plan(job: Setting, degrees: Degrees) -> tuple[Plan, list[str]]:
     Raises:
       InputError: the degrees do not multiply to the devices, or do not divide what they split.
     """
-    from calibration.traces.checkpoints import recomputed, recomputes_last, settled
+    from calibration.traces.checkpoints import recomputed, recomputes_last, redone
     from calibration.traces.recipes import held_in_order
     from calibration.traces.stages import head_cost, stages
     from dmodel.design import make_plan
@@ -228,7 +228,7 @@ def plan(job: Setting, degrees: Degrees) -> tuple[Plan, list[str]]:
     again = recomputed(degrees.recompute, job.stack, experts=experts, fused=degrees.attention == "flash")
     layers, *head, heads = (float(x) for x in (job.model.n_layers, job.model.d_model, job.model.d_ff, job.model.vocab, job.model.n_mtp))
     laid = stages(job.stack, job.model_name, layers, head_cost(*head), float(found.pp), float(found.interleave), heads)
-    found = settled(again, job.model, found.replace(stage_excess=laid.excess, head_displaces=laid.displaced))
+    found = redone(again, job.model, found.replace(stage_excess=laid.excess, head_displaces=laid.displaced))
     assumed.extend(laid.said)
     assumed.extend((*again.said, *recomputes_last(job.stack, experts)[1]) if again.ends else again.said)
     if degrees.cp > 1 and held_in_order(job.stack):

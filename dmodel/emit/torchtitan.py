@@ -121,14 +121,14 @@ def _recompute(sheet: Sheet) -> None:
     by_operator = share == 0 and s["recompute_elementwise"] == 1
     if by_operator:
         s.tell("recompute_layers recompute_products recompute_elementwise", {a + "mode": "selective", a + "selective_ac_option": "op"})
-    else:
-        shape.leave_parts(s, "parts of layers are recomputed by operator, in all layers")
-    if share == 0 and not by_operator:
+    elif share == 0:
         s.tell("recompute_layers", {a + "mode": "none"})
     elif every == 1:
         s.tell("recompute_layers", {a + "mode": "full"})
-    elif share:
+    else:
         s.tell("recompute_layers", {a + "mode": "selective", a + "selective_ac_option": str(every)})
+    if not by_operator:
+        shape.leave_parts(s, "parts of layers are recomputed by operator, in all layers")
     if share and abs(share - 1.0 / every) > 1e-9:
         s.leave("recompute_layers", f"recomputed is one layer in {every}, the next share above {share:.3g}")
     shape.recomputed_end(s, not shape.is_mixture(s), "checkpoints end once the backward pass has what it needs")
