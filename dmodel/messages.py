@@ -42,9 +42,7 @@ class Messages(struct.PyTreeNode, kw_only=True):
     awaited: Array
 
 
-def messages(
-    model: Transformer, plan: Plan, parts: counts.Residents, groups: Groups, net: collectives.Fabric, c: Coefficients
-) -> Messages:
+def messages(model: Transformer, plan: Plan, parts: counts.Residents, groups: Groups, net: collectives.Fabric, c: Coefficients) -> Messages:
     """Time of each message, hidden or not.
 
     Tensor parallelism: 2 all-reduces forward, 2 backward and 2 again under full recomputation, or all-gather + reduce-scatter with `sp`
@@ -52,8 +50,8 @@ def messages(
     half of them for the mixer, half for an MLP, which layers of routed experts alone do not have; where elementwise kernels alone run again
     (`Plan.recompute_elementwise`), all-gathers do so before them; as many as 1 forward and 1 backward for
     the vocabulary-parallel embedding and head together, on one stage or two. Experts split over etp gather and scatter the tokens of their
-    ranks. At each of these ranks wait for the last of them (`collective_skew`). Context parallelism: the ring passes K and V forward, K, V
-    and their gradients backward. Expert parallelism: dispatch and combine each way; forward, ranks first gather how many tokens go where
+    ranks. At each of these ranks wait for the last of them (`collective_skew`), where they run at all (`Plan.composed`). Context
+    parallelism: the ring passes K and V forward, K, V and their gradients backward. Expert parallelism: dispatch and combine each way; forward, ranks first gather how many tokens go where
     (Megatron-Core's dispatcher, DeepEP's notification): a start and hops in lines (`LINE_HOP`), in blocks where a map of who visits whom
     goes with them (`Plan.route_bytes`). ZeRO-3: gathers forward and backward and a scatter of each layer, per micro-batch; ZeRO 2 the
     scatter alone (DeepSpeed's stage 2 and FSDP reduce gradients behind every micro-batch, or once per step where they accumulate), and
@@ -112,7 +110,7 @@ def messages(
     layer = _whole(shard, expert, parts, sparse)
     sharded = _whole(shard.split(per_byte), expert.split(per_byte), parts, sparse)
     scattered = (1.0 - zero2) * sharded.time(plan.reduce_bytes) + plan.overlap_replica * across
-    skew, split_experts = (c.collective_skew * ramp(ranks - 1.0) for ranks in (plan.tp, plan.etp))
+    skew, split_experts = ((1.0 - plan.composed) * c.collective_skew * ramp(ranks - 1.0) for ranks in (plan.tp, plan.etp))
     before = sp * (tp.time(wire) + skew)
     half = 2.0 * before + (1.0 - sp) * (tp_reduce + skew)
     mixer, mlp = (2.0 * half + opened * before + share * (half - before) for share in (again, last))

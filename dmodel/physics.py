@@ -48,11 +48,15 @@ class Communication(struct.PyTreeNode, kw_only=True):
 
 class Costs(struct.PyTreeNode, kw_only=True):
     """What a step is added up from: work, communication, what launching adds to a layer [s], layers of the fullest stage, of them those
-    beyond the mean stage, and how many fewer the one with the head holds, micro-batches, idle slots [micro-batch], the update [s]."""
+    beyond the mean stage, and how many fewer the one with the head holds, micro-batches, idle slots [micro-batch], the update [s]; what of
+    the head of a micro-batch passes while the device waits for its host [s]; 1 where the step is a sum of parts, without overhead or
+    stragglers (`Plan.composed`)."""
 
     work: LayerWork
     communication: Communication
     launch: Array = 0.0
+    hidden_head: Array = 0.0
+    composed: Array = 0.0
     layers: Array
     excess: Array = 0.0
     displaced: Array = 0.0

@@ -43,7 +43,8 @@ class Plan(struct.PyTreeNode, kw_only=True):
       recompute_last: 1 = the last product of a recomputed layer, the down projection of its MLP or experts, the addition of its result and
         what is sent after it are done again like the rest (checkpoints of Megatron-LM and DeepSpeed); 0 = recomputation ends once the
         backward pass has what it needs, which that product's result is not (PyTorch's non-reentrant checkpoints from 2.1 on, compilers).
-      graphed: share of the kernels of a layer, but for the products of its experts, that CUDA graphs launch. looped_experts: 1 where the
+      graphed: share of the kernels of a layer, but for the products of its experts, that no program in Python launches: CUDA graphs, XLA
+        on a TPU (on a GPU its C++ launches each for `counts.LOOP` of what Python takes). looped_experts: 1 where the
         host launches the products of a rank's experts one after the other, 0 where one kernel is for all, or a graph launches them.
       fused_experts: 1 where the kernel of experts' first products has their activation and, below 16 bits, the cast of its result, and that
         of the second ones' gradients likewise (Transformer Engine's grouped MLP in CuTe DSL).
@@ -55,6 +56,8 @@ class Plan(struct.PyTreeNode, kw_only=True):
       overlap_tp, overlap_cp, overlap_ep, overlap_dp, overlap_pp: 1 lets that communication hide behind compute, 0 forbids it; without
         overlap_dp what is sent once per step goes at once, in no buckets. overlap_replica: the same for the sum of HSDP's shards over their
         copies, which otherwise hides like other gradients.
+      composed: 1 where the step is not run but added up from parts measured apart, kernels of a layer on one device and single collectives
+        (vTrain's predictor): no rank waits for another, the head follows the layers, nothing is late, and nothing comes once per step.
       operand_bytes: bytes of one matmul operand (2 = bf16, 1 = fp8). low_precision: 1 when the matmuls run below 16 bits.
       attention_bytes: of one operand of the attention core (2 = bf16, 1 = fp8), where kernels fuse it.
       attention_rate, attention_backward_rate: rate of the stack's kernels of fused attention over that of the newest for the chip, forward
@@ -110,6 +113,7 @@ class Plan(struct.PyTreeNode, kw_only=True):
     overlap_dp: Array = 1.0
     overlap_pp: Array = 1.0
     overlap_replica: Array = 1.0
+    composed: Array = 0.0
     operand_bytes: Array = 2.0
     low_precision: Array = 0.0
     attention_bytes: Array = 2.0

@@ -52,7 +52,8 @@ class Breakdown(struct.PyTreeNode, kw_only=True):
 
     Attributes:
       matmul, attention, elementwise: forward and backward work of the layers. recompute: forward work done again. launch: what kernel
-        launches add to the work and messages of the layers. head: logits and loss, as far as they lengthen the slowest stage.
+        launches add to the work and messages of the layers. head: logits and loss, as far as they lengthen the slowest stage, or pass while
+        it would wait for its host: launch is the less for it.
       tensor_parallel, context_parallel, expert_parallel, fsdp, data_parallel, pipeline_transfer: communication that no work hides. Where
         the host decides, a layer's would pass while the device waits: it is counted here, and launch is the less for it.
       bubble: idle pipeline slots. optimizer: the update. contention: compute slowed by communication beside it.
@@ -150,8 +151,8 @@ def _layer_work(system: System, model: Transformer, plan: Plan, parts: counts.Re
     )
 
 
-def waiting(device: Array, model: Transformer, plan: Plan, apart: Array, chip: Chip, c: Coefficients, sharpness: float) -> jax.Array:
-    """What launching its kernels adds to a layer that keeps the device busy for `device` seconds [s]: `compute.launch_time`.
+def starts(model: Transformer, plan: Plan, apart: Array, chip: Chip, c: Coefficients) -> compute.Starts:
+    """What starting the kernels of a layer and micro-batch takes [s]: `compute.starts`.
 
     Kernels of the forward pass count `2 + trainable` times, and once more under full recomputation. Collectives are launched like any other
     kernel: where the host is slower than products and messages together, it hides both.
@@ -164,7 +165,7 @@ def waiting(device: Array, model: Transformer, plan: Plan, apart: Array, chip: C
     """
     passes = 2.0 + model.trainable + plan.recompute_layers
     kernels, launches = (count(model, plan) * passes for count in (counts.kernels, counts.launches))
-    return compute.launch_time(device, kernels, launches, meetings(plan, apart), chip, c, sharpness)
+    return compute.starts(kernels, launches, meetings(plan, apart), chip, c)
 
 
 def _beside_layer(v: Messages, work: LayerWork, plan: Plan, c: Coefficients, sharpness: float) -> Communication:
@@ -234,7 +235,11 @@ def _costs(system: System, model: Transformer, plan: Plan, c: Coefficients, shar
     work, sent = _layer_work(system, model, plan, parts, c, sharpness), messages(model, plan, parts, groups, net, c)
     comm, layers = _beside_layer(sent, work, plan, c, sharpness), counts.stage_layers(model, plan)
     device = work.busy + comm.tp + comm.cp + comm.ep + comm.fsdp + c.contention * comm.hidden_layer
-    launch = waiting(device, model, plan, groups.pp[1:].prod(0), system.chip, c, sharpness)
+    started = starts(model, plan, groups.pp[1:].prod(0), system.chip, c)
+    launch = compute.launch_time(device, started, sharpness)
+    # a host that has to know what experts get is never ahead of a layer
+    ahead = (1.0 - plan.composed) * ramp(2.0 - model.n_experts)
+    hidden_head = ahead * compute.hidden_head(work.head, layers - plan.head_displaces, device, started, sharpness)
     # messages of the step go on while the device waits for its host
     longer = layers * (1.0 + launch / work.busy)
     comm = comm.replace(**_beside_step(sent, longer * work.forward, longer * work.backward, plan, c, sharpness))
@@ -248,6 +253,8 @@ def _costs(system: System, model: Transformer, plan: Plan, c: Coefficients, shar
     return Costs(
         work=work,
         launch=launch,
+        hidden_head=hidden_head,
+        composed=plan.composed,
         communication=comm,
         layers=layers,
         excess=plan.stage_excess,
@@ -282,7 +289,8 @@ def step_time(
     `m ℓ (layer) + m (head + transfer) + bubble + once per step`, times `1 + straggler`: m micro-batches run one after the other on the
     slowest stage, of ℓ layers; the pipeline idles for `(pp − 1)/v` micro-batches of the other stages while it fills and drains.
     ℓ = L/pp where stages are alike. Where they are not (`Plan.stage_excess`, `Plan.head_displaces`), the head counts by what it takes
-    beyond the layers that its stage has fewer, but for the share of it that all stages carry alike (`head_balance`).
+    beyond the layers that its stage has fewer, but for the share of it that all stages carry alike (`head_balance`), and for what passes
+    while the device would wait for its host (`compute.hidden_head`).
 
     Limits: compute-bound work `FLOPs / (devices · peak · η)` on one device without communication; as the batch vanishes, what a step costs
     once: the optimizer, the reduction of gradients, the pipeline's bubble and the fixed overhead.
@@ -313,11 +321,12 @@ def step_time(
     m, layers = costs.micro_batches, costs.layers
     times = m * layers
     # the LM head lengthens the last stage alone, unless the stack spreads a share of it: of that every stage carries 1/pp
-    spread = work.head * c.head_balance / plan.pp
+    alone = work.head - costs.hidden_head
+    spread = alone * c.head_balance / plan.pp
     layer = work.matmul + work.attention + work.elementwise + work.recompute + costs.launch + comm.tp + comm.cp + comm.ep + comm.fsdp
     # where its stage holds fewer layers, the head lengthens the slowest stage only by what it takes beyond them
     whole = layer + c.contention * comm.hidden_layer
-    displaced, last = jnp.broadcast_arrays(costs.displaced * whole, work.head * (1.0 - c.head_balance))
+    displaced, last = jnp.broadcast_arrays(costs.displaced * whole, alone * (1.0 - c.head_balance))
     head = excess(displaced, last, sharpness)
     # while the pipeline fills and drains, the slowest stage waits for the others: mean layers, and what of the head is theirs
     others = jnp.where(plan.pp > 1.0, plan.pp - 1.0, 1.0)
@@ -328,8 +337,8 @@ def step_time(
         attention=times * work.attention,
         elementwise=times * work.elementwise,
         recompute=times * work.recompute,
-        launch=times * costs.launch,
-        head=m * (head + spread),
+        launch=times * costs.launch - m * costs.hidden_head,
+        head=m * (head + spread + costs.hidden_head),
         tensor_parallel=times * comm.tp + m * comm.ends,
         context_parallel=times * comm.cp,
         expert_parallel=times * comm.ep,
@@ -342,13 +351,12 @@ def step_time(
         straggler=jnp.zeros_like(idle),
         overhead=jnp.zeros_like(idle),
     )
-    late = straggler_share(plan.devices, c.straggler) * partial.total
-    return partial.replace(straggler=late, overhead=jnp.zeros_like(idle) + c.overhead + comm.once)
+    run = 1.0 - costs.composed
+    late = run * straggler_share(plan.devices, c.straggler) * partial.total
+    return partial.replace(straggler=late, overhead=jnp.zeros_like(idle) + run * c.overhead + comm.once)
 
 
-def memory_use(
-    model: Transformer, plan: Plan, *, physics: Physics = CALIBRATED, footprint: Footprint | None = None
-) -> memory_cost.Memory:
+def memory_use(model: Transformer, plan: Plan, *, physics: Physics = CALIBRATED, footprint: Footprint | None = None) -> memory_cost.Memory:
     """Bytes of the fullest device by purpose, with the micro-batches in flight of the plan's schedule; see `cost.memory.memory`.
 
     Args:

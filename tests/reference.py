@@ -435,7 +435,7 @@ def messages(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[s
     across = net.all_reduce(p.reduce_bytes * shares, g["replica"], units)
     hidden, awaited = (across, 0.0) if p.overlap_replica else (0.0, across)
     once = {0: reduce(p.reduce_bytes), 1: gather(p.reduce_bytes, True) + hidden}
-    late = c.collective_skew if p.tp > 1 else 0.0
+    late = c.collective_skew if p.tp > 1 and not p.composed else 0.0
     half = 2.0 * (tp_net.gather(wire, g["tp"]) + late) if p.sp else tp_net.all_reduce(wire, g["tp"]) + late
     # of the MLP, only what comes before it where recomputation ends before its last product: a gather, or nothing
     mlp = half if p.recompute_last else 0.5 * half if p.sp else 0.0
@@ -444,12 +444,14 @@ def messages(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[s
     # before elementwise kernels that run again, gathers alone
     gathers = 0.5 * half * (mixers + lone) if p.sp and p.recompute_elementwise else 0.0
     return {
-        "tp": 2.0 * (mixers + lone) * half + (again * (mixers * half + lone * mlp) or gathers)
+        "tp": 2.0 * (mixers + lone) * half
+        + (again * (mixers * half + lone * mlp) or gathers)
         + (4.0 + both) * routed * (tp_net.gather(sent * p.etp, g["etp"]) + (c.collective_skew if p.etp > 1 else 0.0)),
         "cp": (3.0 + (again or float(p.recompute_attention))) * net.gather(keys / p.tp, g["cp"], own=0.0),
         "ep": (4.0 + both) * routed * net.all_to_all(sent, g["ep"], m.top_k, bool(p.merge_copies))
         # counts of tokens go in lines, with hops of a third
-        + (1.0 + again) * routed
+        + (1.0 + again)
+        * routed
         * net.gather(p.route_bytes * t / p.tp * p.ep * m.n_experts, g["ep"], hop=1.0 if p.route_bytes else 1.0 / 3.0),
         "gather": gather(p.gather_bytes / layers) if p.zero == 3 else 0.0,
         "scatter": 0.0 if p.accumulate else scatter,
@@ -461,8 +463,9 @@ def messages(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[s
     }
 
 
-def exposed(system: System, m: Transformer, p: Plan, c: Coefficients) -> tuple[dict[str, float], dict[str, float], float]:
-    """(exposed, hidden) seconds of each kind, and what a layer takes beyond its work and messages for filling kernels or for its host."""
+def exposed(system: System, m: Transformer, p: Plan, c: Coefficients) -> tuple[dict[str, float], dict[str, float], float, float]:
+    """(exposed, hidden) seconds of each kind, what a layer takes beyond its work and messages for filling kernels or for its host, and what
+    of the head passes meanwhile."""
     w, v = work(system, m, p, c), messages(system, m, p, c)
     ahead = 1.0 if p.prefetch else 0.0
     windows = {
@@ -484,6 +487,9 @@ def exposed(system: System, m: Transformer, p: Plan, c: Coefficients) -> tuple[d
     work_alone = w["forward"] + w["backward"]
     device = work_alone + sum(a - (1.0 - c.contention) * hidden[k] for k, (a, _, _) in windows.items())
     launch = max(device + w["fill"], w["host"]) - device
+    # the host is ahead of the device, but where it waits to know what experts get: what all layers of a stage leave idle, the head may use
+    idle = (fullest(m, p) - p.head_displaces) * max(w["host"] - device - w["fill"], 0.0)
+    passed = 0.0 if p.composed or m.n_experts > 1 else min(w["head"], idle)
     stage = fullest(m, p) * (1.0 + launch / work_alone)  # messages of the step go on while the device waits for its host
     # of pp micro-batches in a group, each chunk is done for good once all have passed it: the others' time is left, and its last pass
     group = min(p.pp, p.global_batch / (p.dp * p.micro_batch))
@@ -494,7 +500,7 @@ def exposed(system: System, m: Transformer, p: Plan, c: Coefficients) -> tuple[d
         "pp": (v["pp"], c.overlap_pp * p.overlap_pp, stage * work_alone),
     }
     hidden |= {k: hide(a, share, window, 0.0 if k == "pp" else c.contention) for k, (a, share, window) in later.items()}
-    return {k: a - hidden[k] for k, (a, _, _) in (windows | later).items()}, hidden, launch
+    return {k: a - hidden[k] for k, (a, _, _) in (windows | later).items()}, hidden, launch, passed
 
 
 def fullest(m: Transformer, p: Plan) -> float:
@@ -504,7 +510,7 @@ def fullest(m: Transformer, p: Plan) -> float:
 
 def step(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, float]:
     """Seconds of one step by term: interleaved 1F1B."""
-    w, (out, hid, launch) = work(system, m, p, c), exposed(system, m, p, c)
+    w, (out, hid, launch, passed) = work(system, m, p, c), exposed(system, m, p, c)
     w["launch"] = launch
     micro, layers = p.global_batch / (p.dp * p.micro_batch), fullest(m, p)
     n, ranks, v = parameters(m, p), p.shard * p.cp, messages(system, m, p, c)
@@ -512,19 +518,20 @@ def step(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
     layer = sum(w[k] for k in ("matmul", "attention", "elementwise", "recompute", "launch"))
     gathers = out["first"] + out["second"] + out["awaited"]
     alone = layer + out["tp"] + out["tp_alone"] + out["cp"] + out["ep"] + gathers
-    layer, last = alone + c.contention * hidden, (1.0 - c.head_balance) * w["head"]
+    layer, last = alone + c.contention * hidden, (1.0 - c.head_balance) * (w["head"] - passed)
     # what the slowest stage takes for the head: the share that all carry, and what the last one takes beyond the layers it spares
-    head = c.head_balance * w["head"] / p.pp + max(last - p.head_displaces * layer, 0.0)
+    head = c.head_balance * (w["head"] - passed) / p.pp + max(last - p.head_displaces * layer, 0.0)
     slots = ((p.interleave - 1.0) * max(p.pp - micro, 0.0) + p.pp - 1.0) / p.interleave
     # all stages but the slowest, a micro-batch each
-    rest = (all_layers(m) - layers) * layer + w["head"] - head
+    rest = (all_layers(m) - layers) * layer + w["head"] - passed - head
     updated = n["dense"] / ranks + n["experts"] / max(ranks * p.tp / (p.ep * p.etp), 1.0) if p.zero >= 1 else n["dense"] + n["experts"]
     state = 2.0 * p.optimizer_bytes + p.gradient_bytes + p.weight_bytes
     stream = system.chip.hbm_bytes_per_s * c.memory_efficiency
     cast = c.cast_traffic * (1.0 - p.wide_layers) * (2.0 + 2.0 * p.operand_bytes) * (n["cast"] + n["experts"]) if p.low_precision else 0.0
     terms: dict[str, Any] = {k: micro * layers * w[k] for k in ("matmul", "attention", "elementwise", "recompute", "launch")}
+    terms["launch"] -= micro * passed
     terms |= {
-        "head": micro * head,
+        "head": micro * (head + passed),
         "tensor_parallel": micro * (layers * (out["tp"] + out["tp_alone"]) + v["ends"]),
         "context_parallel": micro * layers * out["cp"],
         "expert_parallel": micro * layers * out["ep"],
@@ -537,4 +544,5 @@ def step(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
     }
     x = 2.0 * log(p.dp * p.tp * p.cp * p.pp)
     waiting = c.straggler * x / sqrt(1.0 + x)
-    return {**terms, "straggler": waiting * sum(terms.values()), "overhead": c.overhead}
+    run = 0.0 if p.composed else 1.0
+    return {**terms, "straggler": run * waiting * sum(terms.values()), "overhead": run * c.overhead}

@@ -125,12 +125,8 @@ EDGE_CHIPPED = [{**w, "chip": at.CHIP, "c": c} for w, c in product(EDGE_WORK[::3
 ON_CHIP = [{"n": n, "m": m, "chip": at.CHIP, "c": at.COEFFICIENTS} for n, m in ((1e10, 2e9), (3e-4, 130.0), (1e-5, 17.0))]
 EDGE_ON_CHIP = [{"n": n, "m": m, "chip": at.CHIP, "c": c} for n, m, c in product((0.0, 1e9), (0.0, 1.0), (at.COEFFICIENTS, at.IDEAL))]
 
-STEPS = [
-    {"system": System(chip=at.CHIP, network=at.NETWORK), "model": w["model"], "plan": w["plan"], "c": at.COEFFICIENTS} for w in WORK
-]
-EDGE_STEPS = [
-    {"system": System(chip=at.CHIP, network=at.FABRIC), **w, "c": c} for w, c in product(EDGE_WORK, (at.COEFFICIENTS, at.IDEAL))
-]
+STEPS = [{"system": System(chip=at.CHIP, network=at.NETWORK), "model": w["model"], "plan": w["plan"], "c": at.COEFFICIENTS} for w in WORK]
+EDGE_STEPS = [{"system": System(chip=at.CHIP, network=at.FABRIC), **w, "c": c} for w, c in product(EDGE_WORK, (at.COEFFICIENTS, at.IDEAL))]
 PIPES = [(3.3, 9.2, 1.4), (5.7, 2.2, 2.6), (1.3, 7.7, 4.1)]
 EDGE_PIPES = [(1.0, 1.0, 1.0), (8.0, 8.0, 1.0), (8.0, 4.0, 2.0), (2.0, 64.0, 4.0)]
 WINDOWS = [(2.0, 1.3, 0.4), (1.0, 3.0, 0.6), (1.0, 5.0, 0.3)]
@@ -214,7 +210,16 @@ TERMS: dict[str, Term] = {
     ),
     "compute.streaming_time": Term(lambda x, p: compute.streaming_time(x["n"], x["chip"], x["c"]), ON_CHIP, EDGE_ON_CHIP),
     "compute.launch_time": Term(
-        lambda x, p: compute.launch_time(x["n"], x["m"], 0.8 * x["m"], 0.3 * x["m"], x["chip"], x["c"], p),
+        lambda x, p: compute.launch_time(x["n"], compute.starts(x["m"], 0.8 * x["m"], 0.3 * x["m"], x["chip"], x["c"]), p),
+        ON_CHIP[1:],
+        EDGE_ON_CHIP,
+        soft=True,
+    ),
+    "compute.starts": Term(
+        lambda x, p: list(compute.starts(x["m"], 0.8 * x["m"], 0.3 * x["m"], x["chip"], x["c"])), ON_CHIP[1:], EDGE_ON_CHIP
+    ),
+    "compute.hidden_head": Term(
+        lambda x, p: compute.hidden_head(0.7 * x["n"], 3.0, x["n"], compute.starts(x["m"], 0.8 * x["m"], 0.0, x["chip"], x["c"]), p),
         ON_CHIP[1:],
         EDGE_ON_CHIP,
         soft=True,
@@ -256,11 +261,8 @@ TERMS: dict[str, Term] = {
     ),
     "power.host_watts": Term(lambda x, p: power.host_watts(x["chip"], x["a"]), [{"chip": at.CHIP, "a": 0.7}]),
     "step.memory_use": of_work(lambda m, p: (lambda x: (x, x.total))(step.memory_use(m, p))),
-    "step.waiting": Term(
-        lambda x, p: step.waiting(1e-3 * x["plan"].pp, x["model"], x["plan"], x["plan"].pp / 1.7, x["system"].chip, x["c"], p),
-        STEPS,
-        EDGE_STEPS,
-        soft=True,
+    "step.starts": Term(
+        lambda x, p: list(step.starts(x["model"], x["plan"], x["plan"].pp / 1.7, x["system"].chip, x["c"])), STEPS, EDGE_STEPS
     ),
     "step.step_time": Term(
         lambda x, p: step.step_time(x["system"], x["model"], x["plan"], x["c"], sharpness=p), STEPS, EDGE_STEPS, soft=True, one_unit=True

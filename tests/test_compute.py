@@ -122,7 +122,8 @@ HOST, FILL = (100.0 * x * CHIP.kernel_latency_s for x in (COEFFICIENTS.launch, C
 
 
 def launch(device: float, sharpness: float = inf, kernels: float = 100.0, meetings: float = 0.0, c=COEFFICIENTS) -> float:
-    return float(compute.launch_time(np.array(device), np.array(kernels), np.array(kernels), np.array(meetings), CHIP, c, sharpness))
+    started = compute.starts(*(np.array(x) for x in (kernels, kernels, meetings)), CHIP, c)
+    return float(compute.launch_time(np.array(device), started, sharpness))
 
 
 def test_long_kernels_pay_their_fill_and_short_ones_the_host():
@@ -143,6 +144,20 @@ def test_the_passage_from_host_to_device_is_soft():
     assert launch(0.0, 8.0, c=c) == pytest.approx(HOST)
     gaps = [abs(launch(x * HOST, 1024.0) - launch(x * HOST)) / HOST for x in (0.5, 1.0, 2.0)]
     assert max(gaps) < 2e-3
+
+
+def hidden(head: float, device: float, layers: float = 3.0, sharpness: float = inf) -> float:
+    started = compute.Starts(np.array(FILL), np.array(HOST))
+    return float(compute.hidden_head(np.array(head), np.array(layers), np.array(device), started, sharpness))
+
+
+def test_the_head_passes_while_the_device_would_wait_for_its_host():
+    """All of it while there is room, what room there is else, nothing where the device decides or no layer stands beside it."""
+    room = 3.0 * (HOST - FILL - 0.25 * HOST)
+    assert hidden(0.5 * room, 0.25 * HOST) == pytest.approx(0.5 * room) and hidden(2.0 * room, 0.25 * HOST) == pytest.approx(room)
+    assert hidden(room, 2.0 * HOST) == 0.0 == hidden(room, 0.0, layers=0.0) == hidden(0.0, 0.25 * HOST)
+    soft = [hidden(x * room, 0.25 * HOST, sharpness=8.0) for x in (0.5, 1.0, 2.0)]
+    assert 0.0 < soft[0] < 0.5 * room and soft[0] < soft[1] < soft[2] < 1.05 * room
 
 
 def test_meetings_take_the_host_but_not_the_device():

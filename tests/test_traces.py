@@ -507,9 +507,12 @@ def test_composed_rows_of_vtrain_recompute_nothing_and_hold_words_that_nobody_pa
     changes = {"stack": "vtrain", "recompute": "full", "vocab": "51200", **degrees}
     found = one_case(tmp_path, **changes, flag="composed")
     assert (found.plan.recompute_layers[0], found.model.vocab[0], found.plan.unpadded_vocab[0]) == (0.0, columns * tp, unpadded)
+    assert (found.plan.composed[0], found.plan.overlap_tp[0], found.plan.overlap_dp[0], found.plan.overlap_pp[0]) == (1.0, 0.0, 0.0, 0.0)
+    assert any("composed rows hide no messages" in said for said in found.labels.assumptions[0])
     assert sum("composed rows recompute nothing" in said or "words a rank" in said for said in found.labels.assumptions[0]) == 2
     for real in (one_case(tmp_path, **changes), one_case(tmp_path, **changes | {"stack": "megatron-lm"}, flag="composed")):
         assert (real.plan.recompute_layers[0], real.model.vocab[0], real.plan.unpadded_vocab[0]) == (1.0, 51200.0, 0.0)
+        assert (real.plan.composed[0], real.plan.overlap_pp[0]) == (0.0, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -593,7 +596,10 @@ def test_further_tokens_are_the_notes_or_the_recipes():
     assert further_tokens("megatron-bridge/26.02", "deepseek-v3", "")[0] == 1.0
     assert further_tokens("megatron-bridge/25.11", "deepseek-v3", "variant DeepSeekV3 (w/o MTP)")[0] == 0.0
     assert [further_tokens("megatron-bridge/26.08", f"nemotron_3_{name}", "")[0] for name in ("nano", "super", "ultra", "5_lightning")] == [
-        0.0, 1.0, 1.0, 2.0
+        0.0,
+        1.0,
+        1.0,
+        2.0,
     ]
     assert further_tokens("own", "deepseek-v3", "")[0] == 0.0 and further_tokens("own", "deepseek-v3", "w/ MTP")[0] == 1.0
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from calibration.traces.recipes import BRIDGE, NEMO, XLA
 from dmodel.catalog.loader import fold
+from dmodel.counts import LOOP
 from dmodel.profiles import family
 
 DEEP_EP = ("automodel",)
@@ -104,7 +105,7 @@ def dispatch(stack: str, model: str, accelerator: str, precision: str, ep: float
 
 
 class Launches(NamedTuple):
-    """graphed: share of a layer's kernels outside its experts in CUDA graphs. looped: 1 where the host launches the products of a rank's
+    """graphed: share of a layer's kernels outside its experts that no program in Python launches. looped: 1 where the host launches the products of a rank's
     experts one after the other. fused: 1 where their activation and its casts are part of the products. rotary: 1 where several kernels
     rotate queries and keys. said: in words."""
 
@@ -122,6 +123,7 @@ def launches(stack: str, model: str, accelerator: str, precision: str, experts: 
     70B in bf16 on B200, for Qwen3 on Blackwell in 25.09 (235B on GB200 alone) and in MXFP8 from 26.06 on (`fused_experts`); graphs of
     attention, router and what comes before the dispatch from 26.02 on for gpt-oss on B300 and GB300, Qwen3 235B on GB200 and GB300, 30B on
     B200 (from 26.04 on), DeepSeek-V3 on GB200, B300, and B200 with 32 ranks of ep, and Nemotron 3 (but Ultra, and Super in MXFP8 on B200).
+    XLA's programs are launched whole on a TPU, and kernel by kernel from C++ on a GPU, where one counts as `LOOP` of one from Python.
     Without a graph of the whole, Megatron's stacks go through the experts of a rank one after the other, as their products are Transformer
     Engine's GroupedLinear. Those stacks rotate gpt-oss in PyTorch's operations: YaRN scales its rotary embedding, which Transformer
     Engine's kernel does not (`rope_utils.py`, by a warning).
@@ -139,12 +141,14 @@ def launches(stack: str, model: str, accelerator: str, precision: str, experts: 
     hybrid &= not (fold(name).startswith("nemotron3super") and chip == "b200" and precision == "mxfp8")
     scoped = hybrid or any(name.startswith(n) and chip in chips for n, chips in parts.items())
     scoped |= chip == "b200" and ((name.startswith("deepseek") and ep == 32.0) or (name.startswith("qwen3-30b") and release >= "26.04"))
-    graphed = float(whole or (bridge and release >= "26.02" and scoped))
+    compiled = software.startswith(XLA)
+    graphed = 1.0 - LOOP * (not chip.startswith("tpu")) if compiled else float(whole or (bridge and release >= "26.02" and scoped))
     looped = float(experts > 1.0 and software in LOOPED and not whole and not fused)
     rotary = float(name.startswith("gpt-oss") and software in LOOPED)
     said = (
         *(["CUDA graphs launch the whole iteration: the stack's recipe"] if whole else []),
-        *(["CUDA graphs launch a layer but for its experts: the stack's recipe"] if graphed and not whole else []),
+        *(["CUDA graphs launch a layer but for its experts: the stack's recipe"] if graphed and not whole and not compiled else []),
+        *(["kernels are launched by a compiled program, not from Python: XLA"] if compiled else []),
         *(["products of experts, their activation and its casts are one kernel: the stack's recipe"] if fused and experts > 1.0 else []),
         *(["products of experts are launched one by one: Transformer Engine's GroupedLinear"] if looped else []),
         *(["several kernels rotate queries and keys: none takes the scale of YaRN"] if rotary else []),

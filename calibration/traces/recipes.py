@@ -225,6 +225,7 @@ IN_ORDER = ("torchtitan",)
 (8B on 8 H100, full recomputation) a step takes 8.4, 12.9, 30.6 and 59.8 s, of which attention at 0.4 of the peak would be 3.6, 7.3, 15 and
 29 balanced, and 3.6, 11, 26 and 55 in order."""
 
+
 def held_in_order(stack: str) -> bool:
     """Whether ranks of cp hold a sequence in order; see `IN_ORDER`."""
     return stack.lower().startswith(IN_ORDER)
@@ -257,12 +258,17 @@ def composed(stack: str, flags: Collection[str], tp: float) -> Composed | None:
     stage is the last as where four are. Recomputed, that time would leave elementwise kernels three quarters of the least traffic that
     they can have (`elementwise_traffic` 0.74 in a fit of all 300 rows), as it is 2.3 times; and bases that know no row of the stack miss
     by 16.9 % in the median for 25.6.
+
+    Its collectives take what single calls of them took in a table, one after the other with the kernels, which were traced on one device
+    (`_add_tp_communication`, `get_allreduce_LUT`, `trainer.py`): nothing hides them, and no rank waits for another; and a step has no
+    work of its own beside its parts (`Plan.composed`).
     """
     if family(stack.lower()) != "vtrain" or "composed" not in flags:
         return None
     columns = WORDS // tp
     said = (
         "composed rows recompute nothing: a layer takes the same time in the last stage, which never does, as in the others",
+        "composed rows hide no messages and wait for no rank: their collectives are single calls, added to kernels traced on one device",
         f"vocabulary {WORDS:,} // tp = {columns:g} words a rank, which nobody pads: the default of the stack's program",
     )
     return Composed(columns * tp, float(columns % 8.0 > 0.0), said)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 
@@ -146,25 +148,18 @@ def streaming_time(nbytes: Array, chip: Chip, coefficients: Coefficients) -> Arr
     return nbytes / (chip.hbm_bytes_per_s * coefficients.memory_efficiency)
 
 
-def launch_time(
-    device_time: Array,
-    kernels: Array,
-    launches: Array,
-    meetings: Array,
-    chip: Chip,
-    coefficients: Coefficients,
-    sharpness: float = SHARPNESS,
-) -> jax.Array:
-    """What launching kernels adds to their work on the device [s]: filling and draining each, and waiting for a host that is slower.
+class Starts(NamedTuple):
+    """What starting the kernels of a layer takes [s]: `fill` on the device, which fills and drains with each, `host` to launch them."""
 
-    `fill + max_p(device + fill, host) − (device + fill)` with `fill = kernels · c_fill · latency` and
-    `host = (launches · c_launch + meetings · c_rendezvous) · latency`.
+    fill: Array
+    host: Array
 
-    Limits: `fill` when kernels are long; `host − device` when they are short. The host runs ahead of the device by many layers, so the
-    slower of the two decides for all of them together: p is twice the sharpness, the best of four on rows held out (docs/coefficients.md).
+
+def starts(kernels: Array, launches: Array, meetings: Array, chip: Chip, coefficients: Coefficients) -> Starts:
+    """What starting kernels takes [s]: `fill = kernels · c_fill · latency`, `host = (launches · c_launch + meetings · c_rendezvous) ·
+    latency`.
 
     Args:
-      device_time: that the layer keeps the device busy: work, what messages slow of it, and those that it does not hide [s].
       kernels: that the device runs in turn [count]. launches: kernels that the host launches one by one [count].
       meetings: tensor-parallel collectives times their ranks that the host launches beside transfers of a pipeline between nodes [count].
         In the published sweep of one stack (nanotron on H100) a layer and micro-batch with both takes no less than 8.3, 12.7, 21, 46 and
@@ -173,8 +168,41 @@ def launch_time(
     """
     c = coefficients
     fill = kernels * c.kernel_fill * chip.kernel_latency_s
-    host = (launches * c.launch + meetings * c.rendezvous) * chip.kernel_latency_s
-    return fill + excess(*jnp.broadcast_arrays(device_time + fill, host), 2.0 * sharpness)
+    return Starts(fill, (launches * c.launch + meetings * c.rendezvous) * chip.kernel_latency_s)
+
+
+def launch_time(device_time: Array, started: Starts, sharpness: float = SHARPNESS) -> jax.Array:
+    """What starting kernels adds to their work on the device [s]: filling and draining each, and waiting for a host that is slower.
+
+    `fill + max_p(device + fill, host) − (device + fill)`.
+
+    Limits: `fill` when kernels are long; `host − device` when they are short. The host runs ahead of the device by many layers, so the
+    slower of the two decides for all of them together: p is twice the sharpness, the best of four on rows held out (docs/coefficients.md).
+
+    Args:
+      device_time: that a layer keeps the device busy: work, what messages slow of it, and those that it does not hide [s].
+    """
+    return started.fill + _waited(device_time + started.fill, started.host, sharpness)
+
+
+def hidden_head(head: Array, layers: Array, device_time: Array, started: Starts, sharpness: float = SHARPNESS) -> jax.Array:
+    """What of the head passes while the device would wait for the host of the layers beside it [s].
+
+    `wait(ℓ (device + fill), ℓ host) − wait(ℓ (device + fill) + head, ℓ host)`, `wait(d, h) = max_p(d, h) − d`: the host launches the logits
+    and the loss ahead of the device like all else, and while these run it gets ahead of the backward pass.
+
+    Limits: 0 where the device decides; where the host does, all of the head up to `ℓ (host − device)`.
+
+    Args:
+      head: logits and loss of a micro-batch [s]. layers: ℓ on the device that has them. device_time, started: of one layer.
+    """
+    device, host = layers * (device_time + started.fill), layers * started.host
+    return _waited(device, host, sharpness) - _waited(device + head, host, sharpness)
+
+
+def _waited(device: Array, host: Array, sharpness: float) -> jax.Array:
+    """What a device waits for its host [s]: `max_p(device, host) − device`, at twice the sharpness (`launch_time`)."""
+    return excess(*jnp.broadcast_arrays(device, host), 2.0 * sharpness)
 
 
 def optimizer_time(parameters: Array, bytes_per_parameter: Array, chip: Chip, coefficients: Coefficients) -> Array:

@@ -19,7 +19,8 @@ term, or no sum of the terms of a layer, is below its bound:
   more than those layers grow, and the fullest stage holds at least as many. So the sum of both is bounded, which is enough for time; for
   energy, as waiting weighs less, the head of such stages is left out.
 * A layer takes `max_p(d + f, h)`, which grows with each: device time d (work, exposed communication, contention), kernel fill f and host
-  time h. Work, f and h are affine in r and grow with it.
+  time h. Work, f and h are affine in r and grow with it. The head H passes in part while the device waits for its host: with the ℓ layers
+  of its stage it takes `max_p(ℓ (d + f) + H, ℓ h)`, which grows with each too.
 * Windows of a layer are its products (for the share of tp's messages that may hide; r leaves them alone), and shares of its attention
   core and passes, of which r lengthens the backward one, most at its largest.
   Windows of a step are as much longer as the device waits for its host: at most `W / b`, where W = max_p(b + f, h) of the work b alone,
@@ -57,7 +58,7 @@ from dmodel.design.judge import DRAFTED, Draft, Problem, draft_memory, drafted, 
 from dmodel.hardware import System
 from dmodel.physics import Costs
 from dmodel.placement import place
-from dmodel.step import CALIBRATED, step_time, waiting
+from dmodel.step import CALIBRATED, starts, step_time
 from dmodel.sweep import sweep
 from dmodel.types import Array
 from dmodel.workload import Transformer
@@ -140,7 +141,7 @@ def _bound(sharpness: float):
         apart = place(draft, system.network.size).pp[1:].prod(0)
 
         def without_messages(costs: Costs, draft: Draft) -> Array:
-            return waiting(costs.work.busy, model, draft, apart, system.chip, c, sharpness)
+            return compute.launch_time(costs.work.busy, starts(model, draft, apart, system.chip, c), sharpness)
 
         loose = _windows(at_low, at_high, (without_messages(at_low, low), without_messages(at_high, high)), c)
         found = step_time(system, model, low, loose, sharpness=sharpness, physics=DRAFTED._replace(costs=least_costs))

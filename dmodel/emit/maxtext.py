@@ -153,7 +153,7 @@ def _recompute(sheet: Sheet) -> None:
     s.tell("flash", {"attention": kernel})
     shape.buckets(s, 0.0, "XLA combines messages by thresholds of its own")
     shape.copies(s, False, "the loop over layers waits for sums over replicas")
-    shape.launched(s, False, False, "XLA decides what it fuses, and one kernel does the products of all experts")
+    shape.launched(s, False, False, "XLA decides what it fuses, and one kernel does the products of all experts", compiled=True)
 
 
 def _precision(sheet: Sheet) -> None:

@@ -58,14 +58,15 @@ def leave_what_no_launcher_knows(sheet: Sheet) -> None:
     sheet.either("trainable", {} if sheet["trainable"] == 1 else None, "adapters on a frozen base have settings of their own")
 
 
-def launched(sheet: Sheet, fused: bool, looped: bool, why: str) -> None:
+def launched(sheet: Sheet, fused: bool, looped: bool, why: str, compiled: bool = False) -> None:
     """How kernels are started: whether products of weight gradients add to what is held (`fused`), whether experts are looped over
-    (`looped`), for the reason `why`; graphs are left to the user."""
+    (`looped`), for the reason `why`; graphs are left to the user, but where the framework compiles its programs (`compiled`)."""
     sheet.either("fused_sums", {} if bool(sheet["fused_sums"]) == fused else None, why)
     rotary = "rotary embeddings are one kernel where the framework has one for the model's; no setting splits it"
     sheet.either("split_rotary", {} if not sheet["split_rotary"] else None, rotary)
     graphs = "CUDA graphs need settings that follow from the shapes of a run; write them yourself"
-    sheet.either("graphed", {} if not sheet["graphed"] else None, graphs)
+    sheet.either("graphed", {} if compiled or not sheet["graphed"] else None, graphs)
+    sheet.either("composed", {} if not sheet["composed"] else None, "a step that is added up from parts measured apart is run by nobody")
     told = not is_mixture(sheet) or bool(sheet["looped_experts"]) == looped
     sheet.either("looped_experts", {} if told else None, why)
     route = "ranks gather the map of who visits whom as their dispatcher does (Megatron-LM: --moe-flex-dispatcher-backend hybridep)"

@@ -54,6 +54,7 @@ SWITCHES = frozenset(
     + ["plan.recompute_products", "plan.recompute_elementwise"]
     + ["plan.attention_bytes", "plan.attention_rate", "plan.attention_backward_rate", "plan.route_bytes"]
     + [f"plan.overlap_{name}" for name in ("tp", "cp", "ep", "dp", "pp", "replica")]
+    + ["plan.composed"]
 )
 EXPERTS = frozenset(
     [f"model.{name}" for name in ("n_experts", "top_k", "n_shared_experts", "imbalance", "n_dense_layers", "d_ff_dense")]
