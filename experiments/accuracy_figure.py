@@ -37,7 +37,7 @@ def draw(outcomes: Sequence[Outcome], path: Path) -> None:
         _panel(axes, outcome)
     for axes in grid[len(shown) :]:
         axes.set_axis_off()
-    for axes in grid[::columns]:
+    for axes in grid[:: columns]:
         axes.set_ylabel("predicted / measured")
     style.save_png(figure, path)
 

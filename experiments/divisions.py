@@ -14,7 +14,6 @@ from calibration.traces.split import split
 Rows = Callable[[Cases], np.ndarray]
 """Chooses rows: cases → `[row]` bool."""
 
-
 class Goal(NamedTuple):
     """Errors to stay below [%], the worst seed's mean at most twice the mean's; for choosing regret [%] and the share of pairs in order."""
 

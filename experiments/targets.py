@@ -130,7 +130,9 @@ def _no_rows() -> dict[str, Protocol]:
     same = {f"no rows, same family: {s}": Protocol(sources(s), sources(s), none, Goal(4.0), random=False, family=True) for s in alike}
     pure = both(sources("llm-foundry"), _stack("llm-foundry/pure"))
     same["no rows, same family: llm-foundry/pure"] = Protocol(pure, pure, none, Goal(4.0), random=False, family=True)
-    apart_from = {f"no rows, other stack: {s}": Protocol(sources(s), sources(*kin[s]), none, OTHER_STACK, random=False) for s in other}
+    apart_from = {
+        f"no rows, other stack: {s}": Protocol(sources(s), sources(*kin[s]), none, OTHER_STACK, random=False) for s in other
+    }
     ultra = {"no rows, other stack: ultrascale": Protocol(both(sources(ULTRASCALE), unflagged), nobody, none, OTHER_STACK, random=False)}
     return same | apart_from | ultra
 

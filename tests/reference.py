@@ -444,14 +444,12 @@ def messages(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[s
     # before elementwise kernels that run again, gathers alone
     gathers = 0.5 * half * (mixers + lone) if p.sp and p.recompute_elementwise else 0.0
     return {
-        "tp": 2.0 * (mixers + lone) * half
-        + (again * (mixers * half + lone * mlp) or gathers)
+        "tp": 2.0 * (mixers + lone) * half + (again * (mixers * half + lone * mlp) or gathers)
         + (4.0 + both) * routed * (tp_net.gather(sent * p.etp, g["etp"]) + (c.collective_skew if p.etp > 1 else 0.0)),
         "cp": (3.0 + (again or float(p.recompute_attention))) * net.gather(keys / p.tp, g["cp"], own=0.0),
         "ep": (4.0 + both) * routed * net.all_to_all(sent, g["ep"], m.top_k, bool(p.merge_copies))
         # counts of tokens go in lines, with hops of a third
-        + (1.0 + again)
-        * routed
+        + (1.0 + again) * routed
         * net.gather(p.route_bytes * t / p.tp * p.ep * m.n_experts, g["ep"], hop=1.0 if p.route_bytes else 1.0 / 3.0),
         "gather": gather(p.gather_bytes / layers) if p.zero == 3 else 0.0,
         "scatter": 0.0 if p.accumulate else scatter,

@@ -204,7 +204,9 @@ def scaled(q: tuple, rates: float, times: float) -> tuple:
 @pytest.mark.parametrize("evaluate", [SMOOTH, HARD])
 def test_twice_the_rates_and_half_the_times_halve_every_term(evaluate):
     q = random_questions(2, 60, 2)
-    jax.tree.map(lambda fast, slow: np.testing.assert_allclose(2.0 * fast, slow, rtol=1e-13), evaluate(*scaled(q, 2.0, 0.5)), evaluate(*q))
+    jax.tree.map(
+        lambda fast, slow: np.testing.assert_allclose(2.0 * fast, slow, rtol=1e-13), evaluate(*scaled(q, 2.0, 0.5)), evaluate(*q)
+    )
 
 
 @pytest.mark.parametrize("sharpness", [8.0, inf])

@@ -75,7 +75,7 @@ def cut_lines(rng: random.Random, data: bytes) -> bytes:
 
 def garbage(rng: random.Random, data: bytes) -> bytes:
     """Put something foreign in, or in place of all."""
-    junk = rng.randbytes(rng.randint(1, 500)) if rng.random() < 0.5 else bytes(rng.choices(b'{}[]",:=|<>#%\\ \n\r\t0e-.', k=300))
+    junk = rng.randbytes(rng.randint(1, 500)) if rng.random() < 0.5 else bytes(rng.choices(b"{}[]\",:=|<>#%\\ \n\r\t0e-.", k=300))
     if rng.random() < 0.1:
         return junk
     at = rng.randrange(len(data) + 1)

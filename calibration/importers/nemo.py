@@ -97,7 +97,9 @@ def _with_pace(values: dict[str, str], text: str) -> dict[str, str]:
     return values | {"pace": repr(shown)}
 
 
-def _take(result: Result, groups: dict[int | None, list[Step]], memory: list[float], line: int, which: str, values: dict[str, str]) -> None:
+def _take(
+    result: Result, groups: dict[int | None, list[Step]], memory: list[float], line: int, which: str, values: dict[str, str]
+) -> None:
     """One iteration."""
     given = values.get("train_step_timing in s", values.get("pace"))
     if given is None:

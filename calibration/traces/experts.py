@@ -105,9 +105,9 @@ def dispatch(stack: str, model: str, accelerator: str, precision: str, ep: float
 
 
 class Launches(NamedTuple):
-    """graphed: share of a layer's kernels outside its experts that no program in Python launches. looped: 1 where the host launches the products of a rank's
-    experts one after the other. fused: 1 where their activation and its casts are part of the products. rotary: 1 where several kernels
-    rotate queries and keys. said: in words."""
+    """graphed: share of a layer's kernels outside its experts that no program in Python launches. looped: 1 where the host launches the
+    products of a rank's experts one after the other. fused: 1 where their activation and its casts are part of the products. rotary: 1
+    where several kernels rotate queries and keys. said: in words."""
 
     graphed: float
     looped: float

@@ -186,9 +186,8 @@ def _plan(row: Row, assumed: list[str]) -> tuple[Plan, Again]:
     reduced = 4.0 if wide else shards.reduction.nbytes
     parts = composed(row.stack, row.flags, degrees.tp)
     run = kept(row)
-    assumed.extend(run.said if run else ())
     again, last = (Again(), 1.0) if parts else of_row(row, run, assumed)
-    assumed.extend(parts.said if parts else ())
+    assumed.extend(said for known in (run, parts) if known for said in known.said)
     rates, kernels = attention_rates(row.stack, row.accelerator, row.text("attention") != "none")
     assumed.extend(kernels)
     in_order = held_in_order(row.stack)

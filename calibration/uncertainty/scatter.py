@@ -129,3 +129,5 @@ def known_places(profile: Profile, cases: Cases) -> dict[str, np.ndarray]:
     for stack, place in places(cases).items():
         found[stack] = np.unique(np.concatenate([found[stack], place]), axis=0) if stack in found else place
     return found
+
+

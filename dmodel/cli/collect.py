@@ -24,7 +24,9 @@ ALL = "matmul,attention,memory,elementwise,optimizer,launch,dispatch,collectives
 
 What = Annotated[str, typer.Option(metavar="KINDS", help="What to measure, separated by commas.")]
 Out = Annotated[Path, typer.Option(metavar="DIR", help="Where records and tables go; what is there already is not measured again.")]
-Budget = Annotated[float | None, typer.Option(metavar="M", help="Minutes to spend in all; the most informative measurements come first.")]
+Budget = Annotated[
+    float | None, typer.Option(metavar="M", help="Minutes to spend in all; the most informative measurements come first.")
+]
 PlanFile = Annotated[Path | None, typer.Option("--plan", metavar="FILE", help="JSON list of measurements to make, instead of --what.")]
 TablesOnly = Annotated[bool, typer.Option("--tables-only", help="Measure nothing: write the tables of the records in DIR anew.")]
 Parquet = Annotated[bool, typer.Option("--parquet", help="Write the traces as Parquet instead of CSV.")]

@@ -40,7 +40,9 @@ class Changes(NamedTuple):
     evaluations: int
 
 
-def nearest_change(stated: Question, answer: CoDesign, *, n_starts: int = 8, seed: int = 0, anneal: tuple[float, ...] = ANNEAL) -> Changes:
+def nearest_change(
+    stated: Question, answer: CoDesign, *, n_starts: int = 8, seed: int = 0, anneal: tuple[float, ...] = ANNEAL
+) -> Changes:
     """For each limit, the least value of it with which the search finds a design that keeps all others.
 
     Args:

@@ -171,14 +171,7 @@ def starts(unknowns: Unknowns, n: int, seed: int) -> np.ndarray:
 
 
 def relax(
-    unknowns: Unknowns,
-    world: World,
-    at: Goal,
-    base: Plan,
-    zero: tuple[int, ...] = (0, 1, 3),
-    *,
-    n_starts: int = 16,
-    seed: int = 0,
+    unknowns: Unknowns, world: World, at: Goal, base: Plan, zero: tuple[int, ...] = (0, 1, 3), *, n_starts: int = 16, seed: int = 0,
     anneal: tuple[float, ...] = ANNEAL,
 ) -> Search:
     """Search sizes and relaxed plans by gradient.
