@@ -48,14 +48,14 @@ def messages(
     """Time of each message, hidden or not.
 
     Tensor parallelism: 2 all-reduces forward, 2 backward and 2 again under full recomputation, or all-gather + reduce-scatter with `sp`
-    (where that ends before the last product, `Plan.recompute_last`, its result is not summed again, nor are experts' tokens combined):
-    half of them for the mixer, half for an MLP, which layers of routed experts alone do not have; where elementwise kernels alone run again
-    (`Plan.recompute_elementwise`), all-gathers do so before them; as many as 1 forward and 1 backward for
-    the vocabulary-parallel embedding and head together, on one stage or two. Experts split over etp gather and scatter the tokens of their
-    ranks. At each of these ranks wait for the last of them (`collective_skew`), where they run at all (`Plan.composed`). Context
-    parallelism: the ring passes K and V forward, K, V and their gradients backward. Expert parallelism: dispatch and combine each way;
-    forward, ranks first gather how many tokens go where (Megatron-Core's dispatcher, DeepEP's notification): a start and hops in lines
-    (`LINE_HOP`), in blocks where a map of who visits whom goes with them (`Plan.route_bytes`). ZeRO-3: gathers forward and backward and a scatter of each layer, per micro-batch; ZeRO 2 the
+    (where that ends before the last product, `Plan.recompute_last`, its result is not summed again, nor are experts' tokens combined): half
+    of them for the mixer, half for an MLP, which layers of routed experts alone do not have; where elementwise kernels alone run again
+    (`Plan.recompute_elementwise`), all-gathers do so before them; as many as 1 forward and 1 backward for the vocabulary-parallel embedding
+    and head together, on one stage or two. Experts split over etp gather and scatter the tokens of their ranks. At each of these ranks wait
+    for the last of them (`collective_skew`), where they run at all (`Plan.composed`). Context parallelism: the ring passes K and V forward,
+    K, V and their gradients backward. Expert parallelism: dispatch and combine each way; forward, ranks first gather how many tokens go
+    where (Megatron-Core's dispatcher, DeepEP's notification): a start and hops in lines (`LINE_HOP`), in blocks where a map of who visits
+    whom goes with them (`Plan.route_bytes`). ZeRO-3: gathers forward and backward and a scatter of each layer, per micro-batch; ZeRO 2 the
     scatter alone (DeepSpeed's stage 2 and FSDP reduce gradients behind every micro-batch, or once per step where they accumulate), and
     gathers once. ZeRO 0: an all-reduce of gradients per step; 1 (Megatron-LM's distributed optimizer): reduce-scatter and all-gather. HSDP
     adds an all-reduce of the shard over the replicas, which hides like other gradients or is waited for (`Plan.overlap_replica`). Routed
