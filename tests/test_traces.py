@@ -424,6 +424,24 @@ def test_options_of_the_shell_answer_as_a_file_does(tmp_path, stack, zero, preci
     assert set(read.labels.assumptions[0]) & set(said) >= set(reduction(stack, float(zero), precision).assumed)
 
 
+@pytest.mark.parametrize(
+    ("system", "model", "precision", "parts"),
+    [
+        ("GB200-NVL72", "deepseek-v3", "fp8", "mla_up_proj"),
+        ("H100-DGX", "llama-3-8b", "fp8", "5 layers"),
+        ("H100-DGX", "llama-3-8b", "bf16", ""),
+    ],
+)
+def test_the_shell_recomputes_what_the_recipe_of_the_stack_does(system, model, precision, parts):
+    """Left out, as a blank cell of a file; said, to the letter."""
+    job = setting(Job(system, 64, model, 4096, 64, precision=precision, profile="generic", stack="megatron-bridge/26.04"))
+    left, said = plan(job, Degrees(tp=1, pp=2, ep=32 if model == "deepseek-v3" else 1))
+    told, _ = plan(job, Degrees(tp=1, pp=2, ep=32 if model == "deepseek-v3" else 1, recompute="none"))
+    again = [float(x) for x in (left.recompute_layers, left.recompute_products)]
+    assert (sum(again) > 0.0) == bool(parts) == any(parts in text and "recompute blank" in text for text in said)
+    assert [float(x) for x in (told.recompute_layers, told.recompute_products)] == [0.0, 0.0]
+
+
 def test_a_search_does_not_count_on_what_one_stage_keeps():
     """NeMo's distributed Adam is ZeRO-1's: where the stage is open, plans of others must fit too."""
 

@@ -56,7 +56,9 @@ class Degrees(NamedTuple):
         bool | None, typer.Option("--sp/--no-sp", help="Sequence parallelism beside tp; default: when tp > 1.", rich_help_panel=PLAN)
     ] = None
     interleave: Annotated[int, typer.Option(help="Model chunks per pipeline stage.", rich_help_panel=PLAN)] = 1
-    recompute: Annotated[str, typer.Option(help="Activations: none, selective, full.", rich_help_panel=PLAN)] = "none"
+    recompute: Annotated[
+        str, typer.Option(help="Activations: none, selective, full; default: as the stack's recipe has it, or none.", rich_help_panel=PLAN)
+    ] = ""
     schedule: Annotated[
         str | None, typer.Option(help="gpipe, 1f1b, interleaved, zero-bubble; default: 1f1b or interleaved.", rich_help_panel=PLAN)
     ] = None

@@ -210,7 +210,7 @@ def plan(job: Setting, degrees: Degrees) -> tuple[Plan, list[str]]:
     Raises:
       InputError: the degrees do not multiply to the devices, or do not divide what they split.
     """
-    from calibration.traces.checkpoints import recomputed, recomputes_last, redone
+    from calibration.traces.checkpoints import by_modules, recomputed, recomputes_last, redone
     from calibration.traces.recipes import held_in_order
     from calibration.traces.stages import head_cost, stages
     from dmodel.design import make_plan
@@ -222,11 +222,13 @@ def plan(job: Setting, degrees: Degrees) -> tuple[Plan, list[str]]:
     if degrees.zero < 3 and not degrees.reshard:
         raise InputError(f"--no-reshard: ZeRO stage {degrees.zero} gathers no weights in a step; choose --zero 3, or leave the option out")
     base, assumed = settings(job, degrees.attention, degrees.zero, degrees.ep)
-    asked = {k: v for k, v in degrees._asdict().items() if k != "attention"}
+    asked = {k: v for k, v in degrees._asdict().items() if k != "attention"} | {"recompute": degrees.recompute or "none"}
     found = make_plan(job.model, job.devices, global_batch=job.global_batch, base=base, **asked)
     experts = float(job.model.n_experts)
     again = recomputed(degrees.recompute, job.stack, experts=experts, fused=degrees.attention == "flash")
     layers, *head, heads = (float(x) for x in (job.model.n_layers, job.model.d_model, job.model.d_ff, job.model.vocab, job.model.n_mtp))
+    if not degrees.recompute:
+        again = by_modules(job.stack, job.model_name, job.accelerator, job.precision, layers / float(found.pp)) or again
     laid = stages(job.stack, job.model_name, layers, head_cost(*head), float(found.pp), float(found.interleave), heads)
     found = redone(again, job.model, found.replace(stage_excess=laid.excess, head_displaces=laid.displaced))
     assumed.extend(laid.said)
@@ -240,17 +242,25 @@ def plan(job: Setting, degrees: Degrees) -> tuple[Plan, list[str]]:
     return found, assumed
 
 
+def _recompute(plan: Plan) -> str:
+    """What is done again, in words."""
+    if plan.recompute_elementwise:
+        return "selective"
+    pair = (float(plan.recompute_layers), float(plan.recompute_attention))
+    if pair == (0.0, 0.0) and plan.recompute_products:
+        return "parts of a layer"
+    return {known: name for name, known in RECOMPUTE.items()}.get(pair, f"{pair[0]:.2f} of the layers")
+
+
 def plan_document(plan: Plan) -> dict[str, Any]:
     """A plan as numbers and words."""
-    words = {pair: name for name, pair in RECOMPUTE.items()}
-    pair = (float(plan.recompute_layers), float(plan.recompute_attention))
     integers = ("dp", "tp", "cp", "pp", "ep", "zero", "shard", "interleave", "micro_batch", "global_batch")
     numbers = {name: _integer(float(getattr(plan, name))) for name in integers}
     return {
         **numbers,
         "n_microbatches": _integer(float(plan.n_microbatches)),
         "sp": bool(plan.sp),
-        "recompute": "selective" if plan.recompute_elementwise else words.get(pair, f"{pair[0]:.2f} of the layers"),
+        "recompute": _recompute(plan),
         "etp": _integer(float(plan.etp)),
         "reshard": bool(plan.reshard),
         "placement": list(plan.placement),
