@@ -328,6 +328,9 @@ def step_time(
     whole = layer + c.contention * comm.hidden_layer
     displaced, last = jnp.broadcast_arrays(costs.displaced * whole, alone * (1.0 - c.head_balance))
     head = excess(displaced, last, sharpness)
+    # what of the head passes while its stage waits counts as head in place of launch, as far as that stage is the slowest
+    slowest = jnp.where(displaced > 0.0, head / jnp.where(last > 0.0, last, 1.0), 1.0)
+    passed = costs.hidden_head * ((1.0 - c.head_balance) * slowest + c.head_balance / plan.pp)
     # while the pipeline fills and drains, the slowest stage waits for the others: mean layers, and what of the head is theirs
     others = jnp.where(plan.pp > 1.0, plan.pp - 1.0, 1.0)
     beside = layers - costs.excess * (1.0 + 1.0 / others)
@@ -337,8 +340,8 @@ def step_time(
         attention=times * work.attention,
         elementwise=times * work.elementwise,
         recompute=times * work.recompute,
-        launch=times * costs.launch - m * costs.hidden_head,
-        head=m * (head + spread + costs.hidden_head),
+        launch=times * costs.launch - m * passed,
+        head=m * (head + spread + passed),
         tensor_parallel=times * comm.tp + m * comm.ends,
         context_parallel=times * comm.cp,
         expert_parallel=times * comm.ep,

@@ -520,6 +520,9 @@ def step(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
     # what the slowest stage takes for the head: the share that all carry, and what the last one takes beyond the layers it spares
     head = c.head_balance * (w["head"] - passed) / p.pp + max(last - p.head_displaces * layer, 0.0)
     slots = ((p.interleave - 1.0) * max(p.pp - micro, 0.0) + p.pp - 1.0) / p.interleave
+    # what of it passes while its stage waits counts as head where that stage is the slowest
+    slowest = max(last - p.head_displaces * layer, 0.0) / last if p.head_displaces and last else 1.0
+    shown = passed * ((1.0 - c.head_balance) * slowest + c.head_balance / p.pp)
     # all stages but the slowest, a micro-batch each
     rest = (all_layers(m) - layers) * layer + w["head"] - passed - head
     updated = n["dense"] / ranks + n["experts"] / max(ranks * p.tp / (p.ep * p.etp), 1.0) if p.zero >= 1 else n["dense"] + n["experts"]
@@ -527,9 +530,9 @@ def step(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
     stream = system.chip.hbm_bytes_per_s * c.memory_efficiency
     cast = c.cast_traffic * (1.0 - p.wide_layers) * (2.0 + 2.0 * p.operand_bytes) * (n["cast"] + n["experts"]) if p.low_precision else 0.0
     terms: dict[str, Any] = {k: micro * layers * w[k] for k in ("matmul", "attention", "elementwise", "recompute", "launch")}
-    terms["launch"] -= micro * passed
+    terms["launch"] -= micro * shown
     terms |= {
-        "head": micro * (head + passed),
+        "head": micro * (head + shown),
         "tensor_parallel": micro * (layers * (out["tp"] + out["tp_alone"]) + v["ends"]),
         "context_parallel": micro * layers * out["cp"],
         "expert_parallel": micro * layers * out["ep"],

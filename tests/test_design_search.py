@@ -203,6 +203,13 @@ def test_no_plan_is_faster_than_the_arithmetic(model, n, batch, base):
     assert 0.3 * fastest < arithmetic_floor(p) <= fastest
 
 
+def test_the_floor_of_a_step_that_is_added_up_has_no_fixed_time():
+    slow = default().replace(overhead=1.0, straggler=0.3)
+    added, whole = (stated(base=UNFUSED.replace(composed=x), coefficients=slow) for x in (1.0, 0.0))
+    assert arithmetic_floor(added) <= exact(added).unlimited
+    assert arithmetic_floor(whole) > 1.0 + arithmetic_floor(added)
+
+
 # ---- limits, objectives, the front
 
 

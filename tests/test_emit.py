@@ -303,5 +303,7 @@ def test_how_kernels_are_started_is_told_where_a_framework_can_be():
     assert "no-gradient-accumulation-fusion" not in emit("megatron", fused).settings
     assert emit("megatron", JOBS["interleaved"]).settings["no-gradient-accumulation-fusion"] is True
     left = {target: {x.field for x in emit(target, fused).left_out} for target in FRAMEWORKS}
+    added = fused._replace(plan=fused.plan.replace(composed=1.0))
+    assert all("composed" in {x.field for x in emit(target, added).left_out} for target in FRAMEWORKS)
     assert {target for target, names in left.items() if "graphed" not in names} == {"maxtext"}, "XLA compiles its programs anyway"
     assert {target for target, names in left.items() if "fused_sums" in names} == {"torchtitan", "maxtext"}

@@ -313,6 +313,20 @@ def test_ranks_of_tensor_parallelism_wait_for_each_other_at_each_collective():
     assert float(HARD(system, model, alone, c.replace(collective_skew=1e-3)).tensor_parallel) == 0.0
 
 
+def test_a_head_that_hides_counts_as_head_where_its_stage_is_the_slowest():
+    """A host that is slow launches the head's layers anyway: with its stage as full as the others the head is all there; behind a stage that
+    holds more layers it adds nothing, and that stage waits for all its own."""
+    system, model = catalog.system("H100-DGX"), catalog.transformer("llama-2-7b", seq_len=64.0)
+    c = COEFFICIENTS.replace(launch=30.0, head_balance=1e-12)
+    even, uneven = plan(tp=8.0, pp=4.0, sp=1.0), plan(tp=8.0, pp=4.0, sp=1.0, stage_excess=0.5, head_displaces=6.0)
+    free = HARD(system, model, even, c.replace(launch=1e-12))
+    alike, behind = (HARD(system, model, p, c) for p in (even, uneven))
+    assert 0.0 < float(alike.head) == pytest.approx(float(free.head), rel=1e-9)
+    assert float(behind.head) == pytest.approx(0.0, abs=1e-9 * float(behind.total))
+    share = 1.0 + 0.5 / 8.0
+    assert float(behind.launch) == pytest.approx(share * (float(alike.launch) + float(alike.head)), rel=1e-6)
+
+
 def test_sums_between_slices_go_by_layer_around_a_ring_and_are_awaited():
     """Each layer's message makes 2 (n - 1) hops, whatever its bytes; where they hide there is less to wait for."""
     system, p = catalog.system("TPU-v5e"), plan(zero=3.0, shard=256.0, overlap_replica=0.0)

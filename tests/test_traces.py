@@ -12,8 +12,9 @@ from calibration.traces.experts import dispatch, fused_experts, launches, narrow
 from calibration.traces.recipes import chunks, further_tokens, fuses_sums, widths
 from calibration.traces.schema import COLUMNS, REQUIRED, markdown
 from calibration.traces.sharding import MEGATRON_FAMILY, bucket_per_rank, reduction
-from dmodel.cli.question import Degrees, Job, plan, setting, settings
+from dmodel.cli.question import Degrees, Job, plan, plan_document, setting, settings
 from dmodel.counts import parameters
+from dmodel.plan import Plan
 from dmodel.types import InputError
 
 GOOD = {
@@ -429,6 +430,8 @@ def test_options_of_the_shell_answer_as_a_file_does(tmp_path, stack, zero, preci
     [
         ("GB200-NVL72", "deepseek-v3", "fp8", "mla_up_proj"),
         ("H100-DGX", "llama-3-8b", "fp8", "5 layers"),
+        ("H100-DGX", "llama-3-8b", "fp8-blockwise128", "5 layers"),
+        ("H100-DGX", "llama-3-8b", "FP8", "5 layers"),
         ("H100-DGX", "llama-3-8b", "bf16", ""),
     ],
 )
@@ -440,6 +443,22 @@ def test_the_shell_recomputes_what_the_recipe_of_the_stack_does(system, model, p
     again = [float(x) for x in (left.recompute_layers, left.recompute_products)]
     assert (sum(again) > 0.0) == bool(parts) == any(parts in text and "recompute blank" in text for text in said)
     assert [float(x) for x in (told.recompute_layers, told.recompute_products)] == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("done", "words"),
+    [
+        ({}, "none"),
+        ({"recompute_attention": 1.0}, "selective"),
+        ({"recompute_elementwise": 1.0, "recompute_products": 0.5}, "selective"),
+        ({"recompute_products": 0.2}, "parts of a layer"),
+        ({"recompute_products": 0.6, "recompute_attention": 1.0}, "parts of a layer"),
+        ({"recompute_layers": 1.0}, "full"),
+        ({"recompute_layers": 0.25}, "0.25 of the layers"),
+    ],
+)
+def test_a_document_says_what_is_done_again(done, words):
+    assert plan_document(Plan(dp=1.0, global_batch=1.0, **done))["recompute"] == words
 
 
 def test_a_search_does_not_count_on_what_one_stage_keeps():
@@ -554,14 +573,17 @@ def test_composed_rows_of_vtrain_recompute_nothing_and_hold_words_that_nobody_pa
         ("megatron-bridge/26.04", "nemotron_3_super", "B200", "nvfp4", 512.0, (1.0, 1.0)),
         ("megatron-bridge/26.02", "llama3-8b", "GB200", "fp8", 1.0, (1.0, 0.0)),
         ("megatron-bridge/26.02", "llama3-8b", "H100-80GB", "fp8", 1.0, (0.0, 0.0)),
+        ("megatron-bridge/26.02", "llama-3-8b", "GB200", "fp8", 1.0, (1.0, 0.0)),
         ("nemo-launcher", "mixtral-8x7b", "H100-80GB", "bf16", 8.0, (0.0, 1.0)),
         ("torchtitan", "deepseek-v3", "B200", "bf16", 256.0, (0.0, 0.0)),
+        ("maxtext-readme", "gpt-oss-120b", "TPU-v5p", "bf16", 128.0, (1.0, 0.0)),
+        ("jax-toolbox-pax", "llama-2-7b", "H100-80GB", "bf16", 1.0, (0.75, 0.0)),
     ],
 )
 def test_what_recipes_say_of_launches(stack, model, chip, precision, experts, expected):
     found = launches(stack, model, chip, precision, experts, 8.0)
     assert (found.graphed, found.looped) == expected
-    assert found.rotary == float(model.startswith("gpt-oss"))
+    assert found.rotary == float(model.startswith("gpt-oss") and not stack.startswith("maxtext"))
     assert found.fused == float(fused_experts(stack, model, chip, precision) and experts > 1.0)
     assert len(found.said) == (found.graphed > 0.0) + (found.looped > 0.0) + (found.fused > 0.0) + (found.rotary > 0.0)
 

@@ -212,6 +212,7 @@ def plan(job: Setting, degrees: Degrees) -> tuple[Plan, list[str]]:
     """
     from calibration.traces.checkpoints import by_modules, recomputed, recomputes_last, redone
     from calibration.traces.recipes import held_in_order
+    from calibration.traces.schema import base_precision
     from calibration.traces.stages import head_cost, stages
     from dmodel.design import make_plan
 
@@ -228,7 +229,7 @@ def plan(job: Setting, degrees: Degrees) -> tuple[Plan, list[str]]:
     again = recomputed(degrees.recompute, job.stack, experts=experts, fused=degrees.attention == "flash")
     layers, *head, heads = (float(x) for x in (job.model.n_layers, job.model.d_model, job.model.d_ff, job.model.vocab, job.model.n_mtp))
     if not degrees.recompute:
-        again = by_modules(job.stack, job.model_name, job.accelerator, job.precision, layers / float(found.pp)) or again
+        again = by_modules(job.stack, job.model_name, job.accelerator, base_precision(job.precision), layers / float(found.pp)) or again
     laid = stages(job.stack, job.model_name, layers, head_cost(*head), float(found.pp), float(found.interleave), heads)
     found = redone(again, job.model, found.replace(stage_excess=laid.excess, head_displaces=laid.displaced))
     assumed.extend(laid.said)
@@ -247,7 +248,7 @@ def _recompute(plan: Plan) -> str:
     if plan.recompute_elementwise:
         return "selective"
     pair = (float(plan.recompute_layers), float(plan.recompute_attention))
-    if pair == (0.0, 0.0) and plan.recompute_products:
+    if pair[0] == 0.0 and plan.recompute_products:
         return "parts of a layer"
     return {known: name for name, known in RECOMPUTE.items()}.get(pair, f"{pair[0]:.2f} of the layers")
 

@@ -198,9 +198,10 @@ def arithmetic_floor(problem: Problem) -> float:
     """A step time that no plan of the space undercuts [s].
 
     `overhead + (1 + straggler) · (Σ matmul FLOPs / (devices · peak · η_max) + attention)`: the arithmetic of all devices at its best rate,
-    no recomputation, launches, streaming, communication or bubble. Proof: every term of the step is ≥ 0, a smooth maximum is never below
-    its arguments, a matmul's rate never above peak · η_max, and the FLOPs of the devices add up to the whole for every plan: the slowest
-    stage takes no less than the mean of all, whether the head is spread or displaces layers.
+    no recomputation, launches, streaming, communication or bubble (of a step that is added up, `Plan.composed`, without overhead and
+    straggler). Proof: every term of the step is ≥ 0, a smooth maximum is never below its arguments, a matmul's rate never above
+    peak · η_max, and the FLOPs of the devices add up to the whole for every plan: the slowest stage takes no less than the mean of all,
+    whether the head is spread or displaces layers.
 
     Limits: tight when compute-bound and wide; far below the truth when communication or memory decides.
     """
@@ -220,4 +221,5 @@ def arithmetic_floor(problem: Problem) -> float:
     attention = compute.attention_passes(core, powers, softmax, plan.flash, chip, c, float("inf"))
     older = compute.older_kernels(plan)
     busy = products + model.n_layers * (older.forward * attention.forward + older.backward * attention.backward)
-    return float(c.overhead + (1.0 + straggler_share(n, c.straggler)) * busy)
+    runs = 1.0 - space.base.composed
+    return float(runs * c.overhead + (1.0 + runs * straggler_share(n, c.straggler)) * busy)
