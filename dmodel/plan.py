@@ -58,6 +58,7 @@ class Plan(struct.PyTreeNode, kw_only=True):
         copies, which otherwise hides like other gradients.
       composed: 1 where the step is not run but added up from parts measured apart, kernels of a layer on one device and single collectives
         (vTrain's predictor): no rank waits for another, the head follows the layers, nothing is late, and a step has no fixed time.
+        That its messages hide nowhere is said by the overlaps above.
       operand_bytes: bytes of one matmul operand (2 = bf16, 1 = fp8). low_precision: 1 when the matmuls run below 16 bits.
       attention_bytes: of one operand of the attention core (2 = bf16, 1 = fp8), where kernels fuse it.
       attention_rate, attention_backward_rate: rate of the stack's kernels of fused attention over that of the newest for the chip, forward
