@@ -314,7 +314,7 @@ def test_ranks_of_tensor_parallelism_wait_for_each_other_at_each_collective():
 
 
 def test_a_head_that_hides_counts_as_head_where_its_stage_is_the_slowest():
-    """A host that is slow launches the head's layers anyway: with its stage as full as the others the head is all there; behind a stage that
+    """A host that is slow launches the head's layers anyway: with its stage as full as the others the head is all there; behind one that
     holds more layers it adds nothing, and that stage waits for all its own."""
     system, model = catalog.system("H100-DGX"), catalog.transformer("llama-2-7b", seq_len=64.0)
     c = COEFFICIENTS.replace(launch=30.0, head_balance=1e-12)
