@@ -132,14 +132,14 @@ def launches(stack: str, model: str, accelerator: str, precision: str, experts: 
     name, chip, release = model.lower(), accelerator.lower(), stack.partition("/")[2]
     blackwells = ("b200", "b300", "gb200", "gb300")
     bridge, blackwell = software == BRIDGE, chip.startswith(blackwells)
-    size = fold(name)
-    llama = (size == "llama38b" and precision != "nvfp4") or (size == "llama370b" and chip == "b200" and precision == "bf16")
+    folded = fold(name)
+    llama = (folded == "llama38b" and precision != "nvfp4") or (folded == "llama370b" and chip == "b200" and precision == "bf16")
     early = release == "25.09" and (name.startswith("qwen3-30b") or (name.startswith("qwen3-235b") and chip == "gb200"))
     late = fused and experts > 1.0 and not (name.startswith("gpt-oss") and chip == "b300")
     whole = bridge and blackwell and (llama or early or late)
     parts = {"gpt-oss": ("b300", "gb300"), "qwen3-235b": ("gb200", "gb300"), "deepseek": ("gb200", "b300")}
-    hybrid = size.startswith(("nemotron3nano", "nemotron35", "nemotron3super")) and chip in blackwells
-    hybrid &= not (size.startswith("nemotron3super") and chip == "b200" and precision == "mxfp8")
+    hybrid = folded.startswith(("nemotron3nano", "nemotron35", "nemotron3super")) and chip in blackwells
+    hybrid &= not (folded.startswith("nemotron3super") and chip == "b200" and precision == "mxfp8")
     scoped = hybrid or any(name.startswith(n) and chip in chips for n, chips in parts.items())
     scoped |= chip == "b200" and ((name.startswith("deepseek") and ep == 32.0) or (name.startswith("qwen3-30b") and release >= "26.04"))
     compiled = software.startswith(XLA)
