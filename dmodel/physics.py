@@ -49,13 +49,14 @@ class Communication(struct.PyTreeNode, kw_only=True):
 class Costs(struct.PyTreeNode, kw_only=True):
     """What a step is added up from: work, communication, what launching adds to a layer [s], layers of the fullest stage, of them those
     beyond the mean stage, and how many fewer the one with the head holds, micro-batches, idle slots [micro-batch], the update [s]; what of
-    the head of a micro-batch passes while the device waits for its host [s]; 1 where the step is a sum of parts, without overhead or
-    stragglers (`Plan.composed`)."""
+    the head of a micro-batch passes while the device waits for its host, on the stage that has it and, of the share that all stages carry
+    alike, on the fullest one [s]; 1 where the step is a sum of parts, without overhead or stragglers (`Plan.composed`)."""
 
     work: LayerWork
     communication: Communication
     launch: Array = 0.0
     hidden_head: Array = 0.0
+    hidden_even: Array = 0.0
     composed: Array = 0.0
     layers: Array
     excess: Array = 0.0
@@ -63,6 +64,15 @@ class Costs(struct.PyTreeNode, kw_only=True):
     micro_batches: Array
     idle_slots: Array
     optimizer: Array
+
+    @property
+    def window_layers(self) -> Array:
+        """Layers of work that the windows of messages per step last [1]: those of the fullest stage, and the time that the stage with the
+        head waits for its host beyond what of the head passes meanwhile: `ℓ + ((ℓ − displaced) launch − hidden) / work`.
+
+        That stage waits least: so a window grows with launches by no more than the step does, and a slower host makes no step faster.
+        """
+        return self.layers + ((self.layers - self.displaced) * self.launch - self.hidden_head) / self.work.busy
 
 
 class Physics(NamedTuple):

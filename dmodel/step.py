@@ -239,10 +239,10 @@ def _costs(system: System, model: Transformer, plan: Plan, c: Coefficients, shar
     launch = compute.launch_time(device, started, sharpness)
     # a host that has to know what experts get is never ahead of a layer
     ahead = (1.0 - plan.composed) * ramp(2.0 - model.n_experts)
-    hidden_head = ahead * compute.hidden_head(work.head, layers - plan.head_displaces, device, started, sharpness)
-    # messages of the step go on while the device waits for its host
-    longer = layers * (1.0 + launch / work.busy)
-    comm = comm.replace(**_beside_step(sent, longer * work.forward, longer * work.backward, plan, c, sharpness))
+    even = work.head * c.head_balance / plan.pp
+    whole_head, fewer = work.head * (1.0 - c.head_balance) + even, layers - plan.head_displaces
+    hidden_head = ahead * compute.hidden_head(whole_head, fewer, device, started, sharpness)
+    hidden_even = ahead * compute.hidden_head(even, layers, device, started, sharpness)
     m = plan.n_microbatches
     slots = SCHEDULES[plan.schedule].bubble(plan.pp, m, plan.interleave)
     updated = memory_cost.held(parts, plan, 1.0)
@@ -250,10 +250,11 @@ def _costs(system: System, model: Transformer, plan: Plan, c: Coefficients, shar
     cast = plan.low_precision * (1.0 - plan.wide_layers) * (counts.WORD + 2.0 * plan.operand_bytes) * (parts.layers + parts.experts)
     optimizer = model.trainable * compute.optimizer_time(updated, state, system.chip, c)
     optimizer = optimizer + compute.streaming_time(c.cast_traffic * cast, system.chip, c)
-    return Costs(
+    costs = Costs(
         work=work,
         launch=launch,
         hidden_head=hidden_head,
+        hidden_even=hidden_even,
         composed=plan.composed,
         communication=comm,
         layers=layers,
@@ -263,6 +264,9 @@ def _costs(system: System, model: Transformer, plan: Plan, c: Coefficients, shar
         idle_slots=slots,
         optimizer=optimizer,
     )
+    window = costs.window_layers
+    beside = _beside_step(sent, window * work.forward, window * work.backward, plan, c, sharpness)
+    return costs.replace(communication=comm.replace(**beside))
 
 
 def _memory(model: Transformer, plan: Plan, footprint: Footprint = LEAST) -> memory_cost.Memory:
@@ -321,20 +325,22 @@ def step_time(
     m, layers = costs.micro_batches, costs.layers
     times = m * layers
     # the LM head lengthens the last stage alone, unless the stack spreads a share of it: of that every stage carries 1/pp
-    alone = work.head - costs.hidden_head
-    spread = alone * c.head_balance / plan.pp
+    spread = work.head * c.head_balance / plan.pp - costs.hidden_even
+    beyond = costs.hidden_head - costs.hidden_even
     layer = work.matmul + work.attention + work.elementwise + work.recompute + costs.launch + comm.tp + comm.cp + comm.ep + comm.fsdp
     # where its stage holds fewer layers, the head lengthens the slowest stage only by what it takes beyond them
     whole = layer + c.contention * comm.hidden_layer
-    displaced, last = jnp.broadcast_arrays(costs.displaced * whole, alone * (1.0 - c.head_balance))
+    displaced, last = jnp.broadcast_arrays(costs.displaced * whole, work.head * (1.0 - c.head_balance) - beyond)
     head = excess(displaced, last, sharpness)
     # what of the head passes while its stage waits counts as head in place of launch, as far as that stage is the slowest
     slowest = jnp.where(displaced > 0.0, head / jnp.where(last > 0.0, last, 1.0), 1.0)
-    passed = costs.hidden_head * ((1.0 - c.head_balance) * slowest + c.head_balance / plan.pp)
+    passed = beyond * slowest + costs.hidden_even
     # while the pipeline fills and drains, the slowest stage waits for the others: mean layers, and what of the head is theirs
     others = jnp.where(plan.pp > 1.0, plan.pp - 1.0, 1.0)
-    beside = layers - costs.excess * (1.0 + 1.0 / others)
-    idle = beside * whole + comm.pp + spread + (last - head) / others
+    fewer = costs.excess * (1.0 + 1.0 / others)
+    # where they hold fewer layers than the slowest one, less of the head's share passes beside them, too
+    less = costs.hidden_even * (fewer - costs.displaced / others) / layers
+    idle = (layers - fewer) * whole + comm.pp + spread + less + (last - head) / others
     partial = Breakdown(
         matmul=times * work.matmul,
         attention=times * work.attention,

@@ -275,7 +275,7 @@ def random_plans(rng: np.random.Generator, n: int) -> list[Plan]:
     for _ in range(n):
         dp, tp, cp, pp, v = (2.0 ** rng.integers(0, top) for top in (6, 4, 3, 4, 3))
         names = ("sp", "reshard", "recompute_layers", "recompute_last", "recompute_attention", "flash", "unpadded_vocab")
-        names += ("graphed", "looped_experts", "fused_sums", "split_rotary", "recompute_products", "recompute_elementwise")
+        names += ("graphed", "looped_experts", "fused_sums", "split_rotary", "recompute_products", "recompute_elementwise", "composed")
         switch = {name: float(rng.integers(0, 2)) for name in names}
         zero, micro = float(rng.integers(0, 4)), 2.0 ** rng.integers(0, 3)
         uneven = {name: float(pp > 1.0) * 0.25 * rng.integers(0, 9) for name in ("stage_excess", "head_displaces")}

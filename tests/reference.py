@@ -461,9 +461,9 @@ def messages(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[s
     }
 
 
-def exposed(system: System, m: Transformer, p: Plan, c: Coefficients) -> tuple[dict[str, float], dict[str, float], float, float]:
+def exposed(system: System, m: Transformer, p: Plan, c: Coefficients) -> tuple[dict[str, float], dict[str, float], float, float, float]:
     """(exposed, hidden) seconds of each kind, what a layer takes beyond its work and messages for filling kernels or for its host, and what
-    of the head passes meanwhile."""
+    of the head passes meanwhile on the last stage and on the others."""
     w, v = work(system, m, p, c), messages(system, m, p, c)
     ahead = 1.0 if p.prefetch else 0.0
     windows = {
@@ -486,9 +486,11 @@ def exposed(system: System, m: Transformer, p: Plan, c: Coefficients) -> tuple[d
     device = work_alone + sum(a - (1.0 - c.contention) * hidden[k] for k, (a, _, _) in windows.items())
     launch = max(device + w["fill"], w["host"]) - device
     # the host is ahead of the device, but where it waits to know what experts get: what all layers of a stage leave idle, the head may use
-    idle = (fullest(m, p) - p.head_displaces) * max(w["host"] - device - w["fill"], 0.0)
-    passed = 0.0 if p.composed or m.n_experts > 1 else min(w["head"], idle)
-    stage = fullest(m, p) * (1.0 + launch / work_alone)  # messages of the step go on while the device waits for its host
+    idle = 0.0 if p.composed or m.n_experts > 1 else max(w["host"] - device - w["fill"], 0.0)
+    shared, ended = c.head_balance * w["head"] / p.pp, fullest(m, p) - p.head_displaces
+    passed, shared = min(shared + (1.0 - c.head_balance) * w["head"], ended * idle), min(shared, fullest(m, p) * idle)
+    # messages of the step go on while the device of the last stage waits for its host
+    stage = fullest(m, p) + (ended * launch - passed) / work_alone
     # of pp micro-batches in a group, each chunk is done for good once all have passed it: the others' time is left, and its last pass
     group = min(p.pp, p.global_batch / (p.dp * p.micro_batch))
     passes = group * (p.interleave - 1.0) / p.interleave + 1.0 / p.interleave
@@ -498,7 +500,7 @@ def exposed(system: System, m: Transformer, p: Plan, c: Coefficients) -> tuple[d
         "pp": (v["pp"], c.overlap_pp * p.overlap_pp, stage * work_alone),
     }
     hidden |= {k: hide(a, share, window, 0.0 if k == "pp" else c.contention) for k, (a, share, window) in later.items()}
-    return {k: a - hidden[k] for k, (a, _, _) in (windows | later).items()}, hidden, launch, passed
+    return {k: a - hidden[k] for k, (a, _, _) in (windows | later).items()}, hidden, launch, passed, shared
 
 
 def fullest(m: Transformer, p: Plan) -> float:
@@ -508,7 +510,7 @@ def fullest(m: Transformer, p: Plan) -> float:
 
 def step(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, float]:
     """Seconds of one step by term: interleaved 1F1B."""
-    w, (out, hid, launch, passed) = work(system, m, p, c), exposed(system, m, p, c)
+    w, (out, hid, launch, passed, shared) = work(system, m, p, c), exposed(system, m, p, c)
     w["launch"] = launch
     micro, layers = p.global_batch / (p.dp * p.micro_batch), fullest(m, p)
     n, ranks, v = parameters(m, p), p.shard * p.cp, messages(system, m, p, c)
@@ -516,15 +518,19 @@ def step(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
     layer = sum(w[k] for k in ("matmul", "attention", "elementwise", "recompute", "launch"))
     gathers = out["first"] + out["second"] + out["awaited"]
     alone = layer + out["tp"] + out["tp_alone"] + out["cp"] + out["ep"] + gathers
-    layer, last = alone + c.contention * hidden, (1.0 - c.head_balance) * (w["head"] - passed)
-    # what the slowest stage takes for the head: the share that all carry, and what the last one takes beyond the layers it spares
-    head = c.head_balance * (w["head"] - passed) / p.pp + max(last - p.head_displaces * layer, 0.0)
+    layer, even = alone + c.contention * hidden, c.head_balance * w["head"] / p.pp
+    # seconds of stages: of the fullest one, of the one with the head, and what the slowest of them takes for the head
+    full = layers * layer + even - shared
+    last = (layers - p.head_displaces) * layer + even + (1.0 - c.head_balance) * w["head"] - passed
+    head = max(full, last) - layers * layer
     slots = ((p.interleave - 1.0) * max(p.pp - micro, 0.0) + p.pp - 1.0) / p.interleave
     # what of it passes while its stage waits counts as head where that stage is the slowest
-    slowest = max(last - p.head_displaces * layer, 0.0) / last if p.head_displaces and last else 1.0
-    shown = passed * ((1.0 - c.head_balance) * slowest + c.head_balance / p.pp)
-    # all stages but the slowest, a micro-batch each
-    rest = (all_layers(m) - layers) * layer + w["head"] - passed - head
+    beyond = last - full + p.head_displaces * layer
+    slowest = max(last - full, 0.0) / beyond if p.head_displaces and beyond else 1.0
+    shown = shared + (passed - shared) * slowest
+    # all stages but the slowest, a micro-batch each: those of the middle have their share of the layers and of what is carried alike
+    inner = (all_layers(m) - layers - (layers - p.head_displaces)) / (p.pp - 2.0) if p.pp > 2 else 0.0
+    rest = full + last - max(full, last) + (p.pp - 2.0) * (inner * (layer - shared / layers) + even) if p.pp > 1 else 0.0
     updated = n["dense"] / ranks + n["experts"] / max(ranks * p.tp / (p.ep * p.etp), 1.0) if p.zero >= 1 else n["dense"] + n["experts"]
     state = 2.0 * p.optimizer_bytes + p.gradient_bytes + p.weight_bytes
     stream = system.chip.hbm_bytes_per_s * c.memory_efficiency

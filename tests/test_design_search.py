@@ -141,6 +141,29 @@ def test_no_plan_of_a_group_undercuts_its_bound(seed, model):
             assert (np.asarray(found.step_time_s)[fits & same] >= own.step_time_s[0]).all()
 
 
+@pytest.mark.parametrize(("seed", "slow"), [(30, 3.0), (31, 10.0), (32, 30.0)])
+def test_no_plan_undercuts_its_bound_where_hosts_decide(seed, slow):
+    """Dense models, whose head passes while devices wait, evenly spread or on the last stage, on fast chips."""
+    draw = np.random.default_rng(seed)
+    model = catalog.transformer("gpt-3-1.3b", 2048.0).replace(n_layers=14.0)
+    p = random_problem(draw, EVERYTHING.replace(schedules=("1f1b", "interleaved")), model)
+    c = p.coefficients
+    p = p.replace(coefficients=c.replace(launch=c.launch * slow, head_balance=jnp.asarray(draw.uniform(0.0, 1.0))))
+    splits, waits = space.degrees(p.space), 0.0
+    for split in (splits[i] for i in draw.choice(len(splits), min(8, len(splits)), replace=False)):
+        offered = space.options(p.space, split)
+        groups = rows.group_rows(split, offered)
+        for group in groups[draw.choice(len(groups), 2)]:
+            members = rows.expanded(group[None], offered)
+            members = members[draw.permutation(len(members))[:500]]
+            found, bound = evaluate(p, members), group_bounds(p, group[None], sharded=False)
+            fits = np.asarray(found.memory_bytes) <= float(SYSTEM.chip.hbm_bytes)
+            assert (np.asarray(found.step_time_s)[fits] >= bound.step_time_s[0]).all()
+            assert (np.asarray(found.joules)[fits] >= bound.joules[0]).all()
+            waits = max(waits, float((np.asarray(found.breakdown.launch) / np.asarray(found.step_time_s)).max()))
+    assert waits > 0.3
+
+
 @pytest.mark.parametrize("traffic", [0.03, 0.1, 0.8])
 def test_gradients_summed_in_kernels_of_their_own_stay_above_a_free_bound(traffic):
     """Memory so slow that sums of gradients stand out of the products: if a free bound took all of them for summed inside products, plans

@@ -112,6 +112,17 @@ QUESTIONS = {
     "torus": ("TPU-v5p", "llama-3-70b", plan(dp=64.0, tp=8.0, zero=3.0, sp=1.0)),
     "launch-bound": ("H100-DGX", "gpt-3-125m", plan(tp=8.0)),
     "launch-bound over nodes": ("H100-DGX", "gpt-3-125m", plan(tp=8.0, pp=2.0)),
+    "launch-bound, the head on a stage of fewer layers": (
+        "H100-DGX",
+        "gpt-3-125m",
+        plan(dp=2.0, tp=8.0, pp=4.0, zero=1.0, interleave=2.0, stage_excess=0.5, head_displaces=1.0),
+    ),
+    "launch-bound, not only the stage of the head has fewer layers": (
+        "H100-DGX",
+        "gpt-3-125m",
+        plan(dp=16.0, tp=8.0, pp=4.0, stage_excess=1.0, head_displaces=1.5),
+    ),
+    "added up from parts": ("A100-DGX", "gpt-3-125m", plan(tp=8.0, unpadded_vocab=1.0, composed=1.0)),
     "frozen": ("H100-DGX", "llama-2-7b", plan(dp=8.0)),
 }
 
@@ -325,6 +336,62 @@ def test_a_head_that_hides_counts_as_head_where_its_stage_is_the_slowest():
     assert float(behind.head) == pytest.approx(0.0, abs=1e-9 * float(behind.total))
     share = 1.0 + 0.5 / 8.0
     assert float(behind.launch) == pytest.approx(share * (float(alike.launch) + float(alike.head)), rel=1e-6)
+
+
+@pytest.mark.parametrize(("pp", "displaced"), [(1.0, 0.0), (4.0, 0.0), (4.0, 3.0), (4.0, 6.0)])
+@pytest.mark.parametrize("share", [1e-12, 0.4, 1.0 - 1e-12])
+def test_a_stage_takes_its_device_or_its_host_whichever_is_longer(pp, displaced, share):
+    """With one device's work alone and no fill, a micro-batch takes the longest stage's `max(ℓ d + a H, ℓ h)`: a is 1/pp of what all carry
+    alike, and on the last stage, of fewer layers, what it alone has besides."""
+    system, model = catalog.system("H100-DGX"), catalog.transformer("llama-2-7b", seq_len=64.0)
+    still = dict.fromkeys(("straggler", "overhead", "kernel_fill", "bubble", "collective_start", "net_latency_inner"), 1e-12)
+    p = plan(pp=pp, head_displaces=displaced, stage_excess=displaced / pp)
+    full, fewer = 32.0 / pp + displaced / pp, 32.0 / pp + displaced / pp - displaced
+
+    def parts(launch: float):
+        return HARD(system, model, p, COEFFICIENTS.replace(**still, head_balance=share, launch=launch))
+
+    # a device with little to wait for: what it works on in a layer and in the head
+    free = HARD(system, model, plan(), COEFFICIENTS.replace(**still, head_balance=share, launch=1e-12))
+    d, head = (sum(float(getattr(free, n)) for n in ("matmul", "attention", "elementwise")) / 32.0 / 256.0, float(free.head) / 256.0)
+    waiting = HARD(system, model, plan(), COEFFICIENTS.replace(**still, head_balance=share, launch=1e3))
+    h = (float(waiting.total) - float(waiting.optimizer)) / 256.0 / 32.0 / 1e3
+    for launch in (0.3 * d / h, 1.05 * d / h, 1.5 * d / h, 5.0 * d / h):
+        found = parts(launch)
+        even, alone = share * head / pp, (1.0 - share) * head
+        stages = [full * d + even, full * h * launch] if pp > 1.0 else []
+        last = [fewer * d + even + alone, fewer * h * launch]
+        expected = 256.0 * max(max(stages, default=0.0), max(last))
+        seconds = float(found.total) - float(found.optimizer) - float(found.bubble) - float(found.pipeline_transfer)
+        assert seconds == pytest.approx(expected, rel=1e-6), launch
+
+
+@pytest.mark.parametrize("evaluate", [SMOOTH, HARD])
+def test_a_slower_host_makes_no_step_faster(evaluate):
+    """Anywhere; and where the logits of a small model pass while messages of the step would, that the host's time leaves room for."""
+    system, model, p, c = random_questions(17, 300, 2)
+    for launch in (0.3, 3.0, 30.0):
+        slow, slower = (np.asarray(evaluate(system, model, p, c.replace(launch=c.launch * launch * x)).total) for x in (1.0, 1.05))
+        assert (slower >= slow * (1.0 - 1e-12)).all()
+    far, times = catalog.system("A100-RoCE-1600"), np.exp(np.linspace(-1.0, 3.0, 200))
+    for model in ("gpt-3-125m", "gpt-3-1.3b"):
+        for p in (plan(dp=64.0, global_batch=64.0), plan(dp=64.0, tp=4.0, zero=1.0, global_batch=64.0)):
+            q = (batch([part] * len(times)) for part in (far, catalog.transformer(model), p))
+            found = np.asarray(evaluate(*q, COEFFICIENTS.replace(launch=COEFFICIENTS.launch * times)).total)
+            assert (np.diff(found) >= -1e-12 * found[1:]).all() and found[-1] > 1.1 * found[0]
+
+
+def test_the_head_of_a_mixture_hides_in_no_wait():
+    """Its host has to know what experts get: twice the head lengthens a step that waits for its host by as much as one that does not."""
+    system, model = catalog.system("H100-DGX"), catalog.transformer("mixtral-8x7b", seq_len=64.0)
+
+    def beyond(model, launch: float) -> float:
+        wide, narrow = (HARD(system, model.replace(vocab=v), plan(), COEFFICIENTS.replace(launch=launch)) for v in (64000.0, 32000.0))
+        return sum(float(getattr(wide, n)) - float(getattr(narrow, n)) for n in ("head", "launch"))
+
+    assert beyond(model, 30.0) == pytest.approx(beyond(model, 1e-12), rel=1e-9) and beyond(model, 30.0) > 0.0
+    dense = catalog.transformer("llama-2-7b", seq_len=64.0)
+    assert beyond(dense, 30.0) == pytest.approx(0.0, abs=1e-9 * beyond(dense, 1e-12))
 
 
 def test_sums_between_slices_go_by_layer_around_a_ring_and_are_awaited():

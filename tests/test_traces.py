@@ -578,6 +578,7 @@ def test_composed_rows_of_vtrain_recompute_nothing_and_hold_words_that_nobody_pa
         ("torchtitan", "deepseek-v3", "B200", "bf16", 256.0, (0.0, 0.0)),
         ("maxtext-readme", "gpt-oss-120b", "TPU-v5p", "bf16", 128.0, (1.0, 0.0)),
         ("jax-toolbox-pax", "llama-2-7b", "H100-80GB", "bf16", 1.0, (0.75, 0.0)),
+        ("dmodel-collect/jax-0.10", "llama-2-7b", "H100-80GB", "bf16", 1.0, (0.75, 0.0)),
     ],
 )
 def test_what_recipes_say_of_launches(stack, model, chip, precision, experts, expected):

@@ -19,14 +19,14 @@ term, or no sum of the terms of a layer, is below its bound:
   more than those layers grow, and the fullest stage holds at least as many. So the sum of both is bounded, which is enough for time; for
   energy, as waiting weighs less, the head of such stages is left out.
 * A layer takes `max_p(d + f, h)`, which grows with each: device time d (work, exposed communication, contention), kernel fill f and host
-  time h. Work, f and h are affine in r and grow with it. The head H passes in part while the device waits for its host: with the ℓ layers
-  of its stage it takes `max_p(ℓ (d + f) + H, ℓ h)`, which grows with each too.
+  time h. Work, f and h are affine in r and grow with it. The head passes in part while the device waits for its host: with ℓ layers, what
+  a stage has of it (H, or its share of what all stages carry alike) takes `max_p(ℓ (d + f) + H, ℓ h)`, which grows with each too.
 * Windows of a layer are its products (for the share of tp's messages that may hide; r leaves them alone), and shares of its attention
   core and passes, of which r lengthens the backward one, most at its largest.
-  Windows of a step are as much longer as the device waits for its host: at most `W / b`, where W = max_p(b + f, h) of the work b alone,
-  for messages only shorten the wait. W is a norm of affine terms, so convex in r, and b is affine: their ratio is quasiconvex, and largest
-  at one of the ends of the range of r. The wait at the smallest r, which the ratio is taken over, only grows as windows do. How many
-  micro-batches they last (`pipeline.step_window`) is the same for a group. So each window
+  Windows of a step are as much longer as the device waits for its host, but for what of the head passes meanwhile: at most `W / b`, where
+  W = max_p(b + f, h) of the work b alone, for messages and the head only shorten the wait. W is a norm of affine terms, so convex in r, and
+  b is affine: their ratio is quasiconvex, and largest at one of the ends of the range of r. The wait at the smallest r, which the ratio is
+  taken over, only grows as windows do. How many micro-batches they last (`pipeline.step_window`) is the same for a group. So each window
   is at most that of the smallest r times the ratio `_windows` of what it is made of; what hides in it lengthens it by no more than with
   all of κ.
 * The optimizer's time falls with sharding, as does the memory of weights, gradients and state; the buffers of gathered weights are least
@@ -84,7 +84,7 @@ def _windows(least: Costs, most: Costs, alone: tuple[Array, Array], c: Coefficie
       alone: what launches add to the work of a layer without messages [s], of the least and the most.
     """
     short, long = least.work.busy, most.work.busy
-    waited = jnp.maximum(1.0 + alone[0] / short, 1.0 + alone[1] / long) / (1.0 + least.launch / short)
+    waited = jnp.maximum(1.0 + alone[0] / short, 1.0 + alone[1] / long) * least.layers / least.window_layers
     backward = most.work.backward / least.work.backward
     names = c.overlap_cp, c.overlap_ep, c.overlap_fsdp, c.overlap_dp, c.overlap_gather
     passed, exchanged, fsdp, reduced, updated = (lengthened(x, c.contention) for x in names)
