@@ -59,11 +59,12 @@ class Setting(NamedTuple):
 
 
 def setting(job: Job) -> Setting:
-    """The records of a job.
+    """The records of a job: the model with the heads of further tokens that its stack trains it with, as traces are read.
 
     Raises:
       InputError: an option is missing or no positive integer; unknown system, model, precision or profile.
     """
+    from calibration.traces.recipes import further_tokens
     from dmodel import catalog
     from dmodel.catalog.loader import resolve, table
     from dmodel.topology import check_devices
@@ -77,9 +78,10 @@ def setting(job: Job) -> Setting:
     profile, reason = profile_for(job.profile, entry["chip"], job.stack)
     system = catalog.system(job.system, job.precision)  # type: ignore[arg-type]
     check_devices(system.network, float(job.devices), str(job.system))  # type: ignore[arg-type]
+    model = catalog.transformer(job.model, job.seq_len)  # type: ignore[arg-type]
     return Setting(
         system=system,
-        model=catalog.transformer(job.model, job.seq_len),  # type: ignore[arg-type]
+        model=model.replace(n_mtp=model.n_mtp + further_tokens(job.stack, str(job.model), "")[0]),
         coefficients=profile.coefficients_for(entry["chip"], job.stack or None),
         profile=profile,
         reason=reason,
@@ -147,7 +149,7 @@ def settings(job: Setting, attention: str = "flash", zero: int | None = None, ep
     from calibration.traces.checkpoints import recomputes_last
     from calibration.traces.experts import NARROW_CORE, dispatch, launches, narrow_attention
     from calibration.traces.kernels import attention_rates
-    from calibration.traces.recipes import AFTER, AWAITED, awaits_replicas, fuses_sums, held_in_order, reduces_after
+    from calibration.traces.recipes import AFTER, AWAITED, awaits_replicas, further_tokens, fuses_sums, held_in_order, reduces_after
     from calibration.traces.rows import OPERAND_BYTES, SCALE_READS
     from calibration.traces.schema import base_precision
     from calibration.traces.sharding import GROWN, bucket_per_rank, reduction
@@ -198,7 +200,7 @@ def settings(job: Setting, attention: str = "flash", zero: int | None = None, ep
     states = f", gradients in {reduced.held:g} bytes, master weight and two moments in {reduced.optimizer:g}"
     weights = "16-bit weights" + ("" if any("states of the optimizer" in said for said in reduced.assumed) else states)
     when = [AFTER] if after else [GROWN] if per_rank and (zero is None or zero <= 2) else []
-    when += [AWAITED] if awaits_replicas(job.stack) else []
+    when += [text for text in (AWAITED if awaits_replicas(job.stack) else "", further_tokens(job.stack, job.model_name, "")[1]) if text]
     open_end = [f"where layers are recomputed, {text}" for text in ends] if zero is None else []
     core = [*([NARROW_CORE] if narrow else []), *kernels]
     return plan, [*reduced.assumed, *when, *exchange.said, *started.said, *core, weights, *open_end]
