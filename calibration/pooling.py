@@ -1,8 +1,8 @@
 """Partial pooling: which coefficients a row shares with which others, and how far they may differ.
 
 A row's coefficients, in the unconstrained space, are the center plus one offset from each of its groups (`dmodel.profiles.groupings`):
-chips move what belongs to hardware, stacks what belongs to software, a chip and a stack together everything a little. Everything is fitted
-in units of its prior standard deviation, so one step size suits all directions.
+chips move what belongs to hardware, stacks what belongs to software, a stack on a generation of chips all that happens on these, on one of
+them everything a little. Everything is fitted in units of its prior standard deviation, so one step size suits all directions.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from dmodel.types import Array, InputError
 HARDWARE = np.array([s.scope in ("hardware", "both") for s in SPECS.values()], float)
 SOFTWARE = np.array([s.scope in ("software", "both") for s in SPECS.values()], float)
 EVERYTHING = np.ones(len(SPECS))
+ON_DEVICE = np.array([name not in ("launch", "rendezvous") for name in SPECS], float)
 
 SCOPES = {
     "generation": HARDWARE,
@@ -30,17 +31,19 @@ SCOPES = {
     "lineage": SOFTWARE,
     "stack": SOFTWARE,
     "variant": SOFTWARE,
+    "port": ON_DEVICE,
     "pair": EVERYTHING,
 }
-"""Which coefficients each grouping moves, 0 or 1."""
+"""Which coefficients each grouping moves, 0 or 1. Kernels bring a stack to a generation of chips; hosts launch them as they did others."""
 
-SHARES = {"generation": 0.6, "accelerator": 0.5, "lineage": 0.4, "stack": 0.5, "variant": 0.25, "pair": 0.25}
-"""Widths among the members of each grouping before any fit, as a share of a coefficient's prior width; `fit.refined_widths` learns them."""
+SHARES = {"generation": 0.6, "accelerator": 0.5, "lineage": 0.4, "stack": 0.5, "variant": 0.25, "port": 0.5, "pair": 0.15}
+"""Widths among the members of each grouping before any fit, as a share of a coefficient's prior width; `fit.refined_widths` learns them.
+Those of port and pair are the best of five on rows of chips left out (docs/coefficients.md, section on new chips)."""
 
 SOFTWARE_GROUPINGS, NEW_INFLATION = ("lineage", "stack"), 1.5
 """Groupings of software, and how many of its widths software that the base does not know may move: widths learned from a dozen stacks are
 themselves unsure, and fits of twelve rows of left-out stacks were off by more at 0.7 of them (and less) than at 1, and by least near 1.5.
-Chips, variants and pairs, of which there are more, move by what was learned."""
+Chips, variants, ports and pairs, of which there are more, move by what was learned."""
 
 KNOWN_INFLATION = 3.0
 """How many of its standard errors a stack that the base knows may move, as far as strangers differ: releases differ by more than the rows
@@ -142,9 +145,9 @@ def prior_for(groups: Groups, base: Profile, fresh: bool, told: frozenset[str] =
 
     A member that the base knows stays, but a known stack moves by what is still open about it (`stack_covariances`, `KNOWN_INFLATION`
     standard errors, no further than members of all groupings differ), or as a new one where nothing is said of that or its rows are told
-    again, its variants and pairs too. A new member moves by the width among the members of its grouping, and the center by its standard
-    errors. What micro-benchmarks say of a new accelerator is its mean and width, or, in a fit from nothing, holds for what it has together
-    with its generation and the center (`anchored`).
+    again, its variants, ports and pairs too. A new member moves by the width among the members of its grouping, and the center by its
+    standard errors. What micro-benchmarks say of a new accelerator is its mean and width, or, in a fit from nothing, holds for what it has
+    together with its generation and the center (`anchored`).
 
     Args:
       base: profile to start from: its center, the offsets it knows and its widths.
@@ -187,7 +190,8 @@ def _above_floor(scale: float) -> float:
 
 def _software(grouping: str, member: str) -> str:
     """The family of stacks that a member belongs to alone; "" for chips and lineages."""
-    return {"stack": member, "variant": family(member), "pair": family(member.partition(" ")[2])}.get(grouping, "")
+    after = family(member.partition(" ")[2])
+    return {"stack": member, "variant": family(member), "port": after, "pair": after}.get(grouping, "")
 
 
 TOTALS = np.array([not name.startswith("net_") for name in SPECS])

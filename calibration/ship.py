@@ -73,7 +73,7 @@ def rebase(profile: Profile, view: View) -> Profile:
     view_of = [members(a, s) for a in view.accelerators for s in view.stacks]
     shift = {g: _mean(profile, g, {row[g] for row in view_of}) for g in GROUPINGS if g != "variant"}
     carried = {g: shift[g] for g in ("generation", "accelerator", "lineage", "stack")}
-    carried["stack"] = carried["stack"] + shift["pair"]  # not every chip and stack that are known are known together
+    carried["stack"] = carried["stack"] + shift["port"] + shift["pair"]  # not every chip and stack that are known are known together
     moved = {g: {name: offset - carried.get(g, 0.0) for name, offset in profile.offsets[g].items()} for g in GROUPINGS}
     for name in moved["accelerator"]:
         if not members(name, None)["generation"]:

@@ -71,6 +71,18 @@ def test_once_rounded_for_the_disk_no_byte_changes(profile, tmp_path):
     assert files[1].read_bytes() == files[2].read_bytes()
 
 
+def test_a_file_from_before_a_grouping_is_read_without_it(document, profile):
+    """It predicts what it did, and a fit from it moves what it did; a grouping that was always there may not be missing."""
+    del document["offsets"]["port"], document["widths"]["port"]
+    found = store.from_json(document)
+    assert found.offsets["port"] == {} and not found.widths["port"].any() and tuple(found.widths) == GROUPINGS
+    gap = profile.unconstrained("A100-80GB", "fsdp") - found.unconstrained("A100-80GB", "fsdp")
+    np.testing.assert_allclose(gap, profile.offsets["port"][KNOWN["port"]], atol=1e-9)
+    del document["offsets"]["pair"]
+    with pytest.raises(InputError, match="pair"):
+        store.from_json(document)
+
+
 HARDWARE, SOFTWARE = ("generation", "accelerator"), ("lineage", "stack")
 
 
@@ -78,9 +90,10 @@ HARDWARE, SOFTWARE = ("generation", "accelerator"), ("lineage", "stack")
     ("chip", "stack", "groupings"),
     [
         ("A100-80GB", "fsdp/pure", GROUPINGS),
-        ("A100-80GB", "fsdp", (*HARDWARE, *SOFTWARE, "pair")),
-        ("A100-80GB", "fsdp/other", (*HARDWARE, *SOFTWARE, "pair")),
-        ("A100-40GB", "fsdp", ("generation", *SOFTWARE)),
+        ("A100-80GB", "fsdp", (*HARDWARE, *SOFTWARE, "port", "pair")),
+        ("A100-80GB", "fsdp/other", (*HARDWARE, *SOFTWARE, "port", "pair")),
+        ("A100-40GB", "fsdp", ("generation", *SOFTWARE, "port")),
+        ("H100-80GB", "fsdp", SOFTWARE),
         ("A100-80GB", "torchtitan", (*HARDWARE, "lineage")),
         ("A100-80GB", None, HARDWARE),
         (None, "fsdp/pure", (*SOFTWARE, "variant")),
@@ -89,7 +102,7 @@ HARDWARE, SOFTWARE = ("generation", "accelerator"), ("lineage", "stack")
     ],
 )
 def test_a_row_has_the_offsets_of_the_groups_that_are_known(profile, chip, stack, groupings):
-    """A variant starts from its stack, a stack from its code base, a chip from its generation."""
+    """A variant starts from its stack, a stack from its code base, a chip from its generation, a stack on a new chip from its port."""
     expected = profile.center + sum(profile.offsets[g][KNOWN[g]] for g in groupings)
     np.testing.assert_allclose(profile.unconstrained(chip, stack), expected, rtol=1e-13)
 
@@ -97,13 +110,15 @@ def test_a_row_has_the_offsets_of_the_groups_that_are_known(profile, chip, stack
 @pytest.mark.parametrize(
     ("chip", "stack", "expected"),
     [
-        ("H100-80GB", "llm-foundry/pure", ["hopper", "H100-80GB", "fsdp", "llm-foundry", "llm-foundry/pure", "H100-80GB llm-foundry"]),
-        ("MI300X", "nemo-launcher", ["cdna", "MI300X", "megatron", "nemo-launcher", "", "MI300X nemo-launcher"]),
-        ("TPU-v5e", "Own-Code", ["tpu", "TPU-v5e", "Own-Code", "Own-Code", "", "TPU-v5e Own-Code"]),
-        ("GB200", None, ["blackwell", "GB200", "", "", "", ""]),
-        ("Z80", "", ["", "Z80", "", "", "", ""]),
-        (None, "megatron-bridge/26.04/x", ["", "", "megatron", "megatron-bridge", "megatron-bridge/26.04/x", ""]),
-        (None, None, [""] * 6),
+        ("H100-80GB", "llm-foundry/pure", ["hopper", "H100-80GB", "fsdp", "llm-foundry", "llm-foundry/pure", "hopper llm-foundry",
+                                              "H100-80GB llm-foundry"]),  # fmt: skip
+        ("MI300X", "nemo-launcher", ["cdna", "MI300X", "megatron", "nemo-launcher", "", "cdna nemo-launcher", "MI300X nemo-launcher"]),
+        ("TPU-v5e", "Own-Code", ["tpu", "TPU-v5e", "Own-Code", "Own-Code", "", "tpu Own-Code", "TPU-v5e Own-Code"]),
+        ("GB200", None, ["blackwell", "GB200", "", "", "", "", ""]),
+        ("Z80", "", ["", "Z80", "", "", "", "", ""]),
+        ("Z80", "nemo", ["", "Z80", "megatron", "nemo", "", "", "Z80 nemo"]),
+        (None, "megatron-bridge/26.04/x", ["", "", "megatron", "megatron-bridge", "megatron-bridge/26.04/x", "", ""]),
+        (None, None, [""] * 7),
     ],
 )
 def test_members(chip, stack, expected):

@@ -49,6 +49,7 @@ def test_the_center_is_the_mean_of_the_members(pooled, view):
         0.5 * (o["accelerator"]["A100-80GB"] + o["accelerator"]["H100-80GB"]),
         o["lineage"]["megatron"],
         0.5 * (o["stack"]["megatron-lm"] + o["stack"]["nemo"]),
+        np.mean([o["port"][f"{g} {s}"] for g in ("ampere", "hopper") for s in ("megatron-lm", "nemo")], 0),
         sum(o["pair"][p] for p in pairs) / len(pairs),
     ]
     np.testing.assert_allclose(view.unconstrained("new", "new"), pooled.center + sum(means), atol=1e-12)

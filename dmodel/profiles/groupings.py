@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-GROUPINGS = ("generation", "accelerator", "lineage", "stack", "variant", "pair")
+GROUPINGS = ("generation", "accelerator", "lineage", "stack", "variant", "port", "pair")
 """From the widest to the narrowest: generation of the chip, the chip; code base of the software, the stack, a variant of it (what follows
-"/" in its name); chip and stack together. A member is a text; "" = no member, no offset."""
+"/" in its name); the stack on chips of a generation, whose kernels and formats it has to be brought to; chip and stack together. A member
+is a text; "" = no member, no offset."""
 
 GENERATIONS = {
     "volta": ("v100",),
@@ -47,14 +48,18 @@ def members(accelerator: str | None, stack: str | None) -> dict[str, str]:
 
     >>> members("H100-80GB", "llm-foundry/pure")["pair"]
     'H100-80GB llm-foundry'
+    >>> members("GB200", "megatron-bridge/26.02")["port"]
+    'blackwell megatron-bridge'
     """
     chip, software = accelerator or "", stack or ""
+    generation = _first(chip, GENERATIONS)
     lineage = _first(software, LINEAGES) or family(software)
     return {
-        "generation": _first(chip, GENERATIONS),
+        "generation": generation,
         "accelerator": chip,
         "lineage": lineage if software else "",
         "stack": family(software),
         "variant": software if "/" in software else "",
+        "port": f"{generation} {family(software)}" if generation and software else "",
         "pair": f"{chip} {family(software)}" if chip and software else "",
     }

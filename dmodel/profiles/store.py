@@ -21,6 +21,9 @@ from dmodel.types import InputError
 
 FORMAT, VERSION = "dmodel-profile", 2
 
+LATER = ("port",)
+"""Groupings that files of this version may lack, as those that were fitted before them do: no member is known, and none moves."""
+
 FURTHEST = 50.0
 """No unconstrained coefficient lies further from 0: e⁵⁰ times its unit would be no machine."""
 
@@ -127,7 +130,9 @@ def _numbers(path: str, document: Mapping[str, Any], where: str, least: float = 
 
 
 def _widths(path: str, value: Any) -> dict[str, np.ndarray]:
-    """Widths of all groupings, or of none, checked; 0 where a grouping does not move a coefficient."""
+    """Widths of all groupings, or of none, checked; 0 where a grouping does not move a coefficient, and of those that came later."""
+    if isinstance(value, Mapping) and value:
+        value = dict.fromkeys(LATER, dict.fromkeys(NAMES, 0.0)) | dict(value)
     if not isinstance(value, Mapping) or (value and set(value) != set(GROUPINGS)):
         raise InputError(f"{path}: 'widths' is of the wrong kind (expected those of {', '.join(GROUPINGS)}, or none); fit or copy it again")
     return {g: _numbers(path, {"widths": value[g]}, "widths", least=0.0) for g in GROUPINGS if g in value}
@@ -224,7 +229,8 @@ def from_json(document: Mapping[str, Any], path: str = "profile") -> Profile:
       InputError: a field is missing, of the wrong type, or names unknown coefficients.
     """
     try:
-        offsets = {g: {k: _numbers(path, {"offsets": v}, "offsets") for k, v in document["offsets"][g].items()} for g in GROUPINGS}
+        given = {g: {} for g in LATER} | document["offsets"]
+        offsets = {g: {k: _numbers(path, {"offsets": v}, "offsets") for k, v in given[g].items()} for g in GROUPINGS}
         covariance = document["covariance"]
         matrix = None if covariance is None else np.array(covariance, float).reshape(len(NAMES), len(NAMES))
         if matrix is not None and not np.isfinite(matrix).all():
