@@ -70,7 +70,8 @@ class Costs(struct.PyTreeNode, kw_only=True):
         """Layers of work that the windows of messages per step last [1]: those of the fullest stage, and the time that the stage with the
         head waits for its host beyond what of the head passes meanwhile: `ℓ + ((ℓ − displaced) launch − hidden) / work`.
 
-        That stage waits least: so a window grows with launches by no more than the step does, and a slower host makes no step faster.
+        That stage waits least: so a window grows with launches by no more than the step does, and a slower host makes no step faster while
+        transfers of a pipeline and gradients do not both fill it (the same wait is counted for each).
         """
         return self.layers + ((self.layers - self.displaced) * self.launch - self.hidden_head) / self.work.busy
 

@@ -116,7 +116,7 @@ def test_a_row_has_the_offsets_of_the_groups_that_are_known(profile, chip, stack
         ("TPU-v5e", "Own-Code", ["tpu", "TPU-v5e", "Own-Code", "Own-Code", "", "tpu Own-Code", "TPU-v5e Own-Code"]),
         ("GB200", None, ["blackwell", "GB200", "", "", "", "", ""]),
         ("Z80", "", ["", "Z80", "", "", "", "", ""]),
-        ("Z80", "nemo", ["", "Z80", "megatron", "nemo", "", "", "Z80 nemo"]),
+        ("Z80", "nemo", ["", "Z80", "megatron", "nemo", "", "Z80 nemo", "Z80 nemo"]),
         (None, "megatron-bridge/26.04/x", ["", "", "megatron", "megatron-bridge", "megatron-bridge/26.04/x", "", ""]),
         (None, None, [""] * 7),
     ],
@@ -127,7 +127,10 @@ def test_members(chip, stack, expected):
     assert found["stack"] == family(stack or "")
 
 
-@pytest.mark.parametrize(("chip", "generation"), [("L40S", "ada"), ("A100-40GB", "ampere"), ("GH200", "hopper"), ("V100-32GB", "volta")])
+@pytest.mark.parametrize(
+    ("chip", "generation"),
+    [("L40S", "ada"), ("RTX-PRO-6000", "blackwell"), ("A100-40GB", "ampere"), ("GH200", "hopper"), ("V100-32GB", "volta")],
+)
 def test_generations(chip, generation):
     assert members(chip, None)["generation"] == generation
 

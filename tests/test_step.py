@@ -368,7 +368,7 @@ def test_a_stage_takes_its_device_or_its_host_whichever_is_longer(pp, displaced,
 
 @pytest.mark.parametrize("evaluate", [SMOOTH, HARD])
 def test_a_slower_host_makes_no_step_faster(evaluate):
-    """Anywhere; and where the logits of a small model pass while messages of the step would, that the host's time leaves room for."""
+    """At random; and where the logits of a small model pass while messages of the step would, that the host's time leaves room for."""
     system, model, p, c = random_questions(17, 300, 2)
     for launch in (0.3, 3.0, 30.0):
         slow, slower = (np.asarray(evaluate(system, model, p, c.replace(launch=c.launch * launch * x)).total) for x in (1.0, 1.05))

@@ -213,9 +213,10 @@ def further_tokens(stack: str, model: str, note: str) -> tuple[float, str]:
     if "w/ MTP" in note or "w/o MTP" in note:
         heads = float("w/ MTP" in note)
         return heads, f"{heads:g} heads of further tokens, from the note" if heads else ""
-    if family(stack.lower()) == BRIDGE and fold(model).startswith(("deepseekv3", "nemotron3super", "nemotron3ultra")):
+    folded, bridge = fold(model).replace(".", ""), family(stack.lower()) == BRIDGE
+    if bridge and folded.startswith(("deepseekv3", "deepseekr1", "nemotron3super", "nemotron3ultra")):
         return 1.0, "1 head of further tokens: the stack's recipe"
-    if family(stack.lower()) == BRIDGE and fold(model).startswith("nemotron35lightning"):
+    if bridge and folded.startswith("nemotron35lightning"):
         return 2.0, "2 heads of further tokens: the stack's recipe"
     return 0.0, ""
 

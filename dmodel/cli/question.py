@@ -81,7 +81,7 @@ def setting(job: Job) -> Setting:
     model = catalog.transformer(job.model, job.seq_len)  # type: ignore[arg-type]
     return Setting(
         system=system,
-        model=model.replace(n_mtp=model.n_mtp + further_tokens(job.stack, str(job.model), "")[0]),
+        model=model.replace(n_mtp=further_tokens(job.stack, str(job.model), "")[0] or model.n_mtp),
         coefficients=profile.coefficients_for(entry["chip"], job.stack or None),
         profile=profile,
         reason=reason,

@@ -191,8 +191,8 @@ def hidden_head(head: Array, layers: Array, device_time: Array, started: Starts,
     `wait(ℓ (device + fill), ℓ host) − wait(ℓ (device + fill) + head, ℓ host)`, `wait(d, h) = max_p(d, h) − d`: the host launches the logits
     and the loss ahead of the device like all else, and while these run it gets ahead of the backward pass.
 
-    Limits: 0 where the device decides; where the host does, all of the head up to `ℓ (host − device − fill)`. Mixtures hide nothing
-    (`step.step_time`), even where a compiler knows all shapes.
+    Limits: 0 where the device decides; where the host does, all of the head up to `ℓ (host − device − fill)`. Mixtures hide nothing, as
+    their hosts have to know what experts get, even where a compiler knows all shapes.
 
     Args:
       head: logits and loss of a micro-batch [s]. layers: ℓ on the device that has them. device_time, started: of one layer.

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 GROUPINGS = ("generation", "accelerator", "lineage", "stack", "variant", "port", "pair")
 """From the widest to the narrowest: generation of the chip, the chip; code base of the software, the stack, a variant of it (what follows
-"/" in its name); the stack on chips of a generation, whose kernels and formats it has to be brought to; chip and stack together. A member
-is a text; "" = no member, no offset."""
+"/" in its name); the stack on chips of a generation (on the chip, where its generation is not known), whose kernels and formats it has to
+be brought to; chip and stack together. A member is a text; "" = no member, no offset."""
 
 GENERATIONS = {
     "volta": ("v100",),
     "ampere": ("a100", "a800", "a10", "a30", "a40"),
     "hopper": ("h100", "h200", "h800", "h20", "gh200"),
     "ada": ("l40", "l4", "rtx4"),
-    "blackwell": ("b200", "gb200", "b300", "gb300", "b100", "rtx5"),
+    "blackwell": ("b200", "gb200", "b300", "gb300", "b100", "rtx5", "rtx-pro"),
     "cdna": ("mi",),
     "tpu": ("tpu",),
     "trainium": ("trn", "trainium"),
@@ -60,6 +60,6 @@ def members(accelerator: str | None, stack: str | None) -> dict[str, str]:
         "lineage": lineage if software else "",
         "stack": family(software),
         "variant": software if "/" in software else "",
-        "port": f"{generation} {family(software)}" if generation and software else "",
+        "port": f"{generation or chip} {family(software)}" if chip and software else "",
         "pair": f"{chip} {family(software)}" if chip and software else "",
     }

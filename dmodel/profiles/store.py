@@ -22,7 +22,8 @@ from dmodel.types import InputError
 FORMAT, VERSION = "dmodel-profile", 2
 
 LATER = ("port",)
-"""Groupings that files of this version may lack, as those that were fitted before them do: no member is known, and none moves."""
+"""Groupings that files of this version may lack, as those that were fitted before them do: no member is known, and with learned widths none
+moves."""
 
 FURTHEST = 50.0
 """No unconstrained coefficient lies further from 0: e⁵⁰ times its unit would be no machine."""
