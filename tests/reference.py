@@ -526,7 +526,7 @@ def step(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
     slots = ((p.interleave - 1.0) * max(p.pp - micro, 0.0) + p.pp - 1.0) / p.interleave
     # what of it passes while its stage waits counts as head where that stage is the slowest
     beyond = last - full + p.head_displaces * layer
-    slowest = max(last - full, 0.0) / beyond if p.head_displaces and beyond else 1.0
+    slowest = 1.0 if not p.head_displaces else max(last - full, 0.0) / beyond if beyond > 0.0 else 0.0
     shown = shared + (passed - shared) * slowest
     # all stages but the slowest, a micro-batch each: those of the middle have their share of the layers and of what is carried alike
     inner = (all_layers(m) - layers - (layers - p.head_displaces)) / (p.pp - 2.0) if p.pp > 2 else 0.0

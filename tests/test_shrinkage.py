@@ -42,8 +42,8 @@ def test_slopes_agree_with_refits_under_other_widths(some):
     found = width_slopes(cases, fitted, judged, base)
     step = 0.15
     difference = np.log(error(np.exp(step)) / error(np.exp(-step))) / (2.0 * step)
-    # wider would be better here: two rows do not move a new stack far enough
-    assert difference < -0.03
+    # wider would be better here: two rows do not move a new stack far enough, though its port helps
+    assert difference < -0.02
     assert found.by_grouping["stack"].sum() == pytest.approx(difference, rel=0.5)
     # what the base knows stays: its chips
     assert not found.by_grouping["accelerator"].any() and found.by_grouping["stack"].any()
