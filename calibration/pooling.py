@@ -23,7 +23,8 @@ from dmodel.types import Array, InputError
 HARDWARE = np.array([s.scope in ("hardware", "both") for s in SPECS.values()], float)
 SOFTWARE = np.array([s.scope in ("software", "both") for s in SPECS.values()], float)
 EVERYTHING = np.ones(len(SPECS))
-ON_DEVICE = np.array([name not in ("launch", "rendezvous") for name in SPECS], float)
+HOSTS = ("launch", "rendezvous")
+ON_DEVICE = np.array([name not in HOSTS for name in SPECS], float)
 
 SCOPES = {
     "generation": HARDWARE,
@@ -38,7 +39,7 @@ SCOPES = {
 
 SHARES = {"generation": 0.6, "accelerator": 0.5, "lineage": 0.4, "stack": 0.5, "variant": 0.25, "port": 0.5, "pair": 0.15}
 """Widths among the members of each grouping before any fit, as a share of a coefficient's prior width; `fit.refined_widths` learns them.
-Those of port and pair are the best of five on rows of chips left out (docs/coefficients.md, section on new chips)."""
+Those of port and pair are the best of what was tried on chips left out (docs/coefficients.md, section on the chips of a generation)."""
 
 SOFTWARE_GROUPINGS, NEW_INFLATION = ("lineage", "stack"), 1.5
 """Groupings of software, and how many of its widths software that the base does not know may move: widths learned from a dozen stacks are

@@ -5,6 +5,7 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
+from calibration.traces.sharding import reduction
 from dmodel.cli.options import Degrees, Job
 from dmodel.cli.question import plan, setting
 from tests.test_traces import one_case
@@ -12,6 +13,7 @@ from tests.test_traces import one_case
 STAGES = {"dp": 8, "tp": 4, "pp": 2, "micro_batch": 2}
 EXPERTS = {"dp": 16, "pp": 4, "ep": 16}
 SHARDED = {"dp": 64, "zero": 3}
+AGAIN = {"dp": 8, "cp": 2, "tp": 2, "pp": 2, "recompute": "selective"}
 ASKED = [
     ("megatron-bridge/26.02", "llama-3-8b", "H100-DGX", "bf16", STAGES),
     ("megatron-bridge/25.09", "llama-3.1-405b", "GB200-NVL72", "fp8", {"dp": 2, "tp": 4, "pp": 8, "interleave": 2}),
@@ -28,6 +30,14 @@ ASKED = [
     ("maxtext", "llama-2-70b", "TPU-v5p", "bf16", SHARDED),
     ("nanotron", "llama-3-8b", "H100-DGX", "bf16", STAGES),
     ("dmodel-collect/jax-0.10", "llama-3-8b", "H100-DGX", "bf16", STAGES),
+    ("nanotron", "llama-2-7b", "H100-DGX", "bf16", AGAIN | {"zero": 1}),
+    ("megatron-lm", "llama-2-7b", "H100-DGX", "fp16", AGAIN | {"zero": 2}),
+    ("llm-foundry", "llama-2-7b", "H100-DGX", "bf16", AGAIN | {"zero": 3}),
+    ("torchtitan", "llama-2-7b", "H100-DGX", "bf16", AGAIN | {"zero": 3}),
+    ("megatron-bridge/26.04", "llama-2-7b", "H100-DGX", "fp8", AGAIN | {"zero": 1}),
+    ("nemo-launcher", "llama-2-7b", "H100-DGX", "fp8", AGAIN | {"zero": 1}),
+    ("vtrain", "llama-2-7b", "H100-DGX", "fp16", AGAIN | {"zero": 1}),
+    ("megatron-deepspeed/bigscience-fp16", "llama-2-7b", "H100-DGX", "fp16", AGAIN | {"zero": 1}),
 ]
 
 
@@ -37,14 +47,15 @@ def test_the_shell_and_a_row_of_traces_tell_the_same_plan(tmp_path, stack, model
     asked = Degrees(**degrees)
     job = setting(Job(system=system, devices=_devices(asked), model=model, global_batch=512, precision=precision, stack=stack))
     found, said = plan(job, asked)
-    blank = dict.fromkeys(("recompute", "n_layers", "d_model", "n_heads", "n_kv_heads", "d_ff", "vocab"), "")
-    told = {name: str(getattr(asked, name)) for name in ("dp", "tp", "pp", "cp", "ep", "interleave", "micro_batch")}
+    blank = dict.fromkeys(("n_layers", "d_model", "n_heads", "n_kv_heads", "d_ff", "vocab"), "")
+    told = {name: str(getattr(asked, name)) for name in ("dp", "tp", "pp", "cp", "ep", "interleave", "micro_batch", "recompute")}
     told |= {"sp": str(int(asked.tp > 1)), "zero_stage": str(asked.zero), "n_accel": str(_devices(asked)), "global_batch": "512"}
     told |= {"domain_size": f"{float(job.system.network.size[0]):g}", "seq_len": f"{float(job.model.seq_len):g}"}
     row = one_case(tmp_path, **blank, **told, stack=stack, model=model, accelerator=job.accelerator, precision=precision)
     for one, other in ((found, row.plan), (job.model, row.model)):
         differ = {f.name: (getattr(one, f.name), getattr(other, f.name)) for f in fields(one) if not _same(one, other, f.name)}
         assert not differ
+    assert set(row.labels.assumptions[0]) & set(said) >= set(reduction(stack, float(asked.zero), precision).assumed)
     heads = float(job.model.n_mtp)
     assert any("further tokens" in text for text in said) == (heads > 0.0) == (model == "deepseek-v3")
 

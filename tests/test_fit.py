@@ -64,14 +64,16 @@ def test_rows_kept_out_are_predicted(cases, profile):
     assert gaps(cases, default_profile())[kept_out].max() > 0.2
 
 
+ALIKE = ("H100-80GB", "H200-141GB")
+"""Chips of one generation, which a stack is brought to once: rows of both tell bandwidth from overlap, those of A100 alone do not."""
+
+
 @pytest.fixture(scope="module")
-def precise() -> Profile:
-    """Of rows that scatter by 0.2 %: nine of a stack on one chip, which it may be brought to otherwise than to the next generation, tell
-    bandwidth from overlap no better."""
-    return fitted_to(synthetic(noise=0.002))
+def alike() -> Profile:
+    return fitted_to(synthetic(chips=ALIKE))
 
 
-@pytest.mark.parametrize("chip", CHIPS)
+@pytest.mark.parametrize("chip", ALIKE)
 @pytest.mark.parametrize(
     ("stack", "name", "tolerance"),
     [
@@ -79,14 +81,14 @@ def precise() -> Profile:
         (MEGATRON, "matmul_efficiency", 0.08),
         (FSDP, "matmul_efficiency", 0.06),
         (FSDP, "net_efficiency_outer", 0.08),
-        (FSDP, "overlap_fsdp", 0.13),
+        (FSDP, "overlap_fsdp", 0.10),
     ],
 )
-def test_what_the_rows_determine_is_recovered(precise, chip, stack, name, tolerance):
+def test_what_the_rows_determine_is_recovered(alike, chip, stack, name, tolerance):
     true = getattr(TRUTH[stack], name)
-    assert float(getattr(precise.coefficients_for(chip, stack), name)) == pytest.approx(true, rel=tolerance)
+    assert float(getattr(alike.coefficients_for(chip, stack), name)) == pytest.approx(true, rel=tolerance)
     if name == "overlap_fsdp" or stack == FSDP and name != "matmul_efficiency":
-        assert abs(SPECS[name].default / true - 1.0) > 2.5 * tolerance
+        assert abs(SPECS[name].default / true - 1.0) > 3.0 * tolerance
 
 
 @pytest.mark.parametrize("name", UNSEEN)

@@ -185,9 +185,9 @@ def test_what_the_new_rows_do_not_tell_stays_as_the_old_rows_have_it(base, found
 
 
 def test_new_rows_weigh_more_than_old_ones(base, foundry, few):
-    """A seventh of the rows, 10 % slower than published, beside all at a fifth: 0.42 of the way by their weights, 0.13 by number."""
+    """A seventh of the rows, 3 % slower than published, beside all at a fifth: 0.42 of the way by their weights, 0.13 by number."""
     slow = foundry.take(few)
-    slow = retimed(slow, 1.1 * slow.labels.step_time_s)
+    slow = retimed(slow, 1.03 * slow.labels.step_time_s)
     found = fit.fit(slow, base, starts=1)
-    moved = np.median(np.log(predict(foundry, found).step_time_s / predict(foundry, base).step_time_s)) / np.log(1.1)
-    assert 0.3 < moved < 0.5
+    moved = np.median(np.log(predict(foundry, found).step_time_s / predict(foundry, base).step_time_s)) / np.log(1.03)
+    assert 0.35 < moved < 0.5

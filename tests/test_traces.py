@@ -11,7 +11,7 @@ from calibration.traces.checkpoints import modules
 from calibration.traces.experts import dispatch, fused_experts, launches, narrow_attention
 from calibration.traces.recipes import chunks, further_tokens, fuses_sums, widths
 from calibration.traces.schema import COLUMNS, REQUIRED, markdown
-from calibration.traces.sharding import MEGATRON_FAMILY, bucket_per_rank, reduction
+from calibration.traces.sharding import MEGATRON_FAMILY, bucket_per_rank
 from dmodel.cli.question import Degrees, Job, plan, plan_document, setting, settings
 from dmodel.counts import parameters
 from dmodel.plan import Plan
@@ -396,33 +396,6 @@ def test_chunks_divide_the_layers_of_a_stage(layers, found):
     assert chunks("nemo-launcher", "llama3-70b", layers, False) == found
     assert chunks("nemo-launcher", "llama3-70b", layers, True) == (None if found is None else 1.0)
     assert chunks("megatron-lm", "llama3-70b", layers, False) is None
-
-
-@pytest.mark.parametrize(
-    ("stack", "zero", "precision"),
-    [
-        ("nanotron", 1, "bf16"),
-        ("megatron-lm", 2, "fp16"),
-        ("llm-foundry", 3, "bf16"),
-        ("torchtitan", 3, "bf16"),
-        ("megatron-bridge/26.04", 1, "fp8"),
-        ("nemo-launcher", 1, "fp8"),
-        ("vtrain", 1, "fp16"),
-        ("megatron-deepspeed/bigscience-fp16", 1, "fp16"),
-    ],
-)
-def test_options_of_the_shell_answer_as_a_file_does(tmp_path, stack, zero, precision):
-    """What a stack does is one rule, whoever asks."""
-    shape = {"dp": "8", "cp": "2", "tp": "2", "sp": "1", "pp": "2", "recompute": "selective"}
-    read = one_case(tmp_path, stack=stack, zero_stage=str(zero), precision=precision, global_batch="64", **shape)
-    job = setting(Job("H100-DGX", 64, "llama-2-7b", 4096, 64, precision=precision, profile="generic", stack=stack))
-    asked, said = plan(job, Degrees(tp=2, cp=2, pp=2, zero=zero, sp=True, recompute="selective"))
-    rules = ("reduce_bytes", "gradient_bytes", "gather_bytes", "optimizer_bytes", "overlap_dp", "merge_copies", "overlap_ep")
-    launched = ("bucket_per_rank", "graphed", "looped_experts", "fused_sums", "split_rotary")
-    laid = ("stage_excess", "head_displaces")
-    for name in (*rules, *launched, *laid, "cp_balanced", "recompute_layers", "recompute_attention", "recompute_last", "shard"):
-        assert float(getattr(asked, name)) == float(getattr(read.plan, name)[0]), name
-    assert set(read.labels.assumptions[0]) & set(said) >= set(reduction(stack, float(zero), precision).assumed)
 
 
 @pytest.mark.parametrize(

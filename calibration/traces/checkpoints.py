@@ -158,9 +158,10 @@ def recomputed(kind: str, stack: str, *, note: str = "", experts: float = 1.0, f
         return by_policy(keeps, experts, "the note's policy")
     if kind == "selective" and family(name) == TITAN:
         return by_operator(experts)
-    if kind == "selective" and name.startswith(XLA):
+    collected = name.startswith("dmodel-collect")
+    if kind == "selective" and name.startswith(XLA) and not collected:
         return by_policy(DOTS, experts, "the policy `minimal`")
-    return Again(attention=float(kind == "selective" and not (fused and name.startswith("dmodel-collect"))))
+    return Again(attention=float(kind == "selective" and not (fused and collected)))
 
 
 MODULES = {

@@ -13,9 +13,6 @@ from dmodel.catalog.loader import fold
 from dmodel.counts import LOOP
 from dmodel.profiles import family
 
-MEASURED = "dmodel-collect/jax"
-"""Beginning of the stack that `calibration.collect` runs: steps that XLA compiles."""
-
 DEEP_EP = ("automodel",)
 """Beginnings of stacks whose tables name DeepEP."""
 
@@ -145,7 +142,7 @@ def launches(stack: str, model: str, accelerator: str, precision: str, experts: 
     hybrid &= not (folded.startswith("nemotron3super") and chip == "b200" and precision == "mxfp8")
     scoped = hybrid or any(name.startswith(n) and chip in chips for n, chips in parts.items())
     scoped |= chip == "b200" and ((name.startswith("deepseek") and ep == 32.0) or (name.startswith("qwen3-30b") and release >= "26.04"))
-    compiled = software.startswith(XLA) or stack.lower().startswith(MEASURED)
+    compiled = stack.lower().startswith(XLA)
     graphed = 1.0 - LOOP * (not chip.startswith("tpu")) if compiled else float(whole or (bridge and release >= "26.02" and scoped))
     looped = float(experts > 1.0 and software in LOOPED and not whole and not fused)
     rotary = float(name.startswith("gpt-oss") and software in LOOPED)

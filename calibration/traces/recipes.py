@@ -22,8 +22,8 @@ long sequences, of which no row can be used."""
 
 TITAN = "torchtitan"
 
-XLA = ("maxtext", "jax", "pax", "levanter", "tpu", "gpu-recipes")
-"""Beginnings of stacks whose messages XLA schedules (Google's recipes for GPUs run MaxText)."""
+XLA = ("maxtext", "jax", "pax", "levanter", "tpu", "gpu-recipes", "dmodel-collect/jax")
+"""Beginnings of stacks whose messages XLA schedules (Google's recipes for GPUs run MaxText; the last one is `calibration.collect`'s)."""
 
 
 class Widths(NamedTuple):
