@@ -48,7 +48,7 @@ def held(layers: Array, pp: Array, interleave: Array, n_mtp: Array = 0.0) -> Hel
 
 def layout(layers: Array, pp: Array, interleave: Array, n_mtp: Array = 0.0) -> dict[str, np.ndarray]:
     """`Plan.stage_excess` and `Plan.head_displaces` of stages that hold what `held` says, `[*batch]`; 0 without a pipeline and where chunks
-    are alike, whose heads of further tokens count as spread.
+    are alike and no head of further tokens makes the last stage the fullest.
 
     Llama 3 405B on 16 stages: the fullest hold 8 of its 126 layers, a mean stage 7.875, the last one 7:
 
@@ -57,10 +57,10 @@ def layout(layers: Array, pp: Array, interleave: Array, n_mtp: Array = 0.0) -> d
     """
     found = held(layers, pp, interleave, n_mtp)
     mean = (np.asarray(layers, dtype=float) + n_mtp) / pp
-    apart = (np.asarray(pp) > 1.0) & (np.mod(layers, np.asarray(pp) * interleave) != 0.0)
+    piped = np.asarray(pp) > 1.0
     return {
-        "stage_excess": np.where(apart, found.fullest - mean, 0.0),
-        "head_displaces": np.where(apart, found.fullest - found.last, 0.0),
+        "stage_excess": np.where(piped, found.fullest - mean, 0.0),
+        "head_displaces": np.where(piped, found.fullest - found.last, 0.0),
     }
 
 
