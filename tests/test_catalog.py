@@ -258,6 +258,32 @@ def test_wrong_names_answer_with_what_would_be_right(call, words):
 
 
 @pytest.mark.parametrize(
+    ("printed", "main"),
+    [("NVIDIA H100 80GB HBM3", "H100-80GB"), ("NVIDIA A100-SXM4-80GB", "A100-80GB"), ("NVIDIA A100-SXM4-40GB", "A100-40GB"),
+     ("NVIDIA H200", "H200-141GB"), ("NVIDIA B200", "B200"), ("NVIDIA H100 PCIe", "H100-PCIe"), ("NVIDIA L40S", "L40S"),
+     ("Tesla V100-SXM2-32GB", "V100-32GB"), ("Tesla V100-SXM2-16GB", "V100-16GB"), ("NVIDIA GB200", "GB200"),
+     ("NVIDIA-H100-80GB-HBM3", "H100-80GB"), ("AMD Instinct MI300X", "MI300X"), ("NVIDIA A100 80GB PCIe", None), ("NVIDIA", None)],
+)  # fmt: skip
+def test_chips_by_the_names_that_tools_print(printed, main):
+    assert loader.known_name("chips", printed) == main and loader.known_name("models", f"NVIDIA {printed}") is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "offered"),
+    [
+        ("chips", "H100X", ["H100-80GB", "H100-96GB", "H100-PCIe"]),
+        ("chips", "NVIDIA A100 80GB PCIe", ["A100-80GB", "A100-40GB"]),
+        ("chips", "H10O-80GB", ["H100-80GB"]),
+        ("chips", "GB20", ["GB200"]),
+        ("models", "llama-3-71b", ["llama-3-70b"]),
+        ("systems", "H100DGXX", ["H100-DGX"]),
+    ],
+)
+def test_names_that_begin_alike_are_offered_first(kind, name, offered):
+    assert f"nearest: {', '.join(offered)}" in loader.unknown(kind, name)
+
+
+@pytest.mark.parametrize(
     ("spelling", "main"),
     [("Llama 3 70B", "llama-3-70b"), ("llama3-70b", "llama-3-70b"), ("gpt3-175b", "gpt-3-175b"), ("mt-nlg-530b", "turing-530b"),
      ("meta-llama/Meta-Llama-3-8B-Instruct", "llama-3-8b"), ("mistralai/Mixtral-8x7B-v0.1", "mixtral-8x7b"),

@@ -166,6 +166,7 @@ def test_what_makes_no_sense_is_recorded_with_its_reason(kind, p):
         ("NVIDIA A100-SXM4-80GB", "gpu", "A100-80GB"),
         ("NVIDIA H100 80GB HBM3", "gpu", "H100-80GB"),
         ("NVIDIA GB200", "gpu", "GB200"),
+        ("Tesla V100-SXM2-32GB", "gpu", "V100-32GB"),
         ("AMD Instinct MI300X", "gpu", "MI300X"),
         ("TPU v4", "tpu", "TPU-v4"),
         ("TPU v5", "tpu", "TPU-v5p"),

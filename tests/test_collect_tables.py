@@ -316,6 +316,8 @@ def test_a_budget_is_kept_and_takes_the_most_informative(tmp_path):
         (["--budget-minutes", "-1"], "positive number of minutes"),
         (["--plan", "nowhere.json"], "nowhere.json"),
         (["--launcher", "mpi"], "expected one of"),
+        (["--list", "--launcher", "foo"], "--launcher: expected one of auto, none, slurm, tpu, env, torchrun, got 'foo'"),
+        (["--tables-only", "--launcher", "foo"], "expected one of auto, none"),
         (["--tables-only"], "no such folder"),
         (["--what", " , "], "names nothing to measure"),
     ],

@@ -121,6 +121,49 @@ def test_a_growing_batch_makes_rows_of_their_own():
     assert all("mean of 10 steps" in row["note"] for row in rows)
 
 
+STARTS = {
+    "new": "using world size: 8, data-parallel size: 2, context-parallel size: 1, hierarchical context-parallel sizes: None, "
+    "tensor-model-parallel size: 4, pipeline-model-parallel size: 1",
+    "order": "using world size: 8, pipeline-model-parallel size: 1, tensor-model-parallel size: 4, encoder-tensor-model-parallel size: 0, "
+    "context-parallel size: 1, data-parallel-size: 2",
+    "old": "using world size: 8, data-parallel-size: 2, model-parallel size: 4, pipeline-model-parallel size: 1 ",
+    "oldest": "using world size: 8 and model-parallel size: 4 ",
+}
+
+
+def megatron_log(folder: Path, *starts: str) -> Path:
+    """A log of Megatron without its dump of arguments: for each start its first line, and ten iterations."""
+    step = " iteration {:8d}/     100 | consumed samples: 1 | elapsed time per iteration (ms): {:.1f} | global batch size:    16 |"
+    path = folder / "run.log"
+    path.write_text("\n".join(line for i, s in enumerate(starts) for line in (s, *(step.format(n, 900.0 + 100 * i) for n in range(1, 11)))))
+    return path
+
+
+@pytest.mark.parametrize("form", STARTS)
+def test_degrees_of_the_first_line_of_megatron_are_read_in_any_order(tmp_path, form):
+    found = read([megatron_log(tmp_path, STARTS[form])], given=settings(["model=llama-3-8b", "accelerator=H100", "seq_len=8192"]))
+    (row,) = found.rows
+    expected = {"n_accel": "8", "dp": "2", "tp": "4", "pp": "1"}
+    expected = {"n_accel": "8", "tp": "4"} if form == "oldest" else expected
+    assert {name: row.get(name) for name in expected} == expected
+    assert "no dump of arguments in the log" in row["note"]
+    assert not found.needed and not found.unusable
+
+
+def test_a_second_first_line_begins_another_run(tmp_path):
+    other = STARTS["new"].replace("tensor-model-parallel size: 4", "tensor-model-parallel size: 2").replace("l size: 2, c", "l size: 4, c")
+    rows = read([megatron_log(tmp_path, STARTS["new"], other)]).rows
+    assert [(row["dp"], row["tp"], float(row["step_time_s"])) for row in rows] == [("2", "4", 0.9), ("4", "2", 1.0)]
+
+
+def test_degrees_that_stay_unknown_are_asked_for(tmp_path):
+    log, out = megatron_log(tmp_path, "using world size: 8, data-parallel size: 2"), tmp_path / "t.csv"
+    words = ["import", log, "--out", out, "--set", "model=llama-3-8b", "--set", "accelerator=H100", "--set", "seq_len=8192"]
+    said = run(*words, "--strict", code=1).stderr
+    assert "needed besides in 1 of 1 rows, where blank: --set tp=…; --set pp=…" in said
+    assert "needed" not in run(*words, "--set", "tp=4").stderr
+
+
 def test_hosts_that_repeat_the_configuration_are_one_run_and_another_configuration_is_another(tmp_path):
     text = (SAMPLES / "maxtext_two_slices.log").read_text()
     (tmp_path / "two.log").write_text(text + text)
@@ -208,6 +251,10 @@ def test_what_a_person_gives_wins_and_the_note_keeps_what_the_file_said():
 def test_a_model_by_name_fills_the_shape():
     row = read([SAMPLES / "megatron_seconds.log"], given=settings(["model=llama-3-8b", "seq_len=8192"])).rows[0]
     assert {name: row[name] for name in MODEL} == MODEL and "catalog's llama-3-8b" in row["note"]
+
+
+def test_words_are_given_in_any_case():
+    assert settings(["attention=Flash", "flag=LoRA", "precision=FP8"]) == {"attention": "flash", "flag": "lora", "precision": "fp8"}
 
 
 @pytest.mark.parametrize("bad", ["accelerator", "nonsense=1", "n_layers=1.5", "recompute=some", "step_time_s=nan", "accelerator="])

@@ -13,8 +13,10 @@ from calibration.traces.recipes import chunks, further_tokens, fuses_sums, width
 from calibration.traces.schema import COLUMNS, REQUIRED, markdown
 from calibration.traces.sharding import MEGATRON_FAMILY, bucket_per_rank
 from dmodel.cli.question import Degrees, Job, plan, plan_document, setting, settings
+from dmodel.coefficients import default
 from dmodel.counts import parameters
 from dmodel.plan import Plan
+from dmodel.step import step_time
 from dmodel.types import InputError
 
 GOOD = {
@@ -103,6 +105,10 @@ def one_case(folder: Path, **changes: str):
         ({"ep": "8"}, "without experts"),
         ({"step_time_s": ""}, "no measured time"),
         ({"dp": "", "tp": "", "pp": ""}, "layout unknown"),
+        ({"dp": "64", "tp": "1", "pp": "1", "zero_stage": "3", "shard": "128"}, "shard = 128 is more than dp = 64: expected"),
+        ({"dp": "64", "tp": "1", "pp": "1", "zero_stage": "3", "shard": "3"}, "shard = 3 does not divide dp = 64: expected"),
+        ({"zero_stage": "0", "shard": "16"}, "shard = 16 is more than dp = 8"),
+        ({"accelerator": "H100X"}, "nearest: H100-80GB"),
     ],
 )
 def test_unusable_rows_are_set_aside_with_file_line_and_reason(tmp_path, changes, reason):
@@ -618,7 +624,7 @@ def test_further_tokens_are_the_notes_or_the_recipes():
     assert further_tokens("own", "deepseek-v3", "")[0] == 0.0 and further_tokens("own", "deepseek-v3", "w/ MTP")[0] == 1.0
 
 
-@pytest.mark.parametrize("written", ["H100", "h100-sxm5-80gb", "H100-80GB"])
+@pytest.mark.parametrize("written", ["H100", "h100-sxm5-80gb", "H100-80GB", "NVIDIA H100 80GB HBM3", "NVIDIA-H100-80GB-HBM3"])
 def test_a_chip_is_known_by_any_of_its_names(tmp_path, written):
     """Offsets of a fit, recipes and the identity of a row go by the catalog's."""
     cases, same = one_case(tmp_path, accelerator=written), one_case(tmp_path)
@@ -812,6 +818,75 @@ def test_fingerprints_follow_values_not_spelling_or_place(tmp_path):
     ).rows
     prints = [fingerprint(row) for row in rows]
     assert prints[0] == prints[1] and len(set(prints)) == 3 and all(len(p) == 12 for p in prints)
+
+
+def test_words_of_the_format_may_be_written_in_any_case(tmp_path):
+    changes = {"attention": "Flash", "recompute": "FULL", "flag": "LoRA; Slow-Unexplained", "precision": "BF16"}
+    small = {name: text.lower() for name, text in changes.items()}
+    table = read(table_file(tmp_path, changes, small, {**small, "precision": "FP8-Blockwise128"}))
+    assert len(table.rows) == 3 and not table.notes
+    assert fingerprint(table.rows[0]) == fingerprint(table.rows[1])
+    cases = to_cases(table, never_recompute)
+    assert cases.labels.flag.tolist() == ["lora; slow-unexplained"] * 3
+    assert cases.labels.precision.tolist() == ["bf16", "bf16", "fp8-blockwise128"]
+    assert cases.model.trainable.tolist() == [0.0] * 3 and cases.plan.recompute_layers.tolist() == [1.0] * 3
+    odd = read(table_file(tmp_path, {"flag": "LoRA, Mine"}))
+    assert odd.rows[0].flags == ("lora", "Mine") and "flag Mine is none of" in odd.notes[0].reason
+
+
+@pytest.mark.parametrize(
+    ("changes", "size", "said"),
+    [
+        ({"accel_per_node": "4"}, 4.0, "domain_size blank: 4, the devices of a host (accel_per_node)"),
+        ({"accel_per_node": "1"}, 1.0, "domain_size blank: 1, the devices of a host"),
+        ({"accel_per_node": "4", "domain_size": "8"}, 8.0, ""),
+        ({"accel_per_node": "8"}, 8.0, "domain_size blank: the catalog's"),
+        ({"accel_per_node": "16"}, 8.0, "domain_size blank: the catalog's"),
+        ({"accel_per_node": "4", "accelerator": "GB200"}, 72.0, "domain_size blank: the catalog's"),
+        ({"accel_per_node": "4", "accelerator": "TPU-v5e"}, 256.0, "domain_size blank: the catalog's"),
+        ({"accel_per_node": "1", "stack": "dmodel-collect/jax"}, 8.0, "domain_size blank: the catalog's"),
+    ],
+)
+def test_hosts_smaller_than_the_catalogs_are_the_fast_domain(tmp_path, changes, size, said):
+    cases = one_case(tmp_path, **{"domain_size": "", **changes})
+    assert cases.system.network.size[0, 0] == size
+    assert any(text.startswith(said) for text in cases.labels.assumptions[0] if "domain_size" in text) or not said
+
+
+def test_smaller_hosts_cost_what_smaller_domains_do(tmp_path):
+    whole = {"n_accel": "64", "dp": "8", "tp": "8", "pp": "1", "domain_size": ""}
+    four, written, eight = ({**whole, "accel_per_node": "4"}, {**whole, "domain_size": "4"}, {**whole, "accel_per_node": "8"})
+    cases = to_cases(read(table_file(tmp_path, four, written, eight)), never_recompute)
+    seconds = np.asarray(step_time(cases.system, cases.model, cases.plan, default()).total)
+    assert seconds[0] == seconds[1] > 1.05 * seconds[2]
+
+
+MIXTURE = {"n_experts": "8", "top_k": "", "model": "mixtral-8x7b", "d_ff": "14336", "n_kv_heads": "8"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "visited", "said"),
+    [
+        ({}, 2.0, "top_k blank: 2, of mixtral-8x7b in the catalog"),
+        ({"top_k": "0"}, 2.0, "top_k 0: 2, of mixtral-8x7b"),
+        ({"n_layers": "8"}, 2.0, "top_k blank: 2, of mixtral-8x7b"),
+        ({"n_experts": "16"}, 1.0, "top_k blank: 1, each token visits one expert"),
+        ({"model": "mine"}, 1.0, "top_k blank: 1, each token visits one expert"),
+        ({"model": ""}, 1.0, "top_k blank: 1, each token visits one expert"),
+        ({"top_k": "1"}, 1.0, ""),
+        ({"n_experts": ""}, 1.0, ""),
+    ],
+)
+def test_a_blank_count_of_visited_experts_is_stated(tmp_path, changes, visited, said):
+    cases = one_case(tmp_path, **{**MIXTURE, **changes})
+    assert cases.model.top_k[0] == visited
+    told = [text for text in cases.labels.assumptions[0] if text.startswith("top_k")]
+    assert (len(told) == 1 and told[0].startswith(said)) if said else not told
+
+
+def test_a_shard_without_anything_to_shard_is_said(tmp_path):
+    cases = one_case(tmp_path, zero_stage="0", shard="8")
+    assert cases.plan.shard[0] == 1.0 and "shard 8 not used: ZeRO stage 0 shards nothing" in cases.labels.assumptions[0]
 
 
 def test_concatenation_keeps_every_row(tmp_path):

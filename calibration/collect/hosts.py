@@ -37,8 +37,7 @@ def detect(environ: Mapping[str, str], launcher: str = "auto") -> Launch | None:
     >>> detect({"MASTER_ADDR": "n1", "MASTER_PORT": "29500", "WORLD_SIZE": "2", "RANK": "1"})
     Launch(by='torchrun', coordinator='n1:29501', processes=2, process=1, local_devices=None)
     """
-    if launcher not in LAUNCHERS:
-        raise InputError(f"--launcher: expected one of {', '.join(LAUNCHERS)}, got {launcher!r}")
+    check(launcher)
     finders = {"env": _by_hand, "torchrun": _torchrun, "slurm": _slurm, "tpu": _tpu}
     if launcher == "none":
         return None
@@ -51,6 +50,16 @@ def detect(environ: Mapping[str, str], launcher: str = "auto") -> Launch | None:
     if launcher != "auto":
         raise InputError(f"--launcher {launcher}: its variables are not set in this process; was it started by {launcher}?")
     return None
+
+
+def check(launcher: str) -> None:
+    """Refuse a launcher that there is not.
+
+    Raises:
+      InputError: unknown launcher; the message names those that exist.
+    """
+    if launcher not in LAUNCHERS:
+        raise InputError(f"--launcher: expected one of {', '.join(LAUNCHERS)}, got {launcher!r}")
 
 
 def _number(environ: Mapping[str, str], name: str) -> int:

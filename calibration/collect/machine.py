@@ -15,13 +15,10 @@ from typing import Any, NamedTuple
 import jax
 
 from calibration.collect.tasks import digest
-from dmodel.catalog.loader import resolve
-from dmodel.types import InputError
+from dmodel.catalog.loader import known_name
 
 KINDS = {"TPU v5": "TPU-v5p", "TPU v6 lite": "TPU-v6e", "TPU v5 lite": "TPU-v5e", "TPU7x": "TPU-v7x-core"}
 """Kinds of devices, as jax calls them, whose name in the catalog is not the same word."""
-
-MAKERS = re.compile(r"^(NVIDIA|AMD|Instinct|Tesla|GeForce)\s+", re.IGNORECASE)
 
 MIB = 2**20
 
@@ -91,14 +88,9 @@ def accelerator_name(kind: str, platform_name: str) -> tuple[str, bool]:
     >>> accelerator_name("NVIDIA H100 80GB HBM3", "gpu"), accelerator_name("TPU v5 lite", "tpu"), accelerator_name("AMD EPYC", "cpu")
     (('H100-80GB', True), ('TPU-v5e', True), ('cpu-amd-epyc', False))
     """
-    bare = kind
-    while (shorter := MAKERS.sub("", bare)) != bare:
-        bare = shorter
-    if platform_name != "cpu":
-        try:
-            return resolve("chips", KINDS.get(kind, bare)), True
-        except InputError:
-            bare = kind
+    name = known_name("chips", KINDS.get(kind, kind)) if platform_name != "cpu" else None
+    if name is not None:
+        return name, True
     words = re.sub(r"[^a-z0-9]+", "-", kind.lower()).strip("-")
     return (f"cpu-{words}" if platform_name == "cpu" else words or "unknown"), False
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from calibration.micro.schema import COLLECTIVE
-from calibration.traces.schema import BY_NAME, Column, base_precision, parse_number
+from calibration.traces.schema import BY_NAME, Column, base_precision, parse_number, spelled
 
 PROFILE_COLUMNS = ("compute_s", "communication_s", "exposed_communication_s", "idle_s")
 """Additions to the format of traces where a profile tells them: seconds of one step and device."""
@@ -102,6 +102,7 @@ def cell(name: str, value: Any, table: str = TRACES) -> tuple[str, str]:
         except ValueError as error:
             return "", _quoted(str(error), text)
         return (f"{parsed:.0f}" if kind.kind == "integer" else text), ""
+    text = spelled(name, text) if table == TRACES else text
     known = base_precision(text) if name == "precision" else text
     if kind.allowed and name != "flag" and known not in kind.allowed:
         return "", f"{name}: expected one of {', '.join(kind.allowed)}, got {text[:60]!r}"

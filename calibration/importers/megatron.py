@@ -17,7 +17,8 @@ _ARGUMENTS = re.compile(r"-{5,} arguments -{5,}")
 _ITERATION = re.compile(r"iteration\s{1,12}(\S{1,20}?)\s{0,12}/\s{0,12}(\S{1,20}?)\s{0,12}\|(.*)$")
 _PADDED = re.compile(r"padded vocab \(size: \d+\).*\(new size: (\d+)\)")
 _MEMORY = re.compile(r"memory \(MB\).*max allocated: ([\d.eE+]+)")
-_WORLD = re.compile(r"using world size: (\d+), data-parallel[- ]size: (\d+)")
+_WORLD = re.compile(r"\busing (?=.*\bworld size: \d)(.*)$")
+_DEGREE = re.compile(r"([a-z][a-z-]{1,60}?)[- ]size: (\d{1,15})")
 
 Arguments = dict[str, str]
 
@@ -42,10 +43,12 @@ DIRECT = {
 
 
 class _Run:
-    """One start of the program in a log: its arguments, and its steps by global batch."""
+    """One start of the program in a log: its arguments, and its steps by global batch. told: arguments that other lines than the dump of
+    arguments hold; the dump goes before them."""
 
     def __init__(self) -> None:
         self.arguments: Arguments = {}
+        self.told: Arguments = {}
         self.steps: dict[int | None, list[Step]] = {}
         self.peak_mib: float | None = None
 
@@ -62,16 +65,26 @@ def parse(source: Source) -> Result:
         elif found := _ARGUMENT.match(text):
             run.arguments[found[1]] = found[2].strip()
         elif found := _PADDED.search(text):
-            run.arguments.setdefault("padded_vocab_size", found[1])
+            run.told["padded_vocab_size"] = found[1]
         elif found := _WORLD.search(text):
-            run.arguments.setdefault("world_size", found[1])
-            run.arguments.setdefault("data_parallel_size", found[2])
+            runs += [_Run()] if run.steps else []
+            runs[-1].told |= _degrees(found[1])
         elif found := _MEMORY.search(text):
             run.peak_mib = max(number(found[1]) or 0.0, run.peak_mib or 0.0)
     for run in runs:
         for batch, steps in run.steps.items():
             _row(result, run, batch, steps)
     return result
+
+
+def _degrees(text: str) -> Arguments:
+    """What the first line of a run says of its degrees, in any order, by the names of the arguments that hold the same.
+
+    >>> _degrees("world size: 8, tensor-model-parallel size: 4, hierarchical context-parallel sizes: None, data-parallel-size: 2")
+    {'world_size': '8', 'tensor_model_parallel_size': '4', 'data_parallel_size': '2'}
+    """
+    parts = (_DEGREE.fullmatch(part.strip()) for part in re.split(r",| and ", text))
+    return {found[1].replace("-", "_") + "_size": found[2] for found in parts if found}
 
 
 def _iteration(result: Result, run: _Run, line: int, found: re.Match[str]) -> None:
@@ -93,12 +106,13 @@ def _iteration(result: Result, run: _Run, line: int, found: re.Match[str]) -> No
 
 
 def _row(result: Result, run: _Run, batch: int | None, steps: list[Step]) -> None:
-    a = run.arguments
+    a = run.told | run.arguments
     interval = count(a.get("log_interval")) or 1
     found = summary(result, steps, "step" if interval == 1 else f"mean of {interval} steps")
     if found is None:
         return
     cells, notes = described(a)
+    notes += [] if run.arguments else ["no dump of arguments in the log"]
     cells |= {
         "stack": STACK,
         "global_batch": batch or count(a.get("global_batch_size")),
@@ -115,8 +129,6 @@ def described(a: Arguments) -> tuple[dict[str, Any], list[str]]:
     cells: dict[str, Any] = {}
     for column, names in DIRECT.items():
         cells[column] = next((n for name in names if (n := count(a.get(name)))), None)
-    if not a:
-        return {}, ["no dump of arguments in the log"]
     heads, experts = cells["n_heads"], cells["n_experts"] or 0
     groups = count(a.get("num_query_groups")) if truth(a.get("group_query_attention")) else heads
     feed = (count(a.get("moe_ffn_hidden_size")) if experts else None) or count(a.get("ffn_hidden_size"))

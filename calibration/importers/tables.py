@@ -12,6 +12,7 @@ from calibration.importers.found import COLLECTIVES, PROFILE_COLUMNS, TRACES, Re
 from calibration.importers.source import Source
 from calibration.micro.schema import COLLECTIVE
 from calibration.traces import COLUMNS, TraceTable, write
+from calibration.traces.layout import layout
 from calibration.traces.reader import problems
 from calibration.traces.schema import SHAPE
 from calibration.traces.shapes import from_catalog
@@ -134,9 +135,21 @@ def together(
         for name in NEEDED[table]:
             if not row.get(name):
                 needed.setdefault(name, []).append(i)
-        if table == TRACES and not any(row.get(n) for n in (*LAYOUT, "zero_stage")) and row.get("n_accel") != "1":
-            needed.setdefault("dp", []).append(i)
+        for name in _open_degrees(row) if table == TRACES else ():
+            needed.setdefault(name, []).append(i)
     return Imported(table, rows, origin, files, troubles, needed, _unusable(table, rows, origin))
+
+
+def _open_degrees(row: dict[str, str]) -> tuple[str, ...]:
+    """Blank degrees without which a row's layout is unknown, or cannot multiply to its devices; "dp" alone where nothing is known of it."""
+    if not any(row.get(n) for n in (*LAYOUT, "zero_stage")):
+        return ("dp",) if row.get("n_accel") != "1" else ()
+    try:
+        layout(Row("", 0, row))
+        return ()
+    except ValueError:
+        blank = tuple(n for n in LAYOUT if not row.get(n)) if row.get("n_accel") else ()
+        return ("dp",) if len(blank) == len(LAYOUT) else blank
 
 
 def _with_given(row: dict[str, str], given: Mapping[str, str], table: str) -> dict[str, str]:

@@ -11,7 +11,7 @@ from calibration.traces.files import expected, lines
 from calibration.traces.layout import layout
 from calibration.traces.shapes import completed
 from calibration.traces.stages import held_by_stage
-from calibration.traces.systems import extend_beside
+from calibration.traces.systems import extend_beside, host_size
 from calibration.traces.table import Problem, Row, TraceTable
 from dmodel import catalog
 from dmodel.hardware import System
@@ -24,6 +24,8 @@ def read(paths: str | Path | Sequence[str | Path], require_time: bool = True) ->
     Args:
       paths: one file or several.
       require_time: rows without a measured time are set aside; False for tables that are only to be predicted.
+    Returns:
+      Rows with their cells as written, but for words of the format, which are spelled as it spells them (`schema.spelled`).
     Raises:
       InputError: a file cannot be read as a table of traces: missing, empty, binary, without the needed columns, without rows.
     """
@@ -56,7 +58,7 @@ def _read_one(path: Path, require_time: bool) -> TraceTable:
         )
     if not file.rows and not file.broken:
         raise InputError(f"{path}: the file has a header but no rows; expected one row for each measured configuration")
-    whole = [completed(row) for row in file.rows]
+    whole = [completed(_spelled(row)) for row in file.rows]
     judged = [(row, reason) for row, reason in file.broken] + [(row, _reason(row, require_time)) for row in whole]
     judged.sort(key=lambda pair: pair[0].line)
     rows = tuple(row for row, reason in judged if not reason)
@@ -64,6 +66,11 @@ def _read_one(path: Path, require_time: bool) -> TraceTable:
     reasons = tuple(Problem(row.file, row.line, reason) for row, reason in judged if reason)
     notes = tuple(Problem(row.file, row.line, text) for row in rows for text in remarks(row))
     return TraceTable(file.columns, rows, aside, reasons, notes)
+
+
+def _spelled(row: Row) -> Row:
+    """The row with words of the format as the format spells them, so that `Flash` is the same measurement as `flash`."""
+    return row._replace(cells={name: schema.spelled(name, cell) for name, cell in row.cells.items()})
 
 
 def _reason(row: Row, require_time: bool) -> str:
@@ -154,6 +161,10 @@ def _bad_layout(row: Row) -> Iterator[str]:
             f"global_batch = {batch:g} is not divisible by dp·micro_batch = {plan.dp:g}·{plan.micro_batch:g}: "
             "no whole number of micro-batches"
         )
+    shard = row.number("shard")
+    if shard and plan.dp % shard:
+        wrong = "is more than" if shard > plan.dp else "does not divide"
+        yield f"shard = {shard:g} {wrong} dp = {plan.dp:g}: expected ranks of dp that share one copy, a divisor of dp; blank = all of dp"
     experts = row.number("n_experts") or 1.0
     if experts % plan.ep:
         yield f"ep = {plan.ep:g} does not divide n_experts = {experts:g}" if experts > 1.0 else f"ep = {plan.ep:g} without experts"
@@ -200,13 +211,29 @@ def measured_time(row: Row) -> float | None:
 
 
 def system_of(row: Row) -> System:
-    """The catalog's chip and network for a row (a blank domain size takes the catalog's).
+    """The catalog's chip and network for a row (a blank domain size takes the catalog's, or the smaller host of `host_domain`).
 
     Raises:
       InputError: accelerator unknown, or without that precision.
     """
-    precision = schema.base_precision(row.text("precision")) or "bf16"
-    return _system(row.accelerator, row.stack, row.number("domain_size"), precision)
+    return _system(row.accelerator, row.stack, row.number("domain_size") or host_domain(row), _precision(row))
+
+
+def host_domain(row: Row) -> float | None:
+    """Devices of a row's fast domain where its hosts have fewer than the catalog's and are what the domain is (`systems.host_size`); None
+    where `domain_size` is written, or the catalog's holds [count].
+
+    Raises:
+      InputError: as `system_of`.
+    """
+    if row.text("domain_size") or not row.text("accel_per_node"):
+        return None
+    return host_size(row, _system(row.accelerator, row.stack, None, _precision(row)).network)
+
+
+def _precision(row: Row) -> str:
+    """Precision of the matmuls, bf16 where it is blank."""
+    return schema.base_precision(row.text("precision")) or "bf16"
 
 
 @lru_cache(maxsize=4096)

@@ -60,6 +60,10 @@ def widths(stack: str, precision: str, zero: float = 1.0, model: str = "") -> Wi
     return None
 
 
+ONCE = "zero_stage 1: weights stay gathered and gradients are reduced once a step, as the stack does"
+"""What is said of rows and plans of which `reduces_once` holds."""
+
+
 def reduces_once(stack: str, zero: float) -> bool:
     """Whether gradients of micro-batches add up where they are and are reduced once a step, which is what ZeRO-1 sends, though the table
     says stage 2 for weights that stay gathered: PyTorch's pipelines over `fully_shard` switch the reduction off in every backward pass and

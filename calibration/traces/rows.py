@@ -14,7 +14,7 @@ from calibration.traces.checkpoints import Again, end_of, keeps_activations, of_
 from calibration.traces.experts import NARROW_CORE, dispatch, launches, narrow_attention
 from calibration.traces.kernels import attention_rates
 from calibration.traces.layout import Layout, layout
-from calibration.traces.reader import measured_time, system_of
+from calibration.traces.reader import host_domain, measured_time, system_of
 from calibration.traces.recipes import (
     awaits_tensor,
     chunks,
@@ -135,7 +135,9 @@ def _systems(pairs: list[tuple[Row, list[str]]]) -> System:
     systems = [system_of(row) for row, _ in pairs]
     for row, assumed in pairs:
         if not row.text("domain_size"):
-            assumed.append("domain_size blank: the catalog's")
+            host = host_domain(row)
+            held = "the catalog's" if host is None else f"{host:g}, the devices of a host (accel_per_node), fewer than the catalog's"
+            assumed.append(f"domain_size blank: {held}")
         if not row.text("precision"):
             assumed.append("precision blank: bf16")
     unique = {id(system): system for system in systems}

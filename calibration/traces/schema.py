@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -67,14 +68,14 @@ COLUMNS: tuple[Column, ...] = (
     _count("seq_len", "tokens per sequence", True, unit="token"),
     _text("accelerator", "e.g. H100-80GB, A100-80GB, GB200, TPU-v5p", required=True),
     _count("n_accel", "devices in the run", True),
-    _count("accel_per_node", "devices per host"),
+    _count("accel_per_node", "devices per host; caps a blank domain_size where the fast domain is the host"),
     _count("domain_size", "devices in the fast scale-up domain, the innermost network level"),
     _text("precision", "of the matmuls; a variant may follow a dash (fp8-blockwise128)", PRECISIONS),
     _text("attention", "fused kernels or not", ("flash", "none")),
     _text("recompute", "activations computed again in the backward pass", ("none", "selective", "full")),
     _count("dp", "data-parallel ranks, sharded or not; dp·tp·pp·cp = n_accel"),
     Column("zero_stage", "integer", "stage", "ZeRO stage; 3 = FSDP", False, 0.0, ("0", "1", "2", "3")),
-    _count("shard", "ranks over which ZeRO shards (HSDP when below dp); blank = dp; an addition to the common format"),
+    _count("shard", "ranks over which ZeRO shards, a divisor of dp (HSDP when below it); blank = dp; an addition to the common format"),
     _count("tp", "tensor-parallel degree"),
     _switch("sp", "1 = sequence parallelism beside tp"),
     _count("pp", "pipeline stages"),
@@ -148,6 +149,20 @@ def _short(text: str) -> str:
 def base_precision(text: str) -> str:
     """The precision without its variant: `fp8-blockwise128` → `fp8`."""
     return text.partition("-")[0].lower()
+
+
+def spelled(name: str, text: str) -> str:
+    """A cell of text with the words of the format as the format spells them, whatever their case: precisions, allowed words, flags. Other
+    words, and cells of other columns, stay as they are.
+
+    >>> spelled("attention", "Flash"), spelled("precision", "FP8-Blockwise128"), spelled("flag", "LoRA; mine"), spelled("model", "A")
+    ('flash', 'fp8-blockwise128', 'lora; mine', 'A')
+    """
+    if name == "flag":
+        return re.sub(r"[^\s;,]+", lambda word: word[0].lower() if word[0].lower() in FLAGS else word[0], text)
+    column, small = BY_NAME.get(name), text.lower()
+    word = base_precision(small.strip()) if name == "precision" else small.strip()
+    return small if column and column.kind == "text" and word in column.allowed else text
 
 
 def missing(header: Iterable[str], require_time: bool = True) -> list[str]:

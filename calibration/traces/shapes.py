@@ -127,11 +127,23 @@ def written(row: Row, assumed: list[str]) -> Transformer:
         "n_kv_heads": row.number("n_kv_heads") or heads,
         "head_dim": head_dim,
         "n_experts": experts,
-        "top_k": max(row.number("top_k") or 1.0, 1.0),
+        "top_k": _visited(row, experts, assumed),
         "trainable": float("lora" not in row.flags),
     }
     shape = {"n_layers": layers, "d_model": width, "d_ff": ff, "gated_mlp": gated, "n_heads": heads, "vocab": vocab, "seq_len": seq}
     return Transformer(**{**_PLAIN, **shape, **columns, **named})
+
+
+def _visited(row: Row, experts: float, assumed: list[str]) -> float:
+    """Experts that each token visits. Blank or 0 in a mixture: the catalog's for a model of that name with as many experts, else 1."""
+    given = row.number("top_k")
+    if given or experts <= 1.0:
+        return given or 1.0
+    known = _catalog_shape(row.text("model")) if row.text("model") else {}
+    found = known["top_k"] if known.get("n_experts") == experts else 1.0
+    whose = f"of {row.text('model')} in the catalog" if known.get("n_experts") == experts else "each token visits one expert"
+    assumed.append(f"top_k {'blank' if given is None else '0'}: {found:g}, {whose}")
+    return found
 
 
 _PLAIN = {name: field.default for name, field in Transformer.__dataclass_fields__.items() if isinstance(field.default, float)}

@@ -98,7 +98,7 @@ def sharding(row: Row, degrees: Layout) -> Sharding:
         assumed.append("zero_stage blank: 1")
     if recipes.reduces_once(row.stack, zero):
         zero = 1.0
-        assumed.append("zero_stage 1: weights stay gathered and gradients are reduced once a step, as the stack does")
+        assumed.append(recipes.ONCE)
     hybrid = min(recipes.hybrid_shards(row.stack, row.text("model")), degrees.dp)
     if hybrid:
         zero = 3.0
@@ -116,13 +116,14 @@ def sharding(row: Row, degrees: Layout) -> Sharding:
 
 
 def _shard(row: Row, zero: float, dp: float, assumed: list[str]) -> float:
-    """Ranks of one sharding group: written, else from a note about hybrid sharding, else dp."""
+    """Ranks of one sharding group: written (the reader lets only divisors of dp pass), else from a note about hybrid sharding, else dp."""
+    written = row.number("shard")
     if zero == 0.0:
+        assumed.extend([f"shard {written:g} not used: ZeRO stage 0 shards nothing"] if written and written > 1.0 else [])
         return 1.0
     devices = row.known("n_accel")
-    written = row.number("shard")
     if written is not None:
-        return min(written, dp)
+        return written
     found = _HYBRID.search(row.text("note")) if zero == 3.0 else None
     pods = _PODS.search(row.text("note")) if zero == 3.0 else None
     size = float(next(g for g in found.groups() if g)) if found else max(float(pods[1]) * dp / devices, 1.0) if pods else dp

@@ -23,6 +23,10 @@ def fold(name: str) -> str:
     return re.sub(r"[\s_\-]+", "", name).lower()
 
 
+MAKERS = re.compile(r"^((NVIDIA|AMD|Instinct|Tesla|GeForce)[\s_\-]+)+", re.IGNORECASE)
+"""Makers and brands that tools print before the name of a chip: `nvidia-smi` and PyTorch say "NVIDIA H100 80GB HBM3"."""
+
+
 @functools.cache
 def document(kind: str) -> dict[str, Any]:
     """The data file of a kind ("chips", "systems", "models", "fabrics"), read once.
@@ -90,17 +94,33 @@ def _spellings(kind: str) -> dict[str, str]:
 
 
 def nearest(name: str, known: list[str], n: int = 3) -> list[str]:
-    """The names most like `name`, best first; all names that contain it or are contained in it come before merely similar ones."""
+    """The names most like `name`, best first: those that begin as it does (`BEGINNING`) before all others, by likeness in each part; then
+    names that contain it or are contained in it."""
     wanted = fold(name)
     inside = [k for k in known if wanted and (wanted in fold(k) or fold(k) in wanted)]
     folded = {fold(k): k for k in known}
-    similar = [folded[k] for k in difflib.get_close_matches(wanted, list(folded), n=n, cutoff=0.4)]
-    return list(dict.fromkeys(similar + inside))[:n]
+    similar = [folded[k] for k in difflib.get_close_matches(wanted, list(folded), n=max(len(folded), 1), cutoff=0.4)]
+    begins = wanted[: min(BEGINNING, max(len(wanted) - 1, 1))]
+    return sorted(dict.fromkeys(similar + inside), key=lambda k: not fold(k).startswith(begins))[:n]
+
+
+BEGINNING = 4
+"""Letters, of fewer all but the last, by which two names begin alike: `H100X` as the H100s do, and not the H800."""
+
+
+def bare(kind: str, name: str) -> str:
+    """The name without makers and brands before it, which only chips have."""
+    return MAKERS.sub("", name.strip()) if kind == "chips" else name
 
 
 def known_name(kind: str, name: str) -> str | None:
-    """Main name of the entry that `name` means; None when no entry has that name."""
-    return _spellings(kind).get(fold(str(name)))
+    """Main name of the entry that `name` means; None when no entry has that name. A chip may have its maker before it, as tools print it.
+
+    >>> known_name("chips", "NVIDIA H100 80GB HBM3"), known_name("chips", "NVIDIA-A100-SXM4-80GB"), known_name("chips", "H101")
+    ('H100-80GB', 'A100-80GB', None)
+    """
+    spellings = _spellings(kind)
+    return spellings.get(fold(str(name))) or spellings.get(fold(bare(kind, str(name))))
 
 
 def resolve(kind: str, name: str) -> str:
@@ -117,7 +137,9 @@ def resolve(kind: str, name: str) -> str:
 
 def unknown(kind: str, name: str, more: str = "") -> str:
     """Text of the error about a name that the catalog does not hold."""
-    close = nearest(str(name), list(table(kind)))
+    spelled = [spelling for main, entry in table(kind).items() for spelling in (main, *entry["aliases"])]
+    alike = nearest(bare(kind, str(name)), spelled, len(spelled))
+    close = list(dict.fromkeys(_spellings(kind)[fold(spelling)] for spelling in alike))[:3]
     hint = f"nearest: {', '.join(close)}" if close else f"known: {', '.join(table(kind))}"
     return f"unknown {kind[:-1]} {name!r}; {hint}. `dmodel catalog {kind}` lists all{more}"
 

@@ -55,6 +55,7 @@ def command(
     kinds = [word.strip() for word in what.split(",") if word.strip()]
     if not kinds:
         raise InputError(f"--what {what!r}: names nothing to measure; expected some of {ALL}")
+    _check_launcher(launcher)
     if dry_run:
         _list(kinds, json)
         return
@@ -71,6 +72,13 @@ def command(
     if len(collected.outcome.finished) == len(collected.outcome.failed):
         say(f"dmodel: nothing was measured; {'the reasons are above' if collected.outcome.failed else 'give it more minutes'}")
         stop(1)
+
+
+def _check_launcher(launcher: str) -> None:
+    """Refuse an unknown launcher also where nothing is launched."""
+    from calibration.collect.hosts import check
+
+    check(launcher)
 
 
 def _only_tables(out: Path, parquet: bool, json: bool) -> None:
