@@ -236,7 +236,7 @@ def fit(
     kept = np.ones(len(cases), bool) if held_out is None else ~np.asarray(held_out)
     kept &= (weights_of(cases.labels.flag) > 0.0) & np.isfinite(cases.labels.step_time_s)
     if not kept.any():
-        raise InputError("nothing to fit: no usable row with a time and a positive weight is left; see which rows were set aside, and why")
+        raise InputError(_nothing_left(cases, held_out))
     used = cases.take(kept)
     old = NOTHING if base is None else replay(used, base, cases.labels.fingerprint)
     every = together(used, old.rows)
@@ -277,6 +277,31 @@ def fit(
     )
 
 
+def _nothing_left(cases: Cases, held_out: np.ndarray | None) -> str:
+    """Why no row is left to fit, and what to do: rows held out, those whose flag leaves them out, those without a time."""
+    flags, n = cases.labels.flag, len(cases)
+    held = np.zeros(n, bool) if held_out is None else np.asarray(held_out, bool)
+    flagged = ~held & (weights_of(flags) == 0.0)
+    untimed = int((~held & ~flagged).sum())
+    words = {word for flag in flags[flagged] for word in str(flag).replace(";", " ").split()}
+    names = ", ".join(sorted(word for word in words if FLAG_WEIGHTS.get(word) == 0.0))
+    why, remedies = [], []
+    if held.any():
+        groups = len(set(cases.labels.group[held].tolist()))
+        why.append(f"{held.sum()} are held out (whole groups of model, accelerator and devices: here {groups})")
+        remedies.append("hold out a smaller share, or add rows of other groups")
+    if flagged.any():
+        why.append(f"{flagged.sum()} are flagged {names}, which is judged but never fitted")
+        remedies.append(f"add rows without the flag {names}")
+    if untimed:
+        why.append(f"{untimed} have no measured time")
+        remedies.append("fill step_time_s or tokens_per_s_per_accel")
+    return (
+        f"nothing to fit: of {n} usable rows {', '.join(why)}; expected at least one row that has a time, is not held out and has no such "
+        f"flag: {'; '.join(remedies)}"
+    )
+
+
 def _weights(flags: np.ndarray, kept: np.ndarray, old: Cases | None) -> np.ndarray:
     """Weights of the kept rows, then of those replayed; composed rows of both share what they count for."""
     told = flags[:0] if old is None else old.labels.flag
@@ -308,6 +333,7 @@ def _profile(
         description=f"fitted to {len(used)} rows of {len(sources)} sources, starting from {base.name}{said}",
         accelerators=tuple(sorted({*base.accelerators, *map(str, used.labels.accelerator)})),
         stacks=tuple(sorted({*base.stacks, *map(str, used.labels.stack)})),
+        own=() if prior.fresh else tuple(sorted(set(map(str, used.labels.stack)))),
         center=center,
         offsets=offsets,
         widths=widths,

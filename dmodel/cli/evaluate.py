@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from calibration.predict import Predictions
     from calibration.traces import Cases, TraceTable
+    from dmodel.profiles import Profile
 
 
 def command(traces: TraceFiles = None, profile: ProfileOption = None, strict: Strict = False, json: Json = False) -> None:
@@ -42,25 +43,53 @@ def _document(table: TraceTable, profile: str | None) -> Document:
     from calibration.predict import assign, predict
     from calibration.traces import to_cases
     from dmodel import profiles
-    from dmodel.cli.rows import errors_by_source, fitted_mask, reasons, say_profiles
+    from dmodel.cli.noticed import noticed, say_noticed
+    from dmodel.cli.rows import errors_by_source, reasons, say_profiles
 
     cases = to_cases(table)
     base = None if profile is None else profiles.load(profile)
     found = predict(cases, base)
     say_profiles(found.profile, found.reason)
-    fitted = fitted_mask(cases, assign(cases, base)[0])
+    seen = noticed(table, cases, found.step_time_s, found.profile)
+    say_noticed(seen, len(cases))
+    fitted, doubtful = _fitted(cases, assign(cases, base)[0])
     judged = evaluate(cases, found.step_time_s, fitted)
     return {
         "rows_read": table.total,
         "rows_used": len(cases),
         "set_aside": [p._asdict() for p in table.problems],
         "reasons": reasons(table),
+        **seen,
+        "maybe_fitted": doubtful,
         "profiles": {name: found.profile.count(name) for name in dict.fromkeys(found.profile)},
         **with_coverage(
             with_memory(with_choosing(errors_by_source(judged), cases, found.step_time_s), cases, found.memory_bytes), cases, found, fitted
         ),
         "dense_16_bit_gpu_without_flags": headline(cases, found.step_time_s, fitted),
     }
+
+
+def _fitted(cases: Cases, used: list[Profile]) -> tuple[np.ndarray, int]:
+    """Rows that the profile which predicts them was fitted on, as they are written or another way, `[rows]` bool; and how many others may
+    be, which count as held out: said on stderr."""
+    import numpy as np
+
+    from calibration.same import maybe_fitted, written_otherwise
+    from dmodel.cli.rows import fitted_mask
+
+    fitted, doubtful = fitted_mask(cases, used), 0
+    names = np.array([p.name for p in used])
+    for name, p in {p.name: p for p in used}.items():
+        rows = np.flatnonzero((names == name) & ~fitted)
+        if len(rows) and p.fitted_rows:
+            fitted[rows] = written_otherwise(cases.take(rows), p.fitted_rows)
+            doubtful += int((maybe_fitted(cases.take(rows), p) & ~fitted[rows]).sum())
+    if doubtful:
+        say(
+            f"{doubtful} of {len(cases)} rows count as held out although their profile was fitted on a run of the same configuration: if "
+            "it is the same measurement, written another way (a throughput for a step time, a blank cell), write it as the fitted file does"
+        )
+    return fitted, doubtful
 
 
 def with_choosing(document: Document, cases: Cases, predicted: np.ndarray) -> Document:

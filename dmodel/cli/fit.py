@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections import Counter
 from pathlib import Path
@@ -29,12 +30,18 @@ HoldOut = Annotated[
 ]
 
 
+STACKS = 4
+"""Stacks that the closing lines name at most; the document has all."""
+
+
 def command(
     traces: Traces, out: Out, profile: Base = None, seed: Seed = 0, hold_out: HoldOut = 0.0, strict: Strict = False, json: Json = False
 ) -> None:
     """Fit a profile to measured step times; what they do not determine stays where the base profile or its rows have it."""
-    from calibration.traces import read, split, to_cases
+    from calibration.predict import predict
+    from calibration.traces import read, to_cases
     from dmodel import profiles
+    from dmodel.cli.noticed import noticed, say_noticed
     from dmodel.cli.rows import report_problems
 
     if not 0.0 <= hold_out < 1.0:
@@ -43,12 +50,13 @@ def command(
     table = read(traces)
     report_problems(table)
     if strict and table.problems:
-        say(f"dmodel: {len(table.problems)} unusable rows (--strict); nothing fitted")
-        stop(1)
+        _refuse(table, seed, json)
     cases = to_cases(table)
     base, reason = base_for(cases, profile)
     say(f"starting from profile {base.name}: {reason}")
-    held_out = split(cases, hold_out, seed) if hold_out else None
+    held_out, judged_on = kept_out(cases, base, hold_out, seed)
+    seen = noticed(table, cases, predict(cases, base).step_time_s, [base.name] * len(cases))
+    say_noticed(seen, len(cases))
     started = time.perf_counter()
     fitted = fit_with_bar(cases, base, seed, held_out, out.stem)
     profiles.save(fitted, out)
@@ -59,9 +67,72 @@ def command(
         "base": {"name": base.name, "reason": reason},
         "seed": seed,
         "seconds": time.perf_counter() - started,
+        "stacks": stacks_of_fit(cases, held_out),
+        "held_out": judged_on,
         **summary(table, cases, fitted),
+        **seen,
     }
     deliver(document, json, _show)
+
+
+def _refuse(table: TraceTable, seed: int, json: bool) -> None:
+    """End with 1 and the reasons, as a document where one was asked for: rows cannot be used and `--strict` fits all or none."""
+    from dmodel.cli.rows import aside_by_source, reasons, show_reasons
+
+    said = f"{len(table.problems)} unusable rows (--strict); nothing fitted"
+    document = {
+        "profile": None,
+        "description": said,
+        "seed": seed,
+        "rows_read": table.total,
+        "rows_used": len(table.rows),
+        "rows_fitted": 0,
+        "set_aside": [p._asdict() for p in table.problems],
+        "set_aside_by_source": aside_by_source(table),
+        "reasons": reasons(table),
+        "notes": [p._asdict() for p in table.notes],
+    }
+    deliver(document, json, lambda d: show_reasons(d["reasons"]))
+    say(f"dmodel: {said}")
+    stop(1)
+
+
+def kept_out(cases: Cases, base: Profile, share: float, seed: int) -> tuple[np.ndarray | None, Document | None]:
+    """Rows to keep out of the fit, `[rows]` bool, and what is to be said of them: `{share, rows, groups, rows_behind_base, message}`, the
+    message on stderr too; None for both where none are asked for."""
+    import numpy as np
+
+    from calibration.evaluate import fitted_rows
+    from calibration.traces import split
+
+    if not share:
+        return None, None
+    held_out = split(cases, share, seed)
+    groups, sizes = np.unique(cases.labels.group, return_counts=True)
+    held_groups = len(np.unique(cases.labels.group[held_out]))
+    known = int((held_out & fitted_rows(cases, base.fitted_rows)).sum())
+    message = f"{held_out.sum()} of {len(cases)} rows held out, {held_groups} of {len(groups)} groups"
+    if not held_out.any():
+        message = (
+            "nothing is held out, so nothing judges the fit: whole groups (rows of one model, accelerator and number of devices) are "
+            f"held out, each only where that comes nearer to {share:g} of the rows than leaving it; of the {len(groups)} groups, the "
+            f"smallest with {sizes.min()} of {len(cases)} rows, none does. Give a larger share, or rows of more groups"
+        )
+    elif known:
+        message += f"; the base {base.name} was fitted on {known} of them, which count as fitted and judge nothing (another --profile may)"
+    say(f"--hold-out {share:g}: {message}")
+    document = {"share": share, "rows": int(held_out.sum()), "groups": held_groups, "rows_behind_base": known, "message": message}
+    return held_out, document
+
+
+def stacks_of_fit(cases: Cases, held_out: np.ndarray | None) -> list[str]:
+    """Stacks of the rows that are fitted, that of most rows first: names for `--stack` of a plan."""
+    from calibration.fit import weights_of
+
+    used = weights_of(cases.labels.flag) > 0.0
+    if held_out is not None:
+        used &= ~held_out
+    return [stack for stack, _ in Counter(cases.labels.stack[used].tolist()).most_common()]
 
 
 def _check_writable(out: Path) -> None:
@@ -153,7 +224,15 @@ def _show(d: Document) -> None:
     show_table(title, ("name", "shared value", "unit", "prior", "meaning"), rows, right="shared value|prior")
     for flag, n in d["not_fitted_by_flag"].items():
         show_lines(f"{n} rows flagged {flag}: judged, not fitted")
-    show_lines(
-        f"{d['rows_fitted']} rows fitted in {d['seconds']:.0f} s. Next: dmodel predict TRACES.csv --profile {d['profile']}, "
-        f"dmodel evaluate TRACES.csv --profile {d['profile']}"
-    )
+    show_lines(f"{d['rows_fitted']} rows fitted in {d['seconds']:.0f} s. Next:", *next_steps(d["profile"], d["stacks"]))
+
+
+def next_steps(profile: str, stacks: list[str]) -> list[str]:
+    """How to use a fitted profile, as lines for the shell: on rows, which name their stack, and for a plan, by that of most rows."""
+    path = shlex.quote(profile)
+    others = f"  (or of {', '.join(stacks[1:STACKS])}{', …' if len(stacks) > STACKS else ''})" if len(stacks) > 1 else ""
+    return [
+        f"  dmodel predict TRACES.csv --profile {path}",
+        f"  dmodel evaluate TRACES.csv --profile {path}",
+        f"  dmodel predict --system … --devices … --model … --global-batch … --profile {path} --stack {shlex.quote(stacks[0])}{others}",
+    ]

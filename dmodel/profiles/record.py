@@ -55,6 +55,7 @@ class Profile:
 
     Attributes:
       name, description: for people. accelerators, stacks: what the fitted rows ran on.
+      own: stacks of the rows that were fitted from a base, last; none in a fit from nothing.
       center: shared values. offsets: by grouping (`groupings.GROUPINGS`) and member, added to the center for rows of the member.
       widths: by grouping, standard deviation of a coefficient among its members: the prior of a member never seen.
         Empty = those of the prior.
@@ -72,6 +73,7 @@ class Profile:
     description: str
     accelerators: tuple[str, ...] = ()
     stacks: tuple[str, ...] = ()
+    own: tuple[str, ...] = ()
     center: np.ndarray = field(default_factory=_default_vector)
     offsets: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=lambda: {g: {} for g in GROUPINGS})
     widths: Mapping[str, np.ndarray] = field(default_factory=dict)
