@@ -415,6 +415,12 @@ def test_a_terminal_of_few_letters_still_gets_its_answer(tmp_path):
     assert done.returncode == 0 and "50,257" in done.stdout, done.stderr
 
 
+@pytest.mark.skipif(os.name != "posix", reason="streams are closed by a shell of POSIX")
+def test_closed_streams_drop_what_is_said():
+    done = subprocess.run(f'"{sys.executable}" -m dmodel catalog --json >&-', cwd=ROOT, shell=True, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 def test_a_full_disk_is_said_in_one_line():
     code = "from dmodel.cli import main; main()"

@@ -26,6 +26,7 @@ ASKED = [
     ("nemo-launcher", "llama-2-70b", "H100-DGX", "bf16", {"dp": 4, "tp": 4, "pp": 4}),
     ("nemo-launcher", "mixtral-8x7b", "H100-DGX", "bf16", {"dp": 16, "pp": 4, "ep": 8}),
     ("torchtitan", "llama-3-8b", "H100-DGX", "bf16", SHARDED),
+    ("torchtitan", "llama-3-8b", "H100-DGX", "bf16", STAGES | {"zero": 2}),
     ("torchtitan", "llama-3-8b", "H100-DGX", "fp8", {"dp": 8, "cp": 8, "zero": 3}),
     ("maxtext", "llama-2-70b", "TPU-v5p", "bf16", SHARDED),
     ("nanotron", "llama-3-8b", "H100-DGX", "bf16", STAGES),

@@ -10,6 +10,7 @@ from dmodel.coefficients import SPECS, default, from_unconstrained, to_unconstra
 from dmodel.design import (
     EVERYTHING,
     Choices,
+    Kept,
     Limits,
     Precision,
     candidates,
@@ -118,6 +119,13 @@ def random_problem(draw, choices=EVERYTHING, model=None):
     )
 
 
+def kept_by_stage(seed):
+    """What a stack might keep and send under each ZeRO stage, unlike from stage to stage."""
+    draw = np.random.default_rng(1000 + seed)
+    widths = (draw.choice([1.0, 2.0, 4.0], (4, 3)), draw.choice([6.0, 10.0, 12.0], (4, 1)), draw.integers(0, 2, (4, 2)))
+    return tuple(Kept(*map(float, row)) for row in np.hstack(widths))
+
+
 def sampled(draw, p, splits, n_groups, most):
     """Groups of some splits, some of their plans, and bounds that none of these undercuts in time, energy or memory: `(members, found,
     which fit, bound)`."""
@@ -138,7 +146,8 @@ def sampled(draw, p, splits, n_groups, most):
 @pytest.mark.parametrize(("seed", "model"), [*((seed, None) for seed in range(6)), *((6 + i, name) for i, name in enumerate(UNEVEN))])
 def test_no_plan_of_a_group_undercuts_its_bound(seed, model):
     draw = np.random.default_rng(seed)
-    p = random_problem(draw, EVERYTHING.replace(schedules=("gpipe", "1f1b", "interleaved", "zero-bubble")), UNEVEN.get(model))
+    choices = EVERYTHING.replace(schedules=("gpipe", "1f1b", "interleaved", "zero-bubble"), kept=kept_by_stage(seed) if seed % 2 else ())
+    p = random_problem(draw, choices, UNEVEN.get(model))
     layers = int(p.space.model.n_layers)
     splits = [split for split in space.degrees(p.space) if model is None or layers % split.pp]
     for members, found, fits, bound in sampled(draw, p, [splits[i] for i in draw.choice(len(splits), 4)], 3, 1500):
@@ -183,7 +192,8 @@ def test_gradients_summed_in_kernels_of_their_own_stay_above_a_free_bound(traffi
 
 @pytest.mark.parametrize("seed", range(4))
 def test_what_bounds_leave_out_changes_nothing(seed):
-    p = random_problem(np.random.default_rng(100 + seed), Choices(shards="any", etp=True, recompute=(0.0, 0.3, 1.0)))
+    choices = Choices(shards="any", etp=True, recompute=(0.0, 0.3, 1.0), kept=kept_by_stage(seed) if seed % 2 else ())
+    p = random_problem(np.random.default_rng(100 + seed), choices)
     p = p.replace(space=p.space.replace(n_devices=24 if seed % 2 else 32, global_batch=96))
     whole, pruned = exact(p, top=9, prune=False), exact(p, top=9, prune=True)
     np.testing.assert_array_equal(pruned.rows, whole.rows)

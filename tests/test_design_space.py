@@ -8,7 +8,7 @@ import pytest
 
 from dmodel import catalog
 from dmodel.coefficients import default
-from dmodel.design import ALL_PLACEMENTS, EVERYTHING, Choices, Precision, count, evaluate, problem, rows, space
+from dmodel.design import ALL_PLACEMENTS, EVERYTHING, Choices, Kept, Precision, count, evaluate, problem, rows, space
 from dmodel.design.constraints import divisible
 from dmodel.placement import PAIRS, Ordered, place
 from dmodel.plan import Plan
@@ -181,6 +181,7 @@ def test_nearest_counts_of_a_large_prime_take_no_search():
         (Choices(schedules=("dual",)), "schedules"),
         (Choices(recompute=(1.5,)), "recompute"),
         (Choices(sp=()), "sp"),
+        (Choices(kept=(Kept(2.0, 2.0, 2.0, 12.0, 0.0, 1.0),)), "kept"),
         (Choices(placements=(("tp", "dp"),)), "placements"),
     ],
 )

@@ -16,19 +16,19 @@ CONVENTION_NAMES = {"6N": "weights only", "6N+12Lhs": "and full attention", "6N+
 
 
 def _outcome(system: Any, model: Any, plan: Any, coefficients: Any, fitted: Any) -> dict[str, Any]:
-    """Everything that is said of one plan, in one compiled call."""
+    """Everything that is said of one plan, in one compiled call. Memory is the fullest device's, with all that it holds (`design` too)."""
     from dmodel import run, step
     from dmodel.cost.memory import out_of_memory_probability
     from dmodel.counts import CONVENTIONS
     from dmodel.footprint import whole
 
-    breakdown = step.step_time(system, model, plan, coefficients)
-    needed = step.memory_use(model, plan, footprint=whole(fitted.footprint)).total
+    breakdown, footprint = step.step_time(system, model, plan, coefficients), whole(fitted.footprint)
+    memory = step.memory_use(model, plan, footprint=footprint)
     return {
         "breakdown": {f"{term}_s": getattr(breakdown, term) for term in step.TERMS},
-        "memory": {f"{name}_bytes": value for name, value in vars(step.memory_use(model, plan, footprint=fitted.footprint)).items()},
-        "oom_probability": out_of_memory_probability(needed, system.chip.hbm_bytes, fitted.spread),
-        "outputs": vars(run.outputs(system, model, plan, breakdown, footprint=fitted.footprint)),
+        "memory": {f"{name}_bytes": value for name, value in vars(memory).items()},
+        "oom_probability": out_of_memory_probability(memory.total, system.chip.hbm_bytes, fitted.spread),
+        "outputs": vars(run.outputs(system, model, plan, breakdown, footprint=footprint)),
         "mfu": {name: run.mfu(system, model, plan, breakdown, name) for name in CONVENTIONS},
     }
 

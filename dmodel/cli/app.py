@@ -75,6 +75,13 @@ def know_more_machines() -> None:
             extend_from(Path(name))
 
 
+def speak_where_nobody_listens() -> None:
+    """Streams that were closed before the command began take what is said and drop it, as `print` does."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+
+
 def speak_any_encoding() -> None:
     """Let a terminal that knows no "×" or "–" show "?" instead of ending the command."""
     for stream in (sys.stdout, sys.stderr):
@@ -84,6 +91,7 @@ def speak_any_encoding() -> None:
 
 def main() -> None:
     """Entry point of the program `dmodel`."""
+    speak_where_nobody_listens()
     speak_any_encoding()
     enable_float64()
     keep_compiled_code()

@@ -103,13 +103,13 @@ def merit_of(stated: Problem, c: Candidate) -> float:
 
 def stated_of(asked: Setting, attention: str, space: str, limits: Limits, objective: str) -> Problem:
     """The problem behind a search, as its parts ask for it."""
-    from dmodel.cli.question import settings
-    from dmodel.design import EVERYTHING, problem
+    from dmodel.cli.question import choices_of, settings
+    from dmodel.design import problem
 
-    base, _ = settings(asked, attention)
+    (base, _), (choices, _) = settings(asked, attention), choices_of(asked, space == "everything")
     return problem(
         asked.system, asked.model, asked.devices, asked.global_batch, asked.coefficients, base=base,
-        choices=EVERYTHING if space == "everything" else None, limits=limits, objective=objective, footprint=footprint_of(asked),
+        choices=choices, limits=limits, objective=objective, footprint=footprint_of(asked),
     )  # fmt: skip
 
 
@@ -124,18 +124,18 @@ def search(
     asked: Setting, method: str, top: int, attention: str = "flash", *, space: str = "usual", **how: Any
 ) -> tuple[Design, list[str]]:
     """Run the search of a job; also the assumptions that all its plans share."""
-    from dmodel.cli.question import choice, settings
-    from dmodel.design import EVERYTHING, design
+    from dmodel.cli.question import choice, choices_of, settings
+    from dmodel.design import design
     from dmodel.design.optimum import METHODS
 
-    base, assumed = settings(asked, attention)
     chosen = choice("method", method, METHODS)
-    how |= {"choices": EVERYTHING} if space == "everything" else {}
+    how["choices"], said = choices_of(asked, space == "everything")
+    base, assumed = settings(asked, attention, staged=bool(how["choices"].kept))
     how["footprint"] = footprint_of(asked)
     found = design(
         asked.system, asked.model, asked.devices, asked.global_batch, asked.coefficients, method=chosen, top=top, base=base, **how
     )
-    return found, assumed
+    return found, [*assumed, *said]
 
 
 def design_document(found: Design, top: int | None = None) -> Document:

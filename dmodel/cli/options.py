@@ -46,7 +46,7 @@ class Degrees(NamedTuple):
     pp: Annotated[int, typer.Option(help="Pipeline stages.", rich_help_panel=PLAN)] = 1
     cp: Annotated[int, typer.Option(help="Context parallelism.", rich_help_panel=PLAN)] = 1
     dp: Annotated[int | None, typer.Option(help="Data parallelism; default: what is left of the devices.", rich_help_panel=PLAN)] = None
-    ep: Annotated[int, typer.Option(help="Expert parallelism, a part of dp.", rich_help_panel=PLAN)] = 1
+    ep: Annotated[int, typer.Option(help="Expert parallelism, a part of dp · cp · tp.", rich_help_panel=PLAN)] = 1
     zero: Annotated[int, typer.Option(help="ZeRO stage 0–3 (3 = FSDP).", rich_help_panel=PLAN)] = 1
     shard: Annotated[int | None, typer.Option(help="Ranks over which ZeRO shards; default: dp (less = HSDP).", rich_help_panel=PLAN)] = None
     reshard: Annotated[
@@ -57,7 +57,7 @@ class Degrees(NamedTuple):
     ] = None
     interleave: Annotated[int, typer.Option(help="Model chunks per pipeline stage.", rich_help_panel=PLAN)] = 1
     recompute: Annotated[
-        str, typer.Option(help="Activations: none, selective, full; default: as the stack's recipe has it, or none.", rich_help_panel=PLAN)
+        str, typer.Option(help="Activations: none, selective, full, a share of layers; default: the stack's recipe.", rich_help_panel=PLAN)
     ] = ""
     schedule: Annotated[
         str | None, typer.Option(help="gpipe, 1f1b, interleaved, zero-bubble; default: 1f1b or interleaved.", rich_help_panel=PLAN)

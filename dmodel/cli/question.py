@@ -11,6 +11,7 @@ from dmodel.types import InputError
 
 if TYPE_CHECKING:
     from dmodel.coefficients import Coefficients
+    from dmodel.design import Choices, Laid
     from dmodel.hardware import System
     from dmodel.plan import Plan
     from dmodel.profiles import Profile
@@ -76,6 +77,9 @@ def setting(job: Job) -> Setting:
         check_count(name, getattr(job, name))
     entry = table("systems")[resolve("systems", job.system)]  # type: ignore[arg-type]
     profile, reason = profile_for(job.profile, entry["chip"], job.stack)
+    if not job.stack and len(profile.own) == 1:
+        job = job._replace(stack=profile.own[0])
+        reason = f"{reason}; for {job.stack}, whose rows it was fitted to, as no --stack is named"
     system = catalog.system(job.system, job.precision)  # type: ignore[arg-type]
     check_devices(system.network, float(job.devices), str(job.system))  # type: ignore[arg-type]
     model = catalog.transformer(job.model, job.seq_len)  # type: ignore[arg-type]
@@ -115,7 +119,8 @@ def provenance(asked: Setting) -> str:
 
     line = f"profile {asked.profile.name}: {asked.reason}"
     pairs = (pair.partition(" ") for pair in asked.profile.pair_covariances)
-    known = sorted({family(stack) for chip, _, stack in pairs if chip == asked.accelerator})
+    own = [family(stack) for stack in asked.profile.own]
+    known = list(dict.fromkeys([*own, *sorted({family(stack) for chip, _, stack in pairs if chip == asked.accelerator})]))
     if asked.stack or not known:
         return line
     lineages = {members(asked.accelerator, stack)["lineage"] for stack in asked.profile.stacks}
@@ -137,12 +142,15 @@ def choice(name: str, value: str, allowed: Sequence[str]) -> str:
     return value
 
 
-def settings(job: Setting, attention: str = "flash", zero: int | None = None, ep: int | None = None) -> tuple[Plan, list[str]]:
+def settings(
+    job: Setting, attention: str = "flash", zero: int | None = None, ep: int | None = None, *, staged: bool = False
+) -> tuple[Plan, list[str]]:
     """What every plan of a job shares (precision, kernels, and what its stack does, as traces are read), and the assumptions behind it.
 
     Args:
       zero: ZeRO stage; None = open: what a recipe keeps under stage 1 alone is then not counted on.
       ep: ranks that hold different experts; None = several, how many is open.
+      staged: what is kept and sent comes with each plan's stage (`choices_of`), so nothing is said of it.
     """
     import numpy as np
 
@@ -167,8 +175,7 @@ def settings(job: Setting, attention: str = "flash", zero: int | None = None, ep
     started = launches(*names, float(job.model.n_experts), 0.0 if ep is None else float(ep))
     narrow = flash and narrow_attention(*names, float(job.model.n_experts))
     rates, kernels = attention_rates(job.stack, job.accelerator, flash)
-    after = reduces_after(job.stack, float(job.model.n_layers))
-    per_rank = bucket_per_rank(job.stack, reduced.nbytes)
+    after, per_rank = reduces_after(job.stack, float(job.model.n_layers)), bucket_per_rank(job.stack, reduced.nbytes)
     plan = Plan(
         dp=1.0,
         global_batch=1.0,
@@ -203,7 +210,48 @@ def settings(job: Setting, attention: str = "flash", zero: int | None = None, ep
     when += [text for text in (AWAITED if awaits_replicas(job.stack) else "", further_tokens(job.stack, job.model_name, "")[1]) if text]
     open_end = [f"where layers are recomputed, {text}" for text in ends] if zero is None else []
     core = [*([NARROW_CORE] if narrow else []), *kernels]
-    return plan, [*reduced.assumed, *when, *exchange.said, *started.said, *core, weights, *open_end]
+    before, behind = ([], []) if staged else (reduced.assumed, [weights])
+    return plan, [*before, *when, *exchange.said, *started.said, *core, *behind, *open_end]
+
+
+def choices_of(job: Setting, everything: bool = False) -> tuple[Choices, list[str]]:
+    """What a search may choose for a job: with what its stack keeps and sends under each ZeRO stage where stages differ in that, without
+    stages that it does not run, and with its own layouts of pipelines; and what is assumed for it, in words."""
+    from calibration.traces.recipes import reduces_after, reduces_once
+    from calibration.traces.sharding import bucket_per_rank, reduction
+    from dmodel.design import EVERYTHING, Choices, Kept
+
+    found = EVERYTHING if everything else Choices()
+    after, kept = reduces_after(job.stack, float(job.model.n_layers)), []
+    for stage in range(4):
+        r = reduction(job.stack, float(stage), job.precision, job.model_name)
+        per_rank = float(bucket_per_rank(job.stack, r.nbytes))
+        kept.append(Kept(r.nbytes, r.held, r.gathered, r.optimizer, per_rank, 0.0 if after else r.overlap))
+    run = tuple(stage for stage in found.zero if not reduces_once(job.stack, float(stage)))
+    said = [] if run == found.zero else [f"ZeRO stages {', '.join(map(str, run))}: stage 2 is run as stage 1 by the stack"]
+    differ = len(set(kept)) > 1
+    said += ["bytes of gradients, gathers and states follow each plan's ZeRO stage, as the stack's do"] if differ else []
+    laid = _laid(job)
+    said += ["layers lie on stages as the stack lays them out"] if laid else []
+    return found.replace(zero=run, kept=tuple(kept) if differ else (), laid=laid), said
+
+
+def _laid(job: Setting) -> tuple[Laid, ...]:
+    """Stages of all pipelines of a job that its stack lays out in a way of its own."""
+    from calibration.traces.stages import head_cost, stages
+    from dmodel.design import Laid
+    from dmodel.design.space import divisors
+    from dmodel.stages import layout, short_by
+
+    layers, *head, heads = (float(x) for x in (job.model.n_layers, job.model.d_model, job.model.d_ff, job.model.vocab, job.model.n_mtp))
+    found = []
+    for pp in (n for n in divisors(job.devices)[1:] if n <= layers):
+        for v in (v for v in range(1, int(layers) // pp + 2) if not short_by(layers, pp, v)):
+            own = stages(job.stack, job.model_name, layers, head_cost(*head), float(pp), float(v), heads)
+            usual = layout(layers, pp, v, heads)
+            if (own.excess, own.displaced) != (float(usual["stage_excess"]), float(usual["head_displaces"])):
+                found.append(Laid(pp, v, own.excess, own.displaced))
+    return tuple(found)
 
 
 def plan(job: Setting, degrees: Degrees) -> tuple[Plan, list[str]]:
@@ -213,7 +261,7 @@ def plan(job: Setting, degrees: Degrees) -> tuple[Plan, list[str]]:
       InputError: the degrees do not multiply to the devices, or do not divide what they split.
     """
     from calibration.traces.checkpoints import by_modules, recomputed, recomputes_last, redone
-    from calibration.traces.recipes import held_in_order
+    from calibration.traces.recipes import ONCE, held_in_order, reduces_once
     from calibration.traces.schema import base_precision
     from calibration.traces.stages import head_cost, stages
     from dmodel.design import make_plan
@@ -224,11 +272,16 @@ def plan(job: Setting, degrees: Degrees) -> tuple[Plan, list[str]]:
         raise InputError(f"--shard {degrees.shard}: ZeRO stage 0 shards nothing; choose --zero 1, 2 or 3")
     if degrees.zero < 3 and not degrees.reshard:
         raise InputError(f"--no-reshard: ZeRO stage {degrees.zero} gathers no weights in a step; choose --zero 3, or leave the option out")
+    once = reduces_once(job.stack, float(degrees.zero))
+    degrees = degrees._replace(zero=1) if once else degrees
     base, assumed = settings(job, degrees.attention, degrees.zero, degrees.ep)
-    asked = {k: v for k, v in degrees._asdict().items() if k != "attention"} | {"recompute": degrees.recompute or "none"}
+    assumed.extend([ONCE] if once else [])
+    asked = {k: v for k, v in degrees._asdict().items() if k != "attention"} | {"recompute": recompute_of(degrees.recompute or "none")}
     found = make_plan(job.model, job.devices, global_batch=job.global_batch, base=base, **asked)
     experts = float(job.model.n_experts)
+    share = asked["recompute"]
     again = recomputed(degrees.recompute, job.stack, experts=experts, fused=degrees.attention == "flash")
+    again = again._replace(layers=share) if isinstance(share, float) else again
     layers, *head, heads = (float(x) for x in (job.model.n_layers, job.model.d_model, job.model.d_ff, job.model.vocab, job.model.n_mtp))
     if not degrees.recompute:
         again = by_modules(job.stack, job.model_name, job.accelerator, base_precision(job.precision), layers / float(found.pp)) or again
@@ -243,6 +296,14 @@ def plan(job: Setting, degrees: Degrees) -> tuple[Plan, list[str]]:
     if degrees.zero and degrees.shard is None:
         assumed.append(f"ZeRO-{degrees.zero} over all {float(found.dp):g} data-parallel ranks")
     return found, assumed
+
+
+def recompute_of(text: str) -> str | float:
+    """A share of the layers as a number; words as they are."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def _recompute(plan: Plan) -> str:

@@ -79,20 +79,22 @@ def _check_names(known: Inputs, w: Wanted) -> None:
 
 def answer(asked: Setting, degrees: Degrees, w: Wanted) -> tuple[Document, Figures]:
     """The document, and the figures that belong to it."""
-    from dmodel.cli.question import plan, plan_document, settings
+    from dmodel.cli.question import choices_of, plan, plan_document, settings
     from dmodel.report.words import summary
     from dmodel.sensitivity import searched
     from dmodel.sensitivity.case import inputs
     from dmodel.sensitivity.outputs import WORDS
 
     if w.reoptimize:
-        base, assumed = settings(asked, degrees.attention)
+        choices, said = choices_of(asked)
+        base, assumed = settings(asked, degrees.attention, staged=bool(choices.kept))
+        assumed.extend(said)
         # one program for stages of one chunk and of several, compiled while the plans are searched
         shared = base.replace(schedule="interleaved") if base.schedule == "1f1b" else base
         opening = case_of(asked, shared.replace(dp=float(asked.devices), global_batch=float(asked.global_batch)), w)
         _check_names(inputs(opening, asked.level_names), w)
         ready = _compile_ahead(inputs(opening, asked.level_names), w)
-        plans = searched(opening, base=base, level_names=asked.level_names)
+        plans = searched(opening, base=base, choices=choices, level_names=asked.level_names)
         say(f"best of {plans.considered:,} valid plans")
         chosen = plans.best.plans[0].replace(schedule=shared.schedule)
         _while_compiling(plans, w)

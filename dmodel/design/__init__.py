@@ -26,7 +26,7 @@ from dmodel.design.make import make_plan
 from dmodel.design.optimum import Design, Found, by_gradient, design, problem
 from dmodel.design.remedy import Binding, Remedy
 from dmodel.design.search import Candidate, Margin, Ranking, candidates, exact
-from dmodel.design.space import ALL_PLACEMENTS, EVERYTHING, Choices, Precision, Space, count
+from dmodel.design.space import ALL_PLACEMENTS, EVERYTHING, Choices, Kept, Laid, Precision, Space, count
 
 __all__ = [
     "ALL_PLACEMENTS",
@@ -37,6 +37,8 @@ __all__ = [
     "Choices",
     "Design",
     "Found",
+    "Kept",
+    "Laid",
     "Limits",
     "Margin",
     "Precision",

@@ -30,7 +30,8 @@ term, or no sum of the terms of a layer, is below its bound:
   is at most that of the smallest r times the ratio `_windows` of what it is made of; what hides in it lengthens it by no more than with
   all of κ.
 * The optimizer's time falls with sharding, as does the memory of weights, gradients and state; the buffers of gathered weights are least
-  without ZeRO-3. Where sharding is free, gradients and weights travel in no time.
+  without ZeRO-3. Where sharding is free, gradients and weights travel in no time, and what is kept of them has the least of the widths that
+  go with a stage (`Choices.kept`): time and memory grow with each.
 
 Bubble, waiting and overhead are sums and positive multiples of these. Energy is the same sum with other weights ≥ 0: what runs weighs more
 than what waits for launches, and d and the layer both grow with r; exposed communication weighs more than hidden. Memory: each purpose at
@@ -55,6 +56,7 @@ from dmodel.cost.overlap import lengthened, straggler_share
 from dmodel.design import rows as rows_
 from dmodel.design.constraints import violation
 from dmodel.design.judge import DRAFTED, Draft, Problem, draft_memory, drafted, shared, used
+from dmodel.design.space import Kept
 from dmodel.hardware import System
 from dmodel.physics import Costs
 from dmodel.placement import place
@@ -173,6 +175,9 @@ def group_bounds(problem: Problem, rows: np.ndarray, *, sharded: bool, threads: 
         stages = {"zero": min(zero.max(), 1.0), "zero_held": zero.max(), "zero_buffer": zero.min()}
         batch |= {name: np.where(alone, 0.0, stage) for name, stage in stages.items()}
         batch |= {"shard": batch["dp"], "reshard": full, "reduces": 0.0 * full}
+        kept = [space.choices.kept[stage] for stage in {0, *space.choices.zero}] if space.choices.kept else []
+        best = {name: max if name == "overlap_dp" else min for name in Kept._fields if kept}
+        batch |= {name: most(getattr(k, name) for k in kept) * full for name, most in best.items()}
     # whole layers are rounded from shares, by half a layer at most
     rounding = 0.5 * batch["pp"] / float(space.model.n_layers) if space.choices.recompute is not None else 0.0 * full
     free = (batch["recompute_attention"] == 0.0) * 1.0

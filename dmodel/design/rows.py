@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 import jax
 import numpy as np
 
-from dmodel.design.space import Degrees, Options, Precision, Space, degrees, options, placements
+from dmodel.design.space import Degrees, Kept, Options, Precision, Space, degrees, options, placements
 from dmodel.hardware import System
 from dmodel.placement import PAIRS
 from dmodel.plan import SCHEDULES, Plan
@@ -145,7 +145,13 @@ def numbers(space: Space, system: System, rows: np.ndarray) -> dict[str, np.ndar
     offered = precisions(space, system)
     for name in Precision._fields[1:]:
         found[name] = np.asarray([float(getattr(p, name)) for p in offered])[code["precision"]]
-    return found | layout(float(space.model.n_layers), found["pp"], found["interleave"], float(space.model.n_mtp))
+    for name in Kept._fields if space.choices.kept else ():
+        found[name] = np.asarray([float(getattr(kept, name)) for kept in space.choices.kept])[found["zero"].astype(int)]
+    stages = layout(float(space.model.n_layers), found["pp"], found["interleave"], float(space.model.n_mtp))
+    for laid in space.choices.laid:
+        at = (found["pp"] == laid.pp) & (found["interleave"] == laid.interleave)
+        stages = {name: np.where(at, getattr(laid, name), value) for name, value in stages.items()}
+    return found | stages
 
 
 def plans(space: Space, system: System, rows: np.ndarray) -> list[Plan]:

@@ -23,6 +23,9 @@ ALL_PLACEMENTS: tuple[tuple[str, ...], ...] = tuple(
 )
 """Every order of the groups on the network, the default one first."""
 
+STAGES = 4
+"""ZeRO stages, 0 among them."""
+
 SHARDS = ("whole", "domains", "any")
 MICRO_BATCHES = ("powers", "any")
 
@@ -39,6 +42,27 @@ class Precision(NamedTuple):
     scale_passes: float = 0.0
 
 
+class Kept(NamedTuple):
+    """What a stack reduces gradients in, holds them in, gathers parameters in and keeps of the optimizer's state under a ZeRO stage [byte],
+    whether its buckets grow with their group, and what of the reduction may hide: the plan's numbers that go with the stage."""
+
+    reduce_bytes: float
+    gradient_bytes: float
+    gather_bytes: float
+    optimizer_bytes: float
+    bucket_per_rank: float
+    overlap_dp: float
+
+
+class Laid(NamedTuple):
+    """How a stack lays layers over pp stages of `interleave` chunks: the plan's numbers that go with the two (`dmodel.stages`)."""
+
+    pp: int
+    interleave: int
+    stage_excess: float
+    head_displaces: float
+
+
 class Choices(struct.PyTreeNode, kw_only=True):
     """What the search may choose besides the degrees dp, tp, cp, pp and ep.
 
@@ -51,6 +75,8 @@ class Choices(struct.PyTreeNode, kw_only=True):
       sp: sequence parallelism beside tp: 1, 0 or both; experts always have it. etp: also split experts over divisors of tp.
       placements: orders of the groups on the network; empty = the base's own; `ALL_PLACEMENTS`.
       precisions: of the matmuls; empty = the base's and the system's own.
+      kept: what goes with ZeRO stages 0 to 3, where a stack's recipe is for some of them alone; empty = the base's own with all.
+      laid: stages that the stack lays out in its own way; others as `dmodel.stages.layout` has them.
     """
 
     zero: tuple[int, ...] = struct.field(pytree_node=False, default=(0, 1, 2, 3))
@@ -62,6 +88,8 @@ class Choices(struct.PyTreeNode, kw_only=True):
     etp: bool = struct.field(pytree_node=False, default=False)
     placements: tuple[tuple[str, ...], ...] = struct.field(pytree_node=False, default=())
     precisions: tuple[Precision, ...] = struct.field(pytree_node=False, default=())
+    kept: tuple[Kept, ...] = struct.field(pytree_node=False, default=())
+    laid: tuple[Laid, ...] = struct.field(pytree_node=False, default=())
 
 
 EVERYTHING = Choices(
@@ -217,11 +245,11 @@ def _recompute(space: Space, per_stage: int) -> list[tuple[float, float]]:
 
 
 def _shardings(space: Space, split: Degrees) -> list[tuple[int, int, int]]:
-    """(zero, shard, reshard); one without ZeRO where there is nothing to shard over."""
+    """(zero, shard, reshard); one without ZeRO where there is nothing to shard over, and one more where a stack keeps less with it."""
     zero = space.choices.zero
     found = [(0, 1, 1)] if 0 in zero else []
     if split.dp * split.cp == 1:
-        return found or [(0, 1, 1)]
+        return [*found, *([(1, 1, 1)] if space.choices.kept and 1 in zero else [])] or [(0, 1, 1)]
     groups = (split.dp, *_shards(space, split))
     found += [(stage, s, 1) for stage in (1, 2) if stage in zero for s in (groups if space.choices.shards == "any" else groups[:1])]
     return found + [(3, s, reshard) for s in groups for reshard in (1, 0) if 3 in zero]
@@ -292,5 +320,7 @@ def check(space: Space) -> None:
             raise InputError(f"choices: {name}: expected some of {', '.join(map(str, allowed))}; got {got}")
     if choices.recompute is not None and (not choices.recompute or not all(0.0 <= r <= 1.0 for r in choices.recompute)):
         raise InputError(f"choices: recompute: expected shares of the layers from 0 to 1, or None for all; got {choices.recompute}")
+    if len(choices.kept) not in (0, STAGES):
+        raise InputError(f"choices: kept: expected one for each ZeRO stage from 0 to 3, or none; got {len(choices.kept)}")
     if wrong := [order for order in choices.placements if sorted(order) != sorted(PLACEMENT)]:
         raise InputError(f"choices: placements: expected orders of {', '.join(PLACEMENT)}; got {wrong[0]}")
