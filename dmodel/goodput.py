@@ -47,6 +47,17 @@ class Reliability(struct.PyTreeNode, frozen=True, kw_only=True):
     write_s: Array = 0.0
 
 
+def _check(devices: Array, reliability: Reliability) -> None:
+    """Refuse plain numbers that are negative or none; arrays are taken as they are.
+
+    Raises:
+      InputError: with the name of the number.
+    """
+    for name, value in {"devices": devices, **vars(reliability)}.items():
+        if isinstance(value, int | float) and not value >= 0.0:
+            raise InputError(f"goodput: {name}: expected a number from 0 on; got {value!r}")
+
+
 def checkpoint_time(state_bytes: Array, devices: Array, device_bytes_per_s: Array, storage_bytes_per_s: Array = jnp.inf) -> jax.Array:
     """Time to write a checkpoint that the devices hold in equal parts: `S / min(N · b, storage)` [s].
 
@@ -116,7 +127,13 @@ def young_interval(mtbf_s: Array, checkpoint_s: Array) -> jax.Array:
 
     Limits: too long once it is not far below M.
     """
-    return jnp.sqrt(2.0 * checkpoint_s * jnp.asarray(mtbf_s))
+    return _root(2.0 * checkpoint_s * jnp.asarray(mtbf_s))
+
+
+def _root(x: jax.Array) -> jax.Array:
+    """Square root, with slope 0 at 0: intervals so short are lengthened to `SHORTEST_S`, and 0 · ∞ is no number."""
+    above = x > 0.0
+    return jnp.where(above, jnp.sqrt(jnp.where(above, x, 1.0)), 0.0)
 
 
 def daly_interval(mtbf_s: Array, checkpoint_s: Array) -> jax.Array:
@@ -125,7 +142,7 @@ def daly_interval(mtbf_s: Array, checkpoint_s: Array) -> jax.Array:
     Limits: Young's as δ/M → 0; M when a checkpoint takes longer than two failures are apart.
     """
     mtbf_s, checkpoint_s = jnp.asarray(mtbf_s, float), jnp.asarray(checkpoint_s, float)
-    x = jnp.sqrt(jnp.minimum(checkpoint_s / (2.0 * mtbf_s), 1.0))
+    x = _root(jnp.minimum(checkpoint_s / (2.0 * mtbf_s), 1.0))
     tau = young_interval(mtbf_s, checkpoint_s) * (1.0 + x / 3.0 + x**2 / 9.0) - checkpoint_s
     return jnp.where(checkpoint_s < 2.0 * mtbf_s, tau, mtbf_s)
 
@@ -151,7 +168,11 @@ def shares(devices: Array, reliability: Reliability, interval_s: Array | None = 
 
     Args:
       devices: N. interval_s: τ [s]; None for Daly's optimum.
+
+    Raises:
+      InputError: a plain number is negative, or none.
     """
+    _check(devices, reliability)
     r = reliability
     rate = jnp.asarray(devices * r.failures_per_device_s, float)
     # without failures every interval is as good as another, and there is none to be best

@@ -24,7 +24,7 @@ from dmodel.placement import place
 from dmodel.plan import Plan
 from dmodel.smooth import SHARPNESS, excess, ramp
 from dmodel.types import Array, stack, trailing
-from dmodel.workload import Transformer
+from dmodel.workload import Transformer, check_counts
 
 TERMS = (
     "matmul",
@@ -232,6 +232,7 @@ def _aligned(system: System, plan: Plan) -> tuple[System, Plan]:
 
 def _costs(system: System, model: Transformer, plan: Plan, c: Coefficients, sharpness: float) -> Costs:
     """Calibrated: rates by size and kind, rings and trees on the levels of the network, overlap kind by kind."""
+    check_counts(model)
     groups = place(plan, system.network.size)
     net = collectives.fabric(system.network, c, sharpness, groups.all)
     parts = counts.residents(model, plan)
@@ -274,6 +275,7 @@ def _costs(system: System, model: Transformer, plan: Plan, c: Coefficients, shar
 
 def _memory(model: Transformer, plan: Plan, footprint: Footprint = LEAST) -> memory_cost.Memory:
     """Calibrated: what the first stage keeps for the micro-batches that its schedule has in flight, or the last one for the logits."""
+    check_counts(model)
     schedule, at = SCHEDULES[plan.schedule], (plan.pp, plan.n_microbatches, plan.interleave)
     return memory_cost.memory(model, plan, schedule.in_flight(*at), schedule.in_flight_last(*at), footprint)
 
@@ -303,12 +305,16 @@ def step_time(
     once: the optimizer, the reduction of gradients, the pipeline's bubble and the fixed overhead.
 
     Args:
-      system, model, plan, coefficients: leaves are scalars or `[*batch]` (network: `[K, *batch]`), all of one rank or scalar.
+      system, model, plan, coefficients: leaves are scalars or `[*batch]` (network: `[K, *batch]`), all of one rank or scalar; where others
+        than the plan's have a batch, all of the plan's have it (`sweep` gives it to them).
       sharpness: of all maxima and positive parts; infinity is the hard model. Static.
       physics: where profiles differ; system, model and plan are the records that it takes. Static.
 
     Returns:
       Breakdown with leaves `[*batch]` [s].
+
+    Raises:
+      InputError: a plain number of the model is below 1 where every model has one (`workload.check_counts`).
 
     Llama 3 70B on 512 H100s, by the default coefficients:
 
@@ -372,7 +378,7 @@ def memory_use(model: Transformer, plan: Plan, *, physics: Physics = CALIBRATED,
     """Bytes of the fullest device by purpose, with the micro-batches in flight of the plan's schedule; see `cost.memory.memory`.
 
     Args:
-      model, plan: leaves are scalars or `[*batch]`. physics: as in `step_time`.
+      model, plan: leaves are scalars or `[*batch]`, with a batch all of the plan's. physics: as in `step_time`.
       footprint: what a stack holds beyond the least, for the calibrated physics.
 
     Returns:

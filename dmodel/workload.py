@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from flax import struct
 
-from dmodel.types import Array
+from dmodel.types import Array, InputError
+
+COUNTED = ("n_layers", "d_model", "n_heads", "n_kv_heads", "head_dim", "vocab", "seq_len", "n_experts", "top_k")
+"""What every model has one of at least: one without experts has one, its MLP."""
 
 
 class Transformer(struct.PyTreeNode, kw_only=True):
@@ -66,3 +69,16 @@ class Transformer(struct.PyTreeNode, kw_only=True):
     mamba_state: Array = 0.0
     n_mtp: Array = 0.0
     trainable: Array = 1.0
+
+
+def check_counts(model: Transformer) -> None:
+    """Refuse a model of plain numbers without something that every model has; arrays are taken as they are.
+
+    Raises:
+      InputError: one of `COUNTED` is below 1, or no number.
+    """
+    for name in COUNTED:
+        value = getattr(model, name)
+        if isinstance(value, int | float) and not value >= 1.0:
+            hint = " (a model without experts has one, its MLP)" if name in ("n_experts", "top_k") else ""
+            raise InputError(f"model: {name}: expected a number from 1 on; got {value!r}{hint}")

@@ -10,6 +10,7 @@ import pytest
 from dmodel import catalog
 from dmodel.catalog import loader
 from dmodel.catalog.huggingface import FORMATS
+from dmodel.catalog.huggingface import read as read_shape
 from dmodel.catalog.systems import system_name_for
 from dmodel.counts import parameters
 from dmodel.types import HOUR, InputError
@@ -361,3 +362,32 @@ def test_damaged_numbers_are_refused(change, words):
     assert loader.number(good, "byte/s", "here") == 1.0
     with pytest.raises(InputError, match=words):
         loader.number({**good, **change}, "byte/s", "here")
+
+
+WINDOWS = [
+    ("gemma2", {}, 26, 0.5),
+    ("gemma3_text", {}, 62, 52 / 62),
+    ("gemma3_text", {"sliding_window_pattern": 4}, 26, 20 / 26),
+    ("gemma3_text", {"layer_types": ["sliding_attention"] * 3 + ["full_attention"]}, 4, 0.75),
+    ("mistral", {}, 32, 1.0),
+    ("mistral", {"sliding_window": None}, 32, 0.0),
+    ("qwen2", {"use_sliding_window": False, "max_window_layers": 28}, 28, 0.0),
+    ("qwen2", {"use_sliding_window": True, "max_window_layers": 21}, 28, 0.25),
+    ("qwen3", {"use_sliding_window": True}, 28, 1.0),
+    ("qwen3", {}, 28, 0.0),
+]
+
+
+@pytest.mark.parametrize(("kind", "more", "layers", "share"), WINDOWS)
+def test_windows_are_read_as_the_model_type_has_them(tmp_path, kind, more, layers, share):
+    shape = read_shape(write(tmp_path, {**LLAMA, "model_type": kind, "num_hidden_layers": layers, "sliding_window": 1024, **more}))
+    assert shape.get("windowed", 0.0) == pytest.approx(share)
+    assert shape.get("window", 1.0) == (1024.0 if share else 1.0)
+
+
+@pytest.mark.parametrize(("name", "window", "whole"), [("gemma-2-9b", 4096, 21), ("gemma-3-1b", 512, 4), ("gemma-3-27b", 1024, 10)])
+def test_the_catalog_has_gemmas_windows(name, window, whole):
+    """Layers that see all tokens: every second one, every sixth one."""
+    model = catalog.transformer(name)
+    assert float(model.window) == window
+    assert float(model.n_layers) * (1.0 - float(model.windowed)) == pytest.approx(whole)

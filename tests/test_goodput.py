@@ -149,3 +149,21 @@ def test_checkpoints_that_never_end_are_refused():
     for share in (0.0, 1.0, float("nan")):
         with pytest.raises(InputError, match="between 0 and 1"):
             largest_cluster(Reliability(), share)
+
+
+def test_free_checkpoints_have_a_slope():
+    """It is that of checkpoints at the shortest interval: their share, and nothing that is no number."""
+    free, near = (float(jax.grad(lambda d: goodput(1e4, Reliability(checkpoint_s=d)))(x)) for x in (0.0, 1e-9))
+    assert np.isfinite(free) and free < 0.0 and np.isfinite(near)
+    slopes = jax.grad(lambda n, r: goodput(n, r), argnums=(0, 1))(1e4, Reliability(checkpoint_s=0.0))
+    assert all(np.isfinite(x) for x in jax.tree.leaves(slopes))
+
+
+@pytest.mark.parametrize("wrong", [{"checkpoint_s": -5.0}, {"failures_per_device_s": float("nan")}, {"restart_s": -1}])
+def test_negative_numbers_are_refused(wrong):
+    with pytest.raises(InputError, match=f"{next(iter(wrong))}: expected a number from 0 on"):
+        goodput(1e4, Reliability(**wrong))
+    with pytest.raises(InputError, match="expected a number from 0 on"):
+        largest_cluster(Reliability(**wrong))
+    with pytest.raises(InputError, match="devices: expected"):
+        shares(-1.0, Reliability())

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from dmodel import catalog
-from dmodel.coefficients import SPECS, Coefficients
+from dmodel.coefficients import SPECS, Coefficients, default
 from dmodel.cost.collectives import OWN_PART
 from dmodel.counts import matmuls
 from dmodel.plan import Plan
-from dmodel.step import TERMS, step_time
+from dmodel.step import TERMS, memory_use, step_time
+from dmodel.types import InputError
 from tests import reference
 from tests.points import COEFFICIENTS, IDEAL, batch, case, float64, quick, random_questions
 
@@ -456,3 +457,12 @@ def test_every_term_of_a_batch_has_its_shape():
     """Also with coefficients that are scalars."""
     found = SMOOTH(catalog.system("H100-DGX"), catalog.transformer("llama-3-8b"), plan(dp=np.array([1.0, 2.0, 4.0])), COEFFICIENTS)
     assert {np.shape(x) for x in jax.tree.leaves(found)} == {(3,)}
+
+
+@pytest.mark.parametrize("name", ["n_experts", "top_k", "n_layers", "head_dim", "seq_len"])
+def test_models_without_what_every_model_has_are_refused(name):
+    """0 experts is a natural way to write "none": it is said that one is meant, instead of no number."""
+    model, plan = catalog.transformer("llama-3-8b", 2048.0).replace(**{name: 0.0}), Plan(dp=8.0, global_batch=8.0)
+    for ask in (lambda: step_time(catalog.system("H100-DGX"), model, plan, default()), lambda: memory_use(model, plan)):
+        with pytest.raises(InputError, match=f"{name}: expected a number from 1 on"):
+            ask()

@@ -55,6 +55,8 @@ _DEEPSEEK = Format(
     _SHARED,
 )  # fmt: skip
 _WINDOW = {**_HEADS, "window": "sliding_window"}
+_WINDOWED = Format(_BASE, 1, 0, _WINDOW)
+_TIED_WINDOWED = Format(_BASE, 1, 1, _WINDOW)
 _NEMOTRON_H = Format(
     {**_BASE, "mamba_heads": "mamba_num_heads", "mamba_width": "mamba_head_dim", "mamba_groups": "n_groups",
      "mamba_state": "ssm_state_size"},
@@ -68,16 +70,16 @@ _NEMOTRON_H = Format(
 
 FORMATS: dict[str, Format] = {
     "llama": _DENSE,
-    "mistral": _DENSE,
-    "qwen2": _DENSE,
-    "qwen3": _DENSE,
+    "mistral": _WINDOWED,
+    "qwen2": _WINDOWED,
+    "qwen3": _WINDOWED,
     "gemma": _TIED,
-    "gemma2": _TIED,
-    "gemma3_text": _TIED,
-    "mixtral": Format(_BASE, 1, 0, _HEADS, _LOCAL_EXPERTS),
+    "gemma2": _TIED_WINDOWED,
+    "gemma3_text": _TIED_WINDOWED,
+    "mixtral": Format(_BASE, 1, 0, _WINDOW, _LOCAL_EXPERTS),
     "gpt_oss": Format(_BASE, 1, 0, _WINDOW, _LOCAL_EXPERTS),
     "qwen3_moe": Format(
-        {**_BASE, "d_ff": "moe_intermediate_size"}, 1, 0, _HEADS, {"n_experts": "num_experts", "top_k": "num_experts_per_tok"}
+        {**_BASE, "d_ff": "moe_intermediate_size"}, 1, 0, _WINDOW, {"n_experts": "num_experts", "top_k": "num_experts_per_tok"}
     ),
     "glm4_moe": Format({**_BASE, "d_ff": "moe_intermediate_size"}, 1, 0, {**_HEADS, **_LEADING}, _SHARED),
     "deepseek_v2": _DEEPSEEK,
@@ -188,10 +190,27 @@ def _hybrid(shape: dict[str, float], config: Config, path: Path) -> dict[str, fl
     return found | {"d_ff_dense": shape["d_ff"], "n_dense_layers": dense}
 
 
-def _windowed(config: Config) -> float:
-    """Share of the layers that see a window: those that `layer_types` names so, else every second one (gpt-oss)."""
-    kinds = config.get("layer_types")
-    return kinds.count("sliding_attention") / len(kinds) if isinstance(kinds, list) and kinds else 0.5
+EVERY = {"gemma2": 2, "gpt_oss": 2, "gemma3_text": 6}
+"""Model types of which one layer in so many sees all tokens, where the file does not name the kinds of its layers."""
+
+SWITCHED = ("qwen2", "qwen3", "qwen3_moe")
+"""Model types whose window is off unless `use_sliding_window` is true; then layers from `max_window_layers` on have it."""
+
+
+def _windowed(config: Config, layers: float, path: Path) -> float:
+    """Share of the layers that see a window: those that `layer_types` names so, else by what the model type does (all of Mistral's)."""
+    kind, kinds = str(config["model_type"]), config.get("layer_types")
+    if kind in SWITCHED and config.get("use_sliding_window") is not True:
+        return 0.0
+    if isinstance(kinds, list) and kinds:
+        return kinds.count("sliding_attention") / len(kinds)
+    if kind in SWITCHED:
+        before = 0.0 if config.get("max_window_layers") is None else _count(config, "max_window_layers", path, 0)
+        return max(layers - before, 0.0) / layers
+    every = EVERY.get(kind, 0)
+    if kind == "gemma3_text" and config.get("sliding_window_pattern") is not None:
+        every = int(_count(config, "sliding_window_pattern", path))
+    return (layers - layers // every) / layers if every else 1.0
 
 
 def read(path: Path) -> dict[str, float]:
@@ -219,7 +238,8 @@ def read(path: Path) -> dict[str, float]:
     if config["model_type"] == "nemotron_h":
         shape = _hybrid(shape, config, path)
     if "window" in shape:
-        shape["windowed"] = _windowed(config)
+        shape["windowed"] = _windowed(config, shape["n_layers"], path)
+        shape = shape if shape["windowed"] else {name: value for name, value in shape.items() if name not in ("window", "windowed")}
     if config["model_type"] in BIASED_EXPERTS:
         shape["expert_biases"] = 1.0
     return _derived(shape, path) | {"gated_mlp": float(fmt.gated), "tied_embeddings": float(fmt.tied if tied is None else bool(tied))}

@@ -17,7 +17,7 @@ RECOMPUTE = {"none": (0.0, 0.0), "selective": (0.0, 1.0), "full": (1.0, 0.0)}
 
 
 def _whole(name: str, value: float) -> float:
-    if not (isfinite(value) and value >= 1 and value == int(value)):
+    if isinstance(value, str | bool | None) or not (isfinite(value) and value >= 1 and value == int(value)):
         raise InputError(f"{name}: expected a whole number from 1 on; got {value!r}")
     return float(value)
 
@@ -27,7 +27,7 @@ def _recompute(recompute: str | float) -> tuple[float, float]:
         if recompute not in RECOMPUTE:
             raise InputError(f"recompute: expected {', '.join(RECOMPUTE)} or a share of the layers between 0 and 1; got {recompute!r}")
         return RECOMPUTE[recompute]
-    if not 0.0 <= recompute <= 1.0:
+    if recompute is None or not 0.0 <= recompute <= 1.0:
         raise InputError(f"recompute: expected a share of the layers between 0 and 1; got {recompute!r}")
     return float(recompute), 0.0
 
