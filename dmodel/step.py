@@ -222,17 +222,23 @@ def _beside_step(v: Messages, forward: Array, backward: Array, plan: Plan, c: Co
     return {"dp": dp + updated + v.awaited, "pp": pp, "hidden_step": reduced + gathered}
 
 
-def _aligned(system: System, plan: Plan) -> tuple[System, Plan]:
-    """Broadcast the plan's leaves against each other, and give per-level arrays the batch axes that the plan has."""
-    leaves, tree = jax.tree.flatten(plan)
-    plan = jax.tree.unflatten(tree, jnp.broadcast_arrays(*leaves))
-    rank = 1 + max(jnp.ndim(plan.dp), jnp.ndim(system.network.bytes_per_s) - 1)
+def _even(plan: Plan, *others: object) -> Plan:
+    """The plan with leaves of one shape: that of its leaves and of all of other records together."""
+    shape = jnp.broadcast_shapes(*map(jnp.shape, jax.tree.leaves((plan, others))))
+    return jax.tree.map(lambda x: jnp.broadcast_to(x, shape), plan)
+
+
+def _aligned(system: System, plan: Plan, *others: object) -> tuple[System, Plan]:
+    """Give the plan's leaves the batch axes that any record has, and per-level arrays those of the plan."""
+    plan = _even(plan, system.chip, jax.tree.map(lambda x: x[0], system.network), *others)
+    rank = 1 + jnp.ndim(plan.dp)
     return system.replace(network=jax.tree.map(lambda x: trailing(x, rank), system.network)), plan
 
 
 def _costs(system: System, model: Transformer, plan: Plan, c: Coefficients, sharpness: float) -> Costs:
     """Calibrated: rates by size and kind, rings and trees on the levels of the network, overlap kind by kind."""
     check_counts(model)
+    system, plan = _aligned(system, plan, model, c)
     groups = place(plan, system.network.size)
     net = collectives.fabric(system.network, c, sharpness, groups.all)
     parts = counts.residents(model, plan)
@@ -276,6 +282,7 @@ def _costs(system: System, model: Transformer, plan: Plan, c: Coefficients, shar
 def _memory(model: Transformer, plan: Plan, footprint: Footprint = LEAST) -> memory_cost.Memory:
     """Calibrated: what the first stage keeps for the micro-batches that its schedule has in flight, or the last one for the logits."""
     check_counts(model)
+    plan = _even(plan, model, footprint)
     schedule, at = SCHEDULES[plan.schedule], (plan.pp, plan.n_microbatches, plan.interleave)
     return memory_cost.memory(model, plan, schedule.in_flight(*at), schedule.in_flight_last(*at), footprint)
 
@@ -305,8 +312,7 @@ def step_time(
     once: the optimizer, the reduction of gradients, the pipeline's bubble and the fixed overhead.
 
     Args:
-      system, model, plan, coefficients: leaves are scalars or `[*batch]` (network: `[K, *batch]`), all of one rank or scalar; where others
-        than the plan's have a batch, all of the plan's have it (`sweep` gives it to them).
+      system, model, plan, coefficients: leaves are scalars or `[*batch]` (network: `[K, *batch]`), all of one rank or scalar.
       sharpness: of all maxima and positive parts; infinity is the hard model. Static.
       physics: where profiles differ; system, model and plan are the records that it takes. Static.
 
@@ -378,7 +384,7 @@ def memory_use(model: Transformer, plan: Plan, *, physics: Physics = CALIBRATED,
     """Bytes of the fullest device by purpose, with the micro-batches in flight of the plan's schedule; see `cost.memory.memory`.
 
     Args:
-      model, plan: leaves are scalars or `[*batch]`, with a batch all of the plan's. physics: as in `step_time`.
+      model, plan: leaves are scalars or `[*batch]`. physics: as in `step_time`.
       footprint: what a stack holds beyond the least, for the calibrated physics.
 
     Returns:

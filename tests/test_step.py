@@ -466,3 +466,31 @@ def test_models_without_what_every_model_has_are_refused(name):
     for ask in (lambda: step_time(catalog.system("H100-DGX"), model, plan, default()), lambda: memory_use(model, plan)):
         with pytest.raises(InputError, match=f"{name}: expected a number from 1 on"):
             ask()
+
+
+THREE = np.array([1.0, 2.0, 4.0])
+
+
+def with_batch(kind):
+    """Records of which one has three cases, and a function that gives case i of them."""
+    system, model, c = catalog.system("H100-DGX"), catalog.transformer("llama-3-8b", 2048.0), default()
+    plan, net = Plan(dp=8.0, tp=2.0, zero=1.0, shard=8.0, global_batch=32.0), system.network
+    records = {
+        "plan": lambda x: (system, model, plan.replace(dp=32.0 / x, shard=32.0 / x, tp=2.0 * x), c),
+        "model": lambda x: (system, model.replace(seq_len=2048.0 * x), plan, c),
+        "chip": lambda x: (system.replace(chip=system.chip.replace(flops_per_s=system.chip.flops_per_s * x)), model, plan, c),
+        "network": lambda x: (system.replace(network=net.replace(bytes_per_s=np.multiply.outer(net.bytes_per_s, x))), model, plan, c),
+        "coefficients": lambda x: (system, model, plan, jax.tree.map(lambda value: value * x**0.1, c)),
+    }
+    return records[kind]
+
+
+@pytest.mark.parametrize("kind", ["plan", "model", "chip", "network", "coefficients"])
+def test_any_record_may_have_a_batch(kind):
+    """Time and memory of three cases at once are those of one after the other."""
+    of = with_batch(kind)
+    together = of(THREE)
+    each = [of(x) for x in THREE]
+    np.testing.assert_allclose(step_time(*together).total, [float(step_time(*one).total) for one in each], rtol=1e-12)
+    used = np.broadcast_to(memory_use(together[1], together[2]).total, 3)
+    np.testing.assert_allclose(used, [float(memory_use(one[1], one[2]).total) for one in each], rtol=1e-12)
