@@ -80,13 +80,13 @@ class Physics(NamedTuple):
     """Where profiles of the model differ, and all they differ in: `step_time` is the same sum of whatever these return.
 
     Attributes:
-      align: `(system, plan)` → both, with all leaves of one rank.
+      align: `(system, plan, others…)` → the first two, with all leaves of one rank, that of any of the others too.
       costs: `(system, model, plan, coefficients, sharpness)` → `Costs`.
       memory: `(model, plan)`, and a footprint where one is given → bytes of the fullest device by purpose.
 
     A profile may bring its own records for model and plan: the step asks the plan for its `devices`, and nothing else.
     """
 
-    align: Callable[[Any, Any], tuple[Any, Any]]
+    align: Callable[..., tuple[Any, Any]]
     costs: Callable[[Any, Any, Any, Coefficients, float], Costs]
     memory: Callable[..., Memory]

@@ -238,7 +238,6 @@ def _aligned(system: System, plan: Plan, *others: object) -> tuple[System, Plan]
 def _costs(system: System, model: Transformer, plan: Plan, c: Coefficients, sharpness: float) -> Costs:
     """Calibrated: rates by size and kind, rings and trees on the levels of the network, overlap kind by kind."""
     check_counts(model)
-    system, plan = _aligned(system, plan, model, c)
     groups = place(plan, system.network.size)
     net = collectives.fabric(system.network, c, sharpness, groups.all)
     parts = counts.residents(model, plan)
@@ -332,7 +331,7 @@ def step_time(
     '18.5 s, of which 0.78 s are bubble'
     """
     c = coefficients
-    system, plan = physics.align(system, plan)
+    system, plan = physics.align(system, plan, model, c)
     with together():
         costs = physics.costs(system, model, plan, c, sharpness)
     work, comm = costs.work, costs.communication

@@ -50,12 +50,14 @@ def command(
     json: Json = False,
 ) -> None:
     """Measure this machine: micro-benchmarks and training steps. Stop it at any time: it goes on where it stopped."""
+    from calibration.collect.hosts import check
+
     if budget_minutes is not None and not 0.0 < budget_minutes < 1e6:
         raise InputError(f"--budget-minutes: expected a positive number of minutes, got {budget_minutes}")
     kinds = [word.strip() for word in what.split(",") if word.strip()]
     if not kinds:
         raise InputError(f"--what {what!r}: names nothing to measure; expected some of {ALL}")
-    _check_launcher(launcher)
+    check(launcher)
     if dry_run:
         _list(kinds, json)
         return
@@ -72,13 +74,6 @@ def command(
     if len(collected.outcome.finished) == len(collected.outcome.failed):
         say(f"dmodel: nothing was measured; {'the reasons are above' if collected.outcome.failed else 'give it more minutes'}")
         stop(1)
-
-
-def _check_launcher(launcher: str) -> None:
-    """Refuse an unknown launcher also where nothing is launched."""
-    from calibration.collect.hosts import check
-
-    check(launcher)
 
 
 def _only_tables(out: Path, parquet: bool, json: bool) -> None:

@@ -10,8 +10,10 @@ from dmodel.plan import PLACEMENT
 from dmodel.types import InputError
 
 if TYPE_CHECKING:
+    from calibration.traces.sharding import Reduction
+    from calibration.traces.stages import Stages
     from dmodel.coefficients import Coefficients
-    from dmodel.design import Choices, Laid
+    from dmodel.design import Choices, Kept, Laid
     from dmodel.hardware import System
     from dmodel.plan import Plan
     from dmodel.profiles import Profile
@@ -160,7 +162,7 @@ def settings(
     from calibration.traces.recipes import AFTER, AWAITED, awaits_replicas, further_tokens, fuses_sums, held_in_order, reduces_after
     from calibration.traces.rows import OPERAND_BYTES, SCALE_READS
     from calibration.traces.schema import base_precision
-    from calibration.traces.sharding import GROWN, bucket_per_rank, reduction
+    from calibration.traces.sharding import GROWN, reduction
     from dmodel.plan import Plan
 
     flash = choice("attention", attention, ("flash", "none")) == "flash"
@@ -175,7 +177,7 @@ def settings(
     started = launches(*names, float(job.model.n_experts), 0.0 if ep is None else float(ep))
     narrow = flash and narrow_attention(*names, float(job.model.n_experts))
     rates, kernels = attention_rates(job.stack, job.accelerator, flash)
-    after, per_rank = reduces_after(job.stack, float(job.model.n_layers)), bucket_per_rank(job.stack, reduced.nbytes)
+    kept, after = _kept(job, reduced), reduces_after(job.stack, float(job.model.n_layers))
     plan = Plan(
         dp=1.0,
         global_batch=1.0,
@@ -186,11 +188,7 @@ def settings(
         attention_rate=np.float64(rates.attention_rate),
         attention_backward_rate=np.float64(rates.attention_backward_rate),
         scale_passes=np.float64(SCALE_READS.get(precision, 0.0)),
-        reduce_bytes=np.float64(reduced.nbytes),
-        bucket_per_rank=np.float64(per_rank),
-        gradient_bytes=np.float64(reduced.held),
-        gather_bytes=np.float64(reduced.gathered),
-        optimizer_bytes=np.float64(reduced.optimizer),
+        **{name: np.float64(value) for name, value in kept._asdict().items()},
         merge_copies=np.float64(exchange.merge_copies),
         route_bytes=np.float64(exchange.route),
         overlap_ep=np.float64(exchange.overlap),
@@ -199,14 +197,13 @@ def settings(
         fused_experts=np.float64(started.fused),
         split_rotary=np.float64(started.rotary),
         fused_sums=np.float64(fuses_sums(job.stack)),
-        overlap_dp=np.float64(0.0 if after else reduced.overlap),
         overlap_replica=np.float64(not awaits_replicas(job.stack)),
         recompute_last=np.float64(last),
         cp_balanced=np.float64(not held_in_order(job.stack)),
     )
     states = f", gradients in {reduced.held:g} bytes, master weight and two moments in {reduced.optimizer:g}"
     weights = "16-bit weights" + ("" if any("states of the optimizer" in said for said in reduced.assumed) else states)
-    when = [AFTER] if after else [GROWN] if per_rank and (zero is None or zero <= 2) else []
+    when = [AFTER] if after else [GROWN] if kept.bucket_per_rank and (zero is None or zero <= 2) else []
     when += [text for text in (AWAITED if awaits_replicas(job.stack) else "", further_tokens(job.stack, job.model_name, "")[1]) if text]
     open_end = [f"where layers are recomputed, {text}" for text in ends] if zero is None else []
     core = [*([NARROW_CORE] if narrow else []), *kernels]
@@ -214,44 +211,58 @@ def settings(
     return plan, [*before, *when, *exchange.said, *started.said, *core, *behind, *open_end]
 
 
+def _kept(job: Setting, reduced: Reduction) -> Kept:
+    """What a way to reduce gradients makes of a plan of the job's stack."""
+    from calibration.traces.recipes import reduces_after
+    from calibration.traces.sharding import bucket_per_rank
+    from dmodel.design import Kept
+
+    overlap = 0.0 if reduces_after(job.stack, float(job.model.n_layers)) else reduced.overlap
+    per_rank = float(bucket_per_rank(job.stack, reduced.nbytes))
+    return Kept(reduced.nbytes, reduced.held, reduced.gathered, reduced.optimizer, per_rank, overlap)
+
+
 def choices_of(job: Setting, everything: bool = False) -> tuple[Choices, list[str]]:
     """What a search may choose for a job: with what its stack keeps and sends under each ZeRO stage where stages differ in that, without
     stages that it does not run, and with its own layouts of pipelines; and what is assumed for it, in words."""
-    from calibration.traces.recipes import reduces_after, reduces_once
-    from calibration.traces.sharding import bucket_per_rank, reduction
-    from dmodel.design import EVERYTHING, Choices, Kept
+    from calibration.traces.recipes import reduces_once
+    from calibration.traces.sharding import reduction
+    from dmodel.design import EVERYTHING, Choices
+    from dmodel.design.space import STAGES
 
     found = EVERYTHING if everything else Choices()
-    after, kept = reduces_after(job.stack, float(job.model.n_layers)), []
-    for stage in range(4):
-        r = reduction(job.stack, float(stage), job.precision, job.model_name)
-        per_rank = float(bucket_per_rank(job.stack, r.nbytes))
-        kept.append(Kept(r.nbytes, r.held, r.gathered, r.optimizer, per_rank, 0.0 if after else r.overlap))
+    kept = tuple(_kept(job, reduction(job.stack, float(stage), job.precision, job.model_name)) for stage in range(STAGES))
     run = tuple(stage for stage in found.zero if not reduces_once(job.stack, float(stage)))
     said = [] if run == found.zero else [f"ZeRO stages {', '.join(map(str, run))}: stage 2 is run as stage 1 by the stack"]
     differ = len(set(kept)) > 1
     said += ["bytes of gradients, gathers and states follow each plan's ZeRO stage, as the stack's do"] if differ else []
     laid = _laid(job)
     said += ["layers lie on stages as the stack lays them out"] if laid else []
-    return found.replace(zero=run, kept=tuple(kept) if differ else (), laid=laid), said
+    return found.replace(zero=run, kept=kept if differ else (), laid=laid), said
 
 
 def _laid(job: Setting) -> tuple[Laid, ...]:
     """Stages of all pipelines of a job that its stack lays out in a way of its own."""
-    from calibration.traces.stages import head_cost, stages
     from dmodel.design import Laid
     from dmodel.design.space import divisors
     from dmodel.stages import layout, short_by
 
-    layers, *head, heads = (float(x) for x in (job.model.n_layers, job.model.d_model, job.model.d_ff, job.model.vocab, job.model.n_mtp))
-    found = []
+    layers, heads, found = float(job.model.n_layers), float(job.model.n_mtp), []
     for pp in (n for n in divisors(job.devices)[1:] if n <= layers):
         for v in (v for v in range(1, int(layers) // pp + 2) if not short_by(layers, pp, v)):
-            own = stages(job.stack, job.model_name, layers, head_cost(*head), float(pp), float(v), heads)
+            own = _stages(job, float(pp), float(v))
             usual = layout(layers, pp, v, heads)
             if (own.excess, own.displaced) != (float(usual["stage_excess"]), float(usual["head_displaces"])):
                 found.append(Laid(pp, v, own.excess, own.displaced))
     return tuple(found)
+
+
+def _stages(job: Setting, pp: float, interleave: float) -> Stages:
+    """Stages of a pipeline as the job's stack lays them out."""
+    from calibration.traces.stages import head_cost, stages
+
+    layers, *head, heads = (float(x) for x in (job.model.n_layers, job.model.d_model, job.model.d_ff, job.model.vocab, job.model.n_mtp))
+    return stages(job.stack, job.model_name, layers, head_cost(*head), pp, interleave, heads)
 
 
 def plan(job: Setting, degrees: Degrees) -> tuple[Plan, list[str]]:
@@ -263,7 +274,6 @@ def plan(job: Setting, degrees: Degrees) -> tuple[Plan, list[str]]:
     from calibration.traces.checkpoints import by_modules, recomputed, recomputes_last, redone
     from calibration.traces.recipes import ONCE, held_in_order, reduces_once
     from calibration.traces.schema import base_precision
-    from calibration.traces.stages import head_cost, stages
     from dmodel.design import make_plan
 
     for name in ("micro_batch", "tp", "pp", "cp", "dp", "ep", "interleave", "shard"):
@@ -282,10 +292,10 @@ def plan(job: Setting, degrees: Degrees) -> tuple[Plan, list[str]]:
     share = asked["recompute"]
     again = recomputed(degrees.recompute, job.stack, experts=experts, fused=degrees.attention == "flash")
     again = again._replace(layers=share) if isinstance(share, float) else again
-    layers, *head, heads = (float(x) for x in (job.model.n_layers, job.model.d_model, job.model.d_ff, job.model.vocab, job.model.n_mtp))
     if not degrees.recompute:
-        again = by_modules(job.stack, job.model_name, job.accelerator, base_precision(job.precision), layers / float(found.pp)) or again
-    laid = stages(job.stack, job.model_name, layers, head_cost(*head), float(found.pp), float(found.interleave), heads)
+        stage = float(job.model.n_layers / found.pp)
+        again = by_modules(job.stack, job.model_name, job.accelerator, base_precision(job.precision), stage) or again
+    laid = _stages(job, float(found.pp), float(found.interleave))
     found = redone(again, job.model, found.replace(stage_excess=laid.excess, head_displaces=laid.displaced))
     assumed.extend(laid.said)
     assumed.extend((*again.said, *recomputes_last(job.stack, experts)[1]) if again.ends else again.said)

@@ -38,7 +38,7 @@ IDEAL = Coefficients(**{name: 1.0 if spec.bound == "share" or name == "bubble" e
 """Coefficients of a step in which nothing is fitted: full rates, no jitter, no overhead."""
 
 
-def align(system: System, layout: Layout) -> tuple[System, Layout]:
+def align(system: System, layout: Layout, *_others: object) -> tuple[System, Layout]:
     """Per-level leaves `[K]` get the batch axes that the layout has."""
     rank = max(1, *(jnp.ndim(x) for x in jax.tree.leaves((layout, system))))
     levels = {f"{kind}_levels": trailing(getattr(layout, f"{kind}_levels"), rank) for kind in KINDS}
