@@ -191,10 +191,12 @@ def _hybrid(shape: dict[str, float], config: Config, path: Path) -> dict[str, fl
 
 
 EVERY = {"gemma2": 2, "gpt_oss": 2, "gemma3_text": 6}
-"""Model types of which one layer in so many sees all tokens, where the file does not name the kinds of its layers."""
+"""Model types of which one layer in so many sees all tokens, where the file does not name the kinds of its layers (`layer_types` as
+transformers' `Gemma2Config`, `GptOssConfig` and `Gemma3TextConfig` fill it in)."""
 
 SWITCHED = ("qwen2", "qwen3", "qwen3_moe")
-"""Model types whose window is off unless `use_sliding_window` is true; then layers from `max_window_layers` on have it."""
+"""Model types whose window is off unless `use_sliding_window` is true; then layers from `max_window_layers` on have it (transformers'
+`Qwen2Config`, `Qwen3Config`, `Qwen3MoeConfig`)."""
 
 
 def _windowed(config: Config, layers: float, path: Path) -> float:
