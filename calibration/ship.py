@@ -7,6 +7,7 @@ moves there, and all offsets with it, so known groups predict the same and unkno
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import sys
 import time
@@ -119,9 +120,14 @@ def build(cases: Cases, *, seed: int = 0, starts: int = 4) -> list[Profile]:
     return [pooled, *(rebase(pooled, view) for view in VIEWS), evidence]
 
 
-def main(folder: Sequence[str] = ()) -> None:
-    """Write the profiles into the package, or into a folder given."""
-    target = Path(folder[0]) if folder else Path(str(resources.files("dmodel.profiles"))) / "data"
+def main(arguments: Sequence[str] = ()) -> None:
+    """Write the profiles into the package, or into a folder given, which has to be there before minutes go by."""
+    shipped = Path(str(resources.files("dmodel.profiles"))) / "data"
+    parser = argparse.ArgumentParser(prog="python -m calibration.ship", description="Fit the shipped profiles anew, from embedded rows.")
+    parser.add_argument("folder", nargs="?", type=Path, default=shipped, help="where to write them (that of the package)")
+    target = parser.parse_args(arguments).folder
+    if not target.is_dir():
+        parser.error(f"{target} is no folder; make it first")
     for profile in build(to_cases(published())):
         save(profile, target / f"{profile.name}.json")
         print(f"{target / profile.name}.json: {profile.description}")

@@ -167,7 +167,7 @@ def model_flops_per_token(model: Transformer, convention: str = "6N+12Lhs") -> A
 
 class Matmuls(struct.PyTreeNode, kw_only=True):
     """Forward matrix products of one layer, and last the head: QKV (or what latents and states come from), from latents, projection, MLP up
-    (and gate), down, experts up (and gate), down, to experts' latents (and back), logits; `[9, *batch]`.
+    (and gate), down, experts up (and gate), down, to experts' latents (and back), router, logits; `[10, *batch]`.
 
     Attributes:
       rows, columns, inner: M, N and K of one product [count]. copies: how many of that size run in the mean layer (local experts) [count].
@@ -217,19 +217,24 @@ def matmuls(model: Transformer, plan: Plan) -> Matmuls:
     """Forward matrix products of the mean layer and the head, per device and micro-batch, tensor parallel.
 
     `experts / ep` experts are local, of width `f / etp`; each sees `visits · ep / experts` tokens. Every rank of tp computes the latents of
-    attention; of those of experts its share of the tokens (`visits`).
+    attention; of those of experts, and of the router, its share of the tokens (`visits`). A head of further tokens reads `2 h` into h
+    before its logits: columns of the mean head's `(V + 2 h n / (1 + n)) / tp`.
+
+    Limits: ranks of tp beyond the KV heads split a head's columns, and what Megatron-Core then gathers of it is left out.
     """
     t, h, tp = tokens(model, plan), model.d_model, plan.tp
     mean, local = mean_layer(model), model.n_experts / plan.ep
     routed, seen = local * mean.routed, visits(model, plan) / local
     always, f, r, up = mean.width / tp, model.d_ff / plan.etp, mean.reach, 1.0 + model.gated_mlp
     through, grouped = ramp(mean.width), ramp(local - 1.0)
+    logits = model.vocab + 2.0 * h * model.n_mtp / (1.0 + model.n_mtp)
+    first, latents = mean.down_columns + mean.columns / tp, 2.0 * mean.latents * mean.routed
     return Matmuls(
-        rows=stack(t, t, t, t, t, seen, seen, t / tp, t),
-        columns=stack(mean.down_columns + mean.columns / tp, mean.up_columns / tp, h, up * always, h, up * f, r, r, model.vocab / tp),
-        inner=stack(h, mean.up_inner, mean.out / tp, h, always, r, f, h, h),
-        copies=stack(1.0, mean.up, 1.0, through, through, routed, routed, 2.0 * mean.latents * mean.routed, 1.0 + model.n_mtp),
-        grouped=stack(*[0.0] * 5, grouped, grouped, 0.0, 0.0),
+        rows=stack(t, t, t, t, t, seen, seen, t / tp, t / tp, t),
+        columns=stack(first, mean.up_columns / tp, h, up * always, h, up * f, r, r, model.n_experts, logits / tp),
+        inner=stack(h, mean.up_inner, mean.out / tp, h, always, r, f, h, h, h),
+        copies=stack(1.0, mean.up, 1.0, through, through, routed, routed, latents, mean.routed, 1.0 + model.n_mtp),
+        grouped=stack(*[0.0] * 5, grouped, grouped, *[0.0] * 3),
     )
 
 

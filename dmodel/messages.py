@@ -26,12 +26,14 @@ and values on as they came."""
 
 
 class Messages(struct.PyTreeNode, kw_only=True):
-    """Times of the messages when nothing hides them [s]: per layer (tp, cp, ep, weight gather, gradient scatter), per step (reduction of
-    gradients, gather of updated parameters), transfer, the embedding and head of a micro-batch, what a step waits for (`awaited`: the tied
-    embedding, and the sum over HSDP's replicas where nothing hides it)."""
+    """Times of the messages when nothing hides them [s]: per layer (tp and cp, and what of both the forward pass sends; ep, weight gather,
+    gradient scatter), per step (reduction of gradients, gather of updated parameters), transfer, the embedding and head of a micro-batch,
+    what a step waits for (`awaited`: the tied embedding, and the sum over HSDP's replicas where nothing hides it)."""
 
     tp: Array
     cp: Array
+    tp_forward: Array
+    cp_forward: Array
     ep: Array
     gather: Array
     scatter: Array
@@ -69,8 +71,7 @@ def messages(
     Megatron-Core has buckets on the first stage's first chunk alone, and one message for each other chunk; here all stages have buckets.
     The all-reduce of HSDP goes in buckets too below stage 3.
     """
-    t = counts.tokens(model, plan)
-    wire, sp, trained = counts.activation_bytes(model, plan), plan.sp, model.trainable
+    t, wire, sp, trained = counts.tokens(model, plan), counts.activation_bytes(model, plan), plan.sp, model.trainable
     again, last, opened, core = _again(plan)
     mean = counts.mean_layer(model)
     routed = counts.WORD * mean.reach * counts.visits(model, plan)
@@ -89,8 +90,7 @@ def messages(
     tp, cp, shard, expert, etp, ep = collectives.gather_line(joining, gathers, copied).kinds()
     replicated = plan.reduce_bytes * (parts.dense / groups.shard.prod(0) + parts.experts / groups.expert_shard.prod(0))
     summed = stack(wire, plan.reduce_bytes * parts.dense, plan.reduce_bytes * parts.experts, replicated)
-    per_byte = _messages_per_byte(plan, c)
-    zero1, zero2, zero3 = (zero_share(plan.zero, stage) for stage in (1.0, 2.0, 3.0))
+    per_byte, (zero1, zero2, zero3) = _messages_per_byte(plan, c), (zero_share(plan.zero, stage) for stage in (1.0, 2.0, 3.0))
     # beyond the first of each: activations at once, gradients in buckets, the last one not full, HSDP's by layer under ZeRO-3
     buckets = stack(0.0 * per_byte, *[per_byte] * 2, (1.0 - zero3) * per_byte)
     units = stack(*[0.0 * zero3] * 3, zero3 * (layers - 1.0))
@@ -120,6 +120,8 @@ def messages(
     return Messages(
         tp=mean.mixer * mixer + mean.through * mlp + (4.0 + again + last) * mean.routed * (etp.time(routed) + split_experts),
         cp=(3.0 + core) * cp.time(kv),
+        tp_forward=(mean.mixer + mean.through) * half + 2.0 * mean.routed * (etp.time(routed) + split_experts),
+        cp_forward=cp.time(kv),
         ep=mean.routed * ((4.0 + again + last) * exchange + (1.0 + again) * route),
         gather=zero3 * layer.time(plan.gather_bytes / layers),
         scatter=(1.0 - plan.accumulate) * scatter,

@@ -13,7 +13,8 @@ from dmodel.types import Array
 
 
 class LayerWork(struct.PyTreeNode, kw_only=True):
-    """Device time of one layer and micro-batch [s]: products, attention core and streaming, forward; the same backward; done again."""
+    """Device time of one layer and micro-batch [s]: products, attention core and streaming of both passes, of the first two what the
+    forward one takes; what is done again; the head; all of the forward pass, and of the backward one, with what it does again."""
 
     matmul: Array
     attention: Array
@@ -22,6 +23,8 @@ class LayerWork(struct.PyTreeNode, kw_only=True):
     head: Array
     forward: Array
     backward: Array
+    matmul_forward: Array = 0.0
+    attention_forward: Array = 0.0
 
     @property
     def busy(self) -> Array:
@@ -47,13 +50,16 @@ class Communication(struct.PyTreeNode, kw_only=True):
 
 
 class Costs(struct.PyTreeNode, kw_only=True):
-    """What a step is added up from: work, communication, what launching adds to a layer [s], layers of the fullest stage, of them those
-    beyond the mean stage, and how many fewer the one with the head holds, micro-batches, idle slots [micro-batch], the update [s]; what of
-    the head of a micro-batch passes while the device waits for its host, on the stage that has it and, of the share that all stages carry
-    alike, on the fullest one [s]; 1 where the step is a sum of parts, without overhead or stragglers (`Plan.composed`)."""
+    """What a step is added up from: work, communication, a layer's two passes with the messages in them but for exchanges of tokens [s],
+    what launching adds to a layer [s], layers of the fullest stage, of them those beyond the mean stage, and how many fewer the one with
+    the head holds, micro-batches, idle slots [micro-batch], the update [s]; what of the head of a micro-batch passes while the device waits
+    for its host, on the stage that has it and, of the share that all stages carry alike, on the fullest one [s]; 1 where the step is a sum
+    of parts, without overhead or stragglers (`Plan.composed`)."""
 
     work: LayerWork
     communication: Communication
+    forward: Array = 0.0
+    backward: Array = 0.0
     launch: Array = 0.0
     hidden_head: Array = 0.0
     hidden_even: Array = 0.0
@@ -67,13 +73,13 @@ class Costs(struct.PyTreeNode, kw_only=True):
 
     @property
     def window_layers(self) -> Array:
-        """Layers of work that the windows of messages per step last [1]: those of the fullest stage, and the time that the stage with the
-        head waits for its host beyond what of the head passes meanwhile: `ℓ + ((ℓ − displaced) launch − hidden) / work`.
+        """Layers that the windows of messages per step last [1]: those of the fullest stage, and the time that the stage with the head
+        waits for its host beyond what of the head passes meanwhile: `ℓ + ((ℓ − displaced) launch − hidden) / (forward + backward)`.
 
-        That stage waits least: so a window grows with launches by no more than the step does, and a slower host makes no step faster while
-        transfers of a pipeline and gradients do not both fill it (the same wait is counted for each).
+        That stage waits least: so a window grows with launches by no more than the step does, and a slower host makes no step faster.
         """
-        return self.layers + ((self.layers - self.displaced) * self.launch - self.hidden_head) / self.work.busy
+        waits = (self.layers - self.displaced) * self.launch - self.hidden_head
+        return self.layers + waits / (self.forward + self.backward)
 
 
 class Physics(NamedTuple):

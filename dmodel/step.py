@@ -13,13 +13,14 @@ from dmodel import counts, traffic
 from dmodel.coefficients import Coefficients
 from dmodel.cost import collectives, compute
 from dmodel.cost import memory as memory_cost
-from dmodel.cost.overlap import exposed_time, lengthened, straggler_share
-from dmodel.cost.pipeline import SCHEDULES, meetings, step_window
+from dmodel.cost.overlap import straggler_share
+from dmodel.cost.pipeline import SCHEDULES, meetings
 from dmodel.footprint import LEAST, Footprint
 from dmodel.hardware import Chip, System
-from dmodel.messages import Messages, messages
+from dmodel.hiding import beside_layer, beside_step
+from dmodel.messages import messages
 from dmodel.once import together
-from dmodel.physics import Communication, Costs, LayerWork, Physics
+from dmodel.physics import Costs, LayerWork, Physics
 from dmodel.placement import place
 from dmodel.plan import Plan
 from dmodel.smooth import SHARPNESS, excess, ramp
@@ -114,9 +115,9 @@ def _layer_work(system: System, model: Transformer, plan: Plan, parts: counts.Re
     rate = low / (1.0 - wide + wide * low / chip.attention_flops_per_s)
     operand = plan.operand_bytes + wide * (counts.WORD - plan.operand_bytes)
     products = counts.matmuls(model, plan)
-    # logits and loss stay in 16 bits whatever the precision of the layers
+    # router, logits and loss stay in 16 bits whatever the precision of the layers
     times = compute.matmul_time(
-        products, stack(*[rate] * 8, chip.attention_flops_per_s), stack(*[operand] * 8, counts.WORD), chip, c, sharpness
+        products, stack(*[rate] * 8, *[chip.attention_flops_per_s] * 2), stack(*[operand] * 8, *[counts.WORD] * 2), chip, c, sharpness
     )
     matmul, logits = times[:-1].sum(0), times[-1] * compute.off_vectors(plan)
     casts = compute.streaming_time(c.cast_traffic * traffic.cast_bytes(products, plan), chip, c)
@@ -148,6 +149,8 @@ def _layer_work(system: System, model: Transformer, plan: Plan, parts: counts.Re
         head=head,
         forward=forward,
         backward=backward + again,
+        matmul_forward=matmul,
+        attention_forward=attention,
     )
 
 
@@ -166,60 +169,6 @@ def starts(model: Transformer, plan: Plan, apart: Array, chip: Chip, c: Coeffici
     passes = 2.0 + model.trainable + plan.recompute_layers
     kernels, launches = (count(model, plan) * passes for count in (counts.kernels, counts.launches))
     return compute.starts(kernels, launches, meetings(plan, apart), chip, c)
-
-
-def _beside_layer(v: Messages, work: LayerWork, plan: Plan, c: Coefficients, sharpness: float) -> Communication:
-    """Messages of a layer and micro-batch, split into what their windows hide and what they do not.
-
-    Of tensor parallelism a share hides, behind the products of its layer: between a product and the next one that needs its sum there is
-    nothing to run, so what hides is what Megatron-LM sends beside weight gradients, and what is sent in parts beside the product itself
-    (user buffers). Whatever else is sent may hide wholly, in a share of its window.
-
-    Windows: cp the attention core; ep both passes of another micro-batch through the layer, as Megatron-Core
-    schedules it (`overlap_moe_expert_parallel_comm`; the products alone fit 14 nats worse), and as much for compilers, which fill a message
-    with whatever does not wait for it; prefetched FSDP gathers the forward pass, gathers and scatters the backward pass of the layer
-    computed meanwhile. All of them last as much longer as what hides in them slows the compute (`overlap.lengthened`).
-
-    Limits: windows overlap, and what is exposed of one kind hides nothing of another. Where tensor parallelism and FSDP are both exposed, a
-    second of compute less exposes up to a second of each, so faster arithmetic can make a step longer (at most 10 % were found).
-    """
-    ahead = v.gather * ramp(plan.prefetch)
-    cost = stack(v.tp, v.cp, v.ep, ahead, ahead * plan.reshard + v.scatter)
-    window = stack(work.matmul, work.attention, work.forward + work.backward, work.forward, work.backward)
-    shards = c.overlap_fsdp * plan.overlap_dp
-    beside = c.overlap_tp * plan.overlap_tp
-    whole = jnp.ones_like(beside)
-    overlap = stack(whole, c.overlap_cp * plan.overlap_cp, c.overlap_ep * plan.overlap_ep, shards, shards)
-    able = cost * stack(beside, whole, whole, whole, whole)
-    exposed = cost - able + exposed_time(able, window, lengthened(overlap, trailing(stack(c.contention), overlap.ndim)), sharpness)
-    tp, cp, ep, first, second = jnp.unstack(exposed)
-    hidden = jnp.unstack(cost - exposed)
-    return Communication(
-        tp=tp,
-        cp=cp,
-        ep=ep,
-        fsdp=first + second + (v.gather - ahead) * (1.0 + plan.reshard),
-        # the first gather has nothing to hide behind; the positive part above already holds what of it is exposed anyway
-        fsdp_first=hidden[3],
-        # nothing runs beside the embedding and the logits
-        ends=v.ends,
-        hidden_layer=sum(hidden[1:], start=hidden[0]),
-    )
-
-
-def _beside_step(v: Messages, forward: Array, backward: Array, plan: Plan, c: Coefficients, sharpness: float) -> dict[str, Array]:
-    """Messages of a step, and of a stage's micro-batch, split likewise: gradients reduced per step hide in the backward passes of the last
-    micro-batches, updated parameters that are gathered in the next step's first forward passes (`pipeline.step_window`), transfers of the
-    pipeline in one micro-batch, which they do not slow. forward, backward: of all layers of a stage and micro-batch, as long as they take
-    with waiting for the host [s]."""
-    passes = step_window(plan.pp, plan.n_microbatches, plan.interleave)
-    cost, window = stack(v.dp, v.updated, v.pp), stack(passes * backward, passes * forward, forward + backward)
-    overlap = stack(c.overlap_dp * plan.overlap_dp, c.overlap_gather * plan.overlap_dp, c.overlap_pp * plan.overlap_pp)
-    slows = trailing(stack(c.contention, c.contention, jnp.zeros_like(c.contention)), overlap.ndim)
-    exposed = exposed_time(cost, window, lengthened(overlap, slows), sharpness)
-    dp, updated, pp = jnp.unstack(exposed)
-    reduced, gathered, _ = jnp.unstack(cost - exposed)
-    return {"dp": dp + updated + v.awaited, "pp": pp, "hidden_step": reduced + gathered}
 
 
 def _even(plan: Plan, *others: object) -> Plan:
@@ -242,7 +191,7 @@ def _costs(system: System, model: Transformer, plan: Plan, c: Coefficients, shar
     net = collectives.fabric(system.network, c, sharpness, groups.all)
     parts = counts.residents(model, plan)
     work, sent = _layer_work(system, model, plan, parts, c, sharpness), messages(model, plan, parts, groups, net, c)
-    comm, layers = _beside_layer(sent, work, plan, c, sharpness), counts.stage_layers(model, plan)
+    (forward, backward, comm), layers = beside_layer(sent, work, plan, c, sharpness), counts.stage_layers(model, plan)
     device = work.busy + comm.tp + comm.cp + comm.ep + comm.fsdp + c.contention * comm.hidden_layer
     started = starts(model, plan, groups.pp[1:].prod(0), system.chip, c)
     launch = compute.launch_time(device, started, sharpness)
@@ -261,6 +210,8 @@ def _costs(system: System, model: Transformer, plan: Plan, c: Coefficients, shar
     optimizer = optimizer + compute.streaming_time(c.cast_traffic * cast, system.chip, c)
     costs = Costs(
         work=work,
+        forward=forward,
+        backward=backward,
         launch=launch,
         hidden_head=hidden_head,
         hidden_even=hidden_even,
@@ -274,7 +225,7 @@ def _costs(system: System, model: Transformer, plan: Plan, c: Coefficients, shar
         optimizer=optimizer,
     )
     window = costs.window_layers
-    beside = _beside_step(sent, window * work.forward, window * work.backward, plan, c, sharpness)
+    beside = beside_step(sent, window * forward, window * backward, plan, c, sharpness)
     return costs.replace(communication=comm.replace(**beside))
 
 

@@ -23,11 +23,12 @@ def cast_bytes(products: Matmuls, plan: Plan) -> Array:
 
     The left operand of each product forward, the gradient of its result backward, each read in 16 bits, once more for each pass that finds
     its scale, and written in the operand's bytes twice: by rows for its own product, by columns for that of the weight gradient. Weights
-    are cast once per step, not per micro-batch. Fused experts only write what lies between their two products.
+    are cast once per step, not per micro-batch. Fused experts only write what lies between their two products. Router and logits stay in 16
+    bits.
     """
     left, _, result = products.elements
     read = WORD * (1.0 + plan.scale_passes)
-    every = (read + 2.0 * plan.operand_bytes) * (left + result)[:-1].sum(0)
+    every = (read + 2.0 * plan.operand_bytes) * (left + result)[:-2].sum(0)
     return plan.low_precision * (1.0 - plan.wide_layers) * (every - plan.fused_experts * read * (left[6] + result[5]))
 
 

@@ -355,6 +355,9 @@ def work(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
         operand = (1.0 - wide) * operand + wide * 2.0
     always, routed = products_of(m, p)
     products = sum(matmul(shape, peak, operand, system, c) for shape in always)
+    mixtures = sum(count for count, _, mlp in layers_of(m) if mlp == "experts") / m.n_layers
+    # ranks of tp share the tokens out before they ask the router, in 16 bits
+    products += matmul((t / p.tp, m.n_experts, h, mixtures), half, 2.0, system, c) if mixtures else 0.0
     several = m.n_experts / p.ep >= 2
     products += sum(matmul(shape, peak, operand, system, c, several) for shape in routed)
     # the last ones: of the MLP that every token passes, where there is one, and of the experts
@@ -380,7 +383,6 @@ def work(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
     passes = 2.0 + m.trainable + p.recompute_layers
     starts = kernels(m, p) * passes
     # of every layer with experts two products, two casts and a bias weighted and added, for each that the rank holds
-    mixtures = sum(count for count, _, mlp in layers_of(m) if mlp == "experts") / m.n_layers
     per_expert = 2.0 + (2.0 if p.low_precision else 0.0) + (2.0 if m.expert_biases else 0.0)
     looped = mixtures * m.n_experts / p.ep * 0.25 * per_expert if p.looped_experts else 0.0
     launched = passes * looped + (0.0 if p.graphed else starts)
@@ -388,11 +390,17 @@ def work(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
     several = prod(groups(p, list(system.network.size))["pp"][1:]) > 1.0
     met = ((6.0 if p.recompute_last else 5.0) if p.recompute_layers else 4.0) * p.tp if p.tp > 1 and several else 0.0
     fill, host = (chip.kernel_latency_s * x for x in (starts * c.kernel_fill, launched * c.launch + met * c.rendezvous))
-    logits = (2.0 + m.trainable) * matmul((t, m.vocab / p.tp, h, 1.0), half, 2.0, system, c) * (2.0 if p.unpadded_vocab else 1.0)
+    # a head of further tokens reads its layer's input beside the next token's embedding: both h wide, h out
+    columns = m.vocab + m.n_mtp * 2.0 * h / (1.0 + m.n_mtp)
+    logits = (2.0 + m.trainable) * matmul((t, columns / p.tp, h, 1.0), half, 2.0, system, c) * (2.0 if p.unpadded_vocab else 1.0)
     head = logits + c.loss_traffic * 20.0 * t * m.vocab / p.tp / stream
     return {
         "matmul": 2.0 * products + weights,
+        "matmul_forward": products,
+        "matmul_backward": products + weights,
         "attention": attention + behind,
+        "attention_forward": attention,
+        "attention_backward": behind,
         "elementwise": streaming + back + accumulate + casts,
         "recompute": again,
         "fill": fill,
@@ -443,10 +451,13 @@ def messages(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[s
     scatter = m.trainable * gather(p.reduce_bytes / layers) if p.zero >= 2 else 0.0
     # before elementwise kernels that run again, gathers alone
     gathers = 0.5 * half * (mixers + lone) if p.sp and p.recompute_elementwise else 0.0
+    split_experts = routed * (tp_net.gather(sent * p.etp, g["etp"]) + (c.collective_skew if p.etp > 1 else 0.0))
+    ring = net.gather(keys / p.tp, g["cp"], own=0.0)
     return {
-        "tp": 2.0 * (mixers + lone) * half + (again * (mixers * half + lone * mlp) or gathers)
-        + (4.0 + both) * routed * (tp_net.gather(sent * p.etp, g["etp"]) + (c.collective_skew if p.etp > 1 else 0.0)),
-        "cp": (3.0 + (again or float(p.recompute_attention))) * net.gather(keys / p.tp, g["cp"], own=0.0),
+        "tp_forward": (mixers + lone) * half + 2.0 * split_experts,
+        "tp_backward": (mixers + lone) * half + (again * (mixers * half + lone * mlp) or gathers) + (2.0 + both) * split_experts,
+        "cp_forward": ring,
+        "cp_backward": (2.0 + (again or float(p.recompute_attention))) * ring,
         "ep": (4.0 + both) * routed * net.all_to_all(sent, g["ep"], m.top_k, bool(p.merge_copies))
         # counts of tokens go in lines, with hops of a third
         + (1.0 + again) * routed
@@ -465,42 +476,46 @@ def exposed(system: System, m: Transformer, p: Plan, c: Coefficients) -> tuple[d
     """(exposed, hidden) seconds of each kind, what a layer takes beyond its work and messages for filling kernels or for its host, and what
     of the head passes meanwhile on the last stage and on the others."""
     w, v = work(system, m, p, c), messages(system, m, p, c)
-    ahead = 1.0 if p.prefetch else 0.0
-    windows = {
-        # a share of it hides, if products last as long
-        "tp": (v["tp"] * c.overlap_tp * p.overlap_tp, 1.0, w["matmul"]),
-        "tp_alone": (v["tp"] * (1.0 - c.overlap_tp * p.overlap_tp), 0.0, 0.0),
-        "cp": (v["cp"], c.overlap_cp * p.overlap_cp, w["attention"]),
-        "ep": (v["ep"], c.overlap_ep * p.overlap_ep, w["forward"] + w["backward"]),
-        "first": (v["gather"] * ahead, c.overlap_fsdp * p.overlap_dp, w["forward"]),
-        "second": (v["gather"] * ahead * p.reshard + v["scatter"], c.overlap_fsdp * p.overlap_dp, w["backward"]),
-        "awaited": (v["gather"] * (1.0 - ahead) * (1.0 + p.reshard), 0.0, 0.0),
-    }
+    ahead = v["gather"] if p.prefetch else 0.0
+    out, hidden = {}, {}
 
-    def hide(seconds: float, share: float, window: float, slowed: float) -> float:
+    def hide(kind: str, seconds: float, share: float, window: float, slowed: float) -> float:
+        """What messages add to what they hide in."""
         # hidden seconds lengthen the window that they hide in: the series ω (W + κ ω (W + ...)), up to κ ω = 0.9
-        return min(seconds, share * window / (1.0 - min(slowed * share, 0.9)))
+        hidden[kind] = min(seconds, share * window / (1.0 - min(slowed * share, 0.9)))
+        out[kind] = seconds - hidden[kind]
+        return out[kind] + slowed * hidden[kind]
 
-    hidden = {k: hide(a, share, window, c.contention) for k, (a, share, window) in windows.items()}
-    work_alone = w["forward"] + w["backward"]
-    device = work_alone + sum(a - (1.0 - c.contention) * hidden[k] for k, (a, _, _) in windows.items())
+    passes = {}
+    for which, gathered in (("forward", ahead), ("backward", ahead * p.reshard + v["scatter"])):
+        # a share of tensor parallelism hides, if products last as long
+        able = c.overlap_tp * p.overlap_tp
+        tp, cp = v["tp_" + which], v["cp_" + which]
+        time = w[which] + (1.0 - able) * tp
+        time += hide("tp_" + which, able * tp, 1.0, w["matmul_" + which], c.contention)
+        out["tp_" + which] += (1.0 - able) * tp
+        time += hide("cp_" + which, cp, c.overlap_cp * p.overlap_cp, w["attention_" + which], c.contention)
+        # a pass with what of these is exposed hides what FSDP sends
+        time += hide("fsdp_" + which, gathered, c.overlap_fsdp * p.overlap_dp, time, c.contention)
+        out["late_" + which] = (v["gather"] - ahead) * (1.0 if which == "forward" else p.reshard)
+        passes[which] = time + out["late_" + which]
+    both = passes["forward"] + passes["backward"]
+    device = both + hide("ep", v["ep"], c.overlap_ep * p.overlap_ep, both, c.contention)
     launch = max(device + w["fill"], w["host"]) - device
     # the host is ahead of the device, but where it waits to know what experts get: what all layers of a stage leave idle, the head may use
     idle = 0.0 if p.composed or m.n_experts > 1 else max(w["host"] - device - w["fill"], 0.0)
     shared, ended = c.head_balance * w["head"] / p.pp, fullest(m, p) - p.head_displaces
     passed, shared = min(shared + (1.0 - c.head_balance) * w["head"], ended * idle), min(shared, fullest(m, p) * idle)
     # messages of the step go on while the device of the last stage waits for its host
-    stage = fullest(m, p) + (ended * launch - passed) / work_alone
+    stage = fullest(m, p) + (ended * launch - passed) / both
     # of pp micro-batches in a group, each chunk is done for good once all have passed it: the others' time is left, and its last pass
     group = min(p.pp, p.global_batch / (p.dp * p.micro_batch))
-    passes = group * (p.interleave - 1.0) / p.interleave + 1.0 / p.interleave
-    later = {
-        "dp": (v["dp"], c.overlap_dp * p.overlap_dp, stage * passes * w["backward"]),
-        "updated": (v["updated"], c.overlap_gather * p.overlap_dp, stage * passes * w["forward"]),
-        "pp": (v["pp"], c.overlap_pp * p.overlap_pp, stage * work_alone),
-    }
-    hidden |= {k: hide(a, share, window, 0.0 if k == "pp" else c.contention) for k, (a, share, window) in later.items()}
-    return {k: a - hidden[k] for k, (a, _, _) in (windows | later).items()}, hidden, launch, passed, shared
+    later = group * (p.interleave - 1.0) / p.interleave + 1.0 / p.interleave
+    # transfers wait for nobody; what they leave exposed hides gradients, too
+    transfer = hide("pp", v["pp"], c.overlap_pp * p.overlap_pp, stage * both, 0.0)
+    for kind, share, which in (("dp", c.overlap_dp, "backward"), ("updated", c.overlap_gather, "forward")):
+        hide(kind, v[kind], share * p.overlap_dp, later * (stage * both + transfer) * passes[which] / both, c.contention)
+    return out, hidden, launch, passed, shared
 
 
 def fullest(m: Transformer, p: Plan) -> float:
@@ -514,10 +529,12 @@ def step(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
     w["launch"] = launch
     micro, layers = p.global_batch / (p.dp * p.micro_batch), fullest(m, p)
     n, ranks, v = parameters(m, p), p.shard * p.cp, messages(system, m, p, c)
-    hidden = hid["tp"] + hid["cp"] + hid["ep"] + hid["first"] + hid["second"]
+    kinds = {kind: (f"{kind}_forward", f"{kind}_backward") for kind in ("tp", "cp", "fsdp", "late")}
+    tp, cp, fsdp, late = (sum(out[which] for which in both) for both in kinds.values())
+    hidden = hid["ep"] + sum(hid[which] for kind in ("tp", "cp", "fsdp") for which in kinds[kind])
     layer = sum(w[k] for k in ("matmul", "attention", "elementwise", "recompute", "launch"))
-    gathers = out["first"] + out["second"] + out["awaited"]
-    alone = layer + out["tp"] + out["tp_alone"] + out["cp"] + out["ep"] + gathers
+    gathers = fsdp + late
+    alone = layer + tp + cp + out["ep"] + gathers
     layer, even = alone + c.contention * hidden, c.head_balance * w["head"] / p.pp
     # seconds of stages: of the fullest one, of the one with the head, and what the slowest of them takes for the head
     full = layers * layer + even - shared
@@ -539,10 +556,10 @@ def step(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
     terms["launch"] -= micro * shown
     terms |= {
         "head": micro * (head + shown),
-        "tensor_parallel": micro * (layers * (out["tp"] + out["tp_alone"]) + v["ends"]),
-        "context_parallel": micro * layers * out["cp"],
+        "tensor_parallel": micro * (layers * tp + v["ends"]),
+        "context_parallel": micro * layers * cp,
         "expert_parallel": micro * layers * out["ep"],
-        "fsdp": micro * (layers * gathers + hid["first"]),
+        "fsdp": micro * (layers * gathers + hid["fsdp_forward"]),
         "data_parallel": out["dp"] + out["updated"] + v["awaited"],
         "pipeline_transfer": micro * out["pp"],
         "bubble": c.bubble * slots * (rest / (p.pp - 1.0) + out["pp"]) if p.pp > 1 else 0.0,

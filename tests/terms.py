@@ -113,9 +113,10 @@ def plain(f: Callable, points: Sequence[Any], edges: Sequence[Any] = (), soft: b
 
 
 def _matmul(x: Any, p: float) -> Any:
-    """Nine products at the rate and operand width of the plan."""
+    """Products at the rate and operand width of the plan."""
     products = counts.matmuls(x["model"], x["plan"])
-    rates, operands = stack(*[x["chip"].flops_per_s] * 9), stack(*[x["plan"].operand_bytes] * 9)
+    n = len(products.rows)
+    rates, operands = stack(*[x["chip"].flops_per_s] * n), stack(*[x["plan"].operand_bytes] * n)
     return compute.matmul_time(products, rates, operands, x["chip"], x["c"], p)
 
 

@@ -217,6 +217,24 @@ def test_experts_on_latents():
     assert float(counts.kernels(latent, ONE) - counts.kernels(plain, ONE)) == pytest.approx(2.0)
 
 
+def test_the_router_reads_a_rank_s_share_of_the_tokens_in_layers_with_experts():
+    """`2 t h E / tp` in the share of layers that have experts; none in dense models."""
+    mixture = EDGE_MODELS[2].replace(n_experts=64.0, n_dense_layers=1.0, d_ff_dense=8192.0)
+    sparse = 1.0 - 1.0 / float(mixture.n_layers)
+    for tp in (1.0, 4.0):
+        found = np.asarray(counts.matmuls(mixture, ONE.replace(tp=tp)).flops)[8]
+        assert found == pytest.approx(2.0 * float(counts.tokens(mixture, ONE)) * float(mixture.d_model) * 64.0 * sparse / tp)
+    assert np.asarray(counts.matmuls(DENSE, ONE).flops)[8] == 0.0
+
+
+@pytest.mark.parametrize("heads", [1.0, 2.0])
+def test_heads_of_further_tokens_project_two_inputs_before_their_logits(heads):
+    """Each adds `2 t h V` of logits and `2 t 2 h h` of the projection, as its parameters say."""
+    one, more = (np.asarray(counts.matmuls(DENSE.replace(n_mtp=n), ONE).flops)[-1] for n in (0.0, heads))
+    t, h = float(counts.tokens(DENSE, ONE)), float(DENSE.d_model)
+    assert more - one == pytest.approx(heads * 2.0 * t * (h * float(DENSE.vocab) + 2.0 * h * h))
+
+
 def test_logits_of_columns_that_nobody_pads_take_twice_as_long():
     assert float(compute.off_vectors(ONE)) == 1.0
     assert float(compute.off_vectors(ONE.replace(unpadded_vocab=1.0))) == compute.UNALIGNED == 2.0

@@ -6,7 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from calibration.ship import VIEWS, View, rebase
+from calibration.ship import VIEWS, View, main, rebase
 from dmodel.coefficients import NAMES
 from dmodel.profiles import GROUPINGS, Profile, default_profile, members
 
@@ -71,3 +71,10 @@ def test_a_view_of_nothing_known_is_refused(pooled, name):
         rebase(pooled, VIEW._replace(**{name: ("unheard-of",)}))
     with pytest.raises(ValueError, match="knows none"):
         rebase(dataclasses.replace(default_profile(), name="prior"), VIEWS[0])
+
+
+def test_a_folder_that_is_not_there_is_named_before_anything_is_fitted(tmp_path, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main([str(tmp_path / "missing")])
+    assert stopped.value.code == 2
+    assert f"{tmp_path / 'missing'} is no folder; make it first" in capsys.readouterr().err

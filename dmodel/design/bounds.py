@@ -11,24 +11,23 @@ term, or no sum of the terms of a layer, is below its bound:
 * Work done again is `r · redone`, or `attention + r (redone − attention)`: it grows with r, as redone, the forward pass but for its end,
   holds attention. r is at least what memory asks for:
   activations are affine in r, and logits beside them grow with it.
-* Messages of tp, cp and ep grow with r, those of weights and gradients do not depend on it. What is exposed grows with the message and
-  falls with the window (`smooth.positive_part`). Hidden communication costs κ of it in contention: `exposed + κ hidden = κ message +
-  (1 − κ) exposed` grows with what is exposed for κ ≤ 1. A smaller κ only lowers the step. The first gather of a micro-batch, which counts
-  by what of it would hide, is left out.
+* Messages of tp, cp and ep grow with r, those of weights and gradients do not depend on it. A pass with them grows with its work and with
+  each message, kind after kind (`hiding.beside_layer`): so a layer at the least r, without what is left free, takes no longer than others.
+  Of what forward and backward passes send r lengthens the backward part alone. A smaller κ only lowers the step, and it is 1 at most here.
+  The first gather of a micro-batch, which counts by what of it would hide, is left out.
 * The head counts by what it takes beyond the layers that its stage holds fewer (`Plan.head_displaces`): that falls as a layer grows, by no
   more than those layers grow, and the fullest stage holds at least as many. So the sum of both is bounded, which is enough for time; for
   energy, as waiting weighs less, the head of such stages is left out.
 * A layer takes `max_p(d + f, h)`, which grows with each: device time d (work, exposed communication, contention), kernel fill f and host
   time h. Work, f and h are affine in r and grow with it. The head passes in part while the device waits for its host: with ℓ layers, what
   a stage has of it (H, or its share of what all stages carry alike) takes `max_p(ℓ (d + f) + H, ℓ h)`, which grows with each too.
-* Windows of a layer are its products (for the share of tp's messages that may hide; r leaves them alone), and shares of its attention
-  core and passes, of which r lengthens the backward one, most at its largest.
-  Windows of a step are as much longer as the device waits for its host, but for what of the head passes meanwhile: at most `W / b`, where
+* Windows of a step are the passes of the layers, longest at the largest r, and as much longer as the device waits for its host, but for
+  what of the head passes meanwhile: at most `W / b`, where
   W = max_p(b + f, h) of the work b alone, for messages and the head only shorten the wait. W is a norm of affine terms, so convex in r, and
   b is affine: their ratio is quasiconvex, and largest at one of the ends of the range of r. The wait at the smallest r, which the ratio is
   taken over, only grows as windows do. How many micro-batches they last (`pipeline.step_window`) is the same for a group. So each window
   is at most that of the smallest r times the ratio `_windows` of what it is made of; what hides in it lengthens it by no more than with
-  all of κ.
+  all of κ. What of a transfer is exposed lengthens the windows of gradients, by less than the step.
 * The optimizer's time falls with sharding, as does the memory of weights, gradients and state; the buffers of gathered weights are least
   without ZeRO-3. Where sharding is free, gradients and weights travel in no time, and what is kept of them has the least of the widths that
   go with a stage (`Choices.kept`): time and memory grow with each.
@@ -80,23 +79,20 @@ class Bound(struct.PyTreeNode, kw_only=True):
 
 
 def _windows(least: Costs, most: Costs, alone: tuple[Array, Array], c: Coefficients) -> Coefficients:
-    """Coefficients under which the windows of the least costs are as long as any between them and the most; contention as the proof asks.
+    """Coefficients under which the windows per step of the least costs are as long as any between them and the most; contention as the
+    proof asks.
 
     Args:
       alone: what launches add to the work of a layer without messages [s], of the least and the most.
     """
     short, long = least.work.busy, most.work.busy
     waited = jnp.maximum(1.0 + alone[0] / short, 1.0 + alone[1] / long) * least.layers / least.window_layers
-    backward = most.work.backward / least.work.backward
-    names = c.overlap_cp, c.overlap_ep, c.overlap_fsdp, c.overlap_dp, c.overlap_gather
-    passed, exchanged, fsdp, reduced, updated = (lengthened(x, c.contention) for x in names)
+    backward = most.backward / least.backward
+    whole = (most.forward + most.backward) / (least.forward + least.backward)
     return c.replace(
-        overlap_cp=passed,
-        overlap_ep=exchanged * long / short,
-        overlap_fsdp=fsdp * backward,
-        overlap_dp=reduced * waited * backward,
-        overlap_gather=updated * waited,
-        overlap_pp=c.overlap_pp * waited * long / short,
+        overlap_dp=lengthened(c.overlap_dp, c.contention) * waited * backward,
+        overlap_gather=lengthened(c.overlap_gather, c.contention) * waited,
+        overlap_pp=c.overlap_pp * waited * whole,
         contention=jnp.minimum(c.contention, 1.0),
     )
 

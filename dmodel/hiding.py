@@ -1,0 +1,76 @@
+"""What hides behind what: messages of a layer and of a step, kind by kind, against the work that runs beside them."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+
+from dmodel.coefficients import Coefficients
+from dmodel.cost.overlap import exposed_time, lengthened
+from dmodel.cost.pipeline import step_window
+from dmodel.messages import Messages
+from dmodel.physics import Communication, LayerWork
+from dmodel.plan import Plan
+from dmodel.smooth import ramp
+from dmodel.types import Array, stack, trailing
+
+
+def _hidden(cost: Array, window: Array, overlap: Array, c: Coefficients, sharpness: float) -> tuple[Array, Array]:
+    """What of messages is exposed and what hides [s], kinds on axis 0; what hides makes its window longer (`overlap.lengthened`)."""
+    exposed = exposed_time(cost, window, lengthened(overlap, trailing(stack(c.contention), overlap.ndim)), sharpness)
+    return exposed, cost - exposed
+
+
+def beside_layer(v: Messages, work: LayerWork, plan: Plan, c: Coefficients, sharpness: float) -> tuple[Array, Array, Communication]:
+    """How long the device takes for the two passes of a layer and micro-batch with the messages in them, but for exchanges of tokens [s];
+    and messages split into what hides and what does not.
+
+    A pass lasts as long as its work, what of its messages is exposed, and κ of what hides. Each kind hides in the pass as long as it lasts
+    with those before it, so what of one is exposed hides the next, and no step gets longer by faster work or shorter messages: with T so
+    far, C seconds of a kind and shares ω, `T + C − (1 − κ) min(C, ω T / (1 − κ ω))` grows with T and C. One after the other:
+
+    1. Of tensor parallelism a share hides, behind the products of its pass: between a product and the next one that needs its sum there
+       is nothing to run, so what hides is what Megatron-LM sends beside weight gradients, and what is sent in parts beside the product
+       itself (user buffers). The ring of context parallelism hides behind the attention core. Whatever else is sent may hide wholly.
+    2. Prefetched FSDP gathers hide in the forward pass, gathers and scatters in the backward pass of the layer computed meanwhile.
+    3. Exchanges of tokens hide in both passes of another micro-batch, as Megatron-Core schedules it (`overlap_moe_expert_parallel_comm`;
+       the products alone fit 14 nats worse), and as much for compilers, which fill a message with whatever does not wait for it. They
+       come last: nothing else is sent from node to node beside them.
+    """
+    tp, cp = stack(v.tp_forward, v.tp - v.tp_forward), stack(v.cp_forward, v.cp - v.cp_forward)
+    beside, ring = stack(c.overlap_tp * plan.overlap_tp), stack(c.overlap_cp * plan.overlap_cp)
+    shards, slows = stack(c.overlap_fsdp * plan.overlap_dp), trailing(stack(c.contention), tp.ndim)
+    products, core = (stack(a, b - a) for a, b in ((work.matmul_forward, work.matmul), (work.attention_forward, work.attention)))
+    left, tp_hidden = _hidden(tp * beside, products, jnp.ones_like(beside), c, sharpness)
+    tp_exposed = tp * (1.0 - beside) + left
+    cp_exposed, cp_hidden = _hidden(cp, core, ring, c, sharpness)
+    passes = stack(work.forward, work.backward) + tp_exposed + cp_exposed + slows * (tp_hidden + cp_hidden)
+    ahead = v.gather * ramp(plan.prefetch)
+    gathers, gathers_hidden = _hidden(stack(ahead, ahead * plan.reshard + v.scatter), passes, shards, c, sharpness)
+    gathers = gathers + stack(v.gather - ahead, (v.gather - ahead) * plan.reshard)
+    passes = passes + gathers + slows * gathers_hidden
+    ep, ep_hidden = _hidden(stack(v.ep), stack(passes.sum(0)), stack(c.overlap_ep * plan.overlap_ep), c, sharpness)
+    forward, backward = jnp.unstack(passes)
+    return forward, backward, Communication(
+        tp=tp_exposed.sum(0),
+        cp=cp_exposed.sum(0),
+        ep=ep[0],
+        fsdp=gathers.sum(0),
+        # the first gather has nothing to hide behind; the positive part above already holds what of it is exposed anyway
+        fsdp_first=gathers_hidden[0],
+        ends=v.ends,
+        hidden_layer=(tp_hidden + cp_hidden + gathers_hidden).sum(0) + ep_hidden[0],
+    )
+
+
+def beside_step(v: Messages, forward: Array, backward: Array, plan: Plan, c: Coefficients, sharpness: float) -> dict[str, Array]:
+    """Messages of a step, and of a stage's micro-batch, split likewise: transfers of the pipeline hide in one micro-batch, which they do
+    not slow; gradients reduced per step in the backward passes of the last micro-batches, updated parameters in the next step's first
+    forward passes (`pipeline.step_window`), and in what transfers add to these. forward, backward: of all layers of a stage and
+    micro-batch, as long as they take with the messages in them and with waiting for the host [s]."""
+    whole = forward + backward
+    pp = exposed_time(v.pp, whole, c.overlap_pp * plan.overlap_pp, sharpness)
+    passes = step_window(plan.pp, plan.n_microbatches, plan.interleave)
+    window = stack(passes * (backward + pp * backward / whole), passes * (forward + pp * forward / whole))
+    overlap = stack(c.overlap_dp * plan.overlap_dp, c.overlap_gather * plan.overlap_dp)
+    exposed, hidden = _hidden(stack(v.dp, v.updated), window, overlap, c, sharpness)
+    return {"dp": exposed.sum(0) + v.awaited, "pp": pp, "hidden_step": hidden.sum(0)}

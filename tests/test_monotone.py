@@ -1,0 +1,61 @@
+"""Faster chips, networks and hosts make no step longer: random plans of the search's largest space, each rate and time changed twofold."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dmodel import catalog
+from dmodel.coefficients import SPECS, default, from_unconstrained, to_unconstrained
+from dmodel.design import EVERYTHING, evaluate, problem, rows
+from dmodel.plan import Plan
+from dmodel.step import step_time
+from tests.points import quick
+
+SYSTEMS = ("A100-DGX", "H100-DGX", "GB200-NVL72")
+MODELS = ("llama-2-7b", "llama-3-70b", "mixtral-8x7b", "gpt-3-1.3b")
+SPACE = EVERYTHING.replace(schedules=("1f1b", "interleaved"))
+STEP = quick(step_time)
+
+
+def faster(system, c):
+    """What may change → the system and coefficients with it, and how much longer a step may get [1]: where hosts decide, a pass that gets
+    shorter leaves less of the step beside what gradients or parameters send."""
+    chip, net = system.chip, system.network
+    rates = {"flops_per_s": 2.0 * chip.flops_per_s, "attention_flops_per_s": 2.0 * chip.attention_flops_per_s}
+    return {
+        "arithmetic": (system.replace(chip=chip.replace(**rates)), c, 0.015),
+        "memory": (system.replace(chip=chip.replace(hbm_bytes_per_s=2.0 * chip.hbm_bytes_per_s)), c, 1e-3),
+        "bandwidth": (system.replace(network=net.replace(bytes_per_s=2.0 * net.bytes_per_s)), c, 1e-9),
+        "hops": (system.replace(network=net.replace(latency_s=0.5 * net.latency_s)), c, 1e-9),
+        "host": (system, c.replace(launch=0.5 * c.launch), 1e-9),
+        "waiting": (system, c.replace(collective_skew=0.5 * c.collective_skew), 1e-9),
+    }
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_is_faster_makes_no_step_longer(seed):
+    draw = np.random.default_rng(seed)
+    spread = np.array([s.width for s in SPECS.values()])
+    c = from_unconstrained(to_unconstrained(default()) + spread * draw.normal(size=len(spread)))
+    system, model = catalog.system(SYSTEMS[seed % 3]), catalog.transformer(MODELS[seed % 4])
+    job = model, int(draw.choice([16, 64])), 64
+    p = problem(system, *job, c, choices=SPACE)
+    batch = next(rows.batches(p.space, 1 << 14))
+    chosen = batch[draw.permutation(len(batch))[:400]]
+    before = np.asarray(evaluate(p, chosen).step_time_s)
+    for name, (changed, coefficients, allowed) in faster(system, c).items():
+        after = np.asarray(evaluate(problem(changed, *job, coefficients, choices=SPACE), chosen).step_time_s)
+        assert (after <= before * (1.0 + allowed)).all(), (name, float((after / before).max() - 1.0))
+
+
+def test_faster_arithmetic_helps_where_two_kinds_of_messages_stand_out():
+    """Llama 2 7B on eight tensor ranks under ZeRO-3: what is exposed of tensor parallelism hides gathers, so that a second of work less
+    exposes no two seconds of messages."""
+    model, system = catalog.transformer("llama-2-7b", 4096.0), catalog.system("H100-DGX")
+    plan = Plan(dp=64.0, tp=8.0, sp=1.0, zero=3.0, shard=64.0, micro_batch=2.0, global_batch=256.0)
+    for skew in (3e-5, 3e-4):
+        c = default().replace(collective_skew=jnp.asarray(skew), overlap_tp=jnp.asarray(0.6))
+        rates = [system.chip.flops_per_s * factor for factor in (0.25, 0.5, 1.0, 2.0, 4.0)]
+        found = [STEP(system.replace(chip=system.chip.replace(flops_per_s=rate)), model, plan, c) for rate in rates]
+        assert min(float(b.tensor_parallel) for b in found) > 0.0 < min(float(b.fsdp) for b in found)
+        assert (np.diff([float(b.total) for b in found]) < 0.0).all()
