@@ -11,7 +11,8 @@ import numpy as np
 
 import calibration
 import dmodel
-from calibration.fit import fit
+from calibration.fit import LBFGS_STEPS, fit
+from calibration.ship import POLISH
 from calibration.traces import Cases
 from dmodel.profiles import Profile, load, save
 from experiments.study import say
@@ -38,16 +39,18 @@ CODE = code_hash()
 
 
 class Bases:
-    """Fits of some rows (of some sources `only`); each is made once, and kept in a folder when there is one."""
+    """Fits of some rows (of some sources `only`), polished like shipped profiles unless a single round makes quick ones; each is made
+    once, and kept in a folder when there is one."""
 
     def __init__(self, folder: Path | None = None, *, starts: int = 2, rounds: int = 2, only: Sequence[str] | None = None):
         self.folder, self.starts, self.rounds, self.only = folder, starts, rounds, only
+        self.polish = POLISH if rounds > 1 else LBFGS_STEPS
         self.found: dict[str, Profile] = {}
 
     def key(self, cases: Cases) -> str:
         """Name of the fit of all these rows."""
         rows = hashlib.sha256("".join(sorted(cases.labels.fingerprint.tolist())).encode()).hexdigest()[:8]
-        return f"base-{rows}-{CODE}-{self.starts}-{self.rounds}"
+        return f"base-{rows}-{CODE}-{self.starts}-{self.rounds}-{self.polish}"
 
     def without(self, cases: Cases, hidden: np.ndarray, why: str = "") -> Profile:
         """The fit of all rows but the hidden ones, `[row]` bool."""
@@ -63,7 +66,7 @@ class Bases:
         if path and path.exists():
             return load(path)
         say(f"fitting the base of {len(known)} rows{f', without {why}' if why else ''}")
-        profile = fit(known, starts=self.starts, rounds=self.rounds, name=key)
+        profile = fit(known, starts=self.starts, rounds=self.rounds, polish=self.polish, name=key)
         if path:
             path.parent.mkdir(parents=True, exist_ok=True)
             save(profile, path)

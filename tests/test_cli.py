@@ -74,6 +74,7 @@ BAD = {
     "not a number": (f"{PLAN} --tp nan", "--tp"),
     "text": (f"{PLAN} --devices many", "--devices"),
     "unknown recompute": (f"{PLAN} --recompute some", "none, selective, full"),
+    "more than all offloaded": (f"{PLAN} --offload 2", "--offload 2: expected a share of the layers between 0 and 1"),
     "unknown schedule": (f"{PLAN} --schedule zigzag", "1f1b"),
     "stage out of range": (f"{PLAN} --zero 4", "ZeRO stage"),
     "sharding nothing": (f"{PLAN} --zero 0 --shard 4", "ZeRO stage 0"),
@@ -198,6 +199,9 @@ def test_options_change_the_answer_the_right_way():
     assert full["step_time_s"] > base["step_time_s"] and full["memory_bytes_per_device"] < base["memory_bytes_per_device"]
     assert full["breakdown"]["recompute_s"] > 0.0 == base["breakdown"]["recompute_s"]
     assert unfused["breakdown"]["attention_s"] > base["breakdown"]["attention_s"]
+    moved = document("predict", PLAN, "--offload 0.5")
+    assert moved["memory_bytes_per_device"] < base["memory_bytes_per_device"] and moved["step_time_s"] == base["step_time_s"]
+    assert moved["plan"]["offload"] == 0.5 and base["plan"]["offload"] == 0.0
 
 
 @pytest.mark.parametrize("zero", ["1", "3"])

@@ -214,6 +214,23 @@ def test_what_of_a_layer_is_done_again_is_told_where_there_are_words_for_it():
         assert not {x.field for x in found.left_out} & {"recompute_attention", "recompute_products", "recompute_elementwise"}
 
 
+def test_activations_in_the_host_s_memory_are_told_by_whole_layers_or_by_the_inputs_of_recomputed_ones():
+    asked = JOBS["interleaved"]
+    flat = asked._replace(plan=asked.plan.replace(pp=1.0, dp=asked.plan.dp * asked.plan.pp, interleave=1.0, schedule="1f1b", offload=0.5))
+    layers = float(asked.model.n_layers) / 2.0
+    plain = flat._replace(plan=flat.plan.replace(recompute_layers=0.0, recompute_attention=0.0))
+    assert emit("megatron", plain).settings["cpu-offloading-num-layers"] == layers
+    told = emit("nemo", plain).settings
+    assert told["model.cpu_offloading_num_layers"] == layers and told["model.cpu_offloading"] is True
+    inputs = flat._replace(plan=flat.plan.replace(offload=1.0, recompute_layers=1.0, recompute_attention=0.0))
+    found = emit("maxtext", inputs).settings
+    assert (found["remat_policy"], found["decoder_layer_input"]) == ("custom", "offload")
+    for target, job in (("megatron", inputs), ("nemo", inputs), ("maxtext", plain), ("torchtitan", plain)):
+        assert "offload" in {x.field for x in emit(target, job).left_out}, target
+    for target in FRAMEWORKS:
+        assert "offload" not in {x.field for x in emit(target, asked).left_out}
+
+
 def test_axes_of_maxtext_multiply_to_the_devices_inside_and_between_domains():
     for name, asked in JOBS.items():
         found = emit("maxtext", asked).settings

@@ -119,6 +119,30 @@ def test_recomputation_keeps_one_layer_at_work():
     assert float(memory_use(GPT, p).activations) == pytest.approx(float(GPT.n_layers) * kept + one, rel=1e-12)
 
 
+def test_of_activations_in_the_host_s_memory_two_layers_stay_on_the_device():
+    """All but what leaves and what comes back, in proportion; the layer at work stays, and nothing but activations changes."""
+    p = plan(recompute_layers=1.0, flash=1.0)
+    kept = 2.0 * float(GPT.seq_len) * float(GPT.d_model)
+    on_device, half, moved = (memory_use(GPT, p.replace(offload=share)) for share in (0.0, 0.5, 1.0))
+    assert float(on_device.activations - moved.activations) == pytest.approx((float(GPT.n_layers) - 2.0) * kept, rel=1e-12)
+    assert float(on_device.activations + moved.activations) == pytest.approx(2.0 * float(half.activations), rel=1e-12)
+    assert float(on_device.total - moved.total) == pytest.approx(float(on_device.activations - moved.activations), rel=1e-12)
+    few = [memory.on_device(np.float64(layers), plan(offload=1.0)) for layers in (0.5, 2.0, 3.0)]
+    assert [float(x) for x in few] == [0.5, 2.0, 2.0]
+
+
+def test_policies_that_keep_results_keep_no_last_one_where_nothing_reads_it():
+    """Llama 2 7B that keeps queries, keys and values, 3 h wide: all but their products and the last one run again, which is not kept."""
+    h, f, t = float(LLAMA.d_model), float(LLAMA.d_ff), float(LLAMA.seq_len)
+    qkv, out, up, down = 3.0 * h * h, h * h, 2.0 * h * f, h * f
+    keeps = {"recompute_attention": 1.0, "recompute_elementwise": 1.0, "flash": 1.0}
+    early = plan(recompute_products=(out + up) / (qkv + out + up + down), recompute_last=0.0, **keeps)
+    assert float(memory.kept_result_bytes(LLAMA, early)) == pytest.approx(2.0 * t * 3.0 * h, rel=1e-12)
+    assert float(memory.layer_activation_bytes(LLAMA, early)) == pytest.approx(2.0 * t * 4.0 * h, rel=1e-12)
+    every = plan(recompute_products=0.0, recompute_last=1.0, **keeps)
+    assert float(memory.kept_result_bytes(LLAMA, every)) == pytest.approx(2.0 * t * (5.0 * h + 2.0 * f), rel=1e-12)
+
+
 @pytest.mark.parametrize("model", EDGE_MODELS)
 def test_parts_add_up_and_saving_saves(model):
     base = plan(dp=8.0, shard=8.0, tp=2.0, global_batch=64.0)

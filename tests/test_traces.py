@@ -723,9 +723,29 @@ def test_what_maxtext_keeps_and_splits(tmp_path):
     assert redone("rematerialization of our own", "nemo") == (0.0, 1.0, 0.0, 0.0)
     experts = one_case(tmp_path, stack="tpu-recipes", recompute="selective", note=f"q, k, v {rest}", n_experts="8", top_k="2", **shape)
     visited = 4.0 + 6.0 * ff
-    assert parts(experts) == pytest.approx((0.0, 1.0, 1.0 - 3.0 / visited, 1.0)), "results of experts are weighted: needed again"
+    again = (0.0, 1.0, 1.0 - 3.0 / visited, 1.0)
+    assert parts(experts) == pytest.approx(again, rel=1e-4), "results of experts are weighted: needed again; the router's are few"
     assert one_case(tmp_path, stack="maxtext", recompute="selective", sp="0", **shape).plan.sp[0] == 1.0
     assert one_case(tmp_path, stack="nemo", recompute="selective", sp="0", **shape).plan.sp[0] == 0.0
+
+
+def test_what_waits_in_the_host_s_memory(tmp_path):
+    """By notes and names of policies, as shares of the bytes kept: queries, keys and values are 3 of 4 widths beside the layer's input."""
+    shape = {"n_layers": "64", "d_model": "8192", "d_ff": "57344", "n_heads": "64", "n_kv_heads": "64", "head_dim": "128"}
+
+    def share(note: str, recompute: str = "selective", **cells: str) -> float:
+        return float(one_case(tmp_path, **{"stack": "tpu-recipes", "recompute": recompute, "note": note} | shape | cells).plan.offload[0])
+
+    assert share("q, k, v and layer inputs kept in host memory, the rest recomputed") == pytest.approx(1.0)
+    assert share("q, k, v kept in host memory, the rest recomputed") == pytest.approx(0.75)
+    assert share("remat=qkv_proj_offloaded", stack="maxtext") == pytest.approx(0.75)
+    assert share("devices are cores, two to a chip; layer inputs kept in host memory", "full") == pytest.approx(1.0)
+    assert share("q, k, v kept, the rest recomputed") == share("", "full") == 0.0
+    fsdp = {"stack": "megatron-bridge/26.04", "recompute": "", "model": "llama3-70b", "zero_stage": "3"}
+    found = {chip: one_case(tmp_path, accelerator=chip, **fsdp) for chip in ("GB200", "GB300", "B200")}
+    assert {chip: float(case.plan.offload[0]) for chip, case in found.items()} == {"GB200": 0.5, "GB300": 0.25, "B200": 0.0}
+    assert any("wait in host memory, as the stack's recipe" in text for text in found["GB200"].labels.assumptions[0])
+    assert one_case(tmp_path, accelerator="GB200", **{**fsdp, "zero_stage": "1"}).plan.offload[0] == 0.0
 
 
 def test_torchtitan_keeps_every_second_product(tmp_path):

@@ -1,5 +1,5 @@
-"""What a stack's recomputation does again in the backward pass: whole layers, or parts of them by the policy of a recipe. Facts about
-software, each with its source."""
+"""What a stack's recomputation does again in the backward pass: whole layers, or parts of them by the policy of a recipe; and what of the
+rest waits in the host's memory. Facts about software, each with its source."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from calibration.traces.submissions import Kept
 from calibration.traces.table import Row
 from dmodel import counts
 from dmodel.catalog.loader import fold
+from dmodel.cost import memory
 from dmodel.plan import Plan
 from dmodel.profiles import family
 from dmodel.types import Array
@@ -28,7 +29,8 @@ class Again(NamedTuple):
       layers: share of the layers that are done again in full; the rest is about the others. attention: the core.
       queries_values, keys: their products, or for latents what these come from. latents: products from latents. out: that of attention's
         output. into, gate, back: into the MLP or experts, the gate's, and out of them. dense: MLPs of dense layers beside experts.
-      streams: kernels that stream. said: how it is known, in words.
+      streams: kernels that stream. inputs, others: what of a layer's input, and of all else that it keeps, waits in the host's memory.
+      said: how it is known, in words.
     """
 
     layers: Array = 0.0
@@ -42,6 +44,8 @@ class Again(NamedTuple):
     back: Array = 0.0
     dense: Array = 0.0
     streams: Array = 0.0
+    inputs: Array = 0.0
+    others: Array = 0.0
     said: tuple[str, ...] = ()
 
     @property
@@ -56,7 +60,8 @@ def stacked(parts: Sequence[Again]) -> Again:
 
 
 def redone(again: Again, model: Transformer, plan: Plan) -> Plan:
-    """The plan with what is done again as shares: of the layers, of the core, of the FLOPs of products, and of what streams."""
+    """The plan with what is done again as shares: of the layers, of the core, of the FLOPs of products, and of what streams; and with what
+    of the bytes kept is offloaded."""
     flops = np.asarray(counts.matmuls(model, plan).flops)[:-1]
     heads, groups = np.asarray(model.n_heads), np.asarray(model.n_kv_heads)
     keys = groups / np.maximum(heads + 2.0 * groups, 1.0)
@@ -66,12 +71,14 @@ def redone(again: Again, model: Transformer, plan: Plan) -> Plan:
     up, down = flops[3] + flops[5], flops[4] + flops[6]
     products = flops[0] * (keys * again.keys + (1.0 - keys) * again.queries_values) + flops[1] * again.latents + flops[2] * again.out
     products = products + up * (gate * again.gate + (1.0 - gate) * again.into) + down * again.back + dense * (flops[3] + flops[4])
-    return plan.replace(
+    done = plan.replace(
         recompute_layers=again.layers,
         recompute_attention=again.attention,
         recompute_products=products / flops.sum(0),
         recompute_elementwise=again.streams,
     )
+    inputs, kept = (np.asarray(f(model, done)) for f in (memory.layer_input_bytes, memory.layer_activation_bytes))
+    return done.replace(offload=again.others + (again.inputs - again.others) * inputs / kept)
 
 
 DOTS = ("qkv", "out", "up", "down")
@@ -89,8 +96,11 @@ POLICIES = {
     "qkv_proj_offloaded": ("qkv",),
     "save_out_proj": ("out",),
 }
-"""What MaxText's policies of that name keep of a layer beside its input, on the device or in the host's memory (its
+"""What MaxText's policies of that name keep of a layer beside its input, on the device or, where they end so, in the host's memory (its
 `get_remat_policy`; `minimal` keeps products without batch dimensions, which the core of attention has)."""
+
+OFFLOADED = "_offloaded"
+"""How the names of those end whose results wait in the host's memory, beside layers' inputs on the device."""
 
 NAMED = re.compile(r"\bremat(?:erialization|_policy)?[ =:]+(\w+)")
 """How notes name one of these."""
@@ -98,6 +108,9 @@ NAMED = re.compile(r"\bremat(?:erialization|_policy)?[ =:]+(\w+)")
 KEPT = {"q, k, v": "qkv", "attention outputs": "core", "results of the output projection": "out"}
 """How notes say what a policy of a recipe's own keeps (Google's for TPUs: `remat_policy=custom`; `context`, which is the core's result
 with what its backward pass needs, and `out_proj`)."""
+
+HOST = re.compile(r"(?:^|; |: )([^;:]*?) kept in host memory")
+"""How notes say what waits there: layers' inputs by that name, all else by others."""
 
 REST = re.compile(r"(?:^|; )([^;]*?) kept\b[^;]*, the rest recomputed")
 
@@ -109,6 +122,15 @@ def kept_by(note: str) -> tuple[str, ...] | None:
     if found := REST.search(note):
         return tuple(part for words, part in KEPT.items() if words in found[1])
     return None
+
+
+def in_host_memory(note: str) -> tuple[float, float]:
+    """Whether a note says that layers' inputs, and all else that layers keep, wait in the host's memory, 0 or 1 each."""
+    named, found = NAMED.search(note), HOST.search(note)
+    if not found:
+        return 0.0, float(bool(named and named[1].endswith(OFFLOADED)))
+    parts = [part.strip() for part in re.split(r", | and ", found[1])]
+    return float("layer inputs" in parts), float(any(part != "layer inputs" for part in parts))
 
 
 def by_policy(keeps: tuple[str, ...], experts: float, known: str) -> Again:
@@ -234,6 +256,26 @@ def keeps_activations(stack: str) -> bool:
     return family(stack.lower()) in (BRIDGE, *NEMO)
 
 
+def layers_in_host_memory(stack: str, model: str, accelerator: str, zero: float) -> float:
+    """Share of the layers whose activations a recipe keeps in the host's memory: Megatron-Bridge's for Llama 3 70B with FSDP
+    (`keeps_activations`)."""
+    chip = accelerator.lower()
+    told = family(stack.lower()) == BRIDGE and fold(model).startswith("llama370b") and zero == 3.0
+    return {"gb200": 40.0 / 80.0, "gb300": 20.0 / 80.0}.get(chip, 0.0) if told else 0.0
+
+
+def offloaded(again: Again, note: str, share: float) -> Again:
+    """What is done again, with what of the rest waits in the host's memory by a note, or for a share of the layers by a recipe."""
+    inputs, others = in_host_memory(note)
+    if inputs or others:
+        what = " and ".join(name for name, told in (("layers' inputs", inputs), ("results", others)) if told)
+        return again._replace(inputs=inputs, others=others, said=(*again.said, f"{what} that wait for the backward pass: in host memory"))
+    if share:
+        said = f"activations of {share:.0%} of the layers wait in host memory, as the stack's recipe has it"
+        return again._replace(inputs=share, others=share, said=(*again.said, said))
+    return again
+
+
 ENDS_EARLY = ("llm-foundry", "torchtitan", "kempnerforge", "automodel", "fms-fsdp", "dmodel-collect", *XLA)
 """Beginnings of stacks whose full recomputation ends once the backward pass has what it needs: PyTorch's checkpoints that do not re-enter
 autograd (`use_reentrant=False`; `torch.utils.checkpoint.set_checkpoint_early_stop`, on by default from 2.1) around layers of plain PyTorch,
@@ -269,6 +311,8 @@ def of_row(row: Row, run: Kept | None, assumed: list[str]) -> tuple[Again, float
             stage = row.known("n_layers") / (row.number("pp") or 1.0)
             precision = base_precision(row.text("precision")) or "bf16"
             again = by_modules(row.stack, row.text("model"), row.accelerator, precision, stage) or again
+    recipe = layers_in_host_memory(row.stack, row.text("model"), row.accelerator, row.number("zero_stage") or 0.0)
+    again = offloaded(again, row.text("note"), 0.0 if row.text("recompute") else recipe)
     last, said = end_of(row)
     assumed.extend((*again.said, *said) if again.ends else again.said)
     return again, last

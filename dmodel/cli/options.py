@@ -59,6 +59,9 @@ class Degrees(NamedTuple):
     recompute: Annotated[
         str, typer.Option(help="Activations: none, selective, full, a share of layers; default: the stack's recipe.", rich_help_panel=PLAN)
     ] = ""
+    offload: Annotated[
+        float | None, typer.Option(help="Share of layers with activations in host memory; default: the recipe's.", rich_help_panel=PLAN)
+    ] = None
     schedule: Annotated[
         str | None, typer.Option(help="gpipe, 1f1b, interleaved, zero-bubble; default: 1f1b or interleaved.", rich_help_panel=PLAN)
     ] = None

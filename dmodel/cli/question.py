@@ -271,7 +271,7 @@ def plan(job: Setting, degrees: Degrees) -> tuple[Plan, list[str]]:
     Raises:
       InputError: the degrees do not multiply to the devices, or do not divide what they split.
     """
-    from calibration.traces.checkpoints import by_modules, recomputed, recomputes_last, redone
+    from calibration.traces.checkpoints import by_modules, layers_in_host_memory, offloaded, recomputed, recomputes_last, redone
     from calibration.traces.recipes import ONCE, held_in_order, reduces_once
     from calibration.traces.schema import base_precision
     from dmodel.design import make_plan
@@ -286,7 +286,10 @@ def plan(job: Setting, degrees: Degrees) -> tuple[Plan, list[str]]:
     degrees = degrees._replace(zero=1) if once else degrees
     base, assumed = settings(job, degrees.attention, degrees.zero, degrees.ep)
     assumed.extend([ONCE] if once else [])
-    asked = {k: v for k, v in degrees._asdict().items() if k != "attention"} | {"recompute": recompute_of(degrees.recompute or "none")}
+    if degrees.offload is not None and not 0.0 <= degrees.offload <= 1.0:
+        raise InputError(f"--offload {degrees.offload:g}: expected a share of the layers between 0 and 1")
+    others = ("attention", "offload")
+    asked = {k: v for k, v in degrees._asdict().items() if k not in others} | {"recompute": recompute_of(degrees.recompute or "none")}
     found = make_plan(job.model, job.devices, global_batch=job.global_batch, base=base, **asked)
     experts = float(job.model.n_experts)
     share = asked["recompute"]
@@ -295,6 +298,10 @@ def plan(job: Setting, degrees: Degrees) -> tuple[Plan, list[str]]:
     if not degrees.recompute:
         stage = float(job.model.n_layers / found.pp)
         again = by_modules(job.stack, job.model_name, job.accelerator, base_precision(job.precision), stage) or again
+        if degrees.offload is None:
+            again = offloaded(again, "", layers_in_host_memory(job.stack, job.model_name, job.accelerator, float(degrees.zero)))
+    if degrees.offload is not None:
+        again = again._replace(inputs=degrees.offload, others=degrees.offload)
     laid = _stages(job, float(found.pp), float(found.interleave))
     found = redone(again, job.model, found.replace(stage_excess=laid.excess, head_displaces=laid.displaced))
     assumed.extend(laid.said)
@@ -335,6 +342,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         "n_microbatches": _integer(float(plan.n_microbatches)),
         "sp": bool(plan.sp),
         "recompute": _recompute(plan),
+        "offload": float(plan.offload),
         "etp": _integer(float(plan.etp)),
         "reshard": bool(plan.reshard),
         "placement": list(plan.placement),
@@ -360,6 +368,7 @@ def short(p: dict[str, Any]) -> str:
     extra += [f"shard {p['shard']:g}"] if p["zero"] and p["shard"] != p["dp"] else []
     extra += ["weights kept for the backward pass"] if p["zero"] == 3 and not p["reshard"] else []
     extra += [f"recompute {p['recompute']}"] if p["recompute"] != "none" else []
+    extra += [f"{p['offload']:.0%} in host memory"] if p["offload"] else []
     extra += [p["schedule"]] if p["schedule"] in ("gpipe", "zero-bubble") and p["pp"] != 1 else []
     extra += ["-".join(p["placement"])] if tuple(p["placement"]) != PLACEMENT else []
     return " · ".join(degrees + extra)

@@ -11,7 +11,7 @@ from dmodel.footprint import LEAST, Footprint
 from dmodel.once import once
 from dmodel.plan import Plan
 from dmodel.smooth import ramp
-from dmodel.types import Array
+from dmodel.types import Array, stack
 from dmodel.workload import Transformer
 
 LOGIT_BYTES = 8.0
@@ -62,11 +62,10 @@ def layer_activation_bytes(model: Transformer, plan: Plan) -> Array:
     c = 2 + w (plain) or 4 + w (gated). Routed experts keep their inputs, `w h` for each visit of a token (h the width of their latents,
     whose sum is kept too), and f counts as often. Latents are kept as operands; a Mamba-2 mixer keeps its `2 i + 2 G N` inputs, the scan's
     and the gate's outputs. Unfused attention adds `5 t s a / tp`, gone when the attention core is recomputed; full recomputation keeps the
-    input, `2 t h`, and where elementwise kernels are done again, products' results and that of the core stay with it, but for shares of
-    them that are done again too.
+    input (`layer_input_bytes`), and where elementwise kernels are done again, what is left of results stays with it (`kept_result_bytes`).
     """
     t, h, mean = counts.tokens(model, plan), model.d_model, counts.mean_layer(model)
-    split = 1.0 + plan.sp * (plan.tp - 1.0)
+    split = _split(plan)
     # operands below 8 bits are kept with their scales, in both layouts; frozen weights need no operand kept for their gradient
     operand = jnp.maximum(plan.operand_bytes, 1.0) * model.trainable
     e, keys = model.head_dim, (model.n_heads + model.n_kv_heads) * (model.head_dim + model.qk_extra)
@@ -79,11 +78,44 @@ def layer_activation_bytes(model: Transformer, plan: Plan) -> Array:
     experts = mean.routed * counts.visits(model, plan) * (operand * mean.reach + inside * model.d_ff / plan.etp)
     returned = operand * mean.routed * mean.latents * mean.reach
     kept = t * (inputs + (heads + mamba + inside * mean.width + returned + scores) / plan.tp) + experts
-    entry = 2.0 * t * h / split
-    results = (1.0 - plan.recompute_products) * counts.WORD * counts.matmuls(model, plan).elements[2][:-1].sum(0)
-    core = (1.0 - plan.recompute_attention) * 2.0 * t * model.attention_share * model.n_heads * model.head_dim / plan.tp
-    kept = kept + plan.recompute_elementwise * (entry + results + core - kept)
+    entry = layer_input_bytes(model, plan)
+    kept = kept + plan.recompute_elementwise * (entry + kept_result_bytes(model, plan) - kept)
     return kept + plan.recompute_layers * (entry - kept)
+
+
+def layer_input_bytes(model: Transformer, plan: Plan) -> Array:
+    """What a layer gets and is done again from, per micro-batch [byte]: `2 t h`, split by sequence parallelism."""
+    return counts.activation_bytes(model, plan) / _split(plan)
+
+
+def _split(plan: Plan) -> Array:
+    """Ranks that share what is h wide: tp with sequence parallelism, else 1."""
+    return 1.0 + plan.sp * (plan.tp - 1.0)
+
+
+def kept_result_bytes(model: Transformer, plan: Plan) -> Array:
+    """What a layer keeps beside its input where elementwise kernels are done again, per micro-batch [byte]: results of its products and of
+    the core of attention, but for the shares that are done again too. Where recomputation ends early, nothing reads the last product's
+    result, which is not kept either (torchtitan's checkpoints by operator hold it all the same).
+    """
+    products = counts.matmuls(model, plan)
+    flops, early, split = products.flops[:-1], 1.0 - plan.recompute_last, _split(plan)
+    # of attention's output and of the MLP, ranks of tp keep what is left of the sum over them
+    whole = jnp.ones_like(jnp.asarray(split))
+    results = products.elements[2][:-1] / stack(whole, whole, split, whole, split, *[whole] * 4)
+    read, done = (x.sum(0) - early * (x[4] + x[6]) for x in (results, flops))
+    again = jnp.minimum(plan.recompute_products * flops.sum(0) / done, 1.0)
+    core = (1.0 - plan.recompute_attention) * model.attention_share * model.n_heads * model.head_dim / plan.tp
+    return counts.WORD * ((1.0 - again) * read + counts.tokens(model, plan) * core)
+
+
+IN_TRANSIT = 2.0
+"""Layers whose offloaded activations are on the device all the same [count]: those that leave, and those that come back."""
+
+
+def on_device(layers: Array, plan: Plan) -> Array:
+    """Layers' worth of kept activations in the device's memory [count]: `n − offload · max(n − 2, 0)` of n."""
+    return layers - plan.offload * jnp.maximum(layers - IN_TRANSIT, 0.0)
 
 
 def gathered_bytes(model: Transformer, plan: Plan, in_flight: Array) -> Array:
@@ -93,7 +125,7 @@ def gathered_bytes(model: Transformer, plan: Plan, in_flight: Array) -> Array:
     They die after the product, but their memory is not used again before the device has run it: while the first stage fills the
     pipeline, the host is as many micro-batches ahead.
     """
-    split = 1.0 + plan.sp * (plan.tp - 1.0)
+    split = _split(plan)
     one = 2.0 * jnp.maximum(plan.operand_bytes, 1.0) * counts.tokens(model, plan) * model.d_model * (1.0 - 1.0 / split)
     return one * jnp.maximum(in_flight - 2.0, 0.0)
 
@@ -104,6 +136,7 @@ def memory(model: Transformer, plan: Plan, in_flight: Array, in_flight_last: Arr
     Weights, gradients and optimizer state of its parameters, sharded from ZeRO stage 3, 2 and 1 on over `shard · cp` ranks (experts over
     the ranks beside ep); activations of the schedule's micro-batches in flight, and one layer in full while it is recomputed; the logits of
     one micro-batch; under ZeRO-3 the gathered weights of a layer and those prefetched, or of all when they are kept after the forward pass.
+    Of activations in the host's memory (`Plan.offload`) those of two layers are on the device.
 
     With several stages the first one holds most activations and the last one the logits: of these counts what exceeds the activations that
     the last stage spares. Where stages are not alike (`Plan.stage_excess`), the first one counts as the fullest.
@@ -126,7 +159,8 @@ def memory(model: Transformer, plan: Plan, in_flight: Array, in_flight_last: Arr
     gathered = zero_share(plan.zero, 3.0) * plan.gather_bytes * parts.total * alive
     recomputed = jnp.maximum(jnp.maximum(again, plan.recompute_elementwise), plan.recompute_attention * (1.0 - plan.flash))
     logits = LOGIT_BYTES * footprint.logit * (1.0 + model.n_mtp) * counts.tokens(model, plan) * model.vocab / plan.tp
-    spared = jnp.maximum(layers * in_flight - (layers - plan.head_displaces) * in_flight_last, 0.0) * layer
+    first, final = on_device(layers * in_flight, plan), on_device((layers - plan.head_displaces) * in_flight_last, plan)
+    spared = jnp.maximum(first - final, 0.0) * layer
     reported = 1.0 - ramp(plan.pp - 1.0) * (1.0 - footprint.last_stage)
     trained = model.trainable
     ahead = footprint.gathered * layers * gathered_bytes(model, plan, in_flight)
@@ -134,7 +168,7 @@ def memory(model: Transformer, plan: Plan, in_flight: Array, in_flight_last: Arr
         weights=plan.weight_bytes * held(parts, plan, 3.0),
         gradients=trained * plan.gradient_bytes * footprint.gradient * (held(parts, plan, 2.0) + whole),
         optimizer=trained * plan.optimizer_bytes * footprint.optimizer * held(parts, plan, 1.0),
-        activations=layers * in_flight * layer + recomputed * working + ahead,
+        activations=first * layer + recomputed * working + ahead,
         logits=reported * jnp.maximum(logits - spared, 0.0),
         buffers=footprint.reserved + gathered,
     )

@@ -108,6 +108,14 @@ def leave_parts(sheet: Sheet, why: str) -> None:
     sheet.either("recompute_products recompute_elementwise", {} if none or sheet["recompute_layers"] == 1 else None, why)
 
 
+def offloaded_layers(sheet: Sheet, key: str, more: Mapping[str, Setting], why: str) -> None:
+    """Layers whose activations wait in the host's memory, by a setting of that name, whole ones: not beside a pipeline or recomputation."""
+    share, layers = sheet["offload"], sheet["offload"] * sheet["n_layers"]
+    able = sheet["pp"] == 1 and not sheet["recompute_layers"] and abs(layers - round(layers)) < 1e-9
+    told: dict[str, Setting] = {**more, key: round(layers)} if share else {}
+    sheet.either("offload", told if able or not share else None, why)
+
+
 def recomputed_end(sheet: Sheet, early: bool, why: str) -> None:
     """Where recomputation of a layer ends: before its last product (`early`) or with it, for the reason `why`."""
     again = sheet["recompute_layers"] or sheet["recompute_elementwise"]

@@ -127,6 +127,7 @@ def _recompute(sheet: Sheet) -> None:
         s.tell("recompute_layers", {a + "mode": "full"})
     else:
         s.tell("recompute_layers", {a + "mode": "selective", a + "selective_ac_option": str(every)})
+    s.either("offload", None if s["offload"] else {}, "activations stay on the device")
     if not by_operator:
         shape.leave_parts(s, "parts of layers are recomputed by operator, in all layers")
     if share and abs(share - 1.0 / every) > 1e-9:
