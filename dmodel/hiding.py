@@ -20,9 +20,15 @@ def _hidden(cost: Array, window: Array, overlap: Array, c: Coefficients, sharpne
     return exposed, cost - exposed
 
 
+def _both(passes: Array, sent: Array, hidden: Array, slows: Array) -> Array:
+    """Two passes with messages that both hide together [s], on axis 0: each with what it sends, less what hides in it, which is its share
+    of `hidden` by its length; so each grows with either of them, and with the messages."""
+    return passes + sent - (1.0 - slows) * hidden * passes / stack(passes.sum(0))
+
+
 def beside_layer(v: Messages, work: LayerWork, plan: Plan, c: Coefficients, sharpness: float) -> tuple[Array, Array, Communication]:
-    """How long the device takes for the two passes of a layer and micro-batch with the messages in them, but for exchanges of tokens [s];
-    and messages split into what hides and what does not.
+    """How long the device takes for the two passes of a layer and micro-batch with the messages in them [s]; and messages split into what
+    hides and what does not.
 
     A pass lasts as long as its work, what of its messages is exposed, and κ of what hides. Each kind hides in the pass as long as it lasts
     with those before it, so what of one is exposed hides the next, and no step gets longer by faster work or shorter messages: with T so
@@ -33,8 +39,9 @@ def beside_layer(v: Messages, work: LayerWork, plan: Plan, c: Coefficients, shar
        itself (user buffers). The ring of context parallelism hides behind the attention core. Whatever else is sent may hide wholly.
     2. Prefetched FSDP gathers hide in the forward pass, gathers and scatters in the backward pass of the layer computed meanwhile.
     3. Exchanges of tokens hide in both passes of another micro-batch, as Megatron-Core schedules it (`overlap_moe_expert_parallel_comm`;
-       the products alone fit 14 nats worse), and as much for compilers, which fill a message with whatever does not wait for it. They
-       come last: nothing else is sent from node to node beside them.
+       the products alone fit 14 nats worse), and as much for compilers, which fill a message with whatever does not wait for it.
+
+    Limits: what is exposed of one kind hides the next one even where both go through the same network cards, as if they took turns.
     """
     tp, cp = stack(v.tp_forward, v.tp - v.tp_forward), stack(v.cp_forward, v.cp - v.cp_forward)
     beside, ring = stack(c.overlap_tp * plan.overlap_tp), stack(c.overlap_cp * plan.overlap_cp)
@@ -49,7 +56,7 @@ def beside_layer(v: Messages, work: LayerWork, plan: Plan, c: Coefficients, shar
     gathers = gathers + stack(v.gather - ahead, (v.gather - ahead) * plan.reshard)
     passes = passes + gathers + slows * gathers_hidden
     ep, ep_hidden = _hidden(stack(v.ep), stack(passes.sum(0)), stack(c.overlap_ep * plan.overlap_ep), c, sharpness)
-    forward, backward = jnp.unstack(passes)
+    forward, backward = jnp.unstack(_both(passes, stack(v.ep_forward, v.ep - v.ep_forward), ep_hidden, slows))
     return forward, backward, Communication(
         tp=tp_exposed.sum(0),
         cp=cp_exposed.sum(0),
@@ -67,10 +74,9 @@ def beside_step(v: Messages, forward: Array, backward: Array, plan: Plan, c: Coe
     not slow; gradients reduced per step in the backward passes of the last micro-batches, updated parameters in the next step's first
     forward passes (`pipeline.step_window`), and in what transfers add to these. forward, backward: of all layers of a stage and
     micro-batch, as long as they take with the messages in them and with waiting for the host [s]."""
-    whole = forward + backward
-    pp = exposed_time(v.pp, whole, c.overlap_pp * plan.overlap_pp, sharpness)
-    passes = step_window(plan.pp, plan.n_microbatches, plan.interleave)
-    window = stack(passes * (backward + pp * backward / whole), passes * (forward + pp * forward / whole))
+    pp = exposed_time(v.pp, forward + backward, c.overlap_pp * plan.overlap_pp, sharpness)
+    passes = _both(stack(backward, forward), stack(0.5 * v.pp), stack(v.pp - pp), jnp.zeros_like(stack(pp)))
+    windows = stack(step_window(plan.pp, plan.n_microbatches, plan.interleave)) * passes
     overlap = stack(c.overlap_dp * plan.overlap_dp, c.overlap_gather * plan.overlap_dp)
-    exposed, hidden = _hidden(stack(v.dp, v.updated), window, overlap, c, sharpness)
+    exposed, hidden = _hidden(stack(v.dp, v.updated), windows, overlap, c, sharpness)
     return {"dp": exposed.sum(0) + v.awaited, "pp": pp, "hidden_step": hidden.sum(0)}

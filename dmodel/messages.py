@@ -26,15 +26,16 @@ and values on as they came."""
 
 
 class Messages(struct.PyTreeNode, kw_only=True):
-    """Times of the messages when nothing hides them [s]: per layer (tp and cp, and what of both the forward pass sends; ep, weight gather,
+    """Times of the messages when nothing hides them [s]: per layer (tp, cp and ep, and what of each the forward pass sends; weight gather,
     gradient scatter), per step (reduction of gradients, gather of updated parameters), transfer, the embedding and head of a micro-batch,
     what a step waits for (`awaited`: the tied embedding, and the sum over HSDP's replicas where nothing hides it)."""
 
     tp: Array
     cp: Array
+    ep: Array
     tp_forward: Array
     cp_forward: Array
-    ep: Array
+    ep_forward: Array
     gather: Array
     scatter: Array
     dp: Array
@@ -72,8 +73,7 @@ def messages(
     The all-reduce of HSDP goes in buckets too below stage 3.
     """
     t, wire, sp, trained = counts.tokens(model, plan), counts.activation_bytes(model, plan), plan.sp, model.trainable
-    again, last, opened, core = _again(plan)
-    mean = counts.mean_layer(model)
+    (again, last, opened, core), mean = _again(plan), counts.mean_layer(model)
     routed = counts.WORD * mean.reach * counts.visits(model, plan)
     kv = counts.WORD * t * plan.cp * model.attention_share * model.n_kv_heads * (2.0 * model.head_dim + model.qk_extra) / plan.tp
     split = wire / (1.0 + sp * (plan.tp - 1.0))
@@ -123,6 +123,7 @@ def messages(
         tp_forward=(mean.mixer + mean.through) * half + 2.0 * mean.routed * (etp.time(routed) + split_experts),
         cp_forward=cp.time(kv),
         ep=mean.routed * ((4.0 + again + last) * exchange + (1.0 + again) * route),
+        ep_forward=mean.routed * (2.0 * exchange + route),
         gather=zero3 * layer.time(plan.gather_bytes / layers),
         scatter=(1.0 - plan.accumulate) * scatter,
         dp=trained * ((1.0 - zero1) * (dense_reduce + sparse * expert_reduce) + zero1 * scattered) + plan.accumulate * layers * scatter,

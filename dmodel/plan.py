@@ -43,6 +43,8 @@ class Plan(struct.PyTreeNode, kw_only=True):
       recompute_last: 1 = the last product of a recomputed layer, the down projection of its MLP or experts, the addition of its result and
         what is sent after it are done again like the rest (checkpoints of Megatron-LM and DeepSpeed); 0 = recomputation ends once the
         backward pass has what it needs, which that product's result is not (PyTorch's non-reentrant checkpoints from 2.1 on, compilers).
+      last_kept: 1 = where parts of a layer are done again, the last product's result is kept although nothing reads it (PyTorch's
+        checkpoints with a policy by operator), 0 = it is dropped (compilers).
       offload: share of what layers keep for the backward pass that waits for it in the host's memory (Megatron-Core's
         `cpu_offloading_num_layers`, MaxText's policies of that name); moving it takes no time here.
       graphed: share of the kernels of a layer, but for the products of its experts, that no program in Python launches: CUDA graphs, XLA
@@ -103,6 +105,7 @@ class Plan(struct.PyTreeNode, kw_only=True):
     recompute_products: Array = 0.0
     recompute_elementwise: Array = 0.0
     recompute_last: Array = 1.0
+    last_kept: Array = 0.0
     offload: Array = 0.0
     graphed: Array = 0.0
     looped_experts: Array = 0.0

@@ -192,7 +192,7 @@ def _costs(system: System, model: Transformer, plan: Plan, c: Coefficients, shar
     parts = counts.residents(model, plan)
     work, sent = _layer_work(system, model, plan, parts, c, sharpness), messages(model, plan, parts, groups, net, c)
     (forward, backward, comm), layers = beside_layer(sent, work, plan, c, sharpness), counts.stage_layers(model, plan)
-    device = work.busy + comm.tp + comm.cp + comm.ep + comm.fsdp + c.contention * comm.hidden_layer
+    device = forward + backward
     started = starts(model, plan, groups.pp[1:].prod(0), system.chip, c)
     launch = compute.launch_time(device, started, sharpness)
     # a host that has to know what experts get is never ahead of a layer

@@ -49,5 +49,20 @@ def trailing(values: Array, rank: int) -> jax.Array:
     return values.reshape(values.shape + (1,) * (rank - values.ndim))
 
 
+def number(value: object) -> float:
+    """The number that an argument is; NaN for words, blanks and truth values, which no check of a range lets pass.
+
+    >>> number(64), number("64")
+    (64.0, nan)
+    """
+    kind = getattr(getattr(value, "dtype", None), "kind", "")
+    if isinstance(value, str | bytes | bytearray | memoryview | bool) or value is None or kind in tuple("bSUc"):
+        return float("nan")
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return float("nan")
+
+
 class InputError(ValueError):
     """A user's mistake: the message says what happened, what was expected, what was got and what to do."""

@@ -103,6 +103,7 @@ PLAN = Plan(
     recompute_products=0.25,
     recompute_elementwise=0.7,
     recompute_last=0.7,
+    last_kept=0.4,
     offload=0.3,
     graphed=0.3,
     looped_experts=0.6,

@@ -453,15 +453,16 @@ def messages(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[s
     gathers = 0.5 * half * (mixers + lone) if p.sp and p.recompute_elementwise else 0.0
     split_experts = routed * (tp_net.gather(sent * p.etp, g["etp"]) + (c.collective_skew if p.etp > 1 else 0.0))
     ring = net.gather(keys / p.tp, g["cp"], own=0.0)
+    exchange = net.all_to_all(sent, g["ep"], m.top_k, bool(p.merge_copies))
+    # counts of tokens go in lines, with hops of a third
+    asked = net.gather(p.route_bytes * t / p.tp * p.ep * m.n_experts, g["ep"], hop=1.0 if p.route_bytes else 1.0 / 3.0)
     return {
         "tp_forward": (mixers + lone) * half + 2.0 * split_experts,
         "tp_backward": (mixers + lone) * half + (again * (mixers * half + lone * mlp) or gathers) + (2.0 + both) * split_experts,
         "cp_forward": ring,
         "cp_backward": (2.0 + (again or float(p.recompute_attention))) * ring,
-        "ep": (4.0 + both) * routed * net.all_to_all(sent, g["ep"], m.top_k, bool(p.merge_copies))
-        # counts of tokens go in lines, with hops of a third
-        + (1.0 + again) * routed
-        * net.gather(p.route_bytes * t / p.tp * p.ep * m.n_experts, g["ep"], hop=1.0 if p.route_bytes else 1.0 / 3.0),
+        "ep_forward": routed * (2.0 * exchange + asked),
+        "ep_backward": routed * ((2.0 + both) * exchange + again * asked),
         "gather": gather(p.gather_bytes / layers) if p.zero == 3 else 0.0,
         "scatter": 0.0 if p.accumulate else scatter,
         "dp": m.trainable * once.get(int(p.zero), hidden) + (layers * scatter if p.accumulate else 0.0),
@@ -500,21 +501,24 @@ def exposed(system: System, m: Transformer, p: Plan, c: Coefficients) -> tuple[d
         out["late_" + which] = (v["gather"] - ahead) * (1.0 if which == "forward" else p.reshard)
         passes[which] = time + out["late_" + which]
     both = passes["forward"] + passes["backward"]
-    device = both + hide("ep", v["ep"], c.overlap_ep * p.overlap_ep, both, c.contention)
+    device = both + hide("ep", v["ep_forward"] + v["ep_backward"], c.overlap_ep * p.overlap_ep, both, c.contention)
+    # each pass with what it sends, less its share of what both hide
+    passes = {k: t + v["ep_" + k] - (1.0 - c.contention) * hidden["ep"] * t / both for k, t in passes.items()}
     launch = max(device + w["fill"], w["host"]) - device
     # the host is ahead of the device, but where it waits to know what experts get: what all layers of a stage leave idle, the head may use
     idle = 0.0 if p.composed or m.n_experts > 1 else max(w["host"] - device - w["fill"], 0.0)
     shared, ended = c.head_balance * w["head"] / p.pp, fullest(m, p) - p.head_displaces
     passed, shared = min(shared + (1.0 - c.head_balance) * w["head"], ended * idle), min(shared, fullest(m, p) * idle)
     # messages of the step go on while the device of the last stage waits for its host
-    stage = fullest(m, p) + (ended * launch - passed) / both
+    stage = fullest(m, p) + (ended * launch - passed) / device
     # of pp micro-batches in a group, each chunk is done for good once all have passed it: the others' time is left, and its last pass
     group = min(p.pp, p.global_batch / (p.dp * p.micro_batch))
     later = group * (p.interleave - 1.0) / p.interleave + 1.0 / p.interleave
     # transfers wait for nobody; what they leave exposed hides gradients, too
-    transfer = hide("pp", v["pp"], c.overlap_pp * p.overlap_pp, stage * both, 0.0)
+    hide("pp", v["pp"], c.overlap_pp * p.overlap_pp, stage * device, 0.0)
     for kind, share, which in (("dp", c.overlap_dp, "backward"), ("updated", c.overlap_gather, "forward")):
-        hide(kind, v[kind], share * p.overlap_dp, later * (stage * both + transfer) * passes[which] / both, c.contention)
+        micro_batch = stage * passes[which] + 0.5 * v["pp"] - hidden["pp"] * passes[which] / device
+        hide(kind, v[kind], share * p.overlap_dp, later * micro_batch, c.contention)
     return out, hidden, launch, passed, shared
 
 

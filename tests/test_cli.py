@@ -75,6 +75,7 @@ BAD = {
     "text": (f"{PLAN} --devices many", "--devices"),
     "unknown recompute": (f"{PLAN} --recompute some", "none, selective, full"),
     "more than all offloaded": (f"{PLAN} --offload 2", "--offload 2: expected a share of the layers between 0 and 1"),
+    "offloaded by no number": (f"{PLAN} --offload nan", "--offload nan: expected a share of the layers between 0 and 1"),
     "unknown schedule": (f"{PLAN} --schedule zigzag", "1f1b"),
     "stage out of range": (f"{PLAN} --zero 4", "ZeRO stage"),
     "sharding nothing": (f"{PLAN} --zero 0 --shard 4", "ZeRO stage 0"),
@@ -202,6 +203,25 @@ def test_options_change_the_answer_the_right_way():
     moved = document("predict", PLAN, "--offload 0.5")
     assert moved["memory_bytes_per_device"] < base["memory_bytes_per_device"] and moved["step_time_s"] == base["step_time_s"]
     assert moved["plan"]["offload"] == 0.5 and base["plan"]["offload"] == 0.0
+
+
+def test_a_second_plan_that_offloads_needs_less_memory():
+    d = document("predict", PLAN, "--against offload=0.5")
+    assert d["against"]["plan"]["offload"] == 0.5 and d["plan"]["offload"] == 0.0
+    assert d["against"]["memory_bytes_per_device"] < d["memory_bytes_per_device"]
+    assert d["against"]["memory_bytes_per_device"] == document("predict", PLAN, "--offload 0.5")["memory_bytes_per_device"]
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("x", "--against offload=x: expected a number"),
+        *((given, f"--offload {given}: expected a share of the layers between 0 and 1") for given in ("nan", "-1", "2", "inf")),
+    ],
+)
+def test_a_second_plan_that_offloads_no_share_ends_with_2(given, says):
+    result = run("predict", PLAN, f"--against offload={given}", "--json", code=2)
+    assert result.stdout == "" and says in result.stderr.replace("\n", " ") and "Traceback" not in result.stderr
 
 
 @pytest.mark.parametrize("zero", ["1", "3"])

@@ -153,6 +153,8 @@ def test_make_plan_fills_in_what_follows():
         ({"tp": 8, "etp": 3}, "experts: .*etp divides tp"),
         ({"tp": 0}, "tp: expected a whole number"),
         ({"tp": "2"}, "tp: expected a whole number"),
+        ({"n_devices": "64"}, "devices: expected a whole number"),
+        ({"recompute": [1]}, "recompute: expected a share"),
         ({"pp": None}, "pp: expected a whole number"),
         ({"recompute": None}, "recompute: expected a share"),
         ({"cp": float("nan")}, "cp: expected a whole number"),
@@ -165,7 +167,7 @@ def test_make_plan_fills_in_what_follows():
 )
 def test_a_plan_that_breaks_a_rule_is_refused_with_the_reason(kwargs, said):
     with pytest.raises(InputError, match=said):
-        make_plan(LARGE, 512, **({"global_batch": 1024} | kwargs))
+        make_plan(LARGE, **({"n_devices": 512, "global_batch": 1024} | kwargs))
 
 
 def test_a_layout_does_not_go_on_to_other_degrees():

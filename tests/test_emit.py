@@ -12,6 +12,7 @@ import pytest
 from calibration.importers import Source, formats
 from calibration.importers.settings import yaml
 from calibration.importers.source import Line
+from calibration.traces.checkpoints import in_host_memory
 from dmodel import Plan, catalog, make_plan
 from dmodel.emit import TARGETS, Job, emit
 from dmodel.emit.sheet import Sheet
@@ -227,8 +228,31 @@ def test_activations_in_the_host_s_memory_are_told_by_whole_layers_or_by_the_inp
     assert (found["remat_policy"], found["decoder_layer_input"]) == ("custom", "offload")
     for target, job in (("megatron", inputs), ("nemo", inputs), ("maxtext", plain), ("torchtitan", plain)):
         assert "offload" in {x.field for x in emit(target, job).left_out}, target
+    refused = ({"offload": 1.0}, *({part: 1.0} for part in ("recompute_attention", "recompute_products", "recompute_elementwise")))
+    for target, change in product(("megatron", "nemo"), refused):  # by Megatron-Core: all layers, and any recomputation beside
+        found = emit(target, plain._replace(plan=plain.plan.replace(**change)))
+        assert [x.reason for x in found.left_out if x.field == "offload"] == [
+            "whole layers are offloaded, without a pipeline and without recomputation"
+        ], (target, change)
+        assert not any("offloading" in name for name in found.settings)
     for target in FRAMEWORKS:
         assert "offload" not in {x.field for x in emit(target, asked).left_out}
+
+
+def test_activations_in_the_host_s_memory_are_read_back():
+    plain = job(devices=64, batch=64, zero=3)
+    half, inputs = (
+        plain._replace(plan=plain.plan.replace(recompute_attention=0.0, **x))
+        for x in ({"recompute_layers": 0.0, "offload": 0.5}, {"recompute_layers": 1.0, "offload": 1.0})
+    )
+    for target, asked, kind, note, share in (
+        ("megatron", half, "none", "activations of 40 of 80 layers kept in host memory", (0.5, 0.5)),
+        ("nemo", half, "none", "activations of 40 of 80 layers kept in host memory", (0.5, 0.5)),
+        ("maxtext", inputs, "full", "layer inputs kept in host memory", (1.0, 0.0)),
+    ):
+        cells = read_back(target, asked)
+        assert cells["recompute"] == kind and cells["note"].endswith(f"; {note}"), target
+        assert in_host_memory(cells["note"]) == share, target
 
 
 def test_axes_of_maxtext_multiply_to_the_devices_inside_and_between_domains():

@@ -12,9 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 from calibration import micro, traces
-from calibration.importers import FORMATS, Source, formats, fuzz, maxtext, read, save, settings, steps, xplane
+from calibration.importers import FORMATS, Source, formats, fuzz, maxtext, megatron, nemo, read, save, settings, steps, xplane
 from calibration.importers.found import Result
-from calibration.traces.checkpoints import POLICIES, kept_by
+from calibration.traces.checkpoints import POLICIES, in_host_memory, kept_by
 from dmodel.cli import app
 from dmodel.types import InputError
 
@@ -428,3 +428,95 @@ def test_detection_needs_no_name():
 def test_policies_of_maxtext_are_words_or_notes_that_rows_are_read_by(policy, kind, notes):
     assert maxtext._recompute(policy) == (kind, notes)
     assert kind != "selective" or policy == "minimal" or kept_by(notes[0]) == POLICIES[policy]
+
+
+ON_DEVICE = {"query_proj": "device", "key_proj": "device", "value_proj": "device"}
+IN_HOST = dict.fromkeys(ON_DEVICE, "offload")
+CUSTOM = {
+    "nothing": ({}, "full", [], None, (0.0, 0.0)),
+    "inputs": ({"decoder_layer_input": "offload", "mlpwo": "remat"}, "full", ["layer inputs kept in host memory"], None, (1.0, 0.0)),
+    "products on the device": (ON_DEVICE, "selective", ["q, k, v kept, the rest recomputed"], ("qkv",), (0.0, 0.0)),
+    "fused": ({"qkv_proj": "device"}, "selective", ["q, k, v kept, the rest recomputed"], ("qkv",), (0.0, 0.0)),
+    "fused in vain": ({"qkv_proj": "device", "fused_qkv": "False"}, "full", [], None, (0.0, 0.0)),
+    "core": ({"context": "device"}, "selective", ["attention outputs kept, the rest recomputed"], ("core",), (0.0, 0.0)),
+    "results in the host": (
+        IN_HOST | {"out_proj": "offload"},
+        "selective",
+        ["q, k, v and results of the output projection kept in host memory, the rest recomputed"],
+        ("qkv", "out"),
+        (0.0, 1.0),
+    ),
+    "all in the host": (
+        IN_HOST | {"out_proj": "offload", "decoder_layer_input": "offload"},
+        "selective",
+        ["q, k, v, results of the output projection and layer inputs kept in host memory, the rest recomputed"],
+        ("qkv", "out"),
+        (1.0, 1.0),
+    ),
+    "inputs in the host, results on the device": (
+        ON_DEVICE | {"context": "device", "decoder_layer_input": "offload"},
+        "selective",
+        ["q, k, v and attention outputs kept, the rest recomputed", "layer inputs kept in host memory"],
+        ("qkv", "core"),
+        (1.0, 0.0),
+    ),
+    "one result in the host": (
+        ON_DEVICE | {"out_proj": "offload"},
+        "selective",
+        ["q, k, v and results of the output projection kept, the rest recomputed", "results of the output projection kept in host memory"],
+        ("qkv", "out"),
+        (0.0, 1.0),
+    ),
+    "of the mlp": (
+        IN_HOST | {"mlpwo": "offload"},
+        None,
+        ["remat_policy custom: query_proj offload, key_proj offload, value_proj offload, mlpwo offload: recompute left blank"],
+        None,
+        (0.0, 0.0),
+    ),
+    "queries alone": ({"query_proj": "device"}, None, ["remat_policy custom: query_proj device: recompute left blank"], None, (0.0, 0.0)),
+    "damaged": ({"out_proj": "devi"}, None, ["remat_policy custom: out_proj devi: recompute left blank"], None, (0.0, 0.0)),
+}
+"""Settings of MaxText's policy `custom`; the column and the notes they become; what the reader of notes has of these."""
+
+
+@pytest.mark.parametrize("case", CUSTOM)
+def test_single_settings_of_maxtext_become_notes_that_rows_are_read_by(tmp_path, case):
+    given, kind, notes, keeps, host = CUSTOM[case]
+    told = "\n".join(f"Config param {name}: {value}" for name, value in ({"remat_policy": "custom"} | given).items())
+    (tmp_path / "run.log").write_text((SAMPLES / "maxtext_two_slices.log").read_text().replace("Config param remat_policy: full", told))
+    (row,) = read([tmp_path / "run.log"]).rows
+    assert row.get("recompute") == kind and row["note"].endswith("; ".join(["", *notes]))
+    assert kept_by(row["note"]) == keeps and in_host_memory(row["note"]) == host
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"cpu_offloading_num_layers": "20"}, True),
+        ({"cpu_offloading_num_layers": "20", "cpu_offloading": "True"}, True),
+        ({"cpu_offloading_num_layers": "0", "cpu_offloading": "False"}, False),
+        ({"cpu_offloading_num_layers": "20", "cpu_offloading": "False"}, False),
+        ({"cpu_offloading_num_layers": "20", "cpu_offloading_activations": "False"}, False),
+        ({"cpu_offloading_num_layers": "None"}, False),
+    ],
+)
+def test_layers_that_megatron_offloads_are_in_the_note(given, says):
+    _, notes = megatron.described({"num_layers": "80", "recompute_granularity": "None"} | given)
+    assert notes == ["activations of 20 of 80 layers kept in host memory"] * says
+    assert in_host_memory("; ".join(["median of 3 logged times", *notes])) == (0.25 * says, 0.25 * says)
+
+
+@pytest.mark.parametrize(
+    ("given", "some"),
+    [
+        ({"cpu_offloading": "True", "cpu_offloading_num_layers": "20"}, 20),
+        ({"cpu_offloading": "True", "cpu_offloading_num_layers": "${sum:${.num_layers},-1}"}, 79),
+        ({"cpu_offloading": "False", "cpu_offloading_num_layers": "79"}, None),
+        ({"cpu_offloading_num_layers": "20"}, None),
+        ({"cpu_offloading": "True", "cpu_offloading_num_layers": "20", "cpu_offloading_activations": "False"}, None),
+    ],
+)
+def test_layers_that_nemo_offloads_are_in_the_note_where_it_is_switched_on(given, some):
+    _, notes = nemo.described({f"model.{name}": value for name, value in ({"num_layers": "80"} | given).items()})
+    assert notes == ([f"activations of {some} of 80 layers kept in host memory"] if some else [])

@@ -139,6 +139,8 @@ def test_policies_that_keep_results_keep_no_last_one_where_nothing_reads_it():
     early = plan(recompute_products=(out + up) / (qkv + out + up + down), recompute_last=0.0, **keeps)
     assert float(memory.kept_result_bytes(LLAMA, early)) == pytest.approx(2.0 * t * 3.0 * h, rel=1e-12)
     assert float(memory.layer_activation_bytes(LLAMA, early)) == pytest.approx(2.0 * t * 4.0 * h, rel=1e-12)
+    held, share = early.replace(last_kept=1.0), (qkv + down) / (qkv + out + up + down)
+    assert float(memory.kept_result_bytes(LLAMA, held)) == pytest.approx(2.0 * t * share * (5.0 * h + 2.0 * f), rel=1e-12)
     every = plan(recompute_products=0.0, recompute_last=1.0, **keeps)
     assert float(memory.kept_result_bytes(LLAMA, every)) == pytest.approx(2.0 * t * (5.0 * h + 2.0 * f), rel=1e-12)
 

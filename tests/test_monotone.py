@@ -48,6 +48,20 @@ def test_what_is_faster_makes_no_step_longer(seed):
         assert (after <= before * (1.0 + allowed)).all(), (name, float((after / before).max() - 1.0))
 
 
+@pytest.mark.parametrize("overlaps", [(0.9, 0.6), (0.8, 0.32), (0.97, 0.97)])
+def test_faster_arithmetic_helps_where_exchanges_and_transfers_stand_out(overlaps):
+    """Mixtral 8x7B on a slow network: what is exposed of its experts' tokens hides transfers of the pipeline, which do not hide in the same
+    work."""
+    model, system = catalog.transformer("mixtral-8x7b", 4096.0), catalog.system("H100-DGX")
+    slow = system.replace(network=system.network.replace(bytes_per_s=0.03 * system.network.bytes_per_s))
+    plan = Plan(dp=16.0, pp=8.0, ep=8.0, global_batch=512.0, interleave=4.0, schedule="interleaved", zero=1.0, shard=16.0)
+    c = default().replace(overlap_ep=jnp.asarray(overlaps[0]), overlap_pp=jnp.asarray(overlaps[1]))
+    rates = [slow.chip.flops_per_s * factor for factor in (0.25, 0.5, 1.0, 2.0, 4.0)]
+    found = [STEP(slow.replace(chip=slow.chip.replace(flops_per_s=rate)), model, plan, c) for rate in rates]
+    assert min(float(b.expert_parallel) for b in found) > 0.0
+    assert (np.diff([float(b.total) for b in found]) < 0.0).all()
+
+
 def test_faster_arithmetic_helps_where_two_kinds_of_messages_stand_out():
     """Llama 2 7B on eight tensor ranks under ZeRO-3: what is exposed of tensor parallelism hides gathers, so that a second of work less
     exposes no two seconds of messages."""

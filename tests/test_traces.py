@@ -740,12 +740,23 @@ def test_what_waits_in_the_host_s_memory(tmp_path):
     assert share("q, k, v kept in host memory, the rest recomputed") == pytest.approx(0.75)
     assert share("remat=qkv_proj_offloaded", stack="maxtext") == pytest.approx(0.75)
     assert share("devices are cores, two to a chip; layer inputs kept in host memory", "full") == pytest.approx(1.0)
-    assert share("q, k, v kept, the rest recomputed") == share("", "full") == 0.0
-    fsdp = {"stack": "megatron-bridge/26.04", "recompute": "", "model": "llama3-70b", "zero_stage": "3"}
+    assert share("Activations of 16 of 64 layers kept in host memory", "none") == pytest.approx(0.25)
+    for nothing in ("q, k, v kept, the rest recomputed", "optimizer state kept in host memory", "no activations kept in host memory", ""):
+        assert share(nothing, "full") == 0.0, nothing
+    fsdp = {"stack": "megatron-bridge/26.04", "recompute": "", "model": "llama3-70b", "zero_stage": "3", "pp": "1", "dp": "16"}
     found = {chip: one_case(tmp_path, accelerator=chip, **fsdp) for chip in ("GB200", "GB300", "B200")}
     assert {chip: float(case.plan.offload[0]) for chip, case in found.items()} == {"GB200": 0.5, "GB300": 0.25, "B200": 0.0}
     assert any("wait in host memory, as the stack's recipe" in text for text in found["GB200"].labels.assumptions[0])
-    assert one_case(tmp_path, accelerator="GB200", **{**fsdp, "zero_stage": "1"}).plan.offload[0] == 0.0
+    for change in ({"zero_stage": "1"}, {"pp": "2", "dp": "8"}, {"recompute": "full"}, {"model": "llama3-70b-sft"}, {"flag": "lora"}):
+        assert one_case(tmp_path, accelerator="GB200", **{**fsdp, **change}).plan.offload[0] == 0.0, change
+
+
+def test_a_rule_that_recomputes_leaves_the_same_parts_in_the_host_s_memory(tmp_path):
+    """Layer inputs are a small share of what layers keep, and all of it once they are recomputed."""
+    row = {"stack": "tpu-recipes", "recompute": "", "note": "layer inputs kept in host memory"}
+    table = read(table_file(tmp_path, row))
+    nothing, everything = (to_cases(table, rule).plan for rule in (never_recompute, lambda cases: (np.ones(1), np.zeros(1))))
+    assert 0.0 < nothing.offload[0] < 0.1 and (everything.recompute_layers[0], everything.offload[0]) == (1.0, 1.0)
 
 
 def test_torchtitan_keeps_every_second_product(tmp_path):
@@ -753,6 +764,7 @@ def test_torchtitan_keeps_every_second_product(tmp_path):
     shape = {"n_layers": "32", "d_model": "4096", "d_ff": "14336", "n_heads": "32", "n_kv_heads": "8", "head_dim": "128", "gated_mlp": "1"}
     case = one_case(tmp_path, stack="torchtitan", recompute="selective", **shape)
     assert parts(case) == pytest.approx((0.0, 0.0, (1.0 + 4.0 + 14.0) / 52.0, 1.0))
+    assert case.plan.last_kept[0] == 1.0 and one_case(tmp_path, stack="maxtext", recompute="selective", **shape).plan.last_kept[0] == 0.0
     plain = one_case(tmp_path, stack="torchtitan", recompute="selective", **shape | {"gated_mlp": "0"})
     assert parts(plain) == pytest.approx((0.0, 0.0, (1.0 + 4.0) / 38.0, 1.0)), "without a gate the sixth product is the last"
 

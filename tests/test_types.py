@@ -1,31 +1,24 @@
-"""Scalars, stacking and axes."""
+"""Helpers for scalars: what is a number, and what is none."""
+
+import math
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dmodel.types import InputError, each, enable_float64, per_level, stack, trailing
+from dmodel.types import number
 
 
-def test_scalars_and_batches_stack():
-    assert stack(1.0, 2.0).shape == (2,)
-    mixed = stack(1.0, np.arange(3.0))
-    np.testing.assert_array_equal(mixed, [[1.0, 1.0, 1.0], [0.0, 1.0, 2.0]])
-    assert mixed.dtype == jnp.float64
+@pytest.mark.parametrize("value", [64, 64.0, np.float32(64), np.int64(64), np.array(64), jnp.asarray(64), jnp.asarray(64, jnp.bfloat16)])
+def test_numbers_of_any_kind_are_numbers(value):
+    assert number(value) == 64.0
 
 
-def test_cases_meet_operations_and_levels():
-    assert each(3.0).shape == () and each(np.ones(4)).shape == (1, 4)
-    assert per_level(np.ones(2)).shape == (2, 1) and per_level(np.ones((2, 4))).shape == (2, 1, 4)
-    assert trailing(np.ones(2), 3).shape == (2, 1, 1) and trailing(np.ones((2, 4)), 2).shape == (2, 4)
-
-
-def test_float64_may_be_asked_for_twice():
-    enable_float64()
-    enable_float64()
-    assert jnp.asarray(1.0).dtype == jnp.float64
-
-
-def test_a_users_mistake_is_a_value_error():
-    with pytest.raises(ValueError):
-        raise InputError("what, expected, got, what to do")
+@pytest.mark.parametrize(
+    "value",
+    ["64", b"64", bytearray(b"64"), memoryview(b"64"), np.array("64"), None, True, np.bool_(True), np.array(True), jnp.asarray(True)]
+    + [10**400, [64], np.array([64.0, 64.0]), 64j, np.complex64(64), float("nan")],
+    ids=repr,
+)
+def test_what_is_no_number_is_nan(value):
+    assert math.isnan(number(value))

@@ -23,7 +23,7 @@ class Cause(NamedTuple):
 
 BUBBLE = "pipeline: idle slots compute and send on what nobody reads"
 HALF_CORE = "selective recomputation: probabilities times values are not needed again"
-ROUTER = "experts: the router's products, done again in the backward pass"
+ROUTER = "experts: the router's products, done again in the backward pass, by all ranks of tensor without sequence parallelism"
 BLOCKED = "blocked attention: all of the causal square, scores once more in the backward pass"
 ENDS = "embedding and head are gathered once where they are used, not twice for each micro-batch"
 WHOLE = "norms and router are whole on every rank of tensor"
@@ -65,7 +65,9 @@ def flops(spec: WorkloadSpec) -> dict[str, list[Cause]]:
     layers, core = [], []
     if s.n_experts > 1:
         own = t / s.tensor if s.sequence_parallel else t
-        layers.append(Cause(ROUTER, _runs(s) * 4.0 * 2.0 * own * s.d_model * s.n_experts))
+        # the model has a rank's share of the tokens ask it, in each pass
+        extra = 4.0 * own - (3.0 + float(plan(s).recompute_layers)) * t / s.tensor
+        layers.append(Cause(ROUTER, _runs(s) * 2.0 * extra * s.d_model * s.n_experts))
     if s.remat == "selective" and s.attention == "none":
         core.append(Cause(HALF_CORE, -_runs(s) * 0.5 * one_core))
     if s.attention == "flash":

@@ -147,6 +147,16 @@ def count(text: Any) -> int | None:
     return int(value) if value is not None and 1.0 <= value <= 1e15 and value == int(value) else None
 
 
+def layers_in_host_memory(some: int | None, layers: int | None) -> list[str]:
+    """The note that activations of some layers wait in the host's memory, as rows are read by it (`checkpoints.OF_LAYERS`).
+
+    >>> layers_in_host_memory(40, 80), layers_in_host_memory(None, 80)
+    (['activations of 40 of 80 layers kept in host memory'], [])
+    """
+    of = f" of {layers}" if layers else ""
+    return [f"activations of {some}{of} layers kept in host memory"] if some else []
+
+
 def truth(text: Any) -> bool | None:
     """Whether a text says true or false; None when it says neither."""
     return {"true": True, "1": True, "false": False, "0": False, "none": False, "null": False}.get(str(text).strip().lower())

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from typing import Any
 
-from calibration.importers.found import Result, count, number
+from calibration.importers.found import Result, count, number, truth
 from calibration.importers.source import Source
 from calibration.importers.steps import Step, numbered, seconds_of, summary
 from calibration.traces.checkpoints import POLICIES
@@ -41,6 +42,14 @@ AXES = {
     "shard": ("fsdp", "fsdp_transpose", "expert"),
 }
 """Column → mesh axes whose product it is, each inside (`ici_`) and between (`dcn_`) slices; experts shard the batch as well."""
+
+
+QKV, FUSED_QKV, INPUTS = ("query_proj", "key_proj", "value_proj"), ("qkv_proj",), "decoder_layer_input"
+RESULTS = {"q, k, v": QKV, "attention outputs": ("context",), "results of the output projection": ("out_proj",)}
+"""How notes name results inside a layer (`checkpoints.KEPT`) → settings that place them under `remat_policy: custom`."""
+
+UNNAMED = "mlpwi mlpwi_0 mlpwi_1 mlpwo moe_mlpwi moe_mlpwi_0 moe_mlpwi_1 moe_mlpwo mla_q mla_kv attention_out engram".split()
+"""Such settings of results that no note is made of (MaxText's `configs/base.yml`)."""
 
 
 def parse(source: Source) -> Result:
@@ -140,7 +149,7 @@ def described(config: Config) -> tuple[dict[str, Any], list[str]]:
         "precision": _precision(config),
         "attention": _attention(config),
     }
-    cells["recompute"], notes = _recompute(config.get("remat_policy"))
+    cells["recompute"], notes = _recompute(config.get("remat_policy"), config)
     return cells, notes
 
 
@@ -163,12 +172,44 @@ def _attention(config: Config) -> str | None:
     return "flash" if "flash" in kernel or kernel == "autoselected" else "none" if kernel == "dot_product" else None
 
 
-def _recompute(policy: str | None) -> tuple[str | None, list[str]]:
+def _recompute(policy: str | None, config: Config | None = None) -> tuple[str | None, list[str]]:
     """`full` saves nothing inside a layer, `minimal` the results of matrix products but not the core of attention; others that are known
-    (`checkpoints.POLICIES`) go into the note, which rows are read by."""
+    (`checkpoints.POLICIES`) go into the note, which rows are read by, and so does what single settings say under `custom`."""
     words = {"full": "full", "minimal": "selective", "none": "none", "": "none"}
     if policy is None or policy in words:
         return (words[policy] if policy is not None else None), []
+    if policy == "custom" and config:
+        return _custom(config)
     if policy in POLICIES:
         return "selective", [f"remat_policy {policy}"]
     return None, [f"remat_policy {policy[:40]}: recompute left blank"]
+
+
+def _custom(config: Config) -> tuple[str | None, list[str]]:
+    """What single settings keep of a layer, beside its input: `device`, in the host's memory (`offload`), or by default not (`remat`).
+
+    A result is said to be in one place: left blank are parts of q, k and v, or these in both places, and what notes have no words for.
+    """
+
+    def places(names: Iterable[str]) -> set[str]:
+        return {config.get(name, "remat").strip("'\"").lower() for name in names}
+
+    fused = truth(config["fused_qkv"]) if "fused_qkv" in config else places(FUSED_QKV) != {"remat"}
+    where = {said: places(FUSED_QKV if names == QKV and fused else names) for said, names in RESULTS.items()}
+    told = all(len(found) == 1 and found <= {"remat", "device", "offload"} for found in where.values())
+    if places(UNNAMED) != {"remat"} or not told:
+        held = [name for name in (*QKV, *FUSED_QKV, "context", "out_proj", *UNNAMED) if places([name]) != {"remat"}]
+        return None, [f"remat_policy custom: {', '.join(f'{name} {config[name][:10]}' for name in held)}: recompute left blank"]
+    kept = [said for said, found in where.items() if found != {"remat"}]
+    results = [said for said in kept if where[said] == {"offload"}]
+    host = results + (["layer inputs"] if places([INPUTS]) == {"offload"} else [])
+    waits = f"{_listed(host)} kept in host memory"
+    if not kept:
+        return "full", [waits] if host else []
+    if results == kept:
+        return "selective", [f"{waits}, the rest recomputed"]
+    return "selective", [f"{_listed(kept)} kept, the rest recomputed", *([waits] if host else [])]
+
+
+def _listed(words: list[str]) -> str:
+    return " and ".join(part for part in (", ".join(words[:-1]), *words[-1:]) if part)

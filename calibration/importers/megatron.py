@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from calibration.importers.found import Result, count, number, truth
+from calibration.importers.found import Result, count, layers_in_host_memory, number, truth
 from calibration.importers.source import Source
 from calibration.importers.steps import Step, numbered, seconds_of, summary
 
@@ -144,7 +144,7 @@ def described(a: Arguments) -> tuple[dict[str, Any], list[str]]:
         "zero_stage": _zero(a),
     }
     cells["recompute"], notes = _recompute(a, cells["n_layers"], cells["pp"] or 1)
-    return cells, notes
+    return cells, notes + _offloaded(a, cells["n_layers"])
 
 
 def _on(a: Arguments, name: str) -> bool:
@@ -196,3 +196,9 @@ def _recompute(a: Arguments, layers: int | None, pp: int) -> tuple[str | None, l
     if kind == "full" and a.get("recompute_method") == "block" and some and layers and some * pp < layers:
         return None, [f"recomputes {some} layers of each stage in full: left blank"]
     return (kind, []) if kind in ("selective", "full") else (None, [f"recompute_granularity {kind[:40]}: left blank"])
+
+
+def _offloaded(a: Arguments, layers: int | None) -> list[str]:
+    """Layers whose activations are offloaded: their number alone switches it on, unless the dump says that all or activations are off."""
+    off = any(truth(a.get(name)) is False and name in a for name in ("cpu_offloading", "cpu_offloading_activations"))
+    return [] if off else layers_in_host_memory(count(a.get("cpu_offloading_num_layers")), layers)

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from calibration.importers import settings
-from calibration.importers.found import Result, count, number, truth
+from calibration.importers.found import Result, count, layers_in_host_memory, number, truth
 from calibration.importers.source import Line, Source
 from calibration.importers.steps import Step, numbered, seconds_of, summary
 from dmodel.types import GIB
@@ -20,6 +20,7 @@ _PACE = re.compile(r"([\d.]{1,12})(s/it|it/s)\b")
 _CONFIGURATION = re.compile(r"Experiment configuration")
 _VOCAB = re.compile(r"Padded vocab_size: (\d+)")
 _LAST = re.compile(r"train_step_timing in s[:=]\s*[\d.eE+\-]*$")
+_ALL_BUT_ONE = re.compile(r"\$\{sum: ?\$\{[\w.]*num_layers\}, ?-1\}")
 _SOME = 400
 """Lines after the heading that are searched for the configuration."""
 
@@ -163,7 +164,7 @@ def described(config: settings.Settings) -> tuple[dict[str, Any], list[str]]:
         "zero_stage": _zero(get("fsdp"), get("optim.name")),
     }
     cells["recompute"], notes = _recompute(get)
-    return cells, notes
+    return cells, notes + _offloaded(get, cells["n_layers"])
 
 
 def _precision(fp8: str | None, given: str | None) -> str | None:
@@ -185,3 +186,12 @@ def _recompute(get: Any) -> tuple[str | None, list[str]]:
     if kind == "full" and method == "block" and some:
         return None, [f"recomputes {some} layers of each stage in full: left blank"]
     return (kind if kind in ("full", "selective") else None), []
+
+
+def _offloaded(get: Any, layers: int | None) -> list[str]:
+    """Layers whose activations are offloaded, where that is switched on; all but the last by default, which dumps give as a formula."""
+    if not truth(get("cpu_offloading")) or truth(get("cpu_offloading_activations") or "True") is False:
+        return []
+    told = get("cpu_offloading_num_layers") or ""
+    by_default = layers - 1 if layers and _ALL_BUT_ONE.fullmatch(told) else None
+    return layers_in_host_memory(count(told) or by_default, layers)

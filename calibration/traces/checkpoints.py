@@ -29,8 +29,8 @@ class Again(NamedTuple):
       layers: share of the layers that are done again in full; the rest is about the others. attention: the core.
       queries_values, keys: their products, or for latents what these come from. latents: products from latents. out: that of attention's
         output. into, gate, back: into the MLP or experts, the gate's, and out of them. dense: MLPs of dense layers beside experts.
-      streams: kernels that stream. inputs, others: what of a layer's input, and of all else that it keeps, waits in the host's memory.
-      said: how it is known, in words.
+      streams: kernels that stream. last_kept: 1 where the last product's result is kept though nothing reads it. inputs, others: what of a
+        layer's input, and of all else that it keeps, waits in the host's memory. said: how it is known, in words.
     """
 
     layers: Array = 0.0
@@ -44,6 +44,7 @@ class Again(NamedTuple):
     back: Array = 0.0
     dense: Array = 0.0
     streams: Array = 0.0
+    last_kept: Array = 0.0
     inputs: Array = 0.0
     others: Array = 0.0
     said: tuple[str, ...] = ()
@@ -76,9 +77,15 @@ def redone(again: Again, model: Transformer, plan: Plan) -> Plan:
         recompute_attention=again.attention,
         recompute_products=products / flops.sum(0),
         recompute_elementwise=again.streams,
+        last_kept=again.last_kept,
     )
-    inputs, kept = (np.asarray(f(model, done)) for f in (memory.layer_input_bytes, memory.layer_activation_bytes))
-    return done.replace(offload=again.others + (again.inputs - again.others) * inputs / kept)
+    return offloading(again, model, done)
+
+
+def offloading(again: Again, model: Transformer, plan: Plan) -> Plan:
+    """The plan with what of the bytes that its layers keep is offloaded."""
+    inputs, kept = (np.asarray(f(model, plan)) for f in (memory.layer_input_bytes, memory.layer_activation_bytes))
+    return plan.replace(offload=again.others + (again.inputs - again.others) * inputs / kept)
 
 
 DOTS = ("qkv", "out", "up", "down")
@@ -105,12 +112,21 @@ OFFLOADED = "_offloaded"
 NAMED = re.compile(r"\bremat(?:erialization|_policy)?[ =:]+(\w+)")
 """How notes name one of these."""
 
-KEPT = {"q, k, v": "qkv", "attention outputs": "core", "results of the output projection": "out"}
-"""How notes say what a policy of a recipe's own keeps (Google's for TPUs: `remat_policy=custom`; `context`, which is the core's result
-with what its backward pass needs, and `out_proj`)."""
+KEPT = {
+    "q, k, v": "qkv",
+    "attention outputs": "core",
+    "attention and mlp outputs": "core",
+    "results of the output projection": "out",
+    "mlp outputs": "down",
+}
+"""How notes say, in any case, what a policy of a recipe's own keeps (Google's for TPUs: `remat_policy=custom`; `context`, which is the
+core's result with what its backward pass needs, `out_proj` and `mlpwo`)."""
 
 HOST = re.compile(r"(?:^|; |: )([^;:]*?) kept in host memory")
-"""How notes say what waits there: layers' inputs by that name, all else by others."""
+"""How notes say what waits there: layers' inputs by that name, results by those of `KEPT`, or all that some layers keep."""
+
+OF_LAYERS = re.compile(r"activations of (\d+) of ([1-9]\d*) layers$")
+"""How notes say the last of these."""
 
 REST = re.compile(r"(?:^|; )([^;]*?) kept\b[^;]*, the rest recomputed")
 
@@ -120,17 +136,25 @@ def kept_by(note: str) -> tuple[str, ...] | None:
     if found := NAMED.search(note):
         return POLICIES.get(found[1])
     if found := REST.search(note):
-        return tuple(part for words, part in KEPT.items() if words in found[1])
+        return _parts(found[1])
     return None
 
 
+def _parts(words: str) -> tuple[str, ...]:
+    """What of `KEPT` a note names, each once."""
+    return tuple(dict.fromkeys(part for said, part in KEPT.items() if said in words.lower()))
+
+
 def in_host_memory(note: str) -> tuple[float, float]:
-    """Whether a note says that layers' inputs, and all else that layers keep, wait in the host's memory, 0 or 1 each."""
+    """Whether a note says that layers' inputs, and all else that layers keep, wait in host memory: 0 or 1 each, or a share of both."""
     named, found = NAMED.search(note), HOST.search(note)
     if not found:
         return 0.0, float(bool(named and named[1].endswith(OFFLOADED)))
-    parts = [part.strip() for part in re.split(r", | and ", found[1])]
-    return float("layer inputs" in parts), float(any(part != "layer inputs" for part in parts))
+    words = found[1].strip().lower()
+    if some := OF_LAYERS.search(words):
+        share = min(int(some[1]) / int(some[2]), 1.0)
+        return share, share
+    return float("layer input" in words), float(bool(_parts(words)))
 
 
 def by_policy(keeps: tuple[str, ...], experts: float, known: str) -> Again:
@@ -149,7 +173,7 @@ def by_operator(experts: float) -> Again:
     are on no list of what is kept."""
     said = "selective recompute by operator: every second product of a layer is done again, and what streams"
     mixture = float(experts > 1.0)
-    return Again(keys=1.0, out=1.0, into=mixture, gate=1.0, back=mixture, streams=1.0, said=(said,))
+    return Again(keys=1.0, out=1.0, into=mixture, gate=1.0, back=mixture, streams=1.0, last_kept=1.0 - mixture, said=(said,))
 
 
 ONE_IN = re.compile(r"\b(?:every (second) layer|1 of ([1-9]\d*) layers) recomputed")
@@ -256,11 +280,11 @@ def keeps_activations(stack: str) -> bool:
     return family(stack.lower()) in (BRIDGE, *NEMO)
 
 
-def layers_in_host_memory(stack: str, model: str, accelerator: str, zero: float) -> float:
+def layers_in_host_memory(stack: str, model: str, accelerator: str, zero: float, pp: float = 1.0) -> float:
     """Share of the layers whose activations a recipe keeps in the host's memory: Megatron-Bridge's for Llama 3 70B with FSDP
-    (`keeps_activations`)."""
+    (`keeps_activations`). Megatron-Core offloads beside no pipeline."""
     chip = accelerator.lower()
-    told = family(stack.lower()) == BRIDGE and fold(model).startswith("llama370b") and zero == 3.0
+    told = family(stack.lower()) == BRIDGE and fold(model) == "llama370b" and zero == 3.0 and pp == 1.0
     return {"gb200": 40.0 / 80.0, "gb300": 20.0 / 80.0}.get(chip, 0.0) if told else 0.0
 
 
@@ -311,8 +335,9 @@ def of_row(row: Row, run: Kept | None, assumed: list[str]) -> tuple[Again, float
             stage = row.known("n_layers") / (row.number("pp") or 1.0)
             precision = base_precision(row.text("precision")) or "bf16"
             again = by_modules(row.stack, row.text("model"), row.accelerator, precision, stage) or again
-    recipe = layers_in_host_memory(row.stack, row.text("model"), row.accelerator, row.number("zero_stage") or 0.0)
-    again = offloaded(again, row.text("note"), 0.0 if row.text("recompute") else recipe)
+    job = row.stack, row.text("model"), row.accelerator, row.number("zero_stage") or 0.0, row.number("pp") or 1.0
+    as_recipe = row.text("recompute") in ("", "none") and "lora" not in row.flags
+    again = offloaded(again, row.text("note"), layers_in_host_memory(*job) if as_recipe else 0.0)
     last, said = end_of(row)
     assumed.extend((*again.said, *said) if again.ends else again.said)
     return again, last

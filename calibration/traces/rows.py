@@ -10,7 +10,7 @@ import numpy as np
 from flax import struct
 
 from calibration.traces import shapes, sharding
-from calibration.traces.checkpoints import Again, end_of, keeps_activations, of_row, redone, stacked
+from calibration.traces.checkpoints import Again, end_of, keeps_activations, of_row, offloading, redone, stacked
 from calibration.traces.experts import NARROW_CORE, dispatch, launches, narrow_attention
 from calibration.traces.kernels import attention_rates
 from calibration.traces.layout import Layout, layout
@@ -113,9 +113,11 @@ def to_cases(table: TraceTable, assume_recompute: AssumeRecompute | None = None)
     pairs = list(zip(table.rows, assumed, strict=True))
     model = shapes.settled(_stack([shapes.written(*pair) for pair in pairs]), pairs)
     plans, again = zip(*(_plan(*pair) for pair in pairs), strict=True)
-    plan = redone(stacked(again), model, _stack(list(plans)))
+    done = stacked(again)
+    plan = redone(done, model, _stack(list(plans)))
     cases = Cases(system=_systems(pairs), model=model, plan=plan, labels=_labels(table.rows))
     cases = _fill_recompute(cases, pairs, assume_recompute or cheapest_that_fits)
+    cases = cases.replace(plan=offloading(done, model, cases.plan))
     texts = np.empty(len(assumed), dtype=object)
     texts[:] = [tuple(each) for each in assumed]
     return cases.replace(labels=cases.labels._replace(assumptions=texts))

@@ -10,7 +10,7 @@ import numpy as np
 
 from dmodel.catalog import huggingface
 from dmodel.catalog.loader import Entry, resolve, table, unknown
-from dmodel.types import InputError
+from dmodel.types import InputError, number
 from dmodel.workload import Transformer
 
 DEFAULTS = {name: field.default for name, field in Transformer.__dataclass_fields__.items() if isinstance(field.default, float)}
@@ -28,8 +28,8 @@ def from_shape(shape: dict[str, float], seq_len: float | None = None) -> Transfo
       InputError: the sequence length is not a positive number.
     """
     values = DEFAULTS | shape | ({} if seq_len is None else {"seq_len": seq_len})
-    if not (math.isfinite(values["seq_len"]) and values["seq_len"] > 0):
-        raise InputError(f"seq_len: expected a positive number of tokens, got {seq_len}")
+    if not 0.0 < number(values["seq_len"]) < math.inf:
+        raise InputError(f"seq_len: expected a positive number of tokens, got {seq_len!r}")
     return Transformer(**{key: np.float64(value) for key, value in values.items()})
 
 

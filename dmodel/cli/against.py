@@ -38,19 +38,18 @@ def degrees_against(text: str, first: Degrees) -> Degrees:
     return first._replace(**changed)
 
 
-def _value(name: str, text: str) -> int | bool | str:
+def _value(name: str, text: str) -> int | float | bool | str:
     """A value of the kind that the option takes."""
     kinds = get_args(get_type_hints(Degrees)[name]) or (get_type_hints(Degrees)[name],)
     if bool in kinds:
         if text.lower() not in SWITCH:
             raise InputError(f"--against {name}={text}: expected on or off")
         return SWITCH[text.lower()]
-    if int not in kinds:
-        return text
+    read = int if int in kinds else float if float in kinds else str
     try:
-        return int(text)
+        return read(text)
     except ValueError:
-        raise InputError(f"--against {name}={text}: expected a whole number") from None
+        raise InputError(f"--against {name}={text}: expected a {'whole ' if read is int else ''}number") from None
 
 
 def against(asked: Setting, first: Plan, second: Plan) -> Document:

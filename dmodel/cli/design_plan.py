@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from dmodel.cli.question import Setting
     from dmodel.design import Candidate, Design, Limits, Problem
-    from dmodel.footprint import Footprint
     from dmodel.plan import Plan
 
 DAY_S = 86400.0
@@ -109,15 +108,8 @@ def stated_of(asked: Setting, attention: str, space: str, limits: Limits, object
     (base, _), (choices, _) = settings(asked, attention), choices_of(asked, space == "everything")
     return problem(
         asked.system, asked.model, asked.devices, asked.global_batch, asked.coefficients, base=base,
-        choices=choices, limits=limits, objective=objective, footprint=footprint_of(asked),
+        choices=choices, limits=limits, objective=objective, footprint=asked.footprint,
     )  # fmt: skip
-
-
-def footprint_of(asked: Setting) -> Footprint | None:
-    """What the job's stack holds in memory, where the profile knows."""
-    from dmodel.footprint import whole
-
-    return whole(asked.profile.footprint_for(asked.stack).footprint) if asked.stack in asked.profile.footprints else None
 
 
 def search(
@@ -131,7 +123,7 @@ def search(
     chosen = choice("method", method, METHODS)
     how["choices"], said = choices_of(asked, space == "everything")
     base, assumed = settings(asked, attention, staged=bool(how["choices"].kept))
-    how["footprint"] = footprint_of(asked)
+    how["footprint"] = asked.footprint
     found = design(
         asked.system, asked.model, asked.devices, asked.global_batch, asked.coefficients, method=chosen, top=top, base=base, **how
     )

@@ -63,7 +63,6 @@ def question_of(job: DesignJob, asked: Setting, laws: Any, failures: bool, atten
     """The stated problem, and the assumptions that fill what the options leave open."""
     from dmodel import codesign
     from dmodel.cli.question import settings
-    from dmodel.footprint import LEAST, whole
     from dmodel.goodput import Reliability
 
     base, assumed = settings(asked, attention)
@@ -80,7 +79,6 @@ def question_of(job: DesignJob, asked: Setting, laws: Any, failures: bool, atten
     elif job.flop is not None:
         tokens = _tokens_of(job.flop, asked)
         assumed.append(f"{tokens:.4g} tokens: what {job.flop:.3g} FLOP train {asked.model_name} on")
-    known = asked.stack in asked.profile.footprints
     stated = codesign.question(
         asked.system,
         asked.model,
@@ -94,7 +92,7 @@ def question_of(job: DesignJob, asked: Setting, laws: Any, failures: bool, atten
         bounds=bounds,
         law=laws,
         base=base,
-        footprint=whole(asked.profile.footprint_for(asked.stack).footprint) if known else LEAST,
+        footprint=asked.footprint,
         reliability=Reliability() if failures else None,
     )
     if tokens is None and "tokens" not in free:

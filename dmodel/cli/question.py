@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from calibration.traces.stages import Stages
     from dmodel.coefficients import Coefficients
     from dmodel.design import Choices, Kept, Laid
+    from dmodel.footprint import Footprint
     from dmodel.hardware import System
     from dmodel.plan import Plan
     from dmodel.profiles import Profile
@@ -46,6 +47,13 @@ class Setting(NamedTuple):
     precision: str
     stack: str
     level_names: tuple[str, ...]
+
+    @property
+    def footprint(self) -> Footprint:
+        """What the job's stack holds in memory on the fullest device: the least, where nobody has measured it."""
+        from dmodel.footprint import whole
+
+        return whole(self.profile.footprint_for(self.stack).footprint)
 
     def document(self) -> dict[str, Any]:
         """What was asked, for the answer."""
@@ -225,6 +233,7 @@ def _kept(job: Setting, reduced: Reduction) -> Kept:
 def choices_of(job: Setting, everything: bool = False) -> tuple[Choices, list[str]]:
     """What a search may choose for a job: with what its stack keeps and sends under each ZeRO stage where stages differ in that, without
     stages that it does not run, and with its own layouts of pipelines; and what is assumed for it, in words."""
+    from calibration.traces.checkpoints import layers_in_host_memory
     from calibration.traces.recipes import reduces_once
     from calibration.traces.sharding import reduction
     from dmodel.design import EVERYTHING, Choices
@@ -238,6 +247,8 @@ def choices_of(job: Setting, everything: bool = False) -> tuple[Choices, list[st
     said += ["bytes of gradients, gathers and states follow each plan's ZeRO stage, as the stack's do"] if differ else []
     laid = _laid(job)
     said += ["layers lie on stages as the stack lays them out"] if laid else []
+    moved = layers_in_host_memory(job.stack, job.model_name, job.accelerator, float(STAGES - 1))
+    said += [f"activations stay on the device; the stack's recipe has those of {moved:.0%} of the layers in host memory"] if moved else []
     return found.replace(zero=run, kept=kept if differ else (), laid=laid), said
 
 
@@ -298,10 +309,11 @@ def plan(job: Setting, degrees: Degrees) -> tuple[Plan, list[str]]:
     if not degrees.recompute:
         stage = float(job.model.n_layers / found.pp)
         again = by_modules(job.stack, job.model_name, job.accelerator, base_precision(job.precision), stage) or again
-        if degrees.offload is None:
-            again = offloaded(again, "", layers_in_host_memory(job.stack, job.model_name, job.accelerator, float(degrees.zero)))
+    at = job.stack, job.model_name, job.accelerator, float(degrees.zero), float(degrees.pp)
     if degrees.offload is not None:
         again = again._replace(inputs=degrees.offload, others=degrees.offload)
+    elif degrees.recompute in ("", "none"):
+        again = offloaded(again, "", layers_in_host_memory(*at))
     laid = _stages(job, float(found.pp), float(found.interleave))
     found = redone(again, job.model, found.replace(stage_excess=laid.excess, head_displaces=laid.displaced))
     assumed.extend(laid.said)

@@ -151,14 +151,6 @@ def _while_compiling(plans: Searched, w: Wanted) -> None:
         import_module(name)
 
 
-def _footprint(asked: Setting) -> Any:
-    """What the stack holds in memory where that was measured, else None."""
-    from dmodel.footprint import whole
-
-    known = asked.stack in asked.profile.footprints
-    return whole(asked.profile.footprint_for(asked.stack).footprint) if known else None
-
-
 def case_of(asked: Setting, chosen: Plan, w: Wanted) -> Case:
     """The case of a job and plan, with the goal of the options."""
     from dmodel.goodput import DAY_S
@@ -170,7 +162,7 @@ def case_of(asked: Setting, chosen: Plan, w: Wanted) -> Case:
             raise InputError(f"--{name}: expected a positive number; got {value:g}")
     goal = usual(asked.model).replace(deadline_s=w.deadline_days * DAY_S)
     goal = goal if w.loss is None else goal.replace(loss=w.loss)
-    return make_case(asked.system, asked.model, chosen, asked.coefficients, _footprint(asked), goal)
+    return make_case(asked.system, asked.model, chosen, asked.coefficients, asked.footprint, goal)
 
 
 def _shares(d: Document) -> dict[str, float]:

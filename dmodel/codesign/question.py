@@ -21,7 +21,7 @@ from dmodel.goodput import Reliability
 from dmodel.hardware import System
 from dmodel.plan import Plan
 from dmodel.topology import capacity, check_devices
-from dmodel.types import InputError, enable_float64
+from dmodel.types import InputError, enable_float64, number
 from dmodel.workload import Transformer
 
 PLAIN = Choices(zero=(0, 1, 3), sp=(1,))
@@ -73,7 +73,7 @@ def question(
     """
     enable_float64()
     for name, value in (("devices", devices), ("global batch", global_batch), ("tokens", 1.0 if tokens is None else tokens)):
-        if not (np.isfinite(value) and value >= 1.0):
+        if not 1.0 <= number(value) < np.inf:
             raise InputError(f"{name}: expected a number from 1 on; got {value!r}")
     at = goal(objective, limits, quantile)
     values = catalog_values(system, model, global_batch, 1e12 if tokens is None else tokens, devices)

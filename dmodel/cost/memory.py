@@ -96,10 +96,10 @@ def _split(plan: Plan) -> Array:
 def kept_result_bytes(model: Transformer, plan: Plan) -> Array:
     """What a layer keeps beside its input where elementwise kernels are done again, per micro-batch [byte]: results of its products and of
     the core of attention, but for the shares that are done again too. Where recomputation ends early, nothing reads the last product's
-    result, which is not kept either (torchtitan's checkpoints by operator hold it all the same).
+    result, which is not kept either, unless a policy keeps it all the same (`Plan.last_kept`).
     """
     products = counts.matmuls(model, plan)
-    flops, early, split = products.flops[:-1], 1.0 - plan.recompute_last, _split(plan)
+    flops, early, split = products.flops[:-1], (1.0 - plan.recompute_last) * (1.0 - plan.last_kept), _split(plan)
     # of attention's output and of the MLP, ranks of tp keep what is left of the sum over them
     whole = jnp.ones_like(jnp.asarray(split))
     results = products.elements[2][:-1] / stack(whole, whole, split, whole, split, *[whole] * 4)

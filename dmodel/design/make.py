@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from math import isfinite
-
 import jax.numpy as jnp
 
 from dmodel.design.constraints import violated
 from dmodel.plan import SCHEDULES, Plan
 from dmodel.stages import layout
-from dmodel.types import InputError
+from dmodel.types import InputError, number
 from dmodel.workload import Transformer
 
 RECOMPUTE = {"none": (0.0, 0.0), "selective": (0.0, 1.0), "full": (1.0, 0.0)}
@@ -17,7 +15,7 @@ RECOMPUTE = {"none": (0.0, 0.0), "selective": (0.0, 1.0), "full": (1.0, 0.0)}
 
 
 def _whole(name: str, value: float) -> float:
-    if isinstance(value, str | bool | None) or not (isfinite(value) and value >= 1 and value == int(value)):
+    if not (number(value) >= 1.0 and number(value).is_integer()):
         raise InputError(f"{name}: expected a whole number from 1 on; got {value!r}")
     return float(value)
 
@@ -27,7 +25,7 @@ def _recompute(recompute: str | float) -> tuple[float, float]:
         if recompute not in RECOMPUTE:
             raise InputError(f"recompute: expected {', '.join(RECOMPUTE)} or a share of the layers between 0 and 1; got {recompute!r}")
         return RECOMPUTE[recompute]
-    if recompute is None or not 0.0 <= recompute <= 1.0:
+    if not 0.0 <= number(recompute) <= 1.0:
         raise InputError(f"recompute: expected a share of the layers between 0 and 1; got {recompute!r}")
     return float(recompute), 0.0
 

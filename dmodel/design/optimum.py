@@ -23,7 +23,7 @@ from dmodel.hardware import System
 from dmodel.plan import Plan
 from dmodel.smooth import SHARPNESS
 from dmodel.topology import check_devices
-from dmodel.types import InputError
+from dmodel.types import InputError, number
 from dmodel.workload import Transformer
 
 METHODS = ("exact", "gradient", "both")
@@ -90,7 +90,7 @@ def problem(
       objective: one of `OBJECTIVES`. footprint: what the stack holds in memory.
     """
     for name, value in (("devices", n_devices), ("global batch", global_batch)):
-        if not (value >= 1 and value == int(value)):
+        if not (number(value) >= 1.0 and number(value).is_integer()):
             raise InputError(f"{name}: expected a whole number from 1 on; got {value!r}. Correct the argument.")
     if objective not in OBJECTIVES:
         raise InputError(f"objective: expected one of {', '.join(OBJECTIVES)}; got {objective!r}")

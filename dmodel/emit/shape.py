@@ -109,9 +109,12 @@ def leave_parts(sheet: Sheet, why: str) -> None:
 
 
 def offloaded_layers(sheet: Sheet, key: str, more: Mapping[str, Setting], why: str) -> None:
-    """Layers whose activations wait in the host's memory, by a setting of that name, whole ones: not beside a pipeline or recomputation."""
+    """Layers whose activations wait in the host's memory, by a setting of that name: whole ones, not all, and not beside a pipeline or
+    any recomputation, as Megatron-Core refuses."""
     share, layers = sheet["offload"], sheet["offload"] * sheet["n_layers"]
-    able = sheet["pp"] == 1 and not sheet["recompute_layers"] and abs(layers - round(layers)) < 1e-9
+    again = any(sheet[f"recompute_{part}"] for part in ("layers", "attention", "products", "elementwise"))
+    whole = abs(layers - round(layers)) < 1e-9 and round(layers) < sheet["n_layers"]
+    able = sheet["pp"] == 1 and not again and whole
     told: dict[str, Setting] = {**more, key: round(layers)} if share else {}
     sheet.either("offload", told if able or not share else None, why)
 
@@ -121,6 +124,7 @@ def recomputed_end(sheet: Sheet, early: bool, why: str) -> None:
     again = sheet["recompute_layers"] or sheet["recompute_elementwise"]
     told = not again or bool(sheet["recompute_last"]) != early
     sheet.either("recompute_last", {} if told else None, why)
+    sheet.tell("last_kept")
 
 
 def leave_without_experts(sheet: Sheet, names: str) -> bool:
