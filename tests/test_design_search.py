@@ -171,6 +171,20 @@ def test_no_plan_undercuts_its_bound_where_hosts_decide(seed, slow):
     assert max(waits) > 0.3
 
 
+@pytest.mark.parametrize("overlaps", [(0.97, 0.97, 0.01), (0.8, 0.32, 0.13)])
+def test_no_plan_undercuts_its_bound_where_exchanges_and_transfers_stand_out(overlaps):
+    """Small experts and a small vocabulary on slow networks, so that more is sent than work hides."""
+    ep, pp, slows = map(jnp.asarray, overlaps)
+    slow = SYSTEM.replace(network=SYSTEM.network.replace(bytes_per_s=0.015 * SYSTEM.network.bytes_per_s))
+    c = default().replace(overlap_ep=ep, overlap_pp=pp, contention=slows, overlap_dp=jnp.asarray(0.9), launch=jnp.asarray(0.01))
+    p = stated(MIXTRAL.replace(d_ff=2048.0, vocab=1000.0), 64, 256, slow, c, choices=Choices(zero=(0, 1, 3)))
+    splits = [split for split in space.degrees(p.space) if split.pp > 1 and split.ep > 1]
+    exposed = 0
+    for _, found, _, _ in sampled(np.random.default_rng(0), p, splits[::3], 4, 200):
+        exposed += int(((found.breakdown.expert_parallel > 0.0) & (found.breakdown.pipeline_transfer > 0.0)).sum())
+    assert exposed > 100
+
+
 @pytest.mark.parametrize("traffic", [0.03, 0.1, 0.8])
 def test_gradients_summed_in_kernels_of_their_own_stay_above_a_free_bound(traffic):
     """Memory so slow that sums of gradients stand out of the products: if a free bound took all of them for summed inside products, plans

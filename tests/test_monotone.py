@@ -12,40 +12,41 @@ from dmodel.step import step_time
 from tests.points import quick
 
 SYSTEMS = ("A100-DGX", "H100-DGX", "GB200-NVL72")
-MODELS = ("llama-2-7b", "llama-3-70b", "mixtral-8x7b", "gpt-3-1.3b")
+MODELS = ("llama-2-7b", "llama-3-70b", "mixtral-8x7b", "gpt-3-1.3b", "deepseek-v3")
 SPACE = EVERYTHING.replace(schedules=("1f1b", "interleaved"))
 STEP = quick(step_time)
 
 
 def faster(system, c):
-    """What may change → the system and coefficients with it, and how much longer a step may get [1]: where hosts decide, a pass that gets
-    shorter leaves less of the step beside what gradients or parameters send."""
+    """What may change → the system and coefficients with it."""
     chip, net = system.chip, system.network
     rates = {"flops_per_s": 2.0 * chip.flops_per_s, "attention_flops_per_s": 2.0 * chip.attention_flops_per_s}
     return {
-        "arithmetic": (system.replace(chip=chip.replace(**rates)), c, 0.015),
-        "memory": (system.replace(chip=chip.replace(hbm_bytes_per_s=2.0 * chip.hbm_bytes_per_s)), c, 1e-3),
-        "bandwidth": (system.replace(network=net.replace(bytes_per_s=2.0 * net.bytes_per_s)), c, 1e-9),
-        "hops": (system.replace(network=net.replace(latency_s=0.5 * net.latency_s)), c, 1e-9),
-        "host": (system, c.replace(launch=0.5 * c.launch), 1e-9),
-        "waiting": (system, c.replace(collective_skew=0.5 * c.collective_skew), 1e-9),
+        "arithmetic": (system.replace(chip=chip.replace(**rates)), c),
+        "memory": (system.replace(chip=chip.replace(hbm_bytes_per_s=2.0 * chip.hbm_bytes_per_s)), c),
+        "bandwidth": (system.replace(network=net.replace(bytes_per_s=2.0 * net.bytes_per_s)), c),
+        "hops": (system.replace(network=net.replace(latency_s=0.5 * net.latency_s)), c),
+        "host": (system, c.replace(launch=0.5 * c.launch)),
+        "waiting": (system, c.replace(collective_skew=0.5 * c.collective_skew)),
     }
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(10))
 def test_what_is_faster_makes_no_step_longer(seed):
     draw = np.random.default_rng(seed)
     spread = np.array([s.width for s in SPECS.values()])
     c = from_unconstrained(to_unconstrained(default()) + spread * draw.normal(size=len(spread)))
-    system, model = catalog.system(SYSTEMS[seed % 3]), catalog.transformer(MODELS[seed % 4])
+    system, model = catalog.system(SYSTEMS[seed % 3]), catalog.transformer(MODELS[seed % 5])
+    slow = float(draw.choice([1.0, 0.3, 0.03]))
+    system = system.replace(network=system.network.replace(bytes_per_s=slow * system.network.bytes_per_s))
     job = model, int(draw.choice([16, 64])), 64
     p = problem(system, *job, c, choices=SPACE)
     batch = next(rows.batches(p.space, 1 << 14))
     chosen = batch[draw.permutation(len(batch))[:400]]
     before = np.asarray(evaluate(p, chosen).step_time_s)
-    for name, (changed, coefficients, allowed) in faster(system, c).items():
+    for name, (changed, coefficients) in faster(system, c).items():
         after = np.asarray(evaluate(problem(changed, *job, coefficients, choices=SPACE), chosen).step_time_s)
-        assert (after <= before * (1.0 + allowed)).all(), (name, float((after / before).max() - 1.0))
+        assert (after <= before * (1.0 + 1e-9)).all(), (name, float((after / before).max() - 1.0))
 
 
 @pytest.mark.parametrize("overlaps", [(0.9, 0.6), (0.8, 0.32), (0.97, 0.97)])
