@@ -56,3 +56,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return next((i for i, start in enumerate(LONGEST) if name.startswith(start)), len(LONGEST))
 
     items.sort(key=rank)
+
+
+ROOMY = 4e9
+"""What a worker may hold before it lets go of compiled programs [byte]: those of all files together are 11 GB."""
+
+
+def resident() -> float:
+    """Memory that the process holds [byte]; 0 where the system does not say."""
+    told = Path("/proc/self/statm")
+    return float(told.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if told.exists() else 0.0
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _room():
+    """Programs of files that are done make room for others'."""
+    yield
+    if resident() > ROOMY:
+        jax.clear_caches()
+        gc.collect()
