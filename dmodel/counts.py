@@ -341,3 +341,8 @@ def residents(model: Transformer, plan: Plan) -> Residents:
 def activation_bytes(model: Transformer, plan: Plan) -> Array:
     """Bytes of one activation tensor `t × h` on the wire: the message of tensor parallelism and of the pipeline."""
     return WORD * tokens(model, plan) * model.d_model
+
+
+def split_ranks(plan: Plan) -> Array:
+    """Ranks that share what is h wide between products [count]: tp with sequence parallelism, else 1."""
+    return 1.0 + plan.sp * (plan.tp - 1.0)

@@ -20,7 +20,7 @@ def _hidden(cost: Array, window: Array, overlap: Array, c: Coefficients, sharpne
     return exposed, cost - exposed
 
 
-def _both(passes: Array, sent: Array, hidden: Array, slows: Array) -> Array:
+def _both(passes: Array, sent: Array, hidden: Array, slows: Array = 0.0) -> Array:
     """Two passes with messages that both hide together [s], on axis 0: each with what it sends, less what hides in it, which is its share
     of `hidden` by its length; so each grows with either of them, and with the messages."""
     return passes + sent - (1.0 - slows) * hidden * passes / stack(passes.sum(0))
@@ -43,10 +43,9 @@ def beside_layer(v: Messages, work: LayerWork, plan: Plan, c: Coefficients, shar
 
     Limits: what is exposed of one kind hides the next one even where both go through the same network cards, as if they took turns.
     """
-    tp, cp = stack(v.tp_forward, v.tp - v.tp_forward), stack(v.cp_forward, v.cp - v.cp_forward)
+    tp, cp, products, core = (stack(*passes) for passes in (v.tp, v.cp, work.matmul, work.attention))
     beside, ring = stack(c.overlap_tp * plan.overlap_tp), stack(c.overlap_cp * plan.overlap_cp)
     shards, slows = stack(c.overlap_fsdp * plan.overlap_dp), trailing(stack(c.contention), tp.ndim)
-    products, core = (stack(a, b - a) for a, b in ((work.matmul_forward, work.matmul), (work.attention_forward, work.attention)))
     left, tp_hidden = _hidden(tp * beside, products, jnp.ones_like(beside), c, sharpness)
     tp_exposed = tp * (1.0 - beside) + left
     cp_exposed, cp_hidden = _hidden(cp, core, ring, c, sharpness)
@@ -55,8 +54,8 @@ def beside_layer(v: Messages, work: LayerWork, plan: Plan, c: Coefficients, shar
     gathers, gathers_hidden = _hidden(stack(ahead, ahead * plan.reshard + v.scatter), passes, shards, c, sharpness)
     gathers = gathers + stack(v.gather - ahead, (v.gather - ahead) * plan.reshard)
     passes = passes + gathers + slows * gathers_hidden
-    ep, ep_hidden = _hidden(stack(v.ep), stack(passes.sum(0)), stack(c.overlap_ep * plan.overlap_ep), c, sharpness)
-    forward, backward = jnp.unstack(_both(passes, stack(v.ep_forward, v.ep - v.ep_forward), ep_hidden, slows))
+    ep, ep_hidden = _hidden(stack(v.ep.total), stack(passes.sum(0)), stack(c.overlap_ep * plan.overlap_ep), c, sharpness)
+    forward, backward = jnp.unstack(_both(passes, stack(*v.ep), ep_hidden, slows))
     return forward, backward, Communication(
         tp=tp_exposed.sum(0),
         cp=cp_exposed.sum(0),
@@ -75,7 +74,8 @@ def beside_step(v: Messages, forward: Array, backward: Array, plan: Plan, c: Coe
     forward passes (`pipeline.step_window`), and in what transfers add to these. forward, backward: of all layers of a stage and
     micro-batch, as long as they take with the messages in them and with waiting for the host [s]."""
     pp = exposed_time(v.pp, forward + backward, c.overlap_pp * plan.overlap_pp, sharpness)
-    passes = _both(stack(backward, forward), stack(0.5 * v.pp), stack(v.pp - pp), jnp.zeros_like(stack(pp)))
+    # as much is sent in either pass
+    passes = _both(stack(backward, forward), stack(0.5 * v.pp), stack(v.pp - pp))
     windows = stack(step_window(plan.pp, plan.n_microbatches, plan.interleave)) * passes
     overlap = stack(c.overlap_dp * plan.overlap_dp, c.overlap_gather * plan.overlap_dp)
     exposed, hidden = _hidden(stack(v.dp, v.updated), windows, overlap, c, sharpness)

@@ -13,6 +13,7 @@ from dmodel.cost.memory import zero_share
 from dmodel.placement import Groups
 from dmodel.plan import Plan
 from dmodel.smooth import ramp
+from dmodel.traffic import Passes
 from dmodel.types import Array, each, stack, trailing
 from dmodel.workload import Transformer
 
@@ -26,16 +27,13 @@ and values on as they came."""
 
 
 class Messages(struct.PyTreeNode, kw_only=True):
-    """Times of the messages when nothing hides them [s]: per layer (tp, cp and ep, and what of each the forward pass sends; weight gather,
-    gradient scatter), per step (reduction of gradients, gather of updated parameters), transfer, the embedding and head of a micro-batch,
-    what a step waits for (`awaited`: the tied embedding, and the sum over HSDP's replicas where nothing hides it)."""
+    """Times of the messages when nothing hides them [s]: per layer (tp, cp and ep, pass by pass; weight gather, gradient scatter), per step
+    (reduction of gradients, gather of updated parameters), transfer, the embedding and head of a micro-batch, what a step waits for
+    (`awaited`: the tied embedding, and the sum over HSDP's replicas where nothing hides it)."""
 
-    tp: Array
-    cp: Array
-    ep: Array
-    tp_forward: Array
-    cp_forward: Array
-    ep_forward: Array
+    tp: Passes
+    cp: Passes
+    ep: Passes
     gather: Array
     scatter: Array
     dp: Array
@@ -72,11 +70,12 @@ def messages(
     Megatron-Core has buckets on the first stage's first chunk alone, and one message for each other chunk; here all stages have buckets.
     The all-reduce of HSDP goes in buckets too below stage 3.
     """
-    t, wire, sp, trained = counts.tokens(model, plan), counts.activation_bytes(model, plan), plan.sp, model.trainable
-    (again, last, opened, core), mean = _again(plan), counts.mean_layer(model)
+    t = counts.tokens(model, plan)
+    wire, sp, trained = counts.activation_bytes(model, plan), plan.sp, model.trainable
+    again, last, opened, core = _again(plan)
+    mean, both = counts.mean_layer(model), again + last
     routed = counts.WORD * mean.reach * counts.visits(model, plan)
     kv = counts.WORD * t * plan.cp * model.attention_share * model.n_kv_heads * (2.0 * model.head_dim + model.qk_extra) / plan.tp
-    split = wire / (1.0 + sp * (plan.tp - 1.0))
     layers, sparse = mean.layers / plan.pp, ramp(model.n_experts - 1.0)
     # one call per algorithm: kinds on axis 0 of the volumes, axis 1 of the groups; the first kind is tensor parallelism
     inside = net.bytes_per_s * _tp_share(net, c)
@@ -90,7 +89,8 @@ def messages(
     tp, cp, shard, expert, etp, ep = collectives.gather_line(joining, gathers, copied).kinds()
     replicated = plan.reduce_bytes * (parts.dense / groups.shard.prod(0) + parts.experts / groups.expert_shard.prod(0))
     summed = stack(wire, plan.reduce_bytes * parts.dense, plan.reduce_bytes * parts.experts, replicated)
-    per_byte, (zero1, zero2, zero3) = _messages_per_byte(plan, c), (zero_share(plan.zero, stage) for stage in (1.0, 2.0, 3.0))
+    per_byte = _messages_per_byte(plan, c)
+    zero1, zero2, zero3 = (zero_share(plan.zero, stage) for stage in (1.0, 2.0, 3.0))
     # beyond the first of each: activations at once, gradients in buckets, the last one not full, HSDP's by layer under ZeRO-3
     buckets = stack(0.0 * per_byte, *[per_byte] * 2, (1.0 - zero3) * per_byte)
     units = stack(*[0.0 * zero3] * 3, zero3 * (layers - 1.0))
@@ -106,8 +106,8 @@ def messages(
     sent, merged = jnp.asarray(routed / plan.etp)[None], jnp.asarray(plan.merge_copies)[None]
     exchange = collectives.all_to_all_time(sent, groups.ep[:, None], net, each(model.top_k), merged)[0]
     route = ep.time(counts.routing_bytes(model, plan))
-    embedding = plan.reduce_bytes * model.tied_embeddings * model.vocab * model.d_model / plan.tp
-    transfer, tied = jnp.unstack(collectives.point_to_point_time(stack(split, embedding), groups.pp[:, None], net))
+    table = plan.reduce_bytes * model.tied_embeddings * model.vocab * model.d_model / plan.tp
+    transfer, tied = jnp.unstack(collectives.point_to_point_time(stack(wire / counts.split_ranks(plan), table), groups.pp[:, None], net))
     # gathering, or scattering, what the device's parameters stand for: a line in the bytes of each
     layer = _whole(shard, expert, parts, sparse)
     sharded = _whole(shard.split(per_byte), expert.split(per_byte), parts, sparse)
@@ -115,15 +115,13 @@ def messages(
     skew, split_experts = ((1.0 - plan.composed) * c.collective_skew * ramp(ranks - 1.0) for ranks in (plan.tp, plan.etp))
     before = sp * (tp.time(wire) + skew)
     half = 2.0 * before + (1.0 - sp) * (tp_reduce + skew)
-    mixer, mlp = (2.0 * half + opened * before + share * (half - before) for share in (again, last))
+    mixer, mlp = (half + opened * before + share * (half - before) for share in (again, last))
+    inside = mean.routed * (etp.time(routed) + split_experts)
     scatter = zero2 * trained * layer.time(plan.reduce_bytes / layers)
     return Messages(
-        tp=mean.mixer * mixer + mean.through * mlp + (4.0 + again + last) * mean.routed * (etp.time(routed) + split_experts),
-        cp=(3.0 + core) * cp.time(kv),
-        tp_forward=(mean.mixer + mean.through) * half + 2.0 * mean.routed * (etp.time(routed) + split_experts),
-        cp_forward=cp.time(kv),
-        ep=mean.routed * ((4.0 + again + last) * exchange + (1.0 + again) * route),
-        ep_forward=mean.routed * (2.0 * exchange + route),
+        tp=Passes((mean.mixer + mean.through) * half + 2.0 * inside, mean.mixer * mixer + mean.through * mlp + (2.0 + both) * inside),
+        cp=Passes(cp.time(kv), (2.0 + core) * cp.time(kv)),
+        ep=Passes(mean.routed * (2.0 * exchange + route), mean.routed * ((2.0 + both) * exchange + again * route)),
         gather=zero3 * layer.time(plan.gather_bytes / layers),
         scatter=(1.0 - plan.accumulate) * scatter,
         dp=trained * ((1.0 - zero1) * (dense_reduce + sparse * expert_reduce) + zero1 * scattered) + plan.accumulate * layers * scatter,

@@ -9,22 +9,21 @@ from flax import struct
 
 from dmodel.coefficients import Coefficients
 from dmodel.cost.memory import Memory
+from dmodel.traffic import Passes
 from dmodel.types import Array
 
 
 class LayerWork(struct.PyTreeNode, kw_only=True):
-    """Device time of one layer and micro-batch [s]: products, attention core and streaming of both passes, of the first two what the
-    forward one takes; what is done again; the head; all of the forward pass, and of the backward one, with what it does again."""
+    """Device time of one layer and micro-batch [s]: products and the attention core, pass by pass; what streams in both; what is done
+    again; the head; all of the forward pass, and of the backward one, with what it does again."""
 
-    matmul: Array
-    attention: Array
+    matmul: Passes
+    attention: Passes
     elementwise: Array
     recompute: Array
     head: Array
     forward: Array
     backward: Array
-    matmul_forward: Array = 0.0
-    attention_forward: Array = 0.0
 
     @property
     def busy(self) -> Array:

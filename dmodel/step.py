@@ -24,6 +24,7 @@ from dmodel.physics import Costs, LayerWork, Physics
 from dmodel.placement import place
 from dmodel.plan import Plan
 from dmodel.smooth import SHARPNESS, excess, ramp
+from dmodel.traffic import Passes
 from dmodel.types import Array, stack, trailing
 from dmodel.workload import Transformer, check_counts
 
@@ -142,15 +143,13 @@ def _layer_work(system: System, model: Transformer, plan: Plan, parts: counts.Re
     again = plan.recompute_layers * redone + (1.0 - plan.recompute_layers) * some
     head = (2.0 + model.trainable) * logits + compute.streaming_time(c.loss_traffic * traffic.loss_bytes(model, plan), chip, c)
     return LayerWork(
-        matmul=(1.0 + behind) * matmul,
-        attention=attention + backward_attention,
+        matmul=Passes(matmul, behind * matmul),
+        attention=Passes(attention, backward_attention),
         elementwise=streaming + back + accumulation + casts,
         recompute=again,
         head=head,
         forward=forward,
         backward=backward + again,
-        matmul_forward=matmul,
-        attention_forward=attention,
     )
 
 
@@ -292,7 +291,8 @@ def step_time(
     # the LM head lengthens the last stage alone, unless the stack spreads a share of it: of that every stage carries 1/pp
     spread = work.head * c.head_balance / plan.pp - costs.hidden_even
     beyond = costs.hidden_head - costs.hidden_even
-    layer = work.matmul + work.attention + work.elementwise + work.recompute + costs.launch + comm.tp + comm.cp + comm.ep + comm.fsdp
+    products, core = work.matmul.total, work.attention.total
+    layer = products + core + work.elementwise + work.recompute + costs.launch + comm.tp + comm.cp + comm.ep + comm.fsdp
     # where its stage holds fewer layers, the head lengthens the slowest stage only by what it takes beyond them
     whole = layer + c.contention * comm.hidden_layer
     displaced, last = jnp.broadcast_arrays(costs.displaced * whole, work.head * (1.0 - c.head_balance) - beyond)
@@ -307,8 +307,8 @@ def step_time(
     less = costs.hidden_even * (fewer - costs.displaced / others) / layers
     idle = (layers - fewer) * whole + comm.pp + spread + less + (last - head) / others
     partial = Breakdown(
-        matmul=times * work.matmul,
-        attention=times * work.attention,
+        matmul=times * products,
+        attention=times * core,
         elementwise=times * work.elementwise,
         recompute=times * work.recompute,
         launch=times * costs.launch - m * passed,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dmodel.counts import CHUNK, WORD, Matmuls, activation_bytes, mean_layer, tokens, visits
+from dmodel.counts import CHUNK, WORD, Matmuls, activation_bytes, mean_layer, split_ranks, tokens, visits
 from dmodel.plan import Plan
 from dmodel.types import Array
 from dmodel.workload import Transformer
@@ -16,6 +16,11 @@ class Passes(NamedTuple):
 
     forward: Array
     backward: Array
+
+    @property
+    def total(self) -> Array:
+        """Of both passes."""
+        return self.forward + self.backward
 
 
 def cast_bytes(products: Matmuls, plan: Plan) -> Array:
@@ -88,13 +93,13 @@ def elementwise_bytes(model: Transformer, plan: Plan) -> Passes:
 def addition_bytes(model: Transformer, plan: Plan) -> Array:
     """Memory traffic of the residual addition behind the MLP of the mean layer, forward [byte]: `3 · 2 t h mlp_share / split`; part of
     `elementwise_bytes`."""
-    return ADDITION * model.mlp_share * activation_bytes(model, plan) / (1.0 + plan.sp * (plan.tp - 1.0))
+    return ADDITION * model.mlp_share * activation_bytes(model, plan) / split_ranks(plan)
 
 
 def _touched(model: Transformer, plan: Plan, n: Touches) -> Array:
     """Bytes that one pass of `elementwise_bytes` reads and writes."""
     t, h, mean = tokens(model, plan), model.d_model, mean_layer(model)
-    split = 1.0 + plan.sp * (plan.tp - 1.0)
+    split = split_ranks(plan)
     rotary = n.rotary + (n.split_rotary - n.rotary) * plan.split_rotary
     heads = model.attention_share * rotary * (model.n_heads + model.n_kv_heads) * (model.head_dim + model.qk_extra)
     scan = (8.0 + 6.0 * model.mamba_state / CHUNK) * model.mamba_inner + 7.0 * model.mamba_groups * model.mamba_state

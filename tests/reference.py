@@ -344,6 +344,26 @@ def done_again(m: Transformer, p: Plan, c: Coefficients, forward: dict[str, floa
     return parts + p.recompute_elementwise * (forward["streams"] - spared)
 
 
+def experts_share(m: Transformer) -> float:
+    """Share of the layers that have routed experts."""
+    return sum(count for count, _, mlp in layers_of(m) if mlp == "experts") / m.n_layers
+
+
+def starts(system: System, m: Transformer, p: Plan, c: Coefficients) -> tuple[float, float]:
+    """Seconds that kernels of a layer and micro-batch take to fill the device, and that its host takes to launch them."""
+    passes, mixtures = 2.0 + m.trainable + p.recompute_layers, experts_share(m)
+    begun = kernels(m, p) * passes
+    # of every layer with experts two products, two casts and a bias weighted and added, for each that the rank holds
+    per_expert = 2.0 + (2.0 if p.low_precision else 0.0) + (2.0 if m.expert_biases else 0.0)
+    looped = mixtures * m.n_experts / p.ep * 0.25 * per_expert if p.looped_experts else 0.0
+    launched = passes * looped + (0.0 if p.graphed else begun)
+    # every rank meets the others in four collectives, in six (or five) under full recomputation, when stages lie on several nodes
+    several = prod(groups(p, list(system.network.size))["pp"][1:]) > 1.0
+    met = ((6.0 if p.recompute_last else 5.0) if p.recompute_layers else 4.0) * p.tp if p.tp > 1 and several else 0.0
+    latency = system.chip.kernel_latency_s
+    return latency * begun * c.kernel_fill, latency * (launched * c.launch + met * c.rendezvous)
+
+
 def work(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, float]:
     """Seconds of one layer and of the head, per micro-batch."""
     chip, t, h = system.chip, p.micro_batch * m.seq_len / p.cp, m.d_model
@@ -355,7 +375,7 @@ def work(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
         operand = (1.0 - wide) * operand + wide * 2.0
     always, routed = products_of(m, p)
     products = sum(matmul(shape, peak, operand, system, c) for shape in always)
-    mixtures = sum(count for count, _, mlp in layers_of(m) if mlp == "experts") / m.n_layers
+    mixtures = experts_share(m)
     # ranks of tp share the tokens out before they ask the router, in 16 bits
     products += matmul((t / p.tp, m.n_experts, h, mixtures), half, 2.0, system, c) if mixtures else 0.0
     several = m.n_experts / p.ep >= 2
@@ -380,16 +400,7 @@ def work(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
     weights = m.trainable * products * (peak / half if p.low_precision and p.wide_gradient else 1.0)
     backward = products + weights + behind + back + accumulate + 0.5 * casts
     again = done_again(m, p, c, {"all": forward, "products": products, "attention": attention, "streams": streaming}, downs, stream)
-    passes = 2.0 + m.trainable + p.recompute_layers
-    starts = kernels(m, p) * passes
-    # of every layer with experts two products, two casts and a bias weighted and added, for each that the rank holds
-    per_expert = 2.0 + (2.0 if p.low_precision else 0.0) + (2.0 if m.expert_biases else 0.0)
-    looped = mixtures * m.n_experts / p.ep * 0.25 * per_expert if p.looped_experts else 0.0
-    launched = passes * looped + (0.0 if p.graphed else starts)
-    # every rank meets the others in four collectives, in six (or five) under full recomputation, when stages lie on several nodes
-    several = prod(groups(p, list(system.network.size))["pp"][1:]) > 1.0
-    met = ((6.0 if p.recompute_last else 5.0) if p.recompute_layers else 4.0) * p.tp if p.tp > 1 and several else 0.0
-    fill, host = (chip.kernel_latency_s * x for x in (starts * c.kernel_fill, launched * c.launch + met * c.rendezvous))
+    fill, host = starts(system, m, p, c)
     # a head of further tokens reads its layer's input beside the next token's embedding: both h wide, h out
     columns = m.vocab + m.n_mtp * 2.0 * h / (1.0 + m.n_mtp)
     logits = (2.0 + m.trainable) * matmul((t, columns / p.tp, h, 1.0), half, 2.0, system, c) * (2.0 if p.unpadded_vocab else 1.0)

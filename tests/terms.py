@@ -155,6 +155,7 @@ TERMS: dict[str, Term] = {
     "smooth.power": plain(lambda x: smooth.power(x, 1.0 / 3.0), [(0.4,), (1.7,)], [(1.0,), (1e-30,), (1e30,)]),
     "counts.mean_layer": of_model(counts.mean_layer),
     "counts.visits": of_work(counts.visits),
+    "counts.split_ranks": of_work(lambda m, p: counts.split_ranks(p)),
     "counts.parameter_groups": of_model(counts.parameter_groups),
     "counts.parameters": of_model(counts.parameters),
     "counts.active_parameters": of_model(counts.active_parameters),

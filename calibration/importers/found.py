@@ -147,10 +147,10 @@ def count(text: Any) -> int | None:
     return int(value) if value is not None and 1.0 <= value <= 1e15 and value == int(value) else None
 
 
-def layers_in_host_memory(some: int | None, layers: int | None) -> list[str]:
+def noted_in_host_memory(some: int | None, layers: int | None) -> list[str]:
     """The note that activations of some layers wait in the host's memory, as rows are read by it (`checkpoints.OF_LAYERS`).
 
-    >>> layers_in_host_memory(40, 80), layers_in_host_memory(None, 80)
+    >>> noted_in_host_memory(40, 80), noted_in_host_memory(None, 80)
     (['activations of 40 of 80 layers kept in host memory'], [])
     """
     of = f" of {layers}" if layers else ""

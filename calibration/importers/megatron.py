@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from calibration.importers.found import Result, count, layers_in_host_memory, number, truth
+from calibration.importers.found import Result, count, noted_in_host_memory, number, truth
 from calibration.importers.source import Source
 from calibration.importers.steps import Step, numbered, seconds_of, summary
 
@@ -201,4 +201,4 @@ def _recompute(a: Arguments, layers: int | None, pp: int) -> tuple[str | None, l
 def _offloaded(a: Arguments, layers: int | None) -> list[str]:
     """Layers whose activations are offloaded: their number alone switches it on, unless the dump says that all or activations are off."""
     off = any(truth(a.get(name)) is False and name in a for name in ("cpu_offloading", "cpu_offloading_activations"))
-    return [] if off else layers_in_host_memory(count(a.get("cpu_offloading_num_layers")), layers)
+    return [] if off else noted_in_host_memory(count(a.get("cpu_offloading_num_layers")), layers)

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from calibration.importers import settings
-from calibration.importers.found import Result, count, layers_in_host_memory, number, truth
+from calibration.importers.found import Result, count, noted_in_host_memory, number, truth
 from calibration.importers.source import Line, Source
 from calibration.importers.steps import Step, numbered, seconds_of, summary
 from dmodel.types import GIB
@@ -194,4 +194,4 @@ def _offloaded(get: Any, layers: int | None) -> list[str]:
         return []
     told = get("cpu_offloading_num_layers") or ""
     by_default = layers - 1 if layers and _ALL_BUT_ONE.fullmatch(told) else None
-    return layers_in_host_memory(count(told) or by_default, layers)
+    return noted_in_host_memory(count(told) or by_default, layers)

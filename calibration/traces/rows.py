@@ -116,8 +116,7 @@ def to_cases(table: TraceTable, assume_recompute: AssumeRecompute | None = None)
     done = stacked(again)
     plan = redone(done, model, _stack(list(plans)))
     cases = Cases(system=_systems(pairs), model=model, plan=plan, labels=_labels(table.rows))
-    cases = _fill_recompute(cases, pairs, assume_recompute or cheapest_that_fits)
-    cases = cases.replace(plan=offloading(done, model, cases.plan))
+    cases = _fill_recompute(cases, pairs, assume_recompute or cheapest_that_fits, done)
     texts = np.empty(len(assumed), dtype=object)
     texts[:] = [tuple(each) for each in assumed]
     return cases.replace(labels=cases.labels._replace(assumptions=texts))
@@ -307,8 +306,8 @@ def _scale_reads(precision: str, assumed: list[str]) -> float:
     return reads
 
 
-def _fill_recompute(cases: Cases, pairs: list[tuple[Row, list[str]]], rule: AssumeRecompute) -> Cases:
-    """Ask the rule for the rows whose recompute is blank."""
+def _fill_recompute(cases: Cases, pairs: list[tuple[Row, list[str]]], rule: AssumeRecompute, again: Again) -> Cases:
+    """Ask the rule for the rows whose recompute is blank; what of their bytes is offloaded (`again`) changes with it."""
     blank = np.array([not (row.text("recompute") or kept(row)) for row, _ in pairs])
     p = cases.plan
     blank &= np.asarray(p.recompute_layers + p.recompute_attention + p.recompute_products + p.recompute_elementwise) == 0.0
@@ -326,7 +325,8 @@ def _fill_recompute(cases: Cases, pairs: list[tuple[Row, list[str]]], rule: Assu
             pairs[i][1].extend(end_of(pairs[i][0])[1])
     new_layers, new_attention = np.array(cases.plan.recompute_layers), np.array(cases.plan.recompute_attention)
     new_layers[blank], new_attention[blank] = layers, attention
-    return cases.replace(plan=cases.plan.replace(recompute_layers=new_layers, recompute_attention=new_attention))
+    plan = cases.plan.replace(recompute_layers=new_layers, recompute_attention=new_attention)
+    return cases.replace(plan=offloading(again, cases.model, plan))
 
 
 def cheapest_that_fits(cases: Cases) -> tuple[np.ndarray, np.ndarray]:

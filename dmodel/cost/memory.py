@@ -65,7 +65,7 @@ def layer_activation_bytes(model: Transformer, plan: Plan) -> Array:
     input (`layer_input_bytes`), and where elementwise kernels are done again, what is left of results stays with it (`kept_result_bytes`).
     """
     t, h, mean = counts.tokens(model, plan), model.d_model, counts.mean_layer(model)
-    split = _split(plan)
+    split = counts.split_ranks(plan)
     # operands below 8 bits are kept with their scales, in both layouts; frozen weights need no operand kept for their gradient
     operand = jnp.maximum(plan.operand_bytes, 1.0) * model.trainable
     e, keys = model.head_dim, (model.n_heads + model.n_kv_heads) * (model.head_dim + model.qk_extra)
@@ -85,12 +85,7 @@ def layer_activation_bytes(model: Transformer, plan: Plan) -> Array:
 
 def layer_input_bytes(model: Transformer, plan: Plan) -> Array:
     """What a layer gets and is done again from, per micro-batch [byte]: `2 t h`, split by sequence parallelism."""
-    return counts.activation_bytes(model, plan) / _split(plan)
-
-
-def _split(plan: Plan) -> Array:
-    """Ranks that share what is h wide: tp with sequence parallelism, else 1."""
-    return 1.0 + plan.sp * (plan.tp - 1.0)
+    return counts.activation_bytes(model, plan) / counts.split_ranks(plan)
 
 
 def kept_result_bytes(model: Transformer, plan: Plan) -> Array:
@@ -99,10 +94,9 @@ def kept_result_bytes(model: Transformer, plan: Plan) -> Array:
     result, which is not kept either, unless a policy keeps it all the same (`Plan.last_kept`).
     """
     products = counts.matmuls(model, plan)
-    flops, early, split = products.flops[:-1], (1.0 - plan.recompute_last) * (1.0 - plan.last_kept), _split(plan)
+    flops, early, split = products.flops[:-1], (1.0 - plan.recompute_last) * (1.0 - plan.last_kept), counts.split_ranks(plan)
     # of attention's output and of the MLP, ranks of tp keep what is left of the sum over them
-    whole = jnp.ones_like(jnp.asarray(split))
-    results = products.elements[2][:-1] / stack(whole, whole, split, whole, split, *[whole] * 4)
+    results = products.elements[2][:-1] / stack(1.0, 1.0, split, 1.0, split, *[1.0] * 4)
     read, done = (x.sum(0) - early * (x[4] + x[6]) for x in (results, flops))
     again = jnp.minimum(plan.recompute_products * flops.sum(0) / done, 1.0)
     core = (1.0 - plan.recompute_attention) * model.attention_share * model.n_heads * model.head_dim / plan.tp
@@ -110,7 +104,8 @@ def kept_result_bytes(model: Transformer, plan: Plan) -> Array:
 
 
 IN_TRANSIT = 2.0
-"""Layers whose offloaded activations are on the device all the same [count]: those that leave, and those that come back."""
+"""Layers whose offloaded activations are on the device all the same [count]: one that is copied out and one that is copied back in while
+others compute (assumed)."""
 
 
 def on_device(layers: Array, plan: Plan) -> Array:
@@ -125,7 +120,7 @@ def gathered_bytes(model: Transformer, plan: Plan, in_flight: Array) -> Array:
     They die after the product, but their memory is not used again before the device has run it: while the first stage fills the
     pipeline, the host is as many micro-batches ahead.
     """
-    split = _split(plan)
+    split = counts.split_ranks(plan)
     one = 2.0 * jnp.maximum(plan.operand_bytes, 1.0) * counts.tokens(model, plan) * model.d_model * (1.0 - 1.0 / split)
     return one * jnp.maximum(in_flight - 2.0, 0.0)
 

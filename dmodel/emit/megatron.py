@@ -161,7 +161,7 @@ def _recompute(sheet: Sheet) -> None:
         s.tell("recompute_layers")
     shape.leave_parts(s, "recomputed are whole layers or the core of attention")
     shape.recomputed_end(s, False, "recomputed layers are done again to their end")
-    shape.offloaded_layers(s, "cpu-offloading-num-layers", {}, "whole layers are offloaded, without a pipeline and without recomputation")
+    shape.offloaded_layers(s, "cpu-offloading-num-layers", {})
     core = s["recompute_attention"]
     if core == 0 or share == 1:
         s.tell("recompute_attention")

@@ -123,9 +123,8 @@ def _recompute(sheet: Sheet) -> None:
         s.tell("recompute_layers")
     shape.leave_parts(s, "recomputed are whole layers or the core of attention")
     shape.recomputed_end(s, False, "recomputed layers are done again to their end")
-    more = {"model.cpu_offloading": True, "model.cpu_offloading_activations": True}
-    why = "whole layers are offloaded, without a pipeline and without recomputation"
-    shape.offloaded_layers(s, "model.cpu_offloading_num_layers", more, why)
+    switched = {"model.cpu_offloading": True, "model.cpu_offloading_activations": True}
+    shape.offloaded_layers(s, "model.cpu_offloading_num_layers", switched)
     core = s["recompute_attention"]
     if core == 1 and share == 0:
         s.tell("recompute_attention", {key + "granularity": "selective"})

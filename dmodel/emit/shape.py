@@ -108,7 +108,7 @@ def leave_parts(sheet: Sheet, why: str) -> None:
     sheet.either("recompute_products recompute_elementwise", {} if none or sheet["recompute_layers"] == 1 else None, why)
 
 
-def offloaded_layers(sheet: Sheet, key: str, more: Mapping[str, Setting], why: str) -> None:
+def offloaded_layers(sheet: Sheet, key: str, more: Mapping[str, Setting]) -> None:
     """Layers whose activations wait in the host's memory, by a setting of that name: whole ones, not all, and not beside a pipeline or
     any recomputation, as Megatron-Core refuses."""
     share, layers = sheet["offload"], sheet["offload"] * sheet["n_layers"]
@@ -116,6 +116,7 @@ def offloaded_layers(sheet: Sheet, key: str, more: Mapping[str, Setting], why: s
     whole = abs(layers - round(layers)) < 1e-9 and round(layers) < sheet["n_layers"]
     able = sheet["pp"] == 1 and not again and whole
     told: dict[str, Setting] = {**more, key: round(layers)} if share else {}
+    why = "whole layers are offloaded, without a pipeline and without recomputation"
     sheet.either("offload", told if able or not share else None, why)
 
 

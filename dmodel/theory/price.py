@@ -66,7 +66,7 @@ def _train_time(system: System, run: Run, layout: Layout, matmul_s: Array) -> ja
 def pooled_time(case: Case, system: System) -> tuple[jax.Array, jax.Array]:
     """Time of a layer's products, per micro-batch, and of the whole run on a network of one level [s], `[batch]`."""
     layout = layout_of(case.layout, (Degrees(*case.layout[: len(KINDS)]),))
-    matmul_s = jnp.asarray(layer_work(system, shard(case.run, layout), layout, EXACT, inf).matmul)
+    matmul_s = jnp.asarray(layer_work(system, shard(case.run, layout), layout, EXACT, inf).matmul.total)
     return matmul_s, _train_time(system, case.run, layout, matmul_s)
 
 

@@ -29,6 +29,7 @@ from dmodel.theory.laws import Run, flop_of
 from dmodel.theory.layout import KINDS, Layout
 from dmodel.theory.messages import Messages, messages
 from dmodel.theory.tiling import EXACT, ROUNDING, WORD, Rules, matmul_time
+from dmodel.traffic import Passes
 from dmodel.types import Array, trailing
 
 STATE_WORDS = 4.0
@@ -108,8 +109,8 @@ def layer_work(system: System, part: Shard, layout: Layout, rules: Rules, sharpn
 def layer_work_of(matmul: Array, layout: Layout) -> LayerWork:
     """Work of a layer whose products, of all experts held, take `matmul` [s]: there is no other."""
     return LayerWork(
-        matmul=matmul,
-        attention=0.0,
+        matmul=Passes(matmul / 3.0, matmul * 2.0 / 3.0),
+        attention=Passes(0.0, 0.0),
         elementwise=0.0,
         recompute=layout.recompute * matmul / 3.0,
         head=0.0,
@@ -149,7 +150,7 @@ def costs(system: System, run: Run, layout: Layout, sharpness: float, rules: Rul
     slots, m = idle_slots(layout), layout.n_microbatches
     times = m * part.layers
     sent = messages(system.network, run, layout, sharpness)
-    tensor, moved, data, hops = exposed(times * (work.matmul + work.recompute), sent, layout, slots, sharpness)
+    tensor, moved, data, hops = exposed(times * (work.matmul.total + work.recompute), sent, layout, slots, sharpness)
     return Costs(
         work=work,
         communication=Communication(
