@@ -57,16 +57,17 @@ NEMO = (
     "nemo-launcher-a100",
     "nemo-longseq",
     "nemo-docs",
+    "dgxc-nemo",
     "megatron-lm-llama",
     "megatron-lm-h100-weak",
     "mlperf-train-v4.0",
     "mlperf-train-v5.0",
     "gpu-recipes",
 )
-MAXTEXT = ("maxtext-readme", "maxtext-a3", "maxtext-custom", "jax-toolbox-maxtext", "tpu-recipes", "gpu-recipes")
+MAXTEXT = ("maxtext-readme", "maxtext-a3", "maxtext-custom", "jax-toolbox-maxtext", "dgxc-maxtext", "tpu-recipes", "gpu-recipes")
 VTRAIN = ("vtrain-single", "vtrain-multi")
 SC21 = ("megatron-sc21-t1", "megatron-sc21-t2", "mt-nlg-530b")
-FAMILIES = (NEMO, MAXTEXT, VTRAIN, SC21, ("llm-foundry",), ("jax-toolbox-pax",))
+FAMILIES = (NEMO, MAXTEXT, VTRAIN, SC21, ("llm-foundry",), ("jax-toolbox-pax", "dgxc-pax"))
 """Sources of one family of software."""
 
 

@@ -125,8 +125,9 @@ def _no_rows() -> dict[str, Protocol]:
     """The base alone: without the source (its family stays), and without the family."""
     none = apart(nobody, everybody)
     kin = {name: family for family in FAMILIES for name in family}
-    alike = ("nemo-launcher", "megatron-lm-llama", "megatron-sc21-t1", "megatron-sc21-t2", "maxtext-custom")
-    other = ("llm-foundry", "nemo-launcher", "megatron-bridge", "vtrain-single", "vtrain-multi", "megatron-sc21-t1", "jax-toolbox-pax")
+    alike = ("nemo-launcher", "dgxc-nemo", "megatron-lm-llama", "megatron-sc21-t1", "megatron-sc21-t2", "maxtext-custom")
+    nvidia = ("nemo-launcher", "dgxc-nemo", "megatron-bridge")
+    other = ("llm-foundry", *nvidia, "vtrain-single", "vtrain-multi", "megatron-sc21-t1", "jax-toolbox-pax")
     same = {f"no rows, same family: {s}": Protocol(sources(s), sources(s), none, Goal(4.0), random=False, family=True) for s in alike}
     pure = both(sources("llm-foundry"), _stack("llm-foundry/pure"))
     same["no rows, same family: llm-foundry/pure"] = Protocol(pure, pure, none, Goal(4.0), random=False, family=True)
@@ -145,12 +146,13 @@ def _extrapolation() -> dict[str, Protocol]:
 
     foundry, multi, single = sources("llm-foundry"), sources("vtrain-multi"), sources("vtrain-single")
     ultra = both(sources(ULTRASCALE), unflagged, lambda cases: np.asarray(cases.plan.pp) == 1.0)
-    vtrain, inf = sources(*VTRAIN), np.inf
+    dgxc, vtrain, inf = sources("dgxc-nemo"), sources(*VTRAIN), np.inf
     return {
         "scale llm-foundry ≤128→≥256": of(foundry, foundry, devices(1, 128), devices(256, inf), 3.0, 4.0),
         "scale llm-foundry ≤16→≥64": of(foundry, foundry, devices(1, 16), devices(64, inf), 3.0, 4.0),
         "scale vtrain-multi ≤256→512": of(multi, vtrain, devices(1, 256), devices(512, inf), 6.0, 8.0),
         "scale vtrain both ≤256→512": of(vtrain, vtrain, devices(1, 256), devices(512, inf), 6.0, 8.0),
+        "scale dgxc-nemo ≤128→≥1024": of(dgxc, sources(*NEMO), devices(1, 128), devices(1024, inf)),
         "scale ultrascale pp1 ≤128→256": of(ultra, nobody, devices(1, 128), devices(256, inf), 8.0, 12.0),
         "scale ultrascale pp1 ≤32→128": of(ultra, nobody, devices(1, 32), devices(128, inf), 8.0, 12.0),
         "size vtrain-single 1024→2048": of(single, vtrain, width(0, 1024), width(2048, inf), 12.0, 14.0),

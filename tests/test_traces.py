@@ -769,6 +769,29 @@ def test_torchtitan_keeps_every_second_product(tmp_path):
     assert parts(plain) == pytest.approx((0.0, 0.0, (1.0 + 4.0) / 38.0, 1.0)), "without a gate the sixth product is the last"
 
 
+def test_a_note_says_what_a_run_of_nemo_switched_on(tmp_path):
+    """Settings that differ by job of one release: modules done again, dispatcher, graphs, what is gathered, kernels of attention."""
+    shape = {"n_layers": "61", "d_model": "7168", "d_ff": "2048", "n_heads": "128", "n_kv_heads": "128", "n_experts": "256", "top_k": "8"}
+    row = {"stack": "nemo/25.07", "model": "deepseek-v3", "recompute": "", "precision": "fp8", "tp": "1", "dp": "32", "ep": "8", **shape}
+    plain = one_case(tmp_path, **row)
+    said = "FlashAttention-2; CUDA graphs on; fp8 parameters; dispatcher DeepEP; recompute of modules mla_up_proj, mlp, moe; steps 35-44"
+    noted = one_case(tmp_path, **row, note=said)
+
+    def read_as(cases, name):
+        return float(getattr(cases.plan, name)[0])
+
+    assert [read_as(plain, name) for name in ("graphed", "merge_copies", "gather_bytes", "attention_rate")] == [0.0, 0.0, 2.0, 1.0]
+    assert [read_as(noted, name) for name in ("graphed", "merge_copies", "gather_bytes")] == [1.0, 1.0, 1.0]
+    assert read_as(noted, "attention_rate") == pytest.approx(1.0 / 1.73)
+    assert read_as(noted, "looped_experts") == 0.0 < read_as(plain, "looped_experts")
+    assert read_as(noted, "recompute_products") > 0.6 and not any(parts(plain))
+    told = "\n".join(noted.labels.assumptions[0])
+    for words in ("mla_up_proj, mlp, moe, the note", "whole layers: the note", "DeepEP, by the note", "FlashAttention-2"):
+        assert words in told
+    bridge = one_case(tmp_path, **row | {"stack": "megatron-bridge/26.02"}, note="recompute of modules core_attn")
+    assert parts(bridge)[1] == 1.0 and read_as(bridge, "recompute_products") == 0.0, "a note goes before the recipe"
+
+
 @pytest.mark.parametrize(
     ("stack", "model", "accelerator", "precision", "names", "layers"),
     [

@@ -186,7 +186,8 @@ def _noted(note: str) -> float:
 
 
 def recomputed(kind: str, stack: str, *, note: str = "", experts: float = 1.0, fused: bool = True) -> Again:
-    """What is done again, by what a stack means with a word of the column, or by the note. Blank: nothing, until the rule decides.
+    """What is done again, by what a stack means with a word of the column, or by the note (a share of the layers, a policy, modules of
+    `MODULES`). Blank: nothing, until the rule decides.
 
     `selective` is the core of attention alone in Megatron's code base, which runs it again fused or not (`checkpoint_core_attention`);
     stacks that XLA compiles keep all products (`minimal`); torchtitan's goes by operator. The programs of `dmodel collect` have fused
@@ -202,6 +203,8 @@ def recomputed(kind: str, stack: str, *, note: str = "", experts: float = 1.0, f
         return Again(share, said=(f"recompute {kind or 'blank'}: {share:.2g} of the layers, by the note",))
     if (keeps := kept_by(note)) is not None:
         return by_policy(keeps, experts, "the note's policy")
+    if found := NOTED_MODULES.search(note):
+        return _of_modules([name for name in found[1].split(", ") if name in MODULES], "the note")
     if kind == "selective" and family(name) == TITAN:
         return by_operator(experts)
     collected = name.startswith("dmodel-collect")
@@ -222,6 +225,16 @@ before an MLP, experts' activation; gpt-oss on H100, B200 and GB200, Nemotron 3 
 they cost 1 % of a step of Super (NVFP4 over MXFP8 on B300, where it has them, to GB300, where neither has: 0.982 to 0.969), but 7 as
 `elementwise_traffic` of Megatron-Bridge has what streams, and the fit of all rows loses 6 nats with them; 11 with the rotation that comes
 with `mla_up_proj`, and 3 with casts of the products that are done again."""
+
+
+NOTED_MODULES = re.compile(r"\brecompute of modules (\w+(?:, \w+)*)")
+"""How notes name them."""
+
+
+def _of_modules(names: Sequence[str], known: str) -> Again:
+    """What is done again for names of `MODULES`. known: how, in words."""
+    parts = {part: value for name in names for part, value in MODULES[name].items()}
+    return Again(**parts, said=(f"recompute blank: {', '.join(names)}, {known}",) if names else ())
 
 
 def modules(stack: str, model: str, accelerator: str, precision: str) -> tuple[tuple[str, ...], float]:
@@ -263,10 +276,7 @@ def by_modules(stack: str, model: str, accelerator: str, precision: str, layers:
     names, full = modules(stack, model, accelerator, precision)
     if full:
         return Again(min(full / layers, 1.0), said=(f"recompute blank: {full:g} layers of each stage, as the stack's recipe has it",))
-    if not names:
-        return None
-    parts = {part: value for name in names for part, value in MODULES[name].items()}
-    return Again(**parts, said=(f"recompute blank: {', '.join(names)}, as the stack's recipe has it",))
+    return _of_modules(names, "as the stack's recipe has it") if names else None
 
 
 def keeps_activations(stack: str) -> bool:
@@ -331,7 +341,7 @@ def of_row(row: Row, run: Kept | None, assumed: list[str]) -> tuple[Again, float
     if not row.text("recompute"):
         tuned = "lora" in row.flags or row.text("model").lower().endswith("-sft")
         again = again._replace(layers=run.recomputed) if run else again
-        if not tuned and not again.ends:
+        if not (tuned or again.ends or again.said):
             stage = row.known("n_layers") / (row.number("pp") or 1.0)
             precision = base_precision(row.text("precision")) or "bf16"
             again = by_modules(row.stack, row.text("model"), row.accelerator, precision, stage) or again

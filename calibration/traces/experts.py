@@ -69,7 +69,7 @@ class Dispatch(NamedTuple):
     route: float = 0.0
 
 
-def dispatch(stack: str, model: str, accelerator: str, precision: str, ep: float) -> Dispatch:
+def dispatch(stack: str, model: str, accelerator: str, precision: str, ep: float, note: str = "") -> Dispatch:
     """The dispatcher of a row.
 
     Megatron-Bridge: DeepEP or HybridEP, which send one copy to a node, but for Qwen3 235B on nodes of eight and for gpt-oss, which have
@@ -78,16 +78,18 @@ def dispatch(stack: str, model: str, accelerator: str, precision: str, ep: float
     grouped products; else nothing hides it.
     HybridEP, on GB200 and GB300 from 25.11 on and on B200 and B300 from 26.02 on, gathers a map of who visits whom, a byte for each token
     and expert (`allgather_routing_map`; DeepEP's pull request 716).
-    NeMo AutoModel: DeepEP, by its table; nothing hides it. Other stacks: all-to-all of every copy, which nothing hides, as Megatron-LM,
-    torchtitan and PyTorch's own have it unless told otherwise; where XLA schedules messages they may hide.
+    NeMo AutoModel: DeepEP, by its table, and so where a note says "dispatcher DeepEP"; nothing hides it. Other stacks: all-to-all of every
+    copy, which nothing hides, as Megatron-LM, torchtitan and PyTorch's own have it unless told otherwise; where XLA schedules messages they
+    may hide.
     """
     if ep <= 1.0:
         return Dispatch(0.0, 1.0, ())
     if family(stack.lower()) != BRIDGE:
         scheduled = stack.lower().startswith(XLA)
-        merged = stack.lower().startswith(DEEP_EP)
+        noted = "dispatcher DeepEP" in note
+        merged = noted or stack.lower().startswith(DEEP_EP)
         said = () if scheduled else ("nothing hides the exchange of tokens: the default of PyTorch's stacks",)
-        text = "copies of a token for the experts of one node travel as one: DeepEP, by the stack's table"
+        text = f"copies of a token for the experts of one node travel as one: DeepEP, by the {'note' if noted else 'table of the stack'}"
         return Dispatch(float(merged), float(scheduled), (*said, text) if merged else said)
     name, chip, release = model.lower(), accelerator.lower(), stack.partition("/")[2]
     large_qwen = name.startswith("qwen3-235b")
@@ -116,8 +118,12 @@ class Launches(NamedTuple):
     said: tuple[str, ...]
 
 
-def launches(stack: str, model: str, accelerator: str, precision: str, experts: float, ep: float) -> Launches:
-    """How kernels are launched.
+GRAPHED = "CUDA graphs on"
+"""How notes say that graphs launch whole layers."""
+
+
+def launches(stack: str, model: str, accelerator: str, precision: str, experts: float, ep: float, note: str = "") -> Launches:
+    """How kernels are launched. Where a note says so, by graphs of whole layers: NeMo's pad what their experts get.
 
     Megatron-Bridge, by its models' `workload_base_configs.py`: a graph of the whole iteration for Llama 3 8B on Blackwell (but NVFP4) and
     70B in bf16 on B200, for Qwen3 on Blackwell in 25.09 (235B on GB200 alone) and in MXFP8 from 26.06 on (`fused_experts`); graphs of
@@ -136,7 +142,8 @@ def launches(stack: str, model: str, accelerator: str, precision: str, experts: 
     llama = (folded == "llama38b" and precision != "nvfp4") or (folded == "llama370b" and chip == "b200" and precision == "bf16")
     early = release == "25.09" and (name.startswith("qwen3-30b") or (name.startswith("qwen3-235b") and chip == "gb200"))
     late = fused and experts > 1.0 and not (name.startswith("gpt-oss") and chip == "b300")
-    whole = bridge and blackwell and (llama or early or late)
+    noted = GRAPHED in note
+    whole = noted or (bridge and blackwell and (llama or early or late))
     parts = {"gpt-oss": ("b300", "gb300"), "qwen3-235b": ("gb200", "gb300"), "deepseek": ("gb200", "b300")}
     hybrid = folded.startswith(("nemotron3nano", "nemotron35", "nemotron3super")) and chip in blackwells
     hybrid &= not (folded.startswith("nemotron3super") and chip == "b200" and precision == "mxfp8")
@@ -147,7 +154,8 @@ def launches(stack: str, model: str, accelerator: str, precision: str, experts: 
     looped = float(experts > 1.0 and software in LOOPED and not whole and not fused)
     rotary = float(name.startswith("gpt-oss") and software in LOOPED)
     said = (
-        *(["CUDA graphs launch the whole iteration: the stack's recipe"] if whole else []),
+        *(["CUDA graphs launch whole layers: the note"] if noted else []),
+        *(["CUDA graphs launch the whole iteration: the stack's recipe"] if whole and not noted else []),
         *(["CUDA graphs launch a layer but for its experts: the stack's recipe"] if graphed and not whole and not compiled else []),
         *(["kernels are launched by a compiled program, not from Python: XLA"] if compiled else []),
         *(["products of experts, their activation and its casts are one kernel: the stack's recipe"] if fused and experts > 1.0 else []),

@@ -42,15 +42,19 @@ cuDNN 9): these are 1.5 to 2.0 times as fast forward and 1.5 to 1.75 times backw
 geometric middle of both."""
 
 
-def attention_rates(stack: str, accelerator: str, fused: bool) -> tuple[Rates, list[str]]:
-    """`Plan.attention_rate` and `Plan.attention_backward_rate` of a stack on a chip, and how they are known, in words (none where they are
-    1: the newest kernels)."""
+NOTED = "FlashAttention-2"
+"""How notes name those kernels (NVIDIA's recipes for NeMo 24.05, and for some models 24.09, set `NVTE_FUSED_ATTN=0`)."""
+
+
+def attention_rates(stack: str, accelerator: str, fused: bool, note: str = "") -> tuple[Rates, list[str]]:
+    """`Plan.attention_rate` and `Plan.attention_backward_rate` of a stack on a chip, or by a note, and how they are known, in words (none
+    where they are 1: the newest kernels)."""
     name, hopper = stack.lower(), members(accelerator, None)["generation"] == "hopper"
     before = FLASH_2_ON_HOPPER if hopper else NEWEST
     rates, which = NEWEST, ""
     if fused and name.startswith(IN_TRITON):
         rates, which = Rates(*(x * y for x, y in zip(TRITON, before, strict=True))), "FlashAttention in Triton"
-    elif fused and name.startswith(FLASH_2):
+    elif fused and (name.startswith(FLASH_2) or NOTED in note):
         rates, which = before, "FlashAttention-2"
     if rates == NEWEST:
         return rates, []

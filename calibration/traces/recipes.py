@@ -36,7 +36,7 @@ class Widths(NamedTuple):
     optimizer: float = 12.0
 
 
-def widths(stack: str, precision: str, zero: float = 1.0, model: str = "") -> Widths | None:
+def widths(stack: str, precision: str, zero: float = 1.0, model: str = "", note: str = "") -> Widths | None:
     """What the recipes of a stack keep gradients and states and send parameters in; None for stacks without.
 
     Megatron-Bridge: `grad_reduce_in_fp32` is off for Llama, Qwen3, DeepSeek-V3 and gpt-oss alike, so gradients are reduced and accumulated
@@ -44,7 +44,7 @@ def widths(stack: str, precision: str, zero: float = 1.0, model: str = "") -> Wi
     NeMo under ZeRO-1: its launcher's scripts for H100 (`examples`, 2024), NeMo 2's for performance and NVIDIA's for MLPerf 4.0 (GPT-3;
     `grad_sync_dtype`) reduce gradients in bf16 and hold them so. The launcher's distributed Adam keeps of a master weight the 16 bits that
     the bf16 weight lacks (10 bytes with two moments); in fine-tuning (`sft`) the moments are bf16, and so is the master weight that 8-bit
-    weights need (6 bytes); those weights are what is gathered (`fp8_params`).
+    weights need (6 bytes); those weights are what is gathered (`fp8_params`), and wherever a note says "fp8 parameters".
     torchtitan's preset of Llama 3 405B (`train_configs/llama3_405b.toml`) gathers weights that are scaled by tensor in 8 bits
     (`enable_fsdp_float8_all_gather`); those of its smaller models leave that off.
     """
@@ -54,7 +54,8 @@ def widths(stack: str, precision: str, zero: float = 1.0, model: str = "") -> Wi
     if (family(name) in NEMO or name.startswith("mlperf")) and zero == 1.0:
         launcher = family(name) == NEMO[0] or "" < name.partition("/")[2] < "24.09"
         tuned = model.lower().endswith("-sft")
-        return Widths(2.0, 2.0, 1.0 if launcher and tuned and precision == "fp8" else 2.0, (6.0 if tuned else 10.0) if launcher else 12.0)
+        narrow = precision == "fp8" and ((launcher and tuned) or "fp8 parameters" in note)
+        return Widths(2.0, 2.0, 1.0 if narrow else 2.0, (6.0 if tuned else 10.0) if launcher else 12.0)
     if family(name) == TITAN and "rowwise" not in name and precision == "fp8" and fold(model).endswith("405b"):
         return Widths(4.0, 4.0, 1.0)
     return None

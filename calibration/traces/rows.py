@@ -191,7 +191,7 @@ def _plan(row: Row, assumed: list[str]) -> tuple[Plan, Again]:
     run = kept(row)
     again, last = (Again(), 1.0) if parts else of_row(row, run, assumed)
     assumed.extend(said for known in (run, parts) if known for said in known.said)
-    rates, kernels = attention_rates(row.stack, row.accelerator, row.text("attention") != "none")
+    rates, kernels = attention_rates(row.stack, row.accelerator, row.text("attention") != "none", row.text("note"))
     assumed.extend(kernels)
     in_order = held_in_order(row.stack)
     if in_order and degrees.cp > 1.0:
@@ -245,8 +245,8 @@ def _experts(row: Row, degrees: Layout, precision: str, assumed: list[str]) -> d
     if not row.text("etp") and degrees.ep > 1.0 and degrees.tp > 1.0:
         assumed.append("etp blank: 1, experts are not split")
     job = row.stack, row.text("model"), row.accelerator, precision
-    exchange = dispatch(*job, degrees.ep)
-    started = launches(*job, row.number("n_experts") or 1.0, degrees.ep)
+    exchange = dispatch(*job, degrees.ep, row.text("note"))
+    started = launches(*job, row.number("n_experts") or 1.0, degrees.ep, row.text("note"))
     assumed.extend((*exchange.said, *started.said))
     return {
         "ep": min(degrees.ep, ranks / etp),

@@ -68,14 +68,14 @@ class Sharding(NamedTuple):
     assumed: tuple[str, ...]
 
 
-def reduction(stack: str, zero: float, precision: str, model: str = "") -> Reduction:
+def reduction(stack: str, zero: float, precision: str, model: str = "", note: str = "") -> Reduction:
     """How a stack reduces gradients: as its recipe says (`recipes.widths`), else by what is known of its code.
 
     Gradients are reduced in fp32 (4 bytes) by the Megatron family and the workload of this package up to stage 2, and by `FP32_SHARDED`,
     unless they train in fp16, whose gradients are reduced as they are; elsewhere in 2 bytes. nanotron under ZeRO-1: see `NANOTRON`.
     """
     name = stack.lower()
-    known = recipes.widths(stack, precision.lower(), zero, model)
+    known = recipes.widths(stack, precision.lower(), zero, model, note)
     if known is not None:
         sent = f"gradients held and reduced in {known.reduced:g} bytes, parameters gathered in {known.gathered:g}"
         text = f"{sent}, states of the optimizer in {known.optimizer:g}: the stack's recipe"
@@ -107,7 +107,7 @@ def sharding(row: Row, degrees: Layout) -> Sharding:
     awaited = recipes.awaits_replicas(row.stack) and shard < degrees.dp
     if awaited:
         assumed.append(recipes.AWAITED)
-    found = reduction(row.stack, zero, row.text("precision"), row.text("model"))
+    found = reduction(row.stack, zero, row.text("precision"), row.text("model"), row.text("note"))
     if recipes.reduces_after(row.stack, row.known("n_layers")):
         found = found._replace(overlap=0.0, assumed=(*found.assumed, recipes.AFTER))
     elif zero <= 2.0 and degrees.dp > 1.0 and bucket_per_rank(row.stack, found.nbytes):
