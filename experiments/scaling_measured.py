@@ -44,6 +44,9 @@ SOURCES = {
     "mt-nlg-530b": "Turing 530B, strong, to 3,360 A100",
     "maxtext-readme": "MaxText, TPU pods, to 8,192 chips",
     "maxtext-a3": "MaxText, Llama-2 7B on H100",
+    "dgxc-nemo": "NeMo, weak, to 2,304 H100 and 512 GB200",
+    "dgxc-maxtext": "MaxText, FSDP, weak, to 2,048 H100",
+    "dgxc-pax": "Paxml, FSDP, weak, to 2,048 H100",
 }
 """Sources of the published table with several scales of one configuration, in words."""
 
@@ -98,6 +101,10 @@ def keys(cases: Cases) -> list[tuple[str, ...]]:
         elif source == "llm-foundry" or source.startswith("mlperf"):
             # ZeRO stage, recomputation and degrees change along with the devices in these
             found.append((source, f"{name}, {chip}" + (", pure" if stack.endswith("pure") else "") + f", {seq:.0f} tokens"))
+        elif source.startswith("dgxc"):
+            each = float(np.asarray(plan.global_batch)[i] / labels.n_accel[i])
+            job = f"{labels.precision[i]}, tp {tp:.0f}, cp {cp:.0f}, pp {pp:.0f}, {each:g} sequences a device"
+            found.append((source, f"{stack}: {name}, {chip}, {job}"))
         elif source in SOURCES:
             found.append((source, f"{name}, {chip}" + (", ZeRO-3" if zero == 3.0 and not source.startswith("maxtext") else "")))
         else:

@@ -92,7 +92,7 @@ COLUMNS: tuple[Column, ...] = (
     _real("tflops_reported", "TFLOP/s", "as published; its convention differs by source, so never fitted to"),
     _real("peak_memory_gib", "GiB", "highest use per device"),
     _text("flag", "one or more of " + ", ".join(FLAGS) + ", with `;` between"),
-    _text("note", "caveats"),
+    _text("note", "caveats, and settings without a column in words that docs/data.md lists"),
 )
 
 BY_NAME: dict[str, Column] = {column.name: column for column in COLUMNS}
