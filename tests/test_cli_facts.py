@@ -8,7 +8,7 @@ import pytest
 from calibration.traces.sharding import reduction
 from dmodel.cli.options import Degrees, Job
 from dmodel.cli.question import plan, setting
-from tests.test_traces import one_case
+from tests.rows import one_case
 
 STAGES = {"dp": 8, "tp": 4, "pp": 2, "micro_batch": 2}
 EXPERTS = {"dp": 16, "pp": 4, "ep": 16}

@@ -18,8 +18,8 @@ from experiments import few_shot, slow_rows
 from experiments.bases import CODE, Bases
 from experiments.study import rows, run
 from experiments.targets import catalog
+from tests.rows import table_file
 from tests.studies import quick_study
-from tests.test_traces import table_file
 
 ROOT = Path(__file__).parents[1]
 

@@ -9,7 +9,7 @@ from dmodel import catalog
 from dmodel.plan import Plan
 from dmodel.step import step_time
 from tests.points import COEFFICIENTS, batch, quick
-from tests.test_traces import table_file
+from tests.rows import table_file
 
 STEP = quick(step_time)
 HEAD = 2.1

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from calibration.traces import published, read, to_cases
-from tests.test_traces import one_case, table_file
+from tests.rows import one_case, table_file
 
 LORA = {
     "stack": "mlperf-train-v5.0",
