@@ -344,6 +344,9 @@ def test_a_note_says_what_a_run_of_nemo_switched_on(tmp_path):
         assert words in told
     bridge = one_case(tmp_path, **row | {"stack": "megatron-bridge/26.02"}, note="recompute of modules core_attn")
     assert parts(bridge)[1] == 1.0 and read_as(bridge, "recompute_products") == 0.0, "a note goes before the recipe"
+    other = one_case(tmp_path, **row, note="recompute of modules core_attn, moe_act")
+    assert parts(other) == parts(bridge), "modules that are not counted change nothing"
+    assert "recompute of moe_act, the note: not counted; counted are core_attn" in "\n".join(other.labels.assumptions[0])
 
 
 @pytest.mark.parametrize(

@@ -204,7 +204,7 @@ def recomputed(kind: str, stack: str, *, note: str = "", experts: float = 1.0, f
     if (keeps := kept_by(note)) is not None:
         return by_policy(keeps, experts, "the note's policy")
     if found := NOTED_MODULES.search(note):
-        return _of_modules([name for name in found[1].split(", ") if name in MODULES], "the note")
+        return _of_modules(found[1].split(", "), "the note")
     if kind == "selective" and family(name) == TITAN:
         return by_operator(experts)
     collected = name.startswith("dmodel-collect")
@@ -232,9 +232,13 @@ NOTED_MODULES = re.compile(r"\brecompute of modules (\w+(?:, \w+)*)")
 
 
 def _of_modules(names: Sequence[str], known: str) -> Again:
-    """What is done again for names of `MODULES`. known: how, in words."""
-    parts = {part: value for name in names for part, value in MODULES[name].items()}
-    return Again(**parts, said=(f"recompute blank: {', '.join(names)}, {known}",) if names else ())
+    """What is done again for names of modules; of those not in `MODULES` it is said that they are not counted. known: how, in words."""
+    counted, others = ([name for name in names if (name in MODULES) == there] for there in (True, False))
+    parts = {part: value for name in counted for part, value in MODULES[name].items()}
+    said = [f"recompute blank: {', '.join(counted)}, {known}"] if counted else []
+    if others:
+        said.append(f"recompute of {', '.join(others)}, {known}: not counted; counted are {', '.join(MODULES)}")
+    return Again(**parts, said=tuple(said))
 
 
 def modules(stack: str, model: str, accelerator: str, precision: str) -> tuple[tuple[str, ...], float]:
