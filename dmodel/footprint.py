@@ -47,7 +47,7 @@ SPECS: dict[str, Spec] = {
     "copies": Spec("1", "share of the activations that tensor parallelism keeps twice", "share", 0.1, 1.0, "software"),
     "kept": Spec("1", "share of a layer's activations kept although recomputation is asked for", "share", 0.1, 2.5, "software"),
     "gathered": Spec("1", "share of the gathered inputs that stay while the host runs ahead", "share", 0.2, 2.0, "software"),
-    "logit": Spec("1", "bytes alive per logit over 8", "positive", 1.6, 0.4, "software"),
+    "logit": Spec("1", "bytes alive per logit over the plan's", "positive", 1.6, 0.4, "software"),
     "last_stage": Spec("1", "1: the fullest device is reported; 0: one of the first stage", "share", 0.5, 2.0, "software"),
     "reserved": Spec("byte", "what is reported beside tensors", "positive", 0.5 * GIB, 1.5, "software"),
 }

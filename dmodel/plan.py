@@ -31,7 +31,7 @@ class Plan(struct.PyTreeNode, kw_only=True):
       reshard: 1 = parameters gathered again for the backward pass (ZeRO-3), 0 = kept after the forward.
       prefetch: layers whose weights ZeRO-3 gathers ahead of their use; 0 = each is waited for. More than 1 takes memory, and no time off
         layers that are alike. accumulate: 1 = gradients of ZeRO 2 and 3 are added up whole and reduced once per step (FSDP's `no_sync`),
-        0 = reduced behind every micro-batch.
+        0 = reduced behind every micro-batch. Of a single micro-batch neither is whole.
       interleave: v, model chunks per pipeline stage.
       stage_excess: layers that the fullest stage of the pipeline holds beyond the mean one. head_displaces: layers that the stage
         with the head holds fewer than the fullest. Both 0 where stages hold the same and the last one the head besides.
@@ -40,6 +40,8 @@ class Plan(struct.PyTreeNode, kw_only=True):
       recompute_attention: share of the other layers whose attention core is recomputed ("selective" = 1 for this core alone).
       recompute_products, recompute_elementwise: in the layers that are not recomputed in full, share of the products, and of the kernels
         that stream, that are done again all the same (PyTorch's checkpoints with a policy by operator, XLA's by name).
+      recompute_bytes: share of what a layer would keep for the backward pass that modules which are done again by name do not
+        (Megatron-Core's `recompute_modules`); memory alone.
       recompute_last: 1 = the last product of a recomputed layer, the down projection of its MLP or experts, the addition of its result and
         what is sent after it are done again like the rest (checkpoints of Megatron-LM and DeepSpeed); 0 = recomputation ends once the
         backward pass has what it needs, which that product's result is not (PyTorch's non-reentrant checkpoints from 2.1 on, compilers).
@@ -72,6 +74,8 @@ class Plan(struct.PyTreeNode, kw_only=True):
       gather_bytes: bytes per parameter when weights are gathered.
       weight_bytes, gradient_bytes, optimizer_bytes: stored bytes per parameter (bf16 weights, fp32 gradients, fp32
         master weight and two moments by default).
+      logit_bytes: bytes alive per logit: by default the 16-bit product (2), the fp32 copy that the loss is taken of (4), its 16-bit
+        gradient (2); 4 where the loss reads the product as it is.
       reduce_bytes: bytes per gradient element on the wire.
       bucket_per_rank: least bytes for each of the dp · cp ranks in a message of gradients or parameters once per step (Megatron-Core: those
         of a million gradients, experts' too), 0 where messages do not grow with the group.
@@ -104,6 +108,7 @@ class Plan(struct.PyTreeNode, kw_only=True):
     recompute_attention: Array = 0.0
     recompute_products: Array = 0.0
     recompute_elementwise: Array = 0.0
+    recompute_bytes: Array = 0.0
     recompute_last: Array = 1.0
     last_kept: Array = 0.0
     offload: Array = 0.0
@@ -133,6 +138,7 @@ class Plan(struct.PyTreeNode, kw_only=True):
     weight_bytes: Array = 2.0
     gradient_bytes: Array = 4.0
     optimizer_bytes: Array = 12.0
+    logit_bytes: Array = 8.0
     reduce_bytes: Array = 2.0
     bucket_per_rank: Array = 0.0
     schedule: str = struct.field(pytree_node=False, default="1f1b")

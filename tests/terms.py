@@ -230,6 +230,7 @@ TERMS: dict[str, Term] = {
     "memory.zero_share": plain(lambda z: [memory.zero_share(z, k) for k in (1.0, 2.0, 3.0)], [(0.4,), (1.5,), (2.6,)], [(0.0,), (3.0,)]),
     "memory.sharded": of_work(lambda m, p: memory.sharded(counts.residents(m, p), p)),
     "memory.held": of_work(lambda m, p: [memory.held(counts.residents(m, p), p, k) for k in (1.0, 2.0, 3.0)]),
+    "memory.layer_keeps": of_work(memory.layer_keeps),
     "memory.layer_activation_bytes": of_work(memory.layer_activation_bytes),
     "memory.layer_input_bytes": of_work(memory.layer_input_bytes),
     "memory.kept_result_bytes": of_work(memory.kept_result_bytes),

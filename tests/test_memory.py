@@ -273,8 +273,9 @@ def test_footprints_come_back_from_the_unconstrained_space():
 
 
 def test_prefetched_layers_and_accumulated_gradients_take_memory():
-    """FSDP on 64 devices: one gathered layer at depth 0, two at 1, five at 4, all of them when kept; gradients whole once accumulated."""
-    fsdp = plan(dp=64.0, shard=64.0, zero=3.0, flash=1.0)
+    """FSDP on 64 devices: one gathered layer at depth 0, two at 1, five at 4, all of them when kept; gradients whole once several
+    micro-batches are accumulated."""
+    fsdp = plan(dp=64.0, shard=64.0, zero=3.0, flash=1.0, global_batch=128.0)
     whole = 2.0 * float(parameters(LLAMA))
     for depth in (0.0, 1.0, 4.0):
         found = float(memory_use(LLAMA, fsdp.replace(prefetch=depth)).buffers)
@@ -282,5 +283,6 @@ def test_prefetched_layers_and_accumulated_gradients_take_memory():
     assert float(memory_use(LLAMA, fsdp.replace(prefetch=100.0)).buffers) == float(memory_use(LLAMA, fsdp.replace(reshard=0.0)).buffers)
     sharded, summed = (float(memory_use(LLAMA, fsdp.replace(accumulate=x)).gradients) for x in (0.0, 1.0))
     assert summed == pytest.approx(4.0 * float(parameters(LLAMA)), rel=1e-12) and summed == pytest.approx(64.0 * sharded, rel=1e-12)
+    assert float(memory_use(LLAMA, fsdp.replace(accumulate=1.0, global_batch=64.0)).gradients) == pytest.approx(sharded, rel=1e-12)
     # below stage 2 gradients are whole anyway
     assert float(memory_use(LLAMA, fsdp.replace(zero=1.0, accumulate=1.0)).gradients) == pytest.approx(summed, rel=1e-12)

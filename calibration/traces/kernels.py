@@ -1,9 +1,10 @@
-"""Which generation of fused attention a stack runs, and what that costs on a chip: facts about software, each with its source."""
+"""Which kernels a stack has, of fused attention and of the loss, and what they cost: facts about software, each with its source."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from calibration.traces.recipes import XLA
 from dmodel.profiles.groupings import members
 
 
@@ -60,3 +61,14 @@ def attention_rates(stack: str, accelerator: str, fused: bool, note: str = "") -
         return rates, []
     shares = " and ".join(f"{rate:.2g}" for rate in rates)
     return rates, [f"{which}, at {shares} of the forward and backward rates of the chip's newest kernels, as the stack had it"]
+
+
+LOSS_OF_PRODUCT = ("llm-foundry", *XLA)
+"""Beginnings of stacks whose loss reads the 16-bit product of the logits as it is. LLM Foundry's models take it by a kernel that casts as
+it reads (`loss_fn` fused_crossentropy of its `modeling_mpt.py`, flash-attn's, not in place). XLA fuses the cast with what reads it: with
+an fp32 copy beside them, logits alone would take 39 GiB of the 32 that TPU v6e has in Google's recipe for Llama 3.1 8B on 64 chips."""
+
+
+def logit_bytes(stack: str) -> float:
+    """`Plan.logit_bytes` of a stack: the 16-bit product and its gradient, and elsewhere the fp32 copy that the loss is taken of."""
+    return 4.0 if stack.lower().startswith(LOSS_OF_PRODUCT) else 8.0

@@ -22,6 +22,11 @@ long sequences, of which no row can be used."""
 
 TITAN = "torchtitan"
 
+KEMPNER = "kempnerforge"
+
+NARROW_STATES = (KEMPNER, "automodel")
+"""Families of stacks whose parameters are bf16 throughout, see `widths`."""
+
 XLA = ("maxtext", "jax", "pax", "levanter", "tpu", "gpu-recipes", "dmodel-collect/jax")
 """Beginnings of stacks whose messages XLA schedules (Google's recipes for GPUs run MaxText; the last one is `calibration.collect`'s)."""
 
@@ -45,6 +50,9 @@ def widths(stack: str, precision: str, zero: float = 1.0, model: str = "", note:
     `grad_sync_dtype`) reduce gradients in bf16 and hold them so. The launcher's distributed Adam keeps of a master weight the 16 bits that
     the bf16 weight lacks (10 bytes with two moments); in fine-tuning (`sft`) the moments are bf16, and so is the master weight that 8-bit
     weights need (6 bytes); those weights are what is gathered (`fp8_params`), and wherever a note says "fp8 parameters".
+    KempnerForge and AutoModel hold the model in bf16 (`build_parallel_model` of the one's `distributed/parallel.py`; the dtype of the
+    other's configurations), so the optimizer has two moments in 16 bits and no master weight; both reduce gradients in fp32, and the first
+    holds them so while they add up.
     torchtitan's preset of Llama 3 405B (`train_configs/llama3_405b.toml`) gathers weights that are scaled by tensor in 8 bits
     (`enable_fsdp_float8_all_gather`); those of its smaller models leave that off.
     """
@@ -56,6 +64,8 @@ def widths(stack: str, precision: str, zero: float = 1.0, model: str = "", note:
         tuned = model.lower().endswith("-sft")
         narrow = precision == "fp8" and ((launcher and tuned) or "fp8 parameters" in note)
         return Widths(2.0, 2.0, 1.0 if narrow else 2.0, (6.0 if tuned else 10.0) if launcher else 12.0)
+    if family(name) in NARROW_STATES and precision == "bf16":
+        return Widths(4.0, 4.0 if accumulates(stack) else 2.0, 2.0, 4.0)
     if family(name) == TITAN and "rowwise" not in name and precision == "fp8" and fold(model).endswith("405b"):
         return Widths(4.0, 4.0, 1.0)
     return None
@@ -71,6 +81,23 @@ def reduces_once(stack: str, zero: float) -> bool:
     run it behind the last (`backward_maybe_with_nosync` in `torch/distributed/pipelining/stage.py`), and torchtitan's runs of DeepSeek-V3
     reduce likewise without a pipeline (its pull request 5058). Reduced with every micro-batch, these were predicted 10 to 24 % too slow."""
     return zero == 2.0 and family(stack.lower()) == TITAN
+
+
+def shards_master(stack: str, zero: float) -> bool:
+    """Whether what is sharded under ZeRO 3 is the optimizer's master copy itself, cast as it is gathered: PyTorch's FSDP with mixed
+    precision (the lineage of LLM Foundry and torchtitan) and MaxText (`weight_dtype` float32, `dtype` bfloat16), with no 16-bit copy beside
+    it as Megatron's and DeepSpeed's have, but for models that are 16-bit throughout (`NARROW_STATES`)."""
+    return zero == 3.0 and members(None, stack)["lineage"] in ("fsdp", "maxtext", "pax") and family(stack.lower()) not in NARROW_STATES
+
+
+def accumulates(stack: str) -> bool:
+    """Whether gradients of sharded micro-batches add up whole and are reduced once a step (`Plan.accumulate`).
+
+    KempnerForge's do: its profile of 13B on 24 H200 has 41 reductions a step, one for each of its sharded modules, beside two gathers of
+    each in every one of four micro-batches (`benchmarks/profiling`), and its 175B was run without accumulation because gradients would have
+    stayed whole in fp32 (`benchmarks/175b_360gpu`). LLM Foundry's do not: Composer defers reductions of DDP alone (`ddp_sync_context`).
+    """
+    return family(stack.lower()) == KEMPNER
 
 
 def wide_layers(stack: str, model: str, precision: str) -> float:

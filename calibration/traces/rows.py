@@ -10,12 +10,15 @@ import numpy as np
 from flax import struct
 
 from calibration.traces import shapes, sharding
-from calibration.traces.checkpoints import Again, end_of, keeps_activations, of_row, offloading, redone, stacked
+from calibration.traces.again import Again, offloading, redone, stacked
+from calibration.traces.checkpoints import end_of, of_row
 from calibration.traces.experts import NARROW_CORE, dispatch, launches, narrow_attention
-from calibration.traces.kernels import attention_rates
+from calibration.traces.kernels import attention_rates, logit_bytes
 from calibration.traces.layout import Layout, layout
+from calibration.traces.modules import keeps_activations
 from calibration.traces.reader import host_domain, measured_time, system_of
 from calibration.traces.recipes import (
+    accumulates,
     awaits_tensor,
     chunks,
     composed,
@@ -205,6 +208,7 @@ def _plan(row: Row, assumed: list[str]) -> tuple[Plan, Again]:
         sp=_sequence_parallel(row, degrees.tp, assumed),
         zero=shards.zero,
         shard=shards.shard,
+        accumulate=float(accumulates(row.stack)),
         interleave=interleave,
         stage_excess=laid.excess,
         head_displaces=laid.displaced,
@@ -226,10 +230,11 @@ def _plan(row: Row, assumed: list[str]) -> tuple[Plan, Again]:
         overlap_replica=float(shards.hides),
         low_precision=float(OPERAND_BYTES[precision] < 2.0),
         scale_passes=_scale_reads(precision, assumed),
-        weight_bytes=4.0 if wide else run.weight_bytes if run else 2.0,
+        weight_bytes=4.0 if wide else run.weight_bytes if run else shards.reduction.weights,
         optimizer_bytes=8.0 if wide else shards.reduction.optimizer,
         gradient_bytes=shards.reduction.held,
         gather_bytes=4.0 if wide else shards.reduction.gathered,
+        logit_bytes=logit_bytes(row.stack),
         reduce_bytes=reduced,
         bucket_per_rank=sharding.bucket_per_rank(row.stack, reduced),
     )
@@ -311,6 +316,7 @@ def _fill_recompute(cases: Cases, pairs: list[tuple[Row, list[str]]], rule: Assu
     blank = np.array([not (row.text("recompute") or kept(row)) for row, _ in pairs])
     p = cases.plan
     blank &= np.asarray(p.recompute_layers + p.recompute_attention + p.recompute_products + p.recompute_elementwise) == 0.0
+    blank &= np.asarray(p.recompute_bytes) == 0.0
     settled = blank & [keeps_activations(row.stack) for row, _ in pairs]
     for i in np.flatnonzero(settled):
         pairs[i][1].append("recompute blank: none, as the stack's recipes have it")

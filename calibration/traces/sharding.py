@@ -31,7 +31,8 @@ FP32_SHARDED = ("torchtitan", "kempnerforge", "automodel")
 
 class Reduction(NamedTuple):
     """nbytes: per gradient element on the wire [byte]. overlap: 1 where messages of data parallelism may hide. assumed: said in words.
-    held: per gradient element in memory. gathered: per parameter on the wire. optimizer: of states per parameter [byte]."""
+    held: per gradient element in memory. gathered: per parameter on the wire. optimizer: of states per parameter. weights: per parameter
+    beside these [byte]."""
 
     nbytes: float
     overlap: float
@@ -39,6 +40,7 @@ class Reduction(NamedTuple):
     held: float = 4.0
     gathered: float = 2.0
     optimizer: float = 12.0
+    weights: float = 2.0
 
 
 GROWN = "messages of gradients grow with their group, as Megatron-Core's do"
@@ -74,19 +76,20 @@ def reduction(stack: str, zero: float, precision: str, model: str = "", note: st
     Gradients are reduced in fp32 (4 bytes) by the Megatron family and the workload of this package up to stage 2, and by `FP32_SHARDED`,
     unless they train in fp16, whose gradients are reduced as they are; elsewhere in 2 bytes. nanotron under ZeRO-1: see `NANOTRON`.
     """
-    name = stack.lower()
+    name, weights = stack.lower(), 0.0 if recipes.shards_master(stack, zero) else 2.0
+    alone = ("weights are sharded as the optimizer's master copy, gathered in 16 bits",) if not weights else ()
     known = recipes.widths(stack, precision.lower(), zero, model, note)
     if known is not None:
         sent = f"gradients held and reduced in {known.reduced:g} bytes, parameters gathered in {known.gathered:g}"
         text = f"{sent}, states of the optimizer in {known.optimizer:g}: the stack's recipe"
-        return Reduction(known.reduced, 1.0, (text,), known.held, known.gathered, known.optimizer)
+        return Reduction(known.reduced, 1.0, (text, *alone), known.held, known.gathered, known.optimizer, weights)
     wide = name.startswith(FP32_SHARDED) or (name.startswith(FP32_FAMILY) and zero <= 2.0)
     nbytes = 4.0 if wide and precision.lower() != "fp16" else 2.0
     said = f"gradients reduced in {nbytes:g} bytes"
     if zero == 1.0 and name.startswith(NANOTRON):
         after = "nanotron under ZeRO-1: gradients summed by all-reduce after the backward pass, nothing hidden"
         return Reduction(2.0 * nbytes, 0.0, (said, after))
-    return Reduction(nbytes, 1.0, (said,))
+    return Reduction(nbytes, 1.0, (said, *alone), weights=weights)
 
 
 def sharding(row: Row, degrees: Layout) -> Sharding:

@@ -166,8 +166,17 @@ def settings(
 
     from calibration.traces.checkpoints import recomputes_last
     from calibration.traces.experts import NARROW_CORE, dispatch, launches, narrow_attention
-    from calibration.traces.kernels import attention_rates
-    from calibration.traces.recipes import AFTER, AWAITED, awaits_replicas, further_tokens, fuses_sums, held_in_order, reduces_after
+    from calibration.traces.kernels import attention_rates, logit_bytes
+    from calibration.traces.recipes import (
+        AFTER,
+        AWAITED,
+        accumulates,
+        awaits_replicas,
+        further_tokens,
+        fuses_sums,
+        held_in_order,
+        reduces_after,
+    )
     from calibration.traces.rows import OPERAND_BYTES, SCALE_READS
     from calibration.traces.schema import base_precision
     from calibration.traces.sharding import GROWN, reduction
@@ -204,8 +213,10 @@ def settings(
         looped_experts=np.float64(started.looped),
         fused_experts=np.float64(started.fused),
         split_rotary=np.float64(started.rotary),
+        accumulate=np.float64(accumulates(job.stack)),
         fused_sums=np.float64(fuses_sums(job.stack)),
         overlap_replica=np.float64(not awaits_replicas(job.stack)),
+        logit_bytes=np.float64(logit_bytes(job.stack)),
         recompute_last=np.float64(last),
         cp_balanced=np.float64(not held_in_order(job.stack)),
     )
@@ -227,14 +238,15 @@ def _kept(job: Setting, reduced: Reduction) -> Kept:
 
     overlap = 0.0 if reduces_after(job.stack, float(job.model.n_layers)) else reduced.overlap
     per_rank = float(bucket_per_rank(job.stack, reduced.nbytes))
-    return Kept(reduced.nbytes, reduced.held, reduced.gathered, reduced.optimizer, per_rank, overlap)
+    return Kept(reduced.nbytes, reduced.held, reduced.gathered, reduced.optimizer, reduced.weights, per_rank, overlap)
 
 
 def choices_of(job: Setting, everything: bool = False) -> tuple[Choices, list[str]]:
     """What a search may choose for a job: with what its stack keeps and sends under each ZeRO stage where stages differ in that, without
     stages that it does not run, and with its own layouts of pipelines; and what is assumed for it, in words."""
-    from calibration.traces.checkpoints import layers_in_host_memory
+    from calibration.traces.modules import layers_in_host_memory
     from calibration.traces.recipes import reduces_once
+    from calibration.traces.schema import base_precision
     from calibration.traces.sharding import reduction
     from dmodel.design import EVERYTHING, Choices
     from dmodel.design.space import STAGES
@@ -247,7 +259,8 @@ def choices_of(job: Setting, everything: bool = False) -> tuple[Choices, list[st
     said += ["bytes of gradients, gathers and states follow each plan's ZeRO stage, as the stack's do"] if differ else []
     laid = _laid(job)
     said += ["layers lie on stages as the stack lays them out"] if laid else []
-    moved = layers_in_host_memory(job.stack, job.model_name, job.accelerator, float(STAGES - 1))
+    precision = base_precision(job.precision) or "bf16"
+    moved = layers_in_host_memory(job.stack, job.model_name, job.accelerator, precision, float(STAGES - 1))
     said += [f"activations stay on the device; the stack's recipe has those of {moved:.0%} of the layers in host memory"] if moved else []
     return found.replace(zero=run, kept=kept if differ else (), laid=laid), said
 
@@ -282,7 +295,9 @@ def plan(job: Setting, degrees: Degrees) -> tuple[Plan, list[str]]:
     Raises:
       InputError: the degrees do not multiply to the devices, or do not divide what they split.
     """
-    from calibration.traces.checkpoints import by_modules, layers_in_host_memory, offloaded, recomputed, recomputes_last, redone
+    from calibration.traces.again import redone
+    from calibration.traces.checkpoints import offloaded, recomputed, recomputes_last
+    from calibration.traces.modules import by_modules, layers_in_host_memory
     from calibration.traces.recipes import ONCE, held_in_order, reduces_once
     from calibration.traces.schema import base_precision
     from dmodel.design import make_plan
@@ -304,16 +319,16 @@ def plan(job: Setting, degrees: Degrees) -> tuple[Plan, list[str]]:
     found = make_plan(job.model, job.devices, global_batch=job.global_batch, base=base, **asked)
     experts = float(job.model.n_experts)
     share = asked["recompute"]
+    at = job.stack, job.model_name, job.accelerator, base_precision(job.precision) or "bf16"
     again = recomputed(degrees.recompute, job.stack, experts=experts, fused=degrees.attention == "flash")
     again = again._replace(layers=share) if isinstance(share, float) else again
     if not degrees.recompute:
         stage = float(job.model.n_layers / found.pp)
-        again = by_modules(job.stack, job.model_name, job.accelerator, base_precision(job.precision), stage) or again
-    at = job.stack, job.model_name, job.accelerator, float(degrees.zero), float(degrees.pp)
+        again = by_modules(*at, stage) or again
     if degrees.offload is not None:
         again = again._replace(inputs=degrees.offload, others=degrees.offload)
     elif degrees.recompute in ("", "none"):
-        again = offloaded(again, "", layers_in_host_memory(*at))
+        again = offloaded(again, "", layers_in_host_memory(*at, float(degrees.zero), float(degrees.pp)))
     laid = _stages(job, float(found.pp), float(found.interleave))
     found = redone(again, job.model, found.replace(stage_excess=laid.excess, head_displaces=laid.displaced))
     assumed.extend(laid.said)

@@ -14,9 +14,6 @@ from dmodel.smooth import ramp
 from dmodel.types import Array, stack
 from dmodel.workload import Transformer
 
-LOGIT_BYTES = 8.0
-"""Bytes alive per logit: the 16-bit product (2), the fp32 copy that the loss is taken of (4), its 16-bit gradient (2)."""
-
 
 class Memory(struct.PyTreeNode, kw_only=True):
     """Bytes of one device by purpose."""
@@ -53,32 +50,75 @@ def held(parts: counts.Residents, plan: Plan, stage: float) -> Array:
     return (1.0 - share) * parts.total + share * sharded(parts, plan)
 
 
-def layer_activation_bytes(model: Transformer, plan: Plan) -> Array:
-    """Activations that one layer keeps for the backward pass, per device and micro-batch [byte].
+class Kept(struct.PyTreeNode, kw_only=True):
+    """Bytes that one layer keeps for the backward pass, by what they are.
+
+    Attributes:
+      inputs: of norms and residuals, with masks of dropout. norms: their outputs, operands of products. latents: of queries, keys and
+        values. queries: these, with keys and values. core: attention's output, with scores where it is not fused. mamba: what its mixers
+        keep. dense: inside MLPs that every token passes, shared experts among them. experts: inputs of routed experts, what lies inside
+        but for `activated`, and what comes back. activated: results of their activation, operands of the last product.
+    """
+
+    inputs: Array
+    norms: Array
+    latents: Array
+    queries: Array
+    core: Array
+    mamba: Array
+    dense: Array
+    experts: Array
+    activated: Array
+
+    @property
+    def total(self) -> Array:
+        """Sum of all."""
+        parts = (self.inputs, self.norms, self.latents, self.queries, self.core, self.mamba, self.dense, self.experts, self.activated)
+        return sum(parts[1:], start=parts[0])
+
+
+def layer_keeps(model: Transformer, plan: Plan) -> Kept:
+    """Activations that one layer keeps where nothing but the core of attention is done again, per device and micro-batch [byte].
 
     Korthikanti et al. 2022, generalized: without recomputation `t h (10 + 24/tp)` for a plain MLP of 4h with MHA in 16 bits; here
     `t [ (6 + 2w) h / split + ((4 (a + g) e − (2 − w) a e) + c f) / tp ]`. On h, which sequence parallelism splits: the inputs of norms and
     residuals, dropout masks, and the norms' outputs at the width w of matmul operands; Q, K, V and the attention output (an operand); on f,
     c = 2 + w (plain) or 4 + w (gated). Routed experts keep their inputs, `w h` for each visit of a token (h the width of their latents,
     whose sum is kept too), and f counts as often. Latents are kept as operands; a Mamba-2 mixer keeps its `2 i + 2 G N` inputs, the scan's
-    and the gate's outputs. Unfused attention adds `5 t s a / tp`, gone when the attention core is recomputed; full recomputation keeps the
-    input (`layer_input_bytes`), and where elementwise kernels are done again, what is left of results stays with it (`kept_result_bytes`).
+    and the gate's outputs. Unfused attention adds `5 t s a / tp`, gone when the attention core is recomputed.
     """
-    t, h, mean = counts.tokens(model, plan), model.d_model, counts.mean_layer(model)
-    split = counts.split_ranks(plan)
+    t, mean, split = counts.tokens(model, plan), counts.mean_layer(model), counts.split_ranks(plan)
     # operands below 8 bits are kept with their scales, in both layouts; frozen weights need no operand kept for their gradient
     operand = jnp.maximum(plan.operand_bytes, 1.0) * model.trainable
     e, keys = model.head_dim, (model.n_heads + model.n_kv_heads) * (model.head_dim + model.qk_extra)
-    heads = model.attention_share * (2.0 * (keys + model.n_kv_heads * e) + operand * model.n_heads * e)
+    output = operand * model.n_heads * e
+    scores = 5.0 * model.seq_len * model.n_heads * (1.0 - plan.flash) * (1.0 - plan.recompute_attention)
     bc = model.mamba_groups * model.mamba_state
-    mamba = model.mamba_share * (2.0 * (3.0 * model.mamba_inner + 2.0 * bc) + operand * model.mamba_inner)
-    inside = 2.0 + operand + 2.0 * model.gated_mlp
-    scores = 5.0 * model.seq_len * model.n_heads * model.attention_share * (1.0 - plan.flash) * (1.0 - plan.recompute_attention)
-    inputs = (3.0 + operand) * (mean.mixer + model.mlp_share) * h / split + operand * model.attention_share * (model.q_rank + model.kv_rank)
-    experts = mean.routed * counts.visits(model, plan) * (operand * mean.reach + inside * model.d_ff / plan.etp)
-    returned = operand * mean.routed * mean.latents * mean.reach
-    kept = t * (inputs + (heads + mamba + inside * mean.width + returned + scores) / plan.tp) + experts
+    mamba = 2.0 * (3.0 * model.mamba_inner + 2.0 * bc) + operand * model.mamba_inner
+    wide = t * (mean.mixer + model.mlp_share) * model.d_model / split
+    before, visits = 2.0 + 2.0 * model.gated_mlp, mean.routed * counts.visits(model, plan)
+    return Kept(
+        inputs=3.0 * wide,
+        norms=operand * wide,
+        latents=t * operand * model.attention_share * (model.q_rank + model.kv_rank),
+        queries=t * model.attention_share * 2.0 * (keys + model.n_kv_heads * e) / plan.tp,
+        core=t * model.attention_share * (output + scores) / plan.tp,
+        mamba=t * model.mamba_share * mamba / plan.tp,
+        dense=t * (before + operand) * mean.width / plan.tp,
+        experts=visits * (operand * mean.reach + before * model.d_ff / plan.etp)
+        + t * operand * mean.routed * mean.latents * mean.reach / plan.tp,
+        activated=visits * operand * model.d_ff / plan.etp,
+    )
+
+
+def layer_activation_bytes(model: Transformer, plan: Plan) -> Array:
+    """Activations that one layer keeps for the backward pass, per device and micro-batch [byte].
+
+    What `layer_keeps`, but for the share of modules that are done again (`Plan.recompute_bytes`); full recomputation keeps the input
+    (`layer_input_bytes`), and where elementwise kernels are done again, what is left of results stays with it (`kept_result_bytes`).
+    """
     entry = layer_input_bytes(model, plan)
+    kept = (1.0 - plan.recompute_bytes) * layer_keeps(model, plan).total
     kept = kept + plan.recompute_elementwise * (entry + kept_result_bytes(model, plan) - kept)
     return kept + plan.recompute_layers * (entry - kept)
 
@@ -146,14 +186,14 @@ def memory(model: Transformer, plan: Plan, in_flight: Array, in_flight_last: Arr
     again = plan.recompute_layers * (1.0 - footprint.kept)
     more = footprint.activation * (1.0 + footprint.copies * (1.0 - 1.0 / plan.tp))
     layer = more * layer_activation_bytes(model, plan.replace(recompute_layers=again))
-    working = more * layer_activation_bytes(
-        model, plan.replace(recompute_layers=0.0, recompute_attention=0.0, recompute_products=0.0, recompute_elementwise=0.0)
-    )
+    working = more * layer_keeps(model, plan.replace(recompute_attention=0.0)).total
     alive = 1.0 - plan.reshard * (1.0 - jnp.minimum((1.0 + plan.prefetch) / layers, 1.0))
-    whole = plan.accumulate * zero_share(plan.zero, 2.0) * (parts.total - sharded(parts, plan))
+    several = ramp(plan.n_microbatches - 1.0)
+    whole = plan.accumulate * several * zero_share(plan.zero, 2.0) * (parts.total - sharded(parts, plan))
     gathered = zero_share(plan.zero, 3.0) * plan.gather_bytes * parts.total * alive
-    recomputed = jnp.maximum(jnp.maximum(again, plan.recompute_elementwise), plan.recompute_attention * (1.0 - plan.flash))
-    logits = LOGIT_BYTES * footprint.logit * (1.0 + model.n_mtp) * counts.tokens(model, plan) * model.vocab / plan.tp
+    parts_again = jnp.maximum(plan.recompute_elementwise, plan.recompute_bytes)
+    recomputed = jnp.maximum(jnp.maximum(again, parts_again), plan.recompute_attention * (1.0 - plan.flash))
+    logits = plan.logit_bytes * footprint.logit * (1.0 + model.n_mtp) * counts.tokens(model, plan) * model.vocab / plan.tp
     first, final = on_device(layers * in_flight, plan), on_device((layers - plan.head_displaces) * in_flight_last, plan)
     spared = jnp.maximum(first - final, 0.0) * layer
     reported = 1.0 - ramp(plan.pp - 1.0) * (1.0 - footprint.last_stage)

@@ -43,13 +43,15 @@ class Precision(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """What a stack reduces gradients in, holds them in, gathers parameters in and keeps of the optimizer's state under a ZeRO stage [byte],
-    whether its buckets grow with their group, and what of the reduction may hide: the plan's numbers that go with the stage."""
+    """What a stack reduces gradients in, holds them in, gathers parameters in, keeps of the optimizer's state and of weights beside it
+    under a ZeRO stage [byte], whether its buckets grow with their group, and what of the reduction may hide: the plan's numbers that go
+    with the stage."""
 
     reduce_bytes: float
     gradient_bytes: float
     gather_bytes: float
     optimizer_bytes: float
+    weight_bytes: float
     bucket_per_rank: float
     overlap_dp: float
 

@@ -64,6 +64,8 @@ def launched(sheet: Sheet, fused: bool, looped: bool, why: str, compiled: bool =
     sheet.either("fused_sums", {} if bool(sheet["fused_sums"]) == fused else None, why)
     rotary = "rotary embeddings are one kernel where the framework has one for the model's; no setting splits it"
     sheet.either("split_rotary", {} if not sheet["split_rotary"] else None, rotary)
+    loss = {} if sheet["logit_bytes"] == (4 if compiled else 8) else None
+    sheet.either("logit_bytes", loss, "the framework's loss decides whether it reads a copy of the logits")
     graphs = "CUDA graphs need settings that follow from the shapes of a run; write them yourself"
     sheet.either("graphed", {} if compiled or not sheet["graphed"] else None, graphs)
     sheet.either("composed", {} if not sheet["composed"] else None, "a step that is added up from parts measured apart is run by nobody")
@@ -103,9 +105,10 @@ def sharded_rounds(sheet: Sheet, accumulates: bool, why: str) -> None:
 
 
 def leave_parts(sheet: Sheet, why: str) -> None:
-    """Layers of which products or what streams are done again, but not all: no setting says that, for the reason `why`."""
-    none = not sheet["recompute_products"] and not sheet["recompute_elementwise"]
-    sheet.either("recompute_products recompute_elementwise", {} if none or sheet["recompute_layers"] == 1 else None, why)
+    """Layers of which products, what streams or modules are done again, but not all: no setting says that, for the reason `why`."""
+    none = not any(sheet[f"recompute_{part}"] for part in ("products", "elementwise", "bytes"))
+    told = {} if none or sheet["recompute_layers"] == 1 else None
+    sheet.either("recompute_products recompute_elementwise recompute_bytes", told, why)
 
 
 def offloaded_layers(sheet: Sheet, key: str, more: Mapping[str, Setting]) -> None:

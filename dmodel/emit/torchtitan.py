@@ -120,7 +120,8 @@ def _recompute(sheet: Sheet) -> None:
     every = int(1.0 / share + 1e-9) if share else 0
     by_operator = share == 0 and s["recompute_elementwise"] == 1
     if by_operator:
-        s.tell("recompute_layers recompute_products recompute_elementwise", {a + "mode": "selective", a + "selective_ac_option": "op"})
+        parts = "recompute_products recompute_elementwise recompute_bytes"
+        s.tell(f"recompute_layers {parts}", {a + "mode": "selective", a + "selective_ac_option": "op"})
     elif share == 0:
         s.tell("recompute_layers", {a + "mode": "none"})
     elif every == 1:
