@@ -24,7 +24,9 @@ TITAN = "torchtitan"
 
 KEMPNER = "kempnerforge"
 
-NARROW_STATES = (KEMPNER, "automodel")
+AUTOMODEL = "automodel"
+
+NARROW_STATES = (KEMPNER, AUTOMODEL)
 """Families of stacks whose parameters are bf16 throughout, see `widths`."""
 
 XLA = ("maxtext", "jax", "pax", "levanter", "tpu", "gpu-recipes", "dmodel-collect/jax")
@@ -78,9 +80,11 @@ ONCE = "zero_stage 1: weights stay gathered and gradients are reduced once a ste
 def reduces_once(stack: str, zero: float) -> bool:
     """Whether gradients of micro-batches add up where they are and are reduced once a step, which is what ZeRO-1 sends, though the table
     says stage 2 for weights that stay gathered: PyTorch's pipelines over `fully_shard` switch the reduction off in every backward pass and
-    run it behind the last (`backward_maybe_with_nosync` in `torch/distributed/pipelining/stage.py`), and torchtitan's runs of DeepSeek-V3
-    reduce likewise without a pipeline (its pull request 5058). Reduced with every micro-batch, these were predicted 10 to 24 % too slow."""
-    return zero == 2.0 and family(stack.lower()) == TITAN
+    run it behind the last (`backward_maybe_with_nosync` in `torch/distributed/pipelining/stage.py`; AutoModel's own for experts does so for
+    the step, `patched_backward_maybe_with_nosync` of its `components/moe/fsdp_mixin.py`), and torchtitan's runs of DeepSeek-V3 reduce
+    likewise without a pipeline (its pull request 5058). Reduced with every micro-batch, torchtitan's were predicted 10 to 24 % too slow,
+    AutoModel's 24 and 42."""
+    return zero == 2.0 and family(stack.lower()) in (TITAN, AUTOMODEL)
 
 
 def shards_master(stack: str, zero: float) -> bool:
