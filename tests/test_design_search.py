@@ -122,7 +122,8 @@ def random_problem(draw, choices=EVERYTHING, model=None):
 def kept_by_stage(seed):
     """What a stack might keep and send under each ZeRO stage, unlike from stage to stage."""
     draw = np.random.default_rng(1000 + seed)
-    widths = (draw.choice([1.0, 2.0, 4.0], (4, 3)), draw.choice([6.0, 10.0, 12.0], (4, 1)), draw.integers(0, 2, (4, 2)))
+    sent, states, weights = draw.choice([1.0, 2.0, 4.0], (4, 3)), draw.choice([6.0, 10.0, 12.0], (4, 1)), draw.choice([0.0, 2.0], (4, 1))
+    widths = (sent, states, weights, draw.integers(0, 2, (4, 2)))
     return tuple(Kept(*map(float, row)) for row in np.hstack(widths))
 
 

@@ -7,7 +7,7 @@ from calibration.traces import never_recompute, published, read, to_cases
 from calibration.traces.experts import dispatch, fused_experts, launches, narrow_attention
 from calibration.traces.modules import modules
 from calibration.traces.recipes import chunks, further_tokens, fuses_sums, widths
-from calibration.traces.sharding import bucket_per_rank
+from calibration.traces.sharding import bucket_per_rank, reduction
 from dmodel.cli.question import Degrees, Job, plan, plan_document, setting, settings
 from dmodel.cost import memory
 from dmodel.plan import Plan
@@ -377,6 +377,9 @@ def test_modules_that_run_again_keep_less(tmp_path):
         assert kept("") - kept(name) == pytest.approx(expected, rel=1e-9, abs=1e-6), name
     assert kept("") - kept("mla_up_proj, mlp, moe") == pytest.approx(queries + dense + routed + shared, rel=1e-9)
     assert kept("moe, moe_act") == kept("moe"), "what is gone is not gone twice"
+    again = [one_case(tmp_path, **row, note=f"recompute of modules {names}").plan for names in ("mlp", "moe", "mlp, moe")]
+    shares = [float(plan.recompute_products[0]) for plan in again]
+    assert shares[0] + shares[1] == pytest.approx(shares[2], rel=1e-9) and shares[2] < 1.0, "dense layers' MLPs are no experts"
     told = [one_case(tmp_path, **row, note=f"recompute of modules {name}").plan for name in ("layernorm, moe_act", "moe")]
     assert told[0].recompute_products[0] == 0.0 < told[1].recompute_products[0] and 0.0 < told[0].recompute_bytes[0] < 1.0
     lone = one_case(tmp_path, stack="nemo/25.07", recompute="", note="recompute of modules mla_up_proj, moe")
@@ -403,6 +406,12 @@ def test_what_stacks_on_pytorch_and_xla_hold(tmp_path):
     assert held("maxtext") == (0.0, 12.0, 4.0, 2.0, 0.0, 4.0)
     assert held("kempnerforge") == (2.0, 4.0, 4.0, 4.0, 1.0, 8.0)
     assert held("automodel") == (2.0, 4.0, 2.0, 4.0, 0.0, 8.0)
+    assert held("automodel", zero_stage="2")[:3] == (2.0, 4.0, 4.0), "reduced once a step, they add up in fp32"
+    assert held("fms-fsdp")[:2] == held("tpu-recipes/v5p")[:2] == held("jax-toolbox-maxtext/24.12")[:2] == (0.0, 12.0)
+    assert held("jax-toolbox-pax/24.03", flag="lora")[:2] == (2.0, 12.0), "frozen weights have no master copy"
+    assert reduction("llm-foundry", 3.0, "fp32")[3:] == (4.0, 4.0, 8.0, 4.0), "whole parameters, without a 16-bit copy"
+    assert held("dmodel-collect/jax")[-1] == 8.0, "its products of the logits are fp32"
+    assert held("llm-foundry", precision="") == held("llm-foundry")
     assert held("deepspeed") == (2.0, 12.0, 4.0, 2.0, 0.0, 8.0)
     assert held("llm-foundry", zero_stage="2")[:2] == (2.0, 12.0), "gathered weights are whole"
     assert held("kempnerforge", precision="fp8")[:2] == (2.0, 12.0), "what other formats hold is not known"

@@ -20,7 +20,8 @@ class Again(NamedTuple):
     Attributes:
       layers: share of the layers that are done again in full; the rest is about the others. attention: the core.
       queries_values, keys: their products, or for latents what these come from. latents: products from latents. out: that of attention's
-        output. into, gate, back: into the MLP or experts, the gate's, and out of them. dense: MLPs of dense layers beside experts.
+        output. into, gate, back: into MLPs and experts, the gate's, and out of them. dense, experts: all of that, in dense layers' MLPs
+        alone, and in routed and shared experts.
       norms, activation: those before products, and that of experts: what they would keep is gone, the time they take again is not counted.
       streams: kernels that stream. last_kept: 1 where the last product's result is kept though nothing reads it. inputs, others: what of a
         layer's input, and of all else that it keeps, waits in the host's memory. said: how it is known, in words.
@@ -36,6 +37,7 @@ class Again(NamedTuple):
     gate: Array = 0.0
     back: Array = 0.0
     dense: Array = 0.0
+    experts: Array = 0.0
     norms: Array = 0.0
     activation: Array = 0.0
     streams: Array = 0.0
@@ -62,10 +64,11 @@ def redone(again: Again, model: Transformer, plan: Plan) -> Plan:
     heads, groups = np.asarray(model.n_heads), np.asarray(model.n_kv_heads)
     keys = groups / np.maximum(heads + 2.0 * groups, 1.0)
     gate = np.asarray(model.gated_mlp) / (1.0 + np.asarray(model.gated_mlp))
-    dense = _dense_share(model) * again.dense
-    up, down = flops[3] + flops[5], flops[4] + flops[6]
+    share, up, down = _dense_share(model), flops[3] + flops[5], flops[4] + flops[6]
+    passed = share * again.dense + (1.0 - share) * again.experts
     products = flops[0] * (keys * again.keys + (1.0 - keys) * again.queries_values) + flops[1] * again.latents + flops[2] * again.out
-    products = products + up * (gate * again.gate + (1.0 - gate) * again.into) + down * again.back + dense * (flops[3] + flops[4])
+    products = products + up * (gate * again.gate + (1.0 - gate) * again.into) + down * again.back
+    products = products + passed * (flops[3] + flops[4]) + again.experts * (flops[5] + flops[6])
     done = plan.replace(
         recompute_layers=again.layers,
         recompute_attention=again.attention,
@@ -88,8 +91,8 @@ def _forgotten(again: Again, model: Transformer, plan: Plan) -> Array:
     which `memory.kept_result_bytes` counts."""
     kept, dense = memory.layer_keeps(model, plan), _dense_share(model)
     latents = again.latents * (np.asarray(model.kv_rank) > 0.0)
-    gone = latents * kept.queries + (again.dense * dense + again.into * (1.0 - dense)) * kept.dense + again.norms * kept.norms
-    gone = gone + again.into * kept.experts + np.maximum(again.into, again.activation) * kept.activated
+    gone = latents * kept.queries + (again.dense * dense + again.experts * (1.0 - dense)) * kept.dense + again.norms * kept.norms
+    gone = gone + again.experts * kept.experts + np.maximum(again.experts, again.activation) * kept.activated
     return np.asarray((1.0 - again.streams) * gone / kept.total)
 
 

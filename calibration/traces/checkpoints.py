@@ -56,11 +56,15 @@ OF_LAYERS = re.compile(r"activations of (\d+) of ([1-9]\d*) layers$")
 REST = re.compile(r"(?:^|; )([^;]*?) kept\b[^;]*, the rest recomputed")
 
 
+def _policy(note: str) -> str:
+    """The policy of `POLICIES` that a note names; "" where it names none."""
+    return next((found[1] for found in NAMED.finditer(note) if found[1] in POLICIES), "")
+
+
 def kept_by(note: str) -> tuple[str, ...] | None:
     """What a note says that a layer keeps beside its input; None where it says nothing of the kind."""
-    for found in NAMED.finditer(note):
-        if found[1] in POLICIES:
-            return POLICIES[found[1]]
+    if name := _policy(note):
+        return POLICIES[name]
     if found := REST.search(note):
         return _parts(found[1])
     return None
@@ -73,9 +77,9 @@ def _parts(words: str) -> tuple[str, ...]:
 
 def in_host_memory(note: str) -> tuple[float, float]:
     """Whether a note says that layers' inputs, and all else that layers keep, wait in host memory: 0 or 1 each, or a share of both."""
-    named, found = NAMED.search(note), HOST.search(note)
+    found = HOST.search(note)
     if not found:
-        return 0.0, float(bool(named and named[1].endswith(OFFLOADED)))
+        return 0.0, float(_policy(note).endswith(OFFLOADED))
     words = found[1].strip().lower()
     if some := OF_LAYERS.search(words):
         share = min(int(some[1]) / int(some[2]), 1.0)
@@ -112,8 +116,8 @@ def _noted(note: str) -> float:
 
 
 def recomputed(kind: str, stack: str, *, note: str = "", experts: float = 1.0, fused: bool = True) -> Again:
-    """What is done again, by what a stack means with a word of the column, or by the note (a share of the layers, a policy, modules of
-    `MODULES`). Blank: nothing, until the rule decides.
+    """What is done again, by what a stack means with a word of the column, or by the note (a share of the layers, a policy, names
+    of `modules.MODULES`). Blank: nothing, until the rule decides.
 
     `selective` is the core of attention alone in Megatron's code base, which runs it again fused or not (`checkpoint_core_attention`);
     stacks that XLA compiles keep all products (`minimal`); torchtitan's goes by operator. The programs of `dmodel collect` have fused

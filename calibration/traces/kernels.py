@@ -69,6 +69,9 @@ it reads (`loss_fn` fused_crossentropy of its `modeling_mpt.py`, flash-attn's, n
 an fp32 copy beside them, logits alone would take 39 GiB of the 32 that TPU v6e has in Google's recipe for Llama 3.1 8B on 64 chips."""
 
 
-def logit_bytes(stack: str) -> float:
-    """`Plan.logit_bytes` of a stack: the 16-bit product and its gradient, and elsewhere the fp32 copy that the loss is taken of."""
-    return 4.0 if stack.lower().startswith(LOSS_OF_PRODUCT) else 8.0
+def logit_bytes(stack: str, precision: str) -> float:
+    """`Plan.logit_bytes` of a stack: the 16-bit product and its gradient, and elsewhere the fp32 copy that the loss is taken of; products
+    of fp32 models, and of the programs of `dmodel collect`, are fp32."""
+    name = stack.lower()
+    wide = precision == "fp32" or name.startswith("dmodel-collect")
+    return 4.0 if name.startswith(LOSS_OF_PRODUCT) and not wide else 8.0

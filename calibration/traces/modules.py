@@ -15,7 +15,7 @@ MODULES = {
     "core_attn": {"attention": 1.0},
     "mla_up_proj": {"latents": 1.0},
     "mlp": {"dense": 1.0},
-    "moe": {"into": 1.0, "gate": 1.0, "back": 1.0},
+    "moe": {"experts": 1.0},
     "layernorm": {"norms": 1.0},
     "moe_act": {"activation": 1.0},
 }

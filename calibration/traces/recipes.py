@@ -53,8 +53,8 @@ def widths(stack: str, precision: str, zero: float = 1.0, model: str = "", note:
     the bf16 weight lacks (10 bytes with two moments); in fine-tuning (`sft`) the moments are bf16, and so is the master weight that 8-bit
     weights need (6 bytes); those weights are what is gathered (`fp8_params`), and wherever a note says "fp8 parameters".
     KempnerForge and AutoModel hold the model in bf16 (`build_parallel_model` of the one's `distributed/parallel.py`; the dtype of the
-    other's configurations), so the optimizer has two moments in 16 bits and no master weight; both reduce gradients in fp32, and the first
-    holds them so while they add up.
+    other's configurations), so the optimizer has two moments in 16 bits and no master weight; both reduce gradients in fp32, and hold
+    them so while they add up whole (`accumulates`, `reduces_once`; PyTorch's `_to_accumulated_grad_if_needed`).
     torchtitan's preset of Llama 3 405B (`train_configs/llama3_405b.toml`) gathers weights that are scaled by tensor in 8 bits
     (`enable_fsdp_float8_all_gather`); those of its smaller models leave that off.
     """
@@ -67,7 +67,7 @@ def widths(stack: str, precision: str, zero: float = 1.0, model: str = "", note:
         narrow = precision == "fp8" and ((launcher and tuned) or "fp8 parameters" in note)
         return Widths(2.0, 2.0, 1.0 if narrow else 2.0, (6.0 if tuned else 10.0) if launcher else 12.0)
     if family(name) in NARROW_STATES and precision == "bf16":
-        return Widths(4.0, 4.0 if accumulates(stack) else 2.0, 2.0, 4.0)
+        return Widths(4.0, 4.0 if accumulates(stack) or zero < 2.0 else 2.0, 2.0, 4.0)
     if family(name) == TITAN and "rowwise" not in name and precision == "fp8" and fold(model).endswith("405b"):
         return Widths(4.0, 4.0, 1.0)
     return None
@@ -87,11 +87,14 @@ def reduces_once(stack: str, zero: float) -> bool:
     return zero == 2.0 and family(stack.lower()) in (TITAN, AUTOMODEL)
 
 
-def shards_master(stack: str, zero: float) -> bool:
-    """Whether what is sharded under ZeRO 3 is the optimizer's master copy itself, cast as it is gathered: PyTorch's FSDP with mixed
-    precision (the lineage of LLM Foundry and torchtitan) and MaxText (`weight_dtype` float32, `dtype` bfloat16), with no 16-bit copy beside
-    it as Megatron's and DeepSpeed's have, but for models that are 16-bit throughout (`NARROW_STATES`)."""
-    return zero == 3.0 and members(None, stack)["lineage"] in ("fsdp", "maxtext", "pax") and family(stack.lower()) not in NARROW_STATES
+MASTER_SHARDED = ("llm-foundry", "torchtitan", "fms-fsdp", "fsdp", "maxtext", "jax-toolbox", "gpu-recipes", "tpu-recipes", "pax")
+"""Beginnings of stacks on PyTorch's FSDP with mixed precision, and on MaxText or Pax (`weight_dtype` float32, `dtype` bfloat16)."""
+
+
+def shards_master(stack: str, zero: float, trainable: float = 1.0) -> bool:
+    """Whether what is sharded under ZeRO 3 is the optimizer's master copy itself, cast as it is gathered (`MASTER_SHARDED`), with no
+    16-bit copy beside it as Megatron's and DeepSpeed's have. Weights that are frozen have no master, and are held as they are."""
+    return zero == 3.0 and trainable == 1.0 and stack.lower().startswith(MASTER_SHARDED)
 
 
 def accumulates(stack: str) -> bool:

@@ -187,9 +187,6 @@ def _plan(row: Row, assumed: list[str]) -> tuple[Plan, Again]:
         assumed.append("attention blank: flash")
     interleave = _interleave(row, degrees.pp, assumed)
     laid = _stages(row, degrees.pp, interleave, assumed)
-    wide = precision == "fp32"
-    assumed.extend(["fp32: parameters without a 16-bit copy"] if wide else ())
-    reduced = 4.0 if wide else shards.reduction.nbytes
     parts = composed(row.stack, row.flags, degrees.tp)
     run = kept(row)
     again, last = (Again(), 1.0) if parts else of_row(row, run, assumed)
@@ -230,13 +227,13 @@ def _plan(row: Row, assumed: list[str]) -> tuple[Plan, Again]:
         overlap_replica=float(shards.hides),
         low_precision=float(OPERAND_BYTES[precision] < 2.0),
         scale_passes=_scale_reads(precision, assumed),
-        weight_bytes=4.0 if wide else run.weight_bytes if run else shards.reduction.weights,
-        optimizer_bytes=8.0 if wide else shards.reduction.optimizer,
+        weight_bytes=run.weight_bytes if run else shards.reduction.weights,
+        optimizer_bytes=shards.reduction.optimizer,
         gradient_bytes=shards.reduction.held,
-        gather_bytes=4.0 if wide else shards.reduction.gathered,
-        logit_bytes=logit_bytes(row.stack),
-        reduce_bytes=reduced,
-        bucket_per_rank=sharding.bucket_per_rank(row.stack, reduced),
+        gather_bytes=shards.reduction.gathered,
+        logit_bytes=logit_bytes(row.stack, precision),
+        reduce_bytes=shards.reduction.nbytes,
+        bucket_per_rank=sharding.bucket_per_rank(row.stack, shards.reduction.nbytes),
     )
     return found, again
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from calibration.traces import recipes
 from calibration.traces.layout import Layout
+from calibration.traces.schema import base_precision
 from calibration.traces.table import Row
 from dmodel.plan import BUCKET_GRADIENTS_PER_RANK
 
@@ -70,26 +71,28 @@ class Sharding(NamedTuple):
     assumed: tuple[str, ...]
 
 
-def reduction(stack: str, zero: float, precision: str, model: str = "", note: str = "") -> Reduction:
+def reduction(stack: str, zero: float, precision: str, model: str = "", note: str = "", trainable: float = 1.0) -> Reduction:
     """How a stack reduces gradients: as its recipe says (`recipes.widths`), else by what is known of its code.
 
     Gradients are reduced in fp32 (4 bytes) by the Megatron family and the workload of this package up to stage 2, and by `FP32_SHARDED`,
     unless they train in fp16, whose gradients are reduced as they are; elsewhere in 2 bytes. nanotron under ZeRO-1: see `NANOTRON`.
     """
-    name, weights = stack.lower(), 0.0 if recipes.shards_master(stack, zero) else 2.0
-    alone = ("weights are sharded as the optimizer's master copy, gathered in 16 bits",) if not weights else ()
-    known = recipes.widths(stack, precision.lower(), zero, model, note)
+    name, single = stack.lower(), base_precision(precision) == "fp32"
+    weights = 4.0 if single else 0.0 if recipes.shards_master(stack, zero, trainable) else 2.0
+    alone = ("weights are sharded as the optimizer's master copy, cast as they are gathered",) if not weights else ()
+    known = None if single else recipes.widths(stack, precision.lower(), zero, model, note)
     if known is not None:
         sent = f"gradients held and reduced in {known.reduced:g} bytes, parameters gathered in {known.gathered:g}"
         text = f"{sent}, states of the optimizer in {known.optimizer:g}: the stack's recipe"
         return Reduction(known.reduced, 1.0, (text, *alone), known.held, known.gathered, known.optimizer, weights)
-    wide = name.startswith(FP32_SHARDED) or (name.startswith(FP32_FAMILY) and zero <= 2.0)
+    wide = single or name.startswith(FP32_SHARDED) or (name.startswith(FP32_FAMILY) and zero <= 2.0)
     nbytes = 4.0 if wide and precision.lower() != "fp16" else 2.0
-    said = f"gradients reduced in {nbytes:g} bytes"
+    said = (f"gradients reduced in {nbytes:g} bytes", *alone, *(("fp32: parameters without a 16-bit copy",) if single else ()))
+    found = Reduction(nbytes, 1.0, said, gathered=4.0 if single else 2.0, optimizer=8.0 if single else 12.0, weights=weights)
     if zero == 1.0 and name.startswith(NANOTRON):
         after = "nanotron under ZeRO-1: gradients summed by all-reduce after the backward pass, nothing hidden"
-        return Reduction(2.0 * nbytes, 0.0, (said, after))
-    return Reduction(nbytes, 1.0, (said, *alone), weights=weights)
+        return found._replace(nbytes=2.0 * nbytes, overlap=0.0, assumed=(*said, after))
+    return found
 
 
 def sharding(row: Row, degrees: Layout) -> Sharding:
@@ -110,7 +113,8 @@ def sharding(row: Row, degrees: Layout) -> Sharding:
     awaited = recipes.awaits_replicas(row.stack) and shard < degrees.dp
     if awaited:
         assumed.append(recipes.AWAITED)
-    found = reduction(row.stack, zero, row.text("precision"), row.text("model"), row.text("note"))
+    trained = float("lora" not in row.flags)
+    found = reduction(row.stack, zero, row.text("precision") or "bf16", row.text("model"), row.text("note"), trained)
     if recipes.reduces_after(row.stack, row.known("n_layers")):
         found = found._replace(overlap=0.0, assumed=(*found.assumed, recipes.AFTER))
     elif zero <= 2.0 and degrees.dp > 1.0 and bucket_per_rank(row.stack, found.nbytes):

@@ -216,7 +216,7 @@ def settings(
         accumulate=np.float64(accumulates(job.stack)),
         fused_sums=np.float64(fuses_sums(job.stack)),
         overlap_replica=np.float64(not awaits_replicas(job.stack)),
-        logit_bytes=np.float64(logit_bytes(job.stack)),
+        logit_bytes=np.float64(logit_bytes(job.stack, precision)),
         recompute_last=np.float64(last),
         cp_balanced=np.float64(not held_in_order(job.stack)),
     )
@@ -323,8 +323,7 @@ def plan(job: Setting, degrees: Degrees) -> tuple[Plan, list[str]]:
     again = recomputed(degrees.recompute, job.stack, experts=experts, fused=degrees.attention == "flash")
     again = again._replace(layers=share) if isinstance(share, float) else again
     if not degrees.recompute:
-        stage = float(job.model.n_layers / found.pp)
-        again = by_modules(*at, stage) or again
+        again = by_modules(*at, float(job.model.n_layers / found.pp)) or again
     if degrees.offload is not None:
         again = again._replace(inputs=degrees.offload, others=degrees.offload)
     elif degrees.recompute in ("", "none"):
@@ -355,7 +354,7 @@ def _recompute(plan: Plan) -> str:
     if plan.recompute_elementwise:
         return "selective"
     pair = (float(plan.recompute_layers), float(plan.recompute_attention))
-    if pair[0] == 0.0 and plan.recompute_products:
+    if pair[0] == 0.0 and (plan.recompute_products or plan.recompute_bytes):
         return "parts of a layer"
     return {known: name for name, known in RECOMPUTE.items()}.get(pair, f"{pair[0]:.2f} of the layers")
 

@@ -104,18 +104,19 @@ def sharded_rounds(sheet: Sheet, accumulates: bool, why: str) -> None:
     sheet.either("accumulate", {} if not sharded or bool(sheet["accumulate"]) == accumulates else None, why)
 
 
-def leave_parts(sheet: Sheet, why: str) -> None:
-    """Layers of which products, what streams or modules are done again, but not all: no setting says that, for the reason `why`."""
-    none = not any(sheet[f"recompute_{part}"] for part in ("products", "elementwise", "bytes"))
-    told = {} if none or sheet["recompute_layers"] == 1 else None
-    sheet.either("recompute_products recompute_elementwise recompute_bytes", told, why)
+def leave_parts(sheet: Sheet, why: str, named: str = "") -> None:
+    """Layers of which products, what streams or modules are done again, but not all: no setting says that, for the reason `why`; of
+    products and bytes for the reason `named`, where the framework has modules for them."""
+    for part, reason in (("products", named or why), ("elementwise", why), ("bytes", named or why)):
+        told = not sheet[f"recompute_{part}"] or sheet["recompute_layers"] == 1
+        sheet.either(f"recompute_{part}", {} if told else None, reason)
 
 
 def offloaded_layers(sheet: Sheet, key: str, more: Mapping[str, Setting]) -> None:
     """Layers whose activations wait in the host's memory, by a setting of that name: whole ones, not all, and not beside a pipeline or
     any recomputation, as Megatron-Core refuses."""
     share, layers = sheet["offload"], sheet["offload"] * sheet["n_layers"]
-    again = any(sheet[f"recompute_{part}"] for part in ("layers", "attention", "products", "elementwise"))
+    again = any(sheet[f"recompute_{part}"] for part in ("layers", "attention", "products", "elementwise", "bytes"))
     whole = abs(layers - round(layers)) < 1e-9 and round(layers) < sheet["n_layers"]
     able = sheet["pp"] == 1 and not again and whole
     told: dict[str, Setting] = {**more, key: round(layers)} if share else {}
