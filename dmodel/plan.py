@@ -75,7 +75,7 @@ class Plan(struct.PyTreeNode, kw_only=True):
       weight_bytes, gradient_bytes, optimizer_bytes: stored bytes per parameter (bf16 weights, fp32 gradients, fp32
         master weight and two moments by default).
       logit_bytes: bytes alive per logit: by default the 16-bit product (2), the fp32 copy that the loss is taken of (4), its 16-bit
-        gradient (2); 4 where the loss reads the product as it is.
+        gradient (2); 4 where the loss reads the product as it is, 2 where the gradient takes its place.
       reduce_bytes: bytes per gradient element on the wire.
       bucket_per_rank: least bytes for each of the dp · cp ranks in a message of gradients or parameters once per step (Megatron-Core: those
         of a million gradients, experts' too), 0 where messages do not grow with the group.

@@ -403,7 +403,9 @@ def test_what_stacks_on_pytorch_and_xla_hold(tmp_path):
 
     assert held("llm-foundry") == (0.0, 12.0, 4.0, 2.0, 0.0, 4.0)
     assert held("torchtitan") == (0.0, 12.0, 4.0, 4.0, 0.0, 8.0)
-    assert held("maxtext") == (0.0, 12.0, 4.0, 2.0, 0.0, 4.0)
+    assert held("maxtext") == (0.0, 12.0, 4.0, 2.0, 0.0, 2.0)
+    assert held("maxtext", note="weights in 16 bits") == (0.0, 6.0, 2.0, 2.0, 0.0, 2.0)
+    assert held("maxtext", note="weights in 16 bits", zero_stage="2")[1] == 12.0
     assert held("kempnerforge") == (2.0, 4.0, 4.0, 4.0, 1.0, 8.0)
     assert held("automodel") == (2.0, 4.0, 2.0, 4.0, 0.0, 8.0)
     assert held("automodel", zero_stage="2")[:3] == (2.0, 4.0, 4.0), "reduced once a step, they add up in fp32"

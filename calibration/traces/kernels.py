@@ -63,15 +63,20 @@ def attention_rates(stack: str, accelerator: str, fused: bool, note: str = "") -
     return rates, [f"{which}, at {shares} of the forward and backward rates of the chip's newest kernels, as the stack had it"]
 
 
-LOSS_OF_PRODUCT = ("llm-foundry", *XLA)
-"""Beginnings of stacks whose loss reads the 16-bit product of the logits as it is. LLM Foundry's models take it by a kernel that casts as
-it reads (`loss_fn` fused_crossentropy of its `modeling_mpt.py`, flash-attn's, not in place). XLA fuses the cast with what reads it: with
-an fp32 copy beside them, logits alone would take 39 GiB of the 32 that TPU v6e has in Google's recipe for Llama 3.1 8B on 64 chips."""
+LOSS_OF_PRODUCT = ("llm-foundry",)
+"""Beginnings of stacks whose loss reads the 16-bit product of the logits as it is: LLM Foundry's models take it by a kernel that casts as
+it reads (`loss_fn` fused_crossentropy of its `modeling_mpt.py`, flash-attn's, not in place)."""
 
 
 def logit_bytes(stack: str, precision: str) -> float:
-    """`Plan.logit_bytes` of a stack: the 16-bit product and its gradient, and elsewhere the fp32 copy that the loss is taken of; products
-    of fp32 models, and of the programs of `dmodel collect`, are fp32."""
+    """`Plan.logit_bytes` of a stack: an fp32 copy that the loss is taken of, and its gradient.
+
+    Of `LOSS_OF_PRODUCT` the 16-bit product and its gradient. XLA fuses the cast with what reads it and writes the gradient where the
+    product was, once nothing else reads that: 2 bytes. Google's recipes for Llama 3.1 on TPU v6e, which fill the device, would need 0.9 to
+    1.05 times its memory so, 1.0 to 1.4 with both, and with an fp32 copy logits alone 39 of 32 GiB (8B on 64 chips). Products of fp32
+    models, and of the programs of `dmodel collect`, are fp32.
+    """
     name = stack.lower()
-    wide = precision == "fp32" or name.startswith("dmodel-collect")
-    return 4.0 if name.startswith(LOSS_OF_PRODUCT) and not wide else 8.0
+    if precision == "fp32" or name.startswith("dmodel-collect"):
+        return 8.0
+    return 2.0 if name.startswith(XLA) else 4.0 if name.startswith(LOSS_OF_PRODUCT) else 8.0

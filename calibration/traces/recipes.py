@@ -55,6 +55,7 @@ def widths(stack: str, precision: str, zero: float = 1.0, model: str = "", note:
     KempnerForge and AutoModel hold the model in bf16 (`build_parallel_model` of the one's `distributed/parallel.py`; the dtype of the
     other's configurations), so the optimizer has two moments in 16 bits and no master weight; both reduce gradients in fp32, and hold
     them so while they add up whole (`accumulates`, `reduces_once`; PyTorch's `_to_accumulated_grad_if_needed`).
+    MaxText with weights in 16 bits, where a note says so (`weight_dtype`): moments and gradients follow.
     torchtitan's preset of Llama 3 405B (`train_configs/llama3_405b.toml`) gathers weights that are scaled by tensor in 8 bits
     (`enable_fsdp_float8_all_gather`); those of its smaller models leave that off.
     """
@@ -68,6 +69,8 @@ def widths(stack: str, precision: str, zero: float = 1.0, model: str = "", note:
         return Widths(2.0, 2.0, 1.0 if narrow else 2.0, (6.0 if tuned else 10.0) if launcher else 12.0)
     if family(name) in NARROW_STATES and precision == "bf16":
         return Widths(4.0, 4.0 if accumulates(stack) or zero < 2.0 else 2.0, 2.0, 4.0)
+    if shards_master(stack, zero) and "weights in 16 bits" in note:
+        return Widths(2.0, 2.0, 2.0, 6.0)
     if family(name) == TITAN and "rowwise" not in name and precision == "fp8" and fold(model).endswith("405b"):
         return Widths(4.0, 4.0, 1.0)
     return None
