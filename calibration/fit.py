@@ -52,10 +52,10 @@ ADAM_STEPS, LBFGS_STEPS = 250, 120
 SCATTER = 0.8
 """Spread of the starts around the prior mean, in prior standard deviations."""
 
-SLOW_HOST = 2.0
+SLOW_HOST = 3.0
 """How many prior standard deviations above its mean the time between launches starts, for all stacks together. Where the device decides,
 that time has no slope, so a fit that begins there never learns which rows wait for their host, and lets other coefficients stand in for
-it (loss of all rows after a round: −2,684 from the mean, −2,784 to −2,794 from 2 to 3 above). Where the host decides, it falls until it
+it (loss of all rows after a round: −2,684 from the mean, −2,784 to −2,794 from 3 to 4.5 above). Where the host decides, it falls until it
 fits."""
 
 SLOW_MEETING = 0.7
