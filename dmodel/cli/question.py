@@ -164,19 +164,10 @@ def settings(
     """
     import numpy as np
 
+    from calibration.traces import recipes
     from calibration.traces.checkpoints import recomputes_last
     from calibration.traces.experts import NARROW_CORE, dispatch, launches, narrow_attention
     from calibration.traces.kernels import attention_rates, logit_bytes
-    from calibration.traces.recipes import (
-        AFTER,
-        AWAITED,
-        accumulates,
-        awaits_replicas,
-        further_tokens,
-        fuses_sums,
-        held_in_order,
-        reduces_after,
-    )
     from calibration.traces.rows import OPERAND_BYTES, SCALE_READS
     from calibration.traces.schema import base_precision
     from calibration.traces.sharding import GROWN, reduction
@@ -194,7 +185,7 @@ def settings(
     started = launches(*names, float(job.model.n_experts), 0.0 if ep is None else float(ep))
     narrow = flash and narrow_attention(*names, float(job.model.n_experts))
     rates, kernels = attention_rates(job.stack, job.accelerator, flash)
-    kept, after = _kept(job, reduced), reduces_after(job.stack, float(job.model.n_layers))
+    kept, after = _kept(job, reduced), recipes.reduces_after(job.stack, float(job.model.n_layers))
     plan = Plan(
         dp=1.0,
         global_batch=1.0,
@@ -213,17 +204,19 @@ def settings(
         looped_experts=np.float64(started.looped),
         fused_experts=np.float64(started.fused),
         split_rotary=np.float64(started.rotary),
-        accumulate=np.float64(accumulates(job.stack)),
-        fused_sums=np.float64(fuses_sums(job.stack)),
-        overlap_replica=np.float64(not awaits_replicas(job.stack)),
+        accumulate=np.float64(recipes.accumulates(job.stack)),
+        fused_sums=np.float64(recipes.fuses_sums(job.stack)),
+        overlap_replica=np.float64(not recipes.awaits_replicas(job.stack)),
         logit_bytes=np.float64(logit_bytes(job.stack, precision)),
         recompute_last=np.float64(last),
-        cp_balanced=np.float64(not held_in_order(job.stack)),
+        cp_balanced=np.float64(not recipes.held_in_order(job.stack)),
     )
     states = f", gradients in {reduced.held:g} bytes, master weight and two moments in {reduced.optimizer:g}"
-    weights = "16-bit weights" + ("" if any("states of the optimizer" in said for said in reduced.assumed) else states)
-    when = [AFTER] if after else [GROWN] if kept.bucket_per_rank and (zero is None or zero <= 2) else []
-    when += [text for text in (AWAITED if awaits_replicas(job.stack) else "", further_tokens(job.stack, job.model_name, "")[1]) if text]
+    copy = {0.0: "no weights beside the master copy", 4.0: "fp32 weights"}.get(reduced.weights, "16-bit weights")
+    weights = copy + ("" if any("states of the optimizer" in said for said in reduced.assumed) else states)
+    when = [recipes.AFTER] if after else [GROWN] if kept.bucket_per_rank and (zero is None or zero <= 2) else []
+    awaited = recipes.AWAITED if recipes.awaits_replicas(job.stack) else ""
+    when += [text for text in (awaited, recipes.further_tokens(job.stack, job.model_name, "")[1]) if text]
     open_end = [f"where layers are recomputed, {text}" for text in ends] if zero is None else []
     core = [*([NARROW_CORE] if narrow else []), *kernels]
     before, behind = ([], []) if staged else (reduced.assumed, [weights])
