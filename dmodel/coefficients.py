@@ -53,7 +53,7 @@ SPECS: dict[str, Spec] = {
     "softmax_traffic": Spec("1", "memory traffic of unfused attention over its count", "positive", 1.0, 0.4, "software"),
     "optimizer_traffic": Spec("1", "memory traffic of the optimizer step over its count", "positive", 1.2, 0.5, "software"),
     "loss_traffic": Spec("1", "memory traffic of logits and loss over its count", "positive", 2.0, 0.4, "software"),
-    # hosts are bought with chips; two standard deviations are 2 to 45 µs beside the 4.5 of an H100: from loops in C++ to slow Python
+    # hosts are bought with chips; two standard deviations are 2 to 45 µs beside the 4.5 of an H100 (assumed)
     "launch": Spec("1", "time between kernels over the chip's kernel latency", "positive", 2.0, 0.8, "both"),
     "rendezvous": Spec(
         "1",

@@ -72,7 +72,7 @@ def logit_bytes(stack: str, precision: str) -> float:
     """`Plan.logit_bytes` of a stack: an fp32 copy that the loss is taken of, and its gradient.
 
     Of `LOSS_OF_PRODUCT` the 16-bit product and its gradient. XLA fuses the cast with what reads it and writes the gradient where the
-    product was, once nothing else reads that: 2 bytes. Google's recipes for Llama 3.1 on TPU v6e, which fill the device, would need 0.9 to
+    product was, once nothing else reads that: 2 bytes. Google's recipes for Llama 3.1 on TPU v6e, which fill the device, would need 0.7 to
     1.05 times its memory so, 1.0 to 1.4 with both, and with an fp32 copy logits alone 39 of 32 GiB (8B on 64 chips). Products of fp32
     models, and of the programs of `dmodel collect`, are fp32.
     """

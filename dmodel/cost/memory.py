@@ -50,7 +50,7 @@ def held(parts: counts.Residents, plan: Plan, stage: float) -> Array:
     return (1.0 - share) * parts.total + share * sharded(parts, plan)
 
 
-class Kept(struct.PyTreeNode, kw_only=True):
+class LayerBytes(struct.PyTreeNode, kw_only=True):
     """Bytes that one layer keeps for the backward pass, by what they are.
 
     Attributes:
@@ -73,11 +73,11 @@ class Kept(struct.PyTreeNode, kw_only=True):
     @property
     def total(self) -> Array:
         """Sum of all."""
-        parts = (self.inputs, self.norms, self.latents, self.queries, self.core, self.mamba, self.dense, self.experts, self.activated)
-        return sum(parts[1:], start=parts[0])
+        mixer = self.inputs + self.norms + self.latents + self.queries + self.core + self.mamba
+        return mixer + self.dense + self.experts + self.activated
 
 
-def layer_keeps(model: Transformer, plan: Plan) -> Kept:
+def layer_keeps(model: Transformer, plan: Plan) -> LayerBytes:
     """Activations that one layer keeps where nothing but the core of attention is done again, per device and micro-batch [byte].
 
     Korthikanti et al. 2022, generalized: without recomputation `t h (10 + 24/tp)` for a plain MLP of 4h with MHA in 16 bits; here
@@ -97,7 +97,7 @@ def layer_keeps(model: Transformer, plan: Plan) -> Kept:
     mamba = 2.0 * (3.0 * model.mamba_inner + 2.0 * bc) + operand * model.mamba_inner
     wide = t * (mean.mixer + model.mlp_share) * model.d_model / split
     before, visits = 2.0 + 2.0 * model.gated_mlp, mean.routed * counts.visits(model, plan)
-    return Kept(
+    return LayerBytes(
         inputs=3.0 * wide,
         norms=operand * wide,
         latents=t * operand * model.attention_share * (model.q_rank + model.kv_rank),

@@ -145,9 +145,9 @@ def _recompute(sheet: Sheet) -> None:
     inputs: dict[str, Setting] = {"remat_policy": "custom", "decoder_layer_input": "offload"} if s["offload"] else {}
     able = s["offload"] in (0, 1) and (share == 1 or not s["offload"])
     s.either("offload", inputs if able else None, "policies offload the inputs of layers that are recomputed in full, or results by name")
-    parts = {name: {} if not s[name] or share == 1 else None for name in ("recompute_bytes", "recompute_products")}
-    s.either("recompute_bytes", parts["recompute_bytes"], "no policy recomputes modules by Megatron-Core's names")
-    s.either("recompute_products", parts["recompute_products"], "the policy keeps results of all products")
+    reasons = {"bytes": "no policy recomputes modules by Megatron-Core's names", "products": "the policy keeps results of all products"}
+    for name, why in reasons.items():
+        s.either(f"recompute_{name}", {} if not s[f"recompute_{name}"] or share == 1 else None, why)
     told = {} if share == 1 or streams or policy == "none" and not s["recompute_elementwise"] else None
     s.either("recompute_elementwise", told, "beside products and the core of attention, policies keep nothing of a layer")
     s.either("recompute_layers", {} if share in (0, 1) else None, "one policy holds for all layers: all are recomputed in full")

@@ -121,8 +121,7 @@ def _recompute(sheet: Sheet) -> None:
             s.leave("recompute_layers", f"recomputed are whole layers of each model chunk: {k} instead of {layers:g}")
     else:
         s.tell("recompute_layers")
-    named = "a plan holds shares of what runs again, no names of modules: write recompute_modules yourself"
-    shape.leave_parts(s, "recomputed are whole layers, the core of attention or modules by name", named)
+    shape.leave_parts(s, "recomputed are whole layers, the core of attention or modules by name", "recompute_modules")
     shape.recomputed_end(s, False, "recomputed layers are done again to their end")
     switched = {"model.cpu_offloading": True, "model.cpu_offloading_activations": True}
     shape.offloaded_layers(s, "model.cpu_offloading_num_layers", switched)

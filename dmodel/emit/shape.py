@@ -104,10 +104,11 @@ def sharded_rounds(sheet: Sheet, accumulates: bool, why: str) -> None:
     sheet.either("accumulate", {} if not sharded or bool(sheet["accumulate"]) == accumulates else None, why)
 
 
-def leave_parts(sheet: Sheet, why: str, named: str = "") -> None:
-    """Layers of which products, what streams or modules are done again, but not all: no setting says that, for the reason `why`; of
-    products and bytes for the reason `named`, where the framework has modules for them."""
-    for part, reason in (("products", named or why), ("elementwise", why), ("bytes", named or why)):
+def leave_parts(sheet: Sheet, why: str, key: str = "") -> None:
+    """Layers of which products, what streams or modules are done again, but not all: no setting says that, for the reason `why`; where a
+    framework names modules in a setting `key`, which products and bytes are of the plan does not say."""
+    named = f"a plan holds shares of what runs again, no names of modules: write {key} yourself" if key else why
+    for part, reason in (("products", named), ("elementwise", why), ("bytes", named)):
         told = not sheet[f"recompute_{part}"] or sheet["recompute_layers"] == 1
         sheet.either(f"recompute_{part}", {} if told else None, reason)
 
