@@ -131,7 +131,7 @@ def _direction(grads: Tree, memory: Tree, p: Tree) -> tuple:
     """Preconditioned descent direction, its slope, and the new memory."""
     with jax.numpy_dtype_promotion("standard"):
         ascent, memory = _LBFGS.update(grads, memory, p)
-    return jax.tree.map(jnp.negative, ascent), -optax.tree.vdot(ascent, grads), memory
+    return jax.tree.map(jnp.negative, ascent), jnp.negative(optax.tree.vdot(ascent, grads)), memory
 
 
 @jax.jit

@@ -257,13 +257,12 @@ def fit(
             progress=lambda done, loss, i=i: report((i + done) / total, loss),
             first=first,
         )
-        here = (p, prior, padded_rows(data), groups, log_ratio, FREEDOM)
         if i + 1 < total:
-            widths = refined_widths(p, offset_errors(*here), prior, groups)
+            widths = refined_widths(p, offset_errors(p, prior, padded_rows(data), groups, log_ratio, FREEDOM), prior, groups)
             known = [f(p, prior) for f in (pooling.center, pooling.offsets, pooling.noise_scale)]
             prior = pooling.holding(pooling.prior_for(groups, dataclasses.replace(start_from, widths=widths), fresh=True), held or {})
             first = pooling.located(prior, *known)
-    found = laplace(*here)
+    found = laplace(p, prior, padded_rows(data), groups, log_ratio, FREEDOM)
     widths = refined_widths(p, found.offset_errors, prior, groups) if base is None else base.widths
     seen = cases if held_out is None else cases.take(~np.asarray(held_out))
     footprints = {**start_from.footprints, **fit_footprints(seen, start_from.footprints)}

@@ -127,7 +127,7 @@ def young_interval(mtbf_s: Array, checkpoint_s: Array) -> jax.Array:
 
     Limits: too long once it is not far below M.
     """
-    return _root(2.0 * checkpoint_s * jnp.asarray(mtbf_s))
+    return _root(jnp.asarray(2.0 * checkpoint_s * mtbf_s))
 
 
 def _root(x: jax.Array) -> jax.Array:

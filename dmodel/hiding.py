@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 
 from dmodel.coefficients import Coefficients
@@ -14,13 +15,13 @@ from dmodel.smooth import ramp
 from dmodel.types import Array, stack, trailing
 
 
-def _hidden(cost: Array, window: Array, overlap: Array, c: Coefficients, sharpness: float) -> tuple[Array, Array]:
+def _hidden(cost: jax.Array, window: jax.Array, overlap: jax.Array, c: Coefficients, sharpness: float) -> tuple[jax.Array, jax.Array]:
     """What of messages is exposed and what hides [s], kinds on axis 0; what hides makes its window longer (`overlap.lengthened`)."""
     exposed = exposed_time(cost, window, lengthened(overlap, trailing(stack(c.contention), overlap.ndim)), sharpness)
     return exposed, cost - exposed
 
 
-def _both(passes: Array, sent: Array, hidden: Array, slows: Array = 0.0) -> Array:
+def _both(passes: jax.Array, sent: jax.Array, hidden: jax.Array, slows: jax.Array | float = 0.0) -> jax.Array:
     """Two passes with messages that both hide together [s], on axis 0: each with what it sends, less what hides in it, which is its share
     of `hidden` by its length; so each grows with either of them, and with the messages."""
     return passes + sent - (1.0 - slows) * hidden * passes / stack(passes.sum(0))

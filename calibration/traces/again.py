@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -54,7 +54,8 @@ class Again(NamedTuple):
 
 def stacked(parts: Sequence[Again]) -> Again:
     """What is done again in each of several rows, `[row]`."""
-    return Again(*(np.array(values, float) for values in zip(*(part[:-1] for part in parts), strict=True)))
+    found: dict[str, Any] = {name: np.array([getattr(part, name) for part in parts], float) for name in Again._fields if name != "said"}
+    return Again(**found)
 
 
 def redone(again: Again, model: Transformer, plan: Plan) -> Plan:

@@ -186,6 +186,7 @@ def settings(
     narrow = flash and narrow_attention(*names, float(job.model.n_experts))
     rates, kernels = attention_rates(job.stack, job.accelerator, flash)
     kept, after = _kept(job, reduced), recipes.reduces_after(job.stack, float(job.model.n_layers))
+    held: dict[str, Any] = {name: np.float64(value) for name, value in kept._asdict().items()}
     plan = Plan(
         dp=1.0,
         global_batch=1.0,
@@ -196,7 +197,7 @@ def settings(
         attention_rate=np.float64(rates.attention_rate),
         attention_backward_rate=np.float64(rates.attention_backward_rate),
         scale_passes=np.float64(SCALE_READS.get(precision, 0.0)),
-        **{name: np.float64(value) for name, value in kept._asdict().items()},
+        **held,
         merge_copies=np.float64(exchange.merge_copies),
         route_bytes=np.float64(exchange.route),
         overlap_ep=np.float64(exchange.overlap),
@@ -308,7 +309,8 @@ def plan(job: Setting, degrees: Degrees) -> tuple[Plan, list[str]]:
     if degrees.offload is not None and not 0.0 <= degrees.offload <= 1.0:
         raise InputError(f"--offload {degrees.offload:g}: expected a share of the layers between 0 and 1")
     others = ("attention", "offload")
-    asked = {k: v for k, v in degrees._asdict().items() if k not in others} | {"recompute": recompute_of(degrees.recompute or "none")}
+    asked: dict[str, Any] = {k: v for k, v in degrees._asdict().items() if k not in others}
+    asked["recompute"] = recompute_of(degrees.recompute or "none")
     found = make_plan(job.model, job.devices, global_batch=job.global_batch, base=base, **asked)
     experts = float(job.model.n_experts)
     share = asked["recompute"]

@@ -182,7 +182,7 @@ def launch_time(device_time: Array, started: Starts, sharpness: float = SHARPNES
     Args:
       device_time: that a layer keeps the device busy: work, what messages slow of it, and those that it does not hide [s].
     """
-    return started.fill + _waited(device_time + started.fill, started.host, sharpness)
+    return jnp.asarray(started.fill) + _waited(device_time + started.fill, started.host, sharpness)
 
 
 def hidden_head(head: Array, layers: Array, device_time: Array, started: Starts, sharpness: float = SHARPNESS) -> jax.Array:

@@ -9,12 +9,12 @@ from dmodel.smooth import SHARPNESS, positive_part
 from dmodel.types import Array
 
 
-def exposed_time(communication: Array, window: Array, overlap: Array, sharpness: float = SHARPNESS) -> Array:
+def exposed_time(communication: Array, window: Array, overlap: Array, sharpness: float = SHARPNESS) -> jax.Array:
     """Communication that is not hidden [s]: smooth positive part of `communication − ω · window`.
 
     Limits: all of it when ω = 0 or the window is empty; 0 when there is nothing to send.
     """
-    return positive_part(communication, overlap * window, sharpness)
+    return jnp.asarray(positive_part(communication, overlap * window, sharpness))
 
 
 MOST_SLOWED = 0.9
