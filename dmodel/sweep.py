@@ -17,6 +17,7 @@ Nothing here sets a flag or an environment variable.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -174,14 +175,35 @@ class Block(NamedTuple):
 
 
 def lower(block: Block, batch: Tree, fixed: Tree) -> jax.stages.Lowered:
-    """Trace a block for leaves of these kinds; N does not matter. `.compile()` gives `run(batch, fixed, n_chunks)`."""
+    """Trace a block for leaves of these kinds; N does not matter. `.compile()` gives `run(batch, packed(fixed), n_chunks)`."""
     batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((block.rows,), _floating(x).dtype), batch)
-    fixed = jax.tree.map(lambda x: jax.ShapeDtypeStruct(np.shape(x), _floating(x).dtype), fixed)
+    kinds = jax.tree.map(lambda x: jax.ShapeDtypeStruct(np.shape(x), _floating(x).dtype), fixed)
     case = block.function if block.wrt is None else partial(_value_and_slopes, block.function, block.wrt)
     options = None if block.fused else {"xla_disable_hlo_passes": "fusion"}
     options = quick_to_compile() if block.quick else options
-    run = jax.jit(partial(_loop, case, block.chunk), compiler_options=options)
-    return run.lower(batch, fixed, jax.ShapeDtypeStruct((), np.int32))
+
+    def run(batch: Tree, shared: dict[str, jax.Array], n_chunks: jax.Array) -> Tree:
+        return _loop(case, block.chunk, batch, _unpacked(shared, kinds), n_chunks)
+
+    return jax.jit(run, compiler_options=options).lower(batch, packed(fixed), jax.ShapeDtypeStruct((), np.int32))
+
+
+def packed(fixed: Tree) -> dict[str, np.ndarray]:
+    """All leaves of a pytree end to end, by the name of their type: two hundred scalars take longer to hand over than to compute with."""
+    leaves = [_floating(x) for x in jax.tree.leaves(fixed)]
+    of = {kind: [x.ravel() for x in leaves if x.dtype.name == kind] for kind in sorted({x.dtype.name for x in leaves})}
+    return {kind: np.concatenate(values) for kind, values in of.items()}
+
+
+def _unpacked(shared: dict[str, jax.Array], kinds: Tree) -> Tree:
+    """The pytree of `packed` again, with the shapes and types of `kinds`."""
+    leaves, tree = jax.tree.flatten(kinds)
+    found, at = [], dict.fromkeys(shared, 0)
+    for x in leaves:
+        kind, size = x.dtype.name, math.prod(x.shape)
+        found.append(shared[kind][at[kind] : at[kind] + size].reshape(x.shape))
+        at[kind] += size
+    return jax.tree.unflatten(tree, found)
 
 
 def quick_to_compile() -> dict[str, Any] | None:
@@ -226,7 +248,7 @@ def _run(block: Block, batch: Tree, fixed: Tree, threads: int | None) -> Tree:
     leaves, tree = jax.tree.flatten(batch)
     size, rows, chunk = _length(leaves), block.rows, block.chunk
     compiled = _compiled(block, batch, fixed)
-    shared = jax.device_put(fixed)
+    shared = jax.device_put(packed(fixed))
     shapes, out_tree = jax.tree.flatten(compiled.out_info)
     out = [np.empty((*x.shape[:-1], size), x.dtype) for x in shapes]
 

@@ -6,7 +6,6 @@ pipeline parallelism of Narayanan et al. 2021. `python -m experiments.design_gpt
 
 from __future__ import annotations
 
-import resource
 from typing import Any
 
 import numpy as np
@@ -78,7 +77,7 @@ def line_of(space: str, devices: int, at: shared.Machine) -> dict[str, Any]:
         "usual_s": reference,
         "usual": words,
         "faster_than_usual": reference / float(best.step_time_s) - 1.0,
-        "peak_memory_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+        "peak_memory_gib": shared.peak_memory() / 2**30,
     }
 
 

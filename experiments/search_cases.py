@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
-import sys
 import time
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -106,8 +104,7 @@ def speed() -> Speed:
         begun = time.perf_counter()
         checked = exact(each, 5).evaluated
         times.append(time.perf_counter() - begun)
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1.0 if sys.platform == "darwin" else 1024.0)
-    return Speed(count(p.space), *times[:2], count(larger.space), *times[2:], checked, most)
+    return Speed(count(p.space), *times[:2], count(larger.space), *times[2:], checked, shared.peak_memory())
 
 
 def show_speed(found: Speed, as_json: bool) -> None:

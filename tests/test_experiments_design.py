@@ -12,6 +12,7 @@ from dmodel import catalog, coefficients
 from dmodel.codesign import Limits, question
 from experiments import blackbox
 from experiments.codesign_box import CHOICES, Box
+from experiments.design_common import peak_memory
 
 ROOT = Path(__file__).parents[1]
 
@@ -76,3 +77,13 @@ def test_a_study_runs(name, tmp_path):
     document = json.loads(done.stdout)
     assert document["study"] == name and document["rows"]
     assert (tmp_path / f"{name}.png").stat().st_size > 10_000 and len((tmp_path / f"{name}.csv").read_text().splitlines()) > 1
+
+
+def test_the_memory_of_a_program_is_not_that_of_who_started_it():
+    """`getrusage` counts both on Linux, so that a benchmark had reported its own memory for that of the searches it starts."""
+    filled = np.ones(2**26)
+    code = ["import numpy", "from experiments.design_common import peak_memory as most", "print(most(), numpy.ones(2**25)[0], most())"]
+    done = subprocess.run([sys.executable, "-c", "; ".join(code)], cwd=ROOT, capture_output=True, text=True, check=True)
+    before, _, after = map(float, done.stdout.split())
+    assert peak_memory() > filled.nbytes > before
+    assert after - before > 0.9 * 8 * 2**25

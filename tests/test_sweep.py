@@ -205,6 +205,31 @@ def test_nothing_is_set_at_import():
     assert not sweep._gradients_fuse()
 
 
+def test_what_cases_share_comes_back_with_its_shapes_and_types():
+    """Shared leaves travel end to end, by type."""
+    fixed = {
+        "a": np.arange(6.0).reshape(2, 3),
+        "b": np.float32(0.1),
+        "c": [7, np.empty((0, 2)), jnp.asarray([1.5, 2.5], jnp.float32)],
+        "d": np.array([[-1.0]]),
+    }
+    seen = []
+
+    def case(batch, shared):
+        seen.append(jax.tree.map(lambda x: (x.shape, x.dtype.name), shared))
+        parts = [shared["a"].ravel(), shared["b"], shared["c"][0], *shared["c"][2], shared["d"].ravel()]
+        return jnp.stack([jnp.full_like(batch, value) for part in parts for value in jnp.atleast_1d(part).astype(float)])
+
+    found = sweep.sweep(case, np.zeros(3), fixed)
+    assert seen[0] == {
+        "a": ((2, 3), "float64"),
+        "b": ((), "float32"),
+        "c": [((), "float64"), ((0, 2), "float64"), ((2,), "float32")],
+        "d": ((1, 1), "float64"),
+    }
+    np.testing.assert_array_equal(found, np.repeat([[0, 1, 2, 3, 4, 5, np.float32(0.1), 7, 1.5, 2.5, -1.0]], 3, 0).T)
+
+
 def multiplies(jaxpr):
     """Multiplications of a jaxpr, those of inner ones too."""
     count = 0
