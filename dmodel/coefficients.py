@@ -10,9 +10,10 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 
-from dmodel.types import Array
+from dmodel.types import Array, at_hand
 
 
 class Spec(NamedTuple):
@@ -155,8 +156,12 @@ def to_unconstrained(values: Coefficients) -> jax.Array:
 
 
 def from_unconstrained(z: Array) -> Coefficients:
-    """Inverse of `to_unconstrained`; z is `[coefficient, *batch]`."""
-    rows = {}
-    for i, (name, spec) in enumerate(SPECS.items()):
-        rows[name] = jax.nn.sigmoid(z[i]) if spec.bound == "share" else jnp.exp(z[i])  # type: ignore[index]
-    return Coefficients(**rows)
+    """Inverse of `to_unconstrained`; z is `[coefficient, *batch]`; by numpy where it is at hand."""
+    exp, share = (np.exp, _share) if at_hand(z) else (jnp.exp, jax.nn.sigmoid)
+    kinds = {name: share if spec.bound == "share" else exp for name, spec in SPECS.items()}
+    return Coefficients(**{name: kind(z[i]) for i, (name, kind) in enumerate(kinds.items())})  # type: ignore[index]
+
+
+def _share(z: np.ndarray) -> np.ndarray:
+    """`1 / (1 + exp(−z))`, which does not overflow."""
+    return np.exp(-np.logaddexp(0.0, -z))

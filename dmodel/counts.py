@@ -7,13 +7,12 @@ per layer and per micro-batch unless a name says otherwise.
 from __future__ import annotations
 
 import jax
-import jax.numpy as jnp
 from flax import struct
 
 from dmodel.once import once
 from dmodel.plan import Plan
 from dmodel.smooth import ramp
-from dmodel.types import Array, stack
+from dmodel.types import Array, larger, smaller, stack
 from dmodel.workload import Transformer
 
 WORD = 2.0
@@ -82,7 +81,7 @@ def mean_layer(model: Transformer) -> Mean:
         out=model.attention_share * a * e + model.mamba_share * model.mamba_inner,
         core=model.attention_share * a * (h_qk + e),
         mixer=model.attention_share + model.mamba_share,
-        layers=model.n_layers + model.n_mtp / jnp.maximum(model.mlp_share, jnp.maximum(model.attention_share, model.mamba_share)),
+        layers=model.n_layers + model.n_mtp / larger(model.mlp_share, larger(model.attention_share, model.mamba_share)),
     )
 
 
@@ -251,8 +250,8 @@ def attention_flops(model: Transformer, plan: Plan) -> Array:
     """
     s, t = model.seq_len, tokens(model, plan)
     # a causal window as wide as the sequence is the causal half
-    window = jnp.minimum(model.window / s, 1.0)
-    full, part = (_seen(share, model, plan) for share in (jnp.ones_like(window), window))
+    window = smaller(model.window / s, 1.0)
+    full, part = (_seen(share, model, plan) for share in (1.0, window))
     seen = 1.0 - plan.flash * (1.0 - full + model.windowed * (full - part))
     scores = 2.0 * s * mean_layer(model).core * seen
     bc, inner = model.mamba_groups * model.mamba_state, model.mamba_inner
@@ -267,9 +266,9 @@ def exponentials(model: Transformer, plan: Plan) -> Array:
     return plan.flash * attention_flops(model, plan) / (4.0 * (model.head_dim + 0.5 * model.qk_extra))
 
 
-def _seen(window: jax.Array, model: Transformer, plan: Plan) -> Array:
+def _seen(window: Array, model: Transformer, plan: Plan) -> Array:
     """Share of the keys that flash attention goes through, on the rank that decides [1]; `window`: share of the sequence."""
-    last = plan.cp * jnp.maximum(window - 1.0 + 1.0 / plan.cp, 0.0) ** 2
+    last = plan.cp * larger(window - 1.0 + 1.0 / plan.cp, 0.0) ** 2
     skipped = plan.cp_balanced * window**2 + (1.0 - plan.cp_balanced) * last
     return window - 0.5 * model.causal * skipped
 

@@ -158,7 +158,7 @@ def _messages_per_byte(plan: Plan, c: Coefficients) -> jax.Array:
     return jnp.asarray(plan.overlap_dp / jnp.maximum(c.bucket, plan.bucket_per_rank * plan.dp * plan.cp))
 
 
-def _whole(dense: collectives.Line, routed: collectives.Line, parts: counts.Residents, sparse: jax.Array) -> collectives.Line:
+def _whole(dense: collectives.Line, routed: collectives.Line, parts: counts.Residents, sparse: Array) -> collectives.Line:
     """Line in the bytes of each parameter: what is dense among its ranks, then what is routed among those that hold the same experts."""
     return collectives.Line(
         seconds_per_byte=dense.seconds_per_byte * parts.dense + sparse * routed.seconds_per_byte * parts.experts,

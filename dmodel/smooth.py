@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from functools import partial
 from math import isinf, log2
+from typing import overload
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from dmodel.types import Array
+from dmodel.types import Array, at_hand
 
 SHARPNESS = 8.0
 """Default sharpness p: at a tie of two, the smooth maximum is 2^(1/8) = 9 % above the hard one."""
@@ -215,19 +217,27 @@ def _clip_jvp(primals: tuple, tangents: tuple) -> tuple:
     return clip(x, low, high), below * (above * dx + (1.0 - above) * d_low) + (1.0 - below) * d_high
 
 
-@jax.custom_jvp
-def ramp(x: Array) -> jax.Array:
-    """0 below 0, 1 above 1, x in between: `clip(x, 0, 1)`, in every sharpness.
+@overload
+def ramp(x: jax.Array) -> jax.Array: ...
+@overload
+def ramp(x: Array) -> Array: ...
+def ramp(x: Array) -> Array:
+    """0 below 0, 1 above 1, x in between: `clip(x, 0, 1)`, in every sharpness; by numpy of what is at hand.
 
     The gradient at both corners is ½, the mean of the two sides, as that of `jnp.clip`; this one takes a third of its operations.
     """
+    return np.clip(x, 0.0, 1.0) if at_hand(x) else _ramp(x)
+
+
+@jax.custom_jvp
+def _ramp(x: jax.Array) -> jax.Array:
     return jnp.clip(x, 0.0, 1.0)
 
 
-@ramp.defjvp
+@_ramp.defjvp
 def _ramp_jvp(primals: tuple, tangents: tuple) -> tuple:
     (x,), (dx,) = primals, tangents
-    return ramp(x), 0.5 * (jnp.sign(x) - jnp.sign(x - 1.0)) * dx
+    return _ramp(x), 0.5 * (jnp.sign(x) - jnp.sign(x - 1.0)) * dx
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(1,))

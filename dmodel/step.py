@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 
 from dmodel import counts, traffic
@@ -25,7 +26,7 @@ from dmodel.placement import place
 from dmodel.plan import Plan
 from dmodel.smooth import SHARPNESS, excess, ramp
 from dmodel.traffic import Passes
-from dmodel.types import Array, stack, trailing
+from dmodel.types import Array, at_hand, stack, trailing
 from dmodel.workload import Transformer, check_counts
 
 TERMS = (
@@ -172,8 +173,9 @@ def starts(model: Transformer, plan: Plan, apart: Array, chip: Chip, c: Coeffici
 
 def _even(plan: Plan, *others: object) -> Plan:
     """The plan with leaves of one shape: that of its leaves and of all of other records together."""
-    shape = jnp.broadcast_shapes(*map(jnp.shape, jax.tree.leaves((plan, others))))
-    return jax.tree.map(lambda x: jnp.broadcast_to(x, shape), plan)
+    leaves = jax.tree.leaves((plan, others))
+    shape, broadcast = np.broadcast_shapes(*map(np.shape, leaves)), np.broadcast_to if at_hand(*leaves) else jnp.broadcast_to
+    return jax.tree.map(lambda x: broadcast(x, shape), plan)
 
 
 def _aligned(system: System, plan: Plan, *others: object) -> tuple[System, Plan]:

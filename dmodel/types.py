@@ -6,6 +6,8 @@ written for one case and hold for both, because cases only ever meet element by 
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,11 +26,29 @@ def enable_float64() -> None:
     jax.config.update("jax_enable_x64", True)
 
 
-def stack(*values: Array) -> jax.Array:
-    """Stack the same quantity of several operations on a new axis 0, the batch staying last.
+def at_hand(*values: Array) -> bool:
+    """Whether all values are Python's or numpy's. What tables of rows need is computed by numpy then: JAX would compile every operation
+    anew for every number of rows, which takes longer than reading them."""
+    return not any(isinstance(v, jax.Array) for v in values)
+
+
+def larger(a: Array, b: Array) -> Array:
+    """The larger of two, element by element; by numpy where both are at hand."""
+    return np.maximum(a, b) if at_hand(a, b) else jnp.maximum(a, b)
+
+
+def smaller(a: Array, b: Array) -> Array:
+    """The smaller of two, likewise."""
+    return np.minimum(a, b) if at_hand(a, b) else jnp.minimum(a, b)
+
+
+def stack(*values: Array) -> Any:
+    """Stack the same quantity of several operations on a new axis 0, the batch staying last; by numpy where all are at hand.
 
     Shapes broadcast first, so scalars and batches mix.
     """
+    if at_hand(*values):
+        return np.stack(np.broadcast_arrays(*values))
     return jnp.stack(jnp.broadcast_arrays(*(jnp.asarray(v) for v in values)))
 
 

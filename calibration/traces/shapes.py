@@ -11,9 +11,8 @@ from calibration.traces.layout import layout
 from calibration.traces.recipes import composed, further_tokens, packed_window
 from calibration.traces.schema import BY_NAME, parse_number
 from calibration.traces.table import Row
-from dmodel.catalog.loader import resolve
+from dmodel.catalog.loader import known_name
 from dmodel.counts import parameters
-from dmodel.types import InputError
 from dmodel.workload import Transformer
 
 UNWRITTEN = (
@@ -68,10 +67,10 @@ def _catalog_shape(name: str) -> dict[str, float]:
     spelling: a table must not make this read files."""
     from dmodel import catalog
 
-    try:
-        found = catalog.transformer(resolve("models", name.rpartition("/")[2]))
-    except InputError:
+    known = known_name("models", name.rpartition("/")[2])
+    if known is None:
         return {}
+    found = catalog.transformer(known)
     shape = {field: float(getattr(found, field)) for field in (*UNWRITTEN, *FROM_MODEL)}
     return shape | {"n_params": float(parameters(found))}
 

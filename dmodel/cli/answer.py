@@ -38,7 +38,9 @@ def _compiled() -> Callable[..., dict[str, Any]]:
     """Run a few times at most: compiling costs a hundred thousand times the answer, so the compiler shall not try hard."""
     import jax
 
-    return jax.jit(_outcome, compiler_options={"xla_backend_optimization_level": 0})
+    from dmodel.sweep import quick_to_compile
+
+    return jax.jit(_outcome, compiler_options=quick_to_compile())
 
 
 def answer(job: Setting, plan: Plan) -> Document:

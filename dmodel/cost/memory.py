@@ -11,7 +11,7 @@ from dmodel.footprint import LEAST, Footprint
 from dmodel.once import once
 from dmodel.plan import Plan
 from dmodel.smooth import ramp
-from dmodel.types import Array, stack
+from dmodel.types import Array, larger, smaller, stack
 from dmodel.workload import Transformer
 
 
@@ -41,7 +41,7 @@ def sharded(parts: counts.Residents, plan: Plan) -> Array:
     """Parameters of one device when ZeRO shards all of them [count]: dense ones over `shard · cp` ranks, experts over those of the ranks
     beside tp that hold the same ones, `tp shard cp / (ep etp)`."""
     ranks = plan.shard * plan.cp
-    return parts.dense / ranks + parts.experts / jnp.maximum(ranks * plan.tp / (plan.ep * plan.etp), 1.0)
+    return parts.dense / ranks + parts.experts / larger(ranks * plan.tp / (plan.ep * plan.etp), 1.0)
 
 
 def held(parts: counts.Residents, plan: Plan, stage: float) -> Array:
@@ -89,7 +89,7 @@ def layer_keeps(model: Transformer, plan: Plan) -> LayerBytes:
     """
     t, mean, split = counts.tokens(model, plan), counts.mean_layer(model), counts.split_ranks(plan)
     # operands below 8 bits are kept with their scales, in both layouts; frozen weights need no operand kept for their gradient
-    operand = jnp.maximum(plan.operand_bytes, 1.0) * model.trainable
+    operand = larger(plan.operand_bytes, 1.0) * model.trainable
     e, keys = model.head_dim, (model.n_heads + model.n_kv_heads) * (model.head_dim + model.qk_extra)
     output = operand * model.n_heads * e
     scores = 5.0 * model.seq_len * model.n_heads * (1.0 - plan.flash) * (1.0 - plan.recompute_attention)
@@ -138,7 +138,7 @@ def kept_result_bytes(model: Transformer, plan: Plan) -> Array:
     # of attention's output and of the MLP, ranks of tp keep what is left of the sum over them
     results = products.elements[2][:-1] / stack(1.0, 1.0, split, 1.0, split, *[1.0] * 4)
     read, done = (x.sum(0) - early * (x[4] + x[6]) for x in (results, flops))
-    again = jnp.minimum(plan.recompute_products * flops.sum(0) / done, 1.0)
+    again = smaller(plan.recompute_products * flops.sum(0) / done, 1.0)
     core = (1.0 - plan.recompute_attention) * model.attention_share * model.n_heads * model.head_dim / plan.tp
     return counts.WORD * ((1.0 - again) * read + counts.tokens(model, plan) * core)
 
@@ -150,7 +150,7 @@ others compute (assumed)."""
 
 def on_device(layers: Array, plan: Plan) -> Array:
     """Layers' worth of kept activations in the device's memory [count]: `n − offload · max(n − 2, 0)` of n."""
-    return layers - plan.offload * jnp.maximum(layers - IN_TRANSIT, 0.0)
+    return layers - plan.offload * larger(layers - IN_TRANSIT, 0.0)
 
 
 def gathered_bytes(model: Transformer, plan: Plan, in_flight: Array) -> Array:
@@ -161,8 +161,8 @@ def gathered_bytes(model: Transformer, plan: Plan, in_flight: Array) -> Array:
     pipeline, the host is as many micro-batches ahead.
     """
     split = counts.split_ranks(plan)
-    one = 2.0 * jnp.maximum(plan.operand_bytes, 1.0) * counts.tokens(model, plan) * model.d_model * (1.0 - 1.0 / split)
-    return one * jnp.maximum(in_flight - 2.0, 0.0)
+    one = 2.0 * larger(plan.operand_bytes, 1.0) * counts.tokens(model, plan) * model.d_model * (1.0 - 1.0 / split)
+    return one * larger(in_flight - 2.0, 0.0)
 
 
 def memory(model: Transformer, plan: Plan, in_flight: Array, in_flight_last: Array = 1.0, footprint: Footprint = LEAST) -> Memory:
@@ -187,15 +187,15 @@ def memory(model: Transformer, plan: Plan, in_flight: Array, in_flight_last: Arr
     more = footprint.activation * (1.0 + footprint.copies * (1.0 - 1.0 / plan.tp))
     layer = more * layer_activation_bytes(model, plan.replace(recompute_layers=again))
     working = more * layer_keeps(model, plan.replace(recompute_attention=0.0)).total
-    alive = 1.0 - plan.reshard * (1.0 - jnp.minimum((1.0 + plan.prefetch) / layers, 1.0))
+    alive = 1.0 - plan.reshard * (1.0 - smaller((1.0 + plan.prefetch) / layers, 1.0))
     several = ramp(plan.n_microbatches - 1.0)
     whole = plan.accumulate * several * zero_share(plan.zero, 2.0) * (parts.total - sharded(parts, plan))
     gathered = zero_share(plan.zero, 3.0) * plan.gather_bytes * parts.total * alive
-    parts_again = jnp.maximum(plan.recompute_elementwise, plan.recompute_bytes)
-    recomputed = jnp.maximum(jnp.maximum(again, parts_again), plan.recompute_attention * (1.0 - plan.flash))
+    parts_again = larger(plan.recompute_elementwise, plan.recompute_bytes)
+    recomputed = larger(larger(again, parts_again), plan.recompute_attention * (1.0 - plan.flash))
     logits = plan.logit_bytes * footprint.logit * (1.0 + model.n_mtp) * counts.tokens(model, plan) * model.vocab / plan.tp
     first, final = on_device(layers * in_flight, plan), on_device((layers - plan.head_displaces) * in_flight_last, plan)
-    spared = jnp.maximum(first - final, 0.0) * layer
+    spared = larger(first - final, 0.0) * layer
     reported = 1.0 - ramp(plan.pp - 1.0) * (1.0 - footprint.last_stage)
     trained = model.trainable
     ahead = footprint.gathered * layers * gathered_bytes(model, plan, in_flight)
@@ -204,7 +204,7 @@ def memory(model: Transformer, plan: Plan, in_flight: Array, in_flight_last: Arr
         gradients=trained * plan.gradient_bytes * footprint.gradient * (held(parts, plan, 2.0) + whole),
         optimizer=trained * plan.optimizer_bytes * footprint.optimizer * held(parts, plan, 1.0),
         activations=first * layer + recomputed * working + ahead,
-        logits=reported * jnp.maximum(logits - spared, 0.0),
+        logits=reported * larger(logits - spared, 0.0),
         buffers=footprint.reserved + gathered,
     )
 

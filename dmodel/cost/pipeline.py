@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-import jax.numpy as jnp
-
 from dmodel.plan import Plan
 from dmodel.smooth import ramp
-from dmodel.types import Array
+from dmodel.types import Array, larger, smaller
 
 
 class Schedule(NamedTuple):
@@ -38,7 +36,7 @@ def interleaved_bubble(pp: Array, m: Array, v: Array) -> Array:
     >>> float(interleaved_bubble(8.0, 32.0, 1.0)), float(interleaved_bubble(8.0, 32.0, 4.0))
     (7.0, 1.75)
     """
-    return ((v - 1.0) * jnp.maximum(pp - m, 0.0) + pp - 1.0) / v
+    return ((v - 1.0) * larger(pp - m, 0.0) + pp - 1.0) / v
 
 
 def zero_bubble(pp: Array, m: Array, v: Array) -> Array:
@@ -56,17 +54,17 @@ def _gpipe_in_flight(pp: Array, m: Array, v: Array) -> Array:
 def _interleaved_in_flight(pp: Array, m: Array, v: Array) -> Array:
     """First stage: `min(m, pp (1 + (pp − 1)/(pp v)))`, and `min(m, pp)` for v = 1 (Korthikanti et al. 2022, eq. 5)."""
     extra = ramp(v - 1.0) * (pp - 1.0) / v
-    return jnp.minimum(m, pp + extra)
+    return smaller(m, pp + extra)
 
 
 def _interleaved_in_flight_last(pp: Array, m: Array, v: Array) -> Array:
     """Last stage: its v − 1 earlier chunks wait for pp micro-batches each, its last one for none: `min(m, (pp (v − 1) + 1) / v)`."""
-    return jnp.minimum(m, (pp * (v - 1.0) + 1.0) / v)
+    return smaller(m, (pp * (v - 1.0) + 1.0) / v)
 
 
 def _zero_bubble_in_flight(pp: Array, m: Array, v: Array) -> Array:
     """ZB-H2 holds up to `2 pp − 1` (Qi et al. 2023)."""
-    return jnp.minimum(m, 2.0 * pp - 1.0) + 0.0 * v
+    return smaller(m, 2.0 * pp - 1.0) + 0.0 * v
 
 
 def meetings(plan: Plan, apart: Array) -> Array:
@@ -91,7 +89,7 @@ def step_window(pp: Array, m: Array, v: Array) -> Array:
     >>> float(step_window(8.0, 64.0, 1.0)), float(step_window(8.0, 64.0, 4.0))
     (1.0, 6.25)
     """
-    return 1.0 + (jnp.minimum(pp, m) - 1.0) * (1.0 - 1.0 / v)
+    return 1.0 + (smaller(pp, m) - 1.0) * (1.0 - 1.0 / v)
 
 
 SCHEDULES: dict[str, Schedule] = {

@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
 from dmodel.hardware import System
 from dmodel.plan import Plan
+from dmodel.smooth import ramp
 from dmodel.stages import ENDS, short_by
 from dmodel.step import memory_use
-from dmodel.types import Array
+from dmodel.types import Array, smaller
 from dmodel.workload import Transformer
 
 Margin = Callable[[Transformer, Plan], Array]
@@ -34,13 +34,13 @@ class Constraint(NamedTuple):
 
 def _remainder(whole: Array, part: Array) -> Array:
     """`−(whole mod part)`: 0 where it divides, else minus what is left over."""
-    return -jnp.mod(jnp.asarray(whole), jnp.asarray(part))
+    return -(whole % part)  # type: ignore[operator]
 
 
 def _kv_remainder(model: Transformer, plan: Plan) -> Array:
     """KV heads are split over tp, or copied a whole number of times when tp exceeds them."""
-    kv, tp = jnp.asarray(model.n_kv_heads), jnp.asarray(plan.tp)
-    return -jnp.minimum(jnp.mod(kv, tp), jnp.mod(tp, kv))
+    kv, tp = model.n_kv_heads, plan.tp
+    return -smaller(kv % tp, tp % kv)  # type: ignore[operator]
 
 
 def _stage_remainder(model: Transformer, plan: Plan) -> Array:
@@ -50,12 +50,12 @@ def _stage_remainder(model: Transformer, plan: Plan) -> Array:
 
 def _sequence_parts(plan: Plan) -> Array:
     """Parts of the sequence: cp, and tp of each where sequence parallelism splits it further."""
-    return plan.cp * (1.0 + plan.sp * (jnp.asarray(plan.tp) - 1.0))
+    return plan.cp * (1.0 + plan.sp * (plan.tp - 1.0))
 
 
 def _chunk_remainder(model: Transformer, plan: Plan) -> Array:
     """Interleaved schedules pass micro-batches in groups of pp."""
-    return _remainder(plan.n_microbatches, plan.pp) * jnp.clip(jnp.asarray(plan.interleave) - 1.0, 0.0, 1.0)
+    return _remainder(plan.n_microbatches, plan.pp) * ramp(plan.interleave - 1.0)
 
 
 def _expert_group(model: Transformer, plan: Plan) -> Array:
