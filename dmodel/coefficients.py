@@ -159,7 +159,9 @@ def from_unconstrained(z: Array) -> Coefficients:
     """Inverse of `to_unconstrained`; z is `[coefficient, *batch]`; by numpy where it is at hand."""
     exp, share = (np.exp, _share) if at_hand(z) else (jnp.exp, jax.nn.sigmoid)
     kinds = {name: share if spec.bound == "share" else exp for name, spec in SPECS.items()}
-    return Coefficients(**{name: kind(z[i]) for i, (name, kind) in enumerate(kinds.items())})  # type: ignore[index]
+    # what overflows is infinite, and what is no number stays none: JAX does not warn of either
+    with np.errstate(over="ignore", invalid="ignore"):
+        return Coefficients(**{name: kind(z[i]) for i, (name, kind) in enumerate(kinds.items())})  # type: ignore[index]
 
 
 def _share(z: np.ndarray) -> np.ndarray:

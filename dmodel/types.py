@@ -6,7 +6,7 @@ written for one case and hold for both, because cases only ever meet element by 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, overload
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +29,7 @@ def enable_float64() -> None:
 def at_hand(*values: Array) -> bool:
     """Whether all values are Python's or numpy's. What tables of rows need is computed by numpy then: JAX would compile every operation
     anew for every number of rows, which takes longer than reading them."""
-    return not any(isinstance(v, jax.Array) for v in values)
+    return all(isinstance(v, np.ndarray | np.generic | int | float) for v in values)
 
 
 def larger(a: Array, b: Array) -> Array:
@@ -42,6 +42,15 @@ def smaller(a: Array, b: Array) -> Array:
     return np.minimum(a, b) if at_hand(a, b) else jnp.minimum(a, b)
 
 
+def modulo(a: Array, b: Array) -> Array:
+    """What is left over of a after whole parts of b, likewise."""
+    return np.mod(a, b) if at_hand(a, b) else jnp.mod(a, b)
+
+
+@overload
+def stack(*values: jax.Array) -> jax.Array: ...
+@overload
+def stack(*values: Array) -> Any: ...
 def stack(*values: Array) -> Any:
     """Stack the same quantity of several operations on a new axis 0, the batch staying last; by numpy where all are at hand.
 

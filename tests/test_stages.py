@@ -102,6 +102,7 @@ def test_one_plan_and_rows_of_traces_lay_layers_out_alike():
         make_plan(LARGE, 1024, global_batch=2048, pp=128)
 
 
+@pytest.mark.slow
 def test_the_search_finds_the_stages_of_llama_3_405b():
     """Its 16 stages of the report (arXiv 2407.21783, table 4) do not divide 126 layers; the plan found obeys the rules and takes as long as
     one plan of the same degrees."""

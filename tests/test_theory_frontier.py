@@ -180,6 +180,7 @@ def test_bandwidth_limit():
     assert misses[1] < 2e-3 and misses[0] < 1e-1 and misses[1] < 0.1 * misses[0]
 
 
+@pytest.mark.slow
 def test_gradient_of_the_frontier(linear, monkeypatch):
     """jax.grad through the search over patterns, here the typical ones, of which the best is known."""
     monkeypatch.setattr(frontier, "neighbours", lambda _: [])

@@ -47,7 +47,7 @@ def cells_of(prior: Prior, groups: Groups) -> Cells:
         mean[i] += np.asarray(prior.offset)[found[found > 0]].sum(0)
     if prior.mixing is not None:
         apart = factor.reshape(len(members), n, len(blocks), n)
-        at = np.ix_(*map(np.asarray, (range(len(members)), range(n), prior.mixing.members, prior.mixing.coefficients)))
+        at = np.ix_(np.arange(len(members)), np.arange(n), np.asarray(prior.mixing.members), np.asarray(prior.mixing.coefficients))
         apart[at] = np.einsum("kcmd,dmn->kcnd", apart[at], np.asarray(prior.mixing.root), optimize=True)
     return Cells(of.reshape(-1), members, mean, factor)
 

@@ -35,7 +35,7 @@ def _outcome(system: Any, model: Any, plan: Any, coefficients: Any, fitted: Any)
 
 @cache
 def _compiled() -> Callable[..., dict[str, Any]]:
-    """Run a few times at most: compiling costs a hundred thousand times the answer, so the compiler shall not try hard."""
+    """Run a few times at most: compiling costs a hundred thousand times the answer, so on a CPU the compiler shall not try hard."""
     import jax
 
     from dmodel.sweep import quick_to_compile

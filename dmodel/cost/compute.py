@@ -206,11 +206,11 @@ def _waited(device: Array, host: Array, sharpness: float) -> jax.Array:
     return excess(*jnp.broadcast_arrays(device, host), 2.0 * sharpness)
 
 
-def optimizer_time(parameters: Array, bytes_per_parameter: Array, chip: Chip, coefficients: Coefficients) -> Array:
+def optimizer_time(parameters: Array, bytes_per_parameter: Array, chip: Chip, coefficients: Coefficients) -> jax.Array:
     """Time of the optimizer step [s]: `c_optimizer · N · bytes / (HBM · η_mem)`.
 
     Args:
       parameters: N, updated by this device [count]. bytes_per_parameter: moved for each: the state read and written, the gradient read, the
         weight written [byte].
     """
-    return coefficients.optimizer_traffic * streaming_time(parameters * bytes_per_parameter, chip, coefficients)
+    return jnp.asarray(coefficients.optimizer_traffic * streaming_time(parameters * bytes_per_parameter, chip, coefficients))

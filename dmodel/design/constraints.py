@@ -16,7 +16,7 @@ from dmodel.plan import Plan
 from dmodel.smooth import ramp
 from dmodel.stages import ENDS, short_by
 from dmodel.step import memory_use
-from dmodel.types import Array, smaller
+from dmodel.types import Array, modulo, smaller
 from dmodel.workload import Transformer
 
 Margin = Callable[[Transformer, Plan], Array]
@@ -34,13 +34,13 @@ class Constraint(NamedTuple):
 
 def _remainder(whole: Array, part: Array) -> Array:
     """`−(whole mod part)`: 0 where it divides, else minus what is left over."""
-    return -(whole % part)  # type: ignore[operator]
+    return -modulo(whole, part)
 
 
 def _kv_remainder(model: Transformer, plan: Plan) -> Array:
     """KV heads are split over tp, or copied a whole number of times when tp exceeds them."""
     kv, tp = model.n_kv_heads, plan.tp
-    return -smaller(kv % tp, tp % kv)  # type: ignore[operator]
+    return -smaller(modulo(kv, tp), modulo(tp, kv))
 
 
 def _stage_remainder(model: Transformer, plan: Plan) -> Array:

@@ -115,7 +115,7 @@ def make_plan(
         "recompute_attention": attention,
     }
     numbers |= layout(float(model.n_layers), n["pp"], n["interleave"], float(model.n_mtp))
-    plan = base.replace(**{k: np.asarray(v, dtype=float) for k, v in numbers.items()}, schedule=_schedule(schedule, interleave))
+    plan = base.replace(**{k: np.float64(v) for k, v in numbers.items()}, schedule=_schedule(schedule, interleave))
     broken, batches = violated(model, plan), ("micro-batch", "global batch")
     if broken:
         sizes = f"heads {model.n_heads:g}, KV heads {model.n_kv_heads:g}, layers {model.n_layers:g}, sequence {model.seq_len:g}"
