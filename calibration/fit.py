@@ -243,6 +243,7 @@ def fit(
     weights = _weights(cases.labels.flag, kept, old.rows)
     groups = pooling.groups_of(every.labels.accelerator.tolist(), every.labels.stack.tolist())
     data = rows_of_fit(every, groups, weights)
+    padded = padded_rows(data)
     start_from = base or default_profile()
     prior = pooling.holding(pooling.prior_for(groups, start_from, fresh=base is None, told=old.families), held or {})
     total, first = rounds if base is None else 1, None
@@ -258,11 +259,11 @@ def fit(
             first=first,
         )
         if i + 1 < total:
-            widths = refined_widths(p, offset_errors(p, prior, padded_rows(data), groups, log_ratio, FREEDOM), prior, groups)
+            widths = refined_widths(p, offset_errors(p, prior, padded, groups, log_ratio, FREEDOM), prior, groups)
             known = [f(p, prior) for f in (pooling.center, pooling.offsets, pooling.noise_scale)]
             prior = pooling.holding(pooling.prior_for(groups, dataclasses.replace(start_from, widths=widths), fresh=True), held or {})
             first = pooling.located(prior, *known)
-    found = laplace(p, prior, padded_rows(data), groups, log_ratio, FREEDOM)
+    found = laplace(p, prior, padded, groups, log_ratio, FREEDOM)
     widths = refined_widths(p, found.offset_errors, prior, groups) if base is None else base.widths
     seen = cases if held_out is None else cases.take(~np.asarray(held_out))
     footprints = {**start_from.footprints, **fit_footprints(seen, start_from.footprints)}

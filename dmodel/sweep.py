@@ -198,12 +198,9 @@ def packed(fixed: Tree) -> dict[str, np.ndarray]:
 def _unpacked(shared: dict[str, jax.Array], kinds: Tree) -> Tree:
     """The pytree of `packed` again, with the shapes and types of `kinds`."""
     leaves, tree = jax.tree.flatten(kinds)
-    found, at = [], dict.fromkeys(shared, 0)
-    for x in leaves:
-        kind, size = x.dtype.name, math.prod(x.shape)
-        found.append(shared[kind][at[kind] : at[kind] + size].reshape(x.shape))
-        at[kind] += size
-    return jax.tree.unflatten(tree, found)
+    sizes = {kind: [math.prod(x.shape) for x in leaves if x.dtype.name == kind] for kind in shared}
+    parts = {kind: iter(jax.lax.split(values, sizes[kind])) for kind, values in shared.items()}
+    return jax.tree.unflatten(tree, [next(parts[x.dtype.name]).reshape(x.shape) for x in leaves])
 
 
 def quick_to_compile() -> dict[str, Any] | None:

@@ -26,6 +26,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from calibration.traces import published, to_cases
 from dmodel import catalog, coefficients
 from dmodel.plan import Plan
 from dmodel.report import style
@@ -224,6 +225,26 @@ def shell(name: str, target: float, *arguments: str) -> Result:
     return Result(name, wall, "s", target, note="new process, empty cache")
 
 
+def small_sweep(rounds: int) -> Iterator[Result]:
+    """What a sweep costs that is too small to compute anything: handing over plans and what they share, and taking results back."""
+    plans, fixed = random_plans(64), problem()
+    found = rates({"small": lambda: sweep(totals(), plans, fixed)}, 1, rounds)["small"]
+    yield Result("sweep of 64 plans", 1e3 / max(found), "ms", note="one call, compiled before")
+
+
+def read_rows() -> dict[str, float]:
+    """Seconds in which this process, which has to be a new one, makes cases of the published table."""
+    begun = time.perf_counter()
+    return {"rows": len(to_cases(published())), "first_s": time.perf_counter() - begun}
+
+
+def table_of_rows() -> Iterator[Result]:
+    """What every command on the published table waits for first."""
+    with tempfile.TemporaryDirectory() as folder:
+        found = child("rows", JAX_COMPILATION_CACHE_DIR=folder)
+    yield Result("published table as cases", found["first_s"], "s", note=f"{found['rows']:,} rows, new process, empty cache; imports apart")
+
+
 def theory_sweep(rounds: int, cores: int) -> Iterator[Result]:
     """The study's sweep: for each of 31 widths the smallest cluster of H100s, and the exact best layout on each size tried."""
     system = gpu("H100 SXM")
@@ -266,9 +287,11 @@ def results(quick: bool) -> Iterator[Result]:
         yield from (r for r in throughput(1_000_000, 3, cores) if r.target)
         yield from fusion(1 << 16, 5)
         yield from multi_output_fusion()
+    yield from small_sweep(5 if quick else 15)
     yield from theory_sweep(3 if quick else 9, cores)
     if not quick:
         yield from design_search()
+    yield from table_of_rows()
     yield from commands(quick)
 
 
@@ -314,12 +337,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m experiments.bench", description="Speed of the model, each number beside its target.")
     parser.add_argument("--json", action="store_true", help="one JSON document instead of lines")
     parser.add_argument("--quick", action="store_true", help="smaller batches, fewer rounds, no fit: about a minute")
-    parser.add_argument("--part", choices=["compile", "rates", "search"], help=argparse.SUPPRESS)
+    parser.add_argument("--part", choices=["compile", "rates", "rows", "search"], help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, default=Path("out"), help="folder of the table and the figure")
     options = parser.parse_args()
     enable_float64()
     if options.part:
-        parts = {"compile": compile_times, "rates": _rates_here, "search": lambda: speed()._asdict()}
+        parts = {"compile": compile_times, "rates": _rates_here, "rows": read_rows, "search": lambda: speed()._asdict()}
         print(json.dumps(parts[options.part]()))
         return
     found = []

@@ -41,7 +41,6 @@ def test_held_out(tmp_path):
     assert (tmp_path / "held_out_by_group.csv").read_text().splitlines()[0] == "fit,rows,count,median,mean,p90"
 
 
-@pytest.mark.slow
 def test_few_shot(tmp_path):
     document = by_shell("few_shot", tmp_path, "--targets", "vtrain-multi")
     (line,) = document["rows"]

@@ -30,8 +30,6 @@ PLANS = {
 }
 CASES = [(SYSTEM, plan) for plan in PLANS.values()] + [(ONE_LEVEL, PLANS["one device"]), (ONE_LEVEL, PLANS["3d, interleaved"])]
 IDS = [*PLANS, "one level, one device", "one level, 3d"]
-EVERY = [pytest.param(i, id=name, marks=pytest.mark.slow if "one level" in name else ()) for i, name in enumerate(IDS)]
-"""Cases; a system of one level compiles its own programs."""
 
 
 @cache
@@ -90,7 +88,7 @@ def missed(case: int, output: str = "step_time") -> dict[str, tuple[float, float
     return {e.name: (e.value, expected[e.name][row]) for e in entries if abs(e.value - expected[e.name][row]) > 1e-6}
 
 
-@pytest.mark.parametrize("case", EVERY)
+@pytest.mark.parametrize("case", range(len(CASES)), ids=IDS)
 def test_elasticities_are_finite_differences(case):
     assert len(found(case).entries) > 50
     assert not missed(case)
@@ -101,8 +99,9 @@ def test_elasticities_of_other_outputs_are_finite_differences(output):
     assert not missed(IDS.index("3d, interleaved"), output)
 
 
-@pytest.mark.parametrize("case", EVERY)
-@pytest.mark.parametrize("sharpness", [8.0, pytest.param(float("inf"), marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("case", "sharpness"), [(i, 8.0) for i in range(len(CASES))] + [(i, float("inf")) for i in range(len(PLANS))], ids=[*IDS, *PLANS]
+)
 def test_rates_less_times_make_minus_one(case, sharpness):
     """Seconds appear in the rates as 1/s and in the times as s; a function of degree 1 in seconds has to obey."""
     e = found(case, "step_time", sharpness)
