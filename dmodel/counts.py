@@ -276,12 +276,14 @@ def _seen(window: Array, model: Transformer, plan: Plan) -> Array:
 def kernels(model: Transformer, plan: Plan) -> Array:
     """Kernels of one forward layer [count]: 4 products, 2 norms, 2 residuals, rotary (1, or 12), activation, attention (1 fused, 6 not), 1
     more for each of the 2 tensor-parallel collectives, sorting of tokens (6) when there are experts. Latents add 2 products, 2 norms and a
-    concatenation, those of experts 2 products, shared experts 3; a Mamba-2 mixer has 10, not attention's 6. Nominal: `launch` scales."""
-    mean = mean_layer(model)
-    collective = 2.0 * ramp(plan.tp - 1.0)
+    concatenation, those of experts 2 products, shared experts 3; a Mamba-2 mixer has 10, not attention's 6. An adapter has 5 in a pass
+    (2 products, scale, addition; 6 backward), 1 for dropout, under tp a collective, or 2 where it returns h. Nominal: `launch` scales."""
+    mean, several = mean_layer(model), ramp(plan.tp - 1.0)
+    collective = 2.0 * several
+    adapters = (5.0 + model.adapter_dropout + several) * (model.first_adapters + model.last_adapters) + several * model.last_adapters
     experts = (6.0 + 3.0 * ramp(model.n_shared_experts) + 2.0 * mean.latents) * mean.routed
     attention = model.attention_share * (6.0 + 5.0 * mean.up + 5.0 * (1.0 - plan.flash) + 11.0 * plan.split_rotary)
-    return attention + 10.0 * model.mamba_share + 5.0 * model.mlp_share + collective + experts
+    return attention + 10.0 * model.mamba_share + 5.0 * model.mlp_share + collective + experts + adapters
 
 
 LOOP = 0.25

@@ -53,20 +53,22 @@ def messages(
     of them for the mixer, half for an MLP, which layers of routed experts alone do not have; where elementwise kernels alone run again
     (`Plan.recompute_elementwise`), all-gathers do so before them; as many as 1 forward and 1 backward for the vocabulary-parallel embedding
     and head together, on one stage or two. Experts split over etp gather and scatter the tokens of their ranks. At each of these ranks wait
-    for the last of them (`collective_skew`), where they run at all (`Plan.composed`). Context parallelism: the ring passes K and V forward,
-    K, V and their gradients backward. Expert parallelism: dispatch and combine each way; forward, ranks first gather how many tokens go
-    where (Megatron-Core's dispatcher, DeepEP's notification): a start and hops in lines (`LINE_HOP`), in blocks where a map of who visits
-    whom goes with them (`Plan.route_bytes`). ZeRO-3: gathers forward and backward and a scatter of each layer, per micro-batch; ZeRO 2 the
-    scatter alone (DeepSpeed's stage 2 and FSDP reduce gradients behind every micro-batch, or once per step where they accumulate), and
-    gathers once. ZeRO 0: an all-reduce of gradients per step; 1 (Megatron-LM's distributed optimizer): reduce-scatter and all-gather. HSDP
-    adds an all-reduce of the shard over the replicas, which hides like other gradients or is waited for (`Plan.overlap_replica`). Routed
-    experts are messages of their own, among the ranks that hold the same ones. Tied embeddings of several stages are summed over the first
-    and last.
+    for the last of them (`collective_skew`), where they run at all (`Plan.composed`). Adapters join what is as wide as their rank, a
+    message of hops alone, and those that return h exchange a rank's part of it (NeMo's `a2a_experimental`), in either pass; ranks have just
+    met. Context parallelism: the ring passes K and V forward, K, V and their gradients backward. Expert parallelism: dispatch and combine
+    each way; forward, ranks first gather how many tokens go where (Megatron-Core's dispatcher, DeepEP's notification): a start and hops in
+    lines (`LINE_HOP`), in blocks where a map of who visits whom goes with them (`Plan.route_bytes`). ZeRO-3: gathers forward and backward
+    and a scatter of each layer, per micro-batch; ZeRO 2 the scatter alone (DeepSpeed's stage 2 and FSDP reduce gradients behind every
+    micro-batch, or once per step where they accumulate), and gathers once. ZeRO 0: an all-reduce of gradients per step; 1 (Megatron-LM's
+    distributed optimizer): reduce-scatter and all-gather. HSDP adds an all-reduce of the shard over the replicas, which hides like other
+    gradients or is waited for (`Plan.overlap_replica`). Routed experts are messages of their own, among the ranks that hold the same ones.
+    Tied embeddings of several stages are summed over the first and last.
     What ZeRO-3 gathers, scatters and sums over replicas, and what ZeRO 2 scatters, goes in one message per layer (FSDP's units, loops of
     compilers); gradients and parameters of a step go in buckets, so that the first leave while the rest are computed
     (`_messages_per_byte`): each message pays its hops and its start.
 
     Limits: left out is the gather that `sp` repeats behind the weight gradients (Korthikanti et al. 2022), which hides behind products.
+    Adapters that return h without `a2a_experimental` gather all of it; gradients of adapters, which are few, are not sent.
     Megatron-Core has buckets on the first stage's first chunk alone, and one message for each other chunk; here all stages have buckets.
     The all-reduce of HSDP goes in buckets too below stage 3.
     """
@@ -117,9 +119,13 @@ def messages(
     half = 2.0 * before + (1.0 - sp) * (tp_reduce + skew)
     mixer, mlp = (half + opened * before + share * (half - before) for share in (again, last))
     inside = mean.routed * (etp.time(routed) + split_experts)
+    adapters = (model.first_adapters + model.last_adapters) * tp.latency_s + model.last_adapters * tp.time(wire / plan.tp)
     scatter = zero2 * trained * layer.time(plan.reduce_bytes / layers)
     return Messages(
-        tp=Passes((mean.mixer + mean.through) * half + 2.0 * inside, mean.mixer * mixer + mean.through * mlp + (2.0 + both) * inside),
+        tp=Passes(
+            (mean.mixer + mean.through) * half + 2.0 * inside + adapters,
+            mean.mixer * mixer + mean.through * mlp + (2.0 + both) * inside + (1.0 + again) * adapters,
+        ),
         cp=Passes(cp.time(kv), (2.0 + core) * cp.time(kv)),
         ep=Passes(mean.routed * (2.0 * exchange + route), mean.routed * ((2.0 + both) * exchange + again * route)),
         gather=zero3 * layer.time(plan.gather_bytes / layers),

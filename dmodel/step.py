@@ -122,13 +122,14 @@ def _layer_work(system: System, model: Transformer, plan: Plan, parts: counts.Re
         products, stack(*[rate] * 8, *[chip.attention_flops_per_s] * 2), stack(*[operand] * 8, *[counts.WORD] * 2), chip, c, sharpness
     )
     matmul, logits = times[:-1].sum(0), times[-1] * compute.off_vectors(plan)
-    casts = compute.streaming_time(c.cast_traffic * traffic.cast_bytes(products, plan), chip, c)
+    casts = compute.streaming_time(c.cast_traffic * traffic.cast_bytes(products, model, plan), chip, c)
     core = counts.attention_flops(model, plan) * compute.off_matrix_units(model, plan) * compute.narrowed(plan)
     powers, through = counts.exponentials(model, plan), traffic.softmax_bytes(model, plan)
     newest = compute.attention_passes(core, powers, through, plan.flash, chip, c, sharpness)
     older = compute.older_kernels(plan)
     attention, backward_attention = older.forward * newest.forward, older.backward * newest.backward
-    streaming, back = (compute.streaming_time(c.elementwise_traffic * n, chip, c) for n in traffic.elementwise_bytes(model, plan))
+    moved = zip(traffic.elementwise_bytes(model, plan), traffic.adapter_bytes(model, plan), strict=True)
+    streaming, back = (compute.streaming_time(c.elementwise_traffic * least + all_of, chip, c) for least, all_of in moved)
     accumulated = 2.0 * plan.gradient_bytes * model.trainable * (parts.layers + parts.experts) * plan.pp / counts.mean_layer(model).layers
     sums = compute.streaming_time(accumulated, chip, c)
     # inside the products their traffic hides behind the arithmetic, unless there is more of it

@@ -23,17 +23,17 @@ class Passes(NamedTuple):
         return self.forward + self.backward
 
 
-def cast_bytes(products: Matmuls, plan: Plan) -> Array:
+def cast_bytes(products: Matmuls, model: Transformer, plan: Plan) -> Array:
     """Memory traffic of casting below 16 bits, forward and backward of one layer [byte]; 0 in 16 bits.
 
     The left operand of each product forward, the gradient of its result backward, each read in 16 bits, once more for each pass that finds
-    its scale, and written in the operand's bytes twice: by rows for its own product, by columns for that of the weight gradient. Weights
-    are cast once per step, not per micro-batch. Fused experts only write what lies between their two products. Router and logits stay in 16
-    bits.
+    its scale, and written in the operand's bytes twice: by rows for its own product, by columns for that of the weight gradient, which
+    frozen weights do not have. Weights are cast once per step, not per micro-batch. Fused experts only write what lies between their two
+    products. Router and logits stay in 16 bits.
     """
     left, _, result = products.elements
     read = WORD * (1.0 + plan.scale_passes)
-    every = (read + 2.0 * plan.operand_bytes) * (left + result)[:-2].sum(0)
+    every = (read + (1.0 + model.trainable) * plan.operand_bytes) * (left + result)[:-2].sum(0)
     return plan.low_precision * (1.0 - plan.wide_layers) * (every - plan.fused_experts * read * (left[6] + result[5]))
 
 
@@ -56,7 +56,8 @@ class Touches(NamedTuple):
         PyTorch's operations (Megatron-LM's `rope_utils.py`: two products, half negated, two joins, a sum). activation: of the width. gate:
         more of it where there is a gate. copies: of what experts read and return, for each visit, and once for each token. biases: of what
         experts return, to add biases one by one (its `moe/experts.py`, in fp32: weighted, added, joined, cast; back cast twice, parted, two
-        sums). scan: of Mamba-2, in forward passes.
+        sums). scan: of Mamba-2, in forward passes. read, returned: of what adapters read and return. dropped: of what they read, by a
+        dropout before them, with its mask of a byte.
     """
 
     half: float
@@ -67,15 +68,26 @@ class Touches(NamedTuple):
     copies: float
     biases: float
     scan: float
+    read: float
+    returned: float
+    dropped: float
 
 
-FORWARD = Touches(half=2.0 + ADDITION, rotary=2.0, split_rotary=12.0, activation=2.0, gate=1.0, copies=2.0, biases=14.0, scan=1.0)
+FORWARD = Touches(
+    half=2.0 + ADDITION, rotary=2.0, split_rotary=12.0, activation=2.0, gate=1.0, copies=2.0, biases=14.0, scan=1.0,
+    read=1.0, returned=1.0 + 2.0 + ADDITION, dropped=2.5,
+)  # fmt: skip
 """A norm reads and writes, a residual addition reads two and writes one; a gated activation reads two. Copies to experts are written and
-what they return is read, once for each visit; a token is read before and written after."""
+what they return is read, once for each visit; a token is read before and written after. An adapter's first product reads, its second
+writes, a scale reads and writes that and an addition joins it with the frozen product's result (NeMo's `ParallelLinearAdapter`)."""
 
-BACKWARD = Touches(half=3.0 + ADDITION, rotary=2.0, split_rotary=10.0, activation=3.0, gate=2.0, copies=2.0, biases=20.0, scan=2.0)
+BACKWARD = Touches(
+    half=3.0 + ADDITION, rotary=2.0, split_rotary=10.0, activation=3.0, gate=2.0, copies=2.0, biases=20.0, scan=2.0,
+    read=2.0 + ADDITION, returned=2.0 + 2.0, dropped=2.5,
+)  # fmt: skip
 """Norms and activations read their input once more beside the gradient, gradients of both branches of a residual are added; what only moves
-or turns elements in one kernel costs what it did forward."""
+or turns elements in one kernel costs what it did forward. Of an adapter, both gradients of the second product read what the scale's
+gradient wrote; what it read is read once more, its gradient written and added to that of the frozen product."""
 
 
 def elementwise_bytes(model: Transformer, plan: Plan) -> Passes:
@@ -110,6 +122,21 @@ def _touched(model: Transformer, plan: Plan, n: Touches) -> Array:
     experts = mean.routed * visits(model, plan) * ((n.copies + biases) * mean.reach + inside)
     between = (heads + model.mamba_share * n.scan * scan + activation * mean.width + routing) / plan.tp
     return WORD * (t * (n.half * h * (mean.mixer + model.mlp_share) / split + between) + experts)
+
+
+def adapter_bytes(model: Transformer, plan: Plan) -> Passes:
+    """Memory traffic of the low-rank adapters of the mean layer, by pass [byte]: `2 t [(read + dropped) in + returned out]` with what they
+    read, `in = n_first h + w_last / tp`, and return, `out = w_first / tp + n_last h / split`, and the `Touches` of the pass.
+
+    Every kernel there is counts, so `elementwise_traffic`, which scales least traffic, does not. Products of a rank far below the intensity
+    at which arithmetic takes longer are bound by this traffic.
+
+    Limits: experts have none; kernels that join an adapter's products, scale and addition (Transformer Engine's op fuser) move less.
+    """
+    given = model.first_adapters * model.d_model + model.last_adapted / plan.tp
+    returned = model.first_adapted / plan.tp + model.last_adapters * model.d_model / split_ranks(plan)
+    moved = WORD * tokens(model, plan)
+    return Passes(*(moved * ((n.read + n.dropped * model.adapter_dropout) * given + n.returned * returned) for n in (FORWARD, BACKWARD)))
 
 
 def loss_bytes(model: Transformer, plan: Plan) -> Array:

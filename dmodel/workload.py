@@ -33,6 +33,9 @@ class Transformer(struct.PyTreeNode, kw_only=True):
       mamba_inner, mamba_heads, mamba_groups, mamba_state: inner width, heads, groups and state size of a Mamba-2 mixer.
       n_mtp: heads that predict further tokens, each a layer of its own and the logits once more.
       trainable: 1 when the weights are trained; 0 for a frozen base (LoRA): no weight gradients, no optimizer.
+      first_adapters, last_adapters: low-rank adapters (LoRA, Hu et al. 2021) of a layer beside products that read h (queries, keys and
+        values, MLP up) and beside those that return it (projection, down) [count]. first_adapted, last_adapted: widths of what the former
+        return and of what the latter read, of all together [count]. adapter_dropout: 1 when dropout comes before or behind them.
     """
 
     n_layers: Array
@@ -69,6 +72,11 @@ class Transformer(struct.PyTreeNode, kw_only=True):
     mamba_state: Array = 0.0
     n_mtp: Array = 0.0
     trainable: Array = 1.0
+    first_adapters: Array = 0.0
+    first_adapted: Array = 0.0
+    last_adapters: Array = 0.0
+    last_adapted: Array = 0.0
+    adapter_dropout: Array = 0.0
 
 
 def check_counts(model: Transformer) -> None:

@@ -72,6 +72,11 @@ MODEL = Transformer(
     mamba_state=120.0,
     n_mtp=0.4,
     trainable=0.8,
+    first_adapters=1.3,
+    first_adapted=5100.0,
+    last_adapters=0.7,
+    last_adapted=3900.0,
+    adapter_dropout=0.4,
 )
 MIXTURE = MODEL.replace(
     n_experts=8.6, top_k=2.1, n_shared_experts=0.7, imbalance=1.2, d_ff=3100.0, kv_rank=500.0, q_rank=1400.0, expert_rank=900.0,
@@ -172,12 +177,18 @@ EDGE_PLANS = (
 
 PLAIN = {name: field.default for name, field in Transformer.__dataclass_fields__.items() if isinstance(field.default, float)}
 DENSE = MODEL.replace(**PLAIN, gated_mlp=1.0)
+ADAPTED = DENSE.replace(
+    trainable=0.0, first_adapters=1.0, first_adapted=6144.0, last_adapters=1.0, last_adapted=4096.0, adapter_dropout=1.0
+)
+"""Adapters beside queries, keys and values, and beside the projection."""
 EDGE_MODELS = (
     DENSE,
     DENSE.replace(gated_mlp=0.0, tied_embeddings=1.0, causal=0.0),
     DENSE.replace(n_experts=8.0, top_k=2.0, d_ff=2048.0),
     DENSE.replace(n_experts=2.0, n_shared_experts=1.0),
     DENSE.replace(trainable=0.0),
+    ADAPTED,
+    ADAPTED.replace(last_adapters=0.0, last_adapted=0.0, adapter_dropout=0.0),
     DENSE.replace(
         n_experts=8.0, top_k=2.0, n_shared_experts=1.0, n_dense_layers=3.0, d_ff_dense=8000.0, n_kv_heads=33.0, kv_rank=512.0,
         q_rank=1536.0, rope_dim=64.0, qk_extra=64.0, n_mtp=1.0,
@@ -306,4 +317,10 @@ def random_questions(seed: int, n: int, levels: int) -> tuple:
     coefficients = [jittered(float64(COEFFICIENTS), rng, 0.2) for _ in range(n)]
     shares = [name for name, spec in SPECS.items() if spec.bound == "share"]
     coefficients = [c.replace(**{name: np.minimum(getattr(c, name), 1.0) for name in shares}) for c in coefficients]
-    return tuple(map(batch, (random_systems(rng, n, levels), random_models(rng, n), random_plans(rng, n), coefficients)))
+    systems, models, plans = random_systems(rng, n, levels), random_models(rng, n), random_plans(rng, n)
+    # a head cannot displace more layers than the fullest stage holds
+    plans = [
+        p.replace(head_displaces=np.minimum(p.head_displaces, m.n_layers / p.pp + p.stage_excess))
+        for m, p in zip(models, plans, strict=True)
+    ]
+    return tuple(map(batch, (systems, models, plans, coefficients)))

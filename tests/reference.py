@@ -308,15 +308,31 @@ def streams(m: Transformer, p: Plan) -> tuple[float, float]:
     return totals[0], totals[1]
 
 
+def adapted(m: Transformer, p: Plan) -> tuple[float, float]:
+    """Bytes that a layer's adapters move, forward and backward, kernel by kernel; `read`, `made`: elements that they read and return."""
+    t = p.micro_batch * m.seq_len / p.cp
+    read = t * (m.first_adapters * m.d_model + m.last_adapted / p.tp)
+    made = t * (m.first_adapted / p.tp + m.last_adapters * m.d_model / (p.tp if p.sp else 1.0))
+    # dropout reads, writes and masks; then A reads, B writes, a scale does both, an addition reads two and writes one
+    drop = 5.0 * read if m.adapter_dropout else 0.0
+    forward = drop + 2.0 * (read + made) + 4.0 * made + 6.0 * made
+    # the scale's gradient, B's two, A's two, and that of what was read added to the frozen product's
+    backward = drop + 4.0 * made + 2.0 * made + 2.0 * made + 2.0 * read + 2.0 * read + 6.0 * read
+    return forward, backward
+
+
 def kernels(m: Transformer, p: Plan) -> float:
     """Kernels of the mean layer, forward."""
+    several = 1 if p.tp > 1 else 0
+    of_adapters = m.first_adapters * (5 + several) + m.last_adapters * (5 + 2 * several)
+    of_adapters += (m.first_adapters + m.last_adapters) * (1 if m.adapter_dropout else 0)
     each = {
         "attention": 6.0 + (0 if p.flash else 5) + (5 if m.kv_rank or m.q_rank else 0) + (11 if p.split_rotary else 0),
         "mamba": 10.0,
         "dense": 5.0,
         "experts": 11.0 + (3 if m.n_shared_experts else 0) + (2 if m.expert_rank else 0),
     }
-    return (2 if p.tp > 1 else 0) + sum(count / m.n_layers * each[mixer or mlp] for count, mixer, mlp in layers_of(m))
+    return of_adapters + 2 * several + sum(count / m.n_layers * each[mixer or mlp] for count, mixer, mlp in layers_of(m))
 
 
 def core(system: System, m: Transformer, p: Plan, c: Coefficients, times: float, rate: float) -> float:
@@ -384,7 +400,8 @@ def work(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
     shared = any(mlp == "dense" or m.n_shared_experts for _, _, mlp in layers_of(m) if mlp)
     downs = matmul(always[-1], peak, operand, system, c) if shared else 0.0
     downs += sum(matmul(shape, peak, operand, system, c, several) for shape in routed[1:])
-    cast = sum((2.0 * (1.0 + p.scale_passes) + 2.0 * p.operand_bytes) * n * (r * k + r * w) for r, w, k, n in always + routed)
+    layouts = 2.0 if m.trainable else 1.0
+    cast = sum((2.0 * (1.0 + p.scale_passes) + layouts * p.operand_bytes) * n * (r * k + r * w) for r, w, k, n in always + routed)
     if p.fused_experts and routed:
         # what lies between an expert's products is written, not read
         (rows, gates, _, n), (_, _, f, _) = routed
@@ -393,7 +410,7 @@ def work(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
     attention = core(system, m, p, c, 1.0, p.attention_rate)
     behind = core(system, m, p, c, 2.5 if p.flash else 2.0, p.attention_backward_rate)
     behind *= c.attention_backward if p.flash else 1.0
-    streaming, back = (c.elementwise_traffic * n / stream for n in streams(m, p))
+    streaming, back = ((c.elementwise_traffic * n + more) / stream for n, more in zip(streams(m, p), adapted(m, p), strict=True))
     sums = 2.0 * p.gradient_bytes * m.trainable * parameters(m, p)["per_layer"] / stream
     accumulate = max(sums - products, 0.0) if p.fused_sums and p.zero < 2 else c.elementwise_traffic * sums
     forward = products + attention + streaming + 0.5 * casts
@@ -464,12 +481,16 @@ def messages(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[s
     gathers = 0.5 * half * (mixers + lone) if p.sp and p.recompute_elementwise else 0.0
     split_experts = routed * (tp_net.gather(sent * p.etp, g["etp"]) + (c.collective_skew if p.etp > 1 else 0.0))
     ring = net.gather(keys / p.tp, g["cp"], own=0.0)
+    joined = (m.first_adapters + m.last_adapters) * tp_net.gather(0.0, g["tp"]) + m.last_adapters * tp_net.gather(wire / p.tp, g["tp"])
     exchange = net.all_to_all(sent, g["ep"], m.top_k, bool(p.merge_copies))
     # counts of tokens go in lines, with hops of a third
     asked = net.gather(p.route_bytes * t / p.tp * p.ep * m.n_experts, g["ep"], hop=1.0 if p.route_bytes else 1.0 / 3.0)
     return {
-        "tp_forward": (mixers + lone) * half + 2.0 * split_experts,
-        "tp_backward": (mixers + lone) * half + (again * (mixers * half + lone * mlp) or gathers) + (2.0 + both) * split_experts,
+        "tp_forward": (mixers + lone) * half + 2.0 * split_experts + joined,
+        "tp_backward": (mixers + lone) * half
+        + (again * (mixers * half + lone * mlp) or gathers)
+        + (2.0 + both) * split_experts
+        + (1.0 + again) * joined,
         "cp_forward": ring,
         "cp_backward": (2.0 + (again or float(p.recompute_attention))) * ring,
         "ep_forward": routed * (2.0 * exchange + asked),

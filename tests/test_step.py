@@ -125,6 +125,9 @@ QUESTIONS = {
     ),
     "added up from parts": ("A100-DGX", "gpt-3-125m", plan(tp=8.0, unpadded_vocab=1.0, composed=1.0)),
     "frozen": ("H100-DGX", "llama-2-7b", plan(dp=8.0)),
+    "adapters": ("H100-DGX", "llama-2-70b", plan(dp=2.0, tp=4.0, sp=1.0, cp=2.0, operand_bytes=1.0, low_precision=1.0)),
+    "adapters, whole h": ("H100-DGX", "llama-2-70b", plan(dp=2.0, tp=4.0, recompute_layers=1.0)),
+    "adapters without dropout": ("H100-DGX", "llama-2-7b", plan(dp=8.0, zero=1.0)),
 }
 
 
@@ -133,6 +136,12 @@ def question(name: str) -> tuple:
     transformer = catalog.transformer(model)
     if name == "frozen":
         transformer = transformer.replace(trainable=0.0)
+    if name.startswith("adapters"):
+        transformer = transformer.replace(
+            trainable=0.0, first_adapters=3.0, first_adapted=18000.0, last_adapters=2.0, last_adapted=12000.0, adapter_dropout=1.0
+        )
+    if name == "adapters without dropout":
+        transformer = transformer.replace(adapter_dropout=0.0)
     if name == "heads off the matrix units":
         transformer = transformer.replace(head_dim=108.0)
     if name == "further heads":

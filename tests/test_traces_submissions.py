@@ -105,8 +105,8 @@ def test_frozen_weights_are_held_in_8_bits_and_layers_recomputed_by_chip(tmp_pat
     assert not any("recompute blank" in text for text in full.labels.assumptions[0])
 
 
-def test_all_published_rows_of_mlperf_fit_their_devices_but_one_kind():
-    """By count; B200 with a whole sequence each measure 169 GiB for 181 counted, as activations of the MLP are kept in 8 bits."""
+def test_all_published_rows_of_mlperf_fit_their_devices():
+    """By count, and within a tenth of what is measured, for an eighth of a sequence on each device to a whole one."""
     from dmodel.step import memory_use
 
     cases = to_cases(published())
@@ -114,7 +114,7 @@ def test_all_published_rows_of_mlperf_fit_their_devices_but_one_kind():
     needed = np.asarray(memory_use(cases.model, cases.plan).total)
     over = needed > np.asarray(cases.system.chip.hbm_bytes)
     assert len(cases) == 69
-    assert set(zip(cases.labels.accelerator[over].tolist(), np.asarray(cases.plan.cp)[over].tolist(), strict=True)) == {("B200", 1.0)}
+    assert not over.any()
     peak = cases.labels.peak_memory_bytes
     known = np.isfinite(peak)
     assert np.abs(np.log(needed[known] / peak[known])).max() < 0.09

@@ -13,10 +13,10 @@ ONE = Plan(dp=1.0, global_batch=8.0)
 
 def test_casts_only_below_16_bits():
     products = counts.matmuls(DENSE, ONE)
-    assert float(traffic.cast_bytes(products, ONE)) == 0.0
+    assert float(traffic.cast_bytes(products, DENSE, ONE)) == 0.0
     left, _, result = (np.asarray(x) for x in products.elements)
     eight = ONE.replace(low_precision=1.0, operand_bytes=1.0)
-    assert float(traffic.cast_bytes(products, eight)) == pytest.approx(4.0 * (left + result)[:-1].sum())
+    assert float(traffic.cast_bytes(products, DENSE, eight)) == pytest.approx(4.0 * (left + result)[:-1].sum())
 
 
 def test_elementwise_kernels_read_and_write_what_their_passes_do():
@@ -59,7 +59,7 @@ def test_fused_experts_neither_read_nor_move_what_lies_between_their_products():
     ):
         assert a - b == pytest.approx(2.0 * passes * width)
     products = counts.matmuls(mixture, eight)
-    saved = float(traffic.cast_bytes(products, eight) - traffic.cast_bytes(products, fused))
+    saved = float(traffic.cast_bytes(products, DENSE, eight) - traffic.cast_bytes(products, DENSE, fused))
     assert saved == pytest.approx(2.0 * (1.0 + 1.0 + mixture.gated_mlp) * width)
     assert traffic.elementwise_bytes(DENSE, fused) == traffic.elementwise_bytes(DENSE, eight)
 
@@ -80,3 +80,29 @@ def test_recomputation_that_ends_early_does_not_add_what_the_last_product_return
     added = float(traffic.addition_bytes(model, plan)) / float(system.chip.hbm_bytes_per_s * default.memory_efficiency)
     assert saved(default) - none == pytest.approx(float(default.elementwise_traffic) * added, rel=1e-9)
     assert none > 0.0
+
+
+def test_adapters_move_what_their_kernels_read_and_write():
+    """Each kernel by hand, forward and backward, split over ranks of tp."""
+    plain = DENSE.replace(trainable=0.0, first_adapters=1.0, first_adapted=6144.0)
+    t, h = float(counts.tokens(plain, ONE)), float(DENSE.d_model)
+    forward, backward = traffic.adapter_bytes(plain, ONE)
+    # A reads h, B writes; the scale reads and writes; the addition reads two and writes one
+    assert forward == pytest.approx(2.0 * t * (h + 6144.0 * (1.0 + 2.0 + 3.0)))
+    # the scale's gradient, then B's two read; A's weights read h, its input's gradient is written and added
+    assert backward == pytest.approx(2.0 * t * (6144.0 * (2.0 + 2.0) + h * (1.0 + 1.0 + 3.0)))
+    dropped = traffic.adapter_bytes(plain.replace(adapter_dropout=1.0), ONE)
+    # reads, writes, and a mask of a byte
+    assert [b - a for a, b in zip((forward, backward), dropped, strict=True)] == pytest.approx([2.0 * t * 2.5 * h] * 2)
+    tp, sp = ONE.replace(tp=4.0), ONE.replace(tp=4.0, sp=1.0)
+    assert traffic.adapter_bytes(plain, tp).forward == pytest.approx(2.0 * t * (h + 6144.0 * 6.0 / 4.0))
+    back = DENSE.replace(trainable=0.0, last_adapters=1.0, last_adapted=4096.0)
+    for plan, split in ((tp, 1.0), (sp, 4.0)):
+        assert traffic.adapter_bytes(back, plan).forward == pytest.approx(2.0 * t * (4096.0 / 4.0 + h * 6.0 / split))
+    assert traffic.adapter_bytes(DENSE, ONE) == (0.0, 0.0)
+
+
+def test_frozen_weights_need_one_layout_of_what_is_cast():
+    products, eight = counts.matmuls(DENSE, ONE), ONE.replace(low_precision=1.0, operand_bytes=1.0)
+    both, one = (float(traffic.cast_bytes(products, DENSE.replace(trainable=x), eight)) for x in (1.0, 0.0))
+    assert one == pytest.approx(both * 3.0 / 4.0)

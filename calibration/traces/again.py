@@ -23,8 +23,9 @@ class Again(NamedTuple):
         output. into, gate, back: into MLPs and experts, the gate's, and out of them. dense, experts: all of that, in dense layers' MLPs
         alone, and in routed and shared experts.
       norms, activation: those before products, and that of experts: what they would keep is gone, the time they take again is not counted.
-      streams: kernels that stream. last_kept: 1 where the last product's result is kept though nothing reads it. inputs, others: what of a
-        layer's input, and of all else that it keeps, waits in the host's memory. said: how it is known, in words.
+        narrow: 1 where what MLPs keep for their activation is held in half the bytes. streams: kernels that stream. last_kept: 1 where the
+        last product's result is kept though nothing reads it. inputs, others: what of a layer's input, and of all else that it keeps, waits
+        in the host's memory. said: how it is known, in words.
     """
 
     layers: Array = 0.0
@@ -40,6 +41,7 @@ class Again(NamedTuple):
     experts: Array = 0.0
     norms: Array = 0.0
     activation: Array = 0.0
+    narrow: Array = 0.0
     streams: Array = 0.0
     last_kept: Array = 0.0
     inputs: Array = 0.0
@@ -93,6 +95,7 @@ def _forgotten(again: Again, model: Transformer, plan: Plan) -> Array:
     kept, dense = memory.layer_keeps(model, plan), _dense_share(model)
     latents = again.latents * (np.asarray(model.kv_rank) > 0.0)
     gone = latents * kept.queries + (again.dense * dense + again.experts * (1.0 - dense)) * kept.dense + again.norms * kept.norms
+    gone = gone + 0.5 * again.narrow * (1.0 - again.dense) * kept.dense
     gone = gone + again.experts * kept.experts + np.maximum(again.experts, again.activation) * kept.activated
     return np.asarray((1.0 - again.streams) * gone / kept.total)
 

@@ -248,7 +248,7 @@ def _experts(row: Row, degrees: Layout, precision: str, assumed: list[str]) -> d
         assumed.append("etp blank: 1, experts are not split")
     job = row.stack, row.text("model"), row.accelerator, precision
     exchange = dispatch(*job, degrees.ep, row.text("note"))
-    started = launches(*job, row.number("n_experts") or 1.0, degrees.ep, row.text("note"))
+    started = launches(*job, row.number("n_experts") or 1.0, degrees.ep, row.text("note"), row.known("n_accel"))
     assumed.extend((*exchange.said, *started.said))
     return {
         "ep": min(degrees.ep, ranks / etp),

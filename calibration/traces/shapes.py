@@ -7,6 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from calibration.traces.adapters import Adapters, adapters
 from calibration.traces.layout import layout
 from calibration.traces.recipes import composed, further_tokens, packed_window
 from calibration.traces.schema import BY_NAME, parse_number
@@ -130,7 +131,18 @@ def written(row: Row, assumed: list[str]) -> Transformer:
         "trainable": float("lora" not in row.flags),
     }
     shape = {"n_layers": layers, "d_model": width, "d_ff": ff, "gated_mlp": gated, "n_heads": heads, "vocab": vocab, "seq_len": seq}
-    return Transformer(**{**_PLAIN, **shape, **columns, **named})
+    return Transformer(**{**_PLAIN, **shape, **columns, **named, **_adapted(row, shape | columns, assumed)})
+
+
+def _adapted(row: Row, shape: dict[str, float], assumed: list[str]) -> dict[str, float]:
+    """Adapters of a row that trains nothing else; none in MLPs of a mixture."""
+    if shape["trainable"]:
+        return {}
+    heads, mlp = shape["head_dim"], shape["d_ff"] if shape["n_experts"] <= 1.0 else 0.0
+    widths = {"queries": shape["n_heads"] * heads, "keys": shape["n_kv_heads"] * heads, "mlp": mlp, "gated": shape["gated_mlp"]}
+    *numbers, said = adapters(row.stack, row.text("model"), row.text("note"), widths)
+    assumed.append(said)
+    return dict(zip(Adapters._fields, numbers, strict=False))
 
 
 def _visited(row: Row, experts: float, assumed: list[str]) -> float:

@@ -77,11 +77,12 @@ def _configured(row: Row, rest: float) -> float:
 
 
 class Kept(NamedTuple):
-    """weight_bytes: per frozen parameter [byte]. recomputed: share of the layers, in full. attention_bytes: per operand of the attention
-    core [byte]. said: in words."""
+    """weight_bytes: per frozen parameter [byte]. recomputed: share of the layers, in full. narrow: 1 where what MLPs keep is in 8 bits.
+    attention_bytes: per operand of the attention core [byte]. said: in words."""
 
     weight_bytes: float
     recomputed: float
+    narrow: float
     attention_bytes: float
     said: tuple[str, ...]
 
@@ -100,9 +101,10 @@ too (Dell's; Oracle's do not set it), but for `TENSOR_PAIRS`. NVIDIA's common se
 def kept(row: Row) -> Kept | None:
     """What an 8-bit fine-tuning row of MLPerf holds and recomputes; None for other rows.
 
-    Frozen weights are 8-bit (`fp8_params`), without their transposes (`disable_parameter_transpose_cache`): 8 B200 measure 169 GiB with one
-    sequence of 8,192 tokens on each, B200 and GB200 134, 100 and 82 with a half, a quarter and an eighth of one: a line from 65 GiB, which
-    are 8-bit weights, not 16-bit ones (128), with no layer recomputed.
+    Frozen weights are 8-bit (`fp8_params`), without their transposes (`disable_parameter_transpose_cache`): B200 and GB200 measure 134, 100
+    and 82 GiB with a half, a quarter and an eighth of a sequence of 8,192 tokens on each, a line from 65 GiB, which are 8-bit weights, not
+    16-bit ones (128), with no layer recomputed, and 138 GiB for a sequence (counted: 144, of which adapters keep 30). A whole one would not
+    fit; 169 GiB are measured, with what MLPs keep for their activation in 8 bits (`FP8_ACT=1`), as such configurations have it.
     """
     if not row.stack.lower().startswith(VERSIONS) or "lora" not in row.flags or base_precision(row.text("precision")) != "fp8":
         return None
@@ -111,10 +113,13 @@ def kept(row: Row) -> Kept | None:
     wide = accelerator.startswith(WIDE_ATTENTION)
     wide |= accelerator.startswith("h200") and row.stack.endswith("v5.0") and not (submitter and submitter[1] in TENSOR_PAIRS)
     wide |= row.text("attention") == "none"
+    degrees = submitted(row)
+    narrow = accelerator.startswith(("b200", "gb200")) and (degrees.cp if degrees else row.number("cp") or 1.0) == 1.0
     again = f"recompute blank: {f'{layers:g} layers' if layers else 'none'}, as in {CONFIGURED}"
     said = (
         f"frozen weights held in 8 bits: {CONFIGURED}",
         *([] if row.text("recompute") else [again]),
+        *([f"what MLPs keep is in 8 bits: {CONFIGURED}"] if narrow else []),
         *([] if wide else [f"attention core in 8 bits: {CONFIGURED}"]),
     )
-    return Kept(1.0, min(layers / row.known("n_layers"), 1.0), 2.0 if wide else 1.0, said)
+    return Kept(1.0, min(layers / row.known("n_layers"), 1.0), float(narrow), 2.0 if wide else 1.0, said)

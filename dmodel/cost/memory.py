@@ -57,7 +57,8 @@ class LayerBytes(struct.PyTreeNode, kw_only=True):
       inputs: of norms and residuals, with masks of dropout. norms: their outputs, operands of products. latents: of queries, keys and
         values. queries: these, with keys and values. core: attention's output, with scores where it is not fused. mamba: what its mixers
         keep. dense: inside MLPs that every token passes, shared experts among them. experts: inputs of routed experts, what lies inside
-        but for `activated`, and what comes back. activated: results of their activation, operands of the last product.
+        but for `activated`, and what comes back. activated: results of their activation, operands of the last product. adapters: what they
+        read.
     """
 
     inputs: Array
@@ -69,12 +70,13 @@ class LayerBytes(struct.PyTreeNode, kw_only=True):
     dense: Array
     experts: Array
     activated: Array
+    adapters: Array
 
     @property
     def total(self) -> Array:
         """Sum of all."""
         mixer = self.inputs + self.norms + self.latents + self.queries + self.core + self.mamba
-        return mixer + self.dense + self.experts + self.activated
+        return mixer + self.dense + self.experts + self.activated + self.adapters
 
 
 def layer_keeps(model: Transformer, plan: Plan) -> LayerBytes:
@@ -85,7 +87,8 @@ def layer_keeps(model: Transformer, plan: Plan) -> LayerBytes:
     residuals, dropout masks, and the norms' outputs at the width w of matmul operands; Q, K, V and the attention output (an operand); on f,
     c = 2 + w (plain) or 4 + w (gated). Routed experts keep their inputs, `w h` for each visit of a token (h the width of their latents,
     whose sum is kept too), and f counts as often. Latents are kept as operands; a Mamba-2 mixer keeps its `2 i + 2 G N` inputs, the scan's
-    and the gate's outputs. Unfused attention adds `5 t s a / tp`, gone when the attention core is recomputed.
+    and the gate's outputs. Unfused attention adds `5 t s a / tp`, gone when the attention core is recomputed. Adapters keep what they read,
+    of h once for the mixer and once for the MLP, or after dropout each its own with a mask of a byte.
     """
     t, mean, split = counts.tokens(model, plan), counts.mean_layer(model), counts.split_ranks(plan)
     # operands below 8 bits are kept with their scales, in both layouts; frozen weights need no operand kept for their gradient
@@ -95,7 +98,11 @@ def layer_keeps(model: Transformer, plan: Plan) -> LayerBytes:
     scores = 5.0 * model.seq_len * model.n_heads * (1.0 - plan.flash) * (1.0 - plan.recompute_attention)
     bc = model.mamba_groups * model.mamba_state
     mamba = 2.0 * (3.0 * model.mamba_inner + 2.0 * bc) + operand * model.mamba_inner
-    wide = t * (mean.mixer + model.mlp_share) * model.d_model / split
+    places = mean.mixer + model.mlp_share
+    wide = t * places * model.d_model / split
+    # gathered, where sequence parallelism splits h
+    shared, own = (n * model.d_model + model.last_adapted / plan.tp for n in (smaller(model.first_adapters, places), model.first_adapters))
+    read = (1.0 - model.adapter_dropout) * counts.WORD * shared + model.adapter_dropout * (counts.WORD + 1.0) * own
     before, visits = 2.0 + 2.0 * model.gated_mlp, mean.routed * counts.visits(model, plan)
     return LayerBytes(
         inputs=3.0 * wide,
@@ -108,6 +115,7 @@ def layer_keeps(model: Transformer, plan: Plan) -> LayerBytes:
         experts=visits * (operand * mean.reach + before * model.d_ff / plan.etp)
         + t * operand * mean.routed * mean.latents * mean.reach / plan.tp,
         activated=visits * operand * model.d_ff / plan.etp,
+        adapters=t * read,
     )
 
 

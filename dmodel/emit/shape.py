@@ -55,7 +55,9 @@ def leave_what_no_launcher_knows(sheet: Sheet) -> None:
     sheet.either("causal", {} if sheet["causal"] == 1 else None, "launchers of language models train causal attention")
     padded = {} if sheet["unpadded_vocab"] == 0 else None
     sheet.either("unpadded_vocab", padded, "frameworks pad their vocabulary, or have it padded, to what ranks of tp divide by 8")
-    sheet.either("trainable", {} if sheet["trainable"] == 1 else None, "adapters on a frozen base have settings of their own")
+    adapters = "first_adapters first_adapted last_adapters last_adapted adapter_dropout"
+    whole = sheet["trainable"] == 1 and not any(sheet[name] for name in adapters.split())
+    sheet.either(f"trainable {adapters}", {} if whole else None, "adapters on a frozen base have settings of their own")
 
 
 def launched(sheet: Sheet, fused: bool, looped: bool, why: str, compiled: bool = False) -> None:
