@@ -313,14 +313,14 @@ def test_a_blank_shape_of_no_known_model_is_set_aside(tmp_path, changes):
 @pytest.mark.parametrize(
     ("changes", "window"),
     [
-        ({"stack": "nemo-launcher", "model": "llama2-7b-sft"}, 300.0),
-        ({"stack": "nemo-launcher", "model": "mine", "flag": "lora"}, 300.0),
-        ({"stack": "megatron-bridge/26.06", "model": "llama3-70b-lora", "flag": "lora"}, 300.0),
-        ({"stack": "another", "note": "packed sequences"}, 300.0),
+        ({"stack": "nemo-launcher", "model": "llama2-7b-sft"}, 500.0),
+        ({"stack": "nemo-launcher", "model": "mine", "flag": "lora"}, 500.0),
+        ({"stack": "megatron-bridge/26.06", "model": "llama3-70b-lora", "flag": "lora"}, 500.0),
+        ({"stack": "another", "note": "packed sequences"}, 500.0),
         ({"stack": "another", "note": "unpacked sequences"}, None),
         ({"stack": "nemo-launcher", "model": "llama2-7b"}, None),
         ({"stack": "nemo-launcher", "model": "llama2-7b-sft", "attention": "none"}, None),
-        ({"stack": "nemo-launcher", "model": "llama2-7b-sft", "seq_len": "300"}, None),
+        ({"stack": "nemo-launcher", "model": "llama2-7b-sft", "seq_len": "500"}, None),
         ({"stack": "automodel", "model": "llama3-8b-lora", "flag": "lora"}, None),
     ],
 )
