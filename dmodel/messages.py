@@ -96,14 +96,9 @@ def messages(
     # beyond the first of each: activations at once, gradients in buckets, the last one not full, HSDP's by layer under ZeRO-3
     buckets = stack(0.0 * per_byte, *[per_byte] * 2, (1.0 - zero3) * per_byte)
     units = stack(*[0.0 * zero3] * 3, zero3 * (layers - 1.0))
-    tp_reduce, dense_reduce, expert_reduce, across = jnp.unstack(
-        collectives.all_reduce_time(
-            summed,
-            _kinds(groups.tp, groups.data, groups.expert_data, groups.replica),
-            mixed,
-            1.0 + summed * buckets + units,
-        )
-    )
+    summing = _kinds(groups.tp, groups.data, groups.expert_data, groups.replica)
+    reductions = collectives.all_reduce_time(summed, summing, mixed, 1.0 + summed * buckets + units)
+    tp_reduce, dense_reduce, expert_reduce, across = jnp.unstack(reductions)
     # the ranks of etp send the tokens of all of them between them
     sent, merged = jnp.asarray(routed / plan.etp)[None], jnp.asarray(plan.merge_copies)[None]
     exchange = collectives.all_to_all_time(sent, groups.ep[:, None], net, each(model.top_k), merged)[0]
