@@ -14,7 +14,7 @@ from calibration.traces import read, to_cases
 from calibration.traces.published import PUBLISHED
 from dmodel.profiles import default_profile, family
 from dmodel.types import InputError
-from experiments import few_shot, slow_rows
+from experiments import few_shot, kinds, slow_rows
 from experiments.bases import CODE, Bases
 from experiments.study import rows, run
 from experiments.targets import catalog
@@ -184,3 +184,22 @@ def test_slow_rows_need_some(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit) as ended:
         run(slow_rows.main)
     assert ended.value.code == 2 and "give a table with such rows" in capsys.readouterr().err
+
+
+def test_kinds(tmp_path):
+    """Every row of a kind counts once in its first line; a kind that is none is refused by name."""
+    document = quick_study("kinds", tmp_path)
+    whole, *stacks = document["rows"]
+    assert (whole["kind"], whole["stack"]) == ("4 bits", "all") and whole["rows"] >= sum(x["rows"] for x in stacks) > 0
+    assert all(abs(x["bias"]) <= x["p90"] for x in document["rows"])
+    cases = rows([])
+    hidden = {name: of(cases) for name, of in kinds.KINDS.items()}
+    assert all(mask.shape == (len(cases),) and mask.any() and not mask.all() for mask in hidden.values())
+    assert int(hidden["adapters"].sum()) == sum("lora" in str(flag) for flag in cases.labels.flag)
+
+
+def test_kinds_refuse_what_is_none(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["kinds", "--kinds", "purple", "--out", str(tmp_path)])
+    with pytest.raises(SystemExit) as stopped:
+        run(kinds.main)
+    assert stopped.value.code == 2 and "no kind purple" in capsys.readouterr().err
