@@ -14,40 +14,29 @@ from typing import Any
 
 import numpy as np
 
-from calibration.fit import fit
 from calibration.predict import predict
-from calibration.ship import POLISH
 from calibration.traces import Cases
 from dmodel.profiles import family
 from dmodel.types import InputError
-from experiments.study import arguments, deliver, rows, run, say, summary
-
-
-def _of(cases: Cases, part: str, name: str) -> np.ndarray:
-    """A number of the plan or of the model, `[row]`."""
-    return np.broadcast_to(np.asarray(getattr(getattr(cases, part), name), float), len(cases))
-
-
-def _devices(cases: Cases) -> np.ndarray:
-    return _of(cases, "plan", "dp") * _of(cases, "plan", "tp") * _of(cases, "plan", "pp") * _of(cases, "plan", "cp")
-
+from experiments.bases import Bases
+from experiments.study import arguments, deliver, rows, run, summary
 
 KINDS: dict[str, Callable[[Cases], np.ndarray]] = {
-    "adapters": lambda c: _of(c, "model", "trainable") == 0.0,
-    "8 bits": lambda c: (_of(c, "plan", "operand_bytes") == 1.0) & (_of(c, "model", "trainable") == 1.0),
-    "4 bits": lambda c: _of(c, "plan", "operand_bytes") < 1.0,
-    "experts": lambda c: _of(c, "model", "n_experts") > 1.0,
-    "tensor": lambda c: _of(c, "plan", "tp") > 1.0,
-    "pipeline": lambda c: _of(c, "plan", "pp") > 1.0,
-    "context": lambda c: _of(c, "plan", "cp") > 1.0,
-    "zero 3": lambda c: _of(c, "plan", "zero") == 3.0,
-    "recomputed": lambda c: _of(c, "plan", "recompute_layers") > 0.5,
-    "unfused attention": lambda c: _of(c, "plan", "flash") == 0.0,
-    "long": lambda c: _of(c, "model", "seq_len") >= 16384.0,
-    "wide": lambda c: _of(c, "model", "d_model") >= 12288.0,
-    "narrow": lambda c: _of(c, "model", "d_model") <= 2048.0,
-    "large": lambda c: _devices(c) >= 512.0,
-    "small": lambda c: _devices(c) <= 8.0,
+    "adapters": lambda c: np.asarray(c.model.trainable) == 0.0,
+    "8 bits": lambda c: (np.asarray(c.plan.operand_bytes) == 1.0) & (np.asarray(c.model.trainable) == 1.0),
+    "4 bits": lambda c: np.asarray(c.plan.operand_bytes) < 1.0,
+    "experts": lambda c: np.asarray(c.model.n_experts) > 1.0,
+    "tensor": lambda c: np.asarray(c.plan.tp) > 1.0,
+    "pipeline": lambda c: np.asarray(c.plan.pp) > 1.0,
+    "context": lambda c: np.asarray(c.plan.cp) > 1.0,
+    "zero 3": lambda c: np.asarray(c.plan.zero) == 3.0,
+    "recomputed": lambda c: np.asarray(c.plan.recompute_layers) > 0.5,
+    "unfused attention": lambda c: np.asarray(c.plan.flash) == 0.0,
+    "long": lambda c: np.asarray(c.model.seq_len) >= 16384.0,
+    "wide": lambda c: np.asarray(c.model.d_model) >= 12288.0,
+    "narrow": lambda c: np.asarray(c.model.d_model) <= 2048.0,
+    "large": lambda c: np.asarray(c.plan.devices) >= 512.0,
+    "small": lambda c: np.asarray(c.plan.devices) <= 8.0,
 }
 """By name, which rows are of a kind, `[row]` bool: long from 16,384 tokens on, wide from 12,288, narrow to 2,048, large from 512 devices
 on, small to 8."""
@@ -83,15 +72,11 @@ def main() -> None:
     """Fit what is not of a kind, judge what is."""
     options = _options()
     cases = rows(options.traces)
+    bases = Bases(starts=1, rounds=1, only=("megatron-sc21-t1",)) if options.quick else Bases()
     lines: list[dict[str, Any]] = []
     for kind in options.kinds or (("4 bits",) if options.quick else KINDS):
         hidden = KINDS[kind](cases)
-        known = cases.take(~hidden)
-        if options.quick:
-            known = known.take(np.isin(known.labels.source, ("megatron-sc21-t1",)))
-        say(f"{kind}: fitting {len(known)} rows without {int(hidden.sum())}")
-        profile = fit(known, starts=1, rounds=1) if options.quick else fit(known, starts=2, rounds=2, polish=POLISH)
-        judged = cases.take(hidden)
+        judged, profile = cases.take(hidden), bases.without(cases, hidden, kind)
         lines += lines_of(kind, judged, predict(judged, profile).step_time_s / judged.labels.step_time_s)
     deliver("kinds", lines, options)
 

@@ -439,6 +439,22 @@ def work(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
     }
 
 
+def half_layer(m: Transformer, p: Plan, c: Coefficients, net: Net, group: Level) -> float:
+    """Seconds of tensor parallelism's messages for the mixer, or for the MLP, in one pass."""
+    wire = 2.0 * p.micro_batch * m.seq_len / p.cp * m.d_model
+    late = c.collective_skew if p.tp > 1 and not p.composed else 0.0
+    return 2.0 * (net.gather(wire, group) + late) if p.sp else net.all_reduce(wire, group) + late
+
+
+def repeated(p: Plan, half: float, mixers: float, lone: float) -> float:
+    """Seconds of tensor parallelism's messages that recomputation sends again, for mixers and MLPs of so many layers."""
+    if p.recompute_layers:
+        # of the MLP, only what comes before it where recomputation ends before its last product: a gather, or nothing
+        return mixers * half + lone * (half if p.recompute_last else 0.5 * half if p.sp else 0.0)
+    # before elementwise kernels that run again, gathers alone
+    return 0.5 * half * (mixers + lone) if p.sp and p.recompute_elementwise else 0.0
+
+
 def messages(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, float]:
     """Seconds of each kind of communication when nothing hides it."""
     g = groups(p, [float(x) for x in system.network.size])
@@ -471,14 +487,9 @@ def messages(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[s
     across = net.all_reduce(p.reduce_bytes * shares, g["replica"], units)
     hidden, awaited = (across, 0.0) if p.overlap_replica else (0.0, across)
     once = {0: reduce(p.reduce_bytes), 1: gather(p.reduce_bytes, True) + hidden}
-    late = c.collective_skew if p.tp > 1 and not p.composed else 0.0
-    half = 2.0 * (tp_net.gather(wire, g["tp"]) + late) if p.sp else tp_net.all_reduce(wire, g["tp"]) + late
-    # of the MLP, only what comes before it where recomputation ends before its last product: a gather, or nothing
-    mlp = half if p.recompute_last else 0.5 * half if p.sp else 0.0
+    half = half_layer(m, p, c, tp_net, g["tp"])
     embedding = p.reduce_bytes * m.vocab * m.d_model / p.tp if m.tied_embeddings else 0.0
     scatter = m.trainable * gather(p.reduce_bytes / layers) if p.zero >= 2 else 0.0
-    # before elementwise kernels that run again, gathers alone
-    gathers = 0.5 * half * (mixers + lone) if p.sp and p.recompute_elementwise else 0.0
     split_experts = routed * (tp_net.gather(sent * p.etp, g["etp"]) + (c.collective_skew if p.etp > 1 else 0.0))
     ring = net.gather(keys / p.tp, g["cp"], own=0.0)
     joined = (m.first_adapters + m.last_adapters) * tp_net.gather(0.0, g["tp"]) + m.last_adapters * tp_net.gather(wire / p.tp, g["tp"])
@@ -487,10 +498,7 @@ def messages(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[s
     asked = net.gather(p.route_bytes * t / p.tp * p.ep * m.n_experts, g["ep"], hop=1.0 if p.route_bytes else 1.0 / 3.0)
     return {
         "tp_forward": (mixers + lone) * half + 2.0 * split_experts + joined,
-        "tp_backward": (mixers + lone) * half
-        + (again * (mixers * half + lone * mlp) or gathers)
-        + (2.0 + both) * split_experts
-        + (1.0 + again) * joined,
+        "tp_backward": (mixers + lone) * half + repeated(p, half, mixers, lone) + (2.0 + both) * split_experts + (1.0 + again) * joined,
         "cp_forward": ring,
         "cp_backward": (2.0 + (again or float(p.recompute_attention))) * ring,
         "ep_forward": routed * (2.0 * exchange + asked),

@@ -15,6 +15,7 @@ H, F = 4096.0, 11008.0
     [
         ("nemo-launcher", "llama2-7b-lora", "", (1.0, 3.0 * H, 0.0, 0.0, 0.0)),
         ("megatron-bridge/26.06", "llama2-7b-lora", "", (1.0, 3.0 * H, 0.0, 0.0, 0.0)),
+        ("megatron-bridge/25.11", "llama2-7b-lora", "", (2.0, 3.0 * H + 2.0 * F, 2.0, H + F, 0.0)),
         ("mlperf-train-v5.0", "llama2-70b-lora", "", (1.0, 3.0 * H, 1.0, H, 1.0)),
         ("automodel", "llama2-7b", "", (5.0, 3.0 * H + 2.0 * F, 2.0, H + F, 0.0)),
         ("automodel", "llama3-8b-lora", "", (5.0, 3.0 * H + 2.0 * F, 2.0, H + F, 1.0)),
@@ -57,7 +58,7 @@ def test_rows_with_adapters_say_so_and_others_have_none(tmp_path):
     ],
 )
 def test_large_submissions_to_mlperf_5_launch_layers_by_graphs(tmp_path, stack, chip, devices, graphed):
-    sizes = {"n_accel": str(devices), "dp": str(devices), "global_batch": str(devices), "tp": "1", "pp": "1", "micro_batch": "1"}
-    cases = one_case(tmp_path, stack=stack, accelerator=chip, flag="lora", **sizes)
+    sizes = dict.fromkeys(("n_accel", "dp", "global_batch"), str(devices)) | dict.fromkeys(("tp", "pp", "micro_batch"), "1")
+    cases = one_case(tmp_path, stack=stack, accelerator=chip, precision="fp8", flag="lora", **sizes)
     assert np.asarray(cases.plan.graphed).tolist() == [graphed]
     assert any("CUDA graphs" in text for text in cases.labels.assumptions[0]) == bool(graphed)

@@ -12,9 +12,10 @@ from dmodel.profiles import family
 ALL = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 """All linear modules of a layer as Hugging Face has them, each product alone."""
 
-ATTENTION = ("linear_qkv", "linear_proj")
+MEGATRON = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
+"""Those of Megatron-Core, attention's two first."""
 
-MODULES = (*ALL, *ATTENTION, "linear_fc1", "linear_fc2")
+MODULES = (*ALL, *MEGATRON)
 """Names of modules that a note may say, Hugging Face's and Megatron-Core's."""
 
 NOTED = re.compile(r"\badapters on (\w+(?:, \w+)*)")
@@ -43,17 +44,18 @@ def recipe(stack: str, model: str) -> tuple[tuple[str, ...], bool, str]:
 
     MLPerf's benchmark: attention's two, rank 16, dropout 0.1 before (`conf/megatron_gpt_peft_tuning_config.yaml` of NVIDIA's submission to
     4.0, AMD's to 5.1). NeMo: `linear_qkv`, no dropout (`conf/peft/llama/squad.yaml` of its launcher, rank 32; `performance_mode` of NeMo
-    2's `llama3_70b.py`, which NVIDIA's recipes for DGX Cloud run, rank 16); Megatron-Bridge's the same since February 2026 (its pull
-    request 2181). AutoModel: every linear module, rank 16 (its benchmark configurations), dropout for Llama 3 8B alone. FlagPerf's
-    `llama2_7b_finetune`: `q_proj` and `v_proj`, with dropout. Pax adds adapters to the weights before a product (praxis' `lora_layers.py`),
-    which is not counted.
+    2's `llama3_70b.py`, which NVIDIA's recipes for DGX Cloud run, rank 16); Megatron-Bridge the same from 26.02 on (its pull request 2181,
+    February 2026), all four before. AutoModel: every linear module, rank 16 (its benchmark configurations), dropout for Llama 3 8B alone.
+    FlagPerf's `llama2_7b_finetune`: `q_proj` and `v_proj`, with dropout. Pax adds adapters to the weights before a product (praxis'
+    `lora_layers.py`), which is not counted.
     """
     name = stack.lower()
     said = "the stack's recipe"
     if name.startswith("mlperf"):
-        return ATTENTION, True, said
+        return MEGATRON[:2], True, said
     if family(name) in (BRIDGE, *NEMO):
-        return ATTENTION[:1], False, said
+        early = family(name) == BRIDGE and "" < name.partition("/")[2] < "26.02"
+        return MEGATRON if early else MEGATRON[:1], False, said
     if family(name) == AUTOMODEL:
         return ALL, fold(model).startswith("llama38b"), said
     if "pax" in name:

@@ -23,9 +23,9 @@ class Again(NamedTuple):
         output. into, gate, back: into MLPs and experts, the gate's, and out of them. dense, experts: all of that, in dense layers' MLPs
         alone, and in routed and shared experts.
       norms, activation: those before products, and that of experts: what they would keep is gone, the time they take again is not counted.
-        narrow: 1 where what MLPs keep for their activation is held in half the bytes. streams: kernels that stream. last_kept: 1 where the
-        last product's result is kept though nothing reads it. inputs, others: what of a layer's input, and of all else that it keeps, waits
-        in the host's memory. said: how it is known, in words.
+      narrow: not done again, but 1 where what MLPs keep for their activation is held in half the bytes.
+      streams: kernels that stream. last_kept: 1 where the last product's result is kept though nothing reads it. inputs, others: what of a
+        layer's input, and of all else that it keeps, waits in the host's memory. said: how it is known, in words.
     """
 
     layers: Array = 0.0

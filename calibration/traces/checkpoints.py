@@ -184,9 +184,10 @@ def of_row(row: Row, run: Kept | None, assumed: list[str]) -> tuple[Again, float
     known = {"note": row.text("note"), "experts": row.number("n_experts") or 1.0, "fused": row.text("attention") != "none"}
     again = recomputed(row.text("recompute"), row.stack, **known)
     job = row.stack, row.text("model"), row.accelerator, base_precision(row.text("precision")) or "bf16"
+    again = again._replace(narrow=run.narrow) if run else again
     if not row.text("recompute"):
         tuned = "lora" in row.flags or row.text("model").lower().endswith("-sft")
-        again = again._replace(layers=run.recomputed, narrow=run.narrow) if run else again
+        again = again._replace(layers=run.recomputed) if run else again
         if not (tuned or again.ends or again.said):
             again = by_modules(*job, row.known("n_layers") / (row.number("pp") or 1.0)) or again
     as_recipe = row.text("recompute") in ("", "none") and "lora" not in row.flags

@@ -118,18 +118,11 @@ class Launches(NamedTuple):
     said: tuple[str, ...]
 
 
-GRAPHED_TUNING = 32.0
-"""GPUs from which on submissions to MLPerf 5.0 fine-tune with CUDA graphs of layers [count]: NVIDIA's have them from 4 nodes of H100, 8 of
-B200 and 9 of GB200 on (`MCORE_CUDA_GRAPH=1`; "Llama 2 70B LoRA" of its guide to CUDA graphs), and so it is assumed of others on its GPUs.
-Without, 64 ranks that share 8 sequences on GB200 would be 24 % too slow by their host alone, with the kernels of adapters 76."""
-
 GRAPHED = "CUDA graphs on"
 """How notes say that graphs launch whole layers."""
 
 
-def launches(
-    stack: str, model: str, accelerator: str, precision: str, experts: float, ep: float, note: str = "", devices: float = 1.0
-) -> Launches:
+def launches(stack: str, model: str, accelerator: str, precision: str, experts: float, ep: float, note: str = "") -> Launches:
     """How kernels are launched. Where a note says so, by graphs of whole layers: NeMo's pad what their experts get.
 
     Megatron-Bridge, by its models' `workload_base_configs.py`: a graph of the whole iteration for Llama 3 8B on Blackwell (but NVFP4) and
@@ -150,8 +143,7 @@ def launches(
     early = release == "25.09" and (name.startswith("qwen3-30b") or (name.startswith("qwen3-235b") and chip == "gb200"))
     late = fused and experts > 1.0 and not (name.startswith("gpt-oss") and chip == "b300")
     noted = GRAPHED in note
-    tuned = stack.lower() == "mlperf-train-v5.0" and devices >= GRAPHED_TUNING and not chip.startswith("mi")
-    whole = noted or tuned or (bridge and blackwell and (llama or early or late))
+    whole = noted or (bridge and blackwell and (llama or early or late))
     parts = {"gpt-oss": ("b300", "gb300"), "qwen3-235b": ("gb200", "gb300"), "deepseek": ("gb200", "b300")}
     hybrid = folded.startswith(("nemotron3nano", "nemotron35", "nemotron3super")) and chip in blackwells
     hybrid &= not (folded.startswith("nemotron3super") and chip == "b200" and precision == "mxfp8")
@@ -163,8 +155,7 @@ def launches(
     rotary = float(name.startswith("gpt-oss") and software in LOOPED)
     said = (
         *(["CUDA graphs launch whole layers: the note"] if noted else []),
-        *(["CUDA graphs launch whole layers: the submissions' configurations"] if tuned and not noted else []),
-        *(["CUDA graphs launch the whole iteration: the stack's recipe"] if whole and not (noted or tuned) else []),
+        *(["CUDA graphs launch the whole iteration: the stack's recipe"] if whole and not noted else []),
         *(["CUDA graphs launch a layer but for its experts: the stack's recipe"] if graphed and not whole and not compiled else []),
         *(["kernels are launched by a compiled program, not from Python: XLA"] if compiled else []),
         *(["products of experts, their activation and its casts are one kernel: the stack's recipe"] if fused and experts > 1.0 else []),

@@ -201,7 +201,7 @@ def _plan(row: Row, assumed: list[str]) -> tuple[Plan, Again]:
         tp=degrees.tp,
         cp=degrees.cp,
         pp=degrees.pp,
-        **_experts(row, degrees, precision, assumed),
+        **_experts(row, degrees, precision, run.graphed if run else 0.0, assumed),
         sp=_sequence_parallel(row, degrees.tp, assumed),
         zero=shards.zero,
         shard=shards.shard,
@@ -238,8 +238,9 @@ def _plan(row: Row, assumed: list[str]) -> tuple[Plan, Again]:
     return found, again
 
 
-def _experts(row: Row, degrees: Layout, precision: str, assumed: list[str]) -> dict[str, float]:
-    """Degrees of the experts, how tokens reach them, and how kernels are launched; see `experts.dispatch` and `experts.launches`."""
+def _experts(row: Row, degrees: Layout, precision: str, graphed: float, assumed: list[str]) -> dict[str, float]:
+    """Degrees of the experts, how tokens reach them, and how kernels are launched, by graphs in any case where `graphed` is 1; see
+    `experts.dispatch` and `experts.launches`."""
     ranks = degrees.dp * degrees.tp * degrees.cp
     if degrees.ep > ranks:
         assumed.append(f"ep {degrees.ep:g} counted as dp·tp·cp = {ranks:g}")
@@ -248,7 +249,7 @@ def _experts(row: Row, degrees: Layout, precision: str, assumed: list[str]) -> d
         assumed.append("etp blank: 1, experts are not split")
     job = row.stack, row.text("model"), row.accelerator, precision
     exchange = dispatch(*job, degrees.ep, row.text("note"))
-    started = launches(*job, row.number("n_experts") or 1.0, degrees.ep, row.text("note"), row.known("n_accel"))
+    started = launches(*job, row.number("n_experts") or 1.0, degrees.ep, row.text("note"))
     assumed.extend((*exchange.said, *started.said))
     return {
         "ep": min(degrees.ep, ranks / etp),
@@ -256,7 +257,7 @@ def _experts(row: Row, degrees: Layout, precision: str, assumed: list[str]) -> d
         "merge_copies": exchange.merge_copies,
         "route_bytes": exchange.route,
         "overlap_ep": exchange.overlap,
-        "graphed": started.graphed,
+        "graphed": max(started.graphed, graphed),
         "looped_experts": started.looped,
         "fused_experts": started.fused,
         "split_rotary": started.rotary,

@@ -78,12 +78,13 @@ def _configured(row: Row, rest: float) -> float:
 
 class Kept(NamedTuple):
     """weight_bytes: per frozen parameter [byte]. recomputed: share of the layers, in full. narrow: 1 where what MLPs keep is in 8 bits.
-    attention_bytes: per operand of the attention core [byte]. said: in words."""
+    attention_bytes: per operand of the attention core [byte]. graphed: 1 where CUDA graphs launch whole layers. said: in words."""
 
     weight_bytes: float
     recomputed: float
     narrow: float
     attention_bytes: float
+    graphed: float
     said: tuple[str, ...]
 
 
@@ -98,13 +99,19 @@ WIDE_ATTENTION = ("l40s", "mi3", "h200-nvl")
 too (Dell's; Oracle's do not set it), but for `TENSOR_PAIRS`. NVIDIA's common settings switch it to 8 (`config_common.sh`)."""
 
 
+GRAPHED_FROM = 32.0
+"""GPUs of NVIDIA from which on submissions to 5.0 launch layers by CUDA graphs [count]: its own do from 4 nodes of H100, 8 of B200 and 9 of
+GB200 on (`MCORE_CUDA_GRAPH=1`; "Llama 2 70B LoRA" of its guide to CUDA graphs), and so it is assumed of others. Without, 64 ranks that
+share 8 sequences on GB200 would be 24 % too slow by their host alone, with the kernels of adapters 76."""
+
+
 def kept(row: Row) -> Kept | None:
-    """What an 8-bit fine-tuning row of MLPerf holds and recomputes; None for other rows.
+    """What an 8-bit fine-tuning row of MLPerf holds, recomputes and launches; None for other rows.
 
     Frozen weights are 8-bit (`fp8_params`), without their transposes (`disable_parameter_transpose_cache`): B200 and GB200 measure 134, 100
     and 82 GiB with a half, a quarter and an eighth of a sequence of 8,192 tokens on each, a line from 65 GiB, which are 8-bit weights, not
     16-bit ones (128), with no layer recomputed, and 138 GiB for a sequence (counted: 144, of which adapters keep 30). A whole one would not
-    fit; 169 GiB are measured, with what MLPs keep for their activation in 8 bits (`FP8_ACT=1`), as such configurations have it.
+    fit; 169 GiB are measured, and what MLPs keep for their activation in 8 bits (`FP8_ACT=1`, in configurations of 5.1) is the difference.
     """
     if not row.stack.lower().startswith(VERSIONS) or "lora" not in row.flags or base_precision(row.text("precision")) != "fp8":
         return None
@@ -115,11 +122,14 @@ def kept(row: Row) -> Kept | None:
     wide |= row.text("attention") == "none"
     degrees = submitted(row)
     narrow = accelerator.startswith(("b200", "gb200")) and (degrees.cp if degrees else row.number("cp") or 1.0) == 1.0
+    large = (row.number("n_accel") or 0.0) >= GRAPHED_FROM
+    graphed = row.stack.lower().endswith("v5.0") and large and not accelerator.startswith("mi")
     again = f"recompute blank: {f'{layers:g} layers' if layers else 'none'}, as in {CONFIGURED}"
     said = (
         f"frozen weights held in 8 bits: {CONFIGURED}",
         *([] if row.text("recompute") else [again]),
-        *([f"what MLPs keep is in 8 bits: {CONFIGURED}"] if narrow else []),
+        *(["what MLPs keep is in 8 bits: peaks of such runs"] if narrow else []),
+        *([f"CUDA graphs launch whole layers: {CONFIGURED}"] if graphed else []),
         *([] if wide else [f"attention core in 8 bits: {CONFIGURED}"]),
     )
-    return Kept(1.0, min(layers / row.known("n_layers"), 1.0), float(narrow), 2.0 if wide else 1.0, said)
+    return Kept(1.0, min(layers / row.known("n_layers"), 1.0), float(narrow), 2.0 if wide else 1.0, float(graphed), said)
