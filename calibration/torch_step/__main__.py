@@ -1,0 +1,63 @@
+"""`python -m calibration.torch_step --out FILE`: measure the cases on this machine's first device, one line of JSON for each."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+
+def main() -> None:
+    """Measure until the time is up; a case that fails is said, and the next one begins."""
+    parser = argparse.ArgumentParser(prog="python -m calibration.torch_step", description=main.__doc__)
+    parser.add_argument("--out", type=Path, required=True, help="file that lines are added to")
+    parser.add_argument("--minutes", type=float, default=10.0, help="no case begins later")
+    parser.add_argument("--seconds", type=float, default=1.0, help="of timed steps of each case")
+    parser.add_argument("--only", nargs="*", default=None, help="names of cases")
+    parser.add_argument("--sustained", type=float, default=0.0, help="seconds for which the first case runs once more, for its clock")
+    a = parser.parse_args()
+    try:
+        from calibration.torch_step import measure
+    except ModuleNotFoundError as error:
+        print(f"error: {error.name} is not installed; these steps are measured in PyTorch: pip install torch", file=sys.stderr)
+        raise SystemExit(2) from None
+    from calibration.torch_step.cases import cases
+
+    known = {case.name: case for case in cases()}
+    wrong = [name for name in a.only or [] if name not in known]
+    if wrong:
+        print(f"error: --only {' '.join(wrong)}: expected names of {', '.join(known)}", file=sys.stderr)
+        raise SystemExit(2)
+    began, found = time.monotonic(), measure.environment()
+    chosen = [known[name] for name in a.only] if a.only else list(known.values())
+    tasks = [(case, a.seconds) for case in chosen]
+    if a.sustained:
+        tasks.insert(1, (chosen[0]._replace(name=chosen[0].name + "/sustained"), a.sustained))
+    with a.out.open("a", encoding="utf-8") as out:
+        for case, seconds in tasks:
+            if time.monotonic() - began > 60.0 * a.minutes:
+                print(f"{case.name}: no time left", file=sys.stderr)
+                continue
+            record = _record(measure, case, seconds)
+            out.write(json.dumps({"environment": found} | record) + "\n")
+            out.flush()
+            print(f"{time.monotonic() - began:6.1f} s  {case.name}: {record.get('step_s', record.get('failed'))}", file=sys.stderr)
+
+
+def _record(measure, case, seconds: float) -> dict:  # noqa: ANN001
+    """The measurement, or why there is none."""
+    torch = measure.torch
+    try:
+        return measure.measured(case, seconds)
+    except (RuntimeError, torch.cuda.OutOfMemoryError, AttributeError) as error:
+        return {"case": case._asdict(), "failed": str(error).splitlines()[0][:300]}
+    finally:
+        torch._dynamo.reset()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    main()
