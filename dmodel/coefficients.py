@@ -35,7 +35,7 @@ class Spec(NamedTuple):
 
 
 SPECS: dict[str, Spec] = {
-    "matmul_efficiency": Spec("1", "share of the peak rate that a large matmul reaches", "share", 0.72, 0.45, "both"),
+    "matmul_efficiency": Spec("1", "share of the peak rate that a large matmul reaches at the full clock", "share", 0.78, 0.45, "both"),
     "matmul_half_rows": Spec("token", "tokens at which a matmul reaches half of its rate", "positive", 100.0, 0.7, "both"),
     "matmul_half_width": Spec("1", "width (N or K) at which a matmul reaches half of its rate", "positive", 80.0, 0.3, "both"),
     "low_precision_efficiency": Spec("1", "further share of the peak kept below 16 bits", "share", 0.9, 0.6, "both"),
@@ -43,11 +43,13 @@ SPECS: dict[str, Spec] = {
     "cast_traffic": Spec("1", "memory traffic of casts below 16 bits over its count", "positive", 1.0, 0.5, "software"),
     "grouped_efficiency": Spec("1", "further share kept by the grouped matmuls of experts", "share", 0.7, 0.7, "both"),
     # FlashAttention-2, cuDNN and FlashAttention-3 on H100: 0.35 to 0.75 (Shah et al. 2024, figures 5 to 7)
-    "attention_efficiency": Spec("1", "share of the peaks that the attention core reaches", "share", 0.6, 0.4, "both"),
+    "attention_efficiency": Spec("1", "share of the peaks that the attention core reaches at the full clock", "share", 0.62, 0.4, "both"),
     # single calls: 1.2 on Hopper, 0.9 on Blackwell (calibration/micro/data/fits.json)
     "attention_exponentials": Spec("1", "time of the exponentials of fused attention over their count", "positive", 1.05, 0.3, "hardware"),
     # of FlashAttention-2, cuDNN and FlashAttention-3 on H100 (Shah et al. 2024, figures 5 and 6); 1.6 of xFormers (flash-attention #416)
     "attention_backward": Spec("1", "time of the backward pass of fused attention over its count", "positive", 1.15, 0.1, "software"),
+    # 1.5 on H200 (calibration/torch_step); single products of the tables tell 1.1 on A100
+    "power_demand": Spec("1", "power of products at the full clock over what the limit leaves", "positive", 1.3, 0.2, "hardware"),
     "memory_efficiency": Spec("1", "share of the memory bandwidth that streaming kernels reach", "share", 0.75, 0.3, "hardware"),
     "elementwise_traffic": Spec(
         "1", "memory traffic of norms, activations, residuals and accumulated gradients over the least", "positive", 1.5, 0.8, "software"
@@ -108,6 +110,7 @@ class Coefficients(struct.PyTreeNode, kw_only=True):
     attention_efficiency: Array
     attention_exponentials: Array
     attention_backward: Array
+    power_demand: Array
     memory_efficiency: Array
     elementwise_traffic: Array
     softmax_traffic: Array

@@ -15,15 +15,35 @@ from dmodel.types import Array
 
 class LayerWork(struct.PyTreeNode, kw_only=True):
     """Device time of one layer and micro-batch [s]: products and the attention core, pass by pass; what streams in both; what is done
-    again; the head; all of the forward pass, and of the backward one, with what it does again."""
+    again, and of it products and the core; the head, and of it its product; all of the forward pass, and of the backward one, with what it
+    does again."""
 
     matmul: Passes
     attention: Passes
     elementwise: Array
     recompute: Array
+    redone: Array = 0.0
     head: Array
+    logits: Array = 0.0
     forward: Array
     backward: Array
+
+    def at_clock(self, slowed: Array) -> LayerWork:
+        """The same work where products and the attention core take `slowed` times as long [1]; what streams does not notice."""
+        matmul, attention = (Passes(*(slowed * each for each in kind)) for kind in (self.matmul, self.attention))
+        more = slowed - 1.0
+        hot = (a + b for a, b in zip(self.matmul, self.attention, strict=True))
+        forward, backward = (more * each for each in hot)
+        return self.replace(
+            matmul=matmul,
+            attention=attention,
+            recompute=self.recompute + more * self.redone,
+            redone=slowed * self.redone,
+            head=self.head + more * self.logits,
+            logits=slowed * self.logits,
+            forward=self.forward + forward,
+            backward=self.backward + backward + more * self.redone,
+        )
 
     @property
     def busy(self) -> Array:

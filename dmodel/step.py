@@ -14,6 +14,7 @@ from dmodel import counts, traffic
 from dmodel.coefficients import Coefficients
 from dmodel.cost import collectives, compute
 from dmodel.cost import memory as memory_cost
+from dmodel.cost.clock import slowed
 from dmodel.cost.overlap import straggler_share
 from dmodel.cost.pipeline import SCHEDULES, meetings
 from dmodel.footprint import LEAST, Footprint
@@ -139,17 +140,20 @@ def _layer_work(system: System, model: Transformer, plan: Plan, parts: counts.Re
     behind = 1.0 + model.trainable * (1.0 + plan.low_precision * plan.wide_gradient * (rate / chip.attention_flops_per_s - 1.0))
     backward = behind * matmul + backward_attention + back + accumulation + 0.5 * casts
     added = (1.0 - plan.recompute_last) * compute.streaming_time(c.elementwise_traffic * traffic.addition_bytes(model, plan), chip, c)
-    redone = forward - (1.0 - plan.recompute_last) * (times[4] + times[6]) - added
-    some = plan.recompute_products * matmul + plan.recompute_attention * attention
-    some = some + plan.recompute_elementwise * (streaming - added)
-    again = plan.recompute_layers * redone + (1.0 - plan.recompute_layers) * some
-    head = (2.0 + model.trainable) * logits + compute.streaming_time(c.loss_traffic * traffic.loss_bytes(model, plan), chip, c)
+    spared = (1.0 - plan.recompute_last) * (times[4] + times[6])
+    hot = plan.recompute_products * matmul + plan.recompute_attention * attention
+    some = hot + plan.recompute_elementwise * (streaming - added)
+    again = plan.recompute_layers * (forward - spared - added) + (1.0 - plan.recompute_layers) * some
+    logits = (2.0 + model.trainable) * logits
+    head = logits + compute.streaming_time(c.loss_traffic * traffic.loss_bytes(model, plan), chip, c)
     return LayerWork(
         matmul=Passes(matmul, behind * matmul),
         attention=Passes(attention, backward_attention),
         elementwise=streaming + back + accumulation + casts,
         recompute=again,
+        redone=plan.recompute_layers * (matmul + attention - spared) + (1.0 - plan.recompute_layers) * hot,
         head=head,
+        logits=logits,
         forward=forward,
         backward=backward + again,
     )
@@ -192,10 +196,15 @@ def _costs(system: System, model: Transformer, plan: Plan, c: Coefficients, shar
     groups = place(plan, system.network.size)
     net = collectives.fabric(system.network, c, sharpness, groups.all)
     parts = counts.residents(model, plan)
-    work, sent = _layer_work(system, model, plan, parts, c, sharpness), messages(model, plan, parts, groups, net, c)
+    cool, sent = _layer_work(system, model, plan, parts, c, sharpness), messages(model, plan, parts, groups, net, c)
+    started = starts(model, plan, groups.pp[1:].prod(0), system.chip, c)
+    # at the full clock first: how long products have the device decides what power leaves of it
+    forward, backward, _ = beside_layer(sent, cool, plan, c, sharpness)
+    whole = forward + backward + started.fill
+    core = cool.attention.total
+    work = cool.at_clock(slowed(cool.matmul.total + cool.redone, core, cool.elementwise, whole, c.power_demand, sharpness))
     (forward, backward, comm), layers = beside_layer(sent, work, plan, c, sharpness), counts.stage_layers(model, plan)
     device = forward + backward
-    started = starts(model, plan, groups.pp[1:].prod(0), system.chip, c)
     launch = compute.launch_time(device, started, sharpness)
     # a host that has to know what experts get is never ahead of a layer
     ahead = (1.0 - plan.composed) * ramp(2.0 - model.n_experts)

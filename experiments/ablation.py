@@ -38,6 +38,7 @@ MECHANISMS: dict[str, dict[str, float]] = {
     "waiting for kernel launches": {"launch": NONE},
     "meetings of tensor-parallel ranks beside a pipeline over several nodes": {"rendezvous": NONE},
     "filling and draining kernels": {"kernel_fill": NONE},
+    "a clock below the full one": {"power_demand": NONE},
     "start of collectives": {"collective_start": 1e-12},
     "waiting for each other in tensor parallelism": {"collective_skew": 1e-12},
     "gradients sent in buckets": {"bucket": 1e15},

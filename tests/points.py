@@ -203,6 +203,7 @@ EDGE_MODELS = (
 FABRIC = NETWORK.replace(size=np.array([8.0, np.inf]), torus_axes=np.ones(2), in_network_reduction=np.array([1.0, 0.0]))
 FREE = (
     "net_contention", "contention", "straggler", "overhead", "launch", "rendezvous", "kernel_fill", "collective_start", "collective_skew",
+    "power_demand",
 )  # fmt: skip
 IDEAL = COEFFICIENTS.replace(
     **{name: 1.0 for name, spec in SPECS.items() if spec.bound == "share" and name not in FREE},

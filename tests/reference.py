@@ -422,7 +422,11 @@ def work(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
     columns = m.vocab + m.n_mtp * 2.0 * h / (1.0 + m.n_mtp)
     logits = (2.0 + m.trainable) * matmul((t, columns / p.tp, h, 1.0), half, 2.0, system, c) * (2.0 if p.unpadded_vocab else 1.0)
     head = logits + c.loss_traffic * 20.0 * t * m.vocab / p.tp / stream
+    spared = 0.0 if p.recompute_last else downs
+    parts = p.recompute_products * products + p.recompute_attention * attention
     return {
+        "redone": products + attention - spared if p.recompute_layers else parts,
+        "logits": (1.0 + m.n_mtp) * logits,
         "matmul": 2.0 * products + weights,
         "matmul_forward": products,
         "matmul_backward": products + weights,
@@ -437,6 +441,20 @@ def work(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
         "forward": forward,
         "backward": backward + again,
     }
+
+
+def throttled(w: dict[str, float], whole: float, c: Coefficients) -> dict[str, float]:
+    """The work at the clock that power leaves: products and attention draw, streaming kernels a little; the first two get slower."""
+    drawn = c.power_demand * (w["matmul"] + w["redone"] + 0.87 * w["attention"] + 0.38 * w["elementwise"]) / whole
+    slow = max(1.0, drawn) ** (1.0 / 2.6)
+    more = slow - 1.0
+    hot = {which: w["matmul_" + which] + w["attention_" + which] for which in ("forward", "backward")}
+    return w | {k: slow * w[k] for k in w if k.startswith(("matmul", "attention"))} | {
+        "recompute": w["recompute"] + more * w["redone"],
+        "head": w["head"] + more * w["logits"],
+        "forward": w["forward"] + more * hot["forward"],
+        "backward": w["backward"] + more * (hot["backward"] + w["redone"]),
+    }  # fmt: skip
 
 
 def half_layer(m: Transformer, p: Plan, c: Coefficients, net: Net, group: Level) -> float:
@@ -513,10 +531,19 @@ def messages(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[s
     }
 
 
-def exposed(system: System, m: Transformer, p: Plan, c: Coefficients) -> tuple[dict[str, float], dict[str, float], float, float, float]:
+Exposed = tuple[dict[str, float], dict[str, float], float, float, float]
+
+
+def exposed(system: System, m: Transformer, p: Plan, c: Coefficients) -> tuple[dict[str, float], Exposed]:
+    """The work at the clock that power leaves, and what of messages shows beside it."""
+    cool, v = work(system, m, p, c), messages(system, m, p, c)
+    w = throttled(cool, beside(v, cool, m, p, c)[1] + cool["fill"], c)
+    return w, beside(v, w, m, p, c)[0]
+
+
+def beside(v: dict[str, float], w: dict[str, float], m: Transformer, p: Plan, c: Coefficients) -> tuple[Exposed, float]:
     """(exposed, hidden) seconds of each kind, what a layer takes beyond its work and messages for filling kernels or for its host, and what
-    of the head passes meanwhile on the last stage and on the others."""
-    w, v = work(system, m, p, c), messages(system, m, p, c)
+    of the head passes meanwhile on the last stage and on the others; and how long a layer with its messages has the device."""
     ahead = v["gather"] if p.prefetch else 0.0
     out, hidden = {}, {}
 
@@ -559,7 +586,7 @@ def exposed(system: System, m: Transformer, p: Plan, c: Coefficients) -> tuple[d
     for kind, share, which in (("dp", c.overlap_dp, "backward"), ("updated", c.overlap_gather, "forward")):
         micro_batch = stage * passes[which] + 0.5 * v["pp"] - hidden["pp"] * passes[which] / device
         hide(kind, v[kind], share * p.overlap_dp, later * micro_batch, c.contention)
-    return out, hidden, launch, passed, shared
+    return (out, hidden, launch, passed, shared), device
 
 
 def fullest(m: Transformer, p: Plan) -> float:
@@ -569,7 +596,7 @@ def fullest(m: Transformer, p: Plan) -> float:
 
 def step(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, float]:
     """Seconds of one step by term: interleaved 1F1B."""
-    w, (out, hid, launch, passed, shared) = work(system, m, p, c), exposed(system, m, p, c)
+    w, (out, hid, launch, passed, shared) = exposed(system, m, p, c)
     w["launch"] = launch
     micro, layers = p.global_batch / (p.dp * p.micro_batch), fullest(m, p)
     n, ranks, v = parameters(m, p), p.shard * p.cp, messages(system, m, p, c)

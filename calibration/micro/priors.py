@@ -26,10 +26,17 @@ from dmodel.types import InputError
 
 FILE = DATA / "fits.json"
 
-SUSTAINED, SUSTAINED_WIDTH = 0.92, 0.07
-"""Clock of a chip at full load for minutes over that of a benchmark, and the standard deviation of its logarithm. 16-bit products of the
-tables that take more than 10 ms run at 0.97 (A100), 0.93 (H100), 0.89 (H200) and 0.84 to 0.92 (Blackwell) of the rate that shorter ones
-have; that is the only sight of heat and power in them, so a fit of whole steps should be free to move it."""
+BURST_WIDTH = 0.07
+"""Standard deviation of the logarithm of the clock of a benchmark over the full one: products of the tables that take more than 10 ms run
+at 0.97 (A100), 0.93 (H100), 0.89 (H200) and 0.84 to 0.92 (Blackwell) of the rate that shorter ones have."""
+
+DEMAND = {"A100": 1.1, "A800": 1.1, "H100": 1.5, "H200": 1.5, "H800": 1.5, "B200": 1.5, "B300": 1.5}
+"""Power of products at the full clock over what the limit leaves, by a part of the chip's name [1]: of H200 and H100 as measured
+(`calibration/torch_step`), of others by how much slower products of the tables run after 10 ms (`BURST_WIDTH`, `dmodel.cost.clock`), which
+is the least that it can be."""
+
+DEMAND_WIDTH = 0.15
+"""Standard deviation of its logarithm: two H100s and an H200 differ by as much."""
 
 TRANSFER = 0.3
 """Standard deviation, in the unconstrained space, of a coefficient of a step around a single call's: other kernels, other neighbours."""
@@ -81,17 +88,18 @@ def priors(accelerator: str, precision: str = "fp8") -> dict[str, MicroPrior]:
     for entry in (e for e in mine if e["kind"] != "attention"):
         read = _of_matmul(entry, precision) if entry["kind"] == "matmul" else _of_collective(entry)
         found |= {name: r for name, r in read.items() if name not in found or r.sd < found[name].sd}
-    return {name: _prior(name, found[name]) for name in SPECS if name in found}
+    demand = next((value for part, value in DEMAND.items() if part in chip), None)
+    own = {} if demand is None else {"power_demand": MicroPrior(float(np.log(demand)), DEMAND_WIDTH)}
+    return {name: _prior(name, found[name]) for name in SPECS if name in found} | own
 
 
 def _prior(name: str, reading: Reading) -> MicroPrior:
-    """A reading in the unconstrained space, at the sustained clock."""
+    """A reading in the unconstrained space, at the full clock."""
     value, share = reading.value, SPECS[name].bound == "share"
     variance = reading.sd**2 + (TRANSFER_HALF if name.startswith("matmul_half") else TRANSFER) ** 2
     if name in ("matmul_efficiency", "attention_efficiency"):
-        value *= SUSTAINED
         # d logit = d ln / (1 − x)
-        variance += (SUSTAINED_WIDTH / (1.0 - min(value, LARGE_SHARE))) ** 2
+        variance += (BURST_WIDTH / (1.0 - min(value, LARGE_SHARE))) ** 2
     if name == "attention_efficiency":
         variance += BACKWARD**2
     value = min(value, LARGE_SHARE) if share else value

@@ -7,6 +7,15 @@ import json
 import sys
 import time
 from pathlib import Path
+from typing import Any, NoReturn
+
+from calibration.torch_step.cases import Case, cases
+
+
+def stop(text: str) -> NoReturn:
+    """End with a user's mistake."""
+    print(f"error: {text}", file=sys.stderr)
+    raise SystemExit(2)
 
 
 def main() -> None:
@@ -17,20 +26,21 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0, help="of timed steps of each case")
     parser.add_argument("--only", nargs="*", default=None, help="names of cases")
     parser.add_argument("--sustained", type=float, default=0.0, help="seconds for which the first case runs once more, for its clock")
+    parser.add_argument("--duty", type=float, default=0.0, help="instead, products beside idle time and copies: seconds of each share")
     a = parser.parse_args()
+    known = {case.name: case for case in cases()}
+    if wrong := [name for name in a.only or [] if name not in known]:
+        stop(f"--only {' '.join(wrong)}: expected names of {', '.join(known)}")
     try:
         from calibration.torch_step import measure
     except ModuleNotFoundError as error:
-        print(f"error: {error.name} is not installed; these steps are measured in PyTorch: pip install torch", file=sys.stderr)
-        raise SystemExit(2) from None
-    from calibration.torch_step.cases import cases
-
-    known = {case.name: case for case in cases()}
-    wrong = [name for name in a.only or [] if name not in known]
-    if wrong:
-        print(f"error: --only {' '.join(wrong)}: expected names of {', '.join(known)}", file=sys.stderr)
-        raise SystemExit(2)
+        stop(f"{error.name} is not installed; these steps are measured in PyTorch: pip install torch")
     began, found = time.monotonic(), measure.environment()
+    if a.duty:
+        from calibration.torch_step import duty
+
+        a.out.write_text("".join(json.dumps({"environment": found} | one) + "\n" for one in duty.measured(a.duty)), encoding="utf-8")
+        return
     chosen = [known[name] for name in a.only] if a.only else list(known.values())
     tasks = [(case, a.seconds) for case in chosen]
     if a.sustained:
@@ -46,8 +56,8 @@ def main() -> None:
             print(f"{time.monotonic() - began:6.1f} s  {case.name}: {record.get('step_s', record.get('failed'))}", file=sys.stderr)
 
 
-def _record(measure, case, seconds: float) -> dict:  # noqa: ANN001
-    """The measurement, or why there is none."""
+def _record(measure: Any, case: Case, seconds: float) -> dict[str, Any]:
+    """The measurement, or why there is none; measure: the module, which needs PyTorch."""
     torch = measure.torch
     try:
         return measure.measured(case, seconds)

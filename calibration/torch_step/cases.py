@@ -49,7 +49,9 @@ SMALL = Case(
 )  # fmt: skip
 WIDE = Case("llama-3-70b", n_layers=2, d_model=8192, d_ff=28672, n_heads=64, vocab=32000)
 MIXTRAL = Case("mixtral", n_layers=2, vocab=32000, seq_len=4096, micro_batch=2, n_experts=8, top_k=2)
-FINE = Case("qwen3-30b-a3b", n_layers=4, d_model=2048, d_ff=768, n_kv_heads=4, vocab=32000, seq_len=4096, micro_batch=2, n_experts=128, top_k=8)
+FINE = Case(
+    "qwen3-30b-a3b", n_layers=4, d_model=2048, d_ff=768, n_kv_heads=4, vocab=32000, seq_len=4096, micro_batch=2, n_experts=128, top_k=8
+)
 
 
 def _of(case: Case, what: str, **changes: object) -> Case:

@@ -1,0 +1,123 @@
+"""Claim: the parts of a step add up for the right reasons: kernels measured by kind on one device take what the model has for them.
+
+Training steps of a decoder in PyTorch on an H100 and an H200, eager and compiled, with the device's time of every kernel
+(`calibration/torch_step`), which no fit has seen: of each kind, products, attention core, what streams, update, the predicted over the
+measured time, by a profile's coefficients for the chip and for a stack that it does not know. Then what power leaves of the clock: how
+much slower products run that have the device for a share of the time, measured and by `dmodel.cost.clock`.
+`python -m experiments.one_device [--profile NAME] [--quick] [--json] [--out DIR]`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from calibration.torch_step import kinds, record
+from calibration.torch_step.cases import Case
+from dmodel import catalog, profiles
+from dmodel.coefficients import Coefficients
+from dmodel.cost.clock import CORE, STREAMING, slowed
+from dmodel.hardware import System
+from dmodel.smooth import SHARPNESS
+from dmodel.step import CALIBRATED
+from dmodel.types import enable_float64
+from experiments.study import arguments, deliver, run
+
+DATA = Path(kinds.__file__).parent / "data"
+
+CHIPS = {"NVIDIA H100 80GB HBM3": "H100-80GB", "NVIDIA H200": "H200-141GB"}
+
+PARTS = ("products", "attention", "streaming", "optimizer")
+"""Kinds of kernels as the model parts them; products of experts are products."""
+
+WEIGHTS = {"bf16": 1.0, "fp8": 1.0, "attention": CORE}
+"""Power of what was measured beside something else over that of products [1]."""
+
+
+def predicted(case: Case, system: System, c: Coefficients) -> dict[str, float]:
+    """Seconds of a step by kind of kernel."""
+    model, plan = record.transformer(case), record.plan(case)
+    system, plan = CALIBRATED.align(system, plan, model, c)
+    costs = CALIBRATED.costs(system, model, plan, c, SHARPNESS)
+    work, layers = costs.work, float(case.n_layers)
+    again = float(case.recompute) * work.attention.forward
+    times = {
+        "products": layers * (work.matmul.total + work.redone - again) + work.logits,
+        "attention": layers * (work.attention.total + again),
+        "streaming": layers * (work.elementwise + work.recompute - work.redone) + work.head - work.logits,
+        "optimizer": costs.optimizer,
+    }
+    return {name: float(np.asarray(time)) for name, time in times.items()}
+
+
+def steps(profile: profiles.Profile, quick: bool) -> list[dict[str, Any]]:
+    """A line for each step that was measured; what is 0 in either has no ratio. The update of a case without layers counts one, so has
+    none either."""
+    lines = []
+    for cells in kinds.read(DATA / "steps.csv")[:: 8 if quick else 1]:
+        case, chip = kinds.case_of(cells), CHIPS[cells["device"]]
+        system = catalog.system(catalog.system_name_for(chip))
+        found = predicted(case, system, profile.coefficients_for(chip))
+        seen = {part: float(cells[f"{part}_s"]) for part in PARTS}
+        seen["products"] += float(cells["grouped_s"])
+        line: dict[str, Any] = {"chip": chip, "case": case.name, "measured_ms": 1e3 * float(cells["step_s"])}
+        for part in PARTS:
+            known = seen[part] > 1e-3 and found[part] > 0.0 and (part != "optimizer" or (case.n_layers and not case.adapters))
+            line |= {f"{part}_ms": 1e3 * seen[part], f"{part}_ratio": found[part] / seen[part] if known else None}
+        lines.append(line)
+    return lines
+
+
+def middles(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The middle ratio of each kind, and how far the middle half of them spreads, eager and compiled apart."""
+    found = []
+    for chip in dict.fromkeys(line["chip"] for line in lines):
+        for how in ("eager", "compiled"):
+            mine = [line for line in lines if line["chip"] == chip and ("compiled" in line["case"]) == (how == "compiled")]
+            of = {part: [line[f"{part}_ratio"] for line in mine if line[f"{part}_ratio"] is not None] for part in PARTS}
+            ratios = {f"{part}_ratio": float(np.median(values)) for part, values in of.items() if values}
+            if ratios:
+                found.append({"chip": chip, "case": f"middle of {how}", **ratios})
+    return found
+
+
+def clocks(profile: profiles.Profile) -> list[dict[str, Any]]:
+    """What products, or the attention core, take over what they take where they have the least share of the time."""
+    rows = kinds.read(DATA / "duty.csv")
+    lines = []
+    for cells in rows:
+        alike = [r for r in rows if (r["device"], r["product"]) == (cells["device"], cells["product"])]
+        full = min(float(r["product_s"]) for r in alike)
+        share, kind = float(cells["share"]), cells["product"].partition("-")[0]
+        demand = WEIGHTS[kind] * jnp.asarray(profile.coefficients_for(CHIPS[cells["device"]]).power_demand)
+        beside = STREAMING / WEIGHTS[kind] * (1.0 - share) * (cells["beside"] == "copy")
+        # the share is of the full clock: at a lower one products have more of the time
+        slow = slowed(jnp.asarray(share), jnp.asarray(0.0), jnp.asarray(beside), jnp.asarray(1.0), demand)
+        seen = float(cells["product_s"]) / full
+        what = f"{cells['product']}, {share:.0%} of the time beside {cells['beside']}"
+        line = {"chip": CHIPS[cells["device"]], "case": what, "measured_slower": seen, "predicted_slower": float(slow)}
+        lines.append(line | {"watts": float(cells["watts"])})
+    return lines
+
+
+def _options() -> argparse.Namespace:
+    parser = arguments(__doc__ or "")
+    parser.add_argument("--profile", default="generic", help="a shipped profile, or a file")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Steps, their middles, clocks."""
+    options = _options()
+    enable_float64()
+    profile = profiles.load(options.profile)
+    lines = steps(profile, options.quick)
+    deliver("one_device", [*lines, *middles(lines), *clocks(profile)], options)
+
+
+if __name__ == "__main__":
+    run(main)
