@@ -203,3 +203,14 @@ def test_kinds_refuse_what_is_none(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit) as stopped:
         run(kinds.main)
     assert stopped.value.code == 2 and "no kind purple" in capsys.readouterr().err
+
+
+def test_one_device(tmp_path):
+    """Every measured step has a line, kinds of kernels have ratios, and the clock falls as it was seen to."""
+    steps = quick_study("one_device", tmp_path)["rows"]
+    measured = [line for line in steps if "measured_ms" in line]
+    assert len(measured) == 10 and all(0.5 < line["products_ratio"] < 2.5 for line in measured)
+    clocks = [line for line in steps if "measured_slower" in line]
+    alone = [line for line in clocks if "100%" in line["case"]]
+    assert len(clocks) == 52 and all(line["predicted_slower"] > 1.05 and line["measured_slower"] > 1.05 for line in alone)
+    assert all(line["predicted_slower"] == pytest.approx(1.0, abs=5e-3) for line in clocks if "25% of" in line["case"])
