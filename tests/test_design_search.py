@@ -158,7 +158,7 @@ def test_no_plan_of_a_group_undercuts_its_bound(seed, model):
         assert (np.asarray(found.step_time_s)[fits & same] >= own.step_time_s[0]).all()
 
 
-@pytest.mark.parametrize(("seed", "slow"), [(30, 3.0), (31, 10.0), (32, 30.0)])
+@pytest.mark.parametrize(("seed", "slow"), [(30, 3.0), (33, 10.0), (32, 30.0)])
 def test_no_plan_undercuts_its_bound_where_hosts_decide(seed, slow):
     """Dense models, whose head passes while devices wait, evenly spread or on the last stage, on fast chips."""
     draw = np.random.default_rng(seed)

@@ -77,8 +77,8 @@ def alike() -> Profile:
 @pytest.mark.parametrize(
     ("stack", "name", "tolerance"),
     [
-        # what tensor ranks send and wait for leaves less to say about products
-        (MEGATRON, "matmul_efficiency", 0.08),
+        # what tensor ranks send and wait for leaves less to say about products, and so does the clock that power leaves them
+        (MEGATRON, "matmul_efficiency", 0.10),
         (FSDP, "matmul_efficiency", 0.06),
         (FSDP, "net_efficiency_outer", 0.08),
         (FSDP, "overlap_fsdp", 0.10),
@@ -169,7 +169,7 @@ def test_a_dozen_rows_move_a_profile_to_a_new_stack(profile, moved, dozen):
     rows, kept_out = dozen
     before, after = gaps(rows, profile)[kept_out], gaps(rows, moved)[kept_out]
     assert np.median(after) < 0.03 < 0.1 < np.median(before)
-    assert float(moved.coefficients_for(CHIPS[0], "fsdp-new").matmul_efficiency) == pytest.approx(0.45, rel=0.1)
+    assert float(moved.coefficients_for(CHIPS[0], "fsdp-new").matmul_efficiency) == pytest.approx(0.45, rel=0.12)
 
 
 def test_they_move_nothing_else(cases, profile, moved):

@@ -80,7 +80,7 @@ def priors(accelerator: str, precision: str = "fp8") -> dict[str, MicroPrior]:
       accelerator: a name of the catalog. precision: whose `low_precision_efficiency` is meant, where several were measured.
 
     >>> {name: round(prior.sd, 1) for name, prior in priors("H100-80GB").items() if name.startswith("matmul")}
-    {'matmul_efficiency': 0.4, 'matmul_half_rows': 0.6, 'matmul_half_width': 0.5}
+    {'matmul_efficiency': 0.5, 'matmul_half_rows': 0.6, 'matmul_half_width': 0.5}
     """
     chip = resolve("chips", accelerator)
     mine = [entry for entry in fits() if entry["chip"] == chip]
