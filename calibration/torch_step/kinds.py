@@ -37,7 +37,7 @@ def kind_of(name: str) -> str:
 
 
 def row(record: Mapping[str, Any]) -> dict[str, Any]:
-    """A measured step as a row: device, software, the case, times [s] and kernels per step by kind, power [W], clock [MHz], memory [byte]."""
+    """A measured step as a row: device, software, the case, times [s], kernels per step by kind, power [W], clock [MHz], memory [byte]."""
     kernels = {name: found for name, found in record["kernels"].items() if name != "busy"}
     sums = {kind: [0.0, 0.0] for kind in KINDS}
     for name, found in kernels.items():

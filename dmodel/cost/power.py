@@ -24,9 +24,9 @@ WAITING_RANGE = (0.38, 0.69)
 700 (github.com/NVIDIA/nccl, issue 1550), a share of 0.13."""
 
 SUSTAINED = 0.72
-"""Share of the peak rate at which large 16-bit products draw the rated power [1]: what they reach once power limits the clock (`dmodel.cost.clock`;
-0.68 of products of 8192 on H100 and H200, `calibration/torch_step`; peaks of training reach or exceed the rated power, Patel et al.
-2024)."""
+"""Share of the peak rate at which large 16-bit products draw the rated power [1]: what they reach once power limits the clock
+(`dmodel.cost.clock`; products of 8192 on H100 and H200 0.68, `calibration/torch_step`; peaks of training reach or exceed the rated power,
+Patel et al. 2024)."""
 
 HBM_JOULES_PER_BYTE = 8.0 * (3.9e-12 + 1.6e-12)
 """Of stacked memory: 3.9 pJ/bit in the stack and its interface (O'Connor et al. 2017, "Fine-grained DRAM", HBM2) and 1.6 pJ/bit for 20 mm
