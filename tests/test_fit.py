@@ -14,6 +14,7 @@ from calibration.predict import predict
 from calibration.uncertainty import laplace, offset_errors
 from calibration.uncertainty.cells import cells_of
 from dmodel.coefficients import NAMES, SPECS
+from dmodel.cost.clock import slowed
 from dmodel.profiles import GROUPINGS, Profile, default_profile, members
 from dmodel.profiles.store import load, to_json
 from dmodel.types import InputError
@@ -39,6 +40,11 @@ def made_up_chips():
 
 def fitted_to(cases, **options) -> Profile:
     return fit.fit(cases, **{"held_out": held_out(cases), "starts": 2, "rounds": 1, **options})
+
+
+def at_the_limit(c) -> float:
+    """Rate of products that have the device to themselves over that at the full clock [1]."""
+    return 1.0 / float(slowed(1.0, 0.0, 0.0, 1.0, c.power_demand))
 
 
 def gaps(cases, profile) -> np.ndarray:
@@ -77,8 +83,8 @@ def alike() -> Profile:
 @pytest.mark.parametrize(
     ("stack", "name", "tolerance"),
     [
-        # what tensor ranks send and wait for leaves less to say about products, and so does the clock that power leaves them
-        (MEGATRON, "matmul_efficiency", 0.10),
+        # what tensor ranks send and wait for leaves less to say about products
+        (MEGATRON, "matmul_efficiency", 0.08),
         (FSDP, "matmul_efficiency", 0.06),
         (FSDP, "net_efficiency_outer", 0.08),
         (FSDP, "overlap_fsdp", 0.10),
@@ -86,7 +92,10 @@ def alike() -> Profile:
 )
 def test_what_the_rows_determine_is_recovered(alike, chip, stack, name, tolerance):
     true = getattr(TRUTH[stack], name)
-    assert float(getattr(alike.coefficients_for(chip, stack), name)) == pytest.approx(true, rel=tolerance)
+    found = alike.coefficients_for(chip, stack)
+    # products in layers tell their rate at the clock that power leaves, not at the full one
+    clock = found if name == "matmul_efficiency" else TRUTH[stack]
+    assert float(getattr(found, name)) * at_the_limit(clock) == pytest.approx(true * at_the_limit(TRUTH[stack]), rel=tolerance)
     if name == "overlap_fsdp" or stack == FSDP and name != "matmul_efficiency":
         assert abs(SPECS[name].default / true - 1.0) > 3.0 * tolerance
 
@@ -169,7 +178,8 @@ def test_a_dozen_rows_move_a_profile_to_a_new_stack(profile, moved, dozen):
     rows, kept_out = dozen
     before, after = gaps(rows, profile)[kept_out], gaps(rows, moved)[kept_out]
     assert np.median(after) < 0.03 < 0.1 < np.median(before)
-    assert float(moved.coefficients_for(CHIPS[0], "fsdp-new").matmul_efficiency) == pytest.approx(0.45, rel=0.12)
+    found = moved.coefficients_for(CHIPS[0], "fsdp-new")
+    assert float(found.matmul_efficiency) * at_the_limit(found) == pytest.approx(0.45 * at_the_limit(COEFFICIENTS), rel=0.1)
 
 
 def test_they_move_nothing_else(cases, profile, moved):

@@ -197,7 +197,9 @@ def test_priors_are_coefficients_of_the_step_model():
         for name, prior in found.items():
             # four L40S of one host reach a sixth of what two do: of another host that says nearly nothing
             widest = 4.0 if (chip, name) == ("L40S", "net_efficiency_inner") else 1.5
-            assert np.isfinite(prior.mean) and 0.1 < prior.sd < widest, (chip, name)
+            # what power leaves was measured beside idle time, and is carried over from no single call
+            least = 0.1 if name == "power_demand" else 0.2
+            assert np.isfinite(prior.mean) and least < prior.sd < widest, (chip, name)
             assert SPECS[name].bound == "positive" or prior.mean <= np.log(LARGE_SHARE / (1 - LARGE_SHARE)) + 1e-9
     assert priors("TPU-v4") == priors("V100-32GB") == {}
     # what power leaves of the clock is known of chips that run products faster for 10 ms than for longer

@@ -50,6 +50,15 @@ class Sensors:
         except driver.NVMLError as error:
             self._handle, self.reason = None, f"the driver gives no readings: {error}"
 
+    def joules(self) -> float | None:
+        """Energy that the device has used since its driver was loaded [J]; None where it does not tell."""
+        if self._handle is None:
+            return None
+        try:
+            return self._driver.nvmlDeviceGetTotalEnergyConsumption(self._handle) / 1000.0
+        except self._driver.NVMLError:
+            return None
+
     def summary(self) -> dict[str, Any]:
         """Least, middle and largest of each reading, or why there are none."""
         if not self.readings:

@@ -13,7 +13,8 @@ GROUPS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     (name, re.compile(pattern, re.IGNORECASE))
     for name, pattern in (
         ("communication", COMMUNICATION.pattern + r"|c10d|deep_?ep|nvshmem|all2all"),
-        ("attention", r"flash|fmha|attention|attn|softmax|sdpa|\bfa[23]\b"),
+        ("loss", r"log_?softmax|nll_?loss|cross_?entropy"),
+        ("attention", r"flash|fmha|attention|attn|softmax|sdpa|\bfa[23]\b|cudnn::fusion"),
         ("matmul", r"gemm|matmul|cublas|cutlass|nvjet|wgmma|\bdot(?![a-z])|convolution|Cijk_|sm\d+_xmma|splitk|bmm"),
         ("optimizer", r"adam|multi_tensor|optimizer|foreach"),
         ("normalization", r"norm|rms"),

@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -35,29 +36,41 @@ def main() -> None:
         from calibration.torch_step import measure
     except ModuleNotFoundError as error:
         stop(f"{error.name} is not installed; these steps are measured in PyTorch: pip install torch")
-    began, found = time.monotonic(), measure.environment()
+    if not measure.torch.cuda.is_available():
+        stop("PyTorch sees no NVIDIA GPU here; these steps are sized for one")
+    try:
+        out = a.out.open("a", encoding="utf-8")
+    except OSError as error:
+        stop(f"--out {a.out}: cannot be written ({error.strerror})")
+    with out:
+        for record in _records(measure, known, a):
+            out.write(json.dumps({"environment": measure.environment()} | record) + "\n")
+            out.flush()
+
+
+def _records(measure: Any, known: dict[str, Case], a: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Measurements one after the other, as they are made; measure: the module, which needs PyTorch."""
     if a.duty:
         from calibration.torch_step import duty
 
-        a.out.write_text("".join(json.dumps({"environment": found} | one) + "\n" for one in duty.measured(a.duty)), encoding="utf-8")
+        yield from duty.measured(a.duty)
         return
+    began = time.monotonic()
     chosen = [known[name] for name in a.only] if a.only else list(known.values())
     tasks = [(case, a.seconds) for case in chosen]
     if a.sustained:
         tasks.insert(1, (chosen[0]._replace(name=chosen[0].name + "/sustained"), a.sustained))
-    with a.out.open("a", encoding="utf-8") as out:
-        for case, seconds in tasks:
-            if time.monotonic() - began > 60.0 * a.minutes:
-                print(f"{case.name}: no time left", file=sys.stderr)
-                continue
-            record = _record(measure, case, seconds)
-            out.write(json.dumps({"environment": found} | record) + "\n")
-            out.flush()
-            print(f"{time.monotonic() - began:6.1f} s  {case.name}: {record.get('step_s', record.get('failed'))}", file=sys.stderr)
+    for case, seconds in tasks:
+        if time.monotonic() - began > 60.0 * a.minutes:
+            print(f"{case.name}: no time left", file=sys.stderr)
+            continue
+        record = _record(measure, case, seconds)
+        print(f"{time.monotonic() - began:6.1f} s  {case.name}: {record.get('step_s', record.get('failed'))}", file=sys.stderr)
+        yield record
 
 
 def _record(measure: Any, case: Case, seconds: float) -> dict[str, Any]:
-    """The measurement, or why there is none; measure: the module, which needs PyTorch."""
+    """The measurement, or why there is none."""
     torch = measure.torch
     try:
         return measure.measured(case, seconds)

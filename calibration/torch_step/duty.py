@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from calibration.collect.sensors import Sensors
-from calibration.torch_step.measure import _joules
 
 torch: Any = importlib.import_module("torch")
 
@@ -18,20 +17,18 @@ BESIDE = ("copy", "wait")
 """What runs in the rest: copies in memory, or kernels that only wait."""
 
 
-def measured(seconds: float) -> list[dict[str, Any]]:
-    """Each product at each share, beside each companion: mean time of one product [s], power, readings.
+def measured(seconds: float) -> Iterator[dict[str, Any]]:
+    """Each product at each share, beside each companion, one after the other: middle time of one product [s], power, readings.
 
     Args:
       seconds: of each.
     """
-    found = []
     for kind, product in _products().items():
         for beside in BESIDE:
             for share in SHARES if kind == "bf16-8192" else SHARES[::2]:
                 if share == 1.0 and beside != BESIDE[0]:
                     continue
-                found.append({"duty": kind, "beside": beside, "share": share} | _rate(product, beside, share, seconds))
-    return found
+                yield {"duty": kind, "beside": beside, "share": share} | _rate(product, beside, share, seconds)
 
 
 def _products() -> dict[str, Callable[[], Any]]:
@@ -63,7 +60,7 @@ def _rate(product: Callable[[], Any], beside: str, share: float, seconds: float)
     rest = block * (1.0 - share) / share
     count = round(rest / _once(lambda: fill(unit))) * unit
     sensors, pairs = Sensors(0), []
-    start, before = time.perf_counter(), _joules(sensors)
+    start, before = time.perf_counter(), sensors.joules()
     half = None
     while time.perf_counter() - start < seconds:
         for _ in range(max(int(0.02 / (block + rest)), 1)):
@@ -79,7 +76,8 @@ def _rate(product: Callable[[], Any], beside: str, share: float, seconds: float)
         sensors.read()
         if half is None and time.perf_counter() - start > 0.4 * seconds:
             half = len(pairs)
-    watts = None if before is None else ((_joules(sensors) or 0.0) - before) / (time.perf_counter() - start)
+    after = sensors.joules()
+    watts = None if before is None or after is None else (after - before) / (time.perf_counter() - start)
     times = sorted(a.elapsed_time(b) / 4e3 for a, b in pairs[half:])
     return {"product_s": times[len(times) // 2], "watts": watts, "readings": sensors.readings}
 

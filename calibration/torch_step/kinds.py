@@ -6,23 +6,24 @@ import argparse
 import csv
 import json
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from calibration.importers.kernels import group
 from calibration.torch_step.cases import Case
+from dmodel.types import InputError
 
 KINDS = ("products", "grouped", "attention", "streaming", "optimizer")
-"""What kernels do: products, those of experts in one kernel, the fused attention core with what belongs to it, everything that goes
-through memory (casts, copies and fills too), and the update."""
+"""What kernels do: products, those of experts in one kernel, the attention core with what belongs to it (the softmax, where it is not
+fused), everything else that goes through memory (casts, copies and fills too), and the update."""
 
-NAMES = (
-    ("optimizer", re.compile(r"multi_tensor|adam", re.I)),
-    ("attention", re.compile(r"sdpa|flash|fmha|cudnn::fusion", re.I)),
-    ("grouped", re.compile(r"grouped|groupproblem", re.I)),
-    ("products", re.compile(r"nvjet|gemm|cutlass|cublas|xmma|splitk", re.I)),
-)
-"""The first that a kernel's name matches, of PyTorch 2.11 on Hopper; the others stream."""
+OF_GROUP = {"matmul": "products", "attention": "attention", "optimizer": "optimizer"}
+"""Kinds by the groups that profiles are read in (`importers.kernels`); the others stream."""
+
+GROUPED = re.compile(r"grouped|groupproblem", re.IGNORECASE)
+"""Names of products of several experts in one kernel."""
 
 DIGITS = 6
 
@@ -33,7 +34,7 @@ def kind_of(name: str) -> str:
     >>> kind_of("nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_NNT"), kind_of("void at::native::vectorized_elementwise_kernel<8>")
     ('products', 'streaming')
     """
-    return next((kind for kind, pattern in NAMES if pattern.search(name)), "streaming")
+    return "grouped" if GROUPED.search(name) else OF_GROUP.get(group(name), "streaming")
 
 
 def row(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -110,12 +111,36 @@ def main() -> None:
     parser.add_argument("files", nargs="+", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     a = parser.parse_args()
-    records = [json.loads(line) for path in a.files for line in path.read_text(encoding="utf-8").splitlines()]
+    try:
+        records = [record for path in a.files for record in _records(path)]
+        _tables(records, a.out)
+    except (OSError, InputError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+def _records(path: Path) -> list[dict[str, Any]]:
+    """Lines of a file that `python -m calibration.torch_step` wrote.
+
+    Raises:
+      InputError: a line is none of these.
+    """
+    found = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            raise InputError(f"{path}:{number}: expected one JSON object a line, as `python -m calibration.torch_step` writes") from None
+    return found
+
+
+def _tables(records: list[dict[str, Any]], out: Path) -> None:
+    """Steps and products beside something else, each in its table; what failed is in neither."""
     steps, duty = [r for r in records if "kernels" in r], [r for r in records if "duty" in r]
     if steps:
-        write(a.out / "steps.csv", map(row, steps))
+        write(out / "steps.csv", map(row, steps))
     if duty:
-        write(a.out / "duty.csv", map(duty_row, duty))
+        write(out / "duty.csv", map(duty_row, duty))
 
 
 if __name__ == "__main__":

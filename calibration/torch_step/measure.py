@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
+from calibration.collect.profiler import length
 from calibration.collect.sensors import Sensors
 from calibration.torch_step import decoder
 from calibration.torch_step.cases import Case
@@ -94,7 +95,7 @@ def _timed(step: Callable[[], Any], device: str, seconds: float) -> dict[str, An
     sensors = Sensors(0 if device == "cuda" else None)
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    before, start, stamps, hosts = _joules(sensors), time.perf_counter(), [], []
+    before, start, stamps, hosts = sensors.joules(), time.perf_counter(), [], []
     last = start
     while len(stamps) < FEWEST or last - start < seconds:
         step()
@@ -104,7 +105,7 @@ def _timed(step: Callable[[], Any], device: str, seconds: float) -> dict[str, An
         last += stamps[-1]
         sensors.read()
         last = time.perf_counter()
-    whole, after = time.perf_counter() - start, _joules(sensors)
+    whole, after = time.perf_counter() - start, sensors.joules()
     free = _unwaited(step, device, max(FEWEST, len(stamps) // 3))
     found = {"step_s": free, "waited_s": [round(x, 7) for x in stamps[:200]], "host_s": sorted(hosts)[len(hosts) // 2]}
     found["watts"] = (after - before) / whole if before and after else None
@@ -123,17 +124,6 @@ def _unwaited(step: Callable[[], Any], device: str, steps: int) -> float:
     return (time.perf_counter() - began) / steps
 
 
-def _joules(sensors: Sensors) -> float | None:
-    """Energy that the device has used since its driver was loaded [J]."""
-    driver, handle = sensors._driver, sensors._handle
-    if driver is None or handle is None:
-        return None
-    try:
-        return driver.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000.0
-    except driver.NVMLError:
-        return None
-
-
 def _kernels(step: Callable[[], Any], device: str) -> dict[str, list[float]]:
     """Number and time [s] of each kernel per step, by name; copies and fills of memory among them; "busy": of all, overlaps once."""
     profiler = torch.profiler
@@ -150,13 +140,4 @@ def _kernels(step: Callable[[], Any], device: str) -> dict[str, list[float]]:
             one[0] += 1.0 / PROFILED
             one[1] += (end - begin) / PROFILED
             spans.append((begin, end))
-    return {name: [round(n, 2), round(t, 8)] for name, (n, t) in sums.items()} | {"busy": [len(spans) / PROFILED, _union(spans) / PROFILED]}
-
-
-def _union(spans: list[tuple[float, float]]) -> float:
-    """Length of the union of intervals."""
-    total, reached = 0.0, float("-inf")
-    for begin, end in sorted(spans):
-        total += max(end - max(begin, reached), 0.0)
-        reached = max(reached, end)
-    return total
+    return {name: [round(n, 2), round(t, 8)] for name, (n, t) in sums.items()} | {"busy": [len(spans) / PROFILED, length(spans) / PROFILED]}
