@@ -96,7 +96,7 @@ class Breakdown(struct.PyTreeNode, kw_only=True):
 
 
 def _layer_work(system: System, model: Transformer, plan: Plan, parts: counts.Residents, c: Coefficients, sharpness: float) -> LayerWork:
-    """Work of one layer, and of the head, per micro-batch on one device.
+    """Work of one layer, and of the head, per micro-batch on one device, at its full clock (`LayerWork.at_clock`).
 
     Backward products cost 2 × the forward ones (1 × when the weights are frozen), attention as `compute.attention_passes` has it,
     streaming as `traffic.elementwise_bytes`; weight gradients are accumulated in memory: read and written once per micro-batch, and as much

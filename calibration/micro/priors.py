@@ -36,7 +36,8 @@ DEMAND = {"A100": 1.1, "A800": 1.1, "H100": 1.5, "H200": 1.5, "H800": 1.5, "B200
 is the least that it can be."""
 
 DEMAND_WIDTH = 0.15
-"""Standard deviation of its logarithm: two H100s and an H200 differ by as much."""
+"""Standard deviation of its logarithm: by how much slower they run alone, products of 8192 have 1.48 on an H200 and 1.33 on an H100,
+narrower ones and 8 bits 1.48 to 1.50 and 1.74 to 1.94 (`calibration/torch_step/data/duty.csv`)."""
 
 TRANSFER = 0.3
 """Standard deviation, in the unconstrained space, of a coefficient of a step around a single call's: other kernels, other neighbours."""

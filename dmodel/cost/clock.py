@@ -15,7 +15,8 @@ and 300 W for 793 (H200, `calibration/torch_step/data`)."""
 
 FALL = 2.6
 """Power falls with the clock as its `FALL`-th power [1]: `f V²`, and voltage falls with the clock. On H200 products alone would draw 1.49
-times what the limit leaves and run at 0.86 of their full rate; beside copies 2.2 to 2.5, in narrower products and 8 bits 2.3 to 2.8."""
+times what the limit leaves and run at 0.86 of their full rate, which is a power of 2.7; beside copies it is 2.2 to 2.5, of narrower
+products 2.5, in 8 bits 2.8, of attention 2.0. Not of the H100 there, which slows down before it draws 700 W."""
 
 ABRUPT = 4.0
 """Sharpness of the passage to the limit over that of other maxima [1]: 5 % beyond it products were 1.3 % slower."""
