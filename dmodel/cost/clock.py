@@ -29,8 +29,8 @@ def slowed(products: Array, core: Array, streaming: Array, whole: Array, demand:
     full clock over what the limit leaves, both beyond what the device draws when idle kernels run.
 
     Limits: 1 for a device that waits, for its host or for messages; `demand^(1/FALL)` for products alone. The limit acts on means over
-    tens of milliseconds, many layers: a pipeline's bubble, or what is sent once per step, cools nothing here. A chip with a higher peak keeps its demand, as if a
-    FLOP took less energy there; a higher limit of power is a lower demand.
+    tens of milliseconds, many layers: a pipeline's bubble, or what is sent once per step, cools nothing here. A chip with a higher peak
+    keeps its demand, as if a FLOP took less energy there; a higher limit of power is a lower demand.
 
     Args:
       products, core, streaming, whole: of one layer at the full clock, and all that it takes [s]. demand: u of products alone [1].
