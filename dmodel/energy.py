@@ -5,6 +5,7 @@ from __future__ import annotations
 from flax import struct
 
 from dmodel import run
+from dmodel.coefficients import Coefficients
 from dmodel.cost.power import COOLING_FACTOR, HOST_SHARE, host_watts
 from dmodel.hardware import System
 from dmodel.plan import Plan
@@ -63,7 +64,9 @@ class Energy(struct.PyTreeNode, kw_only=True):
     kg_per_token: Array
 
 
-def energy(system: System, model: Transformer, plan: Plan, breakdown: Breakdown, site: Site | None = None) -> Energy:
+def energy(
+    system: System, model: Transformer, plan: Plan, breakdown: Breakdown, coefficients: Coefficients, site: Site | None = None
+) -> Energy:
     """What one step draws, costs and emits.
 
     `facility = devices (device + host) PUE`; joules are facility times step time, `$ = devices · price · T + joules · tariff`,
@@ -78,13 +81,14 @@ def energy(system: System, model: Transformer, plan: Plan, breakdown: Breakdown,
     >>> from dmodel.step import step_time
     >>> system, model = catalog.system("H100-DGX"), catalog.transformer("llama-3-70b", seq_len=8192)
     >>> plan = Plan(dp=16.0, tp=8.0, sp=1.0, pp=4.0, global_batch=1024.0)
-    >>> found = energy(system, model, plan, step_time(system, model, plan, coefficients.default()))
+    >>> c = coefficients.default()
+    >>> found = energy(system, model, plan, step_time(system, model, plan, c), c)
     >>> f"{1e6 * found.kg_per_token:.1f} g of carbon dioxide per thousand tokens"
     '0.1 g of carbon dioxide per thousand tokens'
     """
     at = Site() if site is None else site
     time, tokens = breakdown.total, run.tokens_per_step(model, plan)
-    device, host = run.device_watts(system, model, plan, breakdown), host_watts(system.chip, at.host_share)
+    device, host = run.device_watts(system, breakdown, coefficients), host_watts(system.chip, at.host_share)
     facility = plan.devices * (device + host) * at.cooling_factor
     joules, device_s = facility * time, plan.devices * time
     dollars = device_s * system.chip.price_per_s + joules * at.dollars_per_joule

@@ -9,13 +9,13 @@ import jax.numpy as jnp
 from flax import struct
 
 from dmodel import counts
-from dmodel.cost.power import COOLING_FACTOR, SUSTAINED, Draw, draw, host_watts
+from dmodel.coefficients import Coefficients
+from dmodel.cost.power import COOLING_FACTOR, WAITING_SHARE, Activities, Draw, draw, host_watts
 from dmodel.footprint import Footprint
 from dmodel.hardware import System
 from dmodel.plan import Plan
-from dmodel.smooth import minimum
 from dmodel.step import Breakdown, memory_use
-from dmodel.types import Array, stack
+from dmodel.types import Array
 from dmodel.workload import Transformer
 
 CONVENTION = "6N+12Lhs"
@@ -50,60 +50,48 @@ def exposed_share(breakdown: Breakdown) -> Array:
     return breakdown.exposed_communication / breakdown.total
 
 
-class Activities(struct.PyTreeNode, kw_only=True):
-    """What a device is busy with over a step: share of the time in which kernels run, in 0..1 [1]; products over those that it could do in
-    the step at the sustained rate, at most the share of the time that they take [1]; bytes per second streamed from memory, and sent to
-    other devices [byte/s]."""
-
-    running: Array
-    arithmetic: Array
-    hbm_bytes_per_s: Array
-    link_bytes_per_s: Array
-
-
-def activities(system: System, model: Transformer, plan: Plan, breakdown: Breakdown) -> Activities:
+def activities(system: System, breakdown: Breakdown) -> Activities:
     """What draws power over the step, from its terms.
 
     Kernels run all the time but for launches and the fixed overhead: a device that waits in a pipeline's bubble, for the slowest one or for
-    the network polls memory. Products: those of the model, and the recomputed ones as if at the same rate, over
-    `peak · sustained`; they cannot keep the device busier than all the time that they take. Streaming kernels and the optimizer fill
-    the memory's bandwidth, exposed communication the links of the innermost level.
+    the network polls memory. Logits and loss count as products; what is done again as the layers' own mixture. Exposed communication fills
+    the links of the innermost level.
 
-    Limits: links are counted as if full, at most 23 W of an H100; traffic that compute hides is part of its power.
+    Limits: links are counted as if full, at most 23 W of an H100; what hidden communication draws is left out.
     """
     t = breakdown
-    busy = t.matmul + t.attention + t.head
-    again = 1.0 + t.recompute / jnp.where(busy > 0.0, busy, 1.0)
-    done = tokens_per_step(model, plan) * counts.model_flops_per_token(model, "6N+6Lhs") * (2.0 + model.trainable) / 3.0
-    rate = SUSTAINED * system.chip.flops_per_s * plan.devices
-    products = minimum(stack(busy, done / rate), 64.0) * again
+    layers = t.matmul + t.attention + t.elementwise
+    again = (1.0 + t.recompute / jnp.where(layers > 0.0, layers, 1.0)) / t.total
+    idling = (t.bubble + t.straggler) / t.total
     return Activities(
-        running=1.0 - (t.launch + t.overhead) / t.total,
-        arithmetic=products / t.total,
-        hbm_bytes_per_s=system.chip.hbm_bytes_per_s * (t.elementwise + t.optimizer) / t.total,
+        working=1.0 - (t.launch + t.overhead) / t.total - idling,
+        products=again * t.matmul + t.head / t.total,
+        core=again * t.attention,
+        streaming=again * t.elementwise + t.optimizer / t.total,
+        exposed=exposed_share(t),
+        idling=idling,
         link_bytes_per_s=jnp.asarray(system.network.bytes_per_s)[0] * exposed_share(t),
     )
 
 
-def device_draw(system: System, model: Transformer, plan: Plan, breakdown: Breakdown) -> Draw:
-    """Mean power of one accelerator over the step, by cause [W]."""
-    busy = activities(system, model, plan, breakdown)
-    return draw(system.chip, busy.running, busy.arithmetic, busy.hbm_bytes_per_s, busy.link_bytes_per_s)
+def device_draw(system: System, breakdown: Breakdown, coefficients: Coefficients, waiting_share: Array = WAITING_SHARE) -> Draw:
+    """Mean power of one accelerator over the step, by cause [W] (`cost.power.draw` of the step's activities)."""
+    return draw(system.chip, activities(system, breakdown), coefficients.power_demand, waiting_share)
 
 
-def device_watts(system: System, model: Transformer, plan: Plan, breakdown: Breakdown) -> Array:
-    """Mean power of one accelerator over the step [W] (`cost.power.draw` of the step's activities)."""
-    return device_draw(system, model, plan, breakdown).total
+def device_watts(system: System, breakdown: Breakdown, coefficients: Coefficients) -> Array:
+    """Mean power of one accelerator over the step [W]: the sum of `device_draw`."""
+    return device_draw(system, breakdown, coefficients).total
 
 
-def facility_watts(system: System, model: Transformer, plan: Plan, breakdown: Breakdown) -> Array:
+def facility_watts(system: System, plan: Plan, breakdown: Breakdown, coefficients: Coefficients) -> Array:
     """Mean power of all accelerators with their hosts and cooling [W]: `devices · (watts + host) · PUE`."""
-    return plan.devices * (device_watts(system, model, plan, breakdown) + host_watts(system.chip)) * COOLING_FACTOR
+    return plan.devices * (device_watts(system, breakdown, coefficients) + host_watts(system.chip)) * COOLING_FACTOR
 
 
-def joules_per_token(system: System, model: Transformer, plan: Plan, breakdown: Breakdown) -> Array:
+def joules_per_token(system: System, model: Transformer, plan: Plan, breakdown: Breakdown, coefficients: Coefficients) -> Array:
     """Energy of one trained token, hosts and cooling with it [J/token]."""
-    return facility_watts(system, model, plan, breakdown) / tokens_per_s(model, plan, breakdown)
+    return facility_watts(system, plan, breakdown, coefficients) / tokens_per_s(model, plan, breakdown)
 
 
 def dollars_per_token(system: System, model: Transformer, plan: Plan, breakdown: Breakdown) -> Array:
@@ -134,7 +122,13 @@ class Outputs(struct.PyTreeNode, kw_only=True):
 
 
 def outputs(
-    system: System, model: Transformer, plan: Plan, breakdown: Breakdown, convention: str = CONVENTION, footprint: Footprint | None = None
+    system: System,
+    model: Transformer,
+    plan: Plan,
+    breakdown: Breakdown,
+    coefficients: Coefficients,
+    convention: str = CONVENTION,
+    footprint: Footprint | None = None,
 ) -> Outputs:
     """All outputs of one plan (or a batch of them) from its breakdown; memory under a stack's footprint where there is one."""
     rate = tokens_per_s(model, plan, breakdown)
@@ -147,8 +141,8 @@ def outputs(
         exposed_share=exposed_share(breakdown),
         memory_bytes=used,
         headroom_bytes=system.chip.hbm_bytes - used,
-        device_watts=device_watts(system, model, plan, breakdown),
-        joules_per_token=joules_per_token(system, model, plan, breakdown),
+        device_watts=device_watts(system, breakdown, coefficients),
+        joules_per_token=joules_per_token(system, model, plan, breakdown, coefficients),
         dollars_per_token=dollars_per_token(system, model, plan, breakdown),
     )
 
@@ -168,7 +162,9 @@ class TrainingRun(struct.PyTreeNode, kw_only=True):
     joules: Array
 
 
-def run(system: System, model: Transformer, plan: Plan, breakdown: Breakdown, tokens: Array) -> TrainingRun:
+def run(
+    system: System, model: Transformer, plan: Plan, breakdown: Breakdown, coefficients: Coefficients, tokens: Array
+) -> TrainingRun:
     """Duration, rent and energy of training on a number of tokens.
 
     `steps = tokens / (B s)`, `duration = steps · T`. Failures, restarts and checkpoints are not counted.
@@ -183,5 +179,5 @@ def run(system: System, model: Transformer, plan: Plan, breakdown: Breakdown, to
         duration_s=duration,
         device_seconds=duration * plan.devices,
         dollars=duration * plan.devices * system.chip.price_per_s,
-        joules=duration * facility_watts(system, model, plan, breakdown),
+        joules=duration * facility_watts(system, plan, breakdown, coefficients),
     )

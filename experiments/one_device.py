@@ -3,7 +3,8 @@
 Training steps of a decoder in PyTorch on an H100 and an H200, eager and compiled, with the device's time of every kernel
 (`calibration/torch_step`), which no fit has seen: of each kind, products, attention core, what streams, update, the predicted over the
 measured time, by a profile's coefficients for the chip and for a stack that it does not know. Then what power leaves of the clock: how
-much slower products run that have the device for a share of the time, measured and by `dmodel.cost.clock`.
+much slower products run that have the device for a share of the time, measured and by `dmodel.cost.clock`; and what steps draw, by the times
+that their kernels took (`dmodel.cost.power`), over what was measured.
 `python -m experiments.one_device [--profile NAME] [--quick] [--json] [--out DIR]`.
 """
 
@@ -21,7 +22,8 @@ from calibration.torch_step.cases import Case
 from dmodel import catalog, profiles
 from dmodel.coefficients import Coefficients
 from dmodel.cost.clock import CORE, STREAMING, slowed
-from dmodel.hardware import System
+from dmodel.cost.power import Activities, watts
+from dmodel.hardware import Chip, System
 from dmodel.smooth import SHARPNESS
 from dmodel.step import CALIBRATED
 from dmodel.types import enable_float64
@@ -64,12 +66,28 @@ def steps(profile: profiles.Profile, quick: bool) -> list[dict[str, Any]]:
         found = predicted(case, system, profile.coefficients_for(chip))
         seen = {part: float(cells[f"{part}_s"]) for part in PARTS}
         seen["products"] += float(cells["grouped_s"])
+        power = drawn(cells, system.chip, float(profile.coefficients_for(chip).power_demand))
         line: dict[str, Any] = {"chip": chip, "case": case.name, "measured_ms": 1e3 * float(cells["step_s"])}
+        line |= {"watts": float(cells["watts"]), "watts_ratio": power / float(cells["watts"])}
         for part in PARTS:
             known = seen[part] > 1e-3 and found[part] > 0.0 and (part != "optimizer" or (case.n_layers and not case.adapters))
             line |= {f"{part}_ms": 1e3 * seen[part], f"{part}_ratio": found[part] / seen[part] if known else None}
         lines.append(line)
     return lines
+
+
+def drawn(cells: dict[str, str], chip: Chip, demand: float) -> float:
+    """Power that a measured step's kernels would draw by the times that they took [W]."""
+    share = {part: float(cells[f"{part}_s"]) / float(cells["step_s"]) for part in (*PARTS, "grouped", "busy")}
+    busy = Activities(
+        working=min(share["busy"], 1.0),
+        products=share["products"] + share["grouped"],
+        core=share["attention"],
+        streaming=share["streaming"] + share["optimizer"],
+        exposed=0.0,
+        idling=0.0,
+    )
+    return float(watts(chip, busy, demand))
 
 
 def middles(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -81,6 +99,7 @@ def middles(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
             of = {part: [line[f"{part}_ratio"] for line in mine if line[f"{part}_ratio"] is not None] for part in PARTS}
             ratios = {f"{part}_ratio": float(np.median(values)) for part, values in of.items() if values}
             if ratios:
+                ratios["watts_ratio"] = float(np.median([line["watts_ratio"] for line in mine]))
                 found.append({"chip": chip, "case": f"middle of {how}", **ratios})
     return found
 

@@ -190,8 +190,8 @@ def _compiled() -> Any:
 
 def _evaluate(system: System, model: Transformer, plan: Plan, c: Coefficients) -> Answers:
     terms = step_time(system, model, plan, c)
-    out = run.outputs(system, model, plan, terms)
-    power, whole = run.device_draw(system, model, plan, terms), 0.0 * terms.total
+    out = run.outputs(system, model, plan, terms, c)
+    power, whole = run.device_draw(system, terms, c), 0.0 * terms.total
     rest = {name: getattr(out, name) + whole for name in Answers._fields[2:]}
     draw = {name: getattr(power, name) + whole for name in Draw.__dataclass_fields__}
     return Answers(terms={name: getattr(terms, name) + whole for name in TERMS}, draw=draw, **rest)

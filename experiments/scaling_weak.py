@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 import jax.numpy as jnp
 import numpy as np
 
-from dmodel import catalog
+from dmodel import catalog, run
 from dmodel.cost.collectives import fabric, gather_line
-from dmodel.cost.power import WAITING_RANGE, WAITING_SHARE
+from dmodel.cost.power import WAITING_RANGE
 from dmodel.counts import WORD, residents
 from dmodel.report import style
+from dmodel.step import Breakdown
 from experiments import scaling as shared
 from experiments.scaling import Answers, Cases, coefficients, fsdp
 from experiments.study import run as run_study
@@ -195,7 +196,8 @@ def power_lines(found: Answers) -> list[str]:
     """Power by cause at both scales, and finding 2 by what a waiting device draws, which two measurements bracket."""
     low, high = (shared.WEAK_SCALES.index(n) for n in (LOW, HIGH))
     text = ["Power by cause, 128 → 2,048 [W]: " + ", ".join(f"{k} {x[low]:.0f} → {x[high]:.0f}" for k, x in found.draw.items())]
-    chip = catalog.system(SYSTEM).chip
+    system, step = catalog.system(SYSTEM), Breakdown(**found.terms)
+    chip = system.chip
     ours = _with_throughput(float(found.device_watts[low]), float(found.device_watts[high]), change(found, low, high)[0])
     theirs = _with_throughput(WATTS[LOW], WATTS[HIGH], THROUGHPUT)
     rest = (WATTS[LOW] - theirs - float(chip.idle_watts)) / float(chip.peak_watts - chip.idle_watts)
@@ -206,7 +208,7 @@ def power_lines(found: Answers) -> list[str]:
         there = float(np.interp(np.log(when), np.log(shared.WEAK_SCALES), found.device_watts))
         text.append(f"  where throughput has fallen as published: {there:.0f} W, {100.0 * (there / found.device_watts[low] - 1.0):+.1f} %")
     for share in WAITING_RANGE:
-        watts = sum((x * _scaled(name, share) for name, x in found.draw.items()), start=np.zeros(1))
+        watts = np.asarray(run.device_draw(system, step, coefficients(CHIP), share).total)
         fall = 100.0 * (watts[high] / watts[low] - 1.0)
         text.append(f"  if waiting draws {share:.2f} of idle to peak: {watts[low]:.0f} → {watts[high]:.0f} W, {fall:+.1f} %")
     return text
@@ -215,11 +217,6 @@ def power_lines(found: Answers) -> list[str]:
 def _with_throughput(low: float, high: float, fall: float) -> float:
     """Watts at the smaller scale that go with throughput, if the rest does not: those lost over the share of throughput lost."""
     return (low - high) / (-fall / 100.0)
-
-
-def _scaled(cause: str, share: float) -> float:
-    """By what a part of the power changes when waiting draws another share of the range from idle to peak."""
-    return {"running": share / WAITING_SHARE, "arithmetic": (1.0 - share) / (1.0 - WAITING_SHARE)}.get(cause, 1.0)
 
 
 def table(found: Answers, binding: np.ndarray) -> list[dict[str, Any]]:

@@ -132,6 +132,8 @@ PIPES = [(3.3, 9.2, 1.4), (5.7, 2.2, 2.6), (1.3, 7.7, 4.1)]
 EDGE_PIPES = [(1.0, 1.0, 1.0), (8.0, 8.0, 1.0), (8.0, 4.0, 2.0), (2.0, 64.0, 4.0)]
 WINDOWS = [(2.0, 1.3, 0.4), (1.0, 3.0, 0.6), (1.0, 5.0, 0.3)]
 EDGE_WINDOWS = [(0.0, 0.0, 0.0), (0.0, 1.0, 1.0), (1.0, 0.0, 1.0), (1.0, 1.0, 1.0), (1.0, 1.0, 0.0)]
+BUSY = [(0.8, 0.3, 0.1, 0.1, 0.2, 0.1, 1e11), (0.9, 0.6, 0.1, 0.1, 0.05, 0.05, 1e10), (0.9, 0.55, 0.04, 0.02, 0.1, 0.05, 1e10)]
+BUSY_EDGES = [(0.0,) * 7, (1.0,) + (0.0,) * 6, (1.0, 1.0, *(0.0,) * 5), (1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 4e11)]
 
 TERMS: dict[str, Term] = {
     "smooth.maximum": plain(
@@ -263,14 +265,14 @@ TERMS: dict[str, Term] = {
         soft=True,
     ),
     "power.draw": Term(
-        lambda x, p: power.draw(x["chip"], x["a"], x["b"], x["r"], 0.1 * x["r"]),
-        [{"chip": at.CHIP, "a": 0.7, "b": 0.4, "r": 1e12}],
-        [{"chip": at.CHIP, "a": 0.0, "b": 0.0, "r": 0.0}],
+        lambda x, p: power.draw(x["chip"], power.Activities(*x["shares"]), x["demand"], x["waiting"]),
+        [{"chip": at.CHIP, "shares": s, "demand": 1.5, "waiting": 0.5} for s in BUSY],
+        [{"chip": at.CHIP, "shares": s, "demand": 1.5, "waiting": 0.5} for s in BUSY_EDGES],
     ),
     "power.watts": Term(
-        lambda x, p: power.watts(x["chip"], x["a"], x["b"], x["r"], 0.1 * x["r"]),
-        [{"chip": at.CHIP, "a": 0.7, "b": 0.4, "r": 1e12}],
-        [{"chip": at.CHIP, "a": 0.0, "b": 0.0, "r": 0.0}],
+        lambda x, p: power.watts(x["chip"], power.Activities(*x["shares"]), x["demand"]),
+        [{"chip": at.CHIP, "shares": s, "demand": 1.5} for s in BUSY],
+        [{"chip": at.CHIP, "shares": s, "demand": 1.5} for s in BUSY_EDGES],
     ),
     "power.host_watts": Term(lambda x, p: power.host_watts(x["chip"], x["a"]), [{"chip": at.CHIP, "a": 0.7}]),
     "step.memory_use": of_work(lambda m, p: (lambda x: (x, x.total))(step.memory_use(m, p))),

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from dmodel import catalog, run
+from dmodel.coefficients import default
 from dmodel.energy import GRID_KG, YEAR, Site, energy, of_run
 from dmodel.goodput import Reliability, goodput
 from dmodel.plan import Plan
@@ -23,7 +24,7 @@ def breakdown(**seconds: float) -> Breakdown:
 
 def test_power_is_the_sum_of_its_causes():
     step = breakdown(**STEP)
-    found, draw = energy(SYSTEM, MODEL, PLAN, step), run.device_draw(SYSTEM, MODEL, PLAN, step)
+    found, draw = energy(SYSTEM, MODEL, PLAN, step, default()), run.device_draw(SYSTEM, step, default())
     parts = [float(x) for x in jax.tree.leaves(draw)]
     assert float(found.device_watts) == pytest.approx(sum(parts)) and min(parts) > 0.0
     assert float(found.facility_watts) == pytest.approx(128 * (sum(parts) + 350.0) * 1.1)
@@ -31,9 +32,9 @@ def test_power_is_the_sum_of_its_causes():
 
 def test_units_agree():
     step = breakdown(**STEP)
-    found = energy(SYSTEM, MODEL, PLAN, step)
+    found = energy(SYSTEM, MODEL, PLAN, step, default())
     assert float(found.joules_per_step) == pytest.approx(float(found.facility_watts) * float(step.total))
-    assert float(found.joules_per_token) == pytest.approx(float(run.joules_per_token(SYSTEM, MODEL, PLAN, step)))
+    assert float(found.joules_per_token) == pytest.approx(float(run.joules_per_token(SYSTEM, MODEL, PLAN, step, default())))
     assert float(found.tokens_per_joule) * float(found.joules_per_token) == pytest.approx(1.0)
     assert float(found.dollars_per_token) == pytest.approx(128 * float(SYSTEM.chip.price_per_s) * float(step.total) / TOKENS)
     assert float(found.kg_per_token) == pytest.approx(float(found.joules_per_token) * GRID_KG)
@@ -41,17 +42,17 @@ def test_units_agree():
 
 def test_a_site_counts_what_it_is_told_to():
     step = breakdown(**STEP)
-    bare = energy(SYSTEM, MODEL, PLAN, step, Site(host_share=0.0, cooling_factor=1.0))
+    bare = energy(SYSTEM, MODEL, PLAN, step, default(), Site(host_share=0.0, cooling_factor=1.0))
     assert float(bare.facility_watts) == pytest.approx(128 * float(bare.device_watts))
-    paid = energy(SYSTEM, MODEL, PLAN, step, Site(dollars_per_joule=0.1 / 3.6e6))
-    rent = energy(SYSTEM, MODEL, PLAN, step)
+    paid = energy(SYSTEM, MODEL, PLAN, step, default(), Site(dollars_per_joule=0.1 / 3.6e6))
+    rent = energy(SYSTEM, MODEL, PLAN, step, default())
     assert float(paid.dollars_per_step - rent.dollars_per_step) == pytest.approx(float(rent.joules_per_step) / 3.6e6 * 0.1)
-    made = energy(SYSTEM, MODEL, PLAN, step, Site(kg_per_device=164.0, kg_per_joule=0.0))
+    made = energy(SYSTEM, MODEL, PLAN, step, default(), Site(kg_per_device=164.0, kg_per_joule=0.0))
     assert float(made.kg_per_step) == pytest.approx(128 * 164.0 * float(step.total) / (5 * YEAR))
 
 
 def test_failures_lengthen_a_run_and_its_bill():
-    found = energy(SYSTEM, MODEL, PLAN, breakdown(**STEP))
+    found = energy(SYSTEM, MODEL, PLAN, breakdown(**STEP), default())
     share = float(goodput(128.0, Reliability()))
     kept, whole = of_run(found, 1000.0), of_run(found, 1000.0, share)
     assert float(kept.duration_s) == pytest.approx(1000.0 * float(found.step_time_s))
@@ -61,7 +62,7 @@ def test_failures_lengthen_a_run_and_its_bill():
 
 def test_waiting_costs_energy_but_less_than_work():
     """The same work with more waiting draws less power and takes more energy: what makes tokens per joule fall with scale."""
-    short, long = (energy(SYSTEM, MODEL, PLAN, breakdown(**{**STEP, "fsdp": x})) for x in (0.1, 0.8))
+    short, long = (energy(SYSTEM, MODEL, PLAN, breakdown(**{**STEP, "fsdp": x}), default()) for x in (0.1, 0.8))
     assert float(long.device_watts) < float(short.device_watts) and float(long.joules_per_token) > float(short.joules_per_token)
 
 
@@ -69,12 +70,12 @@ def test_gradients_are_the_differences():
     step = breakdown(**STEP)
 
     def joules(scale: jax.Array) -> jax.Array:
-        return energy(SYSTEM, MODEL, PLAN, jax.tree.map(lambda x, s: x * s, step, scale)).joules_per_token
+        return energy(SYSTEM, MODEL, PLAN, jax.tree.map(lambda x, s: x * s, step, scale), default()).joules_per_token
 
     ones = jax.tree.map(lambda x: np.ones(()), step)
     slopes = jax.grad(joules)(ones)
     for name in TERMS:
         up, down = (float(joules(ones.replace(**{name: np.float64(1.0 + d)}))) for d in (1e-5, -1e-5))
         assert float(getattr(slopes, name)) == pytest.approx((up - down) / 2e-5, rel=1e-5, abs=1e-13), name
-    nothing = jax.grad(lambda t: energy(SYSTEM, MODEL, PLAN, t).device_watts)(breakdown(overhead=1.0))
+    nothing = jax.grad(lambda t: energy(SYSTEM, MODEL, PLAN, t, default()).device_watts)(breakdown(overhead=1.0))
     assert all(np.isfinite(x) for x in jax.tree.leaves(nothing))

@@ -48,27 +48,41 @@ def test_power_lies_between_rest_and_load():
     idle, peak = float(SYSTEM.chip.idle_watts), float(SYSTEM.chip.peak_watts)
 
     def watts(**seconds: float) -> float:
-        return float(run.device_watts(SYSTEM, MODEL, PLAN, breakdown(**seconds)))
+        return float(run.device_watts(SYSTEM, breakdown(**seconds), default()))
 
     assert watts(launch=1.0, overhead=2.0) == pytest.approx(idle)
     for waiting in ("bubble", "straggler", "fsdp"):
         assert idle + 0.3 * (peak - idle) < watts(**{waiting: 1.0}) < idle + 0.7 * (peak - idle)
-    # the products of a step in the time that they take at the sustained rate, and at a tenth of it
-    tokens = 1024 * 8192
-    least = tokens * 6 * 70.55e9 / (512 * 0.72 * 989.4e12)
-    assert watts(bubble=1.0) < watts(matmul=10.0 * least) < watts(matmul=1.5 * least) <= peak
-    assert watts(matmul=1.5 * least, bubble=least) < watts(matmul=1.5 * least)
+    # up to the limit that the power leaves, products draw by the time that they have; waiting for peers draws less than they do
+    demand = float(default().power_demand)
+    some, more = ({"matmul": x / demand, "fsdp": 1.0 - x / demand} for x in (0.4, 0.7))
+    assert watts(bubble=1.0) < watts(**some) < watts(**more) < peak
+    assert watts(matmul=1.0) == pytest.approx(peak, rel=0.01)
+    assert watts(matmul=1.0, bubble=1.0) < watts(matmul=1.0)
+
+
+def test_a_step_that_waits_draws_the_limit_until_its_products_leave_room():
+    """What the limit takes of the clock it gives back: power falls by less than throughput while products draw more than it leaves."""
+    demand = float(default().power_demand)
+
+    def watts(waiting: float) -> float:
+        return float(run.device_watts(SYSTEM, breakdown(matmul=1.0, fsdp=waiting), default()))
+
+    room = demand - 1.0
+    assert watts(0.5 * room) == pytest.approx(watts(0.0), rel=0.01)
+    assert watts(3.0 * room) < 0.95 * watts(0.0)
 
 
 def test_activities_are_shares(step):
-    busy = run.activities(SYSTEM, MODEL, PLAN, step)
-    assert 0.0 < float(busy.arithmetic) < float(busy.running) < 1.0
-    assert 0.0 < float(busy.hbm_bytes_per_s) < float(SYSTEM.chip.hbm_bytes_per_s)
+    busy = run.activities(SYSTEM, step)
+    parts = [float(x) for x in (busy.products, busy.core, busy.streaming, busy.exposed)]
+    assert all(0.0 < x < 1.0 for x in parts) and sum(parts) < float(busy.working) < 1.0
+    assert 0.0 < float(busy.idling) < 1.0 - float(busy.working)
     assert 0.0 < float(busy.link_bytes_per_s) < float(SYSTEM.network.bytes_per_s[0])
 
 
 def test_energy_and_rent_agree_with_power_time_and_price(step):
-    out = run.outputs(SYSTEM, MODEL, PLAN, step)
+    out = run.outputs(SYSTEM, MODEL, PLAN, step, default())
     tokens = 1024 * 8192
     watts = 512 * (float(out.device_watts) + 0.5 * 700.0) * run.COOLING_FACTOR
     assert out.joules_per_token == pytest.approx(watts * float(step.total) / tokens, rel=1e-12)
@@ -80,9 +94,9 @@ def test_energy_and_rent_agree_with_power_time_and_price(step):
 
 
 def test_a_run_is_its_steps(step):
-    once = run.run(SYSTEM, MODEL, PLAN, step, 1024.0 * 8192.0)
-    whole = run.run(SYSTEM, MODEL, PLAN, step, 15e12)
-    out = run.outputs(SYSTEM, MODEL, PLAN, step)
+    once = run.run(SYSTEM, MODEL, PLAN, step, default(), 1024.0 * 8192.0)
+    whole = run.run(SYSTEM, MODEL, PLAN, step, default(), 15e12)
+    out = run.outputs(SYSTEM, MODEL, PLAN, step, default())
     assert once.steps == 1.0 and once.duration_s == step.total
     assert whole.dollars == pytest.approx(15e12 * float(out.dollars_per_token), rel=1e-12)
     assert whole.joules == pytest.approx(15e12 * float(out.joules_per_token), rel=1e-12)
@@ -95,7 +109,7 @@ def test_batches_are_loops_and_gradients_are_finite():
     @jax.jit
     def all_outputs(dp):
         plan = PLAN.replace(dp=dp, shard=dp)
-        return run.outputs(SYSTEM, MODEL, plan, step_time(SYSTEM, MODEL, plan, default()))
+        return run.outputs(SYSTEM, MODEL, plan, step_time(SYSTEM, MODEL, plan, default()), default())
 
     batch = all_outputs(dp)
     for i in range(3):

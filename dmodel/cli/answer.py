@@ -28,7 +28,7 @@ def _outcome(system: Any, model: Any, plan: Any, coefficients: Any, fitted: Any)
         "breakdown": {f"{term}_s": getattr(breakdown, term) for term in step.TERMS},
         "memory": {f"{name}_bytes": value for name, value in vars(memory).items()},
         "oom_probability": out_of_memory_probability(memory.total, system.chip.hbm_bytes, fitted.spread),
-        "outputs": vars(run.outputs(system, model, plan, breakdown, footprint=footprint)),
+        "outputs": vars(run.outputs(system, model, plan, breakdown, coefficients, footprint=footprint)),
         "mfu": {name: run.mfu(system, model, plan, breakdown, name) for name in CONVENTIONS},
     }
 

@@ -103,7 +103,7 @@ def step(system: System, model: Transformer, plan: Plan, c: Coefficients, footpr
     return Step(
         step_time_s=time.total,
         memory_bytes=memory_use(model, plan, footprint=footprint).total,
-        watts=run.facility_watts(system, model, plan, time),
+        watts=run.facility_watts(system, plan, time, c),
     )
 
 

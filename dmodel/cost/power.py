@@ -1,36 +1,36 @@
 """Power of one device from what it is busy with, and of what stands around it.
 
-A device that waits inside a collective is not at rest: the library's kernels poll memory on their processors, and the clock stays up. What
-that draws, and the energy of a byte, come from the measurements and specifications named here, none of which is of a step that this
-package predicts; the power at full load is the data sheet's.
+What arithmetic and streaming draw, and where the power limit cuts it, is `dmodel.cost.clock`'s, which also says what the limit does to the
+time of products. A device that waits inside a collective is not at rest: the library's kernels poll memory on their processors, and the
+clock stays up. None of the measurements behind this is of a step that this package predicts; the limit is the data sheet's power.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+import jax.numpy as jnp
 from flax import struct
 
+from dmodel.cost.clock import ABRUPT, CORE, STREAMING
 from dmodel.hardware import Chip
-from dmodel.types import Array
+from dmodel.smooth import SHARPNESS, minimum
+from dmodel.types import Array, stack
+
+RUNNING_SHARE = 0.17
+"""Of the range from idle to the limit, what a device draws while kernels run that do nothing: clocks, leakage at voltage [1]. 153 W (H200)
+and 204 W (H100) of 700, where products beside kernels that only wait go to none of the time (`calibration/torch_step/data/duty.csv`); an
+H100 that hangs in a collective reads 152 (github.com/NVIDIA/nccl, issue 1550)."""
 
 WAITING_SHARE = 0.53
-"""Of the range from idle to peak, what a device draws while its kernels run but compute nothing: polling, clocks, leakage at voltage [1].
+"""The same while it waits in a collective that works: polling, and what it hands on [1].
 
 Patel et al. 2024 (POLCA, "Characterizing power management opportunities for LLMs in the cloud", arXiv 2308.12908, training on 8 A100s of
 400 W): at the synchronization that ends an iteration power falls to 75 % of the rated one in one model and to 50 % in another, while idle
 is 20 %: (0.75 − 0.2)/0.8 = 0.69 and (0.5 − 0.2)/0.8 = 0.38, here their mean. A third model, which waits for its host, falls to idle."""
 
 WAITING_RANGE = (0.38, 0.69)
-"""The two measurements behind `WAITING_SHARE`. Less is seen where nothing moves for long: an H100 that hangs in a collective reads 152 W of
-700 (github.com/NVIDIA/nccl, issue 1550), a share of 0.13."""
-
-SUSTAINED = 0.72
-"""Share of the peak rate at which large 16-bit products draw the rated power [1]: what they reach once power limits the clock
-(`dmodel.cost.clock`; products of 8192 on H100 and H200 0.68, `calibration/torch_step`; peaks of training reach or exceed the rated power,
-Patel et al. 2024)."""
-
-HBM_JOULES_PER_BYTE = 8.0 * (3.9e-12 + 1.6e-12)
-"""Of stacked memory: 3.9 pJ/bit in the stack and its interface (O'Connor et al. 2017, "Fine-grained DRAM", HBM2) and 1.6 pJ/bit for 20 mm
-of wires on the die, at 80 fJ/bit/mm (Keckler et al. 2011, "GPUs and the future of parallel computing", scaled to 7 nm) [J/byte]."""
+"""The two measurements behind `WAITING_SHARE`."""
 
 LINK_JOULES_PER_BYTE = 8.0 * 6.5e-12
 """Of a link that leaves the package, both ends: five times the 1.3 pJ/bit of NVLink-C2C, which NVIDIA puts at 5 times less than PCIe 5
@@ -45,11 +45,34 @@ COOLING_FACTOR = 1.1
 the industry's mean is 1.6."""
 
 
+LEAST = 1e-9
+"""Share of the time below which what is asked for counts as nothing [1]."""
+
+
+class Activities(NamedTuple):
+    """What a device is busy with, as shares of its time [1], and bytes per second that it sends to other devices [byte/s].
+
+    working: in layers, head and update, with the messages that they wait for; products, core (of attention) and streaming are parts of
+    it, exposed is what it waits for messages. idling: waiting for peers elsewhere, in a pipeline's bubble or for the slowest device. The
+    rest of the time nothing runs.
+    """
+
+    working: Array
+    products: Array
+    core: Array
+    streaming: Array
+    exposed: Array
+    idling: Array
+    link_bytes_per_s: Array = 0.0
+
+
 class Draw(struct.PyTreeNode, kw_only=True):
-    """Mean power of one accelerator by cause [W]: at rest; because kernels run; of arithmetic on top; of streaming kernels; of links."""
+    """Mean power of one accelerator by cause [W]: at rest; because kernels run; in collectives and for peers; of arithmetic; of kernels that
+    stream; of links."""
 
     idle: Array
     running: Array
+    waiting: Array
     arithmetic: Array
     memory: Array
     links: Array
@@ -57,43 +80,53 @@ class Draw(struct.PyTreeNode, kw_only=True):
     @property
     def total(self) -> Array:
         """Sum of all [W]."""
-        return self.idle + self.running + self.arithmetic + self.memory + self.links
+        return self.idle + self.running + self.waiting + self.arithmetic + self.memory + self.links
 
 
-def draw(chip: Chip, running: Array, arithmetic: Array, hbm_bytes_per_s: Array, link_bytes_per_s: Array = 0.0) -> Draw:
+def draw(chip: Chip, busy: Activities, demand: Array, waiting_share: Array = WAITING_SHARE) -> Draw:
     """What one accelerator draws, by cause [W].
 
-    `idle + (peak − idle) (w · running + (1 − w) · arithmetic) + e_hbm · bytes/s + e_link · bytes/s`, w `WAITING_SHARE`.
+    `idle + R (r · working + (1 − r) x min_p(1, working/x) + w · idling)` with R the range from idle to the limit, r `RUNNING_SHARE`,
+    w the share of it that waiting draws, and x what would be drawn beyond kernels that do nothing at the full clock, over what the limit
+    leaves: `demand (products + CORE core + STREAMING streaming) + (w − r)/(1 − r) exposed + links`. Beyond the limit the clock falls
+    (`clock.slowed`), so that all parts of x shrink alike.
 
-    Limits: idle when nothing runs; peak when products run at their sustained rate all the time; `idle + w (peak − idle)` while it waits in
-    a collective. Traffic of operands during products is part of the peak. Products that something slows count for less; a chip at its
-    power limit would raise its clock and draw on, so that power falls too much where communication slows compute.
+    Limits: idle when nothing runs; the limit from where x is all the time that it works, so a step that waits for messages draws as much
+    until then; `idle + w R` in a collective. Products too small to fill a device count as long as they take, and draw less: GPT-2 on 4
+    sequences is 20 % too high (`experiment one_device`).
 
     Args:
-      running: share of the time in which kernels run, computing or not [1]. arithmetic: products over those at the sustained rate [1].
-      hbm_bytes_per_s: traffic of kernels that stream from memory [byte/s]. link_bytes_per_s: sent to other devices [byte/s].
+      demand: coefficient `power_demand` [1]. waiting_share: of a device that waits in a collective [1].
     """
     dynamic = chip.peak_watts - chip.idle_watts
+    left = (1.0 - RUNNING_SHARE) * dynamic
+    arithmetic, memory = demand * (busy.products + CORE * busy.core), demand * STREAMING * busy.streaming
+    waiting = (waiting_share - RUNNING_SHARE) / (1.0 - RUNNING_SHARE) * busy.exposed
+    links = LINK_JOULES_PER_BYTE * busy.link_bytes_per_s / left
+    asked = arithmetic + memory + waiting + links
+    given = minimum(stack(1.0, busy.working / jnp.maximum(asked, LEAST)), ABRUPT * SHARPNESS)
     return Draw(
         idle=chip.idle_watts,
-        running=WAITING_SHARE * dynamic * running,
-        arithmetic=(1.0 - WAITING_SHARE) * dynamic * arithmetic,
-        memory=HBM_JOULES_PER_BYTE * hbm_bytes_per_s,
-        links=LINK_JOULES_PER_BYTE * link_bytes_per_s,
+        running=RUNNING_SHARE * dynamic * busy.working,
+        waiting=left * given * waiting + waiting_share * dynamic * busy.idling,
+        arithmetic=left * given * arithmetic,
+        memory=left * given * memory,
+        links=left * given * links,
     )
 
 
-def watts(chip: Chip, running: Array, arithmetic: Array, hbm_bytes_per_s: Array, link_bytes_per_s: Array = 0.0) -> Array:
+def watts(chip: Chip, busy: Activities, demand: Array) -> Array:
     """Mean power of one accelerator [W]: the sum of `draw`.
 
-    An H100 that does nothing, waits, and computes:
+    An H100 that does nothing, waits in a collective, streams, computes for half of the time, and all the time:
 
     >>> from dmodel import catalog
     >>> h100 = catalog.chip("H100-80GB")
-    >>> [float(watts(h100, *x, 0.0).round()) for x in ((0.0, 0.0), (1.0, 0.0), (1.0, 1.0))]
-    [70.0, 404.0, 700.0]
+    >>> shares = (0, 0, 0, 0, 0, 0), (1, 0, 0, 0, 1, 0), (1, 0, 0, 1, 0, 0), (1, 0.5, 0, 0, 0, 0), (1, 1, 0, 0, 0, 0)
+    >>> [float(watts(h100, Activities(*map(float, x)), 1.5).round()) for x in shares]
+    [70.0, 404.0, 475.0, 569.0, 700.0]
     """
-    return draw(chip, running, arithmetic, hbm_bytes_per_s, link_bytes_per_s).total
+    return draw(chip, busy, demand).total
 
 
 def host_watts(chip: Chip, host_share: Array = HOST_SHARE) -> Array:

@@ -145,7 +145,7 @@ def _bound(sharpness: float):
         found = step_time(system, model, low, loose, sharpness=sharpness, physics=DRAFTED._replace(costs=least_costs))
         memory = rest + jnp.minimum(first.activations, last.activations)
         without = found.replace(head=jnp.where(jnp.asarray(low.head_displaces) > 0.0, 0.0, found.head))
-        joules = run.facility_watts(system, model, low, without) * without.total
+        joules = run.facility_watts(system, low, without, c) * without.total
         below = 1.0 - SLACK
         return Bound(step_time_s=found.total * below, joules=joules * below, memory_bytes=memory * below, share=share)
 

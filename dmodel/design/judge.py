@@ -110,7 +110,7 @@ def _judge(sharpness: float):
         with together():
             found = step_time(system, fixed["model"], draft, fixed["coefficients"], sharpness=sharpness, physics=DRAFTED)
             used = draft_memory(fixed["model"], draft, fixed["footprint"])
-            watts = run.facility_watts(system, fixed["model"], draft, found)
+            watts = run.facility_watts(system, draft, found, fixed["coefficients"])
         return Evaluation(breakdown=found, memory=used, facility_watts=watts, step_time_s=found.total, memory_bytes=used.total)
 
     return judge

@@ -125,7 +125,7 @@ def _judged(z: jax.Array, arm: Arms, given: dict[str, Any], sharpness: float) ->
     plan, model = _relaxed_plan(z, arm, given), given["model"]
     system = given["system"].replace(chip=given["system"].chip.replace(flops_per_s=arm.numbers["flops_per_s"]))
     times = step_time(system, model, plan, given["coefficients"], sharpness=sharpness, physics=DRAFTED)
-    watts = run.facility_watts(system, model, plan, times)
+    watts = run.facility_watts(system, plan, times, given["coefficients"])
     found = uses(given["limits"], system, model, plan, times.total, draft_memory(model, plan, given["footprint"]).total, watts)
     over = [jnp.maximum(jnp.asarray(u.amount) / u.limit, 1e-9) for u in found]
     over += [getattr(plan, name) / most for name, most in given["most"].items()]

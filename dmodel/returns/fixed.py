@@ -123,7 +123,7 @@ def measures(
 ) -> Measures:
     """What a plan gives; failures take their share of throughput, and add it to energy and rent."""
     time = step_time(system, model, plan, coefficients, sharpness=sharpness)
-    bill = energy(system, model, plan, time, site)
+    bill = energy(system, model, plan, time, coefficients, site)
     useful = goodput(plan.devices, reliability)
     return Measures(
         tokens_per_s=run.tokens_per_s(model, plan, time) * useful,

@@ -34,7 +34,7 @@ OUTPUTS: dict[str, Output] = {
     "mfu": lambda case, time: run.mfu(case.system, case.model, case.plan, time),
     "memory": lambda case, time: memory_use(case.model, case.plan, footprint=case.footprint).total,
     "dollars_per_token": lambda case, time: run.dollars_per_token(case.system, case.model, case.plan, time),
-    "joules_per_token": lambda case, time: run.joules_per_token(case.system, case.model, case.plan, time),
+    "joules_per_token": lambda case, time: run.joules_per_token(case.system, case.model, case.plan, time, case.coefficients),
     "time_to_loss": _time_to_loss,
     "largest_run": _largest_run,
 }
