@@ -14,9 +14,9 @@ from dmodel import counts, traffic
 from dmodel.coefficients import Coefficients
 from dmodel.cost import collectives, compute
 from dmodel.cost import memory as memory_cost
-from dmodel.cost.clock import slowed
 from dmodel.cost.overlap import straggler_share
 from dmodel.cost.pipeline import SCHEDULES, meetings
+from dmodel.cost.power import slowed
 from dmodel.footprint import LEAST, Footprint
 from dmodel.hardware import Chip, System
 from dmodel.hiding import beside_layer, beside_step

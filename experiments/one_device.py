@@ -2,9 +2,9 @@
 
 Training steps of a decoder in PyTorch on an H100 and an H200, eager and compiled, with the device's time of every kernel
 (`calibration/torch_step`), which no fit has seen: of each kind, products, attention core, what streams, update, the predicted over the
-measured time, by a profile's coefficients for the chip and for a stack that it does not know. Then what power leaves of the clock: how
-much slower products run that have the device for a share of the time, measured and by `dmodel.cost.clock`; and what steps draw, by the times
-that their kernels took (`dmodel.cost.power`), over what was measured.
+measured time, by a profile's coefficients for the chip and for a stack that it does not know, and what the step draws by the times that its
+kernels took, over what was measured. Then what power leaves of the clock: how much slower products run that have the device for a share of
+the time, measured and by `dmodel.cost.power`.
 `python -m experiments.one_device [--profile NAME] [--quick] [--json] [--out DIR]`.
 """
 
@@ -21,8 +21,7 @@ from calibration.torch_step import kinds, record
 from calibration.torch_step.cases import Case
 from dmodel import catalog, profiles
 from dmodel.coefficients import Coefficients
-from dmodel.cost.clock import CORE, STREAMING, slowed
-from dmodel.cost.power import Activities, watts
+from dmodel.cost.power import CORE, STREAMING, Activities, slowed, watts
 from dmodel.hardware import Chip, System
 from dmodel.smooth import SHARPNESS
 from dmodel.step import CALIBRATED

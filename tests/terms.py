@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dmodel import counts, placement, smooth, step, traffic
-from dmodel.cost import clock, collectives, compute, interference, memory, overlap, pipeline, power
+from dmodel.cost import collectives, compute, interference, memory, overlap, pipeline, power
 from dmodel.footprint import Footprint
 from dmodel.hardware import System
 from dmodel.types import stack
@@ -31,7 +31,7 @@ FOOTPRINT = Footprint(
     reserved=2e9,
 )
 
-MODULES = (smooth, clock, counts, traffic, placement, collectives, compute, memory, overlap, pipeline, interference, power, step)
+MODULES = (smooth, counts, traffic, placement, collectives, compute, memory, overlap, pipeline, interference, power, step)
 
 
 class Term(NamedTuple):
@@ -155,8 +155,9 @@ TERMS: dict[str, Term] = {
     ),
     "smooth.inverse": plain(smooth.inverse, [(0.4,), (1.7,)], [(1e-100,), (1e100,)]),
     "smooth.power": plain(lambda x: smooth.power(x, 1.0 / 3.0), [(0.4,), (1.7,)], [(1.0,), (1e-30,), (1e30,)]),
-    "clock.slowed": plain(
-        clock.slowed,
+    "power.asked": plain(power.asked, [(0.5, 0.2, 0.2, 1.5), (1.0, 0.1, 0.3, 1.1)], [(0.0, 0.0, 0.0, 1.0)]),
+    "power.slowed": plain(
+        power.slowed,
         [(0.5, 0.2, 0.1, 1.0, 1.4), (0.9, 0.05, 0.02, 1.1, 1.5), (0.2, 0.0, 0.1, 1.0, 1.2)],
         [(0.0, 0.0, 0.0, 1.0, 1.4), (1.0, 0.0, 0.0, 1.0, 1.0), (1.0, 0.0, 0.0, 1.0, 0.0), (1e-9, 1e-9, 0.0, 1e9, 1.4)],
         soft=True,

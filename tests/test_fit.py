@@ -14,7 +14,7 @@ from calibration.predict import predict
 from calibration.uncertainty import laplace, offset_errors
 from calibration.uncertainty.cells import cells_of
 from dmodel.coefficients import NAMES, SPECS
-from dmodel.cost.clock import slowed
+from dmodel.cost.power import slowed
 from dmodel.profiles import GROUPINGS, Profile, default_profile, members
 from dmodel.profiles.store import load, to_json
 from dmodel.types import InputError

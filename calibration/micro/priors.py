@@ -32,7 +32,7 @@ at 0.97 (A100), 0.93 (H100), 0.89 (H200) and 0.84 to 0.92 (Blackwell) of the rat
 
 DEMAND = {"A100": 1.1, "A800": 1.1, "H100": 1.5, "H200": 1.5, "H800": 1.5, "B200": 1.5, "B300": 1.5}
 """Power of products at the full clock over what the limit leaves, by a part of the chip's name [1]: of H200 and H100 as measured
-(`calibration/torch_step`), of others by how much slower products of the tables run after 10 ms (`BURST_WIDTH`, `dmodel.cost.clock`), which
+(`calibration/torch_step`), of others by how much slower products of the tables run after 10 ms (`BURST_WIDTH`, `dmodel.cost.power`), which
 is the least that it can be."""
 
 DEMAND_WIDTH = 0.15

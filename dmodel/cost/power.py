@@ -1,8 +1,10 @@
-"""Power of one device from what it is busy with, and of what stands around it.
+"""Power of one device: what it draws by what it is busy with, what its limit leaves of the clock, and what stands around it.
 
-What arithmetic and streaming draw, and where the power limit cuts it, is `dmodel.cost.clock`'s, which also says what the limit does to the
-time of products. A device that waits inside a collective is not at rest: the library's kernels poll memory on their processors, and the
-clock stays up. None of the measurements behind this is of a step that this package predicts; the limit is the data sheet's power.
+Products that have a device to themselves run slower than products beside idle time. Measured on H100 and H200 (`calibration/torch_step`):
+products of 8192 in bf16 beside kernels that only wait draw 159 W and 793 W for their share of the time, up to the limit of 700 W at two
+thirds of it; beyond, clock and voltage fall together.
+A device that waits inside a collective is not at rest: the library's kernels poll memory on their processors, and the clock stays up. None
+of the measurements behind this is of a step that this package predicts; the limit is the data sheet's power.
 """
 
 from __future__ import annotations
@@ -12,10 +14,21 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from flax import struct
 
-from dmodel.cost.clock import ABRUPT, CORE, STREAMING
 from dmodel.hardware import Chip
-from dmodel.smooth import SHARPNESS, minimum
+from dmodel.smooth import SHARPNESS, maximum, minimum
 from dmodel.types import Array, stack
+
+CORE, STREAMING = 0.87, 0.38
+"""Power of fused attention and of kernels that stream, beyond what a device draws that runs idle kernels, over that of products [1]: 690
+and 300 W for 793 (H200, `calibration/torch_step/data`)."""
+
+FALL = 2.6
+"""Power falls with the clock as its `FALL`-th power [1]: `f V²`, and voltage falls with the clock. On H200 products alone would draw 1.49
+times what the limit leaves and run at 0.86 of their full rate, which is a power of 2.7; beside copies it is 2.2 to 2.5, of narrower
+products 2.5, in 8 bits 2.8, of attention 2.0. Not of the H100 there, which slows down before it draws 700 W."""
+
+ABRUPT = 4.0
+"""Sharpness of the passage to the limit over that of other maxima [1]: 5 % beyond it products were 1.3 % slower."""
 
 RUNNING_SHARE = 0.17
 """Of the range from idle to the limit, what a device draws while kernels run that do nothing: clocks, leakage at voltage [1]. 153 W (H200)
@@ -36,6 +49,9 @@ LINK_JOULES_PER_BYTE = 8.0 * 6.5e-12
 """Of a link that leaves the package, both ends: five times the 1.3 pJ/bit of NVLink-C2C, which NVIDIA puts at 5 times less than PCIe 5
 (Grace Hopper whitepaper, 2023) [J/byte]. Adapters and switches count as hosts."""
 
+LEAST = 1e-9
+"""Share of what the limit leaves below which a draw counts as none [1]."""
+
 HOST_SHARE = 0.5
 """Power of a device's part of the host (processors, fans, adapters, conversion) over the device's peak, whatever it does [1]: 8.4 kW, the
 most that a server of 8 H100s of 0.7 kW drew in training (Latif et al. 2024, arXiv 2412.08602); the data sheet's 10.2 kW would be 0.82."""
@@ -45,8 +61,34 @@ COOLING_FACTOR = 1.1
 the industry's mean is 1.6."""
 
 
-LEAST = 1e-9
-"""Share of the time below which what is asked for counts as nothing [1]."""
+def asked(products: Array, core: Array, streaming: Array, demand: Array) -> Array:
+    """Energy that kernels would take at the full clock over what the limit leaves in a unit of time [s, or 1 for shares of a time]:
+    `demand (products + CORE core + STREAMING streaming)`, both beyond what the device draws when idle kernels run.
+
+    Args:
+      products, core, streaming: times [s], or shares of a time [1]. demand: of products alone [1], coefficient `power_demand`.
+    """
+    return demand * (products + CORE * core + STREAMING * streaming)
+
+
+def slowed(products: Array, core: Array, streaming: Array, whole: Array, demand: Array, sharpness: float = SHARPNESS) -> Array:
+    """Time of products and of the attention core over that at the full clock [1].
+
+    `max_p(1, u)^(1/FALL)` with `u = asked / whole`: the power that a layer would draw at the full clock over what the limit leaves.
+
+    Limits: 1 for a device that waits, for its host or for messages; `demand^(1/FALL)` for products alone. The limit acts on means over
+    tens of milliseconds, many layers: a pipeline's bubble, or what is sent once per step, cools nothing here. A chip with a higher peak
+    keeps its demand, as if a FLOP took less energy there; a higher limit of power is a lower demand.
+
+    Args:
+      products, core, streaming, whole: of one layer at the full clock, and all that it takes [s]. demand: u of products alone [1].
+
+    On H200 products that have 70 % of the time take 2 % longer than they could, alone 17 %:
+
+    >>> [f"{float(slowed(share, 0.0, 0.0, 1.0, 1.49)):.2f}" for share in (0.3, 0.7, 1.0)]
+    ['1.00', '1.02', '1.17']
+    """
+    return maximum(stack(1.0, asked(products, core, streaming, demand) / whole), ABRUPT * sharpness) ** (1.0 / FALL)
 
 
 class Activities(NamedTuple):
@@ -67,8 +109,8 @@ class Activities(NamedTuple):
 
 
 class Draw(struct.PyTreeNode, kw_only=True):
-    """Mean power of one accelerator by cause [W]: at rest; because kernels run; in collectives and for peers; of arithmetic; of kernels that
-    stream; of links."""
+    """Mean power of one accelerator by cause [W]: at rest; as kernels run; waiting in collectives and for peers; arithmetic; kernels that
+    stream; links."""
 
     idle: Array
     running: Array
@@ -88,8 +130,7 @@ def draw(chip: Chip, busy: Activities, demand: Array, waiting_share: Array = WAI
 
     `idle + R (r · working + (1 − r) x min_p(1, working/x) + w · idling)` with R the range from idle to the limit, r `RUNNING_SHARE`,
     w the share of it that waiting draws, and x what would be drawn beyond kernels that do nothing at the full clock, over what the limit
-    leaves: `demand (products + CORE core + STREAMING streaming) + (w − r)/(1 − r) exposed + links`. Beyond the limit the clock falls
-    (`clock.slowed`), so that all parts of x shrink alike.
+    leaves: `asked + (w − r)/(1 − r) exposed + links`. Beyond the limit the clock falls (`slowed`), so that all parts of x shrink alike.
 
     Limits: idle when nothing runs; the limit from where x is all the time that it works, so a step that waits for messages draws as much
     until then; `idle + w R` in a collective. Products too small to fill a device count as long as they take, and draw less: GPT-2 on 4
@@ -100,11 +141,11 @@ def draw(chip: Chip, busy: Activities, demand: Array, waiting_share: Array = WAI
     """
     dynamic = chip.peak_watts - chip.idle_watts
     left = (1.0 - RUNNING_SHARE) * dynamic
-    arithmetic, memory = demand * (busy.products + CORE * busy.core), demand * STREAMING * busy.streaming
+    arithmetic, memory = asked(busy.products, busy.core, 0.0, demand), asked(0.0, 0.0, busy.streaming, demand)
     waiting = (waiting_share - RUNNING_SHARE) / (1.0 - RUNNING_SHARE) * busy.exposed
     links = LINK_JOULES_PER_BYTE * busy.link_bytes_per_s / left
-    asked = arithmetic + memory + waiting + links
-    given = minimum(stack(1.0, busy.working / jnp.maximum(asked, LEAST)), ABRUPT * SHARPNESS)
+    whole = arithmetic + memory + waiting + links
+    given = minimum(stack(1.0, busy.working / jnp.maximum(whole, LEAST)), ABRUPT * SHARPNESS)
     return Draw(
         idle=chip.idle_watts,
         running=RUNNING_SHARE * dynamic * busy.working,
@@ -124,7 +165,7 @@ def watts(chip: Chip, busy: Activities, demand: Array) -> Array:
     >>> h100 = catalog.chip("H100-80GB")
     >>> shares = (0, 0, 0, 0, 0, 0), (1, 0, 0, 0, 1, 0), (1, 0, 0, 1, 0, 0), (1, 0.5, 0, 0, 0, 0), (1, 1, 0, 0, 0, 0)
     >>> [float(watts(h100, Activities(*map(float, x)), 1.5).round()) for x in shares]
-    [70.0, 404.0, 475.0, 569.0, 700.0]
+    [70.0, 404.0, 474.0, 568.0, 698.0]
     """
     return draw(chip, busy, demand).total
 
