@@ -14,7 +14,7 @@ from dmodel.cost.power import COOLING_FACTOR, WAITING_SHARE, Activities, Draw, d
 from dmodel.footprint import Footprint
 from dmodel.hardware import System
 from dmodel.plan import Plan
-from dmodel.step import Breakdown, memory_use
+from dmodel.step import IN_LAYERS, Breakdown, memory_use
 from dmodel.types import Array
 from dmodel.workload import Transformer
 
@@ -57,18 +57,23 @@ def activities(system: System, breakdown: Breakdown) -> Activities:
     the network polls memory. Logits and loss count as products; what is done again as the layers' own mixture. Exposed communication fills
     the links of the innermost level.
 
-    Limits: links are counted as if full, at most 23 W of an H100; what hidden communication draws is left out.
+    Limits: links are counted as if full, at most 23 W of an H100; what hidden communication draws is left out. Products and attention have
+    the times of the clock that the limit leaves, which near it ask for up to `demand^(1/2.6)` of what they would at the full one.
     """
     t = breakdown
     layers = t.matmul + t.attention + t.elementwise
     again = (1.0 + t.recompute / jnp.where(layers > 0.0, layers, 1.0)) / t.total
-    idling = (t.bubble + t.straggler) / t.total
+    exposed = sum((getattr(t, name) for name in IN_LAYERS[1:]), start=t.tensor_parallel)
+    idling = (t.bubble + t.straggler + t.data_parallel + t.pipeline_transfer) / t.total
+    window = 1.0 - (t.overhead + t.optimizer) / t.total - idling
     return Activities(
-        working=1.0 - (t.launch + t.overhead) / t.total - idling,
+        window=window,
+        working=window - t.launch / t.total,
         products=again * t.matmul + t.head / t.total,
         core=again * t.attention,
-        streaming=again * t.elementwise + t.optimizer / t.total,
-        exposed=exposed_share(t),
+        streaming=again * t.elementwise,
+        exposed=exposed / t.total,
+        updating=t.optimizer / t.total,
         idling=idling,
         link_bytes_per_s=jnp.asarray(system.network.bytes_per_s)[0] * exposed_share(t),
     )

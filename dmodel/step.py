@@ -30,6 +30,12 @@ from dmodel.traffic import Passes
 from dmodel.types import Array, at_hand, stack, trailing
 from dmodel.workload import Transformer, check_counts
 
+IN_LAYERS = ("tensor_parallel", "context_parallel", "expert_parallel", "fsdp")
+"""Communication that the layers of a pass wait for."""
+
+MESSAGES = (*IN_LAYERS, "data_parallel", "pipeline_transfer")
+"""All communication of a step."""
+
 TERMS = (
     "matmul",
     "attention",
@@ -92,7 +98,7 @@ class Breakdown(struct.PyTreeNode, kw_only=True):
     @property
     def exposed_communication(self) -> Array:
         """Communication that no work hides [s]."""
-        return self.tensor_parallel + self.context_parallel + self.expert_parallel + self.fsdp + self.data_parallel + self.pipeline_transfer
+        return sum((getattr(self, name) for name in MESSAGES[1:]), start=self.tensor_parallel)
 
 
 def _layer_work(system: System, model: Transformer, plan: Plan, parts: counts.Residents, c: Coefficients, sharpness: float) -> LayerWork:

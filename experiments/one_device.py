@@ -79,11 +79,13 @@ def drawn(cells: dict[str, str], chip: Chip, demand: float) -> float:
     """Power that a measured step's kernels would draw by the times that they took [W]."""
     share = {part: float(cells[f"{part}_s"]) / float(cells["step_s"]) for part in (*PARTS, "grouped", "busy")}
     busy = Activities(
-        working=min(share["busy"], 1.0),
+        window=1.0 - share["optimizer"],
+        working=min(share["busy"], 1.0) - share["optimizer"],
         products=share["products"] + share["grouped"],
         core=share["attention"],
-        streaming=share["streaming"] + share["optimizer"],
+        streaming=share["streaming"],
         exposed=0.0,
+        updating=share["optimizer"],
         idling=0.0,
     )
     return float(watts(chip, busy, demand))

@@ -197,11 +197,6 @@ def power_lines(found: Answers) -> list[str]:
     low, high = (shared.WEAK_SCALES.index(n) for n in (LOW, HIGH))
     text = ["Power by cause, 128 → 2,048 [W]: " + ", ".join(f"{k} {x[low]:.0f} → {x[high]:.0f}" for k, x in found.draw.items())]
     system, step = catalog.system(SYSTEM), Breakdown(**found.terms)
-    chip = system.chip
-    ours = _with_throughput(float(found.device_watts[low]), float(found.device_watts[high]), change(found, low, high)[0])
-    theirs = _with_throughput(WATTS[LOW], WATTS[HIGH], THROUGHPUT)
-    rest = (WATTS[LOW] - theirs - float(chip.idle_watts)) / float(chip.peak_watts - chip.idle_watts)
-    text.append(f"  at {LOW:.0f}, {ours:.0f} W go with throughput; published {theirs:.0f}, the rest is {rest:.2f} of idle to peak")
     fallen = 1.0 - found.tokens_per_s_per_device / found.tokens_per_s_per_device[low]
     when = shared.crossing(shared.WEAK_SCALES, fallen, -THROUGHPUT / 100.0)
     if when is not None:
@@ -212,11 +207,6 @@ def power_lines(found: Answers) -> list[str]:
         fall = 100.0 * (watts[high] / watts[low] - 1.0)
         text.append(f"  if waiting draws {share:.2f} of idle to peak: {watts[low]:.0f} → {watts[high]:.0f} W, {fall:+.1f} %")
     return text
-
-
-def _with_throughput(low: float, high: float, fall: float) -> float:
-    """Watts at the smaller scale that go with throughput, if the rest does not: those lost over the share of throughput lost."""
-    return (low - high) / (-fall / 100.0)
 
 
 def table(found: Answers, binding: np.ndarray) -> list[dict[str, Any]]:

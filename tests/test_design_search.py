@@ -186,6 +186,39 @@ def test_no_plan_undercuts_its_bound_where_exchanges_and_transfers_stand_out(ove
     assert exposed > 100
 
 
+@pytest.mark.parametrize("seed", [412, 587, 1217])
+def test_no_plan_takes_less_energy_than_its_bound_where_messages_slow_what_hides_them(seed):
+    """Work that hides messages lengthens itself by nearly all of them: as long a step, but messages draw more than the work which they
+    slow (`power.draw`), so with messages at what they draw these bounds were up to 1.5 % too high."""
+    draw = np.random.default_rng(seed)
+    choices = EVERYTHING.replace(schedules=("gpipe", "1f1b", "interleaved", "zero-bubble"), kept=kept_by_stage(seed) if seed % 2 else ())
+    p = random_problem(draw, choices)
+    slows = jnp.asarray(draw.uniform(0.5, 1.2))
+    c = p.coefficients.replace(contention=slows, overlap_dp=jnp.asarray(0.95), overlap_fsdp=jnp.asarray(0.9))
+    trainable = 0.0 if draw.random() < 0.3 else 1.0
+    p = p.replace(coefficients=c, space=p.space.replace(model=p.space.model.replace(trainable=trainable)))
+    splits, sharding = space.degrees(p.space), [rows.INDEX[n] for n in rows.SHARDING]
+    chosen = draw.choice(len(splits), min(4, len(splits)), replace=False)
+    judged = 0
+    for members, found, fits, _ in sampled(draw, p, [splits[i] for i in chosen], 3, 400):
+        if fits.any():
+            one = members[fits][:1]
+            same = fits & (members[:, sharding] == one[:, sharding]).all(1)
+            assert (np.asarray(found.joules)[same] >= group_bounds(p, one, sharded=True).joules[0]).all()
+            judged += int(same.sum())
+    assert judged > 20
+
+
+def test_experts_with_ranks_that_tensor_parallelism_leaves_are_sharded_on_one_replica():
+    """Without data parallelism there is nothing of the dense part to shard, but experts on fewer ranks have copies: their stages count."""
+    kept = (kept_by_stage(1)[0],) * 4
+    p = stated(MIXTRAL, 24, 96, choices=EVERYTHING.replace(kept=kept))
+    splits = [s for s in space.degrees(p.space) if s.dp * s.cp == 1 and s.tp > s.ep * s.etp]
+    assert splits
+    stages = [members[:, rows.INDEX["zero"]].max() for members, *_ in sampled(np.random.default_rng(0), p, splits[:6], 2, 200)]
+    assert max(stages) > 0.0
+
+
 @pytest.mark.parametrize("traffic", [0.03, 0.1, 0.8])
 def test_gradients_summed_in_kernels_of_their_own_stay_above_a_free_bound(traffic):
     """Memory so slow that sums of gradients stand out of the products: if a free bound took all of them for summed inside products, plans

@@ -76,8 +76,8 @@ def test_a_step_that_waits_draws_the_limit_until_its_products_leave_room():
 def test_activities_are_shares(step):
     busy = run.activities(SYSTEM, step)
     parts = [float(x) for x in (busy.products, busy.core, busy.streaming, busy.exposed)]
-    assert all(0.0 < x < 1.0 for x in parts) and sum(parts) < float(busy.working) < 1.0
-    assert 0.0 < float(busy.idling) < 1.0 - float(busy.working)
+    assert all(0.0 < x < 1.0 for x in parts) and sum(parts) < float(busy.working) < float(busy.window) < 1.0
+    assert 0.0 < float(busy.idling) and 0.0 < float(busy.updating) < 1.0 - float(busy.window) - float(busy.idling)
     assert 0.0 < float(busy.link_bytes_per_s) < float(SYSTEM.network.bytes_per_s[0])
 
 

@@ -1,10 +1,10 @@
 """Power of one device: what it draws by what it is busy with, what its limit leaves of the clock, and what stands around it.
 
 Products that have a device to themselves run slower than products beside idle time. Measured on H100 and H200 (`calibration/torch_step`):
-products of 8192 in bf16 beside kernels that only wait draw 159 W and 793 W for their share of the time, up to the limit of 700 W at two
+products of 8192 in bf16 beside kernels that only wait draw 153 W and 792 W for their share of the time, up to the limit of 700 W at two
 thirds of it; beyond, clock and voltage fall together.
-A device that waits inside a collective is not at rest: the library's kernels poll memory on their processors, and the clock stays up. None
-of the measurements behind this is of a step that this package predicts; the limit is the data sheet's power.
+A device that waits inside a collective is not at rest: the library's kernels poll memory on their processors, and the clock stays up. What
+that draws, and the energy of links, come from the measurements and specifications named below; the limit is the data sheet's power.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ ABRUPT = 4.0
 """Sharpness of the passage to the limit over that of other maxima [1]: 5 % beyond it products were 1.3 % slower."""
 
 RUNNING_SHARE = 0.17
-"""Of the range from idle to the limit, what a device draws while kernels run that do nothing: clocks, leakage at voltage [1]. 153 W (H200)
-and 204 W (H100) of 700, where products beside kernels that only wait go to none of the time (`calibration/torch_step/data/duty.csv`); an
-H100 that hangs in a collective reads 152 (github.com/NVIDIA/nccl, issue 1550)."""
+"""Of the range from idle to the limit, what a device draws while kernels run that do nothing: clocks, leakage at voltage [1]: 0.13 of an
+H200 and 0.21 of an H100, the 153 and 204 W that lines through products beside kernels that only wait leave where products have no time
+(`calibration/torch_step/data/duty.csv`, shares of 0.25 to 0.55); an H100 that hangs in a collective reads 152 W (github.com/NVIDIA/nccl,
+issue 1550)."""
 
 WAITING_SHARE = 0.53
 """The same while it waits in a collective that works: polling, and what it hands on [1].
@@ -94,16 +95,19 @@ def slowed(products: Array, core: Array, streaming: Array, whole: Array, demand:
 class Activities(NamedTuple):
     """What a device is busy with, as shares of its time [1], and bytes per second that it sends to other devices [byte/s].
 
-    working: in layers, head and update, with the messages that they wait for; products, core (of attention) and streaming are parts of
-    it, exposed is what it waits for messages. idling: waiting for peers elsewhere, in a pipeline's bubble or for the slowest device. The
-    rest of the time nothing runs.
+    window: what the power limit is a mean over, layers and head with the messages and launches that they wait for. working: its part in
+    which kernels run; products, core (of attention), streaming and exposed, waiting for messages, are parts of that, the rest is compute
+    slowed by messages. updating: the optimizer. idling: waiting for peers outside of the layers, in a pipeline's bubble, for the slowest
+    device, for what is sent once per step or stage. The rest of the time nothing runs.
     """
 
+    window: Array
     working: Array
     products: Array
     core: Array
     streaming: Array
     exposed: Array
+    updating: Array
     idling: Array
     link_bytes_per_s: Array = 0.0
 
@@ -128,31 +132,34 @@ class Draw(struct.PyTreeNode, kw_only=True):
 def draw(chip: Chip, busy: Activities, demand: Array, waiting_share: Array = WAITING_SHARE) -> Draw:
     """What one accelerator draws, by cause [W].
 
-    `idle + R (r · working + (1 − r) x min_p(1, working/x) + w · idling)` with R the range from idle to the limit, r `RUNNING_SHARE`,
-    w the share of it that waiting draws, and x what would be drawn beyond kernels that do nothing at the full clock, over what the limit
-    leaves: `asked + (w − r)/(1 − r) exposed + links`. Beyond the limit the clock falls (`slowed`), so that all parts of x shrink alike.
+    `idle + R (x min_p(1, window/x) + update · updating + w · idling)` with R the range from idle to the limit,
+    `x = r · working + (1 − r) asked + (w − r) exposed + links`, r `RUNNING_SHARE`, w the share that waiting draws, and update that of a
+    kernel that streams, `min_p(1, r + (1 − r) asked)`. x is what would be drawn at the full clock; where it is more than the limit the
+    clock falls (`slowed`), so that all parts of it shrink alike.
 
-    Limits: idle when nothing runs; the limit from where x is all the time that it works, so a step that waits for messages draws as much
-    until then; `idle + w R` in a collective. Products too small to fill a device count as long as they take, and draw less: GPT-2 on 4
-    sequences is 20 % too high (`experiment one_device`).
+    Limits: idle when nothing runs; the limit as long as x is more than the window, so a step that waits for messages draws as much until
+    its work leaves room; `idle + w R` in a collective. Products too small to fill a device count as long as they take, and draw less:
+    GPT-2 on 4 sequences is 15 to 20 % too high (`experiment one_device`). Without a demand products draw nothing.
 
     Args:
       demand: coefficient `power_demand` [1]. waiting_share: of a device that waits in a collective [1].
     """
-    dynamic = chip.peak_watts - chip.idle_watts
-    left = (1.0 - RUNNING_SHARE) * dynamic
-    arithmetic, memory = asked(busy.products, busy.core, 0.0, demand), asked(0.0, 0.0, busy.streaming, demand)
-    waiting = (waiting_share - RUNNING_SHARE) / (1.0 - RUNNING_SHARE) * busy.exposed
-    links = LINK_JOULES_PER_BYTE * busy.link_bytes_per_s / left
-    whole = arithmetic + memory + waiting + links
-    given = minimum(stack(1.0, busy.working / jnp.maximum(whole, LEAST)), ABRUPT * SHARPNESS)
+    dynamic, sharpness = chip.peak_watts - chip.idle_watts, ABRUPT * SHARPNESS
+    above = 1.0 - RUNNING_SHARE
+    running = RUNNING_SHARE * busy.working
+    arithmetic, memory = above * asked(busy.products, busy.core, 0.0, demand), above * asked(0.0, 0.0, busy.streaming, demand)
+    waiting = (waiting_share - RUNNING_SHARE) * busy.exposed
+    links = LINK_JOULES_PER_BYTE * busy.link_bytes_per_s / dynamic
+    whole = running + arithmetic + memory + waiting + links
+    given = dynamic * minimum(stack(1.0, busy.window / jnp.maximum(whole, LEAST)), sharpness)
+    update = minimum(stack(1.0, RUNNING_SHARE + above * asked(0.0, 0.0, 1.0, demand)), sharpness)
     return Draw(
         idle=chip.idle_watts,
-        running=RUNNING_SHARE * dynamic * busy.working,
-        waiting=left * given * waiting + waiting_share * dynamic * busy.idling,
-        arithmetic=left * given * arithmetic,
-        memory=left * given * memory,
-        links=left * given * links,
+        running=given * running,
+        waiting=given * waiting + waiting_share * dynamic * busy.idling,
+        arithmetic=given * arithmetic,
+        memory=given * memory + update * dynamic * busy.updating,
+        links=given * links,
     )
 
 
@@ -162,10 +169,11 @@ def watts(chip: Chip, busy: Activities, demand: Array) -> Array:
     An H100 that does nothing, waits in a collective, streams, computes for half of the time, and all the time:
 
     >>> from dmodel import catalog
-    >>> h100 = catalog.chip("H100-80GB")
-    >>> shares = (0, 0, 0, 0, 0, 0), (1, 0, 0, 0, 1, 0), (1, 0, 0, 1, 0, 0), (1, 0.5, 0, 0, 0, 0), (1, 1, 0, 0, 0, 0)
-    >>> [float(watts(h100, Activities(*map(float, x)), 1.5).round()) for x in shares]
-    [70.0, 404.0, 474.0, 568.0, 698.0]
+    >>> h100, nothing = catalog.chip("H100-80GB"), Activities(*[0.0] * 8)
+    >>> runs = nothing._replace(window=1.0, working=1.0)
+    >>> cases = nothing, runs._replace(exposed=1.0), runs._replace(streaming=1.0), runs._replace(products=0.5), runs._replace(products=1.0)
+    >>> [float(watts(h100, x, 1.5).round()) for x in cases]
+    [70.0, 403.0, 474.0, 567.0, 698.0]
     """
     return draw(chip, busy, demand).total
 

@@ -17,7 +17,7 @@ term, or no sum of the terms of a layer, is below its bound:
   The first gather of a micro-batch, which counts by what of it would hide, is left out.
 * The head counts by what it takes beyond the layers that its stage holds fewer (`Plan.head_displaces`): that falls as a layer grows, by no
   more than those layers grow, and the fullest stage holds at least as many. So the sum of both is bounded, which is enough for time; for
-  energy, as waiting weighs less, the head of such stages is left out.
+  energy, where parts weigh unlike, the head of such stages is left out.
 * A layer takes `max_p(d + f, h)`, which grows with each: device time d (work, exposed communication, contention), kernel fill f and host
   time h. Work, f and h are affine in r and grow with it. The head passes in part while the device waits for its host: with ℓ layers, what
   a stage has of it (H, or its share of what all stages carry alike) takes `max_p(ℓ (d + f) + H, ℓ h)`, which grows with each too.
@@ -32,9 +32,10 @@ term, or no sum of the terms of a layer, is below its bound:
   without ZeRO-3. Where sharding is free, gradients and weights travel in no time, and what is kept of them has the least of the widths that
   go with a stage (`Choices.kept`): time and memory grow with each.
 
-Bubble, waiting and overhead are sums and positive multiples of these. Energy is the same sum with other weights ≥ 0: what runs weighs more
-than what waits for launches, and d and the layer both grow with r; exposed communication weighs more than hidden. Memory: each purpose at
-its own least.
+Bubble, waiting and overhead are sums and positive multiples of these. Energy is the same sum with other weights ≥ 0, of which a part is cut
+at the power limit, a smooth minimum of two such sums that grows with each: what runs weighs more than what waits for launches, and d and
+the layer both grow with r. More work may hide messages that draw more than the κ of them which it is slowed by, so messages count here as
+no more than kernels that do nothing, which is what that weighs, and any work at least. Memory: each purpose at its own least.
 
 **A space**: `arithmetic_floor`, which needs no compilation, or the least bound of its groups.
 """
@@ -59,7 +60,7 @@ from dmodel.design.space import Kept
 from dmodel.hardware import System
 from dmodel.physics import Costs
 from dmodel.placement import place
-from dmodel.step import CALIBRATED, starts, step_time
+from dmodel.step import CALIBRATED, MESSAGES, starts, step_time
 from dmodel.sweep import sweep
 from dmodel.types import Array
 from dmodel.workload import Transformer
@@ -145,7 +146,9 @@ def _bound(sharpness: float):
         found = step_time(system, model, low, loose, sharpness=sharpness, physics=DRAFTED._replace(costs=least_costs))
         memory = rest + jnp.minimum(first.activations, last.activations)
         without = found.replace(head=jnp.where(jnp.asarray(low.head_displaces) > 0.0, 0.0, found.head))
-        joules = run.facility_watts(system, low, without, c) * without.total
+        quiet = {name: 0.0 * getattr(without, name) for name in MESSAGES}
+        quiet = without.replace(**quiet, contention=without.contention + without.exposed_communication)
+        joules = run.facility_watts(system, low, quiet, c) * without.total
         below = 1.0 - SLACK
         return Bound(step_time_s=found.total * below, joules=joules * below, memory_bytes=memory * below, share=share)
 
@@ -166,8 +169,8 @@ def group_bounds(problem: Problem, rows: np.ndarray, *, sharded: bool, threads: 
     if sharded:
         batch |= {"zero_held": batch["zero"], "zero_buffer": batch["zero"], "reduces": full}
     else:
-        # one rank has nothing to shard, whatever the stage
-        alone = batch["dp"] * batch["cp"] == 1.0
+        # one rank has nothing to shard, whatever the stage, unless experts have ranks that tensor parallelism leaves them
+        alone = (batch["dp"] * batch["cp"] == 1.0) & (batch["tp"] == batch["ep"] * batch["etp"] if space.model.n_experts > 1.0 else True)
         stages = {"zero": min(zero.max(), 1.0), "zero_held": zero.max(), "zero_buffer": zero.min()}
         batch |= {name: np.where(alone, 0.0, stage) for name, stage in stages.items()}
         batch |= {"shard": batch["dp"], "reshard": full, "reduces": 0.0 * full}
