@@ -38,7 +38,9 @@ def test_returns_diminish(weak):
     # (at few devices their shards of the optimizer shrink faster than waiting grows)
     assert (slope < throughput / weak.devices)[1:].all() and (weak.elasticity.tokens_per_s < 1.0)[1:].all()
     assert (weak.slope.tokens_per_joule < 0.0)[1:].all() and (weak.slope.dollars_per_token > 0.0)[1:].all()
-    assert (np.diff(weak.at.device_watts) < 0.0).all()
+    # at the limit of power it stays, until products leave room under it
+    watts = weak.at.device_watts
+    assert (np.diff(watts) < 0.001 * watts[0]).all() and watts[-1] < 0.7 * watts[0]
 
 
 def test_a_plan_grows_along_one_degree():
