@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dmodel import catalog, footprint
+from dmodel import catalog, footprint, run
 from dmodel.coefficients import SPECS, default, from_unconstrained, to_unconstrained
 from dmodel.design import (
     EVERYTHING,
@@ -25,12 +25,12 @@ from dmodel.design import (
     space,
     space_bound,
 )
-from dmodel.design.bounds import arithmetic_floor
+from dmodel.design.bounds import arithmetic_floor, quiet
 from dmodel.design.front import undominated
 from dmodel.design.judge import rank_key
 from dmodel.footprint import LEAST
 from dmodel.plan import Plan
-from dmodel.step import memory_use, step_time
+from dmodel.step import TERMS, Breakdown, memory_use, step_time
 
 SYSTEM = catalog.system("H100-DGX")
 SMALL = catalog.transformer("llama-3-8b", 8192.0)
@@ -207,6 +207,18 @@ def test_no_plan_takes_less_energy_than_its_bound_where_messages_slow_what_hides
             assert (np.asarray(found.joules)[same] >= group_bounds(p, one, sharded=True).joules[0]).all()
             judged += int(same.sum())
     assert judged > 20
+
+
+@pytest.mark.parametrize("demand", [0.8, 1.5, 3.0])
+def test_a_quiet_step_takes_as_long_and_no_more_energy(demand):
+    """Many mixtures, at the power limit and below: messages once per step must not widen what the limit is a mean over."""
+    draw = np.random.default_rng(0)
+    seconds = draw.exponential(1.0, (len(TERMS), 500)) * (draw.random((len(TERMS), 500)) < 0.5) + 1e-6
+    step, c = Breakdown(**dict(zip(TERMS, seconds, strict=True))), default().replace(power_demand=jnp.asarray(demand))
+    less = quiet(step)
+    np.testing.assert_allclose(less.total, step.total, rtol=1e-12)
+    watts, fewer = (run.device_watts(SYSTEM, x, c) for x in (step, less))
+    assert (np.asarray(fewer) <= np.asarray(watts) * (1.0 + 1e-12)).all() and (np.asarray(fewer) < 0.9 * np.asarray(watts)).any()
 
 
 def test_experts_with_ranks_that_tensor_parallelism_leaves_are_sharded_on_one_replica():

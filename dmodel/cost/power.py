@@ -78,7 +78,8 @@ def slowed(products: Array, core: Array, streaming: Array, whole: Array, demand:
     `max_p(1, u)^(1/FALL)` with `u = asked / whole`: the power that a layer would draw at the full clock over what the limit leaves.
 
     Limits: 1 for a device that waits, for its host or for messages; `demand^(1/FALL)` for products alone. The limit acts on means over
-    tens of milliseconds, many layers: a pipeline's bubble, or what is sent once per step, cools nothing here. A chip with a higher peak
+    tens of milliseconds, many layers: a pipeline's bubble, or what is sent once per step, cools nothing here. All times are those of the
+    full clock, also what of messages is exposed, of which a lower one hides more. A chip with a higher peak
     keeps its demand, as if a FLOP took less energy there; a higher limit of power is a lower demand.
 
     Args:
