@@ -39,7 +39,7 @@ slowed by, so messages count as less (`quiet`). Memory: each purpose at its own 
 
 Limits: messages that stand out at the full clock but hide at the one that power leaves cool a layer and cost it nothing
 (`cost.power.slowed`), so where a sharding is free that has none, its bound of time may be up to 0.3 % too high for a `power_demand` of 1.7
-to 4; profiles have 1.1 to 1.7, where none of 7,600 random groups is.
+to 4; profiles have 1.0 to 1.7, where none of 7,600 random groups is.
 
 **A space**: `arithmetic_floor`, which needs no compilation, or the least bound of its groups.
 """
