@@ -292,13 +292,25 @@ experts on a rank (Nemotron 3 Super on B300) were to take 14.7 s where a step ta
 0.25 and 0.1 the fit of all rows prefers 0.5 by 4 nats, rows held out by group 0.25."""
 
 
+CASTS = 3.0
+"""Launches that a product below 16 bits takes beside its own [count]: a cast of each operand, and what keeps its scales (copies and
+reciprocals, a fifth of the time of a small product in Transformer Engine, NVIDIA/TransformerEngine#1016). Scheduling a linear layer takes
+its host more than twice as long in 8 bits, a forward pass that waits for it 140 ms for 77 (the same, #761); counted so, a layer has 23
+launches for 11. Of 0, 3 and 5 the fit of all rows prefers 3, by 14 and 12 nats. What XLA and graphs launch is not of these
+(`Plan.graphed`)."""
+
+
 def launches(model: Transformer, plan: Plan) -> Array:
-    """Kernels of one forward layer that the host launches one by one [count]: `kernels (1 − graphed) + LOOP 2 looped (1 + low + b) E / ep`.
-    Of experts (Transformer Engine's GroupedLinear goes through those of a rank) two products each, two casts below 16 bits, two for a bias
-    (b): beside each other, so they are not among the `kernels` that fill and drain the device in turn."""
+    """Kernels of one forward layer that the host launches one by one [count]: `(kernels + CASTS low products) (1 − graphed) +
+    LOOP 2 looped (1 + low + b) E / ep`, low the share of products below 16 bits. Attention has 2 of these, and 2 from latents, a Mamba-2
+    mixer 2, an MLP 2, grouped or not. Of experts (Transformer Engine's GroupedLinear goes through those of a rank) two products each, two
+    casts below 16 bits, two for a bias (b): beside each other, so they are not among the `kernels` that fill and drain the device in
+    turn."""
     each = 2.0 * (1.0 + plan.low_precision + model.expert_biases)
     looped = LOOP * plan.looped_experts * each * model.n_experts / plan.ep * mean_layer(model).routed
-    return kernels(model, plan) * (1.0 - plan.graphed) + looped
+    low = plan.low_precision * (1.0 - plan.wide_layers)
+    products = model.attention_share * (2.0 + 2.0 * mean_layer(model).up) + 2.0 * model.mamba_share + 2.0 * model.mlp_share
+    return (kernels(model, plan) + CASTS * low * products) * (1.0 - plan.graphed) + looped
 
 
 def stage_layers(model: Transformer, plan: Plan) -> Array:

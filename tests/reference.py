@@ -369,10 +369,14 @@ def starts(system: System, m: Transformer, p: Plan, c: Coefficients) -> tuple[fl
     """Seconds that kernels of a layer and micro-batch take to fill the device, and that its host takes to launch them."""
     passes, mixtures = 2.0 + m.trainable + p.recompute_layers, experts_share(m)
     begun = kernels(m, p) * passes
+    latents = 2.0 if m.kv_rank or m.q_rank else 0.0
+    products = sum(count / m.n_layers * (2.0 + (latents if mixer == "attention" else 0.0)) for count, mixer, _ in layers_of(m))
+    # two casts, and what keeps their scales, for each
+    narrow = passes * 3.0 * products * p.low_precision * (1.0 - p.wide_layers)
     # of every layer with experts two products, two casts and a bias weighted and added, for each that the rank holds
     per_expert = 2.0 + (2.0 if p.low_precision else 0.0) + (2.0 if m.expert_biases else 0.0)
     looped = mixtures * m.n_experts / p.ep * 0.25 * per_expert if p.looped_experts else 0.0
-    launched = passes * looped + (0.0 if p.graphed else begun)
+    launched = passes * looped + (0.0 if p.graphed else begun + narrow)
     # every rank meets the others in four collectives, in six (or five) under full recomputation, when stages lie on several nodes
     several = prod(groups(p, list(system.network.size))["pp"][1:]) > 1.0
     met = ((6.0 if p.recompute_last else 5.0) if p.recompute_layers else 4.0) * p.tp if p.tp > 1 and several else 0.0

@@ -202,6 +202,17 @@ def test_what_the_host_launches():
     assert float(counts.launches(DENSE, looped)) == 0.0
 
 
+def test_casts_below_16_bits_are_launched():
+    """Two casts and their scales for each product of the layer: 4 of a dense one, 6 with latents, none of layers kept in 16 bits."""
+    low, latent = ONE.replace(low_precision=1.0), DENSE.replace(kv_rank=512.0, q_rank=1536.0)
+    for model, products in ((DENSE, 4.0), (latent, 6.0), (EDGE_MODELS[2], 4.0)):
+        plain = float(counts.kernels(model, ONE))
+        assert float(counts.launches(model, ONE)) == plain
+        assert float(counts.launches(model, low)) == pytest.approx(plain + 3.0 * products)
+        assert float(counts.launches(model, low.replace(wide_layers=1.0))) == plain
+        assert float(counts.launches(model, low.replace(graphed=1.0))) == 0.0
+
+
 def test_experts_on_latents():
     """Of width r for h: their matrices, copies of tokens and products; two products, h to r and back, for every token; nothing else."""
     plain = DENSE.replace(n_experts=8.0, top_k=4.0, d_ff=2048.0)
