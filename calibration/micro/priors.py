@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from calibration.micro import collectives, fitting
+from calibration.micro import fitting
 from calibration.micro.fitting import Fitted
 from calibration.micro.groups import Group, form_of, groups, problem_of
 from calibration.micro.reader import DATA, published
@@ -53,8 +53,8 @@ BACKWARD = 0.3
 TYPICAL = 4096.0
 """Rows and columns at which an unfilled wave is counted as half sizes, which is how the step model has it."""
 
-TYPICAL_HEAD, TYPICAL_RANKS, TYPICAL_MESSAGE = 128.0, 8.0, 2.0**24
-"""Head size of attention, and ranks and bytes of a collective, at which these are read off."""
+TYPICAL_HEAD, TYPICAL_RANKS = 128.0, 8.0
+"""Head size of attention, and ranks of a collective, at which these are read off."""
 
 LARGE_SHARE = 0.97
 """Most that a share may be, as its logit has no end."""
@@ -191,9 +191,9 @@ def _slowed(exponentials: float, name: str) -> float:
 def _of_collective(entry: Mapping[str, Any]) -> dict[str, Reading]:
     """The inner level from ranks in one domain, the outer from ranks across.
 
-    Inside, whatever a typical gather takes beyond its bytes counts as hops, because the step model has nothing else for it. Between, a
-    gather's hop is that of a ring in lines, which follows from hops of trees by the ratios of the library's table alone: the rows across
-    nodes are all-reduces.
+    Inside, a hop is what one rank more adds; what a call takes once, its start and its protocol's, is the step model's `collective_start`.
+    As hops, seven of which shared it in a node, a ring through 256 nodes would pay it 256 times. Between, a gather's hop is that of a ring
+    in lines, which follows from hops of trees by the ratios of the library's table alone: the rows across nodes are all-reduces.
     """
     v, e = entry["values"], entry["errors"]
     if entry["variant"] != "one domain":
@@ -202,18 +202,12 @@ def _of_collective(entry: Mapping[str, Any]) -> dict[str, Reading]:
             "net_latency_outer": Reading(v["latency_outer"], e["latency_outer"]),
             "net_contention": Reading(v["contention"], e["contention"]),
         }
-    net = catalog.system(catalog.system_name_for(entry["chip"])).network
-    rates, hop = tuple(net.bytes_per_s), tuple(net.latency_s)  # type: ignore[arg-type]
-    gather = collectives.Cases(1.0, TYPICAL_MESSAGE, TYPICAL_RANKS, 1.0, rates, hop, 0.0)
-    moved = float(collectives.flow(v, gather))
-    begun = min(moved / v["low_latency"], v["middle_over"] + moved / v["middle"], v["switch_over"] + moved) - moved
-    idle = v["base"] + begun + float(collectives.hops(v, gather))
     crowd = v["crowding"] * np.log(TYPICAL_RANKS)
     rate = np.exp(-crowd) * (1.0 + OWN_PART / (TYPICAL_RANKS - 1.0)) / (1.0 + v["partners"] / (TYPICAL_RANKS - 1.0))
     # what ranks lose to each other is the wiring of the host that was measured, of links through switches next to nothing
     return {
         "net_efficiency_inner": Reading(v["efficiency_inner"] * rate, float(np.hypot(e["efficiency_inner"], crowd))),
-        "net_latency_inner": Reading(idle / ((TYPICAL_RANKS - 1.0) * float(hop[0])), e["latency_inner"]),
+        "net_latency_inner": Reading(v["latency_inner"], e["latency_inner"]),
     }
 
 
