@@ -503,3 +503,21 @@ def test_demo_end_to_end(tmp_path):
     assert all(x["step_time_s_low"] < x["step_time_s"] < x["step_time_s_high"] for x in listed)
     assert d["sensitivity"]["sum_rates_minus_sum_times"] == pytest.approx(-1.0, abs=1e-9)
     assert document(f"predict {PLAN.replace('prior', str(out / 'profile.json'))}")["step_time_s"] > 0.0
+
+
+def test_what_a_command_reads_is_not_written_over(tmp_path):
+    """Measurements are what a user cannot make again."""
+    path = table_file(tmp_path, {}, {"global_batch": "32"})
+    before = path.read_bytes()
+    for asked in (("fit",), ("predict",), ("next-measurements", "--budget-minutes 100")):
+        said = run(asked[0], path, *asked[1:], "--out", path, code=2).stderr
+        assert "is one of the files to read" in said and path.read_bytes() == before
+
+
+def test_a_column_that_looks_misspelled_is_said_and_fails_strict(tmp_path):
+    path = table_file(tmp_path, {"recomputation": "full", "site": "here"}, drop="recompute")
+    found = run("predict", path)
+    assert "column 'recomputation' is none of the format" in found.stderr and "recompute" in found.stderr and "site" not in found.stderr
+    assert "1 columns that are not read (--strict)" in run("predict", path, "--strict", code=1).stderr
+    assert any("recomputation" in note["reason"] for note in document("evaluate", path, "--json")["notes"])
+    assert run("fit", path, "--out", tmp_path / "p.json", "--strict", code=1) and not (tmp_path / "p.json").exists()

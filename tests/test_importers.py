@@ -400,7 +400,7 @@ def test_the_command_says_what_went_wrong(tmp_path):
     assert "no such file" in run("import", tmp_path / "none.log", "--out", out, code=2).stderr
     assert "different tables" in run("import", sample, SAMPLES / "rccl_mi300x.log", "--out", out, code=2).stderr
     assert "unknown; expected one of" in run("import", sample, "--format", "csv", "--out", out, code=2).stderr
-    assert "one of the files to import" in run("import", out, "--out", out, code=2).stderr
+    assert "one of the files to read" in run("import", out, "--out", out, code=2).stderr
     assert "no measured steps" in run("import", sample, "--format", "maxtext", "--out", out, code=2).stderr
 
 

@@ -12,7 +12,7 @@ from calibration.traces.layout import layout
 from calibration.traces.shapes import completed
 from calibration.traces.stages import held_by_stage
 from calibration.traces.systems import extend_beside, host_size
-from calibration.traces.table import Problem, Row, TraceTable
+from calibration.traces.table import HEADER, Problem, Row, TraceTable
 from dmodel import catalog
 from dmodel.hardware import System
 from dmodel.types import InputError
@@ -64,7 +64,11 @@ def _read_one(path: Path, require_time: bool) -> TraceTable:
     rows = tuple(row for row, reason in judged if not reason)
     aside = tuple(row for row, reason in judged if reason)
     reasons = tuple(Problem(row.file, row.line, reason) for row, reason in judged if reason)
-    notes = tuple(Problem(row.file, row.line, text) for row in rows for text in remarks(row))
+    header = tuple(
+        Problem(str(path), HEADER, f"column {name!r} is none of the format, so it is not read; if it is {near}, rename it")
+        for name, near in schema.misspelled(file.columns).items()
+    )
+    notes = header + tuple(Problem(row.file, row.line, text) for row in rows for text in remarks(row))
     return TraceTable(file.columns, rows, aside, reasons, notes)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import NamedTuple
 
 PRECISIONS = ("bf16", "fp16", "fp8", "mxfp8", "nvfp4", "int8", "fp32")
@@ -172,6 +173,30 @@ def missing(header: Iterable[str], require_time: bool = True) -> list[str]:
     if require_time and not present & {"step_time_s", "tokens_per_s_per_accel"}:
         lacking.append("step_time_s (or tokens_per_s_per_accel)")
     return lacking
+
+
+ALIKE = 0.6
+"""Likeness of two names of columns (`difflib`) from which one is taken for the other misspelled: `attn` and `attention` have 0.62."""
+
+
+def misspelled(header: Iterable[str]) -> dict[str, str]:
+    """Columns that the format has not got, each with the one that it resembles and that the header lacks.
+
+    >>> misspelled(["model", "microbatch", "recomputation", "site"])
+    {'microbatch': 'micro_batch', 'recomputation': 'recompute'}
+    """
+    header = list(header)
+    absent = [c.name for c in COLUMNS if c.name not in header]
+    known, found = {c.name for c in COLUMNS}, {}
+    for name in header:
+        near = get_close_matches(name, absent, 1, ALIKE) or [c for c in absent if len(name) >= SHORT and c.startswith(name)]
+        if name and name not in known and near:
+            found[name] = near[0]
+    return found
+
+
+SHORT = 4
+"""Letters of a name that may stand for a longer one that begins with it."""
 
 
 def markdown() -> str:

@@ -65,6 +65,10 @@ class Row(NamedTuple):
         return tuple(self.text("flag").replace(",", ";").replace(";", " ").split())
 
 
+HEADER = 1
+"""Line of a file's header."""
+
+
 class TraceTable(NamedTuple):
     """Rows of one or more files; `rows` and `aside` together are every row that was read.
 
@@ -79,6 +83,11 @@ class TraceTable(NamedTuple):
     aside: tuple[Row, ...]
     problems: tuple[Problem, ...]
     notes: tuple[Problem, ...]
+
+    @property
+    def misspelled(self) -> tuple[Problem, ...]:
+        """Notes about the header: columns that are not read, though they resemble one of the format."""
+        return tuple(note for note in self.notes if note.line == HEADER)
 
     @property
     def total(self) -> int:

@@ -26,8 +26,8 @@ def command(traces: TraceFiles = None, profile: ProfileOption = None, strict: St
     report_problems(table)
     document = _document(table, profile if profile or traces else EVIDENCE)
     deliver(document, json, _show)
-    if strict and table.problems:
-        say(f"dmodel: {len(table.problems)} unusable rows (--strict)")
+    if strict and (table.problems or table.misspelled):
+        say(f"dmodel: {len(table.problems)} unusable rows, {len(table.misspelled)} columns that are not read (--strict)")
         stop(1)
 
 

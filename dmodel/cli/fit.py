@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dmodel.cli.options import Json, Seed, Strict
-from dmodel.cli.output import Document, deliver, progress, say, show_lines, show_table, stop
+from dmodel.cli.output import Document, check_apart, deliver, progress, say, show_lines, show_table, stop
 from dmodel.types import InputError
 
 if TYPE_CHECKING:
@@ -46,10 +46,11 @@ def command(
 
     if not 0.0 <= hold_out < 1.0:
         raise InputError(f"--hold-out: expected a share from 0 to below 1, got {hold_out}")
+    check_apart(out, *traces)
     _check_writable(out)
     table = read(traces)
     report_problems(table)
-    if strict and table.problems:
+    if strict and (table.problems or table.misspelled):
         _refuse(table, seed, json)
     cases = to_cases(table)
     base, reason = base_for(cases, profile)
@@ -79,7 +80,7 @@ def _refuse(table: TraceTable, seed: int, json: bool) -> None:
     """End with 1 and the reasons, as a document where one was asked for: rows cannot be used and `--strict` fits all or none."""
     from dmodel.cli.rows import aside_by_source, reasons, show_reasons
 
-    said = f"{len(table.problems)} unusable rows (--strict); nothing fitted"
+    said = f"{len(table.problems)} unusable rows, {len(table.misspelled)} columns that are not read (--strict); nothing fitted"
     document = {
         "profile": None,
         "description": said,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dmodel.cli.options import Json
-from dmodel.cli.output import Document, deliver, say, seconds, show_lines, show_table, stop
+from dmodel.cli.output import Document, check_apart, deliver, say, seconds, show_lines, show_table, stop
 from dmodel.types import InputError
 
 if TYPE_CHECKING:
@@ -34,8 +34,7 @@ def command(files: Files, out: Out, format: Name = None, set: Set = None, strict
     """Turn logs of training runs, of collectives, and profiles into a table of measurements."""
     from calibration.importers import read, save, settings
 
-    if any(out.exists() and file.exists() and out.samefile(file) for file in files):
-        raise InputError(f"--out {out}: is one of the files to import; name another one")
+    check_apart(out, *files)
     found = read(files, format, settings(set or []))
     save(found, out)
     _report(found)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dmodel.cli.options import Json, ProfileOption
-from dmodel.cli.output import Document, deliver, percent, say, seconds, show_lines, show_table, stop
+from dmodel.cli.output import Document, check_apart, deliver, percent, say, seconds, show_lines, show_table, stop
 from dmodel.types import InputError
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ def command(
     from dmodel.cli.question import choice
     from dmodel.cli.rows import report_problems
 
+    check_apart(out, traces)
     if not 0.0 < budget_minutes < 1e12:
         raise InputError(f"--budget-minutes: expected a positive number of device-minutes, got {budget_minutes}")
     if not startup_seconds < 1e9:

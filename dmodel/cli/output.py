@@ -7,6 +7,7 @@ import math
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -65,6 +66,16 @@ def plain(value: Any, where: str = "") -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         raise InputError(f"{where or 'the answer'} is not a finite number ({value}): some input lies outside the range of the model")
     return value
+
+
+def check_apart(out: Path | None, *files: Path | None) -> None:
+    """Refuse to write over what a command reads.
+
+    Raises:
+      InputError: `--out` is one of the files.
+    """
+    if any(out is not None and file is not None and out.exists() and file.exists() and out.samefile(file) for file in files):
+        raise InputError(f"--out {out}: is one of the files to read, which would be lost; name another one")
 
 
 def stop(code: int) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dmodel.cli.options import Degrees, Job, Json, Strict, takes
-from dmodel.cli.output import Document, deliver, gib, percent, say, seconds, show_lines, show_table, stop
+from dmodel.cli.output import Document, check_apart, deliver, gib, percent, say, seconds, show_lines, show_table, stop
 from dmodel.types import InputError
 
 if TYPE_CHECKING:
@@ -88,6 +88,7 @@ def _rows(path: Path, profile: str | None, out: Path | None, strict: bool, json:
     from calibration.traces import read, write
     from dmodel.cli.rows import predicted, report_problems
 
+    check_apart(out, path)
     table = read(path, require_time=False)
     report_problems(table)
     cases, found, columns = predicted(table, profile)
@@ -106,8 +107,9 @@ def _rows(path: Path, profile: str | None, out: Path | None, strict: bool, json:
         "rows": _row_documents(cases, columns),
     }
     deliver(document, json, _show_rows)
-    if strict and (table.problems or document["does_not_fit"]):
-        say(f"dmodel: {len(table.problems)} unusable rows, {document['does_not_fit']} plans that do not fit (--strict)")
+    if strict and (table.problems or table.misspelled or document["does_not_fit"]):
+        misspelled = f"{len(table.misspelled)} columns that are not read"
+        say(f"dmodel: {len(table.problems)} unusable rows, {misspelled}, {document['does_not_fit']} plans that do not fit (--strict)")
         stop(1)
 
 

@@ -22,7 +22,9 @@ SAID = 10
 
 
 def report_problems(table: TraceTable) -> None:
-    """Say on stderr which rows are set aside, with file, line and reason."""
+    """Say on stderr which columns look misspelled, and which rows are set aside, with file, line and reason."""
+    for note in table.misspelled:
+        say(f"warning: {note}")
     for problem in table.problems[:SAID]:
         say(f"set aside: {problem}")
     if len(table.problems) > SAID:

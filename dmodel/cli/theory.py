@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dmodel.cli.options import Json
-from dmodel.cli.output import Document, deliver, digits, say, show_lines, show_table
+from dmodel.cli.output import Document, check_apart, deliver, digits, say, show_lines, show_table
 from dmodel.types import InputError
 
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ def _table(path: Path, columns: tuple[str, ...], answer: Any, out: Path | None, 
     from dmodel.cli.sheet import check_folder, read_sheet
 
     check_folder(out)
+    check_apart(out, path)
     sheet = read_sheet(path, [("gpu", "gpu_variable") if name == "gpu" else name for name in columns])
     found = answer(sheet.rows)
     reasons = [broken or reason for broken, reason in zip(sheet.broken, found.reasons, strict=True)]
