@@ -507,7 +507,7 @@ def test_demo_end_to_end(tmp_path):
 
 def test_what_a_command_reads_is_not_written_over(tmp_path):
     """Measurements are what a user cannot make again."""
-    path = table_file(tmp_path, {}, {"global_batch": "32"})
+    path = table(tmp_path, {}, {"global_batch": "256"})
     before = path.read_bytes()
     for asked in (("fit",), ("predict",), ("next-measurements", "--budget-minutes 100")):
         said = run(asked[0], path, *asked[1:], "--out", path, code=2).stderr
@@ -515,9 +515,11 @@ def test_what_a_command_reads_is_not_written_over(tmp_path):
 
 
 def test_a_column_that_looks_misspelled_is_said_and_fails_strict(tmp_path):
-    path = table_file(tmp_path, {"recomputation": "full", "site": "here"}, drop="recompute")
+    path = tmp_path / "traces.csv"
+    header, row = table(tmp_path, {}).read_text().splitlines()
+    path.write_text(f"{header.replace('recompute', 'recomputation')},site\n{row},here\n")
     found = run("predict", path)
     assert "column 'recomputation' is none of the format" in found.stderr and "recompute" in found.stderr and "site" not in found.stderr
-    assert "1 columns that are not read (--strict)" in run("predict", path, "--strict", code=1).stderr
+    assert "1 columns that are not read" in run("predict", path, "--strict", code=1).stderr
     assert any("recomputation" in note["reason"] for note in document("evaluate", path, "--json")["notes"])
     assert run("fit", path, "--out", tmp_path / "p.json", "--strict", code=1) and not (tmp_path / "p.json").exists()
