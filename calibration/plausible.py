@@ -1,4 +1,5 @@
-"""Measured times that can hardly be right: more FLOP/s than the chips have, or far from what a profile predicts.
+"""Measurements that can hardly be right: times of more FLOP/s than the chips have, or far from what a profile predicts; peaks of more
+memory than a device has.
 
 Such rows are named, never dropped, and a fit takes them as they stand.
 """
@@ -42,8 +43,28 @@ def least_utilization(cases: Cases) -> np.ndarray:
     return least_flops(cases) / (peak * cases.labels.step_time_s)
 
 
+ROOM = 1.1
+"""Memory over the catalog's that a measured peak is not doubted for: vendors' gigabytes and tables' roundings differ by less, MiB for GiB
+is 1,024."""
+
+
+def too_much_memory(cases: Cases) -> list[Problem]:
+    """Rows whose measured peak is more than their device has, each with the reason."""
+    labels, peak = cases.labels, cases.labels.peak_memory_bytes
+    has = np.broadcast_to(np.asarray(cases.system.chip.hbm_bytes), peak.shape)
+    return [
+        Problem(
+            str(labels.file[i]),
+            int(labels.line[i]),
+            f"measured peak of memory {peak[i] / 2**30:.6g} GiB: {labels.accelerator[i]} has {has[i] / 2**30:.4g}; expected less",
+        )
+        for i in np.flatnonzero(peak > ROOM * has).tolist()
+    ]
+
+
 def implausible(cases: Cases, predicted: np.ndarray, profiles: Sequence[str]) -> list[Problem]:
-    """Rows whose measured time looks like a slip, in their order, each with the reason; rows without a time are not judged.
+    """Rows whose measured time or peak of memory looks like a slip, each with the reason: times in the order of the rows, then peaks; what
+    is not measured is not judged.
 
     Args:
       predicted: step times [s], `[rows]`. profiles: names of what predicted them, `[rows]`.
@@ -64,4 +85,4 @@ def implausible(cases: Cases, predicted: np.ndarray, profiles: Sequence[str]) ->
             reasons.append(f"it is {times} the {predicted[i]:.4g} s that profile {profiles[i]} predicts; expected within {FAR:g} times")
         text = f"measured time {measured[i]:.6g} s: {'; '.join(reasons)}"
         found.append(Problem(str(labels.file[i]), int(labels.line[i]), text))
-    return found
+    return found + too_much_memory(cases)

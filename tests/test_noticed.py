@@ -16,6 +16,7 @@ from calibration.traces import TraceTable, published, read, split, to_cases
 from calibration.uncertainty.scatter import places
 from dmodel import profiles
 from dmodel.counts import parameters
+from tests.rows import table_file
 from tests.test_cli import document, run, table
 
 SHAPES = [{"micro_batch": b, "global_batch": g} for b in ("1", "2") for g in ("64", "128")]
@@ -254,3 +255,13 @@ def test_the_last_lines_tell_how_to_use_the_profile(tmp_path, quick):
     shown = fit(path, tmp_path).stdout.replace("\n", "")
     assert f"--profile {tmp_path / 'mine.json'} --stack megatron-lm" in shown and "(or of my stack)" in shown
     assert document("fit --profile prior", path, "--out", tmp_path / "p.json")["stacks"] == ["megatron-lm", "my stack"]
+
+
+def test_a_peak_beyond_the_device_is_doubted(tmp_path):
+    """MiB for GiB; a row is counted once, whatever is doubted of it."""
+    path = table_file(tmp_path, {"peak_memory_gib": "60"}, {"peak_memory_gib": "61440", "global_batch": "64"})
+    cases = to_cases(read(path))
+    (doubt,) = implausible(cases, cases.labels.step_time_s, ["p"] * 2)
+    assert doubt.line == 3 and "61440 GiB" in doubt.reason and "expected less" in doubt.reason
+    said = run("evaluate", path).stderr
+    assert "1 of 2 rows can hardly be right" in said and "peak_memory_gib (GiB)" in said

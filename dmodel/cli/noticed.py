@@ -61,10 +61,11 @@ def say_noticed(found: Document, rows: int) -> None:
         say(f"WARNING: {p['file']}:{p['line']}: {p['reason']}")
     if len(doubted) > SAID:
         say(f"WARNING: and {len(doubted) - SAID} rows more: see --json, implausible")
-    if doubted:
+    if lines := {(p["file"], p["line"]) for p in doubted}:
         say(
-            f"WARNING: the measured time of {len(doubted)} of {rows} rows can hardly be right; they are kept and count as they stand. "
-            "Check the unit of step_time_s (s) or tokens_per_s_per_accel (token/s of one device), global_batch, seq_len and n_accel"
+            f"WARNING: what was measured in {len(lines)} of {rows} rows can hardly be right; they are kept and count as they stand. "
+            "Check the unit of step_time_s (s), tokens_per_s_per_accel (token/s of one device) or peak_memory_gib (GiB), global_batch, "
+            "seq_len and n_accel"
         )
     if again := found["duplicates"]:
         first = again[0]
