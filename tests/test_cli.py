@@ -523,3 +523,15 @@ def test_a_column_that_looks_misspelled_is_said_and_fails_strict(tmp_path):
     assert "1 columns that are not read" in run("predict", path, "--strict", code=1).stderr
     assert any("recomputation" in note["reason"] for note in document("evaluate", path, "--json")["notes"])
     assert run("fit", path, "--out", tmp_path / "p.json", "--strict", code=1) and not (tmp_path / "p.json").exists()
+
+
+def test_of_an_unknown_stack_the_nearest_are_said():
+    plan = "predict --system H100-DGX --devices 64 --model llama-2-7b --seq-len 4096 --global-batch 128"
+    said = run(plan, "--stack", "megatron-bridgge").stderr
+    assert "no rows of megatron-bridgge" in said and "nearest megatron-bridge" in said
+    assert "no rows of" not in run(plan, "--stack", "megatron-bridge").stderr
+
+
+def test_where_no_row_is_left_all_reasons_are_said(tmp_path):
+    said = run("evaluate", table(tmp_path, *[{"tp": "3"}] * 12), code=2).stderr
+    assert said.count("set aside: ") == 12 and "--json lists all" not in said

@@ -25,10 +25,12 @@ def report_problems(table: TraceTable) -> None:
     """Say on stderr which columns look misspelled, and which rows are set aside, with file, line and reason."""
     for note in table.misspelled:
         say(f"warning: {note}")
-    for problem in table.problems[:SAID]:
+    # where no row is left there is no document to look them up in
+    most = SAID if table.rows else len(table.problems)
+    for problem in table.problems[:most]:
         say(f"set aside: {problem}")
-    if len(table.problems) > SAID:
-        say(f"set aside: {len(table.problems) - SAID} rows more; --json lists all")
+    if len(table.problems) > most:
+        say(f"set aside: {len(table.problems) - most} rows more; --json lists all")
     if table.problems:
         say(f"{len(table.problems)} of {table.total} rows set aside, {len(table.rows)} used")
 
