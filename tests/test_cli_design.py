@@ -7,9 +7,11 @@ from typer.testing import CliRunner
 
 from calibration.importers.settings import yaml
 from calibration.importers.source import Line
+from dmodel import profiles
 from dmodel.cli import app
 from dmodel.cli.design_options import DesignJob, check, device_range, freed
 from dmodel.cli.design_tables import show_run
+from dmodel.cost.memory import out_of_memory_probability
 from dmodel.types import InputError
 
 JOB = "--system H100-DGX --devices 16 --model llama-2-7b --seq-len 4096 --global-batch 32 --profile prior --method exact"
@@ -149,3 +151,14 @@ def test_a_run_for_people(whole, capsys):
     show_run(whole)
     text = capsys.readouterr().out
     assert "days" in text and "Certificate:" in text and "n_layers" in text and "Assumed:" in text
+
+
+def test_every_plan_says_how_likely_memory_is_too_little():
+    """By the spread of memory that the profile has of such software, as `predict` says it of a plan."""
+    found = document(JOB, "--top 2 --brief")
+    fitted = profiles.load("prior").footprint_for("")
+    for plan in found["exact"]:
+        needed, room = plan["memory_bytes_per_device"], plan["headroom_bytes"]
+        expected = out_of_memory_probability(needed, needed + room, fitted.spread)
+        assert plan["oom_probability"] == pytest.approx(float(expected)) and 0.0 < plan["oom_probability"] < 0.5
+    assert "Risk: that a device has too little memory" in run(JOB, "--top 1 --brief").stdout

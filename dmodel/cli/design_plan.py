@@ -39,12 +39,24 @@ def answered(job: DesignJob, asked: Setting, ways: Any) -> tuple[Document, Plan 
             limits=limits, progress=shown, **how,
         )  # fmt: skip
     document = {**asked.document(), "objective": job.objective, **design_document(found, ways.top), "assumptions": assumed + more}
+    add_risks(document, asked)
     if doubt and found.exact:
         stated = stated_of(asked, ways.attention, ways.space, limits, job.objective)
         add_intervals(asked, stated, found, document)
         document["robust"] = robust(asked, stated, found)
         document["worth"] = worth(stated, found) if found.binding is not None else None
     return document, None if found.best is None else found.best.plan
+
+
+def add_risks(document: Document, asked: Setting) -> None:
+    """To every plan of a search the probability that its device has too little memory, `oom_probability`: as `predict` says it."""
+    from dmodel.cost.memory import out_of_memory_probability
+
+    spread = asked.profile.footprint_for(asked.stack).spread
+    plans = [*document["exact"], *document["front"], document["gradient"], document["closest"]]
+    for plan in filter(None, plans):
+        needed, room = plan["memory_bytes_per_device"], plan["headroom_bytes"]
+        plan["oom_probability"] = float(out_of_memory_probability(needed, needed + room, spread))
 
 
 @contextmanager
@@ -194,8 +206,12 @@ def show_design(d: Document) -> None:
         header.insert(3, "90 %")
         for row, (_, p) in zip(rows, named, strict=True):
             row.insert(3, f"{seconds(p['step_time_s_low'])} – {seconds(p['step_time_s_high'])}" if "step_time_s_low" in p else "")
+    if any("oom_probability" in p for _, p in named):
+        header.append("risk")
+        for row, (_, p) in zip(rows, named, strict=True):
+            row.append(percent(p["oom_probability"]) if "oom_probability" in p else "")
     if rows:
-        show_table(title(d), header, rows, right="step|90 %|MFU|tokens/s|memory|headroom")
+        show_table(title(d), header, rows, right="step|90 %|MFU|tokens/s|memory|headroom|risk")
     else:
         show_lines(title(d), "No plan to show.")
     if d["considered"]:
@@ -204,6 +220,8 @@ def show_design(d: Document) -> None:
     show_lines(f"Certificate: {d['certificate']}. No plan is faster than {seconds(d['lower_bound_s'])} (pure arithmetic).")
     if d["gap"] is not None:
         show_lines(f"Gap of the gradient's plan to the exact optimum: {percent(d['gap'], 2)}")
+    if any("oom_probability" in p for _, p in named):
+        show_lines("Risk: that a device has too little memory after all, by how far memory of such software is off.")
     show_lines(*doubt_lines(d))
     if d.get("worth"):
         w = d["worth"]
