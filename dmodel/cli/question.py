@@ -125,8 +125,7 @@ NAMED = 6
 
 
 def provenance(asked: Setting) -> str:
-    """Which profile predicts and why; of software that it has no rows of, that and the nearest names; where none is named, whose its
-    intervals hold for, and whose name would narrow them."""
+    """Which profile predicts and why; of software without rows, the nearest names; where none is named, whose its intervals hold for."""
     from dmodel.profiles import family, members
 
     line = f"profile {asked.profile.name}: {asked.reason}"
