@@ -522,6 +522,7 @@ def test_a_column_that_looks_misspelled_is_said_and_fails_strict(tmp_path):
     assert "column 'recomputation' is none of the format" in found.stderr and "recompute" in found.stderr and "site" not in found.stderr
     assert "1 columns that are not read" in run("predict", path, "--strict", code=1).stderr
     assert any("recomputation" in note["reason"] for note in document("evaluate", path, "--json")["notes"])
+    assert run("evaluate", path).stderr.count("recomputation") == 1
     assert run("fit", path, "--out", tmp_path / "p.json", "--strict", code=1) and not (tmp_path / "p.json").exists()
 
 

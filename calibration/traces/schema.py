@@ -179,6 +179,10 @@ ALIKE = 0.6
 """Likeness of two names of columns (`difflib`) from which one is taken for the other misspelled: `attn` and `attention` have 0.62."""
 
 
+SHORT = 4
+"""Letters of a name that may stand for a longer one that begins with it."""
+
+
 def misspelled(header: Iterable[str]) -> dict[str, str]:
     """Columns that the format has not got, each with the one that it resembles and that the header lacks.
 
@@ -193,10 +197,6 @@ def misspelled(header: Iterable[str]) -> dict[str, str]:
         if name and name not in known and near:
             found[name] = near[0]
     return found
-
-
-SHORT = 4
-"""Letters of a name that may stand for a longer one that begins with it."""
 
 
 def markdown() -> str:

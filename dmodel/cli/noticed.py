@@ -56,6 +56,8 @@ def say_noticed(found: Document, rows: int) -> None:
     Args:
       rows: in use [count].
     """
+    from calibration.traces.table import HEADER
+
     doubted = found["implausible"]
     for p in doubted[:SAID]:
         say(f"WARNING: {p['file']}:{p['line']}: {p['reason']}")
@@ -71,7 +73,8 @@ def say_noticed(found: Document, rows: int) -> None:
         first = again[0]
         more = f" (and {len(again) - 1} more: see --json, duplicates)" if len(again) > 1 else ""
         say(f"given again: {len(again)} of {rows} rows: {first['file']}:{first['line']}: {first['reason']}{more}")
-    _say_notes(found["notes"])
+    # those of the header were said as the file was read
+    _say_notes([note for note in found["notes"] if note["line"] != HEADER])
     told = found["assumptions"]
     for line in told[:ASSUMED]:
         say(f"assumed for {line['rows']} of {rows} rows: {line['assumption']}")
