@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 def command(traces: TraceFiles = None, profile: ProfileOption = None, strict: Strict = False, json: Json = False) -> None:
     """Compare predicted with measured step times; without files, on the shipped published table, a fifth of which the profile `held-out`
     was not fitted on."""
-    from dmodel.cli.rows import report_problems
+    from dmodel.cli.rows import faults, report_problems
     from dmodel.profiles import EVIDENCE
 
     table = table_of(traces)
     report_problems(table)
     document = _document(table, profile if profile or traces else EVIDENCE)
     deliver(document, json, _show)
-    if strict and (table.problems or table.misspelled):
-        say(f"dmodel: {len(table.problems)} unusable rows, {len(table.misspelled)} columns that are not read (--strict)")
+    if strict and (wrong := faults(table)):
+        say(f"dmodel: {wrong} (--strict)")
         stop(1)
 
 

@@ -42,7 +42,7 @@ def command(
     from calibration.traces import read, to_cases
     from dmodel import profiles
     from dmodel.cli.noticed import noticed, say_noticed
-    from dmodel.cli.rows import report_problems
+    from dmodel.cli.rows import faults, report_problems
 
     if not 0.0 <= hold_out < 1.0:
         raise InputError(f"--hold-out: expected a share from 0 to below 1, got {hold_out}")
@@ -50,7 +50,7 @@ def command(
     _check_writable(out)
     table = read(traces)
     report_problems(table)
-    if strict and (table.problems or table.misspelled):
+    if strict and faults(table):
         _refuse(table, seed, json)
     cases = to_cases(table)
     base, reason = base_for(cases, profile)
@@ -78,9 +78,9 @@ def command(
 
 def _refuse(table: TraceTable, seed: int, json: bool) -> None:
     """End with 1 and the reasons, as a document where one was asked for: rows cannot be used and `--strict` fits all or none."""
-    from dmodel.cli.rows import aside_by_source, reasons, show_reasons
+    from dmodel.cli.rows import aside_by_source, faults, reasons, show_reasons
 
-    said = f"{len(table.problems)} unusable rows, {len(table.misspelled)} columns that are not read (--strict); nothing fitted"
+    said = f"{faults(table)} (--strict); nothing fitted"
     document = {
         "profile": None,
         "description": said,

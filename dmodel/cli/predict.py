@@ -86,7 +86,7 @@ def _refuse_plan_options(job: Job, degrees: Degrees) -> None:
 
 def _rows(path: Path, profile: str | None, out: Path | None, strict: bool, json: bool) -> None:
     from calibration.traces import read, write
-    from dmodel.cli.rows import predicted, report_problems
+    from dmodel.cli.rows import faults, predicted, report_problems
 
     check_apart(out, path)
     table = read(path, require_time=False)
@@ -107,9 +107,9 @@ def _rows(path: Path, profile: str | None, out: Path | None, strict: bool, json:
         "rows": _row_documents(cases, columns),
     }
     deliver(document, json, _show_rows)
-    if strict and (table.problems or table.misspelled or document["does_not_fit"]):
-        misspelled = f"{len(table.misspelled)} columns that are not read"
-        say(f"dmodel: {len(table.problems)} unusable rows, {misspelled}, {document['does_not_fit']} plans that do not fit (--strict)")
+    too_large = f"{n} plans that do not fit" if (n := document["does_not_fit"]) else ""
+    if strict and (wrong := ", ".join(filter(None, (faults(table), too_large)))):
+        say(f"dmodel: {wrong} (--strict)")
         stop(1)
 
 

@@ -35,6 +35,13 @@ def report_problems(table: TraceTable) -> None:
         say(f"{len(table.problems)} of {table.total} rows set aside, {len(table.rows)} used")
 
 
+def faults(table: TraceTable) -> str:
+    """What `--strict` does not let pass: rows that cannot be used, columns that look misspelled; "" without any."""
+    if not table.problems and not table.misspelled:
+        return ""
+    return f"{len(table.problems)} unusable rows, {len(table.misspelled)} columns that are not read"
+
+
 def say_profiles(names: Sequence[str], why: Sequence[str]) -> None:
     """Say on stderr which profile predicts how many rows, and why; of several reasons the most frequent."""
     for name, rows in Counter(names).most_common():
