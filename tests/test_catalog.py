@@ -305,6 +305,19 @@ def test_hugging_face_file_gives_the_catalog_shape(name, tmp_path):
     assert catalog.transformer(str(tmp_path), seq_len=512).seq_len == 512
 
 
+def test_a_file_without_a_longest_sequence_needs_one_from_the_caller(tmp_path):
+    path = write(tmp_path, {k: v for k, v in CONFIGS["llama-3-70b"].items() if k != "max_position_embeddings"})
+    assert catalog.transformer(str(path), 8192.0) == catalog.transformer("llama-3-70b", 8192.0)
+    with pytest.raises(InputError, match="max_position_embeddings; with a sequence length of your own"):
+        catalog.transformer(str(path))
+
+
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path):
+    path = write(tmp_path, LLAMA)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert catalog.transformer(str(path)).d_model == LLAMA["hidden_size"]
+
+
 def test_multimodal_file_is_read_by_its_text_part(tmp_path):
     text = {**CONFIGS["gemma-2b"], "model_type": "gemma3_text"}
     path = write(tmp_path, {"model_type": "gemma3", "text_config": text, "vision_config": {}})

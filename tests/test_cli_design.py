@@ -116,6 +116,7 @@ def whole():
 
 def test_a_run_to_a_loss_has_sizes_limits_and_launch_settings(whole):
     sizes = {x["name"]: x for x in whole["sizes"]}
+    assert (whole["devices"], whole["global_batch"]) == (64, 256)
     assert sizes["tokens"]["free"] and not sizes["d_model"]["free"] and sizes["devices"]["value"] == 64.0
     assert whole["quantities"]["loss"] == pytest.approx(2.3, rel=1e-6) and whole["limits"]["loss"] == 2.3
     assert whole["value"] == pytest.approx(whole["quantities"]["dollars"]) and whole["unit"] == "dollar"

@@ -79,8 +79,11 @@ def test_a_second_plan_is_the_first_but_for_what_is_named():
     assert degrees_against("tp=2, --micro-batch=1,sp=off,recompute=full", first) == first._replace(
         tp=2, dp=None, micro_batch=1, sp=False, recompute="full"
     )
-    assert degrees_against("dp=8", first).dp == 8
-    for text, says in (("tpp=4", "expected NAME=VALUE"), ("tp", "tp=8,pp=2"), ("tp=two", "whole number"), ("sp=maybe", "on or off")):
+    assert degrees_against("dp=8", first).dp == degrees_against("dp=8,dp=8", first).dp == 8
+    refused = {
+        "tpp=4": "expected NAME=VALUE", "tp": "tp=8,pp=2", "tp=two": "whole number", "sp=maybe": "on or off", "tp=2,tp=4": "twice",
+    }  # fmt: skip
+    for text, says in refused.items():
         with pytest.raises(InputError, match=says):
             degrees_against(text, first)
 

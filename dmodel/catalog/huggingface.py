@@ -105,7 +105,7 @@ LARGEST = 10**9
 def _load(path: Path) -> Config:
     """The file's object, or an error that says why it is none."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise InputError(f"{path}: no such file; expected a catalog name or the path of a Hugging Face config.json") from None
     except (ValueError, RecursionError) as error:
@@ -215,23 +215,27 @@ def _windowed(config: Config, layers: float, path: Path) -> float:
     return (layers - layers // every) / layers if every else 1.0
 
 
-def read(path: Path) -> dict[str, float]:
+def read(path: Path, seq_len: float | None = None) -> dict[str, float]:
     """Read the shape of a model from its `config.json`.
 
     Heads that predict further tokens are left out: whether a run trains them is the run's choice (`n_mtp`).
 
+    Args:
+      seq_len: sequence length [token] of the caller's own, where the file need not name one.
+
     Returns:
-      Attributes of `Transformer` that the file fixes; `seq_len` is the longest sequence the file allows.
+      Attributes of `Transformer` that the file fixes; without `seq_len`, that too: the longest sequence the file allows.
 
     Raises:
       InputError: no such file, not JSON, unsupported or missing model type, missing keys (all named), or a value that is no count.
     """
     config = _text_part(_load(path))
     fmt = _format(config, path)
-    required = fmt.keys | fmt.experts
+    required = {name: key for name, key in (fmt.keys | fmt.experts).items() if name != "seq_len" or seq_len is None}
     missing = [key for key in required.values() if config.get(key) is None]
     if missing:
-        raise InputError(f"{path}: model_type {config['model_type']!r} needs the missing keys: {', '.join(missing)}")
+        hint = "; with a sequence length of your own the file needs none" if fmt.keys["seq_len"] in missing else ""
+        raise InputError(f"{path}: model_type {config['model_type']!r} needs the missing keys: {', '.join(missing)}{hint}")
     present = {name: key for name, key in fmt.optional.items() if config.get(key) is not None}
     shape = {name: _count(config, key, path, int(name not in MAY_BE_ZERO)) for name, key in (required | present).items()}
     tied = config.get("tie_word_embeddings")

@@ -75,7 +75,7 @@ def transformer(name_or_path: str, seq_len: float | None = None) -> Transformer:
     main = _find(text)
     path = None if main else _config_path(text)
     if path is not None:
-        return from_shape(huggingface.read(path), seq_len)
+        return from_shape(huggingface.read(path, seq_len), seq_len)
     main = main or _find(_hub_name(text))
     if main is None:
         raise InputError(unknown("models", text, "; the path of a Hugging Face config.json is accepted too"))

@@ -34,7 +34,10 @@ def degrees_against(text: str, first: Degrees) -> Degrees:
             raise InputError(
                 f"--against {part!r}: expected NAME=VALUE with a name among {', '.join(Degrees._fields)}, such as tp=8,pp=2,micro_batch=2"
             )
-        changed[name] = _value(name, value)
+        read = _value(name, value)
+        if changed.get(name, read) != read and changed[name] is not None:
+            raise InputError(f"--against {name}: given twice, as {changed[name]} and as {read}; give it once")
+        changed[name] = read
     return first._replace(**changed)
 
 

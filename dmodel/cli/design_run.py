@@ -142,7 +142,7 @@ def answered(job: DesignJob, asked: Setting, ways: Any) -> tuple[Document, Docum
     found = solve_question(stated, n_starts=ways.starts or 16)
     span = device_range(job.devices)
     devices = asked.devices if span is None or span[0] == span[1] else list(span)
-    head = {**asked.document(), "devices": devices, "global_batch": job.global_batch or asked.global_batch}
+    head = {**asked.document(), "devices": devices, "global_batch": batch(job.global_batch) or job.global_batch or asked.global_batch}
     document = {**head, **run_document(found, job), "laws": laws_document(chosen), "assumptions": assumed}
     if found.found is not None and not ways.brief:
         document |= prices_document(stated, found.found) | influence_document(stated, found.found)

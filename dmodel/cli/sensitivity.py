@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from dmodel.cli.options import Degrees, Job, Json, takes
-from dmodel.cli.output import Document, deliver, digits, say, show_lines, show_table
+from dmodel.cli.output import Document, deliver, digits, say, show_lines, show_table, stop
+from dmodel.types import NoPlanFits
 
 Output = Annotated[
     str,
@@ -79,7 +80,12 @@ def command(
     parts.check_options(wanted, degrees)
     say(provenance(asked))
     begun = time.perf_counter(), time.process_time()
-    document, figures = parts.answer(asked, degrees, wanted)
+    try:
+        document, figures = parts.answer(asked, degrees, wanted)
+    except NoPlanFits as no:
+        nothing: Document = {**asked.document(), "output": output, "plan": None, "message": str(no)}
+        deliver(nothing, json, lambda d: say(f"dmodel: {d['message']}"))
+        stop(1)
     if report is not None:
         document["files"] = write_report(report, document, figures)
         say(f"report: {time.perf_counter() - begun[0]:.1f} s, {time.process_time() - begun[1]:.1f} s of processors")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dmodel.cli.elasticities import case_document
 from dmodel.cli.options import Degrees
-from dmodel.cli.output import Document, say, stop
+from dmodel.cli.output import Document, gib, say, stop
 from dmodel.cli.sensitivity_shown import Figures, draw_interactions, draw_regimes, draw_tornado, make_folder
 from dmodel.types import InputError
 
@@ -102,6 +102,7 @@ def answer(asked: Setting, degrees: Degrees, w: Wanted) -> tuple[Document, Figur
     else:
         chosen, assumed = plan(asked, degrees)
         plans = None
+        _say_if_too_large(asked, chosen)
     case = case_of(asked, chosen, w)
     _check_names(inputs(case, asked.level_names), w)
     d: Document = {**asked.document(), "plan": plan_document(chosen), **case_document(asked, case, w.output), "assumptions": assumed}
@@ -125,6 +126,15 @@ def answer(asked: Setting, degrees: Degrees, w: Wanted) -> tuple[Document, Figur
         d["check"] = _check(asked, case, d)
     d["summary"] = summary(d)
     return d, figures
+
+
+def _say_if_too_large(asked: Setting, chosen: Plan) -> None:
+    """A plan may be asked about that does not fit, as its answer may be what would change that; but not without a word."""
+    from dmodel.step import memory_use
+
+    short = float(memory_use(asked.model, chosen, footprint=asked.footprint).total - asked.system.chip.hbm_bytes)
+    if short > 0.0:
+        say(f"the plan does not fit: a device has {gib(short)} too little; sensitivities are of what it would be if it did")
 
 
 def _compile_ahead(known: Inputs, w: Wanted) -> Future[Any]:

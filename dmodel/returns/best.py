@@ -23,7 +23,7 @@ from dmodel.hardware import System
 from dmodel.plan import Plan
 from dmodel.returns.fixed import CASES, Growth, Returns, checked_scales, evaluate, fixed, growth
 from dmodel.smooth import SHARPNESS
-from dmodel.types import InputError
+from dmodel.types import InputError, NoPlanFits
 from dmodel.workload import Transformer
 
 SHOWN = ("tp", "cp", "pp", "ep", "etp", "zero", "shard", "reshard", "micro_batch", "sp", "recompute_layers", "recompute_attention",
@@ -85,7 +85,7 @@ def best_returns(
       base, choices, footprint: of the search, as in `design`. site, reliability: as in `marginal_returns`.
 
     Raises:
-      InputError: as `design`, and devices or a batch that are no whole number.
+      InputError: as `design`, and devices or a batch that are no whole number. NoPlanFits: on none of the scales.
     """
     how = growth("dp", batch, sharpness)
     scales = [_whole(float(n)) for n in checked_scales(devices, system)]
@@ -99,7 +99,7 @@ def best_returns(
         else:
             infeasible.append(n)
     if not plans:
-        raise InputError(f"no plan fits on any of the scales {scales}; use more devices, devices with more memory or a smaller model")
+        raise NoPlanFits(f"no plan fits on any of the scales {scales}; use more devices, devices with more memory or a smaller model")
     shared_by = {n: fixed(system, model, plan, coefficients, site, reliability) for n, plan in plans.items()}
     each = [evaluate(np.asarray([float(n)]), how, shared_by[n]) for n in plans]
     kept = list(plans)

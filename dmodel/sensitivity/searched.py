@@ -24,7 +24,7 @@ from dmodel.design.search import LARGE
 from dmodel.plan import Plan
 from dmodel.sensitivity.case import Case, Inputs, inputs, kind, rebuild
 from dmodel.smooth import SHARPNESS
-from dmodel.types import InputError
+from dmodel.types import NoPlanFits
 
 POOL, JOINING = 128, 32
 """Plans of the first search that are followed, and those that join from a further one."""
@@ -116,7 +116,7 @@ def searched(
       base, choices: of `design`. level_names: of the network levels, as in `inputs`.
 
     Raises:
-      InputError: no plan fits.
+      NoPlanFits: none does.
     """
     stated, known = _stated(case, base, choices, sharpness), inputs(case, level_names)
     considered = spaces.count(stated.space)
@@ -132,7 +132,7 @@ def searched(
             case.system, case.model, stated.space.n_devices, stated.space.global_batch, case.coefficients, method="exact", top=1, base=base,
             choices=choices, footprint=case.footprint, sharpness=sharpness,
         ).binding  # fmt: skip
-        raise InputError(f"no plan fits: {limit.message if limit else 'none is valid'}; sensitivities are of a plan that fits")
+        raise NoPlanFits(f"{limit.message if limit else 'no plan is valid'}; sensitivities are of a plan that fits")
     return Searched(case, known, base, choices, sharpness, best, considered, kept)
 
 
