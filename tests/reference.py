@@ -461,20 +461,21 @@ def throttled(w: dict[str, float], whole: float, c: Coefficients) -> dict[str, f
     }  # fmt: skip
 
 
-def half_layer(m: Transformer, p: Plan, c: Coefficients, net: Net, group: Level) -> float:
-    """Seconds of tensor parallelism's messages for the mixer, or for the MLP, in one pass."""
+def half_layer(m: Transformer, p: Plan, c: Coefficients, net: Net, group: Level) -> tuple[float, float]:
+    """Seconds of tensor parallelism's messages for the mixer, or for the MLP, in one pass; and of the gather before its products."""
     wire = 2.0 * p.micro_batch * m.seq_len / p.cp * m.d_model
     late = c.collective_skew if p.tp > 1 and not p.composed else 0.0
-    return 2.0 * (net.gather(wire, group) + late) if p.sp else net.all_reduce(wire, group) + late
+    before = net.gather(wire, group) if p.sp else 0.0
+    return (2.0 * before if p.sp else net.all_reduce(wire, group)) + late, before
 
 
-def repeated(p: Plan, half: float, mixers: float, lone: float) -> float:
+def repeated(p: Plan, half: float, before: float, mixers: float, lone: float) -> float:
     """Seconds of tensor parallelism's messages that recomputation sends again, for mixers and MLPs of so many layers."""
     if p.recompute_layers:
         # of the MLP, only what comes before it where recomputation ends before its last product: a gather, or nothing
-        return mixers * half + lone * (half if p.recompute_last else 0.5 * half if p.sp else 0.0)
+        return mixers * half + lone * (half if p.recompute_last else before)
     # before elementwise kernels that run again, gathers alone
-    return 0.5 * half * (mixers + lone) if p.sp and p.recompute_elementwise else 0.0
+    return before * (mixers + lone) if p.recompute_elementwise else 0.0
 
 
 def messages(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, float]:
@@ -509,10 +510,10 @@ def messages(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[s
     across = net.all_reduce(p.reduce_bytes * shares, g["replica"], units)
     hidden, awaited = (across, 0.0) if p.overlap_replica else (0.0, across)
     once = {0: reduce(p.reduce_bytes), 1: gather(p.reduce_bytes, True) + hidden}
-    half = half_layer(m, p, c, tp_net, g["tp"])
+    half, before = half_layer(m, p, c, tp_net, g["tp"])
     embedding = p.reduce_bytes * m.vocab * m.d_model / p.tp if m.tied_embeddings else 0.0
     scatter = m.trainable * gather(p.reduce_bytes / layers) if p.zero >= 2 else 0.0
-    split_experts = routed * (tp_net.gather(sent * p.etp, g["etp"]) + (c.collective_skew if p.etp > 1 else 0.0))
+    split_experts = routed * (tp_net.gather(sent * p.etp, g["etp"]) + (0.5 * c.collective_skew if p.etp > 1 else 0.0))
     ring = net.gather(keys / p.tp, g["cp"], own=0.0)
     joined = (m.first_adapters + m.last_adapters) * tp_net.gather(0.0, g["tp"]) + m.last_adapters * tp_net.gather(wire / p.tp, g["tp"])
     exchange = net.all_to_all(sent, g["ep"], m.top_k, bool(p.merge_copies))
@@ -520,7 +521,8 @@ def messages(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[s
     asked = net.gather(p.route_bytes * t / p.tp * p.ep * m.n_experts, g["ep"], hop=1.0 if p.route_bytes else 1.0 / 3.0)
     return {
         "tp_forward": (mixers + lone) * half + 2.0 * split_experts + joined,
-        "tp_backward": (mixers + lone) * half + repeated(p, half, mixers, lone) + (2.0 + both) * split_experts + (1.0 + again) * joined,
+        "tp_backward": (mixers + lone) * half + (2.0 + both) * split_experts + (1.0 + again) * joined
+        + repeated(p, half, before, mixers, lone),
         "cp_forward": ring,
         "cp_backward": (2.0 + (again or float(p.recompute_attention))) * ring,
         "ep_forward": routed * (2.0 * exchange + asked),

@@ -321,15 +321,15 @@ def test_of_tensor_parallelism_a_share_hides_however_long_the_products():
     assert half == pytest.approx(0.5 * (none + most), rel=1e-6) and most < 0.02 * none
 
 
-def test_ranks_of_tensor_parallelism_wait_for_each_other_at_each_collective():
-    """Two for a half of a layer with sequence parallelism, one without, forward and backward, and for both ends together as many as forward
-    and backward through half a layer; nothing on one rank."""
+def test_ranks_of_tensor_parallelism_wait_for_each_other_at_each_sum():
+    """Once for a half of a layer, as they have just met at the gather behind a sum, forward and backward, and for both ends together as
+    often as forward and backward through half a layer; nothing on one rank."""
     system, model = catalog.system("H100-DGX"), catalog.transformer("llama-3-70b")
     c = COEFFICIENTS.replace(overlap_tp=1e-12)
-    for sp, each in ((0.0, 1.0), (1.0, 2.0)):
+    for sp in (0.0, 1.0):
         p = plan(tp=8.0, sp=sp, global_batch=16.0)
         none, some = (float(HARD(system, model, p, c.replace(collective_skew=s)).tensor_parallel) for s in (0.0, 1e-3))
-        assert some - none == pytest.approx(16.0 * (4.0 * float(model.n_layers) + 2.0) * each * 1e-3, rel=1e-6)
+        assert some - none == pytest.approx(16.0 * (4.0 * float(model.n_layers) + 2.0) * 1e-3, rel=1e-6)
     alone = plan(tp=1.0, global_batch=16.0)
     assert float(HARD(system, model, alone, c.replace(collective_skew=1e-3)).tensor_parallel) == 0.0
 

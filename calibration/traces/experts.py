@@ -6,6 +6,7 @@ Megatron-Bridge's recipes (`scripts/performance/configs`, 2025 to 2026) differ b
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from calibration.traces.recipes import BRIDGE, NEMO, XLA
@@ -118,8 +119,14 @@ class Launches(NamedTuple):
     said: tuple[str, ...]
 
 
-GRAPHED = "CUDA graphs on"
-"""How notes say that graphs launch whole layers."""
+GRAPHED = re.compile(r"CUDA graphs on|\bconfig_\w+_cg(_\w+)?\.sh")
+"""How notes say that graphs launch whole layers: in words, or by the name of a configuration of NVIDIA's for MLPerf (`LAYER_CUDA_GRAPH=1`
+in those of GPT-3 175B on 10,752 and 11,616 H100, round 4.0)."""
+
+SUBMITTED = "mlperf-train-v5.1"
+"""Stack whose runs of Llama 3.1, 405B and 8B, NVIDIA launches by a graph of the whole iteration (`FULL_CUDA_GRAPH=1` and
+`MCORE_CUDA_GRAPH=1` of `config_common_cg.sh`, which their configurations read; "Llama 3.1 405B" of its guide to CUDA graphs), and by
+graphs of layers for 8B in 4 bits on 8 devices (`FULL_CUDA_GRAPH=0` there)."""
 
 
 def launches(stack: str, model: str, accelerator: str, precision: str, experts: float, ep: float, note: str = "") -> Launches:
@@ -129,10 +136,10 @@ def launches(stack: str, model: str, accelerator: str, precision: str, experts: 
     70B in bf16 on B200, for Qwen3 on Blackwell in 25.09 (235B on GB200 alone) and in MXFP8 from 26.06 on (`fused_experts`); graphs of
     attention, router and what comes before the dispatch from 26.02 on for gpt-oss on B300 and GB300, Qwen3 235B on GB200 and GB300, 30B on
     B200 (from 26.04 on), DeepSeek-V3 on GB200, B300, and B200 with 32 ranks of ep, and Nemotron 3 (but Ultra, and Super in MXFP8 on B200).
-    XLA's programs are launched whole on a TPU, and kernel by kernel from C++ on a GPU, where one counts as `LOOP` of one from Python.
-    Without a graph of the whole, Megatron's stacks go through the experts of a rank one after the other, as their products are Transformer
-    Engine's GroupedLinear. Those stacks rotate gpt-oss in PyTorch's operations: YaRN scales its rotary embedding, which Transformer
-    Engine's kernel does not (`rope_utils.py`, by a warning).
+    MLPerf's runs of Llama 3.1 are launched by graphs too (`SUBMITTED`). XLA's programs are launched whole on a TPU, and kernel by kernel
+    from C++ on a GPU, where one counts as `LOOP` of one from Python. Without a graph of the whole, Megatron's stacks go through the
+    experts of a rank one after the other, as their products are Transformer Engine's GroupedLinear. Those stacks rotate gpt-oss in
+    PyTorch's operations: YaRN scales its rotary embedding, which Transformer Engine's kernel does not (`rope_utils.py`, by a warning).
     """
     software, fused = family(stack.lower()), fused_experts(stack, model, accelerator, precision)
     name, chip, release = model.lower(), accelerator.lower(), stack.partition("/")[2]
@@ -142,8 +149,8 @@ def launches(stack: str, model: str, accelerator: str, precision: str, experts: 
     llama = (folded == "llama38b" and precision != "nvfp4") or (folded == "llama370b" and chip == "b200" and precision == "bf16")
     early = release == "25.09" and (name.startswith("qwen3-30b") or (name.startswith("qwen3-235b") and chip == "gb200"))
     late = fused and experts > 1.0 and not (name.startswith("gpt-oss") and chip == "b300")
-    noted = GRAPHED in note
-    whole = noted or (bridge and blackwell and (llama or early or late))
+    noted = GRAPHED.search(note) is not None
+    whole = noted or (bridge and blackwell and (llama or early or late)) or (software == SUBMITTED and folded.startswith("llama3.1"))
     parts = {"gpt-oss": ("b300", "gb300"), "qwen3-235b": ("gb200", "gb300"), "deepseek": ("gb200", "b300")}
     hybrid = folded.startswith(("nemotron3nano", "nemotron35", "nemotron3super")) and chip in blackwells
     hybrid &= not (folded.startswith("nemotron3super") and chip == "b200" and precision == "mxfp8")
