@@ -52,17 +52,17 @@ def messages(
     (where that ends before the last product, `Plan.recompute_last`, its result is not summed again, nor are experts' tokens combined):
     half of them for the mixer, half for an MLP, which layers of routed experts alone do not have; where elementwise kernels alone run
     again (`Plan.recompute_elementwise`), all-gathers do so before them; as many as 1 forward and 1 backward for the vocabulary-parallel
-    embedding and head together, on one stage or two. Experts split over etp gather and scatter the tokens of their ranks. Where products
-    are summed ranks wait for the last of them (`collective_skew`), and have just met at the gather behind; where they run at all
-    (`Plan.composed`). Adapters join what is as wide as their rank, a message of hops alone, and those that return h exchange a rank's part
-    of it (NeMo's `a2a_experimental`), in either pass; ranks have just met. Context parallelism: the ring passes K and V forward, K, V and
-    their gradients backward. Expert parallelism: dispatch and combine each way; forward, ranks first gather how many tokens go where
-    (Megatron-Core's dispatcher, DeepEP's notification): a start and hops in lines (`LINE_HOP`), in blocks where a map of who visits whom
-    goes with them (`Plan.route_bytes`). ZeRO-3: gathers forward and backward and a scatter of each layer, per micro-batch; ZeRO 2 the
-    scatter alone (DeepSpeed's stage 2 and FSDP reduce gradients behind every micro-batch, or once per step where they accumulate), and
-    gathers once. ZeRO 0: an all-reduce of gradients per step; 1 (Megatron-LM's distributed optimizer): reduce-scatter and all-gather. HSDP
-    adds an all-reduce of the shard over the replicas, which hides like other gradients or is waited for (`Plan.overlap_replica`). Routed
-    experts are messages of their own, among the ranks that hold the same ones.
+    embedding and head together, on one stage or two. Where products are summed, ranks wait for the last of them (`collective_skew`), if
+    they run at all (`Plan.composed`); at the gather behind they have just met. Experts split over etp gather and scatter the tokens of
+    their ranks, and wait at both: what exchanges bring them differs. Adapters join what is as wide as their rank, a message of hops alone,
+    and those that return h exchange a rank's part of it (NeMo's `a2a_experimental`), in either pass; ranks have just met. Context
+    parallelism: the ring passes K and V forward, K, V and their gradients backward. Expert parallelism: dispatch and combine each way;
+    forward, ranks first gather how many tokens go where (Megatron-Core's dispatcher, DeepEP's notification): a start and hops in lines
+    (`LINE_HOP`), in blocks where a map of who visits whom goes with them (`Plan.route_bytes`). ZeRO-3: gathers forward and backward and a
+    scatter of each layer, per micro-batch; ZeRO 2 the scatter alone (DeepSpeed's stage 2 and FSDP reduce gradients behind every
+    micro-batch, or once per step where they accumulate), and gathers once. ZeRO 0: an all-reduce of gradients per step; 1 (Megatron-LM's
+    distributed optimizer): reduce-scatter and all-gather. HSDP adds an all-reduce of the shard over the replicas, which hides like other
+    gradients or is waited for (`Plan.overlap_replica`). Routed experts are messages of their own, among the ranks that hold the same ones.
     Tied embeddings of several stages are summed over the first and last.
     What ZeRO-3 gathers, scatters and sums over replicas, and what ZeRO 2 scatters, goes in one message per layer (FSDP's units, loops of
     compilers); gradients and parameters of a step go in buckets, so that the first leave while the rest are computed
@@ -114,8 +114,7 @@ def messages(
     before = sp * tp.time(wire)
     half = 2.0 * before + (1.0 - sp) * tp_reduce + skew
     mixer, mlp = (half + opened * before + share * (half - before) for share in (again, last))
-    # a gather and a scatter, with one wait for both
-    inside = mean.routed * (etp.time(routed) + 0.5 * split_experts)
+    inside = mean.routed * (etp.time(routed) + split_experts)
     adapters = (model.first_adapters + model.last_adapters) * tp.latency_s + model.last_adapters * tp.time(wire / plan.tp)
     scatter = zero2 * trained * layer.time(plan.reduce_bytes / layers)
     return Messages(
