@@ -72,8 +72,8 @@ SPECS: dict[str, Spec] = {
     "bucket": Spec("byte", "what a message once per step carries, unless its group asks for more", "positive", 1.6e8, 0.7, "software"),
     # a gather of 16 MiB over 8 begins within 4 to 9 µs and changes protocol for 11 to 57 more (calibration/micro/data/fits.json)
     "collective_start": Spec("s", "fixed time of one collective", "positive", 3e-5, 0.2, "both"),
-    # at others ranks need not wait: gathers run ahead, sums behind; of the size of what single calls take besides
-    "collective_skew": Spec("s", "wait of tensor-parallel ranks for each other at each sum of products", "positive", 3e-5, 0.7, "software"),
+    # at others ranks have just met or need not wait: gathers run ahead, sums behind; of the size of what single calls take besides
+    "collective_skew": Spec("s", "wait of tensor-parallel ranks for each other at a sum of products", "positive", 3e-5, 0.7, "software"),
     "net_efficiency_inner": Spec("1", "share of the innermost level's bandwidth", "share", 0.6, 0.4, "hardware"),
     "net_efficiency_outer": Spec("1", "share of the outer levels' bandwidth", "share", 0.75, 0.7, "both"),
     "net_efficiency_tp_outer": Spec("1", "further share for tensor parallelism across nodes", "share", 0.6, 0.8, "software"),

@@ -513,7 +513,7 @@ def messages(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[s
     half, before = half_layer(m, p, c, tp_net, g["tp"])
     embedding = p.reduce_bytes * m.vocab * m.d_model / p.tp if m.tied_embeddings else 0.0
     scatter = m.trainable * gather(p.reduce_bytes / layers) if p.zero >= 2 else 0.0
-    split_experts = routed * (tp_net.gather(sent * p.etp, g["etp"]) + (c.collective_skew if p.etp > 1 else 0.0))
+    split_experts = routed * (tp_net.gather(sent * p.etp, g["etp"]) + (c.collective_skew if p.etp > 1 and not p.composed else 0.0))
     ring = net.gather(keys / p.tp, g["cp"], own=0.0)
     joined = (m.first_adapters + m.last_adapters) * tp_net.gather(0.0, g["tp"]) + m.last_adapters * tp_net.gather(wire / p.tp, g["tp"])
     exchange = net.all_to_all(sent, g["ep"], m.top_k, bool(p.merge_copies))

@@ -308,7 +308,7 @@ def test_hugging_face_file_gives_the_catalog_shape(name, tmp_path):
 def test_a_file_without_a_longest_sequence_needs_one_from_the_caller(tmp_path):
     path = write(tmp_path, {k: v for k, v in CONFIGS["llama-3-70b"].items() if k != "max_position_embeddings"})
     assert catalog.transformer(str(path), 8192.0) == catalog.transformer("llama-3-70b", 8192.0)
-    with pytest.raises(InputError, match="max_position_embeddings; with a sequence length of your own"):
+    with pytest.raises(InputError, match="max_position_embeddings is not needed with a sequence length of your own"):
         catalog.transformer(str(path))
 
 

@@ -80,8 +80,10 @@ def test_a_second_plan_is_the_first_but_for_what_is_named():
         tp=2, dp=None, micro_batch=1, sp=False, recompute="full"
     )
     assert degrees_against("dp=8", first).dp == degrees_against("dp=8,dp=8", first).dp == 8
+    assert str(degrees_against("offload=nan", first).offload) == "nan"
     refused = {
-        "tpp=4": "expected NAME=VALUE", "tp": "tp=8,pp=2", "tp=two": "whole number", "sp=maybe": "on or off", "tp=2,tp=4": "twice",
+        "tpp=4": "expected NAME=VALUE", "tp": "tp=8,pp=2", "tp=two": "whole number", "sp=maybe": "on or off",
+        "tp=2,tp=4": "twice, as 2 and as 4",
     }  # fmt: skip
     for text, says in refused.items():
         with pytest.raises(InputError, match=says):

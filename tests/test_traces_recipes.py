@@ -183,6 +183,7 @@ def test_composed_rows_of_vtrain_recompute_nothing_and_hold_words_that_nobody_pa
         ("megatron-bridge/26.02", "llama-3-8b", "GB200", "fp8", 1.0, (1.0, 0.0)),
         ("mlperf-train-v5.1", "llama-3.1-8b", "GB300", "fp8", 1.0, (1.0, 0.0)),
         ("mlperf-train-v5.1", "llama-2-70b", "GB300", "fp8", 1.0, (0.0, 0.0)),
+        ("mlperf-train-v5.1", "llama-3.1-8b", "MI355X", "fp8", 1.0, (0.0, 0.0)),
         ("mlperf-train-v5.0", "llama-3.1-405b", "GB200", "fp8", 1.0, (0.0, 0.0)),
         ("nemo-launcher", "mixtral-8x7b", "H100-80GB", "bf16", 8.0, (0.0, 1.0)),
         ("torchtitan", "deepseek-v3", "B200", "bf16", 256.0, (0.0, 0.0)),
@@ -197,6 +198,19 @@ def test_what_recipes_say_of_launches(stack, model, chip, precision, experts, ex
     assert found.rotary == float(model.startswith("gpt-oss") and not stack.startswith("maxtext"))
     assert found.fused == float(fused_experts(stack, model, chip, precision) and experts > 1.0)
     assert len(found.said) == (found.graphed > 0.0) + (found.looped > 0.0) + (found.fused > 0.0) + (found.rotary > 0.0)
+
+
+@pytest.mark.parametrize(
+    ("note", "graphed"),
+    [
+        ("layout by config_DGXH100_1344x8x6x4x6_mbs1_cg.sh", 1.0),
+        ("layout by config_GB200_640x4x24xtp4pp8cp2_cg_fp4.sh", 1.0),
+        ("layout by config_DGXH100_1344x8x8x4x8_mbs1.sh", 0.0),
+        ("CUDA graphs on", 1.0),
+    ],
+)
+def test_what_notes_say_of_launches(note, graphed):
+    assert launches("mlperf-train-v4.0", "gpt3-175b", "H100-80GB", "fp8", 1.0, 1.0, note).graphed == graphed
 
 
 @pytest.mark.parametrize(

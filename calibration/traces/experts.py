@@ -150,7 +150,8 @@ def launches(stack: str, model: str, accelerator: str, precision: str, experts: 
     early = release == "25.09" and (name.startswith("qwen3-30b") or (name.startswith("qwen3-235b") and chip == "gb200"))
     late = fused and experts > 1.0 and not (name.startswith("gpt-oss") and chip == "b300")
     noted = GRAPHED.search(note) is not None
-    whole = noted or (bridge and blackwell and (llama or early or late)) or (software == SUBMITTED and folded.startswith("llama3.1"))
+    submitted = software == SUBMITTED and folded.startswith("llama3.1") and not chip.startswith(("mi", "tpu"))
+    whole = noted or submitted or (bridge and blackwell and (llama or early or late))
     parts = {"gpt-oss": ("b300", "gb300"), "qwen3-235b": ("gb200", "gb300"), "deepseek": ("gb200", "b300")}
     hybrid = folded.startswith(("nemotron3nano", "nemotron35", "nemotron3super")) and chip in blackwells
     hybrid &= not (folded.startswith("nemotron3super") and chip == "b200" and precision == "mxfp8")
@@ -161,8 +162,9 @@ def launches(stack: str, model: str, accelerator: str, precision: str, experts: 
     looped = float(experts > 1.0 and software in LOOPED and not whole and not fused)
     rotary = float(name.startswith("gpt-oss") and software in LOOPED)
     said = (
-        *(["CUDA graphs launch whole layers: the note"] if noted else []),
-        *(["CUDA graphs launch the whole iteration: the stack's recipe"] if whole and not noted else []),
+        *(["CUDA graphs launch whole layers, or all of an iteration: the submission's configuration"] if submitted else []),
+        *(["CUDA graphs launch whole layers: the note"] if noted and not submitted else []),
+        *(["CUDA graphs launch the whole iteration: the stack's recipe"] if whole and not noted and not submitted else []),
         *(["CUDA graphs launch a layer but for its experts: the stack's recipe"] if graphed and not whole and not compiled else []),
         *(["kernels are launched by a compiled program, not from Python: XLA"] if compiled else []),
         *(["products of experts, their activation and its casts are one kernel: the stack's recipe"] if fused and experts > 1.0 else []),

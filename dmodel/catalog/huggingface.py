@@ -234,7 +234,8 @@ def read(path: Path, seq_len: float | None = None) -> dict[str, float]:
     required = {name: key for name, key in (fmt.keys | fmt.experts).items() if name != "seq_len" or seq_len is None}
     missing = [key for key in required.values() if config.get(key) is None]
     if missing:
-        hint = "; with a sequence length of your own the file needs none" if fmt.keys["seq_len"] in missing else ""
+        longest = fmt.keys["seq_len"]
+        hint = f"; {longest} is not needed with a sequence length of your own" if longest in missing else ""
         raise InputError(f"{path}: model_type {config['model_type']!r} needs the missing keys: {', '.join(missing)}{hint}")
     present = {name: key for name, key in fmt.optional.items() if config.get(key) is not None}
     shape = {name: _count(config, key, path, int(name not in MAY_BE_ZERO)) for name, key in (required | present).items()}

@@ -22,9 +22,10 @@ def degrees_against(text: str, first: Degrees) -> Degrees:
     """The degrees of a second plan: those of the first but for what is named, dp what is left of the devices.
 
     Raises:
-      InputError: an unknown name, or a value that is none of its kind.
+      InputError: an unknown name, a value that is none of its kind, or two values for one name.
     """
     changed: dict[str, Any] = {"dp": None}
+    said: dict[str, str] = {}
     for part in text.replace(" ", ",").split(","):
         if not part:
             continue
@@ -35,8 +36,8 @@ def degrees_against(text: str, first: Degrees) -> Degrees:
                 f"--against {part!r}: expected NAME=VALUE with a name among {', '.join(Degrees._fields)}, such as tp=8,pp=2,micro_batch=2"
             )
         read = _value(name, value)
-        if changed.get(name, read) != read and changed[name] is not None:
-            raise InputError(f"--against {name}: given twice, as {changed[name]} and as {read}; give it once")
+        if said.setdefault(name, value) != value:
+            raise InputError(f"--against {name}: given twice, as {said[name]} and as {value}; give it once")
         changed[name] = read
     return first._replace(**changed)
 

@@ -71,6 +71,7 @@ def command(
     from dmodel.cli import sensitivity_parts as parts
     from dmodel.cli.question import check_count, provenance, setting
     from dmodel.cli.sensitivity_shown import write_report
+    from dmodel.sensitivity.outputs import output_name
 
     check_count("top", top, 0)
     check_count("global", base, 0)
@@ -83,7 +84,7 @@ def command(
     try:
         document, figures = parts.answer(asked, degrees, wanted)
     except NoPlanFits as no:
-        nothing: Document = {**asked.document(), "output": output, "plan": None, "message": str(no)}
+        nothing: Document = {**asked.document(), "output": output_name(output), "plan": None, "message": str(no)}
         deliver(nothing, json, lambda d: say(f"dmodel: {d['message']}"))
         stop(1)
     if report is not None:

@@ -187,7 +187,7 @@ def landscape(
       limit: factor to which inputs are followed, to both sides.
 
     Raises:
-      InputError: no plan fits, or an input that cannot be followed.
+      NoPlanFits: none does. InputError: an input that cannot be followed.
     """
     s = known if known is not None else searched(case, base=base, choices=choices, sharpness=sharpness, level_names=level_names)
     places = [place_followed(s.known, name) for name in names]
