@@ -8,7 +8,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
@@ -78,7 +78,7 @@ def check_apart(out: Path | None, *files: Path | None) -> None:
         raise InputError(f"--out {out}: is one of the files to read, which would be lost; name another one")
 
 
-def stop(code: int) -> None:
+def stop(code: int) -> NoReturn:
     """End the command with an exit code: 0 done, 1 "no", 2 bad input."""
     raise typer.Exit(code)
 
