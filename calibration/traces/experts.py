@@ -161,10 +161,10 @@ def launches(stack: str, model: str, accelerator: str, precision: str, experts: 
     graphed = 1.0 - LOOP * (not chip.startswith("tpu")) if compiled else float(whole or (bridge and release >= "26.02" and scoped))
     looped = float(experts > 1.0 and software in LOOPED and not whole and not fused)
     rotary = float(name.startswith("gpt-oss") and software in LOOPED)
+    captured = "whole layers: the note" if noted else "the whole iteration: the stack's recipe"
+    captured = "whole layers or the iteration: the configuration submitted" if submitted else captured
     said = (
-        *(["CUDA graphs launch whole layers, or all of an iteration: the submission's configuration"] if submitted else []),
-        *(["CUDA graphs launch whole layers: the note"] if noted and not submitted else []),
-        *(["CUDA graphs launch the whole iteration: the stack's recipe"] if whole and not noted and not submitted else []),
+        *([f"CUDA graphs launch {captured}"] if whole else []),
         *(["CUDA graphs launch a layer but for its experts: the stack's recipe"] if graphed and not whole and not compiled else []),
         *(["kernels are launched by a compiled program, not from Python: XLA"] if compiled else []),
         *(["products of experts, their activation and its casts are one kernel: the stack's recipe"] if fused and experts > 1.0 else []),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dmodel.cli.options import Degrees, Job
@@ -126,12 +125,13 @@ NAMED = 6
 
 def provenance(asked: Setting) -> str:
     """Which profile predicts and why; of software without rows, the nearest names; where none is named, whose its intervals hold for."""
+    from dmodel.catalog.loader import nearest
     from dmodel.profiles import family, members
 
     line = f"profile {asked.profile.name}: {asked.reason}"
     stacks = [*asked.profile.offsets["stack"], *asked.profile.own]
     if asked.stack and family(asked.stack) not in {family(stack) for stack in stacks}:
-        near = ", ".join(get_close_matches(asked.stack, stacks, 3))
+        near = ", ".join(nearest(asked.stack, stacks))
         return f"{line}; it has no rows of {asked.stack}{f' (nearest {near})' if near else ''}: this is what any software may take"
     pairs = (pair.partition(" ") for pair in asked.profile.pair_covariances)
     own = [family(stack) for stack in asked.profile.own]
