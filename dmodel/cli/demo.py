@@ -150,11 +150,11 @@ def _question(cases: Cases, fitted: Profile) -> Setting:
 def _design(asked: Setting, quick: bool) -> tuple[Document, Plan]:
     """Exact and gradient search side by side, and the best exact plan."""
     from dmodel.cli.design_doubt import add_intervals
-    from dmodel.cli.design_plan import design_document, search, stated_of
+    from dmodel.cli.design_plan import found_document, search, stated_of
     from dmodel.design import Limits
 
     found, assumed = search(asked, "both", SHOWN_PLANS, n_starts=8 if quick else 32)
-    document = {**asked.document(), **design_document(found), "assumptions": assumed}
+    document = found_document(asked, found, assumed)
     add_intervals(asked, stated_of(asked, "flash", "usual", Limits(), "time"), found, document)
     document["question"] = QUESTION
     document["coefficients"] = f"of the fit above, for {asked.accelerator} and the stack {asked.stack or '(shared)'}; {'; '.join(assumed)}"

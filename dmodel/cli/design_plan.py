@@ -38,8 +38,7 @@ def answered(job: DesignJob, asked: Setting, ways: Any) -> tuple[Document, Plan 
             asked, ways.method, max(ways.top, RIVALS) if doubt and ways.top > 0 else ways.top, ways.attention, space=ways.space,
             limits=limits, progress=shown, **how,
         )  # fmt: skip
-    document = {**asked.document(), "objective": job.objective, **design_document(found, ways.top), "assumptions": assumed + more}
-    add_risks(document, asked)
+    document = {"objective": job.objective, **found_document(asked, found, assumed + more, ways.top)}
     if doubt and found.exact:
         stated = stated_of(asked, ways.attention, ways.space, limits, job.objective)
         add_intervals(asked, stated, found, document)
@@ -48,15 +47,18 @@ def answered(job: DesignJob, asked: Setting, ways: Any) -> tuple[Document, Plan 
     return document, None if found.best is None else found.best.plan
 
 
-def add_risks(document: Document, asked: Setting) -> None:
-    """To every plan of a search the probability that its device has too little memory, `oom_probability`: as `predict` says it."""
+def found_document(asked: Setting, found: Design, assumed: list[str], top: int | None = None) -> Document:
+    """The question, what a search found and what it assumed; of every plan the probability that its device has too little memory, as
+    `predict` says it (`oom_probability`)."""
     from dmodel.cost.memory import out_of_memory_probability
 
+    document = {**asked.document(), **design_document(found, top), "assumptions": assumed}
     spread = asked.profile.footprint_for(asked.stack).spread
     plans = [*document["exact"], *document["front"], document["gradient"], document["closest"]]
     for plan in filter(None, plans):
         needed, room = plan["memory_bytes_per_device"], plan["headroom_bytes"]
         plan["oom_probability"] = float(out_of_memory_probability(needed, needed + room, spread))
+    return document
 
 
 @contextmanager
