@@ -37,11 +37,12 @@ class Spec(NamedTuple):
 SPECS: dict[str, Spec] = {
     "matmul_efficiency": Spec("1", "share of the peak rate that a large matmul reaches at the full clock", "share", 0.78, 0.45, "both"),
     "matmul_half_rows": Spec("token", "tokens at which a matmul reaches half of its rate", "positive", 100.0, 0.7, "both"),
-    "matmul_half_width": Spec("1", "width (N or K) at which a matmul reaches half of its rate", "positive", 80.0, 0.3, "both"),
+    "matmul_half_inner": Spec("1", "inner size (K) at which a 16-bit matmul reaches half of its rate", "positive", 100.0, 0.4, "both"),
     "low_precision_efficiency": Spec("1", "further share of the peak kept below 16 bits", "share", 0.9, 0.6, "both"),
     "four_bit_efficiency": Spec("1", "further share of the peak kept below 8 bits", "share", 0.75, 0.5, "both"),
     "cast_traffic": Spec("1", "memory traffic of casts below 16 bits over its count", "positive", 1.0, 0.5, "software"),
-    "grouped_efficiency": Spec("1", "further share kept by the grouped matmuls of experts", "share", 0.7, 0.7, "both"),
+    # one kernel for all experts 0.95, one for each on four streams 0.6 to 0.95 (calibration/torch_step/data/products.csv)
+    "grouped_efficiency": Spec("1", "further share kept by the grouped matmuls of experts", "share", 0.85, 0.7, "both"),
     # FlashAttention-2, cuDNN and FlashAttention-3 on H100: 0.35 to 0.75 (Shah et al. 2024, figures 5 to 7)
     "attention_efficiency": Spec("1", "share of the peaks that the attention core reaches at the full clock", "share", 0.62, 0.4, "both"),
     # single calls: 1.2 on Hopper, 0.9 on Blackwell (calibration/micro/data/fits.json)
@@ -90,7 +91,8 @@ SPECS: dict[str, Spec] = {
     "overlap_gather": Spec("1", "share of the first forward passes that hides the gather of new parameters", "share", 0.6, 1.0, "software"),
     "overlap_fsdp": Spec("1", "share of the window that hides FSDP gathers and scatters", "share", 0.8, 0.8, "software"),
     "overlap_pp": Spec("1", "share of the window that hides pipeline transfers", "share", 0.3, 1.0, "software"),
-    "contention": Spec("1", "compute time added per unit of hidden communication", "positive", 0.1, 0.7, "software"),
+    # beside 16 channels products take 1.2 to 1.4 times as long, attention 1.12 (calibration/torch_step/data/channels.csv)
+    "contention": Spec("1", "compute time added per unit of hidden communication", "positive", 0.2, 0.7, "software"),
     "bubble": Spec("1", "pipeline bubble over the schedule's ideal", "positive", 1.0, 0.25, "software"),
     "head_balance": Spec("1", "share of the LM head's work spread evenly over the stages", "share", 0.2, 1.0, "software"),
     "straggler": Spec("1", "relative jitter of one device per step", "positive", 0.005, 0.7, "software"),
@@ -103,7 +105,7 @@ class Coefficients(struct.PyTreeNode, kw_only=True):
 
     matmul_efficiency: Array
     matmul_half_rows: Array
-    matmul_half_width: Array
+    matmul_half_inner: Array
     low_precision_efficiency: Array
     four_bit_efficiency: Array
     cast_traffic: Array

@@ -11,7 +11,7 @@ from dmodel.counts import Matmuls
 from dmodel.plan import Plan
 from tests.points import CHIP, COEFFICIENTS, IDEAL
 
-PLAIN = IDEAL.replace(matmul_half_rows=1e-9, matmul_half_width=1e-9, attention_exponentials=1e-9)
+PLAIN = IDEAL.replace(matmul_half_rows=1e-9, matmul_half_inner=1e-9, attention_exponentials=1e-9)
 PEAK, HBM = CHIP.flops_per_s, CHIP.hbm_bytes_per_s
 
 
@@ -46,10 +46,16 @@ def test_the_roofline_bends_where_arithmetic_meets_memory():
 
 def test_rate_is_half_at_each_half_size():
     n = 1e6
-    shapes = (100.0, n, n), (n, 100.0, n), (n, n, 100.0)
-    for half, shape in zip(("matmul_half_rows", "matmul_half_width", "matmul_half_width"), shapes, strict=True):
+    for half, shape in zip(("matmul_half_rows", "matmul_half_inner"), ((100.0, n, n), (n, n, 100.0)), strict=True):
         p, c = product(*shape), PLAIN.replace(**{half: 100.0}, memory_efficiency=1e6)
         assert matmul(p, c) == pytest.approx(2.0 * float(p.flops[0]) / PEAK, rel=3e-4)
+
+
+@pytest.mark.parametrize("faster", [1.0, 2.0, 6.0])
+def test_the_half_inner_size_grows_with_the_square_of_the_peak(faster):
+    p, c = product(1e6, 1e6, 400.0), PLAIN.replace(matmul_half_inner=100.0, memory_efficiency=1e6)
+    found = float(compute.matmul_time(p, np.array([PEAK]), np.array([2.0]), CHIP, c, inf, np.array([faster]))[0])
+    assert found == pytest.approx(float(p.flops[0]) / PEAK * (1.0 + faster**2 / 4.0), rel=3e-4)
 
 
 def test_grouped_products_keep_their_share_from_two_copies_on():

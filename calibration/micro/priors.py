@@ -44,14 +44,14 @@ TRANSFER = 0.3
 
 TRANSFER_HALF = 0.5
 """The same for half sizes. With 1.0 fits took them at up to ten times those of single calls, and elementwise kernels at 0.4 of the least
-traffic that there is: `w M (N + K)` of arithmetic looks like traffic on one chip. On another, or in fewer bits, it does not:
-Megatron-Bridge on Blackwell told of H100 missed by 93 % (median), by 12 since (`experiments.accuracy --only chips`)."""
+traffic that there is: `k M N` of arithmetic looks like traffic on one chip. On another, or in fewer bits, it does not: Megatron-Bridge on
+Blackwell told of H100 missed by 93 % (median), by 12 since (`experiments.accuracy --only chips`)."""
 
 BACKWARD = 0.3
 """The same on top for attention, whose backward pass, the larger part, is in no table."""
 
 TYPICAL = 4096.0
-"""Rows and columns at which an unfilled wave is counted as half sizes, which is how the step model has it."""
+"""Columns at which an unfilled wave is counted as rows, which is how the step model has it; length of a sequence of attention."""
 
 TYPICAL_HEAD, TYPICAL_RANKS = 128.0, 8.0
 """Head size of attention, and ranks of a collective, at which these are read off."""
@@ -81,7 +81,7 @@ def priors(accelerator: str, precision: str = "fp8") -> dict[str, MicroPrior]:
       accelerator: a name of the catalog. precision: whose `low_precision_efficiency` is meant, where several were measured.
 
     >>> {name: round(prior.sd, 1) for name, prior in priors("H100-80GB").items() if name.startswith("matmul")}
-    {'matmul_efficiency': 0.5, 'matmul_half_rows': 0.6, 'matmul_half_width': 0.5}
+    {'matmul_efficiency': 0.5, 'matmul_half_rows': 0.5, 'matmul_half_inner': 0.5}
     """
     chip = resolve("chips", accelerator)
     mine = [entry for entry in fits() if entry["chip"] == chip]
@@ -137,12 +137,13 @@ def _of_matmul(entry: Mapping[str, Any], precision: str) -> dict[str, Reading]:
         found = {"low_precision_efficiency": kept, "cast_traffic": Reading(v["cast_traffic"], e["cast_traffic"])} if kept else {}
         further = _kept(entry, "fp8") if entry["variant"] == "nvfp4" else None
         return found | ({"four_bit_efficiency": further} if further else {})
-    # a tile of the last wave that stays idle, as rows of a product of typical columns and the other way round
-    idle = 0.5 * v["half_area"] / TYPICAL
+    # what the last wave leaves idle, as rows of a product of typical columns, beside those of any product
+    parts = {"half_rows": v["half_rows"], "half_area": v["half_area"] / TYPICAL}
+    rows = sum(parts.values())
     return {
         "matmul_efficiency": Reading(v["efficiency"], e["efficiency"]),
-        "matmul_half_rows": Reading(v["half_rows"] + idle, e["half_rows"]),
-        "matmul_half_width": Reading(v["half_width"] + idle, e["half_width"]),
+        "matmul_half_rows": Reading(rows, float(np.hypot(*(part * e[name] for name, part in parts.items()))) / rows),
+        "matmul_half_inner": Reading(v["half_inner"], e["half_inner"]),
         "memory_efficiency": Reading(v["memory_efficiency"], e["memory_efficiency"]),
     }
 

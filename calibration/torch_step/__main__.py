@@ -28,6 +28,8 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=None, help="names of cases")
     parser.add_argument("--sustained", type=float, default=0.0, help="seconds for which the first case runs once more, for its clock")
     parser.add_argument("--duty", type=float, default=0.0, help="instead, products beside idle time and copies: seconds of each share")
+    parser.add_argument("--products", type=float, default=0.0, help="instead, single products, and for as many seconds how steady they are")
+    parser.add_argument("--channels", action="store_true", help="instead, kernels beside one that holds processors and copies (needs CuPy)")
     a = parser.parse_args()
     known = {case.name: case for case in cases()}
     if wrong := [name for name in a.only or [] if name not in known]:
@@ -54,6 +56,15 @@ def _records(measure: Any, known: dict[str, Case], a: argparse.Namespace) -> Ite
         from calibration.torch_step import duty
 
         yield from duty.measured(a.duty)
+    if a.products:
+        from calibration.torch_step import products
+
+        yield from products.measured(a.products)
+    if a.channels:
+        from calibration.torch_step import channels
+
+        yield from channels.measured()
+    if a.duty or a.products or a.channels:
         return
     began = time.monotonic()
     chosen = [known[name] for name in a.only] if a.only else list(known.values())

@@ -18,18 +18,28 @@ from dmodel.workload import Transformer
 
 
 def matmul_time(
-    products: Matmuls, flops_per_s: Array, operand_bytes: Array, chip: Chip, coefficients: Coefficients, sharpness: float = SHARPNESS
+    products: Matmuls,
+    flops_per_s: Array,
+    operand_bytes: Array,
+    chip: Chip,
+    coefficients: Coefficients,
+    sharpness: float = SHARPNESS,
+    faster: Array = 1.0,
 ) -> jax.Array:
     """Time of forward matrix products [s], `[op, *batch]`: the larger of arithmetic and memory.
 
-    `2MNK / (peak · η)` with `η = η_max · sat(M, half_rows) · sat(N, half_width) · sat(K, half_width)`, `sat(x, h) = x / (x + h)`, against
-    `(operand · (MK + KN) + 2 · MN) / (HBM · η_mem)`. The backward products permute M, N and K and are taken to cost the same each.
+    `2MNK / (peak · η)` with `η = η_max · sat(M, half_rows) · sat(K, f² · half_inner)`, `sat(x, h) = x / (x + h)`, against
+    `(operand · (MK + KN) + 2 · MN) / (HBM · η_mem)`. The first is what the last wave of tiles leaves idle where tokens are few, the second
+    what a tile takes before its first product and behind its last one: in products, that grows with the square of the peak (single calls
+    on six chips: 3.4 times for a peak of 2, 8.5 for 4, 35 to 63 for 6). The backward products permute M, N and K and are taken to cost the
+    same each.
 
     Limits: arithmetic `2MNK/(peak η_max)` as all dimensions grow; memory-bound as one of them shrinks.
 
     Args:
       products: sizes and copies, `[op, *batch]`.
       flops_per_s: peak rate of each product's precision [FLOP/s], `[op, *batch]`. operand_bytes: of its operands [byte], likewise.
+      faster: f, the peak of its precision over that of 16 bits [1], likewise.
 
     A product of 8192 × 8192 × 8192 on an H100, 76 % of whose peak of 989 TFLOP/s it reaches at the full clock by the default coefficients:
 
@@ -43,9 +53,9 @@ def matmul_time(
     """
     c = coefficients
     grouped = 1.0 - products.grouped * (1.0 - each(c.grouped_efficiency))
-    width = each(c.matmul_half_width)
-    # flops / (sat · sat · sat): a product costs what one with half sizes added to its own would at full rate
-    filled = 2.0 * (products.rows + each(c.matmul_half_rows)) * (products.columns + width) * (products.inner + width) * products.copies
+    # flops / (sat · sat): a product costs what one with half sizes added to its own would at full rate
+    rows, inner = products.rows + each(c.matmul_half_rows), products.inner + faster**2 * each(c.matmul_half_inner)
+    filled = 2.0 * rows * products.columns * inner * products.copies
     arithmetic = filled / (grouped * flops_per_s * each(c.matmul_efficiency))
     left, right, written = products.elements
     memory = (operand_bytes * (left + right) + WORD * written) / each(chip.hbm_bytes_per_s * c.memory_efficiency)
