@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 
 from dmodel.coefficients import Coefficients
-from dmodel.cost.overlap import exposed_time, lengthened
+from dmodel.cost.overlap import exposed_time, lengthened, straggler_share
 from dmodel.cost.pipeline import step_window
+from dmodel.cost.power import wandering
 from dmodel.messages import Messages
 from dmodel.physics import Communication, LayerWork
 from dmodel.plan import Plan
@@ -37,7 +38,8 @@ def beside_layer(v: Messages, work: LayerWork, plan: Plan, c: Coefficients, shar
 
     1. Of tensor parallelism a share hides, behind the products of its pass: between a product and the next one that needs its sum there
        is nothing to run, so what hides is what Megatron-LM sends beside weight gradients, and what is sent in parts beside the product
-       itself (user buffers). The ring of context parallelism hides behind the attention core. Whatever else is sent may hide wholly.
+       itself (user buffers). Where power decides the clock, its ranks wait besides for the slowest of them, whose products and core take
+       longer (`power.wandering`). The ring of context parallelism hides behind the attention core. Whatever else is sent may hide wholly.
     2. Prefetched FSDP gathers hide in the forward pass, gathers and scatters in the backward pass of the layer computed meanwhile.
     3. Exchanges of tokens hide in both passes of another micro-batch, as Megatron-Core schedules it (`overlap_moe_expert_parallel_comm`;
        the products alone fit 14 nats worse), and as much for compilers, which fill a message with whatever does not wait for it.
@@ -48,7 +50,8 @@ def beside_layer(v: Messages, work: LayerWork, plan: Plan, c: Coefficients, shar
     beside, ring = stack(c.overlap_tp * plan.overlap_tp), stack(c.overlap_cp * plan.overlap_cp)
     shards, slows = stack(c.overlap_fsdp * plan.overlap_dp), trailing(stack(c.contention), tp.ndim)
     left, tp_hidden = _hidden(tp * beside, products, jnp.ones_like(beside), c, sharpness)
-    tp_exposed = tp * (1.0 - beside) + left
+    waits = (1.0 - plan.composed) * straggler_share(plan.tp, wandering(work.slowed))
+    tp_exposed = tp * (1.0 - beside) + left + stack(waits) * (products + core)
     cp_exposed, cp_hidden = _hidden(cp, core, ring, c, sharpness)
     passes = stack(work.forward, work.backward) + tp_exposed + cp_exposed + slows * (tp_hidden + cp_hidden)
     ahead = v.gather * ramp(plan.prefetch)

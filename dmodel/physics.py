@@ -16,7 +16,7 @@ from dmodel.types import Array
 class LayerWork(struct.PyTreeNode, kw_only=True):
     """Device time of one layer and micro-batch [s]: products and the attention core, pass by pass; what streams in both; what is done
     again, and of it products and the core; the head, and of it its product; all of the forward pass, and of the backward one, with what it
-    does again."""
+    does again. slowed: of products and core, over that at the full clock [1]."""
 
     matmul: Passes
     attention: Passes
@@ -27,6 +27,7 @@ class LayerWork(struct.PyTreeNode, kw_only=True):
     logits: Array = 0.0
     forward: Array
     backward: Array
+    slowed: Array = 1.0
 
     def at_clock(self, slowed: Array) -> LayerWork:
         """The same work where products and the attention core take `slowed` times as long [1]; what streams does not notice."""
@@ -43,6 +44,7 @@ class LayerWork(struct.PyTreeNode, kw_only=True):
             logits=slowed * self.logits,
             forward=self.forward + forward,
             backward=self.backward + backward + more * self.redone,
+            slowed=slowed,
         )
 
     @property

@@ -4,7 +4,8 @@ Training steps of a decoder in PyTorch on an H100 and an H200, eager and compile
 (`calibration/torch_step`), which no fit has seen: of each kind, products, attention core, what streams, update, the predicted over the
 measured time, by a profile's coefficients for the chip and for a stack that it does not know, and what the step draws by the times that its
 kernels took, over what was measured. Then what power leaves of the clock: how much slower products run that have the device for a share of
-the time, measured and by `dmodel.cost.power`.
+the time, measured and by `dmodel.cost.power`; single products, alone and of several experts, by their law in the step model; how much
+slower kernels run beside channels that copy, measured and by `dmodel.cost.interference`; how steady a device is at its limit of power.
 `python -m experiments.one_device [--profile NAME] [--quick] [--json] [--out DIR]`.
 """
 
@@ -21,7 +22,10 @@ from calibration.torch_step import kinds, record
 from calibration.torch_step.cases import Case
 from dmodel import catalog, profiles
 from dmodel.coefficients import Coefficients
+from dmodel.cost.compute import matmul_time
+from dmodel.cost.interference import PASSES, contention
 from dmodel.cost.power import CORE, STREAMING, Activities, slowed, watts
+from dmodel.counts import WORD, Matmuls
 from dmodel.hardware import Chip, System
 from dmodel.smooth import SHARPNESS
 from dmodel.step import CALIBRATED
@@ -124,6 +128,69 @@ def clocks(profile: profiles.Profile) -> list[dict[str, Any]]:
     return lines
 
 
+LONG = 20e-6
+"""Products that take less are left out [s]: launching and draining a kernel is no part of their law."""
+
+
+def products(profile: profiles.Profile) -> list[dict[str, Any]]:
+    """Errors of the law of products, kind by kind, at the full clock: how many, their middle ratio, errors in the middle and mean [%]."""
+    found: dict[str, list[float]] = {}
+    for cells in kinds.read(DATA / "products.csv"):
+        seconds, chip = float(cells["product_s"]), CHIPS[cells["device"]]
+        if seconds > LONG and cells["layout"] == "forward":
+            copies, what = float(cells["groups"]), {"one": "one after the other", "streams": "on 4 streams", "grouped": "in one kernel"}
+            how = "alone" if copies == 1.0 else f"of experts {what[cells['how']]}"
+            found.setdefault(f"{chip}, {cells['dtype']}, {how}", []).append(_law(cells, profile, chip) / seconds)
+    lines = []
+    for what, ratios in found.items():
+        errors = 100.0 * np.abs(np.array(ratios) - 1.0)
+        chip, _, case = what.partition(", ")
+        line = {"chip": chip, "case": f"{len(ratios)} products in {case}", "products_ratio": float(np.median(ratios))}
+        lines.append(line | {"median_%": float(np.median(errors)), "mean_%": float(errors.mean())})
+    return lines
+
+
+def _law(cells: dict[str, str], profile: profiles.Profile, name: str) -> float:
+    """Seconds of a product, or of those of several experts, by the step model."""
+    chip, c = catalog.chip(name, cells["dtype"]), profile.coefficients_for(name)
+    sizes = {size: np.array([float(cells[size])]) for size in ("rows", "columns", "inner")}
+    copies, low = np.array([float(cells["groups"])]), cells["dtype"] != "bf16"
+    shape = Matmuls(**sizes, copies=copies, grouped=1.0 * (copies > 1.0))
+    rate = chip.flops_per_s * (c.low_precision_efficiency if low else 1.0)
+    faster = chip.flops_per_s / chip.attention_flops_per_s
+    return float(matmul_time(shape, rate, 1.0 if low else WORD, chip, c, SHARPNESS, faster)[0])
+
+
+PROCESSORS = 132.0
+"""Of an H100 or H200."""
+
+
+def beside_channels(profile: profiles.Profile) -> list[dict[str, Any]]:
+    """How much slower each work runs beside channels that copy, by the mechanism: work bound by arithmetic, or by memory."""
+    rows = kinds.read(DATA / "channels.csv")
+    alone = {(r["device"], r["work"]): float(r["work_s"]) for r in rows if r["channels"] == "0"}
+    lines = []
+    for r in rows:
+        if (channels := float(r["channels"])) > 0.0:
+            chip = CHIPS[r["device"]]
+            hbm, copied = float(np.asarray(catalog.chip(chip).hbm_bytes_per_s)), float(r["copied_bytes_per_s"])
+            lost = contention(float(r["work"] != "streaming"), PROCESSORS, copied / PASSES, hbm, channels)
+            seen = float(r["work_s"]) / alone[r["device"], r["work"]]
+            what = f"{r['work']} beside {channels:.0f} channels"
+            lines.append({"chip": chip, "case": what, "measured_slower": seen, "predicted_slower": 1.0 + float(lost)})
+    return lines
+
+
+def wandering() -> list[dict[str, Any]]:
+    """Blocks of products that never rest: how far the slowest of several devices would be behind their mean."""
+    lines = []
+    for r in kinds.read(DATA / "steady.csv"):
+        for n in (2, 8):
+            case = f"the slowest of {n} devices, products of {r['width']}"
+            lines.append({"chip": CHIPS[r["device"]], "case": case, "measured_slower": 1.0 + float(r[f"slowest_of_{n}"])})
+    return lines
+
+
 def _options() -> argparse.Namespace:
     parser = arguments(__doc__ or "")
     parser.add_argument("--profile", default="generic", help="a shipped profile, or a file")
@@ -136,7 +203,8 @@ def main() -> None:
     enable_float64()
     profile = profiles.load(options.profile)
     lines = steps(profile, options.quick)
-    deliver("one_device", [*lines, *middles(lines), *clocks(profile)], options)
+    single = [*products(profile), *beside_channels(profile), *wandering()]
+    deliver("one_device", [*lines, *middles(lines), *clocks(profile), *single], options)
 
 
 if __name__ == "__main__":

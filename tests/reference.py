@@ -457,6 +457,7 @@ def throttled(w: dict[str, float], whole: float, c: Coefficients) -> dict[str, f
     more = slow - 1.0
     hot = {which: w["matmul_" + which] + w["attention_" + which] for which in ("forward", "backward")}
     return w | {k: slow * w[k] for k in w if k.startswith(("matmul", "attention"))} | {
+        "wanders": 0.25 * (1.0 - 1.0 / slow),
         "recompute": w["recompute"] + more * w["redone"],
         "head": w["head"] + more * w["logits"],
         "forward": w["forward"] + more * hot["forward"],
@@ -570,7 +571,11 @@ def beside(v: dict[str, float], w: dict[str, float], m: Transformer, p: Plan, c:
         tp, cp = v["tp_" + which], v["cp_" + which]
         time = w[which] + (1.0 - able) * tp
         time += hide("tp_" + which, able * tp, 1.0, w["matmul_" + which], c.contention)
-        out["tp_" + which] += (1.0 - able) * tp
+        # the slowest of the ranks, where the limit of power sets their clocks; rows of sums that nobody ran know no ranks
+        several = 0.0 if p.composed else 2.0 * log(p.tp)
+        wait = w.get("wanders", 0.0) * several / sqrt(1.0 + several) * (w["matmul_" + which] + w["attention_" + which])
+        out["tp_" + which] += (1.0 - able) * tp + wait
+        time += wait
         time += hide("cp_" + which, cp, c.overlap_cp * p.overlap_cp, w["attention_" + which], c.contention)
         # a pass with what of these is exposed hides what FSDP sends
         time += hide("fsdp_" + which, gathered, c.overlap_fsdp * p.overlap_dp, time, c.contention)

@@ -166,6 +166,7 @@ TERMS: dict[str, Term] = {
         [(0.0, 0.0, 0.0, 1.0, 1.4), (1.0, 0.0, 0.0, 1.0, 1.0), (1.0, 0.0, 0.0, 1.0, 0.0), (1e-9, 1e-9, 0.0, 1e9, 1.4)],
         soft=True,
     ),
+    "power.wandering": plain(power.wandering, [(1.2,), (1.02,)], [(1.0,), (1e9,)]),
     "counts.mean_layer": of_model(counts.mean_layer),
     "counts.visits": of_work(counts.visits),
     "counts.split_ranks": of_work(lambda m, p: counts.split_ranks(p)),

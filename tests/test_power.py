@@ -5,7 +5,7 @@ import pytest
 
 from calibration.torch_step import kinds
 from dmodel import catalog
-from dmodel.cost.power import RUNNING_SHARE, WAITING_RANGE, WAITING_SHARE, Activities, draw, host_watts, watts
+from dmodel.cost.power import RUNNING_SHARE, WAITING_RANGE, WAITING_SHARE, Activities, draw, host_watts, wandering, watts
 from experiments.one_device import CHIPS, DATA, drawn
 from tests.points import CHIP
 
@@ -72,3 +72,12 @@ def test_steps_on_one_device_draw_what_was_measured():
             mine = np.array([(r["device"], r["compiled"]) == (device, compiled) for r in rows])
             assert np.median(ratios[mine]) == pytest.approx(1.0, abs=0.1), (device, compiled)
     assert len(ratios) > 70 and np.abs(ratios - 1.0).max() < 0.25
+
+
+def test_a_device_wanders_less_than_several_do():
+    """Measured on one device in time; between devices more, so up to four times as much, and none at the full clock."""
+    full = 1980.0
+    for r in kinds.read(DATA / "steady.csv"):
+        clock = 0.5 * (float(r["least_mhz"]) + float(r["most_mhz"]))
+        assert 0.2 < float(r["wander"]) / float(wandering(full / clock)) < 1.0, r
+    assert wandering(1.0) == 0.0

@@ -308,8 +308,8 @@ def test_a_map_of_routes_adds_its_bytes_to_the_gather_of_counts():
 
 def test_of_tensor_parallelism_a_share_hides_however_long_the_products():
     """Products of a vast hidden size last far longer than messages: of these the share that may hide does, the rest is waited for."""
-    system, p, c = catalog.system("H100-DGX"), plan(tp=8.0, global_batch=64.0), COEFFICIENTS.replace(contention=1e-12)
-    wide = catalog.transformer("llama-3-70b").replace(d_ff=1e6)
+    system, p = catalog.system("H100-DGX"), plan(tp=8.0, global_batch=64.0)
+    wide, c = catalog.transformer("llama-3-70b").replace(d_ff=1e6), COEFFICIENTS.replace(contention=1e-12, power_demand=1e-9)
 
     def waited(**changes: float) -> float:
         found = HARD(system, wide, p.replace(overlap_tp=changes.pop("able", 1.0)), c.replace(**changes))
@@ -319,6 +319,24 @@ def test_of_tensor_parallelism_a_share_hides_however_long_the_products():
     assert waited(able=0.0) == pytest.approx(none, rel=1e-9)
     # what an embedding and a head send has nothing beside it
     assert half == pytest.approx(0.5 * (none + most), rel=1e-6) and most < 0.02 * none
+
+
+def test_where_power_decides_the_clock_ranks_wait_for_the_slowest():
+    """Of vast products, behind which all messages hide, a share that grows with the ranks, and none at the full clock or for rows of sums."""
+    system, p = catalog.system("H100-DGX"), plan(tp=8.0, global_batch=64.0)
+    wide = catalog.transformer("llama-3-70b").replace(d_ff=1e6)
+    c = COEFFICIENTS.replace(contention=1e-12, overlap_tp=1.0 - 1e-12)
+
+    def found(demand: float, **changes: float):
+        return HARD(system, wide, p.replace(**changes), c.replace(power_demand=demand))
+
+    for ranks in (2.0, 8.0):
+        cool, hot = (found(demand, tp=ranks, dp=8.0 / ranks) for demand in (1e-9, 1.5))
+        work, slow = float(hot.matmul + hot.attention), float(hot.matmul / cool.matmul)
+        x = 2.0 * np.log(ranks)
+        expected = 0.25 * (1.0 - 1.0 / slow) * x / np.sqrt(1.0 + x) * work
+        assert slow > 1.1 and float(hot.tensor_parallel - cool.tensor_parallel) == pytest.approx(expected, rel=1e-6)
+    assert float(found(1.5, composed=1.0).tensor_parallel) == pytest.approx(float(found(1e-9, composed=1.0).tensor_parallel), rel=1e-9)
 
 
 def test_ranks_of_tensor_parallelism_wait_for_each_other_at_each_sum():

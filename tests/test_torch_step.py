@@ -63,10 +63,20 @@ def test_a_row_sums_kernels_by_kind_and_gives_the_case_back(tmp_path: Path) -> N
 def test_the_command_makes_tables_of_records(tmp_path: Path) -> None:
     """Steps and products beside something else go to tables of their own; a step that failed goes to none."""
     duty = {"environment": {"device": "D"}, "duty": "bf16", "beside": "copy", "share": 1.0, "product_s": 1e-3, "watts": 5.0, "readings": []}
-    lines = [a_record(), duty, {"case": cases()[0]._asdict(), "failed": "out of memory"}]
+    shape = {"dtype": "bf16", "rows": 8, "columns": 4, "inner": 2, "groups": 1, "how": "one", "layout": "forward"}
+    made = {"environment": {"device": "D"}}
+    single = [made | {"product": shape, "product_s": 1e-5}, made | {"product": shape, "failed": "out of memory"}]
+    work = made | {"channels": 4, "work": "bf16", "work_s": 1e-3, "copied_bytes_per_s": 1e11}
+    steady = made | {"steady": 8, "blocks_s": [9.0, 9.0, 1.0, 1.0, 2.0, 2.0], "readings": [{"sm_mhz": 5}, {"sm_mhz": 7}, {"sm_mhz": 6}]}
+    lines = [a_record(), duty, *single, work, steady, {"case": cases()[0]._asdict(), "failed": "out of memory"}]
     (tmp_path / "all.jsonl").write_text("\n".join(map(json.dumps, lines)))
     subprocess.run([sys.executable, "-m", "calibration.torch_step.kinds", tmp_path / "all.jsonl", "--out", tmp_path], check=True)
-    assert len(kinds.read(tmp_path / "steps.csv")) == len(kinds.read(tmp_path / "duty.csv")) == 1
+    assert all(len(kinds.read(tmp_path / f"{name}.csv")) == 1 for name in kinds.TABLES)
+    (found,) = kinds.read(tmp_path / "steady.csv")
+    # of 1, 1, 2 and 2 the larger of two is 2 three times of four
+    assert (found["blocks"], found["least_mhz"], found["most_mhz"]) == ("4", "6", "7")
+    assert float(found["slowest_of_2"]) == pytest.approx(1.75 / 1.5 - 1.0, rel=1e-5)
+    assert float(found["wander"]) == pytest.approx(0.5 * np.log(2.0), rel=1e-5)
 
 
 def test_measured_kernels_fit_into_their_steps() -> None:

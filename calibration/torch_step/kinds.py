@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import math
 import re
+import statistics
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +77,58 @@ def duty_row(record: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def product_row(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A product, or those of several experts, as a row (`products`)."""
+    shape = record["product"] | {name: record["product"].get(name, usual) for name, usual in (("bits", 16), ("adds", False))}
+    return {"device": record["environment"]["device"], **shape, "product_s": _rounded(record["product_s"])}
+
+
+def channel_row(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Work beside channels that copy as a row (`channels`)."""
+    copied = _rounded(record.get("copied_bytes_per_s"))
+    work = {name: record[name] for name in ("work", "channels")}
+    return {"device": record["environment"]["device"], **work, "work_s": _rounded(record["work_s"]), "copied_bytes_per_s": copied}
+
+
+SETTLED = 1 / 3
+"""Share of the blocks before those that count: until the limit of power has its clock."""
+
+
+def steady_row(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Blocks alike, one after the other, as a row: their middle time [s], the standard deviation of its logarithm, how far the slowest of 2
+    and of 8 such devices is behind their mean, were each at a time of its own [1], and the clock's range [MHz]."""
+    blocks = record["blocks_s"][int(SETTLED * len(record["blocks_s"])) :]
+    clocks = [reading["sm_mhz"] for reading in record["readings"]]
+    clocks = clocks[int(SETTLED * len(clocks)) :]
+    return {
+        "device": record["environment"]["device"],
+        "width": record["steady"],
+        "blocks": len(blocks),
+        "block_s": _rounded(sorted(blocks)[len(blocks) // 2]),
+        "wander": _rounded(statistics.pstdev(map(math.log, blocks))),
+        **{f"slowest_of_{n}": _rounded(_largest(blocks, n) / statistics.fmean(blocks) - 1.0) for n in (2, 8)},
+        "least_mhz": min(clocks, default=None),
+        "most_mhz": max(clocks, default=None),
+    }
+
+
+def _largest(values: Sequence[float], n: int) -> float:
+    """Mean of the largest of n values drawn from those given."""
+    count = len(values)
+    shares = [(i / count) ** n for i in range(count + 1)]
+    return sum(value * (above - below) for value, below, above in zip(sorted(values), shares[:-1], shares[1:], strict=True))
+
+
+TABLES = {
+    "steps": ("kernels", row),
+    "duty": ("duty", duty_row),
+    "products": ("product", product_row),
+    "channels": ("channels", channel_row),
+    "steady": ("steady", steady_row),
+}
+"""Names of tables: what of all records only theirs hold, and how those become rows."""
+
+
 def _rounded(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.{DIGITS}g}")
 
@@ -106,7 +160,7 @@ def write(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def main() -> None:
-    """Records of any number of runs, as `steps.csv` and `duty.csv`."""
+    """Records of any number of runs, each kind as a table of its own."""
     parser = argparse.ArgumentParser(prog="python -m calibration.torch_step.kinds", description=main.__doc__)
     parser.add_argument("files", nargs="+", type=Path)
     parser.add_argument("--out", type=Path, required=True)
@@ -135,12 +189,10 @@ def _records(path: Path) -> list[dict[str, Any]]:
 
 
 def _tables(records: list[dict[str, Any]], out: Path) -> None:
-    """Steps and products beside something else, each in its table; what failed is in neither."""
-    steps, duty = [r for r in records if "kernels" in r], [r for r in records if "duty" in r]
-    if steps:
-        write(out / "steps.csv", map(row, steps))
-    if duty:
-        write(out / "duty.csv", map(duty_row, duty))
+    """Each kind of measurement in its table; what failed is in none."""
+    for name, (found, as_row) in TABLES.items():
+        if rows := [as_row(r) for r in records if found in r and "failed" not in r]:
+            write(out / f"{name}.csv", rows)
 
 
 if __name__ == "__main__":

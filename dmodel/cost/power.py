@@ -30,6 +30,12 @@ products 2.5, in 8 bits 2.8, of attention 2.0. Not of the H100 there, which slow
 ABRUPT = 4.0
 """Sharpness of the passage to the limit over that of other maxima [1]: 5 % beyond it products were 1.3 % slower."""
 
+WANDERING = 0.25
+"""Standard deviation of a device's speed where power decides it, over the share of the clock that the limit takes [1]. Blocks of products
+that never rest, at 0.7 to 0.8 of the full clock, wander by 1.5 to 3.9 % in 1 to 13 ms on one H100 and one H200, 0.06 to 0.14 of that share
+(`calibration/torch_step/data/steady.csv`); that devices differ comes on top. Of 0, 0.1, 0.25 and 0.4 the fit of all rows gains 11, 23 and
+28 nats over the first."""
+
 RUNNING_SHARE = 0.17
 """Of the range from idle to the limit, what a device draws while kernels run that do nothing: clocks, leakage at voltage [1]: 0.13 of an
 H200 and 0.21 of an H100, the 153 and 204 W that lines through products beside kernels that only wait leave where products have no time
@@ -91,6 +97,17 @@ def slowed(products: Array, core: Array, streaming: Array, whole: Array, demand:
     ['1.00', '1.02', '1.17']
     """
     return maximum(stack(1.0, asked(products, core, streaming, demand) / whole), ABRUPT * sharpness) ** (1.0 / FALL)
+
+
+def wandering(slow: Array) -> Array:
+    """Standard deviation of the speed of one of several devices alike around their mean [1]: `WANDERING (1 − 1 / slow)`.
+
+    Limits: 0 at the full clock, which is the same for all.
+
+    Args:
+      slow: time of products over that at the full clock [1], as `slowed` gives it.
+    """
+    return WANDERING * (1.0 - 1.0 / slow)
 
 
 class Activities(NamedTuple):
