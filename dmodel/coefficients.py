@@ -41,7 +41,7 @@ SPECS: dict[str, Spec] = {
     "low_precision_efficiency": Spec("1", "further share of the peak kept below 16 bits", "share", 0.9, 0.6, "both"),
     "four_bit_efficiency": Spec("1", "further share of the peak kept below 8 bits", "share", 0.75, 0.5, "both"),
     "cast_traffic": Spec("1", "memory traffic of casts below 16 bits over its count", "positive", 1.0, 0.5, "software"),
-    # one kernel for all experts 0.95, one for each on four streams 0.6 to 0.95 (calibration/torch_step/data/products.csv)
+    # 0.92 to 1.0 of products alone from 1,024 tokens for each expert on, however launched (calibration/torch_step/data/products.csv)
     "grouped_efficiency": Spec("1", "further share kept by the grouped matmuls of experts", "share", 0.85, 0.7, "both"),
     # FlashAttention-2, cuDNN and FlashAttention-3 on H100: 0.35 to 0.75 (Shah et al. 2024, figures 5 to 7)
     "attention_efficiency": Spec("1", "share of the peaks that the attention core reaches at the full clock", "share", 0.62, 0.4, "both"),

@@ -322,7 +322,7 @@ def test_of_tensor_parallelism_a_share_hides_however_long_the_products():
 
 
 def test_where_power_decides_the_clock_ranks_wait_for_the_slowest():
-    """Of vast products, behind which all messages hide, a share that grows with the ranks, and none at the full clock or for rows of sums."""
+    """Of vast products, behind which all messages hide, a share by the ranks; none at the full clock, or for rows of sums."""
     system, p = catalog.system("H100-DGX"), plan(tp=8.0, global_batch=64.0)
     wide = catalog.transformer("llama-3-70b").replace(d_ff=1e6)
     c = COEFFICIENTS.replace(contention=1e-12, overlap_tp=1.0 - 1e-12)
