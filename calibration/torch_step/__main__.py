@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import sys
 import time
@@ -38,6 +39,8 @@ def main() -> None:
         from calibration.torch_step import measure
     except ModuleNotFoundError as error:
         stop(f"{error.name} is not installed; these steps are measured in PyTorch: pip install torch")
+    if a.channels and importlib.util.find_spec("cupy") is None:
+        stop("cupy is not installed; it compiles the kernel that holds processors: pip install cupy-cuda13x, or that of your CUDA")
     if not measure.torch.cuda.is_available():
         stop("PyTorch sees no NVIDIA GPU here; these steps are sized for one")
     try:
