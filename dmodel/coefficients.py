@@ -37,6 +37,8 @@ class Spec(NamedTuple):
 SPECS: dict[str, Spec] = {
     "matmul_efficiency": Spec("1", "share of the peak rate that a large matmul reaches at the full clock", "share", 0.78, 0.45, "both"),
     "matmul_half_rows": Spec("token", "tokens at which a matmul reaches half of its rate", "positive", 100.0, 0.7, "both"),
+    # 87 on A100, 3 to 18 on chips since (calibration/micro/data/fits.json)
+    "matmul_half_columns": Spec("1", "columns (N) at which a matmul reaches half of its rate", "positive", 20.0, 0.7, "hardware"),
     "matmul_half_inner": Spec("1", "inner size (K) at which a 16-bit matmul reaches half of its rate", "positive", 100.0, 0.4, "both"),
     "low_precision_efficiency": Spec("1", "further share of the peak kept below 16 bits", "share", 0.9, 0.6, "both"),
     "four_bit_efficiency": Spec("1", "further share of the peak kept below 8 bits", "share", 0.75, 0.5, "both"),
@@ -105,6 +107,7 @@ class Coefficients(struct.PyTreeNode, kw_only=True):
 
     matmul_efficiency: Array
     matmul_half_rows: Array
+    matmul_half_columns: Array
     matmul_half_inner: Array
     low_precision_efficiency: Array
     four_bit_efficiency: Array

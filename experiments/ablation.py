@@ -25,6 +25,7 @@ NONE, ALL = 1e-9, 1.0 - 1e-9
 MECHANISMS: dict[str, dict[str, float]] = {
     "the model as it is": {},
     "matmuls slower with few rows": {"matmul_half_rows": NONE},
+    "matmuls slower with few columns": {"matmul_half_columns": NONE},
     "matmuls slower when their inner size is small": {"matmul_half_inner": NONE},
     "own efficiency below 16 bits": {"low_precision_efficiency": ALL},
     "casts below 16 bits": {"cast_traffic": NONE},

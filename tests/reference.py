@@ -219,7 +219,7 @@ def matmul(
     """Seconds of one product and its copies: arithmetic or memory, whichever takes longer; faster: its peak over that in 16 bits."""
     rows, columns, inner, copies = shape
     eta = c.matmul_efficiency * (c.grouped_efficiency if grouped else 1.0)
-    for x, half in ((rows, c.matmul_half_rows), (inner, c.matmul_half_inner * faster**2)):
+    for x, half in ((rows, c.matmul_half_rows), (columns, c.matmul_half_columns), (inner, c.matmul_half_inner * faster**2)):
         eta *= x / (x + half)
     moved = copies * (operand * (rows * inner + inner * columns) + 2.0 * rows * columns)
     stream = system.chip.hbm_bytes_per_s * c.memory_efficiency

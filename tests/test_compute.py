@@ -11,7 +11,7 @@ from dmodel.counts import Matmuls
 from dmodel.plan import Plan
 from tests.points import CHIP, COEFFICIENTS, IDEAL
 
-PLAIN = IDEAL.replace(matmul_half_rows=1e-9, matmul_half_inner=1e-9, attention_exponentials=1e-9)
+PLAIN = IDEAL.replace(matmul_half_rows=1e-9, matmul_half_columns=1e-9, matmul_half_inner=1e-9, attention_exponentials=1e-9)
 PEAK, HBM = CHIP.flops_per_s, CHIP.hbm_bytes_per_s
 
 
@@ -46,7 +46,8 @@ def test_the_roofline_bends_where_arithmetic_meets_memory():
 
 def test_rate_is_half_at_each_half_size():
     n = 1e6
-    for half, shape in zip(("matmul_half_rows", "matmul_half_inner"), ((100.0, n, n), (n, n, 100.0)), strict=True):
+    shapes = (100.0, n, n), (n, 100.0, n), (n, n, 100.0)
+    for half, shape in zip(("matmul_half_rows", "matmul_half_columns", "matmul_half_inner"), shapes, strict=True):
         p, c = product(*shape), PLAIN.replace(**{half: 100.0}, memory_efficiency=1e6)
         assert matmul(p, c) == pytest.approx(2.0 * float(p.flops[0]) / PEAK, rel=3e-4)
 

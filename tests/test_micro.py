@@ -36,10 +36,8 @@ def test_matmul_is_the_step_models_where_a_single_call_adds_nothing():
     chip, c = catalog.chip("H100-80GB"), coefficients.default()
     m, n, k = (jnp.array(x) for x in ([64.0, 4096.0, 1e4], [512.0, 4096.0, 2e3], [8192.0, 512.0, 3e3]))
     x = matmul.Cases(m, n, k, jnp.ones(3), 2.0, 0.0, chip.flops_per_s, chip.hbm_bytes_per_s)
-    mine = defaults(
-        matmul.FORM, efficiency=c.matmul_efficiency, half_rows=c.matmul_half_rows, half_inner=c.matmul_half_inner, half_area=0.0,
-        memory_efficiency=c.memory_efficiency, launch=0.0,
-    )  # fmt: skip
+    halves = {name: getattr(c, f"matmul_{name}") for name in ("half_rows", "half_columns", "half_inner")} | {"half_area": 0.0}
+    mine = defaults(matmul.FORM, efficiency=c.matmul_efficiency, memory_efficiency=c.memory_efficiency, launch=0.0, **halves)
     products = Matmuls(rows=m, columns=n, inner=k, copies=jnp.ones(3))
     np.testing.assert_allclose(matmul.time(mine, x), matmul_time(products, chip.flops_per_s, 2.0, chip, c), rtol=1e-12)
 

@@ -255,7 +255,8 @@ def test_one_ideal_device_takes_its_flops():
     """Limit of the docstring: FLOPs / (peak · η), with rates of saturation and memory out of the way."""
     system, model = catalog.system("H100-DGX"), catalog.transformer("gpt-3-13b")
     chip = system.chip.replace(hbm_bytes_per_s=1e30)
-    unsaturated = dict.fromkeys(("matmul_half_rows", "matmul_half_inner", "attention_exponentials"), 1e-9)
+    halves = "matmul_half_rows", "matmul_half_columns", "matmul_half_inner"
+    unsaturated = dict.fromkeys((*halves, "attention_exponentials"), 1e-9)
     ideal = IDEAL.replace(**unsaturated, matmul_efficiency=0.5, attention_efficiency=0.5, attention_backward=1.0)
     p = plan(global_batch=16.0)
     found = HARD(system.replace(chip=chip), model, p, ideal)

@@ -27,6 +27,7 @@ CAST = ("fp8", "mxfp8", "nvfp4", "int8")
 SPECS: dict[str, Spec] = {
     "efficiency": Spec("1", "share of the peak rate that a large product reaches", "share", 0.75, 0.7, "hardware"),
     "half_rows": Spec("1", "rows that a product costs beyond its own", "positive", 40.0, 1.0, "hardware"),
+    "half_columns": Spec("1", "columns that a product costs beyond its own", "positive", 40.0, 1.0, "hardware"),
     "half_area": Spec("1", "elements of the result that a product costs beyond its own", "positive", 2e5, 1.0, "hardware"),
     "half_inner": Spec("1", "inner size that it costs beyond its own", "positive", 150.0, 1.0, "hardware"),
     "memory_efficiency": Spec("1", "share of the memory bandwidth that it reaches", "share", 0.75, 0.7, "hardware"),
@@ -69,15 +70,15 @@ def cases(table: MicroTable) -> Cases:
 def time(c: Mapping[str, Array], x: Cases) -> jax.Array:
     """Time of each call [s], `[row]`.
 
-    `launch + max_p(2 ((M + m₀) N + A₀)(K + k₀) · copies / (peak η), bytes / (HBM η_mem)) + c_cast · cast bytes / (HBM η_mem)`
+    `launch + max_p(2 ((M + m₀)(N + n₀) + A₀)(K + k₀) · copies / (peak η), bytes / (HBM η_mem)) + c_cast · cast bytes / (HBM η_mem)`
 
     With A₀ = launch = c_cast = 0 it is `dmodel.cost.compute.matmul_time` in 16 bits. A₀ is what the tiles of the last wave leave idle: a
     result smaller than the chip's multiprocessors times a tile cannot fill it, whatever its shape. k₀ is what a tile takes before its first
-    product and behind its last one; no such size of columns is seen beside the two.
+    product and behind its last one.
 
     Limits: `2MNK / (peak η)` as all sizes grow; memory-bound, or A₀-bound, as M and N shrink; launch as all do.
     """
-    filled = (x.rows + c["half_rows"]) * x.columns + c["half_area"]
+    filled = (x.rows + c["half_rows"]) * (x.columns + c["half_columns"]) + c["half_area"]
     arithmetic = 2.0 * filled * (x.inner + c["half_inner"]) * x.copies / (x.flops_per_s * c["efficiency"])
     memory_rate = x.hbm_bytes_per_s * c["memory_efficiency"]
     operands = x.copies * (x.rows * x.inner + x.inner * x.columns)

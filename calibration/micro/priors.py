@@ -81,7 +81,7 @@ def priors(accelerator: str, precision: str = "fp8") -> dict[str, MicroPrior]:
       accelerator: a name of the catalog. precision: whose `low_precision_efficiency` is meant, where several were measured.
 
     >>> {name: round(prior.sd, 1) for name, prior in priors("H100-80GB").items() if name.startswith("matmul")}
-    {'matmul_efficiency': 0.5, 'matmul_half_rows': 0.5, 'matmul_half_inner': 0.5}
+    {'matmul_efficiency': 0.5, 'matmul_half_rows': 0.5, 'matmul_half_columns': 1.0, 'matmul_half_inner': 0.5}
     """
     chip = resolve("chips", accelerator)
     mine = [entry for entry in fits() if entry["chip"] == chip]
@@ -143,6 +143,7 @@ def _of_matmul(entry: Mapping[str, Any], precision: str) -> dict[str, Reading]:
     return {
         "matmul_efficiency": Reading(v["efficiency"], e["efficiency"]),
         "matmul_half_rows": Reading(rows, float(np.hypot(*(part * e[name] for name, part in parts.items()))) / rows),
+        "matmul_half_columns": Reading(v["half_columns"], e["half_columns"]),
         "matmul_half_inner": Reading(v["half_inner"], e["half_inner"]),
         "memory_efficiency": Reading(v["memory_efficiency"], e["memory_efficiency"]),
     }

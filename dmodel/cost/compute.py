@@ -28,10 +28,10 @@ def matmul_time(
 ) -> jax.Array:
     """Time of forward matrix products [s], `[op, *batch]`: the larger of arithmetic and memory.
 
-    `2MNK / (peak · η)` with `η = η_max · sat(M, half_rows) · sat(K, f² · half_inner)`, `sat(x, h) = x / (x + h)`, against
-    `(operand · (MK + KN) + 2 · MN) / (HBM · η_mem)`. The first is what the last wave of tiles leaves idle where tokens are few, the second
-    what a tile takes before its first product and behind its last one: in products, that grows with the square of the peak (single calls
-    on six chips: 3.4 times for a peak of 2, 8.5 for 4, 35 to 63 for 6). The backward products permute M, N and K and are taken to cost the
+    `2MNK / (peak · η)` with `η = η_max · sat(M, half_rows) · sat(N, half_columns) · sat(K, f² · half_inner)`, `sat(x, h) = x / (x + h)`,
+    against `(operand · (MK + KN) + 2 · MN) / (HBM · η_mem)`. The first two are what the last wave of tiles leaves idle, the third what a
+    tile takes before its first product and behind its last one: in products, that grows with the square of the peak (single calls on six
+    chips: 3.4 times for a peak of 2, 7 to 14 for 4, 29 to 54 for 6). The backward products permute M, N and K and are taken to cost the
     same each.
 
     Limits: arithmetic `2MNK/(peak η_max)` as all dimensions grow; memory-bound as one of them shrinks.
@@ -53,9 +53,10 @@ def matmul_time(
     """
     c = coefficients
     grouped = 1.0 - products.grouped * (1.0 - each(c.grouped_efficiency))
-    # flops / (sat · sat): a product costs what one with half sizes added to its own would at full rate
-    rows, inner = products.rows + each(c.matmul_half_rows), products.inner + faster**2 * each(c.matmul_half_inner)
-    filled = 2.0 * rows * products.columns * inner * products.copies
+    # flops / (sat · sat · sat): a product costs what one with half sizes added to its own would at full rate
+    rows, columns = products.rows + each(c.matmul_half_rows), products.columns + each(c.matmul_half_columns)
+    inner = products.inner + faster**2 * each(c.matmul_half_inner)
+    filled = 2.0 * rows * columns * inner * products.copies
     arithmetic = filled / (grouped * flops_per_s * each(c.matmul_efficiency))
     left, right, written = products.elements
     memory = (operand_bytes * (left + right) + WORD * written) / each(chip.hbm_bytes_per_s * c.memory_efficiency)
