@@ -297,7 +297,7 @@ def step_time(
     >>> plan = Plan(dp=16.0, tp=8.0, sp=1.0, pp=4.0, global_batch=1024.0)
     >>> time = step_time(catalog.system("H100-DGX"), model, plan, coefficients.default())
     >>> f"{time.total:.1f} s, of which {time.bubble:.2f} s are bubble"
-    '17.5 s, of which 0.73 s are bubble'
+    '17.6 s, of which 0.74 s are bubble'
     """
     c = coefficients
     system, plan = physics.align(system, plan, model, c)

@@ -49,7 +49,7 @@ def matmul_time(
     >>> chip = catalog.chip("H100-80GB")
     >>> seconds = matmul_time(products, chip.flops_per_s, 2.0, chip, coefficients.default())
     >>> (products.flops / seconds / 1e12).round().tolist()
-    [748.0]
+    [751.0]
     """
     c = coefficients
     grouped = 1.0 - products.grouped * (1.0 - each(c.grouped_efficiency))

@@ -46,7 +46,7 @@ def contention(
     An H100 that gathers at 320 GB/s beside a layer of which 80 % is arithmetic:
 
     >>> f"{contention(0.8, 132.0, 3.2e11, 3.35e12):.2f}"
-    '0.24'
+    '0.26'
     """
     taken = channels / processors
     traffic = PASSES * link_bytes_per_s / hbm_bytes_per_s
