@@ -39,6 +39,9 @@ DEMAND_WIDTH = 0.15
 """Standard deviation of its logarithm: by how much slower they run alone, products of 8192 have 1.48 on an H200 and 1.33 on an H100,
 narrower ones and 8 bits 1.48 to 1.50 and 1.74 to 1.94 (`calibration/torch_step/data/duty.csv`)."""
 
+SAME_PROCESSOR = {"A100-40GB": "A100-80GB", "A800-80GB": "A100-80GB", "H100-96GB": "H100-80GB", "H800": "H100-80GB"}
+"""Chips with the processor and clock of another whose single operations were measured: products and attention are its own, links not."""
+
 TRANSFER = 0.3
 """Standard deviation, in the unconstrained space, of a coefficient of a step around a single call's: other kernels, other neighbours."""
 
@@ -84,7 +87,8 @@ def priors(accelerator: str, precision: str = "fp8") -> dict[str, MicroPrior]:
     {'matmul_efficiency': 0.5, 'matmul_half_rows': 0.5, 'matmul_half_columns': 1.0, 'matmul_half_inner': 0.5}
     """
     chip = resolve("chips", accelerator)
-    mine = [entry for entry in fits() if entry["chip"] == chip]
+    alike = [entry for entry in fits() if entry["chip"] == SAME_PROCESSOR.get(chip) and entry["kind"] in ("matmul", "attention")]
+    mine = [entry for entry in fits() if entry["chip"] == chip] + alike
     found = _of_attention([entry for entry in mine if entry["kind"] == "attention"])
     for entry in (e for e in mine if e["kind"] != "attention"):
         read = _of_matmul(entry, precision) if entry["kind"] == "matmul" else _of_collective(entry)
