@@ -205,6 +205,13 @@ def test_priors_are_coefficients_of_the_step_model():
     assert priors("h100") == priors("H100-80GB")
 
 
+def test_chips_of_one_processor_share_what_products_and_attention_say():
+    """Links are each one's own."""
+    mine, other = priors("A100-40GB"), priors("A100-80GB")
+    assert mine == {name: prior for name, prior in other.items() if not name.startswith("net_")} != other
+    assert priors("H800")["matmul_half_inner"] == priors("H100-80GB")["matmul_half_inner"]
+
+
 def test_priors_say_what_the_tables_show():
     def value(chip, name):
         mean = priors(chip)[name].mean
