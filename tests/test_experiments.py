@@ -210,7 +210,13 @@ def test_one_device(tmp_path):
     steps = quick_study("one_device", tmp_path)["rows"]
     measured = [line for line in steps if "measured_ms" in line]
     assert len(measured) == 10 and all(0.5 < line["products_ratio"] < 2.5 for line in measured)
-    clocks = [line for line in steps if "measured_slower" in line]
+    clocks = [line for line in steps if "of the time" in line["case"]]
     alone = [line for line in clocks if "100%" in line["case"]]
     assert len(clocks) == 52 and all(line["predicted_slower"] > 1.05 and line["measured_slower"] > 1.05 for line in alone)
     assert all(line["predicted_slower"] == pytest.approx(1.0, abs=5e-3) for line in clocks if "25% of" in line["case"])
+    single = {f"{line['chip']}: {line['case'].partition(' in ')[2]}": line for line in steps if "mean_%" in line}
+    assert len(single) == 12 and all(line["mean_%"] < 15.0 for name, line in single.items() if "alone" in name)
+    # of 16 channels, which collectives have; others hold a whole wave or next to nothing
+    beside = [line for line in steps if "beside 16 channels" in line["case"] and "8192" in line["case"]]
+    assert len(beside) == 8 and all(abs(line["predicted_slower"] / line["measured_slower"] - 1.0) < 0.08 for line in beside)
+    assert sum("slowest of" in line["case"] for line in steps) == 12

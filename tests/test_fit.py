@@ -85,9 +85,10 @@ def alike() -> Profile:
     [
         # what tensor ranks send and wait for leaves less to say about products
         (MEGATRON, "matmul_efficiency", 0.08),
-        (FSDP, "matmul_efficiency", 0.06),
+        (FSDP, "matmul_efficiency", 0.08),
         (FSDP, "net_efficiency_outer", 0.08),
-        (FSDP, "overlap_fsdp", 0.10),
+        # what hides slows the work beside it, as contention has it
+        (FSDP, "overlap_fsdp", 0.15),
     ],
 )
 def test_what_the_rows_determine_is_recovered(alike, chip, stack, name, tolerance):

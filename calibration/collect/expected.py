@@ -85,6 +85,7 @@ def _seconds(spec: WorkloadSpec, layout: Plan) -> Breakdown:
         net_latency_outer=0.0,
         collective_start=0.0,
         collective_skew=0.0,
+        power_demand=0.0,
     )
     shown = layout.replace(overlap_tp=0.0, overlap_cp=0.0, overlap_ep=0.0, overlap_dp=0.0, overlap_pp=0.0)
     return step_time(UNIT, transformer(spec), shown, one, sharpness=HARD)
