@@ -25,7 +25,7 @@ def made_up_chips():
 def some():
     """Rows, two to fit and sixteen to judge of a stack with slower matmuls than the base expects, and the base, fitted to another stack."""
     # far enough from the base, with little noise, for the error to answer to the widths
-    truth = {"megatron-test": TRUTH["megatron-test"], "fsdp-test": TRUTH["fsdp-test"].replace(matmul_efficiency=0.4)}
+    truth = {"megatron-test": TRUTH["megatron-test"], "fsdp-test": TRUTH["fsdp-test"].replace(matmul_efficiency=0.35)}
     cases = synthetic(truth=truth, noise=0.01)
     mine = cases.labels.stack == "fsdp-test"
     first = np.arange(len(cases)) % 9 == 0
@@ -43,8 +43,8 @@ def test_slopes_agree_with_refits_under_other_widths(some):
     step = 0.15
     difference = np.log(error(np.exp(step)) / error(np.exp(-step))) / (2.0 * step)
     # wider would be better here: two rows do not move a new stack far enough
-    assert difference < -0.03
-    assert found.by_grouping["stack"].sum() == pytest.approx(difference, rel=0.5)
+    assert difference < -0.01
+    assert found.by_grouping["stack"].sum() == pytest.approx(difference, rel=0.2)
     # what the base knows stays: its chips
     assert not found.by_grouping["accelerator"].any() and found.by_grouping["stack"].any()
 
