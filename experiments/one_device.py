@@ -137,7 +137,7 @@ def products(profile: profiles.Profile) -> list[dict[str, Any]]:
     found: dict[str, list[float]] = {}
     for cells in kinds.read(DATA / "products.csv"):
         seconds, chip = float(cells["product_s"]), CHIPS[cells["device"]]
-        if seconds > LONG and cells["layout"] == "forward":
+        if seconds > LONG and (cells["layout"], cells["bits"]) == ("forward", "16"):
             copies, what = float(cells["groups"]), {"one": "one after the other", "streams": "on 4 streams", "grouped": "in one kernel"}
             how = "alone" if copies == 1.0 else f"of experts {what[cells['how']]}"
             found.setdefault(f"{chip}, {cells['dtype']}, {how}", []).append(_law(cells, profile, chip) / seconds)

@@ -10,7 +10,7 @@ import calibration
 import dmodel
 
 MODULES = [m.name for package in (dmodel, calibration) for m in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")]
-NEEDS_TORCH = tuple(f"calibration.torch_step.{name}" for name in ("channels", "decoder", "duty", "measure", "products"))
+NEEDS_TORCH = tuple(f"calibration.torch_step.{name}" for name in ("channels", "decoder", "duty", "measure", "products", "work"))
 """Modules that measure in PyTorch, which is not among the dependencies."""
 FINDER = doctest.DocTestFinder(exclude_empty=True)
 

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from calibration.torch_step.work import Work, attention, product, warm_seconds
+
 torch: Any = importlib.import_module("torch")
 
 CHANNELS = (0, 4, 8, 16, 24, 32)
@@ -15,6 +17,8 @@ THREADS, SHARED = 512, 100_000
 """Of a channel: threads, and shared memory [byte], which leaves no room for a tile of a product beside it."""
 WORK_S, LONGER, REST, TIMES = 10e-3, 1.5, 3.0, 5
 """Length of the work that is timed [s], of the channels over it, of the pause behind it, and how often it is timed."""
+SLOWER = 0.03
+"""By how much longer work is taken to last for each channel, so that they outlast it: twice what products were slowed."""
 
 SOURCE = r"""
 extern "C" __global__ void channel(const float4* from, float4* to, long long each, long long passes) {
@@ -47,51 +51,30 @@ def measured() -> Iterator[dict[str, Any]]:
             kernel((channels,), (THREADS,), (source, target, EACH, passes), shared_mem=SHARED)
 
     for name, work in _works().items():
-        alone = _once(work)
+        alone = min(warm_seconds(work) for _ in range(4))
         count = max(round(WORK_S / alone), 1)
         for channels in CHANNELS:
             yield {"channels": channels, "work": name} | _beside(work, count, hold, channels, side, alone)
 
 
-def _works() -> dict[str, Callable[[], Any]]:
-    """Products of random matrices by precision and width, the attention core, and a kernel that streams."""
-    made: dict[str, Callable[[], Any]] = {}
-    for rows, n in ((8192, 8192), (8192, 4096), (4096, 4096), (4096, 2048)):
-        a, w = (torch.randn(m, n, device="cuda", dtype=torch.bfloat16) for m in (rows, n))
-        made[f"bf16-{rows}-{n}"] = lambda a=a, w=w: a @ w
-    one = torch.ones((), device="cuda")
-    for n in (8192, 4096):
-        x, y = (torch.randn(8192, n, device="cuda").to(torch.float8_e4m3fn) for _ in range(2))
-        y = y[:n]
-        made[f"fp8-8192-{n}"] = lambda x=x, y=y: torch._scaled_mm(x, y.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
-    q, k = (torch.randn(1, 32, 8192, 128, device="cuda", dtype=torch.bfloat16) for _ in range(2))
-
-    def attention() -> Any:
-        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.CUDNN_ATTENTION):
-            return torch.nn.functional.scaled_dot_product_attention(q, k, q, is_causal=True)
-
-    made["attention-128"] = attention
+def _works() -> dict[str, Work]:
+    """Products by precision, rows and width, the attention core, and a kernel that streams."""
     big = torch.randn(2**28, device="cuda", dtype=torch.bfloat16)
-    made["streaming"] = lambda: big.mul_(1.0)
-    return made
+    made = {f"bf16-{rows}-{n}": product(rows, n) for rows, n in ((8192, 8192), (8192, 4096), (4096, 4096), (4096, 2048))}
+    made |= {f"fp8-8192-{n}": product(8192, n, bits=8) for n in (8192, 4096)}
+    return made | {"attention-128": attention(), "streaming": lambda: big.mul_(1.0)}
 
 
 def _beside(
-    work: Callable[[], Any], count: int, hold: Callable[[int, int], None], channels: int, side: Any, alone: float
+    work: Work, count: int, hold: Callable[[int, int], None], channels: int, side: Any, alone: float
 ) -> dict[str, Any]:
     """Middle time of one piece of work while channels are held."""
     event = torch.cuda.Event
     passes = 1
     if channels:
         with torch.cuda.stream(side):
-            hold(channels, 1)
-            side.synchronize()
-            begin, end = event(enable_timing=True), event(enable_timing=True)
-            begin.record(side)
-            hold(channels, 8)
-            end.record(side)
-            end.synchronize()
-        passes = max(int(LONGER * count * alone * (1.0 + 0.03 * channels) / (1.25e-4 * begin.elapsed_time(end))), 1)
+            one = warm_seconds(lambda: hold(channels, 8)) / 8
+        passes = max(int(LONGER * count * alone * (1.0 + SLOWER * channels) / one), 1)
     found, rates, lasted = [], [], []
     for _ in range(TIMES):
         held, free, begin, end = (event(enable_timing=True) for _ in range(4))
@@ -114,16 +97,3 @@ def _beside(
     middle = TIMES // 2
     copied = {"copied_bytes_per_s": sorted(rates)[middle], "covered": sorted(lasted)[middle]} if channels else {}
     return {"work_s": sorted(found)[middle]} | copied
-
-
-def _once(work: Callable[[], Any]) -> float:
-    """Time of one piece of work after a first one [s]."""
-    for _ in range(3):
-        work()
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    begin.record()
-    for _ in range(4):
-        work()
-    end.record()
-    end.synchronize()
-    return 2.5e-4 * begin.elapsed_time(end)

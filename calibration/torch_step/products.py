@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 from itertools import product
 from typing import Any, NamedTuple
 
 from calibration.collect.sensors import Sensors
+from calibration.torch_step.work import device_seconds, narrow
 
 torch: Any = importlib.import_module("torch")
 
@@ -93,7 +95,7 @@ def _time(shape: Shape, pool: Any) -> float:
         call, at = _call(shape, pool, at)
         call()
         calls.append(call)
-    once = min(_event(call) for call in calls)
+    once = min(device_seconds(call) for call in calls)
     for _ in range(min(int(BURST_S / once), MOST_CALLS) - FEWEST):
         call, at = _call(shape, pool, at)
         calls.append(call)
@@ -104,20 +106,10 @@ def _time(shape: Shape, pool: Any) -> float:
     graph.replay()
     found = []
     for _ in range(TIMES):
-        seconds = _event(graph.replay)
-        time.sleep(seconds * (1.0 / BUSY - 1.0))
-        found.append(seconds / len(calls))
+        taken = device_seconds(graph.replay)
+        time.sleep(taken * (1.0 / BUSY - 1.0))
+        found.append(taken / len(calls))
     return sorted(found)[TIMES // 2]
-
-
-def _event(work: Callable[[], Any]) -> float:
-    """Time of work by the device's clock [s]."""
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    begin.record()
-    work()
-    end.record()
-    end.synchronize()
-    return 1e-3 * begin.elapsed_time(end)
 
 
 def _call(shape: Shape, pool: Any, at: int) -> tuple[Callable[[], Any], int]:
@@ -143,17 +135,11 @@ def _call(shape: Shape, pool: Any, at: int) -> tuple[Callable[[], Any], int]:
     return lambda: _beside(multiply, lefts, rights), at
 
 
-_ONE: list[Any] = []
-
-
 def _multiply(shape: Shape) -> Callable[[Any, Any], Any]:
     """What multiplies two operands of a shape: in 8 bits with one scale for each operand."""
     result = torch.float32 if shape.bits == 32 else torch.bfloat16
     if shape.dtype == "fp8":
-        if not _ONE:
-            _ONE.append(torch.ones((), device="cuda"))
-        one = _ONE[0]
-        return lambda a, b: torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=result, use_fast_accum=shape.bits == 16)
+        return lambda a, b: narrow(a, b, result, fast=shape.bits == 16)
     if shape.adds:
         held = torch.zeros(shape.rows, shape.columns, device="cuda", dtype=result)
         if shape.bits == 16:
@@ -162,20 +148,20 @@ def _multiply(shape: Shape) -> Callable[[Any, Any], Any]:
     return torch.matmul if shape.bits == 16 else lambda a, b: torch.mm(a, b, out_dtype=result)
 
 
-_STREAMS: list[Any] = []
+@cache
+def _streams() -> list[Any]:
+    return [torch.cuda.Stream() for _ in range(STREAMS)]
 
 
 def _beside(multiply: Callable[[Any, Any], Any], lefts: list[Any], rights: list[Any]) -> None:
     """Products on several streams in turn, between two meetings with the current one."""
-    if not _STREAMS:
-        _STREAMS.extend(torch.cuda.Stream() for _ in range(STREAMS))
-    main = torch.cuda.current_stream()
-    for stream in _STREAMS:
+    main, streams = torch.cuda.current_stream(), _streams()
+    for stream in streams:
         stream.wait_stream(main)
     for i, (a, b) in enumerate(zip(lefts, rights, strict=True)):
-        with torch.cuda.stream(_STREAMS[i % STREAMS]):
+        with torch.cuda.stream(streams[i % STREAMS]):
             multiply(a, b)
-    for stream in _STREAMS:
+    for stream in streams:
         main.wait_stream(stream)
 
 
