@@ -76,7 +76,8 @@ ALIKE = ("H100-80GB", "H200-141GB")
 
 @pytest.fixture(scope="module")
 def alike() -> Profile:
-    return fitted_to(synthetic(chips=ALIKE))
+    """Half the noise: with the usual one products and what hides are told to 7 and 14 %, with a quarter to 5 and 1."""
+    return fitted_to(synthetic(chips=ALIKE, noise=0.5 * NOISE))
 
 
 @pytest.mark.parametrize("chip", ALIKE)
@@ -85,10 +86,9 @@ def alike() -> Profile:
     [
         # what tensor ranks send and wait for leaves less to say about products
         (MEGATRON, "matmul_efficiency", 0.08),
-        (FSDP, "matmul_efficiency", 0.08),
+        (FSDP, "matmul_efficiency", 0.06),
         (FSDP, "net_efficiency_outer", 0.08),
-        # what hides slows the work beside it, as contention has it
-        (FSDP, "overlap_fsdp", 0.15),
+        (FSDP, "overlap_fsdp", 0.10),
     ],
 )
 def test_what_the_rows_determine_is_recovered(alike, chip, stack, name, tolerance):
@@ -98,7 +98,7 @@ def test_what_the_rows_determine_is_recovered(alike, chip, stack, name, toleranc
     clock = found if name == "matmul_efficiency" else TRUTH[stack]
     assert float(getattr(found, name)) * at_the_limit(clock) == pytest.approx(true * at_the_limit(TRUTH[stack]), rel=tolerance)
     if name == "overlap_fsdp" or stack == FSDP and name != "matmul_efficiency":
-        assert abs(SPECS[name].default / true - 1.0) > 2.0 * tolerance
+        assert abs(SPECS[name].default / true - 1.0) > 3.0 * tolerance
 
 
 @pytest.mark.parametrize("name", UNSEEN)

@@ -102,7 +102,7 @@ def profile() -> Profile:
         patch.setattr(pooling, "_measured", lambda accelerator: {})
         base = default_profile()
         base = dataclasses.replace(base, covariance=np.diag(base.standard_errors**2), widths=pooling.fresh_widths())
-        cases = synthetic(seed=3, truth={STACK: COEFFICIENTS.replace(matmul_efficiency=0.45)})
+        cases = synthetic(seed=3, truth={STACK: COEFFICIENTS.replace(matmul_efficiency=0.45)}, noise=0.008)
         return fit.fit(cases.take(np.arange(0, 18, 2)), base, starts=1, name="few")
 
 
@@ -110,7 +110,7 @@ def test_a_fit_knows_its_cells_and_its_rows(profile):
     assert set(profile.scatter) == {"", STACK} and set(profile.seen) == {STACK} and profile.seen[STACK].shape[0] == 9
     assert set(profile.pair_covariances) == {f"{chip} {STACK}" for chip in CHIPS}
     own, new = (np.diag(np.asarray(uncertainty.covariance(profile, *pair))) for pair in ((CHIPS[0], STACK), ("V100-16GB", "own")))
-    assert (own <= 1.05 * new).all() and own[NAMES.index("matmul_efficiency")] < 0.15 * new[NAMES.index("matmul_efficiency")]
+    assert (own <= 1.05 * new).all() and own[NAMES.index("matmul_efficiency")] < 0.1 * new[NAMES.index("matmul_efficiency")]
     assert uncertainty.covariance(default_profile(), CHIPS[0], STACK) is None
 
 
