@@ -123,12 +123,10 @@ def _layer_work(system: System, model: Transformer, plan: Plan, parts: counts.Re
     # times add up, so rates meet harmonically
     rate = low / (1.0 - wide + wide * low / chip.attention_flops_per_s)
     operand = plan.operand_bytes + wide * (counts.WORD - plan.operand_bytes)
-    faster = 1.0 + plan.low_precision * (1.0 - plan.wide_layers) * (chip.flops_per_s / chip.attention_flops_per_s - 1.0)
     products = counts.matmuls(model, plan)
     # router, logits and loss stay in 16 bits whatever the precision of the layers
-    kinds = (rate, chip.attention_flops_per_s), (operand, counts.WORD), (faster, 1.0)
-    rates, operands, peaks = (stack(*[low] * 8, *[kept] * 2) for low, kept in kinds)
-    times = compute.matmul_time(products, rates, operands, chip, c, sharpness, peaks)
+    rates, operands = (stack(*[low] * 8, *[kept] * 2) for low, kept in ((rate, chip.attention_flops_per_s), (operand, counts.WORD)))
+    times = compute.matmul_time(products, rates, operands, chip, c, sharpness)
     matmul, logits = times[:-1].sum(0), times[-1] * compute.off_vectors(plan)
     casts = compute.streaming_time(c.cast_traffic * traffic.cast_bytes(products, model, plan), chip, c)
     core = counts.attention_flops(model, plan) * compute.off_matrix_units(model, plan) * compute.narrowed(plan)

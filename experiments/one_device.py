@@ -157,8 +157,7 @@ def _law(cells: dict[str, str], profile: profiles.Profile, name: str) -> float:
     copies, low = np.array([float(cells["groups"])]), cells["dtype"] != "bf16"
     shape = Matmuls(**sizes, copies=copies, grouped=1.0 * (copies > 1.0))
     rate = chip.flops_per_s * (c.low_precision_efficiency if low else 1.0)
-    faster = chip.flops_per_s / chip.attention_flops_per_s
-    return float(matmul_time(shape, rate, 1.0 if low else WORD, chip, c, SHARPNESS, faster)[0])
+    return float(matmul_time(shape, rate, 1.0 if low else WORD, chip, c)[0])
 
 
 PROCESSORS = 132.0

@@ -213,17 +213,17 @@ def parameters(m: Transformer, p: Plan) -> dict[str, float]:
     }
 
 
-def matmul(
-    shape: tuple[float, ...], peak: float, operand: float, system: System, c: Coefficients, grouped: bool = False, faster: float = 1.0
-) -> float:
-    """Seconds of one product and its copies: arithmetic or memory, whichever takes longer; faster: its peak over that in 16 bits."""
+def matmul(shape: tuple[float, ...], peak: float, operand: float, system: System, c: Coefficients, grouped: bool = False) -> float:
+    """Seconds of one product and its copies: arithmetic or memory, whichever takes longer."""
     rows, columns, inner, copies = shape
     eta = c.matmul_efficiency * (c.grouped_efficiency if grouped else 1.0)
-    for x, half in ((rows, c.matmul_half_rows), (columns, c.matmul_half_columns), (inner, c.matmul_half_inner * faster**2)):
+    for x, half in ((rows, c.matmul_half_rows), (columns, c.matmul_half_columns)):
         eta *= x / (x + half)
+    # before its first and behind its last product a tile takes as long as so many of 16 bits, twice as long with operands of 8
+    inner_time = inner / peak + 2.0 / operand * c.matmul_half_inner / system.chip.attention_flops_per_s
     moved = copies * (operand * (rows * inner + inner * columns) + 2.0 * rows * columns)
     stream = system.chip.hbm_bytes_per_s * c.memory_efficiency
-    return max(copies * 2.0 * rows * columns * inner / (peak * eta), moved / stream)
+    return max(copies * 2.0 * rows * columns * inner_time / eta, moved / stream)
 
 
 def products_of(m: Transformer, p: Plan) -> tuple[list[tuple[float, ...]], list[tuple[float, ...]]]:
@@ -390,23 +390,22 @@ def work(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
     """Seconds of one layer and of the head, per micro-batch."""
     chip, t, h = system.chip, p.micro_batch * m.seq_len / p.cp, m.d_model
     stream, half = chip.hbm_bytes_per_s * c.memory_efficiency, chip.attention_flops_per_s
-    peak, operand, wide, faster = chip.flops_per_s, p.operand_bytes, p.wide_layers, 1.0
+    peak, operand, wide = chip.flops_per_s, p.operand_bytes, p.wide_layers
     if p.low_precision:
-        faster = wide + (1.0 - wide) * peak / half
         kept = c.low_precision_efficiency * (c.four_bit_efficiency if p.operand_bytes < 1.0 else 1.0)
         peak = 1.0 / ((1.0 - wide) / (peak * kept) + wide / half)
         operand = (1.0 - wide) * operand + wide * 2.0
     always, routed = products_of(m, p)
-    products = sum(matmul(shape, peak, operand, system, c, False, faster) for shape in always)
+    products = sum(matmul(shape, peak, operand, system, c) for shape in always)
     mixtures = experts_share(m)
     # ranks of tp share the tokens out before they ask the router, in 16 bits
     products += matmul((t / p.tp, m.n_experts, h, mixtures), half, 2.0, system, c) if mixtures else 0.0
     several = m.n_experts / p.ep >= 2
-    products += sum(matmul(shape, peak, operand, system, c, several, faster) for shape in routed)
+    products += sum(matmul(shape, peak, operand, system, c, several) for shape in routed)
     # the last ones: of the MLP that every token passes, where there is one, and of the experts
     shared = any(mlp == "dense" or m.n_shared_experts for _, _, mlp in layers_of(m) if mlp)
-    downs = matmul(always[-1], peak, operand, system, c, False, faster) if shared else 0.0
-    downs += sum(matmul(shape, peak, operand, system, c, several, faster) for shape in routed[1:])
+    downs = matmul(always[-1], peak, operand, system, c) if shared else 0.0
+    downs += sum(matmul(shape, peak, operand, system, c, several) for shape in routed[1:])
     layouts = 2.0 if m.trainable else 1.0
     cast = sum((2.0 * (1.0 + p.scale_passes) + layouts * p.operand_bytes) * n * (r * k + r * w) for r, w, k, n in always + routed)
     if p.fused_experts and routed:

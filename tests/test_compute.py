@@ -21,7 +21,9 @@ def product(rows: float, columns: float, inner: float, copies: float = 1.0) -> M
 
 
 def matmul(p: Matmuls, c=PLAIN, operand: float = 2.0, sharpness: float = inf) -> float:
-    return float(compute.matmul_time(p, np.array([PEAK]), np.array([operand]), CHIP, c, sharpness)[0])
+    """At one peak for all precisions."""
+    chip = CHIP.replace(attention_flops_per_s=PEAK)
+    return float(compute.matmul_time(p, np.array([PEAK]), np.array([operand]), chip, c, sharpness)[0])
 
 
 def test_a_large_product_takes_its_arithmetic():
@@ -52,11 +54,18 @@ def test_rate_is_half_at_each_half_size():
         assert matmul(p, c) == pytest.approx(2.0 * float(p.flops[0]) / PEAK, rel=3e-4)
 
 
-@pytest.mark.parametrize("faster", [1.0, 2.0, 6.0])
-def test_the_half_inner_size_grows_with_the_square_of_the_peak(faster):
+@pytest.mark.parametrize("operand", [2.0, 1.0, 0.5])
+def test_tiles_take_longer_for_operands_of_fewer_bits(operand):
+    """However high their own peak is, which a product of no inner size does not notice, and any other has the less of."""
     p, c = product(1e6, 1e6, 400.0), PLAIN.replace(matmul_half_inner=100.0, memory_efficiency=1e6)
-    found = float(compute.matmul_time(p, np.array([PEAK]), np.array([2.0]), CHIP, c, inf, np.array([faster]))[0])
-    assert found == pytest.approx(float(p.flops[0]) / PEAK * (1.0 + faster**2 / 4.0), rel=3e-4)
+
+    def found(times: float) -> float:
+        return float(compute.matmul_time(p, np.array([times * PEAK]), np.array([operand]), CHIP, c, inf)[0])
+
+    tile = float(p.flops[0]) / 4.0 / float(CHIP.attention_flops_per_s) * 2.0 / operand
+    for times in (1.0, 2.0, 6.0):
+        assert found(times) == pytest.approx(float(p.flops[0]) / (times * PEAK) + tile, rel=3e-4)
+    assert found(6.0) < found(2.0) < found(1.0)
 
 
 def test_grouped_products_keep_their_share_from_two_copies_on():

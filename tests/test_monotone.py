@@ -74,3 +74,16 @@ def test_faster_arithmetic_helps_where_two_kinds_of_messages_stand_out():
         found = [STEP(system.replace(chip=system.chip.replace(flops_per_s=rate)), model, plan, c) for rate in rates]
         assert min(float(b.tensor_parallel) for b in found) > 0.0 < min(float(b.fsdp) for b in found)
         assert (np.diff([float(b.total) for b in found]) < 0.0).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "precision", "operand"), [("H100-DGX", "fp8", 1.0), ("GB200-NVL72", "nvfp4", 0.5625), ("GB300-NVL72", "nvfp4", 0.5625)]
+)
+def test_a_faster_peak_below_16_bits_makes_no_step_longer(name, precision, operand):
+    """DeepSeek-V3, whose experts are narrow: what a tile takes before its first product does not grow with the peak."""
+    model, system = catalog.transformer("deepseek-v3", 4096.0), catalog.system(name, precision)
+    c = default().replace(matmul_half_inner=jnp.asarray(300.0))
+    plan = Plan(dp=64.0, ep=64.0, pp=4.0, global_batch=1024.0, low_precision=1.0, operand_bytes=operand, zero=1.0, shard=64.0)
+    rates = [system.chip.flops_per_s * factor for factor in (0.5, 1.0, 2.0, 4.0)]
+    found = [float(STEP(system.replace(chip=system.chip.replace(flops_per_s=rate)), model, plan, c).total) for rate in rates]
+    assert (np.diff(found) < 0.0).all()

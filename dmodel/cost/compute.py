@@ -24,22 +24,20 @@ def matmul_time(
     chip: Chip,
     coefficients: Coefficients,
     sharpness: float = SHARPNESS,
-    faster: Array = 1.0,
 ) -> jax.Array:
     """Time of forward matrix products [s], `[op, *batch]`: the larger of arithmetic and memory.
 
-    `2MNK / (peak · η)` with `η = η_max · sat(M, half_rows) · sat(N, half_columns) · sat(K, f² · half_inner)`, `sat(x, h) = x / (x + h)`,
-    against `(operand · (MK + KN) + 2 · MN) / (HBM · η_mem)`. The first two are what the last wave of tiles leaves idle, the third what a
-    tile takes before its first product and behind its last one: in products, that grows with the square of the peak (single calls on six
-    chips: 3.4 times for a peak of 2, 7 to 14 for 4, 29 to 54 for 6). The backward products permute M, N and K and are taken to cost the
-    same each.
+    `2 (M + m₀)(N + n₀)(K / peak + (2 / operand) k₀ / peak₁₆) / η` against `(operand · (MK + KN) + 2 · MN) / (HBM · η_mem)`; m₀, n₀ and k₀
+    are half_rows, half_columns and half_inner: in 16 bits sizes at which a product has half of its rate. The first two are what the last
+    wave of tiles leaves idle, the third what a tile takes before its first product and behind its last one, longer for operands of fewer
+    bits: by single calls 1.7 times in 8 and 5.6 in 4 (six and four chips, `calibration/micro/data/fits.json`), here 2 and 3.6. The backward
+    products permute M, N and K and are taken to cost the same each.
 
     Limits: arithmetic `2MNK/(peak η_max)` as all dimensions grow; memory-bound as one of them shrinks.
 
     Args:
       products: sizes and copies, `[op, *batch]`.
       flops_per_s: peak rate of each product's precision [FLOP/s], `[op, *batch]`. operand_bytes: of its operands [byte], likewise.
-      faster: f, the peak of its precision over that of 16 bits [1], likewise.
 
     A product of 8192 × 8192 × 8192 on an H100, 76 % of whose peak of 989 TFLOP/s it reaches at the full clock by the default coefficients:
 
@@ -53,11 +51,9 @@ def matmul_time(
     """
     c = coefficients
     grouped = 1.0 - products.grouped * (1.0 - each(c.grouped_efficiency))
-    # flops / (sat · sat · sat): a product costs what one with half sizes added to its own would at full rate
     rows, columns = products.rows + each(c.matmul_half_rows), products.columns + each(c.matmul_half_columns)
-    inner = products.inner + faster**2 * each(c.matmul_half_inner)
-    filled = 2.0 * rows * columns * inner * products.copies
-    arithmetic = filled / (grouped * flops_per_s * each(c.matmul_efficiency))
+    tile = WORD / operand_bytes * each(c.matmul_half_inner / chip.attention_flops_per_s)
+    arithmetic = 2.0 * rows * columns * products.copies * (products.inner / flops_per_s + tile) / (grouped * each(c.matmul_efficiency))
     left, right, written = products.elements
     memory = (operand_bytes * (left + right) + WORD * written) / each(chip.hbm_bytes_per_s * c.memory_efficiency)
     return maximum(stack(arithmetic, memory), sharpness)
