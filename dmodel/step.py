@@ -107,9 +107,12 @@ def _layer_work(system: System, model: Transformer, plan: Plan, parts: counts.Re
     Backward products cost 2 × the forward ones (1 × when the weights are frozen), attention as `compute.attention_passes` has it,
     streaming as `traffic.elementwise_bytes`; weight gradients are accumulated in memory: read and written once per micro-batch, and as much
     more as the stack's other elementwise kernels, where the sum is a kernel of its own; where products add to what is held
-    (`Plan.fused_sums`), by what that takes beyond their arithmetic. Full recomputation repeats the forward work of the layer, all but
-    the last product and the addition of its result where it ends early (`Plan.recompute_last`). Of layers that are not recomputed in full,
-    shares of the products, of the core of attention and of what streams may be done again all the same.
+    (`Plan.fused_sums`), by what that takes beyond their arithmetic, of experts by all but the 2 bytes that any product writes: single calls
+    take 1.4, 1.8 and 1.36 times as long beside sums of 512, 1,024 and 2,048 tokens, in 16, 32 and 32 bits, as long as both would one after
+    the other, 1.05 times beside 8,192 in 32 (`calibration/torch_step/data/products.csv`).
+    Full recomputation repeats the forward work of the layer, all but the last product and the addition of its result where it ends early
+    (`Plan.recompute_last`). Of layers that are not recomputed in full, shares of the products, of the core of attention and of what
+    streams may be done again all the same.
     Below 8 bits products keep a further share of the peak: single ones in NVFP4 reach 0.59 to 0.78 of what 16 bits do on Blackwell, those
     in 8 bits all of it (`calibration/micro/data/fits.json`).
 
@@ -134,13 +137,16 @@ def _layer_work(system: System, model: Transformer, plan: Plan, parts: counts.Re
     newest = compute.attention_passes(core, powers, through, plan.flash, chip, c, sharpness)
     older = compute.older_kernels(plan)
     attention, backward_attention = older.forward * newest.forward, older.backward * newest.backward
-    moved = zip(traffic.elementwise_bytes(model, plan), traffic.adapter_bytes(model, plan), strict=True)
-    streaming, back = (compute.streaming_time(c.elementwise_traffic * least + all_of, chip, c) for least, all_of in moved)
-    accumulated = 2.0 * plan.gradient_bytes * model.trainable * (parts.layers + parts.experts) * plan.pp / counts.mean_layer(model).layers
-    sums = compute.streaming_time(accumulated, chip, c)
-    # inside the products their traffic hides behind the arithmetic, unless there is more of it
+    passes = zip(traffic.elementwise_bytes(model, plan), traffic.adapter_bytes(model, plan), strict=True)
+    streaming, back = (compute.streaming_time(c.elementwise_traffic * least + all_of, chip, c) for least, all_of in passes)
+    moved, share = 2.0 * plan.gradient_bytes, model.trainable * plan.pp / counts.mean_layer(model).layers
+    others, experts = (compute.streaming_time(share * part, chip, c) for part in (parts.layers, parts.experts))
+    # inside the products their traffic hides behind the arithmetic, unless there is more of it; that of experts, with few tokens each,
+    # does not, but for what any product writes
     fused = plan.fused_sums * ramp(2.0 - plan.zero)
-    accumulation = (1.0 - fused) * c.elementwise_traffic * sums + fused * excess(*jnp.broadcast_arrays(matmul, sums), sharpness)
+    hidden = excess(*jnp.broadcast_arrays(matmul - times[5] - times[6], moved * others), sharpness)
+    more = excess(*jnp.broadcast_arrays(counts.WORD, moved), sharpness)
+    accumulation = (1.0 - fused) * c.elementwise_traffic * moved * (others + experts) + fused * (hidden + more * experts)
     forward = matmul + attention + streaming + 0.5 * casts
     behind = 1.0 + model.trainable * (1.0 + plan.low_precision * plan.wide_gradient * (rate / chip.attention_flops_per_s - 1.0))
     backward = behind * matmul + backward_attention + back + accumulation + 0.5 * casts

@@ -208,7 +208,8 @@ def parameters(m: Transformer, p: Plan) -> dict[str, float]:
     return {
         "dense": extra * layers * (whole + (dense - whole) / p.tp) + (m.vocab * h + (head if p.pp == 1 else 0)) / p.tp,
         "experts": extra * layers * routed / (p.etp * p.ep),
-        "per_layer": whole + (dense - whole) / p.tp + routed / (p.etp * p.ep),
+        "dense_per_layer": whole + (dense - whole) / p.tp,
+        "experts_per_layer": routed / (p.etp * p.ep),
         "cast": extra * layers * (whole + (dense - whole) / p.tp),
     }
 
@@ -401,6 +402,7 @@ def work(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
     # ranks of tp share the tokens out before they ask the router, in 16 bits
     products += matmul((t / p.tp, m.n_experts, h, mixtures), half, 2.0, system, c) if mixtures else 0.0
     several = m.n_experts / p.ep >= 2
+    others = products
     products += sum(matmul(shape, peak, operand, system, c, several) for shape in routed)
     # the last ones: of the MLP that every token passes, where there is one, and of the experts
     shared = any(mlp == "dense" or m.n_shared_experts for _, _, mlp in layers_of(m) if mlp)
@@ -417,8 +419,10 @@ def work(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
     behind = core(system, m, p, c, 2.5 if p.flash else 2.0, p.attention_backward_rate)
     behind *= c.attention_backward if p.flash else 1.0
     streaming, back = ((c.elementwise_traffic * n + more) / stream for n, more in zip(streams(m, p), adapted(m, p), strict=True))
-    sums = 2.0 * p.gradient_bytes * m.trainable * parameters(m, p)["per_layer"] / stream
-    accumulate = max(sums - products, 0.0) if p.fused_sums and p.zero < 2 else c.elementwise_traffic * sums
+    # read and written in the bytes of the sum, but for what any product writes: experts have too few tokens each to hide it
+    dense, routed_sums = (m.trainable * parameters(m, p)[f"{part}_per_layer"] / stream for part in ("dense", "experts"))
+    inside = max(2.0 * p.gradient_bytes * dense - others, 0.0) + max(2.0 * p.gradient_bytes - 2.0, 0.0) * routed_sums
+    accumulate = inside if p.fused_sums and p.zero < 2 else c.elementwise_traffic * 2.0 * p.gradient_bytes * (dense + routed_sums)
     forward = products + attention + streaming + 0.5 * casts
     weights = m.trainable * products * (peak / half if p.low_precision and p.wide_gradient else 1.0)
     backward = products + weights + behind + back + accumulate + 0.5 * casts
