@@ -53,7 +53,7 @@ def answer(cases: Cases, protocol: Protocol, base: Profile, seed: int) -> tuple[
     """Indices of the judged rows of one seed, their predictions [s], and the rows fitted (of the largest fit)."""
     rows, predicted, fitted = [], [], 0
     for part in protocol.divide(cases, protocol.target(cases), seed):
-        profile = fit(cases.take(part.fitted), base, seed=seed, starts=4) if part.fitted.any() else base
+        profile = fit(cases.take(part.fitted), base, seed=seed) if part.fitted.any() else base
         judged = np.flatnonzero(part.judged)
         rows.append(judged)
         predicted.append(predict(cases.take(judged), profile).step_time_s)

@@ -88,7 +88,7 @@ class Study:
         if path.exists():
             with np.load(path) as kept:
                 return Answer(kept["log_time"], kept["shares"])
-        found = said(self.cases, fit(self.cases.take(fitted), base, seed=seed, starts=4) if fitted.any() else base)
+        found = said(self.cases, fit(self.cases.take(fitted), base, seed=seed) if fitted.any() else base)
         path.parent.mkdir(parents=True, exist_ok=True)
         np.savez_compressed(path, log_time=found.log_time, shares=found.shares)
         return found

@@ -104,7 +104,7 @@ def few_shot(cases: Cases, name: str, seeds: int, bases: Bases) -> Iterator[tupl
     for seed in range(seeds):
         for part in protocol.divide(cases, protocol.target(cases), seed):
             judged = np.flatnonzero(part.judged)
-            yield judged, judge(cases.take(judged), fit(cases.take(part.fitted), base, seed=seed, starts=2))
+            yield judged, judge(cases.take(judged), fit(cases.take(part.fitted), base, seed=seed))
 
 
 def table(protocol: str, cases: Cases, found: list[tuple[np.ndarray, np.ndarray]], whole: str) -> tuple[list[dict[str, Any]], np.ndarray]:

@@ -14,6 +14,7 @@ from dmodel.counts import matmuls
 from dmodel.plan import Plan
 from dmodel.step import TERMS, memory_use, step_time
 from dmodel.types import InputError
+from dmodel.workload import Transformer
 from tests import reference
 from tests.points import COEFFICIENTS, IDEAL, batch, case, float64, quick, random_questions
 
@@ -290,6 +291,25 @@ def test_fully_overlapped_and_not_overlapped_bound_the_step():
     allowed, none = HARD(system, model, p, c), HARD(system, model, forbidden, c)
     assert (np.asarray(none.contention) <= 1e-12 * np.asarray(none.total)).all()
     assert (np.asarray(none.exposed_communication) >= np.asarray(allowed.exposed_communication) - 1e-12 * np.asarray(none.total)).all()
+
+
+def test_sums_of_experts_add_to_their_products_and_those_of_others_hide_behind_them():
+    """By micro-batch, but for the 2 bytes that any product writes: sums of a byte cost nothing. Kernels of their own move all."""
+    system, model, c = catalog.system("H100-DGX"), catalog.transformer("mixtral-8x7b"), COEFFICIENTS.replace(power_demand=1e-9)
+    p = plan(dp=8.0, ep=8.0, global_batch=64.0, fused_sums=1.0)
+
+    def streams(model: Transformer, **changes: float) -> float:
+        return float(HARD(system, model, p.replace(**changes), c).elementwise)
+
+    rate = float(system.chip.hbm_bytes_per_s * c.memory_efficiency)
+    experts = 8.0 * float(model.n_layers * 3.0 * model.d_model * model.d_ff) / rate
+    one, two, four = (streams(model, gradient_bytes=x) for x in (1.0, 2.0, 4.0))
+    assert two - one == pytest.approx(2.0 * experts, rel=1e-9) and four - one == pytest.approx(6.0 * experts, rel=1e-9)
+    apart = [streams(model, gradient_bytes=x, fused_sums=0.0) for x in (2.0, 4.0)]
+    assert apart[1] - apart[0] > 4.0 * float(c.elementwise_traffic) * experts
+    dense = catalog.transformer("llama-3-8b")
+    hidden = [streams(dense, ep=1.0, gradient_bytes=x) for x in (1.0, 4.0)]
+    assert hidden[0] == hidden[1] < streams(dense, ep=1.0, gradient_bytes=1.0, fused_sums=0.0)
 
 
 def test_a_map_of_routes_adds_its_bytes_to_the_gather_of_counts():
