@@ -11,8 +11,9 @@ import pytest
 from calibration import descent, fit, padding, pooling
 from calibration.micro.priors import priors
 from calibration.predict import predict
-from calibration.uncertainty import laplace, offset_errors
+from calibration.uncertainty import laplace, narrowing, offset_errors
 from calibration.uncertainty.cells import cells_of
+from calibration.uncertainty.laplace import student_weight
 from dmodel.coefficients import NAMES, SPECS
 from dmodel.cost.power import slowed
 from dmodel.profiles import GROUPINGS, Profile, default_profile, members
@@ -343,6 +344,49 @@ def test_the_lowest_number_wins_and_without_one_there_is_no_fit(monkeypatch):
     np.testing.assert_array_equal(optimized(monkeypatch, 0).center, second.center)
     with pytest.raises(FloatingPointError, match="defect of dmodel"):
         optimized(monkeypatch, 3)
+
+
+def test_from_a_base_the_place_with_most_room_wins_unless_its_rows_are_met_worse(monkeypatch):
+    """Losses 1.0, 1.5 and 3.0, narrowed by 2.0, 0.5 and 0.1: the second, and of a fit from nothing the first; found twice counts once."""
+    groups, fresh, data = small_problem()
+    room, asked = {1.0: 2.0, 1.5: 0.5, 3.0: 0.1}, []
+
+    def ends(loss, starts, **options):
+        losses = (3.0, 1.0, 1.0 + 0.1 * fit.SAME, 1.5)
+        return [descent.End(p.replace(noise=value + 0.0 * p.noise), value) for p, value in zip(starts, losses, strict=True)]
+
+    def narrowing(p, *others):
+        asked.append(float(p.noise[0]))
+        return room[asked[-1]]
+
+    monkeypatch.setattr(fit, "descents", ends)
+    monkeypatch.setattr(fit, "narrowing", narrowing)
+    monkeypatch.setattr(fit, "_settled", lambda loss, p: p)
+    found = {
+        how: float(fit.optimize(prior, data, groups, seed=0, starts=n, polish=1, progress=lambda done, loss: None).noise[0])
+        for how, prior, n in (("fresh", fresh, 4), ("from a base", fresh.replace(fresh=False), 3))
+    }
+    assert found == {"fresh": 1.0, "from a base": 1.5} and asked == [1.0, 1.5, 3.0]
+
+
+@pytest.mark.parametrize("measured", [{}, {0: (-0.3, 0.1), 7: (0.2, 0.05)}], ids=["nothing measured", "measured"])
+def test_the_room_that_rows_leave_is_that_of_all_parameters(monkeypatch, measured):
+    """`½ ln det(1 + Jᵀ W J)` with J of the log ratios by center and offsets, however many, by automatic differentiation."""
+    monkeypatch.setattr(pooling, "_measured", lambda accelerator: measured)
+    groups, prior, data = small_problem()
+    p = jax.tree.map(lambda x: x + 0.1, pooling.start(prior, len(NAMES)))
+
+    def ratios(center, offset):
+        return fit.log_ratio(pooling.rows_of(p.replace(center=center, offset=offset), prior, data.of), data)
+
+    ratio = np.asarray(quick(ratios)(p.center, p.offset))
+    jacobian = np.hstack([np.asarray(x).reshape(4, -1) for x in quick(jax.jacrev(ratios, (0, 1)))(p.center, p.offset)])
+    weight = np.asarray(data.weight) * student_weight(ratio**2, np.asarray(pooling.noise_scale(p, prior))[groups.stack_of], fit.FREEDOM)
+    curvature = (jacobian.T * weight) @ jacobian
+    expected = 0.5 * np.log1p(np.maximum(np.linalg.eigvalsh(curvature), 0.0)).sum()
+    found = narrowing(p, prior, data, groups, fit.log_ratio, fit.FREEDOM)
+    assert found == pytest.approx(expected, rel=1e-6) and found > 1.0
+    assert narrowing(p, prior, data._replace(weight=0.0 * data.weight), groups, fit.log_ratio, fit.FREEDOM) == pytest.approx(0.0, abs=1e-12)
 
 
 def test_errors_of_a_round_are_those_of_the_whole(monkeypatch):
