@@ -392,6 +392,17 @@ def test_pods_shard_alone_and_heads_of_further_tokens_are_in_the_note(tmp_path):
     assert one_case(tmp_path, note="variant DeepSeekV3 (w/ MTP)").model.n_mtp[0] == 1.0
 
 
+def test_experts_that_are_padded_take_as_long_as_the_busiest(tmp_path):
+    """KempnerForge's, by half of what one that all visit would have more than the mean; others are balanced, and so is a single one."""
+    experts = {"n_experts": "16", "top_k": "2"}
+    padded = one_case(tmp_path, stack="kempnerforge/moe-packed", **experts)
+    assert padded.model.imbalance[0] == 4.5 and "4.5 times the mean" in " ".join(padded.labels.assumptions[0])
+    assert "balanced load" not in " ".join(padded.labels.assumptions[0])
+    other = one_case(tmp_path, stack="torchtitan", **experts)
+    assert other.model.imbalance[0] == 1.0 and "balanced load" in " ".join(other.labels.assumptions[0])
+    assert one_case(tmp_path, stack="kempnerforge").model.imbalance[0] == 1.0
+
+
 def test_third_matrix_of_the_mlp_follows_a_parameter_count_that_contradicts_the_column(tmp_path):
     """MaxText's 16b: 15.70e9 parameters are those of three matrices; tables that say two make it 12.1e9."""
     shape = {"n_layers": "32", "d_model": "4096", "d_ff": "28672", "n_heads": "64", "n_kv_heads": "64", "head_dim": "128", "vocab": "32000"}

@@ -39,6 +39,11 @@ DEMAND_WIDTH = 0.15
 """Standard deviation of its logarithm: by how much slower they run alone, products of 8192 have 1.48 on an H200 and 1.33 on an H100,
 narrower ones and 8 bits 1.48 to 1.50 and 1.74 to 1.94 (`calibration/torch_step/data/duty.csv`)."""
 
+GROUPED_ON, GROUPED, GROUPED_WIDTH = ("H100", "H200", "H800"), 0.93, 0.5
+"""Chips, by the beginnings of their names, whose products of experts were measured: the share that they keep, 0.92 to 1.0 of products of
+as many rows in all from 1,024 for each on, as one kernel or as many (`calibration/torch_step/data/products.csv`), and its standard
+deviation in the unconstrained space."""
+
 SAME_PROCESSOR = {"A100-40GB": "A100-80GB", "A800-80GB": "A100-80GB", "H100-96GB": "H100-80GB", "H800": "H100-80GB"}
 """Chips with the processor and clock of another whose single operations were measured: products and attention are its own, links not."""
 
@@ -95,6 +100,8 @@ def priors(accelerator: str, precision: str = "fp8") -> dict[str, MicroPrior]:
         found |= {name: r for name, r in read.items() if name not in found or r.sd < found[name].sd}
     demand = next((value for part, value in DEMAND.items() if part in chip), None)
     own = {} if demand is None else {"power_demand": MicroPrior(float(np.log(demand)), DEMAND_WIDTH)}
+    if chip.startswith(GROUPED_ON):
+        own["grouped_efficiency"] = MicroPrior(float(np.log(GROUPED / (1.0 - GROUPED))), GROUPED_WIDTH)
     return {name: _prior(name, found[name]) for name in SPECS if name in found} | own
 
 

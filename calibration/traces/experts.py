@@ -119,6 +119,25 @@ class Launches(NamedTuple):
     said: tuple[str, ...]
 
 
+PADDED = "kempnerforge"
+"""Stack whose experts compute as many tokens each as the busiest one has (`grouped_expert_forward` of its `kempnerforge/model/moe.py` when
+it measured them, in April 2026; ragged since)."""
+
+
+def busiest(stack: str, experts: float, top_k: float) -> tuple[float, str]:
+    """Load of the busiest expert over the mean, as far as others compute as much [1], and what is assumed of it.
+
+    `PADDED` measured the first 20 steps of new routers, of which it does not say how uneven they were: from 1 to `experts / top_k`, one
+    expert that every token visits, and the middle of both is taken. Its steps with 16 experts take 1.4 to 1.8 times as long as with 8.
+
+    Limits: 1 for other stacks, whose loads are taken to be even, and for one expert.
+    """
+    if family(stack.lower()) != PADDED or experts <= 1.0:
+        return 1.0, ""
+    load = 0.5 * (1.0 + experts / top_k)
+    return load, f"experts compute as many tokens each as the busiest, assumed to have {load:g} times the mean: the stack pads them"
+
+
 GRAPHED = re.compile(r"CUDA graphs on|\bconfig_\w+_cg(_\w+)?\.sh")
 """How notes say that graphs launch whole layers: in words, or by the name of a configuration of NVIDIA's for MLPerf (`LAYER_CUDA_GRAPH=1`
 in those of GPT-3 175B on 10,752 and 11,616 H100, round 4.0)."""

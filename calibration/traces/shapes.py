@@ -8,6 +8,7 @@ from functools import lru_cache
 import numpy as np
 
 from calibration.traces.adapters import Adapters, adapters
+from calibration.traces.experts import busiest
 from calibration.traces.layout import layout
 from calibration.traces.recipes import composed, further_tokens, packed_window
 from calibration.traces.schema import BY_NAME, parse_number
@@ -112,8 +113,10 @@ def written(row: Row, assumed: list[str]) -> Transformer:
         gated = float(ff != 4.0 * width)
         assumed.append(f"gated_mlp blank: {gated:g}, from d_ff / d_model = {ff / width:.3g}")
     named = _named(row, {"n_layers": layers, "d_model": width, "d_ff": ff, "n_heads": heads, "n_experts": experts}, assumed)
+    visited = _visited(row, experts, assumed)
+    load, uneven = busiest(row.stack, experts, visited)
     if experts > 1.0:
-        assumed.append("experts: balanced load" if named else "experts: balanced load, no shared expert, all layers alike")
+        assumed.append((uneven or "experts: balanced load") + ("" if named else ", no shared expert, all layers alike"))
     head_dim = named.pop("head_dim", row.number("head_dim") or width / heads)
     if not row.text("head_dim"):
         assumed.append(f"head_dim blank: {head_dim:g}, " + ("d_model / n_heads" if head_dim == width / heads else "the catalog's"))
@@ -127,7 +130,8 @@ def written(row: Row, assumed: list[str]) -> Transformer:
         "n_kv_heads": row.number("n_kv_heads") or heads,
         "head_dim": head_dim,
         "n_experts": experts,
-        "top_k": _visited(row, experts, assumed),
+        "top_k": visited,
+        "imbalance": load,
         "trainable": float("lora" not in row.flags),
     }
     shape = {"n_layers": layers, "d_model": width, "d_ff": ff, "gated_mlp": gated, "n_heads": heads, "vocab": vocab, "seq_len": seq}

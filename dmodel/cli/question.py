@@ -75,6 +75,7 @@ def setting(job: Job) -> Setting:
     Raises:
       InputError: an option is missing or no positive integer; unknown system, model, precision or profile.
     """
+    from calibration.traces.experts import busiest
     from calibration.traces.recipes import further_tokens
     from dmodel import catalog
     from dmodel.catalog.loader import resolve, table
@@ -93,9 +94,10 @@ def setting(job: Job) -> Setting:
     system = catalog.system(job.system, job.precision)  # type: ignore[arg-type]
     check_devices(system.network, float(job.devices), str(job.system))  # type: ignore[arg-type]
     model = catalog.transformer(job.model, job.seq_len)  # type: ignore[arg-type]
+    heads, load = further_tokens(job.stack, str(job.model), "")[0], busiest(job.stack, float(model.n_experts), float(model.top_k))[0]
     return Setting(
         system=system,
-        model=model.replace(n_mtp=further_tokens(job.stack, str(job.model), "")[0] or model.n_mtp),
+        model=model.replace(n_mtp=heads or model.n_mtp, imbalance=load),
         coefficients=profile.coefficients_for(entry["chip"], job.stack or None),
         profile=profile,
         reason=reason,
@@ -171,7 +173,7 @@ def settings(
 
     from calibration.traces import recipes
     from calibration.traces.checkpoints import recomputes_last
-    from calibration.traces.experts import NARROW_CORE, dispatch, launches, narrow_attention
+    from calibration.traces.experts import NARROW_CORE, busiest, dispatch, launches, narrow_attention
     from calibration.traces.kernels import attention_rates, logit_bytes
     from calibration.traces.rows import OPERAND_BYTES, SCALE_READS
     from calibration.traces.schema import base_precision
@@ -183,12 +185,11 @@ def settings(
     operand = OPERAND_BYTES[precision]
     stages = [reduction(job.stack, stage, job.precision, job.model_name) for stage in ((1.0, 2.0) if zero is None else (float(zero),))]
     reduced = max(stages, key=lambda r: (r.held, r.optimizer))
-    last, ends = recomputes_last(job.stack, float(job.model.n_experts))
-    several = 1.0 + float(job.model.n_experts > 1.0)
-    names = job.stack, job.model_name, job.accelerator, precision
-    exchange = dispatch(*names, several if ep is None else float(ep))
-    started = launches(*names, float(job.model.n_experts), 0.0 if ep is None else float(ep))
-    narrow = flash and narrow_attention(*names, float(job.model.n_experts))
+    names, experts = (job.stack, job.model_name, job.accelerator, precision), float(job.model.n_experts)
+    last, ends = recomputes_last(job.stack, experts)
+    exchange = dispatch(*names, 1.0 + (experts > 1.0) if ep is None else float(ep))
+    started = launches(*names, experts, 0.0 if ep is None else float(ep))
+    narrow = flash and narrow_attention(*names, experts)
     rates, kernels = attention_rates(job.stack, job.accelerator, flash)
     kept, after = _kept(job, reduced), recipes.reduces_after(job.stack, float(job.model.n_layers))
     held: dict[str, Any] = {name: np.float64(value) for name, value in kept._asdict().items()}
@@ -199,8 +200,7 @@ def settings(
         operand_bytes=np.float64(operand),
         low_precision=np.float64(operand < 2.0),
         attention_bytes=np.float64(1.0 if narrow else 2.0),
-        attention_rate=np.float64(rates.attention_rate),
-        attention_backward_rate=np.float64(rates.attention_backward_rate),
+        **{name: np.float64(rate) for name, rate in rates._asdict().items()},
         scale_passes=np.float64(SCALE_READS.get(precision, 0.0)),
         **held,
         merge_copies=np.float64(exchange.merge_copies),
@@ -221,8 +221,8 @@ def settings(
     copy = {0.0: "no weights beside the master copy", 4.0: "fp32 weights"}.get(reduced.weights, "16-bit weights")
     weights = copy + ("" if any("states of the optimizer" in said for said in reduced.assumed) else states)
     when = [recipes.AFTER] if after else [GROWN] if kept.bucket_per_rank and (zero is None or zero <= 2) else []
-    awaited = recipes.AWAITED if recipes.awaits_replicas(job.stack) else ""
-    when += [text for text in (awaited, recipes.further_tokens(job.stack, job.model_name, "")[1]) if text]
+    awaited, padded = recipes.AWAITED if recipes.awaits_replicas(job.stack) else "", busiest(job.stack, experts, float(job.model.top_k))[1]
+    when += [text for text in (awaited, recipes.further_tokens(job.stack, job.model_name, "")[1], padded) if text]
     open_end = [f"where layers are recomputed, {text}" for text in ends] if zero is None else []
     core = [*([NARROW_CORE] if narrow else []), *kernels]
     before, behind = ([], []) if staged else (reduced.assumed, [weights])
