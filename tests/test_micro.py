@@ -212,6 +212,13 @@ def test_chips_of_one_processor_share_what_products_and_attention_say():
     assert priors("H800")["matmul_half_inner"] == priors("H100-80GB")["matmul_half_inner"]
 
 
+def test_products_of_experts_keep_what_was_measured_of_them_where_it_was():
+    means = {chip: priors(chip).get("grouped_efficiency") for chip in ("H100-80GB", "H200-141GB", "H800", "A100-80GB", "B200", "TPU-v5p")}
+    for chip in ("H100-80GB", "H200-141GB", "H800"):
+        assert 1.0 / (1.0 + np.exp(-means.pop(chip).mean)) == pytest.approx(0.93)
+    assert set(means.values()) == {None}
+
+
 def test_priors_say_what_the_tables_show():
     def value(chip, name):
         mean = priors(chip)[name].mean
