@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import metadata
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import flax
@@ -180,9 +181,9 @@ def _likeliest(places: list[End], prior: Prior, rows: Data, groups: Groups) -> P
     Args:
       places: by their loss, the least first.
     """
-    apart = [place for before, place in zip([None, *places], places, strict=False) if before is None or place.loss - before.loss > SAME]
-    found = [place.loss + narrowing(place.parameters, prior, rows, groups, log_ratio, FREEDOM) for place in apart]
-    return apart[int(np.argmin(found))].parameters
+    apart = [places[0], *(place for before, place in pairwise(places) if place.loss - before.loss > SAME)]
+    found = np.array([place.loss + narrowing(place.parameters, prior, rows, groups, log_ratio, FREEDOM) for place in apart])
+    return apart[int(np.where(np.isfinite(found), found, np.inf).argmin())].parameters
 
 
 def weights_of(flags: np.ndarray) -> np.ndarray:
@@ -277,7 +278,7 @@ def fit(
             data,
             groups,
             seed=seed,
-            starts=starts or (STARTS if base is None else STARTS_FROM_BASE),
+            starts=starts if starts is not None else STARTS if base is None else STARTS_FROM_BASE,
             polish=polish,
             progress=lambda done, loss, i=i: report((i + done) / total, loss),
             first=first,

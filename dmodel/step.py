@@ -144,7 +144,7 @@ def _layer_work(system: System, model: Transformer, plan: Plan, parts: counts.Re
     # inside the products their traffic hides behind the arithmetic, unless there is more of it; that of experts, with few tokens each,
     # does not, but for what any product writes
     fused = plan.fused_sums * ramp(2.0 - plan.zero)
-    hidden = excess(*jnp.broadcast_arrays(matmul - times[5] - times[6], moved * others), sharpness)
+    hidden = excess(*jnp.broadcast_arrays(times[:5].sum(0) + times[7:-1].sum(0), moved * others), sharpness)
     more = excess(*jnp.broadcast_arrays(counts.WORD, moved), sharpness)
     accumulation = (1.0 - fused) * c.elementwise_traffic * moved * (others + experts) + fused * (hidden + more * experts)
     forward = matmul + attention + streaming + 0.5 * casts

@@ -387,6 +387,16 @@ def starts(system: System, m: Transformer, p: Plan, c: Coefficients) -> tuple[fl
     return latency * begun * c.kernel_fill, latency * (launched * c.launch + met * c.rendezvous)
 
 
+def added_up(m: Transformer, p: Plan, c: Coefficients, others: float, stream: float) -> float:
+    """Seconds in which a layer adds its gradients to what is held, beside forward products that take `others` seconds without experts'."""
+    held, moved = parameters(m, p), 2.0 * p.gradient_bytes
+    dense, routed = (m.trainable * held[f"{part}_per_layer"] / stream for part in ("dense", "experts"))
+    if p.fused_sums and p.zero < 2:
+        # but for what any product writes: experts have too few tokens each to hide it
+        return max(moved * dense - others, 0.0) + max(moved - 2.0, 0.0) * routed
+    return c.elementwise_traffic * moved * (dense + routed)
+
+
 def work(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, float]:
     """Seconds of one layer and of the head, per micro-batch."""
     chip, t, h = system.chip, p.micro_batch * m.seq_len / p.cp, m.d_model
@@ -419,10 +429,7 @@ def work(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
     behind = core(system, m, p, c, 2.5 if p.flash else 2.0, p.attention_backward_rate)
     behind *= c.attention_backward if p.flash else 1.0
     streaming, back = ((c.elementwise_traffic * n + more) / stream for n, more in zip(streams(m, p), adapted(m, p), strict=True))
-    # read and written in the bytes of the sum, but for what any product writes: experts have too few tokens each to hide it
-    dense, routed_sums = (m.trainable * parameters(m, p)[f"{part}_per_layer"] / stream for part in ("dense", "experts"))
-    inside = max(2.0 * p.gradient_bytes * dense - others, 0.0) + max(2.0 * p.gradient_bytes - 2.0, 0.0) * routed_sums
-    accumulate = inside if p.fused_sums and p.zero < 2 else c.elementwise_traffic * 2.0 * p.gradient_bytes * (dense + routed_sums)
+    accumulate = added_up(m, p, c, others, stream)
     forward = products + attention + streaming + 0.5 * casts
     weights = m.trainable * products * (peak / half if p.low_precision and p.wide_gradient else 1.0)
     backward = products + weights + behind + back + accumulate + 0.5 * casts

@@ -134,7 +134,7 @@ def busiest(stack: str, experts: float, top_k: float) -> tuple[float, str]:
     """
     if family(stack.lower()) != PADDED or experts <= 1.0:
         return 1.0, ""
-    load = 0.5 * (1.0 + experts / top_k)
+    load = 0.5 * (1.0 + max(experts / top_k, 1.0))
     return load, f"experts compute as many tokens each as the busiest, assumed to have {load:g} times the mean: the stack pads them"
 
 

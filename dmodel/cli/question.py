@@ -97,7 +97,7 @@ def setting(job: Job) -> Setting:
     heads, load = further_tokens(job.stack, str(job.model), "")[0], busiest(job.stack, float(model.n_experts), float(model.top_k))[0]
     return Setting(
         system=system,
-        model=model.replace(n_mtp=heads or model.n_mtp, imbalance=load),
+        model=model.replace(n_mtp=heads or model.n_mtp, imbalance=model.imbalance * load),
         coefficients=profile.coefficients_for(entry["chip"], job.stack or None),
         profile=profile,
         reason=reason,
