@@ -41,8 +41,8 @@ narrower ones and 8 bits 1.48 to 1.50 and 1.74 to 1.94 (`calibration/torch_step/
 
 GROUPED_ON, GROUPED, GROUPED_WIDTH = ("H100", "H200", "H800"), 0.93, 0.5
 """Chips, by the beginnings of their names, whose products of experts were measured: the share that they keep, 0.92 to 1.0 of products of
-as many rows in all from 1,024 for each on, as one kernel or as many (`calibration/torch_step/data/products.csv`), and its standard
-deviation in the unconstrained space, by which a share of single calls is taken to carry over to a step: two of it are 0.83 to 0.97 (assumed)."""
+as many rows in all from 1,024 for each on, as one kernel or as many (`calibration/torch_step/data/products.csv`), and the standard
+deviation, in the unconstrained space, by which it is taken to carry over to a step: two of it are 0.83 to 0.97 (assumed)."""
 
 SAME_PROCESSOR = {"A100-40GB": "A100-80GB", "A800-80GB": "A100-80GB", "H100-96GB": "H100-80GB", "H800": "H100-80GB"}
 """Chips with the processor and clock of another whose single operations were measured: products and attention are its own, links not."""
