@@ -300,17 +300,24 @@ launches for 11. Of 0, 3 and 5 the fit of all rows prefers 3, by 14 and 12 nats.
 (`Plan.graphed`)."""
 
 
+def expert_casts(model: Transformer, plan: Plan) -> Array:
+    """Casts of one forward layer that go through the experts of a rank one after the other [count]: `2 looped low E / ep`, of what either
+    product reads."""
+    low = plan.low_precision * (1.0 - plan.wide_layers)
+    return 2.0 * plan.looped_experts * low * model.n_experts / plan.ep * mean_layer(model).routed
+
+
 def launches(model: Transformer, plan: Plan) -> Array:
     """Kernels of one forward layer that the host launches one by one [count]: `(kernels + CASTS low products) (1 − graphed) +
-    LOOP 2 looped (1 + low + b) E / ep`, low the share of products below 16 bits. Attention has 2 of these, and 2 from latents, a Mamba-2
-    mixer 2, an MLP 2, grouped or not. Of experts (Transformer Engine's GroupedLinear goes through those of a rank) two products each, two
-    casts below 16 bits, two for a bias (b): beside each other, so they are not among the `kernels` that fill and drain the device in
-    turn."""
-    each = 2.0 * (1.0 + plan.low_precision + model.expert_biases)
-    looped = LOOP * plan.looped_experts * each * model.n_experts / plan.ep * mean_layer(model).routed
+    LOOP (2 looped (1 + b) E / ep + casts)`, low the share of products below 16 bits. Attention has 2 of these, and 2 from latents, a
+    Mamba-2 mixer 2, an MLP 2, grouped or not. Of experts (Transformer Engine's GroupedLinear goes through those of a rank) two products
+    each, two for a bias (b), beside each other, so they are not among the `kernels` that fill and drain the device in turn, and two casts
+    below 16 bits (`expert_casts`), which do."""
+    beside = 2.0 * plan.looped_experts * (1.0 + model.expert_biases) * model.n_experts / plan.ep * mean_layer(model).routed
     low = plan.low_precision * (1.0 - plan.wide_layers)
     products = model.attention_share * (2.0 + 2.0 * mean_layer(model).up) + 2.0 * model.mamba_share + 2.0 * model.mlp_share
-    return (kernels(model, plan) + CASTS * low * products) * (1.0 - plan.graphed) + looped
+    each = (kernels(model, plan) + CASTS * low * products) * (1.0 - plan.graphed)
+    return each + LOOP * (beside + expert_casts(model, plan))
 
 
 def stage_layers(model: Transformer, plan: Plan) -> Array:

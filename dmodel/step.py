@@ -183,8 +183,8 @@ def starts(model: Transformer, plan: Plan, apart: Array, chip: Chip, c: Coeffici
       apart: nodes that the stages of a pipeline lie in.
     """
     passes = 2.0 + model.trainable + plan.recompute_layers
-    kernels, launches = (count(model, plan) * passes for count in (counts.kernels, counts.launches))
-    return compute.starts(kernels, launches, meetings(plan, apart), chip, c)
+    in_turn = (counts.kernels(model, plan) + counts.expert_casts(model, plan)) * passes
+    return compute.starts(in_turn, counts.launches(model, plan) * passes, meetings(plan, apart), chip, c)
 
 
 def _even(plan: Plan, *others: object) -> Plan:

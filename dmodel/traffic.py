@@ -56,8 +56,9 @@ class Touches(NamedTuple):
         PyTorch's operations (Megatron-LM's `rope_utils.py`: two products, half negated, two joins, a sum). activation: of the width. gate:
         more of it where there is a gate. copies: of what experts read and return, for each visit, and once for each token. biases: of what
         experts return, to add biases one by one (its `moe/experts.py`, in fp32: weighted, added, joined, cast; back cast twice, parted, two
-        sums). scan: of Mamba-2, in forward passes. read, returned: of what adapters read and return. dropped: of what they read, by a
-        dropout before them, with its mask of a byte.
+        sums). weighed: of what experts' activation read and of the gradient behind it, to sum over the width what weights of routes get.
+        scan: of Mamba-2, in forward passes. read, returned: of what adapters read and return. dropped: of what they read, by a dropout
+        before them, with its mask of a byte.
     """
 
     half: float
@@ -67,6 +68,7 @@ class Touches(NamedTuple):
     gate: float
     copies: float
     biases: float
+    weighed: float
     scan: float
     read: float
     returned: float
@@ -74,7 +76,7 @@ class Touches(NamedTuple):
 
 
 FORWARD = Touches(
-    half=2.0 + ADDITION, rotary=2.0, split_rotary=12.0, activation=2.0, gate=1.0, copies=2.0, biases=14.0, scan=1.0,
+    half=2.0 + ADDITION, rotary=2.0, split_rotary=12.0, activation=2.0, gate=1.0, copies=2.0, biases=14.0, weighed=0.0, scan=1.0,
     read=1.0, returned=1.0 + 2.0 + ADDITION, dropped=2.5,
 )  # fmt: skip
 """A norm reads and writes, a residual addition reads two and writes one; a gated activation reads two. Copies to experts are written and
@@ -82,22 +84,24 @@ what they return is read, once for each visit; a token is read before and writte
 writes, a scale reads and writes that and an addition joins it with the frozen product's result (NeMo's `ParallelLinearAdapter`)."""
 
 BACKWARD = Touches(
-    half=3.0 + ADDITION, rotary=2.0, split_rotary=10.0, activation=3.0, gate=2.0, copies=2.0, biases=20.0, scan=2.0,
+    half=3.0 + ADDITION, rotary=2.0, split_rotary=10.0, activation=3.0, gate=2.0, copies=2.0, biases=20.0, weighed=1.0, scan=2.0,
     read=2.0 + ADDITION, returned=2.0 + 2.0, dropped=2.5,
 )  # fmt: skip
 """Norms and activations read their input once more beside the gradient, gradients of both branches of a residual are added; what only moves
-or turns elements in one kernel costs what it did forward. Of an adapter, both gradients of the second product read what the scale's
-gradient wrote; what it read is read once more, its gradient written and added to that of the frozen product."""
+or turns elements in one kernel costs what it did forward. The gradient of a route's weight is a sum over the width: the activation, made
+once more of what it read, times the gradient behind it (Megatron-Core's `weighted_swiglu_back` and `weighted_squared_relu_back`; where
+weights join what experts return, as in PyTorch's own stacks, it reads that instead). Of an adapter, both gradients of the second product
+read what the scale's gradient wrote; what it read is read once more, its gradient written and added to that of the frozen product."""
 
 
 def elementwise_bytes(model: Transformer, plan: Plan) -> Passes:
     """Least memory traffic of the norms, residuals, rotary embedding, activation and routing of the mean layer, by pass [byte].
 
     `2 t [ half h (mixer + MLP) / split + (rotary (a + g)(e + x) + (activation + gate gated) width) / tp ]` with the `Touches` of the pass;
-    sequence parallelism splits h. Experts: the same activation, copies of tokens, the router's logits in fp32 with top-k (3 passes), and
-    `biases` where experts with biases are looped over; fused ones have no activation of their own. Mamba-2: convolution, scan and gated
-    norm, `scan [(8 + 6 N/c) i + 7 G N]`: states of chunks are written and read in fp32, then in 16 bits (mamba_ssm's `ssd_combined.py`).
-    Its products inside chunks, a tenth more, and dropout are left out; `elementwise_traffic` scales.
+    sequence parallelism splits h. Experts: the same activation, and `weighed (2 + gated)` of its width (fused ones have neither), copies of
+    tokens, the router's logits in fp32 with top-k (3 passes), and `biases` where experts with biases are looped over.
+    Mamba-2: convolution, scan and gated norm, `scan [(8 + 6 N/c) i + 7 G N]`: states of chunks are written and read in fp32, then in 16
+    bits (mamba_ssm's `ssd_combined.py`). Its products inside chunks, a tenth more, and dropout are left out; `elementwise_traffic` scales.
     """
     return Passes(_touched(model, plan, FORWARD), _touched(model, plan, BACKWARD))
 
@@ -116,7 +120,7 @@ def _touched(model: Transformer, plan: Plan, n: Touches) -> Array:
     heads = model.attention_share * rotary * (model.n_heads + model.n_kv_heads) * (model.head_dim + model.qk_extra)
     scan = (8.0 + 6.0 * model.mamba_state / CHUNK) * model.mamba_inner + 7.0 * model.mamba_groups * model.mamba_state
     activation = n.activation + n.gate * model.gated_mlp
-    inside = (1.0 - plan.fused_experts) * activation * model.d_ff / plan.etp
+    inside = (1.0 - plan.fused_experts) * (activation + n.weighed * (2.0 + model.gated_mlp)) * model.d_ff / plan.etp
     routing = mean.routed * (n.copies * mean.reach + 6.0 * model.n_experts) * plan.etp
     biases = n.biases * model.expert_biases * plan.looped_experts
     experts = mean.routed * visits(model, plan) * ((n.copies + biases) * mean.reach + inside)

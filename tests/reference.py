@@ -283,9 +283,10 @@ def streams(m: Transformer, p: Plan) -> tuple[float, float]:
     t, h, totals = p.micro_batch * m.seq_len / p.cp, m.d_model, []
     split = p.tp if p.sp else 1.0
     # forward: a norm reads and writes, an addition reads two and writes one; backward: a norm reads two, gradients of both branches add up
-    for half, turns, activation, biases, scans in (
-        (5.0, 12.0 if p.split_rotary else 2.0, 3.0 if m.gated_mlp else 2.0, 28.0, 1.0),
-        (6.0, 10.0 if p.split_rotary else 2.0, 5.0 if m.gated_mlp else 3.0, 40.0, 2.0),
+    # weights of routes: a product of what the activation makes, out of all it read, with the gradient behind it, summed over the width
+    for half, turns, activation, routes, biases, scans in (
+        (5.0, 12.0 if p.split_rotary else 2.0, 3.0 if m.gated_mlp else 2.0, 0.0, 28.0, 1.0),
+        (6.0, 10.0 if p.split_rotary else 2.0, 5.0 if m.gated_mlp else 3.0, 3.0 if m.gated_mlp else 2.0, 40.0, 2.0),
     ):
         total = 0.0
         for count, mixer, mlp in layers_of(m):
@@ -302,7 +303,7 @@ def streams(m: Transformer, p: Plan) -> tuple[float, float]:
             if mlp == "experts":
                 tokens, reach = t * p.etp / p.tp, m.expert_rank or h
                 elements += activation * t * m.n_shared_experts * m.d_ff / p.tp + tokens * (2.0 * reach + 6.0 * m.n_experts)
-                own = 0.0 if p.fused_experts else activation * m.d_ff / p.etp
+                own = 0.0 if p.fused_experts else (activation + routes) * m.d_ff / p.etp
                 elements += tokens * m.top_k * m.imbalance * (2.0 * reach + own)
                 one_by_one = m.expert_biases and p.looped_experts
                 elements += tokens * m.top_k * m.imbalance * reach * (biases / 2.0 if one_by_one else 0.0)
@@ -377,14 +378,15 @@ def starts(system: System, m: Transformer, p: Plan, c: Coefficients) -> tuple[fl
     # two casts, and what keeps their scales, for each
     narrow = passes * 3.0 * products * p.low_precision * (1.0 - p.wide_layers)
     # of every layer with experts two products, two casts and a bias weighted and added, for each that the rank holds
-    per_expert = 2.0 + (2.0 if p.low_precision else 0.0) + (2.0 if m.expert_biases else 0.0)
-    looped = mixtures * m.n_experts / p.ep * 0.25 * per_expert if p.looped_experts else 0.0
+    per_expert, cast = 2.0 + (2.0 if m.expert_biases else 0.0), 2.0 * p.low_precision * (1.0 - p.wide_layers)
+    held = mixtures * m.n_experts / p.ep if p.looped_experts else 0.0
+    looped, in_turn = 0.25 * held * (per_expert + cast), passes * held * cast
     launched = passes * looped + (0.0 if p.graphed else begun + narrow)
     # every rank meets the others in four collectives, in six (or five) under full recomputation, when stages lie on several nodes
     several = prod(groups(p, list(system.network.size))["pp"][1:]) > 1.0
     met = ((6.0 if p.recompute_last else 5.0) if p.recompute_layers else 4.0) * p.tp if p.tp > 1 and several else 0.0
     latency = system.chip.kernel_latency_s
-    return latency * begun * c.kernel_fill, latency * (launched * c.launch + met * c.rendezvous)
+    return latency * (begun + in_turn) * c.kernel_fill, latency * (launched * c.launch + met * c.rendezvous)
 
 
 def added_up(m: Transformer, p: Plan, c: Coefficients, others: float, stream: float) -> float:

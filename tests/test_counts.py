@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from dmodel import catalog, counts, traffic
+from dmodel.coefficients import default
 from dmodel.cost import compute, pipeline
 from dmodel.plan import Plan
+from dmodel.step import starts
 from tests.points import DENSE, EDGE_MODELS, MODEL
 
 ONE = Plan(dp=1.0, global_batch=8.0)
@@ -200,6 +202,21 @@ def test_what_the_host_launches():
     assert float(counts.launches(mixture, looped.replace(ep=2.0, low_precision=1.0))) == 2.0 * held
     assert float(counts.launches(mixture.replace(expert_biases=1.0), looped)) == 4.0 * held
     assert float(counts.launches(DENSE, looped)) == 0.0
+
+
+def test_casts_of_experts_that_are_looped_over_fill_the_device_in_turn():
+    """Two for each that the rank holds, in 8 bits; none in 16, of grouped ones, or in layers that stay in 16 bits."""
+    mixture = EDGE_MODELS[2]
+    eight = ONE.replace(looped_experts=1.0, low_precision=1.0, operand_bytes=1.0)
+    held = float(mixture.n_experts)
+    assert float(counts.expert_casts(mixture, eight)) == 2.0 * held
+    assert float(counts.expert_casts(mixture, eight.replace(ep=2.0, wide_layers=0.5))) == 0.5 * held
+    assert float(counts.expert_casts(mixture, eight.replace(low_precision=0.0))) == 0.0
+    assert float(counts.expert_casts(mixture, eight.replace(looped_experts=0.0))) == 0.0
+    assert float(counts.expert_casts(DENSE, eight)) == 0.0
+    chip, c = catalog.chip("H100-80GB"), default()
+    more = [float(starts(mixture, plan, 1.0, chip, c).fill) for plan in (eight, eight.replace(looped_experts=0.0))]
+    assert more[0] - more[1] == pytest.approx(3.0 * 2.0 * held * float(c.kernel_fill * chip.kernel_latency_s))
 
 
 def test_casts_below_16_bits_are_launched():

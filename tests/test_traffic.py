@@ -21,7 +21,8 @@ def test_casts_only_below_16_bits():
 
 def test_elementwise_kernels_read_and_write_what_their_passes_do():
     """GPT-like layers forward and backward, by hand: norms 2 and 3 times h, additions 3 and 3, rotation of queries and keys 2 and 2, the
-    activation 2 and 3 of its width, 3 and 5 with a gate; copies to k experts and back as often backward as forward."""
+    activation 2 and 3 of its width, 3 and 5 with a gate; copies to k experts and back as often backward as forward, and there the input and
+    the gradient of their activation once more, for the weights of routes."""
     t, h, f = float(counts.tokens(DENSE, ONE)), float(DENSE.d_model), float(DENSE.d_ff)
     turned = 2.0 * float((DENSE.n_heads + DENSE.n_kv_heads) * DENSE.head_dim)
     for gated, forward, backward in ((0.0, 2.0, 3.0), (1.0, 3.0, 5.0)):
@@ -31,7 +32,7 @@ def test_elementwise_kernels_read_and_write_what_their_passes_do():
     experts = EDGE_MODELS[2].replace(gated_mlp=0.0)
     more = [traffic.elementwise_bytes(experts.replace(top_k=k), ONE) for k in (2.0, 1.0)]
     visits = float(counts.visits(experts.replace(top_k=1.0), ONE))
-    for a, b, activation in zip(*more, (2.0, 3.0), strict=True):
+    for a, b, activation in zip(*more, (2.0, 3.0 + 2.0), strict=True):
         assert a - b == pytest.approx(2.0 * visits * (2.0 * experts.d_model + activation * experts.d_ff))
 
 
@@ -48,12 +49,12 @@ def test_biases_of_experts_one_by_one_are_68_bytes_of_each_element():
 
 
 def test_fused_experts_neither_read_nor_move_what_lies_between_their_products():
-    """Their activation is gone, and casts of its result and of its gradient only write."""
+    """Their activation is gone, with the sums for the weights of routes, and casts of its result and of its gradient only write."""
     mixture, eight = EDGE_MODELS[2], ONE.replace(low_precision=1.0, operand_bytes=1.0)
     fused, visits = eight.replace(fused_experts=1.0), float(counts.visits(mixture, eight))
     width = visits * mixture.d_ff
     for passes, a, b in zip(
-        (2.0 + mixture.gated_mlp, 3.0 + 2.0 * mixture.gated_mlp),
+        (2.0 + mixture.gated_mlp, 5.0 + 3.0 * mixture.gated_mlp),
         *(traffic.elementwise_bytes(mixture, p) for p in (eight, fused)),
         strict=True,
     ):
