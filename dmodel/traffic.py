@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from dmodel.counts import CHUNK, WORD, Matmuls, activation_bytes, mean_layer, split_ranks, tokens, visits
 from dmodel.plan import Plan
+from dmodel.smooth import ramp
 from dmodel.types import Array
 from dmodel.workload import Transformer
 
@@ -99,7 +100,7 @@ def elementwise_bytes(model: Transformer, plan: Plan) -> Passes:
 
     `2 t [ half h (mixer + MLP) / split + (rotary (a + g)(e + x) + (activation + gate gated) width) / tp ]` with the `Touches` of the pass;
     sequence parallelism splits h. Experts: the same activation, and `weighed (2 + gated)` of its width (fused ones have neither), copies of
-    tokens, the router's logits in fp32 with top-k (3 passes), and `biases` where experts with biases are looped over.
+    tokens (`_moves`), the router's logits in fp32 with top-k (3 passes), and `biases` where experts with biases are looped over.
     Mamba-2: convolution, scan and gated norm, `scan [(8 + 6 N/c) i + 7 G N]`: states of chunks are written and read in fp32, then in 16
     bits (mamba_ssm's `ssd_combined.py`). Its products inside chunks, a tenth more, and dropout are left out; `elementwise_traffic` scales.
     """
@@ -123,9 +124,22 @@ def _touched(model: Transformer, plan: Plan, n: Touches) -> Array:
     inside = (1.0 - plan.fused_experts) * (activation + n.weighed * (2.0 + model.gated_mlp)) * model.d_ff / plan.etp
     routing = mean.routed * (n.copies * mean.reach + 6.0 * model.n_experts) * plan.etp
     biases = n.biases * model.expert_biases * plan.looped_experts
-    experts = mean.routed * visits(model, plan) * ((n.copies + biases) * mean.reach + inside)
+    copied = n.copies * _moves(plan)
+    experts = mean.routed * visits(model, plan) * ((copied + biases) * mean.reach + inside)
     between = (heads + model.mamba_share * n.scan * scan + activation * mean.width + routing) / plan.tp
     return WORD * (t * (n.half * h * (mean.mixer + model.mlp_share) / split + between) + experts)
+
+
+def _moves(plan: Plan) -> Array:
+    """How often kernels of their own move what experts read, or return, in a pass [count]: once, from or to the tokens; once more where
+    copies for one node travel as one, and are parted or joined again there (DeepEP), and twice more where experts that are looped over are
+    padded for products below 16 bits, and cut again (Transformer Engine's `Fp8Padding`, to a multiple of 16 or 32 tokens each).
+
+    Limits: HybridEP pads while it parts, beside its messages, and its parting and joining count once: rows say 0.2 to 0.4 times.
+    """
+    padded = 2.0 * plan.looped_experts * plan.low_precision * (1.0 - plan.wide_layers)
+    parted = plan.merge_copies * ramp(plan.ep - 1.0)
+    return 1.0 + (1.0 - ramp(plan.route_bytes)) * (parted + padded)
 
 
 def adapter_bytes(model: Transformer, plan: Plan) -> Passes:

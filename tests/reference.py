@@ -304,7 +304,11 @@ def streams(m: Transformer, p: Plan) -> tuple[float, float]:
                 tokens, reach = t * p.etp / p.tp, m.expert_rank or h
                 elements += activation * t * m.n_shared_experts * m.d_ff / p.tp + tokens * (2.0 * reach + 6.0 * m.n_experts)
                 own = 0.0 if p.fused_experts else (activation + routes) * m.d_ff / p.etp
-                elements += tokens * m.top_k * m.imbalance * (2.0 * reach + own)
+                # parted behind an exchange that brings one copy for several experts, padded for narrow products, by kernels of their own
+                moves = 1.0 if p.route_bytes else 1.0 + (p.merge_copies if p.ep > 1 else 0.0)
+                if p.looped_experts and p.low_precision and not p.route_bytes:
+                    moves += 2.0 * (1.0 - p.wide_layers)
+                elements += tokens * m.top_k * m.imbalance * (moves * 2.0 * reach + own)
                 one_by_one = m.expert_biases and p.looped_experts
                 elements += tokens * m.top_k * m.imbalance * reach * (biases / 2.0 if one_by_one else 0.0)
             total += count / m.n_layers * 2.0 * elements
@@ -481,8 +485,10 @@ def half_layer(m: Transformer, p: Plan, c: Coefficients, net: Net, group: Level)
     """Seconds of tensor parallelism's messages for the mixer, or for the MLP, in one pass; and of the gather before its products."""
     wire = 2.0 * p.micro_batch * m.seq_len / p.cp * m.d_model
     late = c.collective_skew if p.tp > 1 and not p.composed else 0.0
-    before = net.gather(wire, group) if p.sp else 0.0
-    return (2.0 * before if p.sp else net.all_reduce(wire, group)) + late, before
+    # gathered in the bytes of what the products read, summed in 16 bits
+    kept = 1.0 - p.wide_layers if p.low_precision else 0.0
+    before = net.gather((kept * p.operand_bytes / 2.0 + 1.0 - kept) * wire, group) if p.sp else 0.0
+    return (before + net.gather(wire, group) if p.sp else net.all_reduce(wire, group)) + late, before
 
 
 def repeated(p: Plan, half: float, before: float, mixers: float, lone: float) -> float:
@@ -526,6 +532,8 @@ def messages(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[s
     across = net.all_reduce(p.reduce_bytes * shares, g["replica"], units)
     hidden, awaited = (across, 0.0) if p.overlap_replica else (0.0, across)
     once = {0: reduce(p.reduce_bytes), 1: gather(p.reduce_bytes, True) + hidden}
+    # the embedding and the head stay in 16 bits
+    wide = p.replace(low_precision=0.0)
     half, before = half_layer(m, p, c, tp_net, g["tp"])
     embedding = p.reduce_bytes * m.vocab * m.d_model / p.tp if m.tied_embeddings else 0.0
     scatter = m.trainable * gather(p.reduce_bytes / layers) if p.zero >= 2 else 0.0
@@ -547,7 +555,7 @@ def messages(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[s
         "scatter": 0.0 if p.accumulate else scatter,
         "dp": m.trainable * once.get(int(p.zero), hidden) + (layers * scatter if p.accumulate else 0.0),
         "updated": m.trainable * gather(p.gather_bytes, True) if p.zero in (1, 2) else 0.0,
-        "ends": half * (2.0 if p.pp == 1 else 1.0),
+        "ends": half_layer(m, wide, c, tp_net, g["tp"])[0] * (2.0 if p.pp == 1 else 1.0),
         "awaited": m.trainable * (net.send(embedding, g["pp"]) + (awaited if p.zero >= 1 else 0.0)),
         "pp": 2.0 * p.interleave * net.send(wire / split, g["pp"]),
     }

@@ -327,6 +327,21 @@ def test_a_map_of_routes_adds_its_bytes_to_the_gather_of_counts():
     assert float(HARD(system, model, alone, c).expert_parallel) == 0.0
 
 
+def test_what_narrow_products_read_is_gathered_in_their_bytes():
+    """With sequence parallelism half of the bytes go in 8 bits, not those that are summed, nor the embedding's and the head's."""
+    system, model = catalog.system("H100-DGX"), catalog.transformer("llama-3-8b")
+    c = COEFFICIENTS.replace(collective_skew=1e-15, net_latency_inner=1e-12, collective_start=1e-15, power_demand=1e-9)
+    eight = {"operand_bytes": 1.0, "low_precision": 1.0}
+
+    def waited(**changes: float) -> float:
+        return float(HARD(system, model, plan(tp=8.0, overlap_tp=0.0, global_batch=64.0, **changes), c).tensor_parallel)
+
+    # of 32 layers, with 4 gathers and 4 sums of 32, and 2 gathers and 2 sums of the ends
+    assert waited(sp=1.0, **eight) / waited(sp=1.0) == pytest.approx((32.0 * 6.0 + 4.0) / (32.0 * 8.0 + 4.0), rel=1e-6)
+    assert waited(sp=1.0, wide_layers=1.0, **eight) == pytest.approx(waited(sp=1.0), rel=1e-9)
+    assert waited(**eight) == pytest.approx(waited(), rel=1e-9)
+
+
 def test_of_tensor_parallelism_a_share_hides_however_long_the_products():
     """Products of a vast hidden size last far longer than messages: of these the share that may hide does, the rest is waited for."""
     system, p = catalog.system("H100-DGX"), plan(tp=8.0, global_batch=64.0)

@@ -48,6 +48,19 @@ def test_biases_of_experts_one_by_one_are_68_bytes_of_each_element():
     assert traffic.elementwise_bytes(DENSE.replace(expert_biases=1.0), looped) == traffic.elementwise_bytes(DENSE, looped)
 
 
+def test_tokens_are_moved_again_where_copies_are_parted_or_padded():
+    """2 bytes read or written, twice a pass: once more behind an exchange of merged copies, twice more for narrow experts that are looped
+    over; HybridEP, which gathers a map, does both beside its messages."""
+    mixture, spread = EDGE_MODELS[2], ONE.replace(dp=4.0, ep=4.0)
+    once = 2.0 * 2.0 * float(counts.visits(mixture, spread)) * mixture.d_model
+    merged, eight = {"merge_copies": 1.0}, {"looped_experts": 1.0, "low_precision": 1.0, "operand_bytes": 1.0}
+    for more, changes in ((1.0, merged), (2.0, eight), (1.0, eight | {"wide_layers": 0.5}), (3.0, eight | merged)):
+        for route, count in ((0.0, more), (1.0, 0.0)):
+            found = traffic.elementwise_bytes(mixture, spread.replace(**changes, route_bytes=route))
+            for a, b in zip(found, traffic.elementwise_bytes(mixture, spread), strict=True):
+                assert a - b == pytest.approx(count * once)
+
+
 def test_fused_experts_neither_read_nor_move_what_lies_between_their_products():
     """Their activation is gone, with the sums for the weights of routes, and casts of its result and of its gradient only write."""
     mixture, eight = EDGE_MODELS[2], ONE.replace(low_precision=1.0, operand_bytes=1.0)
