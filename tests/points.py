@@ -119,6 +119,7 @@ PLAN = Plan(
     split_rotary=0.3,
     unpadded_vocab=0.4,
     composed=0.3,
+    narrow_sums=0.6,
     overlap_tp=0.9,
     overlap_cp=0.8,
     overlap_ep=0.7,
@@ -171,6 +172,7 @@ EDGE_PLANS = (
     SINGLE.replace(dp=8.0, zero=3.0, shard=8.0, prefetch=0.0, accumulate=1.0),
     SINGLE.replace(dp=16.0, ep=8.0, zero=3.0, shard=8.0, global_batch=16.0, merge_copies=1.0, route_bytes=1.0),
     SINGLE.replace(dp=4.0, tp=4.0, ep=8.0, etp=2.0, sp=1.0, operand_bytes=1.0, low_precision=1.0, scale_passes=1.0, wide_gradient=1.0),
+    SINGLE.replace(dp=4.0, tp=4.0, sp=1.0, operand_bytes=1.0, low_precision=1.0, narrow_sums=1.0, recompute_layers=1.0),
     SINGLE.replace(dp=8.0, ep=8.0, tp=8.0, pp=8.0, overlap_tp=0.0, overlap_dp=0.0, overlap_pp=0.0, overlap_ep=0.0, overlap_cp=0.0),
 )
 """Corners: one device, degrees of one, every ZeRO stage, recomputation none and full, groups that fill a level exactly."""

@@ -481,21 +481,25 @@ def throttled(w: dict[str, float], whole: float, c: Coefficients) -> dict[str, f
     }  # fmt: skip
 
 
-def half_layer(m: Transformer, p: Plan, c: Coefficients, net: Net, group: Level) -> tuple[float, float]:
-    """Seconds of tensor parallelism's messages for the mixer, or for the MLP, in one pass; and of the gather before its products."""
+def half_layer(m: Transformer, p: Plan, c: Coefficients, net: Net, group: Level) -> tuple[float, float, float]:
+    """Seconds of tensor parallelism's messages for the mixer, or for the MLP, in the forward and in the backward pass; and of the gather
+    before its products."""
     wire = 2.0 * p.micro_batch * m.seq_len / p.cp * m.d_model
     late = c.collective_skew if p.tp > 1 and not p.composed else 0.0
     # gathered in the bytes of what the products read, summed in 16 bits
     kept = 1.0 - p.wide_layers if p.low_precision else 0.0
-    before = net.gather((kept * p.operand_bytes / 2.0 + 1.0 - kept) * wire, group) if p.sp else 0.0
-    return (before + net.gather(wire, group) if p.sp else net.all_reduce(wire, group)) + late, before
+    if not p.sp:
+        return net.all_reduce(wire, group) + late, net.all_reduce(wire, group) + late, 0.0
+    narrow = (kept * p.operand_bytes / 2.0 + 1.0 - kept) * wire
+    before = net.gather(narrow, group)
+    return before + net.gather(narrow if p.narrow_sums else wire, group) + late, before + net.gather(wire, group) + late, before
 
 
-def repeated(p: Plan, half: float, before: float, mixers: float, lone: float) -> float:
+def repeated(p: Plan, ahead: float, before: float, mixers: float, lone: float) -> float:
     """Seconds of tensor parallelism's messages that recomputation sends again, for mixers and MLPs of so many layers."""
     if p.recompute_layers:
         # of the MLP, only what comes before it where recomputation ends before its last product: a gather, or nothing
-        return mixers * half + lone * (half if p.recompute_last else before)
+        return mixers * ahead + lone * (ahead if p.recompute_last else before)
     # before elementwise kernels that run again, gathers alone
     return before * (mixers + lone) if p.recompute_elementwise else 0.0
 
@@ -534,7 +538,7 @@ def messages(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[s
     once = {0: reduce(p.reduce_bytes), 1: gather(p.reduce_bytes, True) + hidden}
     # the embedding and the head stay in 16 bits
     wide = p.replace(low_precision=0.0)
-    half, before = half_layer(m, p, c, tp_net, g["tp"])
+    ahead, half, before = half_layer(m, p, c, tp_net, g["tp"])
     embedding = p.reduce_bytes * m.vocab * m.d_model / p.tp if m.tied_embeddings else 0.0
     scatter = m.trainable * gather(p.reduce_bytes / layers) if p.zero >= 2 else 0.0
     split_experts = routed * (tp_net.gather(sent * p.etp, g["etp"]) + (c.collective_skew if p.etp > 1 and not p.composed else 0.0))
@@ -544,9 +548,9 @@ def messages(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[s
     # counts of tokens go in lines, with hops of a third
     asked = net.gather(p.route_bytes * t / p.tp * p.ep * m.n_experts, g["ep"], hop=1.0 if p.route_bytes else 1.0 / 3.0)
     return {
-        "tp_forward": (mixers + lone) * half + 2.0 * split_experts + joined,
+        "tp_forward": (mixers + lone) * ahead + 2.0 * split_experts + joined,
         "tp_backward": (mixers + lone) * half + (2.0 + both) * split_experts + (1.0 + again) * joined
-        + repeated(p, half, before, mixers, lone),
+        + repeated(p, ahead, before, mixers, lone),
         "cp_forward": ring,
         "cp_backward": (2.0 + (again or float(p.recompute_attention))) * ring,
         "ep_forward": routed * (2.0 * exchange + asked),
@@ -555,7 +559,7 @@ def messages(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[s
         "scatter": 0.0 if p.accumulate else scatter,
         "dp": m.trainable * once.get(int(p.zero), hidden) + (layers * scatter if p.accumulate else 0.0),
         "updated": m.trainable * gather(p.gather_bytes, True) if p.zero in (1, 2) else 0.0,
-        "ends": half_layer(m, wide, c, tp_net, g["tp"])[0] * (2.0 if p.pp == 1 else 1.0),
+        "ends": half_layer(m, wide, c, tp_net, g["tp"])[1] * (2.0 if p.pp == 1 else 1.0),
         "awaited": m.trainable * (net.send(embedding, g["pp"]) + (awaited if p.zero >= 1 else 0.0)),
         "pp": 2.0 * p.interleave * net.send(wire / split, g["pp"]),
     }

@@ -125,6 +125,16 @@ QUESTIONS = {
         plan(dp=16.0, tp=8.0, pp=4.0, stage_excess=1.0, head_displaces=1.5),
     ),
     "added up from parts": ("A100-DGX", "gpt-3-125m", plan(tp=8.0, unpadded_vocab=1.0, composed=1.0)),
+    "sums in 8 bits": (
+        "H100-DGX",
+        "llama-3-70b",
+        plan(dp=4.0, tp=8.0, sp=1.0, operand_bytes=1.0, low_precision=1.0, narrow_sums=1.0, recompute_layers=1.0, wide_layers=0.25),
+    ),
+    "experts, padded and parted": (
+        "H100-DGX",
+        "deepseek-v3",
+        plan(dp=64.0, ep=64.0, zero=1.0, merge_copies=1.0, looped_experts=1.0, operand_bytes=1.0, low_precision=1.0, wide_layers=0.125),
+    ),
     "frozen": ("H100-DGX", "llama-2-7b", plan(dp=8.0)),
     "adapters": ("H100-DGX", "llama-2-70b", plan(dp=2.0, tp=4.0, sp=1.0, cp=2.0, operand_bytes=1.0, low_precision=1.0)),
     "adapters, whole h": ("H100-DGX", "llama-2-70b", plan(dp=2.0, tp=4.0, recompute_layers=1.0)),
@@ -328,7 +338,8 @@ def test_a_map_of_routes_adds_its_bytes_to_the_gather_of_counts():
 
 
 def test_what_narrow_products_read_is_gathered_in_their_bytes():
-    """With sequence parallelism half of the bytes go in 8 bits, not those that are summed, nor the embedding's and the head's."""
+    """With sequence parallelism half of the bytes go in 8 bits, not those that are summed (but forward where they go so too), nor the
+    embedding's and the head's."""
     system, model = catalog.system("H100-DGX"), catalog.transformer("llama-3-8b")
     c = COEFFICIENTS.replace(collective_skew=1e-15, net_latency_inner=1e-12, collective_start=1e-15, power_demand=1e-9)
     eight = {"operand_bytes": 1.0, "low_precision": 1.0}
@@ -338,6 +349,8 @@ def test_what_narrow_products_read_is_gathered_in_their_bytes():
 
     # of 32 layers, with 4 gathers and 4 sums of 32, and 2 gathers and 2 sums of the ends
     assert waited(sp=1.0, **eight) / waited(sp=1.0) == pytest.approx((32.0 * 6.0 + 4.0) / (32.0 * 8.0 + 4.0), rel=1e-6)
+    assert waited(sp=1.0, narrow_sums=1.0, **eight) / waited(sp=1.0) == pytest.approx((32.0 * 5.0 + 4.0) / (32.0 * 8.0 + 4.0), rel=1e-6)
+    assert waited(sp=1.0, narrow_sums=1.0) == pytest.approx(waited(sp=1.0), rel=1e-9)
     assert waited(sp=1.0, wide_layers=1.0, **eight) == pytest.approx(waited(sp=1.0), rel=1e-9)
     assert waited(**eight) == pytest.approx(waited(), rel=1e-9)
 

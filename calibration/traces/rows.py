@@ -19,7 +19,6 @@ from calibration.traces.modules import keeps_activations
 from calibration.traces.reader import host_domain, measured_time, system_of
 from calibration.traces.recipes import (
     accumulates,
-    awaits_tensor,
     chunks,
     composed,
     further_tokens,
@@ -27,6 +26,7 @@ from calibration.traces.recipes import (
     held_in_order,
     job,
     splits_activations,
+    tensor,
     wide_layers,
 )
 from calibration.traces.schema import base_precision
@@ -220,7 +220,7 @@ def _plan(row: Row, assumed: list[str]) -> tuple[Plan, Again]:
         attention_bytes=_attention_bytes(row, precision, run, assumed),
         **rates._asdict(),
         wide_layers=_wide_layers(row, precision, assumed),
-        overlap_tp=0.0 if parts else _overlap_tp(row, degrees.tp, assumed),
+        **_tensor(row, degrees.tp, precision, parts is not None, assumed),
         overlap_dp=0.0 if parts else shards.reduction.overlap,
         overlap_pp=0.0 if parts else 1.0,
         composed=float(parts is not None),
@@ -274,12 +274,11 @@ def _stages(row: Row, pp: float, interleave: float, assumed: list[str]) -> Stage
     return found
 
 
-def _overlap_tp(row: Row, tp: float, assumed: list[str]) -> float:
-    """Whether messages of tensor parallelism may hide, 0 or 1; see `recipes.awaits_tensor`."""
-    if tp == 1.0 or not awaits_tensor(row.stack, row.text("model")):
-        return 1.0
-    assumed.append("messages of tensor parallelism hide behind nothing: the stack's recipe")
-    return 0.0
+def _tensor(row: Row, tp: float, precision: str, parts: bool, assumed: list[str]) -> dict[str, float]:
+    """How messages of tensor parallelism go, by `recipes.tensor`; those of parts do not hide."""
+    found = tensor(row.stack, row.text("model"), precision)
+    assumed.extend(found.said if tp > 1.0 else ())
+    return {"narrow_sums": found.narrow_sums, "overlap_tp": 0.0 if parts else found.overlap_tp if tp > 1.0 else 1.0}
 
 
 def _wide_layers(row: Row, precision: str, assumed: list[str]) -> float:

@@ -182,7 +182,6 @@ def settings(
 
     flash = choice("attention", attention, ("flash", "none")) == "flash"
     precision = choice("precision", base_precision(job.precision), tuple(OPERAND_BYTES))
-    operand = OPERAND_BYTES[precision]
     stages = [reduction(job.stack, stage, job.precision, job.model_name) for stage in ((1.0, 2.0) if zero is None else (float(zero),))]
     reduced = max(stages, key=lambda r: (r.held, r.optimizer))
     names, experts = (job.stack, job.model_name, job.accelerator, precision), float(job.model.n_experts)
@@ -192,15 +191,16 @@ def settings(
     narrow = flash and narrow_attention(*names, experts)
     rates, kernels = attention_rates(job.stack, job.accelerator, flash)
     kept, after = _kept(job, reduced), recipes.reduces_after(job.stack, float(job.model.n_layers))
-    held: dict[str, Any] = {name: np.float64(value) for name, value in kept._asdict().items()}
+    tensor = recipes.tensor(job.stack, job.model_name, precision)
+    told = kept._asdict() | rates._asdict() | {"narrow_sums": tensor.narrow_sums, "overlap_tp": tensor.overlap_tp}
+    held: dict[str, Any] = {name: np.float64(value) for name, value in told.items()}
     plan = Plan(
         dp=1.0,
         global_batch=1.0,
         flash=np.float64(flash),
-        operand_bytes=np.float64(operand),
-        low_precision=np.float64(operand < 2.0),
+        operand_bytes=np.float64(OPERAND_BYTES[precision]),
+        low_precision=np.float64(OPERAND_BYTES[precision] < 2.0),
         attention_bytes=np.float64(1.0 if narrow else 2.0),
-        **{name: np.float64(rate) for name, rate in rates._asdict().items()},
         scale_passes=np.float64(SCALE_READS.get(precision, 0.0)),
         **held,
         merge_copies=np.float64(exchange.merge_copies),
@@ -223,10 +223,10 @@ def settings(
     when = [recipes.AFTER] if after else [GROWN] if kept.bucket_per_rank and (zero is None or zero <= 2) else []
     awaited, padded = recipes.AWAITED if recipes.awaits_replicas(job.stack) else "", busiest(job.stack, experts, float(job.model.top_k))[1]
     when += [text for text in (awaited, recipes.further_tokens(job.stack, job.model_name, "")[1], padded) if text]
+    said = [*tensor.said, *exchange.said, *started.said, *([NARROW_CORE] if narrow else []), *kernels]
     open_end = [f"where layers are recomputed, {text}" for text in ends] if zero is None else []
-    core = [*([NARROW_CORE] if narrow else []), *kernels]
     before, behind = ([], []) if staged else (reduced.assumed, [weights])
-    return plan, [*before, *when, *exchange.said, *started.said, *core, *behind, *open_end]
+    return plan, [*before, *when, *said, *behind, *open_end]
 
 
 def _kept(job: Setting, reduced: Reduction) -> Kept:

@@ -66,6 +66,8 @@ def launched(sheet: Sheet, fused: bool, looped: bool, why: str, compiled: bool =
     sheet.either("fused_sums", {} if bool(sheet["fused_sums"]) == fused else None, why)
     rotary = "rotary embeddings are one kernel where the framework has one for the model's; no setting splits it"
     sheet.either("split_rotary", {} if not sheet["split_rotary"] else None, rotary)
+    sums = "tensor ranks sum in 8 bits by settings of each product (Megatron Bridge: TPOverlapCfg.fp8_buf)"
+    sheet.either("narrow_sums", {} if not sheet["narrow_sums"] else None, sums)
     loss = {} if sheet["logit_bytes"] == (2 if compiled else 8) else None
     sheet.either("logit_bytes", loss, "the framework's loss decides whether it reads a copy of the logits")
     graphs = "CUDA graphs need settings that follow from the shapes of a run; write them yourself"

@@ -50,7 +50,7 @@ SWITCHES = frozenset(
     ["network.torus_axes", "network.in_network_reduction"]
     + [f"model.{name}" for name in ("gated_mlp", "tied_embeddings", "causal", "trainable", "adapter_dropout")]
     + [f"plan.{name}" for name in ("sp", "zero", "reshard", "prefetch", "accumulate", "recompute_last", "flash", "low_precision")]
-    + ["plan.cp_balanced", "plan.unpadded_vocab", "plan.graphed", "plan.fused_sums", "plan.split_rotary"]
+    + ["plan.cp_balanced", "plan.unpadded_vocab", "plan.graphed", "plan.fused_sums", "plan.narrow_sums", "plan.split_rotary"]
     + ["plan.recompute_products", "plan.recompute_elementwise", "plan.recompute_bytes", "plan.last_kept", "plan.offload"]
     + ["plan.attention_bytes", "plan.attention_rate", "plan.attention_backward_rate", "plan.route_bytes"]
     + [f"plan.overlap_{name}" for name in ("tp", "cp", "ep", "dp", "pp", "replica")]
