@@ -6,7 +6,7 @@ import pytest
 from calibration.traces import never_recompute, published, read, to_cases
 from calibration.traces.experts import dispatch, fused_experts, launches, narrow_attention
 from calibration.traces.modules import modules
-from calibration.traces.recipes import chunks, further_tokens, fuses_sums, widths
+from calibration.traces.recipes import chunks, further_tokens, fuses_sums, tensor, widths
 from calibration.traces.sharding import bucket_per_rank, reduction
 from dmodel.cli.question import Degrees, Job, plan, plan_document, setting, settings
 from dmodel.cost import memory
@@ -23,6 +23,34 @@ def test_nemotron_3_is_launched_by_graphs_and_its_experts_are_not_fused(name):
     assert launches("megatron-bridge/25.11", *job[1:], 128.0, 8.0).graphed == 0.0
     assert launches(job[0], name, "H100-80GB", "fp8", 128.0, 8.0).graphed == 0.0
     assert launches(job[0], "nemotron-3-8b", *job[2:], 1.0, 1.0).graphed == 0.0
+
+
+@pytest.mark.parametrize(
+    ("stack", "model", "precision", "found"),
+    [
+        ("megatron-bridge/26.04", "llama3-70b", "fp8", (1.0, 1.0, 1)),
+        ("megatron-bridge/26.04", "llama3-70b", "mxfp8", (0.0, 1.0, 0)),
+        ("megatron-bridge/26.04", "nemotron_3_super", "fp8", (0.0, 0.0, 1)),
+        ("nemo/25.02-dgxc", "llama3-70b", "fp8", (1.0, 1.0, 1)),
+        ("nemo-launcher", "gpt-3-175b", "bf16", (0.0, 1.0, 0)),
+        ("torchtitan/float8", "llama3-70b", "fp8", (0.0, 1.0, 0)),
+    ],
+)
+def test_how_messages_of_tensor_parallelism_go(stack, model, precision, found):
+    """Forward sums in 8 bits where one scale is for a whole tensor, and the stack has buffers for it; nothing hides Nemotron 3 Super's."""
+    told = tensor(stack, model, precision)
+    assert (told.narrow_sums, told.overlap_tp, len(told.said)) == found
+
+
+def test_rows_and_questions_have_the_same_messages_of_tensor_parallelism():
+    cases = to_cases(published())
+    of = (cases.labels.stack == "megatron-bridge/26.04") & (cases.labels.precision == "fp8") & (np.asarray(cases.plan.tp) > 1.0)
+    assert of.any() and set(np.asarray(cases.plan.narrow_sums)[of]) == {1.0}
+    assert all(any("forward sums" in text for text in said) for said in cases.labels.assumptions[of])
+    assert not np.asarray(cases.plan.narrow_sums)[cases.labels.precision == "bf16"].any()
+    job = setting(Job(system="H100-DGX", model="llama-3-70b", devices=64, global_batch=128, precision="fp8", stack="megatron-bridge/26.04"))
+    made, said = plan(job, Degrees(tp=4, pp=4))
+    assert float(made.narrow_sums) == 1.0 and any("forward sums" in text for text in said)
 
 
 @pytest.mark.parametrize(("layers", "found"), [(20.0, 5.0), (10.0, 5.0), (8.0, 8.0), (4.0, 4.0), (3.5, None)])
