@@ -51,23 +51,23 @@ def messages(
     Tensor parallelism: 2 all-reduces forward, 2 backward and 2 again under full recomputation, or all-gather + reduce-scatter with `sp`
     (where that ends before the last product, `Plan.recompute_last`, its result is not summed again, nor are experts' tokens combined): half
     of them for the mixer, half for an MLP, which layers of routed experts alone do not have. What products below 16 bits read is gathered
-    in their bytes (Transformer Engine's `gather_along_first_dim` with a quantizer), sums go in 16, but forward where they go so too
-    (`Plan.narrow_sums`); where elementwise kernels alone run again (`Plan.recompute_elementwise`), all-gathers do so before them; as many
-    as 1 forward and 1 backward for the vocabulary-parallel embedding and head together, on one stage or two, in 16 bits. Where products are
-    summed, ranks wait for the last of them (`collective_skew`), if they run at all (`Plan.composed`); at the gather behind they have just
-    met. Experts split over etp gather and scatter the tokens of their ranks, and wait at both: what exchanges bring them differs. Adapters
-    join what is as wide as their rank, a message of hops alone, and those that return h exchange a rank's part of it (NeMo's
-    `a2a_experimental`), in either pass; ranks have just met. Context parallelism: the ring passes K and V forward, K, V and their gradients
-    backward. Expert parallelism: dispatch and combine each way; forward, ranks first gather how many tokens go where (Megatron-Core's
-    dispatcher, DeepEP's notification): a start and hops in lines (`LINE_HOP`), in blocks where a map of who visits whom goes with them
-    (`Plan.route_bytes`). ZeRO-3: gathers forward and backward and a scatter of each layer, per micro-batch; ZeRO 2 the scatter alone
-    (DeepSpeed's stage 2 and FSDP reduce gradients behind every micro-batch, or once per step where they accumulate), and gathers once. ZeRO
-    0: an all-reduce of gradients per step; 1 (Megatron-LM's distributed optimizer): reduce-scatter and all-gather. HSDP adds an all-reduce
-    of the shard over the replicas, which hides like other gradients or is waited for (`Plan.overlap_replica`). Routed experts are messages
-    of their own, among the ranks that hold the same ones. Tied embeddings of several stages are summed over the first and last. What ZeRO-3
-    gathers, scatters and sums over replicas, and what ZeRO 2 scatters, goes in one message per layer (FSDP's units, loops of compilers);
-    gradients and parameters of a step go in buckets, so that the first leave while the rest are computed (`_messages_per_byte`): each
-    message pays its hops and its start.
+    in their bytes (`Plan.narrow_gathers`, Transformer Engine's `gather_along_first_dim` with a quantizer), sums go in 16, but forward where
+    they go so too (`Plan.narrow_sums`); where elementwise kernels alone run again (`Plan.recompute_elementwise`), all-gathers do so before
+    them; as many as 1 forward and 1 backward for the vocabulary-parallel embedding and head together, on one stage or two, in 16 bits.
+    Where products are summed, ranks wait for the last of them (`collective_skew`), if they run at all (`Plan.composed`); at the gather
+    behind they have just met. Experts split over etp gather and scatter the tokens of their ranks, and wait at both: what exchanges bring
+    them differs. Adapters join what is as wide as their rank, a message of hops alone, and those that return h exchange a rank's part of it
+    (NeMo's `a2a_experimental`), in either pass; ranks have just met. Context parallelism: the ring passes K and V forward, K, V and their
+    gradients backward. Expert parallelism: dispatch and combine each way; forward, ranks first gather how many tokens go where
+    (Megatron-Core's dispatcher, DeepEP's notification): a start and hops in lines (`LINE_HOP`), in blocks where a map of who visits whom
+    goes with them (`Plan.route_bytes`). ZeRO-3: gathers forward and backward and a scatter of each layer, per micro-batch; ZeRO 2 the
+    scatter alone (DeepSpeed's stage 2 and FSDP reduce gradients behind every micro-batch, or once per step where they accumulate), and
+    gathers once. ZeRO 0: an all-reduce of gradients per step; 1 (Megatron-LM's distributed optimizer): reduce-scatter and all-gather. HSDP
+    adds an all-reduce of the shard over the replicas, which hides like other gradients or is waited for (`Plan.overlap_replica`). Routed
+    experts are messages of their own, among the ranks that hold the same ones. Tied embeddings of several stages are summed over the first
+    and last. What ZeRO-3 gathers, scatters and sums over replicas, and what ZeRO 2 scatters, goes in one message per layer (FSDP's units,
+    loops of compilers); gradients and parameters of a step go in buckets, so that the first leave while the rest are computed
+    (`_messages_per_byte`): each message pays its hops and its start.
 
     Limits: left out is the gather that `sp` repeats behind the weight gradients (Korthikanti et al. 2022), which hides behind products.
     Adapters that return h without `a2a_experimental` gather all of it; gradients of adapters, which are few, are not sent.
@@ -112,11 +112,9 @@ def messages(
     sharded = _whole(shard.split(per_byte), expert.split(per_byte), parts, sparse)
     scattered = (1.0 - zero2) * sharded.time(plan.reduce_bytes) + plan.overlap_replica * across
     skew, split_experts = ((1.0 - plan.composed) * c.collective_skew * ramp(ranks - 1.0) for ranks in (plan.tp, plan.etp))
-    # what low products read is gathered in their bytes
-    narrow = 1.0 - plan.low_precision * (1.0 - plan.wide_layers) * (1.0 - plan.operand_bytes / counts.WORD)
-    before, apart = sp * tp.time(narrow * wire), (1.0 - sp) * tp_reduce + skew
-    half = before + sp * tp.time(wire) + apart
-    ahead = before + sp * tp.time((1.0 - plan.narrow_sums * (1.0 - narrow)) * wire) + apart
+    spared = wire * plan.low_precision * (1.0 - plan.wide_layers) * (1.0 - plan.operand_bytes / counts.WORD)
+    before, apart = sp * tp.time(wire - plan.narrow_gathers * spared), (1.0 - sp) * tp_reduce + skew
+    half, ahead = (before + sp * tp.time(wire - narrow * spared) + apart for narrow in (0.0, plan.narrow_sums))
     mixer, mlp = (half + opened * before + share * (ahead - before) for share in (again, last))
     inside = mean.routed * (etp.time(routed) + split_experts)
     adapters = (model.first_adapters + model.last_adapters) * tp.latency_s + model.last_adapters * tp.time(wire / plan.tp)

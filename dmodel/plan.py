@@ -58,8 +58,8 @@ class Plan(struct.PyTreeNode, kw_only=True):
         sum is a kernel of its own, as it is for gradients that ZeRO 2 and 3 shard.
       flash: 1 = fused attention kernels, 0 = scores written to memory.
       split_rotary: 1 where several kernels rotate queries and keys, 0 where one does.
-      narrow_sums: 1 where tensor ranks send what they sum in the forward pass in the bytes of the products' operands (Transformer
-        Engine's `fp8_buf`), 0 in 16 bits.
+      narrow_gathers, narrow_sums: 1 where tensor ranks gather what products read, and send what they sum in the forward pass, in the
+        bytes of the products' operands, 0 in 16 bits (Transformer Engine quantizes before it gathers; its `fp8_buf`).
       unpadded_vocab: 1 where a rank's columns of the logits are no multiple of 8 elements, as nobody pads the vocabulary.
       overlap_tp, overlap_cp, overlap_ep, overlap_dp, overlap_pp: 1 lets that communication hide behind compute, 0 forbids it; without
         overlap_dp what is sent once per step goes at once, in no buckets. overlap_replica: the same for the sum of HSDP's shards over their
@@ -121,6 +121,7 @@ class Plan(struct.PyTreeNode, kw_only=True):
     flash: Array = 1.0
     split_rotary: Array = 0.0
     unpadded_vocab: Array = 0.0
+    narrow_gathers: Array = 1.0
     narrow_sums: Array = 0.0
     overlap_tp: Array = 1.0
     overlap_cp: Array = 1.0

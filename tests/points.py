@@ -119,6 +119,7 @@ PLAN = Plan(
     split_rotary=0.3,
     unpadded_vocab=0.4,
     composed=0.3,
+    narrow_gathers=0.8,
     narrow_sums=0.6,
     overlap_tp=0.9,
     overlap_cp=0.8,

@@ -491,7 +491,7 @@ def half_layer(m: Transformer, p: Plan, c: Coefficients, net: Net, group: Level)
     if not p.sp:
         return net.all_reduce(wire, group) + late, net.all_reduce(wire, group) + late, 0.0
     narrow = (kept * p.operand_bytes / 2.0 + 1.0 - kept) * wire
-    before = net.gather(narrow, group)
+    before = net.gather(narrow if p.narrow_gathers else wire, group)
     return before + net.gather(narrow if p.narrow_sums else wire, group) + late, before + net.gather(wire, group) + late, before
 
 

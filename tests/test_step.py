@@ -351,6 +351,7 @@ def test_what_narrow_products_read_is_gathered_in_their_bytes():
     assert waited(sp=1.0, **eight) / waited(sp=1.0) == pytest.approx((32.0 * 6.0 + 4.0) / (32.0 * 8.0 + 4.0), rel=1e-6)
     assert waited(sp=1.0, narrow_sums=1.0, **eight) / waited(sp=1.0) == pytest.approx((32.0 * 5.0 + 4.0) / (32.0 * 8.0 + 4.0), rel=1e-6)
     assert waited(sp=1.0, narrow_sums=1.0) == pytest.approx(waited(sp=1.0), rel=1e-9)
+    assert waited(sp=1.0, narrow_gathers=0.0, **eight) == pytest.approx(waited(sp=1.0), rel=1e-9)
     assert waited(sp=1.0, wide_layers=1.0, **eight) == pytest.approx(waited(sp=1.0), rel=1e-9)
     assert waited(**eight) == pytest.approx(waited(), rel=1e-9)
 

@@ -120,8 +120,9 @@ def wide_layers(stack: str, model: str, precision: str) -> float:
 
 
 class Tensor(NamedTuple):
-    """How messages of tensor parallelism go: `Plan.narrow_sums`, and 1 where they may hide. said: in words."""
+    """How messages of tensor parallelism go: `Plan.narrow_gathers`, `Plan.narrow_sums`, and 1 where they may hide. said: in words."""
 
+    narrow_gathers: float
     narrow_sums: float
     overlap_tp: float
     said: tuple[str, ...]
@@ -133,16 +134,19 @@ def tensor(stack: str, model: str, precision: str) -> Tensor:
     NeMo and Megatron-Bridge give the products that end in sums a buffer of 8 bits (`fp8_buf` of `proj_fprop` and `fc2_fprop` in their
     `userbuffers.py`), which Transformer Engine uses where one scale is for a whole tensor, not for blocks. Without it, rows in 8 bits have
     0.78 ± 0.06 of the messages that they should, for 0.83; those in MXFP8 and NVFP4 1.10 ± 0.07 and 1.03 ± 0.09.
-    They wait for no product beside them where recipes of Megatron-Bridge do not switch `tp_comm_overlap` on: for Nemotron 3 Super.
+    torchtitan gathers in 8 bits with one scale for a whole tensor, in 16 with one for a row (its `parallelize.py`), as rows of it say.
+    Messages wait for no product beside them where recipes of Megatron-Bridge do not switch `tp_comm_overlap` on: for Nemotron 3 Super.
     """
     software = family(stack.lower())
     awaits = software == BRIDGE and fold(model).startswith("nemotron3super")
     narrow = software in (BRIDGE, *NEMO) and precision == "fp8" and not awaits
+    wide = precision == "fp8-rowwise"
     said = (
+        *(["tp: gathers go in 16 bits, as scales are for rows"] if wide else []),
         *(["tp: forward sums go in 8 bits: the stack's recipe"] if narrow else []),
         *(["messages of tensor parallelism hide behind nothing: the stack's recipe"] if awaits else []),
     )
-    return Tensor(float(narrow), float(not awaits), said)
+    return Tensor(float(not wide), float(narrow), float(not awaits), said)
 
 
 def hybrid_shards(stack: str, model: str) -> float:

@@ -220,7 +220,7 @@ def _plan(row: Row, assumed: list[str]) -> tuple[Plan, Again]:
         attention_bytes=_attention_bytes(row, precision, run, assumed),
         **rates._asdict(),
         wide_layers=_wide_layers(row, precision, assumed),
-        **_tensor(row, degrees.tp, precision, parts is not None, assumed),
+        **_tensor(row, degrees.tp, parts is not None, assumed),
         overlap_dp=0.0 if parts else shards.reduction.overlap,
         overlap_pp=0.0 if parts else 1.0,
         composed=float(parts is not None),
@@ -274,11 +274,12 @@ def _stages(row: Row, pp: float, interleave: float, assumed: list[str]) -> Stage
     return found
 
 
-def _tensor(row: Row, tp: float, precision: str, parts: bool, assumed: list[str]) -> dict[str, float]:
+def _tensor(row: Row, tp: float, parts: bool, assumed: list[str]) -> dict[str, float]:
     """How messages of tensor parallelism go, by `recipes.tensor`; those of parts do not hide."""
-    found = tensor(row.stack, row.text("model"), precision)
+    found = tensor(row.stack, row.text("model"), row.text("precision"))
     assumed.extend(found.said if tp > 1.0 else ())
-    return {"narrow_sums": found.narrow_sums, "overlap_tp": 0.0 if parts else found.overlap_tp if tp > 1.0 else 1.0}
+    hides = 0.0 if parts else found.overlap_tp if tp > 1.0 else 1.0
+    return {"narrow_gathers": found.narrow_gathers, "narrow_sums": found.narrow_sums, "overlap_tp": hides}
 
 
 def _wide_layers(row: Row, precision: str, assumed: list[str]) -> float:

@@ -191,8 +191,8 @@ def settings(
     narrow = flash and narrow_attention(*names, experts)
     rates, kernels = attention_rates(job.stack, job.accelerator, flash)
     kept, after = _kept(job, reduced), recipes.reduces_after(job.stack, float(job.model.n_layers))
-    tensor = recipes.tensor(job.stack, job.model_name, precision)
-    told = kept._asdict() | rates._asdict() | {"narrow_sums": tensor.narrow_sums, "overlap_tp": tensor.overlap_tp}
+    tensor = recipes.tensor(job.stack, job.model_name, job.precision)
+    told = kept._asdict() | rates._asdict() | {name: value for name, value in tensor._asdict().items() if name != "said"}
     held: dict[str, Any] = {name: np.float64(value) for name, value in told.items()}
     plan = Plan(
         dp=1.0,

@@ -66,6 +66,8 @@ def launched(sheet: Sheet, fused: bool, looped: bool, why: str, compiled: bool =
     sheet.either("fused_sums", {} if bool(sheet["fused_sums"]) == fused else None, why)
     rotary = "rotary embeddings are one kernel where the framework has one for the model's; no setting splits it"
     sheet.either("split_rotary", {} if not sheet["split_rotary"] else None, rotary)
+    gathers = "whether tensor ranks gather in 8 bits follows from how the framework quantizes"
+    sheet.either("narrow_gathers", {} if sheet["narrow_gathers"] == 1 else None, gathers)
     sums = "tensor ranks sum in 8 bits by settings of each product (Megatron Bridge: TPOverlapCfg.fp8_buf)"
     sheet.either("narrow_sums", {} if not sheet["narrow_sums"] else None, sums)
     loss = {} if sheet["logit_bytes"] == (2 if compiled else 8) else None
