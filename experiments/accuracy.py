@@ -21,7 +21,7 @@ from experiments.study import run as end_well
 from experiments.targets import catalog
 
 QUICK = ("few-shot 12 vtrain-multi", "scale vtrain-multi", "no rows, other stack: vtrain-multi")
-"""Protocols of the quick mode, with two seeds and a base of few rows."""
+"""Protocols of the quick mode, with two seeds, a base of few rows and one scattered start of each fit."""
 
 
 def wanted(cases: Cases, only: list[str] | None) -> list[str]:
@@ -82,7 +82,7 @@ def main() -> None:
     outcomes: list[Outcome] = []
     for name in names:
         started = time.perf_counter()
-        found = run(name, cases, range(2 if options.quick else options.seeds), _bases(options))
+        found = run(name, cases, range(2 if options.quick else options.seeds), _bases(options), 1 if options.quick else None)
         outcomes += found
         for outcome in found:
             say(f"{sentence(outcome)}; {time.perf_counter() - started:.0f} s")

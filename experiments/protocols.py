@@ -49,11 +49,11 @@ class Outcome(NamedTuple):
     predicted: np.ndarray
 
 
-def answer(cases: Cases, protocol: Protocol, base: Profile, seed: int) -> tuple[np.ndarray, np.ndarray, int]:
-    """Indices of the judged rows of one seed, their predictions [s], and the rows fitted (of the largest fit)."""
+def answer(cases: Cases, protocol: Protocol, base: Profile, seed: int, starts: int | None = None) -> tuple[np.ndarray, np.ndarray, int]:
+    """Indices of the judged rows of one seed, their predictions [s], and the rows fitted (of the largest fit); starts: of each fit."""
     rows, predicted, fitted = [], [], 0
     for part in protocol.divide(cases, protocol.target(cases), seed):
-        profile = fit(cases.take(part.fitted), base, seed=seed) if part.fitted.any() else base
+        profile = fit(cases.take(part.fitted), base, seed=seed, starts=starts) if part.fitted.any() else base
         judged = np.flatnonzero(part.judged)
         rows.append(judged)
         predicted.append(predict(cases.take(judged), profile).step_time_s)
@@ -80,12 +80,14 @@ def _standing(base: Profile, cases: Cases, protocol: Protocol) -> Profile:
     return rebase(base, View("family", tuple(chips), tuple(s for s in kin if s in base.stacks), "family"))
 
 
-def run(name: str, cases: Cases, seeds: Iterable[int] = range(10), bases: Bases | None = None) -> list[Outcome]:
+def run(
+    name: str, cases: Cases, seeds: Iterable[int] = range(10), bases: Bases | None = None, starts: int | None = None
+) -> list[Outcome]:
     """Run one protocol: an outcome of all judged rows, and one for each of its parts.
 
     Args:
       cases: the published table, and rows of further files. seeds: draws; a protocol without chance takes the first.
-      bases: where fitted bases are kept; None fits anew.
+      bases: where fitted bases are kept; None fits anew. starts: of fits from them; None as `dmodel fit` has it.
     Raises:
       KeyError: no such protocol for these rows.
     """
@@ -98,7 +100,7 @@ def run(name: str, cases: Cases, seeds: Iterable[int] = range(10), bases: Bases 
         hidden = protocol.hidden(cases) | ~shipped(cases)
         base = _standing((bases or Bases()).without(cases, hidden, name), cases, protocol)
         measured = cases.labels.step_time_s
-        answers = [answer(cases, protocol, base, seed) for seed in drawn]
+        answers = [answer(cases, protocol, base, seed, starts) for seed in drawn]
     parts = {"": (everybody, protocol.goal), **protocol.parts}
     alike = np.arange(len(cases)) if protocol.memory else alternatives(cases)
     found = [_outcome((name, part), goal, rule(cases), measured, alike, answers) for part, (rule, goal) in parts.items()]
