@@ -190,6 +190,7 @@ TERMS: dict[str, Term] = {
     "traffic.adapter_bytes": of_work(lambda m, p: tuple(traffic.adapter_bytes(m, p))),
     "traffic.loss_bytes": of_work(traffic.loss_bytes),
     "counts.kernels": of_work(counts.kernels),
+    "counts.expert_casts": of_work(counts.expert_casts),
     "counts.launches": of_work(counts.launches),
     "pipeline.meetings": of_work(lambda m, p: pipeline.meetings(p, p.pp / 1.7)),
     "counts.stage_layers": of_work(counts.stage_layers),
