@@ -145,10 +145,10 @@ def test_every_number_is_named_once():
     """What has an elasticity and what is left out is all there is, with reasons."""
     e = found(IDS.index("node just full"))
     names = [x.name for x in e.entries] + [x.name for x in e.left_out]
-    assert len(names) == len(set(names)) == 9 + 5 * 2 + 39 + 57 + len(NAMES)
+    assert len(names) == len(set(names)) == 9 + 5 * 2 + 39 + 59 + len(NAMES)
     reasons = {x.name: x.reason for x in e.left_out}
     assert reasons["network.size[1]"] == "infinite"
-    choices = "zero", "attention_bytes", "attention_rate", "attention_backward_rate", "route_bytes"
+    choices = "zero", "attention_bytes", "attention_rate", "attention_backward_rate", "route_bytes", "narrow_gathers", "narrow_sums"
     assert all(reasons[f"plan.{name}"].startswith("a choice") for name in choices)
     assert reasons["plan.recompute_layers"].startswith("zero")
     assert reasons["model.top_k"].startswith("a dense model")
