@@ -112,6 +112,7 @@ def messages(
     sharded = _whole(shard.split(per_byte), expert.split(per_byte), parts, sparse)
     scattered = (1.0 - zero2) * sharded.time(plan.reduce_bytes) + plan.overlap_replica * across
     skew, split_experts = ((1.0 - plan.composed) * c.collective_skew * ramp(ranks - 1.0) for ranks in (plan.tp, plan.etp))
+    # what a message of activations is shorter by in the bytes of the products' operands
     spared = wire * plan.low_precision * (1.0 - plan.wide_layers) * (1.0 - plan.operand_bytes / counts.WORD)
     before, apart = sp * tp.time(wire - plan.narrow_gathers * spared), (1.0 - sp) * tp_reduce + skew
     half, ahead = (before + sp * tp.time(wire - narrow * spared) + apart for narrow in (0.0, plan.narrow_sums))

@@ -29,6 +29,7 @@ def test_nemotron_3_is_launched_by_graphs_and_its_experts_are_not_fused(name):
     ("stack", "model", "precision", "found"),
     [
         ("megatron-bridge/26.04", "llama3-70b", "fp8", (1.0, 1.0, 1.0, 1)),
+        ("megatron-bridge/26.04", "llama3-70b", "FP8", (1.0, 1.0, 1.0, 1)),
         ("megatron-bridge/26.04", "llama3-70b", "mxfp8", (1.0, 0.0, 1.0, 0)),
         ("megatron-bridge/26.04", "nemotron_3_super", "fp8", (1.0, 0.0, 0.0, 1)),
         ("nemo/25.02-dgxc", "llama3-70b", "fp8", (1.0, 1.0, 1.0, 1)),

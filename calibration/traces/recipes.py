@@ -132,12 +132,13 @@ def tensor(stack: str, model: str, precision: str) -> Tensor:
     """Messages of tensor parallelism of a stack.
 
     NeMo and Megatron-Bridge give the products that end in sums a buffer of 8 bits (`fp8_buf` of `proj_fprop` and `fc2_fprop` in their
-    `userbuffers.py`), which Transformer Engine uses where one scale is for a whole tensor, not for blocks. Without it, rows in 8 bits have
-    0.78 ± 0.06 of the messages that they should, for 0.83; those in MXFP8 and NVFP4 1.10 ± 0.07 and 1.03 ± 0.09.
+    `userbuffers.py`), which Transformer Engine uses where one scale is for a whole tensor, not for blocks. It takes messages to 0.83 of
+    what they are with gathers in 8 bits alone; rows in 8 bits ask for 0.78 ± 0.06, those in MXFP8 and NVFP4, whose scales are for blocks,
+    for 1.10 ± 0.07 and 1.03 ± 0.09 (`docs/coefficients.md`).
     torchtitan gathers in 8 bits with one scale for a whole tensor, in 16 with one for a row (its `parallelize.py`), as rows of it say.
     Messages wait for no product beside them where recipes of Megatron-Bridge do not switch `tp_comm_overlap` on: for Nemotron 3 Super.
     """
-    software = family(stack.lower())
+    software, precision = family(stack.lower()), precision.lower()
     awaits = software == BRIDGE and fold(model).startswith("nemotron3super")
     narrow = software in (BRIDGE, *NEMO) and precision == "fp8" and not awaits
     wide = precision == "fp8-rowwise"
