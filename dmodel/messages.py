@@ -84,13 +84,7 @@ def messages(
     # one call per algorithm: kinds on axis 0 of the volumes, axis 1 of the groups; the first kind is tensor parallelism
     inside = net.bytes_per_s * _tp_share(net, c)
     mixed = net.replace(bytes_per_s=jnp.concatenate(jnp.broadcast_arrays(inside, *[net.bytes_per_s] * 3), 1))
-    rates = jnp.concatenate(jnp.broadcast_arrays(inside, *[net.bytes_per_s] * 3, inside, net.bytes_per_s), 1)
-    # counts of tokens go in lines, a map of who visits whom in blocks
-    lines = net.latency_s * (LINE_HOP + (1.0 - LINE_HOP) * jnp.asarray(ramp(plan.route_bytes))[None, None])
-    gathers = net.replace(bytes_per_s=rates, latency_s=jnp.concatenate(jnp.broadcast_arrays(*[net.latency_s] * 5, lines), 1))
-    joining = _kinds(groups.tp, groups.cp, groups.shard, groups.expert_shard, groups.etp, groups.ep)
-    copied = trailing(jnp.array([COPIED]), joining.ndim)
-    tp, cp, shard, expert, etp, ep = collectives.gather_line(joining, gathers, copied).kinds()
+    tp, cp, shard, expert, etp, ep = _gathers(groups, net, inside, plan)
     replicated = plan.reduce_bytes * (parts.dense / groups.shard.prod(0) + parts.experts / groups.expert_shard.prod(0))
     summed = stack(wire, plan.reduce_bytes * parts.dense, plan.reduce_bytes * parts.experts, replicated)
     per_byte = _messages_per_byte(plan, c)
@@ -148,6 +142,19 @@ def _again(plan: Plan) -> tuple[Array, Array, Array, Array]:
 def _kinds(*groups: Array) -> jax.Array:
     """Groups `[K, *batch]` of several kinds of communication as `[K, kind, *batch]`."""
     return jnp.stack(jnp.broadcast_arrays(*groups), 1)
+
+
+def _gathers(groups: Groups, net: collectives.Fabric, inside: jax.Array, plan: Plan) -> tuple[collectives.Line, ...]:
+    """All-gathers among tensor ranks, context ranks, shards, shards of experts, etp and ep: lines in bytes, one call for all of them.
+
+    Those of activations have tensor parallelism's rates, `inside` `[K, 1, *batch]`. Among ep go counts of tokens, in lines (`LINE_HOP`), or
+    in blocks where a map of who visits whom goes with them (`Plan.route_bytes`).
+    """
+    rates = jnp.concatenate(jnp.broadcast_arrays(inside, *[net.bytes_per_s] * 3, inside, net.bytes_per_s), 1)
+    lines = net.latency_s * (LINE_HOP + (1.0 - LINE_HOP) * jnp.asarray(ramp(plan.route_bytes))[None, None])
+    gathers = net.replace(bytes_per_s=rates, latency_s=jnp.concatenate(jnp.broadcast_arrays(*[net.latency_s] * 5, lines), 1))
+    joining = _kinds(groups.tp, groups.cp, groups.shard, groups.expert_shard, groups.etp, groups.ep)
+    return collectives.gather_line(joining, gathers, trailing(jnp.array([COPIED]), joining.ndim)).kinds()
 
 
 def _messages_per_byte(plan: Plan, c: Coefficients) -> jax.Array:
