@@ -21,6 +21,7 @@ def stated(model=SMALL, n=16, batch=64, **kwargs):
     return problem(SYSTEM, model, n, batch, default(), **kwargs)
 
 
+@pytest.mark.slow
 def test_both_searches_stand_side_by_side():
     found = design(SYSTEM, LARGE, 64, 256, default(), n_starts=STARTS, top=3)
     assert len(found.exact) == 3 and found.gradient is not None and found.best is found.exact[0]

@@ -69,7 +69,7 @@ def test_relaxed_plans_are_finite_at_the_edges(n):
         (SMALL, 16, 64, {}),
         (LARGE, 96, 96, {}),
         (GPT, 256, 1536, {"base": UNFUSED}),
-        (MIXTRAL, 128, 512, {"choices": EVERYTHING}),
+        pytest.param(MIXTRAL, 128, 512, {"choices": EVERYTHING}, marks=pytest.mark.slow),
         pytest.param(GPT, 1024, 1536, {"choices": EVERYTHING}, marks=pytest.mark.slow),
         (SMALL.replace(seq_len=131072.0), 256, 64, {}),
         (LARGE, 64, 256, {"objective": "energy", "limits": Limits(tp_domain=4.0)}),

@@ -172,7 +172,7 @@ def test_no_plan_undercuts_its_bound_where_hosts_decide(seed, slow):
     assert max(waits) > 0.3
 
 
-@pytest.mark.parametrize("overlaps", [(0.97, 0.97, 0.01), (0.8, 0.32, 0.13)])
+@pytest.mark.parametrize("overlaps", [(0.97, 0.97, 0.01), pytest.param((0.8, 0.32, 0.13), marks=pytest.mark.slow)])
 def test_no_plan_undercuts_its_bound_where_exchanges_and_transfers_stand_out(overlaps):
     """Small experts and a small vocabulary on slow networks, so that more is sent than work hides."""
     ep, pp, slows = map(jnp.asarray, overlaps)
@@ -277,6 +277,7 @@ def test_a_hundred_million_plans_are_decided():
     assert said.kind == "pruned" and said.distance == 0.0 and f"{found.considered:,}" in said.statement
 
 
+@pytest.mark.slow
 def test_when_time_runs_out_the_bound_certifies():
     gpt, system = catalog.transformer("gpt-3-175b", 2048.0), catalog.system("A100-DGX")
     p = stated(gpt, 512, 1536, system, choices=EVERYTHING)

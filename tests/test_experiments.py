@@ -32,6 +32,7 @@ def by_shell(name: str, out: Path, *more: str) -> dict:
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_held_out(tmp_path):
     document = quick_study("held_out", tmp_path)
     fitted, held_out, middle = document["rows"]

@@ -30,6 +30,12 @@ FSDP, MEGATRON = "fsdp-test", "megatron-test"
 
 MEASURED = pooling._measured
 
+READINGS = [
+    pytest.param({}, id="nothing measured", marks=pytest.mark.slow),
+    pytest.param({0: (-0.3, 0.1), 7: (0.2, 0.05)}, id="measured"),
+]
+"""Readings of micro-benchmarks that a fit begins with."""
+
 
 @pytest.fixture(scope="module", autouse=True)
 def made_up_chips():
@@ -293,7 +299,7 @@ def small_problem():
     return groups, prior, fit.Data(rows.system, rows.model, rows.plan, times, ones, groups.of, groups.stack_of)
 
 
-@pytest.mark.parametrize("measured", [{}, {0: (-0.3, 0.1), 7: (0.2, 0.05)}], ids=["nothing measured", "measured"])
+@pytest.mark.parametrize("measured", READINGS)
 def test_padding_says_nothing(monkeypatch, measured):
     """Rows and groups that are added change neither the loss nor its gradient by the others; those of groups without rows are zero."""
     monkeypatch.setattr(pooling, "_measured", lambda accelerator: measured)
@@ -369,7 +375,7 @@ def test_from_a_base_the_place_with_most_room_wins_unless_its_rows_are_met_worse
     assert found == {"fresh": 1.0, "from a base": 1.5} and asked == [1.0, 1.5, 3.0]
 
 
-@pytest.mark.parametrize("measured", [{}, {0: (-0.3, 0.1), 7: (0.2, 0.05)}], ids=["nothing measured", "measured"])
+@pytest.mark.parametrize("measured", READINGS)
 def test_the_room_that_rows_leave_is_that_of_all_parameters(monkeypatch, measured):
     """`½ ln det(1 + Jᵀ W J)` with J of the log ratios by center and offsets, however many, by automatic differentiation."""
     monkeypatch.setattr(pooling, "_measured", lambda accelerator: measured)

@@ -100,6 +100,7 @@ def test_elasticities_are_finite_differences(case):
     assert not missed(case)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("output", [o for o in OUTPUTS if o != "step_time"])
 def test_elasticities_of_other_outputs_are_finite_differences(output):
     assert not missed(IDS.index("3d, interleaved"), output)

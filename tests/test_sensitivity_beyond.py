@@ -62,6 +62,7 @@ def test_second_order_is_symmetric_and_keeps_the_units():
     assert np.abs(sign @ found.hessian[: len(seconds)]).max() < 1e-7
 
 
+@pytest.mark.slow
 def test_second_order_of_the_memory_is_that_of_forward_over_reverse(monkeypatch):
     """As for the step below, whose second order compiles for a minute."""
     monkeypatch.setattr(gradient, "STEP", ("memory",))

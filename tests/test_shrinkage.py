@@ -57,6 +57,7 @@ def test_rows_are_needed_on_both_sides(some):
         width_slopes(cases, fitted, np.zeros_like(judged), base)
 
 
+@pytest.mark.slow
 def test_study(tmp_path):
     lines = quick_study("shrinkage", tmp_path)["rows"]
     assert {line["protocol"] for line in lines} <= set(STACKS) and {"stack", "pair"} <= {line["widths among"] for line in lines}

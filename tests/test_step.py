@@ -242,7 +242,7 @@ def test_twice_the_rates_and_half_the_times_halve_every_term(evaluate):
 
 
 @pytest.mark.parametrize("sharpness", [8.0, inf])
-@pytest.mark.parametrize("levels", [1, 2, 3])
+@pytest.mark.parametrize("levels", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(3, marks=pytest.mark.slow)])
 def test_elasticities_of_rates_less_those_of_times_are_minus_one(levels, sharpness):
     system, model, p, c = random_questions(3 + levels, 40, levels)
 

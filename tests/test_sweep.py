@@ -239,6 +239,7 @@ def multiplies(jaxpr):
     return count
 
 
+@pytest.mark.slow
 def test_the_compiled_gradient_does_not_repeat_its_arithmetic():
     """XLA's fusion copies cheap operations into every consumer; without it, or cured, compiled multiplies stay those of the formula."""
     block = sweep.Block(seconds, DEGREES, 512, fused=sweep._gradients_fuse())
