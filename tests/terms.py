@@ -237,7 +237,7 @@ TERMS: dict[str, Term] = {
         lambda x, p: list(compute.starts(x["m"], 0.8 * x["m"], 0.3 * x["m"], x["chip"], x["c"])), ON_CHIP[1:], EDGE_ON_CHIP
     ),
     "compute.hidden_head": Term(
-        lambda x, p: compute.hidden_head(0.7 * x["n"], 3.0, x["n"], compute.starts(x["m"], 0.8 * x["m"], 0.0, x["chip"], x["c"]), p),
+        lambda x, p: compute.hidden_head(0.7 * x["n"], 3.0, x["n"], compute.starts(x["m"], 0.32 * x["m"], 0.0, x["chip"], x["c"]), p),
         ON_CHIP[1:],
         EDGE_ON_CHIP,
         soft=True,
