@@ -72,16 +72,17 @@ class Communication(struct.PyTreeNode, kw_only=True):
 
 class Costs(struct.PyTreeNode, kw_only=True):
     """What a step is added up from: work, communication, a layer's two passes with the messages in them [s], what launching adds to a layer
-    [s], layers of the fullest stage, of them those beyond the mean stage, and how many fewer the one with the head holds, micro-batches,
-    idle slots [micro-batch], the update [s]; what of the head of a micro-batch passes while the device waits for its host, on the stage
-    that has it and, of the share that all stages carry alike, on the fullest one [s]; 1 where the step is a sum of parts, without overhead
-    or stragglers (`Plan.composed`)."""
+    [s] and the forward pass' share of it [1], layers of the fullest stage, of them those beyond the mean stage, and how many fewer the one
+    with the head holds, micro-batches, idle slots [micro-batch], the update [s]; what of the head of a micro-batch passes while the device
+    waits for its host, on the stage that has it and, of the share that all stages carry alike, on the fullest one [s]; 1 where the step is
+    a sum of parts, without overhead or stragglers (`Plan.composed`)."""
 
     work: LayerWork
     communication: Communication
     forward: Array = 0.0
     backward: Array = 0.0
     launch: Array = 0.0
+    launched_forward: Array = 0.0
     hidden_head: Array = 0.0
     hidden_even: Array = 0.0
     composed: Array = 0.0
@@ -93,14 +94,17 @@ class Costs(struct.PyTreeNode, kw_only=True):
     optimizer: Array
 
     @property
-    def window_layers(self) -> Array:
-        """Layers that the windows of messages per step last [1]: those of the fullest stage, and the time that the stage with the head
-        waits for its host beyond what of the head passes meanwhile: `ℓ + ((ℓ − displaced) launch − hidden) / (forward + backward)`.
+    def windows(self) -> Passes:
+        """How long the passes of a stage and micro-batch last, for messages per step to hide in [s]: those of the layers of the fullest
+        stage, and what the stage with the head waits for its host beyond what of the head passes meanwhile, where kernels are launched:
+        `ℓ forward + φ w` and `ℓ backward + (1 − φ) w`, `w = (ℓ − displaced) launch − hidden`.
 
-        That stage waits least: so a window grows with launches by no more than the step does, and a slower host makes no step faster.
+        That stage waits least: so windows grow with launches by no more than the step does, and a slower host makes no step faster. Shared
+        out by launches, and not by the time of the passes, `w` leaves no pass for the other where the device gets faster.
         """
         waits = (self.layers - self.displaced) * self.launch - self.hidden_head
-        return self.layers + waits / (self.forward + self.backward)
+        first = self.launched_forward * waits
+        return Passes(self.layers * self.forward + first, self.layers * self.backward + (waits - first))
 
 
 class Physics(NamedTuple):

@@ -182,9 +182,14 @@ def starts(model: Transformer, plan: Plan, apart: Array, chip: Chip, c: Coeffici
     Args:
       apart: nodes that the stages of a pipeline lie in.
     """
-    passes = 2.0 + model.trainable + plan.recompute_layers
+    passes = _passes(model, plan)
     in_turn = (counts.kernels(model, plan) + counts.expert_casts(model, plan)) * passes
     return compute.starts(in_turn, counts.launches(model, plan) * passes, meetings(plan, apart), chip, c)
+
+
+def _passes(model: Transformer, plan: Plan) -> Array:
+    """How often the kernels of a layer's forward pass are started, counting those of the backward pass by them [1] (`starts`)."""
+    return 2.0 + model.trainable + plan.recompute_layers
 
 
 def _even(plan: Plan, *others: object) -> Plan:
@@ -235,6 +240,7 @@ def _costs(system: System, model: Transformer, plan: Plan, c: Coefficients, shar
         forward=forward,
         backward=backward,
         launch=launch,
+        launched_forward=1.0 / _passes(model, plan),
         hidden_head=hidden_head,
         hidden_even=hidden_even,
         composed=plan.composed,
@@ -246,8 +252,7 @@ def _costs(system: System, model: Transformer, plan: Plan, c: Coefficients, shar
         idle_slots=slots,
         optimizer=optimizer,
     )
-    window = costs.window_layers
-    beside = beside_step(sent, window * forward, window * backward, plan, c, sharpness)
+    beside = beside_step(sent, *costs.windows, plan, c, sharpness)
     return costs.replace(communication=comm.replace(**beside))
 
 

@@ -614,15 +614,18 @@ def beside(v: dict[str, float], w: dict[str, float], m: Transformer, p: Plan, c:
     idle = 0.0 if p.composed or m.n_experts > 1 else max(w["host"] - device - w["fill"], 0.0)
     shared, ended = c.head_balance * w["head"] / p.pp, fullest(m, p) - p.head_displaces
     passed, shared = min(shared + (1.0 - c.head_balance) * w["head"], ended * idle), min(shared, fullest(m, p) * idle)
-    # messages of the step go on while the device of the last stage waits for its host
-    stage = fullest(m, p) + (ended * launch - passed) / device
+    # messages of the step go on while the device of the last stage waits for its host, where kernels are launched
+    waits, opening = ended * launch - passed, 1.0 / (2.0 + m.trainable + p.recompute_layers)
+    stage = {"forward": opening * waits, "backward": (1.0 - opening) * waits}
+    stage = {which: fullest(m, p) * t + stage[which] for which, t in passes.items()}
+    whole = sum(stage.values())
     # of pp micro-batches in a group, each chunk is done for good once all have passed it: the others' time is left, and its last pass
     group = min(p.pp, p.global_batch / (p.dp * p.micro_batch))
     later = group * (p.interleave - 1.0) / p.interleave + 1.0 / p.interleave
     # transfers wait for nobody; what they leave exposed hides gradients, too
-    hide("pp", v["pp"], c.overlap_pp * p.overlap_pp, stage * device, 0.0)
+    hide("pp", v["pp"], c.overlap_pp * p.overlap_pp, whole, 0.0)
     for kind, share, which in (("dp", c.overlap_dp, "backward"), ("updated", c.overlap_gather, "forward")):
-        micro_batch = stage * passes[which] + 0.5 * v["pp"] - hidden["pp"] * passes[which] / device
+        micro_batch = stage[which] + 0.5 * v["pp"] - hidden["pp"] * stage[which] / whole
         hide(kind, v[kind], share * p.overlap_dp, later * micro_batch, c.contention)
     return (out, hidden, launch, passed, shared), device
 

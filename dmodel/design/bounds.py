@@ -22,12 +22,12 @@ term, or no sum of the terms of a layer, is below its bound:
   time h. Work, f and h are affine in r and grow with it. The head passes in part while the device waits for its host: with ℓ layers, what
   a stage has of it (H, or its share of what all stages carry alike) takes `max_p(ℓ (d + f) + H, ℓ h)`, which grows with each too.
 * Windows of a step are the passes of the layers, longest at the largest r, and as much longer as the device waits for its host, but for
-  what of the head passes meanwhile: at most `W / b`, where
-  W = max_p(b + f, h) of the work b alone, for messages and the head only shorten the wait. W is a norm of affine terms, so convex in r, and
-  b is affine: their ratio is quasiconvex, and largest at one of the ends of the range of r. The wait at the smallest r, which the ratio is
-  taken over, only grows as windows do. How many micro-batches they last (`pipeline.step_window`) is the same for a group. So each window
-  is at most that of the smallest r times the ratio `_windows` of what it is made of; what hides in it lengthens it by no more than with
-  all of κ. What of a transfer is exposed lengthens the windows of gradients, by less than the step.
+  what of the head passes meanwhile: by at most W − b, where W = max_p(b + f, h) of the work b alone, for messages and the head only
+  shorten the wait. W is a norm of affine terms, so convex in r, and b is affine: their difference is convex, and largest at one of the ends
+  of the range of r. The share of it that the forward pass has falls with r, that of the backward pass grows. How many micro-batches windows
+  last (`pipeline.step_window`) is the same for a group. So each window is at most that of the smallest r times the ratio `_windows` of what
+  it is made of; what hides in it lengthens it by no more than with all of κ. What of a transfer is exposed lengthens the windows of
+  gradients, by less than the step.
 * The optimizer's time falls with sharding, as does the memory of weights, gradients and state; the buffers of gathered weights are least
   without ZeRO-3. Where sharding is free, gradients and weights travel in no time, and what is kept of them has the least of the widths that
   go with a stage (`Choices.kept`): time and memory grow with each.
@@ -90,14 +90,14 @@ def _windows(least: Costs, most: Costs, alone: tuple[Array, Array], c: Coefficie
     Args:
       alone: what launches add to the work of a layer without messages [s], of the least and the most.
     """
-    short, long = least.work.busy, most.work.busy
-    waited = jnp.maximum(1.0 + alone[0] / short, 1.0 + alone[1] / long) * least.layers / least.window_layers
-    backward = most.backward / least.backward
-    whole = (most.forward + most.backward) / (least.forward + least.backward)
+    waits, windows = jnp.maximum(*alone), least.windows
+    forward = most.forward + least.launched_forward * waits
+    backward = most.backward + (1.0 - most.launched_forward) * waits
+    whole = most.forward + most.backward + waits
     return c.replace(
-        overlap_dp=lengthened(c.overlap_dp, c.contention) * waited * backward,
-        overlap_gather=lengthened(c.overlap_gather, c.contention) * waited,
-        overlap_pp=c.overlap_pp * waited * whole,
+        overlap_dp=lengthened(c.overlap_dp, c.contention) * least.layers * backward / windows.backward,
+        overlap_gather=lengthened(c.overlap_gather, c.contention) * least.layers * forward / windows.forward,
+        overlap_pp=c.overlap_pp * least.layers * whole / windows.total,
         contention=jnp.minimum(c.contention, 1.0),
     )
 
