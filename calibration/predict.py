@@ -1,4 +1,5 @@
-"""Predict measured configurations: one compiled evaluation of all rows, each under the coefficients of its accelerator and stack."""
+"""Predict measured configurations: one compiled evaluation of all rows, each under the coefficients of its accelerator and stack. Files of
+similar length share its code (`calibration.padding`)."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from calibration.padding import padded
 from calibration.traces import Cases
 from dmodel.coefficients import Coefficients, from_unconstrained
 from dmodel.cost.memory import out_of_memory_probability
@@ -95,9 +97,13 @@ def predict(cases: Cases, profile: Profile | None = None) -> Predictions:
     footprint = jax.tree.map(lambda *values: np.array(values), *(f.footprint for f in known))
     spread = np.array([f.spread for f in known])
 
+    rows = len(cases)
+    described = padded((cases.system, cases.model, cases.plan), rows)
+    held = padded((footprint, spread), rows)
+
     def evaluated(z: np.ndarray) -> tuple:
-        found = _compiled()(cases.system, cases.model, cases.plan, from_unconstrained(z), footprint, spread, SHARPNESS)
-        return jax.tree.map(np.asarray, found)
+        found = _compiled()(*described, from_unconstrained(padded(z, rows)), *held, SHARPNESS)
+        return jax.tree.map(lambda value: np.asarray(value)[..., :rows], found)
 
     terms, total, memory, risk, utilization = evaluated(z)
     scale, parameter_sd = doubt(cases, profiles, lambda z: np.log(evaluated(z)[1]), z)

@@ -3,6 +3,8 @@
 import importlib
 import os
 import re
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -156,9 +158,10 @@ def test_static_fields_compile_their_own_code():
     assert (gpipe.memory_bytes[deep] > default.memory_bytes[deep]).all()
 
 
-def test_gradients_by_the_batch_and_by_what_cases_share():
+@pytest.mark.parametrize("fused", [None, False, True])
+def test_gradients_by_the_batch_and_by_what_cases_share(fused):
     batch, fixed = pairs(50), {"a": 2.0, "w": np.array([1.0, 3.0])}
-    value, slopes = sweep.gradients(curve, batch, fixed, wrt=("x", "a", "w"))
+    value, slopes = sweep.gradients(curve, batch, fixed, wrt=("x", "a", "w"), fused=fused)
     x, y = batch["x"], batch["y"]
     np.testing.assert_allclose(value, 2.0 * x**2 * y + 4.0 * y**2, rtol=1e-13, atol=1e-13)
     np.testing.assert_allclose(slopes["x"], 4.0 * x * y, rtol=1e-13)
@@ -201,8 +204,10 @@ def test_mistakes_are_named():
 
 
 def test_nothing_is_set_at_import():
-    assert sweep.MULTI_OUTPUT_FUSION not in os.environ.get("XLA_FLAGS", "")
-    assert not sweep._gradients_fuse()
+    code = "import os; from dmodel import sweep; print('XLA_FLAGS' in os.environ, sweep._gradients_fuse())"
+    environ = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["False", "False"], done.stderr
 
 
 def test_what_cases_share_comes_back_with_its_shapes_and_types():
