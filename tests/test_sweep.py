@@ -204,7 +204,7 @@ def test_mistakes_are_named():
 
 
 def test_nothing_is_set_at_import():
-    code = "import os; from dmodel import sweep; print('XLA_FLAGS' in os.environ, sweep._gradients_fuse())"
+    code = "import os; from dmodel.sweep import _gradients_fuse; print('XLA_FLAGS' in os.environ, _gradients_fuse())"
     environ = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=60)
     assert done.stdout.split() == ["False", "False"], done.stderr
