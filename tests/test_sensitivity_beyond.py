@@ -64,7 +64,7 @@ def test_second_order_is_symmetric_and_keeps_the_units():
 
 @pytest.mark.slow
 def test_second_order_of_the_memory_is_that_of_forward_over_reverse(monkeypatch):
-    """As for the step below, whose second order compiles for a minute."""
+    """As for the step below."""
     monkeypatch.setattr(gradient, "STEP", ("memory",))
     names = ["model.d_model", "model.seq_len", "model.vocab", "plan.micro_batch", "plan.tp", "plan.pp"]
     differences, exact = (interactions(CASE, "memory", names, exact=exact) for exact in (False, True))

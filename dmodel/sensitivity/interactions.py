@@ -50,7 +50,7 @@ def interactions(
 
     Args:
       names: of the inputs; None for the `most` largest elasticities, without the shares of layers that hold a part.
-      exact: by forward over reverse (compiles for a minute).
+      exact: by forward over reverse (takes half a minute).
     """
     output, known = output_name(output), inputs(case, level_names)
     if names is None:
