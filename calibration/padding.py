@@ -1,6 +1,7 @@
-"""Rows brought to sizes that many fits share, so that they share compiled code: a second fit of a dozen rows compiles nothing.
+"""Rows brought to sizes that many fits and predictions share, so that they share compiled code: a second fit of a dozen rows compiles
+nothing.
 
-What is added has no weight: rows of weight 0, and groups without rows, whose offsets stay at 0.
+What is added to a fit has no weight: rows of weight 0, and groups without rows, whose offsets stay at 0. Predictions leave it out again.
 """
 
 from __future__ import annotations

@@ -98,11 +98,10 @@ def predict(cases: Cases, profile: Profile | None = None) -> Predictions:
     spread = np.array([f.spread for f in known])
 
     rows = len(cases)
-    described = padded((cases.system, cases.model, cases.plan), rows)
-    held = padded((footprint, spread), rows)
+    system, model, plan, footprints, spreads = padded((cases.system, cases.model, cases.plan, footprint, spread), rows)
 
     def evaluated(z: np.ndarray) -> tuple:
-        found = _compiled()(*described, from_unconstrained(padded(z, rows)), *held, SHARPNESS)
+        found = _compiled()(system, model, plan, from_unconstrained(padded(z, rows)), footprints, spreads, SHARPNESS)
         return jax.tree.map(lambda value: np.asarray(value)[..., :rows], found)
 
     terms, total, memory, risk, utilization = evaluated(z)

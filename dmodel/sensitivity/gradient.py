@@ -118,7 +118,7 @@ def directional(inputs: Inputs, x: np.ndarray, tangent: np.ndarray, output: str,
     """How the logarithmic slopes change along a tangent, `[n, case]`: forward over reverse.
 
     Operation by operation, half a minute of one core: XLA's fusion copies what both modes reuse into every consumer, and to compile that
-    takes more than ten gigabytes; without fusion it overflows the compiler's stack.
+    takes more than ten gigabytes; without fusion the compiler ends the process (jaxlib 0.10).
     """
     form, number = _program(inputs, outputs_by_number(output, x.shape[-1]), sharpness)
     values, slopes, dvalues, dslopes = _in_chunks(lambda x, t, o: _second_order(x, t, o, form=form), (x, tangent), number)
