@@ -1,1 +1,2 @@
-"""From measurements to coefficients: traces, micro-benchmarks, the fit and its uncertainty. The library never imports it."""
+"""From measurements to coefficients: traces, micro-benchmarks, the fit and its uncertainty. The
+library never imports it."""

@@ -1,4 +1,5 @@
-"""Runs that could be measured next: other plans of the jobs in a table of traces, what they cost, and the list for `dmodel collect`."""
+"""Runs that could be measured next: other plans of the jobs in a table of traces, what they cost,
+and the list for `dmodel collect`."""
 
 from __future__ import annotations
 
@@ -15,7 +16,17 @@ from calibration.traces.layout import layout
 from calibration.traces.reader import measured_time, problems
 from dmodel.types import InputError
 
-MEASURED = ("step_time_s", "tokens_per_s_per_accel", "mfu_reported", "tflops_reported", "peak_memory_gib", "flag", "note", "url", "license")
+MEASURED = (
+    "step_time_s",
+    "tokens_per_s_per_accel",
+    "mfu_reported",
+    "tflops_reported",
+    "peak_memory_gib",
+    "flag",
+    "note",
+    "url",
+    "license",
+)
 """Cells that belong to a measurement, not to what is run."""
 
 MICRO_BATCHES = (1, 2, 4, 8, 16)
@@ -23,7 +34,8 @@ MICRO_BATCHES = (1, 2, 4, 8, 16)
 RECOMPUTE = ("none", "full")
 
 STEPS, STARTUP_S = 20, 120.0
-"""Steps of one measurement, and what starting a job takes [s]: scheduling, loading, compiling and warming up."""
+"""Steps of one measurement, and what starting a job takes [s]: scheduling, loading, compiling and
+warming up."""
 
 
 class Asked(NamedTuple):
@@ -60,18 +72,30 @@ def _others(row: Row) -> Iterator[Row]:
         if devices % (tp * pp * rest) or (pp > 1 and row.number("zero_stage") == 3.0):
             continue
         for micro_batch, recompute in product(MICRO_BATCHES, recomputes):
-            changed = {"dp": devices // (tp * pp * rest), "tp": tp, "pp": pp, "micro_batch": micro_batch}
-            cells = {**bare, **{name: str(value) for name, value in changed.items()}, "recompute": recompute, "shard": ""}
+            changed = {
+                "dp": devices // (tp * pp * rest),
+                "tp": tp,
+                "pp": pp,
+                "micro_batch": micro_batch,
+            }
+            cells = {
+                **bare,
+                **{name: str(value) for name, value in changed.items()},
+                "recompute": recompute,
+                "shard": "",
+            }
             if pp == 1 and "interleave" in cells:
                 cells["interleave"] = "1"
             yield row._replace(cells=cells)
 
 
 def other_plans(table: TraceTable, most: int, seed: int = 0) -> TraceTable:
-    """Other plans of the jobs in a table, each once, without those that were measured; of more than `most` a random choice.
+    """Other plans of the jobs in a table, each once, without those that were measured; of more than
+    `most` a random choice.
 
-    Tensor and pipeline degrees are powers of two, the micro-batch one of 1 to 16, activations kept or recomputed; sizes that do not divide
-    are left out, as the reader would. Whether they fit in memory is for the model to say.
+    Tensor and pipeline degrees are powers of two, the micro-batch one of 1 to 16, activations kept
+    or recomputed; sizes that do not divide are left out, as the reader would. Whether they fit in
+    memory is for the model to say.
     """
     measured = {_plan_of(row) for row in table.rows}
     found: dict[str, Row] = {}
@@ -89,12 +113,19 @@ def _plan_of(row: Row) -> str:
     """Name of what is run, however it was written and whatever came out."""
     at = layout(row)
     cells = {name: cell for name, cell in row.cells.items() if name not in MEASURED}
-    filled = {name: f"{getattr(at, name):g}" for name in ("dp", "tp", "pp", "cp", "ep", "micro_batch")}
-    return fingerprint(row._replace(cells={**cells, **filled, "shard": "", "interleave": cells.get("interleave") or "1"}))
+    filled = {
+        name: f"{getattr(at, name):g}" for name in ("dp", "tp", "pp", "cp", "ep", "micro_batch")
+    }
+    return fingerprint(
+        row._replace(
+            cells={**cells, **filled, "shard": "", "interleave": cells.get("interleave") or "1"}
+        )
+    )
 
 
 def tasks(rows: Sequence[Row]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Runs as tasks of `dmodel collect --plan`, and those that its own training step cannot make, with the reason."""
+    """Runs as tasks of `dmodel collect --plan`, and those that its own training step cannot make,
+    with the reason."""
     able, unable = [], []
     for i, row in enumerate(rows):
         try:

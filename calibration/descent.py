@@ -1,7 +1,9 @@
-"""Descents from many starts, each at its own pace: Adam, and then L-BFGS, over one compiled loss and gradient.
+"""Descents from many starts, each at its own pace: Adam, and then L-BFGS, over one compiled loss
+and gradient.
 
-What a start finds depends neither on the other starts nor on how many threads there are: compiled code does not hold Python's lock, so
-starts run beside each other. One start's pass is also small enough for the cache of a core; that of all starts together is not.
+What a start finds depends neither on the other starts nor on how many threads there are: compiled
+code does not hold Python's lock, so starts run beside each other. One start's pass is also small
+enough for the cache of a core; that of all starts together is not.
 """
 
 from __future__ import annotations
@@ -25,16 +27,19 @@ Loss = Callable[[Tree], tuple[Any, Tree]]
 """Loss and gradient of one set of parameters."""
 
 Progress = Callable[[float, float], None]
-"""Called with the share done and the least of the starts' losses, in the thread of a descent, one call at a time."""
+"""Called with the share done and the least of the starts' losses, in the thread of a descent, one
+call at a time."""
 
 ADAM_SHARE, EVERY = 0.6, 10
 """Share of a descent's progress that Adam is, and steps between two reports."""
 
 SUFFICIENT, TRIALS = 1e-4, 12
-"""Share of the slope that a step has to gain (Armijo; Nocedal and Wright 2006, section 3.1), and lengths that are tried for one."""
+"""Share of the slope that a step has to gain (Armijo; Nocedal and Wright 2006, section 3.1), and
+lengths that are tried for one."""
 
 SHORTEST, LONGEST = 0.1, 0.5
-"""Bounds of the next length over the last one, which safeguard the interpolation (the same, section 3.5)."""
+"""Bounds of the next length over the last one, which safeguard the interpolation (the same, section
+3.5)."""
 
 GAIN, IDLE = 1e-9, 2
 """A step that gains less than this share of the loss is idle; so many in a row end a descent."""
@@ -47,21 +52,36 @@ class End(NamedTuple):
     loss: float
 
 
-def descents(loss: Loss, starts: Sequence[Tree], *, adam: int, lbfgs: int, progress: Progress, threads: int | None = None) -> list[End]:
+def descents(
+    loss: Loss,
+    starts: Sequence[Tree],
+    *,
+    adam: int,
+    lbfgs: int,
+    progress: Progress,
+    threads: int | None = None,
+) -> list[End]:
     """Descend from every start; ends in the order of the starts.
 
     Args:
-      loss: of one start, compiled; called from several threads at once. starts: parameters to begin from, one at least, each with the same
-        leaves. adam, lbfgs: steps of both, one at least, the latter at most. threads: None = one per core.
+      loss: of one start, compiled; called from several threads at once. starts: parameters to begin
+        from, one at least, each with the same leaves. adam, lbfgs: steps of both, one at least, the
+        latter at most. threads: None = one per core.
 
     Raises:
       Exception: the first of any start, or of `progress`; the others end then.
     """
-    watch, pool = _Watch(len(starts), progress), ThreadPoolExecutor(max(1, min(threads or os.cpu_count() or 1, len(starts))))
+    watch, pool = (
+        _Watch(len(starts), progress),
+        ThreadPoolExecutor(max(1, min(threads or os.cpu_count() or 1, len(starts)))),
+    )
     try:
         pool.submit(loss, starts[0]).result()  # traced and compiled once, and not by every thread
         found = [
-            pool.submit(_descent, partial(watch.watched, loss), p, adam, lbfgs, partial(watch.report, i)) for i, p in enumerate(starts)
+            pool.submit(
+                _descent, partial(watch.watched, loss), p, adam, lbfgs, partial(watch.report, i)
+            )
+            for i, p in enumerate(starts)
         ]
         for each in wait(found, return_when=FIRST_EXCEPTION).done:
             each.result()  # raises what ended it
@@ -97,7 +117,9 @@ class _Watch:
 
 def _descent(loss: Loss, p: Tree, adam: int, lbfgs: int, report: Progress) -> End:
     p = _by_adam(loss, p, adam, lambda done, value: report(ADAM_SHARE * done, value))
-    end = by_lbfgs(loss, p, lbfgs, lambda done, value: report(ADAM_SHARE + (1.0 - ADAM_SHARE) * done, value))
+    end = by_lbfgs(
+        loss, p, lbfgs, lambda done, value: report(ADAM_SHARE + (1.0 - ADAM_SHARE) * done, value)
+    )
     report(1.0, end.loss)
     return end
 
@@ -108,7 +130,8 @@ def _adam(steps: int) -> optax.GradientTransformation:
 
 @partial(jax.jit, static_argnames="steps")
 def _adam_update(grads: Tree, state: Tree, p: Tree, steps: int) -> tuple:
-    with jax.numpy_dtype_promotion("standard"):  # optax raises a float to its integer count of steps
+    # optax raises a float to its integer count of steps
+    with jax.numpy_dtype_promotion("standard"):
         updates, state = _adam(steps).update(grads, state, p)
     return optax.apply_updates(p, updates), state
 
@@ -149,12 +172,14 @@ class _Place(NamedTuple):
 
 
 def by_lbfgs(loss: Loss, p: Tree, steps: int, progress: Progress) -> End:
-    """L-BFGS with an Armijo search, whose next length is where the parabola through value, slope and trial is least.
+    """L-BFGS with an Armijo search, whose next length is where the parabola through value, slope
+    and trial is least.
 
     A memory whose direction does not descend, or along which no length gains, is begun anew.
 
     Args:
-      loss: compiled. p: parameters to begin from. steps: at most. progress: called every `EVERY` of them.
+      loss: compiled. p: parameters to begin from. steps: at most. progress: called every `EVERY` of
+        them.
     """
     value, grads = loss(p)
     at, memory, idle = _Place(p, float(value), grads), _LBFGS.init(p), 0
@@ -183,5 +208,9 @@ def _search(loss: Loss, at: _Place, direction: Tree, slope: float) -> _Place | N
         if above <= 0.0:
             return _Place(p, float(value), grads)
         least = -0.5 * slope * length**2 / (float(value) - at.value - slope * length)
-        length = float(np.clip(least, SHORTEST * length, LONGEST * length)) if np.isfinite(least) else SHORTEST * length
+        length = (
+            float(np.clip(least, SHORTEST * length, LONGEST * length))
+            if np.isfinite(least)
+            else SHORTEST * length
+        )
     return None

@@ -1,4 +1,5 @@
-"""How far predictions are from measurements: by source and overall, fitted rows apart from held-out ones."""
+"""How far predictions are from measurements: by source and overall, fitted rows apart from held-out
+ones."""
 
 from __future__ import annotations
 
@@ -11,8 +12,9 @@ from calibration.traces import Cases
 
 
 class Errors(NamedTuple):
-    """Statistics of |predicted / measured − 1| of some rows: how many, median, mean, 90th percentile, largest; and the median of
-    ln(predicted / measured), whose sign says too slow (+) or too fast (−)."""
+    """Statistics of |predicted / measured − 1| of some rows: how many, median, mean, 90th
+    percentile, largest; and the median of ln(predicted / measured), whose sign says too slow (+) or
+    too fast (−)."""
 
     rows: int
     median: float
@@ -23,7 +25,8 @@ class Errors(NamedTuple):
 
 
 class Line(NamedTuple):
-    """Errors of one source (or "overall") on fitted rows, held-out rows and all; None where there are none."""
+    """Errors of one source (or "overall") on fitted rows, held-out rows and all; None where there
+    are none."""
 
     name: str
     fitted: Errors | None
@@ -46,16 +49,27 @@ def errors(predicted: np.ndarray, measured: np.ndarray) -> Errors | None:
     ratio = np.asarray(predicted) / np.asarray(measured)
     gap = np.abs(ratio - 1.0)
     return Errors(
-        len(gap), float(np.median(gap)), float(gap.mean()), float(np.quantile(gap, 0.9)), float(gap.max()), float(np.median(np.log(ratio)))
+        len(gap),
+        float(np.median(gap)),
+        float(gap.mean()),
+        float(np.quantile(gap, 0.9)),
+        float(gap.max()),
+        float(np.median(np.log(ratio))),
     )
 
 
-def evaluate(cases: Cases, predicted: np.ndarray, fitted: np.ndarray | None = None, rows: np.ndarray | None = None) -> Evaluation:
+def evaluate(
+    cases: Cases,
+    predicted: np.ndarray,
+    fitted: np.ndarray | None = None,
+    rows: np.ndarray | None = None,
+) -> Evaluation:
     """Compare predicted with measured step times.
 
     Args:
       predicted: step times [s], `[rows]`.
-      fitted: True where the row was used in the fit, `[rows]`; None = none was (all count as held out).
+      fitted: True where the row was used in the fit, `[rows]`; None = none was (all count as held
+        out).
       rows: which rows to judge, `[rows]` bool; None = all with a measured time.
     """
     measured = cases.labels.step_time_s
@@ -66,12 +80,17 @@ def evaluate(cases: Cases, predicted: np.ndarray, fitted: np.ndarray | None = No
         parts = [errors(predicted[m], measured[m]) for m in (where & used, where & ~used, where)]
         return Line(name, parts[0], parts[1], parts[2]) if parts[2] is not None else None
 
-    sources = [line(str(s), judged & (cases.labels.source == s)) for s in dict.fromkeys(cases.labels.source)]
+    sources = [
+        line(str(s), judged & (cases.labels.source == s))
+        for s in dict.fromkeys(cases.labels.source)
+    ]
     overall = line("overall", judged)
     if overall is None:
         nothing = Errors(0, 0.0, 0.0, 0.0, 0.0, 0.0)
         overall = Line("overall", None, None, nothing)
-    return Evaluation([s for s in sources if s is not None], overall, np.abs(predicted / measured - 1.0))
+    return Evaluation(
+        [s for s in sources if s is not None], overall, np.abs(predicted / measured - 1.0)
+    )
 
 
 def fitted_rows(cases: Cases, fingerprints: Sequence[str]) -> np.ndarray:
@@ -81,7 +100,13 @@ def fitted_rows(cases: Cases, fingerprints: Sequence[str]) -> np.ndarray:
 
 
 def dense_gpu_rows(cases: Cases) -> np.ndarray:
-    """The rows of the headline figure: dense models, 16-bit matmuls, GPUs, no flag, `[rows]` bool."""
+    """The rows of the headline figure: dense models, 16-bit matmuls, GPUs, no flag, `[rows]`
+    bool."""
     labels = cases.labels
     gpu = ~np.char.startswith(labels.accelerator.astype(str), "TPU")
-    return gpu & (np.asarray(cases.model.n_experts) <= 1.0) & np.isin(labels.precision, ("bf16", "fp16")) & (labels.flag == "")
+    return (
+        gpu
+        & (np.asarray(cases.model.n_experts) <= 1.0)
+        & np.isin(labels.precision, ("bf16", "fp16"))
+        & (labels.flag == "")
+    )

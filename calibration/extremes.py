@@ -1,4 +1,5 @@
-"""Coefficients of a profile that lie far from what is expected before any data: `python -m calibration.extremes [PROFILE]`.
+"""Coefficients of a profile that lie far from what is expected before any data: `python -m
+calibration.extremes [PROFILE]`.
 
 `docs/coefficients.md` says of each what it stands for.
 """
@@ -22,7 +23,8 @@ LEAST, MOST = 0.01, 0.98
 
 
 class Extreme(NamedTuple):
-    """A coefficient far from its default. value: in its unit. widths: how far, in prior widths. accelerator, stack: of what."""
+    """A coefficient far from its default. value: in its unit. widths: how far, in prior widths.
+    accelerator, stack: of what."""
 
     name: str
     value: float
@@ -32,7 +34,8 @@ class Extreme(NamedTuple):
 
 
 def extremes(profile: Profile) -> list[Extreme]:
-    """All of them, over every chip and stack that the profile knows together; the farthest of a name first."""
+    """All of them, over every chip and stack that the profile knows together; the farthest of a
+    name first."""
     before, width = default_profile().center, prior_widths()
     found = []
     for accelerator, _, stack in (pair.partition(" ") for pair in profile.pair_covariances):
@@ -49,7 +52,13 @@ def main(words: list[str]) -> int:
     """Print them by name: how many, and the farthest. Returns the exit code."""
     what = "Coefficients of a profile that lie far from what is expected."
     parser = argparse.ArgumentParser(prog="python -m calibration.extremes", description=what)
-    parser.add_argument("profile", nargs="?", default="generic", metavar="PROFILE", help="a shipped profile or a file")
+    parser.add_argument(
+        "profile",
+        nargs="?",
+        default="generic",
+        metavar="PROFILE",
+        help="a shipped profile or a file",
+    )
     try:
         found = extremes(load(parser.parse_args(words).profile))
     except InputError as error:
@@ -60,10 +69,14 @@ def main(words: list[str]) -> int:
         worst = mine[0]
         spec = SPECS[name]
         print(
-            f"{name}: {len(mine)} of chip and stack; farthest {worst.value:.3g} {spec.unit} (default {spec.default:g}, "
+            f"{name}: {len(mine)} of chip and stack; farthest {worst.value:.3g} {spec.unit} "
+            f"(default {spec.default:g}, "
             f"{worst.widths:+.1f} widths) on {worst.accelerator} with {worst.stack}"
         )
-    print(f"shares outside {LEAST:g} to {MOST:g}: {sum(SPECS[e.name].bound == 'share' and not LEAST < e.value < MOST for e in found)}")
+    print(
+        f"shares outside {LEAST:g} to {MOST:g}: "
+        f"{sum(SPECS[e.name].bound == 'share' and not LEAST < e.value < MOST for e in found)}"
+    )
     return 0
 
 

@@ -1,6 +1,8 @@
-"""Fit the footprint of a stack to measured peaks of memory: Student-t noise on ln(predicted / measured), priors, Gauss-Newton steps.
+"""Fit the footprint of a stack to measured peaks of memory: Student-t noise on ln(predicted /
+measured), priors, Gauss-Newton steps.
 
-A source may report its fullest device or one that stands for all; `last_stage` finds out. Deterministic.
+A source may report its fullest device or one that stands for all; `last_stage` finds out.
+Deterministic.
 """
 
 from __future__ import annotations
@@ -22,17 +24,20 @@ from dmodel.step import memory_use
 from dmodel.sweep import quick_to_compile
 
 FREEDOM, WITHIN = 2.0, 1.32
-"""Degrees of freedom of the Student-t noise, and how many of its scales hold 68 % of it. Peaks have heavier tails than times: the same plan
-may need half as much again when the allocator's cached blocks do not fit what comes next."""
+"""Degrees of freedom of the Student-t noise, and how many of its scales hold 68 % of it. Peaks have
+heavier tails than times: the same plan may need half as much again when the allocator's cached
+blocks do not fit what comes next."""
 
 NOISE, NOISE_ROWS = 0.06, 4.0
 """Prior of the noise's scale, and how many rows it counts as."""
 
 KNOWN_WIDTH = 0.5
-"""Width of the prior of a stack whose footprint a base profile has, over that of one that nobody has measured."""
+"""Width of the prior of a stack whose footprint a base profile has, over that of one that nobody
+has measured."""
 
 ENDS, SIDE = ("kept", "last_stage"), 1.5
-"""Shares that data settle at one of their ends: descents start on both sides of each, so many prior widths from the middle."""
+"""Shares that data settle at one of their ends: descents start on both sides of each, so many prior
+widths from the middle."""
 
 STEPS, LONGEST = 60, 1.5
 
@@ -50,10 +55,11 @@ Evaluate = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 @cache
 def _compiled() -> Callable:
-    """ln of the peak of every row `[row]` and its derivative by the unconstrained numbers `[row, number]`."""
+    """ln of the peak of every row `[row]` and its derivative by the unconstrained numbers `[row,
+    number]`."""
 
     def log_peak(z: jax.Array, model: object, plan: object) -> jax.Array:
-        return jnp.log(memory_use(model, plan, footprint=from_unconstrained(z)).total)  # type: ignore[arg-type]
+        return jnp.log(memory_use(model, plan, footprint=from_unconstrained(z)).total)  # type: ignore
 
     def both(z: jax.Array, model: object, plan: object) -> tuple[jax.Array, jax.Array]:
         return log_peak(z, model, plan), jax.jacfwd(log_peak)(z, model, plan)
@@ -68,19 +74,25 @@ def _loss(residual: np.ndarray, theta: np.ndarray, scale: float) -> float:
 
 
 def _scale(residual: np.ndarray, scale: float) -> float:
-    """The next scale of the noise: weighted mean square of the residuals and of what is expected (an EM step of the Student-t)."""
+    """The next scale of the noise: weighted mean square of the residuals and of what is expected
+    (an EM step of the Student-t)."""
     weight = (FREEDOM + 1.0) / (FREEDOM + (residual / scale) ** 2)
-    return float(np.sqrt((weight @ residual**2 + NOISE_ROWS * NOISE**2) / (len(residual) + NOISE_ROWS)))
+    return float(
+        np.sqrt((weight @ residual**2 + NOISE_ROWS * NOISE**2) / (len(residual) + NOISE_ROWS))
+    )
 
 
-def _information(slopes: np.ndarray, residual: np.ndarray, scale: float) -> tuple[np.ndarray, np.ndarray]:
+def _information(
+    slopes: np.ndarray, residual: np.ndarray, scale: float
+) -> tuple[np.ndarray, np.ndarray]:
     """Gauss-Newton information of the numbers with the prior's, and the weight of every row."""
     weight = (FREEDOM + 1.0) / (FREEDOM * scale**2 + residual**2)
     return slopes.T @ (slopes * weight[:, None]) + np.eye(slopes.shape[1]), weight
 
 
 def _descend(evaluate: Evaluate, log_measured: np.ndarray, theta: np.ndarray) -> _Point:
-    """Damped Gauss-Newton steps from one start; every step lowers the loss at its scale of the noise."""
+    """Damped Gauss-Newton steps from one start; every step lowers the loss at its scale of the
+    noise."""
     scale, damping = 3.0 * NOISE, 1.0
     predicted, slopes = evaluate(theta)
     residual = predicted - log_measured
@@ -118,9 +130,13 @@ def fit_footprint(cases: Cases, start: Footprint | None = None) -> Fitted:
         predicted, slopes = _compiled()(mean + width * theta, model, plan)
         return np.asarray(predicted)[: len(cases)], np.asarray(slopes)[: len(cases)] * width
 
-    sides = [dict(zip(ENDS, side, strict=True)) for side in product((-SIDE, SIDE), repeat=len(ENDS))]
+    sides = [
+        dict(zip(ENDS, side, strict=True)) for side in product((-SIDE, SIDE), repeat=len(ENDS))
+    ]
     starts = [np.array([side.get(name, 0.0) for name in NAMES]) for side in sides]
-    best = min((_descend(evaluate, log_measured, theta) for theta in starts), key=lambda point: point.loss)
+    best = min(
+        (_descend(evaluate, log_measured, theta) for theta in starts), key=lambda point: point.loss
+    )
     predicted, slopes = evaluate(best.theta)
     information, _ = _information(slopes, predicted - log_measured, best.scale)
     unsure = np.einsum("ri,ij,rj->r", slopes, np.linalg.inv(information), slopes).mean()
@@ -131,7 +147,8 @@ def fit_footprint(cases: Cases, start: Footprint | None = None) -> Fitted:
 def fit_footprints(cases: Cases, known: Mapping[str, Fitted]) -> dict[str, Fitted]:
     """Footprints of all stacks that have rows with a measured peak, from what is known of them.
 
-    Rows flagged `lora` or `offload` are left out: adapters, and optimizer state on the host, are no part of the model.
+    Rows flagged `lora` or `offload` are left out: adapters, and optimizer state on the host, are no
+    part of the model.
     """
     flags = cases.labels.flag.astype(str)
     beyond = (np.char.find(flags, "lora") >= 0) | (np.char.find(flags, "offload") >= 0)

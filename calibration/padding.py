@@ -1,7 +1,8 @@
-"""Rows brought to sizes that many fits and predictions share, so that they share compiled code: a second fit of a dozen rows compiles
-nothing.
+"""Rows brought to sizes that many fits and predictions share, so that they share compiled code: a
+second fit of a dozen rows compiles nothing.
 
-What is added to a fit has no weight: rows of weight 0, and groups without rows, whose offsets stay at 0. Predictions leave it out again.
+What is added to a fit has no weight: rows of weight 0, and groups without rows, whose offsets stay
+at 0. Predictions leave it out again.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import numpy as np
 from calibration.pooling import Groups, Mixing, Parameters, Prior
 
 LEAST_ROWS, ROW_STEP, GROUP_STEP = 16, 128, 8
-"""Few rows are brought to a power of two from the least on, many to a multiple of the step; groups to a multiple."""
+"""Few rows are brought to a power of two from the least on, many to a multiple of the step; groups
+to a multiple."""
 
 
 def row_count(rows: int) -> int:
@@ -23,33 +25,45 @@ def row_count(rows: int) -> int:
     >>> [row_count(n) for n in (1, 16, 17, 40, 300)]
     [16, 16, 32, 64, 384]
     """
-    return max(LEAST_ROWS, 1 << (rows - 1).bit_length()) if rows <= ROW_STEP else -(-rows // ROW_STEP) * ROW_STEP
+    return (
+        max(LEAST_ROWS, 1 << (rows - 1).bit_length())
+        if rows <= ROW_STEP
+        else -(-rows // ROW_STEP) * ROW_STEP
+    )
 
 
 def padded(records: Any, rows: int) -> Any:
     """Records of some rows, leaves `[..., row]`, with the last row repeated up to `row_count`."""
     more = row_count(rows) - rows
-    longer = jax.tree.map(lambda leaf: np.concatenate([leaf, np.repeat(np.asarray(leaf)[..., -1:], more, -1)], -1), records)
+    longer = jax.tree.map(
+        lambda leaf: np.concatenate([leaf, np.repeat(np.asarray(leaf)[..., -1:], more, -1)], -1),
+        records,
+    )
     return jax.device_put(longer)
 
 
 def padded_rows(data: Any) -> Any:
-    """The rows of a fit, those that are added at weight 0; data: a record with a leaf `weight`, `[..., row]`."""
+    """The rows of a fit, those that are added at weight 0; data: a record with a leaf `weight`,
+    `[..., row]`."""
     rows = len(data.weight)
     longer = padded(data, rows)
-    return longer._replace(weight=jax.device_put(np.where(np.arange(len(longer.weight)) < rows, longer.weight, 0.0)))
+    return longer._replace(
+        weight=jax.device_put(np.where(np.arange(len(longer.weight)) < rows, longer.weight, 0.0))
+    )
 
 
 def padded_groups(prior: Prior) -> Prior:
     """The prior with members and stacks that no row has, frozen at offset 0."""
-    members, stacks = (-len(x) % GROUP_STEP for x in (prior.offset, prior.noise))  # type: ignore[arg-type]
+    members, stacks = (-len(x) % GROUP_STEP for x in (prior.offset, prior.noise))  # type: ignore
 
     def extended(values: Any, count: int, fill: float = 0.0) -> np.ndarray:
         values = np.asarray(values)
         return np.concatenate([values, np.full((count, *values.shape[1:]), fill)])
 
     return prior.replace(
-        mixing=None if prior.mixing is None else _padded_mixing(prior.mixing, 1 + len(prior.offset) + members),  # type: ignore[arg-type]
+        mixing=None
+        if prior.mixing is None
+        else _padded_mixing(prior.mixing, 1 + len(prior.offset) + members),  # type: ignore
         offset=extended(prior.offset, members),
         factor=extended(prior.factor, members),
         noise=extended(prior.noise, stacks, 1.0),

@@ -1,8 +1,10 @@
 """Partial pooling: which coefficients a row shares with which others, and how far they may differ.
 
-A row's coefficients, in the unconstrained space, are the center plus one offset from each of its groups (`dmodel.profiles.groupings`):
-chips move what belongs to hardware, stacks what belongs to software, a stack on a generation of chips all that happens on these, on one of
-them everything a little. Everything is fitted in units of its prior standard deviation, so one step size suits all directions.
+A row's coefficients, in the unconstrained space, are the center plus one offset from each of its
+groups (`dmodel.profiles.groupings`): chips move what belongs to hardware, stacks what belongs to
+software, a stack on a generation of chips all that happens on these, on one of them everything a
+little. Everything is fitted in units of its prior standard deviation, so one step size suits all
+directions.
 """
 
 from __future__ import annotations
@@ -35,37 +37,54 @@ SCOPES = {
     "port": ON_DEVICE,
     "pair": EVERYTHING,
 }
-"""Which coefficients each grouping moves, 0 or 1. Kernels bring a stack to a generation of chips; hosts launch them as they did others."""
+"""Which coefficients each grouping moves, 0 or 1. Kernels bring a stack to a generation of chips;
+hosts launch them as they did others."""
 
-SHARES = {"generation": 0.6, "accelerator": 0.5, "lineage": 0.4, "stack": 0.5, "variant": 0.25, "port": 0.5, "pair": 0.15}
-"""Widths among the members of each grouping before any fit, as a share of a coefficient's prior width; `fit.refined_widths` learns them.
-Those of port and pair are the best of what was tried on chips left out (docs/coefficients.md, section on the chips of a generation)."""
+SHARES = {
+    "generation": 0.6,
+    "accelerator": 0.5,
+    "lineage": 0.4,
+    "stack": 0.5,
+    "variant": 0.25,
+    "port": 0.5,
+    "pair": 0.15,
+}
+"""Widths among the members of each grouping before any fit, as a share of a coefficient's prior
+width; `fit.refined_widths` learns them. Those of port and pair are the best of what was tried on
+chips left out (docs/coefficients.md, section on the chips of a generation)."""
 
 SOFTWARE_GROUPINGS, NEW_INFLATION = ("lineage", "stack"), 1.5
-"""Groupings of software, and how many of its widths software that the base does not know may move: widths learned from a dozen stacks are
-themselves unsure, and fits of twelve rows of left-out stacks were off by more at 0.7 of them (and less) than at 1, and by least near 1.5.
-Chips, variants, ports and pairs, of which there are more, move by what was learned."""
+"""Groupings of software, and how many of its widths software that the base does not know may move:
+widths learned from a dozen stacks are themselves unsure, and fits of twelve rows of left-out stacks
+were off by more at 0.7 of them (and less) than at 1, and by least near 1.5. Chips, variants, ports
+and pairs, of which there are more, move by what was learned."""
 
 KNOWN_INFLATION = 3.0
-"""How many of its standard errors a stack that the base knows may move, as far as strangers differ: releases differ by more than the rows
-of one of them say. With half of the groups of the published table held out and twelve rows of that half, 1, 2, 3 and 6 left median / mean
-errors of 5.0 / 7.5, 4.5 / 7.2, 4.2 / 7.0 and 4.8 / 7.2 % (geometric mean over six sources, median of six draws; 6.4 / 9.4 % without a
-fit), the worst draws 11 to 12 %; without the bound of strangers 3 left 5.3 / 8.3, the worst draws 16: a dozen rows led what they do not
-determine astray."""
+"""How many of its standard errors a stack that the base knows may move, as far as strangers differ:
+releases differ by more than the rows of one of them say. With half of the groups of the published
+table held out and twelve rows of that half, 1, 2, 3 and 6 left median / mean errors of 5.0 / 7.5,
+4.5 / 7.2, 4.2 / 7.0 and 4.8 / 7.2 % (geometric mean over six sources, median of six draws; 6.4 /
+9.4 % without a
+fit), the worst draws 11 to 12 %; without the bound of strangers 3 left 5.3 / 8.3, the worst draws
+16: a dozen rows led what they do not determine astray."""
 
 NOISE, NOISE_WIDTH = 0.03, 0.5
-"""Prior of the Student-t scale of ln(predicted / measured) of a stack: median, and standard deviation of its logarithm. Releases of one
-published table that repeat a configuration differ by 4 % in the median."""
+"""Prior of the Student-t scale of ln(predicted / measured) of a stack: median, and standard
+deviation of its logarithm. Releases of one published table that repeat a configuration differ by 4
+% in the median."""
 
 NOISE_FLOOR = 0.005
-"""What that scale is never below in a fit from a base. A dozen rows are fewer than the coefficients that may move: what they scatter by can
-be fitted away, and the less is left the more a coefficient that they do not determine may go astray for it. One in 30 draws of twelve rows
-of vTrain on one node, all of which wait for their host, was off by 57 % for 0.2 % of scatter, 24 with the floor; the geometric mean over
-fifteen targets stays (3.92 / 6.49 to 3.93 / 6.49 %, 30 draws). At 1 % medians rise."""
+"""What that scale is never below in a fit from a base. A dozen rows are fewer than the coefficients
+that may move: what they scatter by can be fitted away, and the less is left the more a coefficient
+that they do not determine may go astray for it. One in 30 draws of twelve rows of vTrain on one
+node, all of which wait for their host, was off by 57 % for 0.2 % of scatter, 24 with the floor; the
+geometric mean over fifteen targets stays (3.92 / 6.49 to 3.93 / 6.49 %, 30 draws). At 1 % medians
+rise."""
 
 
 class Groups(NamedTuple):
-    """Groups of some rows: `members[of[g, i]]` is the member `(grouping, name)` of row i in grouping g; the first member is nobody.
+    """Groups of some rows: `members[of[g, i]]` is the member `(grouping, name)` of row i in
+    grouping g; the first member is nobody.
     stacks: by name, and the stack of every row."""
 
     members: tuple[tuple[str, str], ...]
@@ -91,11 +110,13 @@ def groups_of(accelerators: Sequence[str], stacks: Sequence[str]) -> Groups:
 
 
 class Mixing(struct.PyTreeNode, kw_only=True):
-    """What is known of sums of center and offsets: Cholesky factors of the covariance between them, in units of their own prior.
+    """What is known of sums of center and offsets: Cholesky factors of the covariance between them,
+    in units of their own prior.
 
     Attributes:
-      coefficients: those of which something is known `[K]`; members: the center, 0, and those in such sums, 1 + m `[N]`, or beyond all
-        where only the shape is filled. root: by coefficient `[K, N, N]`; all other center and offsets are independent, with factor 1.
+      coefficients: those of which something is known `[K]`; members: the center, 0, and those in
+        such sums, 1 + m `[N]`, or beyond all where only the shape is filled. root: by coefficient
+        `[K, N, N]`; all other center and offsets are independent, with factor 1.
     """
 
     coefficients: Array
@@ -109,9 +130,10 @@ class Mixing(struct.PyTreeNode, kw_only=True):
 
 
 class Prior(struct.PyTreeNode, kw_only=True):
-    """Means, and standard deviations (0 freezes a direction): center `[C]`; of each member's offset the Cholesky factor of its covariance,
-    `[M, C, C]`. noise: median of the part of the Student-t scale above its floor, by stack `[S]`. mixing: where something is known of sums
-    of center and offsets (`anchored`); None where nothing is. fresh: of a fit from nothing (static)."""
+    """Means, and standard deviations (0 freezes a direction): center `[C]`; of each member's offset
+    the Cholesky factor of its covariance, `[M, C, C]`. noise: median of the part of the Student-t
+    scale above its floor, by stack `[S]`. mixing: where something is known of sums of center and
+    offsets (`anchored`); None where nothing is. fresh: of a fit from nothing (static)."""
 
     center: Array
     center_width: Array
@@ -123,12 +145,14 @@ class Prior(struct.PyTreeNode, kw_only=True):
 
     @property
     def noise_floor(self) -> float:
-        """What the Student-t scale of any stack is never below [1]: `NOISE_FLOOR`, 0 in a fit from nothing."""
+        """What the Student-t scale of any stack is never below [1]: `NOISE_FLOOR`, 0 in a fit from
+        nothing."""
         return 0.0 if self.fresh else NOISE_FLOOR
 
 
 class Parameters(struct.PyTreeNode, kw_only=True):
-    """What is fitted, in prior standard deviations from the prior mean: center `[C]`, offsets `[M, C]`, noise `[S]`."""
+    """What is fitted, in prior standard deviations from the prior mean: center `[C]`, offsets `[M,
+    C]`, noise `[S]`."""
 
     center: Array
     offset: Array
@@ -141,19 +165,24 @@ def fresh_widths() -> dict[str, np.ndarray]:
     return {g: SHARES[g] * full * SCOPES[g] for g in GROUPINGS}
 
 
-def prior_for(groups: Groups, base: Profile, fresh: bool, told: frozenset[str] = frozenset()) -> Prior:
+def prior_for(
+    groups: Groups, base: Profile, fresh: bool, told: frozenset[str] = frozenset()
+) -> Prior:
     """The prior of a fit.
 
-    A member that the base knows stays, but a known stack moves by what is still open about it (`stack_covariances`, `KNOWN_INFLATION`
-    standard errors, no further than members of all groupings differ), or as a new one where nothing is said of that or its rows are told
-    again, its variants, ports and pairs too. A new member moves by the width among the members of its grouping, and the center by its
-    standard errors. What micro-benchmarks say of a new accelerator is its mean and width, or, in a fit from nothing, holds for what it has
-    together with its generation and the center (`anchored`).
+    A member that the base knows stays, but a known stack moves by what is still open about it
+    (`stack_covariances`, `KNOWN_INFLATION` standard errors, no further than members of all
+    groupings differ), or as a new one where nothing is said of that or its rows are told again, its
+    variants, ports and pairs too. A new member moves by the width among the members of its
+    grouping, and the center by its standard errors. What micro-benchmarks say of a new accelerator
+    is its mean and width, or, in a fit from nothing, holds for what it has together with its
+    generation and the center (`anchored`).
 
     Args:
       base: profile to start from: its center, the offsets it knows and its widths.
       fresh: the base is only the prior of a fit from nothing, in which everything moves freely.
-      told: families of stacks whose rows are fitted again (`calibration.replay`): these move as new ones, from where the base has them.
+      told: families of stacks whose rows are fitted again (`calibration.replay`): these move as new
+        ones, from where the base has them.
     """
     n = len(base.center)
     widths = base.widths or fresh_widths()
@@ -166,7 +195,11 @@ def prior_for(groups: Groups, base: Profile, fresh: bool, told: frozenset[str] =
         if grouping == "stack" and name in base.stack_covariances and not again:
             factor[i] = _factor(base.stack_covariances[name], strangers)
         elif known is None or again or grouping == "stack":
-            width = widths[grouping] * SCOPES[grouping] * (NEW_INFLATION if grouping in SOFTWARE_GROUPINGS and not fresh else 1.0)
+            width = (
+                widths[grouping]
+                * SCOPES[grouping]
+                * (NEW_INFLATION if grouping in SOFTWARE_GROUPINGS and not fresh else 1.0)
+            )
             for c, (mean, sd) in _measured(name).items() if grouping == "accelerator" else ():
                 if not (fresh and TOTALS[c]):
                     offset[i, c], width[c] = mean - base.unconstrained(name)[c], sd
@@ -177,14 +210,20 @@ def prior_for(groups: Groups, base: Profile, fresh: bool, told: frozenset[str] =
         center_width=base.standard_errors * (fresh or stranger),
         offset=offset,
         factor=factor,
-        noise=np.array([NOISE if fresh or family(s) in told else _above_floor(base.noise.get(s, NOISE)) for s in groups.stacks]),
+        noise=np.array(
+            [
+                NOISE if fresh or family(s) in told else _above_floor(base.noise.get(s, NOISE))
+                for s in groups.stacks
+            ]
+        ),
         fresh=fresh,
     )
     return anchored(prior, groups) if fresh else prior
 
 
 def _above_floor(scale: float) -> float:
-    """The part of a base's noise scale above the floor of a fit from it, so that a second fit does not add the floor to the first one's;
+    """The part of a base's noise scale above the floor of a fit from it, so that a second fit does
+    not add the floor to the first one's;
     a tenth of the floor at least, as its logarithm is what moves."""
     return float(np.sqrt(max(scale**2 - NOISE_FLOOR**2, (0.1 * NOISE_FLOOR) ** 2)))
 
@@ -192,51 +231,75 @@ def _above_floor(scale: float) -> float:
 def _software(grouping: str, member: str) -> str:
     """The family of stacks that a member belongs to alone; "" for chips and lineages."""
     after = family(member.partition(" ")[2])
-    return {"stack": member, "variant": family(member), "port": after, "pair": after}.get(grouping, "")
+    return {"stack": member, "variant": family(member), "port": after, "pair": after}.get(
+        grouping, ""
+    )
 
 
 TOTALS = np.array([not name.startswith("net_") for name in SPECS])
-"""Coefficients that micro-benchmarks measure as a step has them. Of the network a single call tells how chips differ, not what messages of
-a step meet: fitted steps see hops and shares of bandwidth up to six standard errors from those of calls, on every chip alike."""
+"""Coefficients that micro-benchmarks measure as a step has them. Of the network a single call tells
+how chips differ, not what messages of a step meet: fitted steps see hops and shares of bandwidth up
+to six standard errors from those of calls, on every chip alike."""
 
 
 def _widths(prior: Prior) -> np.ndarray:
-    """Standard deviations of center and members, where these are independent from coefficient to coefficient, `[1 + M, C]`."""
+    """Standard deviations of center and members, where these are independent from coefficient to
+    coefficient, `[1 + M, C]`."""
     return np.vstack([prior.center_width, np.diagonal(np.asarray(prior.factor), axis1=1, axis2=2)])
 
 
 def anchored(prior: Prior, groups: Groups) -> Prior:
-    """The prior given what micro-benchmarks say of accelerators: of each measured coefficient, N(mean, sd) for the sum of the center, the
-    generation's offset and the accelerator's.
+    """The prior given what micro-benchmarks say of accelerators: of each measured coefficient,
+    N(mean, sd) for the sum of the center, the generation's offset and the accelerator's.
 
-    In units of the prior, x, with D their widths and e the members of a sum: `Λ = 1 + Σ D e eᵀ D / sd²`, mean
-    `Λ⁻¹ Σ D e (mean − sum of prior means) / sd²`, covariance Λ⁻¹. With the offset alone held to the measurement the center is free to carry
-    all accelerators away from theirs.
+    In units of the prior, x, with D their widths and e the members of a sum: `Λ = 1 + Σ D e eᵀ D /
+    sd²`, mean
+    `Λ⁻¹ Σ D e (mean − sum of prior means) / sd²`, covariance Λ⁻¹. With the offset alone held to the
+    measurement the center is free to carry all accelerators away from theirs.
     """
     center, offset = np.array(prior.center), np.array(prior.offset)
     widths = _widths(prior)
-    generation, accelerator = groups.of[GROUPINGS.index("generation")], groups.of[GROUPINGS.index("accelerator")]
-    measured = {int(i): {c: m for c, m in _measured(groups.members[i][1]).items() if TOTALS[c]} for i in np.unique(accelerator)}
-    sums = {i: np.unique([0, 1 + i, *(1 + g for g in generation[accelerator == i][:1] if g)]) for i, known in measured.items() if known}
+    generation, accelerator = (
+        groups.of[GROUPINGS.index("generation")],
+        groups.of[GROUPINGS.index("accelerator")],
+    )
+    measured = {
+        int(i): {c: m for c, m in _measured(groups.members[i][1]).items() if TOTALS[c]}
+        for i in np.unique(accelerator)
+    }
+    sums = {
+        i: np.unique([0, 1 + i, *(1 + g for g in generation[accelerator == i][:1] if g)])
+        for i, known in measured.items()
+        if known
+    }
     if not sums:
         return prior
     coefficients = np.unique([c for known in measured.values() for c in known])
     those = np.unique(np.concatenate(list(sums.values())))
-    precision, pull = np.tile(np.eye(len(those)), (len(coefficients), 1, 1)), np.zeros((len(coefficients), len(those)))
+    precision, pull = (
+        np.tile(np.eye(len(those)), (len(coefficients), 1, 1)),
+        np.zeros((len(coefficients), len(those))),
+    )
     for i, at in sums.items():
         for c, (mean, sd) in measured[i].items():
-            k, moved = np.searchsorted(coefficients, c), np.where(np.isin(those, at), widths[those, c], 0.0)
+            k, moved = (
+                np.searchsorted(coefficients, c),
+                np.where(np.isin(those, at), widths[those, c], 0.0),
+            )
             precision[k] += np.outer(moved, moved) / sd**2
             pull[k] += moved * (mean - center[c] - offset[at[1:] - 1, c].sum()) / sd**2
     covariance = np.linalg.inv(precision)
     shift = np.zeros(widths.shape)
-    shift[np.ix_(those, coefficients)] = widths[np.ix_(those, coefficients)] * np.einsum("kmn,kn->mk", covariance, pull)
+    shift[np.ix_(those, coefficients)] = widths[np.ix_(those, coefficients)] * np.einsum(
+        "kmn,kn->mk", covariance, pull
+    )
     mixing = Mixing(coefficients=coefficients, members=those, root=np.linalg.cholesky(covariance))
     return prior.replace(center=center + shift[0], offset=offset + shift[1:], mixing=mixing)
 
 
 def holding(prior: Prior, held: Mapping[str, float]) -> Prior:
-    """The prior with some coefficients held at a value for every row, by name: what a mechanism buys shows without it.
+    """The prior with some coefficients held at a value for every row, by name: what a mechanism
+    buys shows without it.
 
     Raises:
       InputError: no coefficient of that name.
@@ -245,7 +308,9 @@ def holding(prior: Prior, held: Mapping[str, float]) -> Prior:
         raise InputError(f"no coefficient {', '.join(unknown)}; there are: {', '.join(SPECS)}")
     value = np.asarray(to_unconstrained(default().replace(**held)))
     at = [list(SPECS).index(name) for name in held]
-    center, width, offset, factor = (np.array(x) for x in (prior.center, prior.center_width, prior.offset, prior.factor))
+    center, width, offset, factor = (
+        np.array(x) for x in (prior.center, prior.center_width, prior.offset, prior.factor)
+    )
     center[at], width[at], offset[:, at], factor[:, at] = value[at], 0.0, 0.0, 0.0
     return prior.replace(center=center, center_width=width, offset=offset, factor=factor)
 
@@ -261,7 +326,8 @@ def _measured(accelerator: str) -> dict[int, tuple[float, float]]:
 
 
 def _factor(covariance: np.ndarray, strangers: np.ndarray) -> np.ndarray:
-    """Cholesky factor of `(C⁻¹ / k² + D⁻¹)⁻¹`: a known stack's covariance C, inflated by k², no wider than the variances D among strangers.
+    """Cholesky factor of `(C⁻¹ / k² + D⁻¹)⁻¹`: a known stack's covariance C, inflated by k², no
+    wider than the variances D among strangers.
 
     A little is added to C for what rounding on disk takes from its eigenvalues.
     """
@@ -275,36 +341,58 @@ def _factor(covariance: np.ndarray, strangers: np.ndarray) -> np.ndarray:
 
 def start(prior: Prior, n: int) -> Parameters:
     """The prior mean as parameters."""
-    return Parameters(center=jnp.zeros(n), offset=jnp.zeros((len(prior.offset), n)), noise=jnp.zeros(len(prior.noise)))  # type: ignore[arg-type]
+    return Parameters(
+        center=jnp.zeros(n),
+        offset=jnp.zeros((len(prior.offset), n)),
+        noise=jnp.zeros(len(prior.noise)),
+    )  # type: ignore[arg-type]
 
 
 def located(prior: Prior, center: Array, offsets: Array, noise: Array) -> Parameters:
-    """Parameters at a center `[C]`, offsets `[M, C]` and noise scales `[S]` of a fit from nothing; directions that are frozen stay at 0.
+    """Parameters at a center `[C]`, offsets `[M, C]` and noise scales `[S]` of a fit from nothing;
+    directions that are frozen stay at 0.
 
-    The inverse of `center`, `offsets` and `noise_scale`, where members' factors are diagonal and noise has no floor.
+    The inverse of `center`, `offsets` and `noise_scale`, where members' factors are diagonal and
+    noise has no floor.
     """
     widths = _widths(prior)
-    away = np.vstack([np.asarray(center) - np.asarray(prior.center), np.asarray(offsets) - np.asarray(prior.offset)])
+    away = np.vstack(
+        [
+            np.asarray(center) - np.asarray(prior.center),
+            np.asarray(offsets) - np.asarray(prior.offset),
+        ]
+    )
     units = np.divide(away, widths, out=np.zeros_like(away), where=widths > 0.0)
     if prior.mixing is not None:
         at = np.ix_(np.asarray(prior.mixing.members), np.asarray(prior.mixing.coefficients))
-        units[at] = np.linalg.solve(np.asarray(prior.mixing.root), units[at].T[:, :, None])[:, :, 0].T
-    return Parameters(center=units[0], offset=units[1:], noise=np.log(np.asarray(noise) / np.asarray(prior.noise)) / NOISE_WIDTH)
+        units[at] = np.linalg.solve(np.asarray(prior.mixing.root), units[at].T[:, :, None])[
+            :, :, 0
+        ].T
+    return Parameters(
+        center=units[0],
+        offset=units[1:],
+        noise=np.log(np.asarray(noise) / np.asarray(prior.noise)) / NOISE_WIDTH,
+    )
 
 
 def mixed(p: Parameters, prior: Prior) -> tuple[Array, Array]:
-    """Center `[C]` and offsets `[M, C]` in units of their own prior, where parameters are in those of what is known of both together."""
+    """Center `[C]` and offsets `[M, C]` in units of their own prior, where parameters are in those
+    of what is known of both together."""
     if prior.mixing is None:
         return p.center, p.offset
     apart, at = jnp.vstack([jnp.asarray(p.center)[None], jnp.asarray(p.offset)]), prior.mixing.at
-    moved = jnp.einsum("kmn,nk->mk", jnp.asarray(prior.mixing.root), apart.at[at].get(mode="fill", fill_value=0.0))
+    moved = jnp.einsum(
+        "kmn,nk->mk", jnp.asarray(prior.mixing.root), apart.at[at].get(mode="fill", fill_value=0.0)
+    )
     found = apart.at[at].set(moved, mode="drop")
     return found[0], found[1:]
 
 
 def offsets(p: Parameters, prior: Prior) -> jax.Array:
     """Offset of every member in the unconstrained space, `[M, C]`."""
-    return jnp.asarray(prior.offset) + jnp.einsum("mcd,md->mc", jnp.asarray(prior.factor), jnp.asarray(mixed(p, prior)[1]))
+    return jnp.asarray(prior.offset) + jnp.einsum(
+        "mcd,md->mc", jnp.asarray(prior.factor), jnp.asarray(mixed(p, prior)[1])
+    )
 
 
 def center(p: Parameters, prior: Prior) -> Array:
@@ -314,14 +402,19 @@ def center(p: Parameters, prior: Prior) -> Array:
 
 def rows_of(p: Parameters, prior: Prior, of: Array) -> jax.Array:
     """Unconstrained coefficients of every row, `[C, row]`, from its members `[G, row]`."""
-    return jnp.asarray(center(p, prior))[:, None] + offsets(p, prior)[of].sum(0).T  # type: ignore[index]
+    return jnp.asarray(center(p, prior))[:, None] + offsets(p, prior)[of].sum(0).T  # type: ignore
 
 
 def noise_scale(p: Parameters, prior: Prior) -> jax.Array:
-    """Student-t scale of ln(predicted / measured) by stack, `[S]`: `√(floor² + (median · exp(width · η))²)`."""
-    return jnp.sqrt(prior.noise_floor**2 + (jnp.asarray(prior.noise) * jnp.exp(NOISE_WIDTH * p.noise)) ** 2)
+    """Student-t scale of ln(predicted / measured) by stack, `[S]`: `√(floor² + (median · exp(width
+    · η))²)`."""
+    return jnp.sqrt(
+        prior.noise_floor**2 + (jnp.asarray(prior.noise) * jnp.exp(NOISE_WIDTH * p.noise)) ** 2
+    )
 
 
 def penalty(p: Parameters) -> jax.Array:
     """Minus the log prior, up to a constant: half the sum of squares."""
-    return 0.5 * sum(((jnp.asarray(x) ** 2).sum() for x in (p.center, p.offset, p.noise)), start=jnp.asarray(0.0))
+    return 0.5 * sum(
+        ((jnp.asarray(x) ** 2).sum() for x in (p.center, p.offset, p.noise)), start=jnp.asarray(0.0)
+    )

@@ -1,5 +1,5 @@
-"""Predict measured configurations: one compiled evaluation of all rows, each under the coefficients of its accelerator and stack. Files of
-similar length share its code (`calibration.padding`)."""
+"""Predict measured configurations: one compiled evaluation of all rows, each under the coefficients
+of its accelerator and stack. Files of similar length share its code (`calibration.padding`)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,16 @@ from dmodel.smooth import SHARPNESS
 from dmodel.step import Breakdown, memory_use, step_time
 from dmodel.sweep import quick_to_compile
 from dmodel.types import Array, enable_float64
-from dmodel.uncertainty import LEVEL, band, covariance, distance, features, misfit, parameter_sd, scatter_of
+from dmodel.uncertainty import (
+    LEVEL,
+    band,
+    covariance,
+    distance,
+    features,
+    misfit,
+    parameter_sd,
+    scatter_of,
+)
 from dmodel.uncertainty import points as sigma_points
 from dmodel.workload import Transformer
 
@@ -32,11 +41,14 @@ class Predictions(NamedTuple):
     """What the model says of each row, numpy `[rows]`.
 
     Attributes:
-      step_time_s: predicted step time [s]. breakdown: its terms [s]. memory_bytes, headroom_bytes: per device, of the one that the stack
-        reports; headroom is negative when the plan does not fit. oom_probability: that the fullest device runs out of memory [1].
-      mfu: model FLOP utilization by `convention`. profile: name of what predicted each row. reason: why.
-      scale: Student-t scale of ln(measured / predicted) of a time that was not fitted; NaN where the profile carries no covariance.
-      parameter_sd: the coefficients' part of it. memory_spread: standard deviation of ln(measured / predicted) of a peak.
+      step_time_s: predicted step time [s]. breakdown: its terms [s]. memory_bytes, headroom_bytes:
+        per device, of the one that the stack reports; headroom is negative when the plan does not
+        fit. oom_probability: that the fullest device runs out of memory [1].
+      mfu: model FLOP utilization by `convention`. profile: name of what predicted each row. reason:
+        why.
+      scale: Student-t scale of ln(measured / predicted) of a time that was not fitted; NaN where
+      the profile carries no covariance. parameter_sd: the coefficients' part of it. memory_spread:
+      standard deviation of ln(measured / predicted) of a peak.
     """
 
     step_time_s: np.ndarray
@@ -63,9 +75,16 @@ def _compiled() -> Callable:
 
 
 def _evaluate(
-    system: System, model: Transformer, plan: Plan, coefficients: Coefficients, footprint: Footprint, spread: Array, sharpness: float
+    system: System,
+    model: Transformer,
+    plan: Plan,
+    coefficients: Coefficients,
+    footprint: Footprint,
+    spread: Array,
+    sharpness: float,
 ) -> tuple:
-    """Breakdown, step time, bytes per device, probability of too few of them, and model FLOP utilization."""
+    """Breakdown, step time, bytes per device, probability of too few of them, and model FLOP
+    utilization."""
     terms = step_time(system, model, plan, coefficients, sharpness=sharpness)
     used = memory_use(model, plan, footprint=footprint).total
     needed = memory_use(model, plan, footprint=whole(footprint)).total
@@ -74,7 +93,8 @@ def _evaluate(
 
 
 def assign(cases: Cases, profile: Profile | None) -> tuple[list[Profile], list[str]]:
-    """The profile of every row, and why: the given one, or the shipped one nearest to the row's accelerator and stack."""
+    """The profile of every row, and why: the given one, or the shipped one nearest to the row's
+    accelerator and stack."""
     pairs = list(zip(map(str, cases.labels.accelerator), map(str, cases.labels.stack), strict=True))
     if profile is not None:
         return [profile] * len(pairs), ["given"] * len(pairs)
@@ -91,17 +111,26 @@ def predict(cases: Cases, profile: Profile | None = None) -> Predictions:
     """
     enable_float64()
     profiles, reasons = assign(cases, profile)
-    labels = zip(profiles, map(str, cases.labels.accelerator), map(str, cases.labels.stack), strict=True)
+    labels = zip(
+        profiles, map(str, cases.labels.accelerator), map(str, cases.labels.stack), strict=True
+    )
     z = np.stack([p.unconstrained(accelerator, stack) for p, accelerator, stack in labels], 1)
-    known = [p.footprint_for(stack) for p, stack in zip(profiles, map(str, cases.labels.stack), strict=True)]
+    known = [
+        p.footprint_for(stack)
+        for p, stack in zip(profiles, map(str, cases.labels.stack), strict=True)
+    ]
     footprint = jax.tree.map(lambda *values: np.array(values), *(f.footprint for f in known))
     spread = np.array([f.spread for f in known])
 
     rows = len(cases)
-    system, model, plan, footprints, spreads = padded((cases.system, cases.model, cases.plan, footprint, spread), rows)
+    system, model, plan, footprints, spreads = padded(
+        (cases.system, cases.model, cases.plan, footprint, spread), rows
+    )
 
     def evaluated(z: np.ndarray) -> tuple:
-        found = _compiled()(system, model, plan, from_unconstrained(padded(z, rows)), footprints, spreads, SHARPNESS)
+        found = _compiled()(
+            system, model, plan, from_unconstrained(padded(z, rows)), footprints, spreads, SHARPNESS
+        )
         return jax.tree.map(lambda value: np.asarray(value)[..., :rows], found)
 
     terms, total, memory, risk, utilization = evaluated(z)
@@ -122,17 +151,26 @@ def predict(cases: Cases, profile: Profile | None = None) -> Predictions:
     )
 
 
-def doubt(cases: Cases, profiles: list[Profile], log_time: Callable[[np.ndarray], np.ndarray], z: np.ndarray) -> tuple:
-    """Student-t scale of ln(measured / predicted) of every row, and the coefficients' part of it `[rows]`; NaN without a covariance.
+def doubt(
+    cases: Cases,
+    profiles: list[Profile],
+    log_time: Callable[[np.ndarray], np.ndarray],
+    z: np.ndarray,
+) -> tuple:
+    """Student-t scale of ln(measured / predicted) of every row, and the coefficients' part of it
+    `[rows]`; NaN without a covariance.
 
     Args:
-      log_time: ln t `[rows]` of coefficients `[C, rows]`: called at every sigma point. z: the coefficients of the prediction.
+      log_time: ln t `[rows]` of coefficients `[C, rows]`: called at every sigma point. z: the
+        coefficients of the prediction.
     """
     labels, place = cases.labels, features(cases.system, cases.model, cases.plan)
     points = np.repeat(z[None], 2 * len(z) + 1, 0)
     rest, known = np.full(len(cases), np.nan), np.zeros(len(cases), bool)
     pairs: dict[tuple[int, str, str], list[int]] = {}
-    for i, (p, accelerator, stack) in enumerate(zip(profiles, labels.accelerator.tolist(), labels.stack.tolist(), strict=True)):
+    for i, (p, accelerator, stack) in enumerate(
+        zip(profiles, labels.accelerator.tolist(), labels.stack.tolist(), strict=True)
+    ):
         pairs.setdefault((id(p), accelerator, stack), []).append(i)
     for (_, accelerator, stack), rows in pairs.items():
         p = profiles[rows[0]]
@@ -140,7 +178,10 @@ def doubt(cases: Cases, profiles: list[Profile], log_time: Callable[[np.ndarray]
         if sigma is None:
             continue
         points[:, :, rows] = sigma_points(z[:, rows[0]], sigma).T[:, :, None]
-        rest[rows], known[rows] = misfit(scatter_of(p, stack), distance(p, stack, place[rows])), True
+        rest[rows], known[rows] = (
+            misfit(scatter_of(p, stack), distance(p, stack, place[rows])),
+            True,
+        )
     if not known.any():
         return rest, rest
     sd = np.where(known, parameter_sd(np.stack([log_time(each) for each in points])), np.nan)

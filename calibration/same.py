@@ -1,8 +1,11 @@
-"""The same measurement, written twice or another way: rows that are alike in all that the model reads, and in their time.
+"""The same measurement, written twice or another way: rows that are alike in all that the model
+reads, and in their time.
 
-A fingerprint (`calibration.traces.fingerprint`) goes by the cells as they are written, and profiles hold those of their rows. It cannot go
-by what the cells mean: the published table itself writes the same thing in several ways (a step time with the throughput beside it and
-without; `cp` 1 and blank), so every rule would give some of its rows another name. Rows are compared as records instead.
+A fingerprint (`calibration.traces.fingerprint`) goes by the cells as they are written, and profiles
+hold those of their rows. It cannot go by what the cells mean: the published table itself writes the
+same thing in several ways (a step time with the throughput beside it and without; `cp` 1 and
+blank), so every rule would give some of its rows another name. Rows are compared as records
+instead.
 """
 
 from __future__ import annotations
@@ -19,52 +22,72 @@ from dmodel.profiles import Profile
 from dmodel.uncertainty import features
 
 PLACES = 3
-"""Decimals of the places that profiles keep of their rows (`calibration.uncertainty.scatter.places`)."""
+"""Decimals of the places that profiles keep of their rows
+(`calibration.uncertainty.scatter.places`)."""
 
 ROUNDED = 1e-4
-"""Relative distance of two times that are one, once as a time and once as a throughput of five digits. Repeated runs come as near now and
-then, which calls a row fitted that was not: the cautious way."""
+"""Relative distance of two times that are one, once as a time and once as a throughput of five
+digits. Repeated runs come as near now and then, which calls a row fitted that was not: the cautious
+way."""
 
 EQUAL = 1e-6
-"""Relative distance of two times of one table that are one: published runs of one configuration, on two days or two machines, come as near
-as 2e-5 and are two measurements."""
+"""Relative distance of two times of one table that are one: published runs of one configuration, on
+two days or two machines, come as near as 2e-5 and are two measurements."""
 
 
 def records(cases: Cases) -> list[bytes]:
-    """What the model reads of each row, its accelerator and stack, as a key; numbers to the seven digits of single precision."""
+    """What the model reads of each row, its accelerator and stack, as a key; numbers to the seven
+    digits of single precision."""
     n, labels = len(cases), cases.labels
-    leaves = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves((cases.system, cases.model, cases.plan))]
-    table = np.concatenate([np.broadcast_to(leaf, (*leaf.shape[:-1], n)).reshape(-1, n) for leaf in leaves]).T.astype(np.float32)
-    names = (f"{a}\n{s}\n".encode() for a, s in zip(labels.accelerator.tolist(), labels.stack.tolist(), strict=True))
+    leaves = [
+        np.asarray(leaf, np.float64)
+        for leaf in jax.tree.leaves((cases.system, cases.model, cases.plan))
+    ]
+    table = np.concatenate(
+        [np.broadcast_to(leaf, (*leaf.shape[:-1], n)).reshape(-1, n) for leaf in leaves]
+    ).T.astype(np.float32)
+    names = (
+        f"{a}\n{s}\n".encode()
+        for a, s in zip(labels.accelerator.tolist(), labels.stack.tolist(), strict=True)
+    )
     return [name + numbers.tobytes() for name, numbers in zip(names, table, strict=True)]
 
 
 def repeated(cases: Cases) -> list[Problem]:
-    """Rows that stand in the table before, by fingerprint or by record and time, each with the place of the first; rows without a time are
-    none."""
+    """Rows that stand in the table before, by fingerprint or by record and time, each with the
+    place of the first; rows without a time are none."""
     labels = cases.labels
     first: dict[str, int] = {}
     before: dict[bytes, list[int]] = {}
     found = []
-    for i, (print_, record) in enumerate(zip(labels.fingerprint.tolist(), records(cases), strict=True)):
+    for i, (print_, record) in enumerate(
+        zip(labels.fingerprint.tolist(), records(cases), strict=True)
+    ):
         time = labels.step_time_s[i]
         if not np.isfinite(time):
             continue
-        alike = (j for j in before.get(record, ()) if abs(time / labels.step_time_s[j] - 1.0) < EQUAL)
+        alike = (
+            j for j in before.get(record, ()) if abs(time / labels.step_time_s[j] - 1.0) < EQUAL
+        )
         other = first[print_] if print_ in first else next(alike, None)
         first.setdefault(print_, i)
         if other is None:
             before.setdefault(record, []).append(i)
             continue
-        reason = f"the same configuration and time as {labels.file[other]}:{labels.line[other]}; both count in full"
+        reason = (
+            f"the same configuration and time as {labels.file[other]}:{labels.line[other]}; both "
+            "count in full"
+        )
         found.append(Problem(str(labels.file[i]), int(labels.line[i]), reason))
     return found
 
 
 def written_otherwise(cases: Cases, fingerprints: Sequence[str]) -> np.ndarray:
-    """True for rows that are none of the published table as written, but mean one of its rows that a profile was fitted on, `[rows]`.
+    """True for rows that are none of the published table as written, but mean one of its rows that
+    a profile was fitted on, `[rows]`.
 
-    Only the rows of the shipped table can be known so: of others a profile has the fingerprint and the place (`maybe_fitted`).
+    Only the rows of the shipped table can be known so: of others a profile has the fingerprint and
+    the place (`maybe_fitted`).
     """
     names, places, times = _published()
     known = set(fingerprints)
@@ -77,31 +100,48 @@ def written_otherwise(cases: Cases, fingerprints: Sequence[str]) -> np.ndarray:
         if labels.fingerprint[i] in as_written:
             continue
         told = [j for j in places.get(record, ()) if names[j] in known]
-        found[i] = any(abs(labels.step_time_s[i] / time - 1.0) < ROUNDED for j in told for time in times[j])
+        found[i] = any(
+            abs(labels.step_time_s[i] / time - 1.0) < ROUNDED for j in told for time in times[j]
+        )
     return found
 
 
 def maybe_fitted(cases: Cases, profile: Profile) -> np.ndarray:
-    """True where a profile that holds rows from outside the package has one of the same stack, sizes, degrees and chip, `[rows]`.
+    """True where a profile that holds rows from outside the package has one of the same stack,
+    sizes, degrees and chip, `[rows]`.
 
-    Whether that was this measurement, written another way, such a profile cannot tell; of one of the package's rows alone
-    `written_otherwise` does, so none is.
+    Whether that was this measurement, written another way, such a profile cannot tell; of one of
+    the package's rows alone `written_otherwise` does, so none is.
     """
     found = np.zeros(len(cases), bool)
     if set(profile.fitted_rows) <= set(_published()[0]):
         return found
-    seen = {stack: set(map(tuple, np.round(rows, PLACES).tolist())) for stack, rows in profile.seen.items()}
+    seen = {
+        stack: set(map(tuple, np.round(rows, PLACES).tolist()))
+        for stack, rows in profile.seen.items()
+    }
     place = map(tuple, features(cases.system, cases.model, cases.plan).round(PLACES).tolist())
-    return np.array([p in seen.get(stack, ()) for p, stack in zip(place, cases.labels.stack.tolist(), strict=True)], bool)
+    return np.array(
+        [
+            p in seen.get(stack, ())
+            for p, stack in zip(place, cases.labels.stack.tolist(), strict=True)
+        ],
+        bool,
+    )
 
 
 @lru_cache(maxsize=1)
 def _published() -> tuple[tuple[str, ...], dict[bytes, list[int]], list[tuple[float, ...]]]:
-    """Of the usable published rows: fingerprints, which have a record, and their times as given and by the throughput [s]."""
+    """Of the usable published rows: fingerprints, which have a record, and their times as given and
+    by the throughput [s]."""
     table = published()
     cases = to_cases(table)
     places: dict[bytes, list[int]] = {}
     for i, record in enumerate(records(cases)):
         places.setdefault(record, []).append(i)
     seconds = zip(cases.labels.step_time_s.tolist(), map(derived_time, table.rows), strict=True)
-    return tuple(cases.labels.fingerprint.tolist()), places, [tuple(t for t in pair if t) for pair in seconds]
+    return (
+        tuple(cases.labels.fingerprint.tolist()),
+        places,
+        [tuple(t for t in pair if t) for pair in seconds],
+    )

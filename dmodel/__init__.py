@@ -1,7 +1,9 @@
-"""A differentiable model of distributed transformer training: step time, memory, energy and cost as one pure function.
+"""A differentiable model of distributed transformer training: step time, memory, energy and cost as
+one pure function.
 
-`step_time(system, model, plan, coefficients) -> Breakdown` is the core; `catalog` and `profiles` give its inputs by name, `design` and
-`elasticities` are what is done with it. Everything counts in float64: call `enable_float64()` first.
+`step_time(system, model, plan, coefficients) -> Breakdown` is the core; `catalog` and `profiles`
+give its inputs by name, `design` and `elasticities` are what is done with it. Everything counts in
+float64: call `enable_float64()` first.
 """
 
 from dmodel import catalog, profiles

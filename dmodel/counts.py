@@ -1,7 +1,9 @@
-"""What has to be done, whatever the hardware: parameters, products, FLOPs, kernels, what a device holds and sends.
+"""What has to be done, whatever the hardware: parameters, products, FLOPs, kernels, what a device
+holds and sends.
 
-Symbols: L layers, h `d_model`, f `d_ff`, a heads, g KV heads, e head size, V vocabulary, s sequence, b micro-batch. Counts are per device,
-per layer and per micro-batch unless a name says otherwise.
+Symbols: L layers, h `d_model`, f `d_ff`, a heads, g KV heads, e head size, V vocabulary, s
+sequence, b micro-batch. Counts are per device, per layer and per micro-batch unless a name says
+otherwise.
 """
 
 from __future__ import annotations
@@ -19,20 +21,25 @@ WORD = 2.0
 """Bytes of one activation element (bf16 or fp16) in memory and on the wire."""
 
 CONVENTIONS = ("6N", "6N+12Lhs", "6N+6Lhs")
-"""Published conventions of "model FLOPs" per token: without attention, with full attention, with its causal half."""
+"""Published conventions of "model FLOPs" per token: without attention, with full attention, with
+its causal half."""
 
 
 class Mean(struct.PyTreeNode, kw_only=True):
     """The mean layer of a model whose layers differ: what one layer of L holds on average.
 
     Attributes:
-      routed: share of the layers with routed experts. reach: width of what these read and return, h or their latents. latents: 1 when they
-        are latents. width: of the MLP that every token passes [count]: of a dense layer, or of all shared experts together. through: share
-        of the layers that have one. up: 1 when queries, or keys and values, come from a latent.
-      down_columns: columns of the first projections that tensor parallelism does not split (latents). columns: of those that it does.
-      up_columns, up_inner: columns of the projections from the latents, and their mean inner size. out: inner size of the output
-        projection. core: sum of the head sizes of scores and values over the heads. mixer: 1 for every attention or Mamba mixer.
-      layers: mean layers that there are: L, and for each head of further tokens as many as hold an MLP, as it does [count].
+      routed: share of the layers with routed experts. reach: width of what these read and return, h
+        or their latents. latents: 1 when they are latents. width: of the MLP that every token
+        passes [count]: of a dense layer, or of all shared experts together. through: share of the
+        layers that have one. up: 1 when queries, or keys and values, come from a latent.
+      down_columns: columns of the first projections that tensor parallelism does not split
+      (latents). columns: of those that it does. up_columns, up_inner: columns of the projections
+      from the latents, and their mean inner size. out: inner size of the output
+        projection. core: sum of the head sizes of scores and values over the heads. mixer: 1 for
+          every attention or Mamba mixer.
+      layers: mean layers that there are: L, and for each head of further tokens as many as hold an
+        MLP, as it does [count].
     """
 
     routed: Array
@@ -53,17 +60,22 @@ class Mean(struct.PyTreeNode, kw_only=True):
 
 @once
 def mean_layer(model: Transformer) -> Mean:
-    """Average the layers: dense ones and experts, attention and Mamba-2 mixers. FLOPs and parameters are exact, sizes of products means.
+    """Average the layers: dense ones and experts, attention and Mamba-2 mixers. FLOPs and
+    parameters are exact, sizes of products means.
 
-    Attention: `h → (a + g)(e + x) + g e` with x `qk_extra`; from latents (DeepSeek-AI 2024, MLA) `h → r_q + r_kv + d_rope`, then
-    `r_q → a (e + x)` and `r_kv → a (2 e + x − d_rope)`. Mamba-2 (Dao & Gu 2024): `h → 2 i + 2 G N + n` and `i → h`.
+    Attention: `h → (a + g)(e + x) + g e` with x `qk_extra`; from latents (DeepSeek-AI 2024, MLA) `h
+    → r_q + r_kv + d_rope`, then
+    `r_q → a (e + x)` and `r_kv → a (2 e + x − d_rope)`. Mamba-2 (Dao & Gu 2024): `h → 2 i + 2 G N +
+    n` and `i → h`.
     """
     h_qk, e, a, g = model.head_dim + model.qk_extra, model.head_dim, model.n_heads, model.n_kv_heads
     q_latent, latent = ramp(model.q_rank), ramp(model.kv_rank)
     shared_keys = latent * (model.kv_rank + model.rope_dim)
     queries, pairs = q_latent * a * h_qk, latent * a * (h_qk + e - model.rope_dim)
     up = ramp(model.q_rank + model.kv_rank)
-    mamba = model.mamba_share * (2.0 * (model.mamba_inner + model.mamba_groups * model.mamba_state) + model.mamba_heads)
+    mamba = model.mamba_share * (
+        2.0 * (model.mamba_inner + model.mamba_groups * model.mamba_state) + model.mamba_heads
+    )
     sparse = ramp(model.n_experts - 1.0)
     dense = model.n_dense_layers / model.n_layers
     shared, latents = model.n_shared_experts, ramp(model.expert_rank)
@@ -71,24 +83,32 @@ def mean_layer(model: Transformer) -> Mean:
         routed=model.mlp_share * sparse * (1.0 - dense),
         reach=model.d_model + latents * (model.expert_rank - model.d_model),
         latents=latents,
-        width=model.mlp_share * (model.d_ff + sparse * (dense * model.d_ff_dense + ((1.0 - dense) * shared - 1.0) * model.d_ff)),
+        width=model.mlp_share
+        * (
+            model.d_ff
+            + sparse * (dense * model.d_ff_dense + ((1.0 - dense) * shared - 1.0) * model.d_ff)
+        ),
         through=model.mlp_share * (1.0 - sparse * (1.0 - dense) * (1.0 - ramp(shared))),
         up=up,
         down_columns=model.attention_share * (q_latent * model.q_rank + shared_keys),
-        columns=model.attention_share * ((1.0 - q_latent) * a * h_qk + (1.0 - latent) * g * (h_qk + e)) + mamba,
+        columns=model.attention_share
+        * ((1.0 - q_latent) * a * h_qk + (1.0 - latent) * g * (h_qk + e))
+        + mamba,
         up_columns=model.attention_share * (queries + pairs),
         up_inner=(queries * model.q_rank + pairs * model.kv_rank) / (queries + pairs + (1.0 - up)),
         out=model.attention_share * a * e + model.mamba_share * model.mamba_inner,
         core=model.attention_share * a * (h_qk + e),
         mixer=model.attention_share + model.mamba_share,
-        layers=model.n_layers + model.n_mtp / larger(model.mlp_share, larger(model.attention_share, model.mamba_share)),
+        layers=model.n_layers
+        + model.n_mtp / larger(model.mlp_share, larger(model.attention_share, model.mamba_share)),
     )
 
 
 class Parameters(struct.PyTreeNode, kw_only=True):
-    """Parameters of the whole model [count]: of the mean layer's mixer (norms and router with it), of the MLP that every token passes, of
-    the routed experts, of those that a token visits, of the input embedding, of the output head, and the mean layers there are. whole: of
-    the mixer, what every rank of tp holds: what latents come from, and the way to experts' and back."""
+    """Parameters of the whole model [count]: of the mean layer's mixer (norms and router with it),
+    of the MLP that every token passes, of the routed experts, of those that a token visits, of the
+    input embedding, of the output head, and the mean layers there are. whole: of the mixer, what
+    every rank of tp holds: what latents come from, and the way to experts' and back."""
 
     attention: Array
     whole: Array
@@ -104,16 +124,22 @@ class Parameters(struct.PyTreeNode, kw_only=True):
 def parameter_groups(model: Transformer) -> Parameters:
     """Count parameters by the place where they live.
 
-    `attention = 2 h (a + g) e + 2 h` (norms) `+ h · experts` (router, if there are several), `mlp = (2 + gated) h f`, dense or of the
-    shared experts, `routed = (2 + gated) r f · experts` with r = h or the width of their latents (whose matrices are `2 h r`), `embedding =
-    V h`, `head = V h` unless tied, `+ h` (last norm); latents and Mamba-2 mixers by `mean_layer`, the latter with a convolution of 4 taps.
-    Each head of further tokens is a layer more (`Mean.layers`) and a projection `2 h → h`. Biases and learned positions are left out.
+    `attention = 2 h (a + g) e + 2 h` (norms) `+ h · experts` (router, if there are several), `mlp =
+    (2 + gated) h f`, dense or of the shared experts, `routed = (2 + gated) r f · experts` with r =
+    h or the width of their latents (whose matrices are `2 h r`), `embedding = V h`, `head = V h`
+    unless tied, `+ h` (last norm); latents and Mamba-2 mixers by `mean_layer`, the latter with a
+    convolution of 4 taps. Each head of further tokens is a layer more (`Mean.layers`) and a
+    projection `2 h → h`. Biases and learned positions are left out.
     """
     h, mean = model.d_model, mean_layer(model)
     mixer = h * (mean.down_columns + mean.columns + mean.out) + mean.up_columns * mean.up_inner
     latents = model.attention_share * (model.q_rank + model.kv_rank)
     inner = model.mamba_inner
-    filters = model.mamba_share * (4.0 * (inner + 2.0 * model.mamba_groups * model.mamba_state) + inner + 3.0 * model.mamba_heads)
+    filters = model.mamba_share * (
+        4.0 * (inner + 2.0 * model.mamba_groups * model.mamba_state)
+        + inner
+        + 3.0 * model.mamba_heads
+    )
     norms = h * (mean.mixer + model.mlp_share)
     matrices = 2.0 + model.gated_mlp
     expert = matrices * mean.reach * model.d_ff * mean.routed
@@ -150,27 +176,33 @@ def active_parameters(model: Transformer) -> Array:
 def model_flops_per_token(model: Transformer, convention: str = "6N+12Lhs") -> Array:
     """Model FLOPs of one trained token, forward and backward, without recomputation [FLOP].
 
-    `6 N + c L (a e) s` with N the active parameters (embedding included) and c = 0, 12 or 6 by convention. Narayanan et al. 2021 count
-    full attention, c = 12; flash kernels on causal masks do half of it, c = 6. Windows are left out of the convention; heads whose queries
-    are wider than values count with the mean of both.
+    `6 N + c L (a e) s` with N the active parameters (embedding included) and c = 0, 12 or 6 by
+    convention. Narayanan et al. 2021 count
+    full attention, c = 12; flash kernels on causal masks do half of it, c = 6. Windows are left out
+    of the convention; heads whose queries are wider than values count with the mean of both.
 
     Raises:
       ValueError: the convention is none of `CONVENTIONS`.
     """
     if convention not in CONVENTIONS:
-        raise ValueError(f"convention: expected one of {', '.join(CONVENTIONS)}; got {convention!r}")
+        raise ValueError(
+            f"convention: expected one of {', '.join(CONVENTIONS)}; got {convention!r}"
+        )
     c = {"6N": 0.0, "6N+12Lhs": 12.0, "6N+6Lhs": 6.0}[convention]
     mean, again = mean_layer(model), model.n_mtp * model.vocab * model.d_model
-    return 6.0 * (active_parameters(model) + again) + 0.5 * c * mean.layers * mean.core * model.seq_len
+    return (
+        6.0 * (active_parameters(model) + again) + 0.5 * c * mean.layers * mean.core * model.seq_len
+    )
 
 
 class Matmuls(struct.PyTreeNode, kw_only=True):
-    """Forward matrix products of one layer, and last the head: QKV (or what latents and states come from), from latents, projection, MLP up
-    (and gate), down, experts up (and gate), down, to experts' latents (and back), router, logits; `[10, *batch]`.
+    """Forward matrix products of one layer, and last the head: QKV (or what latents and states come
+    from), from latents, projection, MLP up (and gate), down, experts up (and gate), down, to
+    experts' latents (and back), router, logits; `[10, *batch]`.
 
     Attributes:
-      rows, columns, inner: M, N and K of one product [count]. copies: how many of that size run in the mean layer (local experts) [count].
-      grouped: 1 where several run as one grouped kernel.
+      rows, columns, inner: M, N and K of one product [count]. copies: how many of that size run in
+      the mean layer (local experts) [count]. grouped: 1 where several run as one grouped kernel.
     """
 
     rows: jax.Array
@@ -186,7 +218,8 @@ class Matmuls(struct.PyTreeNode, kw_only=True):
 
     @property
     def elements(self) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Elements of the left operand (M K), the right one (K N) and the result (M N), all copies [count]."""
+        """Elements of the left operand (M K), the right one (K N) and the result (M N), all copies
+        [count]."""
         inner = self.inner * self.copies
         return self.rows * inner, self.columns * inner, self.rows * self.columns * self.copies
 
@@ -199,27 +232,32 @@ def tokens(model: Transformer, plan: Plan) -> Array:
 
 @once
 def visits(model: Transformer, plan: Plan) -> Array:
-    """Tokens that a device sends to experts, or computes for them, per micro-batch [count]: `t top_k imbalance etp / tp`.
+    """Tokens that a device sends to experts, or computes for them, per micro-batch [count]: `t
+    top_k imbalance etp / tp`.
 
-    The ranks of tp share the tokens out among themselves (Megatron-LM asks for sequence parallelism beside experts), and those of etp work
-    on the same ones.
+    The ranks of tp share the tokens out among themselves (Megatron-LM asks for sequence parallelism
+    beside experts), and those of etp work on the same ones.
     """
     return tokens(model, plan) * model.top_k * model.imbalance * plan.etp / plan.tp
 
 
 def routing_bytes(model: Transformer, plan: Plan) -> Array:
-    """Map of which experts the tokens of all ranks of ep visit, per micro-batch [byte]: `route t E ep / tp` (HybridEP: a byte for each)."""
+    """Map of which experts the tokens of all ranks of ep visit, per micro-batch [byte]: `route t E
+    ep / tp` (HybridEP: a byte for each)."""
     return plan.route_bytes * tokens(model, plan) * model.n_experts * plan.ep / plan.tp
 
 
 def matmuls(model: Transformer, plan: Plan) -> Matmuls:
-    """Forward matrix products of the mean layer and the head, per device and micro-batch, tensor parallel.
+    """Forward matrix products of the mean layer and the head, per device and micro-batch, tensor
+    parallel.
 
-    `experts / ep` experts are local, of width `f / etp`; each sees `visits · ep / experts` tokens. Every rank of tp computes the latents of
-    attention; of those of experts, and of the router, its share of the tokens (`visits`). A head of further tokens reads `2 h` into h
-    before its logits: columns of the mean head's `(V + 2 h n / (1 + n)) / tp`.
+    `experts / ep` experts are local, of width `f / etp`; each sees `visits · ep / experts` tokens.
+    Every rank of tp computes the latents of attention; of those of experts, and of the router, its
+    share of the tokens (`visits`). A head of further tokens reads `2 h` into h before its logits:
+    columns of the mean head's `(V + 2 h n / (1 + n)) / tp`.
 
-    Limits: ranks of tp beyond the KV heads split a head's columns, and what Megatron-Core then gathers of it is left out.
+    Limits: ranks of tp beyond the KV heads split a head's columns, and what Megatron-Core then
+    gathers of it is left out.
     """
     t, h, tp = tokens(model, plan), model.d_model, plan.tp
     mean, local = mean_layer(model), model.n_experts / plan.ep
@@ -230,9 +268,31 @@ def matmuls(model: Transformer, plan: Plan) -> Matmuls:
     first, latents = mean.down_columns + mean.columns / tp, 2.0 * mean.latents * mean.routed
     return Matmuls(
         rows=stack(t, t, t, t, t, seen, seen, t / tp, t / tp, t),
-        columns=stack(first, mean.up_columns / tp, h, up * always, h, up * f, r, r, model.n_experts, logits / tp),
+        columns=stack(
+            first,
+            mean.up_columns / tp,
+            h,
+            up * always,
+            h,
+            up * f,
+            r,
+            r,
+            model.n_experts,
+            logits / tp,
+        ),
         inner=stack(h, mean.up_inner, mean.out / tp, h, always, r, f, h, h, h),
-        copies=stack(1.0, mean.up, 1.0, through, through, routed, routed, latents, mean.routed, 1.0 + model.n_mtp),
+        copies=stack(
+            1.0,
+            mean.up,
+            1.0,
+            through,
+            through,
+            routed,
+            routed,
+            latents,
+            mean.routed,
+            1.0 + model.n_mtp,
+        ),
         grouped=stack(*[0.0] * 5, grouped, grouped, *[0.0] * 3),
     )
 
@@ -242,11 +302,13 @@ CHUNK = 128.0
 
 
 def attention_flops(model: Transformer, plan: Plan) -> Array:
-    """FLOPs of the forward core of the mean layer: of attention, Q Kᵀ and P V, `2 b (s/cp) s a (2 e + x) / tp`, and of a Mamba-2 scan.
+    """FLOPs of the forward core of the mean layer: of attention, Q Kᵀ and P V, `2 b (s/cp) s a (2 e
+    + x) / tp`, and of a Mamba-2 scan.
 
-    Flash skips the causal half, and what a window w hides: of s keys the share `ω − ω²/2` is left, ω = w/s. Where ranks of cp hold the
-    sequence in order, the last one decides: `ω − cp max(ω − 1 + 1/cp, 0)² / 2`, the same for cp 1. Mamba-2 in chunks of c tokens (Dao & Gu
-    2024): `2 c (G N + i) + 4 i N` per token.
+    Flash skips the causal half, and what a window w hides: of s keys the share `ω − ω²/2` is left,
+    ω = w/s. Where ranks of cp hold the sequence in order, the last one decides: `ω − cp max(ω − 1 +
+    1/cp, 0)² / 2`, the same for cp 1. Mamba-2 in chunks of c tokens (Dao & Gu 2024): `2 c (G N + i)
+    + 4 i N` per token.
     """
     s, t = model.seq_len, tokens(model, plan)
     # a causal window as wide as the sequence is the causal half
@@ -260,74 +322,109 @@ def attention_flops(model: Transformer, plan: Plan) -> Array:
 
 
 def exponentials(model: Transformer, plan: Plan) -> Array:
-    """Exponentials of one pass of the fused core of the mean layer, one for each score that is computed [count]: `FLOPs / 4 (e + x/2)`; 0
-    where attention is not fused and exponentiates in kernels of its own, bound by memory. A Mamba-2 scan counts as attention of its
+    """Exponentials of one pass of the fused core of the mean layer, one for each score that is
+    computed [count]: `FLOPs / 4 (e + x/2)`; 0 where attention is not fused and exponentiates in
+    kernels of its own, bound by memory. A Mamba-2 scan counts as attention of its
     FLOPs."""
-    return plan.flash * attention_flops(model, plan) / (4.0 * (model.head_dim + 0.5 * model.qk_extra))
+    return (
+        plan.flash * attention_flops(model, plan) / (4.0 * (model.head_dim + 0.5 * model.qk_extra))
+    )
 
 
 def _seen(window: Array, model: Transformer, plan: Plan) -> Array:
-    """Share of the keys that flash attention goes through, on the rank that decides [1]; `window`: share of the sequence."""
+    """Share of the keys that flash attention goes through, on the rank that decides [1]; `window`:
+    share of the sequence."""
     last = plan.cp * larger(window - 1.0 + 1.0 / plan.cp, 0.0) ** 2
     skipped = plan.cp_balanced * window**2 + (1.0 - plan.cp_balanced) * last
     return window - 0.5 * model.causal * skipped
 
 
 def kernels(model: Transformer, plan: Plan) -> Array:
-    """Kernels of one forward layer [count]: 4 products, 2 norms, 2 residuals, rotary (1, or 12), activation, attention (1 fused, 6 not), 1
-    more for each of the 2 tensor-parallel collectives, sorting of tokens (6) when there are experts. Latents add 2 products, 2 norms and a
-    concatenation, those of experts 2 products, shared experts 3; a Mamba-2 mixer has 10, not attention's 6. An adapter has 5 in a pass
-    (2 products, scale, addition; 6 backward), 1 for dropout, under tp a collective, or 2 where it returns h. Nominal: `launch` scales."""
+    """Kernels of one forward layer [count]: 4 products, 2 norms, 2 residuals, rotary (1, or 12),
+    activation, attention (1 fused, 6 not), 1 more for each of the 2 tensor-parallel collectives,
+    sorting of tokens (6) when there are experts. Latents add 2 products, 2 norms and a
+    concatenation, those of experts 2 products, shared experts 3; a Mamba-2 mixer has 10, not
+    attention's 6. An adapter has 5 in a pass
+    (2 products, scale, addition; 6 backward), 1 for dropout, under tp a collective, or 2 where it
+    returns h. Nominal: `launch` scales."""
     mean, several = mean_layer(model), ramp(plan.tp - 1.0)
     collective = 2.0 * several
-    adapters = (5.0 + model.adapter_dropout + several) * (model.first_adapters + model.last_adapters) + several * model.last_adapters
+    adapters = (5.0 + model.adapter_dropout + several) * (
+        model.first_adapters + model.last_adapters
+    ) + several * model.last_adapters
     experts = (6.0 + 3.0 * ramp(model.n_shared_experts) + 2.0 * mean.latents) * mean.routed
-    attention = model.attention_share * (6.0 + 5.0 * mean.up + 5.0 * (1.0 - plan.flash) + 11.0 * plan.split_rotary)
-    return attention + 10.0 * model.mamba_share + 5.0 * model.mlp_share + collective + experts + adapters
+    attention = model.attention_share * (
+        6.0 + 5.0 * mean.up + 5.0 * (1.0 - plan.flash) + 11.0 * plan.split_rotary
+    )
+    return (
+        attention
+        + 10.0 * model.mamba_share
+        + 5.0 * model.mlp_share
+        + collective
+        + experts
+        + adapters
+    )
 
 
 LOOP = 0.25
-"""What a launch from a loop in C++ takes of one from Python [1]: Transformer Engine hands all experts of a rank to one call. With 1, 64
-experts on a rank (Nemotron 3 Super on B300) were to take 14.7 s where a step takes 8.3, of which their products alone are 2; of 1, 0.5,
-0.25 and 0.1 the fit of all rows prefers 0.5 by 4 nats, rows held out by group 0.25."""
+"""What a launch from a loop in C++ takes of one from Python [1]: Transformer Engine hands all
+experts of a rank to one call. With 1, 64 experts on a rank (Nemotron 3 Super on B300) were to take
+14.7 s where a step takes 8.3, of which their products alone are 2; of 1, 0.5, 0.25 and 0.1 the fit
+of all rows prefers 0.5 by 4 nats, rows held out by group 0.25."""
 
 
 CASTS = 3.0
-"""Launches that a product below 16 bits takes beside its own [count]: a cast of each operand, and what keeps its scales (copies and
-reciprocals, a fifth of the time of a small product in Transformer Engine, NVIDIA/TransformerEngine#1016). Scheduling a linear layer takes
-its host more than twice as long in 8 bits, a forward pass that waits for it 140 ms for 77 (the same, #761); counted so, a layer has 23
-launches for 11. Of 0, 3 and 5 the fit of all rows prefers 3, by 14 and 12 nats. What XLA and graphs launch is not of these
-(`Plan.graphed`)."""
+"""Launches that a product below 16 bits takes beside its own [count]: a cast of each operand, and
+what keeps its scales (copies and reciprocals, a fifth of the time of a small product in Transformer
+Engine, NVIDIA/TransformerEngine#1016). Scheduling a linear layer takes its host more than twice as
+long in 8 bits, a forward pass that waits for it 140 ms for 77 (the same, #761); counted so, a layer
+has 23 launches for 11. Of 0, 3 and 5 the fit of all rows prefers 3, by 14 and 12 nats. What XLA and
+graphs launch is not of these (`Plan.graphed`)."""
 
 
 def expert_casts(model: Transformer, plan: Plan) -> Array:
-    """Casts of one forward layer that go through the experts of a rank one after the other [count]: `2 looped low E / ep`, of what either
-    product reads."""
+    """Casts of one forward layer that go through the experts of a rank one after the other [count]:
+    `2 looped low E / ep`, of what either product reads."""
     low = plan.low_precision * (1.0 - plan.wide_layers)
     return 2.0 * plan.looped_experts * low * model.n_experts / plan.ep * mean_layer(model).routed
 
 
 def launches(model: Transformer, plan: Plan) -> Array:
-    """Kernels of one forward layer that the host launches one by one [count]: `(kernels + CASTS low products) (1 − graphed) +
-    LOOP (2 looped (1 + b) E / ep + casts)`, low the share of products below 16 bits. Attention has 2 of these, and 2 from latents, a
-    Mamba-2 mixer 2, an MLP 2, grouped or not. Of experts (Transformer Engine's GroupedLinear goes through those of a rank) two products
-    each, two for a bias (b), beside each other, so they are not among the `kernels` that fill and drain the device in turn, and two casts
-    below 16 bits (`expert_casts`), which do."""
-    beside = 2.0 * plan.looped_experts * (1.0 + model.expert_biases) * model.n_experts / plan.ep * mean_layer(model).routed
+    """Kernels of one forward layer that the host launches one by one [count]: `(kernels + CASTS low
+    products) (1 − graphed) +
+    LOOP (2 looped (1 + b) E / ep + casts)`, low the share of products below 16 bits. Attention has
+    2 of these, and 2 from latents, a Mamba-2 mixer 2, an MLP 2, grouped or not. Of experts
+    (Transformer Engine's GroupedLinear goes through those of a rank) two products each, two for a
+    bias (b), beside each other, so they are not among the `kernels` that fill and drain the device
+    in turn, and two casts below 16 bits (`expert_casts`), which do."""
+    beside = (
+        2.0
+        * plan.looped_experts
+        * (1.0 + model.expert_biases)
+        * model.n_experts
+        / plan.ep
+        * mean_layer(model).routed
+    )
     low = plan.low_precision * (1.0 - plan.wide_layers)
-    products = model.attention_share * (2.0 + 2.0 * mean_layer(model).up) + 2.0 * model.mamba_share + 2.0 * model.mlp_share
+    products = (
+        model.attention_share * (2.0 + 2.0 * mean_layer(model).up)
+        + 2.0 * model.mamba_share
+        + 2.0 * model.mlp_share
+    )
     each = (kernels(model, plan) + CASTS * low * products) * (1.0 - plan.graphed)
     return each + LOOP * (beside + expert_casts(model, plan))
 
 
 def stage_layers(model: Transformer, plan: Plan) -> Array:
-    """Layers of the fullest stage [count]: `(L + heads of further tokens) / pp`, and `stage_excess` where stages are not alike."""
+    """Layers of the fullest stage [count]: `(L + heads of further tokens) / pp`, and `stage_excess`
+    where stages are not alike."""
     return mean_layer(model).layers / plan.pp + plan.stage_excess
 
 
 class Residents(struct.PyTreeNode, kw_only=True):
-    """Parameters of one device before ZeRO shards them [count]: `layers` of its pipeline stage without the routed experts, `experts`, the
-    routed ones (ranks of ep hold different ones), and `ends`, the embedding and head of the fullest stage."""
+    """Parameters of one device before ZeRO shards them [count]: `layers` of its pipeline stage
+    without the routed experts, `experts`, the routed ones (ranks of ep hold different ones), and
+    `ends`, the embedding and head of the fullest stage."""
 
     layers: Array
     experts: Array
@@ -345,9 +442,10 @@ class Residents(struct.PyTreeNode, kw_only=True):
 
 
 def residents(model: Transformer, plan: Plan) -> Residents:
-    """Parameters that a device of the mean stage holds, and the ends of the fullest: `L/pp` layers over tp (but for what latents come from,
-    which every rank holds), routed experts over ep and etp instead (shared ones are on every rank of ep); the embedding on the first stage
-    and the head on the last, both when there is one stage."""
+    """Parameters that a device of the mean stage holds, and the ends of the fullest: `L/pp` layers
+    over tp (but for what latents come from, which every rank holds), routed experts over ep and etp
+    instead (shared ones are on every rank of ep); the embedding on the first stage and the head on
+    the last, both when there is one stage."""
     n = parameter_groups(model)
     layers = n.layers / plan.pp
     both = ramp(2.0 - plan.pp)
@@ -359,10 +457,12 @@ def residents(model: Transformer, plan: Plan) -> Residents:
 
 
 def activation_bytes(model: Transformer, plan: Plan) -> Array:
-    """Bytes of one activation tensor `t × h` on the wire: the message of tensor parallelism and of the pipeline."""
+    """Bytes of one activation tensor `t × h` on the wire: the message of tensor parallelism and of
+    the pipeline."""
     return WORD * tokens(model, plan) * model.d_model
 
 
 def split_ranks(plan: Plan) -> Array:
-    """Ranks that share what is h wide between products [count]: tp with sequence parallelism, else 1."""
+    """Ranks that share what is h wide between products [count]: tp with sequence parallelism, else
+    1."""
     return 1.0 + plan.sp * (plan.tp - 1.0)

@@ -1,4 +1,5 @@
-"""Energy, money and carbon of a step, a token and a run: what the devices draw, with their hosts, their cooling and their grid."""
+"""Energy, money and carbon of a step, a token and a run: what the devices draw, with their hosts,
+their cooling and their grid."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ KWH = 3.6e6
 """[J]"""
 
 GRID_KG = 0.373 / KWH
-"""Carbon dioxide per joule of electricity: 823 lb/MWh, mean of the United States in 2022 (EPA eGRID2022) [kg/J]."""
+"""Carbon dioxide per joule of electricity: 823 lb/MWh, mean of the United States in 2022 (EPA
+eGRID2022) [kg/J]."""
 
 YEAR = 365.25 * 86400.0
 """[s]"""
@@ -27,9 +29,11 @@ class Site(struct.PyTreeNode, kw_only=True):
     """Where a run stands.
 
     Attributes:
-      host_share: host power of a device over its peak [1]; 0 counts the accelerators alone. cooling_factor: facility over servers [1].
-      kg_per_joule: carbon of electricity [kg/J]. dollars_per_joule: paid beside the rent, 0 where the rent has it [dollar/J].
-      kg_per_device, lifetime_s: carbon of making a device, spread over its life [kg], [s]; 0 leaves it out. NVIDIA's product carbon
+      host_share: host power of a device over its peak [1]; 0 counts the accelerators alone.
+      cooling_factor: facility over servers [1]. kg_per_joule: carbon of electricity [kg/J].
+      dollars_per_joule: paid beside the rent, 0 where the rent has it [dollar/J]. kg_per_device,
+      lifetime_s: carbon of making a device, spread over its life [kg], [s]; 0 leaves it out.
+      NVIDIA's product carbon
         footprint of an HGX H100 baseboard (2025) is 1,312 kg for 8 of them.
     """
 
@@ -45,9 +49,12 @@ class Energy(struct.PyTreeNode, kw_only=True):
     """Power, energy, money and carbon of one plan.
 
     Attributes:
-      device_watts, host_watts: of one device [W]. facility_watts: of all, with cooling [W]. step_time_s: [s].
-      joules_per_step, joules_per_token, tokens_per_joule: of the facility [J], [J/token], [token/J].
-      dollars_per_step, dollars_per_token: rent, and electricity where it is paid beside it [dollar], [dollar/token].
+      device_watts, host_watts: of one device [W]. facility_watts: of all, with cooling [W].
+        step_time_s: [s].
+      joules_per_step, joules_per_token, tokens_per_joule: of the facility [J], [J/token],
+        [token/J].
+      dollars_per_step, dollars_per_token: rent, and electricity where it is paid beside it
+        [dollar], [dollar/token].
       kg_per_step, kg_per_token: carbon dioxide [kg], [kg/token].
     """
 
@@ -65,15 +72,22 @@ class Energy(struct.PyTreeNode, kw_only=True):
 
 
 def energy(
-    system: System, model: Transformer, plan: Plan, breakdown: Breakdown, coefficients: Coefficients, site: Site | None = None
+    system: System,
+    model: Transformer,
+    plan: Plan,
+    breakdown: Breakdown,
+    coefficients: Coefficients,
+    site: Site | None = None,
 ) -> Energy:
     """What one step draws, costs and emits.
 
-    `facility = devices (device + host) PUE`; joules are facility times step time, `$ = devices · price · T + joules · tariff`,
+    `facility = devices (device + host) PUE`; joules are facility times step time, `$ = devices ·
+    price · T + joules · tariff`,
     `kg = joules · grid + devices · T · kg_per_device / lifetime`.
 
     Args:
-      breakdown: of the plan's step. site: host, cooling, tariff and grid; the defaults of `Site` where none is given.
+      breakdown: of the plan's step. site: host, cooling, tariff and grid; the defaults of `Site`
+        where none is given.
 
     Llama 3 70B on 512 H100s:
 
@@ -88,7 +102,10 @@ def energy(
     """
     at = Site() if site is None else site
     time, tokens = breakdown.total, run.tokens_per_step(model, plan)
-    device, host = run.device_watts(system, breakdown, coefficients), host_watts(system.chip, at.host_share)
+    device, host = (
+        run.device_watts(system, breakdown, coefficients),
+        host_watts(system.chip, at.host_share),
+    )
     facility = plan.devices * (device + host) * at.cooling_factor
     joules, device_s = facility * time, plan.devices * time
     dollars = device_s * system.chip.price_per_s + joules * at.dollars_per_joule
@@ -109,7 +126,8 @@ def energy(
 
 
 class Bill(struct.PyTreeNode, kw_only=True):
-    """Of a whole run: wall time [s], energy [J], rent and electricity [dollar], carbon dioxide [kg]."""
+    """Of a whole run: wall time [s], energy [J], rent and electricity [dollar], carbon dioxide
+    [kg]."""
 
     duration_s: Array
     joules: Array
@@ -121,8 +139,9 @@ def of_run(found: Energy, steps: Array, useful: Array = 1.0) -> Bill:
     """What a number of steps takes, lost work with it.
 
     Args:
-      steps: that the run keeps [count]. useful: share of the time that trains (`goodput.goodput`); work done again draws power and rent
-        like work that is kept, so all grows by one over it [1].
+      steps: that the run keeps [count]. useful: share of the time that trains (`goodput.goodput`);
+        work done again draws power and rent like work that is kept, so all grows by one over it
+        [1].
     """
     wall = steps / useful
     return Bill(

@@ -1,6 +1,8 @@
-"""What a software stack holds in memory beyond the least: few numbers, fitted to measured peaks as the coefficients are to times.
+"""What a software stack holds in memory beyond the least: few numbers, fitted to measured peaks as
+the coefficients are to times.
 
-The defaults of `Footprint` are the least that the plan says; `SPECS` is what is expected of a stack before any measurement.
+The defaults of `Footprint` are the least that the plan says; `SPECS` is what is expected of a stack
+before any measurement.
 """
 
 from __future__ import annotations
@@ -14,15 +16,18 @@ from dmodel.coefficients import Spec
 from dmodel.types import GIB, Array
 
 RESERVED_BYTES = 2.5 * GIB
-"""CUDA context, communication buffers, library workspace and what fragmentation wastes of one device: assumed, not fitted."""
+"""CUDA context, communication buffers, library workspace and what fragmentation wastes of one
+device: assumed, not fitted."""
 
 SPREAD = 0.3
-"""Standard deviation of ln(measured / predicted) peak memory of a stack that nobody has measured: assumed. Over 720 peaks of a public sweep
-(H100, 1B to 80B parameters, recomputation set to none) the least footprint predicts a fifth too little, with this spread about it."""
+"""Standard deviation of ln(measured / predicted) peak memory of a stack that nobody has measured:
+assumed. Over 720 peaks of a public sweep (H100, 1B to 80B parameters, recomputation set to none)
+the least footprint predicts a fifth too little, with this spread about it."""
 
 
 class Footprint(struct.PyTreeNode, kw_only=True):
-    """Numbers of one stack; units and meanings in `SPECS`. Scalars, or one value per case `[*batch]`."""
+    """Numbers of one stack; units and meanings in `SPECS`. Scalars, or one value per case
+    `[*batch]`."""
 
     gradient: Array = 1.0
     optimizer: Array = 1.0
@@ -41,34 +46,82 @@ LEAST = Footprint()
 SPECS: dict[str, Spec] = {
     # fp32 accumulation alone, or the 16-bit gradients of the backward pass beside it: 4 to 6 bytes
     "gradient": Spec("1", "bytes of gradients over the plan's", "positive", 1.25, 0.2, "software"),
-    "optimizer": Spec("1", "bytes of optimizer state over the plan's", "positive", 1.0, 0.15, "software"),
-    # automatic differentiation also keeps what could be computed again: the activation's own output, rotated queries and keys
-    "activation": Spec("1", "activations kept over what the backward pass must read", "positive", 1.3, 0.25, "software"),
-    "copies": Spec("1", "share of the activations that tensor parallelism keeps twice", "share", 0.1, 1.0, "software"),
-    "kept": Spec("1", "share of a layer's activations kept although recomputation is asked for", "share", 0.1, 2.5, "software"),
-    "gathered": Spec("1", "share of the gathered inputs that stay while the host runs ahead", "share", 0.2, 2.0, "software"),
+    "optimizer": Spec(
+        "1", "bytes of optimizer state over the plan's", "positive", 1.0, 0.15, "software"
+    ),
+    # automatic differentiation also keeps what could be computed again: the activation's own
+    # output, rotated queries and keys
+    "activation": Spec(
+        "1",
+        "activations kept over what the backward pass must read",
+        "positive",
+        1.3,
+        0.25,
+        "software",
+    ),
+    "copies": Spec(
+        "1",
+        "share of the activations that tensor parallelism keeps twice",
+        "share",
+        0.1,
+        1.0,
+        "software",
+    ),
+    "kept": Spec(
+        "1",
+        "share of a layer's activations kept although recomputation is asked for",
+        "share",
+        0.1,
+        2.5,
+        "software",
+    ),
+    "gathered": Spec(
+        "1",
+        "share of the gathered inputs that stay while the host runs ahead",
+        "share",
+        0.2,
+        2.0,
+        "software",
+    ),
     "logit": Spec("1", "bytes alive per logit over the plan's", "positive", 1.6, 0.4, "software"),
-    "last_stage": Spec("1", "1: the fullest device is reported; 0: one of the first stage", "share", 0.5, 2.0, "software"),
-    "reserved": Spec("byte", "what is reported beside tensors", "positive", 0.5 * GIB, 1.5, "software"),
+    "last_stage": Spec(
+        "1",
+        "1: the fullest device is reported; 0: one of the first stage",
+        "share",
+        0.5,
+        2.0,
+        "software",
+    ),
+    "reserved": Spec(
+        "byte", "what is reported beside tensors", "positive", 0.5 * GIB, 1.5, "software"
+    ),
 }
 
 NAMES: tuple[str, ...] = tuple(SPECS)
 
 
 def whole(footprint: Footprint) -> Footprint:
-    """The same stack's fullest device with everything that it holds, whatever the stack reports: for whether a plan fits."""
-    return footprint.replace(last_stage=jnp.ones_like(footprint.last_stage), reserved=jnp.maximum(footprint.reserved, RESERVED_BYTES))
+    """The same stack's fullest device with everything that it holds, whatever the stack reports:
+    for whether a plan fits."""
+    return footprint.replace(
+        last_stage=jnp.ones_like(footprint.last_stage),
+        reserved=jnp.maximum(footprint.reserved, RESERVED_BYTES),
+    )
 
 
 def prior() -> tuple[np.ndarray, np.ndarray]:
-    """Means and standard deviations of the unconstrained numbers before any measurement, `[number]` each."""
+    """Means and standard deviations of the unconstrained numbers before any measurement, `[number]`
+    each."""
     x = np.array([s.default for s in SPECS.values()])
     share = np.array([s.bound == "share" for s in SPECS.values()])
-    return np.log(x) - np.where(share, np.log1p(-np.where(share, x, 0.0)), 0.0), np.array([s.width for s in SPECS.values()])
+    return np.log(x) - np.where(share, np.log1p(-np.where(share, x, 0.0)), 0.0), np.array(
+        [s.width for s in SPECS.values()]
+    )
 
 
 def to_unconstrained(values: Footprint) -> np.ndarray:
-    """Inverse of `from_unconstrained`, scalars; shares are kept a thousandth off their ends, where the logit has none."""
+    """Inverse of `from_unconstrained`, scalars; shares are kept a thousandth off their ends, where
+    the logit has none."""
     rows = []
     for name, spec in SPECS.items():
         x = float(getattr(values, name))
@@ -81,5 +134,5 @@ def from_unconstrained(z: Array) -> Footprint:
     """Logarithms of positive numbers and logits of shares, `[number, *batch]`, as numbers."""
     rows = {}
     for i, (name, spec) in enumerate(SPECS.items()):
-        rows[name] = jax.nn.sigmoid(z[i]) if spec.bound == "share" else jnp.exp(z[i])  # type: ignore[index]
+        rows[name] = jax.nn.sigmoid(z[i]) if spec.bound == "share" else jnp.exp(z[i])  # type: ignore
     return Footprint(**rows)

@@ -1,9 +1,12 @@
 """Failures and checkpoints: the share of time that a synchronous run on many devices trains.
 
-One device that fails stops all; the run goes back to its last checkpoint. Failures come independently, at one rate per device.
+One device that fails stops all; the run goes back to its last checkpoint. Failures come
+independently, at one rate per device.
 
-Young 1974, "A first order approximation to the optimum checkpoint interval"; Daly 2006, "A higher order estimate of the optimum
-checkpoint interval for restart dumps"; rates: Llama team 2024, "The Llama 3 herd of models" (arXiv 2407.21783), section 3.3.4.
+Young 1974, "A first order approximation to the optimum checkpoint interval"; Daly 2006, "A higher
+order estimate of the optimum
+checkpoint interval for restart dumps"; rates: Llama team 2024, "The Llama 3 herd of models" (arXiv
+2407.21783), section 3.3.4.
 """
 
 from __future__ import annotations
@@ -19,25 +22,32 @@ from dmodel.types import Array, InputError
 DAY_S = 86400.0
 
 LLAMA_3 = 419.0 / (54.0 * DAY_S * 16384.0)
-"""Unexpected interruptions per device and second: 419 in 54 days on 16,384 H100; one in 5.8 years of a device [1/s]."""
+"""Unexpected interruptions per device and second: 419 in 54 days on 16,384 H100; one in 5.8 years
+of a device [1/s]."""
 
 
 SHORTEST_S = 1e-6
-"""No two checkpoints are closer: free ones would follow each other at once, and the shares be 0/0 [s]."""
+"""No two checkpoints are closer: free ones would follow each other at once, and the shares be 0/0
+[s]."""
 
 
 class Reliability(struct.PyTreeNode, frozen=True, kw_only=True):
     """What failures cost.
 
     Args:
-      failures_per_device_s: rate of interruptions of one device, its share of host and network with it [1/s]; 0 = never.
-      checkpoint_s: training stands still for each checkpoint [s]; asynchronous ones cost the copy to host memory only.
-      restart_s: from a failure until training goes on at the checkpoint [s]. restart_per_device_s: what each device adds to it, where
-        processes and communicators start one after the other [s].
-      write_s: an asynchronous checkpoint is on its way to storage, and not yet to be relied on [s]; the next one waits for it.
+      failures_per_device_s: rate of interruptions of one device, its share of host and network with
+        it [1/s]; 0 = never.
+      checkpoint_s: training stands still for each checkpoint [s]; asynchronous ones cost the copy
+        to host memory only.
+      restart_s: from a failure until training goes on at the checkpoint [s]. restart_per_device_s:
+        what each device adds to it, where processes and communicators start one after the other
+        [s].
+      write_s: an asynchronous checkpoint is on its way to storage, and not yet to be relied on [s];
+        the next one waits for it.
 
-    The defaults of checkpoint and restart are assumptions, chosen so that the run of the Llama 3 report trains more than 90 % of the time,
-    as it did; `checkpointed` gives them from bytes and bandwidths.
+    The defaults of checkpoint and restart are assumptions, chosen so that the run of the Llama 3
+    report trains more than 90 % of the time, as it did; `checkpointed` gives them from bytes and
+    bandwidths.
     """
 
     failures_per_device_s: Array = LLAMA_3
@@ -58,21 +68,31 @@ def _check(devices: Array, reliability: Reliability) -> None:
             raise InputError(f"goodput: {name}: expected a number from 0 on; got {value!r}")
 
 
-def checkpoint_time(state_bytes: Array, devices: Array, device_bytes_per_s: Array, storage_bytes_per_s: Array = jnp.inf) -> jax.Array:
-    """Time to write a checkpoint that the devices hold in equal parts: `S / min(N · b, storage)` [s].
+def checkpoint_time(
+    state_bytes: Array,
+    devices: Array,
+    device_bytes_per_s: Array,
+    storage_bytes_per_s: Array = jnp.inf,
+) -> jax.Array:
+    """Time to write a checkpoint that the devices hold in equal parts: `S / min(N · b, storage)`
+    [s].
 
     Limits: `S / (N b)` on few devices, `S / storage` once they saturate it.
 
     Args:
-      state_bytes: S, weights and optimizer state of the whole model [byte]. device_bytes_per_s: that one device writes [byte/s].
-      storage_bytes_per_s: that the file system takes in all [byte/s].
+      state_bytes: S, weights and optimizer state of the whole model [byte]. device_bytes_per_s:
+      that one device writes [byte/s]. storage_bytes_per_s: that the file system takes in all
+      [byte/s].
 
-    405 billion parameters of 14 bytes from 16,384 devices to the 2 TB/s that the Llama 3 report names for its storage:
+    405 billion parameters of 14 bytes from 16,384 devices to the 2 TB/s that the Llama 3 report
+    names for its storage:
 
     >>> print(f"{checkpoint_time(405e9 * 14.0, 16384.0, 1e9, 2e12):.1f} s")
     2.8 s
     """
-    return jnp.asarray(state_bytes) / jnp.minimum(devices * jnp.asarray(device_bytes_per_s, float), storage_bytes_per_s)
+    return jnp.asarray(state_bytes) / jnp.minimum(
+        devices * jnp.asarray(device_bytes_per_s, float), storage_bytes_per_s
+    )
 
 
 def checkpointed(
@@ -86,27 +106,41 @@ def checkpointed(
     startup_per_device_s: Array = 0.0,
     failures_per_device_s: Array = LLAMA_3,
 ) -> Reliability:
-    """Reliability of a cluster whose checkpoints go to storage: restarts read what checkpoints write.
+    """Reliability of a cluster whose checkpoints go to storage: restarts read what checkpoints
+    write.
 
     Args:
       state_bytes, devices, device_bytes_per_s, storage_bytes_per_s: as in `checkpoint_time`.
-      host_bytes_per_s: of the copy from a device to its host's memory (a PCIe 5 link: 5e10); training stands still for it alone, and the
-        rest is written meanwhile. None: checkpoints are synchronous.
-      startup_s, startup_per_device_s: from a failure to reading the checkpoint: detection, replacement, start of processes; assumed [s].
+      host_bytes_per_s: of the copy from a device to its host's memory (a PCIe 5 link: 5e10);
+        training stands still for it alone, and the rest is written meanwhile. None: checkpoints are
+        synchronous.
+      startup_s, startup_per_device_s: from a failure to reading the checkpoint: detection,
+        replacement, start of processes; assumed [s].
 
     Raises:
       InputError: no bytes to write, no devices or no bandwidth.
     """
-    numbers = {"state_bytes": state_bytes, "devices": devices, "device_bytes_per_s": device_bytes_per_s}
-    numbers |= {"storage_bytes_per_s": storage_bytes_per_s} | ({} if host_bytes_per_s is None else {"host_bytes_per_s": host_bytes_per_s})
+    numbers = {
+        "state_bytes": state_bytes,
+        "devices": devices,
+        "device_bytes_per_s": device_bytes_per_s,
+    }
+    numbers |= {"storage_bytes_per_s": storage_bytes_per_s} | (
+        {} if host_bytes_per_s is None else {"host_bytes_per_s": host_bytes_per_s}
+    )
     for name, value in numbers.items():
         if not isinstance(value, Tracer) and not np.all(np.asarray(value) > 0.0):
-            raise InputError(f"checkpoints: {name}: expected a number above 0; got {value!r}. Without it no checkpoint is ever written")
+            raise InputError(
+                f"checkpoints: {name}: expected a number above 0; got {value!r}. Without it no "
+                "checkpoint is ever written"
+            )
     write = checkpoint_time(state_bytes, devices, device_bytes_per_s, storage_bytes_per_s)
     asynchronous = host_bytes_per_s is not None
     return Reliability(
         failures_per_device_s=failures_per_device_s,
-        checkpoint_s=checkpoint_time(state_bytes, devices, host_bytes_per_s) if asynchronous else write,  # type: ignore[arg-type]
+        checkpoint_s=checkpoint_time(state_bytes, devices, host_bytes_per_s)
+        if asynchronous
+        else write,  # type: ignore[arg-type]
         restart_s=startup_s + write,
         restart_per_device_s=startup_per_device_s,
         write_s=write if asynchronous else 0.0 * write,
@@ -123,7 +157,8 @@ def mean_time_between_failures(devices: Array, reliability: Reliability) -> jax.
 
 
 def young_interval(mtbf_s: Array, checkpoint_s: Array) -> jax.Array:
-    """Training between two checkpoints that loses least, to first order: `τ = sqrt(2 δ M)` [s] (Young 1974).
+    """Training between two checkpoints that loses least, to first order: `τ = sqrt(2 δ M)` [s]
+    (Young 1974).
 
     Limits: too long once it is not far below M.
     """
@@ -131,13 +166,15 @@ def young_interval(mtbf_s: Array, checkpoint_s: Array) -> jax.Array:
 
 
 def _root(x: jax.Array) -> jax.Array:
-    """Square root, with slope 0 at 0: intervals so short are lengthened to `SHORTEST_S`, and 0 · ∞ is no number."""
+    """Square root, with slope 0 at 0: intervals so short are lengthened to `SHORTEST_S`, and 0 · ∞
+    is no number."""
     above = x > 0.0
     return jnp.where(above, jnp.sqrt(jnp.where(above, x, 1.0)), 0.0)
 
 
 def daly_interval(mtbf_s: Array, checkpoint_s: Array) -> jax.Array:
-    """The same to higher order: `τ = sqrt(2 δ M) (1 + x/3 + x²/9) − δ`, `x = sqrt(δ / 2M)`, for δ < 2M; else M (Daly 2006, eq. 37) [s].
+    """The same to higher order: `τ = sqrt(2 δ M) (1 + x/3 + x²/9) − δ`, `x = sqrt(δ / 2M)`, for δ <
+    2M; else M (Daly 2006, eq. 37) [s].
 
     Limits: Young's as δ/M → 0; M when a checkpoint takes longer than two failures are apart.
     """
@@ -148,7 +185,8 @@ def daly_interval(mtbf_s: Array, checkpoint_s: Array) -> jax.Array:
 
 
 class Shares(struct.PyTreeNode, kw_only=True):
-    """Shares of wall time; they add up to 1 [1]: training that is kept, checkpoints, work done again after failures, restarts."""
+    """Shares of wall time; they add up to 1 [1]: training that is kept, checkpoints, work done
+    again after failures, restarts."""
 
     useful: Array
     checkpoints: Array
@@ -159,12 +197,15 @@ class Shares(struct.PyTreeNode, kw_only=True):
 def shares(devices: Array, reliability: Reliability, interval_s: Array | None = None) -> Shares:
     """Where the wall time of a synchronous run goes.
 
-    Useful: `(τ / M) / (e^(R/M) (e^((τ + δ)/M) − 1))` (Daly 2006, eq. 20): exact for exponential failures, τ of training between
-    checkpoints. Checkpoints take δ/τ of that, restarts `1 − e^(−R/M)`, also those that fail in turn; work done again is the rest. R is
-    the restart, with what an unfinished asynchronous checkpoint sends back beside it; τ is no shorter than the write of one.
+    Useful: `(τ / M) / (e^(R/M) (e^((τ + δ)/M) − 1))` (Daly 2006, eq. 20): exact for exponential
+    failures, τ of training between checkpoints. Checkpoints take δ/τ of that, restarts `1 −
+    e^(−R/M)`, also those that fail in turn; work done again is the rest. R is
+    the restart, with what an unfinished asynchronous checkpoint sends back beside it; τ is no
+    shorter than the write of one.
 
-    Limits: `1 − δ/τ − (τ + δ)/2M − R/M` useful when failures are rare; 1 without failures and with free checkpoints; `e^(−R/M)` and below
-    once failures are closer together than a restart: a cluster that waits for all its devices stops training.
+    Limits: `1 − δ/τ − (τ + δ)/2M − R/M` useful when failures are rare; 1 without failures and with
+    free checkpoints; `e^(−R/M)` and below once failures are closer together than a restart: a
+    cluster that waits for all its devices stops training.
 
     Args:
       devices: N. interval_s: τ [s]; None for Daly's optimum.
@@ -178,7 +219,11 @@ def shares(devices: Array, reliability: Reliability, interval_s: Array | None = 
     # without failures every interval is as good as another, and there is none to be best
     reliable = rate <= 0.0
     mtbf = 1.0 / jnp.where(reliable, 1.0, rate)
-    chosen = daly_interval(mtbf, r.checkpoint_s) if interval_s is None else jnp.asarray(interval_s, float)
+    chosen = (
+        daly_interval(mtbf, r.checkpoint_s)
+        if interval_s is None
+        else jnp.asarray(interval_s, float)
+    )
     tau = jnp.maximum(jnp.maximum(chosen, r.write_s), SHORTEST_S)
     cycle = (tau + r.checkpoint_s) / mtbf
     back = (r.restart_s + r.restart_per_device_s * devices + r.write_s) / mtbf
@@ -188,12 +233,17 @@ def shares(devices: Array, reliability: Reliability, interval_s: Array | None = 
     useful = jnp.where(reliable, healthy, tau * kept)
     checkpoints = jnp.where(reliable, 1.0 - healthy, r.checkpoint_s * kept)
     restarts = jnp.where(reliable, 0.0, -jnp.expm1(-back))
-    return Shares(useful=useful, checkpoints=checkpoints, lost=1.0 - useful - checkpoints - restarts, restarts=restarts)
+    return Shares(
+        useful=useful,
+        checkpoints=checkpoints,
+        lost=1.0 - useful - checkpoints - restarts,
+        restarts=restarts,
+    )
 
 
 def goodput(devices: Array, reliability: Reliability, interval_s: Array | None = None) -> jax.Array:
-    """Share of wall time that trains, checkpoints and failures, also those during checkpoints and restarts, taken off [1]: the useful one
-    of `shares`.
+    """Share of wall time that trains, checkpoints and failures, also those during checkpoints and
+    restarts, taken off [1]: the useful one of `shares`.
 
     >>> print(f"{goodput(16384.0, Reliability()):.3f}")
     0.919
@@ -202,7 +252,8 @@ def goodput(devices: Array, reliability: Reliability, interval_s: Array | None =
 
 
 def largest_cluster(reliability: Reliability, share: float = 0.5) -> float:
-    """Devices at which goodput falls to a share, by bisection of ln N; infinite when devices never fail [count].
+    """Devices at which goodput falls to a share, by bisection of ln N; infinite when devices never
+    fail [count].
 
     Raises:
       InputError: a share that is not between 0 and 1.
@@ -211,11 +262,17 @@ def largest_cluster(reliability: Reliability, share: float = 0.5) -> float:
     1.8e+05
     """
     if not 0.0 < share < 1.0:
-        raise InputError(f"share of time that trains: expected a number between 0 and 1; got {share!r}")
+        raise InputError(
+            f"share of time that trains: expected a number between 0 and 1; got {share!r}"
+        )
     low, high = 0.0, 60.0
     if float(goodput(jnp.exp(high), reliability)) >= share:
         return float("inf")
     for _ in range(80):
         middle = 0.5 * (low + high)
-        low, high = (middle, high) if float(goodput(jnp.exp(middle), reliability)) >= share else (low, middle)
+        low, high = (
+            (middle, high)
+            if float(goodput(jnp.exp(middle), reliability)) >= share
+            else (low, middle)
+        )
     return float(jnp.exp(low))

@@ -18,17 +18,19 @@ from dmodel.types import Array, each, stack, trailing
 from dmodel.workload import Transformer
 
 LINE_HOP = 1.0 / 3.0
-"""A hop of a message of few bytes, which NCCL sends in lines of 128, over one in the blocks that `net_latency_outer` stands for: 4.0 µs for
-14 between nodes by its tuning table (`tuning.cc`); inside them, where it is 1.9 for 3.4, it counts as a third too."""
+"""A hop of a message of few bytes, which NCCL sends in lines of 128, over one in the blocks that
+`net_latency_outer` stands for: 4.0 µs for 14 between nodes by its tuning table (`tuning.cc`);
+inside them, where it is 1.9 for 3.4, it counts as a third too."""
 
 COPIED = (1.0, 0.0, 1.0, 1.0, 1.0, 1.0)
-"""1 for the kinds of gathers in which a rank's own part is copied too: tp, cp, FSDP's, that of experts, etp, ep. Ring attention hands keys
-and values on as they came."""
+"""1 for the kinds of gathers in which a rank's own part is copied too: tp, cp, FSDP's, that of
+experts, etp, ep. Ring attention hands keys and values on as they came."""
 
 
 class Messages(struct.PyTreeNode, kw_only=True):
-    """Times of the messages when nothing hides them [s]: per layer (tp, cp and ep, pass by pass; weight gather, gradient scatter), per step
-    (reduction of gradients, gather of updated parameters), transfer, the embedding and head of a micro-batch, what a step waits for
+    """Times of the messages when nothing hides them [s]: per layer (tp, cp and ep, pass by pass;
+    weight gather, gradient scatter), per step (reduction of gradients, gather of updated
+    parameters), transfer, the embedding and head of a micro-batch, what a step waits for
     (`awaited`: the tied embedding, and the sum over HSDP's replicas where nothing hides it)."""
 
     tp: Passes
@@ -44,52 +46,83 @@ class Messages(struct.PyTreeNode, kw_only=True):
 
 
 def messages(
-    model: Transformer, plan: Plan, parts: counts.Residents, groups: Groups, net: collectives.Fabric, c: Coefficients
+    model: Transformer,
+    plan: Plan,
+    parts: counts.Residents,
+    groups: Groups,
+    net: collectives.Fabric,
+    c: Coefficients,
 ) -> Messages:
     """Time of each message, hidden or not.
 
-    Tensor parallelism: 2 all-reduces forward, 2 backward and 2 again under full recomputation, or all-gather + reduce-scatter with `sp`
-    (where that ends before the last product, `Plan.recompute_last`, its result is not summed again, nor are experts' tokens combined): half
-    of them for the mixer, half for an MLP, which layers of routed experts alone do not have. What products below 16 bits read is gathered
-    in their bytes (`Plan.narrow_gathers`, Transformer Engine's `gather_along_first_dim` with a quantizer), sums go in 16, but forward where
-    they go so too (`Plan.narrow_sums`); where elementwise kernels alone run again (`Plan.recompute_elementwise`), all-gathers do so before
-    them; as many as 1 forward and 1 backward for the vocabulary-parallel embedding and head together, on one stage or two, in 16 bits.
-    Where products are summed, ranks wait for the last of them (`collective_skew`), if they run at all (`Plan.composed`); at the gather
-    behind they have just met. Experts split over etp gather and scatter the tokens of their ranks, and wait at both: what exchanges bring
-    them differs. Adapters join what is as wide as their rank, a message of hops alone, and those that return h exchange a rank's part of it
-    (NeMo's `a2a_experimental`), in either pass; ranks have just met. Context parallelism: the ring passes K and V forward, K, V and their
-    gradients backward. Expert parallelism: dispatch and combine each way; forward, ranks first gather how many tokens go where
-    (Megatron-Core's dispatcher, DeepEP's notification): a start and hops in lines (`LINE_HOP`), in blocks where a map of who visits whom
-    goes with them (`Plan.route_bytes`). ZeRO-3: gathers forward and backward and a scatter of each layer, per micro-batch; ZeRO 2 the
-    scatter alone (DeepSpeed's stage 2 and FSDP reduce gradients behind every micro-batch, or once per step where they accumulate), and
-    gathers once. ZeRO 0: an all-reduce of gradients per step; 1 (Megatron-LM's distributed optimizer): reduce-scatter and all-gather. HSDP
-    adds an all-reduce of the shard over the replicas, which hides like other gradients or is waited for (`Plan.overlap_replica`). Routed
-    experts are messages of their own, among the ranks that hold the same ones. Tied embeddings of several stages are summed over the first
-    and last. What ZeRO-3 gathers, scatters and sums over replicas, and what ZeRO 2 scatters, goes in one message per layer (FSDP's units,
-    loops of compilers); gradients and parameters of a step go in buckets, so that the first leave while the rest are computed
-    (`_messages_per_byte`): each message pays its hops and its start.
+    Tensor parallelism: 2 all-reduces forward, 2 backward and 2 again under full recomputation, or
+    all-gather + reduce-scatter with `sp` (where that ends before the last product,
+    `Plan.recompute_last`, its result is not summed again, nor are experts' tokens combined): half
+    of them for the mixer, half for an MLP, which layers of routed experts alone do not have. What
+    products below 16 bits read is gathered in their bytes (`Plan.narrow_gathers`, Transformer
+    Engine's `gather_along_first_dim` with a quantizer), sums go in 16, but forward where they go so
+    too (`Plan.narrow_sums`); where elementwise kernels alone run again
+    (`Plan.recompute_elementwise`), all-gathers do so before them; as many as 1 forward and 1
+    backward for the vocabulary-parallel embedding and head together, on one stage or two, in 16
+    bits. Where products are summed, ranks wait for the last of them (`collective_skew`), if they
+    run at all (`Plan.composed`); at the gather behind they have just met. Experts split over etp
+    gather and scatter the tokens of their ranks, and wait at both: what exchanges bring them
+    differs. Adapters join what is as wide as their rank, a message of hops alone, and those that
+    return h exchange a rank's part of it (NeMo's `a2a_experimental`), in either pass; ranks have
+    just met. Context parallelism: the ring passes K and V forward, K, V and their gradients
+    backward. Expert parallelism: dispatch and combine each way; forward, ranks first gather how
+    many tokens go where (Megatron-Core's dispatcher, DeepEP's notification): a start and hops in
+    lines (`LINE_HOP`), in blocks where a map of who visits whom goes with them
+    (`Plan.route_bytes`). ZeRO-3: gathers forward and backward and a scatter of each layer, per
+    micro-batch; ZeRO 2 the scatter alone (DeepSpeed's stage 2 and FSDP reduce gradients behind
+    every micro-batch, or once per step where they accumulate), and gathers once. ZeRO 0: an
+    all-reduce of gradients per step; 1 (Megatron-LM's distributed optimizer): reduce-scatter and
+    all-gather. HSDP adds an all-reduce of the shard over the replicas, which hides like other
+    gradients or is waited for (`Plan.overlap_replica`). Routed experts are messages of their own,
+    among the ranks that hold the same ones. Tied embeddings of several stages are summed over the
+    first and last. What ZeRO-3 gathers, scatters and sums over replicas, and what ZeRO 2 scatters,
+    goes in one message per layer (FSDP's units, loops of compilers); gradients and parameters of a
+    step go in buckets, so that the first leave while the rest are computed (`_messages_per_byte`):
+    each message pays its hops and its start.
 
-    Limits: left out is the gather that `sp` repeats behind the weight gradients (Korthikanti et al. 2022), which hides behind products.
-    Adapters that return h without `a2a_experimental` gather all of it; gradients of adapters, which are few, are not sent.
-    Megatron-Core has buckets on the first stage's first chunk alone, and one message for each other chunk; here all stages have buckets.
-    The all-reduce of HSDP goes in buckets too below stage 3.
+    Limits: left out is the gather that `sp` repeats behind the weight gradients (Korthikanti et al.
+    2022), which hides behind products. Adapters that return h without `a2a_experimental` gather all
+    of it; gradients of adapters, which are few, are not sent.
+    Megatron-Core has buckets on the first stage's first chunk alone, and one message for each other
+    chunk; here all stages have buckets. The all-reduce of HSDP goes in buckets too below stage 3.
     """
     t = counts.tokens(model, plan)
     wire, sp, trained = counts.activation_bytes(model, plan), plan.sp, model.trainable
     again, last, opened, core = _again(plan)
     mean, both = counts.mean_layer(model), again + last
     routed = counts.WORD * mean.reach * counts.visits(model, plan)
-    kv = counts.WORD * t * plan.cp * model.attention_share * model.n_kv_heads * (2.0 * model.head_dim + model.qk_extra) / plan.tp
+    kv = (
+        counts.WORD
+        * t
+        * plan.cp
+        * model.attention_share
+        * model.n_kv_heads
+        * (2.0 * model.head_dim + model.qk_extra)
+        / plan.tp
+    )
     layers, sparse = mean.layers / plan.pp, ramp(model.n_experts - 1.0)
-    # one call per algorithm: kinds on axis 0 of the volumes, axis 1 of the groups; the first kind is tensor parallelism
+    # one call per algorithm: kinds on axis 0 of the volumes, axis 1 of the groups; the first kind
+    # is tensor parallelism
     inside = net.bytes_per_s * _tp_share(net, c)
-    mixed = net.replace(bytes_per_s=jnp.concatenate(jnp.broadcast_arrays(inside, *[net.bytes_per_s] * 3), 1))
+    mixed = net.replace(
+        bytes_per_s=jnp.concatenate(jnp.broadcast_arrays(inside, *[net.bytes_per_s] * 3), 1)
+    )
     tp, cp, shard, expert, etp, ep = _gathers(groups, net, inside, plan)
-    replicated = plan.reduce_bytes * (parts.dense / groups.shard.prod(0) + parts.experts / groups.expert_shard.prod(0))
-    summed = stack(wire, plan.reduce_bytes * parts.dense, plan.reduce_bytes * parts.experts, replicated)
+    replicated = plan.reduce_bytes * (
+        parts.dense / groups.shard.prod(0) + parts.experts / groups.expert_shard.prod(0)
+    )
+    summed = stack(
+        wire, plan.reduce_bytes * parts.dense, plan.reduce_bytes * parts.experts, replicated
+    )
     per_byte = _messages_per_byte(plan, c)
     zero1, zero2, zero3 = (zero_share(plan.zero, stage) for stage in (1.0, 2.0, 3.0))
-    # beyond the first of each: activations at once, gradients in buckets, the last one not full, HSDP's by layer under ZeRO-3
+    # beyond the first of each: activations at once, gradients in buckets, the last one not full,
+    # HSDP's by layer under ZeRO-3
     buckets = stack(0.0 * per_byte, *[per_byte] * 2, (1.0 - zero3) * per_byte)
     units = stack(*[0.0 * zero3] * 3, zero3 * (layers - 1.0))
     summing = _kinds(groups.tp, groups.data, groups.expert_data, groups.replica)
@@ -97,33 +130,58 @@ def messages(
     tp_reduce, dense_reduce, expert_reduce, across = jnp.unstack(reductions)
     # the ranks of etp send the tokens of all of them between them
     sent, merged = jnp.asarray(routed / plan.etp)[None], jnp.asarray(plan.merge_copies)[None]
-    exchange = collectives.all_to_all_time(sent, groups.ep[:, None], net, each(model.top_k), merged)[0]
+    exchange = collectives.all_to_all_time(
+        sent, groups.ep[:, None], net, each(model.top_k), merged
+    )[0]
     route = ep.time(counts.routing_bytes(model, plan))
     table = plan.reduce_bytes * model.tied_embeddings * model.vocab * model.d_model / plan.tp
-    transfer, tied = jnp.unstack(collectives.point_to_point_time(stack(wire / counts.split_ranks(plan), table), groups.pp[:, None], net))
+    transfer, tied = jnp.unstack(
+        collectives.point_to_point_time(
+            stack(wire / counts.split_ranks(plan), table), groups.pp[:, None], net
+        )
+    )
     # gathering, or scattering, what the device's parameters stand for: a line in the bytes of each
     layer = _whole(shard, expert, parts, sparse)
     sharded = _whole(shard.split(per_byte), expert.split(per_byte), parts, sparse)
     scattered = (1.0 - zero2) * sharded.time(plan.reduce_bytes) + plan.overlap_replica * across
-    skew, split_experts = ((1.0 - plan.composed) * c.collective_skew * ramp(ranks - 1.0) for ranks in (plan.tp, plan.etp))
+    skew, split_experts = (
+        (1.0 - plan.composed) * c.collective_skew * ramp(ranks - 1.0)
+        for ranks in (plan.tp, plan.etp)
+    )
     # what a message of activations is shorter by in the bytes of the products' operands
-    spared = wire * plan.low_precision * (1.0 - plan.wide_layers) * (1.0 - plan.operand_bytes / counts.WORD)
+    spared = (
+        wire
+        * plan.low_precision
+        * (1.0 - plan.wide_layers)
+        * (1.0 - plan.operand_bytes / counts.WORD)
+    )
     before, apart = sp * tp.time(wire - plan.narrow_gathers * spared), (1.0 - sp) * tp_reduce + skew
-    half, ahead = (before + sp * tp.time(wire - narrow * spared) + apart for narrow in (0.0, plan.narrow_sums))
+    half, ahead = (
+        before + sp * tp.time(wire - narrow * spared) + apart for narrow in (0.0, plan.narrow_sums)
+    )
     mixer, mlp = (half + opened * before + share * (ahead - before) for share in (again, last))
     inside = mean.routed * (etp.time(routed) + split_experts)
-    adapters = (model.first_adapters + model.last_adapters) * tp.latency_s + model.last_adapters * tp.time(wire / plan.tp)
+    adapters = (
+        model.first_adapters + model.last_adapters
+    ) * tp.latency_s + model.last_adapters * tp.time(wire / plan.tp)
     scatter = zero2 * trained * layer.time(plan.reduce_bytes / layers)
     return Messages(
         tp=Passes(
             (mean.mixer + mean.through) * ahead + 2.0 * inside + adapters,
-            mean.mixer * mixer + mean.through * mlp + (2.0 + both) * inside + (1.0 + again) * adapters,
+            mean.mixer * mixer
+            + mean.through * mlp
+            + (2.0 + both) * inside
+            + (1.0 + again) * adapters,
         ),
         cp=Passes(cp.time(kv), (2.0 + core) * cp.time(kv)),
-        ep=Passes(mean.routed * (2.0 * exchange + route), mean.routed * ((2.0 + both) * exchange + again * route)),
+        ep=Passes(
+            mean.routed * (2.0 * exchange + route),
+            mean.routed * ((2.0 + both) * exchange + again * route),
+        ),
         gather=zero3 * layer.time(plan.gather_bytes / layers),
         scatter=(1.0 - plan.accumulate) * scatter,
-        dp=trained * ((1.0 - zero1) * (dense_reduce + sparse * expert_reduce) + zero1 * scattered) + plan.accumulate * layers * scatter,
+        dp=trained * ((1.0 - zero1) * (dense_reduce + sparse * expert_reduce) + zero1 * scattered)
+        + plan.accumulate * layers * scatter,
         updated=trained * zero1 * (1.0 - zero3) * sharded.time(plan.gather_bytes),
         pp=2.0 * plan.interleave * transfer,
         ends=(1.0 + ramp(2.0 - plan.pp)) * (2.0 * sp * tp.time(wire) + apart),
@@ -132,10 +190,14 @@ def messages(
 
 
 def _again(plan: Plan) -> tuple[Array, Array, Array, Array]:
-    """How often messages are sent again in the backward pass [1]: those in full layers, those behind their last product, those that come
-    before what streams (gathers of activations), and those of the core of attention."""
+    """How often messages are sent again in the backward pass [1]: those in full layers, those
+    behind their last product, those that come before what streams (gathers of activations), and
+    those of the core of attention."""
     full = plan.recompute_layers
-    opened, core = (full + (1.0 - full) * part for part in (plan.recompute_elementwise, plan.recompute_attention))
+    opened, core = (
+        full + (1.0 - full) * part
+        for part in (plan.recompute_elementwise, plan.recompute_attention)
+    )
     return full, full * plan.recompute_last, opened, core
 
 
@@ -144,41 +206,67 @@ def _kinds(*groups: Array) -> jax.Array:
     return jnp.stack(jnp.broadcast_arrays(*groups), 1)
 
 
-def _gathers(groups: Groups, net: collectives.Fabric, inside: jax.Array, plan: Plan) -> tuple[collectives.Line, ...]:
-    """All-gathers among tensor ranks, context ranks, shards, shards of experts, etp and ep: lines in bytes, one call for all of them.
+def _gathers(
+    groups: Groups, net: collectives.Fabric, inside: jax.Array, plan: Plan
+) -> tuple[collectives.Line, ...]:
+    """All-gathers among tensor ranks, context ranks, shards, shards of experts, etp and ep: lines
+    in bytes, one call for all of them.
 
-    Those of activations have tensor parallelism's rates, `inside` `[K, 1, *batch]`. Among ep go counts of tokens, in lines (`LINE_HOP`), or
-    in blocks where a map of who visits whom goes with them (`Plan.route_bytes`).
+    Those of activations have tensor parallelism's rates, `inside` `[K, 1, *batch]`. Among ep go
+    counts of tokens, in lines (`LINE_HOP`), or in blocks where a map of who visits whom goes with
+    them (`Plan.route_bytes`).
     """
-    rates = jnp.concatenate(jnp.broadcast_arrays(inside, *[net.bytes_per_s] * 3, inside, net.bytes_per_s), 1)
-    lines = net.latency_s * (LINE_HOP + (1.0 - LINE_HOP) * jnp.asarray(ramp(plan.route_bytes))[None, None])
-    gathers = net.replace(bytes_per_s=rates, latency_s=jnp.concatenate(jnp.broadcast_arrays(*[net.latency_s] * 5, lines), 1))
+    rates = jnp.concatenate(
+        jnp.broadcast_arrays(inside, *[net.bytes_per_s] * 3, inside, net.bytes_per_s), 1
+    )
+    lines = net.latency_s * (
+        LINE_HOP + (1.0 - LINE_HOP) * jnp.asarray(ramp(plan.route_bytes))[None, None]
+    )
+    gathers = net.replace(
+        bytes_per_s=rates,
+        latency_s=jnp.concatenate(jnp.broadcast_arrays(*[net.latency_s] * 5, lines), 1),
+    )
     joining = _kinds(groups.tp, groups.cp, groups.shard, groups.expert_shard, groups.etp, groups.ep)
-    return collectives.gather_line(joining, gathers, trailing(jnp.array([COPIED]), joining.ndim)).kinds()
+    return collectives.gather_line(
+        joining, gathers, trailing(jnp.array([COPIED]), joining.ndim)
+    ).kinds()
 
 
 def _messages_per_byte(plan: Plan, c: Coefficients) -> jax.Array:
-    """Messages that a byte of gradients, or of parameters, of a step is sent in, beyond the last one `[*batch]`.
+    """Messages that a byte of gradients, or of parameters, of a step is sent in, beyond the last
+    one `[*batch]`.
 
-    `overlap / max(bucket, dp · cp · least)`, a maximum that is hard at any sharpness: only the slope in dp and cp jumps, where buckets
-    begin to grow.
+    `overlap / max(bucket, dp · cp · least)`, a maximum that is hard at any sharpness: only the
+    slope in dp and cp jumps, where buckets begin to grow.
 
-    PyTorch's DDP has buckets of 25 MB (Li et al. 2020), Megatron-Core's distributed data parallelism of 40 million gradients, or of one
-    million per rank where these are more (`DistributedDataParallelConfig.bucket_size`), so that rings stay bound by bandwidth. Without
+    PyTorch's DDP has buckets of 25 MB (Li et al. 2020), Megatron-Core's distributed data
+    parallelism of 40 million gradients, or of one million per rank where these are more
+    (`DistributedDataParallelConfig.bucket_size`), so that rings stay bound by bandwidth. Without
     overlap there is nothing to start early, and Megatron-Core, like others, sends all at once.
     """
-    return jnp.asarray(plan.overlap_dp / jnp.maximum(c.bucket, plan.bucket_per_rank * plan.dp * plan.cp))
+    return jnp.asarray(
+        plan.overlap_dp / jnp.maximum(c.bucket, plan.bucket_per_rank * plan.dp * plan.cp)
+    )
 
 
-def _whole(dense: collectives.Line, routed: collectives.Line, parts: counts.Residents, sparse: Array) -> collectives.Line:
-    """Line in the bytes of each parameter: what is dense among its ranks, then what is routed among those that hold the same experts."""
+def _whole(
+    dense: collectives.Line, routed: collectives.Line, parts: counts.Residents, sparse: Array
+) -> collectives.Line:
+    """Line in the bytes of each parameter: what is dense among its ranks, then what is routed among
+    those that hold the same experts."""
     return collectives.Line(
-        seconds_per_byte=dense.seconds_per_byte * parts.dense + sparse * routed.seconds_per_byte * parts.experts,
+        seconds_per_byte=dense.seconds_per_byte * parts.dense
+        + sparse * routed.seconds_per_byte * parts.experts,
         latency_s=dense.latency_s + sparse * routed.latency_s,
     )
 
 
 def _tp_share(net: collectives.Fabric, c: Coefficients) -> jax.Array:
-    """Bandwidth of tensor parallelism over that of other collectives, per level `[K, 1, *batch]`: 1 inside a node."""
-    share = collectives.inner_outer(jnp.ones_like(c.net_efficiency_tp_outer), c.net_efficiency_tp_outer, net.bytes_per_s.shape[0])
+    """Bandwidth of tensor parallelism over that of other collectives, per level `[K, 1, *batch]`: 1
+    inside a node."""
+    share = collectives.inner_outer(
+        jnp.ones_like(c.net_efficiency_tp_outer),
+        c.net_efficiency_tp_outer,
+        net.bytes_per_s.shape[0],
+    )
     return trailing(share[:, None], net.bytes_per_s.ndim)

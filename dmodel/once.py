@@ -1,7 +1,8 @@
-"""Quantities that several formulas need, computed once: formulas stay functions of records, and a step does not count its tokens ten times.
+"""Quantities that several formulas need, computed once: formulas stay functions of records, and a
+step does not count its tokens ten times.
 
-Repeated arithmetic is merged by a compiler, but not for free: it is traced and read first, and in reverse mode each repetition has slopes
-of its own, which nothing merges.
+Repeated arithmetic is merged by a compiler, but not for free: it is traced and read first, and in
+reverse mode each repetition has slopes of its own, which nothing merges.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ R = TypeVar("R")
 
 
 class _Kept(NamedTuple):
-    """An answer; the records that it is of, so that no others take over their identity; the transformation of JAX that it belongs to."""
+    """An answer; the records that it is of, so that no others take over their identity; the
+    transformation of JAX that it belongs to."""
 
     answer: Any
     records: tuple
@@ -31,7 +33,8 @@ _KEPT: ContextVar[dict[tuple, _Kept] | None] = ContextVar("kept", default=None)
 
 @contextmanager
 def together() -> Iterator[None]:
-    """Functions marked `once` that are called in here share their answers; what is kept is dropped at the end of the outermost one."""
+    """Functions marked `once` that are called in here share their answers; what is kept is dropped
+    at the end of the outermost one."""
     if _KEPT.get() is not None:
         yield
         return
@@ -43,7 +46,8 @@ def together() -> Iterator[None]:
 
 
 def once(function: Callable[P, R]) -> Callable[P, R]:
-    """Mark a pure function: within `together` it is computed once for the same records, the same by identity.
+    """Mark a pure function: within `together` it is computed once for the same records, the same by
+    identity.
 
     Limits: outside `together`, and under another transformation of JAX, it is computed anew.
     """

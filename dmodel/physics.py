@@ -1,4 +1,5 @@
-"""Where profiles of the model differ: one replaceable object, and the records that the step is added up from."""
+"""Where profiles of the model differ: one replaceable object, and the records that the step is
+added up from."""
 
 from __future__ import annotations
 
@@ -14,9 +15,10 @@ from dmodel.types import Array
 
 
 class LayerWork(struct.PyTreeNode, kw_only=True):
-    """Device time of one layer and micro-batch [s]: products and the attention core, pass by pass; what streams in both; what is done
-    again, and of it products and the core; the head, and of it its product; all of the forward pass, and of the backward one, with what it
-    does again. slowed: of products and core, over that at the full clock [1]."""
+    """Device time of one layer and micro-batch [s]: products and the attention core, pass by pass;
+    what streams in both; what is done again, and of it products and the core; the head, and of it
+    its product; all of the forward pass, and of the backward one, with what it does again. slowed:
+    of products and core, over that at the full clock [1]."""
 
     matmul: Passes
     attention: Passes
@@ -30,8 +32,11 @@ class LayerWork(struct.PyTreeNode, kw_only=True):
     slowed: Array = 1.0
 
     def at_clock(self, slowed: Array) -> LayerWork:
-        """The same work where products and the attention core take `slowed` times as long [1]; what streams does not notice."""
-        matmul, attention = (Passes(*(slowed * each for each in kind)) for kind in (self.matmul, self.attention))
+        """The same work where products and the attention core take `slowed` times as long [1]; what
+        streams does not notice."""
+        matmul, attention = (
+            Passes(*(slowed * each for each in kind)) for kind in (self.matmul, self.attention)
+        )
         more = slowed - 1.0
         hot = (a + b for a, b in zip(self.matmul, self.attention, strict=True))
         forward, backward = (more * each for each in hot)
@@ -54,7 +59,8 @@ class LayerWork(struct.PyTreeNode, kw_only=True):
 
 
 class Communication(struct.PyTreeNode, kw_only=True):
-    """Exposed and hidden communication [s]: tp, cp, ep and fsdp per layer and micro-batch; pp and `ends` (tensor
+    """Exposed and hidden communication [s]: tp, cp, ep and fsdp per layer and micro-batch; pp and
+    `ends` (tensor
     parallelism of embedding and head) per micro-batch; dp and `once` per step."""
 
     tp: Array
@@ -71,11 +77,13 @@ class Communication(struct.PyTreeNode, kw_only=True):
 
 
 class Costs(struct.PyTreeNode, kw_only=True):
-    """What a step is added up from: work, communication, a layer's two passes with the messages in them [s], what launching adds to a layer
-    [s] and the forward pass' share of it [1], layers of the fullest stage, of them those beyond the mean stage, and how many fewer the one
-    with the head holds, micro-batches, idle slots [micro-batch], the update [s]; what of the head of a micro-batch passes while the device
-    waits for its host, on the stage that has it and, of the share that all stages carry alike, on the fullest one [s]; 1 where the step is
-    a sum of parts, without overhead or stragglers (`Plan.composed`)."""
+    """What a step is added up from: work, communication, a layer's two passes with the messages in
+    them [s], what launching adds to a layer [s] and the forward pass' share of it [1], layers of
+    the fullest stage, of them those beyond the mean stage, and how many fewer the one with the head
+    holds, micro-batches, idle slots [micro-batch], the update [s]; what of the head of a
+    micro-batch passes while the device waits for its host, on the stage that has it and, of the
+    share that all stages carry alike, on the fullest one [s]; 1 where the step is a sum of parts,
+    without overhead or stragglers (`Plan.composed`)."""
 
     work: LayerWork
     communication: Communication
@@ -95,27 +103,35 @@ class Costs(struct.PyTreeNode, kw_only=True):
 
     @property
     def windows(self) -> Passes:
-        """How long the passes of a stage and micro-batch last, for messages per step to hide in [s]: those of the layers of the fullest
-        stage, and what the stage with the head waits for its host beyond what of the head passes meanwhile, where kernels are launched:
+        """How long the passes of a stage and micro-batch last, for messages per step to hide in
+        [s]: those of the layers of the fullest stage, and what the stage with the head waits for
+        its host beyond what of the head passes meanwhile, where kernels are launched:
         `ℓ forward + φ w` and `ℓ backward + (1 − φ) w`, `w = (ℓ − displaced) launch − hidden`.
 
-        That stage waits least: so windows grow with launches by no more than the step does, and a slower host makes no step faster. Shared
-        out by launches, and not by the time of the passes, `w` leaves no pass for the other where the device gets faster.
+        That stage waits least: so windows grow with launches by no more than the step does, and a
+        slower host makes no step faster. Shared out by launches, and not by the time of the passes,
+        `w` leaves no pass for the other where the device gets faster.
         """
         waits = (self.layers - self.displaced) * self.launch - self.hidden_head
         first = self.launched_forward * waits
-        return Passes(self.layers * self.forward + first, self.layers * self.backward + (waits - first))
+        return Passes(
+            self.layers * self.forward + first, self.layers * self.backward + (waits - first)
+        )
 
 
 class Physics(NamedTuple):
-    """Where profiles of the model differ, and all they differ in: `step_time` is the same sum of whatever these return.
+    """Where profiles of the model differ, and all they differ in: `step_time` is the same sum of
+    whatever these return.
 
     Attributes:
-      align: `(system, plan, others…)` → the first two, with all leaves of one rank, that of any of the others too.
+      align: `(system, plan, others…)` → the first two, with all leaves of one rank, that of any of
+        the others too.
       costs: `(system, model, plan, coefficients, sharpness)` → `Costs`.
-      memory: `(model, plan)`, and a footprint where one is given → bytes of the fullest device by purpose.
+      memory: `(model, plan)`, and a footprint where one is given → bytes of the fullest device by
+        purpose.
 
-    A profile may bring its own records for model and plan: the step asks the plan for its `devices`, and nothing else.
+    A profile may bring its own records for model and plan: the step asks the plan for its
+    `devices`, and nothing else.
     """
 
     align: Callable[..., tuple[Any, Any]]

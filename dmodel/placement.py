@@ -1,8 +1,11 @@
 """Where the groups of a plan sit on the network: how many members of each group every level joins.
 
-A group of degree n whose members are `stride` devices apart spans the interval [log stride, log stride + log n] of the
-logarithmic device axis; level k of the network spans [log S_{k-1}, log S_k] with S_k the devices of its domain. The factor
-of the group at the level is the exponential of the overlap of the two: exact where sizes divide, a smooth power in between.
+A group of degree n whose members are `stride` devices apart spans the interval [log stride, log
+stride + log n] of the
+logarithmic device axis; level k of the network spans [log S_{k-1}, log S_k] with S_k the devices of
+its domain. The factor
+of the group at the level is the exponential of the overlap of the two: exact where sizes divide, a
+smooth power in between.
 """
 
 from __future__ import annotations
@@ -20,12 +23,16 @@ from dmodel.types import Array, each, stack
 
 
 class Groups(struct.PyTreeNode, kw_only=True):
-    """Members of each group that every level joins, `[K, *batch]` each; the product over levels is the group's size.
+    """Members of each group that every level joins, `[K, *batch]` each; the product over levels is
+    the group's size.
 
     Attributes:
-      tp, cp, ep, etp, pp: the plan's groups. shard: ranks that share one copy of the optimizer state or the weights (cp inside).
-      replica: copies of it that reduce their gradients. data: all ranks that reduce gradients, `shard · replica`.
-      expert_shard, expert_data: the same among the ranks that hold the same experts. all: devices of the run.
+      tp, cp, ep, etp, pp: the plan's groups. shard: ranks that share one copy of the optimizer
+        state or the weights (cp inside).
+      replica: copies of it that reduce their gradients. data: all ranks that reduce gradients,
+        `shard · replica`.
+      expert_shard, expert_data: the same among the ranks that hold the same experts. all: devices
+        of the run.
     """
 
     tp: jax.Array
@@ -45,8 +52,9 @@ class Ordered(Plan, kw_only=True):
     """A plan whose placement is a number: one program then holds all orders, side by side.
 
     Attributes:
-      tp_cp, tp_dp, tp_pp, cp_dp, cp_pp, dp_pp: 1 where the ranks of the first group are neighbours and the second joins them, 0 where it is
-        the other way round. ep_dp: 1 where the ranks that share a layer's experts are neighbours. They stand for `placement`.
+      tp_cp, tp_dp, tp_pp, cp_dp, cp_pp, dp_pp: 1 where the ranks of the first group are neighbours
+        and the second joins them, 0 where it is the other way round. ep_dp: 1 where the ranks that
+        share a layer's experts are neighbours. They stand for `placement`.
     """
 
     tp_cp: Array
@@ -65,18 +73,23 @@ PAIRS: tuple[tuple[str, str], ...] = (*combinations(("tp", "cp", "dp", "pp"), 2)
 def _log_sizes(plan: Plan) -> dict[str, jax.Array]:
     """Natural logarithm of each degree; `shard` and `replica` make up dp.
 
-    ZeRO shards over the inner part of the data-parallel ranks: HSDP keeps its copies inside the fast network.
+    ZeRO shards over the inner part of the data-parallel ranks: HSDP keeps its copies inside the
+    fast network.
     """
-    # a degree a hair below 1, where slopes are taken from both sides, joins nobody: factors stay ≥ 1 and times ≥ 0
-    logs = {name: jnp.maximum(jnp.log(jnp.asarray(getattr(plan, name))), 0.0) for name in ("tp", "cp", "ep", "etp", "pp", "dp")}
+    # a degree a hair below 1, where slopes are taken from both sides, joins nobody: factors stay ≥
+    # 1 and times ≥ 0
+    logs = {
+        name: jnp.maximum(jnp.log(jnp.asarray(getattr(plan, name))), 0.0)
+        for name in ("tp", "cp", "ep", "etp", "pp", "dp")
+    }
     dp = logs.pop("dp")
     shard = clip(jnp.log(jnp.asarray(plan.shard)), 0.0, dp)
     return logs | {"shard": shard, "replica": dp - shard}
 
 
 def _expert_bounds(logs: dict[str, jax.Array], order: tuple[str, ...]) -> list[jax.Array]:
-    """Ends of etp, ep and the shards and copies of experts, on the axis of the ranks of tp, cp and dp; etp, shards, copies, ep when `order`
-    has dp before ep."""
+    """Ends of etp, ep and the shards and copies of experts, on the axis of the ranks of tp, cp and
+    dp; etp, shards, copies, ep when `order` has dp before ep."""
     tp, whole = logs["tp"], logs["tp"] + logs["cp"] + logs["shard"] + logs["replica"]
     etp = jnp.minimum(logs["etp"], tp)
     ep = jnp.minimum(logs["ep"], whole - etp)
@@ -87,11 +100,14 @@ def _expert_bounds(logs: dict[str, jax.Array], order: tuple[str, ...]) -> list[j
 
 
 def _levels(size: Array) -> tuple[jax.Array, jax.Array]:
-    """Where each level begins and ends on the logarithmic device axis, `[K, 1, *batch]` each; the last one never ends, so that no member of
-    a group is dropped: whether the fabric holds all devices is asked where the plan is made (`topology.check_devices`)."""
+    """Where each level begins and ends on the logarithmic device axis, `[K, 1, *batch]` each; the
+    last one never ends, so that no member of a group is dropped: whether the fabric holds all
+    devices is asked where the plan is made (`topology.check_devices`)."""
     upper = jnp.cumsum(jnp.log(size), 0)
     lower = jnp.concatenate([jnp.zeros_like(upper[:1]), upper[:-1]], 0)
-    return lower[:, None], jnp.concatenate([upper[:-1], jnp.full_like(upper[:1], jnp.inf)], 0)[:, None]
+    return lower[:, None], jnp.concatenate([upper[:-1], jnp.full_like(upper[:1], jnp.inf)], 0)[
+        :, None
+    ]
 
 
 def place(plan: Plan, size: Array) -> Groups:
@@ -107,18 +123,27 @@ def place(plan: Plan, size: Array) -> Groups:
     if isinstance(plan, Ordered):
         return _place_ordered(plan, size)
     logs = _log_sizes(plan)
-    order = [part for name in plan.placement if name != "ep" for part in (("shard", "replica") if name == "dp" else (name,))]
+    order = [
+        part
+        for name in plan.placement
+        if name != "ep"
+        for part in (("shard", "replica") if name == "dp" else (name,))
+    ]
     ends = list(accumulate((logs[name] for name in order), initial=jnp.zeros_like(logs["tp"])))
     lower, upper = _levels(size)
     bounds, experts = stack(*ends)[None], stack(*_expert_bounds(logs, plan.placement))[None]
-    # one clip for each bound: where a group ends exactly on a level's edge, the derivative is the mean of its two sides
+    # one clip for each bound: where a group ends exactly on a level's edge, the derivative is the
+    # mean of its two sides
     inside = clip(bounds, lower, upper)
     if order[-1] == "pp":
         beside = clip(experts, lower, upper)
     else:
         # experts lie on the ranks of a pipeline stage, which other stages interrupt
         start = ends[order.index("pp")][None, None]
-        before, after = jnp.minimum(experts, start), jnp.maximum(experts, start) + logs["pp"][None, None]
+        before, after = (
+            jnp.minimum(experts, start),
+            jnp.maximum(experts, start) + logs["pp"][None, None],
+        )
         beside = clip(before, lower, upper) + clip(after, lower, upper)
     dense, spread = (jnp.exp(x[:, 1:] - x[:, :-1]) for x in (inside, beside))
     f = dict(zip(order, jnp.unstack(dense, axis=1), strict=True))
@@ -139,17 +164,30 @@ def place(plan: Plan, size: Array) -> Groups:
 
 
 def _place_ordered(plan: Ordered, size: Array) -> Groups:
-    """`place` where the order is a number: a group starts behind those that lie inside it, `start_x = Σ_y (y inside x) log n_y`."""
+    """`place` where the order is a number: a group starts behind those that lie inside it, `start_x
+    = Σ_y (y inside x) log n_y`."""
     logs = _log_sizes(plan)
-    length = {"tp": logs["tp"], "cp": logs["cp"], "dp": logs["shard"] + logs["replica"], "pp": logs["pp"]}
+    length = {
+        "tp": logs["tp"],
+        "cp": logs["cp"],
+        "dp": logs["shard"] + logs["replica"],
+        "pp": logs["pp"],
+    }
     start = {name: jnp.zeros_like(logs["tp"]) for name in length}
     for inner, outer in PAIRS[:-1]:
         inside = getattr(plan, f"{inner}_{outer}")
         start[outer] = start[outer] + inside * length[inner]
         start[inner] = start[inner] + (1.0 - inside) * length[outer]
-    starts = {"tp": start["tp"], "cp": start["cp"], "pp": start["pp"], "shard": start["dp"], "replica": start["dp"] + logs["shard"]}
+    starts = {
+        "tp": start["tp"],
+        "cp": start["cp"],
+        "pp": start["pp"],
+        "shard": start["dp"],
+        "replica": start["dp"] + logs["shard"],
+    }
     near, far = (stack(*_expert_bounds(logs, order)) for order in (("ep", "dp"), ("dp", "ep")))
-    # etp, ep, shards and copies of experts: where each begins and ends on the axis of a stage's ranks
+    # etp, ep, shards and copies of experts: where each begins and ends on the axis of a stage's
+    # ranks
     by_ep = each(plan.ep_dp)
     begin = by_ep * near[:4] + (1.0 - by_ep) * far[np.array([0, 3, 1, 2])]
     end = by_ep * near[1:] + (1.0 - by_ep) * far[np.array([1, 4, 2, 3])]
@@ -157,7 +195,10 @@ def _place_ordered(plan: Ordered, size: Array) -> Groups:
 
     def beside(bounds: jax.Array) -> jax.Array:
         """Experts lie on the ranks of a pipeline stage, which other stages interrupt."""
-        before, after = jnp.minimum(bounds, start["pp"][None]), jnp.maximum(bounds, start["pp"][None]) + logs["pp"][None]
+        before, after = (
+            jnp.minimum(bounds, start["pp"][None]),
+            jnp.maximum(bounds, start["pp"][None]) + logs["pp"][None],
+        )
         return clip(before[None], lower, upper) + clip(after[None], lower, upper)
 
     names = ("tp", "cp", "pp", "shard", "replica")

@@ -1,4 +1,5 @@
-"""What follows from a step's time: throughput, utilization, power, money; and the whole training run.
+"""What follows from a step's time: throughput, utilization, power, money; and the whole training
+run.
 
 Every function takes leaves that are scalars or `[*batch]` and is differentiable in all of them.
 """
@@ -19,7 +20,8 @@ from dmodel.types import Array
 from dmodel.workload import Transformer
 
 CONVENTION = "6N+12Lhs"
-"""Convention of model FLOPs where none is named: that of Narayanan et al. 2021, most used in published figures."""
+"""Convention of model FLOPs where none is named: that of Narayanan et al. 2021, most used in
+published figures."""
 
 
 def tokens_per_step(model: Transformer, plan: Plan) -> Array:
@@ -32,17 +34,29 @@ def tokens_per_s(model: Transformer, plan: Plan, breakdown: Breakdown) -> Array:
     return tokens_per_step(model, plan) / breakdown.total
 
 
-def mfu(system: System, model: Transformer, plan: Plan, breakdown: Breakdown, convention: str = CONVENTION) -> Array:
-    """Model FLOP utilization: model FLOPs of a step over what the peak rate could do in its time [1].
+def mfu(
+    system: System,
+    model: Transformer,
+    plan: Plan,
+    breakdown: Breakdown,
+    convention: str = CONVENTION,
+) -> Array:
+    """Model FLOP utilization: model FLOPs of a step over what the peak rate could do in its time
+    [1].
 
-    `B s · F / (T · devices · peak)` with F the model FLOPs per token of the named convention (`counts.CONVENTIONS`); recomputation does not
-    count. The peak is that of the plan's matmul precision.
+    `B s · F / (T · devices · peak)` with F the model FLOPs per token of the named convention
+    (`counts.CONVENTIONS`); recomputation does not count. The peak is that of the plan's matmul
+    precision.
 
     Raises:
       ValueError: unknown convention.
     """
     peak = plan.devices * system.chip.flops_per_s
-    return tokens_per_s(model, plan, breakdown) * counts.model_flops_per_token(model, convention) / peak
+    return (
+        tokens_per_s(model, plan, breakdown)
+        * counts.model_flops_per_token(model, convention)
+        / peak
+    )
 
 
 def exposed_share(breakdown: Breakdown) -> Array:
@@ -53,12 +67,14 @@ def exposed_share(breakdown: Breakdown) -> Array:
 def activities(system: System, breakdown: Breakdown) -> Activities:
     """What draws power over the step, from its terms.
 
-    Kernels run all the time but for launches and the fixed overhead: a device that waits in a pipeline's bubble, for the slowest one or for
-    the network polls memory. Logits and loss count as products; what is done again as the layers' own mixture. Exposed communication fills
-    the links of the innermost level.
+    Kernels run all the time but for launches and the fixed overhead: a device that waits in a
+    pipeline's bubble, for the slowest one or for the network polls memory. Logits and loss count as
+    products; what is done again as the layers' own mixture. Exposed communication fills the links
+    of the innermost level.
 
-    Limits: links are counted as if full, at most 23 W of an H100; what hidden communication draws is left out. Products and attention have
-    the times of the clock that the limit leaves, which near it ask for up to `demand^(1/2.6)` of what they would at the full one.
+    Limits: links are counted as if full, at most 23 W of an H100; what hidden communication draws
+    is left out. Products and attention have the times of the clock that the limit leaves, which
+    near it ask for up to `demand^(1/2.6)` of what they would at the full one.
     """
     t = breakdown
     layers = t.matmul + t.attention + t.elementwise
@@ -79,9 +95,17 @@ def activities(system: System, breakdown: Breakdown) -> Activities:
     )
 
 
-def device_draw(system: System, breakdown: Breakdown, coefficients: Coefficients, waiting_share: Array = WAITING_SHARE) -> Draw:
-    """Mean power of one accelerator over the step, by cause [W] (`cost.power.draw` of the step's activities)."""
-    return draw(system.chip, activities(system, breakdown), coefficients.power_demand, waiting_share)
+def device_draw(
+    system: System,
+    breakdown: Breakdown,
+    coefficients: Coefficients,
+    waiting_share: Array = WAITING_SHARE,
+) -> Draw:
+    """Mean power of one accelerator over the step, by cause [W] (`cost.power.draw` of the step's
+    activities)."""
+    return draw(
+        system.chip, activities(system, breakdown), coefficients.power_demand, waiting_share
+    )
 
 
 def device_watts(system: System, breakdown: Breakdown, coefficients: Coefficients) -> Array:
@@ -89,17 +113,30 @@ def device_watts(system: System, breakdown: Breakdown, coefficients: Coefficient
     return device_draw(system, breakdown, coefficients).total
 
 
-def facility_watts(system: System, plan: Plan, breakdown: Breakdown, coefficients: Coefficients) -> Array:
-    """Mean power of all accelerators with their hosts and cooling [W]: `devices · (watts + host) · PUE`."""
-    return plan.devices * (device_watts(system, breakdown, coefficients) + host_watts(system.chip)) * COOLING_FACTOR
+def facility_watts(
+    system: System, plan: Plan, breakdown: Breakdown, coefficients: Coefficients
+) -> Array:
+    """Mean power of all accelerators with their hosts and cooling [W]: `devices · (watts + host) ·
+    PUE`."""
+    return (
+        plan.devices
+        * (device_watts(system, breakdown, coefficients) + host_watts(system.chip))
+        * COOLING_FACTOR
+    )
 
 
-def joules_per_token(system: System, model: Transformer, plan: Plan, breakdown: Breakdown, coefficients: Coefficients) -> Array:
+def joules_per_token(
+    system: System, model: Transformer, plan: Plan, breakdown: Breakdown, coefficients: Coefficients
+) -> Array:
     """Energy of one trained token, hosts and cooling with it [J/token]."""
-    return facility_watts(system, plan, breakdown, coefficients) / tokens_per_s(model, plan, breakdown)
+    return facility_watts(system, plan, breakdown, coefficients) / tokens_per_s(
+        model, plan, breakdown
+    )
 
 
-def dollars_per_token(system: System, model: Transformer, plan: Plan, breakdown: Breakdown) -> Array:
+def dollars_per_token(
+    system: System, model: Transformer, plan: Plan, breakdown: Breakdown
+) -> Array:
     """Rent of all accelerators while one token is trained [dollar/token]."""
     return plan.devices * system.chip.price_per_s / tokens_per_s(model, plan, breakdown)
 
@@ -110,8 +147,10 @@ class Outputs(struct.PyTreeNode, kw_only=True):
     Attributes:
       step_time_s: [s]. tokens_per_s: all devices [token/s]. tokens_per_s_per_device: [token/s].
       mfu: by the convention asked for [1]. exposed_share: [1].
-      memory_bytes: of the fullest device [byte]. headroom_bytes: device memory less that; negative = does not fit [byte].
-      device_watts: one accelerator [W]. joules_per_token: with hosts and cooling [J/token]. dollars_per_token: rent [dollar/token].
+      memory_bytes: of the fullest device [byte]. headroom_bytes: device memory less that; negative
+        = does not fit [byte].
+      device_watts: one accelerator [W]. joules_per_token: with hosts and cooling [J/token].
+        dollars_per_token: rent [dollar/token].
     """
 
     step_time_s: Array
@@ -135,7 +174,8 @@ def outputs(
     convention: str = CONVENTION,
     footprint: Footprint | None = None,
 ) -> Outputs:
-    """All outputs of one plan (or a batch of them) from its breakdown; memory under a stack's footprint where there is one."""
+    """All outputs of one plan (or a batch of them) from its breakdown; memory under a stack's
+    footprint where there is one."""
     rate = tokens_per_s(model, plan, breakdown)
     used = memory_use(model, plan, footprint=footprint).total
     return Outputs(
@@ -156,7 +196,8 @@ class TrainingRun(struct.PyTreeNode, kw_only=True):
     """A whole run without failures.
 
     Attributes:
-      steps: [count], not rounded, so that it can be differentiated. duration_s: [s]. device_seconds: [s].
+      steps: [count], not rounded, so that it can be differentiated. duration_s: [s].
+        device_seconds: [s].
       dollars: rent [dollar]. joules: hosts and cooling with them [J].
     """
 
@@ -168,11 +209,17 @@ class TrainingRun(struct.PyTreeNode, kw_only=True):
 
 
 def run(
-    system: System, model: Transformer, plan: Plan, breakdown: Breakdown, coefficients: Coefficients, tokens: Array
+    system: System,
+    model: Transformer,
+    plan: Plan,
+    breakdown: Breakdown,
+    coefficients: Coefficients,
+    tokens: Array,
 ) -> TrainingRun:
     """Duration, rent and energy of training on a number of tokens.
 
-    `steps = tokens / (B s)`, `duration = steps · T`. Failures, restarts and checkpoints are not counted.
+    `steps = tokens / (B s)`, `duration = steps · T`. Failures, restarts and checkpoints are not
+    counted.
 
     Args:
       tokens: to be trained on [token].

@@ -1,9 +1,13 @@
-"""Maxima, minima and positive parts that are homogeneous of degree 1, smooth at a chosen sharpness and hard at infinity.
+"""Maxima, minima and positive parts that are homogeneous of degree 1, smooth at a chosen sharpness
+and hard at infinity.
 
-`f(c·x) = c·f(x)` keeps units and makes elasticities add up; a log-sum-exp in seconds would break both. Every function has a
-`custom_jvp` that reuses the ratios of the value: cheap, and finite at zeros and ties, where the textbook derivative is 0/0.
+`f(c·x) = c·f(x)` keeps units and makes elasticities add up; a log-sum-exp in seconds would break
+both. Every function has a
+`custom_jvp` that reuses the ratios of the value: cheap, and finite at zeros and ties, where the
+textbook derivative is 0/0.
 
-`sharpness` is static: a power of two (2, 4, 8, …) is computed by squaring and square roots only, infinity is the hard function.
+`sharpness` is static: a power of two (2, 4, 8, …) is computed by squaring and square roots only,
+infinity is the hard function.
 """
 
 from __future__ import annotations
@@ -22,16 +26,20 @@ SHARPNESS = 8.0
 """Default sharpness p: at a tie of two, the smooth maximum is 2^(1/8) = 9 % above the hard one."""
 
 TIE = 1e-12
-"""Values this close, relatively, count as equal in the gradient of the hard maximum, which is the mean of theirs."""
+"""Values this close, relatively, count as equal in the gradient of the hard maximum, which is the
+mean of theirs."""
 
 
 def _check(sharpness: float) -> None:
     if not (isinf(sharpness) or (sharpness >= 2.0 and log2(sharpness).is_integer())):
-        raise ValueError(f"sharpness: expected a power of two from 2 on, or infinity; got {sharpness!r}")
+        raise ValueError(
+            f"sharpness: expected a power of two from 2 on, or infinity; got {sharpness!r}"
+        )
 
 
 def _nonzero(x: jax.Array) -> jax.Array:
-    """A non-negative x to divide by: 0 becomes 1, so that 0/0 is 0; not the smallest number, whose inverse squared is infinite in slopes
+    """A non-negative x to divide by: 0 becomes 1, so that 0/0 is 0; not the smallest number, whose
+    inverse squared is infinite in slopes
     of slopes."""
     return jnp.where(x >= jnp.finfo(x.dtype).tiny, x, 1.0)
 
@@ -54,9 +62,11 @@ def _root(x: jax.Array, sharpness: float) -> jax.Array:
 def maximum(x: jax.Array, sharpness: float = SHARPNESS) -> jax.Array:
     """Smooth maximum over axis 0 of non-negative values.
 
-    `max_p(x) = (Σ_i x_i^p)^(1/p)`, computed on `x / Σx` (`x / max x` for p > 64), so that nothing over- or underflows.
+    `max_p(x) = (Σ_i x_i^p)^(1/p)`, computed on `x / Σx` (`x / max x` for p > 64), so that nothing
+    over- or underflows.
 
-    Limits: the hard maximum as p → ∞; x when there is one value; 0, with a zero gradient, when all values are 0.
+    Limits: the hard maximum as p → ∞; x when there is one value; 0, with a zero gradient, when all
+    values are 0.
 
     Args:
       x: values, `[n, *batch]`, any unit, ≥ 0.
@@ -73,7 +83,8 @@ def maximum(x: jax.Array, sharpness: float = SHARPNESS) -> jax.Array:
 
 
 def _scale(x: jax.Array, sharpness: float) -> jax.Array:
-    """What values are divided by: a sum is cheaper than a maximum, but a high power of x / Σx would underflow."""
+    """What values are divided by: a sum is cheaper than a maximum, but a high power of x / Σx would
+    underflow."""
     return x.sum(0) if sharpness <= 64.0 else x.max(0)
 
 
@@ -82,12 +93,14 @@ def _maximum_jvp(sharpness: float, primals: tuple, tangents: tuple) -> tuple:
     (x,), (dx,) = primals, tangents
     if isinf(sharpness):
         value = maximum(x, sharpness)
-        # a compiler may round x in one fusion otherwise than in another: by equality alone nothing might hit, and 0/0
+        # a compiler may round x in one fusion otherwise than in another: by equality alone nothing
+        # might hit, and 0/0
         hit = (x >= value[None] * (1.0 - TIE)).astype(x.dtype)
         return value, (hit * dx).sum(0) / hit.sum(0)
     scale = _scale(x, sharpness)
     share = x / _nonzero(scale)[None]
-    # d max_p / dx_i = (x_i / max_p)^(p-1); share^p / share would be 0/0 at zero, so the power p-1 is built as 1+2+4+…
+    # d max_p / dx_i = (x_i / max_p)^(p-1); share^p / share would be 0/0 at zero, so the power p-1
+    # is built as 1+2+4+…
     weight, square = share, share
     for _ in range(int(log2(sharpness)) - 1):
         square = square * square
@@ -98,7 +111,8 @@ def _maximum_jvp(sharpness: float, primals: tuple, tangents: tuple) -> tuple:
 
 
 def _geometric(x: jax.Array, sharpness: float) -> jax.Array:
-    """`1 + x + … + x^(p−2)`; above p = 16, where p steps would be long to compile, as `(1 + x) (1 + x²) (1 + x⁴) … − x^(p−1)`."""
+    """`1 + x + … + x^(p−2)`; above p = 16, where p steps would be long to compile, as `(1 + x) (1 +
+    x²) (1 + x⁴) … − x^(p−1)`."""
     series = jnp.ones_like(x)
     if sharpness <= 16.0:
         for _ in range(int(sharpness) - 2):
@@ -112,11 +126,14 @@ def _geometric(x: jax.Array, sharpness: float) -> jax.Array:
 
 @partial(jax.custom_jvp, nondiff_argnums=(2,))
 def excess(low: jax.Array, high: jax.Array, sharpness: float = SHARPNESS) -> jax.Array:
-    """What the smooth maximum of two non-negative values adds to the first one: `max_p(low, high) − low`, without cancellation.
+    """What the smooth maximum of two non-negative values adds to the first one: `max_p(low, high) −
+    low`, without cancellation.
 
-    `s^p − low^p = (s − low) (s + low) (s² + low²) … = high^p` for s the maximum and p a power of two.
+    `s^p − low^p = (s − low) (s + low) (s² + low²) … = high^p` for s the maximum and p a power of
+    two.
 
-    Limits: high when low = 0; `high (high / low)^(p−1) / p` for low ≫ high; 0 when high = 0; max(high − low, 0) as p → ∞.
+    Limits: high when low = 0; `high (high / low)^(p−1) / p` for low ≫ high; 0 when high = 0;
+    max(high − low, 0) as p → ∞.
 
     Args:
       low, high: ≥ 0, same unit and shape.
@@ -155,8 +172,10 @@ def positive_part(cost: Array, cover: Array, sharpness: float = SHARPNESS) -> ja
 
     `½ (c − w + sqrt((c − w)² + 4 c w / p²))` for cost c and cover w.
 
-    Limits: exactly c when w = 0, exactly 0 when c = 0, `c / p` at c = w, and max(c − w, 0) as p → ∞.
-    The gradient is finite everywhere; at c = w = 0 it is that of a cost without cover, at a hard tie the mean of its two sides.
+    Limits: exactly c when w = 0, exactly 0 when c = 0, `c / p` at c = w, and max(c − w, 0) as p →
+    ∞.
+    The gradient is finite everywhere; at c = w = 0 it is that of a cost without cover, at a hard
+    tie the mean of its two sides.
 
     Args:
       cost, cover: ≥ 0, same unit, broadcastable.
@@ -168,7 +187,11 @@ def positive_part(cost: Array, cover: Array, sharpness: float = SHARPNESS) -> ja
     delta = 1.0 / sharpness**2
     root = jnp.sqrt(gap * gap + 4.0 * delta * cost * cover)
     # for cover >> cost the sum would cancel; the conjugate form does not
-    return jnp.where(gap >= 0.0, 0.5 * (gap + root), 0.5 * (4.0 * delta * cost * cover) / jnp.where(root > gap, root - gap, 1.0))
+    return jnp.where(
+        gap >= 0.0,
+        0.5 * (gap + root),
+        0.5 * (4.0 * delta * cost * cover) / jnp.where(root > gap, root - gap, 1.0),
+    )
 
 
 @positive_part.defjvp
@@ -190,7 +213,8 @@ def _positive_part_jvp(sharpness: float, primals: tuple, tangents: tuple) -> tup
 
 
 def minimum(x: jax.Array, sharpness: float = SHARPNESS) -> jax.Array:
-    """Smooth minimum over axis 0 of non-negative values: `Σx − max_p` for two values, hard as p → ∞.
+    """Smooth minimum over axis 0 of non-negative values: `Σx − max_p` for two values, hard as p →
+    ∞.
 
     `min_p(a, b) = a − positive_part(a, b)` is exact when either is 0.
     """
@@ -204,7 +228,8 @@ def minimum(x: jax.Array, sharpness: float = SHARPNESS) -> jax.Array:
 def clip(x: Array, low: Array, high: Array) -> jax.Array:
     """`min(max(x, low), high)`, in every sharpness.
 
-    The gradient at both ends is the mean of the two sides, as that of `jnp.clip`; this one takes fewer operations.
+    The gradient at both ends is the mean of the two sides, as that of `jnp.clip`; this one takes
+    fewer operations.
     """
     return jnp.clip(x, low, high)
 
@@ -222,9 +247,11 @@ def ramp(x: jax.Array) -> jax.Array: ...
 @overload
 def ramp(x: Array) -> Array: ...
 def ramp(x: Array) -> Array:
-    """0 below 0, 1 above 1, x in between: `clip(x, 0, 1)`, in every sharpness; by numpy of what is at hand.
+    """0 below 0, 1 above 1, x in between: `clip(x, 0, 1)`, in every sharpness; by numpy of what is
+    at hand.
 
-    The gradient at both corners is ½, the mean of the two sides, as that of `jnp.clip`; this one takes a third of its operations.
+    The gradient at both corners is ½, the mean of the two sides, as that of `jnp.clip`; this one
+    takes a third of its operations.
     """
     return np.clip(x, 0.0, 1.0) if at_hand(x) else _ramp(x)
 
@@ -242,7 +269,8 @@ def _ramp_jvp(primals: tuple, tangents: tuple) -> tuple:
 
 @partial(jax.custom_jvp, nondiff_argnums=(1,))
 def power(x: jax.Array, exponent: float) -> jax.Array:
-    """x^c for x > 0 and a constant c, as `exp(c · log x)`, three times cheaper than a general power on a CPU."""
+    """x^c for x > 0 and a constant c, as `exp(c · log x)`, three times cheaper than a general power
+    on a CPU."""
     return jnp.exp(exponent * jnp.log(x))
 
 

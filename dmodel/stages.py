@@ -1,9 +1,11 @@
-"""How layers lie on the stages of a pipeline: alike where the stages divide them, else with a layer's place for embedding and head.
+"""How layers lie on the stages of a pipeline: alike where the stages divide them, else with a
+layer's place for embedding and head.
 
-Megatron-LM counts embedding and head as a layer each when it is asked to (`--account-for-embedding-in-pipeline-split`,
-`--account-for-loss-in-pipeline-split`), torchtitan by default (`first_stage_less_layers`, `last_stage_less_layers`). So ran Llama 3 405B,
-126 layers on 16 stages (arXiv 2407.21783, section 3.3.2), and BLOOM, 70 on 12 (arXiv 2211.05100); Megatron-Bridge writes layouts out for
-DeepSeek-V3's 61 on 16.
+Megatron-LM counts embedding and head as a layer each when it is asked to
+(`--account-for-embedding-in-pipeline-split`, `--account-for-loss-in-pipeline-split`), torchtitan by
+default (`first_stage_less_layers`, `last_stage_less_layers`). So ran Llama 3 405B, 126 layers on 16
+stages (arXiv 2407.21783, section 3.3.2), and BLOOM, 70 on 12 (arXiv 2211.05100); Megatron-Bridge
+writes layouts out for DeepSeek-V3's 61 on 16.
 """
 
 from __future__ import annotations
@@ -19,21 +21,25 @@ ENDS = 2.0
 
 
 class Held(NamedTuple):
-    """Layers that the fullest stage holds, and the one with the head, heads of further tokens included [layer]."""
+    """Layers that the fullest stage holds, and the one with the head, heads of further tokens
+    included [layer]."""
 
     fullest: Array
     last: Array
 
 
 def held(layers: Array, pp: Array, interleave: Array, n_mtp: Array = 0.0) -> Held:
-    """What stages hold: `L / pp` where pp v chunks divide the layers, the last one the heads of further tokens besides.
-
-    Else `L + 2` items, embedding first and head last, are dealt out to the chunks in order, the first `(L + 2) mod (pp v)` chunks one more
-    than the others; chunk k lies on stage `k mod pp`. So the first stage holds a layer less than items, the last one too, and heads of
+    """What stages hold: `L / pp` where pp v chunks divide the layers, the last one the heads of
     further tokens besides.
 
+    Else `L + 2` items, embedding first and head last, are dealt out to the chunks in order, the
+    first `(L + 2) mod (pp v)` chunks one more than the others; chunk k lies on stage `k mod pp`. So
+    the first stage holds a layer less than items, the last one too, and heads of further tokens
+    besides.
+
     Args:
-      layers: L, of the model. interleave: v, model chunks per stage. n_mtp: heads of further tokens, a layer each. All `[*batch]`.
+      layers: L, of the model. interleave: v, model chunks per stage. n_mtp: heads of further
+        tokens, a layer each. All `[*batch]`.
     """
     layers, pp, v, n_mtp = (np.asarray(x, dtype=float) for x in (layers, pp, interleave, n_mtp))
     each, over = np.divmod(layers + ENDS, pp * v)
@@ -46,11 +52,15 @@ def held(layers: Array, pp: Array, interleave: Array, n_mtp: Array = 0.0) -> Hel
     return Held(np.maximum(most, last), last)
 
 
-def layout(layers: Array, pp: Array, interleave: Array, n_mtp: Array = 0.0) -> dict[str, np.ndarray]:
-    """`Plan.stage_excess` and `Plan.head_displaces` of stages that hold what `held` says, `[*batch]`; 0 without a pipeline and where chunks
-    are alike and no head of further tokens makes the last stage the fullest.
+def layout(
+    layers: Array, pp: Array, interleave: Array, n_mtp: Array = 0.0
+) -> dict[str, np.ndarray]:
+    """`Plan.stage_excess` and `Plan.head_displaces` of stages that hold what `held` says,
+    `[*batch]`; 0 without a pipeline and where chunks are alike and no head of further tokens makes
+    the last stage the fullest.
 
-    Llama 3 405B on 16 stages: the fullest hold 8 of its 126 layers, a mean stage 7.875, the last one 7:
+    Llama 3 405B on 16 stages: the fullest hold 8 of its 126 layers, a mean stage 7.875, the last
+    one 7:
 
     >>> {name: float(value) for name, value in layout(126, 16, 1).items()}
     {'stage_excess': 0.125, 'head_displaces': 1.0}
@@ -65,13 +75,18 @@ def layout(layers: Array, pp: Array, interleave: Array, n_mtp: Array = 0.0) -> d
 
 
 def short_by(layers: Array, pp: Array, interleave: Array) -> np.ndarray:
-    """Layers that are over, or missing, for stages that the search offers: 0 where it does, else more `[*batch]`.
+    """Layers that are over, or missing, for stages that the search offers: 0 where it does, else
+    more `[*batch]`.
 
-    Chunks are alike; where pp does not divide the layers, fewer items are missing to `⌈(L + 2) / (pp v)⌉` on each chunk than one chunk
-    holds, as of DeepSeek-V3's 61 layers on 16 stages. No stage is without a layer.
+    Chunks are alike; where pp does not divide the layers, fewer items are missing to `⌈(L + 2) /
+    (pp v)⌉` on each chunk than one chunk holds, as of DeepSeek-V3's 61 layers on 16 stages. No
+    stage is without a layer.
     """
     layers, pp, v = (np.asarray(x, dtype=float) for x in (layers, pp, interleave))
     chunks, items = pp * v, layers + ENDS
-    over, missing = np.mod(layers, chunks), np.maximum((chunks - 1.0) * np.ceil(items / chunks) + 1.0 - items, 0.0)
+    over, missing = (
+        np.mod(layers, chunks),
+        np.maximum((chunks - 1.0) * np.ceil(items / chunks) + 1.0 - items, 0.0),
+    )
     apart = np.minimum(over, missing + np.maximum(1.0 - held(layers, pp, v).last, 0.0))
     return np.where(np.mod(layers, pp) == 0.0, over, apart) + np.maximum(pp - layers, 0.0)

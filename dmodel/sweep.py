@@ -1,14 +1,17 @@
-"""The one driver that evaluates, and differentiates, a function of many cases: fast, the same whatever the threads, and to a last bit the
-same whatever the chunks.
+"""The one driver that evaluates, and differentiates, a function of many cases: fast, the same
+whatever the threads, and to a last bit the same whatever the chunks.
 
-A case function is written for `[*batch]` leaves with the batch **last** (`dmodel.step`). The driver cuts a batch of any size N into blocks
-of one fixed shape, so a function is compiled once per static structure and not once per N; inside a block, a loop over chunks keeps
-every intermediate in the cache of a core; blocks are spread over threads, which run in parallel because compiled code holds no lock.
+A case function is written for `[*batch]` leaves with the batch **last** (`dmodel.step`). The driver
+cuts a batch of any size N into blocks of one fixed shape, so a function is compiled once per static
+structure and not once per N; inside a block, a loop over chunks keeps
+every intermediate in the cache of a core; blocks are spread over threads, which run in parallel
+because compiled code holds no lock.
 
-On a CPU the gradient is compiled without XLA's fusion pass: fusion copies cheap operations into every consumer, and reverse mode reuses
-every intermediate, so that fused gradients repeat much of their arithmetic. XLA's multi-output fusion, which is off by default, is another
-cure; whether it pays depends on the function and the machine, and `make bench` says by how much. A user may opt in before the process
-starts, and the driver then leaves fusion on:
+On a CPU the gradient is compiled without XLA's fusion pass: fusion copies cheap operations into
+every consumer, and reverse mode reuses every intermediate, so that fused gradients repeat much of
+their arithmetic. XLA's multi-output fusion, which is off by default, is another cure; whether it
+pays depends on the function and the machine, and `make bench` says by how much. A user may opt in
+before the process starts, and the driver then leaves fusion on:
 
     XLA_FLAGS=--xla_backend_extra_options=xla_cpu_use_multi_output_fusion
 
@@ -39,10 +42,12 @@ from dmodel.types import Array
 from dmodel.workload import Transformer
 
 CHUNK, GRADIENT_CHUNK = 1024, 512
-"""Cases that flow through the function at once [count]: their intermediates have to fit the second-level cache of a core."""
+"""Cases that flow through the function at once [count]: their intermediates have to fit the
+second-level cache of a core."""
 
 BLOCK = 16384
-"""Cases of one call of compiled code [count]: large beside the cost of a call, small beside the batches that are worth a sweep."""
+"""Cases of one call of compiled code [count]: large beside the cost of a call, small beside the
+batches that are worth a sweep."""
 
 MULTI_OUTPUT_FUSION = "xla_cpu_use_multi_output_fusion"
 
@@ -61,16 +66,19 @@ def sweep(
 ) -> Tree:
     """Evaluate `function(batch, fixed)` for every case of a batch.
 
-    Limits: compiled on the first call for each function and static structure; a batch of another size N does not compile again. A function
-    made anew for every call (a lambda, a partial) compiles anew: define it once.
+    Limits: compiled on the first call for each function and static structure; a batch of another
+    size N does not compile again. A function made anew for every call (a lambda, a partial)
+    compiles anew: define it once.
 
     Args:
-      function: pure; takes leaves `[chunk]` and returns a pytree of leaves `[..., chunk]` or scalars.
+      function: pure; takes leaves `[chunk]` and returns a pytree of leaves `[..., chunk]` or
+        scalars.
       batch: pytree with leaves `[N]` or scalars; numbers that are not floating point become floats.
       fixed: pytree of what all cases share, any shapes.
       chunk: cases that flow through the function at once.
       threads: of compiled code; None for one per core.
-      quick: compile in a fifth of the time what then takes two to three times as long: worth it below some million cases in all.
+      quick: compile in a fifth of the time what then takes two to three times as long: worth it
+        below some million cases in all.
 
     Returns:
       The function's pytree with numpy leaves `[..., N]`.
@@ -93,16 +101,20 @@ def gradients(
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Value of `function(batch, fixed)` and its derivative, case by case, by reverse mode.
 
-    Only what is asked for is differentiated: six degrees of a plan cost two thirds of all its leaves.
+    Only what is asked for is differentiated: six degrees of a plan cost two thirds of all its
+    leaves.
 
     Args:
-      function, batch, fixed, chunk, threads: as in `sweep`; the function returns one number per case, `[chunk]`.
-      wrt: names of leaves of the batch ("tp") or of `fixed` ("coefficients.launch" where it is a dictionary of records); None for the whole
-        batch. For a leaf of `fixed` with axes of its own the derivative has them in front.
+      function, batch, fixed, chunk, threads: as in `sweep`; the function returns one number per
+        case, `[chunk]`.
+      wrt: names of leaves of the batch ("tp") or of `fixed` ("coefficients.launch" where it is a
+        dictionary of records); None for the whole batch. For a leaf of `fixed` with axes of its own
+        the derivative has them in front.
       fused: whether XLA fuses operations; None leaves it to the driver.
 
     Returns:
-      value `[N]`, and the derivatives by name, `[..., N]` [unit of the value over that of the leaf].
+      value `[N]`, and the derivatives by name, `[..., N]` [unit of the value over that of the
+      leaf].
 
     Raises:
       ValueError: unknown name in `wrt`, or as in `sweep`.
@@ -110,7 +122,9 @@ def gradients(
     known = [*names(batch), *names(fixed)]
     wrt = tuple(names(batch)) if wrt is None else tuple(wrt)
     if unknown := [n for n in wrt if n not in known]:
-        raise ValueError(f"wrt: no such leaf: {', '.join(unknown)}; expected some of {', '.join(known)}")
+        raise ValueError(
+            f"wrt: no such leaf: {', '.join(unknown)}; expected some of {', '.join(known)}"
+        )
     fused = _gradients_fuse() if fused is None else fused
     value, slopes = _run(Block(function, wrt, chunk, fused), batch, fixed, threads)
     return value, dict(zip(wrt, slopes, strict=True))
@@ -118,7 +132,10 @@ def gradients(
 
 def names(tree: Tree) -> list[str]:
     """Dotted names of the leaves of a pytree, in its order: "chip.flops_per_s"."""
-    return [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
+    return [
+        jax.tree_util.keystr(path, simple=True, separator=".")
+        for path, _ in jax.tree_util.tree_leaves_with_path(tree)
+    ]
 
 
 class Totals(struct.PyTreeNode, kw_only=True):
@@ -134,8 +151,12 @@ def totals(sharpness: float = SHARPNESS) -> Callable[[Plan, dict[str, Tree]], To
 
     def function(plan: Plan, fixed: dict[str, Tree]) -> Totals:
         with together():
-            time = step_time(fixed["system"], fixed["model"], plan, fixed["coefficients"], sharpness=sharpness)
-            return Totals(step_time_s=time.total, memory_bytes=memory_use(fixed["model"], plan).total)
+            time = step_time(
+                fixed["system"], fixed["model"], plan, fixed["coefficients"], sharpness=sharpness
+            )
+            return Totals(
+                step_time_s=time.total, memory_bytes=memory_use(fixed["model"], plan).total
+            )
 
     return function
 
@@ -155,12 +176,17 @@ def evaluate(
       plans: leaves `[N]` or scalars. sharpness: infinity is the hard model.
       system, model, coefficients: shared by all plans.
     """
-    return sweep(totals(sharpness), plans, {"system": system, "model": model, "coefficients": coefficients}, threads=threads)
+    return sweep(
+        totals(sharpness),
+        plans,
+        {"system": system, "model": model, "coefficients": coefficients},
+        threads=threads,
+    )
 
 
 class Block(NamedTuple):
-    """What is compiled: a case function, what it is differentiated by (None: nothing), cases per chunk, whether XLA fuses, and whether it
-    compiles quickly."""
+    """What is compiled: a case function, what it is differentiated by (None: nothing), cases per
+    chunk, whether XLA fuses, and whether it compiles quickly."""
 
     function: Callable
     wrt: tuple[str, ...] | None
@@ -175,23 +201,34 @@ class Block(NamedTuple):
 
 
 def lower(block: Block, batch: Tree, fixed: Tree) -> jax.stages.Lowered:
-    """Trace a block for leaves of these kinds; N does not matter. `.compile()` gives `run(batch, packed(fixed), n_chunks)`."""
+    """Trace a block for leaves of these kinds; N does not matter. `.compile()` gives `run(batch,
+    packed(fixed), n_chunks)`."""
     batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((block.rows,), _floating(x).dtype), batch)
     kinds = jax.tree.map(lambda x: jax.ShapeDtypeStruct(np.shape(x), _floating(x).dtype), fixed)
-    case = block.function if block.wrt is None else partial(_value_and_slopes, block.function, block.wrt)
+    case = (
+        block.function
+        if block.wrt is None
+        else partial(_value_and_slopes, block.function, block.wrt)
+    )
     options = None if block.fused else {"xla_disable_hlo_passes": "fusion"}
     options = quick_to_compile() if block.quick else options
 
     def run(batch: Tree, shared: dict[str, jax.Array], n_chunks: jax.Array) -> Tree:
         return _loop(case, block.chunk, batch, _unpacked(shared, kinds), n_chunks)
 
-    return jax.jit(run, compiler_options=options).lower(batch, packed(fixed), jax.ShapeDtypeStruct((), np.int32))
+    return jax.jit(run, compiler_options=options).lower(
+        batch, packed(fixed), jax.ShapeDtypeStruct((), np.int32)
+    )
 
 
 def packed(fixed: Tree) -> dict[str, np.ndarray]:
-    """All leaves of a pytree end to end, by the name of their type: two hundred scalars take longer to hand over than to compute with."""
+    """All leaves of a pytree end to end, by the name of their type: two hundred scalars take longer
+    to hand over than to compute with."""
     leaves = [_floating(x) for x in jax.tree.leaves(fixed)]
-    of = {kind: [x.ravel() for x in leaves if x.dtype.name == kind] for kind in sorted({x.dtype.name for x in leaves})}
+    of = {
+        kind: [x.ravel() for x in leaves if x.dtype.name == kind]
+        for kind in sorted({x.dtype.name for x in leaves})
+    }
     return {kind: np.concatenate(values) for kind, values in of.items()}
 
 
@@ -204,14 +241,20 @@ def _unpacked(shared: dict[str, jax.Array], kinds: Tree) -> Tree:
 
 
 def quick_to_compile() -> dict[str, Any] | None:
-    """Options for compiling what runs on few cases: on a CPU, without the optimization that takes most of the compile time."""
+    """Options for compiling what runs on few cases: on a CPU, without the optimization that takes
+    most of the compile time."""
     options = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 0}
-    return {k: v for k, v in options.items() if _has_option(k, v)} if jax.default_backend() == "cpu" else None
+    return (
+        {k: v for k, v in options.items() if _has_option(k, v)}
+        if jax.default_backend() == "cpu"
+        else None
+    )
 
 
 @lru_cache
 def _has_option(name: str, value: Any) -> bool:
-    """Whether this version of XLA knows an option; they come and go (fusion emitters are not optional in jax 0.12)."""
+    """Whether this version of XLA knows an option; they come and go (fusion emitters are not
+    optional in jax 0.12)."""
     try:
         jax.jit(lambda: 0.0, compiler_options={name: value}).lower().compile()
     except jax.errors.JaxRuntimeError as e:
@@ -233,7 +276,12 @@ def _compiled(block: Block, batch: Tree, fixed: Tree) -> jax.stages.Compiled:
     """The executable of a block, compiled once per process and static structure."""
     leaves, tree = jax.tree.flatten((batch, fixed))
     n_batch = len(jax.tree.leaves(batch))
-    key = (block, block.rows, tree, *((x.dtype, x.shape if i >= n_batch else ()) for i, x in enumerate(leaves)))
+    key = (
+        block,
+        block.rows,
+        tree,
+        *((x.dtype, x.shape if i >= n_batch else ()) for i, x in enumerate(leaves)),
+    )
     if key not in _COMPILED:
         _COMPILED[key] = lower(block, batch, fixed).compile()
     return _COMPILED[key]
@@ -270,14 +318,18 @@ def _run(block: Block, batch: Tree, fixed: Tree, threads: int | None) -> Tree:
 def _floating(leaf: Array) -> np.ndarray:
     """A numpy array of a floating type; what is not gets JAX's default one."""
     array = np.asarray(leaf)
-    return array if np.issubdtype(array.dtype, np.floating) else array.astype(jnp.result_type(float))
+    return (
+        array if np.issubdtype(array.dtype, np.floating) else array.astype(jnp.result_type(float))
+    )
 
 
 def _length(leaves: list[np.ndarray]) -> int:
     """N of leaves `[N]` and scalars; 1 when all are scalars."""
     lengths = {x.shape for x in leaves if x.ndim}
     if len(lengths) > 1 or any(len(shape) > 1 for shape in lengths):
-        raise ValueError(f"batch: expected leaves [N] of one length N, or scalars; got shapes {sorted(lengths)}")
+        raise ValueError(
+            f"batch: expected leaves [N] of one length N, or scalars; got shapes {sorted(lengths)}"
+        )
     return lengths.pop()[0] if lengths else 1
 
 
@@ -286,19 +338,32 @@ def _padded(leaf: np.ndarray, start: int, stop: int, rows: int) -> np.ndarray:
     if leaf.ndim == 0:
         return np.full(rows, leaf)
     part = leaf[start:stop]
-    return part if stop - start == rows else np.concatenate([part, np.full(rows - (stop - start), part[-1])])
+    return (
+        part
+        if stop - start == rows
+        else np.concatenate([part, np.full(rows - (stop - start), part[-1])])
+    )
 
 
-def _loop(case: Callable[[Tree, Tree], Tree], chunk: int, batch: Tree, fixed: Tree, n_chunks: jax.Array) -> Tree:
-    """Run a case function over the first chunks of a block, one after the other; the rest of the result is 0."""
+def _loop(
+    case: Callable[[Tree, Tree], Tree], chunk: int, batch: Tree, fixed: Tree, n_chunks: jax.Array
+) -> Tree:
+    """Run a case function over the first chunks of a block, one after the other; the rest of the
+    result is 0."""
     rows = jax.tree.leaves(batch)[0].shape[0]
     case = jax.jit(case, inline=True)  # so that it is traced once for the shapes and the body
-    shapes = jax.eval_shape(case, jax.tree.map(lambda x: jax.ShapeDtypeStruct((chunk,), x.dtype), batch), fixed)
+    shapes = jax.eval_shape(
+        case, jax.tree.map(lambda x: jax.ShapeDtypeStruct((chunk,), x.dtype), batch), fixed
+    )
 
     def body(i: jax.Array, out: Tree) -> Tree:
         part = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, i * chunk, chunk), batch)
         result = jax.tree.map(partial(_with_batch, chunk=chunk), case(part, fixed))
-        return jax.tree.map(lambda o, r: jax.lax.dynamic_update_slice_in_dim(o, r, i * chunk, axis=r.ndim - 1), out, result)
+        return jax.tree.map(
+            lambda o, r: jax.lax.dynamic_update_slice_in_dim(o, r, i * chunk, axis=r.ndim - 1),
+            out,
+            result,
+        )
 
     start = jax.tree.map(lambda x: jnp.zeros((*x.shape[:-1], rows), x.dtype), shapes)
     return jax.lax.fori_loop(0, n_chunks, body, start)
@@ -310,12 +375,18 @@ def _with_batch(output: Array, chunk: int) -> jax.Array:
     if value.ndim == 0:
         return jnp.broadcast_to(value, (chunk,))
     if value.shape[-1] != chunk:
-        raise ValueError(f"function: expected outputs [..., batch] with the batch last, here {chunk}; got shape {value.shape}")
+        raise ValueError(
+            f"function: expected outputs [..., batch] with the batch last, here {chunk}; got "
+            f"shape {value.shape}"
+        )
     return value
 
 
-def _value_and_slopes(function: Callable, wrt: tuple[str, ...], batch: Tree, fixed: Tree) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-    """Value and derivative of each case, `[chunk]`: shared leaves get the batch axis, so that each case has its own slope."""
+def _value_and_slopes(
+    function: Callable, wrt: tuple[str, ...], batch: Tree, fixed: Tree
+) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    """Value and derivative of each case, `[chunk]`: shared leaves get the batch axis, so that each
+    case has its own slope."""
     leaves, tree = jax.tree.flatten((batch, fixed))
     chunk, n_batch = leaves[0].shape[0], len(jax.tree.leaves(batch))
     places = [[*names(batch), *names(fixed)].index(name) for name in wrt]
@@ -326,6 +397,11 @@ def _value_and_slopes(function: Callable, wrt: tuple[str, ...], batch: Tree, fix
             used[place] = leaf
         return _with_batch(function(*jax.tree.unflatten(tree, used)), chunk)
 
-    chosen = [leaves[i] if i < n_batch else jnp.broadcast_to(leaves[i][..., None], (*leaves[i].shape, chunk)) for i in places]
+    chosen = [
+        leaves[i]
+        if i < n_batch
+        else jnp.broadcast_to(leaves[i][..., None], (*leaves[i].shape, chunk))
+        for i in places
+    ]
     out, pull = jax.vjp(value, chosen)
     return out, tuple(pull(jnp.ones_like(out))[0])

@@ -1,6 +1,8 @@
-"""Scalars and units: SI inside (byte, FLOP, second, watt, joule, dollar), float64, vendor units converted once at load.
+"""Scalars and units: SI inside (byte, FLOP, second, watt, joule, dollar), float64, vendor units
+converted once at load.
 
-Every number of a record is an `Array`: a scalar, or an array whose **last** axis is a batch of cases. Formulas are
+Every number of a record is an `Array`: a scalar, or an array whose **last** axis is a batch of
+cases. Formulas are
 written for one case and hold for both, because cases only ever meet element by element.
 """
 
@@ -27,8 +29,9 @@ def enable_float64() -> None:
 
 
 def at_hand(*values: Array) -> bool:
-    """Whether all values are Python's or numpy's. What tables of rows need is computed by numpy then: JAX would compile every operation
-    anew for every number of rows, which takes longer than reading them."""
+    """Whether all values are Python's or numpy's. What tables of rows need is computed by numpy
+    then: JAX would compile every operation anew for every number of rows, which takes longer than
+    reading them."""
     return all(isinstance(v, np.ndarray | np.generic | int | float) for v in values)
 
 
@@ -52,7 +55,8 @@ def stack(*values: jax.Array) -> jax.Array: ...
 @overload
 def stack(*values: Array) -> Any: ...
 def stack(*values: Array) -> Any:
-    """Stack the same quantity of several operations on a new axis 0, the batch staying last; by numpy where all are at hand.
+    """Stack the same quantity of several operations on a new axis 0, the batch staying last; by
+    numpy where all are at hand.
 
     Shapes broadcast first, so scalars and batches mix.
     """
@@ -62,30 +66,38 @@ def stack(*values: Array) -> Any:
 
 
 def each(value: Array) -> jax.Array:
-    """Let a case's value meet stacked operations: `[*batch]` becomes `[1, *batch]`; a scalar stays one."""
+    """Let a case's value meet stacked operations: `[*batch]` becomes `[1, *batch]`; a scalar stays
+    one."""
     value = jnp.asarray(value)
     return value if value.ndim == 0 else value[None]
 
 
 def per_level(values: Array) -> jax.Array:
-    """Give a per-level array `[level, *batch]` a singleton axis of operations: `[level, 1, *batch]`."""
+    """Give a per-level array `[level, *batch]` a singleton axis of operations: `[level, 1,
+    *batch]`."""
     return jnp.asarray(values)[:, None]
 
 
 def trailing(values: Array, rank: int) -> jax.Array:
-    """Append singleton axes until the array has `rank` axes, so that `[level]` meets `[level, *batch]`."""
+    """Append singleton axes until the array has `rank` axes, so that `[level]` meets `[level,
+    *batch]`."""
     values = jnp.asarray(values)
     return values.reshape(values.shape + (1,) * (rank - values.ndim))
 
 
 def number(value: object) -> float:
-    """The number that an argument is; NaN for words, blanks and truth values, which no check of a range lets pass.
+    """The number that an argument is; NaN for words, blanks and truth values, which no check of a
+    range lets pass.
 
     >>> number(64), number("64")
     (64.0, nan)
     """
     kind = getattr(getattr(value, "dtype", None), "kind", "")
-    if isinstance(value, str | bytes | bytearray | memoryview | bool) or value is None or kind in tuple("bSUc"):
+    if (
+        isinstance(value, str | bytes | bytearray | memoryview | bool)
+        or value is None
+        or kind in tuple("bSUc")
+    ):
         return float("nan")
     try:
         return float(value)  # type: ignore[arg-type]
@@ -94,7 +106,8 @@ def number(value: object) -> float:
 
 
 class InputError(ValueError):
-    """A user's mistake: the message says what happened, what was expected, what was got and what to do."""
+    """A user's mistake: the message says what happened, what was expected, what was got and what to
+    do."""
 
 
 class NoPlanFits(InputError):

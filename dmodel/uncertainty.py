@@ -1,13 +1,16 @@
 """How far a prediction may be off: intervals, chances, and what two plans have in common.
 
-The logarithm of a time that nobody has measured is Student-t (`FREEDOM`) about that of the predicted one, with scale σ,
+The logarithm of a time that nobody has measured is Student-t (`FREEDOM`) about that of the
+predicted one, with scale σ,
 
     σ² = jᵀ Σ j + s² + τ² (1 − exp(−d² / 2 ℓ²)),
 
-j the slope of ln t by the unconstrained coefficients, Σ their covariance for a chip and stack, s the noise of a run like one that was
-fitted, τ what the model lacks, d the distance to the nearest fitted run of the stack (`features`), ℓ = `REACH`. Σ comes from the fit; s and
-τ from residuals of rows left out of it (`calibration.uncertainty.scatter`), as in-sample residuals are too small. The first term is the
-variance over sigma points (`points`, `parameter_sd`): it needs no derivative, bends with the output, and any output carries it.
+j the slope of ln t by the unconstrained coefficients, Σ their covariance for a chip and stack, s
+the noise of a run like one that was fitted, τ what the model lacks, d the distance to the nearest
+fitted run of the stack (`features`), ℓ = `REACH`. Σ comes from the fit; s and τ from residuals of
+rows left out of it (`calibration.uncertainty.scatter`), as in-sample residuals are too small. The
+first term is the variance over sigma points (`points`, `parameter_sd`): it needs no derivative,
+bends with the output, and any output carries it.
 """
 
 from __future__ import annotations
@@ -38,7 +41,8 @@ FREEDOM = 4
 """Degrees of freedom of the Student-t; closed forms below are of this number."""
 
 REACH = 1.0
-"""Distance at which 39 % of the discrepancy's variance is there: a factor of e in one size of the run."""
+"""Distance at which 39 % of the discrepancy's variance is there: a factor of e in one size of the
+run."""
 
 OTHER_VARIANT = 1.0
 """Distance between runs that differ in nothing but the variant of their stack."""
@@ -47,15 +51,17 @@ COMMON = 0.5
 """Correlation of what the model lacks between two plans of one stack and model."""
 
 NEW_SOFTWARE = {"lineage": 1.5, "stack": 1.5}
-"""How many of its widths software may lie from what a profile knows: as a fit of new rows lets it (`calibration.pooling`)."""
+"""How many of its widths software may lie from what a profile knows: as a fit of new rows lets it
+(`calibration.pooling`)."""
 
 STRANGER = Scatter(0.05, 0.1)
 """Scatter where a profile knows none."""
 
 
 def features(system: System, model: Transformer, plan: Plan) -> np.ndarray:
-    """Place of each run among others, `[row, feature]`: logarithms of its sizes, degrees and the chip, and its switches; distances are
-    Euclidean. Sizes that go together (width and feed-forward width, batch and micro-batches) count half."""
+    """Place of each run among others, `[row, feature]`: logarithms of its sizes, degrees and the
+    chip, and its switches; distances are Euclidean. Sizes that go together (width and feed-forward
+    width, batch and micro-batches) count half."""
     log = lambda x: np.log(np.maximum(np.asarray(x, float), 1e-9))  # noqa: E731
     columns = (
         log(model.d_model),
@@ -73,7 +79,9 @@ def features(system: System, model: Transformer, plan: Plan) -> np.ndarray:
         log(plan.ep),
         0.5 * np.asarray(plan.zero, float),
         0.5 * np.asarray(plan.sp, float),
-        np.asarray(plan.recompute_layers + (1.0 - plan.recompute_layers) * plan.recompute_products, float),
+        np.asarray(
+            plan.recompute_layers + (1.0 - plan.recompute_layers) * plan.recompute_products, float
+        ),
         0.5 * np.asarray(plan.recompute_attention, float),
         log(plan.operand_bytes),
         log(system.chip.attention_flops_per_s),
@@ -81,28 +89,44 @@ def features(system: System, model: Transformer, plan: Plan) -> np.ndarray:
     return np.stack(np.broadcast_arrays(*map(np.atleast_1d, columns)), 1)
 
 
-def nearest(place: np.ndarray, stack: np.ndarray, seen: np.ndarray, seen_stack: np.ndarray) -> np.ndarray:
+def nearest(
+    place: np.ndarray, stack: np.ndarray, seen: np.ndarray, seen_stack: np.ndarray
+) -> np.ndarray:
     """Distances `[row, seen]` between runs of stacks; infinite between families of stacks."""
     squared = (place**2).sum(1)[:, None] + (seen**2).sum(1)[None] - 2.0 * place @ seen.T
     squared = np.maximum(squared, 0.0) + OTHER_VARIANT**2 * (stack[:, None] != seen_stack[None])
-    families, others = (np.array([family(s) for s in names.tolist()], str) for names in (stack, seen_stack))
+    families, others = (
+        np.array([family(s) for s in names.tolist()], str) for names in (stack, seen_stack)
+    )
     return np.where(families[:, None] == others[None], np.sqrt(squared), np.inf)
 
 
 def distance(profile: Profile, stack: str, place: np.ndarray) -> np.ndarray:
-    """Distance of runs of one stack to the nearest that the profile was fitted to, `[row]`; infinite for a stack that it does not know."""
-    known = {name: rows for name, rows in profile.seen.items() if family(name) == family(stack) and len(rows)}
+    """Distance of runs of one stack to the nearest that the profile was fitted to, `[row]`;
+    infinite for a stack that it does not know."""
+    known = {
+        name: rows
+        for name, rows in profile.seen.items()
+        if family(name) == family(stack) and len(rows)
+    }
     if not stack or not known:
         return np.full(len(place), np.inf)
-    names, rows = np.repeat(list(known), [len(rows) for rows in known.values()]), np.concatenate(list(known.values()))
+    names, rows = (
+        np.repeat(list(known), [len(rows) for rows in known.values()]),
+        np.concatenate(list(known.values())),
+    )
     if rows.shape[1] != place.shape[1]:
-        raise InputError(f"profile {profile.name}: fitted runs have {rows.shape[1]} features, expected {place.shape[1]}: fit it again")
+        raise InputError(
+            f"profile {profile.name}: fitted runs have {rows.shape[1]} features, expected "
+            f"{place.shape[1]}: fit it again"
+        )
     return nearest(place, np.repeat([stack], len(place)), rows, names).min(1)
 
 
 def covariance(profile: Profile, accelerator: str | None, stack: str | None) -> np.ndarray | None:
-    """Covariance of the unconstrained coefficients of an accelerator and stack, `[C, C]`: what the fit left open, and for every group that
-    the profile does not know the variance among its members. None where the profile carries no covariance."""
+    """Covariance of the unconstrained coefficients of an accelerator and stack, `[C, C]`: what the
+    fit left open, and for every group that the profile does not know the variance among its
+    members. None where the profile carries no covariance."""
     own = profile.pair_covariances.get(pair_key(accelerator or "", stack or ""))
     if own is not None:
         return np.asarray(own)
@@ -110,17 +134,25 @@ def covariance(profile: Profile, accelerator: str | None, stack: str | None) -> 
     if base is None:
         return None
     lineages = {members(None, s)["lineage"] for s in profile.stacks}
-    unknown = [g for g, m in members(accelerator or "?", stack or "?").items() if m and m not in profile.offsets[g]]
+    unknown = [
+        g
+        for g, m in members(accelerator or "?", stack or "?").items()
+        if m and m not in profile.offsets[g]
+    ]
     if not stack and len(lineages) == 1:
         unknown.remove("lineage")  # a view of one code base speaks for it
-    among = [(profile.widths[g] * NEW_SOFTWARE.get(g, 1.0)) ** 2 for g in unknown if g in profile.widths]
+    among = [
+        (profile.widths[g] * NEW_SOFTWARE.get(g, 1.0)) ** 2 for g in unknown if g in profile.widths
+    ]
     return np.asarray(base) + np.diag(sum(among, start=np.zeros(len(base))))
 
 
 def points(mean: np.ndarray, sigma: np.ndarray) -> np.ndarray:
-    """The mean, and √3 standard deviations to both sides of it along C directions whose squares sum to a covariance, `[C, 1 + 2 C]`.
+    """The mean, and √3 standard deviations to both sides of it along C directions whose squares sum
+    to a covariance, `[C, 1 + 2 C]`.
 
-    Every direction mixes all principal axes (by a cosine transform): a kink on one of them weighs little on all, not much on one.
+    Every direction mixes all principal axes (by a cosine transform): a kink on one of them weighs
+    little on all, not much on one.
     """
     values, axes = np.linalg.eigh(sigma)
     n = np.arange(len(values))
@@ -131,10 +163,11 @@ def points(mean: np.ndarray, sigma: np.ndarray) -> np.ndarray:
 
 
 def parameter_sd(draws: np.ndarray) -> np.ndarray:
-    """Standard deviation of an output from its values at the `points`, `[1 + 2 C, ...]`: `√Σ_k ⅙ (d₊² + d₋²) − (⅙ (d₊ + d₋))²` with d the
-    difference to the value at the mean.
+    """Standard deviation of an output from its values at the `points`, `[1 + 2 C, ...]`: `√Σ_k ⅙
+    (d₊² + d₋²) − (⅙ (d₊ + d₋))²` with d the difference to the value at the mean.
 
-    By three points of Gauss and Hermite along each direction: exact where the output is a sum of quadratic ones along them.
+    By three points of Gauss and Hermite along each direction: exact where the output is a sum of
+    quadratic ones along them.
     """
     half = (len(draws) - 1) // 2
     up, down = draws[1 : half + 1] - draws[0], draws[half + 1 :] - draws[0]
@@ -148,11 +181,15 @@ def scatter_of(profile: Profile, stack: str | None) -> Scatter:
 
 def misfit(found: Scatter, distance: np.ndarray) -> np.ndarray:
     """Scale of what is not the coefficients' doing, `√(s² + τ² (1 − exp(−d² / 2 ℓ²)))`."""
-    return np.sqrt(found.noise**2 + found.discrepancy**2 * -np.expm1(-0.5 * (np.asarray(distance) / REACH) ** 2))
+    return np.sqrt(
+        found.noise**2
+        + found.discrepancy**2 * -np.expm1(-0.5 * (np.asarray(distance) / REACH) ** 2)
+    )
 
 
 def share_below(x: np.ndarray) -> np.ndarray:
-    """Distribution function of the Student-t with 4 degrees of freedom: `½ + ⅜ u (1 − u² / 12)` with `u = x / √(1 + x² / 4)`.
+    """Distribution function of the Student-t with 4 degrees of freedom: `½ + ⅜ u (1 − u² / 12)`
+    with `u = x / √(1 + x² / 4)`.
 
     >>> float(share_below(np.array(2.131846786)).round(6))
     0.95
@@ -162,7 +199,8 @@ def share_below(x: np.ndarray) -> np.ndarray:
 
 
 def quantile(level: float = LEVEL) -> float:
-    """How many scales to each side hold a share of the Student-t with 4 degrees of freedom (Shaw 2006, closed form).
+    """How many scales to each side hold a share of the Student-t with 4 degrees of freedom (Shaw
+    2006, closed form).
 
     >>> round(quantile(0.9), 4)
     2.1318
@@ -182,8 +220,10 @@ class Uncertain(NamedTuple):
     """Step times with what is not known of them.
 
     Attributes:
-      value, low, high: [s], `[plan]`; the interval holds `LEVEL`. scale: Student-t scale of the logarithm, `[plan]`.
-      misfit: the part of it that is not the coefficients'. draws: ln t at the sigma points, `[1 + 2 C, plan]`.
+      value, low, high: [s], `[plan]`; the interval holds `LEVEL`. scale: Student-t scale of the
+        logarithm, `[plan]`.
+      misfit: the part of it that is not the coefficients'. draws: ln t at the sigma points, `[1 + 2
+        C, plan]`.
     """
 
     value: np.ndarray
@@ -195,7 +235,8 @@ class Uncertain(NamedTuple):
 
 
 def uncertain(draws: np.ndarray, rest: np.ndarray) -> Uncertain:
-    """Step times from ln t at the sigma points `[1 + 2 C, plan]`, and what is not the coefficients' doing, `misfit` `[plan]`."""
+    """Step times from ln t at the sigma points `[1 + 2 C, plan]`, and what is not the coefficients'
+    doing, `misfit` `[plan]`."""
     scale, value = np.hypot(parameter_sd(draws), rest), np.exp(draws[0])
     return Uncertain(value, *band(value, scale), scale, rest, draws)
 
@@ -208,7 +249,9 @@ def _compiled() -> Callable[..., jax.Array]:
     return jax.jit(log_time, compiler_options=quick_to_compile())
 
 
-def step_times(profile: Profile, accelerator: str, stack: str, system: System, model: Transformer, plan: Plan) -> Uncertain | None:
+def step_times(
+    profile: Profile, accelerator: str, stack: str, system: System, model: Transformer, plan: Plan
+) -> Uncertain | None:
     """Step times of plans of one chip and stack, with intervals.
 
     Args:
@@ -221,14 +264,16 @@ def step_times(profile: Profile, accelerator: str, stack: str, system: System, m
         return None
     z = points(profile.unconstrained(accelerator, stack), sigma)
     leaves: Any = jax.tree.map(lambda x: jnp.atleast_1d(jnp.asarray(x, float)), (model, plan))
-    draws = np.stack([np.atleast_1d(np.asarray(_compiled()(system, *leaves, row[:, None]))) for row in z.T])
+    draws = np.stack(
+        [np.atleast_1d(np.asarray(_compiled()(system, *leaves, row[:, None]))) for row in z.T]
+    )
     far = np.broadcast_to(distance(profile, stack, features(system, model, plan)), draws.shape[1:])
     return uncertain(draws, misfit(scatter_of(profile, stack), far))
 
 
 def probability_faster(found: Uncertain, a: int, b: int) -> float:
-    """Chance that plan a takes less time than plan b, both of the same job: their coefficients are the same, and so is a share `COMMON` of
-    what the model lacks of both.
+    """Chance that plan a takes less time than plan b, both of the same job: their coefficients are
+    the same, and so is a share `COMMON` of what the model lacks of both.
 
     Limits: ½ for a plan and itself; 0 or 1 when they differ by many scales.
     """

@@ -1,4 +1,5 @@
-"""What is trained: the shape of a transformer and its sequence length. Numbers only; names live in the catalog."""
+"""What is trained: the shape of a transformer and its sequence length. Numbers only; names live in
+the catalog."""
 
 from __future__ import annotations
 
@@ -6,7 +7,17 @@ from flax import struct
 
 from dmodel.types import Array, InputError
 
-COUNTED = ("n_layers", "d_model", "n_heads", "n_kv_heads", "head_dim", "vocab", "seq_len", "n_experts", "top_k")
+COUNTED = (
+    "n_layers",
+    "d_model",
+    "n_heads",
+    "n_kv_heads",
+    "head_dim",
+    "vocab",
+    "seq_len",
+    "n_experts",
+    "top_k",
+)
 """What every model has one of at least: one without experts has one, its MLP."""
 
 
@@ -21,21 +32,28 @@ class Transformer(struct.PyTreeNode, kw_only=True):
       seq_len: s [token].
       causal: 1 for causal attention.
       n_experts: experts of one layer (1 = dense). top_k: experts that each token visits.
-      n_shared_experts: experts that every token visits besides. imbalance: load of the busiest expert over the mean (≥ 1).
+      n_shared_experts: experts that every token visits besides. imbalance: load of the busiest
+        expert over the mean (≥ 1).
       expert_biases: 1 = the products of experts have biases (gpt-oss).
-      expert_rank: width of the latents that routed experts read and return (0 = d_model); a layer has a product into them and one back.
-      n_dense_layers: leading layers of a mixture without experts. d_ff_dense: width of their MLP.
-      kv_rank, q_rank: widths of the latents of keys and values, and of queries, in multi-head latent attention (0 = projected directly).
-      rope_dim: width of the rotary key that all heads share in latent attention. qk_extra: what heads of queries and keys are wider than
+      expert_rank: width of the latents that routed experts read and return (0 = d_model); a layer
+      has a product into them and one back. n_dense_layers: leading layers of a mixture without
+      experts. d_ff_dense: width of their MLP.
+      kv_rank, q_rank: widths of the latents of keys and values, and of queries, in multi-head
+      latent attention (0 = projected directly). rope_dim: width of the rotary key that all heads
+      share in latent attention. qk_extra: what heads of queries and keys are wider than
         those of values, `head_dim`.
-      window: keys that a query of a windowed layer sees [token]. windowed: share of the attention layers that are windowed.
-      attention_share, mlp_share, mamba_share: share of the layers that hold attention, an MLP (or experts), and a Mamba-2 mixer.
-      mamba_inner, mamba_heads, mamba_groups, mamba_state: inner width, heads, groups and state size of a Mamba-2 mixer.
+      window: keys that a query of a windowed layer sees [token]. windowed: share of the attention
+      layers that are windowed. attention_share, mlp_share, mamba_share: share of the layers that
+      hold attention, an MLP (or experts), and a Mamba-2 mixer. mamba_inner, mamba_heads,
+      mamba_groups, mamba_state: inner width, heads, groups and state size of a Mamba-2 mixer.
       n_mtp: heads that predict further tokens, each a layer of its own and the logits once more.
-      trainable: 1 when the weights are trained; 0 for a frozen base (LoRA): no weight gradients, no optimizer.
-      first_adapters, last_adapters: low-rank adapters (LoRA, Hu et al. 2021) of a layer beside products that read h (queries, keys and
-        values, MLP up) and beside those that return it (projection, down) [count]. first_adapted, last_adapted: widths of what the former
-        return and of what the latter read, of all together [count]. adapter_dropout: 1 when dropout comes before or behind them.
+      trainable: 1 when the weights are trained; 0 for a frozen base (LoRA): no weight gradients, no
+        optimizer.
+      first_adapters, last_adapters: low-rank adapters (LoRA, Hu et al. 2021) of a layer beside
+        products that read h (queries, keys and values, MLP up) and beside those that return it
+        (projection, down) [count]. first_adapted, last_adapted: widths of what the former return
+        and of what the latter read, of all together [count]. adapter_dropout: 1 when dropout comes
+        before or behind them.
     """
 
     n_layers: Array
@@ -80,7 +98,8 @@ class Transformer(struct.PyTreeNode, kw_only=True):
 
 
 def check_counts(model: Transformer) -> None:
-    """Refuse a model of plain numbers without something that every model has; arrays are taken as they are.
+    """Refuse a model of plain numbers without something that every model has; arrays are taken as
+    they are.
 
     Raises:
       InputError: one of `COUNTED` is below 1, or no number.
@@ -88,5 +107,9 @@ def check_counts(model: Transformer) -> None:
     for name in COUNTED:
         value = getattr(model, name)
         if isinstance(value, int | float) and not value >= 1.0:
-            hint = " (a model without experts has one, its MLP)" if name in ("n_experts", "top_k") else ""
+            hint = (
+                " (a model without experts has one, its MLP)"
+                if name in ("n_experts", "top_k")
+                else ""
+            )
             raise InputError(f"model: {name}: expected a number from 1 on; got {value!r}{hint}")

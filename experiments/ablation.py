@@ -1,8 +1,10 @@
 """Question: what does each mechanism of the step model buy on rows that no fit has seen?
 
-Each line takes one mechanism away, by holding its coefficients at the value where it does nothing, fits again, and judges the same
-held-out groups. A mechanism that buys nothing shows a change near 0; a few rows of one stack may need one that the middle of all does not.
-`python -m experiments.ablation [--seeds N] [--only MECHANISM…] [--traces FILE…] [--quick] [--json] [--out DIR]`
+Each line takes one mechanism away, by holding its coefficients at the value where it does nothing,
+fits again, and judges the same
+held-out groups. A mechanism that buys nothing shows a change near 0; a few rows of one stack may
+need one that the middle of all does not. `python -m experiments.ablation [--seeds N] [--only
+MECHANISM…] [--traces FILE…] [--quick] [--json] [--out DIR]`
 """
 
 from __future__ import annotations
@@ -46,7 +48,16 @@ MECHANISMS: dict[str, dict[str, float]] = {
     "own efficiency of tensor parallelism across nodes": {"net_efficiency_tp_outer": ALL},
     "bandwidth falling with the members": {"net_contention": NONE},
     "overlap of communication and compute": dict.fromkeys(
-        ("overlap_tp", "overlap_cp", "overlap_ep", "overlap_dp", "overlap_gather", "overlap_fsdp", "overlap_pp"), NONE
+        (
+            "overlap_tp",
+            "overlap_cp",
+            "overlap_ep",
+            "overlap_dp",
+            "overlap_gather",
+            "overlap_fsdp",
+            "overlap_pp",
+        ),
+        NONE,
     ),
     "updated parameters gathered behind compute": {"overlap_gather": NONE},
     "compute slowed by communication": {"contention": NONE},
@@ -61,14 +72,19 @@ QUICK = ("the model as it is", "elementwise kernels")
 
 
 def typical(error: np.ndarray, source: np.ndarray) -> tuple[float, float]:
-    """Median and mean error of each source, and of these the geometric means [%]: no source counts for its number of rows."""
+    """Median and mean error of each source, and of these the geometric means [%]: no source counts
+    for its number of rows."""
     by = [error[source == s] for s in np.unique(source)]
     floor = 1e-4
-    return tuple(100.0 * float(np.exp(np.mean([np.log(of(e) + floor) for e in by]))) for of in (np.median, np.mean))  # type: ignore[return-value]
+    return tuple(
+        100.0 * float(np.exp(np.mean([np.log(of(e) + floor) for e in by])))
+        for of in (np.median, np.mean)
+    )  # type: ignore[return-value]
 
 
 def judged(cases: Cases, held: dict[str, float], seeds: int, quick: bool) -> np.ndarray:
-    """Median and mean error of held-out groups under fits with coefficients held, `[seed, 2]` [%]."""
+    """Median and mean error of held-out groups under fits with coefficients held, `[seed, 2]`
+    [%]."""
     found = []
     for seed in range(seeds):
         out = split(cases, 0.2, seed) & np.isfinite(cases.labels.step_time_s)
@@ -85,7 +101,10 @@ def main() -> None:
     cases = rows(options.traces)
     seeds = options.seeds
     if options.quick:
-        cases, seeds = cases.take(np.isin(cases.labels.source, ("llm-foundry", "megatron-sc21-t1"))), 1
+        cases, seeds = (
+            cases.take(np.isin(cases.labels.source, ("llm-foundry", "megatron-sc21-t1"))),
+            1,
+        )
     names = _wanted(options)
     whole = judged(cases, {}, seeds, options.quick)
     lines: list[dict[str, Any]] = []
@@ -103,7 +122,10 @@ def main() -> None:
             "most_change_of_mean": float(change[:, 1].max()),
             "seeds": seeds,
         })  # fmt: skip
-        say(f"without {name}: {lines[-1]['median']:.2f} / {lines[-1]['mean']:.2f} %, mean {lines[-1]['change_of_mean']:+.1f} %")
+        say(
+            f"without {name}: {lines[-1]['median']:.2f} / {lines[-1]['mean']:.2f} %, mean "
+            f"{lines[-1]['change_of_mean']:+.1f} %"
+        )
     lines.sort(key=lambda line: -line["change_of_mean"])
     options.out.mkdir(parents=True, exist_ok=True)
     draw(lines, options.out / "ablation.png")
@@ -118,7 +140,13 @@ def draw(lines: list[dict[str, Any]], path: Any) -> None:
     at = np.arange(len(shown))
     change = np.array([line["change_of_mean"] for line in shown])
     axes.barh(at, change, color=[VERMILLION if c > 0 else GREY for c in change])
-    axes.hlines(at, [x["least_change_of_mean"] for x in shown], [x["most_change_of_mean"] for x in shown], color=INK, lw=0.8)
+    axes.hlines(
+        at,
+        [x["least_change_of_mean"] for x in shown],
+        [x["most_change_of_mean"] for x in shown],
+        color=INK,
+        lw=0.8,
+    )
     axes.set_yticks(at, [line["without"] for line in shown])
     axes.axvline(0.0, color=INK, lw=0.8)
     axes.set_xlabel("change of the mean error of held-out rows without it [%]")
@@ -130,14 +158,21 @@ def _wanted(options: argparse.Namespace) -> list[str]:
         return list(QUICK if options.quick else MECHANISMS)
     for text in options.only:
         if not any(text in name for name in MECHANISMS):
-            raise InputError(f"--only: no mechanism contains {text!r}; there are: {'; '.join(MECHANISMS)}")
+            raise InputError(
+                f"--only: no mechanism contains {text!r}; there are: {'; '.join(MECHANISMS)}"
+            )
     return [name for name in MECHANISMS if any(text in name for text in options.only)]
 
 
 def _options() -> argparse.Namespace:
     parser = arguments(__doc__ or "")
     parser.set_defaults(seeds=3)
-    parser.add_argument("--only", nargs="*", metavar="MECHANISM", help="mechanisms whose names contain one of these texts")
+    parser.add_argument(
+        "--only",
+        nargs="*",
+        metavar="MECHANISM",
+        help="mechanisms whose names contain one of these texts",
+    )
     return parser.parse_args()
 
 

@@ -1,8 +1,11 @@
-"""Claim: the model is right about software and configurations that it has not seen; every protocol, with its goal beside it.
+"""Claim: the model is right about software and configurations that it has not seen; every protocol,
+with its goal beside it.
 
-Few-shot fits (8, 12, 30 rows), cross-validation by group, no rows at all, extrapolation in scale, model size and chip, and the choice among
-measured plans. `python -m experiments.accuracy [--only PROTOCOL…] [--traces FILE…] [--seeds N] [--quick] [--json] [--out DIR]`; a text
-given to `--only` runs every protocol whose name contains it. Fitted bases are kept under the output folder while the model stays the same.
+Few-shot fits (8, 12, 30 rows), cross-validation by group, no rows at all, extrapolation in scale,
+model size and chip, and the choice among measured plans. `python -m experiments.accuracy [--only
+PROTOCOL…] [--traces FILE…] [--seeds N] [--quick] [--json] [--out DIR]`; a text given to `--only`
+runs every protocol whose name contains it. Fitted bases are kept under the output folder while the
+model stays the same.
 """
 
 from __future__ import annotations
@@ -21,7 +24,8 @@ from experiments.study import run as end_well
 from experiments.targets import catalog
 
 QUICK = ("few-shot 12 vtrain-multi", "scale vtrain-multi", "no rows, other stack: vtrain-multi")
-"""Protocols of the quick mode, with two seeds, a base of few rows and one scattered start of each fit."""
+"""Protocols of the quick mode, with two seeds, a base of few rows and one scattered start of each
+fit."""
 
 
 def wanted(cases: Cases, only: list[str] | None) -> list[str]:
@@ -33,16 +37,29 @@ def wanted(cases: Cases, only: list[str] | None) -> list[str]:
     names = list(catalog(cases))
     for text in only or ():
         if not any(text in name for name in names):
-            raise InputError(f"--only: no protocol contains {text!r}; there are: {'; '.join(names)}")
+            raise InputError(
+                f"--only: no protocol contains {text!r}; there are: {'; '.join(names)}"
+            )
     return [name for name in names if not only or any(text in name for text in only)]
 
 
 def line(outcome: Outcome) -> dict[str, Any]:
     """One line of the table; errors and regret in %."""
     goal, chosen = outcome.goal, outcome.choosing
-    asked = ((outcome.median, goal.median), (outcome.mean, goal.mean), (outcome.worst_mean, goal.mean and 2.0 * goal.mean))
-    choice = ((chosen.regret, goal.regret and goal.regret / 100.0), (chosen.order and -chosen.order, goal.order and -goal.order))
-    judged = [found <= limit for found, limit in (*asked, *choice) if found is not None and limit is not None]
+    asked = (
+        (outcome.median, goal.median),
+        (outcome.mean, goal.mean),
+        (outcome.worst_mean, goal.mean and 2.0 * goal.mean),
+    )
+    choice = (
+        (chosen.regret, goal.regret and goal.regret / 100.0),
+        (chosen.order and -chosen.order, goal.order and -goal.order),
+    )
+    judged = [
+        found <= limit
+        for found, limit in (*asked, *choice)
+        if found is not None and limit is not None
+    ]
     return {
         "protocol": title(outcome),
         "fitted": outcome.rows_fitted,
@@ -82,7 +99,13 @@ def main() -> None:
     outcomes: list[Outcome] = []
     for name in names:
         started = time.perf_counter()
-        found = run(name, cases, range(2 if options.quick else options.seeds), _bases(options), 1 if options.quick else None)
+        found = run(
+            name,
+            cases,
+            range(2 if options.quick else options.seeds),
+            _bases(options),
+            1 if options.quick else None,
+        )
         outcomes += found
         for outcome in found:
             say(f"{sentence(outcome)}; {time.perf_counter() - started:.0f} s")
@@ -93,13 +116,23 @@ def main() -> None:
 
 def _bases(options: argparse.Namespace) -> Bases:
     few = ("megatron-sc21-t1",) if options.quick else None
-    return Bases(options.out / "bases", starts=1 if options.quick else 2, rounds=1 if options.quick else 2, only=few)
+    return Bases(
+        options.out / "bases",
+        starts=1 if options.quick else 2,
+        rounds=1 if options.quick else 2,
+        only=few,
+    )
 
 
 def _options() -> argparse.Namespace:
     parser = arguments(__doc__ or "")
     parser.set_defaults(seeds=10)
-    parser.add_argument("--only", nargs="*", metavar="PROTOCOL", help="protocols whose names contain one of these texts")
+    parser.add_argument(
+        "--only",
+        nargs="*",
+        metavar="PROTOCOL",
+        help="protocols whose names contain one of these texts",
+    )
     return parser.parse_args()
 
 

@@ -1,5 +1,5 @@
-"""Profiles that have not seen some rows, kept on disk under what they were fitted to and with which code: a rerun is quick, a change of the
-model never goes unnoticed."""
+"""Profiles that have not seen some rows, kept on disk under what they were fitted to and with which
+code: a rerun is quick, a change of the model never goes unnoticed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def code_hash() -> str:
     digest = hashlib.sha256()
     for package in (dmodel, calibration):
         root = Path(str(package.__file__)).parent
-        for path in sorted(p for p in root.rglob("*") if p.is_file() and "__pycache__" not in p.parts):
+        for path in sorted(
+            p for p in root.rglob("*") if p.is_file() and "__pycache__" not in p.parts
+        ):
             name = path.relative_to(root).as_posix()
             if not name.startswith(OUTSIDE):
                 digest.update(f"{root.name}/{name}".encode())
@@ -39,17 +41,27 @@ CODE = code_hash()
 
 
 class Bases:
-    """Fits of some rows (of some sources `only`), polished like shipped profiles unless a single round makes quick ones; each is made
+    """Fits of some rows (of some sources `only`), polished like shipped profiles unless a single
+    round makes quick ones; each is made
     once, and kept in a folder when there is one."""
 
-    def __init__(self, folder: Path | None = None, *, starts: int = 2, rounds: int = 2, only: Sequence[str] | None = None):
+    def __init__(
+        self,
+        folder: Path | None = None,
+        *,
+        starts: int = 2,
+        rounds: int = 2,
+        only: Sequence[str] | None = None,
+    ):
         self.folder, self.starts, self.rounds, self.only = folder, starts, rounds, only
         self.polish = POLISH if rounds > 1 else LBFGS_STEPS
         self.found: dict[str, Profile] = {}
 
     def key(self, cases: Cases) -> str:
         """Name of the fit of all these rows."""
-        rows = hashlib.sha256("".join(sorted(cases.labels.fingerprint.tolist())).encode()).hexdigest()[:8]
+        rows = hashlib.sha256(
+            "".join(sorted(cases.labels.fingerprint.tolist())).encode()
+        ).hexdigest()[:8]
         return f"base-{rows}-{CODE}-{self.starts}-{self.rounds}-{self.polish}"
 
     def without(self, cases: Cases, hidden: np.ndarray, why: str = "") -> Profile:

@@ -1,6 +1,8 @@
-"""Searches that know nothing but values: at random, by differential evolution (scipy), by CMA-ES with margins (cmaes); on the unit cube.
+"""Searches that know nothing but values: at random, by differential evolution (scipy), by CMA-ES
+with margins (cmaes); on the unit cube.
 
-They are the baselines of the studies of design; each gets the same number of evaluations, and says how good its best was after each.
+They are the baselines of the studies of design; each gets the same number of evaluations, and says
+how good its best was after each.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ class _Spent(Exception):
 
 
 class Counter:
-    """An objective that stops after a number of evaluations, and remembers the best value after each.
+    """An objective that stops after a number of evaluations, and remembers the best value after
+    each.
 
     Attributes:
       best: running minimum, one for each evaluation. at: the best point.
@@ -49,7 +52,8 @@ def at_random(objective: Counter, dimension: int, seed: int) -> None:
 
 
 def differential_evolution(objective: Counter, dimension: int, seed: int) -> None:
-    """Storn & Price 1997, as scipy has it: best1bin, 15 members for each dimension, a generation at once; started again when converged."""
+    """Storn & Price 1997, as scipy has it: best1bin, 15 members for each dimension, a generation at
+    once; started again when converged."""
     from scipy import optimize
 
     def generation(points: np.ndarray) -> np.ndarray:
@@ -62,7 +66,14 @@ def differential_evolution(objective: Counter, dimension: int, seed: int) -> Non
     try:
         while True:
             optimize.differential_evolution(
-                generation, bounds, rng=seed, maxiter=10**6, tol=1e-8, polish=False, vectorized=True, updating="deferred"
+                generation,
+                bounds,
+                rng=seed,
+                maxiter=10**6,
+                tol=1e-8,
+                polish=False,
+                vectorized=True,
+                updating="deferred",
             )
             seed += 1000
     except _Spent:
@@ -70,7 +81,8 @@ def differential_evolution(objective: Counter, dimension: int, seed: int) -> Non
 
 
 def cma(objective: Counter, dimension: int, seed: int) -> None:
-    """CMA-ES (Hansen 2016) with four members for each dimension, started again with twice as many when converged (Auger & Hansen 2005)."""
+    """CMA-ES (Hansen 2016) with four members for each dimension, started again with twice as many
+    when converged (Auger & Hansen 2005)."""
     from cmaes import CMA
 
     random, population = np.random.default_rng(seed), 4 * dimension
@@ -78,7 +90,13 @@ def cma(objective: Counter, dimension: int, seed: int) -> None:
     try:
         while True:
             mean = random.uniform(0.2, 0.8, dimension)
-            search = CMA(mean, 0.3, bounds=bounds, seed=int(random.integers(2**31)), population_size=population)
+            search = CMA(
+                mean,
+                0.3,
+                bounds=bounds,
+                seed=int(random.integers(2**31)),
+                population_size=population,
+            )
             while not search.should_stop() and search.generation < 400:
                 points = [search.ask() for _ in range(search.population_size)]
                 values = objective(np.array(points))
@@ -105,10 +123,12 @@ def run(method: str, objective: Objective, dimension: int, budget: int, seed: in
 
 
 class Table:
-    """A finite space as a unit cube: one coordinate for each column that varies, split evenly among the values that are left for it.
+    """A finite space as a unit cube: one coordinate for each column that varies, split evenly among
+    the values that are left for it.
 
     Attributes:
-      rows: `[n, column]`, sorted by columns. values: `[n]` of each row, least is best. dimension: columns that vary.
+      rows: `[n, column]`, sorted by columns. values: `[n]` of each row, least is best. dimension:
+        columns that vary.
     """
 
     def __init__(self, rows: np.ndarray, values: np.ndarray):
@@ -120,7 +140,8 @@ class Table:
         self._starts: dict[tuple[int, int, int], np.ndarray] = {}
 
     def row(self, point: np.ndarray) -> int:
-        """Index of the row at a point: column after column, among the values that rows with the same choices before have."""
+        """Index of the row at a point: column after column, among the values that rows with the
+        same choices before have."""
         low, high = 0, len(self.rows)
         for i, u in enumerate(point):
             starts = self._values_of(i, low, high)
@@ -129,7 +150,8 @@ class Table:
         return low
 
     def _values_of(self, i: int, low: int, high: int) -> np.ndarray:
-        """Where each value of a column begins among some rows, and where they end; found once, as searches come back to them."""
+        """Where each value of a column begins among some rows, and where they end; found once, as
+        searches come back to them."""
         key = (i, low, high)
         if key not in self._starts:
             column = self.columns[low:high, i]

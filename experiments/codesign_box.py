@@ -1,4 +1,5 @@
-"""A run's sizes and plan as a point of the unit cube, so that searches that know nothing but values can look for the best one."""
+"""A run's sizes and plan as a point of the unit cube, so that searches that know nothing but values
+can look for the best one."""
 
 from __future__ import annotations
 
@@ -25,8 +26,9 @@ BLOCK = 1024
 """Points evaluated at once, so that one compiled program serves all."""
 
 BROKEN, WEIGHT, INVALID = 0.05, 10.0, 50.0
-"""What is added to the logarithm of the objective: when a limit is broken, for each unit of scaled excess, and when a plan is not valid.
-The cost of a run falls as about the 30th power of its loss, whose excess counts 20 times: less than 1.5 a unit would pay to break it."""
+"""What is added to the logarithm of the objective: when a limit is broken, for each unit of scaled
+excess, and when a plan is not valid. The cost of a run falls as about the 30th power of its loss,
+whose excess counts 20 times: less than 1.5 a unit would pay to break it."""
 
 
 def _divisors(n: int, most: int = 1 << 30) -> np.ndarray:
@@ -44,10 +46,12 @@ def _judged():
 
 
 class Box:
-    """Logarithm of a question's objective on the unit cube, with penalties for limits that are broken.
+    """Logarithm of a question's objective on the unit cube, with penalties for limits that are
+    broken.
 
     Attributes:
-      dimension: free sizes, then `CHOICES`. plans_each: valid plans at one combination of sizes, about.
+      dimension: free sizes, then `CHOICES`. plans_each: valid plans at one combination of sizes,
+        about.
     """
 
     plans_each = 10_000
@@ -78,8 +82,13 @@ class Box:
     def plan(self, point: np.ndarray, sizes: dict[str, float]) -> dict[str, float] | None:
         """Numbers of a valid plan at a point; None when the devices do not split so."""
         fixed, u = self.stated.world.fixed, dict(zip(CHOICES, point[len(self.free) :], strict=True))
-        devices, batch, layers = (int(round(sizes[name])) for name in ("devices", "global_batch", "n_layers"))
-        heads, kv = int(round(float(fixed.head_share) * sizes["d_model"] / sizes["head_dim"])), int(float(fixed.model.n_kv_heads))
+        devices, batch, layers = (
+            int(round(sizes[name])) for name in ("devices", "global_batch", "n_layers")
+        )
+        heads, kv = (
+            int(round(float(fixed.head_share) * sizes["d_model"] / sizes["head_dim"])),
+            int(float(fixed.model.n_kv_heads)),
+        )
 
         def pick(name: str, choices: np.ndarray) -> int:
             return int(choices[min(int(u[name] * len(choices)), len(choices) - 1)])
@@ -93,13 +102,29 @@ class Box:
         if batch % dp or int(float(fixed.model.seq_len)) % (tp * cp):
             return None
         share = batch // dp
-        b = pick("micro_batch", np.array([2**i for i in range(share.bit_length()) if share % 2**i == 0]))
+        b = pick(
+            "micro_batch", np.array([2**i for i in range(share.bit_length()) if share % 2**i == 0])
+        )
         chunks = _divisors(layers // pp) if pp > 1 and (share // b) % pp == 0 else np.array([1])
         zero, reshard = SHARDINGS[min(int(u["sharding"] * len(SHARDINGS)), len(SHARDINGS) - 1)]
         per_stage = layers // pp
         again = round(0.25 * min(int(u["recompute"] * 5.0), 4) * per_stage) / per_stage
-        numbers = {"dp": dp, "tp": tp, "cp": cp, "pp": pp, "sp": tp > 1, "zero": zero, "reshard": reshard, "micro_batch": b}
-        numbers |= {"shard": dp if zero else 1, "interleave": pick("interleave", chunks), "recompute_layers": again, "global_batch": batch}
+        numbers = {
+            "dp": dp,
+            "tp": tp,
+            "cp": cp,
+            "pp": pp,
+            "sp": tp > 1,
+            "zero": zero,
+            "reshard": reshard,
+            "micro_batch": b,
+        }
+        numbers |= {
+            "shard": dp if zero else 1,
+            "interleave": pick("interleave", chunks),
+            "recompute_layers": again,
+            "global_batch": batch,
+        }
         return {name: float(value) for name, value in numbers.items()}
 
     def __call__(self, points: np.ndarray) -> np.ndarray:
@@ -119,6 +144,8 @@ class Box:
         x = {name: jnp.asarray([sizes[i][name] for i in pad], dtype=float) for name in self.base}
         leaves = {name: np.array([plans[i][name] for i in pad]) for name in plans[0]}
         plan = self.stated.base.replace(**leaves, schedule="interleaved")
-        floats = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype=float), (plan, self.stated.world, self.stated.at))
+        floats = jax.tree.map(
+            lambda leaf: jnp.asarray(leaf, dtype=float), (plan, self.stated.world, self.stated.at)
+        )
         value, over = map(np.asarray, _judged()(x, *floats))
         return (value + np.where(over > 1e-9, BROKEN + WEIGHT * over, 0.0))[:n]

@@ -1,10 +1,12 @@
-"""Co-design checked: the search against a grid of every combination with every plan, prices against solving again, a plan under doubt.
+"""Co-design checked: the search against a grid of every combination with every plan, prices against
+solving again, a plan under doubt.
 
     python -m experiments.codesign_checks            all three, minutes
     python -m experiments.codesign_checks --quick    a coarse grid
 
-The run: the lowest loss that a budget of dollars and days buys on H100s, with depth, width, batch, tokens, devices, the memory of a device
-and the bandwidth between nodes free, the last two at the prices of `dmodel.codesign.bill`.
+The run: the lowest loss that a budget of dollars and days buys on H100s, with depth, width, batch,
+tokens, devices, the memory of a device and the bandwidth between nodes free, the last two at the
+prices of `dmodel.codesign.bill`.
 """
 
 from __future__ import annotations
@@ -34,7 +36,12 @@ from experiments.design_common import DAY_S, machine, model, options
 from experiments.study import run, say, write
 
 FREE = ("n_layers", "d_model", "global_batch", "devices", "tokens", "hbm_bytes", "bytes_per_s[1]")
-BOUNDS = {"n_layers": (16.0, 64.0), "d_model": (2048.0, 8192.0), "global_batch": (64.0, 1024.0), "devices": (32.0, 256.0)}
+BOUNDS = {
+    "n_layers": (16.0, 64.0),
+    "d_model": (2048.0, 8192.0),
+    "global_batch": (64.0, 1024.0),
+    "devices": (32.0, 256.0),
+}
 PLANS = Choices(zero=(1, 3), sp=(1,), shards="whole", recompute=(0.0, 1.0), schedules=("1f1b",))
 SAMPLES = 128
 
@@ -57,11 +64,14 @@ def stated(profile: str | None) -> Question:
 
 
 def axes(asked: Question, quick: bool) -> dict[str, np.ndarray]:
-    """Values of the grid: every n-th rung of what is discrete; of hardware half, once and twice the catalog's."""
+    """Values of the grid: every n-th rung of what is discrete; of hardware half, once and twice the
+    catalog's."""
     every = dict(zip(BOUNDS, (6, 3, 5, 3) if quick else (3, 2, 4, 3), strict=True))
     u, sizes = asked.unknowns, asked.unknowns.values(np.log(asked.unknowns.value))
     found = {name: rungs(name, sizes, u, asked.world.fixed)[:: every[name]] for name in BOUNDS}
-    return found | {name: sizes[name] * np.geomspace(0.5, 2.0, 3) for name in ("hbm_bytes", "bytes_per_s[1]")}
+    return found | {
+        name: sizes[name] * np.geomspace(0.5, 2.0, 3) for name in ("hbm_bytes", "bytes_per_s[1]")
+    }
 
 
 def against_grid(asked: Question, quick: bool) -> tuple[list[dict[str, Any]], CoDesign]:
@@ -78,17 +88,44 @@ def against_grid(asked: Question, quick: bool) -> tuple[list[dict[str, Any]], Co
     say(f"grid's best: {', '.join(f'{n} {float(grid.best.sizes[n]):.4g}' for n in FREE)}")
     say(f"search's best: {', '.join(f'{n} {float(answer.found.sizes[n]):.4g}' for n in FREE)}")
     mine, theirs = answer.evaluations, grid.evaluations
-    say(f"loss {answer.value:.5f} with {mine.total:,} evaluations; grid: {grid.value:.5f} with {theirs:,}, {theirs / mine.total:.0f} times")
+    say(
+        f"loss {answer.value:.5f} with {mine.total:,} evaluations; grid: {grid.value:.5f} with "
+        f"{theirs:,}, {theirs / mine.total:.0f} times"
+    )
     return [
-        _line("loss of the search, and of the grid", answer.value, grid.value, answer.value / grid.value - 1.0, f"{FREE}"),
-        _line("evaluations, a gradient as 4", float(mine.total), float(theirs), theirs / mine.total, f"{grid.combinations} combinations"),
-        _line("gradients and plans, each as 1", float(mine.gradients + mine.plans + mine.other), float(theirs),
-              theirs / (mine.gradients + mine.plans + mine.other), f"{mine}"),
-    ], answer  # fmt: skip
+        _line(
+            "loss of the search, and of the grid",
+            answer.value,
+            grid.value,
+            answer.value / grid.value - 1.0,
+            f"{FREE}",
+        ),
+        _line(
+            "evaluations, a gradient as 4",
+            float(mine.total),
+            float(theirs),
+            theirs / mine.total,
+            f"{grid.combinations} combinations",
+        ),
+        _line(
+            "gradients and plans, each as 1",
+            float(mine.gradients + mine.plans + mine.other),
+            float(theirs),
+            theirs / (mine.gradients + mine.plans + mine.other),
+            f"{mine}",
+        ),
+    ], answer
 
 
 def _line(what: str, value: float, against: float, relative: float, worth: str) -> dict[str, Any]:
-    return {"check": "grid", "what": what, "value": value, "against": against, "relative": relative, "worth": worth}
+    return {
+        "check": "grid",
+        "what": what,
+        "value": value,
+        "against": against,
+        "relative": relative,
+        "worth": worth,
+    }
 
 
 def priced(asked: Question, answer: CoDesign) -> list[dict[str, Any]]:
@@ -109,7 +146,8 @@ def priced(asked: Question, answer: CoDesign) -> list[dict[str, Any]]:
 
 
 def doubted(asked: Question, answer: CoDesign) -> list[dict[str, Any]]:
-    """The plans that are best in some sample of the coefficients, against the one that is best at their center."""
+    """The plans that are best in some sample of the coefficients, against the one that is best at
+    their center."""
     at = machine("H100-DGX")
     samples = profile_samples(profiles.load(at.profile), at.accelerator, None, SAMPLES)
     found = robust(asked, answer.found.sizes, samples)  # type: ignore[union-attr]
@@ -122,14 +160,18 @@ def doubted(asked: Question, answer: CoDesign) -> list[dict[str, Any]]:
             "value": c.mean,
             "against": found.nominal.mean,
             "relative": c.regret,
-            "worth": f"best in {c.best_share:.0%} of {found.samples} samples; {c.low:.4f} to {c.high:.4f}",
+            "worth": (
+                f"best in {c.best_share:.0%} of {found.samples} samples; {c.low:.4f} to "
+                f"{c.high:.4f}"
+            ),
         }
         for c in found.candidates[:6]
     ]
 
 
 def main() -> None:
-    """Print one table: what, by the search or multipliers, against what, and their difference or ratio."""
+    """Print one table: what, by the search or multipliers, against what, and their difference or
+    ratio."""
     about = options(__doc__ or "")
     asked = stated(about.profile)
     rows, answer = against_grid(asked, about.quick)
@@ -138,10 +180,19 @@ def main() -> None:
     about.out.mkdir(parents=True, exist_ok=True)
     path = write(about.out / "codesign_checks.csv", lines)
     if about.json:
-        print(json.dumps({"study": "codesign_checks", "table": str(path), "rows": lines}, allow_nan=False))
+        print(
+            json.dumps(
+                {"study": "codesign_checks", "table": str(path), "rows": lines}, allow_nan=False
+            )
+        )
         return
     for line in ({name: name for name in lines[0]}, *lines):
-        print("  ".join(f"{x:.6g}".ljust(12) if isinstance(x, float) else str(x).ljust(12) for x in line.values()))
+        print(
+            "  ".join(
+                f"{x:.6g}".ljust(12) if isinstance(x, float) else str(x).ljust(12)
+                for x in line.values()
+            )
+        )
     print(f"table: {path}")
 
 

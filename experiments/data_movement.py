@@ -1,6 +1,8 @@
-"""What the studies of data movement share: options, sweeps as curves, published figures beside them, tables and axes.
+"""What the studies of data movement share: options, sweeps as curves, published figures beside
+them, tables and axes.
 
-Published figures are those of arXiv 2411.01137 and of its authors' code, in `experiments/reference`.
+Published figures are those of arXiv 2411.01137 and of its authors' code, in
+`experiments/reference`.
 """
 
 from __future__ import annotations
@@ -33,9 +35,13 @@ COLORS = (style.BLUE, style.ORANGE, style.GREEN, style.VERMILLION, style.PURPLE,
 def arguments(about: str) -> argparse.ArgumentParser:
     """The options that every study of this group takes."""
     parser = argparse.ArgumentParser(description=about)
-    parser.add_argument("--quick", action="store_true", help="a part of the study, in less than a minute")
+    parser.add_argument(
+        "--quick", action="store_true", help="a part of the study, in less than a minute"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
-    parser.add_argument("--out", type=Path, default=Path("out"), help="folder of the tables and the figure")
+    parser.add_argument(
+        "--out", type=Path, default=Path("out"), help="folder of the tables and the figure"
+    )
     return parser
 
 
@@ -99,8 +105,11 @@ def reference(name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(line for line in file if not line.startswith("#")))
 
 
-def compared(what: str, published: float | None, model: float | None, note: str = "") -> dict[str, Any]:
-    """One line of a comparison; the difference is relative, None where one of the two is not known."""
+def compared(
+    what: str, published: float | None, model: float | None, note: str = ""
+) -> dict[str, Any]:
+    """One line of a comparison; the difference is relative, None where one of the two is not
+    known."""
     known = published is not None and model is not None and published != 0.0
     return {
         "what": what,
@@ -112,18 +121,31 @@ def compared(what: str, published: float | None, model: float | None, note: str 
 
 
 def headlines(c: Curve, law: str = "default") -> list[dict[str, Any]]:
-    """Linear end and largest run of a curve against the published ones where those are known: three digits of each."""
+    """Linear end and largest run of a curve against the published ones where those are known: three
+    digits of each."""
     kind = "sparse" if c.sparse else "dense"
-    rows = [r for r in reference("theory_headlines") if (r["gpu"], r["model_type"], r["batch_law"]) == (c.gpu, kind, law)]
+    rows = [
+        r
+        for r in reference("theory_headlines")
+        if (r["gpu"], r["model_type"], r["batch_law"]) == (c.gpu, kind, law)
+    ]
 
     def published(column: str) -> float | None:
         return float(rows[0][column]) if rows and rows[0][column] else None
 
     end, top = c.linear_end, c.largest
-    found = [compared(f"{c.label}: linear scaling ends at [FLOP]", published("linear_end_flop"), flop(end))]
+    found = [
+        compared(
+            f"{c.label}: linear scaling ends at [FLOP]", published("linear_end_flop"), flop(end)
+        )
+    ]
     found.append(compared(f"{c.label}: largest run [FLOP]", published("largest_flop"), flop(top)))
     if top is not None:
-        found.append(compared(f"{c.label}: its utilization", published("largest_utilization"), top.utilization))
+        found.append(
+            compared(
+                f"{c.label}: its utilization", published("largest_utilization"), top.utilization
+            )
+        )
         found.append(compared(f"{c.label}: its GPUs", published("largest_gpus"), float(top.n_gpus)))
     return found
 
@@ -157,7 +179,8 @@ def deliver(
     args: argparse.Namespace,
     shown: list[dict[str, Any]] | None = None,
 ) -> None:
-    """Write the figure and both tables; print the comparison, or what of it is `shown`, as a table, or all of it as JSON."""
+    """Write the figure and both tables; print the comparison, or what of it is `shown`, as a table,
+    or all of it as JSON."""
     args.out.mkdir(parents=True, exist_ok=True)
     written = {"figure": str(style.save_png(figure, args.out / f"{name}.png"))}
     for suffix, lines in (("", curves), ("_compared", comparison)):
@@ -171,10 +194,24 @@ def deliver(
 
 def _show(comparison: list[dict[str, Any]]) -> None:
     cells = [["", "published", "model", "difference", ""]]
-    cells += [[r["what"], _digits(r["published"]), _digits(r["model"]), _percent(r["difference"]), r["note"]] for r in comparison]
+    cells += [
+        [
+            r["what"],
+            _digits(r["published"]),
+            _digits(r["model"]),
+            _percent(r["difference"]),
+            r["note"],
+        ]
+        for r in comparison
+    ]
     width = [max(len(row[i]) for row in cells) for i in range(4)]
     for what, *numbers, note in cells:
-        print(what.ljust(width[0]), *(n.rjust(w) for n, w in zip(numbers, width[1:], strict=True)), note, sep="  ")
+        print(
+            what.ljust(width[0]),
+            *(n.rjust(w) for n, w in zip(numbers, width[1:], strict=True)),
+            note,
+            sep="  ",
+        )
 
 
 def _digits(x: float | None) -> str:
@@ -196,16 +233,31 @@ def compute_axis(axes: Axes, label: str = "training compute [FLOP]") -> None:
     axes.set_xlabel(label)
 
 
-def draw_curves(axes: Axes, curves: Sequence[Curve], colors: dict[str, str], *, of_ceiling: bool = False) -> None:
-    """Utilization against compute; sparse models dashed; a ring where linear scaling ends, a cross at the largest run in time."""
+def draw_curves(
+    axes: Axes, curves: Sequence[Curve], colors: dict[str, str], *, of_ceiling: bool = False
+) -> None:
+    """Utilization against compute; sparse models dashed; a ring where linear scaling ends, a cross
+    at the largest run in time."""
     for c in curves:
         scale = 1.0 / ceiling(c.system) if of_ceiling else 1.0
         x, y = [float(b.run.flop) for b in c.known], [scale * b.utilization for b in c.known]
-        axes.plot(x, y, color=colors[c.label], linewidth=1.6, linestyle="--" if c.sparse else "-", label=c.label)
+        axes.plot(
+            x,
+            y,
+            color=colors[c.label],
+            linewidth=1.6,
+            linestyle="--" if c.sparse else "-",
+            label=c.label,
+        )
         for best, marker in ((c.linear_end, "o"), (c.largest, "x")):
             if best is not None:
                 axes.plot(
-                    float(best.run.flop), scale * best.utilization, marker, color=colors[c.label], markersize=6, markerfacecolor="white"
+                    float(best.run.flop),
+                    scale * best.utilization,
+                    marker,
+                    color=colors[c.label],
+                    markersize=6,
+                    markerfacecolor="white",
                 )
     if of_ceiling:
         axes.axhline(LINEAR, color=style.GREY, linewidth=0.8, linestyle=":")
@@ -222,5 +274,15 @@ def legend(axes: Axes, **where: Any) -> None:
 
     handles, _ = axes.get_legend_handles_labels()
     for marker, text in (("o", "linear scaling ends"), ("x", "largest run in three months")):
-        handles.append(Line2D([], [], color=style.GREY, marker=marker, linestyle="", markerfacecolor="white", label=text))
+        handles.append(
+            Line2D(
+                [],
+                [],
+                color=style.GREY,
+                marker=marker,
+                linestyle="",
+                markerfacecolor="white",
+                label=text,
+            )
+        )
     axes.legend(handles=handles, frameon=False, fontsize=7.5, **where)

@@ -1,4 +1,5 @@
-"""Claim: how fast the critical batch grows with compute decides where linear scaling ends: constant, C^(1/6), or DeepSeek's C^0.33.
+"""Claim: how fast the critical batch grows with compute decides where linear scaling ends:
+constant, C^(1/6), or DeepSeek's C^0.33.
 
 H100, dense. `python -m experiments.data_movement_limits_batch [--quick] [--json] [--out DIR]`
 """
@@ -10,7 +11,11 @@ from experiments import data_movement as shared
 from experiments.data_movement import curve
 from experiments.study import run as run_study
 
-LAWS = {"none": "constant, 4 Mi tokens", "default": "C^(1/6), the study's", "deepseek": "DeepSeek, C^0.327"}
+LAWS = {
+    "none": "constant, 4 Mi tokens",
+    "default": "C^(1/6), the study's",
+    "deepseek": "DeepSeek, C^0.327",
+}
 
 
 def main() -> None:

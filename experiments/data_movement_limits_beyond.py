@@ -1,15 +1,24 @@
-"""Beyond the study: attention in the layers, failures and checkpoints, and today's chips, each against the study's H100.
+"""Beyond the study: attention in the layers, failures and checkpoints, and today's chips, each
+against the study's H100.
 
-Attention: projections, core and their all-reduces (`theory.attention`). Failures: the rate of the Llama 3 report's 16,384 H100, Daly's
-checkpoint interval, and a deadline that they shorten; then 10 to 10,000 times rarer ones. Chips: H200, B200, GB200 NVL72, TPU v5p and
-v7x by their public rates, the rest assumed and listed. `python -m experiments.data_movement_limits_beyond [--quick] [--json] [--out DIR]`
+Attention: projections, core and their all-reduces (`theory.attention`). Failures: the rate of the
+Llama 3 report's 16,384 H100, Daly's checkpoint interval, and a deadline that they shorten; then 10
+to 10,000 times rarer ones. Chips: H200, B200, GB200 NVL72, TPU v5p and
+v7x by their public rates, the rest assumed and listed. `python -m
+experiments.data_movement_limits_beyond [--quick] [--json] [--out DIR]`
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from dmodel.goodput import LLAMA_3, Reliability, goodput, largest_cluster, mean_time_between_failures
+from dmodel.goodput import (
+    LLAMA_3,
+    Reliability,
+    goodput,
+    largest_cluster,
+    mean_time_between_failures,
+)
 from dmodel.report import style
 from dmodel.theory import Best, gpu_names, laws
 from dmodel.theory.gpus import assumptions
@@ -47,14 +56,21 @@ def with_failures(quick: bool) -> list[Curve]:
     for rarer in RARER[:2] if quick else RARER:
         label = "as Llama 3's" if rarer == 1.0 else f"{rarer:,.0f} times rarer"
         reliability = Reliability(failures_per_device_s=LLAMA_3 / rarer)
-        found.append(useful(curve(BASE, label, widths=widths, reliability=reliability), reliability))
+        found.append(
+            useful(curve(BASE, label, widths=widths, reliability=reliability), reliability)
+        )
     return found
 
 
 def useful(c: Curve, reliability: Reliability) -> Curve:
     """The curve with utilization of all wall time, failures and checkpoints in it."""
-    best = [cluster.best and cluster.best._replace(utilization=_of_wall_time(cluster.best, reliability)) for cluster in c.clusters]
-    return c._replace(clusters=[cluster._replace(best=b) for cluster, b in zip(c.clusters, best, strict=True)])
+    best = [
+        cluster.best and cluster.best._replace(utilization=_of_wall_time(cluster.best, reliability))
+        for cluster in c.clusters
+    ]
+    return c._replace(
+        clusters=[cluster._replace(best=b) for cluster, b in zip(c.clusters, best, strict=True)]
+    )
 
 
 def _of_wall_time(best: Best, reliability: Reliability) -> float:
@@ -65,12 +81,28 @@ def goodput_lines() -> list[dict[str, Any]]:
     """The Llama 3 report's figures, and the cluster that failures leave half of its time."""
     hours = 54.0 * 24.0 * 3600.0 / float(mean_time_between_failures(16384.0, Reliability()))
     lines = [
-        compared("Llama 3, 16,384 H100: interruptions in 54 days", 419.0, hours, "the rate is taken from it"),
-        compared("Llama 3: share of time that trains", 0.9, float(goodput(16384.0, Reliability())), "published: more than this"),
+        compared(
+            "Llama 3, 16,384 H100: interruptions in 54 days",
+            419.0,
+            hours,
+            "the rate is taken from it",
+        ),
+        compared(
+            "Llama 3: share of time that trains",
+            0.9,
+            float(goodput(16384.0, Reliability())),
+            "published: more than this",
+        ),
     ]
     for rarer in RARER:
         half = largest_cluster(Reliability(failures_per_device_s=LLAMA_3 / rarer))
-        lines.append(compared(f"devices that train half of the time, failures {rarer:,.0f} times rarer", None, half))
+        lines.append(
+            compared(
+                f"devices that train half of the time, failures {rarer:,.0f} times rarer",
+                None,
+                half,
+            )
+        )
     return lines
 
 
@@ -80,7 +112,11 @@ def over_base(curves: list[Curve]) -> list[dict[str, Any]]:
     for c in curves:
         for what in ("linear_end", "largest"):
             ends = [shared.flop(getattr(x, what)) for x in (c, curves[0])]
-            note = f"{ends[0] / ends[1]:.3g} times that of {curves[0].label}" if c is not curves[0] and ends[0] and ends[1] else ""
+            note = (
+                f"{ends[0] / ends[1]:.3g} times that of {curves[0].label}"
+                if c is not curves[0] and ends[0] and ends[1]
+                else ""
+            )
             text = "linear scaling ends at" if what == "linear_end" else "largest run"
             lines.append(compared(f"{c.label}: {text} [FLOP]", None, ends[0], note))
     return lines
@@ -111,7 +147,12 @@ def main() -> None:
         shared.legend(axes, loc="lower left")
     for axes in grid[1:]:
         axes.set_ylabel("")
-    lines = [{"group": title, **p} for title, curves in groups.items() for c in curves for p in shared.points(c)]
+    lines = [
+        {"group": title, **p}
+        for title, curves in groups.items()
+        for c in curves
+        for p in shared.points(c)
+    ]
     shown = [line for line in comparison if "assumed" not in line]
     shared.deliver("data_movement_limits_beyond", comparison, lines, figure, args, shown=shown)
 

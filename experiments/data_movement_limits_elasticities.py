@@ -1,7 +1,9 @@
-"""Claim: what the largest run depends on has exact slopes: the training time and the batch by 2.1, FLOP/s against linear scaling by −5.
+"""Claim: what the largest run depends on has exact slopes: the training time and the batch by 2.1,
+FLOP/s against linear scaling by −5.
 
-Elasticities ∂ ln C_max / ∂ ln input of the unrounded frontier by implicit differentiation, at 0.8 of the utilization ceiling and where a
-run only has to finish, beside those of the closed forms T_crit and T_limit, which are exact but leave out much of the model.
+Elasticities ∂ ln C_max / ∂ ln input of the unrounded frontier by implicit differentiation, at 0.8
+of the utilization ceiling and where a run only has to finish, beside those of the closed forms
+T_crit and T_limit, which are exact but leave out much of the model.
 `python -m experiments.data_movement_limits_elasticities [--quick] [--json] [--out DIR]`
 """
 
@@ -50,13 +52,20 @@ NOTHING = 1e-9
 def closed_form(name: str, end: str) -> dict[str, float]:
     """Elasticities of T_crit or T_limit at the study's exponents, by the frontier's names.
 
-    The frontier's depth constant is that of `L = c (d_model d_ff)^0.3751`: at a given compute L goes with c^(1/1.3751).
+    The frontier's depth constant is that of `L = c (d_model d_ff)^0.3751`: at a given compute L
+    goes with c^(1/1.3751).
     """
     batch, depth = LAWS["batch C^(1/6)"]
     at = jax.tree.map(jnp.asarray, wall(name, batch - depth))
     slopes = jax.grad(lambda x: jnp.log((t_crit if ENDS[end] else t_limit)(x)))(at)
-    found = {mine: float(getattr(slopes, theirs) * getattr(at, theirs)) for mine, theirs in INPUTS.items() if theirs}
-    return found | {"depth constant": found["depth constant"] / (1.0 + float(laws.STUDY.depth_exponent))}
+    found = {
+        mine: float(getattr(slopes, theirs) * getattr(at, theirs))
+        for mine, theirs in INPUTS.items()
+        if theirs
+    }
+    return found | {
+        "depth constant": found["depth constant"] / (1.0 + float(laws.STUDY.depth_exponent))
+    }
 
 
 def of_frontier(asked: Any, found: Frontier) -> dict[str, float]:
@@ -71,16 +80,39 @@ def lines_of(name: str, end: str) -> tuple[list[dict[str, Any]], list[dict[str, 
     """The comparison and the table of one GPU and end."""
     asked = case(gpu(name), threshold=ENDS[end])
     found = largest_run(asked)
-    say(f"{name}, {end}: {found.flop:.3g} FLOP; {found.pattern.describe()}; {'smooth' if found.smooth else 'slopes of one side'}")
+    say(
+        f"{name}, {end}: {found.flop:.3g} FLOP; {found.pattern.describe()}; "
+        f"{'smooth' if found.smooth else 'slopes of one side'}"
+    )
     exact, mine = closed_form(name, end), of_frontier(asked, found)
-    sweep = [r for r in shared.reference("theory_headlines") if (r["gpu"], r["model_type"], r["batch_law"]) == (name, "dense", "default")]
+    sweep = [
+        r
+        for r in shared.reference("theory_headlines")
+        if (r["gpu"], r["model_type"], r["batch_law"]) == (name, "dense", "default")
+    ]
     column = "linear_end_flop" if ENDS[end] else "largest_flop"
     label = f"{name}, {end}"
-    note = "published: the first swept run below the line" if ENDS[end] else "published: the largest swept run, the next has 1.9 times"
+    note = (
+        "published: the first swept run below the line"
+        if ENDS[end]
+        else "published: the largest swept run, the next has 1.9 times"
+    )
     comparison = [compared(f"{label}: frontier [FLOP]", float(sweep[0][column]), found.flop, note)]
-    comparison += [compared(f"{label}: elasticity to {key}", exact.get(key), mine[key], "against the closed form") for key in INPUTS]
+    comparison += [
+        compared(
+            f"{label}: elasticity to {key}", exact.get(key), mine[key], "against the closed form"
+        )
+        for key in INPUTS
+    ]
     table = [
-        {"gpu": name, "end": end, "input": key, "elasticity": value, "closed_form": exact.get(key), "per_unit": key in EXPONENTS}
+        {
+            "gpu": name,
+            "end": end,
+            "input": key,
+            "elasticity": value,
+            "closed_form": exact.get(key),
+            "per_unit": key in EXPONENTS,
+        }
         for key, value in mine.items()
     ]
     return comparison, table
@@ -111,9 +143,26 @@ def _panel(axes: Any, rows: list[dict[str, Any]], names: tuple[str, ...], end: s
     for i, name in enumerate(names):
         value = {r["input"]: r for r in rows if r["gpu"] == name}
         offset = y + (len(names) - 1 - 2 * i) * height / 2
-        axes.barh(offset, [value[k]["elasticity"] for k in keys], height=0.9 * height, color=shared.COLORS[i], label=name)
-    marks = [(value[k]["closed_form"], at) for k, at in zip(keys, y, strict=True) if value[k]["closed_form"] is not None]
-    axes.plot(*zip(*marks, strict=True), "D", color=style.INK, markersize=5, markerfacecolor="none", label="closed form, any GPU")
+        axes.barh(
+            offset,
+            [value[k]["elasticity"] for k in keys],
+            height=0.9 * height,
+            color=shared.COLORS[i],
+            label=name,
+        )
+    marks = [
+        (value[k]["closed_form"], at)
+        for k, at in zip(keys, y, strict=True)
+        if value[k]["closed_form"] is not None
+    ]
+    axes.plot(
+        *zip(*marks, strict=True),
+        "D",
+        color=style.INK,
+        markersize=5,
+        markerfacecolor="none",
+        label="closed form, any GPU",
+    )
     axes.axvline(0.0, color=style.GREY, linewidth=0.8)
     axes.set_yticks(y, keys)
     axes.set_xlabel("∂ ln C / ∂ ln input")

@@ -1,7 +1,9 @@
-"""Claim: descent by gradient finds the best layout that the exhaustive search finds, pricing some hundred layouts.
+"""Claim: descent by gradient finds the best layout that the exhaustive search finds, pricing some
+hundred layouts.
 
-Relaxed degrees, micro-batches and placement, rounded and polished, on all rows of the optima and sweeps, against the times of the authors.
-`python -m experiments.data_movement_limits_gradient [--quick] [--json] [--out DIR]`
+Relaxed degrees, micro-batches and placement, rounded and polished, on all rows of the optima and
+sweeps, against the times of the authors. `python -m experiments.data_movement_limits_gradient
+[--quick] [--json] [--out DIR]`
 """
 
 from __future__ import annotations
@@ -37,9 +39,14 @@ def rows_by_gpu(quick: bool) -> dict[str, list[dict[str, str]]]:
 def lines_of(name: str, rows: list[dict[str, str]]) -> list[dict[str, Any]]:
     """Rows of one GPU by gradient: time, its gap to the exact optimum, and what the search took."""
     sparse = [row["model_type"] == "sparse" for row in rows]
-    problems = [Problem(run(float(row["d_model"]), sparse=s), int(row["n_gpus"])) for row, s in zip(rows, sparse, strict=True)]
+    problems = [
+        Problem(run(float(row["d_model"]), sparse=s), int(row["n_gpus"]))
+        for row, s in zip(rows, sparse, strict=True)
+    ]
     lines = []
-    for row, problem, found in zip(rows, problems, layouts_by_gradient(problems, gpu(name)), strict=True):
+    for row, problem, found in zip(
+        rows, problems, layouts_by_gradient(problems, gpu(name)), strict=True
+    ):
         exact, months = float(row["train_time_months"]), found.best.train_time_s / MONTH_S
         lines.append(
             {
@@ -68,18 +75,38 @@ def main() -> None:
     gaps = np.array([line["gap"] for line in lines])
     comparison = [
         compared("rows", None, float(len(gaps))),
-        compared("same optimum [share of rows]", None, float(np.mean(np.abs(gaps) <= SAME)), "aim: 0.95"),
+        compared(
+            "same optimum [share of rows]", None, float(np.mean(np.abs(gaps) <= SAME)), "aim: 0.95"
+        ),
         compared("largest gap", None, float(gaps.max()), "aim: 0.01"),
-        compared("smallest gap", None, float(gaps.min()), "below 0: better than the exhaustive search, but for rounding"),
-        compared("layouts priced, median", None, float(np.median([line["evaluated"] for line in lines]))),
+        compared(
+            "smallest gap",
+            None,
+            float(gaps.min()),
+            "below 0: better than the exhaustive search, but for rounding",
+        ),
+        compared(
+            "layouts priced, median", None, float(np.median([line["evaluated"] for line in lines]))
+        ),
     ]
     figure = style.new_figure(6.4, 4.0)
     axes = figure.subplots()
-    for name, color in zip(dict.fromkeys(line["gpu"] for line in lines), shared.COLORS, strict=False):
+    for name, color in zip(
+        dict.fromkeys(line["gpu"] for line in lines), shared.COLORS, strict=False
+    ):
         mine = [line for line in lines if line["gpu"] == name]
-        axes.plot([m["training_flop"] for m in mine], [m["evaluated"] for m in mine], "o", color=color, markersize=4, label=name)
+        axes.plot(
+            [m["training_flop"] for m in mine],
+            [m["evaluated"] for m in mine],
+            "o",
+            color=color,
+            markersize=4,
+            label=name,
+        )
     for line in (line for line in lines if line["gap"] > SAME):
-        axes.annotate(f"+{100 * line['gap']:.2g} %", (line["training_flop"], line["evaluated"]), fontsize=7)
+        axes.annotate(
+            f"+{100 * line['gap']:.2g} %", (line["training_flop"], line["evaluated"]), fontsize=7
+        )
     shared.compute_axis(axes)
     axes.set_ylim(0.0, None)
     axes.set_ylabel("layouts priced exactly")

@@ -1,4 +1,5 @@
-"""Claim: bandwidth decides where scaling stops being linear, latency where it ends: H100 with a better network, lower latency, or both.
+"""Claim: bandwidth decides where scaling stops being linear, latency where it ends: H100 with a
+better network, lower latency, or both.
 
 Variants of the study, dense and sparse, against its optima where those are known.
 `python -m experiments.data_movement_limits_grand [--quick] [--json] [--out DIR]`
@@ -26,25 +27,44 @@ def main() -> None:
     args = shared.options(__doc__ or "")
     names = list(VARIANTS)[: 3 if args.quick else None]
     kinds = (False,) if args.quick else (False, True)
-    curves = [curve(n, f"{VARIANTS[n]}, {'sparse' if sparse else 'dense'}", sparse=sparse) for sparse in kinds for n in names]
+    curves = [
+        curve(n, f"{VARIANTS[n]}, {'sparse' if sparse else 'dense'}", sparse=sparse)
+        for sparse in kinds
+        for n in names
+    ]
     comparison = [line for c in curves for line in shared.headlines(c)]
     for base in (c for c in curves if c.gpu == "H100 SXM" and c.largest):
         for c in (c for c in curves if c.sparse == base.sparse and c is not base):
             for what in ("linear_end", "largest"):
                 ends = [shared.flop(getattr(x, what)) for x in (c, base)]
                 if ends[0] and ends[1]:
-                    comparison.append(compared(f"{c.label}: {what.replace('_', ' ')} over H100's", None, ends[0] / ends[1], "times"))
+                    comparison.append(
+                        compared(
+                            f"{c.label}: {what.replace('_', ' ')} over H100's",
+                            None,
+                            ends[0] / ends[1],
+                            "times",
+                        )
+                    )
     comparison += against_optima(tuple(names))
     colors = {VARIANTS[name]: color for name, color in zip(names, shared.COLORS, strict=False)}
     figure = style.new_figure(5.2 * len(kinds) + 0.4, 4.0)
     grid = figure.subplots(1, len(kinds), squeeze=False, sharey=True)[0]
     for axes, sparse in zip(grid, kinds, strict=True):
         some = [c for c in curves if c.sparse == sparse]
-        shared.draw_curves(axes, [c._replace(sparse=False, label=VARIANTS[c.gpu]) for c in some], colors)
+        shared.draw_curves(
+            axes, [c._replace(sparse=False, label=VARIANTS[c.gpu]) for c in some], colors
+        )
         axes.set_title("sparse models" if sparse else "dense models")
     grid[-1].set_ylabel("" if len(kinds) > 1 else grid[-1].get_ylabel())
     shared.legend(grid[0], loc="lower left")
-    shared.deliver("data_movement_limits_grand", comparison, [p for c in curves for p in shared.points(c)], figure, args)
+    shared.deliver(
+        "data_movement_limits_grand",
+        comparison,
+        [p for c in curves for p in shared.points(c)],
+        figure,
+        args,
+    )
 
 
 if __name__ == "__main__":

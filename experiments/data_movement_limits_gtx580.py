@@ -1,7 +1,9 @@
-"""Claim to check: 16 million GTX 580 of 2012 could have trained 1e26 FLOP in three months, as was published.
+"""Claim to check: 16 million GTX 580 of 2012 could have trained 1e26 FLOP in three months, as was
+published.
 
-The largest dense run that 2^24 of them finish, with a network that nobody had with this card (InfiniBand FDR for each), and with one port
-of 10 Gigabit Ethernet for four. Memory is checked by the study's rule, which counts no activations.
+The largest dense run that 2^24 of them finish, with a network that nobody had with this card
+(InfiniBand FDR for each), and with one port of 10 Gigabit Ethernet for four. Memory is checked by
+the study's rule, which counts no activations.
 `python -m experiments.data_movement_limits_gtx580 [--quick] [--json] [--out DIR]`
 """
 
@@ -20,7 +22,11 @@ from experiments.study import say
 
 PUBLISHED_FLOP, PUBLISHED_GPUS = 1e26, 1.6e7
 NAMES = ("GTX 580", "GTX 580 Ethernet")
-WIDTHS = tuple(sorted(float(f * 2**i) for i in range(9, 14) for f in (5, 6, 7, 8, 9) if 8192 <= f * 2**i <= 40960))
+WIDTHS = tuple(
+    sorted(
+        float(f * 2**i) for i in range(9, 14) for f in (5, 6, 7, 8, 9) if 8192 <= f * 2**i <= 40960
+    )
+)
 
 
 def answers(name: str, widths: tuple[float, ...], n_gpus: int) -> list[Best]:
@@ -40,7 +46,13 @@ def lines_of(name: str, found: list[Best]) -> list[dict[str, Any]]:
     in_time = [b for b in found if b.train_time_s < DEADLINE_S]
     largest = max(in_time, key=lambda b: float(b.run.flop), default=None)
     nearest = min(found, key=lambda b: abs(float(b.run.flop) / PUBLISHED_FLOP - 1.0))
-    lines = [compared(f"{name}: largest run in three months on {found[0].n_gpus:,} [FLOP]", PUBLISHED_FLOP, shared.flop(largest))]
+    lines = [
+        compared(
+            f"{name}: largest run in three months on {found[0].n_gpus:,} [FLOP]",
+            PUBLISHED_FLOP,
+            shared.flop(largest),
+        )
+    ]
     if largest is not None:
         room = "fits in memory" if fits(largest, name) else "does not fit in memory"
         lines.append(compared(f"{name}: its utilization", None, largest.utilization, room))
@@ -52,7 +64,9 @@ def smallest(name: str, width: float) -> dict[str, Any]:
     """The smallest cluster for the run nearest to the published one."""
     c = shared.curve(name, name, widths=(width,))
     n = float(c.known[0].n_gpus) if c.known else None
-    return compared(f"{name}: smallest cluster for {float(laws.run(width).flop):.2g} FLOP", PUBLISHED_GPUS, n)
+    return compared(
+        f"{name}: smallest cluster for {float(laws.run(width).flop):.2g} FLOP", PUBLISHED_GPUS, n
+    )
 
 
 def main() -> None:
@@ -63,7 +77,12 @@ def main() -> None:
     needed = PUBLISHED_FLOP / (PUBLISHED_GPUS * peak * DEADLINE_S)
     comparison = [
         compared("peak of one card [FLOP/s]", 1.58e12, peak),
-        compared("utilization that the claim needs", None, needed, f"products reach {ceiling(gpu(NAMES[0])):.2f}"),
+        compared(
+            "utilization that the claim needs",
+            None,
+            needed,
+            f"products reach {ceiling(gpu(NAMES[0])):.2f}",
+        ),
     ]
     figure = style.new_figure(6.4, 4.2)
     axes, table = figure.subplots(), []
@@ -86,8 +105,17 @@ def main() -> None:
             }
             for b in found
         ]
-    comparison += [compared(f"assumed, {key}", None, None, text) for key, text in assumptions(NAMES[1]).items()]
-    axes.plot(PUBLISHED_FLOP, 3.0, "*", color=style.INK, markersize=12, label="published: 1e26 FLOP in three months")
+    comparison += [
+        compared(f"assumed, {key}", None, None, text) for key, text in assumptions(NAMES[1]).items()
+    ]
+    axes.plot(
+        PUBLISHED_FLOP,
+        3.0,
+        "*",
+        color=style.INK,
+        markersize=12,
+        label="published: 1e26 FLOP in three months",
+    )
     axes.axhline(DEADLINE_S / MONTH_S, color=style.GREY, linewidth=0.8, linestyle=":")
     axes.set(xlabel="training compute [FLOP]", ylabel="training time [months]")
     axes.set_title("Sixteen million GTX 580")

@@ -1,7 +1,9 @@
-"""Claim: a matrix product on an A100 takes 4.5 µs while small, then grows with its traffic, then with the cube of its size.
+"""Claim: a matrix product on an A100 takes 4.5 µs while small, then grows with its traffic, then
+with the cube of its size.
 
-The theory's time of square products against size, beside measured products of an A100-80GB (the shipped micro-benchmarks, 16 bit). The
-theory's A100 has 40 GB and 1,555 GB/s; measured products are compared with it at the 2,039 GB/s of the card that was measured.
+The theory's time of square products against size, beside measured products of an A100-80GB (the
+shipped micro-benchmarks, 16 bit). The theory's A100 has 40 GB and 1,555 GB/s; measured products are
+compared with it at the 2,039 GB/s of the card that was measured.
 `python -m experiments.data_movement_limits_matmul [--quick] [--json] [--out DIR]`
 """
 
@@ -60,23 +62,34 @@ def local_exponent(sizes: np.ndarray, seconds: np.ndarray) -> np.ndarray:
 def regimes(sizes: np.ndarray, seconds: np.ndarray) -> tuple[float, float]:
     """Sizes at which time stops being constant, and from which on it is cubic."""
     slope = local_exponent(sizes, seconds)
-    return float(sizes[np.argmax(slope > CONSTANT)]), float(sizes[len(slope) - np.argmax(slope[::-1] < CUBIC) - 1])
+    return float(sizes[np.argmax(slope > CONSTANT)]), float(
+        sizes[len(slope) - np.argmax(slope[::-1] < CUBIC) - 1]
+    )
 
 
-def errors(real: Measured, predicted: np.ndarray, edges: tuple[float, float]) -> list[dict[str, Any]]:
-    """Median of |model / measured − 1| of all products and by regime of the square product of the same arithmetic."""
+def errors(
+    real: Measured, predicted: np.ndarray, edges: tuple[float, float]
+) -> list[dict[str, Any]]:
+    """Median of |model / measured − 1| of all products and by regime of the square product of the
+    same arithmetic."""
     ratio = predicted / real.seconds
     parts = {
         "all products": np.full(len(ratio), True),
         f"constant, below {edges[0]:.0f}": real.size < edges[0],
-        f"between, {edges[0]:.0f} to {edges[1]:.0f}": (real.size >= edges[0]) & (real.size < edges[1]),
+        f"between, {edges[0]:.0f} to {edges[1]:.0f}": (real.size >= edges[0])
+        & (real.size < edges[1]),
         f"cubic, above {edges[1]:.0f}": real.size >= edges[1],
     }
     lines = []
     for name, part in parts.items():
         if part.any():
-            note = f"{int(part.sum())} products; median |model / measured − 1| {100 * np.median(np.abs(ratio[part] - 1.0)):.1f} %"
-            theirs, mine = (float(np.median(seconds[part])) for seconds in (real.seconds, predicted))
+            note = (
+                f"{int(part.sum())} products; median |model / measured − 1| "
+                f"{100 * np.median(np.abs(ratio[part] - 1.0)):.1f} %"
+            )
+            theirs, mine = (
+                float(np.median(seconds[part])) for seconds in (real.seconds, predicted)
+            )
             lines.append(compared(f"{name}: median time [s]", theirs, mine, note))
     return lines
 
@@ -97,38 +110,96 @@ def main() -> None:
     slope = local_exponent(sizes, square)
     middle = (sizes > edges[0]) & (sizes < edges[1])
     comparison = [
-        compared("constant regime: time of the smallest square [s]", PUBLISHED_LATENCY_S, float(square[0])),
-        compared("the same, measured: the fastest product [s]", PUBLISHED_LATENCY_S, float(real.seconds.min()), MEASURED),
-        compared("middle regime: mean exponent in the size", 1.0, float(slope[middle].mean()), "the study calls it linear"),
+        compared(
+            "constant regime: time of the smallest square [s]",
+            PUBLISHED_LATENCY_S,
+            float(square[0]),
+        ),
+        compared(
+            "the same, measured: the fastest product [s]",
+            PUBLISHED_LATENCY_S,
+            float(real.seconds.min()),
+            MEASURED,
+        ),
+        compared(
+            "middle regime: mean exponent in the size",
+            1.0,
+            float(slope[middle].mean()),
+            "the study calls it linear",
+        ),
         compared("cubic regime: exponent at the largest square", 3.0, float(slope[-1])),
-        compared("cubic regime: share of the peak", PUBLISHED_SUSTAINED, float(2 * sizes[-1] ** 3 / square[-1] / chip.flops_per_s)),
+        compared(
+            "cubic regime: share of the peak",
+            PUBLISHED_SUSTAINED,
+            float(2 * sizes[-1] ** 3 / square[-1] / chip.flops_per_s),
+        ),
         compared("the same, measured: the best product", PUBLISHED_SUSTAINED, fastest, MEASURED),
-        *({**line, "what": f"measured A100-80GB, {line['what']}"} for line in errors(real, predicted, edges)),
+        *(
+            {**line, "what": f"measured A100-80GB, {line['what']}"}
+            for line in errors(real, predicted, edges)
+        ),
     ]
-    lines = [{"kind": "square, theory", "m": s, "n": s, "k": s, "model_s": float(t)} for s, t in zip(sizes, square, strict=True)]
+    lines = [
+        {"kind": "square, theory", "m": s, "n": s, "k": s, "model_s": float(t)}
+        for s, t in zip(sizes, square, strict=True)
+    ]
     lines += [
         {"kind": "measured", "m": m, "n": n, "k": k, "measured_s": s, "model_s": float(p)}
         for m, n, k, s, p in zip(*(x.tolist() for x in real), predicted.tolist(), strict=True)
     ]
-    shared.deliver("data_movement_limits_matmul", comparison, lines, _figure(sizes, square, edges, real, predicted), args)
+    shared.deliver(
+        "data_movement_limits_matmul",
+        comparison,
+        lines,
+        _figure(sizes, square, edges, real, predicted),
+        args,
+    )
 
 
-def _figure(sizes: np.ndarray, square: np.ndarray, edges: tuple[float, float], real: Measured, predicted: np.ndarray) -> Any:
+def _figure(
+    sizes: np.ndarray,
+    square: np.ndarray,
+    edges: tuple[float, float],
+    real: Measured,
+    predicted: np.ndarray,
+) -> Any:
     from matplotlib.ticker import NullFormatter
 
     figure = style.new_figure(9.6, 4.2)
     left, right = figure.subplots(1, 2, width_ratios=(3, 2))
-    left.loglog(real.size, 1e6 * real.seconds, ".", color=style.SKY, markersize=4, alpha=0.7, label="measured, A100-80GB, all shapes")
-    left.loglog(sizes, 1e6 * square, color=style.INK, linewidth=1.8, label="theory, square products")
+    left.loglog(
+        real.size,
+        1e6 * real.seconds,
+        ".",
+        color=style.SKY,
+        markersize=4,
+        alpha=0.7,
+        label="measured, A100-80GB, all shapes",
+    )
+    left.loglog(
+        sizes, 1e6 * square, color=style.INK, linewidth=1.8, label="theory, square products"
+    )
     for edge in edges:
         left.axvline(edge, color=style.GREY, linewidth=0.8, linestyle=":")
-    for x, text in zip((sizes[0], edges[0], edges[1]), ("constant", "traffic", "cubic"), strict=True):
-        left.text(1.08 * x, 0.97, text, transform=left.get_xaxis_transform(), va="top", fontsize=8.5, color=style.GREY)
+    for x, text in zip(
+        (sizes[0], edges[0], edges[1]), ("constant", "traffic", "cubic"), strict=True
+    ):
+        left.text(
+            1.08 * x,
+            0.97,
+            text,
+            transform=left.get_xaxis_transform(),
+            va="top",
+            fontsize=8.5,
+            color=style.GREY,
+        )
     left.set(xlabel="size: cube root of m n k", ylabel="time [µs]", ylim=(2.0, None))
     left.set_title("A matrix product on an A100")
     left.legend(frameon=False, fontsize=8, loc="center left")
     right.axhspan(1 / 1.25, 1.25, color=style.PALE, linewidth=0)
-    right.loglog(1e6 * real.seconds, predicted / real.seconds, ".", color=style.BLUE, markersize=4, alpha=0.6)
+    right.loglog(
+        1e6 * real.seconds, predicted / real.seconds, ".", color=style.BLUE, markersize=4, alpha=0.6
+    )
     right.axhline(1.0, color=style.GREY, linewidth=0.8)
     right.set(xlabel="measured [µs]", ylabel="theory / measured", ylim=(0.25, 4.0))
     right.yaxis.set_minor_formatter(NullFormatter())

@@ -1,7 +1,9 @@
-"""Claim: training scales linearly to about 2e28 FLOP in three months and ends at 3e31: V100, A100 and H100, dense and sparse.
+"""Claim: training scales linearly to about 2e28 FLOP in three months and ends at 3e31: V100, A100
+and H100, dense and sparse.
 
-Every swept run of the dense models is held against the authors' own (utilization and GPUs), and the sparse ones at the cluster sizes of
-which theirs are known. `python -m experiments.data_movement_limits_utilization [--quick] [--json] [--out DIR]`
+Every swept run of the dense models is held against the authors' own (utilization and GPUs), and the
+sparse ones at the cluster sizes of which theirs are known. `python -m
+experiments.data_movement_limits_utilization [--quick] [--json] [--out DIR]`
 """
 
 from __future__ import annotations
@@ -19,33 +21,55 @@ GPUS = ("V100 SXM", "A100 SXM", "H100 SXM")
 
 
 def against_runs(c: Curve) -> list[dict[str, Any]]:
-    """Largest distance of a dense curve from the authors' runs: utilization, and how many of the cluster sizes are the same."""
-    theirs = {int(r["d_model"]): r for r in shared.reference("theory_runs_dense") if r["gpu"] == c.gpu}
+    """Largest distance of a dense curve from the authors' runs: utilization, and how many of the
+    cluster sizes are the same."""
+    theirs = {
+        int(r["d_model"]): r for r in shared.reference("theory_runs_dense") if r["gpu"] == c.gpu
+    }
     mine = [b for b in c.known if int(b.run.d_model) in theirs]
     if c.sparse or not mine:
         return []
-    gap = max(abs(b.utilization / float(theirs[int(b.run.d_model)]["utilization"]) - 1.0) for b in mine)
+    gap = max(
+        abs(b.utilization / float(theirs[int(b.run.d_model)]["utilization"]) - 1.0) for b in mine
+    )
     same = sum(b.n_gpus == int(theirs[int(b.run.d_model)]["n_gpus"]) for b in mine)
     return [
         compared(f"{c.label}: runs with the same cluster", len(mine), same, "runs of the authors"),
-        {**compared(f"{c.label}: utilization of all of them", None, None, "largest relative difference"), "difference": gap},
+        {
+            **compared(
+                f"{c.label}: utilization of all of them", None, None, "largest relative difference"
+            ),
+            "difference": gap,
+        },
     ]
 
 
 def against_optima(names: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Largest difference of training time at the cluster sizes of the authors' optima, by GPU and kind of model."""
+    """Largest difference of training time at the cluster sizes of the authors' optima, by GPU and
+    kind of model."""
     found = []
     rows = [r for r in shared.reference("theory_optima") if r["gpu"] in names]
     for name, kind in dict.fromkeys((r["gpu"], r["model_type"]) for r in rows):
         some = [r for r in rows if (r["gpu"], r["model_type"]) == (name, kind)]
-        problems = [Problem(run(float(r["d_model"]), float(r["d_ff"]), sparse=kind == "sparse"), int(r["n_gpus"])) for r in some]
+        problems = [
+            Problem(
+                run(float(r["d_model"]), float(r["d_ff"]), sparse=kind == "sparse"),
+                int(r["n_gpus"]),
+            )
+            for r in some
+        ]
         answers = best_layouts(problems, gpu(name))
         gaps = [
             (b.train_time_s / MONTH_S) / float(r["train_time_months"]) - 1.0
             for b, r in zip(answers, some, strict=True)
             if isinstance(b, Best)
         ]
-        line = compared(f"{name}, {kind}: best time at given clusters", len(some), len(gaps), "optima; largest relative difference")
+        line = compared(
+            f"{name}, {kind}: best time at given clusters",
+            len(some),
+            len(gaps),
+            "optima; largest relative difference",
+        )
         found.append({**line, "difference": max(gaps, key=abs)})
     return found
 
@@ -63,7 +87,13 @@ def main() -> None:
     shared.draw_curves(axes, curves, colors)
     axes.set_title("What three months of training can use")
     shared.legend(axes, loc="upper right")
-    shared.deliver("data_movement_limits_utilization", comparison, [p for c in curves for p in shared.points(c)], figure, args)
+    shared.deliver(
+        "data_movement_limits_utilization",
+        comparison,
+        [p for c in curves for p in shared.points(c)],
+        figure,
+        args,
+    )
 
 
 if __name__ == "__main__":

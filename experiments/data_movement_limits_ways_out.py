@@ -1,8 +1,10 @@
-"""Claim: "shorter and fatter" models and larger batches are the ways past the wall: both give each layer more tokens at once.
+"""Claim: "shorter and fatter" models and larger batches are the ways past the wall: both give each
+layer more tokens at once.
 
-H100, dense: the study's depth divided, and its critical batch multiplied, by 2 to 16; where linear scaling ends and the largest run in
-three months, against the closed forms, in which both go with (batch / depth)^(2 / (1 − 2α)). What such models lose in quality is not
-modelled. `python -m experiments.data_movement_limits_ways_out [--quick] [--json] [--out DIR]`
+H100, dense: the study's depth divided, and its critical batch multiplied, by 2 to 16; where linear
+scaling ends and the largest run in three months, against the closed forms, in which both go with
+(batch / depth)^(2 / (1 − 2α)). What such models lose in quality is not modelled. `python -m
+experiments.data_movement_limits_ways_out [--quick] [--json] [--out DIR]`
 """
 
 from __future__ import annotations
@@ -23,10 +25,17 @@ WAYS = {"shallower": "layers divided by {}", "larger batch": "batch times {}", "
 
 
 def changed(way: str, factor: float) -> Laws:
-    """The study's laws with the depth divided, the batch multiplied, or both, each by the root of the factor."""
-    deep, wide = {"shallower": (factor, 1.0), "larger batch": (1.0, factor), "both": (factor**0.5, factor**0.5)}[way]
+    """The study's laws with the depth divided, the batch multiplied, or both, each by the root of
+    the factor."""
+    deep, wide = {
+        "shallower": (factor, 1.0),
+        "larger batch": (1.0, factor),
+        "both": (factor**0.5, factor**0.5),
+    }[way]
     batch = laws.STUDY.batch
-    return laws.STUDY.replace(depth=laws.STUDY.depth / deep, batch=batch.replace(tokens=batch.tokens * wide))
+    return laws.STUDY.replace(
+        depth=laws.STUDY.depth / deep, batch=batch.replace(tokens=batch.tokens * wide)
+    )
 
 
 def expected(factor: float) -> float:
@@ -45,7 +54,9 @@ def gains(curves: dict[tuple[str, int], Curve]) -> list[dict[str, Any]]:
             ends = [shared.flop(getattr(x, what)) for x in (c, base)]
             if factor > 1 and ends[0] and ends[1]:
                 text = f"{c.label}: {what.replace('_', ' ')} grows by"
-                found.append(compared(text, expected(factor), ends[0] / ends[1], "against the closed form"))
+                found.append(
+                    compared(text, expected(factor), ends[0] / ends[1], "against the closed form")
+                )
     return found
 
 
@@ -55,14 +66,20 @@ def main() -> None:
     ways, factors = (list(WAYS)[:2], (1, 4)) if args.quick else (list(WAYS), FACTORS)
     plain = curve("H100 SXM", "as in the study")
     curves = {
-        (way, f): plain if f == 1 else curve("H100 SXM", WAYS[way].format(f), law=changed(way, float(f))) for way in ways for f in factors
+        (way, f): plain
+        if f == 1
+        else curve("H100 SXM", WAYS[way].format(f), law=changed(way, float(f)))
+        for way in ways
+        for f in factors
     }
     comparison = [*shared.headlines(plain), *gains(curves)]
     figure = style.new_figure(3.9 * len(ways) + 0.4, 3.8)
     grid = figure.subplots(1, len(ways), squeeze=False, sharey=True, sharex=True)[0]
     for axes, way in zip(grid, ways, strict=True):
         some = [curves[way, f] for f in factors]
-        shared.draw_curves(axes, some, {c.label: color for c, color in zip(some, shared.COLORS, strict=False)})
+        shared.draw_curves(
+            axes, some, {c.label: color for c, color in zip(some, shared.COLORS, strict=False)}
+        )
         axes.set_title(way)
         axes.set_xlim(1e25, None)
         shared.legend(axes, loc="lower left")

@@ -1,7 +1,9 @@
-"""Question: do runs get shorter and fatter with scale, because depth is harder to spread over devices than width?
+"""Question: do runs get shorter and fatter with scale, because depth is harder to spread over
+devices than width?
 
-The cheapest run to a loss within a deadline, with depth, width, batch, tokens, devices and plan free, for growing compute; with a law that
-says what an unusual depth costs in loss, with a tenth of that penalty, and with none, where the machine alone decides.
+The cheapest run to a loss within a deadline, with depth, width, batch, tokens, devices and plan
+free, for growing compute; with a law that says what an unusual depth costs in loss, with a tenth of
+that penalty, and with none, where the machine alone decides.
 `python -m experiments.design_aspect_ratio [--quick] [--json] [--out DIR]`
 """
 
@@ -29,9 +31,12 @@ def law_depth(width: float) -> float:
 
 
 def line_of(at: Machine, penalty: float, flop: float, starts: int) -> dict[str, Any] | None:
-    """The cheapest run of one scale under a share of the penalty; None when nothing keeps the limits."""
+    """The cheapest run of one scale under a share of the penalty; None when nothing keeps the
+    limits."""
     usual_laws = laws()
-    chosen = usual_laws.replace(shape=usual_laws.shape.replace(depth=penalty * usual_laws.shape.depth))
+    chosen = usual_laws.replace(
+        shape=usual_laws.shape.replace(depth=penalty * usual_laws.shape.depth)
+    )
     scale = shared.scale_of(flop, chosen)
     answer = shared.cheapest(at, FAMILY, SEQ_LEN, scale, chosen, DAYS, starts)
     if answer.found is None or answer.found.outcome is None or answer.found.plan is None:
@@ -63,16 +68,42 @@ def draw(lines: list[dict[str, Any]]) -> Any:
     """Aspect ratio and depth against compute."""
     figure = style.new_figure(10.2, 4.0)
     left, right = figure.subplots(1, 2)
-    for (penalty, words), color in zip(PENALTIES.items(), (style.BLUE, style.GREEN, style.VERMILLION), strict=True):
+    for (penalty, words), color in zip(
+        PENALTIES.items(), (style.BLUE, style.GREEN, style.VERMILLION), strict=True
+    ):
         mine = [line for line in lines if line["penalty"] == penalty]
         x = [line["training_flop"] for line in mine]
-        left.plot(x, [line["width_over_depth"] for line in mine], "o-", color=color, markersize=4.5, label=words)
-        right.plot(x, [line["n_layers"] for line in mine], "o-", color=color, markersize=4.5, label=words)
+        left.plot(
+            x,
+            [line["width_over_depth"] for line in mine],
+            "o-",
+            color=color,
+            markersize=4.5,
+            label=words,
+        )
+        right.plot(
+            x, [line["n_layers"] for line in mine], "o-", color=color, markersize=4.5, label=words
+        )
     mine = [line for line in lines if line["penalty"] == 1.0]
     x = [line["training_flop"] for line in mine]
-    left.plot(x, [line["law_width_over_depth"] for line in mine], ":", color=style.GREY, label="what the law alone prefers")
-    right.plot(x, [line["n_layers"] / line["depth_over_law"] for line in mine], ":", color=style.GREY, label="what the law alone prefers")
-    for axes, words, title in ((left, "width over depth", "Aspect ratio"), (right, "layers", "Depth")):
+    left.plot(
+        x,
+        [line["law_width_over_depth"] for line in mine],
+        ":",
+        color=style.GREY,
+        label="what the law alone prefers",
+    )
+    right.plot(
+        x,
+        [line["n_layers"] / line["depth_over_law"] for line in mine],
+        ":",
+        color=style.GREY,
+        label="what the law alone prefers",
+    )
+    for axes, words, title in (
+        (left, "width over depth", "Aspect ratio"),
+        (right, "layers", "Depth"),
+    ):
         axes.set_xscale("log")
         axes.set_yscale("log")
         axes.set_xlabel("training compute that decides the loss [FLOP]")
@@ -97,7 +128,10 @@ def main() -> None:
                 say(f"penalty {penalty:g}, {flop:.0e} FLOP: nothing keeps the limits")
                 continue
             lines.append(line)
-            say(f"penalty {penalty:g}, {flop:.0e} FLOP: {line['n_layers']:g} layers of {line['d_model']:g}, {line['devices']:g} devices")
+            say(
+                f"penalty {penalty:g}, {flop:.0e} FLOP: {line['n_layers']:g} layers of "
+                f"{line['d_model']:g}, {line['devices']:g} devices"
+            )
     shared.deliver("design_aspect_ratio", lines, draw(lines), args)
 
 

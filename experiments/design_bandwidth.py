@@ -1,7 +1,10 @@
-"""Question: is a network's bandwidth worth more of arithmetic from one chip generation to the next, or did networks grow along?
+"""Question: is a network's bandwidth worth more of arithmetic from one chip generation to the next,
+or did networks grow along?
 
-At the best plan of each system, how much 1 % more of a rate saves (elasticities by gradient, checked by solving anew), and so how
-many per cent of FLOP/s one per cent of network bandwidth is worth. `python -m experiments.design_bandwidth [--quick] [--json] [--out DIR]`
+At the best plan of each system, how much 1 % more of a rate saves (elasticities by gradient,
+checked by solving anew), and so how
+many per cent of FLOP/s one per cent of network bandwidth is worth. `python -m
+experiments.design_bandwidth [--quick] [--json] [--out DIR]`
 """
 
 from __future__ import annotations
@@ -26,7 +29,12 @@ GENERATIONS = ("V100-DGX", "A100-DGX", "H100-DGX", "H200-HGX", "B200-DGX", "GB20
 DEVICES = (64, 512, 4096)
 MODEL, SEQ_LEN, BATCH = "llama-3-70b", 4096, 1024
 RATES = ("arithmetic", "HBM bandwidth", "inner network", "outer network", "latencies")
-PARTS = {"arithmetic": style.BLUE, "HBM bandwidth": style.SKY, "inner network": style.GREEN, "outer network": style.ORANGE}
+PARTS = {
+    "arithmetic": style.BLUE,
+    "HBM bandwidth": style.SKY,
+    "inner network": style.GREEN,
+    "outer network": style.ORANGE,
+}
 STEP = 0.1
 """Relative change by which solving anew checks the slopes."""
 
@@ -36,21 +44,27 @@ def scaled(system: System, part: str, by: float | jax.Array) -> System:
     chip, net = system.chip, system.network
     if part == "arithmetic":
         names = ("flops_per_s", "attention_flops_per_s", "exponentials_per_s")
-        return system.replace(chip=chip.replace(**{name: by * getattr(chip, name) for name in names}))
+        return system.replace(
+            chip=chip.replace(**{name: by * getattr(chip, name) for name in names})
+        )
     if part == "HBM bandwidth":
         return system.replace(chip=chip.replace(hbm_bytes_per_s=by * chip.hbm_bytes_per_s))
     if part == "latencies":
         return system.replace(network=net.replace(latency_s=by * jnp.asarray(net.latency_s)))
     inner = jnp.arange(net.n_levels) == 0
     chosen = inner if part == "inner network" else ~inner
-    return system.replace(network=net.replace(bytes_per_s=jnp.where(chosen, by, 1.0) * jnp.asarray(net.bytes_per_s)))
+    return system.replace(
+        network=net.replace(bytes_per_s=jnp.where(chosen, by, 1.0) * jnp.asarray(net.bytes_per_s))
+    )
 
 
 @cache
 def _slopes():
     """Elasticities of the step time to every part, in one compiled function."""
 
-    def log_time(logs: jax.Array, system: System, model: Any, plan: Any, coefficients: Any) -> jax.Array:
+    def log_time(
+        logs: jax.Array, system: System, model: Any, plan: Any, coefficients: Any
+    ) -> jax.Array:
         for part, log in zip(RATES, logs, strict=True):
             system = scaled(system, part, jnp.exp(log))
         return jnp.log(step_time(system, model, plan, coefficients).total)
@@ -60,13 +74,16 @@ def _slopes():
 
 def elasticities(at: Machine, model: Any, plan: Any) -> dict[str, float]:
     """Relative change of the step time per relative change of each part, at a plan."""
-    floats = jax.tree.map(lambda x: jnp.asarray(x, dtype=float), (at.system, model, plan, at.coefficients))
+    floats = jax.tree.map(
+        lambda x: jnp.asarray(x, dtype=float), (at.system, model, plan, at.coefficients)
+    )
     found = _slopes()(jnp.zeros(len(RATES)), *floats)
     return dict(zip(RATES, map(float, found), strict=True))
 
 
 def line_of(at: Machine, devices: int, checked: bool) -> dict[str, Any] | None:
-    """One system at one size: its best plan and what rates are worth there; None when the model does not fit."""
+    """One system at one size: its best plan and what rates are worth there; None when the model
+    does not fit."""
     model = shared.model(MODEL, SEQ_LEN)
 
     def best(system: System) -> Any:
@@ -76,7 +93,12 @@ def line_of(at: Machine, devices: int, checked: bool) -> dict[str, Any] | None:
     if found is None:
         return None
     e = elasticities(at, model, found.plan)
-    line: dict[str, Any] = {"system": at.name, "devices": devices, "profile": at.profile, "step_time_s": float(found.step_time_s)}
+    line: dict[str, Any] = {
+        "system": at.name,
+        "devices": devices,
+        "profile": at.profile,
+        "step_time_s": float(found.step_time_s),
+    }
     line |= {"mfu": float(found.mfu)} | {f"elasticity: {part}": e[part] for part in RATES}
     network = e["inner network"] + e["outer network"]
     line["1 % of network bandwidth in % of FLOP/s"] = network / e["arithmetic"]
@@ -90,7 +112,8 @@ def line_of(at: Machine, devices: int, checked: bool) -> dict[str, Any] | None:
 
 
 def draw(lines: list[dict[str, Any]]) -> Any:
-    """Stacked elasticities of each system at the largest size; what bandwidth is worth in FLOP/s against size."""
+    """Stacked elasticities of each system at the largest size; what bandwidth is worth in FLOP/s
+    against size."""
     figure = style.new_figure(10.2, 4.2)
     left, right = figure.subplots(1, 2, width_ratios=(5, 4))
     largest = max(line["devices"] for line in lines)
@@ -98,17 +121,36 @@ def draw(lines: list[dict[str, Any]]) -> Any:
     bottom = [0.0] * len(shown)
     for part, color in PARTS.items():
         heights = [-100.0 * line[f"elasticity: {part}"] for line in shown]
-        left.bar([line["system"] for line in shown], heights, bottom=bottom, color=color, label=part, width=0.65)
+        left.bar(
+            [line["system"] for line in shown],
+            heights,
+            bottom=bottom,
+            color=color,
+            label=part,
+            width=0.65,
+        )
         bottom = [b + h for b, h in zip(bottom, heights, strict=True)]
     left.set_ylabel("share of the step that the rate decides [%]")
     left.set_title(f"Elasticity of the step at the best plan, {largest:,} devices")
     left.tick_params(axis="x", labelrotation=20)
     left.set_ylim(0.0, 118.0)
-    left.legend(frameon=False, fontsize=7.5, ncols=4, loc="upper left", columnspacing=1.0, handlelength=1.2)
-    for name, color in zip(dict.fromkeys(line["system"] for line in lines), shared.COLORS, strict=False):
+    left.legend(
+        frameon=False, fontsize=7.5, ncols=4, loc="upper left", columnspacing=1.0, handlelength=1.2
+    )
+    for name, color in zip(
+        dict.fromkeys(line["system"] for line in lines), shared.COLORS, strict=False
+    ):
         mine = [line for line in lines if line["system"] == name]
         y = [line["1 % of network bandwidth in % of FLOP/s"] for line in mine]
-        right.plot([line["devices"] for line in mine], y, "o-", color=color, markersize=4, linewidth=1.4, label=name)
+        right.plot(
+            [line["devices"] for line in mine],
+            y,
+            "o-",
+            color=color,
+            markersize=4,
+            linewidth=1.4,
+            label=name,
+        )
     right.set_xscale("log", base=2)
     ticks = sorted({line["devices"] for line in lines})
     right.set_xticks(ticks, [f"{n:,}" for n in ticks])

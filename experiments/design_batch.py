@@ -1,7 +1,9 @@
-"""Question: how does the best batch grow with scale, when larger batches waste data but keep more devices busy?
+"""Question: how does the best batch grow with scale, when larger batches waste data but keep more
+devices busy?
 
-The cheapest run to a loss within a deadline, with shape, batch, tokens, devices and plan free, under published laws of the critical batch.
-`python -m experiments.design_batch [--quick] [--json] [--out DIR]`
+The cheapest run to a loss within a deadline, with shape, batch, tokens, devices and plan free,
+under published laws of the critical batch. `python -m experiments.design_batch [--quick] [--json]
+[--out DIR]`
 """
 
 from __future__ import annotations
@@ -21,9 +23,12 @@ BATCHES = {"kaplan": "Kaplan et al. 2020", "zhang": "Zhang et al. 2024", "sixth"
 
 
 def line_of(at: Machine, batch: str, flop: float, starts: int) -> dict[str, Any] | None:
-    """The cheapest run of one scale under one law of the critical batch; None when nothing keeps the limits."""
+    """The cheapest run of one scale under one law of the critical batch; None when nothing keeps
+    the limits."""
     chosen = laws(batch=batch)
-    answer = shared.cheapest(at, FAMILY, SEQ_LEN, shared.scale_of(flop, chosen), chosen, DAYS, starts)
+    answer = shared.cheapest(
+        at, FAMILY, SEQ_LEN, shared.scale_of(flop, chosen), chosen, DAYS, starts
+    )
     if answer.found is None or answer.found.outcome is None or answer.found.plan is None:
         return None
     sizes, out, plan = answer.found.sizes, answer.found.outcome, answer.found.plan
@@ -51,9 +56,29 @@ def draw(lines: list[dict[str, Any]]) -> Any:
     for (law, words), color in zip(BATCHES.items(), shared.COLORS, strict=False):
         mine = [line for line in lines if line["batch_law"] == law]
         x = [line["training_flop"] for line in mine]
-        left.plot(x, [line["batch_tokens"] for line in mine], "o-", color=color, markersize=4.5, label=f"{words}: best")
-        left.plot(x, [line["critical_batch_tokens"] for line in mine], ":", color=color, label=f"{words}: critical")
-        right.plot(x, [100.0 * line["data_wasted"] for line in mine], "o-", color=color, markersize=4.5, label=words)
+        left.plot(
+            x,
+            [line["batch_tokens"] for line in mine],
+            "o-",
+            color=color,
+            markersize=4.5,
+            label=f"{words}: best",
+        )
+        left.plot(
+            x,
+            [line["critical_batch_tokens"] for line in mine],
+            ":",
+            color=color,
+            label=f"{words}: critical",
+        )
+        right.plot(
+            x,
+            [100.0 * line["data_wasted"] for line in mine],
+            "o-",
+            color=color,
+            markersize=4.5,
+            label=words,
+        )
     left.set_yscale("log")
     left.set_ylabel("tokens per step")
     left.set_title(f"Batch of the cheapest run, {SYSTEM}, {DAYS:g} days")
@@ -74,7 +99,9 @@ def main() -> None:
     """Solve all scales under all laws."""
     args = shared.options(__doc__ or "")
     at = shared.machine(SYSTEM, args.profile)
-    scales, starts, chosen = (SCALES[1:3], 2, list(BATCHES)[:1]) if args.quick else (SCALES, 8, list(BATCHES))
+    scales, starts, chosen = (
+        (SCALES[1:3], 2, list(BATCHES)[:1]) if args.quick else (SCALES, 8, list(BATCHES))
+    )
     lines = []
     for law in chosen:
         for flop in scales:
@@ -83,7 +110,10 @@ def main() -> None:
                 say(f"{law}, {flop:.0e} FLOP: nothing keeps the limits")
                 continue
             lines.append(line)
-            say(f"{law}, {flop:.0e} FLOP: {line['batch_tokens']:.3g} tokens, {line['batch_over_critical']:.2f} of the critical batch")
+            say(
+                f"{law}, {flop:.0e} FLOP: {line['batch_tokens']:.3g} tokens, "
+                f"{line['batch_over_critical']:.2f} of the critical batch"
+            )
     shared.deliver("design_batch", lines, draw(lines), args)
 
 

@@ -1,7 +1,9 @@
-"""Claim: the search by gradient finds the best of all valid plans, after rounding and polish, on nearly every case, and misses by little.
+"""Claim: the search by gradient finds the best of all valid plans, after rounding and polish, on
+nearly every case, and misses by little.
 
-The 64 jobs of `experiments.search_cases`: thirteen models on ten systems; on each all valid plans are decided exactly and the plan by
-gradient is held against the best. `python -m experiments.design_benchmark [--quick] [--json] [--out DIR]`
+The 64 jobs of `experiments.search_cases`: thirteen models on ten systems; on each all valid plans
+are decided exactly and the plan by gradient is held against the best. `python -m
+experiments.design_benchmark [--quick] [--json] [--out DIR]`
 """
 
 from __future__ import annotations
@@ -55,8 +57,14 @@ def summary(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
             "where": f"{worst['model']}, {worst['devices']} × {worst['system']}",
         },
         {"what": "plans decided, all cases", "value": float(sum(line["plans"] for line in lines))},
-        {"what": "exact search, median [s]", "value": float(np.median([line["exact_s"] for line in lines]))},
-        {"what": "gradient search, median [s]", "value": float(np.median([line["gradient_s"] for line in lines]))},
+        {
+            "what": "exact search, median [s]",
+            "value": float(np.median([line["exact_s"] for line in lines])),
+        },
+        {
+            "what": "gradient search, median [s]",
+            "value": float(np.median([line["gradient_s"] for line in lines])),
+        },
     ]
 
 
@@ -64,7 +72,11 @@ def kind(line: dict[str, Any]) -> str:
     """What a case is in the figure."""
     if line["everything"]:
         return "all that a plan can vary"
-    return "usual choices, mixtures of experts" if line["model"].startswith(("mixtral", "deepseek")) else "usual choices, dense models"
+    return (
+        "usual choices, mixtures of experts"
+        if line["model"].startswith(("mixtral", "deepseek"))
+        else "usual choices, dense models"
+    )
 
 
 def draw(lines: list[dict[str, Any]]) -> Any:
@@ -75,7 +87,15 @@ def draw(lines: list[dict[str, Any]]) -> Any:
     for name, color in zip(kinds, shared.COLORS[: len(kinds)], strict=True):
         mine = [line for line in lines if kind(line) == name and line["gap"] is not None]
         gaps = [max(100.0 * line["gap"], 1e-3) for line in mine]
-        axes.plot([line["plans"] for line in mine], gaps, "o", color=color, markersize=5, alpha=0.8, label=name)
+        axes.plot(
+            [line["plans"] for line in mine],
+            gaps,
+            "o",
+            color=color,
+            markersize=5,
+            alpha=0.8,
+            label=name,
+        )
     axes.axhline(1.0, color=style.GREY, linewidth=0.8, linestyle=":")
     axes.set_xscale("log")
     axes.set_yscale("log")
@@ -101,7 +121,11 @@ def main() -> None:
             continue
         lines.append(line)
         gap = "no plan that fits" if line["gap"] is None else f"{100.0 * line['gap']:.3f} %"
-        say(f"{case.name}: {line['plans']:,} plans in {line['exact_s']:.1f} s, gradient {gap} in {line['gradient_s']:.1f} s")
+        say(
+            f"{case.name}: {line['plans']:,} plans in {line['exact_s']:.1f} s, gradient {gap} "
+            "in "
+            f"{line['gradient_s']:.1f} s"
+        )
     shared.deliver("design_benchmark", lines, draw(lines), args, summary=summary(lines))
 
 

@@ -1,4 +1,5 @@
-"""What the studies of design share: options, systems with their coefficients, the best plan of a job, tables and figures."""
+"""What the studies of design share: options, systems with their coefficients, the best plan of a
+job, tables and figures."""
 
 from __future__ import annotations
 
@@ -28,18 +29,34 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLORS = (style.BLUE, style.ORANGE, style.GREEN, style.VERMILLION, style.PURPLE, style.SKY, style.YELLOW)
+COLORS = (
+    style.BLUE,
+    style.ORANGE,
+    style.GREEN,
+    style.VERMILLION,
+    style.PURPLE,
+    style.SKY,
+    style.YELLOW,
+)
 
 DAY_S = 86400.0
 
 
 def arguments(about: str) -> argparse.ArgumentParser:
     """The options that every study of this group takes."""
-    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a part of the study, in less than a minute")
+    parser = argparse.ArgumentParser(
+        description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="a part of the study, in less than a minute"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
-    parser.add_argument("--out", type=Path, default=Path("out"), help="folder of the tables and the figure")
-    parser.add_argument("--profile", default=None, help="coefficients; default: the nearest to each system")
+    parser.add_argument(
+        "--out", type=Path, default=Path("out"), help="folder of the tables and the figure"
+    )
+    parser.add_argument(
+        "--profile", default=None, help="coefficients; default: the nearest to each system"
+    )
     return parser
 
 
@@ -60,8 +77,11 @@ class Machine(NamedTuple):
 
 
 def machine(name: str, profile: str | None = None) -> Machine:
-    """A system by name, at 16 bits; coefficients of a profile, or of the shipped one nearest to its chip."""
-    accelerator = next(entry["chip"] for entry in catalog.entries("systems") if entry["name"] == name)
+    """A system by name, at 16 bits; coefficients of a profile, or of the shipped one nearest to its
+    chip."""
+    accelerator = next(
+        entry["chip"] for entry in catalog.entries("systems") if entry["name"] == name
+    )
     chosen = profiles.load(profile) if profile else profiles.nearest(accelerator, "")[0]
     return Machine(
         name,
@@ -80,13 +100,20 @@ def model(name: str, seq_len: int | None = None) -> Transformer:
 def peak_memory() -> float:
     """The most memory that this process ever held [byte].
 
-    Linux says so of the program that runs; what `getrusage` says there is at least what the process held that started it.
+    Linux says so of the program that runs; what `getrusage` says there is at least what the process
+    held that started it.
     """
     told = Path("/proc/self/status")
-    found = re.search(r"VmHWM:\s+(\d+) kB", told.read_text(encoding="ascii", errors="replace")) if told.exists() else None
+    found = (
+        re.search(r"VmHWM:\s+(\d+) kB", told.read_text(encoding="ascii", errors="replace"))
+        if told.exists()
+        else None
+    )
     if found:
         return 1024.0 * float(found[1])
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1.0 if sys.platform == "darwin" else 1024.0)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
+        1.0 if sys.platform == "darwin" else 1024.0
+    )
 
 
 class Clock:
@@ -103,11 +130,19 @@ class Clock:
 
 
 def deliver(
-    name: str, lines: Sequence[dict[str, Any]], figure: Figure, args: argparse.Namespace, *, summary: Sequence[dict[str, Any]] | None = None
+    name: str,
+    lines: Sequence[dict[str, Any]],
+    figure: Figure,
+    args: argparse.Namespace,
+    *,
+    summary: Sequence[dict[str, Any]] | None = None,
 ) -> None:
     """Write figure and table; print the lines, or their summary, as a table or as JSON."""
     args.out.mkdir(parents=True, exist_ok=True)
-    written = {"figure": str(style.save_png(figure, args.out / f"{name}.png")), "table": str(write(args.out / f"{name}.csv", lines))}
+    written = {
+        "figure": str(style.save_png(figure, args.out / f"{name}.png")),
+        "table": str(write(args.out / f"{name}.csv", lines)),
+    }
     shown = lines if summary is None else summary
     if args.json:
         print(json.dumps({"study": name, **written, "rows": list(shown)}, allow_nan=False))
@@ -138,14 +173,17 @@ class Scale(NamedTuple):
 
 
 def scale_of(flop: float, laws: Laws) -> Scale:
-    """The least loss that a compute budget reaches by the loss law, `min over N of L(N, C / 6N)`."""
+    """The least loss that a compute budget reaches by the loss law, `min over N of L(N, C /
+    6N)`."""
     sizes = np.geomspace(1e6, 1e14, 1601)
     return Scale(flop, float(np.asarray(loss(sizes, flop / (6.0 * sizes), laws.loss)).min()))
 
 
-def cheapest(at: Machine, family: str, seq_len: int, scale: Scale, laws: Laws, days: float, n_starts: int) -> CoDesign:
-    """The cheapest run to a loss within a deadline: shape, batch, tokens, devices and plan free; asked again with more starts when none of
-    them ended within the limits."""
+def cheapest(
+    at: Machine, family: str, seq_len: int, scale: Scale, laws: Laws, days: float, n_starts: int
+) -> CoDesign:
+    """The cheapest run to a loss within a deadline: shape, batch, tokens, devices and plan free;
+    asked again with more starts when none of them ended within the limits."""
     asked = question(
         at.system,
         model(family, seq_len),
@@ -169,5 +207,7 @@ def plain_ticks(axes: Axes) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     axes.yaxis.set_major_locator(LogLocator(base=10.0, subs=(1.0, 2.0, 5.0)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}" if x >= 1.0 else f"{x:g}"))
+    axes.yaxis.set_major_formatter(
+        FuncFormatter(lambda x, _: f"{x:,.0f}" if x >= 1.0 else f"{x:g}")
+    )
     axes.yaxis.set_minor_formatter(NullFormatter())

@@ -1,7 +1,9 @@
-"""Claim: every valid plan of GPT-3 175B on 512 and 4,096 A100 can be decided in seconds, and the best one beats the usual one.
+"""Claim: every valid plan of GPT-3 175B on 512 and 4,096 A100 can be decided in seconds, and the
+best one beats the usual one.
 
-All plans of the usual space one by one, then all that a plan can vary by proven bounds; the usual plan is 8-way tensor and 8- or 16-way
-pipeline parallelism of Narayanan et al. 2021. `python -m experiments.design_gpt3_search [--quick] [--json] [--out DIR]`
+All plans of the usual space one by one, then all that a plan can vary by proven bounds; the usual
+plan is 8-way tensor and 8- or 16-way pipeline parallelism of Narayanan et al. 2021. `python -m
+experiments.design_gpt3_search [--quick] [--json] [--out DIR]`
 """
 
 from __future__ import annotations
@@ -19,14 +21,25 @@ from experiments.study import run as run_study
 from experiments.study import say
 
 SYSTEM, MODEL, SEQ_LEN, BATCH = "A100-DGX", "gpt-3-175b", 2048, 1536
-USUAL = {512: {"tp": 8, "pp": 8, "interleave": 12, "zero": 1}, 4096: {"tp": 8, "pp": 16, "interleave": 6, "zero": 1}}
-"""Devices → the usual plan: one layer a chunk, micro-batches of one sequence, distributed optimizer, everything recomputed."""
+USUAL = {
+    512: {"tp": 8, "pp": 8, "interleave": 12, "zero": 1},
+    4096: {"tp": 8, "pp": 16, "interleave": 6, "zero": 1},
+}
+"""Devices → the usual plan: one layer a chunk, micro-batches of one sequence, distributed
+optimizer, everything recomputed."""
 
 
 def asked(devices: int, at: shared.Machine, everything: bool = False) -> Problem:
     """The problem of one size."""
     model = shared.model(MODEL, SEQ_LEN)
-    return problem(at.system, model, devices, BATCH, at.coefficients, choices=EVERYTHING if everything else None)
+    return problem(
+        at.system,
+        model,
+        devices,
+        BATCH,
+        at.coefficients,
+        choices=EVERYTHING if everything else None,
+    )
 
 
 def all_times(stated: Problem) -> np.ndarray:
@@ -41,17 +54,36 @@ def all_times(stated: Problem) -> np.ndarray:
 def usual(devices: int, at: shared.Machine) -> tuple[float, str]:
     """Step time of the usual plan, and the plan in words."""
     model = shared.model(MODEL, SEQ_LEN)
-    plan = make_plan(model, devices, global_batch=BATCH, recompute="full", **USUAL[devices])  # type: ignore[arg-type]
-    words = f"tp {USUAL[devices]['tp']} · pp {USUAL[devices]['pp']} · v {USUAL[devices]['interleave']} · b 1 · zero 1 · recompute full"
+    plan = make_plan(model, devices, global_batch=BATCH, recompute="full", **USUAL[devices])  # type: ignore
+    words = (
+        f"tp {USUAL[devices]['tp']} · pp {USUAL[devices]['pp']} · v "
+        f"{USUAL[devices]['interleave']} · b 1 · zero 1 · recompute full"
+    )
     return float(step_time(at.system, model, plan, at.coefficients).total), words
 
 
 def label(plan: Any) -> str:
     """A plan in a few words."""
-    names = {"tp": "tp", "cp": "cp", "pp": "pp", "dp": "dp", "interleave": "v", "micro_batch": "b", "zero": "zero", "shard": "shard"}
+    names = {
+        "tp": "tp",
+        "cp": "cp",
+        "pp": "pp",
+        "dp": "dp",
+        "interleave": "v",
+        "micro_batch": "b",
+        "zero": "zero",
+        "shard": "shard",
+    }
     words = [f"{short} {float(getattr(plan, name)):g}" for name, short in names.items()]
-    order = "" if plan.placement == ("tp", "cp", "ep", "dp", "pp") else f" · order {'-'.join(plan.placement)}"
-    return " · ".join(words) + f" · recompute {float(plan.recompute_layers):.2f} · {plan.schedule}{order}"
+    order = (
+        ""
+        if plan.placement == ("tp", "cp", "ep", "dp", "pp")
+        else f" · order {'-'.join(plan.placement)}"
+    )
+    return (
+        " · ".join(words)
+        + f" · recompute {float(plan.recompute_layers):.2f} · {plan.schedule}{order}"
+    )
 
 
 def line_of(space: str, devices: int, at: shared.Machine) -> dict[str, Any]:
@@ -98,7 +130,16 @@ def draw(times: dict[int, np.ndarray], lines: list[dict[str, Any]]) -> Any:
         ):
             axes.axvline(at, color=color, linewidth=1.4)
             shift = (4 if side == "left" else -4, 0)
-            axes.annotate(words, (at, 0.96 * top), color=color, fontsize=8, xytext=shift, textcoords="offset points", va="top", ha=side)
+            axes.annotate(
+                words,
+                (at, 0.96 * top),
+                color=color,
+                fontsize=8,
+                xytext=shift,
+                textcoords="offset points",
+                va="top",
+                ha=side,
+            )
         near = (seconds <= 1.05 * seconds[0]).sum()
         axes.set_title(f"{devices:,} A100: {line['plans']:,} plans, {len(seconds):,} fit")
         axes.set_xlabel(f"step time over that of the best plan ({near:,} within 5 %)")
@@ -116,7 +157,10 @@ def main() -> None:
     for devices in sizes:
         for space in ("usual",) if args.quick else ("usual", "everything"):
             lines.append(line_of(space, devices, at))
-            say(f"{devices} devices, {space}: {lines[-1]['plans']:,} plans, {lines[-1]['warm_s']:.2f} s warm")
+            say(
+                f"{devices} devices, {space}: {lines[-1]['plans']:,} plans, "
+                f"{lines[-1]['warm_s']:.2f} s warm"
+            )
     times = {devices: all_times(asked(devices, at)) for devices in sizes}
     shared.deliver("design_gpt3_search", lines, draw(times, lines), args)
 

@@ -1,14 +1,23 @@
-"""Claim: multipliers say what one more unit of a limit is worth, as well as solving the problem again does.
+"""Claim: multipliers say what one more unit of a limit is worth, as well as solving the problem
+again does.
 
-Runs that a budget, a deadline, a loss or the hardware holds back; each price by its multiplier and by solving again a little below and
-above, the plan held; and what the prices are, per natural unit. `python -m experiments.design_shadow_prices [--quick] [--json] [--out DIR]`
+Runs that a budget, a deadline, a loss or the hardware holds back; each price by its multiplier and
+by solving again a little below and above, the plan held; and what the prices are, per natural unit.
+`python -m experiments.design_shadow_prices [--quick] [--json] [--out DIR]`
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from dmodel.codesign import Limits, Question, check_marginal_values, marginal_values, question, solve_question
+from dmodel.codesign import (
+    Limits,
+    Question,
+    check_marginal_values,
+    marginal_values,
+    question,
+    solve_question,
+)
 from dmodel.report import style
 from experiments import design_common as shared
 from experiments.study import run as run_study
@@ -16,10 +25,22 @@ from experiments.study import say
 
 DAY = shared.DAY_S
 CASES: dict[str, dict[str, Any]] = {
-    "least loss for $2 million in 30 days": {"objective": "loss", "limits": Limits(dollars=2e6, seconds=30 * DAY)},
-    "cheapest run to a loss of 2.05 in 30 days": {"objective": "cost", "limits": Limits(loss=2.05, seconds=30 * DAY)},
-    "fastest run to a loss of 2.05 for $1 million": {"objective": "time", "limits": Limits(loss=2.05, dollars=1e6)},
-    "least energy to a loss of 2.1 in 20 days": {"objective": "energy", "limits": Limits(loss=2.1, seconds=20 * DAY)},
+    "least loss for $2 million in 30 days": {
+        "objective": "loss",
+        "limits": Limits(dollars=2e6, seconds=30 * DAY),
+    },
+    "cheapest run to a loss of 2.05 in 30 days": {
+        "objective": "cost",
+        "limits": Limits(loss=2.05, seconds=30 * DAY),
+    },
+    "fastest run to a loss of 2.05 for $1 million": {
+        "objective": "time",
+        "limits": Limits(loss=2.05, dollars=1e6),
+    },
+    "least energy to a loss of 2.1 in 20 days": {
+        "objective": "energy",
+        "limits": Limits(loss=2.1, seconds=20 * DAY),
+    },
 }
 LEAST = 1e-3
 """Elasticities below this are not compared: nothing hangs on them."""
@@ -69,19 +90,32 @@ def lines_of(name: str, at: shared.Machine, starts: int) -> list[dict[str, Any]]
                 "residual": prices.local.residual,
             }
         )
-    say(f"{name}: {len(lines)} prices, largest difference {100 * max(abs(line['error']) for line in lines):.3f} %")
+    say(
+        f"{name}: {len(lines)} prices, largest difference "
+        f"{100 * max(abs(line['error']) for line in lines):.3f} %"
+    )
     return lines
 
 
 def draw(lines: list[dict[str, Any]]) -> Any:
-    """Elasticities by multipliers against those by solving again; the relative difference of each."""
+    """Elasticities by multipliers against those by solving again; the relative difference of
+    each."""
     figure = style.new_figure(10.0, 4.2)
     left, right = figure.subplots(1, 2)
-    for name, color in zip(dict.fromkeys(line["case"] for line in lines), shared.COLORS, strict=False):
+    for name, color in zip(
+        dict.fromkeys(line["case"] for line in lines), shared.COLORS, strict=False
+    ):
         mine = [line for line in lines if line["case"] == name]
         x, y = [abs(line["resolved"]) for line in mine], [abs(line["elasticity"]) for line in mine]
         left.plot(x, y, "o", color=color, markersize=5, alpha=0.85, label=name)
-        right.plot(y, [max(100.0 * abs(line["error"]), 1e-5) for line in mine], "o", color=color, markersize=5, alpha=0.85)
+        right.plot(
+            y,
+            [max(100.0 * abs(line["error"]), 1e-5) for line in mine],
+            "o",
+            color=color,
+            markersize=5,
+            alpha=0.85,
+        )
     ends = [LEAST, 2.0 * max(abs(line["elasticity"]) for line in lines)]
     left.plot(ends, ends, color=style.GREY, linewidth=0.8)
     right.axhline(1.0, color=style.GREY, linewidth=0.8, linestyle=":")

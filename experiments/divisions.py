@@ -1,4 +1,5 @@
-"""How the accuracy study divides measured rows: which a base has not seen, which are fitted from it, which are judged, and the goals."""
+"""How the accuracy study divides measured rows: which a base has not seen, which are fitted from
+it, which are judged, and the goals."""
 
 from __future__ import annotations
 
@@ -14,8 +15,10 @@ from calibration.traces.split import split
 Rows = Callable[[Cases], np.ndarray]
 """Chooses rows: cases → `[row]` bool."""
 
+
 class Goal(NamedTuple):
-    """Errors to stay below [%], the worst seed's mean at most twice the mean's; for choosing regret [%] and the share of pairs in order."""
+    """Errors to stay below [%], the worst seed's mean at most twice the mean's; for choosing regret
+    [%] and the share of pairs in order."""
 
     median: float | None = None
     mean: float | None = None
@@ -34,9 +37,12 @@ class Protocol(NamedTuple):
     """One protocol.
 
     Attributes:
-      target: its rows. hidden: rows that the base has not seen (those of further files never are in it).
-      divide: (cases, target's rows, seed) → divisions; their judged rows together are one seed's answer.
-      goal: of the whole. parts: rows that are judged apart, with their own goals. random: seeds differ.
+      target: its rows. hidden: rows that the base has not seen (those of further files never are in
+        it).
+      divide: (cases, target's rows, seed) → divisions; their judged rows together are one seed's
+        answer.
+      goal: of the whole. parts: rows that are judged apart, with their own goals. random: seeds
+        differ.
       family: the base stands at the family of the target's stacks, not at the mean of all stacks.
       memory: peaks of memory are fitted and judged, not times, without a base.
     """
@@ -64,7 +70,15 @@ NEMO = (
     "mlperf-train-v5.0",
     "gpu-recipes",
 )
-MAXTEXT = ("maxtext-readme", "maxtext-a3", "maxtext-custom", "jax-toolbox-maxtext", "dgxc-maxtext", "tpu-recipes", "gpu-recipes")
+MAXTEXT = (
+    "maxtext-readme",
+    "maxtext-a3",
+    "maxtext-custom",
+    "jax-toolbox-maxtext",
+    "dgxc-maxtext",
+    "tpu-recipes",
+    "gpu-recipes",
+)
 VTRAIN = ("vtrain-single", "vtrain-multi")
 SC21 = ("megatron-sc21-t1", "megatron-sc21-t2", "mt-nlg-530b")
 FAMILIES = (NEMO, MAXTEXT, VTRAIN, SC21, ("llm-foundry",), ("jax-toolbox-pax", "dgxc-pax"))
@@ -108,7 +122,9 @@ def sparse(cases: Cases) -> np.ndarray:
 
 def with_peak(cases: Cases) -> np.ndarray:
     """Rows with a measured peak of memory, without adapters."""
-    return np.isfinite(cases.labels.peak_memory_bytes) & (np.char.find(cases.labels.flag.astype(str), "lora") < 0)
+    return np.isfinite(cases.labels.peak_memory_bytes) & (
+        np.char.find(cases.labels.flag.astype(str), "lora") < 0
+    )
 
 
 def shipped(cases: Cases) -> np.ndarray:
@@ -123,7 +139,8 @@ def _some(mask: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def few(count: int, cells: bool = False) -> Callable[[Cases, np.ndarray, int], list[Division]]:
-    """A few random rows; with `cells` they come from a random half of the groups, and the rows of the other half are judged."""
+    """A few random rows; with `cells` they come from a random half of the groups, and the rows of
+    the other half are judged."""
 
     def divide(cases: Cases, target: np.ndarray, seed: int) -> list[Division]:
         rng = np.random.default_rng(seed)
@@ -131,7 +148,9 @@ def few(count: int, cells: bool = False) -> Callable[[Cases, np.ndarray, int], l
             drawn = _some(target, count, rng)
             return [Division(drawn, target & ~drawn)]
         groups = np.unique(cases.labels.group[target])
-        open_to_draw = np.isin(cases.labels.group, rng.permutation(groups)[: (len(groups) + 1) // 2])
+        open_to_draw = np.isin(
+            cases.labels.group, rng.permutation(groups)[: (len(groups) + 1) // 2]
+        )
         return [Division(_some(target & open_to_draw, count, rng), target & ~open_to_draw)]
 
     return divide
@@ -143,7 +162,8 @@ def half(cases: Cases, target: np.ndarray, seed: int) -> list[Division]:
 
 
 def folds(count: int = 5) -> Callable[[Cases, np.ndarray, int], list[Division]]:
-    """Cross-validation: every group is in one of some parts, and each part is judged by a fit of the others."""
+    """Cross-validation: every group is in one of some parts, and each part is judged by a fit of
+    the others."""
 
     def divide(cases: Cases, target: np.ndarray, seed: int) -> list[Division]:
         groups = np.random.default_rng(seed).permutation(np.unique(cases.labels.group[target]))
@@ -182,4 +202,6 @@ def devices(least: float, most: float) -> Rows:
 
 def width(least: float, most: float) -> Rows:
     """Rows of models of a width."""
-    return lambda cases: (np.asarray(cases.model.d_model) >= least) & (np.asarray(cases.model.d_model) <= most)
+    return lambda cases: (
+        (np.asarray(cases.model.d_model) >= least) & (np.asarray(cases.model.d_model) <= most)
+    )

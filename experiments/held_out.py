@@ -1,8 +1,10 @@
-"""Claim: fitted to four fifths of the published rows, the model predicts the other dense 16-bit GPU rows to 5 % (median), 8 % (mean).
+"""Claim: fitted to four fifths of the published rows, the model predicts the other dense 16-bit GPU
+rows to 5 % (median), 8 % (mean).
 
-`--by group` (default) holds out whole groups (model, accelerator, devices), with another draw for every seed; the shipped `held-out`
-profile is seed 0. `--by scale` fits rows of at most 128 devices and judges those of at least 512. `--by source` leaves one source out at a
-time and judges it without any row of its own: what knowing the software is worth.
+`--by group` (default) holds out whole groups (model, accelerator, devices), with another draw for
+every seed; the shipped `held-out` profile is seed 0. `--by scale` fits rows of at most 128 devices
+and judges those of at least 512. `--by source` leaves one source out at a time and judges it
+without any row of its own: what knowing the software is worth.
 `python -m experiments.held_out [--by group|scale|source] [--seeds N] [--traces FILE …]`
 """
 
@@ -52,8 +54,14 @@ def parts(cases: Cases, by: str, seeds: int) -> Iterator[Part]:
 def main() -> None:
     """Fit and judge every division, then the middle of the held-out errors."""
     parser = arguments(__doc__ or "")
-    parser.add_argument("--by", choices=("group", "scale", "source"), default="group", help="what is held out")
-    parser.add_argument("--all", action="store_true", help="judge all rows, not only dense 16-bit GPU rows without flags")
+    parser.add_argument(
+        "--by", choices=("group", "scale", "source"), default="group", help="what is held out"
+    )
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help="judge all rows, not only dense 16-bit GPU rows without flags",
+    )
     options = parser.parse_args()
     cases = rows(options.traces)
     if options.quick:
@@ -64,19 +72,49 @@ def main() -> None:
         if not (part.judged & wanted).any():
             continue
         profile = fit(
-            cases, held_out=~part.fitted, seed=seed, starts=1 if options.quick else 2, rounds=1 if options.quick else 2, name=part.name
+            cases,
+            held_out=~part.fitted,
+            seed=seed,
+            starts=1 if options.quick else 2,
+            rounds=1 if options.quick else 2,
+            name=part.name,
         )
         predicted, measured = predict(cases, profile).step_time_s, cases.labels.step_time_s
         error = np.abs(predicted / measured - 1.0)
         # the figure shows the first fit's rows, and of the others those held out
         shown = (part.judged if lines else part.judged | part.fitted) & wanted
-        points += [Point(*row) for row in zip(measured[shown], predicted[shown], part.judged[shown].tolist(), strict=True)]
+        points += [
+            Point(*row)
+            for row in zip(
+                measured[shown], predicted[shown], part.judged[shown].tolist(), strict=True
+            )
+        ]
         for name, mask in (("fitted", part.fitted & wanted), ("held out", part.judged & wanted)):
-            lines.append({"fit": part.name, "rows": name, "count": int(mask.sum()), **(summary(error[mask]) if mask.any() else {})})
-        say(f"{part.name}: held out {lines[-1]['count']} rows, median {lines[-1]['median']:.2f} %, mean {lines[-1]['mean']:.2f} %")
+            lines.append(
+                {
+                    "fit": part.name,
+                    "rows": name,
+                    "count": int(mask.sum()),
+                    **(summary(error[mask]) if mask.any() else {}),
+                }
+            )
+        say(
+            f"{part.name}: held out {lines[-1]['count']} rows, median "
+            f"{lines[-1]['median']:.2f} "
+            f"%, mean {lines[-1]['mean']:.2f} %"
+        )
     held = [line for line in lines if line["rows"] == "held out"]
-    middle = {key: float(np.median([line[key] for line in held])) for key in ("median", "mean", "p90")}
-    lines.append({"fit": "middle", "rows": "held out", "count": int(np.median([line["count"] for line in held])), **middle})
+    middle = {
+        key: float(np.median([line[key] for line in held])) for key in ("median", "mean", "p90")
+    }
+    lines.append(
+        {
+            "fit": "middle",
+            "rows": "held out",
+            "count": int(np.median([line["count"] for line in held])),
+            **middle,
+        }
+    )
     options.out.mkdir(parents=True, exist_ok=True)
     save_png(scatter(points), options.out / f"held_out_by_{options.by}.png")
     deliver(f"held_out_by_{options.by}", lines, options)

@@ -1,8 +1,11 @@
-"""Claim: what rows of a kind do that no other row does shows in the sign of what a fit without them misses.
+"""Claim: what rows of a kind do that no other row does shows in the sign of what a fit without them
+misses.
 
-Rows are hidden by what they do instead of by who published them: all with adapters, all in 8 bits, all with pipelines. A fit of the
-others is asked about them; a mechanism that is missing, or counted twice, leaves them all too fast or too slow. One line for each kind, and
-one for each stack with several of its rows. A kind takes a minute or two:
+Rows are hidden by what they do instead of by who published them: all with adapters, all in 8 bits,
+all with pipelines. A fit of the
+others is asked about them; a mechanism that is missing, or counted twice, leaves them all too fast
+or too slow. One line for each kind, and one for each stack with several of its rows. A kind takes a
+minute or two:
 `python -m experiments.kinds [--kinds …] [--traces FILE …] [--quick] [--json] [--out DIR]`.
 """
 
@@ -23,7 +26,9 @@ from experiments.study import arguments, deliver, rows, run, summary
 
 KINDS: dict[str, Callable[[Cases], np.ndarray]] = {
     "adapters": lambda c: np.asarray(c.model.trainable) == 0.0,
-    "8 bits": lambda c: (np.asarray(c.plan.operand_bytes) == 1.0) & (np.asarray(c.model.trainable) == 1.0),
+    "8 bits": lambda c: (
+        (np.asarray(c.plan.operand_bytes) == 1.0) & (np.asarray(c.model.trainable) == 1.0)
+    ),
     "4 bits": lambda c: np.asarray(c.plan.operand_bytes) < 1.0,
     "experts": lambda c: np.asarray(c.model.n_experts) > 1.0,
     "tensor": lambda c: np.asarray(c.plan.tp) > 1.0,
@@ -38,24 +43,38 @@ KINDS: dict[str, Callable[[Cases], np.ndarray]] = {
     "large": lambda c: np.asarray(c.plan.devices) >= 512.0,
     "small": lambda c: np.asarray(c.plan.devices) <= 8.0,
 }
-"""By name, which rows are of a kind, `[row]` bool: long from 16,384 tokens on, wide from 12,288, narrow to 2,048, large from 512 devices
-on, small to 8."""
+"""By name, which rows are of a kind, `[row]` bool: long from 16,384 tokens on, wide from 12,288,
+narrow to 2,048, large from 512 devices on, small to 8."""
 
 LEAST = 4
 """Rows of a stack, at least, that a line of its own stands for."""
 
 
 def line(kind: str, stack: str, ratio: np.ndarray) -> dict[str, Any]:
-    """One line: rows, signed middle of predicted / measured − 1 [%] (+ = too slow), and what `summary` gives."""
-    return {"kind": kind, "stack": stack, "rows": len(ratio), "bias": 100.0 * float(np.median(ratio - 1.0)), **summary(np.abs(ratio - 1.0))}
+    """One line: rows, signed middle of predicted / measured − 1 [%] (+ = too slow), and what
+    `summary` gives."""
+    return {
+        "kind": kind,
+        "stack": stack,
+        "rows": len(ratio),
+        "bias": 100.0 * float(np.median(ratio - 1.0)),
+        **summary(np.abs(ratio - 1.0)),
+    }
 
 
 def lines_of(kind: str, cases: Cases, ratio: np.ndarray) -> list[dict[str, Any]]:
     """All rows of a kind, then its stacks (of several variants one line), largest first."""
     stacks = np.array([family(str(s)) for s in cases.labels.stack])
     names, counts = np.unique(stacks, return_counts=True)
-    several = [str(n) for n, k in sorted(zip(names, counts, strict=True), key=lambda x: (-x[1], x[0])) if k >= LEAST]
-    return [line(kind, "all", ratio), *(line(kind, name, ratio[stacks == name]) for name in several)]
+    several = [
+        str(n)
+        for n, k in sorted(zip(names, counts, strict=True), key=lambda x: (-x[1], x[0]))
+        if k >= LEAST
+    ]
+    return [
+        line(kind, "all", ratio),
+        *(line(kind, name, ratio[stacks == name]) for name in several),
+    ]
 
 
 def _options() -> argparse.Namespace:
@@ -77,7 +96,9 @@ def main() -> None:
     for kind in options.kinds or (("4 bits",) if options.quick else KINDS):
         hidden = KINDS[kind](cases)
         judged, profile = cases.take(hidden), bases.without(cases, hidden, kind)
-        lines += lines_of(kind, judged, predict(judged, profile).step_time_s / judged.labels.step_time_s)
+        lines += lines_of(
+            kind, judged, predict(judged, profile).step_time_s / judged.labels.step_time_s
+        )
     deliver("kinds", lines, options)
 
 

@@ -1,8 +1,11 @@
-"""Claim: laws with few coefficients time single operations of shapes not seen: matmuls and attention to 8 %, collectives to 12 %.
+"""Claim: laws with few coefficients time single operations of shapes not seen: matmuls and
+attention to 8 %, collectives to 12 %.
 
-Half of the shapes of a group (chip and precision, chip and kernels, chip and network), drawn anew for every seed, is fitted, the other half
-judged: median, mean and 90th percentile of |predicted / measured − 1|, the middle over the seeds, and the worst seed's median.
-`python -m experiments.micro [--kind matmul attention collective] [--chip NAME …] [--seeds N] [--table FILE …] [--quick] [--json]`
+Half of the shapes of a group (chip and precision, chip and kernels, chip and network), drawn anew
+for every seed, is fitted, the other half judged: median, mean and 90th percentile of |predicted /
+measured − 1|, the middle over the seeds, and the worst seed's median.
+`python -m experiments.micro [--kind matmul attention collective] [--chip NAME …] [--seeds N]
+[--table FILE …] [--quick] [--json]`
 """
 
 from __future__ import annotations
@@ -26,7 +29,8 @@ QUICK = ("A100-80GB", "H100-80GB")
 
 
 class Judged(NamedTuple):
-    """A group with its held-out rows: of seed 0 the rows and their ln(predicted / measured), and |error| by row of every seed."""
+    """A group with its held-out rows: of seed 0 the rows and their ln(predicted / measured), and
+    |error| by row of every seed."""
 
     group: Group
     held_out: np.ndarray
@@ -56,35 +60,68 @@ def judge(kind: str, mine: list[Group], seeds: int) -> list[Judged]:
     fits = fit(form_of(kind), [take(p, half) for p, half in draws])
     ratios = log_ratios(fits, [take(p, ~half) for p, half in draws])
     n = len(mine)
-    return [Judged(g, ~draws[i][1], ratios[i], [np.abs(np.expm1(r)) for r in ratios[i::n]]) for i, g in enumerate(mine)]
+    return [
+        Judged(g, ~draws[i][1], ratios[i], [np.abs(np.expm1(r)) for r in ratios[i::n]])
+        for i, g in enumerate(mine)
+    ]
 
 
 def lines(judged: Judged) -> list[dict[str, Any]]:
     """One line of a group, and of collectives one for each kind of them (seed 0)."""
     g = judged.group
-    middle = {key: float(np.median([summary(e)[key] for e in judged.errors])) for key in ("median", "mean", "p90")}
+    middle = {
+        key: float(np.median([summary(e)[key] for e in judged.errors]))
+        for key in ("median", "mean", "p90")
+    }
     worst = 100 * max(float(np.median(e)) for e in judged.errors)
     found: list[dict[str, Any]] = [
-        {"kind": g.kind, "chip": g.chip, "variant": g.variant, "rows": len(g.table.rows), **middle, "worst seed": worst}
+        {
+            "kind": g.kind,
+            "chip": g.chip,
+            "variant": g.variant,
+            "rows": len(g.table.rows),
+            **middle,
+            "worst seed": worst,
+        }
     ]
     if g.kind == "collective":
         which = g.table.texts("collective")[judged.held_out]
         for name in sorted(set(which.tolist())):
             mine = which == name
-            found.append({"kind": name, "chip": g.chip, "variant": g.variant, "rows": int(mine.sum()), **summary(judged.errors[0][mine])})
+            found.append(
+                {
+                    "kind": name,
+                    "chip": g.chip,
+                    "variant": g.variant,
+                    "rows": int(mine.sum()),
+                    **summary(judged.errors[0][mine]),
+                }
+            )
     return found
 
 
 def main() -> None:
     """Judge every kind and print one table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kind", nargs="*", choices=tuple(KINDS), default=list(KINDS), help="operations to judge")
+    parser.add_argument(
+        "--kind", nargs="*", choices=tuple(KINDS), default=list(KINDS), help="operations to judge"
+    )
     parser.add_argument("--chip", nargs="*", default=[], help="only these accelerators")
-    parser.add_argument("--table", nargs="*", default=[], metavar="FILE", help="files of measurements to use beside the shipped ones")
+    parser.add_argument(
+        "--table",
+        nargs="*",
+        default=[],
+        metavar="FILE",
+        help="files of measurements to use beside the shipped ones",
+    )
     parser.add_argument("--seeds", type=int, default=5, help="how many random halves")
-    parser.add_argument("--quick", action="store_true", help=f"one half of {' and '.join(QUICK)} only")
+    parser.add_argument(
+        "--quick", action="store_true", help=f"one half of {' and '.join(QUICK)} only"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
-    parser.add_argument("--out", type=Path, default=Path("out"), help="folder of the table and the figure")
+    parser.add_argument(
+        "--out", type=Path, default=Path("out"), help="folder of the table and the figure"
+    )
     options = parser.parse_args()
     enable_float64()
     every: list[Judged] = []
@@ -93,7 +130,10 @@ def main() -> None:
         say(f"{kind}: {len(mine)} groups, {sum(len(g.table.rows) for g in mine)} rows")
         every += judge(kind, mine, 1 if options.quick else options.seeds) if mine else []
     options.out.mkdir(parents=True, exist_ok=True)
-    say(f"figure: {draw([(j.group, j.held_out, j.log_ratio) for j in every], options.out / 'micro.png')}")
+    say(
+        "figure: "
+        f"{draw([(j.group, j.held_out, j.log_ratio) for j in every], options.out / 'micro.png')}"
+    )
     deliver("micro", [line for j in every for line in lines(j)], options)
 
 

@@ -1,8 +1,11 @@
-"""Claim: a dozen rows chosen for what they tell predict the other rows of a new stack better than a dozen random ones.
+"""Claim: a dozen rows chosen for what they tell predict the other rows of a new stack better than a
+dozen random ones.
 
-A profile that has never seen a stack chooses, from a random half of its groups, those rows that tell most about all of them (their times
-unknown to it). Both those and as many random rows are fitted, and the rows of the other half are judged.
-`python -m experiments.next_rows [--targets …] [--rows …] [--criterion prediction|everything] [--traces FILE…]`
+A profile that has never seen a stack chooses, from a random half of its groups, those rows that
+tell most about all of them (their times unknown to it). Both those and as many random rows are
+fitted, and the rows of the other half are judged.
+`python -m experiments.next_rows [--targets …] [--rows …] [--criterion prediction|everything]
+[--traces FILE…]`
 """
 
 from __future__ import annotations
@@ -38,7 +41,8 @@ class Part(NamedTuple):
 
 
 def divided(cases: Cases, seed: int) -> Part:
-    """A random half of the groups to choose from and the rows of the others to judge; of sources with a group for every other row, of
+    """A random half of the groups to choose from and the rows of the others to judge; of sources
+    with a group for every other row, of
     rows."""
     rng, group = np.random.default_rng(seed), cases.labels.group
     names = rng.permutation(np.unique(group))
@@ -55,7 +59,9 @@ def problem_of(cases: Cases, profile: Profile) -> Problem:
     return problem(spread(cases, profile), np.ones(len(cases)), everything, everything)
 
 
-def error(cases: Cases, fitted: np.ndarray, judged: np.ndarray, base: Profile, seed: int) -> np.ndarray:
+def error(
+    cases: Cases, fitted: np.ndarray, judged: np.ndarray, base: Profile, seed: int
+) -> np.ndarray:
     """Median and mean error [%] of the judged rows under a fit of some others."""
     profile = fit(cases.take(fitted), base, seed=seed, starts=1)
     rest = cases.take(judged)
@@ -63,7 +69,9 @@ def error(cases: Cases, fitted: np.ndarray, judged: np.ndarray, base: Profile, s
     return np.array([np.median(gap), gap.mean()])
 
 
-def compared(cases: Cases, base: Profile, sizes: list[int], seeds: int, criterion: str) -> dict[tuple[int, str], np.ndarray]:
+def compared(
+    cases: Cases, base: Profile, sizes: list[int], seeds: int, criterion: str
+) -> dict[tuple[int, str], np.ndarray]:
     """Errors of every draw `[draw, 2]` by the number of rows and how they were taken."""
     found: dict[tuple[int, str], list[np.ndarray]] = {}
     asked = problem_of(cases, base)
@@ -73,12 +81,15 @@ def compared(cases: Cases, base: Profile, sizes: list[int], seeds: int, criterio
         for size in sizes:
             chosen = choose(asked._replace(candidates=part.pool), np.inf, criterion, size).runs
             for name, taken in (("random", order[:size]), ("chosen", np.array(chosen))):
-                found.setdefault((size, name), []).append(error(cases, np.sort(taken), part.judged, base, seed))
+                found.setdefault((size, name), []).append(
+                    error(cases, np.sort(taken), part.judged, base, seed)
+                )
     return {key: np.array(values) for key, values in found.items()}
 
 
 def lines_of(target: str, found: dict[tuple[int, str], np.ndarray]) -> list[dict[str, Any]]:
-    """One line by number of rows: middle of the draws' median and mean errors, the change from random to chosen, and the
+    """One line by number of rows: middle of the draws' median and mean errors, the change from
+    random to chosen, and the
     share of the draws in which the chosen rows have the lower median [%]."""
     lines = []
     for size in dict.fromkeys(size for size, _ in found):
@@ -112,7 +123,9 @@ def main() -> None:
     unknown = [n for n in options.targets or () if f"few-shot 12 {n}" not in protocols]
     if unknown:
         known = [n.removeprefix("few-shot 12 ") for n in protocols if n.startswith("few-shot 12 ")]
-        raise InputError(f"--targets: no rows of {', '.join(unknown)}; choose from {', '.join(known)}")
+        raise InputError(
+            f"--targets: no rows of {', '.join(unknown)}; choose from {', '.join(known)}"
+        )
     names = options.targets or [n for n in TARGETS if f"few-shot 12 {n}" in protocols]
     names = names[:1] if options.quick else names
     few = ("megatron-sc21-t1",) if options.quick else None
@@ -125,7 +138,10 @@ def main() -> None:
         sizes, seeds = ([12], 1) if options.quick else (options.rows, options.seeds)
         lines += lines_of(name, compared(target, base, sizes, seeds, options.criterion))
         last = lines[-1]
-        say(f"{name}, {last['rows']} rows: {last['random_median']:.2f} % random, {last['chosen_median']:.2f} % chosen")
+        say(
+            f"{name}, {last['rows']} rows: {last['random_median']:.2f} % random, "
+            f"{last['chosen_median']:.2f} % chosen"
+        )
     options.out.mkdir(parents=True, exist_ok=True)
     _figure(lines, options.out / "next_rows.png")
     deliver("next_rows", lines, options)
@@ -141,9 +157,29 @@ def _figure(lines: list[dict[str, Any]], path: Any) -> None:
         mine = [line for line in lines if line["target"] == name]
         x = [line["rows"] for line in mine]
         for way, colour in (("random", GREY), ("chosen", BLUE)):
-            axes.plot(x, [line[f"{way}_median"] for line in mine], marker="o", color=colour, label=f"{way}, median")
-            axes.plot(x, [line[f"{way}_mean"] for line in mine], marker="o", mfc="white", ls=":", color=colour, label=f"{way}, mean")
-        axes.set(title=name, xlabel="rows measured", xlim=(0, 1.2 * max(x)), ylim=(0, None), xticks=[0, *x])
+            axes.plot(
+                x,
+                [line[f"{way}_median"] for line in mine],
+                marker="o",
+                color=colour,
+                label=f"{way}, median",
+            )
+            axes.plot(
+                x,
+                [line[f"{way}_mean"] for line in mine],
+                marker="o",
+                mfc="white",
+                ls=":",
+                color=colour,
+                label=f"{way}, mean",
+            )
+        axes.set(
+            title=name,
+            xlabel="rows measured",
+            xlim=(0, 1.2 * max(x)),
+            ylim=(0, None),
+            xticks=[0, *x],
+        )
     figure.axes[0].set_ylabel("error of rows not measured [%]")
     figure.axes[0].legend(frameon=False, fontsize=8, loc="lower left")
     save_png(figure, path)
@@ -152,9 +188,18 @@ def _figure(lines: list[dict[str, Any]], path: Any) -> None:
 def _options() -> argparse.Namespace:
     parser = arguments(__doc__ or "")
     parser.set_defaults(seeds=20)
-    parser.add_argument("--targets", nargs="*", help=f"default: {', '.join(TARGETS)}, where there are rows")
-    parser.add_argument("--rows", nargs="*", type=int, default=[12], help="how many rows to measure")
-    parser.add_argument("--criterion", choices=("prediction", "everything"), default="prediction", help="what the choice is to serve")
+    parser.add_argument(
+        "--targets", nargs="*", help=f"default: {', '.join(TARGETS)}, where there are rows"
+    )
+    parser.add_argument(
+        "--rows", nargs="*", type=int, default=[12], help="how many rows to measure"
+    )
+    parser.add_argument(
+        "--criterion",
+        choices=("prediction", "everything"),
+        default="prediction",
+        help="what the choice is to serve",
+    )
     return parser.parse_args()
 
 

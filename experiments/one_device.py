@@ -1,12 +1,16 @@
-"""Claim: the parts of a step add up for the right reasons: kernels measured by kind on one device take what the model has for them.
+"""Claim: the parts of a step add up for the right reasons: kernels measured by kind on one device
+take what the model has for them.
 
-Training steps of a decoder in PyTorch on an H100 and an H200, eager and compiled, with the device's time of every kernel
-(`calibration/torch_step`), which no fit has seen: of each kind, products, attention core, what streams, update, the predicted over the
-measured time, by a profile's coefficients for the chip and for a stack that it does not know, and what the step draws by the times that its
-kernels took, over what was measured. Then what power leaves of the clock: how much slower products run that have the device for a share of
-the time, measured and by `dmodel.cost.power`; single products, alone and of several experts, by their law in the step model; how much
-slower kernels run beside channels that copy, measured and by `dmodel.cost.interference`; how steady a device is at its limit of power.
-`python -m experiments.one_device [--profile NAME] [--quick] [--json] [--out DIR]`.
+Training steps of a decoder in PyTorch on an H100 and an H200, eager and compiled, with the device's
+time of every kernel (`calibration/torch_step`), which no fit has seen: of each kind, products,
+attention core, what streams, update, the predicted over the measured time, by a profile's
+coefficients for the chip and for a stack that it does not know, and what the step draws by the
+times that its kernels took, over what was measured. Then what power leaves of the clock: how much
+slower products run that have the device for a share of the time, measured and by
+`dmodel.cost.power`; single products, alone and of several experts, by their law in the step model;
+how much slower kernels run beside channels that copy, measured and by `dmodel.cost.interference`;
+how steady a device is at its limit of power. `python -m experiments.one_device [--profile NAME]
+[--quick] [--json] [--out DIR]`.
 """
 
 from __future__ import annotations
@@ -53,14 +57,17 @@ def predicted(case: Case, system: System, c: Coefficients) -> dict[str, float]:
     times = {
         "products": layers * (work.matmul.total + work.redone - again) + work.logits,
         "attention": layers * (work.attention.total + again),
-        "streaming": layers * (work.elementwise + work.recompute - work.redone) + work.head - work.logits,
+        "streaming": layers * (work.elementwise + work.recompute - work.redone)
+        + work.head
+        - work.logits,
         "optimizer": costs.optimizer,
     }
     return {name: float(np.asarray(time)) for name, time in times.items()}
 
 
 def steps(profile: profiles.Profile, quick: bool) -> list[dict[str, Any]]:
-    """A line for each step that was measured; what is 0 in either has no ratio. The update of a case without layers counts one, so has
+    """A line for each step that was measured; what is 0 in either has no ratio. The update of a
+    case without layers counts one, so has
     none either."""
     lines = []
     for cells in kinds.read(DATA / "steps.csv")[:: 8 if quick else 1]:
@@ -70,18 +77,32 @@ def steps(profile: profiles.Profile, quick: bool) -> list[dict[str, Any]]:
         seen = {part: float(cells[f"{part}_s"]) for part in PARTS}
         seen["products"] += float(cells["grouped_s"])
         power = drawn(cells, system.chip, float(profile.coefficients_for(chip).power_demand))
-        line: dict[str, Any] = {"chip": chip, "case": case.name, "measured_ms": 1e3 * float(cells["step_s"])}
+        line: dict[str, Any] = {
+            "chip": chip,
+            "case": case.name,
+            "measured_ms": 1e3 * float(cells["step_s"]),
+        }
         line |= {"watts": float(cells["watts"]), "watts_ratio": power / float(cells["watts"])}
         for part in PARTS:
-            known = seen[part] > 1e-3 and found[part] > 0.0 and (part != "optimizer" or (case.n_layers and not case.adapters))
-            line |= {f"{part}_ms": 1e3 * seen[part], f"{part}_ratio": found[part] / seen[part] if known else None}
+            known = (
+                seen[part] > 1e-3
+                and found[part] > 0.0
+                and (part != "optimizer" or (case.n_layers and not case.adapters))
+            )
+            line |= {
+                f"{part}_ms": 1e3 * seen[part],
+                f"{part}_ratio": found[part] / seen[part] if known else None,
+            }
         lines.append(line)
     return lines
 
 
 def drawn(cells: dict[str, str], chip: Chip, demand: float) -> float:
     """Power that a measured step's kernels would draw by the times that they took [W]."""
-    share = {part: float(cells[f"{part}_s"]) / float(cells["step_s"]) for part in (*PARTS, "grouped", "busy")}
+    share = {
+        part: float(cells[f"{part}_s"]) / float(cells["step_s"])
+        for part in (*PARTS, "grouped", "busy")
+    }
     busy = Activities(
         window=1.0 - share["optimizer"],
         working=min(share["busy"], 1.0) - share["optimizer"],
@@ -96,13 +117,23 @@ def drawn(cells: dict[str, str], chip: Chip, demand: float) -> float:
 
 
 def middles(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The middle ratio of each kind, and how far the middle half of them spreads, eager and compiled apart."""
+    """The middle ratio of each kind, and how far the middle half of them spreads, eager and
+    compiled apart."""
     found = []
     for chip in dict.fromkeys(line["chip"] for line in lines):
         for how in ("eager", "compiled"):
-            mine = [line for line in lines if line["chip"] == chip and ("compiled" in line["case"]) == (how == "compiled")]
-            of = {part: [line[f"{part}_ratio"] for line in mine if line[f"{part}_ratio"] is not None] for part in PARTS}
-            ratios = {f"{part}_ratio": float(np.median(values)) for part, values in of.items() if values}
+            mine = [
+                line
+                for line in lines
+                if line["chip"] == chip and ("compiled" in line["case"]) == (how == "compiled")
+            ]
+            of = {
+                part: [line[f"{part}_ratio"] for line in mine if line[f"{part}_ratio"] is not None]
+                for part in PARTS
+            }
+            ratios = {
+                f"{part}_ratio": float(np.median(values)) for part, values in of.items() if values
+            }
             if ratios:
                 ratios["watts_ratio"] = float(np.median([line["watts_ratio"] for line in mine]))
                 found.append({"chip": chip, "case": f"middle of {how}", **ratios})
@@ -110,42 +141,69 @@ def middles(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def clocks(profile: profiles.Profile) -> list[dict[str, Any]]:
-    """What products, or the attention core, take over what they take where they have the least share of the time."""
+    """What products, or the attention core, take over what they take where they have the least
+    share of the time."""
     rows = kinds.read(DATA / "duty.csv")
     lines = []
     for cells in rows:
-        alike = [r for r in rows if (r["device"], r["product"]) == (cells["device"], cells["product"])]
+        alike = [
+            r for r in rows if (r["device"], r["product"]) == (cells["device"], cells["product"])
+        ]
         full = min(float(r["product_s"]) for r in alike)
         share, kind = float(cells["share"]), cells["product"].partition("-")[0]
-        demand = WEIGHTS[kind] * jnp.asarray(profile.coefficients_for(CHIPS[cells["device"]]).power_demand)
+        demand = WEIGHTS[kind] * jnp.asarray(
+            profile.coefficients_for(CHIPS[cells["device"]]).power_demand
+        )
         beside = STREAMING / WEIGHTS[kind] * (1.0 - share) * (cells["beside"] == "copy")
         # the share is of the full clock: at a lower one products have more of the time
-        slow = slowed(jnp.asarray(share), jnp.asarray(0.0), jnp.asarray(beside), jnp.asarray(1.0), demand)
+        slow = slowed(
+            jnp.asarray(share), jnp.asarray(0.0), jnp.asarray(beside), jnp.asarray(1.0), demand
+        )
         seen = float(cells["product_s"]) / full
         what = f"{cells['product']}, {share:.0%} of the time beside {cells['beside']}"
-        line = {"chip": CHIPS[cells["device"]], "case": what, "measured_slower": seen, "predicted_slower": float(slow)}
+        line = {
+            "chip": CHIPS[cells["device"]],
+            "case": what,
+            "measured_slower": seen,
+            "predicted_slower": float(slow),
+        }
         lines.append(line | {"watts": float(cells["watts"])})
     return lines
 
 
 LONG = 20e-6
-"""Products that take less are left out [s]: launching and draining a kernel is no part of their law."""
+"""Products that take less are left out [s]: launching and draining a kernel is no part of their
+law."""
 
 
 def products(profile: profiles.Profile) -> list[dict[str, Any]]:
-    """Errors of the law of products, kind by kind, at the full clock: how many, their middle ratio, errors in the middle and mean [%]."""
+    """Errors of the law of products, kind by kind, at the full clock: how many, their middle ratio,
+    errors in the middle and mean [%]."""
     found: dict[str, list[float]] = {}
     for cells in kinds.read(DATA / "products.csv"):
         seconds, chip = float(cells["product_s"]), CHIPS[cells["device"]]
         if seconds > LONG and (cells["layout"], cells["bits"]) == ("forward", "16"):
-            copies, what = float(cells["groups"]), {"one": "one after the other", "streams": "on 4 streams", "grouped": "in one kernel"}
+            copies, what = (
+                float(cells["groups"]),
+                {
+                    "one": "one after the other",
+                    "streams": "on 4 streams",
+                    "grouped": "in one kernel",
+                },
+            )
             how = "alone" if copies == 1.0 else f"of experts {what[cells['how']]}"
-            found.setdefault(f"{chip}, {cells['dtype']}, {how}", []).append(_law(cells, profile, chip) / seconds)
+            found.setdefault(f"{chip}, {cells['dtype']}, {how}", []).append(
+                _law(cells, profile, chip) / seconds
+            )
     lines = []
     for what, ratios in found.items():
         errors = 100.0 * np.abs(np.array(ratios) - 1.0)
         chip, _, case = what.partition(", ")
-        line = {"chip": chip, "case": f"{len(ratios)} products in {case}", "products_ratio": float(np.median(ratios))}
+        line = {
+            "chip": chip,
+            "case": f"{len(ratios)} products in {case}",
+            "products_ratio": float(np.median(ratios)),
+        }
         lines.append(line | {"median_%": float(np.median(errors)), "mean_%": float(errors.mean())})
     return lines
 
@@ -165,28 +223,48 @@ PROCESSORS = 132.0
 
 
 def beside_channels(profile: profiles.Profile) -> list[dict[str, Any]]:
-    """How much slower each work runs beside channels that copy, by the mechanism: work bound by arithmetic, or by memory."""
+    """How much slower each work runs beside channels that copy, by the mechanism: work bound by
+    arithmetic, or by memory."""
     rows = kinds.read(DATA / "channels.csv")
     alone = {(r["device"], r["work"]): float(r["work_s"]) for r in rows if r["channels"] == "0"}
     lines = []
     for r in rows:
         if (channels := float(r["channels"])) > 0.0:
             chip = CHIPS[r["device"]]
-            hbm, copied = float(np.asarray(catalog.chip(chip).hbm_bytes_per_s)), float(r["copied_bytes_per_s"])
-            lost = contention(float(r["work"] != "streaming"), PROCESSORS, copied / PASSES, hbm, channels)
+            hbm, copied = (
+                float(np.asarray(catalog.chip(chip).hbm_bytes_per_s)),
+                float(r["copied_bytes_per_s"]),
+            )
+            lost = contention(
+                float(r["work"] != "streaming"), PROCESSORS, copied / PASSES, hbm, channels
+            )
             seen = float(r["work_s"]) / alone[r["device"], r["work"]]
             what = f"{r['work']} beside {channels:.0f} channels"
-            lines.append({"chip": chip, "case": what, "measured_slower": seen, "predicted_slower": 1.0 + float(lost)})
+            lines.append(
+                {
+                    "chip": chip,
+                    "case": what,
+                    "measured_slower": seen,
+                    "predicted_slower": 1.0 + float(lost),
+                }
+            )
     return lines
 
 
 def wandering() -> list[dict[str, Any]]:
-    """Blocks of products that never rest: how far the slowest of several devices would be behind their mean."""
+    """Blocks of products that never rest: how far the slowest of several devices would be behind
+    their mean."""
     lines = []
     for r in kinds.read(DATA / "steady.csv"):
         for n in (2, 8):
             case = f"the slowest of {n} devices, products of {r['width']}"
-            lines.append({"chip": CHIPS[r["device"]], "case": case, "measured_slower": 1.0 + float(r[f"slowest_of_{n}"])})
+            lines.append(
+                {
+                    "chip": CHIPS[r["device"]],
+                    "case": case,
+                    "measured_slower": 1.0 + float(r[f"slowest_of_{n}"]),
+                }
+            )
     return lines
 
 

@@ -1,7 +1,8 @@
 """Run the protocols of the accuracy study: `run(name, cases, seeds=range(10)) -> list[Outcome]`.
 
-Every protocol hides a whole family of software from the base, divides the rows of its target anew for every seed, fits the one part from
-the base and judges the other. `experiments.targets.catalog(cases)` lists those that the rows allow.
+Every protocol hides a whole family of software from the base, divides the rows of its target anew
+for every seed, fits the one part from the base and judges the other.
+`experiments.targets.catalog(cases)` lists those that the rows allow.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from experiments.targets import catalog
 
 
 class Outcome(NamedTuple):
-    """What a protocol found: errors [%] as the middle of the seeds and as the worst seed; every figure of choosing as the middle.
+    """What a protocol found: errors [%] as the middle of the seeds and as the worst seed; every
+    figure of choosing as the middle.
 
     Attributes:
       errors: median and mean of every seed `[seed, 2]`.
@@ -49,11 +51,18 @@ class Outcome(NamedTuple):
     predicted: np.ndarray
 
 
-def answer(cases: Cases, protocol: Protocol, base: Profile, seed: int, starts: int | None = None) -> tuple[np.ndarray, np.ndarray, int]:
-    """Indices of the judged rows of one seed, their predictions [s], and the rows fitted (of the largest fit); starts: of each fit."""
+def answer(
+    cases: Cases, protocol: Protocol, base: Profile, seed: int, starts: int | None = None
+) -> tuple[np.ndarray, np.ndarray, int]:
+    """Indices of the judged rows of one seed, their predictions [s], and the rows fitted (of the
+    largest fit); starts: of each fit."""
     rows, predicted, fitted = [], [], 0
     for part in protocol.divide(cases, protocol.target(cases), seed):
-        profile = fit(cases.take(part.fitted), base, seed=seed, starts=starts) if part.fitted.any() else base
+        profile = (
+            fit(cases.take(part.fitted), base, seed=seed, starts=starts)
+            if part.fitted.any()
+            else base
+        )
         judged = np.flatnonzero(part.judged)
         rows.append(judged)
         predicted.append(predict(cases.take(judged), profile).step_time_s)
@@ -61,7 +70,9 @@ def answer(cases: Cases, protocol: Protocol, base: Profile, seed: int, starts: i
     return np.concatenate(rows), np.concatenate(predicted), fitted
 
 
-def answer_memory(cases: Cases, protocol: Protocol, seed: int) -> tuple[np.ndarray, np.ndarray, int]:
+def answer_memory(
+    cases: Cases, protocol: Protocol, seed: int
+) -> tuple[np.ndarray, np.ndarray, int]:
     """As `answer`, of peaks of memory [byte]."""
     (part,) = protocol.divide(cases, protocol.target(cases), seed)
     profile = replace(default_profile(), footprints=fit_footprints(cases.take(part.fitted), {}))
@@ -77,17 +88,25 @@ def _standing(base: Profile, cases: Cases, protocol: Protocol) -> Profile:
     family = next(f for f in FAMILIES if np.isin(target, f).all())
     kin = np.unique(cases.labels.stack[np.isin(cases.labels.source, family)]).tolist()
     chips = np.unique(cases.labels.accelerator[protocol.target(cases)]).tolist()
-    return rebase(base, View("family", tuple(chips), tuple(s for s in kin if s in base.stacks), "family"))
+    return rebase(
+        base, View("family", tuple(chips), tuple(s for s in kin if s in base.stacks), "family")
+    )
 
 
 def run(
-    name: str, cases: Cases, seeds: Iterable[int] = range(10), bases: Bases | None = None, starts: int | None = None
+    name: str,
+    cases: Cases,
+    seeds: Iterable[int] = range(10),
+    bases: Bases | None = None,
+    starts: int | None = None,
 ) -> list[Outcome]:
     """Run one protocol: an outcome of all judged rows, and one for each of its parts.
 
     Args:
-      cases: the published table, and rows of further files. seeds: draws; a protocol without chance takes the first.
-      bases: where fitted bases are kept; None fits anew. starts: of fits from them; None as `dmodel fit` has it.
+      cases: the published table, and rows of further files. seeds: draws; a protocol without chance
+        takes the first.
+      bases: where fitted bases are kept; None fits anew. starts: of fits from them; None as `dmodel
+        fit` has it.
     Raises:
       KeyError: no such protocol for these rows.
     """
@@ -103,7 +122,10 @@ def run(
         answers = [answer(cases, protocol, base, seed, starts) for seed in drawn]
     parts = {"": (everybody, protocol.goal), **protocol.parts}
     alike = np.arange(len(cases)) if protocol.memory else alternatives(cases)
-    found = [_outcome((name, part), goal, rule(cases), measured, alike, answers) for part, (rule, goal) in parts.items()]
+    found = [
+        _outcome((name, part), goal, rule(cases), measured, alike, answers)
+        for part, (rule, goal) in parts.items()
+    ]
     return [outcome for outcome in found if outcome is not None]
 
 

@@ -1,4 +1,5 @@
-"""The figure of the study of learned corrections: error with a correction over error without, by target."""
+"""The figure of the study of learned corrections: error with a correction over error without, by
+target."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ class Scored(Protocol):
 
 
 def draw(scores: Sequence[Scored], path: Path) -> None:
-    """Ratios of the median (left) and of the mean (right), one line per target; left of 1 the correction helps."""
+    """Ratios of the median (left) and of the mean (right), one line per target; left of 1 the
+    correction helps."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
     figure = style.new_figure(8.6, 1.3 + 0.24 * len(scores))
@@ -31,10 +33,25 @@ def draw(scores: Sequence[Scored], path: Path) -> None:
         panel.axvline(1.0, color=style.GREY, linewidth=0.8)
         panel.hlines(height, 0.3, 3.0, color=style.PALE, linewidth=0.6, zorder=0)
         network, kriging = np.array([s.errors[1:, k] / s.errors[0, k] for s in scores]).T
-        panel.scatter(network, height, s=26, color=style.VERMILLION, marker="o", label="network", zorder=2)
+        panel.scatter(
+            network, height, s=26, color=style.VERMILLION, marker="o", label="network", zorder=2
+        )
         # hollow, so that it hides nothing
-        panel.scatter(kriging, height, s=34, marker="D", facecolors="none", edgecolors=style.BLUE, label="kriging", zorder=3)
-        panel.set(xscale="log", ylim=(-0.7, len(scores) - 0.3), xlabel=f"{what} error, with the correction / without")
+        panel.scatter(
+            kriging,
+            height,
+            s=34,
+            marker="D",
+            facecolors="none",
+            edgecolors=style.BLUE,
+            label="kriging",
+            zorder=3,
+        )
+        panel.set(
+            xscale="log",
+            ylim=(-0.7, len(scores) - 0.3),
+            xlabel=f"{what} error, with the correction / without",
+        )
         panel.xaxis.set_major_locator(FixedLocator([0.4, 0.5, 0.7, 1.0, 1.4, 2.0]))
         panel.xaxis.set_minor_locator(NullLocator())
         panel.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))

@@ -1,7 +1,9 @@
-"""What the studies of hardware scaling share: assumptions, cases and their answers, findings beside published ones, tables and axes.
+"""What the studies of hardware scaling share: assumptions, cases and their answers, findings beside
+published ones, tables and axes.
 
-Published figures are those of Fernandez et al., "Hardware Scaling Trends and Diminishing Returns in Large-Scale Distributed Training"
-(arXiv 2411.13055), as others quote them: ratios, no absolute throughputs.
+Published figures are those of Fernandez et al., "Hardware Scaling Trends and Diminishing Returns in
+Large-Scale Distributed Training" (arXiv 2411.13055), as others quote them: ratios, no absolute
+throughputs.
 """
 
 from __future__ import annotations
@@ -38,11 +40,12 @@ if TYPE_CHECKING:
 COLORS = (style.BLUE, style.ORANGE, style.GREEN, style.VERMILLION, style.PURPLE, style.SKY)
 
 PROFILE, STACK = "generic", "fsdp"
-"""Software and chip of every study: the profile fitted to all published rows, at the offsets of the chip and of PyTorch's FSDP as a code
-base: no published row is from the software of the study."""
+"""Software and chip of every study: the profile fitted to all published rows, at the offsets of the
+chip and of PyTorch's FSDP as a code base: no published row is from the software of the study."""
 
 CHUNK = 256
-"""Cases of one call of compiled code [count]: one shape, so that all studies share what is compiled."""
+"""Cases of one call of compiled code [count]: one shape, so that all studies share what is
+compiled."""
 
 SEQ_LEN, PER_DEVICE = 4096, 2.0
 """Workload of the published study: sequences of 4,096 tokens, 2 of them per device and step."""
@@ -58,10 +61,16 @@ def options(about: str) -> argparse.Namespace:
 
 def arguments(about: str) -> argparse.ArgumentParser:
     """The options that every study of this group takes."""
-    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a part of the study, in less than a minute")
+    parser = argparse.ArgumentParser(
+        description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="a part of the study, in less than a minute"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
-    parser.add_argument("--out", type=Path, default=Path("out"), help="folder of the tables and the figure")
+    parser.add_argument(
+        "--out", type=Path, default=Path("out"), help="folder of the tables and the figure"
+    )
     return parser
 
 
@@ -84,7 +93,8 @@ class Answers(NamedTuple):
     """What the model says of each case, numpy `[n]`.
 
     Attributes:
-      terms: seconds of the step by cause. draw: watts of a device by cause. The others: as in `dmodel.run.Outputs`.
+      terms: seconds of the step by cause. draw: watts of a device by cause. The others: as in
+        `dmodel.run.Outputs`.
     """
 
     terms: dict[str, np.ndarray]
@@ -106,7 +116,9 @@ class Answers(NamedTuple):
     @property
     def exposed_s(self) -> np.ndarray:
         """Communication that nothing hides [s]."""
-        return sum((self.terms[name] for name in GROUPS["exposed communication"]), start=np.zeros(1))
+        return sum(
+            (self.terms[name] for name in GROUPS["exposed communication"]), start=np.zeros(1)
+        )
 
     @property
     def tokens_per_device_joule(self) -> np.ndarray:
@@ -115,14 +127,17 @@ class Answers(NamedTuple):
 
 
 BETWEEN_NODES = ("net_efficiency_outer", "net_latency_outer", "net_contention")
-"""Coefficients between nodes, which every study takes from the fit of the published study's own all-reduce curves."""
+"""Coefficients between nodes, which every study takes from the fit of the published study's own
+all-reduce curves."""
 
 
 @cache
 def curves_fit() -> dict[str, float]:
-    """What the all-reduce curves over nodes of H100 say of the network between nodes: `calibration.micro`'s fit of them.
+    """What the all-reduce curves over nodes of H100 say of the network between nodes:
+    `calibration.micro`'s fit of them.
 
-    A gather's hop is not among what they show: it follows from an all-reduce's by the ratios of NCCL's tuning table.
+    A gather's hop is not among what they show: it follows from an all-reduce's by the ratios of
+    NCCL's tuning table.
     """
     found, z = priors("H100-80GB"), np.zeros(len(NAMES))
     for name in BETWEEN_NODES:
@@ -131,8 +146,11 @@ def curves_fit() -> dict[str, float]:
     return {name: float(getattr(values, name)) for name in BETWEEN_NODES}
 
 
-def coefficients(accelerator: str, stack: str = STACK, profile: str = PROFILE, curves: bool = True) -> Coefficients:
-    """Coefficients of a chip and a stack (scalars), between nodes those of the all-reduce curves, or the profile's own."""
+def coefficients(
+    accelerator: str, stack: str = STACK, profile: str = PROFILE, curves: bool = True
+) -> Coefficients:
+    """Coefficients of a chip and a stack (scalars), between nodes those of the all-reduce curves,
+    or the profile's own."""
     found = profiles.load(profile).coefficients_for(accelerator, stack)
     return found.replace(**curves_fit()) if curves else found
 
@@ -144,22 +162,36 @@ def kernels(accelerator: str = "H100-80GB", stack: str = STACK) -> dict[str, flo
 
 def coefficients_line(*chips: str) -> str:
     """Where the coefficients come from, in words."""
-    named = ", ".join(f"{name.removeprefix('net_')} {value:.3g}" for name, value in curves_fit().items())
-    older = "".join(f"; on {chip} {said}" for chip in chips for said in attention_rates(STACK, chip, True)[1])
-    return f"shipped profile {PROFILE}, {', '.join(chips)}, code base {STACK}; between nodes the study's all-reduce curves ({named}){older}"
+    named = ", ".join(
+        f"{name.removeprefix('net_')} {value:.3g}" for name, value in curves_fit().items()
+    )
+    older = "".join(
+        f"; on {chip} {said}" for chip in chips for said in attention_rates(STACK, chip, True)[1]
+    )
+    return (
+        f"shipped profile {PROFILE}, {', '.join(chips)}, code base {STACK}; between nodes the "
+        f"study's all-reduce curves ({named}){older}"
+    )
 
 
 def chip_of(system_name: str) -> str:
     """Name of the accelerator of a system of the catalog."""
-    return next(entry["chip"] for entry in catalog.entries("systems") if entry["name"] == system_name)
+    return next(
+        entry["chip"] for entry in catalog.entries("systems") if entry["name"] == system_name
+    )
 
 
 def cases(system: System, model: Transformer, plan: Plan, c: Coefficients) -> Cases:
-    """Broadcast all leaves to the length of the longest; the schedule that contains 1F1B, so that cases join."""
+    """Broadcast all leaves to the length of the longest; the schedule that contains 1F1B, so that
+    cases join."""
     plan = plan.replace(schedule="interleaved" if plan.schedule == "1f1b" else plan.schedule)
     n = max(np.size(x) for x in jax.tree.leaves((model, plan, c, system.chip)))
-    network = jax.tree.map(lambda x: np.broadcast_to(np.reshape(x, (len(x), -1)), (len(x), n)), system.network)
-    chip, model, plan, c = jax.tree.map(lambda x: np.broadcast_to(np.asarray(x, float), (n,)), (system.chip, model, plan, c))
+    network = jax.tree.map(
+        lambda x: np.broadcast_to(np.reshape(x, (len(x), -1)), (len(x), n)), system.network
+    )
+    chip, model, plan, c = jax.tree.map(
+        lambda x: np.broadcast_to(np.asarray(x, float), (n,)), (system.chip, model, plan, c)
+    )
     return Cases(System(chip=chip, network=network), model, plan, c)
 
 
@@ -172,14 +204,19 @@ def answers(parts: Mapping[str, Cases]) -> dict[str, Answers]:
     """Answers of several batches by name, evaluated as one."""
     found = answer(join(list(parts.values())))
     ends = np.cumsum([0, *(np.size(part.plan.dp) for part in parts.values())])
-    return {name: found.take(slice(a, b)) for name, a, b in zip(parts, ends, ends[1:], strict=False)}
+    return {
+        name: found.take(slice(a, b)) for name, a, b in zip(parts, ends, ends[1:], strict=False)
+    }
 
 
 def answer(batch: Cases) -> Answers:
     """Evaluate every case, a chunk at a time."""
     n = np.shape(batch.plan.dp)[0]
     wanted = np.arange(-(-n // CHUNK) * CHUNK).clip(max=n - 1).reshape(-1, CHUNK)
-    found = [jax.tree.map(np.asarray, _compiled()(*jax.tree.map(lambda x, i=i: x[..., i], batch))) for i in wanted]
+    found = [
+        jax.tree.map(np.asarray, _compiled()(*jax.tree.map(lambda x, i=i: x[..., i], batch)))
+        for i in wanted
+    ]
     return jax.tree.map(lambda *leaves: np.concatenate(leaves)[:n], *found)
 
 
@@ -198,25 +235,33 @@ def _evaluate(system: System, model: Transformer, plan: Plan, c: Coefficients) -
 
 
 def fsdp(devices: Array, per_device: Array = PER_DEVICE, **more: Any) -> Plan:
-    """Fully sharded data parallelism over all devices: ZeRO-3, weights gathered again for the backward pass (PyTorch's default), one
-    micro-batch, bf16 with 16-bit reduction, flash attention in the kernels that it has on H100, no recomputation."""
+    """Fully sharded data parallelism over all devices: ZeRO-3, weights gathered again for the
+    backward pass (PyTorch's default), one micro-batch, bf16 with 16-bit reduction, flash attention
+    in the kernels that it has on H100, no recomputation."""
     dp = np.asarray(devices, float)
-    given = {"dp": dp, "shard": dp, "zero": 3.0, "micro_batch": per_device, "global_batch": per_device * dp}
+    given = {
+        "dp": dp,
+        "shard": dp,
+        "zero": 3.0,
+        "micro_batch": per_device,
+        "global_batch": per_device * dp,
+    }
     return Plan(**(given | kernels() | more))
 
 
 def unhidden(plan: Plan) -> Plan:
-    """The plan with nothing hidden: its exposed communication is all communication (under ZeRO-3, whose messages are those of layers; what
-    is sent once per step goes in one message then)."""
+    """The plan with nothing hidden: its exposed communication is all communication (under ZeRO-3,
+    whose messages are those of layers; what is sent once per step goes in one message then)."""
     zero = np.zeros_like(np.asarray(plan.dp, float))
     return plan.replace(**{f"overlap_{kind}": zero for kind in ("tp", "cp", "ep", "dp", "pp")})
 
 
 def draws(accelerator: str, count: int, seed: int = 0) -> Coefficients:
-    """Coefficients of `coefficients(accelerator)` drawn from what is known of them, `[count]`: normal in the unconstrained space.
+    """Coefficients of `coefficients(accelerator)` drawn from what is known of them, `[count]`:
+    normal in the unconstrained space.
 
-    Covariance: what the fit left open, and the spread of the groups that the profile does not know, as the software was never fitted;
-    between nodes that of the curves' fit.
+    Covariance: what the fit left open, and the spread of the groups that the profile does not know,
+    as the software was never fitted; between nodes that of the curves' fit.
     """
     profile, found = profiles.load(PROFILE), priors("H100-80GB")
     known = covariance(profile, accelerator, STACK)
@@ -227,19 +272,26 @@ def draws(accelerator: str, count: int, seed: int = 0) -> Coefficients:
         sigma[i, i] = found[NAMES[i]].sd ** 2
     values, vectors = np.linalg.eigh(sigma)
     normal = np.random.default_rng(seed).standard_normal((len(z), count))
-    return jax.tree.map(np.asarray, from_unconstrained(z[:, None] + vectors * np.sqrt(np.maximum(values, 0.0)) @ normal))
+    return jax.tree.map(
+        np.asarray,
+        from_unconstrained(z[:, None] + vectors * np.sqrt(np.maximum(values, 0.0)) @ normal),
+    )
 
 
 def lacking(scales: np.ndarray, count: int, seed: int = 0) -> np.ndarray:
-    """Factors by which what the model lacks may move a curve relative to its smallest scale, `[draw, scale]`: one Student-t per draw, its
-    scale that of the discrepancy of an unknown stack at a distance of ln(devices) from the smallest scale (`dmodel.uncertainty`)."""
+    """Factors by which what the model lacks may move a curve relative to its smallest scale,
+    `[draw, scale]`: one Student-t per draw, its scale that of the discrepancy of an unknown stack
+    at a distance of ln(devices) from the smallest scale (`dmodel.uncertainty`)."""
     away = np.log(scales / scales[0])
     scale = misfit(scatter_of(profiles.load(PROFILE), STACK)._replace(noise=0.0), away)
     return np.exp(np.random.default_rng(seed).standard_t(FREEDOM, count)[:, None] * scale)
 
 
-def crossing(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray, level: float) -> float | None:
-    """Where y first rises through a level, interpolated over ln x; None where it never does, the first x where it starts above it."""
+def crossing(
+    x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray, level: float
+) -> float | None:
+    """Where y first rises through a level, interpolated over ln x; None where it never does, the
+    first x where it starts above it."""
     x, y = np.asarray(x, float), np.asarray(y, float)
     above = np.flatnonzero(y >= level)
     if not len(above):
@@ -251,45 +303,99 @@ def crossing(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray, l
     return float(np.exp(np.log(x[i - 1]) + share * np.log(x[i] / x[i - 1])))
 
 
-def points(what: str, published: float | None, predicted: float | None, within: float | None, assumptions: str = "") -> dict[str, Any]:
+def points(
+    what: str,
+    published: float | None,
+    predicted: float | None,
+    within: float | None,
+    assumptions: str = "",
+) -> dict[str, Any]:
     """One finding in %, or percentage points: the difference is predicted − published [points]."""
     return _line(what, "%", published, predicted, lambda p, q: q - p, "points", within, assumptions)
 
 
-def ratio(what: str, unit: str, published: float | None, predicted: float | None, within: float | None, note: str = "") -> dict[str, Any]:
-    """One finding of another unit: the difference is predicted / published − 1 [%]; `within` a factor above 1 or a share; None misses."""
-    return _line(what, unit, published, predicted, lambda p, q: 100.0 * (q / p - 1.0), "%", within, note)
+def ratio(
+    what: str,
+    unit: str,
+    published: float | None,
+    predicted: float | None,
+    within: float | None,
+    note: str = "",
+) -> dict[str, Any]:
+    """One finding of another unit: the difference is predicted / published − 1 [%]; `within` a
+    factor above 1 or a share; None misses."""
+    return _line(
+        what, unit, published, predicted, lambda p, q: 100.0 * (q / p - 1.0), "%", within, note
+    )
 
 
 def _line(
-    what: str, unit: str, published: float | None, predicted: float | None, difference: Any, of: str, within: float | None, note: str
+    what: str,
+    unit: str,
+    published: float | None,
+    predicted: float | None,
+    difference: Any,
+    of: str,
+    within: float | None,
+    note: str,
 ) -> dict[str, Any]:
     gap, reached = None, None if published is None or within is None else False
     if published is not None and predicted is not None:
         gap = difference(published, predicted)
-        off = abs(np.log(predicted / published)) if of == "%" and within and within > 1.0 else abs(gap)
-        reached = None if within is None else bool(off <= (within if of != "%" else np.log(within) if within > 1.0 else 100.0 * within))
+        off = (
+            abs(np.log(predicted / published))
+            if of == "%" and within and within > 1.0
+            else abs(gap)
+        )
+        reached = (
+            None
+            if within is None
+            else bool(
+                off <= (within if of != "%" else np.log(within) if within > 1.0 else 100.0 * within)
+            )
+        )
     return {
-        "what": what, "unit": unit, "published": published, "predicted": predicted, "difference": gap, "difference_unit": of,
-        "target": within, "reached": reached, "assumptions": note,
-    }  # fmt: skip
+        "what": what,
+        "unit": unit,
+        "published": published,
+        "predicted": predicted,
+        "difference": gap,
+        "difference_unit": of,
+        "target": within,
+        "reached": reached,
+        "assumptions": note,
+    }
 
 
 def error(what: str, found: Mapping[str, float], target: float | None) -> dict[str, Any]:
     """The median error of a comparison [%]; mean and 90th percentile beside it."""
     note = f"mean {found['mean']:.1f} %, 90th percentile {found['p90']:.1f} %"
     return {
-        "what": what, "unit": "% off (median)", "published": None, "predicted": found["median"], "difference": None, "difference_unit": "",
-        "target": target, "reached": None if target is None else bool(found["median"] <= 100.0 * target), "assumptions": note,
-    }  # fmt: skip
+        "what": what,
+        "unit": "% off (median)",
+        "published": None,
+        "predicted": found["median"],
+        "difference": None,
+        "difference_unit": "",
+        "target": target,
+        "reached": None if target is None else bool(found["median"] <= 100.0 * target),
+        "assumptions": note,
+    }
 
 
 def direction(what: str, predicted: bool, note: str = "") -> dict[str, Any]:
     """A finding that is a direction: published as true."""
     return {
-        "what": what, "unit": "direction", "published": 1.0, "predicted": float(predicted), "difference": None, "difference_unit": "",
-        "target": None, "reached": predicted, "assumptions": note,
-    }  # fmt: skip
+        "what": what,
+        "unit": "direction",
+        "published": 1.0,
+        "predicted": float(predicted),
+        "difference": None,
+        "difference_unit": "",
+        "target": None,
+        "reached": predicted,
+        "assumptions": note,
+    }
 
 
 def deliver(
@@ -301,13 +407,20 @@ def deliver(
     args: argparse.Namespace,
     why: Sequence[str] = (),
 ) -> None:
-    """Write the figure, the curves and the comparison; print assumptions, comparison and explanation, or all as JSON."""
+    """Write the figure, the curves and the comparison; print assumptions, comparison and
+    explanation, or all as JSON."""
     args.out.mkdir(parents=True, exist_ok=True)
     written = {"figure": str(style.save_png(figure, args.out / f"{name}.png"))}
     written["table"] = str(write(args.out / f"{name}.csv", lines))
     written["table_compared"] = str(write(args.out / f"{name}_compared.csv", findings))
     if args.json:
-        document = {"study": name, **written, "assumptions": dict(assumptions), "rows": findings, "why": list(why)}
+        document = {
+            "study": name,
+            **written,
+            "assumptions": dict(assumptions),
+            "rows": findings,
+            "why": list(why),
+        }
         print(json.dumps(document, allow_nan=False))
         return
     print("Assumed, before looking at any finding:")
@@ -325,8 +438,19 @@ def _show(findings: list[dict[str, Any]]) -> None:
             numbers = ["as published" if f["predicted"] else "not as published", "", ""]
         else:
             predicted = f"{_digits(f['predicted'], 'none')} {f['unit']}"
-            numbers = [_digits(f["published"]), predicted, _signed(f["difference"], f["difference_unit"])]
-        cells.append([f["what"], *numbers, "" if f["reached"] is None else "reached" if f["reached"] else "MISSED", f["assumptions"]])
+            numbers = [
+                _digits(f["published"]),
+                predicted,
+                _signed(f["difference"], f["difference_unit"]),
+            ]
+        cells.append(
+            [
+                f["what"],
+                *numbers,
+                "" if f["reached"] is None else "reached" if f["reached"] else "MISSED",
+                f["assumptions"],
+            ]
+        )
     width = [max(len(row[i]) for row in cells) for i in range(5)]
     for row in cells:
         print(*(cell.ljust(w) for cell, w in zip(row, width, strict=False)), row[-1], sep="  ")
@@ -341,30 +465,57 @@ def _signed(x: float | None, unit: str) -> str:
 
 
 GROUPS = {
-    "compute": ("matmul", "attention", "elementwise", "recompute", "head", "optimizer", "launch", "overhead"),
+    "compute": (
+        "matmul",
+        "attention",
+        "elementwise",
+        "recompute",
+        "head",
+        "optimizer",
+        "launch",
+        "overhead",
+    ),
     "slowed by communication": ("contention",),
-    "exposed communication": ("tensor_parallel", "context_parallel", "expert_parallel", "fsdp", "data_parallel", "pipeline_transfer"),
+    "exposed communication": (
+        "tensor_parallel",
+        "context_parallel",
+        "expert_parallel",
+        "fsdp",
+        "data_parallel",
+        "pipeline_transfer",
+    ),
     "bubble": ("bubble",),
     "stragglers": ("straggler",),
 }
 """Terms of the step as figures show them."""
 
-GROUP_COLORS = dict(zip(GROUPS, (style.BLUE, style.SKY, style.VERMILLION, style.ORANGE, style.PURPLE), strict=True))
+GROUP_COLORS = dict(
+    zip(GROUPS, (style.BLUE, style.SKY, style.VERMILLION, style.ORANGE, style.PURPLE), strict=True)
+)
 
 
 def grouped(found: Answers) -> dict[str, np.ndarray]:
     """Seconds by group of terms; together they are the step."""
-    return {group: sum((found.terms[name] for name in names), start=np.zeros(1)) for group, names in GROUPS.items()}
+    return {
+        group: sum((found.terms[name] for name in names), start=np.zeros(1))
+        for group, names in GROUPS.items()
+    }
 
 
 def shares(found: Answers) -> dict[str, np.ndarray]:
     """Share of every term that is not 0 in the step [1]."""
-    return {name: seconds / found.step_time_s for name, seconds in found.terms.items() if np.any(seconds)}
+    return {
+        name: seconds / found.step_time_s
+        for name, seconds in found.terms.items()
+        if np.any(seconds)
+    }
 
 
 def draw_shares(axes: Axes, x: Sequence[float] | np.ndarray, found: Answers) -> None:
     """Where the step's time goes, as stacked areas in percent."""
-    percent = {group: 100.0 * seconds / found.step_time_s for group, seconds in grouped(found).items()}
+    percent = {
+        group: 100.0 * seconds / found.step_time_s for group, seconds in grouped(found).items()
+    }
     shown = {group: values for group, values in percent.items() if np.max(values) > 0.1}
     axes.stackplot(x, *shown.values(), colors=[GROUP_COLORS[g] for g in shown], labels=list(shown))
     axes.set_ylim(0.0, 100.0)
@@ -373,7 +524,8 @@ def draw_shares(axes: Axes, x: Sequence[float] | np.ndarray, found: Answers) -> 
 
 
 def scale_axis(axes: Axes, scales: Sequence[float] | np.ndarray, label: str = "devices") -> None:
-    """A logarithmic axis of device counts, marked at powers of two (every second or third where there are many)."""
+    """A logarithmic axis of device counts, marked at powers of two (every second or third where
+    there are many)."""
     from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
     low, high = int(np.round(np.log2(min(scales)))), int(np.round(np.log2(max(scales))))
@@ -387,14 +539,32 @@ def scale_axis(axes: Axes, scales: Sequence[float] | np.ndarray, label: str = "d
     axes.set_axisbelow(True)
 
 
-def published_points(axes: Axes, x: Sequence[float], y: Sequence[float], label: str = "published") -> None:
+def published_points(
+    axes: Axes, x: Sequence[float], y: Sequence[float], label: str = "published"
+) -> None:
     """Measured points over the lines."""
-    axes.plot(x, y, "o", color=style.INK, markerfacecolor="white", markersize=6, markeredgewidth=1.4, label=label, zorder=5)
+    axes.plot(
+        x,
+        y,
+        "o",
+        color=style.INK,
+        markerfacecolor="white",
+        markersize=6,
+        markeredgewidth=1.4,
+        label=label,
+        zorder=5,
+    )
 
 
 def catalog_line(system_name: str) -> str:
-    """A system's network in words: members, GB/s per device and direction, latency of a hop, level by level."""
+    """A system's network in words: members, GB/s per device and direction, latency of a hop, level
+    by level."""
     net = catalog.system(system_name, catalog.precisions(chip_of(system_name))[0]).network
-    levels = zip(*(np.asarray(x).tolist() for x in (net.size, net.bytes_per_s, net.latency_s)), strict=True)
-    text = [f"{'unbounded' if np.isinf(s) else f'{s:.0f}'} × {b / 1e9:.3g} GB/s, {1e6 * a:.3g} µs" for s, b, a in levels]
+    levels = zip(
+        *(np.asarray(x).tolist() for x in (net.size, net.bytes_per_s, net.latency_s)), strict=True
+    )
+    text = [
+        f"{'unbounded' if np.isinf(s) else f'{s:.0f}'} × {b / 1e9:.3g} GB/s, {1e6 * a:.3g} µs"
+        for s, b, a in levels
+    ]
     return f"{system_name}: " + "; ".join(text)

@@ -1,10 +1,12 @@
-"""All-reduce over 4 to 512 nodes of 8 H100: bandwidth falls with the nodes, as latency does not; rings pay per member (finding 7).
+"""All-reduce over 4 to 512 nodes of 8 H100: bandwidth falls with the nodes, as latency does not;
+rings pay per member (finding 7).
 
-Published: 77 points read off a figure (± 5 GB/s), bus bandwidth by message and nodes. Predicted three ways: the law of a single call fitted
-to all points; the same law fitted to half of them, or to 64 nodes and less, and judged on the rest; and the step model's own collective
-with the three coefficients between nodes that the first fit hands on to every other study of this group, the start of a call on an idle
-machine, as the curves are, and the latency inside the node of training steps. Assumed: DGX H100, 400 Gb/s per device, better of ring and
-tree.
+Published: 77 points read off a figure (± 5 GB/s), bus bandwidth by message and nodes. Predicted
+three ways: the law of a single call fitted to all points; the same law fitted to half of them, or
+to 64 nodes and less, and judged on the rest; and the step model's own collective with the three
+coefficients between nodes that the first fit hands on to every other study of this group, the start
+of a call on an idle machine, as the curves are, and the latency inside the node of training steps.
+Assumed: DGX H100, 400 Gb/s per device, better of ring and tree.
 `python -m experiments.scaling_allreduce [--quick] [--json] [--out DIR]`
 """
 
@@ -37,14 +39,21 @@ SHOWN = tuple(float(2**i) for i in (22, 24, 26, 28, 30))
 
 ASSUMPTIONS = {
     "published": "77 points read off the figure, ± 5 GB/s; 8 H100 per node",
-    "law of a call": "α–β by level, better of ring and tree, low-latency and line protocols for small messages",
-    "step model": "better of ring and tree, no protocols; between nodes, and of the start, the coefficients that the law's fit gives",
+    "law of a call": (
+        "α–β by level, better of ring and tree, low-latency and line protocols for small messages"
+    ),
+    "step model": (
+        "better of ring and tree, no protocols; between nodes, and of the start, the coefficients "
+        "that the law's fit gives"
+    ),
 }
 
 
 def group() -> Group:
     """The published points."""
-    (found,) = [g for g in groups(published("collective")) if g.chip == CHIP and g.variant == VARIANT]
+    (found,) = [
+        g for g in groups(published("collective")) if g.chip == CHIP and g.variant == VARIANT
+    ]
     return found
 
 
@@ -53,32 +62,46 @@ def bus(nbytes: np.ndarray, ranks: np.ndarray, seconds: np.ndarray) -> np.ndarra
     return 2.0 * nbytes * (ranks - 1.0) / (ranks * seconds)
 
 
-def by_step_model(nbytes: np.ndarray, nodes: np.ndarray, gather: bool = False, training: bool = False) -> np.ndarray:
-    """Times of the step model's all-reduce, or all-gather, over 8 devices of each node [s]; starts of a call, or of training steps."""
+def by_step_model(
+    nbytes: np.ndarray, nodes: np.ndarray, gather: bool = False, training: bool = False
+) -> np.ndarray:
+    """Times of the step model's all-reduce, or all-gather, over 8 devices of each node [s]; starts
+    of a call, or of training steps."""
     c = coefficients(CHIP)
-    start = float(c.collective_start) if training else shipped("collective", CHIP, VARIANT).values["base"]
+    start = (
+        float(c.collective_start)
+        if training
+        else shipped("collective", CHIP, VARIANT).values["base"]
+    )
     net = fabric(catalog.system(SYSTEM).network, c.replace(collective_start=start))
     law = gather_time if gather else all_reduce_time
     size = jnp.stack([jnp.full(len(nodes), 8.0), jnp.asarray(nodes)])
     return np.asarray(law(jnp.asarray(nbytes), size, net))
 
 
-def errors(points: MicroTable, seconds: np.ndarray, where: np.ndarray | None = None) -> dict[str, float]:
+def errors(
+    points: MicroTable, seconds: np.ndarray, where: np.ndarray | None = None
+) -> dict[str, float]:
     """Median, mean and 90th percentile of |predicted / published − 1| of times [%]."""
     off = np.abs(seconds / points.seconds() - 1.0)
     return summary(off if where is None else off[where])
 
 
 def held_out(g: Group, seeds: int) -> dict[str, list[dict[str, float]]]:
-    """Errors of fits to a part, on the rest: half of the shapes for every seed, and 64 nodes and less."""
+    """Errors of fits to a part, on the rest: half of the shapes for every seed, and 64 nodes and
+    less."""
     whole, nodes = problem_of(g), g.table.numbers("nodes")
     parts = [half_of_shapes(g.table, seed) for seed in range(seeds)] + [nodes <= 64.0]
     fits = fit(form_of(g.kind), [take(whole, part) for part in parts])
-    found = [errors(g.table, f.seconds(whole.cases), ~part) for f, part in zip(fits, parts, strict=True)]
+    found = [
+        errors(g.table, f.seconds(whole.cases), ~part) for f, part in zip(fits, parts, strict=True)
+    ]
     return {"half of the points": found[:-1], "64 nodes and less": found[-1:]}
 
 
-def findings(g: Group, fitted: np.ndarray, stepped: np.ndarray, kept: dict[str, list[dict[str, float]]]) -> list[dict[str, Any]]:
+def findings(
+    g: Group, fitted: np.ndarray, stepped: np.ndarray, kept: dict[str, list[dict[str, float]]]
+) -> list[dict[str, Any]]:
     """Errors of all three ways, and the mechanism."""
     nodes = np.array([4.0, 512.0])
     small = np.full(2, 2.0**22)
@@ -86,8 +109,12 @@ def findings(g: Group, fitted: np.ndarray, stepped: np.ndarray, kept: dict[str, 
     begun = by_step_model(g.table.numbers("message_bytes"), g.table.numbers("nodes"), training=True)
     lines = [shared.error("7 law of a call, all points", errors(g.table, fitted), TARGET)]
     for name, found in kept.items():
-        middle = {key: float(np.median([f[key] for f in found])) for key in ("median", "mean", "p90")}
-        lines.append(shared.error(f"7 law of a call, fitted to {name}, judged on the rest", middle, TARGET))
+        middle = {
+            key: float(np.median([f[key] for f in found])) for key in ("median", "mean", "p90")
+        }
+        lines.append(
+            shared.error(f"7 law of a call, fitted to {name}, judged on the rest", middle, TARGET)
+        )
     return [
         *lines,
         shared.error("7 step model's all-reduce", errors(g.table, stepped), TARGET),
@@ -108,24 +135,51 @@ def table(g: Group, fitted: np.ndarray, stepped: np.ndarray) -> list[dict[str, A
         {
             "nodes": int(nodes[i]),
             "message_bytes": int(nbytes[i]),
-            **{name: float(x[i]) for name, x in zip(("published_gb_s", "law_gb_s", "step_model_gb_s"), rates, strict=True)},
+            **{
+                name: float(x[i])
+                for name, x in zip(
+                    ("published_gb_s", "law_gb_s", "step_model_gb_s"), rates, strict=True
+                )
+            },
         }
         for i in np.lexsort((nodes, nbytes))
     ]
 
 
 def draw(lines: list[dict[str, Any]]) -> Any:
-    """Bus bandwidth against nodes for some messages; and time of gather and all-reduce against nodes."""
+    """Bus bandwidth against nodes for some messages; and time of gather and all-reduce against
+    nodes."""
     figure = style.new_figure(11.6, 4.4)
     left, right = figure.subplots(1, 2)
     for size, color in zip(SHOWN, shared.COLORS, strict=False):
         mine = [line for line in lines if line["message_bytes"] == size]
         nodes = [line["nodes"] for line in mine]
-        left.plot(nodes, [line["published_gb_s"] for line in mine], "o", color=color, markersize=4.5, markerfacecolor="white")
+        left.plot(
+            nodes,
+            [line["published_gb_s"] for line in mine],
+            "o",
+            color=color,
+            markersize=4.5,
+            markerfacecolor="white",
+        )
         left.plot(nodes, [line["law_gb_s"] for line in mine], color=color, linewidth=1.6)
-        left.plot(nodes, [line["step_model_gb_s"] for line in mine], color=color, linewidth=1.0, linestyle="--")
+        left.plot(
+            nodes,
+            [line["step_model_gb_s"] for line in mine],
+            color=color,
+            linewidth=1.0,
+            linestyle="--",
+        )
         end = (nodes[-1], mine[-1]["law_gb_s"])
-        left.annotate(f"{size / 2**20:,.0f} MiB", end, (6, 0), textcoords="offset points", color=color, fontsize=8, va="center")
+        left.annotate(
+            f"{size / 2**20:,.0f} MiB",
+            end,
+            (6, 0),
+            textcoords="offset points",
+            color=color,
+            fontsize=8,
+            va="center",
+        )
     left.set_title("All-reduce, bus bandwidth [GB/s]")
     left.set_ylim(0.0, None)
     nodes = 2.0 ** np.arange(1, 13)
@@ -133,7 +187,9 @@ def draw(lines: list[dict[str, Any]]) -> Any:
         for gather, dashes in ((True, "-"), (False, "--")):
             seconds = by_step_model(np.full(len(nodes), size), nodes, gather)
             label = f"{'all-gather' if gather else 'all-reduce'}, {size / 2**20:,.0f} MiB"
-            right.plot(nodes, 1e3 * seconds, color=color, linestyle=dashes, linewidth=1.6, label=label)
+            right.plot(
+                nodes, 1e3 * seconds, color=color, linestyle=dashes, linewidth=1.6, label=label
+            )
     right.set_yscale("log")
     right.set_title("Time by the step model [ms]: rings pay per node")
     right.legend(frameon=False, fontsize=8)
@@ -167,7 +223,9 @@ def main() -> None:
     lines = table(g, fitted, stepped)
     named = ", ".join(f"{name} {x:.3g}" for name, x in shared.curves_fit().items())
     assumed = ASSUMPTIONS | {"network": shared.catalog_line(SYSTEM), "between nodes": named}
-    shared.deliver("scaling_allreduce", assumed, findings(g, fitted, stepped, kept), lines, draw(lines), args)
+    shared.deliver(
+        "scaling_allreduce", assumed, findings(g, fitted, stepped, kept), lines, draw(lines), args
+    )
 
 
 if __name__ == "__main__":

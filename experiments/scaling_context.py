@@ -1,9 +1,13 @@
-"""Longer context: more arithmetic per byte sent, less exposed communication, higher utilization (finding 9); 2k to 128k tokens.
+"""Longer context: more arithmetic per byte sent, less exposed communication, higher utilization
+(finding 9); 2k to 128k tokens.
 
-Assumed in advance: Llama-2 7B on 256 H100, bf16, flash attention with causal masks. Three ways to lengthen: one sequence per device without
-context parallelism (tokens per device grow; beyond the memory without recomputation from some length on); 8,192 tokens per device, the
-sequence spread over as many devices as that takes; and the fastest plan that fits, by search, at 2.1 million tokens per step.
-MFU by 6N + 12Lhs and by the causal half, 6N + 6Lhs. `python -m experiments.scaling_context [--quick] [--json] [--out DIR]`
+Assumed in advance: Llama-2 7B on 256 H100, bf16, flash attention with causal masks. Three ways to
+lengthen: one sequence per device without context parallelism (tokens per device grow; beyond the
+memory without recomputation from some length on); 8,192 tokens per device, the sequence spread over
+as many devices as that takes; and the fastest plan that fits, by search, at 2.1 million tokens per
+step.
+MFU by 6N + 12Lhs and by the causal half, 6N + 6Lhs. `python -m experiments.scaling_context
+[--quick] [--json] [--out DIR]`
 """
 
 from __future__ import annotations
@@ -29,14 +33,24 @@ WAYS = ("one sequence per device", "8,192 tokens per device", "best plan")
 
 ASSUMPTIONS = {
     "workload": "Llama-2 7B on 256 H100, bf16, causal flash attention",
-    WAYS[0]: "ZeRO-3 over all devices, no context parallelism, no recomputation: tokens per device grow with the length",
-    WAYS[1]: "ZeRO-3 over all devices; below 8,192 several sequences, above context parallelism of length / 8,192",
-    WAYS[2]: "the fastest that fits at 2.1 million tokens per step: tp and pp up to 8, cp up to 16, ZeRO 1 or 3, recomputation",
+    WAYS[0]: (
+        "ZeRO-3 over all devices, no context parallelism, no recomputation: tokens per device "
+        "grow with the length"
+    ),
+    WAYS[1]: (
+        "ZeRO-3 over all devices; below 8,192 several sequences, above context parallelism of "
+        "length / 8,192"
+    ),
+    WAYS[2]: (
+        "the fastest that fits at 2.1 million tokens per step: tp and pp up to 8, cp up to 16, "
+        "ZeRO 1 or 3, recomputation"
+    ),
 }
 
 
 class Line(NamedTuple):
-    """One way to lengthen: answers by length, the causal MFU [1], and a plan in words where it was searched."""
+    """One way to lengthen: answers by length, the causal MFU [1], and a plan in words where it was
+    searched."""
 
     found: Answers
     causal: np.ndarray
@@ -51,20 +65,36 @@ def plain(length: float) -> dict[str, Cases]:
     cp = max(length / PER_DEVICE, 1.0)
     dp, micro = DEVICES / cp, max(PER_DEVICE / length, 1.0)
     spread = fsdp(np.array([dp]), micro, cp=np.array([cp]))
-    return {f"{way} {length:.0f}": shared.cases(system, model, plan, c) for way, plan in zip(WAYS, (one, spread), strict=False)}
+    return {
+        f"{way} {length:.0f}": shared.cases(system, model, plan, c)
+        for way, plan in zip(WAYS, (one, spread), strict=False)
+    }
 
 
 def best(length: float, quick: bool) -> tuple[Cases, str]:
     """The fastest plan that fits at one length, and what it is."""
-    system, c, model = catalog.system(SYSTEM), coefficients(CHIP), catalog.transformer(MODEL, seq_len=int(length))
+    system, c, model = (
+        catalog.system(SYSTEM),
+        coefficients(CHIP),
+        catalog.transformer(MODEL, seq_len=int(length)),
+    )
     degrees = (1, 2, 4, 8)
-    choice = Choice(tp=degrees, pp=degrees[:2] if quick else degrees, cp=(*degrees, 16), groups=(8,))
-    found = search(system, model, c, [every_plan(model, DEVICES, DEVICES * PER_DEVICE / length, choice)])
+    choice = Choice(
+        tp=degrees, pp=degrees[:2] if quick else degrees, cp=(*degrees, 16), groups=(8,)
+    )
+    found = search(
+        system, model, c, [every_plan(model, DEVICES, DEVICES * PER_DEVICE / length, choice)]
+    )
     row = found.best(np.ones(len(found.step_time_s), bool))
     if row is None:
         raise ValueError(f"no plan of Llama-2 7B fits at {length:.0f} tokens; widen the search")
-    names = {name: float(found.columns[name][row]) for name in ("tp", "cp", "pp", "dp", "zero", "micro_batch", "recompute_layers")}
-    return shared.cases(system, model, found.plan([row]), c), ", ".join(f"{name} {x:g}" for name, x in names.items() if x not in (0.0, 1.0))
+    names = {
+        name: float(found.columns[name][row])
+        for name in ("tp", "cp", "pp", "dp", "zero", "micro_batch", "recompute_layers")
+    }
+    return shared.cases(system, model, found.plan([row]), c), ", ".join(
+        f"{name} {x:g}" for name, x in names.items() if x not in (0.0, 1.0)
+    )
 
 
 def lines(quick: bool) -> dict[str, Line]:
@@ -79,7 +109,10 @@ def lines(quick: bool) -> dict[str, Line]:
     names = list(parts)
     share = np.array([causal_share(n) for n in LENGTHS])
     rows = {way: [names.index(f"{way} {n:.0f}") for n in LENGTHS] for way in WAYS}
-    return {way: Line(found.take(r), found.mfu[r] * share, tuple(words) if way == WAYS[2] else ()) for way, r in rows.items()}
+    return {
+        way: Line(found.take(r), found.mfu[r] * share, tuple(words) if way == WAYS[2] else ())
+        for way, r in rows.items()
+    }
 
 
 def causal_share(length: float) -> float:
@@ -99,7 +132,11 @@ def findings(found: dict[str, Line]) -> list[dict[str, Any]]:
         }
         for text, x in values.items():
             first, last = 100.0 * abs(x[[0, -1]])
-            result.append(shared.direction(f"9 {way}: {text}", bool(x[-1] > x[0]), f"{first:.1f} → {last:.1f} %"))
+            result.append(
+                shared.direction(
+                    f"9 {way}: {text}", bool(x[-1] > x[0]), f"{first:.1f} → {last:.1f} %"
+                )
+            )
     return result
 
 
@@ -110,9 +147,14 @@ def why(found: dict[str, Line]) -> list[str]:
         share = shared.shares(line.found)
         for i in (0, -1):
             parts = sorted(((float(x[i]), name) for name, x in share.items()), reverse=True)[:5]
-            text.append(f"  {way}, {LENGTHS[i]:,.0f}: " + ", ".join(f"{name} {100 * v:.0f}" for v, name in parts))
+            text.append(
+                f"  {way}, {LENGTHS[i]:,.0f}: "
+                + ", ".join(f"{name} {100 * v:.0f}" for v, name in parts)
+            )
     text.append("Best plan by length:")
-    return text + [f"  {n:>7,.0f}: {words}" for n, words in zip(LENGTHS, found[WAYS[2]].plans, strict=True)]
+    return text + [
+        f"  {n:>7,.0f}: {words}" for n, words in zip(LENGTHS, found[WAYS[2]].plans, strict=True)
+    ]
 
 
 def table(found: dict[str, Line]) -> list[dict[str, Any]]:
@@ -137,22 +179,39 @@ def draw(found: dict[str, Line]) -> Any:
     """Exposed communication and utilization against length; hollow points do not fit in memory."""
     figure = style.new_figure(11.4, 4.0)
     grid = figure.subplots(1, 3)
-    titles = ("Exposed communication [% of the step]", "MFU, 6N + 12Lhs [%]", "MFU, causal half, 6N + 6Lhs [%]")
+    titles = (
+        "Exposed communication [% of the step]",
+        "MFU, 6N + 12Lhs [%]",
+        "MFU, causal half, 6N + 6Lhs [%]",
+    )
     for axes, title in zip(grid, titles, strict=True):
         axes.set_title(title, fontsize=9.5)
     for (way, line), color in zip(found.items(), shared.COLORS, strict=False):
         fits = line.found.headroom_bytes >= 0.0
-        for axes, y in zip(grid, (line.found.exposed_share, line.found.mfu, line.causal), strict=True):
+        for axes, y in zip(
+            grid, (line.found.exposed_share, line.found.mfu, line.causal), strict=True
+        ):
             axes.plot(LENGTHS, 100.0 * y, color=color, linewidth=1.6, label=way)
             for ok in (True, False):
                 here = fits == ok
                 inside = color if ok else "white"
-                axes.plot(np.array(LENGTHS)[here], 100.0 * y[here], "o", color=color, markersize=4.5, markerfacecolor=inside)
-    grid[0].plot([], [], "o", color=style.GREY, markerfacecolor="white", markersize=4.5, label="does not fit")
+                axes.plot(
+                    np.array(LENGTHS)[here],
+                    100.0 * y[here],
+                    "o",
+                    color=color,
+                    markersize=4.5,
+                    markerfacecolor=inside,
+                )
+    grid[0].plot(
+        [], [], "o", color=style.GREY, markerfacecolor="white", markersize=4.5, label="does not fit"
+    )
     for axes in grid:
         shared.scale_axis(axes, LENGTHS, "tokens of a sequence")
         axes.set_ylim(0.0, None)
-    grid[1].legend(*grid[0].get_legend_handles_labels(), frameon=False, loc="lower left", fontsize=8)
+    grid[1].legend(
+        *grid[0].get_legend_handles_labels(), frameon=False, loc="lower left", fontsize=8
+    )
     return figure
 
 
@@ -160,8 +219,13 @@ def main() -> None:
     """Evaluate every length, compare, draw."""
     args = shared.options(__doc__ or "")
     found = lines(args.quick)
-    assumed = ASSUMPTIONS | {"network": shared.catalog_line(SYSTEM), "coefficients": shared.coefficients_line(CHIP)}
-    shared.deliver("scaling_context", assumed, findings(found), table(found), draw(found), args, why(found))
+    assumed = ASSUMPTIONS | {
+        "network": shared.catalog_line(SYSTEM),
+        "coefficients": shared.coefficients_line(CHIP),
+    }
+    shared.deliver(
+        "scaling_context", assumed, findings(found), table(found), draw(found), args, why(found)
+    )
 
 
 if __name__ == "__main__":

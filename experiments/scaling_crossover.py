@@ -1,10 +1,12 @@
-"""Parallelism crossover: beyond some hundred H100, FSDP with tensor or pipeline degree 2 to 4 beats FSDP alone (finding 5).
+"""Parallelism crossover: beyond some hundred H100, FSDP with tensor or pipeline degree 2 to 4 beats
+FSDP alone (finding 5).
 
-Assumed in advance: weak scaling as in `scaling_weak` (Llama-2 7B, 2 sequences of 4,096 tokens per device), 8 to 32,768 H100. FSDP alone:
-ZeRO-3 over all devices, weights kept or gathered again, whichever is faster. Beside tensor parallelism the same; beside a pipeline also
-ZeRO-1, which keeps the weights of all micro-batches, as PyTorch does there. The best plan also may shard inside groups of 8, 64 or 512
-devices and recompute; a plan fits when the model counts 90 % of the memory or less. The crossover is the first scale from which a degree
-stays ahead.
+Assumed in advance: weak scaling as in `scaling_weak` (Llama-2 7B, 2 sequences of 4,096 tokens per
+device), 8 to 32,768 H100. FSDP alone: ZeRO-3 over all devices, weights kept or gathered again,
+whichever is faster. Beside tensor parallelism the same; beside a pipeline also ZeRO-1, which keeps
+the weights of all micro-batches, as PyTorch does there. The best plan also may shard inside groups
+of 8, 64 or 512 devices and recompute; a plan fits when the model counts 90 % of the memory or less.
+The crossover is the first scale from which a degree stays ahead.
 `python -m experiments.scaling_crossover [--quick] [--json] [--out DIR]`
 """
 
@@ -40,8 +42,14 @@ STRATEGIES = {
 ASSUMPTIONS = {
     "workload": "Llama-2 7B, 2 sequences of 4,096 tokens per device at every scale",
     "FSDP alone": "ZeRO-3 over all devices, weights kept or gathered again, any micro-batch",
-    "with tensor or pipeline": "the same beside tensor parallelism, ZeRO-1 too beside a pipeline; sequence parallelism, 1F1B",
-    "best plan": "any of these degrees together up to 16, ZeRO 1 or 3, sharding inside 8, 64 or 512 devices, recomputation",
+    "with tensor or pipeline": (
+        "the same beside tensor parallelism, ZeRO-1 too beside a pipeline; sequence parallelism, "
+        "1F1B"
+    ),
+    "best plan": (
+        "any of these degrees together up to 16, ZeRO 1 or 3, sharding inside 8, 64 or 512 "
+        "devices, recomputation"
+    ),
 }
 
 
@@ -59,18 +67,31 @@ def of(found: Searched, scale: float, strategy: str | None) -> int | None:
     if strategy is None:
         return found.best(here)
     tp, pp = STRATEGIES[strategy]
-    plain = (c["tp"] == tp) & (c["pp"] == pp) & (c["shard"] == c["dp"]) & (c["recompute_layers"] == 0.0)
+    plain = (
+        (c["tp"] == tp) & (c["pp"] == pp) & (c["shard"] == c["dp"]) & (c["recompute_layers"] == 0.0)
+    )
     return found.best(here & plain & ((c["zero"] == 3.0) | (pp > 1)))
 
 
-def curves(found: Searched, scales: tuple[float, ...], tokens: float) -> dict[str, list[float | None]]:
-    """Tokens per second and device of each strategy, and of the best plan, by scale; None where none fits."""
-    rows = {name: [of(found, n, name) for n in scales] for name in STRATEGIES} | {"best plan": [of(found, n, None) for n in scales]}
-    return {name: [None if i is None else tokens / float(found.step_time_s[i]) for i in row] for name, row in rows.items()}
+def curves(
+    found: Searched, scales: tuple[float, ...], tokens: float
+) -> dict[str, list[float | None]]:
+    """Tokens per second and device of each strategy, and of the best plan, by scale; None where
+    none fits."""
+    rows = {name: [of(found, n, name) for n in scales] for name in STRATEGIES} | {
+        "best plan": [of(found, n, None) for n in scales]
+    }
+    return {
+        name: [None if i is None else tokens / float(found.step_time_s[i]) for i in row]
+        for name, row in rows.items()
+    }
 
 
-def crossover(scales: tuple[float, ...], alone: list[float | None], other: list[float | None]) -> float | None:
-    """First scale from which the other stays ahead, interpolated on ln n; None where it never does."""
+def crossover(
+    scales: tuple[float, ...], alone: list[float | None], other: list[float | None]
+) -> float | None:
+    """First scale from which the other stays ahead, interpolated on ln n; None where it never
+    does."""
     gain = np.array([np.log(b / a) if a and b else -1.0 for a, b in zip(alone, other, strict=True)])
     if gain[-1] <= 0.0:
         return None
@@ -79,21 +100,48 @@ def crossover(scales: tuple[float, ...], alone: list[float | None], other: list[
     return shared.crossing(scales[start:], gain[start:], 0.0)
 
 
-def findings(scales: tuple[float, ...], speed: dict[str, list[float | None]]) -> list[dict[str, Any]]:
+def findings(
+    scales: tuple[float, ...], speed: dict[str, list[float | None]]
+) -> list[dict[str, Any]]:
     """Where each strategy overtakes FSDP alone."""
     alone = speed["FSDP alone"]
-    at = {name: crossover(scales, alone, speed[name]) for name in STRATEGIES if name != "FSDP alone"}
+    at = {
+        name: crossover(scales, alone, speed[name]) for name in STRATEGIES if name != "FSDP alone"
+    }
     small = [name for name in ("tensor 2", "tensor 4", "pipeline 2", "pipeline 4") if at[name]]
     first = min((at[name] or np.inf for name in small), default=None)
     note = "published: hundreds of devices"
-    found = [shared.ratio("5 a degree of 2 or 4 overtakes FSDP alone from", "H100", PUBLISHED, first, 10.0, note)]
-    found += [shared.ratio(f"5 {name} overtakes FSDP alone from", "H100", None, n, None, "" if n else "never") for name, n in at.items()]
+    found = [
+        shared.ratio(
+            "5 a degree of 2 or 4 overtakes FSDP alone from", "H100", PUBLISHED, first, 10.0, note
+        )
+    ]
+    found += [
+        shared.ratio(
+            f"5 {name} overtakes FSDP alone from", "H100", None, n, None, "" if n else "never"
+        )
+        for name, n in at.items()
+    ]
     low = max(STRATEGIES, key=lambda name: speed[name][0] or 0.0)
     ahead = 100.0 * ((speed[low][0] or 0.0) / (alone[0] or np.inf) - 1.0)
-    found.append(shared.direction("5 at 8 devices FSDP alone is fastest", low == "FSDP alone", f"fastest: {low}, by {ahead:.1f} %"))
-    gain = [(n, 100.0 * (b / a - 1.0)) for n, a, b in zip(scales, alone, speed["best plan"], strict=True) if a and b]
+    found.append(
+        shared.direction(
+            "5 at 8 devices FSDP alone is fastest",
+            low == "FSDP alone",
+            f"fastest: {low}, by {ahead:.1f} %",
+        )
+    )
+    gain = [
+        (n, 100.0 * (b / a - 1.0))
+        for n, a, b in zip(scales, alone, speed["best plan"], strict=True)
+        if a and b
+    ]
     named = (128.0, 2048.0, 32768.0)
-    return found + [shared.points(f"best plan over FSDP alone at {n:,.0f} devices", None, g, None) for n, g in gain if n in named]
+    return found + [
+        shared.points(f"best plan over FSDP alone at {n:,.0f} devices", None, g, None)
+        for n, g in gain
+        if n in named
+    ]
 
 
 def best_plans(found: Searched, scales: tuple[float, ...]) -> list[dict[str, Any]]:
@@ -106,7 +154,14 @@ def best_plans(found: Searched, scales: tuple[float, ...]) -> list[dict[str, Any
             lines.append({"devices": int(n), "strategy": "best plan", "note": "no plan fits"})
             continue
         plan = {name: float(found.columns[name][i]) for name in names}
-        lines.append({"devices": int(n), "strategy": "best plan", "step_time_s": float(found.step_time_s[i]), **plan})
+        lines.append(
+            {
+                "devices": int(n),
+                "strategy": "best plan",
+                "step_time_s": float(found.step_time_s[i]),
+                **plan,
+            }
+        )
     return lines
 
 
@@ -116,10 +171,15 @@ def described(line: dict[str, Any]) -> str:
         return f"  {line['devices']:>7,}  {line['note']}"
     sharded = f"ZeRO-{line['zero']:.0f} over {line['shard']:,.0f} of {line['dp']:,.0f}"
     kept = ", weights kept" if line["zero"] == 3.0 and not line["reshard"] else ""
-    return f"  {line['devices']:>7,}  tp {line['tp']:.0f}, pp {line['pp']:.0f}, {sharded}{kept}, micro-batch {line['micro_batch']:.0f}"
+    return (
+        f"  {line['devices']:>7,}  tp {line['tp']:.0f}, pp {line['pp']:.0f}, {sharded}{kept}, "
+        f"micro-batch {line['micro_batch']:.0f}"
+    )
 
 
-def table(scales: tuple[float, ...], speed: dict[str, list[float | None]], plans: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def table(
+    scales: tuple[float, ...], speed: dict[str, list[float | None]], plans: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
     """Throughput of every strategy at every scale, then the best plans."""
     lines = [
         {"devices": int(n), "strategy": name, "tokens_per_s_per_device": values[i]}
@@ -137,7 +197,12 @@ def draw(scales: tuple[float, ...], speed: dict[str, list[float | None]]) -> Any
     alone = np.array([x or np.nan for x in speed["FSDP alone"]])
     for name, values in speed.items():
         y = np.array([x or np.nan for x in values])
-        line = {"color": colors[name], "linewidth": 1.7, "linestyle": ":" if name == "best plan" else "-", "label": name}
+        line = {
+            "color": colors[name],
+            "linewidth": 1.7,
+            "linestyle": ":" if name == "best plan" else "-",
+            "label": name,
+        }
         left.plot(scales, y, **line)
         if name != "FSDP alone":
             right.plot(scales, y / alone, **line)
@@ -164,8 +229,19 @@ def main() -> None:
     speed = curves(found, scales, shared.PER_DEVICE * shared.SEQ_LEN)
     plans = best_plans(found, scales)
     text = ["Best plan at every scale:", *map(described, plans)]
-    assumed = ASSUMPTIONS | {"network": shared.catalog_line(SYSTEM), "coefficients": shared.coefficients_line(CHIP)}
-    shared.deliver("scaling_crossover", assumed, findings(scales, speed), table(scales, speed, plans), draw(scales, speed), args, text)
+    assumed = ASSUMPTIONS | {
+        "network": shared.catalog_line(SYSTEM),
+        "coefficients": shared.coefficients_line(CHIP),
+    }
+    shared.deliver(
+        "scaling_crossover",
+        assumed,
+        findings(scales, speed),
+        table(scales, speed, plans),
+        draw(scales, speed),
+        args,
+        text,
+    )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,12 @@
-"""Goodput against scale: the share of wall time that a synchronous run trains, failures, checkpoints and restarts taken off.
+"""Goodput against scale: the share of wall time that a synchronous run trains, failures,
+checkpoints and restarts taken off.
 
-Anchor: the Llama 3 report, 419 unexpected interruptions in 54 days on 16,384 H100, more than 90 % of the time effective (its rate per
-device is the model's; the share is a prediction under assumed checkpoint and restart times). Other clusters fail at other rates: OPT-175B
-(992 A100, two months, 35 restarts by hand and an estimated 70 without), and Meta's research cluster of A100s (6.5 failures per 1,000
-node-days, Kokolis et al. 2024). Assumed in advance: 5 s of standstill for a checkpoint, 10 minutes to restart, Daly's interval.
+Anchor: the Llama 3 report, 419 unexpected interruptions in 54 days on 16,384 H100, more than 90 %
+of the time effective (its rate per device is the model's; the share is a prediction under assumed
+checkpoint and restart times). Other clusters fail at other rates: OPT-175B (992 A100, two months,
+35 restarts by hand and an estimated 70 without), and Meta's research cluster of A100s (6.5 failures
+per 1,000 node-days, Kokolis et al. 2024). Assumed in advance: 5 s of standstill for a checkpoint,
+10 minutes to restart, Daly's interval.
 `python -m experiments.scaling_goodput [--quick] [--json] [--out DIR]`
 """
 
@@ -13,7 +16,15 @@ from typing import Any
 
 import numpy as np
 
-from dmodel.goodput import DAY_S, LLAMA_3, Reliability, daly_interval, goodput, largest_cluster, mean_time_between_failures
+from dmodel.goodput import (
+    DAY_S,
+    LLAMA_3,
+    Reliability,
+    daly_interval,
+    goodput,
+    largest_cluster,
+    mean_time_between_failures,
+)
 from dmodel.report import style
 from experiments import scaling as shared
 from experiments.study import run as run_study
@@ -44,17 +55,24 @@ ASSUMPTIONS = {
 }
 
 
-def reliability(rate: float = LLAMA_3, checkpoint: float = 5.0, restart: float = 600.0) -> Reliability:
+def reliability(
+    rate: float = LLAMA_3, checkpoint: float = 5.0, restart: float = 600.0
+) -> Reliability:
     """What failures cost."""
     return Reliability(failures_per_device_s=rate, checkpoint_s=checkpoint, restart_s=restart)
 
 
 def curves() -> dict[str, dict[str, np.ndarray]]:
-    """Goodput by scale: of clusters that fail at several rates, and under other checkpoints and restarts."""
+    """Goodput by scale: of clusters that fail at several rates, and under other checkpoints and
+    restarts."""
     n = np.array(SCALES)
     return {
-        "rate of failures": {name: np.asarray(goodput(n, reliability(rate))) for name, rate in RATES.items()},
-        "checkpoint and restart": {name: np.asarray(goodput(n, reliability(LLAMA_3, *s))) for name, s in SETTINGS.items()},
+        "rate of failures": {
+            name: np.asarray(goodput(n, reliability(rate))) for name, rate in RATES.items()
+        },
+        "checkpoint and restart": {
+            name: np.asarray(goodput(n, reliability(LLAMA_3, *s))) for name, s in SETTINGS.items()
+        },
     }
 
 
@@ -62,24 +80,59 @@ def findings() -> list[dict[str, Any]]:
     """Anchors, and the scales at which half of the time is left."""
     mtbf = float(mean_time_between_failures(LLAMA, reliability()))
     days = 60.0 * DAY_S
-    research, share = reliability(RATES["research cluster, A100"]), 100.0 * float(goodput(LLAMA, reliability()))
+    research, share = (
+        reliability(RATES["research cluster, A100"]),
+        100.0 * float(goodput(LLAMA, reliability())),
+    )
     lines = [
-        shared.ratio("Llama 3: interruptions in 54 days", "", 419.0, DAYS * DAY_S / mtbf, 0.01, "the rate is taken from it"),
-        shared.points("Llama 3: share of time that trains", 90.0, share, 5.0, "published: more than this"),
-        shared.ratio("OPT-175B: interruptions in two months", "", 105.0, 992.0 * days * LLAMA_3, None, "at the rate of Llama 3's H100"),
         shared.ratio(
-            "research cluster: hours between failures, 16,384 devices", "h", 1.8,
-            float(mean_time_between_failures(LLAMA, research)) / 3600.0, 0.05, "the rate is taken from smaller jobs",
+            "Llama 3: interruptions in 54 days",
+            "",
+            419.0,
+            DAYS * DAY_S / mtbf,
+            0.01,
+            "the rate is taken from it",
         ),
-    ]  # fmt: skip
+        shared.points(
+            "Llama 3: share of time that trains", 90.0, share, 5.0, "published: more than this"
+        ),
+        shared.ratio(
+            "OPT-175B: interruptions in two months",
+            "",
+            105.0,
+            992.0 * days * LLAMA_3,
+            None,
+            "at the rate of Llama 3's H100",
+        ),
+        shared.ratio(
+            "research cluster: hours between failures, 16,384 devices",
+            "h",
+            1.8,
+            float(mean_time_between_failures(LLAMA, research)) / 3600.0,
+            0.05,
+            "the rate is taken from smaller jobs",
+        ),
+    ]
     for name, rate in RATES.items():
         half = largest_cluster(reliability(rate))
-        lines.append(shared.ratio(f"devices that train half of the time, {name}", "devices", None, half, None))
+        lines.append(
+            shared.ratio(
+                f"devices that train half of the time, {name}", "devices", None, half, None
+            )
+        )
     for n in (100_000.0, 1_000_000.0):
         r = reliability()
         minutes = float(daly_interval(mean_time_between_failures(n, r), r.checkpoint_s)) / 60.0
         note = f"a checkpoint every {minutes:.1f} minutes"
-        lines.append(shared.points(f"share of time that trains on {n:,.0f} devices", None, 100.0 * float(goodput(n, r)), None, note))
+        lines.append(
+            shared.points(
+                f"share of time that trains on {n:,.0f} devices",
+                None,
+                100.0 * float(goodput(n, r)),
+                None,
+                note,
+            )
+        )
     return lines
 
 

@@ -1,12 +1,15 @@
-"""Measured against predicted scaling, source by source, each curve relative to its smallest scale (weak and strong scaling, GPU and TPU).
+"""Measured against predicted scaling, source by source, each curve relative to its smallest scale
+(weak and strong scaling, GPU and TPU).
 
-A curve: rows of one source that differ in devices and what goes with them (data-parallel degree, batch); where a source grows its model
-with its devices, all its rows. Measured is the model FLOP/s of a device (6N + 12Lhs) over that at the smallest scale, so a model that is
-wrong by a factor everywhere is right here. Judged is |predicted / measured − 1| of that ratio at every larger scale. Two kinds of
-predictions: fitted, by the shipped profile nearest to each row; held out, by a fit of all rows but those of the larger scales, of all
-sources at once. Quick mode, and a second comparison of the full one, holds out less: the fifth of the groups that one shipped profile has
-not seen, judged on that fifth. Rows without a time have their published FLOP/s per device. Rows flagged as slow for no listed reason are
-judged apart, with the others of their source.
+A curve: rows of one source that differ in devices and what goes with them (data-parallel degree,
+batch); where a source grows its model with its devices, all its rows. Measured is the model FLOP/s
+of a device (6N + 12Lhs) over that at the smallest scale, so a model that is wrong by a factor
+everywhere is right here. Judged is |predicted / measured − 1| of that ratio at every larger scale.
+Two kinds of predictions: fitted, by the shipped profile nearest to each row; held out, by a fit of
+all rows but those of the larger scales, of all sources at once. Quick mode, and a second comparison
+of the full one, holds out less: the fifth of the groups that one shipped profile has not seen,
+judged on that fifth. Rows without a time have their published FLOP/s per device. Rows flagged as
+slow for no listed reason are judged apart, with the others of their source.
 `python -m experiments.scaling_measured [--traces FILE …] [--quick] [--json] [--out DIR]`
 """
 
@@ -55,8 +58,8 @@ TARGET = 5.0
 
 
 class Curve(NamedTuple):
-    """A curve: devices `[scale]`, ascending; measured, and predicted by both kinds, relative to the smallest scale; whether the fit of each
-    kind has seen the point."""
+    """A curve: devices `[scale]`, ascending; measured, and predicted by both kinds, relative to the
+    smallest scale; whether the fit of each kind has seen the point."""
 
     source: str
     name: str
@@ -69,10 +72,15 @@ class Curve(NamedTuple):
 
 
 def table_of(files: list[str]) -> tuple[Cases, np.ndarray]:
-    """Rows of the sources and of further files, and the measured FLOP/s of a device `[row]`: from the time, or as published."""
+    """Rows of the sources and of further files, and the measured FLOP/s of a device `[row]`: from
+    the time, or as published."""
     enable_float64()
     whole = concatenate([read(PUBLISHED, require_time=False), *([read(files)] if files else [])])
-    mine = tuple(r for r in whole.rows if r.file != str(PUBLISHED) or (r.text("source") in SOURCES and _has_rate(r)))
+    mine = tuple(
+        r
+        for r in whole.rows
+        if r.file != str(PUBLISHED) or (r.text("source") in SOURCES and _has_rate(r))
+    )
     cases = to_cases(whole._replace(rows=mine))
     published = np.array([1e12 * (row.number("tflops_reported") or np.nan) for row in mine])
     timed = flops(cases) / cases.labels.step_time_s
@@ -80,36 +88,71 @@ def table_of(files: list[str]) -> tuple[Cases, np.ndarray]:
 
 
 def _has_rate(row: Any) -> bool:
-    return any(row.text(name) for name in ("step_time_s", "tokens_per_s_per_accel", "tflops_reported"))
+    return any(
+        row.text(name) for name in ("step_time_s", "tokens_per_s_per_accel", "tflops_reported")
+    )
 
 
 def flops(cases: Cases) -> np.ndarray:
     """Model FLOPs of a step and device [FLOP], `[row]`."""
     per_token = np.asarray(model_flops_per_token(cases.model))
-    return per_token * np.asarray(cases.plan.global_batch) * np.asarray(cases.model.seq_len) / cases.labels.n_accel
+    return (
+        per_token
+        * np.asarray(cases.plan.global_batch)
+        * np.asarray(cases.model.seq_len)
+        / cases.labels.n_accel
+    )
 
 
 def keys(cases: Cases) -> list[tuple[str, ...]]:
     """What rows of one curve share."""
     labels, plan, model = cases.labels, cases.plan, cases.model
-    shape = zip(*(np.asarray(x) for x in (plan.tp, plan.cp, plan.pp, plan.zero, model.seq_len)), strict=True)
+    shape = zip(
+        *(np.asarray(x) for x in (plan.tp, plan.cp, plan.pp, plan.zero, model.seq_len)), strict=True
+    )
     found = []
     for i, (tp, cp, pp, zero, seq) in enumerate(shape):
-        source, stack, name, chip = (str(x[i]) for x in (labels.source, labels.stack, labels.model, labels.accelerator))
+        source, stack, name, chip = (
+            str(x[i]) for x in (labels.source, labels.stack, labels.model, labels.accelerator)
+        )
         if source in GROWS:
             found.append((source, "model grows with the devices"))
         elif source == "llm-foundry" or source.startswith("mlperf"):
             # ZeRO stage, recomputation and degrees change along with the devices in these
-            found.append((source, f"{name}, {chip}" + (", pure" if stack.endswith("pure") else "") + f", {seq:.0f} tokens"))
+            found.append(
+                (
+                    source,
+                    f"{name}, {chip}"
+                    + (", pure" if stack.endswith("pure") else "")
+                    + f", {seq:.0f} tokens",
+                )
+            )
         elif source.startswith("dgxc"):
             each = float(np.asarray(plan.global_batch)[i] / labels.n_accel[i])
-            job = f"{labels.precision[i]}, tp {tp:.0f}, cp {cp:.0f}, pp {pp:.0f}, {each:g} sequences a device"
+            job = (
+                f"{labels.precision[i]}, tp {tp:.0f}, cp {cp:.0f}, pp {pp:.0f}, {each:g} "
+                "sequences a device"
+            )
             found.append((source, f"{stack}: {name}, {chip}, {job}"))
         elif source in SOURCES:
-            found.append((source, f"{name}, {chip}" + (", ZeRO-3" if zero == 3.0 and not source.startswith("maxtext") else "")))
+            found.append(
+                (
+                    source,
+                    f"{name}, {chip}"
+                    + (", ZeRO-3" if zero == 3.0 and not source.startswith("maxtext") else ""),
+                )
+            )
         else:
             batch, micro = (float(np.asarray(x)[i]) for x in (plan.global_batch, plan.micro_batch))
-            found.append((source, f"{name}, {chip}, tp {tp:.0f}, cp {cp:.0f}, pp {pp:.0f}, ZeRO {zero:.0f}, {micro:.0f} of {batch:.0f}"))
+            found.append(
+                (
+                    source,
+                    (
+                        f"{name}, {chip}, tp {tp:.0f}, cp {cp:.0f}, pp {pp:.0f}, ZeRO {zero:.0f}, "
+                        f"{micro:.0f} of {batch:.0f}"
+                    ),
+                )
+            )
     return found
 
 
@@ -117,11 +160,14 @@ def along(cases: Cases) -> dict[tuple[str, ...], np.ndarray]:
     """Rows of every curve that has at least two scales."""
     names = keys(cases)
     found = {key: np.array([k == key for k in names]) for key in dict.fromkeys(names)}
-    return {key: rows for key, rows in found.items() if len(np.unique(cases.labels.n_accel[rows])) > 1}
+    return {
+        key: rows for key, rows in found.items() if len(np.unique(cases.labels.n_accel[rows])) > 1
+    }
 
 
 def larger(cases: Cases) -> np.ndarray:
-    """Rows beyond the smallest scale of their curve, and all that must be held out with them, `[row]` bool."""
+    """Rows beyond the smallest scale of their curve, and all that must be held out with them,
+    `[row]` bool."""
     beyond = np.zeros(len(cases), bool)
     for rows in along(cases).values():
         beyond |= rows & (cases.labels.n_accel > cases.labels.n_accel[rows].min())
@@ -129,7 +175,8 @@ def larger(cases: Cases) -> np.ndarray:
 
 
 def held_out_profile(cases: Cases, args: argparse.Namespace) -> Profile:
-    """The fit that has not seen the larger scales; in quick mode the shipped one that has not seen a fifth of the groups."""
+    """The fit that has not seen the larger scales; in quick mode the shipped one that has not seen
+    a fifth of the groups."""
     if args.quick:
         return profiles.load(profiles.EVIDENCE)
     whole = to_cases(read(PUBLISHED))
@@ -143,7 +190,13 @@ def curves(cases: Cases, measured: np.ndarray, held_out: Profile) -> list[Curve]
     nearest = predict(cases)
     rates = measured, work / nearest.step_time_s, work / predict(cases, held_out).step_time_s
     names = list(dict.fromkeys(nearest.profile))
-    seen_nearest = np.any([fitted_rows(cases, profiles.load(n).fitted_rows) & (np.array(nearest.profile) == n) for n in names], 0)
+    seen_nearest = np.any(
+        [
+            fitted_rows(cases, profiles.load(n).fitted_rows) & (np.array(nearest.profile) == n)
+            for n in names
+        ],
+        0,
+    )
     seen = seen_nearest, fitted_rows(cases, held_out.fitted_rows)
     found = []
     for (source, name), rows in along(cases).items():
@@ -157,11 +210,15 @@ def curves(cases: Cases, measured: np.ndarray, held_out: Profile) -> list[Curve]
 
 def grouped(found: list[Curve]) -> dict[str, list[Curve]]:
     """Curves by source."""
-    return {source: [c for c in found if c.source == source] for source in dict.fromkeys(c.source for c in found)}
+    return {
+        source: [c for c in found if c.source == source]
+        for source in dict.fromkeys(c.source for c in found)
+    }
 
 
 def errors(found: list[Curve], kind: str, seen: bool | None) -> np.ndarray:
-    """|predicted / measured − 1| of the ratio at every larger scale [%]; of points that the fit has seen, has not, or all."""
+    """|predicted / measured − 1| of the ratio at every larger scale [%]; of points that the fit has
+    seen, has not, or all."""
     parts = [np.zeros(0)]
     for c in found:
         known = getattr(c, f"seen_{kind}")[1:]
@@ -171,13 +228,21 @@ def errors(found: list[Curve], kind: str, seen: bool | None) -> np.ndarray:
 
 
 def line(source: str, found: list[Curve], fifth: list[Curve] | None = None) -> dict[str, Any]:
-    """Errors of one source, of both kinds; and of the fit that has not seen a fifth of the groups, on that fifth."""
+    """Errors of one source, of both kinds; and of the fit that has not seen a fifth of the groups,
+    on that fifth."""
     ends = np.concatenate([c.devices for c in found])
-    values: dict[str, Any] = {"source": source, "curves": len(found), "points": sum(len(c.devices) - 1 for c in found)}
+    values: dict[str, Any] = {
+        "source": source,
+        "curves": len(found),
+        "points": sum(len(c.devices) - 1 for c in found),
+    }
     values |= {"from": int(ends.min()), "to": int(ends.max())}
     for title, kind, seen in (("fitted", "fitted", None), ("held_out", "held_out", False)):
         e = errors(found, kind, seen)
-        values |= {f"{title}_points": len(e), f"{title}_median": float(np.median(e)) if len(e) else None}
+        values |= {
+            f"{title}_points": len(e),
+            f"{title}_median": float(np.median(e)) if len(e) else None,
+        }
         values |= {f"{title}_mean": float(e.mean()) if len(e) else None}
     judged = values["held_out_median"] if values["held_out_points"] else values["fitted_median"]
     unfitted = not any(c.seen_fitted.any() for c in found)
@@ -191,24 +256,48 @@ def points(found: list[Curve]) -> list[dict[str, Any]]:
     """One line per point of every curve."""
     return [
         {
-            "source": c.source, "curve": c.name, "devices": int(n), "measured": float(c.measured[i]), "fitted": float(c.fitted[i]),
-            "held_out": float(c.held_out[i]), "in_fit": bool(c.seen_fitted[i]), "in_held_out_fit": bool(c.seen_held_out[i]),
+            "source": c.source,
+            "curve": c.name,
+            "devices": int(n),
+            "measured": float(c.measured[i]),
+            "fitted": float(c.fitted[i]),
+            "held_out": float(c.held_out[i]),
+            "in_fit": bool(c.seen_fitted[i]),
+            "in_held_out_fit": bool(c.seen_held_out[i]),
         }
         for c in found
         for i, n in enumerate(c.devices)
-    ]  # fmt: skip
+    ]
 
 
 def show(lines: list[dict[str, Any]]) -> None:
     """The table, in columns."""
     head = ("source", "curves", "points", "from", "to", "fitted_median", "fitted_mean")
     head += ("held_out_points", "held_out_median", "held_out_mean")
-    names = ["source", "curves", "points", "from", "to", "fitted", "mean", "held out", "median", "mean"]
+    names = [
+        "source",
+        "curves",
+        "points",
+        "from",
+        "to",
+        "fitted",
+        "mean",
+        "held out",
+        "median",
+        "mean",
+    ]
     if any(entry["fifth_points"] for entry in lines):
         head, names = (*head, "fifth_points", "fifth_median"), [*names, "a fifth", "median"]
     cells = [[*names, "≤ 5 %", ""]]
     for entry in lines:
-        text = ["" if entry[k] is None else f"{entry[k]:.1f} %" if k.endswith(("median", "mean")) else str(entry[k]) for k in head]
+        text = [
+            ""
+            if entry[k] is None
+            else f"{entry[k]:.1f} %"
+            if k.endswith(("median", "mean"))
+            else str(entry[k])
+            for k in head
+        ]
         cells.append([*text, "reached" if entry["reached"] else "MISSED", entry["note"]])
     width = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
     for row in cells:
@@ -218,11 +307,18 @@ def show(lines: list[dict[str, Any]]) -> None:
 def worst(by_source: dict[str, list[Curve]], lines: list[dict[str, Any]]) -> list[str]:
     """The three points that sources above the target miss by most, held out."""
     text = []
-    for source in (entry["source"] for entry in lines if not entry["reached"] and entry["source"] in by_source):
-        gaps = [(c.held_out[i] / c.measured[i] - 1.0, c, i) for c in by_source[source] for i in range(1, len(c.devices))]
+    for source in (
+        entry["source"] for entry in lines if not entry["reached"] and entry["source"] in by_source
+    ):
+        gaps = [
+            (c.held_out[i] / c.measured[i] - 1.0, c, i)
+            for c in by_source[source]
+            for i in range(1, len(c.devices))
+        ]
         for gap, c, i in sorted(gaps, key=lambda g: -abs(g[0]))[:3]:
             text.append(
-                f"{source}: {c.name}: {c.devices[0]:,.0f} → {c.devices[i]:,.0f} devices, measured {c.measured[i]:.2f}, "
+                f"{source}: {c.name}: {c.devices[0]:,.0f} → {c.devices[i]:,.0f} devices, measured "
+                f"{c.measured[i]:.2f}, "
                 f"held out {c.held_out[i]:.2f} ({100.0 * gap:+.0f} %), fitted {c.fitted[i]:.2f}"
             )
     return ["Furthest off, where the target is missed:", *text] if text else []
@@ -231,18 +327,31 @@ def worst(by_source: dict[str, list[Curve]], lines: list[dict[str, Any]]) -> lis
 def main() -> None:
     """Predict all rows twice, compare curve by curve, draw one figure per source."""
     parser = shared.arguments(__doc__ or "")
-    parser.add_argument("--traces", nargs="*", default=[], metavar="FILE", help="trace files to judge beside the published table")
+    parser.add_argument(
+        "--traces",
+        nargs="*",
+        default=[],
+        metavar="FILE",
+        help="trace files to judge beside the published table",
+    )
     args = shared.parse(parser)
     cases, measured = table_of(args.traces)
     profile = held_out_profile(cases, args)
     slow = np.char.find(cases.labels.flag.astype(str), "slow-unexplained") >= 0
     found = curves(cases.take(~slow), measured[~slow], profile)
     by_source = grouped(found)
-    fifth = {} if args.quick else grouped(curves(cases.take(~slow), measured[~slow], profiles.load(profiles.EVIDENCE)))
+    fifth = (
+        {}
+        if args.quick
+        else grouped(curves(cases.take(~slow), measured[~slow], profiles.load(profiles.EVIDENCE)))
+    )
     lines = [line(source, of, fifth.get(source)) for source, of in by_source.items()]
     if slow.any():
         mixed = np.isin(cases.labels.source, cases.labels.source[slow])
-        lines += [line(f"{s}, slow rows too", of) for s, of in grouped(curves(cases.take(mixed), measured[mixed], profile)).items()]
+        lines += [
+            line(f"{s}, slow rows too", of)
+            for s, of in grouped(curves(cases.take(mixed), measured[mixed], profile)).items()
+        ]
     args.out.mkdir(parents=True, exist_ok=True)
     written = {"table": str(write(args.out / "scaling_measured.csv", points(found)))}
     written["table_compared"] = str(write(args.out / "scaling_measured_compared.csv", lines))

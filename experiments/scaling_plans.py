@@ -1,4 +1,5 @@
-"""Search over plans for the studies of hardware scaling: every valid plan of several scales in one sweep."""
+"""Search over plans for the studies of hardware scaling: every valid plan of several scales in one
+sweep."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from experiments.scaling import kernels
 
 
 class Choice(NamedTuple):
-    """What a search over plans may vary: degrees, ZeRO stages, sharding inside a group of some devices, recomputed share of the layers."""
+    """What a search over plans may vary: degrees, ZeRO stages, sharding inside a group of some
+    devices, recomputed share of the layers."""
 
     tp: tuple[int, ...] = (1, 2, 4, 8, 16)
     pp: tuple[int, ...] = (1, 2, 4, 8, 16)
@@ -27,29 +29,57 @@ class Choice(NamedTuple):
     recompute: tuple[float, ...] = (0.0, 1.0)
 
 
-def every_plan(model: Transformer, devices: float, global_batch: float, choice: Choice = Choice()) -> dict[str, np.ndarray]:  # noqa: B008
-    """All valid plans on a number of devices, as columns `[n]`: whole degrees that divide heads, layers, sequence, devices and batch,
-    micro-batches that are powers of two; ZeRO-3 with weights kept or gathered again, over all of dp or inside groups of devices."""
-    heads, layers, seq = float(model.n_heads), float(model.n_layers), float(model.seq_len)  # type: ignore[arg-type]
+def every_plan(
+    model: Transformer,
+    devices: float,
+    global_batch: float,
+    choice: Choice = Choice(),  # noqa: B008
+) -> dict[str, np.ndarray]:
+    """All valid plans on a number of devices, as columns `[n]`: whole degrees that divide heads,
+    layers, sequence, devices and batch, micro-batches that are powers of two; ZeRO-3 with weights
+    kept or gathered again, over all of dp or inside groups of devices."""
+    heads, layers, seq = float(model.n_heads), float(model.n_layers), float(model.seq_len)  # type: ignore
     rows = []
     for tp, pp, cp in product(choice.tp, choice.pp, choice.cp):
         dp = devices / (tp * pp * cp)
         share = global_batch / dp
         if dp % 1 or share % 1 or share < 1 or heads % tp or layers % pp or seq % cp:
             continue
-        inside = [g / (tp * cp) for g in choice.groups if g % (tp * cp) == 0 and 1 < g / (tp * cp) < dp]
-        sharded = [(3.0, size, again) for size in (dp, *inside) for again in (0.0, 1.0)] if 3 in choice.zero else []
+        inside = [
+            g / (tp * cp) for g in choice.groups if g % (tp * cp) == 0 and 1 < g / (tp * cp) < dp
+        ]
+        sharded = (
+            [(3.0, size, again) for size in (dp, *inside) for again in (0.0, 1.0)]
+            if 3 in choice.zero
+            else []
+        )
         sharding = [(float(z), dp, 1.0) for z in choice.zero if z < 3] + sharded
         batches = [2.0**i for i in range(int(share).bit_length()) if share % 2**i == 0]
-        whole = [(s, b, r) for s, b, r in product(sharding, batches, choice.recompute) if (share / b) % pp == 0]
+        whole = [
+            (s, b, r)
+            for s, b, r in product(sharding, batches, choice.recompute)
+            if (share / b) % pp == 0
+        ]
         rows += [(dp, tp, pp, cp, *s, b, r, global_batch) for s, b, r in whole]
-    columns = ("dp", "tp", "pp", "cp", "zero", "shard", "reshard", "micro_batch", "recompute_layers", "global_batch")
+    columns = (
+        "dp",
+        "tp",
+        "pp",
+        "cp",
+        "zero",
+        "shard",
+        "reshard",
+        "micro_batch",
+        "recompute_layers",
+        "global_batch",
+    )
     found = np.array(rows, float).reshape(-1, len(columns)).T
     return dict(zip(columns, found, strict=True))
 
 
 class Searched(NamedTuple):
-    """Plans as columns `[n]`, their step times [s], and whether each fits into `FITS` of the memory."""
+    """Plans as columns `[n]`, their step times [s], and whether each fits into `FITS` of the
+    memory."""
 
     columns: dict[str, np.ndarray]
     step_time_s: np.ndarray
@@ -76,13 +106,20 @@ FITS = 0.9
 
 
 def as_plan(columns: Mapping[str, np.ndarray]) -> Plan:
-    """Columns as a plan of PyTorch's FSDP on H100 (its kernels of attention); sequence parallelism comes with tensor parallelism."""
+    """Columns as a plan of PyTorch's FSDP on H100 (its kernels of attention); sequence parallelism
+    comes with tensor parallelism."""
     plain = Plan(dp=1.0, global_batch=1.0, schedule="interleaved", **kernels())
     return plain.replace(**columns, sp=(columns["tp"] > 1.0) * 1.0)
 
 
-def search(system: System, model: Transformer, c: Coefficients, parts: Sequence[dict[str, np.ndarray]]) -> Searched:
+def search(
+    system: System, model: Transformer, c: Coefficients, parts: Sequence[dict[str, np.ndarray]]
+) -> Searched:
     """Evaluate plans of several scales in one sweep."""
     columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     found = evaluate(as_plan(columns), system, model, c)
-    return Searched(columns, np.asarray(found.step_time_s), np.asarray(found.memory_bytes) <= FITS * float(system.chip.hbm_bytes))  # type: ignore[arg-type]
+    return Searched(
+        columns,
+        np.asarray(found.step_time_s),
+        np.asarray(found.memory_bytes) <= FITS * float(system.chip.hbm_bytes),
+    )  # type: ignore[arg-type]

@@ -1,8 +1,11 @@
-"""Marginal returns: what one more device adds to throughput, to tokens per joule and to cost, exactly, from 8 to 32,768 H100.
+"""Marginal returns: what one more device adds to throughput, to tokens per joule and to cost,
+exactly, from 8 to 32,768 H100.
 
-Assumed in advance: Llama-2 7B by FSDP at 2 sequences of 4,096 tokens per device (weak), and at 2,048 sequences per step whatever the scale
-(strong); Llama-2 70B by FSDP; the derivative is taken by the model's own differentiation, at a fixed plan whose data-parallel degree takes
-every device that is added, and at the plan chosen anew at every scale (envelope theorem). Energy is that of the facility.
+Assumed in advance: Llama-2 7B by FSDP at 2 sequences of 4,096 tokens per device (weak), and at
+2,048 sequences per step whatever the scale (strong); Llama-2 70B by FSDP; the derivative is taken
+by the model's own differentiation, at a fixed plan whose data-parallel degree takes every device
+that is added, and at the plan chosen anew at every scale (envelope theorem). Energy is that of the
+facility.
 `python -m experiments.scaling_returns [--quick] [--json] [--out DIR]`
 """
 
@@ -17,7 +20,14 @@ from dmodel.design import Choices
 from dmodel.goodput import Reliability
 from dmodel.plan import Plan
 from dmodel.report import style
-from dmodel.returns import BestReturns, HalfReturn, Returns, best_returns, half_return, marginal_returns
+from dmodel.returns import (
+    BestReturns,
+    HalfReturn,
+    Returns,
+    best_returns,
+    half_return,
+    marginal_returns,
+)
 from experiments import scaling as shared
 from experiments.scaling import coefficients, fsdp
 from experiments.study import run as run_study
@@ -26,7 +36,11 @@ SYSTEM, CHIP = "H100-DGX", "H100-80GB"
 SCALES = tuple(float(2**i) for i in range(3, 16))
 STRONG_BATCH = 2048.0
 
-RUNS = {"7B, weak": ("llama-2-7b", "weak"), "7B, strong": ("llama-2-7b", "strong"), "70B, weak": ("llama-2-70b", "weak")}
+RUNS = {
+    "7B, weak": ("llama-2-7b", "weak"),
+    "7B, strong": ("llama-2-7b", "strong"),
+    "70B, weak": ("llama-2-70b", "weak"),
+}
 """Model and batch of every run; the strong one ends at one sequence per device."""
 
 ASSUMPTIONS = {
@@ -53,13 +67,25 @@ def scales(batch: str, quick: bool) -> tuple[float, ...]:
 def returns(name: str, quick: bool) -> tuple[Returns, HalfReturn]:
     """Returns of a run at its scales, and the scale of the half return."""
     model_name, batch = RUNS[name]
-    given = catalog.system(SYSTEM), catalog.transformer(model_name, seq_len=shared.SEQ_LEN), plan(batch), coefficients(CHIP)
-    return marginal_returns(*given, scales(batch, quick), batch=batch), half_return(*given, batch=batch)
+    given = (
+        catalog.system(SYSTEM),
+        catalog.transformer(model_name, seq_len=shared.SEQ_LEN),
+        plan(batch),
+        coefficients(CHIP),
+    )
+    return marginal_returns(*given, scales(batch, quick), batch=batch), half_return(
+        *given, batch=batch
+    )
 
 
 def with_failures() -> HalfReturn:
     """The half return of the weak run that fails as often as Llama 3's."""
-    given = catalog.system(SYSTEM), catalog.transformer("llama-2-7b", seq_len=shared.SEQ_LEN), plan("weak"), coefficients(CHIP)
+    given = (
+        catalog.system(SYSTEM),
+        catalog.transformer("llama-2-7b", seq_len=shared.SEQ_LEN),
+        plan("weak"),
+        coefficients(CHIP),
+    )
     return half_return(*given, reliability=Reliability())
 
 
@@ -67,41 +93,70 @@ def best(quick: bool) -> BestReturns:
     """Returns at the best plan of every scale."""
     choices = Choices(zero=(1, 3), recompute=(0.0, 1.0), schedules=("1f1b",))
     where = (64, 512) if quick else tuple(int(n) for n in SCALES if n <= 4096)
-    given = catalog.system(SYSTEM), catalog.transformer("llama-2-7b", seq_len=shared.SEQ_LEN), coefficients(CHIP)
+    given = (
+        catalog.system(SYSTEM),
+        catalog.transformer("llama-2-7b", seq_len=shared.SEQ_LEN),
+        coefficients(CHIP),
+    )
     base = Plan(dp=1.0, global_batch=1.0, **shared.kernels())
     return best_returns(*given, where, shared.PER_DEVICE, base=base, choices=choices)
 
 
-def findings(found: dict[str, tuple[Returns, HalfReturn]], chosen: BestReturns, failing: HalfReturn | None) -> list[dict[str, Any]]:
+def findings(
+    found: dict[str, tuple[Returns, HalfReturn]], chosen: BestReturns, failing: HalfReturn | None
+) -> list[dict[str, Any]]:
     """Half returns, and elasticities at both ends."""
     lines = []
     for name, (each, half) in found.items():
         reached = half.devices if np.isfinite(half.devices) else None
-        note = f"the first adds {half.first_slope:,.0f} tokens/s" + ("" if reached else "; more than half up to the largest scale")
-        lines.append(shared.ratio(f"{name}: one more device returns half from", "H100", None, reached, None, note))
+        note = f"the first adds {half.first_slope:,.0f} tokens/s" + (
+            "" if reached else "; more than half up to the largest scale"
+        )
+        lines.append(
+            shared.ratio(
+                f"{name}: one more device returns half from", "H100", None, reached, None, note
+            )
+        )
         lines.append(diminish(name, each))
         slope = np.asarray(each.slope.tokens_per_joule)
-        lines.append(shared.direction(f"{name}: every device lowers tokens per joule at the largest scale", bool(slope[-1] < 0.0)))
+        lines.append(
+            shared.direction(
+                f"{name}: every device lowers tokens per joule at the largest scale",
+                bool(slope[-1] < 0.0),
+            )
+        )
     if failing is not None:
-        lines.append(shared.ratio("7B, weak, failing as Llama 3's: half from", "H100", None, failing.devices, None))
+        lines.append(
+            shared.ratio(
+                "7B, weak, failing as Llama 3's: half from", "H100", None, failing.devices, None
+            )
+        )
     return [*lines, diminish("7B, weak, best plan", chosen.returns)]
 
 
 def diminish(name: str, found: Returns) -> dict[str, Any]:
-    """Whether the elasticity of throughput to devices is lower at the largest scale than at the smallest."""
+    """Whether the elasticity of throughput to devices is lower at the largest scale than at the
+    smallest."""
     e, n = np.asarray(found.elasticity.tokens_per_s), np.asarray(found.devices)
     text = f"elasticity {n[0]:,.0f} → {n[-1]:,.0f} devices: {e[0]:.2f} → {e[-1]:.2f}"
     return shared.direction(f"{name}: returns diminish", bool(e[-1] < e[0]), text)
 
 
-def table(found: dict[str, tuple[Returns, HalfReturn]], chosen: BestReturns) -> list[dict[str, Any]]:
+def table(
+    found: dict[str, tuple[Returns, HalfReturn]], chosen: BestReturns
+) -> list[dict[str, Any]]:
     """One line per run and scale."""
-    runs = {name: each for name, (each, _) in found.items()} | {"7B, weak, best plan": chosen.returns}
+    runs = {name: each for name, (each, _) in found.items()} | {
+        "7B, weak, best plan": chosen.returns
+    }
     return [
         {
             "run": name,
             "devices": float(n),
-            **{key: float(np.asarray(getattr(each.at, key))[i]) for key in ("tokens_per_s", "tokens_per_joule", "dollars_per_token")},
+            **{
+                key: float(np.asarray(getattr(each.at, key))[i])
+                for key in ("tokens_per_s", "tokens_per_joule", "dollars_per_token")
+            },
             "added_tokens_per_s": float(np.asarray(each.slope.tokens_per_s)[i]),
             "added_tokens_per_joule": float(np.asarray(each.slope.tokens_per_joule)[i]),
             "added_dollars_per_token": float(np.asarray(each.slope.dollars_per_token)[i]),
@@ -113,7 +168,8 @@ def table(found: dict[str, tuple[Returns, HalfReturn]], chosen: BestReturns) -> 
 
 
 def draw(lines: list[dict[str, Any]], halves: dict[str, HalfReturn]) -> Any:
-    """What one more device adds over the mean and over the first; tokens per joule; cost of a token."""
+    """What one more device adds over the mean and over the first; tokens per joule; cost of a
+    token."""
     figure = style.new_figure(13.2, 4.1)
     grid = figure.subplots(1, 3)
     names = list(dict.fromkeys(line["run"] for line in lines))
@@ -130,7 +186,15 @@ def draw(lines: list[dict[str, Any]], halves: dict[str, HalfReturn]) -> Any:
         for axes, y in zip(grid, values, strict=True):
             axes.plot(n, y, color=color, linewidth=1.7, linestyle=dashes, label=name)
         if name in halves and np.isfinite(halves[name].devices):
-            grid[0].plot([halves[name].devices], [50.0], "o", color=color, markerfacecolor="white", markersize=6, zorder=5)
+            grid[0].plot(
+                [halves[name].devices],
+                [50.0],
+                "o",
+                color=color,
+                markerfacecolor="white",
+                markersize=6,
+                zorder=5,
+            )
     grid[0].axhline(50.0, color=style.GREY, linewidth=0.8, linestyle=":")
     grid[0].axhline(0.0, color=style.GREY, linewidth=0.8)
     titles = ("Throughput added by one more device", "Tokens per joule", "Cost of a token")
@@ -152,10 +216,23 @@ def main() -> None:
     found = {name: returns(name, args.quick) for name in names}
     chosen = best(args.quick)
     lines = table(found, chosen)
-    text = ["Jumps of the best plan:", *(f"  {jump}" for jump in chosen.jumps)] if chosen.jumps else []
-    assumed = ASSUMPTIONS | {"network": shared.catalog_line(SYSTEM), "coefficients": shared.coefficients_line(CHIP)}
+    text = (
+        ["Jumps of the best plan:", *(f"  {jump}" for jump in chosen.jumps)] if chosen.jumps else []
+    )
+    assumed = ASSUMPTIONS | {
+        "network": shared.catalog_line(SYSTEM),
+        "coefficients": shared.coefficients_line(CHIP),
+    }
     figure = draw(lines, {name: half for name, (_, half) in found.items()})
-    shared.deliver("scaling_returns", assumed, findings(found, chosen, None if args.quick else with_failures()), lines, figure, args, text)
+    shared.deliver(
+        "scaling_returns",
+        assumed,
+        findings(found, chosen, None if args.quick else with_failures()),
+        lines,
+        figure,
+        args,
+        text,
+    )
 
 
 if __name__ == "__main__":

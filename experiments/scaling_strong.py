@@ -1,8 +1,10 @@
-"""Strong scaling at a fixed batch of 32 sequences, 2 to 32 nodes of 8 H100: utilization falls from 40 % to below 15 % (finding 8).
+"""Strong scaling at a fixed batch of 32 sequences, 2 to 32 nodes of 8 H100: utilization falls from
+40 % to below 15 % (finding 8).
 
-Assumed in advance: Llama-2 7B, 4,096 tokens, at every scale the fastest plan that fits, by search: tensor, pipeline and context degrees of
-1 to 16, ZeRO 1 or 3, sharding over all ranks or inside a node, with or without recomputation. FSDP alone ends at 32 devices, one sequence
-each. Model FLOPs by 6N + 12Lhs. `python -m experiments.scaling_strong [--quick] [--json] [--out DIR]`
+Assumed in advance: Llama-2 7B, 4,096 tokens, at every scale the fastest plan that fits, by search:
+tensor, pipeline and context degrees of 1 to 16, ZeRO 1 or 3, sharding over all ranks or inside a
+node, with or without recomputation. FSDP alone ends at 32 devices, one sequence each. Model FLOPs
+by 6N + 12Lhs. `python -m experiments.scaling_strong [--quick] [--json] [--out DIR]`
 """
 
 from __future__ import annotations
@@ -27,7 +29,10 @@ PUBLISHED = {LOW: 40.0, HIGH: 15.0}
 
 ASSUMPTIONS = {
     "workload": "Llama-2 7B, 32 sequences of 4,096 tokens per step at every scale",
-    "plan": "the fastest that fits: tp, pp, cp of 1 to 16, ZeRO 1 or 3 over all ranks or inside a node, with or without recomputation",
+    "plan": (
+        "the fastest that fits: tp, pp, cp of 1 to 16, ZeRO 1 or 3 over all ranks or inside a "
+        "node, with or without recomputation"
+    ),
     "utilization": "model FLOPs by 6N + 12Lhs over the bf16 peak",
 }
 
@@ -36,7 +41,12 @@ def best(model: Any, quick: bool) -> tuple[Searched, list[int]]:
     """All plans at all scales, and the row of the best at each."""
     degrees = (1, 2, 4, 8) if quick else (1, 2, 4, 8, 16)
     choice = Choice(tp=degrees, pp=degrees, cp=degrees, groups=(8,))
-    found = search(catalog.system(SYSTEM), model, coefficients(CHIP), [every_plan(model, n, BATCH, choice) for n in SCALES])
+    found = search(
+        catalog.system(SYSTEM),
+        model,
+        coefficients(CHIP),
+        [every_plan(model, n, BATCH, choice) for n in SCALES],
+    )
     say(f"{len(found.step_time_s):,} plans on {len(SCALES)} scales")
     rows = [found.best(found.devices == n) for n in SCALES]
     return found, [row for row in rows if row is not None]
@@ -47,11 +57,30 @@ def findings(found: Answers) -> list[dict[str, Any]]:
     low, high = (100.0 * float(found.mfu[SCALES.index(n)]) for n in (LOW, HIGH))
     rate = found.tokens_per_s
     return [
-        shared.points("8 utilization on 2 nodes", PUBLISHED[LOW], low, None, "published: about 40 %"),
-        shared.points("8 utilization on 32 nodes", PUBLISHED[HIGH], high, None, "published: below 15 %"),
-        shared.ratio("8 utilization left, 2 → 32 nodes", "×", PUBLISHED[HIGH] / PUBLISHED[LOW], high / low, 2.0, "published: below this"),
-        shared.direction("8 utilization falls at every doubling", bool(np.all(np.diff(found.mfu) < 0.0))),
-        shared.ratio("speed-up of 16 times the devices", "×", None, float(rate[SCALES.index(HIGH)] / rate[SCALES.index(LOW)]), None),
+        shared.points(
+            "8 utilization on 2 nodes", PUBLISHED[LOW], low, None, "published: about 40 %"
+        ),
+        shared.points(
+            "8 utilization on 32 nodes", PUBLISHED[HIGH], high, None, "published: below 15 %"
+        ),
+        shared.ratio(
+            "8 utilization left, 2 → 32 nodes",
+            "×",
+            PUBLISHED[HIGH] / PUBLISHED[LOW],
+            high / low,
+            2.0,
+            "published: below this",
+        ),
+        shared.direction(
+            "8 utilization falls at every doubling", bool(np.all(np.diff(found.mfu) < 0.0))
+        ),
+        shared.ratio(
+            "speed-up of 16 times the devices",
+            "×",
+            None,
+            float(rate[SCALES.index(HIGH)] / rate[SCALES.index(LOW)]),
+            None,
+        ),
     ]
 
 
@@ -76,9 +105,15 @@ def why(lines: list[dict[str, Any]]) -> list[str]:
     """The best plan at each scale, and the largest causes of what is lost."""
     text = ["Best plan and largest shares of its step:"]
     for line in lines:
-        parts = sorted(((v, k.removeprefix("share_")) for k, v in line.items() if k.startswith("share_")), reverse=True)[:4]
+        parts = sorted(
+            ((v, k.removeprefix("share_")) for k, v in line.items() if k.startswith("share_")),
+            reverse=True,
+        )[:4]
         degrees = ", ".join(f"{name} {line[name]:.0f}" for name in ("tp", "pp", "cp", "dp"))
-        text.append(f"  {line['devices']:>4} devices: {degrees}; " + ", ".join(f"{name} {100 * v:.0f} %" for v, name in parts))
+        text.append(
+            f"  {line['devices']:>4} devices: {degrees}; "
+            + ", ".join(f"{name} {100 * v:.0f} %" for v, name in parts)
+        )
     return text
 
 
@@ -86,9 +121,25 @@ def draw(found: Answers) -> Any:
     """Utilization, and where the step goes."""
     figure = style.new_figure(9.6, 3.9)
     left, right = figure.subplots(1, 2)
-    left.plot(SCALES, 100.0 * found.mfu, color=style.BLUE, linewidth=1.8, marker="o", markersize=4, label="predicted, best plan")
+    left.plot(
+        SCALES,
+        100.0 * found.mfu,
+        color=style.BLUE,
+        linewidth=1.8,
+        marker="o",
+        markersize=4,
+        label="predicted, best plan",
+    )
     shared.published_points(left, list(PUBLISHED), list(PUBLISHED.values()))
-    left.annotate("or below", (HIGH, PUBLISHED[HIGH]), (0, 8), textcoords="offset points", ha="center", fontsize=8, color=style.GREY)
+    left.annotate(
+        "or below",
+        (HIGH, PUBLISHED[HIGH]),
+        (0, 8),
+        textcoords="offset points",
+        ha="center",
+        fontsize=8,
+        color=style.GREY,
+    )
     left.set_ylim(0.0, None)
     left.set_ylabel("MFU [%]")
     left.set_title("Utilization at 32 sequences")
@@ -106,9 +157,14 @@ def main() -> None:
     args = shared.options(__doc__ or "")
     model = catalog.transformer(MODEL, seq_len=shared.SEQ_LEN)
     searched, rows = best(model, args.quick)
-    found = shared.answer(shared.cases(catalog.system(SYSTEM), model, searched.plan(rows), coefficients(CHIP)))
+    found = shared.answer(
+        shared.cases(catalog.system(SYSTEM), model, searched.plan(rows), coefficients(CHIP))
+    )
     lines = table(searched, rows, found)
-    assumed = ASSUMPTIONS | {"network": shared.catalog_line(SYSTEM), "coefficients": shared.coefficients_line(CHIP)}
+    assumed = ASSUMPTIONS | {
+        "network": shared.catalog_line(SYSTEM),
+        "coefficients": shared.coefficients_line(CHIP),
+    }
     shared.deliver("scaling_strong", assumed, findings(found), lines, draw(found), args, why(lines))
 
 

@@ -1,9 +1,11 @@
-"""Jobs that searches for a plan are judged by: 64 of a model, a system and a number of devices; and the seconds of the exact search.
+"""Jobs that searches for a plan are judged by: 64 of a model, a system and a number of devices; and
+the seconds of the exact search.
 
     python -m experiments.search_cases [--json]
 
-times the exact search of GPT-3 175B on 512 A100s: of some 340,000 plans, the first time in a process and the second, and of all 10⁸ that
-differ in anything. The jobs are those of `experiments.design_benchmark`.
+times the exact search of GPT-3 175B on 512 A100s: of some 340,000 plans, the first time in a
+process and the second, and of all 10⁸ that differ in anything. The jobs are those of
+`experiments.design_benchmark`.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from experiments import design_common as shared
 
 
 class Case(NamedTuple):
-    """One job: what is trained with how many sequences per step on how many devices; everything: all choices, else the usual ones."""
+    """One job: what is trained with how many sequences per step on how many devices; everything:
+    all choices, else the usual ones."""
 
     model: str
     seq_len: int
@@ -32,16 +35,30 @@ class Case(NamedTuple):
     @property
     def name(self) -> str:
         """The job in a few words."""
-        return f"{self.model} · {self.devices} × {self.system}{' · everything' if self.everything else ''}"
+        return (
+            f"{self.model} · {self.devices} × "
+            f"{self.system}{' · everything' if self.everything else ''}"
+        )
 
 
 def _jobs() -> Iterator[Case]:
-    for system, devices in (("A100-DGX", 64), ("H100-DGX", 512), ("GB200-NVL72", 1152), ("TPU-v5p", 256), ("MI300X-OAM", 128)):
+    for system, devices in (
+        ("A100-DGX", 64),
+        ("H100-DGX", 512),
+        ("GB200-NVL72", 1152),
+        ("TPU-v5p", 256),
+        ("MI300X-OAM", 128),
+    ):
         yield Case("llama-3-8b", 8192, system, devices, devices * 2)
         yield Case("llama-3-70b", 8192, system, devices, 1152 if devices == 1152 else 1024)
         yield Case("gpt-3-13b", 2048, system, devices, devices * 4)
         yield Case("mixtral-8x7b", 4096, system, devices, devices * 4)
-    for system, devices in (("A100-DGX", 512), ("H100-DGX", 4096), ("H200-HGX", 1024), ("B200-DGX", 768)):
+    for system, devices in (
+        ("A100-DGX", 512),
+        ("H100-DGX", 4096),
+        ("H200-HGX", 1024),
+        ("B200-DGX", 768),
+    ):
         yield Case("gpt-3-175b", 2048, system, devices, 1536)
         yield Case("llama-3.1-405b", 8192, system, max(devices, 1024), 2048)
         yield Case("nemotron-4-340b", 4096, system, max(devices, 768), 2304)
@@ -70,15 +87,24 @@ CASES: tuple[Case, ...] = tuple(_jobs())
 
 
 def stated(case: Case, profile: str | None = None) -> Problem:
-    """The problem of a job, by the coefficients of a profile, or the shipped ones nearest to its chip."""
+    """The problem of a job, by the coefficients of a profile, or the shipped ones nearest to its
+    chip."""
     at = shared.machine(case.system, profile)
     choices = EVERYTHING if case.everything else Choices()
-    return problem(at.system, shared.model(case.model, case.seq_len), case.devices, case.batch, at.coefficients, choices=choices)
+    return problem(
+        at.system,
+        shared.model(case.model, case.seq_len),
+        case.devices,
+        case.batch,
+        at.coefficients,
+        choices=choices,
+    )
 
 
 class Speed(NamedTuple):
-    """Exact search of GPT-3 175B on 512 A100s: valid plans, seconds of the first search in a process (with what compiles) and of the next;
-    the same for the larger space, plans evaluated there, and the most memory that the process ever held [byte]."""
+    """Exact search of GPT-3 175B on 512 A100s: valid plans, seconds of the first search in a
+    process (with what compiles) and of the next; the same for the larger space, plans evaluated
+    there, and the most memory that the process ever held [byte]."""
 
     plans: int
     first_s: float
@@ -96,7 +122,8 @@ USUAL = Choices(schedules=("1f1b", "interleaved", "zero-bubble"))
 
 
 def speed() -> Speed:
-    """Time the exact search in this process, which has to be a new one for the first times to mean anything."""
+    """Time the exact search in this process, which has to be a new one for the first times to mean
+    anything."""
     p, larger = stated(GPT_3), stated(GPT_3._replace(batch=1536, everything=True))
     p = p.replace(space=p.space.replace(choices=USUAL))
     times, checked = [], 0
@@ -104,7 +131,9 @@ def speed() -> Speed:
         begun = time.perf_counter()
         checked = exact(each, 5).evaluated
         times.append(time.perf_counter() - begun)
-    return Speed(count(p.space), *times[:2], count(larger.space), *times[2:], checked, shared.peak_memory())
+    return Speed(
+        count(p.space), *times[:2], count(larger.space), *times[2:], checked, shared.peak_memory()
+    )
 
 
 def show_speed(found: Speed, as_json: bool) -> None:
@@ -114,13 +143,18 @@ def show_speed(found: Speed, as_json: bool) -> None:
         return
     took = "{:.2f} s the first time, {:.2f} s the next"
     print(f"{found.plans:,} plans, all checked: {took.format(found.first_s, found.next_s)}")
-    print(f"{found.all_plans:,} plans, {found.all_checked:,} checked: {took.format(found.all_first_s, found.all_next_s)}")
+    print(
+        f"{found.all_plans:,} plans, {found.all_checked:,} checked: "
+        f"{took.format(found.all_first_s, found.all_next_s)}"
+    )
     print(f"{found.memory_bytes / 2**30:.2f} GiB at most")
 
 
 def main() -> None:
     """Entry point of `python -m experiments.search_cases`."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
     options = parser.parse_args()
     enable_float64()

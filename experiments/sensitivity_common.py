@@ -1,4 +1,5 @@
-"""What the studies of sensitivity share: a published run, elasticities at its plan and at the best one, flips, a figure and a table."""
+"""What the studies of sensitivity share: a published run, elasticities at its plan and at the best
+one, flips, a figure and a table."""
 
 from __future__ import annotations
 
@@ -11,7 +12,15 @@ from dmodel import catalog, profiles
 from dmodel.catalog.loader import resolve, table
 from dmodel.plan import Plan
 from dmodel.report import style
-from dmodel.sensitivity import Case, interactions, landscape, make_case, of_case, regime_map, reoptimized
+from dmodel.sensitivity import (
+    Case,
+    interactions,
+    landscape,
+    make_case,
+    of_case,
+    regime_map,
+    reoptimized,
+)
 from dmodel.sensitivity.reoptimized import DEVICES
 from dmodel.stages import layout
 from dmodel.types import enable_float64
@@ -27,7 +36,8 @@ class Published(NamedTuple):
     """A run as its report describes it.
 
     Attributes:
-      study: name of the files. title: for the figure. system, model, precision, stack: as the catalog and profiles name them.
+      study: name of the files. title: for the figure. system, model, precision, stack: as the
+        catalog and profiles name them.
       seq_len: [token]. plan: degrees, batch and the rest. follow: inputs to follow to their flips.
     """
 
@@ -46,14 +56,21 @@ def options(about: str) -> argparse.Namespace:
     """The options that every study of this group takes; computes in 64 bits."""
     enable_float64()
     parser = argparse.ArgumentParser(description=about)
-    parser.add_argument("--quick", action="store_true", help="elasticities, interactions and regimes, without following flips")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="elasticities, interactions and regimes, without following flips",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
-    parser.add_argument("--out", type=Path, default=Path("out"), help="folder of the table and the figure")
+    parser.add_argument(
+        "--out", type=Path, default=Path("out"), help="folder of the table and the figure"
+    )
     return parser.parse_args()
 
 
 class Stated(NamedTuple):
-    """The case of a published run, what all its plans share, and the names of its network's levels."""
+    """The case of a published run, what all its plans share, and the names of its network's
+    levels."""
 
     case: Case
     base: Plan
@@ -67,8 +84,12 @@ def state(run: Published) -> Stated:
     profile, _ = profiles.nearest(entry["chip"], run.stack)
     model = catalog.transformer(run.model, run.seq_len)
     coefficients = profile.coefficients_for(entry["chip"], run.stack or None)
-    laid = layout(float(model.n_layers), float(run.plan.pp), float(run.plan.interleave), float(model.n_mtp))
-    case = make_case(catalog.system(run.system, run.precision), model, run.plan.replace(**laid), coefficients)
+    laid = layout(
+        float(model.n_layers), float(run.plan.pp), float(run.plan.interleave), float(model.n_mtp)
+    )
+    case = make_case(
+        catalog.system(run.system, run.precision), model, run.plan.replace(**laid), coefficients
+    )
     base = run.plan.replace(schedule="1f1b") if run.plan.schedule == "interleaved" else run.plan
     return Stated(case, base, tuple(level["name"] for level in entry["levels"]), profile.name)
 
@@ -88,15 +109,27 @@ def study(run: Published, args: argparse.Namespace) -> None:
     fixed = of_case(case, level_names=names, sort=True)
     say(f"{run.title}: {degrees(case.plan)}; step {fixed.at:.2f} s by profile {stated.profile}")
     follows = reoptimized(case, level_names=names)["step_time"]
-    say(f"real-valued: {degrees(follows.plan)}; step {follows.step_time_s:.2f} s; held by {', '.join(a.name for a in follows.active)}")
+    say(
+        f"real-valued: {degrees(follows.plan)}; step {follows.step_time_s:.2f} s; held by "
+        f"{', '.join(a.name for a in follows.active)}"
+    )
     pairs = interactions(case, most=10, level_names=names)
-    regimes = regime_map(case, "devices", "bandwidth", level_names=names, points=17 if args.quick else 33)
+    regimes = regime_map(
+        case, "devices", "bandwidth", level_names=names, points=17 if args.quick else 33
+    )
     say(f"interactions and regimes ({time.process_time() - begun:.0f} s of work)")
     found = None if args.quick else landscape(case, run.follow, base=stated.base, level_names=names)
     followed = [] if found is None else list(found.effects)
     if found is not None:
-        say(f"best of {found.considered:,} whole-numbered plans: {degrees(found.best)}; step {found.step_time_s:.2f} s")
-    lines = [_line(e, follows.elasticities, {f.name: f for f in followed}) for e in fixed.entries if abs(e.value) >= 5e-4]
+        say(
+            f"best of {found.considered:,} whole-numbered plans: {degrees(found.best)}; step "
+            f"{found.step_time_s:.2f} s"
+        )
+    lines = [
+        _line(e, follows.elasticities, {f.name: f for f in followed})
+        for e in fixed.entries
+        if abs(e.value) >= 5e-4
+    ]
     lines.append({"input": DEVICES, "re-optimised": follows.elasticities.get(DEVICES)})
     _draw(run, fixed, follows, pairs, regimes, found, args.out / f"{run.study}.png")
     deliver(run.study, lines, args)
@@ -104,29 +137,53 @@ def study(run: Published, args: argparse.Namespace) -> None:
 
 
 def _line(e: Any, follows: dict[str, float], followed: dict[str, Any]) -> dict[str, Any]:
-    """A row of the table: the elasticity of an input at the plan and re-optimised, and where the best whole-numbered plan flips."""
+    """A row of the table: the elasticity of an input at the plan and re-optimised, and where the
+    best whole-numbered plan flips."""
     effect = followed.get(e.name)
-    flips = {} if effect is None else {"flips up at [%]": _flip(effect.up), "flips down at [%]": _flip(effect.down)}
-    change = {} if effect is None else {"+10 %, searched again [%]": None if effect.more is None else 100.0 * effect.more}
-    return {"input": e.name, "at": f"{e.at:.4g}", "elasticity": e.value, "re-optimised": follows.get(e.name), **change, **flips}
+    flips = (
+        {}
+        if effect is None
+        else {"flips up at [%]": _flip(effect.up), "flips down at [%]": _flip(effect.down)}
+    )
+    change = (
+        {}
+        if effect is None
+        else {"+10 %, searched again [%]": None if effect.more is None else 100.0 * effect.more}
+    )
+    return {
+        "input": e.name,
+        "at": f"{e.at:.4g}",
+        "elasticity": e.value,
+        "re-optimised": follows.get(e.name),
+        **change,
+        **flips,
+    }
 
 
 def _flip(flip: Any) -> str:
     return "none" if flip is None else f"{100.0 * (flip.factor - 1.0):+.1f} ({degrees(flip.plan)})"
 
 
-def _draw(run: Published, fixed: Any, follows: Any, pairs: Any, regimes: Any, found: Any, path: Path) -> None:
+def _draw(
+    run: Published, fixed: Any, follows: Any, pairs: Any, regimes: Any, found: Any, path: Path
+) -> None:
     from dmodel.report import heatmap, tornado
     from dmodel.report import regimes as maps
 
     figure = style.new_figure(13.6, 9.6)
     (a, b), (c, d) = figure.subplots(2, 2)
-    items = [tornado.Elasticity(e.name, e.group, e.value) for e in fixed.entries if not e.name.endswith("_share")]
+    items = [
+        tornado.Elasticity(e.name, e.group, e.value)
+        for e in fixed.entries
+        if not e.name.endswith("_share")
+    ]
     tornado.draw(a, items, most=15, marks=follows.elasticities)
     heatmap.draw(b, pairs.names, pairs.hessian)
     maps.draw(c, regimes, "What bounds the step")
     _draw_flips(d, found)
-    figure.suptitle(f"{run.title}: {degrees(run.plan)}; step {fixed.at:.2f} s", weight="bold", x=0.01, ha="left")
+    figure.suptitle(
+        f"{run.title}: {degrees(run.plan)}; step {fixed.at:.2f} s", weight="bold", x=0.01, ha="left"
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     style.save_png(figure, path)
 
@@ -135,10 +192,18 @@ _OTHER = {"left": "right", "right": "left"}
 
 
 def _draw_flips(axes: Axes, found: Any) -> None:
-    """A bar for each input over the factors at which the best plan stays; the plans that take over stand below its ends."""
+    """A bar for each input over the factors at which the best plan stays; the plans that take over
+    stand below its ends."""
     axes.set_title("Where the best plan changes")
     if found is None:
-        axes.text(0.5, 0.5, "not followed in a quick run", ha="center", color=style.GREY, transform=axes.transAxes)
+        axes.text(
+            0.5,
+            0.5,
+            "not followed in a quick run",
+            ha="center",
+            color=style.GREY,
+            transform=axes.transAxes,
+        )
         axes.set_axis_off()
         return
     axes.set_title(f"Where the best plan changes: {degrees(found.best)}")
@@ -150,11 +215,34 @@ def _draw_flips(axes: Axes, found: Any) -> None:
             if flip is not None:
                 axes.plot(flip.factor, row, "|", color=style.INK, markersize=14)
                 text = f"{100.0 * (flip.factor - 1.0):+.0f} %".replace("-", "−")
-                axes.annotate(text, (flip.factor, row), (0, 11), textcoords="offset points", ha=_OTHER[side], fontsize=8)
-                named = f"from here {degrees(flip.plan)}" if side == "right" else f"below {degrees(flip.plan)}"
-                axes.annotate(named, (flip.factor, row), (0, below), textcoords="offset points", ha=side, fontsize=7)
+                axes.annotate(
+                    text,
+                    (flip.factor, row),
+                    (0, 11),
+                    textcoords="offset points",
+                    ha=_OTHER[side],
+                    fontsize=8,
+                )
+                named = (
+                    f"from here {degrees(flip.plan)}"
+                    if side == "right"
+                    else f"below {degrees(flip.plan)}"
+                )
+                axes.annotate(
+                    named,
+                    (flip.factor, row),
+                    (0, below),
+                    textcoords="offset points",
+                    ha=side,
+                    fontsize=7,
+                )
     axes.axvline(1.0, color=style.GREY, linewidth=0.8)
-    axes.set(xscale="log", xlim=(0.45, 2.2), ylim=(len(found.effects) - 0.4, -0.6), xlabel="input over its value")
+    axes.set(
+        xscale="log",
+        xlim=(0.45, 2.2),
+        ylim=(len(found.effects) - 0.4, -0.6),
+        xlabel="input over its value",
+    )
     axes.set_xticks([0.5, 0.7, 1.0, 1.4, 2.0], ["0.5", "0.7", "1", "1.4", "2"])
     axes.minorticks_off()
     axes.set_yticks(range(len(found.effects)), [e.name for e in found.effects])

@@ -1,7 +1,9 @@
-"""What DeepSeek-V3 on 2,048 H800 depends on: elasticities at the published plan and at the best one, interactions, regimes, flips.
+"""What DeepSeek-V3 on 2,048 H800 depends on: elasticities at the published plan and at the best
+one, interactions, regimes, flips.
 
-The plan is that of DeepSeek-AI 2024 (arXiv 2412.19437, sections 3.2 and 4.2: 16 stages, 64-way experts over 8 nodes, ZeRO-1, no tensor
-parallelism, 15,360 sequences of 4,096 tokens, 8 bits); a zero-bubble schedule stands for DualPipe.
+The plan is that of DeepSeek-AI 2024 (arXiv 2412.19437, sections 3.2 and 4.2: 16 stages, 64-way
+experts over 8 nodes, ZeRO-1, no tensor parallelism, 15,360 sequences of 4,096 tokens, 8 bits); a
+zero-bubble schedule stands for DualPipe.
 """
 
 from __future__ import annotations

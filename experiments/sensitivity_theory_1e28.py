@@ -1,8 +1,11 @@
-"""What a run of 1e28 FLOP depends on, by the theory of data movement: the shortest training time and its elasticities.
+"""What a run of 1e28 FLOP depends on, by the theory of data movement: the shortest training time
+and its elasticities.
 
-`T(C)` is the time in which the largest run is C; where C_max(T, x) is known with its slopes, the implicit function theorem gives
-`d ln T/d ln x = −(∂ ln C/∂ ln x)/(∂ ln C/∂ ln T)`. Two ends: linear scaling (0.8 of the utilization ceiling) and finishing at all. Laws and
-GPUs are those of Erdil & Schneider-Joseph 2024 (arXiv 2411.01137).
+`T(C)` is the time in which the largest run is C; where C_max(T, x) is known with its slopes, the
+implicit function theorem gives
+`d ln T/d ln x = −(∂ ln C/∂ ln x)/(∂ ln C/∂ ln T)`. Two ends: linear scaling (0.8 of the utilization
+ceiling) and finishing at all. Laws and GPUs are those of Erdil & Schneider-Joseph 2024 (arXiv
+2411.01137).
 """
 
 from __future__ import annotations
@@ -42,7 +45,8 @@ CLOSE = 1e-6
 
 
 def shortest(threshold: float) -> tuple[float, Frontier, dict[str, float]]:
-    """Training time in which the largest run is `FLOP` [s], by Newton's method on ln C(ln T); the frontier there and its elasticities."""
+    """Training time in which the largest run is `FLOP` [s], by Newton's method on ln C(ln T); the
+    frontier there and its elasticities."""
     seconds = 3.0 * MONTH_S
     for _ in range(12):
         asked = case(gpu(GPU), threshold=threshold, deadline_s=seconds)
@@ -67,13 +71,26 @@ def main() -> None:
     for end in ends:
         seconds, found, slopes = shortest(ENDS[end])
         titles[end] = f"{end}: {seconds / MONTH_S * 30.4:.3g} days"
-        shown[end] = {name: -slopes[name] / slopes["training time"] for name in slopes if name != "training time"}
+        shown[end] = {
+            name: -slopes[name] / slopes["training time"]
+            for name in slopes
+            if name != "training time"
+        }
         lines += [
-            {"end": end, "days": seconds / MONTH_S * 30.4, "input": name, "elasticity of time": value, "per unit": name in EXPONENTS}
+            {
+                "end": end,
+                "days": seconds / MONTH_S * 30.4,
+                "input": name,
+                "elasticity of time": value,
+                "per unit": name in EXPONENTS,
+            }
             for name, value in shown[end].items()
             if abs(value) > 1e-9
         ]
-        say(f"{titles[end]}; {found.pattern.describe()}; {'smooth' if found.smooth else 'slopes of one side'}")
+        say(
+            f"{titles[end]}; {found.pattern.describe()}; "
+            f"{'smooth' if found.smooth else 'slopes of one side'}"
+        )
     _draw(shown, titles, args)
     deliver("sensitivity_theory_1e28", lines, args)
     say(f"figure: {args.out}/sensitivity_theory_1e28.png")
@@ -85,7 +102,13 @@ def _draw(shown: dict[str, dict[str, float]], titles: dict[str, str], args: Any)
     y, height = np.arange(len(SHOWN)), 0.8 / len(shown)
     for i, (end, values) in enumerate(shown.items()):
         at = y + (i - 0.5 * (len(shown) - 1)) * height
-        bars = axes.barh(at, [values[name] for name in SHOWN], 0.9 * height, color=(style.BLUE, style.ORANGE)[i], label=titles[end])
+        bars = axes.barh(
+            at,
+            [values[name] for name in SHOWN],
+            0.9 * height,
+            color=(style.BLUE, style.ORANGE)[i],
+            label=titles[end],
+        )
         axes.bar_label(bars, [_text(values[name]) for name in SHOWN], padding=3, fontsize=7)
     axes.axvline(0.0, color=style.GREY, linewidth=0.8)
     axes.set_yticks(y, SHOWN)

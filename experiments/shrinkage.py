@@ -1,8 +1,11 @@
-"""Question: are the widths of the priors right, or would rows that no fit has seen be predicted better with others?
+"""Question: are the widths of the priors right, or would rows that no fit has seen be predicted
+better with others?
 
-Fits a dozen rows of stacks that the base has not seen, as `experiments.accuracy` does, and differentiates the error on the stack's other
-rows by the logarithm of every prior width (`calibration.shrinkage`). 0.1 says that the error grows by 1 % when a width grows by 10 %.
-`python -m experiments.shrinkage [--only PROTOCOL…] [--traces FILE…] [--seeds N] [--quick] [--json] [--out DIR]`
+Fits a dozen rows of stacks that the base has not seen, as `experiments.accuracy` does, and
+differentiates the error on the stack's other rows by the logarithm of every prior width
+(`calibration.shrinkage`). 0.1 says that the error grows by 1 % when a width grows by 10 %. `python
+-m experiments.shrinkage [--only PROTOCOL…] [--traces FILE…] [--seeds N] [--quick] [--json] [--out
+DIR]`
 """
 
 from __future__ import annotations
@@ -20,14 +23,22 @@ from experiments.study import arguments, deliver, rows, run, say
 from experiments.targets import catalog
 
 FEW = "few-shot 12 "
-STACKS = ("vtrain-single", "vtrain-multi", "llm-foundry", "nemo-launcher", "megatron-bridge", "maxtext")
+STACKS = (
+    "vtrain-single",
+    "vtrain-multi",
+    "llm-foundry",
+    "nemo-launcher",
+    "megatron-bridge",
+    "maxtext",
+)
 QUICK, QUICK_SOURCES = ("vtrain-multi",), ("megatron-sc21-t1",)
 SHOWN = 12
 """Coefficients in the figure: those with the steepest slopes."""
 
 
 def lines(name: str, found: list[WidthSlopes]) -> list[dict[str, Any]]:
-    """Of a protocol: by grouping the slope of all widths together, and the coefficient with the steepest one; means over the draws."""
+    """Of a protocol: by grouping the slope of all widths together, and the coefficient with the
+    steepest one; means over the draws."""
     mean = {g: np.mean([f.by_grouping[g] for f in found], axis=0) for g in found[0].by_grouping}
     error = 100.0 * float(np.mean([f.error for f in found]))
     return [
@@ -47,7 +58,12 @@ def lines(name: str, found: list[WidthSlopes]) -> list[dict[str, Any]]:
 
 def draw(found: dict[str, list[WidthSlopes]], path: Any) -> None:
     """Slopes of the steepest coefficients, every protocol a dot, and their mean."""
-    by_protocol = np.array([np.mean([np.sum(list(f.by_grouping.values()), axis=0) for f in each], axis=0) for each in found.values()])
+    by_protocol = np.array(
+        [
+            np.mean([np.sum(list(f.by_grouping.values()), axis=0) for f in each], axis=0)
+            for each in found.values()
+        ]
+    )
     steep = np.argsort(-np.abs(by_protocol).max(0))[:SHOWN][::-1]
     figure = new_figure(6.4, 0.3 * SHOWN + 1.2)
     axes = figure.subplots()
@@ -63,23 +79,41 @@ def draw(found: dict[str, list[WidthSlopes]], path: Any) -> None:
 def main() -> None:
     """Print the slopes, draw them, and write both."""
     parser = arguments(main.__doc__ or "")
-    parser.add_argument("--only", nargs="*", default=None, metavar="STACK", choices=STACKS, help="stacks to ask about; default: all")
+    parser.add_argument(
+        "--only",
+        nargs="*",
+        default=None,
+        metavar="STACK",
+        choices=STACKS,
+        help="stacks to ask about; default: all",
+    )
     options: argparse.Namespace = parser.parse_args()
     cases = rows(options.traces)
     protocols = catalog(cases)
-    bases = Bases(options.out / "bases", starts=1, rounds=1, only=QUICK_SOURCES) if options.quick else Bases(options.out / "bases")
+    bases = (
+        Bases(options.out / "bases", starts=1, rounds=1, only=QUICK_SOURCES)
+        if options.quick
+        else Bases(options.out / "bases")
+    )
     found: dict[str, list[WidthSlopes]] = {}
     for stack in QUICK if options.quick else options.only or STACKS:
         protocol = protocols[FEW + stack]
         base = bases.without(cases, protocol.hidden(cases), stack)
         for seed in range(2 if options.quick else options.seeds):
             part = protocol.divide(cases, protocol.target(cases), seed)[0]
-            found.setdefault(stack, []).append(width_slopes(cases, part.fitted, part.judged, base, seed=seed))
+            found.setdefault(stack, []).append(
+                width_slopes(cases, part.fitted, part.judged, base, seed=seed)
+            )
         total = np.array([sum(s.sum() for s in f.by_grouping.values()) for f in found[stack]])
-        say(f"{stack}: all widths together {total.mean():+.3f} (draws {total.min():+.3f} to {total.max():+.3f})")
+        say(
+            f"{stack}: all widths together {total.mean():+.3f} (draws {total.min():+.3f} to "
+            f"{total.max():+.3f})"
+        )
     options.out.mkdir(parents=True, exist_ok=True)
     draw(found, options.out / "shrinkage.png")
-    deliver("shrinkage", [line for stack, each in found.items() for line in lines(stack, each)], options)
+    deliver(
+        "shrinkage", [line for stack, each in found.items() for line in lines(stack, each)], options
+    )
 
 
 if __name__ == "__main__":

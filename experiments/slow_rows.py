@@ -1,9 +1,12 @@
-"""Claim: half of the rows flagged as slow for no listed reason are what a fit of the others says; most of the rest stall.
+"""Claim: half of the rows flagged as slow for no listed reason are what a fit of the others says;
+most of the rest stall.
 
-Sources that have flagged rows are fitted without these, from the shipped profile, and asked about them. A flagged row counts as explained
-within a fifth of its time. The others are late by so much for each micro-batch that passes the pipeline,
-`(measured − predicted) / (m + pp − 1)`; its quartiles stand by number of stages. `python -m experiments.slow_rows --traces FILE [--quick]
-[--json] [--out DIR]`; the published table has no flagged row, so a table that has some must be given.
+Sources that have flagged rows are fitted without these, from the shipped profile, and asked about
+them. A flagged row counts as explained within a fifth of its time. The others are late by so much
+for each micro-batch that passes the pipeline,
+`(measured − predicted) / (m + pp − 1)`; its quartiles stand by number of stages. `python -m
+experiments.slow_rows --traces FILE [--quick] [--json] [--out DIR]`; the published table has no
+flagged row, so a table that has some must be given.
 """
 
 from __future__ import annotations
@@ -27,18 +30,24 @@ STAGES = {"1 stage": (1.0, 1.0), "2 stages": (2.0, 2.0), "more": (3.0, np.inf)}
 
 
 def late_per_micro_batch(cases: Cases, predicted: np.ndarray) -> np.ndarray:
-    """What a row takes beyond its prediction, for each micro-batch that passes the pipeline [s]: `(t − t̂) / (m + pp − 1)`."""
+    """What a row takes beyond its prediction, for each micro-batch that passes the pipeline [s]:
+    `(t − t̂) / (m + pp − 1)`."""
     passes = np.asarray(cases.plan.n_microbatches) + np.asarray(cases.plan.pp) - 1.0
     return (cases.labels.step_time_s - predicted) / passes
 
 
 def line(name: str, cases: Cases, predicted: np.ndarray, wanted: np.ndarray) -> dict[str, Any]:
-    """One line of the table: rows, those explained, and quartiles of how late those are that are slower than that [ms]."""
+    """One line of the table: rows, those explained, and quartiles of how late those are that are
+    slower than that [ms]."""
     ratio = predicted / cases.labels.step_time_s
     slow = wanted & (ratio < 1.0 - EXPLAINED)
     late = 1e3 * late_per_micro_batch(cases, predicted)[slow]
     names = ("late_q1_ms", "late_median_ms", "late_q3_ms")
-    quartiles = dict(zip(names, np.quantile(late, (0.25, 0.5, 0.75)).tolist(), strict=True)) if slow.any() else {}
+    quartiles = (
+        dict(zip(names, np.quantile(late, (0.25, 0.5, 0.75)).tolist(), strict=True))
+        if slow.any()
+        else {}
+    )
     return {
         "rows": name,
         "count": int(wanted.sum()),
@@ -55,15 +64,25 @@ def main() -> None:
     cases = rows(options.traces)
     flagged = ~unflagged(cases) & ~shipped(cases)
     if not flagged.any():
-        raise InputError("no row is flagged slow-unexplained; give a table with such rows: --traces FILE")
+        raise InputError(
+            "no row is flagged slow-unexplained; give a table with such rows: --traces FILE"
+        )
     cases = cases.take(np.isin(cases.labels.source, np.unique(cases.labels.source[flagged])))
     flagged = ~unflagged(cases)
     if flagged.all():
-        raise InputError("every row of these sources is flagged slow-unexplained: none is left to fit")
-    say(f"fitting {int((~flagged).sum())} rows without the flag, judging {int(flagged.sum())} with it")
+        raise InputError(
+            "every row of these sources is flagged slow-unexplained: none is left to fit"
+        )
+    say(
+        f"fitting {int((~flagged).sum())} rows without the flag, judging {int(flagged.sum())} "
+        "with it"
+    )
     profile = fit(cases, default_profile(), held_out=flagged, starts=1 if options.quick else 4)
     predicted, stages = predict(cases, profile).step_time_s, np.asarray(cases.plan.pp)
-    lines = [line("not flagged (fitted)", cases, predicted, ~flagged), line("flagged", cases, predicted, flagged)]
+    lines = [
+        line("not flagged (fitted)", cases, predicted, ~flagged),
+        line("flagged", cases, predicted, flagged),
+    ]
     for name, (least, most) in STAGES.items():
         some = flagged & (stages >= least) & (stages <= most)
         lines += [line(f"flagged, {name}", cases, predicted, some)] if some.any() else []

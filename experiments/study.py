@@ -19,11 +19,23 @@ from dmodel.types import InputError, enable_float64
 def arguments(about: str) -> argparse.ArgumentParser:
     """The options that every study takes."""
     parser = argparse.ArgumentParser(description=about)
-    parser.add_argument("--traces", nargs="*", default=[], metavar="FILE", help="trace files to use beside the published table")
+    parser.add_argument(
+        "--traces",
+        nargs="*",
+        default=[],
+        metavar="FILE",
+        help="trace files to use beside the published table",
+    )
     parser.add_argument("--seeds", type=int, default=5, help="how many random draws")
-    parser.add_argument("--quick", action="store_true", help="a small run that shows that the study works; its numbers mean little")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="a small run that shows that the study works; its numbers mean little",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
-    parser.add_argument("--out", type=Path, default=Path("out"), help="folder of the table and the figure")
+    parser.add_argument(
+        "--out", type=Path, default=Path("out"), help="folder of the table and the figure"
+    )
     return parser
 
 
@@ -31,7 +43,8 @@ def rows(files: Sequence[str]) -> Cases:
     """The published table and any further files as cases.
 
     Raises:
-      InputError: a file cannot be used, or holds rows of the published table: judged beside their own copies, they would be known.
+      InputError: a file cannot be used, or holds rows of the published table: judged beside their
+        own copies, they would be known.
     """
     enable_float64()
     if not files:
@@ -39,7 +52,10 @@ def rows(files: Sequence[str]) -> Cases:
     further = read(list(files))
     known = {fingerprint(row) for row in published().rows}
     if again := [row for row in further.rows if fingerprint(row) in known]:
-        said = f"{again[0].file}:{again[0].line}: this row is in the published table, which is always read ({len(again)} such rows)"
+        said = (
+            f"{again[0].file}:{again[0].line}: this row is in the published table, which is "
+            f"always read ({len(again)} such rows)"
+        )
         raise InputError(f"{said}; leave them out of --traces")
     return to_cases(concatenate([published(), further]))
 
@@ -51,7 +67,11 @@ def say(text: str) -> None:
 
 def summary(errors: np.ndarray) -> dict[str, float]:
     """Median, mean and 90th percentile of |predicted / measured − 1| [%]."""
-    return {"median": 100 * float(np.median(errors)), "mean": 100 * float(errors.mean()), "p90": 100 * float(np.quantile(errors, 0.9))}
+    return {
+        "median": 100 * float(np.median(errors)),
+        "mean": 100 * float(errors.mean()),
+        "p90": 100 * float(np.quantile(errors, 0.9)),
+    }
 
 
 def write(path: Path, lines: Sequence[dict[str, Any]]) -> Path:

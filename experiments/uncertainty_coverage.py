@@ -1,9 +1,12 @@
-"""Claim: 90 % of the measurements that a fit has not seen lie in its 90 % intervals, source by source.
+"""Claim: 90 % of the measurements that a fit has not seen lie in its 90 % intervals, source by
+source.
 
-Held out by group: the published rows in `--folds` parts of whole groups, each predicted by a fit of the others. Few-shot: `--size` rows of
-a stack whose family the base has not seen, and the other rows of that stack predicted. Noise of fits, what coefficients leave open and the
-model's discrepancy are learned from each fit's own rows alone. What factor the intervals lack is chosen on a random half of the sources and
-checked on the others. `python -m experiments.uncertainty_coverage [--only group|few-shot] [--targets …]`
+Held out by group: the published rows in `--folds` parts of whole groups, each predicted by a fit of
+the others. Few-shot: `--size` rows of a stack whose family the base has not seen, and the other
+rows of that stack predicted. Noise of fits, what coefficients leave open and the model's
+discrepancy are learned from each fit's own rows alone. What factor the intervals lack is chosen on
+a random half of the sources and checked on the others. `python -m experiments.uncertainty_coverage
+[--only group|few-shot] [--targets …]`
 """
 
 from __future__ import annotations
@@ -29,7 +32,16 @@ from experiments.targets import catalog
 LEVELS = np.linspace(0.05, 0.95, 19)
 """Levels of the figure's curve."""
 
-FEW = ("vtrain-single", "vtrain-multi", "llm-foundry", "nemo-launcher", "b200", "megatron-bridge", "maxtext", "ultrascale-flagged")
+FEW = (
+    "vtrain-single",
+    "vtrain-multi",
+    "llm-foundry",
+    "nemo-launcher",
+    "b200",
+    "megatron-bridge",
+    "maxtext",
+    "ultrascale-flagged",
+)
 """Few-shot targets; those without rows are left out."""
 
 
@@ -43,29 +55,37 @@ def misses(found: Predictions, measured: np.ndarray) -> np.ndarray:
 
 
 def levels_of(miss: np.ndarray) -> np.ndarray:
-    """Level of the smallest interval that holds each measurement, `[row]`: uniform when intervals are right."""
+    """Level of the smallest interval that holds each measurement, `[row]`: uniform when intervals
+    are right."""
     return 2.0 * share_below(miss) - 1.0
 
 
 def lacking(miss: np.ndarray) -> float:
-    """Factor by which scales fall short of a share `LEVEL` inside: 1 = nothing lacks, 1.2 = intervals 20 % too narrow."""
+    """Factor by which scales fall short of a share `LEVEL` inside: 1 = nothing lacks, 1.2 =
+    intervals 20 % too narrow."""
     return float(np.quantile(miss, LEVEL)) / quantile()
 
 
 def across(miss: np.ndarray, source: np.ndarray) -> dict[str, float]:
-    """The factor that random halves of the sources lack, and the share [%] of the other sources' rows inside intervals widened by it: what
-    a factor chosen on some sources is worth on others. Empty with less than four sources."""
+    """The factor that random halves of the sources lack, and the share [%] of the other sources'
+    rows inside intervals widened by it: what a factor chosen on some sources is worth on others.
+    Empty with less than four sources."""
     names, rng = np.unique(source), np.random.default_rng(0)
     if len(names) < 4:
         return {}
     drawn = [np.isin(source, rng.permutation(names)[: len(names) // 2]) for _ in range(HALVES)]
     factor = np.array([lacking(miss[half]) for half in drawn])
-    share = np.array([(miss[~half] <= quantile() * x).mean() for half, x in zip(drawn, factor, strict=True)])
+    share = np.array(
+        [(miss[~half] <= quantile() * x).mean() for half, x in zip(drawn, factor, strict=True)]
+    )
     return {"scale": float(np.median(factor)), "coverage": 100.0 * float(share.mean())}
 
 
-def line(protocol: str, source: str, miss: np.ndarray, found: tuple[np.ndarray, np.ndarray]) -> dict[str, Any]:
-    """One line of the table: how many rows lie inside, the interval's half width and the median error [%], the factor that scales lack."""
+def line(
+    protocol: str, source: str, miss: np.ndarray, found: tuple[np.ndarray, np.ndarray]
+) -> dict[str, Any]:
+    """One line of the table: how many rows lie inside, the interval's half width and the median
+    error [%], the factor that scales lack."""
     (half, error), level = found, levels_of(miss)
     return {
         "protocol": protocol,
@@ -97,7 +117,9 @@ def by_group(cases: Cases, count: int, bases: Bases) -> Iterator[tuple[np.ndarra
         say(f"fold of {len(judged)} rows: {time.perf_counter() - started:.0f} s")
 
 
-def few_shot(cases: Cases, name: str, seeds: int, bases: Bases) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def few_shot(
+    cases: Cases, name: str, seeds: int, bases: Bases
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Rows judged by every seed, and what a fit of a few others says of them."""
     protocol = catalog(cases)[name]
     base = bases.without(cases, protocol.hidden(cases) | ~shipped(cases), name)
@@ -107,20 +129,36 @@ def few_shot(cases: Cases, name: str, seeds: int, bases: Bases) -> Iterator[tupl
             yield judged, judge(cases.take(judged), fit(cases.take(part.fitted), base, seed=seed))
 
 
-def table(protocol: str, cases: Cases, found: list[tuple[np.ndarray, np.ndarray]], whole: str) -> tuple[list[dict[str, Any]], np.ndarray]:
-    """Lines by source, of the whole and of random halves of the sources; and how far every row lies."""
-    at, values = np.concatenate([rows for rows, _ in found]), np.concatenate([v for _, v in found], 1)
+def table(
+    protocol: str, cases: Cases, found: list[tuple[np.ndarray, np.ndarray]], whole: str
+) -> tuple[list[dict[str, Any]], np.ndarray]:
+    """Lines by source, of the whole and of random halves of the sources; and how far every row
+    lies."""
+    at, values = (
+        np.concatenate([rows for rows, _ in found]),
+        np.concatenate([v for _, v in found], 1),
+    )
     source = cases.labels.source[at]
-    parts = [*((str(s), source == s) for s in dict.fromkeys(source.tolist())), (whole, np.ones(len(at), bool))]
+    parts = [
+        *((str(s), source == s) for s in dict.fromkeys(source.tolist())),
+        (whole, np.ones(len(at), bool)),
+    ]
     parts = parts[-1:] if len(parts) == 2 else parts
-    lines = [line(protocol, name, values[0, mask], (values[1, mask], values[2, mask])) for name, mask in parts]
+    lines = [
+        line(protocol, name, values[0, mask], (values[1, mask], values[2, mask]))
+        for name, mask in parts
+    ]
     return [*lines, *_halves(protocol, values[0], source)], values[0]
 
 
 def _halves(protocol: str, miss: np.ndarray, source: np.ndarray) -> list[dict[str, Any]]:
     """The line of random halves of the sources, where there are enough."""
     more = across(miss, source)
-    return [{"protocol": protocol, "source": "half of them, scale of the others", "rows": 0, **more}] if more else []
+    return (
+        [{"protocol": protocol, "source": "half of them, scale of the others", "rows": 0, **more}]
+        if more
+        else []
+    )
 
 
 def main() -> None:
@@ -141,12 +179,19 @@ def main() -> None:
         more, missed[f"few-shot {options.size}"] = _few_shots(cases, bases, options)
         lines += more
     options.out.mkdir(parents=True, exist_ok=True)
-    _figure(lines, {name: levels_of(miss) for name, miss in missed.items()}, options.out / "uncertainty_coverage.png")
+    _figure(
+        lines,
+        {name: levels_of(miss) for name, miss in missed.items()},
+        options.out / "uncertainty_coverage.png",
+    )
     deliver("uncertainty_coverage", lines, options)
 
 
-def _few_shots(cases: Cases, bases: Bases, options: argparse.Namespace) -> tuple[list[dict[str, Any]], np.ndarray]:
-    """Lines of every few-shot target, of all with the same weight and of random halves of them; and how far every row lies."""
+def _few_shots(
+    cases: Cases, bases: Bases, options: argparse.Namespace
+) -> tuple[list[dict[str, Any]], np.ndarray]:
+    """Lines of every few-shot target, of all with the same weight and of random halves of them; and
+    how far every row lies."""
     protocol, lines, missed = f"few-shot {options.size}", [], {}
     for name in _targets(cases, options):
         target = name.split()[-1]
@@ -155,20 +200,33 @@ def _few_shots(cases: Cases, bases: Bases, options: argparse.Namespace) -> tuple
         lines += [each for each in more if each["source"] == target][-1:]
         say(f"{name}: {lines[-1]['coverage']:.0f} % of {len(missed[target])} inside")
     if not missed:
-        raise InputError(f"no rows of any few-shot target ({', '.join(FEW)}); name files that have them with --traces")
+        raise InputError(
+            f"no rows of any few-shot target ({', '.join(FEW)}); name files that have them "
+            "with "
+            "--traces"
+        )
     even = float(np.mean([(miss <= quantile()).mean() for miss in missed.values()]))
-    whole, target = np.concatenate(list(missed.values())), np.repeat(list(missed), [len(miss) for miss in missed.values()])
-    lines.append({"protocol": protocol, "source": "all, targets even", "rows": 0, "coverage": 100.0 * even})
+    whole, target = (
+        np.concatenate(list(missed.values())),
+        np.repeat(list(missed), [len(miss) for miss in missed.values()]),
+    )
+    lines.append(
+        {"protocol": protocol, "source": "all, targets even", "rows": 0, "coverage": 100.0 * even}
+    )
     return lines + _halves(protocol, whole, target), whole
 
 
 def _targets(cases: Cases, options: argparse.Namespace) -> list[str]:
-    """Protocols of the few-shot targets that have rows; an unknown one that was asked for is the user's mistake."""
+    """Protocols of the few-shot targets that have rows; an unknown one that was asked for is the
+    user's mistake."""
     known, asked = catalog(cases), options.targets or (("vtrain-multi",) if options.quick else FEW)
     names = [f"few-shot {options.size} {n}" for n in asked]
     unknown = [n.split()[-1] for n in names if n not in known]
     if unknown and options.targets:
-        raise InputError(f"--targets: no rows of {', '.join(unknown)}; see `few-shot {options.size} …` in experiments/targets.py")
+        raise InputError(
+            f"--targets: no rows of {', '.join(unknown)}; see `few-shot {options.size} …` in "
+            "experiments/targets.py"
+        )
     return [n for n in names if n in known]
 
 
@@ -183,14 +241,27 @@ def _figure(lines: list[dict[str, Any]], levels: dict[str, np.ndarray], path: An
     left.axvline(90, color=GREY, lw=0.8)
     for y, each in enumerate(reversed(lines)):
         left.plot(each["coverage"], y, "o", ms=5, color=colours[each["protocol"]])
-    names = [f"{each['source']} ({each['rows']})" if each["rows"] else each["source"] for each in reversed(lines)]
+    names = [
+        f"{each['source']} ({each['rows']})" if each["rows"] else each["source"]
+        for each in reversed(lines)
+    ]
     left.set_yticks(range(len(lines)), names, fontsize=8)
-    left.set(xlim=(0, 102), xlabel="measurements inside the 90 % interval [%]", title="Coverage by source (rows); band: 75 to 99 %")
+    left.set(
+        xlim=(0, 102),
+        xlabel="measurements inside the 90 % interval [%]",
+        title="Coverage by source (rows); band: 75 to 99 %",
+    )
     right.plot([0, 100], [0, 100], color=GREY, lw=0.8)
     for name, level in levels.items():
         share = [(level <= x).mean() * 100 for x in LEVELS]
         right.plot(100 * LEVELS, share, marker=".", color=colours[name], label=name)
-    right.set(xlabel="level of the interval [%]", ylabel="measurements inside [%]", title="All levels", xlim=(0, 100), ylim=(0, 100))
+    right.set(
+        xlabel="level of the interval [%]",
+        ylabel="measurements inside [%]",
+        title="All levels",
+        xlim=(0, 100),
+        ylim=(0, 100),
+    )
     right.legend(frameon=False, labelcolor=INK, loc="upper left")
     save_png(figure, path)
 
@@ -198,9 +269,15 @@ def _figure(lines: list[dict[str, Any]], levels: dict[str, np.ndarray], path: An
 def _options() -> argparse.Namespace:
     parser = arguments(__doc__ or "")
     parser.add_argument("--only", choices=("group", "few-shot"), help="one of the two protocols")
-    parser.add_argument("--targets", nargs="*", help=f"few-shot targets; default: {', '.join(FEW)}, where there are rows")
+    parser.add_argument(
+        "--targets",
+        nargs="*",
+        help=f"few-shot targets; default: {', '.join(FEW)}, where there are rows",
+    )
     parser.add_argument("--folds", type=int, default=5, help="parts of the published rows")
-    parser.add_argument("--size", type=int, default=12, help="rows of a few-shot fit", choices=(8, 12, 30))
+    parser.add_argument(
+        "--size", type=int, default=12, help="rows of a few-shot fit", choices=(8, 12, 30)
+    )
     return parser.parse_args()
 
 

@@ -1,9 +1,12 @@
-"""Claims: the Laplace approximation is as wide as the exact posterior: standard deviations of predictions within 20 % of those by NUTS;
-rows are predicted no better by the mean of the posterior than by the optimum.
+"""Claims: the Laplace approximation is as wide as the exact posterior: standard deviations of
+predictions within 20 % of those by NUTS; rows are predicted no better by the mean of the posterior
+than by the optimum.
 
-A dozen rows of a stack that the base has not seen are fitted; what their coefficients leave open of the stack's other rows is told by the
-profile (Laplace), by draws of the exact posterior (NUTS) and by fits of rows weighted at random (bootstrap). NUTS needs blackjax
-(`pip install dmodel[sampling]`). `python -m experiments.uncertainty_nuts [--targets …] [--draws N] [--seeds N] [--traces FILE…]`
+A dozen rows of a stack that the base has not seen are fitted; what their coefficients leave open of
+the stack's other rows is told by the profile (Laplace), by draws of the exact posterior (NUTS) and
+by fits of rows weighted at random (bootstrap). NUTS needs blackjax
+(`pip install dmodel[sampling]`). `python -m experiments.uncertainty_nuts [--targets …] [--draws N]
+[--seeds N] [--traces FILE…]`
 """
 
 from __future__ import annotations
@@ -39,35 +42,66 @@ TARGETS = ("vtrain-multi", "llm-foundry", "nemo-launcher", "maxtext", "ultrascal
 def predictions(found: Posterior, cases: Cases, u: np.ndarray) -> np.ndarray:
     """ln t of rows under every draw of directions `[draw, row]`."""
     cell = {name: i for i, name in enumerate(found.names)}
-    of = jnp.array([cell[pair] for pair in zip(cases.labels.accelerator.tolist(), cases.labels.stack.tolist(), strict=True)])
+    of = jnp.array(
+        [
+            cell[pair]
+            for pair in zip(
+                cases.labels.accelerator.tolist(), cases.labels.stack.tolist(), strict=True
+            )
+        ]
+    )
 
     def log_times(one: jax.Array) -> jax.Array:
         z = found.coefficients(one)[of].T
-        return jnp.log(step_time(cases.system, cases.model, cases.plan, from_unconstrained(z)).total)
+        return jnp.log(
+            step_time(cases.system, cases.model, cases.plan, from_unconstrained(z)).total
+        )
 
-    return np.asarray(jax.jit(lambda many: jax.lax.map(log_times, many), compiler_options=quick_to_compile())(jnp.asarray(u)))
+    return np.asarray(
+        jax.jit(lambda many: jax.lax.map(log_times, many), compiler_options=quick_to_compile())(
+            jnp.asarray(u)
+        )
+    )
 
 
 def effective(values: np.ndarray) -> float:
-    """Number of independent draws that a chain `[draw, row]` is worth, in the middle of the rows: by the variance of means of batches."""
+    """Number of independent draws that a chain `[draw, row]` is worth, in the middle of the rows:
+    by the variance of means of batches."""
     batches = int(np.sqrt(len(values)))
     means = np.array([part.mean(0) for part in np.array_split(values, batches)])
-    return float(np.median(np.minimum(values.var(0) / np.maximum(means.var(0, ddof=1), 1e-30) * batches, len(values))))
+    return float(
+        np.median(
+            np.minimum(
+                values.var(0) / np.maximum(means.var(0, ddof=1), 1e-30) * batches, len(values)
+            )
+        )
+    )
 
 
 def compare(fitted: Cases, others: Cases, base: Profile, seed: int, draws: int) -> dict[str, Any]:
-    """One line: sd of ln t by Laplace and by bootstrap over that by NUTS, in the middle and at the tenths of the rows; and what the fit and
-    the posterior's mean of ln t miss by."""
+    """One line: sd of ln t by Laplace and by bootstrap over that by NUTS, in the middle and at the
+    tenths of the rows; and what the fit and the posterior's mean of ln t miss by."""
     started = time.perf_counter()
     profile, found = fit(fitted, base, seed=seed, starts=4), posterior(fitted, base)
     same = {*found.names}
-    known = [pair in same for pair in zip(others.labels.accelerator.tolist(), others.labels.stack.tolist(), strict=True)]
+    known = [
+        pair in same
+        for pair in zip(
+            others.labels.accelerator.tolist(), others.labels.stack.tolist(), strict=True
+        )
+    ]
     others = others.take(np.flatnonzero(known))
     start = approximation(found, profile)
     chain = sample(found, start, draws=draws, warmup=max(draws // 3, 50), seed=seed)
     exact = predictions(found, others, chain.x[:, : found.size])
     noise = np.array([profile.noise[s] for s in fitted.labels.stack.tolist()])
-    again = bootstrap(found, start.mean[: found.size], np.maximum(noise, 0.03), fitted.labels.group.astype(str), seed=seed)
+    again = bootstrap(
+        found,
+        start.mean[: found.size],
+        np.maximum(noise, 0.03),
+        fitted.labels.group.astype(str),
+        seed=seed,
+    )
     by_fits = predictions(found, others, again).std(0) / exact.std(0)
     told = predict(others, profile)
     ratio = told.parameter_sd / exact.std(0)
@@ -102,8 +136,13 @@ def main() -> None:
     protocols = catalog(cases)
     unknown = [n for n in options.targets or () if f"few-shot 12 {n}" not in protocols]
     if unknown:
-        raise InputError(f"--targets: no rows of {', '.join(unknown)}; see `few-shot 12 …` in experiments/targets.py")
-    names = [n for n in options.targets or TARGETS if f"few-shot 12 {n}" in protocols][: 1 if options.quick else None]
+        raise InputError(
+            f"--targets: no rows of {', '.join(unknown)}; see `few-shot 12 …` in "
+            "experiments/targets.py"
+        )
+    names = [n for n in options.targets or TARGETS if f"few-shot 12 {n}" in protocols][
+        : 1 if options.quick else None
+    ]
     few = ("megatron-sc21-t1",) if options.quick else None
     bases = Bases(options.out / "bases", starts=1, rounds=1 if options.quick else 2, only=few)
     lines, points = [], {}
@@ -112,13 +151,24 @@ def main() -> None:
         base = bases.without(cases, protocol.hidden(cases) | ~shipped(cases), name)
         for seed in range(options.seeds):
             (part,) = protocol.divide(cases, protocol.target(cases), seed)
-            found = compare(cases.take(part.fitted), cases.take(part.judged), base, seed, 60 if options.quick else options.draws)
-            points[name] = np.concatenate([*([points[name]] if seed else []), found.pop("_points")], 1)
+            found = compare(
+                cases.take(part.fitted),
+                cases.take(part.judged),
+                base,
+                seed,
+                60 if options.quick else options.draws,
+            )
+            points[name] = np.concatenate(
+                [*([points[name]] if seed else []), found.pop("_points")], 1
+            )
             lines.append({"target": name, "seed": seed, **found})
             say(
-                f"{name} {seed}: Laplace over NUTS {found['laplace_over_nuts']:.2f}, {found['within_20']:.0f} % of {found['rows']} rows "
-                f"within 20 %; errors {found['fit_median']:.1f} / {found['fit_mean']:.1f} by the fit, "
-                f"{found['nuts_median']:.1f} / {found['nuts_mean']:.1f} % by the mean of its posterior"
+                f"{name} {seed}: Laplace over NUTS {found['laplace_over_nuts']:.2f}, "
+                f"{found['within_20']:.0f} % of {found['rows']} rows "
+                f"within 20 %; errors {found['fit_median']:.1f} / {found['fit_mean']:.1f} by the "
+                "fit, "
+                f"{found['nuts_median']:.1f} / {found['nuts_mean']:.1f} % by the mean of its "
+                "posterior"
             )
     options.out.mkdir(parents=True, exist_ok=True)
     _figure(points, options.out / "uncertainty_nuts.png")
@@ -127,7 +177,17 @@ def main() -> None:
 
 def _figure(points: dict[str, np.ndarray], path: Any) -> None:
     """Standard deviation by Laplace against that by NUTS, with the band of 20 %."""
-    from dmodel.report.style import BLUE, GREEN, GREY, ORANGE, PALE, PURPLE, VERMILLION, new_figure, save_png
+    from dmodel.report.style import (
+        BLUE,
+        GREEN,
+        GREY,
+        ORANGE,
+        PALE,
+        PURPLE,
+        VERMILLION,
+        new_figure,
+        save_png,
+    )
 
     figure = new_figure(5.2, 4.6)
     axes = figure.subplots()
@@ -135,9 +195,17 @@ def _figure(points: dict[str, np.ndarray], path: Any) -> None:
     ends = np.array([every.min() / 1.2, every.max() * 1.2])
     axes.fill_between(ends, 0.8 * ends, 1.2 * ends, color=PALE, lw=0, label="± 20 %")
     axes.plot(ends, ends, color=GREY, lw=0.8)
-    for (name, (exact, approximate)), colour in zip(points.items(), (BLUE, ORANGE, GREEN, VERMILLION, PURPLE), strict=False):
+    for (name, (exact, approximate)), colour in zip(
+        points.items(), (BLUE, ORANGE, GREEN, VERMILLION, PURPLE), strict=False
+    ):
         axes.plot(100.0 * exact, 100.0 * approximate, "o", ms=4, color=colour, label=name)
-    axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, title="Spread of predictions by the coefficients [%]")
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlim=ends,
+        ylim=ends,
+        title="Spread of predictions by the coefficients [%]",
+    )
     axes.set(xlabel="standard deviation by NUTS [%]", ylabel="by Laplace [%]")
     ticks = [tick for tick in (0.2, 0.5, 1, 2, 5, 10, 20, 50, 100) if ends[0] <= tick <= ends[1]]
     for set_ticks in (axes.set_xticks, axes.set_yticks):
@@ -149,7 +217,9 @@ def _figure(points: dict[str, np.ndarray], path: Any) -> None:
 
 def _options() -> argparse.Namespace:
     parser = arguments(__doc__ or "")
-    parser.add_argument("--targets", nargs="*", help=f"default: {', '.join(TARGETS)}, where there are rows")
+    parser.add_argument(
+        "--targets", nargs="*", help=f"default: {', '.join(TARGETS)}, where there are rows"
+    )
     parser.add_argument("--draws", type=int, default=500, help="of the exact posterior")
     parser.set_defaults(seeds=1)
     return parser.parse_args()

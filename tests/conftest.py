@@ -1,7 +1,8 @@
-"""What every test runs under: float64, no silent promotion of ranks or dtypes, warnings as errors (pyproject.toml); long files first.
+"""What every test runs under: float64, no silent promotion of ranks or dtypes, warnings as errors
+(pyproject.toml); long files first.
 
-Most of the time of the quick tests is that of compiling, so `-m "not slow"` compiles quickly, in the processes that tests start too; all
-tests together compile as users do.
+Most of the time of the quick tests is that of compiling, so `-m "not slow"` compiles quickly, in
+the processes that tests start too; all tests together compile as users do.
 """
 
 import gc
@@ -17,7 +18,8 @@ jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
-# programs that were traced stay, and looking through them for garbage again and again takes longer than some tests
+# programs that were traced stay, and looking through them for garbage again and again takes longer
+# than some tests
 gc.set_threshold(50_000, 20, 50)
 
 # compiled code outlives a run; workers and the processes that tests start share it
@@ -30,18 +32,39 @@ HALF_WRITTEN = "ignore:Error reading persistent compilation cache entry"
 
 QUICK = ["--xla_backend_optimization_level=0"]
 if jax.__version_info__ < (0, 12):
-    # XLA ends the process at a flag that it does not know, and at some gradients when emitters and fusions are both the newer ones
-    QUICK += ["--xla_cpu_use_fusion_emitters=false", "--xla_backend_extra_options=xla_cpu_use_multi_output_fusion"]
+    # XLA ends the process at a flag that it does not know, and at some gradients when emitters and
+    # fusions are both the newer ones
+    QUICK += [
+        "--xla_cpu_use_fusion_emitters=false",
+        "--xla_backend_extra_options=xla_cpu_use_multi_output_fusion",
+    ]
 
 LONGEST = (
-    "terms", "experiments", "fit", "sensitivity", "codesign", "cli", "design", "sweep", "collect_compare", "collect_workload", "step",
-    "micro", "theory_frontier", "theory_relax", "uncertainty", "footprints", "doctests",
-)  # fmt: skip
-"""Beginnings of the names of files that take long, longest first: started first, so that no worker is left alone with one at the end."""
+    "terms",
+    "experiments",
+    "fit",
+    "sensitivity",
+    "codesign",
+    "cli",
+    "design",
+    "sweep",
+    "collect_compare",
+    "collect_workload",
+    "step",
+    "micro",
+    "theory_frontier",
+    "theory_relax",
+    "uncertainty",
+    "footprints",
+    "doctests",
+)
+"""Beginnings of the names of files that take long, longest first: started first, so that no worker
+is left alone with one at the end."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Quick tests compile quickly; workers take files in the order above, not those with the most tests first."""
+    """Quick tests compile quickly; workers take files in the order above, not those with the most
+    tests first."""
     config.addinivalue_line("filterwarnings", HALF_WRITTEN)
     if config.option.markexpr == "not slow":
         flags = os.environ.get("XLA_FLAGS", "").split()
@@ -59,7 +82,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 ROOMY = 4e9
-"""What a worker may hold before it lets go of compiled programs [byte]: those of all files together are 11 GB."""
+"""What a worker may hold before it lets go of compiled programs [byte]: those of all files together
+are 11 GB."""
 
 
 def resident() -> float:

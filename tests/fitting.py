@@ -1,4 +1,5 @@
-"""Synthetic measurements: configurations whose times the model itself makes, under coefficients that the fit is not told."""
+"""Synthetic measurements: configurations whose times the model itself makes, under coefficients
+that the fit is not told."""
 
 from __future__ import annotations
 
@@ -12,8 +13,12 @@ from dmodel.step import step_time
 from tests.points import COEFFICIENTS, batch, quick
 
 TRUTH = {
-    "megatron-test": COEFFICIENTS.replace(matmul_efficiency=0.62, elementwise_traffic=1.9, net_efficiency_outer=0.6, overlap_dp=0.2),
-    "fsdp-test": COEFFICIENTS.replace(matmul_efficiency=0.70, elementwise_traffic=1.0, net_efficiency_outer=0.45, overlap_fsdp=0.6),
+    "megatron-test": COEFFICIENTS.replace(
+        matmul_efficiency=0.62, elementwise_traffic=1.9, net_efficiency_outer=0.6, overlap_dp=0.2
+    ),
+    "fsdp-test": COEFFICIENTS.replace(
+        matmul_efficiency=0.70, elementwise_traffic=1.0, net_efficiency_outer=0.45, overlap_fsdp=0.6
+    ),
 }
 CHIPS = ("A100-80GB", "H100-80GB")
 NOISE = 0.01
@@ -23,13 +28,43 @@ def plans(stack: str) -> list[tuple[str, Plan]]:
     """(model, plan) of one stack: compute-bound, memory-bound and network-bound ones."""
     if stack.startswith("fsdp"):
         return [
-            (model, Plan(dp=dp, shard=dp, zero=3.0, micro_batch=b, global_batch=dp * b, recompute_layers=full))
-            for model, b, full in (("gpt-3-1.3b", 4.0, 0.0), ("llama-2-7b", 2.0, 1.0), ("llama-2-13b", 1.0, 0.0))
+            (
+                model,
+                Plan(
+                    dp=dp,
+                    shard=dp,
+                    zero=3.0,
+                    micro_batch=b,
+                    global_batch=dp * b,
+                    recompute_layers=full,
+                ),
+            )
+            for model, b, full in (
+                ("gpt-3-1.3b", 4.0, 0.0),
+                ("llama-2-7b", 2.0, 1.0),
+                ("llama-2-13b", 1.0, 0.0),
+            )
             for dp in (8.0, 32.0, 128.0)
         ]
     return [
-        (model, Plan(dp=dp, tp=tp, sp=1.0, pp=pp, zero=1.0, shard=dp, micro_batch=b, global_batch=dp * b * 8.0))
-        for model, tp, pp, b in (("gpt-3-1.3b", 1.0, 1.0, 8.0), ("llama-2-13b", 2.0, 4.0, 2.0), ("gpt-3-175b", 8.0, 8.0, 1.0))
+        (
+            model,
+            Plan(
+                dp=dp,
+                tp=tp,
+                sp=1.0,
+                pp=pp,
+                zero=1.0,
+                shard=dp,
+                micro_batch=b,
+                global_batch=dp * b * 8.0,
+            ),
+        )
+        for model, tp, pp, b in (
+            ("gpt-3-1.3b", 1.0, 1.0, 8.0),
+            ("llama-2-13b", 2.0, 4.0, 2.0),
+            ("gpt-3-175b", 8.0, 8.0, 1.0),
+        )
         for dp in (1.0, 4.0, 16.0)
     ]
 
@@ -37,7 +72,11 @@ def plans(stack: str) -> list[tuple[str, Plan]]:
 def labels(found: list[tuple[str, str, str, Plan]], seconds: np.ndarray) -> Labels:
     """Labels of rows (chip, stack, model, plan)."""
     n = len(found)
-    texts = {"accelerator": [r[0] for r in found], "stack": [r[1] for r in found], "model": [r[2] for r in found]}
+    texts = {
+        "accelerator": [r[0] for r in found],
+        "stack": [r[1] for r in found],
+        "model": [r[2] for r in found],
+    }
     names = np.array([f"{chip}|{stack}|{i}" for i, (chip, stack, _, _) in enumerate(found)])
     return Labels(
         step_time_s=seconds,
@@ -56,10 +95,19 @@ def labels(found: list[tuple[str, str, str, Plan]], seconds: np.ndarray) -> Labe
 
 
 def synthetic(
-    seed: int = 0, truth: dict[str, Coefficients] = TRUTH, noise: float = NOISE, chips: tuple[str, ...] = CHIPS
+    seed: int = 0,
+    truth: dict[str, Coefficients] = TRUTH,
+    noise: float = NOISE,
+    chips: tuple[str, ...] = CHIPS,
 ) -> Cases:
-    """All configurations on both chips, 36 rows: times of the model under the truth, with log-normal noise."""
-    found = [(chip, stack, model, plan) for stack in truth for chip in chips for model, plan in plans(stack)]
+    """All configurations on both chips, 36 rows: times of the model under the truth, with
+    log-normal noise."""
+    found = [
+        (chip, stack, model, plan)
+        for stack in truth
+        for chip in chips
+        for model, plan in plans(stack)
+    ]
     system = batch([catalog.system_for(chip) for chip, *_ in found])
     model = batch([catalog.transformer(name, 2048.0) for _, _, name, _ in found])
     plan = batch([plan for *_, plan in found])

@@ -1,4 +1,5 @@
-"""Points to try the model at, and the tools that compare functions of records: batches, loops, finite differences."""
+"""Points to try the model at, and the tools that compare functions of records: batches, loops,
+finite differences."""
 
 from __future__ import annotations
 
@@ -79,7 +80,14 @@ MODEL = Transformer(
     adapter_dropout=0.4,
 )
 MIXTURE = MODEL.replace(
-    n_experts=8.6, top_k=2.1, n_shared_experts=0.7, imbalance=1.2, d_ff=3100.0, kv_rank=500.0, q_rank=1400.0, expert_rank=900.0,
+    n_experts=8.6,
+    top_k=2.1,
+    n_shared_experts=0.7,
+    imbalance=1.2,
+    d_ff=3100.0,
+    kv_rank=500.0,
+    q_rank=1400.0,
+    expert_rank=900.0,
     window=3900.0,
 )
 PLAN = Plan(
@@ -144,7 +152,8 @@ PLAN = Plan(
     bucket_per_rank=3e7,
     schedule="interleaved",
 )
-"""Every choice half-way and no degree on a corner, so that every formula takes part and has a derivative."""
+"""Every choice half-way and no degree on a corner, so that every formula takes part and has a
+derivative."""
 
 COEFFICIENTS = Coefficients(**{name: spec.default for name, spec in SPECS.items()})
 
@@ -152,7 +161,9 @@ PLANS = (
     PLAN,
     PLAN.replace(zero=1.5, dp=9.1, shard=4.3, tp=1.4, ep=1.2, etp=1.1),
     PLAN.replace(zero=2.6, cp=2.4, micro_batch=2.7, interleave=2.6, pp=1.3, sp=0.9),
-    PLAN.replace(dp=41.0, tp=7.9, shard=30.0, operand_bytes=0.7, ep=5.0, pp=7.7, global_batch=310.0),
+    PLAN.replace(
+        dp=41.0, tp=7.9, shard=30.0, operand_bytes=0.7, ep=5.0, pp=7.7, global_batch=310.0
+    ),
 )
 
 SINGLE = Plan(dp=1.0, global_batch=8.0, schedule="interleaved")
@@ -162,26 +173,79 @@ EDGE_PLANS = (
     *[SINGLE.replace(dp=8.0, shard=8.0, zero=float(zero)) for zero in range(4)],
     SINGLE.replace(dp=4.0, tp=8.0, sp=1.0, recompute_layers=1.0),
     SINGLE.replace(dp=4.0, tp=8.0, recompute_layers=1.0, recompute_last=0.0),
-    SINGLE.replace(dp=4.0, tp=8.0, recompute_attention=1.0, flash=0.0, fused_sums=1.0, split_rotary=1.0),
-    SINGLE.replace(dp=4.0, tp=8.0, sp=1.0, recompute_products=0.4, recompute_elementwise=1.0, recompute_last=0.0),
+    SINGLE.replace(
+        dp=4.0, tp=8.0, recompute_attention=1.0, flash=0.0, fused_sums=1.0, split_rotary=1.0
+    ),
+    SINGLE.replace(
+        dp=4.0,
+        tp=8.0,
+        sp=1.0,
+        recompute_products=0.4,
+        recompute_elementwise=1.0,
+        recompute_last=0.0,
+    ),
     SINGLE.replace(dp=4.0, ep=4.0, looped_experts=1.0, graphed=1.0),
-    SINGLE.replace(dp=4.0, ep=4.0, fused_experts=1.0, operand_bytes=1.0, low_precision=1.0, attention_bytes=1.0),
+    SINGLE.replace(
+        dp=4.0, ep=4.0, fused_experts=1.0, operand_bytes=1.0, low_precision=1.0, attention_bytes=1.0
+    ),
     SINGLE.replace(dp=4.0, pp=8.0, global_batch=32.0),
     SINGLE.replace(dp=4.0, pp=8.0, global_batch=32.0, stage_excess=0.25, head_displaces=1.0),
-    SINGLE.replace(dp=2.0, pp=2.0, interleave=2.0, global_batch=4.0, operand_bytes=1.0, low_precision=1.0),
+    SINGLE.replace(
+        dp=2.0, pp=2.0, interleave=2.0, global_batch=4.0, operand_bytes=1.0, low_precision=1.0
+    ),
     SINGLE.replace(dp=2.0, cp=8.0, zero=3.0, shard=2.0, reshard=0.0),
     SINGLE.replace(dp=8.0, zero=3.0, shard=8.0, prefetch=0.0, accumulate=1.0),
-    SINGLE.replace(dp=16.0, ep=8.0, zero=3.0, shard=8.0, global_batch=16.0, merge_copies=1.0, route_bytes=1.0),
-    SINGLE.replace(dp=4.0, tp=4.0, ep=8.0, etp=2.0, sp=1.0, operand_bytes=1.0, low_precision=1.0, scale_passes=1.0, wide_gradient=1.0),
-    SINGLE.replace(dp=4.0, tp=4.0, sp=1.0, operand_bytes=1.0, low_precision=1.0, narrow_sums=1.0, recompute_layers=1.0),
-    SINGLE.replace(dp=8.0, ep=8.0, tp=8.0, pp=8.0, overlap_tp=0.0, overlap_dp=0.0, overlap_pp=0.0, overlap_ep=0.0, overlap_cp=0.0),
+    SINGLE.replace(
+        dp=16.0, ep=8.0, zero=3.0, shard=8.0, global_batch=16.0, merge_copies=1.0, route_bytes=1.0
+    ),
+    SINGLE.replace(
+        dp=4.0,
+        tp=4.0,
+        ep=8.0,
+        etp=2.0,
+        sp=1.0,
+        operand_bytes=1.0,
+        low_precision=1.0,
+        scale_passes=1.0,
+        wide_gradient=1.0,
+    ),
+    SINGLE.replace(
+        dp=4.0,
+        tp=4.0,
+        sp=1.0,
+        operand_bytes=1.0,
+        low_precision=1.0,
+        narrow_sums=1.0,
+        recompute_layers=1.0,
+    ),
+    SINGLE.replace(
+        dp=8.0,
+        ep=8.0,
+        tp=8.0,
+        pp=8.0,
+        overlap_tp=0.0,
+        overlap_dp=0.0,
+        overlap_pp=0.0,
+        overlap_ep=0.0,
+        overlap_cp=0.0,
+    ),
 )
-"""Corners: one device, degrees of one, every ZeRO stage, recomputation none and full, groups that fill a level exactly."""
+"""Corners: one device, degrees of one, every ZeRO stage, recomputation none and full, groups that
+fill a level exactly."""
 
-PLAIN = {name: field.default for name, field in Transformer.__dataclass_fields__.items() if isinstance(field.default, float)}
+PLAIN = {
+    name: field.default
+    for name, field in Transformer.__dataclass_fields__.items()
+    if isinstance(field.default, float)
+}
 DENSE = MODEL.replace(**PLAIN, gated_mlp=1.0)
 ADAPTED = DENSE.replace(
-    trainable=0.0, first_adapters=1.0, first_adapted=6144.0, last_adapters=1.0, last_adapted=4096.0, adapter_dropout=1.0
+    trainable=0.0,
+    first_adapters=1.0,
+    first_adapted=6144.0,
+    last_adapters=1.0,
+    last_adapted=4096.0,
+    adapter_dropout=1.0,
 )
 """Adapters beside queries, keys and values, and beside the projection."""
 EDGE_MODELS = (
@@ -193,21 +257,49 @@ EDGE_MODELS = (
     ADAPTED,
     ADAPTED.replace(last_adapters=0.0, last_adapted=0.0, adapter_dropout=0.0),
     DENSE.replace(
-        n_experts=8.0, top_k=2.0, n_shared_experts=1.0, n_dense_layers=3.0, d_ff_dense=8000.0, n_kv_heads=33.0, kv_rank=512.0,
-        q_rank=1536.0, rope_dim=64.0, qk_extra=64.0, n_mtp=1.0,
+        n_experts=8.0,
+        top_k=2.0,
+        n_shared_experts=1.0,
+        n_dense_layers=3.0,
+        d_ff_dense=8000.0,
+        n_kv_heads=33.0,
+        kv_rank=512.0,
+        q_rank=1536.0,
+        rope_dim=64.0,
+        qk_extra=64.0,
+        n_mtp=1.0,
     ),
     DENSE.replace(
-        attention_share=0.25, mlp_share=0.25, mamba_share=0.5, mamba_inner=8192.0, mamba_heads=128.0, mamba_groups=8.0, mamba_state=128.0,
-        window=128.0, windowed=0.5,
+        attention_share=0.25,
+        mlp_share=0.25,
+        mamba_share=0.5,
+        mamba_inner=8192.0,
+        mamba_heads=128.0,
+        mamba_groups=8.0,
+        mamba_state=128.0,
+        window=128.0,
+        windowed=0.5,
     ),
     DENSE.replace(n_experts=8.0, top_k=4.0, d_ff=2048.0, expert_biases=1.0),
-    DENSE.replace(n_experts=8.0, top_k=4.0, d_ff=2048.0, n_shared_experts=2.0, expert_rank=1024.0, n_mtp=1.0),
+    DENSE.replace(
+        n_experts=8.0, top_k=4.0, d_ff=2048.0, n_shared_experts=2.0, expert_rank=1024.0, n_mtp=1.0
+    ),
 )
-FABRIC = NETWORK.replace(size=np.array([8.0, np.inf]), torus_axes=np.ones(2), in_network_reduction=np.array([1.0, 0.0]))
+FABRIC = NETWORK.replace(
+    size=np.array([8.0, np.inf]), torus_axes=np.ones(2), in_network_reduction=np.array([1.0, 0.0])
+)
 FREE = (
-    "net_contention", "contention", "straggler", "overhead", "launch", "rendezvous", "kernel_fill", "collective_start", "collective_skew",
+    "net_contention",
+    "contention",
+    "straggler",
+    "overhead",
+    "launch",
+    "rendezvous",
+    "kernel_fill",
+    "collective_start",
+    "collective_skew",
     "power_demand",
-)  # fmt: skip
+)
 IDEAL = COEFFICIENTS.replace(
     **{name: 1.0 for name, spec in SPECS.items() if spec.bound == "share" and name not in FREE},
     **dict.fromkeys((*FREE, "net_latency_inner", "net_latency_outer"), 0.0),
@@ -223,7 +315,9 @@ def float64(tree: Tree) -> Tree:
 
 def batch(trees: Sequence[Tree]) -> Tree:
     """Cases on a new last axis."""
-    return jax.tree.map(lambda *leaves: np.stack([np.asarray(x, np.float64) for x in leaves], -1), *trees)
+    return jax.tree.map(
+        lambda *leaves: np.stack([np.asarray(x, np.float64) for x in leaves], -1), *trees
+    )
 
 
 def case(tree: Tree, i: int) -> Tree:
@@ -238,18 +332,27 @@ def quick(f: Callable) -> Callable:
 
 def jittered(tree: Tree, rng: np.random.Generator, spread: float) -> Tree:
     """Each number times `exp(spread · normal)`."""
-    return jax.tree.map(lambda x: np.asarray(x) * np.exp(spread * rng.standard_normal(np.shape(x))), tree)
+    return jax.tree.map(
+        lambda x: np.asarray(x) * np.exp(spread * rng.standard_normal(np.shape(x))), tree
+    )
 
 
 def positions(tree: Tree) -> list[tuple[int, tuple[int, ...]]]:
     """(leaf, index within it) of every finite number of a case."""
-    return [(i, at) for i, x in enumerate(jax.tree.leaves(tree)) for at in np.ndindex(np.shape(x)) if np.isfinite(np.asarray(x)[at])]
+    return [
+        (i, at)
+        for i, x in enumerate(jax.tree.leaves(tree))
+        for at in np.ndindex(np.shape(x))
+        if np.isfinite(np.asarray(x)[at])
+    ]
 
 
 def log_slopes(tree: Tree, gradient: Tree) -> np.ndarray:
     """`x ∂f/∂x` of every finite number of a batch of cases, `[number, case]`."""
     values, slopes, first = jax.tree.leaves(tree), jax.tree.leaves(gradient), case(tree, 0)
-    return np.stack([np.asarray(slopes[i])[at] * np.asarray(values[i])[at] for i, at in positions(first)])
+    return np.stack(
+        [np.asarray(slopes[i])[at] * np.asarray(values[i])[at] for i, at in positions(first)]
+    )
 
 
 STEP = 4e-4
@@ -257,7 +360,8 @@ STENCIL = ((-2, 1.0), (-1, -8.0), (1, 8.0), (2, -1.0))
 
 
 def log_differences(f: Callable[[Tree], np.ndarray], tree: Tree) -> np.ndarray:
-    """Five-point central differences of f (batch of cases → `[case]`) by the logarithm of every finite number, `[number, case]`.
+    """Five-point central differences of f (batch of cases → `[case]`) by the logarithm of every
+    finite number, `[number, case]`.
 
     All perturbed cases go through f as one batch.
     """
@@ -268,7 +372,9 @@ def log_differences(f: Callable[[Tree], np.ndarray], tree: Tree) -> np.ndarray:
         for k, (steps, _) in enumerate(STENCIL):
             start = (j * len(STENCIL) + k) * cases
             moved[i][at][start : start + cases] *= np.exp(steps * STEP)
-    values = np.asarray(f(jax.tree.unflatten(structure, moved))).reshape(len(where), len(STENCIL), cases)
+    values = np.asarray(f(jax.tree.unflatten(structure, moved))).reshape(
+        len(where), len(STENCIL), cases
+    )
     return np.einsum("jkc,k->jc", values, [w for _, w in STENCIL]) / (12.0 * STEP)
 
 
@@ -293,26 +399,61 @@ def random_plans(rng: np.random.Generator, n: int) -> list[Plan]:
     found = []
     for _ in range(n):
         dp, tp, cp, pp, v = (2.0 ** rng.integers(0, top) for top in (6, 4, 3, 4, 3))
-        names = ("sp", "reshard", "recompute_layers", "recompute_last", "recompute_attention", "flash", "unpadded_vocab")
-        names += ("graphed", "looped_experts", "fused_sums", "split_rotary", "recompute_products", "recompute_elementwise", "composed")
+        names = (
+            "sp",
+            "reshard",
+            "recompute_layers",
+            "recompute_last",
+            "recompute_attention",
+            "flash",
+            "unpadded_vocab",
+        )
+        names += (
+            "graphed",
+            "looped_experts",
+            "fused_sums",
+            "split_rotary",
+            "recompute_products",
+            "recompute_elementwise",
+            "composed",
+        )
         switch = {name: float(rng.integers(0, 2)) for name in names}
         zero, micro = float(rng.integers(0, 4)), 2.0 ** rng.integers(0, 3)
-        uneven = {name: float(pp > 1.0) * 0.25 * rng.integers(0, 9) for name in ("stage_excess", "head_displaces")}
+        uneven = {
+            name: float(pp > 1.0) * 0.25 * rng.integers(0, 9)
+            for name in ("stage_excess", "head_displaces")
+        }
         ep, shard = (min(dp, 2.0 ** rng.integers(0, 6)) for _ in range(2))
         plan = Plan(
-            dp=dp, tp=tp, cp=cp, pp=pp, ep=ep, zero=zero, shard=shard, interleave=v, micro_batch=micro,
-            global_batch=dp * micro * 2.0 ** rng.integers(0, 6), bucket_per_rank=1e7 * rng.integers(0, 3), schedule="interleaved",
-            **switch, **uneven,
-        )  # fmt: skip
+            dp=dp,
+            tp=tp,
+            cp=cp,
+            pp=pp,
+            ep=ep,
+            zero=zero,
+            shard=shard,
+            interleave=v,
+            micro_batch=micro,
+            global_batch=dp * micro * 2.0 ** rng.integers(0, 6),
+            bucket_per_rank=1e7 * rng.integers(0, 3),
+            schedule="interleaved",
+            **switch,
+            **uneven,
+        )
         found.append(plan)
     return found
 
 
 def random_models(rng: np.random.Generator, n: int) -> list[Transformer]:
     """Dense models, mixtures and frozen ones of any size."""
-    return [jittered(float64(EDGE_MODELS[i]), rng, 0.0).replace(
-        n_layers=8.0 * rng.integers(1, 12), d_model=512.0 * rng.integers(1, 20), seq_len=2.0 ** rng.integers(9, 15)
-    ) for i in rng.integers(0, len(EDGE_MODELS), n)]  # fmt: skip
+    return [
+        jittered(float64(EDGE_MODELS[i]), rng, 0.0).replace(
+            n_layers=8.0 * rng.integers(1, 12),
+            d_model=512.0 * rng.integers(1, 20),
+            seq_len=2.0 ** rng.integers(9, 15),
+        )
+        for i in rng.integers(0, len(EDGE_MODELS), n)
+    ]
 
 
 def random_questions(seed: int, n: int, levels: int) -> tuple:
@@ -320,8 +461,15 @@ def random_questions(seed: int, n: int, levels: int) -> tuple:
     rng = np.random.default_rng(seed)
     coefficients = [jittered(float64(COEFFICIENTS), rng, 0.2) for _ in range(n)]
     shares = [name for name, spec in SPECS.items() if spec.bound == "share"]
-    coefficients = [c.replace(**{name: np.minimum(getattr(c, name), 1.0) for name in shares}) for c in coefficients]
-    systems, models, plans = random_systems(rng, n, levels), random_models(rng, n), random_plans(rng, n)
+    coefficients = [
+        c.replace(**{name: np.minimum(getattr(c, name), 1.0) for name in shares})
+        for c in coefficients
+    ]
+    systems, models, plans = (
+        random_systems(rng, n, levels),
+        random_models(rng, n),
+        random_plans(rng, n),
+    )
     # a head cannot displace more layers than the fullest stage holds
     plans = [
         p.replace(head_displaces=np.minimum(p.head_displaces, m.n_layers / p.pp + p.stage_excess))

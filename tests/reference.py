@@ -1,4 +1,5 @@
-"""The documented formulas once more: plain Python floats, whole numbers, hard maxima, groups found by listing devices.
+"""The documented formulas once more: plain Python floats, whole numbers, hard maxima, groups found
+by listing devices.
 
 An oracle for the model: nothing is shared with it but the records and the published constants.
 """
@@ -23,10 +24,12 @@ def domains(network_size: list[float]) -> list[float]:
 
 
 def groups(plan: Plan, network_size: list[float]) -> dict[str, Level]:
-    """Members of each group that every level joins, by listing the devices of the group that holds device 0.
+    """Members of each group that every level joins, by listing the devices of the group that holds
+    device 0.
 
-    Devices are numbered with the first group of the placement running fastest. The ranks of tp, cp and dp in that order, whatever they are
-    for, are dealt out to experts: etp fastest, then the different experts, then those that hold the same ones (`ep` before `dp`).
+    Devices are numbered with the first group of the placement running fastest. The ranks of tp, cp
+    and dp in that order, whatever they are for, are dealt out to experts: etp fastest, then the
+    different experts, then those that hold the same ones (`ep` before `dp`).
     """
     degree = {name: int(getattr(plan, name)) for name in ("tp", "cp", "dp", "pp")}
     order = [name for name in plan.placement if name != "ep"]
@@ -41,14 +44,20 @@ def groups(plan: Plan, network_size: list[float]) -> dict[str, Level]:
         return [below / above for below, above in zip(touched, touched[1:], strict=False)]
 
     def members(**ranks: range) -> list[int]:
-        return [sum(i * stride[name] for name, i in zip(ranks, at, strict=True)) for at in product(*ranks.values())]
+        return [
+            sum(i * stride[name] for name, i in zip(ranks, at, strict=True))
+            for at in product(*ranks.values())
+        ]
 
     def whole(*names: str) -> dict[str, range]:
         return {name: range(degree[name]) for name in names}
 
     # ranks of one pipeline stage, the first of the placement fastest
     block = [name for name in order if name != "pp"]
-    stage = [sum(i * stride[n] for n, i in zip(block, at[::-1], strict=True)) for at in product(*[range(degree[n]) for n in block[::-1]])]
+    stage = [
+        sum(i * stride[n] for n, i in zip(block, at[::-1], strict=True))
+        for at in product(*[range(degree[n]) for n in block[::-1]])
+    ]
     etp, ep = min(int(plan.etp), degree["tp"]), int(plan.ep)
     sharing = max(1, degree["tp"] * degree["cp"] * inner // (etp * ep))
     same = len(stage) // (etp * ep)
@@ -76,7 +85,10 @@ class Net:
         share = [c.net_efficiency_inner if k == 0 else c.net_efficiency_outer for k in levels]
         across = [c.net_efficiency_tp_outer if tensor_parallel and k > 0 else 1.0 for k in levels]
         self.rate = [float(n.bytes_per_s[k]) * share[k] * across[k] for k in levels]
-        self.latency = [float(n.latency_s[k]) * (c.net_latency_outer if k else c.net_latency_inner) for k in levels]
+        self.latency = [
+            float(n.latency_s[k]) * (c.net_latency_outer if k else c.net_latency_inner)
+            for k in levels
+        ]
         self.gamma = [0.0 if k == 0 else c.net_contention for k in levels]
         self.run = run
         self.axes = [float(x) for x in n.torus_axes]
@@ -88,7 +100,8 @@ class Net:
         return self.first if prod(group) > 1.0 else 0.0
 
     def reach(self, group: Level) -> Level:
-        """Whose traffic a level carries: outer levels are tiers, and that of all above climbs through them."""
+        """Whose traffic a level carries: outer levels are tiers, and that of all above climbs
+        through them."""
         return [g if k == 0 else prod(group[k:]) for k, g in enumerate(group)]
 
     def flow(self, group: Level, share_of_level: Level) -> float:
@@ -103,46 +116,79 @@ class Net:
 
     def ring_latency(self, group: Level) -> float:
         passed = [prod(group[k + 1 :]) if d == 1.0 else 1.0 for k, d in enumerate(self.axes)]
-        return sum(a * d * (g ** (1.0 / d) - 1.0) * n for a, d, g, n in zip(self.latency, self.axes, group, passed, strict=True))
+        return sum(
+            a * d * (g ** (1.0 / d) - 1.0) * n
+            for a, d, g, n in zip(self.latency, self.axes, group, passed, strict=True)
+        )
 
     def parts_handed_on(self, group: Level, times: float = 1.0, own: float = 0.4) -> Level:
-        """Of the volume left at a level, what a ring sends through it: all parts but one, as often as it goes round, and once what its own
-        costs. A torus, and slices above it, go one by one, and hand on what is not theirs."""
+        """Of the volume left at a level, what a ring sends through it: all parts but one, as often
+        as it goes round, and once what its own costs. A torus, and slices above it, go one by one,
+        and hand on what is not theirs."""
         if self.axes[0] > 1.0:
             return [times * (r - 1.0) / r for r in self.reach(group)]
         n = prod(group)
         reach = self.reach(group)
-        return [(times * (n - 1.0) + own) / n if g > 1.0 else times * (r - 1.0) / r for g, r in zip(group, reach, strict=True)]
+        return [
+            (times * (n - 1.0) + own) / n if g > 1.0 else times * (r - 1.0) / r
+            for g, r in zip(group, reach, strict=True)
+        ]
 
-    def gather(self, nbytes: float, group: Level, calls: float = 1.0, hop: float = 1.0, own: float = 0.4) -> float:
+    def gather(
+        self, nbytes: float, group: Level, calls: float = 1.0, hop: float = 1.0, own: float = 0.4
+    ) -> float:
         left = [nbytes / prod(group[:k]) for k in range(len(group))]
-        flow = self.flow(group, [v * p for v, p in zip(left, self.parts_handed_on(group, 1.0, own), strict=True)])
+        flow = self.flow(
+            group, [v * p for v, p in zip(left, self.parts_handed_on(group, 1.0, own), strict=True)]
+        )
         return flow + calls * (self.begin(group) + hop * self.ring_latency(group))
 
     def calls(self, nbytes: float, p: Plan) -> float:
-        return 1.0 + nbytes / max(self.bucket, p.dp * p.cp * p.bucket_per_rank) if p.overlap_dp else 1.0
+        return (
+            1.0 + nbytes / max(self.bucket, p.dp * p.cp * p.bucket_per_rank)
+            if p.overlap_dp
+            else 1.0
+        )
 
     def all_reduce(self, nbytes: float, group: Level, calls: float = 1.0) -> float:
         left = [nbytes / prod(group[:k]) for k in range(len(group))]
         ring = self.parts_handed_on(group, 2.0)
-        # a domain is in the middle of one tree and a leaf of the other, of two domains each is the top of one
+        # a domain is in the middle of one tree and a leaf of the other, of two domains each is the
+        # top of one
         tree = [ring[0], *[min(max(r - 1.0, 0.0), 2.0) for r in self.reach(group)[1:]]]
         once = [bool(r) and g > 1.0 for r, g in zip(self.reduces, self.reach(group), strict=True)]
         switched = [min(1.3 * (1.0 + 1.0 / group[0]), ring[0]), *[1.0] * (len(group) - 1)]
-        ring, tree = ([s if o else t for s, t, o in zip(switched, times, once, strict=True)] for times in (ring, tree))
-        by_ring = 2.0 * calls * self.ring_latency(group) + self.flow(group, [v * t for v, t in zip(left, ring, strict=True)])
-        hops = sum(a * log2(g) * (1.0 if k == 0 else 8.5 / 4.0) for k, (a, g) in enumerate(zip(self.latency, group, strict=True)))
-        by_tree = 2.0 * calls * hops + self.flow(group, [v * t for v, t in zip(left, tree, strict=True)]) / 0.92
+        ring, tree = (
+            [s if o else t for s, t, o in zip(switched, times, once, strict=True)]
+            for times in (ring, tree)
+        )
+        by_ring = 2.0 * calls * self.ring_latency(group) + self.flow(
+            group, [v * t for v, t in zip(left, ring, strict=True)]
+        )
+        hops = sum(
+            a * log2(g) * (1.0 if k == 0 else 8.5 / 4.0)
+            for k, (a, g) in enumerate(zip(self.latency, group, strict=True))
+        )
+        by_tree = (
+            2.0 * calls * hops
+            + self.flow(group, [v * t for v, t in zip(left, tree, strict=True)]) / 0.92
+        )
         # trees are NCCL's
-        return calls * self.begin(group) + (by_ring if self.axes[0] > 1.0 else min(by_ring, by_tree))
+        return calls * self.begin(group) + (
+            by_ring if self.axes[0] > 1.0 else min(by_ring, by_tree)
+        )
 
-    def all_to_all(self, nbytes: float, group: Level, copies: float = 1.0, merged: bool = False) -> float:
+    def all_to_all(
+        self, nbytes: float, group: Level, copies: float = 1.0, merged: bool = False
+    ) -> float:
         n, shares = prod(group), []
         for k, (g, axes, reach) in enumerate(zip(group, self.axes, self.reach(group), strict=True)):
             domains = n / prod(group[:k])
             sent = domains * (1.0 - (1.0 - 1.0 / domains) ** copies) / copies if merged else 1.0
             ring = g ** (1.0 / axes)
-            passed = max((reach - 1.0) / reach, axes * (ring - 1.0 / ring) / 4.0 if axes > 1 else 0.0)
+            passed = max(
+                (reach - 1.0) / reach, axes * (ring - 1.0 / ring) / 4.0 if axes > 1 else 0.0
+            )
             shares.append(nbytes * sent * passed * prod(group[:k]) * reach / n)
         hops = [a if g > 1.0 else 0.0 for a, g in zip(self.latency, group, strict=True)]
         return self.begin(group) + self.flow(group, shares) + hops[0] + max(hops[1:], default=0.0)
@@ -154,12 +200,14 @@ class Net:
 
 
 def all_layers(m: Transformer) -> float:
-    """Mean layers, those of heads of further tokens among them: as many for each as have one MLP."""
+    """Mean layers, those of heads of further tokens among them: as many for each as have one
+    MLP."""
     return m.n_layers + m.n_mtp / max(m.attention_share, m.mlp_share, m.mamba_share)
 
 
 def layers_of(m: Transformer) -> list[tuple[float, str, str]]:
-    """(how many, mixer, MLP) of the kinds of layers; mixers and MLPs each a share of the layers, as hybrids are described."""
+    """(how many, mixer, MLP) of the kinds of layers; mixers and MLPs each a share of the layers, as
+    hybrids are described."""
     dense = m.n_layers if m.n_experts <= 1 else m.n_dense_layers
     return [
         (m.attention_share * m.n_layers, "attention", ""),
@@ -170,11 +218,17 @@ def layers_of(m: Transformer) -> list[tuple[float, str, str]]:
 
 
 def mixer_matrices(m: Transformer, kind: str) -> list[tuple[float, float, bool]]:
-    """(inputs, outputs, split by tensor parallelism) of a mixer's matrices before the output projection, and that last."""
+    """(inputs, outputs, split by tensor parallelism) of a mixer's matrices before the output
+    projection, and that last."""
     h, e, qk, a, g = m.d_model, m.head_dim, m.head_dim + m.qk_extra, m.n_heads, m.n_kv_heads
     if kind == "mamba":
         i = m.mamba_inner
-        return [(h, i, True), (h, i, True), (h, 2 * m.mamba_groups * m.mamba_state + m.mamba_heads, True), (i, h, True)]
+        return [
+            (h, i, True),
+            (h, i, True),
+            (h, 2 * m.mamba_groups * m.mamba_state + m.mamba_heads, True),
+            (i, h, True),
+        ]
     queries = [(h, m.q_rank, False), (m.q_rank, a * qk, True)] if m.q_rank else [(h, a * qk, True)]
     if m.kv_rank:
         up = [(m.kv_rank, a * (qk - m.rope_dim), True), (m.kv_rank, a * e, True)]
@@ -185,17 +239,27 @@ def mixer_matrices(m: Transformer, kind: str) -> list[tuple[float, float, bool]]
 def parameters(m: Transformer, p: Plan) -> dict[str, float]:
     """Parameters of the fullest device before sharding."""
     h, layers = m.d_model, m.n_layers / p.pp
-    expert, reach = ((3 if m.gated_mlp else 2) * width * m.d_ff for width in (h, m.expert_rank or h))
+    expert, reach = (
+        (3 if m.gated_mlp else 2) * width * m.d_ff for width in (h, m.expert_rank or h)
+    )
     dense = routed = whole = 0.0
     for count, mixer, mlp in layers_of(m):
         one = h  # its norm
         if mixer:
             one += sum(i * o for i, o, _ in mixer_matrices(m, mixer))
-            whole += count / m.n_layers * sum(i * o for i, o, split in mixer_matrices(m, mixer) if not split)
+            whole += (
+                count
+                / m.n_layers
+                * sum(i * o for i, o, split in mixer_matrices(m, mixer) if not split)
+            )
         if mixer == "attention":
             one += m.q_rank + m.kv_rank
         if mixer == "mamba":
-            one += 4 * (m.mamba_inner + 2 * m.mamba_groups * m.mamba_state) + m.mamba_inner + 3 * m.mamba_heads
+            one += (
+                4 * (m.mamba_inner + 2 * m.mamba_groups * m.mamba_state)
+                + m.mamba_inner
+                + 3 * m.mamba_heads
+            )
         if mlp == "dense":
             one += (3 if m.gated_mlp else 2) * h * (m.d_ff_dense if m.n_experts > 1 else m.d_ff)
         if mlp == "experts":
@@ -206,7 +270,8 @@ def parameters(m: Transformer, p: Plan) -> dict[str, float]:
     head = h + (0 if m.tied_embeddings else m.vocab * h) + m.n_mtp * 2 * h * h
     extra = all_layers(m) / m.n_layers
     return {
-        "dense": extra * layers * (whole + (dense - whole) / p.tp) + (m.vocab * h + (head if p.pp == 1 else 0)) / p.tp,
+        "dense": extra * layers * (whole + (dense - whole) / p.tp)
+        + (m.vocab * h + (head if p.pp == 1 else 0)) / p.tp,
         "experts": extra * layers * routed / (p.etp * p.ep),
         "dense_per_layer": whole + (dense - whole) / p.tp,
         "experts_per_layer": routed / (p.etp * p.ep),
@@ -214,22 +279,37 @@ def parameters(m: Transformer, p: Plan) -> dict[str, float]:
     }
 
 
-def matmul(shape: tuple[float, ...], peak: float, operand: float, system: System, c: Coefficients, grouped: bool = False) -> float:
+def matmul(
+    shape: tuple[float, ...],
+    peak: float,
+    operand: float,
+    system: System,
+    c: Coefficients,
+    grouped: bool = False,
+) -> float:
     """Seconds of one product and its copies: arithmetic or memory, whichever takes longer."""
     rows, columns, inner, copies = shape
     eta = c.matmul_efficiency * (c.grouped_efficiency if grouped else 1.0)
     for x, half in ((rows, c.matmul_half_rows), (columns, c.matmul_half_columns)):
         eta *= x / (x + half)
-    # before its first and behind its last product a tile takes as long as so many of 16 bits, twice as long with operands of 8
-    inner_time = inner / peak + 2.0 / operand * c.matmul_half_inner / system.chip.attention_flops_per_s
+    # before its first and behind its last product a tile takes as long as so many of 16 bits, twice
+    # as long with operands of 8
+    inner_time = (
+        inner / peak + 2.0 / operand * c.matmul_half_inner / system.chip.attention_flops_per_s
+    )
     moved = copies * (operand * (rows * inner + inner * columns) + 2.0 * rows * columns)
     stream = system.chip.hbm_bytes_per_s * c.memory_efficiency
     return max(copies * 2.0 * rows * columns * inner_time / eta, moved / stream)
 
 
 def products_of(m: Transformer, p: Plan) -> tuple[list[tuple[float, ...]], list[tuple[float, ...]]]:
-    """(rows, columns, inner, copies) of the products of the mean layer that every token passes, and of routed experts."""
-    t, h, whole = p.micro_batch * m.seq_len / p.cp, m.d_model, {"first": 0.0, "up": 0.0, "weights": 0.0, "out": 0.0}
+    """(rows, columns, inner, copies) of the products of the mean layer that every token passes, and
+    of routed experts."""
+    t, h, whole = (
+        p.micro_batch * m.seq_len / p.cp,
+        m.d_model,
+        {"first": 0.0, "up": 0.0, "weights": 0.0, "out": 0.0},
+    )
     width = routed = 0.0
     for count, mixer, mlp in layers_of(m):
         share = count / m.n_layers
@@ -252,7 +332,8 @@ def products_of(m: Transformer, p: Plan) -> tuple[list[tuple[float, ...]], list[
         shapes += [(t, gates * width, h, 1.0), (t, h, width, 1.0)]
     if not routed:
         return shapes, []
-    # tokens that reach one of the experts from the ep · etp ranks that share them, each with 1/tp of a micro-batch
+    # tokens that reach one of the experts from the ep · etp ranks that share them, each with 1/tp
+    # of a micro-batch
     rows = p.ep * p.etp * t / p.tp * m.top_k * m.imbalance / m.n_experts
     copies, f, reach = routed * m.n_experts / p.ep, m.d_ff / p.etp, m.expert_rank or h
     if m.expert_rank:
@@ -267,14 +348,20 @@ def core_flops(m: Transformer, p: Plan) -> float:
         if not p.flash:
             keys = s
         elif m.causal:
-            # token i sees the last w of its i predecessors: of all tokens, or of those of the last rank when they are held in order
+            # token i sees the last w of its i predecessors: of all tokens, or of those of the last
+            # rank when they are held in order
             first = 0.0 if p.cp_balanced else s - s / p.cp
             grown = max(w, first)
             keys = ((grown**2 - first**2) / 2.0 + w * (s - grown)) / (s - first) if first < w else w
         else:
             keys = w
-        total += share * m.attention_share * 2.0 * t * keys * m.n_heads * (2.0 * m.head_dim + m.qk_extra)
-    scan = 2.0 * 128.0 * (m.mamba_groups * m.mamba_state + m.mamba_inner) + 4.0 * m.mamba_inner * m.mamba_state
+        total += (
+            share * m.attention_share * 2.0 * t * keys * m.n_heads * (2.0 * m.head_dim + m.qk_extra)
+        )
+    scan = (
+        2.0 * 128.0 * (m.mamba_groups * m.mamba_state + m.mamba_inner)
+        + 4.0 * m.mamba_inner * m.mamba_state
+    )
     return (total + m.mamba_share * t * scan) / p.tp
 
 
@@ -282,49 +369,77 @@ def streams(m: Transformer, p: Plan) -> tuple[float, float]:
     """Bytes of the memory-bound kernels of the mean layer, forward and backward."""
     t, h, totals = p.micro_batch * m.seq_len / p.cp, m.d_model, []
     split = p.tp if p.sp else 1.0
-    # forward: a norm reads and writes, an addition reads two and writes one; backward: a norm reads two, gradients of both branches add up
-    # weights of routes: a product of what the activation makes, out of all it read, with the gradient behind it, summed over the width
+    # forward: a norm reads and writes, an addition reads two and writes one; backward: a norm reads
+    # two, gradients of both branches add up weights of routes: a product of what the activation
+    # makes, out of all it read, with the gradient behind it, summed over the width
     for half, turns, activation, routes, biases, scans in (
         (5.0, 12.0 if p.split_rotary else 2.0, 3.0 if m.gated_mlp else 2.0, 0.0, 28.0, 1.0),
-        (6.0, 10.0 if p.split_rotary else 2.0, 5.0 if m.gated_mlp else 3.0, 3.0 if m.gated_mlp else 2.0, 40.0, 2.0),
+        (
+            6.0,
+            10.0 if p.split_rotary else 2.0,
+            5.0 if m.gated_mlp else 3.0,
+            3.0 if m.gated_mlp else 2.0,
+            40.0,
+            2.0,
+        ),
     ):
         total = 0.0
         for count, mixer, mlp in layers_of(m):
             elements = half * t * h / split
             if mixer == "attention":
-                elements += turns * t * (m.n_heads + m.n_kv_heads) * (m.head_dim + m.qk_extra) / p.tp
+                elements += (
+                    turns * t * (m.n_heads + m.n_kv_heads) * (m.head_dim + m.qk_extra) / p.tp
+                )
             if mixer == "mamba":
-                # x, B and C through the convolution; x read for states and for outputs, y written, and normed with z; states in 12 bytes
+                # x, B and C through the convolution; x read for states and for outputs, y written,
+                # and normed with z; states in 12 bytes
                 passed = 2.0 + 1.0 + 2.0 + 3.0, 2.0 * 2.0 + 1.0 + 2.0
                 states = 12.0 / 2.0 * m.mamba_inner * m.mamba_state / 128.0
-                elements += scans * t * (passed[0] * m.mamba_inner + states + passed[1] * m.mamba_groups * m.mamba_state) / p.tp
+                elements += (
+                    scans
+                    * t
+                    * (
+                        passed[0] * m.mamba_inner
+                        + states
+                        + passed[1] * m.mamba_groups * m.mamba_state
+                    )
+                    / p.tp
+                )
             if mlp == "dense":
                 elements += activation * t * (m.d_ff_dense if m.n_experts > 1 else m.d_ff) / p.tp
             if mlp == "experts":
                 tokens, reach = t * p.etp / p.tp, m.expert_rank or h
-                elements += activation * t * m.n_shared_experts * m.d_ff / p.tp + tokens * (2.0 * reach + 6.0 * m.n_experts)
+                elements += activation * t * m.n_shared_experts * m.d_ff / p.tp + tokens * (
+                    2.0 * reach + 6.0 * m.n_experts
+                )
                 own = 0.0 if p.fused_experts else (activation + routes) * m.d_ff / p.etp
-                # parted behind an exchange that brings one copy for several experts, padded for narrow products, by kernels of their own
+                # parted behind an exchange that brings one copy for several experts, padded for
+                # narrow products, by kernels of their own
                 moves = 1.0 if p.route_bytes else 1.0 + (p.merge_copies if p.ep > 1 else 0.0)
                 if p.looped_experts and p.low_precision and not p.route_bytes:
                     moves += 2.0 * (1.0 - p.wide_layers)
                 elements += tokens * m.top_k * m.imbalance * (moves * 2.0 * reach + own)
                 one_by_one = m.expert_biases and p.looped_experts
-                elements += tokens * m.top_k * m.imbalance * reach * (biases / 2.0 if one_by_one else 0.0)
+                elements += (
+                    tokens * m.top_k * m.imbalance * reach * (biases / 2.0 if one_by_one else 0.0)
+                )
             total += count / m.n_layers * 2.0 * elements
         totals.append(total)
     return totals[0], totals[1]
 
 
 def adapted(m: Transformer, p: Plan) -> tuple[float, float]:
-    """Bytes that a layer's adapters move, forward and backward, kernel by kernel; `read`, `made`: elements that they read and return."""
+    """Bytes that a layer's adapters move, forward and backward, kernel by kernel; `read`, `made`:
+    elements that they read and return."""
     t = p.micro_batch * m.seq_len / p.cp
     read = t * (m.first_adapters * m.d_model + m.last_adapted / p.tp)
     made = t * (m.first_adapted / p.tp + m.last_adapters * m.d_model / (p.tp if p.sp else 1.0))
-    # dropout reads, writes and masks; then A reads, B writes, a scale does both, an addition reads two and writes one
+    # dropout reads, writes and masks; then A reads, B writes, a scale does both, an addition reads
+    # two and writes one
     drop = 5.0 * read if m.adapter_dropout else 0.0
     forward = drop + 2.0 * (read + made) + 4.0 * made + 6.0 * made
-    # the scale's gradient, B's two, A's two, and that of what was read added to the frozen product's
+    # the scale's gradient, B's two, A's two, and that of what was read added to the frozen
+    # product's
     backward = drop + 4.0 * made + 2.0 * made + 2.0 * made + 2.0 * read + 2.0 * read + 6.0 * read
     return forward, backward
 
@@ -335,36 +450,63 @@ def kernels(m: Transformer, p: Plan) -> float:
     of_adapters = m.first_adapters * (5 + several) + m.last_adapters * (5 + 2 * several)
     of_adapters += (m.first_adapters + m.last_adapters) * (1 if m.adapter_dropout else 0)
     each = {
-        "attention": 6.0 + (0 if p.flash else 5) + (5 if m.kv_rank or m.q_rank else 0) + (11 if p.split_rotary else 0),
+        "attention": 6.0
+        + (0 if p.flash else 5)
+        + (5 if m.kv_rank or m.q_rank else 0)
+        + (11 if p.split_rotary else 0),
         "mamba": 10.0,
         "dense": 5.0,
         "experts": 11.0 + (3 if m.n_shared_experts else 0) + (2 if m.expert_rank else 0),
     }
-    return of_adapters + 2 * several + sum(count / m.n_layers * each[mixer or mlp] for count, mixer, mlp in layers_of(m))
+    return (
+        of_adapters
+        + 2 * several
+        + sum(count / m.n_layers * each[mixer or mlp] for count, mixer, mlp in layers_of(m))
+    )
 
 
-def core(system: System, m: Transformer, p: Plan, c: Coefficients, times: float, rate: float) -> float:
-    """Seconds of a pass of attention with some times the products of the forward one, by kernels of a rate where they fuse it."""
+def core(
+    system: System, m: Transformer, p: Plan, c: Coefficients, times: float, rate: float
+) -> float:
+    """Seconds of a pass of attention with some times the products of the forward one, by kernels of
+    a rate where they fuse it."""
     chip, t, e = system.chip, p.micro_batch * m.seq_len / p.cp, m.head_dim + m.qk_extra / 2
     unfused = 0.0 if p.flash else 13.0 * t * m.seq_len * m.n_heads * m.attention_share / p.tp
     units = 1.0 / 16.0 if m.head_dim % 8 and not p.flash else 1.0
     units *= 2.0 if p.flash and p.attention_bytes == 1 else 1.0
     # fused kernels exponentiate each score beside its products, once in each pass
-    powers = c.attention_exponentials * core_flops(m, p) / (4.0 * e) / chip.exponentials_per_s if p.flash else 0.0
+    powers = (
+        c.attention_exponentials * core_flops(m, p) / (4.0 * e) / chip.exponentials_per_s
+        if p.flash
+        else 0.0
+    )
     share = c.attention_efficiency * (rate if p.flash else 1.0)
     busy = max(times * core_flops(m, p) / (units * chip.attention_flops_per_s), powers) / share
     return busy + times * c.softmax_traffic * unfused / (chip.hbm_bytes_per_s * c.memory_efficiency)
 
 
-def done_again(m: Transformer, p: Plan, c: Coefficients, forward: dict[str, float], downs: float, stream: float) -> float:
+def done_again(
+    m: Transformer, p: Plan, c: Coefficients, forward: dict[str, float], downs: float, stream: float
+) -> float:
     """Seconds of what of a layer is done again: all of it, or parts; `downs`: the last products."""
     t, split = p.micro_batch * m.seq_len / p.cp, p.tp if p.sp else 1.0
-    # where it ends before the last product, what that returns is not added either: two read, one written
-    added = sum(count for count, _, mlp in layers_of(m) if mlp) / m.n_layers * 3.0 * 2.0 * t * m.d_model / split
+    # where it ends before the last product, what that returns is not added either: two read, one
+    # written
+    added = (
+        sum(count for count, _, mlp in layers_of(m) if mlp)
+        / m.n_layers
+        * 3.0
+        * 2.0
+        * t
+        * m.d_model
+        / split
+    )
     spared = 0.0 if p.recompute_last else c.elementwise_traffic * added / stream
     if p.recompute_layers:
         return forward["all"] - spared - (0.0 if p.recompute_last else downs)
-    parts = forward["products"] * p.recompute_products + forward["attention"] * p.recompute_attention
+    parts = (
+        forward["products"] * p.recompute_products + forward["attention"] * p.recompute_attention
+    )
     return parts + p.recompute_elementwise * (forward["streams"] - spared)
 
 
@@ -374,29 +516,47 @@ def experts_share(m: Transformer) -> float:
 
 
 def starts(system: System, m: Transformer, p: Plan, c: Coefficients) -> tuple[float, float]:
-    """Seconds that kernels of a layer and micro-batch take to fill the device, and that its host takes to launch them."""
+    """Seconds that kernels of a layer and micro-batch take to fill the device, and that its host
+    takes to launch them."""
     passes, mixtures = 2.0 + m.trainable + p.recompute_layers, experts_share(m)
     begun = kernels(m, p) * passes
     latents = 2.0 if m.kv_rank or m.q_rank else 0.0
-    products = sum(count / m.n_layers * (2.0 + (latents if mixer == "attention" else 0.0)) for count, mixer, _ in layers_of(m))
+    products = sum(
+        count / m.n_layers * (2.0 + (latents if mixer == "attention" else 0.0))
+        for count, mixer, _ in layers_of(m)
+    )
     # two casts, and what keeps their scales, for each
     narrow = passes * 3.0 * products * p.low_precision * (1.0 - p.wide_layers)
-    # of every layer with experts two products, two casts and a bias weighted and added, for each that the rank holds
-    per_expert, cast = 2.0 + (2.0 if m.expert_biases else 0.0), 2.0 * p.low_precision * (1.0 - p.wide_layers)
+    # of every layer with experts two products, two casts and a bias weighted and added, for each
+    # that the rank holds
+    per_expert, cast = (
+        2.0 + (2.0 if m.expert_biases else 0.0),
+        2.0 * p.low_precision * (1.0 - p.wide_layers),
+    )
     held = mixtures * m.n_experts / p.ep if p.looped_experts else 0.0
     looped, in_turn = 0.25 * held * (per_expert + cast), passes * held * cast
     launched = passes * looped + (0.0 if p.graphed else begun + narrow)
-    # every rank meets the others in four collectives, in six (or five) under full recomputation, when stages lie on several nodes
+    # every rank meets the others in four collectives, in six (or five) under full recomputation,
+    # when stages lie on several nodes
     several = prod(groups(p, list(system.network.size))["pp"][1:]) > 1.0
-    met = ((6.0 if p.recompute_last else 5.0) if p.recompute_layers else 4.0) * p.tp if p.tp > 1 and several else 0.0
+    met = (
+        ((6.0 if p.recompute_last else 5.0) if p.recompute_layers else 4.0) * p.tp
+        if p.tp > 1 and several
+        else 0.0
+    )
     latency = system.chip.kernel_latency_s
-    return latency * (begun + in_turn) * c.kernel_fill, latency * (launched * c.launch + met * c.rendezvous)
+    return latency * (begun + in_turn) * c.kernel_fill, latency * (
+        launched * c.launch + met * c.rendezvous
+    )
 
 
 def added_up(m: Transformer, p: Plan, c: Coefficients, others: float, stream: float) -> float:
-    """Seconds in which a layer adds its gradients to what is held, beside forward products that take `others` seconds without experts'."""
+    """Seconds in which a layer adds its gradients to what is held, beside forward products that
+    take `others` seconds without experts'."""
     held, moved = parameters(m, p), 2.0 * p.gradient_bytes
-    dense, routed = (m.trainable * held[f"{part}_per_layer"] / stream for part in ("dense", "experts"))
+    dense, routed = (
+        m.trainable * held[f"{part}_per_layer"] / stream for part in ("dense", "experts")
+    )
     if p.fused_sums and p.zero < 2:
         # but for what any product writes: experts have too few tokens each to hide it
         return max(moved * dense - others, 0.0) + max(moved - 2.0, 0.0) * routed
@@ -409,14 +569,18 @@ def work(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
     stream, half = chip.hbm_bytes_per_s * c.memory_efficiency, chip.attention_flops_per_s
     peak, operand, wide = chip.flops_per_s, p.operand_bytes, p.wide_layers
     if p.low_precision:
-        kept = c.low_precision_efficiency * (c.four_bit_efficiency if p.operand_bytes < 1.0 else 1.0)
+        kept = c.low_precision_efficiency * (
+            c.four_bit_efficiency if p.operand_bytes < 1.0 else 1.0
+        )
         peak = 1.0 / ((1.0 - wide) / (peak * kept) + wide / half)
         operand = (1.0 - wide) * operand + wide * 2.0
     always, routed = products_of(m, p)
     products = sum(matmul(shape, peak, operand, system, c) for shape in always)
     mixtures = experts_share(m)
     # ranks of tp share the tokens out before they ask the router, in 16 bits
-    products += matmul((t / p.tp, m.n_experts, h, mixtures), half, 2.0, system, c) if mixtures else 0.0
+    products += (
+        matmul((t / p.tp, m.n_experts, h, mixtures), half, 2.0, system, c) if mixtures else 0.0
+    )
     several = m.n_experts / p.ep >= 2
     others = products
     products += sum(matmul(shape, peak, operand, system, c, several) for shape in routed)
@@ -425,7 +589,10 @@ def work(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
     downs = matmul(always[-1], peak, operand, system, c) if shared else 0.0
     downs += sum(matmul(shape, peak, operand, system, c, several) for shape in routed[1:])
     layouts = 2.0 if m.trainable else 1.0
-    cast = sum((2.0 * (1.0 + p.scale_passes) + layouts * p.operand_bytes) * n * (r * k + r * w) for r, w, k, n in always + routed)
+    cast = sum(
+        (2.0 * (1.0 + p.scale_passes) + layouts * p.operand_bytes) * n * (r * k + r * w)
+        for r, w, k, n in always + routed
+    )
     if p.fused_experts and routed:
         # what lies between an expert's products is written, not read
         (rows, gates, _, n), (_, _, f, _) = routed
@@ -434,16 +601,31 @@ def work(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
     attention = core(system, m, p, c, 1.0, p.attention_rate)
     behind = core(system, m, p, c, 2.5 if p.flash else 2.0, p.attention_backward_rate)
     behind *= c.attention_backward if p.flash else 1.0
-    streaming, back = ((c.elementwise_traffic * n + more) / stream for n, more in zip(streams(m, p), adapted(m, p), strict=True))
+    streaming, back = (
+        (c.elementwise_traffic * n + more) / stream
+        for n, more in zip(streams(m, p), adapted(m, p), strict=True)
+    )
     accumulate = added_up(m, p, c, others, stream)
     forward = products + attention + streaming + 0.5 * casts
     weights = m.trainable * products * (peak / half if p.low_precision and p.wide_gradient else 1.0)
     backward = products + weights + behind + back + accumulate + 0.5 * casts
-    again = done_again(m, p, c, {"all": forward, "products": products, "attention": attention, "streams": streaming}, downs, stream)
+    again = done_again(
+        m,
+        p,
+        c,
+        {"all": forward, "products": products, "attention": attention, "streams": streaming},
+        downs,
+        stream,
+    )
     fill, host = starts(system, m, p, c)
-    # a head of further tokens reads its layer's input beside the next token's embedding: both h wide, h out
+    # a head of further tokens reads its layer's input beside the next token's embedding: both h
+    # wide, h out
     columns = m.vocab + m.n_mtp * 2.0 * h / (1.0 + m.n_mtp)
-    logits = (2.0 + m.trainable) * matmul((t, columns / p.tp, h, 1.0), half, 2.0, system, c) * (2.0 if p.unpadded_vocab else 1.0)
+    logits = (
+        (2.0 + m.trainable)
+        * matmul((t, columns / p.tp, h, 1.0), half, 2.0, system, c)
+        * (2.0 if p.unpadded_vocab else 1.0)
+    )
     head = logits + c.loss_traffic * 20.0 * t * m.vocab / p.tp / stream
     spared = 0.0 if p.recompute_last else downs
     parts = p.recompute_products * products + p.recompute_attention * attention
@@ -467,11 +649,18 @@ def work(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
 
 
 def throttled(w: dict[str, float], whole: float, c: Coefficients) -> dict[str, float]:
-    """The work at the clock that power leaves: products and attention draw, streaming kernels a little; the first two get slower."""
-    drawn = c.power_demand * (w["matmul"] + w["redone"] + 0.87 * w["attention"] + 0.38 * w["elementwise"]) / whole
+    """The work at the clock that power leaves: products and attention draw, streaming kernels a
+    little; the first two get slower."""
+    drawn = (
+        c.power_demand
+        * (w["matmul"] + w["redone"] + 0.87 * w["attention"] + 0.38 * w["elementwise"])
+        / whole
+    )
     slow = max(1.0, drawn) ** (1.0 / 2.6)
     more = slow - 1.0
-    hot = {which: w["matmul_" + which] + w["attention_" + which] for which in ("forward", "backward")}
+    hot = {
+        which: w["matmul_" + which] + w["attention_" + which] for which in ("forward", "backward")
+    }
     return w | {k: slow * w[k] for k in w if k.startswith(("matmul", "attention"))} | {
         "wanders": 0.25 * (1.0 - 1.0 / slow),
         "recompute": w["recompute"] + more * w["redone"],
@@ -481,9 +670,11 @@ def throttled(w: dict[str, float], whole: float, c: Coefficients) -> dict[str, f
     }  # fmt: skip
 
 
-def half_layer(m: Transformer, p: Plan, c: Coefficients, net: Net, group: Level) -> tuple[float, float, float]:
-    """Seconds of tensor parallelism's messages for the mixer, or for the MLP, in the forward and in the backward pass; and of the gather
-    before its products."""
+def half_layer(
+    m: Transformer, p: Plan, c: Coefficients, net: Net, group: Level
+) -> tuple[float, float, float]:
+    """Seconds of tensor parallelism's messages for the mixer, or for the MLP, in the forward and in
+    the backward pass; and of the gather before its products."""
     wire = 2.0 * p.micro_batch * m.seq_len / p.cp * m.d_model
     late = c.collective_skew if p.tp > 1 and not p.composed else 0.0
     # gathered in the bytes of what the products read, summed in 16 bits
@@ -492,13 +683,19 @@ def half_layer(m: Transformer, p: Plan, c: Coefficients, net: Net, group: Level)
         return net.all_reduce(wire, group) + late, net.all_reduce(wire, group) + late, 0.0
     narrow = (kept * p.operand_bytes / 2.0 + 1.0 - kept) * wire
     before = net.gather(narrow if p.narrow_gathers else wire, group)
-    return before + net.gather(narrow if p.narrow_sums else wire, group) + late, before + net.gather(wire, group) + late, before
+    return (
+        before + net.gather(narrow if p.narrow_sums else wire, group) + late,
+        before + net.gather(wire, group) + late,
+        before,
+    )
 
 
 def repeated(p: Plan, ahead: float, before: float, mixers: float, lone: float) -> float:
-    """Seconds of tensor parallelism's messages that recomputation sends again, for mixers and MLPs of so many layers."""
+    """Seconds of tensor parallelism's messages that recomputation sends again, for mixers and MLPs
+    of so many layers."""
     if p.recompute_layers:
-        # of the MLP, only what comes before it where recomputation ends before its last product: a gather, or nothing
+        # of the MLP, only what comes before it where recomputation ends before its last product: a
+        # gather, or nothing
         return mixers * ahead + lone * (ahead if p.recompute_last else before)
     # before elementwise kernels that run again, gathers alone
     return before * (mixers + lone) if p.recompute_elementwise else 0.0
@@ -509,10 +706,20 @@ def messages(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[s
     g = groups(p, [float(x) for x in system.network.size])
     net, tp_net = Net(system, c, g["all"]), Net(system, c, g["all"], tensor_parallel=True)
     t, layers, n = p.micro_batch * m.seq_len / p.cp, all_layers(m) / p.pp, parameters(m, p)
-    wire, sent = 2.0 * t * m.d_model, 2.0 * (m.expert_rank or m.d_model) * m.top_k * m.imbalance * t / p.tp
+    wire, sent = (
+        2.0 * t * m.d_model,
+        2.0 * (m.expert_rank or m.d_model) * m.top_k * m.imbalance * t / p.tp,
+    )
     split = p.tp if p.sp else 1.0
     mixers = m.attention_share + m.mamba_share
-    lone = sum(count for count, _, mlp in layers_of(m) if mlp == "dense" or (mlp == "experts" and m.n_shared_experts)) / m.n_layers
+    lone = (
+        sum(
+            count
+            for count, _, mlp in layers_of(m)
+            if mlp == "dense" or (mlp == "experts" and m.n_shared_experts)
+        )
+        / m.n_layers
+    )
     routed = sum(count for count, _, mlp in layers_of(m) if mlp == "experts") / m.n_layers
     keys = 2.0 * t * p.cp * m.attention_share * m.n_kv_heads * (2.0 * m.head_dim + m.qk_extra)
     again = 1.0 if p.recompute_layers else 0.0
@@ -529,7 +736,9 @@ def messages(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[s
 
     def reduce(bytes_per_parameter: float) -> float:
         sizes = {data: bytes_per_parameter * n[part] for part, (_, data) in own.items() if n[part]}
-        return sum(net.all_reduce(size, g[data], net.calls(size, p)) for data, size in sizes.items())
+        return sum(
+            net.all_reduce(size, g[data], net.calls(size, p)) for data, size in sizes.items()
+        )
 
     shares = sum(n[part] / prod(g[shard]) for part, (shard, _) in own.items())
     units = layers if p.zero == 3 else net.calls(p.reduce_bytes * shares, p)
@@ -541,15 +750,26 @@ def messages(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[s
     ahead, half, before = half_layer(m, p, c, tp_net, g["tp"])
     embedding = p.reduce_bytes * m.vocab * m.d_model / p.tp if m.tied_embeddings else 0.0
     scatter = m.trainable * gather(p.reduce_bytes / layers) if p.zero >= 2 else 0.0
-    split_experts = routed * (tp_net.gather(sent * p.etp, g["etp"]) + (c.collective_skew if p.etp > 1 and not p.composed else 0.0))
+    split_experts = routed * (
+        tp_net.gather(sent * p.etp, g["etp"])
+        + (c.collective_skew if p.etp > 1 and not p.composed else 0.0)
+    )
     ring = net.gather(keys / p.tp, g["cp"], own=0.0)
-    joined = (m.first_adapters + m.last_adapters) * tp_net.gather(0.0, g["tp"]) + m.last_adapters * tp_net.gather(wire / p.tp, g["tp"])
+    joined = (m.first_adapters + m.last_adapters) * tp_net.gather(
+        0.0, g["tp"]
+    ) + m.last_adapters * tp_net.gather(wire / p.tp, g["tp"])
     exchange = net.all_to_all(sent, g["ep"], m.top_k, bool(p.merge_copies))
     # counts of tokens go in lines, with hops of a third
-    asked = net.gather(p.route_bytes * t / p.tp * p.ep * m.n_experts, g["ep"], hop=1.0 if p.route_bytes else 1.0 / 3.0)
+    asked = net.gather(
+        p.route_bytes * t / p.tp * p.ep * m.n_experts,
+        g["ep"],
+        hop=1.0 if p.route_bytes else 1.0 / 3.0,
+    )
     return {
         "tp_forward": (mixers + lone) * ahead + 2.0 * split_experts + joined,
-        "tp_backward": (mixers + lone) * half + (2.0 + both) * split_experts + (1.0 + again) * joined
+        "tp_backward": (mixers + lone) * half
+        + (2.0 + both) * split_experts
+        + (1.0 + again) * joined
         + repeated(p, ahead, before, mixers, lone),
         "cp_forward": ring,
         "cp_backward": (2.0 + (again or float(p.recompute_attention))) * ring,
@@ -557,7 +777,8 @@ def messages(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[s
         "ep_backward": routed * ((2.0 + both) * exchange + again * asked),
         "gather": gather(p.gather_bytes / layers) if p.zero == 3 else 0.0,
         "scatter": 0.0 if p.accumulate else scatter,
-        "dp": m.trainable * once.get(int(p.zero), hidden) + (layers * scatter if p.accumulate else 0.0),
+        "dp": m.trainable * once.get(int(p.zero), hidden)
+        + (layers * scatter if p.accumulate else 0.0),
         "updated": m.trainable * gather(p.gather_bytes, True) if p.zero in (1, 2) else 0.0,
         "ends": half_layer(m, wide, c, tp_net, g["tp"])[1] * (2.0 if p.pp == 1 else 1.0),
         "awaited": m.trainable * (net.send(embedding, g["pp"]) + (awaited if p.zero >= 1 else 0.0)),
@@ -568,22 +789,28 @@ def messages(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[s
 Exposed = tuple[dict[str, float], dict[str, float], float, float, float]
 
 
-def exposed(system: System, m: Transformer, p: Plan, c: Coefficients) -> tuple[dict[str, float], Exposed]:
+def exposed(
+    system: System, m: Transformer, p: Plan, c: Coefficients
+) -> tuple[dict[str, float], Exposed]:
     """The work at the clock that power leaves, and what of messages shows beside it."""
     cool, v = work(system, m, p, c), messages(system, m, p, c)
     w = throttled(cool, beside(v, cool, m, p, c)[1] + cool["fill"], c)
     return w, beside(v, w, m, p, c)[0]
 
 
-def beside(v: dict[str, float], w: dict[str, float], m: Transformer, p: Plan, c: Coefficients) -> tuple[Exposed, float]:
-    """(exposed, hidden) seconds of each kind, what a layer takes beyond its work and messages for filling kernels or for its host, and what
-    of the head passes meanwhile on the last stage and on the others; and how long a layer with its messages has the device."""
+def beside(
+    v: dict[str, float], w: dict[str, float], m: Transformer, p: Plan, c: Coefficients
+) -> tuple[Exposed, float]:
+    """(exposed, hidden) seconds of each kind, what a layer takes beyond its work and messages for
+    filling kernels or for its host, and what of the head passes meanwhile on the last stage and on
+    the others; and how long a layer with its messages has the device."""
     ahead = v["gather"] if p.prefetch else 0.0
     out, hidden = {}, {}
 
     def hide(kind: str, seconds: float, share: float, window: float, slowed: float) -> float:
         """What messages add to what they hide in."""
-        # hidden seconds lengthen the window that they hide in: the series ω (W + κ ω (W + ...)), up to κ ω = 0.9
+        # hidden seconds lengthen the window that they hide in: the series ω (W + κ ω (W + ...)), up
+        # to κ ω = 0.9
         hidden[kind] = min(seconds, share * window / (1.0 - min(slowed * share, 0.9)))
         out[kind] = seconds - hidden[kind]
         return out[kind] + slowed * hidden[kind]
@@ -595,36 +822,58 @@ def beside(v: dict[str, float], w: dict[str, float], m: Transformer, p: Plan, c:
         tp, cp = v["tp_" + which], v["cp_" + which]
         time = w[which] + (1.0 - able) * tp
         time += hide("tp_" + which, able * tp, 1.0, w["matmul_" + which], c.contention)
-        # the slowest of the ranks, where the limit of power sets their clocks; rows of sums that nobody ran know no ranks
+        # the slowest of the ranks, where the limit of power sets their clocks; rows of sums that
+        # nobody ran know no ranks
         several = 0.0 if p.composed else 2.0 * log(p.tp)
-        wait = w.get("wanders", 0.0) * several / sqrt(1.0 + several) * (w["matmul_" + which] + w["attention_" + which])
+        wait = (
+            w.get("wanders", 0.0)
+            * several
+            / sqrt(1.0 + several)
+            * (w["matmul_" + which] + w["attention_" + which])
+        )
         out["tp_" + which] += (1.0 - able) * tp + wait
         time += wait
-        time += hide("cp_" + which, cp, c.overlap_cp * p.overlap_cp, w["attention_" + which], c.contention)
+        time += hide(
+            "cp_" + which, cp, c.overlap_cp * p.overlap_cp, w["attention_" + which], c.contention
+        )
         # a pass with what of these is exposed hides what FSDP sends
         time += hide("fsdp_" + which, gathered, c.overlap_fsdp * p.overlap_dp, time, c.contention)
         out["late_" + which] = (v["gather"] - ahead) * (1.0 if which == "forward" else p.reshard)
         passes[which] = time + out["late_" + which]
     both = passes["forward"] + passes["backward"]
-    device = both + hide("ep", v["ep_forward"] + v["ep_backward"], c.overlap_ep * p.overlap_ep, both, c.contention)
+    device = both + hide(
+        "ep", v["ep_forward"] + v["ep_backward"], c.overlap_ep * p.overlap_ep, both, c.contention
+    )
     # each pass with what it sends, less its share of what both hide
-    passes = {k: t + v["ep_" + k] - (1.0 - c.contention) * hidden["ep"] * t / both for k, t in passes.items()}
+    passes = {
+        k: t + v["ep_" + k] - (1.0 - c.contention) * hidden["ep"] * t / both
+        for k, t in passes.items()
+    }
     launch = max(device + w["fill"], w["host"]) - device
-    # the host is ahead of the device, but where it waits to know what experts get: what all layers of a stage leave idle, the head may use
+    # the host is ahead of the device, but where it waits to know what experts get: what all layers
+    # of a stage leave idle, the head may use
     idle = 0.0 if p.composed or m.n_experts > 1 else max(w["host"] - device - w["fill"], 0.0)
     shared, ended = c.head_balance * w["head"] / p.pp, fullest(m, p) - p.head_displaces
-    passed, shared = min(shared + (1.0 - c.head_balance) * w["head"], ended * idle), min(shared, fullest(m, p) * idle)
-    # messages of the step go on while the device of the last stage waits for its host, where kernels are launched
+    passed, shared = (
+        min(shared + (1.0 - c.head_balance) * w["head"], ended * idle),
+        min(shared, fullest(m, p) * idle),
+    )
+    # messages of the step go on while the device of the last stage waits for its host, where
+    # kernels are launched
     waits, opening = ended * launch - passed, 1.0 / (2.0 + m.trainable + p.recompute_layers)
     stage = {"forward": opening * waits, "backward": (1.0 - opening) * waits}
     stage = {which: fullest(m, p) * t + stage[which] for which, t in passes.items()}
     whole = sum(stage.values())
-    # of pp micro-batches in a group, each chunk is done for good once all have passed it: the others' time is left, and its last pass
+    # of pp micro-batches in a group, each chunk is done for good once all have passed it: the
+    # others' time is left, and its last pass
     group = min(p.pp, p.global_batch / (p.dp * p.micro_batch))
     later = group * (p.interleave - 1.0) / p.interleave + 1.0 / p.interleave
     # transfers wait for nobody; what they leave exposed hides gradients, too
     hide("pp", v["pp"], c.overlap_pp * p.overlap_pp, whole, 0.0)
-    for kind, share, which in (("dp", c.overlap_dp, "backward"), ("updated", c.overlap_gather, "forward")):
+    for kind, share, which in (
+        ("dp", c.overlap_dp, "backward"),
+        ("updated", c.overlap_gather, "forward"),
+    ):
         micro_batch = stage[which] + 0.5 * v["pp"] - hidden["pp"] * stage[which] / whole
         hide(kind, v[kind], share * p.overlap_dp, later * micro_batch, c.contention)
     return (out, hidden, launch, passed, shared), device
@@ -648,23 +897,47 @@ def step(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
     gathers = fsdp + late
     alone = layer + tp + cp + out["ep"] + gathers
     layer, even = alone + c.contention * hidden, c.head_balance * w["head"] / p.pp
-    # seconds of stages: of the fullest one, of the one with the head, and what the slowest of them takes for the head
+    # seconds of stages: of the fullest one, of the one with the head, and what the slowest of them
+    # takes for the head
     full = layers * layer + even - shared
     last = (layers - p.head_displaces) * layer + even + (1.0 - c.head_balance) * w["head"] - passed
     head = max(full, last) - layers * layer
     slots = ((p.interleave - 1.0) * max(p.pp - micro, 0.0) + p.pp - 1.0) / p.interleave
     # what of it passes while its stage waits counts as head where that stage is the slowest
     beyond = last - full + p.head_displaces * layer
-    slowest = 1.0 if not p.head_displaces else max(last - full, 0.0) / beyond if beyond > 0.0 else 0.0
+    slowest = (
+        1.0 if not p.head_displaces else max(last - full, 0.0) / beyond if beyond > 0.0 else 0.0
+    )
     shown = shared + (passed - shared) * slowest
-    # all stages but the slowest, a micro-batch each: those of the middle have their share of the layers and of what is carried alike
-    inner = (all_layers(m) - layers - (layers - p.head_displaces)) / (p.pp - 2.0) if p.pp > 2 else 0.0
-    rest = full + last - max(full, last) + (p.pp - 2.0) * (inner * (layer - shared / layers) + even) if p.pp > 1 else 0.0
-    updated = n["dense"] / ranks + n["experts"] / max(ranks * p.tp / (p.ep * p.etp), 1.0) if p.zero >= 1 else n["dense"] + n["experts"]
+    # all stages but the slowest, a micro-batch each: those of the middle have their share of the
+    # layers and of what is carried alike
+    inner = (
+        (all_layers(m) - layers - (layers - p.head_displaces)) / (p.pp - 2.0) if p.pp > 2 else 0.0
+    )
+    rest = (
+        full + last - max(full, last) + (p.pp - 2.0) * (inner * (layer - shared / layers) + even)
+        if p.pp > 1
+        else 0.0
+    )
+    updated = (
+        n["dense"] / ranks + n["experts"] / max(ranks * p.tp / (p.ep * p.etp), 1.0)
+        if p.zero >= 1
+        else n["dense"] + n["experts"]
+    )
     state = 2.0 * p.optimizer_bytes + p.gradient_bytes + p.weight_bytes
     stream = system.chip.hbm_bytes_per_s * c.memory_efficiency
-    cast = c.cast_traffic * (1.0 - p.wide_layers) * (2.0 + 2.0 * p.operand_bytes) * (n["cast"] + n["experts"]) if p.low_precision else 0.0
-    terms: dict[str, Any] = {k: micro * layers * w[k] for k in ("matmul", "attention", "elementwise", "recompute", "launch")}
+    cast = (
+        c.cast_traffic
+        * (1.0 - p.wide_layers)
+        * (2.0 + 2.0 * p.operand_bytes)
+        * (n["cast"] + n["experts"])
+        if p.low_precision
+        else 0.0
+    )
+    terms: dict[str, Any] = {
+        k: micro * layers * w[k]
+        for k in ("matmul", "attention", "elementwise", "recompute", "launch")
+    }
     terms["launch"] -= micro * shown
     terms |= {
         "head": micro * (head + shown),

@@ -40,7 +40,9 @@ GOOD = {
 }
 
 
-def table_file(folder: Path, *rows: dict[str, str], drop: str = "", name: str = "traces.csv") -> Path:
+def table_file(
+    folder: Path, *rows: dict[str, str], drop: str = "", name: str = "traces.csv"
+) -> Path:
     """A CSV of the good row, changed by each dict."""
     columns = [c for c in dict.fromkeys([*GOOD, *(k for row in rows for k in row)]) if c != drop]
     path = folder / name

@@ -1,4 +1,5 @@
-"""Studies in this process, so that all share what is compiled; the shell's way to them is tested on one."""
+"""Studies in this process, so that all share what is compiled; the shell's way to them is tested on
+one."""
 
 from __future__ import annotations
 
@@ -16,7 +17,11 @@ import pytest
 def quick_study(name: str, out: Path, *more: str) -> dict:
     """The document that `python -m experiments.NAME --quick --json` prints."""
     arguments = [name, "--quick", "--json", "--out", str(out), *more]
-    with pytest.MonkeyPatch.context() as patch, jax.numpy_dtype_promotion("standard"), redirect_stdout(io.StringIO()) as printed:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        jax.numpy_dtype_promotion("standard"),
+        redirect_stdout(io.StringIO()) as printed,
+    ):
         patch.setattr(sys, "argv", arguments)
         import_module(f"experiments.{name}").main()
     return json.loads(printed.getvalue())

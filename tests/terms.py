@@ -1,6 +1,8 @@
-"""The registry: every public function of the model up to the step, with points to try it at and corners where it must hold.
+"""The registry: every public function of the model up to the step, with points to try it at and
+corners where it must hold.
 
-`test_terms.py` fails for a public function of `MODULES` that is not here. A term is called as `call(inputs, sharpness)`.
+`test_terms.py` fails for a public function of `MODULES` that is not here. A term is called as
+`call(inputs, sharpness)`.
 """
 
 from __future__ import annotations
@@ -31,11 +33,25 @@ FOOTPRINT = Footprint(
     reserved=2e9,
 )
 
-MODULES = (smooth, counts, traffic, placement, collectives, compute, memory, overlap, pipeline, interference, power, step)
+MODULES = (
+    smooth,
+    counts,
+    traffic,
+    placement,
+    collectives,
+    compute,
+    memory,
+    overlap,
+    pipeline,
+    interference,
+    power,
+    step,
+)
 
 
 class Term(NamedTuple):
-    """call(inputs, sharpness) → arrays; points: inputs off every kink; edges: inputs at corners; soft: whether sharpness matters;
+    """call(inputs, sharpness) → arrays; points: inputs off every kink; edges: inputs at corners;
+    soft: whether sharpness matters;
     one_unit: outputs are parts of a whole and count as much as they weigh in it."""
 
     call: Callable[[Any, float], Any]
@@ -50,7 +66,9 @@ def public_functions() -> set[str]:
     found = set()
     for module in MODULES:
         for name, value in vars(module).items():
-            own = getattr(value, "__module__", None) == module.__name__ and not inspect.isclass(value)
+            own = getattr(value, "__module__", None) == module.__name__ and not inspect.isclass(
+                value
+            )
             if own and callable(value) and not name.startswith("_"):
                 found.add(f"{module.__name__.split('.')[-1]}.{name}")
     return found
@@ -64,11 +82,23 @@ EDGE_MODELS = [{"model": m} for m in at.EDGE_MODELS]
 # two kinds of messages on two levels: nbytes [kind], group [level, kind]
 GROUPS = ([[1.4, 6.2], [2.6, 1.7]], [[3.1, 1.2], [1.3, 9.5]], [[7.3, 7.3], [5.2, 130.0]])
 MESSAGES = [
-    {"nbytes": np.array([3e7, 2e5]), "group": np.array(g), "members": np.array([23.0, 140.0]), "network": at.NETWORK, "c": at.COEFFICIENTS}
+    {
+        "nbytes": np.array([3e7, 2e5]),
+        "group": np.array(g),
+        "members": np.array([23.0, 140.0]),
+        "network": at.NETWORK,
+        "c": at.COEFFICIENTS,
+    }
     for g in GROUPS
 ]
 EDGE_MESSAGES = [
-    {"nbytes": np.array(v), "group": np.array(g), "members": np.array(g).max(1), "network": network, "c": c}
+    {
+        "nbytes": np.array(v),
+        "group": np.array(g),
+        "members": np.array(g).max(1),
+        "network": network,
+        "c": c,
+    }
     for (v, g), (network, c) in product(
         [
             ([0.0, 0.0], [[1.0, 1.0], [1.0, 1.0]]),
@@ -79,8 +109,14 @@ EDGE_MESSAGES = [
         [
             (at.FABRIC, at.COEFFICIENTS),
             # the two levels tie
-            (at.FABRIC.replace(bytes_per_s=np.array([1e11, 1e11]), latency_s=np.zeros(2)), at.IDEAL),
-            (at.FABRIC.replace(torus_axes=np.array([3.0, 1.0]), in_network_reduction=np.ones(2)), at.IDEAL),
+            (
+                at.FABRIC.replace(bytes_per_s=np.array([1e11, 1e11]), latency_s=np.zeros(2)),
+                at.IDEAL,
+            ),
+            (
+                at.FABRIC.replace(torus_axes=np.array([3.0, 1.0]), in_network_reduction=np.ones(2)),
+                at.IDEAL,
+            ),
         ],
     )
 ]
@@ -89,7 +125,9 @@ EDGE_MESSAGES = [
 def message(f: Callable) -> Term:
     """A collective, called with nbytes, group and the fabric of a network."""
     return Term(
-        lambda x, p: f(x["nbytes"], x["group"], collectives.fabric(x["network"], x["c"], p, x["members"])),
+        lambda x, p: f(
+            x["nbytes"], x["group"], collectives.fabric(x["network"], x["c"], p, x["members"])
+        ),
         MESSAGES,
         EDGE_MESSAGES,
         soft=True,
@@ -105,10 +143,14 @@ def of_model(f: Callable) -> Term:
     return Term(lambda x, p: f(x["model"]), MODELS, EDGE_MODELS)
 
 
-def plain(f: Callable, points: Sequence[Any], edges: Sequence[Any] = (), soft: bool = False) -> Term:
+def plain(
+    f: Callable, points: Sequence[Any], edges: Sequence[Any] = (), soft: bool = False
+) -> Term:
     """A function of positional numbers."""
     call = (lambda x, p: f(*x, p)) if soft else (lambda x, p: f(*x))
-    as_arrays = [[tuple(np.asarray(v, np.float64) for v in x) for x in xs] for xs in (points, edges)]
+    as_arrays = [
+        [tuple(np.asarray(v, np.float64) for v in x) for x in xs] for xs in (points, edges)
+    ]
     return Term(call, *as_arrays, soft=soft)
 
 
@@ -121,13 +163,32 @@ def _matmul(x: Any, p: float) -> Any:
 
 
 CHIPPED = [{**w, "chip": at.CHIP, "c": at.COEFFICIENTS} for w in WORK]
-EDGE_CHIPPED = [{**w, "chip": at.CHIP, "c": c} for w, c in product(EDGE_WORK[::3], (at.COEFFICIENTS, at.IDEAL))]
+EDGE_CHIPPED = [
+    {**w, "chip": at.CHIP, "c": c} for w, c in product(EDGE_WORK[::3], (at.COEFFICIENTS, at.IDEAL))
+]
 
-ON_CHIP = [{"n": n, "m": m, "chip": at.CHIP, "c": at.COEFFICIENTS} for n, m in ((1e10, 2e9), (3e-4, 130.0), (1e-5, 17.0))]
-EDGE_ON_CHIP = [{"n": n, "m": m, "chip": at.CHIP, "c": c} for n, m, c in product((0.0, 1e9), (0.0, 1.0), (at.COEFFICIENTS, at.IDEAL))]
+ON_CHIP = [
+    {"n": n, "m": m, "chip": at.CHIP, "c": at.COEFFICIENTS}
+    for n, m in ((1e10, 2e9), (3e-4, 130.0), (1e-5, 17.0))
+]
+EDGE_ON_CHIP = [
+    {"n": n, "m": m, "chip": at.CHIP, "c": c}
+    for n, m, c in product((0.0, 1e9), (0.0, 1.0), (at.COEFFICIENTS, at.IDEAL))
+]
 
-STEPS = [{"system": System(chip=at.CHIP, network=at.NETWORK), "model": w["model"], "plan": w["plan"], "c": at.COEFFICIENTS} for w in WORK]
-EDGE_STEPS = [{"system": System(chip=at.CHIP, network=at.FABRIC), **w, "c": c} for w, c in product(EDGE_WORK, (at.COEFFICIENTS, at.IDEAL))]
+STEPS = [
+    {
+        "system": System(chip=at.CHIP, network=at.NETWORK),
+        "model": w["model"],
+        "plan": w["plan"],
+        "c": at.COEFFICIENTS,
+    }
+    for w in WORK
+]
+EDGE_STEPS = [
+    {"system": System(chip=at.CHIP, network=at.FABRIC), **w, "c": c}
+    for w, c in product(EDGE_WORK, (at.COEFFICIENTS, at.IDEAL))
+]
 PIPES = [(3.3, 9.2, 1.4), (5.7, 2.2, 2.6), (1.3, 7.7, 4.1)]
 EDGE_PIPES = [(1.0, 1.0, 1.0), (8.0, 8.0, 1.0), (8.0, 4.0, 2.0), (2.0, 64.0, 4.0)]
 WINDOWS = [(2.0, 1.3, 0.4), (1.0, 3.0, 0.6), (1.0, 5.0, 0.3)]
@@ -137,20 +198,38 @@ BUSY = [
     (0.9, 0.9, 0.6, 0.1, 0.1, 0.05, 0.0, 0.05, 1e10),
     (0.9, 0.85, 0.5, 0.04, 0.02, 0.1, 0.02, 0.05, 1e10),
 ]
-BUSY_EDGES = [(0.0,) * 9, (1.0, 1.0, *(0.0,) * 7), (1.0, 1.0, 1.0, *(0.0,) * 6), (1.0, 1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 4e11)]
+BUSY_EDGES = [
+    (0.0,) * 9,
+    (1.0, 1.0, *(0.0,) * 7),
+    (1.0, 1.0, 1.0, *(0.0,) * 6),
+    (1.0, 1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 4e11),
+]
 
 TERMS: dict[str, Term] = {
     "smooth.maximum": plain(
         smooth.maximum,
         [([1.0, 0.7, 0.2],), ([3.0, 2.9, 1e-3],)],
-        [([0.0] * 3,), ([1.0] * 3,), ([0.0, 1.0, 1.0],), ([1e-300, 0.0, 0.0],), ([1e300, 1e-300, 0.0],)],
+        [
+            ([0.0] * 3,),
+            ([1.0] * 3,),
+            ([0.0, 1.0, 1.0],),
+            ([1e-300, 0.0, 0.0],),
+            ([1e300, 1e-300, 0.0],),
+        ],
         soft=True,
     ),
     "smooth.minimum": plain(
-        smooth.minimum, [([1.0, 0.7, 1.2],), ([3.0, 2.9, 0.1],)], [([0.0] * 3,), ([1.0] * 3,), ([0.0, 1.0, 1.0],)], soft=True
+        smooth.minimum,
+        [([1.0, 0.7, 1.2],), ([3.0, 2.9, 0.1],)],
+        [([0.0] * 3,), ([1.0] * 3,), ([0.0, 1.0, 1.0],)],
+        soft=True,
     ),
-    "smooth.excess": plain(smooth.excess, [w[:2] for w in WINDOWS], [w[:2] for w in EDGE_WINDOWS], soft=True),
-    "smooth.positive_part": plain(smooth.positive_part, [w[:2] for w in WINDOWS], [w[:2] for w in EDGE_WINDOWS], soft=True),
+    "smooth.excess": plain(
+        smooth.excess, [w[:2] for w in WINDOWS], [w[:2] for w in EDGE_WINDOWS], soft=True
+    ),
+    "smooth.positive_part": plain(
+        smooth.positive_part, [w[:2] for w in WINDOWS], [w[:2] for w in EDGE_WINDOWS], soft=True
+    ),
     "smooth.ramp": plain(smooth.ramp, [(0.4,), (1.7,), (0.99,)], [(0.0,), (1.0,), (-1.0,)]),
     "smooth.clip": plain(
         smooth.clip,
@@ -158,12 +237,21 @@ TERMS: dict[str, Term] = {
         [(0.3, 0.3, 0.9), (0.9, 0.3, 0.9), (0.3, 0.3, 0.3), (1.0, 0.0, np.inf)],
     ),
     "smooth.inverse": plain(smooth.inverse, [(0.4,), (1.7,)], [(1e-100,), (1e100,)]),
-    "smooth.power": plain(lambda x: smooth.power(x, 1.0 / 3.0), [(0.4,), (1.7,)], [(1.0,), (1e-30,), (1e30,)]),
-    "power.asked": plain(power.asked, [(0.5, 0.2, 0.2, 1.5), (1.0, 0.1, 0.3, 1.1)], [(0.0, 0.0, 0.0, 1.0)]),
+    "smooth.power": plain(
+        lambda x: smooth.power(x, 1.0 / 3.0), [(0.4,), (1.7,)], [(1.0,), (1e-30,), (1e30,)]
+    ),
+    "power.asked": plain(
+        power.asked, [(0.5, 0.2, 0.2, 1.5), (1.0, 0.1, 0.3, 1.1)], [(0.0, 0.0, 0.0, 1.0)]
+    ),
     "power.slowed": plain(
         power.slowed,
         [(0.5, 0.2, 0.1, 1.0, 1.4), (0.9, 0.05, 0.02, 1.1, 1.5), (0.2, 0.0, 0.1, 1.0, 1.2)],
-        [(0.0, 0.0, 0.0, 1.0, 1.4), (1.0, 0.0, 0.0, 1.0, 1.0), (1.0, 0.0, 0.0, 1.0, 0.0), (1e-9, 1e-9, 0.0, 1e9, 1.4)],
+        [
+            (0.0, 0.0, 0.0, 1.0, 1.4),
+            (1.0, 0.0, 0.0, 1.0, 1.0),
+            (1.0, 0.0, 0.0, 1.0, 0.0),
+            (1e-9, 1e-9, 0.0, 1e9, 1.4),
+        ],
         soft=True,
     ),
     "power.wandering": plain(power.wandering, [(1.2,), (1.02,)], [(1.0,), (1e9,)]),
@@ -173,9 +261,13 @@ TERMS: dict[str, Term] = {
     "counts.parameter_groups": of_model(counts.parameter_groups),
     "counts.parameters": of_model(counts.parameters),
     "counts.active_parameters": of_model(counts.active_parameters),
-    "counts.model_flops_per_token": of_model(lambda m: [counts.model_flops_per_token(m, name) for name in counts.CONVENTIONS]),
+    "counts.model_flops_per_token": of_model(
+        lambda m: [counts.model_flops_per_token(m, name) for name in counts.CONVENTIONS]
+    ),
     "counts.tokens": of_work(counts.tokens),
-    "counts.matmuls": of_work(lambda m, p: (lambda x: (x, x.flops, x.elements))(counts.matmuls(m, p))),
+    "counts.matmuls": of_work(
+        lambda m, p: (lambda x: (x, x.flops, x.elements))(counts.matmuls(m, p))
+    ),
     "counts.routing_bytes": of_work(counts.routing_bytes),
     "traffic.cast_bytes": of_work(lambda m, p: traffic.cast_bytes(counts.matmuls(m, p), m, p)),
     "counts.attention_flops": of_work(counts.attention_flops),
@@ -198,71 +290,125 @@ TERMS: dict[str, Term] = {
     "counts.activation_bytes": of_work(counts.activation_bytes),
     "placement.place": Term(
         lambda x, p: placement.place(x["plan"], x["size"]),
-        [{"plan": plan, "size": size} for plan, size in product(at.PLANS, (np.array([7.3, np.inf]), np.array([3.4, np.inf])))],
-        [{"plan": plan, "size": np.array([size, np.inf])} for plan, size in product(at.EDGE_PLANS, (1.0, 8.0, 1e9))],
+        [
+            {"plan": plan, "size": size}
+            for plan, size in product(at.PLANS, (np.array([7.3, np.inf]), np.array([3.4, np.inf])))
+        ],
+        [
+            {"plan": plan, "size": np.array([size, np.inf])}
+            for plan, size in product(at.EDGE_PLANS, (1.0, 8.0, 1e9))
+        ],
     ),
-    "collectives.inner_outer": plain(lambda a, b: collectives.inner_outer(a, b, 3), [(0.3, 0.7)], [(0.0, 0.0)]),
+    "collectives.inner_outer": plain(
+        lambda a, b: collectives.inner_outer(a, b, 3), [(0.3, 0.7)], [(0.0, 0.0)]
+    ),
     "collectives.fabric": Term(
         lambda x, p: collectives.fabric(x["network"], x["c"]),
         [{"network": at.NETWORK, "c": at.COEFFICIENTS}],
         [{"network": at.FABRIC, "c": at.IDEAL}],
     ),
-    "collectives.gather_line": message(lambda nbytes, group, net: collectives.gather_line(group, net)),
+    "collectives.gather_line": message(
+        lambda nbytes, group, net: collectives.gather_line(group, net)
+    ),
     "collectives.gather_time": message(collectives.gather_time),
     "collectives.all_reduce_time": message(collectives.all_reduce_time),
     "collectives.all_to_all_time": message(
         lambda nbytes, group, net: [
-            collectives.all_to_all_time(nbytes, group, net, 2.3 + 0.0 * nbytes, merged + 0.0 * nbytes) for merged in (0.0, 0.4)
+            collectives.all_to_all_time(
+                nbytes, group, net, 2.3 + 0.0 * nbytes, merged + 0.0 * nbytes
+            )
+            for merged in (0.0, 0.4)
         ]
     ),
     "collectives.point_to_point_time": message(collectives.point_to_point_time),
     "compute.matmul_time": Term(_matmul, CHIPPED, EDGE_CHIPPED, soft=True),
     "compute.attention_time": Term(
-        lambda x, p: compute.attention_time(x["n"], 0.004 * x["n"], x["m"], x["chip"], x["c"], p), ON_CHIP, EDGE_ON_CHIP, soft=True
-    ),
-    "compute.attention_passes": Term(
-        lambda x, p: list(compute.attention_passes(x["n"], 0.004 * x["n"], x["m"], 0.7, x["chip"], x["c"], p)),
+        lambda x, p: compute.attention_time(x["n"], 0.004 * x["n"], x["m"], x["chip"], x["c"], p),
         ON_CHIP,
         EDGE_ON_CHIP,
         soft=True,
     ),
-    "compute.streaming_time": Term(lambda x, p: compute.streaming_time(x["n"], x["chip"], x["c"]), ON_CHIP, EDGE_ON_CHIP),
+    "compute.attention_passes": Term(
+        lambda x, p: list(
+            compute.attention_passes(x["n"], 0.004 * x["n"], x["m"], 0.7, x["chip"], x["c"], p)
+        ),
+        ON_CHIP,
+        EDGE_ON_CHIP,
+        soft=True,
+    ),
+    "compute.streaming_time": Term(
+        lambda x, p: compute.streaming_time(x["n"], x["chip"], x["c"]), ON_CHIP, EDGE_ON_CHIP
+    ),
     "compute.launch_time": Term(
-        lambda x, p: compute.launch_time(x["n"], compute.starts(x["m"], 0.8 * x["m"], 0.3 * x["m"], x["chip"], x["c"]), p),
+        lambda x, p: compute.launch_time(
+            x["n"], compute.starts(x["m"], 0.8 * x["m"], 0.3 * x["m"], x["chip"], x["c"]), p
+        ),
         ON_CHIP[1:],
         EDGE_ON_CHIP,
         soft=True,
     ),
     "compute.starts": Term(
-        lambda x, p: list(compute.starts(x["m"], 0.8 * x["m"], 0.3 * x["m"], x["chip"], x["c"])), ON_CHIP[1:], EDGE_ON_CHIP
+        lambda x, p: list(compute.starts(x["m"], 0.8 * x["m"], 0.3 * x["m"], x["chip"], x["c"])),
+        ON_CHIP[1:],
+        EDGE_ON_CHIP,
     ),
     "compute.hidden_head": Term(
-        lambda x, p: compute.hidden_head(0.7 * x["n"], 3.0, x["n"], compute.starts(x["m"], 0.32 * x["m"], 0.0, x["chip"], x["c"]), p),
+        lambda x, p: compute.hidden_head(
+            0.7 * x["n"],
+            3.0,
+            x["n"],
+            compute.starts(x["m"], 0.32 * x["m"], 0.0, x["chip"], x["c"]),
+            p,
+        ),
         ON_CHIP[1:],
         EDGE_ON_CHIP,
         soft=True,
     ),
-    "compute.optimizer_time": Term(lambda x, p: compute.optimizer_time(x["n"], x["m"], x["chip"], x["c"]), ON_CHIP, EDGE_ON_CHIP),
-    "memory.zero_share": plain(lambda z: [memory.zero_share(z, k) for k in (1.0, 2.0, 3.0)], [(0.4,), (1.5,), (2.6,)], [(0.0,), (3.0,)]),
+    "compute.optimizer_time": Term(
+        lambda x, p: compute.optimizer_time(x["n"], x["m"], x["chip"], x["c"]),
+        ON_CHIP,
+        EDGE_ON_CHIP,
+    ),
+    "memory.zero_share": plain(
+        lambda z: [memory.zero_share(z, k) for k in (1.0, 2.0, 3.0)],
+        [(0.4,), (1.5,), (2.6,)],
+        [(0.0,), (3.0,)],
+    ),
     "memory.sharded": of_work(lambda m, p: memory.sharded(counts.residents(m, p), p)),
-    "memory.held": of_work(lambda m, p: [memory.held(counts.residents(m, p), p, k) for k in (1.0, 2.0, 3.0)]),
+    "memory.held": of_work(
+        lambda m, p: [memory.held(counts.residents(m, p), p, k) for k in (1.0, 2.0, 3.0)]
+    ),
     "memory.layer_keeps": of_work(memory.layer_keeps),
     "memory.layer_activation_bytes": of_work(memory.layer_activation_bytes),
     "memory.layer_input_bytes": of_work(memory.layer_input_bytes),
     "memory.kept_result_bytes": of_work(memory.kept_result_bytes),
-    "memory.on_device": of_work(lambda m, p: [memory.on_device(m.n_layers * x, p.replace(offload=0.6)) for x in (0.5, 3.0)]),
-    "memory.memory": of_work(lambda m, p: (memory.memory(m, p, p.pp), memory.memory(m, p, p.pp, 1.0, FOOTPRINT))),
+    "memory.on_device": of_work(
+        lambda m, p: [memory.on_device(m.n_layers * x, p.replace(offload=0.6)) for x in (0.5, 3.0)]
+    ),
+    "memory.memory": of_work(
+        lambda m, p: (memory.memory(m, p, p.pp), memory.memory(m, p, p.pp, 1.0, FOOTPRINT))
+    ),
     "memory.gathered_bytes": of_work(lambda m, p: memory.gathered_bytes(m, p, p.pp + 1.5)),
-    "memory.out_of_memory_probability": plain(memory.out_of_memory_probability, [(7e10, 8e10, 0.2), (9e10, 8e10, 0.1)], [(1e9, 8e10, 0.2)]),
+    "memory.out_of_memory_probability": plain(
+        memory.out_of_memory_probability, [(7e10, 8e10, 0.2), (9e10, 8e10, 0.1)], [(1e9, 8e10, 0.2)]
+    ),
     "overlap.exposed_time": plain(overlap.exposed_time, WINDOWS, EDGE_WINDOWS, soft=True),
-    "overlap.lengthened": plain(overlap.lengthened, [(0.8, 0.3), (0.2, 1.1)], [(0.0, 0.5), (1.0, 0.0), (1.0, 2.0)]),
-    "overlap.straggler_share": plain(overlap.straggler_share, [(3.3, 0.01), (4000.0, 0.02)], [(1.0, 0.01), (1.0, 0.0), (2.0, 0.0)]),
+    "overlap.lengthened": plain(
+        overlap.lengthened, [(0.8, 0.3), (0.2, 1.1)], [(0.0, 0.5), (1.0, 0.0), (1.0, 2.0)]
+    ),
+    "overlap.straggler_share": plain(
+        overlap.straggler_share,
+        [(3.3, 0.01), (4000.0, 0.02)],
+        [(1.0, 0.01), (1.0, 0.0), (2.0, 0.0)],
+    ),
     "pipeline.gpipe_bubble": plain(pipeline.gpipe_bubble, PIPES, EDGE_PIPES),
     "pipeline.interleaved_bubble": plain(pipeline.interleaved_bubble, PIPES, EDGE_PIPES),
     "pipeline.step_window": plain(pipeline.step_window, PIPES, EDGE_PIPES),
     "pipeline.zero_bubble": plain(pipeline.zero_bubble, PIPES, EDGE_PIPES),
     **{
-        f"pipeline.SCHEDULES.{name}": plain(lambda pp, m, v, s=s: (s.bubble(pp, m, v), s.in_flight(pp, m, v)), PIPES, EDGE_PIPES)
+        f"pipeline.SCHEDULES.{name}": plain(
+            lambda pp, m, v, s=s: (s.bubble(pp, m, v), s.in_flight(pp, m, v)), PIPES, EDGE_PIPES
+        )
         for name, s in pipeline.SCHEDULES.items()
     },
     "interference.contention": plain(
@@ -272,7 +418,9 @@ TERMS: dict[str, Term] = {
         soft=True,
     ),
     "power.draw": Term(
-        lambda x, p: power.draw(x["chip"], power.Activities(*x["shares"]), x["demand"], x["waiting"]),
+        lambda x, p: power.draw(
+            x["chip"], power.Activities(*x["shares"]), x["demand"], x["waiting"]
+        ),
         [{"chip": at.CHIP, "shares": s, "demand": 1.5, "waiting": 0.5} for s in BUSY],
         [{"chip": at.CHIP, "shares": s, "demand": 1.5, "waiting": 0.5} for s in BUSY_EDGES],
     ),
@@ -281,12 +429,22 @@ TERMS: dict[str, Term] = {
         [{"chip": at.CHIP, "shares": s, "demand": 1.5} for s in BUSY],
         [{"chip": at.CHIP, "shares": s, "demand": 1.5} for s in BUSY_EDGES],
     ),
-    "power.host_watts": Term(lambda x, p: power.host_watts(x["chip"], x["a"]), [{"chip": at.CHIP, "a": 0.7}]),
+    "power.host_watts": Term(
+        lambda x, p: power.host_watts(x["chip"], x["a"]), [{"chip": at.CHIP, "a": 0.7}]
+    ),
     "step.memory_use": of_work(lambda m, p: (lambda x: (x, x.total))(step.memory_use(m, p))),
     "step.starts": Term(
-        lambda x, p: list(step.starts(x["model"], x["plan"], x["plan"].pp / 1.7, x["system"].chip, x["c"])), STEPS, EDGE_STEPS
+        lambda x, p: list(
+            step.starts(x["model"], x["plan"], x["plan"].pp / 1.7, x["system"].chip, x["c"])
+        ),
+        STEPS,
+        EDGE_STEPS,
     ),
     "step.step_time": Term(
-        lambda x, p: step.step_time(x["system"], x["model"], x["plan"], x["c"], sharpness=p), STEPS, EDGE_STEPS, soft=True, one_unit=True
+        lambda x, p: step.step_time(x["system"], x["model"], x["plan"], x["c"], sharpness=p),
+        STEPS,
+        EDGE_STEPS,
+        soft=True,
+        one_unit=True,
     ),
 }

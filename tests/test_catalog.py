@@ -1,4 +1,5 @@
-"""The catalog: names, units, published sizes, fabrics of the traces, Hugging Face files, and what wrong input answers."""
+"""The catalog: names, units, published sizes, fabrics of the traces, Hugging Face files, and what
+wrong input answers."""
 
 import json
 import math
@@ -17,63 +18,230 @@ from dmodel.types import HOUR, InputError
 
 REQUIRED = {
     "chips": [
-        "A100-40GB", "A100-80GB", "H100-80GB", "H100-PCIe", "H200-141GB", "H200-NVL", "H800", "B200", "B300", "GB200", "GB300",
-        "MI300X", "MI325X", "L40S", "TPU-v3", "TPU-v4", "TPU-v5e", "TPU-v5p", "TPU-v6e", "TPU-v7x",
+        "A100-40GB",
+        "A100-80GB",
+        "H100-80GB",
+        "H100-PCIe",
+        "H200-141GB",
+        "H200-NVL",
+        "H800",
+        "B200",
+        "B300",
+        "GB200",
+        "GB300",
+        "MI300X",
+        "MI325X",
+        "L40S",
+        "TPU-v3",
+        "TPU-v4",
+        "TPU-v5e",
+        "TPU-v5p",
+        "TPU-v6e",
+        "TPU-v7x",
     ],
     "systems": [
-        "A100-DGX", "H100-DGX", "H100-Superpod", "H200-HGX", "B200-DGX", "GB200-NVL72", "GB300-NVL72", "V100-DGX",
-        "TPU-v4", "TPU-v5e", "TPU-v5p", "TPU-v6e", "TPU-v7x",
+        "A100-DGX",
+        "H100-DGX",
+        "H100-Superpod",
+        "H200-HGX",
+        "B200-DGX",
+        "GB200-NVL72",
+        "GB300-NVL72",
+        "V100-DGX",
+        "TPU-v4",
+        "TPU-v5e",
+        "TPU-v5p",
+        "TPU-v6e",
+        "TPU-v7x",
     ],
     "models": [
-        "gpt-3-175b", "llama-2-7b", "llama-2-70b", "llama-3-8b", "llama-3-70b", "llama-3.1-405b", "mixtral-8x7b", "deepseek-v3",
-        "megatron-1.7b", "megatron-1008b", "turing-530b", "palm-540b", "mpt-70b", "nemotron-4-340b", "gpt-oss-120b",
+        "gpt-3-175b",
+        "llama-2-7b",
+        "llama-2-70b",
+        "llama-3-8b",
+        "llama-3-70b",
+        "llama-3.1-405b",
+        "mixtral-8x7b",
+        "deepseek-v3",
+        "megatron-1.7b",
+        "megatron-1008b",
+        "turing-530b",
+        "palm-540b",
+        "mpt-70b",
+        "nemotron-4-340b",
+        "gpt-oss-120b",
     ],
-}  # fmt: skip
+}
 
 LLAMA = {
-    "model_type": "llama", "num_hidden_layers": 80, "hidden_size": 8192, "intermediate_size": 28672, "num_attention_heads": 64,
-    "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 8192, "tie_word_embeddings": False,
-}  # fmt: skip
+    "model_type": "llama",
+    "num_hidden_layers": 80,
+    "hidden_size": 8192,
+    "intermediate_size": 28672,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "max_position_embeddings": 8192,
+    "tie_word_embeddings": False,
+}
 CONFIGS = {
     "llama-3-70b": LLAMA,
-    "mistral-7b": {**LLAMA, "model_type": "mistral", "num_hidden_layers": 32, "hidden_size": 4096, "intermediate_size": 14336,
-                   "num_attention_heads": 32, "vocab_size": 32000, "head_dim": None},
-    "mixtral-8x7b": {**LLAMA, "model_type": "mixtral", "num_hidden_layers": 32, "hidden_size": 4096, "intermediate_size": 14336,
-                     "num_attention_heads": 32, "vocab_size": 32000, "num_local_experts": 8, "num_experts_per_tok": 2,
-                     "max_position_embeddings": 32768},
-    "qwen-3-0.6b": {"model_type": "qwen3", "num_hidden_layers": 28, "hidden_size": 1024, "intermediate_size": 3072, "head_dim": 128,
-                    "num_attention_heads": 16, "num_key_value_heads": 8, "vocab_size": 151936, "max_position_embeddings": 4096,
-                    "tie_word_embeddings": True},
-    "gpt-2-xl": {"model_type": "gpt2", "n_layer": 48, "n_embd": 1600, "n_head": 25, "vocab_size": 50257, "n_positions": 1024,
-                 "n_inner": None},
-    "gpt-neox-20b": {"model_type": "gpt_neox", "num_hidden_layers": 44, "hidden_size": 6144, "intermediate_size": 24576,
-                     "num_attention_heads": 64, "vocab_size": 50432, "max_position_embeddings": 2048, "tie_word_embeddings": False},
-    "gemma-2b": {"model_type": "gemma", "num_hidden_layers": 18, "hidden_size": 2048, "intermediate_size": 16384, "head_dim": 256,
-                 "num_attention_heads": 8, "num_key_value_heads": 1, "vocab_size": 256000, "max_position_embeddings": 8192},
-    "deepseek-v3": {"model_type": "deepseek_v3", "num_hidden_layers": 61, "hidden_size": 7168, "intermediate_size": 18432,
-                    "moe_intermediate_size": 2048, "num_attention_heads": 128, "num_key_value_heads": 128, "vocab_size": 129280,
-                    "n_routed_experts": 256, "n_shared_experts": 1, "num_experts_per_tok": 8, "kv_lora_rank": 512, "v_head_dim": 128,
-                    "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "first_k_dense_replace": 3,
-                    "num_nextn_predict_layers": 1, "max_position_embeddings": 163840},
-    "gpt-oss-20b": {**LLAMA, "model_type": "gpt_oss", "num_hidden_layers": 24, "hidden_size": 2880, "intermediate_size": 2880,
-                    "head_dim": 64, "vocab_size": 201088, "num_local_experts": 32, "num_experts_per_tok": 4, "sliding_window": 128,
-                    "layer_types": ["sliding_attention", "full_attention"] * 12},
-    "nemotron-3-nano": {"model_type": "nemotron_h", "num_hidden_layers": 52, "hidden_size": 2688, "intermediate_size": 1856,
-                        "num_attention_heads": 32, "num_key_value_heads": 2, "head_dim": 128, "vocab_size": 131072,
-                        "max_position_embeddings": 262144, "mamba_num_heads": 64, "mamba_head_dim": 64, "n_groups": 8,
-                        "ssm_state_size": 128, "n_routed_experts": 128, "num_experts_per_tok": 6, "moe_intermediate_size": 1856,
-                        "moe_shared_expert_intermediate_size": 3712, "hybrid_override_pattern": "ME" * 20 + "M*" * 3 + "*E" * 3},
-    "nemotron-3-super": {"model_type": "nemotron_h", "num_hidden_layers": 88, "hidden_size": 4096, "intermediate_size": 2688,
-                         "num_attention_heads": 32, "num_key_value_heads": 2, "head_dim": 128, "vocab_size": 131072,
-                         "max_position_embeddings": 262144, "mamba_num_heads": 128, "mamba_head_dim": 64, "n_groups": 8,
-                         "ssm_state_size": 128, "n_routed_experts": 512, "num_experts_per_tok": 22, "moe_intermediate_size": 2688,
-                         "moe_latent_size": 1024, "moe_shared_expert_intermediate_size": 5376,
-                         "hybrid_override_pattern": "ME" * 40 + "*" * 8},
-    "nemotron-h-8b": {"model_type": "nemotron_h", "num_hidden_layers": 52, "hidden_size": 4096, "intermediate_size": 21504,
-                      "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 131072,
-                      "max_position_embeddings": 8192, "mamba_num_heads": 128, "mamba_head_dim": 64, "n_groups": 8,
-                      "ssm_state_size": 128, "hybrid_override_pattern": "M-" * 24 + "*" * 4},
-}  # fmt: skip
+    "mistral-7b": {
+        **LLAMA,
+        "model_type": "mistral",
+        "num_hidden_layers": 32,
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_attention_heads": 32,
+        "vocab_size": 32000,
+        "head_dim": None,
+    },
+    "mixtral-8x7b": {
+        **LLAMA,
+        "model_type": "mixtral",
+        "num_hidden_layers": 32,
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_attention_heads": 32,
+        "vocab_size": 32000,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+        "max_position_embeddings": 32768,
+    },
+    "qwen-3-0.6b": {
+        "model_type": "qwen3",
+        "num_hidden_layers": 28,
+        "hidden_size": 1024,
+        "intermediate_size": 3072,
+        "head_dim": 128,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "vocab_size": 151936,
+        "max_position_embeddings": 4096,
+        "tie_word_embeddings": True,
+    },
+    "gpt-2-xl": {
+        "model_type": "gpt2",
+        "n_layer": 48,
+        "n_embd": 1600,
+        "n_head": 25,
+        "vocab_size": 50257,
+        "n_positions": 1024,
+        "n_inner": None,
+    },
+    "gpt-neox-20b": {
+        "model_type": "gpt_neox",
+        "num_hidden_layers": 44,
+        "hidden_size": 6144,
+        "intermediate_size": 24576,
+        "num_attention_heads": 64,
+        "vocab_size": 50432,
+        "max_position_embeddings": 2048,
+        "tie_word_embeddings": False,
+    },
+    "gemma-2b": {
+        "model_type": "gemma",
+        "num_hidden_layers": 18,
+        "hidden_size": 2048,
+        "intermediate_size": 16384,
+        "head_dim": 256,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 1,
+        "vocab_size": 256000,
+        "max_position_embeddings": 8192,
+    },
+    "deepseek-v3": {
+        "model_type": "deepseek_v3",
+        "num_hidden_layers": 61,
+        "hidden_size": 7168,
+        "intermediate_size": 18432,
+        "moe_intermediate_size": 2048,
+        "num_attention_heads": 128,
+        "num_key_value_heads": 128,
+        "vocab_size": 129280,
+        "n_routed_experts": 256,
+        "n_shared_experts": 1,
+        "num_experts_per_tok": 8,
+        "kv_lora_rank": 512,
+        "v_head_dim": 128,
+        "q_lora_rank": 1536,
+        "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64,
+        "first_k_dense_replace": 3,
+        "num_nextn_predict_layers": 1,
+        "max_position_embeddings": 163840,
+    },
+    "gpt-oss-20b": {
+        **LLAMA,
+        "model_type": "gpt_oss",
+        "num_hidden_layers": 24,
+        "hidden_size": 2880,
+        "intermediate_size": 2880,
+        "head_dim": 64,
+        "vocab_size": 201088,
+        "num_local_experts": 32,
+        "num_experts_per_tok": 4,
+        "sliding_window": 128,
+        "layer_types": ["sliding_attention", "full_attention"] * 12,
+    },
+    "nemotron-3-nano": {
+        "model_type": "nemotron_h",
+        "num_hidden_layers": 52,
+        "hidden_size": 2688,
+        "intermediate_size": 1856,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 2,
+        "head_dim": 128,
+        "vocab_size": 131072,
+        "max_position_embeddings": 262144,
+        "mamba_num_heads": 64,
+        "mamba_head_dim": 64,
+        "n_groups": 8,
+        "ssm_state_size": 128,
+        "n_routed_experts": 128,
+        "num_experts_per_tok": 6,
+        "moe_intermediate_size": 1856,
+        "moe_shared_expert_intermediate_size": 3712,
+        "hybrid_override_pattern": "ME" * 20 + "M*" * 3 + "*E" * 3,
+    },
+    "nemotron-3-super": {
+        "model_type": "nemotron_h",
+        "num_hidden_layers": 88,
+        "hidden_size": 4096,
+        "intermediate_size": 2688,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 2,
+        "head_dim": 128,
+        "vocab_size": 131072,
+        "max_position_embeddings": 262144,
+        "mamba_num_heads": 128,
+        "mamba_head_dim": 64,
+        "n_groups": 8,
+        "ssm_state_size": 128,
+        "n_routed_experts": 512,
+        "num_experts_per_tok": 22,
+        "moe_intermediate_size": 2688,
+        "moe_latent_size": 1024,
+        "moe_shared_expert_intermediate_size": 5376,
+        "hybrid_override_pattern": "ME" * 40 + "*" * 8,
+    },
+    "nemotron-h-8b": {
+        "model_type": "nemotron_h",
+        "num_hidden_layers": 52,
+        "hidden_size": 4096,
+        "intermediate_size": 21504,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "vocab_size": 131072,
+        "max_position_embeddings": 8192,
+        "mamba_num_heads": 128,
+        "mamba_head_dim": 64,
+        "n_groups": 8,
+        "ssm_state_size": 128,
+        "hybrid_override_pattern": "M-" * 24 + "*" * 4,
+    },
+}
 
 
 def write(tmp_path, content):
@@ -90,7 +258,12 @@ def test_required_names_exist(kind):
 @pytest.mark.parametrize("kind", catalog.KINDS)
 def test_every_name_and_alias_finds_its_own_entry(kind):
     for entry in catalog.entries(kind):
-        for spelling in [entry["name"], entry["name"].upper(), entry["name"].replace("-", " "), *entry["aliases"]]:
+        for spelling in [
+            entry["name"],
+            entry["name"].upper(),
+            entry["name"].replace("-", " "),
+            *entry["aliases"],
+        ]:
             assert loader.resolve(kind, spelling) == entry["name"]
 
 
@@ -110,7 +283,9 @@ def test_chip_is_within_physical_bounds_at_every_precision(name):
         assert 1e14 <= chip.flops_per_s <= 2e16
         assert 0.1 <= chip.flops_per_s / chip.attention_flops_per_s <= 7 or precision == "int8"
         assert 1e9 * 15 <= chip.hbm_bytes <= 320e9
-        assert 20 <= chip.attention_flops_per_s / chip.hbm_bytes_per_s <= 700  # FLOP per byte of every generation so far
+        assert (
+            20 <= chip.attention_flops_per_s / chip.hbm_bytes_per_s <= 700
+        )  # FLOP per byte of every generation so far
         assert chip.hbm_bytes / chip.hbm_bytes_per_s < 0.1
         assert 1e-7 <= chip.kernel_latency_s <= 1e-5
         assert 0 < chip.idle_watts < 0.5 * chip.peak_watts
@@ -123,9 +298,15 @@ def test_system_levels_slow_down_outwards_and_only_the_last_may_be_unbounded(nam
     assert np.isinf(net.size[-1]) or name == "H100-Llama-3"
     assert np.all(np.isfinite(net.size[:-1])) and np.all(net.size >= 2)
     # tiers of a fat tree have the rate of its adapters unless they are oversubscribed
-    assert np.all(np.diff(net.bytes_per_s) <= 0) and net.bytes_per_s[1] < net.bytes_per_s[0] and np.all(np.diff(net.latency_s) >= 0)
+    assert (
+        np.all(np.diff(net.bytes_per_s) <= 0)
+        and net.bytes_per_s[1] < net.bytes_per_s[0]
+        and np.all(np.diff(net.latency_s) >= 0)
+    )
     assert np.all(net.latency_s > 0) and set(net.in_network_reduction) <= {0.0, 1.0}
-    assert net.torus_axes[0] == ({"v3": 2, "v5e": 2, "v6e": 2}.get(name.split("-")[1], 3) if name.startswith("TPU") else 1)
+    assert net.torus_axes[0] == (
+        {"v3": 2, "v5e": 2, "v6e": 2}.get(name.split("-")[1], 3) if name.startswith("TPU") else 1
+    )
 
 
 def chip_of(system_name):
@@ -149,13 +330,19 @@ def test_peaks_are_dense(name, precision, expected):
 
 
 def test_half_precision_rate_of_attention_does_not_depend_on_the_matmuls():
-    assert catalog.chip("B200", "nvfp4").attention_flops_per_s == catalog.chip("B200", "bf16").flops_per_s
+    assert (
+        catalog.chip("B200", "nvfp4").attention_flops_per_s
+        == catalog.chip("B200", "bf16").flops_per_s
+    )
     assert catalog.chip("V100", "fp16").attention_flops_per_s == 125e12
 
 
 def test_vendor_bandwidths_are_halved_to_one_direction():
     h100, v5p = catalog.system("H100-DGX").network, catalog.system("TPU-v5p").network
-    assert h100.bytes_per_s.tolist() == [450e9, 50e9] and h100.in_network_reduction.tolist() == [1.0, 0.0]
+    assert h100.bytes_per_s.tolist() == [450e9, 50e9] and h100.in_network_reduction.tolist() == [
+        1.0,
+        0.0,
+    ]
     assert v5p.bytes_per_s[0] * 8 == 4800e9 and v5p.torus_axes[0] == 3
     assert catalog.system("H100-Superpod").network.size.tolist() == [8.0, 32.0, math.inf]
 
@@ -164,17 +351,25 @@ def test_vendor_bandwidths_are_halved_to_one_direction():
 def test_our_parameter_count_agrees_with_the_published_one(name):
     entry = loader.table("models")[name]
     ours = float(parameters(catalog.transformer(name)))
-    assert ours == pytest.approx(entry["published_parameters"], rel=entry.get("parameters_tolerance", 0.02))
-    assert "parameters_tolerance" not in entry or entry["about"], "a wider tolerance needs its reason"
+    assert ours == pytest.approx(
+        entry["published_parameters"], rel=entry.get("parameters_tolerance", 0.02)
+    )
+    assert "parameters_tolerance" not in entry or entry["about"], (
+        "a wider tolerance needs its reason"
+    )
 
 
 def test_leaves_are_float64_and_records_stack():
     chips = [catalog.chip(n) for n in ("A100-80GB", "H100-80GB")]
     leaves = jax.tree.leaves([chips, catalog.system("H100-DGX"), catalog.transformer("llama-3-8b")])
     assert all(isinstance(x, (np.float64, np.ndarray)) and x.dtype == np.float64 for x in leaves)
-    rows = [catalog.system_for(a) for a in catalog.names("chips") if "bf16" in catalog.precisions(a)]
+    rows = [
+        catalog.system_for(a) for a in catalog.names("chips") if "bf16" in catalog.precisions(a)
+    ]
     stacked = jax.tree.map(lambda *x: np.stack(x, -1), *rows)
-    assert stacked.network.size.shape == (2, len(rows)) and stacked.chip.flops_per_s.shape == (len(rows),)
+    assert stacked.network.size.shape == (2, len(rows)) and stacked.chip.flops_per_s.shape == (
+        len(rows),
+    )
 
 
 @pytest.mark.parametrize(
@@ -195,7 +390,10 @@ def test_fabric_follows_accelerator_and_stack(accelerator, stack, outer):
 def test_every_chip_has_a_default_system_of_two_levels_and_fabrics_name_real_ones():
     fabrics = loader.document("fabrics")
     assert set(fabrics["accelerators"]) == set(catalog.names("chips"))
-    wanted = [*fabrics["accelerators"].items(), *((f["accelerator"], f["system"]) for f in fabrics["stacks"])]
+    wanted = [
+        *fabrics["accelerators"].items(),
+        *((f["accelerator"], f["system"]) for f in fabrics["stacks"]),
+    ]
     for accelerator, name in wanted:
         levels = loader.table("systems")[name]["levels"]
         assert len(levels) == 2 and chip_of(name).split("-")[0] == accelerator.split("-")[0]
@@ -203,7 +401,10 @@ def test_every_chip_has_a_default_system_of_two_levels_and_fabrics_name_real_one
 
 def test_domain_size_replaces_the_inner_size_only():
     default, four = catalog.system_for("H100-80GB"), catalog.system_for("H100-80GB", domain_size=4)
-    assert four.network.size.tolist() == [4.0, math.inf] and default.network.size.tolist() == [8.0, math.inf]
+    assert four.network.size.tolist() == [4.0, math.inf] and default.network.size.tolist() == [
+        8.0,
+        math.inf,
+    ]
     assert np.array_equal(four.network.bytes_per_s, default.network.bytes_per_s)
     assert catalog.system_for("GB200", domain_size=math.nan).network.size[0] == 72
     for bad in (0, -8, math.inf):
@@ -223,7 +424,10 @@ def test_domain_size_replaces_the_inner_size_only():
     ],
 )
 def test_slices_of_a_torus_are_open_where_their_axes_do_not_close(accelerator, chips, share, axes):
-    whole, found = catalog.system_for(accelerator).network, catalog.system_for(accelerator, domain_size=chips).network
+    whole, found = (
+        catalog.system_for(accelerator).network,
+        catalog.system_for(accelerator, domain_size=chips).network,
+    )
     assert found.size.tolist() == [chips, math.inf]
     assert found.bytes_per_s[0] == pytest.approx(share * whole.bytes_per_s[0], rel=1e-12)
     assert found.torus_axes[0] == axes and found.bytes_per_s[1] == whole.bytes_per_s[1]
@@ -231,9 +435,18 @@ def test_slices_of_a_torus_are_open_where_their_axes_do_not_close(accelerator, c
 
 def test_longest_stack_prefix_wins(monkeypatch):
     doc = loader.document("fabrics")
-    more = {**doc, "stacks": [*doc["stacks"], {"stack": "vtrain-special", "accelerator": "A100-80GB", "system": "A100-DGX"}]}
+    more = {
+        **doc,
+        "stacks": [
+            *doc["stacks"],
+            {"stack": "vtrain-special", "accelerator": "A100-80GB", "system": "A100-DGX"},
+        ],
+    }
     monkeypatch.setattr("dmodel.catalog.systems.document", lambda kind: more)
-    assert system_name_for("A100-80GB", "vtrain-special/x") == "A100-DGX" and system_name_for("A100-80GB", "vtrain") == "A100-IB-800"
+    assert (
+        system_name_for("A100-80GB", "vtrain-special/x") == "A100-DGX"
+        and system_name_for("A100-80GB", "vtrain") == "A100-IB-800"
+    )
 
 
 @pytest.mark.parametrize(
@@ -260,13 +473,28 @@ def test_wrong_names_answer_with_what_would_be_right(call, words):
 
 @pytest.mark.parametrize(
     ("printed", "main"),
-    [("NVIDIA H100 80GB HBM3", "H100-80GB"), ("NVIDIA A100-SXM4-80GB", "A100-80GB"), ("NVIDIA A100-SXM4-40GB", "A100-40GB"),
-     ("NVIDIA H200", "H200-141GB"), ("NVIDIA B200", "B200"), ("NVIDIA H100 PCIe", "H100-PCIe"), ("NVIDIA L40S", "L40S"),
-     ("Tesla V100-SXM2-32GB", "V100-32GB"), ("Tesla V100-SXM2-16GB", "V100-16GB"), ("NVIDIA GB200", "GB200"),
-     ("NVIDIA-H100-80GB-HBM3", "H100-80GB"), ("AMD Instinct MI300X", "MI300X"), ("NVIDIA A100 80GB PCIe", None), ("NVIDIA", None)],
-)  # fmt: skip
+    [
+        ("NVIDIA H100 80GB HBM3", "H100-80GB"),
+        ("NVIDIA A100-SXM4-80GB", "A100-80GB"),
+        ("NVIDIA A100-SXM4-40GB", "A100-40GB"),
+        ("NVIDIA H200", "H200-141GB"),
+        ("NVIDIA B200", "B200"),
+        ("NVIDIA H100 PCIe", "H100-PCIe"),
+        ("NVIDIA L40S", "L40S"),
+        ("Tesla V100-SXM2-32GB", "V100-32GB"),
+        ("Tesla V100-SXM2-16GB", "V100-16GB"),
+        ("NVIDIA GB200", "GB200"),
+        ("NVIDIA-H100-80GB-HBM3", "H100-80GB"),
+        ("AMD Instinct MI300X", "MI300X"),
+        ("NVIDIA A100 80GB PCIe", None),
+        ("NVIDIA", None),
+    ],
+)
 def test_chips_by_the_names_that_tools_print(printed, main):
-    assert loader.known_name("chips", printed) == main and loader.known_name("models", f"NVIDIA {printed}") is None
+    assert (
+        loader.known_name("chips", printed) == main
+        and loader.known_name("models", f"NVIDIA {printed}") is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -286,11 +514,19 @@ def test_names_that_begin_alike_are_offered_first(kind, name, offered):
 
 @pytest.mark.parametrize(
     ("spelling", "main"),
-    [("Llama 3 70B", "llama-3-70b"), ("llama3-70b", "llama-3-70b"), ("gpt3-175b", "gpt-3-175b"), ("mt-nlg-530b", "turing-530b"),
-     ("meta-llama/Meta-Llama-3-8B-Instruct", "llama-3-8b"), ("mistralai/Mixtral-8x7B-v0.1", "mixtral-8x7b"),
-     ("Qwen/Qwen2.5-7B", "qwen-2.5-7b"), ("qwen3-235b-a22b", "qwen-3-235b-a22b"),
-     ("megatron-gpt-529.6b", "megatron-529.6b"), ("nemotron3-8b", "nemotron-3-8b")],
-)  # fmt: skip
+    [
+        ("Llama 3 70B", "llama-3-70b"),
+        ("llama3-70b", "llama-3-70b"),
+        ("gpt3-175b", "gpt-3-175b"),
+        ("mt-nlg-530b", "turing-530b"),
+        ("meta-llama/Meta-Llama-3-8B-Instruct", "llama-3-8b"),
+        ("mistralai/Mixtral-8x7B-v0.1", "mixtral-8x7b"),
+        ("Qwen/Qwen2.5-7B", "qwen-2.5-7b"),
+        ("qwen3-235b-a22b", "qwen-3-235b-a22b"),
+        ("megatron-gpt-529.6b", "megatron-529.6b"),
+        ("nemotron3-8b", "nemotron-3-8b"),
+    ],
+)
 def test_spellings_of_traces_and_hubs(spelling, main):
     assert catalog.transformer(spelling) == catalog.transformer(main)
 
@@ -300,15 +536,22 @@ def test_hugging_face_file_gives_the_catalog_shape(name, tmp_path):
     path = write(tmp_path, CONFIGS[name])
     known = catalog.transformer(name)
     read = catalog.transformer(str(path))
-    assert read.seq_len == CONFIGS[name].get("max_position_embeddings", CONFIGS[name].get("n_positions"))
+    assert read.seq_len == CONFIGS[name].get(
+        "max_position_embeddings", CONFIGS[name].get("n_positions")
+    )
     assert read.replace(seq_len=known.seq_len) == known
     assert catalog.transformer(str(tmp_path), seq_len=512).seq_len == 512
 
 
 def test_a_file_without_a_longest_sequence_needs_one_from_the_caller(tmp_path):
-    path = write(tmp_path, {k: v for k, v in CONFIGS["llama-3-70b"].items() if k != "max_position_embeddings"})
+    path = write(
+        tmp_path,
+        {k: v for k, v in CONFIGS["llama-3-70b"].items() if k != "max_position_embeddings"},
+    )
     assert catalog.transformer(str(path), 8192.0) == catalog.transformer("llama-3-70b", 8192.0)
-    with pytest.raises(InputError, match="max_position_embeddings is not needed with a sequence length of your own"):
+    with pytest.raises(
+        InputError, match="max_position_embeddings is not needed with a sequence length of your own"
+    ):
         catalog.transformer(str(path))
 
 
@@ -337,7 +580,10 @@ def test_multimodal_file_is_read_by_its_text_part(tmp_path):
         ({**LLAMA, "tie_word_embeddings": "false"}, ["tie_word_embeddings", "true or false"]),
         ({k: v for k, v in LLAMA.items() if k != "model_type"}, ["model_type", "llama"]),
         ({**LLAMA, "model_type": "lama"}, ["'lama'", "nearest: llama"]),
-        ({k: v for k, v in LLAMA.items() if k not in ("vocab_size", "hidden_size")}, ["vocab_size", "hidden_size", "missing"]),
+        (
+            {k: v for k, v in LLAMA.items() if k not in ("vocab_size", "hidden_size")},
+            ["vocab_size", "hidden_size", "missing"],
+        ),
         ({**LLAMA, "hidden_size": "8192"}, ["hidden_size", "'8192'"]),
         ({**LLAMA, "num_hidden_layers": 0}, ["num_hidden_layers", "got 0"]),
         ({**LLAMA, "num_hidden_layers": math.nan}, ["num_hidden_layers"]),
@@ -345,7 +591,10 @@ def test_multimodal_file_is_read_by_its_text_part(tmp_path):
         ({**LLAMA, "num_attention_heads": 63}, ["8192", "63", "head_dim"]),
         ({**LLAMA, "num_key_value_heads": 7}, ["KV heads"]),
         ({**CONFIGS["mixtral-8x7b"], "num_experts_per_tok": 9}, ["top-k", "8 experts"]),
-        ({k: v for k, v in CONFIGS["deepseek-v3"].items() if k != "kv_lora_rank"}, ["kv_lora_rank"]),
+        (
+            {k: v for k, v in CONFIGS["deepseek-v3"].items() if k != "kv_lora_rank"},
+            ["kv_lora_rank"],
+        ),
     ],
 )
 def test_unusable_files_say_why(content, words, tmp_path):
@@ -393,12 +642,26 @@ WINDOWS = [
 
 @pytest.mark.parametrize(("kind", "more", "layers", "share"), WINDOWS)
 def test_windows_are_read_as_the_model_type_has_them(tmp_path, kind, more, layers, share):
-    shape = read_shape(write(tmp_path, {**LLAMA, "model_type": kind, "num_hidden_layers": layers, "sliding_window": 1024, **more}))
+    shape = read_shape(
+        write(
+            tmp_path,
+            {
+                **LLAMA,
+                "model_type": kind,
+                "num_hidden_layers": layers,
+                "sliding_window": 1024,
+                **more,
+            },
+        )
+    )
     assert shape.get("windowed", 0.0) == pytest.approx(share)
     assert shape.get("window", 1.0) == (1024.0 if share else 1.0)
 
 
-@pytest.mark.parametrize(("name", "window", "whole"), [("gemma-2-9b", 4096, 21), ("gemma-3-1b", 512, 4), ("gemma-3-27b", 1024, 10)])
+@pytest.mark.parametrize(
+    ("name", "window", "whole"),
+    [("gemma-2-9b", 4096, 21), ("gemma-3-1b", 512, 4), ("gemma-3-27b", 1024, 10)],
+)
 def test_the_catalog_has_gemmas_windows(name, window, whole):
     """Layers that see all tokens: every second one, every sixth one."""
     model = catalog.transformer(name)

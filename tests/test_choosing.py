@@ -1,4 +1,5 @@
-"""Choosing: regret and the order of pairs, by hand; alternatives are what a user could have chosen between."""
+"""Choosing: regret and the order of pairs, by hand; alternatives are what a user could have chosen
+between."""
 
 import numpy as np
 import pytest
@@ -18,7 +19,9 @@ def test_regret_is_what_the_chosen_plan_costs_more():
 
 def test_order_asks_only_for_pairs_that_clearly_differ():
     measured = np.array([10.0, 10.1, 15.0])
-    assert order(np.array([2.0, 1.0, 3.0]), measured).tolist() == [1.0, 1.0], "1 % apart is no question"
+    assert order(np.array([2.0, 1.0, 3.0]), measured).tolist() == [1.0, 1.0], (
+        "1 % apart is no question"
+    )
     assert order(np.array([4.0, 1.0, 3.0]), measured).tolist() == [0.0, 1.0]
     assert order(np.array([3.0, 1.0, 3.0]), measured).tolist() == [0.5, 1.0]
 
@@ -28,7 +31,9 @@ def test_only_sets_of_several_rows_are_choices():
     measured = np.array([1.0, 5.0, 2.0, 9.0, 4.0, 3.0])
     found = choosing(names, np.array([3.0, 5.0, 2.0, 9.0, 6.0, 1.0]), measured)
     assert found.choices == 2 and found.pairs == 4
-    assert found.regret == pytest.approx((2.0 + 0.25) / 2) and found.worst_regret == pytest.approx(2.0)
+    assert found.regret == pytest.approx((2.0 + 0.25) / 2) and found.worst_regret == pytest.approx(
+        2.0
+    )
     assert found.order == 0.0
     alone = choosing(names[:2], measured[:2], measured[:2])
     assert alone.choices == 0 and alone.regret is None and alone.order is None

@@ -1,4 +1,5 @@
-"""The shell: one JSON document on stdout, exit codes 0 / 1 / 2, one clear message for every mistake, answers that agree with each other."""
+"""The shell: one JSON document on stdout, exit codes 0 / 1 / 2, one clear message for every
+mistake, answers that agree with each other."""
 
 import csv
 import json
@@ -17,15 +18,39 @@ from dmodel.counts import CONVENTIONS
 from dmodel.step import TERMS
 
 ROOT = Path(__file__).parents[1]
-JOB = "--system H100-DGX --devices 64 --model llama-2-7b --seq-len 4096 --global-batch 128 --profile prior"
+JOB = (
+    "--system H100-DGX --devices 64 --model llama-2-7b --seq-len 4096 --global-batch 128 "
+    "--profile prior"
+)
 PLAN = f"{JOB} --micro-batch 2 --tp 4 --pp 2"
-TOO_LARGE = "--system A100-DGX --devices 8 --model gpt-3-175b --global-batch 8 --tp 8 --profile prior"
+TOO_LARGE = (
+    "--system A100-DGX --devices 8 --model gpt-3-175b --global-batch 8 --tp 8 --profile prior"
+)
 ROW = {
-    "source": "test", "stack": "megatron-lm", "model": "llama-2-7b", "n_layers": "32", "d_model": "4096", "d_ff": "11008",
-    "gated_mlp": "1", "n_heads": "32", "n_kv_heads": "32", "vocab": "32000", "seq_len": "4096", "accelerator": "H100-80GB",
-    "n_accel": "64", "precision": "bf16", "attention": "flash", "recompute": "none", "dp": "8", "zero_stage": "1", "tp": "4", "pp": "2",
-    "micro_batch": "2", "global_batch": "128", "step_time_s": "3.5",
-}  # fmt: skip
+    "source": "test",
+    "stack": "megatron-lm",
+    "model": "llama-2-7b",
+    "n_layers": "32",
+    "d_model": "4096",
+    "d_ff": "11008",
+    "gated_mlp": "1",
+    "n_heads": "32",
+    "n_kv_heads": "32",
+    "vocab": "32000",
+    "seq_len": "4096",
+    "accelerator": "H100-80GB",
+    "n_accel": "64",
+    "precision": "bf16",
+    "attention": "flash",
+    "recompute": "none",
+    "dp": "8",
+    "zero_stage": "1",
+    "tp": "4",
+    "pp": "2",
+    "micro_batch": "2",
+    "global_batch": "128",
+    "step_time_s": "3.5",
+}
 
 
 def table(folder: Path, *changes: dict[str, str], drop: str = "") -> Path:
@@ -42,7 +67,9 @@ def run(*parts: object, code: int = 0):
     """Run a command in this process; words of a string are arguments of their own."""
     words = [w for part in parts for w in (part.split() if isinstance(part, str) else [str(part)])]
     result = CliRunner().invoke(app, words)
-    assert result.exception is None or isinstance(result.exception, SystemExit), repr(result.exception)
+    assert result.exception is None or isinstance(result.exception, SystemExit), repr(
+        result.exception
+    )
     assert result.exit_code == code, result.stderr
     return result
 
@@ -74,8 +101,14 @@ BAD = {
     "not a number": (f"{PLAN} --tp nan", "--tp"),
     "text": (f"{PLAN} --devices many", "--devices"),
     "unknown recompute": (f"{PLAN} --recompute some", "none, selective, full"),
-    "more than all offloaded": (f"{PLAN} --offload 2", "--offload 2: expected a share of the layers between 0 and 1"),
-    "offloaded by no number": (f"{PLAN} --offload nan", "--offload nan: expected a share of the layers between 0 and 1"),
+    "more than all offloaded": (
+        f"{PLAN} --offload 2",
+        "--offload 2: expected a share of the layers between 0 and 1",
+    ),
+    "offloaded by no number": (
+        f"{PLAN} --offload nan",
+        "--offload nan: expected a share of the layers between 0 and 1",
+    ),
     "unknown schedule": (f"{PLAN} --schedule zigzag", "1f1b"),
     "stage out of range": (f"{PLAN} --zero 4", "ZeRO stage"),
     "sharding nothing": (f"{PLAN} --zero 0 --shard 4", "ZeRO stage 0"),
@@ -156,7 +189,11 @@ def test_unusable_rows_are_reported_with_file_line_and_reason(tmp_path, case):
     change, says = BAD_CELLS[case]
     path = table(tmp_path, {}, change)
     result = run("evaluate --profile prior", path)
-    assert f"{path}:3: " in result.stderr and says in result.stderr and "1 of 2 rows set aside" in result.stderr
+    assert (
+        f"{path}:3: " in result.stderr
+        and says in result.stderr
+        and "1 of 2 rows set aside" in result.stderr
+    )
     run("evaluate --profile prior --strict", path, code=1)
 
 
@@ -173,7 +210,13 @@ def test_damaged_profiles_end_with_2(tmp_path, damage):
     if damage == "truncated":
         path.write_text(path.read_text()[:500])
     else:
-        content |= {"version": 99} if damage == "version" else {"format": "x"} if damage == "not a profile" else {}
+        content |= (
+            {"version": 99}
+            if damage == "version"
+            else {"format": "x"}
+            if damage == "not a profile"
+            else {}
+        )
         if damage == "missing":
             del content["center"]
         if damage == "nan":
@@ -188,7 +231,9 @@ def test_one_plan_adds_up():
     assert list(d["breakdown"]) == [f"{term}_s" for term in TERMS]
     assert sum(d["breakdown"].values()) == pytest.approx(d["step_time_s"], rel=1e-12)
     assert sum(d["memory"].values()) == pytest.approx(d["memory_bytes_per_device"], rel=1e-12)
-    assert d["headroom_bytes"] == pytest.approx(d["device_memory_bytes"] - d["memory_bytes_per_device"])
+    assert d["headroom_bytes"] == pytest.approx(
+        d["device_memory_bytes"] - d["memory_bytes_per_device"]
+    )
     assert d["tokens_per_s"] == pytest.approx(128 * 4096 / d["step_time_s"])
     assert list(d["mfu"]) == list(CONVENTIONS)
     assert d["mfu"]["6N"] < d["mfu"]["6N+6Lhs"] < d["mfu"]["6N+12Lhs"] < 1.0
@@ -196,12 +241,20 @@ def test_one_plan_adds_up():
 
 
 def test_options_change_the_answer_the_right_way():
-    base, full, unfused = (document("predict", PLAN, more) for more in ("", "--recompute full", "--attention none"))
-    assert full["step_time_s"] > base["step_time_s"] and full["memory_bytes_per_device"] < base["memory_bytes_per_device"]
+    base, full, unfused = (
+        document("predict", PLAN, more) for more in ("", "--recompute full", "--attention none")
+    )
+    assert (
+        full["step_time_s"] > base["step_time_s"]
+        and full["memory_bytes_per_device"] < base["memory_bytes_per_device"]
+    )
     assert full["breakdown"]["recompute_s"] > 0.0 == base["breakdown"]["recompute_s"]
     assert unfused["breakdown"]["attention_s"] > base["breakdown"]["attention_s"]
     moved = document("predict", PLAN, "--offload 0.5")
-    assert moved["memory_bytes_per_device"] < base["memory_bytes_per_device"] and moved["step_time_s"] == base["step_time_s"]
+    assert (
+        moved["memory_bytes_per_device"] < base["memory_bytes_per_device"]
+        and moved["step_time_s"] == base["step_time_s"]
+    )
     assert moved["plan"]["offload"] == 0.5 and base["plan"]["offload"] == 0.0
 
 
@@ -209,19 +262,29 @@ def test_a_second_plan_that_offloads_needs_less_memory():
     d = document("predict", PLAN, "--against offload=0.5")
     assert d["against"]["plan"]["offload"] == 0.5 and d["plan"]["offload"] == 0.0
     assert d["against"]["memory_bytes_per_device"] < d["memory_bytes_per_device"]
-    assert d["against"]["memory_bytes_per_device"] == document("predict", PLAN, "--offload 0.5")["memory_bytes_per_device"]
+    assert (
+        d["against"]["memory_bytes_per_device"]
+        == document("predict", PLAN, "--offload 0.5")["memory_bytes_per_device"]
+    )
 
 
 @pytest.mark.parametrize(
     ("given", "says"),
     [
         ("x", "--against offload=x: expected a number"),
-        *((given, f"--offload {given}: expected a share of the layers between 0 and 1") for given in ("nan", "-1", "2", "inf")),
+        *(
+            (given, f"--offload {given}: expected a share of the layers between 0 and 1")
+            for given in ("nan", "-1", "2", "inf")
+        ),
     ],
 )
 def test_a_second_plan_that_offloads_no_share_ends_with_2(given, says):
     result = run("predict", PLAN, f"--against offload={given}", "--json", code=2)
-    assert result.stdout == "" and says in result.stderr.replace("\n", " ") and "Traceback" not in result.stderr
+    assert (
+        result.stdout == ""
+        and says in result.stderr.replace("\n", " ")
+        and "Traceback" not in result.stderr
+    )
 
 
 @pytest.mark.parametrize("zero", ["1", "3"])
@@ -229,7 +292,9 @@ def test_a_row_and_the_same_plan_by_options_agree(tmp_path, zero):
     row = document("predict --profile prior", table(tmp_path, {"zero_stage": zero}))["rows"][0]
     plan = document("predict", PLAN, "--stack megatron-lm --zero", zero)
     assert row["predicted_step_time_s"] == pytest.approx(plan["step_time_s"], rel=1e-9)
-    assert row["memory_bytes_per_device"] == pytest.approx(plan["memory_bytes_per_device"], rel=1e-9)
+    assert row["memory_bytes_per_device"] == pytest.approx(
+        plan["memory_bytes_per_device"], rel=1e-9
+    )
     assert row["mfu"] == pytest.approx(plan["mfu"]["6N+12Lhs"], rel=1e-9)
 
 
@@ -243,12 +308,20 @@ def test_a_plan_that_does_not_fit_is_an_answer_and_1_under_strict():
 
 def test_a_config_of_the_hub_stands_for_a_model(tmp_path):
     config = {
-        "model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096, "intermediate_size": 11008, "num_attention_heads": 32,
-        "vocab_size": 32000, "max_position_embeddings": 4096,
-    }  # fmt: skip
+        "model_type": "llama",
+        "num_hidden_layers": 32,
+        "hidden_size": 4096,
+        "intermediate_size": 11008,
+        "num_attention_heads": 32,
+        "vocab_size": 32000,
+        "max_position_embeddings": 4096,
+    }
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config))
-    assert document("predict", PLAN.replace("llama-2-7b", str(path)))["step_time_s"] == document("predict", PLAN)["step_time_s"]
+    assert (
+        document("predict", PLAN.replace("llama-2-7b", str(path)))["step_time_s"]
+        == document("predict", PLAN)["step_time_s"]
+    )
 
 
 def test_predicted_rows_are_written_with_all_columns(tmp_path):
@@ -278,16 +351,27 @@ def test_without_a_profile_the_nearest_is_taken_and_named(tmp_path):
 
 
 def test_predict_has_the_kernels_of_attention_that_a_stack_has():
-    """On Hopper PyTorch's FSDP has older ones, Megatron-Bridge the chip's newest; and predictions say so."""
-    older, newest = (document(f"predict --profile prior --stack {stack}", PLAN) for stack in ("fsdp", "megatron-bridge"))
-    assert any(text.startswith("FlashAttention-2, at 0.58 and 0.62") for text in older["assumptions"])
+    """On Hopper PyTorch's FSDP has older ones, Megatron-Bridge the chip's newest; and predictions
+    say so."""
+    older, newest = (
+        document(f"predict --profile prior --stack {stack}", PLAN)
+        for stack in ("fsdp", "megatron-bridge")
+    )
+    assert any(
+        text.startswith("FlashAttention-2, at 0.58 and 0.62") for text in older["assumptions"]
+    )
     assert not any("FlashAttention" in text for text in newest["assumptions"])
     # two sevenths of the work are forward, the rest backward
-    assert 1.62 < older["breakdown"]["attention_s"] / newest["breakdown"]["attention_s"] < 0.6 * 1.62 + 0.4 * 1.73
+    assert (
+        1.62
+        < older["breakdown"]["attention_s"] / newest["breakdown"]["attention_s"]
+        < 0.6 * 1.62 + 0.4 * 1.73
+    )
 
 
 def test_predict_tells_the_risk_of_running_out_of_memory(tmp_path):
-    """Near nothing for a plan with room, near certainty for one without; rows of a file say it too."""
+    """Near nothing for a plan with room, near certainty for one without; rows of a file say it
+    too."""
     assert document("predict", PLAN)["oom_probability"] < 1e-3
     assert document("predict", TOO_LARGE)["oom_probability"] > 0.99
     (row,) = document("predict --profile prior", table(tmp_path, {}))["rows"]
@@ -301,20 +385,36 @@ def test_evaluate_judges_by_source(tmp_path):
     assert list(d["by_source"]) == ["test", "other"]
     assert d["overall"]["held_out"]["rows"] == 3 and d["overall"]["fitted"] is None
     assert d["by_source"]["other"]["median"] == pytest.approx(abs(predicted / 3.5 - 1.0), rel=1e-9)
-    assert d["overall"]["max"] == pytest.approx(max(abs(predicted / t - 1.0) for t in (3.5, 7.0)), rel=1e-9)
+    assert d["overall"]["max"] == pytest.approx(
+        max(abs(predicted / t - 1.0) for t in (3.5, 7.0)), rel=1e-9
+    )
 
 
 def test_evaluate_says_how_well_it_chooses(tmp_path):
-    """Two plans for one job: one of them is predicted faster; the other rows leave nothing to choose."""
-    plans = {"tp": "4", "dp": "8", "step_time_s": "3.5"}, {"tp": "2", "dp": "16", "step_time_s": "7"}
+    """Two plans for one job: one of them is predicted faster; the other rows leave nothing to
+    choose."""
+    plans = (
+        {"tp": "4", "dp": "8", "step_time_s": "3.5"},
+        {"tp": "2", "dp": "16", "step_time_s": "7"},
+    )
     path = table(tmp_path, *plans, {"source": "other", "model": "another", "n_layers": "16"})
     d = document("evaluate --profile prior", path)
-    first, second, _ = (row["predicted_step_time_s"] for row in document("predict --profile prior", path)["rows"])
+    first, second, _ = (
+        row["predicted_step_time_s"] for row in document("predict --profile prior", path)["rows"]
+    )
     line, other = d["by_source"]["test"], d["by_source"]["other"]
     assert line["choices"] == line["pairs"] == 1
-    assert line["regret_percent"] == pytest.approx(0.0 if first < second else 100.0) == line["worst_regret_percent"]
+    assert (
+        line["regret_percent"]
+        == pytest.approx(0.0 if first < second else 100.0)
+        == line["worst_regret_percent"]
+    )
     assert line["order_accuracy"] == float(first < second)
-    assert other["choices"] == 0 and other["regret_percent"] is None and other["order_accuracy"] is None
+    assert (
+        other["choices"] == 0
+        and other["regret_percent"] is None
+        and other["order_accuracy"] is None
+    )
     assert d["overall"]["choices"] == 1
 
 
@@ -325,7 +425,10 @@ def test_evaluate_judges_peak_memory_where_it_was_measured(tmp_path):
     path.write_text(f"{header},peak_memory_gib\n{first},{used / 2**30 / 0.8}\n{second},\n")
     d = document("evaluate --profile prior", path)
     assert d["by_source"]["other"]["memory"] is None
-    assert d["by_source"]["test"]["memory"]["median"] == pytest.approx(0.2) and d["overall"]["memory"]["rows"] == 1
+    assert (
+        d["by_source"]["test"]["memory"]["median"] == pytest.approx(0.2)
+        and d["overall"]["memory"]["rows"] == 1
+    )
     assert "peak memory" in run("evaluate --profile prior", path).stdout
 
 
@@ -339,7 +442,10 @@ def test_experiments_are_listed_and_a_wrong_one_is_named():
 
 def test_experiments_need_a_checkout(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("dmodel.cli.experiment.dmodel.__file__", str(tmp_path / "site-packages" / "dmodel" / "__init__.py"))
+    monkeypatch.setattr(
+        "dmodel.cli.experiment.dmodel.__file__",
+        str(tmp_path / "site-packages" / "dmodel" / "__init__.py"),
+    )
     assert "part of a checkout" in run("experiment", code=2).stderr
 
 
@@ -351,11 +457,20 @@ def test_evaluate_without_files_takes_the_shipped_table():
 
 
 def test_sensitivities_of_what_does_not_fit():
-    """Of one plan they are told with a word of it; around the best plan the answer is no, which is no bad input."""
-    assert "does not fit" in run("sensitivity", TOO_LARGE).stderr and "does not fit" not in run("sensitivity", PLAN).stderr
-    nothing = "sensitivity --reoptimize --system A100-DGX --devices 2 --model gpt-3-175b --global-batch 2 --profile prior"
+    """Of one plan they are told with a word of it; around the best plan the answer is no, which is
+    no bad input."""
+    assert (
+        "does not fit" in run("sensitivity", TOO_LARGE).stderr
+        and "does not fit" not in run("sensitivity", PLAN).stderr
+    )
+    nothing = (
+        "sensitivity --reoptimize --system A100-DGX --devices 2 --model gpt-3-175b --global-batch "
+        "2 --profile prior"
+    )
     d = document(nothing, "--output cost", code=1)
-    assert d["plan"] is None and "memory binds" in d["message"] and d["output"] == "dollars_per_token"
+    assert (
+        d["plan"] is None and "memory binds" in d["message"] and d["output"] == "dollars_per_token"
+    )
 
 
 def test_sensitivity_is_sorted_and_adds_up():
@@ -363,7 +478,12 @@ def test_sensitivity_is_sorted_and_adds_up():
     sizes = [abs(e["elasticity"]) for e in d["elasticities"]]
     assert sizes == sorted(sizes, reverse=True)
     assert d["sum_rates_minus_sum_times"] == pytest.approx(-1.0, abs=1e-9)
-    assert {e["group"] for e in d["elasticities"]} == {"hardware", "workload", "plan", "coefficient"}
+    assert {e["group"] for e in d["elasticities"]} == {
+        "hardware",
+        "workload",
+        "plan",
+        "coefficient",
+    }
     assert d["value"] == pytest.approx(document("predict", PLAN)["step_time_s"], rel=1e-9)
     assert document("sensitivity --output memory", PLAN)["output"] == "memory"
 
@@ -375,14 +495,19 @@ def test_design_agrees_with_predict():
     assert all(p["headroom_bytes"] >= 0.0 for p in d["exact"])
     p = d["exact"][0]["plan"]
     names = ("micro_batch", "tp", "pp", "cp", "dp", "zero", "interleave")
-    options = " ".join(f"--{n.replace('_', '-')} {p[n]}" for n in names) + (f" --shard {p['shard']}" if p["zero"] else "")
+    options = " ".join(f"--{n.replace('_', '-')} {p[n]}" for n in names) + (
+        f" --shard {p['shard']}" if p["zero"] else ""
+    )
     options += "" if p["reshard"] else " --no-reshard"
     assert p["recompute"] == "none", "the options below say nothing of recomputation"
     assert document("predict", JOB, options)["step_time_s"] == pytest.approx(times[0], rel=1e-9)
 
 
 def test_no_feasible_plan_ends_with_1_and_names_the_limit():
-    job = "--system A100-DGX --devices 8 --model gpt-3-175b --global-batch 8 --profile prior --method exact"
+    job = (
+        "--system A100-DGX --devices 8 --model gpt-3-175b --global-batch 8 --profile prior "
+        "--method exact"
+    )
     d = document("design", job, code=1)
     assert d["exact"] == [] and d["binding"]["name"] == "memory" and d["binding"]["amount"] > 0.0
     assert d["closest"]["headroom_bytes"] == pytest.approx(-d["binding"]["amount"])
@@ -391,18 +516,35 @@ def test_no_feasible_plan_ends_with_1_and_names_the_limit():
 
 def test_catalog_has_a_source_and_a_date_for_every_number():
     names = document("catalog")
-    assert {"H100-DGX", "GB200-NVL72", "TPU-v5p"} <= set(names["systems"]) and "llama-3-70b" in names["models"]
+    assert {"H100-DGX", "GB200-NVL72", "TPU-v5p"} <= set(
+        names["systems"]
+    ) and "llama-3-70b" in names["models"]
     for kind in ("chips", "systems", "models"):
         [entries] = document("catalog", kind).values()
         assert [e["name"] for e in entries] == names[kind]
         assert all(f["source"] and f["date"] for e in entries for f in e["fields"])
     assert document("catalog chips h100")["name"] == "H100-80GB"
-    assert len(document("catalog profiles prior")["fields"]) == len(profiles.load("prior").describe())
+    assert len(document("catalog profiles prior")["fields"]) == len(
+        profiles.load("prior").describe()
+    )
 
 
 @pytest.mark.parametrize(
     "words",
-    ["catalog", *(f"catalog {what}" for what in ("chips", "systems", "models", "profiles", "systems H100-DGX", "profiles prior"))],
+    [
+        "catalog",
+        *(
+            f"catalog {what}"
+            for what in (
+                "chips",
+                "systems",
+                "models",
+                "profiles",
+                "systems H100-DGX",
+                "profiles prior",
+            )
+        ),
+    ],
 )
 def test_catalog_prints_for_people(words):
     assert run(words).stdout.strip()
@@ -423,10 +565,22 @@ def test_titles_are_one_line_and_a_design_without_plans_has_no_table():
 
 def shell(words: str, tmp_path: Path, **more: str) -> subprocess.CompletedProcess:
     """Run the program as the shell does, and list on stderr which heavy packages it loaded."""
-    heavy = "print('LOADED', *[m for m in ('matplotlib', 'pyarrow', 'scipy.optimize') if m in sys.modules], file=sys.stderr)"
-    code = f"import sys, atexit\natexit.register(lambda: {heavy})\nfrom dmodel.cli import main\nmain()"
+    heavy = (
+        "print('LOADED', *[m for m in ('matplotlib', 'pyarrow', 'scipy.optimize') if m in "
+        "sys.modules], file=sys.stderr)"
+    )
+    code = (
+        f"import sys, atexit\natexit.register(lambda: {heavy})\nfrom dmodel.cli import main\nmain()"
+    )
     env = {**os.environ, "DMODEL_CACHE": str(tmp_path / "cache"), **more}
-    return subprocess.run([sys.executable, "-c", code, *words.split()], cwd=ROOT, env=env, capture_output=True, text=True, timeout=120)
+    return subprocess.run(
+        [sys.executable, "-c", code, *words.split()],
+        cwd=ROOT,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
 
 
 def test_the_program_starts_light_and_keeps_compiled_code(tmp_path):
@@ -439,7 +593,12 @@ def test_the_program_starts_light_and_keeps_compiled_code(tmp_path):
 
 def test_the_program_never_shows_a_traceback_for_a_mistake(tmp_path):
     done = shell(f"predict {PLAN} --model nothing", tmp_path)
-    assert done.returncode == 2 and done.stdout == "" and "Traceback" not in done.stderr and "unknown model" in done.stderr
+    assert (
+        done.returncode == 2
+        and done.stdout == ""
+        and "Traceback" not in done.stderr
+        and "unknown model" in done.stderr
+    )
 
 
 def test_a_terminal_of_few_letters_still_gets_its_answer(tmp_path):
@@ -449,7 +608,13 @@ def test_a_terminal_of_few_letters_still_gets_its_answer(tmp_path):
 
 @pytest.mark.skipif(os.name != "posix", reason="streams are closed by a shell of POSIX")
 def test_closed_streams_drop_what_is_said():
-    done = subprocess.run(f'"{sys.executable}" -m dmodel catalog --json >&-', cwd=ROOT, shell=True, stderr=subprocess.PIPE, text=True)
+    done = subprocess.run(
+        f'"{sys.executable}" -m dmodel catalog --json >&-',
+        cwd=ROOT,
+        shell=True,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -457,18 +622,39 @@ def test_closed_streams_drop_what_is_said():
 def test_a_full_disk_is_said_in_one_line():
     code = "from dmodel.cli import main; main()"
     with open("/dev/full", "w") as full:
-        done = subprocess.run([sys.executable, "-c", code, "catalog", "--json"], cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True)
-    assert done.returncode != 0 and "no space left" in done.stderr.lower() and "Traceback" not in done.stderr
+        done = subprocess.run(
+            [sys.executable, "-c", code, "catalog", "--json"],
+            cwd=ROOT,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert (
+        done.returncode != 0
+        and "no space left" in done.stderr.lower()
+        and "Traceback" not in done.stderr
+    )
 
 
 @pytest.fixture(scope="module")
 def fitted(tmp_path_factory):
-    """A profile fitted to a few rows of a stack that is 1.3 times as slow as the prior says, and what `fit` said."""
+    """A profile fitted to a few rows of a stack that is 1.3 times as slow as the prior says, and
+    what `fit` said."""
     folder = tmp_path_factory.mktemp("fit")
-    shapes = [{"micro_batch": b, "global_batch": g} for b in ("1", "2") for g in ("64", "128", "256", "512")]
+    shapes = [
+        {"micro_batch": b, "global_batch": g}
+        for b in ("1", "2")
+        for g in ("64", "128", "256", "512")
+    ]
     path = table(folder, *shapes)
-    times = [row["predicted_step_time_s"] * 1.3 for row in document("predict --profile prior", path)["rows"]]
-    path = table(folder, *({**shape, "step_time_s": f"{t:.6g}"} for shape, t in zip(shapes, times, strict=True)))
+    times = [
+        row["predicted_step_time_s"] * 1.3
+        for row in document("predict --profile prior", path)["rows"]
+    ]
+    path = table(
+        folder,
+        *({**shape, "step_time_s": f"{t:.6g}"} for shape, t in zip(shapes, times, strict=True)),
+    )
     profile = folder / "mine.json"
     return path, profile, document("fit --profile prior --seed 3 --out", profile, path)
 
@@ -476,10 +662,17 @@ def fitted(tmp_path_factory):
 def test_fit_writes_a_profile_that_the_others_take(fitted):
     path, profile, said = fitted
     assert said["rows_fitted"] == 8 and said["base"]["name"] == "prior"
-    before, after = (document(f"evaluate --profile {p}", path)["overall"]["median"] for p in ("prior", profile))
+    before, after = (
+        document(f"evaluate --profile {p}", path)["overall"]["median"] for p in ("prior", profile)
+    )
     assert after < 0.05 < before
     assert document(f"evaluate --profile {profile}", path)["overall"]["fitted"]["rows"] == 8
-    assert document("predict", PLAN.replace("prior", str(profile)), "--stack megatron-lm")["profile"]["name"] == "mine"
+    assert (
+        document("predict", PLAN.replace("prior", str(profile)), "--stack megatron-lm")["profile"][
+            "name"
+        ]
+        == "mine"
+    )
 
 
 def test_fit_finds_an_unwritable_place_before_it_fits(fitted, tmp_path):
@@ -491,7 +684,12 @@ def test_fit_finds_an_unwritable_place_before_it_fits(fitted, tmp_path):
 
 @pytest.mark.parametrize("seed", ["-1", "99999999999999999999"])
 def test_seeds_beyond_32_bits_are_refused(tmp_path, seed):
-    assert "--seed" in run("fit", table(tmp_path, {}), "--out", tmp_path / "p.json", "--seed", seed, code=2).stderr
+    assert (
+        "--seed"
+        in run(
+            "fit", table(tmp_path, {}), "--out", tmp_path / "p.json", "--seed", seed, code=2
+        ).stderr
+    )
 
 
 def test_fit_strict_stops_at_unusable_rows(tmp_path):
@@ -511,7 +709,9 @@ def test_demo_end_to_end(tmp_path):
     assert all(x["step_time_s_low"] < x["step_time_s"] < x["step_time_s_high"] for x in listed)
     assert all(0.0 <= x["oom_probability"] <= 0.5 for x in listed)
     assert d["sensitivity"]["sum_rates_minus_sum_times"] == pytest.approx(-1.0, abs=1e-9)
-    assert document(f"predict {PLAN.replace('prior', str(out / 'profile.json'))}")["step_time_s"] > 0.0
+    assert (
+        document(f"predict {PLAN.replace('prior', str(out / 'profile.json'))}")["step_time_s"] > 0.0
+    )
 
 
 def test_what_a_command_reads_is_not_written_over(tmp_path):
@@ -528,15 +728,27 @@ def test_a_column_that_looks_misspelled_is_said_and_fails_strict(tmp_path):
     header, row = table(tmp_path, {}).read_text().splitlines()
     path.write_text(f"{header.replace('recompute', 'recomputation')},site\n{row},here\n")
     found = run("predict", path)
-    assert "column 'recomputation' is none of the format" in found.stderr and "recompute" in found.stderr and "site" not in found.stderr
+    assert (
+        "column 'recomputation' is none of the format" in found.stderr
+        and "recompute" in found.stderr
+        and "site" not in found.stderr
+    )
     assert "1 columns that are not read" in run("predict", path, "--strict", code=1).stderr
-    assert any("recomputation" in note["reason"] for note in document("evaluate", path, "--json")["notes"])
+    assert any(
+        "recomputation" in note["reason"] for note in document("evaluate", path, "--json")["notes"]
+    )
     assert run("evaluate", path).stderr.count("recomputation") == 1
-    assert run("fit", path, "--out", tmp_path / "p.json", "--strict", code=1) and not (tmp_path / "p.json").exists()
+    assert (
+        run("fit", path, "--out", tmp_path / "p.json", "--strict", code=1)
+        and not (tmp_path / "p.json").exists()
+    )
 
 
 def test_of_an_unknown_stack_the_nearest_are_said():
-    plan = "predict --system H100-DGX --devices 64 --model llama-2-7b --seq-len 4096 --global-batch 128"
+    plan = (
+        "predict --system H100-DGX --devices 64 --model llama-2-7b --seq-len 4096 --global-batch "
+        "128"
+    )
     said = run(plan, "--stack", "megatron-bridgge").stderr
     assert "no rows of megatron-bridgge" in said and "nearest megatron-bridge" in said
     assert "no rows of" not in run(plan, "--stack", "megatron-bridge").stderr

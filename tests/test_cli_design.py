@@ -1,4 +1,5 @@
-"""`dmodel design` from the shell: options, budgets, free sizes, certificates, prices, launch settings, exit codes."""
+"""`dmodel design` from the shell: options, budgets, free sizes, certificates, prices, launch
+settings, exit codes."""
 
 import json
 
@@ -14,14 +15,22 @@ from dmodel.cli.design_tables import show_run
 from dmodel.cost.memory import out_of_memory_probability
 from dmodel.types import InputError
 
-JOB = "--system H100-DGX --devices 16 --model llama-2-7b --seq-len 4096 --global-batch 32 --profile prior --method exact"
-RUN = "--system H100-DGX --devices 64 --model llama-3-8b --seq-len 8192 --global-batch 256 --profile prior --starts 1"
+JOB = (
+    "--system H100-DGX --devices 16 --model llama-2-7b --seq-len 4096 --global-batch 32 --profile "
+    "prior --method exact"
+)
+RUN = (
+    "--system H100-DGX --devices 64 --model llama-3-8b --seq-len 8192 --global-batch 256 "
+    "--profile prior --starts 1"
+)
 
 
 def run(*parts: object, code: int = 0):
     words = [w for part in parts for w in (part.split() if isinstance(part, str) else [str(part)])]
     result = CliRunner().invoke(app, ["design", *words])
-    assert result.exception is None or isinstance(result.exception, SystemExit), repr(result.exception)
+    assert result.exception is None or isinstance(result.exception, SystemExit), repr(
+        result.exception
+    )
     assert result.exit_code == code, result.stderr
     return result
 
@@ -37,11 +46,17 @@ BAD = {
     "batch": (JOB.replace("--global-batch 32", "--global-batch some"), "or free"),
     "free word": (f"{JOB} --free color", "shape, batch, tokens, devices, hardware"),
     "objective": (f"{JOB} --objective beauty", "time, cost, energy, loss, largest"),
-    "negative budget": (f"{JOB} --budget-dollars -1", "--budget-dollars: expected a positive number"),
+    "negative budget": (
+        f"{JOB} --budget-dollars -1",
+        "--budget-dollars: expected a positive number",
+    ),
     "loss of nan": (f"{JOB} --loss nan", "--loss: expected a positive number"),
     "loss and flop": (f"{JOB} --loss 2.2 --flop 1e22", "give one"),
     "loss to be made least": (f"{JOB} --loss 2.2 --objective loss", "leave one of the two"),
-    "flop and loss to be made least": (f"{JOB} --flop 1e22 --objective loss", "time, cost or energy"),
+    "flop and loss to be made least": (
+        f"{JOB} --flop 1e22 --objective loss",
+        "time, cost or energy",
+    ),
     "loss without budget": (f"{RUN} --objective loss", "expected a limit"),
     "exact search of sizes": (f"{JOB} --loss 2.2", "--method exact: nothing to do here"),
     "front of a run": (f"{RUN} --loss 2.3 --pareto", "--pareto: nothing to do here"),
@@ -62,12 +77,25 @@ BAD = {
 def test_bad_options_end_with_2_and_say_what_to_do(case):
     options, says = BAD[case]
     result = run(options, "--json", code=2)
-    assert result.stdout == "" and says in result.stderr.replace("\n", " ") and "Traceback" not in result.stderr
+    assert (
+        result.stdout == ""
+        and says in result.stderr.replace("\n", " ")
+        and "Traceback" not in result.stderr
+    )
 
 
 def test_ranges_and_free_words():
-    assert device_range("64:1024") == (64, 1024) and device_range("8") == (8, 8) and device_range(None) is None
-    assert freed(DesignJob(devices="8:16", global_batch="free", free="shape, tokens")) == ("shape", "tokens", "batch", "devices")
+    assert (
+        device_range("64:1024") == (64, 1024)
+        and device_range("8") == (8, 8)
+        and device_range(None) is None
+    )
+    assert freed(DesignJob(devices="8:16", global_batch="free", free="shape, tokens")) == (
+        "shape",
+        "tokens",
+        "batch",
+        "devices",
+    )
     assert not DesignJob(devices="8", global_batch="8", model="x", budget_days=3.0).is_run
     assert DesignJob(devices="8", loss=2.0).is_run and DesignJob(objective="largest").is_run
     with pytest.raises(InputError):
@@ -82,13 +110,25 @@ def plain():
 def test_a_design_has_a_certificate_margins_doubt_and_launch_settings(plain):
     best = plain["exact"][0]
     assert plain["certificate_kind"] == "all" and "which were all checked" in plain["certificate"]
-    assert best["margins"][0]["name"] == "memory" and best["margins"][0]["margin"] == pytest.approx(best["headroom_bytes"])
-    assert plain["lower_bound"] == pytest.approx(best["step_time_s"], rel=1e-9) and plain["distance_to_lower_bound"] == 0.0
+    assert best["margins"][0]["name"] == "memory" and best["margins"][0]["margin"] == pytest.approx(
+        best["headroom_bytes"]
+    )
+    assert (
+        plain["lower_bound"] == pytest.approx(best["step_time_s"], rel=1e-9)
+        and plain["distance_to_lower_bound"] == 0.0
+    )
     assert plain["front"][0]["step_time_s"] == pytest.approx(best["step_time_s"], rel=1e-9)
     settings = plain["emit"]["settings"]
-    for name, flag in (("tp", "tensor-model-parallel-size"), ("pp", "pipeline-model-parallel-size"), ("micro_batch", "micro-batch-size")):
+    for name, flag in (
+        ("tp", "tensor-model-parallel-size"),
+        ("pp", "pipeline-model-parallel-size"),
+        ("micro_batch", "micro-batch-size"),
+    ):
         assert settings[flag] == best["plan"][name]
-    assert all(x["field"] and x["reason"] for x in plain["emit"]["left_out"]) and plain["emit"]["target"] == "megatron"
+    assert (
+        all(x["field"] and x["reason"] for x in plain["emit"]["left_out"])
+        and plain["emit"]["target"] == "megatron"
+    )
 
 
 def test_tables_for_people_show_certificate_and_file(tmp_path):
@@ -105,7 +145,11 @@ def test_a_budget_is_a_limit_of_the_plan_and_too_small_a_one_says_what_would_do(
     names = [m["name"] for m in d["exact"][0]["margins"]]
     assert "deadline" in names and "100" in " ".join(d["assumptions"]).replace("1e+11", "100")
     d = document(JOB, "--tokens 1e13 --budget-days 1 --brief", code=1)
-    assert d["binding"]["name"] == "deadline" and d["binding"]["unit"] == "s" and d["binding"]["amount"] > 0.0
+    assert (
+        d["binding"]["name"] == "deadline"
+        and d["binding"]["unit"] == "s"
+        and d["binding"]["amount"] > 0.0
+    )
     assert any(r["name"] == "deadline" for r in d["remedies"]) and d["closest"] is not None
 
 
@@ -117,18 +161,33 @@ def whole():
 def test_a_run_to_a_loss_has_sizes_limits_and_launch_settings(whole):
     sizes = {x["name"]: x for x in whole["sizes"]}
     assert (whole["devices"], whole["global_batch"]) == (64, 256)
-    assert sizes["tokens"]["free"] and not sizes["d_model"]["free"] and sizes["devices"]["value"] == 64.0
-    assert whole["quantities"]["loss"] == pytest.approx(2.3, rel=1e-6) and whole["limits"]["loss"] == 2.3
-    assert whole["value"] == pytest.approx(whole["quantities"]["dollars"]) and whole["unit"] == "dollar"
+    assert (
+        sizes["tokens"]["free"]
+        and not sizes["d_model"]["free"]
+        and sizes["devices"]["value"] == 64.0
+    )
+    assert (
+        whole["quantities"]["loss"] == pytest.approx(2.3, rel=1e-6)
+        and whole["limits"]["loss"] == 2.3
+    )
+    assert (
+        whole["value"] == pytest.approx(whole["quantities"]["dollars"])
+        and whole["unit"] == "dollar"
+    )
     assert whole["laws"]["loss"]["source"].startswith("Besiroglu")
     assert "valid plans" in whole["certificate"] and whole["evaluations"]["total"] > 1000
-    assert whole["emit"]["settings"]["model.flavor"] == "8B" and whole["emit"]["settings"]["training.global_batch_size"] == 256
+    assert (
+        whole["emit"]["settings"]["model.flavor"] == "8B"
+        and whole["emit"]["settings"]["training.global_batch_size"] == 256
+    )
 
 
 def test_a_compute_budget_is_tokens_of_a_model(whole):
     d = document(RUN, f"--flop {whole['quantities']['flop']!r} --objective cost --brief")
     assert d["quantities"]["tokens"] == pytest.approx(whole["quantities"]["tokens"], rel=1e-6)
-    assert d["value"] == pytest.approx(whole["value"], rel=1e-6) and any("FLOP" in a for a in d["assumptions"])
+    assert d["value"] == pytest.approx(whole["value"], rel=1e-6) and any(
+        "FLOP" in a for a in d["assumptions"]
+    )
 
 
 @pytest.mark.slow
@@ -155,11 +214,15 @@ def test_a_run_for_people(whole, capsys):
 
 
 def test_every_plan_says_how_likely_memory_is_too_little():
-    """By the spread of memory that the profile has of such software, as `predict` says it of a plan."""
+    """By the spread of memory that the profile has of such software, as `predict` says it of a
+    plan."""
     found = document(JOB, "--top 2 --brief")
     fitted = profiles.load("prior").footprint_for("")
     for plan in found["exact"]:
         needed, room = plan["memory_bytes_per_device"], plan["headroom_bytes"]
         expected = out_of_memory_probability(needed, needed + room, fitted.spread)
-        assert plan["oom_probability"] == pytest.approx(float(expected)) and 0.0 < plan["oom_probability"] < 0.5
+        assert (
+            plan["oom_probability"] == pytest.approx(float(expected))
+            and 0.0 < plan["oom_probability"] < 0.5
+        )
     assert "Risk: that a device has too little memory" in run(JOB, "--top 1 --brief").stdout

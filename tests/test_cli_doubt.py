@@ -1,4 +1,5 @@
-"""What designs and pairs of plans say of their own doubt: intervals, and the chance that one plan beats another."""
+"""What designs and pairs of plans say of their own doubt: intervals, and the chance that one plan
+beats another."""
 
 import json
 
@@ -33,18 +34,26 @@ def designed(asked):
 
 
 def test_software_that_is_not_named_is_said_to_widen_intervals_and_does(asked):
-    """The stacks that are named know the chip, and with one of them the interval is narrower and nothing more is said."""
+    """The stacks that are named know the chip, and with one of them the interval is narrower and
+    nothing more is said."""
     line = provenance(asked)
     assert "--stack" in line and line.startswith("profile generic: ")
     named = line.rpartition("(")[2].strip(")").split(", ")
-    known = {family(pair.partition(" ")[2]) for pair in asked.profile.pair_covariances if pair.startswith("H100-80GB ")}
+    known = {
+        family(pair.partition(" ")[2])
+        for pair in asked.profile.pair_covariances
+        if pair.startswith("H100-80GB ")
+    }
     assert named and set(named) - {"…"} <= known
     nemo = setting(Job("H100-DGX", 16, "llama-2-7b", 4096, 32, profile="generic", stack="nemo"))
     assert provenance(nemo) == "profile generic: asked for"
     view = provenance(setting(Job("H100-DGX", 16, "llama-2-7b", 4096, 32, profile="h100-megatron")))
     assert "any software:" in line and "any software of the family of megatron:" in view
     plan = make_plan(asked.model, 16, global_batch=32)
-    wide, narrow = (step_times(a.profile, a.accelerator, a.stack, a.system, a.model, plan) for a in (asked, nemo))
+    wide, narrow = (
+        step_times(a.profile, a.accelerator, a.stack, a.system, a.model, plan)
+        for a in (asked, nemo)
+    )
     assert wide is not None and narrow is not None
     assert narrow.high[0] / narrow.low[0] < 0.8 * wide.high[0] / wide.low[0]
 
@@ -54,7 +63,9 @@ def test_intervals_of_a_design_are_those_of_its_plans(asked, designed):
     best, d = found.exact[0], document["exact"][0]
     alone = step_times(asked.profile, asked.accelerator, "", asked.system, asked.model, best.plan)
     assert alone is not None
-    assert (d["step_time_s_low"], d["step_time_s_high"]) == pytest.approx((alone.low[0], alone.high[0]), rel=1e-9)
+    assert (d["step_time_s_low"], d["step_time_s_high"]) == pytest.approx(
+        (alone.low[0], alone.high[0]), rel=1e-9
+    )
     assert d["step_time_s_low"] < d["step_time_s"] < d["step_time_s_high"]
 
 
@@ -62,8 +73,13 @@ def test_a_design_and_a_pair_of_plans_agree_on_which_is_faster(asked, designed):
     (first, second), document = designed[0].exact, designed[1]
     chance = document["beats_next"]["probability"]
     pair = against(asked, first.plan, second.plan)
-    assert 0.5 <= chance < 1.0 and pair["probability_first_is_faster"] == pytest.approx(chance, rel=1e-9)
-    assert pair["label"] == document["beats_next"]["label"] and pair["label"] in doubt_lines(document)[0]
+    assert 0.5 <= chance < 1.0 and pair["probability_first_is_faster"] == pytest.approx(
+        chance, rel=1e-9
+    )
+    assert (
+        pair["label"] == document["beats_next"]["label"]
+        and pair["label"] in doubt_lines(document)[0]
+    )
     back = against(asked, second.plan, first.plan)["probability_first_is_faster"]
     assert back == pytest.approx(1.0 - chance, rel=1e-9)
 
@@ -82,9 +98,12 @@ def test_a_second_plan_is_the_first_but_for_what_is_named():
     assert degrees_against("dp=8", first).dp == degrees_against("dp=8,dp=8", first).dp == 8
     assert str(degrees_against("offload=nan", first).offload) == "nan"
     refused = {
-        "tpp=4": "expected NAME=VALUE", "tp": "tp=8,pp=2", "tp=two": "whole number", "sp=maybe": "on or off",
+        "tpp=4": "expected NAME=VALUE",
+        "tp": "tp=8,pp=2",
+        "tp=two": "whole number",
+        "sp=maybe": "on or off",
         "tp=2,tp=4": "twice, as 2 and as 4",
-    }  # fmt: skip
+    }
     for text, says in refused.items():
         with pytest.raises(InputError, match=says):
             degrees_against(text, first)
@@ -94,7 +113,11 @@ def test_the_shell_sets_two_plans_side_by_side(tmp_path):
     run = lambda words: CliRunner().invoke(app, f"predict {words}".split())  # noqa: E731
     done = run(f"{WORDS} --profile prior --tp 2 --against tp=4 --json")
     other = json.loads(done.stdout)["against"]
-    assert other["plan"]["tp"] == 4 and other["plan"]["dp"] == 4 and other["probability_first_is_faster"] is None
+    assert (
+        other["plan"]["tp"] == 4
+        and other["plan"]["dp"] == 4
+        and other["probability_first_is_faster"] is None
+    )
     assert "Two plans" in run(f"{WORDS} --profile prior --tp 2 --against tp=4").stdout
     refused = run(f"{tmp_path}/traces.csv --against tp=4")
     assert refused.exit_code == 2 and "--against compares two plans" in refused.stderr

@@ -1,4 +1,5 @@
-"""What the shell knows of software without being told: the same as a row of traces that says as little."""
+"""What the shell knows of software without being told: the same as a row of traces that says as
+little."""
 
 from dataclasses import fields
 
@@ -16,10 +17,22 @@ SHARDED = {"dp": 64, "zero": 3}
 AGAIN = {"dp": 8, "cp": 2, "tp": 2, "pp": 2, "recompute": "selective"}
 ASKED = [
     ("megatron-bridge/26.02", "llama-3-8b", "H100-DGX", "bf16", STAGES),
-    ("megatron-bridge/25.09", "llama-3.1-405b", "GB200-NVL72", "fp8", {"dp": 2, "tp": 4, "pp": 8, "interleave": 2}),
+    (
+        "megatron-bridge/25.09",
+        "llama-3.1-405b",
+        "GB200-NVL72",
+        "fp8",
+        {"dp": 2, "tp": 4, "pp": 8, "interleave": 2},
+    ),
     ("megatron-bridge/26.02", "llama-3.1-405b", "B300-DGX", "nvfp4", {"dp": 2, "tp": 4, "pp": 8}),
     ("megatron-bridge/26.06", "deepseek-v3", "GB200-NVL72", "mxfp8", EXPERTS),
-    ("megatron-bridge/26.02", "deepseek-v3", "H100-DGX", "fp8", {"dp": 4, "tp": 2, "pp": 8, "ep": 8}),
+    (
+        "megatron-bridge/26.02",
+        "deepseek-v3",
+        "H100-DGX",
+        "fp8",
+        {"dp": 4, "tp": 2, "pp": 8, "ep": 8},
+    ),
     ("megatron-bridge/26.04", "qwen3-235b-a22b", "B200-DGX", "bf16", {"dp": 8, "pp": 8, "ep": 8}),
     ("megatron-bridge/26.04", "gpt-oss-120b", "GB300-NVL72", "bf16", {"dp": 64, "ep": 64}),
     ("nemo/24.12", "llama-3-70b", "H100-DGX", "fp8", {"dp": 4, "tp": 4, "pp": 4, "interleave": 5}),
@@ -43,22 +56,61 @@ ASKED = [
 
 
 @pytest.mark.parametrize(("stack", "model", "system", "precision", "degrees"), ASKED)
-def test_the_shell_and_a_row_of_traces_tell_the_same_plan(tmp_path, stack, model, system, precision, degrees):
-    """Every leaf of plan and model; columns that the shell has no option for are blank. Who has one replica awaits none."""
+def test_the_shell_and_a_row_of_traces_tell_the_same_plan(
+    tmp_path, stack, model, system, precision, degrees
+):
+    """Every leaf of plan and model; columns that the shell has no option for are blank. Who has one
+    replica awaits none."""
     asked = Degrees(**degrees)
-    job = setting(Job(system=system, devices=_devices(asked), model=model, global_batch=512, precision=precision, stack=stack))
+    job = setting(
+        Job(
+            system=system,
+            devices=_devices(asked),
+            model=model,
+            global_batch=512,
+            precision=precision,
+            stack=stack,
+        )
+    )
     found, said = plan(job, asked)
     blank = dict.fromkeys(("n_layers", "d_model", "n_heads", "n_kv_heads", "d_ff", "vocab"), "")
-    told = {name: str(getattr(asked, name)) for name in ("dp", "tp", "pp", "cp", "ep", "interleave", "micro_batch", "recompute")}
-    told |= {"sp": str(int(asked.tp > 1)), "zero_stage": str(asked.zero), "n_accel": str(_devices(asked)), "global_batch": "512"}
-    told |= {"domain_size": f"{float(job.system.network.size[0]):g}", "seq_len": f"{float(job.model.seq_len):g}"}
-    row = one_case(tmp_path, **blank, **told, stack=stack, model=model, accelerator=job.accelerator, precision=precision)
+    told = {
+        name: str(getattr(asked, name))
+        for name in ("dp", "tp", "pp", "cp", "ep", "interleave", "micro_batch", "recompute")
+    }
+    told |= {
+        "sp": str(int(asked.tp > 1)),
+        "zero_stage": str(asked.zero),
+        "n_accel": str(_devices(asked)),
+        "global_batch": "512",
+    }
+    told |= {
+        "domain_size": f"{float(job.system.network.size[0]):g}",
+        "seq_len": f"{float(job.model.seq_len):g}",
+    }
+    row = one_case(
+        tmp_path,
+        **blank,
+        **told,
+        stack=stack,
+        model=model,
+        accelerator=job.accelerator,
+        precision=precision,
+    )
     for one, other in ((found, row.plan), (job.model, row.model)):
-        differ = {f.name: (getattr(one, f.name), getattr(other, f.name)) for f in fields(one) if not _same(one, other, f.name)}
+        differ = {
+            f.name: (getattr(one, f.name), getattr(other, f.name))
+            for f in fields(one)
+            if not _same(one, other, f.name)
+        }
         assert not differ
-    assert set(row.labels.assumptions[0]) & set(said) >= set(reduction(stack, float(asked.zero), precision).assumed)
+    assert set(row.labels.assumptions[0]) & set(said) >= set(
+        reduction(stack, float(asked.zero), precision).assumed
+    )
     heads = float(job.model.n_mtp)
-    assert any("further tokens" in text for text in said) == (heads > 0.0) == (model == "deepseek-v3")
+    assert (
+        any("further tokens" in text for text in said) == (heads > 0.0) == (model == "deepseek-v3")
+    )
 
 
 def _devices(asked: Degrees) -> int:
@@ -71,4 +123,6 @@ def _same(one, other, name: str) -> bool:
     if isinstance(a, str | tuple):
         return a == b or {a, b} == {"1f1b", "interleaved"}
     alone = name == "overlap_replica" and float(one.dp) == float(one.shard)
-    return alone or np.allclose(float(np.asarray(a)), float(np.asarray(b).reshape(-1)[0]), rtol=1e-12, atol=0.0)
+    return alone or np.allclose(
+        float(np.asarray(a)), float(np.asarray(b).reshape(-1)[0]), rtol=1e-12, atol=0.0
+    )

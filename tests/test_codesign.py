@@ -1,4 +1,5 @@
-"""Co-design: laws and bill, sizes between rungs and on them, search against the grid, prices against re-solving, doubt, and no design."""
+"""Co-design: laws and bill, sizes between rungs and on them, search against the grid, prices
+against re-solving, doubt, and no design."""
 
 import jax
 import jax.numpy as jnp
@@ -60,10 +61,15 @@ def answer(stated):
 
 
 def test_published_values_of_the_loss_laws():
-    """Chinchilla, 70e9 parameters on 1.4e12 tokens: 1.69 + 0.083 + 0.163 (Hoffmann et al. 2022); GPT-3 without a limit of data: 1.73."""
+    """Chinchilla, 70e9 parameters on 1.4e12 tokens: 1.69 + 0.083 + 0.163 (Hoffmann et al. 2022);
+    GPT-3 without a limit of data: 1.73."""
     assert loss(70e9, 1.4e12, KINDS["loss"]["hoffmann"].law) == pytest.approx(1.937, abs=2e-3)
-    assert loss(175e9, 1e30, KINDS["loss"]["kaplan"].law) == pytest.approx((8.8e13 / 175e9) ** 0.076, rel=1e-6)
-    assert loss(1e30, 300e9, KINDS["loss"]["kaplan"].law) == pytest.approx((5.4e13 / 300e9) ** 0.095, rel=1e-6)
+    assert loss(175e9, 1e30, KINDS["loss"]["kaplan"].law) == pytest.approx(
+        (8.8e13 / 175e9) ** 0.076, rel=1e-6
+    )
+    assert loss(1e30, 300e9, KINDS["loss"]["kaplan"].law) == pytest.approx(
+        (5.4e13 / 300e9) ** 0.095, rel=1e-6
+    )
 
 
 def test_a_batch_at_the_critical_one_wastes_half_of_the_tokens():
@@ -74,20 +80,30 @@ def test_a_batch_at_the_critical_one_wastes_half_of_the_tokens():
 
 
 def test_kaplans_shapes_differ_by_three_percent_of_their_loss():
-    """6 layers of 4288 are within 3 % of 48 of 1600 (Kaplan et al. 2020, section 3.1), at the exponent 0.076 of parameters."""
+    """6 layers of 4288 are within 3 % of 48 of 1600 (Kaplan et al. 2020, section 3.1), at the
+    exponent 0.076 of parameters."""
     shape = laws().shape
-    odd, usual = (float(effective_parameters(1.5e9, n, h, 4.0, 128.0, shape)) for n, h in ((6.0, 4288.0), (48.0, 1600.0)))
+    odd, usual = (
+        float(effective_parameters(1.5e9, n, h, 4.0, 128.0, shape))
+        for n, h in ((6.0, 4288.0), (48.0, 1600.0))
+    )
     assert (usual / odd) ** 0.076 == pytest.approx(1.03, abs=3e-3)
 
 
 def test_the_catalogs_device_costs_what_the_catalog_says():
     at = fixed(SYSTEM, MODEL, BILL)
-    values = {n: jnp.asarray(v) for n, v in catalog_values(SYSTEM, MODEL, 256.0, 1e12, 64.0).items()}
+    values = {
+        n: jnp.asarray(v) for n, v in catalog_values(SYSTEM, MODEL, 256.0, 1e12, 64.0).items()
+    }
     same, model = equipped(values, at), shaped(values, at)
-    for a, b in zip(jax.tree.leaves((same.system, model)), jax.tree.leaves((SYSTEM, MODEL)), strict=True):
+    for a, b in zip(
+        jax.tree.leaves((same.system, model)), jax.tree.leaves((SYSTEM, MODEL)), strict=True
+    ):
         np.testing.assert_allclose(a, b, rtol=1e-12)
     double = equipped(values | {"hbm_bytes": 2.0 * values["hbm_bytes"]}, at)
-    assert double.system.chip.price_per_s == pytest.approx(float(SYSTEM.chip.price_per_s * (1.0 + BILL.price.hbm_bytes)))
+    assert double.system.chip.price_per_s == pytest.approx(
+        float(SYSTEM.chip.price_per_s * (1.0 + BILL.price.hbm_bytes))
+    )
     one = {n: 1.0 for n in ("flops_per_s", "hbm_bytes", "hbm_bytes_per_s", "inner", "outer")}
     assert scaled(BILL.price, one | {"latency": 0.5}) == pytest.approx(1.0 + BILL.price.latency)
 
@@ -102,8 +118,18 @@ def test_what_makes_no_sense_is_said():
     with pytest.raises(InputError, match="limit of dollars"):
         ask(limits=Limits(dollars=-1.0))
     with pytest.raises(InputError, match="positive bounds"):
-        question(SYSTEM, MODEL, default(), objective="loss", limits=BUDGET, free=("batch",), devices=8, global_batch=8, tokens=1e9,
-                 bounds={"global_batch": (9.0, 2.0)})  # fmt: skip
+        question(
+            SYSTEM,
+            MODEL,
+            default(),
+            objective="loss",
+            limits=BUDGET,
+            free=("batch",),
+            devices=8,
+            global_batch=8,
+            tokens=1e9,
+            bounds={"global_batch": (9.0, 2.0)},
+        )
 
 
 # ---- between rungs
@@ -131,7 +157,9 @@ def test_slopes_agree_with_finite_differences(stated, answer):
         up, down = problem(x + step), problem(x - step)
         np.testing.assert_allclose(here.df[j], (up.f - down.f) / 2e-6, rtol=1e-5, atol=1e-7)
         # limits that there are not are 1e300, whose logarithm takes digits from the difference
-        np.testing.assert_allclose(here.slopes[1:, j], (up.over - down.over) / 2e-6, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(
+            here.slopes[1:, j], (up.over - down.over) / 2e-6, rtol=1e-5, atol=1e-5
+        )
 
 
 def test_prices_agree_with_solving_again(stated, answer):
@@ -155,10 +183,15 @@ def test_another_loss_law_moves_the_answer(stated, answer):
 
 def test_the_budget_is_spent_and_the_sizes_are_valid(stated, answer):
     assert answer.found is not None, answer.statement
-    assert answer.quantities["dollars"] == pytest.approx(3e4, rel=1e-9) or answer.quantities["seconds"] == pytest.approx(20 * 86400.0)
+    assert answer.quantities["dollars"] == pytest.approx(3e4, rel=1e-9) or answer.quantities[
+        "seconds"
+    ] == pytest.approx(20 * 86400.0)
     assert all(m.slack >= -1e-6 * m.limit for m in answer.margins)
     sizes, plan = answer.found.sizes, answer.found.plan
-    assert sizes["n_layers"] % plan.pp == 0 and sizes["global_batch"] % (plan.dp * plan.micro_batch) == 0
+    assert (
+        sizes["n_layers"] % plan.pp == 0
+        and sizes["global_batch"] % (plan.dp * plan.micro_batch) == 0
+    )
     assert float(plan.dp * plan.tp * plan.cp * plan.pp) == 64.0
 
 
@@ -186,7 +219,10 @@ def test_no_design_beats_the_proven_bound(stated, answer):
     random, planner = np.random.default_rng(0), stated.planner()
     sizes, u = stated.unknowns.values(np.log(stated.unknowns.value)), stated.unknowns
     for _ in range(5):
-        drawn = {n: random.choice(rungs(n, sizes, u, stated.world.fixed)) for n in ("n_layers", "d_model", "global_batch")}
+        drawn = {
+            n: random.choice(rungs(n, sizes, u, stated.world.fixed))
+            for n in ("n_layers", "d_model", "global_batch")
+        }
         found = planner(sizes | drawn)
         assert found.merit >= 1e6 or bound <= found.outcome.quantities[NAMES.index("loss")]
     cheap = ask("cost", Limits(loss=2.6), ("tokens",), bounds={})
@@ -217,7 +253,9 @@ def test_energy_is_least_where_it_is_asked_for():
     plans = {}
     for objective in ("time", "energy"):
         asked = ask(objective, Limits(loss=2.6), ("tokens",), bounds={})
-        plans[objective] = asked.planner()(asked.unknowns.values(np.log(asked.unknowns.value))).outcome.quantities
+        plans[objective] = asked.planner()(
+            asked.unknowns.values(np.log(asked.unknowns.value))
+        ).outcome.quantities
     joules, seconds = NAMES.index("joules"), NAMES.index("seconds")
     assert plans["energy"][joules] <= plans["time"][joules]
     assert plans["time"][seconds] <= plans["energy"][seconds]
@@ -228,7 +266,9 @@ def test_the_largest_run_takes_all_of_the_budget():
     found = asked.planner()(asked.unknowns.values(np.log(asked.unknowns.value)))
     quantities = dict(zip(NAMES, found.outcome.quantities, strict=True))
     assert quantities["seconds"] == pytest.approx(86400.0, rel=1e-9)
-    assert found.merit == pytest.approx(-np.log(quantities["flop"])) and quantities["flop"] <= proven_bound(asked)
+    assert found.merit == pytest.approx(-np.log(quantities["flop"])) and quantities[
+        "flop"
+    ] <= proven_bound(asked)
 
 
 # ---- doubt
@@ -257,7 +297,9 @@ def test_under_doubt_the_chosen_plan_is_best_on_average(stated, answer):
 
 def test_when_nothing_fits_the_limit_and_the_least_change_are_named():
     """A loss that 64 devices do not reach in a day, whatever the model."""
-    asked = ask("time", Limits(loss=2.2, seconds=86400.0, memory=None), ("shape", "batch", "tokens"))
+    asked = ask(
+        "time", Limits(loss=2.2, seconds=86400.0, memory=None), ("shape", "batch", "tokens")
+    )
     nothing = solve_question(asked, **QUICK)
     assert nothing.found is None and nothing.nearest is not None
     change = nearest_change(asked, nothing, **QUICK)

@@ -1,4 +1,5 @@
-"""Benchmarks: what they compute is what they say, their inputs are not zeros, and the compiler's count agrees with theirs."""
+"""Benchmarks: what they compute is what they say, their inputs are not zeros, and the compiler's
+count agrees with theirs."""
 
 import json
 import os
@@ -14,7 +15,16 @@ import pytest
 from calibration.collect import budget, measure, program
 from calibration.collect import machine as machines
 from calibration.collect.assumed import system_at
-from calibration.collect.kinds import BENCHMARKS, attention, collectives, host, matmul, memory, overlap, steps
+from calibration.collect.kinds import (
+    BENCHMARKS,
+    attention,
+    collectives,
+    host,
+    matmul,
+    memory,
+    overlap,
+    steps,
+)
 from calibration.collect.machine import MIB, Machine, accelerator_name
 from calibration.collect.program import DTYPES, Options, random_array, sets
 from calibration.collect.runner import Job, Unavailable
@@ -25,11 +35,26 @@ from dmodel.coefficients import to_unconstrained
 from dmodel.types import InputError
 
 ROOT = Path(__file__).parents[1]
-QUICK = Options(Settings(fewest=6, most=6, warmup_s=0.0, sample_s=0.0, longest_s=0.0), device_time=False)
+QUICK = Options(
+    Settings(fewest=6, most=6, warmup_s=0.0, sample_s=0.0, longest_s=0.0), device_time=False
+)
 HERE = machines.machine()
 GIB = 2**30
-GPU = Machine("gpu", "NVIDIA H200", "H200-141GB", True, 8, 8, 1, 50 * MIB, 141 * GIB, ("bf16", "fp16", "tf32", "fp32", "int8", "fp8"))
-TPU = Machine("tpu", "TPU v5", "TPU-v5p", True, 16, 4, 4, 128 * MIB, 95 * GIB, ("bf16", "int8", "fp32"))
+GPU = Machine(
+    "gpu",
+    "NVIDIA H200",
+    "H200-141GB",
+    True,
+    8,
+    8,
+    1,
+    50 * MIB,
+    141 * GIB,
+    ("bf16", "fp16", "tf32", "fp32", "int8", "fp8"),
+)
+TPU = Machine(
+    "tpu", "TPU v5", "TPU-v5p", True, 16, 4, 4, 128 * MIB, 95 * GIB, ("bf16", "int8", "fp32")
+)
 SMALL = {
     "matmul": matmul.Matmul(32, 48, 16, "fp32"),
     "attention": attention.Attention(1, 32, 4, 2, 8, "fp32"),
@@ -43,8 +68,13 @@ SMALL = {
 
 @pytest.fixture(autouse=True)
 def _as_when_collecting():
-    """Collecting runs in 32 bits; optax raises floats to integer powers, which strict promotion forbids."""
-    with jax.enable_x64(False), jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+    """Collecting runs in 32 bits; optax raises floats to integer powers, which strict promotion
+    forbids."""
+    with (
+        jax.enable_x64(False),
+        jax.numpy_dtype_promotion("standard"),
+        jax.numpy_rank_promotion("allow"),
+    ):
         yield
 
 
@@ -73,7 +103,11 @@ def test_the_model_foresees_every_kind_with_finite_slopes(kind):
     with jax.enable_x64(True):
         mean = np.asarray(to_unconstrained(coefficients.default()))
         found = budget.forecast(tasks, lambda precision: system_at(GPU, precision), mean, GPU)
-    assert (found.time_s > 0.0).all() and (found.cost_s > found.time_s).all() and np.isfinite(found.jacobian).all()
+    assert (
+        (found.time_s > 0.0).all()
+        and (found.cost_s > found.time_s).all()
+        and np.isfinite(found.jacobian).all()
+    )
     assert kind == "dispatch" or (np.abs(found.jacobian).sum(1) > 0.01).all()
 
 
@@ -111,7 +145,9 @@ def test_attention_is_causal_attention_and_its_backward_pass_its_gradient():
     np.testing.assert_allclose(built.function(*built.inputs[0]), expected, rtol=2e-5, atol=2e-6)
     backward = attention.build(p._replace(direction="bwd"), HERE)
     slopes = backward.function(*backward.inputs[0])
-    whole = jax.grad(lambda *x: (built.function(*x) * backward.inputs[0][1]).sum(), (0, 1, 2))(*built.inputs[0])
+    whole = jax.grad(lambda *x: (built.function(*x) * backward.inputs[0][1]).sum(), (0, 1, 2))(
+        *built.inputs[0]
+    )
     for slope, expected in zip(slopes, whole, strict=True):
         np.testing.assert_allclose(slope, expected, rtol=2e-5, atol=2e-6)
 
@@ -136,8 +172,14 @@ def test_an_update_changes_its_parameters_as_adamw_does():
     before = np.asarray(built.state[0][0])
     (parameters, _), _ = built.function(built.state, *built.inputs[0])
     moved = np.asarray(parameters[0]) - before
-    # the first step of Adam moves every parameter by the rate against its gradient's sign, and decays it
-    np.testing.assert_allclose(moved, -1e-4 * (np.sign(np.asarray(built.inputs[0][0][0])) + 0.1 * before), rtol=2e-3, atol=2e-7)
+    # the first step of Adam moves every parameter by the rate against its gradient's sign, and
+    # decays it
+    np.testing.assert_allclose(
+        moved,
+        -1e-4 * (np.sign(np.asarray(built.inputs[0][0][0])) + 0.1 * before),
+        rtol=2e-3,
+        atol=2e-7,
+    )
 
 
 @pytest.mark.parametrize(
@@ -187,7 +229,10 @@ def test_the_environment_holds_flags_but_no_secrets_and_no_paths(monkeypatch):
     monkeypatch.setenv("MY_TOKEN", "hunter2")
     found = machines.environment(HERE)
     text = json.dumps(found)
-    assert found["flags"]["XLA_FLAGS"] == "--xla_dump_to=<path> --xla_a=1" and found["flags"]["NCCL_ALGO"] == "Ring"
+    assert (
+        found["flags"]["XLA_FLAGS"] == "--xla_dump_to=<path> --xla_a=1"
+        and found["flags"]["NCCL_ALGO"] == "Ring"
+    )
     assert "hunter2" not in text and "/data" not in text
     monkeypatch.setenv("NCCL_ALGO", "Tree")
     again = machines.environment(HERE)
@@ -241,7 +286,17 @@ print(json.dumps(wrong))
 
 
 def test_collectives_do_what_they_are_called_on_four_devices():
-    environ = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run([sys.executable, "-c", COLLECTIVES], cwd=ROOT, env=environ, capture_output=True, text=True, timeout=300)
+    environ = os.environ | {
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
+        "JAX_PLATFORMS": "cpu",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", COLLECTIVES],
+        cwd=ROOT,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     assert json.loads(done.stdout.splitlines()[-1]) == []

@@ -37,7 +37,8 @@ QUICK = (
     MEMORY + "pipeline 2 · data 2 · tensor 2",
 )
 CHANGED = {known.HALF_CORE, known.BUBBLE, known.STAGES, known.KEPT_KEYS, known.UNSPLIT}
-"""Causes that change the work by more than the targets: what recomputation really repeats, idle slots of the pipeline, split experts."""
+"""Causes that change the work by more than the targets: what recomputation really repeats, idle
+slots of the pipeline, split experts."""
 
 
 def report(*only: str) -> dict:
@@ -64,12 +65,15 @@ def quick():
 
 
 def check(found: dict, memory_target: float = 0.15) -> None:
-    """Every figure within its target, or changed by a cause that has a name; and nothing beyond the causes."""
+    """Every figure within its target, or changed by a cause that has a name; and nothing beyond the
+    causes."""
     for case in found["cases"]:
         for kind, target in (("flops", 0.02), ("wire", 0.05)):
             for line in case[kind]:
                 named = {part for cause in line["known"] for part in cause["reason"].split("; ")}
-                assert abs(line["difference"]) <= target or named & {r for c in CHANGED for r in c.split("; ")}, (case["name"], line)
+                assert abs(line["difference"]) <= target or named & {
+                    r for c in CHANGED for r in c.split("; ")
+                }, (case["name"], line)
                 assert abs(line["unexplained"]) <= 1e-3, (case["name"], line)
     for line in found["cost_analysis"]:
         assert abs(line["difference"]) <= 0.02, line
@@ -90,8 +94,14 @@ def test_the_model_counts_what_xla_does_in_all_cases():
 
 def test_a_difference_without_a_cause_is_a_fault():
     named = Line("all products", 100.0, 110.0, (Cause("because", 10.0),))
-    report = Report((Comparison("case", (named, named._replace(known=())), (), {}),), (), (Line("small", 100.0, 110.0),))
-    assert faults(report) == ["case, all products: +10.00% of the model has no known cause; at most 2% may"]
+    report = Report(
+        (Comparison("case", (named, named._replace(known=())), (), {}),),
+        (),
+        (Line("small", 100.0, 110.0),),
+    )
+    assert faults(report) == [
+        "case, all products: +10.00% of the model has no known cause; at most 2% may"
+    ]
 
 
 def test_a_case_that_is_none_is_refused(capsys):
@@ -129,7 +139,9 @@ def test_wire_bytes_of_the_model_follow_the_ring():
     parameters = 2 * (2 * 64 * (4 + 2) * 16 + 2 * 64 + 3 * 64 * 256) + 2 * 256 * 64 + 64
     found = expected.wire_bytes(spec)
     assert found.keys() == {("data", "all-reduce")}
-    np.testing.assert_allclose(found["data", "all-reduce"], 2.0 * 7.0 / 8.0 * 4.0 * parameters, rtol=1e-12)
+    np.testing.assert_allclose(
+        found["data", "all-reduce"], 2.0 * 7.0 / 8.0 * 4.0 * parameters, rtol=1e-12
+    )
 
 
 def program(f, *arguments) -> hlo.Module:
@@ -140,7 +152,14 @@ def test_products_count_as_often_as_loops_turn():
     w, x = jnp.ones((5, 32, 32), jnp.float32), jnp.ones((16, 32), jnp.float32)
 
     def f(x, w):
-        return lax.scan(lambda x, w: (lax.scan(lambda x, _: (jnp.tanh(x @ w), None), x, None, length=3)[0], None), x, w)[0]
+        return lax.scan(
+            lambda x, w: (
+                lax.scan(lambda x, _: (jnp.tanh(x @ w), None), x, None, length=3)[0],
+                None,
+            ),
+            x,
+            w,
+        )[0]
 
     found = hlo.products(program(f, x, w))
     assert sum(p.flops * p.times for p in found) == 5 * 3 * 2 * 16 * 32 * 32
@@ -172,22 +191,38 @@ GROUPS = [
 @pytest.mark.parametrize(("text", "groups"), GROUPS)
 @pytest.mark.parametrize("opcode", ["all-gather", "all-gather-start"])
 def test_groups_are_read_in_every_form(text, groups, opcode):
-    shape = "f32[8,64]{1,0:T(8,128)}" if opcode == "all-gather" else "(f32[4,64]{1,0}, f32[8,64]{1,0:T(8,128)})"
+    shape = (
+        "f32[8,64]{1,0:T(8,128)}"
+        if opcode == "all-gather"
+        else "(f32[4,64]{1,0}, f32[8,64]{1,0:T(8,128)})"
+    )
     lines = [
         "HloModule m",
         "",
         "ENTRY %main (p: f32[4,64]) -> f32[8,64] {",
         "  %p = f32[4,64]{1,0} parameter(0)",
-        f'  ROOT %g = {shape} {opcode}(%p), channel_id=1, replica_groups={text}, dimensions={{0}}, metadata={{op_name="a/weights/b"}}',
+        (
+            f"  ROOT %g = {shape} {opcode}(%p), channel_id=1, replica_groups={text}, "
+            f'dimensions={{0}}, metadata={{op_name="a/weights/b"}}'
+        ),
         "}",
     ]
     (found,) = hlo.collectives(hlo.parse("\n".join(lines)))
-    assert (found.kind, found.nbytes, found.groups, found.dtype, found.op_name) == ("all-gather", 1024.0, groups, "f32", "a/weights/b")
+    assert (found.kind, found.nbytes, found.groups, found.dtype, found.op_name) == (
+        "all-gather",
+        1024.0,
+        groups,
+        "f32",
+        "a/weights/b",
+    )
     assert found.wire_bytes == 1024.0
 
 
 def test_a_group_in_an_unknown_form_is_refused():
-    text = "ENTRY %main (p: f32[4]) -> f32[4] {\n  %p = f32[4] parameter(0)\n  ROOT %g = f32[4] all-reduce(%p), replica_groups=what\n}"
+    text = (
+        "ENTRY %main (p: f32[4]) -> f32[4] {\n  %p = f32[4] parameter(0)\n  ROOT %g = f32[4] "
+        "all-reduce(%p), replica_groups=what\n}"
+    )
     with pytest.raises(InputError, match="known form"):
         hlo.collectives(hlo.parse(text))
 
@@ -198,8 +233,10 @@ def test_library_calls_of_products_count():
             "ENTRY %main (a: bf16[16,32], b: bf16[32,8]) -> (bf16[16,8], s8[4]) {",
             "  %a = bf16[16,32]{1,0} parameter(0)",
             "  %b = bf16[32,8]{1,0} parameter(1)",
-            '  ROOT %c = (bf16[16,8]{1,0}, s8[4]{0}) custom-call(%a, %b), custom_call_target="__cublas$gemm", '
-            'backend_config={"gemm_backend_config":{"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"]}}}',
+            "  ROOT %c = (bf16[16,8]{1,0}, s8[4]{0}) custom-call(%a, %b), "
+            'custom_call_target="__cublas$gemm", '
+            'backend_config={"gemm_backend_config":{"dot_dimension_numbers":{"lhs_contracting_dime'
+            'nsions":["1"]}}}',
             "}",
         ]
     )
@@ -209,7 +246,9 @@ def test_library_calls_of_products_count():
 
 def test_bytes_on_the_wire_by_kind():
     group = frozenset({frozenset(range(4))})
-    sent = {kind: hlo.Collective(kind, 100.0, group, 2.0, "f32", "").wire_bytes for kind in hlo.KINDS}
+    sent = {
+        kind: hlo.Collective(kind, 100.0, group, 2.0, "f32", "").wire_bytes for kind in hlo.KINDS
+    }
     assert sent == {
         "all-reduce": 300.0,
         "all-gather": 600.0,

@@ -1,4 +1,5 @@
-"""The store of measurements: nothing finished is lost, whatever happens to a file's end or to a process."""
+"""The store of measurements: nothing finished is lost, whatever happens to a file's end or to a
+process."""
 
 import json
 import multiprocessing
@@ -16,8 +17,20 @@ ENVIRONMENT = {"id": "here", "identity": "cpu"}
 
 
 def measurement(key, started="2026-01-01", process=0, run="a", median=1.0, status="ok"):
-    record = {"type": "measurement", "kind": "invented", "parameters": {}, "key": key, "status": status, "started": started}
-    return record | {"process": process, "run": run, "wall_s": 0.1, **({"time": {"median_s": median}} if status == "ok" else {})}
+    record = {
+        "type": "measurement",
+        "kind": "invented",
+        "parameters": {},
+        "key": key,
+        "status": status,
+        "started": started,
+    }
+    return record | {
+        "process": process,
+        "run": run,
+        "wall_s": 0.1,
+        **({"time": {"median_s": median}} if status == "ok" else {}),
+    }
 
 
 def written(folder, *records, name="host-p0"):
@@ -39,7 +52,12 @@ def test_a_file_cut_anywhere_keeps_every_whole_line(tmp_path):
     path = written(tmp_path, *(measurement(str(i)) for i in range(3)))
     whole = path.read_bytes()
     ends = [i + 1 for i, byte in enumerate(whole) if byte == ord("\n")]
-    near = {min(end + d, len(whole)) for end in (0, *ends) for d in (-3, -2, -1, 0, 1, 2) if end + d >= 0}
+    near = {
+        min(end + d, len(whole))
+        for end in (0, *ends)
+        for d in (-3, -2, -1, 0, 1, 2)
+        if end + d >= 0
+    }
     for size in sorted({*range(0, len(whole), 9), *near}):
         path.write_bytes(whole[:size])
         kept = sum(size >= end - 1 for end in ends)  # a record without its newline is whole, too
@@ -59,7 +77,9 @@ def test_a_damaged_line_is_named_and_the_others_are_kept(tmp_path):
     path.write_bytes(content)
     found = store.read(tmp_path)
     assert sorted(found.measurements) == ["0", "2"]
-    assert [(d.line, d.torn) for d in found.damage] == [(2, False)] and "checksum" in str(found.damage[0])
+    assert [(d.line, d.torn) for d in found.damage] == [(2, False)] and "checksum" in str(
+        found.damage[0]
+    )
 
 
 def test_every_changed_byte_of_a_record_is_noticed():
@@ -114,7 +134,11 @@ def test_two_writers_of_one_name_get_two_files(tmp_path):
         (measurement("k", "1"), measurement("k", "2", run="b"), 0),
         (measurement("k", "2", run="b"), measurement("k", "1"), 1),
         (measurement("k", "1", status="failed"), measurement("k", "2"), 1),
-        (measurement("k", "1", process=0, median=1.0), measurement("k", "2", process=1, median=3.0), 1),
+        (
+            measurement("k", "1", process=0, median=1.0),
+            measurement("k", "2", process=1, median=3.0),
+            1,
+        ),
     ],
 )
 def test_duplicates_are_resolved_alike_in_any_order(one, other, wins):
@@ -151,7 +175,10 @@ def test_finished_tasks_are_not_run_again(tmp_path):
     assert len(second.finished) == 5 and len(second.failed) == 2
     runner.run(invented(5), tmp_path, ENVIRONMENT, measure, retry=True)
     assert ran[5:] == [2, 3]
-    reasons = {r["parameters"]["number"]: r.get("reason") for r in store.read(tmp_path).measurements.values()}
+    reasons = {
+        r["parameters"]["number"]: r.get("reason")
+        for r in store.read(tmp_path).measurements.values()
+    }
     assert reasons[2] == "no such thing here" and "out of memory" in reasons[3]
 
 
@@ -179,17 +206,23 @@ def test_a_budget_leaves_out_what_is_too_long_and_resumes_with_what_is_left(tmp_
     def estimate(task):
         return estimates[task.parameters["number"]]
 
-    outcome = runner.run(invented(3), tmp_path, ENVIRONMENT, measure, budget_s=40.0, estimate=estimate)
+    outcome = runner.run(
+        invented(3), tmp_path, ENVIRONMENT, measure, budget_s=40.0, estimate=estimate
+    )
     # the first took far less than estimated, so the others are expected to do so as well
     assert len(outcome.measured) == 3 and not outcome.skipped
-    none = runner.run(invented(3), tmp_path / "b", ENVIRONMENT, measure, budget_s=5.0, estimate=estimate)
+    none = runner.run(
+        invented(3), tmp_path / "b", ENVIRONMENT, measure, budget_s=5.0, estimate=estimate
+    )
     assert not none.measured and len(none.skipped) == 3
 
 
 def test_keys_ignore_order_but_not_values_or_machine():
     one, other = Task("a", {"m": 1, "n": 2}), Task("a", {"n": 2, "m": 1})
     assert one.key("x") == other.key("x") != one.key("y")
-    assert Task("a", {"m": 1, "n": 3}).key("x") != one.key("x") != Task("b", {"m": 1, "n": 2}).key("x")
+    assert (
+        Task("a", {"m": 1, "n": 3}).key("x") != one.key("x") != Task("b", {"m": 1, "n": 2}).key("x")
+    )
 
 
 class Product(tasks.NamedTuple):
@@ -220,8 +253,12 @@ def test_mistakes_in_a_plan_are_named_with_their_place(tmp_path, text, message):
 
 
 def test_a_plan_fills_blanks_and_drops_repetitions(tmp_path):
-    (tmp_path / "plan.json").write_text(json.dumps([{"kind": "product", "m": 4}, {"kind": "product", "dtype": "bf16", "m": 4}]))
-    assert tasks.read_plan(tmp_path / "plan.json", {"product": Product}) == [Task("product", {"m": 4})]
+    (tmp_path / "plan.json").write_text(
+        json.dumps([{"kind": "product", "m": 4}, {"kind": "product", "dtype": "bf16", "m": 4}])
+    )
+    assert tasks.read_plan(tmp_path / "plan.json", {"product": Product}) == [
+        Task("product", {"m": 4})
+    ]
 
 
 def test_killed_at_random_moments_it_loses_and_repeats_nothing(tmp_path):
@@ -231,10 +268,13 @@ def test_killed_at_random_moments_it_loses_and_repeats_nothing(tmp_path):
 
 
 def test_two_collectors_at_once_do_no_harm(tmp_path):
-    """Each writes a file of its own and skips what the other has finished; what both started at once counts once."""
+    """Each writes a file of its own and skips what the other has finished; what both started at
+    once counts once."""
     context = multiprocessing.get_context("forkserver")
     pipes = [context.Pipe(duplex=False) for _ in range(2)]
-    children = [context.Process(target=collect, args=(tmp_path, 200, 2000, there)) for _, there in pipes]
+    children = [
+        context.Process(target=collect, args=(tmp_path, 200, 2000, there)) for _, there in pipes
+    ]
     for child in children:
         child.start()
     for (here, there), child in zip(pipes, children, strict=True):

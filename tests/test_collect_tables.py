@@ -1,4 +1,5 @@
-"""From records to tables that the fit takes, plans of measurement, several hosts, and the command."""
+"""From records to tables that the fit takes, plans of measurement, several hosts, and the
+command."""
 
 import csv
 import json
@@ -29,19 +30,61 @@ from dmodel.cost.collectives import OWN_PART
 from dmodel.types import InputError
 
 ROOT = Path(__file__).parents[1]
-CPU = Machine("cpu", "Test CPU 2 cores", "cpu-test-2-cores", False, 4, 4, 1, 32 * MIB, 2**34, ("fp32", "bf16"))
+CPU = Machine(
+    "cpu", "Test CPU 2 cores", "cpu-test-2-cores", False, 4, 4, 1, 32 * MIB, 2**34, ("fp32", "bf16")
+)
 GEMM = "source,accelerator,dtype,m,n,k,tflops,time_us"
-ATTENTION = "source,accelerator,dtype,pass,causal,batch,seq_len,n_heads,n_kv_heads,head_dim,tflops_causal,time_us"
-COLLECTIVES = "source,collective,accelerator,link,n_accel,nodes,message_bytes,algbw_GBs,busbw_GBs,time_us"
+ATTENTION = (
+    "source,accelerator,dtype,pass,causal,batch,seq_len,n_heads,n_kv_heads,head_dim,tflops_causal,"
+    "time_us"
+)
+COLLECTIVES = (
+    "source,collective,accelerator,link,n_accel,nodes,message_bytes,algbw_GBs,busbw_GBs,time_us"
+)
 
 
 def record(kind, p, median, work, **more):
     task = make(kind, p)
-    time = {"median_s": median, "low_s": 0.99 * median, "high_s": 1.02 * median, "confidence": 0.95, "settled": True, "samples": 9}
-    sizes = {"argument_bytes": 2**30, "output_bytes": 2**29, "temp_bytes": 2**29, "alias_bytes": 2**29, "generated_code_bytes": 0}
-    whole = {"type": "measurement", "kind": kind, "parameters": dict(task.parameters), "key": task.key("x"), "status": "ok"}
-    whole |= {"environment": "e", "process": 0, "run": "r", "started": "2026-11-21T10:00:00", "wall_s": 1.0, "time": time, "work": work}
-    return whole | {"rotation": {"beyond_cache": True}, "compile": {"memory": sizes}, "device_time": {"unavailable": "x"}} | more
+    time = {
+        "median_s": median,
+        "low_s": 0.99 * median,
+        "high_s": 1.02 * median,
+        "confidence": 0.95,
+        "settled": True,
+        "samples": 9,
+    }
+    sizes = {
+        "argument_bytes": 2**30,
+        "output_bytes": 2**29,
+        "temp_bytes": 2**29,
+        "alias_bytes": 2**29,
+        "generated_code_bytes": 0,
+    }
+    whole = {
+        "type": "measurement",
+        "kind": kind,
+        "parameters": dict(task.parameters),
+        "key": task.key("x"),
+        "status": "ok",
+    }
+    whole |= {
+        "environment": "e",
+        "process": 0,
+        "run": "r",
+        "started": "2026-11-21T10:00:00",
+        "wall_s": 1.0,
+        "time": time,
+        "work": work,
+    }
+    return (
+        whole
+        | {
+            "rotation": {"beyond_cache": True},
+            "compile": {"memory": sizes},
+            "device_time": {"unavailable": "x"},
+        }
+        | more
+    )
 
 
 def stored(folder, records, where=CPU):
@@ -56,7 +99,9 @@ def steps(n=12):
     """Steps of several shapes whose times are those of a machine of 1e11 FLOP/s."""
     for i in range(n):
         layers, width = 1 + i % 4, 128 * (1 + i // 4)
-        spec = WorkloadSpec(layers, width, 4 * width, 4, 4, width // 4, 512, 128, precision="fp32", micro_batch=2)
+        spec = WorkloadSpec(
+            layers, width, 4 * width, 4, 4, width // 4, 512, 128, precision="fp32", micro_batch=2
+        )
         flops = 6 * 256 * (layers * 16 * width**2 + 512 * width)
         yield record("steps", spec, 2e-3 + flops / 1e11, {"tokens": 256.0})
 
@@ -64,8 +109,12 @@ def steps(n=12):
 def benchmarks():
     for side in (256, 512):
         p = matmul.Matmul(side, side, side, "fp32")
-        yield record("matmul", p, 2 * side**3 / 9e10, {"flops": 2.0 * side**3, "bytes": 12.0 * side**2})
-    yield record("memory", memory.Stream("add", 2**26, "fp32"), 3 * 2**26 / 8e9, {"bytes": 3.0 * 2**26})
+        yield record(
+            "matmul", p, 2 * side**3 / 9e10, {"flops": 2.0 * side**3, "bytes": 12.0 * side**2}
+        )
+    yield record(
+        "memory", memory.Stream("add", 2**26, "fp32"), 3 * 2**26 / 8e9, {"bytes": 3.0 * 2**26}
+    )
     for g in (2, 4):
         p = collectives.Collective("all_gather", 2**20, g, "inner", "fp32")
         yield record("collectives", p, 1e-4 * g, {"bytes": 2.0**20, "nodes": 1.0})
@@ -101,10 +150,18 @@ def test_steps_become_traces_that_are_read_without_a_problem(tmp_path, forgets):
     table = traces.read(path)
     assert len(table.rows) == 12 and not table.problems
     row = table.rows[0]
-    assert row.text("accelerator") == "cpu-test-2-cores" and row.text("precision") == "fp32" and row.number("peak_memory_gib") == 1.5
+    assert (
+        row.text("accelerator") == "cpu-test-2-cores"
+        and row.text("precision") == "fp32"
+        and row.number("peak_memory_gib") == 1.5
+    )
     assert row.stack == f"dmodel-collect/jax-{'.'.join(jax.__version__.split('.')[:2])}"
     cases = traces.to_cases(table)
-    assert len(cases) == 12 and float(cases.plan.operand_bytes[0]) == 4.0 and float(cases.plan.optimizer_bytes[0]) == 8.0
+    assert (
+        len(cases) == 12
+        and float(cases.plan.operand_bytes[0]) == 4.0
+        and float(cases.plan.optimizer_bytes[0]) == 8.0
+    )
 
 
 def test_parquet_holds_the_same_traces(tmp_path, forgets):
@@ -119,20 +176,44 @@ def test_parquet_holds_the_same_traces(tmp_path, forgets):
 def test_micro_benchmarks_have_the_columns_of_the_public_tables(tmp_path, forgets):
     from calibration.collect.kinds.attention import Attention
 
-    more = record("attention", Attention(1, 128, 4, 2, 32, "fp32"), 1e-3, {"flops": 1e9, "bytes": 1.0})
+    more = record(
+        "attention", Attention(1, 128, 4, 2, 32, "fp32"), 1e-3, {"flops": 1e9, "bytes": 1.0}
+    )
     convert.convert(stored(tmp_path, [*benchmarks(), more]))
-    assert [header(tmp_path / f"{name}.csv") for name in ("gemm", "attention", "collectives")] == [GEMM, ATTENTION, COLLECTIVES]
+    assert [header(tmp_path / f"{name}.csv") for name in ("gemm", "attention", "collectives")] == [
+        GEMM,
+        ATTENTION,
+        COLLECTIVES,
+    ]
     gemm = rows(tmp_path / "gemm.csv")
-    assert float(gemm[0]["tflops"]) == pytest.approx(0.09) and float(gemm[1]["time_us"]) == pytest.approx(2 * 512**3 / 9e4, rel=1e-5)
+    assert float(gemm[0]["tflops"]) == pytest.approx(0.09) and float(
+        gemm[1]["time_us"]
+    ) == pytest.approx(2 * 512**3 / 9e4, rel=1e-5)
     gather = rows(tmp_path / "collectives.csv")
-    assert float(gather[1]["busbw_GBs"]) == pytest.approx(0.75 * float(gather[1]["algbw_GBs"]), rel=1e-4)
+    assert float(gather[1]["busbw_GBs"]) == pytest.approx(
+        0.75 * float(gather[1]["algbw_GBs"]), rel=1e-4
+    )
 
 
 def test_on_an_accelerator_kernels_count_by_their_device_time(tmp_path):
     gpu = CPU._replace(platform="gpu", accelerator="H200-141GB", known=True)
     p = matmul.Matmul(256, 256, 256)
-    device = {"busy_s": 2e-5, "compute_s": 2e-5, "communication_s": 0.0, "both_s": 0.0, "devices": 1, "calls": 10, "operations": {}}
-    convert.convert(stored(tmp_path, [record("matmul", p, 5e-5, {"flops": 2.0 * 256**3, "bytes": 1.0}, device_time=device)], gpu))
+    device = {
+        "busy_s": 2e-5,
+        "compute_s": 2e-5,
+        "communication_s": 0.0,
+        "both_s": 0.0,
+        "devices": 1,
+        "calls": 10,
+        "operations": {},
+    }
+    convert.convert(
+        stored(
+            tmp_path,
+            [record("matmul", p, 5e-5, {"flops": 2.0 * 256**3, "bytes": 1.0}, device_time=device)],
+            gpu,
+        )
+    )
     row = rows(tmp_path / "gemm.csv")[0]
     assert float(row["time_us"]) == pytest.approx(20.0) and "profiler" in row["source"]
     assert not (tmp_path / "systems.json").exists()
@@ -144,12 +225,20 @@ def test_a_machine_that_the_catalog_has_not_is_described_by_what_was_measured(tm
     convert.convert(stored(tmp_path, [*steps(1), *benchmarks()]))
     traces.read(tmp_path / "traces.csv")
     found = catalog.system_for("cpu-test-2-cores", precision="fp32")
-    assert float(found.chip.flops_per_s) == pytest.approx(9e10 / SPECS["matmul_efficiency"].default, rel=1e-5)
-    assert float(found.chip.hbm_bytes_per_s) == pytest.approx(8e9 / SPECS["memory_efficiency"].default, rel=1e-5)
+    assert float(found.chip.flops_per_s) == pytest.approx(
+        9e10 / SPECS["matmul_efficiency"].default, rel=1e-5
+    )
+    assert float(found.chip.hbm_bytes_per_s) == pytest.approx(
+        8e9 / SPECS["memory_efficiency"].default, rel=1e-5
+    )
     assert np.asarray(found.network.size).tolist() == [4.0, np.inf]
     sent = (1.0 + OWN_PART) / 2.0 * 2**20
-    assert float(found.network.bytes_per_s[0]) == pytest.approx(sent / 2e-4 / SPECS["net_efficiency_inner"].default, rel=1e-5)
-    assert float(found.network.latency_s[0]) == pytest.approx((4e-4 - SPECS["collective_start"].default) / 3, rel=1e-5)
+    assert float(found.network.bytes_per_s[0]) == pytest.approx(
+        sent / 2e-4 / SPECS["net_efficiency_inner"].default, rel=1e-5
+    )
+    assert float(found.network.latency_s[0]) == pytest.approx(
+        (4e-4 - SPECS["collective_start"].default) / 3, rel=1e-5
+    )
     entry = next(e for e in catalog.entries("chips") if e["name"] == "cpu-test-2-cores")
     assert all(field["source"] and field["date"] for field in entry["fields"])
 
@@ -205,8 +294,13 @@ def test_the_order_is_greedy_in_information_per_second():
     precision = np.linalg.inv(sigma)
     left = set(range(12))
     for step in found:
-        gains = {t: 0.5 * np.linalg.slogdet(np.eye(5) + np.linalg.solve(precision, told[t]))[1] for t in left}
-        assert gains[step.at] / cost[step.at] == pytest.approx(max(gains[t] / cost[t] for t in left), rel=1e-6)
+        gains = {
+            t: 0.5 * np.linalg.slogdet(np.eye(5) + np.linalg.solve(precision, told[t]))[1]
+            for t in left
+        }
+        assert gains[step.at] / cost[step.at] == pytest.approx(
+            max(gains[t] / cost[t] for t in left), rel=1e-6
+        )
         assert step.gain == pytest.approx(gains[step.at], rel=1e-6)
         precision = precision + told[step.at]
         left.remove(step.at)
@@ -236,16 +330,33 @@ def test_the_prior_of_a_new_stack_is_a_covariance():
         ({}, "tpu", hosts.Launch("tpu")),
         ({"SLURM_PROCID": "3", "SLURM_NTASKS": "4"}, "none", None),
         (
-            {"JAX_COORDINATOR_ADDRESS": "n0:1", "JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "1", "SLURM_PROCID": "1", "SLURM_NTASKS": "2"},
+            {
+                "JAX_COORDINATOR_ADDRESS": "n0:1",
+                "JAX_NUM_PROCESSES": "2",
+                "JAX_PROCESS_ID": "1",
+                "SLURM_PROCID": "1",
+                "SLURM_NTASKS": "2",
+            },
             "auto",
             hosts.Launch("env", "n0:1", 2, 1),
         ),
         (
-            {"MASTER_ADDR": "m", "MASTER_PORT": "29500", "WORLD_SIZE": "16", "RANK": "9", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "8"},
+            {
+                "MASTER_ADDR": "m",
+                "MASTER_PORT": "29500",
+                "WORLD_SIZE": "16",
+                "RANK": "9",
+                "LOCAL_RANK": "1",
+                "LOCAL_WORLD_SIZE": "8",
+            },
             "auto",
             hosts.Launch("torchrun", "m:29501", 16, 9, [1]),
         ),
-        ({"MASTER_ADDR": "m", "MASTER_PORT": "29500", "WORLD_SIZE": "1", "RANK": "0"}, "auto", None),
+        (
+            {"MASTER_ADDR": "m", "MASTER_PORT": "29500", "WORLD_SIZE": "1", "RANK": "0"},
+            "auto",
+            None,
+        ),
     ],
 )
 def test_how_a_job_was_launched_is_read_from_its_environment(environ, launcher, expected):
@@ -268,7 +379,9 @@ def test_an_environment_that_contradicts_itself_is_named(environ, launcher, mess
 
 def run(*words, code=0):
     result = CliRunner().invoke(app, ["collect", *map(str, words)])
-    assert result.exception is None or isinstance(result.exception, SystemExit), repr(result.exception)
+    assert result.exception is None or isinstance(result.exception, SystemExit), repr(
+        result.exception
+    )
     assert result.exit_code == code, result.stderr
     return result
 
@@ -286,21 +399,50 @@ def test_the_command_measures_once_and_goes_on_where_it_stopped(tmp_path):
     out = tmp_path / "out"
     first = json.loads(run("--plan", plan_of(tmp_path, PRODUCT), "--out", out, "--json").stdout)
     assert (first["finished"], first["measured_now"], first["failed"]) == (1, 1, [])
-    missing = {"kind": "attention", "batch": 1, "seq_len": 8, "n_heads": 2, "n_kv_heads": 2, "head_dim": 8, "kernel": "flash"}
-    second = run("--plan", plan_of(tmp_path, PRODUCT, {"kind": "launch", "kernels": 2}, missing), "--out", out, "--json")
+    missing = {
+        "kind": "attention",
+        "batch": 1,
+        "seq_len": 8,
+        "n_heads": 2,
+        "n_kv_heads": 2,
+        "head_dim": 8,
+        "kernel": "flash",
+    }
+    second = run(
+        "--plan",
+        plan_of(tmp_path, PRODUCT, {"kind": "launch", "kernels": 2}, missing),
+        "--out",
+        out,
+        "--json",
+    )
     document = json.loads(second.stdout)
     assert (document["finished"], document["measured_now"]) == (3, 2)
-    assert "no fused attention kernel" in document["failed"][0]["reason"] and "unavailable" in second.stderr
-    assert set(document["files"]) == {str(out / name) for name in ("gemm.csv", "launch.csv", "systems.json")}
+    assert (
+        "no fused attention kernel" in document["failed"][0]["reason"]
+        and "unavailable" in second.stderr
+    )
+    assert set(document["files"]) == {
+        str(out / name) for name in ("gemm.csv", "launch.csv", "systems.json")
+    }
     found = store.read(out)
     assert len(found.measurements) == 3 and not found.damage
     of_product = next(r for r in found.measurements.values() if r["kind"] == "matmul")
-    assert of_product["device_time"].get("compute_s", 0.0) > 0.0 or of_product["device_time"]["unavailable"]
+    assert (
+        of_product["device_time"].get("compute_s", 0.0) > 0.0
+        or of_product["device_time"]["unavailable"]
+    )
 
 
 def test_a_budget_is_kept_and_takes_the_most_informative(tmp_path):
     tasks = [PRODUCT, {**PRODUCT, "m": 17}, {"kind": "launch", "kernels": 3}]
-    words = ["--plan", plan_of(tmp_path, *tasks), "--out", tmp_path / "out", "--json", "--budget-minutes"]
+    words = [
+        "--plan",
+        plan_of(tmp_path, *tasks),
+        "--out",
+        tmp_path / "out",
+        "--json",
+        "--budget-minutes",
+    ]
     document = json.loads(run(*words, "0.001", code=1).stdout)
     assert document["skipped_for_time"] == 3 and document["finished"] == 0
     assert sorted(task["task"] for task in document["skipped"]) == ["launch", "matmul", "matmul"]
@@ -316,7 +458,10 @@ def test_a_budget_is_kept_and_takes_the_most_informative(tmp_path):
         (["--budget-minutes", "-1"], "positive number of minutes"),
         (["--plan", "nowhere.json"], "nowhere.json"),
         (["--launcher", "mpi"], "expected one of"),
-        (["--list", "--launcher", "foo"], "--launcher: expected one of auto, none, slurm, tpu, env, torchrun, got 'foo'"),
+        (
+            ["--list", "--launcher", "foo"],
+            "--launcher: expected one of auto, none, slurm, tpu, env, torchrun, got 'foo'",
+        ),
         (["--tables-only", "--launcher", "foo"], "expected one of auto, none"),
         (["--tables-only"], "no such folder"),
         (["--what", " , "], "names nothing to measure"),
@@ -329,24 +474,39 @@ def test_mistakes_end_with_a_message(tmp_path, words, message):
 def test_tables_of_a_folder_without_records_are_no_answer(tmp_path):
     assert "no records" in run("--tables-only", "--out", tmp_path, code=2).stderr
     stored(tmp_path, [{**next(iter(benchmarks())), "status": "failed", "reason": "x"}])
-    assert json.loads(run("--tables-only", "--json", "--out", tmp_path, code=1).stdout)["files"] == {}
+    assert (
+        json.loads(run("--tables-only", "--json", "--out", tmp_path, code=1).stdout)["files"] == {}
+    )
 
 
 def test_records_that_no_table_can_show_are_named_and_the_others_kept(tmp_path):
-    products = [record("matmul", matmul.Matmul(m, 64, 64, "fp32"), 1e-4, {"flops": 2.0 * m * 64 * 64}) for m in (8, 16, 32)]
+    products = [
+        record("matmul", matmul.Matmul(m, 64, 64, "fp32"), 1e-4, {"flops": 2.0 * m * 64 * 64})
+        for m in (8, 16, 32)
+    ]
     products[1]["environment"] = "lost"
     products[2]["parameters"]["tiles"] = 3
-    document = json.loads(run("--tables-only", "--json", "--out", stored(tmp_path, products)).stdout)
+    document = json.loads(
+        run("--tables-only", "--json", "--out", stored(tmp_path, products)).stdout
+    )
     assert document["files"][str(tmp_path / "gemm.csv")] == 1 and not document["damaged_lines"]
     assert len(document["left_out"]) == 2
-    assert "environment lost" in " ".join(document["left_out"]) and "no parameter tiles" in " ".join(document["left_out"])
+    assert "environment lost" in " ".join(
+        document["left_out"]
+    ) and "no parameter tiles" in " ".join(document["left_out"])
 
 
 def test_tables_name_damaged_lines(tmp_path):
-    products = [record("matmul", matmul.Matmul(m, 64, 64, "fp32"), 1e-4, {"flops": 2.0 * m * 64 * 64}) for m in (8, 16)]
+    products = [
+        record("matmul", matmul.Matmul(m, 64, 64, "fp32"), 1e-4, {"flops": 2.0 * m * 64 * 64})
+        for m in (8, 16)
+    ]
     path = stored(tmp_path, products) / "host-p0.jsonl"
     path.write_bytes(path.read_bytes()[:-200])
-    assert "cut short" in json.loads(run("--tables-only", "--json", "--out", tmp_path).stdout)["damaged_lines"][0]
+    assert (
+        "cut short"
+        in json.loads(run("--tables-only", "--json", "--out", tmp_path).stdout)["damaged_lines"][0]
+    )
     assert "damaged: " in run("--tables-only", "--out", tmp_path).stdout
 
 
@@ -366,16 +526,41 @@ def test_traces_come_as_parquet_when_asked_for(tmp_path, forgets):
 @pytest.mark.slow
 def test_collected_steps_are_fitted_and_evaluated(tmp_path, forgets):
     """Steps of a machine that no profile knows: a fit of most of them predicts the others."""
-    sizes = [(layers, width, batch) for layers in (1, 2, 4, 8) for width in (128, 256, 512) for batch in (1, 4)]
+    sizes = [
+        (layers, width, batch)
+        for layers in (1, 2, 4, 8)
+        for width in (128, 256, 512)
+        for batch in (1, 4)
+    ]
     records = []
     for i, (layers, width, batch) in enumerate(sizes):
-        spec = WorkloadSpec(layers, width, 4 * width, 4, 4, width // 4, 512, 128, precision="fp32", micro_batch=batch)
+        spec = WorkloadSpec(
+            layers,
+            width,
+            4 * width,
+            4,
+            4,
+            width // 4,
+            512,
+            128,
+            precision="fp32",
+            micro_batch=batch,
+        )
         flops = 6 * 128 * batch * (layers * 16 * width**2 + 512 * width)
-        records.append(record("steps", spec, (4e-3 + flops / 4e10) * (1.0 + 0.02 * (-1) ** i), {"tokens": 128.0 * batch}))
+        records.append(
+            record(
+                "steps",
+                spec,
+                (4e-3 + flops / 4e10) * (1.0 + 0.02 * (-1) ** i),
+                {"tokens": 128.0 * batch},
+            )
+        )
     convert.convert(stored(tmp_path, [*records, *benchmarks()]))
     traces_file, profile = str(tmp_path / "traces.csv"), str(tmp_path / "mine.json")
     with jax.numpy_dtype_promotion("standard"):  # optax raises floats to integer powers
-        fitted = CliRunner().invoke(app, ["fit", traces_file, "--out", profile, "--hold-out", "0.25", "--json"])
+        fitted = CliRunner().invoke(
+            app, ["fit", traces_file, "--out", profile, "--hold-out", "0.25", "--json"]
+        )
     assert fitted.exit_code == 0, fitted.stderr
     errors = json.loads(fitted.stdout)["overall"]
     assert errors["fitted"]["median"] < 0.1 and errors["held_out"]["median"] < 0.15
@@ -393,12 +578,37 @@ def four_processes(folder, plan):
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "dmodel", "collect", "--plan", str(plan), "--out", str(folder), "--json", "--no-device-time"]
-    job = {"JAX_COORDINATOR_ADDRESS": f"localhost:{port}", "JAX_NUM_PROCESSES": "4", "JAX_PLATFORMS": "cpu"}
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "DMODEL_CACHE": str(folder / "cache")}
+    command = [
+        sys.executable,
+        "-m",
+        "dmodel",
+        "collect",
+        "--plan",
+        str(plan),
+        "--out",
+        str(folder),
+        "--json",
+        "--no-device-time",
+    ]
+    job = {
+        "JAX_COORDINATOR_ADDRESS": f"localhost:{port}",
+        "JAX_NUM_PROCESSES": "4",
+        "JAX_PLATFORMS": "cpu",
+    }
+    flags = {
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
+        "DMODEL_CACHE": str(folder / "cache"),
+    }
     pipe = subprocess.PIPE
     processes = [
-        subprocess.Popen(command, cwd=ROOT, env=os.environ | job | flags | {"JAX_PROCESS_ID": str(i)}, stdout=pipe, stderr=pipe, text=True)
+        subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=os.environ | job | flags | {"JAX_PROCESS_ID": str(i)},
+            stdout=pipe,
+            stderr=pipe,
+            text=True,
+        )
         for i in range(4)
     ]
     return [(p.communicate(timeout=400), p.returncode) for p in processes]
@@ -406,21 +616,36 @@ def four_processes(folder, plan):
 
 @pytest.mark.slow
 def test_four_processes_measure_together(tmp_path):
-    gather = {"kind": "collectives", "collective": "all_gather", "nbytes": 4096, "devices": 8, "dtype": "fp32"}
+    gather = {
+        "kind": "collectives",
+        "collective": "all_gather",
+        "nbytes": 4096,
+        "devices": 8,
+        "dtype": "fp32",
+    }
     plan = plan_of(tmp_path, gather, {**gather, "devices": 2, "collective": "all_reduce"}, PRODUCT)
     (done, *others) = four_processes(tmp_path / "out", plan)
     assert [code for _, code in (done, *others)] == [0] * 4, done[0][1][-2000:]
     document = json.loads(done[0][0])
-    assert (document["devices"], document["hosts"], document["finished"], document["failed"]) == (8, 4, 3, [])
+    assert (document["devices"], document["hosts"], document["finished"], document["failed"]) == (
+        8,
+        4,
+        3,
+        [],
+    )
     assert all(out == "" for (out, _), _ in others)
     files = sorted((tmp_path / "out").glob("*.jsonl"))
-    records = [[r for r in store.scan(path).records if r["type"] == "measurement"] for path in files]
+    records = [
+        [r for r in store.scan(path).records if r["type"] == "measurement"] for path in files
+    ]
     assert [len(r) for r in records] == [3, 2, 2, 2]  # the product is for process 0 alone
     times = {r["key"]: [] for r in records[0]}
     for r in (r for part in records for r in part):
         times[r["key"]].append(r["time"]["median_s"])
     merged = store.read(tmp_path / "out").measurements
-    assert {key: r["time"]["median_s"] for key, r in merged.items()} == {key: max(found) for key, found in times.items()}
+    assert {key: r["time"]["median_s"] for key, r in merged.items()} == {
+        key: max(found) for key, found in times.items()
+    }
     table = rows(tmp_path / "out" / "collectives.csv")
     assert sorted((row["n_accel"], row["nodes"]) for row in table) == [("2", "1"), ("8", "4")]
     again = four_processes(tmp_path / "out", plan)

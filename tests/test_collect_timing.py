@@ -9,7 +9,15 @@ import pytest
 
 from calibration.collect import profiler, sensors
 from calibration.collect.profiler import Event
-from calibration.collect.timing import Settings, Timing, half_width, interval_ranks, median, summary, timed
+from calibration.collect.timing import (
+    Settings,
+    Timing,
+    half_width,
+    interval_ranks,
+    median,
+    summary,
+    timed,
+)
 
 
 class Clock:
@@ -40,14 +48,20 @@ def test_a_steady_thing_needs_few_samples():
 
 def test_a_noisy_thing_gets_more_samples_until_its_median_is_known():
     draw = random.Random(0)
-    found, _ = time_it(lambda i: 0.01 * draw.lognormvariate(0.0, 0.05), precision=0.01, longest_s=1e9, most=10_000)
+    found, _ = time_it(
+        lambda i: 0.01 * draw.lognormvariate(0.0, 0.05), precision=0.01, longest_s=1e9, most=10_000
+    )
     assert found.settled and 20 < len(found.samples) < 2000
-    assert half_width(found.samples, 0.95) <= 0.01 and median(found.samples) == pytest.approx(0.01, rel=0.02)
+    assert half_width(found.samples, 0.95) <= 0.01 and median(found.samples) == pytest.approx(
+        0.01, rel=0.02
+    )
 
 
 def test_a_hopeless_thing_ends_at_the_limit_and_says_so():
     draw = random.Random(0)
-    found, clock = time_it(lambda i: draw.lognormvariate(-4.0, 2.0), precision=1e-4, longest_s=3.0, most=50)
+    found, clock = time_it(
+        lambda i: draw.lognormvariate(-4.0, 2.0), precision=1e-4, longest_s=3.0, most=50
+    )
     assert not found.settled and (len(found.samples) == 50 or clock.now >= 3.0)
 
 
@@ -81,7 +95,10 @@ def test_all_samples_are_kept_or_their_quantiles_and_outliers():
     samples = tuple(draw.gauss(1.0, 0.01) for _ in range(1000)) + (7.0, 9.0)
     many = summary(Timing(samples, 3, 0.1, True, 0.95))
     assert "all_s" not in many and many["outliers_s"][:2] == [9.0, 7.0]
-    assert many["quantiles_s"][10] == pytest.approx(many["median_s"], rel=1e-3) and many["low_s"] < many["median_s"] < many["high_s"]
+    assert (
+        many["quantiles_s"][10] == pytest.approx(many["median_s"], rel=1e-3)
+        and many["low_s"] < many["median_s"] < many["high_s"]
+    )
 
 
 def test_processes_make_as_many_calls_as_process_0():
@@ -105,8 +122,12 @@ def events(*spans, device="d0", name="dot"):
 
 
 def test_a_profile_splits_into_computing_and_communicating():
-    found = profiler.split(events((0, 2), (1, 3), (5, 6)) + events((2, 5.5), name="all-reduce.3"), 1)
-    assert found["compute_s"] == pytest.approx(4.0) and found["communication_s"] == pytest.approx(3.5)
+    found = profiler.split(
+        events((0, 2), (1, 3), (5, 6)) + events((2, 5.5), name="all-reduce.3"), 1
+    )
+    assert found["compute_s"] == pytest.approx(4.0) and found["communication_s"] == pytest.approx(
+        3.5
+    )
     assert found["both_s"] == pytest.approx(1.5) and found["busy_s"] == pytest.approx(6.0)
     assert found["operations"]["all-reduce"] == pytest.approx(3.5)
 
@@ -117,16 +138,29 @@ def test_devices_are_averaged_and_calls_divided():
 
 
 def test_loops_do_not_count_beside_what_they_contain():
-    inside = profiler.innermost(events((0, 10), name="while") + events((1, 2), (2, 4)) + events((12, 13)))
+    inside = profiler.innermost(
+        events((0, 10), name="while") + events((1, 2), (2, 4)) + events((12, 13))
+    )
     assert [(e.name, e.start) for e in inside] == [("dot", 1e9), ("dot", 2e9), ("dot", 12e9)]
 
 
-@pytest.mark.parametrize("name", ["all-reduce.1", "ncclDevKernel_AllGather_RING_LL", "reduce_scatter_fusion", "psum", "collective-permute"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "all-reduce.1",
+        "ncclDevKernel_AllGather_RING_LL",
+        "reduce_scatter_fusion",
+        "psum",
+        "collective-permute",
+    ],
+)
 def test_names_of_communication(name):
     assert profiler.COMMUNICATION.search(name)
 
 
-@pytest.mark.parametrize("name", ["dot.3", "reduce_fusion", "sendaway_fusion", "gemm_fusion", "scatter"])
+@pytest.mark.parametrize(
+    "name", ["dot.3", "reduce_fusion", "sendaway_fusion", "gemm_fusion", "scatter"]
+)
 def test_names_of_computing(name):
     assert not profiler.COMMUNICATION.search(name)
 
@@ -138,7 +172,10 @@ def test_an_empty_profile_says_so():
 def plane(name, **lines):
     made = []
     for line, found in lines.items():
-        rows = [types.SimpleNamespace(name=n, start_ns=a, duration_ns=b - a, stats=list(s.items())) for n, a, b, s in found]
+        rows = [
+            types.SimpleNamespace(name=n, start_ns=a, duration_ns=b - a, stats=list(s.items()))
+            for n, a, b, s in found
+        ]
         made.append(types.SimpleNamespace(name=line.replace("_", " "), events=rows))
     return types.SimpleNamespace(name=name, lines=made)
 
@@ -146,7 +183,9 @@ def plane(name, **lines):
 def test_a_gpus_streams_count_once():
     """The plane also repeats the streams' work as lines of operations and modules."""
     stream = [("gemm", 0, 10, {}), ("nccl", 5, 15, {})]
-    gpu = plane("/device:GPU:0", Stream_7=stream, XLA_Ops=[("dot", 0, 10, {})], Steps=[("1", 0, 20, {})])
+    gpu = plane(
+        "/device:GPU:0", Stream_7=stream, XLA_Ops=[("dot", 0, 10, {})], Steps=[("1", 0, 20, {})]
+    )
     found = profiler.events(types.SimpleNamespace(planes=[gpu]))
     assert sorted(e.name for e in found) == ["gemm", "nccl"]
 
@@ -208,7 +247,11 @@ def test_sensors_read_clock_temperature_and_power(monkeypatch):
 
 @pytest.mark.parametrize(
     ("module", "visible", "message"),
-    [(None, "", "not installed"), (Driver(broken=True), "", "does not answer"), (Driver(), "GPU-123", "does not know device")],
+    [
+        (None, "", "not installed"),
+        (Driver(broken=True), "", "does not answer"),
+        (Driver(), "GPU-123", "does not know device"),
+    ],
 )
 def test_without_sensors_a_record_says_why(monkeypatch, module, visible, message):
     monkeypatch.setitem(sys.modules, "pynvml", module)

@@ -1,4 +1,5 @@
-"""The training step to measure: its description, and the same numbers on every mesh (in a process of its own, with 8 virtual devices)."""
+"""The training step to measure: its description, and the same numbers on every mesh (in a process
+of its own, with 8 virtual devices)."""
 
 from __future__ import annotations
 
@@ -31,7 +32,18 @@ QUICK_MESHES = (
     "dense, fsdp 2 · tensor 2 · context 2",
     "experts, expert 4 · fsdp 2",
 )
-SHARDED = WorkloadSpec(data=2, fsdp=2, zero=3, expert=2, n_experts=4, top_k=2, tensor=2, context=2, pipeline=2, n_microbatches=4)
+SHARDED = WorkloadSpec(
+    data=2,
+    fsdp=2,
+    zero=3,
+    expert=2,
+    n_experts=4,
+    top_k=2,
+    tensor=2,
+    context=2,
+    pipeline=2,
+    n_microbatches=4,
+)
 
 
 def command(module: str, *arguments: str) -> object:
@@ -76,7 +88,11 @@ def trained():
     """Losses of a few steps on one batch, by precision."""
     losses = {}
     for precision in ("fp32", "bf16"):
-        workload = build(WorkloadSpec(precision=precision, n_layers=1), jax.devices()[:1], compiler_options=quick_to_compile())
+        workload = build(
+            WorkloadSpec(precision=precision, n_layers=1),
+            jax.devices()[:1],
+            compiler_options=quick_to_compile(),
+        )
         state, seen = workload.state, []
         for _ in range(20):
             state, loss = workload.step(state, workload.batch())
@@ -104,7 +120,11 @@ def test_batches_are_random_and_hold_no_zeros():
 
 
 def test_state_holds_the_parameters_that_the_model_counts():
-    for spec in (WorkloadSpec(), WorkloadSpec(tied=True, gated=False), WorkloadSpec(n_experts=4, top_k=2)):
+    for spec in (
+        WorkloadSpec(),
+        WorkloadSpec(tied=True, gated=False),
+        WorkloadSpec(n_experts=4, top_k=2),
+    ):
         shapes = jax.eval_shape(lambda spec=spec: init_params(spec, jax.random.key(0)))
         assert sum(x.size for x in jax.tree.leaves(shapes)) == float(parameters(transformer(spec)))
 
@@ -113,7 +133,15 @@ def test_state_holds_the_parameters_that_the_model_counts():
     "spec",
     [
         WorkloadSpec(),
-        WorkloadSpec(precision="fp32", remat="full", attention="flash", sequence_parallel=True, tensor=2, n_microbatches=3, micro_batch=5),
+        WorkloadSpec(
+            precision="fp32",
+            remat="full",
+            attention="flash",
+            sequence_parallel=True,
+            tensor=2,
+            n_microbatches=3,
+            micro_batch=5,
+        ),
         SHARDED,
     ],
 )

@@ -1,4 +1,5 @@
-"""Counts: parameters against published ones, FLOPs against a list of matrices, work conserved by every split."""
+"""Counts: parameters against published ones, FLOPs against a list of matrices, work conserved by
+every split."""
 
 from itertools import product
 
@@ -23,7 +24,8 @@ def matrices(name: str) -> list[tuple[float, float]]:
     return layer * int(m.n_layers) + [(h, m.vocab)]
 
 
-# published counts, each from the model's own paper or card; biases and positions, which are left out, make the difference
+# published counts, each from the model's own paper or card; biases and positions, which are left
+# out, make the difference
 PUBLISHED = {
     "gpt-3-175b": (174.6e9, "Brown et al. 2020, table D.1"),
     "llama-2-7b": (6.738e9, "Touvron et al. 2023, checkpoint"),
@@ -37,10 +39,13 @@ PUBLISHED = {
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_parameters_are_the_published_ones(name):
-    assert float(counts.parameters(catalog.transformer(name))) == pytest.approx(PUBLISHED[name][0], rel=0.003)
+    assert float(counts.parameters(catalog.transformer(name))) == pytest.approx(
+        PUBLISHED[name][0], rel=0.003
+    )
 
 
-# total and active parameters, each with what its source counts: rounded figures to their last digit, others within 1 %
+# total and active parameters, each with what its source counts: rounded figures to their last
+# digit, others within 1 %
 MIXTURES = {
     "mixtral-8x7b": (46.70e9, 12.9e9, 1.0, "Jiang et al. 2024"),
     "mixtral-8x22b": (140.6e9, 39.2e9, 1.0, "Mistral AI 2024, 141B and 39B"),
@@ -58,7 +63,8 @@ MIXTURES = {
     "nemotron-h-56b": (56.3e9, 56.3e9, 1.0, "NVIDIA 2025a"),
     "nemotron-3-nano-30b-a3b": (31.6e9, 3.6e9, 1.0, "NVIDIA 2025b"),
 }
-"""Total, active, and the share of the embedding matrices that the active count holds (of one pair)."""
+"""Total, active, and the share of the embedding matrices that the active count holds (of one pair).
+"""
 
 
 @pytest.mark.parametrize("name", MIXTURES)
@@ -67,7 +73,9 @@ def test_mixtures_and_hybrids_have_their_published_parameters(name):
     m = catalog.transformer(name)
     assert float(counts.parameters(m)) == pytest.approx(total, rel=0.003)
     ours = float(counts.active_parameters(m) - (1.0 - embeddings) * 2.0 * m.vocab * m.d_model)
-    digit = 10.0 ** (np.floor(np.log10(active)) - (0 if active == round(active, -9) and active < 1e10 else 1))
+    digit = 10.0 ** (
+        np.floor(np.log10(active)) - (0 if active == round(active, -9) and active < 1e10 else 1)
+    )
     assert abs(ours - active) <= max(0.01 * active, 0.55 * digit)
 
 
@@ -76,13 +84,18 @@ def test_active_parameters_of_a_dense_model_are_all():
 
 
 def test_latents_by_hand():
-    """DeepSeek-V3's attention: 187e6 a layer (its table of weights), and the core's FLOPs of heads of 192 and 128."""
+    """DeepSeek-V3's attention: 187e6 a layer (its table of weights), and the core's FLOPs of heads
+    of 192 and 128."""
     m = catalog.transformer("deepseek-v3")
     matrices = 7168 * (1536 + 512 + 64) + 1536 * 128 * 192 + 512 * 128 * 256 + 128 * 128 * 7168
     shared = float(m.d_model * m.n_experts) * 58.0 / 61.0 + 2.0 * 7168 + 1536 + 512
-    assert float(counts.parameter_groups(m).attention) == pytest.approx(matrices + shared, rel=1e-12)
+    assert float(counts.parameter_groups(m).attention) == pytest.approx(
+        matrices + shared, rel=1e-12
+    )
     core = 2.0 * m.seq_len * m.seq_len * 128 * (192 + 128)
-    assert float(counts.attention_flops(m, ONE.replace(flash=0.0))) == pytest.approx(float(core), rel=1e-12)
+    assert float(counts.attention_flops(m, ONE.replace(flash=0.0))) == pytest.approx(
+        float(core), rel=1e-12
+    )
 
 
 def test_a_window_as_wide_as_the_sequence_hides_nothing():
@@ -91,32 +104,51 @@ def test_a_window_as_wide_as_the_sequence_hides_nothing():
     full = float(counts.attention_flops(DENSE, ONE))
     assert float(counts.attention_flops(wide, ONE)) == pytest.approx(full, rel=1e-12)
     s = DENSE.seq_len
-    assert float(counts.attention_flops(narrow, ONE)) == pytest.approx(full * 2.0 * (40.0 * s - 800.0) / s**2, rel=1e-12)
+    assert float(counts.attention_flops(narrow, ONE)) == pytest.approx(
+        full * 2.0 * (40.0 * s - 800.0) / s**2, rel=1e-12
+    )
 
 
 @pytest.mark.parametrize("name", ["gpt-3-6.7b", "llama-2-7b", "llama-3-70b", "llama-3.1-405b"])
 def test_flops_are_three_forward_passes_of_every_matrix(name):
-    """2 per weight and token forward, twice that backward; the scores 2·2·s·a·e. What `6N` adds is the embedding and the norms."""
+    """2 per weight and token forward, twice that backward; the scores 2·2·s·a·e. What `6N` adds is
+    the embedding and the norms."""
     m = catalog.transformer(name)
     by_hand = 6.0 * sum(i * o for i, o in matrices(name))
     scores = 12.0 * m.n_layers * m.n_heads * m.head_dim * m.seq_len
-    lookup = 6.0 * (m.vocab * m.d_model * (1.0 - m.tied_embeddings) + 2.0 * m.n_layers * m.d_model + m.d_model)
-    assert float(counts.model_flops_per_token(m, "6N")) == pytest.approx(by_hand + lookup, rel=1e-12)
-    assert float(counts.model_flops_per_token(m, "6N+12Lhs")) == pytest.approx(by_hand + lookup + scores, rel=1e-12)
-    assert float(counts.model_flops_per_token(m, "6N+6Lhs")) == pytest.approx(by_hand + lookup + 0.5 * scores, rel=1e-12)
+    lookup = 6.0 * (
+        m.vocab * m.d_model * (1.0 - m.tied_embeddings) + 2.0 * m.n_layers * m.d_model + m.d_model
+    )
+    assert float(counts.model_flops_per_token(m, "6N")) == pytest.approx(
+        by_hand + lookup, rel=1e-12
+    )
+    assert float(counts.model_flops_per_token(m, "6N+12Lhs")) == pytest.approx(
+        by_hand + lookup + scores, rel=1e-12
+    )
+    assert float(counts.model_flops_per_token(m, "6N+6Lhs")) == pytest.approx(
+        by_hand + lookup + 0.5 * scores, rel=1e-12
+    )
     products = np.asarray(counts.matmuls(m, ONE).flops) / m.seq_len
-    assert 3.0 * (products[:-1].sum() * m.n_layers + products[-1]) == pytest.approx(by_hand, rel=1e-12)
-    assert 3.0 * float(counts.attention_flops(m, ONE.replace(flash=0.0))) * m.n_layers == pytest.approx(scores * m.seq_len, rel=1e-12)
+    assert 3.0 * (products[:-1].sum() * m.n_layers + products[-1]) == pytest.approx(
+        by_hand, rel=1e-12
+    )
+    assert 3.0 * float(
+        counts.attention_flops(m, ONE.replace(flash=0.0))
+    ) * m.n_layers == pytest.approx(scores * m.seq_len, rel=1e-12)
 
 
 def test_narayanan_formula():
-    """`96 B s L h² (1 + s/6h + V/16Lh)` with full recomputation (Narayanan et al. 2021, eq. 3): four passes instead of three."""
+    """`96 B s L h² (1 + s/6h + V/16Lh)` with full recomputation (Narayanan et al. 2021, eq. 3):
+    four passes instead of three."""
     m = catalog.transformer("gpt-3-175b")
     h, layers, s, v = float(m.d_model), float(m.n_layers), float(m.seq_len), float(m.vocab)
     expected = 96.0 * s * layers * h**2 * (1.0 + s / (6.0 * h) + v / (16.0 * layers * h))
     plan = ONE.replace(flash=0.0)
     products = np.asarray(counts.matmuls(m, plan).flops)
-    ours = 4.0 * layers * (products[:-1].sum() + float(counts.attention_flops(m, plan))) + 3.0 * products[-1]
+    ours = (
+        4.0 * layers * (products[:-1].sum() + float(counts.attention_flops(m, plan)))
+        + 3.0 * products[-1]
+    )
     assert ours == pytest.approx(expected, rel=1e-9)
 
 
@@ -134,12 +166,20 @@ def test_tensor_and_context_parallelism_conserve_work(model, split):
     """But for latents, which every rank of tp computes in full."""
     plan, parts = ONE.replace(**split), split["tp"] * split["cp"]
     first = 1 if model.kv_rank else 0
-    for count in (lambda m, p: counts.matmuls(m, p).flops[first:], counts.attention_flops, traffic.loss_bytes):
+    for count in (
+        lambda m, p: counts.matmuls(m, p).flops[first:],
+        counts.attention_flops,
+        traffic.loss_bytes,
+    ):
         np.testing.assert_allclose(parts * count(model, plan), count(model, ONE), rtol=1e-12)
     unfused, with_sp = {"flash": 0.0}, plan.replace(sp=1.0)
     whole = traffic.softmax_bytes(model, ONE.replace(**unfused))
-    np.testing.assert_allclose(parts * traffic.softmax_bytes(model, plan.replace(**unfused)), whole, rtol=1e-12)
-    for some, every, not_split in zip(*(traffic.elementwise_bytes(model, p) for p in (with_sp, ONE, plan)), strict=True):
+    np.testing.assert_allclose(
+        parts * traffic.softmax_bytes(model, plan.replace(**unfused)), whole, rtol=1e-12
+    )
+    for some, every, not_split in zip(
+        *(traffic.elementwise_bytes(model, p) for p in (with_sp, ONE, plan)), strict=True
+    ):
         np.testing.assert_allclose(parts * some, every, rtol=1e-12)
         assert not_split >= some
 
@@ -158,23 +198,34 @@ def test_expert_parallelism_conserves_flops_and_gathers_rows(ep):
 def test_residents_of_all_devices_are_the_model(model):
     n = counts.parameter_groups(model)
     ends = float(n.embedding + n.head)
-    assert float(counts.residents(model, ONE).total) == pytest.approx(float(counts.parameters(model)), rel=1e-12)
+    assert float(counts.residents(model, ONE).total) == pytest.approx(
+        float(counts.parameters(model)), rel=1e-12
+    )
     for tp, pp, ep, etp in product((1.0, 4.0), (2.0, 8.0), (1.0, 2.0), (1.0, 4.0)):
         parts = counts.residents(model, ONE.replace(tp=tp, pp=pp, dp=2.0, ep=ep, etp=etp))
         whole = pp * (tp * parts.layers + parts.experts * ep * etp)
-        copied = (tp - 1.0) * float(n.layers * n.whole)  # what latents come from, on every rank of tp
-        assert float(whole) == pytest.approx(float(counts.parameters(model)) - ends + copied, rel=1e-12)
+        # what latents come from, on every rank of tp
+        copied = (tp - 1.0) * float(n.layers * n.whole)
+        assert float(whole) == pytest.approx(
+            float(counts.parameters(model)) - ends + copied, rel=1e-12
+        )
         assert float(parts.ends) == pytest.approx(float(n.embedding) / tp)
 
 
 def test_flash_halves_causal_scores_and_keeps_them_off_memory():
     full, half = ONE.replace(flash=0.0), ONE
-    assert float(counts.attention_flops(DENSE, half)) == 0.5 * float(counts.attention_flops(DENSE, full))
+    assert float(counts.attention_flops(DENSE, half)) == 0.5 * float(
+        counts.attention_flops(DENSE, full)
+    )
     # the last of four ranks: three blocks of keys whole and half of its own
     in_order = ONE.replace(cp=4.0, cp_balanced=0.0)
-    assert float(counts.attention_flops(DENSE, in_order)) == pytest.approx(float(counts.attention_flops(DENSE, full)) * 3.5 / 16, rel=1e-12)
+    assert float(counts.attention_flops(DENSE, in_order)) == pytest.approx(
+        float(counts.attention_flops(DENSE, full)) * 3.5 / 16, rel=1e-12
+    )
     both_ways = DENSE.replace(causal=0.0)
-    assert float(counts.attention_flops(both_ways, half)) == float(counts.attention_flops(both_ways, full))
+    assert float(counts.attention_flops(both_ways, half)) == float(
+        counts.attention_flops(both_ways, full)
+    )
     assert traffic.softmax_bytes(DENSE, half) == 0.0 < traffic.softmax_bytes(DENSE, full)
 
 
@@ -184,14 +235,26 @@ def test_kernels_by_hand():
     assert float(counts.kernels(EDGE_MODELS[2], ONE)) == 17.0
 
 
-@pytest.mark.parametrize(("tp", "apart", "again", "expected"), [(1, 8, 0, 0), (8, 1, 1, 0), (2, 2, 0, 8), (8, 4, 0, 32), (8, 4, 1, 48)])
+@pytest.mark.parametrize(
+    ("tp", "apart", "again", "expected"),
+    [(1, 8, 0, 0), (8, 1, 1, 0), (2, 2, 0, 8), (8, 4, 0, 32), (8, 4, 1, 48)],
+)
 def test_meetings_are_the_collectives_of_a_stage_times_its_ranks(tp, apart, again, expected):
-    """Two forward, two backward, two more when the layer runs again; none without tensor ranks, none where stages share a node."""
-    assert float(pipeline.meetings(ONE.replace(tp=float(tp), pp=8.0, recompute_layers=float(again)), float(apart))) == expected
+    """Two forward, two backward, two more when the layer runs again; none without tensor ranks,
+    none where stages share a node."""
+    assert (
+        float(
+            pipeline.meetings(
+                ONE.replace(tp=float(tp), pp=8.0, recompute_layers=float(again)), float(apart)
+            )
+        )
+        == expected
+    )
 
 
 def test_what_the_host_launches():
-    """Nothing but experts that are looped over beside graphs; two products for each that the rank holds, and two casts below 16 bits."""
+    """Nothing but experts that are looped over beside graphs; two products for each that the rank
+    holds, and two casts below 16 bits."""
     mixture = EDGE_MODELS[2]
     plain, held = float(counts.kernels(mixture, ONE)), float(mixture.n_experts)
     assert float(counts.launches(mixture, ONE)) == plain
@@ -205,7 +268,8 @@ def test_what_the_host_launches():
 
 
 def test_casts_of_experts_that_are_looped_over_fill_the_device_in_turn():
-    """Two for each that the rank holds, in 8 bits; none in 16, of grouped ones, or in layers that stay in 16 bits."""
+    """Two for each that the rank holds, in 8 bits; none in 16, of grouped ones, or in layers that
+    stay in 16 bits."""
     mixture = EDGE_MODELS[2]
     eight = ONE.replace(looped_experts=1.0, low_precision=1.0, operand_bytes=1.0)
     held = float(mixture.n_experts)
@@ -215,12 +279,18 @@ def test_casts_of_experts_that_are_looped_over_fill_the_device_in_turn():
     assert float(counts.expert_casts(mixture, eight.replace(looped_experts=0.0))) == 0.0
     assert float(counts.expert_casts(DENSE, eight)) == 0.0
     chip, c = catalog.chip("H100-80GB"), default()
-    more = [float(starts(mixture, plan, 1.0, chip, c).fill) for plan in (eight, eight.replace(looped_experts=0.0))]
-    assert more[0] - more[1] == pytest.approx(3.0 * 2.0 * held * float(c.kernel_fill * chip.kernel_latency_s))
+    more = [
+        float(starts(mixture, plan, 1.0, chip, c).fill)
+        for plan in (eight, eight.replace(looped_experts=0.0))
+    ]
+    assert more[0] - more[1] == pytest.approx(
+        3.0 * 2.0 * held * float(c.kernel_fill * chip.kernel_latency_s)
+    )
 
 
 def test_casts_below_16_bits_are_launched():
-    """Two casts and their scales for each product of the layer: 4 of a dense one, 6 with latents, none of layers kept in 16 bits."""
+    """Two casts and their scales for each product of the layer: 4 of a dense one, 6 with latents,
+    none of layers kept in 16 bits."""
     low, latent = ONE.replace(low_precision=1.0), DENSE.replace(kv_rank=512.0, q_rank=1536.0)
     for model, products in ((DENSE, 4.0), (latent, 6.0), (EDGE_MODELS[2], 4.0)):
         plain = float(counts.kernels(model, ONE))
@@ -231,16 +301,24 @@ def test_casts_below_16_bits_are_launched():
 
 
 def test_experts_on_latents():
-    """Of width r for h: their matrices, copies of tokens and products; two products, h to r and back, for every token; nothing else."""
+    """Of width r for h: their matrices, copies of tokens and products; two products, h to r and
+    back, for every token; nothing else."""
     plain = DENSE.replace(n_experts=8.0, top_k=4.0, d_ff=2048.0)
     latent = plain.replace(expert_rank=1024.0)
     h, r, matrices = float(plain.d_model), 1024.0, 2.0 + plain.gated_mlp
     n, m = counts.parameter_groups(plain), counts.parameter_groups(latent)
     assert float(n.routed - m.routed) == pytest.approx(matrices * (h - r) * plain.d_ff * 8.0)
-    assert float(m.attention - n.attention) == float(m.whole - n.whole) == pytest.approx(2.0 * h * r)
-    t, between = float(counts.tokens(latent, ONE)), np.asarray(counts.matmuls(latent, ONE.replace(tp=2.0)).flops)[7]
+    assert (
+        float(m.attention - n.attention) == float(m.whole - n.whole) == pytest.approx(2.0 * h * r)
+    )
+    t, between = (
+        float(counts.tokens(latent, ONE)),
+        np.asarray(counts.matmuls(latent, ONE.replace(tp=2.0)).flops)[7],
+    )
     assert between == pytest.approx(2.0 * 2.0 * t / 2.0 * h * r)
-    for a, b in zip(*(traffic.elementwise_bytes(model, ONE) for model in (plain, latent)), strict=True):
+    for a, b in zip(
+        *(traffic.elementwise_bytes(model, ONE) for model in (plain, latent)), strict=True
+    ):
         assert a - b == pytest.approx(2.0 * 2.0 * (h - r) * (4.0 + 1.0) * t)
     assert float(counts.kernels(latent, ONE) - counts.kernels(plain, ONE)) == pytest.approx(2.0)
 
@@ -251,14 +329,18 @@ def test_the_router_reads_a_rank_s_share_of_the_tokens_in_layers_with_experts():
     sparse = 1.0 - 1.0 / float(mixture.n_layers)
     for tp in (1.0, 4.0):
         found = np.asarray(counts.matmuls(mixture, ONE.replace(tp=tp)).flops)[8]
-        assert found == pytest.approx(2.0 * float(counts.tokens(mixture, ONE)) * float(mixture.d_model) * 64.0 * sparse / tp)
+        assert found == pytest.approx(
+            2.0 * float(counts.tokens(mixture, ONE)) * float(mixture.d_model) * 64.0 * sparse / tp
+        )
     assert np.asarray(counts.matmuls(DENSE, ONE).flops)[8] == 0.0
 
 
 @pytest.mark.parametrize("heads", [1.0, 2.0])
 def test_heads_of_further_tokens_project_two_inputs_before_their_logits(heads):
     """Each adds `2 t h V` of logits and `2 t 2 h h` of the projection, as its parameters say."""
-    one, more = (np.asarray(counts.matmuls(DENSE.replace(n_mtp=n), ONE).flops)[-1] for n in (0.0, heads))
+    one, more = (
+        np.asarray(counts.matmuls(DENSE.replace(n_mtp=n), ONE).flops)[-1] for n in (0.0, heads)
+    )
     t, h = float(counts.tokens(DENSE, ONE)), float(DENSE.d_model)
     assert more - one == pytest.approx(heads * 2.0 * t * (h * float(DENSE.vocab) + 2.0 * h * h))
 
@@ -269,9 +351,17 @@ def test_logits_of_columns_that_nobody_pads_take_twice_as_long():
 
 
 def test_heads_that_miss_the_matrix_units():
-    """BigScience, 384 A100, 13,824 wide, 78 layers: 128 heads of 108 take 38 s a step more than 96 of 144, unfused."""
+    """BigScience, 384 A100, 13,824 wide, 78 layers: 128 heads of 108 take 38 s a step more than 96
+    of 144, unfused."""
     unfused = ONE.replace(flash=0.0)
-    for head_dim, slower in ((108.0, 16.0), (150.0, 16.0), (145.0, 16.0), (144.0, 1.0), (56.0, 1.0), (128.0, 1.0)):
+    for head_dim, slower in (
+        (108.0, 16.0),
+        (150.0, 16.0),
+        (145.0, 16.0),
+        (144.0, 1.0),
+        (56.0, 1.0),
+        (128.0, 1.0),
+    ):
         model = DENSE.replace(head_dim=head_dim)
         assert float(compute.off_matrix_units(model, unfused)) == slower
         assert float(compute.off_matrix_units(model, ONE)) == 1.0

@@ -1,4 +1,5 @@
-"""Descents: they end where the loss is least, each start by itself, whatever the threads, and say what they did."""
+"""Descents: they end where the loss is least, each start by itself, whatever the threads, and say
+what they did."""
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +17,8 @@ def silent(done: float, loss: float) -> None:
 @jax.jit
 @jax.value_and_grad
 def valley(p):
-    """Rosenbrock's valley in two and two dimensions, least at 1, beside a plain bowl, least at 0."""
+    """Rosenbrock's valley in two and two dimensions, least at 1, beside a plain bowl, least at
+    0."""
     x, y = p["valley"][:-1], p["valley"][1:]
     return (100.0 * (y - x**2) ** 2 + (1.0 - x) ** 2).sum() + (p["bowl"] ** 2).sum()
 
@@ -28,7 +30,9 @@ def walled(p):
     return (p["x"] - jnp.log(p["x"])).sum()
 
 
-STARTS = [{"valley": np.array([-1.2, 1.0, a]), "bowl": np.array([a, -2.0])} for a in (0.5, 2.0, -3.0)]
+STARTS = [
+    {"valley": np.array([-1.2, 1.0, a]), "bowl": np.array([a, -2.0])} for a in (0.5, 2.0, -3.0)
+]
 
 
 def test_every_start_reaches_the_bottom():
@@ -82,7 +86,14 @@ def test_a_flat_loss_ends_at_once():
 
 def test_progress_is_that_of_all_descents():
     seen = []
-    ends = descents(valley, STARTS, adam=50, lbfgs=40, progress=lambda done, loss: seen.append((done, loss)), threads=2)
+    ends = descents(
+        valley,
+        STARTS,
+        adam=50,
+        lbfgs=40,
+        progress=lambda done, loss: seen.append((done, loss)),
+        threads=2,
+    )
     done, loss = np.array(seen).T
     assert (np.diff(done) >= 0.0).all() and done[-1] == pytest.approx(1.0)
     assert loss[-1] == min(end.loss for end in ends)
@@ -100,7 +111,14 @@ def test_an_error_of_one_start_ends_the_others():
     for threads in (2, 3):
         asked.clear()
         with pytest.raises(ZeroDivisionError, match="of the loss"):
-            descents(failing, [STARTS[0], STARTS[2], STARTS[1]], adam=10**6, lbfgs=1, progress=silent, threads=threads)
+            descents(
+                failing,
+                [STARTS[0], STARTS[2], STARTS[1]],
+                adam=10**6,
+                lbfgs=1,
+                progress=silent,
+                threads=threads,
+            )
         assert len(asked) < 10**4
 
 

@@ -1,4 +1,5 @@
-"""The answer of a design: both searches, the certificate, what is said when nothing fits; and one plan from what a user says."""
+"""The answer of a design: both searches, the certificate, what is said when nothing fits; and one
+plan from what a user says."""
 
 import jax
 import numpy as np
@@ -26,15 +27,24 @@ def test_both_searches_stand_side_by_side():
     found = design(SYSTEM, LARGE, 64, 256, default(), n_starts=STARTS, top=3)
     assert len(found.exact) == 3 and found.gradient is not None and found.best is found.exact[0]
     assert found.gap is not None and 0.0 <= found.gap <= 0.01
-    assert found.certificate.kind == "all" and f"{found.considered:,}" in found.certificate.statement
+    assert (
+        found.certificate.kind == "all" and f"{found.considered:,}" in found.certificate.statement
+    )
     assert found.considered == found.checked > found.feasible > 0
-    assert float(found.best.headroom_bytes) == pytest.approx(float(memory_headroom(SYSTEM, LARGE, found.best.plan)), rel=1e-9)
+    assert float(found.best.headroom_bytes) == pytest.approx(
+        float(memory_headroom(SYSTEM, LARGE, found.best.plan)), rel=1e-9
+    )
 
 
 def test_without_the_exact_search_the_bound_certifies():
     found = design(SYSTEM, SMALL, 16, 64, default(), method="gradient", n_starts=STARTS)
     best = design(SYSTEM, SMALL, 16, 64, default(), method="exact", top=1)
-    assert found.exact == () and found.gap is None and found.considered == 0 and found.gradient is not None
+    assert (
+        found.exact == ()
+        and found.gap is None
+        and found.considered == 0
+        and found.gradient is not None
+    )
     said = found.certificate
     assert said.kind == "bound" and "lower bound" in said.statement
     assert said.floor_s <= said.bound <= best.certificate.bound and 0.0 <= said.distance < 0.3
@@ -42,34 +52,60 @@ def test_without_the_exact_search_the_bound_certifies():
 
 def test_exact_alone_has_no_gap():
     found = design(SYSTEM, SMALL, 16, 64, default(), method="exact", top=3)
-    assert len(found.exact) == 3 and found.gradient is None and found.gap is None and found.certificate.distance == 0.0
+    assert (
+        len(found.exact) == 3
+        and found.gradient is None
+        and found.gap is None
+        and found.certificate.distance == 0.0
+    )
 
 
 def test_the_front_comes_when_asked_for():
     found = design(SYSTEM, SMALL, 8, 16, default(), method="exact", pareto=True)
-    assert len(found.front) > 3 and float(found.front[0].step_time_s) == float(found.best.step_time_s)
-    seconds, used = ([float(x) for x in column] for column in zip(*((c.step_time_s, c.memory.total) for c in found.front), strict=True))
+    assert len(found.front) > 3 and float(found.front[0].step_time_s) == float(
+        found.best.step_time_s
+    )
+    seconds, used = (
+        [float(x) for x in column]
+        for column in zip(*((c.step_time_s, c.memory.total) for c in found.front), strict=True)
+    )
     assert seconds == sorted(seconds) and min(used) < used[0]
 
 
 @pytest.mark.parametrize("method", ["exact", "gradient", "both"])
 def test_when_nothing_fits_the_limit_the_closest_plan_and_changes_are_named(method):
     found = design(SYSTEM, LARGE, 4, 16, default(), method=method, n_starts=STARTS)
-    assert found.exact == () and found.gradient is None and not found.feasible and found.best is None
-    assert found.binding is not None and found.binding.name == "memory" and "too much" in found.binding.message
+    assert (
+        found.exact == () and found.gradient is None and not found.feasible and found.best is None
+    )
+    assert (
+        found.binding is not None
+        and found.binding.name == "memory"
+        and "too much" in found.binding.message
+    )
     assert found.closest is not None
-    assert found.binding.amount == pytest.approx(-float(found.closest.headroom_bytes), rel=1e-12) and found.binding.amount > 0.0
+    assert (
+        found.binding.amount == pytest.approx(-float(found.closest.headroom_bytes), rel=1e-12)
+        and found.binding.amount > 0.0
+    )
     changes = {r.name: r for r in found.remedies}
     enough = int(changes["devices"].becomes)
     assert design(SYSTEM, LARGE, enough, 16, default(), method="exact").best is not None
-    bigger = SYSTEM.replace(chip=SYSTEM.chip.replace(hbm_bytes=changes["memory"].becomes * (1.0 + 1e-12)))
+    bigger = SYSTEM.replace(
+        chip=SYSTEM.chip.replace(hbm_bytes=changes["memory"].becomes * (1.0 + 1e-12))
+    )
     assert design(bigger, LARGE, 4, 16, default(), method="exact").best is not None
 
 
 def test_when_bounds_leave_out_everything_the_closest_plan_is_still_named():
     huge = catalog.transformer("llama-3.1-405b", 8192.0)
     found = design(SYSTEM, huge, 64, 64, default(), method="exact", choices=EVERYTHING)
-    assert found.feasible is None and found.best is None and found.closest is not None and found.binding is not None
+    assert (
+        found.feasible is None
+        and found.best is None
+        and found.closest is not None
+        and found.binding is not None
+    )
     narrow = design(SYSTEM, huge, 64, 64, default(), method="exact", choices=Choices())
     assert narrow.closest is not None
     assert float(found.closest.memory.total) <= float(narrow.closest.memory.total)
@@ -83,12 +119,18 @@ def test_choices_that_would_help_are_named():
     assert names[0] in ("recompute", "zero") and "allow" in found.remedies[0].message
 
 
-@pytest.mark.parametrize(("limit", "name"), [("deadline_s", "deadline"), ("dollars", "budget"), ("joules", "energy")])
+@pytest.mark.parametrize(
+    ("limit", "name"), [("deadline_s", "deadline"), ("dollars", "budget"), ("joules", "energy")]
+)
 def test_a_limit_of_the_run_that_no_plan_keeps_is_named(limit, name):
     free = design(SYSTEM, SMALL, 16, 64, default(), method="exact", top=1).best
     steps = 1e12 / (64 * 8192)
     seconds = steps * float(free.step_time_s)
-    most = {"deadline_s": seconds, "dollars": 1e12 * float(free.dollars_per_token), "joules": 1e12 * float(free.joules_per_token)}
+    most = {
+        "deadline_s": seconds,
+        "dollars": 1e12 * float(free.dollars_per_token),
+        "joules": 1e12 * float(free.joules_per_token),
+    }
     limits = Limits(**{"tokens": 1e12, limit: 0.7 * most[limit]})
     found = design(SYSTEM, SMALL, 16, 64, default(), method="exact", limits=limits)
     assert found.best is None and found.binding is not None and found.binding.name == name
@@ -97,17 +139,23 @@ def test_a_limit_of_the_run_that_no_plan_keeps_is_named(limit, name):
 
 def test_when_no_degrees_divide_the_nearest_counts_are_named():
     found = design(SYSTEM, LARGE, 13, 64, default())
-    assert found.considered == 0 and found.binding is not None and found.binding.name == "divisibility"
+    assert (
+        found.considered == 0 and found.binding is not None and found.binding.name == "divisibility"
+    )
     assert "12, 14" in found.binding.message and found.remedies[0].becomes == 12.0
     assert space.degrees(stated(LARGE, 12, 64).space)
 
 
 def test_memory_that_costs_speed_is_said_to_bind():
     found = design(SYSTEM, LARGE, 512, 1024, default(), method="exact")
-    assert found.binding is not None and found.binding.name == "memory" and found.binding.amount == 0.0
+    assert (
+        found.binding is not None and found.binding.name == "memory" and found.binding.amount == 0.0
+    )
     roomy = SYSTEM.replace(chip=SYSTEM.chip.replace(hbm_bytes=1e15))
     free = design(roomy, LARGE, 512, 1024, default(), method="exact")
-    assert free.binding is None and float(free.exact[0].step_time_s) < float(found.exact[0].step_time_s)
+    assert free.binding is None and float(free.exact[0].step_time_s) < float(
+        found.exact[0].step_time_s
+    )
 
 
 @pytest.mark.parametrize(
@@ -125,7 +173,13 @@ def test_memory_that_costs_speed_is_said_to_bind():
     ],
 )
 def test_a_problem_without_sense_is_refused(kwargs, said):
-    arguments = {"system": SYSTEM, "model": SMALL, "n_devices": 8, "global_batch": 8, "coefficients": default()} | kwargs
+    arguments = {
+        "system": SYSTEM,
+        "model": SMALL,
+        "n_devices": 8,
+        "global_batch": 8,
+        "coefficients": default(),
+    } | kwargs
     with pytest.raises(InputError, match=said):
         design(**arguments)
 
@@ -136,7 +190,9 @@ def test_a_problem_without_sense_is_refused(kwargs, said):
 def test_make_plan_fills_in_what_follows():
     plan = make_plan(LARGE, 512, global_batch=1024, tp=8, pp=4, zero=3)
     assert (plan.dp, plan.shard, plan.sp, plan.schedule) == (16.0, 16.0, 1.0, "1f1b")
-    assert make_plan(LARGE, 512, global_batch=1024, tp=8, pp=4, interleave=2).schedule == "interleaved"
+    assert (
+        make_plan(LARGE, 512, global_batch=1024, tp=8, pp=4, interleave=2).schedule == "interleaved"
+    )
     assert make_plan(LARGE, 512, global_batch=1024, recompute="full").recompute_layers == 1.0
     assert all(x.dtype == np.float64 for x in map(np.asarray, jax.tree.leaves(plan)))
 
@@ -163,7 +219,10 @@ def test_make_plan_fills_in_what_follows():
         ({"recompute": "some"}, "recompute: expected none, selective, full"),
         ({"recompute": 1.5}, "between 0 and 1"),
         ({"schedule": "dual"}, "schedule: expected one of gpipe"),
-        ({"tp": 8, "pp": 4, "interleave": 2, "schedule": "gpipe"}, "Use the schedule 'interleaved'"),
+        (
+            {"tp": 8, "pp": 4, "interleave": 2, "schedule": "gpipe"},
+            "Use the schedule 'interleaved'",
+        ),
     ],
 )
 def test_a_plan_that_breaks_a_rule_is_refused_with_the_reason(kwargs, said):
@@ -172,7 +231,8 @@ def test_a_plan_that_breaks_a_rule_is_refused_with_the_reason(kwargs, said):
 
 
 def test_a_layout_does_not_go_on_to_other_degrees():
-    """A plan read from a row may hold the layers of its own stages; as a base it lends what it shares with others alone."""
+    """A plan read from a row may hold the layers of its own stages; as a base it lends what it
+    shares with others alone."""
     base = Plan(dp=1.0, global_batch=1.0, stage_excess=0.5, head_displaces=2.0)
     found = make_plan(catalog.transformer("gpt-3-13b"), 64, global_batch=64, pp=8, base=base)
     assert (float(found.stage_excess), float(found.head_displaces)) == (0.0, 0.0)

@@ -1,4 +1,5 @@
-"""Gradient search: relaxed plans, rounding to valid ones, polish, and how often that is the optimum."""
+"""Gradient search: relaxed plans, rounding to valid ones, polish, and how often that is the
+optimum."""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +8,18 @@ import pytest
 
 from dmodel import catalog
 from dmodel.coefficients import default
-from dmodel.design import EVERYTHING, Choices, Limits, by_gradient, exact, problem, relax, rounding, rows, space
+from dmodel.design import (
+    EVERYTHING,
+    Choices,
+    Limits,
+    by_gradient,
+    exact,
+    problem,
+    relax,
+    rounding,
+    rows,
+    space,
+)
 from dmodel.plan import Plan
 
 SYSTEM = catalog.system("H100-DGX")
@@ -44,7 +56,13 @@ def test_the_descent_keeps_the_limits_and_is_as_good_as_whole_plans():
 
 def test_what_pulls_degrees_to_divisors_is_nothing_there_and_grows_with_the_distance():
     logs = jnp.log(jnp.asarray([1.0, 2.0, 4.0, 8.0]))
-    at = Plan(dp=jnp.asarray([4.0, 4.4, 5.6]), tp=jnp.ones(3), cp=jnp.ones(3), pp=jnp.full(3, 2.0), global_batch=jnp.ones(3))
+    at = Plan(
+        dp=jnp.asarray([4.0, 4.4, 5.6]),
+        tp=jnp.ones(3),
+        cp=jnp.ones(3),
+        pp=jnp.full(3, 2.0),
+        global_batch=jnp.ones(3),
+    )
     far = np.asarray(relax._distance(at, logs))
     np.testing.assert_allclose(far, [0.0, np.log(1.1) ** 2, np.log(1.4) ** 2], atol=1e-15)
 
@@ -99,15 +117,26 @@ def test_neighbours_are_valid_and_lead_back():
     assert len(around) > 15 and all(x.tobytes() in valid for x in around)
     columns = [rows.INDEX[name] for name in ("zero", "shard", "reshard")]
     sharded = [x for x in around if (np.delete(x, columns) == np.delete(row, columns)).all()]
-    assert sharded and all(row.tobytes() in {y.tobytes() for y in rounding.neighbours(lattice, x)} for x in sharded)
+    assert sharded and all(
+        row.tobytes() in {y.tobytes() for y in rounding.neighbours(lattice, x)} for x in sharded
+    )
 
 
 def test_a_valid_row_rounds_to_itself():
-    p = stated(MIXTRAL, 32, 64, choices=Choices(shards="any", etp=True, schedules=("1f1b", "interleaved", "zero-bubble")))
+    p = stated(
+        MIXTRAL,
+        32,
+        64,
+        choices=Choices(shards="any", etp=True, schedules=("1f1b", "interleaved", "zero-bubble")),
+    )
     lattice, found = rounding.Lattice(p.space), rows.all_rows(p.space)
     for row in found[:: len(found) // 60]:
         np.testing.assert_array_equal(rounding.nearest(lattice, row)[0], row)
 
 
 def test_primes():
-    assert rounding.primes(360) == [2, 3, 5] and rounding.primes(1) == [] and rounding.primes(97) == [97]
+    assert (
+        rounding.primes(360) == [2, 3, 5]
+        and rounding.primes(1) == []
+        and rounding.primes(97) == [97]
+    )

@@ -1,4 +1,5 @@
-"""Exact search: the best of a loop, whatever is cut or left out; bounds that no plan undercuts; limits; the Pareto front."""
+"""Exact search: the best of a loop, whatever is cut or left out; bounds that no plan undercuts;
+limits; the Pareto front."""
 
 import jax
 import jax.numpy as jnp
@@ -40,7 +41,9 @@ UNFUSED = Plan(dp=1.0, global_batch=1.0, flash=0.0)
 
 
 def stated(model=SMALL, n=16, batch=64, system=SYSTEM, coefficients=None, **kwargs):
-    return problem(system, model, n, batch, default() if coefficients is None else coefficients, **kwargs)
+    return problem(
+        system, model, n, batch, default() if coefficients is None else coefficients, **kwargs
+    )
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +51,12 @@ def loop():
     """Step time and headroom of some plans of a small space, one by one."""
     p = stated(n=8, batch=16)
     found = rows.all_rows(p.space)[::5]
-    one = jax.jit(lambda plan: (step_time(SYSTEM, SMALL, plan, default()).total, memory_use(SMALL, plan).total))
+    one = jax.jit(
+        lambda plan: (
+            step_time(SYSTEM, SMALL, plan, default()).total,
+            memory_use(SMALL, plan).total,
+        )
+    )
     # 1F1B is interleaving with one chunk: one name compiles once
     plans = [plan.replace(schedule="interleaved") for plan in rows.plans(p.space, SYSTEM, found)]
     seconds, used = np.array([[float(x) for x in one(plan)] for plan in plans]).T
@@ -59,10 +67,19 @@ def test_the_exact_best_is_the_best_of_a_loop(loop):
     p, chosen, seconds, headroom = loop
     found = exact(p, top=7, batches=[chosen])
     fits = np.flatnonzero(headroom >= 0.0)
-    assert (found.considered, found.evaluated, found.feasible) == (len(chosen), len(chosen), len(fits))
+    assert (found.considered, found.evaluated, found.feasible) == (
+        len(chosen),
+        len(chosen),
+        len(fits),
+    )
     kept = candidates(p, found.rows)
-    np.testing.assert_allclose([float(c.step_time_s) for c in kept], np.sort(seconds[fits])[:7], rtol=1e-9)
-    assert all(float(c.headroom_bytes) >= 0.0 and c.margins[0].value == float(c.headroom_bytes) for c in kept)
+    np.testing.assert_allclose(
+        [float(c.step_time_s) for c in kept], np.sort(seconds[fits])[:7], rtol=1e-9
+    )
+    assert all(
+        float(c.headroom_bytes) >= 0.0 and c.margins[0].value == float(c.headroom_bytes)
+        for c in kept
+    )
     assert found.unlimited == pytest.approx(seconds.min(), rel=1e-9)
 
 
@@ -85,7 +102,9 @@ def test_equal_merits_are_ordered_by_plainness():
     found = rows.all_rows(p.space)
     order = rows.plainest_first(found, np.zeros(len(found)))
     first = found[order[0]]
-    assert first[rows.INDEX["tp"]] == first[rows.INDEX["pp"]] == first[rows.INDEX["interleave"]] == 1.0
+    assert (
+        first[rows.INDEX["tp"]] == first[rows.INDEX["pp"]] == first[rows.INDEX["interleave"]] == 1.0
+    )
     seconds = np.array([1.0, 1.0 + 1e-13, 1.0 + 1e-8])
     assert rank_key(seconds)[0] == rank_key(seconds)[1] < rank_key(seconds)[2]
 
@@ -104,7 +123,9 @@ def random_problem(draw, choices=EVERYTHING, model=None):
     """A model, coefficients and a footprint drawn from wide priors, on a few devices."""
     drawn = [SMALL, LARGE, MIXTRAL, catalog.transformer("gpt-3-13b", 2048.0)][draw.integers(4)]
     spread = np.array([s.width for s in SPECS.values()])
-    c = from_unconstrained(to_unconstrained(default()) + 1.5 * spread * draw.normal(size=len(spread)))
+    c = from_unconstrained(
+        to_unconstrained(default()) + 1.5 * spread * draw.normal(size=len(spread))
+    )
     mean, width = footprint.prior()
     peak = float(SYSTEM.chip.flops_per_s)
     offered = (Precision("bf16", peak), Precision("fp8", 2.0 * peak, 1.0, 1.0, 0.1, 1.0, 1.0))
@@ -122,14 +143,18 @@ def random_problem(draw, choices=EVERYTHING, model=None):
 def kept_by_stage(seed):
     """What a stack might keep and send under each ZeRO stage, unlike from stage to stage."""
     draw = np.random.default_rng(1000 + seed)
-    sent, states, weights = draw.choice([1.0, 2.0, 4.0], (4, 3)), draw.choice([6.0, 10.0, 12.0], (4, 1)), draw.choice([0.0, 2.0], (4, 1))
+    sent, states, weights = (
+        draw.choice([1.0, 2.0, 4.0], (4, 3)),
+        draw.choice([6.0, 10.0, 12.0], (4, 1)),
+        draw.choice([0.0, 2.0], (4, 1)),
+    )
     widths = (sent, states, weights, draw.integers(0, 2, (4, 2)))
     return tuple(Kept(*map(float, row)) for row in np.hstack(widths))
 
 
 def sampled(draw, p, splits, n_groups, most):
-    """Groups of some splits, some of their plans, and bounds that none of these undercuts in time, energy or memory: `(members, found,
-    which fit, bound)`."""
+    """Groups of some splits, some of their plans, and bounds that none of these undercuts in time,
+    energy or memory: `(members, found, which fit, bound)`."""
     for split in splits:
         offered = space.options(p.space, split)
         groups = rows.group_rows(split, offered)
@@ -144,59 +169,115 @@ def sampled(draw, p, splits, n_groups, most):
             yield members, found, fits, bound
 
 
-@pytest.mark.parametrize(("seed", "model"), [*((seed, None) for seed in range(6)), *((6 + i, name) for i, name in enumerate(UNEVEN))])
+@pytest.mark.parametrize(
+    ("seed", "model"),
+    [*((seed, None) for seed in range(6)), *((6 + i, name) for i, name in enumerate(UNEVEN))],
+)
 def test_no_plan_of_a_group_undercuts_its_bound(seed, model):
     draw = np.random.default_rng(seed)
-    choices = EVERYTHING.replace(schedules=("gpipe", "1f1b", "interleaved", "zero-bubble"), kept=kept_by_stage(seed) if seed % 2 else ())
+    choices = EVERYTHING.replace(
+        schedules=("gpipe", "1f1b", "interleaved", "zero-bubble"),
+        kept=kept_by_stage(seed) if seed % 2 else (),
+    )
     p = random_problem(draw, choices, UNEVEN.get(model))
     layers = int(p.space.model.n_layers)
     splits = [split for split in space.degrees(p.space) if model is None or layers % split.pp]
-    for members, found, fits, bound in sampled(draw, p, [splits[i] for i in draw.choice(len(splits), 4)], 3, 1500):
+    for members, found, fits, bound in sampled(
+        draw, p, [splits[i] for i in draw.choice(len(splits), 4)], 3, 1500
+    ):
         assert (members[fits, rows.INDEX["recompute_layers"]] >= bound.share[0] - 1e-9).all()
         own = group_bounds(p, members[:1], sharded=True)
-        same = (members[:, [rows.INDEX[n] for n in rows.SHARDING]] == members[0, [rows.INDEX[n] for n in rows.SHARDING]]).all(1)
+        same = (
+            members[:, [rows.INDEX[n] for n in rows.SHARDING]]
+            == members[0, [rows.INDEX[n] for n in rows.SHARDING]]
+        ).all(1)
         assert (np.asarray(found.step_time_s)[fits & same] >= own.step_time_s[0]).all()
 
 
 @pytest.mark.parametrize(("seed", "slow"), [(34, 3.0), (33, 10.0), (32, 30.0)])
 def test_no_plan_undercuts_its_bound_where_hosts_decide(seed, slow):
-    """Dense models, whose head passes while devices wait, evenly spread or on the last stage, on fast chips."""
+    """Dense models, whose head passes while devices wait, evenly spread or on the last stage, on
+    fast chips."""
     draw = np.random.default_rng(seed)
     model = catalog.transformer("gpt-3-1.3b", 2048.0).replace(n_layers=14.0)
     p = random_problem(draw, EVERYTHING.replace(schedules=("1f1b", "interleaved")), model)
     c = p.coefficients
-    p = p.replace(coefficients=c.replace(launch=c.launch * slow, head_balance=jnp.asarray(draw.uniform(0.0, 1.0))))
+    p = p.replace(
+        coefficients=c.replace(
+            launch=c.launch * slow, head_balance=jnp.asarray(draw.uniform(0.0, 1.0))
+        )
+    )
     splits = space.degrees(p.space)
-    drawn = sampled(draw, p, [splits[i] for i in draw.choice(len(splits), min(8, len(splits)), replace=False)], 2, 500)
-    waits = [float((np.asarray(found.breakdown.launch) / np.asarray(found.step_time_s)).max()) for _, found, _, _ in drawn]
+    drawn = sampled(
+        draw,
+        p,
+        [splits[i] for i in draw.choice(len(splits), min(8, len(splits)), replace=False)],
+        2,
+        500,
+    )
+    waits = [
+        float((np.asarray(found.breakdown.launch) / np.asarray(found.step_time_s)).max())
+        for _, found, _, _ in drawn
+    ]
     assert max(waits) > 0.3
 
 
-@pytest.mark.parametrize("overlaps", [(0.97, 0.97, 0.01), pytest.param((0.8, 0.32, 0.13), marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "overlaps", [(0.97, 0.97, 0.01), pytest.param((0.8, 0.32, 0.13), marks=pytest.mark.slow)]
+)
 def test_no_plan_undercuts_its_bound_where_exchanges_and_transfers_stand_out(overlaps):
-    """Small experts and a small vocabulary on slow networks, so that more is sent than work hides."""
+    """Small experts and a small vocabulary on slow networks, so that more is sent than work
+    hides."""
     ep, pp, slows = map(jnp.asarray, overlaps)
-    slow = SYSTEM.replace(network=SYSTEM.network.replace(bytes_per_s=0.015 * SYSTEM.network.bytes_per_s))
-    c = default().replace(overlap_ep=ep, overlap_pp=pp, contention=slows, overlap_dp=jnp.asarray(0.9), launch=jnp.asarray(0.01))
-    p = stated(MIXTRAL.replace(d_ff=2048.0, vocab=1000.0), 64, 256, slow, c, choices=Choices(zero=(0, 1, 3)))
+    slow = SYSTEM.replace(
+        network=SYSTEM.network.replace(bytes_per_s=0.015 * SYSTEM.network.bytes_per_s)
+    )
+    c = default().replace(
+        overlap_ep=ep,
+        overlap_pp=pp,
+        contention=slows,
+        overlap_dp=jnp.asarray(0.9),
+        launch=jnp.asarray(0.01),
+    )
+    p = stated(
+        MIXTRAL.replace(d_ff=2048.0, vocab=1000.0),
+        64,
+        256,
+        slow,
+        c,
+        choices=Choices(zero=(0, 1, 3)),
+    )
     splits = [split for split in space.degrees(p.space) if split.pp > 1 and split.ep > 1]
     exposed = 0
     for _, found, _, _ in sampled(np.random.default_rng(0), p, splits[::3], 4, 200):
-        exposed += int(((found.breakdown.expert_parallel > 0.0) & (found.breakdown.pipeline_transfer > 0.0)).sum())
+        exposed += int(
+            (
+                (found.breakdown.expert_parallel > 0.0) & (found.breakdown.pipeline_transfer > 0.0)
+            ).sum()
+        )
     assert exposed > 100
 
 
 @pytest.mark.parametrize("seed", [412, 587, 1219])
 def test_no_plan_takes_less_energy_than_its_bound_where_messages_slow_what_hides_them(seed):
-    """Work that hides messages lengthens itself by nearly all of them: as long a step, but messages draw more than the work which they
-    slow (`power.draw`), so with messages at what they draw these bounds were up to 1.5 % too high."""
+    """Work that hides messages lengthens itself by nearly all of them: as long a step, but messages
+    draw more than the work which they
+    slow (`power.draw`), so with messages at what they draw these bounds were up to 1.5 % too high.
+    """
     draw = np.random.default_rng(seed)
-    choices = EVERYTHING.replace(schedules=("gpipe", "1f1b", "interleaved", "zero-bubble"), kept=kept_by_stage(seed) if seed % 2 else ())
+    choices = EVERYTHING.replace(
+        schedules=("gpipe", "1f1b", "interleaved", "zero-bubble"),
+        kept=kept_by_stage(seed) if seed % 2 else (),
+    )
     p = random_problem(draw, choices)
     slows = jnp.asarray(draw.uniform(0.5, 1.2))
-    c = p.coefficients.replace(contention=slows, overlap_dp=jnp.asarray(0.95), overlap_fsdp=jnp.asarray(0.9))
+    c = p.coefficients.replace(
+        contention=slows, overlap_dp=jnp.asarray(0.95), overlap_fsdp=jnp.asarray(0.9)
+    )
     trainable = 0.0 if draw.random() < 0.3 else 1.0
-    p = p.replace(coefficients=c, space=p.space.replace(model=p.space.model.replace(trainable=trainable)))
+    p = p.replace(
+        coefficients=c, space=p.space.replace(model=p.space.model.replace(trainable=trainable))
+    )
     splits, sharding = space.degrees(p.space), [rows.INDEX[n] for n in rows.SHARDING]
     chosen = draw.choice(len(splits), min(4, len(splits)), replace=False)
     judged = 0
@@ -204,40 +285,61 @@ def test_no_plan_takes_less_energy_than_its_bound_where_messages_slow_what_hides
         if fits.any():
             one = members[fits][:1]
             same = fits & (members[:, sharding] == one[:, sharding]).all(1)
-            assert (np.asarray(found.joules)[same] >= group_bounds(p, one, sharded=True).joules[0]).all()
+            assert (
+                np.asarray(found.joules)[same] >= group_bounds(p, one, sharded=True).joules[0]
+            ).all()
             judged += int(same.sum())
     assert judged > 20
 
 
 @pytest.mark.parametrize("demand", [0.8, 1.5, 3.0])
 def test_a_quiet_step_takes_as_long_and_no_more_energy(demand):
-    """Many mixtures, at the power limit and below: messages once per step must not widen what the limit is a mean over."""
+    """Many mixtures, at the power limit and below: messages once per step must not widen what the
+    limit is a mean over."""
     draw = np.random.default_rng(0)
-    seconds = draw.exponential(1.0, (len(TERMS), 500)) * (draw.random((len(TERMS), 500)) < 0.5) + 1e-6
-    step, c = Breakdown(**dict(zip(TERMS, seconds, strict=True))), default().replace(power_demand=jnp.asarray(demand))
+    seconds = (
+        draw.exponential(1.0, (len(TERMS), 500)) * (draw.random((len(TERMS), 500)) < 0.5) + 1e-6
+    )
+    step, c = (
+        Breakdown(**dict(zip(TERMS, seconds, strict=True))),
+        default().replace(power_demand=jnp.asarray(demand)),
+    )
     less = quiet(step)
     np.testing.assert_allclose(less.total, step.total, rtol=1e-12)
     watts, fewer = (run.device_watts(SYSTEM, x, c) for x in (step, less))
-    assert (np.asarray(fewer) <= np.asarray(watts) * (1.0 + 1e-12)).all() and (np.asarray(fewer) < 0.9 * np.asarray(watts)).any()
+    assert (np.asarray(fewer) <= np.asarray(watts) * (1.0 + 1e-12)).all() and (
+        np.asarray(fewer) < 0.9 * np.asarray(watts)
+    ).any()
 
 
 def test_experts_with_ranks_that_tensor_parallelism_leaves_are_sharded_on_one_replica():
-    """Without data parallelism there is nothing of the dense part to shard, but experts on fewer ranks have copies: their stages count."""
+    """Without data parallelism there is nothing of the dense part to shard, but experts on fewer
+    ranks have copies: their stages count."""
     kept = (kept_by_stage(1)[0],) * 4
     p = stated(MIXTRAL, 24, 96, choices=EVERYTHING.replace(kept=kept))
     splits = [s for s in space.degrees(p.space) if s.dp * s.cp == 1 and s.tp > s.ep * s.etp]
     assert splits
-    stages = [members[:, rows.INDEX["zero"]].max() for members, *_ in sampled(np.random.default_rng(0), p, splits[:6], 2, 200)]
+    stages = [
+        members[:, rows.INDEX["zero"]].max()
+        for members, *_ in sampled(np.random.default_rng(0), p, splits[:6], 2, 200)
+    ]
     assert max(stages) > 0.0
 
 
 @pytest.mark.parametrize("traffic", [0.03, 0.1, 0.8])
 def test_gradients_summed_in_kernels_of_their_own_stay_above_a_free_bound(traffic):
-    """Memory so slow that sums of gradients stand out of the products: if a free bound took all of them for summed inside products, plans
-    at a tenth of the least traffic would undercut it by a hundredth."""
-    c = default().replace(elementwise_traffic=jnp.asarray(traffic), launch=jnp.asarray(1e-9), kernel_fill=jnp.asarray(1e-9))
+    """Memory so slow that sums of gradients stand out of the products: if a free bound took all of
+    them for summed inside products, plans at a tenth of the least traffic would undercut it by a
+    hundredth."""
+    c = default().replace(
+        elementwise_traffic=jnp.asarray(traffic),
+        launch=jnp.asarray(1e-9),
+        kernel_fill=jnp.asarray(1e-9),
+    )
     chip = SYSTEM.chip
-    slow = SYSTEM.replace(chip=chip.replace(hbm_bytes_per_s=chip.hbm_bytes_per_s / 100.0, hbm_bytes=1e13))
+    slow = SYSTEM.replace(
+        chip=chip.replace(hbm_bytes_per_s=chip.hbm_bytes_per_s / 100.0, hbm_bytes=1e13)
+    )
     base = Plan(dp=1.0, global_batch=1.0, fused_sums=1.0)
     p = stated(SMALL, 24, 192, system=slow, coefficients=c, base=base, choices=EVERYTHING)
     split = space.Degrees(24, 1, 1, 1, 1, 1)
@@ -252,7 +354,12 @@ def test_gradients_summed_in_kernels_of_their_own_stay_above_a_free_bound(traffi
 
 @pytest.mark.parametrize("seed", range(4))
 def test_what_bounds_leave_out_changes_nothing(seed):
-    choices = Choices(shards="any", etp=True, recompute=(0.0, 0.3, 1.0), kept=kept_by_stage(seed) if seed % 2 else ())
+    choices = Choices(
+        shards="any",
+        etp=True,
+        recompute=(0.0, 0.3, 1.0),
+        kept=kept_by_stage(seed) if seed % 2 else (),
+    )
     p = random_problem(np.random.default_rng(100 + seed), choices)
     p = p.replace(space=p.space.replace(n_devices=24 if seed % 2 else 32, global_batch=96))
     whole, pruned = exact(p, top=9, prune=False), exact(p, top=9, prune=True)
@@ -265,16 +372,24 @@ def test_what_bounds_leave_out_changes_nothing(seed):
 
 
 def test_a_hundred_million_plans_are_decided():
-    """GPT-3 175B on 512 A100: of 1.1 · 10⁸ plans some thousands are evaluated, and the optimum holds that of a narrower space."""
+    """GPT-3 175B on 512 A100: of 1.1 · 10⁸ plans some thousands are evaluated, and the optimum
+    holds that of a narrower space."""
     gpt, system = catalog.transformer("gpt-3-175b", 2048.0), catalog.system("A100-DGX")
-    p, narrow = (stated(gpt, 512, 1536, system, choices=choices) for choices in (EVERYTHING, Choices(zero=(0, 1), sp=(1,))))
+    p, narrow = (
+        stated(gpt, 512, 1536, system, choices=choices)
+        for choices in (EVERYTHING, Choices(zero=(0, 1), sp=(1,)))
+    )
     seen = []
     found = exact(p, top=3, progress=lambda done, total: seen.append((done, total)))
     assert found.considered == count(p.space) > 10**8 and found.evaluated < 10**6
     assert found.merits[0] <= exact(narrow, top=1).merits[0]
-    assert seen[-1] == (found.considered, found.considered) and all(a <= b for a, b in zip(seen, seen[1:], strict=False))
+    assert seen[-1] == (found.considered, found.considered) and all(
+        a <= b for a, b in zip(seen, seen[1:], strict=False)
+    )
     said = certify(p, found, None)
-    assert said.kind == "pruned" and said.distance == 0.0 and f"{found.considered:,}" in said.statement
+    assert (
+        said.kind == "pruned" and said.distance == 0.0 and f"{found.considered:,}" in said.statement
+    )
 
 
 @pytest.mark.slow
@@ -288,7 +403,10 @@ def test_when_time_runs_out_the_bound_certifies():
     assert said.kind == ("bound" if found.bound < found.merits[0] else "pruned")
 
 
-@pytest.mark.parametrize(("model", "n", "batch", "base"), [(SMALL, 16, 64, None), (SMALL, 8, 64, UNFUSED), (LARGE, 96, 96, None)])
+@pytest.mark.parametrize(
+    ("model", "n", "batch", "base"),
+    [(SMALL, 16, 64, None), (SMALL, 8, 64, UNFUSED), (LARGE, 96, 96, None)],
+)
 def test_no_plan_is_faster_than_the_arithmetic(model, n, batch, base):
     p = stated(model, n, batch, base=base)
     fastest = exact(p).unlimited
@@ -313,9 +431,26 @@ def test_limits_are_kept_and_named():
     power = float(evaluate(p, free.rows).facility_watts[0])
     hungry = exact(stated(limits=Limits(facility_watts=power * 0.98)), top=1)
     assert hungry.merits[0] > free.merits[0]
-    margins = {m.name: m for m in candidates(stated(limits=Limits(facility_watts=power * 0.98)), hungry.rows)[0].margins}
-    assert margins["power"].value >= 0.0 and margins["power"].unit == "W" and margins["memory"].unit == "byte"
-    assert set(margins) == {"memory", "deadline", "budget", "energy", "power", "critical batch", "network domain"}
+    margins = {
+        m.name: m
+        for m in candidates(stated(limits=Limits(facility_watts=power * 0.98)), hungry.rows)[
+            0
+        ].margins
+    }
+    assert (
+        margins["power"].value >= 0.0
+        and margins["power"].unit == "W"
+        and margins["memory"].unit == "byte"
+    )
+    assert set(margins) == {
+        "memory",
+        "deadline",
+        "budget",
+        "energy",
+        "power",
+        "critical batch",
+        "network domain",
+    }
 
 
 def test_a_run_has_a_deadline_a_budget_and_energy():
@@ -327,8 +462,12 @@ def test_a_run_has_a_deadline_a_budget_and_energy():
     limits = Limits(tokens=tokens, deadline_s=2 * duration, dollars=1e9, joules=1e15)
     margins = {m.name: m.value for m in candidates(free.replace(limits=limits), row)[0].margins}
     assert margins["deadline"] == pytest.approx(duration, rel=1e-9)
-    assert margins["budget"] == pytest.approx(1e9 - duration * 8 * float(SYSTEM.chip.price_per_s), rel=1e-9)
-    assert margins["energy"] == pytest.approx(1e15 - duration * float(step.facility_watts[0]), rel=1e-9)
+    assert margins["budget"] == pytest.approx(
+        1e9 - duration * 8 * float(SYSTEM.chip.price_per_s), rel=1e-9
+    )
+    assert margins["energy"] == pytest.approx(
+        1e15 - duration * float(step.facility_watts[0]), rel=1e-9
+    )
 
 
 def test_the_least_energy_needs_no_more_than_the_fastest_plan():
@@ -337,7 +476,9 @@ def test_the_least_energy_needs_no_more_than_the_fastest_plan():
     np.testing.assert_array_equal(cheapest.rows, fastest.rows)
     joules = [float(evaluate(stated(), x.rows).joules[0]) for x in (fastest, frugal)]
     assert joules[1] <= joules[0] and frugal.merits[0] == pytest.approx(joules[1], rel=1e-9)
-    np.testing.assert_array_equal(exact(stated(objective="energy"), top=1, prune=True).rows, frugal.rows)
+    np.testing.assert_array_equal(
+        exact(stated(objective="energy"), top=1, prune=True).rows, frugal.rows
+    )
 
 
 def test_the_front_holds_what_no_plan_beats():
@@ -350,15 +491,24 @@ def test_the_front_holds_what_no_plan_beats():
     expected = {tuple(c) for c, b in zip(costs, beaten, strict=True) if not b}
     front = exact(p, pareto=True).front
     again = evaluate(p, front)
-    assert {tuple(c) for c in rank_key(np.stack([again.step_time_s, again.memory_bytes, again.joules], 1))} == expected
+    assert {
+        tuple(c)
+        for c in rank_key(np.stack([again.step_time_s, again.memory_bytes, again.joules], 1))
+    } == expected
     cut = exact(p, pareto=True, batches=[found[i::7] for i in range(7)]).front
     np.testing.assert_array_equal(cut, front)
-    np.testing.assert_array_equal(undominated(np.array([[2.0, 1.0, 0.0], [1.0, 1.0, 0.0], [1.0, 1.0, 0.0]])), [1])
+    np.testing.assert_array_equal(
+        undominated(np.array([[2.0, 1.0, 0.0], [1.0, 1.0, 0.0], [1.0, 1.0, 0.0]])), [1]
+    )
 
 
 def test_a_stack_that_holds_more_leaves_fewer_plans():
-    """The least footprint is none at all; with more held, every plan has less headroom, and what is chosen fits under it."""
-    p, same, more = (stated(n=8, batch=16, footprint=f) for f in (None, LEAST, LEAST.replace(activation=1.5, gradient=1.5)))
+    """The least footprint is none at all; with more held, every plan has less headroom, and what is
+    chosen fits under it."""
+    p, same, more = (
+        stated(n=8, batch=16, footprint=f)
+        for f in (None, LEAST, LEAST.replace(activation=1.5, gradient=1.5))
+    )
     found = rows.all_rows(p.space)[::7]
     least, again, held = (evaluate(x, found) for x in (p, same, more))
     np.testing.assert_allclose(again.memory_bytes, least.memory_bytes, rtol=1e-12)
@@ -372,7 +522,9 @@ def test_a_stack_that_holds_more_leaves_fewer_plans():
 def test_a_candidate_adds_up():
     p = stated()
     best = candidates(p, exact(p, top=1).rows)[0]
-    assert float(best.step_time_s) == pytest.approx(float(step_time(SYSTEM, SMALL, best.plan, default()).total), rel=1e-9)
+    assert float(best.step_time_s) == pytest.approx(
+        float(step_time(SYSTEM, SMALL, best.plan, default()).total), rel=1e-9
+    )
     assert best.plan.schedule == ("interleaved" if best.plan.interleave > 1 else "1f1b")
     assert float(best.tokens_per_s) == pytest.approx(64 * 8192 / float(best.step_time_s), rel=1e-12)
     assert search.LARGE > count(p.space)

@@ -8,7 +8,18 @@ import pytest
 
 from dmodel import catalog
 from dmodel.coefficients import default
-from dmodel.design import ALL_PLACEMENTS, EVERYTHING, Choices, Kept, Precision, count, evaluate, problem, rows, space
+from dmodel.design import (
+    ALL_PLACEMENTS,
+    EVERYTHING,
+    Choices,
+    Kept,
+    Precision,
+    count,
+    evaluate,
+    problem,
+    rows,
+    space,
+)
 from dmodel.design.constraints import divisible
 from dmodel.placement import PAIRS, Ordered, place
 from dmodel.plan import Plan
@@ -29,14 +40,23 @@ def stated(model=SMALL, n=16, batch=64, **kwargs):
 
 
 def brute_force(model, n, batch, domain=8):
-    """Every valid plan, by trying all numbers: slow, and written without the space's own helpers."""
+    """Every valid plan, by trying all numbers: slow, and written without the space's own
+    helpers."""
     powers = [2**i for i in range(20)]
     numbers, layers = range(1, n + 1), int(model.n_layers)
     for tp, cp, pp in product(numbers, numbers, numbers):
-        shares_heads = model.n_heads % tp == 0 and (model.n_kv_heads % tp == 0 or tp % model.n_kv_heads == 0)
+        shares_heads = model.n_heads % tp == 0 and (
+            model.n_kv_heads % tp == 0 or tp % model.n_kv_heads == 0
+        )
         # embedding and head take a layer's place each where the stages do not divide the layers
         items = layers if layers % pp == 0 else layers + 2
-        if n % (tp * cp * pp) or not shares_heads or model.seq_len % cp or items % pp or pp > layers:
+        if (
+            n % (tp * cp * pp)
+            or not shares_heads
+            or model.seq_len % cp
+            or items % pp
+            or pp > layers
+        ):
             continue
         dp, stage = n // (tp * cp * pp), items // pp
         kinds = {(0, 1, 1)}
@@ -46,21 +66,44 @@ def brute_force(model, n, batch, domain=8):
         shares = {round(stage * q) / stage for q in (0.0, 0.25, 0.5, 0.75, 1.0)}
         split = (0, 1) if tp > 1 and model.seq_len % (tp * cp) == 0 else (0,)
         for b, v, share, kind, sp in product(powers, range(1, stage + 1), shares, kinds, split):
-            valid = batch % (dp * b) == 0 and stage % v == 0 and (v == 1 or (pp > 1 and batch // (dp * b) % pp == 0))
+            valid = (
+                batch % (dp * b) == 0
+                and stage % v == 0
+                and (v == 1 or (pp > 1 and batch // (dp * b) % pp == 0))
+            )
             if valid:
                 yield {
-                    "dp": dp, "tp": tp, "cp": cp, "pp": pp, "ep": 1, "etp": 1, "sp": sp, "schedule": 2 if v > 1 else 1, "interleave": v,
-                    "micro_batch": b, "placement": 0, "precision": 0, "recompute_attention": 0, "recompute_layers": share,
-                    "zero": kind[0], "shard": kind[1], "reshard": kind[2],
-                }  # fmt: skip
+                    "dp": dp,
+                    "tp": tp,
+                    "cp": cp,
+                    "pp": pp,
+                    "ep": 1,
+                    "etp": 1,
+                    "sp": sp,
+                    "schedule": 2 if v > 1 else 1,
+                    "interleave": v,
+                    "micro_batch": b,
+                    "placement": 0,
+                    "precision": 0,
+                    "recompute_attention": 0,
+                    "recompute_layers": share,
+                    "zero": kind[0],
+                    "shard": kind[1],
+                    "reshard": kind[2],
+                }
 
 
-@pytest.mark.parametrize(("n", "batch", "layers"), [(1, 4, 12), (8, 16, 12), (16, 64, 12), (12, 24, 12), (8, 16, 14), (16, 32, 14)])
+@pytest.mark.parametrize(
+    ("n", "batch", "layers"),
+    [(1, 4, 12), (8, 16, 12), (16, 64, 12), (12, 24, 12), (8, 16, 14), (16, 32, 14)],
+)
 def test_the_space_is_what_trying_everything_finds(n, batch, layers):
     model = SMALL.replace(n_layers=float(layers))
     p = stated(model, n, batch)
     found = [tuple(row) for row in rows.all_rows(p.space)]
-    expected = {tuple(float(plan[name]) for name in rows.COLUMNS) for plan in brute_force(model, n, batch)}
+    expected = {
+        tuple(float(plan[name]) for name in rows.COLUMNS) for plan in brute_force(model, n, batch)
+    }
     assert len(found) == len(set(found)) == count(p.space)
     assert set(found) == expected and expected
 
@@ -80,17 +123,27 @@ def test_all_plans_of_the_space_are_valid_and_counted(model, n, batch, choices):
     assert len(found) == count(p.space) == len(np.unique(found, axis=0))
     assert sum(len(g) for g in rows.groups(p.space)) == space.count_groups(p.space)
     numbers = rows.numbers(p.space, SYSTEM, found)
-    plans = Plan(**{k: x for k, x in numbers.items() if k in Plan.__dataclass_fields__}, global_batch=float(batch))
+    plans = Plan(
+        **{k: x for k, x in numbers.items() if k in Plan.__dataclass_fields__},
+        global_batch=float(batch),
+    )
     assert divisible(model, plans).all()
     np.testing.assert_array_equal(plans.devices, n)
     assert (plans.n_microbatches >= 1).all() and (plans.shard <= plans.dp).all()
     assert (plans.n_microbatches >= 2 * plans.pp)[numbers["zero_bubble"] == 1.0].all()
-    assert (plans.sp == 0)[plans.tp == 1].all() and (float(model.n_experts) == 1.0 or (plans.sp == 1)[plans.tp > 1].all())
+    assert (plans.sp == 0)[plans.tp == 1].all() and (
+        float(model.n_experts) == 1.0 or (plans.sp == 1)[plans.tp > 1].all()
+    )
 
 
 def test_a_count_needs_no_plans():
     """Integers are exact at any size."""
-    million = stated(MIXTRAL, 1 << 20, 1 << 20, choices=EVERYTHING.replace(etp=False, precisions=(Precision("a", 1e15),) * 8))
+    million = stated(
+        MIXTRAL,
+        1 << 20,
+        1 << 20,
+        choices=EVERYTHING.replace(etp=False, precisions=(Precision("a", 1e15),) * 8),
+    )
     assert count(million.space) > 4 * 10**9 and isinstance(count(million.space), int)
 
 
@@ -98,7 +151,11 @@ def test_choices_narrow_the_space_and_unfused_attention_adds_selective_recomputa
     narrow = Choices(zero=(1,), recompute=(0.0,), schedules=("1f1b",), shards="whole", sp=(1,))
     found = rows.all_rows(stated(choices=narrow).space)
     column = {name: set(found[:, i]) for name, i in rows.INDEX.items()}
-    assert column["interleave"] == {1.0} and column["recompute_layers"] == {0.0} and column["zero"] <= {0.0, 1.0}
+    assert (
+        column["interleave"] == {1.0}
+        and column["recompute_layers"] == {0.0}
+        and column["zero"] <= {0.0, 1.0}
+    )
     selective = rows.all_rows(stated(base=UNFUSED).space)[:, rows.INDEX["recompute_attention"]]
     assert set(selective) == {0.0, 1.0}
 
@@ -107,9 +164,19 @@ def test_hsdp_fills_a_domain_or_takes_any_divisor():
     split = space.Degrees(dp=32, tp=2, cp=1, pp=1, ep=1, etp=1)
 
     def groups(shards):
-        return {s for z, s, _ in space.options(stated(LARGE, 64, 64, choices=Choices(shards=shards)).space, split).sharding if z == 3}
+        return {
+            s
+            for z, s, _ in space.options(
+                stated(LARGE, 64, 64, choices=Choices(shards=shards)).space, split
+            ).sharding
+            if z == 3
+        }
 
-    assert groups("whole") == {32} and groups("domains") == {32, 4} and groups("any") == {32, 16, 8, 4, 2}
+    assert (
+        groups("whole") == {32}
+        and groups("domains") == {32, 4}
+        and groups("any") == {32, 16, 8, 4, 2}
+    )
 
 
 def test_experts_are_spread_over_ranks_of_a_stage():
@@ -120,27 +187,46 @@ def test_experts_are_spread_over_ranks_of_a_stage():
 
 def test_orders_that_place_the_same_ranks_count_once():
     s = stated(LARGE, 64, 64, choices=Choices(placements=ALL_PLACEMENTS)).space
-    assert len(ALL_PLACEMENTS) == 120 and ALL_PLACEMENTS[0] == Plan(dp=1.0, global_batch=1.0).placement
-    orders = [len(space.options(s, space.Degrees(*d, 1, 1)).placement) for d in ((64, 1, 1, 1), (32, 2, 1, 1), (8, 2, 2, 2))]
+    assert (
+        len(ALL_PLACEMENTS) == 120 and ALL_PLACEMENTS[0] == Plan(dp=1.0, global_batch=1.0).placement
+    )
+    orders = [
+        len(space.options(s, space.Degrees(*d, 1, 1)).placement)
+        for d in ((64, 1, 1, 1), (32, 2, 1, 1), (8, 2, 2, 2))
+    ]
     assert orders == [1, 2, 24]
 
 
 def test_rows_are_judged_as_the_plans_with_names_that_they_stand_for():
-    """One program for all placements, schedules and precisions says what the model says of each plan."""
+    """One program for all placements, schedules and precisions says what the model says of each
+    plan."""
     peak = float(SYSTEM.chip.flops_per_s)
     offered = (Precision("bf16", peak), Precision("fp8", 2.0 * peak, 1.0, 1.0, 0.1, 1.0, 1.0))
-    choices = EVERYTHING.replace(precisions=offered, schedules=("gpipe", "1f1b", "interleaved", "zero-bubble"))
+    choices = EVERYTHING.replace(
+        precisions=offered, schedules=("gpipe", "1f1b", "interleaved", "zero-bubble")
+    )
     p = stated(MIXTRAL, 64, 128, choices=choices)
     draw = np.random.default_rng(0)
     groups = np.concatenate(list(rows.groups(p.space)))
     groups = groups[(groups[:, rows.INDEX["placement"]] > 0) & (groups[:, rows.INDEX["ep"]] > 1)]
-    few = [groups[draw.choice(np.flatnonzero(groups[:, rows.INDEX["schedule"]] == code))] for code in (0, 2, 3)]
-    parts = [rows.expanded(row[None], space.options(p.space, split)) for row in few for split, _ in rows.by_degrees(row[None])]
+    few = [
+        groups[draw.choice(np.flatnonzero(groups[:, rows.INDEX["schedule"]] == code))]
+        for code in (0, 2, 3)
+    ]
+    parts = [
+        rows.expanded(row[None], space.options(p.space, split))
+        for row in few
+        for split, _ in rows.by_degrees(row[None])
+    ]
     chosen = np.stack([part[draw.integers(len(part))] for part in parts])
     found, plans = evaluate(p, chosen), rows.plans(p.space, SYSTEM, chosen)
-    assert {plan.schedule for plan in plans} >= {"gpipe", "zero-bubble"} and len({plan.placement for plan in plans}) > 1
+    assert {plan.schedule for plan in plans} >= {"gpipe", "zero-bubble"} and len(
+        {plan.placement for plan in plans}
+    ) > 1
     for i, plan in enumerate(plans):
-        chip = SYSTEM.chip.replace(flops_per_s=offered[int(chosen[i, rows.INDEX["precision"]])].flops_per_s)
+        chip = SYSTEM.chip.replace(
+            flops_per_s=offered[int(chosen[i, rows.INDEX["precision"]])].flops_per_s
+        )
         seconds, used = quick(_judged)(SYSTEM.replace(chip=chip), MIXTRAL, plan, default())
         assert float(found.step_time_s[i]) == pytest.approx(float(seconds), rel=1e-9)
         assert float(found.memory_bytes[i]) == pytest.approx(float(used), rel=1e-9)
@@ -163,7 +249,9 @@ def test_a_batch_of_plans_has_one_placement_and_one_kind_of_schedule():
 @pytest.mark.parametrize(("n", "batch"), [(1, 8), (2, 50), (7, 64), (11, 30), (97, 12), (130, 210)])
 def test_nearest_counts_are_what_trying_them_in_turn_finds(n, batch):
     asked = stated(LARGE, n, batch).space
-    nearest_first = sorted((m for m in range(1, 2 * n + 1024) if m != n), key=lambda m: (abs(m - n), m))
+    nearest_first = sorted(
+        (m for m in range(1, 2 * n + 1024) if m != n), key=lambda m: (abs(m - n), m)
+    )
     valid = (m for m in nearest_first if space.degrees(asked.replace(n_devices=m)))
     assert space.neighbouring_counts(asked) == [next(valid), next(valid)]
 
@@ -194,8 +282,24 @@ def test_choices_without_sense_are_refused(choices, said):
 def test_a_placement_as_numbers_is_the_placement_by_name(order):
     """The first group of the order runs fastest, whichever way it is said."""
     size = np.array([[4.0], [16.0], [np.inf]])
-    plan = Plan(dp=np.array([16.0]), tp=4.0, cp=2.0, pp=8.0, ep=8.0, etp=2.0, shard=4.0, global_batch=16.0, placement=order)
+    plan = Plan(
+        dp=np.array([16.0]),
+        tp=4.0,
+        cp=2.0,
+        pp=8.0,
+        ep=8.0,
+        etp=2.0,
+        shard=4.0,
+        global_batch=16.0,
+        placement=order,
+    )
     plan = jax.tree.map(lambda x: np.full(1, float(np.ravel(x)[0])), plan)
-    numbers = dict(zip((f"{a}_{b}" for a, b in PAIRS), (np.full(1, x) for x in rows.order_numbers(order)), strict=True))
+    numbers = dict(
+        zip(
+            (f"{a}_{b}" for a, b in PAIRS),
+            (np.full(1, x) for x in rows.order_numbers(order)),
+            strict=True,
+        )
+    )
     named, numbered = place(plan, size), place(Ordered(**vars(plan), **numbers), size)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12), named, numbered)

@@ -9,8 +9,15 @@ import pytest
 import calibration
 import dmodel
 
-MODULES = [m.name for package in (dmodel, calibration) for m in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")]
-NEEDS_TORCH = tuple(f"calibration.torch_step.{name}" for name in ("channels", "decoder", "duty", "measure", "products", "work"))
+MODULES = [
+    m.name
+    for package in (dmodel, calibration)
+    for m in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+]
+NEEDS_TORCH = tuple(
+    f"calibration.torch_step.{name}"
+    for name in ("channels", "decoder", "duty", "measure", "products", "work")
+)
 """Modules that measure in PyTorch, which is not among the dependencies."""
 FINDER = doctest.DocTestFinder(exclude_empty=True)
 
@@ -19,7 +26,10 @@ def examples(module: str) -> list[doctest.DocTest]:
     return [test for test in FINDER.find(importlib.import_module(module)) if test.examples]
 
 
-@pytest.mark.parametrize("module", [name for name in MODULES if not name.endswith("__main__") and name not in NEEDS_TORCH])
+@pytest.mark.parametrize(
+    "module",
+    [name for name in MODULES if not name.endswith("__main__") and name not in NEEDS_TORCH],
+)
 def test_examples_print_what_they_say(module):
     for test in examples(module):
         said: list[str] = []

@@ -1,4 +1,5 @@
-"""The studies of data movement, in their quick mode: the published figures come out, and each writes two tables and a figure."""
+"""The studies of data movement, in their quick mode: the published figures come out, and each
+writes two tables and a figure."""
 
 import csv
 from pathlib import Path
@@ -45,13 +46,18 @@ def test_matmul(tmp_path):
 
 def test_gradient(tmp_path):
     rows = {r["what"]: r["model"] for r in study("gradient", tmp_path)}
-    assert rows["same optimum [share of rows]"] >= 0.95 and -1e-12 <= rows["smallest gap"] <= rows["largest gap"] <= 0.01
+    assert (
+        rows["same optimum [share of rows]"] >= 0.95
+        and -1e-12 <= rows["smallest gap"] <= rows["largest gap"] <= 0.01
+    )
 
 
 @pytest.mark.slow
 def test_grand(tmp_path):
     rows = study("grand", tmp_path)
-    assert all(abs(r["difference"]) < 1e-12 for r in rows if "best time at given clusters" in r["what"])
+    assert all(
+        abs(r["difference"]) < 1e-12 for r in rows if "best time at given clusters" in r["what"]
+    )
 
 
 @pytest.mark.slow
@@ -64,7 +70,10 @@ def test_batch(tmp_path):
 @pytest.mark.slow
 def test_parallelism(tmp_path):
     rows = study("parallelism", tmp_path)
-    assert abs(difference(rows, "mean share, data")) < 0.01 and abs(difference(rows, "mean share, pipeline")) < 0.01
+    assert (
+        abs(difference(rows, "mean share, data")) < 0.01
+        and abs(difference(rows, "mean share, pipeline")) < 0.01
+    )
 
 
 @pytest.mark.slow
@@ -83,7 +92,10 @@ def test_elasticities(tmp_path):
 @pytest.mark.slow
 def test_beyond(tmp_path):
     found = {r["what"]: r["model"] for r in study("beyond", tmp_path)}
-    assert found["attention, 2048 tokens: largest run [FLOP]"] < found["no attention: largest run [FLOP]"]
+    assert (
+        found["attention, 2048 tokens: largest run [FLOP]"]
+        < found["no attention: largest run [FLOP]"]
+    )
     assert found["as Llama 3's: largest run [FLOP]"] < found["never fails: largest run [FLOP]"]
 
 

@@ -1,4 +1,5 @@
-"""The studies of design: searches that see values only get what they are given, and each study runs in its quick mode."""
+"""The studies of design: searches that see values only get what they are given, and each study runs
+in its quick mode."""
 
 import json
 import subprocess
@@ -18,7 +19,9 @@ ROOT = Path(__file__).parents[1]
 
 
 def rows_and_values():
-    rows = np.array([(a, b, c) for a in range(8) for b in range(a + 1) for c in (1, 2, 4, 8)], float)
+    rows = np.array(
+        [(a, b, c) for a in range(8) for b in range(a + 1) for c in (1, 2, 4, 8)], float
+    )
     return rows, (rows[:, 0] - 5.0) ** 2 + (rows[:, 1] - 3.0) ** 2 + np.log2(rows[:, 2])
 
 
@@ -26,7 +29,10 @@ def test_every_row_of_a_table_has_a_place_in_the_cube_and_only_those():
     table = blackbox.Table(*rows_and_values())
     points = np.random.default_rng(0).uniform(size=(4000, table.dimension))
     assert {table.row(point) for point in points} == set(range(len(table.rows)))
-    assert np.array_equal(table.rows[:, 0][[table.row(np.array([u, 0.0, 0.0])) for u in (0.0, 0.5, 0.999)]], [0.0, 4.0, 7.0])
+    assert np.array_equal(
+        table.rows[:, 0][[table.row(np.array([u, 0.0, 0.0])) for u in (0.0, 0.5, 0.999)]],
+        [0.0, 4.0, 7.0],
+    )
 
 
 @pytest.mark.parametrize("method", blackbox.METHODS)
@@ -40,10 +46,16 @@ def test_searches_spend_their_budget_and_never_forget_their_best(method):
 @pytest.fixture(scope="module")
 def box():
     asked = question(
-        catalog.system("H100-DGX"), catalog.transformer("llama-3-8b", 8192), coefficients.default(), objective="cost",
-        limits=Limits(loss=2.3), free=("shape", "batch", "tokens", "devices"), bounds={"devices": (8.0, 64.0)},
-        devices=64.0, global_batch=256.0,
-    )  # fmt: skip
+        catalog.system("H100-DGX"),
+        catalog.transformer("llama-3-8b", 8192),
+        coefficients.default(),
+        objective="cost",
+        limits=Limits(loss=2.3),
+        free=("shape", "batch", "tokens", "devices"),
+        bounds={"devices": (8.0, 64.0)},
+        devices=64.0,
+        global_batch=256.0,
+    )
     return Box(asked)
 
 
@@ -64,26 +76,56 @@ def test_points_of_a_run_are_valid_sizes_and_plans(box):
     assert len(seen) > 8 and box.dimension == 5 + len(CHOICES)
 
 
-QUICK = ("design_gpt3_search", "design_benchmark", "design_bandwidth", "design_aspect_ratio", "design_batch", "design_shadow_prices",
-         "design_search_methods")  # fmt: skip
+QUICK = (
+    "design_gpt3_search",
+    "design_benchmark",
+    "design_bandwidth",
+    "design_aspect_ratio",
+    "design_batch",
+    "design_shadow_prices",
+    "design_search_methods",
+)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", QUICK)
 def test_a_study_runs(name, tmp_path):
-    command = [sys.executable, "-m", "dmodel", "experiment", name, "--quick", "--json", "--out", str(tmp_path)]
+    command = [
+        sys.executable,
+        "-m",
+        "dmodel",
+        "experiment",
+        name,
+        "--quick",
+        "--json",
+        "--out",
+        str(tmp_path),
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert document["study"] == name and document["rows"]
-    assert (tmp_path / f"{name}.png").stat().st_size > 10_000 and len((tmp_path / f"{name}.csv").read_text().splitlines()) > 1
+    assert (tmp_path / f"{name}.png").stat().st_size > 10_000 and len(
+        (tmp_path / f"{name}.csv").read_text().splitlines()
+    ) > 1
 
 
 def test_the_memory_of_a_program_is_not_that_of_who_started_it():
-    """`getrusage` counts both on Linux, so that a benchmark had reported its own memory for that of the searches it starts."""
+    """`getrusage` counts both on Linux, so that a benchmark had reported its own memory for that of
+    the searches it starts."""
     filled = np.ones(2**26)
-    code = ["import numpy", "from experiments.design_common import peak_memory as most", "print(most(), numpy.ones(2**25)[0], most())"]
-    done = subprocess.run([sys.executable, "-c", "; ".join(code)], cwd=ROOT, capture_output=True, text=True, check=True)
+    code = [
+        "import numpy",
+        "from experiments.design_common import peak_memory as most",
+        "print(most(), numpy.ones(2**25)[0], most())",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", "; ".join(code)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     before, _, after = map(float, done.stdout.split())
     assert peak_memory() > filled.nbytes > before
     assert after - before > 0.9 * 8 * 2**25

@@ -1,4 +1,5 @@
-"""The fit: recovers what the rows determine, leaves the rest, is not led by one bad row, and repeats itself to the bit."""
+"""The fit: recovers what the rows determine, leaves the rest, is not led by one bad row, and
+repeats itself to the bit."""
 
 import dataclasses
 import json
@@ -22,7 +23,14 @@ from dmodel.types import InputError
 from tests.fitting import CHIPS, NOISE, TRUTH, held_out, retimed, synthetic
 from tests.points import COEFFICIENTS, quick
 
-UNSEEN = ("low_precision_efficiency", "cast_traffic", "grouped_efficiency", "softmax_traffic", "overlap_cp", "overlap_ep")
+UNSEEN = (
+    "low_precision_efficiency",
+    "cast_traffic",
+    "grouped_efficiency",
+    "softmax_traffic",
+    "overlap_cp",
+    "overlap_ep",
+)
 """Coefficients that no synthetic row uses: 16-bit dense models with flash attention."""
 
 FSDP, MEGATRON = "fsdp-test", "megatron-test"
@@ -73,17 +81,23 @@ def test_rows_kept_out_are_predicted(cases, profile):
     """1 % of noise goes in; the prior alone misses by more than a fifth somewhere."""
     kept_out = held_out(cases)
     error = gaps(cases, profile)
-    assert np.median(error[kept_out]) < 0.02 and error[kept_out].max() < 0.05 and error[~kept_out].max() < 0.05
+    assert (
+        np.median(error[kept_out]) < 0.02
+        and error[kept_out].max() < 0.05
+        and error[~kept_out].max() < 0.05
+    )
     assert gaps(cases, default_profile())[kept_out].max() > 0.2
 
 
 ALIKE = ("H100-80GB", "H200-141GB")
-"""Chips of one generation, which a stack is brought to once: rows of both tell bandwidth from overlap, those of A100 alone do not."""
+"""Chips of one generation, which a stack is brought to once: rows of both tell bandwidth from
+overlap, those of A100 alone do not."""
 
 
 @pytest.fixture(scope="module")
 def alike() -> Profile:
-    """Half the noise: with the usual one products and what hides are told to 7 and 14 %, with a quarter to 5 and 1."""
+    """Half the noise: with the usual one products and what hides are told to 7 and 14 %, with a
+    quarter to 5 and 1."""
     return fitted_to(synthetic(chips=ALIKE, noise=0.5 * NOISE))
 
 
@@ -103,7 +117,9 @@ def test_what_the_rows_determine_is_recovered(alike, chip, stack, name, toleranc
     found = alike.coefficients_for(chip, stack)
     # products in layers tell their rate at the clock that power leaves, not at the full one
     clock = found if name == "matmul_efficiency" else TRUTH[stack]
-    assert float(getattr(found, name)) * at_the_limit(clock) == pytest.approx(true * at_the_limit(TRUTH[stack]), rel=tolerance)
+    assert float(getattr(found, name)) * at_the_limit(clock) == pytest.approx(
+        true * at_the_limit(TRUTH[stack]), rel=tolerance
+    )
     if name == "overlap_fsdp" or stack == FSDP and name != "matmul_efficiency":
         assert abs(SPECS[name].default / true - 1.0) > 3.0 * tolerance
 
@@ -112,16 +128,26 @@ def test_what_the_rows_determine_is_recovered(alike, chip, stack, name, toleranc
 def test_what_no_row_uses_stays_at_the_prior(profile, name):
     i = NAMES.index(name)
     for stack in TRUTH:
-        assert float(getattr(profile.coefficients_for(CHIPS[0], stack), name)) == pytest.approx(SPECS[name].default, rel=1e-6)
+        assert float(getattr(profile.coefficients_for(CHIPS[0], stack), name)) == pytest.approx(
+            SPECS[name].default, rel=1e-6
+        )
     assert profile.standard_errors[i] == pytest.approx(SPECS[name].width, rel=1e-6)
 
 
 def test_errors_shrink_where_rows_speak(profile):
-    """Standard errors lie between 0 and the prior's width; the covariance is theirs and positive."""
+    """Standard errors lie between 0 and the prior's width; the covariance is theirs and
+    positive."""
     widths = np.array([s.width for s in SPECS.values()])
-    assert (profile.standard_errors > 0.0).all() and (profile.standard_errors <= widths * (1.0 + 1e-9)).all()
-    assert profile.standard_errors[NAMES.index("matmul_efficiency")] < 0.8 * SPECS["matmul_efficiency"].width
-    np.testing.assert_allclose(np.sqrt(np.diag(profile.covariance)), profile.standard_errors, rtol=1e-9)
+    assert (profile.standard_errors > 0.0).all() and (
+        profile.standard_errors <= widths * (1.0 + 1e-9)
+    ).all()
+    assert (
+        profile.standard_errors[NAMES.index("matmul_efficiency")]
+        < 0.8 * SPECS["matmul_efficiency"].width
+    )
+    np.testing.assert_allclose(
+        np.sqrt(np.diag(profile.covariance)), profile.standard_errors, rtol=1e-9
+    )
     np.testing.assert_allclose(profile.covariance, profile.covariance.T, atol=1e-12)
     assert np.linalg.eigvalsh(profile.covariance).min() > 0.0
 
@@ -139,7 +165,8 @@ def test_another_seed_gives_nearly_the_same_predictions(cases, profile):
 
 
 def test_one_bad_row_hardly_matters(cases, profile):
-    """One row of 30 five times too slow: the others' predictions stay within 2 %, the row itself is not followed."""
+    """One row of 30 five times too slow: the others' predictions stay within 2 %, the row itself is
+    not followed."""
     bad = 7
     times = np.where(np.arange(len(cases)) == bad, 5.0, 1.0) * cases.labels.step_time_s
     spoilt = fitted_to(retimed(cases, times))
@@ -151,8 +178,13 @@ def test_the_profile_says_what_it_was_fitted_on(cases, profile):
     kept = ~held_out(cases)
     assert set(profile.accelerators) == set(CHIPS) == set(profile.offsets["accelerator"])
     assert set(profile.stacks) == set(TRUTH) == set(profile.offsets["stack"]) == set(profile.noise)
-    assert set(profile.offsets["generation"]) == {"ampere", "hopper"} and set(profile.offsets["lineage"]) == {"fsdp", "megatron"}
-    assert set(profile.offsets["pair"]) == {f"{chip} {stack}" for chip in CHIPS for stack in TRUTH} and not profile.offsets["variant"]
+    assert set(profile.offsets["generation"]) == {"ampere", "hopper"} and set(
+        profile.offsets["lineage"]
+    ) == {"fsdp", "megatron"}
+    assert (
+        set(profile.offsets["pair"]) == {f"{chip} {stack}" for chip in CHIPS for stack in TRUTH}
+        and not profile.offsets["variant"]
+    )
     assert set(profile.fitted_rows) == set(cases.labels.fingerprint[kept])
     assert sum(d["rows"] for d in profile.data) == kept.sum()
     assert {"jax", "flax", "optax", "python", "dmodel"} <= set(profile.versions)
@@ -176,7 +208,13 @@ def dozen():
 def moved(profile, dozen) -> Profile:
     rows, kept_out = dozen
     seen = []
-    result = fit.fit(rows, profile, held_out=kept_out, starts=2, progress=lambda done, loss: seen.append((done, loss)))
+    result = fit.fit(
+        rows,
+        profile,
+        held_out=kept_out,
+        starts=2,
+        progress=lambda done, loss: seen.append((done, loss)),
+    )
     done = [d for d, _ in seen]
     assert done == sorted(done) and done[-1] == 1.0 and all(np.isfinite(loss) for _, loss in seen)
     return result
@@ -187,17 +225,24 @@ def test_a_dozen_rows_move_a_profile_to_a_new_stack(profile, moved, dozen):
     before, after = gaps(rows, profile)[kept_out], gaps(rows, moved)[kept_out]
     assert np.median(after) < 0.03 < 0.1 < np.median(before)
     found = moved.coefficients_for(CHIPS[0], "fsdp-new")
-    assert float(found.matmul_efficiency) * at_the_limit(found) == pytest.approx(0.45 * at_the_limit(COEFFICIENTS), rel=0.1)
+    assert float(found.matmul_efficiency) * at_the_limit(found) == pytest.approx(
+        0.45 * at_the_limit(COEFFICIENTS), rel=0.1
+    )
 
 
 def test_they_move_nothing_else(cases, profile, moved):
     for name in UNSEEN:
-        was, now = (float(getattr(p.coefficients_for(CHIPS[0], "fsdp-new"), name)) for p in (profile, moved))
+        was, now = (
+            float(getattr(p.coefficients_for(CHIPS[0], "fsdp-new"), name)) for p in (profile, moved)
+        )
         assert now == pytest.approx(was, rel=1e-6), name
     for grouping, known in profile.offsets.items():
         for member, offset in known.items():
             np.testing.assert_array_equal(moved.offsets[grouping][member], offset, err_msg=member)
-    assert set(moved.fitted_rows) > set(profile.fitted_rows) and len(moved.data) == len(profile.data) + 1
+    assert (
+        set(moved.fitted_rows) > set(profile.fitted_rows)
+        and len(moved.data) == len(profile.data) + 1
+    )
     assert (moved.standard_errors <= profile.standard_errors * (1.0 + 1e-9)).all()
 
 
@@ -225,19 +270,28 @@ def test_a_known_stack_keeps_what_it_shares(profile, again):
 
 
 def test_a_known_stack_is_led_less_by_one_row(cases, profile, again, slower):
-    """Seventeen rows said otherwise: the others of the stack follow it less than those of a stack that nothing is known of would."""
+    """Seventeen rows said otherwise: the others of the stack follow it less than those of a stack
+    that nothing is known of would."""
     rest = cases.take(np.flatnonzero(cases.labels.stack == FSDP)[1:])
     unknown = fit.fit(slower, dataclasses.replace(profile, stack_covariances={}), starts=1)
-    known, new = (np.median(predict(rest, p).step_time_s / predict(rest, profile).step_time_s) for p in (again, unknown))
+    known, new = (
+        np.median(predict(rest, p).step_time_s / predict(rest, profile).step_time_s)
+        for p in (again, unknown)
+    )
     assert 1.0 < known < 1.15 and known < new
 
 
-def test_fits_from_a_base_begin_once_with_hosts_that_wait_for_each_other(profile, dozen, monkeypatch):
-    """Where hosts have time this wait has no slope, and starts that are scattered around the prior would not find it."""
+def test_fits_from_a_base_begin_once_with_hosts_that_wait_for_each_other(
+    profile, dozen, monkeypatch
+):
+    """Where hosts have time this wait has no slope, and starts that are scattered around the prior
+    would not find it."""
     begun = []
 
     def descents(loss, starts, **options):
-        begun.append([np.asarray(start.offset)[:, NAMES.index("rendezvous")].min() for start in starts])
+        begun.append(
+            [np.asarray(start.offset)[:, NAMES.index("rendezvous")].min() for start in starts]
+        )
         return descent.descents(loss, starts, **options)
 
     monkeypatch.setattr(fit, "descents", descents)
@@ -248,8 +302,8 @@ def test_fits_from_a_base_begin_once_with_hosts_that_wait_for_each_other(profile
 
 
 def test_a_dozen_rows_are_never_met_without_noise(profile, dozen):
-    """Rows as the base has them: the noise falls to its floor, from where no coefficient gains by going astray, and stays there in a fit
-    from that fit."""
+    """Rows as the base has them: the noise falls to its floor, from where no coefficient gains by
+    going astray, and stays there in a fit from that fit."""
     rows, _ = dozen
     exact = retimed(rows, np.asarray(predict(rows, profile).step_time_s))
     (name,) = np.unique(exact.labels.stack)
@@ -261,10 +315,14 @@ def test_a_dozen_rows_are_never_met_without_noise(profile, dozen):
 
 def test_a_coefficient_that_is_held_stays_for_all_rows(profile, dozen):
     rows, kept_out = dozen
-    held = fit.fit(rows, profile, held_out=kept_out, starts=1, held={"overhead": 0.123, "overlap_fsdp": 0.25})
+    held = fit.fit(
+        rows, profile, held_out=kept_out, starts=1, held={"overhead": 0.123, "overlap_fsdp": 0.25}
+    )
     for chip in CHIPS:
         c = held.coefficients_for(chip, "fsdp-new")
-        assert float(c.overhead) == pytest.approx(0.123, rel=1e-9) and float(c.overlap_fsdp) == pytest.approx(0.25, rel=1e-9)
+        assert float(c.overhead) == pytest.approx(0.123, rel=1e-9) and float(
+            c.overlap_fsdp
+        ) == pytest.approx(0.25, rel=1e-9)
     with pytest.raises(InputError, match="no coefficient overheat; there are: matmul_efficiency"):
         fit.fit(rows, profile, held={"overheat": 1.0})
 
@@ -284,7 +342,17 @@ def test_nothing_to_fit_is_said(cases, reason):
 
 
 def test_flags_weigh_rows():
-    weights = fit.weights_of(np.array(["", "offload", "derived-from-tflops; other", "slow-unexplained derived-from-tflops", "unknown"]))
+    weights = fit.weights_of(
+        np.array(
+            [
+                "",
+                "offload",
+                "derived-from-tflops; other",
+                "slow-unexplained derived-from-tflops",
+                "unknown",
+            ]
+        )
+    )
     np.testing.assert_array_equal(weights, [1.0, 0.0, 0.5, 0.5, 1.0])
     composed = fit.weights_of(np.array(["composed"] * 1000 + [""]))
     assert composed[-1] == 1.0 and 0.0 < composed[0] < 1.0
@@ -296,44 +364,62 @@ def small_problem():
     groups = pooling.groups_of(rows.labels.accelerator, rows.labels.stack)
     prior = pooling.prior_for(groups, default_profile(), fresh=True)
     times, ones = jnp.log(jnp.asarray(rows.labels.step_time_s)), jnp.ones(4)
-    return groups, prior, fit.Data(rows.system, rows.model, rows.plan, times, ones, groups.of, groups.stack_of)
+    return (
+        groups,
+        prior,
+        fit.Data(rows.system, rows.model, rows.plan, times, ones, groups.of, groups.stack_of),
+    )
 
 
 @pytest.mark.parametrize("measured", READINGS)
 def test_padding_says_nothing(monkeypatch, measured):
-    """Rows and groups that are added change neither the loss nor its gradient by the others; those of groups without rows are zero."""
+    """Rows and groups that are added change neither the loss nor its gradient by the others; those
+    of groups without rows are zero."""
     monkeypatch.setattr(pooling, "_measured", lambda accelerator: measured)
     groups, prior, data = small_problem()
     assert (prior.mixing is None) == (not measured)
     wide, longer = padding.padded_groups(prior), padding.padded_rows(data)
     p = jax.tree.map(lambda x: x + 0.2, pooling.start(prior, len(NAMES)))
     padded = pooling.start(wide, len(NAMES))
-    padded = jax.tree.map(lambda zero, x: zero.at[tuple(slice(n) for n in x.shape)].set(x), padded, p)
+    padded = jax.tree.map(
+        lambda zero, x: zero.at[tuple(slice(n) for n in x.shape)].set(x), padded, p
+    )
     value = quick(jax.value_and_grad(fit.negative_log_posterior))
-    (loss, gradient), (wide_loss, wide_gradient) = value(p, prior, data), value(padded, wide, longer)
+    (loss, gradient), (wide_loss, wide_gradient) = (
+        value(p, prior, data),
+        value(padded, wide, longer),
+    )
     assert float(wide_loss) == pytest.approx(float(loss), rel=1e-12)
     inner = padding.without_padding(wide_gradient, groups)
     for a, b in zip(jax.tree.leaves(gradient), jax.tree.leaves(inner), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
-    assert len(wide_gradient.offset) > len(groups.members) and not np.any(wide_gradient.offset[len(groups.members) :])
+    assert len(wide_gradient.offset) > len(groups.members) and not np.any(
+        wide_gradient.offset[len(groups.members) :]
+    )
 
 
 def test_loss_falls_along_its_gradient_as_it_says():
     groups, prior, data = small_problem()
     rng = np.random.default_rng(0)
-    start = jax.tree.map(lambda x: 0.3 * rng.standard_normal(x.shape), pooling.start(prior, len(NAMES)))
+    start = jax.tree.map(
+        lambda x: 0.3 * rng.standard_normal(x.shape), pooling.start(prior, len(NAMES))
+    )
     both = quick(jax.value_and_grad(lambda p: fit.negative_log_posterior(p, prior, data)))
     gradient = both(start)[1]
     direction = jax.tree.map(lambda x: rng.standard_normal(x.shape), start)
     at = lambda t: float(both(jax.tree.map(lambda x, d: x + t * d, start, direction))[0])  # noqa: E731
     h = 1e-4
     difference = (8.0 * (at(h) - at(-h)) - (at(2 * h) - at(-2 * h))) / (12.0 * h)
-    slope = sum((g * d).sum() for g, d in zip(jax.tree.leaves(gradient), jax.tree.leaves(direction), strict=True))
+    slope = sum(
+        (g * d).sum()
+        for g, d in zip(jax.tree.leaves(gradient), jax.tree.leaves(direction), strict=True)
+    )
     assert float(slope) == pytest.approx(difference, rel=1e-7)
 
 
 def optimized(monkeypatch, ruined: int) -> pooling.Parameters:
-    """The small problem from three starts, the first `ruined` of which end at no number; the second ends lowest."""
+    """The small problem from three starts, the first `ruined` of which end at no number; the second
+    ends lowest."""
     groups, prior, data = small_problem()
 
     def ends(loss, starts, **options):
@@ -341,7 +427,9 @@ def optimized(monkeypatch, ruined: int) -> pooling.Parameters:
         return [descent.End(p, value) for p, value in zip(starts, losses, strict=True)]
 
     monkeypatch.setattr(fit, "descents", ends)
-    return fit.optimize(prior, data, groups, seed=0, starts=3, polish=1, progress=lambda done, loss: None)
+    return fit.optimize(
+        prior, data, groups, seed=0, starts=3, polish=1, progress=lambda done, loss: None
+    )
 
 
 def test_the_lowest_number_wins_and_without_one_there_is_no_fit(monkeypatch):
@@ -353,13 +441,17 @@ def test_the_lowest_number_wins_and_without_one_there_is_no_fit(monkeypatch):
 
 
 def test_from_a_base_the_place_with_most_room_wins_unless_its_rows_are_met_worse(monkeypatch):
-    """Losses 1.0, 1.5 and 3.0, narrowed by 2.0, 0.5 and 0.1: the second, and of a fit from nothing the first; found twice counts once."""
+    """Losses 1.0, 1.5 and 3.0, narrowed by 2.0, 0.5 and 0.1: the second, and of a fit from nothing
+    the first; found twice counts once."""
     groups, fresh, data = small_problem()
     room, asked = {1.0: 2.0, 1.5: 0.5, 3.0: 0.1}, []
 
     def ends(loss, starts, **options):
         losses = (3.0, 1.0, 1.0 + 0.1 * fit.SAME, 1.5)
-        return [descent.End(p.replace(noise=value + 0.0 * p.noise), value) for p, value in zip(starts, losses, strict=True)]
+        return [
+            descent.End(p.replace(noise=value + 0.0 * p.noise), value)
+            for p, value in zip(starts, losses, strict=True)
+        ]
 
     def narrowing(p, *others):
         asked.append(float(p.noise[0]))
@@ -369,7 +461,11 @@ def test_from_a_base_the_place_with_most_room_wins_unless_its_rows_are_met_worse
     monkeypatch.setattr(fit, "narrowing", narrowing)
     monkeypatch.setattr(fit, "_settled", lambda loss, p: p)
     found = {
-        how: float(fit.optimize(prior, data, groups, seed=0, starts=n, polish=1, progress=lambda done, loss: None).noise[0])
+        how: float(
+            fit.optimize(
+                prior, data, groups, seed=0, starts=n, polish=1, progress=lambda done, loss: None
+            ).noise[0]
+        )
         for how, prior, n in (("fresh", fresh, 4), ("from a base", fresh.replace(fresh=False), 3))
     }
     assert found == {"fresh": 1.0, "from a base": 1.5} and asked == [1.0, 1.5, 3.0]
@@ -377,22 +473,34 @@ def test_from_a_base_the_place_with_most_room_wins_unless_its_rows_are_met_worse
 
 @pytest.mark.parametrize("measured", READINGS)
 def test_the_room_that_rows_leave_is_that_of_all_parameters(monkeypatch, measured):
-    """`½ ln det(1 + Jᵀ W J)` with J of the log ratios by center and offsets, however many, by automatic differentiation."""
+    """`½ ln det(1 + Jᵀ W J)` with J of the log ratios by center and offsets, however many, by
+    automatic differentiation."""
     monkeypatch.setattr(pooling, "_measured", lambda accelerator: measured)
     groups, prior, data = small_problem()
     p = jax.tree.map(lambda x: x + 0.1, pooling.start(prior, len(NAMES)))
 
     def ratios(center, offset):
-        return fit.log_ratio(pooling.rows_of(p.replace(center=center, offset=offset), prior, data.of), data)
+        return fit.log_ratio(
+            pooling.rows_of(p.replace(center=center, offset=offset), prior, data.of), data
+        )
 
     ratio = np.asarray(quick(ratios)(p.center, p.offset))
-    jacobian = np.hstack([np.asarray(x).reshape(4, -1) for x in quick(jax.jacrev(ratios, (0, 1)))(p.center, p.offset)])
-    weight = np.asarray(data.weight) * student_weight(ratio**2, np.asarray(pooling.noise_scale(p, prior))[groups.stack_of], fit.FREEDOM)
+    jacobian = np.hstack(
+        [
+            np.asarray(x).reshape(4, -1)
+            for x in quick(jax.jacrev(ratios, (0, 1)))(p.center, p.offset)
+        ]
+    )
+    weight = np.asarray(data.weight) * student_weight(
+        ratio**2, np.asarray(pooling.noise_scale(p, prior))[groups.stack_of], fit.FREEDOM
+    )
     curvature = (jacobian.T * weight) @ jacobian
     expected = 0.5 * np.log1p(np.maximum(np.linalg.eigvalsh(curvature), 0.0)).sum()
     found = narrowing(p, prior, data, groups, fit.log_ratio, fit.FREEDOM)
     assert found == pytest.approx(expected, rel=1e-6) and found > 1.0
-    assert narrowing(p, prior, data._replace(weight=0.0 * data.weight), groups, fit.log_ratio, fit.FREEDOM) == pytest.approx(0.0, abs=1e-12)
+    assert narrowing(
+        p, prior, data._replace(weight=0.0 * data.weight), groups, fit.log_ratio, fit.FREEDOM
+    ) == pytest.approx(0.0, abs=1e-12)
 
 
 def test_errors_of_a_round_are_those_of_the_whole(monkeypatch):
@@ -404,7 +512,8 @@ def test_errors_of_a_round_are_those_of_the_whole(monkeypatch):
 
 
 def test_offsets_move_only_their_own_rows_and_kind():
-    """Chips and their generation move hardware coefficients of their rows, stacks and code bases software ones, both together all."""
+    """Chips and their generation move hardware coefficients of their rows, stacks and code bases
+    software ones, both together all."""
     groups, prior, data = small_problem()
     zero = pooling.start(prior, len(NAMES))
     shared = np.asarray(pooling.rows_of(zero, prior, data.of))
@@ -412,7 +521,11 @@ def test_offsets_move_only_their_own_rows_and_kind():
         p = zero.replace(offset=zero.offset.at[i].set(1.0))
         change = np.asarray(pooling.rows_of(p, prior, data.of)) - shared
         mine = groups.of[GROUPINGS.index(grouping)] == i
-        assert mine.any() and (np.abs(change) > 0.0).tolist() == np.outer(pooling.SCOPES[grouping] > 0.0, mine).tolist(), grouping
+        assert (
+            mine.any()
+            and (np.abs(change) > 0.0).tolist()
+            == np.outer(pooling.SCOPES[grouping] > 0.0, mine).tolist()
+        ), grouping
     nobody = zero.replace(offset=zero.offset.at[0].set(1.0))
     np.testing.assert_array_equal(pooling.rows_of(nobody, prior, data.of), shared)
 
@@ -420,7 +533,9 @@ def test_offsets_move_only_their_own_rows_and_kind():
 def test_rows_are_in_the_groups_of_their_names():
     groups = pooling.groups_of(["A100-80GB", "Z80", "A100-80GB"], ["megatron-lm", "own/1", "own"])
     found = [[groups.members[i] for i in row] for row in groups.of.T]
-    for row, (chip, stack) in zip(found, [("A100-80GB", "megatron-lm"), ("Z80", "own/1"), ("A100-80GB", "own")], strict=True):
+    for row, (chip, stack) in zip(
+        found, [("A100-80GB", "megatron-lm"), ("Z80", "own/1"), ("A100-80GB", "own")], strict=True
+    ):
         assert [name for _, name in row] == list(members(chip, stack).values())
         assert all(grouping in (g, "") for g, (grouping, _) in zip(GROUPINGS, row, strict=True))
     assert [groups.stacks[i] for i in groups.stack_of] == ["megatron-lm", "own/1", "own"]
@@ -428,14 +543,18 @@ def test_rows_are_in_the_groups_of_their_names():
 
 
 def test_micro_benchmarks_say_where_a_new_chip_starts(monkeypatch):
-    """What was measured of it is its mean and width; a chip that the base knows, and one without measurements, have neither."""
+    """What was measured of it is its mean and width; a chip that the base knows, and one without
+    measurements, have neither."""
     monkeypatch.setattr(pooling, "_measured", MEASURED)
     known = priors("H100-80GB")
     base = default_profile()
 
     def of_chip(chip: str, base: Profile) -> tuple[np.ndarray, np.ndarray]:
         groups = pooling.groups_of([chip], ["own"])
-        prior, i = pooling.prior_for(groups, base, fresh=False), groups.members.index(("accelerator", chip))
+        prior, i = (
+            pooling.prior_for(groups, base, fresh=False),
+            groups.members.index(("accelerator", chip)),
+        )
         return np.asarray(prior.offset)[i], np.diagonal(np.asarray(prior.factor)[i])
 
     offset, width = of_chip("H100-80GB", base)
@@ -447,18 +566,23 @@ def test_micro_benchmarks_say_where_a_new_chip_starts(monkeypatch):
             assert width[i] == pytest.approx(known[name].sd, rel=1e-12), name
         else:
             assert offset[i] == 0.0 and width[i] == usual[i], name
-    fitted = dataclasses.replace(base, offsets=base.offsets | {"accelerator": {"H100-80GB": 0.1 * np.ones(len(NAMES))}})
+    fitted = dataclasses.replace(
+        base, offsets=base.offsets | {"accelerator": {"H100-80GB": 0.1 * np.ones(len(NAMES))}}
+    )
     offset, width = of_chip("H100-80GB", fitted)
     np.testing.assert_array_equal(offset, fitted.offsets["accelerator"]["H100-80GB"])
     assert not width.any()
 
 
 def test_a_fit_from_nothing_holds_chips_to_what_was_measured_of_them(monkeypatch):
-    """Not the offset of a chip, its sum with the generation and the center: the product of the prior of the sum and the measurement."""
+    """Not the offset of a chip, its sum with the generation and the center: the product of the
+    prior of the sum and the measurement."""
     monkeypatch.setattr(pooling, "_measured", MEASURED)
     groups = pooling.groups_of(["H100-80GB", "H200-141GB", "Z80"], ["own"] * 3)
     monkeypatch.setattr(pooling, "_measured", lambda name: {})
-    plain = cells_of(pooling.prior_for(groups, default_profile(), fresh=True).replace(mixing=None), groups)
+    plain = cells_of(
+        pooling.prior_for(groups, default_profile(), fresh=True).replace(mixing=None), groups
+    )
     monkeypatch.setattr(pooling, "_measured", MEASURED)
     found = cells_of(pooling.prior_for(groups, default_profile(), fresh=True), groups)
     measured = {cell: MEASURED(groups.members[m[1]][1]) for cell, m in enumerate(found.members)}
@@ -470,12 +594,25 @@ def test_a_fit_from_nothing_holds_chips_to_what_was_measured_of_them(monkeypatch
         at = np.arange(len(found.members)) * n + c
         before, mean = plain.prior[np.ix_(at, at)], plain.mean[:, c]
         # what chips have, without their software: what is measured
-        chips = before - shared[c] - widths["pair"][c] ** 2 * np.eye(len(at)) - widths["port"][c] ** 2 * ported
+        chips = (
+            before
+            - shared[c]
+            - widths["pair"][c] ** 2 * np.eye(len(at))
+            - widths["port"][c] ** 2 * ported
+        )
         seen = [cell for cell in range(len(at)) if c in measured[cell]]
-        gain = chips[:, seen] @ np.linalg.inv(chips[np.ix_(seen, seen)] + np.diag([measured[cell][c][1] ** 2 for cell in seen]))
+        gain = chips[:, seen] @ np.linalg.inv(
+            chips[np.ix_(seen, seen)] + np.diag([measured[cell][c][1] ** 2 for cell in seen])
+        )
         wanted = mean + gain @ (np.array([measured[cell][c][0] for cell in seen]) - mean[seen])
         np.testing.assert_allclose(found.mean[:, c], wanted, rtol=1e-9, atol=1e-9, err_msg=NAMES[c])
-        np.testing.assert_allclose(found.prior[np.ix_(at, at)], before - gain @ chips[seen], rtol=1e-8, atol=1e-9, err_msg=NAMES[c])
+        np.testing.assert_allclose(
+            found.prior[np.ix_(at, at)],
+            before - gain @ chips[seen],
+            rtol=1e-8,
+            atol=1e-9,
+            err_msg=NAMES[c],
+        )
     assert sum(map(len, measured.values())) > 10
 
 
@@ -487,17 +624,22 @@ def test_a_round_starts_where_the_one_before_ended(monkeypatch):
     p = pooling.start(before, len(NAMES))
     p = jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape)), p)
     wider = {g: 1.5 * w for g, w in pooling.fresh_widths().items()}
-    after = pooling.prior_for(groups, dataclasses.replace(default_profile(), widths=wider), fresh=True)
+    after = pooling.prior_for(
+        groups, dataclasses.replace(default_profile(), widths=wider), fresh=True
+    )
     assert before.mixing is not None and after.mixing is not None
     parts = (pooling.center, pooling.offsets, pooling.noise_scale)
     found = pooling.located(after, *(f(p, before) for f in parts))
     # what is frozen stays where the prior has it
     for name, f in zip(("center", "offsets", "noise"), parts, strict=True):
-        np.testing.assert_allclose(f(found, after), f(p, before), rtol=1e-9, atol=1e-9, err_msg=name)
+        np.testing.assert_allclose(
+            f(found, after), f(p, before), rtol=1e-9, atol=1e-9, err_msg=name
+        )
 
 
 def test_a_known_stack_moves_no_further_than_strangers_differ():
-    """Whatever a dozen rows leave open: in no direction is the prior of a known stack wider than members of all groupings are."""
+    """Whatever a dozen rows leave open: in no direction is the prior of a known stack wider than
+    members of all groupings are."""
     base = load("generic")
     stack = sorted(base.stack_covariances)[0]
     wide = {**base.stack_covariances, stack: 1e4 * base.stack_covariances[stack]}
@@ -505,22 +647,29 @@ def test_a_known_stack_moves_no_further_than_strangers_differ():
     own = groups.members.index(("stack", stack))
     strangers = sum((base.widths[g] * pooling.SCOPES[g]) ** 2 for g in pooling.GROUPINGS)
     for covariances, least in ((base.stack_covariances, 0.0), (wide, 0.9)):
-        factor = pooling.prior_for(groups, dataclasses.replace(base, stack_covariances=covariances), fresh=False).factor[own]
+        factor = pooling.prior_for(
+            groups, dataclasses.replace(base, stack_covariances=covariances), fresh=False
+        ).factor[own]
         share = np.linalg.eigvalsh(factor @ factor.T / np.sqrt(np.outer(strangers, strangers)))
         assert least < share.max() < 1.0
 
 
 def test_widths_are_learned_from_the_members():
-    """A coefficient in which members differ gets a wider prior than one in which they agree; none becomes immovable."""
+    """A coefficient in which members differ gets a wider prior than one in which they agree; none
+    becomes immovable."""
     groups, prior, _ = small_problem()
     i, j = NAMES.index("overlap_dp"), NAMES.index("overlap_tp")
     stacks = [m for m, (grouping, _) in enumerate(groups.members) if grouping == "stack"]
     parameters = pooling.start(prior, len(NAMES))
-    parameters = parameters.replace(offset=parameters.offset.at[np.array(stacks), i].set(np.array([2.0, -2.0])))
+    parameters = parameters.replace(
+        offset=parameters.offset.at[np.array(stacks), i].set(np.array([2.0, -2.0]))
+    )
     sure = np.full((len(groups.members), len(NAMES)), 1e-3)
     before, after = pooling.fresh_widths(), fit.refined_widths(parameters, sure, prior, groups)
     n = fit.PSEUDO
-    assert after["stack"][i] == pytest.approx(before["stack"][i] * np.sqrt((n + 2 * 2.0**2) / (n + 2)), rel=1e-5)
+    assert after["stack"][i] == pytest.approx(
+        before["stack"][i] * np.sqrt((n + 2 * 2.0**2) / (n + 2)), rel=1e-5
+    )
     assert after["stack"][j] == pytest.approx(before["stack"][j] * np.sqrt(n / (n + 2)), rel=1e-5)
     np.testing.assert_array_equal(after["variant"], before["variant"])
     for grouping, widths in after.items():
@@ -534,14 +683,16 @@ VARIANTS = tuple(f"fsdp-own/{i}" for i in range(4))
 
 @pytest.fixture(scope="module")
 def variants():
-    """Rows of four variants of a new stack: its matmuls are far from what is known, and each differs a little in the elementwise work."""
+    """Rows of four variants of a new stack: its matmuls are far from what is known, and each
+    differs a little in the elementwise work."""
     truth = COEFFICIENTS.replace(matmul_efficiency=0.45, elementwise_traffic=1.0)
     own = {v: truth.replace(elementwise_traffic=1.0 + 0.05 * i) for i, v in enumerate(VARIANTS)}
     return synthetic(seed=4, truth=own)
 
 
 def test_variants_say_together_what_none_says_alone(profile, variants):
-    """Two rows of each of four variants: rows of a fifth, which none of them is, are predicted better than from two rows of one."""
+    """Two rows of each of four variants: rows of a fifth, which none of them is, are predicted
+    better than from two rows of one."""
     order = np.array([np.flatnonzero(variants.labels.stack == v) for v in VARIANTS])
     pairs = [order[v, [v, 9 + (v + 4) % 9]] for v in range(4)]
     rest = variants.take(np.setdiff1d(np.arange(len(variants)), np.concatenate(pairs)))
@@ -555,16 +706,25 @@ def test_variants_say_together_what_none_says_alone(profile, variants):
         return abs(np.log(float(p.coefficients_for(CHIPS[0], "fsdp-own").matmul_efficiency) / 0.45))
 
     assert missed(together) < np.mean([missed(p) for p in alone])
-    assert set(together.offsets["variant"]) == set(VARIANTS) and "fsdp-own" in together.stack_covariances
+    assert (
+        set(together.offsets["variant"]) == set(VARIANTS)
+        and "fsdp-own" in together.stack_covariances
+    )
 
 
 def test_a_variant_starts_from_its_stack_and_a_stack_from_its_code_base(profile, moved):
     """What is not known of them is what is known above them."""
-    np.testing.assert_array_equal(moved.unconstrained(CHIPS[0], "fsdp-new/x"), moved.unconstrained(CHIPS[0], "fsdp-new"))
+    np.testing.assert_array_equal(
+        moved.unconstrained(CHIPS[0], "fsdp-new/x"), moved.unconstrained(CHIPS[0], "fsdp-new")
+    )
     for p in (profile, moved):
         stranger = p.unconstrained(CHIPS[0], "torchtitan") - p.unconstrained(CHIPS[0])
         np.testing.assert_allclose(stranger, p.offsets["lineage"]["fsdp"], atol=1e-12)
     groups = pooling.groups_of([CHIPS[0]], ["fsdp-new/x"])
     prior = pooling.prior_for(groups, moved, fresh=False)
     zero = pooling.start(prior, len(NAMES))
-    np.testing.assert_allclose(pooling.rows_of(zero, prior, groups.of)[:, 0], moved.unconstrained(CHIPS[0], "fsdp-new"), atol=1e-12)
+    np.testing.assert_allclose(
+        pooling.rows_of(zero, prior, groups.of)[:, 0],
+        moved.unconstrained(CHIPS[0], "fsdp-new"),
+        atol=1e-12,
+    )

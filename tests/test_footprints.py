@@ -1,4 +1,5 @@
-"""Footprints: peaks that the model itself makes are predicted by a fit to others of them; odd rows do not lead it; profiles keep it."""
+"""Footprints: peaks that the model itself makes are predicted by a fit to others of them; odd rows
+do not lead it; profiles keep it."""
 
 import json
 
@@ -10,7 +11,16 @@ from calibration import fit
 from calibration.footprints import fit_footprint, fit_footprints
 from calibration.predict import predict
 from dmodel import profiles
-from dmodel.footprint import LEAST, NAMES, RESERVED_BYTES, SPREAD, Footprint, from_unconstrained, to_unconstrained, whole
+from dmodel.footprint import (
+    LEAST,
+    NAMES,
+    RESERVED_BYTES,
+    SPREAD,
+    Footprint,
+    from_unconstrained,
+    to_unconstrained,
+    whole,
+)
 from dmodel.profiles import default_profile
 from dmodel.step import memory_use
 from dmodel.types import GIB, InputError
@@ -67,7 +77,10 @@ def test_one_bad_row_does_not_lead(cases):
     peak = cases.labels.peak_memory_bytes.copy()
     peak[0] *= 2.0
     found = fit_footprint(measured(cases, peak))
-    assert np.median(np.abs(peaks(cases, found.footprint) / cases.labels.peak_memory_bytes - 1.0)) < 0.03
+    assert (
+        np.median(np.abs(peaks(cases, found.footprint) / cases.labels.peak_memory_bytes - 1.0))
+        < 0.03
+    )
 
 
 def test_a_known_footprint_is_where_a_fit_starts(cases):
@@ -92,7 +105,9 @@ def test_unconstrained_and_back():
     z = to_unconstrained(TRUTH)
     back = from_unconstrained(z)
     for name in NAMES:
-        assert float(getattr(back, name)) == pytest.approx(float(getattr(TRUTH, name)), rel=1e-9), name
+        assert float(getattr(back, name)) == pytest.approx(float(getattr(TRUTH, name)), rel=1e-9), (
+            name
+        )
     assert np.isfinite(to_unconstrained(LEAST)).all()
 
 
@@ -117,7 +132,10 @@ def test_a_fit_keeps_the_footprint_and_a_profile_too(cases, tmp_path):
     assert risk[order[-1]] > risk[order[0]]
 
 
-@pytest.mark.parametrize("change", [{"kept": 1.2}, {"gradient": -1.0}, {"spread": 0.0}, {"logit": "much"}, {"unknown": 1.0}])
+@pytest.mark.parametrize(
+    "change",
+    [{"kept": 1.2}, {"gradient": -1.0}, {"spread": 0.0}, {"logit": "much"}, {"unknown": 1.0}],
+)
 def test_a_wrong_footprint_is_refused(change, tmp_path):
     path = tmp_path / "p.json"
     base = default_profile()

@@ -21,8 +21,11 @@ from dmodel.types import InputError
 
 
 def test_llama_3_trained_more_than_nine_tenths_of_the_time():
-    """Llama 3 report, section 3.3.4: 419 unexpected interruptions in 54 days, and over 90 % effective training time."""
-    assert float(54 * 86400.0 / mean_time_between_failures(16384.0, Reliability())) == pytest.approx(419.0)
+    """Llama 3 report, section 3.3.4: 419 unexpected interruptions in 54 days, and over 90 %
+    effective training time."""
+    assert float(
+        54 * 86400.0 / mean_time_between_failures(16384.0, Reliability())
+    ) == pytest.approx(419.0)
     assert 0.90 < float(goodput(16384.0, Reliability())) < 0.95
 
 
@@ -30,7 +33,9 @@ def test_llama_3_trained_more_than_nine_tenths_of_the_time():
 def test_the_interval_is_the_optimum(mtbf):
     reliability = Reliability(failures_per_device_s=1.0 / mtbf, checkpoint_s=20.0)
     best = float(daly_interval(mtbf, 20.0))
-    tried = np.array([float(goodput(1.0, reliability, best * f)) for f in np.linspace(0.5, 2.0, 61)])
+    tried = np.array(
+        [float(goodput(1.0, reliability, best * f)) for f in np.linspace(0.5, 2.0, 61)]
+    )
     assert float(goodput(1.0, reliability)) >= tried.max() * (1.0 - 1e-3)
 
 
@@ -43,7 +48,9 @@ def test_a_simulated_run_agrees():
         while (failure := random.exponential(mtbf)) < pause + tau + checkpoint:
             clock, pause = clock + failure, restart
         clock += pause + tau + checkpoint
-    reliability = Reliability(failures_per_device_s=1.0 / mtbf, checkpoint_s=checkpoint, restart_s=restart)
+    reliability = Reliability(
+        failures_per_device_s=1.0 / mtbf, checkpoint_s=checkpoint, restart_s=restart
+    )
     assert float(goodput(1.0, reliability, tau)) == pytest.approx(20_000 * tau / clock, rel=0.01)
 
 
@@ -89,14 +96,23 @@ def test_shares_of_a_simulated_run():
             pause = restart
         spent["restarts"] += pause
     wall = 20_000 * (tau + checkpoint) + sum(spent.values())
-    found = shares(1.0, Reliability(failures_per_device_s=1.0 / mtbf, checkpoint_s=checkpoint, restart_s=restart), tau)
+    found = shares(
+        1.0,
+        Reliability(failures_per_device_s=1.0 / mtbf, checkpoint_s=checkpoint, restart_s=restart),
+        tau,
+    )
     assert float(found.restarts) == pytest.approx(spent["restarts"] / wall, rel=0.03)
     assert float(found.lost) == pytest.approx(spent["lost"] / wall, rel=0.03)
     assert float(found.checkpoints) == pytest.approx(20_000 * checkpoint / wall, rel=0.01)
 
 
 @pytest.mark.parametrize(
-    "reliability", [Reliability(), Reliability(failures_per_device_s=0.0), Reliability(write_s=60.0, restart_per_device_s=0.01)]
+    "reliability",
+    [
+        Reliability(),
+        Reliability(failures_per_device_s=0.0),
+        Reliability(write_s=60.0, restart_per_device_s=0.01),
+    ],
 )
 def test_shares_make_a_whole(reliability):
     found = shares(np.logspace(1, 6, 11), reliability)
@@ -113,10 +129,14 @@ def test_a_checkpoint_is_bound_by_devices_then_by_storage():
 
 
 def test_asynchronous_checkpoints_stop_training_for_a_copy_only():
-    """405 B parameters on 16,384 devices, 1 GB/s each to a storage that takes 200 GB/s: 28 s to write, 7 ms to copy."""
+    """405 B parameters on 16,384 devices, 1 GB/s each to a storage that takes 200 GB/s: 28 s to
+    write, 7 ms to copy."""
     state = (405e9 * 14.0, 16384.0, 1e9, 2e11)
     wait, copy = checkpointed(*state), checkpointed(*state, host_bytes_per_s=5e10)
-    assert float(wait.checkpoint_s) == pytest.approx(28.35) == float(copy.write_s) and float(wait.write_s) == 0.0
+    assert (
+        float(wait.checkpoint_s) == pytest.approx(28.35) == float(copy.write_s)
+        and float(wait.write_s) == 0.0
+    )
     assert float(copy.checkpoint_s) == pytest.approx(405e9 * 14.0 / 16384.0 / 5e10)
     assert float(copy.restart_s) == pytest.approx(540.0 + 28.35)
     assert float(goodput(16384.0, copy)) > float(goodput(16384.0, wait))
@@ -132,11 +152,20 @@ def test_starting_one_after_the_other_ends_growth():
 
 
 def test_free_or_endless_checkpoints_have_shares_too():
-    """Free ones cost nothing but restarts; training that is checkpointed all the time does nothing else."""
-    free, endless = shares(1024.0, Reliability(checkpoint_s=0.0)), shares(1024.0, Reliability(), 0.0)
+    """Free ones cost nothing but restarts; training that is checkpointed all the time does nothing
+    else."""
+    free, endless = (
+        shares(1024.0, Reliability(checkpoint_s=0.0)),
+        shares(1024.0, Reliability(), 0.0),
+    )
     mtbf = float(mean_time_between_failures(1024.0, Reliability()))
-    assert float(free.useful) == pytest.approx(np.exp(-600.0 / mtbf)) and float(free.checkpoints) == 0.0
-    assert float(endless.useful) == pytest.approx(0.0, abs=1e-6) and float(endless.checkpoints) > 0.99
+    assert (
+        float(free.useful) == pytest.approx(np.exp(-600.0 / mtbf))
+        and float(free.checkpoints) == 0.0
+    )
+    assert (
+        float(endless.useful) == pytest.approx(0.0, abs=1e-6) and float(endless.checkpoints) > 0.99
+    )
     for found in (free, endless):
         assert sum(map(float, jax.tree.leaves(found))) == pytest.approx(1.0)
 
@@ -152,14 +181,21 @@ def test_checkpoints_that_never_end_are_refused():
 
 
 def test_free_checkpoints_have_a_slope():
-    """It is that of checkpoints at the shortest interval: their share, and nothing that is no number."""
-    free, near = (float(jax.grad(lambda d: goodput(1e4, Reliability(checkpoint_s=d)))(x)) for x in (0.0, 1e-9))
+    """It is that of checkpoints at the shortest interval: their share, and nothing that is no
+    number."""
+    free, near = (
+        float(jax.grad(lambda d: goodput(1e4, Reliability(checkpoint_s=d)))(x)) for x in (0.0, 1e-9)
+    )
     assert np.isfinite(free) and free < 0.0 and np.isfinite(near)
-    slopes = jax.grad(lambda n, r: goodput(n, r), argnums=(0, 1))(1e4, Reliability(checkpoint_s=0.0))
+    slopes = jax.grad(lambda n, r: goodput(n, r), argnums=(0, 1))(
+        1e4, Reliability(checkpoint_s=0.0)
+    )
     assert all(np.isfinite(x) for x in jax.tree.leaves(slopes))
 
 
-@pytest.mark.parametrize("wrong", [{"checkpoint_s": -5.0}, {"failures_per_device_s": float("nan")}, {"restart_s": -1}])
+@pytest.mark.parametrize(
+    "wrong", [{"checkpoint_s": -5.0}, {"failures_per_device_s": float("nan")}, {"restart_s": -1}]
+)
 def test_negative_numbers_are_refused(wrong):
     with pytest.raises(InputError, match=f"{next(iter(wrong))}: expected a number from 0 on"):
         goodput(1e4, Reliability(**wrong))

@@ -1,4 +1,5 @@
-"""Importers: every format gives back what a recorded sample says, damage is named with its place, and nothing ends in a traceback."""
+"""Importers: every format gives back what a recorded sample says, damage is named with its place,
+and nothing ends in a traceback."""
 
 import csv
 import gzip
@@ -12,14 +13,35 @@ import pytest
 from typer.testing import CliRunner
 
 from calibration import micro, traces
-from calibration.importers import FORMATS, Source, formats, fuzz, maxtext, megatron, nemo, read, save, settings, steps, xplane
+from calibration.importers import (
+    FORMATS,
+    Source,
+    formats,
+    fuzz,
+    maxtext,
+    megatron,
+    nemo,
+    read,
+    save,
+    settings,
+    steps,
+    xplane,
+)
 from calibration.importers.found import Result
 from calibration.traces.checkpoints import POLICIES, in_host_memory, kept_by
 from dmodel.cli import app
 from dmodel.types import InputError
 
 SAMPLES = Path(__file__).parent / "data" / "importers"
-MODEL = {"n_layers": "32", "d_model": "4096", "d_ff": "14336", "gated_mlp": "1", "n_heads": "32", "n_kv_heads": "8", "vocab": "128256"}
+MODEL = {
+    "n_layers": "32",
+    "d_model": "4096",
+    "d_ff": "14336",
+    "gated_mlp": "1",
+    "n_heads": "32",
+    "n_kv_heads": "8",
+    "vocab": "128256",
+}
 PROFILE = {"n_layers", "d_model", "d_ff", "n_heads", "vocab", "seq_len", "global_batch", "dp"}
 
 EXPECTED = [
@@ -27,23 +49,69 @@ EXPECTED = [
         "megatron_interleaved.log",
         "megatron",
         MODEL
-        | {"n_accel": "64", "dp": "16", "tp": "2", "pp": "2", "interleave": "2", "cp": "1", "sp": "1", "zero_stage": "1", "seq_len": "8192"}
-        | {"micro_batch": "2", "global_batch": "512", "precision": "bf16", "recompute": "selective", "attention": "flash"}
+        | {
+            "n_accel": "64",
+            "dp": "16",
+            "tp": "2",
+            "pp": "2",
+            "interleave": "2",
+            "cp": "1",
+            "sp": "1",
+            "zero_stage": "1",
+            "seq_len": "8192",
+        }
+        | {
+            "micro_batch": "2",
+            "global_batch": "512",
+            "precision": "bf16",
+            "recompute": "selective",
+            "attention": "flash",
+        }
         | {"peak_memory_gib": "60.0004883", "head_dim": "128"},
         {"accelerator"},
     ),
     (
         "megatron_old_rampup.log",
         "megatron",
-        {"n_layers": "24", "d_ff": "16384", "vocab": "51200", "tp": "8", "dp": "4", "precision": "fp16", "recompute": "full"},
+        {
+            "n_layers": "24",
+            "d_ff": "16384",
+            "vocab": "51200",
+            "tp": "8",
+            "dp": "4",
+            "precision": "fp16",
+            "recompute": "full",
+        },
         {"accelerator"},
     ),
-    ("megatron_seconds.log", "megatron", {"global_batch": "2048"}, (PROFILE | {"accelerator", "n_accel"}) - {"global_batch"}),
+    (
+        "megatron_seconds.log",
+        "megatron",
+        {"global_batch": "2048"},
+        (PROFILE | {"accelerator", "n_accel"}) - {"global_batch"},
+    ),
     (
         "nemo_iterations.log",
         "nemo",
-        {"n_layers": "80", "d_ff": "28672", "n_kv_heads": "8", "vocab": "32000", "seq_len": "4096", "n_accel": "32", "dp": "4", "tp": "4"}
-        | {"pp": "2", "interleave": "5", "zero_stage": "1", "recompute": "full", "gated_mlp": "1", "precision": "bf16", "sp": "1"},
+        {
+            "n_layers": "80",
+            "d_ff": "28672",
+            "n_kv_heads": "8",
+            "vocab": "32000",
+            "seq_len": "4096",
+            "n_accel": "32",
+            "dp": "4",
+            "tp": "4",
+        }
+        | {
+            "pp": "2",
+            "interleave": "5",
+            "zero_stage": "1",
+            "recompute": "full",
+            "gated_mlp": "1",
+            "precision": "bf16",
+            "sp": "1",
+        },
         {"accelerator"},
     ),
     ("nemo_bar.log", "nemo", {}, PROFILE | {"accelerator", "n_accel"}),
@@ -51,37 +119,95 @@ EXPECTED = [
         "torchtitan_json.log",
         "torchtitan",
         MODEL
-        | {"accelerator": "H100-80GB", "n_accel": "64", "dp": "64", "zero_stage": "3", "micro_batch": "2", "global_batch": "128"}
-        | {"precision": "fp8", "recompute": "selective", "n_params": "8030261248", "peak_memory_gib": "57.31"},
+        | {
+            "accelerator": "H100-80GB",
+            "n_accel": "64",
+            "dp": "64",
+            "zero_stage": "3",
+            "micro_batch": "2",
+            "global_batch": "128",
+        }
+        | {
+            "precision": "fp8",
+            "recompute": "selective",
+            "n_params": "8030261248",
+            "peak_memory_gib": "57.31",
+        },
         set(),
     ),
     (
         "torchtitan_toml_two_ranks.log",
         "torchtitan",
-        {"model": "llama3-70B", "n_layers": "80", "n_accel": "256", "dp": "32", "shard": "16", "tp": "8", "zero_stage": "3"}
+        {
+            "model": "llama3-70B",
+            "n_layers": "80",
+            "n_accel": "256",
+            "dp": "32",
+            "shard": "16",
+            "tp": "8",
+            "zero_stage": "3",
+        }
         | {"micro_batch": "8", "global_batch": "256", "recompute": "full"},
         {"accelerator"},
     ),
     (
         "maxtext_two_slices.log",
         "maxtext",
-        {"n_layers": "80", "d_ff": "28672", "gated_mlp": "1", "n_accel": "256", "dp": "256", "zero_stage": "3", "micro_batch": "4"}
-        | {"global_batch": "1024", "seq_len": "4096", "precision": "bf16", "recompute": "full", "n_params": "68977000000"},
+        {
+            "n_layers": "80",
+            "d_ff": "28672",
+            "gated_mlp": "1",
+            "n_accel": "256",
+            "dp": "256",
+            "zero_stage": "3",
+            "micro_batch": "4",
+        }
+        | {
+            "global_batch": "1024",
+            "seq_len": "4096",
+            "precision": "bf16",
+            "recompute": "full",
+            "n_params": "68977000000",
+        },
         {"accelerator"},
     ),
     (
         "mlperf_step_times.log",
         "mlperf",
-        {"model": "llama-3.1-405b", "n_layers": "126", "tp": "4", "pp": "8", "cp": "2", "dp": "8", "n_accel": "512", "micro_batch": "1"}
+        {
+            "model": "llama-3.1-405b",
+            "n_layers": "126",
+            "tp": "4",
+            "pp": "8",
+            "cp": "2",
+            "dp": "8",
+            "n_accel": "512",
+            "micro_batch": "1",
+        }
         | {"accelerator": "GB200"},
         set(),
     ),
-    ("mlperf_throughput.log", "mlperf", {"flag": "lora", "global_batch": "8", "d_model": "8192"}, {"accelerator", "n_accel", "dp"}),
-    ("mlperf_blocks.log", "mlperf", {"flag": "lora", "global_batch": "8", "seq_len": "8192"}, {"accelerator", "n_accel", "dp"}),
+    (
+        "mlperf_throughput.log",
+        "mlperf",
+        {"flag": "lora", "global_batch": "8", "d_model": "8192"},
+        {"accelerator", "n_accel", "dp"},
+    ),
+    (
+        "mlperf_blocks.log",
+        "mlperf",
+        {"flag": "lora", "global_batch": "8", "seq_len": "8192"},
+        {"accelerator", "n_accel", "dp"},
+    ),
     ("kineto_rank3.json", "kineto", {"accelerator": "H100-80GB", "n_accel": "16"}, PROFILE),
     ("kineto_rank0.json.gz", "kineto", {"accelerator": "H100-80GB", "n_accel": "16"}, PROFILE),
     ("tpu.xplane.pb", "xplane", {"accelerator": "TPU-v5e"}, PROFILE | {"n_accel"}),
-    ("gpu.xplane.pb", "xplane", {"step_time_s": "0.02", "compute_s": "0.016"}, PROFILE | {"n_accel", "accelerator"}),
+    (
+        "gpu.xplane.pb",
+        "xplane",
+        {"step_time_s": "0.02", "compute_s": "0.016"},
+        PROFILE | {"n_accel", "accelerator"},
+    ),
     ("cpu_recorded.xplane.pb", "xplane", {}, PROFILE | {"n_accel", "accelerator"}),
 ]
 TIMES = {
@@ -95,7 +221,9 @@ TIMES = {
 """Sample → pattern of its times, their unit [s], steps that are warm-up."""
 
 
-@pytest.mark.parametrize(("file", "name", "cells", "needed"), EXPECTED, ids=[e[0] for e in EXPECTED])
+@pytest.mark.parametrize(
+    ("file", "name", "cells", "needed"), EXPECTED, ids=[e[0] for e in EXPECTED]
+)
 def test_a_sample_gives_what_it_says(file, name, cells, needed):
     found = read([SAMPLES / file])
     row = found.rows[-1]
@@ -112,7 +240,10 @@ def test_step_time_is_the_median_after_warm_up(file):
     times = [float(t) * unit for t in re.findall(pattern, (SAMPLES / file).read_text())]
     row = read([SAMPLES / file]).rows[0]
     assert float(row["step_time_s"]) == pytest.approx(statistics.median(times[warm:]), rel=1e-8)
-    assert f"median of {len(times) - warm} logged times" in row["note"] and f"{warm} before them dropped" in row["note"]
+    assert (
+        f"median of {len(times) - warm} logged times" in row["note"]
+        and f"{warm} before them dropped" in row["note"]
+    )
 
 
 def test_a_growing_batch_makes_rows_of_their_own():
@@ -122,26 +253,44 @@ def test_a_growing_batch_makes_rows_of_their_own():
 
 
 STARTS = {
-    "new": "using world size: 8, data-parallel size: 2, context-parallel size: 1, hierarchical context-parallel sizes: None, "
+    "new": "using world size: 8, data-parallel size: 2, context-parallel size: 1, hierarchical "
+    "context-parallel sizes: None, "
     "tensor-model-parallel size: 4, pipeline-model-parallel size: 1",
-    "order": "using world size: 8, pipeline-model-parallel size: 1, tensor-model-parallel size: 4, encoder-tensor-model-parallel size: 0, "
+    "order": "using world size: 8, pipeline-model-parallel size: 1, tensor-model-parallel size: 4, "
+    "encoder-tensor-model-parallel size: 0, "
     "context-parallel size: 1, data-parallel-size: 2",
-    "old": "using world size: 8, data-parallel-size: 2, model-parallel size: 4, pipeline-model-parallel size: 1 ",
+    "old": (
+        "using world size: 8, data-parallel-size: 2, model-parallel size: 4, "
+        "pipeline-model-parallel size: 1 "
+    ),
     "oldest": "using world size: 8 and model-parallel size: 4 ",
 }
 
 
 def megatron_log(folder: Path, *starts: str) -> Path:
-    """A log of Megatron without its dump of arguments: for each start its first line, and ten iterations."""
-    step = " iteration {:8d}/     100 | consumed samples: 1 | elapsed time per iteration (ms): {:.1f} | global batch size:    16 |"
+    """A log of Megatron without its dump of arguments: for each start its first line, and ten
+    iterations."""
+    step = (
+        " iteration {:8d}/     100 | consumed samples: 1 | elapsed time per iteration (ms): "
+        "{:.1f} | global batch size:    16 |"
+    )
     path = folder / "run.log"
-    path.write_text("\n".join(line for i, s in enumerate(starts) for line in (s, *(step.format(n, 900.0 + 100 * i) for n in range(1, 11)))))
+    path.write_text(
+        "\n".join(
+            line
+            for i, s in enumerate(starts)
+            for line in (s, *(step.format(n, 900.0 + 100 * i) for n in range(1, 11)))
+        )
+    )
     return path
 
 
 @pytest.mark.parametrize("form", STARTS)
 def test_degrees_of_the_first_line_of_megatron_are_read_in_any_order(tmp_path, form):
-    found = read([megatron_log(tmp_path, STARTS[form])], given=settings(["model=llama-3-8b", "accelerator=H100", "seq_len=8192"]))
+    found = read(
+        [megatron_log(tmp_path, STARTS[form])],
+        given=settings(["model=llama-3-8b", "accelerator=H100", "seq_len=8192"]),
+    )
     (row,) = found.rows
     expected = {"n_accel": "8", "dp": "2", "tp": "4", "pp": "1"}
     expected = {"n_accel": "8", "tp": "4"} if form == "oldest" else expected
@@ -151,35 +300,65 @@ def test_degrees_of_the_first_line_of_megatron_are_read_in_any_order(tmp_path, f
 
 
 def test_a_second_first_line_begins_another_run(tmp_path):
-    other = STARTS["new"].replace("tensor-model-parallel size: 4", "tensor-model-parallel size: 2").replace("l size: 2, c", "l size: 4, c")
+    other = (
+        STARTS["new"]
+        .replace("tensor-model-parallel size: 4", "tensor-model-parallel size: 2")
+        .replace("l size: 2, c", "l size: 4, c")
+    )
     rows = read([megatron_log(tmp_path, STARTS["new"], other)]).rows
-    assert [(row["dp"], row["tp"], float(row["step_time_s"])) for row in rows] == [("2", "4", 0.9), ("4", "2", 1.0)]
+    assert [(row["dp"], row["tp"], float(row["step_time_s"])) for row in rows] == [
+        ("2", "4", 0.9),
+        ("4", "2", 1.0),
+    ]
 
 
 def test_degrees_that_stay_unknown_are_asked_for(tmp_path):
-    log, out = megatron_log(tmp_path, "using world size: 8, data-parallel size: 2"), tmp_path / "t.csv"
-    words = ["import", log, "--out", out, "--set", "model=llama-3-8b", "--set", "accelerator=H100", "--set", "seq_len=8192"]
+    log, out = (
+        megatron_log(tmp_path, "using world size: 8, data-parallel size: 2"),
+        tmp_path / "t.csv",
+    )
+    words = [
+        "import",
+        log,
+        "--out",
+        out,
+        "--set",
+        "model=llama-3-8b",
+        "--set",
+        "accelerator=H100",
+        "--set",
+        "seq_len=8192",
+    ]
     said = run(*words, "--strict", code=1).stderr
     assert "needed besides in 1 of 1 rows, where blank: --set tp=…; --set pp=…" in said
     assert "needed" not in run(*words, "--set", "tp=4").stderr
 
 
-def test_hosts_that_repeat_the_configuration_are_one_run_and_another_configuration_is_another(tmp_path):
+def test_hosts_that_repeat_the_configuration_are_one_run_and_another_configuration_is_another(
+    tmp_path,
+):
     text = (SAMPLES / "maxtext_two_slices.log").read_text()
     (tmp_path / "two.log").write_text(text + text)
     assert len(read([tmp_path / "two.log"]).rows) == 1
-    (tmp_path / "two.log").write_text(text + text.replace("max_target_length: 4096", "max_target_length: 2048"))
+    (tmp_path / "two.log").write_text(
+        text + text.replace("max_target_length: 4096", "max_target_length: 2048")
+    )
     assert [row["seq_len"] for row in read([tmp_path / "two.log"]).rows] == ["4096", "2048"]
 
 
 def test_throughput_and_step_time_agree():
     row = read([SAMPLES / "torchtitan_json.log"]).rows[0]
     tokens = float(row["global_batch"]) * float(row["seq_len"])
-    assert float(row["step_time_s"]) == pytest.approx(tokens / 64 / float(row["tokens_per_s_per_accel"]), rel=1e-6)
+    assert float(row["step_time_s"]) == pytest.approx(
+        tokens / 64 / float(row["tokens_per_s_per_accel"]), rel=1e-6
+    )
 
 
 def test_ranks_that_log_the_same_step_count_once():
-    assert "median of 11 logged times" in read([SAMPLES / "torchtitan_toml_two_ranks.log"]).rows[0]["note"]
+    assert (
+        "median of 11 logged times"
+        in read([SAMPLES / "torchtitan_toml_two_ranks.log"]).rows[0]["note"]
+    )
 
 
 def test_three_ways_of_mlperf_agree():
@@ -190,7 +369,8 @@ def test_three_ways_of_mlperf_agree():
 def test_a_profile_splits_into_computing_and_communicating():
     found = read([SAMPLES / "kineto_rank3.json"])
     row, profile = found.rows[0], found.files[0]["profile"]
-    assert float(row["compute_s"]) == pytest.approx(7.95e-3, rel=1e-3)  # the kernels of stream 7, which do not overlap
+    # the kernels of stream 7, which do not overlap
+    assert float(row["compute_s"]) == pytest.approx(7.95e-3, rel=1e-3)
     assert float(row["communication_s"]) == pytest.approx(2.8e-3, rel=1e-3)
     assert 0.0 < float(row["exposed_communication_s"]) < 2.8e-3
     assert profile["groups"]["matmul"] == pytest.approx(5.7e-3, rel=1e-3)
@@ -216,9 +396,16 @@ def test_the_reader_of_profiles_agrees_with_that_of_jax(file):
         for own, other in zip(mine[plane.name].lines, lines, strict=True):
             events = list(other.events)
             assert [e.name for e in own.events] == [e.name for e in events]
-            assert [e.start_ns for e in own.events] == pytest.approx([e.start_ns for e in events], abs=1.0, rel=0.0)  # theirs are whole
-            assert [e.duration_ns for e in own.events] == pytest.approx([e.duration_ns for e in events], abs=1.0, rel=0.0)
-            assert [[n for n, _ in e.stats] for e in own.events] == [[n for n, _ in e.stats] for e in events]
+            # theirs are whole
+            assert [e.start_ns for e in own.events] == pytest.approx(
+                [e.start_ns for e in events], abs=1.0, rel=0.0
+            )
+            assert [e.duration_ns for e in own.events] == pytest.approx(
+                [e.duration_ns for e in events], abs=1.0, rel=0.0
+            )
+            assert [[n for n, _ in e.stats] for e in own.events] == [
+                [n for n, _ in e.stats] for e in events
+            ]
 
 
 def test_collectives_become_the_table_of_micro_benchmarks(tmp_path):
@@ -226,7 +413,10 @@ def test_collectives_become_the_table_of_micro_benchmarks(tmp_path):
     save(found, tmp_path / "collectives.csv")
     table = micro.read(tmp_path / "collectives.csv")
     assert (table.kind, len(table.rows), table.problems) == ("collective", 30, ())
-    assert {(r.text("collective"), r.text("accelerator"), r.text("n_accel"), r.text("nodes")) for r in table.rows} == {
+    assert {
+        (r.text("collective"), r.text("accelerator"), r.text("n_accel"), r.text("nodes"))
+        for r in table.rows
+    } == {
         ("all_reduce", "H100-80GB", "16", "2"),
         ("all_gather", "MI300X", "8", "1"),
         ("all_to_all", "MI300X", "8", "1"),
@@ -240,24 +430,44 @@ def test_rows_are_traces_that_the_reader_takes(tmp_path):
     table = traces.read(tmp_path / "traces.csv")
     assert found.unusable == {} and table.problems == ()
     assert len(traces.to_cases(table)) == len(found.rows) == 8
-    assert [row.text("step_time_s") for row in table.rows] == [row["step_time_s"] for row in found.rows]
+    assert [row.text("step_time_s") for row in table.rows] == [
+        row["step_time_s"] for row in found.rows
+    ]
 
 
 def test_what_a_person_gives_wins_and_the_note_keeps_what_the_file_said():
-    row = read([SAMPLES / "torchtitan_json.log"], given={"n_accel": "128", "accelerator": "H200-141GB"}).rows[0]
+    row = read(
+        [SAMPLES / "torchtitan_json.log"], given={"n_accel": "128", "accelerator": "H200-141GB"}
+    ).rows[0]
     assert row["n_accel"] == "128" and "n_accel given in place of 64" in row["note"]
 
 
 def test_a_model_by_name_fills_the_shape():
-    row = read([SAMPLES / "megatron_seconds.log"], given=settings(["model=llama-3-8b", "seq_len=8192"])).rows[0]
+    row = read(
+        [SAMPLES / "megatron_seconds.log"], given=settings(["model=llama-3-8b", "seq_len=8192"])
+    ).rows[0]
     assert {name: row[name] for name in MODEL} == MODEL and "catalog's llama-3-8b" in row["note"]
 
 
 def test_words_are_given_in_any_case():
-    assert settings(["attention=Flash", "flag=LoRA", "precision=FP8"]) == {"attention": "flash", "flag": "lora", "precision": "fp8"}
+    assert settings(["attention=Flash", "flag=LoRA", "precision=FP8"]) == {
+        "attention": "flash",
+        "flag": "lora",
+        "precision": "fp8",
+    }
 
 
-@pytest.mark.parametrize("bad", ["accelerator", "nonsense=1", "n_layers=1.5", "recompute=some", "step_time_s=nan", "accelerator="])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "accelerator",
+        "nonsense=1",
+        "n_layers=1.5",
+        "recompute=some",
+        "step_time_s=nan",
+        "accelerator=",
+    ],
+)
 def test_a_wrong_setting_is_refused(bad):
     with pytest.raises(InputError, match="--set"):
         settings([bad])
@@ -286,7 +496,11 @@ def test_a_log_cut_within_a_line_keeps_what_is_whole(tmp_path):
     found = read([cut(SAMPLES / "megatron_interleaved.log", tmp_path / "cut.log", at)])
     last = data.count(b"\n", 0, at) + 1
     assert [str(t) for t in found.troubles] == [
-        f"{tmp_path / 'cut.log'}:{last}: an iteration without its elapsed time: the line is cut short, or damaged; left out"
+        (
+            f"{tmp_path / 'cut.log'}:{last}: an iteration without its elapsed time: the line is "
+            "cut "
+            "short, or damaged; left out"
+        )
     ]
     assert "median of 21 logged times" in found.rows[0]["note"]
 
@@ -303,12 +517,16 @@ def test_two_gzip_streams_are_one_file(tmp_path):
     whole = (SAMPLES / "megatron_interleaved.log").read_bytes()
     (tmp_path / "two.log.gz").write_bytes(gzip.compress(whole[:5000]) + gzip.compress(whole[5000:]))
     found = read([tmp_path / "two.log.gz"])
-    assert found.troubles == [] and found.rows[0] == read([SAMPLES / "megatron_interleaved.log"]).rows[0] | {"source": "two.log.gz"}
+    assert found.troubles == [] and found.rows[0] == read(
+        [SAMPLES / "megatron_interleaved.log"]
+    ).rows[0] | {"source": "two.log.gz"}
 
 
 def test_a_cut_trace_keeps_its_whole_events(tmp_path):
     found = read([cut(SAMPLES / "kineto_rank3.json", tmp_path / "cut.json", 14000)])
-    assert found.troubles[0].place.startswith("byte ") and "not valid JSON" in found.troubles[0].reason
+    assert (
+        found.troubles[0].place.startswith("byte ") and "not valid JSON" in found.troubles[0].reason
+    )
     assert float(found.rows[0]["step_time_s"]) == pytest.approx(0.0133, rel=0.02)
 
 
@@ -326,7 +544,10 @@ def test_wrong_values_of_a_collective_are_left_out(tmp_path):
     assert len(found.rows) == 13 and "7 wrong values" in found.troubles[0].reason
 
 
-@pytest.mark.parametrize("content", [b"", b"hello\nworld\n", b"\x00\x01\x02" * 50, b"{}", b"[1, 2]", b"\x1f\x8b", b"\xff\xfe"])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"hello\nworld\n", b"\x00\x01\x02" * 50, b"{}", b"[1, 2]", b"\x1f\x8b", b"\xff\xfe"],
+)
 def test_what_is_no_log_is_refused_with_its_name(tmp_path, content):
     path = tmp_path / "odd.bin"
     path.write_bytes(content)
@@ -337,7 +558,11 @@ def test_what_is_no_log_is_refused_with_its_name(tmp_path, content):
 
 def test_a_log_cannot_make_us_read_files(tmp_path):
     (tmp_path / "config.json").write_text("{}")
-    text = (SAMPLES / "torchtitan_toml_two_ranks.log").read_text().replace('"llama3"', f'"{tmp_path}/config.json"')
+    text = (
+        (SAMPLES / "torchtitan_toml_two_ranks.log")
+        .read_text()
+        .replace('"llama3"', f'"{tmp_path}/config.json"')
+    )
     (tmp_path / "run.log").write_text(text)
     assert "n_layers" not in read([tmp_path / "run.log"]).rows[0]
 
@@ -351,7 +576,11 @@ def test_names_of_the_message_and_the_formats_agree():
 def test_too_few_steps_are_named():
     result = Result("f")
     found = steps.summary(result, [steps.Step(7, 0, 2.0), steps.Step(8, 1, 1.0)])
-    assert found is not None and found.seconds == 1.5 and "only 2 logged times" in str(result.troubles[0])
+    assert (
+        found is not None
+        and found.seconds == 1.5
+        and "only 2 logged times" in str(result.troubles[0])
+    )
 
 
 def test_no_steps_no_summary():
@@ -368,14 +597,23 @@ def test_mutated_files_never_end_in_a_traceback(name):
 
 def run(*words: object, code: int = 0):
     result = CliRunner().invoke(app, [str(w) for w in words])
-    assert result.exception is None or isinstance(result.exception, SystemExit), repr(result.exception)
+    assert result.exception is None or isinstance(result.exception, SystemExit), repr(
+        result.exception
+    )
     assert result.exit_code == code, result.stderr
     return result
 
 
 def test_the_command_writes_a_table_and_one_document(tmp_path):
     out = tmp_path / "t.csv"
-    result = run("import", SAMPLES / "torchtitan_json.log", SAMPLES / "kineto_rank3.json", "--out", out, "--json")
+    result = run(
+        "import",
+        SAMPLES / "torchtitan_json.log",
+        SAMPLES / "kineto_rank3.json",
+        "--out",
+        out,
+        "--json",
+    )
     document = json.loads(result.stdout)
     assert [f["format"] for f in document["files"]] == ["torchtitan", "kineto"]
     assert [row["unusable"] is None for row in document["rows"]] == [True, False]
@@ -385,8 +623,15 @@ def test_the_command_writes_a_table_and_one_document(tmp_path):
 
 
 def test_the_command_says_why_names_do_not_help(tmp_path):
-    out, shapeless, whole = tmp_path / "t.csv", SAMPLES / "megatron_seconds.log", SAMPLES / "torchtitan_json.log"
-    assert "Not in the catalog: nonsense" in run("import", shapeless, "--out", out, "--set", "model=nonsense").stderr
+    out, shapeless, whole = (
+        tmp_path / "t.csv",
+        SAMPLES / "megatron_seconds.log",
+        SAMPLES / "torchtitan_json.log",
+    )
+    assert (
+        "Not in the catalog: nonsense"
+        in run("import", shapeless, "--out", out, "--set", "model=nonsense").stderr
+    )
     result = run("import", whole, "--out", out, "--set", "accelerator=Nonesuch")
     assert "1 of 1 rows cannot be used: unknown chip 'Nonesuch'" in result.stderr
     missing = run("import", whole, tmp_path / "none.log", "--out", out).stderr
@@ -398,15 +643,31 @@ def test_the_command_says_what_went_wrong(tmp_path):
     run("import", sample, "--out", out, "--strict", code=1)
     run("import", sample, "--out", out, "--strict", "--set", "accelerator=H100-80GB")
     assert "no such file" in run("import", tmp_path / "none.log", "--out", out, code=2).stderr
-    assert "different tables" in run("import", sample, SAMPLES / "rccl_mi300x.log", "--out", out, code=2).stderr
-    assert "unknown; expected one of" in run("import", sample, "--format", "csv", "--out", out, code=2).stderr
+    assert (
+        "different tables"
+        in run("import", sample, SAMPLES / "rccl_mi300x.log", "--out", out, code=2).stderr
+    )
+    assert (
+        "unknown; expected one of"
+        in run("import", sample, "--format", "csv", "--out", out, code=2).stderr
+    )
     assert "one of the files to read" in run("import", out, "--out", out, code=2).stderr
-    assert "no measured steps" in run("import", sample, "--format", "maxtext", "--out", out, code=2).stderr
+    assert (
+        "no measured steps"
+        in run("import", sample, "--format", "maxtext", "--out", out, code=2).stderr
+    )
 
 
 def test_a_bad_file_beside_a_good_one_is_named_and_the_good_one_kept(tmp_path):
     (tmp_path / "bad.log").write_text("nothing\n")
-    result = run("import", tmp_path / "bad.log", SAMPLES / "torchtitan_json.log", "--out", tmp_path / "t.csv", "--json")
+    result = run(
+        "import",
+        tmp_path / "bad.log",
+        SAMPLES / "torchtitan_json.log",
+        "--out",
+        tmp_path / "t.csv",
+        "--json",
+    )
     assert json.loads(result.stdout)["files"][0]["format"] is None and "bad.log" in result.stderr
 
 
@@ -434,11 +695,35 @@ ON_DEVICE = {"query_proj": "device", "key_proj": "device", "value_proj": "device
 IN_HOST = dict.fromkeys(ON_DEVICE, "offload")
 CUSTOM = {
     "nothing": ({}, "full", [], None, (0.0, 0.0)),
-    "inputs": ({"decoder_layer_input": "offload", "mlpwo": "remat"}, "full", ["layer inputs kept in host memory"], None, (1.0, 0.0)),
-    "products on the device": (ON_DEVICE, "selective", ["q, k, v kept, the rest recomputed"], ("qkv",), (0.0, 0.0)),
-    "fused": ({"qkv_proj": "device"}, "selective", ["q, k, v kept, the rest recomputed"], ("qkv",), (0.0, 0.0)),
+    "inputs": (
+        {"decoder_layer_input": "offload", "mlpwo": "remat"},
+        "full",
+        ["layer inputs kept in host memory"],
+        None,
+        (1.0, 0.0),
+    ),
+    "products on the device": (
+        ON_DEVICE,
+        "selective",
+        ["q, k, v kept, the rest recomputed"],
+        ("qkv",),
+        (0.0, 0.0),
+    ),
+    "fused": (
+        {"qkv_proj": "device"},
+        "selective",
+        ["q, k, v kept, the rest recomputed"],
+        ("qkv",),
+        (0.0, 0.0),
+    ),
     "fused in vain": ({"qkv_proj": "device", "fused_qkv": "False"}, "full", [], None, (0.0, 0.0)),
-    "core": ({"context": "device"}, "selective", ["attention outputs kept, the rest recomputed"], ("core",), (0.0, 0.0)),
+    "core": (
+        {"context": "device"},
+        "selective",
+        ["attention outputs kept, the rest recomputed"],
+        ("core",),
+        (0.0, 0.0),
+    ),
     "results in the host": (
         IN_HOST | {"out_proj": "offload"},
         "selective",
@@ -449,42 +734,80 @@ CUSTOM = {
     "all in the host": (
         IN_HOST | {"out_proj": "offload", "decoder_layer_input": "offload"},
         "selective",
-        ["q, k, v, results of the output projection and layer inputs kept in host memory, the rest recomputed"],
+        [
+            (
+                "q, k, v, results of the output projection and layer inputs kept in host memory, "
+                "the "
+                "rest recomputed"
+            )
+        ],
         ("qkv", "out"),
         (1.0, 1.0),
     ),
     "inputs in the host, results on the device": (
         ON_DEVICE | {"context": "device", "decoder_layer_input": "offload"},
         "selective",
-        ["q, k, v and attention outputs kept, the rest recomputed", "layer inputs kept in host memory"],
+        [
+            "q, k, v and attention outputs kept, the rest recomputed",
+            "layer inputs kept in host memory",
+        ],
         ("qkv", "core"),
         (1.0, 0.0),
     ),
     "one result in the host": (
         ON_DEVICE | {"out_proj": "offload"},
         "selective",
-        ["q, k, v and results of the output projection kept, the rest recomputed", "results of the output projection kept in host memory"],
+        [
+            "q, k, v and results of the output projection kept, the rest recomputed",
+            "results of the output projection kept in host memory",
+        ],
         ("qkv", "out"),
         (0.0, 1.0),
     ),
     "of the mlp": (
         IN_HOST | {"mlpwo": "offload"},
         None,
-        ["remat_policy custom: query_proj offload, key_proj offload, value_proj offload, mlpwo offload: recompute left blank"],
+        [
+            (
+                "remat_policy custom: query_proj offload, key_proj offload, value_proj offload, "
+                "mlpwo "
+                "offload: recompute left blank"
+            )
+        ],
         None,
         (0.0, 0.0),
     ),
-    "queries alone": ({"query_proj": "device"}, None, ["remat_policy custom: query_proj device: recompute left blank"], None, (0.0, 0.0)),
-    "damaged": ({"out_proj": "devi"}, None, ["remat_policy custom: out_proj devi: recompute left blank"], None, (0.0, 0.0)),
+    "queries alone": (
+        {"query_proj": "device"},
+        None,
+        ["remat_policy custom: query_proj device: recompute left blank"],
+        None,
+        (0.0, 0.0),
+    ),
+    "damaged": (
+        {"out_proj": "devi"},
+        None,
+        ["remat_policy custom: out_proj devi: recompute left blank"],
+        None,
+        (0.0, 0.0),
+    ),
 }
-"""Settings of MaxText's policy `custom`; the column and the notes they become; what the reader of notes has of these."""
+"""Settings of MaxText's policy `custom`; the column and the notes they become; what the reader of
+notes has of these."""
 
 
 @pytest.mark.parametrize("case", CUSTOM)
 def test_single_settings_of_maxtext_become_notes_that_rows_are_read_by(tmp_path, case):
     given, kind, notes, keeps, host = CUSTOM[case]
-    told = "\n".join(f"Config param {name}: {value}" for name, value in ({"remat_policy": "custom"} | given).items())
-    (tmp_path / "run.log").write_text((SAMPLES / "maxtext_two_slices.log").read_text().replace("Config param remat_policy: full", told))
+    told = "\n".join(
+        f"Config param {name}: {value}"
+        for name, value in ({"remat_policy": "custom"} | given).items()
+    )
+    (tmp_path / "run.log").write_text(
+        (SAMPLES / "maxtext_two_slices.log")
+        .read_text()
+        .replace("Config param remat_policy: full", told)
+    )
     (row,) = read([tmp_path / "run.log"]).rows
     assert row.get("recompute") == kind and row["note"].endswith("; ".join(["", *notes]))
     assert kept_by(row["note"]) == keeps and in_host_memory(row["note"]) == host
@@ -504,7 +827,10 @@ def test_single_settings_of_maxtext_become_notes_that_rows_are_read_by(tmp_path,
 def test_layers_that_megatron_offloads_are_in_the_note(given, says):
     _, notes = megatron.described({"num_layers": "80", "recompute_granularity": "None"} | given)
     assert notes == ["activations of 20 of 80 layers kept in host memory"] * says
-    assert in_host_memory("; ".join(["median of 3 logged times", *notes])) == (0.25 * says, 0.25 * says)
+    assert in_host_memory("; ".join(["median of 3 logged times", *notes])) == (
+        0.25 * says,
+        0.25 * says,
+    )
 
 
 @pytest.mark.parametrize(
@@ -514,9 +840,18 @@ def test_layers_that_megatron_offloads_are_in_the_note(given, says):
         ({"cpu_offloading": "True", "cpu_offloading_num_layers": "${sum:${.num_layers},-1}"}, 79),
         ({"cpu_offloading": "False", "cpu_offloading_num_layers": "79"}, None),
         ({"cpu_offloading_num_layers": "20"}, None),
-        ({"cpu_offloading": "True", "cpu_offloading_num_layers": "20", "cpu_offloading_activations": "False"}, None),
+        (
+            {
+                "cpu_offloading": "True",
+                "cpu_offloading_num_layers": "20",
+                "cpu_offloading_activations": "False",
+            },
+            None,
+        ),
     ],
 )
 def test_layers_that_nemo_offloads_are_in_the_note_where_it_is_switched_on(given, some):
-    _, notes = nemo.described({f"model.{name}": value for name, value in ({"num_layers": "80"} | given).items()})
+    _, notes = nemo.described(
+        {f"model.{name}": value for name, value in ({"num_layers": "80"} | given).items()}
+    )
     assert notes == ([f"activations of {some} of 80 layers kept in host memory"] if some else [])

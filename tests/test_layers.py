@@ -1,4 +1,5 @@
-"""The structure of the code: imports go one way, the model needs little, files and functions stay small."""
+"""The structure of the code: imports go one way, the model needs little, files and functions stay
+small."""
 
 from __future__ import annotations
 
@@ -21,7 +22,18 @@ BASE = {"types", "smooth", "once"}
 RECORDS = {"hardware", "workload", "plan", "coefficients"}
 BELOW_COST = BASE | RECORDS | {"footprint", "counts", "traffic", "placement"}
 BELOW_RUN = BELOW_COST | {"cost", "physics", "step", "goodput", "topology", "stages"}
-BELOW_REPORT = BELOW_RUN | {"run", "energy", "returns", "sensitivity", "sweep", "design", "catalog", "profiles", "theory", "emit"}
+BELOW_REPORT = BELOW_RUN | {
+    "run",
+    "energy",
+    "returns",
+    "sensitivity",
+    "sweep",
+    "design",
+    "catalog",
+    "profiles",
+    "theory",
+    "emit",
+}
 BELOW_REPORT |= {"uncertainty", "codesign"}
 
 ALLOWED: dict[str, set[str]] = {
@@ -56,7 +68,8 @@ ALLOWED: dict[str, set[str]] = {
     "report": BELOW_REPORT,
     "cli": BELOW_REPORT | {"report"},
 }
-"""Which parts of `dmodel` each part may import, besides itself; `dmodel/cli.py` and `dmodel/cli_*.py` are all `cli`."""
+"""Which parts of `dmodel` each part may import, besides itself; `dmodel/cli.py` and
+`dmodel/cli_*.py` are all `cli`."""
 
 COST_LEAVES: set[str] = set()
 """Modules of `dmodel.cost` that their siblings may import."""
@@ -64,7 +77,16 @@ COST_LEAVES: set[str] = set()
 CORE = {"jax", "flax", "optax", "numpy"}
 SHELL = {"report", "cli"}
 HERE = set(sys.stdlib_module_names) | set(PACKAGES)
-NOT_IN_THE_MODEL = ["experiments", "matplotlib", "pandas", "polars", "pyarrow", "pydantic", "pytest", "typer"]
+NOT_IN_THE_MODEL = [
+    "experiments",
+    "matplotlib",
+    "pandas",
+    "polars",
+    "pyarrow",
+    "pydantic",
+    "pytest",
+    "typer",
+]
 
 MAX_FUNCTION, MAX_FILE = 60, 400
 
@@ -82,7 +104,9 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-SOURCES = {module_name(p): p for package in PACKAGES for p in sorted((ROOT / package).rglob("*.py"))}
+SOURCES = {
+    module_name(p): p for package in PACKAGES for p in sorted((ROOT / package).rglob("*.py"))
+}
 IDS = sorted(SOURCES)
 
 
@@ -92,11 +116,15 @@ def tree(module: str) -> ast.Module:
 
 
 def is_type_checking(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+    return isinstance(node, ast.If) and ast.unparse(node.test) in (
+        "TYPE_CHECKING",
+        "typing.TYPE_CHECKING",
+    )
 
 
 def targets(node: ast.Import | ast.ImportFrom, module: str) -> list[str]:
-    """Full names of what a statement imports: a submodule where the name is one, else the module it comes from."""
+    """Full names of what a statement imports: a submodule where the name is one, else the module it
+    comes from."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     base = node.module or ""
@@ -109,7 +137,8 @@ def targets(node: ast.Import | ast.ImportFrom, module: str) -> list[str]:
 
 @functools.cache
 def imports(module: str) -> tuple[Import, ...]:
-    """All imports of a module, those inside functions too; those for type checkers only are left out."""
+    """All imports of a module, those inside functions too; those for type checkers only are left
+    out."""
     found: list[Import] = []
 
     def walk(node: ast.AST, in_function: bool) -> None:
@@ -117,7 +146,9 @@ def imports(module: str) -> tuple[Import, ...]:
             return
         if isinstance(node, ast.Import | ast.ImportFrom):
             found.extend(Import(name, node.lineno, in_function) for name in targets(node, module))
-        in_function = in_function or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        in_function = in_function or isinstance(
+            node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+        )
         for child in ast.iter_child_nodes(node):
             walk(child, in_function)
 
@@ -126,7 +157,8 @@ def imports(module: str) -> tuple[Import, ...]:
 
 
 def layer(module: str) -> str:
-    """`dmodel.cost.overlap` -> `cost`; `dmodel` itself -> ``; `dmodel.cli_demo` and `dmodel.__main__` -> `cli`."""
+    """`dmodel.cost.overlap` -> `cost`; `dmodel` itself -> ``; `dmodel.cli_demo` and
+    `dmodel.__main__` -> `cli`."""
     name = [*module.split("."), ""][1]
     return "cli" if name.startswith("cli") or name == "__main__" else name
 
@@ -135,11 +167,22 @@ def within_dmodel(module: str, found: Import) -> str | None:
     """Why a module of `dmodel` may not import another one, or None."""
     mine, other = layer(module), layer(found.target)
     if other == "" and mine not in SHELL:
-        return "imports the package's surface, which imports it: take the name from the module that defines it"
+        return (
+            "imports the package's surface, which imports it: take the name from the module that "
+            "defines it"
+        )
     if mine == "cost" and other == "cost":
         leaf = found.target.split(".")[-1]
         siblings = module != "dmodel.cost" and found.target != module and leaf not in COST_LEAVES
-        return "cost modules do not import each other: move what they share to counts, or pass it as an argument" if siblings else None
+        return (
+            (
+                "cost modules do not import each other: move what they share to counts, or pass "
+                "it as "
+                "an argument"
+            )
+            if siblings
+            else None
+        )
     if other not in ("", mine) and other not in ALLOWED[mine]:
         return f"{mine} stands below {other} or beside it; it may import {sorted(ALLOWED[mine])}"
     return None
@@ -154,8 +197,15 @@ def complaint(module: str, found: Import) -> str | None:
         return "nothing imports experiments"
     if other == "tests":
         return "tests import the code, not the other way round"
-    if package == "dmodel" and other == "calibration" and not (layer(module) == "cli" and found.in_function):
-        return "dmodel takes what calibration makes as data; only commands of the CLI import it, inside their functions"
+    if (
+        package == "dmodel"
+        and other == "calibration"
+        and not (layer(module) == "cli" and found.in_function)
+    ):
+        return (
+            "dmodel takes what calibration makes as data; only commands of the CLI import it, "
+            "inside their functions"
+        )
     if package == "calibration" and other == "dmodel" and layer(found.target) == "cli":
         return "the CLI is the roof: it imports calibration"
     if package == "dmodel" and other == "dmodel" and module != "dmodel":
@@ -171,12 +221,18 @@ def test_there_is_something_to_check():
 
 @pytest.mark.parametrize("module", [m for m in IDS if m.startswith("dmodel.")])
 def test_every_module_has_a_layer(module):
-    assert layer(module) in ALLOWED, f"{module}: say in ALLOWED what it may import, and who may import it"
+    assert layer(module) in ALLOWED, (
+        f"{module}: say in ALLOWED what it may import, and who may import it"
+    )
 
 
 @pytest.mark.parametrize("module", IDS)
 def test_imports_go_one_way(module):
-    wrong = [f"{SOURCES[module]}:{i.line}: {i.target}: {why}" for i in imports(module) if (why := complaint(module, i))]
+    wrong = [
+        f"{SOURCES[module]}:{i.line}: {i.target}: {why}"
+        for i in imports(module)
+        if (why := complaint(module, i))
+    ]
     assert not wrong, "\n".join(wrong)
 
 
@@ -216,8 +272,16 @@ def test_a_right_import_passes(module, found):
 
 
 def test_no_import_cycles():
-    """Imports made while a module loads; those inside functions come later and cannot close a cycle."""
-    graph = {m: {i.target for i in imports(m) if i.target in SOURCES and i.target != m and not i.in_function} for m in IDS}
+    """Imports made while a module loads; those inside functions come later and cannot close a
+    cycle."""
+    graph = {
+        m: {
+            i.target
+            for i in imports(m)
+            if i.target in SOURCES and i.target != m and not i.in_function
+        }
+        for m in IDS
+    }
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as e:
@@ -226,26 +290,47 @@ def test_no_import_cycles():
 
 def model_modules() -> list[str]:
     lean = ("calibration.collect", "calibration.importers")
-    return [m for m in IDS if m.startswith(lean) or (m.split(".")[0] == "dmodel" and layer(m) not in SHELL)]
+    return [
+        m
+        for m in IDS
+        if m.startswith(lean) or (m.split(".")[0] == "dmodel" and layer(m) not in SHELL)
+    ]
 
 
 @pytest.mark.parametrize("module", model_modules())
 def test_the_model_names_only_core_packages(module):
     outside = {i.target.split(".")[0] for i in imports(module) if not i.in_function} - HERE
-    assert outside <= CORE, f"{module}: {sorted(outside - CORE)} at module level; import it inside the function that needs it"
+    assert outside <= CORE, (
+        f"{module}: {sorted(outside - CORE)} at module level; import it inside the function that "
+        "needs it"
+    )
 
 
 def test_the_model_loads_only_core_packages():
-    """In a process of its own; jax and flax themselves bring scipy, rich and yaml, so those are not asked about."""
-    code = f"import sys, {', '.join(model_modules())}\nprint(*[m for m in {NOT_IN_THE_MODEL} if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    """In a process of its own; jax and flax themselves bring scipy, rich and yaml, so those are not
+    asked about."""
+    code = (
+        f"import sys, {', '.join(model_modules())}\nprint(*[m for m in {NOT_IN_THE_MODEL} if m in "
+        "sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == []
 
 
 def declared() -> set[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    lines = [*project["dependencies"], *project["optional-dependencies"]["cli"], *project["optional-dependencies"]["sampling"]]
+    lines = [
+        *project["dependencies"],
+        *project["optional-dependencies"]["cli"],
+        *project["optional-dependencies"]["sampling"],
+    ]
     return {re.split(r"[\[<>=~ ]", line)[0] for line in lines}
 
 
@@ -261,7 +346,11 @@ def test_core_dependencies_are_the_four():
 
 
 def test_constraints_are_plain_pins():
-    lines = [x for x in (ROOT / "constraints.txt").read_text().splitlines() if x and not x.startswith("#")]
+    lines = [
+        x
+        for x in (ROOT / "constraints.txt").read_text().splitlines()
+        if x and not x.startswith("#")
+    ]
     assert [x for x in lines if not re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][A-Za-z0-9.]*", x)] == []
     assert declared() <= {x.split("==")[0].lower() for x in lines}
 
@@ -276,8 +365,14 @@ def body_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 def test_files_and_functions_stay_small(module):
     lines = SOURCES[module].read_text(encoding="utf-8").count("\n")
     assert lines <= MAX_FILE, f"{SOURCES[module]}: {lines} lines; split it by concept"
-    functions = [n for n in ast.walk(tree(module)) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
-    long = [f"{SOURCES[module]}:{f.lineno}: {f.name}: {body_lines(f)} lines" for f in functions if body_lines(f) > MAX_FUNCTION]
+    functions = [
+        n for n in ast.walk(tree(module)) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    long = [
+        f"{SOURCES[module]}:{f.lineno}: {f.name}: {body_lines(f)} lines"
+        for f in functions
+        if body_lines(f) > MAX_FUNCTION
+    ]
     assert not long, "\n".join(long)
 
 
@@ -289,11 +384,18 @@ def tracked_files() -> list[Path]:
 
 
 def test_the_project_stands_on_its_own():
-    """No tracked text names a folder of one machine or of a neighbour; no lock file records where packages came from."""
+    """No tracked text names a folder of one machine or of a neighbour; no lock file records where
+    packages came from."""
     # built from pieces, so that this file passes its own test
-    machine = re.compile(r"(?<![\w.])/(?:" + "|".join(("work", "tmp", "root", "home", "Users")) + r")/\w")
+    machine = re.compile(
+        r"(?<![\w.])/(?:" + "|".join(("work", "tmp", "root", "home", "Users")) + r")/\w"
+    )
     neighbour = re.compile(re.escape("../" + "shared"))
-    wrong = [str(p) for p in tracked_files() if p.name in ("uv.lock", "poetry.lock", "Pipfile.lock", "pdm.lock")]
+    wrong = [
+        str(p)
+        for p in tracked_files()
+        if p.name in ("uv.lock", "poetry.lock", "Pipfile.lock", "pdm.lock")
+    ]
     for path in tracked_files():
         try:
             text = path.read_text(encoding="utf-8")

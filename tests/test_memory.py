@@ -1,4 +1,5 @@
-"""Memory of a device: published formulas of activations, ZeRO's shares, schedules, and what interpolation must meet."""
+"""Memory of a device: published formulas of activations, ZeRO's shares, schedules, and what
+interpolation must meet."""
 
 from itertools import product
 
@@ -25,7 +26,8 @@ def plan(**changes: float) -> Plan:
 @pytest.mark.parametrize("b", [1.0, 4.0])
 @pytest.mark.parametrize("tp", [1.0, 2.0, 8.0])
 def test_activations_are_those_of_korthikanti(b, tp):
-    """Korthikanti et al. 2022, table 2, for a plain MLP of 4 h and MHA: without recomputation, with selective and full recomputation."""
+    """Korthikanti et al. 2022, table 2, for a plain MLP of 4 h and MHA: without recomputation, with
+    selective and full recomputation."""
     s, h, a = float(GPT.seq_len), float(GPT.d_model), float(GPT.n_heads)
     sbh, scores = s * b * h, 5.0 * a * s * s * b
     table = {
@@ -36,7 +38,9 @@ def test_activations_are_those_of_korthikanti(b, tp):
         ("recompute_layers",): 2.0 * sbh,
     }
     for switches, expected in table.items():
-        found = memory.layer_activation_bytes(GPT, plan(tp=tp, micro_batch=b, **dict.fromkeys(switches, 1.0)))
+        found = memory.layer_activation_bytes(
+            GPT, plan(tp=tp, micro_batch=b, **dict.fromkeys(switches, 1.0))
+        )
         assert float(found) == pytest.approx(expected, rel=1e-12), switches
 
 
@@ -44,20 +48,26 @@ def test_flash_keeps_no_scores_and_context_parallelism_splits_the_rest():
     flash = float(memory.layer_activation_bytes(GPT, plan(flash=1.0)))
     assert flash == pytest.approx(34.0 * float(GPT.seq_len) * float(GPT.d_model), rel=1e-12)
     for cp in (2.0, 8.0):
-        assert float(memory.layer_activation_bytes(GPT, plan(flash=1.0, cp=cp))) == pytest.approx(flash / cp, rel=1e-12)
+        assert float(memory.layer_activation_bytes(GPT, plan(flash=1.0, cp=cp))) == pytest.approx(
+            flash / cp, rel=1e-12
+        )
 
 
 def test_a_gated_mlp_with_few_kv_heads_keeps_what_its_backward_reads():
-    """Llama 3 8B by hand, 16 bits, flash: 10 h (norm inputs, outputs, masks), Q, output (2 a e each), K, V (2 g e each), O's input counted
-    with the output, and for the MLP gate, up and their product, 6 f."""
+    """Llama 3 8B by hand, 16 bits, flash: 10 h (norm inputs, outputs, masks), Q, output (2 a e
+    each), K, V (2 g e each), O's input counted with the output, and for the MLP gate, up and their
+    product, 6 f."""
     m = catalog.transformer("llama-3-8b")
     h, heads, kv, f = m.d_model, m.n_heads * m.head_dim, m.n_kv_heads * m.head_dim, m.d_ff
     expected = m.seq_len * (10.0 * h + 2.0 * (2.0 * heads + 2.0 * kv) + 6.0 * f)
-    assert float(memory.layer_activation_bytes(m, plan(flash=1.0))) == pytest.approx(float(expected), rel=1e-12)
+    assert float(memory.layer_activation_bytes(m, plan(flash=1.0))) == pytest.approx(
+        float(expected), rel=1e-12
+    )
 
 
 def test_operands_in_eight_bits_are_kept_in_one_byte():
-    """Of 34 bytes the norms' outputs (4), the attention output (2) and the MLP's product (8) halve; four bits keep scales, so also one."""
+    """Of 34 bytes the norms' outputs (4), the attention output (2) and the MLP's product (8) halve;
+    four bits keep scales, so also one."""
     t = float(GPT.seq_len * GPT.d_model)
     for operand in (1.0, 0.5):
         found = memory.layer_activation_bytes(GPT, plan(flash=1.0, operand_bytes=operand))
@@ -66,26 +76,34 @@ def test_operands_in_eight_bits_are_kept_in_one_byte():
 
 def test_a_mixture_keeps_what_its_busiest_expert_sees():
     m = EDGE_MODELS[2].replace(imbalance=1.5, n_shared_experts=1.0)
-    dense, busy = (float(memory.layer_activation_bytes(x, plan(flash=1.0))) for x in (m.replace(top_k=0.0, n_shared_experts=0.0), m))
+    dense, busy = (
+        float(memory.layer_activation_bytes(x, plan(flash=1.0)))
+        for x in (m.replace(top_k=0.0, n_shared_experts=0.0), m)
+    )
     inside, inputs = float(m.d_ff) * (2.0 * 1.5 + 1.0) * 6.0, float(m.d_model) * 2.0 * 1.5 * 2.0
     assert busy - dense == pytest.approx(float(m.seq_len) * (inside + inputs), rel=1e-12)
 
 
 @pytest.mark.parametrize("ranks", [1.0, 8.0, 64.0])
 def test_zero_stages_hold_their_shares(ranks):
-    """Rajbhandari et al. 2020 with 16-bit gradients: 2 + 2 + 12 = 16 bytes per parameter, each stage shards one more part."""
+    """Rajbhandari et al. 2020 with 16-bit gradients: 2 + 2 + 12 = 16 bytes per parameter, each
+    stage shards one more part."""
     n = float(parameters(LLAMA))
     expected = {0: 16.0, 1: 4.0 + 12.0 / ranks, 2: 2.0 + 14.0 / ranks, 3: 16.0 / ranks}
     for zero, per_parameter in expected.items():
         use = memory_use(LLAMA, plan(dp=ranks, shard=ranks, zero=float(zero), gradient_bytes=2.0))
-        assert float(use.weights + use.gradients + use.optimizer) == pytest.approx(per_parameter * n, rel=1e-12)
+        assert float(use.weights + use.gradients + use.optimizer) == pytest.approx(
+            per_parameter * n, rel=1e-12
+        )
 
 
 def test_interpolation_meets_the_stages_and_is_linear_between():
     zero = np.linspace(0.0, 3.0, 301)
     use = memory_use(LLAMA, plan(dp=8.0, shard=8.0).replace(zero=zero))
     states = np.asarray(use.weights + use.gradients + use.optimizer)
-    whole = [float(memory_use(LLAMA, plan(dp=8.0, shard=8.0, zero=float(z))).total) for z in range(4)]
+    whole = [
+        float(memory_use(LLAMA, plan(dp=8.0, shard=8.0, zero=float(z))).total) for z in range(4)
+    ]
     np.testing.assert_allclose(np.asarray(use.total)[::100], whole, rtol=1e-12)
     bends = np.abs(np.diff(states, 2)) > 1e-9 * states[0]
     assert set(np.flatnonzero(bends) + 1) == {100, 200}
@@ -96,14 +114,24 @@ def test_sharing_shards_over_its_own_ranks_only():
     parts = residents(EDGE_MODELS[2], plan(ep=2.0, dp=16.0))
     spread = plan(dp=16.0, ep=2.0, shard=8.0, cp=2.0)
     found = float(memory.sharded(parts, spread))
-    assert found == pytest.approx(float((parts.layers + parts.ends) / 16.0 + parts.experts / 8.0), rel=1e-12)
+    assert found == pytest.approx(
+        float((parts.layers + parts.ends) / 16.0 + parts.experts / 8.0), rel=1e-12
+    )
     for zero, stage in product(range(4), (1.0, 2.0, 3.0)):
         expected = found if zero >= stage else float(parts.total)
-        assert float(memory.held(parts, spread.replace(zero=float(zero)), stage)) == pytest.approx(expected, rel=1e-12)
+        assert float(memory.held(parts, spread.replace(zero=float(zero)), stage)) == pytest.approx(
+            expected, rel=1e-12
+        )
 
 
 @pytest.mark.parametrize(
-    ("schedule", "v", "held"), [("1f1b", 1.0, 8.0), ("gpipe", 1.0, 32.0), ("interleaved", 2.0, 8.0 + 7.0 / 2.0), ("zero-bubble", 1.0, 15.0)]
+    ("schedule", "v", "held"),
+    [
+        ("1f1b", 1.0, 8.0),
+        ("gpipe", 1.0, 32.0),
+        ("interleaved", 2.0, 8.0 + 7.0 / 2.0),
+        ("zero-bubble", 1.0, 15.0),
+    ],
 )
 def test_a_stage_holds_the_micro_batches_of_its_schedule(schedule, v, held):
     p = plan(dp=2.0, pp=8.0, tp=8.0, interleave=v, schedule=schedule, micro_batch=1.0, flash=1.0)
@@ -116,33 +144,55 @@ def test_recomputation_keeps_one_layer_at_work():
     p = plan(recompute_layers=1.0, flash=1.0)
     one = float(memory.layer_activation_bytes(GPT, plan(flash=1.0)))
     kept = 2.0 * float(GPT.seq_len) * float(GPT.d_model)
-    assert float(memory_use(GPT, p).activations) == pytest.approx(float(GPT.n_layers) * kept + one, rel=1e-12)
+    assert float(memory_use(GPT, p).activations) == pytest.approx(
+        float(GPT.n_layers) * kept + one, rel=1e-12
+    )
 
 
 def test_of_activations_in_the_host_s_memory_two_layers_stay_on_the_device():
-    """All but what leaves and what comes back, in proportion; the layer at work stays, and nothing but activations changes."""
+    """All but what leaves and what comes back, in proportion; the layer at work stays, and nothing
+    but activations changes."""
     p = plan(recompute_layers=1.0, flash=1.0)
     kept = 2.0 * float(GPT.seq_len) * float(GPT.d_model)
-    on_device, half, moved = (memory_use(GPT, p.replace(offload=share)) for share in (0.0, 0.5, 1.0))
-    assert float(on_device.activations - moved.activations) == pytest.approx((float(GPT.n_layers) - 2.0) * kept, rel=1e-12)
-    assert float(on_device.activations + moved.activations) == pytest.approx(2.0 * float(half.activations), rel=1e-12)
-    assert float(on_device.total - moved.total) == pytest.approx(float(on_device.activations - moved.activations), rel=1e-12)
+    on_device, half, moved = (
+        memory_use(GPT, p.replace(offload=share)) for share in (0.0, 0.5, 1.0)
+    )
+    assert float(on_device.activations - moved.activations) == pytest.approx(
+        (float(GPT.n_layers) - 2.0) * kept, rel=1e-12
+    )
+    assert float(on_device.activations + moved.activations) == pytest.approx(
+        2.0 * float(half.activations), rel=1e-12
+    )
+    assert float(on_device.total - moved.total) == pytest.approx(
+        float(on_device.activations - moved.activations), rel=1e-12
+    )
     few = [memory.on_device(np.float64(layers), plan(offload=1.0)) for layers in (0.5, 2.0, 3.0)]
     assert [float(x) for x in few] == [0.5, 2.0, 2.0]
 
 
 def test_policies_that_keep_results_keep_no_last_one_where_nothing_reads_it():
-    """Llama 2 7B that keeps queries, keys and values, 3 h wide: all but their products and the last one run again, which is not kept."""
+    """Llama 2 7B that keeps queries, keys and values, 3 h wide: all but their products and the last
+    one run again, which is not kept."""
     h, f, t = float(LLAMA.d_model), float(LLAMA.d_ff), float(LLAMA.seq_len)
     qkv, out, up, down = 3.0 * h * h, h * h, 2.0 * h * f, h * f
     keeps = {"recompute_attention": 1.0, "recompute_elementwise": 1.0, "flash": 1.0}
-    early = plan(recompute_products=(out + up) / (qkv + out + up + down), recompute_last=0.0, **keeps)
-    assert float(memory.kept_result_bytes(LLAMA, early)) == pytest.approx(2.0 * t * 3.0 * h, rel=1e-12)
-    assert float(memory.layer_activation_bytes(LLAMA, early)) == pytest.approx(2.0 * t * 4.0 * h, rel=1e-12)
+    early = plan(
+        recompute_products=(out + up) / (qkv + out + up + down), recompute_last=0.0, **keeps
+    )
+    assert float(memory.kept_result_bytes(LLAMA, early)) == pytest.approx(
+        2.0 * t * 3.0 * h, rel=1e-12
+    )
+    assert float(memory.layer_activation_bytes(LLAMA, early)) == pytest.approx(
+        2.0 * t * 4.0 * h, rel=1e-12
+    )
     held, share = early.replace(last_kept=1.0), (qkv + down) / (qkv + out + up + down)
-    assert float(memory.kept_result_bytes(LLAMA, held)) == pytest.approx(2.0 * t * share * (5.0 * h + 2.0 * f), rel=1e-12)
+    assert float(memory.kept_result_bytes(LLAMA, held)) == pytest.approx(
+        2.0 * t * share * (5.0 * h + 2.0 * f), rel=1e-12
+    )
     every = plan(recompute_products=0.0, recompute_last=1.0, **keeps)
-    assert float(memory.kept_result_bytes(LLAMA, every)) == pytest.approx(2.0 * t * (5.0 * h + 2.0 * f), rel=1e-12)
+    assert float(memory.kept_result_bytes(LLAMA, every)) == pytest.approx(
+        2.0 * t * (5.0 * h + 2.0 * f), rel=1e-12
+    )
 
 
 @pytest.mark.parametrize("model", EDGE_MODELS)
@@ -150,10 +200,22 @@ def test_parts_add_up_and_saving_saves(model):
     base = plan(dp=8.0, shard=8.0, tp=2.0, global_batch=64.0)
     use = memory_use(model, base)
     parts = (use.weights, use.gradients, use.optimizer, use.activations, use.logits, use.buffers)
-    assert float(use.total) == pytest.approx(float(sum(parts)), rel=1e-15) and all(float(x) >= 0.0 for x in parts)
-    savers = {"sp": 1.0, "recompute_layers": 1.0, "recompute_attention": 1.0, "flash": 1.0, "zero": 1.0, "cp": 2.0, "tp": 4.0}
+    assert float(use.total) == pytest.approx(float(sum(parts)), rel=1e-15) and all(
+        float(x) >= 0.0 for x in parts
+    )
+    savers = {
+        "sp": 1.0,
+        "recompute_layers": 1.0,
+        "recompute_attention": 1.0,
+        "flash": 1.0,
+        "zero": 1.0,
+        "cp": 2.0,
+        "tp": 4.0,
+    }
     for name, value in savers.items():
-        assert float(memory_use(model, base.replace(**{name: value})).total) <= float(use.total), name
+        assert float(memory_use(model, base.replace(**{name: value})).total) <= float(use.total), (
+            name
+        )
 
 
 def test_frozen_weights_need_neither_gradients_nor_optimizer():
@@ -165,33 +227,52 @@ def test_fsdp_gathers_two_layers_on_top_of_what_is_reserved():
     base, sharded = (memory_use(LLAMA, plan(dp=8.0, shard=8.0, zero=zero)) for zero in (2.0, 3.0))
     assert float(base.buffers) == RESERVED_BYTES == 2.5 * GIB
     extra = float(sharded.buffers - base.buffers)
-    assert extra == pytest.approx(2.0 * 2.0 * float(parameters(LLAMA)) / float(LLAMA.n_layers), rel=1e-12)
+    assert extra == pytest.approx(
+        2.0 * 2.0 * float(parameters(LLAMA)) / float(LLAMA.n_layers), rel=1e-12
+    )
 
 
 def test_weights_kept_after_the_forward_pass_are_all_alive():
     p = plan(dp=8.0, shard=8.0, zero=3.0)
-    again, kept = (float(memory_use(LLAMA, p.replace(reshard=reshard)).buffers) for reshard in (1.0, 0.0))
-    assert kept - RESERVED_BYTES == pytest.approx(2.0 * float(parameters(LLAMA)), rel=1e-12) and again < kept
+    again, kept = (
+        float(memory_use(LLAMA, p.replace(reshard=reshard)).buffers) for reshard in (1.0, 0.0)
+    )
+    assert (
+        kept - RESERVED_BYTES == pytest.approx(2.0 * float(parameters(LLAMA)), rel=1e-12)
+        and again < kept
+    )
 
 
 def test_shared_experts_are_on_every_rank_of_their_group():
     m = EDGE_MODELS[2].replace(n_experts=8.0, n_shared_experts=2.0)
     one = float(m.d_model * m.d_ff * (2.0 + m.gated_mlp) * m.n_layers)
     whole, spread = (residents(m, plan(dp=8.0, ep=ep)) for ep in (1.0, 8.0))
-    assert float(whole.experts) == pytest.approx(8.0 * one, rel=1e-12) and float(spread.experts) == pytest.approx(one, rel=1e-12)
-    assert float(whole.dense) == float(spread.dense) and float(whole.total) == pytest.approx(float(parameters(m)), rel=1e-12)
+    assert float(whole.experts) == pytest.approx(8.0 * one, rel=1e-12) and float(
+        spread.experts
+    ) == pytest.approx(one, rel=1e-12)
+    assert float(whole.dense) == float(spread.dense) and float(whole.total) == pytest.approx(
+        float(parameters(m)), rel=1e-12
+    )
 
 
 def test_llama_70b_on_64_devices_needs_what_practice_needs():
-    """Sharded over 64 H100s with full recomputation it fits 80 GB, unsharded it does not (Llama 2 70B was trained with FSDP)."""
+    """Sharded over 64 H100s with full recomputation it fits 80 GB, unsharded it does not (Llama 2
+    70B was trained with FSDP)."""
     m = catalog.transformer("llama-2-70b")
     big = plan(dp=64.0, shard=64.0, recompute_layers=1.0, flash=1.0)
-    assert float(memory_use(m, big.replace(zero=3.0)).total) < 80e9 < 1e12 < float(memory_use(m, big).total)
+    assert (
+        float(memory_use(m, big.replace(zero=3.0)).total)
+        < 80e9
+        < 1e12
+        < float(memory_use(m, big).total)
+    )
 
 
 def use(model=LLAMA, changes=(), **degrees: float):
     """Memory of a plan with flash attention under a footprint that differs from the least."""
-    return memory_use(model, plan(**{"flash": 1.0, **degrees}), footprint=LEAST.replace(**dict(changes)))
+    return memory_use(
+        model, plan(**{"flash": 1.0, **degrees}), footprint=LEAST.replace(**dict(changes))
+    )
 
 
 def test_the_least_footprint_says_nothing_new():
@@ -199,7 +280,12 @@ def test_the_least_footprint_says_nothing_new():
     assert memory_use(LLAMA, p, footprint=LEAST) == memory_use(LLAMA, p)
 
 
-SCALED = {"gradient": "gradients", "optimizer": "optimizer", "logit": "logits", "activation": "activations"}
+SCALED = {
+    "gradient": "gradients",
+    "optimizer": "optimizer",
+    "logit": "logits",
+    "activation": "activations",
+}
 
 
 @pytest.mark.parametrize(("name", "purpose"), SCALED.items())
@@ -207,7 +293,9 @@ def test_a_footprint_scales_its_purpose_alone(name, purpose):
     base, more = use(dp=8.0), use(changes={name: 1.7}, dp=8.0)
     for other in ("weights", "gradients", "optimizer", "activations", "logits", "buffers"):
         factor = 1.7 if other == purpose else 1.0
-        assert float(getattr(more, other)) == pytest.approx(factor * float(getattr(base, other)), rel=1e-12), other
+        assert float(getattr(more, other)) == pytest.approx(
+            factor * float(getattr(base, other)), rel=1e-12
+        ), other
 
 
 def test_copies_are_kept_only_under_tensor_parallelism():
@@ -221,22 +309,31 @@ def test_recomputation_that_keeps_everything_is_none():
     kept = use(changes={"kept": 1.0}, recompute_layers=1.0)
     assert float(kept.activations) == pytest.approx(float(none.activations), rel=1e-12)
     half = use(changes={"kept": 0.5}, recompute_layers=1.0)
-    assert float(use(recompute_layers=1.0).activations) < float(half.activations) < float(kept.activations)
+    assert (
+        float(use(recompute_layers=1.0).activations)
+        < float(half.activations)
+        < float(kept.activations)
+    )
 
 
 def test_stages_that_are_not_alike():
-    """32 layers in 5 stages, 7 on the first and 4 on the last: activations as of 7 layers, and the last stage spares 3 of them more."""
+    """32 layers in 5 stages, 7 on the first and 4 on the last: activations as of 7 layers, and the
+    last stage spares 3 of them more."""
     wide = LLAMA.replace(vocab=4e6)
     laid = {"stage_excess": 0.6, "head_displaces": 3.0}
     alike, uneven = (use(wide, pp=5.0, dp=1.0, **more) for more in ({}, laid))
     assert float(uneven.activations / alike.activations) == pytest.approx(7.0 / 6.4, rel=1e-12)
-    # 5 micro-batches are in flight on the first stage, 1 on the last: 7 · 5 − 4 layers to spare for 6.4 · (5 − 1)
+    # 5 micro-batches are in flight on the first stage, 1 on the last: 7 · 5 − 4 layers to spare for
+    # 6.4 · (5 − 1)
     layer = float(memory.layer_activation_bytes(LLAMA, plan(flash=1.0)))
-    assert float(alike.logits - uneven.logits) == pytest.approx((7.0 * 5.0 - 4.0 - 6.4 * 4.0) * layer, rel=1e-9)
+    assert float(alike.logits - uneven.logits) == pytest.approx(
+        (7.0 * 5.0 - 4.0 - 6.4 * 4.0) * layer, rel=1e-9
+    )
 
 
 def test_of_the_logits_counts_what_the_last_stage_does_not_spare():
-    """GPT with a vocabulary as large as it takes for the last stage to be the fuller one; the first stage alone has none."""
+    """GPT with a vocabulary as large as it takes for the last stage to be the fuller one; the first
+    stage alone has none."""
     wide = LLAMA.replace(vocab=4e6)
     one, several = use(wide), use(wide, pp=4.0)
     spared = 3.0 * float(memory.layer_activation_bytes(LLAMA, plan(flash=1.0))) * 8.0
@@ -248,19 +345,27 @@ def test_of_the_logits_counts_what_the_last_stage_does_not_spare():
 
 
 def test_gathered_inputs_stay_while_the_pipeline_fills():
-    """4 bytes per token and width, less the rank's own part, for all but two of the micro-batches in flight."""
+    """4 bytes per token and width, less the rank's own part, for all but two of the micro-batches
+    in flight."""
     degrees = {"pp": 8.0, "tp": 4.0, "sp": 1.0, "global_batch": 64.0}
     base, ahead = use(**degrees), use(changes={"gathered": 1.0}, **degrees)
     expected = 4.0 * 4096.0 * 4096.0 * 0.75 * 6.0 * 4.0
     assert float(ahead.activations - base.activations) == pytest.approx(expected, rel=1e-12)
     for alone in ({**degrees, "sp": 0.0}, {**degrees, "pp": 2.0}, {**degrees, "pp": 1.0}):
-        assert float(use(changes={"gathered": 1.0}, **alone).total) == float(use(**alone).total), alone
+        assert float(use(changes={"gathered": 1.0}, **alone).total) == float(use(**alone).total), (
+            alone
+        )
 
 
 def test_the_probability_is_a_half_at_the_limit_and_grows_with_the_need():
     needed = np.array([0.1, 0.8, 1.0, 1.2, 10.0]) * 8e10
     p = np.asarray(memory.out_of_memory_probability(needed, 8e10, 0.2))
-    assert p[2] == pytest.approx(0.5) and (np.diff(p) > 0.0).all() and p[0] < 1e-9 and p[-1] > 1.0 - 1e-9
+    assert (
+        p[2] == pytest.approx(0.5)
+        and (np.diff(p) > 0.0).all()
+        and p[0] < 1e-9
+        and p[-1] > 1.0 - 1e-9
+    )
     assert p[3] == pytest.approx(0.819, abs=1e-3), "ln 1.2 is 0.91 spreads, and Phi(0.91) = 0.819"
 
 
@@ -268,21 +373,37 @@ def test_footprints_come_back_from_the_unconstrained_space():
     mean, width = prior()
     found = from_unconstrained(mean)
     assert len(mean) == len(width) == len(NAMES) == len(vars(found)) and (width > 0.0).all()
-    assert found.gradient == pytest.approx(1.25) and found.last_stage == pytest.approx(0.5) and found.kept == pytest.approx(0.1)
+    assert (
+        found.gradient == pytest.approx(1.25)
+        and found.last_stage == pytest.approx(0.5)
+        and found.kept == pytest.approx(0.1)
+    )
     assert set(NAMES) == set(vars(Footprint()))
 
 
 def test_prefetched_layers_and_accumulated_gradients_take_memory():
-    """FSDP on 64 devices: one gathered layer at depth 0, two at 1, five at 4, all of them when kept; gradients whole once several
-    micro-batches are accumulated."""
+    """FSDP on 64 devices: one gathered layer at depth 0, two at 1, five at 4, all of them when
+    kept; gradients whole once several micro-batches are accumulated."""
     fsdp = plan(dp=64.0, shard=64.0, zero=3.0, flash=1.0, global_batch=128.0)
     whole = 2.0 * float(parameters(LLAMA))
     for depth in (0.0, 1.0, 4.0):
         found = float(memory_use(LLAMA, fsdp.replace(prefetch=depth)).buffers)
-        assert found == pytest.approx(float(LEAST.reserved) + whole * (1.0 + depth) / float(LLAMA.n_layers), rel=1e-12)
-    assert float(memory_use(LLAMA, fsdp.replace(prefetch=100.0)).buffers) == float(memory_use(LLAMA, fsdp.replace(reshard=0.0)).buffers)
-    sharded, summed = (float(memory_use(LLAMA, fsdp.replace(accumulate=x)).gradients) for x in (0.0, 1.0))
-    assert summed == pytest.approx(4.0 * float(parameters(LLAMA)), rel=1e-12) and summed == pytest.approx(64.0 * sharded, rel=1e-12)
-    assert float(memory_use(LLAMA, fsdp.replace(accumulate=1.0, global_batch=64.0)).gradients) == pytest.approx(sharded, rel=1e-12)
+        assert found == pytest.approx(
+            float(LEAST.reserved) + whole * (1.0 + depth) / float(LLAMA.n_layers), rel=1e-12
+        )
+    assert float(memory_use(LLAMA, fsdp.replace(prefetch=100.0)).buffers) == float(
+        memory_use(LLAMA, fsdp.replace(reshard=0.0)).buffers
+    )
+    sharded, summed = (
+        float(memory_use(LLAMA, fsdp.replace(accumulate=x)).gradients) for x in (0.0, 1.0)
+    )
+    assert summed == pytest.approx(
+        4.0 * float(parameters(LLAMA)), rel=1e-12
+    ) and summed == pytest.approx(64.0 * sharded, rel=1e-12)
+    assert float(
+        memory_use(LLAMA, fsdp.replace(accumulate=1.0, global_batch=64.0)).gradients
+    ) == pytest.approx(sharded, rel=1e-12)
     # below stage 2 gradients are whole anyway
-    assert float(memory_use(LLAMA, fsdp.replace(zero=1.0, accumulate=1.0)).gradients) == pytest.approx(summed, rel=1e-12)
+    assert float(
+        memory_use(LLAMA, fsdp.replace(zero=1.0, accumulate=1.0)).gradients
+    ) == pytest.approx(summed, rel=1e-12)

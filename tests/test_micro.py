@@ -1,4 +1,5 @@
-"""Laws of single operations: the step model's where they add nothing, recovered from their own times, right on shapes not fitted."""
+"""Laws of single operations: the step model's where they add nothing, recovered from their own
+times, right on shapes not fitted."""
 
 from __future__ import annotations
 
@@ -11,7 +12,16 @@ import numpy as np
 import pytest
 
 from calibration.micro import attention, collectives, matmul, priors, published
-from calibration.micro.fitting import Fitted, Problem, constrained, fit, log_ratios, problem, take, unconstrained
+from calibration.micro.fitting import (
+    Fitted,
+    Problem,
+    constrained,
+    fit,
+    log_ratios,
+    problem,
+    take,
+    unconstrained,
+)
 from calibration.micro.groups import Group, form_of, groups, half_of_shapes, problem_of
 from calibration.micro.priors import LARGE_SHARE, fits, shipped
 from dmodel import catalog, coefficients
@@ -34,36 +44,84 @@ def group(kind: str, chip: str, variant: str = "") -> Group:
 
 def test_matmul_is_the_step_models_where_a_single_call_adds_nothing():
     chip, c = catalog.chip("H100-80GB"), coefficients.default()
-    m, n, k = (jnp.array(x) for x in ([64.0, 4096.0, 1e4], [512.0, 4096.0, 2e3], [8192.0, 512.0, 3e3]))
+    m, n, k = (
+        jnp.array(x) for x in ([64.0, 4096.0, 1e4], [512.0, 4096.0, 2e3], [8192.0, 512.0, 3e3])
+    )
     x = matmul.Cases(m, n, k, jnp.ones(3), 2.0, 0.0, chip.flops_per_s, chip.hbm_bytes_per_s)
-    halves = {name: getattr(c, f"matmul_{name}") for name in ("half_rows", "half_columns", "half_inner")} | {"half_area": 0.0}
-    mine = defaults(matmul.FORM, efficiency=c.matmul_efficiency, memory_efficiency=c.memory_efficiency, launch=0.0, **halves)
+    halves = {
+        name: getattr(c, f"matmul_{name}") for name in ("half_rows", "half_columns", "half_inner")
+    } | {"half_area": 0.0}
+    mine = defaults(
+        matmul.FORM,
+        efficiency=c.matmul_efficiency,
+        memory_efficiency=c.memory_efficiency,
+        launch=0.0,
+        **halves,
+    )
     products = Matmuls(rows=m, columns=n, inner=k, copies=jnp.ones(3))
-    np.testing.assert_allclose(matmul.time(mine, x), matmul_time(products, chip.flops_per_s, 2.0, chip, c), rtol=1e-12)
+    np.testing.assert_allclose(
+        matmul.time(mine, x), matmul_time(products, chip.flops_per_s, 2.0, chip, c), rtol=1e-12
+    )
 
 
 def test_attention_is_the_step_models_where_a_single_call_adds_nothing():
     chip, c = catalog.chip("A100-80GB"), coefficients.default()
-    x = attention.Cases(2.0, 4096.0, 32.0, 8.0, 64.0, 0.5, chip.attention_flops_per_s, chip.exponentials_per_s, np.inf)
+    x = attention.Cases(
+        2.0,
+        4096.0,
+        32.0,
+        8.0,
+        64.0,
+        0.5,
+        chip.attention_flops_per_s,
+        chip.exponentials_per_s,
+        np.inf,
+    )
     mine = defaults(
-        attention.FORM, efficiency=c.attention_efficiency, exponentials=c.attention_exponentials, half_sequence=0.0, half_queries=0.0,
+        attention.FORM,
+        efficiency=c.attention_efficiency,
+        exponentials=c.attention_exponentials,
+        half_sequence=0.0,
+        half_queries=0.0,
         launch=0.0,
-    )  # fmt: skip
+    )
     scores = 2.0 * 32.0 * 4096.0**2 / 2.0
-    np.testing.assert_allclose(attention.time(mine, x), attention_time(4.0 * 64.0 * scores, scores, 0.0, chip, c), rtol=1e-12)
+    np.testing.assert_allclose(
+        attention.time(mine, x),
+        attention_time(4.0 * 64.0 * scores, scores, 0.0, chip, c),
+        rtol=1e-12,
+    )
 
 
-@pytest.mark.parametrize(("kind", "name"), [(1, "gather_time"), (2, "gather_time"), (3, "all_to_all_time")])
+@pytest.mark.parametrize(
+    ("kind", "name"), [(1, "gather_time"), (2, "gather_time"), (3, "all_to_all_time")]
+)
 def test_the_inner_level_is_the_step_models_where_a_single_call_adds_nothing(kind, name):
-    net, c = catalog.system("A100-DGX").network, coefficients.default().replace(collective_start=0.0)
+    net, c = (
+        catalog.system("A100-DGX").network,
+        coefficients.default().replace(collective_start=0.0),
+    )
     v, g = jnp.array([1e3, 1e6, 1e9]), jnp.array([2.0, 4.0, 8.0])
-    x = collectives.Cases(jnp.full(3, float(kind)), v, g, jnp.ones(3), tuple(net.bytes_per_s), tuple(net.latency_s), jnp.zeros(3))
+    x = collectives.Cases(
+        jnp.full(3, float(kind)),
+        v,
+        g,
+        jnp.ones(3),
+        tuple(net.bytes_per_s),
+        tuple(net.latency_s),
+        jnp.zeros(3),
+    )
     ones = dict.fromkeys(("exchange", "low_latency", "exchange_low", "middle"), 1.0)
     none = dict.fromkeys(("base", "crowding", "middle_over", "switch_over"), NOTHING)
     # a ring also copies its own part, an exchange of the step model does not
     own = step_collectives.OWN_PART if name == "gather_time" else NOTHING
     mine = defaults(
-        collectives.FORM, efficiency_inner=c.net_efficiency_inner, latency_inner=c.net_latency_inner, partners=own, **ones, **none
+        collectives.FORM,
+        efficiency_inner=c.net_efficiency_inner,
+        latency_inner=c.net_latency_inner,
+        partners=own,
+        **ones,
+        **none,
     )
     fabric = step_collectives.fabric(net, c, sharpness=jnp.inf)
     expected = getattr(step_collectives, name)(v, jnp.stack([g, jnp.ones(3)]), fabric)
@@ -73,8 +131,17 @@ def test_the_inner_level_is_the_step_models_where_a_single_call_adds_nothing(kin
 
 
 def test_hops_between_nodes_are_the_step_models_in_lines_and_the_tables_in_other_protocols():
-    d = jnp.array([2.0, 2.0**14, 2.0**20])  # trees are far below rings, the smooth minimum 2 % below trees
-    x = collectives.Cases(jnp.array([1.0, 0.0, 0.0]), jnp.full(3, 1e6), jnp.full(3, 8.0), d, (1e11, 1e10), (1e-6, 5e-6), jnp.zeros(3))
+    # trees are far below rings, the smooth minimum 2 % below trees
+    d = jnp.array([2.0, 2.0**14, 2.0**20])
+    x = collectives.Cases(
+        jnp.array([1.0, 0.0, 0.0]),
+        jnp.full(3, 1e6),
+        jnp.full(3, 8.0),
+        d,
+        (1e11, 1e10),
+        (1e-6, 5e-6),
+        jnp.zeros(3),
+    )
     mine = defaults(collectives.FORM, latency_inner=NOTHING, latency_outer=2.0)
     words, lines, blocks = (collectives.hops(mine, x, p) for p in range(3))
     tree = 2.0 * step_collectives.TREE_HOP * jnp.log2(d[1:]) * 1e-5
@@ -82,10 +149,16 @@ def test_hops_between_nodes_are_the_step_models_in_lines_and_the_tables_in_other
     np.testing.assert_allclose(words / lines, [2.7 / 4.0, 5.0 / 8.5, 5.0 / 8.5], rtol=0.03)
     np.testing.assert_allclose(blocks / lines, [14.0 / 4.0, 14.0 / 8.5, 14.0 / 8.5], rtol=0.03)
     alone = x._replace(outer=jnp.ones(3))
-    np.testing.assert_allclose(collectives.hops(mine, alone, 2), collectives.hops(mine, alone, 0), rtol=1e-12)
+    np.testing.assert_allclose(
+        collectives.hops(mine, alone, 2), collectives.hops(mine, alone, 0), rtol=1e-12
+    )
 
 
-RECOVERED = [("matmul", "H100-80GB", "fp8"), ("attention", "H200-141GB", ""), ("collective", "H100-80GB", "one domain")]
+RECOVERED = [
+    ("matmul", "H100-80GB", "fp8"),
+    ("attention", "H200-141GB", ""),
+    ("collective", "H100-80GB", "one domain"),
+]
 HALVED = [
     ("matmul", "A100-80GB", "bf16"),
     ("matmul", "H100-80GB", "fp8"),
@@ -96,7 +169,8 @@ HALVED = [
 
 
 class Halves(NamedTuple):
-    """A fit to one half of the shapes, and of the other half ln(predicted / measured) by the fit and by the prior alone."""
+    """A fit to one half of the shapes, and of the other half ln(predicted / measured) by the fit
+    and by the prior alone."""
 
     found: Fitted
     ratio: np.ndarray
@@ -105,7 +179,10 @@ class Halves(NamedTuple):
 
 def remade(kind: str, chip: str, variant: str) -> tuple[Fitted, Problem]:
     """What is shipped, and its own times with noise of 2 %."""
-    truth, rows = shipped(kind, chip, variant or group(kind, chip).variant), problem_of(group(kind, chip, variant))
+    truth, rows = (
+        shipped(kind, chip, variant or group(kind, chip).variant),
+        problem_of(group(kind, chip, variant)),
+    )
     noise = 0.02 * np.random.default_rng(0).standard_normal(len(rows.weight))
     return truth, rows._replace(log_seconds=np.log(truth.seconds(rows.cases)) + noise)
 
@@ -114,13 +191,25 @@ def remade(kind: str, chip: str, variant: str) -> tuple[Fitted, Problem]:
 def fits_of(kind: str) -> dict[tuple, Fitted | Halves]:
     """All fits of one law at once, so that it compiles once."""
     again = {case: remade(*case)[1] for case in RECOVERED if case[0] == kind}
-    cut = {case: (problem_of(group(*case)), half_of_shapes(group(*case).table, 0)) for case in HALVED if case[0] == kind}
-    found = fit(form_of(kind), [*again.values(), *(take(rows, half) for rows, half in cut.values())], starts=2)
+    cut = {
+        case: (problem_of(group(*case)), half_of_shapes(group(*case).table, 0))
+        for case in HALVED
+        if case[0] == kind
+    }
+    found = fit(
+        form_of(kind),
+        [*again.values(), *(take(rows, half) for rows, half in cut.values())],
+        starts=2,
+    )
     ends, others = found[len(again) :], [take(rows, ~half) for rows, half in cut.values()]
-    priors_alone = [end._replace(z=np.asarray(rows.mean)) for end, rows in zip(ends, others, strict=True)]
+    priors_alone = [
+        end._replace(z=np.asarray(rows.mean)) for end, rows in zip(ends, others, strict=True)
+    ]
     ratios = log_ratios([*ends, *priors_alone], others * 2)
     halves = map(Halves, ends, ratios, ratios[len(ends) :])
-    return {("again", *case): end for case, end in zip(again, found, strict=False)} | dict(zip(cut, halves, strict=True))
+    return {("again", *case): end for case, end in zip(again, found, strict=False)} | dict(
+        zip(cut, halves, strict=True)
+    )
 
 
 @pytest.mark.parametrize(("kind", "chip", "variant"), RECOVERED)
@@ -132,7 +221,10 @@ def test_coefficients_are_recovered_from_their_own_times(kind, chip, variant):
     np.testing.assert_array_less(np.abs(again.z - truth.z)[told], 0.3)
 
 
-@pytest.mark.parametrize(("kind", "chip", "variant", "most"), [(*c, m) for c, m in zip(HALVED, (8.0, 8.0, 8.0, 12.0, 10.0), strict=True)])
+@pytest.mark.parametrize(
+    ("kind", "chip", "variant", "most"),
+    [(*c, m) for c, m in zip(HALVED, (8.0, 8.0, 8.0, 12.0, 10.0), strict=True)],
+)
 def test_shapes_not_fitted_are_predicted(kind, chip, variant, most):
     halves = fits_of(kind)[kind, chip, variant]
     error = np.median(np.abs(np.expm1(halves.ratio)))
@@ -144,7 +236,10 @@ def test_shapes_not_fitted_are_predicted(kind, chip, variant, most):
 def test_rows_of_one_shape_stay_together():
     table = group("collective", "B200").table
     half = half_of_shapes(table, 3)
-    shapes = [(row.text("collective"), row.text("n_accel"), row.text("message_bytes")) for row in table.rows]
+    shapes = [
+        (row.text("collective"), row.text("n_accel"), row.text("message_bytes"))
+        for row in table.rows
+    ]
     fitted = {shape for shape, chosen in zip(shapes, half, strict=True) if chosen}
     assert not fitted & {shape for shape, chosen in zip(shapes, half, strict=True) if not chosen}
     assert 0.4 < half.mean() < 0.6 and len(fitted) < half.sum()
@@ -176,7 +271,10 @@ def test_a_fit_needs_only_the_rows_with_weight():
     rows = problem_of(group("attention", "A100-80GB"))
     few = take(rows, np.arange(len(rows.weight)) < 60)
     longer = problem(form_of("attention"), rows.cases, np.exp(np.asarray(rows.log_seconds)))
-    alone, padded = fit(form_of("attention"), [few], starts=1)[0], fit(form_of("attention"), [few, longer], starts=1)[0]
+    alone, padded = (
+        fit(form_of("attention"), [few], starts=1)[0],
+        fit(form_of("attention"), [few, longer], starts=1)[0],
+    )
     np.testing.assert_allclose(alone.z, padded.z, atol=1e-3)
 
 
@@ -193,14 +291,20 @@ def test_priors_are_coefficients_of_the_step_model():
         found = priors(chip)
         assert set(found) <= set(SPECS)
         for name, prior in found.items():
-            # four L40S of one host reach a sixth of what two do: of another host that says nearly nothing
+            # four L40S of one host reach a sixth of what two do: of another host that says nearly
+            # nothing
             widest = 4.0 if (chip, name) == ("L40S", "net_efficiency_inner") else 1.5
-            # what power leaves was measured beside idle time, and is carried over from no single call
+            # what power leaves was measured beside idle time, and is carried over from no single
+            # call
             least = 0.1 if name == "power_demand" else 0.2
             assert np.isfinite(prior.mean) and least < prior.sd < widest, (chip, name)
-            assert SPECS[name].bound == "positive" or prior.mean <= np.log(LARGE_SHARE / (1 - LARGE_SHARE)) + 1e-9
+            assert (
+                SPECS[name].bound == "positive"
+                or prior.mean <= np.log(LARGE_SHARE / (1 - LARGE_SHARE)) + 1e-9
+            )
     assert priors("TPU-v4") == priors("V100-32GB") == {}
-    # what power leaves of the clock is known of chips that run products faster for 10 ms than for longer
+    # what power leaves of the clock is known of chips that run products faster for 10 ms than for
+    # longer
     assert priors("GB200")["power_demand"].mean > priors("A100-40GB")["power_demand"].mean > 0.0
     assert priors("h100") == priors("H100-80GB")
 
@@ -208,12 +312,19 @@ def test_priors_are_coefficients_of_the_step_model():
 def test_chips_of_one_processor_share_what_products_and_attention_say():
     """Links are each one's own."""
     mine, other = priors("A100-40GB"), priors("A100-80GB")
-    assert mine == {name: prior for name, prior in other.items() if not name.startswith("net_")} != other
+    assert (
+        mine
+        == {name: prior for name, prior in other.items() if not name.startswith("net_")}
+        != other
+    )
     assert priors("H800")["matmul_half_inner"] == priors("H100-80GB")["matmul_half_inner"]
 
 
 def test_products_of_experts_keep_what_was_measured_of_them_where_it_was():
-    means = {chip: priors(chip).get("grouped_efficiency") for chip in ("H100-80GB", "H200-141GB", "H800", "A100-80GB", "B200", "TPU-v5p")}
+    means = {
+        chip: priors(chip).get("grouped_efficiency")
+        for chip in ("H100-80GB", "H200-141GB", "H800", "A100-80GB", "B200", "TPU-v5p")
+    }
     for chip in ("H100-80GB", "H200-141GB", "H800"):
         assert 1.0 / (1.0 + np.exp(-means.pop(chip).mean)) == pytest.approx(0.93)
     assert set(means.values()) == {None}
@@ -228,6 +339,7 @@ def test_priors_say_what_the_tables_show():
     assert value("A100-80GB", "matmul_efficiency") > value("B200", "matmul_efficiency") + 0.05
     assert value("H100-80GB", "low_precision_efficiency") > 0.9
     assert 0.6 < value("H100-80GB", "net_efficiency_inner") < 0.85
-    # half as many bits again: peaks promise three times the rate of 8 bits on GB300 and twice on GB200, products keep less of the more
+    # half as many bits again: peaks promise three times the rate of 8 bits on GB300 and twice on
+    # GB200, products keep less of the more
     assert value("GB300", "four_bit_efficiency") < value("GB200", "four_bit_efficiency") - 0.1
     assert "four_bit_efficiency" not in priors("H100-80GB")

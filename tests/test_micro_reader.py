@@ -1,4 +1,5 @@
-"""Tables of micro-benchmarks: what is read, what is set aside and why, and that the shipped ones are sound."""
+"""Tables of micro-benchmarks: what is read, what is set aside and why, and that the shipped ones
+are sound."""
 
 from __future__ import annotations
 
@@ -12,8 +13,13 @@ from calibration.micro.ship import license_of, shipped, write
 from dmodel.types import InputError
 
 MATMUL = "source,accelerator,dtype,m,n,k,tflops,time_us\n"
-COLLECTIVE = "source,collective,accelerator,link,n_accel,nodes,message_bytes,algbw_GBs,busbw_GBs,time_us\n"
-ATTENTION = "source,accelerator,dtype,pass,causal,batch,seq_len,n_heads,n_kv_heads,head_dim,tflops_causal,time_us\n"
+COLLECTIVE = (
+    "source,collective,accelerator,link,n_accel,nodes,message_bytes,algbw_GBs,busbw_GBs,time_us\n"
+)
+ATTENTION = (
+    "source,accelerator,dtype,pass,causal,batch,seq_len,n_heads,n_kv_heads,head_dim,tflops_causal,"
+    "time_us\n"
+)
 
 
 def table(tmp_path, text):
@@ -24,7 +30,9 @@ def table(tmp_path, text):
 
 def test_a_good_row_of_each_kind(tmp_path):
     found = table(tmp_path, MATMUL + "me,H100-80GB,bf16,4096,4096,4096,,200\n")
-    assert found.kind == "matmul" and found.seconds() == pytest.approx([2e-4]) and not found.problems
+    assert (
+        found.kind == "matmul" and found.seconds() == pytest.approx([2e-4]) and not found.problems
+    )
     found = table(tmp_path, ATTENTION + "me,A100-80GB,bf16,fwd,1,1,4096,32,8,128,100,\n")
     assert found.seconds() == pytest.approx([2.0 * 32 * 4096**2 * 128 / 100e12])
     found = table(tmp_path, COLLECTIVE + "me,all_gather,a100,NVLink,8,1,1e9,200,175,\n")
@@ -49,7 +57,9 @@ def test_a_good_row_of_each_kind(tmp_path):
 def test_a_bad_row_is_set_aside_with_its_reason_and_the_rest_is_used(tmp_path, row, reason):
     found = table(tmp_path, MATMUL + row + "\nme,H100-80GB,bf16,4096,4096,4096,,200\n")
     assert len(found.rows) == len(found.aside) == len(found.problems) == 1
-    assert reason in str(found.problems[0]) and f"{tmp_path / 'table.csv'}:2:" in str(found.problems[0])
+    assert reason in str(found.problems[0]) and f"{tmp_path / 'table.csv'}:2:" in str(
+        found.problems[0]
+    )
 
 
 @pytest.mark.parametrize(
@@ -66,9 +76,16 @@ def test_a_bad_collective(tmp_path, row, reason):
 
 
 def test_a_bad_attention_row(tmp_path):
-    found = table(tmp_path, ATTENTION + "me,A100-80GB,bf16,bwd,1,1,64,8,8,64,,5\nme,A100-80GB,bf16,fwd,1,1,64,8,3,64,,5\n")
+    found = table(
+        tmp_path,
+        ATTENTION
+        + "me,A100-80GB,bf16,bwd,1,1,64,8,8,64,,5\nme,A100-80GB,bf16,fwd,1,1,64,8,3,64,,5\n",
+    )
     assert [p.line for p in found.problems] == [2, 3]
-    assert "pass: expected fwd" in found.problems[0].reason and "no multiple of n_kv_heads" in found.problems[1].reason
+    assert (
+        "pass: expected fwd" in found.problems[0].reason
+        and "no multiple of n_kv_heads" in found.problems[1].reason
+    )
 
 
 @pytest.mark.parametrize(
@@ -105,7 +122,9 @@ def test_what_is_written_reads_back(kind, tmp_path):
     few = found.select([i < 200 for i in range(len(found.rows))])
     write(tmp_path / "few.csv.gz", kind, [shipped(kind, row) for row in few.rows])
     again = read(tmp_path / "few.csv.gz")
-    assert again.columns == few.columns and [r.cells for r in again.rows] == [r.cells for r in few.rows]
+    assert again.columns == few.columns and [r.cells for r in again.rows] == [
+        r.cells for r in few.rows
+    ]
     np.testing.assert_array_equal(again.seconds(), few.seconds())
 
 

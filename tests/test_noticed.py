@@ -1,4 +1,5 @@
-"""What `fit` and `evaluate` say of the rows that they use: notes, doubts, repetitions, assumptions, and what was held out."""
+"""What `fit` and `evaluate` say of the rows that they use: notes, doubts, repetitions, assumptions,
+and what was held out."""
 
 import csv
 import dataclasses
@@ -30,14 +31,21 @@ def known() -> tuple[TraceTable, np.ndarray]:
 
 
 def foundry(folder: Path, known, **changes) -> Path:
-    """Twelve rows of llm-foundry that the profile `held-out` was fitted on, each with cells changed by functions of the row."""
-    rows = [row for row, is_known in zip(known[0].rows, known[1], strict=True) if is_known and row.stack == "llm-foundry"]
+    """Twelve rows of llm-foundry that the profile `held-out` was fitted on, each with cells changed
+    by functions of the row."""
+    rows = [
+        row
+        for row, is_known in zip(known[0].rows, known[1], strict=True)
+        if is_known and row.stack == "llm-foundry"
+    ]
     rows = [row for row in rows if row.text("tokens_per_s_per_accel")][:12]
     path = folder / "foundry.csv"
     with path.open("w", newline="") as file:
         out = csv.DictWriter(file, list(rows[0].cells))
         out.writeheader()
-        out.writerows({**row.cells, **{name: change(row) for name, change in changes.items()}} for row in rows)
+        out.writerows(
+            {**row.cells, **{name: change(row) for name, change in changes.items()}} for row in rows
+        )
     return path
 
 
@@ -56,9 +64,12 @@ def fit(path: Path, folder: Path, *options: str, code: int = 0):
 @pytest.fixture
 def quick(monkeypatch):
     """A fit that gives its base back: what is said around it is asked about here."""
+
     def same(cases, base, seed, held_out, name, **how):
         used = np.ones(len(cases), bool) if held_out is None else ~held_out
-        return dataclasses.replace(base, name=name, fitted_rows=tuple(cases.labels.fingerprint[used].tolist()))
+        return dataclasses.replace(
+            base, name=name, fitted_rows=tuple(cases.labels.fingerprint[used].tolist())
+        )
 
     monkeypatch.setattr("dmodel.cli.fit.fit_with_bar", same)
 
@@ -68,27 +79,50 @@ def quick(monkeypatch):
 
 @pytest.mark.parametrize("command", ["fit", "evaluate"])
 def test_milliseconds_beside_a_right_throughput_are_said(tmp_path, known, quick, command):
-    path = foundry(tmp_path, known, step_time_s=lambda row: f"{1000.0 * row.known('step_time_s'):.6g}")
-    words = ("fit", path, "--out", tmp_path / "p.json") if command == "fit" else ("evaluate --profile held-out", path)
+    path = foundry(
+        tmp_path, known, step_time_s=lambda row: f"{1000.0 * row.known('step_time_s'):.6g}"
+    )
+    words = (
+        ("fit", path, "--out", tmp_path / "p.json")
+        if command == "fit"
+        else ("evaluate --profile held-out", path)
+    )
     result = run(*words, "--json")
     d = json.loads(result.stdout)
     lines = result.stderr.splitlines()
-    assert len(d["notes"]) == 12 and all("but the throughput says" in note["reason"] for note in d["notes"])
+    assert len(d["notes"]) == 12 and all(
+        "but the throughput says" in note["reason"] for note in d["notes"]
+    )
     assert d["notes"][0].keys() == {"file", "line", "reason"}
-    assert sum(line.startswith("note: ") for line in lines) == 1 and "and 11 more like it: see --json" in result.stderr
+    assert (
+        sum(line.startswith("note: ") for line in lines) == 1
+        and "and 11 more like it: see --json" in result.stderr
+    )
     assert len(d["implausible"]) == 12 and "12 of 12 rows can hardly be right" in result.stderr
-    assert sum(line.startswith("WARNING: ") for line in lines) == 12 and "and 2 rows more" in result.stderr
+    assert (
+        sum(line.startswith("WARNING: ") for line in lines) == 12
+        and "and 2 rows more" in result.stderr
+    )
 
 
 @pytest.mark.parametrize("command", ["fit", "evaluate"])
 def test_assumptions_are_counted_and_whole_in_the_document(tmp_path, quick, command):
     path = table(tmp_path, *SHAPES, {"global_batch": "256", "recompute": ""})
-    words = ("fit --profile prior", path, "--out", tmp_path / "p.json") if command == "fit" else ("evaluate --profile prior", path)
+    words = (
+        ("fit --profile prior", path, "--out", tmp_path / "p.json")
+        if command == "fit"
+        else ("evaluate --profile prior", path)
+    )
     result = run(*words, "--json")
     found = json.loads(result.stdout)["assumptions"]
-    by_row = {row["line"]: row["assumptions"] for row in document("predict --profile prior", path)["rows"]}
+    by_row = {
+        row["line"]: row["assumptions"] for row in document("predict --profile prior", path)["rows"]
+    }
     assert [d["rows"] for d in found] == sorted((d["rows"] for d in found), reverse=True)
-    again = {line: sorted(d["assumption"] for d in found if line in d["lines"][str(path)]) for line in by_row}
+    again = {
+        line: sorted(d["assumption"] for d in found if line in d["lines"][str(path)])
+        for line in by_row
+    }
     assert again == {line: sorted(texts) for line, texts in by_row.items()}
     said = [line for line in result.stderr.splitlines() if line.startswith("assumed")]
     assert said[0] == f"assumed for 5 of 5 rows: {found[0]['assumption']}" and len(said) == 9
@@ -98,20 +132,32 @@ def test_assumptions_are_counted_and_whole_in_the_document(tmp_path, quick, comm
 # --- times that can hardly be
 
 
-@pytest.mark.parametrize(("seconds", "says"), [("1e-8", "times the peak FLOP/s of 64 × H100-80GB"), ("1e8", "times as long as")])
+@pytest.mark.parametrize(
+    ("seconds", "says"),
+    [("1e-8", "times the peak FLOP/s of 64 × H100-80GB"), ("1e8", "times as long as")],
+)
 def test_impossible_times_are_named_and_kept(tmp_path, seconds, says):
     path = table(tmp_path, *({**shape, "step_time_s": seconds} for shape in SHAPES))
     result = run("evaluate --profile prior --json", path)
     d = json.loads(result.stdout)
-    assert d["rows_used"] == 4 == len(d["implausible"]) and "4 of 4 rows can hardly be right" in result.stderr
-    assert all(says in p["reason"] for p in d["implausible"]) and f"WARNING: {path}:2: " in result.stderr
+    assert (
+        d["rows_used"] == 4 == len(d["implausible"])
+        and "4 of 4 rows can hardly be right" in result.stderr
+    )
+    assert (
+        all(says in p["reason"] for p in d["implausible"])
+        and f"WARNING: {path}:2: " in result.stderr
+    )
 
 
 def test_a_fit_names_impossible_times_and_takes_them(tmp_path, quick):
     path = table(tmp_path, *({**shape, "step_time_s": "1e-8"} for shape in SHAPES))
     result = fit(path, tmp_path, "--json")
     d = json.loads(result.stdout)
-    assert len(d["implausible"]) == 4 == d["rows_fitted"] and "4 of 4 rows can hardly be right" in result.stderr
+    assert (
+        len(d["implausible"]) == 4 == d["rows_fitted"]
+        and "4 of 4 rows can hardly be right" in result.stderr
+    )
 
 
 @pytest.mark.parametrize("profile", profiles.names())
@@ -123,7 +169,8 @@ def test_no_published_time_is_doubted(known, profile):
 
 
 def test_bounds_of_doubt(tmp_path):
-    """Just inside and outside of the factor; rows that are flagged as slow may be slower, not faster."""
+    """Just inside and outside of the factor; rows that are flagged as slow may be slower, not
+    faster."""
     cases = to_cases(read(table(tmp_path, *[{}] * 4)))
     t = cases.labels.step_time_s
     near = np.array([1.01 / FAR, FAR / 1.01, 0.99 / FAR, 1.01 * FAR])
@@ -134,7 +181,8 @@ def test_bounds_of_doubt(tmp_path):
 
 
 def test_least_work_is_that_of_the_products(tmp_path):
-    """Six FLOP for each parameter that is no look-up and each token; frozen weights need no gradients."""
+    """Six FLOP for each parameter that is no look-up and each token; frozen weights need no
+    gradients."""
     rows = [{}, {"n_params": "6.607e9"}]
     path = table(tmp_path, *rows)
     header, first, second = path.read_text().splitlines()
@@ -142,7 +190,9 @@ def test_least_work_is_that_of_the_products(tmp_path):
     cases = to_cases(read(path))
     assert np.asarray(cases.model.tied_embeddings).tolist() == [0.0, 1.0]
     n, tokens = np.asarray(parameters(cases.model)), 128 * 4096
-    np.testing.assert_allclose(least_flops(cases) / tokens, [6.0 * (n[0] - 32000 * 4096), 4.0 * n[1]])
+    np.testing.assert_allclose(
+        least_flops(cases) / tokens, [6.0 * (n[0] - 32000 * 4096), 4.0 * n[1]]
+    )
 
 
 # --- the same measurement twice, or another way
@@ -152,14 +202,18 @@ def test_rows_given_twice_are_counted(tmp_path, quick):
     path = table(tmp_path, *SHAPES, SHAPES[0], {**SHAPES[1], "step_time_s": "3.6"})
     for result in (run("evaluate --profile prior --json", path), fit(path, tmp_path, "--json")):
         (again,) = json.loads(result.stdout)["duplicates"]
-        assert again["line"] == 6 and f"the same configuration and time as {path}:2" in again["reason"]
+        assert (
+            again["line"] == 6 and f"the same configuration and time as {path}:2" in again["reason"]
+        )
         assert "given again: 1 of 6 rows" in result.stderr
 
 
 def test_a_throughput_repeats_a_time(tmp_path):
     path = table(tmp_path, {}, {"step_time_s": ""})
     header, first, second = path.read_text().splitlines()
-    path.write_text(f"{header},tokens_per_s_per_accel\n{first},\n{second},{128 * 4096 / 64 / 3.5!r}\n")
+    path.write_text(
+        f"{header},tokens_per_s_per_accel\n{first},\n{second},{128 * 4096 / 64 / 3.5!r}\n"
+    )
     assert [p.line for p in repeated(to_cases(read(path)))] == [3]
 
 
@@ -168,7 +222,10 @@ def test_a_throughput_repeats_a_time(tmp_path):
     [
         {"step_time_s": lambda row: ""},
         {"tokens_per_s_per_accel": lambda row: ""},
-        {"step_time_s": lambda row: "", "tokens_per_s_per_accel": lambda row: f"{row.known('tokens_per_s_per_accel'):.5g}"},
+        {
+            "step_time_s": lambda row: "",
+            "tokens_per_s_per_accel": lambda row: f"{row.known('tokens_per_s_per_accel'):.5g}",
+        },
         {"domain_size": lambda row: "", "n_layers": lambda row: "", "ep": lambda row: "1"},
     ],
     ids=["throughput alone", "time alone", "rounded throughput", "blank cells"],
@@ -177,16 +234,24 @@ def test_a_published_row_written_another_way_is_no_held_out_one(tmp_path, known,
     path = foundry(tmp_path, known, **changes)
     cases, base = to_cases(read(path)), profiles.load("held-out")
     assert not fitted_rows(cases, base.fitted_rows).any()
-    assert written_otherwise(cases, base.fitted_rows).all() and not written_otherwise(cases, []).any()
+    assert (
+        written_otherwise(cases, base.fitted_rows).all() and not written_otherwise(cases, []).any()
+    )
     d = document("evaluate --profile held-out", path)
-    assert d["overall"]["fitted"]["rows"] == 12 and d["overall"]["held_out"] is None and d["maybe_fitted"] == 0
+    assert (
+        d["overall"]["fitted"]["rows"] == 12
+        and d["overall"]["held_out"] is None
+        and d["maybe_fitted"] == 0
+    )
     other = cases.replace(labels=cases.labels._replace(step_time_s=1.01 * cases.labels.step_time_s))
     assert not written_otherwise(other, base.fitted_rows).any()
 
 
 def test_rows_of_the_table_are_known_by_their_fingerprints_alone(known):
     cases, base = to_cases(known[0]), profiles.load("held-out")
-    assert not written_otherwise(cases, base.fitted_rows).any() and not maybe_fitted(cases, base).any()
+    assert (
+        not written_otherwise(cases, base.fitted_rows).any() and not maybe_fitted(cases, base).any()
+    )
     assert [p.line for p in repeated(cases)] == [425]
 
 
@@ -194,11 +259,16 @@ def test_a_profile_of_other_rows_says_that_it_cannot_tell(tmp_path):
     path = table(tmp_path, *SHAPES)
     cases = to_cases(read(path))
     mine = dataclasses.replace(
-        profiles.load("prior"), name="mine", fitted_rows=tuple(cases.labels.fingerprint.tolist()), seen=places(cases)
+        profiles.load("prior"),
+        name="mine",
+        fitted_rows=tuple(cases.labels.fingerprint.tolist()),
+        seen=places(cases),
     )
     profiles.save(mine, tmp_path / "mine.json")
     assert document("evaluate --profile", tmp_path / "mine.json", path)["maybe_fitted"] == 0
-    other = table(tmp_path, *({**shape, "step_time_s": "3.6"} for shape in (*SHAPES, {"seq_len": "2048"})))
+    other = table(
+        tmp_path, *({**shape, "step_time_s": "3.6"} for shape in (*SHAPES, {"seq_len": "2048"}))
+    )
     result = run("evaluate --profile", tmp_path / "mine.json", other, "--json")
     d = json.loads(result.stdout)
     assert d["maybe_fitted"] == 4 and d["overall"]["held_out"]["rows"] == 5
@@ -235,7 +305,9 @@ def test_what_is_held_out_is_said(tmp_path, quick):
 def test_rows_behind_the_base_judge_nothing(tmp_path, known, quick):
     path = foundry(tmp_path, known)
     held = split(to_cases(read(path)), 0.4).sum()
-    result = run("fit --profile held-out --hold-out 0.4", path, "--out", tmp_path / "p.json", "--json")
+    result = run(
+        "fit --profile held-out --hold-out 0.4", path, "--out", tmp_path / "p.json", "--json"
+    )
     assert json.loads(result.stdout)["held_out"]["rows_behind_base"] == held > 0
     assert f"the base held-out was fitted on {held} of them" in result.stderr
 
@@ -253,13 +325,21 @@ def test_a_flag_that_leaves_nothing_to_fit_is_named(tmp_path):
 def test_the_last_lines_tell_how_to_use_the_profile(tmp_path, quick):
     path = table(tmp_path, *SHAPES, {"stack": "my stack"})
     shown = fit(path, tmp_path).stdout.replace("\n", "")
-    assert f"--profile {tmp_path / 'mine.json'} --stack megatron-lm" in shown and "(or of my stack)" in shown
-    assert document("fit --profile prior", path, "--out", tmp_path / "p.json")["stacks"] == ["megatron-lm", "my stack"]
+    assert (
+        f"--profile {tmp_path / 'mine.json'} --stack megatron-lm" in shown
+        and "(or of my stack)" in shown
+    )
+    assert document("fit --profile prior", path, "--out", tmp_path / "p.json")["stacks"] == [
+        "megatron-lm",
+        "my stack",
+    ]
 
 
 def test_a_peak_beyond_the_device_is_doubted(tmp_path):
     """MiB for GiB; a row is counted once, whatever is doubted of it."""
-    path = table_file(tmp_path, {"peak_memory_gib": "60"}, {"peak_memory_gib": "61440", "global_batch": "64"})
+    path = table_file(
+        tmp_path, {"peak_memory_gib": "60"}, {"peak_memory_gib": "61440", "global_batch": "64"}
+    )
     cases = to_cases(read(path))
     (doubt,) = implausible(cases, cases.labels.step_time_s, ["p"] * 2)
     assert doubt.line == 3 and "61440 GiB" in doubt.reason and "expected less" in doubt.reason

@@ -1,4 +1,5 @@
-"""Shared quantities: computed once where it is asked for, for the same records only, and never across transformations."""
+"""Shared quantities: computed once where it is asked for, for the same records only, and never
+across transformations."""
 
 import jax
 import jax.numpy as jnp

@@ -25,7 +25,13 @@ def profile() -> Profile:
     """Every group of the chips and stacks with an offset of its own."""
     rng = np.random.default_rng(0)
     known = [members(c, s) for c in CHIPS for s in TRUTH]
-    offsets = {g: {m: 0.15 * rng.standard_normal(len(NAMES)) for m in sorted({row[g] for row in known} - {""})} for g in GROUPINGS}
+    offsets = {
+        g: {
+            m: 0.15 * rng.standard_normal(len(NAMES))
+            for m in sorted({row[g] for row in known} - {""})
+        }
+        for g in GROUPINGS
+    }
     return Profile(name="given", description="", offsets=offsets)
 
 
@@ -39,10 +45,14 @@ def test_each_row_is_the_model_under_its_own_coefficients(cases, profile, found,
     labels = cases.labels
     row = tuple(case(part, i) for part in (cases.system, cases.model, cases.plan))
     with jax.disable_jit():
-        terms = step_time(*row, profile.coefficients_for(str(labels.accelerator[i]), str(labels.stack[i])))
+        terms = step_time(
+            *row, profile.coefficients_for(str(labels.accelerator[i]), str(labels.stack[i]))
+        )
     assert found.step_time_s[i] == pytest.approx(float(terms.total), rel=1e-12)
     for name in TERMS:
-        assert getattr(found.breakdown, name)[i] == pytest.approx(float(getattr(terms, name)), rel=1e-9, abs=1e-15), name
+        assert getattr(found.breakdown, name)[i] == pytest.approx(
+            float(getattr(terms, name)), rel=1e-9, abs=1e-15
+        ), name
     use = float(memory_use(*row[1:]).total)
     assert found.memory_bytes[i] == pytest.approx(use, rel=1e-12)
     assert found.headroom_bytes[i] == pytest.approx(float(row[0].chip.hbm_bytes) - use, rel=1e-9)
@@ -60,7 +70,9 @@ def test_utilization_is_model_flops_over_what_the_devices_could(cases, found):
 def test_a_row_stands_alone(cases, profile, found):
     """Its prediction depends neither on the other rows nor on what was measured."""
     some = np.array([3, 17, 30])
-    np.testing.assert_allclose(predict(cases.take(some), profile).step_time_s, found.step_time_s[some], rtol=1e-13)
+    np.testing.assert_allclose(
+        predict(cases.take(some), profile).step_time_s, found.step_time_s[some], rtol=1e-13
+    )
     unknown = retimed(cases, np.full(len(cases), np.nan))
     np.testing.assert_array_equal(predict(unknown, profile).step_time_s, found.step_time_s)
 
@@ -87,7 +99,11 @@ def test_an_oversubscribed_device_has_negative_headroom(cases):
 def test_errors_by_hand():
     found = errors(np.array([1.1, 0.8, 1.0, 1.5]), np.ones(4))
     assert found.rows == 4
-    assert found.median == pytest.approx(0.15) and found.mean == pytest.approx(0.2) and found.max == pytest.approx(0.5)
+    assert (
+        found.median == pytest.approx(0.15)
+        and found.mean == pytest.approx(0.2)
+        and found.max == pytest.approx(0.5)
+    )
     assert found.p90 == pytest.approx(0.2 + 0.7 * 0.3)
     assert found.bias == pytest.approx(0.5 * np.log(1.1))
     assert errors(np.array([]), np.array([])) is None
@@ -104,7 +120,9 @@ def test_fitted_and_kept_out_rows_are_judged_apart(cases):
     found = evaluate(cases, predicted, used)
     assert {line.name for line in found.by_source} == set(TRUTH)
     for line in [*found.by_source, found.overall]:
-        assert line.fitted.median == pytest.approx(0.02) and line.held_out.median == pytest.approx(0.3)
+        assert line.fitted.median == pytest.approx(0.02) and line.held_out.median == pytest.approx(
+            0.3
+        )
         assert line.fitted.rows + line.held_out.rows == line.all.rows
     assert found.overall.all.rows == len(cases) == sum(line.all.rows for line in found.by_source)
     np.testing.assert_allclose(found.error, np.abs(predicted / measured - 1.0))
@@ -117,7 +135,9 @@ def test_rows_without_a_time_or_not_asked_for_are_not_judged(cases):
     assert found.overall.all.rows == len(cases) - 5 and found.overall.fitted is None
     asked = cases.labels.source == "fsdp-test"
     only = evaluate(cases, cases.labels.step_time_s * 1.1, rows=asked)
-    assert [line.name for line in only.by_source] == ["fsdp-test"] and only.overall.all.rows == asked.sum()
+    assert [line.name for line in only.by_source] == [
+        "fsdp-test"
+    ] and only.overall.all.rows == asked.sum()
     nothing = evaluate(cases, cases.labels.step_time_s, rows=np.zeros(len(cases), bool))
     assert nothing.by_source == [] and nothing.overall.all.rows == 0
 
@@ -138,5 +158,7 @@ def test_headline_rows_are_dense_16_bit_unflagged_gpus(cases):
     for name, values in changes.items():
         kept = dense_gpu_rows(cases.replace(labels=cases.labels._replace(**{name: values})))
         assert kept.tolist() == [False] + [True] * (n - 1), name
-    experts = cases.replace(model=cases.model.replace(n_experts=np.where(np.arange(n) == 0, 8.0, 1.0)))
+    experts = cases.replace(
+        model=cases.model.replace(n_experts=np.where(np.arange(n) == 0, 8.0, 1.0))
+    )
     assert dense_gpu_rows(experts).tolist() == [False] + [True] * (n - 1)

@@ -1,4 +1,5 @@
-"""Profiles: what is written is read, what is damaged is refused with a reason, the nearest one is found."""
+"""Profiles: what is written is read, what is damaged is refused with a reason, the nearest one is
+found."""
 
 import json
 from pathlib import Path
@@ -8,7 +9,18 @@ import pytest
 
 from calibration.extremes import MOST, extremes
 from dmodel.coefficients import NAMES, SPECS, default, from_unconstrained, to_unconstrained
-from dmodel.profiles import GROUPINGS, Profile, default_profile, family, load, members, names, nearest, save, store
+from dmodel.profiles import (
+    GROUPINGS,
+    Profile,
+    default_profile,
+    family,
+    load,
+    members,
+    names,
+    nearest,
+    save,
+    store,
+)
 from dmodel.profiles.record import prior_widths
 from dmodel.profiles.store import FORMAT, VERSION
 from dmodel.types import InputError
@@ -30,7 +42,9 @@ def profile() -> Profile:
         accelerators=("A100-80GB",),
         stacks=("megatron-lm", "fsdp"),
         center=default_profile().center + 0.1 * vector(0),
-        offsets={g: {KNOWN[g]: 0.1 * vector(10 + i)} if KNOWN[g] else {} for i, g in enumerate(GROUPINGS)},
+        offsets={
+            g: {KNOWN[g]: 0.1 * vector(10 + i)} if KNOWN[g] else {} for i, g in enumerate(GROUPINGS)
+        },
         widths={g: np.abs(vector(20 + i)) for i, g in enumerate(GROUPINGS)},
         standard_errors=np.abs(vector(3)),
         stack_covariances={"fsdp": np.diag(vector(7) ** 2)},
@@ -51,16 +65,36 @@ def document(profile, tmp_path) -> dict:
 def test_written_and_read_is_the_same(profile, tmp_path):
     save(profile, tmp_path / "p.json")
     found = load(tmp_path / "p.json")
-    for name in ("name", "description", "accelerators", "stacks", "data", "fitted_rows", "noise", "versions"):
+    for name in (
+        "name",
+        "description",
+        "accelerators",
+        "stacks",
+        "data",
+        "fitted_rows",
+        "noise",
+        "versions",
+    ):
         assert getattr(found, name) == getattr(profile, name), name
     for name in ("center", "standard_errors", "covariance"):
-        np.testing.assert_allclose(getattr(found, name), getattr(profile, name), atol=1e-9, err_msg=name)
+        np.testing.assert_allclose(
+            getattr(found, name), getattr(profile, name), atol=1e-9, err_msg=name
+        )
     assert tuple(found.widths) == tuple(found.offsets) == GROUPINGS
     for g in GROUPINGS:
         np.testing.assert_allclose(found.widths[g], profile.widths[g], atol=1e-9, err_msg=g)
-    np.testing.assert_allclose(found.stack_covariances["fsdp"], profile.stack_covariances["fsdp"], rtol=1e-5)
-    for chip, stack in ((None, None), ("A100-80GB", None), ("A100-80GB", "fsdp/pure"), ("unknown", "fsdp")):
-        np.testing.assert_allclose(found.unconstrained(chip, stack), profile.unconstrained(chip, stack), atol=1e-9)
+    np.testing.assert_allclose(
+        found.stack_covariances["fsdp"], profile.stack_covariances["fsdp"], rtol=1e-5
+    )
+    for chip, stack in (
+        (None, None),
+        ("A100-80GB", None),
+        ("A100-80GB", "fsdp/pure"),
+        ("unknown", "fsdp"),
+    ):
+        np.testing.assert_allclose(
+            found.unconstrained(chip, stack), profile.unconstrained(chip, stack), atol=1e-9
+        )
 
 
 def test_once_rounded_for_the_disk_no_byte_changes(profile, tmp_path):
@@ -72,10 +106,15 @@ def test_once_rounded_for_the_disk_no_byte_changes(profile, tmp_path):
 
 
 def test_a_file_from_before_a_grouping_is_read_without_it(document, profile):
-    """It predicts what it did, and a fit from it moves what it did; a grouping that was always there may not be missing."""
+    """It predicts what it did, and a fit from it moves what it did; a grouping that was always
+    there may not be missing."""
     del document["offsets"]["port"], document["widths"]["port"]
     found = store.from_json(document)
-    assert found.offsets["port"] == {} and not found.widths["port"].any() and tuple(found.widths) == GROUPINGS
+    assert (
+        found.offsets["port"] == {}
+        and not found.widths["port"].any()
+        and tuple(found.widths) == GROUPINGS
+    )
     gap = profile.unconstrained("A100-80GB", "fsdp") - found.unconstrained("A100-80GB", "fsdp")
     np.testing.assert_allclose(gap, profile.offsets["port"][KNOWN["port"]], atol=1e-9)
     del document["offsets"]["pair"]
@@ -102,7 +141,8 @@ HARDWARE, SOFTWARE = ("generation", "accelerator"), ("lineage", "stack")
     ],
 )
 def test_a_row_has_the_offsets_of_the_groups_that_are_known(profile, chip, stack, groupings):
-    """A variant starts from its stack, a stack from its code base, a chip from its generation, a stack on a new chip from its port."""
+    """A variant starts from its stack, a stack from its code base, a chip from its generation, a
+    stack on a new chip from its port."""
     expected = profile.center + sum(profile.offsets[g][KNOWN[g]] for g in groupings)
     np.testing.assert_allclose(profile.unconstrained(chip, stack), expected, rtol=1e-13)
 
@@ -110,14 +150,45 @@ def test_a_row_has_the_offsets_of_the_groups_that_are_known(profile, chip, stack
 @pytest.mark.parametrize(
     ("chip", "stack", "expected"),
     [
-        ("H100-80GB", "llm-foundry/pure", ["hopper", "H100-80GB", "fsdp", "llm-foundry", "llm-foundry/pure", "hopper llm-foundry",
-                                              "H100-80GB llm-foundry"]),  # fmt: skip
-        ("MI300X", "nemo-launcher", ["cdna", "MI300X", "megatron", "nemo-launcher", "", "cdna nemo-launcher", "MI300X nemo-launcher"]),
-        ("TPU-v5e", "Own-Code", ["tpu", "TPU-v5e", "Own-Code", "Own-Code", "", "tpu Own-Code", "TPU-v5e Own-Code"]),
+        (
+            "H100-80GB",
+            "llm-foundry/pure",
+            [
+                "hopper",
+                "H100-80GB",
+                "fsdp",
+                "llm-foundry",
+                "llm-foundry/pure",
+                "hopper llm-foundry",
+                "H100-80GB llm-foundry",
+            ],
+        ),  # fmt: skip
+        (
+            "MI300X",
+            "nemo-launcher",
+            [
+                "cdna",
+                "MI300X",
+                "megatron",
+                "nemo-launcher",
+                "",
+                "cdna nemo-launcher",
+                "MI300X nemo-launcher",
+            ],
+        ),
+        (
+            "TPU-v5e",
+            "Own-Code",
+            ["tpu", "TPU-v5e", "Own-Code", "Own-Code", "", "tpu Own-Code", "TPU-v5e Own-Code"],
+        ),
         ("GB200", None, ["blackwell", "GB200", "", "", "", "", ""]),
         ("Z80", "", ["", "Z80", "", "", "", "", ""]),
         ("Z80", "nemo", ["", "Z80", "megatron", "nemo", "", "Z80 nemo", "Z80 nemo"]),
-        (None, "megatron-bridge/26.04/x", ["", "", "megatron", "megatron-bridge", "megatron-bridge/26.04/x", "", ""]),
+        (
+            None,
+            "megatron-bridge/26.04/x",
+            ["", "", "megatron", "megatron-bridge", "megatron-bridge/26.04/x", "", ""],
+        ),
         (None, None, [""] * 7),
     ],
 )
@@ -129,7 +200,13 @@ def test_members(chip, stack, expected):
 
 @pytest.mark.parametrize(
     ("chip", "generation"),
-    [("L40S", "ada"), ("RTX-PRO-6000", "blackwell"), ("A100-40GB", "ampere"), ("GH200", "hopper"), ("V100-32GB", "volta")],
+    [
+        ("L40S", "ada"),
+        ("RTX-PRO-6000", "blackwell"),
+        ("A100-40GB", "ampere"),
+        ("GH200", "hopper"),
+        ("V100-32GB", "volta"),
+    ],
 )
 def test_generations(chip, generation):
     assert members(chip, None)["generation"] == generation
@@ -181,17 +258,32 @@ def width(name, value):
         (lambda d: d | {"format": "other"}, [FORMAT, "not a dmodel profile", "dmodel fit"]),
         (lambda d: [d], ["not a dmodel profile"]),
         (
-            lambda d: d | {"version": 1, "offsets": {"accelerator": {}, "stack": {}}, "widths": d["center"]},
+            lambda d: (
+                d
+                | {"version": 1, "offsets": {"accelerator": {}, "stack": {}}, "widths": d["center"]}
+            ),
             ["version 1", f"reads version {VERSION}", "fit the profile again"],
         ),
-        (lambda d: d | {"version": VERSION + 1}, [f"version {VERSION + 1}", f"reads version {VERSION}", "fit the profile again"]),
+        (
+            lambda d: d | {"version": VERSION + 1},
+            [f"version {VERSION + 1}", f"reads version {VERSION}", "fit the profile again"],
+        ),
         (drop("version"), ["version None"]),
         (inside("center", "matmul_eficiency", 1.0), ["matmul_eficiency", "unknown", "center"]),
-        (lambda d: d | {"center": {k: v for k, v in d["center"].items() if k != "bubble"}}, ["missing", "bubble"]),
+        (
+            lambda d: d | {"center": {k: v for k, v in d["center"].items() if k != "bubble"}},
+            ["missing", "bubble"],
+        ),
         (inside("center", "bubble", float("nan")), ["center", "not finite"]),
         (width("bubble", float("inf")), ["widths", "not finite"]),
-        (inside("widths", "generations", {}), ["widths", "of the wrong kind", "generation, accelerator"]),
-        (lambda d: d | {"widths": {"stack": d["widths"]["stack"]}}, ["widths", "of the wrong kind"]),
+        (
+            inside("widths", "generations", {}),
+            ["widths", "of the wrong kind", "generation, accelerator"],
+        ),
+        (
+            lambda d: d | {"widths": {"stack": d["widths"]["stack"]}},
+            ["widths", "of the wrong kind"],
+        ),
         (lambda d: d | {"widths": d["center"]}, ["widths", "of the wrong kind"]),
         (inside("standard_errors", "bubble", "small"), ["standard_errors", "not a number"]),
         (inside("standard_errors", "bubble", None), ["standard_errors", "not a number"]),
@@ -206,7 +298,10 @@ def width(name, value):
         (lambda d: d | {"data": "abc"}, ["data", "wrong kind"]),
         (lambda d: d | {"fitted_rows": [1]}, ["fitted_rows", "list of texts"]),
         (lambda d: d | {"accelerators": "H100-80GB"}, ["accelerators", "list of texts"]),
-        (lambda d: d | {"covariance": [[float("nan")] * len(NAMES)] * len(NAMES)}, ["covariance", "not finite"]),
+        (
+            lambda d: d | {"covariance": [[float("nan")] * len(NAMES)] * len(NAMES)},
+            ["covariance", "not finite"],
+        ),
         (inside("center", "bubble", 1e300), ["center", "outside"]),
         (width("bubble", -1.0), ["widths", "outside"]),
         (inside("standard_errors", "bubble", -1.0), ["standard_errors", "outside"]),
@@ -270,21 +365,29 @@ def test_shipped_profiles_load_and_are_sane(name):
     assert (found.standard_errors > 0.0).all()
     if found.widths:
         # a coefficient that nothing could move would be no coefficient
-        assert (sum(found.widths.values()) > 0.0).all() and all((w >= 0.0).all() for w in found.widths.values())
+        assert (sum(found.widths.values()) > 0.0).all() and all(
+            (w >= 0.0).all() for w in found.widths.values()
+        )
     assert name == "prior" or (found.data and found.fitted_rows and found.accelerators)
 
 
 @pytest.fixture
 def shelf(monkeypatch, tmp_path):
-    """Three shipped profiles: one of a chip and a stack, one of the same chip and another stack, the generic one, which knows more."""
+    """Three shipped profiles: one of a chip and a stack, one of the same chip and another stack,
+    the generic one, which knows more."""
     contents = {
         "a": (("A100-80GB",), ("fsdp/x",)),
         "b": (("A100-80GB", "A100-40GB"), ("megatron-lm",)),
         "generic": (("A100-80GB", "A100-40GB", "TPU-v5p"), ("fsdp/x", "megatron-lm", "maxtext")),
     }
     for name, (chips, stacks) in contents.items():
-        save(Profile(name=name, description="", accelerators=chips, stacks=stacks), tmp_path / f"{name}.json")
-    monkeypatch.setattr(store, "_shipped", lambda: {name: tmp_path / f"{name}.json" for name in contents})
+        save(
+            Profile(name=name, description="", accelerators=chips, stacks=stacks),
+            tmp_path / f"{name}.json",
+        )
+    monkeypatch.setattr(
+        store, "_shipped", lambda: {name: tmp_path / f"{name}.json" for name in contents}
+    )
     store._load_shipped.cache_clear()
     yield
     store._load_shipped.cache_clear()
@@ -316,7 +419,8 @@ def test_without_shipped_profiles_the_prior_is_nearest(monkeypatch):
 
 @pytest.mark.parametrize("name", ["generic", "held-out"])
 def test_what_lies_far_from_its_default_is_explained(name):
-    """Every such coefficient of a shipped profile has a line in docs/coefficients.md; no share is at its upper bound."""
+    """Every such coefficient of a shipped profile has a line in docs/coefficients.md; no share is
+    at its upper bound."""
     explained = (Path(__file__).parents[1] / "docs" / "coefficients.md").read_text(encoding="utf-8")
     found = extremes(load(name))
     assert {e.name for e in found if f"| `{e.name}` |" not in explained} == set()

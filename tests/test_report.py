@@ -1,4 +1,5 @@
-"""Figures and the page: nothing of a step is lost in a bar, nothing is fetched, nothing is printed unescaped."""
+"""Figures and the page: nothing of a step is lost in a bar, nothing is fetched, nothing is printed
+unescaped."""
 
 import base64
 import re
@@ -21,20 +22,36 @@ def test_every_term_stands_in_one_segment_and_none_is_lost():
 
 
 def test_bars_are_as_long_as_their_steps():
-    bars = [Bar("a", {"matmul": 3.0, "bubble": 1.0, "overhead": 0.01}, ""), Bar("b", dict.fromkeys(TERMS, 0.5), "")]
+    bars = [
+        Bar("a", {"matmul": 3.0, "bubble": 1.0, "overhead": 0.01}, ""),
+        Bar("b", dict.fromkeys(TERMS, 0.5), ""),
+    ]
     axes = breakdown(bars).axes[0]
     ends = {round(p.get_y() + p.get_height() / 2): 0.0 for p in axes.patches}
     for p in axes.patches:
-        ends[round(p.get_y() + p.get_height() / 2)] = max(ends[round(p.get_y() + p.get_height() / 2)], p.get_x() + p.get_width())
+        ends[round(p.get_y() + p.get_height() / 2)] = max(
+            ends[round(p.get_y() + p.get_height() / 2)], p.get_x() + p.get_width()
+        )
     assert ends == {0: pytest.approx(4.01), 1: pytest.approx(0.5 * len(TERMS))}
 
 
 def test_scatter_shows_every_point_in_both_panels():
-    points = [Point(1.0, 1.05, False), Point(2.0, 2.2, True), Point(10.0, 100.0, True), Point(10.0, 1.0, False)]
+    points = [
+        Point(1.0, 1.05, False),
+        Point(2.0, 2.2, True),
+        Point(10.0, 100.0, True),
+        Point(10.0, 1.0, False),
+    ]
     upper, lower = scatter(points).axes
     for axes in (upper, lower):
-        assert sum(len(c.get_offsets()) for c in axes.collections if hasattr(c, "get_offsets") and c.get_sizes().size) == len(points)
-    assert any("fitted: 2 rows" in t.get_text() for t in upper.texts) and any("held out: 2 rows" in t.get_text() for t in upper.texts)
+        assert sum(
+            len(c.get_offsets())
+            for c in axes.collections
+            if hasattr(c, "get_offsets") and c.get_sizes().size
+        ) == len(points)
+    assert any("fitted: 2 rows" in t.get_text() for t in upper.texts) and any(
+        "held out: 2 rows" in t.get_text() for t in upper.texts
+    )
 
 
 def test_scatter_without_held_out_rows():
@@ -56,7 +73,11 @@ def test_a_page_fetches_nothing_and_escapes_everything():
     uri = style.data_uri(tornado([Elasticity("x", "plan", 0.5)]))
     cell = "<script>alert('x')</script>"
     text = html.page(
-        "t", html.table(("a", cell), [(cell, 1)]), html.figure(uri, cell, cell), html.bullets([cell]), html.tiles([("1", cell)])
+        "t",
+        html.table(("a", cell), [(cell, 1)]),
+        html.figure(uri, cell, cell),
+        html.bullets([cell]),
+        html.tiles([("1", cell)]),
     )
     assert "<script" not in text
     assert all(source.startswith("data:") for source in re.findall(r'(?:src|href)="([^"]*)', text))
@@ -64,12 +85,25 @@ def test_a_page_fetches_nothing_and_escapes_everything():
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(12.345, "12.3 s"), (0.0456, "45.6 ms"), (7.8e-6, "7.80 µs"), (0.0, "0 s"), (-2.0, "-2.00 s"), (3e-9, "3 ns")]
+    ("value", "text"),
+    [
+        (12.345, "12.3 s"),
+        (0.0456, "45.6 ms"),
+        (7.8e-6, "7.80 µs"),
+        (0.0, "0 s"),
+        (-2.0, "-2.00 s"),
+        (3e-9, "3 ns"),
+    ],
 )
 def test_times_take_a_fitting_unit(value, text):
     assert seconds(value) == text
 
 
 def test_few_digits():
-    assert [digits(x) for x in (0.0, 1234567.0, 0.1234, 1e15)] == ["0", "1,234,567", "0.123", "1e+15"]
+    assert [digits(x) for x in (0.0, 1234567.0, 0.1234, 1e15)] == [
+        "0",
+        "1,234,567",
+        "0.123",
+        "1e+15",
+    ]
     assert gib(2**31) == "2.0 GiB"

@@ -14,7 +14,13 @@ from dmodel.types import InputError
 
 SYSTEM = catalog.system("H100-DGX")
 MODEL = catalog.transformer("llama-2-7b", 4096)
-FSDP = Plan(dp=np.float64(16.0), shard=np.float64(16.0), zero=3.0, micro_batch=2.0, global_batch=np.float64(32.0))
+FSDP = Plan(
+    dp=np.float64(16.0),
+    shard=np.float64(16.0),
+    zero=3.0,
+    micro_batch=2.0,
+    global_batch=np.float64(32.0),
+)
 SCALES = [24.0, 100.0, 700.0, 5000.0, 40000.0]
 FEW = Choices(zero=(3,), shards="whole", recompute=(0.0,), schedules=("1f1b",))
 
@@ -26,18 +32,31 @@ def weak():
 
 def test_slopes_are_the_differences(weak):
     h = 1e-4
-    up, down = (marginal_returns(SYSTEM, MODEL, FSDP, default(), np.array(SCALES) * (1.0 + d)) for d in (h, -h))
-    for slope, a, b, value in zip(*map(jax.tree.leaves, (weak.slope, up.at, down.at, weak.at)), strict=True):
-        np.testing.assert_allclose(slope * weak.devices / value, (a - b) / (2.0 * h * value), rtol=1e-6, atol=1e-7)
+    up, down = (
+        marginal_returns(SYSTEM, MODEL, FSDP, default(), np.array(SCALES) * (1.0 + d))
+        for d in (h, -h)
+    )
+    for slope, a, b, value in zip(
+        *map(jax.tree.leaves, (weak.slope, up.at, down.at, weak.at)), strict=True
+    ):
+        np.testing.assert_allclose(
+            slope * weak.devices / value, (a - b) / (2.0 * h * value), rtol=1e-6, atol=1e-7
+        )
 
 
 def test_returns_diminish(weak):
     throughput, slope = weak.at.tokens_per_s, weak.slope.tokens_per_s
-    assert (np.diff(throughput) > 0.0).all() and (np.diff(slope) < 0.0).all() and (slope > 0.0).all()
+    assert (
+        (np.diff(throughput) > 0.0).all() and (np.diff(slope) < 0.0).all() and (slope > 0.0).all()
+    )
     # a device adds less than the mean one gives, and energy and money per token grow
     # (at few devices their shards of the optimizer shrink faster than waiting grows)
-    assert (slope < throughput / weak.devices)[1:].all() and (weak.elasticity.tokens_per_s < 1.0)[1:].all()
-    assert (weak.slope.tokens_per_joule < 0.0)[1:].all() and (weak.slope.dollars_per_token > 0.0)[1:].all()
+    assert (slope < throughput / weak.devices)[1:].all() and (weak.elasticity.tokens_per_s < 1.0)[
+        1:
+    ].all()
+    assert (weak.slope.tokens_per_joule < 0.0)[1:].all() and (weak.slope.dollars_per_token > 0.0)[
+        1:
+    ].all()
     # at the limit of power it stays, until products leave room under it
     watts = weak.at.device_watts
     assert (np.diff(watts) < 0.001 * watts[0]).all() and watts[-1] < 0.7 * watts[0]
@@ -58,7 +77,10 @@ def test_a_plan_grows_along_one_degree():
 def test_the_half_return_is_where_it_says(weak):
     half = half_return(SYSTEM, MODEL, FSDP, default(), first=24.0)
     assert half.first_slope == pytest.approx(float(weak.slope.tokens_per_s[0]), rel=1e-12)
-    assert half.slope == pytest.approx(0.5 * half.first_slope, rel=1e-3) and 24.0 < half.devices < 40000.0
+    assert (
+        half.slope == pytest.approx(0.5 * half.first_slope, rel=1e-3)
+        and 24.0 < half.devices < 40000.0
+    )
     there = marginal_returns(SYSTEM, MODEL, FSDP, default(), [half.devices])
     assert float(there.slope.tokens_per_s[0]) == pytest.approx(half.slope, rel=1e-12)
     never = half_return(SYSTEM, MODEL, FSDP, default(), first=24.0, largest=30.0)
@@ -73,21 +95,32 @@ def test_failures_take_their_share(weak):
 
 
 def test_the_best_plan_of_every_scale():
-    """Slopes at the best plan are differences of the best value; a change of plan is named, and its two slopes differ."""
+    """Slopes at the best plan are differences of the best value; a change of plan is named, and its
+    two slopes differ."""
     found = best_returns(SYSTEM, MODEL, default(), [64, 1024], 0.25, choices=FEW)
     assert found.infeasible == () and len(found.plans) == 2
-    for n, plan, slope in zip((64, 1024), found.plans, found.returns.slope.tokens_per_s, strict=True):
+    for n, plan, slope in zip(
+        (64, 1024), found.plans, found.returns.slope.tokens_per_s, strict=True
+    ):
         assert float(plan.devices) == n and float(plan.global_batch) == n / 4
-        near = marginal_returns(SYSTEM, MODEL, plan, default(), [n * (1 - 1e-4), n * (1 + 1e-4)]).at.tokens_per_s
+        near = marginal_returns(
+            SYSTEM, MODEL, plan, default(), [n * (1 - 1e-4), n * (1 + 1e-4)]
+        ).at.tokens_per_s
         assert slope == pytest.approx((near[1] - near[0]) / (2e-4 * n), rel=1e-2)
     (jump,) = found.jumps
-    assert set(jump.changed) <= {"tp", "cp", "pp", "micro_batch", "reshard", "sp", "shard"} and jump.changed
+    assert (
+        set(jump.changed) <= {"tp", "cp", "pp", "micro_batch", "reshard", "sp", "shard"}
+        and jump.changed
+    )
     assert jump.slope_before != jump.slope_after
     for name in jump.changed:
         assert name in str(jump)
     if jump.devices is not None:
         assert 64 <= jump.devices <= 1024
-        rates = [float(marginal_returns(SYSTEM, MODEL, p, default(), [jump.devices]).at.tokens_per_s[0]) for p in found.plans]
+        rates = [
+            float(marginal_returns(SYSTEM, MODEL, p, default(), [jump.devices]).at.tokens_per_s[0])
+            for p in found.plans
+        ]
         assert rates[0] == pytest.approx(rates[1], rel=1e-2)
 
 

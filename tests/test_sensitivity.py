@@ -1,4 +1,5 @@
-"""Elasticities: against finite differences, at kinks and edges, and the identity that units impose."""
+"""Elasticities: against finite differences, at kinks and edges, and the identity that units
+impose."""
 
 from functools import cache
 
@@ -24,11 +25,34 @@ COEFFICIENTS = default()
 PLANS = {
     "one device": Plan(dp=1.0, global_batch=4.0),
     "node just full": Plan(dp=64.0, tp=8.0, sp=1.0, zero=3.0, shard=64.0, global_batch=1024.0),
-    "3d, interleaved": Plan(dp=16.0, tp=4.0, pp=8.0, sp=1.0, zero=1.0, shard=16.0, interleave=2.0, global_batch=1024.0),
-    "context and recompute": Plan(dp=16.0, tp=3.0, cp=2.0, pp=5.0, zero=3.0, shard=4.0, recompute_layers=0.5, global_batch=640.0),
-    "unfused": Plan(dp=32.0, tp=2.0, zero=2.0, shard=32.0, flash=0.0, recompute_attention=0.5, micro_batch=2.0, global_batch=256.0),
+    "3d, interleaved": Plan(
+        dp=16.0, tp=4.0, pp=8.0, sp=1.0, zero=1.0, shard=16.0, interleave=2.0, global_batch=1024.0
+    ),
+    "context and recompute": Plan(
+        dp=16.0,
+        tp=3.0,
+        cp=2.0,
+        pp=5.0,
+        zero=3.0,
+        shard=4.0,
+        recompute_layers=0.5,
+        global_batch=640.0,
+    ),
+    "unfused": Plan(
+        dp=32.0,
+        tp=2.0,
+        zero=2.0,
+        shard=32.0,
+        flash=0.0,
+        recompute_attention=0.5,
+        micro_batch=2.0,
+        global_batch=256.0,
+    ),
 }
-CASES = [(SYSTEM, plan) for plan in PLANS.values()] + [(ONE_LEVEL, PLANS["one device"]), (ONE_LEVEL, PLANS["3d, interleaved"])]
+CASES = [(SYSTEM, plan) for plan in PLANS.values()] + [
+    (ONE_LEVEL, PLANS["one device"]),
+    (ONE_LEVEL, PLANS["3d, interleaved"]),
+]
 IDS = [*PLANS, "one level, one device", "one level, 3d"]
 
 
@@ -51,7 +75,13 @@ def bumped(system, plan, name: str, factor: float):
     """The case with one input, known by its name, times a factor."""
     path, _, level = name.rstrip("]").partition("[")
     record, field = path.split(".")
-    records = {"chip": system.chip, "network": system.network, "model": MODEL, "plan": plan, "coefficients": COEFFICIENTS}
+    records = {
+        "chip": system.chip,
+        "network": system.network,
+        "model": MODEL,
+        "plan": plan,
+        "coefficients": COEFFICIENTS,
+    }
     records |= {"footprint": LEAST, "run": GOAL}
     value = np.array(getattr(records[record], field), dtype=float)
     if level:
@@ -60,23 +90,28 @@ def bumped(system, plan, name: str, factor: float):
         value = value * factor
     records[record] = records[record].replace(**{field: value})
     system = system.replace(chip=records["chip"], network=records["network"])
-    return make_case(system, *(records[name] for name in ("model", "plan", "coefficients", "footprint", "run")))
+    return make_case(
+        system, *(records[name] for name in ("model", "plan", "coefficients", "footprint", "run"))
+    )
 
 
 STEPS = np.array([-1e-5, -0.5e-5, 0.5e-5, 1e-5])
 ROWS = 512
-"""Cases of one call, the last one repeated, so that all questions on systems of as many levels share a program."""
+"""Cases of one call, the last one repeated, so that all questions on systems of as many levels
+share a program."""
 
 
 @cache
 def differences(case: int, names: tuple[str, ...]) -> dict[str, np.ndarray]:
-    """Slope of ln of every output by each input: the mean of both one-sided slopes, extrapolated from two steps, as at a kink the error of
-    a central difference falls only linearly."""
+    """Slope of ln of every output by each input: the mean of both one-sided slopes, extrapolated
+    from two steps, as at a kink the error of a central difference falls only linearly."""
     system, plan = CASES[case]
     asked = [bumped(system, plan, name, np.exp(h)) for name in names for h in STEPS]
     assert len(asked) <= ROWS
     logs = np.asarray(values(batch(asked + asked[-1:] * (ROWS - len(asked)))))[:, : len(asked)]
-    far_below, below, above, far_above = logs.reshape(len(logs), len(names), len(STEPS)).transpose(2, 1, 0)
+    far_below, below, above, far_above = logs.reshape(len(logs), len(names), len(STEPS)).transpose(
+        2, 1, 0
+    )
     slopes = 2.0 * (above - below) / 1e-5 - (far_above - far_below) / 2e-5
     return dict(zip(names, slopes, strict=True))
 
@@ -85,13 +120,20 @@ def missed(case: int, output: str = "step_time") -> dict[str, tuple[float, float
     """Elasticities that are not the finite difference, beside it."""
     entries, row = found(case, output).entries, list(OUTPUTS).index(output)
     expected = differences(case, tuple(e.name for e in entries))
-    return {e.name: (e.value, expected[e.name][row]) for e in entries if abs(e.value - expected[e.name][row]) > 1e-6}
+    return {
+        e.name: (e.value, expected[e.name][row])
+        for e in entries
+        if abs(e.value - expected[e.name][row]) > 1e-6
+    }
 
 
 SLOW = tuple(i for i, name in enumerate(IDS) if name.startswith("one level"))
 """Cases with a program of their own to compile, half a minute for both tests of them."""
 
-EACH = [pytest.param(i, id=name, marks=[pytest.mark.slow] if i in SLOW else []) for i, name in enumerate(IDS)]
+EACH = [
+    pytest.param(i, id=name, marks=[pytest.mark.slow] if i in SLOW else [])
+    for i, name in enumerate(IDS)
+]
 
 
 @pytest.mark.parametrize("case", EACH)
@@ -108,30 +150,50 @@ def test_elasticities_of_other_outputs_are_finite_differences(output):
 
 @pytest.mark.parametrize("case", EACH)
 def test_rates_less_times_make_minus_one(case):
-    """Seconds appear in the rates as 1/s and in the times as s; a function of degree 1 in seconds has to obey (without smoothing too,
-    `test_step`)."""
+    """Seconds appear in the rates as 1/s and in the times as s; a function of degree 1 in seconds
+    has to obey (without smoothing too, `test_step`)."""
     e = found(case)
     assert e.total("rate") - e.total("time") == pytest.approx(-1.0, abs=1e-9)
-    kinds = {x.name for x in e.entries if x.kind == "rate"}, {x.name for x in e.entries if x.kind == "time"}
+    kinds = (
+        {x.name for x in e.entries if x.kind == "rate"},
+        {x.name for x in e.entries if x.kind == "time"},
+    )
     levels = range(len(CASES[case][0].network.size))
-    rates = {f"chip.{name}" for name in ("flops_per_s", "attention_flops_per_s", "exponentials_per_s", "hbm_bytes_per_s")}
+    rates = {
+        f"chip.{name}"
+        for name in (
+            "flops_per_s",
+            "attention_flops_per_s",
+            "exponentials_per_s",
+            "hbm_bytes_per_s",
+        )
+    }
     assert kinds[0] == rates | {f"network.bytes_per_s[{k}]" for k in levels}
-    times = {"chip.kernel_latency_s", *(f"coefficients.{name}" for name in ("collective_start", "collective_skew", "overhead"))}
+    times = {
+        "chip.kernel_latency_s",
+        *(f"coefficients.{name}" for name in ("collective_start", "collective_skew", "overhead")),
+    }
     assert kinds[1] == times | {f"network.latency_s[{k}]" for k in levels}
 
 
 def test_a_kink_has_two_sides_and_their_mean():
-    """A tensor-parallel group that just fills a node: one more member would cross to the slow network."""
+    """A tensor-parallel group that just fills a node: one more member would cross to the slow
+    network."""
     tp = next(e for e in found(IDS.index("node just full")).entries if e.name == "plan.tp")
     assert tp.below != pytest.approx(tp.above, abs=0.1)
     assert tp.value == pytest.approx(0.5 * (tp.below + tp.above))
 
 
 def test_sharing_a_product_means_sharing_the_elasticity():
-    """Only `latency · coefficient` and `rate · coefficient` enter, so both factors weigh the same."""
+    """Only `latency · coefficient` and `rate · coefficient` enter, so both factors weigh the
+    same."""
     e = found(IDS.index("3d, interleaved"))
-    assert e["network.bytes_per_s[0]"] == pytest.approx(e["coefficients.net_efficiency_inner"], rel=1e-9)
-    of_the_latency = sum(e[f"coefficients.{name}"] for name in ("launch", "kernel_fill", "rendezvous"))
+    assert e["network.bytes_per_s[0]"] == pytest.approx(
+        e["coefficients.net_efficiency_inner"], rel=1e-9
+    )
+    of_the_latency = sum(
+        e[f"coefficients.{name}"] for name in ("launch", "kernel_fill", "rendezvous")
+    )
     assert e["chip.kernel_latency_s"] == pytest.approx(of_the_latency, rel=1e-9)
 
 
@@ -149,7 +211,15 @@ def test_every_number_is_named_once():
     assert len(names) == len(set(names)) == 9 + 5 * 2 + 39 + 59 + len(NAMES)
     reasons = {x.name: x.reason for x in e.left_out}
     assert reasons["network.size[1]"] == "infinite"
-    choices = "zero", "attention_bytes", "attention_rate", "attention_backward_rate", "route_bytes", "narrow_gathers", "narrow_sums"
+    choices = (
+        "zero",
+        "attention_bytes",
+        "attention_rate",
+        "attention_backward_rate",
+        "route_bytes",
+        "narrow_gathers",
+        "narrow_sums",
+    )
     assert all(reasons[f"plan.{name}"].startswith("a choice") for name in choices)
     assert reasons["plan.recompute_layers"].startswith("zero")
     assert reasons["model.top_k"].startswith("a dense model")
@@ -158,7 +228,9 @@ def test_every_number_is_named_once():
 
 def test_sorting_and_level_names():
     system, plan = CASES[0]
-    e = elasticities(system, MODEL, plan, COEFFICIENTS, sort=True, level_names=["NVLink", "InfiniBand"])
+    e = elasticities(
+        system, MODEL, plan, COEFFICIENTS, sort=True, level_names=["NVLink", "InfiniBand"]
+    )
     sizes = [abs(x.value) for x in e.entries]
     assert sizes == sorted(sizes, reverse=True)
     assert e["network.bytes_per_s[NVLink]"] == found(0)["network.bytes_per_s[0]"]

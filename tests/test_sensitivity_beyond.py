@@ -1,4 +1,5 @@
-"""Beyond elasticities: the plan that follows, interactions, global indices, regimes, flips; each against what it must equal."""
+"""Beyond elasticities: the plan that follows, interactions, global indices, regimes, flips; each
+against what it must equal."""
 
 import json
 from functools import cache
@@ -40,7 +41,16 @@ from dmodel.types import InputError
 SYSTEM = catalog.system("H100-DGX")
 MODEL = catalog.transformer("llama-3-70b", 8192.0)
 # the schedule of plans that are searched, so that all questions share one program
-PLAN = Plan(dp=16.0, tp=8.0, sp=1.0, pp=4.0, zero=1.0, shard=16.0, global_batch=1024.0, schedule="interleaved")
+PLAN = Plan(
+    dp=16.0,
+    tp=8.0,
+    sp=1.0,
+    pp=4.0,
+    zero=1.0,
+    shard=16.0,
+    global_batch=1024.0,
+    schedule="interleaved",
+)
 CASE = make_case(SYSTEM, MODEL, PLAN, default())
 
 
@@ -56,7 +66,9 @@ def test_second_order_is_symmetric_and_keeps_the_units():
     """Rates less times make −1 whatever the inputs are, so that their changes cancel."""
     entries = of_case(CASE).entries
     seconds = [e for e in entries if e.kind != "other"]
-    found = interactions(CASE, names=[e.name for e in seconds] + ["model.d_ff", "coefficients.overlap_tp"])
+    found = interactions(
+        CASE, names=[e.name for e in seconds] + ["model.d_ff", "coefficients.overlap_tp"]
+    )
     assert found.kinks == () and found.asymmetry < 1e-8
     sign = np.array([1.0 if e.kind == "rate" else -1.0 for e in seconds])
     assert np.abs(sign @ found.hessian[: len(seconds)]).max() < 1e-7
@@ -66,22 +78,49 @@ def test_second_order_is_symmetric_and_keeps_the_units():
 def test_second_order_of_the_memory_is_that_of_forward_over_reverse(monkeypatch):
     """As for the step below."""
     monkeypatch.setattr(gradient, "STEP", ("memory",))
-    names = ["model.d_model", "model.seq_len", "model.vocab", "plan.micro_batch", "plan.tp", "plan.pp"]
-    differences, exact = (interactions(CASE, "memory", names, exact=exact) for exact in (False, True))
+    names = [
+        "model.d_model",
+        "model.seq_len",
+        "model.vocab",
+        "plan.micro_batch",
+        "plan.tp",
+        "plan.pp",
+    ]
+    differences, exact = (
+        interactions(CASE, "memory", names, exact=exact) for exact in (False, True)
+    )
     assert np.abs(exact.hessian).min() > 1e-4
     assert differences.hessian == pytest.approx(exact.hessian, abs=1e-6)
 
 
 @pytest.mark.slow
 def test_second_order_is_that_of_forward_over_reverse():
-    names = ["chip.flops_per_s", "network.bytes_per_s[0]", "model.seq_len", "plan.micro_batch", "plan.tp", "coefficients.overlap_tp"]
+    names = [
+        "chip.flops_per_s",
+        "network.bytes_per_s[0]",
+        "model.seq_len",
+        "plan.micro_batch",
+        "plan.tp",
+        "coefficients.overlap_tp",
+    ]
     differences, exact = (interactions(CASE, names=names, exact=exact) for exact in (False, True))
     assert differences.hessian == pytest.approx(exact.hessian, abs=1e-6)
 
 
 def test_experts_may_lie_across_tensor_ranks():
-    """A valid plan with more expert than data-parallel ranks keeps all limits of the program that starts there."""
-    plan = Plan(dp=4.0, tp=8.0, sp=1.0, pp=2.0, ep=8.0, zero=1.0, shard=4.0, global_batch=64.0, schedule="interleaved")
+    """A valid plan with more expert than data-parallel ranks keeps all limits of the program that
+    starts there."""
+    plan = Plan(
+        dp=4.0,
+        tp=8.0,
+        sp=1.0,
+        pp=2.0,
+        ep=8.0,
+        zero=1.0,
+        shard=4.0,
+        global_batch=64.0,
+        schedule="interleaved",
+    )
     case = make_case(SYSTEM, catalog.transformer("mixtral-8x7b", 4096.0), plan, default())
     p = program(case)
     logs = p.logs(p.known.values, 64.0)
@@ -97,7 +136,14 @@ def followed():
 
 
 def test_elasticities_of_the_best_plan_are_those_of_solving_again():
-    names = ["chip.flops_per_s", "chip.hbm_bytes", "network.bytes_per_s[0]", "model.d_ff", "plan.global_batch", "devices"]
+    names = [
+        "chip.flops_per_s",
+        "chip.hbm_bytes",
+        "network.bytes_per_s[0]",
+        "model.d_ff",
+        "plan.global_batch",
+        "devices",
+    ]
     found = followed()
     assert found["step_time"].residual < 1e-6 and found["step_time"].unique
     for output in ("step_time", "memory"):
@@ -128,7 +174,9 @@ def test_shares_add_up_and_boundaries_lie_where_two_are_equal():
     for one, at in ((found.x, points[0]), (found.y, points[1])):
         x[list(one.places)] *= at / known.values[one.places[0]]
     shares = shares_of(known, elasticities_of(known, x, "step_time")[1])
-    assert shares[REGIMES.index("compute")] == pytest.approx(shares[REGIMES.index("bandwidth")], abs=5e-3)
+    assert shares[REGIMES.index("compute")] == pytest.approx(
+        shares[REGIMES.index("bandwidth")], abs=5e-3
+    )
     ranks = axis(known, "devices").values
     assert ranks[0] == 1.6 and ranks[-1] == pytest.approx(160.0)
     assert axis(known, "devices", factor=1e3).values[[0, -1]] == pytest.approx([1.0, 1024.0])
@@ -140,31 +188,46 @@ def test_shares_add_up_and_boundaries_lie_where_two_are_equal():
 def test_global_indices_of_a_product_are_shares_of_its_variance():
     """Cost is price times time: logarithms add up, so that alone and in all are the same."""
     known = inputs(CASE)
-    ranges = [stated_range(known, "chip.price_per_s", 1e-4, 2e-3), default_range(known, "chip.flops_per_s")]
+    ranges = [
+        stated_range(known, "chip.price_per_s", 1e-4, 2e-3),
+        default_range(known, "chip.flops_per_s"),
+    ]
     found = sobol(CASE, "cost", ranges, base=256, resamples=10)
     assert found.evaluations == 256 * 4 and found.low < found.median < found.high
     price, rate = np.log(20.0) ** 2 / 12.0, found.deviation**2
     assert found.total[0] == pytest.approx(price / rate, abs=0.02)
-    assert found.first == pytest.approx(found.total, abs=0.05) and found.total.sum() == pytest.approx(1.0, abs=0.02)
+    assert found.first == pytest.approx(
+        found.total, abs=0.05
+    ) and found.total.sum() == pytest.approx(1.0, abs=0.02)
     with pytest.raises(InputError, match="power of two"):
         sobol(CASE, base=100)
     with pytest.raises(InputError, match="more than once"):
         sobol(CASE, "cost", [ranges[0], ranges[0]], base=2)
     with pytest.raises(InputError, match="stays the same"):
-        sobol(CASE, "cost", [Range("chip.price_per_s", 1.0, 1.0 + 1e-15), Range("chip.flops_per_s", 1e15, 1e15)], base=256, resamples=10)
+        sobol(
+            CASE,
+            "cost",
+            [Range("chip.price_per_s", 1.0, 1.0 + 1e-15), Range("chip.flops_per_s", 1e15, 1e15)],
+            base=256,
+            resamples=10,
+        )
     with pytest.raises(InputError, match="< 1"):
         stated_range(known, "coefficients.overlap_tp", 0.1, 1.5)
 
 
 def test_a_loss_out_of_reach_is_said():
-    longer, shorter = (of_case(CASE.replace(goal=CASE.goal.replace(loss=np.float64(x))), "time_to_loss").at for x in (1.95, 2.2))
+    longer, shorter = (
+        of_case(CASE.replace(goal=CASE.goal.replace(loss=np.float64(x))), "time_to_loss").at
+        for x in (1.95, 2.2)
+    )
     assert longer > shorter
     with pytest.raises(InputError, match="any amount of data"):
         of_case(CASE.replace(goal=CASE.goal.replace(loss=np.float64(1.8))), "time_to_loss")
 
 
 def test_spread_of_an_elasticity_is_its_slope_times_that_of_the_coefficient():
-    """One coefficient a little uncertain: the deviation is the mixed second derivative times the deviation of its logarithm."""
+    """One coefficient a little uncertain: the deviation is the mixed second derivative times the
+    deviation of its logarithm."""
     from dmodel.coefficients import NAMES, to_unconstrained
 
     mean, i, sd = np.asarray(to_unconstrained(default())), NAMES.index("launch"), 0.01
@@ -179,7 +242,12 @@ SMALL = catalog.transformer("llama-3-8b", 8192.0)
 
 
 def test_a_flip_is_where_the_exact_search_changes_its_mind():
-    case = make_case(SYSTEM, SMALL, Plan(dp=8.0, zero=1.0, shard=8.0, global_batch=32.0, schedule="interleaved"), default())
+    case = make_case(
+        SYSTEM,
+        SMALL,
+        Plan(dp=8.0, zero=1.0, shard=8.0, global_batch=32.0, schedule="interleaved"),
+        default(),
+    )
     found = landscape(case, ["chip.hbm_bytes"])
     flips = [f for f in (found.effects[0].up, found.effects[0].down) if f is not None]
     assert flips
@@ -187,7 +255,9 @@ def test_a_flip_is_where_the_exact_search_changes_its_mind():
         away = 1e-4 if flip.factor > 1.0 else -1e-4
         best = []
         for factor in (flip.factor * (1.0 - away), flip.factor * (1.0 + away)):
-            system = SYSTEM.replace(chip=SYSTEM.chip.replace(hbm_bytes=SYSTEM.chip.hbm_bytes * factor))
+            system = SYSTEM.replace(
+                chip=SYSTEM.chip.replace(hbm_bytes=SYSTEM.chip.hbm_bytes * factor)
+            )
             best.append(design(system, SMALL, 8, 32, default(), method="exact", top=1).exact[0])
         assert float(best[0].step_time_s) == pytest.approx(found.step_time_s, rel=1e-9)
         assert float(best[1].step_time_s) != pytest.approx(found.step_time_s, rel=1e-9)
@@ -195,18 +265,31 @@ def test_a_flip_is_where_the_exact_search_changes_its_mind():
         landscape(case, ["model.n_layers"])
 
 
-FEW = [("chip.flops_per_s", 0.5), ("network.bytes_per_s[0]", 2.0), ("network.latency_s[0]", 2.0), ("chip.hbm_bytes", 0.7)]
+FEW = [
+    ("chip.flops_per_s", 0.5),
+    ("network.bytes_per_s[0]", 2.0),
+    ("network.latency_s[0]", 2.0),
+    ("chip.hbm_bytes", 0.7),
+]
 
 
 def test_a_look_at_few_plans_finds_what_a_search_of_all_finds():
-    case = make_case(SYSTEM, SMALL, Plan(dp=8.0, zero=1.0, shard=8.0, global_batch=32.0, schedule="interleaved"), default())
+    case = make_case(
+        SYSTEM,
+        SMALL,
+        Plan(dp=8.0, zero=1.0, shard=8.0, global_batch=32.0, schedule="interleaved"),
+        default(),
+    )
     known = searched(case)
     assert known.kept is not None and len(known.best.plans) > 1
     for name, factor in FEW:
         place = known.known.index(name)
         whole = best_with(known._replace(kept=None), place, factor, np.inf)
         few = best_with(known, place, factor, float(whole.seconds[0]) * 1.001)
-        assert few.seconds[0] == pytest.approx(whole.seconds[0], rel=1e-9) and few.plans[0] == whole.plans[0]
+        assert (
+            few.seconds[0] == pytest.approx(whole.seconds[0], rel=1e-9)
+            and few.plans[0] == whole.plans[0]
+        )
         x = known.known.values.copy()
         x[place] *= factor
         moved = rebuild(x, known.known.tree, known.known.levels)
@@ -217,17 +300,27 @@ def test_a_look_at_few_plans_finds_what_a_search_of_all_finds():
 
 @pytest.mark.slow
 def test_the_whole_report_of_a_design(tmp_path):
-    job = "--system H100-DGX --devices 8 --model llama-3-8b --seq-len 8192 --global-batch 32 --profile prior"
-    words = f"sensitivity {job} --reoptimize --follow chip.hbm_bytes --check --json --report {tmp_path}".split()
+    job = (
+        "--system H100-DGX --devices 8 --model llama-3-8b --seq-len 8192 --global-batch 32 "
+        "--profile prior"
+    )
+    words = (
+        f"sensitivity {job} --reoptimize --follow chip.hbm_bytes --check --json --report {tmp_path}"
+    ).split()
     done = CliRunner().invoke(app, words)
     d = json.loads(done.stdout)
     assert done.exit_code == 0, d["check"]
-    assert d["check"]["fixed"]["difference"] <= 1e-6 and d["check"]["reoptimized"]["difference"] <= 1e-2
+    assert (
+        d["check"]["fixed"]["difference"] <= 1e-6
+        and d["check"]["reoptimized"]["difference"] <= 1e-2
+    )
     assert sum(d["shares"].values()) == pytest.approx(1.0)
     assert {p.name for p in tmp_path.iterdir()} == {
         "tornado.png", "interactions.png", "regimes.png", "summary.txt", "sensitivity.json",
     }  # fmt: skip
-    assert summary(d) == d["summary"] and d["summary"][0].startswith("Of the hardware, peak arithmetic rate: +10 % gives −")
+    assert summary(d) == d["summary"] and d["summary"][0].startswith(
+        "Of the hardware, peak arithmetic rate: +10 % gives −"
+    )
 
 
 @pytest.mark.parametrize(
@@ -246,7 +339,10 @@ def test_the_whole_report_of_a_design(tmp_path):
     ],
 )
 def test_wrong_options_say_what_is_wrong(options, says):
-    job = "--system H100-DGX --devices 512 --model llama-3-70b --seq-len 8192 --global-batch 1024 --profile prior"
+    job = (
+        "--system H100-DGX --devices 512 --model llama-3-70b --seq-len 8192 --global-batch 1024 "
+        "--profile prior"
+    )
     job += " --tp 8 --pp 4 --schedule interleaved"
     done = CliRunner().invoke(app, f"sensitivity {job} {options}".split())
     assert done.exit_code == 2 and says in done.stderr

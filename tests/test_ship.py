@@ -1,4 +1,5 @@
-"""Views of the pooled fit: what it knows predicts the same, what it does not know starts from the view."""
+"""Views of the pooled fit: what it knows predicts the same, what it does not know starts from the
+view."""
 
 import dataclasses
 from itertools import product
@@ -22,11 +23,20 @@ VIEW = View("view", ("A100-80GB", "H100-80GB", "TPU-v9"), ("megatron-lm", "nemo"
 def pooled() -> Profile:
     rng = np.random.default_rng(0)
     rows = [members(c, s) for c, s in TOGETHER]
-    offsets = {g: {m: rng.normal(size=len(NAMES)) for m in sorted({row[g] for row in rows} - {""})} for g in GROUPINGS}
+    offsets = {
+        g: {m: rng.normal(size=len(NAMES)) for m in sorted({row[g] for row in rows} - {""})}
+        for g in GROUPINGS
+    }
     covariances = {s: np.eye(len(NAMES)) for s in offsets["stack"]}
     center = rng.normal(size=len(NAMES))
     return Profile(
-        name="pooled", description="", accelerators=CHIPS, stacks=STACKS, center=center, offsets=offsets, stack_covariances=covariances
+        name="pooled",
+        description="",
+        accelerators=CHIPS,
+        stacks=STACKS,
+        center=center,
+        offsets=offsets,
+        stack_covariances=covariances,
     )
 
 
@@ -37,7 +47,9 @@ def view(pooled) -> Profile:
 
 @pytest.mark.parametrize(("chip", "stack"), list(product(CHIPS, (*STACKS, "nemo/3", "nemo"))))
 def test_what_the_fit_knows_predicts_the_same(pooled, view, chip, stack):
-    np.testing.assert_allclose(view.unconstrained(chip, stack), pooled.unconstrained(chip, stack), atol=1e-12)
+    np.testing.assert_allclose(
+        view.unconstrained(chip, stack), pooled.unconstrained(chip, stack), atol=1e-12
+    )
 
 
 def test_the_center_is_the_mean_of_the_members(pooled, view):
@@ -49,20 +61,37 @@ def test_the_center_is_the_mean_of_the_members(pooled, view):
         0.5 * (o["accelerator"]["A100-80GB"] + o["accelerator"]["H100-80GB"]),
         o["lineage"]["megatron"],
         0.5 * (o["stack"]["megatron-lm"] + o["stack"]["nemo"]),
-        np.mean([o["port"][f"{g} {s}"] for g in ("ampere", "hopper") for s in ("megatron-lm", "nemo")], 0),
+        np.mean(
+            [o["port"][f"{g} {s}"] for g in ("ampere", "hopper") for s in ("megatron-lm", "nemo")],
+            0,
+        ),
         sum(o["pair"][p] for p in pairs) / len(pairs),
     ]
-    np.testing.assert_allclose(view.unconstrained("new", "new"), pooled.center + sum(means), atol=1e-12)
+    np.testing.assert_allclose(
+        view.unconstrained("new", "new"), pooled.center + sum(means), atol=1e-12
+    )
 
 
 def test_a_chip_of_a_known_generation_starts_from_it(pooled, view):
     gap = view.unconstrained("A100-40GB") - view.unconstrained("H800")
-    np.testing.assert_allclose(gap, pooled.offsets["generation"]["ampere"] - pooled.offsets["generation"]["hopper"], atol=1e-12)
+    np.testing.assert_allclose(
+        gap,
+        pooled.offsets["generation"]["ampere"] - pooled.offsets["generation"]["hopper"],
+        atol=1e-12,
+    )
 
 
 def test_a_view_is_sure_of_its_own_stacks_only(view):
-    assert view.accelerators == ("A100-80GB", "H100-80GB") and view.stacks == ("megatron-lm", "nemo/1", "nemo/2")
-    assert set(view.stack_covariances) == {"megatron-lm", "nemo"} and view.name == "view" and "made up" in view.description
+    assert view.accelerators == ("A100-80GB", "H100-80GB") and view.stacks == (
+        "megatron-lm",
+        "nemo/1",
+        "nemo/2",
+    )
+    assert (
+        set(view.stack_covariances) == {"megatron-lm", "nemo"}
+        and view.name == "view"
+        and "made up" in view.description
+    )
 
 
 @pytest.mark.parametrize("name", ["accelerators", "stacks"])

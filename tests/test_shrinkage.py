@@ -1,4 +1,5 @@
-"""Slopes of a held-out error along prior widths: against refits with other widths, and the study of them in its quick mode."""
+"""Slopes of a held-out error along prior widths: against refits with other widths, and the study of
+them in its quick mode."""
 
 import dataclasses
 
@@ -23,9 +24,13 @@ def made_up_chips():
 
 @pytest.fixture(scope="module")
 def some():
-    """Rows, two to fit and sixteen to judge of a stack with slower matmuls than the base expects, and the base, fitted to another stack."""
+    """Rows, two to fit and sixteen to judge of a stack with slower matmuls than the base expects,
+    and the base, fitted to another stack."""
     # far enough from the base, with little noise, for the error to answer to the widths
-    truth = {"megatron-test": TRUTH["megatron-test"], "fsdp-test": TRUTH["fsdp-test"].replace(matmul_efficiency=0.35)}
+    truth = {
+        "megatron-test": TRUTH["megatron-test"],
+        "fsdp-test": TRUTH["fsdp-test"].replace(matmul_efficiency=0.35),
+    }
     cases = synthetic(truth=truth, noise=0.01)
     mine = cases.labels.stack == "fsdp-test"
     first = np.arange(len(cases)) % 9 == 0
@@ -60,6 +65,8 @@ def test_rows_are_needed_on_both_sides(some):
 @pytest.mark.slow
 def test_study(tmp_path):
     lines = quick_study("shrinkage", tmp_path)["rows"]
-    assert {line["protocol"] for line in lines} <= set(STACKS) and {"stack", "pair"} <= {line["widths among"] for line in lines}
+    assert {line["protocol"] for line in lines} <= set(STACKS) and {"stack", "pair"} <= {
+        line["widths among"] for line in lines
+    }
     assert all(np.isfinite(line["slope"]) and line["error"] > 0.0 for line in lines)
     assert (tmp_path / "shrinkage.png").stat().st_size > 10_000

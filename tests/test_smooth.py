@@ -1,4 +1,5 @@
-"""Smooth maxima, minima, positive parts: limits, homogeneity, gradients against finite differences, safety at zeros and ties."""
+"""Smooth maxima, minima, positive parts: limits, homogeneity, gradients against finite differences,
+safety at zeros and ties."""
 
 from math import inf
 
@@ -37,10 +38,13 @@ ALL = pytest.mark.parametrize(("name", "p"), [(name, p) for name in FUNCTIONS fo
 draw = np.random.default_rng(0)
 PAIRS = 10.0 ** draw.uniform(-3.0, 3.0, (2, 60))
 """Pairs of positive values over six decades."""
-CORNERS = np.array([[0.0, 0.0, 1.0, 1.0, 1e-300, 1e150, 1e-9], [0.0, 1.0, 0.0, 1.0, 1e-300, 1e150, 1e9]])
+CORNERS = np.array(
+    [[0.0, 0.0, 1.0, 1.0, 1e-300, 1e150, 1e-9], [0.0, 1.0, 0.0, 1.0, 1e-300, 1e150, 1e9]]
+)
 """Zeros, ties, and values whose eighth power leaves the range of a float."""
 ROUNDING = 1e-14
-"""A few units of the last digit of the larger value: a minimum of 1e-3 and 1e3 has no more digits of its own."""
+"""A few units of the last digit of the larger value: a minimum of 1e-3 and 1e3 has no more digits
+of its own."""
 
 
 def slopes(name, p, x):
@@ -60,12 +64,15 @@ def differences(name, p, x):
 @EACH
 def test_infinite_sharpness_is_the_hard_function(name):
     x = np.concatenate([PAIRS, CORNERS], 1)
-    assert (np.abs(FUNCTIONS[name](jnp.asarray(x), inf) - HARD[name](x)) <= ROUNDING * x.max(0)).all()
+    assert (
+        np.abs(FUNCTIONS[name](jnp.asarray(x), inf) - HARD[name](x)) <= ROUNDING * x.max(0)
+    ).all()
 
 
 @EACH
 def test_the_hard_function_is_approached(name):
-    """The distance shrinks with every doubling of p, and is at most the value at a tie there: 2^(1/p) − 1 or 1/p of the larger value."""
+    """The distance shrinks with every doubling of p, and is at most the value at a tie there:
+    2^(1/p) − 1 or 1/p of the larger value."""
     x, larger = jnp.asarray(PAIRS), PAIRS.max(0)
     gaps = [np.abs(FUNCTIONS[name](x, p) - HARD[name](PAIRS)) / larger for p in SHARP[:-1]]
     for wide, narrow, p in zip(gaps[:-1], gaps[1:], SHARP[1:], strict=False):
@@ -102,7 +109,10 @@ def test_gradient_is_the_finite_difference(name, p):
 def test_jit_and_vmap_are_the_plain_function(name, p):
     x = jnp.asarray(np.concatenate([PAIRS, CORNERS], 1))
     plain = FUNCTIONS[name](x, p)
-    for other in (jax.jit(lambda x: FUNCTIONS[name](x, p))(x), jax.vmap(lambda a: FUNCTIONS[name](a, p), in_axes=1)(x)):
+    for other in (
+        jax.jit(lambda x: FUNCTIONS[name](x, p))(x),
+        jax.vmap(lambda a: FUNCTIONS[name](a, p), in_axes=1)(x),
+    ):
         assert (np.abs(other - plain) <= ROUNDING * np.asarray(x).max(0)).all()
 
 
@@ -118,7 +128,9 @@ def test_values_and_slopes_are_finite_and_bounded_at_corners(name, p):
 @ALL
 def test_second_derivatives_are_finite(name, p):
     points = np.concatenate([PAIRS[:, :5], CORNERS[:, [1, 2, 3]]], 1).T
-    hessians = np.asarray(quick(jax.vmap(jax.hessian(lambda x: FUNCTIONS[name](x, p))))(jnp.asarray(points)))
+    hessians = np.asarray(
+        quick(jax.vmap(jax.hessian(lambda x: FUNCTIONS[name](x, p))))(jnp.asarray(points))
+    )
     assert hessians.shape == (8, 2, 2) and np.isfinite(hessians).all()
     for hessian in hessians:
         np.testing.assert_allclose(hessian, hessian.T, rtol=1e-8, atol=1e-10)
@@ -128,7 +140,9 @@ def test_second_derivatives_are_finite(name, p):
 @pytest.mark.parametrize("p", [2.0, 8.0])
 def test_hessian_is_the_difference_of_slopes(name, p):
     point = np.array([[1.3], [0.9]])
-    hessian = np.asarray(quick(jax.hessian(lambda x: FUNCTIONS[name](x, p).sum()))(jnp.asarray(point))).reshape(2, 2)
+    hessian = np.asarray(
+        quick(jax.hessian(lambda x: FUNCTIONS[name](x, p).sum()))(jnp.asarray(point))
+    ).reshape(2, 2)
     for i in range(2):
         step = np.zeros((2, 1))
         step[i] = EPS
@@ -139,13 +153,17 @@ def test_hessian_is_the_difference_of_slopes(name, p):
 def test_maximum_of_one_and_of_many():
     np.testing.assert_array_equal(smooth.maximum(jnp.array([[3.0, 0.0]])), [3.0, 0.0])
     x = draw.uniform(0.1, 1.0, (9, 20))
-    np.testing.assert_allclose(smooth.maximum(jnp.asarray(x), 8.0), (x**8).sum(0) ** 0.125, rtol=1e-14)
+    np.testing.assert_allclose(
+        smooth.maximum(jnp.asarray(x), 8.0), (x**8).sum(0) ** 0.125, rtol=1e-14
+    )
 
 
 def test_slopes_of_a_maximum_at_a_tie_are_equal():
     for p in SHARP:
         gradient = np.asarray(slopes("maximum", p, np.ones((4, 1))))
-        np.testing.assert_allclose(gradient, 0.25 if p == inf else 4.0 ** (1.0 / p - 1.0), rtol=1e-14)
+        np.testing.assert_allclose(
+            gradient, 0.25 if p == inf else 4.0 ** (1.0 / p - 1.0), rtol=1e-14
+        )
 
 
 def test_the_minimum_of_zero_and_anything_is_zero():
@@ -162,31 +180,51 @@ def test_positive_part_limits(p):
 
 @pytest.mark.parametrize("p", SHARP[:-1])
 def test_small_remainders_keep_their_digits(p):
-    """Where one value is a million times the other, subtraction would leave rounding; these do not subtract."""
+    """Where one value is a million times the other, subtraction would leave rounding; these do not
+    subtract."""
     small, large = jnp.array([1.0]), jnp.array([1e6])
     np.testing.assert_allclose(smooth.positive_part(small, large, p), 1.0 / p**2, rtol=3e-6)
     np.testing.assert_allclose(smooth.excess(large, small, p), 1e6 ** (1.0 - p) / p, rtol=1e-5)
-    np.testing.assert_allclose(slopes("excess", p, np.array([[1e6], [1.0]]))[0], -(1.0 - 1.0 / p) * 1e6 ** (-p), rtol=1e-5)
+    np.testing.assert_allclose(
+        slopes("excess", p, np.array([[1e6], [1.0]]))[0], -(1.0 - 1.0 / p) * 1e6 ** (-p), rtol=1e-5
+    )
 
 
 @pytest.mark.parametrize("p", SHARP)
 def test_excess_and_low_are_the_maximum(p):
     x = jnp.asarray(PAIRS)
-    np.testing.assert_allclose(x[0] + smooth.excess(x[0], x[1], p), smooth.maximum(x, p), rtol=1e-14)
+    np.testing.assert_allclose(
+        x[0] + smooth.excess(x[0], x[1], p), smooth.maximum(x, p), rtol=1e-14
+    )
 
 
 def test_ramp():
     x = jnp.array([-1.0, 0.0, 0.3, 1.0, 7.0])
     np.testing.assert_array_equal(smooth.ramp(x), [0.0, 0.0, 0.3, 1.0, 1.0])
-    np.testing.assert_array_equal(jax.grad(lambda x: smooth.ramp(x).sum())(x), [0.0, 0.5, 1.0, 0.5, 0.0])
-    np.testing.assert_array_equal(jax.grad(lambda x: jnp.clip(x, 0.0, 1.0).sum())(x), jax.grad(lambda x: smooth.ramp(x).sum())(x))
+    np.testing.assert_array_equal(
+        jax.grad(lambda x: smooth.ramp(x).sum())(x), [0.0, 0.5, 1.0, 0.5, 0.0]
+    )
+    np.testing.assert_array_equal(
+        jax.grad(lambda x: jnp.clip(x, 0.0, 1.0).sum())(x),
+        jax.grad(lambda x: smooth.ramp(x).sum())(x),
+    )
 
 
 def test_clip_has_the_gradient_of_two_maxima():
     """Also at its ends, and where both ends and x are equal."""
-    x, low, high = (jnp.array(v) for v in ([-1.0, 0.0, 0.3, 1.0, 7.0, 2.0, 5.0], [0.0] * 5 + [2.0] * 2, [1.0] * 5 + [2.0, jnp.inf]))
+    x, low, high = (
+        jnp.array(v)
+        for v in (
+            [-1.0, 0.0, 0.3, 1.0, 7.0, 2.0, 5.0],
+            [0.0] * 5 + [2.0] * 2,
+            [1.0] * 5 + [2.0, jnp.inf],
+        )
+    )
     np.testing.assert_array_equal(smooth.clip(x, low, high), jnp.clip(x, low, high))
-    found, expected = (jax.grad(lambda *v, f=f: f(*v).sum(), argnums=(0, 1, 2))(x, low, high) for f in (smooth.clip, jnp.clip))
+    found, expected = (
+        jax.grad(lambda *v, f=f: f(*v).sum(), argnums=(0, 1, 2))(x, low, high)
+        for f in (smooth.clip, jnp.clip)
+    )
     np.testing.assert_array_equal(found, expected)
 
 
@@ -194,8 +232,14 @@ def test_clip_has_the_gradient_of_two_maxima():
 def test_power(exponent):
     x = jnp.asarray(PAIRS[0])
     np.testing.assert_allclose(smooth.power(x, exponent), PAIRS[0] ** exponent, rtol=1e-13)
-    np.testing.assert_allclose(jax.grad(lambda x: smooth.power(x, exponent).sum())(x), exponent * PAIRS[0] ** (exponent - 1.0), rtol=1e-12)
-    np.testing.assert_allclose(jax.jit(lambda x: smooth.power(x, exponent))(x), smooth.power(x, exponent), rtol=1e-14)
+    np.testing.assert_allclose(
+        jax.grad(lambda x: smooth.power(x, exponent).sum())(x),
+        exponent * PAIRS[0] ** (exponent - 1.0),
+        rtol=1e-12,
+    )
+    np.testing.assert_allclose(
+        jax.jit(lambda x: smooth.power(x, exponent))(x), smooth.power(x, exponent), rtol=1e-14
+    )
     assert np.isfinite(jax.hessian(lambda x: smooth.power(x, exponent))(2.0))
 
 

@@ -1,4 +1,5 @@
-"""Stages of pipelines whose number does not divide the layers: in the search, in one plan, in the step."""
+"""Stages of pipelines whose number does not divide the layers: in the search, in one plan, in the
+step."""
 
 import numpy as np
 import pytest
@@ -44,7 +45,8 @@ def test_what_stages_hold(layers, pp, v, mtp, fullest, last):
 
 
 def dealt(layers, pp, v):
-    """Layers of every stage when embedding, layers and head are dealt out to chunks in order, the first ones one item more."""
+    """Layers of every stage when embedding, layers and head are dealt out to chunks in order, the
+    first ones one item more."""
     items = ["embedding", *["layer"] * layers, "head"]
     each, over = divmod(len(items), pp * v)
     stages = [0] * pp
@@ -56,11 +58,20 @@ def dealt(layers, pp, v):
 
 def test_stages_hold_what_dealing_the_layers_out_gives_them():
     for layers in (6, 11, 13, 27, 35, 61, 62, 70, 78, 94, 126):
-        for pp, v in ((pp, v) for pp in range(2, 25) for v in range(1, 6) if pp * v <= layers and layers % (pp * v)):
+        for pp, v in (
+            (pp, v)
+            for pp in range(2, 25)
+            for v in range(1, 6)
+            if pp * v <= layers and layers % (pp * v)
+        ):
             stages = dealt(layers, pp, v)
             found = held(layers, pp, v)
             assert sum(stages) == layers
-            assert (float(found.fullest), float(found.last)) == (max(stages), stages[-1]), (layers, pp, v)
+            assert (float(found.fullest), float(found.last)) == (max(stages), stages[-1]), (
+                layers,
+                pp,
+                v,
+            )
             if layers % pp and not short_by(layers, pp, v):
                 assert min(stages) >= 1, (layers, pp, v)
 
@@ -73,20 +84,38 @@ def test_alike_stages_of_a_model_with_one_head_are_alike():
     assert all(float(value) == 0.0 for value in layout(64, 16, 2).values())
 
 
-@pytest.mark.parametrize(("layers", "pp", "v", "mtp"), [(64, 16, 2, 1), (64, 8, 1, 2), (61, 16, 1, 1), (61, 4, 1, 0), (126, 16, 8, 0)])
+@pytest.mark.parametrize(
+    ("layers", "pp", "v", "mtp"),
+    [(64, 16, 2, 1), (64, 8, 1, 2), (61, 16, 1, 1), (61, 4, 1, 0), (126, 16, 8, 0)],
+)
 def test_plans_made_and_rows_read_lay_stages_out_alike(layers, pp, v, mtp):
-    """What `design` judges is what `predict` would of the same degrees, for a stack without a layout of its own."""
+    """What `design` judges is what `predict` would of the same degrees, for a stack without a
+    layout of its own."""
     read, made = stages("torchtitan", "", layers, 1.0, pp, v, mtp), layout(layers, pp, v, mtp)
-    assert (float(made["stage_excess"]), float(made["head_displaces"])) == pytest.approx((read.excess, read.displaced), rel=1e-12)
+    assert (float(made["stage_excess"]), float(made["head_displaces"])) == pytest.approx(
+        (read.excess, read.displaced), rel=1e-12
+    )
 
 
 @pytest.mark.parametrize(
     ("layers", "pp", "v", "short"),
     [
-        (80, 8, 5, 0), (80, 8, 3, 8), (126, 16, 8, 0), (126, 8, 2, 0), (126, 2, 64, 126), (61, 16, 1, 0), (61, 16, 2, 0), (61, 16, 4, 1),
-        (61, 8, 3, 7), (80, 32, 1, 12), (24, 16, 1, 6), (3, 4, 1, 4), (94, 16, 6, 0), (13, 8, 1, 1),
+        (80, 8, 5, 0),
+        (80, 8, 3, 8),
+        (126, 16, 8, 0),
+        (126, 8, 2, 0),
+        (126, 2, 64, 126),
+        (61, 16, 1, 0),
+        (61, 16, 2, 0),
+        (61, 16, 4, 1),
+        (61, 8, 3, 7),
+        (80, 32, 1, 12),
+        (24, 16, 1, 6),
+        (3, 4, 1, 4),
+        (94, 16, 6, 0),
+        (13, 8, 1, 1),
     ],
-)  # fmt: skip
+)
 def test_which_stages_can_be_laid_out(layers, pp, v, short):
     assert float(short_by(layers, pp, v)) == short
 
@@ -95,8 +124,14 @@ def test_one_plan_and_rows_of_traces_lay_layers_out_alike():
     for pp, v in ((16, 1), (16, 8), (8, 4), (2, 63)):
         plan = make_plan(LARGE, 8 * pp, global_batch=16 * pp, tp=8, pp=pp, interleave=v)
         said = stages("a-stack", "a", 126.0, 2.0, float(pp), float(v))
-        assert (float(plan.stage_excess), float(plan.head_displaces)) == (said.excess, said.displaced)
-    with pytest.raises(InputError, match="where pp does not, nearly divides the layers and 2, for embedding and head"):
+        assert (float(plan.stage_excess), float(plan.head_displaces)) == (
+            said.excess,
+            said.displaced,
+        )
+    with pytest.raises(
+        InputError,
+        match="where pp does not, nearly divides the layers and 2, for embedding and head",
+    ):
         make_plan(LARGE, 1024, global_batch=2048, tp=8, pp=16, interleave=3)
     with pytest.raises(InputError, match="layers: .*off by 3 layer"):
         make_plan(LARGE, 1024, global_batch=2048, pp=128)
@@ -104,18 +139,28 @@ def test_one_plan_and_rows_of_traces_lay_layers_out_alike():
 
 @pytest.mark.slow
 def test_the_search_finds_the_stages_of_llama_3_405b():
-    """Its 16 stages of the report (arXiv 2407.21783, table 4) do not divide 126 layers; the plan found obeys the rules and takes as long as
-    one plan of the same degrees."""
+    """Its 16 stages of the report (arXiv 2407.21783, table 4) do not divide 126 layers; the plan
+    found obeys the rules and takes as long as one plan of the same degrees."""
     narrow = Choices(zero=(1,), recompute=(0.0, 1.0), shards="whole", sp=(1,))
     found = design(SYSTEM, LARGE, 1024, 128, default(), method="both", choices=narrow)
     assert found.best is not None and found.certificate is not None
     plan = found.best.plan
     assert 126 % int(plan.pp) and float(plan.head_displaces) == 1.0 and not violated(LARGE, plan)
     again = make_plan(
-        LARGE, 1024, global_batch=128, tp=int(plan.tp), cp=int(plan.cp), pp=int(plan.pp), interleave=int(plan.interleave), zero=1,
-        micro_batch=int(plan.micro_batch), recompute=float(plan.recompute_layers),
-    )  # fmt: skip
-    assert float(step_time(SYSTEM, LARGE, again, default()).total) == pytest.approx(found.best.step_time_s, rel=1e-9)
+        LARGE,
+        1024,
+        global_batch=128,
+        tp=int(plan.tp),
+        cp=int(plan.cp),
+        pp=int(plan.pp),
+        interleave=int(plan.interleave),
+        zero=1,
+        micro_batch=int(plan.micro_batch),
+        recompute=float(plan.recompute_layers),
+    )
+    assert float(step_time(SYSTEM, LARGE, again, default()).total) == pytest.approx(
+        found.best.step_time_s, rel=1e-9
+    )
 
 
 def test_all_rows_of_a_space_carry_their_layout():
@@ -130,9 +175,16 @@ def test_all_rows_of_a_space_carry_their_layout():
 
 
 def test_a_step_with_a_layer_less_at_the_ends_lies_between_those_of_fewer_and_more_layers():
-    """112 or 128 layers on 16 stages are alike; with 126 the fullest stage is that of 128, less what the head no longer adds to it."""
-    plans = {n: make_plan(LARGE.replace(n_layers=float(n)), 128, global_batch=64, tp=8, pp=16) for n in (112, 126, 128)}
-    times = {n: float(STEP(SYSTEM, LARGE.replace(n_layers=float(n)), plan, COEFFICIENTS).total) for n, plan in plans.items()}
+    """112 or 128 layers on 16 stages are alike; with 126 the fullest stage is that of 128, less
+    what the head no longer adds to it."""
+    plans = {
+        n: make_plan(LARGE.replace(n_layers=float(n)), 128, global_batch=64, tp=8, pp=16)
+        for n in (112, 126, 128)
+    }
+    times = {
+        n: float(STEP(SYSTEM, LARGE.replace(n_layers=float(n)), plan, COEFFICIENTS).total)
+        for n, plan in plans.items()
+    }
     assert times[112] < times[126] < times[128]
     head = float(STEP(SYSTEM, LARGE.replace(n_layers=126.0), plans[126], COEFFICIENTS).head)
     assert head < float(STEP(SYSTEM, LARGE.replace(n_layers=128.0), plans[128], COEFFICIENTS).head)

@@ -1,4 +1,5 @@
-"""The driver of sweeps: the same numbers whatever the chunks, threads and padding; one compilation; gradients of what is asked, cheaply."""
+"""The driver of sweeps: the same numbers whatever the chunks, threads and padding; one compilation;
+gradients of what is asked, cheaply."""
 
 import importlib
 import os
@@ -41,7 +42,15 @@ SYSTEM = System(
     ),
 )
 MODEL = Transformer(
-    n_layers=32.0, d_model=4096.0, d_ff=14336.0, gated_mlp=1.0, n_heads=32.0, n_kv_heads=8.0, head_dim=128.0, vocab=128256.0, seq_len=8192.0
+    n_layers=32.0,
+    d_model=4096.0,
+    d_ff=14336.0,
+    gated_mlp=1.0,
+    n_heads=32.0,
+    n_kv_heads=8.0,
+    head_dim=128.0,
+    vocab=128256.0,
+    seq_len=8192.0,
 )
 FIXED = {"system": SYSTEM, "model": MODEL, "coefficients": coefficients.default()}
 DEGREES = ("dp", "tp", "pp", "micro_batch", "recompute_layers")
@@ -63,7 +72,8 @@ def plans(n, seed=0):
 
 
 def polynomial(batch, fixed):
-    """Cheap, with outputs of several shapes: a scalar, one per case, and one with an axis in front."""
+    """Cheap, with outputs of several shapes: a scalar, one per case, and one with an axis in
+    front."""
     x, y = batch["x"], batch["y"]
     return {"constant": fixed * 2.0, "sum": x * x + y, "powers": jnp.stack([x, x * y])}
 
@@ -88,7 +98,11 @@ def test_padding_never_shows(n, monkeypatch):
     monkeypatch.setattr(sweep, "BLOCK", 128)
     batch = pairs(n)
     found = sweep.sweep(polynomial, batch, 3.0, chunk=64)
-    assert {k: v.shape for k, v in found.items()} == {"constant": (n,), "sum": (n,), "powers": (2, n)}
+    assert {k: v.shape for k, v in found.items()} == {
+        "constant": (n,),
+        "sum": (n,),
+        "powers": (2, n),
+    }
     np.testing.assert_allclose(found["sum"], batch["x"] ** 2 + batch["y"], rtol=1e-15, atol=1e-15)
     np.testing.assert_allclose(found["powers"], [batch["x"], batch["x"] * batch["y"]], rtol=1e-15)
     np.testing.assert_array_equal(found["constant"], 6.0)
@@ -99,11 +113,17 @@ def test_an_empty_batch_gives_empty_answers():
     assert found["sum"].shape == (0,) and found["powers"].shape == (2, 0)
 
 
-def test_plans_give_the_same_bits_whatever_the_threads_and_all_but_the_last_whatever_the_chunks(monkeypatch):
-    """The compiler fuses products into sums otherwise for another chunk: a last bit of a term may differ."""
+def test_plans_give_the_same_bits_whatever_the_threads_and_all_but_the_last_whatever_the_chunks(
+    monkeypatch,
+):
+    """The compiler fuses products into sums otherwise for another chunk: a last bit of a term may
+    differ."""
     monkeypatch.setattr(sweep, "BLOCK", 512)
     batch = plans(1300)
-    found = [sweep.sweep(sweep.totals(), batch, FIXED, chunk=c, threads=t) for c, t in ((128, 1), (128, 3), (512, 2))]
+    found = [
+        sweep.sweep(sweep.totals(), batch, FIXED, chunk=c, threads=t)
+        for c, t in ((128, 1), (128, 3), (512, 2))
+    ]
     for other, allowed in zip(found[1:], (0.0, 1e-15), strict=True):
         np.testing.assert_allclose(found[0].step_time_s, other.step_time_s, rtol=allowed)
         np.testing.assert_allclose(found[0].memory_bytes, other.memory_bytes, rtol=allowed)
@@ -111,7 +131,10 @@ def test_plans_give_the_same_bits_whatever_the_threads_and_all_but_the_last_what
 
 def test_gradients_are_the_same_bits_whatever_the_threads(monkeypatch):
     monkeypatch.setattr(sweep, "BLOCK", 256)
-    one, several = (sweep.gradients(curve, pairs(1000), {"a": 2.0, "w": np.ones(2)}, chunk=64, threads=t) for t in (1, 3))
+    one, several = (
+        sweep.gradients(curve, pairs(1000), {"a": 2.0, "w": np.ones(2)}, chunk=64, threads=t)
+        for t in (1, 3)
+    )
     np.testing.assert_array_equal(one[0], several[0])
     for name in ("x", "y"):
         np.testing.assert_array_equal(one[1][name], several[1][name])
@@ -122,8 +145,12 @@ def test_a_sweep_is_a_loop_over_plans():
     found = sweep.evaluate(batch, SYSTEM, MODEL, FIXED["coefficients"])
     for i in range(6):
         one = jax.tree.map(lambda x, i=i: float(x if np.ndim(x) == 0 else x[i]), batch)
-        assert found.step_time_s[i] == pytest.approx(float(step_time(SYSTEM, MODEL, one, FIXED["coefficients"]).total), rel=1e-12)
-        assert found.memory_bytes[i] == pytest.approx(float(memory_use(MODEL, one).total), rel=1e-12)
+        assert found.step_time_s[i] == pytest.approx(
+            float(step_time(SYSTEM, MODEL, one, FIXED["coefficients"]).total), rel=1e-12
+        )
+        assert found.memory_bytes[i] == pytest.approx(
+            float(memory_use(MODEL, one).total), rel=1e-12
+        )
 
 
 @pytest.mark.parametrize("change", [1, 5000])
@@ -172,10 +199,14 @@ def test_gradients_by_the_batch_and_by_what_cases_share(fused):
 
 def test_gradients_of_plans_are_those_of_jax():
     batch = plans(40)
-    value, slopes = sweep.gradients(seconds, batch, FIXED, wrt=(*DEGREES, "system.network.bytes_per_s"))
+    value, slopes = sweep.gradients(
+        seconds, batch, FIXED, wrt=(*DEGREES, "system.network.bytes_per_s")
+    )
     full = jax.tree.map(lambda x: jnp.broadcast_to(jnp.asarray(x), (40,)), batch)
     quick = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
-    total, expected = jax.jit(jax.value_and_grad(lambda p: seconds(p, FIXED).sum()), compiler_options=quick)(full)
+    total, expected = jax.jit(
+        jax.value_and_grad(lambda p: seconds(p, FIXED).sum()), compiler_options=quick
+    )(full)
     np.testing.assert_allclose(value.sum(), total, rtol=1e-12)
     for name in DEGREES:
         np.testing.assert_allclose(slopes[name], getattr(expected, name), rtol=1e-9, atol=1e-12)
@@ -204,9 +235,14 @@ def test_mistakes_are_named():
 
 
 def test_nothing_is_set_at_import():
-    code = "import os; from dmodel.sweep import _gradients_fuse; print('XLA_FLAGS' in os.environ, _gradients_fuse())"
+    code = (
+        "import os; from dmodel.sweep import _gradients_fuse; print('XLA_FLAGS' in os.environ, "
+        "_gradients_fuse())"
+    )
     environ = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
-    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=60
+    )
     assert done.stdout.split() == ["False", "False"], done.stderr
 
 
@@ -222,8 +258,20 @@ def test_what_cases_share_comes_back_with_its_shapes_and_types():
 
     def case(batch, shared):
         seen.append(jax.tree.map(lambda x: (x.shape, x.dtype.name), shared))
-        parts = [shared["a"].ravel(), shared["b"], shared["c"][0], *shared["c"][2], shared["d"].ravel()]
-        return jnp.stack([jnp.full_like(batch, value) for part in parts for value in jnp.atleast_1d(part).astype(float)])
+        parts = [
+            shared["a"].ravel(),
+            shared["b"],
+            shared["c"][0],
+            *shared["c"][2],
+            shared["d"].ravel(),
+        ]
+        return jnp.stack(
+            [
+                jnp.full_like(batch, value)
+                for part in parts
+                for value in jnp.atleast_1d(part).astype(float)
+            ]
+        )
 
     found = sweep.sweep(case, np.zeros(3), fixed)
     assert seen[0] == {
@@ -232,21 +280,30 @@ def test_what_cases_share_comes_back_with_its_shapes_and_types():
         "c": [((), "float64"), ((0, 2), "float64"), ((2,), "float32")],
         "d": ((1, 1), "float64"),
     }
-    np.testing.assert_array_equal(found, np.repeat([[0, 1, 2, 3, 4, 5, np.float32(0.1), 7, 1.5, 2.5, -1.0]], 3, 0).T)
+    np.testing.assert_array_equal(
+        found, np.repeat([[0, 1, 2, 3, 4, 5, np.float32(0.1), 7, 1.5, 2.5, -1.0]], 3, 0).T
+    )
 
 
 def multiplies(jaxpr):
     """Multiplications of a jaxpr, those of inner ones too."""
     count = 0
     for equation in jaxpr.eqns:
-        inner = [getattr(v, "jaxpr", v) for v in equation.params.values() if hasattr(v, "eqns") or hasattr(v, "jaxpr")]
-        count += sum(map(multiplies, inner)) + (equation.primitive.name in ("mul", "integer_pow", "square"))
+        inner = [
+            getattr(v, "jaxpr", v)
+            for v in equation.params.values()
+            if hasattr(v, "eqns") or hasattr(v, "jaxpr")
+        ]
+        count += sum(map(multiplies, inner)) + (
+            equation.primitive.name in ("mul", "integer_pow", "square")
+        )
     return count
 
 
 @pytest.mark.slow
 def test_the_compiled_gradient_does_not_repeat_its_arithmetic():
-    """XLA's fusion copies cheap operations into every consumer; without it, or cured, compiled multiplies stay those of the formula."""
+    """XLA's fusion copies cheap operations into every consumer; without it, or cured, compiled
+    multiplies stay those of the formula."""
     block = sweep.Block(seconds, DEGREES, 512, fused=sweep._gradients_fuse())
     batch = jax.tree.map(lambda x: jnp.broadcast_to(jnp.asarray(x), (512,)), plans(512))
 

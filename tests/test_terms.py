@@ -1,4 +1,5 @@
-"""What holds for every function of the model: its gradient is the finite difference, transformations change nothing, corners are safe."""
+"""What holds for every function of the model: its gradient is the finite difference,
+transformations change nothing, corners are safe."""
 
 from functools import cache
 from math import inf
@@ -17,24 +18,34 @@ SOFT = [(name, p) for name in IDS for p in ((8.0, inf) if TERMS[name].soft else 
 
 def weighted(values, weights):
     """One number per case: outputs times fixed weights, summed."""
-    return sum((x * w).reshape(-1, x.shape[-1]).sum(0) for x, w in zip(jax.tree.leaves(values), weights, strict=True))
+    return sum(
+        (x * w).reshape(-1, x.shape[-1]).sum(0)
+        for x, w in zip(jax.tree.leaves(values), weights, strict=True)
+    )
 
 
 def weights_for(values, one_unit, even):
-    """Weights that bring all outputs of all cases to the same size, or their sum to one, each with a different share; or 1, where `even`.
+    """Weights that bring all outputs of all cases to the same size, or their sum to one, each with
+    a different share; or 1, where `even`.
 
     What is not finite has none.
     """
     rng = np.random.default_rng(1)
     leaves = [jnp.abs(x) for x in values]
-    sizes = [sum(leaves)] * len(leaves) if one_unit else [jnp.where(x == 0.0, 1.0, x) for x in leaves]
-    weights = [jnp.where(even, 1.0, rng.uniform(0.5, 1.5, x.shape) / size) for x, size in zip(leaves, sizes, strict=True)]
+    sizes = (
+        [sum(leaves)] * len(leaves) if one_unit else [jnp.where(x == 0.0, 1.0, x) for x in leaves]
+    )
+    weights = [
+        jnp.where(even, 1.0, rng.uniform(0.5, 1.5, x.shape) / size)
+        for x, size in zip(leaves, sizes, strict=True)
+    ]
     return [jnp.where(jnp.isfinite(x), w, 0.0) for x, w in zip(leaves, weights, strict=True)]
 
 
 @cache
 def program(name, sharpness):
-    """Points and edges of a term as one batch, and what is compiled once for all its tests: values, weights, slopes of their product."""
+    """Points and edges of a term as one batch, and what is compiled once for all its tests: values,
+    weights, slopes of their product."""
     term = TERMS[name]
 
     def run(x, even):
@@ -59,7 +70,8 @@ def test_every_public_function_is_registered():
 
 @pytest.mark.parametrize(("name", "sharpness"), SOFT)
 def test_gradient_is_the_finite_difference(name, sharpness):
-    """Relative to the slope, 1e-6; the floor is the rounding of differences of outputs of size one."""
+    """Relative to the slope, 1e-6; the floor is the rounding of differences of outputs of size
+    one."""
     term = TERMS[name]
     every, run = program(name, sharpness)
     x, (weights, gradient) = batch(term.points), first(run(every, False)[1:], len(term.points))
@@ -70,13 +82,19 @@ def test_gradient_is_the_finite_difference(name, sharpness):
         return weighted(call(x), [np.tile(w, copies) for w in weights])
 
     slopes, differences = log_slopes(x, gradient), log_differences(repeated, x)
-    np.testing.assert_allclose(slopes, differences, rtol=1e-6, atol=2e-10 * (1.0 if term.one_unit else len(weights)))
-    assert np.abs(slopes).max() > 1e-3 or name in ("pipeline.zero_bubble", "compute.off_matrix_units")
+    np.testing.assert_allclose(
+        slopes, differences, rtol=1e-6, atol=2e-10 * (1.0 if term.one_unit else len(weights))
+    )
+    assert np.abs(slopes).max() > 1e-3 or name in (
+        "pipeline.zero_bubble",
+        "compute.off_matrix_units",
+    )
 
 
 @pytest.mark.parametrize("name", IDS)
 def test_compiled_batched_and_looped_agree(name):
-    """The last axis of a batch, `vmap`, and a loop over single cases without compilation; all in float64."""
+    """The last axis of a batch, `vmap`, and a loop over single cases without compilation; all in
+    float64."""
     term = TERMS[name]
     x = batch([*term.points, *term.edges[:3]])
     every, run = program(name, 8.0)
@@ -85,7 +103,9 @@ def test_compiled_batched_and_looped_agree(name):
     assert {leaf.dtype for leaf in jax.tree.leaves(batched)} == {jnp.dtype("float64")}
     for i in (0, len(term.points) - 1, jax.tree.leaves(x)[0].shape[-1] - 1):
         one = term.call(case(x, i), 8.0)
-        for looped, b, m in zip(*map(jax.tree.leaves, (one, case(batched, i), case(mapped, i))), strict=True):
+        for looped, b, m in zip(
+            *map(jax.tree.leaves, (one, case(batched, i), case(mapped, i))), strict=True
+        ):
             np.testing.assert_allclose(b, looped, rtol=2e-13, atol=1e-300)
             np.testing.assert_allclose(m, looped, rtol=2e-13, atol=1e-300)
 
@@ -94,7 +114,9 @@ def test_compiled_batched_and_looped_agree(name):
 def test_corners_have_finite_values_and_gradients(name, sharpness):
     every, run = program(name, sharpness)
     found = run(every, True)
-    values, gradient = (jax.tree.map(lambda x: x[..., len(TERMS[name].points) :], found[i]) for i in (0, 2))
+    values, gradient = (
+        jax.tree.map(lambda x: x[..., len(TERMS[name].points) :], found[i]) for i in (0, 2)
+    )
     for leaf in jax.tree.leaves(values):
         assert np.isfinite(leaf).all() and (np.asarray(leaf) > -1e-12).all()
     for path, leaf in jax.tree.leaves_with_path(gradient):
@@ -112,5 +134,8 @@ def test_forward_mode_is_reverse_mode(name, sharpness):
     forward = quick(lambda x, d: jax.jvp(f, (x,), (d,))[1])(x, direction)
     every, run = program(name, sharpness)
     gradient = case(run(every, True)[2], 1)
-    inner = sum((g * d).sum() for g, d in zip(jax.tree.leaves(gradient), jax.tree.leaves(direction), strict=True))
+    inner = sum(
+        (g * d).sum()
+        for g, d in zip(jax.tree.leaves(gradient), jax.tree.leaves(direction), strict=True)
+    )
     np.testing.assert_allclose(forward, inner, rtol=1e-10)

@@ -1,4 +1,5 @@
-"""What the theory adds to the study: today's chips, attention in the layer, failures; all off by default."""
+"""What the theory adds to the study: today's chips, attention in the layer, failures; all off by
+default."""
 
 from __future__ import annotations
 
@@ -10,7 +11,17 @@ import pytest
 
 from dmodel import catalog
 from dmodel.goodput import Reliability, goodput
-from dmodel.theory import RELAXED, Layout, best_layout, gpu, gpu_names, laws, matmul_time, smallest_clusters, training
+from dmodel.theory import (
+    RELAXED,
+    Layout,
+    best_layout,
+    gpu,
+    gpu_names,
+    laws,
+    matmul_time,
+    smallest_clusters,
+    training,
+)
 from dmodel.theory.gpus import WORD_BYTES, assumptions
 from dmodel.theory.study import DEADLINE_S
 
@@ -27,10 +38,15 @@ CATALOG = {
 def test_rates_are_those_of_the_catalog(name):
     found, listed = gpu(name), catalog.system(CATALOG[name])
     assert float(found.chip.flops_per_s) == pytest.approx(float(listed.chip.flops_per_s), rel=1e-3)
-    assert float(found.chip.hbm_bytes_per_s) == pytest.approx(float(listed.chip.hbm_bytes_per_s), rel=1e-2)
+    assert float(found.chip.hbm_bytes_per_s) == pytest.approx(
+        float(listed.chip.hbm_bytes_per_s), rel=1e-2
+    )
     assert 0.88 < float(found.chip.hbm_bytes) / float(listed.chip.hbm_bytes) < 1.01
     np.testing.assert_allclose(found.network.bytes_per_s, listed.network.bytes_per_s)
-    assert float(found.network.size[0]) <= float(listed.network.size[0]) and float(found.network.size[-1]) == inf
+    assert (
+        float(found.network.size[0]) <= float(listed.network.size[0])
+        and float(found.network.size[-1]) == inf
+    )
     assert "sustained" in assumptions(name)
 
 
@@ -40,7 +56,9 @@ def test_large_products_reach_the_sustained_rate(name):
     chip, n = gpu(name).chip, 16384.0
     rate = 2.0 * n**3 / float(matmul_time(n, n, n, chip))
     assert rate == pytest.approx(float(chip.sustained * chip.flops_per_s), rel=0.02)
-    assert all(np.isfinite(x) and x > 0 or x == inf or x == 0 for x in map(float, jax.tree.leaves(chip)))
+    assert all(
+        np.isfinite(x) and x > 0 or x == inf or x == 0 for x in map(float, jax.tree.leaves(chip))
+    )
 
 
 def test_a_chip_of_four_byte_words_counts_half():
@@ -59,7 +77,8 @@ WITH = laws.STUDY.replace(attention=True)
 
 
 def test_attention_counts():
-    """Against the counts of GPT-3's shape: 4 d² of 12 d² parameters, 6 s d L of arithmetic per token."""
+    """Against the counts of GPT-3's shape: 4 d² of 12 d² parameters, 6 s d L of arithmetic per
+    token."""
     plain, found = laws.run(12288.0), laws.run(12288.0, laws=WITH)
     assert found.parameters / plain.parameters == pytest.approx(1.5)
     core = 6.0 * 2048.0 * 12288.0 * float(found.layers)
@@ -67,29 +86,41 @@ def test_attention_counts():
     sparse = laws.run(16384.0, sparse=True, laws=WITH)
     own = 4.0 * 16384.0**2 * float(sparse.layers)
     active = (sparse.parameters - own) / sparse.experts + own
-    assert float(laws.flop_of(sparse, 1.0)) == pytest.approx(6.0 * active + 6.0 * 2048.0 * 16384.0 * float(sparse.layers))
-    assert plain.attention is None and float(laws.flop_of(plain, plain.dataset_tokens)) == pytest.approx(float(plain.flop))
+    assert float(laws.flop_of(sparse, 1.0)) == pytest.approx(
+        6.0 * active + 6.0 * 2048.0 * 16384.0 * float(sparse.layers)
+    )
+    assert plain.attention is None and float(
+        laws.flop_of(plain, plain.dataset_tokens)
+    ) == pytest.approx(float(plain.flop))
 
 
 def layout(**levels: float) -> Layout:
     one = {f"{kind}_levels": [1.0, 1.0] for kind in ("dp", "tp_model", "tp_ff", "pp", "ep")}
-    return Layout(**jax.tree.map(np.asarray, one | levels, is_leaf=lambda x: isinstance(x, list)), n_microbatches=1.0)
+    return Layout(
+        **jax.tree.map(np.asarray, one | levels, is_leaf=lambda x: isinstance(x, list)),
+        n_microbatches=1.0,
+    )
 
 
 def test_time_of_attention_on_one_gpu():
-    """One GPU, large products: the arithmetic of projections and core, the core's backward pass 2.5 times its forward one."""
+    """One GPU, large products: the arithmetic of projections and core, the core's backward pass 2.5
+    times its forward one."""
     chip, run = gpu("H100 SXM"), laws.run(16384.0, laws=WITH)
     took = training(chip, run, layout())
     rate = float(chip.chip.sustained * chip.chip.flops_per_s)
     per_token = 6.0 * run.parameters + 3.5 * 2.0 * 2048.0 * 16384.0 * float(run.layers)
-    assert float(took.step_time_s) == pytest.approx(per_token * float(run.batch_tokens) / rate, rel=0.01)
+    assert float(took.step_time_s) == pytest.approx(
+        per_token * float(run.batch_tokens) / rate, rel=0.01
+    )
     assert 0.69 < float(took.utilization) < 0.7
 
 
 def test_all_reduces_of_attention():
     run, plain = laws.run(16384.0, laws=WITH), laws.run(16384.0)
     cut = layout(tp_model_levels=[2.0, 1.0], tp_ff_levels=[4.0, 1.0])
-    with_it, without = (training(gpu("A100 SXM"), r, cut) for r in (run, run.replace(attention=None)))
+    with_it, without = (
+        training(gpu("A100 SXM"), r, cut) for r in (run, run.replace(attention=None))
+    )
     d, f = 16384.0, 65536.0
     words = ((2 - 1) * (f + 3 * d) + (4 - 1) * 2 * d, (2 - 1) * f + (4 - 1) * d)
     assert float(with_it.tp_comm_s / without.tp_comm_s) == pytest.approx(words[0] / words[1])
@@ -109,7 +140,9 @@ def test_attention_is_searched_exactly_and_has_slopes():
         return training(chip, longer, found.layout, rules=RELAXED, sharpness=64.0).step_time_s
 
     slope, step = float(jax.grad(seconds)(2048.0)), 1e-2
-    assert slope > 0.0 and slope == pytest.approx(float(seconds(2048.0 + step) - seconds(2048.0 - step)) / (2 * step), rel=1e-4)
+    assert slope > 0.0 and slope == pytest.approx(
+        float(seconds(2048.0 + step) - seconds(2048.0 - step)) / (2 * step), rel=1e-4
+    )
 
 
 def test_failures_take_their_share_of_the_deadline():
@@ -121,5 +154,8 @@ def test_failures_take_their_share_of_the_deadline():
     for a, b in zip(perfect, real, strict=True):
         assert a.best is not None and (b.best is None or b.best.n_gpus >= a.best.n_gpus)
         if b.best is not None:
-            assert b.best.train_time_s / float(goodput(float(b.best.n_gpus), Reliability())) < DEADLINE_S
+            assert (
+                b.best.train_time_s / float(goodput(float(b.best.n_gpus), Reliability()))
+                < DEADLINE_S
+            )
     assert smallest_clusters([laws.run(53248.0)], chip, reliability=Reliability())[0].best is None

@@ -1,4 +1,5 @@
-"""The frontier of training: optimality, slopes against solving again, and the closed forms in the limits where they hold."""
+"""The frontier of training: optimality, slopes against solving again, and the closed forms in the
+limits where they hold."""
 
 from __future__ import annotations
 
@@ -14,7 +15,18 @@ from dmodel.theory.closed_form import Wall, t_limit
 from dmodel.theory.elasticity import EXPONENTS, elasticities
 from dmodel.theory.frontier import Frontier, case, largest_run, log_largest
 from dmodel.theory.interior import Program, maximize
-from dmodel.theory.pattern import DP, EP, PP, TP_FF, TP_MODEL, Pattern, arrays, every, neighbours, possible
+from dmodel.theory.pattern import (
+    DP,
+    EP,
+    PP,
+    TP_FF,
+    TP_MODEL,
+    Pattern,
+    arrays,
+    every,
+    neighbours,
+    possible,
+)
 from dmodel.theory.program import Case, limit_names
 from dmodel.theory.tiling import UNROUNDED
 from dmodel.types import InputError
@@ -33,7 +45,8 @@ POWER = 1.0 / (1.0 - 2.0 * GROWTH)
 
 @pytest.fixture(scope="module", autouse=True)
 def two_at_once():
-    """One pattern has two starts, the same ones in a batch of two as in a larger one, whose other programs would be solved for nothing."""
+    """One pattern has two starts, the same ones in a batch of two as in a larger one, whose other
+    programs would be solved for nothing."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(frontier, "BATCH", frontier.STARTS)
         yield
@@ -56,14 +69,26 @@ def feasible() -> tuple[Case, Frontier]:
 def changed(asked: Case, name: str, step: float) -> Case:
     """The case with one input raised by a factor 1 + step, or an exponent by step."""
     chip, network, law, more = asked.system.chip, asked.system.network, asked.laws, 1.0 + step
-    on_chip = {"matmul latency": "kernel_latency_s", "L2 bandwidth": "l2_bytes_per_s", "FLOP/s": "flops_per_s"}
+    on_chip = {
+        "matmul latency": "kernel_latency_s",
+        "L2 bandwidth": "l2_bytes_per_s",
+        "FLOP/s": "flops_per_s",
+    }
     if name in on_chip:
         value = getattr(chip, on_chip[name]) * more
-        return asked.replace(system=asked.system.replace(chip=chip.replace(**{on_chip[name]: value})))
+        return asked.replace(
+            system=asked.system.replace(chip=chip.replace(**{on_chip[name]: value}))
+        )
     if name == "network bandwidth":
-        return asked.replace(system=asked.system.replace(network=network.replace(bytes_per_s=network.bytes_per_s * more)))
+        return asked.replace(
+            system=asked.system.replace(
+                network=network.replace(bytes_per_s=network.bytes_per_s * more)
+            )
+        )
     if name == "network latency":
-        return asked.replace(system=asked.system.replace(network=network.replace(latency_s=network.latency_s * more)))
+        return asked.replace(
+            system=asked.system.replace(network=network.replace(latency_s=network.latency_s * more))
+        )
     if name == "training time":
         return asked.replace(deadline_s=asked.deadline_s * more)
     batch = law.batch
@@ -78,7 +103,11 @@ def changed(asked: Case, name: str, step: float) -> Case:
 
 def test_optimum(linear, feasible):
     for (asked, found), flop, binding in (
-        (linear, 2.435e29, {"deadline", "utilization", "micro-batches fill the pipeline", "stages have a layer"}),
+        (
+            linear,
+            2.435e29,
+            {"deadline", "utilization", "micro-batches fill the pipeline", "stages have a layer"},
+        ),
         (feasible, 4.766e31, {"deadline", "micro-batches fill the pipeline"}),
     ):
         assert found.smooth and found.residual < 1e-7
@@ -90,40 +119,66 @@ def test_optimum(linear, feasible):
 
 
 def test_between_the_grid_points_of_the_study(linear, feasible):
-    """Whole degrees cost utilization: the study leaves linear scaling for good at 1.3e29; it finishes 2.71e31 and not 5.08e31."""
+    """Whole degrees cost utilization: the study leaves linear scaling for good at 1.3e29; it
+    finishes 2.71e31 and not 5.08e31."""
     assert 1.3e29 < linear[1].flop < 2.6e29
     assert 2.71e31 < feasible[1].flop < 5.08e31
 
 
-@pytest.mark.parametrize("name", ["network bandwidth", "matmul latency", "L2 bandwidth", "FLOP/s", "training time", "batch exponent"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "network bandwidth",
+        "matmul latency",
+        "L2 bandwidth",
+        "FLOP/s",
+        "training time",
+        "batch exponent",
+    ],
+)
 def test_slopes_are_those_of_solving_again(linear, name):
     asked, found = linear
     check_slope(asked, found, name)
 
 
-@pytest.mark.parametrize("name", ["network latency", "batch constant", "depth constant", "depth exponent"])
+@pytest.mark.parametrize(
+    "name", ["network latency", "batch constant", "depth constant", "depth exponent"]
+)
 def test_slopes_of_the_latency_wall(feasible, name):
     check_slope(*feasible, name)
 
 
 def check_slope(asked: Case, found: Frontier, name: str) -> None:
     step = 1e-4 if name in EXPONENTS else 1e-3
-    low, high = (largest_run(changed(asked, name, s), pattern=found.pattern, seed=3).flop for s in (-step, step))
+    low, high = (
+        largest_run(changed(asked, name, s), pattern=found.pattern, seed=3).flop
+        for s in (-step, step)
+    )
     by = 2.0 * step if name in EXPONENTS else log((1.0 + step) / (1.0 - step))
     assert log(high / low) / by == pytest.approx(elasticities(asked, found)[name], rel=1e-4)
 
 
 def test_time_and_rates_scale_together(linear, feasible):
-    """With all rates doubled and all times halved nothing changes: elasticities to rates add up to those to times."""
-    rates = ("network bandwidth", "HBM bandwidth", "L2 bandwidth", "shared memory bandwidth", "FLOP/s")
+    """With all rates doubled and all times halved nothing changes: elasticities to rates add up to
+    those to times."""
+    rates = (
+        "network bandwidth",
+        "HBM bandwidth",
+        "L2 bandwidth",
+        "shared memory bandwidth",
+        "FLOP/s",
+    )
     for asked, found in (linear, feasible):
         e = elasticities(asked, found)
-        assert sum(e[x] for x in rates) == pytest.approx(e["training time"] + e["matmul latency"] + e["network latency"], abs=1e-5)
+        assert sum(e[x] for x in rates) == pytest.approx(
+            e["training time"] + e["matmul latency"] + e["network latency"], abs=1e-5
+        )
         assert e["training time"] == pytest.approx(found.binding["deadline"], rel=1e-9)
 
 
 def wide(scale: float) -> Case:
-    """Latency alone: everything that flows is instant. A larger batch makes steps longer, beside which one all-reduce is nothing."""
+    """Latency alone: everything that flows is instant. A larger batch makes steps longer, beside
+    which one all-reduce is nothing."""
     chip = H100.chip.replace(hbm_bytes_per_s=inf, l2_bytes_per_s=inf, shared_bytes_per_s=inf)
     system = H100.replace(chip=chip, network=H100.network.replace(bytes_per_s=np.full(2, inf)))
     law = laws.STUDY.replace(batch=laws.STUDY.batch.replace(tokens=scale * laws.STUDY.batch.tokens))
@@ -140,25 +195,47 @@ def test_latency_limit(scale, within):
     assert e["matmul latency"] + e["network latency"] == pytest.approx(-2.0 * POWER, rel=within)
     assert e["depth constant"] == pytest.approx(-2.0 * POWER / (1.0 + GAMMA), rel=2.0 * within)
     assert e["batch exponent"] == pytest.approx(2.0 * POWER * log(found.flop / 3e23), rel=within)
-    # six products and two all-reduces at one level, 27 + 9 µs, are the closed form's 4 of 9 µs; T0 in multiply-adds
+    # six products and two all-reduces at one level, 27 + 9 µs, are the closed form's 4 of 9 µs; T0
+    # in multiply-adds
     layers = depth_at(3e23)
-    wall = Wall(flops_per_s=1.0, network_bytes_per_s=1.0, hbm_bytes_per_s=1.0, deadline_s=frontier.DEADLINE_S, n_layers=layers)
-    wall = wall.replace(batch_tokens=scale * 2048.0**2, batch_exponent=1 / 6, depth_exponent=1 / 6 - GROWTH, reference_compute=1.5e23)
+    wall = Wall(
+        flops_per_s=1.0,
+        network_bytes_per_s=1.0,
+        hbm_bytes_per_s=1.0,
+        deadline_s=frontier.DEADLINE_S,
+        n_layers=layers,
+    )
+    wall = wall.replace(
+        batch_tokens=scale * 2048.0**2,
+        batch_exponent=1 / 6,
+        depth_exponent=1 / 6 - GROWTH,
+        reference_compute=1.5e23,
+    )
     assert found.flop == pytest.approx(float(t_limit(wall)), rel=10.0 * within)
 
 
 def depth_at(flop: float) -> float:
     """Layers of a dense run without rounding: `L^(1 + γ) = c^1 (P / 2)^γ`, P = sqrt(C / 120)."""
-    return float((laws.STUDY.depth * (np.sqrt(flop / 120.0) / 2.0) ** GAMMA) ** (1.0 / (1.0 + GAMMA)))
+    return float(
+        (laws.STUDY.depth * (np.sqrt(flop / 120.0) / 2.0) ** GAMMA) ** (1.0 / (1.0 + GAMMA))
+    )
 
 
 def narrow(batch: float) -> Case:
-    """Bandwidth alone, of HBM and between nodes: no latency, L2 and the node's network instant, data parallelism hidden. A slow network
-    makes shards so large that activations are small beside weights; a large batch makes many of them."""
-    chip = H100.chip.replace(l2_bytes_per_s=inf, shared_bytes_per_s=inf, kernel_latency_s=0.0, l2_bytes=1e4 * H100.chip.l2_bytes)
+    """Bandwidth alone, of HBM and between nodes: no latency, L2 and the node's network instant,
+    data parallelism hidden. A slow network makes shards so large that activations are small beside
+    weights; a large batch makes many of them."""
+    chip = H100.chip.replace(
+        l2_bytes_per_s=inf,
+        shared_bytes_per_s=inf,
+        kernel_latency_s=0.0,
+        l2_bytes=1e4 * H100.chip.l2_bytes,
+    )
     chip = chip.replace(hbm_bytes=1e40)
     rates = np.array([inf, 1e-2 * H100.network.bytes_per_s[1]])
-    system = H100.replace(chip=chip, network=H100.network.replace(bytes_per_s=rates, latency_s=np.zeros(2)))
+    system = H100.replace(
+        chip=chip, network=H100.network.replace(bytes_per_s=rates, latency_s=np.zeros(2))
+    )
     law = laws.STUDY.replace(batch=laws.STUDY.batch.replace(tokens=batch * laws.STUDY.batch.tokens))
     return case(system, law, threshold=0.8, overlap_dp=True)
 
@@ -182,13 +259,16 @@ def test_bandwidth_limit():
 
 @pytest.mark.slow
 def test_gradient_of_the_frontier(linear, monkeypatch):
-    """jax.grad through the search over patterns, here the typical ones, of which the best is known."""
+    """jax.grad through the search over patterns, here the typical ones, of which the best is
+    known."""
     monkeypatch.setattr(frontier, "neighbours", lambda _: [])
     asked, _ = linear
     value, slope = jax.value_and_grad(log_largest)(asked)
     found = largest_run(asked, pattern=ZERO_BUBBLE, seed=5)
     assert float(jnp.exp(value)) == pytest.approx(found.flop, rel=1e-6)
-    assert float(slope.deadline_s * asked.deadline_s) == pytest.approx(found.binding["deadline"], rel=1e-5)
+    assert float(slope.deadline_s * asked.deadline_s) == pytest.approx(
+        found.binding["deadline"], rel=1e-5
+    )
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(slope))
 
 
@@ -226,7 +306,11 @@ def quadratic(soft: float) -> Program:
     def slopes(z):
         x, y = z[..., 0], z[..., 1]
         one, zero = np.ones_like(x), np.zeros_like(x)
-        rows = [np.stack([-2.0 * x, -2.0 * y], -1), np.stack([-one, zero], -1), np.stack([zero, one], -1)]
+        rows = [
+            np.stack([-2.0 * x, -2.0 * y], -1),
+            np.stack([-one, zero], -1),
+            np.stack([zero, one], -1),
+        ]
         return np.ones_like(z), np.stack(rows, -2)
 
     return Program(values, slopes, np.full(3, soft))

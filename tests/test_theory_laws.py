@@ -1,4 +1,5 @@
-"""Laws of the scaling study: its own figures, rounding and ties, exponents, and gradients of the unrounded laws."""
+"""Laws of the scaling study: its own figures, rounding and ties, exponents, and gradients of the
+unrounded laws."""
 
 from __future__ import annotations
 
@@ -49,7 +50,9 @@ def test_runs_are_those_of_the_study(kind):
 
 
 def test_batch_in_sequences():
-    np.testing.assert_array_equal(laws.run(WIDTH).batch_tokens / STUDY.seq_len, STUDIED["batch_seqs_dense_2048"])
+    np.testing.assert_array_equal(
+        laws.run(WIDTH).batch_tokens / STUDY.seq_len, STUDIED["batch_seqs_dense_2048"]
+    )
 
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
@@ -64,8 +67,12 @@ def test_constant_batch():
 
 
 def test_laws_before_rounding():
-    np.testing.assert_allclose(laws.layers(WIDTH, D_FF, rounding=False), STUDIED["layers_unrounded"], rtol=1e-13)
-    np.testing.assert_allclose(laws.sparsity(WIDTH, D_FF, rounding=False), STUDIED["sparsity_unrounded"], rtol=1e-13)
+    np.testing.assert_allclose(
+        laws.layers(WIDTH, D_FF, rounding=False), STUDIED["layers_unrounded"], rtol=1e-13
+    )
+    np.testing.assert_allclose(
+        laws.sparsity(WIDTH, D_FF, rounding=False), STUDIED["sparsity_unrounded"], rtol=1e-13
+    )
     for kind in ("dense", "sparse"):
         run = laws.run(WIDTH, sparse=kind == "sparse")
         tokens = laws.batch_tokens(run.flop, run.experts, rounding=False)
@@ -73,8 +80,28 @@ def test_laws_before_rounding():
 
 
 def test_rounding():
-    x = np.array([0.0, 0.3, 1.0, 1.5, 1.51, 2.5, 3.5, 5.5, 9.5, 11.0, 13.0, 13.01, 15.0, 17.0, 2.0**40 * 11.0])
-    np.testing.assert_array_equal(rounded(x), [1, 1, 1, 1, 2, 2, 3, 5, 9, 10, 12, 14, 14, 16, 2.0**40 * 10])
+    x = np.array(
+        [
+            0.0,
+            0.3,
+            1.0,
+            1.5,
+            1.51,
+            2.5,
+            3.5,
+            5.5,
+            9.5,
+            11.0,
+            13.0,
+            13.01,
+            15.0,
+            17.0,
+            2.0**40 * 11.0,
+        ]
+    )
+    np.testing.assert_array_equal(
+        rounded(x), [1, 1, 1, 1, 2, 2, 3, 5, 9, 10, 12, 14, 14, 16, 2.0**40 * 10]
+    )
     np.testing.assert_array_equal(rounded(laws.GOOD_NUMBERS), laws.GOOD_NUMBERS)
 
 
@@ -84,16 +111,21 @@ def test_exponents_against_compute():
     for sparse, expected in ((False, (0.1364, 0.1818, 0.5)), (True, (0.1154, 0.1538, 0.5769))):
         run = laws.run(width, sparse=sparse, rounding=False)
         flop = np.diff(np.log(run.flop))
-        found = [float((np.diff(np.log(x)) / flop)[0]) for x in (run.layers, run.d_model, run.parameters)]
+        found = [
+            float((np.diff(np.log(x)) / flop)[0]) for x in (run.layers, run.d_model, run.parameters)
+        ]
         np.testing.assert_allclose(found, expected, atol=1.5e-4)
 
 
 @pytest.mark.parametrize("sparse", [False, True])
 def test_unrounded_laws_are_differentiable(sparse):
-    """By reverse mode against the exponents: d ln(tokens) / d ln(width), and by the laws' own constants."""
+    """By reverse mode against the exponents: d ln(tokens) / d ln(width), and by the laws' own
+    constants."""
 
     def log_tokens(log_width, given):
-        return jnp.log(laws.run(jnp.exp(log_width), sparse=sparse, laws=given, rounding=False).batch_tokens)
+        return jnp.log(
+            laws.run(jnp.exp(log_width), sparse=sparse, laws=given, rounding=False).batch_tokens
+        )
 
     given = jax.tree.map(jnp.asarray, STUDY)
     by_width, by_laws = jax.grad(log_tokens, (0, 1))(jnp.log(3e4), given)

@@ -1,4 +1,5 @@
-"""Layouts by gradient: relaxed ones keep their sums, rounded ones lie in the study's space and reach the exact optimum."""
+"""Layouts by gradient: relaxed ones keep their sums, rounded ones lie in the study's space and
+reach the exact optimum."""
 
 from __future__ import annotations
 
@@ -25,7 +26,11 @@ from dmodel.types import InputError
 REFERENCE = Path(__file__).parents[1] / "experiments" / "reference"
 MONTH_S = 3.154e7 / 12
 
-SAMPLE = [("H100 SXM", False, 65536.0, 2**24), ("H100 SXM", True, 16384.0, 10 * 2**12), ("H100 SXM", False, 196608.0, 2**36)]
+SAMPLE = [
+    ("H100 SXM", False, 65536.0, 2**24),
+    ("H100 SXM", True, 16384.0, 10 * 2**12),
+    ("H100 SXM", False, 196608.0, 2**36),
+]
 
 
 def reference() -> dict[str, list[tuple[Problem, float]]]:
@@ -34,7 +39,10 @@ def reference() -> dict[str, list[tuple[Problem, float]]]:
     for name in ("theory_optima.csv", "theory_runs_dense.csv"):
         with (REFERENCE / name).open(newline="", encoding="utf-8") as file:
             for row in csv.DictReader(file):
-                problem = Problem(run(float(row["d_model"]), sparse=row["model_type"] == "sparse"), int(row["n_gpus"]))
+                problem = Problem(
+                    run(float(row["d_model"]), sparse=row["model_type"] == "sparse"),
+                    int(row["n_gpus"]),
+                )
                 found[row["gpu"]].append((problem, float(row["train_time_months"]) * MONTH_S))
     return found
 
@@ -45,7 +53,9 @@ def sample() -> list[Problem]:
 
 def test_reaches_the_exact_optimum():
     problems, h100 = sample(), gpu("H100 SXM")
-    for problem, found, exact in zip(problems, layouts_by_gradient(problems, h100), best_layouts(problems, h100), strict=True):
+    for problem, found, exact in zip(
+        problems, layouts_by_gradient(problems, h100), best_layouts(problems, h100), strict=True
+    ):
         assert isinstance(exact, Best)
         assert found.best.train_time_s == pytest.approx(exact.train_time_s, rel=1e-9)
         assert found.best.utilization == pytest.approx(exact.utilization, rel=1e-9)
@@ -71,7 +81,11 @@ def test_relaxed_degrees_fill_the_levels():
     found = relax(problems, gpu("H100 SXM"), n_starts=2, seed=1)
     assert found.logs.shape == (3, 4, len(KINDS), 2)
     np.testing.assert_allclose(found.logs[:, :, :, 0].sum(2), np.log(8.0), rtol=1e-12)
-    np.testing.assert_allclose(found.logs.sum((2, 3)).T, np.broadcast_to(np.log([p.n_gpus for p in problems]), (4, 3)), rtol=1e-12)
+    np.testing.assert_allclose(
+        found.logs.sum((2, 3)).T,
+        np.broadcast_to(np.log([p.n_gpus for p in problems]), (4, 3)),
+        rtol=1e-12,
+    )
     np.testing.assert_allclose(found.logs[1, :, EP].sum(1), np.log(10.0), rtol=1e-12)
     assert (np.diff(found.log_time, axis=1) >= 0.0).all()
     again = relax(problems, gpu("H100 SXM"), n_starts=2, seed=1)
@@ -86,7 +100,10 @@ def test_slopes_of_relaxed_layouts():
 
     def loss(u: jax.Array) -> jax.Array:
         layout, _, excess = relaxed_layout(u, asked, jnp.zeros(3))
-        return (jnp.log(training(system, asked.run, layout, rules=RELAXED, sharpness=8.0).train_time_s) + (excess**2).sum(0)).sum()
+        return (
+            jnp.log(training(system, asked.run, layout, rules=RELAXED, sharpness=8.0).train_time_s)
+            + (excess**2).sum(0)
+        ).sum()
 
     fast = partial(jax.jit, compiler_options=quick_to_compile())
     ahead, value, step = fast(jax.grad(loss))(u), fast(loss), 1e-6
@@ -97,7 +114,13 @@ def test_slopes_of_relaxed_layouts():
 def test_moves_stay_in_the_space():
     problem = Problem(run(24576.0, sparse=True), 16 * 2**12)
     space = Space(problem, gpu("H100 SXM"))
-    first = next(space.near(np.log(np.array([[1.0, 16.0], [4.0, 2.0], [2.0, 2.0], [1.0, 64.0], [1.0, 16.0]])), np.log(128.0), 1.0))
+    first = next(
+        space.near(
+            np.log(np.array([[1.0, 16.0], [4.0, 2.0], [2.0, 2.0], [1.0, 64.0], [1.0, 16.0]])),
+            np.log(128.0),
+            1.0,
+        )
+    )
     moves = space.moves(first)
     assert len(moves) > 20 and first not in moves
     for spot in moves:

@@ -1,4 +1,5 @@
-"""`dmodel theory` on tables of layouts and products: what is answered, what is not and why, order, columns, exit codes."""
+"""`dmodel theory` on tables of layouts and products: what is answered, what is not and why, order,
+columns, exit codes."""
 
 import csv
 from pathlib import Path
@@ -11,11 +12,26 @@ from tests.test_cli import document, run
 
 DATA = Path(__file__).parent / "data"
 LAYOUT = {
-    "gpu": "H100 SXM", "d_model": "12288", "d_ff": "49152", "layers": "192", "sparsity_factor": "1", "batch_size_seqs": "3584",
-    "seq_len": "2048", "n_microbatches": "64", "DP_per_level": "1x1", "TP_model_per_level": "4x1", "TP_ff_per_level": "2x4",
-    "PP_per_level": "1x16", "EP_per_level": "1x1", "pp_interleaving": "1", "zero_bubble": "1", "overlap_TP": "1", "overlap_DP": "0",
-    "overlap_PP": "1", "recompute_activations": "",
-}  # fmt: skip
+    "gpu": "H100 SXM",
+    "d_model": "12288",
+    "d_ff": "49152",
+    "layers": "192",
+    "sparsity_factor": "1",
+    "batch_size_seqs": "3584",
+    "seq_len": "2048",
+    "n_microbatches": "64",
+    "DP_per_level": "1x1",
+    "TP_model_per_level": "4x1",
+    "TP_ff_per_level": "2x4",
+    "PP_per_level": "1x16",
+    "EP_per_level": "1x1",
+    "pp_interleaving": "1",
+    "zero_bubble": "1",
+    "overlap_TP": "1",
+    "overlap_DP": "0",
+    "overlap_PP": "1",
+    "recompute_activations": "",
+}
 MATMUL = {"gpu": "A100 SXM", "d1": "4096", "d2": "4096", "b": "512", "for_weight_grads": "0"}
 
 
@@ -36,14 +52,18 @@ def rows_of(path: Path) -> list[dict[str, str]]:
 def test_layouts_file_keeps_its_rows_and_gains_the_results(tmp_path):
     """OUT repeats the input columns in their order, then the results in full precision."""
     study = rows_of(DATA / "theory_layouts.csv")[:60]
-    asked = sheet(tmp_path / "in.csv", {}, *({name: row[name] for name in LAYOUT_COLUMNS} for row in study))
+    asked = sheet(
+        tmp_path / "in.csv", {}, *({name: row[name] for name in LAYOUT_COLUMNS} for row in study)
+    )
     answered = document("theory --layouts", asked, "--out", tmp_path / "out.csv")
     found = rows_of(tmp_path / "out.csv")
     assert list(found[0]) == [*LAYOUT_COLUMNS, *LAYOUT_RESULTS]
     assert [{name: row[name] for name in LAYOUT_COLUMNS} for row in found] == rows_of(asked)
     for row, expected, said in zip(found, study, answered["rows"], strict=True):
         for name in LAYOUT_RESULTS:
-            assert float(row[name]) == said[name] == pytest.approx(float(expected[name]), rel=1e-9), name
+            assert (
+                float(row[name]) == said[name] == pytest.approx(float(expected[name]), rel=1e-9)
+            ), name
     assert answered["rows_answered"] == answered["rows_read"] == 60 and answered["no_answer"] == []
 
 
@@ -51,7 +71,9 @@ def test_results_that_stand_in_the_input_already_are_replaced(tmp_path):
     asked = sheet(tmp_path / "in.csv", MATMUL | {"time_s": "7", "note": "a, b"}, {}, {"d1": "64"})
     run("theory --matmuls", asked, "--out", tmp_path / "out.csv")
     found = rows_of(tmp_path / "out.csv")
-    assert list(found[0]) == [*MATMUL_COLUMNS, "note", "time_s"] and {row["note"] for row in found} == {"a, b"}
+    assert list(found[0]) == [*MATMUL_COLUMNS, "note", "time_s"] and {
+        row["note"] for row in found
+    } == {"a, b"}
     assert all(4e-6 < float(row["time_s"]) < 1e-3 for row in found)
 
 
@@ -68,29 +90,41 @@ BAD_LAYOUTS = {
     "blank": ({"d_model": ""}, "d_model: expected a whole number"),
     "levels": ({"DP_per_level": "1x1x1"}, "DP_per_level: expected 2 degrees, one per level"),
     "degree": ({"PP_per_level": "1xq"}, "PP_per_level: expected a whole number"),
-    "too many on a level": ({"TP_ff_per_level": "4x2"}, "level 0 of this network joins 8, the degrees there make 16"),
+    "too many on a level": (
+        {"TP_ff_per_level": "4x2"},
+        "level 0 of this network joins 8, the degrees there make 16",
+    ),
     "TP_model": ({"TP_model_per_level": "4x5"}, "TP_model 20 does not divide d_model 12288"),
     "TP_ff": ({"TP_ff_per_level": "2x5"}, "TP_ff 10 does not divide d_ff 49152"),
     "PP": ({"PP_per_level": "1x17", "zero_bubble": "0"}, "PP 17 does not divide layers 192"),
     "EP": ({"EP_per_level": "1x2"}, "EP 2 does not divide sparsity_factor 1"),
     "batch": ({"DP_per_level": "1x11"}, "does not divide the batch's tokens"),
-    "interleaving": ({"pp_interleaving": "5", "zero_bubble": "0"}, "PP · pp_interleaving 80 does not divide layers"),
+    "interleaving": (
+        {"pp_interleaving": "5", "zero_bubble": "0"},
+        "PP · pp_interleaving 80 does not divide layers",
+    ),
     "zero bubble": ({"n_microbatches": "16"}, "zero_bubble: expected n_microbatches ≥ 2 · PP = 32"),
     "switch": ({"overlap_TP": "maybe"}, "overlap_TP: expected 0 or 1"),
-    "recompute": ({"recompute_activations": "some"}, "recompute_activations: expected a blank, True or False"),
+    "recompute": (
+        {"recompute_activations": "some"},
+        "recompute_activations: expected a blank, True or False",
+    ),
     "one layer": ({"layers": "1", "PP_per_level": "1x1"}, "layers: expected 2 or more"),
     "revision": ({"version": "v9"}, "version: expected one of head_2024-10-23, 3a871be"),
 }
 
 
 def test_every_bad_layout_says_why_and_the_others_are_answered(tmp_path):
-    """One file with all of them between two good rows: order kept, reasons with file and line, blank results."""
+    """One file with all of them between two good rows: order kept, reasons with file and line,
+    blank results."""
     changes = [change for change, _ in BAD_LAYOUTS.values()]
     asked, out = sheet(tmp_path / "in.csv", LAYOUT, {}, *changes, {}), tmp_path / "out.csv"
     result = run("theory --layouts", asked, "--out", out)
     found = rows_of(out)
     assert len(found) == len(changes) + 2 and list(found[0])[-1] == "error"
-    assert found[0] == found[-1] and found[0]["error"] == "" and float(found[0]["train_time_s"]) > 0.0
+    assert (
+        found[0] == found[-1] and found[0]["error"] == "" and float(found[0]["train_time_s"]) > 0.0
+    )
     for (name, (_, says)), row in zip(BAD_LAYOUTS.items(), found[1:-1], strict=True):
         assert says in row["error"], name
         assert {row[result] for result in LAYOUT_RESULTS} == {""}, name
@@ -119,7 +153,10 @@ def test_a_line_with_too_few_fields_is_a_bad_row(tmp_path):
     asked = sheet(tmp_path / "in.csv", MATMUL, {}, {})
     asked.write_text(asked.read_text() + "A100 SXM,64\n")
     found = document("theory --matmuls", asked)
-    assert found["rows_answered"] == 2 and "2 fields where the header has 5" in found["no_answer"][0]["reason"]
+    assert (
+        found["rows_answered"] == 2
+        and "2 fields where the header has 5" in found["no_answer"][0]["reason"]
+    )
 
 
 BAD_FILES = {
@@ -130,7 +167,10 @@ BAD_FILES = {
     "tabs": ("\t".join(MATMUL_COLUMNS) + "\nA100 SXM\t1\t1\t1\t0\n", "separated by tabs"),
     "twice": ("gpu,d1,d2,b,b,for_weight_grads\n", "more than once"),
     "binary": ("a,b\0\n", "not a text file"),
-    "nothing usable": (",".join(MATMUL_COLUMNS) + "\nA100 SXM,x,1,1,0\n", "no usable row; the first: "),
+    "nothing usable": (
+        ",".join(MATMUL_COLUMNS) + "\nA100 SXM,x,1,1,0\n",
+        "no usable row; the first: ",
+    ),
 }
 
 
@@ -158,13 +198,21 @@ def test_bad_usage_ends_with_2(options, says):
 
 
 def test_out_into_no_folder_ends_with_2(tmp_path):
-    result = run("theory --matmuls", sheet(tmp_path / "in.csv", MATMUL, {}), "--out", tmp_path / "no" / "out.csv", code=2)
+    result = run(
+        "theory --matmuls",
+        sheet(tmp_path / "in.csv", MATMUL, {}),
+        "--out",
+        tmp_path / "no" / "out.csv",
+        code=2,
+    )
     assert "does not exist" in result.stderr
 
 
 def test_out_that_is_a_folder_is_refused_before_the_work(tmp_path, monkeypatch):
     monkeypatch.setattr("dmodel.theory.rows.matmuls", lambda _: pytest.fail("worked in vain"))
-    result = run("theory --matmuls", sheet(tmp_path / "in.csv", MATMUL, {}), "--out", tmp_path, code=2)
+    result = run(
+        "theory --matmuls", sheet(tmp_path / "in.csv", MATMUL, {}), "--out", tmp_path, code=2
+    )
     assert "it is a folder" in result.stderr
 
 

@@ -1,4 +1,5 @@
-"""The exact search: the study's optima, pruned equals brute force, the same answers in any batch, clusters without a layout."""
+"""The exact search: the study's optima, pruned equals brute force, the same answers in any batch,
+clusters without a layout."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ def optima() -> list[dict[str, str]]:
 
 
 def problem(row: dict[str, str]) -> Problem:
-    return Problem(run(float(row["d_model"]), sparse=row["model_type"] == "sparse"), int(row["n_gpus"]))
+    return Problem(
+        run(float(row["d_model"]), sparse=row["model_type"] == "sparse"), int(row["n_gpus"])
+    )
 
 
 def of(answer: Best | InputError | None) -> Best:
@@ -44,9 +47,13 @@ def test_the_whole_table_is_there():
 @pytest.mark.parametrize("name", sorted({row["gpu"] for row in optima()}))
 def test_optima_are_those_of_the_study(name):
     rows = [row for row in optima() if row["gpu"] == name]
-    for row, answer in zip(rows, best_layouts([problem(row) for row in rows], gpu(name)), strict=True):
+    for row, answer in zip(
+        rows, best_layouts([problem(row) for row in rows], gpu(name)), strict=True
+    ):
         best = of(answer)
-        assert best.train_time_s / MONTH_S == pytest.approx(float(row["train_time_months"]), rel=1e-12)
+        assert best.train_time_s / MONTH_S == pytest.approx(
+            float(row["train_time_months"]), rel=1e-12
+        )
         assert best.utilization == pytest.approx(float(row["utilization"]), rel=1e-12)
         assert np.prod([np.prod(d) for d in best.degrees]) == best.n_gpus
 
@@ -59,9 +66,16 @@ def test_the_layout_takes_the_time_that_the_search_says(row):
     found = training(chip, best.run, best.layout)
     assert float(found.train_time_s) == pytest.approx(best.train_time_s, rel=1e-12)
     assert float(found.utilization) == pytest.approx(best.utilization, rel=1e-12)
-    for kind, name in (("tp", "tp_comm_months"), ("dp", "dp_comm_months"), ("pp_ep", "pp_ep_comm_months"), ("latency", "network_latency")):
+    for kind, name in (
+        ("tp", "tp_comm_months"),
+        ("dp", "dp_comm_months"),
+        ("pp_ep", "pp_ep_comm_months"),
+        ("latency", "network_latency"),
+    ):
         value = found.latency_s if kind == "latency" else getattr(found, f"{kind}_comm_s")
-        assert float(value) / MONTH_S == pytest.approx(float(row.get(name, row["network_latency_months"])), rel=1e-9, abs=1e-12)
+        assert float(value) / MONTH_S == pytest.approx(
+            float(row.get(name, row["network_latency_months"])), rel=1e-9, abs=1e-12
+        )
 
 
 def placements(size: int, degrees: tuple[int, ...]) -> list[tuple[int, ...]]:
@@ -107,14 +121,21 @@ def test_pruned_is_brute_force(name, width, sparse, n_gpus):
     n = layouts.n_microbatches.shape[0]
     assert 40 < n < ROWS
     # one shape for all: compiled once for each number of levels
-    filled = jax.tree.map(lambda x: np.concatenate([x, np.repeat(x[..., -1:], ROWS - n, axis=-1)], -1) if np.ndim(x) else x, layouts)
+    filled = jax.tree.map(
+        lambda x: (
+            np.concatenate([x, np.repeat(x[..., -1:], ROWS - n, axis=-1)], -1) if np.ndim(x) else x
+        ),
+        layouts,
+    )
     times = np.asarray(TRAINING(chip, p.run, filled).train_time_s)
     assert best_layout(*p, chip).train_time_s == pytest.approx(times.min(), rel=1e-12)
 
 
 def test_answers_do_not_depend_on_what_is_searched_beside_them(monkeypatch):
     chip = gpu("H100 SXM")
-    runs = [run(float(width), sparse=sparse) for width in (12288, 65536) for sparse in (False, True)]
+    runs = [
+        run(float(width), sparse=sparse) for width in (12288, 65536) for sparse in (False, True)
+    ]
     problems = [Problem(r, int(r.experts) * 2**14) for r in runs]
     alone = [of(best_layouts([p], chip)[0]) for p in problems]
     together = [of(a) for a in best_layouts(problems, chip)]
@@ -132,14 +153,26 @@ def test_answers_do_not_depend_on_what_is_searched_beside_them(monkeypatch):
 def test_a_limit_leaves_the_optimum_or_nothing():
     p, chip = Problem(run(16384.0), 8192), gpu("H100 SXM")
     best = of(best_layouts([p], chip)[0])
-    assert of(best_layouts([p], chip, within_s=best.train_time_s * 1.0001)[0]).degrees.pp.prod() == best.degrees.pp.prod()
+    assert (
+        of(best_layouts([p], chip, within_s=best.train_time_s * 1.0001)[0]).degrees.pp.prod()
+        == best.degrees.pp.prod()
+    )
     assert best_layouts([p], chip, within_s=best.train_time_s) == [None]
 
 
 def test_what_the_study_does_not_cover_is_said_and_the_rest_answered():
     chip, dense, sparse = gpu("H100 SXM"), run(12288.0), run(4096.0, sparse=True)
     assert sparse.experts == 3
-    answers = best_layouts([Problem(dense, 2**10), Problem(sparse, 12), Problem(dense, 13), Problem(dense, 0), Problem(sparse, 24)], chip)
+    answers = best_layouts(
+        [
+            Problem(dense, 2**10),
+            Problem(sparse, 12),
+            Problem(dense, 13),
+            Problem(dense, 0),
+            Problem(sparse, 24),
+        ],
+        chip,
+    )
     assert isinstance(answers[0], Best) and isinstance(answers[4], Best)
     assert "filled evenly" in str(answers[1])
     assert answers[2] is None

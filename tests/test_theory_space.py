@@ -1,4 +1,5 @@
-"""The enumerated space of layouts is the one that plain loops over the study's rules give; levels and how degrees split on them."""
+"""The enumerated space of layouts is the one that plain loops over the study's rules give; levels
+and how degrees split on them."""
 
 from __future__ import annotations
 
@@ -15,7 +16,9 @@ from dmodel.types import InputError
 
 def shape_of(width: int, sparse: bool) -> Shape:
     run = laws.run(float(width), sparse=sparse)
-    return Shape(*(int(x) for x in (run.d_model, run.d_ff, run.layers, run.experts, run.batch_tokens)))
+    return Shape(
+        *(int(x) for x in (run.d_model, run.d_ff, run.layers, run.experts, run.batch_tokens))
+    )
 
 
 def plain_divisors(n: int) -> list[int]:
@@ -28,17 +31,31 @@ def by_loops(shape: Shape, n_gpus: int) -> set[tuple]:
     found, experts = set(), math.gcd(n_gpus, shape.experts)
     n = n_gpus // experts
     for tp, dp in itertools.product(plain_divisors(n), repeat=2):
-        if (n // tp) % dp or shape.d_model * shape.d_ff % tp or shape.batch_tokens % dp or shape.layers % (n // tp // dp):
+        if (
+            (n // tp) % dp
+            or shape.d_model * shape.d_ff % tp
+            or shape.batch_tokens % dp
+            or shape.layers % (n // tp // dp)
+        ):
             continue
         pp = n // tp // dp
         root = math.isqrt(tp)
-        cuts = [f for f in plain_divisors(tp) if root <= f <= 4 * root and shape.d_ff % f == 0 and shape.d_model % (tp // f) == 0]
+        cuts = [
+            f
+            for f in plain_divisors(tp)
+            if root <= f <= 4 * root and shape.d_ff % f == 0 and shape.d_model % (tp // f) == 0
+        ]
         tokens = shape.batch_tokens // (shape.experts * dp)
         counts = plain_divisors(tokens) if tokens else []
         for f in cuts:
             v = shape.layers // pp if pp > 1 else 1
-            found |= {(dp, tp // f, f, pp, experts, m, v, 0) for m in [m for m in counts if m >= pp][:4]}
-            found |= {(dp, tp // f, f, pp, experts, m, 1, 1) for m in [m for m in counts if m >= 2 * pp][:1]}
+            found |= {
+                (dp, tp // f, f, pp, experts, m, v, 0) for m in [m for m in counts if m >= pp][:4]
+            }
+            found |= {
+                (dp, tp // f, f, pp, experts, m, 1, 1)
+                for m in [m for m in counts if m >= 2 * pp][:1]
+            }
     return found
 
 
@@ -98,6 +115,8 @@ def test_levels_that_are_not_filled_evenly_are_refused(bounded, n_gpus):
 @pytest.mark.parametrize(("size", "parts"), [(1, 5), (8, 4), (8, 5), (32, 4), (12, 3), (7, 2)])
 def test_splits_are_all_ordered_products(size, parts):
     found = splits(size, parts)
-    plain = {w for w in itertools.product(plain_divisors(size), repeat=parts) if math.prod(w) == size}
+    plain = {
+        w for w in itertools.product(plain_divisors(size), repeat=parts) if math.prod(w) == size
+    }
     assert found.shape == (parts, len(plain))
     assert set(map(tuple, found.T.astype(int).tolist())) == plain

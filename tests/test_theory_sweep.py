@@ -1,4 +1,5 @@
-"""The study's sweep: its runs for three GPUs, the headlines, what ends a sweep, and `dmodel theory --optima` and `--sweep`."""
+"""The study's sweep: its runs for three GPUs, the headlines, what ends a sweep, and `dmodel theory
+--optima` and `--sweep`."""
 
 from __future__ import annotations
 
@@ -26,7 +27,10 @@ def read(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-STUDIED = {name: [row for row in read(DATA / "theory_runs_dense.csv") if row["gpu"] == name] for name in GPUS}
+STUDIED = {
+    name: [row for row in read(DATA / "theory_runs_dense.csv") if row["gpu"] == name]
+    for name in GPUS
+}
 
 
 def of(cluster: study.Cluster) -> Best:
@@ -40,8 +44,14 @@ def test_clusters_are_those_of_the_study(name):
     assert len(rows) == 35
     found = smallest_clusters([run(float(row["d_model"])) for row in rows], gpu(name))
     assert [of(c).n_gpus for c in found] == [int(row["n_gpus"]) for row in rows]
-    np.testing.assert_allclose([of(c).utilization for c in found], [float(row["utilization"]) for row in rows], rtol=1e-12)
-    np.testing.assert_allclose([of(c).train_time_s / MONTH_S for c in found], [float(r["train_time_months"]) for r in rows], rtol=1e-12)
+    np.testing.assert_allclose(
+        [of(c).utilization for c in found], [float(row["utilization"]) for row in rows], rtol=1e-12
+    )
+    np.testing.assert_allclose(
+        [of(c).train_time_s / MONTH_S for c in found],
+        [float(r["train_time_months"]) for r in rows],
+        rtol=1e-12,
+    )
 
 
 @pytest.mark.parametrize(
@@ -58,10 +68,16 @@ def test_headlines(name, linear_end, largest):
     ends = headline(clusters, gpu(name))
     assert ends.linear_end and ends.largest
     assert f"{ends.linear_end.run.flop:.2e}" == linear_end
-    assert (f"{ends.largest.run.flop:.2e}", f"{ends.largest.utilization:.3f}", f"{ends.largest.n_gpus:.2e}") == largest
+    assert (
+        f"{ends.largest.run.flop:.2e}",
+        f"{ends.largest.utilization:.3f}",
+        f"{ends.largest.n_gpus:.2e}",
+    ) == largest
 
 
-@pytest.mark.parametrize(("law", "linear_end"), [("none", "2.85e+27"), ("default", "2.05e+28"), ("deepseek", "3.21e+33")])
+@pytest.mark.parametrize(
+    ("law", "linear_end"), [("none", "2.85e+27"), ("default", "2.05e+28"), ("deepseek", "3.21e+33")]
+)
 def test_batch_laws_move_the_end_of_linear_scaling(law, linear_end):
     clusters = sweep_widths(gpu("H100 SXM"), law=laws.STUDY.replace(batch=laws.BATCH_LAWS[law]))
     end = headline(clusters, gpu("H100 SXM")).linear_end
@@ -86,7 +102,9 @@ def test_grouping_changes_nothing(monkeypatch):
     monkeypatch.setattr(study, "GROUP", 3)
     parts = sweep_widths(chip, widths=widths)
     assert [of(c).n_gpus for c in whole] == [of(c).n_gpus for c in parts]
-    np.testing.assert_allclose([of(c).train_time_s for c in whole], [of(c).train_time_s for c in parts], rtol=1e-13)
+    np.testing.assert_allclose(
+        [of(c).train_time_s for c in whole], [of(c).train_time_s for c in parts], rtol=1e-13
+    )
 
 
 def test_a_model_that_the_study_does_not_cover_is_said_and_passed():
@@ -109,7 +127,9 @@ def test_a_sweep_ends_where_utilization_is_negligible(monkeypatch):
 
 def command(*parts: object, code: int = 0):
     result = CliRunner().invoke(app, ["theory", *(str(p) for p in parts)])
-    assert result.exception is None or isinstance(result.exception, SystemExit), repr(result.exception)
+    assert result.exception is None or isinstance(result.exception, SystemExit), repr(
+        result.exception
+    )
     assert result.exit_code == code, result.stderr
     return result
 
@@ -123,7 +143,9 @@ def test_sweep_in_the_shell(tmp_path):
     for row, expected in zip(rows, studied, strict=True):
         for name in COLUMNS:
             assert float(row[name]) == pytest.approx(float(expected[name]), rel=1e-9)
-    assert document["rows"][3] == {name: pytest.approx(float(rows[3][name]), rel=1e-15) for name in COLUMNS}
+    assert document["rows"][3] == {
+        name: pytest.approx(float(rows[3][name]), rel=1e-15) for name in COLUMNS
+    }
     assert document["linear_end"]["d_model"] == 53248
     assert document["largest_feasible"]["n_gpus"] == 2**36
 
@@ -136,17 +158,31 @@ def test_sweep_for_people():
 
 def test_optima_in_the_shell(tmp_path):
     """Good rows are answered, bad ones say why."""
-    given = [{k: row[k] for k in ("gpu", "model_type", "d_model", "d_ff", "n_gpus")} for row in read(DATA / "theory_optima.csv")[:6]]
+    given = [
+        {k: row[k] for k in ("gpu", "model_type", "d_model", "d_ff", "n_gpus")}
+        for row in read(DATA / "theory_optima.csv")[:6]
+    ]
     bad = {
         "unknown GPU": {"gpu": "B300"},
         "dense or sparse": {"model_type": "odd"},
         "1572864": {"d_model": "2000000"},
         "no layout": {"n_gpus": "13"},
         "whole number": {"n_gpus": "many"},
-        "multiple of 8": {"model_type": "sparse", "d_model": "4096", "d_ff": "16384", "n_gpus": "12"},
+        "multiple of 8": {
+            "model_type": "sparse",
+            "d_model": "4096",
+            "d_ff": "16384",
+            "n_gpus": "12",
+        },
         "layers": {"d_model": "2", "d_ff": "2"},
     }
-    plain = {"gpu": "H100 SXM", "model_type": "dense", "d_model": "12288", "d_ff": "49152", "n_gpus": "64"}
+    plain = {
+        "gpu": "H100 SXM",
+        "model_type": "dense",
+        "d_model": "12288",
+        "d_ff": "49152",
+        "n_gpus": "64",
+    }
     path, out = tmp_path / "in.csv", tmp_path / "out.csv"
     with path.open("w", newline="") as file:
         table = csv.DictWriter(file, list(plain))
@@ -157,9 +193,18 @@ def test_optima_in_the_shell(tmp_path):
     assert document["rows_answered"] == len(given) and len(rows) == len(given) + len(bad)
     answered = [row for row in rows if not row["error"]]
     for row, expected in zip(answered, read(DATA / "theory_optima.csv"), strict=False):
-        for name in ("train_time_months", "utilization", "training_flop", "batch_size_tokens", "feasible_in_memory", "layers"):
+        for name in (
+            "train_time_months",
+            "utilization",
+            "training_flop",
+            "batch_size_tokens",
+            "feasible_in_memory",
+            "layers",
+        ):
             assert float(row[name]) == pytest.approx(float(expected[name]), rel=1e-9), name
-        assert math.prod(int(row[f"N_{kind}"]) for kind in ("DP", "TP_model", "TP_ff", "PP", "EP")) == int(row["n_gpus"])
+        assert math.prod(
+            int(row[f"N_{kind}"]) for kind in ("DP", "TP_model", "TP_ff", "PP", "EP")
+        ) == int(row["n_gpus"])
         assert math.prod(int(x) for x in row["DP_per_level"].split("x")) == int(row["N_DP"])
     for says, row in zip(bad, rows[1:], strict=False):
         assert says in row["error"] and row["train_time_months"] == ""

@@ -12,7 +12,16 @@ from dmodel.cost.collectives import all_reduce_time, all_to_all_time, fabric, ga
 from dmodel.design.optimum import problem
 from dmodel.placement import place
 from dmodel.plan import Plan
-from dmodel.topology import Tier, capacity, check, check_devices, fat_tree, network, slices, with_scale_up
+from dmodel.topology import (
+    Tier,
+    capacity,
+    check,
+    check_devices,
+    fat_tree,
+    network,
+    slices,
+    with_scale_up,
+)
 from dmodel.types import InputError
 
 H100 = catalog.system("H100-DGX")
@@ -39,29 +48,42 @@ def test_tiers_of_one_rate_and_latency_are_one_level(f, nbytes):
 
 
 def test_a_group_that_skips_the_leaves_still_passes_its_adapters():
-    assert seconds(gather_time, 1e9, tiers(32), 1.0, 1.0, 16.0) == pytest.approx(seconds(gather_time, 1e9, H100.network, 1.0, 16.0))
+    assert seconds(gather_time, 1e9, tiers(32), 1.0, 1.0, 16.0) == pytest.approx(
+        seconds(gather_time, 1e9, H100.network, 1.0, 16.0)
+    )
 
 
 def test_a_ring_hides_oversubscription_and_an_all_to_all_pays_it():
     even, over = tiers(32), tiers(32, oversubscription=(1, 7))
     assert over.bytes_per_s[-1] == pytest.approx(50e9 / 7.0)
-    ring, exchange = (seconds(f, 1e10, over, 8, 32, 16) / seconds(f, 1e10, even, 8, 32, 16) for f in (gather_time, all_to_all_time))
+    ring, exchange = (
+        seconds(f, 1e10, over, 8, 32, 16) / seconds(f, 1e10, even, 8, 32, 16)
+        for f in (gather_time, all_to_all_time)
+    )
     assert ring == pytest.approx(1.0)
-    # 15/16 of what an all-to-all sends leaves its leaf, at a seventh of the rate, past fewer neighbours
+    # 15/16 of what an all-to-all sends leaves its leaf, at a seventh of the rate, past fewer
+    # neighbours
     quiet = (16.0 / 512.0) ** float(default().net_contention)
     assert exchange == pytest.approx(7.0 * (15.0 / 16.0) / (511.0 / 512.0) * quiet, rel=0.01)
 
 
 def test_further_switches_take_longer():
     near, far = tiers(32, latency=0.0), tiers(32, latency=1e-6)
-    longer = seconds(gather_time, 0.0, far, 8.0, 32.0, 16.0) - seconds(gather_time, 0.0, near, 8.0, 32.0, 16.0)
+    longer = seconds(gather_time, 0.0, far, 8.0, 32.0, 16.0) - seconds(
+        gather_time, 0.0, near, 8.0, 32.0, 16.0
+    )
     assert longer == pytest.approx(15e-6 * float(default().net_latency_outer))
 
 
 def test_domains_of_36_and_72_hold_what_8_send_outside():
     """Tensor parallelism of 36 ranks leaves a domain of 8, not one of 36."""
     gb200 = catalog.system("GB200-NVL72")
-    times = [seconds(gather_time, 1e9, with_scale_up(gb200, n).network, min(n, 36.0), 36.0 / min(n, 36.0)) for n in (8.0, 36.0, 72.0)]
+    times = [
+        seconds(
+            gather_time, 1e9, with_scale_up(gb200, n).network, min(n, 36.0), 36.0 / min(n, 36.0)
+        )
+        for n in (8.0, 36.0, 72.0)
+    ]
     assert times[0] > 1.3 * times[1] and times[1] == times[2]
     assert catalog.system("GB200-NVL36").network.size[0] == 36.0
 
@@ -73,7 +95,9 @@ def test_slices_of_a_torus():
     # two of three axes run back on their own links
     assert thin.bytes_per_s[0] == pytest.approx(pod.network.bytes_per_s[0] * 2.0 / 3.0)
     flat = slices(pod, (4, 4, 1)).network
-    assert flat.torus_axes[0] == 2.0 and flat.bytes_per_s[0] == pytest.approx(pod.network.bytes_per_s[0] * 2.0 / 3.0)
+    assert flat.torus_axes[0] == 2.0 and flat.bytes_per_s[0] == pytest.approx(
+        pod.network.bytes_per_s[0] * 2.0 / 3.0
+    )
     assert capacity(cube) == 512.0 and capacity(flat) == inf
     with pytest.raises(InputError, match="the fabric holds 256"):
         slices(catalog.system("TPU-v5e"), (32, 16))
@@ -91,11 +115,23 @@ def test_known_clusters_have_their_tiers():
     with pytest.raises(InputError, match="32,768 devices, but the fabric holds 24,576"):
         check_devices(llama, 32768)
     with pytest.raises(InputError, match="the fabric holds 24,576"):
-        problem(catalog.system("H100-Llama-3"), catalog.transformer("llama-3-8b"), 32768, 32768, default())
+        problem(
+            catalog.system("H100-Llama-3"),
+            catalog.transformer("llama-3-8b"),
+            32768,
+            32768,
+            default(),
+        )
     with pytest.raises(InputError, match="from 1 on; got nan"):
         check_devices(llama, float("nan"))
     with pytest.raises(InputError, match="bandwidth above 0"):
-        problem(H100.replace(network=H100.network.replace(bytes_per_s=np.zeros(2))), catalog.transformer("llama-3-8b"), 8, 8, default())
+        problem(
+            H100.replace(network=H100.network.replace(bytes_per_s=np.zeros(2))),
+            catalog.transformer("llama-3-8b"),
+            8,
+            8,
+            default(),
+        )
     check_devices(llama, 24576)
     check_devices(H100.network, 1e9)
 
@@ -132,8 +168,13 @@ def test_records_are_checked_too():
 
 def test_a_catalog_entry_without_bandwidth_is_refused(monkeypatch):
     entry = loader.table("systems")["H100-DGX"]
-    level = {**entry["levels"][1], "bytes_per_s": {**entry["levels"][1]["bytes_per_s"], "value": 0.0}}
-    monkeypatch.setitem(loader.table("systems"), "H100-DGX", {**entry, "levels": [entry["levels"][0], level]})
+    level = {
+        **entry["levels"][1],
+        "bytes_per_s": {**entry["levels"][1]["bytes_per_s"], "value": 0.0},
+    }
+    monkeypatch.setitem(
+        loader.table("systems"), "H100-DGX", {**entry, "levels": [entry["levels"][0], level]}
+    )
     with pytest.raises(InputError, match=r"systems/H100-DGX, level 1: bytes_per_s"):
         catalog.system("H100-DGX")
 

@@ -22,7 +22,12 @@ H, F = 4096.0, 11008.0
         ("pytorch/llama-recipes", "llama2-7b", "", (2.0, 2.0 * H, 0.0, 0.0, 1.0)),
         ("jax-toolbox-pax", "llama2-7b", "", (0.0, 0.0, 0.0, 0.0, 0.0)),
         ("another", "mine", "", (2.0, 2.0 * H, 0.0, 0.0, 0.0)),
-        ("another", "mine", "adapters on linear_qkv, linear_fc1, linear_fc2; adapter dropout", (2.0, 3.0 * H + 2.0 * F, 1.0, F, 1.0)),
+        (
+            "another",
+            "mine",
+            "adapters on linear_qkv, linear_fc1, linear_fc2; adapter dropout",
+            (2.0, 3.0 * H + 2.0 * F, 1.0, F, 1.0),
+        ),
         ("nemo-launcher", "mine", "adapters on o_proj", (0.0, 0.0, 1.0, H, 0.0)),
     ],
 )
@@ -43,7 +48,11 @@ def test_plain_mlps_have_no_gate_to_adapt():
 
 def test_rows_with_adapters_say_so_and_others_have_none(tmp_path):
     tuned, whole = one_case(tmp_path, flag="lora"), one_case(tmp_path)
-    assert float(np.asarray(tuned.model.first_adapters)[0]) > 0.0 == float(np.asarray(whole.model.first_adapters)[0])
+    assert (
+        float(np.asarray(tuned.model.first_adapters)[0])
+        > 0.0
+        == float(np.asarray(whole.model.first_adapters)[0])
+    )
     assert any(text.startswith("adapters on") for text in tuned.labels.assumptions[0])
     assert not any(text.startswith("adapters on") for text in whole.labels.assumptions[0])
 
@@ -57,8 +66,12 @@ def test_rows_with_adapters_say_so_and_others_have_none(tmp_path):
         ("mlperf-train-v4.0", "H100-80GB", 1024, 0.0),
     ],
 )
-def test_large_submissions_to_mlperf_5_launch_layers_by_graphs(tmp_path, stack, chip, devices, graphed):
-    sizes = dict.fromkeys(("n_accel", "dp", "global_batch"), str(devices)) | dict.fromkeys(("tp", "pp", "micro_batch"), "1")
+def test_large_submissions_to_mlperf_5_launch_layers_by_graphs(
+    tmp_path, stack, chip, devices, graphed
+):
+    sizes = dict.fromkeys(("n_accel", "dp", "global_batch"), str(devices)) | dict.fromkeys(
+        ("tp", "pp", "micro_batch"), "1"
+    )
     cases = one_case(tmp_path, stack=stack, accelerator=chip, precision="fp8", flag="lora", **sizes)
     assert np.asarray(cases.plan.graphed).tolist() == [graphed]
     assert any("CUDA graphs" in text for text in cases.labels.assumptions[0]) == bool(graphed)

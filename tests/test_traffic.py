@@ -16,45 +16,71 @@ def test_casts_only_below_16_bits():
     assert float(traffic.cast_bytes(products, DENSE, ONE)) == 0.0
     left, _, result = (np.asarray(x) for x in products.elements)
     eight = ONE.replace(low_precision=1.0, operand_bytes=1.0)
-    assert float(traffic.cast_bytes(products, DENSE, eight)) == pytest.approx(4.0 * (left + result)[:-1].sum())
+    assert float(traffic.cast_bytes(products, DENSE, eight)) == pytest.approx(
+        4.0 * (left + result)[:-1].sum()
+    )
 
 
 def test_elementwise_kernels_read_and_write_what_their_passes_do():
-    """GPT-like layers forward and backward, by hand: norms 2 and 3 times h, additions 3 and 3, rotation of queries and keys 2 and 2, the
-    activation 2 and 3 of its width, 3 and 5 with a gate; copies to k experts and back as often backward as forward, and there the input and
-    the gradient of their activation once more, for the weights of routes."""
+    """GPT-like layers forward and backward, by hand: norms 2 and 3 times h, additions 3 and 3,
+    rotation of queries and keys 2 and 2, the activation 2 and 3 of its width, 3 and 5 with a gate;
+    copies to k experts and back as often backward as forward, and there the input and the gradient
+    of their activation once more, for the weights of routes."""
     t, h, f = float(counts.tokens(DENSE, ONE)), float(DENSE.d_model), float(DENSE.d_ff)
     turned = 2.0 * float((DENSE.n_heads + DENSE.n_kv_heads) * DENSE.head_dim)
     for gated, forward, backward in ((0.0, 2.0, 3.0), (1.0, 3.0, 5.0)):
         found = traffic.elementwise_bytes(DENSE.replace(gated_mlp=gated), ONE)
-        assert float(found.forward) == pytest.approx(2.0 * t * (2.0 * (2.0 + 3.0) * h + turned + forward * f))
-        assert float(found.backward) == pytest.approx(2.0 * t * (2.0 * (3.0 + 3.0) * h + turned + backward * f))
+        assert float(found.forward) == pytest.approx(
+            2.0 * t * (2.0 * (2.0 + 3.0) * h + turned + forward * f)
+        )
+        assert float(found.backward) == pytest.approx(
+            2.0 * t * (2.0 * (3.0 + 3.0) * h + turned + backward * f)
+        )
     experts = EDGE_MODELS[2].replace(gated_mlp=0.0)
     more = [traffic.elementwise_bytes(experts.replace(top_k=k), ONE) for k in (2.0, 1.0)]
     visits = float(counts.visits(experts.replace(top_k=1.0), ONE))
     for a, b, activation in zip(*more, (2.0, 3.0 + 2.0), strict=True):
-        assert a - b == pytest.approx(2.0 * visits * (2.0 * experts.d_model + activation * experts.d_ff))
+        assert a - b == pytest.approx(
+            2.0 * visits * (2.0 * experts.d_model + activation * experts.d_ff)
+        )
 
 
 def test_biases_of_experts_one_by_one_are_68_bytes_of_each_element():
     """Only where experts are looped over: 28 forward, 40 backward."""
     mixture, looped = EDGE_MODELS[2], ONE.replace(looped_experts=1.0)
-    biased, returned = mixture.replace(expert_biases=1.0), float(counts.visits(mixture, looped)) * mixture.d_model
+    biased, returned = (
+        mixture.replace(expert_biases=1.0),
+        float(counts.visits(mixture, looped)) * mixture.d_model,
+    )
     for nbytes, with_biases, without in zip(
-        (28.0, 40.0), traffic.elementwise_bytes(biased, looped), traffic.elementwise_bytes(mixture, looped), strict=True
+        (28.0, 40.0),
+        traffic.elementwise_bytes(biased, looped),
+        traffic.elementwise_bytes(mixture, looped),
+        strict=True,
     ):
         assert with_biases - without == pytest.approx(nbytes * returned)
     assert traffic.elementwise_bytes(biased, ONE) == traffic.elementwise_bytes(mixture, ONE)
-    assert traffic.elementwise_bytes(DENSE.replace(expert_biases=1.0), looped) == traffic.elementwise_bytes(DENSE, looped)
+    assert traffic.elementwise_bytes(
+        DENSE.replace(expert_biases=1.0), looped
+    ) == traffic.elementwise_bytes(DENSE, looped)
 
 
 def test_tokens_are_moved_again_where_copies_are_parted_or_padded():
-    """2 bytes read or written, twice a pass: once more behind an exchange of merged copies, twice more for narrow experts that are looped
-    over; HybridEP, which gathers a map, does both beside its messages."""
+    """2 bytes read or written, twice a pass: once more behind an exchange of merged copies, twice
+    more for narrow experts that are looped over; HybridEP, which gathers a map, does both beside
+    its messages."""
     mixture, spread = EDGE_MODELS[2], ONE.replace(dp=4.0, ep=4.0)
     once = 2.0 * 2.0 * float(counts.visits(mixture, spread)) * mixture.d_model
-    merged, eight = {"merge_copies": 1.0}, {"looped_experts": 1.0, "low_precision": 1.0, "operand_bytes": 1.0}
-    for more, changes in ((1.0, merged), (2.0, eight), (1.0, eight | {"wide_layers": 0.5}), (3.0, eight | merged)):
+    merged, eight = (
+        {"merge_copies": 1.0},
+        {"looped_experts": 1.0, "low_precision": 1.0, "operand_bytes": 1.0},
+    )
+    for more, changes in (
+        (1.0, merged),
+        (2.0, eight),
+        (1.0, eight | {"wide_layers": 0.5}),
+        (3.0, eight | merged),
+    ):
         for route, count in ((0.0, more), (1.0, 0.0)):
             found = traffic.elementwise_bytes(mixture, spread.replace(**changes, route_bytes=route))
             for a, b in zip(found, traffic.elementwise_bytes(mixture, spread), strict=True):
@@ -62,7 +88,8 @@ def test_tokens_are_moved_again_where_copies_are_parted_or_padded():
 
 
 def test_fused_experts_neither_read_nor_move_what_lies_between_their_products():
-    """Their activation is gone, with the sums for the weights of routes, and casts of its result and of its gradient only write."""
+    """Their activation is gone, with the sums for the weights of routes, and casts of its result
+    and of its gradient only write."""
     mixture, eight = EDGE_MODELS[2], ONE.replace(low_precision=1.0, operand_bytes=1.0)
     fused, visits = eight.replace(fused_experts=1.0), float(counts.visits(mixture, eight))
     width = visits * mixture.d_ff
@@ -73,7 +100,9 @@ def test_fused_experts_neither_read_nor_move_what_lies_between_their_products():
     ):
         assert a - b == pytest.approx(2.0 * passes * width)
     products = counts.matmuls(mixture, eight)
-    saved = float(traffic.cast_bytes(products, DENSE, eight) - traffic.cast_bytes(products, DENSE, fused))
+    saved = float(
+        traffic.cast_bytes(products, DENSE, eight) - traffic.cast_bytes(products, DENSE, fused)
+    )
     assert saved == pytest.approx(2.0 * (1.0 + 1.0 + mixture.gated_mlp) * width)
     assert traffic.elementwise_bytes(DENSE, fused) == traffic.elementwise_bytes(DENSE, eight)
 
@@ -81,19 +110,31 @@ def test_fused_experts_neither_read_nor_move_what_lies_between_their_products():
 @pytest.mark.parametrize(("sp", "mlp_share"), [(0.0, 1.0), (1.0, 1.0), (1.0, 0.4)])
 def test_recomputation_that_ends_early_does_not_add_what_the_last_product_returns(sp, mlp_share):
     """Two read and one written over h, in 16 bits; what a step saves besides the product itself."""
-    model, plan = DENSE.replace(mlp_share=mlp_share), Plan(dp=1.0, tp=4.0, sp=sp, global_batch=8.0, recompute_layers=1.0)
+    model, plan = (
+        DENSE.replace(mlp_share=mlp_share),
+        Plan(dp=1.0, tp=4.0, sp=sp, global_batch=8.0, recompute_layers=1.0),
+    )
     t, h = float(counts.tokens(model, plan)), float(model.d_model)
-    assert float(traffic.addition_bytes(model, plan)) == pytest.approx(3.0 * 2.0 * t * h * mlp_share / (4.0 if sp else 1.0))
+    assert float(traffic.addition_bytes(model, plan)) == pytest.approx(
+        3.0 * 2.0 * t * h * mlp_share / (4.0 if sp else 1.0)
+    )
     # at the full clock, which what streams does not notice
     system, default = catalog.system("H100-DGX"), coefficients.default().replace(power_demand=1e-9)
 
     def saved(c):
-        again = [float(step_time(system, model, plan.replace(recompute_last=last), c).recompute) for last in (1.0, 0.0)]
+        again = [
+            float(step_time(system, model, plan.replace(recompute_last=last), c).recompute)
+            for last in (1.0, 0.0)
+        ]
         return (again[0] - again[1]) / (float(model.n_layers) * float(plan.n_microbatches))
 
     none = saved(default.replace(elementwise_traffic=0.0))
-    added = float(traffic.addition_bytes(model, plan)) / float(system.chip.hbm_bytes_per_s * default.memory_efficiency)
-    assert saved(default) - none == pytest.approx(float(default.elementwise_traffic) * added, rel=1e-9)
+    added = float(traffic.addition_bytes(model, plan)) / float(
+        system.chip.hbm_bytes_per_s * default.memory_efficiency
+    )
+    assert saved(default) - none == pytest.approx(
+        float(default.elementwise_traffic) * added, rel=1e-9
+    )
     assert none > 0.0
 
 
@@ -104,20 +145,29 @@ def test_adapters_move_what_their_kernels_read_and_write():
     forward, backward = traffic.adapter_bytes(plain, ONE)
     # A reads h, B writes; the scale reads and writes; the addition reads two and writes one
     assert forward == pytest.approx(2.0 * t * (h + 6144.0 * (1.0 + 2.0 + 3.0)))
-    # the scale's gradient, then B's two read; A's weights read h, its input's gradient is written and added
+    # the scale's gradient, then B's two read; A's weights read h, its input's gradient is written
+    # and added
     assert backward == pytest.approx(2.0 * t * (6144.0 * (2.0 + 2.0) + h * (1.0 + 1.0 + 3.0)))
     dropped = traffic.adapter_bytes(plain.replace(adapter_dropout=1.0), ONE)
     # reads, writes, and a mask of a byte
-    assert [b - a for a, b in zip((forward, backward), dropped, strict=True)] == pytest.approx([2.0 * t * 2.5 * h] * 2)
+    assert [b - a for a, b in zip((forward, backward), dropped, strict=True)] == pytest.approx(
+        [2.0 * t * 2.5 * h] * 2
+    )
     tp, sp = ONE.replace(tp=4.0), ONE.replace(tp=4.0, sp=1.0)
-    assert traffic.adapter_bytes(plain, tp).forward == pytest.approx(2.0 * t * (h + 6144.0 * 6.0 / 4.0))
+    assert traffic.adapter_bytes(plain, tp).forward == pytest.approx(
+        2.0 * t * (h + 6144.0 * 6.0 / 4.0)
+    )
     back = DENSE.replace(trainable=0.0, last_adapters=1.0, last_adapted=4096.0)
     for plan, split in ((tp, 1.0), (sp, 4.0)):
-        assert traffic.adapter_bytes(back, plan).forward == pytest.approx(2.0 * t * (4096.0 / 4.0 + h * 6.0 / split))
+        assert traffic.adapter_bytes(back, plan).forward == pytest.approx(
+            2.0 * t * (4096.0 / 4.0 + h * 6.0 / split)
+        )
     assert traffic.adapter_bytes(DENSE, ONE) == (0.0, 0.0)
 
 
 def test_frozen_weights_need_one_layout_of_what_is_cast():
     products, eight = counts.matmuls(DENSE, ONE), ONE.replace(low_precision=1.0, operand_bytes=1.0)
-    both, one = (float(traffic.cast_bytes(products, DENSE.replace(trainable=x), eight)) for x in (1.0, 0.0))
+    both, one = (
+        float(traffic.cast_bytes(products, DENSE.replace(trainable=x), eight)) for x in (1.0, 0.0)
+    )
     assert one == pytest.approx(both * 3.0 / 4.0)

@@ -12,14 +12,36 @@ from dmodel.smooth import ramp
 from dmodel.types import larger, modulo, number, smaller, stack
 
 
-@pytest.mark.parametrize("value", [64, 64.0, np.float32(64), np.int64(64), np.array(64), jnp.asarray(64), jnp.asarray(64, jnp.bfloat16)])
+@pytest.mark.parametrize(
+    "value",
+    [
+        64,
+        64.0,
+        np.float32(64),
+        np.int64(64),
+        np.array(64),
+        jnp.asarray(64),
+        jnp.asarray(64, jnp.bfloat16),
+    ],
+)
 def test_numbers_of_any_kind_are_numbers(value):
     assert number(value) == 64.0
 
 
 @pytest.mark.parametrize(
     "value",
-    ["64", b"64", bytearray(b"64"), memoryview(b"64"), np.array("64"), None, True, np.bool_(True), np.array(True), jnp.asarray(True)]
+    [
+        "64",
+        b"64",
+        bytearray(b"64"),
+        memoryview(b"64"),
+        np.array("64"),
+        None,
+        True,
+        np.bool_(True),
+        np.array(True),
+        jnp.asarray(True),
+    ]
     + [10**400, [64], np.array([64.0, 64.0]), 64j, np.complex64(64), float("nan")],
     ids=lambda x: type(x).__name__,
 )
@@ -28,9 +50,13 @@ def test_what_is_no_number_is_nan(value):
 
 
 PAIRS = [
-    (7, 2.5), (True, 0), (np.int32(-7), 3.0), (np.float32(0.5), 0.25), (np.array([1.0, -2.0, 0.5]), 0.75),
+    (7, 2.5),
+    (True, 0),
+    (np.int32(-7), 3.0),
+    (np.float32(0.5), 0.25),
+    (np.array([1.0, -2.0, 0.5]), 0.75),
     (np.array([[1.0], [2.0]]), np.arange(3.0)[None]),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("a", "b"), PAIRS, ids=str)
@@ -44,16 +70,28 @@ def test_numpy_says_of_numbers_at_hand_what_jax_does(a, b):
 
 def test_a_traced_number_is_not_at_hand():
     """Beside numpy's too, and in a list."""
-    slope = jax.grad(lambda x: larger(x, np.array([0.0, 2.0])).sum() + stack(x, 1.0).sum() + smaller(np.float64(3.0), x))
+    slope = jax.grad(
+        lambda x: (
+            larger(x, np.array([0.0, 2.0])).sum()
+            + stack(x, 1.0).sum()
+            + smaller(np.float64(3.0), x)
+        )
+    )
     assert float(slope(1.0)) == 1.0 + 1.0 + 1.0
     z = to_unconstrained(default())
     found = jax.grad(lambda z: from_unconstrained(list(z)).launch)(z)  # type: ignore[arg-type]
-    assert np.count_nonzero(found) == 1 and float(found.sum()) == pytest.approx(float(default().launch))
+    assert np.count_nonzero(found) == 1 and float(found.sum()) == pytest.approx(
+        float(default().launch)
+    )
 
 
 def test_coefficients_of_numbers_at_hand_are_those_of_jax():
     z = np.random.default_rng(0).normal(scale=30.0, size=(len(NAMES), 5))
-    for found, expected in zip(jax.tree.leaves(from_unconstrained(z)), jax.tree.leaves(from_unconstrained(jnp.asarray(z))), strict=True):
+    for found, expected in zip(
+        jax.tree.leaves(from_unconstrained(z)),
+        jax.tree.leaves(from_unconstrained(jnp.asarray(z))),
+        strict=True,
+    ):
         assert isinstance(found, np.ndarray)
         np.testing.assert_allclose(found, expected, rtol=1e-13)
     z[:, 0], z[:, 1] = 800.0, np.nan

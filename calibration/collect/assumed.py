@@ -1,4 +1,5 @@
-"""A machine that the catalog does not have: what is assumed of it before any measurement, to plan them with."""
+"""A machine that the catalog does not have: what is assumed of it before any measurement, to plan
+them with."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from dmodel.hardware import Chip, Network, System
 from dmodel.types import InputError
 
 CORE_FLOPS_PER_S = 5e10
-"""Of one core in fp32: 16 multiply-adds at 1.6 GHz; a server's core does between half and twice of that."""
+"""Of one core in fp32: 16 multiply-adds at 1.6 GHz; a server's core does between half and twice of
+that."""
 
 CORE_BYTES_PER_S = 8e9
 """Memory bandwidth of one core of a loaded server."""
@@ -34,9 +36,13 @@ def system_at(machine: Machine, precision: str) -> System:
 
 
 def _host(machine: Machine, share: float) -> System:
-    """A processor as a chip; its devices share its cores, and its memory is the network between them."""
+    """A processor as a chip; its devices share its cores, and its memory is the network between
+    them."""
     devices = max(machine.n_local, 1)
-    rate, memory = 0.5 * share * CORE_FLOPS_PER_S * cores() / devices, CORE_BYTES_PER_S * cores() / devices
+    rate, memory = (
+        0.5 * share * CORE_FLOPS_PER_S * cores() / devices,
+        CORE_BYTES_PER_S * cores() / devices,
+    )
     chip = Chip(
         flops_per_s=np.float64(rate),
         attention_flops_per_s=np.float64(rate),

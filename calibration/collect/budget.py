@@ -1,11 +1,14 @@
-"""Which measurements to make first: those that tell most about the coefficients in the least time (greedy D-optimal design).
+"""Which measurements to make first: those that tell most about the coefficients in the least time
+(greedy D-optimal design).
 
-To first order a measurement of ln t with relative noise σ shrinks the covariance Σ of the coefficients by its Jacobian row j,
+To first order a measurement of ln t with relative noise σ shrinks the covariance Σ of the
+coefficients by its Jacobian row j,
 
     Σ ← Σ − Σ j jᵀ Σ / (σ² + jᵀ Σ j),
 
-and gains `½ ln(1 + jᵀ Σ j / σ²)` nats. The next task is always the one with the largest gain for each second that it costs, so every start
-of the order is a good plan, and a time limit only cuts it. Σ starts as what the nearest profile leaves open about a new stack.
+and gains `½ ln(1 + jᵀ Σ j / σ²)` nats. The next task is always the one with the largest gain for
+each second that it costs, so every start of the order is a good plan, and a time limit only cuts
+it. Σ starts as what the nearest profile leaves open about a new stack.
 """
 
 from __future__ import annotations
@@ -37,14 +40,16 @@ OVERHEAD_S = 0.3
 """Making inputs, profiling and recording [s]."""
 
 COMPILE_S = {"steps": 12.0, "attention": 1.5, "optimizer": 1.0, "launch": 1.0, "overlap": 1.0}
-"""Seconds of compilation, by kind; 0.5 for the others. The runner corrects all estimates by what it sees."""
+"""Seconds of compilation, by kind; 0.5 for the others. The runner corrects all estimates by what it
+sees."""
 
 SAMPLES = 30
 """Samples that a median usually needs."""
 
 
 class Forecast(NamedTuple):
-    """What the model says of tasks: time of one call and cost of measuring it [s], and d ln t / dz `[task, coefficient]`."""
+    """What the model says of tasks: time of one call and cost of measuring it [s], and d ln t / dz
+    `[task, coefficient]`."""
 
     time_s: np.ndarray
     cost_s: np.ndarray
@@ -60,7 +65,8 @@ class Step(NamedTuple):
 
 
 def covariance(accelerator: str, stack: str) -> tuple[np.ndarray, np.ndarray]:
-    """Mean `[C]` and covariance `[C, C]` of the unconstrained coefficients of a stack on an accelerator, before any measurement."""
+    """Mean `[C]` and covariance `[C, C]` of the unconstrained coefficients of a stack on an
+    accelerator, before any measurement."""
     base, _ = profiles.nearest(accelerator, stack)
     prior = prior_for(groups_of([accelerator], [stack]), base, fresh=False)
     scale = np.asarray(prior.center_width)
@@ -70,7 +76,9 @@ def covariance(accelerator: str, stack: str) -> tuple[np.ndarray, np.ndarray]:
     return np.asarray(prior.center) + np.asarray(prior.offset).sum(0), total
 
 
-def forecast(tasks: Sequence[Task], system_at: Callable[[str], System], mean: np.ndarray, machine: Machine) -> Forecast:
+def forecast(
+    tasks: Sequence[Task], system_at: Callable[[str], System], mean: np.ndarray, machine: Machine
+) -> Forecast:
     """Predict tasks and their cost.
 
     Args:
@@ -82,17 +90,26 @@ def forecast(tasks: Sequence[Task], system_at: Callable[[str], System], mean: np
         system = system_at(precision_of(records[0]))
         spread = jnp.broadcast_to(jnp.asarray(mean)[:, None], (len(mean), len(places)))
 
-        def logarithm(z: jax.Array, kind: str = kind, records: list[Any] = records, system: System = system) -> jax.Array:
-            return jnp.log(jnp.asarray(BENCHMARKS[kind].predict(records, system, from_unconstrained(z))))
+        def logarithm(
+            z: jax.Array, kind: str = kind, records: list[Any] = records, system: System = system
+        ) -> jax.Array:
+            return jnp.log(
+                jnp.asarray(BENCHMARKS[kind].predict(records, system, from_unconstrained(z)))
+            )
 
-        value, slope = jax.jit(partial(_value_and_slope, logarithm), compiler_options=quick_to_compile())(spread)
+        value, slope = jax.jit(
+            partial(_value_and_slope, logarithm), compiler_options=quick_to_compile()
+        )(spread)
         time[places], jacobian[places] = np.exp(np.asarray(value)), np.asarray(slope).T
     cost = np.array([cost_s(task.kind, t, machine) for task, t in zip(tasks, time, strict=True)])
     return Forecast(time, cost, jacobian)
 
 
-def _value_and_slope(function: Callable[[jax.Array], jax.Array], z: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Value `[n]` of each case and its derivative by the case's own coefficients `[C, n]`: cases are independent, so one pass gives all."""
+def _value_and_slope(
+    function: Callable[[jax.Array], jax.Array], z: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Value `[n]` of each case and its derivative by the case's own coefficients `[C, n]`: cases
+    are independent, so one pass gives all."""
     value, pull = jax.vjp(function, z)
     return value, pull(jnp.ones_like(value))[0]
 
@@ -107,14 +124,19 @@ def _alike(tasks: Sequence[Task]) -> Iterable[tuple[list[int], list[Any]]]:
     groups: dict[Any, list[tuple[int, Any]]] = defaultdict(list)
     for at, task in enumerate(tasks):
         record = parameters_of(task)
-        words = tuple(v for v in record if isinstance(v, str | bool)) if task.kind != "steps" else record.precision
+        words = (
+            tuple(v for v in record if isinstance(v, str | bool))
+            if task.kind != "steps"
+            else record.precision
+        )
         groups[task.kind, words].append((at, record))
     for members in groups.values():
         yield [at for at, _ in members], [record for _, record in members]
 
 
 def cost_s(kind: str, time_s: float, machine: Machine) -> float:
-    """Seconds that measuring takes: compilation, warming up, and repeats until the median is known or the limit is reached."""
+    """Seconds that measuring takes: compilation, warming up, and repeats until the median is known
+    or the limit is reached."""
     compile_s = COMPILE_S.get(kind, 0.5)
     s = settings_for(machine, compile_s)
     warmup = max(s.warmup_s, s.warmup_calls * time_s)
@@ -126,7 +148,8 @@ def order(found: Forecast, sigma: np.ndarray, known: Iterable[int] = ()) -> list
     """All tasks, the most informative per second first, given those already measured.
 
     Args:
-      sigma: covariance of the coefficients `[C, C]`. known: places of finished tasks, which are not in the answer.
+      sigma: covariance of the coefficients `[C, C]`. known: places of finished tasks, which are not
+        in the answer.
     """
     sigma = np.array(sigma)
     left = np.ones(len(found.time_s), bool)

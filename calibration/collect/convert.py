@@ -1,4 +1,5 @@
-"""From records to tables: training steps as traces, micro-benchmarks as the CSV files that public ones come in."""
+"""From records to tables: training steps as traces, micro-benchmarks as the CSV files that public
+ones come in."""
 
 from __future__ import annotations
 
@@ -35,8 +36,9 @@ BUS_FACTOR: dict[str, Callable[[int], float]] = {
 def convert(folder: Path, parquet: bool = False) -> dict[Path, int]:
     """Write the tables of a folder of records beside them; rows by file.
 
-    Steps become `traces.csv` (or Parquet), in the format of traces, which `dmodel fit` takes as it is; other kinds one CSV file each. A
-    machine that the catalog does not have is described in `systems.json`, from what was measured, and traces beside it are read with it.
+    Steps become `traces.csv` (or Parquet), in the format of traces, which `dmodel fit` takes as it
+    is; other kinds one CSV file each. A machine that the catalog does not have is described in
+    `systems.json`, from what was measured, and traces beside it are read with it.
     """
     found = completed(store.read(folder))
     written = {}
@@ -46,13 +48,24 @@ def convert(folder: Path, parquet: bool = False) -> dict[Path, int]:
     if steps:
         rows = [_step(r, found.environments[r["environment"]]) for r in steps]
         names = tuple(column.name for column in COLUMNS)
-        write(TraceTable(names, tuple(Row(str(path), i + 2, cells) for i, cells in enumerate(rows)), (), (), ()), path)
+        write(
+            TraceTable(
+                names,
+                tuple(Row(str(path), i + 2, cells) for i, cells in enumerate(rows)),
+                (),
+                (),
+                (),
+            ),
+            path,
+        )
         written[path] = len(rows)
     for kind in PARAMETERS:
         records = [r for r in ok if r["kind"] == kind]
         if records and kind != "steps":
             name = {"matmul": "gemm"}.get(kind, kind)
-            written[folder / f"{name}.csv"] = _table(folder / f"{name}.csv", [_ROWS.get(kind, _plain)(r, found) for r in records])
+            written[folder / f"{name}.csv"] = _table(
+                folder / f"{name}.csv", [_ROWS.get(kind, _plain)(r, found) for r in records]
+            )
     if describe(found, folder / SYSTEMS):
         written[folder / SYSTEMS] = 1
     return written
@@ -71,13 +84,20 @@ def completed(found: Collection) -> Collection:
 def left_out(found: Collection) -> list[str]:
     """Measurements that no table can show, and why."""
     reasons = {key: _unusable(r, found) for key, r in found.measurements.items()}
-    return [f"{Task(found.measurements[key]['kind'], found.measurements[key]['parameters'])}: {why}" for key, why in reasons.items() if why]
+    return [
+        f"{Task(found.measurements[key]['kind'], found.measurements[key]['parameters'])}: {why}"
+        for key, why in reasons.items()
+        if why
+    ]
 
 
 def _unusable(record: Record, found: Collection) -> str | None:
     """Why a record cannot become a row; None when it can."""
     if record["environment"] not in found.environments:
-        return f"its environment {record['environment']} is in no file of the folder: that line was damaged, or its file was not copied"
+        return (
+            f"its environment {record['environment']} is in no file of the folder: that line was "
+            "damaged, or its file was not copied"
+        )
     try:
         parameters_of(Task(record["kind"], record["parameters"]))
     except InputError as error:
@@ -104,14 +124,21 @@ def _step(record: Record, environment: Mapping[str, Any]) -> dict[str, str]:
         "accelerator": environment["accelerator"],
         "accel_per_node": environment["topology"]["devices_per_process"],
         "step_time_s": time["median_s"],
-        "note": f"median of {time['samples']} steps, ± {half:.2g} % at {100 * time['confidence']:g} %"
+        "note": (
+            f"median of {time['samples']} steps, ± {half:.2g} % at {100 * time['confidence']:g} %"
+        )
         + ("" if time["settled"] else "; not settled")
         + ("; GPipe schedule" if spec.pipeline > 1 else "")
         + ("; keys and values gathered over cp, no ring" if spec.context > 1 else ""),
     }
     memory = record["compile"]["memory"]
     if "temp_bytes" in memory:
-        whole = memory["argument_bytes"] + memory["output_bytes"] + memory["temp_bytes"] - memory["alias_bytes"]
+        whole = (
+            memory["argument_bytes"]
+            + memory["output_bytes"]
+            + memory["temp_bytes"]
+            - memory["alias_bytes"]
+        )
         cells["peak_memory_gib"] = f"{whole / GIB:.6g}"
     return {name: str(value) for name, value in cells.items() if value != ""}
 
@@ -119,13 +146,21 @@ def _step(record: Record, environment: Mapping[str, Any]) -> dict[str, str]:
 def _common(record: Record, found: Collection) -> dict[str, Any]:
     environment = found.environments[record["environment"]]
     clock = "device time by the profiler" if _on_device(record, environment) else "wall clock"
-    return {"source": f"{STACK} jax {environment['versions']['jax']} ({clock})", "accelerator": environment["accelerator"]}
+    return {
+        "source": f"{STACK} jax {environment['versions']['jax']} ({clock})",
+        "accelerator": environment["accelerator"],
+    }
 
 
 def _on_device(record: Record, environment: Mapping[str, Any]) -> bool:
-    """Whether a kernel's device time counts rather than the wall clock's, which on an accelerator may hold the host's work as well."""
+    """Whether a kernel's device time counts rather than the wall clock's, which on an accelerator
+    may hold the host's work as well."""
     kernel = record["kind"] in ("matmul", "attention", "memory", "elementwise")
-    return kernel and environment["platform"] != "cpu" and record["device_time"].get("busy_s", 0.0) > 0.0
+    return (
+        kernel
+        and environment["platform"] != "cpu"
+        and record["device_time"].get("busy_s", 0.0) > 0.0
+    )
 
 
 def seconds(record: Record, found: Collection) -> float:
@@ -145,7 +180,11 @@ def _us(time_s: float) -> float:
 def _matmul(record: Record, found: Collection) -> dict[str, Any]:
     p, time_s = record["parameters"], seconds(record, found)
     sizes = {name: p[name] for name in ("dtype", "m", "n", "k")}
-    return _common(record, found) | sizes | {"tflops": _rate(record["work"]["flops"], time_s, 1e12), "time_us": _us(time_s)}
+    return (
+        _common(record, found)
+        | sizes
+        | {"tflops": _rate(record["work"]["flops"], time_s, 1e12), "time_us": _us(time_s)}
+    )
 
 
 def _attention(record: Record, found: Collection) -> dict[str, Any]:
@@ -176,10 +215,15 @@ def _collective(record: Record, found: Collection) -> dict[str, Any]:
 
 
 def _plain(record: Record, found: Collection) -> dict[str, Any]:
-    """Kinds that public tables do not have: their parameters, the rate at which they move bytes, their time."""
+    """Kinds that public tables do not have: their parameters, the rate at which they move bytes,
+    their time."""
     time_s = seconds(record, found)
     nbytes = record["work"].get("bytes", 0.0)
-    rate = {"GBs": _rate(nbytes, time_s, 1e9)} if nbytes or record["kind"] in ("memory", "elementwise", "optimizer", "overlap") else {}
+    rate = (
+        {"GBs": _rate(nbytes, time_s, 1e9)}
+        if nbytes or record["kind"] in ("memory", "elementwise", "optimizer", "overlap")
+        else {}
+    )
     return _common(record, found) | dict(record["parameters"]) | rate | {"time_us": _us(time_s)}
 
 

@@ -1,7 +1,9 @@
-"""A machine that the catalog does not have, described by what was measured on it, so that its traces can be fitted.
+"""A machine that the catalog does not have, described by what was measured on it, so that its
+traces can be fitted.
 
-A peak rate is the best measured one over the share that the model's coefficients expect of it without measurements: with those, the model
-then predicts what was measured, and a fit starts from there.
+A peak rate is the best measured one over the share that the model's coefficients expect of it
+without measurements: with those, the model then predicts what was measured, and a fit starts from
+there.
 """
 
 from __future__ import annotations
@@ -24,59 +26,106 @@ Entry = dict[str, Any]
 
 
 def describe(found: Collection, path: Path) -> bool:
-    """Write the description of machines that were measured and are not in the catalog; whether there are any.
+    """Write the description of machines that were measured and are not in the catalog; whether
+    there are any.
 
-    A machine needs measured matmuls to be described: everything else is assumed where it was not measured, and says so.
+    A machine needs measured matmuls to be described: everything else is assumed where it was not
+    measured, and says so.
     """
     chips, systems, accelerators = {}, {}, {}
     environments = {e["accelerator"]: e for e in found.environments.values() if not e["in_catalog"]}
     for name, environment in environments.items():
         ids = {key for key, e in found.environments.items() if e["accelerator"] == name}
-        records = [r for r in found.measurements.values() if r["environment"] in ids and r["status"] == "ok"]
+        records = [
+            r
+            for r in found.measurements.values()
+            if r["environment"] in ids and r["status"] == "ok"
+        ]
         if not any(r["kind"] == "matmul" for r in records):
             continue
         chips[name] = _chip(records, environment)
         systems[f"{name}-host"] = _system(name, records, environment)
         accelerators[name] = f"{name}-host"
     if chips:
-        document = {"version": VERSION, "chips": chips, "systems": systems, "accelerators": accelerators}
+        document = {
+            "version": VERSION,
+            "chips": chips,
+            "systems": systems,
+            "accelerators": accelerators,
+        }
         path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     return bool(chips)
 
 
 def _number(value: float | None, unit: str, source: str, date: str) -> Entry:
-    return {"value": None if value is None else float(f"{value:.6g}"), "unit": unit, "source": source, "date": date}
+    return {
+        "value": None if value is None else float(f"{value:.6g}"),
+        "unit": unit,
+        "source": source,
+        "date": date,
+    }
 
 
 def _day(records: Iterable[Record]) -> str:
     return max(r["started"] for r in records)[:10]
 
 
-def _best(records: list[Record], rate: Callable[[Record], float], share: str, unit: str, what: str, otherwise: float) -> Entry:
-    """The best measured rate over the default of a coefficient, or what is assumed where nothing was measured."""
+def _best(
+    records: list[Record],
+    rate: Callable[[Record], float],
+    share: str,
+    unit: str,
+    what: str,
+    otherwise: float,
+) -> Entry:
+    """The best measured rate over the default of a coefficient, or what is assumed where nothing
+    was measured."""
     if not records:
         return _number(otherwise, unit, f"Assumed: no {what} was measured", "2026-01")
     expected = SPECS[share].default
-    source = f"Measured by dmodel collect: best of {len(records)} {what}, over the {expected:g} that {share} is without a fit"
+    source = (
+        f"Measured by dmodel collect: best of {len(records)} {what}, over the {expected:g} that "
+        f"{share} is without a fit"
+    )
     return _number(max(map(rate, records)) / expected, unit, source, _day(records))
 
 
 def _chip(records: list[Record], environment: Record) -> Entry:
     guess = system_at(_machine(environment), "fp32").chip
-    of = {kind: [r for r in records if r["kind"] == kind] for kind in ("matmul", "memory", "launch")}
-    precisions = dict.fromkeys(r["parameters"]["dtype"] for r in of["matmul"] if r["parameters"]["dtype"] != "tf32")
+    of = {
+        kind: [r for r in records if r["kind"] == kind] for kind in ("matmul", "memory", "launch")
+    }
+    precisions = dict.fromkeys(
+        r["parameters"]["dtype"] for r in of["matmul"] if r["parameters"]["dtype"] != "tf32"
+    )
     far = [r for r in of["memory"] if r["rotation"]["beyond_cache"]] or of["memory"]
     nothing = ("Not measured", "2026-01")
     return {
         "aliases": [],
         "about": f"{environment['device_kind']}, as measured",
         "flops_per_s": {
-            p: _best([r for r in of["matmul"] if r["parameters"]["dtype"] == p], _flops, "matmul_efficiency", "FLOP/s", "products", 0.0)
+            p: _best(
+                [r for r in of["matmul"] if r["parameters"]["dtype"] == p],
+                _flops,
+                "matmul_efficiency",
+                "FLOP/s",
+                "products",
+                0.0,
+            )
             for p in precisions
         },
-        "exponentials_per_s": _number(float(guess.exponentials_per_s), "1/s", "Assumed: exponentials are not measured", "2026-11"),
-        "hbm_bytes": _number(environment["memory_bytes"], "byte", "As the system reports", _day(records)),
-        "hbm_bytes_per_s": _best(far, _bytes, "memory_efficiency", "byte/s", "streams", float(guess.hbm_bytes_per_s)),
+        "exponentials_per_s": _number(
+            float(guess.exponentials_per_s),
+            "1/s",
+            "Assumed: exponentials are not measured",
+            "2026-11",
+        ),
+        "hbm_bytes": _number(
+            environment["memory_bytes"], "byte", "As the system reports", _day(records)
+        ),
+        "hbm_bytes_per_s": _best(
+            far, _bytes, "memory_efficiency", "byte/s", "streams", float(guess.hbm_bytes_per_s)
+        ),
         "kernel_latency": _launch(of["launch"], float(guess.kernel_latency_s)),
         "idle_power": _number(0.0, "W", *nothing),
         "peak_power": _number(0.0, "W", *nothing),
@@ -96,14 +145,27 @@ def _launch(records: list[Record], otherwise: float) -> Entry:
     """The slope of time in dependent kernels over the default of `launch`."""
     if len({r["work"]["kernels"] for r in records}) < 2:
         return _number(otherwise, "s", "Assumed: no chains of kernels were measured", "2026-01")
-    kernels, times = (np.array(x) for x in zip(*[(r["work"]["kernels"], r["time"]["median_s"]) for r in records], strict=True))
+    kernels, times = (
+        np.array(x)
+        for x in zip(*[(r["work"]["kernels"], r["time"]["median_s"]) for r in records], strict=True)
+    )
     slope = max(float(np.polyfit(kernels, times, 1)[0]), 1e-9)
-    return _number(slope / SPECS["launch"].default, "s", "Measured by dmodel collect: slope over chains of kernels", _day(records))
+    return _number(
+        slope / SPECS["launch"].default,
+        "s",
+        "Measured by dmodel collect: slope over chains of kernels",
+        _day(records),
+    )
 
 
 def _system(name: str, records: list[Record], environment: Record) -> Entry:
     guess = system_at(_machine(environment), "fp32").network
-    gathers = [r for r in records if r["kind"] == "collectives" and r["parameters"]["collective"] in ("all_gather", "reduce_scatter")]
+    gathers = [
+        r
+        for r in records
+        if r["kind"] == "collectives"
+        and r["parameters"]["collective"] in ("all_gather", "reduce_scatter")
+    ]
     local = max(int(environment["topology"]["devices_per_process"]), 1)
     levels = []
     for k, (label, size) in enumerate((("within a host", float(local)), ("between hosts", None))):
@@ -121,24 +183,32 @@ def _system(name: str, records: list[Record], environment: Record) -> Entry:
                 "in_network_reduction": _number(0.0, "0 or 1", *note),
             }
         )
-    return {"aliases": [], "about": f"{environment['device_kind']}, as measured", "chip": name, "levels": levels}
+    return {
+        "aliases": [],
+        "about": f"{environment['device_kind']}, as measured",
+        "chip": name,
+        "levels": levels,
+    }
 
 
 def _ring_rate(record: Record) -> float:
-    """Bytes per second and device of a ring: `V (g − 1 + ρ)/g / t`, with what its own part costs a rank (`OWN_PART`)."""
+    """Bytes per second and device of a ring: `V (g − 1 + ρ)/g / t`, with what its own part costs a
+    rank (`OWN_PART`)."""
     g = record["parameters"]["devices"]
     return _bytes(record) * (g - 1 + OWN_PART) / g
 
 
 def _hop(records: list[Record], otherwise: float) -> Entry:
-    """One hop of the smallest gathers: `(t − start) / (g − 1)`, the least of them, with the start of a collective that the model adds; at
-    least a tenth of the time is hops."""
+    """One hop of the smallest gathers: `(t − start) / (g − 1)`, the least of them, with the start
+    of a collective that the model adds; at least a tenth of the time is hops."""
     if not records:
         return _number(otherwise, "s", "Assumed: no gathers were measured", "2026-01")
     start = SPECS["collective_start"].default
     times = [(r["time"]["median_s"], r["parameters"]["devices"] - 1) for r in records]
     least = min(max(t - start, 0.1 * t) / hops for t, hops in times)
-    return _number(least, "s", "Measured by dmodel collect: the quickest gather, by its hops", _day(records))
+    return _number(
+        least, "s", "Measured by dmodel collect: the quickest gather, by its hops", _day(records)
+    )
 
 
 def _machine(environment: Record) -> Machine:

@@ -23,7 +23,8 @@ STACK = "dmodel-collect"
 
 
 class Collected(NamedTuple):
-    """What a collection did. gain: nats that each task of a budgeted plan was expected to tell, by key."""
+    """What a collection did. gain: nats that each task of a budgeted plan was expected to tell, by
+    key."""
 
     outcome: Outcome
     tasks: list[Task]
@@ -48,21 +49,30 @@ def collect(
 
     Args:
       folder: of the records; made when missing. kinds: benchmarks, when no plan is given.
-      plan: file with a list of tasks. budget_s: seconds to spend in all, earlier runs included; the most informative tasks come first.
-      job: the processes that measure together (`hosts.join`). report: called before and after each task. say: for remarks.
+      plan: file with a list of tasks. budget_s: seconds to spend in all, earlier runs included; the
+        most informative tasks come first.
+      job: the processes that measure together (`hosts.join`). report: called before and after each
+        task. say: for remarks.
       retry: measure again what failed or was unavailable before.
 
     Raises:
-      InputError: unknown kind, unreadable plan, a folder that cannot be written, or nothing to measure.
+      InputError: unknown kind, unreadable plan, a folder that cannot be written, or nothing to
+        measure.
     """
     job, m = job or Job(), machine()
     tasks = read_plan(plan, PARAMETERS) if plan else grid(list(kinds), m)
     if not tasks:
-        raise InputError(f"nothing to measure: {', '.join(kinds)} needs more than the {m.n_devices} device here; ask for other kinds")
+        raise InputError(
+            f"nothing to measure: {', '.join(kinds)} needs more than the {m.n_devices} device "
+            "here; ask for other kinds"
+        )
     found = environment(m)
     estimate, gain = None, {}
     if budget_s is not None:
-        say(f"choosing the most informative of {len(tasks)} measurements for {budget_s / 60:g} minutes")
+        say(
+            f"choosing the most informative of {len(tasks)} measurements for {budget_s / 60:g} "
+            "minutes"
+        )
         tasks, costs, gain = _budgeted(tasks, m, found, folder if job.processes == 1 else None)
         estimate = costs.__getitem__
     with jax.enable_x64(False):
@@ -98,9 +108,11 @@ def _host() -> Any:
 def _budgeted(
     tasks: list[Task], m: Machine, found: dict[str, Any], folder: Path | None
 ) -> tuple[list[Task], dict[str, float], dict[str, float]]:
-    """Tasks in the order of information per second; seconds of each by its bare key, nats by its key.
+    """Tasks in the order of information per second; seconds of each by its bare key, nats by its
+    key.
 
-    What is finished in the folder comes first and counts as known. Processes of one job give none: they must agree on the order.
+    What is finished in the folder comes first and counts as known. Processes of one job give none:
+    they must agree on the order.
     """
     finished = store.read(folder).measurements if folder and folder.is_dir() else {}
     known = [at for at, task in enumerate(tasks) if task.key(found["identity"]) in finished]

@@ -1,7 +1,9 @@
-"""What the model says of a training step, asked for one quantity at a time: FLOPs, bytes on the wire, bytes in memory.
+"""What the model says of a training step, asked for one quantity at a time: FLOPs, bytes on the
+wire, bytes in memory.
 
-Bytes on the wire come from `step_time` itself, on a network of 1 byte/s without latency and with nothing overlapped: there a second is a
-byte. The model counts activations in 16 bits; in fp32 each of their bytes counts twice.
+Bytes on the wire come from `step_time` itself, on a network of 1 byte/s without latency and with
+nothing overlapped: there a second is a byte. The model counts activations in 16 bits; in fp32 each
+of their bytes counts twice.
 """
 
 from __future__ import annotations
@@ -40,11 +42,13 @@ UNIT = System(
         in_network_reduction=np.zeros(2),
     ),
 )
-"""One level at 1 byte/s, between slices of one device each: their rings take what they hand on, and nothing for what a rank keeps."""
+"""One level at 1 byte/s, between slices of one device each: their rings take what they hand on, and
+nothing for what a rank keeps."""
 
 
 class Flops(NamedTuple):
-    """FLOPs of one device and step: products of the layers, attention core, head; forward, backward and what is done again."""
+    """FLOPs of one device and step: products of the layers, attention core, head; forward, backward
+    and what is done again."""
 
     layers: float
     core: float
@@ -57,8 +61,8 @@ def words(spec: WorkloadSpec) -> float:
 
 
 def flops(spec: WorkloadSpec) -> Flops:
-    """FLOPs by `dmodel.counts`, backward twice the forward; full recomputation adds a forward pass (without its last product, where the
-    plan says so), selective the core (unfused).
+    """FLOPs by `dmodel.counts`, backward twice the forward; full recomputation adds a forward pass
+    (without its last product, where the plan says so), selective the core (unfused).
 
     The head counts as shared out over the stages: its work of one device on average.
     """
@@ -87,33 +91,52 @@ def _seconds(spec: WorkloadSpec, layout: Plan) -> Breakdown:
         collective_skew=0.0,
         power_demand=0.0,
     )
-    shown = layout.replace(overlap_tp=0.0, overlap_cp=0.0, overlap_ep=0.0, overlap_dp=0.0, overlap_pp=0.0)
+    shown = layout.replace(
+        overlap_tp=0.0, overlap_cp=0.0, overlap_ep=0.0, overlap_dp=0.0, overlap_pp=0.0
+    )
     return step_time(UNIT, transformer(spec), shown, one, sharpness=HARD)
 
 
 def wire_bytes(spec: WorkloadSpec) -> dict[tuple[str, str], float]:
-    """Bytes that one device sends in one step, by axis and kind of collective; what the model does not send is left out.
+    """Bytes that one device sends in one step, by axis and kind of collective; what the model does
+    not send is left out.
 
-    Gathers and scatters of ZeRO are told apart by asking again with gradients, or weights, of no bytes.
+    Gathers and scatters of ZeRO are told apart by asking again with gradients, or weights, of no
+    bytes.
     """
     enable_float64()
     layout, wide = plan(spec), words(spec)
     sent = _seconds(spec, layout)
-    gathered, scattered = _seconds(spec, layout.replace(reduce_bytes=0.0)), _seconds(spec, layout.replace(gather_bytes=0.0))
+    gathered, scattered = (
+        _seconds(spec, layout.replace(reduce_bytes=0.0)),
+        _seconds(spec, layout.replace(gather_bytes=0.0)),
+    )
     routed = routed_bytes(spec)
     tensor = wide * float(sent.tensor_parallel) - routed
-    # where recomputation ends before the last product, it gathers for it, but does not scatter after it
+    # where recomputation ends before the last product, it gathers for it, but does not scatter
+    # after it
     ends_early = float(layout.recompute_layers * (1.0 - layout.recompute_last))
-    lone = ends_early * (1.0 - 1.0 / spec.tensor) * wide * counts.WORD * float(counts.tokens(transformer(spec), layout)) * spec.d_model
+    lone = (
+        ends_early
+        * (1.0 - 1.0 / spec.tensor)
+        * wide
+        * counts.WORD
+        * float(counts.tokens(transformer(spec), layout))
+        * spec.d_model
+    )
     lone *= spec.n_layers / spec.pipeline * spec.n_microbatches
-    gathers, scatters = ((routed + (tensor + part if spec.sequence_parallel else 0.0)) / 2.0 for part in (lone, -lone))
+    gathers, scatters = (
+        (routed + (tensor + part if spec.sequence_parallel else 0.0)) / 2.0
+        for part in (lone, -lone)
+    )
     again = float(layout.recompute_layers + layout.recompute_attention)
     context = wide * float(sent.context_parallel) / (3.0 + again)
     found = {
         ("tensor", "all-reduce"): 0.0 if spec.sequence_parallel else tensor,
         ("tensor", "all-gather"): gathers,
         ("tensor", "reduce-scatter"): scatters,
-        # the ring passes keys and values once each way, and again when recomputed; their gradients once
+        # the ring passes keys and values once each way, and again when recomputed; their gradients
+        # once
         ("context", "all-gather"): context * (2.0 + again),
         ("context", "reduce-scatter"): context,
         ("expert", "all-to-all"): wide * float(sent.expert_parallel),
@@ -126,18 +149,34 @@ def wire_bytes(spec: WorkloadSpec) -> dict[tuple[str, str], float]:
 
 
 def routed_bytes(spec: WorkloadSpec) -> float:
-    """Bytes of the model's gathers and scatters of tokens among the ranks that split an expert, dispatch and combine, each way."""
+    """Bytes of the model's gathers and scatters of tokens among the ranks that split an expert,
+    dispatch and combine, each way."""
     model, layout, n = transformer(spec), plan(spec), spec.tensor
     if spec.n_experts == 1 or n == 1:
         return 0.0
-    one = (n - 1.0) / n * words(spec) * counts.WORD * spec.d_model * float(counts.visits(model, layout))
-    return (4.0 + 2.0 * float(layout.recompute_layers)) * one * spec.n_layers / spec.pipeline * spec.n_microbatches
+    one = (
+        (n - 1.0)
+        / n
+        * words(spec)
+        * counts.WORD
+        * spec.d_model
+        * float(counts.visits(model, layout))
+    )
+    return (
+        (4.0 + 2.0 * float(layout.recompute_layers))
+        * one
+        * spec.n_layers
+        / spec.pipeline
+        * spec.n_microbatches
+    )
 
 
 def memory_bytes(spec: WorkloadSpec) -> dict[str, float]:
-    """Bytes of the fullest device by purpose, without what the model reserves for the driver and fragmentation.
+    """Bytes of the fullest device by purpose, without what the model reserves for the driver and
+    fragmentation.
 
-    Logits are 8 bytes in either precision: in fp32 the loss is taken of the product itself, and its gradient has 4.
+    Logits are 8 bytes in either precision: in fp32 the loss is taken of the product itself, and its
+    gradient has 4.
     """
     enable_float64()
     found = memory_use(transformer(spec), plan(spec))

@@ -1,7 +1,9 @@
-"""What a compiled program does, read from its text (`compiled.as_text()`): matrix products and collectives, as often as they run.
+"""What a compiled program does, read from its text (`compiled.as_text()`): matrix products and
+collectives, as often as they run.
 
-XLA's own cost analysis counts the body of a loop once; here each instruction counts as often as its loops turn, which the program says.
-Understood are the texts of CPU, GPU and TPU: plain instructions, fusions, calls, loops, branches, asynchronous pairs, calls of GEMM.
+XLA's own cost analysis counts the body of a loop once; here each instruction counts as often as its
+loops turn, which the program says. Understood are the texts of CPU, GPU and TPU: plain
+instructions, fusions, calls, loops, branches, asynchronous pairs, calls of GEMM.
 """
 
 from __future__ import annotations
@@ -26,16 +28,20 @@ _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
 _CONTRACTED = re.compile(r'lhs_contracting_dim(?:s=\{|ensions":\[)([0-9,"]*)')
 _CALLED = re.compile(
-    r"(body|calls|to_apply|branch_computations|true_computation|false_computation|called_computations)=(\{[^}]*\}|%?[\w.\-]+)"
+    r"(body|calls|to_apply|branch_computations|true_computation|false_computation|"
+    r"called_computations)=(\{[^}]*\}|%?[\w.\-]+)"
 )
-_GROUPS = re.compile(r"replica_groups=(\{\{[0-9,{}]*\}\}|\{\}|\[[0-9,]+\]<=\[[0-9,]+\](?:T\([0-9,]+\))?)")
+_GROUPS = re.compile(
+    r"replica_groups=(\{\{[0-9,{}]*\}\}|\{\}|\[[0-9,]+\]<=\[[0-9,]+\](?:T\([0-9,]+\))?)"
+)
 _MESH = re.compile(r"replica_groups=mesh\[([^\]]*)\],? ?\{([^}]*)\}")
 _PAIRS = re.compile(r"source_target_pairs=\{((?:\{\d+,\d+\},?)*)\}")
 _GEMM = re.compile(r'custom_call_target="(__cublas[^"]*|__onednn\$matmul|__triton_gemm)"')
 
 
 class Instruction(NamedTuple):
-    """One line of a computation. shape: as written; operands: names in the same computation; rest: all after the operands."""
+    """One line of a computation. shape: as written; operands: names in the same computation; rest:
+    all after the operands."""
 
     name: str
     shape: str
@@ -69,7 +75,8 @@ class Collective(NamedTuple):
     """A collective operation of the program.
 
     Attributes:
-      kind: one of `KINDS`. nbytes: what one device puts in, once [byte]. groups: devices that it joins, by position in the mesh.
+      kind: one of `KINDS`. nbytes: what one device puts in, once [byte]. groups: devices that it
+        joins, by position in the mesh.
       times: how often it runs. dtype: of what it moves. op_name: of jax.
     """
 
@@ -84,11 +91,15 @@ class Collective(NamedTuple):
     def wire_bytes(self) -> float:
         """What a device sends by the bandwidth-optimal algorithm, all times together [byte].
 
-        With n in the group and V what a device puts in: all-gather `(n − 1) V`, reduce-scatter and all-to-all `(n − 1)/n V`, all-reduce
-        twice that, permute V.
+        With n in the group and V what a device puts in: all-gather `(n − 1) V`, reduce-scatter and
+        all-to-all `(n − 1)/n V`, all-reduce twice that, permute V.
         """
         n = max((len(g) for g in self.groups), default=1)
-        factor = {"all-gather": n - 1.0, "all-reduce": 2.0 * (n - 1.0) / n, "collective-permute": 1.0}.get(self.kind, (n - 1.0) / n)
+        factor = {
+            "all-gather": n - 1.0,
+            "all-reduce": 2.0 * (n - 1.0) / n,
+            "collective-permute": 1.0,
+        }.get(self.kind, (n - 1.0) / n)
         return factor * self.nbytes * self.times
 
 
@@ -98,7 +109,10 @@ def shape_bytes(shape: str) -> float:
 
 
 def _parts(shape: str) -> list[tuple[str, list[int]]]:
-    return [(m[1], [int(d.removeprefix("<=")) for d in m[2].split(",") if d]) for m in _SHAPE.finditer(shape)]
+    return [
+        (m[1], [int(d.removeprefix("<=")) for d in m[2].split(",") if d])
+        for m in _SHAPE.finditer(shape)
+    ]
 
 
 def _width(dtype: str) -> float:
@@ -127,7 +141,9 @@ def parse(text: str) -> Module:
         elif (found := _instruction(line)) is not None:
             lines.append(found)
     if entry not in computations:
-        raise InputError("no ENTRY computation in the program's text: expected what `compiled.as_text()` gives")
+        raise InputError(
+            "no ENTRY computation in the program's text: expected what `compiled.as_text()` gives"
+        )
     return Module(computations, entry)
 
 
@@ -145,7 +161,8 @@ def _instruction(line: str) -> Instruction | None:
 
 
 def _shape_end(line: str, start: int) -> int:
-    """Where the shape that begins at `start` ends: a tuple in parentheses, or up to the next blank."""
+    """Where the shape that begins at `start` ends: a tuple in parentheses, or up to the next
+    blank."""
     return _closing(line, start) + 1 if line[start] == "(" else line.find(" ", start)
 
 
@@ -162,7 +179,8 @@ def _closing(line: str, start: int) -> int:
 def times(module: Module) -> dict[str, float]:
     """How often each computation runs in one run of the program.
 
-    Of branches each counts as if it were taken. Functions applied to single elements (the sum of a reduction) count nothing.
+    Of branches each counts as if it were taken. Functions applied to single elements (the sum of a
+    reduction) count nothing.
 
     Raises:
       InputError: a loop whose turns the program does not say.
@@ -182,7 +200,14 @@ def times(module: Module) -> dict[str, float]:
 
 def _calls(instruction: Instruction) -> Iterator[tuple[str, float]]:
     """Computations that an instruction runs, and how often each time."""
-    if instruction.opcode not in ("while", "fusion", "call", "conditional", "async-start", "custom-call"):
+    if instruction.opcode not in (
+        "while",
+        "fusion",
+        "call",
+        "conditional",
+        "async-start",
+        "custom-call",
+    ):
         return
     turns = _turns(instruction) if instruction.opcode == "while" else 1.0
     for _, value in _CALLED.findall(instruction.rest):
@@ -193,7 +218,11 @@ def _calls(instruction: Instruction) -> Iterator[tuple[str, float]]:
 def _turns(loop: Instruction) -> float:
     known = _TRIPS.search(loop.rest)
     if known is None:
-        raise InputError(f"the loop {loop.name} ({loop.op_name or 'unnamed'}) does not say how often it turns; loops must be scans")
+        raise InputError(
+            f"the loop {loop.name} ({loop.op_name or 'unnamed'}) does not say how often it "
+            "turns; "
+            "loops must be scans"
+        )
     return float(known[1])
 
 
@@ -209,7 +238,8 @@ def products(module: Module) -> list[Product]:
 
 
 def _product_flops(product: Instruction, shapes: Mapping[str, str]) -> float:
-    """2 · elements of the result · elements summed over; a library call's result is the first of its tuple."""
+    """2 · elements of the result · elements summed over; a library call's result is the first of
+    its tuple."""
     left = _parts(shapes[product.operands[0]])[0][1]
     contracted = _CONTRACTED.search(product.rest)
     if contracted is None:
@@ -228,7 +258,9 @@ def collectives(module: Module) -> list[Collective]:
             if kind in KINDS:
                 moved = "".join(shapes[operand] for operand in i.operands)
                 groups = _pairs(i) if kind == "collective-permute" else _groups(i)
-                found.append(Collective(kind, shape_bytes(moved), groups, n, _parts(moved)[0][0], i.op_name))
+                found.append(
+                    Collective(kind, shape_bytes(moved), groups, n, _parts(moved)[0][0], i.op_name)
+                )
     return [c for c in found if any(len(g) > 1 for g in c.groups)]
 
 
@@ -241,17 +273,25 @@ def _pairs(permute: Instruction) -> frozenset[frozenset[int]]:
 
 
 def _groups(collective: Instruction) -> frozenset[frozenset[int]]:
-    """Groups written out `{{0,1},{2,3}}`; as an array `[2,2]<=[4]` that is reshaped, and transposed where `T(…)` says so; or by axes of a
-    mesh `mesh['a'=2,'b'=4] {'b'}`."""
+    """Groups written out `{{0,1},{2,3}}`; as an array `[2,2]<=[4]` that is reshaped, and transposed
+    where `T(…)` says so; or by axes of a mesh `mesh['a'=2,'b'=4] {'b'}`."""
     named = _MESH.search(collective.rest)
     if named is not None:
         return _along(named[1], named[2])
     found = _GROUPS.search(collective.rest)
     if found is None or found[1] == "{}":
-        raise InputError(f"the collective {collective.name} ({collective.op_name}) does not say whom it joins in a known form")
+        raise InputError(
+            f"the collective {collective.name} ({collective.op_name}) does not say whom it "
+            "joins "
+            "in a known form"
+        )
     if found[1].startswith("{"):
-        return frozenset(frozenset(int(d) for d in g.split(",")) for g in re.findall(r"\{([0-9,]+)\}", found[1]))
-    shape, source, order = (_integers(part) for part in re.split(r"<=|T", found[1] + ("" if "T" in found[1] else "T()")))
+        return frozenset(
+            frozenset(int(d) for d in g.split(",")) for g in re.findall(r"\{([0-9,]+)\}", found[1])
+        )
+    shape, source, order = (
+        _integers(part) for part in re.split(r"<=|T", found[1] + ("" if "T" in found[1] else "T()"))
+    )
     ids = np.arange(math.prod(source)).reshape(source)
     rows = (ids.transpose(order) if order else ids).reshape(shape)
     return frozenset(frozenset(int(d) for d in row) for row in rows)
@@ -262,7 +302,9 @@ def _along(mesh: str, axes: str) -> frozenset[frozenset[int]]:
     sizes = {name: int(n) for name, n in re.findall(r"'([^']*)'=(\d+)", mesh)}
     joined = [list(sizes).index(name) for name in re.findall(r"'([^']*)'", axes)]
     rest = [i for i in range(len(sizes)) if i not in joined]
-    ids = np.arange(math.prod(sizes.values())).reshape(list(sizes.values())).transpose(*rest, *joined)
+    ids = (
+        np.arange(math.prod(sizes.values())).reshape(list(sizes.values())).transpose(*rest, *joined)
+    )
     rows = ids.reshape(-1, math.prod(ids.shape[len(rest) :]))
     return frozenset(frozenset(int(d) for d in row) for row in rows)
 

@@ -1,4 +1,5 @@
-"""Several hosts: find out how a job was launched, join its processes, and let process 0 decide for all."""
+"""Several hosts: find out how a job was launched, join its processes, and let process 0 decide for
+all."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ PORT_SHIFT = 1
 
 
 class Launch(NamedTuple):
-    """How to join the job. by: "slurm", "tpu" (jax asks the scheduler or the pod), "env" or "torchrun"; the rest where it is known."""
+    """How to join the job. by: "slurm", "tpu" (jax asks the scheduler or the pod), "env" or
+    "torchrun"; the rest where it is known."""
 
     by: str
     coordinator: str | None = None
@@ -28,8 +30,9 @@ class Launch(NamedTuple):
 def detect(environ: Mapping[str, str], launcher: str = "auto") -> Launch | None:
     """What the environment says of a job of several processes; None for one alone.
 
-    Looked for in this order: JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, JAX_PROCESS_ID (set by hand or by a script); MASTER_ADDR,
-    MASTER_PORT, WORLD_SIZE, RANK (torchrun and its like); SLURM; a TPU pod (TPU_WORKER_HOSTNAMES, also on GKE).
+    Looked for in this order: JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, JAX_PROCESS_ID (set by
+    hand or by a script); MASTER_ADDR, MASTER_PORT, WORLD_SIZE, RANK (torchrun and its like); SLURM;
+    a TPU pod (TPU_WORKER_HOSTNAMES, also on GKE).
 
     Raises:
       InputError: unknown launcher, or the one asked for has left no trace in the environment.
@@ -48,7 +51,11 @@ def detect(environ: Mapping[str, str], launcher: str = "auto") -> Launch | None:
         if found := find(environ):
             return found
     if launcher != "auto":
-        raise InputError(f"--launcher {launcher}: its variables are not set in this process; was it started by {launcher}?")
+        raise InputError(
+            f"--launcher {launcher}: its variables are not set in this process; was it "
+            "started by "
+            f"{launcher}?"
+        )
     return None
 
 
@@ -67,21 +74,37 @@ def _number(environ: Mapping[str, str], name: str) -> int:
         return int(environ[name])
     except (KeyError, ValueError):
         got = environ.get(name)
-        raise InputError(f"{name}: expected a whole number, got {got!r}; without it the processes cannot find each other") from None
+        raise InputError(
+            f"{name}: expected a whole number, got {got!r}; without it the processes cannot "
+            "find "
+            "each other"
+        ) from None
 
 
 def _by_hand(environ: Mapping[str, str]) -> Launch | None:
     if not environ.get("JAX_COORDINATOR_ADDRESS"):
         return None
-    return Launch("env", environ["JAX_COORDINATOR_ADDRESS"], _number(environ, "JAX_NUM_PROCESSES"), _number(environ, "JAX_PROCESS_ID"))
+    return Launch(
+        "env",
+        environ["JAX_COORDINATOR_ADDRESS"],
+        _number(environ, "JAX_NUM_PROCESSES"),
+        _number(environ, "JAX_PROCESS_ID"),
+    )
 
 
 def _torchrun(environ: Mapping[str, str]) -> Launch | None:
-    if not (environ.get("MASTER_ADDR") and environ.get("WORLD_SIZE")) or environ["WORLD_SIZE"] == "1":
+    if (
+        not (environ.get("MASTER_ADDR") and environ.get("WORLD_SIZE"))
+        or environ["WORLD_SIZE"] == "1"
+    ):
         return None
     coordinator = f"{environ['MASTER_ADDR']}:{_number(environ, 'MASTER_PORT') + PORT_SHIFT}"
-    local = [_number(environ, "LOCAL_RANK")] if environ.get("LOCAL_WORLD_SIZE", "1") != "1" else None
-    return Launch("torchrun", coordinator, _number(environ, "WORLD_SIZE"), _number(environ, "RANK"), local)
+    local = (
+        [_number(environ, "LOCAL_RANK")] if environ.get("LOCAL_WORLD_SIZE", "1") != "1" else None
+    )
+    return Launch(
+        "torchrun", coordinator, _number(environ, "WORLD_SIZE"), _number(environ, "RANK"), local
+    )
 
 
 def _slurm(environ: Mapping[str, str]) -> Launch | None:
@@ -90,7 +113,9 @@ def _slurm(environ: Mapping[str, str]) -> Launch | None:
 
 
 def _tpu(environ: Mapping[str, str]) -> Launch | None:
-    several = "," in environ.get("TPU_WORKER_HOSTNAMES", "") or "MEGASCALE_COORDINATOR_ADDRESS" in environ
+    several = (
+        "," in environ.get("TPU_WORKER_HOSTNAMES", "") or "MEGASCALE_COORDINATOR_ADDRESS" in environ
+    )
     return Launch("tpu") if several else None
 
 
@@ -114,8 +139,14 @@ def join(launcher: str = "auto", environ: Mapping[str, str] | None = None) -> Jo
     try:
         jax.distributed.initialize(**{k: v for k, v in known.items() if v is not None})
     except (RuntimeError, ValueError) as error:
-        raise InputError(f"the processes of the job ({launch.by}) cannot find each other: {error}") from None
-    return Job(jax.process_index(), jax.process_count(), agree if jax.process_count() > 1 else lambda value: value)
+        raise InputError(
+            f"the processes of the job ({launch.by}) cannot find each other: {error}"
+        ) from None
+    return Job(
+        jax.process_index(),
+        jax.process_count(),
+        agree if jax.process_count() > 1 else lambda value: value,
+    )
 
 
 def agree(value: int) -> int:

@@ -1,6 +1,8 @@
-"""Where the compiled step knowingly departs from the model, and by how much: each cause with its amount, program minus model.
+"""Where the compiled step knowingly departs from the model, and by how much: each cause with its
+amount, program minus model.
 
-Together with the model these account for what is compared; a difference that none of them names is a fault of the one or the other.
+Together with the model these account for what is compared; a difference that none of them names is
+a fault of the one or the other.
 """
 
 from __future__ import annotations
@@ -23,18 +25,30 @@ class Cause(NamedTuple):
 
 BUBBLE = "pipeline: idle slots compute and send on what nobody reads"
 HALF_CORE = "selective recomputation: probabilities times values are not needed again"
-ROUTER = "experts: the router's products, done again in the backward pass, by all ranks of tensor without sequence parallelism"
+ROUTER = (
+    "experts: the router's products, done again in the backward pass, by all ranks of tensor "
+    "without sequence parallelism"
+)
 BLOCKED = "blocked attention: all of the causal square, scores once more in the backward pass"
 ENDS = "embedding and head are gathered once where they are used, not twice for each micro-batch"
 WHOLE = "norms and router are whole on every rank of tensor"
 STAGES = "embedding, last norm and head are held by all stages"
 KEPT_KEYS = "full recomputation: gathered keys and values stay for the backward pass of their layer"
-UNSPLIT = "experts: without sequence parallelism ranks of tensor dispatch the whole sequence each and sum tokens"
+UNSPLIT = (
+    "experts: without sequence parallelism ranks of tensor dispatch the whole sequence each and "
+    "sum tokens"
+)
 MASKS = "no dropout: neither its masks nor a second copy of the probabilities"
 TICKS = "pipeline: activations of idle slots are kept too"
 SUMS = "gradients of one micro-batch stand beside the sum of those before it"
-TWICE = "loops in loops: activations of one micro-batch are held twice, in the inner loop's result and in the outer one's"
-ANSWERS = "experts: their answers are kept for the router's gradient; sequence parallelism splits them, and the inputs"
+TWICE = (
+    "loops in loops: activations of one micro-batch are held twice, in the inner loop's result "
+    "and in the outer one's"
+)
+ANSWERS = (
+    "experts: their answers are kept for the router's gradient; sequence parallelism splits them, "
+    "and the inputs"
+)
 HANDED = "pipeline: embedded micro-batches and finished ones are held whole"
 BATCH = "tokens, labels and counters"
 
@@ -81,7 +95,8 @@ def flops(spec: WorkloadSpec) -> dict[str, list[Cause]]:
 
 
 class _Whole(NamedTuple):
-    """Parameters of one device, ZeRO's shards put together [count]: one layer without experts, its experts, and the ends; and how much of
+    """Parameters of one device, ZeRO's shards put together [count]: one layer without experts, its
+    experts, and the ends; and how much of
     a layer the model splits over tensor though it is whole."""
 
     layer: float
@@ -127,7 +142,8 @@ def _fsdp(spec: WorkloadSpec, passes: float, width: float) -> list[Cause]:
 
 
 def _data(spec: WorkloadSpec) -> list[Cause]:
-    """Sums of gradients, fp32 (under ZeRO-3 of the shards, which model and program reduce alike)."""
+    """Sums of gradients, fp32 (under ZeRO-3 of the shards, which model and program reduce
+    alike)."""
     s, p = spec, _whole(spec)
     group = s.data if s.zero == 3 else s.data * s.expert * s.context
     shards = s.size(shard_axes(s, "norm"))
@@ -142,7 +158,8 @@ def _data(spec: WorkloadSpec) -> list[Cause]:
 def _tensor(spec: WorkloadSpec, kind: str) -> list[Cause]:
     """Tensor parallelism: sums of tokens t h, or a gather and a scatter in place of each.
 
-    The model sums twice a layer and direction, again under full recomputation, and twice for embedding and head; experts gather visits.
+    The model sums twice a layer and direction, again under full recomputation, and twice for
+    embedding and head; experts gather visits.
     """
     s, split = spec, spec.sequence_parallel
     if (kind == "all-reduce") == split and s.n_experts == 1:
@@ -156,7 +173,9 @@ def _tensor(spec: WorkloadSpec, kind: str) -> list[Cause]:
         layers = one * (2.0 + again) + expected.routed_bytes(s) / 2.0 / _runs(s)
     elif s.n_experts > 1:
         sums = kind == "all-reduce"
-        found.append(Cause(UNSPLIT, 2.0 * one * _runs(s) if sums else -expected.routed_bytes(s) / 2.0))
+        found.append(
+            Cause(UNSPLIT, 2.0 * one * _runs(s) if sums else -expected.routed_bytes(s) / 2.0)
+        )
         layers = one * (4.0 + again) if sums else 0.0
     if s.pipeline > 1:
         found.append(Cause(BUBBLE, _extra(s) * layers * _runs(s)))
@@ -178,7 +197,9 @@ def wire_bytes(spec: WorkloadSpec) -> dict[Key, list[Cause]]:
         if axis == "expert" and s.tensor > 1 and not s.sequence_parallel:
             found[key].append(Cause(UNSPLIT, (s.tensor - 1.0) * amount))
         if axis in ("context", "expert", "pipeline") and s.pipeline > 1:
-            found[key].append(Cause(BUBBLE, _extra(s) * (amount + sum(c.amount for c in found[key]))))
+            found[key].append(
+                Cause(BUBBLE, _extra(s) * (amount + sum(c.amount for c in found[key])))
+            )
         if axis == "fsdp":
             found[key] = _fsdp(s, 2.0 if kind == "all-gather" else 1.0, width)
         if axis == "data":
@@ -187,7 +208,8 @@ def wire_bytes(spec: WorkloadSpec) -> dict[Key, list[Cause]]:
 
 
 def _activations(spec: WorkloadSpec) -> list[Cause]:
-    """Known differences in what is kept for the backward pass: of all layers of a stage and all micro-batches that are alive."""
+    """Known differences in what is kept for the backward pass: of all layers of a stage and all
+    micro-batches that are alive."""
     s, t, words = spec, _tokens(spec), expected.words(spec)
     split = s.tensor if s.sequence_parallel else 1
     alive = s.n_microbatches if s.pipeline > 1 else 1
@@ -199,7 +221,9 @@ def _activations(spec: WorkloadSpec) -> list[Cause]:
     if s.n_experts > 1:
         visits = s.top_k * float(transformer(s).imbalance)
         # inputs and answers, in place of the model's inputs on every rank of tensor
-        causes.append(Cause(ANSWERS, layers * 2.0 * words * t * s.d_model * visits * (2.0 / split - 1.0)))
+        causes.append(
+            Cause(ANSWERS, layers * 2.0 * words * t * s.d_model * visits * (2.0 / split - 1.0))
+        )
     if s.pipeline > 1:
         of_stage = expected.memory_bytes(s)["activations"] + sum(c.amount for c in causes)
         vector = 2.0 * words * t * s.d_model / split
@@ -212,7 +236,8 @@ def _activations(spec: WorkloadSpec) -> list[Cause]:
 
 
 def memory_bytes(spec: WorkloadSpec) -> list[Cause]:
-    """Known differences of the sum of `expected.memory_bytes`; what XLA's buffers hold besides stays unnamed."""
+    """Known differences of the sum of `expected.memory_bytes`; what XLA's buffers hold besides
+    stays unnamed."""
     s, p, layout = spec, _whole(spec), plan(spec)
     shards = s.size(shard_axes(s, "norm"))
     state = float(layout.weight_bytes + layout.optimizer_bytes + layout.gradient_bytes)

@@ -1,4 +1,5 @@
-"""The machine that is measured: its devices as jax shows them, their name in the catalog, and the environment of every record."""
+"""The machine that is measured: its devices as jax shows them, their name in the catalog, and the
+environment of every record."""
 
 from __future__ import annotations
 
@@ -17,21 +18,39 @@ import jax
 from calibration.collect.tasks import digest
 from dmodel.catalog.loader import known_name
 
-KINDS = {"TPU v5": "TPU-v5p", "TPU v6 lite": "TPU-v6e", "TPU v5 lite": "TPU-v5e", "TPU7x": "TPU-v7x-core"}
+KINDS = {
+    "TPU v5": "TPU-v5p",
+    "TPU v6 lite": "TPU-v6e",
+    "TPU v5 lite": "TPU-v5e",
+    "TPU7x": "TPU-v7x-core",
+}
 """Kinds of devices, as jax calls them, whose name in the catalog is not the same word."""
 
 MIB = 2**20
 
-CACHES = {"H100": 50, "H200": 50, "H800": 50, "A100": 40, "V100": 6, "B200": 126, "B300": 126, "MI3": 256, "TPU": 128}
-"""Last-level cache of accelerators by a part of their name [MiB] (vendors' data sheets; on a TPU the vector memory or more)."""
+CACHES = {
+    "H100": 50,
+    "H200": 50,
+    "H800": 50,
+    "A100": 40,
+    "V100": 6,
+    "B200": 126,
+    "B300": 126,
+    "MI3": 256,
+    "TPU": 128,
+}
+"""Last-level cache of accelerators by a part of their name [MiB] (vendors' data sheets; on a TPU
+the vector memory or more)."""
 
 LARGEST_CACHE = 256 * MIB
 """What is assumed of an unknown accelerator: larger than any."""
 
 FLAGS = re.compile(
-    r"XLA_FLAGS|LIBTPU_INIT_ARGS|(NCCL|RCCL|TPU|MEGASCALE|OMP)_\w+|CUDA_(VISIBLE_DEVICES|DEVICE_MAX_CONNECTIONS)|JAX_(ENABLE|DEFAULT)_\w+"
+    r"XLA_FLAGS|LIBTPU_INIT_ARGS|(NCCL|RCCL|TPU|MEGASCALE|OMP)_\w+|CUDA_(VISIBLE_DEVICES|"
+    r"DEVICE_MAX_CONNECTIONS)|JAX_(ENABLE|DEFAULT)_\w+"
 )
-"""Environment variables that change what is measured; no others are stored, because they may hold secrets."""
+"""Environment variables that change what is measured; no others are stored, because they may hold
+secrets."""
 
 PATHS = re.compile(r"/[\w.\-]+(?:/[\w.\-]+)+")
 
@@ -40,8 +59,9 @@ class Machine(NamedTuple):
     """What benchmarks need to know of the machine.
 
     Attributes:
-      platform: cpu, gpu or tpu. kind: of its devices, as jax calls them. accelerator: in traces: the catalog's name, else made of the kind.
-      known: the catalog has it. n_devices, n_local: of the job and of this process. hosts: processes of the job.
+      platform: cpu, gpu or tpu. kind: of its devices, as jax calls them. accelerator: in traces:
+      the catalog's name, else made of the kind. known: the catalog has it. n_devices, n_local: of
+      the job and of this process. hosts: processes of the job.
       cache_bytes: last-level cache, which rotating inputs must exceed. memory_bytes: of one device.
       precisions: of matmuls that are worth measuring here.
     """
@@ -102,7 +122,11 @@ def processor() -> str:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "Model", "CPU part"))]
+    names = [
+        line.partition(":")[2].strip()
+        for line in lines
+        if line.startswith(("model name", "Model", "CPU part"))
+    ]
     return f"{names[0] if names else platform.machine()} {cores()} cores"
 
 
@@ -128,7 +152,9 @@ def _memory(device: Any) -> int:
     stats = device.memory_stats() if device.platform != "cpu" else None
     if stats and "bytes_limit" in stats:
         return int(stats["bytes_limit"])
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // max(jax.local_device_count(), 1)
+    return (
+        os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // max(jax.local_device_count(), 1)
+    )
 
 
 def _precisions(device: Any) -> tuple[str, ...]:
@@ -137,18 +163,26 @@ def _precisions(device: Any) -> tuple[str, ...]:
         return ("fp32", "bf16")
     if device.platform == "tpu":
         return ("bf16", "int8", "fp32")
-    capability = float(re.sub(r"[^\d.]", "", str(getattr(device, "compute_capability", "8.0"))) or 8.0)
+    capability = float(
+        re.sub(r"[^\d.]", "", str(getattr(device, "compute_capability", "8.0"))) or 8.0
+    )
     return ("bf16", "fp16", "tf32", "fp32", "int8", *(("fp8",) if capability >= 8.9 else ()))
 
 
 def environment(m: Machine) -> dict[str, Any]:
     """What every record of this process refers to: devices, topology, versions, flags.
 
-    `identity` holds what makes a measurement another one (machine and software), so that the same host with a newer jax measures anew and
-    one that crashed does not; `id` holds the host as well.
+    `identity` holds what makes a measurement another one (machine and software), so that the same
+    host with a newer jax measures anew and one that crashed does not; `id` holds the host as well.
     """
-    versions = {name: _version(name) for name in ("jax", "jaxlib", "flax", "optax", "numpy", "dmodel")}
-    flags = {name: PATHS.sub("<path>", value) for name, value in sorted(os.environ.items()) if FLAGS.fullmatch(name)}
+    versions = {
+        name: _version(name) for name in ("jax", "jaxlib", "flax", "optax", "numpy", "dmodel")
+    }
+    flags = {
+        name: PATHS.sub("<path>", value)
+        for name, value in sorted(os.environ.items())
+        if FLAGS.fullmatch(name)
+    }
     same = {
         "platform": m.platform,
         "device_kind": m.kind,
@@ -156,7 +190,11 @@ def environment(m: Machine) -> dict[str, Any]:
         "n_local": m.n_local,
         "hosts": m.hosts,
         "versions": {name: versions[name] for name in ("jax", "jaxlib")},
-        "flags": {name: value for name, value in flags.items() if name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")},
+        "flags": {
+            name: value
+            for name, value in flags.items()
+            if name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
+        },
     }
     whole = same | {
         "accelerator": m.accelerator,
@@ -165,7 +203,9 @@ def environment(m: Machine) -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release()}",
         "processor": processor(),
         "python": platform.python_version(),
-        "platform_version": PATHS.sub("<path>", str(jax.local_devices()[0].client.platform_version))[:500],
+        "platform_version": PATHS.sub(
+            "<path>", str(jax.local_devices()[0].client.platform_version)
+        )[:500],
         "versions": versions,
         "flags": flags,
         "memory_bytes": m.memory_bytes,

@@ -15,7 +15,8 @@ from dmodel.types import InputError
 PARAMETERS = {kind: benchmark.parameters for kind, benchmark in BENCHMARKS.items()}
 
 FAILURES = (RuntimeError, ValueError, TypeError, MemoryError)
-"""What jax raises when a device lacks memory or a kernel lacks a precision: recorded with its text, and the next task goes on."""
+"""What jax raises when a device lacks memory or a kernel lacks a precision: recorded with its text,
+and the next task goes on."""
 
 
 def grid(kinds: list[str], machine: Machine) -> list[Task]:
@@ -26,7 +27,10 @@ def grid(kinds: list[str], machine: Machine) -> list[Task]:
     """
     unknown = [kind for kind in kinds if kind not in BENCHMARKS]
     if unknown:
-        raise InputError(f"--what: unknown {', '.join(unknown)}; expected some of {', '.join(BENCHMARKS)}, separated by commas")
+        raise InputError(
+            f"--what: unknown {', '.join(unknown)}; expected some of {', '.join(BENCHMARKS)}, "
+            "separated by commas"
+        )
     return [make(kind, p) for kind in dict.fromkeys(kinds) for p in BENCHMARKS[kind].grid(machine)]
 
 

@@ -1,7 +1,9 @@
-"""Device time from the profiler: how long a device computed, communicated, did both at once, or nothing.
+"""Device time from the profiler: how long a device computed, communicated, did both at once, or
+nothing.
 
-Every profile is read through `jax.profiler.ProfileData`. Events of devices stand in planes of their own on GPU and TPU, and on threads of
-the host on CPU, where they carry the name of their operation and the number of the device. Only innermost events count (a loop contains
+Every profile is read through `jax.profiler.ProfileData`. Events of devices stand in planes of their
+own on GPU and TPU, and on threads of the host on CPU, where they carry the name of their operation
+and the number of the device. Only innermost events count (a loop contains
 its operations), and overlapping ones count once.
 """
 
@@ -17,16 +19,21 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 COMMUNICATION = re.compile(
-    r"all[-_]?reduce|all[-_]?gather|reduce[-_]?scatter|all[-_]?to[-_]?all|ragged|^(?!.*cutlass).*collective|psum|ppermute|nccl|rccl|\bsend\b|\brecv\b",
+    (
+        r"all[-_]?reduce|all[-_]?gather|reduce[-_]?scatter|all[-_]?to[-_]?all|ragged|"
+        r"^(?!.*cutlass).*collective|psum|ppermute|nccl|rccl|\bsend\b|\brecv\b"
+    ),
     re.IGNORECASE,
 )
-"""Names of operations and kernels that communicate; `collective` is also how CUTLASS calls what threads of a product do together."""
+"""Names of operations and kernels that communicate; `collective` is also how CUTLASS calls what
+threads of a product do together."""
 
 Span = tuple[float, float]
 
 
 class Event(NamedTuple):
-    """One operation on a device. device: its number. name: of the operation, or of the kernel. start, end: [ns]."""
+    """One operation on a device. device: its number. name: of the operation, or of the kernel.
+    start, end: [ns]."""
 
     device: str
     name: str
@@ -41,7 +48,8 @@ def profile(run: Callable[[], Any], calls: int) -> dict[str, Any]:
       run: makes `calls` calls and waits for the last.
 
     Returns:
-      `{compute_s, communication_s, both_s, busy_s, devices, calls, operations}` for one call and the mean device, or `{unavailable: why}`.
+      `{compute_s, communication_s, both_s, busy_s, devices, calls, operations}` for one call and
+      the mean device, or `{unavailable: why}`.
     """
     import jax
 
@@ -53,9 +61,17 @@ def profile(run: Callable[[], Any], calls: int) -> dict[str, Any]:
         if not files:
             return {"unavailable": "the profiler wrote nothing"}
         with warnings.catch_warnings():
-            # jax 0.12 on Python 3.13 warns while it makes a type of its own, and dies when a warning is an error
+            # jax 0.12 on Python 3.13 warns while it makes a type of its own, and dies when a
+            # warning is an error
             warnings.simplefilter("ignore", DeprecationWarning)
-            return split([e for file in files for e in events(jax.profiler.ProfileData.from_file(str(file)))], calls)
+            return split(
+                [
+                    e
+                    for file in files
+                    for e in events(jax.profiler.ProfileData.from_file(str(file)))
+                ],
+                calls,
+            )
     except (RuntimeError, ValueError, OSError, AttributeError) as error:
         return {"unavailable": f"the profiler failed: {type(error).__name__}: {error}"[:500]}
     finally:
@@ -78,7 +94,12 @@ def events(data: Any) -> list[Event]:
         lines = list(plane.lines)
         if plane.name.startswith("/device:"):
             for line in _device_lines(lines):
-                found.extend(innermost(Event(plane.name, e.name, e.start_ns, e.start_ns + e.duration_ns) for e in line.events))
+                found.extend(
+                    innermost(
+                        Event(plane.name, e.name, e.start_ns, e.start_ns + e.duration_ns)
+                        for e in line.events
+                    )
+                )
         elif plane.name.startswith("/host:CPU"):
             for line in lines:
                 found.extend(innermost(_host_events(line)))
@@ -86,7 +107,8 @@ def events(data: Any) -> list[Event]:
 
 
 def _device_lines(lines: list[Any]) -> list[Any]:
-    """Lines of a device that hold its work once: the streams of a GPU, else the operations of a TPU, asynchronous ones too."""
+    """Lines of a device that hold its work once: the streams of a GPU, else the operations of a
+    TPU, asynchronous ones too."""
     streams = [line for line in lines if line.name.startswith("Stream")]
     return streams or [line for line in lines if line.name in ("XLA Ops", "Async XLA Ops")]
 
@@ -96,14 +118,23 @@ def _host_events(line: Any) -> Iterable[Event]:
     for e in line.events:
         stats = dict(e.stats)
         if "hlo_op" in stats and "device_ordinal" in stats:
-            yield Event(f"cpu:{stats['device_ordinal']}", str(stats["hlo_op"]), e.start_ns, e.start_ns + e.duration_ns)
+            yield Event(
+                f"cpu:{stats['device_ordinal']}",
+                str(stats["hlo_op"]),
+                e.start_ns,
+                e.start_ns + e.duration_ns,
+            )
 
 
 def innermost(found: Iterable[Event]) -> list[Event]:
     """Events of one line that contain no other one."""
     ordered = sorted(found, key=lambda e: (e.start, -e.end))
     last = len(ordered) - 1
-    return [e for i, e in enumerate(ordered) if i == last or ordered[i + 1].start >= e.end or ordered[i + 1].end > e.end]
+    return [
+        e
+        for i, e in enumerate(ordered)
+        if i == last or ordered[i + 1].start >= e.end or ordered[i + 1].end > e.end
+    ]
 
 
 def split(found: list[Event], calls: int) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""A program to be measured: compiled apart, run with inputs that rotate, its cost and memory by the compiler beside its time."""
+"""A program to be measured: compiled apart, run with inputs that rotate, its cost and memory by the
+compiler beside its time."""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ class Program(NamedTuple):
       function: jitted. inputs: argument lists, used in turn.
       state: when not None, the first argument, donated: `(state, …) → (state, result)`.
       work: what it does at least: flops, bytes, and so on, for one call; stored beside the time.
-      shared: it runs on devices of several processes. waits: a call is timed until its result is there, else only until it returns.
+      shared: it runs on devices of several processes. waits: a call is timed until its result is
+        there, else only until it returns.
     """
 
     function: Any
@@ -59,7 +61,8 @@ class Program(NamedTuple):
 
 
 class Options(NamedTuple):
-    """How to measure. settings: None for what suits the machine. device_time: ask the profiler as well."""
+    """How to measure. settings: None for what suits the machine. device_time: ask the profiler as
+    well."""
 
     settings: Settings | None = None
     device_time: bool = True
@@ -81,12 +84,17 @@ def _noise(dtype: str) -> np.ndarray:
 
 
 def random_array(shape: Sequence[int], dtype: str, number: int, sharding: Any = None) -> jax.Array:
-    """Random elements, none of them 0, other ones for every number; a million of them repeat, which no device can tell from more.
+    """Random elements, none of them 0, other ones for every number; a million of them repeat, which
+    no device can tell from more.
 
     Raises:
       Unavailable: this process's part of the array is more than the host has memory for.
     """
-    _fits(math.prod(shape if sharding is None else sharding.shard_shape(tuple(shape))) * item_bytes(dtype), shape)
+    _fits(
+        math.prod(shape if sharding is None else sharding.shard_shape(tuple(shape)))
+        * item_bytes(dtype),
+        shape,
+    )
     noise = _noise(dtype)
     period = len(noise) // 2
     start = 7919 * number % period
@@ -98,19 +106,27 @@ def random_array(shape: Sequence[int], dtype: str, number: int, sharding: Any = 
     if sharding is None:
         return jax.device_put(part(math.prod(shape)).reshape(shape), jax.local_devices()[0])
     local = sharding.shard_shape(tuple(shape))
-    return jax.make_array_from_callback(tuple(shape), sharding, lambda index: part(math.prod(local)).reshape(local))
+    return jax.make_array_from_callback(
+        tuple(shape), sharding, lambda index: part(math.prod(local)).reshape(local)
+    )
 
 
 def _fits(nbytes: int, shape: Sequence[int]) -> None:
-    """Raise unless the host can make an array: it would be killed for it, again and again whenever the collection goes on."""
+    """Raise unless the host can make an array: it would be killed for it, again and again whenever
+    the collection goes on."""
     limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
     if nbytes > limit:
         size = "×".join(map(str, shape))
-        raise Unavailable(f"an input of {size} takes {nbytes / 1e9:.4g} GB, more than half of the host's memory ({limit / 1e9:.4g} GB)")
+        raise Unavailable(
+            f"an input of {size} takes {nbytes / 1e9:.4g} GB, more than half of the host's "
+            "memory "
+            f"({limit / 1e9:.4g} GB)"
+        )
 
 
 def sets(nbytes: float, machine: Machine) -> int:
-    """Input sets that together are twice the last-level cache, so that no call finds its inputs there; within a quarter of the memory.
+    """Input sets that together are twice the last-level cache, so that no call finds its inputs
+    there; within a quarter of the memory.
 
     nbytes: of one set.
     """
@@ -120,8 +136,13 @@ def sets(nbytes: float, machine: Machine) -> int:
 
 
 def settings_for(machine: Machine, compile_s: float) -> Settings:
-    """How long to repeat: processors of a host are noisy and slow, so less is asked of them; what took long to compile is worth more."""
-    found = Settings(precision=0.02, longest_s=0.6, warmup_s=0.02, sample_s=5e-4) if machine.is_cpu else Settings()
+    """How long to repeat: processors of a host are noisy and slow, so less is asked of them; what
+    took long to compile is worth more."""
+    found = (
+        Settings(precision=0.02, longest_s=0.6, warmup_s=0.02, sample_s=5e-4)
+        if machine.is_cpu
+        else Settings()
+    )
     return found._replace(longest_s=max(found.longest_s, REPEATS_SHARE * compile_s))
 
 
@@ -146,7 +167,11 @@ def measured(program: Program, machine: Machine, options: Options, job: Job) -> 
         "time": summary(timing),
         "compile": cost,
         "work": dict(program.work),
-        "rotation": {"sets": len(program.inputs), "bytes": nbytes, "beyond_cache": len(program.inputs) * nbytes > machine.cache_bytes},
+        "rotation": {
+            "sets": len(program.inputs),
+            "bytes": nbytes,
+            "beyond_cache": len(program.inputs) * nbytes > machine.cache_bytes,
+        },
         "device_time": _device_time(run, timing, options, agree),
         "sensors": sensors.summary(),
         "host_load": round(os.getloadavg()[0], 2),
@@ -157,7 +182,12 @@ class _Run:
     """Calls of a compiled program, its inputs in turn and its state carried along."""
 
     def __init__(self, compiled: Callable[..., Any], program: Program):
-        self.compiled, self.inputs, self.state, self.carries = compiled, program.inputs, program.state, program.state is not None
+        self.compiled, self.inputs, self.state, self.carries = (
+            compiled,
+            program.inputs,
+            program.state,
+            program.state is not None,
+        )
 
     def call(self, number: int) -> Any:
         arguments = self.inputs[number % len(self.inputs)]
@@ -168,7 +198,8 @@ class _Run:
 
 
 def compiled_apart(program: Program) -> tuple[Any, dict[str, Any]]:
-    """The compiled program, how long that took, and what the compiler says of its cost and memory."""
+    """The compiled program, how long that took, and what the compiler says of its cost and
+    memory."""
     arguments = program.inputs[0] if program.state is None else (program.state, *program.inputs[0])
     began = time.perf_counter()
     lowered = program.function.lower(*arguments)
@@ -187,7 +218,9 @@ def _cost(compiled: Any) -> dict[str, Any]:
         return {"unavailable": f"{type(error).__name__}: {error}"[:300]}
     found: Any = found[0] if isinstance(found, list | tuple) and found else found
     names = {"flops": "flops", "bytes accessed": "bytes", "transcendentals": "transcendentals"}
-    return {new: float(found[old]) for old, new in names.items() if found and old in found} or {"unavailable": "the backend counts nothing"}
+    return {new: float(found[old]) for old, new in names.items() if found and old in found} or {
+        "unavailable": "the backend counts nothing"
+    }
 
 
 def _memory(compiled: Any) -> dict[str, Any]:
@@ -199,17 +232,24 @@ def _memory(compiled: Any) -> dict[str, Any]:
     names = ("argument", "output", "temp", "alias", "generated_code")
     sizes = {f"{name}_bytes": int(getattr(found, f"{name}_size_in_bytes", 0)) for name in names}
     peak = getattr(found, "peak_memory_in_bytes", None)
-    return sizes | ({"peak_bytes": int(peak)} if peak else {}) if found is not None else {"unavailable": "the backend says nothing"}
+    return (
+        sizes | ({"peak_bytes": int(peak)} if peak else {})
+        if found is not None
+        else {"unavailable": "the backend says nothing"}
+    )
 
 
 def _in_flight(machine: Machine, cost: Mapping[str, Any]) -> int:
-    """Calls that may be started before one is waited for: one on a CPU, whose devices share their threads with the host."""
+    """Calls that may be started before one is waited for: one on a CPU, whose devices share their
+    threads with the host."""
     if machine.is_cpu:
         return 1
     return max(1, min(64, IN_FLIGHT_BYTES // max(cost["memory"].get("output_bytes", 1), 1)))
 
 
-def _device_time(run: _Run, timing: Timing, options: Options, agree: Callable[[int], int]) -> dict[str, Any]:
+def _device_time(
+    run: _Run, timing: Timing, options: Options, agree: Callable[[int], int]
+) -> dict[str, Any]:
     """Device time of a call by the profiler, over a few calls."""
     if not options.device_time:
         return {"unavailable": "not asked for"}

@@ -1,6 +1,8 @@
-"""Work through a list of tasks: skip what is finished, record what is measured, stop when the time is up.
+"""Work through a list of tasks: skip what is finished, record what is measured, stop when the time
+is up.
 
-Several processes of one job run the same tasks in the same order: process 0 decides, the others follow (`Job.agree`).
+Several processes of one job run the same tasks in the same order: process 0 decides, the others
+follow (`Job.agree`).
 """
 
 from __future__ import annotations
@@ -22,11 +24,13 @@ STOP = -1
 
 
 class Unavailable(Exception):
-    """This machine or software cannot run the task; the message says why. Recorded, so that it is not tried again."""
+    """This machine or software cannot run the task; the message says why. Recorded, so that it is
+    not tried again."""
 
 
 class Job(NamedTuple):
-    """The processes that measure together. agree: process 0's value of an integer, on all of them."""
+    """The processes that measure together. agree: process 0's value of an integer, on all of
+    them."""
 
     process: int = 0
     processes: int = 1
@@ -34,7 +38,8 @@ class Job(NamedTuple):
 
 
 class Event(NamedTuple):
-    """What the runner tells while it works. what: "start", "ok", "failed", "unavailable" or "skipped" (no time left for it)."""
+    """What the runner tells while it works. what: "start", "ok", "failed", "unavailable" or
+    "skipped" (no time left for it)."""
 
     what: str
     task: Task
@@ -45,7 +50,8 @@ class Event(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """How a run of tasks ended: keys by what became of them, and seconds of measuring, earlier runs of the same tasks included."""
+    """How a run of tasks ended: keys by what became of them, and seconds of measuring, earlier runs
+    of the same tasks included."""
 
     finished: tuple[str, ...]
     measured: tuple[str, ...]
@@ -58,7 +64,8 @@ Measure = Callable[[Task], Mapping[str, Any]]
 
 
 def file_name(process: int) -> str:
-    """Name of the file of one process: host and process, so that hosts that share a folder never share a file."""
+    """Name of the file of one process: host and process, so that hosts that share a folder never
+    share a file."""
     host = "".join(c if c.isalnum() or c in "-_" else "-" for c in socket.gethostname()) or "host"
     return f"{host}-p{process}"
 
@@ -80,12 +87,17 @@ def run(
     """Measure what is not finished yet, in order.
 
     Args:
-      folder: of the measurements. environment: with its `id` and `identity`; written before the first measurement.
-      measure: gives what is to be recorded of a task: at least `time`. Raises `Unavailable`, or one of `failures`.
+      folder: of the measurements. environment: with its `id` and `identity`; written before the
+        first measurement.
+      measure: gives what is to be recorded of a task: at least `time`. Raises `Unavailable`, or one
+        of `failures`.
       job: the processes that measure together; None for one alone.
-      budget_s: seconds of measuring in all; tasks whose estimate is more than what is left are skipped.
-      estimate: seconds that a task will take, corrected by how long the tasks of its kind have taken so far.
-      failures: exceptions that are results. shared: whether all processes measure a task; the others are for process 0 alone.
+      budget_s: seconds of measuring in all; tasks whose estimate is more than what is left are
+        skipped.
+      estimate: seconds that a task will take, corrected by how long the tasks of its kind have
+        taken so far.
+      failures: exceptions that are results. shared: whether all processes measure a task; the
+        others are for process 0 alone.
       retry: measure again what failed or was unavailable.
       report: called before and after each task; after a measurement only once it is on the disk.
 
@@ -105,7 +117,11 @@ def run(
             done = len(state.finished)
             report(Event("start", tasks[at], keys[at], done, len(tasks), {}))
             record = _measured(tasks[at], keys[at], measure, failures)
-            record |= {"environment": environment["id"], "process": job.process, "run": digest_of(name if job.processes == 1 else "job")}
+            record |= {
+                "environment": environment["id"],
+                "process": job.process,
+                "run": digest_of(name if job.processes == 1 else "job"),
+            }
             writer.append(record)
             state.add(at, record)
             report(Event(record["status"], tasks[at], keys[at], done + 1, len(tasks), record))
@@ -114,9 +130,16 @@ def run(
         return state.outcome()
 
 
-def _measured(task: Task, key: str, measure: Measure, failures: tuple[type[Exception], ...]) -> store.Record:
+def _measured(
+    task: Task, key: str, measure: Measure, failures: tuple[type[Exception], ...]
+) -> store.Record:
     """Run one task; what goes wrong on the machine is a result, too."""
-    record: store.Record = {"type": "measurement", "kind": task.kind, "parameters": dict(task.parameters), "key": key}
+    record: store.Record = {
+        "type": "measurement",
+        "kind": task.kind,
+        "parameters": dict(task.parameters),
+        "key": key,
+    }
     record["started"] = datetime.now(UTC).isoformat(timespec="microseconds")
     began = time.perf_counter()
     try:
@@ -142,22 +165,39 @@ class _State:
         estimate: Callable[[Task], float] | None,
         retry: bool,
     ):
-        self.folder, self.own, self.keys, self.tasks, self.budget_s, self.estimate = folder, own, keys, tasks, budget_s, estimate
+        self.folder, self.own, self.keys, self.tasks, self.budget_s, self.estimate = (
+            folder,
+            own,
+            keys,
+            tasks,
+            budget_s,
+            estimate,
+        )
         self.wanted = set(keys)
         self.measured: list[str] = []
         self.skipped: list[int] = []
         found = store.read(folder).measurements
-        self.finished = {key: found[key] for key in self.wanted & found.keys() if not retry or found[key]["status"] == "ok"}
+        self.finished = {
+            key: found[key]
+            for key in self.wanted & found.keys()
+            if not retry or found[key]["status"] == "ok"
+        }
         self.sizes = self._others()
 
     def _others(self) -> dict[Path, int]:
         """Sizes of the files of other processes."""
-        return {path: path.stat().st_size for path in self.folder.glob(f"*{store.SUFFIX}") if path != self.own}
+        return {
+            path: path.stat().st_size
+            for path in self.folder.glob(f"*{store.SUFFIX}")
+            if path != self.own
+        }
 
     def refresh(self) -> None:
         """Take in what other processes have finished meanwhile."""
         sizes = self._others()
-        for path in sizes.keys() - {path for path, size in self.sizes.items() if size == sizes.get(path)}:
+        for path in sizes.keys() - {
+            path for path, size in self.sizes.items() if size == sizes.get(path)
+        }:
             for record in store.scan(path).records:
                 if record.get("key") in self.wanted:
                     self.finished.setdefault(record["key"], record)
@@ -185,7 +225,8 @@ class _State:
         return sum(record["wall_s"] for record in self.finished.values())
 
     def _expected(self, task: Task) -> float:
-        """The estimate times how much longer than estimated the finished tasks of the kind took; 0 without one."""
+        """The estimate times how much longer than estimated the finished tasks of the kind took; 0
+        without one."""
         if self.estimate is None:
             return 0.0
         alike = [r for r in self.finished.values() if r["kind"] == task.kind]
@@ -194,6 +235,16 @@ class _State:
         return self.estimate(task) * ratio
 
     def outcome(self) -> Outcome:
-        bad = tuple(key for key in self.keys if key in self.finished and self.finished[key]["status"] != "ok")
+        bad = tuple(
+            key
+            for key in self.keys
+            if key in self.finished and self.finished[key]["status"] != "ok"
+        )
         skipped = tuple(self.keys[at] for at in self.skipped)
-        return Outcome(tuple(k for k in self.keys if k in self.finished), tuple(self.measured), bad, skipped, self.spent())
+        return Outcome(
+            tuple(k for k in self.keys if k in self.finished),
+            tuple(self.measured),
+            bad,
+            skipped,
+            self.spent(),
+        )

@@ -1,6 +1,8 @@
-"""Clock, temperature and power of NVIDIA devices while they are measured, where the driver's Python package is installed.
+"""Clock, temperature and power of NVIDIA devices while they are measured, where the driver's Python
+package is installed.
 
-`pynvml` (the extra `nvml`) is optional: without it, or without such a device, a measurement says why it has no readings.
+`pynvml` (the extra `nvml`) is optional: without it, or without such a device, a measurement says
+why it has no readings.
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ from collections.abc import Sequence
 from typing import Any
 
 FEWEST_S = 0.1
-"""Readings are at least this far apart [s]: the driver refreshes power about so often, and asking costs a millisecond."""
+"""Readings are at least this far apart [s]: the driver refreshes power about so often, and asking
+costs a millisecond."""
 
 
 class Sensors:
@@ -32,7 +35,8 @@ class Sensors:
             self._handle, self.reason = _handle(self._driver, index)
 
     def read(self) -> None:
-        """Take a reading if the last one is old enough; a reading that fails ends them, with its reason."""
+        """Take a reading if the last one is old enough; a reading that fails ends them, with its
+        reason."""
         now = time.monotonic()
         if self._handle is None or now - self._last < FEWEST_S:
             return
@@ -42,8 +46,12 @@ class Sensors:
             self.readings.append(
                 {
                     "sm_mhz": driver.nvmlDeviceGetClockInfo(self._handle, driver.NVML_CLOCK_SM),
-                    "memory_mhz": driver.nvmlDeviceGetClockInfo(self._handle, driver.NVML_CLOCK_MEM),
-                    "celsius": driver.nvmlDeviceGetTemperature(self._handle, driver.NVML_TEMPERATURE_GPU),
+                    "memory_mhz": driver.nvmlDeviceGetClockInfo(
+                        self._handle, driver.NVML_CLOCK_MEM
+                    ),
+                    "celsius": driver.nvmlDeviceGetTemperature(
+                        self._handle, driver.NVML_TEMPERATURE_GPU
+                    ),
                     "watts": driver.nvmlDeviceGetPowerUsage(self._handle) / 1000.0,
                 }
             )
@@ -51,7 +59,8 @@ class Sensors:
             self._handle, self.reason = None, f"the driver gives no readings: {error}"
 
     def joules(self) -> float | None:
-        """Energy that the device has used since its driver was loaded [J]; None where it does not tell."""
+        """Energy that the device has used since its driver was loaded [J]; None where it does not
+        tell."""
         if self._handle is None:
             return None
         try:
@@ -65,7 +74,9 @@ class Sensors:
             return {"unavailable": self.reason or "no reading was taken"}
         names = self.readings[0]
         columns = {name: sorted(r[name] for r in self.readings) for name in names}
-        return {"readings": len(self.readings)} | {n: [c[0], c[len(c) // 2], c[-1]] for n, c in columns.items()}
+        return {"readings": len(self.readings)} | {
+            n: [c[0], c[len(c) // 2], c[-1]] for n, c in columns.items()
+        }
 
 
 def _driver() -> tuple[Any, str]:
@@ -83,7 +94,9 @@ def _driver() -> tuple[Any, str]:
 
 def _handle(driver: Any, index: int) -> tuple[Any, str]:
     """The driver's handle of the index-th visible device."""
-    visible: Sequence[str] = [x.strip() for x in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if x.strip()]
+    visible: Sequence[str] = [
+        x.strip() for x in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if x.strip()
+    ]
     name = visible[index] if index < len(visible) else str(index)
     try:
         if name.isdigit():

@@ -1,11 +1,13 @@
-"""Measurements on disk: append-only JSON lines with a checksum each, on the disk before anyone is told; a torn end costs nothing finished.
+"""Measurements on disk: append-only JSON lines with a checksum each, on the disk before anyone is
+told; a torn end costs nothing finished.
 
 A folder holds one file for each process that ever measured into it; readers merge them. A line is
 
     {"schema":1,"checksum":"<16 hex digits>","record":{…}}
 
-with the checksum that of the record's bytes. A writer locks its file, so two never share one, and repairs its end when it opens it: a kill
-can only have torn the last line, which was of a measurement not finished. What is cut off is kept beside, in `<file>.torn`.
+with the checksum that of the record's bytes. A writer locks its file, so two never share one, and
+repairs its end when it opens it: a kill can only have torn the last line, which was of a
+measurement not finished. What is cut off is kept beside, in `<file>.torn`.
 """
 
 from __future__ import annotations
@@ -27,13 +29,16 @@ SCHEMA = 1
 """Version of the records. A reader refuses newer ones, line by line."""
 
 SUFFIX = ".jsonl"
-LINE = re.compile(rb'\{"schema":(\d{1,9}),"checksum":"([0-9a-f]{16})","record":(\{.*\})\}', re.DOTALL)
+LINE = re.compile(
+    rb'\{"schema":(\d{1,9}),"checksum":"([0-9a-f]{16})","record":(\{.*\})\}', re.DOTALL
+)
 
 Record = dict[str, Any]
 
 
 class Damage(NamedTuple):
-    """A line that cannot be used: where it starts and why. torn: it is an unfinished end, which a writer will cut off."""
+    """A line that cannot be used: where it starts and why. torn: it is an unfinished end, which a
+    writer will cut off."""
 
     file: str
     line: int
@@ -79,7 +84,11 @@ def decode(line: bytes) -> Record:
         raise ValueError("not a record: cut short, or not written by dmodel collect")
     version, expected, body = found.groups()
     if int(version) > SCHEMA:
-        raise ValueError(f"written by a newer dmodel (schema {int(version)}, this one reads up to {SCHEMA}); upgrade to read it")
+        raise ValueError(
+            f"written by a newer dmodel (schema {int(version)}, this one reads up to "
+            f"{SCHEMA}); "
+            "upgrade to read it"
+        )
     if checksum(body) != expected.decode():
         raise ValueError("the checksum does not match: the line was damaged or edited")
     return json.loads(body)
@@ -88,7 +97,8 @@ def decode(line: bytes) -> Record:
 def scan(path: Path) -> Scan:
     """Read one file; damaged lines are reported and the others kept.
 
-    A last line without its end is whole when its checksum says so (the kill came between the record and its newline).
+    A last line without its end is whole when its checksum says so (the kill came between the record
+    and its newline).
     """
     content = path.read_bytes()
     records, damage, whole = [], [], 0
@@ -116,7 +126,8 @@ class Writer:
     """Appends records to a file of its own; `append` returns when the record is on the disk.
 
     Args:
-      folder: made when missing. name: of the file, without its suffix; when another process holds it, `name-2`, `name-3`, … are tried.
+      folder: made when missing. name: of the file, without its suffix; when another process holds
+        it, `name-2`, `name-3`, … are tried.
 
     Raises:
       InputError: the folder cannot be made or written.
@@ -128,12 +139,17 @@ class Writer:
             self.path, self._file = _claim(folder, name)
         except OSError as error:
             reason = (error.strerror or "unknown error").lower()
-            raise InputError(f"{folder}: measurements cannot be written there ({reason}); name a folder that can be") from None
+            raise InputError(
+                f"{folder}: measurements cannot be written there ({reason}); name a folder "
+                "that "
+                "can be"
+            ) from None
         self.cut = _repair(self.path, self._file)
         self._size = os.lseek(self._file, 0, os.SEEK_END)
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """Write one record and wait until it is on the disk; when that fails, the file stays as it was.
+        """Write one record and wait until it is on the disk; when that fails, the file stays as it
+        was.
 
         Raises:
           OSError: the disk is full or gone. ValueError: the record cannot be written as JSON.
@@ -154,12 +170,18 @@ class Writer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
 
 def _claim(folder: Path, name: str) -> tuple[Path, int]:
-    """Open and lock the first file of that name that no living process holds. A kill frees its lock."""
+    """Open and lock the first file of that name that no living process holds. A kill frees its
+    lock."""
     number = 1
     while True:
         path = folder / f"{name}{f'-{number}' if number > 1 else ''}{SUFFIX}"
@@ -192,7 +214,8 @@ def _write(file: int, data: bytes) -> None:
 
 
 def _repair(path: Path, file: int) -> int:
-    """Make the file end with a whole line, keeping what is cut off in `<file>.torn`; returns the bytes cut.
+    """Make the file end with a whole line, keeping what is cut off in `<file>.torn`; returns the
+    bytes cut.
 
     Killed in between, the next writer does it again; the torn part may then stand there twice.
     """
@@ -234,7 +257,9 @@ def read(folder: Path) -> Collection:
       InputError: no such folder.
     """
     if not folder.is_dir():
-        raise InputError(f"{folder}: no such folder; expected one that `dmodel collect --out` wrote")
+        raise InputError(
+            f"{folder}: no such folder; expected one that `dmodel collect --out` wrote"
+        )
     environments: dict[str, Record] = {}
     measurements: dict[str, Record] = {}
     damage: list[Damage] = []
@@ -254,14 +279,18 @@ def read(folder: Path) -> Collection:
 def better(one: Record | None, other: Record) -> Record:
     """Which of two records of the same key counts.
 
-    A time counts before a failure; of times in one run of several processes the longest, because a step lasts as long as its slowest
-    process; of separate runs the one that started first.
+    A time counts before a failure; of times in one run of several processes the longest, because a
+    step lasts as long as its slowest process; of separate runs the one that started first.
     """
     if one is None:
         return other
     ok = (one["status"] == "ok", other["status"] == "ok")
     if ok[0] != ok[1]:
         return one if ok[0] else other
-    if one.get("run") == other.get("run") and one.get("process") != other.get("process") and all(ok):
+    if (
+        one.get("run") == other.get("run")
+        and one.get("process") != other.get("process")
+        and all(ok)
+    ):
         return max(one, other, key=lambda r: (r["time"]["median_s"], -r["process"]))
     return min(one, other, key=lambda r: (r.get("started", ""), r.get("process", 0)))

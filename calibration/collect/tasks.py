@@ -1,4 +1,5 @@
-"""What is to be measured: a kind of benchmark and its parameters, with a key that is the same wherever and whenever it is asked for."""
+"""What is to be measured: a kind of benchmark and its parameters, with a key that is the same
+wherever and whenever it is asked for."""
 
 from __future__ import annotations
 
@@ -17,21 +18,27 @@ KEY_DIGITS = 16
 
 
 class Task(NamedTuple):
-    """One measurement to be made. kind: the benchmark. parameters: its sizes, precision and so on, as far as they are not the defaults.
+    """One measurement to be made. kind: the benchmark. parameters: its sizes, precision and so on,
+    as far as they are not the defaults.
 
-    So a benchmark may gain a parameter, whose default is what it did before, and what was measured keeps its key.
+    So a benchmark may gain a parameter, whose default is what it did before, and what was measured
+    keeps its key.
     """
 
     kind: str
     parameters: Mapping[str, Value]
 
     def key(self, identity: str) -> str:
-        """Key of the task on one kind of machine: equal tasks have equal keys, whatever the order of their parameters.
+        """Key of the task on one kind of machine: equal tasks have equal keys, whatever the order
+        of their parameters.
 
         Args:
-          identity: of the machine and software (`environment.identity`); the same product on another chip is another measurement.
+          identity: of the machine and software (`environment.identity`); the same product on
+            another chip is another measurement.
         """
-        return digest({"kind": self.kind, "parameters": dict(self.parameters), "identity": identity})
+        return digest(
+            {"kind": self.kind, "parameters": dict(self.parameters), "identity": identity}
+        )
 
     def __str__(self) -> str:
         return f"{self.kind}({', '.join(f'{k}={v}' for k, v in self.parameters.items())})"
@@ -54,25 +61,39 @@ def digest(value: Any) -> str:
 def make(kind: str, record: Any) -> Task:
     """The task of a parameter record (a NamedTuple)."""
     defaults = record._field_defaults
-    return Task(kind, {name: value for name, value in record._asdict().items() if name not in defaults or defaults[name] != value})
+    return Task(
+        kind,
+        {
+            name: value
+            for name, value in record._asdict().items()
+            if name not in defaults or defaults[name] != value
+        },
+    )
 
 
-def parse(kind: str, given: Mapping[str, Any], known: Mapping[str, type], where: str = "task") -> Any:
+def parse(
+    kind: str, given: Mapping[str, Any], known: Mapping[str, type], where: str = "task"
+) -> Any:
     """The parameter record of a task, blanks filled by the benchmark's defaults.
 
     Args:
-      known: parameter record (a NamedTuple class) of each kind. where: place of the task, for messages.
+      known: parameter record (a NamedTuple class) of each kind. where: place of the task, for
+        messages.
 
     Raises:
       InputError: unknown kind, unknown or missing parameter, or a value of another type.
     """
     if kind not in known:
-        raise InputError(f"{where}: unknown kind {kind!r}; expected one of {', '.join(sorted(known))}")
+        raise InputError(
+            f"{where}: unknown kind {kind!r}; expected one of {', '.join(sorted(known))}"
+        )
     record = known[kind]
     hints, defaults = get_type_hints(record), record._field_defaults  # type: ignore[attr-defined]
     extra = [name for name in given if name not in hints]
     if extra:
-        raise InputError(f"{where}: {kind} has no parameter {', '.join(extra)}; it has {', '.join(hints)}")
+        raise InputError(
+            f"{where}: {kind} has no parameter {', '.join(extra)}; it has {', '.join(hints)}"
+        )
     lacking = [name for name in hints if name not in given and name not in defaults]
     if lacking:
         raise InputError(f"{where}: {kind} needs {', '.join(lacking)}")
@@ -84,8 +105,14 @@ def parse(kind: str, given: Mapping[str, Any], known: Mapping[str, type], where:
 
 
 def _check(value: Any, hint: Any, least: float, where: str) -> None:
-    """Raise unless a value is of the type that a parameter holds; counts are positive, except where 0 is the default."""
-    kinds = {int: "a positive integer", float: "a positive number", str: "a text", bool: "true or false"}
+    """Raise unless a value is of the type that a parameter holds; counts are positive, except where
+    0 is the default."""
+    kinds = {
+        int: "a positive integer",
+        float: "a positive number",
+        str: "a text",
+        bool: "true or false",
+    }
     fits = isinstance(value, hint) if hint is not float else isinstance(value, int | float)
     if not fits or (isinstance(value, bool) and hint is not bool):
         raise InputError(f"{where}: expected {kinds.get(hint, hint)}, got {value!r}")
@@ -94,21 +121,30 @@ def _check(value: Any, hint: Any, least: float, where: str) -> None:
 
 
 def read_plan(path: Path, known: Mapping[str, type]) -> list[Task]:
-    """Tasks of a plan file: a JSON list of objects `{"kind": …, parameter: value, …}`, each task once, in the order written.
+    """Tasks of a plan file: a JSON list of objects `{"kind": …, parameter: value, …}`, each task
+    once, in the order written.
 
     Raises:
-      InputError: no such file, no JSON, no list, or a task that cannot be understood, with its place.
+      InputError: no such file, no JSON, no list, or a task that cannot be understood, with its
+        place.
     """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise InputError(f"--plan {path}: cannot be read ({(error.strerror or 'unknown error').lower()})") from None
+        raise InputError(
+            f"--plan {path}: cannot be read ({(error.strerror or 'unknown error').lower()})"
+        ) from None
     except (ValueError, RecursionError) as error:
-        raise InputError(f"--plan {path}: not a JSON file ({error}); expected a list of tasks") from None
+        raise InputError(
+            f"--plan {path}: not a JSON file ({error}); expected a list of tasks"
+        ) from None
     if isinstance(found, dict):
         found = found.get("tasks")
     if not isinstance(found, list) or not found:
-        raise InputError(f'--plan {path}: expected a list of tasks such as [{{"kind": "matmul", "m": 4096, "n": 4096, "k": 4096}}]')
+        raise InputError(
+            f'--plan {path}: expected a list of tasks such as [{{"kind": "matmul", "m": 4096, '
+            f'"n": 4096, "k": 4096}}]'
+        )
     tasks = []
     for i, entry in enumerate(found, 1):
         where = f"--plan {path}, task {i}"

@@ -1,8 +1,10 @@
-"""Time something that a device does: warm up, repeat until the median is known well enough, keep what was seen.
+"""Time something that a device does: warm up, repeat until the median is known well enough, keep
+what was seen.
 
-Compilation is not timed here (`program.compiled`). A sample is the mean of one or more calls; calls may be in flight together, so that a
-device works through them without waiting for the host, and a sample ends when the last result is there. The interval is looked at after
-every batch of samples, and looking often makes it a little less certain than it says.
+Compilation is not timed here (`program.compiled`). A sample is the mean of one or more calls; calls
+may be in flight together, so that a device works through them without waiting for the host, and a
+sample ends when the last result is there. The interval is looked at after every batch of samples,
+and looking often makes it a little less certain than it says.
 """
 
 from __future__ import annotations
@@ -14,18 +16,22 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 KEPT = 256
-"""Samples kept one by one; of more of them 21 quantiles are kept, and every outlier (up to this many)."""
+"""Samples kept one by one; of more of them 21 quantiles are kept, and every outlier (up to this
+many)."""
 
 OUTLIER = 5.0
-"""A sample is an outlier when it lies further from the median than this many times the median distance."""
+"""A sample is an outlier when it lies further from the median than this many times the median
+distance."""
 
 
 class Settings(NamedTuple):
     """When to stop repeating.
 
     Attributes:
-      confidence: of the interval around the median. precision: its half width over the median that is good enough.
-      fewest, most: samples. longest_s: seconds of repeating after which the interval is taken as it is.
+      confidence: of the interval around the median. precision: its half width over the median that
+        is good enough.
+      fewest, most: samples. longest_s: seconds of repeating after which the interval is taken as it
+        is.
       warmup_calls, warmup_s: at least so many calls and seconds before the first sample.
       sample_s: least length of a sample, which decides how many calls it takes [s].
     """
@@ -41,7 +47,8 @@ class Settings(NamedTuple):
 
 
 class Timing(NamedTuple):
-    """Samples [s per call], calls in each, seconds of warming up, and whether the median met the precision asked for."""
+    """Samples [s per call], calls in each, seconds of warming up, and whether the median met the
+    precision asked for."""
 
     samples: tuple[float, ...]
     calls: int
@@ -52,15 +59,19 @@ class Timing(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def interval_ranks(n: int, confidence: float) -> tuple[int, int] | None:
-    """Ranks, from 0, of the two ordered samples between which the median lies with at least this confidence; None when n are too few.
+    """Ranks, from 0, of the two ordered samples between which the median lies with at least this
+    confidence; None when n are too few.
 
-    `P(x_(l) ≤ median ≤ x_(n−1−l)) = 1 − 2 Σ_{k ≤ l} C(n, k) / 2ⁿ`, whatever the distribution (the sign test's interval).
+    `P(x_(l) ≤ median ≤ x_(n−1−l)) = 1 − 2 Σ_{k ≤ l} C(n, k) / 2ⁿ`, whatever the distribution (the
+    sign test's interval).
 
     >>> interval_ranks(5, 0.95), interval_ranks(6, 0.95), interval_ranks(100, 0.95)
     (None, (0, 5), (39, 60))
     """
     tail, low = 0.0, -1
-    while low + 1 < n - low - 2 and 2.0 * (tail + math.comb(n, low + 1) / 2.0**n) <= 1.0 - confidence:
+    while (
+        low + 1 < n - low - 2 and 2.0 * (tail + math.comb(n, low + 1) / 2.0**n) <= 1.0 - confidence
+    ):
         low += 1
         tail += math.comb(n, low) / 2.0**n
     return None if low < 0 else (low, n - 1 - low)
@@ -74,7 +85,8 @@ def median(values: Sequence[float]) -> float:
 
 
 def half_width(samples: Sequence[float], confidence: float) -> float:
-    """Half width of the median's interval over the median [1]; infinite while the samples are too few."""
+    """Half width of the median's interval over the median [1]; infinite while the samples are too
+    few."""
     ranks = interval_ranks(len(samples), confidence)
     if ranks is None:
         return math.inf
@@ -122,7 +134,12 @@ def timed(
 
 
 def _sample(
-    call: Callable[[int], Any], wait: Callable[[Any], Any], first: int, calls: int, in_flight: int, clock: Callable[[], float]
+    call: Callable[[int], Any],
+    wait: Callable[[Any], Any],
+    first: int,
+    calls: int,
+    in_flight: int,
+    clock: Callable[[], float],
 ) -> float:
     """Mean time of a call [s]."""
     began = clock()
@@ -136,7 +153,8 @@ def _sample(
 
 
 def summary(timing: Timing) -> dict[str, Any]:
-    """The samples as they are stored: median with its interval, spread, all samples or their quantiles, outliers."""
+    """The samples as they are stored: median with its interval, spread, all samples or their
+    quantiles, outliers."""
     ordered, n = sorted(timing.samples), len(timing.samples)
     middle = median(ordered)
     deviation = median([abs(x - middle) for x in ordered])
@@ -158,7 +176,10 @@ def summary(timing: Timing) -> dict[str, Any]:
     if n <= KEPT:
         found["all_s"] = list(timing.samples)
     else:
-        far = sorted((x for x in ordered if abs(x - middle) > OUTLIER * deviation), key=lambda x: -abs(x - middle))
+        far = sorted(
+            (x for x in ordered if abs(x - middle) > OUTLIER * deviation),
+            key=lambda x: -abs(x - middle),
+        )
         found["quantiles_s"] = [ordered[round(q * (n - 1) / 20)] for q in range(21)]
         found["outliers_s"] = far[:KEPT]
     return {k: _rounded(v) for k, v in found.items()}

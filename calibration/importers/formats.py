@@ -13,7 +13,8 @@ from dmodel.types import InputError
 
 
 class Format(NamedTuple):
-    """One format. about: what it is, for people. sign: by which a text is told, None for bytes. parse: reads a file."""
+    """One format. about: what it is, for people. sign: by which a text is told, None for bytes.
+    parse: reads a file."""
 
     about: str
     sign: re.Pattern[str] | None
@@ -42,14 +43,22 @@ def detect(source: Source) -> str:
     if xplane.looks_like(source.data):
         return xplane.NAME
     if source.is_text:
-        if kineto.SIGN.match(source.text[:32768]):  # such files may be large; no lines are made of them
+        # such files may be large; no lines are made of them
+        if kineto.SIGN.match(source.text[:32768]):
             return kineto.NAME
-        logs = {name: f.sign for name, f in FORMATS.items() if f.sign is not None and name != kineto.NAME}
+        logs = {
+            name: f.sign
+            for name, f in FORMATS.items()
+            if f.sign is not None and name != kineto.NAME
+        }
         found = next((name for name, sign in logs.items() if sign.search(source.plain)), None)
         if found:
             return found
     known = "; ".join(f"{name}: {f.about}" for name, f in FORMATS.items())
-    raise InputError(f"{source.name}:1: of no known format, it begins with {source.data[:40]!r}. Known are {known}. --format names one.")
+    raise InputError(
+        f"{source.name}:1: of no known format, it begins with {source.data[:40]!r}. Known are "
+        f"{known}. --format names one."
+    )
 
 
 def parse(source: Source, name: str | None = None) -> tuple[str, Result]:
@@ -58,7 +67,8 @@ def parse(source: Source, name: str | None = None) -> tuple[str, Result]:
     Args:
       name: of the format; None = by its contents.
     Raises:
-      InputError: an unknown format, or not one row in the file; the message says where it broke first.
+      InputError: an unknown format, or not one row in the file; the message says where it broke
+        first.
     """
     if name is not None and name not in FORMATS:
         raise InputError(f"--format {name}: unknown; expected one of {', '.join(FORMATS)}")
@@ -70,8 +80,14 @@ def parse(source: Source, name: str | None = None) -> tuple[str, Result]:
     if source.damage:
         result.trouble(*source.damage)
     if not result.rows:
-        first = result.troubles[0] if result.troubles else f"{source.name}:1: it has no measured {_what(name)}"
-        raise InputError(f"{first}. Nothing of it could be used as {FORMATS[name].about} (--format {name})")
+        first = (
+            result.troubles[0]
+            if result.troubles
+            else f"{source.name}:1: it has no measured {_what(name)}"
+        )
+        raise InputError(
+            f"{first}. Nothing of it could be used as {FORMATS[name].about} (--format {name})"
+        )
     return name, result
 
 

@@ -1,4 +1,5 @@
-"""What an importer gives back: rows, what could not be read and where, and what a person needs to know about the rows."""
+"""What an importer gives back: rows, what could not be read and where, and what a person needs to
+know about the rows."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ _COLLECTIVE = {column.name: column for column in COLLECTIVE.columns}
 _PROFILE = {name: Column(name, "real", "s", "", least=0.0) for name in PROFILE_COLUMNS}
 
 MOST_TROUBLES = 1000
-"""Places of one file that are named; a file with more is no log of this format, and the rest is counted."""
+"""Places of one file that are named; a file with more is no log of this format, and the rest is
+counted."""
 
 
 LONGEST_TEXT = 1000
@@ -35,7 +37,11 @@ class Trouble(NamedTuple):
 
     def __str__(self) -> str:
         place = self.place.removeprefix("line ")
-        return f"{self.file}:{place}: {self.reason}" if place.isdigit() else f"{self.file}: {self.place}: {self.reason}"
+        return (
+            f"{self.file}:{place}: {self.reason}"
+            if place.isdigit()
+            else f"{self.file}: {self.place}: {self.reason}"
+        )
 
 
 class Result:
@@ -85,7 +91,8 @@ def column(name: str, table: str) -> Column | None:
 
 
 def cell(name: str, value: Any, table: str = TRACES) -> tuple[str, str]:
-    """Text of a value in a column, and what is wrong with it ("" when nothing is); None and "" are blank.
+    """Text of a value in a column, and what is wrong with it ("" when nothing is); None and "" are
+    blank.
 
     >>> cell("n_layers", 32.0), cell("n_layers", 1.5)
     (('32', ''), ('', "n_layers: expected an integer, got '1.5'"))
@@ -135,7 +142,11 @@ def number(text: Any) -> float | None:
     if isinstance(text, bool) or text is None:
         return None
     try:
-        value = float(str(text).strip().replace(",", "").replace("_", "")) if not isinstance(text, int | float) else float(text)
+        value = (
+            float(str(text).strip().replace(",", "").replace("_", ""))
+            if not isinstance(text, int | float)
+            else float(text)
+        )
     except (ValueError, OverflowError):
         return None
     return value if math.isfinite(value) else None
@@ -144,11 +155,14 @@ def number(text: Any) -> float | None:
 def count(text: Any) -> int | None:
     """A positive whole number, None when it is none."""
     value = number(text)
-    return int(value) if value is not None and 1.0 <= value <= 1e15 and value == int(value) else None
+    return (
+        int(value) if value is not None and 1.0 <= value <= 1e15 and value == int(value) else None
+    )
 
 
 def noted_in_host_memory(some: int | None, layers: int | None) -> list[str]:
-    """The note that activations of some layers wait in the host's memory, as rows are read by it (`checkpoints.OF_LAYERS`).
+    """The note that activations of some layers wait in the host's memory, as rows are read by it
+    (`checkpoints.OF_LAYERS`).
 
     >>> noted_in_host_memory(40, 80), noted_in_host_memory(None, 80)
     (['activations of 40 of 80 layers kept in host memory'], [])
@@ -159,4 +173,6 @@ def noted_in_host_memory(some: int | None, layers: int | None) -> list[str]:
 
 def truth(text: Any) -> bool | None:
     """Whether a text says true or false; None when it says neither."""
-    return {"true": True, "1": True, "false": False, "0": False, "none": False, "null": False}.get(str(text).strip().lower())
+    return {"true": True, "1": True, "false": False, "0": False, "none": False, "null": False}.get(
+        str(text).strip().lower()
+    )

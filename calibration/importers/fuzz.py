@@ -1,9 +1,11 @@
-"""Damage recorded samples in every way that files get damaged, and see that importing them ends well.
+"""Damage recorded samples in every way that files get damaged, and see that importing them ends
+well.
 
     python -m calibration.importers.fuzz --count 1000
 
-Ends well: rows and nothing to complain of (full), rows and named places that were left out (partial), or one clear message (error). Any
-other exception is a defect, and so is a cell that is no number or out of range; both are listed, and the exit code is 1.
+Ends well: rows and nothing to complain of (full), rows and named places that were left out
+(partial), or one clear message (error). Any other exception is a defect, and so is a cell that is
+no number or out of range; both are listed, and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -28,7 +30,24 @@ from dmodel.types import InputError
 SAMPLES = Path(__file__).parents[2] / "tests" / "data" / "importers"
 """Recorded samples; they stand beside the code in a checkout, and are no part of the package."""
 
-FIGURES = ("nan", "NaN", "inf", "-inf", "-1", "0", "1e308", "1e-308", "1" + "0" * 400, "9" * 5000, "0x1F", "1,2,3", "", "None", "½", "−3")
+FIGURES = (
+    "nan",
+    "NaN",
+    "inf",
+    "-inf",
+    "-1",
+    "0",
+    "1e308",
+    "1e-308",
+    "1" + "0" * 400,
+    "9" * 5000,
+    "0x1F",
+    "1,2,3",
+    "",
+    "None",
+    "½",
+    "−3",
+)
 """What numbers are replaced by."""
 
 Mutation = Callable[[random.Random, bytes], bytes]
@@ -75,7 +94,11 @@ def cut_lines(rng: random.Random, data: bytes) -> bytes:
 
 def garbage(rng: random.Random, data: bytes) -> bytes:
     """Put something foreign in, or in place of all."""
-    junk = rng.randbytes(rng.randint(1, 500)) if rng.random() < 0.5 else bytes(rng.choices(b"{}[]\",:=|<>#%\\ \n\r\t0e-.", k=300))
+    junk = (
+        rng.randbytes(rng.randint(1, 500))
+        if rng.random() < 0.5
+        else bytes(rng.choices(b'{}[]",:=|<>#%\\ \n\r\t0e-.', k=300))
+    )
     if rng.random() < 0.1:
         return junk
     at = rng.randrange(len(data) + 1)
@@ -135,7 +158,8 @@ MUTATIONS: tuple[Mutation, ...] = (
 
 
 class Tally(NamedTuple):
-    """What became of the mutated files of one format. defects: (how it was made, what happened). slowest_s: processor time of one."""
+    """What became of the mutated files of one format. defects: (how it was made, what happened).
+    slowest_s: processor time of one."""
 
     format: str
     counts: Counter[str]
@@ -150,7 +174,10 @@ def samples(folder: Path = SAMPLES) -> dict[str, list[tuple[str, bytes]]]:
       InputError: no such folder, or a format without a sample.
     """
     if not folder.is_dir():
-        raise InputError(f"{folder}: no such folder; run in a checkout of the project, or name a folder of samples with --samples")
+        raise InputError(
+            f"{folder}: no such folder; run in a checkout of the project, or name a folder of "
+            "samples with --samples"
+        )
     found: dict[str, list[tuple[str, bytes]]] = {name: [] for name in formats.FORMATS}
     for path in sorted(p for p in folder.iterdir() if p.suffix not in (".md", ".py")):
         found[formats.detect(Source.of(path))].append((path.name, path.read_bytes()))
@@ -225,14 +252,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--samples", type=Path, default=SAMPLES, help="folder of recorded samples")
     parser.add_argument("--only", help="one format")
     chosen = parser.parse_args(arguments)
-    print(f"{'format':12} {'samples':>8} {'mutated':>8} {'full':>6} {'partial':>8} {'error':>6} {'traceback':>10} {'slowest':>8}")
+    print(
+        f"{'format':12} {'samples':>8} {'mutated':>8} {'full':>6} {'partial':>8} {'error':>6} "
+        f"{'traceback':>10} {'slowest':>8}"
+    )
     bad = 0
     for name, files in samples(chosen.samples).items():
         if chosen.only not in (None, name):
             continue
         tally = fuzz(name, files, chosen.count, chosen.seed)
         c = tally.counts
-        numbers = f"{c['full']:6} {c['partial']:8} {c['error']:6} {c['traceback']:10} {tally.slowest_s:6.2f} s"
+        numbers = (
+            f"{c['full']:6} {c['partial']:8} {c['error']:6} {c['traceback']:10} "
+            f"{tally.slowest_s:6.2f} s"
+        )
         print(f"{name:12} {len(files):8} {chosen.count:8} {numbers}", flush=True)
         for how, what in tally.defects[:3]:
             print(f"  {how}\n{what}", file=sys.stderr)

@@ -1,4 +1,5 @@
-"""Operations of a device in a profile: what kind of work each is, and how a step's time splits into them."""
+"""Operations of a device in a profile: what kind of work each is, and how a step's time splits into
+them."""
 
 from __future__ import annotations
 
@@ -15,11 +16,24 @@ GROUPS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("communication", COMMUNICATION.pattern + r"|c10d|deep_?ep|nvshmem|all2all"),
         ("loss", r"log_?softmax|nll_?loss|cross_?entropy"),
         ("attention", r"flash|fmha|attention|attn|softmax|sdpa|\bfa[23]\b|cudnn::fusion"),
-        ("matmul", r"gemm|matmul|cublas|cutlass|nvjet|wgmma|\bdot(?![a-z])|convolution|Cijk_|sm\d+_xmma|splitk|bmm"),
+        (
+            "matmul",
+            (
+                r"gemm|matmul|cublas|cutlass|nvjet|wgmma|\bdot(?![a-z])|convolution|Cijk_|"
+                r"sm\d+_xmma|"
+                r"splitk|bmm"
+            ),
+        ),
         ("optimizer", r"adam|multi_tensor|optimizer|foreach"),
         ("normalization", r"norm|rms"),
         ("copy", r"memcpy|memset|\bcopy|transpose|CatArray|gather|scatter|slice"),
-        ("elementwise", r"elementwise|vectorized|triton|fusion|silu|gelu|swiglu|rope|rotary|add|mul|cast|convert|reduce|index|embedding"),
+        (
+            "elementwise",
+            (
+                r"elementwise|vectorized|triton|fusion|silu|gelu|swiglu|rope|rotary|add|mul|cast|"
+                r"convert|reduce|index|embedding"
+            ),
+        ),
     )
 )
 """Groups of kernels in the order in which a name is tried; what fits none is `other`."""
@@ -29,7 +43,8 @@ LARGEST = 12
 
 
 class Split(NamedTuple):
-    """Seconds of one step and the mean device. exposed: communication while nothing computes; idle: neither of both."""
+    """Seconds of one step and the mean device. exposed: communication while nothing computes; idle:
+    neither of both."""
 
     compute_s: float
     communication_s: float
@@ -54,12 +69,19 @@ def group(name: str) -> str:
 
 
 def split(found: Sequence[Event], begin: float, end: float, steps: int) -> Split | None:
-    """Split the window of some whole steps [ns] into what devices did; None when they did nothing in it."""
-    inside = [e._replace(start=max(e.start, begin), end=min(e.end, end)) for e in found if e.end > begin and e.start < end]
+    """Split the window of some whole steps [ns] into what devices did; None when they did nothing
+    in it."""
+    inside = [
+        e._replace(start=max(e.start, begin), end=min(e.end, end))
+        for e in found
+        if e.end > begin and e.start < end
+    ]
     if not inside or end <= begin or steps < 1:
         return None
     kinds = {name: group(name) for name in {e.name for e in inside}}
-    devices: dict[str, tuple[list[tuple[float, float]], list[tuple[float, float]]]] = defaultdict(lambda: ([], []))
+    devices: dict[str, tuple[list[tuple[float, float]], list[tuple[float, float]]]] = defaultdict(
+        lambda: ([], [])
+    )
     groups: dict[str, float] = defaultdict(float)
     kernels: dict[str, float] = defaultdict(float)
     for e in inside:
@@ -77,7 +99,10 @@ def split(found: Sequence[Event], begin: float, end: float, steps: int) -> Split
         exposed_communication_s=max(busy - computing, 0.0) * scale,
         idle_s=max((end - begin) * len(devices) - busy, 0.0) * scale,
         devices=len(devices),
-        groups={name: seconds * scale for name, seconds in sorted(groups.items(), key=lambda item: -item[1])},
+        groups={
+            name: seconds * scale
+            for name, seconds in sorted(groups.items(), key=lambda item: -item[1])
+        },
         kernels={name: seconds * scale for name, seconds in largest},
     )
 
@@ -86,11 +111,16 @@ def cells(found: Split | None) -> dict[str, float]:
     """The split as cells of a row of traces."""
     if found is None:
         return {}
-    return {name: getattr(found, name) for name in ("compute_s", "communication_s", "exposed_communication_s", "idle_s")}
+    return {
+        name: getattr(found, name)
+        for name in ("compute_s", "communication_s", "exposed_communication_s", "idle_s")
+    }
 
 
 def words(found: Split | None) -> str:
     """The groups for the note: milliseconds of device time in a step."""
     if found is None:
         return "no work of a device in the steps"
-    return "device ms per step: " + ", ".join(f"{name} {1e3 * seconds:.3g}" for name, seconds in found.groups.items())
+    return "device ms per step: " + ", ".join(
+        f"{name} {1e3 * seconds:.3g}" for name, seconds in found.groups.items()
+    )

@@ -1,4 +1,5 @@
-"""Chrome traces of the PyTorch profiler (Kineto), also gzipped: step time from `ProfilerStep` annotations, device time from kernels."""
+"""Chrome traces of the PyTorch profiler (Kineto), also gzipped: step time from `ProfilerStep`
+annotations, device time from kernels."""
 
 from __future__ import annotations
 
@@ -60,7 +61,10 @@ def _document(source: Source, result: Result) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         at = len(text[: getattr(error, "pos", 0)].encode("utf-8", errors="replace"))
         what = str(getattr(error, "msg", error))[:60]
-        result.trouble(f"byte {at}", f"not valid JSON ({what}): truncated or damaged; events that are whole are kept")
+        result.trouble(
+            f"byte {at}",
+            f"not valid JSON ({what}): truncated or damaged; events that are whole are kept",
+        )
     return _pieces(text)
 
 
@@ -86,7 +90,8 @@ def _events(text: str, at: int) -> Iterator[dict[str, Any]]:
     while found := _OBJECT.search(text, at):
         at = found.start()
         try:
-            # a string without an end would otherwise be read up to the end of the file, again and again
+            # a string without an end would otherwise be read up to the end of the file, again and
+            # again
             event, size = decoder.raw_decode(text[at : at + WIDEST])
         except (ValueError, RecursionError):
             at += 1
@@ -96,14 +101,22 @@ def _events(text: str, at: int) -> Iterator[dict[str, Any]]:
             yield event
 
 
-def _annotation(result: Result, index: int, n: int, event: dict[str, Any]) -> list[tuple[bool, Step, float]]:
+def _annotation(
+    result: Result, index: int, n: int, event: dict[str, Any]
+) -> list[tuple[bool, Step, float]]:
     """(whether it is the host's, the step, its start [us]) of an annotation."""
     start, micros = number(event.get("ts")), number(event.get("dur"))
     if start is None:
         result.trouble(f"event {index}", "an annotation of a step without a start; left out")
         return []
-    seconds = seconds_of(result, 1, micros, 1e-6, f"duration of {event['name'][:40]} (event {index})")
-    return [] if seconds is None else [(not str(event.get("cat")).startswith("gpu"), Step(1, n, seconds), start)]
+    seconds = seconds_of(
+        result, 1, micros, 1e-6, f"duration of {event['name'][:40]} (event {index})"
+    )
+    return (
+        []
+        if seconds is None
+        else [(not str(event.get("cat")).startswith("gpu"), Step(1, n, seconds), start)]
+    )
 
 
 def _operation(event: dict[str, Any]) -> Event | None:
@@ -113,19 +126,36 @@ def _operation(event: dict[str, Any]) -> Event | None:
     inside = event.get("args")
     device = inside.get("device") if isinstance(inside, dict) else None
     begin = NS_PER_US * start
-    return Event(str(device if device is not None else event.get("pid"))[:40], event["name"], begin, begin + NS_PER_US * micros)
+    return Event(
+        str(device if device is not None else event.get("pid"))[:40],
+        event["name"],
+        begin,
+        begin + NS_PER_US * micros,
+    )
 
 
-def _row(result: Result, document: dict[str, Any], steps: list[tuple[bool, Step, float]], work: list[Event]) -> None:
+def _row(
+    result: Result,
+    document: dict[str, Any],
+    steps: list[tuple[bool, Step, float]],
+    work: list[Event],
+) -> None:
     """Host annotations where there are some: devices run behind, but as many steps long."""
     chosen = [s for s in steps if s[0]] or steps
     found = summary(result, [step for _, step, _ in chosen])
     if found is None:
-        how = "profile with a schedule and `step()` of the profiler; from JAX, import the .xplane.pb beside this file"
+        how = (
+            "profile with a schedule and `step()` of the profiler; from JAX, import the "
+            ".xplane.pb beside this file"
+        )
         result.trouble("whole file", f"no ProfilerStep annotation: {how}")
         return
     kept = {step.number for step in found.steps}
-    window = [(NS_PER_US * start, NS_PER_US * start + 1e9 * step.seconds) for _, step, start in chosen if step.number in kept]
+    window = [
+        (NS_PER_US * start, NS_PER_US * start + 1e9 * step.seconds)
+        for _, step, start in chosen
+        if step.number in kept
+    ]
     begin, end = min(w[0] for w in window), max(w[1] for w in window)
     # annotations may be missing in between
     split = kernels.split(work, begin, end, max(round(1e-9 * (end - begin) / found.seconds), 1))
@@ -139,7 +169,12 @@ def _row(result: Result, document: dict[str, Any], steps: list[tuple[bool, Step,
     if split is None:
         what = "no kernel of a device within the steps: profile with activities CPU and CUDA"
         result.trouble("whole file", f"{what}; only the step time is kept")
-    result.add(1, about | {"stack": STACK, "step_time_s": found.seconds, "note": "; ".join(notes)} | kernels.cells(split))
+    result.add(
+        1,
+        about
+        | {"stack": STACK, "step_time_s": found.seconds, "note": "; ".join(notes)}
+        | kernels.cells(split),
+    )
 
 
 def _described(document: dict[str, Any]) -> dict[str, Any]:
@@ -148,7 +183,11 @@ def _described(document: dict[str, Any]) -> dict[str, Any]:
     out: dict[str, Any] = {"n_accel": None}
     if isinstance(job, dict):
         out |= {"n_accel": count(job.get("world_size")), "rank": number(job.get("rank"))}
-    names = {d["name"] for d in devices if isinstance(d, dict) and isinstance(d.get("name"), str)} if isinstance(devices, list) else set()
+    names = (
+        {d["name"] for d in devices if isinstance(d, dict) and isinstance(d.get("name"), str)}
+        if isinstance(devices, list)
+        else set()
+    )
     if len(names) == 1:
         name, known = accelerator_name(names.pop(), "gpu")
         out["accelerator"] = name if known else None

@@ -41,14 +41,27 @@ AXES = {
     "ep": ("expert",),
     "shard": ("fsdp", "fsdp_transpose", "expert"),
 }
-"""Column → mesh axes whose product it is, each inside (`ici_`) and between (`dcn_`) slices; experts shard the batch as well."""
+"""Column → mesh axes whose product it is, each inside (`ici_`) and between (`dcn_`) slices; experts
+shard the batch as well."""
 
 
-QKV, FUSED_QKV, INPUTS = ("query_proj", "key_proj", "value_proj"), ("qkv_proj",), "decoder_layer_input"
-RESULTS = {"q, k, v": QKV, "attention outputs": ("context",), "results of the output projection": ("out_proj",)}
-"""How notes name results inside a layer (`checkpoints.KEPT`) → settings that place them under `remat_policy: custom`."""
+QKV, FUSED_QKV, INPUTS = (
+    ("query_proj", "key_proj", "value_proj"),
+    ("qkv_proj",),
+    "decoder_layer_input",
+)
+RESULTS = {
+    "q, k, v": QKV,
+    "attention outputs": ("context",),
+    "results of the output projection": ("out_proj",),
+}
+"""How notes name results inside a layer (`checkpoints.KEPT`) → settings that place them under
+`remat_policy: custom`."""
 
-UNNAMED = "mlpwi mlpwi_0 mlpwi_1 mlpwo moe_mlpwi moe_mlpwi_0 moe_mlpwi_1 moe_mlpwo mla_q mla_kv attention_out engram".split()
+UNNAMED = (
+    "mlpwi mlpwi_0 mlpwi_1 mlpwo moe_mlpwi moe_mlpwi_0 moe_mlpwi_1 moe_mlpwo mla_q mla_kv "
+    "attention_out engram"
+).split()
 """Such settings of results that no note is made of (MaxText's `configs/base.yml`)."""
 
 
@@ -60,7 +73,8 @@ def parse(source: Source) -> Result:
     for line, text in source.lines:
         if found := _PARAMETER.search(text):
             value = found[2].strip()
-            if steps and config.get(found[1], value) != value:  # started again, otherwise; other hosts repeat the same
+            # started again, otherwise; other hosts repeat the same
+            if steps and config.get(found[1], value) != value:
                 _row(result, config, steps)
                 steps = []
             config[found[1]] = value
@@ -79,12 +93,18 @@ def _step(result: Result, line: int, text: str) -> Step | None:
     head, *fields = text.split(", ")
     values = {name.strip(): value for name, _, value in (field.partition(":") for field in fields)}
     if "seconds" not in values or len(fields) < 2:
-        result.bad_line(line, "a completed step without its seconds: the line is cut short, or damaged; left out")
+        result.bad_line(
+            line,
+            "a completed step without its seconds: the line is cut short, or damaged; left out",
+        )
         return None
     step, seconds = numbered(result, line, head), seconds_of(result, line, values["seconds"])
     if step is None or seconds is None:
         return None
-    rates = {"tflops": number(values.get("TFLOP/s/device")), "tokens": number(values.get("Tokens/s/device"))}
+    rates = {
+        "tflops": number(values.get("TFLOP/s/device")),
+        "tokens": number(values.get("Tokens/s/device")),
+    }
     return Step(line, step, seconds, {name: value for name, value in rates.items() if value})
 
 
@@ -105,7 +125,9 @@ def _row(result: Result, config: Config, steps: list[Step]) -> None:
 
 def _axis(config: Config, names: tuple[str, ...]) -> int | None:
     """Product of mesh axes; None when one is to be found out (-1) or no integer."""
-    given = [config.get(f"{where}_{name}_parallelism", "1") for name in names for where in ("ici", "dcn")]
+    given = [
+        config.get(f"{where}_{name}_parallelism", "1") for name in names for where in ("ici", "dcn")
+    ]
     known = [count(value) for value in given]
     return None if None in known else math.prod(k for k in known if k)
 
@@ -116,7 +138,9 @@ def _devices(config: Config, batch: int | None) -> int | None:
     accumulate = count(config.get("gradient_accumulation_steps")) or 1
     told = count(config.get("devices")) or count(config.get("num_devices"))
     by_batch = count(batch / (each * accumulate)) if batch and each and each > 0 else None
-    axes = tuple(name[4:-12] for name in config if name.startswith("ici_") and name.endswith("_parallelism"))
+    axes = tuple(
+        name[4:-12] for name in config if name.startswith("ici_") and name.endswith("_parallelism")
+    )
     return told or by_batch or (_axis(config, axes) if axes else None)
 
 
@@ -124,18 +148,31 @@ def described(config: Config) -> tuple[dict[str, Any], list[str]]:
     """Cells that the configuration tells, and remarks."""
     if not any(names[0] in config or names[-1] in config for names in DIRECT.values()):
         return {"n_accel": count(config.get("devices"))}, ["no configuration in the log"]
-    cells: dict[str, Any] = {c: next((n for p in names if (n := count(config.get(p)))), None) for c, names in DIRECT.items()}
+    cells: dict[str, Any] = {
+        c: next((n for p in names if (n := count(config.get(p)))), None)
+        for c, names in DIRECT.items()
+    }
     degrees = {name: _axis(config, axes) for name, axes in AXES.items()}
     devices = _devices(config, cells["global_batch"])
     others = [degrees[name] for name in ("tp", "pp", "cp")]
-    dp = count(devices / math.prod(d for d in others if d)) if devices and None not in others else None
+    dp = (
+        count(devices / math.prod(d for d in others if d))
+        if devices and None not in others
+        else None
+    )
     shard = degrees.pop("shard") or dp  # an axis to be found out is as a rule that of sharding
     accumulate = count(config.get("gradient_accumulation_steps")) or 1
     experts = count(config.get("num_experts")) or 1
     billions = number(config.get("billions"))
-    mlp = [count(config.get(p)) for p in (("moe_mlp_dim", "base_moe_mlp_dim") if experts > 1 else ()) + ("mlp_dim", "base_mlp_dim")]
+    mlp = [
+        count(config.get(p))
+        for p in (("moe_mlp_dim", "base_moe_mlp_dim") if experts > 1 else ())
+        + ("mlp_dim", "base_mlp_dim")
+    ]
     cells |= degrees | {
-        "model": config.get("model_name") if config.get("model_name") not in ("default", None) else None,
+        "model": config.get("model_name")
+        if config.get("model_name") not in ("default", None)
+        else None,
         "n_params": billions * 1e9 if billions else None,
         "d_ff": next((m for m in mlp if m), None),
         "gated_mlp": int("," in config["mlp_activations"]) if "mlp_activations" in config else None,
@@ -153,7 +190,9 @@ def described(config: Config) -> tuple[dict[str, Any], list[str]]:
     return cells, notes
 
 
-def _micro_batch(config: Config, batch: int | None, dp: int | None, pp: int | None, accumulate: int) -> int | None:
+def _micro_batch(
+    config: Config, batch: int | None, dp: int | None, pp: int | None, accumulate: int
+) -> int | None:
     pieces = count(config.get("num_pipeline_microbatches")) if pp and pp > 1 else 1
     return count(batch / (dp * accumulate * pieces)) if batch and dp and pieces else None
 
@@ -164,17 +203,26 @@ def _precision(config: Config) -> str | None:
         return "int8"
     if "fp8" in quantized:
         return "fp8"
-    return {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}.get(config.get("dtype", "").strip("'\""))
+    return {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}.get(
+        config.get("dtype", "").strip("'\"")
+    )
 
 
 def _attention(config: Config) -> str | None:
     kernel = config.get("attention", "")
-    return "flash" if "flash" in kernel or kernel == "autoselected" else "none" if kernel == "dot_product" else None
+    return (
+        "flash"
+        if "flash" in kernel or kernel == "autoselected"
+        else "none"
+        if kernel == "dot_product"
+        else None
+    )
 
 
 def _recompute(policy: str | None, config: Config | None = None) -> tuple[str | None, list[str]]:
-    """`full` saves nothing inside a layer, `minimal` the results of matrix products but not the core of attention; others that are known
-    (`checkpoints.POLICIES`) go into the note, which rows are read by, and so does what single settings say under `custom`."""
+    """`full` saves nothing inside a layer, `minimal` the results of matrix products but not the
+    core of attention; others that are known (`checkpoints.POLICIES`) go into the note, which rows
+    are read by, and so does what single settings say under `custom`."""
     words = {"full": "full", "minimal": "selective", "none": "none", "": "none"}
     if policy is None or policy in words:
         return (words[policy] if policy is not None else None), []
@@ -186,20 +234,37 @@ def _recompute(policy: str | None, config: Config | None = None) -> tuple[str | 
 
 
 def _custom(config: Config) -> tuple[str | None, list[str]]:
-    """What single settings keep of a layer, beside its input: `device`, in the host's memory (`offload`), or by default not (`remat`).
+    """What single settings keep of a layer, beside its input: `device`, in the host's memory
+    (`offload`), or by default not (`remat`).
 
-    A result is said to be in one place: left blank are parts of q, k and v, or these in both places, and what notes have no words for.
+    A result is said to be in one place: left blank are parts of q, k and v, or these in both
+    places, and what notes have no words for.
     """
 
     def places(names: Iterable[str]) -> set[str]:
         return {config.get(name, "remat").strip("'\"").lower() for name in names}
 
     fused = truth(config["fused_qkv"]) if "fused_qkv" in config else places(FUSED_QKV) != {"remat"}
-    where = {said: places(FUSED_QKV if names == QKV and fused else names) for said, names in RESULTS.items()}
-    told = all(len(found) == 1 and found <= {"remat", "device", "offload"} for found in where.values())
+    where = {
+        said: places(FUSED_QKV if names == QKV and fused else names)
+        for said, names in RESULTS.items()
+    }
+    told = all(
+        len(found) == 1 and found <= {"remat", "device", "offload"} for found in where.values()
+    )
     if places(UNNAMED) != {"remat"} or not told:
-        held = [name for name in (*QKV, *FUSED_QKV, "context", "out_proj", *UNNAMED) if places([name]) != {"remat"}]
-        return None, [f"remat_policy custom: {', '.join(f'{name} {config[name][:10]}' for name in held)}: recompute left blank"]
+        held = [
+            name
+            for name in (*QKV, *FUSED_QKV, "context", "out_proj", *UNNAMED)
+            if places([name]) != {"remat"}
+        ]
+        return None, [
+            (
+                "remat_policy custom: "
+                f"{', '.join(f'{name} {config[name][:10]}' for name in held)}: "
+                "recompute left blank"
+            )
+        ]
     kept = [said for said, found in where.items() if found != {"remat"}]
     results = [said for said in kept if where[said] == {"offload"}]
     host = results + (["layer inputs"] if places([INPUTS]) == {"offload"} else [])

@@ -1,4 +1,5 @@
-"""Training logs of Megatron-LM and its relatives: the dump of arguments, and a line for each (interval of) iterations."""
+"""Training logs of Megatron-LM and its relatives: the dump of arguments, and a line for each
+(interval of) iterations."""
 
 from __future__ import annotations
 
@@ -43,8 +44,8 @@ DIRECT = {
 
 
 class _Run:
-    """One start of the program in a log: its arguments, and its steps by global batch. told: arguments that other lines than the dump of
-    arguments hold; the dump goes before them."""
+    """One start of the program in a log: its arguments, and its steps by global batch. told:
+    arguments that other lines than the dump of arguments hold; the dump goes before them."""
 
     def __init__(self) -> None:
         self.arguments: Arguments = {}
@@ -54,7 +55,8 @@ class _Run:
 
 
 def parse(source: Source) -> Result:
-    """One row for each start of the program and global batch; the iterations before it grew are other rows."""
+    """One row for each start of the program and global batch; the iterations before it grew are
+    other rows."""
     result, runs = Result(source.name), [_Run()]
     for line, text in source.lines:
         run = runs[-1]
@@ -78,7 +80,8 @@ def parse(source: Source) -> Result:
 
 
 def _degrees(text: str) -> Arguments:
-    """What the first line of a run says of its degrees, in any order, by the names of the arguments that hold the same.
+    """What the first line of a run says of its degrees, in any order, by the names of the arguments
+    that hold the same.
 
     >>> _degrees("world size: 8, tensor-model-parallel size: 4, hierarchical context-parallel sizes: None, data-parallel-size: 2")
     {'world_size': '8', 'tensor_model_parallel_size': '4', 'data_parallel_size': '2'}
@@ -93,16 +96,25 @@ def _iteration(result: Result, run: _Run, line: int, found: re.Match[str]) -> No
     fields = dict(part.split(":", 1) for part in whole if ":" in part)
     # some forks write `this/mean`
     values = {name.strip(): value.partition("/")[0].strip() for name, value in fields.items()}
-    times = [(v, 1e-3 if name.endswith("(ms)") else 1.0) for name, v in values.items() if name.startswith("elapsed time per iteration")]
+    times = [
+        (v, 1e-3 if name.endswith("(ms)") else 1.0)
+        for name, v in values.items()
+        if name.startswith("elapsed time per iteration")
+    ]
     if not times:
-        result.bad_line(line, "an iteration without its elapsed time: the line is cut short, or damaged; left out")
+        result.bad_line(
+            line,
+            "an iteration without its elapsed time: the line is cut short, or damaged; left out",
+        )
         return
     step, seconds = numbered(result, line, found[1]), seconds_of(result, line, *times[0])
     if step is None or seconds is None:
         return
     rate = number(values.get("throughput per GPU (TFLOP/s/GPU)", values.get("TFLOPs")))
     batch = count(values.get("global batch size", run.arguments.get("global_batch_size")))
-    run.steps.setdefault(batch, []).append(Step(line, step, seconds, {"tflops": rate} if rate else {}))
+    run.steps.setdefault(batch, []).append(
+        Step(line, step, seconds, {"tflops": rate} if rate else {})
+    )
 
 
 def _row(result: Result, run: _Run, batch: int | None, steps: list[Step]) -> None:
@@ -131,7 +143,9 @@ def described(a: Arguments) -> tuple[dict[str, Any], list[str]]:
         cells[column] = next((n for name in names if (n := count(a.get(name)))), None)
     heads, experts = cells["n_heads"], cells["n_experts"] or 0
     groups = count(a.get("num_query_groups")) if truth(a.get("group_query_attention")) else heads
-    feed = (count(a.get("moe_ffn_hidden_size")) if experts else None) or count(a.get("ffn_hidden_size"))
+    feed = (count(a.get("moe_ffn_hidden_size")) if experts else None) or count(
+        a.get("ffn_hidden_size")
+    )
     width = cells["d_model"]
     cells |= {
         "d_ff": feed or (4 * width if width else None),
@@ -156,7 +170,9 @@ def _precision(a: Arguments) -> str | None:
     if _on(a, "fp4") or _on(a, "fp4_format"):
         return "nvfp4"
     if _on(a, "fp8") or _on(a, "fp8_format"):
-        return {"mxfp8": "mxfp8", "blockwise": "fp8-blockwise128"}.get(a.get("fp8_recipe", ""), "fp8")
+        return {"mxfp8": "mxfp8", "blockwise": "fp8-blockwise128"}.get(
+            a.get("fp8_recipe", ""), "fp8"
+        )
     for name in ("bf16", "fp16"):
         if _on(a, name):
             return name
@@ -170,7 +186,13 @@ def _attention(a: Arguments) -> str | None:
     if backend in ("unfused", "local"):
         return "none"
     # the default of Transformer Engine picks a fused kernel wherever there is one
-    return "flash" if a.get("transformer_impl") == "transformer_engine" else "none" if a.get("use_flash_attn") == "False" else None
+    return (
+        "flash"
+        if a.get("transformer_impl") == "transformer_engine"
+        else "none"
+        if a.get("use_flash_attn") == "False"
+        else None
+    )
 
 
 def _zero(a: Arguments) -> int | None:
@@ -193,12 +215,26 @@ def _recompute(a: Arguments, layers: int | None, pp: int) -> tuple[str | None, l
     if kind == "None":
         return "none", []
     some = count(a.get("recompute_num_layers", a.get("activations_checkpoint_num_layers")))
-    if kind == "full" and a.get("recompute_method") == "block" and some and layers and some * pp < layers:
+    if (
+        kind == "full"
+        and a.get("recompute_method") == "block"
+        and some
+        and layers
+        and some * pp < layers
+    ):
         return None, [f"recomputes {some} layers of each stage in full: left blank"]
-    return (kind, []) if kind in ("selective", "full") else (None, [f"recompute_granularity {kind[:40]}: left blank"])
+    return (
+        (kind, [])
+        if kind in ("selective", "full")
+        else (None, [f"recompute_granularity {kind[:40]}: left blank"])
+    )
 
 
 def _offloaded(a: Arguments, layers: int | None) -> list[str]:
-    """Layers whose activations are offloaded: their number alone switches it on, unless the dump says that all or activations are off."""
-    off = any(truth(a.get(name)) is False and name in a for name in ("cpu_offloading", "cpu_offloading_activations"))
+    """Layers whose activations are offloaded: their number alone switches it on, unless the dump
+    says that all or activations are off."""
+    off = any(
+        truth(a.get(name)) is False and name in a
+        for name in ("cpu_offloading", "cpu_offloading_activations")
+    )
     return [] if off else noted_in_host_memory(count(a.get("cpu_offloading_num_layers")), layers)

@@ -1,4 +1,5 @@
-"""MLPerf training logs: `:::MLLOG` lines of JSON. Step time from tracked statistics, else from samples between blocks."""
+"""MLPerf training logs: `:::MLLOG` lines of JSON. Step time from tracked statistics, else from
+samples between blocks."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ SAMPLES = ("samples_count", "step", "epoch_num", "first_epoch_num")
 
 
 class _Log:
-    """Values of events by key, and three ways to a step time: reported times, reported rates, clock and samples of blocks."""
+    """Values of events by key, and three ways to a step time: reported times, reported rates, clock
+    and samples of blocks."""
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
@@ -82,7 +84,9 @@ def _entry(result: Result, log: _Log, line: int, text: str) -> None:
         log.values[key] = value
 
 
-def _statistics(result: Result, log: _Log, line: int, value: dict[str, Any], metadata: dict[str, Any]) -> None:
+def _statistics(
+    result: Result, log: _Log, line: int, value: dict[str, Any], metadata: dict[str, Any]
+) -> None:
     at = next((metadata[name] for name in SAMPLES if name in metadata), line)
     step = numbered(result, line, at)
     if step is None:
@@ -93,14 +97,30 @@ def _statistics(result: Result, log: _Log, line: int, value: dict[str, Any], met
     elif "throughput" in value:
         rate = number(value["throughput"])
         if rate is None or rate <= 0.0:
-            result.bad_line(line, f"throughput: expected a positive number, got {str(value['throughput'])[:30]!r}; left out")
+            result.bad_line(
+                line,
+                (
+                    "throughput: expected a positive number, got "
+                    f"{str(value['throughput'])[:30]!r}; "
+                    "left out"
+                ),
+            )
         else:
             log.rates.append((line, step, rate))
 
 
-def _block(result: Result, log: _Log, line: int, key: str, clock_ms: float | None, metadata: dict[str, Any]) -> None:
+def _block(
+    result: Result, log: _Log, line: int, key: str, clock_ms: float | None, metadata: dict[str, Any]
+) -> None:
     """Remember where a block began, and what it took when it ends."""
-    samples = next((n for name in ("samples_count", "epoch_num", "step") if (n := number(metadata.get(name))) is not None), None)
+    samples = next(
+        (
+            n
+            for name in ("samples_count", "epoch_num", "step")
+            if (n := number(metadata.get(name))) is not None
+        ),
+        None,
+    )
     if clock_ms is None:
         result.bad_line(line, f"{key} without a time; left out")
     elif key.endswith("start"):
@@ -111,10 +131,14 @@ def _block(result: Result, log: _Log, line: int, key: str, clock_ms: float | Non
 
 
 def _done(log: _Log) -> list[tuple[int, float, float]]:
-    """(line, seconds, samples) of each block. Loggers count samples since the start of the run, or those of the block alone."""
+    """(line, seconds, samples) of each block. Loggers count samples since the start of the run, or
+    those of the block alone."""
     ends = [stop for _, _, _, stop in log.blocks]
     alone = len(ends) > 1 and max(ends) == min(ends)
-    return [(line, seconds, stop if alone or stop == start else stop - start) for line, seconds, start, stop in log.blocks]
+    return [
+        (line, seconds, stop if alone or stop == start else stop - start)
+        for line, seconds, start, stop in log.blocks
+    ]
 
 
 def _steps(result: Result, log: _Log, batch: int | None) -> tuple[list[Step], str]:
@@ -123,14 +147,28 @@ def _steps(result: Result, log: _Log, batch: int | None) -> tuple[list[Step], st
         return log.times, "as reported (train_step_time)"
     if batch is None:
         if log.rates or log.blocks:
-            result.trouble("whole file", "throughput without global_batch_size makes no step time: give --set global_batch=…")
+            result.trouble(
+                "whole file",
+                (
+                    "throughput without global_batch_size makes no step time: give --set "
+                    "global_batch=…"
+                ),
+            )
         return [], ""
     if log.rates:
         found = [(line, step, batch / rate) for line, step, rate in log.rates]
-        kept = [Step(line, step, s) for line, step, t in found if (s := seconds_of(result, line, t)) is not None]
+        kept = [
+            Step(line, step, s)
+            for line, step, t in found
+            if (s := seconds_of(result, line, t)) is not None
+        ]
         return kept, "global batch over reported throughput"
     blocks = [(line, t * batch / done if done > 0.0 else -1.0) for line, t, done in _done(log)]
-    kept = [Step(line, line, s) for line, t in blocks if (s := seconds_of(result, line, t, what="time and samples of a block")) is not None]
+    kept = [
+        Step(line, line, s)
+        for line, t in blocks
+        if (s := seconds_of(result, line, t, what="time and samples of a block")) is not None
+    ]
     return kept, "clock of blocks over their steps"
 
 
@@ -140,13 +178,21 @@ def _row(result: Result, log: _Log) -> None:
     found = summary(result, steps, "mean of a block")
     if found is None:
         return
-    result.add(found.line, cells | {"stack": STACK, "step_time_s": found.seconds, "note": f"{found.note}; {how}"})
+    result.add(
+        found.line,
+        cells | {"stack": STACK, "step_time_s": found.seconds, "note": f"{found.note}; {how}"},
+    )
 
 
 def described(values: dict[str, Any]) -> dict[str, Any]:
     """Cells that the events tell."""
-    cells: dict[str, Any] = {c: next((n for k in keys if (n := count(values.get(k)))), None) for c, keys in DIRECT.items()}
-    model, seq_len, flag = BENCHMARKS.get(str(values.get("submission_benchmark")), (None, None, None))
+    cells: dict[str, Any] = {
+        c: next((n for k in keys if (n := count(values.get(k)))), None)
+        for c, keys in DIRECT.items()
+    }
+    model, seq_len, flag = BENCHMARKS.get(
+        str(values.get("submission_benchmark")), (None, None, None)
+    )
     inner = (cells["tp"] or 1) * (cells["pp"] or 1) * (cells["cp"] or 1)
     accumulate = count(values.get("gradient_accumulation_steps"))
     told = cells["tp"] or cells["pp"] or cells["cp"]
@@ -154,7 +200,9 @@ def described(values: dict[str, Any]) -> dict[str, Any]:
     micro = cells["micro_batch"]
     if micro is None and dp and accumulate and cells["global_batch"]:
         micro = count(cells["global_batch"] / (dp * accumulate))
-    name, known = accelerator_name(re.sub(r"^\d+ ?x ?", "", str(values.get("submission_platform", ""))[:80]), "gpu")
+    name, known = accelerator_name(
+        re.sub(r"^\d+ ?x ?", "", str(values.get("submission_platform", ""))[:80]), "gpu"
+    )
     return cells | {
         "model": model,
         "accelerator": name if known else None,

@@ -1,4 +1,5 @@
-"""Logs of nccl-tests and rccl-tests: one row of the table of collectives for each message size, from the out-of-place columns."""
+"""Logs of nccl-tests and rccl-tests: one row of the table of collectives for each message size,
+from the out-of-place columns."""
 
 from __future__ import annotations
 
@@ -17,7 +18,11 @@ SIGN = re.compile(r"algbw\s+busbw|^#\s*nThread ", re.MULTILINE)
 _HEADER = re.compile(r"^#?\s*nThreads?:? \d+ ")
 _COLUMNS = re.compile(r"algbw\s+busbw")
 _RANK = re.compile(r"Rank\s+(\d+) .*\bon\s+(\S+) device\s+\d+ \[[^\]]*\] (.+)$")
-_PROGRAM = re.compile(r"\b(all_reduce|all_gather|reduce_scatter|alltoallv?|sendrecv|broadcast|reduce|gather|scatter|hypercube)_perf\b")
+_PROGRAM = re.compile(
+    r"\b(all_reduce|all_gather|reduce_scatter|alltoallv?|sendrecv|broadcast|reduce|gather|"
+    r"scatter|"
+    r"hypercube)_perf\b"
+)
 _VERSION = re.compile(r"\b(NCCL|RCCL)(?: version|-library[=:])?\s*:?\s*v?(\d+\.\d+(?:\.\d+)?)")
 _ROW = re.compile(r"^\s*\d+\s+\d+\s+[a-z]\w*\s+\S+")
 
@@ -25,7 +30,8 @@ NAMES = {"alltoall": "all_to_all", "alltoallv": "all_to_all", "sendrecv": "permu
 """Program → collective, where it is another word."""
 
 AGREES = 0.05
-"""Largest relative difference between bandwidths and what follows from time, size and ranks; short times are rounded."""
+"""Largest relative difference between bandwidths and what follows from time, size and ranks; short
+times are rounded."""
 
 
 class _Test:
@@ -68,7 +74,10 @@ def _row(result: Result, test: _Test, line: int, fields: list[str]) -> None:
     at = 5 if len(fields) in (9, 13) else 4
     values = [number(f) for f in (fields[0], *fields[at : at + 3])]
     if len(fields) < at + 3 or any(v is None or v < 0.0 for v in values):
-        result.bad_line(line, "size, time, algbw and busbw expected; the line is cut short, or damaged; left out")
+        result.bad_line(
+            line,
+            "size, time, algbw and busbw expected; the line is cut short, or damaged; left out",
+        )
         return
     nbytes, time_us, algorithm, bus = (v or 0.0 for v in values)
     if nbytes == 0.0 or time_us == 0.0:
@@ -76,17 +85,33 @@ def _row(result: Result, test: _Test, line: int, fields: list[str]) -> None:
         return
     wrong = fields[at + 3] if len(fields) > at + 3 else "N/A"
     if (number(wrong) or 0.0) > 1e-3:  # old versions print the largest error here, new ones a count
-        result.bad_line(line, f"the test found {wrong} wrong values: such a time is worth nothing; left out")
+        result.bad_line(
+            line, f"the test found {wrong} wrong values: such a time is worth nothing; left out"
+        )
         return
     if algorithm > 1.0 and abs(nbytes / (1e3 * time_us) / algorithm - 1.0) > AGREES:
-        result.bad_line(line, f"{nbytes:g} bytes in {time_us:g} us are not {algorithm:g} GB/s: the line is damaged; left out")
+        result.bad_line(
+            line,
+            (
+                f"{nbytes:g} bytes in {time_us:g} us are not {algorithm:g} GB/s: the line is "
+                "damaged; "
+                "left out"
+            ),
+        )
         return
     cells = _described(result, test, fields[3], algorithm, bus)
-    sizes = {"message_bytes": nbytes, "time_us": time_us, "algbw_GBs": algorithm or None, "busbw_GBs": bus or None}
+    sizes = {
+        "message_bytes": nbytes,
+        "time_us": time_us,
+        "algbw_GBs": algorithm or None,
+        "busbw_GBs": bus or None,
+    }
     result.add(line, cells | sizes)
 
 
-def _described(result: Result, test: _Test, operation: str, algorithm: float, bus: float) -> dict[str, Any]:
+def _described(
+    result: Result, test: _Test, operation: str, algorithm: float, bus: float
+) -> dict[str, Any]:
     program = "rccl-tests" if test.version.startswith("RCCL") else STACK
     names = {accelerator_name(device, "gpu") for device in test.devices}
     known = next((name for name, is_known in names if is_known and len(names) == 1), None)
@@ -102,11 +127,16 @@ def _described(result: Result, test: _Test, operation: str, algorithm: float, bu
 
 
 def _guess(operation: str, ranks: int | None, algorithm: float, bus: float) -> str | None:
-    """The collective of a log without the name of its program: by its operation, and bus over algorithm bandwidth.
+    """The collective of a log without the name of its program: by its operation, and bus over
+    algorithm bandwidth.
 
     Gathers and all-to-all look the same, so that they have to be named.
     """
     if operation in ("none", "-1") or not ranks or ranks < 3 or algorithm < 1.0:
         return None
-    fits = [k for k in ("all_reduce", "reduce_scatter") if abs(bus / algorithm / BUS_FACTOR[k](ranks) - 1.0) < AGREES]
+    fits = [
+        k
+        for k in ("all_reduce", "reduce_scatter")
+        if abs(bus / algorithm / BUS_FACTOR[k](ranks) - 1.0) < AGREES
+    ]
     return fits[0] if len(fits) == 1 else None

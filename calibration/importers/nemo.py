@@ -1,4 +1,5 @@
-"""Training logs of NeMo: lines of iterations or states of a progress bar with `train_step_timing in s`, and the configuration as YAML."""
+"""Training logs of NeMo: lines of iterations or states of a progress bar with `train_step_timing in
+s`, and the configuration as YAML."""
 
 from __future__ import annotations
 
@@ -65,7 +66,14 @@ def parse(source: Source) -> Result:
         elif found := _BAR.search(text):
             values = dict(_pair(part, "=") for part in found[1].rstrip("] ").split(","))
             if "global_step" in values:
-                _take(result, groups, memory, line, values["global_step"], _with_pace(values, found[1]))
+                _take(
+                    result,
+                    groups,
+                    memory,
+                    line,
+                    values["global_step"],
+                    _with_pace(values, found[1]),
+                )
     for batch, steps in groups.items():
         _row(result, config, batch, steps, memory)
     return result
@@ -99,7 +107,12 @@ def _with_pace(values: dict[str, str], text: str) -> dict[str, str]:
 
 
 def _take(
-    result: Result, groups: dict[int | None, list[Step]], memory: list[float], line: int, which: str, values: dict[str, str]
+    result: Result,
+    groups: dict[int | None, list[Step]],
+    memory: list[float],
+    line: int,
+    which: str,
+    values: dict[str, str],
 ) -> None:
     """One iteration."""
     given = values.get("train_step_timing in s", values.get("pace"))
@@ -107,18 +120,36 @@ def _take(
         why = "the line is cut short, or the timing callback is off"
         result.bad_line(line, f"an iteration without `train_step_timing in s`: {why}; left out")
         return
-    step, seconds = numbered(result, line, values.get("global_step", which)), seconds_of(result, line, given)
+    step, seconds = (
+        numbered(result, line, values.get("global_step", which)),
+        seconds_of(result, line, given),
+    )
     if step is None or seconds is None:
         return
-    found = {"tflops": number(values.get("TFLOPS_per_GPU")), "tokens": number(values.get("tokens_per_sec_per_gpu"))}
+    found = {
+        "tflops": number(values.get("TFLOPS_per_GPU")),
+        "tokens": number(values.get("tokens_per_sec_per_gpu")),
+    }
     metrics = {name: value for name, value in found.items() if value}
     if "pace" in values and "train_step_timing in s" not in values:
         metrics["pace"] = 1.0
-    memory += [m for name in ("max_memory_allocated", "peak_memory_usage") if (m := number(values.get(name)))]
-    groups.setdefault(count(values.get("global_batch_size")), []).append(Step(line, step, seconds, metrics))
+    memory += [
+        m
+        for name in ("max_memory_allocated", "peak_memory_usage")
+        if (m := number(values.get(name)))
+    ]
+    groups.setdefault(count(values.get("global_batch_size")), []).append(
+        Step(line, step, seconds, metrics)
+    )
 
 
-def _row(result: Result, config: settings.Settings, batch: int | None, steps: list[Step], memory: list[float]) -> None:
+def _row(
+    result: Result,
+    config: settings.Settings,
+    batch: int | None,
+    steps: list[Step],
+    memory: list[float],
+) -> None:
     found = summary(result, steps)
     if found is None:
         return
@@ -143,9 +174,18 @@ def described(config: settings.Settings) -> tuple[dict[str, Any], list[str]]:
         return {}, ["no configuration in the log"]
 
     def get(name: str) -> str | None:
-        return next((config[k] for k in (f"model.{name}", f"model.config.{name}", name, f"trainer.{name}") if k in config), None)
+        return next(
+            (
+                config[k]
+                for k in (f"model.{name}", f"model.config.{name}", name, f"trainer.{name}")
+                if k in config
+            ),
+            None,
+        )
 
-    cells: dict[str, Any] = {c: next((n for s in names if (n := count(get(s)))), None) for c, names in DIRECT.items()}
+    cells: dict[str, Any] = {
+        c: next((n for s in names if (n := count(get(s)))), None) for c, names in DIRECT.items()
+    }
     nodes, each = count(config.get("trainer.num_nodes")), count(config.get("trainer.devices"))
     devices = nodes * each if nodes and each else None
     inner = (cells["tp"] or 1) * (cells["pp"] or 1) * (cells["cp"] or 1)
@@ -158,9 +198,13 @@ def described(config: settings.Settings) -> tuple[dict[str, Any], list[str]]:
         "n_experts": cells["n_experts"] if experts else None,
         "top_k": cells["top_k"] if experts else None,
         "gated_mlp": int("glu" in activation) if activation else None,
-        "sp": None if get("sequence_parallel") is None else int(truth(get("sequence_parallel")) or False),
+        "sp": None
+        if get("sequence_parallel") is None
+        else int(truth(get("sequence_parallel")) or False),
         "precision": _precision(get("fp8"), config.get("trainer.precision", get("precision"))),
-        "attention": "flash" if truth(get("use_flash_attention")) or truth(get("transformer_engine")) else None,
+        "attention": "flash"
+        if truth(get("use_flash_attention")) or truth(get("transformer_engine"))
+        else None,
         "zero_stage": _zero(get("fsdp"), get("optim.name")),
     }
     cells["recompute"], notes = _recompute(get)
@@ -170,17 +214,33 @@ def described(config: settings.Settings) -> tuple[dict[str, Any], list[str]]:
 def _precision(fp8: str | None, given: str | None) -> str | None:
     if truth(fp8):
         return "fp8"
-    words = {"bf16": "bf16", "bf16-mixed": "bf16", "16": "fp16", "16-mixed": "fp16", "32": "fp32", "32-true": "fp32"}
+    words = {
+        "bf16": "bf16",
+        "bf16-mixed": "bf16",
+        "16": "fp16",
+        "16-mixed": "fp16",
+        "32": "fp32",
+        "32-true": "fp32",
+    }
     return words.get(str(given).lower())
 
 
 def _zero(fsdp: str | None, optimizer: str | None) -> int | None:
-    return 3 if truth(fsdp) else None if optimizer is None else int(optimizer.startswith(("distributed_", "mcore_distributed")))
+    return (
+        3
+        if truth(fsdp)
+        else None
+        if optimizer is None
+        else int(optimizer.startswith(("distributed_", "mcore_distributed")))
+    )
 
 
 def _recompute(get: Any) -> tuple[str | None, list[str]]:
     kind = get("activations_checkpoint_granularity") or get("recompute_granularity")
-    method, some = get("activations_checkpoint_method"), count(get("activations_checkpoint_num_layers"))
+    method, some = (
+        get("activations_checkpoint_method"),
+        count(get("activations_checkpoint_num_layers")),
+    )
     if kind in ("null", "None"):
         return "none", []
     if kind == "full" and method == "block" and some:
@@ -189,8 +249,12 @@ def _recompute(get: Any) -> tuple[str | None, list[str]]:
 
 
 def _offloaded(get: Any, layers: int | None) -> list[str]:
-    """Layers whose activations are offloaded, where that is switched on; all but the last by default, which dumps give as a formula."""
-    if not truth(get("cpu_offloading")) or truth(get("cpu_offloading_activations") or "True") is False:
+    """Layers whose activations are offloaded, where that is switched on; all but the last by
+    default, which dumps give as a formula."""
+    if (
+        not truth(get("cpu_offloading"))
+        or truth(get("cpu_offloading_activations") or "True") is False
+    ):
         return []
     told = get("cpu_offloading_num_layers") or ""
     by_default = layers - 1 if layers and _ALL_BUT_ONE.fullmatch(told) else None

@@ -1,4 +1,5 @@
-"""The wire format of protocol buffers: as much as reading a profile needs. Every place is a byte offset in the file."""
+"""The wire format of protocol buffers: as much as reading a profile needs. Every place is a byte
+offset in the file."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ _MOST = 1 << 64
 
 
 class Field(NamedTuple):
-    """One field of a message. number, kind: of the tag. value: of numbers (unsigned). start, end: of its contents."""
+    """One field of a message. number, kind: of the tag. value: of numbers (unsigned). start, end:
+    of its contents."""
 
     number: int
     kind: int
@@ -24,7 +26,8 @@ class Damaged(Exception):
     """The bytes are no message.
 
     Attributes:
-      at: offset in the file. reason: what is wrong there. end: of the message. rest: what there is of a field that is cut short.
+      at: offset in the file. reason: what is wrong there. end: of the message. rest: what there is
+        of a field that is cut short.
     """
 
     def __init__(self, at: int, reason: str, end: int, rest: Field | None = None):
@@ -46,7 +49,11 @@ def varint(data: bytes, at: int, end: int) -> tuple[int, int]:
                 raise Damaged(at, "a number of more than 64 bits", end)
             return value, i + 1
         shift += 7
-    raise Damaged(at, "a number that does not end" if end - at >= 10 else "ends within a number: cut short", end)
+    raise Damaged(
+        at,
+        "a number that does not end" if end - at >= 10 else "ends within a number: cut short",
+        end,
+    )
 
 
 def fields(data: bytes, start: int, end: int) -> Iterator[Field]:
@@ -74,7 +81,12 @@ def fields(data: bytes, start: int, end: int) -> Iterator[Field]:
             raise Damaged(begin, f"a field of kind {kind}, which profiles do not have", end)
         if size > end - at:
             rest = Field(number, kind, 0, at, end) if kind == BYTES else None
-            raise Damaged(begin, f"a field of {size} bytes where {end - at} are left: cut short, or damaged", end, rest)
+            raise Damaged(
+                begin,
+                f"a field of {size} bytes where {end - at} are left: cut short, or damaged",
+                end,
+                rest,
+            )
         value = int.from_bytes(data[at : at + size], "little") if kind != BYTES else 0
         yield Field(number, kind, value, at, at + size)
         at += size

@@ -1,4 +1,5 @@
-"""Settings that logs print in YAML, TOML or JSON, as a flat dictionary `section.key → text`; only as much of each language as dumps use."""
+"""Settings that logs print in YAML, TOML or JSON, as a flat dictionary `section.key → text`; only
+as much of each language as dumps use."""
 
 from __future__ import annotations
 
@@ -68,7 +69,8 @@ def flat(value: Any, prefix: str = "", depth: int = 0) -> Settings:
 
 
 def json_at(lines: list[Line], index: int, start: int, longest: int = 4000) -> Settings | None:
-    """The JSON object that begins in a line at a column and may go on over the next ones; None when there is no whole one."""
+    """The JSON object that begins in a line at a column and may go on over the next ones; None when
+    there is no whole one."""
     text, depth = [], 0
     for i in range(index, min(index + longest, len(lines))):
         part = lines[i].text[start:] if i == index else lines[i].text

@@ -1,4 +1,5 @@
-"""The bytes of a file, unpacked, and as lines of text; what cannot be decoded is shown as such, never an exception."""
+"""The bytes of a file, unpacked, and as lines of text; what cannot be decoded is shown as such,
+never an exception."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from typing import NamedTuple
 from dmodel.types import InputError
 
 MAGIC, PIECE = b"\x1f\x8b", 1024
-"""How a gzip stream begins, and the bytes unpacked at a time, so that what comes before a damage is kept."""
+"""How a gzip stream begins, and the bytes unpacked at a time, so that what comes before a damage is
+kept."""
 
 LARGEST = 2**31
 """Bytes of a file, unpacked; more is refused, since all of it is held in memory."""
@@ -24,7 +26,8 @@ RANK = re.compile(r"^(?:\[\d+,\d+\]<std\w+>:|\[(?:rank|default)\d+\]:|\s?\d{1,5}
 
 
 class Line(NamedTuple):
-    """One line. number: in the file, from 1. text: without what a launcher put before it, colours and line end."""
+    """One line. number: in the file, from 1. text: without what a launcher put before it, colours
+    and line end."""
 
     number: int
     text: str
@@ -34,7 +37,8 @@ class Source:
     """A file to import.
 
     Attributes:
-      name: for messages. data: its bytes, unpacked. damage: (place, reason) when not all of it could be unpacked, else None.
+      name: for messages. data: its bytes, unpacked. damage: (place, reason) when not all of it
+        could be unpacked, else None.
     """
 
     def __init__(self, name: str, data: bytes):
@@ -53,10 +57,14 @@ class Source:
             raise InputError(f"{path}: is a folder; name the files in it")
         try:
             if path.stat().st_size > LARGEST:
-                raise InputError(f"{path}: larger than {LARGEST >> 30} GiB; cut out the part with the steps")
+                raise InputError(
+                    f"{path}: larger than {LARGEST >> 30} GiB; cut out the part with the steps"
+                )
             data = path.read_bytes()
         except FileNotFoundError:
-            raise InputError(f"{path}: no such file; expected a log or a profile to import") from None
+            raise InputError(
+                f"{path}: no such file; expected a log or a profile to import"
+            ) from None
         except OSError as error:
             raise InputError(f"{path}: cannot be read ({error.strerror})") from None
         return cls(str(path), data)
@@ -70,14 +78,27 @@ class Source:
                 try:
                     out += member.decompress(packed[at : at + PIECE])
                 except zlib.error as error:
-                    self.damage = (f"byte {at}", f"the gzip stream is damaged here ({str(error)[:80]}); {len(out)} bytes could be unpacked")
+                    self.damage = (
+                        f"byte {at}",
+                        (
+                            f"the gzip stream is damaged here ({str(error)[:80]}); {len(out)} "
+                            "bytes "
+                            "could be unpacked"
+                        ),
+                    )
                     return bytes(out)
                 at += PIECE
             if len(out) > LARGEST:
-                raise InputError(f"{self.name}: unpacks to more than {LARGEST >> 30} GiB; cut out the part with the steps")
+                raise InputError(
+                    f"{self.name}: unpacks to more than {LARGEST >> 30} GiB; cut out the part "
+                    "with the steps"
+                )
             if not member.eof:
                 what = "the file is cut short: the gzip stream does not end"
-                self.damage = (f"byte {len(packed)}", f"{what} (it began at byte {begin}); {len(out)} bytes could be unpacked")
+                self.damage = (
+                    f"byte {len(packed)}",
+                    f"{what} (it began at byte {begin}); {len(out)} bytes could be unpacked",
+                )
                 return bytes(out)
             at = min(at, len(packed)) - len(member.unused_data)
         if packed[at:].strip(b"\0"):
@@ -98,11 +119,14 @@ class Source:
 
     @cached_property
     def lines(self) -> list[Line]:
-        """Lines; a progress bar, which overwrites itself, counts as one line for each state, all with the same number."""
+        """Lines; a progress bar, which overwrites itself, counts as one line for each state, all
+        with the same number."""
         found = []
         for i, whole in enumerate(self.text.split("\n"), 1):
             states = whole.split("\r") if "\r" in whole else [whole]
-            found.extend(Line(i, RANK.sub("", CODED.sub("", state)).rstrip()) for state in states if state)
+            found.extend(
+                Line(i, RANK.sub("", CODED.sub("", state)).rstrip()) for state in states if state
+            )
         return found
 
     @cached_property

@@ -1,4 +1,5 @@
-"""Times of many steps → one: warm-up dropped, median, spread; how much of it in words, for the note of the row."""
+"""Times of many steps → one: warm-up dropped, median, spread; how much of it in words, for the note
+of the row."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ SHORTEST, LONGEST = 1e-6, 1e6
 
 
 class Step(NamedTuple):
-    """One logged step (or mean of some). line: of the file. number: as logged. metrics: other figures beside the time, by name."""
+    """One logged step (or mean of some). line: of the file. number: as logged. metrics: other
+    figures beside the time, by name."""
 
     line: int
     number: int
@@ -25,7 +27,8 @@ class Step(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """A run of steps. seconds: median after warm-up. kept, dropped: steps. line: of the first. note: all that in words."""
+    """A run of steps. seconds: median after warm-up. kept, dropped: steps. line: of the first.
+    note: all that in words."""
 
     seconds: float
     kept: int
@@ -45,21 +48,28 @@ class Summary(NamedTuple):
 
 
 def pooled(steps: Iterable[Step]) -> list[Step]:
-    """Steps by number; those that several ranks logged, or a restarted run did again, count once, with their median."""
+    """Steps by number; those that several ranks logged, or a restarted run did again, count once,
+    with their median."""
     by_number: dict[int, list[Step]] = {}
     for step in steps:
         by_number.setdefault(step.number, []).append(step)
     out = []
     for n, same in sorted(by_number.items()):
         names = {name for s in same for name in s.metrics}
-        metrics = {name: statistics.median(s.metrics[name] for s in same if name in s.metrics) for name in names}
-        out.append(Step(min(s.line for s in same), n, statistics.median(s.seconds for s in same), metrics))
+        metrics = {
+            name: statistics.median(s.metrics[name] for s in same if name in s.metrics)
+            for name in names
+        }
+        out.append(
+            Step(min(s.line for s in same), n, statistics.median(s.seconds for s in same), metrics)
+        )
     return out
 
 
 def warm_up(seconds: Sequence[float]) -> int:
-    """Leading steps to drop: those before the first that is within `SETTLED` of the median of the second half; one at least of three or
-    more (compilation, allocation, first batches), and half of all at most.
+    """Leading steps to drop: those before the first that is within `SETTLED` of the median of the
+    second half; one at least of three or more (compilation, allocation, first batches), and half of
+    all at most.
 
     >>> warm_up([30.0, 4.0, 2.0, 2.1, 2.0, 2.0]), warm_up([2.0, 2.0, 2.0]), warm_up([2.0])
     (2, 1, 0)
@@ -72,7 +82,8 @@ def warm_up(seconds: Sequence[float]) -> int:
 
 
 def summary(result: Result, steps: Iterable[Step], each: str = "step") -> Summary | None:
-    """Median and spread of steps after warm-up; None without steps. Fewer than three are named as a trouble.
+    """Median and spread of steps after warm-up; None without steps. Fewer than three are named as a
+    trouble.
 
     Args:
       each: what one figure of the log stands for ("mean of 10 steps").
@@ -90,19 +101,37 @@ def summary(result: Result, steps: Iterable[Step], each: str = "step") -> Summar
         text += f", {dropped} before them dropped as warm-up (up to {worst:.3g} times the median)"
     else:
         text += ", none dropped: too few to tell warm-up"
-        result.bad_line(all_steps[0].line, f"only {len(kept)} logged times from here: warm-up cannot be told, and may be in the step time")
+        result.bad_line(
+            all_steps[0].line,
+            (
+                f"only {len(kept)} logged times from here: warm-up cannot be told, and may be in "
+                "the "
+                "step time"
+            ),
+        )
     if len(kept) > 3:
         quarter, _, three = statistics.quantiles(seconds, n=4)
-        text += f"; middle half {100 * (quarter / median - 1):+.2g} to {100 * (three / median - 1):+.2g} %"
+        text += (
+            f"; middle half {100 * (quarter / median - 1):+.2g} to "
+            f"{100 * (three / median - 1):+.2g} %"
+        )
     return Summary(median, len(kept), dropped, all_steps[0].line, text, tuple(kept))
 
 
-def seconds_of(result: Result, line: int, text: object, scale: float = 1.0, what: str = "step time") -> float | None:
+def seconds_of(
+    result: Result, line: int, text: object, scale: float = 1.0, what: str = "step time"
+) -> float | None:
     """A time [s] out of a log; one that cannot be is named and None."""
     value = number(text)
     if value is None or not SHORTEST <= value * scale <= LONGEST:
         shown = str(text).strip()[:30]
-        result.bad_line(line, f"{what}: expected a time from {SHORTEST:g} to {LONGEST:g} s, got {shown!r}; this step is left out")
+        result.bad_line(
+            line,
+            (
+                f"{what}: expected a time from {SHORTEST:g} to {LONGEST:g} s, got {shown!r}; this "
+                "step is left out"
+            ),
+        )
         return None
     return value * scale
 
@@ -111,6 +140,13 @@ def numbered(result: Result, line: int, text: object) -> int | None:
     """Number of a step out of a log; one that cannot be is named and None."""
     value = number(text)
     if value is None or not 0.0 <= value < 1e12 or value != int(value):
-        result.bad_line(line, f"step number: expected a whole number, got {str(text).strip()[:30]!r}; this step is left out")
+        result.bad_line(
+            line,
+            (
+                f"step number: expected a whole number, got {str(text).strip()[:30]!r}; this step "
+                "is "
+                "left out"
+            ),
+        )
         return None
     return int(value)

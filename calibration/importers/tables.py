@@ -1,4 +1,5 @@
-"""From files of others to one table: what a person adds (`--set`), shapes of known models, what is still missing, and the file."""
+"""From files of others to one table: what a person adds (`--set`), shapes of known models, what is
+still missing, and the file."""
 
 from __future__ import annotations
 
@@ -8,7 +9,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from calibration.importers import formats
-from calibration.importers.found import COLLECTIVES, PROFILE_COLUMNS, TRACES, Result, Trouble, cell, column
+from calibration.importers.found import (
+    COLLECTIVES,
+    PROFILE_COLUMNS,
+    TRACES,
+    Result,
+    Trouble,
+    cell,
+    column,
+)
 from calibration.importers.source import Source
 from calibration.micro.schema import COLLECTIVE
 from calibration.traces import COLUMNS, TraceTable, write
@@ -19,7 +28,10 @@ from calibration.traces.shapes import from_catalog
 from calibration.traces.table import Row
 from dmodel.types import InputError
 
-NEEDED = {TRACES: (*SHAPE, "accelerator", "n_accel", "global_batch"), COLLECTIVES: ("collective", "accelerator", "n_accel", "nodes")}
+NEEDED = {
+    TRACES: (*SHAPE, "accelerator", "n_accel", "global_batch"),
+    COLLECTIVES: ("collective", "accelerator", "n_accel", "nodes"),
+}
 """Cells without which a row of a table cannot be used."""
 
 LAYOUT = ("dp", "tp", "pp")
@@ -32,9 +44,11 @@ class Imported(NamedTuple):
 
     Attributes:
       table: "traces" or "collectives". rows: cells by column. origin: (file, line) of each row.
-      files: `{file, format, rows, troubles, …}`; format and number of troubles are None of a file that could not be used at all.
+      files: `{file, format, rows, troubles, …}`; format and number of troubles are None of a file
+        that could not be used at all.
       troubles: what could not be read, and where; files that could not be used included.
-      needed: column → rows that are blank there and cannot be used so. unusable: (row, reason) of rows that have another fault.
+      needed: column → rows that are blank there and cannot be used so. unusable: (row, reason) of
+        rows that have another fault.
     """
 
     table: str
@@ -57,26 +71,35 @@ def settings(pairs: Sequence[str]) -> dict[str, str]:
         name, equals, value = (part.strip() for part in pair.partition("="))
         kind = TRACES if column(name, TRACES) else COLLECTIVES
         if not equals or column(name, kind) is None:
-            raise InputError(f"--set {pair}: expected column=value with a column of the format: {', '.join(c.name for c in COLUMNS)}")
+            raise InputError(
+                f"--set {pair}: expected column=value with a column of the format: "
+                f"{', '.join(c.name for c in COLUMNS)}"
+            )
         text, why = cell(name, value, kind)
         if why:
             raise InputError(f"--set {pair}: {why}")
         if not text:
-            raise InputError(f"--set {pair}: no value given; expected {name}=value (was a variable of the shell empty?)")
+            raise InputError(
+                f"--set {pair}: no value given; expected {name}=value (was a variable of the "
+                "shell empty?)"
+            )
         if found.get(name, text) != text:
             raise InputError(f"--set {name} is given twice, as {found[name]} and {text}; give one")
         found[name] = text
     return found
 
 
-def read(paths: Sequence[Path], format: str | None = None, given: Mapping[str, str] | None = None) -> Imported:
+def read(
+    paths: Sequence[Path], format: str | None = None, given: Mapping[str, str] | None = None
+) -> Imported:
     """Import files into one table.
 
     Args:
       format: of all files; None = by their contents.
       given: cells that hold for all rows, in place of what the files say.
     Raises:
-      InputError: no file could be used, files of two kinds of tables, or cells given that the table does not have.
+      InputError: no file could be used, files of two kinds of tables, or cells given that the table
+        does not have.
     """
     results: list[tuple[str, Result]] = []
     files: list[dict[str, Any]] = []
@@ -84,7 +107,13 @@ def read(paths: Sequence[Path], format: str | None = None, given: Mapping[str, s
     seen: set[Path] = set()
     for path in paths:
         if path.resolve() in seen:
-            troubles.append(Trouble(str(path), "whole file", "named more than once; read once, so that its rows do not count twice"))
+            troubles.append(
+                Trouble(
+                    str(path),
+                    "whole file",
+                    "named more than once; read once, so that its rows do not count twice",
+                )
+            )
             continue
         seen.add(path.resolve())
         try:
@@ -97,10 +126,18 @@ def read(paths: Sequence[Path], format: str | None = None, given: Mapping[str, s
             continue
         results.append((name, result))
         troubles += result.troubles
-        about = {"file": str(path), "format": name, "rows": len(result.rows), "troubles": len(result.troubles) + result.unnamed}
+        about = {
+            "file": str(path),
+            "format": name,
+            "rows": len(result.rows),
+            "troubles": len(result.troubles) + result.unnamed,
+        }
         files.append(about | result.details)
     if not results:
-        raise InputError("; ".join(f"{t.file}: {t.reason}" for t in troubles[:3]) or "no file given; name one or more logs or profiles")
+        raise InputError(
+            "; ".join(f"{t.file}: {t.reason}" for t in troubles[:3])
+            or "no file given; name one or more logs or profiles"
+        )
     return together(results, files, troubles, given or {})
 
 
@@ -108,22 +145,31 @@ def _table(results: Sequence[tuple[str, Result]]) -> str:
     tables = {result.table for _, result in results}
     if len(tables) > 1:
         named = ", ".join(f"{result.file} ({name})" for name, result in results[:6])
-        raise InputError(f"logs of collectives and training runs make different tables; import them apart: {named}")
+        raise InputError(
+            "logs of collectives and training runs make different tables; import them apart: "
+            f"{named}"
+        )
     return tables.pop()
 
 
 def together(
-    results: Sequence[tuple[str, Result]], files: list[dict[str, Any]], troubles: list[Trouble], given: Mapping[str, str]
+    results: Sequence[tuple[str, Result]],
+    files: list[dict[str, Any]],
+    troubles: list[Trouble],
+    given: Mapping[str, str],
 ) -> Imported:
     """Rows of several files as one table, with what is still missing.
 
     Raises:
-      InputError: the files make two kinds of tables, or cells are given that the table does not have.
+      InputError: the files make two kinds of tables, or cells are given that the table does not
+        have.
     """
     table = _table(results)
     foreign = [name for name in given if column(name, table) is None]
     if foreign:
-        raise InputError(f"--set {foreign[0]}=…: the files make a table of {table}, which has no such column")
+        raise InputError(
+            f"--set {foreign[0]}=…: the files make a table of {table}, which has no such column"
+        )
     rows, origin = [], []
     for _, result in results:
         for line, cells in result.rows:
@@ -141,7 +187,8 @@ def together(
 
 
 def _open_degrees(row: dict[str, str]) -> tuple[str, ...]:
-    """Blank degrees without which a row's layout is unknown, or cannot multiply to its devices; "dp" alone where nothing is known of it."""
+    """Blank degrees without which a row's layout is unknown, or cannot multiply to its devices;
+    "dp" alone where nothing is known of it."""
     if not any(row.get(n) for n in (*LAYOUT, "zero_stage")):
         return ("dp",) if row.get("n_accel") != "1" else ()
     try:
@@ -153,8 +200,13 @@ def _open_degrees(row: dict[str, str]) -> tuple[str, ...]:
 
 
 def _with_given(row: dict[str, str], given: Mapping[str, str], table: str) -> dict[str, str]:
-    """A row with the cells that a person gave; where the file says something else, the note keeps it."""
-    other = [f"{name} given in place of {row[name]}" for name, value in given.items() if row.get(name, value) != value and name != "note"]
+    """A row with the cells that a person gave; where the file says something else, the note keeps
+    it."""
+    other = [
+        f"{name} given in place of {row[name]}"
+        for name, value in given.items()
+        if row.get(name, value) != value and name != "note"
+    ]
     row = row | dict(given)
     if other and table == TRACES:
         row["note"] = "; ".join([row["note"], *other] if row.get("note") else other)
@@ -166,11 +218,15 @@ def with_shape(row: dict[str, str]) -> dict[str, str]:
     blank = from_catalog(row, LOGGED)
     if not blank:
         return row
-    note = "; ".join(part for part in (row.get("note", ""), f"shape of the catalog's {row['model']}") if part)
+    note = "; ".join(
+        part for part in (row.get("note", ""), f"shape of the catalog's {row['model']}") if part
+    )
     return row | blank | {"note": note}
 
 
-def _unusable(table: str, rows: list[dict[str, str]], origin: list[tuple[str, int]]) -> dict[int, str]:
+def _unusable(
+    table: str, rows: list[dict[str, str]], origin: list[tuple[str, int]]
+) -> dict[int, str]:
     """Why `fit` would set rows aside, by the reader's own rules."""
     if table == COLLECTIVES:
         return {}
@@ -187,14 +243,28 @@ def save(imported: Imported, path: Path) -> None:
     if imported.table == TRACES:
         extra = [name for name in PROFILE_COLUMNS if any(name in row for row in imported.rows)]
         names = tuple(c.name for c in COLUMNS) + tuple(extra)
-        write(TraceTable(names, tuple(Row(str(path), i + 2, row) for i, row in enumerate(imported.rows)), (), (), ()), path)
+        write(
+            TraceTable(
+                names,
+                tuple(Row(str(path), i + 2, row) for i, row in enumerate(imported.rows)),
+                (),
+                (),
+                (),
+            ),
+            path,
+        )
         return
     if path.suffix == ".parquet":
         raise InputError(f"{path}: tables of collectives are CSV files; name a .csv file")
     if not path.parent.is_dir():
-        raise InputError(f"{path}: cannot write, the folder {path.parent} does not exist; make it first or name another file")
+        raise InputError(
+            f"{path}: cannot write, the folder {path.parent} does not exist; make it first or "
+            "name another file"
+        )
     with path.open("w", newline="", encoding="utf-8") as file:
-        out = csv.DictWriter(file, [c.name for c in COLLECTIVE.columns], restval="", lineterminator="\n")
+        out = csv.DictWriter(
+            file, [c.name for c in COLLECTIVE.columns], restval="", lineterminator="\n"
+        )
         out.writeheader()
         out.writerows(imported.rows)
 

@@ -1,7 +1,8 @@
-"""Profiles of JAX and XLA (XPlane protocol buffers): step time from step annotations or runs of the program, device time from operations.
+"""Profiles of JAX and XLA (XPlane protocol buffers): step time from step annotations or runs of the
+program, device time from operations.
 
-Read by `calibration.importers.protobuf`, so that a damaged file costs no more than what is damaged; of a whole one
-`jax.profiler.ProfileData` says the same.
+Read by `calibration.importers.protobuf`, so that a damaged file costs no more than what is damaged;
+of a whole one `jax.profiler.ProfileData` says the same.
 """
 
 from __future__ import annotations
@@ -70,7 +71,10 @@ def looks_like(data: bytes) -> bool:
         first = next(fields(data, 0, len(data)), None)
         if first is None or (first.number, first.kind) != (1, BYTES):
             return False
-        name = next((f for f in fields(data, first.start, first.end) if (f.number, f.kind) == (2, BYTES)), None)
+        name = next(
+            (f for f in fields(data, first.start, first.end) if (f.number, f.kind) == (2, BYTES)),
+            None,
+        )
         return name is not None and data[name.start : name.start + 1] == b"/"
     except Damaged:
         return data[:1] == b"\x0a" and (b"/host:" in data[:65536] or b"/device:" in data[:65536])
@@ -92,7 +96,13 @@ def _whole(data: bytes, start: int, end: int, report: Report) -> Iterator[Field]
 
 def space(data: bytes, report: Report = _ignore) -> Space:
     """All planes of a profile; of damaged parts what stands before the damage."""
-    return Space([_plane(data, f, report) for f in _whole(data, 0, len(data), report) if (f.number, f.kind) == (1, BYTES)])
+    return Space(
+        [
+            _plane(data, f, report)
+            for f in _whole(data, 0, len(data), report)
+            if (f.number, f.kind) == (1, BYTES)
+        ]
+    )
 
 
 def _plane(data: bytes, field: Field, report: Report) -> Plane:
@@ -157,7 +167,12 @@ def _event(data: bytes, field: Field, begin_ns: int, names: _Names, report: Repo
             )
         elif (f.number, f.kind) == (4, BYTES):
             stats += _stat(data, f, names, report)
-    return Event(names.events.get(which, f"{UNNAMED}{which}"), begin_ns + 1e-3 * offset, max(1e-3 * duration, 0.0), stats)
+    return Event(
+        names.events.get(which, f"{UNNAMED}{which}"),
+        begin_ns + 1e-3 * offset,
+        max(1e-3 * duration, 0.0),
+        stats,
+    )
 
 
 def _stat(data: bytes, field: Field, names: _Names, report: Report) -> Stats:
@@ -191,33 +206,61 @@ def parse(source: Source) -> Result:
     steps, how = _steps(found)
     good = [s for s in steps if SHORTEST <= 1e-9 * (s[1] - s[0]) <= LONGEST]
     if len(good) < len(steps):
-        result.trouble("whole file", f"{len(steps) - len(good)} of {len(steps)} steps with an impossible duration; left out")
-    times = summary(result, [Step(1, i, 1e-9 * (end - begin)) for i, (begin, end) in enumerate(good)])
+        result.trouble(
+            "whole file",
+            f"{len(steps) - len(good)} of {len(steps)} steps with an impossible duration; left out",
+        )
+    times = summary(
+        result, [Step(1, i, 1e-9 * (end - begin)) for i, (begin, end) in enumerate(good)]
+    )
     if times is None:
-        result.trouble("whole file", "no steps: neither a line of steps, nor runs of a program on a device, nor a StepTraceAnnotation")
+        result.trouble(
+            "whole file",
+            (
+                "no steps: neither a line of steps, nor runs of a program on a device, nor a "
+                "StepTraceAnnotation"
+            ),
+        )
         return result
     window = [good[s.number] for s in times.steps]
     begin, end = window[0][0], max(w[1] for w in window)
     work = events(found)
     unnamed = sum(e.name.startswith(UNNAMED) for e in work)
     if unnamed:
-        result.trouble("whole file", f"the names of {unnamed} operations are lost; device time is not split")
-    split = None if unnamed else kernels.split(work, begin, end, max(round(1e-9 * (end - begin) / times.seconds), 1))
+        result.trouble(
+            "whole file", f"the names of {unnamed} operations are lost; device time is not split"
+        )
+    split = (
+        None
+        if unnamed
+        else kernels.split(work, begin, end, max(round(1e-9 * (end - begin) / times.seconds), 1))
+    )
     devices = sum(p.name.startswith(("/device:GPU", "/device:TPU")) for p in found.planes)
-    notes = [times.note, f"steps by {how}", kernels.words(split)] + ([f"{devices} devices in this profile"] if devices else [])
+    notes = [times.note, f"steps by {how}", kernels.words(split)] + (
+        [f"{devices} devices in this profile"] if devices else []
+    )
     result.details["profile"] = split.document() if split else None
-    cells = {"accelerator": _accelerator(found), "stack": STACK, "step_time_s": times.seconds, "note": "; ".join(notes)}
+    cells = {
+        "accelerator": _accelerator(found),
+        "stack": STACK,
+        "step_time_s": times.seconds,
+        "note": "; ".join(notes),
+    }
     result.add(1, cells | kernels.cells(split))
     return result
 
 
 def _steps(found: Space) -> tuple[list[tuple[float, float]], str]:
-    """(start, end) [ns] of steps, and how they were told: one device's line of steps, runs of its largest program, or annotations."""
+    """(start, end) [ns] of steps, and how they were told: one device's line of steps, runs of its
+    largest program, or annotations."""
     devices = [p for p in found.planes if p.name.startswith("/device:")]
     for plane in devices:
         for line in plane.lines:
             if line.name == "Steps" and line.events:
-                return [(e.start_ns, e.start_ns + e.duration_ns) for e in sorted(line.events, key=_start)], "the line of steps"
+                return [
+                    (e.start_ns, e.start_ns + e.duration_ns)
+                    for e in sorted(line.events, key=_start)
+                ], "the line of steps"
     for plane in found.planes:
         for line in plane.lines:
             marked = [e for e in line.events if any(name == "step_num" for name, _ in e.stats)]
@@ -252,6 +295,11 @@ def _periods(found: list[Event]) -> list[tuple[float, float]]:
 
 def _accelerator(found: Space) -> str | None:
     """The catalog's name of the devices, where their planes say what they are."""
-    kinds = {str(value) for p in found.planes for name, value in p.stats if name in ("device_type_string", "device_name")}
+    kinds = {
+        str(value)
+        for p in found.planes
+        for name, value in p.stats
+        if name in ("device_type_string", "device_name")
+    }
     names = {accelerator_name(kind, "gpu") for kind in kinds}
     return next((name for name, known in names if known), None) if len(names) == 1 else None

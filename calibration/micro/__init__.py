@@ -1,4 +1,5 @@
-"""Micro-benchmarks: single matrix products, attention cores and collectives; their tables, fits, and priors for the step model."""
+"""Micro-benchmarks: single matrix products, attention cores and collectives; their tables, fits,
+and priors for the step model."""
 
 from calibration.micro.priors import MicroPrior, priors
 from calibration.micro.reader import MicroTable, published, read

@@ -1,6 +1,8 @@
-"""Fit a small physical form to measured times of one operation: Student-t noise, priors, L-BFGS from several starts, many fits at once.
+"""Fit a small physical form to measured times of one operation: Student-t noise, priors, L-BFGS
+from several starts, many fits at once.
 
-Residual `ln(predicted / measured)`, parameters in prior standard deviations in the unconstrained space, as in the fit of whole steps.
+Residual `ln(predicted / measured)`, parameters in prior standard deviations in the unconstrained
+space, as in the fit of whole steps.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from dmodel.types import Array, enable_float64
 
 FREEDOM = 4.0
 NOISE, NOISE_WIDTH = 0.06, 0.7
-"""Prior of the Student-t scale of ln(predicted / measured): median, and standard deviation of its logarithm."""
+"""Prior of the Student-t scale of ln(predicted / measured): median, and standard deviation of its
+logarithm."""
 
 STEPS, STARTS = 120, 6
 
@@ -55,7 +58,8 @@ class Problem(NamedTuple):
 
 
 class Fitted(NamedTuple):
-    """A fitted form: unconstrained values `[C]`, their covariance `[C, C]`, and the Student-t scale."""
+    """A fitted form: unconstrained values `[C]`, their covariance `[C, C]`, and the Student-t
+    scale."""
 
     form: Form
     z: np.ndarray
@@ -74,13 +78,19 @@ class Fitted(NamedTuple):
 
     def seconds(self, cases: Any) -> np.ndarray:
         """Predicted times [s], `[row]`."""
-        return np.asarray(_seconds(jnp.asarray(self.z), jax.tree.map(jnp.asarray, cases), self.form))
+        return np.asarray(
+            _seconds(jnp.asarray(self.z), jax.tree.map(jnp.asarray, cases), self.form)
+        )
 
 
 def constrained(specs: Mapping[str, Spec], z: Array) -> dict[str, jax.Array]:
-    """Coefficients by name of unconstrained ones `[C]`: exp of the positive, sigmoid of the shares."""
+    """Coefficients by name of unconstrained ones `[C]`: exp of the positive, sigmoid of the
+    shares."""
     z = jnp.asarray(z)
-    return {name: jax.nn.sigmoid(z[i]) if s.bound == "share" else jnp.exp(z[i]) for i, (name, s) in enumerate(specs.items())}
+    return {
+        name: jax.nn.sigmoid(z[i]) if s.bound == "share" else jnp.exp(z[i])
+        for i, (name, s) in enumerate(specs.items())
+    }
 
 
 def unconstrained(specs: Mapping[str, Spec], values: Mapping[str, float]) -> np.ndarray:
@@ -90,11 +100,17 @@ def unconstrained(specs: Mapping[str, Spec], values: Mapping[str, float]) -> np.
     return np.log(x) - np.where(share, np.log1p(-np.where(share, x, 0.0)), 0.0)
 
 
-def problem(form: Form, cases: Any, seconds: np.ndarray, prior: Mapping[str, tuple[float, float]] | None = None) -> Problem:
+def problem(
+    form: Form,
+    cases: Any,
+    seconds: np.ndarray,
+    prior: Mapping[str, tuple[float, float]] | None = None,
+) -> Problem:
     """A problem of all rows, each of weight 1.
 
     Args:
-      prior: name → (mean, standard deviation) in the unconstrained space, in place of the form's own.
+      prior: name → (mean, standard deviation) in the unconstrained space, in place of the form's
+        own.
     """
     mean = unconstrained(form.specs, {name: s.default for name, s in form.specs.items()})
     width = np.array([s.width for s in form.specs.values()])
@@ -105,11 +121,15 @@ def problem(form: Form, cases: Any, seconds: np.ndarray, prior: Mapping[str, tup
 
 
 def misfit(p: Array, form: Form, data: Problem) -> jax.Array:
-    """Student-t misfit and prior: `Σ_i w_i [ln s + (ν + 1)/2 · ln(1 + r_i² / (ν s²))] + ½ |p|²`; the last of p is the noise scale's."""
+    """Student-t misfit and prior: `Σ_i w_i [ln s + (ν + 1)/2 · ln(1 + r_i² / (ν s²))] + ½ |p|²`;
+    the last of p is the noise scale's."""
     p = jnp.asarray(p)
     scale = NOISE * jnp.exp(NOISE_WIDTH * p[-1])
     r = _log_ratio(data.mean + data.width * p[:-1], data, form)
-    return (data.weight * (jnp.log(scale) + 0.5 * (FREEDOM + 1.0) * jnp.log1p((r / scale) ** 2 / FREEDOM))).sum() + 0.5 * (p**2).sum()
+    return (
+        data.weight
+        * (jnp.log(scale) + 0.5 * (FREEDOM + 1.0) * jnp.log1p((r / scale) ** 2 / FREEDOM))
+    ).sum() + 0.5 * (p**2).sum()
 
 
 @partial(jax.jit, static_argnames="form")
@@ -120,7 +140,9 @@ def _seconds(z: jax.Array, cases: Any, form: Form) -> jax.Array:
 @partial(jax.jit, static_argnames="form")
 def _descend(starts: jax.Array, data: Problem, form: Form) -> tuple[jax.Array, jax.Array]:
     """L-BFGS from every start `[problem, start, C + 1]`: where it ends, and the misfit there."""
-    solver = optax.lbfgs(memory_size=12, linesearch=optax.scale_by_backtracking_linesearch(20, store_grad=True))
+    solver = optax.lbfgs(
+        memory_size=12, linesearch=optax.scale_by_backtracking_linesearch(20, store_grad=True)
+    )
 
     def one(p: jax.Array, rows: Problem) -> tuple[jax.Array, jax.Array]:
         loss = partial(misfit, form=form, data=rows)
@@ -139,7 +161,8 @@ def _descend(starts: jax.Array, data: Problem, form: Form) -> tuple[jax.Array, j
 
 
 def _padded(problems: Sequence[Problem]) -> Problem:
-    """Problems of unlike lengths as one, `[problem, row]`: short ones repeat their first row at weight 0."""
+    """Problems of unlike lengths as one, `[problem, row]`: short ones repeat their first row at
+    weight 0."""
     most = max(len(p.weight) for p in problems)  # type: ignore[arg-type]
     most = -(-most // 64) * 64
 
@@ -151,14 +174,16 @@ def _padded(problems: Sequence[Problem]) -> Problem:
         p._replace(
             cases=jax.tree.map(pad, p.cases),
             log_seconds=pad(p.log_seconds),
-            weight=np.concatenate([p.weight, np.zeros(most - len(p.weight))]),  # type: ignore[arg-type]
+            weight=np.concatenate([p.weight, np.zeros(most - len(p.weight))]),  # type: ignore
         )
         for p in problems
     ]
     return jax.tree.map(lambda *x: jnp.stack([jnp.asarray(v) for v in x]), *rows)
 
 
-def fit(form: Form, problems: Sequence[Problem], seed: int = 0, starts: int = STARTS) -> list[Fitted]:
+def fit(
+    form: Form, problems: Sequence[Problem], seed: int = 0, starts: int = STARTS
+) -> list[Fitted]:
     """Fit a form to many problems at once; start 0 of each is the prior mean, the best end wins.
 
     Raises:
@@ -167,20 +192,33 @@ def fit(form: Form, problems: Sequence[Problem], seed: int = 0, starts: int = ST
     enable_float64()
     data = _padded(problems)
     n = len(form.specs)
-    spread = 0.7 * jax.random.normal(jax.random.key(seed), (len(problems), starts, n + 1)).at[:, 0].set(0.0)
+    spread = 0.7 * jax.random.normal(jax.random.key(seed), (len(problems), starts, n + 1)).at[
+        :, 0
+    ].set(0.0)
     with jax.numpy_dtype_promotion("standard"):  # optax adds its 32-bit counts to others
         ends, losses = _descend(spread, data, form)
     best = np.asarray(ends)[np.arange(len(problems)), np.nanargmin(np.asarray(losses), 1)]
     if not np.isfinite(best).all():
-        raise FloatingPointError(f"{form.name}: the fit left the finite numbers; this is a defect of dmodel: please report the table")
+        raise FloatingPointError(
+            f"{form.name}: the fit left the finite numbers; this is a defect of dmodel: please "
+            "report the table"
+        )
     z, scale = _unscaled(best, data)
     covariance = _covariance(z, scale, data, form)
-    return [Fitted(form, *end) for end in zip(np.asarray(z), np.asarray(covariance), np.asarray(scale).tolist(), strict=True)]
+    return [
+        Fitted(form, *end)
+        for end in zip(
+            np.asarray(z), np.asarray(covariance), np.asarray(scale).tolist(), strict=True
+        )
+    ]
 
 
 def _unscaled(p: np.ndarray, data: Problem) -> tuple[jax.Array, jax.Array]:
-    """Coefficients in the unconstrained space `[problem, C]` and noise scales `[problem]` of parameters `[problem, C + 1]`."""
-    return jnp.asarray(data.mean + data.width * jnp.asarray(p[:, :-1])), NOISE * jnp.exp(NOISE_WIDTH * jnp.asarray(p[:, -1]))
+    """Coefficients in the unconstrained space `[problem, C]` and noise scales `[problem]` of
+    parameters `[problem, C + 1]`."""
+    return jnp.asarray(data.mean + data.width * jnp.asarray(p[:, :-1])), NOISE * jnp.exp(
+        NOISE_WIDTH * jnp.asarray(p[:, -1])
+    )
 
 
 def _log_ratio(z: Array, data: Problem, form: Form) -> jax.Array:
@@ -190,12 +228,17 @@ def _log_ratio(z: Array, data: Problem, form: Form) -> jax.Array:
 
 @partial(jax.jit, static_argnames="form")
 def _covariance(z: jax.Array, scale: jax.Array, data: Problem, form: Form) -> jax.Array:
-    """Gauss-Newton Laplace, `[problem, C, C]`: `H = Σ w ω J Jᵀ + prior`, `ω = (ν + 1) / (ν s² + r²)`."""
+    """Gauss-Newton Laplace, `[problem, C, C]`: `H = Σ w ω J Jᵀ + prior`, `ω = (ν + 1) / (ν s² +
+    r²)`."""
 
     def one(z: jax.Array, scale: jax.Array, rows: Problem) -> jax.Array:
-        omega = rows.weight * (FREEDOM + 1.0) / (FREEDOM * scale**2 + _log_ratio(z, rows, form) ** 2)
+        omega = (
+            rows.weight * (FREEDOM + 1.0) / (FREEDOM * scale**2 + _log_ratio(z, rows, form) ** 2)
+        )
         design = jax.jacfwd(_log_ratio)(z, rows, form) * jnp.asarray(rows.width)[None]
-        return jnp.linalg.inv((design * omega[:, None]).T @ design + jnp.eye(len(z))) * jnp.outer(rows.width, rows.width)  # type: ignore[arg-type]
+        return jnp.linalg.inv((design * omega[:, None]).T @ design + jnp.eye(len(z))) * jnp.outer(
+            rows.width, rows.width
+        )  # type: ignore[arg-type]
 
     return jax.vmap(one)(z, scale, data)
 
@@ -209,7 +252,7 @@ def log_ratios(fits: Sequence[Fitted], problems: Sequence[Problem]) -> list[np.n
     """ln(predicted / measured) of the rows of each problem under its fit; all fits of one form."""
     data = _padded(problems)
     every = np.asarray(_log_ratios(jnp.asarray(np.stack([f.z for f in fits])), data, fits[0].form))
-    return [r[: len(p.weight)] for r, p in zip(every, problems, strict=True)]  # type: ignore[arg-type]
+    return [r[: len(p.weight)] for r, p in zip(every, problems, strict=True)]  # type: ignore
 
 
 def halves(n: int, seed: int) -> np.ndarray:
@@ -222,4 +265,8 @@ def halves(n: int, seed: int) -> np.ndarray:
 def take(rows: Problem, keep: np.ndarray) -> Problem:
     """Some rows of a problem."""
     cases = jax.tree.map(lambda x: np.asarray(x)[keep], rows.cases)
-    return rows._replace(cases=cases, log_seconds=np.asarray(rows.log_seconds)[keep], weight=np.asarray(rows.weight)[keep])
+    return rows._replace(
+        cases=cases,
+        log_seconds=np.asarray(rows.log_seconds)[keep],
+        weight=np.asarray(rows.weight)[keep],
+    )

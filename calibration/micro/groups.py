@@ -1,4 +1,5 @@
-"""What is fitted together: rows of one chip and precision, of a chip and its attention kernels, of a chip's inner network, of a cluster."""
+"""What is fitted together: rows of one chip and precision, of a chip and its attention kernels, of
+a chip's inner network, of a cluster."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ FEWEST = 8
 
 
 class Group(NamedTuple):
-    """Rows that share coefficients. kind: of operation; chip, variant: precision, kernels or network; table: its rows."""
+    """Rows that share coefficients. kind: of operation; chip, variant: precision, kernels or
+    network; table: its rows."""
 
     kind: str
     chip: str
@@ -39,7 +41,11 @@ def variants(table: MicroTable) -> np.ndarray:
         return np.array(["/".join(source.split("/")[-2:]) for source in table.texts("source")])
     found = collectives.cases(table)
     named = [row.text("system") or "default fabric" for row in table.rows]
-    return np.where(np.asarray(found.outer) > 1.0, np.char.add("across nodes, ", np.array(named, str)), "one domain")
+    return np.where(
+        np.asarray(found.outer) > 1.0,
+        np.char.add("across nodes, ", np.array(named, str)),
+        "one domain",
+    )
 
 
 def groups(table: MicroTable) -> Iterator[Group]:
@@ -60,18 +66,25 @@ SIZES = {
 
 
 def half_of_shapes(table: MicroTable, seed: int) -> np.ndarray:
-    """A random half of the shapes, `[row]` bool: rows that repeat a shape, in another release say, are on the same side."""
-    shapes = np.array(["|".join(row.text(name) for name in SIZES[table.kind]) for row in table.rows])
+    """A random half of the shapes, `[row]` bool: rows that repeat a shape, in another release say,
+    are on the same side."""
+    shapes = np.array(
+        ["|".join(row.text(name) for name in SIZES[table.kind]) for row in table.rows]
+    )
     found, which = np.unique(shapes, return_inverse=True)
     return halves(len(found), seed)[which.reshape(-1)]
 
 
 def form_of(kind: str) -> Form:
     """The law of a kind of operation."""
-    return {"matmul": matmul.FORM, "attention": attention.FORM, "collective": collectives.FORM}[kind]
+    return {"matmul": matmul.FORM, "attention": attention.FORM, "collective": collectives.FORM}[
+        kind
+    ]
 
 
 def problem_of(group: Group, prior: dict[str, tuple[float, float]] | None = None) -> Problem:
     """The group's rows as a problem; see `calibration.micro.fitting.problem`."""
-    cases = {"matmul": matmul.cases, "attention": attention.cases, "collective": collectives.cases}[group.kind]
+    cases = {"matmul": matmul.cases, "attention": attention.cases, "collective": collectives.cases}[
+        group.kind
+    ]
     return problem(form_of(group.kind), cases(group.table), group.table.seconds(), prior)

@@ -1,6 +1,8 @@
-"""From fitted operations to priors of the step model's coefficients, by accelerator, in its unconstrained space.
+"""From fitted operations to priors of the step model's coefficients, by accelerator, in its
+unconstrained space.
 
-The shipped file holds what was fitted; what a single clean call does not say about a training step is added here, as width.
+The shipped file holds what was fitted; what a single clean call does not say about a training step
+is added here, as width.
 """
 
 from __future__ import annotations
@@ -27,39 +29,53 @@ from dmodel.types import InputError
 FILE = DATA / "fits.json"
 
 BURST_WIDTH = 0.07
-"""Standard deviation of the logarithm of the clock of a benchmark over the full one: products of the tables that take more than 10 ms run
-at 0.97 (A100), 0.93 (H100), 0.89 (H200) and 0.84 to 0.92 (Blackwell) of the rate that shorter ones have."""
+"""Standard deviation of the logarithm of the clock of a benchmark over the full one: products of
+the tables that take more than 10 ms run at 0.97 (A100), 0.93 (H100), 0.89 (H200) and 0.84 to 0.92
+(Blackwell) of the rate that shorter ones have."""
 
 DEMAND = {"A100": 1.1, "A800": 1.1, "H100": 1.5, "H200": 1.5, "H800": 1.5, "B200": 1.5, "B300": 1.5}
-"""Power of products at the full clock over what the limit leaves, by a part of the chip's name [1]: of H200 and H100 as measured
-(`calibration/torch_step`), of others by how much slower products of the tables run after 10 ms (`BURST_WIDTH`, `dmodel.cost.power`), which
-is the least that it can be."""
+"""Power of products at the full clock over what the limit leaves, by a part of the chip's name [1]:
+of H200 and H100 as measured (`calibration/torch_step`), of others by how much slower products of
+the tables run after 10 ms (`BURST_WIDTH`, `dmodel.cost.power`), which is the least that it can be.
+"""
 
 DEMAND_WIDTH = 0.15
-"""Standard deviation of its logarithm: by how much slower they run alone, products of 8192 have 1.48 on an H200 and 1.33 on an H100,
-narrower ones and 8 bits 1.48 to 1.50 and 1.74 to 1.94 (`calibration/torch_step/data/duty.csv`)."""
+"""Standard deviation of its logarithm: by how much slower they run alone, products of 8192 have
+1.48 on an H200 and 1.33 on an H100, narrower ones and 8 bits 1.48 to 1.50 and 1.74 to 1.94
+(`calibration/torch_step/data/duty.csv`)."""
 
 GROUPED_ON, GROUPED, GROUPED_WIDTH = ("H100", "H200", "H800"), 0.93, 0.5
-"""Chips, by the beginnings of their names, whose products of experts were measured: the share that they keep, 0.92 to 1.0 of products of
-as many rows in all from 1,024 for each on, as one kernel or as many (`calibration/torch_step/data/products.csv`), and the standard
-deviation, in the unconstrained space, by which it is taken to carry over to a step: two of it are 0.83 to 0.97 (assumed)."""
+"""Chips, by the beginnings of their names, whose products of experts were measured: the share that
+they keep, 0.92 to 1.0 of products of
+as many rows in all from 1,024 for each on, as one kernel or as many
+(`calibration/torch_step/data/products.csv`), and the standard deviation, in the unconstrained
+space, by which it is taken to carry over to a step: two of it are 0.83 to 0.97 (assumed)."""
 
-SAME_PROCESSOR = {"A100-40GB": "A100-80GB", "A800-80GB": "A100-80GB", "H100-96GB": "H100-80GB", "H800": "H100-80GB"}
-"""Chips with the processor and clock of another whose single operations were measured: products and attention are its own, links not."""
+SAME_PROCESSOR = {
+    "A100-40GB": "A100-80GB",
+    "A800-80GB": "A100-80GB",
+    "H100-96GB": "H100-80GB",
+    "H800": "H100-80GB",
+}
+"""Chips with the processor and clock of another whose single operations were measured: products and
+attention are its own, links not."""
 
 TRANSFER = 0.3
-"""Standard deviation, in the unconstrained space, of a coefficient of a step around a single call's: other kernels, other neighbours."""
+"""Standard deviation, in the unconstrained space, of a coefficient of a step around a single
+call's: other kernels, other neighbours."""
 
 TRANSFER_HALF = 0.5
-"""The same for half sizes. With 1.0 fits took them at up to ten times those of single calls, and elementwise kernels at 0.4 of the least
-traffic that there is: `k M N` of arithmetic looks like traffic on one chip. On another, or in fewer bits, it does not: Megatron-Bridge on
-Blackwell told of H100 missed by 93 % (median), by 12 since (`experiments.accuracy --only chips`)."""
+"""The same for half sizes. With 1.0 fits took them at up to ten times those of single calls, and
+elementwise kernels at 0.4 of the least traffic that there is: `k M N` of arithmetic looks like
+traffic on one chip. On another, or in fewer bits, it does not: Megatron-Bridge on Blackwell told of
+H100 missed by 93 % (median), by 12 since (`experiments.accuracy --only chips`)."""
 
 BACKWARD = 0.3
 """The same on top for attention, whose backward pass, the larger part, is in no table."""
 
 TYPICAL = 4096.0
-"""Columns at which an unfilled wave is counted as rows, which is how the step model has it; length of a sequence of attention."""
+"""Columns at which an unfilled wave is counted as rows, which is how the step model has it; length
+of a sequence of attention."""
 
 TYPICAL_HEAD, TYPICAL_RANKS = 128.0, 8.0
 """Head size of attention, and ranks of a collective, at which these are read off."""
@@ -76,32 +92,43 @@ class MicroPrior(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """A coefficient of the step model as operations show it: value in its unit, standard deviation in the unconstrained space."""
+    """A coefficient of the step model as operations show it: value in its unit, standard deviation
+    in the unconstrained space."""
 
     value: float
     sd: float
 
 
 def priors(accelerator: str, precision: str = "fp8") -> dict[str, MicroPrior]:
-    """Priors of the step model's coefficients that micro-benchmarks of an accelerator give; empty where there are none.
+    """Priors of the step model's coefficients that micro-benchmarks of an accelerator give; empty
+    where there are none.
 
     Args:
-      accelerator: a name of the catalog. precision: whose `low_precision_efficiency` is meant, where several were measured.
+      accelerator: a name of the catalog. precision: whose `low_precision_efficiency` is meant,
+        where several were measured.
 
     >>> {name: round(prior.sd, 1) for name, prior in priors("H100-80GB").items() if name.startswith("matmul")}
     {'matmul_efficiency': 0.5, 'matmul_half_rows': 0.5, 'matmul_half_columns': 1.0, 'matmul_half_inner': 0.5}
     """
     chip = resolve("chips", accelerator)
-    alike = [entry for entry in fits() if entry["chip"] == SAME_PROCESSOR.get(chip) and entry["kind"] in ("matmul", "attention")]
+    alike = [
+        entry
+        for entry in fits()
+        if entry["chip"] == SAME_PROCESSOR.get(chip) and entry["kind"] in ("matmul", "attention")
+    ]
     mine = [entry for entry in fits() if entry["chip"] == chip] + alike
     found = _of_attention([entry for entry in mine if entry["kind"] == "attention"])
     for entry in (e for e in mine if e["kind"] != "attention"):
         read = _of_matmul(entry, precision) if entry["kind"] == "matmul" else _of_collective(entry)
         found |= {name: r for name, r in read.items() if name not in found or r.sd < found[name].sd}
     demand = next((value for part, value in DEMAND.items() if part in chip), None)
-    own = {} if demand is None else {"power_demand": MicroPrior(float(np.log(demand)), DEMAND_WIDTH)}
+    own = (
+        {} if demand is None else {"power_demand": MicroPrior(float(np.log(demand)), DEMAND_WIDTH)}
+    )
     if chip.startswith(GROUPED_ON):
-        own["grouped_efficiency"] = MicroPrior(float(np.log(GROUPED / (1.0 - GROUPED))), GROUPED_WIDTH)
+        own["grouped_efficiency"] = MicroPrior(
+            float(np.log(GROUPED / (1.0 - GROUPED))), GROUPED_WIDTH
+        )
     return {name: _prior(name, found[name]) for name in SPECS if name in found} | own
 
 
@@ -115,12 +142,15 @@ def _prior(name: str, reading: Reading) -> MicroPrior:
     if name == "attention_efficiency":
         variance += BACKWARD**2
     value = min(value, LARGE_SHARE) if share else value
-    return MicroPrior(float(np.log(value) - (np.log1p(-value) if share else 0.0)), float(np.sqrt(variance)))
+    return MicroPrior(
+        float(np.log(value) - (np.log1p(-value) if share else 0.0)), float(np.sqrt(variance))
+    )
 
 
 @lru_cache(maxsize=1)
 def fits() -> tuple[dict[str, Any], ...]:
-    """The shipped fits: kind, chip, variant, rows, coefficients with their values and errors, Student-t scale, range of the data."""
+    """The shipped fits: kind, chip, variant, rows, coefficients with their values and errors,
+    Student-t scale, range of the data."""
     return tuple(json.loads(FILE.read_text(encoding="utf-8"))["fits"])
 
 
@@ -134,26 +164,43 @@ def shipped(kind: str, chip: str, variant: str) -> Fitted:
         if (entry["kind"], entry["chip"], entry["variant"]) == (kind, chip, variant):
             form = form_of(kind)
             z = fitting.unconstrained(form.specs, entry["values"])
-            return Fitted(form, z, np.diag([entry["errors"][name] ** 2 for name in form.specs]), entry["scale"])
+            return Fitted(
+                form,
+                z,
+                np.diag([entry["errors"][name] ** 2 for name in form.specs]),
+                entry["scale"],
+            )
     known = "; ".join(f"{e['chip']}, {e['variant']}" for e in fits() if e["kind"] == kind)
-    raise InputError(f"no fit of {kind} for {chip}, {variant}; there are: {known or 'none of this kind'}")
+    raise InputError(
+        f"no fit of {kind} for {chip}, {variant}; there are: {known or 'none of this kind'}"
+    )
 
 
 def _of_matmul(entry: Mapping[str, Any], precision: str) -> dict[str, Reading]:
-    """Of 16-bit products all; of others their share of the peak over that of 16 bits, and the traffic of casts; of NVFP4 also that over the
-    share of 8 bits."""
+    """Of 16-bit products all; of others their share of the peak over that of 16 bits, and the
+    traffic of casts; of NVFP4 also that over the share of 8 bits."""
     v, e = entry["values"], entry["errors"]
     if entry["variant"] not in ("bf16", "fp16"):
         kept = _kept(entry, "bf16") if entry["variant"] == precision else None
-        found = {"low_precision_efficiency": kept, "cast_traffic": Reading(v["cast_traffic"], e["cast_traffic"])} if kept else {}
+        found = (
+            {
+                "low_precision_efficiency": kept,
+                "cast_traffic": Reading(v["cast_traffic"], e["cast_traffic"]),
+            }
+            if kept
+            else {}
+        )
         further = _kept(entry, "fp8") if entry["variant"] == "nvfp4" else None
         return found | ({"four_bit_efficiency": further} if further else {})
-    # what the last wave leaves idle, as rows of a product of typical columns, beside those of any product
+    # what the last wave leaves idle, as rows of a product of typical columns, beside those of any
+    # product
     parts = {"half_rows": v["half_rows"], "half_area": v["half_area"] / TYPICAL}
     rows = sum(parts.values())
     return {
         "matmul_efficiency": Reading(v["efficiency"], e["efficiency"]),
-        "matmul_half_rows": Reading(rows, float(np.hypot(*(part * e[name] for name, part in parts.items()))) / rows),
+        "matmul_half_rows": Reading(
+            rows, float(np.hypot(*(part * e[name] for name, part in parts.items()))) / rows
+        ),
         "matmul_half_columns": Reading(v["half_columns"], e["half_columns"]),
         "matmul_half_inner": Reading(v["half_inner"], e["half_inner"]),
         "memory_efficiency": Reading(v["memory_efficiency"], e["memory_efficiency"]),
@@ -161,8 +208,16 @@ def _of_matmul(entry: Mapping[str, Any], precision: str) -> dict[str, Reading]:
 
 
 def _kept(entry: Mapping[str, Any], wider: str) -> Reading | None:
-    """Share of the peak over that of products of more bits on the same chip, where those were measured."""
-    other = next((f["values"] for f in fits() if (f["kind"], f["chip"], f["variant"]) == ("matmul", entry["chip"], wider)), None)
+    """Share of the peak over that of products of more bits on the same chip, where those were
+    measured."""
+    other = next(
+        (
+            f["values"]
+            for f in fits()
+            if (f["kind"], f["chip"], f["variant"]) == ("matmul", entry["chip"], wider)
+        ),
+        None,
+    )
     if other is None:
         return None
     ratio = entry["values"]["efficiency"] / other["efficiency"]
@@ -170,21 +225,31 @@ def _kept(entry: Mapping[str, Any], wider: str) -> Reading | None:
 
 
 def _of_attention(entries: Sequence[Mapping[str, Any]]) -> dict[str, Reading]:
-    """Of all kernels of a chip together: the mean of what they reach at a typical length and head size, and how that splits.
+    """Of all kernels of a chip together: the mean of what they reach at a typical length and head
+    size, and how that splits.
 
-    What exponentials take is known only where several head sizes were measured; elsewhere the step model's own splits the mean.
+    What exponentials take is known only where several head sizes were measured; elsewhere the step
+    model's own splits the mean.
     """
     if not entries:
         return {}
     several = [e for e in entries if e["distinct_head_dims"] > 1]
-    taken = [e["values"]["exponentials"] for e in several] or [SPECS["attention_exponentials"].default]
+    taken = [e["values"]["exponentials"] for e in several] or [
+        SPECS["attention_exponentials"].default
+    ]
     exponentials = float(np.exp(np.mean(np.log(taken))))
     reached = np.array([_share(e["values"], e["chip"]) for e in entries])
     efficiency = float(np.exp(np.log(reached).mean())) * _slowed(exponentials, entries[0]["chip"])
     spread = float(np.log(reached).std()) / max(1.0 - efficiency, 1.0 - LARGE_SHARE)
-    found = {"attention_efficiency": Reading(efficiency, spread + max(e["errors"]["efficiency"] for e in entries))}
+    found = {
+        "attention_efficiency": Reading(
+            efficiency, spread + max(e["errors"]["efficiency"] for e in entries)
+        )
+    }
     if several:
-        found["attention_exponentials"] = Reading(exponentials, max(e["errors"]["exponentials"] for e in several))
+        found["attention_exponentials"] = Reading(
+            exponentials, max(e["errors"]["exponentials"] for e in several)
+        )
     return found
 
 
@@ -197,16 +262,21 @@ def _share(v: Mapping[str, float], chip: str) -> float:
 def _slowed(exponentials: float, name: str) -> float:
     """Times as long as its products a forward core takes with heads of a typical size [1]."""
     chip = catalog.chip(name)
-    products, powers = 4.0 * TYPICAL_HEAD / chip.attention_flops_per_s, exponentials / chip.exponentials_per_s
+    products, powers = (
+        4.0 * TYPICAL_HEAD / chip.attention_flops_per_s,
+        exponentials / chip.exponentials_per_s,
+    )
     return float(maximum(np.array([products, powers]), SOFTER * SHARPNESS) / products)
 
 
 def _of_collective(entry: Mapping[str, Any]) -> dict[str, Reading]:
     """The inner level from ranks in one domain, the outer from ranks across.
 
-    Inside, a hop is what one rank more adds; what a call takes once, its start and its protocol's, is the step model's `collective_start`.
-    As hops, seven of which shared it in a node, a ring through 256 nodes would pay it 256 times. Between, a gather's hop is that of a ring
-    in lines, which follows from hops of trees by the ratios of the library's table alone: the rows across nodes are all-reduces.
+    Inside, a hop is what one rank more adds; what a call takes once, its start and its protocol's,
+    is the step model's `collective_start`. As hops, seven of which shared it in a node, a ring
+    through 256 nodes would pay it 256 times. Between, a gather's hop is that of a ring in lines,
+    which follows from hops of trees by the ratios of the library's table alone: the rows across
+    nodes are all-reduces.
     """
     v, e = entry["values"], entry["errors"]
     if entry["variant"] != "one domain":
@@ -216,15 +286,24 @@ def _of_collective(entry: Mapping[str, Any]) -> dict[str, Reading]:
             "net_contention": Reading(v["contention"], e["contention"]),
         }
     crowd = v["crowding"] * np.log(TYPICAL_RANKS)
-    rate = np.exp(-crowd) * (1.0 + OWN_PART / (TYPICAL_RANKS - 1.0)) / (1.0 + v["partners"] / (TYPICAL_RANKS - 1.0))
-    # what ranks lose to each other is the wiring of the host that was measured, of links through switches next to nothing
+    rate = (
+        np.exp(-crowd)
+        * (1.0 + OWN_PART / (TYPICAL_RANKS - 1.0))
+        / (1.0 + v["partners"] / (TYPICAL_RANKS - 1.0))
+    )
+    # what ranks lose to each other is the wiring of the host that was measured, of links through
+    # switches next to nothing
     return {
-        "net_efficiency_inner": Reading(v["efficiency_inner"] * rate, float(np.hypot(e["efficiency_inner"], crowd))),
+        "net_efficiency_inner": Reading(
+            v["efficiency_inner"] * rate, float(np.hypot(e["efficiency_inner"], crowd))
+        ),
         "net_latency_inner": Reading(v["latency_inner"], e["latency_inner"]),
     }
 
 
-def fit_all(kinds: Sequence[str] = ("matmul", "attention", "collective"), seed: int = 0) -> list[dict[str, Any]]:
+def fit_all(
+    kinds: Sequence[str] = ("matmul", "attention", "collective"), seed: int = 0
+) -> list[dict[str, Any]]:
     """Fit every group of the shipped tables, on all of its rows."""
     found = []
     for kind in kinds:
@@ -257,5 +336,9 @@ def _entry(group: Group, fitted: Fitted) -> dict[str, Any]:
 
 def write() -> None:
     """Fit everything and write the shipped file."""
-    document = {"version": 1, "about": "fits of calibration.micro to its shipped tables; units in the forms' specs", "fits": fit_all()}
+    document = {
+        "version": 1,
+        "about": "fits of calibration.micro to its shipped tables; units in the forms' specs",
+        "fits": fit_all(),
+    }
     FILE.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

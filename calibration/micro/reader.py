@@ -1,4 +1,5 @@
-"""Read micro-benchmarks: every row is either usable or set aside with file, line and reason; none is dropped."""
+"""Read micro-benchmarks: every row is either usable or set aside with file, line and reason; none
+is dropped."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ from dmodel.types import InputError
 DATA = Path(__file__).parent / "data"
 
 RATE_AGREES = 0.05
-"""Largest relative difference between a row's time and its rate; beyond it one of the two is a slip."""
+"""Largest relative difference between a row's time and its rate; beyond it one of the two is a
+slip."""
 
 
 class MicroTable(NamedTuple):
@@ -30,7 +32,8 @@ class MicroTable(NamedTuple):
 
     Attributes:
       kind: "matmul", "attention" or "collective". columns: header, in order.
-      rows: usable rows. aside: rows that cannot be used, each with one entry of `problems` in the same order.
+      rows: usable rows. aside: rows that cannot be used, each with one entry of `problems` in the
+        same order.
     """
 
     kind: str
@@ -67,16 +70,19 @@ class MicroTable(NamedTuple):
 def published(kind: str) -> MicroTable:
     """The shipped table of a kind ("matmul", "attention", "collective"); read once.
 
-    Figures of permissively licensed repositories and of papers, each row with its source and licence.
+    Figures of permissively licensed repositories and of papers, each row with its source and
+    licence.
     """
     return read(DATA / f"{kind}.csv.gz")
 
 
 def read(path: str | Path) -> MicroTable:
-    """Read a CSV file, or one compressed by gzip, of matrix products, attention cores or collectives; its columns say which.
+    """Read a CSV file, or one compressed by gzip, of matrix products, attention cores or
+    collectives; its columns say which.
 
     Raises:
-      InputError: the file cannot be read as such a table: missing, empty, not text, of no known kind, columns missing, without rows.
+      InputError: the file cannot be read as such a table: missing, empty, not text, of no known
+        kind, columns missing, without rows.
     """
     path = Path(path)
     found = records(_text(path))
@@ -84,18 +90,35 @@ def read(path: str | Path) -> MicroTable:
     columns = tuple(name.strip() for name in header)
     kind = schema.kind_of(columns)
     if reason or kind is None:
-        raise InputError(f"{path}: {reason or f'of no known kind, its columns are {_listed(columns)}'}; expected {_expected()}")
+        raise InputError(
+            f"{path}: {reason or f'of no known kind, its columns are {_listed(columns)}'}; "
+            f"expected {_expected()}"
+        )
     lacking = [name for name in kind.required if name not in columns]
     if not {"time_us", kind.rate} & set(columns):
         lacking.append(f"time_us (or {kind.rate})")
     if lacking:
-        raise InputError(f"{path}: missing columns of a {kind.name} table: {', '.join(lacking)}; got {_listed(columns)}")
+        raise InputError(
+            f"{path}: missing columns of a {kind.name} table: {', '.join(lacking)}; got "
+            f"{_listed(columns)}"
+        )
     if len(set(columns)) < len(columns):
-        raise InputError(f"{path}: columns stand in the header more than once: {_listed(columns)}; keep one of each")
-    judged = [(Row(str(path), line, dict(zip(columns, cells, strict=False))), bad, cells) for line, cells, bad in found]
+        raise InputError(
+            f"{path}: columns stand in the header more than once: {_listed(columns)}; keep "
+            "one of "
+            "each"
+        )
+    judged = [
+        (Row(str(path), line, dict(zip(columns, cells, strict=False))), bad, cells)
+        for line, cells, bad in found
+    ]
     if not judged:
-        raise InputError(f"{path}: the file has a header but no rows; expected one row for each measurement")
-    reasons = [bad or width(cells, columns) or "; ".join(problems(kind, row)) for row, bad, cells in judged]
+        raise InputError(
+            f"{path}: the file has a header but no rows; expected one row for each measurement"
+        )
+    reasons = [
+        bad or width(cells, columns) or "; ".join(problems(kind, row)) for row, bad, cells in judged
+    ]
     pairs = [(row, why) for (row, _, _), why in zip(judged, reasons, strict=True)]
     return MicroTable(
         kind.name,
@@ -114,14 +137,19 @@ def _text(path: Path) -> str:
     except FileNotFoundError:
         raise InputError(f"{path}: no such file; expected {_expected()}") from None
     except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read as text ({error}); expected {_expected()}") from None
+        raise InputError(
+            f"{path}: cannot be read as text ({error}); expected {_expected()}"
+        ) from None
     if not text.strip() or "\0" in text:
         raise InputError(f"{path}: empty or not a text file; expected {_expected()}")
     return text
 
 
 def _expected() -> str:
-    return "a CSV file of matmuls (m, n, k), attention cores (seq_len, head_dim) or collectives (message_bytes), with a header"
+    return (
+        "a CSV file of matmuls (m, n, k), attention cores (seq_len, head_dim) or collectives "
+        "(message_bytes), with a header"
+    )
 
 
 def _listed(columns: Sequence[str]) -> str:
@@ -165,7 +193,10 @@ def _unknown(accelerator: str) -> str:
     try:
         resolve("chips", accelerator)
     except InputError:
-        return f"accelerator: the catalog has no {accelerator!r}; `dmodel catalog chips` lists those it has"
+        return (
+            f"accelerator: the catalog has no {accelerator!r}; `dmodel catalog chips` lists those "
+            "it has"
+        )
     return ""
 
 
@@ -178,10 +209,16 @@ def _size(kind: Kind, row: Row) -> Iterator[str]:
     """What is wrong with cells taken together."""
     if kind.name == "collective":
         if row.text("collective") not in COLLECTIVES:
-            yield f"collective: expected one of {', '.join(COLLECTIVES)}, got {row.text('collective')!r}"
+            yield (
+                f"collective: expected one of {', '.join(COLLECTIVES)}, got "
+                f"{row.text('collective')!r}"
+            )
         n, nodes = (_number(kind, row, name) for name in ("n_accel", "nodes"))
         if n < 2 or n % nodes:
-            yield f"n_accel {n:g} on {nodes:g} nodes: expected two ranks or more, the same number on every node"
+            yield (
+                f"n_accel {n:g} on {nodes:g} nodes: expected two ranks or more, the same number "
+                "on every node"
+            )
         return
     have = _precisions(row.text("accelerator"))
     if schema.precision(row.text("dtype")) not in have:
@@ -206,7 +243,10 @@ def _time(kind: Kind, row: Row) -> Iterator[str]:
         # rates of tiny messages are rounded to few digits
         coarse = kind.name == "collective" and _number(kind, row, kind.rate) < 1.0
         if abs(implied / given - 1.0) > RATE_AGREES and not coarse:
-            yield f"{kind.rate} gives {1e6 * implied:g} us, time_us {1e6 * given:g}: one of them is wrong"
+            yield (
+                f"{kind.rate} gives {1e6 * implied:g} us, time_us {1e6 * given:g}: one of them is "
+                "wrong"
+            )
 
 
 def _number(kind: Kind, row: Row, name: str) -> float:
@@ -218,7 +258,9 @@ def _work(kind: Kind, row: Row) -> float:
     if kind.name == "collective":
         return _number(kind, row, "message_bytes") / 1e9
     if kind.name == "attention":
-        b, a, s, e = (_number(kind, row, name) for name in ("batch", "n_heads", "seq_len", "head_dim"))
+        b, a, s, e = (
+            _number(kind, row, name) for name in ("batch", "n_heads", "seq_len", "head_dim")
+        )
         return 2.0 * b * a * s * s * e / 1e12
     m, n, k = (_number(kind, row, name) for name in "mnk")
     return 2.0 * m * n * k / 1e12

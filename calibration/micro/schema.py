@@ -1,6 +1,8 @@
-"""The micro-benchmark formats: one row is one timed operation; three kinds of files, told apart by their columns.
+"""The micro-benchmark formats: one row is one timed operation; three kinds of files, told apart by
+their columns.
 
-A cell is read by the rules of the trace format. A row needs the size of its operation and its time; the time may be given as a rate.
+A cell is read by the rules of the trace format. A row needs the size of its operation and its time;
+the time may be given as a rate.
 """
 
 from __future__ import annotations
@@ -54,11 +56,21 @@ MATMUL = Kind(
         _SOURCE,
         _LICENSE,
         _CHIP,
-        _text("dtype", "precision of the operands; times of those in `matmul.CAST` include casting the left one", True),
+        _text(
+            "dtype",
+            (
+                "precision of the operands; times of those in `matmul.CAST` include casting the "
+                "left "
+                "one"
+            ),
+            True,
+        ),
         _count("m", "rows of the left matrix: tokens"),
         _count("n", "columns of the right matrix"),
         _count("k", "inner dimension"),
-        _count("groups", "equal products in one call, m being their rows together; blank = 1", False),
+        _count(
+            "groups", "equal products in one call, m being their rows together; blank = 1", False
+        ),
         Column("tflops", "real", "TFLOP/s", "2 m n k / time"),
         _TIME,
     ),
@@ -73,7 +85,15 @@ ATTENTION = Kind(
         _CHIP,
         _text("dtype", "precision of the operands", True),
         _text("pass", "fwd", True),
-        Column("causal", "integer", "0/1", "1 = each token sees only those before it", True, 0.0, ("0", "1")),
+        Column(
+            "causal",
+            "integer",
+            "0/1",
+            "1 = each token sees only those before it",
+            True,
+            0.0,
+            ("0", "1"),
+        ),
         _count("batch", "sequences"),
         _count("seq_len", "tokens of one sequence"),
         _count("n_heads", "query heads"),
@@ -93,12 +113,23 @@ COLLECTIVE = Kind(
         _text("collective", "all_reduce, all_gather, reduce_scatter or all_to_all", True),
         _CHIP,
         _text("link", "wires, switches and software, as the source names them"),
-        _text("system", "system of the catalog whose network carries it; blank = the accelerator's default"),
+        _text(
+            "system",
+            "system of the catalog whose network carries it; blank = the accelerator's default",
+        ),
         _count("n_accel", "ranks"),
         _count("nodes", "hosts that they span"),
-        Column("message_bytes", "real", "byte", "of the whole: what a rank holds after an all-gather, before the others", True),
+        Column(
+            "message_bytes",
+            "real",
+            "byte",
+            "of the whole: what a rank holds after an all-gather, before the others",
+            True,
+        ),
         Column("algbw_GBs", "real", "GB/s", "message over time"),
-        Column("busbw_GBs", "real", "GB/s", "algbw times the share of the message that a ring sends"),
+        Column(
+            "busbw_GBs", "real", "GB/s", "algbw times the share of the message that a ring sends"
+        ),
         _TIME,
     ),
     "algbw_GBs",
@@ -116,7 +147,8 @@ def kind_of(header: Iterable[str]) -> Kind | None:
 
 
 def precision(dtype: str) -> str:
-    """A dtype of a file as the catalog's precision: block scales of 1 × 128 and 128 × 128 are `fp8-blockwise128`.
+    """A dtype of a file as the catalog's precision: block scales of 1 × 128 and 128 × 128 are
+    `fp8-blockwise128`.
 
     >>> precision("fp8-1x128/128x128"), precision("bf16")
     ('fp8-blockwise128', 'bf16')

@@ -1,6 +1,8 @@
-"""Make what the package ships of the micro-benchmarks: tables, with `python -m calibration.micro.ship TABLE…`, and the fits to them.
+"""Make what the package ships of the micro-benchmarks: tables, with `python -m
+calibration.micro.ship TABLE…`, and the fits to them.
 
-Only figures of sources under a permissive licence, and of papers, go into the tables; every row keeps its source and gets its licence.
+Only figures of sources under a permissive licence, and of papers, go into the tables; every row
+keeps its source and gets its licence.
 """
 
 from __future__ import annotations
@@ -29,12 +31,9 @@ LICENSES = {
 }
 """Licence of the rows of a source, by the beginning of its name."""
 
-SYSTEMS = {
-    "EFAv2": "H100-EFA-3200",
-    "EFAv3": "H200-EFA-3200",
-    "A3Ultra": "H200-A3-Ultra",
-}
-"""System of the catalog by a word of a collective's link, where it is not the accelerator's default."""
+SYSTEMS = {"EFAv2": "H100-EFA-3200", "EFAv3": "H200-EFA-3200", "A3Ultra": "H200-A3-Ultra"}
+"""System of the catalog by a word of a collective's link, where it is not the accelerator's
+default."""
 
 
 def license_of(source: str) -> str:
@@ -51,7 +50,9 @@ def shipped(kind: str, row: Row) -> dict[str, str]:
     if kind == MATMUL.name and "grouped G=" in cells["source"]:
         cells["groups"] = cells["source"].partition("grouped G=")[2].split()[0]
     if kind == "collective":
-        cells["system"] = next((name for word, name in SYSTEMS.items() if word in cells["link"]), cells["system"])
+        cells["system"] = next(
+            (name for word, name in SYSTEMS.items() if word in cells["link"]), cells["system"]
+        )
     return cells
 
 
@@ -76,7 +77,13 @@ def main(files: Sequence[str]) -> None:
         cells = [shipped(table.kind, row) for row in table.rows]
         kept.setdefault(table.kind, []).extend(c for c in cells if c)
         out = sum(not c for c in cells)
-        print(f"{file}: {len(table.rows)} usable rows, {out} of them under a licence that keeps them out", file=sys.stderr)
+        print(
+            (
+                f"{file}: {len(table.rows)} usable rows, {out} of them under a licence that keeps "
+                "them out"
+            ),
+            file=sys.stderr,
+        )
     for kind, rows in kept.items():
         path = reader.DATA / f"{kind}.csv.gz"
         write(path, kind, rows)

@@ -1,4 +1,5 @@
-"""`python -m calibration.torch_step --out FILE`: measure the cases on this machine's first device, one line of JSON for each."""
+"""`python -m calibration.torch_step --out FILE`: measure the cases on this machine's first device,
+one line of JSON for each."""
 
 from __future__ import annotations
 
@@ -22,15 +23,36 @@ def stop(text: str) -> NoReturn:
 
 def main() -> None:
     """Measure until the time is up; a case that fails is said, and the next one begins."""
-    parser = argparse.ArgumentParser(prog="python -m calibration.torch_step", description=main.__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m calibration.torch_step", description=main.__doc__
+    )
     parser.add_argument("--out", type=Path, required=True, help="file that lines are added to")
     parser.add_argument("--minutes", type=float, default=10.0, help="no case begins later")
     parser.add_argument("--seconds", type=float, default=1.0, help="of timed steps of each case")
     parser.add_argument("--only", nargs="*", default=None, help="names of cases")
-    parser.add_argument("--sustained", type=float, default=0.0, help="seconds for which the first case runs once more, for its clock")
-    parser.add_argument("--duty", type=float, default=0.0, help="instead, products beside idle time and copies: seconds of each share")
-    parser.add_argument("--products", type=float, default=0.0, help="instead, single products, and for as many seconds how steady they are")
-    parser.add_argument("--channels", action="store_true", help="instead, kernels beside one that holds processors and copies (needs CuPy)")
+    parser.add_argument(
+        "--sustained",
+        type=float,
+        default=0.0,
+        help="seconds for which the first case runs once more, for its clock",
+    )
+    parser.add_argument(
+        "--duty",
+        type=float,
+        default=0.0,
+        help="instead, products beside idle time and copies: seconds of each share",
+    )
+    parser.add_argument(
+        "--products",
+        type=float,
+        default=0.0,
+        help="instead, single products, and for as many seconds how steady they are",
+    )
+    parser.add_argument(
+        "--channels",
+        action="store_true",
+        help="instead, kernels beside one that holds processors and copies (needs CuPy)",
+    )
     a = parser.parse_args()
     known = {case.name: case for case in cases()}
     if wrong := [name for name in a.only or [] if name not in known]:
@@ -38,9 +60,14 @@ def main() -> None:
     try:
         from calibration.torch_step import measure
     except ModuleNotFoundError as error:
-        stop(f"{error.name} is not installed; these steps are measured in PyTorch: pip install torch")
+        stop(
+            f"{error.name} is not installed; these steps are measured in PyTorch: pip install torch"
+        )
     if a.channels and importlib.util.find_spec("cupy") is None:
-        stop("cupy is not installed; it compiles the kernel that holds processors: pip install cupy-cuda13x, or that of your CUDA")
+        stop(
+            "cupy is not installed; it compiles the kernel that holds processors: pip install "
+            "cupy-cuda13x, or that of your CUDA"
+        )
     if not measure.torch.cuda.is_available():
         stop("PyTorch sees no NVIDIA GPU here; these steps are sized for one")
     try:
@@ -53,8 +80,11 @@ def main() -> None:
             out.flush()
 
 
-def _records(measure: Any, known: dict[str, Case], a: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Measurements one after the other, as they are made; measure: the module, which needs PyTorch."""
+def _records(
+    measure: Any, known: dict[str, Case], a: argparse.Namespace
+) -> Iterator[dict[str, Any]]:
+    """Measurements one after the other, as they are made; measure: the module, which needs
+    PyTorch."""
     if a.duty:
         from calibration.torch_step import duty
 
@@ -79,7 +109,13 @@ def _records(measure: Any, known: dict[str, Case], a: argparse.Namespace) -> Ite
             print(f"{case.name}: no time left", file=sys.stderr)
             continue
         record = _record(measure, case, seconds)
-        print(f"{time.monotonic() - began:6.1f} s  {case.name}: {record.get('step_s', record.get('failed'))}", file=sys.stderr)
+        print(
+            (
+                f"{time.monotonic() - began:6.1f} s  {case.name}: "
+                f"{record.get('step_s', record.get('failed'))}"
+            ),
+            file=sys.stderr,
+        )
         yield record
 
 

@@ -9,11 +9,14 @@ class Case(NamedTuple):
     """One training step on one device (counts).
 
     Attributes:
-      name: unique. style: "llama" (RMSNorm, rotary positions, SwiGLU, no biases) or "gpt" (LayerNorm, learned positions, GELU, biases).
-      n_layers, d_model, d_ff, n_heads, n_kv_heads, head_dim, vocab, seq_len, micro_batch: shape and batch.
-      attention: "flash" (FlashAttention-2 of PyTorch), "cudnn" (fused, of cuDNN) or "none" (scores through memory, softmax in fp32).
-      compiled: each layer and the loss by torch.compile. recompute: every layer again in the backward pass.
-      adapters: rank of low-rank adapters on every product of a layer, whose weights are frozen; 0 = none, all is trained.
+      name: unique. style: "llama" (RMSNorm, rotary positions, SwiGLU, no biases) or "gpt"
+      (LayerNorm, learned positions, GELU, biases). n_layers, d_model, d_ff, n_heads, n_kv_heads,
+      head_dim, vocab, seq_len, micro_batch: shape and batch.
+      attention: "flash" (FlashAttention-2 of PyTorch), "cudnn" (fused, of cuDNN) or "none" (scores
+      through memory, softmax in fp32). compiled: each layer and the loss by torch.compile.
+      recompute: every layer again in the backward pass.
+      adapters: rank of low-rank adapters on every product of a layer, whose weights are frozen; 0 =
+        none, all is trained.
       dropout: on attention's and the MLP's results, and on probabilities where attention is "none".
       n_experts, top_k: of every layer, by grouped products; 0 = dense.
     """
@@ -40,17 +43,46 @@ class Case(NamedTuple):
 
 LLAMA = Case("llama-3-8b")
 GPT = Case(
-    "gpt-1b", style="gpt", n_layers=8, d_model=2048, d_ff=8192, n_heads=16, n_kv_heads=16, vocab=50304, seq_len=2048, micro_batch=4,
+    "gpt-1b",
+    style="gpt",
+    n_layers=8,
+    d_model=2048,
+    d_ff=8192,
+    n_heads=16,
+    n_kv_heads=16,
+    vocab=50304,
+    seq_len=2048,
+    micro_batch=4,
     attention="flash",
-)  # fmt: skip
+)
 SMALL = Case(
-    "gpt-2", style="gpt", n_layers=12, d_model=768, d_ff=3072, n_heads=12, n_kv_heads=12, head_dim=64, vocab=50304, seq_len=1024,
+    "gpt-2",
+    style="gpt",
+    n_layers=12,
+    d_model=768,
+    d_ff=3072,
+    n_heads=12,
+    n_kv_heads=12,
+    head_dim=64,
+    vocab=50304,
+    seq_len=1024,
     attention="flash",
-)  # fmt: skip
+)
 WIDE = Case("llama-3-70b", n_layers=2, d_model=8192, d_ff=28672, n_heads=64, vocab=32000)
-MIXTRAL = Case("mixtral", n_layers=2, vocab=32000, seq_len=4096, micro_batch=2, n_experts=8, top_k=2)
+MIXTRAL = Case(
+    "mixtral", n_layers=2, vocab=32000, seq_len=4096, micro_batch=2, n_experts=8, top_k=2
+)
 FINE = Case(
-    "qwen3-30b-a3b", n_layers=4, d_model=2048, d_ff=768, n_kv_heads=4, vocab=32000, seq_len=4096, micro_batch=2, n_experts=128, top_k=8
+    "qwen3-30b-a3b",
+    n_layers=4,
+    d_model=2048,
+    d_ff=768,
+    n_kv_heads=4,
+    vocab=32000,
+    seq_len=4096,
+    micro_batch=2,
+    n_experts=128,
+    top_k=8,
 )
 
 
@@ -60,8 +92,8 @@ def _of(case: Case, what: str, **changes: object) -> Case:
 
 
 def cases() -> list[Case]:
-    """In the order in which they tell most: one thing changed at a time from a few bases, and each base without layers, whose difference
-    from the base is what the layers take."""
+    """In the order in which they tell most: one thing changed at a time from a few bases, and each
+    base without layers, whose difference from the base is what the layers take."""
     lengths = [(512, 16), (2048, 4), (16384, 1)]
     eager = [
         LLAMA,

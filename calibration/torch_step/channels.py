@@ -1,4 +1,5 @@
-"""How much slower kernels run beside one that holds processors and copies, as the channels of a collective do."""
+"""How much slower kernels run beside one that holds processors and copies, as the channels of a
+collective do."""
 
 from __future__ import annotations
 
@@ -14,11 +15,14 @@ torch: Any = importlib.import_module("torch")
 CHANNELS = (0, 4, 8, 16, 24, 32)
 """Processors that are held."""
 THREADS, SHARED = 512, 100_000
-"""Of a channel: threads, and shared memory [byte], which leaves no room for a tile of a product beside it."""
+"""Of a channel: threads, and shared memory [byte], which leaves no room for a tile of a product
+beside it."""
 WORK_S, LONGER, REST, TIMES = 10e-3, 1.5, 3.0, 5
-"""Length of the work that is timed [s], of the channels over it, of the pause behind it, and how often it is timed."""
+"""Length of the work that is timed [s], of the channels over it, of the pause behind it, and how
+often it is timed."""
 SLOWER = 0.03
-"""By how much longer work is taken to last for each channel, so that they outlast it: twice what products were slowed."""
+"""By how much longer work is taken to last for each channel, so that they outlast it: twice what
+products were slowed."""
 
 SOURCE = r"""
 extern "C" __global__ void channel(const float4* from, float4* to, long long each, long long passes) {
@@ -38,7 +42,8 @@ EACH = 2**20
 
 
 def measured() -> Iterator[dict[str, Any]]:
-    """Each work beside each number of channels: its time [s], and what the channels copy meanwhile [byte/s]."""
+    """Each work beside each number of channels: its time [s], and what the channels copy meanwhile
+    [byte/s]."""
     cupy: Any = importlib.import_module("cupy")
     kernel = cupy.RawKernel(SOURCE, "channel")
     kernel.max_dynamic_shared_size_bytes = SHARED
@@ -54,13 +59,18 @@ def measured() -> Iterator[dict[str, Any]]:
         alone = min(warm_seconds(work) for _ in range(4))
         count = max(round(WORK_S / alone), 1)
         for channels in CHANNELS:
-            yield {"channels": channels, "work": name} | _beside(work, count, hold, channels, side, alone)
+            yield {"channels": channels, "work": name} | _beside(
+                work, count, hold, channels, side, alone
+            )
 
 
 def _works() -> dict[str, Work]:
     """Products by precision, rows and width, the attention core, and a kernel that streams."""
     big = torch.randn(2**28, device="cuda", dtype=torch.bfloat16)
-    made = {f"bf16-{rows}-{n}": product(rows, n) for rows, n in ((8192, 8192), (8192, 4096), (4096, 4096), (4096, 2048))}
+    made = {
+        f"bf16-{rows}-{n}": product(rows, n)
+        for rows, n in ((8192, 8192), (8192, 4096), (4096, 4096), (4096, 2048))
+    }
     made |= {f"fp8-8192-{n}": product(8192, n, bits=8) for n in (8192, 4096)}
     return made | {"attention-128": attention(), "streaming": lambda: big.mul_(1.0)}
 
@@ -95,5 +105,9 @@ def _beside(
             lasted.append(min(1.0, begin.elapsed_time(free) / begin.elapsed_time(end)))
         time.sleep(REST * count * found[-1])
     middle = TIMES // 2
-    copied = {"copied_bytes_per_s": sorted(rates)[middle], "covered": sorted(lasted)[middle]} if channels else {}
+    copied = (
+        {"copied_bytes_per_s": sorted(rates)[middle], "covered": sorted(lasted)[middle]}
+        if channels
+        else {}
+    )
     return {"work_s": sorted(found)[middle]} | copied

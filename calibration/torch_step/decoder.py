@@ -1,4 +1,5 @@
-"""The decoder, as trainers in PyTorch write theirs: weights, gradients and moments in bf16, logits and loss in fp32."""
+"""The decoder, as trainers in PyTorch write theirs: weights, gradients and moments in bf16, logits
+and loss in fp32."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ class Linear(nn.Module):
 
 
 def _norm(case: Case) -> Any:
-    return nn.RMSNorm(case.d_model, eps=1e-5) if case.style == "llama" else nn.LayerNorm(case.d_model)
+    return (
+        nn.RMSNorm(case.d_model, eps=1e-5) if case.style == "llama" else nn.LayerNorm(case.d_model)
+    )
 
 
 class Attention(nn.Module):
@@ -44,9 +47,13 @@ class Attention(nn.Module):
         self.out = Linear(case, case.n_heads * case.head_dim, case.d_model)
 
     def forward(self, x: Any, table: Any) -> Any:
-        """`[b, s, h]` → `[b, s, h]`; table: cosines and sines `[2, s, e]` of the rotary embedding."""
+        """`[b, s, h]` → `[b, s, h]`; table: cosines and sines `[2, s, e]` of the rotary
+        embedding."""
         b, s, _ = x.shape
-        q, k, v = (p(x).view(b, s, -1, self.case.head_dim).transpose(1, 2) for p in (self.q, self.k, self.v))
+        q, k, v = (
+            p(x).view(b, s, -1, self.case.head_dim).transpose(1, 2)
+            for p in (self.q, self.k, self.v)
+        )
         if self.case.style == "llama":
             q, k = (_rotated(y, table) for y in (q, k))
         return self.out(self._core(q, k, v).transpose(1, 2).reshape(b, s, -1))
@@ -58,7 +65,9 @@ class Attention(nn.Module):
             hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
             shares = scores.masked_fill(hidden, -10000.0).float().softmax(-1).to(q.dtype)
             return F.dropout(shares, c.dropout, self.training) @ v
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=c.n_kv_heads != c.n_heads)
+        return F.scaled_dot_product_attention(
+            q, k, v, is_causal=True, enable_gqa=c.n_kv_heads != c.n_heads
+        )
 
 
 def _rotated(x: Any, table: Any) -> Any:
@@ -77,11 +86,14 @@ class Mlp(nn.Module):
 
     def forward(self, x: Any) -> Any:
         """`[b, s, h]` → `[b, s, h]`."""
-        return self.down(F.gelu(self.up(x)) if self.gate is None else F.silu(self.gate(x)) * self.up(x))
+        return self.down(
+            F.gelu(self.up(x)) if self.gate is None else F.silu(self.gate(x)) * self.up(x)
+        )
 
 
 class Experts(nn.Module):
-    """Routed SwiGLU experts by grouped products: tokens sorted by expert, weighted sums of what they return."""
+    """Routed SwiGLU experts by grouped products: tokens sorted by expert, weighted sums of what
+    they return."""
 
     def __init__(self, case: Case):
         super().__init__()
@@ -97,10 +109,18 @@ class Experts(nn.Module):
         shares, chosen = self.router(flat).float().softmax(-1).topk(self.case.top_k, -1)
         order = chosen.flatten().argsort(stable=True)
         # not bincount, for which the host waits
-        ends = torch.histc(chosen.flatten().float(), self.case.n_experts, 0, self.case.n_experts).cumsum(0).to(torch.int32)
+        ends = (
+            torch.histc(chosen.flatten().float(), self.case.n_experts, 0, self.case.n_experts)
+            .cumsum(0)
+            .to(torch.int32)
+        )
         given = flat[order // self.case.top_k]
-        inner = F.silu(torch._grouped_mm(given, self.gate, offs=ends)) * torch._grouped_mm(given, self.up, offs=ends)
-        returned = torch._grouped_mm(inner, self.down, offs=ends) * shares.flatten()[order].to(x.dtype).unsqueeze(-1)
+        inner = F.silu(torch._grouped_mm(given, self.gate, offs=ends)) * torch._grouped_mm(
+            given, self.up, offs=ends
+        )
+        returned = torch._grouped_mm(inner, self.down, offs=ends) * shares.flatten()[order].to(
+            x.dtype
+        ).unsqueeze(-1)
         return torch.zeros_like(flat).index_add(0, order // self.case.top_k, returned).view_as(x)
 
 
@@ -135,7 +155,12 @@ class Decoder(nn.Module):
             for layer in self.layers:
                 layer.compile()
         if case.adapters:
-            for part in (self.embedding, self.last, self.head, *(n for y in self.layers for n in (y.before, y.between))):
+            for part in (
+                self.embedding,
+                self.last,
+                self.head,
+                *(n for y in self.layers for n in (y.before, y.between)),
+            ):
                 part.requires_grad_(False)
 
     def forward(self, tokens: Any, labels: Any, table: Any) -> Any:
@@ -145,7 +170,11 @@ class Decoder(nn.Module):
             x = x + self.positions.weight
         for layer in self.layers:
             again = torch.utils.checkpoint.checkpoint
-            x = again(layer, x, table, use_reentrant=False) if self.case.recompute else layer(x, table)
+            x = (
+                again(layer, x, table, use_reentrant=False)
+                if self.case.recompute
+                else layer(x, table)
+            )
         return self.loss(self.head(self.last(x)), labels)
 
 
@@ -155,6 +184,10 @@ def _loss(logits: Any, labels: Any) -> Any:
 
 def table(case: Case, device: str) -> Any:
     """Cosines and sines of the rotary embedding, `[2, s, e]`."""
-    rates = 500000.0 ** (-torch.arange(0, case.head_dim, 2, device=device, dtype=torch.float32) / case.head_dim)
-    angles = torch.arange(case.seq_len, device=device, dtype=torch.float32)[:, None] * rates.repeat(2)
+    rates = 500000.0 ** (
+        -torch.arange(0, case.head_dim, 2, device=device, dtype=torch.float32) / case.head_dim
+    )
+    angles = torch.arange(case.seq_len, device=device, dtype=torch.float32)[:, None] * rates.repeat(
+        2
+    )
     return torch.stack((angles.cos(), angles.sin())).to(torch.bfloat16)

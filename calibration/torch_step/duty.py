@@ -1,4 +1,5 @@
-"""How fast matrix products run when they have the device for a share of the time only: what power leaves of the clock."""
+"""How fast matrix products run when they have the device for a share of the time only: what power
+leaves of the clock."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ BESIDE = ("copy", "wait")
 
 
 def measured(seconds: float) -> Iterator[dict[str, Any]]:
-    """Each product at each share, beside each companion, one after the other: middle time of one product [s], power, readings.
+    """Each product at each share, beside each companion, one after the other: middle time of one
+    product [s], power, readings.
 
     Args:
       seconds: of each.
@@ -29,12 +31,18 @@ def measured(seconds: float) -> Iterator[dict[str, Any]]:
             for share in SHARES if kind == "bf16-8192" else SHARES[::2]:
                 if share == 1.0 and beside != BESIDE[0]:
                     continue
-                yield {"duty": kind, "beside": beside, "share": share} | _rate(work, beside, share, seconds)
+                yield {"duty": kind, "beside": beside, "share": share} | _rate(
+                    work, beside, share, seconds
+                )
 
 
 def _products() -> dict[str, Work]:
     """Products by precision and width, and the attention core."""
-    wide = {"bf16-8192": product(8192, 8192), "bf16-4096": product(8192, 4096), "fp8-8192": product(8192, 8192, bits=8)}
+    wide = {
+        "bf16-8192": product(8192, 8192),
+        "bf16-4096": product(8192, 4096),
+        "fp8-8192": product(8192, 8192, bits=8),
+    }
     return wide | {"attention-128": attention()}
 
 
@@ -42,7 +50,11 @@ def _rate(work: Work, beside: str, share: float, seconds: float) -> dict[str, An
     """Blocks of products and companions in turn, each block 4 products long."""
     event, source = torch.cuda.Event, torch.empty(2**27, device="cuda", dtype=torch.bfloat16)
     target = torch.empty_like(source)
-    fill = (lambda n: torch.cuda._sleep(n)) if beside == "wait" else (lambda n: [target.copy_(source) for _ in range(n)])
+    fill = (
+        (lambda n: torch.cuda._sleep(n))
+        if beside == "wait"
+        else (lambda n: [target.copy_(source) for _ in range(n)])
+    )
     unit = 1_000_000 if beside == "wait" else 1
     block = warm_seconds(lambda: [work() for _ in range(4)])
     rest = block * (1.0 - share) / share
@@ -65,6 +77,10 @@ def _rate(work: Work, beside: str, share: float, seconds: float) -> dict[str, An
         if half is None and time.perf_counter() - start > 0.4 * seconds:
             half = len(pairs)
     after = sensors.joules()
-    watts = None if before is None or after is None else (after - before) / (time.perf_counter() - start)
+    watts = (
+        None
+        if before is None or after is None
+        else (after - before) / (time.perf_counter() - start)
+    )
     times = sorted(a.elapsed_time(b) / 4e3 for a, b in pairs[half:])
     return {"product_s": times[len(times) // 2], "watts": watts, "readings": sensors.readings}

@@ -1,4 +1,5 @@
-"""What a kernel does, by its name, and measurements as tables: `python -m calibration.torch_step.kinds FILE… --out DIR`."""
+"""What a kernel does, by its name, and measurements as tables: `python -m
+calibration.torch_step.kinds FILE… --out DIR`."""
 
 from __future__ import annotations
 
@@ -18,8 +19,9 @@ from calibration.torch_step.cases import Case
 from dmodel.types import InputError
 
 KINDS = ("products", "grouped", "attention", "streaming", "optimizer")
-"""What kernels do: products, those of experts in one kernel, the attention core with what belongs to it (the softmax, where it is not
-fused), everything else that goes through memory (casts, copies and fills too), and the update."""
+"""What kernels do: products, those of experts in one kernel, the attention core with what belongs
+to it (the softmax, where it is not fused), everything else that goes through memory (casts, copies
+and fills too), and the update."""
 
 OF_GROUP = {"matmul": "products", "attention": "attention", "optimizer": "optimizer"}
 """Kinds by the groups that profiles are read in (`importers.kernels`); the others stream."""
@@ -40,7 +42,8 @@ def kind_of(name: str) -> str:
 
 
 def row(record: Mapping[str, Any]) -> dict[str, Any]:
-    """A measured step as a row: device, software, the case, times [s], kernels per step by kind, power [W], clock [MHz], memory [byte]."""
+    """A measured step as a row: device, software, the case, times [s], kernels per step by kind,
+    power [W], clock [MHz], memory [byte]."""
     kernels = {name: found for name, found in record["kernels"].items() if name != "busy"}
     sums = {kind: [0.0, 0.0] for kind in KINDS}
     for name, found in kernels.items():
@@ -79,15 +82,26 @@ def duty_row(record: Mapping[str, Any]) -> dict[str, Any]:
 
 def product_row(record: Mapping[str, Any]) -> dict[str, Any]:
     """A product, or those of several experts, as a row (`products`)."""
-    shape = record["product"] | {name: record["product"].get(name, usual) for name, usual in (("bits", 16), ("adds", False))}
-    return {"device": record["environment"]["device"], **shape, "product_s": _rounded(record["product_s"])}
+    shape = record["product"] | {
+        name: record["product"].get(name, usual) for name, usual in (("bits", 16), ("adds", False))
+    }
+    return {
+        "device": record["environment"]["device"],
+        **shape,
+        "product_s": _rounded(record["product_s"]),
+    }
 
 
 def channel_row(record: Mapping[str, Any]) -> dict[str, Any]:
     """Work beside channels that copy as a row (`channels`)."""
     copied = _rounded(record.get("copied_bytes_per_s"))
     work = {name: record[name] for name in ("work", "channels")}
-    return {"device": record["environment"]["device"], **work, "work_s": _rounded(record["work_s"]), "copied_bytes_per_s": copied}
+    return {
+        "device": record["environment"]["device"],
+        **work,
+        "work_s": _rounded(record["work_s"]),
+        "copied_bytes_per_s": copied,
+    }
 
 
 SETTLED = 1 / 3
@@ -95,8 +109,9 @@ SETTLED = 1 / 3
 
 
 def steady_row(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Blocks alike, one after the other, as a row: their middle time [s], the standard deviation of its logarithm, how far the slowest of 2
-    and of 8 such devices is behind their mean, were each at a time of its own [1], and the clock's range [MHz]."""
+    """Blocks alike, one after the other, as a row: their middle time [s], the standard deviation of
+    its logarithm, how far the slowest of 2 and of 8 such devices is behind their mean, were each at
+    a time of its own [1], and the clock's range [MHz]."""
     blocks = record["blocks_s"][int(SETTLED * len(record["blocks_s"])) :]
     clocks = [reading["sm_mhz"] for reading in record["readings"]]
     clocks = clocks[int(SETTLED * len(clocks)) :]
@@ -106,7 +121,10 @@ def steady_row(record: Mapping[str, Any]) -> dict[str, Any]:
         "blocks": len(blocks),
         "block_s": _rounded(sorted(blocks)[len(blocks) // 2]),
         "wander": _rounded(statistics.pstdev(map(math.log, blocks))),
-        **{f"slowest_of_{n}": _rounded(_largest(blocks, n) / statistics.fmean(blocks) - 1.0) for n in (2, 8)},
+        **{
+            f"slowest_of_{n}": _rounded(_largest(blocks, n) / statistics.fmean(blocks) - 1.0)
+            for n in (2, 8)
+        },
         "least_mhz": min(clocks, default=None),
         "most_mhz": max(clocks, default=None),
     }
@@ -116,7 +134,10 @@ def _largest(values: Sequence[float], n: int) -> float:
     """Mean of the largest of n values drawn from those given."""
     count = len(values)
     shares = [(i / count) ** n for i in range(count + 1)]
-    return sum(value * (above - below) for value, below, above in zip(sorted(values), shares[:-1], shares[1:], strict=True))
+    return sum(
+        value * (above - below)
+        for value, below, above in zip(sorted(values), shares[:-1], shares[1:], strict=True)
+    )
 
 
 TABLES = {
@@ -147,7 +168,7 @@ def case_of(cells: Mapping[str, str]) -> Case:
     """
     kinds = {int: int, float: float, str: str, bool: lambda text: text == "True"}
     defaults = Case("")._asdict()
-    return Case(**{name: kinds[type(default)](cells[name]) for name, default in defaults.items()})  # type: ignore[arg-type]
+    return Case(**{name: kinds[type(default)](cells[name]) for name, default in defaults.items()})  # type: ignore
 
 
 def write(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -161,7 +182,9 @@ def write(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 def main() -> None:
     """Records of any number of runs, each kind as a table of its own."""
-    parser = argparse.ArgumentParser(prog="python -m calibration.torch_step.kinds", description=main.__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m calibration.torch_step.kinds", description=main.__doc__
+    )
     parser.add_argument("files", nargs="+", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     a = parser.parse_args()
@@ -184,7 +207,10 @@ def _records(path: Path) -> list[dict[str, Any]]:
         try:
             found.append(json.loads(line))
         except ValueError:
-            raise InputError(f"{path}:{number}: expected one JSON object a line, as `python -m calibration.torch_step` writes") from None
+            raise InputError(
+                f"{path}:{number}: expected one JSON object a line, as `python -m "
+                "calibration.torch_step` writes"
+            ) from None
     return found
 
 

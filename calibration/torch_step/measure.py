@@ -28,13 +28,19 @@ def environment() -> dict[str, Any]:
     """Device, software and processor that every record of this process stands for."""
     p = torch.cuda.get_device_properties(0) if torch.cuda.is_available() else None
     return {
-        "device": p.name if p else "cpu", "memory_bytes": p.total_memory if p else 0, "torch": torch.__version__,
-        "cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version(), "python": platform.python_version(), "cores": os.cpu_count(),
-    }  # fmt: skip
+        "device": p.name if p else "cpu",
+        "memory_bytes": p.total_memory if p else 0,
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version(),
+        "python": platform.python_version(),
+        "cores": os.cpu_count(),
+    }
 
 
 def measured(case: Case, seconds: float) -> dict[str, Any]:
-    """What a step takes: its time by the host's clock, every kernel's time and number per step, peak memory, readings of the device.
+    """What a step takes: its time by the host's clock, every kernel's time and number per step,
+    peak memory, readings of the device.
 
     Args:
       seconds: of timed steps.
@@ -77,11 +83,16 @@ def _step(case: Case, device: str) -> tuple[Callable[[], Any], Any]:
 
 
 def _backend(case: Case) -> Any:
-    """The fused kernel that a case asks for; where cuDNN refuses, the other (names of kernels tell)."""
+    """The fused kernel that a case asks for; where cuDNN refuses, the other (names of kernels
+    tell)."""
     if case.attention == "none" or not torch.cuda.is_available():
         return contextlib.nullcontext()
     kinds = torch.nn.attention.SDPBackend
-    wanted = [kinds.CUDNN_ATTENTION, kinds.FLASH_ATTENTION] if case.attention == "cudnn" else [kinds.FLASH_ATTENTION]
+    wanted = (
+        [kinds.CUDNN_ATTENTION, kinds.FLASH_ATTENTION]
+        if case.attention == "cudnn"
+        else [kinds.FLASH_ATTENTION]
+    )
     return torch.nn.attention.sdpa_kernel(wanted, set_priority=True)
 
 
@@ -91,7 +102,8 @@ def _wait(device: str) -> None:
 
 
 def _timed(step: Callable[[], Any], device: str, seconds: float) -> dict[str, Any]:
-    """Steps one after the other, nothing waited for between them; the host's time to launch a step; energy over the whole."""
+    """Steps one after the other, nothing waited for between them; the host's time to launch a step;
+    energy over the whole."""
     sensors = Sensors(0 if device == "cuda" else None)
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
@@ -107,11 +119,18 @@ def _timed(step: Callable[[], Any], device: str, seconds: float) -> dict[str, An
         last = time.perf_counter()
     whole, after = time.perf_counter() - start, sensors.joules()
     free = _unwaited(step, device, max(FEWEST, len(stamps) // 3))
-    found = {"step_s": free, "waited_s": [round(x, 7) for x in stamps[:200]], "host_s": sorted(hosts)[len(hosts) // 2]}
+    found = {
+        "step_s": free,
+        "waited_s": [round(x, 7) for x in stamps[:200]],
+        "host_s": sorted(hosts)[len(hosts) // 2],
+    }
     found["watts"] = (after - before) / whole if before and after else None
     found["readings"] = sensors.readings[:400]
     if device == "cuda":
-        found["peak_bytes"], found["reserved_bytes"] = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
+        found["peak_bytes"], found["reserved_bytes"] = (
+            torch.cuda.max_memory_allocated(),
+            torch.cuda.max_memory_reserved(),
+        )
     return found
 
 
@@ -125,7 +144,8 @@ def _unwaited(step: Callable[[], Any], device: str, steps: int) -> float:
 
 
 def _kernels(step: Callable[[], Any], device: str) -> dict[str, list[float]]:
-    """Number and time [s] of each kernel per step, by name; copies and fills of memory among them; "busy": of all, overlaps once."""
+    """Number and time [s] of each kernel per step, by name; copies and fills of memory among them;
+    "busy": of all, overlaps once."""
     profiler = torch.profiler
     with profiler.profile(activities=[profiler.ProfilerActivity.CUDA]) as seen:
         for _ in range(PROFILED):
@@ -140,4 +160,6 @@ def _kernels(step: Callable[[], Any], device: str) -> dict[str, list[float]]:
             one[0] += 1.0 / PROFILED
             one[1] += (end - begin) / PROFILED
             spans.append((begin, end))
-    return {name: [round(n, 2), round(t, 8)] for name, (n, t) in sums.items()} | {"busy": [len(spans) / PROFILED, length(spans) / PROFILED]}
+    return {name: [round(n, 2), round(t, 8)] for name, (n, t) in sums.items()} | {
+        "busy": [len(spans) / PROFILED, length(spans) / PROFILED]
+    }

@@ -1,4 +1,5 @@
-"""What single matrix products take, by precision, shape and how those of several experts are launched, and how steady one device is."""
+"""What single matrix products take, by precision, shape and how those of several experts are
+launched, and how steady one device is."""
 
 from __future__ import annotations
 
@@ -25,16 +26,19 @@ GROUPS, EACH, MOST = (2, 8, 32, 128), (64, 256, 1024, 4096), 131072
 STREAMS = 4
 """Beside each other, as Transformer Engine launches the products of experts."""
 BURST_S, BUSY, TIMES = 4e-3, 0.3, 7
-"""Length of what is timed [s], its share of the time, so that power leaves the full clock, and how often it is timed."""
+"""Length of what is timed [s], its share of the time, so that power leaves the full clock, and how
+often it is timed."""
 FEWEST, MOST_CALLS = 2, 64
 """Calls that are timed together."""
 POOL = 2**31
-"""Elements that operands are cut from: several times the cache, so that each call finds its own in memory."""
+"""Elements that operands are cut from: several times the cache, so that each call finds its own in
+memory."""
 
 
 class Shape(NamedTuple):
-    """Products `[rows, inner] · [inner, columns]`, as many as groups; `how` they run: "one" after the other, on several "streams", as one
-    "grouped" kernel; layout by the operands that are transposed in memory: "forward" (the right), "input" (none), "weight" (the left);
+    """Products `[rows, inner] · [inner, columns]`, as many as groups; `how` they run: "one" after
+    the other, on several "streams", as one "grouped" kernel; layout by the operands that are
+    transposed in memory: "forward" (the right), "input" (none), "weight" (the left);
     bits of the result, and whether it is added to what is there."""
 
     dtype: str
@@ -50,24 +54,37 @@ class Shape(NamedTuple):
 
 def shapes() -> list[Shape]:
     """Everything that is measured."""
-    alone = [Shape(dtype, *sizes) for sizes in product(ROWS, WIDTHS, WIDTHS) for dtype in ("bf16", "fp8")]
+    alone = [
+        Shape(dtype, *sizes) for sizes in product(ROWS, WIDTHS, WIDTHS) for dtype in ("bf16", "fp8")
+    ]
     few = WIDTHS[::2]
-    turned = [Shape("bf16", 4096, *sizes, layout=layout) for sizes in product(few, few) for layout in ("input", "weight")]
+    turned = [
+        Shape("bf16", 4096, *sizes, layout=layout)
+        for sizes in product(few, few)
+        for layout in ("input", "weight")
+    ]
     experts = []
     for (width, hidden), groups, each in product(EXPERTS, GROUPS, EACH):
         if groups * each <= MOST and 2 * groups * width * hidden <= POOL:
             ways = (("bf16", "grouped"), ("bf16", "one"), ("bf16", "streams"), ("fp8", "streams"))
-            for (dtype, how), (columns, inner) in product(ways, ((2 * hidden, width), (width, hidden))):
+            for (dtype, how), (columns, inner) in product(
+                ways, ((2 * hidden, width), (width, hidden))
+            ):
                 experts.append(Shape(dtype, each, columns, inner, groups, how))
     ends = [(bits, adds) for bits in (16, 32) for adds in (False, True)]
     sizes = [(n, k, t) for n, k, t in product(SUMMED, SUMMED, TOKENS) if n >= k]
-    sums = [Shape("bf16", n, k, t, layout="weight", bits=bits, adds=adds) for n, k, t in sizes for bits, adds in ends]
+    sums = [
+        Shape("bf16", n, k, t, layout="weight", bits=bits, adds=adds)
+        for n, k, t in sizes
+        for bits, adds in ends
+    ]
     narrow = [Shape("fp8", n, k, t, bits=32) for n, k, t in sizes]
     return alone + turned + experts + sums + narrow
 
 
 def measured(seconds: float) -> Iterator[dict[str, Any]]:
-    """The middle time of each shape [s], one after the other, then how steady a device is that never rests.
+    """The middle time of each shape [s], one after the other, then how steady a device is that
+    never rests.
 
     Args:
       seconds: of the latter, at each width.
@@ -75,7 +92,9 @@ def measured(seconds: float) -> Iterator[dict[str, Any]]:
     pool = torch.randn(POOL, device="cuda", dtype=torch.bfloat16)
     pools = {"bf16": pool, "fp8": pool.to(torch.float8_e4m3fn)}
     for shape in shapes():
-        yield {"product": shape._asdict()} | _found(lambda shape=shape: {"product_s": _time(shape, pools[shape.dtype])})
+        yield {"product": shape._asdict()} | _found(
+            lambda shape=shape: {"product_s": _time(shape, pools[shape.dtype])}
+        )
     for width in (8192, 4096, 2048):
         yield {"steady": width} | _found(lambda width=width: _blocks(width, pool, seconds))
 
@@ -89,7 +108,8 @@ def _found(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 
 def _time(shape: Shape, pool: Any) -> float:
-    """Middle time of the products of a shape [s], from a graph of several, each with operands of its own."""
+    """Middle time of the products of a shape [s], from a graph of several, each with operands of
+    its own."""
     calls, at = [], 0
     while len(calls) < FEWEST:
         call, at = _call(shape, pool, at)
@@ -166,7 +186,8 @@ def _beside(multiply: Callable[[Any, Any], Any], lefts: list[Any], rights: list[
 
 
 def _blocks(width: int, pool: Any, seconds: float) -> dict[str, Any]:
-    """Times [s] of blocks alike, as the half of a layer: products of 8192 rows and what streams beside them; in order, with readings."""
+    """Times [s] of blocks alike, as the half of a layer: products of 8192 rows and what streams
+    beside them; in order, with readings."""
     a, w = pool[: 8192 * width].view(8192, width), pool[-4 * width * width :].view(width, 4 * width)
     back = pool[: 4 * width * width].view(4 * width, width)
     event, sensors, stamps = torch.cuda.Event, Sensors(0), []
@@ -181,4 +202,7 @@ def _blocks(width: int, pool: Any, seconds: float) -> dict[str, Any]:
         sensors.read()
     times = [1e-3 * x.elapsed_time(y) for x, y in zip(stamps[:-1], stamps[1:], strict=True)]
     # a meeting with the host after each 64
-    return {"blocks_s": [round(t, 8) for i, t in enumerate(times) if i % 64 != 63], "readings": sensors.readings}
+    return {
+        "blocks_s": [round(t, 8) for i, t in enumerate(times) if i % 64 != 63],
+        "readings": sensors.readings,
+    }

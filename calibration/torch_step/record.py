@@ -8,7 +8,8 @@ from dmodel.workload import Transformer
 
 
 def transformer(case: Case) -> Transformer:
-    """Its shape; a case without layers has one here, whose time is not to be counted. Adapters: on all seven products of a layer."""
+    """Its shape; a case without layers has one here, whose time is not to be counted. Adapters: on
+    all seven products of a layer."""
     c = case
     queries, keys = c.n_heads * c.head_dim, c.n_kv_heads * c.head_dim
     adapters = {
@@ -35,8 +36,9 @@ def transformer(case: Case) -> Transformer:
 
 
 def plan(case: Case) -> Plan:
-    """How it runs: one device, weights, gradients and moments in bf16; one micro-batch, whose gradients add to nothing. PyTorch's own
-    operations turn queries and keys, and its checkpoints end early."""
+    """How it runs: one device, weights, gradients and moments in bf16; one micro-batch, whose
+    gradients add to nothing. PyTorch's own operations turn queries and keys, and its checkpoints
+    end early."""
     c = case
     return Plan(
         micro_batch=float(c.micro_batch),

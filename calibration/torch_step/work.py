@@ -30,7 +30,9 @@ def warm_seconds(work: Work) -> float:
 
 def narrow(left: Any, right: Any, result: Any = torch.bfloat16, fast: bool = True) -> Any:
     """A product in 8 bits with one scale for each operand; fast: sums in fewer bits."""
-    return torch._scaled_mm(left, right, scale_a=_one(), scale_b=_one(), out_dtype=result, use_fast_accum=fast)
+    return torch._scaled_mm(
+        left, right, scale_a=_one(), scale_b=_one(), out_dtype=result, use_fast_accum=fast
+    )
 
 
 @cache
@@ -40,7 +42,9 @@ def _one() -> Any:
 
 def product(rows: int, width: int, bits: int = 16) -> Work:
     """A product of random matrices, `[rows, width] · [width, width]`."""
-    left, right = (torch.randn(n, width, device="cuda", dtype=torch.bfloat16) for n in (rows, width))
+    left, right = (
+        torch.randn(n, width, device="cuda", dtype=torch.bfloat16) for n in (rows, width)
+    )
     if bits == 16:
         return lambda: left @ right
     left, right = (x.to(torch.float8_e4m3fn) for x in (left, right))

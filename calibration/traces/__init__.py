@@ -1,4 +1,5 @@
-"""Measured training configurations: the format, its reader and writer, the published table, and the way to the model's records."""
+"""Measured training configurations: the format, its reader and writer, the published table, and the
+way to the model's records."""
 
 from calibration.traces.published import published
 from calibration.traces.reader import concatenate, read

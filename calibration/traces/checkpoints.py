@@ -1,5 +1,6 @@
-"""What a stack's recomputation does again in the backward pass: whole layers, or parts of them by the policy of a recipe; and what of the
-rest waits in the host's memory. Facts about software, each with its source."""
+"""What a stack's recomputation does again in the backward pass: whole layers, or parts of them by
+the policy of a recipe; and what of the rest waits in the host's memory. Facts about software, each
+with its source."""
 
 from __future__ import annotations
 
@@ -28,11 +29,13 @@ POLICIES = {
     "qkv_proj_offloaded": ("qkv",),
     "save_out_proj": ("out",),
 }
-"""What MaxText's policies of that name keep of a layer beside its input, on the device or, where they end so, in the host's memory (its
-`get_remat_policy`; `minimal` keeps products without batch dimensions, which the core of attention has)."""
+"""What MaxText's policies of that name keep of a layer beside its input, on the device or, where
+they end so, in the host's memory (its `get_remat_policy`; `minimal` keeps products without batch
+dimensions, which the core of attention has)."""
 
 OFFLOADED = "_offloaded"
-"""How the names of those end whose results wait in the host's memory, beside layers' inputs on the device."""
+"""How the names of those end whose results wait in the host's memory, beside layers' inputs on the
+device."""
 
 NAMED = re.compile(r"\bremat(?:erialization|_policy)?[ =:]+(\w+)")
 """How notes name one of these."""
@@ -44,11 +47,13 @@ KEPT = {
     "results of the output projection": "out",
     "mlp outputs": "down",
 }
-"""How notes say, in any case, what a policy of a recipe's own keeps (Google's for TPUs: `remat_policy=custom`; `context`, which is the
-core's result with what its backward pass needs, `out_proj` and `mlpwo`)."""
+"""How notes say, in any case, what a policy of a recipe's own keeps (Google's for TPUs:
+`remat_policy=custom`; `context`, which is the core's result with what its backward pass needs,
+`out_proj` and `mlpwo`)."""
 
 HOST = re.compile(r"(?:^|; |: )([^;:]*?) kept in host memory")
-"""How notes say what waits there: layers' inputs by that name, results by those of `KEPT`, or all that some layers keep."""
+"""How notes say what waits there: layers' inputs by that name, results by those of `KEPT`, or all
+that some layers keep."""
 
 OF_LAYERS = re.compile(r"activations of (\d+) of ([1-9]\d*) layers$")
 """How notes say the last of these."""
@@ -62,7 +67,8 @@ def _policy(note: str) -> str:
 
 
 def kept_by(note: str) -> tuple[str, ...] | None:
-    """What a note says that a layer keeps beside its input; None where it says nothing of the kind."""
+    """What a note says that a layer keeps beside its input; None where it says nothing of the
+    kind."""
     if name := _policy(note):
         return POLICIES[name]
     if found := REST.search(note):
@@ -76,7 +82,8 @@ def _parts(words: str) -> tuple[str, ...]:
 
 
 def in_host_memory(note: str) -> tuple[float, float]:
-    """Whether a note says that layers' inputs, and all else that layers keep, wait in host memory: 0 or 1 each, or a share of both."""
+    """Whether a note says that layers' inputs, and all else that layers keep, wait in host memory:
+    0 or 1 each, or a share of both."""
     found = HOST.search(note)
     if not found:
         return 0.0, float(_policy(note).endswith(OFFLOADED))
@@ -88,22 +95,50 @@ def in_host_memory(note: str) -> tuple[float, float]:
 
 
 def by_policy(keeps: tuple[str, ...], experts: float, known: str) -> Again:
-    """What is done again of a layer that keeps `keeps`: all that its backward pass reads and that is not kept, so not the last product,
-    but of experts, whose results are weighted. What streams all is: XLA leaves only what nothing reads. known: how, in words."""
-    said = f"recompute: a layer keeps {', '.join(keeps) or 'nothing'} beside its input, by {known}, and does the rest again"
-    qkv, core, out, up, down = (float(part not in keeps) for part in ("qkv", "core", "out", "up", "down"))
-    products = Again(queries_values=qkv, keys=qkv, latents=qkv, out=out, into=up, gate=up, back=down * (experts > 1.0))
+    """What is done again of a layer that keeps `keeps`: all that its backward pass reads and that
+    is not kept, so not the last product,
+    but of experts, whose results are weighted. What streams all is: XLA leaves only what nothing
+    reads. known: how, in words."""
+    said = (
+        f"recompute: a layer keeps {', '.join(keeps) or 'nothing'} beside its input, by {known}, "
+        "and does the rest again"
+    )
+    qkv, core, out, up, down = (
+        float(part not in keeps) for part in ("qkv", "core", "out", "up", "down")
+    )
+    products = Again(
+        queries_values=qkv,
+        keys=qkv,
+        latents=qkv,
+        out=out,
+        into=up,
+        gate=up,
+        back=down * (experts > 1.0),
+    )
     return products._replace(attention=core, streams=1.0, said=(said,))
 
 
 def by_operator(experts: float) -> Again:
-    """What torchtitan's selective checkpoints do again by operator, as its presets ask for (`selective_ac_option` op; `_save_list` and
-    `_get_custom_policy` of its `parallelize_llama.py`): attention and every second product are kept, counted through a layer, so the
-    products of keys, of attention's output and of the second matrix into the MLP run again, and all that streams. Experts' grouped products
-    are on no list of what is kept."""
-    said = "selective recompute by operator: every second product of a layer is done again, and what streams"
+    """What torchtitan's selective checkpoints do again by operator, as its presets ask for
+    (`selective_ac_option` op; `_save_list` and `_get_custom_policy` of its `parallelize_llama.py`):
+    attention and every second product are kept, counted through a layer, so the products of keys,
+    of attention's output and of the second matrix into the MLP run again, and all that streams.
+    Experts' grouped products are on no list of what is kept."""
+    said = (
+        "selective recompute by operator: every second product of a layer is done again, and what "
+        "streams"
+    )
     mixture = float(experts > 1.0)
-    return Again(keys=1.0, out=1.0, into=mixture, gate=1.0, back=mixture, streams=1.0, last_kept=1.0 - mixture, said=(said,))
+    return Again(
+        keys=1.0,
+        out=1.0,
+        into=mixture,
+        gate=1.0,
+        back=mixture,
+        streams=1.0,
+        last_kept=1.0 - mixture,
+        said=(said,),
+    )
 
 
 ONE_IN = re.compile(r"\b(?:every (second) layer|1 of ([1-9]\d*) layers) recomputed")
@@ -115,13 +150,17 @@ def _noted(note: str) -> float:
     return 1.0 / int(found[2] or 2) if found else 0.0
 
 
-def recomputed(kind: str, stack: str, *, note: str = "", experts: float = 1.0, fused: bool = True) -> Again:
-    """What is done again, by what a stack means with a word of the column, or by the note (a share of the layers, a policy, names
+def recomputed(
+    kind: str, stack: str, *, note: str = "", experts: float = 1.0, fused: bool = True
+) -> Again:
+    """What is done again, by what a stack means with a word of the column, or by the note (a share
+    of the layers, a policy, names
     of `modules.MODULES`). Blank: nothing, until the rule decides.
 
-    `selective` is the core of attention alone in Megatron's code base, which runs it again fused or not (`checkpoint_core_attention`);
-    stacks that XLA compiles keep all products (`minimal`); torchtitan's goes by operator. The programs of `dmodel collect` have fused
-    attention that never keeps scores.
+    `selective` is the core of attention alone in Megatron's code base, which runs it again fused or
+    not (`checkpoint_core_attention`); stacks that XLA compiles keep all products (`minimal`);
+    torchtitan's goes by operator. The programs of `dmodel collect` have fused attention that never
+    keeps scores.
 
     Args:
       experts: routed experts of a layer [count]. fused: whether attention is.
@@ -130,7 +169,9 @@ def recomputed(kind: str, stack: str, *, note: str = "", experts: float = 1.0, f
     if kind in ("none", "full"):
         return Again(float(kind == "full"))
     if share := _noted(note):
-        return Again(share, said=(f"recompute {kind or 'blank'}: {share:.2g} of the layers, by the note",))
+        return Again(
+            share, said=(f"recompute {kind or 'blank'}: {share:.2g} of the layers, by the note",)
+        )
     if (keeps := kept_by(note)) is not None:
         return by_policy(keeps, experts, "the note's policy")
     if found := NOTED_MODULES.search(note):
@@ -144,46 +185,88 @@ def recomputed(kind: str, stack: str, *, note: str = "", experts: float = 1.0, f
 
 
 def offloaded(again: Again, note: str, share: float) -> Again:
-    """What is done again, with what of the rest waits in the host's memory by a note, or for a share of the layers by a recipe."""
+    """What is done again, with what of the rest waits in the host's memory by a note, or for a
+    share of the layers by a recipe."""
     inputs, others = in_host_memory(note)
     if inputs or others:
-        what = " and ".join(name for name, told in (("layers' inputs", inputs), ("results", others)) if told)
-        return again._replace(inputs=inputs, others=others, said=(*again.said, f"{what} that wait for the backward pass: in host memory"))
+        what = " and ".join(
+            name for name, told in (("layers' inputs", inputs), ("results", others)) if told
+        )
+        return again._replace(
+            inputs=inputs,
+            others=others,
+            said=(*again.said, f"{what} that wait for the backward pass: in host memory"),
+        )
     if share:
-        said = f"activations of {share:.0%} of the layers wait in host memory, as the stack's recipe has it"
+        said = (
+            f"activations of {share:.0%} of the layers wait in host memory, as the stack's recipe "
+            "has it"
+        )
         return again._replace(inputs=share, others=share, said=(*again.said, said))
     return again
 
 
-ENDS_EARLY = ("llm-foundry", "torchtitan", "kempnerforge", "automodel", "fms-fsdp", "dmodel-collect", *XLA)
-"""Beginnings of stacks whose full recomputation ends once the backward pass has what it needs: PyTorch's checkpoints that do not re-enter
-autograd (`use_reentrant=False`; `torch.utils.checkpoint.set_checkpoint_early_stop`, on by default from 2.1) around layers of plain PyTorch,
-which save a product's inputs before they compute it; and XLA, which drops what nothing reads."""
+ENDS_EARLY = (
+    "llm-foundry",
+    "torchtitan",
+    "kempnerforge",
+    "automodel",
+    "fms-fsdp",
+    "dmodel-collect",
+    *XLA,
+)
+"""Beginnings of stacks whose full recomputation ends once the backward pass has what it needs:
+PyTorch's checkpoints that do not re-enter autograd (`use_reentrant=False`;
+`torch.utils.checkpoint.set_checkpoint_early_stop`, on by default from 2.1) around layers of plain
+PyTorch, which save a product's inputs before they compute it; and XLA, which drops what nothing
+reads."""
 
 TO_THE_END = ("llm-foundry/pure",)
-"""Variants of these that ran on a PyTorch before 2.1: LLM Foundry's tables in pure 16 bits (its benchmark's image has 1.13). With twelve
-rows of the stack, predictions of its large models, all recomputed, were 8 to 11 % too slow beside its small ones, but not these."""
+"""Variants of these that ran on a PyTorch before 2.1: LLM Foundry's tables in pure 16 bits (its
+benchmark's image has 1.13). With twelve rows of the stack, predictions of its large models, all
+recomputed, were 8 to 11 % too slow beside its small ones, but not these."""
 
 
-def recomputes_last(stack: str, experts: float, trainable: float = 1.0) -> tuple[float, tuple[str, ...]]:
-    """`Plan.recompute_last` of a stack, 0 or 1, said in words where it is 0. The last product's result is needed in every stack where
-    experts' results are weighted, as the gradients of the weights read them, and where adapters come after a frozen product."""
+def recomputes_last(
+    stack: str, experts: float, trainable: float = 1.0
+) -> tuple[float, tuple[str, ...]]:
+    """`Plan.recompute_last` of a stack, 0 or 1, said in words where it is 0. The last product's
+    result is needed in every stack where experts' results are weighted, as the gradients of the
+    weights read them, and where adapters come after a frozen product."""
     name = stack.lower()
-    early = name.startswith(ENDS_EARLY) and not name.startswith(TO_THE_END) and experts <= 1.0 and trainable == 1.0
-    return float(not early), ("recomputation ends before the last product of a layer: the stack's checkpoints",) if early else ()
+    early = (
+        name.startswith(ENDS_EARLY)
+        and not name.startswith(TO_THE_END)
+        and experts <= 1.0
+        and trainable == 1.0
+    )
+    return float(not early), (
+        "recomputation ends before the last product of a layer: the stack's checkpoints",
+    ) if early else ()
 
 
 def end_of(row: Row) -> tuple[float, tuple[str, ...]]:
     """Where recomputation of a row ends; see `recomputes_last`."""
-    return recomputes_last(row.stack, row.number("n_experts") or 1.0, float("lora" not in row.flags))
+    return recomputes_last(
+        row.stack, row.number("n_experts") or 1.0, float("lora" not in row.flags)
+    )
 
 
 def of_row(row: Row, run: Kept | None, assumed: list[str]) -> tuple[Again, float]:
-    """What is done again in a row, and `Plan.recompute_last`; blank: as in the run's configuration (`submissions.kept`) or the recipe
-    (`by_modules`), else nothing, until the rule decides."""
-    known = {"note": row.text("note"), "experts": row.number("n_experts") or 1.0, "fused": row.text("attention") != "none"}
+    """What is done again in a row, and `Plan.recompute_last`; blank: as in the run's configuration
+    (`submissions.kept`) or the recipe (`by_modules`), else nothing, until the rule decides."""
+    known = {
+        "note": row.text("note"),
+        "experts": row.number("n_experts") or 1.0,
+        "fused": row.text("attention") != "none",
+    }
     again = recomputed(row.text("recompute"), row.stack, **known)
-    job = row.stack, row.text("model"), row.accelerator, base_precision(row.text("precision")) or "bf16"
+    job = (
+        row.stack,
+        row.text("model"),
+        row.accelerator,
+        base_precision(row.text("precision")) or "bf16",
+    )
     again = again._replace(narrow=run.narrow) if run else again
     if not row.text("recompute"):
         tuned = "lora" in row.flags or row.text("model").lower().endswith("-sft")
@@ -191,7 +274,11 @@ def of_row(row: Row, run: Kept | None, assumed: list[str]) -> tuple[Again, float
         if not (tuned or again.ends or again.said):
             again = by_modules(*job, row.known("n_layers") / (row.number("pp") or 1.0)) or again
     as_recipe = row.text("recompute") in ("", "none") and "lora" not in row.flags
-    share = layers_in_host_memory(*job, row.number("zero_stage") or 0.0, row.number("pp") or 1.0) if as_recipe else 0.0
+    share = (
+        layers_in_host_memory(*job, row.number("zero_stage") or 0.0, row.number("pp") or 1.0)
+        if as_recipe
+        else 0.0
+    )
     again = offloaded(again, row.text("note"), share)
     last, said = end_of(row)
     assumed.extend((*again.said, *said) if again.ends else again.said)

@@ -1,4 +1,5 @@
-"""Lines of a CSV or Parquet file as cells of text; whether a row makes sense is not decided here."""
+"""Lines of a CSV or Parquet file as cells of text; whether a row makes sense is not decided
+here."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ def lines(path: str | Path) -> Lines:
     """Read a file; the suffix `.parquet`, or its first bytes, tell Parquet from CSV.
 
     Raises:
-      InputError: no such file, empty, neither CSV nor Parquet, pyarrow missing, columns named twice.
+      InputError: no such file, empty, neither CSV nor Parquet, pyarrow missing, columns named
+        twice.
     """
     out = Lines(Path(path))
     content = _content(out.path)
@@ -37,22 +39,31 @@ def lines(path: str | Path) -> Lines:
     repeated = sorted({name for name in out.columns if out.columns.count(name) > 1})
     if repeated:
         named = ", ".join(name or "without a name" for name in repeated)
-        raise InputError(f"{path}: column {named} stands in the header more than once; keep one of each")
+        raise InputError(
+            f"{path}: column {named} stands in the header more than once; keep one of each"
+        )
     return out
 
 
 def expected() -> str:
     """The columns that every file must have, for messages."""
-    return f"expected a header with the columns {', '.join(schema.REQUIRED)} and step_time_s or tokens_per_s_per_accel"
+    return (
+        f"expected a header with the columns {', '.join(schema.REQUIRED)} and step_time_s or "
+        "tokens_per_s_per_accel"
+    )
 
 
 def _content(path: Path) -> bytes:
     try:
         content = path.read_bytes()
     except FileNotFoundError:
-        raise InputError(f"{path}: no such file; expected a CSV or Parquet file of traces") from None
+        raise InputError(
+            f"{path}: no such file; expected a CSV or Parquet file of traces"
+        ) from None
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); expected a CSV or Parquet file of traces") from None
+        raise InputError(
+            f"{path}: cannot be read ({error.strerror}); expected a CSV or Parquet file of traces"
+        ) from None
     if not content.strip():
         raise InputError(f"{path}: the file is empty; {expected()}")
     return content
@@ -62,7 +73,10 @@ def _csv(out: Lines, content: bytes) -> None:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(f"{out.path}: not a text file, or not in UTF-8 (byte {error.start}): save it as UTF-8; {expected()}") from None
+        raise InputError(
+            f"{out.path}: not a text file, or not in UTF-8 (byte {error.start}): save it as "
+            f"UTF-8; {expected()}"
+        ) from None
     if "\0" in text:
         raise InputError(f"{out.path}: not a text file (it has NUL bytes); {expected()}")
     found = records(text)
@@ -80,7 +94,8 @@ def _csv(out: Lines, content: bytes) -> None:
 
 
 def records(text: str) -> Iterator[tuple[int, list[str], str]]:
-    """(line on which it starts, fields, what is wrong with it or "") of each record; blank lines are no records."""
+    """(line on which it starts, fields, what is wrong with it or "") of each record; blank lines
+    are no records."""
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     while True:
         line = reader.line_num + 1
@@ -90,7 +105,10 @@ def records(text: str) -> Iterator[tuple[int, list[str], str]]:
             return
         except csv.Error as error:
             cut = "unexpected end of data" in str(error)
-            ends = f"the file ends inside quotes, line {reader.line_num}: truncated, or a quote too many"
+            ends = (
+                f"the file ends inside quotes, line {reader.line_num}: truncated, or a quote too "
+                "many"
+            )
             yield line, [], ends if cut else f"not valid CSV: {error}"
             continue
         if any(field.strip() for field in fields):
@@ -101,7 +119,11 @@ def width(fields: list[str], columns: tuple[str, ...]) -> str:
     """Why a record does not match the header, or ""."""
     if len(fields) == len(columns):
         return ""
-    cause = "the line is cut short" if len(fields) < len(columns) else "a comma too many, or text with a comma that is not in quotes"
+    cause = (
+        "the line is cut short"
+        if len(fields) < len(columns)
+        else "a comma too many, or text with a comma that is not in quotes"
+    )
     return f"{len(fields)} fields where the header has {len(columns)}: {cause}"
 
 
@@ -110,11 +132,19 @@ def _parquet(out: Lines) -> None:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
-        raise InputError(f"{out.path}: Parquet needs pyarrow, which is not installed; install dmodel[cli], or give a CSV file") from None
+        raise InputError(
+            f"{out.path}: Parquet needs pyarrow, which is not installed; install dmodel[cli], "
+            "or "
+            "give a CSV file"
+        ) from None
     try:
         table = pyarrow.parquet.read_table(out.path)
     except (pyarrow.ArrowException, OSError) as error:
-        raise InputError(f"{out.path}: not a readable Parquet file, perhaps truncated ({_first_line(error)}); {expected()}") from None
+        raise InputError(
+            f"{out.path}: not a readable Parquet file, perhaps truncated "
+            f"({_first_line(error)}); "
+            f"{expected()}"
+        ) from None
     out.columns = tuple(table.column_names)
     values = [column.to_pylist() for column in table.columns]
     for i, cells in enumerate(zip(*values, strict=True)):
@@ -127,7 +157,8 @@ def _first_line(error: Exception) -> str:
 
 
 def _text(value: object) -> str:
-    """A Parquet value as text; null = blank, truth values as 0/1, floats so that they read back equal."""
+    """A Parquet value as text; null = blank, truth values as 0/1, floats so that they read back
+    equal."""
     if value is None:
         return ""
     if isinstance(value, bool):

@@ -1,13 +1,17 @@
-"""The curated table of published measurements that ships with the package: figures, each row with its citation and licence.
+"""The curated table of published measurements that ships with the package: figures, each row with
+its citation and licence.
 
-Sources, by the column `source`: Megatron-LM and Megatron-Turing papers and README, NeMo, NeMo AutoModel and Megatron-Bridge performance
-tables, NVIDIA's recipes for DGX Cloud, MosaicML LLM Foundry, torchtitan, fms-fsdp, KempnerForge, InternEvo, the BigScience chronicles,
-DLPerf, FlagPerf, the papers on MegaScale and zero-bubble pipelines, MaxText, JAX-Toolbox, Levanter, Google gpu-recipes and tpu-recipes,
-MLPerf Training logs, vTrain (docs/data.md lists them with rows and licences). Rows that the model cannot use (a hybrid architecture, no
-batch, no time) stay in the table and are reported with their reason.
+Sources, by the column `source`: Megatron-LM and Megatron-Turing papers and README, NeMo, NeMo
+AutoModel and Megatron-Bridge performance tables, NVIDIA's recipes for DGX Cloud, MosaicML LLM
+Foundry, torchtitan, fms-fsdp, KempnerForge, InternEvo, the BigScience chronicles, DLPerf, FlagPerf,
+the papers on MegaScale and zero-bubble pipelines, MaxText, JAX-Toolbox, Levanter, Google
+gpu-recipes and tpu-recipes, MLPerf Training logs, vTrain (docs/data.md lists them with rows and
+licences). Rows that the model cannot use (a hybrid architecture, no batch, no time) stay in the
+table and are reported with their reason.
 
-The step times of the MLPerf rows are medians over the samples of public logs, not an official MLPerf metric, and are not verified by
-MLCommons. Composed rows (`flag`) are sums of per-layer measurements by their authors.
+The step times of the MLPerf rows are medians over the samples of public logs, not an official
+MLPerf metric, and are not verified by MLCommons. Composed rows (`flag`) are sums of per-layer
+measurements by their authors.
 """
 
 from __future__ import annotations

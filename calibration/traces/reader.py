@@ -1,4 +1,5 @@
-"""Read traces: every row is either usable or set aside with file, line and reason; none is dropped."""
+"""Read traces: every row is either usable or set aside with file, line and reason; none is
+dropped."""
 
 from __future__ import annotations
 
@@ -23,11 +24,14 @@ def read(paths: str | Path | Sequence[str | Path], require_time: bool = True) ->
 
     Args:
       paths: one file or several.
-      require_time: rows without a measured time are set aside; False for tables that are only to be predicted.
+      require_time: rows without a measured time are set aside; False for tables that are only to be
+        predicted.
     Returns:
-      Rows with their cells as written, but for words of the format, which are spelled as it spells them (`schema.spelled`).
+      Rows with their cells as written, but for words of the format, which are spelled as it spells
+      them (`schema.spelled`).
     Raises:
-      InputError: a file cannot be read as a table of traces: missing, empty, binary, without the needed columns, without rows.
+      InputError: a file cannot be read as a table of traces: missing, empty, binary, without the
+        needed columns, without rows.
     """
     paths = [paths] if isinstance(paths, str | Path) else list(paths)
     if not paths:
@@ -53,34 +57,53 @@ def _read_one(path: Path, require_time: bool) -> TraceTable:
     lacking = schema.missing(file.columns, require_time)
     if lacking:
         raise InputError(
-            f"{path}: missing columns: {', '.join(lacking)}; got {_header(file.columns)}; {expected()} (blank cells are fine). "
+            f"{path}: missing columns: {', '.join(lacking)}; got {_header(file.columns)}; "
+            f"{expected()} (blank cells are fine). "
             "Likely causes: another file, no header line, or a separator that is not a comma."
         )
     if not file.rows and not file.broken:
-        raise InputError(f"{path}: the file has a header but no rows; expected one row for each measured configuration")
+        raise InputError(
+            f"{path}: the file has a header but no rows; expected one row for each measured "
+            "configuration"
+        )
     whole = [completed(_spelled(row)) for row in file.rows]
-    judged = [(row, reason) for row, reason in file.broken] + [(row, _reason(row, require_time)) for row in whole]
+    judged = [(row, reason) for row, reason in file.broken] + [
+        (row, _reason(row, require_time)) for row in whole
+    ]
     judged.sort(key=lambda pair: pair[0].line)
     rows = tuple(row for row, reason in judged if not reason)
     aside = tuple(row for row, reason in judged if reason)
     reasons = tuple(Problem(row.file, row.line, reason) for row, reason in judged if reason)
     header = tuple(
-        Problem(str(path), HEADER, f"column {name!r} is none of the format, so it is not read; if it is {near}, rename it")
+        Problem(
+            str(path),
+            HEADER,
+            f"column {name!r} is none of the format, so it is not read; if it is {near}, rename it",
+        )
         for name, near in schema.misspelled(file.columns).items()
     )
-    notes = header + tuple(Problem(row.file, row.line, text) for row in rows for text in remarks(row))
+    notes = header + tuple(
+        Problem(row.file, row.line, text) for row in rows for text in remarks(row)
+    )
     return TraceTable(file.columns, rows, aside, reasons, notes)
 
 
 def _spelled(row: Row) -> Row:
-    """The row with words of the format as the format spells them, so that `Flash` is the same measurement as `flash`."""
-    return row._replace(cells={name: schema.spelled(name, cell) for name, cell in row.cells.items()})
+    """The row with words of the format as the format spells them, so that `Flash` is the same
+    measurement as `flash`."""
+    return row._replace(
+        cells={name: schema.spelled(name, cell) for name, cell in row.cells.items()}
+    )
 
 
 def _reason(row: Row, require_time: bool) -> str:
     """Why a row cannot be used, "" when it can; whose numbers are not in the file is said."""
     wrong = "; ".join(problems(row, require_time))
-    return f"{wrong} (blank columns of the shape as of {row.text('model')} in the catalog)" if wrong and row.filled else wrong
+    return (
+        f"{wrong} (blank columns of the shape as of {row.text('model')} in the catalog)"
+        if wrong and row.filled
+        else wrong
+    )
 
 
 def _header(columns: tuple[str, ...]) -> str:
@@ -90,7 +113,8 @@ def _header(columns: tuple[str, ...]) -> str:
 
 
 def problems(row: Row, require_time: bool = True) -> list[str]:
-    """Reasons why a row cannot be used; none when it can. Later checks wait until the numbers are numbers."""
+    """Reasons why a row cannot be used; none when it can. Later checks wait until the numbers are
+    numbers."""
     wrong = list(_bad_cells(row)) + list(_blank_cells(row))
     if wrong:
         return wrong
@@ -120,7 +144,11 @@ def _blank_cells(row: Row) -> Iterator[str]:
     shape = [name for name in schema.SHAPE if not row.text(name)]
     if shape:
         yield f"missing shape: {', '.join(shape)} blank"
-    yield from (f"{name} is blank" for name in ("accelerator", "n_accel", "global_batch") if not row.text(name))
+    yield from (
+        f"{name} is blank"
+        for name in ("accelerator", "n_accel", "global_batch")
+        if not row.text(name)
+    )
 
 
 def _base(name: str, cell: str) -> str:
@@ -152,8 +180,12 @@ def _bad_layout(row: Row) -> Iterator[str]:
     if plan.pp > n_layers:
         yield f"pp = {plan.pp:g} stages for n_layers = {n_layers:g}: a stage would have no layer"
     chunks = plan.pp * (row.number("interleave") or 1.0)
-    if plan.pp > 1.0 and plan.pp <= n_layers <= chunks - plan.pp:  # a few chunks may hold the embedding or the head alone
-        yield f"pp·interleave = {chunks:g} chunks for n_layers = {n_layers:g}: chunks would have no layer"
+    # a few chunks may hold the embedding or the head alone
+    if plan.pp > 1.0 and plan.pp <= n_layers <= chunks - plan.pp:
+        yield (
+            f"pp·interleave = {chunks:g} chunks for n_layers = {n_layers:g}: chunks would have no "
+            "layer"
+        )
     try:
         held_by_stage(row, plan.pp)
     except ValueError as error:
@@ -162,16 +194,24 @@ def _bad_layout(row: Row) -> Iterator[str]:
         yield f"cp = {plan.cp:g} does not divide seq_len = {row.text('seq_len')}"
     if batch % (plan.dp * plan.micro_batch):
         yield (
-            f"global_batch = {batch:g} is not divisible by dp·micro_batch = {plan.dp:g}·{plan.micro_batch:g}: "
+            f"global_batch = {batch:g} is not divisible by dp·micro_batch = "
+            f"{plan.dp:g}·{plan.micro_batch:g}: "
             "no whole number of micro-batches"
         )
     shard = row.number("shard")
     if shard and plan.dp % shard:
         wrong = "is more than" if shard > plan.dp else "does not divide"
-        yield f"shard = {shard:g} {wrong} dp = {plan.dp:g}: expected ranks of dp that share one copy, a divisor of dp; blank = all of dp"
+        yield (
+            f"shard = {shard:g} {wrong} dp = {plan.dp:g}: expected ranks of dp that share one "
+            "copy, a divisor of dp; blank = all of dp"
+        )
     experts = row.number("n_experts") or 1.0
     if experts % plan.ep:
-        yield f"ep = {plan.ep:g} does not divide n_experts = {experts:g}" if experts > 1.0 else f"ep = {plan.ep:g} without experts"
+        yield (
+            f"ep = {plan.ep:g} does not divide n_experts = {experts:g}"
+            if experts > 1.0
+            else f"ep = {plan.ep:g} without experts"
+        )
 
 
 def _unknown_hardware(row: Row) -> Iterator[str]:
@@ -186,12 +226,19 @@ def remarks(row: Row) -> Iterator[str]:
     plan = layout(row)
     chunks = plan.pp * (row.number("interleave") or 1.0)
     if row.known("n_layers") % chunks and not row.text("stage_layers"):
-        yield f"uneven pipeline stages: n_layers = {row.text('n_layers')} over pp·interleave = {chunks:g}"
+        yield (
+            f"uneven pipeline stages: n_layers = {row.text('n_layers')} over pp·interleave = "
+            f"{chunks:g}"
+        )
     ranks = plan.dp * plan.tp * plan.cp
     if plan.ep > ranks:
         yield f"ep = {plan.ep:g} is more than dp·tp·cp = {ranks:g}; counted as ep = {ranks:g}"
     for column in schema.COLUMNS:
-        if column.kind == "integer" and row.text(column.name) and float(row.text(column.name)) != row.number(column.name):
+        if (
+            column.kind == "integer"
+            and row.text(column.name)
+            and float(row.text(column.name)) != row.number(column.name)
+        ):
             yield f"{column.name} = {row.text(column.name)} read as {row.number(column.name):g}"
     given, derived = row.number("step_time_s"), derived_time(row)
     if given and derived and abs(given / derived - 1.0) > 0.02:
@@ -202,7 +249,8 @@ def remarks(row: Row) -> Iterator[str]:
 
 
 def derived_time(row: Row) -> float | None:
-    """Step time from the throughput: `global_batch · seq_len / (tokens_per_s_per_accel · n_accel)` [s], None when blank."""
+    """Step time from the throughput: `global_batch · seq_len / (tokens_per_s_per_accel · n_accel)`
+    [s], None when blank."""
     rate = row.number("tokens_per_s_per_accel")
     if rate is None:
         return None
@@ -215,17 +263,21 @@ def measured_time(row: Row) -> float | None:
 
 
 def system_of(row: Row) -> System:
-    """The catalog's chip and network for a row (a blank domain size takes the catalog's, or the smaller host of `host_domain`).
+    """The catalog's chip and network for a row (a blank domain size takes the catalog's, or the
+    smaller host of `host_domain`).
 
     Raises:
       InputError: accelerator unknown, or without that precision.
     """
-    return _system(row.accelerator, row.stack, row.number("domain_size") or host_domain(row), _precision(row))
+    return _system(
+        row.accelerator, row.stack, row.number("domain_size") or host_domain(row), _precision(row)
+    )
 
 
 def host_domain(row: Row) -> float | None:
-    """Devices of a row's fast domain where its hosts have fewer than the catalog's and are what the domain is (`systems.host_size`); None
-    where `domain_size` is written, or the catalog's holds [count].
+    """Devices of a row's fast domain where its hosts have fewer than the catalog's and are what the
+    domain is (`systems.host_size`); None where `domain_size` is written, or the catalog's holds
+    [count].
 
     Raises:
       InputError: as `system_of`.

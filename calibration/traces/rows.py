@@ -1,4 +1,5 @@
-"""From rows to the records of the model: one batch of cases, with every assumption that fills a blank written beside its row."""
+"""From rows to the records of the model: one batch of cases, with every assumption that fills a
+blank written beside its row."""
 
 from __future__ import annotations
 
@@ -40,14 +41,24 @@ from dmodel.workload import Transformer
 
 T = TypeVar("T")
 
-OPERAND_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "mxfp8": 1.0, "int8": 1.0, "nvfp4": 0.5}
+OPERAND_BYTES = {
+    "fp32": 4.0,
+    "bf16": 2.0,
+    "fp16": 2.0,
+    "fp8": 1.0,
+    "mxfp8": 1.0,
+    "int8": 1.0,
+    "nvfp4": 0.5,
+}
 """Bytes of one matmul operand by precision."""
 
 SCALE_READS = {"mxfp8": 1.0, "nvfp4": 2.0}
-"""Times that a tensor is read again before its products: scales by blocks differ along rows and along columns, so MXFP8 is quantized from
-16 bits in either direction; NVFP4 also has a scale of the whole tensor, from the tensor itself (Transformer Engine's recipes). Scales of
-whole 8-bit tensors come with the kernel before them. Without them 8-bit rows of one stack are 7 % too slow beside those of MXFP8, on every
-Blackwell chip; held out by group, errors of its dense rows fall from 7.8 to 5.6 % in the median."""
+"""Times that a tensor is read again before its products: scales by blocks differ along rows and
+along columns, so MXFP8 is quantized from 16 bits in either direction; NVFP4 also has a scale of the
+whole tensor, from the tensor itself (Transformer Engine's recipes). Scales of whole 8-bit tensors
+come with the kernel before them. Without them 8-bit rows of one stack are 7 % too slow beside those
+of MXFP8, on every Blackwell chip; held out by group, errors of its dense rows fall from 7.8 to 5.6
+% in the median."""
 
 
 class Labels(NamedTuple):
@@ -57,8 +68,8 @@ class Labels(NamedTuple):
       step_time_s: measured [s]; NaN where there is none, which only `require_time=False` lets pass.
       peak_memory_bytes: measured highest use of a device; NaN where there is none.
       accelerator, stack, source, model, flag, precision: text. n_accel: devices [count].
-      file, line: where the row stands. fingerprint: of what defines the measurement. group: rows that must be held out together.
-      assumptions: tuple of short texts.
+      file, line: where the row stands. fingerprint: of what defines the measurement. group: rows
+      that must be held out together. assumptions: tuple of short texts.
     """
 
     step_time_s: np.ndarray
@@ -93,12 +104,20 @@ class Cases(struct.PyTreeNode, kw_only=True):
 
     def take(self, rows: np.ndarray) -> Cases:
         """The cases of a mask or of indices, labels included."""
-        system, model, plan = jax.tree.map(lambda leaf: leaf[..., rows], (self.system, self.model, self.plan))
-        return Cases(system=system, model=model, plan=plan, labels=Labels(*(values[rows] for values in self.labels)))
+        system, model, plan = jax.tree.map(
+            lambda leaf: leaf[..., rows], (self.system, self.model, self.plan)
+        )
+        return Cases(
+            system=system,
+            model=model,
+            plan=plan,
+            labels=Labels(*(values[rows] for values in self.labels)),
+        )
 
 
 AssumeRecompute = Callable[[Cases], tuple[Array, Array]]
-"""Rule for a blank `recompute`: cases with none → `(recompute_layers, recompute_attention)`, `[rows]` each."""
+"""Rule for a blank `recompute`: cases with none → `(recompute_layers, recompute_attention)`,
+`[rows]` each."""
 
 
 def to_cases(table: TraceTable, assume_recompute: AssumeRecompute | None = None) -> Cases:
@@ -111,7 +130,10 @@ def to_cases(table: TraceTable, assume_recompute: AssumeRecompute | None = None)
       InputError: no usable row.
     """
     if not table.rows:
-        raise InputError(f"no usable row among {table.total}{_first_reason(table)}; expected at least one measured configuration")
+        raise InputError(
+            f"no usable row among {table.total}{_first_reason(table)}; expected at least one "
+            "measured configuration"
+        )
     assumed: list[list[str]] = [[] for _ in table.rows]
     pairs = list(zip(table.rows, assumed, strict=True))
     model = shapes.settled(_stack([shapes.written(*pair) for pair in pairs]), pairs)
@@ -131,16 +153,24 @@ def _first_reason(table: TraceTable) -> str:
 
 def _stack(records: list[T]) -> T:
     """Records of numbers → one record of float64 arrays `[..., rows]`."""
-    return jax.tree.map(lambda *leaves: np.stack([np.asarray(x, dtype=np.float64) for x in leaves], axis=-1), *records)
+    return jax.tree.map(
+        lambda *leaves: np.stack([np.asarray(x, dtype=np.float64) for x in leaves], axis=-1),
+        *records,
+    )
 
 
 def _systems(pairs: list[tuple[Row, list[str]]]) -> System:
-    """Chip and network of each row from the catalog; each different one is stacked once, then gathered."""
+    """Chip and network of each row from the catalog; each different one is stacked once, then
+    gathered."""
     systems = [system_of(row) for row, _ in pairs]
     for row, assumed in pairs:
         if not row.text("domain_size"):
             host = host_domain(row)
-            held = "the catalog's" if host is None else f"{host:g}, the devices of a host (accel_per_node), fewer than the catalog's"
+            held = (
+                "the catalog's"
+                if host is None
+                else f"{host:g}, the devices of a host (accel_per_node), fewer than the catalog's"
+            )
             assumed.append(f"domain_size blank: {held}")
         if not row.text("precision"):
             assumed.append("precision blank: bf16")
@@ -151,15 +181,24 @@ def _systems(pairs: list[tuple[Row, list[str]]]) -> System:
 
 
 def _interleave(row: Row, stages: float, assumed: list[str]) -> float:
-    """Model chunks per stage. Blank: as in the job's script (`recipes.job`), by the stack's recipes (`recipes.chunks`), else 1."""
+    """Model chunks per stage. Blank: as in the job's script (`recipes.job`), by the stack's recipes
+    (`recipes.chunks`), else 1."""
     given = row.number("interleave")
     if given is not None:
         return given
     if known := job(row.stack, row.known("n_layers")):
         assumed.append(f"interleave blank: {known.chunks:g}, as in the script of the job")
         return known.chunks
-    found = chunks(row.stack, row.text("model"), row.known("n_layers") / stages, "lora" in row.flags) if stages > 1.0 else None
-    assumed.append("interleave blank: 1" if found is None else f"interleave blank: {found:g}, as the stack's recipes have it")
+    found = (
+        chunks(row.stack, row.text("model"), row.known("n_layers") / stages, "lora" in row.flags)
+        if stages > 1.0
+        else None
+    )
+    assumed.append(
+        "interleave blank: 1"
+        if found is None
+        else f"interleave blank: {found:g}, as the stack's recipes have it"
+    )
     return found or 1.0
 
 
@@ -176,7 +215,8 @@ def _sequence_parallel(row: Row, tp: float, assumed: list[str]) -> float:
 
 
 def _plan(row: Row, assumed: list[str]) -> tuple[Plan, Again]:
-    """Degrees, batch and precision of one row, and what it does again; a blank recompute is none until the rule decides."""
+    """Degrees, batch and precision of one row, and what it does again; a blank recompute is none
+    until the rule decides."""
     degrees = layout(row)
     precision = base_precision(row.text("precision")) or "bf16"
     shards = sharding.sharding(row, degrees)
@@ -191,7 +231,9 @@ def _plan(row: Row, assumed: list[str]) -> tuple[Plan, Again]:
     run = kept(row)
     again, last = (Again(), 1.0) if parts else of_row(row, run, assumed)
     assumed.extend(said for known in (run, parts) if known for said in known.said)
-    rates, kernels = attention_rates(row.stack, row.accelerator, row.text("attention") != "none", row.text("note"))
+    rates, kernels = attention_rates(
+        row.stack, row.accelerator, row.text("attention") != "none", row.text("note")
+    )
     assumed.extend(kernels)
     in_order = held_in_order(row.stack)
     if in_order and degrees.cp > 1.0:
@@ -238,9 +280,11 @@ def _plan(row: Row, assumed: list[str]) -> tuple[Plan, Again]:
     return found, again
 
 
-def _experts(row: Row, degrees: Layout, precision: str, graphed: float, assumed: list[str]) -> dict[str, float]:
-    """Degrees of the experts, how tokens reach them, and how kernels are launched, by graphs in any case where `graphed` is 1; see
-    `experts.dispatch` and `experts.launches`."""
+def _experts(
+    row: Row, degrees: Layout, precision: str, graphed: float, assumed: list[str]
+) -> dict[str, float]:
+    """Degrees of the experts, how tokens reach them, and how kernels are launched, by graphs in any
+    case where `graphed` is 1; see `experts.dispatch` and `experts.launches`."""
     ranks = degrees.dp * degrees.tp * degrees.cp
     if degrees.ep > ranks:
         assumed.append(f"ep {degrees.ep:g} counted as dp·tp·cp = {ranks:g}")
@@ -279,7 +323,11 @@ def _tensor(row: Row, tp: float, parts: bool, assumed: list[str]) -> dict[str, f
     found = tensor(row.stack, row.text("model"), row.text("precision"))
     assumed.extend(found.said if tp > 1.0 else ())
     hides = 0.0 if parts else found.overlap_tp if tp > 1.0 else 1.0
-    return {"narrow_gathers": found.narrow_gathers, "narrow_sums": found.narrow_sums, "overlap_tp": hides}
+    return {
+        "narrow_gathers": found.narrow_gathers,
+        "narrow_sums": found.narrow_sums,
+        "overlap_tp": hides,
+    }
 
 
 def _wide_layers(row: Row, precision: str, assumed: list[str]) -> float:
@@ -291,11 +339,14 @@ def _wide_layers(row: Row, precision: str, assumed: list[str]) -> float:
 
 
 def _attention_bytes(row: Row, precision: str, run: Kept | None, assumed: list[str]) -> float:
-    """Bytes of an operand of the attention core: by the run's configuration, by the stack's recipe (`experts.narrow_attention`), else 2."""
+    """Bytes of an operand of the attention core: by the run's configuration, by the stack's recipe
+    (`experts.narrow_attention`), else 2."""
     if run:
         return run.attention_bytes
     names = row.stack, row.text("model"), row.accelerator, precision
-    if row.text("attention") == "none" or not narrow_attention(*names, row.number("n_experts") or 1.0):
+    if row.text("attention") == "none" or not narrow_attention(
+        *names, row.number("n_experts") or 1.0
+    ):
         return 2.0
     assumed.append(NARROW_CORE)
     return 1.0
@@ -305,15 +356,30 @@ def _scale_reads(precision: str, assumed: list[str]) -> float:
     """See `SCALE_READS`."""
     reads = SCALE_READS.get(precision, 0.0)
     if reads:
-        assumed.append(f"{precision}: a tensor is read {reads:g} more times to find its scales and quantize it in both directions")
+        assumed.append(
+            f"{precision}: a tensor is read {reads:g} more times to find its scales and "
+            "quantize "
+            "it in both directions"
+        )
     return reads
 
 
-def _fill_recompute(cases: Cases, pairs: list[tuple[Row, list[str]]], rule: AssumeRecompute, again: Again) -> Cases:
-    """Ask the rule for the rows whose recompute is blank; what of their bytes is offloaded (`again`) changes with it."""
+def _fill_recompute(
+    cases: Cases, pairs: list[tuple[Row, list[str]]], rule: AssumeRecompute, again: Again
+) -> Cases:
+    """Ask the rule for the rows whose recompute is blank; what of their bytes is offloaded
+    (`again`) changes with it."""
     blank = np.array([not (row.text("recompute") or kept(row)) for row, _ in pairs])
     p = cases.plan
-    blank &= np.asarray(p.recompute_layers + p.recompute_attention + p.recompute_products + p.recompute_elementwise) == 0.0
+    blank &= (
+        np.asarray(
+            p.recompute_layers
+            + p.recompute_attention
+            + p.recompute_products
+            + p.recompute_elementwise
+        )
+        == 0.0
+    )
     blank &= np.asarray(p.recompute_bytes) == 0.0
     settled = blank & [keeps_activations(row.stack) for row, _ in pairs]
     for i in np.flatnonzero(settled):
@@ -321,21 +387,30 @@ def _fill_recompute(cases: Cases, pairs: list[tuple[Row, list[str]]], rule: Assu
     blank &= ~settled
     if not blank.any():
         return cases
-    layers, attention = (np.broadcast_to(np.asarray(x, dtype=np.float64), blank.sum()) for x in rule(cases.take(blank)))
+    layers, attention = (
+        np.broadcast_to(np.asarray(x, dtype=np.float64), blank.sum())
+        for x in rule(cases.take(blank))
+    )
     for i, full, part in zip(np.flatnonzero(blank), layers, attention, strict=True):
-        name = {(1.0, 0.0): "full", (0.0, 1.0): "selective", (0.0, 0.0): "none"}.get((full, part), f"{full:.2g} of the layers")
+        name = {(1.0, 0.0): "full", (0.0, 1.0): "selective", (0.0, 0.0): "none"}.get(
+            (full, part), f"{full:.2g} of the layers"
+        )
         pairs[i][1].append(f"recompute blank: {name}, by the rule")
         if full > 0.0:
             pairs[i][1].extend(end_of(pairs[i][0])[1])
-    new_layers, new_attention = np.array(cases.plan.recompute_layers), np.array(cases.plan.recompute_attention)
+    new_layers, new_attention = (
+        np.array(cases.plan.recompute_layers),
+        np.array(cases.plan.recompute_attention),
+    )
     new_layers[blank], new_attention[blank] = layers, attention
     plan = cases.plan.replace(recompute_layers=new_layers, recompute_attention=new_attention)
     return cases.replace(plan=offloading(again, cases.model, plan))
 
 
 def cheapest_that_fits(cases: Cases) -> tuple[np.ndarray, np.ndarray]:
-    """Least recomputation whose memory fits the device: none, else selective, else in full for the smallest share of the layers that fits
-    (all of them when even that does not). Memory is linear in the share, so the share is a division."""
+    """Least recomputation whose memory fits the device: none, else selective, else in full for the
+    smallest share of the layers that fits (all of them when even that does not). Memory is linear
+    in the share, so the share is a division."""
     from dmodel.step import memory_use
 
     ones, zeros = np.ones(len(cases)), np.zeros(len(cases))
@@ -346,7 +421,9 @@ def cheapest_that_fits(cases: Cases) -> tuple[np.ndarray, np.ndarray]:
 
     none, selective, full = excess(zeros, zeros), excess(zeros, ones), excess(ones, zeros)
     share = np.clip(none / np.maximum(none - full, 1.0), 0.0, 1.0)
-    return np.where((none <= 0.0) | (selective <= 0.0), 0.0, share), np.where((none > 0.0) & (selective <= 0.0), 1.0, 0.0)
+    return np.where((none <= 0.0) | (selective <= 0.0), 0.0, share), np.where(
+        (none > 0.0) & (selective <= 0.0), 1.0, 0.0
+    )
 
 
 def never_recompute(cases: Cases) -> tuple[np.ndarray, np.ndarray]:
@@ -358,7 +435,9 @@ def _labels(rows: tuple[Row, ...]) -> Labels:
     """Names, places and groups of the rows; assumptions are added when all are known."""
     return Labels(
         step_time_s=np.array([measured_time(row) or np.nan for row in rows]),
-        peak_memory_bytes=np.array([GIB * (row.number("peak_memory_gib") or np.nan) for row in rows]),
+        peak_memory_bytes=np.array(
+            [GIB * (row.number("peak_memory_gib") or np.nan) for row in rows]
+        ),
         accelerator=_texts(row.accelerator for row in rows),
         stack=_texts(row.stack for row in rows),
         source=_texts(row.text("source") or row.stack for row in rows),
@@ -381,7 +460,8 @@ def _texts(values: Iterable[str]) -> np.ndarray:
 def group_of(row: Row) -> str:
     """Rows that tell about each other and so are held out together.
 
-    (model, accelerator, devices); composed rows, which are sums of a cost per layer and micro-batch, by (d_model, tp, micro_batch). A
+    (model, accelerator, devices); composed rows, which are sums of a cost per layer and
+    micro-batch, by (d_model, tp, micro_batch). A
     blank model counts by its shape.
     """
     if "composed" in row.flags:
@@ -389,4 +469,6 @@ def group_of(row: Row) -> str:
         cell = (row.known("d_model"), degrees.tp, degrees.micro_batch)
         return "|".join(["composed", row.text("source"), *(f"{x:g}" for x in cell)])
     shape = "x".join(f"{row.known(n):g}" for n in ("n_layers", "d_model", "d_ff"))
-    return "|".join([row.text("model").lower() or shape, row.accelerator.lower(), f"{row.known('n_accel'):g}"])
+    return "|".join(
+        [row.text("model").lower() or shape, row.accelerator.lower(), f"{row.known('n_accel'):g}"]
+    )

@@ -14,8 +14,9 @@ from dmodel.types import InputError
 def split(cases: Cases, share: float = 0.2, seed: int = 0) -> np.ndarray:
     """Hold out whole groups: about `share` of the rows of every source and very nearly of all rows.
 
-    Groups are ordered by a hash of their name and the seed, source by source, and taken while that brings the rows held out nearer to the
-    share; what one source is short of passes to the next. A group that several sources share goes wherever its most rows are.
+    Groups are ordered by a hash of their name and the seed, source by source, and taken while that
+    brings the rows held out nearer to the share; what one source is short of passes to the next. A
+    group that several sources share goes wherever its most rows are.
 
     Args:
       share: of the rows [0..1].

@@ -1,4 +1,5 @@
-"""Machines that the catalog does not have: described in a file beside the traces that ran on them."""
+"""Machines that the catalog does not have: described in a file beside the traces that ran on
+them."""
 
 from __future__ import annotations
 
@@ -16,10 +17,12 @@ FILE = "systems.json"
 """Name of the file; `dmodel collect` writes it from what it measured."""
 
 LARGEST_HOST = 16.0
-"""Devices of the largest servers (DGX-2). A domain of more, a rack of NVL72 or a pod of TPUs, joins hosts."""
+"""Devices of the largest servers (DGX-2). A domain of more, a rack of NVL72 or a pod of TPUs, joins
+hosts."""
 
 PER_PROCESS = "dmodel-collect"
-"""Stack whose rows have the devices of one process as those of a host: 1 where a launcher starts a process for each device."""
+"""Stack whose rows have the devices of one process as those of a host: 1 where a launcher starts a
+process for each device."""
 
 
 def extend_beside(path: Path) -> None:
@@ -42,20 +45,34 @@ def extend_from(path: Path) -> None:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{path}: not a readable description of machines ({error}); collect it again, or remove it") from None
+        raise InputError(
+            f"{path}: not a readable description of machines ({error}); collect it again, or "
+            "remove it"
+        ) from None
     extend(found, str(path))
 
 
 def host_size(row: Row, network: Network) -> float | None:
-    """Devices of a row's host where they are its fast domain: the catalog's domain is within one host, and that host is smaller [count].
+    """Devices of a row's host where they are its fast domain: the catalog's domain is within one
+    host, and that host is smaller [count].
 
-    A domain that joins hosts (`LARGEST_HOST`; a torus) does not depend on how many devices each has. None where the catalog's holds.
+    A domain that joins hosts (`LARGEST_HOST`; a torus) does not depend on how many devices each
+    has. None where the catalog's holds.
 
     Args:
       network: of the catalog, for the row's accelerator and stack.
     """
-    given, size, axes = row.number("accel_per_node"), np.asarray(network.size), np.asarray(network.torus_axes)
+    given, size, axes = (
+        row.number("accel_per_node"),
+        np.asarray(network.size),
+        np.asarray(network.torus_axes),
+    )
     joins = size[0] > LARGEST_HOST or axes[0] > 1.0
-    if given is None or joins or given >= size[0] or (given == 1.0 and row.stack.startswith(PER_PROCESS)):
+    if (
+        given is None
+        or joins
+        or given >= size[0]
+        or (given == 1.0 and row.stack.startswith(PER_PROCESS))
+    ):
         return None
     return given

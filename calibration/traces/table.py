@@ -1,4 +1,5 @@
-"""A table of traces in memory: the cells as they were written, each row with the file and line it came from."""
+"""A table of traces in memory: the cells as they were written, each row with the file and line it
+came from."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ class Problem(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One line of a file. cells: column → text as written ("" = blank); cells of later additions stay. filled: blank columns of its shape →
-    what the catalog has for its model."""
+    """One line of a file. cells: column → text as written ("" = blank); cells of later additions
+    stay. filled: blank columns of its shape → what the catalog has for its model."""
 
     file: str
     line: int
@@ -33,7 +34,8 @@ class Row(NamedTuple):
     filled: Mapping[str, str] = {}
 
     def text(self, name: str) -> str:
-        """A cell without surrounding blanks, filled where it is blank; "" when blank or when the table has no such column."""
+        """A cell without surrounding blanks, filled where it is blank; "" when blank or when the
+        table has no such column."""
         return self.cells.get(name, "").strip() or self.filled.get(name, "")
 
     def number(self, name: str) -> float | None:
@@ -45,17 +47,22 @@ class Row(NamedTuple):
         """A number that must be there, as the reader makes sure for usable rows."""
         value = self.number(name)
         if value is None:
-            raise InputError(f"{self.file}:{self.line}: {name} is blank; read the table with `read`, which sets such rows aside")
+            raise InputError(
+                f"{self.file}:{self.line}: {name} is blank; read the table with `read`, which "
+                "sets such rows aside"
+            )
         return value
 
     @property
     def stack(self) -> str:
-        """The software, with the variant that a note names where the column does not (`variants.variant`); its source when blank."""
+        """The software, with the variant that a note names where the column does not
+        (`variants.variant`); its source when blank."""
         return variant(self.text("stack") or self.text("source") or "unknown", self.text("note"))
 
     @property
     def accelerator(self) -> str:
-        """The name of the chip in the catalog, by which coefficients are fitted, whichever is written; as written if it has none."""
+        """The name of the chip in the catalog, by which coefficients are fitted, whichever is
+        written; as written if it has none."""
         written = self.text("accelerator")
         return known_name("chips", written) or written
 
@@ -74,7 +81,8 @@ class TraceTable(NamedTuple):
 
     Attributes:
       columns: header, in order, unknown columns included (of several files: the union).
-      rows: usable rows. aside: rows that cannot be used, each with one entry of `problems` in the same order.
+      rows: usable rows. aside: rows that cannot be used, each with one entry of `problems` in the
+        same order.
       notes: mild things said about usable rows (uneven pipeline stages, rounded figures).
     """
 
@@ -86,7 +94,8 @@ class TraceTable(NamedTuple):
 
     @property
     def misspelled(self) -> tuple[Problem, ...]:
-        """Notes about the header: columns that are not read, though they resemble one of the format."""
+        """Notes about the header: columns that are not read, though they resemble one of the
+        format."""
         return tuple(note for note in self.notes if note.line == HEADER)
 
     @property
@@ -100,19 +109,26 @@ class TraceTable(NamedTuple):
         return self._replace(rows=tuple(r for r, k in zip(self.rows, wanted, strict=True) if k))
 
     def with_columns(self, values: Mapping[str, Sequence[object]]) -> TraceTable:
-        """Add columns to the usable rows (blank for those set aside); existing columns of that name are replaced."""
+        """Add columns to the usable rows (blank for those set aside); existing columns of that name
+        are replaced."""
         extra = {name: [_cell(v) for v in column] for name, column in values.items()}
         for name, column in extra.items():
             if len(column) != len(self.rows):
-                raise ValueError(f"with_columns: column {name!r} has {len(column)} values, the table has {len(self.rows)} usable rows")
-        rows = tuple(row._replace(cells={**row.cells, **{n: c[i] for n, c in extra.items()}}) for i, row in enumerate(self.rows))
+                raise ValueError(
+                    f"with_columns: column {name!r} has {len(column)} values, the table has "
+                    f"{len(self.rows)} usable rows"
+                )
+        rows = tuple(
+            row._replace(cells={**row.cells, **{n: c[i] for n, c in extra.items()}})
+            for i, row in enumerate(self.rows)
+        )
         new = tuple(name for name in extra if name not in self.columns)
         return self._replace(columns=self.columns + new, rows=rows)
 
 
 def _cell(value: object) -> str:
     """Text of a value; floats so that they read back equal."""
-    return repr(float(value)) if hasattr(value, "dtype") or isinstance(value, float) else str(value)  # type: ignore[arg-type]
+    return repr(float(value)) if hasattr(value, "dtype") or isinstance(value, float) else str(value)  # type: ignore
 
 
 _REPORTED = ("mfu_reported", "tflops_reported", "peak_memory_gib", "n_params")
@@ -121,14 +137,23 @@ _DEFINING = tuple(sorted(set(NUMBERS) - set(_REPORTED) | set(_NAMES)))
 
 
 def fingerprint(row: Row) -> str:
-    """12 hexadecimal digits of the SHA-256 of what defines a measurement: configuration, stack, time.
+    """12 hexadecimal digits of the SHA-256 of what defines a measurement: configuration, stack,
+    time.
 
-    Not its file or line, nor its notes, but for the variant of the stack that these may name (`Row.stack`).
-    Numbers count by value, so `64` and `64.0` are the same row, and so is a row that went through another file format.
+    Not its file or line, nor its notes, but for the variant of the stack that these may name
+    (`Row.stack`).
+    Numbers count by value, so `64` and `64.0` are the same row, and so is a row that went through
+    another file format.
     """
     parts = []
     for name in _DEFINING:
-        text = row.accelerator if name == "accelerator" else row.stack if name == "stack" and row.text(name) else row.text(name)
+        text = (
+            row.accelerator
+            if name == "accelerator"
+            else row.stack
+            if name == "stack" and row.text(name)
+            else row.text(name)
+        )
         value = row.number(name) if name in NUMBERS else text
         parts.append(f"{name}={'' if value is None else value!r}")
     # a later column: rows without it keep the name that they had

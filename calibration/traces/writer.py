@@ -23,7 +23,10 @@ def write(table: TraceTable, path: str | Path, aside: bool = True) -> None:
     """
     path = Path(path)
     if not path.parent.is_dir():
-        raise InputError(f"{path}: cannot write, the folder {path.parent} does not exist; make it first or name another file")
+        raise InputError(
+            f"{path}: cannot write, the folder {path.parent} does not exist; make it first or "
+            "name another file"
+        )
     rows = _in_order(table) if aside else list(table.rows)
     if path.suffix == ".parquet":
         _write_parquet(table.columns, rows, path)
@@ -46,7 +49,8 @@ def _write_csv(columns: tuple[str, ...], rows: list[Row], path: Path) -> None:
 
 
 def _typed(name: str, cells: list[str]) -> list[Any]:
-    """Cells of a column as Parquet values: numbers where the format has numbers and every cell is one, else text; blank = null."""
+    """Cells of a column as Parquet values: numbers where the format has numbers and every cell is
+    one, else text; blank = null."""
     if name in BY_NAME and BY_NAME[name].kind != "text":
         with suppress(ValueError):
             return [float(c) if c.strip() else None for c in cells]
@@ -58,7 +62,13 @@ def _write_parquet(columns: tuple[str, ...], rows: list[Row], path: Path) -> Non
         import pyarrow
         import pyarrow.parquet
     except ImportError:
-        raise InputError(f"{path}: Parquet needs pyarrow, which is not installed; install dmodel[cli], or write a .csv file") from None
+        raise InputError(
+            f"{path}: Parquet needs pyarrow, which is not installed; install dmodel[cli], or "
+            "write a .csv file"
+        ) from None
     data = {name: _typed(name, [row.cells.get(name, "") for row in rows]) for name in columns}
-    arrays = {name: pyarrow.array(v, None if any(x is not None for x in v) else pyarrow.string()) for name, v in data.items()}
+    arrays = {
+        name: pyarrow.array(v, None if any(x is not None for x in v) else pyarrow.string())
+        for name, v in data.items()
+    }
     pyarrow.parquet.write_table(pyarrow.table(arrays), path)

@@ -1,7 +1,9 @@
-"""How sure a fit is, by fitting again: rows weighted at random by group, and every start its own prior mean (the Bayesian bootstrap of
-Rubin 1981, with a randomised prior so that directions of which the rows say nothing keep their width).
+"""How sure a fit is, by fitting again: rows weighted at random by group, and every start its own
+prior mean (the Bayesian bootstrap of Rubin 1981, with a randomised prior so that directions of
+which the rows say nothing keep their width).
 
-All fits descend at once, as rows of one batch: Gauss-Newton steps with Student-t weights at one noise scale by stack.
+All fits descend at once, as rows of one batch: Gauss-Newton steps with Student-t weights at one
+noise scale by stack.
 """
 
 from __future__ import annotations
@@ -28,11 +30,20 @@ def _batch(data: Any, draws: int) -> Any:
     return padded(jax.tree.map(lambda leaf: jnp.asarray(leaf)[..., index], data), rows * draws)
 
 
-def bootstrap(found: Posterior, start: np.ndarray, noise: np.ndarray, groups: np.ndarray, *, draws: int = 64, seed: int = 0) -> np.ndarray:
+def bootstrap(
+    found: Posterior,
+    start: np.ndarray,
+    noise: np.ndarray,
+    groups: np.ndarray,
+    *,
+    draws: int = 64,
+    seed: int = 0,
+) -> np.ndarray:
     """Directions u of every draw `[draw, U]`.
 
     Args:
-      start: u of the fit. noise: scale by row `[row]`. groups: name of every row's group; its rows share a weight.
+      start: u of the fit. noise: scale by row `[row]`. groups: name of every row's group; its rows
+        share a weight.
     """
     rng, (count, size) = np.random.default_rng(seed), (len(groups), found.size)
     _, index = np.unique(groups, return_inverse=True)
@@ -42,11 +53,15 @@ def bootstrap(found: Posterior, start: np.ndarray, noise: np.ndarray, groups: np
     for _ in range(STEPS):
         z = (found.mean[found.of] + np.einsum("rcu,du->drc", basis, u)).reshape(draws * count, -1).T
         wide = np.concatenate([z, np.repeat(z[:, -1:], len(batch.weight) - draws * count, 1)], 1)
-        r, slope = (x[: draws * count].reshape(draws, count, -1) for x in slopes(wide, batch, log_ratio))
+        r, slope = (
+            x[: draws * count].reshape(draws, count, -1) for x in slopes(wide, batch, log_ratio)
+        )
         ratio, design = r[..., 0], np.einsum("drc,rcu->dru", slope, basis)
         weight = own * student_weight(ratio**2, noise, FREEDOM)
         scaled = design * weight[..., None]
         inner = np.eye(size) + np.swapaxes(scaled, 1, 2) @ design
-        step = -np.linalg.solve(inner, (np.einsum("dru,dr->du", scaled, ratio) + u - origin)[..., None])[..., 0]
+        step = -np.linalg.solve(
+            inner, (np.einsum("dru,dr->du", scaled, ratio) + u - origin)[..., None]
+        )[..., 0]
         u = u + step * np.minimum(1.0, LONGEST / np.abs(step).max(1))[:, None]
     return u

@@ -1,8 +1,10 @@
-"""Which coefficients the data tell apart: small eigenvalues of the information matrix, in named coefficients.
+"""Which coefficients the data tell apart: small eigenvalues of the information matrix, in named
+coefficients.
 
-In units of the prior's standard deviations the data add `I = w Σ⁻¹ w − 1` to the prior's information of 1 (Σ covariance after the data, w
-prior widths). A direction with an eigenvalue below 1 is known less from the data than from the prior; where it mixes coefficients that the
-data do see, they see only the others' mix.
+In units of the prior's standard deviations the data add `I = w Σ⁻¹ w − 1` to the prior's
+information of 1 (Σ covariance after the data, w prior widths). A direction with an eigenvalue below
+1 is known less from the data than from the prior; where it mixes coefficients that the data do see,
+they see only the others' mix.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ PART = 0.35
 
 
 class Mixed(NamedTuple):
-    """Coefficients that the data do not separate: names and their parts of the direction, the largest first; its information."""
+    """Coefficients that the data do not separate: names and their parts of the direction, the
+    largest first; its information."""
 
     names: tuple[str, ...]
     parts: tuple[float, ...]
@@ -33,14 +36,18 @@ class Mixed(NamedTuple):
     def __str__(self) -> str:
         together = " and ".join([", ".join(self.names[:-1]), self.names[-1]])
         same = all(part * self.parts[0] > 0.0 for part in self.parts)
-        return f"these data do not separate {together}: {'one up and another down' if not same else 'all of them up or down'} fits as well"
+        return (
+            f"these data do not separate {together}: "
+            f"{'one up and another down' if not same else 'all of them up or down'} fits as well"
+        )
 
 
 class Identified(NamedTuple):
     """What is known of every coefficient.
 
     Attributes:
-      unseen: names of which the data say less than the prior. mixed: groups that are seen only together, each once,
+      unseen: names of which the data say less than the prior. mixed: groups that are seen only
+        together, each once,
         by its weakest direction. known: the others.
     """
 
@@ -50,7 +57,8 @@ class Identified(NamedTuple):
 
 
 def information(profile: Profile, accelerator: str, stack: str) -> np.ndarray | None:
-    """What the data add, in units of the prior `[C, C]`; None where the profile carries no covariance."""
+    """What the data add, in units of the prior `[C, C]`; None where the profile carries no
+    covariance."""
     sigma = covariance(profile, accelerator, stack)
     if sigma is None:
         return None
@@ -68,8 +76,22 @@ def identify(found: np.ndarray) -> Identified:
     mixed = []
     for value, axis in zip(values, axes.T, strict=True):
         parts = [i for i in np.argsort(-np.abs(axis)) if abs(axis[i]) >= PART and seen[i]]
-        if value < WEAK and len(parts) > 1 and {NAMES[i] for i in parts} not in [{*group.names} for group in mixed]:
-            mixed.append(Mixed(tuple(NAMES[i] for i in parts), tuple(float(axis[i]) for i in parts), float(max(value, 0.0))))
+        if (
+            value < WEAK
+            and len(parts) > 1
+            and {NAMES[i] for i in parts} not in [{*group.names} for group in mixed]
+        ):
+            mixed.append(
+                Mixed(
+                    tuple(NAMES[i] for i in parts),
+                    tuple(float(axis[i]) for i in parts),
+                    float(max(value, 0.0)),
+                )
+            )
     together = {name for group in mixed for name in group.names}
     unseen = tuple(name for name, x in zip(NAMES, seen, strict=True) if not x)
-    return Identified(unseen, tuple(mixed), tuple(name for name in NAMES if name not in together and name not in unseen))
+    return Identified(
+        unseen,
+        tuple(mixed),
+        tuple(name for name in NAMES if name not in together and name not in unseen),
+    )

@@ -1,11 +1,15 @@
 """How sure a fit is: the Laplace approximation in the unconstrained space, seen from the rows.
 
-With G the covariance of the rows' log ratios before the data and W their weights in the information, what the data leave open of the
-ratios is `(1 + G W)⁻¹ G`, and of any coefficients with covariance K and cross-covariance k to the rows `K − k W (1 + G W)⁻¹ kᵀ`: no matrix
-is larger than the rows, however many parameters they share.
+With G the covariance of the rows' log ratios before the data and W their weights in the
+information, what the data leave open of the
+ratios is `(1 + G W)⁻¹ G`, and of any coefficients with covariance K and cross-covariance k to the
+rows `K − k W (1 + G W)⁻¹ kᵀ`: no matrix is larger than the rows, however many parameters they
+share.
 
-Noise scales of a joint optimum are too small, to zero with as many coefficients as rows: there the scales are those of the expected
-misfit instead, the expectation being over what the data leave open of the coefficients (`expected_noise`).
+Noise scales of a joint optimum are too small, to zero with as many coefficients as rows: there the
+scales are those of the expected
+misfit instead, the expectation being over what the data leave open of the coefficients
+(`expected_noise`).
 """
 
 from __future__ import annotations
@@ -29,12 +33,14 @@ ROUNDS, CLOSE = 60, 3e-3
 
 
 class Laplace(NamedTuple):
-    """Posterior of a fit; parameters are in prior standard deviations: 1 = the data said nothing, 0 = they decide.
+    """Posterior of a fit; parameters are in prior standard deviations: 1 = the data said nothing, 0
+    = they decide.
 
     Attributes:
-      center_errors `[C]`, offset_errors `[M, C]`: standard deviations at the fitted noise. center_covariance `[C, C]`.
-      totals: covariance of a row's coefficients, center and all offsets together, unconstrained, by stack (mean over what it ran on).
-      pairs: the same by chip and stack, its variant among them.
+      center_errors `[C]`, offset_errors `[M, C]`: standard deviations at the fitted noise.
+      center_covariance `[C, C]`.
+      totals: covariance of a row's coefficients, center and all offsets together, unconstrained, by
+      stack (mean over what it ran on). pairs: the same by chip and stack, its variant among them.
       rows: what the rows say. cells: their coefficients.
     """
 
@@ -51,8 +57,10 @@ class Rows(NamedTuple):
     """A fit linearised at its optimum.
 
     Attributes:
-      ratio: ln(predicted / measured) `[row]`. slope: its derivative by the row's coefficients `[row, C]`. design: by all parameters,
-        `[row, (1 + M) C]`. prior: G, `[row, row]`. before: ratio at the prior mean, to first order `[row]`.
+      ratio: ln(predicted / measured) `[row]`. slope: its derivative by the row's coefficients
+        `[row, C]`. design: by all parameters,
+        `[row, (1 + M) C]`. prior: G, `[row, row]`. before: ratio at the prior mean, to first order
+        `[row]`.
       weight: of each row in the information, W `[row]`. noise: scale by stack `[S]`.
     """
 
@@ -65,7 +73,9 @@ class Rows(NamedTuple):
     noise: np.ndarray
 
 
-def _ratio_and_slope(z: jax.Array, data: Any, log_ratio: Callable[..., jax.Array]) -> tuple[jax.Array, jax.Array]:
+def _ratio_and_slope(
+    z: jax.Array, data: Any, log_ratio: Callable[..., jax.Array]
+) -> tuple[jax.Array, jax.Array]:
     """Each row's log ratio, and its derivative by the row's own coefficients `[C, row]`."""
     r, pull = jax.vjp(lambda z: log_ratio(z, data), z)
     return r, pull(jnp.ones_like(r))[0]
@@ -76,8 +86,11 @@ def _compiled() -> Callable[..., tuple[jax.Array, jax.Array]]:
     return jax.jit(_ratio_and_slope, static_argnums=2, compiler_options=quick_to_compile())
 
 
-def slopes(z: np.ndarray | jax.Array, data: Any, log_ratio: Callable[..., jax.Array]) -> tuple[np.ndarray, np.ndarray]:
-    """Log ratio `[row]` of every row, and its derivative by the row's own coefficients `[row, C]`: rows are independent, one pass does."""
+def slopes(
+    z: np.ndarray | jax.Array, data: Any, log_ratio: Callable[..., jax.Array]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Log ratio `[row]` of every row, and its derivative by the row's own coefficients `[row, C]`:
+    rows are independent, one pass does."""
     r, by_row = _compiled()(jnp.asarray(z), data, log_ratio)
     return np.asarray(r), np.asarray(by_row).T
 
@@ -88,12 +101,14 @@ def open_ratios(prior: np.ndarray, weight: np.ndarray) -> np.ndarray:
 
 
 def student_weight(square: np.ndarray, scale: np.ndarray, freedom: float) -> np.ndarray:
-    """Weight of a row in the information, `(ν + 1) / (ν s² + r²)`, from its (expected) squared ratio and its noise scale."""
+    """Weight of a row in the information, `(ν + 1) / (ν s² + r²)`, from its (expected) squared
+    ratio and its noise scale."""
     return (freedom + 1.0) / (freedom * scale**2 + square)
 
 
 class Noise(NamedTuple):
-    """Noise scales: medians of the prior and the fitted ones by stack `[S]`, the stack of every row `[row]`, and what no scale is below."""
+    """Noise scales: medians of the prior and the fitted ones by stack `[S]`, the stack of every row
+    `[row]`, and what no scale is below."""
 
     median: np.ndarray
     fitted: np.ndarray
@@ -101,35 +116,53 @@ class Noise(NamedTuple):
     floor: float
 
 
-def expected_noise(rows: Rows, own: np.ndarray, noise: Noise, freedom: float) -> tuple[np.ndarray, np.ndarray]:
-    """Noise scale by stack `[S]` and weight of every row when the coefficients are integrated out: expectation and maximization in turn.
+def expected_noise(
+    rows: Rows, own: np.ndarray, noise: Noise, freedom: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Noise scale by stack `[S]` and weight of every row when the coefficients are integrated out:
+    expectation and maximization in turn.
 
-    E: ratios and their variance given the scales; the expected square is `r² + v`. M: the scale that makes the expected weighted misfit
-    `Σ w [ln s + ½ u (r² + v) / s²]` and the prior of ln s least, with u = ν + 1 over ν + (r² + v) / s². What rows leave open of ln s, a
-    variance V, widens the scale by exp V, to the root of the expected s². No scale falls below the floor of the fit.
+    E: ratios and their variance given the scales; the expected square is `r² + v`. M: the scale
+    that makes the expected weighted misfit
+    `Σ w [ln s + ½ u (r² + v) / s²]` and the prior of ln s least, with u = ν + 1 over ν + (r² + v) /
+    s². What rows leave open of ln s, a variance V, widens the scale by exp V, to the root of the
+    expected s². No scale falls below the floor of the fit.
     """
     scale, index = np.maximum(noise.fitted, 0.5 * noise.median), noise.stack_of
     weight = own * student_weight(rows.ratio**2, scale[index], freedom)
     counts = np.bincount(index, own, len(scale))
     for _ in range(ROUNDS):
-        inner = np.linalg.solve(np.eye(len(own)) + rows.prior * weight, np.column_stack([rows.before, rows.prior]))
+        inner = np.linalg.solve(
+            np.eye(len(own)) + rows.prior * weight, np.column_stack([rows.before, rows.prior])
+        )
         square = inner[:, 0] ** 2 + np.diag(inner[:, 1:])
-        spread = np.bincount(index, own * scale[index] ** 2 * square * student_weight(square, scale[index], freedom), len(scale))
+        spread = np.bincount(
+            index,
+            own * scale[index] ** 2 * square * student_weight(square, scale[index], freedom),
+            len(scale),
+        )
         found = np.maximum(_scale(counts, spread, noise.median, scale), noise.floor)
         done = np.abs(np.log(found / scale)).max() < CLOSE
         scale = found
         weight = own * student_weight(square, scale[index], freedom)
         if done:
             break
-    # of each stack's rows the coefficients take as many as their leverage: the others say how sure ln s is
+    # of each stack's rows the coefficients take as many as their leverage: the others say how sure
+    # ln s is
     left = own * (1.0 - np.minimum(np.diag(open_ratios(rows.prior, weight)) * weight, 1.0))
-    known = 2.0 * freedom / (freedom + 3.0) * np.bincount(index, left, len(scale)) + 1.0 / pooling.NOISE_WIDTH**2
+    known = (
+        2.0 * freedom / (freedom + 3.0) * np.bincount(index, left, len(scale))
+        + 1.0 / pooling.NOISE_WIDTH**2
+    )
     scale = scale * np.exp(1.0 / known)
     return scale, own * student_weight(square, scale[index], freedom)
 
 
-def _scale(counts: np.ndarray, spread: np.ndarray, median: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """The scale at which `n ln s + ½ q / s² + ½ (ln s − ln m)² / width²` is least, by Newton's method in ln s."""
+def _scale(
+    counts: np.ndarray, spread: np.ndarray, median: np.ndarray, scale: np.ndarray
+) -> np.ndarray:
+    """The scale at which `n ln s + ½ q / s² + ½ (ln s − ln m)² / width²` is least, by Newton's
+    method in ln s."""
     x, tight = np.log(scale), 1.0 / pooling.NOISE_WIDTH**2
     for _ in range(20):
         pull = spread * np.exp(-2.0 * x)
@@ -138,15 +171,28 @@ def _scale(counts: np.ndarray, spread: np.ndarray, median: np.ndarray, scale: np
     return np.exp(x)
 
 
-def laplace(p: Parameters, prior: Prior, data: Any, groups: Groups, log_ratio: Callable[..., jax.Array], freedom: float) -> Laplace:
-    """Gauss-Newton Laplace approximation at a fit: information `Σ_i ω_i J_i J_iᵀ + 1` with the Student-t weights ω.
+def laplace(
+    p: Parameters,
+    prior: Prior,
+    data: Any,
+    groups: Groups,
+    log_ratio: Callable[..., jax.Array],
+    freedom: float,
+) -> Laplace:
+    """Gauss-Newton Laplace approximation at a fit: information `Σ_i ω_i J_i J_iᵀ + 1` with the
+    Student-t weights ω.
 
     Args:
       data: rows of the fit, padded or not; only those of the groups count.
     """
     rows, cells = _linearised(p, prior, data, groups, log_ratio)
     errors, center = _at_fit(p, prior, rows, groups, freedom)
-    noise = Noise(np.asarray(prior.noise), np.asarray(pooling.noise_scale(p, prior)), groups.stack_of, prior.noise_floor)
+    noise = Noise(
+        np.asarray(prior.noise),
+        np.asarray(pooling.noise_scale(p, prior)),
+        groups.stack_of,
+        prior.noise_floor,
+    )
     scale, weight = expected_noise(rows, rows.weight, noise, freedom)
     rows = rows._replace(weight=weight, noise=scale)
     pairs = _pairs(rows, cells, groups)
@@ -154,17 +200,34 @@ def laplace(p: Parameters, prior: Prior, data: Any, groups: Groups, log_ratio: C
 
 
 def offset_errors(
-    p: Parameters, prior: Prior, data: Any, groups: Groups, log_ratio: Callable[..., jax.Array], freedom: float
+    p: Parameters,
+    prior: Prior,
+    data: Any,
+    groups: Groups,
+    log_ratio: Callable[..., jax.Array],
+    freedom: float,
 ) -> np.ndarray:
-    """`Laplace.offset_errors` alone, `[M, C]`: what widths are learned from, in a third of the time."""
-    return _at_fit(p, prior, _linearised(p, prior, data, groups, log_ratio)[0], groups, freedom)[0][1:]
+    """`Laplace.offset_errors` alone, `[M, C]`: what widths are learned from, in a third of the
+    time."""
+    return _at_fit(p, prior, _linearised(p, prior, data, groups, log_ratio)[0], groups, freedom)[0][
+        1:
+    ]
 
 
-def narrowing(p: Parameters, prior: Prior, data: Any, groups: Groups, log_ratio: Callable[..., jax.Array], freedom: float) -> float:
-    """`½ ln det(1 + W^½ G W^½)` at an optimum and its noise: how much less room the rows leave there than the prior does, as a logarithm.
+def narrowing(
+    p: Parameters,
+    prior: Prior,
+    data: Any,
+    groups: Groups,
+    log_ratio: Callable[..., jax.Array],
+    freedom: float,
+) -> float:
+    """`½ ln det(1 + W^½ G W^½)` at an optimum and its noise: how much less room the rows leave
+    there than the prior does, as a logarithm.
 
-    What a place explains is likely by its loss and by its room: `exp(−loss − narrowing)` is the Laplace approximation of all that lies
-    around an optimum (MacKay 1992, "Bayesian interpolation", whose Occam factor is `exp(−narrowing)`).
+    What a place explains is likely by its loss and by its room: `exp(−loss − narrowing)` is the
+    Laplace approximation of all that lies around an optimum (MacKay 1992, "Bayesian interpolation",
+    whose Occam factor is `exp(−narrowing)`).
 
     Limits: 0 where rows say nothing.
     """
@@ -174,7 +237,9 @@ def narrowing(p: Parameters, prior: Prior, data: Any, groups: Groups, log_ratio:
     return 0.5 * float(np.linalg.slogdet(np.eye(len(root)) + root[:, None] * rows.prior * root)[1])
 
 
-def _linearised(p: Parameters, prior: Prior, data: Any, groups: Groups, log_ratio: Callable[..., jax.Array]) -> tuple[Rows, Cells]:
+def _linearised(
+    p: Parameters, prior: Prior, data: Any, groups: Groups, log_ratio: Callable[..., jax.Array]
+) -> tuple[Rows, Cells]:
     """The rows at a fit, with their own weights and the noise of the prior, and their cells."""
     count = len(groups.stack_of)
     z = np.asarray(pooling.rows_of(p, prior, data.of))
@@ -185,11 +250,16 @@ def _linearised(p: Parameters, prior: Prior, data: Any, groups: Groups, log_rati
         design[cells.of == cell] = slope[cells.of == cell] @ factor
     before = ratio - (slope * (z.T[:count] - cells.mean[cells.of])).sum(1)
     own = np.asarray(data.weight)[:count]
-    return Rows(ratio, slope, design, design @ design.T, before, own, np.asarray(prior.noise)), cells
+    return Rows(
+        ratio, slope, design, design @ design.T, before, own, np.asarray(prior.noise)
+    ), cells
 
 
-def _at_fit(p: Parameters, prior: Prior, rows: Rows, groups: Groups, freedom: float) -> tuple[np.ndarray, np.ndarray]:
-    """Standard deviations of center and offsets `[1 + M, C]`, and the center's covariance `[C, C]`, at the fitted noise."""
+def _at_fit(
+    p: Parameters, prior: Prior, rows: Rows, groups: Groups, freedom: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Standard deviations of center and offsets `[1 + M, C]`, and the center's covariance `[C, C]`,
+    at the fitted noise."""
     fitted = np.asarray(pooling.noise_scale(p, prior))
     weight = rows.weight * student_weight(rows.ratio**2, fitted[groups.stack_of], freedom)
     return _parameters(rows.design, rows.prior, weight, np.shape(prior.center)[0], prior.mixing)
@@ -201,15 +271,22 @@ def _inner(prior: np.ndarray, weight: np.ndarray) -> np.ndarray:
     return 0.5 * (found + found.T)
 
 
-def _parameters(design: np.ndarray, prior: np.ndarray, weight: np.ndarray, n: int, mixing: Mixing | None) -> tuple[np.ndarray, np.ndarray]:
-    """Standard deviations of center and offsets `[1 + M, C]` and the center's covariance `[C, C]`, in units of their own prior.
+def _parameters(
+    design: np.ndarray, prior: np.ndarray, weight: np.ndarray, n: int, mixing: Mixing | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Standard deviations of center and offsets `[1 + M, C]` and the center's covariance `[C, C]`,
+    in units of their own prior.
 
-    `K − B W (1 + G W)⁻¹ Bᵀ` with K their covariance before the data and B that with the rows' ratios: 1 and the design, unless something
+    `K − B W (1 + G W)⁻¹ Bᵀ` with K their covariance before the data and B that with the rows'
+    ratios: 1 and the design, unless something
     is known of their sums (`pooling.Prior.mixing`).
     """
     known, across = np.ones((design.shape[1] // n, n)), design
     if mixing is not None:
-        at, root = np.ix_(np.asarray(mixing.members), np.asarray(mixing.coefficients)), np.asarray(mixing.root)
+        at, root = (
+            np.ix_(np.asarray(mixing.members), np.asarray(mixing.coefficients)),
+            np.asarray(mixing.root),
+        )
         known[at] = (root**2).sum(2).T
         across = design.reshape(len(design), -1, n).copy()
         across[:, *at] = np.einsum("rnk,kmn->rmk", across[:, *at], root, optimize=True)
@@ -220,8 +297,8 @@ def _parameters(design: np.ndarray, prior: np.ndarray, weight: np.ndarray, n: in
 
 
 def _pairs(rows: Rows, cells: Cells, groups: Groups) -> dict[tuple[str, str], np.ndarray]:
-    """Covariance of a row's coefficients `[C, C]` by chip and stack: center and offsets move together, so their sum is known better than
-    each of them."""
+    """Covariance of a row's coefficients `[C, C]` by chip and stack: center and offsets move
+    together, so their sum is known better than each of them."""
     inner, found = _inner(rows.prior, rows.weight), {}
     for factor, name in zip(cells.factor, names(cells, groups), strict=True):
         own = factor.any(0)
@@ -233,4 +310,7 @@ def _pairs(rows: Rows, cells: Cells, groups: Groups) -> dict[tuple[str, str], np
 def _totals(pairs: dict[tuple[str, str], np.ndarray]) -> dict[str, np.ndarray]:
     """The mean over what a stack and its variants ran on."""
     stacks = dict.fromkeys(family(stack) for _, stack in pairs)
-    return {name: np.mean([c for (_, stack), c in pairs.items() if family(stack) == name], 0) for name in stacks}
+    return {
+        name: np.mean([c for (_, stack), c in pairs.items() if family(stack) == name], 0)
+        for name in stacks
+    }

@@ -1,6 +1,8 @@
-"""Rows predicted without themselves, or without their group, from one fit: the Laplace approximation does not fit again.
+"""Rows predicted without themselves, or without their group, from one fit: the Laplace
+approximation does not fit again.
 
-Leaving rows g out of the information turns their ratios r, whose covariance the data leave at A, into
+Leaving rows g out of the information turns their ratios r, whose covariance the data leave at A,
+into
 
     r₋ = (1 − A_gg W_g)⁻¹ r_g   with covariance   (1 − A_gg W_g)⁻¹ A_gg .
 """
@@ -15,7 +17,8 @@ from calibration.uncertainty.laplace import Rows, open_ratios
 
 
 class LeftOut(NamedTuple):
-    """What a fit without them says of rows: ln(predicted / measured) `[row]`, and its variance by the coefficients `[row]`."""
+    """What a fit without them says of rows: ln(predicted / measured) `[row]`, and its variance by
+    the coefficients `[row]`."""
 
     ratio: np.ndarray
     variance: np.ndarray
@@ -33,6 +36,8 @@ def left_out(rows: Rows, names: np.ndarray) -> LeftOut:
     for name in np.unique(names):
         mine = np.flatnonzero(names == name)
         own = after[np.ix_(mine, mine)]
-        found = np.linalg.solve(np.eye(len(mine)) - own * rows.weight[mine], np.column_stack([fitted[mine], own]))
+        found = np.linalg.solve(
+            np.eye(len(mine)) - own * rows.weight[mine], np.column_stack([fitted[mine], own])
+        )
         ratio[mine], variance[mine] = found[:, 0], np.maximum(np.diag(found[:, 1:]), 0.0)
     return LeftOut(ratio, variance)

@@ -1,4 +1,5 @@
-"""Draws from the exact posterior of a fit by the No-U-Turn sampler of blackjax: slow, and free of Laplace's approximations."""
+"""Draws from the exact posterior of a fit by the No-U-Turn sampler of blackjax: slow, and free of
+Laplace's approximations."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from dmodel.types import InputError
 
 
 class Draws(NamedTuple):
-    """Draws of x = (u, η) `[draw, U + S]`; how many ended in a divergence, and the mean number of leapfrog steps."""
+    """Draws of x = (u, η) `[draw, U + S]`; how many ended in a divergence, and the mean number of
+    leapfrog steps."""
 
     x: np.ndarray
     divergent: int
@@ -25,11 +27,15 @@ def _blackjax() -> Any:
     try:
         import blackjax
     except ImportError:
-        raise InputError("sampling needs blackjax, which is not installed; install dmodel[sampling]") from None
+        raise InputError(
+            "sampling needs blackjax, which is not installed; install dmodel[sampling]"
+        ) from None
     return blackjax
 
 
-def sample(found: Posterior, start: Approximation, *, warmup: int = 200, draws: int = 600, seed: int = 0) -> Draws:
+def sample(
+    found: Posterior, start: Approximation, *, warmup: int = 200, draws: int = 600, seed: int = 0
+) -> Draws:
     """Draw from a posterior, in coordinates in which its approximation is a standard normal.
 
     Raises:
@@ -43,7 +49,9 @@ def sample(found: Posterior, start: Approximation, *, warmup: int = 200, draws: 
 
     first, second = jax.random.split(jax.random.key(seed))
     adapt = blackjax.window_adaptation(blackjax.nuts, whitened, initial_step_size=0.5)
-    compiled = jax.jit(lambda key, y: adapt.run(key, y, warmup)[0], compiler_options=quick_to_compile())
+    compiled = jax.jit(
+        lambda key, y: adapt.run(key, y, warmup)[0], compiler_options=quick_to_compile()
+    )
     state, parameters = compiled(first, jnp.zeros(len(start.mean)))
     step = blackjax.nuts(whitened, **parameters).step
 
@@ -51,6 +59,10 @@ def sample(found: Posterior, start: Approximation, *, warmup: int = 200, draws: 
         state, info = step(key, state)
         return state, (state.position, info.is_divergent, info.num_integration_steps)
 
-    chain = jax.jit(lambda state, keys: jax.lax.scan(one, state, keys), compiler_options=quick_to_compile())
+    chain = jax.jit(
+        lambda state, keys: jax.lax.scan(one, state, keys), compiler_options=quick_to_compile()
+    )
     _, (y, divergent, steps) = chain(state, jax.random.split(second, draws))
-    return Draws(start.mean + np.asarray(y) @ start.factor.T, int(divergent.sum()), float(steps.mean()))
+    return Draws(
+        start.mean + np.asarray(y) @ start.factor.T, int(divergent.sum()), float(steps.mean())
+    )

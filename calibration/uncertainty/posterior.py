@@ -1,6 +1,8 @@
-"""The exact posterior of a fit from a base profile, in as few directions as its prior has: for samplers, and to judge Laplace by.
+"""The exact posterior of a fit from a base profile, in as few directions as its prior has: for
+samplers, and to judge Laplace by.
 
-z = m + B u by cell (`cells.reduced`), u and the noise's η standard normal before the data, the misfit that of the fit.
+z = m + B u by cell (`cells.reduced`), u and the noise's η standard normal before the data, the
+misfit that of the fit.
 """
 
 from __future__ import annotations
@@ -27,8 +29,10 @@ class Posterior(NamedTuple):
     """Posterior of few rows.
 
     Attributes:
-      log_density: of x = (u, η). coefficients: u → unconstrained coefficients by cell `[cell, C]`. size: of u. stacks: of η.
-      names: chip and stack of every cell. of: cell of every row. data: its rows. mean, basis: of the cells.
+      log_density: of x = (u, η). coefficients: u → unconstrained coefficients by cell `[cell, C]`.
+        size: of u. stacks: of η.
+      names: chip and stack of every cell. of: cell of every row. data: its rows. mean, basis: of
+        the cells.
     """
 
     log_density: Callable[[jax.Array], jax.Array]
@@ -48,15 +52,24 @@ def posterior(rows: Cases, base: Profile) -> Posterior:
     Args:
       rows: all usable, with a measured time.
     Raises:
-      InputError: the base knows a stack of theirs by rows that a fit would replay, which is another posterior.
+      InputError: the base knows a stack of theirs by rows that a fit would replay, which is another
+        posterior.
     """
     if known := replay(rows, base).families:
-        raise InputError(f"the base has seen {', '.join(sorted(known))}, whose rows a fit replays; give one that has not")
+        raise InputError(
+            f"the base has seen {', '.join(sorted(known))}, whose rows a fit replays; give one "
+            "that has not"
+        )
     groups = pooling.groups_of(rows.labels.accelerator.tolist(), rows.labels.stack.tolist())
     prior = pooling.prior_for(groups, base, fresh=False)
     cells, data = cells_of(prior, groups), rows_of_fit(rows, groups, weights_of(rows.labels.flag))
     found = reduced(cells)
-    mean, basis, of, size = jnp.asarray(found.mean), jnp.asarray(found.basis), jnp.asarray(cells.of), found.basis.shape[2]
+    mean, basis, of, size = (
+        jnp.asarray(found.mean),
+        jnp.asarray(found.basis),
+        jnp.asarray(cells.of),
+        found.basis.shape[2],
+    )
     stack_of, start = jnp.asarray(groups.stack_of), pooling.start(prior, len(NAMES))
 
     def coefficients(u: jax.Array) -> jax.Array:
@@ -68,7 +81,16 @@ def posterior(rows: Cases, base: Profile) -> Posterior:
         misfit = jnp.log(s) + 0.5 * (FREEDOM + 1.0) * jnp.log1p((r / s) ** 2 / FREEDOM)
         return -(data.weight * misfit).sum() - 0.5 * (x**2).sum()
 
-    return Posterior(log_density, coefficients, size, len(groups.stacks), names(cells, groups), cells.of, data, *found)
+    return Posterior(
+        log_density,
+        coefficients,
+        size,
+        len(groups.stacks),
+        names(cells, groups),
+        cells.of,
+        data,
+        *found,
+    )
 
 
 class Approximation(NamedTuple):
@@ -86,7 +108,11 @@ def approximation(found: Posterior, fitted: Profile) -> Approximation:
     ratio, slope = slopes(z[found.of].T, found.data, log_ratio)
     design = np.einsum("rc,rcu->ru", slope, found.basis[found.of])
     scale = 1.5 * np.maximum(pooling.NOISE, np.median(np.abs(ratio)))
-    weight = np.asarray(found.data.weight) * student_weight(ratio**2, np.full(len(ratio), scale), FREEDOM)
+    weight = np.asarray(found.data.weight) * student_weight(
+        ratio**2, np.full(len(ratio), scale), FREEDOM
+    )
     factor = np.eye(found.size + found.stacks)
-    factor[: found.size, : found.size] = np.linalg.cholesky(np.linalg.inv(np.eye(found.size) + (design.T * weight) @ design))
+    factor[: found.size, : found.size] = np.linalg.cholesky(
+        np.linalg.inv(np.eye(found.size) + (design.T * weight) @ design)
+    )
     return Approximation(np.concatenate([u, np.zeros(found.stacks)]), factor)

@@ -1,4 +1,5 @@
-"""Known chips, systems and models: data files in which every number has a source and a date, and their loader."""
+"""Known chips, systems and models: data files in which every number has a source and a date, and
+their loader."""
 
 from __future__ import annotations
 
@@ -12,7 +13,18 @@ from dmodel.catalog.models import transformer
 from dmodel.catalog.systems import system, system_for, system_name_for
 from dmodel.types import InputError
 
-__all__ = ["KINDS", "chip", "entries", "extend", "names", "precisions", "system", "system_for", "system_name_for", "transformer"]
+__all__ = [
+    "KINDS",
+    "chip",
+    "entries",
+    "extend",
+    "names",
+    "precisions",
+    "system",
+    "system_for",
+    "system_name_for",
+    "transformer",
+]
 
 _FIELDS = {"chips": _chips.fields, "systems": _systems.fields, "models": _models.fields}
 KINDS = tuple(_FIELDS)
@@ -21,11 +33,14 @@ KINDS = tuple(_FIELDS)
 
 def _check(kind: str) -> None:
     if kind not in KINDS:
-        raise InputError(f"unknown kind of catalog entry {kind!r}; expected one of: {', '.join(KINDS)}")
+        raise InputError(
+            f"unknown kind of catalog entry {kind!r}; expected one of: {', '.join(KINDS)}"
+        )
 
 
 def names(kind: str) -> list[str]:
-    """Main names of a kind of entries ("chips", "systems", "models"), in the order of the data file."""
+    """Main names of a kind of entries ("chips", "systems", "models"), in the order of the data
+    file."""
     _check(kind)
     return list(table(kind))
 
@@ -33,7 +48,8 @@ def names(kind: str) -> list[str]:
 def entries(kind: str) -> list[Entry]:
     """All entries of a kind for display: plain dicts `{name, aliases, about, [chip], fields}`.
 
-    `fields` are rows `{field, value, unit, source, date}` in the units of the data file; a missing value means unbounded.
+    `fields` are rows `{field, value, unit, source, date}` in the units of the data file; a missing
+    value means unbounded.
     """
     _check(kind)
     return [

@@ -1,4 +1,5 @@
-"""Machines added to the catalog of this process: described by a file, and checked at once, not when somebody asks for them."""
+"""Machines added to the catalog of this process: described by a file, and checked at once, not when
+somebody asks for them."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ def extend(found: Any, where: str) -> None:
     """Add the machines of a document to the catalog of this process; see `loader.extend`.
 
     Raises:
-      InputError: the document is damaged: another version or shape, a name of the shipped catalog, a number without unit, source or date.
+      InputError: the document is damaged: another version or shape, a name of the shipped catalog,
+        a number without unit, source or date.
     """
     loader.extend(found, where)
     try:
@@ -22,6 +24,10 @@ def extend(found: Any, where: str) -> None:
         for name in found["accelerators"]:
             systems.system_for(name, precision=chips.precisions(name)[0])
     except (KeyError, TypeError, AttributeError, IndexError) as error:
-        raise InputError(f"{where}: a machine's description lacks something ({type(error).__name__}: {error}); collect it again") from None
+        raise InputError(
+            f"{where}: a machine's description lacks something ({type(error).__name__}: "
+            f"{error}); "
+            "collect it again"
+        ) from None
     except InputError as error:
         raise InputError(f"{where}: {error}") from None

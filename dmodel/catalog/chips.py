@@ -30,7 +30,11 @@ def _rate(main: str, precision: str) -> float:
     rates = table("chips")[main]["flops_per_s"]
     key = str(precision).strip().lower()
     if key not in rates:
-        raise InputError(f"chip {main} has no {precision!r} matmuls; it has: {', '.join(rates)}. Choose one of these or another chip")
+        raise InputError(
+            f"chip {main} has no {precision!r} matmuls; it has: {', '.join(rates)}. Choose "
+            "one of "
+            "these or another chip"
+        )
     return number(rates[key], "FLOP/s", f"chips/{main}/flops_per_s/{key}")
 
 
@@ -38,22 +42,30 @@ def chip(name: str, precision: str = "bf16") -> Chip:
     """Build the chip of that name for a matmul precision; vendor units become SI here.
 
     Args:
-      name: a name or alias of the catalog, case and hyphens ignored ("H100-80GB", "h100", "TPU v5p").
-      precision: precision of the matmuls, as in traces ("bf16", "fp16", "fp8", "mxfp8", "nvfp4", "int8", "fp8-blockwise128").
+      name: a name or alias of the catalog, case and hyphens ignored ("H100-80GB", "h100", "TPU
+        v5p").
+      precision: precision of the matmuls, as in traces ("bf16", "fp16", "fp8", "mxfp8", "nvfp4",
+        "int8", "fp8-blockwise128").
 
     Returns:
       The record with float64 scalars; peaks are dense, without structured sparsity.
 
     Raises:
-      InputError: unknown chip (with the nearest names), or the chip lacks the precision (with those it has).
+      InputError: unknown chip (with the nearest names), or the chip lacks the precision (with those
+        it has).
 
     >>> float(chip("H100-80GB").flops_per_s)
     989400000000000.0
     """
     main = resolve("chips", name)
     entry = table("chips")[main]
-    v = {key: np.float64(number(entry[key], unit, f"chips/{main}/{key}")) for key, unit in NUMBERS.items()}
-    half = next((p for p in ("bf16", "fp16") if p in entry["flops_per_s"]), next(iter(entry["flops_per_s"])))
+    v = {
+        key: np.float64(number(entry[key], unit, f"chips/{main}/{key}"))
+        for key, unit in NUMBERS.items()
+    }
+    half = next(
+        (p for p in ("bf16", "fp16") if p in entry["flops_per_s"]), next(iter(entry["flops_per_s"]))
+    )
     return Chip(
         flops_per_s=np.float64(_rate(main, precision)),
         attention_flops_per_s=np.float64(_rate(main, half)),
@@ -69,5 +81,7 @@ def chip(name: str, precision: str = "bf16") -> Chip:
 
 def fields(entry: Entry) -> list[Entry]:
     """Every number of one chip as rows for display."""
-    rates = [field(f"flops_per_s/{precision}", rate) for precision, rate in entry["flops_per_s"].items()]
+    rates = [
+        field(f"flops_per_s/{precision}", rate) for precision, rate in entry["flops_per_s"].items()
+    ]
     return rates + [field(key, entry[key]) for key in NUMBERS]

@@ -18,7 +18,8 @@ class Format(NamedTuple):
     Attributes:
       keys: attribute of a shape → key of the file, all required.
       gated: 1 = three MLP matrices. tied: what an absent `tie_word_embeddings` means.
-      optional: as keys, but may be absent or null: then d_ff = 4 h, n_kv_heads = n_heads, head_dim = h / heads.
+      optional: as keys, but may be absent or null: then d_ff = 4 h, n_kv_heads = n_heads, head_dim
+        = h / heads.
       experts: attribute → key, required, for mixtures of experts.
     """
 
@@ -38,35 +39,59 @@ _BASE = {
     "seq_len": "max_position_embeddings",
 }
 _HEADS = {"n_kv_heads": "num_key_value_heads", "head_dim": "head_dim"}
-_GPT2_KEYS = {"n_layers": "n_layer", "d_model": "n_embd", "n_heads": "n_head", "vocab": "vocab_size", "seq_len": "n_positions"}
+_GPT2_KEYS = {
+    "n_layers": "n_layer",
+    "d_model": "n_embd",
+    "n_heads": "n_head",
+    "vocab": "vocab_size",
+    "seq_len": "n_positions",
+}
 _DENSE = Format(_BASE, 1, 0, _HEADS)
 _TIED = Format(_BASE, 1, 1, _HEADS)
 _LOCAL_EXPERTS = {"n_experts": "num_local_experts", "top_k": "num_experts_per_tok"}
-_SHARED = {"n_experts": "n_routed_experts", "top_k": "num_experts_per_tok", "n_shared_experts": "n_shared_experts"}
+_SHARED = {
+    "n_experts": "n_routed_experts",
+    "top_k": "num_experts_per_tok",
+    "n_shared_experts": "n_shared_experts",
+}
 _LEADING = {"n_dense_layers": "first_k_dense_replace", "d_ff_dense": "intermediate_size"}
 _DEEPSEEK = Format(
     {
-        **_BASE, "d_ff": "moe_intermediate_size", "head_dim": "v_head_dim", "kv_rank": "kv_lora_rank", "rope_dim": "qk_rope_head_dim",
+        **_BASE,
+        "d_ff": "moe_intermediate_size",
+        "head_dim": "v_head_dim",
+        "kv_rank": "kv_lora_rank",
+        "rope_dim": "qk_rope_head_dim",
         "keys": "qk_nope_head_dim",
     },
     1,
     0,
     {"q_rank": "q_lora_rank", **_LEADING},
     _SHARED,
-)  # fmt: skip
+)
 _WINDOW = {**_HEADS, "window": "sliding_window"}
 _WINDOWED = Format(_BASE, 1, 0, _WINDOW)
 _TIED_WINDOWED = Format(_BASE, 1, 1, _WINDOW)
 _NEMOTRON_H = Format(
-    {**_BASE, "mamba_heads": "mamba_num_heads", "mamba_width": "mamba_head_dim", "mamba_groups": "n_groups",
-     "mamba_state": "ssm_state_size"},
+    {
+        **_BASE,
+        "mamba_heads": "mamba_num_heads",
+        "mamba_width": "mamba_head_dim",
+        "mamba_groups": "n_groups",
+        "mamba_state": "ssm_state_size",
+    },
     0,
     0,
     {
-        "n_kv_heads": "num_key_value_heads", "head_dim": "head_dim", "n_experts": "n_routed_experts", "top_k": "num_experts_per_tok",
-        "expert_ff": "moe_intermediate_size", "shared_ff": "moe_shared_expert_intermediate_size", "expert_rank": "moe_latent_size",
+        "n_kv_heads": "num_key_value_heads",
+        "head_dim": "head_dim",
+        "n_experts": "n_routed_experts",
+        "top_k": "num_experts_per_tok",
+        "expert_ff": "moe_intermediate_size",
+        "shared_ff": "moe_shared_expert_intermediate_size",
+        "expert_rank": "moe_latent_size",
     },
-)  # fmt: skip
+)
 
 FORMATS: dict[str, Format] = {
     "llama": _DENSE,
@@ -79,9 +104,15 @@ FORMATS: dict[str, Format] = {
     "mixtral": Format(_BASE, 1, 0, _WINDOW, _LOCAL_EXPERTS),
     "gpt_oss": Format(_BASE, 1, 0, _WINDOW, _LOCAL_EXPERTS),
     "qwen3_moe": Format(
-        {**_BASE, "d_ff": "moe_intermediate_size"}, 1, 0, _WINDOW, {"n_experts": "num_experts", "top_k": "num_experts_per_tok"}
+        {**_BASE, "d_ff": "moe_intermediate_size"},
+        1,
+        0,
+        _WINDOW,
+        {"n_experts": "num_experts", "top_k": "num_experts_per_tok"},
     ),
-    "glm4_moe": Format({**_BASE, "d_ff": "moe_intermediate_size"}, 1, 0, {**_HEADS, **_LEADING}, _SHARED),
+    "glm4_moe": Format(
+        {**_BASE, "d_ff": "moe_intermediate_size"}, 1, 0, {**_HEADS, **_LEADING}, _SHARED
+    ),
     "deepseek_v2": _DEEPSEEK,
     "deepseek_v3": _DEEPSEEK,
     "kimi_k2": _DEEPSEEK,
@@ -107,30 +138,47 @@ def _load(path: Path) -> Config:
     try:
         found = json.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
-        raise InputError(f"{path}: no such file; expected a catalog name or the path of a Hugging Face config.json") from None
+        raise InputError(
+            f"{path}: no such file; expected a catalog name or the path of a Hugging Face "
+            "config.json"
+        ) from None
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: not JSON ({error}); expected a Hugging Face config.json") from None
+        raise InputError(
+            f"{path}: not JSON ({error}); expected a Hugging Face config.json"
+        ) from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
     if not isinstance(found, dict):
-        raise InputError(f"{path}: expected a JSON object with the keys of a Hugging Face config.json, got a {type(found).__name__}")
+        raise InputError(
+            f"{path}: expected a JSON object with the keys of a Hugging Face config.json, got "
+            "a "
+            f"{type(found).__name__}"
+        )
     return found
 
 
 def _text_part(config: Config) -> Config:
     """The language model of a multimodal configuration (Gemma 3), else the configuration itself."""
     inner = config.get("text_config")
-    return inner if str(config.get("model_type")) not in FORMATS and isinstance(inner, dict) else config
+    return (
+        inner
+        if str(config.get("model_type")) not in FORMATS and isinstance(inner, dict)
+        else config
+    )
 
 
 def _format(config: Config, path: Path) -> Format:
     kind = config.get("model_type")
     if kind is None:
-        raise InputError(f"{path}: the key 'model_type' is missing; expected one of: {', '.join(FORMATS)}")
+        raise InputError(
+            f"{path}: the key 'model_type' is missing; expected one of: {', '.join(FORMATS)}"
+        )
     if not isinstance(kind, str) or kind not in FORMATS:
         close = nearest(str(kind), list(FORMATS))
         hint = f" (nearest: {', '.join(close)})" if close else ""
-        raise InputError(f"{path}: model_type {kind!r} is not supported{hint}; supported: {', '.join(FORMATS)}")
+        raise InputError(
+            f"{path}: model_type {kind!r} is not supported{hint}; supported: {', '.join(FORMATS)}"
+        )
     return FORMATS[kind]
 
 
@@ -139,7 +187,10 @@ def _count(config: Config, key: str, path: Path, least: int = 1) -> float:
     value = config[key]
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not least <= value <= LARGEST or value != int(value):
-        raise InputError(f"{path}: {key!r}: expected a whole number from {least} to {LARGEST:,}, got {value!r:.40}")
+        raise InputError(
+            f"{path}: {key!r}: expected a whole number from {least} to {LARGEST:,}, got "
+            f"{value!r:.40}"
+        )
     return float(value)
 
 
@@ -152,12 +203,19 @@ def _derived(shape: dict[str, float], path: Path) -> dict[str, float]:
         shape["qk_extra"] = keys + shape["rope_dim"] - shape["head_dim"]
     shape.setdefault("n_kv_heads", a)
     if "head_dim" not in shape and h % a:
-        raise InputError(f"{path}: the width {h:.0f} is not a multiple of the {a:.0f} heads; state 'head_dim'")
+        raise InputError(
+            f"{path}: the width {h:.0f} is not a multiple of the {a:.0f} heads; state 'head_dim'"
+        )
     shape.setdefault("head_dim", h / a)
     if a % shape["n_kv_heads"]:
-        raise InputError(f"{path}: the {a:.0f} heads are not a multiple of the {shape['n_kv_heads']:.0f} KV heads")
+        raise InputError(
+            f"{path}: the {a:.0f} heads are not a multiple of the {shape['n_kv_heads']:.0f} KV "
+            "heads"
+        )
     if shape.get("top_k", 1) > shape.get("n_experts", 1):
-        raise InputError(f"{path}: top-k {shape['top_k']:.0f} exceeds the {shape['n_experts']:.0f} experts")
+        raise InputError(
+            f"{path}: top-k {shape['top_k']:.0f} exceeds the {shape['n_experts']:.0f} experts"
+        )
     return shape
 
 
@@ -168,20 +226,35 @@ PATTERN = {"M": "mamba_share", "*": "attention_share", "-": "mlp_share", "E": "m
 def _hybrid(shape: dict[str, float], config: Config, path: Path) -> dict[str, float]:
     """Shares of the kinds of layers of a hybrid, and its mixers and experts."""
     pattern = config.get("hybrid_override_pattern")
-    if not isinstance(pattern, str) or set(pattern) - set(PATTERN) or len(pattern) != shape["n_layers"]:
+    if (
+        not isinstance(pattern, str)
+        or set(pattern) - set(PATTERN)
+        or len(pattern) != shape["n_layers"]
+    ):
         letters = ", ".join(repr(letter) for letter in PATTERN)
         raise InputError(
-            f"{path}: 'hybrid_override_pattern': expected a letter of {letters} for each of the {shape['n_layers']:.0f} layers, "
+            f"{path}: 'hybrid_override_pattern': expected a letter of {letters} for each of the "
+            f"{shape['n_layers']:.0f} layers, "
             f"got {pattern!r:.80}"
         )
     for name in PATTERN.values():
-        shape[name] = sum(pattern.count(letter) for letter, held in PATTERN.items() if held == name) / len(pattern)
+        shape[name] = sum(
+            pattern.count(letter) for letter, held in PATTERN.items() if held == name
+        ) / len(pattern)
     shape["mamba_inner"] = shape["mamba_heads"] * shape.pop("mamba_width")
     experts, shared = shape.pop("expert_ff", None), shape.pop("shared_ff", 0.0)
     if "E" not in pattern:
-        return {name: value for name, value in shape.items() if name not in ("n_experts", "top_k", "expert_rank")}
+        return {
+            name: value
+            for name, value in shape.items()
+            if name not in ("n_experts", "top_k", "expert_rank")
+        }
     if experts is None or "n_experts" not in shape:
-        raise InputError(f"{path}: a hybrid with experts needs the keys n_routed_experts, num_experts_per_tok and moe_intermediate_size")
+        raise InputError(
+            f"{path}: a hybrid with experts needs the keys n_routed_experts, "
+            "num_experts_per_tok "
+            "and moe_intermediate_size"
+        )
     found = shape | {"d_ff": experts, "n_shared_experts": shared / experts}
     if "-" not in pattern:
         return found
@@ -191,23 +264,29 @@ def _hybrid(shape: dict[str, float], config: Config, path: Path) -> dict[str, fl
 
 
 EVERY = {"gemma2": 2, "gpt_oss": 2, "gemma3_text": 6}
-"""Model types of which one layer in so many sees all tokens, where the file does not name the kinds of its layers (`layer_types` as
-transformers' `Gemma2Config`, `GptOssConfig` and `Gemma3TextConfig` fill it in)."""
+"""Model types of which one layer in so many sees all tokens, where the file does not name the kinds
+of its layers (`layer_types` as transformers' `Gemma2Config`, `GptOssConfig` and `Gemma3TextConfig`
+fill it in)."""
 
 SWITCHED = ("qwen2", "qwen3", "qwen3_moe")
-"""Model types whose window is off unless `use_sliding_window` is true; then layers from `max_window_layers` on have it (transformers'
-`Qwen2Config`, `Qwen3Config`, `Qwen3MoeConfig`)."""
+"""Model types whose window is off unless `use_sliding_window` is true; then layers from
+`max_window_layers` on have it (transformers' `Qwen2Config`, `Qwen3Config`, `Qwen3MoeConfig`)."""
 
 
 def _windowed(config: Config, layers: float, path: Path) -> float:
-    """Share of the layers that see a window: those that `layer_types` names so, else by what the model type does (all of Mistral's)."""
+    """Share of the layers that see a window: those that `layer_types` names so, else by what the
+    model type does (all of Mistral's)."""
     kind, kinds = str(config["model_type"]), config.get("layer_types")
     if kind in SWITCHED and config.get("use_sliding_window") is not True:
         return 0.0
     if isinstance(kinds, list) and kinds:
         return kinds.count("sliding_attention") / len(kinds)
     if kind in SWITCHED:
-        before = 0.0 if config.get("max_window_layers") is None else _count(config, "max_window_layers", path, 0)
+        before = (
+            0.0
+            if config.get("max_window_layers") is None
+            else _count(config, "max_window_layers", path, 0)
+        )
         return max(layers - before, 0.0) / layers
     every = EVERY.get(kind, 0)
     if kind == "gemma3_text" and config.get("sliding_window_pattern") is not None:
@@ -218,27 +297,44 @@ def _windowed(config: Config, layers: float, path: Path) -> float:
 def read(path: Path, seq_len: float | None = None) -> dict[str, float]:
     """Read the shape of a model from its `config.json`.
 
-    Heads that predict further tokens are left out: whether a run trains them is the run's choice (`n_mtp`).
+    Heads that predict further tokens are left out: whether a run trains them is the run's choice
+    (`n_mtp`).
 
     Args:
       seq_len: sequence length [token] of the caller's own, where the file need not name one.
 
     Returns:
-      Attributes of `Transformer` that the file fixes; without `seq_len`, that too: the longest sequence the file allows.
+      Attributes of `Transformer` that the file fixes; without `seq_len`, that too: the longest
+      sequence the file allows.
 
     Raises:
-      InputError: no such file, not JSON, unsupported or missing model type, missing keys (all named), or a value that is no count.
+      InputError: no such file, not JSON, unsupported or missing model type, missing keys (all
+        named), or a value that is no count.
     """
     config = _text_part(_load(path))
     fmt = _format(config, path)
-    required = {name: key for name, key in (fmt.keys | fmt.experts).items() if name != "seq_len" or seq_len is None}
+    required = {
+        name: key
+        for name, key in (fmt.keys | fmt.experts).items()
+        if name != "seq_len" or seq_len is None
+    }
     missing = [key for key in required.values() if config.get(key) is None]
     if missing:
         longest = fmt.keys["seq_len"]
-        hint = f"; {longest} is not needed with a sequence length of your own" if longest in missing else ""
-        raise InputError(f"{path}: model_type {config['model_type']!r} needs the missing keys: {', '.join(missing)}{hint}")
+        hint = (
+            f"; {longest} is not needed with a sequence length of your own"
+            if longest in missing
+            else ""
+        )
+        raise InputError(
+            f"{path}: model_type {config['model_type']!r} needs the missing keys: "
+            f"{', '.join(missing)}{hint}"
+        )
     present = {name: key for name, key in fmt.optional.items() if config.get(key) is not None}
-    shape = {name: _count(config, key, path, int(name not in MAY_BE_ZERO)) for name, key in (required | present).items()}
+    shape = {
+        name: _count(config, key, path, int(name not in MAY_BE_ZERO))
+        for name, key in (required | present).items()
+    }
     tied = config.get("tie_word_embeddings")
     if tied is not None and not isinstance(tied, bool):
         raise InputError(f"{path}: 'tie_word_embeddings': expected true or false, got {tied!r:.40}")
@@ -246,7 +342,16 @@ def read(path: Path, seq_len: float | None = None) -> dict[str, float]:
         shape = _hybrid(shape, config, path)
     if "window" in shape:
         shape["windowed"] = _windowed(config, shape["n_layers"], path)
-        shape = shape if shape["windowed"] else {name: value for name, value in shape.items() if name not in ("window", "windowed")}
+        shape = (
+            shape
+            if shape["windowed"]
+            else {
+                name: value for name, value in shape.items() if name not in ("window", "windowed")
+            }
+        )
     if config["model_type"] in BIASED_EXPERTS:
         shape["expert_biases"] = 1.0
-    return _derived(shape, path) | {"gated_mlp": float(fmt.gated), "tied_embeddings": float(fmt.tied if tied is None else bool(tied))}
+    return _derived(shape, path) | {
+        "gated_mlp": float(fmt.gated),
+        "tied_embeddings": float(fmt.tied if tied is None else bool(tied)),
+    }

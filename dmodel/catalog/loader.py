@@ -19,12 +19,14 @@ Entry = dict[str, Any]
 
 
 def fold(name: str) -> str:
-    """Fold the spellings of one name together: lower case, without spaces, `-` and `_` ("Llama 3 70B" → "llama370b")."""
+    """Fold the spellings of one name together: lower case, without spaces, `-` and `_` ("Llama 3
+    70B" → "llama370b")."""
     return re.sub(r"[\s_\-]+", "", name).lower()
 
 
 MAKERS = re.compile(r"^((NVIDIA|AMD|Instinct|Tesla|GeForce)[\s_\-]+)+", re.IGNORECASE)
-"""Makers and brands that tools print before the name of a chip: `nvidia-smi` and PyTorch say "NVIDIA H100 80GB HBM3"."""
+"""Makers and brands that tools print before the name of a chip: `nvidia-smi` and PyTorch say
+"NVIDIA H100 80GB HBM3"."""
 
 
 @functools.cache
@@ -34,10 +36,16 @@ def document(kind: str) -> dict[str, Any]:
     Raises:
       InputError: the installed file is of another version.
     """
-    text = resources.files("dmodel.catalog").joinpath(f"data/{kind}.json").read_text(encoding="utf-8")
+    text = (
+        resources.files("dmodel.catalog").joinpath(f"data/{kind}.json").read_text(encoding="utf-8")
+    )
     found = json.loads(text)
     if found.get("version") != VERSION:
-        raise InputError(f"catalog file {kind}.json: expected version {VERSION}, got {found.get('version')!r}; install dmodel again")
+        raise InputError(
+            f"catalog file {kind}.json: expected version {VERSION}, got "
+            f"{found.get('version')!r}; "
+            "install dmodel again"
+        )
     return found
 
 
@@ -47,10 +55,11 @@ def table(kind: str) -> dict[str, Entry]:
 
 
 def extend(found: Any, where: str) -> None:
-    """Add machines to the catalog of this process, from a document with the version and the entries of the data files:
+    """Add machines to the catalog of this process, from a document with the version and the entries
+    of the data files:
 
-    `{"version", "chips": {name: entry}, "systems": {name: entry}, "accelerators": {chip: system}}`. The same machine may come again, with
-    other numbers, too; a name of the shipped catalog may not.
+    `{"version", "chips": {name: entry}, "systems": {name: entry}, "accelerators": {chip: system}}`.
+    The same machine may come again, with other numbers, too; a name of the shipped catalog may not.
 
     Args:
       where: the document came from, for messages.
@@ -58,15 +67,33 @@ def extend(found: Any, where: str) -> None:
       InputError: another version, a document of another shape, or a name of the shipped catalog.
     """
     if not isinstance(found, dict) or found.get("version") != VERSION:
-        raise InputError(f"{where}: expected a description of machines of version {VERSION}; collect it again with this version")
+        raise InputError(
+            f"{where}: expected a description of machines of version {VERSION}; collect it "
+            "again "
+            "with this version"
+        )
     parts: dict[str, Any] = {kind: found.get(kind) for kind in ("chips", "systems", "accelerators")}
-    if not (all(isinstance(part, dict) for part in parts.values()) and _are_entries(parts["chips"]) and _are_entries(parts["systems"])):
-        raise InputError(f"{where}: expected objects named chips, systems and accelerators, each entry as in the catalog's data files")
-    added = [(kind, name, entry) for kind in ("chips", "systems") for name, entry in parts[kind].items()]
+    if not (
+        all(isinstance(part, dict) for part in parts.values())
+        and _are_entries(parts["chips"])
+        and _are_entries(parts["systems"])
+    ):
+        raise InputError(
+            f"{where}: expected objects named chips, systems and accelerators, each entry as "
+            "in "
+            "the catalog's data files"
+        )
+    added = [
+        (kind, name, entry) for kind in ("chips", "systems") for name, entry in parts[kind].items()
+    ]
     for kind, name, _ in added:
         known = _spellings(kind).get(fold(name))
         if known is not None and (kind, known) not in _ADDED:
-            raise InputError(f"{where}: {name!r} is a name of the catalog ({known}); give the machine another one")
+            raise InputError(
+                f"{where}: {name!r} is a name of the catalog ({known}); give the machine "
+                "another "
+                "one"
+            )
     for kind, name, entry in added:
         _ADDED.add((kind, name))
         table(kind)[name] = entry
@@ -79,33 +106,45 @@ _ADDED: set[tuple[str, str]] = set()
 
 
 def _are_entries(part: dict[str, Any]) -> bool:
-    return all(isinstance(entry, dict) and isinstance(entry.get("aliases"), list) for entry in part.values())
+    return all(
+        isinstance(entry, dict) and isinstance(entry.get("aliases"), list)
+        for entry in part.values()
+    )
 
 
 @functools.cache
 def _spellings(kind: str) -> dict[str, str]:
-    """Main name of every folded name and alias; a name that two entries claim is an error of the data."""
+    """Main name of every folded name and alias; a name that two entries claim is an error of the
+    data."""
     found: dict[str, str] = {}
     for name, entry in table(kind).items():
         for spelling in (name, *entry["aliases"]):
             if found.setdefault(fold(spelling), name) != name:
-                raise InputError(f"catalog file {kind}.json: {spelling!r} names both {found[fold(spelling)]!r} and {name!r}")
+                raise InputError(
+                    f"catalog file {kind}.json: {spelling!r} names both "
+                    f"{found[fold(spelling)]!r} "
+                    f"and {name!r}"
+                )
     return found
 
 
 def nearest(name: str, known: list[str], n: int = 3) -> list[str]:
-    """The names most like `name`, best first: those that begin as it does (`BEGINNING`) before all others, by likeness in each part; then
-    names that contain it or are contained in it."""
+    """The names most like `name`, best first: those that begin as it does (`BEGINNING`) before all
+    others, by likeness in each part; then names that contain it or are contained in it."""
     wanted = fold(name)
     inside = [k for k in known if wanted and (wanted in fold(k) or fold(k) in wanted)]
     folded = {fold(k): k for k in known}
-    similar = [folded[k] for k in difflib.get_close_matches(wanted, list(folded), n=max(len(folded), 1), cutoff=0.4)]
+    similar = [
+        folded[k]
+        for k in difflib.get_close_matches(wanted, list(folded), n=max(len(folded), 1), cutoff=0.4)
+    ]
     begins = wanted[: min(BEGINNING, max(len(wanted) - 1, 1))]
     return sorted(dict.fromkeys(similar + inside), key=lambda k: not fold(k).startswith(begins))[:n]
 
 
 BEGINNING = 4
-"""Letters, of fewer all but the last, by which two names begin alike: `H100X` as the H100s do, and not the H800."""
+"""Letters, of fewer all but the last, by which two names begin alike: `H100X` as the H100s do, and
+not the H800."""
 
 
 def bare(kind: str, name: str) -> str:
@@ -114,7 +153,8 @@ def bare(kind: str, name: str) -> str:
 
 
 def known_name(kind: str, name: str) -> str | None:
-    """Main name of the entry that `name` means; None when no entry has that name. A chip may have its maker before it, as tools print it.
+    """Main name of the entry that `name` means; None when no entry has that name. A chip may have
+    its maker before it, as tools print it.
 
     >>> known_name("chips", "NVIDIA H100 80GB HBM3"), known_name("chips", "NVIDIA-A100-SXM4-80GB"), known_name("chips", "H101")
     ('H100-80GB', 'A100-80GB', None)
@@ -137,7 +177,9 @@ def resolve(kind: str, name: str) -> str:
 
 def unknown(kind: str, name: str, more: str = "") -> str:
     """Text of the error about a name that the catalog does not hold."""
-    spelled = [spelling for main, entry in table(kind).items() for spelling in (main, *entry["aliases"])]
+    spelled = [
+        spelling for main, entry in table(kind).items() for spelling in (main, *entry["aliases"])
+    ]
     alike = nearest(bare(kind, str(name)), spelled, len(spelled))
     close = list(dict.fromkeys(_spellings(kind)[fold(spelling)] for spelling in alike))[:3]
     hint = f"nearest: {', '.join(close)}" if close else f"known: {', '.join(table(kind))}"
@@ -145,7 +187,8 @@ def unknown(kind: str, name: str, more: str = "") -> str:
 
 
 def number(entry: Entry, unit: str, where: str, allow_null: bool = False) -> float:
-    """Value of one number of a data file, checked: its unit, that it is finite and not negative, that it has a source and a date.
+    """Value of one number of a data file, checked: its unit, that it is finite and not negative,
+    that it has a source and a date.
 
     Args:
       entry: `{"value", "unit", "source", "date"}`. where: its place, for the message.
@@ -154,15 +197,30 @@ def number(entry: Entry, unit: str, where: str, allow_null: bool = False) -> flo
     value, source, date = entry.get("value"), entry.get("source"), entry.get("date")
     if value is None and allow_null:
         value = math.inf
-    elif not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value) or value < 0:
+    elif (
+        not isinstance(value, (int, float))
+        or isinstance(value, bool)
+        or not math.isfinite(value)
+        or value < 0
+    ):
         raise InputError(f"catalog, {where}: expected a finite number ≥ 0, got {value!r}")
     if entry.get("unit") != unit:
         raise InputError(f"catalog, {where}: expected the unit {unit!r}, got {entry.get('unit')!r}")
     if not source or not re.fullmatch(r"\d{4}(-\d{2}){0,2}", str(date)):
-        raise InputError(f"catalog, {where}: every number needs a source and a date (YYYY-MM), got {source!r}, {date!r}")
+        raise InputError(
+            f"catalog, {where}: every number needs a source and a date (YYYY-MM), got "
+            f"{source!r}, "
+            f"{date!r}"
+        )
     return float(value)
 
 
 def field(name: str, entry: Entry) -> Entry:
     """One number of a data file as a row for display."""
-    return {"field": name, "value": entry["value"], "unit": entry["unit"], "source": entry["source"], "date": entry["date"]}
+    return {
+        "field": name,
+        "value": entry["value"],
+        "unit": entry["unit"],
+        "source": entry["source"],
+        "date": entry["date"],
+    }

@@ -13,8 +13,13 @@ from dmodel.catalog.loader import Entry, resolve, table, unknown
 from dmodel.types import InputError, number
 from dmodel.workload import Transformer
 
-DEFAULTS = {name: field.default for name, field in Transformer.__dataclass_fields__.items() if isinstance(field.default, float)}
-"""What a shape means when it does not say: as in `Transformer`, untied, causal, dense, perfectly balanced, trained."""
+DEFAULTS = {
+    name: field.default
+    for name, field in Transformer.__dataclass_fields__.items()
+    if isinstance(field.default, float)
+}
+"""What a shape means when it does not say: as in `Transformer`, untied, causal, dense, perfectly
+balanced, trained."""
 
 
 def from_shape(shape: dict[str, float], seq_len: float | None = None) -> Transformer:
@@ -34,9 +39,12 @@ def from_shape(shape: dict[str, float], seq_len: float | None = None) -> Transfo
 
 
 def _hub_name(name: str) -> str:
-    """Reduce a hub's spelling to a catalog name: "meta-llama/Meta-Llama-3-8B-Instruct" → "Llama-3-8B"."""
+    """Reduce a hub's spelling to a catalog name: "meta-llama/Meta-Llama-3-8B-Instruct" →
+    "Llama-3-8B"."""
     base = re.sub(r"^meta[-_]", "", name.rsplit("/", 1)[-1], flags=re.IGNORECASE)
-    return re.sub(r"([-_](hf|base|instruct|chat|it|pt|v\d+(\.\d+)*))+$", "", base, flags=re.IGNORECASE)
+    return re.sub(
+        r"([-_](hf|base|instruct|chat|it|pt|v\d+(\.\d+)*))+$", "", base, flags=re.IGNORECASE
+    )
 
 
 def _find(name: str) -> str | None:
@@ -48,7 +56,8 @@ def _find(name: str) -> str | None:
 
 
 def _config_path(name_or_path: str) -> Path | None:
-    """The file that the argument means, when there is one or it looks like one; a folder stands for its `config.json`."""
+    """The file that the argument means, when there is one or it looks like one; a folder stands for
+    its `config.json`."""
     if not name_or_path:
         return None
     path = Path(name_or_path).expanduser()
@@ -61,12 +70,15 @@ def transformer(name_or_path: str, seq_len: float | None = None) -> Transformer:
     """Build the transformer of a catalog name or of a Hugging Face `config.json`.
 
     Args:
-      name_or_path: a name or alias, case, spaces and hyphens ignored ("llama-3-70b", "Llama 3 70B", "llama3-70b"), the path of a
-        `config.json` or of the folder that holds it, or a hub's spelling ("meta-llama/Meta-Llama-3-8B"). In this order.
-      seq_len: sequence length [token]; by default the length the model was (first) trained at, or the file's longest.
+      name_or_path: a name or alias, case, spaces and hyphens ignored ("llama-3-70b", "Llama 3 70B",
+        "llama3-70b"), the path of a `config.json` or of the folder that holds it, or a hub's
+        spelling ("meta-llama/Meta-Llama-3-8B"). In this order.
+      seq_len: sequence length [token]; by default the length the model was (first) trained at, or
+        the file's longest.
 
     Raises:
-      InputError: unknown name (with the nearest ones), or a file that cannot be used (with the reason).
+      InputError: unknown name (with the nearest ones), or a file that cannot be used (with the
+        reason).
 
     >>> float(transformer("Llama 3 70B").n_kv_heads)
     8.0
@@ -78,12 +90,25 @@ def transformer(name_or_path: str, seq_len: float | None = None) -> Transformer:
         return from_shape(huggingface.read(path, seq_len), seq_len)
     main = main or _find(_hub_name(text))
     if main is None:
-        raise InputError(unknown("models", text, "; the path of a Hugging Face config.json is accepted too"))
+        raise InputError(
+            unknown("models", text, "; the path of a Hugging Face config.json is accepted too")
+        )
     return from_shape(table("models")[main]["shape"], seq_len)
 
 
 def fields(entry: Entry) -> list[Entry]:
     """Shape and published size of one model as rows for display."""
     origin = {"source": entry["source"], "date": entry["date"]}
-    rows = [{"field": key, "value": value, "unit": "count", **origin} for key, value in entry["shape"].items()]
-    return [*rows, {"field": "published_parameters", "value": entry["published_parameters"], "unit": "count", **origin}]
+    rows = [
+        {"field": key, "value": value, "unit": "count", **origin}
+        for key, value in entry["shape"].items()
+    ]
+    return [
+        *rows,
+        {
+            "field": "published_parameters",
+            "value": entry["published_parameters"],
+            "unit": "count",
+            **origin,
+        },
+    ]

@@ -26,7 +26,13 @@ def _network(main: str) -> Network:
     """Network of a system, innermost level first, `[level]` arrays of float64."""
     levels = table("systems")[main]["levels"]
     column = {
-        key: np.array([number(lv[key], unit, f"systems/{main}/{lv['name']}/{key}", key == "size") for lv in levels], np.float64)
+        key: np.array(
+            [
+                number(lv[key], unit, f"systems/{main}/{lv['name']}/{key}", key == "size")
+                for lv in levels
+            ],
+            np.float64,
+        )
         for key, unit in NUMBERS.items()
     }
     found = Network(
@@ -50,7 +56,8 @@ def system(name: str, precision: str = "bf16") -> System:
       precision: as in `chip`.
 
     Returns:
-      Two levels, more where the tiers of a cluster are known (`H100-Superpod`, `H100-SuperPOD-Rail`, `H100-Llama-3`). The outermost one
+      Two levels, more where the tiers of a cluster are known (`H100-Superpod`,
+      `H100-SuperPOD-Rail`, `H100-Llama-3`). The outermost one
       is unbounded, except in a cluster of known size.
 
     Raises:
@@ -64,7 +71,8 @@ def system(name: str, precision: str = "bf16") -> System:
 
 
 def system_name_for(accelerator: str, stack: str = "") -> str:
-    """Name of the system that a trace's accelerator and stack imply: the longest stack prefix that is known, else the default.
+    """Name of the system that a trace's accelerator and stack imply: the longest stack prefix that
+    is known, else the default.
 
     >>> system_name_for("A100-80GB", "llm-foundry/pure"), system_name_for("A100-80GB")
     ('A100-RoCE-1600', 'A100-DGX')
@@ -72,11 +80,16 @@ def system_name_for(accelerator: str, stack: str = "") -> str:
     main = resolve("chips", accelerator)
     fabrics = document("fabrics")
     wanted = str(stack or "").lower()
-    known = [f for f in fabrics["stacks"] if f["accelerator"] == main and wanted.startswith(f["stack"])]
+    known = [
+        f for f in fabrics["stacks"] if f["accelerator"] == main and wanted.startswith(f["stack"])
+    ]
     if known:
         return max(known, key=lambda f: len(f["stack"]))["system"]
     if main not in fabrics["accelerators"]:
-        raise InputError(f"accelerator {main}: no default system in the catalog; name one with --system (`dmodel catalog systems`)")
+        raise InputError(
+            f"accelerator {main}: no default system in the catalog; name one with --system "
+            "(`dmodel catalog systems`)"
+        )
     return fabrics["accelerators"][main]
 
 
@@ -85,17 +98,25 @@ def _domain(domain_size: float | None, default: float) -> float:
     if domain_size is None or math.isnan(domain_size):
         return default
     if domain_size < 1 or math.isinf(domain_size):
-        raise InputError(f"domain_size: expected devices in the scale-up domain, ≥ 1, got {domain_size}; blank means the default")
+        raise InputError(
+            f"domain_size: expected devices in the scale-up domain, ≥ 1, got {domain_size}; "
+            "blank "
+            "means the default"
+        )
     return float(domain_size)
 
 
-def system_for(accelerator: str, stack: str = "", domain_size: float | None = None, precision: str = "bf16") -> System:
-    """Build the system that a trace ran on; always two levels, so that the systems of many rows stack.
+def system_for(
+    accelerator: str, stack: str = "", domain_size: float | None = None, precision: str = "bf16"
+) -> System:
+    """Build the system that a trace ran on; always two levels, so that the systems of many rows
+    stack.
 
     Args:
       accelerator: as written in traces ("A100-80GB", "TPU-v5p").
-      stack: software of the trace; its known clusters have their own fabrics, matched by prefix ("vtrain", "llm-foundry/pure").
-      domain_size: devices in the scale-up domain, in place of the system's own; None or NaN keeps that. Of a torus a power of two below
+      stack: software of the trace; its known clusters have their own fabrics, matched by prefix
+      ("vtrain", "llm-foundry/pure"). domain_size: devices in the scale-up domain, in place of the
+      system's own; None or NaN keeps that. Of a torus a power of two below
         its pod is a slice, whose axes may be open (`topology.slices`).
       precision: as in `chip`.
 
@@ -103,7 +124,7 @@ def system_for(accelerator: str, stack: str = "", domain_size: float | None = No
       InputError: unknown accelerator, a precision it lacks, or a domain size below 1.
     """
     base = system(system_name_for(accelerator, stack), precision)
-    chips, pod = _domain(domain_size, base.network.size[0]), float(base.network.size[0])  # type: ignore[index]
+    chips, pod = _domain(domain_size, base.network.size[0]), float(base.network.size[0])  # type: ignore
     axes = int(base.network.torus_axes[0])  # type: ignore[index]
     if axes > 1 and chips < pod and math.log2(chips).is_integer():
         return slices(base, _shape(int(math.log2(chips)), axes))
@@ -111,7 +132,8 @@ def system_for(accelerator: str, stack: str = "", domain_size: float | None = No
 
 
 def _shape(doublings: int, axes: int) -> tuple[int, ...]:
-    """Chips along each axis of a slice of `2^doublings`, as near to equal as may be, the longest last: the shapes that Google Cloud offers.
+    """Chips along each axis of a slice of `2^doublings`, as near to equal as may be, the longest
+    last: the shapes that Google Cloud offers.
 
     >>> _shape(5, 2), _shape(7, 3)
     ((4, 8), (4, 4, 8))
@@ -121,4 +143,6 @@ def _shape(doublings: int, axes: int) -> tuple[int, ...]:
 
 def fields(entry: Entry) -> list[Entry]:
     """Every number of one system as rows for display."""
-    return [field(f"{level['name']}/{key}", level[key]) for level in entry["levels"] for key in NUMBERS]
+    return [
+        field(f"{level['name']}/{key}", level[key]) for level in entry["levels"] for key in NUMBERS
+    ]

@@ -1,4 +1,5 @@
-"""The program: its commands, and how mistakes end (exit code 2, one clear message on stderr, no traceback)."""
+"""The program: its commands, and how mistakes end (exit code 2, one clear message on stderr, no
+traceback)."""
 
 from __future__ import annotations
 
@@ -12,7 +13,20 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from dmodel.cli import catalog, collect, demo, design, evaluate, experiment, fit, import_, next_measurements, predict, sensitivity, theory
+from dmodel.cli import (
+    catalog,
+    collect,
+    demo,
+    design,
+    evaluate,
+    experiment,
+    fit,
+    import_,
+    next_measurements,
+    predict,
+    sensitivity,
+    theory,
+)
 from dmodel.cli.compiled import keep_compiled_code
 from dmodel.cli.output import say
 from dmodel.types import InputError, enable_float64
@@ -34,11 +48,18 @@ class Commands(TyperGroup):
             say(f"dmodel: {error}")
         except OSError as error:
             if error.errno in FULL:
-                say(f"dmodel: {(error.strerror or 'the output is full').lower()}: the answer could not be written; make room and ask again")
+                say(
+                    f"dmodel: {(error.strerror or 'the output is full').lower()}: the answer "
+                    "could not be written; make room and ask again"
+                )
             elif error.filename is None:
                 raise  # no file of the user's: a closed pipe, which the shell handles, or a defect
             else:
-                say(f"dmodel: {error.filename}: {(error.strerror or 'cannot be used').lower()}; check the path and its permissions")
+                say(
+                    f"dmodel: {error.filename}: "
+                    f"{(error.strerror or 'cannot be used').lower()}; "
+                    "check the path and its permissions"
+                )
         raise typer.Exit(BAD_INPUT)
 
 
@@ -48,7 +69,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    help="A differentiable model of distributed transformer training: predict, fit, design, explain.",
+    help=(
+        "A differentiable model of distributed transformer training: predict, fit, design, explain."
+    ),
     epilog="Exit codes: 0 done; 1 no (nothing feasible, or --strict); 2 bad usage or input.",
 )
 app.command("predict")(predict.command)
@@ -66,7 +89,8 @@ app.command("experiment", context_settings=experiment.PASS_ON)(experiment.comman
 
 
 def know_more_machines() -> None:
-    """Add the machines described in the files of `$DMODEL_CATALOG` to the catalog; `dmodel collect` writes such files."""
+    """Add the machines described in the files of `$DMODEL_CATALOG` to the catalog; `dmodel collect`
+    writes such files."""
     files = [name for name in os.environ.get("DMODEL_CATALOG", "").split(os.pathsep) if name]
     if files:
         from calibration.traces.systems import extend_from
@@ -76,7 +100,8 @@ def know_more_machines() -> None:
 
 
 def speak_where_nobody_listens() -> None:
-    """Streams that were closed before the command began take what is said and drop it, as `print` does."""
+    """Streams that were closed before the command began take what is said and drop it, as `print`
+    does."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115

@@ -12,16 +12,26 @@ from dmodel.types import InputError
 
 KINDS = ("chips", "systems", "models", "profiles")
 
-Kind = Annotated[str | None, typer.Argument(metavar="[chips|systems|models|profiles]", help="What to list; default: all names.")]
-Name = Annotated[str | None, typer.Argument(metavar="[NAME]", help="Show every number of this entry.")]
+Kind = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[chips|systems|models|profiles]", help="What to list; default: all names."
+    ),
+]
+Name = Annotated[
+    str | None, typer.Argument(metavar="[NAME]", help="Show every number of this entry.")
+]
 
 
 def command(kind: Kind = None, name: Name = None, json: Json = False) -> None:
-    """List chips, systems, models and profiles; with a NAME, every number with its source and date."""
+    """List chips, systems, models and profiles; with a NAME, every number with its source and
+    date."""
     if kind is None:
         deliver({each: _names(each) for each in KINDS}, json, _show_all)
     elif kind not in KINDS:
-        raise InputError(f"unknown kind of catalog entry {kind!r}; expected one of: {', '.join(KINDS)}")
+        raise InputError(
+            f"unknown kind of catalog entry {kind!r}; expected one of: {', '.join(KINDS)}"
+        )
     elif name is None:
         deliver({kind: _entries(kind)}, json, _show_kind)
     else:
@@ -37,7 +47,9 @@ def _names(kind: str) -> list[str]:
 def _entries(kind: str) -> list[Document]:
     from dmodel import catalog
 
-    return [_profile(name) for name in _names(kind)] if kind == "profiles" else catalog.entries(kind)
+    return (
+        [_profile(name) for name in _names(kind)] if kind == "profiles" else catalog.entries(kind)
+    )
 
 
 def _one(kind: str, name: str) -> Document:
@@ -71,7 +83,11 @@ def _profile(name: str) -> Document:
 def _show_all(document: Document) -> None:
     for kind, names in document.items():
         show_lines(f"{kind}: {', '.join(names)}")
-    show_lines("`dmodel catalog KIND` lists one kind, `dmodel catalog KIND NAME` shows every number with its source and date.")
+    show_lines(
+        "`dmodel catalog KIND` lists one kind, `dmodel catalog KIND NAME` shows every number "
+        "with "
+        "its source and date."
+    )
 
 
 def _show_kind(document: Document) -> None:
@@ -100,16 +116,34 @@ def _headline(kind: str, entry: Document) -> str:
 
 def _show_one(document: Document) -> None:
     if document["kind"] == "profiles":
-        show_lines(f"{document['name']}: {document['about']}", f"accelerators: {', '.join(document['accelerators']) or 'none'}")
+        show_lines(
+            f"{document['name']}: {document['about']}",
+            f"accelerators: {', '.join(document['accelerators']) or 'none'}",
+        )
         rows = [
-            (f["name"], f"{f['value']:.4g}", f["unit"], f"{f['standard_error']:.2g}", f"{f['prior_value']:g}", f["meaning"])
+            (
+                f["name"],
+                f"{f['value']:.4g}",
+                f["unit"],
+                f"{f['standard_error']:.2g}",
+                f"{f['prior_value']:g}",
+                f["meaning"],
+            )
             for f in document["fields"]
         ]
-        show_table("coefficients", ("name", "value", "unit", "std. error (unconstrained)", "prior", "meaning"), rows, right="value|prior")
+        show_table(
+            "coefficients",
+            ("name", "value", "unit", "std. error (unconstrained)", "prior", "meaning"),
+            rows,
+            right="value|prior",
+        )
         return
     also = f" (also {', '.join(document['aliases'])})" if document["aliases"] else ""
     show_lines(f"{document['name']}{also}: {document['about'] or document['kind'][:-1]}")
-    rows = [(f["field"], _value(f["value"]), f["unit"], f["date"], f["source"]) for f in document["fields"]]
+    rows = [
+        (f["field"], _value(f["value"]), f["unit"], f["date"], f["source"])
+        for f in document["fields"]
+    ]
     show_table("", ("number", "value", "unit", "date", "source"), rows, right="value")
 
 

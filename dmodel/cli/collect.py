@@ -23,17 +23,53 @@ if TYPE_CHECKING:
 ALL = "matmul,attention,memory,elementwise,optimizer,launch,dispatch,collectives,overlap,steps"
 
 What = Annotated[str, typer.Option(metavar="KINDS", help="What to measure, separated by commas.")]
-Out = Annotated[Path, typer.Option(metavar="DIR", help="Where records and tables go; what is there already is not measured again.")]
-Budget = Annotated[
-    float | None, typer.Option(metavar="M", help="Minutes to spend in all; the most informative measurements come first.")
+Out = Annotated[
+    Path,
+    typer.Option(
+        metavar="DIR",
+        help="Where records and tables go; what is there already is not measured again.",
+    ),
 ]
-PlanFile = Annotated[Path | None, typer.Option("--plan", metavar="FILE", help="JSON list of measurements to make, instead of --what.")]
-TablesOnly = Annotated[bool, typer.Option("--tables-only", help="Measure nothing: write the tables of the records in DIR anew.")]
-Parquet = Annotated[bool, typer.Option("--parquet", help="Write the traces as Parquet instead of CSV.")]
-DryRun = Annotated[bool, typer.Option("--list", help="Only list what would be measured, as a file for --plan.")]
-Retry = Annotated[bool, typer.Option("--retry-failed", help="Measure again what failed or was unavailable before.")]
-DeviceTime = Annotated[bool, typer.Option("--device-time/--no-device-time", help="Ask the profiler for the devices' own time as well.")]
-Launcher = Annotated[str, typer.Option(help="How the processes of a job find each other: auto, none, slurm, tpu, env, torchrun.")]
+Budget = Annotated[
+    float | None,
+    typer.Option(
+        metavar="M", help="Minutes to spend in all; the most informative measurements come first."
+    ),
+]
+PlanFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--plan", metavar="FILE", help="JSON list of measurements to make, instead of --what."
+    ),
+]
+TablesOnly = Annotated[
+    bool,
+    typer.Option(
+        "--tables-only", help="Measure nothing: write the tables of the records in DIR anew."
+    ),
+]
+Parquet = Annotated[
+    bool, typer.Option("--parquet", help="Write the traces as Parquet instead of CSV.")
+]
+DryRun = Annotated[
+    bool, typer.Option("--list", help="Only list what would be measured, as a file for --plan.")
+]
+Retry = Annotated[
+    bool,
+    typer.Option("--retry-failed", help="Measure again what failed or was unavailable before."),
+]
+DeviceTime = Annotated[
+    bool,
+    typer.Option(
+        "--device-time/--no-device-time", help="Ask the profiler for the devices' own time as well."
+    ),
+]
+Launcher = Annotated[
+    str,
+    typer.Option(
+        help="How the processes of a job find each other: auto, none, slurm, tpu, env, torchrun."
+    ),
+]
 
 
 def command(
@@ -49,11 +85,14 @@ def command(
     launcher: Launcher = "auto",
     json: Json = False,
 ) -> None:
-    """Measure this machine: micro-benchmarks and training steps. Stop it at any time: it goes on where it stopped."""
+    """Measure this machine: micro-benchmarks and training steps. Stop it at any time: it goes on
+    where it stopped."""
     from calibration.collect.hosts import check
 
     if budget_minutes is not None and not 0.0 < budget_minutes < 1e6:
-        raise InputError(f"--budget-minutes: expected a positive number of minutes, got {budget_minutes}")
+        raise InputError(
+            f"--budget-minutes: expected a positive number of minutes, got {budget_minutes}"
+        )
     kinds = [word.strip() for word in what.split(",") if word.strip()]
     if not kinds:
         raise InputError(f"--what {what!r}: names nothing to measure; expected some of {ALL}")
@@ -67,12 +106,23 @@ def command(
     budget_s = None if budget_minutes is None else 60.0 * budget_minutes
     _own_stdout()
     with redirect_stdout(sys.stderr):
-        collected = _collect(launcher, out, kinds, plan=plan, budget_s=budget_s, retry=retry_failed, device_time=device_time)
+        collected = _collect(
+            launcher,
+            out,
+            kinds,
+            plan=plan,
+            budget_s=budget_s,
+            retry=retry_failed,
+            device_time=device_time,
+        )
     if collected is None:
         return
     deliver(_document(collected, _tables(out, parquet), out), json, _show)
     if len(collected.outcome.finished) == len(collected.outcome.failed):
-        say(f"dmodel: nothing was measured; {'the reasons are above' if collected.outcome.failed else 'give it more minutes'}")
+        say(
+            "dmodel: nothing was measured; "
+            f"{'the reasons are above' if collected.outcome.failed else 'give it more minutes'}"
+        )
         stop(1)
 
 
@@ -83,8 +133,15 @@ def _only_tables(out: Path, parquet: bool, json: bool) -> None:
 
     found = store.read(out)
     if not any(out.glob(f"*{store.SUFFIX}")):
-        raise InputError(f"{out}: no records (*{store.SUFFIX}) in this folder; expected one that `dmodel collect --out` wrote")
-    document = {"folder": str(out), "files": _tables(out, parquet), "damaged_lines": [str(d) for d in found.damage]}
+        raise InputError(
+            f"{out}: no records (*{store.SUFFIX}) in this folder; expected one that `dmodel "
+            "collect --out` wrote"
+        )
+    document = {
+        "folder": str(out),
+        "files": _tables(out, parquet),
+        "damaged_lines": [str(d) for d in found.damage],
+    }
     document["left_out"] = left_out(found)
     deliver(document, json, _show_only)
     if not document["files"]:
@@ -92,7 +149,9 @@ def _only_tables(out: Path, parquet: bool, json: bool) -> None:
         stop(1)
 
 
-def _collect(launcher: str, out: Path, kinds: list[str], *, device_time: bool, **how: Any) -> Collected | None:
+def _collect(
+    launcher: str, out: Path, kinds: list[str], *, device_time: bool, **how: Any
+) -> Collected | None:
     """Collect with the other processes of the job; None in those that are not the first."""
     from calibration.collect.hosts import join
 
@@ -100,13 +159,15 @@ def _collect(launcher: str, out: Path, kinds: list[str], *, device_time: bool, *
     from calibration.collect.driver import collect
     from calibration.collect.program import Options
 
-    found = collect(out, kinds, options=Options(device_time=device_time), job=job, report=_tell, say=say, **how)
+    found = collect(
+        out, kinds, options=Options(device_time=device_time), job=job, report=_tell, say=say, **how
+    )
     return found if job.process == 0 else None
 
 
 def _own_stdout() -> None:
-    """From here on only what Python prints goes to stdout. Libraries of collectives print below it, from threads of theirs and at any time:
-    to stderr."""
+    """From here on only what Python prints goes to stdout. Libraries of collectives print below it,
+    from threads of theirs and at any time: to stderr."""
     if sys.stdout is not sys.__stdout__:
         return  # somebody listens to Python alone
     sys.stdout.flush()
@@ -131,7 +192,14 @@ def _list(kinds: list[str], json: bool) -> None:
     if json:
         deliver({"tasks": tasks}, True, lambda d: None)
     else:
-        show_lines("[", *(f" {json_format.dumps(t)}{',' if i + 1 < len(tasks) else ''}" for i, t in enumerate(tasks)), "]")
+        show_lines(
+            "[",
+            *(
+                f" {json_format.dumps(t)}{',' if i + 1 < len(tasks) else ''}"
+                for i, t in enumerate(tasks)
+            ),
+            "]",
+        )
 
 
 def _tell(event: Event) -> None:
@@ -142,7 +210,10 @@ def _tell(event: Event) -> None:
     if event.what == "ok":
         time = event.record["time"]
         half = 50.0 * (time["high_s"] - time["low_s"]) / time["median_s"]
-        say(f"{head}: {seconds(time['median_s'])} ± {half:.1f} % of {time['samples']}{'' if time['settled'] else ', not settled'}")
+        say(
+            f"{head}: {seconds(time['median_s'])} ± {half:.1f} % of "
+            f"{time['samples']}{'' if time['settled'] else ', not settled'}"
+        )
     elif event.what in ("failed", "unavailable"):
         say(f"{head}: {event.what}: {str(event.record['reason']).splitlines()[0][:200]}")
 
@@ -165,9 +236,16 @@ def _document(collected: Collected, written: dict[str, int], out: Path) -> Docum
         "tasks": len(collected.tasks),
         "finished": len(outcome.finished),
         "measured_now": len(outcome.measured),
-        "failed": [{"task": r["kind"], **r["parameters"], "status": r["status"], "reason": r["reason"]} for r in reasons.values()],
+        "failed": [
+            {"task": r["kind"], **r["parameters"], "status": r["status"], "reason": r["reason"]}
+            for r in reasons.values()
+        ],
         "skipped_for_time": len(outcome.skipped),
-        "skipped": [{"task": task.kind, **task.parameters} for task in collected.tasks if task.key(identity) in skipped],
+        "skipped": [
+            {"task": task.kind, **task.parameters}
+            for task in collected.tasks
+            if task.key(identity) in skipped
+        ],
         "seconds": outcome.spent_s,
         "information_nats": sum(gained) if collected.gain else None,
         "by_kind": _by_kind(collected, found.measurements),
@@ -178,10 +256,13 @@ def _document(collected: Collected, written: dict[str, int], out: Path) -> Docum
 
 
 def _by_kind(collected: Collected, measurements: dict[str, Any]) -> dict[str, Document]:
-    """Counts of each kind: asked for, measured, settled to the precision asked for; seconds spent."""
+    """Counts of each kind: asked for, measured, settled to the precision asked for; seconds
+    spent."""
     lines: dict[str, Document] = {}
     for task in collected.tasks:
-        line = lines.setdefault(task.kind, {"tasks": 0, "measured": 0, "settled": 0, "seconds": 0.0})
+        line = lines.setdefault(
+            task.kind, {"tasks": 0, "measured": 0, "settled": 0, "seconds": 0.0}
+        )
         record = measurements.get(task.key(collected.environment["identity"]))
         line["tasks"] += 1
         if record is not None:
@@ -206,20 +287,37 @@ def _show_lost(d: Document) -> None:
 
 def _show_files(d: Document) -> None:
     for name, count in d["files"].items():
-        what = f"{count} rows" if not name.endswith(".json") else "this machine, which the catalog has not"
+        what = (
+            f"{count} rows"
+            if not name.endswith(".json")
+            else "this machine, which the catalog has not"
+        )
         show_lines(f"wrote {name} ({what})")
 
 
 def _show(d: Document) -> None:
-    title = f"{d['accelerator']}, {d['devices']} devices, {d['hosts']} hosts: {d['finished']} of {d['tasks']} measurements finished"
-    rows = [(kind, x["tasks"], x["measured"], x["settled"], f"{x['seconds']:.1f}") for kind, x in d["by_kind"].items()]
+    title = (
+        f"{d['accelerator']}, {d['devices']} devices, {d['hosts']} hosts: {d['finished']} of "
+        f"{d['tasks']} measurements finished"
+    )
+    rows = [
+        (kind, x["tasks"], x["measured"], x["settled"], f"{x['seconds']:.1f}")
+        for kind, x in d["by_kind"].items()
+    ]
     show_table(title, ("kind", "asked for", "measured", "settled", "seconds"), rows)
     _show_files(d)
     _show_lost(d)
     if d["skipped_for_time"]:
         kinds = Counter(task["task"] for task in d["skipped"])
         named = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
-        show_lines(f"left out for lack of time: {named}; ask again with more minutes to add them (--json names each)")
+        show_lines(
+            f"left out for lack of time: {named}; ask again with more minutes to add them "
+            "(--json "
+            "names each)"
+        )
     traces = next((name for name in d["files"] if Path(name).stem == "traces"), None)
     if traces:
-        show_lines(f"Next: dmodel fit {traces} --out mine.json, dmodel evaluate {traces} --profile mine.json")
+        show_lines(
+            f"Next: dmodel fit {traces} --out mine.json, dmodel evaluate {traces} --profile "
+            "mine.json"
+        )

@@ -9,11 +9,16 @@ from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """Where compiled code is kept between runs: `$DMODEL_CACHE`, else `dmodel` in the user's cache folder.
+    """Where compiled code is kept between runs: `$DMODEL_CACHE`, else `dmodel` in the user's cache
+    folder.
 
-    One place for each kind of processor: compiled code uses what its processor can do, and machines may share a home.
+    One place for each kind of processor: compiled code uses what its processor can do, and machines
+    may share a home.
     """
-    base = os.environ.get("DMODEL_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "dmodel"
+    base = (
+        os.environ.get("DMODEL_CACHE")
+        or Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "dmodel"
+    )
     return Path(base) / "jax" / _processor()
 
 
@@ -21,14 +26,19 @@ def _processor() -> str:
     """Eight digits that stand for what the processor can do."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-        can = sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))})
+        can = sorted(
+            {line for line in lines if line.startswith(("model name", "flags", "Features"))}
+        )
     except OSError:
         can = []
-    return hashlib.sha256("\n".join([platform.machine(), platform.processor(), *can]).encode()).hexdigest()[:8]
+    return hashlib.sha256(
+        "\n".join([platform.machine(), platform.processor(), *can]).encode()
+    ).hexdigest()[:8]
 
 
 def keep_compiled_code() -> None:
-    """Let JAX keep compiled code on disk, so that it compiles once; without a writable folder it compiles every time."""
+    """Let JAX keep compiled code on disk, so that it compiles once; without a writable folder it
+    compiles every time."""
     import jax
 
     try:

@@ -1,4 +1,5 @@
-"""`dmodel demo`: fit published measurements, judge on held-out ones, design, explain, and write it all down."""
+"""`dmodel demo`: fit published measurements, judge on held-out ones, design, explain, and write it
+all down."""
 
 from __future__ import annotations
 
@@ -21,8 +22,18 @@ if TYPE_CHECKING:
     from dmodel.plan import Plan
     from dmodel.profiles import Profile
 
-Out = Annotated[Path, typer.Option(metavar="FOLDER", help="Where report, figures, profile and numbers go; made if missing.")]
-Quick = Annotated[bool, typer.Option("--quick", help="A part of the rows and a short fit: to try the program, not to judge it.")]
+Out = Annotated[
+    Path,
+    typer.Option(
+        metavar="FOLDER", help="Where report, figures, profile and numbers go; made if missing."
+    ),
+]
+Quick = Annotated[
+    bool,
+    typer.Option(
+        "--quick", help="A part of the rows and a short fit: to try the program, not to judge it."
+    ),
+]
 
 HOLD_OUT = 0.2
 QUICK_ROWS = 120
@@ -33,8 +44,11 @@ COMPARED = {"node-wide tp": Degrees(tp=8, pp=4), "FSDP": Degrees(zero=3, recompu
 """Plans that people would write down without a search, to see what the search is worth."""
 
 
-def command(out: Out = Path("out"), quick: Quick = False, seed: Seed = 0, json: Json = False) -> None:
-    """The whole path on embedded published measurements: fit, errors, design, elasticities, figures and report.html."""
+def command(
+    out: Out = Path("out"), quick: Quick = False, seed: Seed = 0, json: Json = False
+) -> None:
+    """The whole path on embedded published measurements: fit, errors, design, elasticities, figures
+    and report.html."""
     from dmodel.report.page import write
 
     started = time.perf_counter()
@@ -43,7 +57,10 @@ def command(out: Out = Path("out"), quick: Quick = False, seed: Seed = 0, json: 
     document["seconds"] = time.perf_counter() - started
     say("5/5 figures and report")
     written = write(document, out)
-    (out / "demo.json").write_text(jsonlib.dumps(document, indent=1, allow_nan=False, ensure_ascii=False) + "\n", encoding="utf-8")
+    (out / "demo.json").write_text(
+        jsonlib.dumps(document, indent=1, allow_nan=False, ensure_ascii=False) + "\n",
+        encoding="utf-8",
+    )
     document["files"] = [str(path) for path in (*written, out / "demo.json", out / "profile.json")]
     document["seconds"] = time.perf_counter() - started
     deliver(document, json, _show)
@@ -58,14 +75,25 @@ def study(out: Path, quick: bool, seed: int) -> Document:
     table = _thinned(published()) if quick else published()
     cases = to_cases(table)
     held_out = split(cases, HOLD_OUT, seed)
-    say(f"1/5 fit: {int((~held_out).sum())} of {len(cases)} published rows, {int(held_out.sum())} held out by group")
+    say(
+        f"1/5 fit: {int((~held_out).sum())} of {len(cases)} published rows, "
+        f"{int(held_out.sum())} "
+        "held out by group"
+    )
     started = time.perf_counter()
-    fitted = fit_with_bar(cases, None, seed, held_out, "demo", **({"starts": 1, "rounds": 1} if quick else {}))
+    fitted = fit_with_bar(
+        cases, None, seed, held_out, "demo", **({"starts": 1, "rounds": 1} if quick else {})
+    )
     took = time.perf_counter() - started
     profiles.save(fitted, out / "profile.json")
     say("2/5 predicted against measured")
     errors = _errors(table, cases, fitted, out)
-    errors["fit"] |= {"seconds": took, "seed": seed, "hold_out": HOLD_OUT, "rows_held_out": int(held_out.sum())}
+    errors["fit"] |= {
+        "seconds": took,
+        "seed": seed,
+        "hold_out": HOLD_OUT,
+        "rows_held_out": int(held_out.sum()),
+    }
     say(f"3/5 design: {QUESTION}")
     asked = _question(cases, fitted)
     design, best = _design(asked, quick)
@@ -86,7 +114,15 @@ def _errors(table: TraceTable, cases: Cases, fitted: Profile, out: Path) -> Docu
     from dmodel.cli.fit import summary
 
     found = summary(table, cases, fitted)
-    in_data = ("rows_read", "rows_used", "rows_fitted", "set_aside", "set_aside_by_source", "reasons", "not_fitted_by_flag")
+    in_data = (
+        "rows_read",
+        "rows_used",
+        "rows_fitted",
+        "set_aside",
+        "set_aside_by_source",
+        "reasons",
+        "not_fitted_by_flag",
+    )
     data = {name: found.pop(name) for name in in_data}
     predicted = predict(cases, fitted).step_time_s
     return {
@@ -114,7 +150,8 @@ def _sources(table: TraceTable) -> list[Document]:
 
 
 def _assumptions(cases: Cases) -> list[Document]:
-    """What was assumed where cells were blank, most frequent first; figures of single rows are left out."""
+    """What was assumed where cells were blank, most frequent first; figures of single rows are left
+    out."""
     counts: Counter[str] = Counter()
     for row in cases.labels.assumptions:
         for text in row:
@@ -129,22 +166,37 @@ def _assumptions(cases: Cases) -> list[Document]:
 
 def _points(cases: Cases, predicted: np.ndarray, used: np.ndarray) -> list[Document]:
     labels = cases.labels
-    columns = zip(labels.source.tolist(), labels.line.tolist(), labels.step_time_s.tolist(), predicted.tolist(), used.tolist(), strict=True)
-    return [{"source": s, "line": n, "measured_s": m, "predicted_s": p, "held_out": not u} for s, n, m, p, u in columns]
+    columns = zip(
+        labels.source.tolist(),
+        labels.line.tolist(),
+        labels.step_time_s.tolist(),
+        predicted.tolist(),
+        used.tolist(),
+        strict=True,
+    )
+    return [
+        {"source": s, "line": n, "measured_s": m, "predicted_s": p, "held_out": not u}
+        for s, n, m, p, u in columns
+    ]
 
 
 def _question(cases: Cases, fitted: Profile) -> Setting:
-    """The demo's job under the coefficients of the stack with most rows of model parallelism on its accelerator."""
+    """The demo's job under the coefficients of the stack with most rows of model parallelism on its
+    accelerator."""
     import numpy as np
 
     from dmodel.cli.question import setting
 
     asked = setting(JOB._replace(profile="prior"))
     split = np.asarray(cases.plan.tp) * np.asarray(cases.plan.pp) > 1.0
-    stacks = Counter(cases.labels.stack[split & (cases.labels.accelerator == asked.accelerator)].tolist())
+    stacks = Counter(
+        cases.labels.stack[split & (cases.labels.accelerator == asked.accelerator)].tolist()
+    )
     stack = stacks.most_common(1)[0][0] if stacks else ""
     coefficients = fitted.coefficients_for(asked.accelerator, stack or None)
-    return asked._replace(profile=fitted, reason="just fitted", stack=stack, coefficients=coefficients)
+    return asked._replace(
+        profile=fitted, reason="just fitted", stack=stack, coefficients=coefficients
+    )
 
 
 def _design(asked: Setting, quick: bool) -> tuple[Document, Plan]:
@@ -157,12 +209,17 @@ def _design(asked: Setting, quick: bool) -> tuple[Document, Plan]:
     document = found_document(asked, found, assumed)
     add_intervals(asked, stated_of(asked, "flash", "usual", Limits(), "time"), found, document)
     document["question"] = QUESTION
-    document["coefficients"] = f"of the fit above, for {asked.accelerator} and the stack {asked.stack or '(shared)'}; {'; '.join(assumed)}"
+    document["coefficients"] = (
+        f"of the fit above, for {asked.accelerator} and the stack {asked.stack or '(shared)'}; "
+        f"{'; '.join(assumed)}"
+    )
     document["compared"] = [_compared(asked, name, degrees) for name, degrees in COMPARED.items()]
     limit = f" The limit that decides: {found.binding.message}." if found.binding else ""
     document["words"] = (
-        f"{found.considered:,} valid integer plans were checked one by one, {found.feasible:,} fit the memory. The gradient search "
-        f"relaxes degrees, micro-batch and recomputation, descends, rounds and polishes, and looked at {found.evaluated:,} plans. Result: "
+        f"{found.considered:,} valid integer plans were checked one by one, {found.feasible:,} "
+        "fit the memory. The gradient search "
+        "relaxes degrees, micro-batch and recomputation, descends, rounds and polishes, and "
+        f"looked at {found.evaluated:,} plans. Result: "
         f"{found.certificate.statement}.{limit}"
     )
     return document, found.exact[0].plan
@@ -176,7 +233,13 @@ def _compared(asked: Setting, name: str, degrees: Degrees) -> Document:
 
     chosen, _ = plan(asked, degrees)
     found, numbers = answer(asked, chosen), plan_document(chosen)
-    return {"name": name, "label": short(numbers), "plan": numbers, **found, "mfu": found["mfu"][CONVENTION]}
+    return {
+        "name": name,
+        "label": short(numbers),
+        "plan": numbers,
+        **found,
+        "mfu": found["mfu"][CONVENTION],
+    }
 
 
 def _sensitivity(asked: Setting, best: Plan, design: Document) -> Document:
@@ -192,9 +255,20 @@ def _show(d: Document) -> None:
     from dmodel.cli.sensitivity import show_elasticities
 
     data, fit = d["data"], d["fit"]
-    show_errors([*fit["by_source"].values(), fit["overall"]], "|predicted / measured − 1| of step time", data["set_aside_by_source"])
+    show_errors(
+        [*fit["by_source"].values(), fit["overall"]],
+        "|predicted / measured − 1| of step time",
+        data["set_aside_by_source"],
+    )
     show_headline(fit["dense_16_bit_gpu_without_flags"])
-    show_lines(f"{data['rows_used']} of {data['rows_read']} rows used, {data['rows_fitted']} fitted in {fit['seconds']:.0f} s.", "")
+    show_lines(
+        (
+            f"{data['rows_used']} of {data['rows_read']} rows used, {data['rows_fitted']} fitted "
+            "in "
+            f"{fit['seconds']:.0f} s."
+        ),
+        "",
+    )
     show_reasons(data["reasons"])
     show_design(d["design"])
     show_lines("")

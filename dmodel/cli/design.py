@@ -1,4 +1,5 @@
-"""`dmodel design`: the best plan for a job, or sizes and plan of a whole run; with a certificate, prices of limits, launch settings."""
+"""`dmodel design`: the best plan for a job, or sizes and plan of a whole run; with a certificate,
+prices of limits, launch settings."""
 
 from __future__ import annotations
 
@@ -9,7 +10,14 @@ import typer
 
 from dmodel.cli.design_options import TOP, DesignJob, check, check_ways, fixed_job
 from dmodel.cli.design_plan import design_document, search, show_design
-from dmodel.cli.emitted import EmitFile, EmitTo, check_target, emit_document, show_emitted, write_emitted
+from dmodel.cli.emitted import (
+    EmitFile,
+    EmitTo,
+    check_target,
+    emit_document,
+    show_emitted,
+    write_emitted,
+)
 from dmodel.cli.options import Json, takes
 from dmodel.cli.output import Document, deliver, say, stop
 
@@ -19,13 +27,37 @@ Method = Annotated[str, typer.Option(help="exact (all valid plans), gradient, or
 Top = Annotated[int, typer.Option(help="Plans to show of the exact search.")]
 Attention = Annotated[str, typer.Option(help="Kernels: flash, none.")]
 Choice = Annotated[
-    str, typer.Option("--space", help="What a plan may vary: usual, or everything (placements, sharding groups, schedules).")
+    str,
+    typer.Option(
+        "--space",
+        help="What a plan may vary: usual, or everything (placements, sharding groups, schedules).",
+    ),
 ]
-Pareto = Annotated[bool, typer.Option("--pareto", help="Also the Pareto front of time, memory and energy.")]
-Law = Annotated[list[str] | None, typer.Option("--law", metavar="KIND=NAME", help="Another law of loss, batch, shape or data.")]
-Failures = Annotated[bool, typer.Option("--failures", help="Count failures, checkpoints and restarts, as often as Llama 3's.")]
-Starts = Annotated[int | None, typer.Option(min=1, max=4096, help="Starts of the gradient search, for each of its discrete choices.")]
-Quick = Annotated[bool, typer.Option("--brief", help="The design and its certificate only: no prices of limits, laws or doubt.")]
+Pareto = Annotated[
+    bool, typer.Option("--pareto", help="Also the Pareto front of time, memory and energy.")
+]
+Law = Annotated[
+    list[str] | None,
+    typer.Option("--law", metavar="KIND=NAME", help="Another law of loss, batch, shape or data."),
+]
+Failures = Annotated[
+    bool,
+    typer.Option(
+        "--failures", help="Count failures, checkpoints and restarts, as often as Llama 3's."
+    ),
+]
+Starts = Annotated[
+    int | None,
+    typer.Option(
+        min=1, max=4096, help="Starts of the gradient search, for each of its discrete choices."
+    ),
+]
+Quick = Annotated[
+    bool,
+    typer.Option(
+        "--brief", help="The design and its certificate only: no prices of limits, laws or doubt."
+    ),
+]
 
 
 class Ways(NamedTuple):
@@ -65,7 +97,20 @@ def command(
     """Find the best plan that fits, or the best run: sizes, hardware and plan together."""
     check(job)
     check_target(emit, emit_out)
-    ways = Ways(method, top, attention, space, pareto, law or [], failures, starts, brief, emit, emit_out, json)
+    ways = Ways(
+        method,
+        top,
+        attention,
+        space,
+        pareto,
+        law or [],
+        failures,
+        starts,
+        brief,
+        emit,
+        emit_out,
+        json,
+    )
     check_ways(job, ways)
     (_run if job.is_run else _plan)(job, ways)
 
@@ -82,7 +127,10 @@ def _plan(job: DesignJob, ways: Ways) -> None:
         document["emit"] = emit_document(asked, asked.model, best, ways.emit)
     _deliver(document, ways, show_design)
     if best is None:
-        say(f"dmodel: {document['binding']['message'] if document['binding'] else 'no plan found that fits'}")
+        say(
+            "dmodel: "
+            f"{document['binding']['message'] if document['binding'] else 'no plan found that fits'}"
+        )
         for remedy in document["remedies"]:
             say(f"  would fit: {remedy['message']}")
         stop(1)

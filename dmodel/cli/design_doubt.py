@@ -1,4 +1,5 @@
-"""What is not known of a design: intervals of the listed plans, whether the best one beats the next, how often it stays the best."""
+"""What is not known of a design: intervals of the listed plans, whether the best one beats the
+next, how often it stays the best."""
 
 from __future__ import annotations
 
@@ -37,15 +38,20 @@ def _judged(stated: Problem, rows: np.ndarray, unconstrained: np.ndarray) -> lis
     from dmodel.design import evaluate
 
     drawn = jax.tree.map(np.asarray, from_unconstrained(unconstrained))
-    each = [stated.replace(coefficients=jax.tree.map(lambda leaf, at=i: leaf[at], drawn)) for i in range(unconstrained.shape[1])]
+    each = [
+        stated.replace(coefficients=jax.tree.map(lambda leaf, at=i: leaf[at], drawn))
+        for i in range(unconstrained.shape[1])
+    ]
     return [evaluate(one, rows) for one in each]
 
 
 def robust(asked: Setting, stated: Problem, found: Design) -> Document | None:
-    """How often the chosen plan stays the best one when the coefficients are drawn from what the fit left open; None without a covariance.
+    """How often the chosen plan stays the best one when the coefficients are drawn from what the
+    fit left open; None without a covariance.
 
-    Draws are normal in the unconstrained coefficients; rivals are the best plans at their mean. Limits: what the model lacks beyond its
-    coefficients is not drawn, as it is common to plans of one kind.
+    Draws are normal in the unconstrained coefficients; rivals are the best plans at their mean.
+    Limits: what the model lacks beyond its coefficients is not drawn, as it is common to plans of
+    one kind.
     """
     import numpy as np
 
@@ -58,7 +64,10 @@ def robust(asked: Setting, stated: Problem, found: Design) -> Document | None:
         return None
     values, axes = np.linalg.eigh(np.asarray(sigma))
     normal = np.random.default_rng(0).normal(size=(DRAWS, len(values)))
-    draws = np.asarray(to_unconstrained(asked.coefficients)) + normal * np.sqrt(np.maximum(values, 0.0)) @ axes.T
+    draws = (
+        np.asarray(to_unconstrained(asked.coefficients))
+        + normal * np.sqrt(np.maximum(values, 0.0)) @ axes.T
+    )
     rows = np.array([row_of(c, stated) for c in found.exact])
     table = [merits(stated, one) for one in _judged(stated, rows, draws.T)]
     regret = np.asarray(table)[:, 0] / np.min(table, axis=1) - 1.0
@@ -73,7 +82,8 @@ def robust(asked: Setting, stated: Problem, found: Design) -> Document | None:
 
 
 def _uncertain(asked: Setting, stated: Problem, plans: list[Candidate]) -> Uncertain | None:
-    """Step times of plans with their intervals, all with the same coefficients; None where the profile carries no covariance."""
+    """Step times of plans with their intervals, all with the same coefficients; None where the
+    profile carries no covariance."""
     import numpy as np
 
     from dmodel import uncertainty as u
@@ -86,11 +96,17 @@ def _uncertain(asked: Setting, stated: Problem, plans: list[Candidate]) -> Uncer
     rows = np.array([row_of(c, stated) for c in plans])
     draws = np.stack([np.log(np.asarray(one.step_time_s)) for one in _judged(stated, rows, z)])
     places = np.concatenate([u.features(asked.system, asked.model, c.plan) for c in plans])
-    return u.uncertain(draws, u.misfit(u.scatter_of(asked.profile, stack), u.distance(asked.profile, asked.stack, places)))
+    return u.uncertain(
+        draws,
+        u.misfit(
+            u.scatter_of(asked.profile, stack), u.distance(asked.profile, asked.stack, places)
+        ),
+    )
 
 
 def add_intervals(asked: Setting, stated: Problem, found: Design, document: Document) -> None:
-    """Give every listed plan the ends of its 90 % interval, and say how likely the best one beats the next."""
+    """Give every listed plan the ends of its 90 % interval, and say how likely the best one beats
+    the next."""
     from dmodel.uncertainty import probability_faster
 
     listed = list(zip(found.exact, document["exact"], strict=False))
@@ -103,7 +119,10 @@ def add_intervals(asked: Setting, stated: Problem, found: Design, document: Docu
     for i, (_, d) in enumerate(listed):
         d["step_time_s_low"], d["step_time_s_high"] = float(known.low[i]), float(known.high[i])
     if second:
-        document["beats_next"] = {"label": second_label(found), "probability": probability_faster(known, 0, len(listed))}
+        document["beats_next"] = {
+            "label": second_label(found),
+            "probability": probability_faster(known, 0, len(listed)),
+        }
 
 
 def second_label(found: Design) -> str:
@@ -118,11 +137,15 @@ def doubt_lines(d: Document) -> list[str]:
     lines = []
     if d.get("beats_next"):
         chance = d["beats_next"]["probability"]
-        lines.append(f"The first plan is faster than the second ({d['beats_next']['label']}) with a probability of {percent(chance, 0)}.")
+        lines.append(
+            f"The first plan is faster than the second ({d['beats_next']['label']}) with a "
+            f"probability of {percent(chance, 0)}."
+        )
     if d.get("robust"):
         r = d["robust"]
         lines.append(
-            f"Doubt: best of {r['rivals']} in {percent(r['best_in'], 0)} of {r['draws']} draws of the coefficients, within 1 % of the best "
+            f"Doubt: best of {r['rivals']} in {percent(r['best_in'], 0)} of {r['draws']} draws of "
+            "the coefficients, within 1 % of the best "
             f"in {percent(r['within_1_percent_in'], 0)}; mean regret {percent(r['mean_regret'], 2)}"
         )
     return lines

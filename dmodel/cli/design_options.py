@@ -1,4 +1,5 @@
-"""Options of `dmodel design`, and what is wrong with them: a job whose devices, batch, shape, tokens or hardware may be free."""
+"""Options of `dmodel design`, and what is wrong with them: a job whose devices, batch, shape,
+tokens or hardware may be free."""
 
 from __future__ import annotations
 
@@ -24,38 +25,91 @@ TOP = 5
 class DesignJob(NamedTuple):
     """What is to be trained, on what, and what may be chosen."""
 
-    system: Annotated[str | None, typer.Option(help="System of the catalog, e.g. H100-DGX.", rich_help_panel=JOB)] = None
+    system: Annotated[
+        str | None, typer.Option(help="System of the catalog, e.g. H100-DGX.", rich_help_panel=JOB)
+    ] = None
     devices: Annotated[
-        str | None, typer.Option(metavar="N|MIN:MAX", help="Accelerators: a number, or a range to choose from.", rich_help_panel=JOB)
+        str | None,
+        typer.Option(
+            metavar="N|MIN:MAX",
+            help="Accelerators: a number, or a range to choose from.",
+            rich_help_panel=JOB,
+        ),
     ] = None
     model: Annotated[
         str | None,
-        typer.Option(help="Model of the catalog, or the path of a Hugging Face config.json; the family, where its shape is free.",
-                     rich_help_panel=JOB),
-    ] = None  # fmt: skip
-    seq_len: Annotated[int | None, typer.Option(help="Tokens per sequence; default: the model's own.", rich_help_panel=JOB)] = None
-    global_batch: Annotated[str | None, typer.Option(metavar="B|free", help="Sequences per step, or `free`.", rich_help_panel=JOB)] = None
-    precision: Annotated[str, typer.Option(help="Of the matmuls: bf16, fp16, fp8, mxfp8, nvfp4, int8.", rich_help_panel=JOB)] = "bf16"
+        typer.Option(
+            help=(
+                "Model of the catalog, or the path of a Hugging Face config.json; the family, "
+                "where "
+                "its shape is free."
+            ),
+            rich_help_panel=JOB,
+        ),
+    ] = None
+    seq_len: Annotated[
+        int | None,
+        typer.Option(help="Tokens per sequence; default: the model's own.", rich_help_panel=JOB),
+    ] = None
+    global_batch: Annotated[
+        str | None,
+        typer.Option(metavar="B|free", help="Sequences per step, or `free`.", rich_help_panel=JOB),
+    ] = None
+    precision: Annotated[
+        str,
+        typer.Option(
+            help="Of the matmuls: bf16, fp16, fp8, mxfp8, nvfp4, int8.", rich_help_panel=JOB
+        ),
+    ] = "bf16"
     profile: ProfileOption = None
-    stack: Annotated[str, typer.Option(help="Software as traces name it, e.g. llm-foundry; picks its coefficients.")] = ""
-    loss: Annotated[float | None, typer.Option(help="Loss to reach [nat/token].", rich_help_panel=RUN)] = None
-    flop: Annotated[float | None, typer.Option(help="Compute to spend, 6 N D and attention [FLOP].", rich_help_panel=RUN)] = None
-    tokens: Annotated[float | None, typer.Option(help="Tokens to train on, or that there are at most.", rich_help_panel=RUN)] = None
-    budget_dollars: Annotated[float | None, typer.Option(help="Rent at most [dollar].", rich_help_panel=RUN)] = None
-    budget_days: Annotated[float | None, typer.Option(help="Duration at most [day].", rich_help_panel=RUN)] = None
-    budget_joules: Annotated[float | None, typer.Option(help="Energy at most, hosts and cooling with it [J].", rich_help_panel=RUN)] = None
-    free: Annotated[str, typer.Option(metavar="LIST", help=f"What may be chosen, with commas: {', '.join(FREE)}.", rich_help_panel=RUN)] = (
-        ""
-    )
-    objective: Annotated[str, typer.Option(help=f"What shall be least (largest: most): {', '.join(OBJECTIVES)}.", rich_help_panel=RUN)] = (
-        "time"
-    )
+    stack: Annotated[
+        str,
+        typer.Option(help="Software as traces name it, e.g. llm-foundry; picks its coefficients."),
+    ] = ""
+    loss: Annotated[
+        float | None, typer.Option(help="Loss to reach [nat/token].", rich_help_panel=RUN)
+    ] = None
+    flop: Annotated[
+        float | None,
+        typer.Option(help="Compute to spend, 6 N D and attention [FLOP].", rich_help_panel=RUN),
+    ] = None
+    tokens: Annotated[
+        float | None,
+        typer.Option(help="Tokens to train on, or that there are at most.", rich_help_panel=RUN),
+    ] = None
+    budget_dollars: Annotated[
+        float | None, typer.Option(help="Rent at most [dollar].", rich_help_panel=RUN)
+    ] = None
+    budget_days: Annotated[
+        float | None, typer.Option(help="Duration at most [day].", rich_help_panel=RUN)
+    ] = None
+    budget_joules: Annotated[
+        float | None,
+        typer.Option(help="Energy at most, hosts and cooling with it [J].", rich_help_panel=RUN),
+    ] = None
+    free: Annotated[
+        str,
+        typer.Option(
+            metavar="LIST",
+            help=f"What may be chosen, with commas: {', '.join(FREE)}.",
+            rich_help_panel=RUN,
+        ),
+    ] = ""
+    objective: Annotated[
+        str,
+        typer.Option(
+            help=f"What shall be least (largest: most): {', '.join(OBJECTIVES)}.",
+            rich_help_panel=RUN,
+        ),
+    ] = "time"
 
     @property
     def is_run(self) -> bool:
         """Whether sizes of a run are to be chosen; else its plan alone, within the budgets."""
         ranged = ":" in (self.devices or "") or (self.global_batch or "") == FREE_BATCH
-        target = self.loss is not None or self.flop is not None or self.objective in ("loss", "largest")
+        target = (
+            self.loss is not None or self.flop is not None or self.objective in ("loss", "largest")
+        )
         return ranged or target or bool(self.free)
 
 
@@ -102,7 +156,9 @@ def freed(job: DesignJob) -> tuple[str, ...]:
     words = [word.strip() for word in job.free.split(",") if word.strip()]
     wrong = [word for word in words if word not in FREE]
     if wrong:
-        raise InputError(f"--free: expected some of {', '.join(FREE)}, with commas between; got {wrong[0]!r}")
+        raise InputError(
+            f"--free: expected some of {', '.join(FREE)}, with commas between; got {wrong[0]!r}"
+        )
     words += ["batch"] if job.global_batch == FREE_BATCH else []
     span = device_range(job.devices)
     words += ["devices"] if span is not None and span[0] < span[1] else []
@@ -118,17 +174,31 @@ def check(job: DesignJob) -> None:
     for name in ("loss", "flop", "tokens", "budget_dollars", "budget_days", "budget_joules"):
         value = getattr(job, name)
         if value is not None and not (math.isfinite(value) and value > 0.0):
-            raise InputError(f"--{name.replace('_', '-')}: expected a positive number, got {value:g}")
+            raise InputError(
+                f"--{name.replace('_', '-')}: expected a positive number, got {value:g}"
+            )
     if job.objective not in OBJECTIVES:
-        raise InputError(f"--objective: expected one of {', '.join(OBJECTIVES)}; got {job.objective!r}")
+        raise InputError(
+            f"--objective: expected one of {', '.join(OBJECTIVES)}; got {job.objective!r}"
+        )
     if job.loss is not None and job.flop is not None:
-        raise InputError("--loss and --flop: give one; a compute budget decides the loss that can be reached, and a loss the compute")
+        raise InputError(
+            "--loss and --flop: give one; a compute budget decides the loss that can be "
+            "reached, "
+            "and a loss the compute"
+        )
     if job.flop is not None and (job.tokens is not None or job.objective in ("loss", "largest")):
         raise InputError(
-            "--flop: the compute decides tokens and loss; leave --tokens out, and say what shall be least: time, cost or energy"
+            "--flop: the compute decides tokens and loss; leave --tokens out, and say what "
+            "shall "
+            "be least: time, cost or energy"
         )
     if job.loss is not None and job.objective == "loss":
-        raise InputError("--loss with --objective loss: the loss is either given or made least; leave one of the two")
+        raise InputError(
+            "--loss with --objective loss: the loss is either given or made least; leave one "
+            "of "
+            "the two"
+        )
     freed(job)
 
 
@@ -140,7 +210,9 @@ def check_ways(job: DesignJob, ways: Any) -> None:
     """
     for name, allowed in (("method", METHODS), ("space", SPACES)):
         if getattr(ways, name) not in allowed:
-            raise InputError(f"--{name}: expected one of {', '.join(allowed)}; got {getattr(ways, name)!r}")
+            raise InputError(
+                f"--{name}: expected one of {', '.join(allowed)}; got {getattr(ways, name)!r}"
+            )
     if ways.top < 1:
         raise InputError(f"--top: expected at least 1 plan to show, got {ways.top}")
     if job.is_run:
@@ -150,10 +222,16 @@ def check_ways(job: DesignJob, ways: Any) -> None:
             "--pareto": ways.pareto,
             "--space": ways.space != "usual",
         }
-        reason = "a run's sizes are searched by gradient, with every plan at each, and have one best plan"
+        reason = (
+            "a run's sizes are searched by gradient, with every plan at each, and have one best "
+            "plan"
+        )
     else:
         ignored = {"--law": bool(ways.law), "--failures": ways.failures}
-        reason = "the sizes of the run are given, so only its plan is searched; --free, --loss, --flop or a range ask for a run"
+        reason = (
+            "the sizes of the run are given, so only its plan is searched; --free, --loss, --flop "
+            "or a range ask for a run"
+        )
     if wrong := [name for name, given in ignored.items() if given]:
         raise InputError(f"{', '.join(wrong)}: nothing to do here: {reason}. Leave it out.")
 

@@ -1,4 +1,5 @@
-"""`dmodel design` of a job whose sizes are given: the search over plans, its document and its tables."""
+"""`dmodel design` of a job whose sizes are given: the search over plans, its document and its
+tables."""
 
 from __future__ import annotations
 
@@ -35,10 +36,19 @@ def answered(job: DesignJob, asked: Setting, ways: Any) -> tuple[Document, Plan 
     doubt = not ways.brief and ways.method != "gradient"
     with bar() as shown:
         found, assumed = search(
-            asked, ways.method, max(ways.top, RIVALS) if doubt and ways.top > 0 else ways.top, ways.attention, space=ways.space,
-            limits=limits, progress=shown, **how,
-        )  # fmt: skip
-    document = {"objective": job.objective, **found_document(asked, found, assumed + more, ways.top)}
+            asked,
+            ways.method,
+            max(ways.top, RIVALS) if doubt and ways.top > 0 else ways.top,
+            ways.attention,
+            space=ways.space,
+            limits=limits,
+            progress=shown,
+            **how,
+        )
+    document = {
+        "objective": job.objective,
+        **found_document(asked, found, assumed + more, ways.top),
+    }
     if doubt and found.exact:
         stated = stated_of(asked, ways.attention, ways.space, limits, job.objective)
         add_intervals(asked, stated, found, document)
@@ -47,9 +57,11 @@ def answered(job: DesignJob, asked: Setting, ways: Any) -> tuple[Document, Plan 
     return document, None if found.best is None else found.best.plan
 
 
-def found_document(asked: Setting, found: Design, assumed: list[str], top: int | None = None) -> Document:
-    """The question, what a search found and what it assumed; of every plan the probability that its device has too little memory, as
-    `predict` says it (`oom_probability`)."""
+def found_document(
+    asked: Setting, found: Design, assumed: list[str], top: int | None = None
+) -> Document:
+    """The question, what a search found and what it assumed; of every plan the probability that its
+    device has too little memory, as `predict` says it (`oom_probability`)."""
     from dmodel.cost.memory import out_of_memory_probability
 
     document = {**asked.document(), **design_document(found, top), "assumptions": assumed}
@@ -80,7 +92,11 @@ def limits_of(job: DesignJob, asked: Setting) -> tuple[Limits, list[str]]:
     """Budgets as limits of plans, for the tokens of the run; and what was assumed for them."""
     from dmodel.design import Limits
 
-    budgets = {"deadline_s": job.budget_days and job.budget_days * DAY_S, "dollars": job.budget_dollars, "joules": job.budget_joules}
+    budgets = {
+        "deadline_s": job.budget_days and job.budget_days * DAY_S,
+        "dollars": job.budget_dollars,
+        "joules": job.budget_joules,
+    }
     given = {name: float(value) for name, value in budgets.items() if value is not None}
     if not given:
         return Limits(), []
@@ -90,12 +106,15 @@ def limits_of(job: DesignJob, asked: Setting) -> tuple[Limits, list[str]]:
     from dmodel.codesign import DEFAULT, KINDS
 
     law = KINDS["data"][DEFAULT["data"]].law
-    tokens = float(law.ratio) * float(counts.active_parameters(asked.model)) ** float(law.exponent)  # type: ignore[union-attr]
-    return Limits(tokens=tokens, **given), [f"{tokens:.4g} tokens, by the data law (--tokens says otherwise)"]
+    tokens = float(law.ratio) * float(counts.active_parameters(asked.model)) ** float(law.exponent)  # type: ignore
+    return Limits(tokens=tokens, **given), [
+        f"{tokens:.4g} tokens, by the data law (--tokens says otherwise)"
+    ]
 
 
 def worth(stated: Problem, found: Design) -> Document:
-    """What more memory on each device would save, by solving again: the one limit of every plan that is no rule of divisibility."""
+    """What more memory on each device would save, by solving again: the one limit of every plan
+    that is no rule of divisibility."""
     from dmodel.design import exact
 
     chip = stated.system.chip
@@ -104,30 +123,57 @@ def worth(stated: Problem, found: Design) -> Document:
     before = merit_of(stated, found.exact[0])
     saved = max(before - float(again.merits[0]), 0.0) if len(again.merits) else 0.0
     grown = MORE_MEMORY * float(chip.hbm_bytes) / 1e9
-    return {"of": "device memory", "unit": "GB", "change": grown, "saved": saved, "share": saved / before, "per_unit": saved / grown}
+    return {
+        "of": "device memory",
+        "unit": "GB",
+        "change": grown,
+        "saved": saved,
+        "share": saved / before,
+        "per_unit": saved / grown,
+    }
 
 
 def merit_of(stated: Problem, c: Candidate) -> float:
     """What the objective counts of a candidate: seconds, dollars or joules of a step."""
     tokens = float(c.tokens_per_s) * float(c.step_time_s)
-    each = {"time": float(c.step_time_s), "cost": float(c.dollars_per_token) * tokens, "energy": float(c.joules_per_token) * tokens}
+    each = {
+        "time": float(c.step_time_s),
+        "cost": float(c.dollars_per_token) * tokens,
+        "energy": float(c.joules_per_token) * tokens,
+    }
     return each[stated.objective]
 
 
-def stated_of(asked: Setting, attention: str, space: str, limits: Limits, objective: str) -> Problem:
+def stated_of(
+    asked: Setting, attention: str, space: str, limits: Limits, objective: str
+) -> Problem:
     """The problem behind a search, as its parts ask for it."""
     from dmodel.cli.question import choices_of, settings
     from dmodel.design import problem
 
     (base, _), (choices, _) = settings(asked, attention), choices_of(asked, space == "everything")
     return problem(
-        asked.system, asked.model, asked.devices, asked.global_batch, asked.coefficients, base=base,
-        choices=choices, limits=limits, objective=objective, footprint=asked.footprint,
-    )  # fmt: skip
+        asked.system,
+        asked.model,
+        asked.devices,
+        asked.global_batch,
+        asked.coefficients,
+        base=base,
+        choices=choices,
+        limits=limits,
+        objective=objective,
+        footprint=asked.footprint,
+    )
 
 
 def search(
-    asked: Setting, method: str, top: int, attention: str = "flash", *, space: str = "usual", **how: Any
+    asked: Setting,
+    method: str,
+    top: int,
+    attention: str = "flash",
+    *,
+    space: str = "usual",
+    **how: Any,
 ) -> tuple[Design, list[str]]:
     """Run the search of a job; also the assumptions that all its plans share."""
     from dmodel.cli.question import choice, choices_of, settings
@@ -139,14 +185,22 @@ def search(
     base, assumed = settings(asked, attention, staged=bool(how["choices"].kept))
     how["footprint"] = asked.footprint
     found = design(
-        asked.system, asked.model, asked.devices, asked.global_batch, asked.coefficients, method=chosen, top=top, base=base, **how
+        asked.system,
+        asked.model,
+        asked.devices,
+        asked.global_batch,
+        asked.coefficients,
+        method=chosen,
+        top=top,
+        base=base,
+        **how,
     )
     return found, [*assumed, *said]
 
 
 def design_document(found: Design, top: int | None = None) -> Document:
-    """A design as plain data, at most `top` plans of the exact search; `binding` is the limit that decides, `closest` the plan that came
-    nearest when none fits."""
+    """A design as plain data, at most `top` plans of the exact search; `binding` is the limit that
+    decides, `closest` the plan that came nearest when none fits."""
     limit = found.binding
     return {
         "exact": [candidate_document(c) for c in found.exact[:top]],
@@ -164,9 +218,19 @@ def design_document(found: Design, top: int | None = None) -> Document:
         "evaluated_by_gradient_search": found.evaluated,
         "relaxed_merit": found.relaxed,
         "relaxed_step_time_s": found.relaxed if found.objective == "time" else None,
-        "binding": None if limit is None else {"name": limit.name, "amount": limit.amount, "unit": limit.unit, "message": limit.message},
+        "binding": None
+        if limit is None
+        else {
+            "name": limit.name,
+            "amount": limit.amount,
+            "unit": limit.unit,
+            "message": limit.message,
+        },
         "closest": candidate_document(found.closest) if found.closest is not None else None,
-        "remedies": [{"name": r.name, "was": r.was, "becomes": r.becomes, "message": r.message} for r in found.remedies],
+        "remedies": [
+            {"name": r.name, "was": r.was, "becomes": r.becomes, "message": r.message}
+            for r in found.remedies
+        ],
     }
 
 
@@ -189,7 +253,9 @@ def candidate_document(c: Candidate) -> Document:
         "joules_per_token": float(c.joules_per_token),
         "dollars_per_million_tokens": 1e6 * float(c.dollars_per_token),
         "margins": [
-            {"name": m.name, "unit": m.unit, "margin": float(m.value), "limit": float(m.limit)} for m in c.margins if float(m.limit) < 1e300
+            {"name": m.name, "unit": m.unit, "margin": float(m.value), "limit": float(m.limit)}
+            for m in c.margins
+            if float(m.limit) < 1e300
         ],
     }
 
@@ -198,7 +264,9 @@ def show_design(d: Document) -> None:
     """Table of the plans, the gap and the limit that decides."""
     from dmodel.cli.question import title
 
-    named = [(f"exact {i + 1}", p) for i, p in enumerate(d["exact"])] + ([("gradient", d["gradient"])] if d["gradient"] else [])
+    named = [(f"exact {i + 1}", p) for i, p in enumerate(d["exact"])] + (
+        [("gradient", d["gradient"])] if d["gradient"] else []
+    )
     named += [("closest", d["closest"])] if d["closest"] else []
     named += [(f"front {i + 1}", p) for i, p in enumerate(d.get("front", []))]
     named += [(p["name"], p) for p in d.get("compared", [])]
@@ -207,7 +275,12 @@ def show_design(d: Document) -> None:
     if any("step_time_s_low" in p for _, p in named):
         header.insert(3, "90 %")
         for row, (_, p) in zip(rows, named, strict=True):
-            row.insert(3, f"{seconds(p['step_time_s_low'])} – {seconds(p['step_time_s_high'])}" if "step_time_s_low" in p else "")
+            row.insert(
+                3,
+                f"{seconds(p['step_time_s_low'])} – {seconds(p['step_time_s_high'])}"
+                if "step_time_s_low" in p
+                else "",
+            )
     if any("oom_probability" in p for _, p in named):
         header.append("risk")
         for row, (_, p) in zip(rows, named, strict=True):
@@ -217,17 +290,31 @@ def show_design(d: Document) -> None:
     else:
         show_lines(title(d), "No plan to show.")
     if d["considered"]:
-        fit = f"{d['feasible']:,} fit" if d["feasible"] is not None else "the others are proven to be worse or not to fit"
+        fit = (
+            f"{d['feasible']:,} fit"
+            if d["feasible"] is not None
+            else "the others are proven to be worse or not to fit"
+        )
         show_lines(f"{d['considered']:,} valid plans, {d['checked']:,} checked one by one, {fit}.")
-    show_lines(f"Certificate: {d['certificate']}. No plan is faster than {seconds(d['lower_bound_s'])} (pure arithmetic).")
+    show_lines(
+        f"Certificate: {d['certificate']}. No plan is faster than "
+        f"{seconds(d['lower_bound_s'])} "
+        "(pure arithmetic)."
+    )
     if d["gap"] is not None:
         show_lines(f"Gap of the gradient's plan to the exact optimum: {percent(d['gap'], 2)}")
     if any("oom_probability" in p for _, p in named):
-        show_lines("Risk: that a device has too little memory after all, by how far memory of such software is off.")
+        show_lines(
+            "Risk: that a device has too little memory after all, by how far memory of such "
+            "software is off."
+        )
     show_lines(*doubt_lines(d))
     if d.get("worth"):
         w = d["worth"]
-        show_lines(f"Worth: {digits(w['change'])} GB more on each device would save {percent(w['share'], 2)} of a step (solved again)")
+        show_lines(
+            f"Worth: {digits(w['change'])} GB more on each device would save "
+            f"{percent(w['share'], 2)} of a step (solved again)"
+        )
     if d["binding"] and (d["exact"] or d["gradient"]):
         show_lines(f"Limit: {d['binding']['message']}.")
     for change in d["remedies"]:

@@ -1,4 +1,5 @@
-"""`dmodel design` of a whole run: sizes, hardware and plan chosen together for an objective under limits."""
+"""`dmodel design` of a whole run: sizes, hardware and plan chosen together for an objective under
+limits."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 DAY_S = 86400.0
 
 FAMILY, BATCH = "llama-3-70b", 1024
-"""Family of a model whose shape is free, and the global batch where it is neither given nor free."""
+"""Family of a model whose shape is free, and the global batch where it is neither given nor free.
+"""
 
 
 def run_setting(job: DesignJob) -> Setting:
@@ -30,7 +32,9 @@ def run_setting(job: DesignJob) -> Setting:
 
     span = device_range(job.devices)
     if job.system is None or (span is None and "devices" not in freed(job)):
-        missing = [o for o, x in (("--system", job.system), ("--devices N or MIN:MAX", span)) if x is None]
+        missing = [
+            o for o, x in (("--system", job.system), ("--devices N or MIN:MAX", span)) if x is None
+        ]
         raise InputError(f"a run needs --system and --devices; missing: {', '.join(missing)}")
     given = batch(job.global_batch)
     return setting(
@@ -48,18 +52,25 @@ def run_setting(job: DesignJob) -> Setting:
 
 
 def free_of(job: DesignJob) -> tuple[str, ...]:
-    """What is chosen: as asked, and what follows: a shape without a model, tokens that a loss or a budget decides."""
+    """What is chosen: as asked, and what follows: a shape without a model, tokens that a loss or a
+    budget decides."""
     words = [*freed(job)]
     if job.model is None and "shape" not in words:
         words.append("shape")
     by_compute = job.flop is not None and "shape" in words
     open_tokens = job.loss is not None or by_compute or job.objective in ("loss", "largest")
-    if open_tokens and "tokens" not in words and (job.tokens is None or job.objective in ("loss", "largest")):
+    if (
+        open_tokens
+        and "tokens" not in words
+        and (job.tokens is None or job.objective in ("loss", "largest"))
+    ):
         words.append("tokens")
     return tuple(words)
 
 
-def question_of(job: DesignJob, asked: Setting, laws: Any, failures: bool, attention: str) -> tuple[Question, list[str]]:
+def question_of(
+    job: DesignJob, asked: Setting, laws: Any, failures: bool, attention: str
+) -> tuple[Question, list[str]]:
     """The stated problem, and the assumptions that fill what the options leave open."""
     from dmodel import codesign
     from dmodel.cli.question import settings
@@ -67,11 +78,19 @@ def question_of(job: DesignJob, asked: Setting, laws: Any, failures: bool, atten
 
     base, assumed = settings(asked, attention)
     free, span = free_of(job), device_range(job.devices)
-    bounds = {} if span is None or span[0] == span[1] else {"devices": (float(span[0]), float(span[1]))}
+    bounds = (
+        {} if span is None or span[0] == span[1] else {"devices": (float(span[0]), float(span[1]))}
+    )
     if job.model is None:
-        assumed.append(f"the family of {FAMILY} (gated MLP, 8 key/value heads, its vocabulary): no --model was named")
+        assumed.append(
+            f"the family of {FAMILY} (gated MLP, 8 key/value heads, its vocabulary): no "
+            "--model "
+            "was named"
+        )
     if job.global_batch is None:
-        assumed.append(f"global batch {BATCH}: none was named (`--global-batch {FREE_BATCH}` chooses it)")
+        assumed.append(
+            f"global batch {BATCH}: none was named (`--global-batch {FREE_BATCH}` chooses it)"
+        )
     loss, limits, tokens = job.loss, _limits(job), job.tokens
     if job.flop is not None and "shape" in free:
         loss, more = _loss_of(job.flop, laws)
@@ -112,7 +131,8 @@ def _limits(job: DesignJob) -> Any:
 
 
 def _loss_of(flop: float, laws: Any) -> tuple[float, str]:
-    """The loss that a compute budget reaches at best, `min over N of L(N, C / 6N)`: usual shapes, small batches."""
+    """The loss that a compute budget reaches at best, `min over N of L(N, C / 6N)`: usual shapes,
+    small batches."""
     import numpy as np
 
     from dmodel.codesign.laws import loss
@@ -120,30 +140,49 @@ def _loss_of(flop: float, laws: Any) -> tuple[float, str]:
     sizes = np.geomspace(1e6, 1e14, 1601)
     values = np.asarray(loss(sizes, flop / (6.0 * sizes), laws.loss))
     best = int(values.argmin())
-    return float(
-        values[best]
-    ), f"loss {values[best]:.4f}: the least that {flop:.3g} FLOP reach by the loss law, at {sizes[best]:.2g} parameters"
+    return (
+        float(values[best]),
+        (
+            f"loss {values[best]:.4f}: the least that {flop:.3g} FLOP reach by the loss law, at "
+            f"{sizes[best]:.2g} parameters"
+        ),
+    )
 
 
 def _tokens_of(flop: float, asked: Setting) -> float:
-    """Tokens that a compute budget trains a model on: `C` over its FLOP per token, 6N and causal attention."""
+    """Tokens that a compute budget trains a model on: `C` over its FLOP per token, 6N and causal
+    attention."""
     from dmodel import counts
 
     return flop / float(counts.model_flops_per_token(asked.model, "6N+6Lhs"))
 
 
 def answered(job: DesignJob, asked: Setting, ways: Any) -> tuple[Document, Document | None]:
-    """Search, and ask what goes with the answer: its document, and the launch settings if asked for."""
+    """Search, and ask what goes with the answer: its document, and the launch settings if asked
+    for."""
     from dmodel.codesign import solve_question
 
     laws, chosen = laws_of(ways.law)
     stated, assumed = question_of(job, asked, laws, ways.failures, ways.attention)
-    say(f"searching {', '.join(n for n, free in zip(stated.unknowns.names, stated.unknowns.free, strict=True) if free) or 'plans'} …")
+    say(
+        "searching "
+        f"{', '.join(n for n, free in zip(stated.unknowns.names, stated.unknowns.free, strict=True) if free) or 'plans'}"
+        " …"
+    )
     found = solve_question(stated, n_starts=ways.starts or 16)
     span = device_range(job.devices)
     devices = asked.devices if span is None or span[0] == span[1] else list(span)
-    head = {**asked.document(), "devices": devices, "global_batch": batch(job.global_batch) or job.global_batch or asked.global_batch}
-    document = {**head, **run_document(found, job), "laws": laws_document(chosen), "assumptions": assumed}
+    head = {
+        **asked.document(),
+        "devices": devices,
+        "global_batch": batch(job.global_batch) or job.global_batch or asked.global_batch,
+    }
+    document = {
+        **head,
+        **run_document(found, job),
+        "laws": laws_document(chosen),
+        "assumptions": assumed,
+    }
     if found.found is not None and not ways.brief:
         document |= prices_document(stated, found.found) | influence_document(stated, found.found)
         document["robust"] = doubt_document(asked, stated, found.found)
@@ -159,7 +198,8 @@ DRAWS = 64
 
 
 def prices_document(stated: Question, design: Design) -> Document:
-    """What one more unit of everything limited or given is worth, at the best sizes for the plan."""
+    """What one more unit of everything limited or given is worth, at the best sizes for the
+    plan."""
     from dmodel.codesign.prices import marginal_values
 
     found = marginal_values(stated, design)
@@ -176,16 +216,25 @@ def influence_document(stated: Question, design: Design) -> Document:
 
     found = influence(stated, design)
     entries = [{**x._asdict(), "sizes": dict(x.sizes)} for x in found.entries]
-    return {"other_laws": entries, "deciding_law": found.decides, "deciding_law_says": found.statement}
+    return {
+        "other_laws": entries,
+        "deciding_law": found.decides,
+        "deciding_law_says": found.statement,
+    }
 
 
 def doubt_document(asked: Setting, stated: Question, design: Design) -> Document | None:
-    """How often the chosen plan stays the best at its sizes when the coefficients are drawn; None where the profile keeps no covariance."""
+    """How often the chosen plan stays the best at its sizes when the coefficients are drawn; None
+    where the profile keeps no covariance."""
     from dmodel.codesign import profile_samples, robust
 
     if asked.profile.covariance is None:
         return None
-    found = robust(stated, design.sizes, profile_samples(asked.profile, asked.accelerator, asked.stack or None, DRAWS))
+    found = robust(
+        stated,
+        design.sizes,
+        profile_samples(asked.profile, asked.accelerator, asked.stack or None, DRAWS),
+    )
     return {
         "best_in": float(found.nominal.best_share),
         "mean_regret": float(found.nominal.regret),
@@ -198,26 +247,41 @@ def doubt_document(asked: Setting, stated: Question, design: Design) -> Document
 
 
 def change_document(stated: Question, found: CoDesign) -> Document:
-    """The limit that binds, by how much, and what each limit would have to be with the others as they are."""
+    """The limit that binds, by how much, and what each limit would have to be with the others as
+    they are."""
     from dmodel.codesign import nearest_change
 
     changes = nearest_change(stated, found)
     needed = [
-        {"name": x.name, "unit": x.unit, "limit": float(x.limit), "needed": None if x.needed is None else float(x.needed)}
+        {
+            "name": x.name,
+            "unit": x.unit,
+            "limit": float(x.limit),
+            "needed": None if x.needed is None else float(x.needed),
+        }
         for x in changes.changes
     ]
-    binding = {"name": changes.binding, "unit": changes.unit, "amount": float(changes.amount), "message": changes.statement}
+    binding = {
+        "name": changes.binding,
+        "unit": changes.unit,
+        "amount": float(changes.amount),
+        "message": changes.statement,
+    }
     return {"binding": binding, "nearest_changes": needed}
 
 
-def emitted(asked: Setting, stated: Question, design: Design, shaped: bool, target: str) -> Document:
+def emitted(
+    asked: Setting, stated: Question, design: Design, shaped: bool, target: str
+) -> Document:
     """Launch settings of the best design: its model has the sizes that were chosen."""
     from dmodel.cli.emitted import emit_document
     from dmodel.codesign.lattice import model_of
 
     model = model_of(design.sizes, stated.world.fixed) if shaped else asked.model
     assert design.plan is not None
-    return emit_document(asked._replace(model_name="") if shaped else asked, model, design.plan, target)
+    return emit_document(
+        asked._replace(model_name="") if shaped else asked, model, design.plan, target
+    )
 
 
 def run_document(found: CoDesign, job: DesignJob) -> Document:
@@ -235,10 +299,14 @@ def run_document(found: CoDesign, job: DesignJob) -> Document:
         "best": None if good is None else design_of(good),
         "certificate": found.statement,
         "relaxed_value": found.relaxed,
-        "proven_bound": found.bound if found.bound is not None and math.isfinite(found.bound) else None,
+        "proven_bound": found.bound
+        if found.bound is not None and math.isfinite(found.bound)
+        else None,
         "neighbours_checked": found.neighbours,
         "evaluations": {**found.evaluations._asdict(), "total": found.evaluations.total},
-        "nearest": None if found.nearest is None or found.nearest.plan is None else design_of(found.nearest),
+        "nearest": None
+        if found.nearest is None or found.nearest.plan is None
+        else design_of(found.nearest),
     }
 
 
@@ -247,7 +315,9 @@ def _given(stated: Question) -> dict[str, float]:
     from dmodel.codesign.limits import NO_LIMIT
     from dmodel.codesign.outcome import NAMES
 
-    return {name: limit for name, limit in zip(NAMES, stated.at.limit, strict=True) if limit < NO_LIMIT}
+    return {
+        name: limit for name, limit in zip(NAMES, stated.at.limit, strict=True) if limit < NO_LIMIT
+    }
 
 
 def design_of(design: Design) -> Document:
@@ -292,4 +362,6 @@ def laws_document(chosen: dict[str, str]) -> Document:
     """The laws of an answer with their sources."""
     from dmodel.codesign import KINDS
 
-    return {kind: {"name": name, "source": KINDS[kind][name].source} for kind, name in chosen.items()}
+    return {
+        kind: {"name": name, "source": KINDS[kind][name].source} for kind, name in chosen.items()
+    }

@@ -1,4 +1,5 @@
-"""Tables of a whole run's design: its sizes, what it takes, what limits are worth, which law decides, what would have to give way."""
+"""Tables of a whole run's design: its sizes, what it takes, what limits are worth, which law
+decides, what would have to give way."""
 
 from __future__ import annotations
 
@@ -29,26 +30,51 @@ def quantity(name: str, value: float) -> str:
 
 def show_run(d: Document) -> None:
     """Tables of sizes, of the run and its limits, and what was checked."""
-    head = f"{d['model']}, {d['seq_len']} tokens, on {d['accelerator']} ({d['system']}): least {d['objective']}"
+    head = (
+        f"{d['model']}, {d['seq_len']} tokens, on {d['accelerator']} ({d['system']}): least "
+        f"{d['objective']}"
+    )
     if d["best"] is None:
         show_lines(head.replace("least largest", "largest run"), "No design keeps the limits.")
         _show_nearest(d)
     else:
-        rows = [(x["name"], _size(x["value"]), x["unit"], "chosen" if x["free"] else "given", x["bound"]) for x in d["sizes"]]
-        hardware = any(x["free"] for x in d["sizes"] if "bytes" in x["name"] or "flops" in x["name"])
+        rows = [
+            (
+                x["name"],
+                _size(x["value"]),
+                x["unit"],
+                "chosen" if x["free"] else "given",
+                x["bound"],
+            )
+            for x in d["sizes"]
+        ]
+        hardware = any(
+            x["free"] for x in d["sizes"] if "bytes" in x["name"] or "flops" in x["name"]
+        )
         shown = rows if hardware else [row for row in rows if row[0] in SHOWN]
-        show_table(head.replace("least largest", "largest run"), ("size", "value", "unit", "", "at bound"), shown, right="value")
+        show_table(
+            head.replace("least largest", "largest run"),
+            ("size", "value", "unit", "", "at bound"),
+            shown,
+            right="value",
+        )
         limits = {m["name"]: m for m in d["margins"]}
         table = [
-            (UNITS[name][0], quantity(name, value), quantity(name, limits[name]["limit"]) if name in limits else "",
-             quantity(name, limits[name]["slack"]) if name in limits else "")
+            (
+                UNITS[name][0],
+                quantity(name, value),
+                quantity(name, limits[name]["limit"]) if name in limits else "",
+                quantity(name, limits[name]["slack"]) if name in limits else "",
+            )
             for name, value in d["quantities"].items()
-        ]  # fmt: skip
+        ]
         show_table("The run", ("quantity", "value", "limit", "left"), table)
         best = d["best"]
         show_lines(
-            f"Plan: {best['label']}: {seconds(best['step_time_s'])} per step, MFU {percent(best['mfu'])}, "
-            f"{gib(best['memory_bytes_per_device'])} per device; {digits(best['parameters'] / 1e9, 4)} billion parameters"
+            f"Plan: {best['label']}: {seconds(best['step_time_s'])} per step, MFU "
+            f"{percent(best['mfu'])}, "
+            f"{gib(best['memory_bytes_per_device'])} per device; "
+            f"{digits(best['parameters'] / 1e9, 4)} billion parameters"
         )
     show_lines(f"Certificate: {d['certificate']}")
     _show_prices(d)
@@ -69,7 +95,9 @@ SHOWN = ("n_layers", "d_model", "ff_ratio", "head_dim", "global_batch", "tokens"
 def _show_nearest(d: Document) -> None:
     near = d["nearest"]
     if near is not None:
-        sizes = ", ".join(f"{name} {digits(near['sizes'][name], 4)}" for name in SHOWN if name in near["sizes"])
+        sizes = ", ".join(
+            f"{name} {digits(near['sizes'][name], 4)}" for name in SHOWN if name in near["sizes"]
+        )
         show_lines(f"Closest: {sizes}; plan {near['label']}")
 
 
@@ -80,18 +108,35 @@ def _show_prices(d: Document) -> None:
         return
     name, scale, unit = UNITS[OBJECTIVE_OF[d["objective"]]]
     rows = [
-        (x["name"], x["kind"], f"{digits(x['at'], 4)} {x['unit']}", f"{x['elasticity']:+.4f}", f"{x['per_unit'] / scale:+.3g} {unit}",
-         "" if x["dollars"] is None else f"{x['dollars']:+,.3g}")
+        (
+            x["name"],
+            x["kind"],
+            f"{digits(x['at'], 4)} {x['unit']}",
+            f"{x['elasticity']:+.4f}",
+            f"{x['per_unit'] / scale:+.3g} {unit}",
+            "" if x["dollars"] is None else f"{x['dollars']:+,.3g}",
+        )
         for x in known
-    ]  # fmt: skip
+    ]
     title = f"What one more unit is worth ({name}; plan held, sizes at their best for it)"
-    show_table(title, ("of", "kind", "now", "elasticity", "per unit", "dollars"), rows, right="elasticity|per unit|dollars")
+    show_table(
+        title,
+        ("of", "kind", "now", "elasticity", "per unit", "dollars"),
+        rows,
+        right="elasticity|per unit|dollars",
+    )
 
 
 PRICES = 10
 
 
-OBJECTIVE_OF = {"time": "seconds", "loss": "loss", "cost": "dollars", "energy": "joules", "largest": "flop"}
+OBJECTIVE_OF = {
+    "time": "seconds",
+    "loss": "loss",
+    "cost": "dollars",
+    "energy": "joules",
+    "largest": "flop",
+}
 
 
 def _show_laws(d: Document) -> None:
@@ -109,4 +154,7 @@ def say_infeasible(d: Document) -> None:
         if x["needed"] is None:
             say(f"  {name}: no value of it alone would do, with the other limits as they are")
         else:
-            say(f"  {name}: {quantity(x['name'], x['needed'])} instead of {quantity(x['name'], x['limit'])} would do")
+            say(
+                f"  {name}: {quantity(x['name'], x['needed'])} instead of "
+                f"{quantity(x['name'], x['limit'])} would do"
+            )

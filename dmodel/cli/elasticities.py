@@ -27,7 +27,10 @@ def case_document(job: Setting, case: Case, output: str) -> Document:
     return {
         "output": found.output,
         "value": found.at,
-        "elasticities": [{"name": e.name, "group": e.group, "kind": e.kind, "at": e.at, "elasticity": e.value} for e in found.entries],
+        "elasticities": [
+            {"name": e.name, "group": e.group, "kind": e.kind, "at": e.at, "elasticity": e.value}
+            for e in found.entries
+        ],
         "left_out": [{"name": e.name, "reason": e.reason} for e in found.left_out],
         "sum_rates_minus_sum_times": found.total("rate") - found.total("time"),
     }

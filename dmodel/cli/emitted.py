@@ -1,4 +1,5 @@
-"""`--emit`: the chosen plan as launch settings of a framework, as a part of the answer and as a file."""
+"""`--emit`: the chosen plan as launch settings of a framework, as a part of the answer and as a
+file."""
 
 from __future__ import annotations
 
@@ -17,9 +18,18 @@ if TYPE_CHECKING:
 
 EmitTo = Annotated[
     str | None,
-    typer.Option("--emit", metavar="FRAMEWORK", help="Launch settings of the best plan: megatron, nemo, torchtitan, maxtext, json."),
+    typer.Option(
+        "--emit",
+        metavar="FRAMEWORK",
+        help="Launch settings of the best plan: megatron, nemo, torchtitan, maxtext, json.",
+    ),
 ]
-EmitFile = Annotated[Path | None, typer.Option("--emit-out", metavar="FILE", help="Where to write them; without it they are only shown.")]
+EmitFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--emit-out", metavar="FILE", help="Where to write them; without it they are only shown."
+    ),
+]
 
 
 def check_target(target: str | None, file: Path | None) -> None:
@@ -35,11 +45,16 @@ def check_target(target: str | None, file: Path | None) -> None:
     if file is not None and target is None:
         raise InputError(f"--emit-out {file}: nothing to write; name a framework with --emit")
     if file is not None and not file.parent.is_dir():
-        raise InputError(f"--emit-out {file}: cannot write, the folder {file.parent} does not exist; make it first or name another file")
+        raise InputError(
+            f"--emit-out {file}: cannot write, the folder {file.parent} does not exist; make "
+            "it "
+            "first or name another file"
+        )
 
 
 def emit_document(asked: Setting, model: Transformer, plan: Plan, target: str) -> Document:
-    """The settings, their text, what is left out of them and which rules of the framework the plan breaks."""
+    """The settings, their text, what is left out of them and which rules of the framework the plan
+    breaks."""
     import math
 
     import numpy as np
@@ -74,7 +89,10 @@ def write_emitted(d: Document, file: Path | None) -> None:
         say(f"warning: {d['target']} will refuse this plan, or run it worse: {rule}")
     if file is not None:
         file.write_text(d["text"], encoding="utf-8")
-        say(f"wrote {file} ({len(d['settings'])} settings; {len(d['left_out'])} fields of the plan could not be told, named in it)")
+        say(
+            f"wrote {file} ({len(d['settings'])} settings; {len(d['left_out'])} fields of the "
+            "plan could not be told, named in it)"
+        )
 
 
 def show_emitted(d: Document) -> None:

@@ -16,9 +16,14 @@ if TYPE_CHECKING:
     from dmodel.profiles import Profile
 
 
-def command(traces: TraceFiles = None, profile: ProfileOption = None, strict: Strict = False, json: Json = False) -> None:
-    """Compare predicted with measured step times; without files, on the shipped published table, a fifth of which the profile `held-out`
-    was not fitted on."""
+def command(
+    traces: TraceFiles = None,
+    profile: ProfileOption = None,
+    strict: Strict = False,
+    json: Json = False,
+) -> None:
+    """Compare predicted with measured step times; without files, on the shipped published table, a
+    fifth of which the profile `held-out` was not fitted on."""
     from dmodel.cli.rows import faults, report_problems
     from dmodel.profiles import EVIDENCE
 
@@ -63,15 +68,22 @@ def _document(table: TraceTable, profile: str | None) -> Document:
         "maybe_fitted": doubtful,
         "profiles": {name: found.profile.count(name) for name in dict.fromkeys(found.profile)},
         **with_coverage(
-            with_memory(with_choosing(errors_by_source(judged), cases, found.step_time_s), cases, found.memory_bytes), cases, found, fitted
+            with_memory(
+                with_choosing(errors_by_source(judged), cases, found.step_time_s),
+                cases,
+                found.memory_bytes,
+            ),
+            cases,
+            found,
+            fitted,
         ),
         "dense_16_bit_gpu_without_flags": headline(cases, found.step_time_s, fitted),
     }
 
 
 def _fitted(cases: Cases, used: list[Profile]) -> tuple[np.ndarray, int]:
-    """Rows that the profile which predicts them was fitted on, as they are written or another way, `[rows]` bool; and how many others may
-    be, which count as held out: said on stderr."""
+    """Rows that the profile which predicts them was fitted on, as they are written or another way,
+    `[rows]` bool; and how many others may be, which count as held out: said on stderr."""
     import numpy as np
 
     from calibration.same import maybe_fitted, written_otherwise
@@ -86,25 +98,35 @@ def _fitted(cases: Cases, used: list[Profile]) -> tuple[np.ndarray, int]:
             doubtful += int((maybe_fitted(cases.take(rows), p) & ~fitted[rows]).sum())
     if doubtful:
         say(
-            f"{doubtful} of {len(cases)} rows count as held out although their profile was fitted on a run of the same configuration: if "
-            "it is the same measurement, written another way (a throughput for a step time, a blank cell), write it as the fitted file does"
+            f"{doubtful} of {len(cases)} rows count as held out although their profile was fitted "
+            "on a run of the same configuration: if "
+            "it is the same measurement, written another way (a throughput for a step time, a "
+            "blank cell), write it as the fitted file does"
         )
     return fitted, doubtful
 
 
 def with_choosing(document: Document, cases: Cases, predicted: np.ndarray) -> Document:
-    """The same errors with how well the predictions choose: `regret_percent` and `worst_regret_percent` of the plan predicted fastest (mean
-    and largest over `choices` sets of alternatives), `order_accuracy` over `pairs` that differ by more than 2 %; null without a choice."""
+    """The same errors with how well the predictions choose: `regret_percent` and
+    `worst_regret_percent` of the plan predicted fastest (mean and largest over `choices` sets of
+    alternatives), `order_accuracy` over `pairs` that differ by more than 2 %; null without a
+    choice."""
     from calibration.choosing import alternatives, choosing
 
     names, measured = alternatives(cases), cases.labels.step_time_s
     for line in (*document["by_source"].values(), document["overall"]):
-        rows = measured > 0.0 if line is document["overall"] else (cases.labels.source == line["source"]) & (measured > 0.0)
+        rows = (
+            measured > 0.0
+            if line is document["overall"]
+            else (cases.labels.source == line["source"]) & (measured > 0.0)
+        )
         found = choosing(names[rows], predicted[rows], measured[rows])
         line |= {
             "choices": found.choices,
             "regret_percent": None if found.regret is None else 100.0 * found.regret,
-            "worst_regret_percent": None if found.worst_regret is None else 100.0 * found.worst_regret,
+            "worst_regret_percent": None
+            if found.worst_regret is None
+            else 100.0 * found.worst_regret,
             "pairs": found.pairs,
             "order_accuracy": found.order,
         }
@@ -112,7 +134,8 @@ def with_choosing(document: Document, cases: Cases, predicted: np.ndarray) -> Do
 
 
 def with_memory(document: Document, cases: Cases, predicted: np.ndarray) -> Document:
-    """The same errors with those of peak memory under `memory`: `{rows, median, mean, p90, max, bias}`, null where no row has a peak."""
+    """The same errors with those of peak memory under `memory`: `{rows, median, mean, p90, max,
+    bias}`, null where no row has a peak."""
     import numpy as np
 
     from calibration.evaluate import errors
@@ -126,9 +149,12 @@ def with_memory(document: Document, cases: Cases, predicted: np.ndarray) -> Docu
     return document
 
 
-def with_coverage(document: Document, cases: Cases, found: Predictions, fitted: np.ndarray) -> Document:
-    """The same errors with the share of measurements inside the 90 % intervals under `coverage`: `{rows, inside, half_width}` of rows that
-    were not fitted, the half width the median over the prediction; null where no row has an interval."""
+def with_coverage(
+    document: Document, cases: Cases, found: Predictions, fitted: np.ndarray
+) -> Document:
+    """The same errors with the share of measurements inside the 90 % intervals under `coverage`:
+    `{rows, inside, half_width}` of rows that were not fitted, the half width the median over the
+    prediction; null where no row has an interval."""
     import numpy as np
 
     low, high = found.interval()
@@ -136,7 +162,11 @@ def with_coverage(document: Document, cases: Cases, found: Predictions, fitted: 
     known = np.isfinite(low) & (measured > 0.0) & ~fitted
     inside, half = (low <= measured) & (measured <= high), high / found.step_time_s - 1.0
     for line in (*document["by_source"].values(), document["overall"]):
-        rows = known if line is document["overall"] else known & (cases.labels.source == line["source"])
+        rows = (
+            known
+            if line is document["overall"]
+            else known & (cases.labels.source == line["source"])
+        )
         if not rows.any():
             line["coverage"] = None
             continue
@@ -151,9 +181,16 @@ def with_coverage(document: Document, cases: Cases, found: Predictions, fitted: 
 def show_coverage(lines: list[Document]) -> None:
     """Table of how many measurements that were not fitted lie in their intervals."""
     told = [(line["source"], line["coverage"]) for line in lines if line["coverage"]]
-    rows = [(source, c["rows"], percent(c["inside"], 0), percent(c["half_width"], 0)) for source, c in told]
+    rows = [
+        (source, c["rows"], percent(c["inside"], 0), percent(c["half_width"], 0))
+        for source, c in told
+    ]
     if rows:
-        show_table("Measurements that were not fitted inside their 90 % intervals", ("source", "rows", "inside", "± (median)"), rows)
+        show_table(
+            "Measurements that were not fitted inside their 90 % intervals",
+            ("source", "rows", "inside", "± (median)"),
+            rows,
+        )
 
 
 def headline(cases: Cases, predicted: np.ndarray, fitted: np.ndarray) -> Document | None:
@@ -171,7 +208,8 @@ def show_headline(line: Document | None) -> None:
         if line and line[part]:
             e = line[part]
             show_lines(
-                f"Dense bf16/fp16 GPU rows without flags, {name}: {e['rows']} rows, median {percent(e['median'])}, "
+                f"Dense bf16/fp16 GPU rows without flags, {name}: {e['rows']} rows, median "
+                f"{percent(e['median'])}, "
                 f"mean {percent(e['mean'])}, 90th percentile {percent(e['p90'])}"
             )
 
@@ -191,16 +229,30 @@ def show_choosing(lines: list[Document]) -> None:
         if line["choices"]
     ]
     if rows:
-        title = "Choosing among measured plans: regret of the one predicted fastest, pairs (more than 2 % apart) in the right order"
-        show_table(title, ("source", "choices", "mean regret", "largest", "pairs", "in order"), rows)
+        title = (
+            "Choosing among measured plans: regret of the one predicted fastest, pairs (more than "
+            "2 % apart) in the right order"
+        )
+        show_table(
+            title, ("source", "choices", "mean regret", "largest", "pairs", "in order"), rows
+        )
 
 
 def show_memory(lines: list[Document]) -> None:
     """Table of the errors of peak memory, of the sources that report it."""
     told = [(line["source"], line["memory"]) for line in lines if line["memory"]]
-    rows = [(source, e["rows"], *(percent(e[name]) for name in ("median", "mean", "p90", "max", "bias"))) for source, e in told]
+    rows = [
+        (
+            source,
+            e["rows"],
+            *(percent(e[name]) for name in ("median", "mean", "p90", "max", "bias")),
+        )
+        for source, e in told
+    ]
     if rows:
-        title = "|predicted / measured − 1| of peak memory; bias: median of ln(predicted / measured)"
+        title = (
+            "|predicted / measured − 1| of peak memory; bias: median of ln(predicted / measured)"
+        )
         show_table(title, ("source", "rows", "median", "mean", "p90", "max", "bias"), rows)
 
 
@@ -208,9 +260,19 @@ def _show(d: dict[str, Any]) -> None:
     from dmodel.cli.rows import show_errors
 
     lines = [*d["by_source"].values(), d["overall"]]
-    show_errors(lines, '|predicted / measured − 1| of step time; "held out" = the profile was not fitted on the row')
+    show_errors(
+        lines,
+        (
+            '|predicted / measured − 1| of step time; "held out" = the profile was not fitted on '
+            "the "
+            "row"
+        ),
+    )
     show_headline(d["dense_16_bit_gpu_without_flags"])
     show_choosing(lines)
     show_memory(lines)
     show_coverage(lines)
-    show_lines(f"{d['rows_used']} of {d['rows_read']} rows used; profiles: {', '.join(f'{n} ({k})' for n, k in d['profiles'].items())}")
+    show_lines(
+        f"{d['rows_used']} of {d['rows_read']} rows used; profiles: "
+        f"{', '.join(f'{n} ({k})' for n, k in d['profiles'].items())}"
+    )

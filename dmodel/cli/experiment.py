@@ -1,4 +1,5 @@
-"""`dmodel experiment`: list the studies of a checkout, or run one; each writes at least a table (CSV) and a figure (PNG)."""
+"""`dmodel experiment`: list the studies of a checkout, or run one; each writes at least a table
+(CSV) and a figure (PNG)."""
 
 from __future__ import annotations
 
@@ -17,37 +18,67 @@ from dmodel.cli.options import Json
 from dmodel.cli.output import deliver, show_table, stop
 from dmodel.types import InputError
 
-Name = Annotated[str | None, typer.Argument(metavar="NAME", help="Study to run; without it they are listed.")]
-Quick = Annotated[bool, typer.Option("--quick", help="A small run of a minute that shows that the study works.")]
+Name = Annotated[
+    str | None, typer.Argument(metavar="NAME", help="Study to run; without it they are listed.")
+]
+Quick = Annotated[
+    bool, typer.Option("--quick", help="A small run of a minute that shows that the study works.")
+]
 Out = Annotated[Path, typer.Option(metavar="DIR", help="Folder of its tables and figures.")]
 
 PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 """Options of a study's own are handed to it."""
 
 
-def command(context: typer.Context, name: Name = None, quick: Quick = False, out: Out = Path("out"), json: Json = False) -> None:
-    """List the studies, or run one; further options go to the study (`dmodel experiment NAME --help` lists the common ones, and
+def command(
+    context: typer.Context,
+    name: Name = None,
+    quick: Quick = False,
+    out: Out = Path("out"),
+    json: Json = False,
+) -> None:
+    """List the studies, or run one; further options go to the study (`dmodel experiment NAME
+    --help` lists the common ones, and
     `python -m experiments.NAME --help` its own)."""
     folder = studies_folder()
     found = studies(folder)
     if name is None:
         if context.args:
-            raise InputError(f"unknown option {context.args[0]}; expected the name of a study before its own options")
+            raise InputError(
+                f"unknown option {context.args[0]}; expected the name of a study before its "
+                "own "
+                "options"
+            )
         deliver_list(found, json)
         return
     if name not in found:
         raise InputError(f"no experiment named {name!r}; choose from {', '.join(found)}")
     check_writable(out)
-    options = [*(["--quick"] if quick else []), *(["--json"] if json else []), "--out", str(out.resolve()), *map(_absolute, context.args)]
+    options = [
+        *(["--quick"] if quick else []),
+        *(["--json"] if json else []),
+        "--out",
+        str(out.resolve()),
+        *map(_absolute, context.args),
+    ]
     study = [sys.executable, "-m", f"experiments.{name}", *options]
-    done = subprocess.run(study, cwd=folder.parent, env=_environment(), stdout=subprocess.PIPE, text=True, encoding="utf-8", check=False)
+    done = subprocess.run(
+        study,
+        cwd=folder.parent,
+        env=_environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+        check=False,
+    )
     sys.stdout.write(done.stdout)
     if done.returncode:
         stop(done.returncode if done.returncode in (1, 2) else 1)
 
 
 def studies_folder() -> Path:
-    """The folder `experiments` of the checkout that this package runs from, or of the one in the current folder.
+    """The folder `experiments` of the checkout that this package runs from, or of the one in the
+    current folder.
 
     Raises:
       InputError: there is none: the studies are not part of the installed package.
@@ -56,17 +87,23 @@ def studies_folder() -> Path:
         if (root / "experiments" / "study.py").is_file():
             return root / "experiments"
     raise InputError(
-        "the experiments are part of a checkout, not of the installed package: no folder experiments/ beside the package "
-        f"({Path(str(dmodel.__file__)).parents[1]}) or in the current folder; clone the repository and run `dmodel experiment` there"
+        "the experiments are part of a checkout, not of the installed package: no folder "
+        "experiments/ beside the package "
+        f"({Path(str(dmodel.__file__)).parents[1]}) or in the current folder; clone the "
+        "repository and run `dmodel experiment` there"
     )
 
 
 def studies(folder: Path) -> dict[str, str]:
-    """Name of each study → the first line of what it says of itself; a study is a module that can be run. None of them is imported."""
+    """Name of each study → the first line of what it says of itself; a study is a module that can
+    be run. None of them is imported."""
     found = {}
     for path in sorted(folder.glob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
-        if any(isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'" for node in tree.body):
+        if any(
+            isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'"
+            for node in tree.body
+        ):
             found[path.stem] = (ast.get_docstring(tree) or "").partition("\n")[0]
     return found
 
@@ -78,7 +115,13 @@ def deliver_list(found: dict[str, str], as_json: bool) -> None:
 
         sys.stdout.write(json.dumps(list(found)) + "\n")
         return
-    deliver({"experiments": found}, False, lambda d: show_table("", ("experiment", "what it shows"), d["experiments"].items(), right="-"))
+    deliver(
+        {"experiments": found},
+        False,
+        lambda d: show_table(
+            "", ("experiment", "what it shows"), d["experiments"].items(), right="-"
+        ),
+    )
 
 
 def check_writable(out: Path) -> None:
@@ -91,14 +134,23 @@ def check_writable(out: Path) -> None:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         reason = (error.strerror or "unknown error").lower()
-        raise InputError(f"--out {out}: cannot be used as a folder ({reason}); name one that can be made") from None
+        raise InputError(
+            f"--out {out}: cannot be used as a folder ({reason}); name one that can be made"
+        ) from None
 
 
 def _absolute(argument: str) -> str:
     """The study runs in the checkout: a file of the user's is named in full."""
-    return str(Path(argument).resolve()) if not argument.startswith("-") and Path(argument).is_file() else argument
+    return (
+        str(Path(argument).resolve())
+        if not argument.startswith("-") and Path(argument).is_file()
+        else argument
+    )
 
 
 def _environment() -> dict[str, str]:
     """The compiled code of the studies is kept where that of the commands is."""
-    return {"JAX_COMPILATION_CACHE_DIR": str(cache_folder()), "PYTHONIOENCODING": "utf-8"} | os.environ
+    return {
+        "JAX_COMPILATION_CACHE_DIR": str(cache_folder()),
+        "PYTHONIOENCODING": "utf-8",
+    } | os.environ

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dmodel.cli.options import Json, Seed, Strict
-from dmodel.cli.output import Document, check_apart, deliver, progress, say, show_lines, show_table, stop
+from dmodel.cli.output import (
+    Document,
+    check_apart,
+    deliver,
+    progress,
+    say,
+    show_lines,
+    show_table,
+    stop,
+)
 from dmodel.types import InputError
 
 if TYPE_CHECKING:
@@ -20,13 +29,27 @@ if TYPE_CHECKING:
     from calibration.traces import Cases, TraceTable
     from dmodel.profiles import Profile
 
-Traces = Annotated[list[Path], typer.Argument(metavar="TRACES.csv…", help="Measured configurations, CSV or Parquet.")]
-Base = Annotated[
-    str | None, typer.Option("--profile", metavar="BASE", help="Profile to start from, name or file; default: the nearest to the traces.")
+Traces = Annotated[
+    list[Path],
+    typer.Argument(metavar="TRACES.csv…", help="Measured configurations, CSV or Parquet."),
 ]
-Out = Annotated[Path, typer.Option(metavar="PROFILE.json", help="Where to write the fitted profile.")]
+Base = Annotated[
+    str | None,
+    typer.Option(
+        "--profile",
+        metavar="BASE",
+        help="Profile to start from, name or file; default: the nearest to the traces.",
+    ),
+]
+Out = Annotated[
+    Path, typer.Option(metavar="PROFILE.json", help="Where to write the fitted profile.")
+]
 HoldOut = Annotated[
-    float, typer.Option(metavar="SHARE", help="Share of the rows to keep out of the fit, by whole groups, and judge it on.")
+    float,
+    typer.Option(
+        metavar="SHARE",
+        help="Share of the rows to keep out of the fit, by whole groups, and judge it on.",
+    ),
 ]
 
 
@@ -35,9 +58,16 @@ STACKS = 4
 
 
 def command(
-    traces: Traces, out: Out, profile: Base = None, seed: Seed = 0, hold_out: HoldOut = 0.0, strict: Strict = False, json: Json = False
+    traces: Traces,
+    out: Out,
+    profile: Base = None,
+    seed: Seed = 0,
+    hold_out: HoldOut = 0.0,
+    strict: Strict = False,
+    json: Json = False,
 ) -> None:
-    """Fit a profile to measured step times; what they do not determine stays where the base profile or its rows have it."""
+    """Fit a profile to measured step times; what they do not determine stays where the base profile
+    or its rows have it."""
     from calibration.predict import predict
     from calibration.traces import read, to_cases
     from dmodel import profiles
@@ -77,7 +107,8 @@ def command(
 
 
 def _refuse(table: TraceTable, seed: int, json: bool) -> None:
-    """End with 1 and the reasons, as a document where one was asked for: rows cannot be used and `--strict` fits all or none."""
+    """End with 1 and the reasons, as a document where one was asked for: rows cannot be used and
+    `--strict` fits all or none."""
     from dmodel.cli.rows import aside_by_source, faults, reasons, show_reasons
 
     said = f"{faults(table)} (--strict); nothing fitted"
@@ -98,9 +129,12 @@ def _refuse(table: TraceTable, seed: int, json: bool) -> None:
     stop(1)
 
 
-def kept_out(cases: Cases, base: Profile, share: float, seed: int) -> tuple[np.ndarray | None, Document | None]:
-    """Rows to keep out of the fit, `[rows]` bool, and what is to be said of them: `{share, rows, groups, rows_behind_base, message}`, the
-    message on stderr too; None for both where none are asked for."""
+def kept_out(
+    cases: Cases, base: Profile, share: float, seed: int
+) -> tuple[np.ndarray | None, Document | None]:
+    """Rows to keep out of the fit, `[rows]` bool, and what is to be said of them: `{share, rows,
+    groups, rows_behind_base, message}`, the message on stderr too; None for both where none are
+    asked for."""
     import numpy as np
 
     from calibration.evaluate import fitted_rows
@@ -112,22 +146,37 @@ def kept_out(cases: Cases, base: Profile, share: float, seed: int) -> tuple[np.n
     groups, sizes = np.unique(cases.labels.group, return_counts=True)
     held_groups = len(np.unique(cases.labels.group[held_out]))
     known = int((held_out & fitted_rows(cases, base.fitted_rows)).sum())
-    message = f"{held_out.sum()} of {len(cases)} rows held out, {held_groups} of {len(groups)} groups"
+    message = (
+        f"{held_out.sum()} of {len(cases)} rows held out, {held_groups} of {len(groups)} groups"
+    )
     if not held_out.any():
         message = (
-            "nothing is held out, so nothing judges the fit: whole groups (rows of one model, accelerator and number of devices) are "
-            f"held out, each only where that comes nearer to {share:g} of the rows than leaving it; of the {len(groups)} groups, the "
-            f"smallest with {sizes.min()} of {len(cases)} rows, none does. Give a larger share, or rows of more groups"
+            "nothing is held out, so nothing judges the fit: whole groups (rows of one model, "
+            "accelerator and number of devices) are "
+            f"held out, each only where that comes nearer to {share:g} of the rows than leaving "
+            f"it; of the {len(groups)} groups, the "
+            f"smallest with {sizes.min()} of {len(cases)} rows, none does. Give a larger share, "
+            "or rows of more groups"
         )
     elif known:
-        message += f"; the base {base.name} was fitted on {known} of them, which count as fitted and judge nothing (another --profile may)"
+        message += (
+            f"; the base {base.name} was fitted on {known} of them, which count as fitted and "
+            "judge nothing (another --profile may)"
+        )
     say(f"--hold-out {share:g}: {message}")
-    document = {"share": share, "rows": int(held_out.sum()), "groups": held_groups, "rows_behind_base": known, "message": message}
+    document = {
+        "share": share,
+        "rows": int(held_out.sum()),
+        "groups": held_groups,
+        "rows_behind_base": known,
+        "message": message,
+    }
     return held_out, document
 
 
 def stacks_of_fit(cases: Cases, held_out: np.ndarray | None) -> list[str]:
-    """Stacks of the rows that are fitted, that of most rows first: names for `--stack` of a plan."""
+    """Stacks of the rows that are fitted, that of most rows first: names for `--stack` of a
+    plan."""
     from calibration.fit import weights_of
 
     used = weights_of(cases.labels.flag) > 0.0
@@ -143,7 +192,11 @@ def _check_writable(out: Path) -> None:
         out.open("ab").close()
     except OSError as error:
         reason = (error.strerror or "unknown error").lower()
-        raise InputError(f"--out {out}: cannot write there ({reason}); expected a file name in a folder that exists") from None
+        raise InputError(
+            f"--out {out}: cannot write there ({reason}); expected a file name in a folder "
+            "that "
+            "exists"
+        ) from None
     if new:
         out.unlink()
 
@@ -154,7 +207,9 @@ def base_for(cases: Cases, name: str | None) -> tuple[Profile, str]:
 
     if name is not None:
         return profiles.load(name), "asked for"
-    pairs = Counter(zip(cases.labels.accelerator.tolist(), cases.labels.stack.tolist(), strict=True))
+    pairs = Counter(
+        zip(cases.labels.accelerator.tolist(), cases.labels.stack.tolist(), strict=True)
+    )
     votes: Counter[str] = Counter()
     found: dict[str, tuple[Profile, str]] = {}
     for pair, rows in pairs.items():
@@ -165,7 +220,14 @@ def base_for(cases: Cases, name: str | None) -> tuple[Profile, str]:
     return found[best][0], f"{found[best][1]}; nearest of {rows} of {len(cases)} rows"
 
 
-def fit_with_bar(cases: Cases, base: Profile | None, seed: int, held_out: np.ndarray | None, name: str, **how: Any) -> Profile:
+def fit_with_bar(
+    cases: Cases,
+    base: Profile | None,
+    seed: int,
+    held_out: np.ndarray | None,
+    name: str,
+    **how: Any,
+) -> Profile:
     """`calibration.fit.fit` with a progress bar on stderr."""
     from calibration.fit import fit
 
@@ -179,7 +241,8 @@ def fit_with_bar(cases: Cases, base: Profile | None, seed: int, held_out: np.nda
 
 
 def summary(table: TraceTable, cases: Cases, fitted: Profile) -> Document:
-    """What a fit used, left out and reached: rows, reasons, errors of fitted and of other rows, what the data determined."""
+    """What a fit used, left out and reached: rows, reasons, errors of fitted and of other rows,
+    what the data determined."""
     from calibration.evaluate import evaluate, fitted_rows
     from calibration.predict import predict
     from dmodel.cli.evaluate import headline
@@ -215,25 +278,50 @@ def _show(d: Document) -> None:
     from dmodel.cli.evaluate import show_headline
     from dmodel.cli.rows import show_errors
 
-    show_errors([*d["by_source"].values(), d["overall"]], "|predicted / measured − 1| of step time", d["set_aside_by_source"])
+    show_errors(
+        [*d["by_source"].values(), d["overall"]],
+        "|predicted / measured − 1| of step time",
+        d["set_aside_by_source"],
+    )
     show_headline(d["dense_16_bit_gpu_without_flags"])
     rows = [
-        (c["name"], f"{c['value']:.4g}", c["unit"], f"{c['prior_value']:g}", c["meaning"]) for c in d["coefficients"] if c["determined"]
+        (c["name"], f"{c['value']:.4g}", c["unit"], f"{c['prior_value']:g}", c["meaning"])
+        for c in d["coefficients"]
+        if c["determined"]
     ]
     known = f"{len(rows)} of {len(d['coefficients'])}"
-    title = f"Coefficients that measurements determine ({known}), those behind the base profile included; the others lean on the prior"
-    show_table(title, ("name", "shared value", "unit", "prior", "meaning"), rows, right="shared value|prior")
+    title = (
+        f"Coefficients that measurements determine ({known}), those behind the base profile "
+        "included; the others lean on the prior"
+    )
+    show_table(
+        title,
+        ("name", "shared value", "unit", "prior", "meaning"),
+        rows,
+        right="shared value|prior",
+    )
     for flag, n in d["not_fitted_by_flag"].items():
         show_lines(f"{n} rows flagged {flag}: judged, not fitted")
-    show_lines(f"{d['rows_fitted']} rows fitted in {d['seconds']:.0f} s. Next:", *next_steps(d["profile"], d["stacks"]))
+    show_lines(
+        f"{d['rows_fitted']} rows fitted in {d['seconds']:.0f} s. Next:",
+        *next_steps(d["profile"], d["stacks"]),
+    )
 
 
 def next_steps(profile: str, stacks: list[str]) -> list[str]:
-    """How to use a fitted profile, as lines for the shell: on rows, which name their stack, and for a plan, by that of most rows."""
+    """How to use a fitted profile, as lines for the shell: on rows, which name their stack, and for
+    a plan, by that of most rows."""
     path = shlex.quote(profile)
-    others = f"  (or of {', '.join(stacks[1:STACKS])}{', …' if len(stacks) > STACKS else ''})" if len(stacks) > 1 else ""
+    others = (
+        f"  (or of {', '.join(stacks[1:STACKS])}{', …' if len(stacks) > STACKS else ''})"
+        if len(stacks) > 1
+        else ""
+    )
     return [
         f"  dmodel predict TRACES.csv --profile {path}",
         f"  dmodel evaluate TRACES.csv --profile {path}",
-        f"  dmodel predict --system … --devices … --model … --global-batch … --profile {path} --stack {shlex.quote(stacks[0])}{others}",
+        (
+            f"  dmodel predict --system … --devices … --model … --global-batch … --profile {path} "
+            f"--stack {shlex.quote(stacks[0])}{others}"
+        ),
     ]

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dmodel.cli.options import Json
-from dmodel.cli.output import Document, check_apart, deliver, say, seconds, show_lines, show_table, stop
+from dmodel.cli.output import (
+    Document,
+    check_apart,
+    deliver,
+    say,
+    seconds,
+    show_lines,
+    show_table,
+    stop,
+)
 from dmodel.types import InputError
 
 if TYPE_CHECKING:
@@ -20,17 +29,46 @@ SAID = 10
 
 FORMATS = "kineto, nccl-tests, mlperf, maxtext, torchtitan, nemo, megatron, xplane"
 
-Files = Annotated[list[Path], typer.Argument(metavar="FILE…", help=f"Logs or profiles, gzipped ones too: {FORMATS}.")]
-Out = Annotated[Path, typer.Option(metavar="TRACES.csv", help="Table to write: traces, or collectives from nccl-tests.")]
-Name = Annotated[str | None, typer.Option("--format", metavar="NAME", help="Format of all files; default: each by its contents.")]
+Files = Annotated[
+    list[Path],
+    typer.Argument(metavar="FILE…", help=f"Logs or profiles, gzipped ones too: {FORMATS}."),
+]
+Out = Annotated[
+    Path,
+    typer.Option(
+        metavar="TRACES.csv", help="Table to write: traces, or collectives from nccl-tests."
+    ),
+]
+Name = Annotated[
+    str | None,
+    typer.Option(
+        "--format", metavar="NAME", help="Format of all files; default: each by its contents."
+    ),
+]
 Set = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="COLUMN=VALUE", help="A cell of all rows, in place of the files'; model=NAME also fills a blank shape."),
+    typer.Option(
+        "--set",
+        metavar="COLUMN=VALUE",
+        help="A cell of all rows, in place of the files'; model=NAME also fills a blank shape.",
+    ),
 ]
-Strict = Annotated[bool, typer.Option("--strict", help="Exit 1 when something could not be read, or a row is not complete.")]
+Strict = Annotated[
+    bool,
+    typer.Option(
+        "--strict", help="Exit 1 when something could not be read, or a row is not complete."
+    ),
+]
 
 
-def command(files: Files, out: Out, format: Name = None, set: Set = None, strict: Strict = False, json: Json = False) -> None:
+def command(
+    files: Files,
+    out: Out,
+    format: Name = None,
+    set: Set = None,
+    strict: Strict = False,
+    json: Json = False,
+) -> None:
     """Turn logs of training runs, of collectives, and profiles into a table of measurements."""
     from calibration.importers import read, save, settings
 
@@ -51,7 +89,11 @@ def _report(found: Imported) -> None:
         say(f"warning: {len(found.troubles) - SAID} places more; --json lists all")
     if found.needed:
         say(_needed(found))
-    for reason, count in Counter(why for i, why in found.unusable.items() if not any(i in rows for rows in found.needed.values())).items():
+    for reason, count in Counter(
+        why
+        for i, why in found.unusable.items()
+        if not any(i in rows for rows in found.needed.values())
+    ).items():
         say(f"{count} of {len(found.rows)} rows cannot be used: {reason}")
 
 
@@ -68,7 +110,10 @@ def _needed(found: Imported) -> str:
             words = {name: text for name, text in words.items() if name not in shape[1:]}
         if "dp" in words:
             words["dp"] = "the layout: --set dp=… (or tp, pp, zero_stage)"
-    return f"needed besides in {len(lacking)} of {len(found.rows)} rows, where blank: {'; '.join(words.values())}{_strangers(found)}"
+    return (
+        f"needed besides in {len(lacking)} of {len(found.rows)} rows, where blank: "
+        f"{'; '.join(words.values())}{_strangers(found)}"
+    )
 
 
 def _strangers(found: Imported) -> str:
@@ -76,12 +121,18 @@ def _strangers(found: Imported) -> str:
     from dmodel.catalog.loader import resolve
 
     unknown = []
-    for name in dict.fromkeys(found.rows[i].get("model", "") for i in found.needed.get("n_layers", ())):
+    for name in dict.fromkeys(
+        found.rows[i].get("model", "") for i in found.needed.get("n_layers", ())
+    ):
         try:
             resolve("models", name.rpartition("/")[2])
         except InputError:
             unknown += [name] if name else []
-    return f". Not in the catalog: {', '.join(unknown[:SAID])}; `dmodel catalog models` lists what is" if unknown else ""
+    return (
+        f". Not in the catalog: {', '.join(unknown[:SAID])}; `dmodel catalog models` lists what is"
+        if unknown
+        else ""
+    )
 
 
 def _document(found: Imported, out: Path) -> Document:
@@ -100,12 +151,26 @@ def _document(found: Imported, out: Path) -> Document:
 
 
 def _show(d: Document) -> None:
-    files = [(Path(f["file"]).name, f["format"] or "not read", f["rows"], "" if f["format"] is None else f["troubles"]) for f in d["files"]]
+    files = [
+        (
+            Path(f["file"]).name,
+            f["format"] or "not read",
+            f["rows"],
+            "" if f["format"] is None else f["troubles"],
+        )
+        for f in d["files"]
+    ]
     show_table("Files", ("file", "format", "rows", "warnings"), files)
     if d["table"] == "traces":
         names = ("model", "accelerator", "n_accel", "global_batch", "seq_len")
         rows = [
-            (Path(r["file"]).name, r["line"], *(r["cells"].get(n, "") for n in names), _time(r["cells"]), "" if r["unusable"] else "yes")
+            (
+                Path(r["file"]).name,
+                r["line"],
+                *(r["cells"].get(n, "") for n in names),
+                _time(r["cells"]),
+                "" if r["unusable"] else "yes",
+            )
             for r in d["rows"]
         ]
         show_table("Rows", ("file", "line", *names, "step time", "usable"), rows)

@@ -1,4 +1,5 @@
-"""`dmodel next-measurements`: which runs to measure next, so that predictions gain most for the device time."""
+"""`dmodel next-measurements`: which runs to measure next, so that predictions gain most for the
+device time."""
 
 from __future__ import annotations
 
@@ -9,7 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dmodel.cli.options import Json, ProfileOption
-from dmodel.cli.output import Document, check_apart, deliver, percent, say, seconds, show_lines, show_table, stop
+from dmodel.cli.output import (
+    Document,
+    check_apart,
+    deliver,
+    percent,
+    say,
+    seconds,
+    show_lines,
+    show_table,
+    stop,
+)
 from dmodel.types import InputError
 
 if TYPE_CHECKING:
@@ -20,14 +31,38 @@ if TYPE_CHECKING:
     from calibration.traces import Cases, TraceTable
 
 Traces = Annotated[
-    Path, typer.Argument(metavar="TRACES.csv", help="Runs: those with a time are known, those without are candidates (none: other plans).")
+    Path,
+    typer.Argument(
+        metavar="TRACES.csv",
+        help="Runs: those with a time are known, those without are candidates (none: other plans).",
+    ),
 ]
-Budget = Annotated[float, typer.Option(metavar="M", help="Device-minutes to spend: devices times minutes, over all runs.")]
-Out = Annotated[Path, typer.Option(metavar="PLAN.json", help="Where to write the runs: as rows, and as tasks of `collect --plan`.")]
-Criterion = Annotated[str, typer.Option(help="prediction (of the candidates) or everything (all coefficients).")]
+Budget = Annotated[
+    float,
+    typer.Option(
+        metavar="M", help="Device-minutes to spend: devices times minutes, over all runs."
+    ),
+]
+Out = Annotated[
+    Path,
+    typer.Option(
+        metavar="PLAN.json",
+        help="Where to write the runs: as rows, and as tasks of `collect --plan`.",
+    ),
+]
+Criterion = Annotated[
+    str, typer.Option(help="prediction (of the candidates) or everything (all coefficients).")
+]
 Steps = Annotated[int, typer.Option(min=1, help="Training steps of one measurement.")]
-Startup = Annotated[float, typer.Option(min=0.0, help="Seconds before the first step of a run: scheduling, loading, compiling.")]
-Most = Annotated[int, typer.Option(min=1, max=2000, help="Candidates at most when the file names none.")]
+Startup = Annotated[
+    float,
+    typer.Option(
+        min=0.0, help="Seconds before the first step of a run: scheduling, loading, compiling."
+    ),
+]
+Most = Annotated[
+    int, typer.Option(min=1, max=2000, help="Candidates at most when the file names none.")
+]
 
 
 def command(
@@ -41,7 +76,8 @@ def command(
     candidates: Most = 200,
     json: Json = False,
 ) -> None:
-    """Choose the runs to measure next within a budget of device time, with a bound on what any choice could gain."""
+    """Choose the runs to measure next within a budget of device time, with a bound on what any
+    choice could gain."""
     from calibration.candidates import Asked
     from calibration.information import CRITERIA
     from calibration.traces import read
@@ -50,19 +86,33 @@ def command(
 
     check_apart(out, traces)
     if not 0.0 < budget_minutes < 1e12:
-        raise InputError(f"--budget-minutes: expected a positive number of device-minutes, got {budget_minutes}")
+        raise InputError(
+            f"--budget-minutes: expected a positive number of device-minutes, got {budget_minutes}"
+        )
     if not startup_seconds < 1e9:
-        raise InputError(f"--startup-seconds: expected the seconds that starting a job takes, got {startup_seconds}")
+        raise InputError(
+            "--startup-seconds: expected the seconds that starting a job takes, got "
+            f"{startup_seconds}"
+        )
     choice("criterion", criterion, CRITERIA)
     table = read(traces, require_time=False)
     report_problems(table)
     if not table.rows:
-        raise InputError(f"{traces}: no row can be used, so there is no job to measure; correct the rows named above")
-    document, written = _answer(table, profile, 60.0 * budget_minutes, criterion, Asked(steps, startup_seconds), candidates)
+        raise InputError(
+            f"{traces}: no row can be used, so there is no job to measure; correct the rows "
+            "named "
+            "above"
+        )
+    document, written = _answer(
+        table, profile, 60.0 * budget_minutes, criterion, Asked(steps, startup_seconds), candidates
+    )
     _write(out, {**document, **written})
     deliver({"file": str(traces), "plan": str(out), **document}, json, _show)
     if not document["chosen"]:
-        say(f"dmodel: no candidate fits {budget_minutes:g} device-minutes; the least costs {document['cheapest_device_minutes']:.3g}")
+        say(
+            f"dmodel: no candidate fits {budget_minutes:g} device-minutes; the least costs "
+            f"{document['cheapest_device_minutes']:.3g}"
+        )
         stop(1)
 
 
@@ -70,14 +120,20 @@ def _write(out: Path, document: Document) -> None:
     from dmodel.cli.output import plain
 
     try:
-        out.write_text(json_format.dumps(plain(document), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        out.write_text(
+            json_format.dumps(plain(document), indent=1, allow_nan=False) + "\n", encoding="utf-8"
+        )
     except OSError as error:
-        raise InputError(f"--out {out}: cannot write there ({(error.strerror or 'unknown error').lower()}); name a writable file") from None
+        raise InputError(
+            f"--out {out}: cannot write there ({(error.strerror or 'unknown error').lower()}); "
+            "name a writable file"
+        ) from None
     say(f"wrote {out}")
 
 
 def _all_runs(table: TraceTable, most: int) -> tuple[TraceTable, np.ndarray, bool]:
-    """Known runs and candidates as one table, which are candidates, and whether they were made up here."""
+    """Known runs and candidates as one table, which are candidates, and whether they were made up
+    here."""
     import numpy as np
 
     from calibration.candidates import other_plans, untimed
@@ -87,11 +143,20 @@ def _all_runs(table: TraceTable, most: int) -> tuple[TraceTable, np.ndarray, boo
         return table, own, False
     made = other_plans(table, most)
     if not made.rows:
-        raise InputError("no other plan of these jobs divides their sizes; add rows without a time for the runs that you could measure")
-    return table._replace(rows=table.rows + made.rows), np.arange(len(table.rows) + len(made.rows)) >= len(table.rows), True
+        raise InputError(
+            "no other plan of these jobs divides their sizes; add rows without a time for the "
+            "runs that you could measure"
+        )
+    return (
+        table._replace(rows=table.rows + made.rows),
+        np.arange(len(table.rows) + len(made.rows)) >= len(table.rows),
+        True,
+    )
 
 
-def _answer(table: TraceTable, name: str | None, budget_s: float, criterion: str, asked: Asked, most: int) -> tuple[Document, Document]:
+def _answer(
+    table: TraceTable, name: str | None, budget_s: float, criterion: str, asked: Asked, most: int
+) -> tuple[Document, Document]:
     import numpy as np
 
     from calibration.candidates import cost_s, tasks
@@ -110,7 +175,10 @@ def _answer(table: TraceTable, name: str | None, budget_s: float, criterion: str
     cost = cost_s(found.step_time_s, cases.labels.n_accel, asked)
     measured, open_runs = np.flatnonzero(~free), np.flatnonzero(free & fits)
     if not len(open_runs):
-        raise InputError("none of the candidates fits in memory by this model; name runs to measure as rows without a time")
+        raise InputError(
+            "none of the candidates fits in memory by this model; name runs to measure as rows "
+            "without a time"
+        )
     left = known(problem(spread(cases, profile), cost, open_runs, open_runs), measured)
     chosen = choose(left, budget_s, criterion)
     rows = [runs.rows[i] for i in chosen.runs]
@@ -133,7 +201,8 @@ def _answer(table: TraceTable, name: str | None, budget_s: float, criterion: str
 
 
 def _worth(problem: Problem, chosen: Choice, criterion: str) -> Document:
-    """What the choice is worth, and at most any: nats, or the relative error that is left of the predictions [1 sd of ln t, geometric
+    """What the choice is worth, and at most any: nats, or the relative error that is left of the
+    predictions [1 sd of ln t, geometric
     mean of the candidates]."""
     import numpy as np
 
@@ -162,7 +231,10 @@ def _chosen(cases: Cases, found: Any, problem: Problem, chosen: Choice) -> list[
             "model": str(labels.model[i]),
             "accelerator": str(labels.accelerator[i]),
             "devices": int(labels.n_accel[i]),
-            **{n: float(np.broadcast_to(getattr(plan, n), (len(cases),))[i]) for n in ("dp", "tp", "pp", "cp", "micro_batch")},
+            **{
+                n: float(np.broadcast_to(getattr(plan, n), (len(cases),))[i])
+                for n in ("dp", "tp", "pp", "cp", "micro_batch")
+            },
             "recompute_layers": float(plan.recompute_layers[i]),  # type: ignore[index]
             "global_batch": float(plan.global_batch[i]),  # type: ignore[index]
             "step_time_s": float(found.step_time_s[i]),
@@ -181,7 +253,9 @@ def _not_separated(cases: Cases, profile: Any) -> list[str]:
 
     from calibration.uncertainty.identify import identify, information
 
-    pair = Counter(zip(cases.labels.accelerator.tolist(), cases.labels.stack.tolist(), strict=True)).most_common(1)[0][0]
+    pair = Counter(
+        zip(cases.labels.accelerator.tolist(), cases.labels.stack.tolist(), strict=True)
+    ).most_common(1)[0][0]
     found = information(profile, *pair)
     return [] if found is None else [str(mixed) for mixed in identify(found).mixed]
 
@@ -189,21 +263,46 @@ def _not_separated(cases: Cases, profile: Any) -> list[str]:
 def _show(d: Document) -> None:
     rows = []
     for c in d["chosen"]:
-        plan = " · ".join(f"{n} {c[n]:g}" for n in ("tp", "cp", "pp", "dp") if c[n] != 1 or n in ("tp", "dp"))
+        plan = " · ".join(
+            f"{n} {c[n]:g}" for n in ("tp", "cp", "pp", "dp") if c[n] != 1 or n in ("tp", "dp")
+        )
         recompute = " · recompute" if c["recompute_layers"] else ""
-        half = "" if c["step_time_s_high"] is None else f" ± {percent(c['step_time_s_high'] / c['step_time_s'] - 1.0, 0)}"
+        half = (
+            ""
+            if c["step_time_s_high"] is None
+            else f" ± {percent(c['step_time_s_high'] / c['step_time_s'] - 1.0, 0)}"
+        )
         rows.append(
-            (c["model"], c["accelerator"], c["devices"], f"{plan} · b {c['micro_batch']:g}{recompute}", seconds(c["step_time_s"]) + half)
+            (
+                c["model"],
+                c["accelerator"],
+                c["devices"],
+                f"{plan} · b {c['micro_batch']:g}{recompute}",
+                seconds(c["step_time_s"]) + half,
+            )
             + (f"{c['device_minutes']:,.0f}",)
         )
-    title = f"Measure next, the most for its cost first: {d['device_minutes']:,.0f} of {d['budget_device_minutes']:,.0f} device-minutes"
+    title = (
+        f"Measure next, the most for its cost first: {d['device_minutes']:,.0f} of "
+        f"{d['budget_device_minutes']:,.0f} device-minutes"
+    )
     header = ("model", "accelerator", "devices", "plan", "expected (90 %)", "device-minutes")
     show_table(title, header, rows, right="devices|device-minutes")
     if "nats" in d:
-        show_lines(f"Worth {d['nats']:.1f} nats; no choice within the budget is worth more than {d['nats_bound']:.1f}.")
+        show_lines(
+            f"Worth {d['nats']:.1f} nats; no choice within the budget is worth more than "
+            f"{d['nats_bound']:.1f}."
+        )
     else:
         show_lines(
-            f"Error of the predictions (1 sd): {percent(d['sd_before'])} now, {percent(d['sd_after'])} expected after; no choice within "
+            f"Error of the predictions (1 sd): {percent(d['sd_before'])} now, "
+            f"{percent(d['sd_after'])} expected after; no choice within "
             f"the budget leaves less than {percent(d['sd_bound'])}."
         )
-    show_lines(*d["not_separated"][:5], f"Runs as rows of traces, and {len(d['chosen']) - len(d['not_for_collect'])} tasks: {d['plan']}")
+    show_lines(
+        *d["not_separated"][:5],
+        (
+            f"Runs as rows of traces, and {len(d['chosen']) - len(d['not_for_collect'])} tasks: "
+            f"{d['plan']}"
+        ),
+    )

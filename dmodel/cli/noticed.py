@@ -1,4 +1,5 @@
-"""What `fit` and `evaluate` noticed of the rows in use: notes of the reader, times that can hardly be right, rows given twice, assumptions.
+"""What `fit` and `evaluate` noticed of the rows in use: notes of the reader, times that can hardly
+be right, rows given twice, assumptions.
 
 Nothing here changes a row or leaves one out.
 """
@@ -22,11 +23,15 @@ ASSUMED = 8
 """Texts of assumptions on stderr; the JSON document has all."""
 
 
-def noticed(table: TraceTable, cases: Cases, predicted: np.ndarray, profiles: Sequence[str]) -> Document:
-    """The lists `implausible`, `duplicates`, `notes` (`{file, line, reason}` each) and `assumptions` of the rows in use.
+def noticed(
+    table: TraceTable, cases: Cases, predicted: np.ndarray, profiles: Sequence[str]
+) -> Document:
+    """The lists `implausible`, `duplicates`, `notes` (`{file, line, reason}` each) and
+    `assumptions` of the rows in use.
 
     Args:
-      predicted: step times [s] by which measured ones are judged, `[rows]`. profiles: names of what predicted them, `[rows]`.
+      predicted: step times [s] by which measured ones are judged, `[rows]`. profiles: names of what
+        predicted them, `[rows]`.
     """
     from calibration.plausible import implausible
     from calibration.same import repeated
@@ -43,15 +48,21 @@ def assumptions(cases: Cases) -> list[Document]:
     """What was assumed, the most frequent first: `{assumption, rows, lines}`, the lines by file."""
     found: dict[str, dict[str, list[int]]] = {}
     labels = cases.labels
-    for file, line, texts in zip(labels.file.tolist(), labels.line.tolist(), labels.assumptions, strict=True):
+    for file, line, texts in zip(
+        labels.file.tolist(), labels.line.tolist(), labels.assumptions, strict=True
+    ):
         for text in dict.fromkeys(texts or ()):
             found.setdefault(text, {}).setdefault(file, []).append(line)
-    counted = [{"assumption": text, "rows": sum(map(len, lines.values())), "lines": lines} for text, lines in found.items()]
+    counted = [
+        {"assumption": text, "rows": sum(map(len, lines.values())), "lines": lines}
+        for text, lines in found.items()
+    ]
     return sorted(counted, key=lambda d: -d["rows"])
 
 
 def say_noticed(found: Document, rows: int) -> None:
-    """Say the lists of `noticed` on stderr: what may be a slip first and row by row, the rest by kind; a bounded number of lines each.
+    """Say the lists of `noticed` on stderr: what may be a slip first and row by row, the rest by
+    kind; a bounded number of lines each.
 
     Args:
       rows: in use [count].
@@ -65,14 +76,19 @@ def say_noticed(found: Document, rows: int) -> None:
         say(f"WARNING: and {len(doubted) - SAID} rows more: see --json, implausible")
     if lines := {(p["file"], p["line"]) for p in doubted}:
         say(
-            f"WARNING: what was measured in {len(lines)} of {rows} rows can hardly be right; they are kept and count as they stand. "
-            "Check the unit of step_time_s (s), tokens_per_s_per_accel (token/s of one device) or peak_memory_gib (GiB), global_batch, "
+            f"WARNING: what was measured in {len(lines)} of {rows} rows can hardly be right; they "
+            "are kept and count as they stand. "
+            "Check the unit of step_time_s (s), tokens_per_s_per_accel (token/s of one device) or "
+            "peak_memory_gib (GiB), global_batch, "
             "seq_len and n_accel"
         )
     if again := found["duplicates"]:
         first = again[0]
         more = f" (and {len(again) - 1} more: see --json, duplicates)" if len(again) > 1 else ""
-        say(f"given again: {len(again)} of {rows} rows: {first['file']}:{first['line']}: {first['reason']}{more}")
+        say(
+            f"given again: {len(again)} of {rows} rows: {first['file']}:{first['line']}: "
+            f"{first['reason']}{more}"
+        )
     # those of the header were said as the file was read
     _say_notes([note for note in found["notes"] if note["line"] != HEADER])
     told = found["assumptions"]

@@ -1,4 +1,5 @@
-"""Options that several commands share, and a decorator that gives a command a whole record of them."""
+"""Options that several commands share, and a decorator that gives a command a whole record of
+them."""
 
 from __future__ import annotations
 
@@ -9,15 +10,29 @@ from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import typer
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else.")]
-Strict = Annotated[bool, typer.Option("--strict", help="Exit 1 when a row cannot be used or a plan does not fit.")]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else.")
+]
+Strict = Annotated[
+    bool, typer.Option("--strict", help="Exit 1 when a row cannot be used or a plan does not fit.")
+]
 ProfileOption = Annotated[
     str | None,
-    typer.Option(metavar="NAME|FILE", help="Coefficients: a shipped profile or one that `dmodel fit` wrote; default: the nearest."),
+    typer.Option(
+        metavar="NAME|FILE",
+        help=(
+            "Coefficients: a shipped profile or one that `dmodel fit` wrote; default: the nearest."
+        ),
+    ),
 ]
-TraceFiles = Annotated[list[Path] | None, typer.Argument(metavar="TRACES.csv…", help="Measured configurations, CSV or Parquet.")]
+TraceFiles = Annotated[
+    list[Path] | None,
+    typer.Argument(metavar="TRACES.csv…", help="Measured configurations, CSV or Parquet."),
+]
 
-Seed = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of the fit's starts and of the held-out groups.")]
+Seed = Annotated[
+    int, typer.Option(min=0, max=2**32 - 1, help="Of the fit's starts and of the held-out groups.")
+]
 
 JOB, PLAN = "The job", "The plan (dp · tp · pp · cp = devices)"
 """Headings of the options in the help."""
@@ -26,61 +41,135 @@ JOB, PLAN = "The job", "The plan (dp · tp · pp · cp = devices)"
 class Job(NamedTuple):
     """What is to be trained, and on what."""
 
-    system: Annotated[str | None, typer.Option(help="System of the catalog, e.g. H100-DGX.", rich_help_panel=JOB)] = None
+    system: Annotated[
+        str | None, typer.Option(help="System of the catalog, e.g. H100-DGX.", rich_help_panel=JOB)
+    ] = None
     devices: Annotated[int | None, typer.Option(help="Accelerators.", rich_help_panel=JOB)] = None
     model: Annotated[
-        str | None, typer.Option(help="Model of the catalog, or the path of a Hugging Face config.json.", rich_help_panel=JOB)
+        str | None,
+        typer.Option(
+            help="Model of the catalog, or the path of a Hugging Face config.json.",
+            rich_help_panel=JOB,
+        ),
     ] = None
-    seq_len: Annotated[int | None, typer.Option(help="Tokens per sequence; default: the model's own.", rich_help_panel=JOB)] = None
-    global_batch: Annotated[int | None, typer.Option(help="Sequences per step.", rich_help_panel=JOB)] = None
-    precision: Annotated[str, typer.Option(help="Of the matmuls: bf16, fp16, fp8, mxfp8, nvfp4, int8.", rich_help_panel=JOB)] = "bf16"
+    seq_len: Annotated[
+        int | None,
+        typer.Option(help="Tokens per sequence; default: the model's own.", rich_help_panel=JOB),
+    ] = None
+    global_batch: Annotated[
+        int | None, typer.Option(help="Sequences per step.", rich_help_panel=JOB)
+    ] = None
+    precision: Annotated[
+        str,
+        typer.Option(
+            help="Of the matmuls: bf16, fp16, fp8, mxfp8, nvfp4, int8.", rich_help_panel=JOB
+        ),
+    ] = "bf16"
     profile: ProfileOption = None
-    stack: Annotated[str, typer.Option(help="Software as traces name it, e.g. llm-foundry; picks its coefficients.")] = ""
+    stack: Annotated[
+        str,
+        typer.Option(help="Software as traces name it, e.g. llm-foundry; picks its coefficients."),
+    ] = ""
 
 
 class Degrees(NamedTuple):
     """How the work is spread."""
 
-    micro_batch: Annotated[int, typer.Option(help="Sequences per data-parallel rank and micro-batch.", rich_help_panel=PLAN)] = 1
+    micro_batch: Annotated[
+        int,
+        typer.Option(
+            help="Sequences per data-parallel rank and micro-batch.", rich_help_panel=PLAN
+        ),
+    ] = 1
     tp: Annotated[int, typer.Option(help="Tensor parallelism.", rich_help_panel=PLAN)] = 1
     pp: Annotated[int, typer.Option(help="Pipeline stages.", rich_help_panel=PLAN)] = 1
     cp: Annotated[int, typer.Option(help="Context parallelism.", rich_help_panel=PLAN)] = 1
-    dp: Annotated[int | None, typer.Option(help="Data parallelism; default: what is left of the devices.", rich_help_panel=PLAN)] = None
-    ep: Annotated[int, typer.Option(help="Expert parallelism, a part of dp · cp · tp.", rich_help_panel=PLAN)] = 1
+    dp: Annotated[
+        int | None,
+        typer.Option(
+            help="Data parallelism; default: what is left of the devices.", rich_help_panel=PLAN
+        ),
+    ] = None
+    ep: Annotated[
+        int, typer.Option(help="Expert parallelism, a part of dp · cp · tp.", rich_help_panel=PLAN)
+    ] = 1
     zero: Annotated[int, typer.Option(help="ZeRO stage 0–3 (3 = FSDP).", rich_help_panel=PLAN)] = 1
-    shard: Annotated[int | None, typer.Option(help="Ranks over which ZeRO shards; default: dp (less = HSDP).", rich_help_panel=PLAN)] = None
+    shard: Annotated[
+        int | None,
+        typer.Option(
+            help="Ranks over which ZeRO shards; default: dp (less = HSDP).", rich_help_panel=PLAN
+        ),
+    ] = None
     reshard: Annotated[
-        bool, typer.Option("--reshard/--no-reshard", help="ZeRO 3: gather weights again for the backward pass.", rich_help_panel=PLAN)
+        bool,
+        typer.Option(
+            "--reshard/--no-reshard",
+            help="ZeRO 3: gather weights again for the backward pass.",
+            rich_help_panel=PLAN,
+        ),
     ] = True
     sp: Annotated[
-        bool | None, typer.Option("--sp/--no-sp", help="Sequence parallelism beside tp; default: when tp > 1.", rich_help_panel=PLAN)
+        bool | None,
+        typer.Option(
+            "--sp/--no-sp",
+            help="Sequence parallelism beside tp; default: when tp > 1.",
+            rich_help_panel=PLAN,
+        ),
     ] = None
-    interleave: Annotated[int, typer.Option(help="Model chunks per pipeline stage.", rich_help_panel=PLAN)] = 1
+    interleave: Annotated[
+        int, typer.Option(help="Model chunks per pipeline stage.", rich_help_panel=PLAN)
+    ] = 1
     recompute: Annotated[
-        str, typer.Option(help="Activations: none, selective, full, a share of layers; default: the stack's recipe.", rich_help_panel=PLAN)
+        str,
+        typer.Option(
+            help=(
+                "Activations: none, selective, full, a share of layers; default: the stack's "
+                "recipe."
+            ),
+            rich_help_panel=PLAN,
+        ),
     ] = ""
     offload: Annotated[
-        float | None, typer.Option(help="Share of layers with activations in host memory; default: the recipe's.", rich_help_panel=PLAN)
+        float | None,
+        typer.Option(
+            help="Share of layers with activations in host memory; default: the recipe's.",
+            rich_help_panel=PLAN,
+        ),
     ] = None
     schedule: Annotated[
-        str | None, typer.Option(help="gpipe, 1f1b, interleaved, zero-bubble; default: 1f1b or interleaved.", rich_help_panel=PLAN)
+        str | None,
+        typer.Option(
+            help="gpipe, 1f1b, interleaved, zero-bubble; default: 1f1b or interleaved.",
+            rich_help_panel=PLAN,
+        ),
     ] = None
-    attention: Annotated[str, typer.Option(help="Kernels: flash, none.", rich_help_panel=PLAN)] = "flash"
+    attention: Annotated[str, typer.Option(help="Kernels: flash, none.", rich_help_panel=PLAN)] = (
+        "flash"
+    )
 
 
 def takes(**records: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the options of whole records: `@takes(job=Job)` fills its parameter `job` from `--system`, `--devices`, …"""
+    """Give a command the options of whole records: `@takes(job=Job)` fills its parameter `job` from
+    `--system`, `--devices`, …"""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = get_type_hints(command, include_extras=True)
-        parameters = [p.replace(annotation=own[n]) for n, p in inspect.signature(command).parameters.items() if n not in records]
+        parameters = [
+            p.replace(annotation=own[n])
+            for n, p in inspect.signature(command).parameters.items()
+            if n not in records
+        ]
         for record in records.values():
-            hints, defaults = get_type_hints(record, include_extras=True), record._field_defaults  # type: ignore[attr-defined]
+            hints, defaults = get_type_hints(record, include_extras=True), record._field_defaults  # type: ignore
             kind = inspect.Parameter.KEYWORD_ONLY
-            parameters += [inspect.Parameter(n, kind, default=defaults[n], annotation=hints[n]) for n in hints]
+            parameters += [
+                inspect.Parameter(n, kind, default=defaults[n], annotation=hints[n]) for n in hints
+            ]
 
         def run(**values: Any) -> None:
-            built = {name: r(**{f: values.pop(f) for f in r._fields}) for name, r in records.items()}  # type: ignore[attr-defined]
+            built = {
+                name: r(**{f: values.pop(f) for f in r._fields}) for name, r in records.items()
+            }  # type: ignore[attr-defined]
             command(**values, **built)
 
         run.__name__, run.__doc__ = command.__name__, command.__doc__

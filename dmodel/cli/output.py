@@ -1,4 +1,5 @@
-"""What commands print: a JSON document or tables on stdout, messages on stderr, numbers with few digits and their unit."""
+"""What commands print: a JSON document or tables on stdout, messages on stderr, numbers with few
+digits and their unit."""
 
 from __future__ import annotations
 
@@ -64,7 +65,11 @@ def plain(value: Any, where: str = "") -> Any:
     if hasattr(value, "tolist"):
         return plain(value.tolist(), where)
     if isinstance(value, float) and not math.isfinite(value):
-        raise InputError(f"{where or 'the answer'} is not a finite number ({value}): some input lies outside the range of the model")
+        raise InputError(
+            f"{where or 'the answer'} is not a finite number ({value}): some input lies "
+            "outside "
+            "the range of the model"
+        )
     return value
 
 
@@ -74,8 +79,17 @@ def check_apart(out: Path | None, *files: Path | None) -> None:
     Raises:
       InputError: `--out` is one of the files.
     """
-    if any(out is not None and file is not None and out.exists() and file.exists() and out.samefile(file) for file in files):
-        raise InputError(f"--out {out}: is one of the files to read, which would be lost; name another one")
+    if any(
+        out is not None
+        and file is not None
+        and out.exists()
+        and file.exists()
+        and out.samefile(file)
+        for file in files
+    ):
+        raise InputError(
+            f"--out {out}: is one of the files to read, which would be lost; name another one"
+        )
 
 
 def stop(code: int) -> NoReturn:
@@ -96,19 +110,27 @@ def console() -> Console:
     return Console(width=width, highlight=False, soft_wrap=False)
 
 
-def show_table(title: str, header: Sequence[str], rows: Iterable[Sequence[object]], right: str = "") -> None:
-    """Print a table; columns named in `right` are aligned to the right, all but the first by default."""
+def show_table(
+    title: str, header: Sequence[str], rows: Iterable[Sequence[object]], right: str = ""
+) -> None:
+    """Print a table; columns named in `right` are aligned to the right, all but the first by
+    default."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for i, name in enumerate(header):
-        table.add_column(Text(name), justify="left" if (name not in right.split("|") if right else i == 0) else "right", no_wrap=i == 0)
+        table.add_column(
+            Text(name),
+            justify="left" if (name not in right.split("|") if right else i == 0) else "right",
+            no_wrap=i == 0,
+        )
     for row in rows:
         table.add_row(*(Text(str(cell)) for cell in row))
     if title:
-        console().print(Text(title, style="bold"))  # rich would fold a title to the width of its table
+        # rich would fold a title to the width of its table
+        console().print(Text(title, style="bold"))
     console().print(table)
 
 

@@ -8,19 +8,42 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dmodel.cli.options import Degrees, Job, Json, Strict, takes
-from dmodel.cli.output import Document, check_apart, deliver, gib, percent, say, seconds, show_lines, show_table, stop
+from dmodel.cli.output import (
+    Document,
+    check_apart,
+    deliver,
+    gib,
+    percent,
+    say,
+    seconds,
+    show_lines,
+    show_table,
+    stop,
+)
 from dmodel.types import InputError
 
 if TYPE_CHECKING:
     import numpy as np
 
-Traces = Annotated[Path | None, typer.Argument(metavar="[TRACES.csv]", help="Rows to predict, CSV or Parquet; without it, one plan.")]
-Out = Annotated[Path | None, typer.Option(metavar="PRED.csv", help="Write the rows with the new columns, CSV or .parquet.")]
+Traces = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="[TRACES.csv]", help="Rows to predict, CSV or Parquet; without it, one plan."
+    ),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(metavar="PRED.csv", help="Write the rows with the new columns, CSV or .parquet."),
+]
 
 Against = Annotated[
     str | None,
     typer.Option(
-        metavar="NAME=VALUE,…", help="A second plan, the first but for these (tp=8,pp=2,…): how likely is it that the first one is faster?"
+        metavar="NAME=VALUE,…",
+        help=(
+            "A second plan, the first but for these (tp=8,pp=2,…): how likely is it that the "
+            "first one is faster?"
+        ),
     ),
 ]
 
@@ -39,11 +62,17 @@ def command(
     """Predict the rows of a trace file, or one plan given by options."""
     if traces is None:
         if out is not None:
-            raise InputError("--out goes with a trace file: dmodel predict TRACES.csv --out PRED.csv; for one plan, use --json")
+            raise InputError(
+                "--out goes with a trace file: dmodel predict TRACES.csv --out PRED.csv; for "
+                "one "
+                "plan, use --json"
+            )
         _one_plan(job, degrees, against, strict, json)
     else:
         if against is not None:
-            raise InputError("--against compares two plans of one job; leave it out, or the trace file")
+            raise InputError(
+                "--against compares two plans of one job; leave it out, or the trace file"
+            )
         _refuse_plan_options(job, degrees)
         _rows(traces, job.profile, out, strict, json)
 
@@ -57,7 +86,12 @@ def _one_plan(job: Job, degrees: Degrees, other: str | None, strict: bool, json:
     chosen, assumed = plan(asked, degrees)
     second = None if other is None else plan(asked, degrees_against(other, degrees))[0]
     say(provenance(asked))
-    document = {**asked.document(), "plan": plan_document(chosen), **answer(asked, chosen), "assumptions": assumed}
+    document = {
+        **asked.document(),
+        "plan": plan_document(chosen),
+        **answer(asked, chosen),
+        "assumptions": assumed,
+    }
     if second is not None:
         document["against"] = against(asked, chosen, second)
 
@@ -70,18 +104,27 @@ def _one_plan(job: Job, degrees: Degrees, other: str | None, strict: bool, json:
 
     deliver(document, json, show)
     if strict and not document["fits"]:
-        say(f"dmodel: the plan does not fit: {gib(-document['headroom_bytes'])} more than the device has (--strict)")
+        say(
+            f"dmodel: the plan does not fit: {gib(-document['headroom_bytes'])} more than the "
+            "device has (--strict)"
+        )
         stop(1)
 
 
 def _refuse_plan_options(job: Job, degrees: Degrees) -> None:
-    """With a trace file the rows say what to predict: options that would be ignored are a mistake."""
+    """With a trace file the rows say what to predict: options that would be ignored are a
+    mistake."""
     given = [
-        n for record in (job, degrees) for n, value in record._asdict().items() if value != record._field_defaults[n] and n != "profile"
+        n
+        for record in (job, degrees)
+        for n, value in record._asdict().items()
+        if value != record._field_defaults[n] and n != "profile"
     ]
     if given:
         names = ", ".join(f"--{n.replace('_', '-')}" for n in given)
-        raise InputError(f"{names}: a trace file says this row by row; leave the option out, or the file")
+        raise InputError(
+            f"{names}: a trace file says this row by row; leave the option out, or the file"
+        )
 
 
 def _rows(path: Path, profile: str | None, out: Path | None, strict: bool, json: bool) -> None:
@@ -93,8 +136,16 @@ def _rows(path: Path, profile: str | None, out: Path | None, strict: bool, json:
     report_problems(table)
     cases, found, columns = predicted(table, profile)
     if out is not None:
-        write(table.with_columns({name: ["" if x is None else x for x in values] for name, values in columns.items()}), out)
-        say(f"wrote {len(cases)} predicted rows to {out}, and {len(table.aside)} set aside, as they were")
+        write(
+            table.with_columns(
+                {name: ["" if x is None else x for x in values] for name, values in columns.items()}
+            ),
+            out,
+        )
+        say(
+            f"wrote {len(cases)} predicted rows to {out}, and {len(table.aside)} set aside, as "
+            "they were"
+        )
     headroom = columns["headroom_bytes"]
     document = {
         "file": str(path),
@@ -157,7 +208,11 @@ def _show_rows(d: Document) -> None:
     rows = []
     for r in d["rows"][:SHOWN]:
         measured = r["measured_step_time_s"]
-        error = "" if measured is None else f"{100 * (r['predicted_step_time_s'] / measured - 1):+.1f} %"
+        error = (
+            ""
+            if measured is None
+            else f"{100 * (r['predicted_step_time_s'] / measured - 1):+.1f} %"
+        )
         rows.append(
             (
                 r["line"],
@@ -173,11 +228,35 @@ def _show_rows(d: Document) -> None:
                 r["profile"],
             )
         )
-    header = ("line", "model", "accelerator", "devices", "measured", "predicted", "± (90 %)", "error", "MFU", "headroom", "profile")
-    show_table(f"{d['file']}: {d['rows_used']} rows", header, rows, right="line|devices|measured|predicted|± (90 %)|error|MFU|headroom")
+    header = (
+        "line",
+        "model",
+        "accelerator",
+        "devices",
+        "measured",
+        "predicted",
+        "± (90 %)",
+        "error",
+        "MFU",
+        "headroom",
+        "profile",
+    )
+    show_table(
+        f"{d['file']}: {d['rows_used']} rows",
+        header,
+        rows,
+        right="line|devices|measured|predicted|± (90 %)|error|MFU|headroom",
+    )
     if len(d["rows"]) > SHOWN:
-        show_lines(f"… and {len(d['rows']) - SHOWN} rows more; --out PRED.csv writes all, --json prints all.")
+        show_lines(
+            f"… and {len(d['rows']) - SHOWN} rows more; --out PRED.csv writes all, --json "
+            "prints "
+            "all."
+        )
     if d["does_not_fit"]:
-        show_lines(f"{d['does_not_fit']} rows need more memory than their device has by this model (negative headroom).")
+        show_lines(
+            f"{d['does_not_fit']} rows need more memory than their device has by this model "
+            "(negative headroom)."
+        )
     if d["set_aside"]:
         show_lines(f"{len(d['set_aside'])} of {d['rows_read']} rows set aside; see the messages.")

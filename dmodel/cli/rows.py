@@ -1,4 +1,5 @@
-"""Trace files in the shell: what was set aside, predictions as columns, errors as documents and tables."""
+"""Trace files in the shell: what was set aside, predictions as columns, errors as documents and
+tables."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ SAID = 10
 
 
 def report_problems(table: TraceTable) -> None:
-    """Say on stderr which columns look misspelled, and which rows are set aside, with file, line and reason."""
+    """Say on stderr which columns look misspelled, and which rows are set aside, with file, line
+    and reason."""
     for note in table.misspelled:
         say(f"warning: {note}")
     # where no row is left there is no document to look them up in
@@ -36,22 +38,27 @@ def report_problems(table: TraceTable) -> None:
 
 
 def faults(table: TraceTable) -> str:
-    """What `--strict` does not let pass: rows that cannot be used, columns that look misspelled; "" without any."""
+    """What `--strict` does not let pass: rows that cannot be used, columns that look misspelled; ""
+    without any."""
     if not table.problems and not table.misspelled:
         return ""
     return f"{len(table.problems)} unusable rows, {len(table.misspelled)} columns that are not read"
 
 
 def say_profiles(names: Sequence[str], why: Sequence[str]) -> None:
-    """Say on stderr which profile predicts how many rows, and why; of several reasons the most frequent."""
+    """Say on stderr which profile predicts how many rows, and why; of several reasons the most
+    frequent."""
     for name, rows in Counter(names).most_common():
-        (reason, _), *others = Counter(w for n, w in zip(names, why, strict=True) if n == name).most_common()
+        (reason, _), *others = Counter(
+            w for n, w in zip(names, why, strict=True) if n == name
+        ).most_common()
         more = f" (and {len(others)} reasons like it)" if others else ""
         say(f"profile {name}: {rows} rows; {reason}{more}")
 
 
 def predicted(table: TraceTable, profile: str | None) -> tuple[Cases, Predictions, dict[str, Any]]:
-    """Cases of the usable rows, their predictions, and the predictions as columns of a trace file."""
+    """Cases of the usable rows, their predictions, and the predictions as columns of a trace
+    file."""
     from calibration.predict import predict
     from calibration.traces import to_cases
     from dmodel import profiles
@@ -74,7 +81,8 @@ def predicted(table: TraceTable, profile: str | None) -> tuple[Cases, Prediction
 
 
 def intervals(found: Predictions) -> dict[str, list[float | None]]:
-    """Ends of the 90 % intervals of step time, MFU and memory as columns; None where the profile carries no covariance."""
+    """Ends of the 90 % intervals of step time, MFU and memory as columns; None where the profile
+    carries no covariance."""
     import numpy as np
 
     low, high = found.interval()
@@ -87,12 +95,16 @@ def intervals(found: Predictions) -> dict[str, list[float | None]]:
         "memory_bytes_per_device_low": found.memory_bytes / memory,
         "memory_bytes_per_device_high": found.memory_bytes * memory,
     }
-    return {name: [None if np.isnan(x) else float(x) for x in values] for name, values in columns.items()}
+    return {
+        name: [None if np.isnan(x) else float(x) for x in values]
+        for name, values in columns.items()
+    }
 
 
 def errors_document(evaluation: Evaluation) -> list[Document]:
-    """Errors by source, the overall ones last: `{source, rows, median, mean, p90, max, bias, fitted, held_out}`; the last two null or the
-    same figures of a part of the rows. Errors are shares of the measured time: 0.05 is 5 %."""
+    """Errors by source, the overall ones last: `{source, rows, median, mean, p90, max, bias,
+    fitted, held_out}`; the last two null or the same figures of a part of the rows. Errors are
+    shares of the measured time: 0.05 is 5 %."""
     return [_line(line) for line in (*evaluation.by_source, evaluation.overall)]
 
 
@@ -100,7 +112,12 @@ def _line(line: Line) -> Document:
     def part(errors: Errors | None) -> Document | None:
         return None if errors is None else dict(errors._asdict())
 
-    return {"source": line.name, **line.all._asdict(), "fitted": part(line.fitted), "held_out": part(line.held_out)}
+    return {
+        "source": line.name,
+        **line.all._asdict(),
+        "fitted": part(line.fitted),
+        "held_out": part(line.held_out),
+    }
 
 
 def errors_by_source(evaluation: Evaluation) -> Document:
@@ -110,15 +127,20 @@ def errors_by_source(evaluation: Evaluation) -> Document:
 
 
 def show_errors(lines: Sequence[Document], title: str, aside: dict[str, int] | None = None) -> None:
-    """Table of errors: by source the rows, and median / mean / p90 / max for fitted and for held-out rows where there are both."""
+    """Table of errors: by source the rows, and median / mean / p90 / max for fitted and for
+    held-out rows where there are both."""
     parts = [p for p in ("fitted", "held_out") if any(line[p] for line in lines)]
     header, rows = ["source"], []
     header += [] if aside is None else ["set aside"]
     for part in parts:
         name = part.replace("_", " ") if len(parts) == 2 else "" if part == "held_out" else "fitted"
-        header += [f"{name}\n{column}".strip() for column in ("rows", "median", "mean", "p90", "max")]
+        header += [
+            f"{name}\n{column}".strip() for column in ("rows", "median", "mean", "p90", "max")
+        ]
     for line in lines:
-        cells = [line["source"]] + ([] if aside is None else [str(_aside_of(line["source"], aside))])
+        cells = [line["source"]] + (
+            [] if aside is None else [str(_aside_of(line["source"], aside))]
+        )
         for part in parts:
             cells += _cells(line[part])
         rows.append(cells)
@@ -132,7 +154,10 @@ def _aside_of(source: str, aside: dict[str, int]) -> int:
 def _cells(errors: Document | None) -> list[str]:
     if errors is None:
         return ["0", "", "", "", ""]
-    return [str(errors["rows"]), *(percent(errors[name]) for name in ("median", "mean", "p90", "max"))]
+    return [
+        str(errors["rows"]),
+        *(percent(errors[name]) for name in ("median", "mean", "p90", "max")),
+    ]
 
 
 def aside_by_source(table: TraceTable) -> dict[str, int]:
@@ -141,13 +166,17 @@ def aside_by_source(table: TraceTable) -> dict[str, int]:
 
 
 def reasons(table: TraceTable) -> list[Document]:
-    """Why rows were set aside, most frequent first, with one example each; numbers of single rows are blurred to group them."""
+    """Why rows were set aside, most frequent first, with one example each; numbers of single rows
+    are blurred to group them."""
     import re
 
     groups: dict[str, list[Any]] = {}
     for problem in table.problems:
         groups.setdefault(re.sub(r"'[^']*'|\b\d[\d.]*\b", "…", problem.reason), []).append(problem)
-    found = [{"reason": p[0].reason, "rows": len(p), "example": f"{p[0].file}:{p[0].line}"} for p in groups.values()]
+    found = [
+        {"reason": p[0].reason, "rows": len(p), "example": f"{p[0].file}:{p[0].line}"}
+        for p in groups.values()
+    ]
     return sorted(found, key=lambda d: -d["rows"])
 
 
@@ -155,7 +184,12 @@ def show_reasons(found: Sequence[Document]) -> None:
     """Table of why rows were set aside."""
     if found:
         rows = [(d["rows"], d["reason"], d["example"].rpartition("/")[2]) for d in found]
-        show_table("Rows set aside", ("rows", "reason (of the first such row)", "first row"), rows, right="rows")
+        show_table(
+            "Rows set aside",
+            ("rows", "reason (of the first such row)", "first row"),
+            rows,
+            right="rows",
+        )
 
 
 def fitted_mask(cases: Cases, used: Sequence[Profile]) -> Any:
@@ -163,4 +197,7 @@ def fitted_mask(cases: Cases, used: Sequence[Profile]) -> Any:
     import numpy as np
 
     known = {p.name: set(p.fitted_rows) for p in used}
-    return np.array([f in known[p.name] for f, p in zip(cases.labels.fingerprint.tolist(), used, strict=True)], bool)
+    return np.array(
+        [f in known[p.name] for f, p in zip(cases.labels.fingerprint.tolist(), used, strict=True)],
+        bool,
+    )

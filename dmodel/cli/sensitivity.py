@@ -1,4 +1,5 @@
-"""`dmodel sensitivity`: what a plan's time, memory or cost depends on, the largest first; at the plan, and when the best plan follows."""
+"""`dmodel sensitivity`: what a plan's time, memory or cost depends on, the largest first; at the
+plan, and when the best plan follows."""
 
 from __future__ import annotations
 
@@ -15,34 +16,79 @@ from dmodel.types import NoPlanFits
 Output = Annotated[
     str,
     typer.Option(
-        help="step_time, tokens_per_s, mfu, memory, dollars_per_token (cost), joules_per_token (energy), time_to_loss or largest_run."
+        help=(
+            "step_time, tokens_per_s, mfu, memory, dollars_per_token (cost), joules_per_token "
+            "(energy), time_to_loss or largest_run."
+        )
     ),
 ]
 Top = Annotated[int, typer.Option(help="Rows to show; 0 = all. JSON always has all.")]
 Reoptimize = Annotated[
-    bool, typer.Option("--reoptimize", help="Around the best plan of the job, which follows the inputs; no plan needs to be given.")
+    bool,
+    typer.Option(
+        "--reoptimize",
+        help=(
+            "Around the best plan of the job, which follows the inputs; no plan needs to be given."
+        ),
+    ),
 ]
 Follow = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="INPUT", help="Search the best plan again along this input and say where it flips; default: the 6 that matter most."
+        metavar="INPUT",
+        help=(
+            "Search the best plan again along this input and say where it flips; default: the 6 "
+            "that matter most."
+        ),
     ),
 ]
-GlobalBase = Annotated[int, typer.Option("--global", metavar="N", help="Sobol indices from N base samples, a power of two; 0 = none.")]
+GlobalBase = Annotated[
+    int,
+    typer.Option(
+        "--global", metavar="N", help="Sobol indices from N base samples, a power of two; 0 = none."
+    ),
+]
 Ranges = Annotated[
     list[str] | None,
-    typer.Option("--range", metavar="INPUT=LOW:HIGH", help="Ranges of the Sobol indices; default: the 10 that matter most, ×/÷ 1.25."),
+    typer.Option(
+        "--range",
+        metavar="INPUT=LOW:HIGH",
+        help="Ranges of the Sobol indices; default: the 10 that matter most, ×/÷ 1.25.",
+    ),
 ]
-Interact = Annotated[int, typer.Option("--interactions", metavar="N", help="Second order among the N largest; 0 = none.")]
+Interact = Annotated[
+    int,
+    typer.Option("--interactions", metavar="N", help="Second order among the N largest; 0 = none."),
+]
 Map = Annotated[
-    str, typer.Option("--map", metavar="X,Y", help="Regime map: flops, bandwidth, latency, memory, devices, batch, sequence or inputs.")
+    str,
+    typer.Option(
+        "--map",
+        metavar="X,Y",
+        help="Regime map: flops, bandwidth, latency, memory, devices, batch, sequence or inputs.",
+    ),
 ]
-Loss = Annotated[float | None, typer.Option(help="Loss of time_to_loss; default: that of 20 tokens per parameter.")]
+Loss = Annotated[
+    float | None,
+    typer.Option(help="Loss of time_to_loss; default: that of 20 tokens per parameter."),
+]
 Days = Annotated[float, typer.Option("--deadline-days", help="Time of largest_run.")]
 Check = Annotated[
-    bool, typer.Option("--check", help="Also compare with central differences and with solving again; exit 1 where they differ.")
+    bool,
+    typer.Option(
+        "--check",
+        help=(
+            "Also compare with central differences and with solving again; exit 1 where they "
+            "differ."
+        ),
+    ),
 ]
-Report = Annotated[Path | None, typer.Option(metavar="DIR", help="Everything: figures (PNG), the text and the document (JSON), here.")]
+Report = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR", help="Everything: figures (PNG), the text and the document (JSON), here."
+    ),
+]
 
 LEAST = 5e-4
 """Elasticities below this change nothing that is shown."""
@@ -67,7 +113,8 @@ def command(
     job: Job,
     degrees: Degrees,
 ) -> None:
-    """Elasticities: the change of an output [%] when an input grows by 1 %; at one plan, or with `--reoptimize` around the best one."""
+    """Elasticities: the change of an output [%] when an input grows by 1 %; at one plan, or with
+    `--reoptimize` around the best one."""
     from dmodel.cli import sensitivity_parts as parts
     from dmodel.cli.question import check_count, provenance, setting
     from dmodel.cli.sensitivity_shown import write_report
@@ -77,41 +124,78 @@ def command(
     check_count("global", base, 0)
     check_count("interactions", interact, 0)
     asked = setting(job)
-    wanted = parts.Wanted(output, reoptimize, follow, base, ranges, interact, regime_axes, loss, deadline_days, check, report)
+    wanted = parts.Wanted(
+        output,
+        reoptimize,
+        follow,
+        base,
+        ranges,
+        interact,
+        regime_axes,
+        loss,
+        deadline_days,
+        check,
+        report,
+    )
     parts.check_options(wanted, degrees)
     say(provenance(asked))
     begun = time.perf_counter(), time.process_time()
     try:
         document, figures = parts.answer(asked, degrees, wanted)
     except NoPlanFits as no:
-        nothing: Document = {**asked.document(), "output": output_name(output), "plan": None, "message": str(no)}
+        nothing: Document = {
+            **asked.document(),
+            "output": output_name(output),
+            "plan": None,
+            "message": str(no),
+        }
         deliver(nothing, json, lambda d: say(f"dmodel: {d['message']}"))
         stop(1)
     if report is not None:
         document["files"] = write_report(report, document, figures)
-        say(f"report: {time.perf_counter() - begun[0]:.1f} s, {time.process_time() - begun[1]:.1f} s of processors")
+        say(
+            f"report: {time.perf_counter() - begun[0]:.1f} s, "
+            f"{time.process_time() - begun[1]:.1f} s of processors"
+        )
     deliver(document, json, lambda d: _show(d, top))
     parts.stop_where_wrong(document)
 
 
 def show_elasticities(d: Document, top: int) -> None:
-    """Table of the largest elasticities, and beside them those of the re-optimised plan where they are known."""
+    """Table of the largest elasticities, and beside them those of the re-optimised plan where they
+    are known."""
     large = [e for e in d["elasticities"] if abs(e["elasticity"]) >= LEAST]
     shown = large[: top or None]
     sure, follows = any("error" in e for e in shown), d.get("reoptimized")
-    header = ["input", "group", "at (SI)", "elasticity", *(["±"] if sure else []), *(["re-optimised"] if follows else [])]
+    header = [
+        "input",
+        "group",
+        "at (SI)",
+        "elasticity",
+        *(["±"] if sure else []),
+        *(["re-optimised"] if follows else []),
+    ]
     rows = []
     for e in shown:
         row = [e["name"], e["group"], f"{digits(e['at'], 4)}", f"{e['elasticity']:+.4f}"]
         row += [f"{e['error']:.4f}" if "error" in e else ""] if sure else []
-        row += [f"{follows['elasticities'][e['name']]:+.4f}" if e["name"] in follows["elasticities"] else "chosen"] if follows else []
+        row += (
+            [
+                f"{follows['elasticities'][e['name']]:+.4f}"
+                if e["name"] in follows["elasticities"]
+                else "chosen"
+            ]
+            if follows
+            else []
+        )
         rows.append(row)
     title = f"Change of {d['output']} [%] when the input grows by 1 %"
     show_table(title, header, rows, right="at (SI)|elasticity|±|re-optimised")
     rest = len(large) - len(shown)
     more = f"{rest} smaller ones not shown (--top 0 shows all); " if rest else ""
     show_lines(
-        f"{more}{len(d['elasticities']) - len(large)} below {LEAST:g}; {len(d['left_out'])} switches, zeros and infinities have none."
+        f"{more}{len(d['elasticities']) - len(large)} below {LEAST:g}; {len(d['left_out'])} "
+        "switches, zeros and infinities have none."
     )
 
 

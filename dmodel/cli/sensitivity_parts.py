@@ -1,4 +1,5 @@
-"""The parts of a sensitivity answer beyond elasticities: the plan that follows, interactions, global indices, the regime map, checks."""
+"""The parts of a sensitivity answer beyond elasticities: the plan that follows, interactions,
+global indices, the regime map, checks."""
 
 from __future__ import annotations
 
@@ -11,7 +12,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from dmodel.cli.elasticities import case_document
 from dmodel.cli.options import Degrees
 from dmodel.cli.output import Document, gib, say, stop
-from dmodel.cli.sensitivity_shown import Figures, draw_interactions, draw_regimes, draw_tornado, make_folder
+from dmodel.cli.sensitivity_shown import (
+    Figures,
+    draw_interactions,
+    draw_regimes,
+    draw_tornado,
+    make_folder,
+)
 from dmodel.types import InputError
 
 if TYPE_CHECKING:
@@ -21,7 +28,8 @@ if TYPE_CHECKING:
     from dmodel.sensitivity.case import Inputs
 
 FOLLOWED, INTERACTING = 6, 12
-"""Inputs that are followed through the best plans, and of the heat map, where nothing else is asked."""
+"""Inputs that are followed through the best plans, and of the heat map, where nothing else is
+asked."""
 
 FIXED_TOLERANCE, SOLVED_TOLERANCE = 1e-6, 1e-2
 """Largest differences of elasticities from central differences, and from solving again."""
@@ -44,18 +52,30 @@ class Wanted(NamedTuple):
 
 
 def check_options(w: Wanted, degrees: Degrees) -> None:
-    """Refuse what can be seen to be wrong before anything is searched, and options that would be ignored."""
+    """Refuse what can be seen to be wrong before anything is searched, and options that would be
+    ignored."""
     from dmodel.sensitivity.outputs import output_name
 
     output_name(w.output)
     if w.follow and not w.reoptimize:
-        raise InputError("--follow searches the best plan again along an input: expected --reoptimize with it")
-    given = [n for n, value in degrees._asdict().items() if value != degrees._field_defaults[n] and n != "attention"]
+        raise InputError(
+            "--follow searches the best plan again along an input: expected --reoptimize with it"
+        )
+    given = [
+        n
+        for n, value in degrees._asdict().items()
+        if value != degrees._field_defaults[n] and n != "attention"
+    ]
     if w.reoptimize and given:
         names = ", ".join(f"--{n.replace('_', '-')}" for n in given)
-        raise InputError(f"{names}: --reoptimize takes the best of all plans, whatever is given; leave the option out, or --reoptimize")
+        raise InputError(
+            f"{names}: --reoptimize takes the best of all plans, whatever is given; leave the "
+            "option out, or --reoptimize"
+        )
     if w.base & (w.base - 1) or w.base == 1:
-        raise InputError(f"--global: expected a power of two from 2 on, or 0 for none; got {w.base}")
+        raise InputError(
+            f"--global: expected a power of two from 2 on, or 0 for none; got {w.base}"
+        )
     for text in w.ranges or ():
         _range(text)
     if w.axes:
@@ -72,7 +92,11 @@ def _check_names(known: Inputs, w: Wanted) -> None:
 
     for name in w.follow or ():
         place_followed(known, name)
-    axes = [name for name in (_axes(w.axes) if w.axes else ()) if name not in AXES and name not in map(base_name, known.names)]
+    axes = [
+        name
+        for name in (_axes(w.axes) if w.axes else ())
+        if name not in AXES and name not in map(base_name, known.names)
+    ]
     for name in (*(_range(text)[0] for text in w.ranges or ()), *axes):
         known.index(name)
 
@@ -91,7 +115,11 @@ def answer(asked: Setting, degrees: Degrees, w: Wanted) -> tuple[Document, Figur
         assumed.extend(said)
         # one program for stages of one chunk and of several, compiled while the plans are searched
         shared = base.replace(schedule="interleaved") if base.schedule == "1f1b" else base
-        opening = case_of(asked, shared.replace(dp=float(asked.devices), global_batch=float(asked.global_batch)), w)
+        opening = case_of(
+            asked,
+            shared.replace(dp=float(asked.devices), global_batch=float(asked.global_batch)),
+            w,
+        )
         _check_names(inputs(opening, asked.level_names), w)
         ready = _compile_ahead(inputs(opening, asked.level_names), w)
         plans = searched(opening, base=base, choices=choices, level_names=asked.level_names)
@@ -105,7 +133,12 @@ def answer(asked: Setting, degrees: Degrees, w: Wanted) -> tuple[Document, Figur
         _say_if_too_large(asked, chosen)
     case = case_of(asked, chosen, w)
     _check_names(inputs(case, asked.level_names), w)
-    d: Document = {**asked.document(), "plan": plan_document(chosen), **case_document(asked, case, w.output), "assumptions": assumed}
+    d: Document = {
+        **asked.document(),
+        "plan": plan_document(chosen),
+        **case_document(asked, case, w.output),
+        "assumptions": assumed,
+    }
     d["output_words"] = WORDS[d["output"]]
     d["shares"] = _shares(d) if d["output"] == "step_time" else None
     _add_effects(d, asked, case)
@@ -129,12 +162,20 @@ def answer(asked: Setting, degrees: Degrees, w: Wanted) -> tuple[Document, Figur
 
 
 def _say_if_too_large(asked: Setting, chosen: Plan) -> None:
-    """A plan may be asked about that does not fit, as its answer may be what would change that; but not without a word."""
+    """A plan may be asked about that does not fit, as its answer may be what would change that; but
+    not without a word."""
     from dmodel.step import memory_use
 
-    short = float(memory_use(asked.model, chosen, footprint=asked.footprint).total - asked.system.chip.hbm_bytes)
+    short = float(
+        memory_use(asked.model, chosen, footprint=asked.footprint).total
+        - asked.system.chip.hbm_bytes
+    )
     if short > 0.0:
-        say(f"the plan does not fit: a device has {gib(short)} too little; sensitivities are of what it would be if it did")
+        say(
+            f"the plan does not fit: a device has {gib(short)} too little; sensitivities are "
+            "of "
+            "what it would be if it did"
+        )
 
 
 def _compile_ahead(known: Inputs, w: Wanted) -> Future[Any]:
@@ -157,7 +198,10 @@ def _while_compiling(plans: Searched, w: Wanted) -> None:
     from dmodel.sensitivity.flips import prepare
 
     prepare(plans)
-    for name in ("scipy.optimize", *(["matplotlib.figure", "matplotlib.backends.backend_agg"] if w.report else [])):
+    for name in (
+        "scipy.optimize",
+        *(["matplotlib.figure", "matplotlib.backends.backend_agg"] if w.report else []),
+    ):
         import_module(name)
 
 
@@ -188,7 +232,8 @@ def _shares(d: Document) -> dict[str, float]:
 
 
 def _add_effects(d: Document, asked: Setting, case: Case) -> None:
-    """Give every elasticity the effect of 10 % more, and half the width of its 90 % interval where the profile has a covariance."""
+    """Give every elasticity the effect of 10 % more, and half the width of its 90 % interval where
+    the profile has a covariance."""
     import numpy as np
 
     from dmodel import uncertainty
@@ -203,7 +248,9 @@ def _add_effects(d: Document, asked: Setting, case: Case) -> None:
     sigma = uncertainty.covariance(asked.profile, asked.accelerator, asked.stack or None)
     sd: dict[str, float] = {}
     if sigma is not None:
-        points = uncertainty.points(asked.profile.unconstrained(asked.accelerator, asked.stack or None), sigma)
+        points = uncertainty.points(
+            asked.profile.unconstrained(asked.accelerator, asked.stack or None), sigma
+        )
         sd = deviations(case, points, d["output"], level_names=asked.level_names)
     for e, value in zip(d["elasticities"], values, strict=True):
         e["more"] = float(value / d["value"] - 1.0)
@@ -236,9 +283,21 @@ def _design(asked: Setting, case: Case, plans: Any, w: Wanted, d: Document) -> D
     found = landscape(case, names, known=plans, level_names=asked.level_names)
 
     def flip(f: Any) -> Document | None:
-        return None if f is None else {"factor": f.factor, "value": f.value, "label": short(plan_document(f.plan)), "gain": f.gain}
+        return (
+            None
+            if f is None
+            else {
+                "factor": f.factor,
+                "value": f.value,
+                "label": short(plan_document(f.plan)),
+                "gain": f.gain,
+            }
+        )
 
-    effects = [{**e._asdict(), "limit": LIMIT, "up": flip(e.up), "down": flip(e.down)} for e in found.effects]
+    effects = [
+        {**e._asdict(), "limit": LIMIT, "up": flip(e.up), "down": flip(e.down)}
+        for e in found.effects
+    ]
     label = short(plan_document(found.best))
     return {
         "best": label,
@@ -250,9 +309,14 @@ def _design(asked: Setting, case: Case, plans: Any, w: Wanted, d: Document) -> D
 
 
 def _worth_following(d: Document) -> list[str]:
-    """Inputs of the hardware that matter most, the memory, and the coefficient that matters most."""
+    """Inputs of the hardware that matter most, the memory, and the coefficient that matters
+    most."""
     ranked = [e for e in d["elasticities"] if abs(e["elasticity"]) >= LEAST_FOLLOWED]
-    hardware = [e["name"] for e in ranked if e["group"] == "hardware" and not e["name"].startswith("network.size")]
+    hardware = [
+        e["name"]
+        for e in ranked
+        if e["group"] == "hardware" and not e["name"].startswith("network.size")
+    ]
     memory = [n for n in ("chip.hbm_bytes",) if n not in hardware]
     fitted = [e["name"] for e in ranked if e["group"] == "coefficient"][:1]
     return [*hardware[: FOLLOWED - 2], *memory, *fitted]
@@ -284,7 +348,10 @@ def _regime_map(asked: Setting, case: Case, axes: str) -> Any:
 def _axes(text: str) -> tuple[str, str]:
     names = [name.strip() for name in text.split(",")]
     if len(names) != 2:
-        raise InputError(f"--map: expected two axes with a comma between, such as devices,bandwidth; got {text!r}")
+        raise InputError(
+            "--map: expected two axes with a comma between, such as devices,bandwidth; got "
+            f"{text!r}"
+        )
     return names[0], names[1]
 
 
@@ -298,7 +365,10 @@ def _regime_document(found: Any) -> Document:
         "shares": dict(zip(REGIMES, found.shares, strict=True)),
         "step_time_s": found.step_time_s,
         "headroom_bytes": found.headroom_bytes,
-        "boundaries": [{"between": list(pair), "x": points[0], "y": points[1]} for pair, points in found.boundaries.items()],
+        "boundaries": [
+            {"between": list(pair), "x": points[0], "y": points[1]}
+            for pair, points in found.boundaries.items()
+        ],
     }
 
 
@@ -311,13 +381,28 @@ def _global(asked: Setting, case: Case, output: str, w: Wanted) -> Document:
     begun = time.perf_counter(), time.process_time()
     found = sobol(case, output, ranges, base=w.base or BASE, level_names=asked.level_names)
     seconds = time.perf_counter() - begun[0], time.process_time() - begun[1]
-    say(f"{found.evaluations:,} evaluations and their indices: {seconds[0]:.1f} s, {seconds[1]:.1f} s of processors, compiling included")
-    columns = zip(found.ranges, found.first, found.first_error, found.total, found.total_error, strict=True)
+    say(
+        f"{found.evaluations:,} evaluations and their indices: {seconds[0]:.1f} s, "
+        f"{seconds[1]:.1f} s of processors, compiling included"
+    )
+    columns = zip(
+        found.ranges, found.first, found.first_error, found.total, found.total_error, strict=True
+    )
     indices = [
-        {"name": r.name, "low": r.low, "high": r.high, "first": a, "first_error": b, "total": c, "total_error": e}
+        {
+            "name": r.name,
+            "low": r.low,
+            "high": r.high,
+            "first": a,
+            "first_error": b,
+            "total": c,
+            "total_error": e,
+        }
         for r, a, b, c, e in columns
     ]
-    numbers = {name: getattr(found, name) for name in ("evaluations", "median", "low", "high", "deviation")}
+    numbers = {
+        name: getattr(found, name) for name in ("evaluations", "median", "low", "high", "deviation")
+    }
     return {"indices": indices, **numbers}
 
 
@@ -327,7 +412,9 @@ def _range(text: str) -> tuple[str, float, float]:
     try:
         return name, float(low), float(high)
     except ValueError:
-        raise InputError(f"--range {text!r}: expected INPUT=LOW:HIGH, such as chip.flops_per_s=5e14:2e15") from None
+        raise InputError(
+            f"--range {text!r}: expected INPUT=LOW:HIGH, such as chip.flops_per_s=5e14:2e15"
+        ) from None
 
 
 def _check(asked: Setting, case: Case, d: Document) -> Document:
@@ -336,15 +423,28 @@ def _check(asked: Setting, case: Case, d: Document) -> Document:
 
     by_difference = differences(case, d["output"], level_names=asked.level_names)
     off = {e["name"]: abs(e["elasticity"] - by_difference[e["name"]]) for e in d["elasticities"]}
-    found: Document = {"fixed": {"inputs": len(off), "worst": max(off, key=lambda n: off[n]), "difference": max(off.values())}}
+    found: Document = {
+        "fixed": {
+            "inputs": len(off),
+            "worst": max(off, key=lambda n: off[n]),
+            "difference": max(off.values()),
+        }
+    }
     if "reoptimized" in d:
         own = d["reoptimized"]["elasticities"]
-        names = sorted((n for n in own if not n.startswith("network.size")), key=lambda n: -abs(own[n]))[:20]
+        names = sorted(
+            (n for n in own if not n.startswith("network.size")), key=lambda n: -abs(own[n])
+        )[:20]
         again = resolved(case, names, d["output"], level_names=asked.level_names)
         solved = {n: abs(own[n] - again[n]) for n in names if again[n] == again[n]}
         worst = max(solved, key=lambda n: solved[n], default=None)
         lost = [n for n in names if n not in solved]
-        found["reoptimized"] = {"inputs": len(solved), "worst": worst, "difference": solved.get(worst or "", 0.0), "not_solved": lost}
+        found["reoptimized"] = {
+            "inputs": len(solved),
+            "worst": worst,
+            "difference": solved.get(worst or "", 0.0),
+            "not_solved": lost,
+        }
     return found
 
 
@@ -354,5 +454,9 @@ def stop_where_wrong(d: Document) -> None:
     if checks is None:
         return
     solved = checks.get("reoptimized", {"difference": 0.0, "inputs": 1})
-    if not (checks["fixed"]["difference"] <= FIXED_TOLERANCE and solved["difference"] <= SOLVED_TOLERANCE and solved["inputs"]):
+    if not (
+        checks["fixed"]["difference"] <= FIXED_TOLERANCE
+        and solved["difference"] <= SOLVED_TOLERANCE
+        and solved["inputs"]
+    ):
         stop(1)

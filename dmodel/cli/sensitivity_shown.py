@@ -19,16 +19,26 @@ def show_parts(d: Document) -> None:
         _show_reoptimized(d)
     if "global" in d:
         rows = [
-            (e["name"], f"{digits(e['low'])} … {digits(e['high'])}", f"{e['first']:.3f} ±{e['first_error']:.3f}")
+            (
+                e["name"],
+                f"{digits(e['low'])} … {digits(e['high'])}",
+                f"{e['first']:.3f} ±{e['first_error']:.3f}",
+            )
             + (f"{e['total']:.3f} ±{e['total_error']:.3f}",)
             for e in d["global"]["indices"]
         ]
-        title = f"Shares of the variance of ln {d['output']} (Sobol indices, {d['global']['evaluations']:,} evaluations)"
+        title = (
+            f"Shares of the variance of ln {d['output']} (Sobol indices, "
+            f"{d['global']['evaluations']:,} evaluations)"
+        )
         show_table(title, ("input", "range", "alone", "in all"), rows)
     if "check" in d:
         for name, c in d["check"].items():
             against = "central differences" if name == "fixed" else "solving again"
-            show_lines(f"Check, {name}: {c['inputs']} elasticities differ from {against} by at most {c['difference']:.1e} ({c['worst']}).")
+            show_lines(
+                f"Check, {name}: {c['inputs']} elasticities differ from {against} by at most "
+                f"{c['difference']:.1e} ({c['worst']})."
+            )
             if c.get("not_solved"):
                 show_lines(f"Not solved again, so not checked: {', '.join(c['not_solved'])}.")
     show_lines("", *d["summary"], *(f"Written: {path}" for path in d.get("files", [])))
@@ -36,21 +46,41 @@ def show_parts(d: Document) -> None:
 
 def _show_reoptimized(d: Document) -> None:
     found, best = d["reoptimized"], d["design"]
-    degrees = " · ".join(f"{name} {value:.3g}" for name, value in found["plan"].items() if name != "recompute_layers")
+    degrees = " · ".join(
+        f"{name} {value:.3g}" for name, value in found["plan"].items() if name != "recompute_layers"
+    )
     shorter = percent(1.0 - found["step_time_s"] / best["step_time_s"])
     show_lines(
-        f"Plan with real-valued degrees: {degrees}; step {seconds(found['step_time_s'])}, {shorter} below the best whole-numbered one. "
+        f"Plan with real-valued degrees: {degrees}; step {seconds(found['step_time_s'])}, "
+        f"{shorter} below the best whole-numbered one. "
         f"Held by: {', '.join(a['name'] for a in found['active'] if a['name'] != 'devices')}."
     )
     if not found["unique"]:
-        show_lines("More limits meet there than there are unknowns, or the optimum is flat: prices and movements are not the only ones.")
+        show_lines(
+            "More limits meet there than there are unknowns, or the optimum is flat: prices "
+            "and "
+            "movements are not the only ones."
+        )
     rows = []
     for e in best["effects"]:
-        flips = [f"{100.0 * (f['factor'] - 1.0):+.1f} %: {f['label']}" if f else "none" for f in (e["up"], e["down"])]
-        change = [f"{100.0 * x:+.2f} %" if x is not None else "nothing fits" for x in (e["kept_more"], e["more"], e["less"])]
+        flips = [
+            f"{100.0 * (f['factor'] - 1.0):+.1f} %: {f['label']}" if f else "none"
+            for f in (e["up"], e["down"])
+        ]
+        change = [
+            f"{100.0 * x:+.2f} %" if x is not None else "nothing fits"
+            for x in (e["kept_more"], e["more"], e["less"])
+        ]
         rows.append((e["name"], *change, *flips))
-    show_table("Best whole-numbered plan searched again", ("input", "+10 %, plan kept", "+10 %", "−10 %", "flips up", "flips down"), rows)
-    show_lines(f"The second best of {best['considered']:,} valid plans is {percent(best['runner_up'], 2)} slower.")
+    show_table(
+        "Best whole-numbered plan searched again",
+        ("input", "+10 %, plan kept", "+10 %", "−10 %", "flips up", "flips down"),
+        rows,
+    )
+    show_lines(
+        f"The second best of {best['considered']:,} valid plans is "
+        f"{percent(best['runner_up'], 2)} slower."
+    )
 
 
 def draw_tornado(d: Document) -> Any:
@@ -71,7 +101,9 @@ def draw_interactions(d: Document) -> Any:
 def draw_regimes(found: Any, d: Document) -> Any:
     from dmodel.report.regimes import regimes
 
-    return regimes(found, f"What bounds the step: {d['model']}, {d['devices']:,} × {d['accelerator']}")
+    return regimes(
+        found, f"What bounds the step: {d['model']}, {d['devices']:,} × {d['accelerator']}"
+    )
 
 
 def write_report(folder: Path, d: Document, figures: Figures) -> list[str]:
@@ -85,9 +117,14 @@ def write_report(folder: Path, d: Document, figures: Figures) -> list[str]:
     try:
         paths = [save_png(draw(), folder / f"{name}.png") for name, draw in figures.items()]
         text.write_text("\n".join(d["summary"]) + "\n", encoding="utf-8")
-        document.write_text(json.dumps(plain(d), indent=1, allow_nan=False, ensure_ascii=False) + "\n", encoding="utf-8")
+        document.write_text(
+            json.dumps(plain(d), indent=1, allow_nan=False, ensure_ascii=False) + "\n",
+            encoding="utf-8",
+        )
     except OSError as error:
-        raise InputError(f"--report {folder}: cannot write there ({(error.strerror or 'unknown error').lower()})") from None
+        raise InputError(
+            f"--report {folder}: cannot write there ({(error.strerror or 'unknown error').lower()})"
+        ) from None
     return [str(path) for path in (*paths, text, document)]
 
 
@@ -96,4 +133,7 @@ def make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"--report {folder}: cannot be used as a folder ({(error.strerror or 'unknown error').lower()})") from None
+        raise InputError(
+            f"--report {folder}: cannot be used as a folder "
+            f"({(error.strerror or 'unknown error').lower()})"
+        ) from None

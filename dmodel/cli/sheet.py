@@ -1,4 +1,5 @@
-"""CSV files of the shell's bulk answers: rows of text with the line they came from, and the same rows with columns added."""
+"""CSV files of the shell's bulk answers: rows of text with the line they came from, and the same
+rows with columns added."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from dmodel.types import InputError
 
 
 class Sheet(NamedTuple):
-    """A CSV file: its header, rows as column → text, the file's line of each (the header is line 1), and why a row is broken, or ""."""
+    """A CSV file: its header, rows as column → text, the file's line of each (the header is line
+    1), and why a row is broken, or ""."""
 
     path: Path
     columns: tuple[str, ...]
@@ -31,7 +33,10 @@ def read_sheet(path: Path, needed: Sequence[str | tuple[str, ...]]) -> Sheet:
     """
     from calibration.traces.files import records, width
 
-    expected = f"expected a CSV file with the columns {', '.join(n if isinstance(n, str) else n[0] for n in needed)}"
+    expected = (
+        "expected a CSV file with the columns "
+        f"{', '.join(n if isinstance(n, str) else n[0] for n in needed)}"
+    )
     content = _content(path, expected)
     found = list(records(content))
     if not found or found[0][2]:
@@ -39,20 +44,38 @@ def read_sheet(path: Path, needed: Sequence[str | tuple[str, ...]]) -> Sheet:
     columns = tuple(name.strip() for name in found[0][1])
     if len(set(columns)) < len(columns):
         twice = next(name for name in columns if columns.count(name) > 1)
-        raise InputError(f"{path}: column {twice or 'without a name'} stands in the header more than once; keep one of each")
+        raise InputError(
+            f"{path}: column {twice or 'without a name'} stands in the header more than once; "
+            "keep one of each"
+        )
     either = [(n,) if isinstance(n, str) else n for n in needed]
     missing = [" or ".join(names) for names in either if not set(names) & set(columns)]
     if missing:
-        raise InputError(f"{path}: missing columns: {', '.join(missing)}; {expected}{_separator(columns)}")
+        raise InputError(
+            f"{path}: missing columns: {', '.join(missing)}; {expected}{_separator(columns)}"
+        )
     if len(found) == 1:
         raise InputError(f"{path}: a header, but no rows")
     rows = [dict(zip(columns, fields, strict=False)) for _, fields, _ in found[1:]]
-    return Sheet(path, columns, rows, [line for line, _, _ in found[1:]], [why or width(fields, columns) for _, fields, why in found[1:]])
+    return Sheet(
+        path,
+        columns,
+        rows,
+        [line for line, _, _ in found[1:]],
+        [why or width(fields, columns) for _, fields, why in found[1:]],
+    )
 
 
 def _separator(columns: tuple[str, ...]) -> str:
     """A likely cause of missing columns: the whole header is one."""
-    other = next((word for sign, word in ((";", "semicolons"), ("\t", "tabs")) if len(columns) == 1 and sign in columns[0]), "")
+    other = next(
+        (
+            word
+            for sign, word in ((";", "semicolons"), ("\t", "tabs"))
+            if len(columns) == 1 and sign in columns[0]
+        ),
+        "",
+    )
     return f"; the header is separated by {other}: save the file with commas" if other else ""
 
 
@@ -60,9 +83,15 @@ def _content(path: Path, expected: str) -> str:
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not a text file, or not in UTF-8 (byte {error.start}); {expected}") from None
+        raise InputError(
+            f"{path}: not a text file, or not in UTF-8 (byte {error.start}); {expected}"
+        ) from None
     except OSError as error:
-        reason = (error.strerror or "cannot be read").lower().replace("no such file or directory", "no such file")
+        reason = (
+            (error.strerror or "cannot be read")
+            .lower()
+            .replace("no such file or directory", "no such file")
+        )
         raise InputError(f"{path}: {reason}; {expected}") from None
     if "\0" in text:
         raise InputError(f"{path}: not a text file (it has NUL bytes); {expected}")
@@ -78,7 +107,10 @@ def check_folder(path: Path | None) -> None:
     if path is None:
         return
     if not path.parent.is_dir():
-        raise InputError(f"{path}: cannot write, the folder {path.parent} does not exist; make it first or name another file")
+        raise InputError(
+            f"{path}: cannot write, the folder {path.parent} does not exist; make it first or "
+            "name another file"
+        )
     if path.is_dir():
         raise InputError(f"{path}: cannot write, it is a folder; name a file in it")
     if not os.access(path if path.exists() else path.parent, os.W_OK):

@@ -21,21 +21,46 @@ if TYPE_CHECKING:
 BATCH_LAWS = ("default", "none", "deepseek")
 
 Layouts = Annotated[
-    Path | None, typer.Option(metavar="IN.csv", help="Fixed layouts → time, utilization, communication, memory of the whole run.")
+    Path | None,
+    typer.Option(
+        metavar="IN.csv",
+        help="Fixed layouts → time, utilization, communication, memory of the whole run.",
+    ),
 ]
-Matmuls = Annotated[Path | None, typer.Option(metavar="IN.csv", help="gpu, d1, d2, b, for_weight_grads → time_s.")]
+Matmuls = Annotated[
+    Path | None, typer.Option(metavar="IN.csv", help="gpu, d1, d2, b, for_weight_grads → time_s.")
+]
 Optima = Annotated[
-    Path | None, typer.Option(metavar="IN.csv", help="gpu, model_type, d_model, d_ff, n_gpus → the best layout and its time.")
+    Path | None,
+    typer.Option(
+        metavar="IN.csv",
+        help="gpu, model_type, d_model, d_ff, n_gpus → the best layout and its time.",
+    ),
 ]
 Sweep = Annotated[
-    str | None, typer.Option(metavar="GPU", help="The smallest cluster for each width of the study: curve, linear end, largest run.")
+    str | None,
+    typer.Option(
+        metavar="GPU",
+        help="The smallest cluster for each width of the study: curve, linear end, largest run.",
+    ),
 ]
 Sparse = Annotated[bool, typer.Option("--sparse", help="With --sweep: models with experts.")]
-Law = Annotated[str | None, typer.Option(metavar="|".join(BATCH_LAWS), help="With --sweep: how the batch grows with compute.")]
-Out = Annotated[Path | None, typer.Option(metavar="OUT.csv", help="Write the rows with the new columns; bad rows say why in `error`.")]
+Law = Annotated[
+    str | None,
+    typer.Option(
+        metavar="|".join(BATCH_LAWS), help="With --sweep: how the batch grows with compute."
+    ),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="OUT.csv", help="Write the rows with the new columns; bad rows say why in `error`."
+    ),
+]
 
 SAID, SHOWN = 10, 20
-"""Messages about single rows on stderr; rows of a table for people. The JSON document and OUT.csv have all."""
+"""Messages about single rows on stderr; rows of a table for people. The JSON document and OUT.csv
+have all."""
 
 
 def command(
@@ -48,7 +73,8 @@ def command(
     out: Out = None,
     json: Json = False,
 ) -> None:
-    """Answer tables of the study "Data movement limits to frontier model training" (arXiv 2411.01137), exactly as its own code does."""
+    """Answer tables of the study "Data movement limits to frontier model training" (arXiv
+    2411.01137), exactly as its own code does."""
     from dmodel.theory import rows
 
     asked = {"--layouts": layouts, "--matmuls": matmuls, "--optima": optima, "--sweep": sweep}
@@ -56,7 +82,11 @@ def command(
     if len(given) != 1:
         raise InputError(f"expected one of {', '.join(asked)}, got {' and '.join(given) or 'none'}")
     if sweep is None and (sparse or batch_law is not None):
-        raise InputError("--sparse and --batch-law belong to --sweep; the rows of a table say for themselves what they are")
+        raise InputError(
+            "--sparse and --batch-law belong to --sweep; the rows of a table say for "
+            "themselves "
+            "what they are"
+        )
     if layouts is not None:
         _table(layouts, rows.LAYOUT_COLUMNS, rows.layouts, out, json)
     if matmuls is not None:
@@ -70,13 +100,23 @@ def command(
         _sweep(sweep, sparse, batch_law or BATCH_LAWS[0], out, json)
 
 
-def _table(path: Path, columns: tuple[str, ...], answer: Any, out: Path | None, json: bool, shown: tuple[str, ...] = ()) -> None:
-    """Answer every row of a table; rows that cannot be answered are named, and the others answered; people see the columns `shown`."""
+def _table(
+    path: Path,
+    columns: tuple[str, ...],
+    answer: Any,
+    out: Path | None,
+    json: bool,
+    shown: tuple[str, ...] = (),
+) -> None:
+    """Answer every row of a table; rows that cannot be answered are named, and the others answered;
+    people see the columns `shown`."""
     from dmodel.cli.sheet import check_folder, read_sheet
 
     check_folder(out)
     check_apart(out, path)
-    sheet = read_sheet(path, [("gpu", "gpu_variable") if name == "gpu" else name for name in columns])
+    sheet = read_sheet(
+        path, [("gpu", "gpu_variable") if name == "gpu" else name for name in columns]
+    )
     found = answer(sheet.rows)
     reasons = [broken or reason for broken, reason in zip(sheet.broken, found.reasons, strict=True)]
     report(sheet, reasons)
@@ -92,7 +132,11 @@ def report(sheet: Sheet, reasons: list[str]) -> None:
     Raises:
       InputError: no row has one.
     """
-    bad = [f"{sheet.path}:{line}: {reason}" for line, reason in zip(sheet.lines, reasons, strict=True) if reason]
+    bad = [
+        f"{sheet.path}:{line}: {reason}"
+        for line, reason in zip(sheet.lines, reasons, strict=True)
+        if reason
+    ]
     if len(bad) == len(reasons):
         raise InputError(f"no usable row; the first: {bad[0]}")
     for text in bad[:SAID]:
@@ -103,14 +147,19 @@ def report(sheet: Sheet, reasons: list[str]) -> None:
 
 
 def write_answers(out: Path, sheet: Sheet, found: Answers, reasons: list[str]) -> None:
-    """The rows in their order with the results beside them, in full precision; a column `error` only where some row has one."""
+    """The rows in their order with the results beside them, in full precision; a column `error`
+    only where some row has one."""
     from dmodel.cli.sheet import write_sheet
 
     new = [*found.columns, *(["error"] if any(reasons) else [])]
     columns = [*(name for name in sheet.columns if name not in new), *new]
     results = {name: values.tolist() for name, values in found.columns.items()}
     rows = [
-        {**row, "error": reason, **{name: "" if reason else str(values[i]) for name, values in results.items()}}
+        {
+            **row,
+            "error": reason,
+            **{name: "" if reason else str(values[i]) for name, values in results.items()},
+        }
         for i, (row, reason) in enumerate(zip(sheet.rows, reasons, strict=True))
     ]
     write_sheet(out, columns, rows)
@@ -124,17 +173,35 @@ def answers_document(sheet: Sheet, found: Answers, reasons: list[str]) -> Docume
         "file": str(sheet.path),
         "rows_read": len(reasons),
         "rows_answered": sum(not reason for reason in reasons),
-        "no_answer": [{"file": str(sheet.path), "line": line, "reason": reason} for _, (line, reason) in lines if reason],
-        "rows": [{"line": line, **{name: v[i] for name, v in results.items()}} for i, (line, reason) in lines if not reason],
+        "no_answer": [
+            {"file": str(sheet.path), "line": line, "reason": reason}
+            for _, (line, reason) in lines
+            if reason
+        ],
+        "rows": [
+            {"line": line, **{name: v[i] for name, v in results.items()}}
+            for i, (line, reason) in lines
+            if not reason
+        ],
     }
 
 
 def _show(columns: tuple[str, ...], d: Document) -> None:
     rows = d["rows"][:SHOWN]
     header = ("line", *columns) if columns else tuple(rows[0])
-    show_table("", header, [[digits(row[key], 4) if isinstance(row[key], float) else row[key] for key in header] for row in rows])
+    show_table(
+        "",
+        header,
+        [
+            [digits(row[key], 4) if isinstance(row[key], float) else row[key] for key in header]
+            for row in rows
+        ],
+    )
     rest = len(d["rows"]) - len(rows)
-    show_lines(f"{d['rows_answered']} of {d['rows_read']} rows answered" + (f", {rest} not shown (--out writes all)" if rest else ""))
+    show_lines(
+        f"{d['rows_answered']} of {d['rows_read']} rows answered"
+        + (f", {rest} not shown (--out writes all)" if rest else "")
+    )
 
 
 def _sweep(name: str, sparse: bool, batch_law: str, out: Path | None, json: bool) -> None:
@@ -155,7 +222,14 @@ def _sweep(name: str, sparse: bool, batch_law: str, out: Path | None, json: bool
         if cluster.problem:
             say(f"no answer: width {cluster.run.d_model:.0f}: {cluster.problem}")
     if out is not None:
-        write_sheet(out, list(SWEEP), [{key: "" if value is None else str(value) for key, value in row.items()} for row in found])
+        write_sheet(
+            out,
+            list(SWEEP),
+            [
+                {key: "" if value is None else str(value) for key, value in row.items()}
+                for row in found
+            ],
+        )
         say(f"wrote {len(found)} rows to {out}")
     ends = headline(clusters, system)
     document = {
@@ -165,7 +239,9 @@ def _sweep(name: str, sparse: bool, batch_law: str, out: Path | None, json: bool
         "linear_end": _end(ends.linear_end),
         "largest_feasible": _end(ends.largest),
         "rows": found,
-        "no_answer": [{"d_model": int(c.run.d_model), "reason": c.problem} for c in clusters if c.problem],
+        "no_answer": [
+            {"d_model": int(c.run.d_model), "reason": c.problem} for c in clusters if c.problem
+        ],
     }
     deliver(document, json, _show_sweep)
 
@@ -176,7 +252,12 @@ SWEEP = ("d_model", "training_flop", "n_gpus", "utilization", "train_time_months
 
 def _cells(cluster: Cluster) -> Document:
     best = cluster.best
-    return {"d_model": int(cluster.run.d_model), "training_flop": float(cluster.run.flop), **dict.fromkeys(SWEEP[2:]), **(_end(best) or {})}
+    return {
+        "d_model": int(cluster.run.d_model),
+        "training_flop": float(cluster.run.flop),
+        **dict.fromkeys(SWEEP[2:]),
+        **(_end(best) or {}),
+    }
 
 
 def _end(best: Best | None) -> Document | None:
@@ -185,14 +266,37 @@ def _end(best: Best | None) -> Document | None:
 
     if best is None:
         return None
-    values = (int(best.run.d_model), float(best.run.flop), best.n_gpus, best.utilization, best.train_time_s / MONTH_S)
+    values = (
+        int(best.run.d_model),
+        float(best.run.flop),
+        best.n_gpus,
+        best.utilization,
+        best.train_time_s / MONTH_S,
+    )
     return dict(zip(SWEEP, values, strict=True))
 
 
 def _show_sweep(d: Document) -> None:
-    rows = [["" if value is None else digits(value, 4) for value in row.values()] for row in d["rows"]]
-    show_table(f"{d['gpu']}, {d['model_type']} models, batch law {d['batch_law']}: the smallest cluster within three months", SWEEP, rows)
-    for name, text in (("linear_end", "Linear scaling ends at"), ("largest_feasible", "Largest run within three months")):
+    rows = [
+        ["" if value is None else digits(value, 4) for value in row.values()] for row in d["rows"]
+    ]
+    show_table(
+        (
+            f"{d['gpu']}, {d['model_type']} models, batch law {d['batch_law']}: the smallest "
+            "cluster "
+            "within three months"
+        ),
+        SWEEP,
+        rows,
+    )
+    for name, text in (
+        ("linear_end", "Linear scaling ends at"),
+        ("largest_feasible", "Largest run within three months"),
+    ):
         end = d[name]
-        where = "none in this sweep" if end is None else f"{end['training_flop']:.2e} FLOP, utilization {end['utilization']:.3f}"
+        where = (
+            "none in this sweep"
+            if end is None
+            else f"{end['training_flop']:.2e} FLOP, utilization {end['utilization']:.3f}"
+        )
         show_lines(f"{text}: {where}" + ("" if end is None else f", {end['n_gpus']:.3g} GPUs"))

@@ -1,21 +1,31 @@
-"""Co-design: model shape, batch, tokens, devices and hardware together with the plan; what limits are worth; designs that hold under doubt.
+"""Co-design: model shape, batch, tokens, devices and hardware together with the plan; what limits
+are worth; designs that hold under doubt.
 
-    stated  = question(system, model, coefficients, objective=…, limits=Limits(…), free=(…), devices=…, global_batch=…, tokens=None,
-                       bounds={name: (low, high)}, law=laws(loss=…), bill=BILL, base=Plan, choices=Choices, footprint=…, reliability=…,
-                       quantile=None)                                                    -> Question
-    answer  = codesign(the same arguments, n_starts=16, seed=0, threads=None)            -> CoDesign  (or solve_question(stated, …))
-    prices  = marginal_values(stated, answer.found)                                      -> Prices    (one more day, dollar, GB, GB/s, …)
-    checked = check_marginal_values(stated, answer.found, prices, change=2e-3)           -> (Checked, …)  by solving again
-    which   = influence(stated, answer.found)                                            -> Influences    (under other published laws)
-    samples = profile_samples(profile, accelerator, stack, n=64, seed=0)                 -> Coefficients  `[n]`
-    doubt   = robust(stated, answer.found.sizes, samples)                                -> Robust        (how often a plan is best)
-    change  = nearest_change(stated, answer)                                             -> Changes       (when answer.found is None)
-    bound   = proven_bound(stated)                                                       -> float | None  (no design is better, proven)
-    grid    = exhaustive(stated, {name: values})                                         -> Grid          (every combination with all plans)
+    stated  = question(system, model, coefficients, objective=…, limits=Limits(…), free=(…),
+                       devices=…, global_batch=…, tokens=None, bounds={name: (low, high)},
+                       law=laws(loss=…), bill=BILL, base=Plan, choices=Choices, footprint=…,
+                       reliability=…, quantile=None)
+                       -> Question
+    answer  = codesign(the same arguments, n_starts=16, seed=0, threads=None)            -> CoDesign
+    (or solve_question(stated, …))
+    prices  = marginal_values(stated, answer.found)                                      -> Prices
+    (one more day, dollar, GB, GB/s, …) checked = check_marginal_values(stated, answer.found,
+    prices, change=2e-3)           -> (Checked, …)  by solving again
+    which   = influence(stated, answer.found)                                            ->
+    Influences    (under other published laws) samples = profile_samples(profile, accelerator,
+    stack, n=64, seed=0)                 -> Coefficients  `[n]`
+    doubt   = robust(stated, answer.found.sizes, samples)                                -> Robust
+    (how often a plan is best)
+    change  = nearest_change(stated, answer)                                             -> Changes
+    (when answer.found is None)
+    bound   = proven_bound(stated)                                                       -> float |
+    None  (no design is better, proven)
+    grid    = exhaustive(stated, {name: values})                                         -> Grid
+    (every combination with all plans)
 
-`objective` is "time", "loss", "cost", "energy" or "largest"; `free` holds groups ("shape", "batch", "tokens", "devices", "hardware") or
-names of unknowns ("n_layers", "d_model", "ff_ratio", "head_dim", "hbm_bytes", "bytes_per_s[1]", …); `Limits` are in SI (seconds, dollars,
-joules).
+`objective` is "time", "loss", "cost", "energy" or "largest"; `free` holds groups ("shape", "batch",
+"tokens", "devices", "hardware") or names of unknowns ("n_layers", "d_model", "ff_ratio",
+"head_dim", "hbm_bytes", "bytes_per_s[1]", …); `Limits` are in SI (seconds, dollars, joules).
 """
 
 from dmodel.codesign.answer import Chosen, CoDesign, Evaluations, codesign, solve_question

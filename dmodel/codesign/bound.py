@@ -1,8 +1,10 @@
-"""A proven bound for co-design: what no sizes, hardware and plan within the bounds can do better, by arithmetic alone.
+"""A proven bound for co-design: what no sizes, hardware and plan within the bounds can do better,
+by arithmetic alone.
 
-A step cannot be faster than its matrix products at the best rate, `6 N D` of them for N parameters in products and D tokens. That leaves
-one unknown, N. Between two of its values the loss is no better than with the larger N, and the arithmetic no less than with the smaller
-one; so the least over all cells of a fine division is a bound for every N, proven whatever the laws' shapes.
+A step cannot be faster than its matrix products at the best rate, `6 N D` of them for N parameters
+in products and D tokens. That leaves one unknown, N. Between two of its values the loss is no
+better than with the larger N, and the arithmetic no less than with the smaller one; so the least
+over all cells of a fine division is a bound for every N, proven whatever the laws' shapes.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ CELLS = 4000
 
 
 class Corner(NamedTuple):
-    """Sizes at their smallest or largest: parameters in products at least and at most, and all others at most [count]."""
+    """Sizes at their smallest or largest: parameters in products at least and at most, and all
+    others at most [count]."""
 
     least: float
     most: float
@@ -47,13 +50,15 @@ def _corner(stated: Question, at: np.ndarray) -> Corner:
 
 
 def _ends(stated: Question) -> tuple[Corner, Corner]:
-    """Smallest and largest model: heads are narrowest in the one and widest in the other, which the parameters do not depend on."""
+    """Smallest and largest model: heads are narrowest in the one and widest in the other, which the
+    parameters do not depend on."""
     u = stated.unknowns
     return _corner(stated, u.low), _corner(stated, u.high)
 
 
 def _rates(stated: Question) -> tuple[float, float]:
-    """Most arithmetic that all devices do in a second [FLOP/s], and most for a dollar [FLOP/dollar]."""
+    """Most arithmetic that all devices do in a second [FLOP/s], and most for a dollar
+    [FLOP/dollar]."""
     u, world = stated.unknowns, stated.world
     chip, bill = world.fixed.system.chip, world.fixed.bill.price
     i = u.index("flops_per_s")
@@ -63,31 +68,50 @@ def _rates(stated: Question) -> tuple[float, float]:
     ratio = np.exp(np.array([u.low[i], u.high[i]])) / float(chip.flops_per_s)
     least = _least_price(stated, bill) + float(bill.flops_per_s) * (ratio - 1.0)
     # price over arithmetic is monotone in the ratio, so its least is at an end
-    each = ratio * float(chip.flops_per_s) * max(faster, 1.0) * efficiency / (float(chip.price_per_s) * np.maximum(least, 1e-3))
+    each = (
+        ratio
+        * float(chip.flops_per_s)
+        * max(faster, 1.0)
+        * efficiency
+        / (float(chip.price_per_s) * np.maximum(least, 1e-3))
+    )
     return float(most * np.exp(u.high[u.index("devices")])), float(each.max())
 
 
 def _least_price(stated: Question, bill: object) -> float:
-    """Price over the catalog's of a device whose every quantity but its arithmetic is at its cheapest bound."""
+    """Price over the catalog's of a device whose every quantity but its arithmetic is at its
+    cheapest bound."""
     u, total = stated.unknowns, 1.0
     k = stated.world.fixed.system.network.n_levels
     for name in ("hbm_bytes", "hbm_bytes_per_s"):
-        total += float(getattr(bill, name)) * (np.exp(u.low[u.index(name)]) / float(getattr(stated.world.fixed.system.chip, name)) - 1.0)
+        total += float(getattr(bill, name)) * (
+            np.exp(u.low[u.index(name)]) / float(getattr(stated.world.fixed.system.chip, name))
+            - 1.0
+        )
     net = stated.world.fixed.system.network
-    width = [np.exp(u.low[u.index(f"bytes_per_s[{i}]")]) / float(np.asarray(net.bytes_per_s)[i]) for i in range(k)]
-    hops = [float(np.asarray(net.latency_s)[i]) / np.exp(u.high[u.index(f"latency_s[{i}]")]) for i in range(k)]
+    width = [
+        np.exp(u.low[u.index(f"bytes_per_s[{i}]")]) / float(np.asarray(net.bytes_per_s)[i])
+        for i in range(k)
+    ]
+    hops = [
+        float(np.asarray(net.latency_s)[i]) / np.exp(u.high[u.index(f"latency_s[{i}]")])
+        for i in range(k)
+    ]
     total += float(bill.inner) * (width[0] - 1.0)  # type: ignore[attr-defined]
-    total += float(bill.outer) * (float(np.prod(width[1:])) ** (1.0 / max(k - 1, 1)) - 1.0)  # type: ignore[attr-defined]
-    return total + float(bill.latency) * (float(np.prod(hops)) ** (1.0 / k) - 1.0)  # type: ignore[attr-defined]
+    total += float(bill.outer) * (float(np.prod(width[1:])) ** (1.0 / max(k - 1, 1)) - 1.0)  # type: ignore
+    return total + float(bill.latency) * (float(np.prod(hops)) ** (1.0 / k) - 1.0)  # type: ignore
 
 
 def proven_bound(stated: Question) -> float | None:
-    """What no design within the bounds undercuts ("largest": exceeds), in the objective's unit; None for energy, which has no such bound.
+    """What no design within the bounds undercuts ("largest": exceeds), in the objective's unit;
+    None for energy, which has no such bound.
 
-    Proof: every other term of a step is ≥ 0 and products run at no more than peak · η_max; an unusual shape, a batch of any size, and
-    failures only make a run worse; parameters outside products count for the loss, as many as the largest model has, and cost nothing.
+    Proof: every other term of a step is ≥ 0 and products run at no more than peak · η_max; an
+    unusual shape, a batch of any size, and failures only make a run worse; parameters outside
+    products count for the loss, as many as the largest model has, and cost nothing.
 
-    Limits: tight when a run is compute-bound, its shape usual and its batch far below the critical one.
+    Limits: tight when a run is compute-bound, its shape usual and its batch far below the critical
+    one.
     """
     if stated.objective == "energy" or float(np.asarray(stated.world.fixed.model.trainable)) < 1.0:
         return None
@@ -120,17 +144,23 @@ def proven_bound(stated: Question) -> float | None:
 
 
 def _attention(stated: Question) -> float:
-    """Model FLOP of a token over six times its parameters, at most: attention beside the narrowest of products."""
+    """Model FLOP of a token over six times its parameters, at most: attention beside the narrowest
+    of products."""
     u = stated.unknowns
     most = 1.0
     for at in (u.low, u.high):
         model = model_of(dict(zip(u.names, np.exp(at).tolist(), strict=True)), stated.world.fixed)
-        most = max(most, float(counts.model_flops_per_token(model, "6N+6Lhs")) / (6.0 * float(counts.active_parameters(model))))
+        most = max(
+            most,
+            float(counts.model_flops_per_token(model, "6N+6Lhs"))
+            / (6.0 * float(counts.active_parameters(model))),
+        )
     return most
 
 
 def _needed(stated: Question, parameters: np.ndarray, target: float) -> np.ndarray:
-    """Least tokens with which so many parameters reach a loss, by bisection of their logarithm; infinite where none do."""
+    """Least tokens with which so many parameters reach a loss, by bisection of their logarithm;
+    infinite where none do."""
     low, high = np.zeros(len(parameters)), np.full(len(parameters), 90.0)
     for _ in range(80):
         middle = 0.5 * (low + high)

@@ -1,4 +1,5 @@
-"""When nothing keeps the limits: which limit binds, by how much, and the nearest change of each that lets a design exist."""
+"""When nothing keeps the limits: which limit binds, by how much, and the nearest change of each
+that lets a design exist."""
 
 from __future__ import annotations
 
@@ -18,8 +19,9 @@ RELAXED = ("seconds", "dollars", "joules", "loss", "memory", "watts", "area_mm2"
 
 
 class Change(NamedTuple):
-    """One limit alone, changed so that a design exists: limit as asked, least value with which one was found, and the design; the unit is
-    that of the quantity. None when changing this limit alone does not help, as far as the search found."""
+    """One limit alone, changed so that a design exists: limit as asked, least value with which one
+    was found, and the design; the unit is that of the quantity. None when changing this limit alone
+    does not help, as far as the search found."""
 
     name: str
     unit: str
@@ -29,8 +31,9 @@ class Change(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """binding: the limit that the nearest design breaks most, relatively; amount: by how much, in `unit`. changes: by limit, smallest
-    relative change first. statement: in words. evaluations: of all searches [count]."""
+    """binding: the limit that the nearest design breaks most, relatively; amount: by how much, in
+    `unit`. changes: by limit, smallest relative change first. statement: in words. evaluations: of
+    all searches [count]."""
 
     binding: str
     unit: str
@@ -41,12 +44,19 @@ class Changes(NamedTuple):
 
 
 def nearest_change(
-    stated: Question, answer: CoDesign, *, n_starts: int = 8, seed: int = 0, anneal: tuple[float, ...] = ANNEAL
+    stated: Question,
+    answer: CoDesign,
+    *,
+    n_starts: int = 8,
+    seed: int = 0,
+    anneal: tuple[float, ...] = ANNEAL,
 ) -> Changes:
-    """For each limit, the least value of it with which the search finds a design that keeps all others.
+    """For each limit, the least value of it with which the search finds a design that keeps all
+    others.
 
     Args:
-      answer: of `codesign`, one without a design. n_starts, seed, anneal: of each search, as in `codesign`.
+      answer: of `codesign`, one without a design. n_starts, seed, anneal: of each search, as in
+        `codesign`.
     """
     at, found, spent = stated.at, [], 0
     for name in RELAXED:
@@ -54,14 +64,18 @@ def nearest_change(
         limit = float(np.asarray(at.limit)[i])
         if limit >= NO_LIMIT:
             continue
-        least = solve_question(stated._replace(at=_least(at, i)), n_starts=n_starts, seed=seed, anneal=anneal)
+        least = solve_question(
+            stated._replace(at=_least(at, i)), n_starts=n_starts, seed=seed, anneal=anneal
+        )
         spent += least.evaluations.total
-        needed = None if least.found is None else float(least.found.outcome.quantities[i])  # type: ignore[union-attr]
+        needed = None if least.found is None else float(least.found.outcome.quantities[i])  # type: ignore
         found.append(Change(name, QUANTITIES[name], limit, needed, least.found))
     found.sort(key=lambda c: np.inf if c.needed is None else c.needed / c.limit)
     binding, amount = _binding(answer, at)
     unit = QUANTITIES.get(binding, "")
-    return Changes(binding, unit, amount, tuple(found), _statement(binding, unit, amount, found), spent)
+    return Changes(
+        binding, unit, amount, tuple(found), _statement(binding, unit, amount, found), spent
+    )
 
 
 def _least(at: Goal, i: int) -> Goal:
@@ -72,7 +86,8 @@ def _least(at: Goal, i: int) -> Goal:
 
 
 def _binding(answer: CoDesign, at: Goal) -> tuple[str, float]:
-    """The limit that the nearest design breaks most, and by how much; "divisibility" when no size has a valid plan."""
+    """The limit that the nearest design breaks most, and by how much; "divisibility" when no size
+    has a valid plan."""
     nearest = answer.nearest
     if nearest is None or nearest.outcome is None:
         return "divisibility", 0.0

@@ -16,8 +16,8 @@ from dmodel.types import InputError
 
 
 class Grid(NamedTuple):
-    """best: design of the grid that keeps all limits, None when none does. value: its objective. combinations: of sizes; evaluations: of
-    the model, all plans of all combinations [count]."""
+    """best: design of the grid that keeps all limits, None when none does. value: its objective.
+    combinations: of sizes; evaluations: of the model, all plans of all combinations [count]."""
 
     best: Design | None
     value: float | None
@@ -32,10 +32,12 @@ def exhaustive(
     threads: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Grid:
-    """Evaluate every valid plan at every combination of values; tokens follow in closed form, as in the search.
+    """Evaluate every valid plan at every combination of values; tokens follow in closed form, as in
+    the search.
 
     Args:
-      values: of every freed unknown but the tokens. progress: called with the combinations done and all.
+      values: of every freed unknown but the tokens. progress: called with the combinations done and
+        all.
 
     Raises:
       InputError: a freed unknown without values, or values of what is not freed.
@@ -43,7 +45,9 @@ def exhaustive(
     u = stated.unknowns
     needed = {n for n, f in zip(u.names, u.free, strict=True) if f and n != "tokens"}
     if set(values) != needed:
-        raise InputError(f"grid: expected values of {', '.join(sorted(needed))}; got {', '.join(sorted(values))}")
+        raise InputError(
+            f"grid: expected values of {', '.join(sorted(needed))}; got {', '.join(sorted(values))}"
+        )
     planner = stated.planner(threads)
     fixed = u.values(np.log(u.value))
     chosen = points({n: np.asarray(v, dtype=float) for n, v in values.items()})
@@ -55,5 +59,5 @@ def exhaustive(
         if progress is not None:
             progress(i + 1, len(chosen))
     name = NAMES.index(OBJECTIVES[stated.objective])
-    value = None if best is None else float(best.outcome.quantities[name])  # type: ignore[union-attr]
+    value = None if best is None else float(best.outcome.quantities[name])  # type: ignore
     return Grid(best=best, value=value, combinations=len(chosen), evaluations=planner.evaluations)

@@ -24,8 +24,9 @@ class Influence(NamedTuple):
     """The answer under another law.
 
     Attributes:
-      kind, law, source: of the law. value: of the objective. change: of it, relative [1]. sizes: of what is freed, SI. moved: the largest
-        factor by which a size changes, above 1. most: that size. residual: of the conditions of optimality.
+      kind, law, source: of the law. value: of the objective. change: of it, relative [1]. sizes: of
+        what is freed, SI. moved: the largest factor by which a size changes, above 1. most: that
+        size. residual: of the conditions of optimality.
     """
 
     kind: str
@@ -40,8 +41,9 @@ class Influence(NamedTuple):
 
 
 class Influences(NamedTuple):
-    """entries: all other laws. decides: the kind whose laws move the sizes most. objective, unit, value, sizes: under the laws of the
-    question, at the continuous optimum beside the design. statement: in words."""
+    """entries: all other laws. decides: the kind whose laws move the sizes most. objective, unit,
+    value, sizes: under the laws of the question, at the continuous optimum beside the design.
+    statement: in words."""
 
     entries: tuple[Influence, ...]
     decides: str
@@ -53,15 +55,19 @@ class Influences(NamedTuple):
 
 
 def influence(stated: Question, design: Design) -> Influences:
-    """Solve again under each published law of loss, batch and shape (and data, where tokens follow from it), one at a time.
+    """Solve again under each published law of loss, batch and shape (and data, where tokens follow
+    from it), one at a time.
 
-    Under another loss law a loss to be reached is the one that it gives to the same run, because losses of different data and tokenizers do
-    not compare; so what changes is how the run trades parameters for tokens.
+    Under another loss law a loss to be reached is the one that it gives to the same run, because
+    losses of different data and tokenizers do not compare; so what changes is how the run trades
+    parameters for tokens.
 
     Limits: the plan is held; hardware that is freed moves with the sizes.
     """
     if design.plan is None:
-        raise InputError("influence: expected a design with a plan; got one without: nothing keeps the limits")
+        raise InputError(
+            "influence: expected a design with a plan; got one without: nothing keeps the limits"
+        )
     start = np.log([design.sizes[name] for name in stated.unknowns.names])
     here = solve(start, design.plan, stated.unknowns, stated.world, stated.at)
     entries = []
@@ -88,7 +94,10 @@ def influence(stated: Question, design: Design) -> Influences:
 
 
 def _same(a: object, b: object) -> bool:
-    return all(np.allclose(float(x), float(y)) for x, y in zip(vars(a).values(), vars(b).values(), strict=True))
+    return all(
+        np.allclose(float(x), float(y))
+        for x, y in zip(vars(a).values(), vars(b).values(), strict=True)
+    )
 
 
 def _under(stated: Question, x: np.ndarray, kind: str, law: object, design: Design) -> Question:
@@ -96,17 +105,25 @@ def _under(stated: Question, x: np.ndarray, kind: str, law: object, design: Desi
     world = stated.world.replace(laws=stated.world.laws.replace(**{kind: law}))
     limit, i = np.asarray(stated.at.limit).copy(), NAMES.index("loss")
     if kind == "loss" and limit[i] < NO_LIMIT:
-        seen = judged(jnp.asarray(x), design.plan, world, stated.at, stated.unknowns.names, SHARPNESS)[1]  # type: ignore[arg-type]
+        seen = judged(
+            jnp.asarray(x), design.plan, world, stated.at, stated.unknowns.names, SHARPNESS
+        )[1]  # type: ignore[arg-type]
         limit[i] = float(seen.quantities[i])
     return stated._replace(world=world, at=stated.at.replace(limit=limit))
 
 
 def _sizes(stated: Question, found: Local) -> dict[str, float]:
     free = stated.unknowns.free
-    return {n: float(np.exp(v)) for n, v, f in zip(stated.unknowns.names, found.x, free, strict=True) if f}
+    return {
+        n: float(np.exp(v))
+        for n, v, f in zip(stated.unknowns.names, found.x, free, strict=True)
+        if f
+    }
 
 
-def _entry(stated: Question, kind: str, name: str, source: str, here: Local, found: Local) -> Influence:
+def _entry(
+    stated: Question, kind: str, name: str, source: str, here: Local, found: Local
+) -> Influence:
     i = NAMES.index(OBJECTIVES[stated.objective])
     value, before = float(found.outcome.quantities[i]), float(here.outcome.quantities[i])
     shift = np.where(stated.unknowns.free, np.abs(found.x - here.x), 0.0)
@@ -125,6 +142,8 @@ def _entry(stated: Question, kind: str, name: str, source: str, here: Local, fou
 
 def _statement(most: Influence) -> str:
     return (
-        f"the law of {most.kind} decides: under {most.law} instead ({most.source.split(':')[0]}) {most.most} changes by a factor of "
-        f"{most.moved:.2f} to {most.sizes[most.most]:.4g} {unit_of(most.most)}, and the objective by {most.change:+.1%}"
+        f"the law of {most.kind} decides: under {most.law} instead ({most.source.split(':')[0]}) "
+        f"{most.most} changes by a factor of "
+        f"{most.moved:.2f} to {most.sizes[most.most]:.4g} {unit_of(most.most)}, and the objective "
+        f"by {most.change:+.1%}"
     )

@@ -1,5 +1,5 @@
-"""Sizes on which plans are valid: whole layers, widths of whole heads that tensor parallelism splits, batches and device counts that
-divide."""
+"""Sizes on which plans are valid: whole layers, widths of whole heads that tensor parallelism
+splits, batches and device counts that divide."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ COUNTS = ("global_batch", "devices")
 TWICE = ((np.inf, np.inf), (-np.inf, -np.inf))
 
 STEPS = {"n_layers": 4.0, "head_dim": 32.0, "heads": 8.0, "d_ff": 256.0}
-"""Multiples: of layers (so that a pipeline splits them), of a head's width, of heads (so that a node's ranks split them), and of the
+"""Multiples: of layers (so that a pipeline splits them), of a head's width, of heads (so that a
+node's ranks split them), and of the
 MLP."""
 
 ODD = (1, 3, 5, 7)
@@ -29,7 +30,8 @@ GOOD = np.array(sorted({float(f * 2**i) for f in ODD for i in range(40)}))
 
 
 def rungs(name: str, sizes: Mapping[str, float], unknowns: Unknowns, at: Fixed) -> np.ndarray:
-    """Valid values of one size between its bounds, ascending, given the sizes before it in `DISCRETE`; its value when it is not freed."""
+    """Valid values of one size between its bounds, ascending, given the sizes before it in
+    `DISCRETE`; its value when it is not freed."""
     i = unknowns.index(name)
     if not unknowns.free[i]:
         return np.array([sizes[name]])
@@ -52,12 +54,19 @@ def _step(name: str, sizes: Mapping[str, float], at: Fixed) -> float:
     return STEPS[name]
 
 
-def rounded(values: Mapping[str, float], unknowns: Unknowns, at: Fixed, most: int) -> list[dict[str, float]]:
-    """Valid sizes nearest to continuous ones in the logarithm, nearest first: `most` of all that the two nearest values of each size (and
-    the nearest power of two for batch and devices) make, and as many of those whose batch and devices are powers of two: those split."""
+def rounded(
+    values: Mapping[str, float], unknowns: Unknowns, at: Fixed, most: int
+) -> list[dict[str, float]]:
+    """Valid sizes nearest to continuous ones in the logarithm, nearest first: `most` of all that
+    the two nearest values of each size (and the nearest power of two for batch and devices) make,
+    and as many of those whose batch and devices are powers of two: those split."""
     found = [dict(values)]
     for name in DISCRETE:
-        found = [sizes | {name: x} for sizes in found for x in _nearest(name, values[name], rungs(name, sizes, unknowns, at))]
+        found = [
+            sizes | {name: x}
+            for sizes in found
+            for x in _nearest(name, values[name], rungs(name, sizes, unknowns, at))
+        ]
     found.sort(key=lambda sizes: sum(np.log(sizes[n] / values[n]) ** 2 for n in DISCRETE))
     even = [sizes for sizes in found if all(_is_power(sizes[n]) for n in COUNTS)]
     return list({tuple(sizes.values()): sizes for sizes in (*found[:most], *even[:most])}.values())
@@ -74,12 +83,20 @@ def _nearest(name: str, x: float, choices: np.ndarray) -> list[float]:
 
 
 def neighbours(sizes: Mapping[str, float], unknowns: Unknowns, at: Fixed) -> list[dict[str, float]]:
-    """Valid sizes near: one size a rung on (depth and width also two, batch and devices also to the next power of two), or two sizes that
-    trade: depth against width, batch with devices."""
+    """Valid sizes near: one size a rung on (depth and width also two, batch and devices also to the
+    next power of two), or two sizes that trade: depth against width, batch with devices."""
     free = [n for n in DISCRETE if unknowns.free[unknowns.index(n)]]
-    further = {"n_layers": (2, -2), "d_model": (2, -2), "global_batch": (np.inf, -np.inf), "devices": (np.inf, -np.inf)}
+    further = {
+        "n_layers": (2, -2),
+        "d_model": (2, -2),
+        "global_batch": (np.inf, -np.inf),
+        "devices": (np.inf, -np.inf),
+    }
     moves = [{n: way} for n in free for way in (1, -1, *further.get(n, ()))]
-    for a, b, ways in (("n_layers", "d_model", ((1, -1), (-1, 1))), ("global_batch", "devices", ((1, 1), (-1, -1), *TWICE))):
+    for a, b, ways in (
+        ("n_layers", "d_model", ((1, -1), (-1, 1))),
+        ("global_batch", "devices", ((1, 1), (-1, -1), *TWICE)),
+    ):
         if a in free and b in free:
             moves += [{a: first, b: second} for first, second in ways]
     found = {}
@@ -93,21 +110,30 @@ def neighbours(sizes: Mapping[str, float], unknowns: Unknowns, at: Fixed) -> lis
     return list(found.values())
 
 
-def _moved(sizes: dict[str, float], name: str, way: float, unknowns: Unknowns, at: Fixed) -> dict[str, float] | None:
-    """One size some rungs on (infinite: to the next power of two), or put back on its own rungs when those have changed; None beyond its
-    bounds."""
+def _moved(
+    sizes: dict[str, float], name: str, way: float, unknowns: Unknowns, at: Fixed
+) -> dict[str, float] | None:
+    """One size some rungs on (infinite: to the next power of two), or put back on its own rungs
+    when those have changed; None beyond its bounds."""
     choices = rungs(name, sizes, unknowns, at)
     place = int(np.abs(np.log(choices / sizes[name])).argmin())
     if np.isinf(way):
         beyond = [i for i, c in enumerate(choices) if _is_power(c) and (i - place) * way > 0.0]
-        return sizes | {name: float(choices[min(beyond, key=lambda i: abs(i - place))])} if beyond else None
+        return (
+            sizes | {name: float(choices[min(beyond, key=lambda i: abs(i - place))])}
+            if beyond
+            else None
+        )
     place += int(way)
     return sizes | {name: float(choices[place])} if 0 <= place < len(choices) else None
 
 
 def points(values: Mapping[str, np.ndarray]) -> list[dict[str, float]]:
     """All combinations of values by name."""
-    return [dict(zip(values, map(float, combination), strict=True)) for combination in product(*values.values())]
+    return [
+        dict(zip(values, map(float, combination), strict=True))
+        for combination in product(*values.values())
+    ]
 
 
 def model_of(sizes: Mapping[str, float], at: Fixed) -> Transformer:

@@ -1,6 +1,8 @@
-"""Laws that tie a run's sizes to its loss: loss, critical batch, shape, data. Each is a record of numbers with its source, and replaceable.
+"""Laws that tie a run's sizes to its loss: loss, critical batch, shape, data. Each is a record of
+numbers with its source, and replaceable.
 
-One formula holds every published form of a law, so that changing a law changes numbers and compiles nothing anew.
+One formula holds every published form of a law, so that changing a law changes numbers and compiles
+nothing anew.
 """
 
 from __future__ import annotations
@@ -15,9 +17,11 @@ from dmodel.types import Array
 
 
 class LossLaw(struct.PyTreeNode, kw_only=True):
-    """Loss of a model of N parameters on D tokens: `E + ((A N^-α)^(1/ρ) + (B D^-β)^(1/ρ))^ρ` [nat/token].
+    """Loss of a model of N parameters on D tokens: `E + ((A N^-α)^(1/ρ) + (B D^-β)^(1/ρ))^ρ`
+    [nat/token].
 
-    Limits: E as both grow; ρ = 1 is the sum of Hoffmann et al. 2022; ρ = α_D with E = 0 is eq. 1.5 of Kaplan et al. 2020.
+    Limits: E as both grow; ρ = 1 is the sum of Hoffmann et al. 2022; ρ = α_D with E = 0 is eq. 1.5
+    of Kaplan et al. 2020.
 
     Attributes:
       irreducible: E [nat]. by_parameters, by_tokens: A, B. alpha, beta: exponents. mixing: ρ.
@@ -34,7 +38,8 @@ class LossLaw(struct.PyTreeNode, kw_only=True):
 
 
 class BatchLaw(struct.PyTreeNode, kw_only=True):
-    """Critical batch `b · C^c · D^d · L^l` [token]; what a batch B wastes is `1 + B / critical` (McCandlish et al. 2018, eq. 2.11).
+    """Critical batch `b · C^c · D^d · L^l` [token]; what a batch B wastes is `1 + B / critical`
+    (McCandlish et al. 2018, eq. 2.11).
 
     Attributes:
       tokens: b, at compute, data and loss of 1. by_flop, by_tokens, by_loss: exponents.
@@ -47,13 +52,15 @@ class BatchLaw(struct.PyTreeNode, kw_only=True):
 
 
 class ShapeLaw(struct.PyTreeNode, kw_only=True):
-    """What an unusual shape is worth: `N_eff = N exp(−κ ln²(L / L*) − κ_f ln²(r / r*) − κ_e ln²(e / e*))`, and the best depth
+    """What an unusual shape is worth: `N_eff = N exp(−κ ln²(L / L*) − κ_f ln²(r / r*) − κ_e ln²(e /
+    e*))`, and the best depth
     `L* = a h^p + b ln h + c`.
 
     Limits: N for the usual shape. A factor on N, because a loss law then says what it costs.
 
     Attributes:
-      scale, exponent, by_log, offset: a, p, b, c. depth, ff, head: κ, κ_f, κ_e [1]. ff_ratio, head_dim: r*, e*.
+      scale, exponent, by_log, offset: a, p, b, c. depth, ff, head: κ, κ_f, κ_e [1]. ff_ratio,
+        head_dim: r*, e*.
     """
 
     scale: Array
@@ -68,7 +75,8 @@ class ShapeLaw(struct.PyTreeNode, kw_only=True):
 
 
 class DataLaw(struct.PyTreeNode, kw_only=True):
-    """Tokens of a run whose tokens are not freed: `ratio · N^exponent` [token]; unused when a number of tokens is given."""
+    """Tokens of a run whose tokens are not freed: `ratio · N^exponent` [token]; unused when a
+    number of tokens is given."""
 
     ratio: Array = 20.0
     exponent: Array = 1.0
@@ -85,7 +93,9 @@ _KAPLAN_N, _KAPLAN_D = 8.8e13, 5.4e13
 
 LOSS_LAWS = {
     "besiroglu": Law(
-        LossLaw(irreducible=1.8172, by_parameters=482.01, alpha=0.3478, by_tokens=2085.43, beta=0.3658),
+        LossLaw(
+            irreducible=1.8172, by_parameters=482.01, alpha=0.3478, by_tokens=2085.43, beta=0.3658
+        ),
         "Besiroglu et al. 2024 (arXiv 2404.10102): the data of Hoffmann et al. fitted again",
     ),
     "hoffmann": Law(
@@ -107,18 +117,31 @@ LOSS_LAWS = {
 }
 
 BATCH_LAWS = {
-    "kaplan": Law(BatchLaw(tokens=2.1e8, by_loss=-1.0 / 0.21), "Kaplan et al. 2020, eq. 5.3: 2.1e8 tokens / L^(1/0.21)"),
+    "kaplan": Law(
+        BatchLaw(tokens=2.1e8, by_loss=-1.0 / 0.21),
+        "Kaplan et al. 2020, eq. 5.3: 2.1e8 tokens / L^(1/0.21)",
+    ),
     "zhang": Law(
-        # their batch is where steps cost 20 % more, a fifth of the critical one here; sequences of 512 tokens, data in millions
+        # their batch is where steps cost 20 % more, a fifth of the critical one here; sequences of
+        # 512 tokens, data in millions
         BatchLaw(tokens=5.0 * 512.0 * 22.91 * 1e6**-0.47, by_tokens=0.47),
-        "Zhang et al. 2024 (arXiv 2410.21676): 22.91 (D / 1e6)^0.47 sequences of 512 tokens cost 20 % more steps",
+        (
+            "Zhang et al. 2024 (arXiv 2410.21676): 22.91 (D / 1e6)^0.47 sequences of 512 tokens "
+            "cost "
+            "20 % more steps"
+        ),
     ),
     "deepseek": Law(
-        BatchLaw(tokens=0.2920, by_flop=0.3271), "Bi et al. 2024 (arXiv 2401.02954): their best batch, taken as the critical one"
+        BatchLaw(tokens=0.2920, by_flop=0.3271),
+        "Bi et al. 2024 (arXiv 2401.02954): their best batch, taken as the critical one",
     ),
     "sixth": Law(
         BatchLaw(tokens=2048.0**2 * 3e23 ** (-1.0 / 6.0), by_flop=1.0 / 6.0),
-        "Erdil & Schneider-Joseph 2024 (arXiv 2411.01137): C^(1/6) through GPT-3's 4 Mi tokens at 3e23 FLOP",
+        (
+            "Erdil & Schneider-Joseph 2024 (arXiv 2411.01137): C^(1/6) through GPT-3's 4 Mi "
+            "tokens at "
+            "3e23 FLOP"
+        ),
     ),
     "constant": Law(BatchLaw(tokens=2.0**22), "4 Mi tokens at every scale: no law"),
 }
@@ -126,24 +149,38 @@ BATCH_LAWS = {
 SHAPE_LAWS = {
     "hoffmann": Law(
         ShapeLaw(scale=0.10056 * 4.0**0.3751, exponent=0.7502),
-        "best depth: shapes of Hoffmann et al. 2022 as fitted by Erdil & Schneider-Joseph 2024; penalty: 3 % of the loss at 6 × 4288 "
-        "against 48 × 1600 (Kaplan et al. 2020, section 3.1), put into parameters by their exponent 0.076; for the MLP and the heads "
+        "best depth: shapes of Hoffmann et al. 2022 as fitted by Erdil & Schneider-Joseph 2024; "
+        "penalty: 3 % of the loss at 6 × 4288 "
+        "against 48 × 1600 (Kaplan et al. 2020, section 3.1), put into parameters by their "
+        "exponent 0.076; for the MLP and the heads "
         "assumed: 3 % at ten times the usual ratio, 1 % at a quarter or four times the usual head",
     ),
     "kaplan": Law(
         ShapeLaw(scale=0.01, exponent=1.0),
-        "width over depth of 100 at every size, the middle of the flat region of Kaplan et al. 2020, figure 5; penalty as for hoffmann",
+        (
+            "width over depth of 100 at every size, the middle of the flat region of Kaplan et al. "
+            "2020, figure 5; penalty as for hoffmann"
+        ),
     ),
     "levine": Law(
         ShapeLaw(scale=0.0, exponent=1.0, by_log=1.0 / 0.0555, offset=-5.039 / 0.0555),
-        "depth efficiency of Levine et al. 2020 (arXiv 2006.12467): ln h = 5.039 + 0.0555 L at the threshold; penalty as for hoffmann",
+        (
+            "depth efficiency of Levine et al. 2020 (arXiv 2006.12467): ln h = 5.039 + 0.0555 L at "
+            "the threshold; penalty as for hoffmann"
+        ),
     ),
-    "none": Law(ShapeLaw(scale=1.0, exponent=0.0, depth=0.0, ff=0.0, head=0.0), "only the number of parameters matters"),
+    "none": Law(
+        ShapeLaw(scale=1.0, exponent=0.0, depth=0.0, ff=0.0, head=0.0),
+        "only the number of parameters matters",
+    ),
 }
 
 DATA_LAWS = {
     "hoffmann": Law(DataLaw(), "Hoffmann et al. 2022: 20 tokens per parameter"),
-    "llama-3": Law(DataLaw(ratio=15.6e12 / 405e9), "Llama team 2024 (arXiv 2407.21783): 15.6e12 tokens for 405e9 parameters"),
+    "llama-3": Law(
+        DataLaw(ratio=15.6e12 / 405e9),
+        "Llama team 2024 (arXiv 2407.21783): 15.6e12 tokens for 405e9 parameters",
+    ),
 }
 
 
@@ -172,16 +209,29 @@ def laws(**names: str) -> Laws:
     0.0
     """
     chosen = DEFAULT | names
-    return Laws(**{kind: KINDS[kind][chosen[kind]].law for kind in chosen})  # type: ignore[arg-type]
+    return Laws(**{kind: KINDS[kind][chosen[kind]].law for kind in chosen})  # type: ignore
 
 
-def effective_parameters(parameters: Array, n_layers: Array, d_model: Array, ff_ratio: Array, head_dim: Array, law: ShapeLaw) -> jax.Array:
+def effective_parameters(
+    parameters: Array,
+    n_layers: Array,
+    d_model: Array,
+    ff_ratio: Array,
+    head_dim: Array,
+    law: ShapeLaw,
+) -> jax.Array:
     """Parameters that a usual shape would need for the same loss [count]: `ShapeLaw`."""
     width = jnp.asarray(d_model)
     # a depth of at least one layer, so that the logarithm exists where a law's line crosses zero
-    best = jnp.maximum(law.scale * width**law.exponent + law.by_log * jnp.log(width) + law.offset, 1.0)
+    best = jnp.maximum(
+        law.scale * width**law.exponent + law.by_log * jnp.log(width) + law.offset, 1.0
+    )
     off = law.depth * jnp.log(n_layers / best) ** 2
-    off = off + law.ff * jnp.log(ff_ratio / law.ff_ratio) ** 2 + law.head * jnp.log(head_dim / law.head_dim) ** 2
+    off = (
+        off
+        + law.ff * jnp.log(ff_ratio / law.ff_ratio) ** 2
+        + law.head * jnp.log(head_dim / law.head_dim) ** 2
+    )
     return jnp.asarray(parameters * jnp.exp(-off))
 
 
@@ -201,21 +251,32 @@ def loss(parameters: Array, tokens: Array, law: LossLaw) -> jax.Array:
 
 def critical_batch(flop: Array, tokens: Array, loss: Array, law: BatchLaw) -> jax.Array:
     """`BatchLaw` [token]."""
-    return jnp.asarray(law.tokens * jnp.exp(law.by_flop * jnp.log(flop) + law.by_tokens * jnp.log(tokens) + law.by_loss * jnp.log(loss)))
+    return jnp.asarray(
+        law.tokens
+        * jnp.exp(
+            law.by_flop * jnp.log(flop)
+            + law.by_tokens * jnp.log(tokens)
+            + law.by_loss * jnp.log(loss)
+        )
+    )
 
 
 class Quality(NamedTuple):
-    """loss [nat/token]; critical: batch [token]; waste: tokens over those that small batches would need, `1 + B / critical` [1]."""
+    """loss [nat/token]; critical: batch [token]; waste: tokens over those that small batches would
+    need, `1 + B / critical` [1]."""
 
     loss: jax.Array
     critical: jax.Array
     waste: jax.Array
 
 
-def quality(parameters: Array, tokens: Array, batch_tokens: Array, flop: Array, law: Laws) -> Quality:
+def quality(
+    parameters: Array, tokens: Array, batch_tokens: Array, flop: Array, law: Laws
+) -> Quality:
     """Loss of a run, with what its batch wastes: `L(N, D / (1 + B / critical))`.
 
-    The critical batch is that of the loss reached; two rounds of substitution find it, as it moves slowly with the loss.
+    The critical batch is that of the loss reached; two rounds of substitution find it, as it moves
+    slowly with the loss.
     """
     found = loss(parameters, tokens, law.loss)
     critical = critical_batch(flop, tokens, found, law.batch)

@@ -1,4 +1,5 @@
-"""Limits and objectives as one vector: logarithmic excess over every limit, ≤ 0 where it is kept."""
+"""Limits and objectives as one vector: logarithmic excess over every limit, ≤ 0 where it is
+kept."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from dmodel.codesign.outcome import NAMES, OBJECTIVES, QUANTITIES
 from dmodel.types import Array, InputError
 
 SCALE = np.array([20.0 if name == "loss" else 1.0 for name in NAMES])
-"""Excess of the loss counts 20 times: loss falls as about the twentieth power of compute, so all limits weigh alike."""
+"""Excess of the loss counts 20 times: loss falls as about the twentieth power of compute, so all
+limits weigh alike."""
 
 NO_LIMIT = 1e300
 
@@ -22,8 +24,9 @@ class Limits(struct.PyTreeNode, kw_only=True):
     """What must not be exceeded; None = no limit.
 
     Attributes:
-      seconds: duration, with what failures cost [s]. loss: to reach [nat/token]. dollars: rent [dollar]. joules: with hosts and cooling
-      [J]. watts: of the facility [W]. area_mm2: of one die [mm²]. batch: over the critical one [1]. tokens: there are [token].
+      seconds: duration, with what failures cost [s]. loss: to reach [nat/token]. dollars: rent
+      [dollar]. joules: with hosts and cooling [J]. watts: of the facility [W]. area_mm2: of one die
+      [mm²]. batch: over the critical one [1]. tokens: there are [token].
       memory: share of the device's memory that may be used [1].
     """
 
@@ -39,8 +42,9 @@ class Limits(struct.PyTreeNode, kw_only=True):
 
 
 class Goal(struct.PyTreeNode, kw_only=True):
-    """Objective and limits as arrays: merit is `Σ weight ln quantity`, least is best; limit `[quantity]`, 1e300 where there is none;
-    quantile of the samples that counts for every quantity, negative for the mean."""
+    """Objective and limits as arrays: merit is `Σ weight ln quantity`, least is best; limit
+    `[quantity]`, 1e300 where there is none; quantile of the samples that counts for every quantity,
+    negative for the mean."""
 
     weight: np.ndarray
     limit: np.ndarray
@@ -51,22 +55,31 @@ def goal(objective: str, limits: Limits, quantile: float | None = None) -> Goal:
     """Objective and limits as arrays.
 
     Raises:
-      InputError: an unknown objective, a limit that is not positive, or an objective that nothing holds back.
+      InputError: an unknown objective, a limit that is not positive, or an objective that nothing
+        holds back.
     """
     if objective not in OBJECTIVES:
         raise InputError(f"objective: expected one of {', '.join(OBJECTIVES)}; got {objective!r}")
     given = {name: getattr(limits, name, None) for name in NAMES}
     for name, value in given.items():
         if value is not None and not float(value) > 0.0:
-            raise InputError(f"limit of {name}: expected a positive number of {QUANTITIES[name]}; got {value!r}")
+            raise InputError(
+                f"limit of {name}: expected a positive number of {QUANTITIES[name]}; got {value!r}"
+            )
     budget = [n for n in ("seconds", "dollars", "joules", "tokens") if given[n] is not None]
     if objective in ("loss", "largest") and not budget:
-        raise InputError(f"objective {objective!r}: expected a limit of seconds, dollars, joules or tokens, or the answer is without end")
+        raise InputError(
+            f"objective {objective!r}: expected a limit of seconds, dollars, joules or "
+            "tokens, or "
+            "the answer is without end"
+        )
     if quantile is not None and not 0.0 < quantile < 1.0:
-        raise InputError(f"quantile: expected a number between 0 and 1, or none for the mean; got {quantile!r}")
+        raise InputError(
+            f"quantile: expected a number between 0 and 1, or none for the mean; got {quantile!r}"
+        )
     weight = np.zeros(len(NAMES))
     weight[NAMES.index(OBJECTIVES[objective])] = -1.0 if objective == "largest" else 1.0
-    limit = np.array([NO_LIMIT if given[n] is None else float(given[n]) for n in NAMES])  # type: ignore[arg-type]
+    limit = np.array([NO_LIMIT if given[n] is None else float(given[n]) for n in NAMES])  # type: ignore
     return Goal(weight=weight, limit=limit, quantile=-1.0 if quantile is None else quantile)
 
 
@@ -87,7 +100,8 @@ def _column(x: jax.Array, rank: int) -> jax.Array:
 
 
 class Margin(NamedTuple):
-    """One limit at a design: value and limit in the unit; slack of the limit, signed, in the unit; binding within `tolerance`."""
+    """One limit at a design: value and limit in the unit; slack of the limit, signed, in the unit;
+    binding within `tolerance`."""
 
     name: str
     unit: str

@@ -1,8 +1,10 @@
-"""Exact local optimum of all continuous sizes while the plan is held: sequential quadratic programming, with its multipliers.
+"""Exact local optimum of all continuous sizes while the plan is held: sequential quadratic
+programming, with its multipliers.
 
-Held are the degrees (dp follows the devices), micro-batch, interleaving, recomputation and ZeRO; free are the sizes that the problem frees.
-The subproblem is solved by its dual, a non-negative least-squares problem (Lawson & Hanson 1974, ch. 23); Hessians by damped BFGS (Powell
-1978); steps by the l1 merit function (Han 1977).
+Held are the degrees (dp follows the devices), micro-batch, interleaving, recomputation and ZeRO;
+free are the sizes that the problem frees. The subproblem is solved by its dual, a non-negative
+least-squares problem (Lawson & Hanson 1974, ch. 23); Hessians by damped BFGS (Powell 1978); steps
+by the l1 merit function (Han 1977).
 """
 
 from __future__ import annotations
@@ -28,11 +30,13 @@ ITERATIONS, LONGEST = 80, 0.5
 """Of the quadratic programming, and the longest step in the logarithm of a size."""
 
 STRUCTURE = ("micro-batches", "stages", "full pipeline")
-"""Limits beside those of the goal: at least one micro-batch, one layer (or embedding, or head) for each chunk of a stage, and as many
-micro-batches as stages: fewer leave stages idle, and step time has a kink there, which this keeps on one side."""
+"""Limits beside those of the goal: at least one micro-batch, one layer (or embedding, or head) for
+each chunk of a stage, and as many micro-batches as stages: fewer leave stages idle, and step time
+has a kink there, which this keeps on one side."""
 
 FULL = 1.0 + 1e-6
-"""Where the pipeline counts as full: a hair off the kink, so that slopes are those of its own side."""
+"""Where the pipeline counts as full: a hair off the kink, so that slopes are those of its own side.
+"""
 
 LIMITS = (*NAMES, *STRUCTURE)
 
@@ -42,9 +46,10 @@ RIDGE = 1e-11
 class Local(NamedTuple):
     """An optimum of the continuous sizes.
 
-    x: logarithms of all sizes `[name]`. merit. over: scaled excess of the limits `[limit]`. multipliers `[limit]`, ≥ 0; low, high: those of
-    the bounds `[name]`. residual: largest violation of the conditions of optimality. slopes: of merit and excess by the sizes, `[1 + limit,
-    name]`. outcome. evaluations of the model, a derivative by d sizes counted d times.
+    x: logarithms of all sizes `[name]`. merit. over: scaled excess of the limits `[limit]`.
+    multipliers `[limit]`, ≥ 0; low, high: those of the bounds `[name]`. residual: largest violation
+    of the conditions of optimality. slopes: of merit and excess by the sizes, `[1 + limit, name]`.
+    outcome. evaluations of the model, a derivative by d sizes counted d times.
     """
 
     x: np.ndarray
@@ -60,9 +65,12 @@ class Local(NamedTuple):
 
 
 def held(plan: Plan, x: dict[str, jax.Array]) -> Plan:
-    """The plan at other sizes: dp is what tp, cp and pp leave of the devices, the sharding group the same share of it."""
+    """The plan at other sizes: dp is what tp, cp and pp leave of the devices, the sharding group
+    the same share of it."""
     dp = x["devices"] / (plan.tp * plan.cp * plan.pp)
-    return plan.replace(dp=dp, shard=1.0 + (dp - 1.0) * _share(plan), global_batch=x["global_batch"])
+    return plan.replace(
+        dp=dp, shard=1.0 + (dp - 1.0) * _share(plan), global_batch=x["global_batch"]
+    )
 
 
 def _share(plan: Plan) -> jax.Array:
@@ -70,7 +78,9 @@ def _share(plan: Plan) -> jax.Array:
     return jnp.where(plan.dp > 1.0, (plan.shard - 1.0) / jnp.maximum(plan.dp - 1.0, 1e-9), 1.0)
 
 
-def judged(x: jax.Array, plan: Plan, world: World, at: Goal, names: tuple[str, ...], sharpness: float) -> tuple[jax.Array, Outcome]:
+def judged(
+    x: jax.Array, plan: Plan, world: World, at: Goal, names: tuple[str, ...], sharpness: float
+) -> tuple[jax.Array, Outcome]:
     """`[1 + limit]`: merit, then scaled excess over `LIMITS`; and the outcome."""
     sizes = named(x, names)
     used = held(plan, sizes)
@@ -92,7 +102,9 @@ def _compiled() -> Callable:
         slopes, (rows, found) = jax.jacfwd(twice, has_aux=True)(x)
         return rows, slopes, found
 
-    return jax.jit(both, static_argnames=("names", "sharpness"), compiler_options=quick_to_compile())
+    return jax.jit(
+        both, static_argnames=("names", "sharpness"), compiler_options=quick_to_compile()
+    )
 
 
 def least_squares(q: np.ndarray, r: np.ndarray) -> np.ndarray:
@@ -123,7 +135,8 @@ def least_squares(q: np.ndarray, r: np.ndarray) -> np.ndarray:
 
 
 class _Point(NamedTuple):
-    """f, g (limits and bounds, finite ones), their slopes, all rows and slopes of the model, and the outcome."""
+    """f, g (limits and bounds, finite ones), their slopes, all rows and slopes of the model, and
+    the outcome."""
 
     f: float
     g: np.ndarray
@@ -135,9 +148,18 @@ class _Point(NamedTuple):
 
 
 class _Problem:
-    """The model at a held plan as a function of the free sizes, with bounds as limits; counts what it evaluates."""
+    """The model at a held plan as a function of the free sizes, with bounds as limits; counts what
+    it evaluates."""
 
-    def __init__(self, start: np.ndarray, plan: Plan, unknowns: Unknowns, world: World, at: Goal, sharpness: float):
+    def __init__(
+        self,
+        start: np.ndarray,
+        plan: Plan,
+        unknowns: Unknowns,
+        world: World,
+        at: Goal,
+        sharpness: float,
+    ):
         # 1F1B is interleaving with one chunk: one program for both
         same = plan.replace(schedule="interleaved" if plan.schedule == "1f1b" else plan.schedule)
         floats = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype=float), (same, world, at))
@@ -171,7 +193,8 @@ class _Problem:
 
 
 def _direction(h: np.ndarray, at: _Point) -> tuple[np.ndarray, np.ndarray]:
-    """Step and multipliers of the quadratic subproblem; a ridge lets it violate limits that contradict each other."""
+    """Step and multipliers of the quadratic subproblem; a ridge lets it violate limits that
+    contradict each other."""
     inverse = np.linalg.inv(h)
     q = at.dg @ inverse @ at.dg.T
     q[np.diag_indices_from(q)] += RIDGE * (1.0 + np.trace(q) / len(q))
@@ -179,8 +202,11 @@ def _direction(h: np.ndarray, at: _Point) -> tuple[np.ndarray, np.ndarray]:
     return -inverse @ (at.df + at.dg.T @ multipliers), multipliers
 
 
-def _line_search(problem: _Problem, x: np.ndarray, step: np.ndarray, at: _Point, weight: float) -> tuple[np.ndarray, _Point] | None:
-    """A share of the step that lowers the l1 merit function enough, and what is there; None when no share does."""
+def _line_search(
+    problem: _Problem, x: np.ndarray, step: np.ndarray, at: _Point, weight: float
+) -> tuple[np.ndarray, _Point] | None:
+    """A share of the step that lowers the l1 merit function enough, and what is there; None when no
+    share does."""
     before = at.f + weight * np.maximum(at.g, 0.0).sum()
     slope = at.df @ step - weight * np.maximum(at.g, 0.0).sum()
     share = min(1.0, LONGEST / max(np.abs(step).max(), 1e-300))
@@ -205,12 +231,20 @@ def _updated(h: np.ndarray, s: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def solve(
-    start: np.ndarray, plan: Plan, unknowns: Unknowns, world: World, at: Goal, *, sharpness: float = SHARPNESS, tolerance: float = 1e-9
+    start: np.ndarray,
+    plan: Plan,
+    unknowns: Unknowns,
+    world: World,
+    at: Goal,
+    *,
+    sharpness: float = SHARPNESS,
+    tolerance: float = 1e-9,
 ) -> Local:
     """Optimum of the free sizes near a start, the plan held.
 
     Args:
-      start: logarithms of all sizes `[name]`. plan: scalars. unknowns: bounds; what is not free stays as in `start`.
+      start: logarithms of all sizes `[name]`. plan: scalars. unknowns: bounds; what is not free
+        stays as in `start`.
       tolerance: of the conditions of optimality, in scaled merit per logarithm.
     """
     problem = _Problem(start, plan, unknowns, world, at, sharpness)
@@ -219,7 +253,9 @@ def solve(
     weight, multipliers = 1.0, np.zeros(len(here.g))
     for _ in range(ITERATIONS if len(x) else 0):
         step, multipliers = _direction(h, here)
-        residual = max(np.abs(here.df + here.dg.T @ multipliers).max(), np.maximum(here.g, 0.0).max())
+        residual = max(
+            np.abs(here.df + here.dg.T @ multipliers).max(), np.maximum(here.g, 0.0).max()
+        )
         if residual < tolerance:
             break
         weight = max(weight, 2.0 * multipliers.max())
@@ -240,7 +276,10 @@ def _result(problem: _Problem, x: np.ndarray, here: _Point, multipliers: np.ndar
     n_kept, d, names = int(problem.kept.sum()), len(x), len(problem.start)
     limits, low, high = np.zeros(len(LIMITS)), np.zeros(names), np.zeros(names)
     limits[problem.kept] = multipliers[:n_kept]
-    low[problem.free], high[problem.free] = multipliers[n_kept : n_kept + d], multipliers[n_kept + d :]
+    low[problem.free], high[problem.free] = (
+        multipliers[n_kept : n_kept + d],
+        multipliers[n_kept + d :],
+    )
     stationary = np.abs(here.df + here.dg.T @ multipliers).max(initial=0.0)
     return Local(
         x=problem.whole(x),

@@ -1,4 +1,5 @@
-"""What becomes of a run of given sizes under a plan: the quantities that objectives and limits speak of, all positive and
+"""What becomes of a run of given sizes under a plan: the quantities that objectives and limits
+speak of, all positive and
 differentiable."""
 
 from __future__ import annotations
@@ -33,12 +34,19 @@ QUANTITIES = {
     "tokens": "token",
     "memory": "device memory",
 }
-"""What limits speak of, and units: duration with what failures cost, loss, rent, energy with hosts and cooling, model FLOP of the run (6 N
-D and attention), power of the facility, die area, batch over the critical one, tokens, bytes of the fullest device over its memory."""
+"""What limits speak of, and units: duration with what failures cost, loss, rent, energy with hosts
+and cooling, model FLOP of the run (6 N D and attention), power of the facility, die area, batch
+over the critical one, tokens, bytes of the fullest device over its memory."""
 
 NAMES = tuple(QUANTITIES)
 
-OBJECTIVES = {"time": "seconds", "loss": "loss", "cost": "dollars", "energy": "joules", "largest": "flop"}
+OBJECTIVES = {
+    "time": "seconds",
+    "loss": "loss",
+    "cost": "dollars",
+    "energy": "joules",
+    "largest": "flop",
+}
 """Objectives and the quantity that each makes least ("largest": makes most)."""
 
 
@@ -46,8 +54,9 @@ class World(struct.PyTreeNode, kw_only=True):
     """All that is not chosen.
 
     Attributes:
-      fixed: catalog's system and model, bill. coefficients: leaves `[sample]`. laws, footprint, reliability (None = no failures).
-      law_tokens: 1 = tokens follow from the data law, 0 = they are the unknown.
+      fixed: catalog's system and model, bill. coefficients: leaves `[sample]`. laws, footprint,
+      reliability (None = no failures). law_tokens: 1 = tokens follow from the data law, 0 = they
+      are the unknown.
     """
 
     fixed: Fixed
@@ -59,8 +68,8 @@ class World(struct.PyTreeNode, kw_only=True):
 
 
 class Outcome(struct.PyTreeNode, kw_only=True):
-    """quantities: in the order of `NAMES`, `[quantity, *batch]`. step_time_s [s]. mfu [1]. memory_bytes [byte]. quality: loss, critical
-    batch and waste. parameters [count]."""
+    """quantities: in the order of `NAMES`, `[quantity, *batch]`. step_time_s [s]. mfu [1].
+    memory_bytes [byte]. quality: loss, critical batch and waste. parameters [count]."""
 
     quantities: jax.Array
     step_time_s: Array
@@ -71,15 +80,20 @@ class Outcome(struct.PyTreeNode, kw_only=True):
 
 
 def parameters(model: Transformer, laws: Laws) -> jax.Array:
-    """Effective parameters by the laws of loss and shape [count]: active ones, with or without embeddings as the loss law counts them.
+    """Effective parameters by the laws of loss and shape [count]: active ones, with or without
+    embeddings as the loss law counts them.
 
-    The MLP of three matrices counts as one of two that is half as wide again. Limits: a mixture's experts beyond those that a token visits
-    are worth nothing here.
+    The MLP of three matrices counts as one of two that is half as wide again. Limits: a mixture's
+    experts beyond those that a token visits are worth nothing here.
     """
     n: counts.Parameters = counts.parameter_groups(model)  # type: ignore[reportCallIssue]
-    counted = counts.active_parameters(model) - (1.0 - laws.loss.embeddings) * (n.embedding + n.head)
+    counted = counts.active_parameters(model) - (1.0 - laws.loss.embeddings) * (
+        n.embedding + n.head
+    )
     ratio = model.d_ff / model.d_model * (1.0 + 0.5 * model.gated_mlp)
-    return effective_parameters(counted, model.n_layers, model.d_model, ratio, model.head_dim, laws.shape)
+    return effective_parameters(
+        counted, model.n_layers, model.d_model, ratio, model.head_dim, laws.shape
+    )
 
 
 def tokens_of(x: dict[str, jax.Array], model: Transformer, world: World) -> jax.Array:
@@ -90,14 +104,22 @@ def tokens_of(x: dict[str, jax.Array], model: Transformer, world: World) -> jax.
 
 
 class Step(struct.PyTreeNode, kw_only=True):
-    """One step under a plan: step_time_s [s], memory_bytes [byte], watts of the facility [W]; `[*batch]`."""
+    """One step under a plan: step_time_s [s], memory_bytes [byte], watts of the facility [W];
+    `[*batch]`."""
 
     step_time_s: Array
     memory_bytes: Array
     watts: Array
 
 
-def step(system: System, model: Transformer, plan: Plan, c: Coefficients, footprint: Footprint, sharpness: float) -> Step:
+def step(
+    system: System,
+    model: Transformer,
+    plan: Plan,
+    c: Coefficients,
+    footprint: Footprint,
+    sharpness: float,
+) -> Step:
     """What a plan's step takes: all that needs the model of step time."""
     time = step_time(system, model, plan, c, sharpness=sharpness)
     return Step(
@@ -107,7 +129,15 @@ def step(system: System, model: Transformer, plan: Plan, c: Coefficients, footpr
     )
 
 
-def whole_run(system: System, area: Array, model: Transformer, plan: Plan, seen: Step, tokens: Array, world: World) -> Outcome:
+def whole_run(
+    system: System,
+    area: Array,
+    model: Transformer,
+    plan: Plan,
+    seen: Step,
+    tokens: Array,
+    world: World,
+) -> Outcome:
     """The whole run from its step: cheap, and without the model of step time.
 
     `seconds = tokens / (B s) · T / goodput`; rent and energy are paid for all of that time.
@@ -133,19 +163,26 @@ def whole_run(system: System, area: Array, model: Transformer, plan: Plan, seen:
     return Outcome(
         quantities=stack(*(rows[name] for name in NAMES)),
         step_time_s=seen.step_time_s,
-        mfu=batch * counts.model_flops_per_token(model, run.CONVENTION) / (seen.step_time_s * plan.devices * system.chip.flops_per_s),
+        mfu=batch
+        * counts.model_flops_per_token(model, run.CONVENTION)
+        / (seen.step_time_s * plan.devices * system.chip.flops_per_s),
         memory_bytes=seen.memory_bytes,
         quality=found,
         parameters=counts.parameters(model),
     )
 
 
-def outcome(x: dict[str, Any], plan: Plan, world: World, coefficients: Coefficients, sharpness: float) -> Outcome:
+def outcome(
+    x: dict[str, Any], plan: Plan, world: World, coefficients: Coefficients, sharpness: float
+) -> Outcome:
     """Sizes and a plan of matching devices and batch → quantities.
 
     Args:
-      x: every unknown by name, `[*batch]`. plan: leaves `[*batch]`. coefficients: one sample, scalars.
+      x: every unknown by name, `[*batch]`. plan: leaves `[*batch]`. coefficients: one sample,
+        scalars.
     """
     model, device = shaped(x, world.fixed), equipped(x, world.fixed)
     seen = step(device.system, model, plan, coefficients, world.footprint, sharpness)
-    return whole_run(device.system, device.area_mm2, model, plan, seen, tokens_of(x, model, world), world)
+    return whole_run(
+        device.system, device.area_mm2, model, plan, seen, tokens_of(x, model, world), world
+    )

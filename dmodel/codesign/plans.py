@@ -1,7 +1,9 @@
-"""Every valid plan at given sizes, judged by what a run under it would cost; tokens follow in closed form, so they need no search.
+"""Every valid plan at given sizes, judged by what a run under it would cost; tokens follow in
+closed form, so they need no search.
 
-For given sizes a run's time, rent and energy are proportional to its tokens. So a budget says how many tokens a plan can train, a loss how
-many are needed, and the best plan is the one with the least time, or energy, per token: no other quantity of a plan matters.
+For given sizes a run's time, rent and energy are proportional to its tokens. So a budget says how
+many tokens a plan can train, a loss how many are needed, and the best plan is the one with the
+least time, or energy, per token: no other quantity of a plan matters.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ from dmodel.plan import Plan
 from dmodel.workload import Transformer
 
 INFEASIBLE = 1e6
-"""Merit of a design that breaks a limit, before its violation is added: worse than all that keep them."""
+"""Merit of a design that breaks a limit, before its violation is added: worse than all that keep
+them."""
 
 SAMPLED = 32
 """Plans, best ones at the first sample, that are judged on all samples of the coefficients."""
@@ -40,8 +43,9 @@ class Design(NamedTuple):
     """Sizes with their best plan.
 
     Attributes:
-      sizes: every size by name, with the tokens. plan: scalars. outcome: quantities and the like. merit: least is best; from 1e6 on where a
-        limit is broken. violation: largest scaled excess, 0 where all limits are kept.
+      sizes: every size by name, with the tokens. plan: scalars. outcome: quantities and the like.
+        merit: least is best; from 1e6 on where a limit is broken. violation: largest scaled excess,
+        0 where all limits are kept.
       fitting, considered: valid plans that keep the limits, and all of them.
     """
 
@@ -55,8 +59,9 @@ class Design(NamedTuple):
 
 
 class Ranked(NamedTuple):
-    """Every valid plan `[n]` as rows of `stated`, its step, the tokens that it trains, its cost to compare by (least is best) and its
-    largest excess over the limits that a plan decides; the model and the device. In a large space the best alone; `considered` are all.
+    """Every valid plan `[n]` as rows of `stated`, its step, the tokens that it trains, its cost to
+    compare by (least is best) and its largest excess over the limits that a plan decides; the model
+    and the device. In a large space the best alone; `considered` are all.
     """
 
     stated: Problem
@@ -70,7 +75,9 @@ class Ranked(NamedTuple):
     device: Any
 
 
-def _needed(known: jax.Array, batch: jax.Array, flop: jax.Array, laws: Laws, target: jax.Array) -> jax.Array:
+def _needed(
+    known: jax.Array, batch: jax.Array, flop: jax.Array, laws: Laws, target: jax.Array
+) -> jax.Array:
     """Least tokens that reach a loss, by bisection of their logarithm between e⁰ and e⁸⁰."""
 
     def halve(_: int, ends: tuple) -> tuple:
@@ -80,7 +87,9 @@ def _needed(known: jax.Array, batch: jax.Array, flop: jax.Array, laws: Laws, tar
         reached = quality(known, tokens, batch, flop * tokens, laws).loss <= target
         return jnp.where(reached, low, middle), jnp.where(reached, middle, high)
 
-    return jnp.exp(jax.lax.fori_loop(0, 70, halve, (jnp.zeros_like(known), jnp.full_like(known, 80.0)))[1])
+    return jnp.exp(
+        jax.lax.fori_loop(0, 70, halve, (jnp.zeros_like(known), jnp.full_like(known, 80.0)))[1]
+    )
 
 
 @cache
@@ -89,24 +98,51 @@ def _compiled() -> dict[str, Any]:
         return equipped(x, world.fixed)
 
     def about(model: Transformer, world: World) -> tuple:
-        return parameters(model, world.laws), counts.model_flops_per_token(model, "6N+6Lhs"), counts.active_parameters(model)
+        return (
+            parameters(model, world.laws),
+            counts.model_flops_per_token(model, "6N+6Lhs"),
+            counts.active_parameters(model),
+        )
 
-    return {"device": jax.jit(device), "about": jax.jit(about), "needed": jax.jit(_needed), "run": jax.jit(whole_run)}
+    return {
+        "device": jax.jit(device),
+        "about": jax.jit(about),
+        "needed": jax.jit(_needed),
+        "run": jax.jit(whole_run),
+    }
 
 
 class Planner:
     """Finds the best plan for sizes, and remembers it; counts the plans that it evaluates."""
 
-    def __init__(self, unknowns: Unknowns, world: World, at: Goal, base: Plan, choices: Choices, *, threads: int | None = None):
-        self.unknowns, self.at, self.base, self.choices, self.threads = unknowns, at, base, choices, threads
+    def __init__(
+        self,
+        unknowns: Unknowns,
+        world: World,
+        at: Goal,
+        base: Plan,
+        choices: Choices,
+        *,
+        threads: int | None = None,
+    ):
+        self.unknowns, self.at, self.base, self.choices, self.threads = (
+            unknowns,
+            at,
+            base,
+            choices,
+            threads,
+        )
         self.world = jax.tree.map(lambda leaf: np.asarray(leaf, dtype=float), world)
-        self.limit, self.weight = (dict(zip(NAMES, map(float, np.asarray(x)), strict=True)) for x in (at.limit, at.weight))
+        self.limit, self.weight = (
+            dict(zip(NAMES, map(float, np.asarray(x)), strict=True)) for x in (at.limit, at.weight)
+        )
         self.evaluations = 0
         self.found: dict[tuple, Design] = {}
         self._rows: dict[tuple, np.ndarray] = {}
 
     def __call__(self, sizes: Mapping[str, float]) -> Design:
-        """The best plan for the sizes; tokens are what the goal makes of them where they are freed."""
+        """The best plan for the sizes; tokens are what the goal makes of them where they are
+        freed."""
         key = tuple(round(float(np.log(x)), 12) for name, x in sizes.items() if name != "tokens")
         if key not in self.found:
             self.found[key] = self.search(dict(sizes))
@@ -118,16 +154,21 @@ class Planner:
         if ranked is None:
             return Design(sizes, None, None, 2.0 * INFEASIBLE, np.inf, 0, 0)
         fits = ranked.over <= 1e-9
-        order = np.argsort(np.where(fits, ranked.cost, np.abs(ranked.cost).max() + ranked.over), kind="stable")
+        order = np.argsort(
+            np.where(fits, ranked.cost, np.abs(ranked.cost).max() + ranked.over), kind="stable"
+        )
         best, tokens = int(order[0]), ranked.tokens
         seen = jax.tree.map(lambda leaf: leaf[best], ranked.seen)
         if self.samples > 1:
             best, seen, tokens = self._over_samples(ranked, sizes, order[:SAMPLED])
         plan = plans(ranked.stated.space, ranked.stated.system, ranked.rows[best][None])[0]
-        return self._design(sizes | {"tokens": float(tokens[best])}, plan, seen, ranked, int(fits.sum()))
+        return self._design(
+            sizes | {"tokens": float(tokens[best])}, plan, seen, ranked, int(fits.sum())
+        )
 
     def ranked(self, sizes: dict[str, float]) -> Ranked | None:
-        """Every valid plan for the sizes under the first sample of the coefficients; None when there is none."""
+        """Every valid plan for the sizes under the first sample of the coefficients; None when
+        there is none."""
         model = model_of(sizes, self.world.fixed)
         device = _compiled()["device"](_floats(sizes), self.world)
         stated = self.stated(sizes, model, device.system)
@@ -135,16 +176,31 @@ class Planner:
         if not len(rows):
             return None
         seen = self.seen(stated, rows)
-        return Ranked(stated, rows, considered, seen, *self._costs(seen, sizes, model, device.system, len(rows)), model, device)
+        return Ranked(
+            stated,
+            rows,
+            considered,
+            seen,
+            *self._costs(seen, sizes, model, device.system, len(rows)),
+            model,
+            device,
+        )
 
     def _candidates(self, stated: Problem) -> tuple[np.ndarray, int]:
-        """All valid plans; in a large space the best ones, found by proven bounds; and how many there are."""
+        """All valid plans; in a large space the best ones, found by proven bounds; and how many
+        there are."""
         space, m = stated.space, stated.space.model
-        whole = (space.n_devices, space.global_batch, *map(float, (m.n_heads, m.n_kv_heads, m.n_layers, m.d_ff)))
+        whole = (
+            space.n_devices,
+            space.global_batch,
+            *map(float, (m.n_heads, m.n_kv_heads, m.n_layers, m.d_ff)),
+        )
         if whole not in self._rows:
             total = count(space)
             if total > LARGE:
-                stated = stated.replace(objective="energy" if self.weight["joules"] > 0.0 else "time")
+                stated = stated.replace(
+                    objective="energy" if self.weight["joules"] > 0.0 else "time"
+                )
                 found = exact(stated, SAMPLED, threads=self.threads)
                 self.evaluations += found.evaluated
                 near = np.empty((0, len(COLUMNS))) if found.closest is None else found.closest[None]
@@ -154,12 +210,23 @@ class Planner:
             self._rows[whole] = all_rows(space)
         return self._rows[whole], len(self._rows[whole])
 
-    def stated(self, sizes: Mapping[str, float], model: Transformer, system: Any, sample: int = 0) -> Problem:
+    def stated(
+        self, sizes: Mapping[str, float], model: Transformer, system: Any, sample: int = 0
+    ) -> Problem:
         """The search for a plan at these sizes, under one sample of the coefficients."""
         c = jax.tree.map(lambda leaf: leaf[sample], self.world.coefficients)
         n, batch = (int(np.rint(sizes[name])) for name in ("devices", "global_batch"))
         system = jax.tree.map(lambda leaf: np.asarray(leaf, dtype=float), system)
-        return problem(system, model, n, batch, c, base=self.base, choices=self.choices, footprint=self.world.footprint)
+        return problem(
+            system,
+            model,
+            n,
+            batch,
+            c,
+            base=self.base,
+            choices=self.choices,
+            footprint=self.world.footprint,
+        )
 
     @property
     def samples(self) -> int:
@@ -170,12 +237,22 @@ class Planner:
         """Steps of plans."""
         self.evaluations += len(rows)
         found = evaluate(stated, rows, threads=self.threads)
-        return Step(step_time_s=found.step_time_s, memory_bytes=found.memory_bytes, watts=found.facility_watts)
+        return Step(
+            step_time_s=found.step_time_s,
+            memory_bytes=found.memory_bytes,
+            watts=found.facility_watts,
+        )
 
-    def _over_samples(self, ranked: Ranked, sizes: dict, kept: np.ndarray) -> tuple[int, Step, np.ndarray]:
-        """The best of the plans that lead at the first sample, by the mean or the quantile over all samples: its row, step, and tokens."""
+    def _over_samples(
+        self, ranked: Ranked, sizes: dict, kept: np.ndarray
+    ) -> tuple[int, Step, np.ndarray]:
+        """The best of the plans that lead at the first sample, by the mean or the quantile over all
+        samples: its row, step, and tokens."""
         model, system, q = ranked.model, ranked.device.system, float(self.at.quantile)
-        each = (self.seen(self.stated(sizes, model, system, s), ranked.rows[kept]) for s in range(self.samples))
+        each = (
+            self.seen(self.stated(sizes, model, system, s), ranked.rows[kept])
+            for s in range(self.samples)
+        )
 
         def over(*leaves: Any) -> np.ndarray:
             table = np.stack([np.asarray(leaf) for leaf in leaves])
@@ -188,26 +265,48 @@ class Planner:
         whole[kept] = tokens
         return int(kept[best]), jax.tree.map(lambda leaf: leaf[best], steady), whole
 
-    def tokens_of(self, seen: Step, sizes: dict, model: Transformer, system: Any, n: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """Seconds, dollars and joules per token of each plan, and the tokens that it trains `[n]`."""
-        share = 1.0 if self.world.reliability is None else float(goodput(sizes["devices"], self.world.reliability))
-        second = np.asarray(seen.step_time_s) / (sizes["global_batch"] * float(model.seq_len) * share)
-        rates = {"seconds": second, "dollars": second * sizes["devices"] * float(system.chip.price_per_s), "joules": second * seen.watts}
+    def tokens_of(
+        self, seen: Step, sizes: dict, model: Transformer, system: Any, n: int
+    ) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """Seconds, dollars and joules per token of each plan, and the tokens that it trains
+        `[n]`."""
+        share = (
+            1.0
+            if self.world.reliability is None
+            else float(goodput(sizes["devices"], self.world.reliability))
+        )
+        second = np.asarray(seen.step_time_s) / (
+            sizes["global_batch"] * float(model.seq_len) * share
+        )
+        rates = {
+            "seconds": second,
+            "dollars": second * sizes["devices"] * float(system.chip.price_per_s),
+            "joules": second * seen.watts,
+        }
         return rates, self._tokens(sizes, model, rates, n)
 
     def about(self, model: Transformer) -> tuple[float, ...]:
         """Effective parameters, model FLOP per token, active parameters."""
         return tuple(float(x) for x in _compiled()["about"](model, self.world))
 
-    def _costs(self, seen: Step, sizes: dict, model: Transformer, system: Any, n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _costs(
+        self, seen: Step, sizes: dict, model: Transformer, system: Any, n: int
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Tokens, cost and excess of `Ranked`."""
         rates, tokens = self.tokens_of(seen, sizes, model, system, n)
         used = np.asarray(seen.memory_bytes) / float(system.chip.hbm_bytes)
         over = [np.log(tokens * rate / self.limit[name]) for name, rate in rates.items()]
-        over += [np.log(used / self.limit["memory"]), np.log(np.asarray(seen.watts) / self.limit["watts"])]
+        over += [
+            np.log(used / self.limit["memory"]),
+            np.log(np.asarray(seen.watts) / self.limit["watts"]),
+        ]
         by = {"joules": rates["joules"], "memory": used, "watts": np.asarray(seen.watts)}
         cost = next((by[name] for name in by if self.weight[name] > 0.0), rates["seconds"])
-        return tokens, -tokens if self._most and self._free_tokens else cost, np.maximum(np.max(over, 0), 0.0)
+        return (
+            tokens,
+            -tokens if self._most and self._free_tokens else cost,
+            np.maximum(np.max(over, 0), 0.0),
+        )
 
     @property
     def _most(self) -> bool:
@@ -216,10 +315,13 @@ class Planner:
 
     @property
     def _free_tokens(self) -> bool:
-        return bool(self.unknowns.free[self.unknowns.index("tokens")]) and not float(self.world.law_tokens)
+        return bool(self.unknowns.free[self.unknowns.index("tokens")]) and not float(
+            self.world.law_tokens
+        )
 
     def _tokens(self, sizes: dict, model: Transformer, rates: dict, n: int) -> np.ndarray:
-        """Tokens of each plan `[n]`: given, by the data law, all that the budgets pay for, or as few as the loss needs."""
+        """Tokens of each plan `[n]`: given, by the data law, all that the budgets pay for, or as
+        few as the loss needs."""
         known, flop, active = self.about(model)
         if float(self.world.law_tokens):
             law = self.world.laws.data
@@ -229,11 +331,23 @@ class Planner:
         i = self.unknowns.index("tokens")
         low, high = np.exp(self.unknowns.low[i]), np.exp(self.unknowns.high[i])
         if self._most:
-            paid = np.min([self.limit[name] / rate for name, rate in rates.items() if self.limit[name] < NO_LIMIT] or [np.full(n, high)], 0)
+            paid = np.min(
+                [
+                    self.limit[name] / rate
+                    for name, rate in rates.items()
+                    if self.limit[name] < NO_LIMIT
+                ]
+                or [np.full(n, high)],
+                0,
+            )
             # a hair less, so that rounding does not break the budget
             return np.clip(paid * (1.0 - 1e-12), low, min(high, self.limit["tokens"]))
         batch = sizes["global_batch"] * float(model.seq_len)
-        needed = float(_compiled()["needed"](*_scalars(known, batch, flop), self.world.laws, *_scalars(self.limit["loss"])))
+        needed = float(
+            _compiled()["needed"](
+                *_scalars(known, batch, flop), self.world.laws, *_scalars(self.limit["loss"])
+            )
+        )
         return np.full(n, np.clip(needed, low, high))
 
     def _design(self, sizes: dict, plan: Plan, seen: Step, ranked: Ranked, fitting: int) -> Design:
@@ -241,10 +355,14 @@ class Planner:
         system, area = ranked.device
         # names do not matter here, and one program serves all
         same = jax.tree.map(jnp.asarray, plan.replace(schedule="1f1b", placement=()))
-        found = _compiled()["run"](system, area, ranked.model, same, seen, jnp.asarray(sizes["tokens"]), self.world)
+        found = _compiled()["run"](
+            system, area, ranked.model, same, seen, jnp.asarray(sizes["tokens"]), self.world
+        )
         found = jax.tree.map(np.asarray, found)
         violation = float(np.maximum(np.asarray(excess(found.quantities, self.at)).max(), 0.0))
-        value = float(merit(found.quantities, self.at)) if violation <= 1e-9 else INFEASIBLE + violation
+        value = (
+            float(merit(found.quantities, self.at)) if violation <= 1e-9 else INFEASIBLE + violation
+        )
         return Design(sizes, plan, found, value, violation, fitting, ranked.considered)
 
 

@@ -1,4 +1,5 @@
-"""From continuous sizes to valid ones: the nearest rungs with every plan, descent rung by rung, hardware again by its exact local
+"""From continuous sizes to valid ones: the nearest rungs with every plan, descent rung by rung,
+hardware again by its exact local
 optimum."""
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ from dmodel.codesign.plans import INFEASIBLE, Design, Planner
 from dmodel.codesign.relax import Search
 
 POINTS, ROUNDED, ROUNDS = 3, 4, 3
-"""Continuous points that are rounded, valid sizes taken of each, and rounds of hardware against plan."""
+"""Continuous points that are rounded, valid sizes taken of each, and rounds of hardware against
+plan."""
 
 
 class Polished(NamedTuple):
-    """best: sizes with their best plan. local: optimum of what stays continuous there, None when nothing does. neighbours: valid sizes one
-    rung away, all checked with all their plans; none is better. evaluations: of the local optima."""
+    """best: sizes with their best plan. local: optimum of what stays continuous there, None when
+    nothing does. neighbours: valid sizes one rung away, all checked with all their plans; none is
+    better. evaluations: of the local optima."""
 
     best: Design
     local: Local | None
@@ -31,13 +34,16 @@ def distinct(found: Search, most: int) -> list[int]:
     """Indices of ends that differ by more than a tenth in some size, best first."""
     kept: list[int] = []
     for i in range(found.x.shape[1]):
-        if len(kept) < most and all(np.abs(found.x[:, i] - found.x[:, j]).max() > 0.1 for j in kept):
+        if len(kept) < most and all(
+            np.abs(found.x[:, i] - found.x[:, j]).max() > 0.1 for j in kept
+        ):
             kept.append(i)
     return kept
 
 
 def descend(planner: Planner, best: Design) -> tuple[Design, int]:
-    """Move to the first better neighbour until none is, those in the direction that helped last first; also how many the last one has."""
+    """Move to the first better neighbour until none is, those in the direction that helped last
+    first; also how many the last one has."""
     way = np.zeros(len(DISCRETE))
     while True:
         around = neighbours(best.sizes, planner.unknowns, planner.world.fixed)
@@ -50,14 +56,22 @@ def descend(planner: Planner, best: Design) -> tuple[Design, int]:
 
 
 def continuous(planner: Planner, best: Design) -> tuple[Design, Local | None]:
-    """Optimum of the sizes that stay continuous (hardware, tokens), the discrete ones and the plan held; then every plan again."""
+    """Optimum of the sizes that stay continuous (hardware, tokens), the discrete ones and the plan
+    held; then every plan again."""
     unknowns = planner.unknowns
-    hardware = np.array([f and n not in (*DISCRETE, "tokens") for n, f in zip(unknowns.names, unknowns.free, strict=True)])
+    hardware = np.array(
+        [
+            f and n not in (*DISCRETE, "tokens")
+            for n, f in zip(unknowns.names, unknowns.free, strict=True)
+        ]
+    )
     if not hardware.any() or best.plan is None:
         return best, None
     at = np.log([best.sizes[n] for n in unknowns.names])
     stays = hardware | (np.array(unknowns.names) == "tokens") & unknowns.free
-    bounds = unknowns.replace(low=np.where(stays, unknowns.low, at), high=np.where(stays, unknowns.high, at))
+    bounds = unknowns.replace(
+        low=np.where(stays, unknowns.low, at), high=np.where(stays, unknowns.high, at)
+    )
     found = solve(at, best.plan, bounds, planner.world, planner.at)
     moved = planner(unknowns.values(found.x) | {n: best.sizes[n] for n in DISCRETE})
     return (moved if moved.merit < best.merit else best), found
@@ -68,7 +82,9 @@ def polish(planner: Planner, found: Search) -> Polished:
     near = [
         sizes
         for i in distinct(found, POINTS)
-        for sizes in rounded(_inside(planner, found.x[:, i]), planner.unknowns, planner.world.fixed, ROUNDED)
+        for sizes in rounded(
+            _inside(planner, found.x[:, i]), planner.unknowns, planner.world.fixed, ROUNDED
+        )
     ]
     best = min(map(planner, near), key=lambda design: design.merit)
     evaluations, local, around = 0, None, 0

@@ -1,8 +1,9 @@
-"""Marginal values: what one more unit of every limit, and of everything that is not freed, is worth to the objective; checked by
-re-solving.
+"""Marginal values: what one more unit of every limit, and of everything that is not freed, is worth
+to the objective; checked by re-solving.
 
-At a design whose plan is held, the sizes between its rungs are an ordinary optimum with multipliers. By the envelope theorem the
-objective's slope by a limit is its multiplier, and by any fixed number the Lagrangian's own slope: `dJ*/dp = ∂J/∂p + Σ λ ∂g/∂p`.
+At a design whose plan is held, the sizes between its rungs are an ordinary optimum with
+multipliers. By the envelope theorem the objective's slope by a limit is its multiplier, and by any
+fixed number the Lagrangian's own slope: `dJ*/dp = ∂J/∂p + Σ λ ∂g/∂p`.
 """
 
 from __future__ import annotations
@@ -41,9 +42,11 @@ class Price(NamedTuple):
     """What one more unit of something is worth.
 
     Attributes:
-      name: of a limit, of what is not freed, or of a bound of what is ("devices ≤"). kind: "limit", "given" or "bound". unit: natural one.
-      at: in that unit. elasticity: ∂ ln objective / ∂ ln name [1]. per_unit: change of the objective per unit, in the objective's SI unit.
-      dollars: what the unit is worth in dollars of the run's budget, or of its cost when that is the objective; None without either.
+      name: of a limit, of what is not freed, or of a bound of what is ("devices ≤"). kind: "limit",
+      "given" or "bound". unit: natural one. at: in that unit. elasticity: ∂ ln objective / ∂ ln
+      name [1]. per_unit: change of the objective per unit, in the objective's SI unit. dollars:
+      what the unit is worth in dollars of the run's budget, or of its cost when that is the
+      objective; None without either.
     """
 
     name: str
@@ -56,8 +59,9 @@ class Price(NamedTuple):
 
 
 class Prices(NamedTuple):
-    """prices: largest effect first. objective, unit, value: at the continuous optimum beside the design, its plan held. local: that
-    optimum; `local.residual` says how well the conditions of optimality hold. slack: limits that do not bind, worth nothing."""
+    """prices: largest effect first. objective, unit, value: at the continuous optimum beside the
+    design, its plan held. local: that optimum; `local.residual` says how well the conditions of
+    optimality hold. slack: limits that do not bind, worth nothing."""
 
     prices: tuple[Price, ...]
     objective: str
@@ -68,7 +72,8 @@ class Prices(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """name; elasticity by the multipliers; resolved: by solving again a little below and above; error: relative difference [1]."""
+    """name; elasticity by the multipliers; resolved: by solving again a little below and above;
+    error: relative difference [1]."""
 
     name: str
     elasticity: float
@@ -84,7 +89,11 @@ def natural(name: str) -> tuple[float, str]:
 
 def _optimum(stated: Question, design: Design) -> Local:
     if design.plan is None:
-        raise InputError("marginal values: expected a design with a plan; got one without: nothing keeps the limits")
+        raise InputError(
+            "marginal values: expected a design with a plan; got one without: nothing keeps "
+            "the "
+            "limits"
+        )
     start = np.log([design.sizes[name] for name in stated.unknowns.names])
     return solve(start, design.plan, stated.unknowns, stated.world, stated.at)
 
@@ -98,8 +107,8 @@ def _worth(stated: Question) -> tuple[int, float]:
 def marginal_values(stated: Question, design: Design) -> Prices:
     """Prices of all limits that bind, of all that is not freed, and of the bounds that bind.
 
-    Limits: of small changes, with the plan held; a change that makes another plan best is worth more. Hardware that is not freed counts as
-    given, without what the bill would ask for it.
+    Limits: of small changes, with the plan held; a change that makes another plan best is worth
+    more. Hardware that is not freed counts as given, without what the bill would ask for it.
 
     Args:
       design: one that keeps the limits, as in `CoDesign.found`.
@@ -139,27 +148,45 @@ def _price(entry: tuple, value: float, dollar: float | None) -> Price:
     name, kind, at, elasticity = entry
     size, unit = natural(name)
     per_unit = float(elasticity * value / at * size)
-    return Price(name, kind, unit, float(at / size), float(elasticity), per_unit, None if dollar is None else per_unit / dollar)
+    return Price(
+        name,
+        kind,
+        unit,
+        float(at / size),
+        float(elasticity),
+        per_unit,
+        None if dollar is None else per_unit / dollar,
+    )
 
 
-def check_marginal_values(stated: Question, design: Design, found: Prices, change: float = 2e-3) -> tuple[Checked, ...]:
+def check_marginal_values(
+    stated: Question, design: Design, found: Prices, change: float = 2e-3
+) -> tuple[Checked, ...]:
     """Solve again with each priced number a little smaller and larger, and compare the slope.
 
     Args:
-      design, found: as of `marginal_values`. change: relative, to either side, of the number, or of the objective where that changes more
-        (a loss 1 % lower may cost half as much again); the error of the comparison falls with its square.
+      design, found: as of `marginal_values`. change: relative, to either side, of the number, or of
+        the objective where that changes more (a loss 1 % lower may cost half as much again); the
+        error of the comparison falls with its square.
     """
     i, _ = _worth(stated)
     checked = []
     for price in found.prices:
         step = change / max(1.0, abs(price.elasticity))
-        values = [np.log(_again(stated, design, found.local.x, price, factor).outcome.quantities[i]) for factor in (-step, step)]
+        values = [
+            np.log(_again(stated, design, found.local.x, price, factor).outcome.quantities[i])
+            for factor in (-step, step)
+        ]
         resolved = float((values[1] - values[0]) / (2.0 * step))
-        checked.append(Checked(price.name, price.elasticity, resolved, abs(resolved / price.elasticity - 1.0)))
+        checked.append(
+            Checked(price.name, price.elasticity, resolved, abs(resolved / price.elasticity - 1.0))
+        )
     return tuple(checked)
 
 
-def _again(stated: Question, design: Design, start: np.ndarray, price: Price, shift: float) -> Local:
+def _again(
+    stated: Question, design: Design, start: np.ndarray, price: Price, shift: float
+) -> Local:
     """The optimum with one number times e^shift, from the old optimum."""
     u, at, x = stated.unknowns, stated.at, start.copy()
     if price.kind == "limit":

@@ -1,4 +1,5 @@
-"""A problem as it is stated: what is free, what holds, what is made best, what may not be exceeded."""
+"""A problem as it is stated: what is free, what holds, what is made best, what may not be
+exceeded."""
 
 from __future__ import annotations
 
@@ -25,13 +26,16 @@ from dmodel.types import InputError, enable_float64, number
 from dmodel.workload import Transformer
 
 PLAIN = Choices(zero=(0, 1, 3), sp=(1,))
-"""What plans may vary where nothing is said: sizes vary too, and every size asks for its own search."""
+"""What plans may vary where nothing is said: sizes vary too, and every size asks for its own
+search."""
 
 
 class Question(NamedTuple):
-    """A stated problem: what `codesign` searches and what the other functions of the package ask again about.
+    """A stated problem: what `codesign` searches and what the other functions of the package ask
+    again about.
 
-    unknowns: names and bounds. world: all that is not chosen. at: objective and limits. base, choices: of plans.
+    unknowns: names and bounds. world: all that is not chosen. at: objective and limits. base,
+    choices: of plans.
     """
 
     unknowns: Unknowns
@@ -72,18 +76,30 @@ def question(
       InputError: an argument that makes no sense, with what was expected.
     """
     enable_float64()
-    for name, value in (("devices", devices), ("global batch", global_batch), ("tokens", 1.0 if tokens is None else tokens)):
+    for name, value in (
+        ("devices", devices),
+        ("global batch", global_batch),
+        ("tokens", 1.0 if tokens is None else tokens),
+    ):
         if not 1.0 <= number(value) < np.inf:
             raise InputError(f"{name}: expected a number from 1 on; got {value!r}")
     at = goal(objective, limits, quantile)
-    values = catalog_values(system, model, global_batch, 1e12 if tokens is None else tokens, devices)
+    values = catalog_values(
+        system, model, global_batch, 1e12 if tokens is None else tokens, devices
+    )
     # no more devices than the fabric joins
-    most = {"devices": (ABSOLUTE["devices"][0], min(ABSOLUTE["devices"][1], capacity(system.network)))}
+    most = {
+        "devices": (ABSOLUTE["devices"][0], min(ABSOLUTE["devices"][1], capacity(system.network)))
+    }
     sought = unknowns(values, free, most | dict(bounds or {}))
-    check_devices(system.network, np.floor(np.exp(sought.high[sought.index("devices")]) * (1.0 + 1e-9)))
+    check_devices(
+        system.network, np.floor(np.exp(sought.high[sought.index("devices")]) * (1.0 + 1e-9))
+    )
     by_law = tokens is None and not sought.free[sought.index("tokens")]
     if objective in ("loss", "largest") and by_law and not sought.free[sought.index("d_model")]:
-        raise InputError(f"objective {objective!r}: nothing that decides it is freed; free tokens or shape")
+        raise InputError(
+            f"objective {objective!r}: nothing that decides it is freed; free tokens or shape"
+        )
     spread = jax.tree.map(lambda leaf: np.atleast_1d(np.asarray(leaf, dtype=float)), coefficients)
     world = World(
         fixed=fixed(system, model, _billed(bill, sought)),

@@ -1,6 +1,8 @@
-"""What may be freed, by name: shape, batch, tokens, devices, hardware; their bounds, and the lattice on which sizes are valid.
+"""What may be freed, by name: shape, batch, tokens, devices, hardware; their bounds, and the
+lattice on which sizes are valid.
 
-All sizes, free or not, are one vector of logarithms, so every problem with as many network levels shares one compiled function.
+All sizes, free or not, are one vector of logarithms, so every problem with as many network levels
+shares one compiled function.
 """
 
 from __future__ import annotations
@@ -36,10 +38,21 @@ UNITS = {
     "latency_s": "s",
 }
 
-GROUPS = {"shape": ("n_layers", "d_model"), "batch": ("global_batch",), "tokens": ("tokens",), "devices": ("devices",)}
-"""What a group of `free` frees, beside "hardware", which frees chip and network, and every unknown's own name."""
+GROUPS = {
+    "shape": ("n_layers", "d_model"),
+    "batch": ("global_batch",),
+    "tokens": ("tokens",),
+    "devices": ("devices",),
+}
+"""What a group of `free` frees, beside "hardware", which frees chip and network, and every
+unknown's own name."""
 
-ABSOLUTE = {"n_layers": (2.0, 256.0), "d_model": (512.0, 65536.0), "ff_ratio": (1.0, 16.0), "head_dim": (64.0, 256.0)}
+ABSOLUTE = {
+    "n_layers": (2.0, 256.0),
+    "d_model": (512.0, 65536.0),
+    "ff_ratio": (1.0, 16.0),
+    "head_dim": (64.0, 256.0),
+}
 ABSOLUTE |= {"global_batch": (8.0, 65536.0), "tokens": (1e9, 1e15), "devices": (8.0, 65536.0)}
 """Bounds of sizes when freed; those of hardware are a quarter and four times the catalog's."""
 
@@ -47,7 +60,8 @@ HARDWARE_RANGE = 4.0
 
 
 class Unknowns(struct.PyTreeNode, kw_only=True):
-    """Names (static), and per name: logarithm of the lower and upper bound, equal where it is not freed, and the value where it is not."""
+    """Names (static), and per name: logarithm of the lower and upper bound, equal where it is not
+    freed, and the value where it is not."""
 
     names: tuple[str, ...] = struct.field(pytree_node=False)
     low: np.ndarray
@@ -61,7 +75,10 @@ class Unknowns(struct.PyTreeNode, kw_only=True):
 
     def values(self, x: np.ndarray) -> dict[str, float]:
         """Values by name of logarithms `[name]`; of what is not freed exactly."""
-        return {n: float(np.exp(v) if f else k) for n, v, f, k in zip(self.names, x, self.free, self.value, strict=True)}
+        return {
+            n: float(np.exp(v) if f else k)
+            for n, v, f, k in zip(self.names, x, self.free, self.value, strict=True)
+        }
 
     def index(self, name: str) -> int:
         """Place of a name in the vector."""
@@ -70,7 +87,11 @@ class Unknowns(struct.PyTreeNode, kw_only=True):
 
 def names_of(n_levels: int) -> tuple[str, ...]:
     """All names for a network of as many levels."""
-    return (*SIZES, *CHIP, *(f"{kind}[{k}]" for kind in ("bytes_per_s", "latency_s") for k in range(n_levels)))
+    return (
+        *SIZES,
+        *CHIP,
+        *(f"{kind}[{k}]" for kind in ("bytes_per_s", "latency_s") for k in range(n_levels)),
+    )
 
 
 def unit_of(name: str) -> str:
@@ -95,14 +116,23 @@ def freed(free: Sequence[str], names: Sequence[str]) -> set[str]:
         elif f"{word}[0]" in names:
             found |= {n for n in names if n.startswith(f"{word}[")}
         else:
-            raise InputError(f"free: expected some of {', '.join((*GROUPS, 'hardware', *names))}; got {word!r}")
+            raise InputError(
+                f"free: expected some of {', '.join((*GROUPS, 'hardware', *names))}; got {word!r}"
+            )
     return found
 
 
-def catalog_values(system: System, model: Transformer, global_batch: float, tokens: float, devices: float) -> dict[str, float]:
+def catalog_values(
+    system: System, model: Transformer, global_batch: float, tokens: float, devices: float
+) -> dict[str, float]:
     """Value of every name for a system and a model."""
     chip, net = system.chip, system.network
-    values = {"n_layers": model.n_layers, "d_model": model.d_model, "ff_ratio": model.d_ff / model.d_model, "head_dim": model.head_dim}
+    values = {
+        "n_layers": model.n_layers,
+        "d_model": model.d_model,
+        "ff_ratio": model.d_ff / model.d_model,
+        "head_dim": model.head_dim,
+    }
     values |= {"global_batch": global_batch, "tokens": tokens, "devices": devices}
     values |= {name: getattr(chip, name) for name in CHIP}
     for kind in ("bytes_per_s", "latency_s"):
@@ -110,32 +140,44 @@ def catalog_values(system: System, model: Transformer, global_batch: float, toke
     return {name: float(x) for name, x in values.items()}
 
 
-def unknowns(values: Mapping[str, float], free: Sequence[str], bounds: Mapping[str, tuple[float, float]]) -> Unknowns:
-    """The vector's bounds: `bounds` where given, else the usual ones for what is freed, else the value itself.
+def unknowns(
+    values: Mapping[str, float], free: Sequence[str], bounds: Mapping[str, tuple[float, float]]
+) -> Unknowns:
+    """The vector's bounds: `bounds` where given, else the usual ones for what is freed, else the
+    value itself.
 
     Raises:
       InputError: an unknown name, or bounds that are not positive and in order.
     """
     names = tuple(values)
     if wrong := [n for n in bounds if n not in names]:
-        raise InputError(f"bounds: no unknown is called {', '.join(wrong)}; expected some of {', '.join(names)}")
+        raise InputError(
+            f"bounds: no unknown is called {', '.join(wrong)}; expected some of {', '.join(names)}"
+        )
     chosen = freed(free, names)
     low, high = [], []
     for name, value in values.items():
         around = ABSOLUTE.get(name, (value / HARDWARE_RANGE, value * HARDWARE_RANGE))
         lo, hi = bounds.get(name, around) if name in chosen else (value, value)
         if not 0.0 < lo <= hi < np.inf:
-            raise InputError(f"{name}: expected positive bounds, lower one first; got {lo:g} … {hi:g} {unit_of(name)}")
+            raise InputError(
+                f"{name}: expected positive bounds, lower one first; got {lo:g} … {hi:g} "
+                f"{unit_of(name)}"
+            )
         low.append(np.log(lo))
         high.append(np.log(hi))
-    return Unknowns(names=names, low=np.array(low), high=np.array(high), value=np.array(list(values.values())))
+    return Unknowns(
+        names=names, low=np.array(low), high=np.array(high), value=np.array(list(values.values()))
+    )
 
 
 class Fixed(struct.PyTreeNode, kw_only=True):
-    """What sizes are applied to: the catalog's system and model, the bill, and how heads follow from the width.
+    """What sizes are applied to: the catalog's system and model, the bill, and how heads follow
+    from the width.
 
     Attributes:
-      head_share: n_heads · head_dim / d_model. own_heads: 1 = as many KV heads as heads, 0 = a fixed number of them.
+      head_share: n_heads · head_dim / d_model. own_heads: 1 = as many KV heads as heads, 0 = a
+        fixed number of them.
     """
 
     system: System
@@ -157,7 +199,8 @@ def fixed(system: System, model: Transformer, bill: Bill) -> Fixed:
 
 
 def shaped(x: dict[str, jax.Array], at: Fixed) -> Transformer:
-    """The model of other sizes: `n_heads = share · h / e`, `f = ratio · h`; KV heads as many as heads, or as many as the catalog's."""
+    """The model of other sizes: `n_heads = share · h / e`, `f = ratio · h`; KV heads as many as
+    heads, or as many as the catalog's."""
     heads = at.head_share * x["d_model"] / x["head_dim"]
     return at.model.replace(
         n_layers=x["n_layers"],
@@ -173,8 +216,8 @@ def ratios(x: dict[str, jax.Array], at: Fixed) -> dict[str, Array]:
     """Hardware over the catalog's, by the names of `bill.Shares`; geometric means over levels."""
     net, k = at.system.network, at.system.network.n_levels
     found: dict[str, Array] = {name: x[name] / getattr(at.system.chip, name) for name in CHIP}
-    width = [jnp.log(x[f"bytes_per_s[{i}]"] / net.bytes_per_s[i]) for i in range(k)]  # type: ignore[index]
-    hops = [jnp.log(x[f"latency_s[{i}]"] / net.latency_s[i]) for i in range(k)]  # type: ignore[index]
+    width = [jnp.log(x[f"bytes_per_s[{i}]"] / net.bytes_per_s[i]) for i in range(k)]  # type: ignore
+    hops = [jnp.log(x[f"latency_s[{i}]"] / net.latency_s[i]) for i in range(k)]  # type: ignore
     found["inner"] = jnp.exp(width[0])
     found["outer"] = jnp.exp(sum(width[1:], start=jnp.zeros_like(width[0])) / max(k - 1, 1))
     found["latency"] = jnp.exp(sum(hops, start=jnp.zeros_like(hops[0])) / k)
@@ -182,7 +225,8 @@ def ratios(x: dict[str, jax.Array], at: Fixed) -> dict[str, Array]:
 
 
 class Device(NamedTuple):
-    """A system of other sizes, with its price and power by the bill, and the area of its die [mm²]."""
+    """A system of other sizes, with its price and power by the bill, and the area of its die
+    [mm²]."""
 
     system: System
     area_mm2: Array
@@ -199,6 +243,9 @@ def equipped(x: dict[str, jax.Array], at: Fixed) -> Device:
         peak_watts=chip.peak_watts * scaled(at.bill.watts, ratio),
         idle_watts=chip.idle_watts * scaled(at.bill.watts, ratio),
     )
-    levels = {kind: jnp.stack([x[f"{kind}[{i}]"] for i in range(net.n_levels)]) for kind in ("bytes_per_s", "latency_s")}
+    levels = {
+        kind: jnp.stack([x[f"{kind}[{i}]"] for i in range(net.n_levels)])
+        for kind in ("bytes_per_s", "latency_s")
+    }
     system = at.system.replace(chip=chip, network=net.replace(**levels))
     return Device(system=system, area_mm2=at.bill.die_mm2 * scaled(at.bill.area, ratio))

@@ -28,7 +28,14 @@ class Memory(struct.PyTreeNode, kw_only=True):
     @property
     def total(self) -> Array:
         """Sum of all."""
-        return self.weights + self.gradients + self.optimizer + self.activations + self.logits + self.buffers
+        return (
+            self.weights
+            + self.gradients
+            + self.optimizer
+            + self.activations
+            + self.logits
+            + self.buffers
+        )
 
 
 @once
@@ -38,14 +45,16 @@ def zero_share(zero: Array, stage: float) -> Array:
 
 
 def sharded(parts: counts.Residents, plan: Plan) -> Array:
-    """Parameters of one device when ZeRO shards all of them [count]: dense ones over `shard · cp` ranks, experts over those of the ranks
-    beside tp that hold the same ones, `tp shard cp / (ep etp)`."""
+    """Parameters of one device when ZeRO shards all of them [count]: dense ones over `shard · cp`
+    ranks, experts over those of the ranks beside tp that hold the same ones, `tp shard cp / (ep
+    etp)`."""
     ranks = plan.shard * plan.cp
     return parts.dense / ranks + parts.experts / larger(ranks * plan.tp / (plan.ep * plan.etp), 1.0)
 
 
 def held(parts: counts.Residents, plan: Plan, stage: float) -> Array:
-    """Parameters of one device whose state is sharded from a ZeRO stage on [count]: linear between all of them and `sharded`."""
+    """Parameters of one device whose state is sharded from a ZeRO stage on [count]: linear between
+    all of them and `sharded`."""
     share = zero_share(plan.zero, stage)
     return (1.0 - share) * parts.total + share * sharded(parts, plan)
 
@@ -54,11 +63,13 @@ class LayerBytes(struct.PyTreeNode, kw_only=True):
     """Bytes that one layer keeps for the backward pass, by what they are.
 
     Attributes:
-      inputs: of norms and residuals, with masks of dropout. norms: their outputs, operands of products. latents: of queries, keys and
-        values. queries: these, with keys and values. core: attention's output, with scores where it is not fused. mamba: what its mixers
-        keep. dense: inside MLPs that every token passes, shared experts among them. experts: inputs of routed experts, what lies inside
-        but for `activated`, and what comes back. activated: results of their activation, operands of the last product. adapters: what they
-        read.
+      inputs: of norms and residuals, with masks of dropout. norms: their outputs, operands of
+        products. latents: of queries, keys and values. queries: these, with keys and values. core:
+        attention's output, with scores where it is not fused. mamba: what its mixers keep. dense:
+        inside MLPs that every token passes, shared experts among them. experts: inputs of routed
+        experts, what lies inside
+        but for `activated`, and what comes back. activated: results of their activation, operands
+        of the last product. adapters: what they read.
     """
 
     inputs: Array
@@ -80,29 +91,42 @@ class LayerBytes(struct.PyTreeNode, kw_only=True):
 
 
 def layer_keeps(model: Transformer, plan: Plan) -> LayerBytes:
-    """Activations that one layer keeps where nothing but the core of attention is done again, per device and micro-batch [byte].
+    """Activations that one layer keeps where nothing but the core of attention is done again, per
+    device and micro-batch [byte].
 
-    Korthikanti et al. 2022, generalized: without recomputation `t h (10 + 24/tp)` for a plain MLP of 4h with MHA in 16 bits; here
-    `t [ (6 + 2w) h / split + ((4 (a + g) e − (2 − w) a e) + c f) / tp ]`. On h, which sequence parallelism splits: the inputs of norms and
-    residuals, dropout masks, and the norms' outputs at the width w of matmul operands; Q, K, V and the attention output (an operand); on f,
-    c = 2 + w (plain) or 4 + w (gated). Routed experts keep their inputs, `w h` for each visit of a token (h the width of their latents,
-    whose sum is kept too), and f counts as often. Latents are kept as operands; a Mamba-2 mixer keeps its `2 i + 2 G N` inputs, the scan's
-    and the gate's outputs. Unfused attention adds `5 t s a / tp`, gone when the attention core is recomputed. Adapters keep what they read,
-    of h once for the mixer and once for the MLP, or after dropout each its own with a mask of a byte.
+    Korthikanti et al. 2022, generalized: without recomputation `t h (10 + 24/tp)` for a plain MLP
+    of 4h with MHA in 16 bits; here
+    `t [ (6 + 2w) h / split + ((4 (a + g) e − (2 − w) a e) + c f) / tp ]`. On h, which sequence
+    parallelism splits: the inputs of norms and residuals, dropout masks, and the norms' outputs at
+    the width w of matmul operands; Q, K, V and the attention output (an operand); on f, c = 2 + w
+    (plain) or 4 + w (gated). Routed experts keep their inputs, `w h` for each visit of a token (h
+    the width of their latents, whose sum is kept too), and f counts as often. Latents are kept as
+    operands; a Mamba-2 mixer keeps its `2 i + 2 G N` inputs, the scan's and the gate's outputs.
+    Unfused attention adds `5 t s a / tp`, gone when the attention core is recomputed. Adapters keep
+    what they read, of h once for the mixer and once for the MLP, or after dropout each its own with
+    a mask of a byte.
     """
     t, mean, split = counts.tokens(model, plan), counts.mean_layer(model), counts.split_ranks(plan)
-    # operands below 8 bits are kept with their scales, in both layouts; frozen weights need no operand kept for their gradient
+    # operands below 8 bits are kept with their scales, in both layouts; frozen weights need no
+    # operand kept for their gradient
     operand = larger(plan.operand_bytes, 1.0) * model.trainable
     e, keys = model.head_dim, (model.n_heads + model.n_kv_heads) * (model.head_dim + model.qk_extra)
     output = operand * model.n_heads * e
-    scores = 5.0 * model.seq_len * model.n_heads * (1.0 - plan.flash) * (1.0 - plan.recompute_attention)
+    scores = (
+        5.0 * model.seq_len * model.n_heads * (1.0 - plan.flash) * (1.0 - plan.recompute_attention)
+    )
     bc = model.mamba_groups * model.mamba_state
     mamba = 2.0 * (3.0 * model.mamba_inner + 2.0 * bc) + operand * model.mamba_inner
     places = mean.mixer + model.mlp_share
     wide = t * places * model.d_model / split
     # gathered, where sequence parallelism splits h
-    shared, own = (n * model.d_model + model.last_adapted / plan.tp for n in (smaller(model.first_adapters, places), model.first_adapters))
-    read = (1.0 - model.adapter_dropout) * counts.WORD * shared + model.adapter_dropout * (counts.WORD + 1.0) * own
+    shared, own = (
+        n * model.d_model + model.last_adapted / plan.tp
+        for n in (smaller(model.first_adapters, places), model.first_adapters)
+    )
+    read = (1.0 - model.adapter_dropout) * counts.WORD * shared + model.adapter_dropout * (
+        counts.WORD + 1.0
+    ) * own
     before, visits = 2.0 + 2.0 * model.gated_mlp, mean.routed * counts.visits(model, plan)
     return LayerBytes(
         inputs=3.0 * wide,
@@ -122,8 +146,9 @@ def layer_keeps(model: Transformer, plan: Plan) -> LayerBytes:
 def layer_activation_bytes(model: Transformer, plan: Plan) -> Array:
     """Activations that one layer keeps for the backward pass, per device and micro-batch [byte].
 
-    What `layer_keeps`, but for the share of modules that are done again (`Plan.recompute_bytes`); full recomputation keeps the input
-    (`layer_input_bytes`), and where elementwise kernels are done again, what is left of results stays with it (`kept_result_bytes`).
+    What `layer_keeps`, but for the share of modules that are done again (`Plan.recompute_bytes`);
+    full recomputation keeps the input (`layer_input_bytes`), and where elementwise kernels are done
+    again, what is left of results stays with it (`kept_result_bytes`).
     """
     entry = layer_input_bytes(model, plan)
     kept = (1.0 - plan.recompute_bytes) * layer_keeps(model, plan).total
@@ -132,61 +157,92 @@ def layer_activation_bytes(model: Transformer, plan: Plan) -> Array:
 
 
 def layer_input_bytes(model: Transformer, plan: Plan) -> Array:
-    """What a layer gets and is done again from, per micro-batch [byte]: `2 t h`, split by sequence parallelism."""
+    """What a layer gets and is done again from, per micro-batch [byte]: `2 t h`, split by sequence
+    parallelism."""
     return counts.activation_bytes(model, plan) / counts.split_ranks(plan)
 
 
 def kept_result_bytes(model: Transformer, plan: Plan) -> Array:
-    """What a layer keeps beside its input where elementwise kernels are done again, per micro-batch [byte]: results of its products and of
-    the core of attention, but for the shares that are done again too. Where recomputation ends early, nothing reads the last product's
-    result, which is not kept either, unless a policy keeps it all the same (`Plan.last_kept`).
+    """What a layer keeps beside its input where elementwise kernels are done again, per micro-batch
+    [byte]: results of its products and of the core of attention, but for the shares that are done
+    again too. Where recomputation ends early, nothing reads the last product's result, which is not
+    kept either, unless a policy keeps it all the same (`Plan.last_kept`).
     """
     products = counts.matmuls(model, plan)
-    flops, early, split = products.flops[:-1], (1.0 - plan.recompute_last) * (1.0 - plan.last_kept), counts.split_ranks(plan)
+    flops, early, split = (
+        products.flops[:-1],
+        (1.0 - plan.recompute_last) * (1.0 - plan.last_kept),
+        counts.split_ranks(plan),
+    )
     # of attention's output and of the MLP, ranks of tp keep what is left of the sum over them
     results = products.elements[2][:-1] / stack(1.0, 1.0, split, 1.0, split, *[1.0] * 4)
     read, done = (x.sum(0) - early * (x[4] + x[6]) for x in (results, flops))
     again = smaller(plan.recompute_products * flops.sum(0) / done, 1.0)
-    core = (1.0 - plan.recompute_attention) * model.attention_share * model.n_heads * model.head_dim / plan.tp
+    core = (
+        (1.0 - plan.recompute_attention)
+        * model.attention_share
+        * model.n_heads
+        * model.head_dim
+        / plan.tp
+    )
     return counts.WORD * ((1.0 - again) * read + counts.tokens(model, plan) * core)
 
 
 IN_TRANSIT = 2.0
-"""Layers whose offloaded activations are on the device all the same [count]: one that is copied out and one that is copied back in while
-others compute (assumed)."""
+"""Layers whose offloaded activations are on the device all the same [count]: one that is copied out
+and one that is copied back in while others compute (assumed)."""
 
 
 def on_device(layers: Array, plan: Plan) -> Array:
-    """Layers' worth of kept activations in the device's memory [count]: `n − offload · max(n − 2, 0)` of n."""
+    """Layers' worth of kept activations in the device's memory [count]: `n − offload · max(n − 2,
+    0)` of n."""
     return layers - plan.offload * larger(layers - IN_TRANSIT, 0.0)
 
 
 def gathered_bytes(model: Transformer, plan: Plan, in_flight: Array) -> Array:
-    """Inputs of a layer's two column-parallel products that sequence parallelism gathered, `2 w t h (1 − 1/split)` per micro-batch at the
-    width w of operands, of all micro-batches in flight but two [byte].
+    """Inputs of a layer's two column-parallel products that sequence parallelism gathered, `2 w t h
+    (1 − 1/split)` per micro-batch at the width w of operands, of all micro-batches in flight but
+    two [byte].
 
-    They die after the product, but their memory is not used again before the device has run it: while the first stage fills the
+    They die after the product, but their memory is not used again before the device has run it:
+    while the first stage fills the
     pipeline, the host is as many micro-batches ahead.
     """
     split = counts.split_ranks(plan)
-    one = 2.0 * larger(plan.operand_bytes, 1.0) * counts.tokens(model, plan) * model.d_model * (1.0 - 1.0 / split)
+    one = (
+        2.0
+        * larger(plan.operand_bytes, 1.0)
+        * counts.tokens(model, plan)
+        * model.d_model
+        * (1.0 - 1.0 / split)
+    )
     return one * larger(in_flight - 2.0, 0.0)
 
 
-def memory(model: Transformer, plan: Plan, in_flight: Array, in_flight_last: Array = 1.0, footprint: Footprint = LEAST) -> Memory:
+def memory(
+    model: Transformer,
+    plan: Plan,
+    in_flight: Array,
+    in_flight_last: Array = 1.0,
+    footprint: Footprint = LEAST,
+) -> Memory:
     """Bytes that the fullest device needs, by purpose.
 
-    Weights, gradients and optimizer state of its parameters, sharded from ZeRO stage 3, 2 and 1 on over `shard · cp` ranks (experts over
-    the ranks beside ep); activations of the schedule's micro-batches in flight, and one layer in full while it is recomputed; the logits of
-    one micro-batch; under ZeRO-3 the gathered weights of a layer and those prefetched, or of all when they are kept after the forward pass.
-    Of activations in the host's memory (`Plan.offload`) those of two layers are on the device.
+    Weights, gradients and optimizer state of its parameters, sharded from ZeRO stage 3, 2 and 1 on
+    over `shard · cp` ranks (experts over the ranks beside ep); activations of the schedule's
+    micro-batches in flight, and one layer in full while it is recomputed; the logits of one
+    micro-batch; under ZeRO-3 the gathered weights of a layer and those prefetched, or of all when
+    they are kept after the forward pass. Of activations in the host's memory (`Plan.offload`) those
+    of two layers are on the device.
 
-    With several stages the first one holds most activations and the last one the logits: of these counts what exceeds the activations that
-    the last stage spares. Where stages are not alike (`Plan.stage_excess`), the first one counts as the fullest.
+    With several stages the first one holds most activations and the last one the logits: of these
+    counts what exceeds the activations that the last stage spares. Where stages are not alike
+    (`Plan.stage_excess`), the first one counts as the fullest.
 
     Args:
-      in_flight, in_flight_last: micro-batches of a whole stage whose activations are alive at once on the first and on the last stage, from
-        the schedule [count]. footprint: what the stack holds beyond the least.
+      in_flight, in_flight_last: micro-batches of a whole stage whose activations are alive at once
+        on the first and on the last stage, from the schedule [count]. footprint: what the stack
+        holds beyond the least.
     """
     layers = counts.stage_layers(model, plan)
     found, share = counts.residents(model, plan), layers * plan.pp / counts.mean_layer(model).layers
@@ -197,19 +253,37 @@ def memory(model: Transformer, plan: Plan, in_flight: Array, in_flight_last: Arr
     working = more * layer_keeps(model, plan.replace(recompute_attention=0.0)).total
     alive = 1.0 - plan.reshard * (1.0 - smaller((1.0 + plan.prefetch) / layers, 1.0))
     several = ramp(plan.n_microbatches - 1.0)
-    whole = plan.accumulate * several * zero_share(plan.zero, 2.0) * (parts.total - sharded(parts, plan))
+    whole = (
+        plan.accumulate
+        * several
+        * zero_share(plan.zero, 2.0)
+        * (parts.total - sharded(parts, plan))
+    )
     gathered = zero_share(plan.zero, 3.0) * plan.gather_bytes * parts.total * alive
     parts_again = larger(plan.recompute_elementwise, plan.recompute_bytes)
     recomputed = larger(larger(again, parts_again), plan.recompute_attention * (1.0 - plan.flash))
-    logits = plan.logit_bytes * footprint.logit * (1.0 + model.n_mtp) * counts.tokens(model, plan) * model.vocab / plan.tp
-    first, final = on_device(layers * in_flight, plan), on_device((layers - plan.head_displaces) * in_flight_last, plan)
+    logits = (
+        plan.logit_bytes
+        * footprint.logit
+        * (1.0 + model.n_mtp)
+        * counts.tokens(model, plan)
+        * model.vocab
+        / plan.tp
+    )
+    first, final = (
+        on_device(layers * in_flight, plan),
+        on_device((layers - plan.head_displaces) * in_flight_last, plan),
+    )
     spared = larger(first - final, 0.0) * layer
     reported = 1.0 - ramp(plan.pp - 1.0) * (1.0 - footprint.last_stage)
     trained = model.trainable
     ahead = footprint.gathered * layers * gathered_bytes(model, plan, in_flight)
     return Memory(
         weights=plan.weight_bytes * held(parts, plan, 3.0),
-        gradients=trained * plan.gradient_bytes * footprint.gradient * (held(parts, plan, 2.0) + whole),
+        gradients=trained
+        * plan.gradient_bytes
+        * footprint.gradient
+        * (held(parts, plan, 2.0) + whole),
         optimizer=trained * plan.optimizer_bytes * footprint.optimizer * held(parts, plan, 1.0),
         activations=first * layer + recomputed * working + ahead,
         logits=reported * larger(logits - spared, 0.0),
@@ -218,8 +292,8 @@ def memory(model: Transformer, plan: Plan, in_flight: Array, in_flight_last: Arr
 
 
 def out_of_memory_probability(needed: Array, available: Array, spread: Array) -> Array:
-    """Probability that a device has too little memory [1]: `Φ( ln(needed / available) / spread )`, the need being log-normal about what is
-    predicted, with the standard deviation of its logarithm.
+    """Probability that a device has too little memory [1]: `Φ( ln(needed / available) / spread )`,
+    the need being log-normal about what is predicted, with the standard deviation of its logarithm.
 
     Limits: ½ when both are equal; 0 or 1 when they differ by many spreads.
     """

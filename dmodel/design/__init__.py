@@ -1,20 +1,28 @@
-"""The best plan for a system, a model and a batch: exact search, gradient search, rounding, and the certificate that compares them.
+"""The best plan for a system, a model and a batch: exact search, gradient search, rounding, and the
+certificate that compares them.
 
-    design(system, model, n_devices, global_batch, coefficients, *, method, top, base, choices, limits, objective, footprint, …) -> Design
+    design(system, model, n_devices, global_batch, coefficients, *, method, top, base, choices,
+    limits, objective, footprint, …) -> Design
 
 asks everything at once. Its parts, in the order in which they are used:
 
-* `problem(system, model, n_devices, global_batch, coefficients, *, base, choices, limits, objective, footprint) -> Problem` states what is
-  asked and checks it. `Choices` says what may vary (`EVERYTHING`: all of it), `Limits` what must be kept besides memory.
-* `exact(problem, top, *, prune, pareto, seconds, progress) -> Ranking`: the best of all valid plans, by evaluating them, or in large spaces
-  by proven bounds that leave out most. `count(problem.space)`: how many valid plans there are.
+* `problem(system, model, n_devices, global_batch, coefficients, *, base, choices, limits,
+  objective, footprint) -> Problem` states what is asked and checks it. `Choices` says what may vary
+  (`EVERYTHING`: all of it), `Limits` what must be kept besides memory.
+* `exact(problem, top, *, prune, pareto, seconds, progress) -> Ranking`: the best of all valid
+  plans, by evaluating them, or in large spaces by proven bounds that leave out most.
+  `count(problem.space)`: how many valid plans there are.
 * `by_gradient(problem, *, n_starts, seed) -> Found`: descent on relaxed plans, rounding, polish.
-* `certify(problem, ranking, merit) -> Certificate`: the gap of one to the other, or to `space_bound(problem)`, and in words.
-* `candidates(problem, rows) -> list[Candidate]`: rows of either search as plans, with everything that the model says of them.
-* `evaluate(problem, rows) -> Evaluation` judges rows, `merits(problem, evaluation)` by the objective, `excess(problem, rows, evaluation)`
-  against the limits; `uses(limits, system, model, plan, …) -> tuple[Use, ...]` names every limited thing with its signed margin.
+* `certify(problem, ranking, merit) -> Certificate`: the gap of one to the other, or to
+  `space_bound(problem)`, and in words.
+* `candidates(problem, rows) -> list[Candidate]`: rows of either search as plans, with everything
+  that the model says of them.
+* `evaluate(problem, rows) -> Evaluation` judges rows, `merits(problem, evaluation)` by the
+  objective, `excess(problem, rows, evaluation)` against the limits; `uses(limits, system, model,
+  plan, …) -> tuple[Use, ...]` names every limited thing with its signed margin.
 
-A `Design` holds `best`, `exact`, `gradient`, `front`, `certificate`, and when nothing fits `binding`, `closest` and `remedies`.
+A `Design` holds `best`, `exact`, `gradient`, `front`, `certificate`, and when nothing fits
+`binding`, `closest` and `remedies`.
 `make_plan` builds one valid plan from what a user says.
 """
 
@@ -26,7 +34,16 @@ from dmodel.design.make import make_plan
 from dmodel.design.optimum import Design, Found, by_gradient, design, problem
 from dmodel.design.remedy import Binding, Remedy
 from dmodel.design.search import Candidate, Margin, Ranking, candidates, exact
-from dmodel.design.space import ALL_PLACEMENTS, EVERYTHING, Choices, Kept, Laid, Precision, Space, count
+from dmodel.design.space import (
+    ALL_PLACEMENTS,
+    EVERYTHING,
+    Choices,
+    Kept,
+    Laid,
+    Precision,
+    Space,
+    count,
+)
 
 __all__ = [
     "ALL_PLACEMENTS",

@@ -1,45 +1,60 @@
 """Proven lower bounds: what no plan of a group, or of a whole space, undercuts.
 
-**A group** shares everything but its sharding and the share r of recomputed layers. Its bound is the model itself, evaluated once at the
-most favourable settings, which may contradict each other. Every term of a step is ≥ 0 and their sum is the step, so it is enough that no
-term, or no sum of the terms of a layer, is below its bound:
+**A group** shares everything but its sharding and the share r of recomputed layers. Its bound is
+the model itself, evaluated once at the most favourable settings, which may contradict each other.
+Every term of a step is ≥ 0 and their sum is the step, so it is enough that no term, or no sum of
+the terms of a layer, is below its bound:
 
-* Products, attention, streaming, head, embedding, transfers and the schedule's slots do not depend on sharding or r. Sums of gradients do:
-  kernels of their own in ZeRO-2 and 3, inside products without them. Of B bytes, the first take `w B` (`w = elementwise_traffic`), the
-  others `excess(products, B) ≤ B`: where sharding is free, `min(w, 1) B` inside products is below both. A layer that takes longer than
+* Products, attention, streaming, head, embedding, transfers and the schedule's slots do not depend
+  on sharding or r. Sums of gradients do: kernels of their own in ZeRO-2 and 3, inside products
+  without them. Of B bytes, the first take `w B` (`w = elementwise_traffic`), the others
+  `excess(products, B) ≤ B`: where sharding is free, `min(w, 1) B` inside products is below both. A
+  layer that takes longer than
   that by a kernel of its own gains no more in what it hides of a transfer than it costs.
-* Work done again is `r · redone`, or `attention + r (redone − attention)`: it grows with r, as redone, the forward pass but for its end,
-  holds attention. r is at least what memory asks for:
+* Work done again is `r · redone`, or `attention + r (redone − attention)`: it grows with r, as
+  redone, the forward pass but for its end, holds attention. r is at least what memory asks for:
   activations are affine in r, and logits beside them grow with it.
-* Messages of tp, cp and ep grow with r, those of weights and gradients do not depend on it. A pass with them grows with its work and with
-  each message, kind after kind (`hiding.beside_layer`): so a layer at the least r, without what is left free, takes no longer than others.
-  Of what forward and backward passes send r lengthens the backward part alone. A smaller κ only lowers the step, and it is 1 at most here.
-  The first gather of a micro-batch, which counts by what of it would hide, is left out.
-* The head counts by what it takes beyond the layers that its stage holds fewer (`Plan.head_displaces`): that falls as a layer grows, by no
-  more than those layers grow, and the fullest stage holds at least as many. So the sum of both is bounded, which is enough for time; for
+* Messages of tp, cp and ep grow with r, those of weights and gradients do not depend on it. A pass
+  with them grows with its work and with each message, kind after kind (`hiding.beside_layer`): so a
+  layer at the least r, without what is left free, takes no longer than others. Of what forward and
+  backward passes send r lengthens the backward part alone. A smaller κ only lowers the step, and it
+  is 1 at most here. The first gather of a micro-batch, which counts by what of it would hide, is
+  left out.
+* The head counts by what it takes beyond the layers that its stage holds fewer
+  (`Plan.head_displaces`): that falls as a layer grows, by no more than those layers grow, and the
+  fullest stage holds at least as many. So the sum of both is bounded, which is enough for time; for
   energy, where parts weigh unlike, the head of such stages is left out.
-* A layer takes `max_p(d + f, h)`, which grows with each: device time d (work, exposed communication, contention), kernel fill f and host
-  time h. Work, f and h are affine in r and grow with it. The head passes in part while the device waits for its host: with ℓ layers, what
-  a stage has of it (H, or its share of what all stages carry alike) takes `max_p(ℓ (d + f) + H, ℓ h)`, which grows with each too.
-* Windows of a step are the passes of the layers, longest at the largest r, and as much longer as the device waits for its host, but for
-  what of the head passes meanwhile: by at most W − b, where W = max_p(b + f, h) of the work b alone, for messages and the head only
-  shorten the wait. W is a norm of affine terms, so convex in r, and b is affine: their difference is convex, and largest at one of the ends
-  of the range of r. The share of it that the forward pass has falls with r, that of the backward pass grows. How many micro-batches windows
-  last (`pipeline.step_window`) is the same for a group. So each window is at most that of the smallest r times the ratio `_windows` of what
-  it is made of; what hides in it lengthens it by no more than with all of κ. What of a transfer is exposed lengthens the windows of
-  gradients, by less than the step.
-* The optimizer's time falls with sharding, as does the memory of weights, gradients and state; the buffers of gathered weights are least
-  without ZeRO-3. Where sharding is free, gradients and weights travel in no time, and what is kept of them has the least of the widths that
-  go with a stage (`Choices.kept`): time and memory grow with each.
+* A layer takes `max_p(d + f, h)`, which grows with each: device time d (work, exposed
+  communication, contention), kernel fill f and host time h. Work, f and h are affine in r and grow
+  with it. The head passes in part while the device waits for its host: with ℓ layers, what
+  a stage has of it (H, or its share of what all stages carry alike) takes `max_p(ℓ (d + f) + H, ℓ
+  h)`, which grows with each too.
+* Windows of a step are the passes of the layers, longest at the largest r, and as much longer as
+  the device waits for its host, but for what of the head passes meanwhile: by at most W − b, where
+  W = max_p(b + f, h) of the work b alone, for messages and the head only
+  shorten the wait. W is a norm of affine terms, so convex in r, and b is affine: their difference
+  is convex, and largest at one of the ends of the range of r. The share of it that the forward pass
+  has falls with r, that of the backward pass grows. How many micro-batches windows last
+  (`pipeline.step_window`) is the same for a group. So each window is at most that of the smallest r
+  times the ratio `_windows` of what it is made of; what hides in it lengthens it by no more than
+  with all of κ. What of a transfer is exposed lengthens the windows of gradients, by less than the
+  step.
+* The optimizer's time falls with sharding, as does the memory of weights, gradients and state; the
+  buffers of gathered weights are least without ZeRO-3. Where sharding is free, gradients and
+  weights travel in no time, and what is kept of them has the least of the widths that go with a
+  stage (`Choices.kept`): time and memory grow with each.
 
-Bubble, waiting and overhead are sums and positive multiples of these. Energy is a smooth minimum, which grows with both, of two such sums
-with other weights ≥ 0: one with the layers at the power limit, one with what their kernels ask for. In both what runs weighs at least as
-much as what waits for launches, and d and the layer grow with r. More work may hide messages that draw more than the κ of them which it is
-slowed by, so messages count as less (`quiet`). Memory: each purpose at its own least.
+Bubble, waiting and overhead are sums and positive multiples of these. Energy is a smooth minimum,
+which grows with both, of two such sums with other weights ≥ 0: one with the layers at the power
+limit, one with what their kernels ask for. In both what runs weighs at least as much as what waits
+for launches, and d and the layer grow with r. More work may hide messages that draw more than the κ
+of them which it is slowed by, so messages count as less (`quiet`). Memory: each purpose at its own
+least.
 
-Limits: messages that stand out at the full clock but hide at the one that power leaves cool a layer and cost it nothing
-(`cost.power.slowed`), so where a sharding is free that has none, its bound of time may be up to 0.3 % too high for a `power_demand` of 1.7
-to 4; profiles have 1.0 to 1.7, where none of 7,600 random groups is.
+Limits: messages that stand out at the full clock but hide at the one that power leaves cool a layer
+and cost it nothing (`cost.power.slowed`), so where a sharding is free that has none, its bound of
+time may be up to 0.3 % too high for a `power_demand` of 1.7 to 4; profiles have 1.0 to 1.7, where
+none of 7,600 random groups is.
 
 **A space**: `arithmetic_floor`, which needs no compilation, or the least bound of its groups.
 """
@@ -74,8 +89,9 @@ SLACK = 1e-9
 
 
 class Bound(struct.PyTreeNode, kw_only=True):
-    """Of groups `[n]`: no plan that fits is faster than `step_time_s` [s], takes less energy than `joules` [J], needs less than
-    `memory_bytes` [byte], or recomputes less than `share` of its layers [1]."""
+    """Of groups `[n]`: no plan that fits is faster than `step_time_s` [s], takes less energy than
+    `joules` [J], needs less than `memory_bytes` [byte], or recomputes less than `share` of its
+    layers [1]."""
 
     step_time_s: Array
     joules: Array
@@ -83,45 +99,59 @@ class Bound(struct.PyTreeNode, kw_only=True):
     share: Array
 
 
-def _windows(least: Costs, most: Costs, alone: tuple[Array, Array], c: Coefficients) -> Coefficients:
-    """Coefficients under which the windows per step of the least costs are as long as any between them and the most; contention as the
-    proof asks.
+def _windows(
+    least: Costs, most: Costs, alone: tuple[Array, Array], c: Coefficients
+) -> Coefficients:
+    """Coefficients under which the windows per step of the least costs are as long as any between
+    them and the most; contention as the proof asks.
 
     Args:
-      alone: what launches add to the work of a layer without messages [s], of the least and the most.
+      alone: what launches add to the work of a layer without messages [s], of the least and the
+        most.
     """
     waits, windows = jnp.maximum(*alone), least.windows
     forward = most.forward + least.launched_forward * waits
     backward = most.backward + (1.0 - most.launched_forward) * waits
     whole = most.forward + most.backward + waits
     return c.replace(
-        overlap_dp=lengthened(c.overlap_dp, c.contention) * least.layers * backward / windows.backward,
-        overlap_gather=lengthened(c.overlap_gather, c.contention) * least.layers * forward / windows.forward,
+        overlap_dp=lengthened(c.overlap_dp, c.contention)
+        * least.layers
+        * backward
+        / windows.backward,
+        overlap_gather=lengthened(c.overlap_gather, c.contention)
+        * least.layers
+        * forward
+        / windows.forward,
         overlap_pp=c.overlap_pp * least.layers * whole / windows.total,
         contention=jnp.minimum(c.contention, 1.0),
     )
 
 
 def _share(least: Array, most: Array, room: Array, saved: Array) -> Array:
-    """Share of recomputed layers from which a plan may fit: `room` is left at the least share, `saved` comes free up to the most."""
+    """Share of recomputed layers from which a plan may fit: `room` is left at the least share,
+    `saved` comes free up to the most."""
     helps = saved > 0.0
     needed = jnp.where(helps, jnp.clip(-room / jnp.where(helps, saved, 1.0), 0.0, 1.0), 0.0)
     return least + (most - least) * needed * (1.0 - SLACK)
 
 
 def _least_sums(draft: Draft, c: Coefficients) -> Array:
-    """Bytes of accumulated gradients that take no longer inside products than all of them do in kernels of their own, as a share."""
+    """Bytes of accumulated gradients that take no longer inside products than all of them do in
+    kernels of their own, as a share."""
     own = jnp.minimum(c.elementwise_traffic, 1.0)
     return own / (own + (1.0 - own) * draft.fused_sums)
 
 
 def quiet(times: Breakdown) -> Breakdown:
-    """The step with messages that draw no more than any work, nor than what they slow: those of layers like kernels that do nothing, the
-    others like a device at rest. It takes as long, and no more energy at any demand of power."""
+    """The step with messages that draw no more than any work, nor than what they slow: those of
+    layers like kernels that do nothing, the others like a device at rest. It takes as long, and no
+    more energy at any demand of power."""
     of_layers = sum(getattr(times, name) for name in IN_LAYERS)
     others = times.exposed_communication - of_layers
     silent = {name: 0.0 * getattr(times, name) for name in MESSAGES}
-    return times.replace(**silent, contention=times.contention + of_layers, overhead=times.overhead + others)
+    return times.replace(
+        **silent, contention=times.contention + of_layers, overhead=times.overhead + others
+    )
 
 
 @lru_cache(maxsize=16)
@@ -131,46 +161,82 @@ def _bound(sharpness: float):
     def bound(batch: dict[str, Array], fixed: Any) -> Bound:
         model, c = fixed["model"], fixed["coefficients"]
 
-        def least_costs(system: System, model: Transformer, draft: Draft, c: Coefficients, p: float) -> Costs:
-            """Costs without first gathers, and without the communication of gradients and weights per step where sharding is free."""
+        def least_costs(
+            system: System, model: Transformer, draft: Draft, c: Coefficients, p: float
+        ) -> Costs:
+            """Costs without first gathers, and without the communication of gradients and weights
+            per step where sharding is free."""
             found = DRAFTED.costs(system, model, draft, c, p)
             comm, kept = found.communication, batch["reduces"]
-            comm = comm.replace(fsdp_first=0.0 * comm.fsdp_first, dp=comm.dp * kept, hidden_step=comm.hidden_step * kept)
+            comm = comm.replace(
+                fsdp_first=0.0 * comm.fsdp_first,
+                dp=comm.dp * kept,
+                hidden_step=comm.hidden_step * kept,
+            )
             return found.replace(communication=comm)
 
         hardware, plan = drafted(batch, fixed)
         system, draft = CALIBRATED.align(hardware, plan)
         least, most = batch["share_least"], batch["share_most"]
         held = draft.replace(zero=batch["zero_held"])
-        first, last = (draft_memory(model, held.replace(recompute_layers=r), fixed["footprint"]) for r in (least, most))
-        buffers = draft_memory(model, draft.replace(zero=batch["zero_buffer"]), fixed["footprint"]).buffers
+        first, last = (
+            draft_memory(model, held.replace(recompute_layers=r), fixed["footprint"])
+            for r in (least, most)
+        )
+        buffers = draft_memory(
+            model, draft.replace(zero=batch["zero_buffer"]), fixed["footprint"]
+        ).buffers
         rest = first.total - first.activations - first.buffers + buffers
         room = system.chip.hbm_bytes - rest - first.activations
         share = _share(least, most, room, first.activations - last.activations)
-        summed = draft.replace(gradient_bytes=draft.gradient_bytes * jnp.where(batch["reduces"] > 0.0, 1.0, _least_sums(draft, c)))
+        summed = draft.replace(
+            gradient_bytes=draft.gradient_bytes
+            * jnp.where(batch["reduces"] > 0.0, 1.0, _least_sums(draft, c))
+        )
         low, high = summed.replace(recompute_layers=share), summed.replace(recompute_layers=most)
         at_low, at_high = (CALIBRATED.costs(system, model, x, c, sharpness) for x in (low, high))
         apart = place(draft, system.network.size).pp[1:].prod(0)
 
         def without_messages(costs: Costs, draft: Draft) -> Array:
-            return compute.launch_time(costs.work.busy, starts(model, draft, apart, system.chip, c), sharpness)
+            return compute.launch_time(
+                costs.work.busy, starts(model, draft, apart, system.chip, c), sharpness
+            )
 
-        loose = _windows(at_low, at_high, (without_messages(at_low, low), without_messages(at_high, high)), c)
-        found = step_time(system, model, low, loose, sharpness=sharpness, physics=DRAFTED._replace(costs=least_costs))
+        loose = _windows(
+            at_low, at_high, (without_messages(at_low, low), without_messages(at_high, high)), c
+        )
+        found = step_time(
+            system,
+            model,
+            low,
+            loose,
+            sharpness=sharpness,
+            physics=DRAFTED._replace(costs=least_costs),
+        )
         memory = rest + jnp.minimum(first.activations, last.activations)
-        without = found.replace(head=jnp.where(jnp.asarray(low.head_displaces) > 0.0, 0.0, found.head))
+        without = found.replace(
+            head=jnp.where(jnp.asarray(low.head_displaces) > 0.0, 0.0, found.head)
+        )
         joules = run.facility_watts(system, low, quiet(without), c) * without.total
         below = 1.0 - SLACK
-        return Bound(step_time_s=found.total * below, joules=joules * below, memory_bytes=memory * below, share=share)
+        return Bound(
+            step_time_s=found.total * below,
+            joules=joules * below,
+            memory_bytes=memory * below,
+            share=share,
+        )
 
     return bound
 
 
-def group_bounds(problem: Problem, rows: np.ndarray, *, sharded: bool, threads: int | None = None) -> Bound:
+def group_bounds(
+    problem: Problem, rows: np.ndarray, *, sharded: bool, threads: int | None = None
+) -> Bound:
     """Bounds of groups `[n]`.
 
     Args:
-      rows: one for each group. sharded: the rows' own sharding is meant; else the best of all that the space allows.
+      rows: one for each group. sharded: the rows' own sharding is meant; else the best of all that
+        the space allows.
     """
     space = problem.space
     batch = rows_.numbers(space, problem.system, rows)
@@ -180,16 +246,27 @@ def group_bounds(problem: Problem, rows: np.ndarray, *, sharded: bool, threads: 
     if sharded:
         batch |= {"zero_held": batch["zero"], "zero_buffer": batch["zero"], "reduces": full}
     else:
-        # one rank has nothing to shard, whatever the stage, unless experts have ranks that tensor parallelism leaves them
-        alone = (batch["dp"] * batch["cp"] == 1.0) & (batch["tp"] == batch["ep"] * batch["etp"] if space.model.n_experts > 1.0 else True)
+        # one rank has nothing to shard, whatever the stage, unless experts have ranks that tensor
+        # parallelism leaves them
+        alone = (batch["dp"] * batch["cp"] == 1.0) & (
+            batch["tp"] == batch["ep"] * batch["etp"] if space.model.n_experts > 1.0 else True
+        )
         stages = {"zero": min(zero.max(), 1.0), "zero_held": zero.max(), "zero_buffer": zero.min()}
         batch |= {name: np.where(alone, 0.0, stage) for name, stage in stages.items()}
         batch |= {"shard": batch["dp"], "reshard": full, "reduces": 0.0 * full}
-        kept = [space.choices.kept[stage] for stage in {0, *space.choices.zero}] if space.choices.kept else []
+        kept = (
+            [space.choices.kept[stage] for stage in {0, *space.choices.zero}]
+            if space.choices.kept
+            else []
+        )
         best = {name: max if name == "overlap_dp" else min for name in Kept._fields if kept}
         batch |= {name: most(getattr(k, name) for k in kept) * full for name, most in best.items()}
     # whole layers are rounded from shares, by half a layer at most
-    rounding = 0.5 * batch["pp"] / float(space.model.n_layers) if space.choices.recompute is not None else 0.0 * full
+    rounding = (
+        0.5 * batch["pp"] / float(space.model.n_layers)
+        if space.choices.recompute is not None
+        else 0.0 * full
+    )
     free = (batch["recompute_attention"] == 0.0) * 1.0
     batch["share_least"] = np.clip(min(shares) - rounding, 0.0, 1.0) * free
     batch["share_most"] = np.clip(max(shares) + rounding, 0.0, 1.0)
@@ -197,7 +274,8 @@ def group_bounds(problem: Problem, rows: np.ndarray, *, sharded: bool, threads: 
 
 
 def merit_bounds(problem: Problem, found: Bound) -> np.ndarray:
-    """What no plan of the groups undercuts by the objective: seconds, dollars or joules of a step."""
+    """What no plan of the groups undercuts by the objective: seconds, dollars or joules of a
+    step."""
     seconds = np.asarray(found.step_time_s)
     dollars = seconds * problem.space.n_devices * float(problem.system.chip.price_per_s)
     return {"time": seconds, "cost": dollars, "energy": np.asarray(found.joules)}[problem.objective]
@@ -212,29 +290,40 @@ def keeps_limits(problem: Problem, rows: np.ndarray, found: Bound) -> np.ndarray
 def arithmetic_floor(problem: Problem) -> float:
     """A step time that no plan of the space undercuts [s].
 
-    `overhead + (1 + straggler) · (Σ matmul FLOPs / (devices · peak · η_max) + attention)`: the arithmetic of all devices at its best rate,
-    no recomputation, launches, streaming, communication or bubble (of a step that is added up, `Plan.composed`, without overhead and
-    straggler). Proof: every term of the step is ≥ 0, a smooth maximum is never below its arguments, a matmul's rate never above
-    peak · η_max, and the FLOPs of the devices add up to the whole for every plan: the slowest stage takes no less than the mean of all,
-    whether the head is spread or displaces layers.
+    `overhead + (1 + straggler) · (Σ matmul FLOPs / (devices · peak · η_max) + attention)`: the
+    arithmetic of all devices at its best rate, no recomputation, launches, streaming, communication
+    or bubble (of a step that is added up, `Plan.composed`, without overhead and straggler). Proof:
+    every term of the step is ≥ 0, a smooth maximum is never below its arguments, a matmul's rate
+    never above
+    peak · η_max, and the FLOPs of the devices add up to the whole for every plan: the slowest stage
+    takes no less than the mean of all, whether the head is spread or displaces layers.
 
-    Limits: tight when compute-bound and wide; far below the truth when communication or memory decides.
+    Limits: tight when compute-bound and wide; far below the truth when communication or memory
+    decides.
     """
     space, c = problem.space, problem.coefficients
     model, n = space.model, float(space.n_devices)
     best = max(rows_.precisions(space, problem.system), key=lambda p: p.flops_per_s)
     chip = problem.system.chip.replace(flops_per_s=best.flops_per_s)
-    # work is linear in the tokens of a device, so one plan of nothing but data parallelism stands for all
+    # work is linear in the tokens of a device, so one plan of nothing but data parallelism stands
+    # for all
     batch = float(space.global_batch)
-    plan = space.base.replace(dp=n, tp=1.0, cp=1.0, pp=1.0, ep=1.0, micro_batch=batch / n, global_batch=batch)
+    plan = space.base.replace(
+        dp=n, tp=1.0, cp=1.0, pp=1.0, ep=1.0, micro_batch=batch / n, global_batch=batch
+    )
     flops = jnp.asarray(counts.matmuls(model, plan).flops)
     below = min(1.0 - p.low_precision * (1.0 - float(c.low_precision_efficiency)) for p in [best])
     rate = jnp.maximum(chip.flops_per_s * below, chip.attention_flops_per_s) * c.matmul_efficiency
     products = (2.0 + model.trainable) * (model.n_layers * flops[:-1].sum() + flops[-1]) / rate
     softmax = jnp.asarray(traffic.softmax_bytes(model, plan))
-    core, powers = counts.attention_flops(model, plan) * compute.narrowed(plan), counts.exponentials(model, plan)
+    core, powers = (
+        counts.attention_flops(model, plan) * compute.narrowed(plan),
+        counts.exponentials(model, plan),
+    )
     attention = compute.attention_passes(core, powers, softmax, plan.flash, chip, c, float("inf"))
     older = compute.older_kernels(plan)
-    busy = products + model.n_layers * (older.forward * attention.forward + older.backward * attention.backward)
+    busy = products + model.n_layers * (
+        older.forward * attention.forward + older.backward * attention.backward
+    )
     runs = 1.0 - space.base.composed
     return float(runs * c.overhead + (1.0 + runs * straggler_share(n, c.straggler)) * busy)

@@ -1,4 +1,5 @@
-"""The certificate of a design: how far the plan is from the best that was checked, or from a proven lower bound."""
+"""The certificate of a design: how far the plan is from the best that was checked, or from a proven
+lower bound."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from dmodel.design.judge import Problem
 from dmodel.design.search import Ranking
 
 BOUNDED = 1 << 21
-"""Groups up to which the lower bound of the whole space is that of its groups [count]: beyond, it is the arithmetic alone."""
+"""Groups up to which the lower bound of the whole space is that of its groups [count]: beyond, it
+is the arithmetic alone."""
 
 UNITS = {"time": "s", "cost": "dollar", "energy": "J"}
 
@@ -21,13 +23,15 @@ class Certificate(struct.PyTreeNode, kw_only=True):
     """What is known about the quality of a design.
 
     Attributes:
-      kind: "all" valid plans were evaluated; "pruned": those left out are proven to be no better; "bound": only a lower bound is known;
-        "none": no plan fits, or was found to.
-      gap: merit of the gradient's plan over that of the exact optimum, less 1; None unless both are known [1].
-      bound: no valid plan that fits has a smaller merit: the objective of one step [s, dollar or J]; infinite without one that fits.
-        floor_s: no plan's arithmetic takes less, whatever it needs besides [s].
-      distance: merit of the best plan found over `bound`, less 1: proven to be no farther from the optimum; None without a plan [1].
-      statement: the same in words.
+      kind: "all" valid plans were evaluated; "pruned": those left out are proven to be no better;
+        "bound": only a lower bound is known; "none": no plan fits, or was found to.
+      gap: merit of the gradient's plan over that of the exact optimum, less 1; None unless both are
+        known [1].
+      bound: no valid plan that fits has a smaller merit: the objective of one step [s, dollar or
+        J]; infinite without one that fits. floor_s: no plan's arithmetic takes less, whatever it
+        needs besides [s].
+      distance: merit of the best plan found over `bound`, less 1: proven to be no farther from the
+      optimum; None without a plan [1]. statement: the same in words.
     """
 
     kind: str = struct.field(pytree_node=False)
@@ -39,10 +43,15 @@ class Certificate(struct.PyTreeNode, kw_only=True):
 
 
 def space_bound(problem: Problem, threads: int | None = None) -> float:
-    """A merit that no valid plan undercuts: the least bound of the groups that may fit, else the arithmetic of all devices."""
+    """A merit that no valid plan undercuts: the least bound of the groups that may fit, else the
+    arithmetic of all devices."""
     chip, n = problem.system.chip, problem.space.n_devices
     # devices at rest draw the least
-    per_second = {"time": 1.0, "cost": n * float(chip.price_per_s), "energy": n * float(chip.idle_watts)}[problem.objective]
+    per_second = {
+        "time": 1.0,
+        "cost": n * float(chip.price_per_s),
+        "energy": n * float(chip.idle_watts),
+    }[problem.objective]
     least, seen = np.inf, 0
     for rows in rows_.groups(problem.space):
         seen += len(rows)
@@ -54,22 +63,39 @@ def space_bound(problem: Problem, threads: int | None = None) -> float:
     return max(least, arithmetic_floor(problem) * per_second) if np.isfinite(least) else np.inf
 
 
-def certify(problem: Problem, exact: Ranking | None, gradient: float | None, threads: int | None = None) -> Certificate:
+def certify(
+    problem: Problem, exact: Ranking | None, gradient: float | None, threads: int | None = None
+) -> Certificate:
     """Compare the two searches, both judged by the same function.
 
     Args:
-      exact: of the exact search, None when there was none. gradient: merit of the plan found by gradient if it keeps all limits.
+      exact: of the exact search, None when there was none. gradient: merit of the plan found by
+        gradient if it keeps all limits.
     """
     searched = exact is not None and exact.considered > 0
     best = float(exact.merits[0]) if exact is not None and len(exact.merits) else None
     whole = searched and exact is not None and best is not None and exact.bound >= best
-    bound = float(exact.bound) if searched and exact is not None else space_bound(problem, threads) if gradient is not None else np.inf
+    bound = (
+        float(exact.bound)
+        if searched and exact is not None
+        else space_bound(problem, threads)
+        if gradient is not None
+        else np.inf
+    )
     found = min((x for x in (best, gradient) if x is not None), default=None)
     distance = None if found is None else max(found / bound - 1.0, 0.0)
     gap = None if not whole or gradient is None or best is None else gradient / best - 1.0
     # two plans of one merit are equally good; the last digits are rounding
     gap = 0.0 if gap is not None and abs(gap) < 1e-9 else gap
-    kind = "none" if found is None else "bound" if not whole else "all" if exact and exact.evaluated == exact.considered else "pruned"
+    kind = (
+        "none"
+        if found is None
+        else "bound"
+        if not whole
+        else "all"
+        if exact and exact.evaluated == exact.considered
+        else "pruned"
+    )
     return Certificate(
         kind=kind,
         gap=gap,
@@ -80,22 +106,40 @@ def certify(problem: Problem, exact: Ranking | None, gradient: float | None, thr
     )
 
 
-def _words(problem: Problem, kind: str, exact: Ranking | None, gap: float | None, bound: float, distance: float | None) -> str:
+def _words(
+    problem: Problem,
+    kind: str,
+    exact: Ranking | None,
+    gap: float | None,
+    bound: float,
+    distance: float | None,
+) -> str:
     """The certificate in a sentence."""
     if kind == "none" or distance is None:
         decided = (exact is not None and exact.considered > 0) or not spaces.degrees(problem.space)
-        return "no plan fits, so there is nothing to certify" if decided else "no plan was found that fits; not checked whether any does"
+        return (
+            "no plan fits, so there is nothing to certify"
+            if decided
+            else "no plan was found that fits; not checked whether any does"
+        )
     if kind == "bound":
         reached = f"the proven lower bound of {bound:.4g} {UNITS[problem.objective]}"
         searched = exact is not None and exact.considered > 0
-        checked = "time ran out before all plans were decided" if searched else "not checked against all plans"
+        checked = (
+            "time ran out before all plans were decided"
+            if searched
+            else "not checked against all plans"
+        )
         return f"{checked}: at most {distance:.1%} worse than any, by {reached}"
     assert exact is not None
     if kind == "all":
         how = f"the best of all {exact.considered:,} valid plans, which were all checked"
     else:
         left = f"{exact.considered - exact.evaluated:,} are proven to be worse or not to fit"
-        how = f"the best of all {exact.considered:,} valid plans: {exact.evaluated:,} were checked, {left}"
+        how = (
+            f"the best of all {exact.considered:,} valid plans: {exact.evaluated:,} were checked, "
+            f"{left}"
+        )
     if gap is None:
         return how
     return f"the plan found by gradient {'is' if gap == 0.0 else f'is {gap:.2%} worse than'} {how}"

@@ -1,6 +1,7 @@
 """What a plan must satisfy: named signed margins with units, satisfied where they are ≥ 0.
 
-Rules of divisibility ask about a plan alone; limits (memory, deadline, budget, …) about what the model says of it.
+Rules of divisibility ask about a plan alone; limits (memory, deadline, budget, …) about what the
+model says of it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ Margin = Callable[[Transformer, Plan], Array]
 
 
 class Constraint(NamedTuple):
-    """name and unit of a margin; margin(model, plan): signed, ≥ 0 where the plan is valid; rule: what is asked; remedy: what to do."""
+    """name and unit of a margin; margin(model, plan): signed, ≥ 0 where the plan is valid; rule:
+    what is asked; remedy: what to do."""
 
     name: str
     unit: str
@@ -61,17 +63,34 @@ def _chunk_remainder(model: Transformer, plan: Plan) -> Array:
 def _expert_group(model: Transformer, plan: Plan) -> Array:
     """Experts are spread over a part of the ranks of a stage, and split over a part of tp."""
     ranks = plan.dp * plan.tp * plan.cp
-    return _remainder(ranks, plan.ep * plan.etp) + _remainder(model.n_experts, plan.ep) + _remainder(plan.tp, plan.etp)
+    return (
+        _remainder(ranks, plan.ep * plan.etp)
+        + _remainder(model.n_experts, plan.ep)
+        + _remainder(plan.tp, plan.etp)
+    )
 
 
 DIVISIBILITY: tuple[Constraint, ...] = (
-    Constraint("heads", "head", lambda model, plan: _remainder(model.n_heads, plan.tp), "tp divides the attention heads", "lower tp"),
-    Constraint("kv_heads", "head", _kv_remainder, "tp divides the KV heads, or is a multiple of them", "lower tp"),
+    Constraint(
+        "heads",
+        "head",
+        lambda model, plan: _remainder(model.n_heads, plan.tp),
+        "tp divides the attention heads",
+        "lower tp",
+    ),
+    Constraint(
+        "kv_heads",
+        "head",
+        _kv_remainder,
+        "tp divides the KV heads, or is a multiple of them",
+        "lower tp",
+    ),
     Constraint(
         "layers",
         "layer",
         _stage_remainder,
-        f"pp times interleave divides the layers or, where pp does not, nearly divides the layers and {ENDS:g}, for embedding and head: "
+        "pp times interleave divides the layers or, where pp does not, nearly divides the layers "
+        f"and {ENDS:g}, for embedding and head: "
         "fewer are missing than one chunk of a stage holds",
         "change pp or interleave",
     ),
@@ -97,7 +116,11 @@ DIVISIBILITY: tuple[Constraint, ...] = (
         "set interleave to 1, or change the micro-batch",
     ),
     Constraint(
-        "experts", "expert", _expert_group, "ep divides the experts, etp divides tp, and ep times etp dp · tp · cp", "lower ep or etp"
+        "experts",
+        "expert",
+        _expert_group,
+        "ep divides the experts, etp divides tp, and ep times etp dp · tp · cp",
+        "lower ep or etp",
     ),
     Constraint(
         "sharding",
@@ -117,11 +140,14 @@ def violated(model: Transformer, plan: Plan) -> list[tuple[Constraint, float]]:
 
 def divisible(model: Transformer, plan: Plan) -> np.ndarray:
     """Where plans `[*batch]` obey every rule of divisibility."""
-    return np.logical_and.reduce(np.broadcast_arrays(*(np.asarray(rule.margin(model, plan)) >= 0.0 for rule in DIVISIBILITY)))
+    return np.logical_and.reduce(
+        np.broadcast_arrays(*(np.asarray(rule.margin(model, plan)) >= 0.0 for rule in DIVISIBILITY))
+    )
 
 
 def memory_headroom(system: System, model: Transformer, plan: Plan) -> Array:
-    """Memory of a device less what the fullest one needs [byte]: negative = does not fit. Differentiable."""
+    """Memory of a device less what the fullest one needs [byte]: negative = does not fit.
+    Differentiable."""
     return system.chip.hbm_bytes - memory_use(model, plan).total
 
 
@@ -129,9 +155,11 @@ class Limits(struct.PyTreeNode, kw_only=True):
     """What a plan must keep besides the memory of its device; infinite = no limit.
 
     Attributes:
-      tokens: of the whole run, which deadline, dollars and joules are for [token]. deadline_s: its duration [s]. dollars: its rent
-        [dollar]. joules: its energy, hosts and cooling with it [J]. facility_watts: power of all devices, likewise [W].
-      critical_batch: largest useful global batch [token]. tp_domain: largest tp, as the devices of one domain of a network level [device].
+      tokens: of the whole run, which deadline, dollars and joules are for [token]. deadline_s: its
+        duration [s]. dollars: its rent [dollar]. joules: its energy, hosts and cooling with it [J].
+        facility_watts: power of all devices, likewise [W].
+      critical_batch: largest useful global batch [token]. tp_domain: largest tp, as the devices of
+        one domain of a network level [device].
     """
 
     tokens: Array = 0.0
@@ -144,7 +172,8 @@ class Limits(struct.PyTreeNode, kw_only=True):
 
 
 class Use(NamedTuple):
-    """What one plan uses of a limited thing: name, unit, and amount [unit]; limit: what there is of it [unit]. rule: in words."""
+    """What one plan uses of a limited thing: name, unit, and amount [unit]; limit: what there is of
+    it [unit]. rule: in words."""
 
     name: str
     unit: str
@@ -159,23 +188,61 @@ class Use(NamedTuple):
 
 
 def uses(
-    limits: Limits, system: System, model: Transformer, plan: Plan, step_time_s: Array, memory_bytes: Array, facility_watts: Array
+    limits: Limits,
+    system: System,
+    model: Transformer,
+    plan: Plan,
+    step_time_s: Array,
+    memory_bytes: Array,
+    facility_watts: Array,
 ) -> tuple[Use, ...]:
-    """Everything limited, in one order, limited or not: `amount ≤ limit` each. Leaves are scalars or `[*batch]`; differentiable.
+    """Everything limited, in one order, limited or not: `amount ≤ limit` each. Leaves are scalars
+    or `[*batch]`; differentiable.
 
-    A run takes `tokens / (B s)` steps; its rent is `devices · price · duration`, its energy `watts · duration`.
+    A run takes `tokens / (B s)` steps; its rent is `devices · price · duration`, its energy `watts
+    · duration`.
     """
     batch = plan.global_batch * model.seq_len
     duration = limits.tokens / batch * step_time_s
     rent = plan.devices * system.chip.price_per_s * duration
     return (
-        Use("memory", "byte", memory_bytes, system.chip.hbm_bytes, "the fullest device holds what it must"),
+        Use(
+            "memory",
+            "byte",
+            memory_bytes,
+            system.chip.hbm_bytes,
+            "the fullest device holds what it must",
+        ),
         Use("deadline", "s", duration, limits.deadline_s, "the run ends in time"),
         Use("budget", "dollar", rent, limits.dollars, "the rent of the run is within the budget"),
-        Use("energy", "J", facility_watts * duration, limits.joules, "the energy of the run is within the budget"),
-        Use("power", "W", facility_watts, limits.facility_watts, "the facility can feed and cool all devices"),
-        Use("critical batch", "token", batch, limits.critical_batch, "a larger batch would train no faster"),
-        Use("network domain", "device", plan.tp, limits.tp_domain, "tensor parallelism stays inside a domain of the network"),
+        Use(
+            "energy",
+            "J",
+            facility_watts * duration,
+            limits.joules,
+            "the energy of the run is within the budget",
+        ),
+        Use(
+            "power",
+            "W",
+            facility_watts,
+            limits.facility_watts,
+            "the facility can feed and cool all devices",
+        ),
+        Use(
+            "critical batch",
+            "token",
+            batch,
+            limits.critical_batch,
+            "a larger batch would train no faster",
+        ),
+        Use(
+            "network domain",
+            "device",
+            plan.tp,
+            limits.tp_domain,
+            "tensor parallelism stays inside a domain of the network",
+        ),
     )
 
 
@@ -184,5 +251,8 @@ NAMES = ("memory", "deadline", "budget", "energy", "power", "critical batch", "n
 
 
 def violation(found: tuple[Use, ...]) -> np.ndarray:
-    """Largest relative excess over a limit, `max(amount / limit − 1)` [1]: > 0 where a limit is broken."""
-    return np.max(np.broadcast_arrays(*(np.asarray(u.amount) / np.asarray(u.limit) - 1.0 for u in found)), 0)
+    """Largest relative excess over a limit, `max(amount / limit − 1)` [1]: > 0 where a limit is
+    broken."""
+    return np.max(
+        np.broadcast_arrays(*(np.asarray(u.amount) / np.asarray(u.limit) - 1.0 for u in found)), 0
+    )

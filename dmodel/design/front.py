@@ -10,15 +10,16 @@ from dmodel.design.rows import plainest_first
 
 
 class Front(NamedTuple):
-    """rows `[n, columns]`, and what each costs `[n, quantities]`, the smaller the better: step time, memory and energy. Rent is devices ·
-    price · time, so it is least where time is."""
+    """rows `[n, columns]`, and what each costs `[n, quantities]`, the smaller the better: step
+    time, memory and energy. Rent is devices · price · time, so it is least where time is."""
 
     rows: np.ndarray
     costs: np.ndarray
 
 
 def undominated(costs: np.ndarray) -> np.ndarray:
-    """Places of the costs that no other is at most as large as in all quantities and smaller in one; of equal ones the first.
+    """Places of the costs that no other is at most as large as in all quantities and smaller in
+    one; of equal ones the first.
 
     In the order of the first quantity, each is compared with those kept so far.
     """
@@ -34,7 +35,8 @@ def undominated(costs: np.ndarray) -> np.ndarray:
 
 
 def _worth_a_look(costs: np.ndarray, cells: int = 64) -> np.ndarray:
-    """Which costs may be on the front: not those beaten by the best of the cells, of the logarithm of the first two, before theirs."""
+    """Which costs may be on the front: not those beaten by the best of the cells, of the logarithm
+    of the first two, before theirs."""
     logs = np.log(np.maximum(costs, 1e-300))
     low, high = logs.min(0), logs.max(0)
     at = np.minimum((cells * (logs - low) / np.maximum(high - low, 1e-12)).astype(int), cells - 1)
@@ -48,7 +50,8 @@ def _worth_a_look(costs: np.ndarray, cells: int = 64) -> np.ndarray:
 
 
 def joined_front(one: Front, other: Front) -> Front:
-    """The front of both together, the plainest of equal plans: the same whatever order plans come in."""
+    """The front of both together, the plainest of equal plans: the same whatever order plans come
+    in."""
     rows, costs = np.concatenate([one.rows, other.rows]), np.concatenate([one.costs, other.costs])
     if not len(rows):
         return one

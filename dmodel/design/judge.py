@@ -1,7 +1,8 @@
-"""The one function by which all searches judge plans: step time, memory and power of rows, in one compiled program for all choices.
+"""The one function by which all searches judge plans: step time, memory and power of rows, in one
+compiled program for all choices.
 
-Schedule, placement and precision are names in a plan, and a compiled program knows one name only. Here they are numbers beside the plan, so
-that one program holds them all.
+Schedule, placement and precision are names in a plan, and a compiled program knows one name only.
+Here they are numbers beside the plan, so that one program holds them all.
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ OBJECTIVES = ("time", "cost", "energy")
 
 
 class Problem(struct.PyTreeNode, kw_only=True):
-    """What plans are judged by: the space, the system, the coefficients, the footprint of the stack (None = the least), the limits besides
-    memory, the objective (one of `OBJECTIVES`, of one step) and the sharpness of the step's maxima."""
+    """What plans are judged by: the space, the system, the coefficients, the footprint of the stack
+    (None = the least), the limits besides memory, the objective (one of `OBJECTIVES`, of one step)
+    and the sharpness of the step's maxima."""
 
     space: Space
     system: System
@@ -51,13 +53,16 @@ class Problem(struct.PyTreeNode, kw_only=True):
 
 
 class Draft(Ordered, kw_only=True):
-    """A plan whose placement and schedule are numbers: gpipe, zero_bubble 1 where that is the schedule; else 1F1B, interleaved or not."""
+    """A plan whose placement and schedule are numbers: gpipe, zero_bubble 1 where that is the
+    schedule; else 1F1B, interleaved or not."""
 
     gpipe: Array
     zero_bubble: Array
 
 
-def _costs(system: System, model: Transformer, draft: Draft, c: Coefficients, sharpness: float) -> Costs:
+def _costs(
+    system: System, model: Transformer, draft: Draft, c: Coefficients, sharpness: float
+) -> Costs:
     """Those of the plan; the schedules differ in what is idle, and GPipe idles as 1F1B does."""
     found = CALIBRATED.costs(system, model, draft, c, sharpness)
     return found.replace(idle_slots=found.idle_slots * (1.0 - draft.zero_bubble))
@@ -68,7 +73,9 @@ def draft_memory(model: Transformer, draft: Draft, footprint: Footprint = LEAST)
     at = (draft.pp, draft.n_microbatches, draft.interleave)
 
     def chosen(which: str) -> jax.Array:
-        usual, gpipe, zero_bubble = (getattr(SCHEDULES[name], which)(*at) for name in ("interleaved", "gpipe", "zero-bubble"))
+        usual, gpipe, zero_bubble = (
+            getattr(SCHEDULES[name], which)(*at) for name in ("interleaved", "gpipe", "zero-bubble")
+        )
         return usual + draft.gpipe * (gpipe - usual) + draft.zero_bubble * (zero_bubble - usual)
 
     return memory(model, draft, chosen("in_flight"), chosen("in_flight_last"), footprint)
@@ -79,7 +86,8 @@ DRAFTED = CALIBRATED._replace(costs=_costs, memory=draft_memory)
 
 
 class Evaluation(struct.PyTreeNode, kw_only=True):
-    """What the model says of plans, `[n]`: seconds by cause, bytes by purpose, power of all devices with hosts and cooling [W]."""
+    """What the model says of plans, `[n]`: seconds by cause, bytes by purpose, power of all devices
+    with hosts and cooling [W]."""
 
     breakdown: Breakdown
     memory: Memory
@@ -97,7 +105,12 @@ def drafted(batch: dict[str, Array], fixed: Tree) -> tuple[System, Draft]:
     """The system at the row's precision, and the row as a draft."""
     chip = fixed["system"].chip.replace(flops_per_s=batch["flops_per_s"])
     own = {name: value for name, value in batch.items() if name in Draft.__dataclass_fields__}
-    settings = {**vars(fixed["base"]), "global_batch": fixed["global_batch"], "schedule": "interleaved", **own}
+    settings = {
+        **vars(fixed["base"]),
+        "global_batch": fixed["global_batch"],
+        "schedule": "interleaved",
+        **own,
+    }
     return fixed["system"].replace(chip=chip), Draft(**settings)
 
 
@@ -108,16 +121,30 @@ def _judge(sharpness: float):
     def judge(batch: dict[str, Array], fixed: Tree) -> Evaluation:
         system, draft = drafted(batch, fixed)
         with together():
-            found = step_time(system, fixed["model"], draft, fixed["coefficients"], sharpness=sharpness, physics=DRAFTED)
+            found = step_time(
+                system,
+                fixed["model"],
+                draft,
+                fixed["coefficients"],
+                sharpness=sharpness,
+                physics=DRAFTED,
+            )
             used = draft_memory(fixed["model"], draft, fixed["footprint"])
             watts = run.facility_watts(system, draft, found, fixed["coefficients"])
-        return Evaluation(breakdown=found, memory=used, facility_watts=watts, step_time_s=found.total, memory_bytes=used.total)
+        return Evaluation(
+            breakdown=found,
+            memory=used,
+            facility_watts=watts,
+            step_time_s=found.total,
+            memory_bytes=used.total,
+        )
 
     return judge
 
 
 def shared(problem: Problem) -> dict[str, Tree]:
-    """What all rows of a problem share, as the compiled functions take it: only numbers, whatever the space."""
+    """What all rows of a problem share, as the compiled functions take it: only numbers, whatever
+    the space."""
     return {
         "system": problem.system,
         "model": problem.space.model,
@@ -128,10 +155,19 @@ def shared(problem: Problem) -> dict[str, Tree]:
     }
 
 
-def evaluate(problem: Problem, rows: np.ndarray, *, chunk: int = 1024, threads: int | None = None, quick: bool = False) -> Evaluation:
+def evaluate(
+    problem: Problem,
+    rows: np.ndarray,
+    *,
+    chunk: int = 1024,
+    threads: int | None = None,
+    quick: bool = False,
+) -> Evaluation:
     """Evaluate rows of the space, `[n, columns]`; quick: to compile (`dmodel.sweep.sweep`)."""
     batch = rows_.numbers(problem.space, problem.system, rows)
-    return sweep(_judge(problem.sharpness), batch, shared(problem), chunk=chunk, threads=threads, quick=quick)
+    return sweep(
+        _judge(problem.sharpness), batch, shared(problem), chunk=chunk, threads=threads, quick=quick
+    )
 
 
 DIGITS = 10
@@ -139,30 +175,48 @@ DIGITS = 10
 
 
 def rank_key(merit: Array) -> np.ndarray:
-    """Merits rounded to `DIGITS` significant digits, so that rounding errors do not order equal plans."""
+    """Merits rounded to `DIGITS` significant digits, so that rounding errors do not order equal
+    plans."""
     merit = np.asarray(merit)
     scale = 10.0 ** (np.floor(np.log10(merit)) - DIGITS + 1)
     return np.rint(merit / scale) * scale
 
 
 def merits(problem: Problem, found: Evaluation) -> np.ndarray:
-    """What the objective counts of each plan, the smaller the better: seconds, dollars or joules of a step."""
+    """What the objective counts of each plan, the smaller the better: seconds, dollars or joules of
+    a step."""
     if problem.objective == "energy":
         return np.asarray(found.joules)
     seconds = np.asarray(found.step_time_s)
-    return seconds * problem.space.n_devices * float(problem.system.chip.price_per_s) if problem.objective == "cost" else seconds
+    return (
+        seconds * problem.space.n_devices * float(problem.system.chip.price_per_s)
+        if problem.objective == "cost"
+        else seconds
+    )
 
 
-def used(problem: Problem, rows: np.ndarray, step_time_s: Array, memory_bytes: Array, facility_watts: Array) -> tuple[Use, ...]:
+def used(
+    problem: Problem,
+    rows: np.ndarray,
+    step_time_s: Array,
+    memory_bytes: Array,
+    facility_watts: Array,
+) -> tuple[Use, ...]:
     """What plans use of everything limited, `[n]`."""
     space = problem.space
     # only what a limit asks for: the degrees, whose product is known, and the batch
     plan = space.base.replace(
-        dp=space.n_devices / rows[:, rows_.INDEX["tp"]], tp=rows[:, rows_.INDEX["tp"]], global_batch=float(space.global_batch)
+        dp=space.n_devices / rows[:, rows_.INDEX["tp"]],
+        tp=rows[:, rows_.INDEX["tp"]],
+        global_batch=float(space.global_batch),
     )
-    return uses(problem.limits, problem.system, space.model, plan, step_time_s, memory_bytes, facility_watts)
+    return uses(
+        problem.limits, problem.system, space.model, plan, step_time_s, memory_bytes, facility_watts
+    )
 
 
 def excess(problem: Problem, rows: np.ndarray, found: Evaluation) -> np.ndarray:
     """Largest relative excess over a limit, `[n]`: ≤ 0 where a plan is feasible."""
-    return violation(used(problem, rows, found.step_time_s, found.memory_bytes, found.facility_watts))
+    return violation(
+        used(problem, rows, found.step_time_s, found.memory_bytes, found.facility_watts)
+    )

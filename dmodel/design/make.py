@@ -1,4 +1,5 @@
-"""One plan from what a user says, checked at the boundary: what is wrong, by how much, and what to do."""
+"""One plan from what a user says, checked at the boundary: what is wrong, by how much, and what to
+do."""
 
 from __future__ import annotations
 
@@ -23,10 +24,16 @@ def _whole(name: str, value: float) -> float:
 def _recompute(recompute: str | float) -> tuple[float, float]:
     if isinstance(recompute, str):
         if recompute not in RECOMPUTE:
-            raise InputError(f"recompute: expected {', '.join(RECOMPUTE)} or a share of the layers between 0 and 1; got {recompute!r}")
+            raise InputError(
+                f"recompute: expected {', '.join(RECOMPUTE)} or a share of the layers between "
+                "0 "
+                f"and 1; got {recompute!r}"
+            )
         return RECOMPUTE[recompute]
     if not 0.0 <= number(recompute) <= 1.0:
-        raise InputError(f"recompute: expected a share of the layers between 0 and 1; got {recompute!r}")
+        raise InputError(
+            f"recompute: expected a share of the layers between 0 and 1; got {recompute!r}"
+        )
     return float(recompute), 0.0
 
 
@@ -35,14 +42,20 @@ def _data_parallel(n_devices: float, others: float, shown: str, dp: float | None
     if dp is None:
         if n_devices % others:
             raise InputError(
-                f"degrees: {shown} = {others:g} does not divide the {n_devices:g} devices, so no dp is left; "
+                f"degrees: {shown} = {others:g} does not divide the {n_devices:g} devices, so no "
+                "dp is left; "
                 "choose degrees whose product divides the device count"
             )
         return n_devices // others
     if dp * others != n_devices:
-        fits = f"dp = {n_devices / others:g} would" if n_devices % others == 0 else "no dp does with these"
+        fits = (
+            f"dp = {n_devices / others:g} would"
+            if n_devices % others == 0
+            else "no dp does with these"
+        )
         raise InputError(
-            f"degrees: dp · {shown} = {dp:g} · {others:g} = {dp * others:g}; expected the device count, {n_devices:g}; {fits}. "
+            f"degrees: dp · {shown} = {dp:g} · {others:g} = {dp * others:g}; expected the device "
+            f"count, {n_devices:g}; {fits}. "
             "Leave dp out to have it follow from the others."
         )
     return dp
@@ -53,7 +66,10 @@ def _schedule(schedule: str | None, interleave: float) -> str:
     if chosen not in SCHEDULES:
         raise InputError(f"schedule: expected one of {', '.join(SCHEDULES)}; got {chosen!r}")
     if interleave > 1 and chosen != "interleaved":
-        raise InputError(f"interleave: expected 1 for the schedule {chosen!r}; got {interleave:g}. Use the schedule 'interleaved'.")
+        raise InputError(
+            f"interleave: expected 1 for the schedule {chosen!r}; got {interleave:g}. Use the "
+            "schedule 'interleaved'."
+        )
     return chosen
 
 
@@ -83,9 +99,11 @@ def make_plan(
     Memory is no rule here: a plan that does not fit is an answer with a negative headroom.
 
     Args:
-      n_devices: product of the degrees. dp: what the others leave, if not given. ep · etp: a part of dp · tp · cp.
-      zero: ZeRO stage 0–3. shard: ranks of a sharding group (HSDP), all of dp if not given. reshard: gather again for the backward pass.
-      sp: sequence parallelism; with tensor parallelism if not given. interleave: model chunks per stage.
+      n_devices: product of the degrees. dp: what the others leave, if not given. ep · etp: a part
+        of dp · tp · cp.
+      zero: ZeRO stage 0–3. shard: ranks of a sharding group (HSDP), all of dp if not given.
+      reshard: gather again for the backward pass. sp: sequence parallelism; with tensor parallelism
+      if not given. interleave: model chunks per stage.
       schedule: one of `plan.SCHEDULES`; 1F1B, interleaved when `interleave > 1`, if not given.
       recompute: "none", "selective", "full" or a share of the layers.
       base: all other settings (precision, flash, overlap, placement).
@@ -93,13 +111,26 @@ def make_plan(
     Raises:
       InputError: with one line for each broken rule.
     """
-    given = {"devices": n_devices, "global batch": global_batch, "micro-batch": micro_batch, "tp": tp, "pp": pp, "cp": cp}
+    given = {
+        "devices": n_devices,
+        "global batch": global_batch,
+        "micro-batch": micro_batch,
+        "tp": tp,
+        "pp": pp,
+        "cp": cp,
+    }
     given |= {"ep": ep, "etp": etp}
-    given |= {"interleave": interleave} | ({"dp": dp} if dp is not None else {}) | ({"shard": shard} if shard is not None else {})
+    given |= (
+        {"interleave": interleave}
+        | ({"dp": dp} if dp is not None else {})
+        | ({"shard": shard} if shard is not None else {})
+    )
     n = {name: _whole(name, value) for name, value in given.items()}
     if zero not in (0, 1, 2, 3):
         raise InputError(f"zero: expected a ZeRO stage, 0, 1, 2 or 3; got {zero!r}")
-    dp_ranks = _data_parallel(n["devices"], n["tp"] * n["cp"] * n["pp"], "tp · cp · pp", n.get("dp"))
+    dp_ranks = _data_parallel(
+        n["devices"], n["tp"] * n["cp"] * n["pp"], "tp · cp · pp", n.get("dp")
+    )
     layers, attention = _recompute(recompute)
     base = base.alike() if base is not None else Plan(dp=1.0, global_batch=1.0)
     numbers = {
@@ -115,11 +146,27 @@ def make_plan(
         "recompute_attention": attention,
     }
     numbers |= layout(float(model.n_layers), n["pp"], n["interleave"], float(model.n_mtp))
-    plan = base.replace(**{k: np.float64(v) for k, v in numbers.items()}, schedule=_schedule(schedule, interleave))
+    plan = base.replace(
+        **{k: np.float64(v) for k, v in numbers.items()}, schedule=_schedule(schedule, interleave)
+    )
     broken, batches = violated(model, plan), ("micro-batch", "global batch")
     if broken:
-        sizes = f"heads {model.n_heads:g}, KV heads {model.n_kv_heads:g}, layers {model.n_layers:g}, sequence {model.seq_len:g}"
-        asked = f"dp {dp_ranks:g}, " + ", ".join(f"{name} {n[name]:g}" for name in ("tp", "cp", "pp", "interleave", *batches))
-        lines = [f"  {rule.name}: expected that {rule.rule}; off by {-margin:g} {rule.unit}; {rule.remedy}" for rule, margin in broken]
-        raise InputError(f"plan breaks {len(broken)} rule(s) with {asked} on a model with {sizes}:\n" + "\n".join(lines))
+        sizes = (
+            f"heads {model.n_heads:g}, KV heads {model.n_kv_heads:g}, layers {model.n_layers:g}, "
+            f"sequence {model.seq_len:g}"
+        )
+        asked = f"dp {dp_ranks:g}, " + ", ".join(
+            f"{name} {n[name]:g}" for name in ("tp", "cp", "pp", "interleave", *batches)
+        )
+        lines = [
+            (
+                f"  {rule.name}: expected that {rule.rule}; off by {-margin:g} {rule.unit}; "
+                f"{rule.remedy}"
+            )
+            for rule, margin in broken
+        ]
+        raise InputError(
+            f"plan breaks {len(broken)} rule(s) with {asked} on a model with {sizes}:\n"
+            + "\n".join(lines)
+        )
     return plan

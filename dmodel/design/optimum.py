@@ -1,4 +1,5 @@
-"""The best plan for a system, a model, a device count and a batch: exact, by gradient, or both side by side with the gap between them."""
+"""The best plan for a system, a model, a device count and a batch: exact, by gradient, or both side
+by side with the gap between them."""
 
 from __future__ import annotations
 
@@ -33,15 +34,21 @@ class Design(struct.PyTreeNode, kw_only=True):
     """Answer of a design.
 
     Attributes:
-      exact: the best plans that keep all limits, best first; empty when none does or the method is "gradient".
-      gradient: the plan found by gradient, rounding and polish, if it keeps all limits; None when it does not or the method is "exact".
-      front: the Pareto front of step time, memory and energy, fastest first, if asked for.
-      gap: of the gradient's plan to the exact optimum [1]; None unless both are there. certificate: with the lower bound, and in words.
-      considered: valid plans that the exact search decided [count]; checked: those evaluated one by one; feasible: those that keep all
-        limits, None where groups of plans were left out by their bounds. All 0 when the method is "gradient".
-      evaluated: plans that rounding and polish looked at [count]. relaxed: merit of the best relaxed plan, None without one.
-      binding: the limit that decides, None when none does. closest: the plan that comes nearest to keeping the limits, when none does;
-      remedies: then the nearest change of each kind that helps, tried out.
+      exact: the best plans that keep all limits, best first; empty when none does or the method is
+        "gradient".
+      gradient: the plan found by gradient, rounding and polish, if it keeps all limits; None when
+      it does not or the method is "exact". front: the Pareto front of step time, memory and energy,
+      fastest first, if asked for.
+      gap: of the gradient's plan to the exact optimum [1]; None unless both are there. certificate:
+      with the lower bound, and in words. considered: valid plans that the exact search decided
+      [count]; checked: those evaluated one by one; feasible: those that keep all
+        limits, None where groups of plans were left out by their bounds. All 0 when the method is
+        "gradient".
+      evaluated: plans that rounding and polish looked at [count]. relaxed: merit of the best
+        relaxed plan, None without one.
+      binding: the limit that decides, None when none does. closest: the plan that comes nearest to
+      keeping the limits, when none does; remedies: then the nearest change of each kind that helps,
+      tried out.
     """
 
     exact: tuple[Candidate, ...]
@@ -85,22 +92,37 @@ def problem(
 
     Args:
       n_devices: product of the degrees. global_batch: sequences per step.
-      base: what all plans share: kernels, overlap switches, bytes per parameter, placement; its degrees are ignored.
-      choices: what the search may vary besides the degrees and the micro-batch. limits: besides the memory of a device.
+      base: what all plans share: kernels, overlap switches, bytes per parameter, placement; its
+        degrees are ignored.
+      choices: what the search may vary besides the degrees and the micro-batch. limits: besides the
+        memory of a device.
       objective: one of `OBJECTIVES`. footprint: what the stack holds in memory.
     """
     for name, value in (("devices", n_devices), ("global batch", global_batch)):
         if not (number(value) >= 1.0 and number(value).is_integer()):
-            raise InputError(f"{name}: expected a whole number from 1 on; got {value!r}. Correct the argument.")
+            raise InputError(
+                f"{name}: expected a whole number from 1 on; got {value!r}. Correct the argument."
+            )
     if objective not in OBJECTIVES:
         raise InputError(f"objective: expected one of {', '.join(OBJECTIVES)}; got {objective!r}")
     limits = limits if limits is not None else Limits()
     for name, value in vars(limits).items():
         if not (float(value) >= 0.0 and (name == "tokens" or float(value) > 0.0)):
-            raise InputError(f"limits: {name}: expected a number above 0, or infinity for no limit; got {value!r}")
-    of_run = [name for name in ("deadline_s", "dollars", "joules") if np.isfinite(float(getattr(limits, name)))]
+            raise InputError(
+                f"limits: {name}: expected a number above 0, or infinity for no limit; got "
+                f"{value!r}"
+            )
+    of_run = [
+        name
+        for name in ("deadline_s", "dollars", "joules")
+        if np.isfinite(float(getattr(limits, name)))
+    ]
     if of_run and not float(limits.tokens) > 0.0:
-        raise InputError(f"limits: {', '.join(of_run)} of a run need its tokens; got {limits.tokens!r}. Give tokens.")
+        raise InputError(
+            f"limits: {', '.join(of_run)} of a run need its tokens; got {limits.tokens!r}. "
+            "Give "
+            "tokens."
+        )
     check_devices(system.network, n_devices)
     sizes = np.cumprod(np.asarray(system.network.size, dtype=float))
     space = Space(
@@ -124,8 +146,9 @@ def problem(
 
 
 class Found(NamedTuple):
-    """What a gradient search found: its row (None when the space is empty), whether it keeps all limits, its merit, plans looked at in
-    rounding and polish, and the merit of the best relaxed plan."""
+    """What a gradient search found: its row (None when the space is empty), whether it keeps all
+    limits, its merit, plans looked at in rounding and polish, and the merit of the best relaxed
+    plan."""
 
     row: np.ndarray | None
     fits: bool
@@ -138,7 +161,8 @@ def by_gradient(stated: Problem, *, n_starts: int = 32, seed: int = 0) -> Found:
     """Search by gradient from many starts, round to valid plans and polish.
 
     Args:
-      n_starts: for each discrete arm. seed: of the starts; the answer is the same for the same seed.
+      n_starts: for each discrete arm. seed: of the starts; the answer is the same for the same
+        seed.
     """
     if not spaces.degrees(stated.space):
         return Found(row=None, fits=False, merit=float("inf"), evaluated=0, relaxed=float("inf"))
@@ -146,7 +170,9 @@ def by_gradient(stated: Problem, *, n_starts: int = 32, seed: int = 0) -> Found:
     rounded = round_plans(stated, relaxed)
     assert rounded.row is not None
     merit = float(rank_key(merits(stated, evaluate(stated, rounded.row[None])))[0])
-    return Found(rounded.row, rounded.fits, merit, rounded.evaluated, float(np.asarray(relaxed.merit)[0]))
+    return Found(
+        rounded.row, rounded.fits, merit, rounded.evaluated, float(np.asarray(relaxed.merit)[0])
+    )
 
 
 def design(
@@ -172,36 +198,57 @@ def design(
 ) -> Design:
     """Find the best plan on a number of devices.
 
-    "exact" decides every valid integer plan; "gradient" relaxes them, descends from many starts, rounds and polishes; "both" does the two
-    and says how far the second is from the first. The same function judges all plans.
+    "exact" decides every valid integer plan; "gradient" relaxes them, descends from many starts,
+    rounds and polishes; "both" does the two and says how far the second is from the first. The same
+    function judges all plans.
 
     Args:
-      system, model, coefficients: scalars (network `[K]`). n_devices, global_batch: whole numbers [count], [sequence].
+      system, model, coefficients: scalars (network `[K]`). n_devices, global_batch: whole numbers
+        [count], [sequence].
       method: one of `METHODS`. top: plans to keep of the exact search.
-      base: settings that all plans share (kernels, overlap, placement). choices: what may vary. limits: besides memory.
-      objective: "time", "cost" or "energy" of a step. footprint: what the stack holds in memory; None = the least.
-      sharpness: of the step's maxima. n_starts, seed: of the gradient search, per discrete arm. pareto: also the front, by evaluating all.
-      progress: called with the plans decided and all there are. threads: of the sweep.
+      base: settings that all plans share (kernels, overlap, placement). choices: what may vary.
+        limits: besides memory.
+      objective: "time", "cost" or "energy" of a step. footprint: what the stack holds in memory;
+        None = the least.
+      sharpness: of the step's maxima. n_starts, seed: of the gradient search, per discrete arm.
+      pareto: also the front, by evaluating all. progress: called with the plans decided and all
+      there are. threads: of the sweep.
 
     Raises:
-      InputError: unknown method, or numbers that are not whole and positive. That nothing fits is an answer, not an error.
+      InputError: unknown method, or numbers that are not whole and positive. That nothing fits is
+        an answer, not an error.
     """
     if method not in METHODS:
         raise InputError(f"unknown method {method!r}: expected one of {', '.join(METHODS)}")
     if top < 1:
         raise InputError(f"top: expected at least 1 plan to keep; got {top}")
     stated = problem(
-        system, model, n_devices, global_batch, coefficients, base=base, choices=choices, limits=limits, objective=objective,
-        footprint=footprint, sharpness=sharpness,
-    )  # fmt: skip
+        system,
+        model,
+        n_devices,
+        global_batch,
+        coefficients,
+        base=base,
+        choices=choices,
+        limits=limits,
+        objective=objective,
+        footprint=footprint,
+        sharpness=sharpness,
+    )
     if not spaces.degrees(stated.space):
         return _empty(stated)
-    found = None if method == "gradient" else search.exact(stated, top, pareto=pareto, progress=progress, threads=threads)
+    found = (
+        None
+        if method == "gradient"
+        else search.exact(stated, top, pareto=pareto, progress=progress, threads=threads)
+    )
     other = None if method == "exact" else by_gradient(stated, n_starts=n_starts, seed=seed)
     return _answer(stated, found, other, threads)
 
 
-def _answer(stated: Problem, found: Ranking | None, other: Found | None, threads: int | None) -> Design:
+def _answer(
+    stated: Problem, found: Ranking | None, other: Found | None, threads: int | None
+) -> Design:
     """Both searches as one answer."""
     exact = [] if found is None else search.candidates(stated, found.rows)
     gradient = other if other is not None and other.fits else None
@@ -213,8 +260,12 @@ def _answer(stated: Problem, found: Ranking | None, other: Found | None, threads
     limit = remedy.binding(stated, closest, best, beyond, unlimited, found is not None)
     return Design(
         exact=tuple(exact),
-        gradient=None if gradient is None or gradient.row is None else search.candidates(stated, gradient.row)[0],
-        front=() if found is None or found.front is None else tuple(search.candidates(stated, found.front)),
+        gradient=None
+        if gradient is None or gradient.row is None
+        else search.candidates(stated, gradient.row)[0],
+        front=()
+        if found is None or found.front is None
+        else tuple(search.candidates(stated, found.front)),
         gap=certificate.gap,
         certificate=certificate,
         considered=0 if found is None else found.considered,
@@ -229,13 +280,21 @@ def _answer(stated: Problem, found: Ranking | None, other: Found | None, threads
     )
 
 
-def _closest(stated: Problem, found: Ranking | None, other: Found | None, threads: int | None) -> np.ndarray:
+def _closest(
+    stated: Problem, found: Ranking | None, other: Found | None, threads: int | None
+) -> np.ndarray:
     """The row that comes nearest to keeping all limits, when none does."""
-    known = [row for row in (None if found is None else found.closest, None if other is None else other.row) if row is not None]
+    known = [
+        row
+        for row in (None if found is None else found.closest, None if other is None else other.row)
+        if row is not None
+    ]
     if found is None or found.feasible is not None:
         return remedy.nearest(stated, known)
     # bounds left out all groups: what would be best without the limits is near to keeping them
-    return remedy.nearest(stated, [*known, *search.exact(stated.replace(limits=Limits()), 1, threads=threads).rows])
+    return remedy.nearest(
+        stated, [*known, *search.exact(stated.replace(limits=Limits()), 1, threads=threads).rows]
+    )
 
 
 def _empty(stated: Problem) -> Design:

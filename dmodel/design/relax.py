@@ -1,9 +1,12 @@
 """Gradient search over the relaxed plan: every choice of a plan as a continuous number.
 
-The logarithms of dp, tp, cp and pp lie on a simplex, so their product is the device count by construction; micro-batch, interleaving and
-the experts' degrees are shares, in the logarithm, of the room that the degrees leave them; recomputation, sequence parallelism and the
-schedule are mixtures. ZeRO stages, sharding groups and precisions are few: each combination is an arm, and all arms × starts run at
-once. Limits are kept by an augmented Lagrangian. What pulls degrees to whole plans grows sharper as the search goes on.
+The logarithms of dp, tp, cp and pp lie on a simplex, so their product is the device count by
+construction; micro-batch, interleaving and the experts' degrees are shares, in the logarithm, of
+the room that the degrees leave them; recomputation, sequence parallelism and the schedule are
+mixtures. ZeRO stages, sharding groups and precisions are few: each combination is an arm, and all
+arms × starts run at
+once. Limits are kept by an augmented Lagrangian. What pulls degrees to whole plans grows sharper as
+the search goes on.
 """
 
 from __future__ import annotations
@@ -37,19 +40,31 @@ WEIGHT = 20.0
 """Curvature of the penalty, in relative merit per squared relative violation."""
 
 PULL = (0.0, 0.0, 0.0, 1e-3, 4e-3, 1.6e-2)
-"""Pull towards divisors of the device count in each round, in relative merit per squared logarithmic distance: none first, then sharper."""
+"""Pull towards divisors of the device count in each round, in relative merit per squared
+logarithmic distance: none first, then sharper."""
 
 SLOTS = 64
-"""Divisors that the pull knows of: those of larger sets are thinned out. One number, so that one program serves all device counts."""
+"""Divisors that the pull knows of: those of larger sets are thinned out. One number, so that one
+program serves all device counts."""
 
 DEGREES = ("dp", "tp", "cp", "pp")
-FREE = ("micro_batch", "recompute_layers", "recompute_attention", "interleave", "ep", "etp", "sp", "zero_bubble")
+FREE = (
+    "micro_batch",
+    "recompute_layers",
+    "recompute_attention",
+    "interleave",
+    "ep",
+    "etp",
+    "sp",
+    "zero_bubble",
+)
 """Unknowns: four logits of the degrees, then one of each of these."""
 
 
 class Arms(struct.PyTreeNode, kw_only=True):
-    """Discrete choices, `[arm]` (or one per start `[n]`): ZeRO stage, regathering, the log of the devices that a sharding group fills
-    (infinite for all of dp), code of the precision and its numbers."""
+    """Discrete choices, `[arm]` (or one per start `[n]`): ZeRO stage, regathering, the log of the
+    devices that a sharding group fills (infinite for all of dp), code of the precision and its
+    numbers."""
 
     zero: Array
     reshard: Array
@@ -62,7 +77,8 @@ class Relaxed(struct.PyTreeNode, kw_only=True):
     """Relaxed plans after the search, best first.
 
     Attributes:
-      plan: leaves `[n]`, continuous. merit: seconds, dollars or joules of a step. violation: largest relative excess over a limit (0.01 =
+      plan: leaves `[n]`, continuous. merit: seconds, dollars or joules of a step. violation:
+        largest relative excess over a limit (0.01 =
         1 % too much memory) [1]. arms: of each plan.
     """
 
@@ -73,14 +89,23 @@ class Relaxed(struct.PyTreeNode, kw_only=True):
 
 
 def arms(space: Space, system: System) -> Arms:
-    """Every combination of ZeRO stage, regathering, sharding domain and precision that the space offers."""
+    """Every combination of ZeRO stage, regathering, sharding domain and precision that the space
+    offers."""
     kinds = [(float(z), 1.0, np.inf) for z in space.choices.zero if z < 3]
     if 3 in space.choices.zero:
-        domains = [np.inf, *(np.log(d) for d in space.domains if d > 1 and space.choices.shards != "whole")]
+        domains = [
+            np.inf,
+            *(np.log(d) for d in space.domains if d > 1 and space.choices.shards != "whole"),
+        ]
         kinds += [(3.0, reshard, domain) for domain in domains for reshard in (1.0, 0.0)]
     offered = precisions(space, system)
-    zero, reshard, domain, code = np.asarray([(*k, float(c)) for k, c in product(kinds, range(len(offered)))]).T
-    numbers = {n: np.asarray([float(getattr(offered[int(c)], n)) for c in code]) for n in Precision._fields[1:]}
+    zero, reshard, domain, code = np.asarray(
+        [(*k, float(c)) for k, c in product(kinds, range(len(offered)))]
+    ).T
+    numbers = {
+        n: np.asarray([float(getattr(offered[int(c)], n)) for c in code])
+        for n in Precision._fields[1:]
+    }
     return Arms(zero=zero, reshard=reshard, log_domain=domain, precision=code, numbers=numbers)
 
 
@@ -95,7 +120,11 @@ def _relaxed_plan(z: jax.Array, arm: Arms, given: dict[str, Any]) -> Draft:
     ranks = logs["dp"] + logs["tp"] + logs["cp"] - log_etp
     log_ep = free["ep"] * jnp.minimum(jnp.log(model.n_experts), ranks)
     order = given["order"]
-    before = order["tp_dp"] * logs["tp"] + order["cp_dp"] * logs["cp"] + (1.0 - order["dp_pp"]) * logs["pp"]
+    before = (
+        order["tp_dp"] * logs["tp"]
+        + order["cp_dp"] * logs["cp"]
+        + (1.0 - order["dp_pp"]) * logs["pp"]
+    )
     shard = jnp.clip(arm.log_domain - before, 0.0, logs["dp"])
     room = jnp.maximum(jnp.log(model.n_layers) - logs["pp"], 0.0)
     settings = {
@@ -107,26 +136,44 @@ def _relaxed_plan(z: jax.Array, arm: Arms, given: dict[str, Any]) -> Draft:
         "shard": jnp.exp(shard),
         "reshard": arm.reshard,
         "interleave": jnp.exp(free["interleave"] * room * allowed["interleave"]),
-        "micro_batch": jnp.exp(free["micro_batch"] * jnp.maximum(jnp.log(given["global_batch"]) - logs["dp"], 0.0)),
+        "micro_batch": jnp.exp(
+            free["micro_batch"] * jnp.maximum(jnp.log(given["global_batch"]) - logs["dp"], 0.0)
+        ),
         "global_batch": given["global_batch"] * one,
         "recompute_layers": allowed["recompute"] * free["recompute_layers"],
         "recompute_attention": free["recompute_attention"] * (1.0 - base.flash),
         "gpipe": allowed["gpipe"] * one,
-        "zero_bubble": allowed["zero_bubble_least"] + (allowed["zero_bubble"] - allowed["zero_bubble_least"]) * free["zero_bubble"],
+        "zero_bubble": allowed["zero_bubble_least"]
+        + (allowed["zero_bubble"] - allowed["zero_bubble_least"]) * free["zero_bubble"],
         **{name: value * one for name, value in order.items()},
         **{name: value for name, value in arm.numbers.items() if name != "flops_per_s"},
     }
     return Draft(**{**vars(base), **settings, "schedule": "interleaved"})
 
 
-def _judged(z: jax.Array, arm: Arms, given: dict[str, Any], sharpness: float) -> tuple[Draft, jax.Array, jax.Array]:
-    """Plan, merit, and logarithmic excess over each limit `[13, *batch]`, ≤ 0 where it is kept: those of `uses`; each degree against the
-    largest that a valid plan has; the micro-batches that a zero bubble asks for."""
+def _judged(
+    z: jax.Array, arm: Arms, given: dict[str, Any], sharpness: float
+) -> tuple[Draft, jax.Array, jax.Array]:
+    """Plan, merit, and logarithmic excess over each limit `[13, *batch]`, ≤ 0 where it is kept:
+    those of `uses`; each degree against the largest that a valid plan has; the micro-batches that a
+    zero bubble asks for."""
     plan, model = _relaxed_plan(z, arm, given), given["model"]
-    system = given["system"].replace(chip=given["system"].chip.replace(flops_per_s=arm.numbers["flops_per_s"]))
-    times = step_time(system, model, plan, given["coefficients"], sharpness=sharpness, physics=DRAFTED)
+    system = given["system"].replace(
+        chip=given["system"].chip.replace(flops_per_s=arm.numbers["flops_per_s"])
+    )
+    times = step_time(
+        system, model, plan, given["coefficients"], sharpness=sharpness, physics=DRAFTED
+    )
     watts = run.facility_watts(system, plan, times, given["coefficients"])
-    found = uses(given["limits"], system, model, plan, times.total, draft_memory(model, plan, given["footprint"]).total, watts)
+    found = uses(
+        given["limits"],
+        system,
+        model,
+        plan,
+        times.total,
+        draft_memory(model, plan, given["footprint"]).total,
+        watts,
+    )
     over = [jnp.maximum(jnp.asarray(u.amount) / u.limit, 1e-9) for u in found]
     over += [getattr(plan, name) / most for name, most in given["most"].items()]
     over += [jnp.exp(plan.zero_bubble * jnp.log(2.0 * plan.pp / plan.n_microbatches))]
@@ -135,13 +182,17 @@ def _judged(z: jax.Array, arm: Arms, given: dict[str, Any], sharpness: float) ->
 
 
 def _distance(plan: Draft, log_divisors: jax.Array) -> jax.Array:
-    """Squared logarithmic distances of the degrees to the nearest divisors of the device count, summed."""
+    """Squared logarithmic distances of the degrees to the nearest divisors of the device count,
+    summed."""
     logs = jnp.log(jnp.stack([getattr(plan, name) for name in DEGREES]))
     return ((logs[None] - log_divisors[:, None, None]) ** 2).min(0).sum(0)
 
 
-def _descend(z: jax.Array, arm: Arms, given: dict[str, Any], sharpness: float) -> tuple[Draft, jax.Array, jax.Array]:
-    """Adam on the augmented Lagrangian of the merit's logarithm, from all starts at once; returns plans, merits and excesses."""
+def _descend(
+    z: jax.Array, arm: Arms, given: dict[str, Any], sharpness: float
+) -> tuple[Draft, jax.Array, jax.Array]:
+    """Adam on the augmented Lagrangian of the merit's logarithm, from all starts at once; returns
+    plans, merits and excesses."""
 
     def lagrangian(z: jax.Array, multipliers: jax.Array, pull: jax.Array) -> jax.Array:
         plan, merit, excess = _judged(z, arm, given, sharpness)
@@ -154,7 +205,8 @@ def _descend(z: jax.Array, arm: Arms, given: dict[str, Any], sharpness: float) -
     def step(carry: tuple, _: None) -> tuple[tuple, None]:
         z, state, multipliers, pull = carry
         slopes = jax.grad(lagrangian)(z, multipliers, pull)
-        with jax.numpy_dtype_promotion("standard"):  # optax raises a float to its integer count of steps
+        # optax raises a float to its integer count of steps
+        with jax.numpy_dtype_promotion("standard"):
             updates, state = optimizer.update(slopes, state)
         return (optax.apply_updates(z, updates), state, multipliers, pull), None
 
@@ -175,25 +227,36 @@ def _compiled() -> Callable:
 
 
 def starts(n: int, seed: int) -> np.ndarray:
-    """Starting unknowns `[12, n]`: degrees uniform on the simplex of logarithms, half of them near its faces; the rest in the middle."""
+    """Starting unknowns `[12, n]`: degrees uniform on the simplex of logarithms, half of them near
+    its faces; the rest in the middle."""
     random = np.random.default_rng(seed)
-    shares = np.concatenate([random.dirichlet(np.ones(4), n // 2), random.dirichlet(np.full(4, 0.3), n - n // 2)]).T
-    return np.concatenate([np.log(shares + 1e-3), random.normal(-1.0, 1.5, (4, n)), random.normal(0.0, 1.5, (4, n))])
+    shares = np.concatenate(
+        [random.dirichlet(np.ones(4), n // 2), random.dirichlet(np.full(4, 0.3), n - n // 2)]
+    ).T
+    return np.concatenate(
+        [np.log(shares + 1e-3), random.normal(-1.0, 1.5, (4, n)), random.normal(0.0, 1.5, (4, n))]
+    )
 
 
 def _given(problem: Problem) -> dict[str, Any]:
-    """Everything that the search takes besides starts and arms: numbers only, so that one program serves all problems."""
+    """Everything that the search takes besides starts and arms: numbers only, so that one program
+    serves all problems."""
     space, choices = problem.space, problem.space.choices
     logs = np.log(np.asarray(divisors(space.n_devices), dtype=float))
     thinned = logs[np.linspace(0, len(logs) - 1, min(len(logs), SLOTS)).round().astype(int)]
     sparse = float(space.model.n_experts) > 1.0
     largest = np.max(np.asarray(degrees(space), dtype=float), 0)
-    named = {name: float(name in choices.schedules) for name in ("gpipe", "1f1b", "interleaved", "zero-bubble")}
+    named = {
+        name: float(name in choices.schedules)
+        for name in ("gpipe", "1f1b", "interleaved", "zero-bubble")
+    }
     return shared(problem) | {
         "limits": problem.limits,
         "most": dict(zip((*DEGREES, "ep"), largest[:5], strict=True)),
         "energy": float(problem.objective == "energy"),
-        "order": dict(zip((f"{a}_{b}" for a, b in PAIRS), order_numbers(placements(space)[0]), strict=True)),
+        "order": dict(
+            zip((f"{a}_{b}" for a, b in PAIRS), order_numbers(placements(space)[0]), strict=True)
+        ),
         "log_devices": np.log(space.n_devices),
         "log_divisors": np.concatenate([thinned, np.full(SLOTS - len(thinned), thinned[-1])]),
         "allowed": {
@@ -221,8 +284,12 @@ def relax(problem: Problem, *, n_starts: int = 32, seed: int = 0) -> Relaxed:
     spread = jax.tree.map(lambda x: np.tile(x, n_starts), arms(problem.space, problem.system))
     as_floats = partial(jax.tree.map, lambda x: jnp.asarray(x, dtype=float))
     start = jnp.asarray(starts(len(spread.zero), seed))
-    plan, merit, excess = _compiled()(start, as_floats(spread), as_floats(_given(problem)), problem.sharpness)
+    plan, merit, excess = _compiled()(
+        start, as_floats(spread), as_floats(_given(problem)), problem.sharpness
+    )
     merit, violation = np.asarray(merit), np.maximum(np.asarray(jnp.expm1(excess)).max(0), 0.0)
     order = np.lexsort((merit, violation > 0.01))
-    plan, spread = jax.tree.map(lambda x: np.asarray(x)[order] if np.ndim(x) else np.asarray(x), (plan, spread))
+    plan, spread = jax.tree.map(
+        lambda x: np.asarray(x)[order] if np.ndim(x) else np.asarray(x), (plan, spread)
+    )
     return Relaxed(plan=plan, merit=merit[order], violation=violation[order], arms=spread)

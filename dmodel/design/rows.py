@@ -1,6 +1,7 @@
 """Plans as rows of numbers, one column each: what searches hold, sort and evaluate.
 
-A *group* of rows shares all columns but those of `INSIDE`: sharding and the share of recomputed layers. Bounds are proven for whole groups.
+A *group* of rows shares all columns but those of `INSIDE`: sharding and the share of recomputed
+layers. Bounds are proven for whole groups.
 """
 
 from __future__ import annotations
@@ -10,17 +11,42 @@ from collections.abc import Iterable, Iterator
 import jax
 import numpy as np
 
-from dmodel.design.space import Degrees, Kept, Options, Precision, Space, degrees, options, placements
+from dmodel.design.space import (
+    Degrees,
+    Kept,
+    Options,
+    Precision,
+    Space,
+    degrees,
+    options,
+    placements,
+)
 from dmodel.hardware import System
 from dmodel.placement import PAIRS
 from dmodel.plan import SCHEDULES, Plan
 from dmodel.stages import layout
 
 COLUMNS = (
-    "dp", "tp", "cp", "pp", "ep", "etp", "sp", "schedule", "interleave", "micro_batch", "placement", "precision", "recompute_attention",
-    "recompute_layers", "zero", "shard", "reshard",
-)  # fmt: skip
-"""`schedule`, `placement` and `precision` are codes: places in `SCHEDULES` and in the space's lists."""
+    "dp",
+    "tp",
+    "cp",
+    "pp",
+    "ep",
+    "etp",
+    "sp",
+    "schedule",
+    "interleave",
+    "micro_batch",
+    "placement",
+    "precision",
+    "recompute_attention",
+    "recompute_layers",
+    "zero",
+    "shard",
+    "reshard",
+)
+"""`schedule`, `placement` and `precision` are codes: places in `SCHEDULES` and in the space's
+lists."""
 
 INDEX = {name: i for i, name in enumerate(COLUMNS)}
 SPLIT = [INDEX[name] for name in Degrees._fields]
@@ -28,10 +54,25 @@ INSIDE = ("recompute_layers", "zero", "shard", "reshard")
 SHARDING = INSIDE[1:]
 
 PLAINNESS = (
-    "tp", "cp", "pp", "ep", "etp", "placement", "precision", "schedule", "interleave", "micro_batch", "recompute_attention",
-    "recompute_layers", "zero", "-shard", "-reshard", "-sp",
-)  # fmt: skip
-"""What decides between plans of equal merit, most important first: the smaller value ("-": the larger one) is the plainer."""
+    "tp",
+    "cp",
+    "pp",
+    "ep",
+    "etp",
+    "placement",
+    "precision",
+    "schedule",
+    "interleave",
+    "micro_batch",
+    "recompute_attention",
+    "recompute_layers",
+    "zero",
+    "-shard",
+    "-reshard",
+    "-sp",
+)
+"""What decides between plans of equal merit, most important first: the smaller value ("-": the
+larger one) is the plainer."""
 
 EMPTY = np.empty((0, len(COLUMNS)))
 
@@ -54,7 +95,8 @@ def group_rows(split: Degrees, found: Options) -> np.ndarray:
 
 
 def expanded(rows: np.ndarray, found: Options) -> np.ndarray:
-    """All rows of groups that share their degrees: each group with every sharding and share of recomputed layers."""
+    """All rows of groups that share their degrees: each group with every sharding and share of
+    recomputed layers."""
     parts = []
     for attention in (0.0, 1.0):
         chosen = rows[rows[:, INDEX["recompute_attention"]] == attention]
@@ -84,7 +126,8 @@ def block(space: Space, split: Degrees) -> np.ndarray:
 
 
 def joined(blocks: Iterable[np.ndarray], size: int) -> Iterator[np.ndarray]:
-    """Blocks joined, and cut where they are larger, to arrays of about `size` rows: what a sweep takes at once."""
+    """Blocks joined, and cut where they are larger, to arrays of about `size` rows: what a sweep
+    takes at once."""
     held: list[np.ndarray] = []
     for part in blocks:
         for start in range(0, len(part), size):
@@ -106,7 +149,9 @@ def _block_parts(space: Space, split: Degrees, size: int) -> Iterator[np.ndarray
 
 def batches(space: Space, size: int = 1 << 17) -> Iterator[np.ndarray]:
     """All rows of the space, lazily, in arrays of about `size` rows."""
-    return joined((part for split in degrees(space) for part in _block_parts(space, split, size)), size)
+    return joined(
+        (part for split in degrees(space) for part in _block_parts(space, split, size)), size
+    )
 
 
 def groups(space: Space, size: int = 1 << 16) -> Iterator[np.ndarray]:
@@ -115,8 +160,11 @@ def groups(space: Space, size: int = 1 << 16) -> Iterator[np.ndarray]:
 
 
 def plainest_first(rows: np.ndarray, merits: np.ndarray) -> np.ndarray:
-    """Places of the rows, by merit, and by plainness where merits are equal: the same whatever order the rows come in."""
-    keys = [rows[:, INDEX[name.lstrip("-")]] * (-1.0 if name[0] == "-" else 1.0) for name in PLAINNESS]
+    """Places of the rows, by merit, and by plainness where merits are equal: the same whatever
+    order the rows come in."""
+    keys = [
+        rows[:, INDEX[name.lstrip("-")]] * (-1.0 if name[0] == "-" else 1.0) for name in PLAINNESS
+    ]
     return np.lexsort((*keys[::-1], merits))
 
 
@@ -125,7 +173,14 @@ def precisions(space: Space, system: System) -> list[Precision]:
     if space.choices.precisions:
         return list(space.choices.precisions)
     b = space.base
-    numbers = (system.chip.flops_per_s, b.operand_bytes, b.low_precision, b.wide_layers, b.wide_gradient, b.scale_passes)
+    numbers = (
+        system.chip.flops_per_s,
+        b.operand_bytes,
+        b.low_precision,
+        b.wide_layers,
+        b.wide_gradient,
+        b.scale_passes,
+    )
     return [Precision("given", *(float(x) for x in numbers))]
 
 
@@ -135,19 +190,33 @@ def order_numbers(order: tuple[str, ...]) -> list[float]:
 
 
 def numbers(space: Space, system: System, rows: np.ndarray) -> dict[str, np.ndarray]:
-    """Rows as named arrays `[n]` with codes resolved, and what stages hold: what the compiled functions take (`dmodel.design.judge`)."""
-    found = {name: np.ascontiguousarray(rows[:, INDEX[name]]) for name in COLUMNS if name not in ("schedule", "placement", "precision")}
-    code = {name: rows[:, INDEX[name]].astype(int) for name in ("schedule", "placement", "precision")}
+    """Rows as named arrays `[n]` with codes resolved, and what stages hold: what the compiled
+    functions take (`dmodel.design.judge`)."""
+    found = {
+        name: np.ascontiguousarray(rows[:, INDEX[name]])
+        for name in COLUMNS
+        if name not in ("schedule", "placement", "precision")
+    }
+    code = {
+        name: rows[:, INDEX[name]].astype(int) for name in ("schedule", "placement", "precision")
+    }
     found |= {"gpipe": (code["schedule"] == SCHEDULES.index("gpipe")) * 1.0}
     found |= {"zero_bubble": (code["schedule"] == SCHEDULES.index("zero-bubble")) * 1.0}
     orders = np.asarray([order_numbers(order) for order in placements(space)])[code["placement"]]
-    found |= {f"{inner}_{outer}": np.ascontiguousarray(orders[:, i]) for i, (inner, outer) in enumerate(PAIRS)}
+    found |= {
+        f"{inner}_{outer}": np.ascontiguousarray(orders[:, i])
+        for i, (inner, outer) in enumerate(PAIRS)
+    }
     offered = precisions(space, system)
     for name in Precision._fields[1:]:
         found[name] = np.asarray([float(getattr(p, name)) for p in offered])[code["precision"]]
     for name in Kept._fields if space.choices.kept else ():
-        found[name] = np.asarray([float(getattr(kept, name)) for kept in space.choices.kept])[found["zero"].astype(int)]
-    stages = layout(float(space.model.n_layers), found["pp"], found["interleave"], float(space.model.n_mtp))
+        found[name] = np.asarray([float(getattr(kept, name)) for kept in space.choices.kept])[
+            found["zero"].astype(int)
+        ]
+    stages = layout(
+        float(space.model.n_layers), found["pp"], found["interleave"], float(space.model.n_mtp)
+    )
     for laid in space.choices.laid:
         at = (found["pp"] == laid.pp) & (found["interleave"] == laid.interleave)
         stages = {name: np.where(at, getattr(laid, name), value) for name, value in stages.items()}
@@ -176,18 +245,26 @@ def all_rows(space: Space) -> np.ndarray:
 
 
 def plan_batch(space: Space, system: System, rows: np.ndarray) -> Plan:
-    """Rows as one Plan with leaves `[n]`, for spaces of one placement and the schedules 1F1B and interleaved, which are one formula.
+    """Rows as one Plan with leaves `[n]`, for spaces of one placement and the schedules 1F1B and
+    interleaved, which are one formula.
 
     Raises:
       ValueError: several placements, or another schedule.
     """
-    others = set(rows[:, INDEX["schedule"]]) - {float(SCHEDULES.index(name)) for name in ("1f1b", "interleaved")}
+    others = set(rows[:, INDEX["schedule"]]) - {
+        float(SCHEDULES.index(name)) for name in ("1f1b", "interleaved")
+    }
     if others or len(placements(space)) > 1:
-        raise ValueError("plan_batch: expected one placement, and 1f1b or interleaved; names cannot differ inside a batch")
+        raise ValueError(
+            "plan_batch: expected one placement, and 1f1b or interleaved; names cannot differ "
+            "inside a batch"
+        )
     found = numbers(space, system, rows)
     leaves = {name: value for name, value in found.items() if hasattr(space.base, name)}
     batch = np.full(len(rows), float(space.global_batch))
-    return space.base.replace(**leaves, global_batch=batch, schedule="interleaved", placement=placements(space)[0])
+    return space.base.replace(
+        **leaves, global_batch=batch, schedule="interleaved", placement=placements(space)[0]
+    )
 
 
 def _schedule(name: str, interleave: float) -> str:

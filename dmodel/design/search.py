@@ -1,7 +1,8 @@
 """Exact search: the best plans that keep all limits, of all valid ones.
 
-A small space is evaluated plan by plan. In a large one groups whose proven bound (`dmodel.design.bounds`) is worse than what is already
-found are left out, the most promising groups come first, and the answer is the same.
+A small space is evaluated plan by plan. In a large one groups whose proven bound
+(`dmodel.design.bounds`) is worse than what is already found are left out, the most promising groups
+come first, and the answer is the same.
 """
 
 from __future__ import annotations
@@ -29,10 +30,12 @@ from dmodel.step import Breakdown
 from dmodel.types import Array
 
 LARGE = 1 << 21
-"""Plans from which on groups are bounded before they are evaluated [count]: below, evaluating all takes less time than compiling bounds."""
+"""Plans from which on groups are bounded before they are evaluated [count]: below, evaluating all
+takes less time than compiling bounds."""
 
 BATCH, GROUPS, POOL, DECIDED = 1 << 17, 1 << 16, 1 << 20, 1 << 14
-"""Rows evaluated at once, groups bounded at once, held for later, and decided at once [count]: what bounds the memory in use."""
+"""Rows evaluated at once, groups bounded at once, held for later, and decided at once [count]: what
+bounds the memory in use."""
 
 Progress = Callable[[int, int], None]
 """Called with the plans decided so far, and all there are."""
@@ -43,10 +46,12 @@ class Ranking(struct.PyTreeNode, kw_only=True):
 
     Attributes:
       rows, merits: the best that keep all limits, best first, and what the objective says of each.
-      considered: valid plans of the space. evaluated: those evaluated one by one; the others are proven to be worse, or not to fit.
-      feasible: plans that keep all limits; None where groups were left out.
+      considered: valid plans of the space. evaluated: those evaluated one by one; the others are
+      proven to be worse, or not to fit. feasible: plans that keep all limits; None where groups
+      were left out.
       closest: the row that comes nearest to keeping all limits, None when the space is empty.
-      unlimited, beyond: best merit whatever the limits, and a row of it; None where groups were left out.
+      unlimited, beyond: best merit whatever the limits, and a row of it; None where groups were
+        left out.
       bound: no plan is better than this; the best merit, unless time ran out first.
       front: rows of the Pareto front, if asked for.
     """
@@ -64,7 +69,8 @@ class Ranking(struct.PyTreeNode, kw_only=True):
 
 
 class Margin(struct.PyTreeNode, kw_only=True):
-    """A named signed margin of a plan, in its unit: negative = the limit is broken. limit: infinite where there is none."""
+    """A named signed margin of a plan, in its unit: negative = the limit is broken. limit: infinite
+    where there is none."""
 
     name: str = struct.field(pytree_node=False)
     unit: str = struct.field(pytree_node=False)
@@ -76,10 +82,13 @@ class Candidate(struct.PyTreeNode, kw_only=True):
     """One plan and what the model says of it (scalars).
 
     Attributes:
-      plan: the plan. precision: name of its matmul precision, "given" where the search had one only.
-      breakdown: seconds by cause; `breakdown.total` is the step time [s]. memory: bytes of the fullest device by purpose.
-      headroom_bytes: device memory less `memory.total`; negative = does not fit [byte]. mfu: by convention `run.CONVENTION` [1].
-      tokens_per_s: all devices [token/s]. joules_per_token: hosts and cooling with it. dollars_per_token: rent.
+      plan: the plan. precision: name of its matmul precision, "given" where the search had one
+        only.
+      breakdown: seconds by cause; `breakdown.total` is the step time [s]. memory: bytes of the
+        fullest device by purpose.
+      headroom_bytes: device memory less `memory.total`; negative = does not fit [byte]. mfu: by
+      convention `run.CONVENTION` [1]. tokens_per_s: all devices [token/s]. joules_per_token: hosts
+      and cooling with it. dollars_per_token: rent.
       margins: of everything limited.
     """
 
@@ -124,12 +133,24 @@ class _Best:
         self.closest, self.least = _least(rows, over, self.closest, self.least)
         chosen = np.flatnonzero(fits & (merit <= self.enough))
         if len(chosen) > self.top:
-            chosen = chosen[merit[chosen] <= np.partition(merit[chosen], self.top - 1)[self.top - 1]]
-        rows_now, merits_now = np.concatenate([self.rows, rows[chosen]]), np.concatenate([self.merits, merit[chosen]])
+            chosen = chosen[
+                merit[chosen] <= np.partition(merit[chosen], self.top - 1)[self.top - 1]
+            ]
+        rows_now, merits_now = (
+            np.concatenate([self.rows, rows[chosen]]),
+            np.concatenate([self.merits, merit[chosen]]),
+        )
         order = rows_.plainest_first(rows_now, merits_now)[: self.top]
         self.rows, self.merits = rows_now[order], merits_now[order]
         if self.front is not None:
-            costs = np.stack([np.asarray(found.step_time_s), np.asarray(found.memory_bytes), np.asarray(found.joules)], 1)
+            costs = np.stack(
+                [
+                    np.asarray(found.step_time_s),
+                    np.asarray(found.memory_bytes),
+                    np.asarray(found.joules),
+                ],
+                1,
+            )
             self.front = joined_front(self.front, Front(rows[fits], rank_key(costs[fits])))
 
     def ranking(self, considered: int, bound: float | None = None) -> Ranking:
@@ -143,18 +164,25 @@ class _Best:
             feasible=self.feasible if whole else None,
             closest=self.closest,
             unlimited=self.unlimited if whole and self.evaluated else None,
-            bound=min(float(self.merits[0]) if len(self.merits) else np.inf, np.inf if bound is None else bound),
+            bound=min(
+                float(self.merits[0]) if len(self.merits) else np.inf,
+                np.inf if bound is None else bound,
+            ),
             front=None if self.front is None else self.front.rows,
             beyond=self.beyond if whole else None,
         )
 
 
-def _least(rows: np.ndarray, values: np.ndarray, row: np.ndarray | None, value: float) -> tuple[np.ndarray | None, float]:
+def _least(
+    rows: np.ndarray, values: np.ndarray, row: np.ndarray | None, value: float
+) -> tuple[np.ndarray | None, float]:
     """The row of the least value, of some and the one so far; of equal ones the plainest."""
     least = float(values.min())
     if least > value:
         return row, value
-    near = np.concatenate([rows[values == least], *([row[None]] if least == value and row is not None else [])])
+    near = np.concatenate(
+        [rows[values == least], *([row[None]] if least == value and row is not None else [])]
+    )
     return near[rows_.plainest_first(near, np.zeros(len(near)))[0]], least
 
 
@@ -172,12 +200,15 @@ def exact(
 ) -> Ranking:
     """The best plans of the space that keep all limits.
 
-    The answer does not depend on prune, chunk, threads or batches: merits equal to 10 digits are ordered by plainness.
+    The answer does not depend on prune, chunk, threads or batches: merits equal to 10 digits are
+    ordered by plainness.
 
     Args:
-      top: plans to keep. prune: leave out groups by their bounds; None = where the space is large. pareto: also the Pareto front of step
-        time, memory and energy (evaluates all). seconds: stop then with the bound reached, where groups are left out [s].
-      progress: called now and then. chunk, threads: of the sweep. batches: arrays of rows instead of the whole space.
+      top: plans to keep. prune: leave out groups by their bounds; None = where the space is large.
+        pareto: also the Pareto front of step time, memory and energy (evaluates all). seconds: stop
+        then with the bound reached, where groups are left out [s].
+      progress: called now and then. chunk, threads: of the sweep. batches: arrays of rows instead
+        of the whole space.
     """
     total = spaces.count(problem.space) if batches is None else 0
     best = _Best(problem, top, pareto)
@@ -199,7 +230,10 @@ class _Pool:
 
     def add(self, rows: np.ndarray, bounds: np.ndarray) -> None:
         """Hold more groups."""
-        self.rows, self.bounds = np.concatenate([self.rows, rows]), np.concatenate([self.bounds, bounds])
+        self.rows, self.bounds = (
+            np.concatenate([self.rows, rows]),
+            np.concatenate([self.bounds, bounds]),
+        )
 
     def take(self, n: int, enough: float) -> np.ndarray:
         """Drop what is not good enough, and take out the n most promising of the rest."""
@@ -223,8 +257,11 @@ class _Pool:
         return min(float(self.bounds.min(initial=np.inf)), self.dropped)
 
 
-def _hopeful(problem: Problem, rows: np.ndarray, enough: float, sharded: bool, threads: int | None) -> tuple[np.ndarray, ...]:
-    """Groups that may fit and be good enough: their rows, bounds of merit, and least shares of recomputed layers."""
+def _hopeful(
+    problem: Problem, rows: np.ndarray, enough: float, sharded: bool, threads: int | None
+) -> tuple[np.ndarray, ...]:
+    """Groups that may fit and be good enough: their rows, bounds of merit, and least shares of
+    recomputed layers."""
     found = group_bounds(problem, rows, sharded=sharded, threads=threads)
     bounds = merit_bounds(problem, found)
     chosen = np.flatnonzero(keeps_limits(problem, rows, found) & (bounds <= enough * (1.0 + SLACK)))
@@ -234,26 +271,45 @@ def _hopeful(problem: Problem, rows: np.ndarray, enough: float, sharded: bool, t
 def _decide(problem: Problem, best: _Best, rows: np.ndarray, threads: int | None) -> None:
     """Evaluate all of the groups that their own sharding does not rule out."""
     inside = {split: spaces.options(problem.space, split) for split, _ in rows_.by_degrees(rows)}
-    alone = {split: found._replace(recompute=[(0.0, 0.0), (0.0, 1.0)]) for split, found in inside.items()}
-    for part in rows_.joined((rows_.expanded(rows[p], alone[split]) for split, p in rows_.by_degrees(rows)), GROUPS):
+    alone = {
+        split: found._replace(recompute=[(0.0, 0.0), (0.0, 1.0)]) for split, found in inside.items()
+    }
+    for part in rows_.joined(
+        (rows_.expanded(rows[p], alone[split]) for split, p in rows_.by_degrees(rows)), GROUPS
+    ):
         hopeful, _, shares = _hopeful(problem, part, best.enough, True, threads)
-        parts = [_recomputed(hopeful[p], shares[p], inside[split].recompute) for split, p in rows_.by_degrees(hopeful)]
+        parts = [
+            _recomputed(hopeful[p], shares[p], inside[split].recompute)
+            for split, p in rows_.by_degrees(hopeful)
+        ]
         for batch in rows_.joined(parts, BATCH):
             best.add(batch, evaluate(problem, batch, threads=threads))
 
 
-def _recomputed(rows: np.ndarray, least: np.ndarray, offered: list[tuple[float, float]]) -> np.ndarray:
+def _recomputed(
+    rows: np.ndarray, least: np.ndarray, offered: list[tuple[float, float]]
+) -> np.ndarray:
     """Rows with every share of recomputed layers from the least on that fits."""
     shares = np.asarray(offered)
     core = rows[:, INDEX["recompute_attention"]]
-    which, share = np.nonzero((shares[None, :, 0] >= least[:, None] - SLACK) & (shares[None, :, 1] == core[:, None]))
+    which, share = np.nonzero(
+        (shares[None, :, 0] >= least[:, None] - SLACK) & (shares[None, :, 1] == core[:, None])
+    )
     found = rows[which]
     found[:, INDEX["recompute_layers"]] = shares[share, 0]
     return found
 
 
-def _pruned(problem: Problem, best: _Best, total: int, until: float, progress: Progress | None, threads: int | None) -> Ranking:
-    """Bound all groups, the most promising of each batch decided at once; then the rest, most promising first."""
+def _pruned(
+    problem: Problem,
+    best: _Best,
+    total: int,
+    until: float,
+    progress: Progress | None,
+    threads: int | None,
+) -> Ranking:
+    """Bound all groups, the most promising of each batch decided at once; then the rest, most
+    promising first."""
     pool, bounded, n_groups = _Pool(), 0, spaces.count_groups(problem.space)
     for rows in rows_.groups(problem.space, GROUPS):
         pool.add(*_hopeful(problem, rows, best.enough, False, threads)[:2])
@@ -277,8 +333,11 @@ def _pruned(problem: Problem, best: _Best, total: int, until: float, progress: P
     return best.ranking(total, pool.least)
 
 
-def improved(problem: Problem, row: np.ndarray, splits: Iterable[spaces.Degrees], threads: int | None = None) -> tuple[np.ndarray, int]:
-    """The best of all plans of some splits of the devices, or the row if none of them is better; and the plans and groups looked at.
+def improved(
+    problem: Problem, row: np.ndarray, splits: Iterable[spaces.Degrees], threads: int | None = None
+) -> tuple[np.ndarray, int]:
+    """The best of all plans of some splits of the devices, or the row if none of them is better;
+    and the plans and groups looked at.
 
     Args:
       row: a plan that keeps all limits, which rules out most groups by their bounds.
@@ -310,8 +369,19 @@ def candidates(problem: Problem, rows: np.ndarray) -> list[Candidate]:
     with together():  # all of one model, whose FLOPs are counted once
         for i, plan in enumerate(rows_.plans(problem.space, problem.system, rows)):
             code = int(rows[i, INDEX["precision"]])
-            system = problem.system.replace(chip=problem.system.chip.replace(flops_per_s=peaks[code]))
-            made.append(_candidate(problem, system, plan, names[code], _at(found, i), [_at_use(use, i) for use in everything]))
+            system = problem.system.replace(
+                chip=problem.system.chip.replace(flops_per_s=peaks[code])
+            )
+            made.append(
+                _candidate(
+                    problem,
+                    system,
+                    plan,
+                    names[code],
+                    _at(found, i),
+                    [_at_use(use, i) for use in everything],
+                )
+            )
     return made
 
 
@@ -321,10 +391,22 @@ def _at(found: Evaluation, i: int) -> Evaluation:
 
 def _at_use(use: Use, i: int) -> Margin:
     margin = np.asarray(use.margin, dtype=float)
-    return Margin(name=use.name, unit=use.unit, value=float(margin[i] if margin.ndim else margin), limit=float(np.asarray(use.limit)))
+    return Margin(
+        name=use.name,
+        unit=use.unit,
+        value=float(margin[i] if margin.ndim else margin),
+        limit=float(np.asarray(use.limit)),
+    )
 
 
-def _candidate(problem: Problem, system: System, plan: Plan, precision: str, found: Evaluation, margins: list[Margin]) -> Candidate:
+def _candidate(
+    problem: Problem,
+    system: System,
+    plan: Plan,
+    precision: str,
+    found: Evaluation,
+    margins: list[Margin],
+) -> Candidate:
     model, times = problem.space.model, found.breakdown
     tokens = run.tokens_per_step(model, plan)
     return Candidate(

@@ -1,4 +1,5 @@
-"""A plan as launch settings of Megatron-LM, NeMo, torchtitan or MaxText; what a framework cannot be told is named, never dropped."""
+"""A plan as launch settings of Megatron-LM, NeMo, torchtitan or MaxText; what a framework cannot be
+told is named, never dropped."""
 
 from __future__ import annotations
 
@@ -23,7 +24,10 @@ FORMS = {
 
 LAUNCH = {
     "megatron": "Run on {n} processes: torchrun … pretrain_gpt.py $(grep -v '^#' FILE)",
-    "nemo": "Run on {n} processes: python megatron_gpt_pretraining.py --config-path=DIR --config-name=FILE",
+    "nemo": (
+        "Run on {n} processes: python megatron_gpt_pretraining.py --config-path=DIR "
+        "--config-name=FILE"
+    ),
     "torchtitan": "Run on {n} processes: CONFIG_FILE=FILE ./run_train.sh",
     "maxtext": "Run on {n} devices: python -m MaxText.train FILE run_name=…",
 }
@@ -44,8 +48,9 @@ class Emitted(NamedTuple):
     """Launch settings.
 
     Attributes:
-      target: one of `TARGETS`. version: of the framework whose names were checked. file: a name for the text. text: what to write there.
-      settings: the same, name → value. left_out: fields that the framework cannot be told. broken: its rules that the plan breaks.
+      target: one of `TARGETS`. version: of the framework whose names were checked. file: a name for
+      the text. text: what to write there. settings: the same, name → value. left_out: fields that
+      the framework cannot be told. broken: its rules that the plan breaks.
       beside: what is no part of a plan and has to be added.
     """
 
@@ -84,40 +89,69 @@ def emit(target: str, job: Job) -> Emitted:
     module = FRAMEWORKS[target]
     module.write(sheet)
     sheet.done()
-    settings = {name: value for name, value in sheet.settings.items() if value is not False or target != "megatron"}
+    settings = {
+        name: value
+        for name, value in sheet.settings.items()
+        if value is not False or target != "megatron"
+    }
     ending, form = FORMS[target]
     left = tuple(sheet.left_out)
     body = text.comments(_heading(sheet, module, left)) + form(settings)
-    return Emitted(target, module.VERSION, f"plan{ending}", body, settings, left, tuple(sheet.broken), module.BESIDE)
+    return Emitted(
+        target,
+        module.VERSION,
+        f"plan{ending}",
+        body,
+        settings,
+        left,
+        tuple(sheet.broken),
+        module.BESIDE,
+    )
 
 
 def _check_precision(sheet: Sheet) -> None:
     words = sheet.job.precision.partition("-")[0].lower()
     if words not in BYTES:
-        raise InputError(f"precision: expected one of {', '.join(BYTES)}; got {sheet.job.precision!r}")
+        raise InputError(
+            f"precision: expected one of {', '.join(BYTES)}; got {sheet.job.precision!r}"
+        )
     if BYTES[words] != sheet["operand_bytes"]:
         raise InputError(
-            f"precision: {words} has operands of {BYTES[words]:g} bytes, the plan's have {sheet['operand_bytes']:g}; "
+            f"precision: {words} has operands of {BYTES[words]:g} bytes, the plan's have "
+            f"{sheet['operand_bytes']:g}; "
             "name the precision that the plan was made for"
         )
 
 
 def _plain(sheet: Sheet) -> Emitted:
     """The plan and the model field by field."""
-    settings: dict[str, Setting] = {name: value if isinstance(value, str) else sheet[name] for name, value in sheet.values.items()}
+    settings: dict[str, Setting] = {
+        name: value if isinstance(value, str) else sheet[name]
+        for name, value in sheet.values.items()
+    }
     settings["precision"] = sheet.job.precision
-    return Emitted("json", "dmodel", "plan.json", json.dumps(settings, indent=1) + "\n", settings, (), (), ())
+    return Emitted(
+        "json", "dmodel", "plan.json", json.dumps(settings, indent=1) + "\n", settings, (), (), ()
+    )
 
 
 def _heading(sheet: Sheet, module: ModuleType, left: tuple[LeftOut, ...]) -> list[str]:
-    """Comments above the settings: how to launch, what is missing, what could not be told, which rules are broken."""
+    """Comments above the settings: how to launch, what is missing, what could not be told, which
+    rules are broken."""
     name = module.NAME
     devices = f"{sheet['dp'] * sheet['tp'] * sheet['cp'] * sheet['pp']:g}"
-    lines = [f"{sheet.job.model_name or 'model'}: a plan of dmodel for {module.VERSION}.", LAUNCH[name].format(n=devices)]
+    lines = [
+        f"{sheet.job.model_name or 'model'}: a plan of dmodel for {module.VERSION}.",
+        LAUNCH[name].format(n=devices),
+    ]
     lines += [f"Add: {words}." for words in module.BESIDE]
     lines += [f"Environment: {ENVIRONMENT}."] if name in ("megatron", "nemo") else []
     for reason in dict.fromkeys(x.reason for x in left):
-        fields = [f"{x.field} = {x.value if isinstance(x.value, str) else f'{x.value:g}'}" for x in left if x.reason == reason]
+        fields = [
+            f"{x.field} = {x.value if isinstance(x.value, str) else f'{x.value:g}'}"
+            for x in left
+            if x.reason == reason
+        ]
         lines.append(f"LEFT OUT {', '.join(fields)}: {reason}.")
     return lines + [f"BROKEN RULE: {words}." for words in sheet.broken]
 

@@ -1,4 +1,5 @@
-"""The sheet on which launch settings are written down: nothing of a plan or a model can be forgotten on it."""
+"""The sheet on which launch settings are written down: nothing of a plan or a model can be
+forgotten on it."""
 
 from __future__ import annotations
 
@@ -17,8 +18,9 @@ class Job(NamedTuple):
     """What is to be launched.
 
     Attributes:
-      model, plan: scalars. model_name: in the catalog, "" for a shape of one's own. precision: of the matmuls, as traces name it.
-      accelerator: of the catalog ("H100-80GB"). per_domain: devices of one host, or of one slice of a TPU [count].
+      model, plan: scalars. model_name: in the catalog, "" for a shape of one's own. precision: of
+      the matmuls, as traces name it. accelerator: of the catalog ("H100-80GB"). per_domain: devices
+      of one host, or of one slice of a TPU [count].
     """
 
     model: Transformer
@@ -30,7 +32,8 @@ class Job(NamedTuple):
 
 
 class LeftOut(NamedTuple):
-    """A field of the plan or the model that a framework cannot be told. value: as planned. reason: what the framework does instead."""
+    """A field of the plan or the model that a framework cannot be told. value: as planned. reason:
+    what the framework does instead."""
 
     field: str
     value: float | str
@@ -41,7 +44,8 @@ class Sheet:
     """Settings of one framework, and what became of every field.
 
     Attributes:
-      settings: name → value, in the order of writing. left_out: what cannot be told. broken: rules of the framework that the plan breaks.
+      settings: name → value, in the order of writing. left_out: what cannot be told. broken: rules
+        of the framework that the plan breaks.
     """
 
     def __init__(self, job: Job):
@@ -58,7 +62,8 @@ class Sheet:
         return int(value) if value == int(value) else value
 
     def tell(self, names: str, settings: Mapping[str, Setting] | None = None) -> None:
-        """These fields (separated by blanks) are expressed by these settings, or by the framework's default when there are none."""
+        """These fields (separated by blanks) are expressed by these settings, or by the framework's
+        default when there are none."""
         self._dealt_with.update(self._known(names))
         self.settings |= dict(settings or {})
 
@@ -92,7 +97,11 @@ class Sheet:
         """
         forgotten = sorted(set(self.values) - self._dealt_with)
         if forgotten:
-            raise RuntimeError(f"emitter says nothing of {', '.join(forgotten)}: tell each, or leave it out with a reason")
+            raise RuntimeError(
+                f"emitter says nothing of {', '.join(forgotten)}: tell each, or leave it out "
+                "with "
+                "a reason"
+            )
 
     def _known(self, names: str) -> list[str]:
         wanted = names.split()
@@ -120,5 +129,8 @@ def whole(value: float, name: str) -> int:
     """
     nearest = round(value)
     if abs(value - nearest) > 1e-9 * max(abs(value), 1.0):
-        raise InputError(f"{name}: expected a whole number in a plan that is to be launched; got {value:g}; round the plan first")
+        raise InputError(
+            f"{name}: expected a whole number in a plan that is to be launched; got {value:g}; "
+            "round the plan first"
+        )
     return nearest

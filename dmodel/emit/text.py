@@ -12,12 +12,19 @@ def comments(lines: Iterable[str], width: int = 120) -> str:
     """Comment lines, long ones folded."""
     import textwrap
 
-    folded = [part for line in lines for part in (textwrap.wrap(line, width, subsequent_indent="    ", break_on_hyphens=False) or [""])]
+    folded = [
+        part
+        for line in lines
+        for part in (
+            textwrap.wrap(line, width, subsequent_indent="    ", break_on_hyphens=False) or [""]
+        )
+    ]
     return "".join(f"# {line}".rstrip() + "\n" for line in folded)
 
 
 def flags(settings: Mapping[str, Setting]) -> str:
-    """`--name value`, one a line; a setting that is True stands alone, one that is False is left to its default."""
+    """`--name value`, one a line; a setting that is True stands alone, one that is False is left to
+    its default."""
     lines = []
     for name, value in settings.items():
         if value is True:
@@ -65,5 +72,10 @@ def _scalar(value: Setting) -> str:
         return "True" if value else "False"
     if isinstance(value, list):
         return json.dumps(value, ensure_ascii=False)
-    plain = isinstance(value, str) and value and value[0].isalpha() and value.replace("_", "").replace("-", "").isalnum()
+    plain = (
+        isinstance(value, str)
+        and value
+        and value[0].isalpha()
+        and value.replace("_", "").replace("-", "").isalnum()
+    )
     return value if plain and isinstance(value, str) else json.dumps(value, ensure_ascii=False)

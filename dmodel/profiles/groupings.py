@@ -1,11 +1,13 @@
-"""Which offsets a row shares with which others: the groups of its accelerator, of its software, and of the two together."""
+"""Which offsets a row shares with which others: the groups of its accelerator, of its software, and
+of the two together."""
 
 from __future__ import annotations
 
 GROUPINGS = ("generation", "accelerator", "lineage", "stack", "variant", "port", "pair")
-"""From the widest to the narrowest: generation of the chip, the chip; code base of the software, the stack, a variant of it (what follows
-"/" in its name); the stack on chips of a generation (on the chip, where its generation is not known), whose kernels and formats it has to
-be brought to; chip and stack together. A member is a text; "" = no member, no offset."""
+"""From the widest to the narrowest: generation of the chip, the chip; code base of the software,
+the stack, a variant of it (what follows "/" in its name); the stack on chips of a generation (on
+the chip, where its generation is not known), whose kernels and formats it has to be brought to;
+chip and stack together. A member is a text; "" = no member, no offset."""
 
 GENERATIONS = {
     "volta": ("v100",),

@@ -1,4 +1,5 @@
-"""A profile in memory: shared coefficients, offsets of groups of chips and stacks, widths, and the data behind them."""
+"""A profile in memory: shared coefficients, offsets of groups of chips and stacks, widths, and the
+data behind them."""
 
 from __future__ import annotations
 
@@ -26,15 +27,17 @@ def prior_widths() -> np.ndarray:
 
 
 class Fitted(NamedTuple):
-    """Footprint of a stack, and the standard deviation of ln(measured / predicted) of a peak that was not fitted."""
+    """Footprint of a stack, and the standard deviation of ln(measured / predicted) of a peak that
+    was not fitted."""
 
     footprint: Footprint
     spread: float
 
 
 class Scatter(NamedTuple):
-    """How far measurements of a stack lie from predictions that were not fitted to them, as Student-t scales of ln(measured / predicted):
-    of a run like a fitted one, and what comes to it far away from all fitted ones (`dmodel.uncertainty`)."""
+    """How far measurements of a stack lie from predictions that were not fitted to them, as
+    Student-t scales of ln(measured / predicted): of a run like a fitted one, and what comes to it
+    far away from all fitted ones (`dmodel.uncertainty`)."""
 
     noise: float
     discrepancy: float
@@ -51,21 +54,28 @@ def pair_key(accelerator: str, stack: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """Fitted coefficients and what is known of them; vectors are `[coefficient]` in the order of `coefficients.NAMES`, unconstrained.
+    """Fitted coefficients and what is known of them; vectors are `[coefficient]` in the order of
+    `coefficients.NAMES`, unconstrained.
 
     Attributes:
       name, description: for people. accelerators, stacks: what the fitted rows ran on.
       own: stacks of the rows that were fitted from a base, last; none in a fit from nothing.
-      center: shared values. offsets: by grouping (`groupings.GROUPINGS`) and member, added to the center for rows of the member.
-      widths: by grouping, standard deviation of a coefficient among its members: the prior of a member never seen.
+      center: shared values. offsets: by grouping (`groupings.GROUPINGS`) and member, added to the
+        center for rows of the member.
+      widths: by grouping, standard deviation of a coefficient among its members: the prior of a
+        member never seen.
         Empty = those of the prior.
       standard_errors: Laplace standard errors of the center. covariance: of the center, or None.
-      stack_covariances: by stack, its variants together, of its coefficients (center and offsets together), `[coefficient, coefficient]`:
-        how well it is known. pair_covariances: the same by chip and stack, its variant among them, as `pair_key` names them.
-      data: per source what was used (`source, rows, set_aside, median_error, …`). fitted_rows: fingerprints of the fitted rows.
-      versions: of this package and those that matter for the numbers. noise: Student-t scale of ln(predicted / measured) by stack.
-      footprints: what a stack holds in memory, by stack; only of those with measured peaks.
-      scatter: by stack, its variants together, and of any other stack under "". seen: places of the fitted rows by stack
+      stack_covariances: by stack, its variants together, of its coefficients (center and offsets
+        together), `[coefficient, coefficient]`: how well it is known. pair_covariances: the same by
+        chip and stack, its variant among them, as `pair_key` names them.
+      data: per source what was used (`source, rows, set_aside, median_error, …`). fitted_rows:
+        fingerprints of the fitted rows.
+      versions: of this package and those that matter for the numbers. noise: Student-t scale of
+      ln(predicted / measured) by stack. footprints: what a stack holds in memory, by stack; only of
+      those with measured peaks.
+      scatter: by stack, its variants together, and of any other stack under "". seen: places of the
+        fitted rows by stack
         `[row, feature]` (`dmodel.uncertainty.features`).
     """
 
@@ -75,7 +85,9 @@ class Profile:
     stacks: tuple[str, ...] = ()
     own: tuple[str, ...] = ()
     center: np.ndarray = field(default_factory=_default_vector)
-    offsets: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=lambda: {g: {} for g in GROUPINGS})
+    offsets: Mapping[str, Mapping[str, np.ndarray]] = field(
+        default_factory=lambda: {g: {} for g in GROUPINGS}
+    )
     widths: Mapping[str, np.ndarray] = field(default_factory=dict)
     standard_errors: np.ndarray = field(default_factory=prior_widths)
     covariance: np.ndarray | None = None
@@ -90,13 +102,16 @@ class Profile:
     versions: Mapping[str, str] = field(default_factory=dict)
 
     def unconstrained(self, accelerator: str | None = None, stack: str | None = None) -> np.ndarray:
-        """Center plus the offsets of all groups of the accelerator and the stack that the profile knows; `[coefficient]`."""
+        """Center plus the offsets of all groups of the accelerator and the stack that the profile
+        knows; `[coefficient]`."""
         total = self.center.copy()
         for grouping, member in members(accelerator, stack).items():
             total = total + self.offsets[grouping].get(member, 0.0)
         return total
 
-    def coefficients_for(self, accelerator: str | None = None, stack: str | None = None) -> Coefficients:
+    def coefficients_for(
+        self, accelerator: str | None = None, stack: str | None = None
+    ) -> Coefficients:
         """The coefficients of one accelerator and stack (scalars)."""
         return from_unconstrained(self.unconstrained(accelerator, stack))
 
@@ -106,11 +121,15 @@ class Profile:
         return self.coefficients_for()
 
     def footprint_for(self, stack: str | None = None) -> Fitted:
-        """Footprint of a stack; of one that nobody has measured, the least, and how far that may be off."""
+        """Footprint of a stack; of one that nobody has measured, the least, and how far that may be
+        off."""
         return self.footprints.get(stack or "", Fitted(LEAST, SPREAD))
 
-    def describe(self, accelerator: str | None = None, stack: str | None = None) -> list[dict[str, Any]]:
-        """One record per coefficient: name, value, unit, meaning, bound, prior, standard error (unconstrained), whether data decide it."""
+    def describe(
+        self, accelerator: str | None = None, stack: str | None = None
+    ) -> list[dict[str, Any]]:
+        """One record per coefficient: name, value, unit, meaning, bound, prior, standard error
+        (unconstrained), whether data decide it."""
         values = self.coefficients_for(accelerator, stack)
         prior = _default_vector()
         rows = []

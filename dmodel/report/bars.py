@@ -19,10 +19,21 @@ GROUPS: dict[str, tuple[str, tuple[str, ...]]] = {
     "LM head": (style.PURPLE, ("head",)),
     "exposed communication": (
         style.VERMILLION,
-        ("tensor_parallel", "context_parallel", "expert_parallel", "fsdp", "data_parallel", "pipeline_transfer", "contention"),
+        (
+            "tensor_parallel",
+            "context_parallel",
+            "expert_parallel",
+            "fsdp",
+            "data_parallel",
+            "pipeline_transfer",
+            "contention",
+        ),
     ),
     "pipeline bubble": (style.ORANGE, ("bubble",)),
-    "launch, optimizer, waiting, fixed": ("#B8B8B8", ("launch", "optimizer", "straggler", "overhead")),
+    "launch, optimizer, waiting, fixed": (
+        "#B8B8B8",
+        ("launch", "optimizer", "straggler", "overhead"),
+    ),
 }
 """Name of a segment → its colour and the terms it adds up; every term stands in exactly one."""
 
@@ -31,7 +42,8 @@ INSIDE = 0.05
 
 
 class Bar(NamedTuple):
-    """One plan: its label, seconds by term (the names of `dmodel.step.TERMS`), and a remark at the end of the bar."""
+    """One plan: its label, seconds by term (the names of `dmodel.step.TERMS`), and a remark at the
+    end of the bar."""
 
     label: str
     seconds: Mapping[str, float]
@@ -39,15 +51,21 @@ class Bar(NamedTuple):
 
 
 def grouped(seconds: Mapping[str, float]) -> dict[str, float]:
-    """Seconds by segment; terms that no segment knows go to the last one, so that the bar is as long as the step."""
+    """Seconds by segment; terms that no segment knows go to the last one, so that the bar is as
+    long as the step."""
     known = {term for _, terms in GROUPS.values() for term in terms}
-    out = {name: sum(seconds.get(term, 0.0) for term in terms) for name, (_, terms) in GROUPS.items()}
-    out[next(reversed(GROUPS))] += sum(value for term, value in seconds.items() if term not in known)
+    out = {
+        name: sum(seconds.get(term, 0.0) for term in terms) for name, (_, terms) in GROUPS.items()
+    }
+    out[next(reversed(GROUPS))] += sum(
+        value for term, value in seconds.items() if term not in known
+    )
     return out
 
 
 def breakdown(bars: Sequence[Bar]) -> Figure:
-    """Horizontal stacked bars, first on top, numbers inside wide segments, total and remark at the end."""
+    """Horizontal stacked bars, first on top, numbers inside wide segments, total and remark at the
+    end."""
     figure = style.new_figure(8.0, 1.6 + 0.45 * len(bars))
     axes = figure.add_subplot()
     longest = max(sum(bar.seconds.values()) for bar in bars)
@@ -58,7 +76,9 @@ def breakdown(bars: Sequence[Bar]) -> Figure:
     axes.set_yticks(range(len(bars)), [bar.label for bar in bars])
     axes.invert_yaxis()
     axes.set(xlabel="time of one step [s]", xlim=(0.0, longest * 1.24))
-    figure.suptitle("Where the time of a step goes", x=0.01, ha="left", weight="bold", fontsize=10.5)
+    figure.suptitle(
+        "Where the time of a step goes", x=0.01, ha="left", weight="bold", fontsize=10.5
+    )
     axes.spines["left"].set_visible(False)
     axes.tick_params(axis="y", length=0)
     return figure
@@ -70,12 +90,30 @@ def _stack(axes: Axes, row: int, bar: Bar, longest: float) -> set[str]:
         if width <= 0.0:
             continue
         used.add(name)
-        axes.barh(row, width, left=left, height=0.66, color=GROUPS[name][0], edgecolor="white", linewidth=0.6)
+        axes.barh(
+            row,
+            width,
+            left=left,
+            height=0.66,
+            color=GROUPS[name][0],
+            edgecolor="white",
+            linewidth=0.6,
+        )
         if width >= INSIDE * longest:
             dark = GROUPS[name][0] in (style.BLUE, style.VERMILLION, style.GREEN)
-            axes.text(left + width / 2, row, _short(width), ha="center", va="center", fontsize=7.5, color="white" if dark else style.INK)
+            axes.text(
+                left + width / 2,
+                row,
+                _short(width),
+                ha="center",
+                va="center",
+                fontsize=7.5,
+                color="white" if dark else style.INK,
+            )
         left += width
-    axes.text(left + 0.012 * longest, row, f"{left:#.3g} s   {bar.remark}", va="center", fontsize=8.5)
+    axes.text(
+        left + 0.012 * longest, row, f"{left:#.3g} s   {bar.remark}", va="center", fontsize=8.5
+    )
     return used
 
 
@@ -87,7 +125,16 @@ def _short(x: float) -> str:
 def _legend(figure: Figure, used: set[str]) -> None:
     from matplotlib.patches import Patch
 
-    patches = [Patch(color=colour, label=name) for name, (colour, _) in GROUPS.items() if name in used]
+    patches = [
+        Patch(color=colour, label=name) for name, (colour, _) in GROUPS.items() if name in used
+    ]
     figure.legend(
-        handles=patches, loc="outside lower left", ncols=4, frameon=False, fontsize=8, handlelength=1.0, handleheight=1.0, columnspacing=1.4
+        handles=patches,
+        loc="outside lower left",
+        ncols=4,
+        frameon=False,
+        fontsize=8,
+        handlelength=1.0,
+        handleheight=1.0,
+        columnspacing=1.4,
     )

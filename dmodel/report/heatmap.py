@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 
 def heatmap(names: Sequence[str], hessian: np.ndarray, output: str = "step time") -> Figure:
-    """The lower triangle of a Hessian in logarithms: vermillion where raising both does more than the sum, blue where less.
+    """The lower triangle of a Hessian in logarithms: vermillion where raising both does more than
+    the sum, blue where less.
 
     Args:
       names: of the inputs, `[m]`. hessian: `∂² ln y / ∂ ln x_i ∂ ln x_j`, `[m, m]`.
@@ -32,14 +33,26 @@ def draw(axes: Axes, names: Sequence[str], hessian: np.ndarray, output: str = "s
     m = len(names)
     shown = np.where(np.tri(m, dtype=bool), hessian, np.nan)
     widest = max(float(np.nanmax(np.abs(shown))), 1e-12)
-    colours = LinearSegmentedColormap.from_list("interaction", [style.BLUE, "white", style.VERMILLION])
-    image = axes.imshow(np.ma.masked_invalid(shown), cmap=colours, vmin=-widest, vmax=widest, aspect="auto")
+    colours = LinearSegmentedColormap.from_list(
+        "interaction", [style.BLUE, "white", style.VERMILLION]
+    )
+    image = axes.imshow(
+        np.ma.masked_invalid(shown), cmap=colours, vmin=-widest, vmax=widest, aspect="auto"
+    )
     for i in range(m):
         for j in range(i + 1):
             value = float(hessian[i, j])
             if abs(value) >= 0.005:
                 ink = "white" if abs(value) > 0.6 * widest else style.INK
-                axes.text(j, i, f"{value:+.2f}".replace("-", "−"), ha="center", va="center", fontsize=7.0, color=ink)
+                axes.text(
+                    j,
+                    i,
+                    f"{value:+.2f}".replace("-", "−"),
+                    ha="center",
+                    va="center",
+                    fontsize=7.0,
+                    color=ink,
+                )
     axes.set_xticks(range(m), names, rotation=40, ha="right", rotation_mode="anchor")
     axes.set_yticks(range(m), names)
     axes.tick_params(length=0)

@@ -1,4 +1,5 @@
-"""Pieces of a self-contained HTML page: everything is escaped, figures sit inside the page, nothing is fetched."""
+"""Pieces of a self-contained HTML page: everything is escaped, figures sit inside the page, nothing
+is fetched."""
 
 from __future__ import annotations
 
@@ -38,9 +39,15 @@ details summary { cursor: pointer; color: var(--accent); }
 
 def page(title: str, *parts: str) -> str:
     """A whole page."""
-    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1"><title>{escape(title)}</title>'
+    head = (
+        '<meta charset="utf-8"><meta name="viewport" content="width=device-width, '
+        f'initial-scale=1"><title>{escape(title)}</title>'
+    )
     return (
-        f'<!doctype html>\n<html lang="en"><head>{head}<style>{STYLE}</style></head>\n<body><main>\n'
+        (
+            "<!doctype html>\n<html "
+            f'lang="en"><head>{head}<style>{STYLE}</style></head>\n<body><main>\n'
+        )
         + "\n".join(parts)
         + "\n</main></body></html>\n"
     )
@@ -74,23 +81,45 @@ def code(text: str) -> str:
 
 def tiles(items: Sequence[tuple[str, str]]) -> str:
     """Large numbers, each with the words that say what it is."""
-    cells = "".join(f'<div class="tile"><b>{escape(value)}</b><span>{escape(words)}</span></div>' for value, words in items)
+    cells = "".join(
+        f'<div class="tile"><b>{escape(value)}</b><span>{escape(words)}</span></div>'
+        for value, words in items
+    )
     return f'<div class="tiles">{cells}</div>'
 
 
 def figure(uri: str, words: str, caption: str) -> str:
     """A figure from a `data:` address; words are for those who do not see it."""
-    return f'<figure><img src="{uri}" alt="{escape(words, quote=True)}"><figcaption>{inline(caption)}</figcaption></figure>'
+    return (
+        f'<figure><img src="{uri}" '
+        f'alt="{escape(words, quote=True)}"><figcaption>{inline(caption)}</figcaption></figure>'
+    )
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[object]], text: Sequence[int] = (0,), total: bool = False) -> str:
-    """A table; the columns in `text` are aligned to the left, numbers to the right; `total` sets the last row apart."""
+def table(
+    header: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    text: Sequence[int] = (0,),
+    total: bool = False,
+) -> str:
+    """A table; the columns in `text` are aligned to the left, numbers to the right; `total` sets
+    the last row apart."""
 
     def cells(row: Sequence[object], tag: str) -> str:
-        return "".join(f"<{tag}{_class('text' if i in text else '')}>{escape(str(cell))}</{tag}>" for i, cell in enumerate(row))
+        return "".join(
+            f"<{tag}{_class('text' if i in text else '')}>{escape(str(cell))}</{tag}>"
+            for i, cell in enumerate(row)
+        )
 
-    body = "".join(f"<tr{_class('total' if total and i == len(rows) - 1 else '')}>{cells(row, 'td')}</tr>" for i, row in enumerate(rows))
-    return f'<div class="wide"><table><thead><tr>{cells(header, "th")}</tr></thead><tbody>{body}</tbody></table></div>'
+    body = "".join(
+        f"<tr{_class('total' if total and i == len(rows) - 1 else '')}>{cells(row, 'td')}</tr>"
+        for i, row in enumerate(rows)
+    )
+    return (
+        "<div "
+        f'class="wide"><table><thead><tr>{cells(header, "th")}</tr></thead><tbody>{body}</tbody></'
+        "table></div>"
+    )
 
 
 def folded(summary: str, content: str) -> str:

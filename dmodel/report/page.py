@@ -1,4 +1,5 @@
-"""The report: one HTML page and three figures from the demo's document, which is plain data (`demo.json` beside it)."""
+"""The report: one HTML page and three figures from the demo's document, which is plain data
+(`demo.json` beside it)."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MLPERF = (
-    "Rows named mlperf-train are medians over the samples of public logs: no official MLPerf metric, and not verified by MLCommons. "
+    "Rows named mlperf-train are medians over the samples of public logs: no official MLPerf "
+    "metric, and not verified by MLCommons. "
     "Rows named vtrain-single are sums of per-layer measurements by their authors."
 )
 
@@ -25,24 +27,40 @@ Document = Mapping[str, Any]
 TITLE = "dmodel: step time of distributed training, predicted, designed, explained"
 
 LIMITS = (
-    "Not modelled: failures and restarts, input pipelines, uneven sequence lengths, congestion by other jobs, and kernels that change "
+    "Not modelled: failures and restarts, input pipelines, uneven sequence lengths, congestion by "
+    "other jobs, and kernels that change "
     "with the shape. The model is smooth where kernels have tile and wave steps.",
-    "Memory is counted, not measured: allocator fragmentation is left out, and 2.5 GiB are reserved for context and buffers.",
-    "Power uses assumed shares of arithmetic, memory and network; prices are rounded public list prices: energy and cost are rough.",
-    "A plan far from every measured one is an extrapolation: its error is not the error of the tables above.",
+    (
+        "Memory is counted, not measured: allocator fragmentation is left out, and 2.5 GiB are "
+        "reserved for context and buffers."
+    ),
+    (
+        "Power uses assumed shares of arithmetic, memory and network; prices are rounded public "
+        "list "
+        "prices: energy and cost are rough."
+    ),
+    (
+        "A plan far from every measured one is an extrapolation: its error is not the error of the "
+        "tables above."
+    ),
 )
 
 
 def figures(d: Document) -> dict[str, Figure]:
     """The figures of a demo by file name."""
-    bars = [Bar(f"{name}:  {_wrapped(p['label'])}", _terms(p), f"MFU {percent(p['mfu'], 0)}") for name, p in _plans(d["design"])]
+    bars = [
+        Bar(f"{name}:  {_wrapped(p['label'])}", _terms(p), f"MFU {percent(p['mfu'], 0)}")
+        for name, p in _plans(d["design"])
+    ]
     inputs = [
         Elasticity(_readable(e["name"]), e["group"], e["elasticity"])
         for e in d["sensitivity"]["elasticities"]
         if e["group"] != "coefficient"
     ]
     return {
-        "predicted_vs_measured.png": scatter([Point(p["measured_s"], p["predicted_s"], p["held_out"]) for p in d["points"]]),
+        "predicted_vs_measured.png": scatter(
+            [Point(p["measured_s"], p["predicted_s"], p["held_out"]) for p in d["points"]]
+        ),
         "step_time_breakdown.png": breakdown(bars),
         "elasticities.png": tornado(inputs),
     }
@@ -90,17 +108,25 @@ WORDS = {
 
 
 def _readable(name: str) -> str:
-    """`network.bytes_per_s[NVLink 4]` → `bandwidth of NVLink 4`, `coefficients.launch` → `coefficient launch`."""
+    """`network.bytes_per_s[NVLink 4]` → `bandwidth of NVLink 4`, `coefficients.launch` →
+    `coefficient launch`."""
     if name in WORDS:
         return WORDS[name]
     record, _, rest = name.partition(".")
     field, _, level = rest.partition("[")
     words = {"bytes_per_s": "bandwidth", "latency_s": "latency"}.get(field, field).replace("_", " ")
-    return f"{words} of {level[:-1]}" if level else f"coefficient {words}" if record == "coefficients" else words
+    return (
+        f"{words} of {level[:-1]}"
+        if level
+        else f"coefficient {words}"
+        if record == "coefficients"
+        else words
+    )
 
 
 def write(d: Document, out: Path) -> list[Path]:
-    """Write `report.html` and the figures as PNG into a folder; returns the paths, the report first."""
+    """Write `report.html` and the figures as PNG into a folder; returns the paths, the report
+    first."""
     drawn = figures(d)
     written = [style.save_png(figure, out / name) for name, figure in drawn.items()]
     uris = [style.data_uri(figure) for figure in drawn.values()]
@@ -111,33 +137,59 @@ def write(d: Document, out: Path) -> list[Path]:
 
 def render(d: Document, uris: Sequence[str]) -> str:
     """The page, with its three figures as `data:` addresses."""
-    parts = [_opening(d), _errors(d, uris[0]), _data(d), _design(d, uris[1]), _sensitivity(d, uris[2]), _closing(d)]
+    parts = [
+        _opening(d),
+        _errors(d, uris[0]),
+        _data(d),
+        _design(d, uris[1]),
+        _sensitivity(d, uris[2]),
+        _closing(d),
+    ]
     return html.page(TITLE, *parts)
 
 
 def _opening(d: Document) -> str:
     fit, best = d["fit"], d["design"]["exact"][0] if d["design"]["exact"] else None
-    held = (fit["dense_16_bit_gpu_without_flags"] or {}).get("held_out") or fit["overall"]["held_out"]
+    held = (fit["dense_16_bit_gpu_without_flags"] or {}).get("held_out") or fit["overall"][
+        "held_out"
+    ]
     tiles = [
         (
             percent(fit["overall"]["held_out"]["median"]),
-            f"median error on {fit['overall']['held_out']['rows']} rows that the fit never saw, all kinds",
+            (
+                f"median error on {fit['overall']['held_out']['rows']} rows that the fit never "
+                "saw, "
+                "all kinds"
+            ),
         ),
         (
             percent(held["median"]),
-            f"the same for dense bf16/fp16 GPU rows without flags ({held['rows']} rows; mean {percent(held['mean'])})",
+            (
+                f"the same for dense bf16/fp16 GPU rows without flags ({held['rows']} rows; mean "
+                f"{percent(held['mean'])})"
+            ),
         ),
-        (str(d["data"]["rows_fitted"]), f"published measurements fitted in {fit['seconds']:.0f} s, of {d['data']['rows_read']} read"),
+        (
+            str(d["data"]["rows_fitted"]),
+            (
+                f"published measurements fitted in {fit['seconds']:.0f} s, of "
+                f"{d['data']['rows_read']} read"
+            ),
+        ),
     ]
     if best:
-        tiles.append((seconds(best["step_time_s"]), f"best step found for {d['design']['question']}"))
+        tiles.append(
+            (seconds(best["step_time_s"]), f"best step found for {d['design']['question']}")
+        )
     lead = (
-        "A model of one training step, fitted to published measurements, judged on measurements kept out of the fit, "
+        "A model of one training step, fitted to published measurements, judged on measurements "
+        "kept out of the fit, "
         "and then asked for the best plan and for what that plan depends on."
     )
     quick = [
         html.paragraph(
-            "Quick run: a part of the rows and a short fit, to try the program; its errors are larger than those of the full run."
+            "Quick run: a part of the rows and a short fit, to try the program; its errors are "
+            "larger than those of the full run."
         )
     ]
     return "\n".join(
@@ -154,17 +206,29 @@ def _errors(d: Document, uri: str) -> str:
     fit, data = d["fit"], d["data"]
     lines = [*fit["by_source"].values(), fit["overall"]]
     rows = [
-        [line["source"], _aside(line["source"], data["set_aside_by_source"]), *_cells(line["fitted"]), *_cells(line["held_out"])]
+        [
+            line["source"],
+            _aside(line["source"], data["set_aside_by_source"]),
+            *_cells(line["fitted"]),
+            *_cells(line["held_out"]),
+        ]
         for line in lines
     ]
     names = ("rows", "median", "mean", "p90")
-    header = ["source", "set aside", *(f"fitted {n}" for n in names), *(f"held-out {n}" for n in names)]
+    header = [
+        "source",
+        "set aside",
+        *(f"fitted {n}" for n in names),
+        *(f"held-out {n}" for n in names),
+    ]
     words = (
-        f"About {percent(fit['hold_out'], 0)} of the rows were held out by whole groups (model, accelerator, devices), so that no near "
+        f"About {percent(fit['hold_out'], 0)} of the rows were held out by whole groups (model, "
+        "accelerator, devices), so that no near "
         "copy of a held-out row was fitted. Errors are |predicted / measured − 1| of the step time."
     )
     caption = (
-        "Every usable row. The line is equality, the grey band ±10 %; below, the error of each row, points beyond the scale at its edge."
+        "Every usable row. The line is equality, the grey band ±10 %; below, the error of each "
+        "row, points beyond the scale at its edge."
     )
     return "\n".join(
         [
@@ -190,9 +254,18 @@ def _coefficients(fit: Document) -> str:
         )
         for c in fit["coefficients"]
     ]
-    header = ("coefficient", "shared value", "unit", "prior", "std. error*", "determined", "meaning")
+    header = (
+        "coefficient",
+        "shared value",
+        "unit",
+        "prior",
+        "std. error*",
+        "determined",
+        "meaning",
+    )
     note = (
-        '* of the logarithm (of the logit for shares). "Determined": the data cut the width of the prior at least by half; '
+        '* of the logarithm (of the logit for shares). "Determined": the data cut the width of '
+        "the prior at least by half; "
         "the others lean on the prior."
     )
     return html.folded(
@@ -213,13 +286,23 @@ def _cells(errors: Document | None) -> list[str]:
 
 def _data(d: Document) -> str:
     data = d["data"]
-    sources = [(s["source"], s["rows"], s["license"], s["url"] + (f" and {s['more']} more" if s["more"] else "")) for s in data["sources"]]
+    sources = [
+        (
+            s["source"],
+            s["rows"],
+            s["license"],
+            s["url"] + (f" and {s['more']} more" if s["more"] else ""),
+        )
+        for s in data["sources"]
+    ]
     reasons = [(r["rows"], r["reason"], r["example"].rpartition("/")[2]) for r in data["reasons"]]
     flags = [
-        f"{n} rows flagged {flag}: judged above, not fitted (no mechanism in the model)" for flag, n in data["not_fitted_by_flag"].items()
+        f"{n} rows flagged {flag}: judged above, not fitted (no mechanism in the model)"
+        for flag, n in data["not_fitted_by_flag"].items()
     ]
     words = (
-        f"{data['rows_read']} rows read from the shipped table, {data['rows_used']} usable, {data['rows_read'] - data['rows_used']} set "
+        f"{data['rows_read']} rows read from the shipped table, {data['rows_used']} usable, "
+        f"{data['rows_read'] - data['rows_used']} set "
         "aside. Each figure keeps its citation and licence:"
     )
     assumptions = [(a["rows"], a["assumption"]) for a in data["assumptions"]]
@@ -232,7 +315,10 @@ def _data(d: Document) -> str:
             html.heading("Set aside, and why", 3),
             html.table(("rows", "reason (of the first such row)", "first row"), reasons, (1, 2)),
             html.bullets(flags) if flags else "",
-            html.folded("What was assumed where a cell was blank", html.table(("rows", "assumption"), assumptions, (1,))),
+            html.folded(
+                "What was assumed where a cell was blank",
+                html.table(("rows", "assumption"), assumptions, (1,)),
+            ),
         ]
     )
 
@@ -250,10 +336,16 @@ def _design(d: Document, uri: str) -> str:
             html.figure(
                 uri,
                 "Stacked bars of step time by cause",
-                "Seconds of one step by cause; exposed communication is what nothing hides. The last two plans are for comparison.",
+                (
+                    "Seconds of one step by cause; exposed communication is what nothing hides. "
+                    "The "
+                    "last two plans are for comparison."
+                ),
             ),
             html.paragraph(
-                f"Coefficients: {found['coefficients']}. MFU counts 6N + 12Lhs FLOPs for a token. Memory is that of the fullest device."
+                f"Coefficients: {found['coefficients']}. MFU counts 6N + 12Lhs FLOPs for a "
+                "token. "
+                "Memory is that of the fullest device."
             ),
         ]
     )
@@ -261,8 +353,15 @@ def _design(d: Document, uri: str) -> str:
 
 def _gap(found: Document) -> str:
     """The two searches compared, and the lower bound."""
-    gap = "" if found["gap"] is None else f"Gap of the gradient's plan to the best of all: {percent(found['gap'], 2)}. "
-    return f"{gap}No plan can be faster than {seconds(found['lower_bound_s'])}, the bare arithmetic of all devices at their best rate."
+    gap = (
+        ""
+        if found["gap"] is None
+        else f"Gap of the gradient's plan to the best of all: {percent(found['gap'], 2)}. "
+    )
+    return (
+        f"{gap}No plan can be faster than {seconds(found['lower_bound_s'])}, the bare arithmetic "
+        "of all devices at their best rate."
+    )
 
 
 def _sensitivity(d: Document, uri: str) -> str:
@@ -273,11 +372,14 @@ def _sensitivity(d: Document, uri: str) -> str:
         if abs(e["elasticity"]) >= 5e-4
     ]
     words = (
-        f"Elasticities of the step time of the best exact plan ({found['label']}), all from one gradient: by how many per cent "
-        "it changes when one input grows by 1 % and all others stay. Degrees count as independent: more `dp` here means more devices."
+        f"Elasticities of the step time of the best exact plan ({found['label']}), all from one "
+        "gradient: by how many per cent "
+        "it changes when one input grows by 1 % and all others stay. Degrees count as "
+        "independent: more `dp` here means more devices."
     )
     check = (
-        f"Check: Σ elasticities of rates − Σ elasticities of times = {found['sum_rates_minus_sum_times']:.9f}; by dimension it must be −1."
+        "Check: Σ elasticities of rates − Σ elasticities of times = "
+        f"{found['sum_rates_minus_sum_times']:.9f}; by dimension it must be −1."
     )
     return "\n".join(
         [
@@ -286,19 +388,27 @@ def _sensitivity(d: Document, uri: str) -> str:
             html.figure(
                 uri,
                 "Tornado chart of elasticities",
-                "The largest elasticities to hardware, workload and plan; bars to the left shorten the step when the input grows.",
+                (
+                    "The largest elasticities to hardware, workload and plan; bars to the left "
+                    "shorten the step when the input grows."
+                ),
             ),
             html.paragraph(check),
-            html.folded("All elasticities", html.table(("input", "group", "at (SI units)", "elasticity"), rows, (0, 1))),
+            html.folded(
+                "All elasticities",
+                html.table(("input", "group", "at (SI units)", "elasticity"), rows, (0, 1)),
+            ),
         ]
     )
 
 
 def _closing(d: Document) -> str:
     steps = (
-        f"dmodel fit YOUR.csv --profile {d['fit']['profile']} --out mine.json   # a dozen rows of your own stack are enough to start\n"
+        f"dmodel fit YOUR.csv --profile {d['fit']['profile']} --out mine.json   # a dozen rows of "
+        "your own stack are enough to start\n"
         "dmodel evaluate YOUR.csv --profile mine.json\n"
-        "dmodel design --system H100-DGX --devices 512 --model llama-3-70b --seq-len 8192 --global-batch 1024 --profile mine.json\n"
+        "dmodel design --system H100-DGX --devices 512 --model llama-3-70b --seq-len 8192 "
+        "--global-batch 1024 --profile mine.json\n"
     )
     versions = ", ".join(f"{name} {version}" for name, version in d["fit"]["versions"].items())
     return "\n".join(
@@ -308,7 +418,9 @@ def _closing(d: Document) -> str:
             html.heading("Next: your own measurements"),
             html.code(steps),
             html.paragraph(
-                f"Seed {d['fit']['seed']}; {versions}; {d['seconds']:.0f} s in all. The numbers behind this page: `demo.json`, beside it."
+                f"Seed {d['fit']['seed']}; {versions}; {d['seconds']:.0f} s in all. The "
+                "numbers "
+                "behind this page: `demo.json`, beside it."
             ),
         ]
     )

@@ -29,22 +29,35 @@ class Point(NamedTuple):
 
 
 def scatter(points: Sequence[Point]) -> Figure:
-    """Log-log scatter with the line of equality and its ±10 % band, and below it the relative error of the same points.
+    """Log-log scatter with the line of equality and its ±10 % band, and below it the relative error
+    of the same points.
 
-    The legend is the coloured text with counts and errors. Errors beyond the lower panel's scale are drawn as triangles at its edge.
+    The legend is the coloured text with counts and errors. Errors beyond the lower panel's scale
+    are drawn as triangles at its edge.
     """
     figure = style.new_figure(5.8, 6.6)
     axes, errors = figure.subplots(2, 1, sharex=True, height_ratios=(3.0, 1.3))
     low, high = _limits(points)
     _equality(axes, low, high)
     _band(errors, low, high)
-    looks = {False: ("fitted", style.BLUE, 14, 0.45), True: ("held out", style.VERMILLION, 18, 0.85)}
+    looks = {
+        False: ("fitted", style.BLUE, 14, 0.45),
+        True: ("held out", style.VERMILLION, 18, 0.85),
+    }
     for i, (held_out, (name, colour, size, alpha)) in enumerate(looks.items()):
         part = [p for p in points if p.held_out is held_out]
         if part:
             _dots(axes, part, colour, size, alpha)
             _error_dots(errors, part, colour, size, alpha)
-            axes.text(0.03, 0.97 - 0.06 * i, _caption(name, part), color=colour, transform=axes.transAxes, va="top", weight="bold")
+            axes.text(
+                0.03,
+                0.97 - 0.06 * i,
+                _caption(name, part),
+                color=colour,
+                transform=axes.transAxes,
+                va="top",
+                weight="bold",
+            )
     axes.set(ylabel="predicted step time [s]", title="Predicted against measured step time")
     errors.set(xlabel="measured step time [s]", ylabel="error [%]")
     figure.align_ylabels()
@@ -63,7 +76,9 @@ def _equality(axes: Axes, low: float, high: float) -> None:
     axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high))
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
-    axes.fill_between(ends, ends * (1.0 - BAND), ends * (1.0 + BAND), color=style.PALE, linewidth=0, zorder=0)
+    axes.fill_between(
+        ends, ends * (1.0 - BAND), ends * (1.0 + BAND), color=style.PALE, linewidth=0, zorder=0
+    )
     axes.plot(ends, ends, color=style.GREY, linewidth=0.8, zorder=1)
     where = low * (high / low) ** 0.12
     axes.annotate(
@@ -84,14 +99,31 @@ def _band(axes: Axes, low: float, high: float) -> None:
 
 def _dots(axes: Axes, points: Sequence[Point], colour: str, size: float, alpha: float) -> None:
     x, y = [p.measured_s for p in points], [p.predicted_s for p in points]
-    axes.scatter(x, y, s=size, color=colour, alpha=alpha, edgecolors="white", linewidths=0.3, zorder=2)
+    axes.scatter(
+        x, y, s=size, color=colour, alpha=alpha, edgecolors="white", linewidths=0.3, zorder=2
+    )
 
 
-def _error_dots(axes: Axes, points: Sequence[Point], colour: str, size: float, alpha: float) -> None:
-    x, y = np.array([p.measured_s for p in points]), np.array([100.0 * (p.predicted_s / p.measured_s - 1.0) for p in points])
+def _error_dots(
+    axes: Axes, points: Sequence[Point], colour: str, size: float, alpha: float
+) -> None:
+    x, y = (
+        np.array([p.measured_s for p in points]),
+        np.array([100.0 * (p.predicted_s / p.measured_s - 1.0) for p in points]),
+    )
     for where, marker in ((abs(y) <= EDGE, "o"), (y > EDGE, "^"), (y < -EDGE, "v")):
         shown = np.clip(y[where], -EDGE, EDGE)
-        axes.scatter(x[where], shown, s=size, color=colour, alpha=alpha, edgecolors="white", linewidths=0.3, marker=marker, zorder=2)
+        axes.scatter(
+            x[where],
+            shown,
+            s=size,
+            color=colour,
+            alpha=alpha,
+            edgecolors="white",
+            linewidths=0.3,
+            marker=marker,
+            zorder=2,
+        )
 
 
 def _caption(name: str, points: Sequence[Point]) -> str:

@@ -1,4 +1,5 @@
-"""How every figure looks: colours that colour-blind readers tell apart, direct labels, no frame that says nothing.
+"""How every figure looks: colours that colour-blind readers tell apart, direct labels, no frame
+that says nothing.
 
 Colours of Okabe & Ito 2008 ("Color universal design"), and greys.
 """
@@ -61,7 +62,8 @@ def save_png(figure: Figure, path: Path) -> Path:
 
 
 def data_uri(figure: Figure) -> str:
-    """The figure as an SVG inside a `data:` address, so that a page holds it without a second file."""
+    """The figure as an SVG inside a `data:` address, so that a page holds it without a second
+    file."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     return "data:image/svg+xml;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")

@@ -36,7 +36,8 @@ def digits(x: float, n: int = 3) -> str:
 
 
 def plan_cells(name: str, plan: Mapping[str, Any]) -> tuple[str, ...]:
-    """One line of a table of plans: name, label, step time, MFU (6N+12Lhs), tokens per second, memory, headroom."""
+    """One line of a table of plans: name, label, step time, MFU (6N+12Lhs), tokens per second,
+    memory, headroom."""
     return (
         name,
         plan["label"],

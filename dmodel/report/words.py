@@ -1,4 +1,5 @@
-"""Sensitivities in plain words: names of inputs that people use, and sentences that say what decides."""
+"""Sensitivities in plain words: names of inputs that people use, and sentences that say what
+decides."""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ def level(name: str) -> str:
 
 
 def input_words(name: str) -> str:
-    """An input in words: "bandwidth of InfiniBand NDR" for `network.bytes_per_s[InfiniBand NDR]`."""
+    """An input in words: "bandwidth of InfiniBand NDR" for `network.bytes_per_s[InfiniBand
+    NDR]`."""
     record, _, rest = name.partition(".")
     field = rest.partition("[")[0]
     if record == "chip":
@@ -81,7 +83,10 @@ def _flip(effect: Mapping[str, Any] | None) -> str:
         return ""
     flips = [f for f in (effect["up"], effect["down"]) if f is not None]
     if not flips:
-        return f"; the best plan stays from {signed(1.0 / effect['limit'] - 1.0, 0)} to {signed(effect['limit'] - 1.0, 0)}"
+        return (
+            f"; the best plan stays from {signed(1.0 / effect['limit'] - 1.0, 0)} to "
+            f"{signed(effect['limit'] - 1.0, 0)}"
+        )
     nearest = min(flips, key=lambda f: abs(f["factor"] - 1.0))
     return f"; the best plan changes at {signed(nearest['factor'] - 1.0)} (to {nearest['label']})"
 
@@ -94,8 +99,15 @@ def _sure(entry: Mapping[str, Any]) -> str:
 def _decides(entry: Mapping[str, Any], effects: Mapping[str, Any], output: str) -> str:
     effect = effects.get(entry["name"])
     again = effect is not None and _differs(effect) and output == "step time"
-    after = f", {signed(effect['more'])} when the best plan is searched again" if effect and again else ""
-    return f"{input_words(entry['name'])}: +10 % gives {signed(entry['more'])} {output}{_sure(entry)}{after}{_flip(effect)}."
+    after = (
+        f", {signed(effect['more'])} when the best plan is searched again"
+        if effect and again
+        else ""
+    )
+    return (
+        f"{input_words(entry['name'])}: +10 % gives {signed(entry['more'])} "
+        f"{output}{_sure(entry)}{after}{_flip(effect)}."
+    )
 
 
 def _differs(effect: Mapping[str, Any]) -> bool:
@@ -111,7 +123,11 @@ def summary(d: Mapping[str, Any]) -> list[str]:
     lines = []
     if hardware and abs(hardware[0]["elasticity"]) >= 5e-4:
         lines.append(f"Of the hardware, {_decides(hardware[0], effects, output)}")
-        lines += [f"Then {_decides(e, effects, output)}" for e in hardware[1:3] if abs(e["elasticity"]) >= 0.005]
+        lines += [
+            f"Then {_decides(e, effects, output)}"
+            for e in hardware[1:3]
+            if abs(e["elasticity"]) >= 0.005
+        ]
     fitted = [e for e in ranked if e["group"] == "coefficient"]
     if fitted and abs(fitted[0]["elasticity"]) >= 5e-4:
         lines.append(f"Of what was fitted, {_decides(fitted[0], effects, output)}")
@@ -119,7 +135,12 @@ def summary(d: Mapping[str, Any]) -> list[str]:
         shares = sorted(d["shares"].items(), key=lambda item: -item[1])
         parts = ", ".join(f"{digits(100.0 * share, 2)} % {name}" for name, share in shares)
         lines.append(f"The step is {shares[0][0]}-bound: {parts}.")
-    lines += _reoptimized(d, output) + _flips(d, effects, hardware) + _interaction(d) + _global(d, output)
+    lines += (
+        _reoptimized(d, output)
+        + _flips(d, effects, hardware)
+        + _interaction(d)
+        + _global(d, output)
+    )
     return lines
 
 
@@ -128,31 +149,53 @@ def _reoptimized(d: Mapping[str, Any], output: str) -> list[str]:
     if not found:
         return []
     kept = {e["name"]: e["elasticity"] for e in d["elasticities"]}
-    moved = {n: e for n, e in found["elasticities"].items() if n in kept and abs(e - kept[n]) > 0.02}
+    moved = {
+        n: e for n, e in found["elasticities"].items() if n in kept and abs(e - kept[n]) > 0.02
+    }
     largest = sorted(moved, key=lambda n: -abs(moved[n] - kept[n]))[:3]
     lines = []
     if largest:
-        parts = "; ".join(f"{short_words(n)} {kept[n]:+.2f} → {moved[n]:+.2f}".replace("-", "−") for n in largest)
+        parts = "; ".join(
+            f"{short_words(n)} {kept[n]:+.2f} → {moved[n]:+.2f}".replace("-", "−") for n in largest
+        )
         lines.append(f"When the plan follows, elasticities of the {output} change: {parts}.")
     # a share of layers is no logarithm, so its price is of another unit
-    prices = [a for a in found["active"] if "recomputed" not in a["name"] and a["name"] != "devices" and a["price"] > 0.005]
+    prices = [
+        a
+        for a in found["active"]
+        if "recomputed" not in a["name"] and a["name"] != "devices" and a["price"] > 0.005
+    ]
     if prices:
-        named = ", ".join(f"{a['name']} ({a['price']:.2f})" for a in sorted(prices, key=lambda a: -a["price"])[:3])
+        named = ", ".join(
+            f"{a['name']} ({a['price']:.2f})" for a in sorted(prices, key=lambda a: -a["price"])[:3]
+        )
         lines.append(f"Limits that cost most, in % of step time for 1 % of room: {named}.")
     return lines
 
 
-def _flips(d: Mapping[str, Any], effects: Mapping[str, Any], said: Sequence[Mapping[str, Any]]) -> list[str]:
+def _flips(
+    d: Mapping[str, Any], effects: Mapping[str, Any], said: Sequence[Mapping[str, Any]]
+) -> list[str]:
     """The nearest flip of all inputs, unless it is said already."""
     names = [e["name"] for e in said[:3]]
-    found = [(abs(f["factor"] - 1.0), e, f) for e in effects.values() for f in (e["up"], e["down"]) if f is not None]
+    found = [
+        (abs(f["factor"] - 1.0), e, f)
+        for e in effects.values()
+        for f in (e["up"], e["down"])
+        if f is not None
+    ]
     if not found:
         return []
     _, effect, flip = min(found, key=lambda item: item[0])
     if effect["name"] in names:
         return []
     where = signed(flip["factor"] - 1.0)
-    return [f"The plan is nearest to a change in {input_words(effect['name'])}: at {where} {flip['label']} is better."]
+    return [
+        (
+            f"The plan is nearest to a change in {input_words(effect['name'])}: at {where} "
+            f"{flip['label']} is better."
+        )
+    ]
 
 
 def _interaction(d: Mapping[str, Any]) -> list[str]:
@@ -165,8 +208,17 @@ def _interaction(d: Mapping[str, Any]) -> list[str]:
     if not pairs or max(pairs)[0] < 0.005:
         return []
     _, i, j = max(pairs)
-    pair, change = f"{short_words(names[i])} with {short_words(names[j])}", f"{0.1 * h[i][j]:+.3f}".replace("-", "−")
-    return [f"Strongest interaction: {pair}; 10 % more of one changes the elasticity to the other by {change}."]
+    pair, change = (
+        f"{short_words(names[i])} with {short_words(names[j])}",
+        f"{0.1 * h[i][j]:+.3f}".replace("-", "−"),
+    )
+    return [
+        (
+            f"Strongest interaction: {pair}; 10 % more of one changes the elasticity to the other "
+            "by "
+            f"{change}."
+        )
+    ]
 
 
 def _global(d: Mapping[str, Any], output: str) -> list[str]:
@@ -174,8 +226,11 @@ def _global(d: Mapping[str, Any], output: str) -> list[str]:
     if not found:
         return []
     largest = sorted(found["indices"], key=lambda e: -e["total"])[:3]
-    parts = ", ".join(f"{short_words(e['name'])} {digits(100.0 * e['total'], 2)} %" for e in largest)
+    parts = ", ".join(
+        f"{short_words(e['name'])} {digits(100.0 * e['total'], 2)} %" for e in largest
+    )
     return [
-        f"Over the stated ranges, 90 % of cases lie between {digits(found['low'])} and {digits(found['high'])}; of the variance of the "
+        f"Over the stated ranges, 90 % of cases lie between {digits(found['low'])} and "
+        f"{digits(found['high'])}; of the variance of the "
         f"{output}, these have most (total indices): {parts}."
     ]

@@ -1,8 +1,9 @@
 """What one more device adds where the plan is the best of every scale.
 
-The best valid plan of each scale is found by exact search; by the envelope theorem the slope of the best value is that of the plan that is
-best there, held fixed, since what is chosen best contributes nothing to first order. Where the best plan changes the value has no slope but
-two: such jumps are named.
+The best valid plan of each scale is found by exact search; by the envelope theorem the slope of the
+best value is that of the plan that is best there, held fixed, since what is chosen best contributes
+nothing to first order. Where the best plan changes the value has no slope but two: such jumps are
+named.
 """
 
 from __future__ import annotations
@@ -26,17 +27,33 @@ from dmodel.smooth import SHARPNESS
 from dmodel.types import InputError, NoPlanFits
 from dmodel.workload import Transformer
 
-SHOWN = ("tp", "cp", "pp", "ep", "etp", "zero", "shard", "reshard", "micro_batch", "sp", "recompute_layers", "recompute_attention",
-         "interleave")  # fmt: skip
-"""Numbers of a plan whose change is named: all that is chosen but dp, which takes the devices that come."""
+SHOWN = (
+    "tp",
+    "cp",
+    "pp",
+    "ep",
+    "etp",
+    "zero",
+    "shard",
+    "reshard",
+    "micro_batch",
+    "sp",
+    "recompute_layers",
+    "recompute_attention",
+    "interleave",
+)
+"""Numbers of a plan whose change is named: all that is chosen but dp, which takes the devices that
+come."""
 
 
 class Jump(NamedTuple):
     """A change of the best plan between two scales.
 
     Attributes:
-      devices: where both plans, grown from their scale, are equally fast; None when one is faster at both ends [count].
-      changed: attribute → (before, after). slope_before, slope_after: throughput that one more device adds there [token/s].
+      devices: where both plans, grown from their scale, are equally fast; None when one is faster
+        at both ends [count].
+      changed: attribute → (before, after). slope_before, slope_after: throughput that one more
+        device adds there [token/s].
     """
 
     devices: float | None
@@ -47,12 +64,16 @@ class Jump(NamedTuple):
     def __str__(self) -> str:
         """`near 192 devices: tp 1 → 2`."""
         where = "" if self.devices is None else f"near {self.devices:,.0f} devices: "
-        words = {name: [x if isinstance(x, str) else f"{x:g}" for x in pair] for name, pair in self.changed.items()}
+        words = {
+            name: [x if isinstance(x, str) else f"{x:g}" for x in pair]
+            for name, pair in self.changed.items()
+        }
         return where + ", ".join(f"{name} {a} → {b}" for name, (a, b) in words.items())
 
 
 class BestReturns(NamedTuple):
-    """Returns at the best plan of every scale: its plans, and the jumps between neighbouring scales. Scales where nothing fits are left
+    """Returns at the best plan of every scale: its plans, and the jumps between neighbouring
+    scales. Scales where nothing fits are left
     out of `returns` and named in `infeasible`."""
 
     returns: Returns
@@ -76,16 +97,21 @@ def best_returns(
     reliability: Reliability | None = None,
     sharpness: float = SHARPNESS,
 ) -> BestReturns:
-    """What one more device adds where the plan is chosen anew at every scale, by exact search; dp takes the device that is added.
+    """What one more device adds where the plan is chosen anew at every scale, by exact search; dp
+    takes the device that is added.
 
-    `dV*/dn = ∂V/∂n` at the best plan (envelope theorem): exact between jumps, where the best choice stays; at a jump see its two slopes.
+    `dV*/dn = ∂V/∂n` at the best plan (envelope theorem): exact between jumps, where the best choice
+    stays; at a jump see its two slopes.
 
     Args:
-      devices: scales, ascending whole numbers [count]. sequences: of the global batch per device ("weak"), or in all ("strong").
-      base, choices, footprint: of the search, as in `design`. site, reliability: as in `marginal_returns`.
+      devices: scales, ascending whole numbers [count]. sequences: of the global batch per device
+        ("weak"), or in all ("strong").
+      base, choices, footprint: of the search, as in `design`. site, reliability: as in
+        `marginal_returns`.
 
     Raises:
-      InputError: as `design`, and devices or a batch that are no whole number. NoPlanFits: on none of the scales.
+      InputError: as `design`, and devices or a batch that are no whole number. NoPlanFits: on none
+        of the scales.
     """
     how = growth("dp", batch, sharpness)
     scales = [_whole(float(n)) for n in checked_scales(devices, system)]
@@ -93,17 +119,26 @@ def best_returns(
     shared = {"base": base, "choices": choices, "footprint": footprint, "sharpness": sharpness}
     for n in scales:
         sized = _global_batch(n, sequences, batch)
-        found = design(system, model, n, sized, coefficients, method="exact", top=1, **shared)  # type: ignore[arg-type]
+        found = design(system, model, n, sized, coefficients, method="exact", top=1, **shared)  # type: ignore
         if found.exact:
             plans[n] = _one_schedule(found.exact[0].plan)
         else:
             infeasible.append(n)
     if not plans:
-        raise NoPlanFits(f"no plan fits on any of the scales {scales}; use more devices, devices with more memory or a smaller model")
-    shared_by = {n: fixed(system, model, plan, coefficients, site, reliability) for n, plan in plans.items()}
+        raise NoPlanFits(
+            f"no plan fits on any of the scales {scales}; use more devices, devices with more "
+            "memory or a smaller model"
+        )
+    shared_by = {
+        n: fixed(system, model, plan, coefficients, site, reliability) for n, plan in plans.items()
+    }
     each = [evaluate(np.asarray([float(n)]), how, shared_by[n]) for n in plans]
     kept = list(plans)
-    jumps = [_jump(a, b, plans, shared_by, how) for a, b in zip(kept, kept[1:], strict=False) if _changed(plans[a], plans[b])]
+    jumps = [
+        _jump(a, b, plans, shared_by, how)
+        for a, b in zip(kept, kept[1:], strict=False)
+        if _changed(plans[a], plans[b])
+    ]
     returns = jax.tree.map(lambda *xs: np.concatenate(xs), *each)
     return BestReturns(returns, tuple(plans.values()), tuple(jumps), tuple(infeasible))
 
@@ -111,7 +146,9 @@ def best_returns(
 def _whole(devices: float) -> int:
     """A scale at which plans can be searched [count]."""
     if devices != round(devices):
-        raise InputError(f"devices: expected whole numbers, since plans are searched on them; got {devices:g}")
+        raise InputError(
+            f"devices: expected whole numbers, since plans are searched on them; got {devices:g}"
+        )
     return round(devices)
 
 
@@ -119,7 +156,10 @@ def _global_batch(n: int, sequences: float, batch: str) -> int:
     """The global batch of a scale [sequence]."""
     found = sequences * n if batch == "weak" else sequences
     if not 1.0 <= found < inf or abs(found - round(found)) > 1e-9 * found:
-        raise InputError(f"batch: {sequences!r} sequences on {n} devices make {found:g}; expected a whole number of sequences from 1 on")
+        raise InputError(
+            f"batch: {sequences!r} sequences on {n} devices make {found:g}; expected a whole "
+            "number of sequences from 1 on"
+        )
     return round(found)
 
 
@@ -130,15 +170,21 @@ def _one_schedule(plan: Plan) -> Plan:
 
 def _changed(before: Plan, after: Plan) -> dict[str, tuple]:
     """What differs between two plans beside dp, and shards that span it."""
-    found: dict[str, tuple] = {name: (float(getattr(before, name)), float(getattr(after, name))) for name in SHOWN}
+    found: dict[str, tuple] = {
+        name: (float(getattr(before, name)), float(getattr(after, name))) for name in SHOWN
+    }
     if all(float(p.shard) >= float(p.dp) for p in (before, after)):
         del found["shard"]
-    found |= {"schedule": (before.schedule, after.schedule), "placement": tuple(" ".join(p.placement) for p in (before, after))}
+    found |= {
+        "schedule": (before.schedule, after.schedule),
+        "placement": tuple(" ".join(p.placement) for p in (before, after)),
+    }
     return {name: pair for name, pair in found.items() if pair[0] != pair[1]}
 
 
 def _jump(a: int, b: int, plans: dict[int, Plan], shared: dict[int, dict], how: Growth) -> Jump:
-    """Where the plan of scale b overtakes that of scale a, both grown to what lies between; whether they fit there is not asked."""
+    """Where the plan of scale b overtakes that of scale a, both grown to what lies between; whether
+    they fit there is not asked."""
     scales, at = np.linspace(float(a), float(b), CASES), None
     for _ in range(3):
         ahead = np.log(_rate(scales, how, shared[b]) / _rate(scales, how, shared[a]))
@@ -149,7 +195,7 @@ def _jump(a: int, b: int, plans: dict[int, Plan], shared: dict[int, dict], how: 
         scales = np.linspace(scales[i], scales[i + 1], CASES)
         at = float(scales[-1])
     where = np.asarray([float(b) if at is None else at])
-    before, after = (float(evaluate(where, how, shared[n]).slope.tokens_per_s[0]) for n in (a, b))  # type: ignore[index]
+    before, after = (float(evaluate(where, how, shared[n]).slope.tokens_per_s[0]) for n in (a, b))  # type: ignore
     return Jump(at, _changed(plans[a], plans[b]), before, after)
 
 

@@ -1,4 +1,5 @@
-"""What one more device adds at a fixed plan: one degree grows with the devices, all else of the plan stays."""
+"""What one more device adds at a fixed plan: one degree grows with the devices, all else of the
+plan stays."""
 
 from __future__ import annotations
 
@@ -41,8 +42,9 @@ class Measures(struct.PyTreeNode, kw_only=True):
     """What a scale gives, `[N]`.
 
     Attributes:
-      tokens_per_s: of all devices [token/s]. tokens_per_joule: of the facility [token/J]. dollars_per_token: rent [dollar/token].
-      step_time_s: [s]. exposed_share: of the step that waits for communication [1]. device_watts: of one accelerator [W].
+      tokens_per_s: of all devices [token/s]. tokens_per_joule: of the facility [token/J].
+      dollars_per_token: rent [dollar/token]. step_time_s: [s]. exposed_share: of the step that
+      waits for communication [1]. device_watts: of one accelerator [W].
     """
 
     tokens_per_s: Array
@@ -71,7 +73,8 @@ class Returns(struct.PyTreeNode, kw_only=True):
 
 
 class Growth(NamedTuple):
-    """How a plan grows, all static: the degree that does, "weak" or "strong" batch, and the sharpness of the step's maxima."""
+    """How a plan grows, all static: the degree that does, "weak" or "strong" batch, and the
+    sharpness of the step's maxima."""
 
     along: str = "dp"
     batch: str = "weak"
@@ -92,10 +95,11 @@ def growth(along: str = "dp", batch: str = "weak", sharpness: float = SHARPNESS)
 
 
 def scaled(plan: Plan, devices: Array, how: Growth) -> Plan:
-    """The plan on another number of devices: one degree takes them all, `degree = devices / (the other degrees)`.
+    """The plan on another number of devices: one degree takes them all, `degree = devices / (the
+    other degrees)`.
 
-    A weak batch keeps the sequences per device, `B ∝ devices`; a strong one keeps B. Shards that span dp grow with it; smaller groups
-    (HSDP) stay.
+    A weak batch keeps the sequences per device, `B ∝ devices`; a strong one keeps B. Shards that
+    span dp grow with it; smaller groups (HSDP) stay.
 
     Args:
       devices: [count], `[*batch]`; need not be whole.
@@ -103,7 +107,9 @@ def scaled(plan: Plan, devices: Array, how: Growth) -> Plan:
     factor = devices / plan.devices
     grown = plan.replace(**{how.along: getattr(plan, how.along) * factor})
     if how.along == "dp":
-        grown = grown.replace(shard=jnp.where(jnp.asarray(plan.shard >= plan.dp), grown.dp, plan.shard))
+        grown = grown.replace(
+            shard=jnp.where(jnp.asarray(plan.shard >= plan.dp), grown.dp, plan.shard)
+        )
     return grown.replace(global_batch=plan.global_batch * factor) if how.batch == "weak" else grown
 
 
@@ -137,12 +143,23 @@ def measures(
 
 @lru_cache(maxsize=8)
 def _compiled(how: Growth):
-    """Values and slopes of scales `[CASES]`: one forward pass with its tangent, since each case depends on its own devices alone."""
+    """Values and slopes of scales `[CASES]`: one forward pass with its tangent, since each case
+    depends on its own devices alone."""
 
     def function(devices: jax.Array, shared: dict) -> tuple[Measures, Measures]:
         def value(n: jax.Array) -> Measures:
-            extra = {"site": shared["site"], "reliability": shared["reliability"], "sharpness": how.sharpness}
-            found = measures(shared["system"], shared["model"], scaled(shared["plan"], n, how), shared["coefficients"], **extra)
+            extra = {
+                "site": shared["site"],
+                "reliability": shared["reliability"],
+                "sharpness": how.sharpness,
+            }
+            found = measures(
+                shared["system"],
+                shared["model"],
+                scaled(shared["plan"], n, how),
+                shared["coefficients"],
+                **extra,
+            )
             return jax.tree.map(lambda x: jnp.broadcast_to(x, n.shape), found)
 
         return jax.jvp(value, (devices,), (jnp.ones_like(devices),))
@@ -158,21 +175,38 @@ def evaluate(devices: np.ndarray, how: Growth, shared: dict) -> Returns:
         padded = np.concatenate([some, np.full(CASES - len(some), some[-1])])
         found = _compiled(how)(padded, shared)
         parts.append(found)
-    at, slope = (jax.tree.map(lambda *xs: np.concatenate(xs)[: len(devices)], *side) for side in zip(*parts, strict=True))
+    at, slope = (
+        jax.tree.map(lambda *xs: np.concatenate(xs)[: len(devices)], *side)
+        for side in zip(*parts, strict=True)
+    )
     return Returns(devices=devices, at=at, slope=slope)
 
 
-def fixed(system: System, model: Transformer, plan: Plan, c: Coefficients, site: Site | None, reliability: Reliability | None) -> dict:
+def fixed(
+    system: System,
+    model: Transformer,
+    plan: Plan,
+    c: Coefficients,
+    site: Site | None,
+    reliability: Reliability | None,
+) -> dict:
     """What all scales share, as float arrays, so that equal kinds are compiled once."""
     found = {"system": system, "model": model, "plan": plan, "coefficients": c}
-    found |= {"site": Site() if site is None else site, "reliability": NEVER if reliability is None else reliability}
+    found |= {
+        "site": Site() if site is None else site,
+        "reliability": NEVER if reliability is None else reliability,
+    }
     return jax.tree.map(lambda x: np.asarray(x, np.float64), found)
 
 
 def checked_scales(devices: Sequence[float], system: System) -> np.ndarray:
     """Scales as an ascending array, checked."""
     found = np.asarray(devices, np.float64).reshape(-1)
-    if not found.size or not (np.isfinite(found) & (found >= 1.0)).all() or (np.diff(found) <= 0.0).any():
+    if (
+        not found.size
+        or not (np.isfinite(found) & (found >= 1.0)).all()
+        or (np.diff(found) <= 0.0).any()
+    ):
         raise InputError(f"devices: expected ascending counts from 1 on; got {list(devices)!r}")
     check_devices(system.network, float(found[-1]))
     return found
@@ -182,10 +216,17 @@ def _check_batch(plan: Plan, how: Growth, largest: float) -> None:
     """A strong batch ends where a replica has less than one micro-batch."""
     grown = scaled(plan, np.float64(largest), how)
     if float(grown.n_microbatches) < 1.0 - 1e-9:
-        most = float(plan.global_batch) / float(plan.micro_batch) * float(plan.devices) / float(plan.dp)
+        most = (
+            float(plan.global_batch)
+            / float(plan.micro_batch)
+            * float(plan.devices)
+            / float(plan.dp)
+        )
         raise InputError(
-            f"strong scaling: {largest:,.0f} devices leave {float(grown.n_microbatches):.2f} micro-batches of a global batch of "
-            f"{float(plan.global_batch):g}; the plan ends at {most:,.0f} devices. Use fewer, a larger batch or a smaller micro-batch"
+            f"strong scaling: {largest:,.0f} devices leave {float(grown.n_microbatches):.2f} "
+            "micro-batches of a global batch of "
+            f"{float(plan.global_batch):g}; the plan ends at {most:,.0f} devices. Use fewer, a "
+            "larger batch or a smaller micro-batch"
         )
 
 
@@ -202,17 +243,22 @@ def marginal_returns(
     reliability: Reliability | None = None,
     sharpness: float = SHARPNESS,
 ) -> Returns:
-    """What one more device adds to throughput, tokens per joule and dollars per token, at a fixed plan.
+    """What one more device adds to throughput, tokens per joule and dollars per token, at a fixed
+    plan.
 
-    Limits: where a group's size passes the edge of a network level the slope is the mean of its two sides.
+    Limits: where a group's size passes the edge of a network level the slope is the mean of its two
+    sides.
 
     Args:
-      plan: all of it stays but for the degree that grows, the batch, and shards over all of dp. devices: scales, ascending [count].
-      along: the degree that grows, one of `GROWING`. batch: "weak" (grows with the devices) or "strong" (stays).
+      plan: all of it stays but for the degree that grows, the batch, and shards over all of dp.
+        devices: scales, ascending [count].
+      along: the degree that grows, one of `GROWING`. batch: "weak" (grows with the devices) or
+        "strong" (stays).
       site: host, cooling and tariff. reliability: None counts no failures.
 
     Raises:
-      InputError: scales that are none, more devices than the network holds, a strong batch of less than a micro-batch per replica.
+      InputError: scales that are none, more devices than the network holds, a strong batch of less
+        than a micro-batch per replica.
     """
     how = growth(along, batch, sharpness)
     scales = checked_scales(devices, system)
@@ -224,7 +270,8 @@ class HalfReturn(NamedTuple):
     """The scale at which one more device returns half of what the first did.
 
     Attributes:
-      first, devices: scale of comparison and scale found; infinite when none is up to the limit [count].
+      first, devices: scale of comparison and scale found; infinite when none is up to the limit
+        [count].
       first_slope, slope: throughput that one more device adds at both [token/s].
     """
 
@@ -249,26 +296,40 @@ def half_return(
     reliability: Reliability | None = None,
     sharpness: float = SHARPNESS,
 ) -> HalfReturn:
-    """The smallest scale at which one more device adds no more than a share of the throughput that it adds at the first scale.
+    """The smallest scale at which one more device adds no more than a share of the throughput that
+    it adds at the first scale.
 
-    Looked for on 48 scales up to the largest, then on 16 between the two around the crossing, four times over.
+    Looked for on 48 scales up to the largest, then on 16 between the two around the crossing, four
+    times over.
 
     Args:
-      first: scale of comparison; the plan's own devices where None. share: of the return there. largest: scale at which to give up,
+      first: scale of comparison; the plan's own devices where None. share: of the return there.
+        largest: scale at which to give up,
         or the last that the network holds.
       Others as in `marginal_returns`.
 
     Raises:
-      InputError: a first scale that is none or larger than the network, a share that is not between 0 and 1.
+      InputError: a first scale that is none or larger than the network, a share that is not between
+        0 and 1.
     """
     how = growth(along, batch, sharpness)
     if not 0.0 < share < 1.0:
-        raise InputError(f"share of the first return: expected a number between 0 and 1; got {share!r}")
-    start = float(checked_scales([float(plan.devices) if first is None else float(first)], system)[0])
+        raise InputError(
+            f"share of the first return: expected a number between 0 and 1; got {share!r}"
+        )
+    start = float(
+        checked_scales([float(plan.devices) if first is None else float(first)], system)[0]
+    )
     largest = min(largest, capacity(system.network))
     if batch == "strong" and along == "dp":
         _check_batch(plan, how, start)
-        largest = min(largest, float(plan.global_batch) / float(plan.micro_batch) * float(plan.devices) / float(plan.dp))
+        largest = min(
+            largest,
+            float(plan.global_batch)
+            / float(plan.micro_batch)
+            * float(plan.devices)
+            / float(plan.dp),
+        )
     shared = fixed(system, model, plan, coefficients, site, reliability)
     edges = np.geomspace(start, max(largest, start * 1.01), 3 * CASES)
     found = evaluate(edges, how, shared)

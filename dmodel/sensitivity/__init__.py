@@ -1,10 +1,18 @@
-"""What an answer depends on: elasticities at the plan and at the best plan, interactions, global indices, regimes, flips of the plan."""
+"""What an answer depends on: elasticities at the plan and at the best plan, interactions, global
+indices, regimes, flips of the plan."""
 
 from dmodel.sensitivity.case import Case, make_case
 from dmodel.sensitivity.flips import Landscape, landscape
 from dmodel.sensitivity.goal import Goal
 from dmodel.sensitivity.interactions import Interactions, interactions
-from dmodel.sensitivity.local import Elasticities, Elasticity, LeftOut, differences, elasticities, of_case
+from dmodel.sensitivity.local import (
+    Elasticities,
+    Elasticity,
+    LeftOut,
+    differences,
+    elasticities,
+    of_case,
+)
 from dmodel.sensitivity.outputs import OUTPUTS
 from dmodel.sensitivity.regimes import RegimeMap, regime_map
 from dmodel.sensitivity.reoptimized import Reoptimized, reoptimized, resolved

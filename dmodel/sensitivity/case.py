@@ -1,4 +1,5 @@
-"""One case as a vector of named numbers: what is asked (system, model, plan, coefficients, memory of the stack, goal), in a fixed order."""
+"""One case as a vector of named numbers: what is asked (system, model, plan, coefficients, memory
+of the stack, goal), in a fixed order."""
 
 from __future__ import annotations
 
@@ -36,7 +37,13 @@ GROUPS = {
     "footprint": "coefficient",
     "run": "run",
 }
-RATES = ("chip.flops_per_s", "chip.attention_flops_per_s", "chip.exponentials_per_s", "chip.hbm_bytes_per_s", "network.bytes_per_s")
+RATES = (
+    "chip.flops_per_s",
+    "chip.attention_flops_per_s",
+    "chip.exponentials_per_s",
+    "chip.hbm_bytes_per_s",
+    "network.bytes_per_s",
+)
 TIMES = (
     "chip.kernel_latency_s",
     "network.latency_s",
@@ -44,28 +51,72 @@ TIMES = (
     "coefficients.collective_skew",
     "coefficients.overhead",
 )
-"""All inputs with seconds in their unit that the step time depends on: its elasticities to the rates less those to the times are −1."""
+"""All inputs with seconds in their unit that the step time depends on: its elasticities to the
+rates less those to the times are −1."""
 
 SWITCHES = frozenset(
     ["network.torus_axes", "network.in_network_reduction"]
-    + [f"model.{name}" for name in ("gated_mlp", "tied_embeddings", "causal", "trainable", "adapter_dropout")]
-    + [f"plan.{name}" for name in ("sp", "zero", "reshard", "prefetch", "accumulate", "recompute_last", "flash", "low_precision")]
-    + ["plan.cp_balanced", "plan.unpadded_vocab", "plan.graphed", "plan.fused_sums", "plan.split_rotary"]
+    + [
+        f"model.{name}"
+        for name in ("gated_mlp", "tied_embeddings", "causal", "trainable", "adapter_dropout")
+    ]
+    + [
+        f"plan.{name}"
+        for name in (
+            "sp",
+            "zero",
+            "reshard",
+            "prefetch",
+            "accumulate",
+            "recompute_last",
+            "flash",
+            "low_precision",
+        )
+    ]
+    + [
+        "plan.cp_balanced",
+        "plan.unpadded_vocab",
+        "plan.graphed",
+        "plan.fused_sums",
+        "plan.split_rotary",
+    ]
     + ["plan.narrow_gathers", "plan.narrow_sums"]
-    + ["plan.recompute_products", "plan.recompute_elementwise", "plan.recompute_bytes", "plan.last_kept", "plan.offload"]
-    + ["plan.attention_bytes", "plan.attention_rate", "plan.attention_backward_rate", "plan.route_bytes"]
+    + [
+        "plan.recompute_products",
+        "plan.recompute_elementwise",
+        "plan.recompute_bytes",
+        "plan.last_kept",
+        "plan.offload",
+    ]
+    + [
+        "plan.attention_bytes",
+        "plan.attention_rate",
+        "plan.attention_backward_rate",
+        "plan.route_bytes",
+    ]
     + [f"plan.overlap_{name}" for name in ("tp", "cp", "ep", "dp", "pp", "replica")]
     + ["plan.composed"]
 )
 EXPERTS = frozenset(
-    [f"model.{name}" for name in ("n_experts", "top_k", "n_shared_experts", "imbalance", "n_dense_layers", "d_ff_dense")]
+    [
+        f"model.{name}"
+        for name in (
+            "n_experts",
+            "top_k",
+            "n_shared_experts",
+            "imbalance",
+            "n_dense_layers",
+            "d_ff_dense",
+        )
+    ]
     + ["model.expert_biases", "model.expert_rank", "plan.ep", "plan.etp", "plan.merge_copies"]
     + ["plan.route_bytes", "plan.looped_experts", "plan.fused_experts"]
 )
 
 
 class Case(struct.PyTreeNode, kw_only=True):
-    """All that an output depends on; scalars, network `[K]`, or with a batch of cases as the last axis."""
+    """All that an output depends on; scalars, network `[K]`, or with a batch of cases as the last
+    axis."""
 
     system: System
     model: Transformer
@@ -86,7 +137,8 @@ def make_case(
     """A case of records with numpy leaves in float64.
 
     Args:
-      footprint: what the stack holds in memory; None = the least. goal: of the run; None = `goal.usual`.
+      footprint: what the stack holds in memory; None = the least. goal: of the run; None =
+        `goal.usual`.
 
     Raises:
       InputError: a batch of cases.
@@ -94,7 +146,10 @@ def make_case(
     if any(np.ndim(x) for x in jax.tree.leaves([system.chip, model, plan, coefficients])) or any(
         np.ndim(x) != 1 for x in jax.tree.leaves(system.network)
     ):
-        raise InputError("elasticities are of one plan: expected scalars, and network levels `[K]`; got a batch. Take one case of it.")
+        raise InputError(
+            "elasticities are of one plan: expected scalars, and network levels `[K]`; got a "
+            "batch. Take one case of it."
+        )
     case = Case(
         system=system,
         model=model,
@@ -110,7 +165,8 @@ class Inputs(NamedTuple):
     """A case as a vector.
 
     Attributes:
-      names: of each number, such as `chip.flops_per_s` or `network.bytes_per_s[NVLink]`. values: `[n]`.
+      names: of each number, such as `chip.flops_per_s` or `network.bytes_per_s[NVLink]`. values:
+        `[n]`.
       tree: structure of the case. levels: K.
     """
 
@@ -125,7 +181,10 @@ class Inputs(NamedTuple):
             from difflib import get_close_matches
 
             near = get_close_matches(name, self.names, 4, 0.5)
-            raise InputError(f"unknown input {name!r}: {'did you mean ' + ', '.join(near) if near else 'see --top 0 for all names'}?")
+            raise InputError(
+                f"unknown input {name!r}: "
+                f"{'did you mean ' + ', '.join(near) if near else 'see --top 0 for all names'}?"
+            )
         return self.names.index(name)
 
     def __getitem__(self, name: str) -> float:
@@ -140,7 +199,10 @@ def inputs(case: Case, level_names: Sequence[str] | None = None) -> Inputs:
     """
     k = case.system.network.n_levels
     if level_names is not None and len(level_names) != k:
-        raise InputError(f"level names: expected one per network level, {k}; got {len(level_names)}: {', '.join(level_names)}")
+        raise InputError(
+            f"level names: expected one per network level, {k}; got {len(level_names)}: "
+            f"{', '.join(level_names)}"
+        )
     levels = list(level_names) if level_names is not None else [str(i) for i in range(k)]
     names: list[str] = []
     for path, leaf in jax.tree_util.tree_leaves_with_path(case):
@@ -152,16 +214,20 @@ def inputs(case: Case, level_names: Sequence[str] | None = None) -> Inputs:
 
 
 def rebuild(x: jax.Array | np.ndarray, tree: Any, levels: int) -> Case:
-    """The case of a vector `[n, *batch]`, leaves `[*batch]` and `[K, *batch]`: what `inputs` took apart."""
+    """The case of a vector `[n, *batch]`, leaves `[*batch]` and `[K, *batch]`: what `inputs` took
+    apart."""
     marks = jax.tree.unflatten(tree, range(tree.num_leaves))
     wide = set(jax.tree.leaves(marks.system.network))
     sizes = [levels if i in wide else 1 for i in range(tree.num_leaves)]
     if isinstance(x, np.ndarray):
         parts = np.split(x, np.cumsum(sizes)[:-1])
     else:
-        # not by slices: those of a gradient are added up one by one, each in an array of the whole size
+        # not by slices: those of a gradient are added up one by one, each in an array of the whole
+        # size
         parts = jax.lax.split(x, sizes)
-    return jax.tree.unflatten(tree, [part if i in wide else part.reshape(part.shape[1:]) for i, part in enumerate(parts)])
+    return jax.tree.unflatten(
+        tree, [part if i in wide else part.reshape(part.shape[1:]) for i, part in enumerate(parts)]
+    )
 
 
 def base_name(name: str) -> str:

@@ -1,8 +1,10 @@
-"""By searching the whole-numbered plans again: what an input does to the best of them, and where another one takes over.
+"""By searching the whole-numbered plans again: what an input does to the best of them, and where
+another one takes over.
 
-A pool of good plans is followed along the input; where the best changes is found by cutting the interval. Every answer is checked at that
-point against all plans that may be better there (`dmodel.sensitivity.searched`): those that are join the pool and the input is followed
-again, so a flip is one among all valid plans.
+A pool of good plans is followed along the input; where the best changes is found by cutting the
+interval. Every answer is checked at that point against all plans that may be better there
+(`dmodel.sensitivity.searched`): those that are join the pool and the input is followed again, so a
+flip is one among all valid plans.
 """
 
 from __future__ import annotations
@@ -36,8 +38,8 @@ EQUAL = 1e-9
 
 
 class Flip(NamedTuple):
-    """Where another plan becomes the best: the input's factor and value there, the plan, and by how much its step is shorter at the end of
-    the range than that of the plan it replaces [1]."""
+    """Where another plan becomes the best: the input's factor and value there, the plan, and by how
+    much its step is shorter at the end of the range than that of the plan it replaces [1]."""
 
     factor: float
     value: float
@@ -49,9 +51,10 @@ class Effect(NamedTuple):
     """What one input does to the best whole-numbered plan.
 
     Attributes:
-      name, at: the input and its value. more, less: relative change of the step time of the best plan, searched again, for an input `SMALL`
-        larger and smaller; None where nothing fits. kept_more: the same for the plan as it is. up, down: the nearest flip, or None within
-        the range. checked: times that all plans were asked for a better one.
+      name, at: the input and its value. more, less: relative change of the step time of the best
+        plan, searched again, for an input `SMALL` larger and smaller; None where nothing fits.
+        kept_more: the same for the plan as it is. up, down: the nearest flip, or None within the
+        range. checked: times that all plans were asked for a better one.
     """
 
     name: str
@@ -65,7 +68,8 @@ class Effect(NamedTuple):
 
 
 class Landscape(NamedTuple):
-    """The best whole-numbered plan, its step time [s], how far behind the second best is [1], and effects by input."""
+    """The best whole-numbered plan, its step time [s], how far behind the second best is [1], and
+    effects by input."""
 
     best: Plan
     step_time_s: float
@@ -93,7 +97,9 @@ class _Pool:
         for one in dict.fromkeys(kinds):
             mine = [i for i, k in enumerate(kinds) if k == one]
             same = [self.plans[i].replace(schedule=one[0]) for i in mine]
-            self.groups.append((mine, jax.tree.map(lambda *leaves: np.array([float(x) for x in leaves]), *same)))
+            self.groups.append(
+                (mine, jax.tree.map(lambda *leaves: np.array([float(x) for x in leaves]), *same))
+            )
 
     def times(self, place: int, factors: np.ndarray) -> np.ndarray:
         """Step times `[factor, plan]`, infinite where a plan does not fit."""
@@ -102,9 +108,14 @@ class _Pool:
         moves[place] = 1.0
         judge = _judge(s.known.tree, s.known.levels, s.sharpness)
         for mine, stacked in self.groups:
-            batch = {"plan": jax.tree.map(lambda x: np.tile(x, len(factors)), stacked), "factor": np.repeat(factors, len(mine))}
+            batch = {
+                "plan": jax.tree.map(lambda x: np.tile(x, len(factors)), stacked),
+                "factor": np.repeat(factors, len(mine)),
+            }
             out = sweep(judge, batch, {"x": s.known.values, "moves": moves}, quick=True)
-            found[:, mine] = np.where(out["headroom"] >= 0.0, out["time"], np.inf).reshape(len(factors), len(mine))
+            found[:, mine] = np.where(out["headroom"] >= 0.0, out["time"], np.inf).reshape(
+                len(factors), len(mine)
+            )
         return found
 
 
@@ -119,21 +130,28 @@ def _schedule(plan: Plan) -> str:
 
 @lru_cache(maxsize=8)
 def _judge(tree: Any, levels: int, sharpness: float) -> Callable:
-    """The case function of the sweep: plans from the batch, inputs from the case, one of them times a factor."""
+    """The case function of the sweep: plans from the batch, inputs from the case, one of them times
+    a factor."""
 
     def judge(batch: dict, fixed: dict) -> dict:
         x = fixed["x"][:, None] * (1.0 + fixed["moves"][:, None] * (batch["factor"][None] - 1.0))
         case = rebuild(x, tree, levels)
         with together():
-            time = step_time(case.system, case.model, batch["plan"], case.coefficients, sharpness=sharpness)
+            time = step_time(
+                case.system, case.model, batch["plan"], case.coefficients, sharpness=sharpness
+            )
             used = memory_use(case.model, batch["plan"], footprint=case.footprint)
-        return {"time": time.total, "headroom": jnp.asarray(case.system.chip.hbm_bytes - used.total)}
+        return {
+            "time": time.total,
+            "headroom": jnp.asarray(case.system.chip.hbm_bytes - used.total),
+        }
 
     return judge
 
 
 def _flip(pool: _Pool, place: int, limit: float) -> tuple[Flip | None, int]:
-    """The first factor between 1 and a limit at which another plan is better, and how often all plans were asked for a better one."""
+    """The first factor between 1 and a limit at which another plan is better, and how often all
+    plans were asked for a better one."""
     checked = 0
     while True:
         low, high, flips, last = 1.0, limit, True, np.empty(0)
@@ -158,7 +176,12 @@ def _flip(pool: _Pool, place: int, limit: float) -> tuple[Flip | None, int]:
         return None, checked
     here = pool.times(place, np.array([high]))[0]
     gain = 1.0 - float(last.min() / last[0]) if np.isfinite(last[0]) else 1.0
-    return Flip(float(high), float(pool.search.known.values[place] * high), pool.plans[int(here.argmin())], gain), checked
+    return Flip(
+        float(high),
+        float(pool.search.known.values[place] * high),
+        pool.plans[int(here.argmin())],
+        gain,
+    ), checked
 
 
 def prepare(known: Searched) -> None:
@@ -177,23 +200,38 @@ def landscape(
     sharpness: float = SHARPNESS,
     level_names: Sequence[str] | None = None,
 ) -> Landscape:
-    """What inputs of hardware, coefficients and workload do to the best whole-numbered plan, and where it flips.
+    """What inputs of hardware, coefficients and workload do to the best whole-numbered plan, and
+    where it flips.
 
-    Limits: inputs that decide which plans are valid (heads, layers, batch, devices) only change in whole numbers, and are refused.
+    Limits: inputs that decide which plans are valid (heads, layers, batch, devices) only change in
+    whole numbers, and are refused.
 
     Args:
       case: its plan says how many devices and which batch. names: of inputs.
-      base, choices: of `design`. known: the plans of the case, where they were searched already; None to search them.
+      base, choices: of `design`. known: the plans of the case, where they were searched already;
+        None to search them.
       limit: factor to which inputs are followed, to both sides.
 
     Raises:
       NoPlanFits: none does. InputError: an input that cannot be followed.
     """
-    s = known if known is not None else searched(case, base=base, choices=choices, sharpness=sharpness, level_names=level_names)
+    s = (
+        known
+        if known is not None
+        else searched(
+            case, base=base, choices=choices, sharpness=sharpness, level_names=level_names
+        )
+    )
     places = [place_followed(s.known, name) for name in names]
     pool, seconds = _Pool(s, s.best.plans), s.best.seconds.tolist()
     effects = tuple(_effect(pool, place, limit) for place in places)
-    return Landscape(s.best.plans[0], seconds[0], seconds[min(1, len(seconds) - 1)] / seconds[0] - 1.0, s.considered, effects)
+    return Landscape(
+        s.best.plans[0],
+        seconds[0],
+        seconds[min(1, len(seconds) - 1)] / seconds[0] - 1.0,
+        s.considered,
+        effects,
+    )
 
 
 def _effect(pool: _Pool, place: int, limit: float) -> Effect:
@@ -217,7 +255,9 @@ def _effect(pool: _Pool, place: int, limit: float) -> Effect:
     )
 
 
-WHOLE = frozenset(["model.n_heads", "model.n_kv_heads", "model.n_layers", "model.seq_len", "model.n_experts"])
+WHOLE = frozenset(
+    ["model.n_heads", "model.n_kv_heads", "model.n_layers", "model.seq_len", "model.n_experts"]
+)
 """Inputs that decide which plans are valid."""
 
 
@@ -226,9 +266,14 @@ def place_followed(known: Inputs, name: str) -> int:
     place = known.index(name)
     if name.startswith(("plan.", "run.")) or name in WHOLE or name.startswith("network.size"):
         raise InputError(
-            f"{name} cannot be followed through the best plans: expected an input of the chip, the rates and times of the network, "
-            "a coefficient or a width of the model; it decides which plans are valid, so search again for each value of it"
+            f"{name} cannot be followed through the best plans: expected an input of the chip, "
+            "the rates and times of the network, "
+            "a coefficient or a width of the model; it decides which plans are valid, so search "
+            "again for each value of it"
         )
     if not (np.isfinite(known.values[place]) and known.values[place] > 0.0):
-        raise InputError(f"{name} cannot be followed: expected a positive finite value; got {known.values[place]:g}")
+        raise InputError(
+            f"{name} cannot be followed: expected a positive finite value; got "
+            f"{known.values[place]:g}"
+        )
     return place

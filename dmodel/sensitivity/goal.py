@@ -1,4 +1,5 @@
-"""What a whole run is asked: a loss to reach, a deadline to keep, failures on the way; outputs beyond one step are answers to it."""
+"""What a whole run is asked: a loss to reach, a deadline to keep, failures on the way; outputs
+beyond one step are answers to it."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from dmodel.types import Array
 from dmodel.workload import Transformer
 
 TOKENS_PER_PARAMETER = 20.0
-"""Data of the run whose loss is the goal where none is given (Hoffmann et al. 2022, arXiv 2203.15556)."""
+"""Data of the run whose loss is the goal where none is given (Hoffmann et al. 2022, arXiv
+2203.15556)."""
 
 
 class Goal(struct.PyTreeNode, kw_only=True):
@@ -21,8 +23,9 @@ class Goal(struct.PyTreeNode, kw_only=True):
 
     Attributes:
       loss: to be reached [nat/token]. deadline_s: time for the largest run [s].
-      loss_floor, parameter_scale, parameter_exponent, token_scale, token_exponent: E, A, α, B, β of `L = E + A/N^α + B/D^β`; the fit of
-        Besiroglu et al. 2024 (arXiv 2404.10102) to the data of Hoffmann et al. 2022. N counts what one token uses.
+      loss_floor, parameter_scale, parameter_exponent, token_scale, token_exponent: E, A, α, B, β of
+        `L = E + A/N^α + B/D^β`; the fit of Besiroglu et al. 2024 (arXiv 2404.10102) to the data of
+        Hoffmann et al. 2022. N counts what one token uses.
       failures_per_device_s, checkpoint_s, restart_s: of `goodput.Reliability`.
     """
 
@@ -42,25 +45,42 @@ def loss(model: Transformer, tokens: Array, goal: Goal) -> jax.Array:
     """Loss after training on tokens: `E + A/N^α + B/D^β` [nat/token]."""
     n, d = (jnp.log(jnp.asarray(x, float)) for x in (counts.active_parameters(model), tokens))
     model_term = goal.parameter_scale * jnp.exp(-goal.parameter_exponent * n)
-    return jnp.asarray(goal.loss_floor) + model_term + goal.token_scale * jnp.exp(-goal.token_exponent * d)
+    return (
+        jnp.asarray(goal.loss_floor)
+        + model_term
+        + goal.token_scale * jnp.exp(-goal.token_exponent * d)
+    )
 
 
 def usual(model: Transformer) -> Goal:
-    """The goal where none is given: the loss that 20 tokens per (active) parameter reach, and three months."""
+    """The goal where none is given: the loss that 20 tokens per (active) parameter reach, and three
+    months."""
     blank = Goal(loss=1.0)
-    return blank.replace(loss=loss(model, TOKENS_PER_PARAMETER * counts.active_parameters(model), blank))
+    return blank.replace(
+        loss=loss(model, TOKENS_PER_PARAMETER * counts.active_parameters(model), blank)
+    )
 
 
 def tokens_to_loss(model: Transformer, goal: Goal) -> jax.Array:
-    """Tokens until the loss is reached: `(B / (L − E − A/N^α))^(1/β)`; −1 where the model never gets there [token]."""
+    """Tokens until the loss is reached: `(B / (L − E − A/N^α))^(1/β)`; −1 where the model never
+    gets there [token]."""
     n = jnp.log(jnp.asarray(counts.active_parameters(model), float))
-    left = goal.loss - goal.loss_floor - goal.parameter_scale * jnp.exp(-goal.parameter_exponent * n)
+    left = (
+        goal.loss - goal.loss_floor - goal.parameter_scale * jnp.exp(-goal.parameter_exponent * n)
+    )
     reachable = left > 0.0
-    tokens = jnp.exp(jnp.log(goal.token_scale / jnp.where(reachable, left, 1.0)) / goal.token_exponent)
+    tokens = jnp.exp(
+        jnp.log(goal.token_scale / jnp.where(reachable, left, 1.0)) / goal.token_exponent
+    )
     return jnp.where(reachable, tokens, -1.0)
 
 
 def useful_share(plan: Plan, goal: Goal) -> jax.Array:
-    """Share of wall time that trains on the plan's devices, failures and checkpoints taken off [1]."""
-    reliability = Reliability(failures_per_device_s=goal.failures_per_device_s, checkpoint_s=goal.checkpoint_s, restart_s=goal.restart_s)
+    """Share of wall time that trains on the plan's devices, failures and checkpoints taken off
+    [1]."""
+    reliability = Reliability(
+        failures_per_device_s=goal.failures_per_device_s,
+        checkpoint_s=goal.checkpoint_s,
+        restart_s=goal.restart_s,
+    )
     return goodput(plan.devices, reliability)

@@ -1,7 +1,8 @@
-"""Value and all slopes of any output for a batch of cases: what every question that this package asks runs on.
+"""Value and all slopes of any output for a batch of cases: what every question that this package
+asks runs on.
 
-Cases do not meet, so one reverse pass through their sum gives the gradient of each; the outputs are chosen by number, case by case, so that
-they share a compilation.
+Cases do not meet, so one reverse pass through their sum gives the gradient of each; the outputs are
+chosen by number, case by case, so that they share a compilation.
 """
 
 from __future__ import annotations
@@ -29,11 +30,13 @@ STEP = ("step_time", "memory")
 """Outputs of a program of their own, which compiles in half the time of that of all."""
 
 NUDGE = 1e-7
-"""Relative step to either side of an input, far above rounding and far below what changes a slope: it only steps off kinks."""
+"""Relative step to either side of an input, far above rounding and far below what changes a slope:
+it only steps off kinks."""
 
 
 class Form(NamedTuple):
-    """What is compiled once: structure of the case, levels of its network, sharpness of the step's maxima, names of the outputs."""
+    """What is compiled once: structure of the case, levels of its network, sharpness of the step's
+    maxima, names of the outputs."""
 
     tree: Any
     levels: int
@@ -42,10 +45,13 @@ class Form(NamedTuple):
 
 
 def outputs_of(x: jax.Array, output: jax.Array, form: Form) -> jax.Array:
-    """The output of number `output[case]`, among those of the form, of each case of `x [n, case]`."""
+    """The output of number `output[case]`, among those of the form, of each case of `x [n,
+    case]`."""
     case = rebuild(x, form.tree, form.levels)
     with together():
-        time = step_time(case.system, case.model, case.plan, case.coefficients, sharpness=form.sharpness)
+        time = step_time(
+            case.system, case.model, case.plan, case.coefficients, sharpness=form.sharpness
+        )
         values = stack(*(OUTPUTS[name](case, time) for name in form.outputs))
     return jnp.take_along_axis(values, output[None], 0)[0]
 
@@ -60,23 +66,33 @@ def _value_and_slopes(x: jax.Array, output: jax.Array, form: Form) -> tuple[jax.
 
 
 def _second_order(x: jax.Array, tangent: jax.Array, output: jax.Array, form: Form) -> tuple:
-    """Forward over reverse: value and slopes, and how both change along the tangent of each case."""
+    """Forward over reverse: value and slopes, and how both change along the tangent of each
+    case."""
     return jax.jvp(lambda x: _value_and_slopes(x, output, form), (x,), (tangent,))
 
 
 @cache
 def _compiled() -> Callable:
-    return jax.jit(_value_and_slopes, static_argnames=("form",), compiler_options=quick_to_compile())
+    return jax.jit(
+        _value_and_slopes, static_argnames=("form",), compiler_options=quick_to_compile()
+    )
 
 
 def _program(inputs: Inputs, output: np.ndarray, sharpness: float) -> tuple[Form, np.ndarray]:
-    """The form that is compiled for some outputs, by number, and their numbers in it: `STEP` where they are among these, else all."""
-    names = STEP if set(output.tolist()) <= {list(OUTPUTS).index(name) for name in STEP} else tuple(OUTPUTS)
+    """The form that is compiled for some outputs, by number, and their numbers in it: `STEP` where
+    they are among these, else all."""
+    names = (
+        STEP
+        if set(output.tolist()) <= {list(OUTPUTS).index(name) for name in STEP}
+        else tuple(OUTPUTS)
+    )
     place = np.array([names.index(name) if name in names else -1 for name in OUTPUTS])
     return Form(inputs.tree, inputs.levels, sharpness, names), place[output]
 
 
-def _in_chunks(run: Callable, arrays: tuple[np.ndarray, ...], output: np.ndarray) -> list[np.ndarray]:
+def _in_chunks(
+    run: Callable, arrays: tuple[np.ndarray, ...], output: np.ndarray
+) -> list[np.ndarray]:
     """Run over a batch `[…, n]` in calls of `CASES`, the last one padded with its last case."""
     size = arrays[0].shape[-1]
     parts = []
@@ -92,11 +108,14 @@ def outputs_by_number(output: str | np.ndarray, size: int) -> np.ndarray:
     return np.full(size, list(OUTPUTS).index(output)) if isinstance(output, str) else output
 
 
-def evaluate(inputs: Inputs, x: np.ndarray, output: str | np.ndarray, sharpness: float = SHARPNESS) -> tuple[np.ndarray, np.ndarray]:
+def evaluate(
+    inputs: Inputs, x: np.ndarray, output: str | np.ndarray, sharpness: float = SHARPNESS
+) -> tuple[np.ndarray, np.ndarray]:
     """Values and logarithmic slopes of a batch of cases.
 
     Args:
-      inputs: names and structure. x: their values, `[n, case]`. output: a name, or the number of one for each case.
+      inputs: names and structure. x: their values, `[n, case]`. output: a name, or the number of
+        one for each case.
 
     Returns:
       values `[case]`, own unit; ∂ ln value / ∂ x `[n, case]`, one over the unit of x.
@@ -107,19 +126,26 @@ def evaluate(inputs: Inputs, x: np.ndarray, output: str | np.ndarray, sharpness:
     return values, slopes / np.where(values == 0.0, np.nan, values)[None]
 
 
-def elasticities_of(inputs: Inputs, x: np.ndarray, output: str | np.ndarray, sharpness: float = SHARPNESS) -> tuple[np.ndarray, np.ndarray]:
+def elasticities_of(
+    inputs: Inputs, x: np.ndarray, output: str | np.ndarray, sharpness: float = SHARPNESS
+) -> tuple[np.ndarray, np.ndarray]:
     """Values `[case]` and elasticities `[n, case]`; those of zeros and infinities are 0."""
     values, slopes = evaluate(inputs, x, output, sharpness)
     finite = np.where(np.isfinite(x), x, 0.0)
     return values, np.where(finite == 0.0, 0.0, slopes * finite)
 
 
-def directional(inputs: Inputs, x: np.ndarray, tangent: np.ndarray, output: str, sharpness: float = SHARPNESS) -> np.ndarray:
+def directional(
+    inputs: Inputs, x: np.ndarray, tangent: np.ndarray, output: str, sharpness: float = SHARPNESS
+) -> np.ndarray:
     """How the logarithmic slopes change along a tangent, `[n, case]`: forward over reverse.
 
-    Operation by operation, half a minute of one core: XLA's fusion copies what both modes reuse into every consumer, and to compile that
-    takes more than ten gigabytes; without fusion the compiler ends the process (jaxlib 0.10).
+    Operation by operation, half a minute of one core: XLA's fusion copies what both modes reuse
+    into every consumer, and to compile that takes more than ten gigabytes; without fusion the
+    compiler ends the process (jaxlib 0.10).
     """
     form, number = _program(inputs, outputs_by_number(output, x.shape[-1]), sharpness)
-    values, slopes, dvalues, dslopes = _in_chunks(lambda x, t, o: _second_order(x, t, o, form=form), (x, tangent), number)
+    values, slopes, dvalues, dslopes = _in_chunks(
+        lambda x, t, o: _second_order(x, t, o, form=form), (x, tangent), number
+    )
     return dslopes / values[None] - slopes * (dvalues / values**2)[None]

@@ -1,7 +1,7 @@
 """Elasticities: by how many per cent an output changes when an input grows by one per cent.
 
-One reverse-mode gradient gives them all, `∂ ln y / ∂ ln x = (x / y) ∂y/∂x`, for every number of the system, the model, the plan and the
-coefficients.
+One reverse-mode gradient gives them all, `∂ ln y / ∂ ln x = (x / y) ∂y/∂x`, for every number of the
+system, the model, the plan and the coefficients.
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ class Elasticity(struct.PyTreeNode, kw_only=True):
 
     Attributes:
       name: of the input, such as `chip.flops_per_s` or `network.bytes_per_s[0]`.
-      group: "hardware", "workload", "plan", "coefficient" or "run". kind: "rate", "time" or "other".
-      at: the input's value, its own unit. value: ∂ ln output / ∂ ln input [1], at a kink the mean of `below` and `above`, its sides.
+      group: "hardware", "workload", "plan", "coefficient" or "run". kind: "rate", "time" or
+        "other".
+      at: the input's value, its own unit. value: ∂ ln output / ∂ ln input [1], at a kink the mean
+        of `below` and `above`, its sides.
     """
 
     name: str = struct.field(pytree_node=False)
@@ -58,7 +60,8 @@ class Elasticities(struct.PyTreeNode, kw_only=True):
     """All elasticities of one output.
 
     Attributes:
-      output: its name. at: its value, its own unit. entries: in the order of the records, or sorted. left_out: inputs without one.
+      output: its name. at: its value, its own unit. entries: in the order of the records, or
+        sorted. left_out: inputs without one.
     """
 
     output: str = struct.field(pytree_node=False)
@@ -85,11 +88,14 @@ KINK = 1e-5
 
 
 def asked(known: Inputs, case: Case, output: str) -> tuple[list[int], list[LeftOut]]:
-    """Places of the inputs that have an elasticity of an output, and those that have none, and why."""
+    """Places of the inputs that have an elasticity of an output, and those that have none, and
+    why."""
     dense, sharded = float(case.model.n_experts) <= 1.0, float(case.plan.zero) > 0.0
     kept, left_out = [], []
     for i, (name, at) in enumerate(zip(known.names, known.values.tolist(), strict=True)):
-        if (name.startswith("run.") and output not in OF_THE_RUN) or (name.startswith("footprint.") and output != "memory"):
+        if (name.startswith("run.") and output not in OF_THE_RUN) or (
+            name.startswith("footprint.") and output != "memory"
+        ):
             continue
         reason = reason_without(name, at, dense, sharded)
         if reason is None:
@@ -100,7 +106,8 @@ def asked(known: Inputs, case: Case, output: str) -> tuple[list[int], list[LeftO
 
 
 def scaled(known: Inputs, places: Sequence[int], factors: np.ndarray) -> np.ndarray:
-    """Cases `[n, input · factor]`: every one of some inputs times every factor, all else as it is."""
+    """Cases `[n, input · factor]`: every one of some inputs times every factor, all else as it
+    is."""
     m, f = len(places), len(factors)
     x = np.repeat(known.values[:, None], m * f, 1)
     x[np.repeat(places, f), np.arange(m * f)] *= np.tile(factors, m)
@@ -113,21 +120,30 @@ def check_positive(values: np.ndarray, output: str) -> None:
         return
     if output == "time_to_loss":
         raise InputError(
-            "the loss asked for is below what this model reaches with any amount of data: expected more than E + A/N^α; ask for a higher "
+            "the loss asked for is below what this model reaches with any amount of data: "
+            "expected more than E + A/N^α; ask for a higher "
             "loss or take a larger model"
         )
     raise InputError(
-        f"{output} is {float(np.median(values)):g} here, and only a positive output has elasticities; is a price or a size missing?"
+        f"{output} is {float(np.median(values)):g} here, and only a positive output has "
+        "elasticities; is a price or a size missing?"
     )
 
 
 def of_case(
-    case: Case, output: str = "step_time", *, sharpness: float = SHARPNESS, level_names: Sequence[str] | None = None, sort: bool = False
+    case: Case,
+    output: str = "step_time",
+    *,
+    sharpness: float = SHARPNESS,
+    level_names: Sequence[str] | None = None,
+    sort: bool = False,
 ) -> Elasticities:
     """`elasticities` of a case that is made already."""
     output, known = output_name(output), inputs(case, level_names)
     places, left_out = asked(known, case, output)
-    values, found = elasticities_of(known, scaled(known, places, np.array([1.0 - NUDGE, 1.0 + NUDGE])), output, sharpness)
+    values, found = elasticities_of(
+        known, scaled(known, places, np.array([1.0 - NUDGE, 1.0 + NUDGE])), output, sharpness
+    )
     check_positive(values, output)
     own = found[np.repeat(places, 2), np.arange(2 * len(places))].reshape(-1, 2)
     entries = [
@@ -144,7 +160,9 @@ def of_case(
     ]
     if sort:
         entries.sort(key=lambda e: -abs(e.value))
-    return Elasticities(output=output, at=float(np.median(values)), entries=tuple(entries), left_out=tuple(left_out))
+    return Elasticities(
+        output=output, at=float(np.median(values)), entries=tuple(entries), left_out=tuple(left_out)
+    )
 
 
 def elasticities(
@@ -162,19 +180,21 @@ def elasticities(
 ) -> Elasticities:
     """Elasticities of an output to every input, at one plan.
 
-    `∂ ln y / ∂ ln x` with all other inputs fixed. The degrees count as independent: `plan.tp` asks what more tensor parallelism does on as
-    many more devices, with the same `dp`, `cp`, `pp`, `shard` and global batch. At a kink (a degree of 1, a domain that is just full) it
-    is the mean of both sides; each is found a nudge off the kink, because automatic differentiation on top of several kinks at once takes
+    `∂ ln y / ∂ ln x` with all other inputs fixed. The degrees count as independent: `plan.tp` asks
+    what more tensor parallelism does on as many more devices, with the same `dp`, `cp`, `pp`,
+    `shard` and global batch. At a kink (a degree of 1, a domain that is just full) it
+    is the mean of both sides; each is found a nudge off the kink, because automatic differentiation
+    on top of several kinks at once takes
     a product of halves that is neither.
 
-    Limits: of the step time, Σ rates − Σ times = −1, because it is homogeneous of degree 1 in seconds; to a compute-bound step the peak
-    rate's elasticity tends to −1 and all others to 0.
+    Limits: of the step time, Σ rates − Σ times = −1, because it is homogeneous of degree 1 in
+    seconds; to a compute-bound step the peak rate's elasticity tends to −1 and all others to 0.
 
     Args:
       system, model, plan, coefficients: one case (scalars; network `[K]`).
       output: one of `OUTPUTS` or `ALIASES`.
-      footprint: what the stack holds in memory; None = the least. goal: of the run, for outputs beyond one step; None = `goal.usual`.
-      sharpness: of the step's maxima.
+      footprint: what the stack holds in memory; None = the least. goal: of the run, for outputs
+      beyond one step; None = `goal.usual`. sharpness: of the step's maxima.
       level_names: names of the network levels, innermost first; their numbers by default.
       sort: the largest |elasticity| first.
 
@@ -182,21 +202,34 @@ def elasticities(
       Elasticities; 0/1 switches, infinities and zeros stand in `left_out`.
 
     Raises:
-      InputError: unknown output, an output of zero, a batch of cases, or the wrong number of level names.
+      InputError: unknown output, an output of zero, a batch of cases, or the wrong number of level
+        names.
     """
     case = make_case(system, model, plan, coefficients, footprint, goal)
     return of_case(case, output, sharpness=sharpness, level_names=level_names, sort=sort)
 
 
-def differences(case: Case, output: str, *, sharpness: float = SHARPNESS, level_names: Sequence[str] | None = None) -> dict[str, float]:
-    """The same elasticities by central differences, extrapolated from two steps: what they are checked against.
+def differences(
+    case: Case,
+    output: str,
+    *,
+    sharpness: float = SHARPNESS,
+    level_names: Sequence[str] | None = None,
+) -> dict[str, float]:
+    """The same elasticities by central differences, extrapolated from two steps: what they are
+    checked against.
 
-    At a kink the error of a central difference falls only linearly, so the extrapolation is the linear one.
+    At a kink the error of a central difference falls only linearly, so the extrapolation is the
+    linear one.
     """
     output, known = output_name(output), inputs(case, level_names)
     places, _ = asked(known, case, output)
     h = 1e-5
-    values, _ = evaluate(known, scaled(known, places, np.exp([h, -h, 0.5 * h, -0.5 * h])), output, sharpness)
-    far, near, minus_near = (lambda v: (v[:, 0] - v[:, 1], v[:, 2], v[:, 3]))(np.log(values).reshape(-1, 4))
+    values, _ = evaluate(
+        known, scaled(known, places, np.exp([h, -h, 0.5 * h, -0.5 * h])), output, sharpness
+    )
+    far, near, minus_near = (lambda v: (v[:, 0] - v[:, 1], v[:, 2], v[:, 3]))(
+        np.log(values).reshape(-1, 4)
+    )
     slopes = 2.0 * (near - minus_near) / h - far / (2.0 * h)
     return dict(zip([known.names[i] for i in places], slopes.tolist(), strict=True))

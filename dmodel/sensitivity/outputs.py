@@ -18,14 +18,23 @@ def _tokens_per_s(case: Case, time: Breakdown) -> Array:
 
 
 def _time_to_loss(case: Case, time: Breakdown) -> Array:
-    """`tokens to the loss / (tokens/s · useful share)` [s]; the batch does not change how many tokens are needed."""
-    return tokens_to_loss(case.model, case.goal) / (_tokens_per_s(case, time) * useful_share(case.plan, case.goal))
+    """`tokens to the loss / (tokens/s · useful share)` [s]; the batch does not change how many
+    tokens are needed."""
+    return tokens_to_loss(case.model, case.goal) / (
+        _tokens_per_s(case, time) * useful_share(case.plan, case.goal)
+    )
 
 
 def _largest_run(case: Case, time: Breakdown) -> Array:
-    """Model FLOPs (6N+12Lhs) that the plan trains within the deadline: `deadline · useful share · tokens/s · FLOPs per token` [FLOP]."""
+    """Model FLOPs (6N+12Lhs) that the plan trains within the deadline: `deadline · useful share ·
+    tokens/s · FLOPs per token` [FLOP]."""
     per_token = counts.model_flops_per_token(case.model, run.CONVENTION)
-    return case.goal.deadline_s * useful_share(case.plan, case.goal) * _tokens_per_s(case, time) * per_token
+    return (
+        case.goal.deadline_s
+        * useful_share(case.plan, case.goal)
+        * _tokens_per_s(case, time)
+        * per_token
+    )
 
 
 OUTPUTS: dict[str, Output] = {
@@ -33,12 +42,17 @@ OUTPUTS: dict[str, Output] = {
     "tokens_per_s": _tokens_per_s,
     "mfu": lambda case, time: run.mfu(case.system, case.model, case.plan, time),
     "memory": lambda case, time: memory_use(case.model, case.plan, footprint=case.footprint).total,
-    "dollars_per_token": lambda case, time: run.dollars_per_token(case.system, case.model, case.plan, time),
-    "joules_per_token": lambda case, time: run.joules_per_token(case.system, case.model, case.plan, time, case.coefficients),
+    "dollars_per_token": lambda case, time: run.dollars_per_token(
+        case.system, case.model, case.plan, time
+    ),
+    "joules_per_token": lambda case, time: run.joules_per_token(
+        case.system, case.model, case.plan, time, case.coefficients
+    ),
     "time_to_loss": _time_to_loss,
     "largest_run": _largest_run,
 }
-"""Outputs by name: [s], [token/s], [1] (convention `run.CONVENTION`), [byte], [dollar/token], [J/token], [s], [FLOP]."""
+"""Outputs by name: [s], [token/s], [1] (convention `run.CONVENTION`), [byte], [dollar/token],
+[J/token], [s], [FLOP]."""
 
 ALIASES = {"cost": "dollars_per_token", "energy": "joules_per_token", "throughput": "tokens_per_s"}
 
@@ -61,5 +75,7 @@ def output_name(name: str) -> str:
     """The full name of an output; InputError where there is none of that name."""
     full = ALIASES.get(name, name)
     if full not in OUTPUTS:
-        raise InputError(f"unknown output {name!r}: expected one of {', '.join([*OUTPUTS, *ALIASES])}")
+        raise InputError(
+            f"unknown output {name!r}: expected one of {', '.join([*OUTPUTS, *ALIASES])}"
+        )
     return full

@@ -1,9 +1,12 @@
-"""The best plan with real-valued degrees, micro-batch and recomputation, near a whole-numbered one: the program that is differentiated.
+"""The best plan with real-valued degrees, micro-batch and recomputation, near a whole-numbered one:
+the program that is differentiated.
 
-Unknowns are logarithms of dp, tp, cp, pp and the micro-batch (and of the chunks per stage where there are several), and the share of layers
-recomputed. ZeRO stage, experts' degree and switches stay; a sharding group keeps filling dp, or as many devices as it does. The step time
-has kinks where a group just fills a domain of the network or has two members: its pieces are smooth, the program is solved on one piece at
-a time, and neighbouring pieces are tried until none is better. Stages are alike: a layout is that of some degrees.
+Unknowns are logarithms of dp, tp, cp, pp and the micro-batch (and of the chunks per stage where
+there are several), and the share of layers recomputed. ZeRO stage, experts' degree and switches
+stay; a sharding group keeps filling dp, or as many devices as it does. The step time has kinks
+where a group just fills a domain of the network or has two members: its pieces are smooth, the
+program is solved on one piece at a time, and neighbouring pieces are tried until none is better.
+Stages are alike: a layout is that of some degrees.
 """
 
 from __future__ import annotations
@@ -22,7 +25,8 @@ from dmodel.types import InputError
 DEGREES = ("dp", "tp", "cp", "pp")
 
 MARGIN = 1e-6
-"""Distance kept from kinks and lower ends, in the logarithm, so that slopes are those of one piece."""
+"""Distance kept from kinks and lower ends, in the logarithm, so that slopes are those of one piece.
+"""
 
 WIDEST = float(np.log(1e9))
 """No degree is larger, in the logarithm."""
@@ -43,16 +47,21 @@ class Form(NamedTuple):
 
     def at(self, u: np.ndarray, logs: np.ndarray) -> float:
         """Its value; logs: of the inputs, the device count last."""
-        return float(self.slope @ u + sum(w * logs[i] for i, w in self.inputs.items()) + self.constant)
+        return float(
+            self.slope @ u + sum(w * logs[i] for i, w in self.inputs.items()) + self.constant
+        )
 
 
 class Program(NamedTuple):
     """The program of one case.
 
     Attributes:
-      known: inputs by name. free: fields of the plan that are unknown. places: of these among the inputs.
-      shard: place of the sharding group. follows: slope of ln shard by the unknowns, or None where nothing is sharded.
-      limits: forms that are ≤ 0. kinks: forms whose zeros are kinks. total: form that is 0, the devices. sharpness: of the step's maxima.
+      known: inputs by name. free: fields of the plan that are unknown. places: of these among the
+        inputs.
+      shard: place of the sharding group. follows: slope of ln shard by the unknowns, or None where
+        nothing is sharded.
+      limits: forms that are ≤ 0. kinks: forms whose zeros are kinks. total: form that is 0, the
+        devices. sharpness: of the step's maxima.
     """
 
     known: Inputs
@@ -91,7 +100,11 @@ class Program(NamedTuple):
         """Slopes of a logarithm by the unknowns `[unknown, case]`, from those by all inputs."""
         places = list(self.places)
         own = slopes[places] * np.where(self.logarithmic[:, None], x[places], 1.0)
-        return own if self.follows is None else own + self.follows[:, None] * (slopes[self.shard] * x[self.shard])[None]
+        return (
+            own
+            if self.follows is None
+            else own + self.follows[:, None] * (slopes[self.shard] * x[self.shard])[None]
+        )
 
 
 def n_devices(known: Inputs) -> float:
@@ -100,12 +113,19 @@ def n_devices(known: Inputs) -> float:
 
 
 def fills_domain(p: Program) -> bool:
-    """Whether the devices are just those of a domain of some level, so that their number stands on a kink."""
-    sizes = [p.known.values[i] for i, name in enumerate(p.known.names) if name.startswith("network.size")]
-    return any(abs(edge - n_devices(p.known)) < 0.5 for edge in np.cumprod(sizes) if np.isfinite(edge))
+    """Whether the devices are just those of a domain of some level, so that their number stands on
+    a kink."""
+    sizes = [
+        p.known.values[i] for i, name in enumerate(p.known.names) if name.startswith("network.size")
+    ]
+    return any(
+        abs(edge - n_devices(p.known)) < 0.5 for edge in np.cumprod(sizes) if np.isfinite(edge)
+    )
 
 
-def program(case: Case, *, sharpness: float = SHARPNESS, level_names: Sequence[str] | None = None) -> Program:
+def program(
+    case: Case, *, sharpness: float = SHARPNESS, level_names: Sequence[str] | None = None
+) -> Program:
     """State the program of a case.
 
     Raises:
@@ -113,7 +133,10 @@ def program(case: Case, *, sharpness: float = SHARPNESS, level_names: Sequence[s
     """
     known = inputs(case.replace(plan=case.plan.alike()), level_names)
     if n_devices(known) <= 1.0:
-        raise InputError("re-optimised sensitivities: expected at least 2 devices; one leaves no degree to choose")
+        raise InputError(
+            "re-optimised sensitivities: expected at least 2 devices; one leaves no degree to "
+            "choose"
+        )
     if known["plan.tp"] == 1.0:
         # sequence parallelism comes with tensor parallelism, which the program may choose
         values = known.values.copy()
@@ -150,17 +173,30 @@ def _limits(known: Inputs, unit: dict[str, np.ndarray]) -> tuple[Form, ...]:
     ]
     if known["plan.ep"] * known["plan.etp"] > 1.0:
         experts = {known.index("plan.ep"): 1.0, known.index("plan.etp"): 1.0}
-        above.append(Form("dp · tp · cp = ep · etp", -unit["dp"] - unit["tp"] - unit["cp"], experts))
+        above.append(
+            Form("dp · tp · cp = ep · etp", -unit["dp"] - unit["tp"] - unit["cp"], experts)
+        )
     if known["plan.etp"] > 1.0:
         above.append(Form("tp = etp", -unit["tp"], {known.index("plan.etp"): 1.0}))
     if "interleave" in unit:
-        above.append(Form("micro-batches = stages", batch + unit["pp"], {known.index("plan.global_batch"): -1.0}))
-    below = [Form(f"{name} = 1", -row, {}) for name, row in unit.items() if name != "recompute_layers"]
+        above.append(
+            Form(
+                "micro-batches = stages",
+                batch + unit["pp"],
+                {known.index("plan.global_batch"): -1.0},
+            )
+        )
+    below = [
+        Form(f"{name} = 1", -row, {}) for name, row in unit.items() if name != "recompute_layers"
+    ]
     return (*above, *below, Form("nothing recomputed", -unit["recompute_layers"], {}))
 
 
-def _kinks(known: Inputs, unit: dict[str, np.ndarray], placement: Sequence[str]) -> tuple[Form, ...]:
-    """Where a group ends on the edge of a domain, has two members, or two on one side of an edge; and as many micro-batches as stages."""
+def _kinks(
+    known: Inputs, unit: dict[str, np.ndarray], placement: Sequence[str]
+) -> tuple[Form, ...]:
+    """Where a group ends on the edge of a domain, has two members, or two on one side of an edge;
+    and as many micro-batches as stages."""
     zero = np.zeros_like(unit["dp"])
     order = [name for name in placement if name in DEGREES]
     ends = [zero]
@@ -170,7 +206,9 @@ def _kinks(known: Inputs, unit: dict[str, np.ndarray], placement: Sequence[str])
     found = [Form(f"{name} = 2", unit[name], {}, -pair) for name in order]
     if "interleave" not in unit:
         needed = unit["dp"] + unit["micro_batch"] + unit["pp"]
-        found.append(Form("micro-batches = stages", needed, {known.index("plan.global_batch"): -1.0}))
+        found.append(
+            Form("micro-batches = stages", needed, {known.index("plan.global_batch"): -1.0})
+        )
     edge: dict[int, float] = {}
     for i, name in enumerate(known.names):
         if not name.startswith("network.size") or not np.isfinite(known.values[i]):
@@ -185,7 +223,8 @@ def _kinks(known: Inputs, unit: dict[str, np.ndarray], placement: Sequence[str])
 
 
 class Look(NamedTuple):
-    """ln of step time and memory at points, `[case]`, and their slopes by all inputs `[n, case]` and by the unknowns `[unknown, case]`."""
+    """ln of step time and memory at points, `[case]`, and their slopes by all inputs `[n, case]`
+    and by the unknowns `[unknown, case]`."""
 
     x: np.ndarray
     time: np.ndarray
@@ -200,7 +239,9 @@ def look(p: Program, u: np.ndarray, x: np.ndarray) -> Look:
     """Evaluate points `[unknown, case]` for inputs x `[n]`."""
     cases = p.cases(u, x)
     k = u.shape[1]
-    values, slopes = evaluate(p.known, np.concatenate([cases, cases], 1), np.repeat(OUTPUT_PAIR, k), p.sharpness)
+    values, slopes = evaluate(
+        p.known, np.concatenate([cases, cases], 1), np.repeat(OUTPUT_PAIR, k), p.sharpness
+    )
     time, memory = slopes[:, :k], slopes[:, k:]
     return Look(
         x=cases,
@@ -214,7 +255,8 @@ def look(p: Program, u: np.ndarray, x: np.ndarray) -> Look:
 
 
 class Solved(NamedTuple):
-    """A local optimum: unknowns, ln T, the sides of the kinks (±1) on which its piece lies, and the largest violation of a limit."""
+    """A local optimum: unknowns, ln T, the sides of the kinks (±1) on which its piece lies, and the
+    largest violation of a limit."""
 
     u: np.ndarray
     value: float
@@ -228,8 +270,13 @@ def solve(p: Program, x: np.ndarray, devices: float, u: np.ndarray, sides: np.nd
 
     logs = p.logs(x, devices)
     capacity = p.known.index("chip.hbm_bytes")
-    a = np.stack([-f.slope for f in p.limits] + [s * f.slope for s, f in zip(sides, p.kinks, strict=True)])
-    b = np.array([-f.at(0.0 * u, logs) for f in p.limits] + [s * f.at(0.0 * u, logs) for s, f in zip(sides, p.kinks, strict=True)])
+    a = np.stack(
+        [-f.slope for f in p.limits] + [s * f.slope for s, f in zip(sides, p.kinks, strict=True)]
+    )
+    b = np.array(
+        [-f.at(0.0 * u, logs) for f in p.limits]
+        + [s * f.at(0.0 * u, logs) for s, f in zip(sides, p.kinks, strict=True)]
+    )
     seen: dict[bytes, Look] = {}
 
     def at(u: np.ndarray) -> Look:
@@ -248,10 +295,19 @@ def solve(p: Program, x: np.ndarray, devices: float, u: np.ndarray, sides: np.nd
         jac=True,
         method="SLSQP",
         constraints=[
-            {"type": "eq", "fun": lambda u: np.array([p.total.at(u, logs)]), "jac": lambda u: p.total.slope[None]},
-            {"type": "ineq", "fun": slack, "jac": lambda u: np.vstack([a, -at(u).memory_by_u[:, 0]])},
+            {
+                "type": "eq",
+                "fun": lambda u: np.array([p.total.at(u, logs)]),
+                "jac": lambda u: p.total.slope[None],
+            },
+            {
+                "type": "ineq",
+                "fun": slack,
+                "jac": lambda u: np.vstack([a, -at(u).memory_by_u[:, 0]]),
+            },
         ],
-        # a line search may otherwise try degrees below 1, of which the model says nothing, or that no number holds
+        # a line search may otherwise try degrees below 1, of which the model says nothing, or that
+        # no number holds
         bounds=[(0.0, WIDEST) if logarithmic else (-0.1, 1.1) for logarithmic in p.logarithmic],
         options={"maxiter": 60, "ftol": 1e-13},
     )
@@ -271,7 +327,8 @@ TOLERANCE = 1e-6
 
 
 def optimum(p: Program, *, starts: int = 6, seed: int = 0) -> Solved:
-    """The best of some local optima near the case's plan; the pieces beside its active kinks are tried too.
+    """The best of some local optima near the case's plan; the pieces beside its active kinks are
+    tried too.
 
     Raises:
       InputError: no start ends at a plan that fits.
@@ -286,10 +343,17 @@ def optimum(p: Program, *, starts: int = 6, seed: int = 0) -> Solved:
             tried[key] = solve(p, p.known.values, devices, u, sides)
         return tried[key]
 
-    found = [attempt(np.where(p.logarithmic, u, np.clip(u, 0.01, 0.99)), sides_of(p, u, logs)) for u in points]
+    found = [
+        attempt(np.where(p.logarithmic, u, np.clip(u, 0.01, 0.99)), sides_of(p, u, logs))
+        for u in points
+    ]
     best = min((s for s in found if s.violation <= TOLERANCE), key=lambda s: s.value, default=None)
     if best is None:
-        raise InputError("re-optimised sensitivities: no plan with real-valued degrees near this one fits; is the memory too small?")
+        raise InputError(
+            "re-optimised sensitivities: no plan with real-valued degrees near this one fits; "
+            "is "
+            "the memory too small?"
+        )
     while True:
         active = [i for i, f in enumerate(p.kinks) if abs(f.at(best.u, logs)) < 3.0 * MARGIN]
         beside = []
@@ -297,7 +361,9 @@ def optimum(p: Program, *, starts: int = 6, seed: int = 0) -> Solved:
             sides = best.sides.copy()
             sides[i] = -sides[i]
             beside.append(attempt(best.u - 2.0 * MARGIN * best.sides[i] * p.kinks[i].slope, sides))
-        better = min((s for s in beside if s.violation <= TOLERANCE), key=lambda s: s.value, default=best)
+        better = min(
+            (s for s in beside if s.violation <= TOLERANCE), key=lambda s: s.value, default=best
+        )
         if better.value >= best.value - 1e-9:
             return best
         best = better

@@ -1,8 +1,9 @@
 """Elasticities of what the best plan achieves: the plan follows the inputs.
 
 At an optimum of `min ln T(u, x)` under `g(u, x) ≤ 0`, the envelope theorem gives the step time's,
-`d ln T*/d ln x = ∂ ln T/∂ ln x + λ · ∂g/∂ ln x`: only what the active limits cost is added. Other outputs also feel how the plan moves;
-`du/d ln x` follows from differentiating the conditions of Karush, Kuhn and Tucker on the active set (implicit functions; Fiacco 1983).
+`d ln T*/d ln x = ∂ ln T/∂ ln x + λ · ∂g/∂ ln x`: only what the active limits cost is added. Other
+outputs also feel how the plan moves; `du/d ln x` follows from differentiating the conditions of
+Karush, Kuhn and Tucker on the active set (implicit functions; Fiacco 1983).
 """
 
 from __future__ import annotations
@@ -22,14 +23,16 @@ from dmodel.sensitivity.relaxed import MARGIN, Look, Program, Solved, look
 from dmodel.smooth import SHARPNESS
 
 STEP = 1e-4
-"""Logarithmic step of the differences of exact gradients that stand for second derivatives along the free directions."""
+"""Logarithmic step of the differences of exact gradients that stand for second derivatives along
+the free directions."""
 
 DEVICES = "devices"
 """Name of the device count among the inputs; the batch stays."""
 
 
 class Active(NamedTuple):
-    """A limit that holds with equality: what it is, its price ∂ ln T*/∂ slack, its slope by the unknowns and by the inputs."""
+    """A limit that holds with equality: what it is, its price ∂ ln T*/∂ slack, its slope by the
+    unknowns and by the inputs."""
 
     name: str
     price: float
@@ -41,12 +44,17 @@ class Reoptimized(NamedTuple):
     """Sensitivities at the re-optimised continuous design.
 
     Attributes:
-      output: name. value: of the output there, own unit. plan: with real-valued degrees. step_time_s: its step [s].
-      elasticities: by input name and "devices"; inputs that the optimum chooses are not among them, nor the devices where they just fill
+      output: name. value: of the output there, own unit. plan: with real-valued degrees.
+        step_time_s: its step [s].
+      elasticities: by input name and "devices"; inputs that the optimum chooses are not among them,
+        nor the devices where they just fill
         a domain of the network: one more would cross to the next level.
-      active: limits and kinks that hold with equality, with their price. residual: what is left of the slope of the Lagrangian [1].
-      moves: by unknown, its change d ln u / d ln x by input (of `recompute_layers` the share itself).
-      unique: whether prices and movements are determined: no more limits meet than there are unknowns, and the rest is strictly convex.
+      active: limits and kinks that hold with equality, with their price. residual: what is left of
+        the slope of the Lagrangian [1].
+      moves: by unknown, its change d ln u / d ln x by input (of `recompute_layers` the share
+        itself).
+      unique: whether prices and movements are determined: no more limits meet than there are
+        unknowns, and the rest is strictly convex.
     """
 
     output: str
@@ -72,12 +80,20 @@ def _active(p: Program, s: Solved, at: Look) -> tuple[list[Active], float]:
             met.append((f.name, -side * f.slope, {i: -side * w for i, w in f.inputs.items()}))
     if abs(at.memory[0] - logs[capacity]) < 3.0 * MARGIN:
         slopes = at.memory_slopes[:, 0] * np.where(np.isfinite(p.known.values), p.known.values, 0.0)
-        weights = {i: float(w) for i, w in enumerate(slopes) if w != 0.0 and i not in (*p.places, p.shard)}
-        met.append(("memory", at.memory_by_u[:, 0], weights | {capacity: weights.get(capacity, 0.0) - 1.0}))
+        weights = {
+            i: float(w) for i, w in enumerate(slopes) if w != 0.0 and i not in (*p.places, p.shard)
+        }
+        met.append(
+            ("memory", at.memory_by_u[:, 0], weights | {capacity: weights.get(capacity, 0.0) - 1.0})
+        )
     columns = np.stack([p.total.slope, -p.total.slope, *(slope for _, slope, _ in met)], 1)
     prices, residual = nnls(columns, -at.time_by_u[:, 0])
     found = [Active(p.total.name, float(prices[0] - prices[1]), p.total.slope, p.total.inputs)]
-    found += [Active(name, float(price), slope, by) for (name, slope, by), price in zip(met, prices[2:], strict=True) if price > 1e-7]
+    found += [
+        Active(name, float(price), slope, by)
+        for (name, slope, by), price in zip(met, prices[2:], strict=True)
+        if price > 1e-7
+    ]
     return found, float(residual)
 
 
@@ -91,16 +107,19 @@ def _by_inputs(active: Sequence[Active], size: int) -> np.ndarray:
 
 
 def _elastic(x: np.ndarray, slopes: np.ndarray) -> np.ndarray:
-    """Elasticities `[n + 1, case]` of slopes `[n, case]`; the device count, last, enters through the limits alone."""
+    """Elasticities `[n + 1, case]` of slopes `[n, case]`; the device count, last, enters through
+    the limits alone."""
     finite = np.where(np.isfinite(x), x, 0.0)
     return np.vstack([slopes * finite, np.zeros((1, slopes.shape[1]))])
 
 
-def _movements(p: Program, s: Solved, active: Sequence[Active], size: int) -> tuple[np.ndarray, bool]:
+def _movements(
+    p: Program, s: Solved, active: Sequence[Active], size: int
+) -> tuple[np.ndarray, bool]:
     """du/d ln x `[unknown, size]` on the active set, and whether it is unique.
 
-    The limits fix the part across them; along their null space N, `Nᵀ H N w + Nᵀ (H P + ∂²L/∂u∂ ln x) = 0`. Second derivatives are
-    differences along N only, which stays on the piece.
+    The limits fix the part across them; along their null space N, `Nᵀ H N w + Nᵀ (H P + ∂²L/∂u∂ ln
+    x) = 0`. Second derivatives are differences along N only, which stays on the piece.
     """
     a, c = np.stack([limit.slope for limit in active]), _by_inputs(active, size)
     across = -np.linalg.pinv(a) @ c
@@ -133,9 +152,11 @@ def reoptimized(
     level_names: Sequence[str] | None = None,
     seed: int = 0,
 ) -> dict[str, Reoptimized]:
-    """Elasticities of outputs at the fastest plan with real-valued degrees near the case's, by output.
+    """Elasticities of outputs at the fastest plan with real-valued degrees near the case's, by
+    output.
 
-    Limits: those at the fixed plan where every unknown is held by limits that do not depend on the input.
+    Limits: those at the fixed plan where every unknown is held by limits that do not depend on the
+    input.
 
     Args:
       outputs: names of outputs, read at the plan with the shortest step. seed: of the starts.
@@ -162,7 +183,9 @@ def reoptimized(
         else:
             total = total + p.by_unknowns(at.x, slopes)[:, 0] @ moves
         kept, _ = asked(p.known, case, name)
-        kept = [i for i in kept if i not in (*p.places, p.shard)] + ([] if relaxed.fills_domain(p) else [size - 1])
+        kept = [i for i in kept if i not in (*p.places, p.shard)] + (
+            [] if relaxed.fills_domain(p) else [size - 1]
+        )
         found[name] = Reoptimized(
             output=name,
             value=float(values[0]),
@@ -171,7 +194,10 @@ def reoptimized(
             elasticities={labels[i]: float(total[i]) for i in kept},
             active=tuple(active),
             residual=residual,
-            moves={u: {labels[i]: float(row[i]) for i in kept} for u, row in zip(p.free, moves, strict=True)},
+            moves={
+                u: {labels[i]: float(row[i]) for i in kept}
+                for u, row in zip(p.free, moves, strict=True)
+            },
             unique=unique,
         )
     return found
@@ -187,7 +213,8 @@ def resolved(
     level_names: Sequence[str] | None = None,
     seed: int = 0,
 ) -> dict[str, float]:
-    """The same elasticities by solving again on both sides of an input: what they are checked against.
+    """The same elasticities by solving again on both sides of an input: what they are checked
+    against.
 
     Args:
       names: of inputs, or "devices". step: logarithmic, to either side.
@@ -204,7 +231,9 @@ def resolved(
             else:
                 x[p.known.index(name)] *= np.exp(h)
             again = relaxed.solve(p, x, n, s.u, s.sides)
-            value, _ = evaluate(p.known, p.cases(again.u[:, None], x), output_name(output), sharpness)
+            value, _ = evaluate(
+                p.known, p.cases(again.u[:, None], x), output_name(output), sharpness
+            )
             logs.append(float(np.log(value[0])) if again.violation <= relaxed.TOLERANCE else np.nan)
         found[name] = (logs[0] - logs[1]) / (2.0 * step)
     return found

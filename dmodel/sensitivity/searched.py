@@ -1,10 +1,13 @@
-"""All whole-numbered plans of a case, evaluated once; the best ones with one input changed then need a look at few of them.
+"""All whole-numbered plans of a case, evaluated once; the best ones with one input changed then
+need a look at few of them.
 
-As a rate grows to f times, a step time falls at most to 1/f, and as a rate falls it does not; the same of times, the other way round. So
-only plans whose step now takes no longer than that of the best then over `least(name, f)` can be the best then, and these are looked at.
-This holds as each part of a step is as long as its rates and times say, and a pass grows with its work and messages (`dmodel.hiding`);
-`MARGIN` is for smooth maxima and what nobody thought of. Memory of a device rules plans in and out and changes no time. For any other
-input, and in spaces too large to hold, the search starts anew.
+As a rate grows to f times, a step time falls at most to 1/f, and as a rate falls it does not; the
+same of times, the other way round. So only plans whose step now takes no longer than that of the
+best then over `least(name, f)` can be the best then, and these are looked at. This holds as each
+part of a step is as long as its rates and times say, and a pass grows with its work and messages
+(`dmodel.hiding`); `MARGIN` is for smooth maxima and what nobody thought of. Memory of a device
+rules plans in and out and changes no time. For any other input, and in spaces too large to hold,
+the search starts anew.
 """
 
 from __future__ import annotations
@@ -33,8 +36,9 @@ LIMIT = 2.0
 """Inputs are followed up to this factor, and down to one over it."""
 
 MARGIN = 0.01
-"""How much shorter than its bound a step may be, as arithmetic slows to half: of 18,000 random plans under random coefficients, on networks
-with all and with 3 % of their bandwidth, none was (`tests/test_monotone.py` looks at others)."""
+"""How much shorter than its bound a step may be, as arithmetic slows to half: of 18,000 random
+plans under random coefficients, on networks with all and with 3 % of their bandwidth, none was
+(`tests/test_monotone.py` looks at others)."""
 
 KEPT = LIMIT / (1.0 - MARGIN)
 """Step times are kept up to this times the best."""
@@ -53,7 +57,8 @@ class Ranked(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """Rows of the space within `KEPT` of the best and `LIMIT` of the memory: their step times [s] and memory [byte], `[n]`."""
+    """Rows of the space within `KEPT` of the best and `LIMIT` of the memory: their step times [s]
+    and memory [byte], `[n]`."""
 
     rows: np.ndarray
     seconds: np.ndarray
@@ -64,7 +69,8 @@ class Searched(NamedTuple):
     """What is known of all plans of a case.
 
     Attributes:
-      known: its inputs by name. base, choices, sharpness: of the search. best: at least two, where as many fit.
+      known: its inputs by name. base, choices, sharpness: of the search. best: at least two, where
+        as many fit.
       considered: valid plans. kept: None where the space is too large to hold.
     """
 
@@ -81,9 +87,16 @@ class Searched(NamedTuple):
 def _stated(case: Case, base: Plan | None, choices: Choices | None, sharpness: float) -> Problem:
     count = round(float(np.prod([float(getattr(case.plan, d)) for d in ("dp", "tp", "cp", "pp")])))
     return state(
-        case.system, case.model, count, round(float(case.plan.global_batch)), case.coefficients, base=base, choices=choices,
-        footprint=case.footprint, sharpness=sharpness,
-    )  # fmt: skip
+        case.system,
+        case.model,
+        count,
+        round(float(case.plan.global_batch)),
+        case.coefficients,
+        base=base,
+        choices=choices,
+        footprint=case.footprint,
+        sharpness=sharpness,
+    )
 
 
 def _ranked(stated: Problem, rows: np.ndarray, seconds: np.ndarray, top: int) -> Ranked:
@@ -129,10 +142,23 @@ def searched(
         best = _ranked(stated, kept.rows[fits], kept.seconds[fits], POOL)
     if not best.plans:
         limit = design(
-            case.system, case.model, stated.space.n_devices, stated.space.global_batch, case.coefficients, method="exact", top=1, base=base,
-            choices=choices, footprint=case.footprint, sharpness=sharpness,
-        ).binding  # fmt: skip
-        raise NoPlanFits(f"{limit.message if limit else 'no plan is valid'}; sensitivities are of a plan that fits")
+            case.system,
+            case.model,
+            stated.space.n_devices,
+            stated.space.global_batch,
+            case.coefficients,
+            method="exact",
+            top=1,
+            base=base,
+            choices=choices,
+            footprint=case.footprint,
+            sharpness=sharpness,
+        ).binding
+        raise NoPlanFits(
+            f"{limit.message if limit else 'no plan is valid'}; sensitivities are of a plan "
+            "that "
+            "fits"
+        )
     return Searched(case, known, base, choices, sharpness, best, considered, kept)
 
 
@@ -140,9 +166,21 @@ def _within(stated: Problem, parts: Iterator[Kept]) -> Kept:
     """Those that may be the best when memory, a rate or a time changes by `LIMIT`."""
     capacity, fastest, held = float(stated.system.chip.hbm_bytes), np.inf, []
     for part in parts:
-        fastest = min(fastest, float(np.min(part.seconds, initial=np.inf, where=part.memory <= capacity)))
-        held.append(_chosen(part, (part.memory <= LIMIT * capacity * (1.0 + SLACK)) & (part.seconds <= KEPT * fastest)))
-    joined = Kept(*(np.concatenate(x) for x in zip(*held, strict=True))) if held else Kept(rows_.EMPTY, np.empty(0), np.empty(0))
+        fastest = min(
+            fastest, float(np.min(part.seconds, initial=np.inf, where=part.memory <= capacity))
+        )
+        held.append(
+            _chosen(
+                part,
+                (part.memory <= LIMIT * capacity * (1.0 + SLACK))
+                & (part.seconds <= KEPT * fastest),
+            )
+        )
+    joined = (
+        Kept(*(np.concatenate(x) for x in zip(*held, strict=True)))
+        if held
+        else Kept(rows_.EMPTY, np.empty(0), np.empty(0))
+    )
     return _chosen(joined, joined.seconds <= KEPT * fastest)
 
 
@@ -151,7 +189,8 @@ def _chosen(kept: Kept, which: np.ndarray) -> Kept:
 
 
 def least(name: str, factor: float) -> float | None:
-    """Share of its step time that a plan keeps at least when an input becomes `factor` times itself; None where nothing is known."""
+    """Share of its step time that a plan keeps at least when an input becomes `factor` times
+    itself; None where nothing is known."""
     if name == CAPACITY:
         return 1.0
     share = {"rate": min(1.0, 1.0 / factor), "time": min(1.0, factor), "other": None}[kind(name)]
@@ -159,7 +198,8 @@ def least(name: str, factor: float) -> float | None:
 
 
 def best_with(s: Searched, place: int, factor: float, at_most: float) -> Ranked:
-    """The best `JOINING` plans with one input times a factor, of all whose step takes no longer than `at_most` [s] then."""
+    """The best `JOINING` plans with one input times a factor, of all whose step takes no longer
+    than `at_most` [s] then."""
     x = s.known.values.copy()
     x[place] *= factor
     stated = _stated(rebuild(x, s.known.tree, s.known.levels), s.base, s.choices, s.sharpness)
@@ -169,12 +209,20 @@ def best_with(s: Searched, place: int, factor: float, at_most: float) -> Ranked:
         found = search(stated, JOINING)
         return Ranked(tuple(rows_.plans(stated.space, stated.system, found.rows)), found.merits)
     fastest = float(s.best.seconds[0])
-    enough = share is not None and at_most <= share * KEPT * fastest and float(stated.system.chip.hbm_bytes) <= room * (1.0 + SLACK)
+    enough = (
+        share is not None
+        and at_most <= share * KEPT * fastest
+        and float(stated.system.chip.hbm_bytes) <= room * (1.0 + SLACK)
+    )
     if not enough:
         return _best(stated, rows_.batches(stated.space))
     fits = s.kept.memory <= float(stated.system.chip.hbm_bytes)
     few = _chosen(s.kept, fits & (s.kept.seconds * float(share or 0.0) <= at_most * (1.0 + SLACK)))
-    return _ranked(stated, few.rows, few.seconds, JOINING) if name == CAPACITY else _best(stated, [few.rows])
+    return (
+        _ranked(stated, few.rows, few.seconds, JOINING)
+        if name == CAPACITY
+        else _best(stated, [few.rows])
+    )
 
 
 def _best(stated: Problem, batches: Iterable[np.ndarray]) -> Ranked:

@@ -1,7 +1,8 @@
 """Global sensitivity: which inputs decide the spread of an output while all of them range at once.
 
-First-order index: share of the variance of ln y that an input explains by itself; total index: by itself and together with others. Samples
-and estimators are those of SALib (Saltelli et al. 2010), the model is evaluated for all of them in one sweep.
+First-order index: share of the variance of ln y that an input explains by itself; total index: by
+itself and together with others. Samples and estimators are those of SALib (Saltelli et al. 2010),
+the model is evaluated for all of them in one sweep.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ LEAST_SPREAD = 1e-12
 
 
 class Range(NamedTuple):
-    """An input and the ends of its range, in its unit: uniform in the logarithm, for a share (`share`) in the logit."""
+    """An input and the ends of its range, in its unit: uniform in the logarithm, for a share
+    (`share`) in the logit."""
 
     name: str
     low: float
@@ -54,8 +56,10 @@ class Global(NamedTuple):
     """Indices by input, with their 95 % bootstrap half-widths, and the spread of the output.
 
     Attributes:
-      ranges: of the inputs. first, first_error, total, total_error: `[input]`. evaluations: of the model.
-      median, low, high: of the output and of its middle 90 %, own unit. deviation: standard deviation of ln output.
+      ranges: of the inputs. first, first_error, total, total_error: `[input]`. evaluations: of the
+        model.
+      median, low, high: of the output and of its middle 90 %, own unit. deviation: standard
+        deviation of ln output.
     """
 
     output: str
@@ -81,12 +85,20 @@ def default_range(known: Inputs, name: str, factor: float = FACTOR) -> Range:
     """An input's value divided and multiplied by a factor; of a share, its odds."""
     x = known[name]
     if not (np.isfinite(x) and x > 0.0):
-        raise InputError(f"range of {name}: expected a positive finite value to range around; got {x:g}")
+        raise InputError(
+            f"range of {name}: expected a positive finite value to range around; got {x:g}"
+        )
     if is_share(name):
         if x >= 1.0:
-            raise InputError(f"range of {name}: a share of 1 has no odds to range around; state a range below 1, or leave it out")
+            raise InputError(
+                f"range of {name}: a share of 1 has no odds to range around; state a range "
+                "below "
+                "1, or leave it out"
+            )
         odds = x / (1.0 - x)
-        return Range(name, odds / factor / (1.0 + odds / factor), odds * factor / (1.0 + odds * factor), True)
+        return Range(
+            name, odds / factor / (1.0 + odds / factor), odds * factor / (1.0 + odds * factor), True
+        )
     return Range(name, x / factor, x * factor)
 
 
@@ -95,21 +107,32 @@ def stated_range(known: Inputs, name: str, low: float, high: float) -> Range:
     known.index(name)
     share = is_share(name)
     if not (0.0 < low < high and (high < 1.0 or not share)):
-        raise InputError(f"range of {name}: expected 0 < low < high{' < 1' if share else ''}; got {low:g} and {high:g}")
+        raise InputError(
+            f"range of {name}: expected 0 < low < high{' < 1' if share else ''}; got {low:g} "
+            "and "
+            f"{high:g}"
+        )
     return Range(name, low, high, share)
 
 
-def default_ranges(case: Case, output: str, most: int = 10, level_names: Sequence[str] | None = None) -> list[Range]:
-    """The inputs of hardware and coefficients with the largest elasticities; not shares of 1, which have no odds to range around."""
+def default_ranges(
+    case: Case, output: str, most: int = 10, level_names: Sequence[str] | None = None
+) -> list[Range]:
+    """The inputs of hardware and coefficients with the largest elasticities; not shares of 1, which
+    have no odds to range around."""
     known = inputs(case, level_names)
     found = of_case(case, output, level_names=level_names).largest
-    kept = [e for e in found if e.group in ("hardware", "coefficient", "run") and abs(e.value) > 0.0]
+    kept = [
+        e for e in found if e.group in ("hardware", "coefficient", "run") and abs(e.value) > 0.0
+    ]
     names = [e.name for e in kept if not (is_share(e.name) and e.at >= 1.0)]
     return [default_range(known, name) for name in names[:most]]
 
 
 @lru_cache(maxsize=8)
-def _function(tree: Any, levels: int, places: tuple[int, ...], output: str, sharpness: float) -> Callable:
+def _function(
+    tree: Any, levels: int, places: tuple[int, ...], output: str, sharpness: float
+) -> Callable:
     """The case function of the sweep: some inputs from the batch, all others as they are."""
     form = Form(tree, levels, sharpness, (output,))
 
@@ -132,7 +155,10 @@ def _salib() -> tuple[Any, Any]:
             from SALib.analyze import sobol as analyze
             from SALib.sample import sobol as sample
     except ImportError as error:
-        raise InputError(f"global sensitivities need SALib, which cannot be imported ({error}): pip install 'dmodel[cli]'") from error
+        raise InputError(
+            f"global sensitivities need SALib, which cannot be imported ({error}): pip install "
+            "'dmodel[cli]'"
+        ) from error
     return sample, analyze
 
 
@@ -150,35 +176,54 @@ def sobol(
 ) -> Global:
     """First-order and total indices of ln output over ranges of the inputs.
 
-    Limits: the first-order indices of a product of powers add up to 1 and equal the totals; of one input alone, both are 1.
+    Limits: the first-order indices of a product of powers add up to 1 and equal the totals; of one
+    input alone, both are 1.
 
     Args:
-      ranges: None for `default_ranges`. base: samples of the design, a power of two. seed: of the sample and the bootstrap.
+      ranges: None for `default_ranges`. base: samples of the design, a power of two. seed: of the
+        sample and the bootstrap.
       resamples: of the bootstrap behind the errors.
 
     Raises:
-      InputError: unknown or repeated names, no power of two, an output that does not change, or SALib missing.
+      InputError: unknown or repeated names, no power of two, an output that does not change, or
+        SALib missing.
     """
     output, known = output_name(output), inputs(case, level_names)
-    ranges = tuple(default_ranges(case, output, level_names=level_names) if ranges is None else ranges)
+    ranges = tuple(
+        default_ranges(case, output, level_names=level_names) if ranges is None else ranges
+    )
     if base < 2 or base & (base - 1):
         raise InputError(f"base samples: expected a power of two from 2 on; got {base}")
     if not ranges:
         raise InputError("global sensitivities: expected at least one input that ranges; got none")
     if twice := {r.name for r in ranges if [q.name for q in ranges].count(r.name) > 1}:
-        raise InputError(f"ranges: expected each input once; got {', '.join(sorted(twice))} more than once")
+        raise InputError(
+            f"ranges: expected each input once; got {', '.join(sorted(twice))} more than once"
+        )
     sample, analyze = _salib()
-    problem: Mapping[str, Any] = {"num_vars": len(ranges), "names": [r.name for r in ranges], "bounds": [[0.0, 1.0]] * len(ranges)}
+    problem: Mapping[str, Any] = {
+        "num_vars": len(ranges),
+        "names": [r.name for r in ranges],
+        "bounds": [[0.0, 1.0]] * len(ranges),
+    }
     u = sample.sample(problem, base, calc_second_order=False, seed=seed)
     batch = [r.at(u[:, i]) for i, r in enumerate(ranges)]
-    function = _function(known.tree, known.levels, tuple(known.index(r.name) for r in ranges), output, sharpness)
+    function = _function(
+        known.tree, known.levels, tuple(known.index(r.name) for r in ranges), output, sharpness
+    )
     values = np.asarray(sweep(function, batch, known.values, threads=threads, quick=True))
     check_positive(values, output)
     logs = np.log(values)
     if logs.std() < LEAST_SPREAD:
-        raise InputError(f"{output} stays the same over these ranges, with no variance to share out: range inputs that it depends on")
-    # indices are shares of the variance, so that a shift of ln y does not matter, but it costs digits
-    found = analyze.analyze(problem, logs - logs.mean(), calc_second_order=False, num_resamples=resamples, seed=seed)
+        raise InputError(
+            f"{output} stays the same over these ranges, with no variance to share out: range "
+            "inputs that it depends on"
+        )
+    # indices are shares of the variance, so that a shift of ln y does not matter, but it costs
+    # digits
+    found = analyze.analyze(
+        problem, logs - logs.mean(), calc_second_order=False, num_resamples=resamples, seed=seed
+    )
     low, median, high = np.quantile(values, [0.05, 0.5, 0.95])
     return Global(
         output=output,

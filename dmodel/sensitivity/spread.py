@@ -21,11 +21,13 @@ def deviations(
     sharpness: float = SHARPNESS,
     level_names: Sequence[str] | None = None,
 ) -> dict[str, float]:
-    """Standard deviations of elasticities by input, from coefficients at sigma points: `√Σ_k ⅓ (½ (e₊ − e₋))²`.
+    """Standard deviations of elasticities by input, from coefficients at sigma points: `√Σ_k ⅓ (½
+    (e₊ − e₋))²`.
 
     Args:
-      points: unconstrained coefficients, the mean and then √3 standard deviations to either side along directions that add up to their
-        covariance, `[C, 1 + 2 k]` (`dmodel.uncertainty.points`).
+      points: unconstrained coefficients, the mean and then √3 standard deviations to either side
+        along directions that add up to their covariance, `[C, 1 + 2 k]`
+        (`dmodel.uncertainty.points`).
     """
     known = inputs(case, level_names)
     x = np.repeat(known.values[:, None], points.shape[1], 1)

@@ -1,4 +1,5 @@
-"""Elasticities of the frontier by name: by how many percent the largest run grows for one percent more of an input."""
+"""Elasticities of the frontier by name: by how many percent the largest run grows for one percent
+more of an input."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ def inputs(case: Case) -> dict[str, Array]:
     chip: Gpu = case.system.chip  # type: ignore[assignment]
     network, laws = case.system.network, case.laws
     levels = range(len(np.asarray(network.size)))
-    by_level = {f"bandwidth of level {i}": network.bytes_per_s[i] for i in levels}  # type: ignore[index]
-    by_level |= {f"network latency of level {i}": network.latency_s[i] for i in levels}  # type: ignore[index]
+    by_level = {(f"bandwidth of level {i}"): network.bytes_per_s[i] for i in levels}  # type: ignore
+    by_level |= {(f"network latency of level {i}"): network.latency_s[i] for i in levels}  # type: ignore
     return by_level | {
         "matmul latency": chip.kernel_latency_s,
         "HBM bandwidth": chip.hbm_bytes_per_s,
@@ -44,17 +45,21 @@ def inputs(case: Case) -> dict[str, Array]:
 
 
 def elasticities(case: Case, found: Frontier | None = None) -> dict[str, float]:
-    """∂ ln C_max / ∂ ln input at the re-optimized layout, by implicit differentiation; exponents as `EXPONENTS` says.
+    """∂ ln C_max / ∂ ln input at the re-optimized layout, by implicit differentiation; exponents as
+    `EXPONENTS` says.
 
     "network bandwidth" and "network latency" are the sums over levels.
 
     Args:
-      case: of `frontier.case`. found: its frontier where it is known; None searches for it. Where it is not `smooth`, figures are those of
-        one side.
+      case: of `frontier.case`. found: its frontier where it is known; None searches for it. Where
+        it is not `smooth`, figures are those of one side.
     """
     found = largest_run(case) if found is None else found
     at, slope = inputs(jax.tree.map(jnp.asarray, case)), inputs(slopes(case, found))
-    known = {name: float(slope[name] * (1.0 if name in EXPONENTS or not np.isfinite(x) else x)) for name, x in at.items()}
+    known = {
+        name: float(slope[name] * (1.0 if name in EXPONENTS or not np.isfinite(x) else x))
+        for name, x in at.items()
+    }
     for kind in ("bandwidth", "network latency"):
         total = sum(value for name, value in known.items() if name.startswith(f"{kind} of level"))
         known["network bandwidth" if kind == "bandwidth" else kind] = total

@@ -1,10 +1,14 @@
-"""The frontier of training: the largest run that a GPU allows, at a utilization or at all, as a differentiable function of its inputs.
+"""The frontier of training: the largest run that a GPU allows, at a utilization or at all, as a
+differentiable function of its inputs.
 
-The run is the best over patterns (`theory.pattern`) of a smooth program (`theory.program`) solved to its optimality conditions; the
+The run is the best over patterns (`theory.pattern`) of a smooth program (`theory.program`) solved
+to its optimality conditions; the
 price of every limit then gives the slope of the frontier in every input, without solving again:
-`d ln C / dp = ∂/∂p (ln C + Σ_i λ_i c_i)` at the optimum (envelope theorem; e.g. Nocedal & Wright 2006, section 12.9).
+`d ln C / dp = ∂/∂p (ln C + Σ_i λ_i c_i)` at the optimum (envelope theorem; e.g. Nocedal & Wright
+2006, section 12.9).
 
-Between patterns the frontier has kinks: there its slopes are those of one side, and `Frontier.smooth` says so.
+Between patterns the frontier has kinks: there its slopes are those of one side, and
+`Frontier.smooth` says so.
 """
 
 from __future__ import annotations
@@ -51,12 +55,14 @@ class Frontier(NamedTuple):
     """The largest run.
 
     Attributes:
-      flop: its compute [FLOP]. run, layout, training: the run, on how many GPUs and how, what it takes.
+      flop: its compute [FLOP]. run, layout, training: the run, on how many GPUs and how, what it
+        takes.
       pattern: the discrete choices of the layout.
       binding: price of each limit that binds, ∂ ln C / ∂ ln of what it limits.
-      residual: of the optimality conditions. rivals: other patterns within 3 %, with ln of their compute over this one's.
-      smooth: whether slopes hold on both sides: the program is solved, every limit that is met has a price, and patterns that are tied have
-        the same slopes.
+      residual: of the optimality conditions. rivals: other patterns within 3 %, with ln of their
+        compute over this one's.
+      smooth: whether slopes hold on both sides: the program is solved, every limit that is met has
+        a price, and patterns that are tied have the same slopes.
       z, multipliers: unknowns and prices of the program.
     """
 
@@ -85,7 +91,8 @@ def case(
     """Inputs of the frontier as one record, all leaves float64 arrays.
 
     Args:
-      system: of `gpus.gpu`. threshold: share of the utilization ceiling that the run keeps, below 1; 0 = it only has to finish.
+      system: of `gpus.gpu`. threshold: share of the utilization ceiling that the run keeps, below
+        1; 0 = it only has to finish.
       deadline_s: [s]. sparse: with experts. overlap_dp: data parallelism hides behind compute.
 
     Raises:
@@ -93,20 +100,32 @@ def case(
     """
     enable_float64()
     if not 0.0 <= threshold < 1.0:
-        raise InputError(f"threshold: expected a share of the utilization ceiling in [0, 1); got {threshold!r}")
+        raise InputError(
+            f"threshold: expected a share of the utilization ceiling in [0, 1); got {threshold!r}"
+        )
     if not (deadline_s > 0.0 and np.isfinite(deadline_s)):
         raise InputError(f"deadline: expected a positive number of seconds; got {deadline_s!r}")
-    raw = Case(system=system, laws=laws, deadline_s=deadline_s, threshold=threshold, overlap_dp=float(overlap_dp), sparse=sparse)
+    raw = Case(
+        system=system,
+        laws=laws,
+        deadline_s=deadline_s,
+        threshold=threshold,
+        overlap_dp=float(overlap_dp),
+        sparse=sparse,
+    )
     return jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), raw)
 
 
 def _start(uniform: jax.Array, asked: Case, pattern: Arrays) -> jax.Array:
-    """Of random points `[sample, unknowns]`, uniform in 0..1, the one that keeps what must be kept and violates the rest least."""
+    """Of random points `[sample, unknowns]`, uniform in 0..1, the one that keeps what must be kept
+    and violates the rest least."""
     n_levels = pattern.present.shape[1]
     soft = soft_limits(n_levels) > 0.0
     sizes = jnp.asarray(asked.system.network.size)
     bounded = jnp.isfinite(sizes)[None]
-    room = jnp.where(jnp.isfinite(sizes), jnp.log(sizes) - pattern.present.sum(0) * jnp.log(2.0), jnp.log(8192.0))
+    room = jnp.where(
+        jnp.isfinite(sizes), jnp.log(sizes) - pattern.present.sum(0) * jnp.log(2.0), jnp.log(8192.0)
+    )
 
     def spread(u: jax.Array) -> jax.Array:
         share = u[2:].reshape(pattern.present.shape) * pattern.present
@@ -141,7 +160,8 @@ def _input_slopes(z: jax.Array, prices: jax.Array, asked: Case, pattern: Arrays)
 
 
 class _Compiled(NamedTuple):
-    """The model's values and slopes, and starts, each over a batch of patterns for one case; slopes in the inputs and
+    """The model's values and slopes, and starts, each over a batch of patterns for one case; slopes
+    in the inputs and
     the run at one optimum."""
 
     values: Callable[..., Any]
@@ -164,7 +184,9 @@ def _compiled() -> _Compiled:
         return jax.jit(f, compiler_options=quick_to_compile())
 
     around = jax.vmap(jax.jacfwd(both), in_axes=(0, None, None))
-    return _Compiled(fast(over(both)), fast(over(around)), fast(over(_start)), fast(_input_slopes), fast(point))
+    return _Compiled(
+        fast(over(both)), fast(over(around)), fast(over(_start)), fast(_input_slopes), fast(point)
+    )
 
 
 def _program(asked: Case, stacked: Arrays) -> Program:
@@ -173,11 +195,18 @@ def _program(asked: Case, stacked: Arrays) -> Program:
     def on_host(f: Callable) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
         return lambda z: jax.tree.map(np.asarray, f(z, asked, stacked))
 
-    return Program(values=on_host(run.values), slopes=on_host(run.slopes), soft=np.asarray(soft_limits(stacked.present.shape[-1])))
+    return Program(
+        values=on_host(run.values),
+        slopes=on_host(run.slopes),
+        soft=np.asarray(soft_limits(stacked.present.shape[-1])),
+    )
 
 
-def _solved(asked: Case, patterns: Sequence[Pattern], last_barrier: float, seed: int) -> dict[Pattern, tuple[float, Optima]]:
-    """Best of some starts for each pattern: ln C, -inf where nothing meets the limits, and the optimum."""
+def _solved(
+    asked: Case, patterns: Sequence[Pattern], last_barrier: float, seed: int
+) -> dict[Pattern, tuple[float, Optima]]:
+    """Best of some starts for each pattern: ln C, -inf where nothing meets the limits, and the
+    optimum."""
     sizes = tuple(np.asarray(asked.system.network.size).tolist())
     rows = [p for p in patterns for _ in range(STARTS)]
     random = np.random.default_rng(seed)
@@ -185,8 +214,12 @@ def _solved(asked: Case, patterns: Sequence[Pattern], last_barrier: float, seed:
     for i in range(0, len(rows), BATCH):
         some = rows[i : i + BATCH]
         padded = some + [some[-1]] * (BATCH - len(some))
-        stacked = Arrays(*(np.stack(x) for x in zip(*(arrays(p, sizes) for p in padded), strict=True)))
-        start = np.asarray(_compiled().start(random.random((BATCH, SAMPLES, unknowns(len(sizes)))), asked, stacked))
+        stacked = Arrays(
+            *(np.stack(x) for x in zip(*(arrays(p, sizes) for p in padded), strict=True))
+        )
+        start = np.asarray(
+            _compiled().start(random.random((BATCH, SAMPLES, unknowns(len(sizes)))), asked, stacked)
+        )
         optima = maximize(_program(asked, stacked), start, last_barrier)
         met = (optima.slack > -1e-3).all(1) & np.isfinite(optima.value)
         for j, pattern in enumerate(some):
@@ -197,16 +230,23 @@ def _solved(asked: Case, patterns: Sequence[Pattern], last_barrier: float, seed:
 
 
 def _searched(asked: Case, seed: int) -> dict[Pattern, tuple[float, Optima]]:
-    """Patterns by neighbourhood from typical ones, each solved roughly, until none around the best is better."""
+    """Patterns by neighbourhood from typical ones, each solved roughly, until none around the best
+    is better."""
     sizes = tuple(np.asarray(asked.system.network.size).tolist())
     known: dict[Pattern, tuple[float, Optima]] = {}
     fresh = [p for p in typical(len(sizes), asked.sparse) if possible(p, sizes, asked.sparse)]
     expanded: set[Pattern] = set()
     while fresh:
         known |= _solved(asked, fresh, ROUGH, seed)
-        ahead = [p for p in sorted(known, key=lambda p: -known[p][0])[:2] if p not in expanded and np.isfinite(known[p][0])]
+        ahead = [
+            p
+            for p in sorted(known, key=lambda p: -known[p][0])[:2]
+            if p not in expanded and np.isfinite(known[p][0])
+        ]
         expanded |= set(ahead)
-        around = dict.fromkeys(q for p in ahead for q in neighbours(p) if possible(q, sizes, asked.sparse))
+        around = dict.fromkeys(
+            q for p in ahead for q in neighbours(p) if possible(q, sizes, asked.sparse)
+        )
         fresh = [q for q in around if q not in known]
     return known
 
@@ -220,11 +260,13 @@ def _close(known: dict[Pattern, tuple[float, Optima]]) -> list[Pattern]:
 def largest_run(asked: Case, *, pattern: Pattern | None = None, seed: int = 0) -> Frontier:
     """The largest run that meets the deadline, at the threshold of utilization if there is one.
 
-    Held: the laws, d_ff = 4 d_model, the hardware. Free: width, all degrees at all levels, micro-batches, cluster size, schedule.
+    Held: the laws, d_ff = 4 d_model, the hardware. Free: width, all degrees at all levels,
+    micro-batches, cluster size, schedule.
 
-    Assumptions: nothing is rounded; degrees are real numbers, 1 or at least 2 at each level; clusters fill the bounded levels; tiles of a
-    product are at least 8 wide; maxima are those of sharpness 1024. The study's grid is coarser: its runs lose up to a fifth of their
-    utilization to whole degrees and powers of two.
+    Assumptions: nothing is rounded; degrees are real numbers, 1 or at least 2 at each level;
+    clusters fill the bounded levels; tiles of a product are at least 8 wide; maxima are those of
+    sharpness 1024. The study's grid is coarser: its runs lose up to a fifth of their utilization to
+    whole degrees and powers of two.
 
     Args:
       asked: of `case`. pattern: solve for this one only; None searches. seed: of the starts.
@@ -239,25 +281,46 @@ def largest_run(asked: Case, *, pattern: Pattern | None = None, seed: int = 0) -
     chosen = max(exact, key=lambda p: exact[p][0])
     value, optimum = exact[chosen]
     if not np.isfinite(value):
-        raise InputError("no run of any size meets the limits: a shorter latency, a later deadline or a lower threshold would allow one")
+        raise InputError(
+            "no run of any size meets the limits: a shorter latency, a later deadline or a "
+            "lower "
+            "threshold would allow one"
+        )
     rivals = {p: v - value for p, (v, _) in exact.items() if p != chosen and v > value - NEAR}
     ours = _leaf_elasticities(asked, chosen, optimum)
     tied = [_leaf_elasticities(asked, p, exact[p][1]) for p, gap in rivals.items() if gap > -TIED]
-    return _report(asked, chosen, optimum, rivals, alike=all(np.abs(t - ours).max() < ALIKE for t in tied))
+    return _report(
+        asked, chosen, optimum, rivals, alike=all(np.abs(t - ours).max() < ALIKE for t in tied)
+    )
 
 
 def _leaf_elasticities(asked: Case, pattern: Pattern, optimum: Optima) -> np.ndarray:
     """Slope times value of every input of a case, in one row."""
     leaves = [np.ravel(x) for x in jax.tree.leaves(asked)]
-    slope = [np.ravel(x) for x in jax.tree.leaves(_slopes(asked, pattern, optimum.z, optimum.multipliers))]
-    return np.concatenate([s * np.where(np.isfinite(x), x, 0.0) for s, x in zip(slope, leaves, strict=True)])
+    slope = [
+        np.ravel(x)
+        for x in jax.tree.leaves(_slopes(asked, pattern, optimum.z, optimum.multipliers))
+    ]
+    return np.concatenate(
+        [s * np.where(np.isfinite(x), x, 0.0) for s, x in zip(slope, leaves, strict=True)]
+    )
 
 
-def _report(asked: Case, chosen: Pattern, optimum: Optima, rivals: dict[Pattern, float], *, alike: bool) -> Frontier:
+def _report(
+    asked: Case, chosen: Pattern, optimum: Optima, rivals: dict[Pattern, float], *, alike: bool
+) -> Frontier:
     n_levels = asked.system.network.n_levels
-    at = _compiled().point(jnp.asarray(optimum.z), asked, arrays(chosen, tuple(np.asarray(asked.system.network.size).tolist())))
+    at = _compiled().point(
+        jnp.asarray(optimum.z),
+        asked,
+        arrays(chosen, tuple(np.asarray(asked.system.network.size).tolist())),
+    )
     names = limit_names(n_levels)
-    binding = {name: float(price) for name, price in zip(names, optimum.multipliers, strict=True) if price > BINDING}
+    binding = {
+        name: float(price)
+        for name, price in zip(names, optimum.multipliers, strict=True)
+        if price > BINDING
+    }
     priceless = (optimum.slack < 1e-6) & (optimum.multipliers < BINDING)
     residual = float(optimum.residual)
     at = jax.tree.map(np.asarray, at)
@@ -292,9 +355,11 @@ def _slopes(asked: Case, pattern: Pattern, z: np.ndarray, prices: np.ndarray) ->
 
 @jax.custom_jvp
 def log_largest(asked: Case) -> jax.Array:
-    """ln C_max [ln FLOP] of a case, for `jax.grad`: the largest run is searched once, its slopes follow from the prices of its limits.
+    """ln C_max [ln FLOP] of a case, for `jax.grad`: the largest run is searched once, its slopes
+    follow from the prices of its limits.
 
-    Limits: once differentiable; outside `jax.jit` and `jax.vmap`, because patterns are searched on the host.
+    Limits: once differentiable; outside `jax.jit` and `jax.vmap`, because patterns are searched on
+    the host.
     """
     return jnp.log(largest_run(asked).flop)
 

@@ -1,4 +1,5 @@
-"""The GPUs of the study and its variants of them: a chip with the tiers of its memory, and its network; and chips beyond the study."""
+"""The GPUs of the study and its variants of them: a chip with the tiers of its memory, and its
+network; and chips beyond the study."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from dmodel.hardware import Chip, Network, System
 from dmodel.types import Array, InputError
 
 THREADS, BLOCKS = 128, 4
-"""Threads of a streaming multiprocessor that count for its arithmetic, and its processing blocks."""
+"""Threads of a streaming multiprocessor that count for its arithmetic, and its processing blocks.
+"""
 
 REGISTER_BYTES = 65536
 """Registers of one processing block, 4 of which make a multiprocessor [byte]."""
@@ -28,12 +30,13 @@ class Gpu(Chip, kw_only=True):
     """A chip with tiers of memory below its HBM: L2, the multiprocessors' shared memory, registers.
 
     Attributes:
-      flops_per_s: 16-bit peak at the highest clock [FLOP/s]. sustained: share of that clock kept under load, the most that any matmul
-        utilizes.
+      flops_per_s: 16-bit peak at the highest clock [FLOP/s]. sustained: share of that clock kept
+        under load, the most that any matmul utilizes.
       l2_bytes, l2_bytes_per_s: usable L2 [byte] and its bandwidth [byte/s].
       shared_bytes_per_s: bandwidth of all shared memories at the sustained clock [byte/s].
-      register_bytes: usable registers of one processing block [byte]. processors: multiprocessors, of 4 blocks each.
-      distributed_shared_memory: 1 when a multiprocessor reads the shared memory of others, else 0.
+      register_bytes: usable registers of one processing block [byte]. processors: multiprocessors,
+      of 4 blocks each. distributed_shared_memory: 1 when a multiprocessor reads the shared memory
+      of others, else 0.
       Watts, price and the rates of attention play no part in the study.
     """
 
@@ -55,7 +58,8 @@ FILES = ("gpus", "beyond")
 """Data files: the study's GPUs, and chips that it does not have."""
 
 WORD_BYTES = 2
-"""Word of the study. A chip that computes in larger ones has, counted in such words, less of every capacity and bandwidth."""
+"""Word of the study. A chip that computes in larger ones has, counted in such words, less of every
+capacity and bandwidth."""
 
 
 @functools.cache
@@ -63,15 +67,28 @@ def _entries() -> dict[str, dict[str, Any]]:
     """Numbers of every chip of the data files, variants with those of their base."""
     found: dict[str, dict[str, Any]] = {}
     for file in FILES:
-        text = resources.files("dmodel.theory").joinpath(f"data/{file}.json").read_text(encoding="utf-8")
+        text = (
+            resources.files("dmodel.theory")
+            .joinpath(f"data/{file}.json")
+            .read_text(encoding="utf-8")
+        )
         for name, entry in json.loads(text)["entries"].items():
-            assumed = {**found.get(entry.get("base"), {}).get("assumed", {}), **entry.get("assumed", {})}
-            found[name] = {**found.get(entry.get("base"), {}), **entry, "file": file, "assumed": assumed}
+            assumed = {
+                **found.get(entry.get("base"), {}).get("assumed", {}),
+                **entry.get("assumed", {}),
+            }
+            found[name] = {
+                **found.get(entry.get("base"), {}),
+                **entry,
+                "file": file,
+                "assumed": assumed,
+            }
     return found
 
 
 BASE = "h100sxm"
-"""Folded name of the GPU whose variants are also known without it, as the study's figures name them ("Superpod")."""
+"""Folded name of the GPU whose variants are also known without it, as the study's figures name them
+("Superpod")."""
 
 
 def _folded(name: str) -> str:
@@ -81,10 +98,22 @@ def _folded(name: str) -> str:
 
 @functools.cache
 def _spellings() -> dict[str, str]:
-    """Main name of every folded name and alias; of the variants also without their base, or with its family only."""
-    known = {_folded(s): name for name, entry in _entries().items() for s in (name, *entry["aliases"])}
-    variants = {s.removeprefix(BASE): name for s, name in known.items() if s.startswith(BASE) and "base" in _entries()[name]}
-    return {family + s: name for s, name in variants.items() if not s.startswith("5") for family in ("", "h100")} | known
+    """Main name of every folded name and alias; of the variants also without their base, or with
+    its family only."""
+    known = {
+        _folded(s): name for name, entry in _entries().items() for s in (name, *entry["aliases"])
+    }
+    variants = {
+        s.removeprefix(BASE): name
+        for s, name in known.items()
+        if s.startswith(BASE) and "base" in _entries()[name]
+    }
+    return {
+        family + s: name
+        for s, name in variants.items()
+        if not s.startswith("5")
+        for family in ("", "h100")
+    } | known
 
 
 def gpu_names(beyond: bool = False) -> list[str]:
@@ -93,7 +122,8 @@ def gpu_names(beyond: bool = False) -> list[str]:
 
 
 def assumptions(name: str) -> dict[str, str]:
-    """Numbers of a chip that are not public, each with what stands in for it; none for those of the study.
+    """Numbers of a chip that are not public, each with what stands in for it; none for those of the
+    study.
 
     Raises:
       InputError: unknown chip.
@@ -106,23 +136,28 @@ def _entry(name: str) -> dict[str, Any]:
     if main is None:
         known = [*gpu_names(), *gpu_names(beyond=True)]
         close = nearest(str(name), known)
-        raise InputError(f"unknown GPU {name!r}; {'nearest' if close else 'known'}: {', '.join(close or known)}")
+        raise InputError(
+            f"unknown GPU {name!r}; {'nearest' if close else 'known'}: {', '.join(close or known)}"
+        )
     return _entries()[main]
 
 
 def gpu(name: str) -> System:
-    """Build a GPU of the study, `System(chip=Gpu, network=Network)`; bidirectional bandwidths become those of one direction here.
+    """Build a GPU of the study, `System(chip=Gpu, network=Network)`; bidirectional bandwidths
+    become those of one direction here.
 
-    Peak FLOP/s: multiprocessors × 128 threads × FLOP per clock and thread × clock; shared memory: multiprocessors × 4 × 32 byte per
-    sustained clock.
+    Peak FLOP/s: multiprocessors × 128 threads × FLOP per clock and thread × clock; shared memory:
+    multiprocessors × 4 × 32 byte per sustained clock.
 
     Args:
-      name: as in the tables of the study ("H100 SXM") or its code ("H100_SXM5"), or a chip beyond it ("B200 SXM"); variants also as
-        "Superpod" or "Global NVLink + LL"; case, spaces and hyphens ignored. Words of 4 bytes (GTX 580) count as two of the study's:
-        capacities and bandwidths are half.
+      name: as in the tables of the study ("H100 SXM") or its code ("H100_SXM5"), or a chip beyond
+        it ("B200 SXM"); variants also as "Superpod" or "Global NVLink + LL"; case, spaces and
+        hyphens ignored. Words of 4 bytes (GTX 580) count as two of the study's: capacities and
+        bandwidths are half.
 
     Returns:
-      Records of float64: scalars of the chip, `[level]` of the network; the last level is unbounded, and bandwidth may be infinite.
+      Records of float64: scalars of the chip, `[level]` of the network; the last level is
+        unbounded, and bandwidth may be infinite.
 
     Raises:
       InputError: unknown GPU, with the nearest names.
@@ -143,16 +178,23 @@ def gpu(name: str) -> System:
         "sustained": e["sustained"],
         "l2_bytes": counted * USABLE * e["l2_bytes"],
         "l2_bytes_per_s": counted * e["l2_bytes_per_s"],
-        "shared_bytes_per_s": math.inf if per_clock is None else counted * per_clock * clocked * e["sustained"] * e["max_clock_hz"],
-        "register_bytes": counted * e.get("usable_register_bytes", USABLE * e.get("register_bytes", REGISTER_BYTES)),
+        "shared_bytes_per_s": math.inf
+        if per_clock is None
+        else counted * per_clock * clocked * e["sustained"] * e["max_clock_hz"],
+        "register_bytes": counted
+        * e.get("usable_register_bytes", USABLE * e.get("register_bytes", REGISTER_BYTES)),
         "processors": e["processors"],
         "distributed_shared_memory": e["distributed_shared_memory"],
     }
-    return System(chip=Gpu(**{key: np.float64(value) for key, value in figures.items()}), network=_network(e, counted))
+    return System(
+        chip=Gpu(**{key: np.float64(value) for key, value in figures.items()}),
+        network=_network(e, counted),
+    )
 
 
 def _network(e: dict[str, Any], counted: float) -> Network:
-    """Levels innermost first; a bandwidth that the file leaves open is infinite. `counted`: words of the study in one of the chip's."""
+    """Levels innermost first; a bandwidth that the file leaves open is infinite. `counted`: words
+    of the study in one of the chip's."""
     both_ways = np.array([math.inf if b is None else b for b in e["level_bytes_per_s"]], np.float64)
     return Network(
         size=np.array([*e["level_sizes"], math.inf], np.float64),

@@ -1,11 +1,14 @@
-"""Laws of the scaling study: how depth, sparsity, data and batch follow from the width, with the study's rounding and without it.
+"""Laws of the scaling study: how depth, sparsity, data and batch follow from the width, with the
+study's rounding and without it.
 
-A model is L equal blocks of two matrices, d_model × d_ff and back, each S times (experts, one of which sees a token). Its width is free,
-d_ff = 4 d_model, and everything else follows. The study rounds layers, experts and batch to numbers that divide well (`rounded`); without
-rounding the same laws are smooth functions of the width and of their own constants.
+A model is L equal blocks of two matrices, d_model × d_ff and back, each S times (experts, one of
+which sees a token). Its width is free, d_ff = 4 d_model, and everything else follows. The study
+rounds layers, experts and batch to numbers that divide well (`rounded`); without rounding the same
+laws are smooth functions of the width and of their own constants.
 
-Erdil & Schneider-Joseph 2024 (arXiv 2411.01137) and the authors' code of 2024-10-23; depth fitted to the models of Hoffmann et al. 2022
-(arXiv 2203.15556), data of the same paper, the DeepSeek batch of Bi et al. 2024 (arXiv 2401.02954).
+Erdil & Schneider-Joseph 2024 (arXiv 2411.01137) and the authors' code of 2024-10-23; depth fitted
+to the models of Hoffmann et al. 2022 (arXiv 2203.15556), data of the same paper, the DeepSeek batch
+of Bi et al. 2024 (arXiv 2401.02954).
 """
 
 from __future__ import annotations
@@ -21,12 +24,18 @@ GRID_FACTORS = range(1, 16, 2)
 GOOD_NUMBERS = np.array(sorted({float(f * 2**i) for f in FACTORS for i in range(60)}))
 """What the study rounds to: f 2^i, f in 1, 3, 5, 7, 9; exact in float64."""
 
-WIDTHS = tuple(sorted(w for f in GRID_FACTORS for i in range(11, 22) if 12288 <= (w := f * 2**i) <= 12288 * 128))
-"""Widths d_model that the study sweeps: f 2^i for odd f up to 15 and i = 11 … 21, from that of GPT-3 to 128 times as wide."""
+WIDTHS = tuple(
+    sorted(
+        w for f in GRID_FACTORS for i in range(11, 22) if 12288 <= (w := f * 2**i) <= 12288 * 128
+    )
+)
+"""Widths d_model that the study sweeps: f 2^i for odd f up to 15 and i = 11 … 21, from that of
+GPT-3 to 128 times as wide."""
 
 
 class BatchLaw(struct.PyTreeNode, frozen=True, kw_only=True):
-    """Critical batch of a run of C FLOP with S experts: `tokens · (C / flop)^by_flop · S^by_sparsity`.
+    """Critical batch of a run of C FLOP with S experts: `tokens · (C / flop)^by_flop ·
+    S^by_sparsity`.
 
     Limits: a constant batch when both exponents are 0.
 
@@ -54,11 +63,13 @@ class Laws(struct.PyTreeNode, frozen=True, kw_only=True):
 
     Args:
       depth, depth_exponent: `L = depth · (d_model d_ff)^depth_exponent`.
-      experts: experts of a sparse model at `experts_width`, in proportion to the width elsewhere; `experts_width` [element].
-      tokens_per_parameter: data over the total parameters, those of all experts.
+      experts: experts of a sparse model at `experts_width`, in proportion to the width elsewhere;
+      `experts_width` [element]. tokens_per_parameter: data over the total parameters, those of all
+      experts.
       seq_len: tokens per sequence; the study rounds batches in sequences [token].
       batch: the critical batch.
-      attention: layers have attention, which the study leaves out; its parameters and arithmetic count. Static.
+      attention: layers have attention, which the study leaves out; its parameters and arithmetic
+        count. Static.
     """
 
     depth: Array = 0.10056
@@ -76,7 +87,8 @@ STUDY = Laws()
 
 
 def rounded(x: Array) -> np.ndarray:
-    """The member of `GOOD_NUMBERS` nearest to x; the smaller one of two that are equally near, 1 below 1. Not differentiable."""
+    """The member of `GOOD_NUMBERS` nearest to x; the smaller one of two that are equally near, 1
+    below 1. Not differentiable."""
     x = np.asarray(x, float)
     above = np.searchsorted(GOOD_NUMBERS, x).clip(1, len(GOOD_NUMBERS) - 1)
     low, high = GOOD_NUMBERS[above - 1], GOOD_NUMBERS[above]
@@ -84,17 +96,20 @@ def rounded(x: Array) -> np.ndarray:
 
 
 def layers(d_model: Array, d_ff: Array, laws: Laws = STUDY, *, rounding: bool = True) -> Array:
-    """Depth: `L = 0.10056 (d_model d_ff)^0.3751`, a power law through the shapes of Hoffmann et al. 2022.
+    """Depth: `L = 0.10056 (d_model d_ff)^0.3751`, a power law through the shapes of Hoffmann et al.
+    2022.
 
     Args:
-      d_model, d_ff: [element]. rounding: to `GOOD_NUMBERS`, as in the study; without it, differentiable.
+      d_model, d_ff: [element]. rounding: to `GOOD_NUMBERS`, as in the study; without it,
+        differentiable.
     """
     depth = laws.depth * (d_model * d_ff) ** laws.depth_exponent
     return rounded(depth) if rounding else depth
 
 
 def sparsity(d_model: Array, d_ff: Array, laws: Laws = STUDY, *, rounding: bool = True) -> Array:
-    """Experts per block of a sparse model: `S = 8 sqrt(d_model d_ff / (4 · 12288²))`, linear in the width. A dense model has 1."""
+    """Experts per block of a sparse model: `S = 8 sqrt(d_model d_ff / (4 · 12288²))`, linear in the
+    width. A dense model has 1."""
     experts = laws.experts * (d_model * d_ff / (4.0 * laws.experts_width**2)) ** 0.5
     return rounded(experts) if rounding else experts
 
@@ -114,8 +129,11 @@ def training_flop(n_parameters: Array, experts: Array = 1.0, laws: Laws = STUDY)
     return 6.0 * dataset(n_parameters, laws) * n_parameters / experts
 
 
-def batch_tokens(flop: Array, experts: Array = 1.0, laws: Laws = STUDY, *, rounding: bool = True) -> Array:
-    """Tokens per step: `BatchLaw`; the study rounds the sequences of each expert: `S · rnd(sequences / S)` sequences.
+def batch_tokens(
+    flop: Array, experts: Array = 1.0, laws: Laws = STUDY, *, rounding: bool = True
+) -> Array:
+    """Tokens per step: `BatchLaw`; the study rounds the sequences of each expert: `S ·
+    rnd(sequences / S)` sequences.
 
     Args:
       flop: compute of the run [FLOP]. experts: S.
@@ -157,10 +175,11 @@ def attention_parameters(run: Run) -> Array:
 
 
 def flop_of(run: Run, tokens: Array) -> Array:
-    """Arithmetic that training on some tokens needs: `6 (P / S) tokens`, without what is done again [FLOP].
+    """Arithmetic that training on some tokens needs: `6 (P / S) tokens`, without what is done again
+    [FLOP].
 
-    With attention `(6 (P_blocks / S + P_attention) + 6 s d_model L) tokens`: its core has two products over half of the scores, forward,
-    and twice as many backward.
+    With attention `(6 (P_blocks / S + P_attention) + 6 s d_model L) tokens`: its core has two
+    products over half of the scores, forward, and twice as many backward.
     """
     if run.attention is None:
         return 6.0 * run.parameters / run.experts * tokens
@@ -181,7 +200,8 @@ def run(
 
     Args:
       d_model: width [element]. d_ff: of the blocks; None for 4 d_model, as in the study.
-      sparse: with experts by `sparsity`. rounding: as in the study; without it, differentiable in the width and in `laws`.
+      sparse: with experts by `sparsity`. rounding: as in the study; without it, differentiable in
+        the width and in `laws`.
 
     >>> print(f"{run(12288).flop:.3g} FLOP, {run(12288).batch_tokens:.3g} tokens")
     6.45e+24 FLOP, 7.34e+06 tokens

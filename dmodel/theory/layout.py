@@ -1,4 +1,5 @@
-"""How a run of the study is laid out: degrees of five kinds of parallelism at every level of the network, and the pipeline's schedule."""
+"""How a run of the study is laid out: degrees of five kinds of parallelism at every level of the
+network, and the pipeline's schedule."""
 
 from __future__ import annotations
 
@@ -14,15 +15,19 @@ KINDS = ("dp", "tp_model", "tp_ff", "pp", "ep")
 
 
 class Layout(struct.PyTreeNode, kw_only=True):
-    """One way to run the steps of the study. Degrees are float leaves, so that they can be differentiated.
+    """One way to run the steps of the study. Degrees are float leaves, so that they can be
+    differentiated.
 
     Attributes:
-      dp_levels, tp_model_levels, tp_ff_levels, pp_levels, ep_levels: factor of each degree at every level of the network, innermost
+      dp_levels, tp_model_levels, tp_ff_levels, pp_levels, ep_levels: factor of each degree at every
+      level of the network, innermost
         first, `[K]` or `[K, *batch]`; the product of all is the number of GPUs.
       n_microbatches: m, per pipeline and step. interleave: v, model chunks per pipeline stage.
       zero_bubble: 1 = zero-bubble schedule (m ≥ 2 pp, v = 1), 0 = interleaved 1F1B.
-      overlap_tp, overlap_dp, overlap_pp: 1 = that communication hides behind compute, that of experts with pp.
-      recompute: 1 = forward passes are done again for the backward one. activations: 1 = memory counts activations.
+      overlap_tp, overlap_dp, overlap_pp: 1 = that communication hides behind compute, that of
+        experts with pp.
+      recompute: 1 = forward passes are done again for the backward one. activations: 1 = memory
+        counts activations.
     """
 
     dp_levels: Array
@@ -79,7 +84,8 @@ def product(levels: Array) -> jax.Array:
 
 
 def above(levels: Array) -> jax.Array:
-    """For each level the product of the factors above it, `[K, *batch]`: groups of the level that do the same side by side."""
+    """For each level the product of the factors above it, `[K, *batch]`: groups of the level that
+    do the same side by side."""
     factors = jnp.unstack(jnp.asarray(levels))
     found = [jnp.ones_like(factors[-1])]
     for factor in factors[:0:-1]:
@@ -88,12 +94,14 @@ def above(levels: Array) -> jax.Array:
 
 
 def joined(levels: Array) -> jax.Array:
-    """1 where a level joins several, 0 where it does not, `[K, *batch]`; linear for factors between one and two."""
+    """1 where a level joins several, 0 where it does not, `[K, *batch]`; linear for factors between
+    one and two."""
     return ramp(jnp.asarray(levels) - 1.0)
 
 
 def top(levels: Array) -> jax.Array:
-    """1 at the highest level that joins several, 0 elsewhere, `[K, *batch]`; all 0 for a degree of one."""
+    """1 at the highest level that joins several, 0 elsewhere, `[K, *batch]`; all 0 for a degree of
+    one."""
     at = jnp.unstack(joined(levels))
     free, found = jnp.ones_like(at[-1]), []
     for here in at[::-1]:

@@ -1,4 +1,5 @@
-"""Rows of text that ask for the best layout at a given number of GPUs, answered in bulk; a row without an answer has a reason."""
+"""Rows of text that ask for the best layout at a given number of GPUs, answered in bulk; a row
+without an answer has a reason."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ OUTLINE = (
 """Results that say most about a layout."""
 
 WIDEST, WIDEST_INNER = max(laws.WIDTHS), 2**40
-"""Beyond the widest model of the study its laws are not known; beyond the other, products of sizes do not fit 64 bits."""
+"""Beyond the widest model of the study its laws are not known; beyond the other, products of sizes
+do not fit 64 bits."""
 
 
 class _Asked(NamedTuple):
@@ -40,7 +42,8 @@ class _Asked(NamedTuple):
 
 
 def optima(rows: Sequence[Row]) -> Answers:
-    """For each row the layout that trains its model fastest on its number of GPUs, and what the whole run takes [month, byte, 1].
+    """For each row the layout that trains its model fastest on its number of GPUs, and what the
+    whole run takes [month, byte, 1].
 
     Rows of one GPU are searched together.
     """
@@ -53,7 +56,9 @@ def optima(rows: Sequence[Row]) -> Answers:
             reasons[i] = str(error)
     for name, gpu in {a.name: a.gpu for a in asked.values()}.items():
         places = [i for i, a in asked.items() if a.name == name]
-        for i, found in zip(places, best_layouts([asked[i].problem for i in places], gpu), strict=True):
+        for i, found in zip(
+            places, best_layouts([asked[i].problem for i in places], gpu), strict=True
+        ):
             if isinstance(found, Best):
                 answers[i] = found
             else:
@@ -70,17 +75,23 @@ def _asked(row: Row) -> _Asked:
     """What a row asks for.
 
     Raises:
-      InputError: an unknown GPU or kind of model, sizes that are no whole numbers or beyond the study.
+      InputError: an unknown GPU or kind of model, sizes that are no whole numbers or beyond the
+        study.
     """
     (gpu, rules), kind = system(row), cell(row, "model_type").lower()
     if rules != EXACT:
-        raise InputError(f"version: expected the code of 2024-10-23, whose search this is, or a blank; got {cell(row, 'version')!r}")
+        raise InputError(
+            "version: expected the code of 2024-10-23, whose search this is, or a blank; got "
+            f"{cell(row, 'version')!r}"
+        )
     if kind not in ("dense", "sparse"):
         raise InputError(f"model_type: expected dense or sparse, got {cell(row, 'model_type')!r}")
     sizes = {column: whole(row, column) for column in COLUMNS[2:]}
     for column, most in (("d_model", WIDEST), ("d_ff", WIDEST_INNER)):
         if sizes[column] > most:
-            raise InputError(f"{column}: expected at most {most}, where the study ends, got {sizes[column]}")
+            raise InputError(
+                f"{column}: expected at most {most}, where the study ends, got {sizes[column]}"
+            )
     return _Asked(
         cell(row, "gpu") or cell(row, "gpu_variable"),
         gpu,
@@ -91,23 +102,37 @@ def _asked(row: Row) -> _Asked:
 def _columns(answers: list[Best | None], systems: dict[int, System]) -> dict[str, np.ndarray]:
     """Results by name, `[row]`; None where a row has no answer."""
     found: dict[str, np.ndarray] = {}
-    for (i, best), whole_run in zip([(i, b) for i, b in enumerate(answers) if b], _training(answers, systems), strict=True):
+    for (i, best), whole_run in zip(
+        [(i, b) for i, b in enumerate(answers) if b], _training(answers, systems), strict=True
+    ):
         for name, value in _cells(best, whole_run).items():
             found.setdefault(name, np.full(len(answers), None))[i] = value
     return found
 
 
 def _training(answers: list[Best | None], systems: dict[int, System]) -> list[Training]:
-    """What each answer's whole run takes; those on networks of equally many levels are evaluated together."""
+    """What each answer's whole run takes; those on networks of equally many levels are evaluated
+    together."""
     known = [(i, best) for i, best in enumerate(answers) if best]
     found: dict[int, Training] = {}
     for levels in {systems[i].network.n_levels for i, _ in known}:
-        members = [(i, (systems[i], best.run, best.layout)) for i, best in known if systems[i].network.n_levels == levels]
+        members = [
+            (i, (systems[i], best.run, best.layout))
+            for i, best in known
+            if systems[i].network.n_levels == levels
+        ]
         # filled up to a power of two, so that code compiled once serves many numbers of rows
-        cases = [case for _, case in members] + [members[-1][1]] * ((1 << (len(members) - 1).bit_length()) - len(members))
-        batch = jax.tree.map(lambda *x: np.stack([np.asarray(v, np.float64) for v in x], -1), *cases)
+        cases = [case for _, case in members] + [members[-1][1]] * (
+            (1 << (len(members) - 1).bit_length()) - len(members)
+        )
+        batch = jax.tree.map(
+            lambda *x: np.stack([np.asarray(v, np.float64) for v in x], -1), *cases
+        )
         together = jax.device_get(jax.jit(training, compiler_options=quick_to_compile())(*batch))
-        found |= {i: jax.tree.map(lambda x, at=at: float(x[at]), together) for at, (i, _) in enumerate(members)}
+        found |= {
+            i: jax.tree.map(lambda x, at=at: float(x[at]), together)
+            for at, (i, _) in enumerate(members)
+        }
     return [found[i] for i, _ in known]
 
 

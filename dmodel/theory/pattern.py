@@ -1,7 +1,9 @@
-"""What is discrete about an unrounded layout: which degrees exceed one at which level, the schedule, and where weights stay resident.
+"""What is discrete about an unrounded layout: which degrees exceed one at which level, the
+schedule, and where weights stay resident.
 
-Given a pattern, the time of a run is a smooth function of the degrees; the frontier is the best over patterns. A degree that is present at
-a level is at least 2 there, so that its latency counts in full; one that is absent is 1 and costs none.
+Given a pattern, the time of a run is a smooth function of the degrees; the frontier is the best
+over patterns. A degree that is present at a level is at least 2 there, so that its latency counts
+in full; one that is absent is 1 and costs none.
 """
 
 from __future__ import annotations
@@ -19,15 +21,18 @@ CUT_RATIO = 16.0
 """The study cuts d_ff at least as often as d_model, and at most 16 times as often."""
 
 TIERS = 3
-"""Weights fit into no memory below HBM, into the larger of L2 and the multiprocessors' registers, or into both."""
+"""Weights fit into no memory below HBM, into the larger of L2 and the multiprocessors' registers,
+or into both."""
 
 
 class Pattern(NamedTuple):
     """Discrete choices of a layout.
 
     Attributes:
-      present: for each level, innermost first, the kinds (indices of `KINDS`) whose degree exceeds one there.
-      zero_bubble: the schedule; otherwise interleaved 1F1B. resident: number of memories below HBM that weights fit into, 0 to 2.
+      present: for each level, innermost first, the kinds (indices of `KINDS`) whose degree exceeds
+        one there.
+      zero_bubble: the schedule; otherwise interleaved 1F1B. resident: number of memories below HBM
+        that weights fit into, 0 to 2.
     """
 
     present: tuple[frozenset[int], ...]
@@ -35,8 +40,11 @@ class Pattern(NamedTuple):
     resident: int = 0
 
     def describe(self) -> str:
-        """One line for people: `tp_model+tp_ff | dp+tp_model+tp_ff+pp, zero bubble, weights in no cache`."""
-        levels = " | ".join("+".join(KINDS[k] for k in sorted(level)) or "none" for level in self.present)
+        """One line for people: `tp_model+tp_ff | dp+tp_model+tp_ff+pp, zero bubble, weights in no
+        cache`."""
+        levels = " | ".join(
+            "+".join(KINDS[k] for k in sorted(level)) or "none" for level in self.present
+        )
         where = ("no cache", "one cache", "both caches")[self.resident]
         return f"{levels}, {'zero bubble' if self.zero_bubble else '1F1B'}, weights in {where}"
 
@@ -45,8 +53,9 @@ class Arrays(NamedTuple):
     """A pattern as numbers, so that many patterns run as one batch.
 
     Attributes:
-      present: `[kind, K]`, 1 where a degree is more than one. residual: `[kind, K]`, 1 for the degree that fills a bounded level up.
-      expert: `[K]`, 1 at the level where the experts' degree takes what is left of it. zero_bubble, resident: scalars.
+      present: `[kind, K]`, 1 where a degree is more than one. residual: `[kind, K]`, 1 for the
+      degree that fills a bounded level up. expert: `[K]`, 1 at the level where the experts' degree
+      takes what is left of it. zero_bubble, resident: scalars.
     """
 
     present: np.ndarray
@@ -62,7 +71,8 @@ def _expert_level(pattern: Pattern) -> int | None:
 
 
 def possible(pattern: Pattern, sizes: tuple[float, ...], sparse: bool) -> bool:
-    """Whether some layout has the pattern: bounded levels are filled by degrees of 2 or more, with room to choose; experts have a level."""
+    """Whether some layout has the pattern: bounded levels are filled by degrees of 2 or more, with
+    room to choose; experts have a level."""
     expert = _expert_level(pattern)
     if sparse != (expert is not None):
         return False
@@ -76,7 +86,8 @@ def possible(pattern: Pattern, sizes: tuple[float, ...], sparse: bool) -> bool:
 
 
 def arrays(pattern: Pattern, sizes: tuple[float, ...]) -> Arrays:
-    """The pattern as numbers; the level's residual is its last kind that is not of experts, or experts where they are alone."""
+    """The pattern as numbers; the level's residual is its last kind that is not of experts, or
+    experts where they are alone."""
     shape = (len(KINDS), len(sizes))
     present, residual, expert = np.zeros(shape), np.zeros(shape), np.zeros(len(sizes))
     for i, (level, size) in enumerate(zip(pattern.present, sizes, strict=True)):
@@ -86,33 +97,57 @@ def arrays(pattern: Pattern, sizes: tuple[float, ...]) -> Arrays:
     top = _expert_level(pattern)
     if top is not None:
         expert[top] = 1.0
-    return Arrays(present, residual, expert, np.array(float(pattern.zero_bubble)), np.array(float(pattern.resident)))
+    return Arrays(
+        present,
+        residual,
+        expert,
+        np.array(float(pattern.zero_bubble)),
+        np.array(float(pattern.resident)),
+    )
 
 
 def typical(n_levels: int, sparse: bool) -> list[Pattern]:
-    """Patterns to begin with: tensor parallelism inside, everything outside; each schedule and tier of residence."""
+    """Patterns to begin with: tensor parallelism inside, everything outside; each schedule and tier
+    of residence."""
     experts = frozenset({EP}) if sparse else frozenset()
     tensor, all_kinds = frozenset({TP_MODEL, TP_FF}), frozenset({DP, TP_MODEL, TP_FF, PP})
     present = (*([tensor] * (n_levels - 1)), all_kinds | experts)
     alone = (*([frozenset({TP_FF})] * (n_levels - 1)), frozenset({DP, TP_MODEL}) | experts)
-    return [Pattern(p, zb, tier) for p in (present, alone) for zb in (True, False) for tier in range(TIERS)]
+    return [
+        Pattern(p, zb, tier)
+        for p in (present, alone)
+        for zb in (True, False)
+        for tier in range(TIERS)
+    ]
 
 
 def neighbours(pattern: Pattern) -> list[Pattern]:
-    """Patterns one choice away: a kind more, less or exchanged at one level; the other schedule; residence one tier up or down."""
+    """Patterns one choice away: a kind more, less or exchanged at one level; the other schedule;
+    residence one tier up or down."""
     found = [pattern._replace(zero_bubble=not pattern.zero_bubble)]
-    found += [pattern._replace(resident=t) for t in (pattern.resident - 1, pattern.resident + 1) if 0 <= t < TIERS]
+    found += [
+        pattern._replace(resident=t)
+        for t in (pattern.resident - 1, pattern.resident + 1)
+        if 0 <= t < TIERS
+    ]
     for i, level in enumerate(pattern.present):
         others = set(range(len(KINDS))) - level
         changed = [level ^ {k} for k in range(len(KINDS))]
         changed += [(level - {out}) | {new} for out in level for new in others]
-        found += [pattern._replace(present=(*pattern.present[:i], frozenset(c), *pattern.present[i + 1 :])) for c in changed]
+        found += [
+            pattern._replace(
+                present=(*pattern.present[:i], frozenset(c), *pattern.present[i + 1 :])
+            )
+            for c in changed
+        ]
     return found
 
 
 def every(sizes: tuple[float, ...], sparse: bool) -> list[Pattern]:
     """All possible patterns: for two levels about a thousand."""
-    subsets = [frozenset(c) for n in range(len(KINDS) + 1) for c in combinations(range(len(KINDS)), n)]
+    subsets = [
+        frozenset(c) for n in range(len(KINDS) + 1) for c in combinations(range(len(KINDS)), n)
+    ]
     levels: list[tuple[frozenset[int], ...]] = [()]
     for _ in sizes:
         levels = [(*known, s) for known in levels for s in subsets]

@@ -1,7 +1,8 @@
-"""What candidates of the search cost, as case functions of `dmodel.sweep`: on a pooled network, and placed in every way on a level.
+"""What candidates of the search cost, as case functions of `dmodel.sweep`: on a pooled network, and
+placed in every way on a level.
 
-All of it is the step of `theory.profile`; here is only which layouts it is asked about. Placements of a layout share its products, so those
-are priced once and handed on.
+All of it is the step of `theory.profile`; here is only which layouts it is asked about. Placements
+of a layout share its products, so those are priced once and handed on.
 """
 
 from __future__ import annotations
@@ -48,8 +49,15 @@ class Case(struct.PyTreeNode, frozen=True, kw_only=True):
 
 def layout_of(candidate: Candidates, levels: tuple[Degrees, ...]) -> Layout:
     """A candidate with its degrees placed on the levels of a network, innermost first."""
-    placed = {f"{kind}_levels": stack(*(getattr(level, kind) for level in levels)) for kind in KINDS}
-    return Layout(**placed, n_microbatches=candidate.micro_batches, interleave=candidate.interleave, zero_bubble=candidate.zero_bubble)
+    placed = {
+        f"{kind}_levels": stack(*(getattr(level, kind) for level in levels)) for kind in KINDS
+    }
+    return Layout(
+        **placed,
+        n_microbatches=candidate.micro_batches,
+        interleave=candidate.interleave,
+        zero_bubble=candidate.zero_bubble,
+    )
 
 
 def _train_time(system: System, run: Run, layout: Layout, matmul_s: Array) -> jax.Array:
@@ -59,43 +67,59 @@ def _train_time(system: System, run: Run, layout: Layout, matmul_s: Array) -> ja
         return costs(system, run, layout, sharpness, EXACT, layer_work_of(matmul_s, layout))
 
     physics = Physics(align=align, costs=given, memory=memory)
-    step = step_time(system, run, layout, IDEAL, sharpness=inf, physics=physics)  # type: ignore[arg-type]
+    step = step_time(system, run, layout, IDEAL, sharpness=inf, physics=physics)  # type: ignore
     return jnp.asarray(run.dataset_tokens / run.batch_tokens * step.total)
 
 
 def pooled_time(case: Case, system: System) -> tuple[jax.Array, jax.Array]:
-    """Time of a layer's products, per micro-batch, and of the whole run on a network of one level [s], `[batch]`."""
+    """Time of a layer's products, per micro-batch, and of the whole run on a network of one level
+    [s], `[batch]`."""
     layout = layout_of(case.layout, (Degrees(*case.layout[: len(KINDS)]),))
-    matmul_s = jnp.asarray(layer_work(system, shard(case.run, layout), layout, EXACT, inf).matmul.total)
+    matmul_s = jnp.asarray(
+        layer_work(system, shard(case.run, layout), layout, EXACT, inf).matmul.total
+    )
     return matmul_s, _train_time(system, case.run, layout, matmul_s)
 
 
 def way_times(batch: dict[str, Any], fixed: dict[str, Any]) -> jax.Array:
-    """Training time for every way to place a candidate on the next level, what is left lying on the one above, `[way, batch]` [s].
+    """Training time for every way to place a candidate on the next level, what is left lying on the
+    one above, `[way, batch]` [s].
 
     A way that does not divide the candidate's degrees takes forever.
 
     Args:
-      batch: `case`, `matmul_s` as `pooled_time` finds it, `inner`: the levels below, already placed, a tuple of `Degrees` `[batch]`.
-      fixed: `gpu`: a system with two levels more than are placed. `ways`: of the next level, `[kind, way]`.
+      batch: `case`, `matmul_s` as `pooled_time` finds it, `inner`: the levels below, already
+        placed, a tuple of `Degrees` `[batch]`.
+      fixed: `gpu`: a system with two levels more than are placed. `ways`: of the next level,
+        `[kind, way]`.
     """
     return _ways(batch, fixed)[0]
 
 
-def best_way(batch: dict[str, Any], fixed: dict[str, Any]) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Training time of the fastest of `way_times`, the communication in it, which breaks ties [s], and which one it is, `[batch]`."""
+def best_way(
+    batch: dict[str, Any], fixed: dict[str, Any]
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Training time of the fastest of `way_times`, the communication in it, which breaks ties [s],
+    and which one it is, `[batch]`."""
     times, system, run, layout = _ways(batch, fixed)
     system, layout = align(system, layout)
     sent = messages(system.network, run, layout, inf)
-    flows = run.dataset_tokens / run.batch_tokens * (sent.tensor.flow + sent.data.flow + sent.transfers.flow)
+    flows = (
+        run.dataset_tokens
+        / run.batch_tokens
+        * (sent.tensor.flow + sent.data.flow + sent.transfers.flow)
+    )
     least = times.min(0)
     flows = jnp.where(times <= TIE * least[None], flows, inf)
     return least, flows.min(0), flows.argmin(0).astype(least.dtype)
 
 
 def _ways(batch: dict[str, Any], fixed: dict[str, Any]) -> tuple[jax.Array, System, Run, Layout]:
-    """Times of all ways, and what they are the times of: leaves `[1, batch]`, degrees `[K, way, batch]`."""
-    case, inner, matmul_s = jax.tree.map(lambda x: x[None], (batch["case"], batch["inner"], batch["matmul_s"]))
+    """Times of all ways, and what they are the times of: leaves `[1, batch]`, degrees `[K, way,
+    batch]`."""
+    case, inner, matmul_s = jax.tree.map(
+        lambda x: x[None], (batch["case"], batch["inner"], batch["matmul_s"])
+    )
     way = Degrees(*(x[:, None] for x in fixed["ways"]))
     whole = Degrees(*case.layout[: len(KINDS)])
     placed = jax.tree.map(lambda *x: prod(x), *inner, way)

@@ -1,8 +1,10 @@
 """The physics of the study for `dmodel.step`, and what a whole run takes under it.
 
-Differs from the calibrated physics in these terms, and in no other: products by tiles, collectives over pooled bandwidth with hops once a
-step, tensor parallelism in two dimensions, experts beside dp, one window of overlap for the whole step, a state of 16 bits per parameter
-and replica and four words sharded. Streaming, launches, the head, the optimizer's update, contention, stragglers and overhead
+Differs from the calibrated physics in these terms, and in no other: products by tiles, collectives
+over pooled bandwidth with hops once a step, tensor parallelism in two dimensions, experts beside
+dp, one window of overlap for the whole step, a state of 16 bits per parameter and replica and four
+words sharded. Streaming, launches, the head, the optimizer's update, contention, stragglers and
+overhead
 cost nothing; attention neither, unless a run has it (`theory.attention`).
 """
 
@@ -35,7 +37,12 @@ from dmodel.types import Array, trailing
 STATE_WORDS = 4.0
 """Words of optimizer state per parameter, sharded over all GPUs."""
 
-IDEAL = Coefficients(**{name: 1.0 if spec.bound == "share" or name == "bubble" else 0.0 for name, spec in SPECS.items()})
+IDEAL = Coefficients(
+    **{
+        name: 1.0 if spec.bound == "share" or name == "bubble" else 0.0
+        for name, spec in SPECS.items()
+    }
+)
 """Coefficients of a step in which nothing is fitted: full rates, no jitter, no overhead."""
 
 
@@ -43,7 +50,9 @@ def align(system: System, layout: Layout, *_others: object) -> tuple[System, Lay
     """Per-level leaves `[K]` get the batch axes that the layout has."""
     rank = max(1, *(jnp.ndim(x) for x in jax.tree.leaves((layout, system))))
     levels = {f"{kind}_levels": trailing(getattr(layout, f"{kind}_levels"), rank) for kind in KINDS}
-    return system.replace(network=jax.tree.map(lambda x: trailing(x, rank), system.network)), layout.replace(**levels)
+    return system.replace(
+        network=jax.tree.map(lambda x: trailing(x, rank), system.network)
+    ), layout.replace(**levels)
 
 
 def _divided(x: Array, parts: Array, rules: Rules) -> jax.Array:
@@ -54,7 +63,8 @@ def _divided(x: Array, parts: Array, rules: Rules) -> jax.Array:
 
 
 class Shard(struct.PyTreeNode, kw_only=True):
-    """What one GPU works on: its part of d_model and d_ff [element], tokens of an expert and micro-batch, layers and experts it holds,
+    """What one GPU works on: its part of d_model and d_ff [element], tokens of an expert and
+    micro-batch, layers and experts it holds,
     and its part of attention, None without."""
 
     d_model: Array
@@ -78,7 +88,8 @@ def shard(run: Run, layout: Layout, rules: Rules = EXACT) -> Shard:
 
 
 def attention_shard(run: Run, layout: Layout, rules: Rules = EXACT) -> AttentionShard:
-    """Cut a run's attention by the layout's degrees: heads as d_ff, tokens also among the groups of experts."""
+    """Cut a run's attention by the layout's degrees: heads as d_ff, tokens also among the groups of
+    experts."""
     return AttentionShard(
         inputs=_divided(run.d_model, layout.tp_model, rules),
         outputs=_divided(run.d_model, layout.tp_ff, rules),
@@ -88,17 +99,23 @@ def attention_shard(run: Run, layout: Layout, rules: Rules = EXACT) -> Attention
     )
 
 
-def layer_work(system: System, part: Shard, layout: Layout, rules: Rules, sharpness: float) -> LayerWork:
-    """Six products per layer, micro-batch and expert: up and down, each forward, for the activations' and for the weights' gradient.
+def layer_work(
+    system: System, part: Shard, layout: Layout, rules: Rules, sharpness: float
+) -> LayerWork:
+    """Six products per layer, micro-batch and expert: up and down, each forward, for the
+    activations' and for the weights' gradient.
 
-    `2 t(f, d) + 2 t(d, f) + t_w(f, d) + t_w(d, f)` times the experts held; recomputing repeats the forward third of it. The two products
-    for weight gradients cost the same: their tiles and traffic are symmetric in the two sizes. Attention adds its time where a run has it.
+    `2 t(f, d) + 2 t(d, f) + t_w(f, d) + t_w(d, f)` times the experts held; recomputing repeats the
+    forward third of it. The two products for weight gradients cost the same: their tiles and
+    traffic are symmetric in the two sizes. Attention adds its time where a run has it.
 
     Limits: latency alone costs 27 µs per layer, micro-batch and expert on today's GPUs.
     """
     f, d, b = part.d_ff, part.d_model, part.tokens
     chip: Gpu = system.chip  # type: ignore[assignment]
-    up, down = (matmul_time(*sizes, b, chip, rules=rules, sharpness=sharpness) for sizes in ((f, d), (d, f)))
+    up, down = (
+        matmul_time(*sizes, b, chip, rules=rules, sharpness=sharpness) for sizes in ((f, d), (d, f))
+    )
     gradient = matmul_time(f, d, b, chip, weight_gradient=1.0, rules=rules, sharpness=sharpness)
     products = part.experts * 2.0 * (up + down + gradient)
     if part.attention is not None:
@@ -120,37 +137,58 @@ def layer_work_of(matmul: Array, layout: Layout) -> LayerWork:
 
 
 def idle_slots(layout: Layout) -> Array:
-    """Idle micro-batches of the schedule: β / (1 − β) of the m that are work, for the study's share β of idle time."""
+    """Idle micro-batches of the schedule: β / (1 − β) of the m that are work, for the study's share
+    β of idle time."""
     pp, m, v = layout.pp, layout.n_microbatches, layout.interleave
     return (1.0 - layout.zero_bubble) * interleaved_bubble(pp, m, v) + zero_bubble(pp, m, v)
 
 
-def exposed(work: Array, sent: Messages, layout: Layout, slots: Array, sharpness: float) -> tuple[Array, Array, Array, Array]:
-    """Communication that a step of `work` seconds does not hide [s]: tensor, transfers, data, and hops that come once.
+def exposed(
+    work: Array, sent: Messages, layout: Layout, slots: Array, sharpness: float
+) -> tuple[Array, Array, Array, Array]:
+    """Communication that a step of `work` seconds does not hide [s]: tensor, transfers, data, and
+    hops that come once.
 
-    Tensor parallelism and transfers share one window, the work of the step, as far as each may overlap; data parallelism hides behind all
-    the pipeline does, or not at all. Hops of a zero-bubble pipeline vanish, as in the study's code; those of data parallelism stay.
+    Tensor parallelism and transfers share one window, the work of the step, as far as each may
+    overlap; data parallelism hides behind all the pipeline does, or not at all. Hops of a
+    zero-bubble pipeline vanish, as in the study's code; those of data parallelism stay.
     """
     tensor, moved = layout.overlap_tp * sent.tensor.flow, layout.overlap_pp * sent.transfers.flow
     hideable = tensor + moved
     left = excess(*jnp.broadcast_arrays(work, hideable), sharpness)
     share = jnp.where(hideable > 0.0, left / jnp.where(hideable > 0.0, hideable, 1.0), 0.0)
-    tensor, moved = (sent.tensor.flow - tensor) + share * tensor, (sent.transfers.flow - moved) + share * moved
+    tensor, moved = (
+        (sent.tensor.flow - tensor) + share * tensor,
+        (sent.transfers.flow - moved) + share * moved,
+    )
     hops = (1.0 - layout.zero_bubble) * (sent.tensor.latency + sent.transfers.latency)
     pipeline = (work + tensor + moved) * (1.0 + slots / layout.n_microbatches) + hops
     hidden = layout.overlap_dp
-    data = hidden * excess(*jnp.broadcast_arrays(pipeline, sent.data.flow), sharpness) + (1.0 - hidden) * sent.data.flow
+    data = (
+        hidden * excess(*jnp.broadcast_arrays(pipeline, sent.data.flow), sharpness)
+        + (1.0 - hidden) * sent.data.flow
+    )
     return tensor, moved, data + sent.data.latency, hops
 
 
-def costs(system: System, run: Run, layout: Layout, sharpness: float, rules: Rules, work: LayerWork | None = None) -> Costs:
-    """Work, communication and idle slots of a step of the study; `work` where it is known, as for layouts that differ in placement only."""
+def costs(
+    system: System,
+    run: Run,
+    layout: Layout,
+    sharpness: float,
+    rules: Rules,
+    work: LayerWork | None = None,
+) -> Costs:
+    """Work, communication and idle slots of a step of the study; `work` where it is known, as for
+    layouts that differ in placement only."""
     part = shard(run, layout, rules)
     work = layer_work(system, part, layout, rules, sharpness) if work is None else work
     slots, m = idle_slots(layout), layout.n_microbatches
     times = m * part.layers
     sent = messages(system.network, run, layout, sharpness)
-    tensor, moved, data, hops = exposed(times * (work.matmul.total + work.recompute), sent, layout, slots, sharpness)
+    tensor, moved, data, hops = exposed(
+        times * (work.matmul.total + work.recompute), sent, layout, slots, sharpness
+    )
     return Costs(
         work=work,
         communication=Communication(
@@ -173,15 +211,20 @@ def costs(system: System, run: Run, layout: Layout, sharpness: float, rules: Rul
 
 
 def memory(run: Run, layout: Layout) -> Memory:
-    """Bytes of one GPU: `w P dp / N` of weights, `4 w P / N` of optimizer state, and activations when the layout counts them.
+    """Bytes of one GPU: `w P dp / N` of weights, `4 w P / N` of optimizer state, and activations
+    when the layout counts them.
 
-    Activations: inputs of layers, `w d_model b q dp S pp / N`, when recomputing; inputs of both products of every layer,
-    `w (d_model + d_ff) b q L dp S / N`, otherwise; q = pp micro-batches in flight, 2 pp − 1 with zero bubble, b tokens of an expert each.
+    Activations: inputs of layers, `w d_model b q dp S pp / N`, when recomputing; inputs of both
+    products of every layer,
+    `w (d_model + d_ff) b q L dp S / N`, otherwise; q = pp micro-batches in flight, 2 pp − 1 with
+    zero bubble, b tokens of an expert each.
     """
     each = WORD / layout.devices
     tokens = run.batch_tokens / layout.n_microbatches
     in_flight = layout.pp + layout.zero_bubble * (layout.pp - 1.0)
-    kept = (1.0 - layout.recompute) * (run.d_model + run.d_ff) * run.layers + layout.recompute * run.d_model * layout.pp
+    kept = (1.0 - layout.recompute) * (
+        run.d_model + run.d_ff
+    ) * run.layers + layout.recompute * run.d_model * layout.pp
     return Memory(
         weights=each * run.parameters * layout.dp,
         gradients=0.0,
@@ -194,9 +237,12 @@ def memory(run: Run, layout: Layout) -> Memory:
 
 @lru_cache(maxsize=8)
 def theory(rules: Rules = EXACT) -> Physics:
-    """The physics of the study, for `step_time` on a `Run` and a `Layout`; `RELAXED` rules have slopes everywhere."""
+    """The physics of the study, for `step_time` on a `Run` and a `Layout`; `RELAXED` rules have
+    slopes everywhere."""
 
-    def by_rules(system: Any, run: Any, layout: Any, coefficients: Coefficients, sharpness: float) -> Costs:
+    def by_rules(
+        system: Any, run: Any, layout: Any, coefficients: Coefficients, sharpness: float
+    ) -> Costs:
         return costs(system, run, layout, sharpness, rules)
 
     return Physics(align=align, costs=by_rules, memory=memory)
@@ -208,8 +254,9 @@ class Training(struct.PyTreeNode, kw_only=True):
     Attributes:
       step_time_s: of one step [s]. train_time_s: of all [s].
       utilization: `6 (P/S) T / (N · peak)` over the step, the share of the peak FLOP/s [1].
-      tp_comm_s, dp_comm_s, pp_ep_comm_s: bytes of each kind, hidden or not [s]. latency_s: hops of all, whether they count or not [s].
-      mem_required_bytes, mem_available_bytes: of all GPUs [byte]; the layout is feasible when the first is no more than the second.
+      tp_comm_s, dp_comm_s, pp_ep_comm_s: bytes of each kind, hidden or not [s]. latency_s: hops of
+      all, whether they count or not [s]. mem_required_bytes, mem_available_bytes: of all GPUs
+      [byte]; the layout is feasible when the first is no more than the second.
     """
 
     step_time_s: Array
@@ -223,20 +270,28 @@ class Training(struct.PyTreeNode, kw_only=True):
     mem_available_bytes: Array
 
 
-def training(system: System, run: Run, layout: Layout, *, rules: Rules = EXACT, sharpness: float = inf) -> Training:
+def training(
+    system: System, run: Run, layout: Layout, *, rules: Rules = EXACT, sharpness: float = inf
+) -> Training:
     """Time, utilization, communication and memory of a whole run.
 
     Args:
-      system: `theory.gpu(name)`. run: `theory.run(d_model)`. layout: all leaves scalars, or `[*batch]` (per level `[K, *batch]`).
-      rules: of cutting products; `RELAXED` has slopes. sharpness: of all maxima; infinity is the study. Both static.
+      system: `theory.gpu(name)`. run: `theory.run(d_model)`. layout: all leaves scalars, or
+        `[*batch]` (per level `[K, *batch]`).
+      rules: of cutting products; `RELAXED` has slopes. sharpness: of all maxima; infinity is the
+        study. Both static.
 
     Returns:
       Training with leaves `[*batch]`.
     """
-    step = step_time(system, run, layout, IDEAL, sharpness=sharpness, physics=theory(rules)).total  # type: ignore[arg-type]
+    step = step_time(system, run, layout, IDEAL, sharpness=sharpness, physics=theory(rules)).total  # type: ignore
     used = memory_use(run, layout, physics=theory(rules)).total  # type: ignore[arg-type]
     system, layout = align(system, layout)
-    sent, steps, n = messages(system.network, run, layout, sharpness), run.dataset_tokens / run.batch_tokens, layout.devices
+    sent, steps, n = (
+        messages(system.network, run, layout, sharpness),
+        run.dataset_tokens / run.batch_tokens,
+        layout.devices,
+    )
     flop = flop_of(run, run.batch_tokens)
     return Training(
         step_time_s=step,

@@ -1,6 +1,8 @@
-"""The largest run as a program: maximize its compute over width, degrees and micro-batches, under the deadline and the layout's limits.
+"""The largest run as a program: maximize its compute over width, degrees and micro-batches, under
+the deadline and the layout's limits.
 
-Unknowns are logarithms, in which almost every limit is linear or convex; the laws are unrounded, degrees and micro-batches real numbers.
+Unknowns are logarithms, in which almost every limit is linear or convex; the laws are unrounded,
+degrees and micro-batches real numbers.
 """
 
 from __future__ import annotations
@@ -49,7 +51,8 @@ class Case(struct.PyTreeNode, frozen=True, kw_only=True):
 
     Args:
       system: a `theory.gpu`. laws: constants of the laws. deadline_s: longest training [s].
-      threshold: least utilization as a share of the GPU's ceiling (its sustained clock); 0 asks only that the run finishes.
+      threshold: least utilization as a share of the GPU's ceiling (its sustained clock); 0 asks
+        only that the run finishes.
       overlap_dp: 1 = data parallelism hides behind compute. sparse: with experts. Static.
     """
 
@@ -77,7 +80,11 @@ def unknowns(n_levels: int) -> int:
 
 def limit_names(n_levels: int) -> list[str]:
     """Names of all constraints, in their order."""
-    return [*LIMITS, *HELD, *(f"{kind} at level {i} is at least 2" for kind in KINDS for i in range(n_levels))]
+    return [
+        *LIMITS,
+        *HELD,
+        *(f"{kind} at level {i} is at least 2" for kind in KINDS for i in range(n_levels)),
+    ]
 
 
 def soft_limits(n_levels: int) -> jax.Array:
@@ -86,7 +93,8 @@ def soft_limits(n_levels: int) -> jax.Array:
 
 
 def log_degrees(z: jax.Array, pattern: Arrays, sizes: jax.Array, log_experts: Array) -> jax.Array:
-    """Logarithms of the degrees `[kind, K]`: bounded levels are full, experts have their number, absent degrees are one."""
+    """Logarithms of the degrees `[kind, K]`: bounded levels are full, experts have their number,
+    absent degrees are one."""
     x = z[2:].reshape(pattern.present.shape) * pattern.present
     logs = jnp.log(jnp.where(jnp.isfinite(sizes), sizes, 1.0))
 
@@ -115,19 +123,24 @@ def point(z: jax.Array, case: Case, pattern: Arrays) -> Point:
         overlap_pp=one,
         overlap_dp=case.overlap_dp * one,
     )
-    return Point(run, layout, logs, training(case.system, run, layout, rules=UNROUNDED, sharpness=SHARPNESS))
+    return Point(
+        run, layout, logs, training(case.system, run, layout, rules=UNROUNDED, sharpness=SHARPNESS)
+    )
 
 
 def _residence(weights: jax.Array, case: Case, resident: Array) -> jax.Array:
-    """Whether weights and gradients, twice `weights` bytes, stay in as many memories as the pattern says, and in no more `[2]`."""
+    """Whether weights and gradients, twice `weights` bytes, stay in as many memories as the pattern
+    says, and in no more `[2]`."""
     chip = case.system.chip
     shared = BLOCKS * chip.register_bytes  # type: ignore[attr-defined]
     cache = jnp.maximum(chip.l2_bytes, shared)  # type: ignore[attr-defined]
-    rooms = jnp.sort(jnp.log(jnp.stack([cache, shared * chip.processors])))  # type: ignore[attr-defined]
+    rooms = jnp.sort(jnp.log(jnp.stack([cache, shared * chip.processors])))  # type: ignore
     used = jnp.log(2.0 * weights)
     room = jnp.where(resident > 1.0, rooms[0], rooms[1])
     beyond = jnp.where(resident > 0.0, rooms[0], rooms[1])
-    return jnp.stack([jnp.where(resident > 0.0, room - used, 1.0), jnp.where(resident > 1.0, 1.0, used - beyond)])
+    return jnp.stack(
+        [jnp.where(resident > 0.0, room - used, 1.0), jnp.where(resident > 1.0, 1.0, used - beyond)]
+    )
 
 
 def limits(at: Point, case: Case, pattern: Arrays) -> jax.Array:
@@ -146,8 +159,12 @@ def limits(at: Point, case: Case, pattern: Arrays) -> jax.Array:
         jnp.log(t.utilization) - jnp.log(jnp.maximum(case.threshold, 1e-30) * ceiling),
         m - pp - pattern.zero_bubble * jnp.log(2.0),
         jnp.where(piped > 0.0, jnp.log(part.layers), 1.0),
-        *(jnp.log(size) - jnp.log(UNROUNDED.padding) for size in (part.tokens, part.d_model, part.d_ff)),
-        jnp.log(jnp.minimum(case.system.chip.hbm_bytes, PLENTY) * at.layout.devices) - jnp.log(t.mem_required_bytes),
+        *(
+            jnp.log(size) - jnp.log(UNROUNDED.padding)
+            for size in (part.tokens, part.d_model, part.d_ff)
+        ),
+        jnp.log(jnp.minimum(case.system.chip.hbm_bytes, PLENTY) * at.layout.devices)
+        - jnp.log(t.mem_required_bytes),
         jnp.where(cut > 0.0, ratio, 1.0),
         jnp.where(cut > 0.0, jnp.log(CUT_RATIO) - ratio, 1.0),
     ]

@@ -1,7 +1,9 @@
-"""Layouts of the study by gradient: degrees at every level, micro-batches and placement as continuous numbers, from many starts.
+"""Layouts of the study by gradient: degrees at every level, micro-batches and placement as
+continuous numbers, from many starts.
 
-At each level the logarithms of the degrees lie on a simplex, so that they fill it by construction; experts take their number, spread over
-the levels, and the other kinds share the rest. Interleaved and zero-bubble schedules are two arms, searched side by side.
+At each level the logarithms of the degrees lie on a simplex, so that they fill it by construction;
+experts take their number, spread over the levels, and the other kinds share the rest. Interleaved
+and zero-bubble schedules are two arms, searched side by side.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ from dmodel.theory.tiling import RELAXED
 from dmodel.types import Array
 
 SHARPNESSES, STEPS, RATE = (4.0, 16.0, 64.0), 60, 0.15
-"""Sharpness of the maxima from one round to the next; Adam steps of a round; the learning rate at the start."""
+"""Sharpness of the maxima from one round to the next; Adam steps of a round; the learning rate at
+the start."""
 
 TOGETHER = 16
 """Problems of one batch."""
@@ -40,7 +43,8 @@ WEIGHT = 20.0
 
 
 class Questions(struct.PyTreeNode, kw_only=True):
-    """Problems side by side, leaves `[*batch]`: the run, logarithms of the levels' sizes `[K, *batch]` and of the experts' degree."""
+    """Problems side by side, leaves `[*batch]`: the run, logarithms of the levels' sizes `[K,
+    *batch]` and of the experts' degree."""
 
     run: Run
     log_sizes: Array
@@ -48,8 +52,9 @@ class Questions(struct.PyTreeNode, kw_only=True):
 
 
 class Relaxed(NamedTuple):
-    """Relaxed layouts of every problem, best first: logarithms of the degrees `[problem, start, kind, K]`, of the micro-batches and the
-    training time `[problem, start]`, the schedule `[problem, start]`; gradients taken on the way, in points, per problem."""
+    """Relaxed layouts of every problem, best first: logarithms of the degrees `[problem, start,
+    kind, K]`, of the micro-batches and the training time `[problem, start]`, the schedule
+    `[problem, start]`; gradients taken on the way, in points, per problem."""
 
     logs: np.ndarray
     log_microbatches: np.ndarray
@@ -68,7 +73,8 @@ def questions(problems: Sequence[Problem], gpu: System) -> Questions:
 
 
 def _log_degrees(u: jax.Array, asked: Questions) -> jax.Array:
-    """Logarithms of the degrees `[kind, K, *batch]` of unknowns `[5, K, *batch]`: shares of a level, and how much of the experts it has."""
+    """Logarithms of the degrees `[kind, K, *batch]` of unknowns `[5, K, *batch]`: shares of a
+    level, and how much of the experts it has."""
     sizes = jnp.asarray(asked.log_sizes)
     left, experts = jnp.asarray(asked.log_experts), []
     for level in range(len(sizes)):
@@ -80,8 +86,11 @@ def _log_degrees(u: jax.Array, asked: Questions) -> jax.Array:
     return jnp.concatenate([jax.nn.softmax(u[:EP], 0) * (sizes - taken)[None], taken[None]])
 
 
-def relaxed_layout(u: jax.Array, asked: Questions, zero_bubble: Array) -> tuple[Layout, jax.Array, jax.Array]:
-    """Layout of unknowns `[5 K + 1, *batch]`, logarithms of its degrees, and logarithmic excess over its limits `[limit, *batch]`."""
+def relaxed_layout(
+    u: jax.Array, asked: Questions, zero_bubble: Array
+) -> tuple[Layout, jax.Array, jax.Array]:
+    """Layout of unknowns `[5 K + 1, *batch]`, logarithms of its degrees, and logarithmic excess
+    over its limits `[limit, *batch]`."""
     n_levels, run = jnp.shape(asked.log_sizes)[0], asked.run
     logs = _log_degrees(u[:-1].reshape(len(KINDS), n_levels, *u.shape[1:]), asked)
     totals = logs.sum(1)
@@ -89,10 +98,18 @@ def relaxed_layout(u: jax.Array, asked: Questions, zero_bubble: Array) -> tuple[
     room = jnp.log(run.batch_tokens / run.experts) - totals[DP] - least
     log_m = least + jax.nn.sigmoid(u[-1]) * jnp.maximum(room, 0.0)
     # chunks appear with the second stage
-    chunks = (1.0 - zero_bubble) * ramp(jnp.exp(totals[PP]) - 1.0) * (jnp.log(run.layers) - totals[PP])
+    chunks = (
+        (1.0 - zero_bubble) * ramp(jnp.exp(totals[PP]) - 1.0) * (jnp.log(run.layers) - totals[PP])
+    )
     ratio = totals[TP_FF] - totals[TP_MODEL]
     excess = jnp.stack(
-        [totals[PP] - jnp.log(run.layers), -room, -ratio, ratio - jnp.log(CUT_RATIO), totals[TP_MODEL] - jnp.log(run.d_model)]
+        [
+            totals[PP] - jnp.log(run.layers),
+            -room,
+            -ratio,
+            ratio - jnp.log(CUT_RATIO),
+            totals[TP_MODEL] - jnp.log(run.d_model),
+        ]
     )
     layout = Layout(
         **{f"{kind}_levels": jnp.exp(logs[i]) for i, kind in enumerate(KINDS)},
@@ -103,7 +120,14 @@ def relaxed_layout(u: jax.Array, asked: Questions, zero_bubble: Array) -> tuple[
     return layout, logs, jnp.maximum(excess, 0.0)
 
 
-def _round(u: jax.Array, asked: Questions, zero_bubble: jax.Array, system: System, rate: jax.Array, sharpness: float) -> jax.Array:
+def _round(
+    u: jax.Array,
+    asked: Questions,
+    zero_bubble: jax.Array,
+    system: System,
+    rate: jax.Array,
+    sharpness: float,
+) -> jax.Array:
     """Adam on ln T and the penalties, all starts at once."""
 
     def loss(u: jax.Array) -> jax.Array:
@@ -115,17 +139,23 @@ def _round(u: jax.Array, asked: Questions, zero_bubble: jax.Array, system: Syste
 
     def step(carry: tuple, _: None) -> tuple[tuple, None]:
         u, state = carry
-        with jax.numpy_dtype_promotion("standard"):  # optax raises a float to its integer count of steps
+        # optax raises a float to its integer count of steps
+        with jax.numpy_dtype_promotion("standard"):
             updates, state = optimizer.update(jax.grad(loss)(u), state)
         return (optax.apply_updates(u, updates), state), None
 
     return jax.lax.scan(step, (u, optimizer.init(u)), None, length=STEPS)[0][0]
 
 
-def _judged(u: jax.Array, asked: Questions, zero_bubble: jax.Array, system: System) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Degrees, micro-batches and training time of relaxed layouts, in logarithms, penalties included."""
+def _judged(
+    u: jax.Array, asked: Questions, zero_bubble: jax.Array, system: System
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Degrees, micro-batches and training time of relaxed layouts, in logarithms, penalties
+    included."""
     layout, logs, excess = relaxed_layout(u, asked, zero_bubble)
-    time = training(system, asked.run, layout, rules=RELAXED, sharpness=SHARPNESSES[-1]).train_time_s
+    time = training(
+        system, asked.run, layout, rules=RELAXED, sharpness=SHARPNESSES[-1]
+    ).train_time_s
     return logs, jnp.log(layout.n_microbatches), jnp.log(time) + WEIGHT * (excess**2).sum(0)
 
 
@@ -136,29 +166,41 @@ def _compiled() -> tuple[Callable[..., jax.Array], Callable[..., tuple]]:
 
 
 def _starts(n_levels: int, n_problems: int, n_starts: int, seed: int) -> np.ndarray:
-    """Unknowns `[5 K + 1, problem, start]`: shares anywhere on the simplex, the same for all problems."""
+    """Unknowns `[5 K + 1, problem, start]`: shares anywhere on the simplex, the same for all
+    problems."""
     random = np.random.default_rng(seed)
-    shares = np.log(random.dirichlet(np.full(EP, 0.7), (n_starts, n_levels)) + 1e-2).transpose(2, 1, 0)
+    shares = np.log(random.dirichlet(np.full(EP, 0.7), (n_starts, n_levels)) + 1e-2).transpose(
+        2, 1, 0
+    )
     rest = random.normal(0.0, 1.5, (1, n_levels, n_starts))
     micro = random.normal(-3.0, 1.5, (1, n_starts))
     u = np.concatenate([np.concatenate([shares, rest]).reshape(-1, n_starts), micro])
     return np.repeat(u[:, None], n_problems, 1)
 
 
-def relax(problems: Sequence[Problem], gpu: System, *, n_starts: int = 16, seed: int = 0) -> Relaxed:
+def relax(
+    problems: Sequence[Problem], gpu: System, *, n_starts: int = 16, seed: int = 0
+) -> Relaxed:
     """Relaxed layouts of problems by gradient, each from many starts and with both schedules.
 
     Args:
       problems: any mixture of runs and numbers of GPUs. gpu: as `gpus.gpu` makes it.
-      n_starts: per problem and schedule. seed: of the starts; the answer is the same for the same seed.
+      n_starts: per problem and schedule. seed: of the starts; the answer is the same for the same
+        seed.
     """
-    parts = [_relax(problems[i : i + TOGETHER], gpu, n_starts, seed) for i in range(0, len(problems), TOGETHER)]
+    parts = [
+        _relax(problems[i : i + TOGETHER], gpu, n_starts, seed)
+        for i in range(0, len(problems), TOGETHER)
+    ]
     each = 2 * n_starts * STEPS * len(SHARPNESSES)
     return Relaxed(*(np.concatenate(x) for x in zip(*parts, strict=True)), gradients=each)
 
 
-def _relax(problems: Sequence[Problem], gpu: System, n_starts: int, seed: int) -> tuple[np.ndarray, ...]:
-    """The same for at most `TOGETHER` problems; filled up, so that compiled code serves any number."""
+def _relax(
+    problems: Sequence[Problem], gpu: System, n_starts: int, seed: int
+) -> tuple[np.ndarray, ...]:
+    """The same for at most `TOGETHER` problems; filled up, so that compiled code serves any
+    number."""
     padded = [*problems, *([problems[-1]] * (TOGETHER - len(problems)))]
     asked = questions(padded, gpu)
     n, n_levels, each = len(padded), np.shape(asked.log_sizes)[0], 2 * n_starts
@@ -175,6 +217,8 @@ def _relax(problems: Sequence[Problem], gpu: System, n_starts: int, seed: int) -
     order = np.argsort(time, 1, kind="stable")[: len(problems)]
 
     def sort(x: np.ndarray) -> np.ndarray:
-        return np.take_along_axis(x[: len(problems)], order.reshape(*order.shape, *([1] * (x.ndim - 2))), 1)
+        return np.take_along_axis(
+            x[: len(problems)], order.reshape(*order.shape, *([1] * (x.ndim - 2))), 1
+        )
 
     return sort(logs), sort(micro), sort(time), sort(schedule)

@@ -1,7 +1,9 @@
-"""From relaxed layouts to those of the study's space: the nearest ones, then discrete moves judged by the exact model.
+"""From relaxed layouts to those of the study's space: the nearest ones, then discrete moves judged
+by the exact model.
 
-A move takes a prime factor of one level from one kind of parallelism to another, exchanges a factor of two kinds between two levels, or
-takes other micro-batches or the other schedule. The descent ends where no move helps.
+A move takes a prime factor of one level from one kind of parallelism to another, exchanges a factor
+of two kinds between two levels, or takes other micro-batches or the other schedule. The descent
+ends where no move helps.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ from dmodel.theory.space import candidates, level_sizes, splits
 from dmodel.types import enable_float64
 
 ROUNDED, NEAREST, POLISHED = 24, 2, 8
-"""Relaxed layouts that are rounded, layouts of the space taken for each, and those from which the descent starts."""
+"""Relaxed layouts that are rounded, layouts of the space taken for each, and those from which the
+descent starts."""
 
 ROWS = 2048
 """Layouts priced at once."""
@@ -53,7 +56,8 @@ class Spot(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The best layout that the search by gradient found, with what it took: gradients of relaxed layouts, and layouts priced exactly."""
+    """The best layout that the search by gradient found, with what it took: gradients of relaxed
+    layouts, and layouts priced exactly."""
 
     best: Best
     gradients: int
@@ -65,7 +69,9 @@ class Space:
 
     def __init__(self, problem: Problem, gpu: System):
         self.problem = problem
-        self.sizes = level_sizes(tuple(int(s) for s in np.asarray(gpu.network.size)[:-1]), problem.n_gpus)
+        self.sizes = level_sizes(
+            tuple(int(s) for s in np.asarray(gpu.network.size)[:-1]), problem.n_gpus
+        )
         rows = candidates(problem.shape, problem.n_gpus)
         if not len(rows):
             raise no_layout(problem.n_gpus)
@@ -73,16 +79,22 @@ class Space:
         for *degrees, m, interleave, zero_bubble in np.array(rows).T.astype(int).tolist():
             self.choices.setdefault(tuple(degrees), []).append(Choice(m, interleave, zero_bubble))
         self.degrees = np.array(list(self.choices), float)
-        self.primes = [p for p in range(2, 64) if problem.n_gpus % p == 0 and all(p % q for q in range(2, p))]
+        self.primes = [
+            p for p in range(2, 64) if problem.n_gpus % p == 0 and all(p % q for q in range(2, p))
+        ]
 
     def near(self, logs: np.ndarray, log_m: float, zero_bubble: float) -> Iterator[Spot]:
-        """Layouts nearest to a relaxed one: its degrees, then their placement level by level, then its schedule and micro-batches."""
+        """Layouts nearest to a relaxed one: its degrees, then their placement level by level, then
+        its schedule and micro-batches."""
         distance = ((np.log(self.degrees) - logs.sum(1)) ** 2).sum(1)
         for i in np.argsort(distance, kind="stable")[:NEAREST]:
             totals = tuple(self.degrees[i].astype(int).tolist())
             levels = self._placed(totals, logs)
             choices = self.choices[totals]
-            nearest = min(choices, key=lambda c: (abs(c.zero_bubble - zero_bubble), abs(log(c.micro_batches) - log_m)))
+            nearest = min(
+                choices,
+                key=lambda c: (abs(c.zero_bubble - zero_bubble), abs(log(c.micro_batches) - log_m)),
+            )
             yield Spot(levels, nearest)
 
     def _placed(self, totals: tuple[int, ...], logs: np.ndarray) -> Levels:
@@ -96,7 +108,9 @@ class Space:
 
     def moves(self, spot: Spot) -> list[Spot]:
         """Layouts one move away."""
-        found = [Spot(spot.levels, c) for c in self.choices[_totals(spot.levels)] if c != spot.choice]
+        found = [
+            Spot(spot.levels, c) for c in self.choices[_totals(spot.levels)] if c != spot.choice
+        ]
         for p in self.primes:
             for a, b in permutations(range(len(KINDS)), 2):
                 found += self._shifted(spot, p, a, b)
@@ -104,7 +118,8 @@ class Space:
         return found
 
     def _shifted(self, spot: Spot, p: int, a: int, b: int) -> list[Spot]:
-        """A factor p of one level goes from kind a to kind b, with every choice that there is then."""
+        """A factor p of one level goes from kind a to kind b, with every choice that there is
+        then."""
         found = []
         for level, degree in enumerate(spot.levels[a]):
             if degree % p == 0:
@@ -119,7 +134,9 @@ class Space:
             for outer in range(inner + 1, len(self.sizes)):
                 if spot.levels[a][inner] % p == 0 and spot.levels[b][outer] % p == 0:
                     levels = _times(_times(spot.levels, a, inner, 1, p), a, outer, p, 1)
-                    found.append(Spot(_times(_times(levels, b, outer, 1, p), b, inner, p, 1), spot.choice))
+                    found.append(
+                        Spot(_times(_times(levels, b, outer, 1, p), b, inner, p, 1), spot.choice)
+                    )
         return found
 
 
@@ -159,11 +176,16 @@ class _Judge:
 
     def _times(self, some: Sequence[tuple[int, Spot]]) -> np.ndarray:
         padded = [*some, *([some[-1]] * (ROWS - len(some)))]
-        run = jax.tree.map(lambda *x: np.array(x, float), *(self.problems[i].run for i, _ in padded))
+        run = jax.tree.map(
+            lambda *x: np.array(x, float), *(self.problems[i].run for i, _ in padded)
+        )
         degrees = np.array([s.levels for _, s in padded], float).transpose(1, 2, 0)
         m, v, zero_bubble = np.array([s.choice for _, s in padded], float).T
         layout = Layout(
-            **{f"{kind}_levels": degrees[k] for k, kind in enumerate(KINDS)}, n_microbatches=m, interleave=v, zero_bubble=zero_bubble
+            **{f"{kind}_levels": degrees[k] for k, kind in enumerate(KINDS)},
+            n_microbatches=m,
+            interleave=v,
+            zero_bubble=zero_bubble,
         )
         return np.asarray(_compiled()(run, layout, self.gpu))
 
@@ -185,19 +207,28 @@ def _descend(judge: _Judge, spaces: Sequence[Space], spots: list[tuple[int, Spot
 
 
 def round_layouts(problems: Sequence[Problem], gpu: System, relaxed: Relaxed) -> list[Found]:
-    """Relaxed layouts rounded to the study's space and improved by discrete moves; the best of each problem."""
+    """Relaxed layouts rounded to the study's space and improved by discrete moves; the best of each
+    problem."""
     judge, spaces = _Judge(problems, gpu), [Space(p, gpu) for p in problems]
     near: list[tuple[int, Spot]] = []
     for i, space in enumerate(spaces):
         for j in range(ROUNDED):
-            near += [(i, s) for s in space.near(relaxed.logs[i, j], relaxed.log_microbatches[i, j], relaxed.zero_bubble[i, j])]
+            near += [
+                (i, s)
+                for s in space.near(
+                    relaxed.logs[i, j], relaxed.log_microbatches[i, j], relaxed.zero_bubble[i, j]
+                )
+            ]
     judge.price(near)
     starts = []
     for i in range(len(problems)):
         mine = list(dict.fromkeys(s for k, s in near if k == i))
         starts += [(i, s) for s in sorted(mine, key=judge.known[i].__getitem__)[:POLISHED]]
     _descend(judge, spaces, starts)
-    return [_found(problem, known, gpu, relaxed.gradients) for problem, known in zip(problems, judge.known, strict=True)]
+    return [
+        _found(problem, known, gpu, relaxed.gradients)
+        for problem, known in zip(problems, judge.known, strict=True)
+    ]
 
 
 def _found(problem: Problem, known: dict[Spot, float], gpu: System, gradients: int) -> Found:
@@ -207,7 +238,9 @@ def _found(problem: Problem, known: dict[Spot, float], gpu: System, gradients: i
         run=run,
         n_gpus=problem.n_gpus,
         train_time_s=time,
-        utilization=float(flop_of(run, run.dataset_tokens) / (gpu.chip.flops_per_s * problem.n_gpus * time)),
+        utilization=float(
+            flop_of(run, run.dataset_tokens) / (gpu.chip.flops_per_s * problem.n_gpus * time)
+        ),
         degrees=Degrees(*(np.array(row, float) for row in spot.levels)),
         micro_batches=spot.choice.micro_batches,
         interleave=spot.choice.interleave,
@@ -216,11 +249,15 @@ def _found(problem: Problem, known: dict[Spot, float], gpu: System, gradients: i
     return Found(best, gradients, len(known))
 
 
-def layouts_by_gradient(problems: Sequence[Problem], gpu: System, *, n_starts: int = 16, seed: int = 0) -> list[Found]:
-    """Good layouts by gradient: relaxed ones from many starts, rounded and polished. `search.best_layouts` gives the best, exactly.
+def layouts_by_gradient(
+    problems: Sequence[Problem], gpu: System, *, n_starts: int = 16, seed: int = 0
+) -> list[Found]:
+    """Good layouts by gradient: relaxed ones from many starts, rounded and polished.
+    `search.best_layouts` gives the best, exactly.
 
     Args:
-      problems: any mixture of runs and numbers of GPUs. gpu: as `gpus.gpu` makes it. n_starts: per problem and schedule.
+      problems: any mixture of runs and numbers of GPUs. gpu: as `gpus.gpu` makes it. n_starts: per
+        problem and schedule.
 
     Raises:
       InputError: a problem without any layout, or one that the study's space does not cover.

@@ -1,4 +1,5 @@
-"""Rows of text, as tables of the study hold them, answered in bulk; a row that cannot be answered has a reason instead of numbers."""
+"""Rows of text, as tables of the study hold them, answered in bulk; a row that cannot be answered
+has a reason instead of numbers."""
 
 from __future__ import annotations
 
@@ -31,28 +32,44 @@ LAYOUT_COLUMNS = (
     *(f"{name}_per_level" for name in DEGREES.values()),
     *("pp_interleaving", *SWITCHES, "recompute_activations"),
 )
-"""What a layout's row needs; `gpu_variable` may stand in place of `gpu`, and `version` may name the revision of the study's code."""
+"""What a layout's row needs; `gpu_variable` may stand in place of `gpu`, and `version` may name the
+revision of the study's code."""
 
 MATMUL_COLUMNS = ("gpu", "d1", "d2", "b", "for_weight_grads")
 
-LAYOUT_RESULTS = ("train_time_s", "utilization", "tp_comm_s", "dp_comm_s", "pp_ep_comm_s", "latency_s", "mem_required_bytes")
+LAYOUT_RESULTS = (
+    "train_time_s",
+    "utilization",
+    "tp_comm_s",
+    "dp_comm_s",
+    "pp_ep_comm_s",
+    "latency_s",
+    "mem_required_bytes",
+)
 
 LARGEST = 2**53
 """Whole numbers beyond are not exact."""
 
-VERSIONS = {"": (EXACT, None), "head_2024-10-23": (EXACT, None), "3a871be": (REVISION_3A871BE, 5e-6)}
-"""Revisions of the study's code: how products are cut, and the network latency when it is not that of the table [s]."""
+VERSIONS = {
+    "": (EXACT, None),
+    "head_2024-10-23": (EXACT, None),
+    "3a871be": (REVISION_3A871BE, 5e-6),
+}
+"""Revisions of the study's code: how products are cut, and the network latency when it is not that
+of the table [s]."""
 
 
 class Answers(NamedTuple):
-    """columns: results by name, `[row]`, NaN where there is none. reasons: why a row has none, "" where it has, `[row]`."""
+    """columns: results by name, `[row]`, NaN where there is none. reasons: why a row has none, ""
+    where it has, `[row]`."""
 
     columns: dict[str, np.ndarray]
     reasons: list[str]
 
 
 def layouts(rows: Sequence[Row]) -> Answers:
-    """Time, utilization, communication and memory of fixed layouts, `LAYOUT_RESULTS` of each row."""
+    """Time, utilization, communication and memory of fixed layouts, `LAYOUT_RESULTS` of each
+    row."""
 
     def function(case: Any, *, rules: Rules) -> dict[str, Any]:
         found = training(*case, rules=rules)
@@ -115,11 +132,17 @@ def system(row: Row) -> tuple[System, Rules]:
     """
     found, version = _gpu(cell(row, "gpu") or cell(row, "gpu_variable")), cell(row, "version")
     if version not in VERSIONS:
-        raise InputError(f"version: expected one of {', '.join(v for v in VERSIONS if v)}, or a blank for the first; got {version!r}")
+        raise InputError(
+            f"version: expected one of {', '.join(v for v in VERSIONS if v)}, or a blank for "
+            "the "
+            f"first; got {version!r}"
+        )
     rules, latency = VERSIONS[version]
     if latency is not None:
         network = found.network
-        found = found.replace(network=network.replace(latency_s=np.full_like(network.latency_s, latency)))
+        found = found.replace(
+            network=network.replace(latency_s=np.full_like(network.latency_s, latency))
+        )
     return found, rules
 
 
@@ -127,8 +150,11 @@ def _levels(row: Row, column: str, n_levels: int) -> list[int]:
     """Degrees of a cell like 8x4, one for each level."""
     parts = cell(row, column).lower().split("x")
     if len(parts) != n_levels:
-        raise InputError(f"{column}: expected {n_levels} degrees, one per level of this GPU's network, like {'x'.join('1' * n_levels)}; "
-                         f"got {cell(row, column)!r}")  # fmt: skip
+        raise InputError(
+            f"{column}: expected {n_levels} degrees, one per level of this GPU's network, like "
+            f"{'x'.join('1' * n_levels)}; "
+            f"got {cell(row, column)!r}"
+        )
     return [_whole(part.strip(), column) for part in parts]
 
 
@@ -145,12 +171,18 @@ def _check(n: Mapping[str, int], d: Mapping[str, int], zero_bubble: float) -> No
     _divides(d["ep"], "EP", n["sparsity_factor"], "sparsity_factor")
     _divides(d["pp"] * n["pp_interleaving"], "PP · pp_interleaving", n["layers"], "layers")
     cut = d["dp"] * n["n_microbatches"] * n["sparsity_factor"]
-    _divides(cut, "DP · n_microbatches · sparsity_factor", n["batch_size_seqs"] * n["seq_len"], "the batch's tokens")
+    _divides(
+        cut,
+        "DP · n_microbatches · sparsity_factor",
+        n["batch_size_seqs"] * n["seq_len"],
+        "the batch's tokens",
+    )
     if n["layers"] == 1:
         raise InputError("layers: expected 2 or more, got 1: activations move between layers")
     if zero_bubble and (n["n_microbatches"] < 2 * d["pp"] or n["pp_interleaving"] > 1):
         raise InputError(
-            f"zero_bubble: expected n_microbatches ≥ 2 · PP = {2 * d['pp']} and pp_interleaving 1, got {n['n_microbatches']} and "
+            f"zero_bubble: expected n_microbatches ≥ 2 · PP = {2 * d['pp']} and pp_interleaving "
+            f"1, got {n['n_microbatches']} and "
             f"{n['pp_interleaving']}"
         )
 
@@ -160,7 +192,10 @@ def _fits_levels(degrees: Mapping[str, list[int]], sizes: np.ndarray) -> None:
     for level, size in enumerate(sizes):
         members = prod(d[level] for d in degrees.values())
         if members > size:
-            raise InputError(f"level {level} of this network joins {size:.0f}, the degrees there make {members}: move some outwards")
+            raise InputError(
+                f"level {level} of this network joins {size:.0f}, the degrees there make "
+                f"{members}: move some outwards"
+            )
 
 
 def _layout_case(row: Row) -> tuple[tuple[System, laws.Run, Layout], Rules]:
@@ -168,11 +203,16 @@ def _layout_case(row: Row) -> tuple[tuple[System, laws.Run, Layout], Rules]:
     found, rules = system(row)
     sizes = np.asarray(found.network.size)
     n = {name: whole(row, name) for name in (*SHAPE, "n_microbatches", "pp_interleaving")}
-    degrees = {kind: _levels(row, f"{column}_per_level", len(sizes)) for kind, column in DEGREES.items()}
+    degrees = {
+        kind: _levels(row, f"{column}_per_level", len(sizes)) for kind, column in DEGREES.items()
+    }
     switches = {name: switch(row, name) for name in SWITCHES}
     again = cell(row, "recompute_activations").lower()
     if again not in ("", "none", "true", "1", "false", "0"):
-        raise InputError(f"recompute_activations: expected a blank, True or False, got {cell(row, 'recompute_activations')!r}")
+        raise InputError(
+            "recompute_activations: expected a blank, True or False, got "
+            f"{cell(row, 'recompute_activations')!r}"
+        )
     _check(n, {kind: prod(d) for kind, d in degrees.items()}, switches["zero_bubble"])
     _fits_levels(degrees, sizes)
     parameters = laws.parameters(n["d_model"], n["d_ff"], n["layers"], n["sparsity_factor"])
@@ -213,7 +253,8 @@ def _answer(
     function: Callable[..., dict[str, Any]],
     names: Sequence[str],
 ) -> Answers:
-    """Make cases of rows, evaluate those of one structure together, and put the results where the rows are."""
+    """Make cases of rows, evaluate those of one structure together, and put the results where the
+    rows are."""
     columns, reasons = {name: np.full(len(rows), np.nan) for name in names}, [""] * len(rows)
     groups: dict[Hashable, list[tuple[int, Any]]] = {}
     for i, row in enumerate(rows):
@@ -226,16 +267,22 @@ def _answer(
         groups.setdefault((rules, shapes), []).append((i, case))
     for (rules, _), members in groups.items():  # type: ignore[misc]
         places = [i for i, _ in members]
-        for name, values in _evaluate(partial(function, rules=rules), [case for _, case in members]).items():
+        for name, values in _evaluate(
+            partial(function, rules=rules), [case for _, case in members]
+        ).items():
             columns[name][places] = values
     finite = np.isfinite(np.stack(list(columns.values()))).all(0)
     for i in np.flatnonzero(~finite):
-        reasons[i] = reasons[i] or "the answer is not a finite number: the sizes lie outside the range of float64"
+        reasons[i] = (
+            reasons[i]
+            or "the answer is not a finite number: the sizes lie outside the range of float64"
+        )
     return Answers(columns, reasons)
 
 
 def _evaluate(function: Callable[[Any], dict[str, Any]], cases: list[Any]) -> dict[str, np.ndarray]:
-    """A function of cases of one structure, `[case]`; filled up to a power of two, so that code compiled once serves many numbers."""
+    """A function of cases of one structure, `[case]`; filled up to a power of two, so that code
+    compiled once serves many numbers."""
     n = len(cases)
     cases = cases + [cases[-1]] * ((1 << (n - 1).bit_length()) - n)
     batch = jax.tree.map(lambda *x: np.stack([np.asarray(v, np.float64) for v in x], -1), *cases)

@@ -1,12 +1,16 @@
-"""The best layout at a given number of GPUs, exactly: every layout and every placement of the study's space is priced or proven worse.
+"""The best layout at a given number of GPUs, exactly: every layout and every placement of the
+study's space is priced or proven worse.
 
-The search narrows down in stages. Stage 0 prices all candidates on a network of one level that has the bandwidth of all levels together and
-the smallest latency. Stage k places the degrees on the innermost k levels in every way, and pools the levels above in the same manner. A
-pooled network is never slower than a placement on its levels: traffic adds up over them, and the slowest of them takes at least the traffic
-of all over the bandwidth of all. A candidate is therefore dropped, with all its placements, as soon as its pooled time exceeds that of some
-layout already found; the most promising few of each problem are placed first, to have one early.
+The search narrows down in stages. Stage 0 prices all candidates on a network of one level that has
+the bandwidth of all levels together and the smallest latency. Stage k places the degrees on the
+innermost k levels in every way, and pools the levels above in the same manner. A pooled network is
+never slower than a placement on its levels: traffic adds up over them, and the slowest of them
+takes at least the traffic of all over the bandwidth of all. A candidate is therefore dropped, with
+all its placements, as soon as its pooled time exceeds that of some layout already found; the most
+promising few of each problem are placed first, to have one early.
 
-Many problems, of any width and cluster size, are searched at once; compiled code is shared by all GPUs with the same number of levels.
+Many problems, of any width and cluster size, are searched at once; compiled code is shared by all
+GPUs with the same number of levels.
 """
 
 from __future__ import annotations
@@ -29,7 +33,8 @@ FIRST = 32
 """Candidates of each problem that are placed first."""
 
 TOGETHER = 256
-"""Problems of one batch, each of some two thousand candidates: what fits into memory whatever is asked."""
+"""Problems of one batch, each of some two thousand candidates: what fits into memory whatever is
+asked."""
 
 CHUNK = 128
 """Candidates that flow through compiled code at once; each has some tens of placements."""
@@ -51,13 +56,18 @@ class Problem(NamedTuple):
         """What limits the degrees.
 
         Raises:
-          InputError: a size or the number of GPUs is not a whole number from 1 on, layers from 2 on.
+          InputError: a size or the number of GPUs is not a whole number from 1 on, layers from 2
+            on.
         """
         sizes = {name: float(getattr(self.run, name)) for name in Shape._fields}
         for name, size in {**sizes, "n_gpus": self.n_gpus}.items():
             least = 2 if name == "layers" else 1  # activations move between layers
             if not (size >= least and size % 1 == 0):
-                raise InputError(f"{name}: expected a whole number from {least} on, got {size:g}; the study's space has whole degrees only")
+                raise InputError(
+                    f"{name}: expected a whole number from {least} on, got {size:g}; the "
+                    "study's "
+                    "space has whole degrees only"
+                )
         return Shape(*(int(x) for x in sizes.values()))
 
 
@@ -92,7 +102,8 @@ class Best(NamedTuple):
 
 
 class _Rows(NamedTuple):
-    """Candidates of many problems `[n]`: which problem each is of, time of its products, bound of its training time [s], levels placed."""
+    """Candidates of many problems `[n]`: which problem each is of, time of its products, bound of
+    its training time [s], levels placed."""
 
     case: Case
     owner: np.ndarray
@@ -102,7 +113,8 @@ class _Rows(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """Candidates on their best placement: training time and the communication in it [s], which breaks ties."""
+    """Candidates on their best placement: training time and the communication in it [s], which
+    breaks ties."""
 
     rows: _Rows
     time_s: np.ndarray
@@ -130,20 +142,25 @@ def best_layout(run: Run, n_gpus: int, gpu: System) -> Best:
 def no_layout(n_gpus: int) -> InputError:
     """Why a number of GPUs has no layout."""
     return InputError(
-        f"{n_gpus} GPUs: no layout of the study's space; expected a product of degrees that divide the width, the layers, the experts and "
+        f"{n_gpus} GPUs: no layout of the study's space; expected a product of degrees that "
+        "divide the width, the layers, the experts and "
         "the batch; try a power of two times the number of experts"
     )
 
 
-def best_layouts(problems: Sequence[Problem], gpu: System, *, within_s: float | Sequence[float] = np.inf) -> list[Best | InputError | None]:
+def best_layouts(
+    problems: Sequence[Problem], gpu: System, *, within_s: float | Sequence[float] = np.inf
+) -> list[Best | InputError | None]:
     """The fastest layout of each problem, among those that take less than `within_s`.
 
     Args:
       problems: any mixture of runs and numbers of GPUs. gpu: as `gpus.gpu` makes it.
-      within_s: training time that a layout has to stay below, one for all or one for each problem [s]; a tight one makes the search faster.
+      within_s: training time that a layout has to stay below, one for all or one for each problem
+        [s]; a tight one makes the search faster.
 
     Returns:
-      One answer for each problem: the layout; None when there is none; why not when the study's space does not cover the problem.
+      One answer for each problem: the layout; None when there is none; why not when the study's
+        space does not cover the problem.
     """
     enable_float64()
     answers: list[Best | InputError | None] = [None] * len(problems)
@@ -157,7 +174,9 @@ def best_layouts(problems: Sequence[Problem], gpu: System, *, within_s: float | 
             answers[i] = refused
     for sizes, members in groups.items():
         for some in (members[i : i + TOGETHER] for i in range(0, len(members), TOGETHER)):
-            for i, found in zip(some, _solve([problems[i] for i in some], sizes, gpu, limits[some]), strict=True):
+            for i, found in zip(
+                some, _solve([problems[i] for i in some], sizes, gpu, limits[some]), strict=True
+            ):
                 answers[i] = found
     return answers
 
@@ -168,7 +187,9 @@ def _inner_sizes(network: Network, n_gpus: int) -> tuple[int, ...]:
     return level_sizes(bounded, n_gpus)[:-1] or (1,)
 
 
-def _solve(problems: list[Problem], sizes: tuple[int, ...], gpu: System, within_s: np.ndarray) -> list[Best | None]:
+def _solve(
+    problems: list[Problem], sizes: tuple[int, ...], gpu: System, within_s: np.ndarray
+) -> list[Best | None]:
     """Search problems whose networks have the same inner levels."""
     rows = _bounded(_gather(problems), gpu)
     limit = within_s
@@ -199,24 +220,34 @@ def _bounded(rows: _Rows, gpu: System) -> _Rows:
 
 
 def _pooled(network: Network, kept: int) -> Network:
-    """The innermost levels, and all others as one with their bandwidth together and the smallest latency."""
-    above = min(kept, network.n_levels - 1)  # the empty level inside a network of one level is that level again
+    """The innermost levels, and all others as one with their bandwidth together and the smallest
+    latency."""
+    # the empty level inside a network of one level is that level again
+    above = min(kept, network.n_levels - 1)
 
     def joined(values: Any, pool: Callable[[np.ndarray], float]) -> np.ndarray:
         return np.append(values[:kept], pool(values[above:]))
 
     network = jax.tree.map(np.asarray, network)
     last = jax.tree.map(lambda x: joined(x, lambda upper: upper[-1]), network)
-    return last.replace(bytes_per_s=joined(network.bytes_per_s, np.sum), latency_s=joined(network.latency_s, np.min))
+    return last.replace(
+        bytes_per_s=joined(network.bytes_per_s, np.sum), latency_s=joined(network.latency_s, np.min)
+    )
 
 
 def _place(rows: _Rows, sizes: tuple[int, ...], gpu: System, limit: np.ndarray) -> _Found:
-    """Stages 1 to K − 1: place the degrees on one inner level after the other, dropping what is worse than `limit` of its problem."""
+    """Stages 1 to K − 1: place the degrees on one inner level after the other, dropping what is
+    worse than `limit` of its problem."""
 
     def stage(level: int, function: Callable) -> tuple[Any, np.ndarray]:
         ways = splits(sizes[level], len(Degrees._fields))
         fixed = {"gpu": gpu.replace(network=_pooled(gpu.network, level + 1)), "ways": ways}
-        return sweep(function, {"case": rows.case, "matmul_s": rows.matmul_s, "inner": rows.inner}, fixed, chunk=CHUNK), ways
+        return sweep(
+            function,
+            {"case": rows.case, "matmul_s": rows.matmul_s, "inner": rows.inner},
+            fixed,
+            chunk=CHUNK,
+        ), ways
 
     for level in range(len(sizes) - 1):
         times, ways = stage(level, way_times)
@@ -253,7 +284,9 @@ def _joined(found: list[_Found]) -> _Found:
     return jax.tree.map(lambda *x: np.concatenate(x), *found)
 
 
-def _best_of_each(problems: list[Problem], found: _Found, gpu: System, within_s: np.ndarray) -> list[Best | None]:
+def _best_of_each(
+    problems: list[Problem], found: _Found, gpu: System, within_s: np.ndarray
+) -> list[Best | None]:
     """The fastest row of each problem, ties to the one with less communication."""
     order = np.lexsort((found.communication_s, found.time_s, found.rows.owner))
     owner = found.rows.owner[order]

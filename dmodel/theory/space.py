@@ -1,7 +1,9 @@
-"""The study's whole space of layouts at a given number of GPUs, enumerated with arrays, and how a layout may lie on the network's levels.
+"""The study's whole space of layouts at a given number of GPUs, enumerated with arrays, and how a
+layout may lie on the network's levels.
 
-A layout splits N GPUs into expert, tensor (d_model × d_ff), data and pipeline parallelism, `N = N_EP · N_TP · N_DP · N_PP`, and chooses a
-schedule and its micro-batches. All degrees are whole numbers that divide what they cut. Enumeration is kept for the most recent problems.
+A layout splits N GPUs into expert, tensor (d_model × d_ff), data and pipeline parallelism, `N =
+N_EP · N_TP · N_DP · N_PP`, and chooses a schedule and its micro-batches. All degrees are whole
+numbers that divide what they cut. Enumeration is kept for the most recent problems.
 
 Erdil & Schneider-Joseph 2024 (arXiv 2411.01137), search of the authors' code of 2024-10-23.
 """
@@ -24,7 +26,8 @@ LARGEST = 2**62
 
 
 class Shape(NamedTuple):
-    """What limits the degrees, whole numbers: width and inner width, layers, experts, tokens per step."""
+    """What limits the degrees, whole numbers: width and inner width, layers, experts, tokens per
+    step."""
 
     d_model: int
     d_ff: int
@@ -36,7 +39,8 @@ class Shape(NamedTuple):
 class Candidates(NamedTuple):
     """Layouts before they are placed on levels, float64 `[n]`; `ep` is the same for all.
 
-    `interleave` is v, the chunks per stage; `zero_bubble` is 0 or 1; `micro_batches` is per pipeline, m.
+    `interleave` is v, the chunks per stage; `zero_bubble` is 0 or 1; `micro_batches` is per
+    pipeline, m.
     """
 
     dp: np.ndarray
@@ -56,13 +60,15 @@ class Candidates(NamedTuple):
 def candidates(shape: Shape, n_gpus: int) -> Candidates:
     """Every layout of the study for N GPUs, in order of tensor, data and pipeline degree.
 
-    * `N_EP = gcd(N, S)`, and the rest is `N_TP N_DP N_PP` with N_TP | d_model d_ff, N_DP | T, N_PP | L.
-    * `N_f` divides N_TP and lies in [isqrt(N_TP), 4 isqrt(N_TP)]; `N_m = N_TP / N_f`; N_m | d_model and N_f | d_ff.
+    * `N_EP = gcd(N, S)`, and the rest is `N_TP N_DP N_PP` with N_TP | d_model d_ff, N_DP | T, N_PP
+      | L.
+    * `N_f` divides N_TP and lies in [isqrt(N_TP), 4 isqrt(N_TP)]; `N_m = N_TP / N_f`; N_m | d_model
+      and N_f | d_ff.
     * 1F1B: the four smallest m ≥ N_PP that divide T // (S N_DP), v = L / N_PP chunks per stage.
     * zero-bubble: the smallest such m ≥ 2 N_PP, v = 1.
 
-    Limits: none, an empty record, when N has a prime factor that neither the matrices nor batch, layers or experts have, or when the batch
-    has fewer micro-batches than every pipeline needs.
+    Limits: none, an empty record, when N has a prime factor that neither the matrices nor batch,
+    layers or experts have, or when the batch has fewer micro-batches than every pipeline needs.
     """
     ep = math.gcd(n_gpus, shape.experts)
     rest = n_gpus // ep
@@ -81,7 +87,9 @@ def candidates(shape: Shape, n_gpus: int) -> Candidates:
     stages = divisors(shape.layers)
     tokens = shape.batch_tokens // shape.experts
     tables = [_micro_batches(tokens // int(d), shape.layers) for d in dp]
-    choices = np.array(tables).reshape(-1, len(stages), MICRO_BATCH_CHOICES + 1)[at_dp, np.searchsorted(stages, pp)]
+    choices = np.array(tables).reshape(-1, len(stages), MICRO_BATCH_CHOICES + 1)[
+        at_dp, np.searchsorted(stages, pp)
+    ]
     row, choice = np.nonzero(choices)
     zero_bubble, pp = choice == MICRO_BATCH_CHOICES, pp[row]
     chosen_tp, chosen_ff = tp[at_tp[row]], tp_ff[at_tp[row]]
@@ -98,7 +106,9 @@ def candidates(shape: Shape, n_gpus: int) -> Candidates:
     return Candidates(*(np.asarray(c, float) for c in columns))
 
 
-def _tensor_degrees(degrees: np.ndarray, shape: Shape, matrix: int) -> tuple[np.ndarray, np.ndarray]:
+def _tensor_degrees(
+    degrees: np.ndarray, shape: Shape, matrix: int
+) -> tuple[np.ndarray, np.ndarray]:
     """N_TP and N_f of every two-dimensional cut, in ascending order."""
     tp = degrees[matrix % degrees == 0]
     root = np.array([math.isqrt(t) for t in tp.tolist()], np.int64)[:, None]
@@ -111,12 +121,15 @@ def _tensor_degrees(degrees: np.ndarray, shape: Shape, matrix: int) -> tuple[np.
 
 @lru_cache(maxsize=4096)
 def _micro_batches(tokens: int, n_layers: int) -> np.ndarray:
-    """Micro-batch counts for each pipeline degree that divides the layers, `[degrees, 5]`: four for 1F1B, one for zero-bubble; 0: none."""
+    """Micro-batch counts for each pipeline degree that divides the layers, `[degrees, 5]`: four for
+    1F1B, one for zero-bubble; 0: none."""
     stages, none = divisors(n_layers), np.zeros(MICRO_BATCH_CHOICES, np.int64)
     known = divisors(tokens) if tokens else none[:0]
     counts = np.append(known, none)
     one_f_one_b = counts[np.searchsorted(known, stages)[:, None] + np.arange(MICRO_BATCH_CHOICES)]
-    return np.concatenate([one_f_one_b, counts[np.searchsorted(known, 2 * stages)][:, None]], axis=1)
+    return np.concatenate(
+        [one_f_one_b, counts[np.searchsorted(known, 2 * stages)][:, None]], axis=1
+    )
 
 
 @lru_cache(maxsize=8192)
@@ -143,7 +156,8 @@ def _factors(n: int) -> tuple[tuple[int, int], ...]:
 
 
 def _divisors_within(n: int, parts: tuple[int, ...]) -> np.ndarray:
-    """Divisors of n, or none when n cannot be a product of divisors of the parts: found without factoring n, which may be large."""
+    """Divisors of n, or none when n cannot be a product of divisors of the parts: found without
+    factoring n, which may be large."""
     primes = sorted({prime for part in parts for prime, _ in _factors(part)})
     left, found = n, np.ones(1, np.int64)
     if n >= LARGEST:
@@ -172,7 +186,8 @@ def level_sizes(bounded: tuple[int, ...], n_gpus: int) -> tuple[int, ...]:
         if left >= size and left % size:
             step = math.prod(sizes) * size
             raise InputError(
-                f"{n_gpus} GPUs: the study covers only networks whose levels are filled evenly; expected a multiple of {step} GPUs, "
+                f"{n_gpus} GPUs: the study covers only networks whose levels are filled evenly; "
+                f"expected a multiple of {step} GPUs, "
                 f"or fewer than that; try {n_gpus - n_gpus % step}"
             )
         sizes.append(min(size, left))
@@ -182,7 +197,8 @@ def level_sizes(bounded: tuple[int, ...], n_gpus: int) -> tuple[int, ...]:
 
 @lru_cache(maxsize=256)
 def splits(size: int, parts: int) -> np.ndarray:
-    """All ways to write a level's size as an ordered product, `[parts, ways]`: how much of each degree lies on it."""
+    """All ways to write a level's size as an ordered product, `[parts, ways]`: how much of each
+    degree lies on it."""
     if parts == 1:
         return np.array([[float(size)]])
     ways = []

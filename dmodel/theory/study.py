@@ -1,6 +1,8 @@
-"""The study's sweep: for each width the smallest cluster that trains its model in time, where scaling ends, and the largest run.
+"""The study's sweep: for each width the smallest cluster that trains its model in time, where
+scaling ends, and the largest run.
 
-Erdil & Schneider-Joseph 2024 (arXiv 2411.01137); limits of time, sizes and thresholds of the authors' code of 2024-10-23.
+Erdil & Schneider-Joseph 2024 (arXiv 2411.01137); limits of time, sizes and thresholds of the
+authors' code of 2024-10-23.
 """
 
 from __future__ import annotations
@@ -36,14 +38,16 @@ DOUBLINGS = 60
 """Clusters of S · 2^i GPUs are tried for i below this."""
 
 GROUP = 16
-"""Widths that are searched together: the sweep ends at one of them, and those above it were searched in vain."""
+"""Widths that are searched together: the sweep ends at one of them, and those above it were
+searched in vain."""
 
 
 class Cluster(NamedTuple):
     """The smallest cluster that trains a model in time.
 
     Attributes:
-      run: the model and its training. best: layout on the smallest cluster, None when none is in time.
+      run: the model and its training. best: layout on the smallest cluster, None when none is in
+        time.
       problem: why the study's space does not say, None when it does.
     """
 
@@ -53,10 +57,11 @@ class Cluster(NamedTuple):
 
 
 class Headline(NamedTuple):
-    """What a sweep says: the run at which linear scaling ends and the largest one within the deadline; None when the sweep has none.
+    """What a sweep says: the run at which linear scaling ends and the largest one within the
+    deadline; None when the sweep has none.
 
-    The linear end is the first swept run with a utilization of at most 0.8 of the ceiling. It is as coarse as the widths are, and larger
-    runs may be above the line again.
+    The linear end is the first swept run with a utilization of at most 0.8 of the ceiling. It is as
+    coarse as the widths are, and larger runs may be above the line again.
     """
 
     linear_end: Best | None
@@ -69,14 +74,20 @@ def ceiling(gpu: System) -> float:
 
 
 def training_s(deadline_s: float, n_gpus: int, reliability: Reliability | None) -> float:
-    """What failures and checkpoints leave of the deadline on N GPUs: `deadline · goodput(N)`; all of it when none are counted [s]."""
-    return deadline_s if reliability is None else deadline_s * float(goodput(float(n_gpus), reliability))
+    """What failures and checkpoints leave of the deadline on N GPUs: `deadline · goodput(N)`; all
+    of it when none are counted [s]."""
+    return (
+        deadline_s
+        if reliability is None
+        else deadline_s * float(goodput(float(n_gpus), reliability))
+    )
 
 
 def cluster_sizes(
     run: Run, gpu: System, deadline_s: float = DEADLINE_S, reliability: Reliability | None = None
 ) -> Iterator[tuple[int, float]]:
-    """Clusters to try, ascending, and the time they have [s]: S · 2^i GPUs that could finish the arithmetic, `C / (time · rate) ≤ N`."""
+    """Clusters to try, ascending, and the time they have [s]: S · 2^i GPUs that could finish the
+    arithmetic, `C / (time · rate) ≤ N`."""
     rate = float(gpu.chip.flops_per_s) * ceiling(gpu)
     for i in range(DOUBLINGS):
         n = int(run.experts) * 2**i
@@ -86,16 +97,22 @@ def cluster_sizes(
 
 
 def smallest_clusters(
-    runs: Sequence[Run], gpu: System, *, deadline_s: float = DEADLINE_S, reliability: Reliability | None = None
+    runs: Sequence[Run],
+    gpu: System,
+    *,
+    deadline_s: float = DEADLINE_S,
+    reliability: Reliability | None = None,
 ) -> list[Cluster]:
-    """For each run the smallest cluster of S · 2^i GPUs with a layout that takes less than the deadline.
+    """For each run the smallest cluster of S · 2^i GPUs with a layout that takes less than the
+    deadline.
 
-    All runs are searched together: first one size of each, then the next 1, 2, 4, … sizes of those still without an answer.
+    All runs are searched together: first one size of each, then the next 1, 2, 4, … sizes of those
+    still without an answer.
 
     Args:
       runs: as `laws.run` makes them, rounded. gpu: of `gpus.gpu`.
-      reliability: failures and checkpoints take their share of the deadline; None for the study's perfect machines. Training times and
-        utilization are those of the time that trains.
+      reliability: failures and checkpoints take their share of the deadline; None for the study's
+        perfect machines. Training times and utilization are those of the time that trains.
 
     Returns:
       One `Cluster` for each run.
@@ -107,10 +124,17 @@ def smallest_clusters(
         tried = [(i, *size) for i, sizes in untried.items() for size in islice(sizes, n)]
         if not tried:
             break
-        problems, times = [Problem(runs[i], size) for i, size, _ in tried], [time_s for *_, time_s in tried]
+        problems, times = (
+            [Problem(runs[i], size) for i, size, _ in tried],
+            [time_s for *_, time_s in tried],
+        )
         for (i, *_), answer in zip(tried, best_layouts(problems, gpu, within_s=times), strict=True):
             if answer is not None and i not in found:
-                found[i] = Cluster(runs[i], None, str(answer)) if isinstance(answer, InputError) else Cluster(runs[i], answer)
+                found[i] = (
+                    Cluster(runs[i], None, str(answer))
+                    if isinstance(answer, InputError)
+                    else Cluster(runs[i], answer)
+                )
         untried = {i: sizes for i, sizes in untried.items() if i not in found}
     return [found.get(i, Cluster(run, None)) for i, run in enumerate(runs)]
 
@@ -124,20 +148,27 @@ def sweep_widths(
     deadline_s: float = DEADLINE_S,
     reliability: Reliability | None = None,
 ) -> list[Cluster]:
-    """The smallest cluster for one width after the other, until a model fits none or utilization is below 0.001.
+    """The smallest cluster for one width after the other, until a model fits none or utilization is
+    below 0.001.
 
     Args:
-      gpu: of `gpus.gpu`. sparse: with experts. law: all laws, the batch among them. widths: in ascending order [element].
+      gpu: of `gpus.gpu`. sparse: with experts. law: all laws, the batch among them. widths: in
+        ascending order [element].
       deadline_s: of training [s]. reliability: of `smallest_clusters`.
 
     Returns:
-      Clusters of the widths up to the end of the sweep; those of them that the study's space does not cover have a `problem` and no layout.
+      Clusters of the widths up to the end of the sweep; those of them that the study's space does
+      not cover have a `problem` and no layout.
     """
     found: list[Cluster] = []
     runs = (laws.run(float(width), sparse=sparse, laws=law) for width in widths)
     while group := list(islice(runs, GROUP)):
-        for cluster in smallest_clusters(group, gpu, deadline_s=deadline_s, reliability=reliability):
-            if cluster.problem is None and (cluster.best is None or cluster.best.utilization < NEGLIGIBLE):
+        for cluster in smallest_clusters(
+            group, gpu, deadline_s=deadline_s, reliability=reliability
+        ):
+            if cluster.problem is None and (
+                cluster.best is None or cluster.best.utilization < NEGLIGIBLE
+            ):
                 return found
             found.append(cluster)
     return found

@@ -1,7 +1,9 @@
-"""Time of a matrix product on a GPU whose memory has tiers: HBM, L2, shared memory of the multiprocessors, registers.
+"""Time of a matrix product on a GPU whose memory has tiers: HBM, L2, shared memory of the
+multiprocessors, registers.
 
-Each tier works on tiles that fill the next smaller memory; what the tiles read and write flows between the two, and the slowest flow, or
-the arithmetic, is the time. Products are `d1 × d2` weights times b tokens: `A1 = w d1 b` bytes on one side, `A2 = w d2 b` on the other.
+Each tier works on tiles that fill the next smaller memory; what the tiles read and write flows
+between the two, and the slowest flow, or the arithmetic, is the time. Products are `d1 × d2`
+weights times b tokens: `A1 = w d1 b` bytes on one side, `A2 = w d2 b` on the other.
 """
 
 from __future__ import annotations
@@ -19,20 +21,24 @@ WORD = 2.0
 """Bytes of one element of weights, activations and gradients."""
 
 ROUNDING = 1.0 - 2.0**-50
-"""A compiler may divide by multiplying with the reciprocal: a whole quotient that comes out a hair too large keeps its ceiling."""
+"""A compiler may divide by multiplying with the reciprocal: a whole quotient that comes out a hair
+too large keeps its ceiling."""
 
 
 class Rules(NamedTuple):
     """How a product is cut.
 
     Attributes:
-      steps: whole tiles and padded sizes, as in the study; False gives their continuous counterparts, which agree where sizes are whole
+      steps: whole tiles and padded sizes, as in the study; False gives their continuous
+        counterparts, which agree where sizes are whole
         and memories are far from full, and have slopes.
-      all_or_nothing: weights stay in a memory only when all of them and their gradients fit, as in the study; False lets the part stay
+      all_or_nothing: weights stay in a memory only when all of them and their gradients fit, as in
+        the study; False lets the part stay
         that fits.
       padding: sizes are padded to multiples of this [element].
       registers_as_cache: all registers of a multiprocessor count as L2 when they are larger.
-      exchange_both: every product, not only that of weight gradients, sends each side once it is cut, twice what its first part needs.
+      exchange_both: every product, not only that of weight gradients, sends each side once it is
+        cut, twice what its first part needs.
     """
 
     steps: bool = True
@@ -56,7 +62,8 @@ REVISION_3A871BE = Rules(padding=16.0, registers_as_cache=False, exchange_both=T
 
 
 class Product(NamedTuple):
-    """A product `d1 × d2` of b tokens [element]; `gradient` 1 when it is the one that makes the weight gradient, else 0."""
+    """A product `d1 × d2` of b tokens [element]; `gradient` 1 when it is the one that makes the
+    weight gradient, else 0."""
 
     d1: Array
     d2: Array
@@ -82,11 +89,14 @@ class Traffic(NamedTuple):
 
 
 def tiles(d1: Array, d2: Array, capacity: Array, rules: Rules = EXACT) -> tuple[Array, Array]:
-    """Rows r and columns c of tiles that weights `d1 × d2` are cut into so that each fills `capacity` bytes: as square as they can be.
+    """Rows r and columns c of tiles that weights `d1 × d2` are cut into so that each fills
+    `capacity` bytes: as square as they can be.
 
-    `k = ceil(w d1 d2 / capacity)`, `r = min(max(sqrt(k d1 / d2), 1), k)`, `c = k / r`; both are real numbers.
+    `k = ceil(w d1 d2 / capacity)`, `r = min(max(sqrt(k d1 / d2), 1), k)`, `c = k / r`; both are
+    real numbers.
 
-    Limits: one tile when the weights fit; one row, or column, when the weights are narrower than a square tile.
+    Limits: one tile when the weights fit; one row, or column, when the weights are narrower than a
+    square tile.
     """
     whole = WORD * d1 * d2 / capacity
     k = jnp.ceil(whole * ROUNDING) if rules.steps else jnp.maximum(whole, 1.0)
@@ -95,26 +105,36 @@ def tiles(d1: Array, d2: Array, capacity: Array, rules: Rules = EXACT) -> tuple[
 
 
 def _streamed(weights: Array, room: Array, rules: Rules) -> Array:
-    """Weights that pass by because they and their gradients do not fit into `room` bytes, or the part that does not."""
+    """Weights that pass by because they and their gradients do not fit into `room` bytes, or the
+    part that does not."""
     if rules.all_or_nothing:
         return jnp.where(2.0 * weights <= room, 0.0, weights)
     return jnp.maximum(weights - 0.5 * room, 0.0)
 
 
 def _once_cut(parts: Array, rules: Rules) -> Array:
-    """The number of parts when there are several, 0 for one; linear between one and two when relaxed."""
-    return jnp.where(parts > 1.0, parts, 0.0) if rules.steps else parts * jnp.clip(parts - 1.0, 0.0, 1.0)
+    """The number of parts when there are several, 0 for one; linear between one and two when
+    relaxed."""
+    return (
+        jnp.where(parts > 1.0, parts, 0.0)
+        if rules.steps
+        else parts * jnp.clip(parts - 1.0, 0.0, 1.0)
+    )
 
 
-def traffic(p: Product, capacity: Array, units: Array, distributed: Array, rules: Rules = EXACT) -> Traffic:
+def traffic(
+    p: Product, capacity: Array, units: Array, distributed: Array, rules: Rules = EXACT
+) -> Traffic:
     """Bytes that a product moves to and from `units` memories of `capacity` bytes each.
 
-    With r × c tiles, A2 is read once for each row and A1 is read and written for each column: `W + r A2 + (2c − 1) A1`, and for the
-    weight gradient `2W + r A2 + c A1`; W = 0 when twice the weights fit. Distributed units cut as one memory and pass on among them what
-    each of theirs, cut by itself, needs.
+    With r × c tiles, A2 is read once for each row and A1 is read and written for each column: `W +
+    r A2 + (2c − 1) A1`, and for the
+    weight gradient `2W + r A2 + c A1`; W = 0 when twice the weights fit. Distributed units cut as
+    one memory and pass on among them what each of theirs, cut by itself, needs.
 
     Args:
-      capacity: of one unit [byte]. units: that share the work. distributed: 1 when units read each other's memory, else 0.
+      capacity: of one unit [byte]. units: that share the work. distributed: 1 when units read each
+        other's memory, else 0.
     """
     (a1, a2), g = p.sides, p.gradient
     room = capacity * units
@@ -126,25 +146,37 @@ def traffic(p: Product, capacity: Array, units: Array, distributed: Array, rules
         among = 2.0 * ((rows - 1.0) * a2 + (columns - 1.0) * a1)
     else:
         forward = 2.0 * (columns - 1.0)
-        among = _once_cut(rows, rules) * a2 + (forward + g * (_once_cut(columns, rules) - forward)) * a1
+        among = (
+            _once_cut(rows, rules) * a2 + (forward + g * (_once_cut(columns, rules) - forward)) * a1
+        )
     return Traffic(above=above, among=distributed * among)
 
 
 def padded(size: Array, rules: Rules = EXACT) -> Array:
-    """The size as the tensor cores see it: the next multiple of the padding; relaxed, no less than it."""
-    return jnp.ceil(size / rules.padding) * rules.padding if rules.steps else jnp.maximum(size, rules.padding)
+    """The size as the tensor cores see it: the next multiple of the padding; relaxed, no less than
+    it."""
+    return (
+        jnp.ceil(size / rules.padding) * rules.padding
+        if rules.steps
+        else jnp.maximum(size, rules.padding)
+    )
 
 
 def flows(p: Product, gpu: Gpu, rules: Rules = EXACT) -> jax.Array:
-    """Times of a product's flows when each had the GPU to itself [s], `[4, *batch]`: HBM, L2, shared memory, arithmetic.
+    """Times of a product's flows when each had the GPU to itself [s], `[4, *batch]`: HBM, L2,
+    shared memory, arithmetic.
 
-    `G / HBM`, `(G + V) / L2`, `(V + X + R) / shared`, `2 d1 d2 b / rate` with G to L2, V to the multiprocessors, X among them, R to the
-    registers.
+    `G / HBM`, `(G + V) / L2`, `(V + X + R) / shared`, `2 d1 d2 b / rate` with G to L2, V to the
+    multiprocessors, X among them, R to the registers.
     """
     registers = gpu.register_bytes
-    cache = jnp.maximum(gpu.l2_bytes, BLOCKS * registers) if rules.registers_as_cache else gpu.l2_bytes
+    cache = (
+        jnp.maximum(gpu.l2_bytes, BLOCKS * registers) if rules.registers_as_cache else gpu.l2_bytes
+    )
     to_cache = traffic(p, cache, 1.0, 0.0, rules).above
-    to_units, among = traffic(p, BLOCKS * registers, gpu.processors, gpu.distributed_shared_memory, rules)
+    to_units, among = traffic(
+        p, BLOCKS * registers, gpu.processors, gpu.distributed_shared_memory, rules
+    )
     to_registers = traffic(p, registers, BLOCKS * gpu.processors, 0.0, rules).above
     flop = 2.0 * padded(p.d1, rules) * padded(p.d2, rules) * padded(p.b, rules)
     return stack(
@@ -156,15 +188,23 @@ def flows(p: Product, gpu: Gpu, rules: Rules = EXACT) -> jax.Array:
 
 
 def matmul_time(
-    d1: Array, d2: Array, b: Array, gpu: Gpu, *, weight_gradient: Array = 0.0, rules: Rules = EXACT, sharpness: float = jnp.inf
+    d1: Array,
+    d2: Array,
+    b: Array,
+    gpu: Gpu,
+    *,
+    weight_gradient: Array = 0.0,
+    rules: Rules = EXACT,
+    sharpness: float = jnp.inf,
 ) -> jax.Array:
     """Time of one matrix product on one GPU [s]: its latency and the slowest of its flows.
 
-    Limits: the latency, 4.5 µs on today's GPUs, when small; linear in a size while weights or activations flow; cubic, at the sustained
-    rate, when all sizes are large.
+    Limits: the latency, 4.5 µs on today's GPUs, when small; linear in a size while weights or
+    activations flow; cubic, at the sustained rate, when all sizes are large.
 
     Args:
-      d1, d2: sizes of the weights, b: tokens [element]. weight_gradient: 1 for the product that makes the weights' gradient.
+      d1, d2: sizes of the weights, b: tokens [element]. weight_gradient: 1 for the product that
+        makes the weights' gradient.
       rules: of cutting; `RELAXED` has slopes. sharpness: of the maximum. Both static.
 
     Returns:
@@ -174,4 +214,6 @@ def matmul_time(
     >>> [f"{matmul_time(d, d, d, gpu('A100 SXM').chip) * 1e6:.1f} µs" for d in (64.0, 1024.0, 8192.0)]
     ['4.5 µs', '12.6 µs', '4152.2 µs']
     """
-    return gpu.kernel_latency_s + maximum(flows(Product(d1, d2, b, weight_gradient), gpu, rules), sharpness)
+    return gpu.kernel_latency_s + maximum(
+        flows(Product(d1, d2, b, weight_gradient), gpu, rules), sharpness
+    )

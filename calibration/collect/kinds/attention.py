@@ -1,4 +1,5 @@
-"""The attention core, forward and backward, causal: fused kernels where the platform has them, and through memory."""
+"""The attention core, forward and backward, causal: fused kernels where the platform has them, and
+through memory."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ from dmodel.types import Array, InputError
 
 
 class Attention(NamedTuple):
-    """One causal attention core. direction: fwd or bwd (the gradient alone). kernel: flash (fused) or none (scores go through memory)."""
+    """One causal attention core. direction: fwd or bwd (the gradient alone). kernel: flash (fused)
+    or none (scores go through memory)."""
 
     batch: int
     seq_len: int
@@ -35,14 +37,27 @@ Core = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
 
 def grid(machine: Machine) -> list[Attention]:
-    """Head sizes, sequence lengths and grouped heads of real models; scores within an eighth of the memory."""
+    """Head sizes, sequence lengths and grouped heads of real models; scores within an eighth of the
+    memory."""
     if machine.is_cpu:
-        shapes = [(1, s, a, g, e) for s in (128, 512) for a, g in ((4, 4), (8, 2)) for e in (32, 64)]
+        shapes = [
+            (1, s, a, g, e) for s in (128, 512) for a, g in ((4, 4), (8, 2)) for e in (32, 64)
+        ]
         kinds = [("fp32", "none"), ("bf16", "none")]
     else:
-        shapes = [(b, s, a, g, e) for b, s in ((8, 1024), (4, 4096), (1, 16384)) for a, g in ((32, 32), (32, 8)) for e in (64, 128)]
+        shapes = [
+            (b, s, a, g, e)
+            for b, s in ((8, 1024), (4, 4096), (1, 16384))
+            for a, g in ((32, 32), (32, 8))
+            for e in (64, 128)
+        ]
         kinds = [("bf16", "flash"), ("bf16", "none")]
-    tasks = [Attention(*shape, dtype, way, kernel) for dtype, kernel in kinds for shape in shapes for way in ("fwd", "bwd")]
+    tasks = [
+        Attention(*shape, dtype, way, kernel)
+        for dtype, kernel in kinds
+        for shape in shapes
+        for way in ("fwd", "bwd")
+    ]
     return [t for t in tasks if t.kernel == "flash" or _scores(t) < machine.memory_bytes / 8]
 
 
@@ -52,7 +67,8 @@ def _scores(p: Attention) -> float:
 
 
 def _flops(p: Attention) -> float:
-    """FLOPs of the causal half: two products forward; backward four, with the scores once more five when fused (Dao 2023)."""
+    """FLOPs of the causal half: two products forward; backward four, with the scores once more five
+    when fused (Dao 2023)."""
     forward = 2.0 * p.batch * p.seq_len**2 * p.n_heads * p.head_dim
     return forward * (1.0 if p.direction == "fwd" else 2.5 if p.kernel == "flash" else 2.0)
 
@@ -64,9 +80,13 @@ def _core(p: Attention, machine: Machine) -> Core:
       Unavailable: no fused kernel on this platform.
     """
     if p.kernel == "none":
-        return lambda q, k, v: jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation="xla")
+        return lambda q, k, v: jax.nn.dot_product_attention(
+            q, k, v, is_causal=True, implementation="xla"
+        )
     if machine.platform == "gpu":
-        return lambda q, k, v: jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation="cudnn")
+        return lambda q, k, v: jax.nn.dot_product_attention(
+            q, k, v, is_causal=True, implementation="cudnn"
+        )
     if machine.platform == "tpu":
         return _tpu_kernel(p)
     raise Unavailable(f"no fused attention kernel on {machine.platform}")
@@ -77,38 +97,69 @@ def _tpu_kernel(p: Attention) -> Core:
 
     def core(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
         groups = p.n_heads // p.n_kv_heads
-        heads_first = [jnp.swapaxes(x, 1, 2) for x in (q, jnp.repeat(k, groups, 2), jnp.repeat(v, groups, 2))]
-        return jnp.swapaxes(flash_attention(*heads_first, causal=True, sm_scale=p.head_dim**-0.5), 1, 2)
+        heads_first = [
+            jnp.swapaxes(x, 1, 2) for x in (q, jnp.repeat(k, groups, 2), jnp.repeat(v, groups, 2))
+        ]
+        return jnp.swapaxes(
+            flash_attention(*heads_first, causal=True, sm_scale=p.head_dim**-0.5), 1, 2
+        )
 
     return core
 
 
 def build(p: Attention, machine: Machine) -> Program:
     """Random q, k and v that rotate; backward, with what the forward pass kept."""
-    if p.kernel not in ("flash", "none") or p.direction not in ("fwd", "bwd") or p.dtype not in ("bf16", "fp16", "fp32"):
-        raise InputError(f"attention: expected kernel flash or none, direction fwd or bwd, dtype bf16, fp16 or fp32; got {tuple(p)}")
+    if (
+        p.kernel not in ("flash", "none")
+        or p.direction not in ("fwd", "bwd")
+        or p.dtype not in ("bf16", "fp16", "fp32")
+    ):
+        raise InputError(
+            "attention: expected kernel flash or none, direction fwd or bwd, dtype bf16, fp16 "
+            "or "
+            f"fp32; got {tuple(p)}"
+        )
     if p.n_heads % p.n_kv_heads:
-        raise InputError(f"attention: n_heads = {p.n_heads} is not a multiple of n_kv_heads = {p.n_kv_heads}")
+        raise InputError(
+            f"attention: n_heads = {p.n_heads} is not a multiple of n_kv_heads = {p.n_kv_heads}"
+        )
     core = _core(p, machine)
-    shapes = [(p.batch, p.seq_len, heads, p.head_dim) for heads in (p.n_heads, p.n_kv_heads, p.n_kv_heads)]
-    kept = item_bytes(p.dtype) * p.batch * p.seq_len * p.head_dim * (2 * p.n_heads + 2 * p.n_kv_heads)
+    shapes = [
+        (p.batch, p.seq_len, heads, p.head_dim) for heads in (p.n_heads, p.n_kv_heads, p.n_kv_heads)
+    ]
+    kept = (
+        item_bytes(p.dtype) * p.batch * p.seq_len * p.head_dim * (2 * p.n_heads + 2 * p.n_kv_heads)
+    )
     held = kept + (_scores(p) if p.kernel == "none" and p.direction == "bwd" else 0)
-    inputs = [tuple(random_array(s, p.dtype, 4 * i + j) for j, s in enumerate(shapes)) for i in range(sets(held, machine))]
+    inputs = [
+        tuple(random_array(s, p.dtype, 4 * i + j) for j, s in enumerate(shapes))
+        for i in range(sets(held, machine))
+    ]
     work = {"flops": _flops(p), "bytes": float(kept)}
     if p.direction == "fwd":
         return Program(jax.jit(core), inputs, work=work)
     forward = jax.jit(lambda q, k, v: jax.vjp(core, q, k, v)[1])
     slope = random_array(shapes[0], p.dtype, 3).astype(DTYPES[p.dtype])
-    return Program(jax.jit(lambda pull, g: pull(g)), [(forward(*x), slope) for x in inputs], work=work)
+    return Program(
+        jax.jit(lambda pull, g: pull(g)), [(forward(*x), slope) for x in inputs], work=work
+    )
 
 
 def predict(ps: Sequence[Attention], system: System, c: Coefficients) -> Array:
-    """The model's time of the core, forward; backward with 2.5 × the products when fused, else 2 × [s]."""
+    """The model's time of the core, forward; backward with 2.5 × the products when fused, else 2 ×
+    [s]."""
     fused, forward = float(ps[0].kernel == "flash"), ps[0].direction == "fwd"
-    scores, head = column(ps, "batch") * column(ps, "n_heads") * column(ps, "seq_len") ** 2, column(ps, "head_dim")
+    scores, head = (
+        column(ps, "batch") * column(ps, "n_heads") * column(ps, "seq_len") ** 2,
+        column(ps, "head_dim"),
+    )
     flops = 4.0 * scores * head * (1.0 - 0.5 * fused)
-    passes = attention_passes(flops, fused * flops / (4.0 * head), 13.0 * scores * (1.0 - fused), fused, system.chip, c)
-    return (passes.forward if forward else passes.backward) + c.launch * system.chip.kernel_latency_s
+    passes = attention_passes(
+        flops, fused * flops / (4.0 * head), 13.0 * scores * (1.0 - fused), fused, system.chip, c
+    )
+    return (
+        passes.forward if forward else passes.backward
+    ) + c.launch * system.chip.kernel_latency_s
 
 
 BENCHMARK = Benchmark(Attention, build, grid, predict)

@@ -1,4 +1,5 @@
-"""What a benchmark is: its parameters, how to build it, what is worth measuring, and what the model says it takes."""
+"""What a benchmark is: its parameters, how to build it, what is worth measuring, and what the model
+says it takes."""
 
 from __future__ import annotations
 
@@ -20,10 +21,12 @@ class Benchmark(NamedTuple):
 
     Attributes:
       parameters: record of its parameters (a NamedTuple class).
-      build: parameters and machine → program; raises `runner.Unavailable`, or `InputError` for sizes that make no sense.
+      build: parameters and machine → program; raises `runner.Unavailable`, or `InputError` for
+        sizes that make no sense.
       grid: what is worth measuring on a machine, small sizes for a small one.
-      predict: the model's time of one call [s], `[n]` for n parameter records that differ in numbers only; differentiable in the
-        coefficients, whose leaves are `[n]` too. The system is at the precision of the parameters.
+      predict: the model's time of one call [s], `[n]` for n parameter records that differ in
+        numbers only; differentiable in the coefficients, whose leaves are `[n]` too. The system is
+        at the precision of the parameters.
       shared: every process of a job takes part.
     """
 

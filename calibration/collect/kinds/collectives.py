@@ -1,4 +1,5 @@
-"""Collectives over groups of devices: all-gather, reduce-scatter, all-reduce, all-to-all, permute, over sizes and axes of the mesh."""
+"""Collectives over groups of devices: all-gather, reduce-scatter, all-reduce, all-to-all, permute,
+over sizes and axes of the mesh."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ AXES = ("other", "group")
 class Collective(NamedTuple):
     """One collective in groups of `devices`, all groups of the machine at once.
 
-    nbytes: as nccl-tests count: the buffer of a rank; of an all-gather its result, of a reduce-scatter its input.
+    nbytes: as nccl-tests count: the buffer of a rank; of an all-gather its result, of a
+    reduce-scatter its input.
     spacing: inner (neighbours form a group) or outer (a group takes every n-th device).
     """
 
@@ -57,13 +59,21 @@ OPERATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 
 
 def grid(machine: Machine) -> list[Collective]:
-    """All operations, group sizes that divide the devices, both spacings, sizes from latency-bound to bandwidth-bound."""
+    """All operations, group sizes that divide the devices, both spacings, sizes from latency-bound
+    to bandwidth-bound."""
     n = machine.n_devices
     sizes = [2**p for p in ((10, 16, 20, 22) if machine.is_cpu else range(10, 31, 2))]
     groups = [g for g in range(2, n + 1) if n % g == 0 and (g & (g - 1) == 0 or g == n)]
-    places = [(g, spacing) for g in groups for spacing in (("inner", "outer") if g < n else ("inner",))]
+    places = [
+        (g, spacing) for g in groups for spacing in (("inner", "outer") if g < n else ("inner",))
+    ]
     dtype = "fp32" if machine.is_cpu else "bf16"
-    return [Collective(op, size, g, spacing, dtype) for op in OPERATIONS for g, spacing in places for size in sizes]
+    return [
+        Collective(op, size, g, spacing, dtype)
+        for op in OPERATIONS
+        for g, spacing in places
+        for size in sizes
+    ]
 
 
 def group_mesh(devices: int, spacing: str, machine: Machine) -> Mesh:
@@ -90,7 +100,9 @@ def over_groups(mesh: Mesh, function: Callable[..., Any]) -> Any:
 def buffer(p: Collective, mesh: Mesh, number: int) -> jax.Array:
     """A random buffer on every device."""
     count = _elements(p) // (p.devices if p.collective == "all_gather" else 1)
-    return random_array((count * mesh.devices.size,), p.dtype, number, NamedSharding(mesh, PartitionSpec(AXES)))
+    return random_array(
+        (count * mesh.devices.size,), p.dtype, number, NamedSharding(mesh, PartitionSpec(AXES))
+    )
 
 
 def _elements(p: Collective) -> int:
@@ -101,7 +113,10 @@ def _elements(p: Collective) -> int:
 def build(p: Collective, machine: Machine) -> Program:
     """Buffers that rotate."""
     if p.collective not in OPERATIONS or p.dtype not in ("bf16", "fp16", "fp32"):
-        raise InputError(f"collectives: expected {', '.join(OPERATIONS)} in bf16, fp16 or fp32; got {p.collective!r} in {p.dtype!r}")
+        raise InputError(
+            f"collectives: expected {', '.join(OPERATIONS)} in bf16, fp16 or fp32; got "
+            f"{p.collective!r} in {p.dtype!r}"
+        )
     mesh = group_mesh(p.devices, p.spacing, machine)
     function = jax.jit(over_groups(mesh, OPERATIONS[p.collective]))
     inputs = [(buffer(p, mesh, i),) for i in range(min(sets(2 * p.nbytes, machine), 8))]
@@ -111,16 +126,20 @@ def build(p: Collective, machine: Machine) -> Program:
 
 
 def members(devices: jax.Array, spacing: str, levels: int, inside: Array) -> jax.Array:
-    """Members of a group on each level of the network, `[K, 1, n]`: neighbours fill the innermost level first, spread ones skip it.
+    """Members of a group on each level of the network, `[K, 1, n]`: neighbours fill the innermost
+    level first, spread ones skip it.
 
     inside: members of a domain of the innermost level.
     """
-    inner = jnp.minimum(devices, jnp.asarray(inside)) if spacing == "inner" else jnp.ones_like(devices)
+    inner = (
+        jnp.minimum(devices, jnp.asarray(inside)) if spacing == "inner" else jnp.ones_like(devices)
+    )
     return jnp.stack([inner, devices / inner, *[jnp.ones_like(devices)] * (levels - 2)])[:, None]
 
 
 def predict(ps: Sequence[Collective], system: System, c: Coefficients) -> Array:
-    """The model's time of the collective [s]; spread groups are taken to lie outside the innermost level."""
+    """The model's time of the collective [s]; spread groups are taken to lie outside the innermost
+    level."""
     size = np.asarray(system.network.size)
     network = jax.tree.map(lambda x: jnp.asarray(x)[:, None], system.network)
     group = members(column(ps, "devices"), ps[0].spacing, len(size), size[0])

@@ -1,4 +1,5 @@
-"""What the host and the launching of kernels cost: chains of empty kernels, and calls of an empty program."""
+"""What the host and the launching of kernels cost: chains of empty kernels, and calls of an empty
+program."""
 
 from __future__ import annotations
 
@@ -17,27 +18,33 @@ from dmodel.types import Array
 
 
 class Launch(NamedTuple):
-    """One program of `kernels` tiny dependent kernels: its slope in the kernels is the launch latency."""
+    """One program of `kernels` tiny dependent kernels: its slope in the kernels is the launch
+    latency."""
 
     kernels: int
 
 
 class Dispatch(NamedTuple):
-    """One call of a tiny program with `arguments` arrays; waits: until its result is there, else until the call returns."""
+    """One call of a tiny program with `arguments` arrays; waits: until its result is there, else
+    until the call returns."""
 
     arguments: int
     waits: bool = True
 
 
 def build_launch(p: Launch, machine: Machine) -> Program:
-    """A chain of 8 × 8 products, which no compiler fuses into one kernel: barriers stand between them."""
+    """A chain of 8 × 8 products, which no compiler fuses into one kernel: barriers stand between
+    them."""
 
     def chain(x: jax.Array, w: jax.Array) -> jax.Array:
         for _ in range(p.kernels):
             x = jax.lax.optimization_barrier(jnp.tanh(x @ w))
         return x
 
-    inputs = [(random_array((8, 8), "fp32", 2 * i), random_array((8, 8), "fp32", 2 * i + 1)) for i in range(4)]
+    inputs = [
+        (random_array((8, 8), "fp32", 2 * i), random_array((8, 8), "fp32", 2 * i + 1))
+        for i in range(4)
+    ]
     return Program(jax.jit(chain), inputs, work={"kernels": float(p.kernels)})
 
 
@@ -55,7 +62,10 @@ def build_dispatch(p: Dispatch, machine: Machine) -> Program:
             total = total + array
         return total
 
-    inputs = [tuple(random_array((8,), "fp32", 1000 * i + j) for j in range(p.arguments)) for i in range(4)]
+    inputs = [
+        tuple(random_array((8,), "fp32", 1000 * i + j) for j in range(p.arguments))
+        for i in range(4)
+    ]
     return Program(jax.jit(touch), inputs, waits=p.waits)
 
 

@@ -38,7 +38,8 @@ MODELS = {
     "llama-3-70b": (8192, 28672, 8192 + 2 * 1024, 128256),
     "gpt-3-175b": (12288, 49152, 3 * 12288, 50257),
 }
-"""Width, MLP width, columns of QKV and vocabulary of real models (their papers and configuration files, as in the catalog)."""
+"""Width, MLP width, columns of QKV and vocabulary of real models (their papers and configuration
+files, as in the catalog)."""
 
 
 def from_models(names: list[str], rows: list[int]) -> list[tuple[int, int, int]]:
@@ -56,33 +57,55 @@ def log_spaced(rows: list[int], widths: list[int]) -> list[tuple[int, int, int]]
 
 
 def grid(machine: Machine) -> list[Matmul]:
-    """Products worth measuring, within an eighth of the memory, and on a processor within a second."""
+    """Products worth measuring, within an eighth of the memory, and on a processor within a
+    second."""
     if machine.is_cpu:
         shapes = from_models(["gpt-2"], [64, 512]) + log_spaced([32, 256, 1024], [128, 512, 1024])
     else:
-        shapes = from_models(list(MODELS)[1:], [2048, 8192]) + log_spaced([16, 128, 1024, 8192], [256, 1024, 4096, 16384])
-    tasks = [Matmul(m, n, k, dtype) for dtype in machine.precisions for m, n, k in dict.fromkeys(shapes)]
+        shapes = from_models(list(MODELS)[1:], [2048, 8192]) + log_spaced(
+            [16, 128, 1024, 8192], [256, 1024, 4096, 16384]
+        )
+    tasks = [
+        Matmul(m, n, k, dtype) for dtype in machine.precisions for m, n, k in dict.fromkeys(shapes)
+    ]
     most = 5e9 if machine.is_cpu else 1e16
-    return [t for t in tasks if _bytes(t) < machine.memory_bytes / 8 and 2.0 * t.m * t.n * t.k < most]
+    return [
+        t for t in tasks if _bytes(t) < machine.memory_bytes / 8 and 2.0 * t.m * t.n * t.k < most
+    ]
 
 
 def _bytes(p: Matmul) -> float:
-    return item_bytes(p.dtype) * (p.m * p.k + p.k * p.n) + item_bytes(RESULT.get(p.dtype, p.dtype)) * p.m * p.n
+    return (
+        item_bytes(p.dtype) * (p.m * p.k + p.k * p.n)
+        + item_bytes(RESULT.get(p.dtype, p.dtype)) * p.m * p.n
+    )
 
 
 def build(p: Matmul, machine: Machine) -> Program:
     """Random operands that rotate."""
     if p.dtype not in DTYPES or p.dtype == "int32":
-        raise InputError(f"matmul: dtype: expected one of {', '.join(d for d in DTYPES if d != 'int32')}, got {p.dtype!r}")
+        raise InputError(
+            f"matmul: dtype: expected one of {', '.join(d for d in DTYPES if d != 'int32')}, "
+            "got "
+            f"{p.dtype!r}"
+        )
     result = DTYPES[RESULT.get(p.dtype, p.dtype)]
-    precision = {"tf32": jax.lax.DotAlgorithmPreset.TF32_TF32_F32, "fp32": jax.lax.Precision.HIGHEST}.get(p.dtype)
+    precision = {
+        "tf32": jax.lax.DotAlgorithmPreset.TF32_TF32_F32,
+        "fp32": jax.lax.Precision.HIGHEST,
+    }.get(p.dtype)
 
     def multiply(a: jax.Array, b: jax.Array) -> jax.Array:
         return jnp.matmul(a, b, precision=precision, preferred_element_type=result)
 
     n = sets(_bytes(p), machine)
-    inputs = [(random_array((p.m, p.k), p.dtype, 2 * i), random_array((p.k, p.n), p.dtype, 2 * i + 1)) for i in range(n)]
-    return Program(jax.jit(multiply), inputs, work={"flops": 2.0 * p.m * p.n * p.k, "bytes": _bytes(p)})
+    inputs = [
+        (random_array((p.m, p.k), p.dtype, 2 * i), random_array((p.k, p.n), p.dtype, 2 * i + 1))
+        for i in range(n)
+    ]
+    return Program(
+        jax.jit(multiply), inputs, work={"flops": 2.0 * p.m * p.n * p.k, "bytes": _bytes(p)}
+    )
 
 
 def predict(ps: Sequence[Matmul], system: System, c: Coefficients) -> Array:
@@ -90,8 +113,13 @@ def predict(ps: Sequence[Matmul], system: System, c: Coefficients) -> Array:
     rows, columns, inner = (column(ps, name)[None] for name in ("m", "n", "k"))
     products = Matmuls(rows=rows, columns=columns, inner=inner, copies=jnp.ones_like(rows))
     operand = item_bytes(ps[0].dtype)
-    rate = system.chip.flops_per_s * (c.low_precision_efficiency if operand < 2 else jnp.ones(len(ps)))
-    return matmul_time(products, jnp.asarray(rate)[None], float(operand), system.chip, c)[0] + c.launch * system.chip.kernel_latency_s
+    rate = system.chip.flops_per_s * (
+        c.low_precision_efficiency if operand < 2 else jnp.ones(len(ps))
+    )
+    return (
+        matmul_time(products, jnp.asarray(rate)[None], float(operand), system.chip, c)[0]
+        + c.launch * system.chip.kernel_latency_s
+    )
 
 
 BENCHMARK = Benchmark(Matmul, build, grid, predict)

@@ -20,7 +20,8 @@ from dmodel.types import Array, InputError
 
 
 class Stream(NamedTuple):
-    """One pass over arrays of `nbytes` each. operation: read (sum), write (fill), scale, add or triad."""
+    """One pass over arrays of `nbytes` each. operation: read (sum), write (fill), scale, add or
+    triad."""
 
     operation: str
     nbytes: int
@@ -34,20 +35,29 @@ STREAM_KERNELS: dict[str, tuple[Callable[..., jax.Array], int, int]] = {
     "add": (lambda s, x, y: x + y, 2, 1),
     "triad": (lambda s, x, y: x + s * y, 2, 1),
 }
-"""Kernel, arrays that it reads and arrays that it writes. The scalar s is an argument, so that nothing is known to the compiler."""
+"""Kernel, arrays that it reads and arrays that it writes. The scalar s is an argument, so that
+nothing is known to the compiler."""
 
 
 def stream_grid(machine: Machine) -> list[Stream]:
     """Sizes from within the cache to far beyond it."""
     sizes = [2**p for p in ((16, 20, 24, 26) if machine.is_cpu else (16, 20, 23, 26, 28, 30))]
     dtype = "fp32" if machine.is_cpu else "bf16"
-    return [Stream(op, size, dtype) for op in STREAM_KERNELS for size in sizes if size < machine.memory_bytes / 16]
+    return [
+        Stream(op, size, dtype)
+        for op in STREAM_KERNELS
+        for size in sizes
+        if size < machine.memory_bytes / 16
+    ]
 
 
 def build_stream(p: Stream, machine: Machine) -> Program:
     """Arrays that rotate."""
     if p.operation not in STREAM_KERNELS or p.dtype not in ("bf16", "fp16", "fp32"):
-        raise InputError(f"memory: expected operation {', '.join(STREAM_KERNELS)} and dtype bf16, fp16 or fp32; got {tuple(p)}")
+        raise InputError(
+            f"memory: expected operation {', '.join(STREAM_KERNELS)} and dtype bf16, fp16 or "
+            f"fp32; got {tuple(p)}"
+        )
     kernel, reads, writes = STREAM_KERNELS[p.operation]
     shape = (max(p.nbytes // item_bytes(p.dtype), 1),)
     scalar = jnp.asarray(1.5, DTYPES[p.dtype])
@@ -62,7 +72,10 @@ def build_stream(p: Stream, machine: Machine) -> Program:
 def predict_stream(ps: Sequence[Stream], system: System, c: Coefficients) -> Array:
     """Bytes over the rate that streams reach, plus a launch [s]."""
     _, reads, writes = STREAM_KERNELS[ps[0].operation]
-    return streaming_time((reads + writes) * column(ps, "nbytes"), system.chip, c) + c.launch * system.chip.kernel_latency_s
+    return (
+        streaming_time((reads + writes) * column(ps, "nbytes"), system.chip, c)
+        + c.launch * system.chip.kernel_latency_s
+    )
 
 
 class Elementwise(NamedTuple):
@@ -77,7 +90,9 @@ class Elementwise(NamedTuple):
 def rms_norm(x: jax.Array, scale: jax.Array) -> jax.Array:
     """Root-mean-square norm, counted in fp32 as usual."""
     wide = x.astype(jnp.float32)
-    return (wide * jax.lax.rsqrt(jnp.mean(wide * wide, -1, keepdims=True) + 1e-6)).astype(x.dtype) * scale[None]
+    return (wide * jax.lax.rsqrt(jnp.mean(wide * wide, -1, keepdims=True) + 1e-6)).astype(
+        x.dtype
+    ) * scale[None]
 
 
 def _norm_gradient(x: jax.Array, g: jax.Array) -> jax.Array:
@@ -111,28 +126,52 @@ ELEMENTWISE_KERNELS: dict[str, tuple[Callable[..., jax.Array], int, float]] = {
 
 def elementwise_grid(machine: Machine) -> list[Elementwise]:
     """Widths of real models, tokens of small and of large micro-batches."""
-    shapes = [(256, 512), (1024, 1024)] if machine.is_cpu else [(2048, 4096), (8192, 4096), (8192, 8192), (8192, 28672)]
+    shapes = (
+        [(256, 512), (1024, 1024)]
+        if machine.is_cpu
+        else [(2048, 4096), (8192, 4096), (8192, 8192), (8192, 28672)]
+    )
     dtypes = ("fp32", "bf16") if machine.is_cpu else ("bf16",)
-    return [Elementwise(op, *shape, dtype) for dtype in dtypes for op in ELEMENTWISE_KERNELS for shape in shapes]
+    return [
+        Elementwise(op, *shape, dtype)
+        for dtype in dtypes
+        for op in ELEMENTWISE_KERNELS
+        for shape in shapes
+    ]
 
 
 def build_elementwise(p: Elementwise, machine: Machine) -> Program:
     """Activations that rotate."""
     if p.operation not in ELEMENTWISE_KERNELS or p.dtype not in ("bf16", "fp16", "fp32"):
-        raise InputError(f"elementwise: expected operation {', '.join(ELEMENTWISE_KERNELS)}, dtype bf16, fp16 or fp32; got {tuple(p)}")
+        raise InputError(
+            f"elementwise: expected operation {', '.join(ELEMENTWISE_KERNELS)}, dtype bf16, "
+            "fp16 "
+            f"or fp32; got {tuple(p)}"
+        )
     kernel, arrays, passes = ELEMENTWISE_KERNELS[p.operation]
     nbytes = item_bytes(p.dtype) * p.rows * p.width
     shape = (p.rows, p.width)
     n = sets((arrays + 1) * nbytes, machine)
-    inputs = [tuple(random_array(shape, p.dtype, arrays * i + j) for j in range(arrays)) for i in range(n)]
+    inputs = [
+        tuple(random_array(shape, p.dtype, arrays * i + j) for j in range(arrays)) for i in range(n)
+    ]
     return Program(jax.jit(kernel), inputs, work={"bytes": passes * nbytes})
 
 
 def predict_elementwise(ps: Sequence[Elementwise], system: System, c: Coefficients) -> Array:
-    """Bytes that it cannot do without, times the traffic of real kernels, over the rate; plus a launch [s]."""
+    """Bytes that it cannot do without, times the traffic of real kernels, over the rate; plus a
+    launch [s]."""
     p = ps[0]
-    nbytes = ELEMENTWISE_KERNELS[p.operation][2] * item_bytes(p.dtype) * column(ps, "rows") * column(ps, "width")
-    return c.elementwise_traffic * streaming_time(nbytes, system.chip, c) + c.launch * system.chip.kernel_latency_s
+    nbytes = (
+        ELEMENTWISE_KERNELS[p.operation][2]
+        * item_bytes(p.dtype)
+        * column(ps, "rows")
+        * column(ps, "width")
+    )
+    return (
+        c.elementwise_traffic * streaming_time(nbytes, system.chip, c)
+        + c.launch * system.chip.kernel_latency_s
+    )
 
 
 class Update(NamedTuple):
@@ -165,8 +204,16 @@ def build_update(p: Update, machine: Machine) -> Program:
         return (optax.apply_updates(parameters, updates), moments), gradients[0][:1]
 
     n = min(sets(4.0 * p.parameters, machine), 2)
-    inputs = [([random_array((size,), "fp32", 100 * i + j + 50) for j in range(p.leaves)],) for i in range(n)]
-    return Program(jax.jit(step, donate_argnums=0), inputs, state, work={"bytes": UPDATE_BYTES * size * p.leaves})
+    inputs = [
+        ([random_array((size,), "fp32", 100 * i + j + 50) for j in range(p.leaves)],)
+        for i in range(n)
+    ]
+    return Program(
+        jax.jit(step, donate_argnums=0),
+        inputs,
+        state,
+        work={"bytes": UPDATE_BYTES * size * p.leaves},
+    )
 
 
 def predict_update(ps: Sequence[Update], system: System, c: Coefficients) -> Array:

@@ -1,4 +1,5 @@
-"""A matrix product and an all-reduce that do not need each other: alone, and in one program, where they may overlap."""
+"""A matrix product and an all-reduce that do not need each other: alone, and in one program, where
+they may overlap."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ from dmodel.types import Array, InputError
 
 
 class Overlap(NamedTuple):
-    """A product of side × side matrices on every device and an all-reduce of nbytes. part: matmul, collective or both."""
+    """A product of side × side matrices on every device and an all-reduce of nbytes. part: matmul,
+    collective or both."""
 
     side: int
     nbytes: int
@@ -37,7 +39,9 @@ def grid(machine: Machine) -> list[Overlap]:
     """Products shorter than, as long as and longer than the all-reduce."""
     if machine.n_devices < 2:
         return []
-    sides, size, dtype = ((128, 256, 512), 2**20, "fp32") if machine.is_cpu else ((2048, 4096, 8192), 2**26, "bf16")
+    sides, size, dtype = (
+        ((128, 256, 512), 2**20, "fp32") if machine.is_cpu else ((2048, 4096, 8192), 2**26, "bf16")
+    )
     return [Overlap(side, size, machine.n_devices, part, dtype) for side in sides for part in PARTS]
 
 
@@ -56,11 +60,20 @@ def build(p: Overlap, machine: Machine) -> Program:
         return product + reduced
 
     inputs = [
-        (random_array(shape, p.dtype, 2 * i, place), random_array(shape, p.dtype, 2 * i + 1, place), buffer(message, mesh, i))
+        (
+            random_array(shape, p.dtype, 2 * i, place),
+            random_array(shape, p.dtype, 2 * i + 1, place),
+            buffer(message, mesh, i),
+        )
         for i in range(2)
     ]
-    work_done = {"flops": 2.0 * p.side**3 * (p.part != "collective"), "bytes": float(p.nbytes) * (p.part != "matmul")}
-    return Program(jax.jit(over_groups(mesh, work)), inputs, work=work_done, shared=machine.hosts > 1)
+    work_done = {
+        "flops": 2.0 * p.side**3 * (p.part != "collective"),
+        "bytes": float(p.nbytes) * (p.part != "matmul"),
+    }
+    return Program(
+        jax.jit(over_groups(mesh, work)), inputs, work=work_done, shared=machine.hosts > 1
+    )
 
 
 def _message(p: Overlap) -> Collective:
@@ -70,7 +83,9 @@ def _message(p: Overlap) -> Collective:
 def predict(ps: Sequence[Overlap], system: System, c: Coefficients) -> Array:
     """The longer of the two when both run, and of the shorter what does not hide [s]."""
     part = ps[0].part
-    product = jnp.asarray(matmul.predict([matmul.Matmul(p.side, p.side, p.side, p.dtype) for p in ps], system, c))
+    product = jnp.asarray(
+        matmul.predict([matmul.Matmul(p.side, p.side, p.side, p.dtype) for p in ps], system, c)
+    )
     message = jnp.asarray(collectives.predict([_message(p) for p in ps], system, c))
     if part != "both":
         return product if part == "matmul" else message

@@ -21,7 +21,8 @@ from dmodel.step import memory_use, step_time
 from dmodel.types import Array, InputError
 
 LARGEST_SHARE = 0.7
-"""Of a device's memory that a step may take by the model's count; the count leaves out what compilers keep besides."""
+"""Of a device's memory that a step may take by the model's count; the count leaves out what
+compilers keep besides."""
 
 
 def grid(machine: Machine) -> list[WorkloadSpec]:
@@ -36,11 +37,33 @@ def grid(machine: Machine) -> list[WorkloadSpec]:
 
 
 def _small() -> WorkloadSpec:
-    return WorkloadSpec(2, 128, 512, n_heads=4, n_kv_heads=4, head_dim=32, vocab=512, seq_len=128, micro_batch=2, precision="fp32")
+    return WorkloadSpec(
+        2,
+        128,
+        512,
+        n_heads=4,
+        n_kv_heads=4,
+        head_dim=32,
+        vocab=512,
+        seq_len=128,
+        micro_batch=2,
+        precision="fp32",
+    )
 
 
 def _large() -> WorkloadSpec:
-    return WorkloadSpec(4, 2048, 8192, n_heads=16, n_kv_heads=16, head_dim=128, vocab=32000, seq_len=2048, micro_batch=2, attention="flash")
+    return WorkloadSpec(
+        4,
+        2048,
+        8192,
+        n_heads=16,
+        n_kv_heads=16,
+        head_dim=128,
+        vocab=32000,
+        seq_len=2048,
+        micro_batch=2,
+        attention="flash",
+    )
 
 
 def _shapes(base: WorkloadSpec, small: bool) -> list[WorkloadSpec]:
@@ -49,9 +72,15 @@ def _shapes(base: WorkloadSpec, small: bool) -> list[WorkloadSpec]:
     wider = [_width(b, factor) for factor in ((0.5, 2) if small else (0.5, 2, 4))]
     deeper = [b._replace(n_layers=b.n_layers * k) for k in (2, 4)]
     longer = [b._replace(seq_len=int(b.seq_len * k)) for k in (0.5, 2, 4)]
-    batches = [b._replace(micro_batch=k) for k in (1, 4, 8)] + [b._replace(n_microbatches=k) for k in (2, 4)]
+    batches = [b._replace(micro_batch=k) for k in (1, 4, 8)] + [
+        b._replace(n_microbatches=k) for k in (2, 4)
+    ]
     kept = [b._replace(remat=r) for r in ("selective", "full")]
-    others = [b._replace(gated=False), b._replace(n_kv_heads=b.n_kv_heads // 4), b._replace(vocab=b.vocab * 4)]
+    others = [
+        b._replace(gated=False),
+        b._replace(n_kv_heads=b.n_kv_heads // 4),
+        b._replace(vocab=b.vocab * 4),
+    ]
     others += [b._replace(attention="none")]
     mixed = [w._replace(n_layers=b.n_layers * 2, micro_batch=k) for w in wider for k in (1, 4)]
     sparse = [b._replace(n_experts=8, top_k=2, d_ff=b.d_ff // 2)]
@@ -63,14 +92,21 @@ def _shapes(base: WorkloadSpec, small: bool) -> list[WorkloadSpec]:
 def _width(b: WorkloadSpec, factor: float) -> WorkloadSpec:
     """The base with other widths and as many heads as they hold."""
     heads = max(int(b.n_heads * factor), 1)
-    return b._replace(d_model=int(b.d_model * factor), d_ff=int(b.d_ff * factor), n_heads=heads, n_kv_heads=heads)
+    return b._replace(
+        d_model=int(b.d_model * factor), d_ff=int(b.d_ff * factor), n_heads=heads, n_kv_heads=heads
+    )
 
 
 def _layouts(n: int) -> list[dict[str, int | bool]]:
-    """Ways to use n devices: data, fsdp, tensor (plain and sequence-parallel), pipeline, context, and pairs of them."""
+    """Ways to use n devices: data, fsdp, tensor (plain and sequence-parallel), pipeline, context,
+    and pairs of them."""
     if n == 1:
         return [{}]
-    found: list[dict[str, int | bool]] = [{"data": n}, {"fsdp": n, "zero": 3}, {"pipeline": n, "n_microbatches": 2 * n}]
+    found: list[dict[str, int | bool]] = [
+        {"data": n},
+        {"fsdp": n, "zero": 3},
+        {"pipeline": n, "n_microbatches": 2 * n},
+    ]
     if n <= 8:
         found += [{"tensor": n}, {"tensor": n, "sequence_parallel": True}, {"context": n}]
     for part in (2, 4):
@@ -105,11 +141,17 @@ def _possible(s: WorkloadSpec, machine: Machine) -> bool:
 def build(p: WorkloadSpec, machine: Machine) -> Program:
     """The step with its state carried along, and two batches in turn."""
     if p.devices > machine.n_devices or (machine.hosts > 1 and p.devices != machine.n_devices):
-        raise Unavailable(f"the step needs {p.devices} devices, of which the job has {machine.n_devices}")
+        raise Unavailable(
+            f"the step needs {p.devices} devices, of which the job has {machine.n_devices}"
+        )
     built = workload.build(p, jax.devices()[: p.devices])
     tokens = p.global_batch * p.seq_len
     return Program(
-        built.step, [(built.batch(0),), (built.batch(1),)], built.state, work={"tokens": float(tokens)}, shared=machine.hosts > 1
+        built.step,
+        [(built.batch(0),), (built.batch(1),)],
+        built.state,
+        work={"tokens": float(tokens)},
+        shared=machine.hosts > 1,
     )
 
 

@@ -1,12 +1,16 @@
-"""Kill a collection at random moments, again and again, and check that it lost nothing, broke nothing and repeated nothing.
+"""Kill a collection at random moments, again and again, and check that it lost nothing, broke
+nothing and repeated nothing.
 
     python -m calibration.collect.torture --kills 100
 
-A child process collects with the real runner and the real store, and invented measurements that are large, so that kills also come in
-the middle of a write. It tells, through a pipe, each task that it starts and each that the store has taken; the parent sends SIGKILL at
-a random moment and holds the store to what it was told. After every second kill the parent also leaves half a line at the end of the file:
-a write to the page cache is so quick that kills alone seldom tear one, but a power cut may. Children are forked from a server that has
-imported everything already.
+A child process collects with the real runner and the real store, and invented measurements that are
+large, so that kills also come in
+the middle of a write. It tells, through a pipe, each task that it starts and each that the store
+has taken; the parent sends SIGKILL at
+a random moment and holds the store to what it was told. After every second kill the parent also
+leaves half a line at the end of the file: a write to the page cache is so quick that kills alone
+seldom tear one, but a power cut may. Children are forked from a server that has imported everything
+already.
 """
 
 from __future__ import annotations
@@ -30,7 +34,8 @@ FOLDER = "measurements"
 
 
 class Verdict(NamedTuple):
-    """What the kills did: tasks, kills of a living child, torn ends that writers repaired, and the four things that must be 0."""
+    """What the kills did: tasks, kills of a living child, torn ends that writers repaired, and the
+    four things that must be 0."""
 
     tasks: int
     kills: int
@@ -65,7 +70,9 @@ def collect(folder: Path, count: int, size: int, pipe: Connection) -> None:
         return {"time": {"median_s": 1.0 + number}, "payload": payload(number, size)}
 
     def tell(event: runner.Event) -> None:
-        os.write(pipe.fileno(), f"{'start' if event.what == 'start' else 'done'} {event.key}\n".encode())
+        os.write(
+            pipe.fileno(), f"{'start' if event.what == 'start' else 'done'} {event.key}\n".encode()
+        )
 
     runner.run(tasks(count), folder / FOLDER, ENVIRONMENT, measure, report=tell)
 
@@ -102,17 +109,23 @@ def _told(child: _Child, until: float | None) -> tuple[bytes, bool]:
 
 
 def torture(folder: Path, kills: int, count: int, size: int, seed: int, life_s: float) -> Verdict:
-    """Kill a collection `kills` times, then let it finish, and compare what it said with what is on the disk.
+    """Kill a collection `kills` times, then let it finish, and compare what it said with what is on
+    the disk.
 
     Args:
-      count: tasks. size: of each record [byte]. life_s: mean life of a child after its first word [s].
+      count: tasks. size: of each record [byte]. life_s: mean life of a child after its first word
+        [s].
     """
     draw, began = random.Random(seed), time.monotonic()
     done: set[str] = set()
     sent = repeated = lost = corrupt = 0
     while True:
         child = _child(folder, count, size)
-        said, ended = _told(child, None) if sent >= kills else _until_killed(child, draw.expovariate(1.0 / life_s))
+        said, ended = (
+            _told(child, None)
+            if sent >= kills
+            else _until_killed(child, draw.expovariate(1.0 / life_s))
+        )
         sent += not ended
         child.process.join()
         if not ended and sent % 2:
@@ -124,13 +137,25 @@ def torture(folder: Path, kills: int, count: int, size: int, seed: int, life_s: 
         found = store.read(folder / FOLDER)
         lost += len(done - found.measurements.keys())
         corrupt += sum(not damage.torn for damage in found.damage)
-        corrupt += sum(r["payload"] != payload(r["parameters"]["number"], size) for r in found.measurements.values())
+        corrupt += sum(
+            r["payload"] != payload(r["parameters"]["number"], size)
+            for r in found.measurements.values()
+        )
         repeated += found.duplicates
         if ended:
             break
     keys = {task.key(ENVIRONMENT["identity"]) for task in tasks(count)}
     torn = sum(path.read_bytes().count(b"\n") for path in (folder / FOLDER).glob("*.torn"))
-    return Verdict(count, sent, torn, lost, corrupt, repeated, len(keys ^ found.measurements.keys()), time.monotonic() - began)
+    return Verdict(
+        count,
+        sent,
+        torn,
+        lost,
+        corrupt,
+        repeated,
+        len(keys ^ found.measurements.keys()),
+        time.monotonic() - began,
+    )
 
 
 def _tear(folder: Path, draw: random.Random) -> None:
@@ -141,7 +166,8 @@ def _tear(folder: Path, draw: random.Random) -> None:
 
 
 def _until_killed(child: _Child, life_s: float) -> tuple[bytes, bool]:
-    """Let the child live for a while after its first word, then kill it; a child that ends before is not killed."""
+    """Let the child live for a while after its first word, then kill it; a child that ends before
+    is not killed."""
     first = os.read(child.pipe.fileno(), 65536)
     if not first:
         return first, True

@@ -1,4 +1,5 @@
-"""A training step to measure: a decoder transformer on a mesh of devices, built from the same description that the model predicts from.
+"""A training step to measure: a decoder transformer on a mesh of devices, built from the same
+description that the model predicts from.
 
 >>> from calibration.collect.workload import WorkloadSpec, build
 >>> import jax
@@ -9,7 +10,14 @@
 """
 
 from calibration.collect.workload.mesh import groups_on, make_mesh, shard_axes
-from calibration.collect.workload.spec import AXES, WorkloadSpec, from_row, plan, to_row, transformer
+from calibration.collect.workload.spec import (
+    AXES,
+    WorkloadSpec,
+    from_row,
+    plan,
+    to_row,
+    transformer,
+)
 from calibration.collect.workload.step import Batch, State, Workload, build, lower
 
 __all__ = [

@@ -1,7 +1,9 @@
-"""The same step on every mesh: `python -m calibration.collect.workload.equal`. Loss, and loss after an update, against one device, in fp32.
+"""The same step on every mesh: `python -m calibration.collect.workload.equal`. Loss, and loss after
+an update, against one device, in fp32.
 
-The loss after the update tells whether the gradients agree as well: an update with AdamW is blind to their scale but not to their signs, so
-the norm of the gradients' difference is compared too, by the first moments.
+The loss after the update tells whether the gradients agree as well: an update with AdamW is blind
+to their scale but not to their signs, so the norm of the gradients' difference is compared too, by
+the first moments.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ BATCH = 8
 """Sequences of a step, on every mesh the same."""
 
 DENSE = WorkloadSpec(precision="fp32", n_layers=4, d_model=64, n_heads=8, n_kv_heads=8, head_dim=8)
-SPARSE = DENSE._replace(n_layers=2, n_experts=8, top_k=2, capacity_factor=1.25, expert_group=8, d_ff=64)
+SPARSE = DENSE._replace(
+    n_layers=2, n_experts=8, top_k=2, capacity_factor=1.25, expert_group=8, d_ff=64
+)
 SHARDED = {"zero": 3}
 MESHES: dict[str, tuple[WorkloadSpec, dict[str, int | bool | str]]] = {
     "dense, 4 micro-batches": (DENSE, {"n_microbatches": 4}),
@@ -37,19 +41,32 @@ MESHES: dict[str, tuple[WorkloadSpec, dict[str, int | bool | str]]] = {
     "dense, tensor 8, sequence split": (DENSE, {"tensor": 8, "sequence_parallel": True}),
     "dense, context 8": (DENSE, {"context": 8}),
     "dense, pipeline 4 · data 2": (DENSE, {"pipeline": 4, "data": 2, "n_microbatches": 4}),
-    "dense, fsdp 2 · tensor 2 · context 2": (DENSE, {"fsdp": 2, "tensor": 2, "context": 2, "sequence_parallel": True, **SHARDED}),
-    "dense, pipeline 2 · fsdp 2 · tensor 2": (DENSE, {"pipeline": 2, "fsdp": 2, "tensor": 2, "n_microbatches": 2, **SHARDED}),
+    "dense, fsdp 2 · tensor 2 · context 2": (
+        DENSE,
+        {"fsdp": 2, "tensor": 2, "context": 2, "sequence_parallel": True, **SHARDED},
+    ),
+    "dense, pipeline 2 · fsdp 2 · tensor 2": (
+        DENSE,
+        {"pipeline": 2, "fsdp": 2, "tensor": 2, "n_microbatches": 2, **SHARDED},
+    ),
     "tied, tensor 2 · fsdp 2": (DENSE._replace(tied=True), {"tensor": 2, "fsdp": 2, **SHARDED}),
     "plain MLP, tensor 2 · data 2": (DENSE._replace(gated=False), {"tensor": 2, "data": 2}),
     "experts, expert 8": (SPARSE, {"expert": 8}),
     "experts, expert 4 · fsdp 2": (SPARSE, {"expert": 4, "fsdp": 2, **SHARDED}),
-    "experts, expert 2 · tensor 2 · context 2": (SPARSE, {"expert": 2, "tensor": 2, "context": 2, "sequence_parallel": True}),
-    "experts, pipeline 2 · expert 2 · tensor 2": (SPARSE, {"pipeline": 2, "expert": 2, "tensor": 2, "n_microbatches": 2}),
+    "experts, expert 2 · tensor 2 · context 2": (
+        SPARSE,
+        {"expert": 2, "tensor": 2, "context": 2, "sequence_parallel": True},
+    ),
+    "experts, pipeline 2 · expert 2 · tensor 2": (
+        SPARSE,
+        {"pipeline": 2, "expert": 2, "tensor": 2, "n_microbatches": 2},
+    ),
 }
 
 
 class Result(NamedTuple):
-    """loss, updated: before and after one update on the same batch. gradients: first moments, flat, in the order of the tree."""
+    """loss, updated: before and after one update on the same batch. gradients: first moments, flat,
+    in the order of the tree."""
 
     loss: float
     updated: float
@@ -57,7 +74,8 @@ class Result(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """Relative differences to one device: of both losses, and of the gradients, |g − g₀| / |g₀| over all parameters."""
+    """Relative differences to one device: of both losses, and of the gradients, |g − g₀| / |g₀|
+    over all parameters."""
 
     mesh: str
     loss: float
@@ -75,7 +93,8 @@ def run(spec: WorkloadSpec) -> Result:
 
 
 def differences(only: Sequence[str] = ("",)) -> list[Difference]:
-    """Every mesh against one device, those whose name contains one of some texts; progress on standard error."""
+    """Every mesh against one device, those whose name contains one of some texts; progress on
+    standard error."""
     known: dict[WorkloadSpec, Result] = {}
     found = []
     for name, (model, layout) in MESHES.items():
@@ -88,15 +107,24 @@ def differences(only: Sequence[str] = ("",)) -> list[Difference]:
             known[model] = run(model._replace(micro_batch=BATCH))
         one, many = known[model], run(spec)
         gap = np.linalg.norm(many.gradients - one.gradients) / np.linalg.norm(one.gradients)
-        found.append(Difference(name, many.loss / one.loss - 1.0, many.updated / one.updated - 1.0, float(gap)))
+        found.append(
+            Difference(
+                name, many.loss / one.loss - 1.0, many.updated / one.updated - 1.0, float(gap)
+            )
+        )
     return found
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Compare and print."""
-    parser = argparse.ArgumentParser(prog="python -m calibration.collect.workload.equal", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m calibration.collect.workload.equal",
+        description=(__doc__ or "").splitlines()[0],
+    )
     parser.add_argument("--json", action="store_true", help="one JSON document instead of a table")
-    parser.add_argument("--only", default=[""], nargs="+", metavar="TEXT", help="meshes whose name contains a TEXT")
+    parser.add_argument(
+        "--only", default=[""], nargs="+", metavar="TEXT", help="meshes whose name contains a TEXT"
+    )
     options = parser.parse_args(arguments)
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", DEVICES)
@@ -104,8 +132,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.json:
         print(json.dumps([d._asdict() for d in found], indent=1))
     else:
-        print(f"{'relative difference to one device':<46}{'loss':>10}{'updated':>10}{'gradients':>11}")
-        print("\n".join(f"{d.mesh:<46}{d.loss:10.1e}{d.updated:10.1e}{d.gradients:11.1e}" for d in found))
+        print(
+            f"{'relative difference to one device':<46}{'loss':>10}{'updated':>10}{'gradients':>11}"
+        )
+        print(
+            "\n".join(
+                f"{d.mesh:<46}{d.loss:10.1e}{d.updated:10.1e}{d.gradients:11.1e}" for d in found
+            )
+        )
 
 
 if __name__ == "__main__":

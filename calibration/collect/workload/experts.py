@@ -1,6 +1,8 @@
-"""Routing with capacity: which place of which expert each visit gets, and the way there and back by indices (no one-hot products).
+"""Routing with capacity: which place of which expert each visit gets, and the way there and back by
+indices (no one-hot products).
 
-Tokens share out the places in groups of one sequence, in order; so what is dropped does not depend on the mesh. There is no balancing
+Tokens share out the places in groups of one sequence, in order; so what is dropped does not depend
+on the mesh. There is no balancing
 loss: it would be a mean over ranks, and what is measured is time.
 """
 
@@ -15,7 +17,8 @@ from calibration.collect.workload.spec import WorkloadSpec
 
 
 class Routes(NamedTuple):
-    """place: of each visit among all experts' places, or one past the last when dropped, `[visit]` int32. weight: `[visit]`, fp32."""
+    """place: of each visit among all experts' places, or one past the last when dropped, `[visit]`
+    int32. weight: `[visit]`, fp32."""
 
     place: jax.Array
     weight: jax.Array
@@ -46,7 +49,8 @@ def _per_expert(spec: WorkloadSpec, tokens: int) -> int:
 
 
 def _places(spec: WorkloadSpec, chosen: jax.Array) -> jax.Array:
-    """Place of each visit, `[token, k]` experts → `[token · k]`: first come, first served inside a group."""
+    """Place of each visit, `[token, k]` experts → `[token · k]`: first come, first served inside a
+    group."""
     s, n = spec, spec.n_experts
     groups = chosen.reshape(-1, s.expert_group * s.top_k)
     asked = jax.nn.one_hot(groups, n, dtype=jnp.int32)
@@ -57,7 +61,8 @@ def _places(spec: WorkloadSpec, chosen: jax.Array) -> jax.Array:
 
 
 def combine(back: jax.Array, routes: Routes, x: jax.Array) -> jax.Array:
-    """Bring the experts' answers `[experts, places, h]` home and weigh them: `[b, t, h]`; dropped visits count 0."""
+    """Bring the experts' answers `[experts, places, h]` home and weigh them: `[b, t, h]`; dropped
+    visits count 0."""
     h = x.shape[-1]
     visits = back.reshape(-1, h).at[routes.place].get(mode="fill", fill_value=0)
     weighed = visits * routes.weight.astype(x.dtype)[:, None]

@@ -15,7 +15,8 @@ from calibration.collect.workload.spec import WorkloadSpec
 
 
 def embed(spec: WorkloadSpec, params: Any, tokens: jax.Array) -> jax.Array:
-    """Vectors of tokens `[b, t]` → `[b, t, h]`, or this rank's part of the sequence; each rank looks up its part of the vocabulary."""
+    """Vectors of tokens `[b, t]` → `[b, t, h]`, or this rank's part of the sequence; each rank
+    looks up its part of the vocabulary."""
     with jax.named_scope("embed"):
         table = mesh.gather(spec, params["embedding"], dtype_of(spec), tokens)["embedding"]
         if spec.tensor == 1:
@@ -23,7 +24,9 @@ def embed(spec: WorkloadSpec, params: Any, tokens: jax.Array) -> jax.Array:
         own = tokens - mesh.index(spec, "tensor") * table.shape[0]
         inside = (own >= 0) & (own < table.shape[0])
         found = table[jnp.where(inside, own, 0)]
-        return mesh.leave_tensor(spec, jnp.where(inside[..., None], found, jnp.zeros((), found.dtype)))
+        return mesh.leave_tensor(
+            spec, jnp.where(inside[..., None], found, jnp.zeros((), found.dtype))
+        )
 
 
 def head_loss(spec: WorkloadSpec, params: Any, x: jax.Array, labels: jax.Array) -> jax.Array:
@@ -35,12 +38,16 @@ def head_loss(spec: WorkloadSpec, params: Any, x: jax.Array, labels: jax.Array) 
 
     def loss(ends: Any, x: jax.Array) -> jax.Array:
         table = ends["head"] if "head" in ends else ends["embedding"]
-        x = mesh.enter_tensor(spec, Norm(spec).apply({"params": {"norm": ends["norm"]}}, x))  # type: ignore[arg-type]
-        logits = checkpoint_name(jnp.einsum("bth,vh->btv", x, table, preferred_element_type=jnp.float32), "logits")
+        x = mesh.enter_tensor(spec, Norm(spec).apply({"params": {"norm": ends["norm"]}}, x))  # type: ignore
+        logits = checkpoint_name(
+            jnp.einsum("bth,vh->btv", x, table, preferred_element_type=jnp.float32), "logits"
+        )
         return cross_entropy(spec, logits, labels).sum()
 
     shards = params["ends"] if not spec.tied else {**params["ends"], **params["embedding"]}
-    kept = jax.checkpoint(loss, policy=jax.checkpoint_policies.save_only_these_names("logits", "norm"))
+    kept = jax.checkpoint(
+        loss, policy=jax.checkpoint_policies.save_only_these_names("logits", "norm")
+    )
     with jax.named_scope("head"):
         # gathered once: the backward pass of the head follows at once
         return kept(mesh.gather(spec, shards, dtype_of(spec), x), x)

@@ -1,8 +1,11 @@
-"""The mesh, where each parameter lives on it, and the collectives; every one of them is nothing on an axis of one rank.
+"""The mesh, where each parameter lives on it, and the collectives; every one of them is nothing on
+an axis of one rank.
 
-Everything runs inside one `shard_map` over all axes, so that each collective is written down here and no compiler has to guess it.
-Gradients follow one rule: the loss is a **sum over devices** of local parts, so the transpose of every collective is its own
-(sum ↔ sum, gather ↔ scatter, exchange ↔ exchange back), and the gradient of a parameter is the sum over the ranks that hold it alike.
+Everything runs inside one `shard_map` over all axes, so that each collective is written down here
+and no compiler has to guess it. Gradients follow one rule: the loss is a **sum over devices** of
+local parts, so the transpose of every collective is its own
+(sum ↔ sum, gather ↔ scatter, exchange ↔ exchange back), and the gradient of a parameter is the sum
+over the ranks that hold it alike.
 """
 
 from __future__ import annotations
@@ -23,7 +26,8 @@ from dmodel.types import InputError
 BATCH_AXES = ("data", "fsdp", "expert")
 
 DENSE_SHARDS, EXPERT_SHARDS = ("fsdp", "expert", "context"), ("fsdp", "context")
-"""Axes over which ZeRO-3 splits what all experts share, and the experts themselves, whose ranks hold different ones."""
+"""Axes over which ZeRO-3 splits what all experts share, and the experts themselves, whose ranks
+hold different ones."""
 
 PLACES: dict[str, tuple[str | None, ...]] = {
     "embedding": ("tensor", "shard"),
@@ -41,7 +45,8 @@ PLACES: dict[str, tuple[str | None, ...]] = {
     "expert_gate": ("expert", "shard", "tensor"),
     "expert_down": ("expert", "tensor", "shard"),
 }
-"""What splits each dimension of a parameter, by the last part of its name; "shard" = the axes of ZeRO-3."""
+"""What splits each dimension of a parameter, by the last part of its name; "shard" = the axes of
+ZeRO-3."""
 
 
 def make_mesh(spec: WorkloadSpec, devices: Sequence[Any]) -> Mesh:
@@ -52,7 +57,10 @@ def make_mesh(spec: WorkloadSpec, devices: Sequence[Any]) -> Mesh:
     """
     sizes = [spec.size(axis) for axis in AXES]
     if len(devices) != spec.devices:
-        axes = " · ".join(f"{a} {n}" for a, n in zip(AXES, sizes, strict=True) if n > 1) or "one device"
+        axes = (
+            " · ".join(f"{a} {n}" for a, n in zip(AXES, sizes, strict=True) if n > 1)
+            or "one device"
+        )
         raise InputError(f"the step needs {spec.devices} devices ({axes}), got {len(devices)}")
     return Mesh(mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=True), AXES)
 
@@ -64,7 +72,8 @@ def shard_axes(spec: WorkloadSpec, name: str) -> tuple[str, ...]:
 
 
 def place(spec: WorkloadSpec, path: tuple[Any, ...]) -> PartitionSpec:
-    """Where the parameter at a path of the tree lives; those of layers have a leading axis of layers, split over the stages."""
+    """Where the parameter at a path of the tree lives; those of layers have a leading axis of
+    layers, split over the stages."""
     name = _name(path)
     entries = [(shard_axes(spec, name) or None) if p == "shard" else p for p in PLACES[name]]
     return PartitionSpec(*(("pipeline", *entries) if path[0].key == "layers" else entries))
@@ -80,10 +89,12 @@ def places(spec: WorkloadSpec, params: Any) -> Any:
 
 
 def gather(spec: WorkloadSpec, params: Any, dtype: Any, beside: jax.Array) -> Any:
-    """Parameters of one layer (or of one end) as the matmuls need them: cast, then whole over the axes of ZeRO-3.
+    """Parameters of one layer (or of one end) as the matmuls need them: cast, then whole over the
+    axes of ZeRO-3.
 
     Args:
-      beside: what they will meet; the barrier keeps a compiler from gathering early, for all micro-batches, and holding what came.
+      beside: what they will meet; the barrier keeps a compiler from gathering early, for all
+        micro-batches, and holding what came.
     """
 
     def whole(path: tuple[Any, ...], x: jax.Array) -> jax.Array:
@@ -109,10 +120,16 @@ def _after_jvp(primals: tuple[Any, jax.Array], tangents: tuple[Any, Any]) -> tup
 
 
 def reduce_gradients(spec: WorkloadSpec, gradients: Any) -> Any:
-    """Sum each gradient over the axes on which its parameter is not split: those ranks hold it alike."""
+    """Sum each gradient over the axes on which its parameter is not split: those ranks hold it
+    alike."""
 
     def reduced(path: tuple[Any, ...], g: jax.Array) -> jax.Array:
-        split = {a for entry in place(spec, path) if entry for a in ((entry,) if isinstance(entry, str) else entry)}
+        split = {
+            a
+            for entry in place(spec, path)
+            if entry
+            for a in ((entry,) if isinstance(entry, str) else entry)
+        }
         axes = tuple(a for a in AXES if a not in split and spec.size(a) > 1)
         return lax.psum(g, axes) if axes else g
 
@@ -122,7 +139,9 @@ def reduce_gradients(spec: WorkloadSpec, gradients: Any) -> Any:
 
 def index(spec: WorkloadSpec, axis: str) -> jax.Array:
     """This device's rank on an axis; int32."""
-    return lax.axis_index(axis).astype(jnp.int32) if spec.size(axis) > 1 else jnp.zeros((), jnp.int32)
+    return (
+        lax.axis_index(axis).astype(jnp.int32) if spec.size(axis) > 1 else jnp.zeros((), jnp.int32)
+    )
 
 
 def total(spec: WorkloadSpec, x: jax.Array, axes: str | tuple[str, ...]) -> jax.Array:
@@ -132,13 +151,15 @@ def total(spec: WorkloadSpec, x: jax.Array, axes: str | tuple[str, ...]) -> jax.
 
 
 def enter_tensor(spec: WorkloadSpec, x: jax.Array) -> jax.Array:
-    """Before products that split their columns: the whole sequence `[b, t, h]`, when the sequence is split between products."""
+    """Before products that split their columns: the whole sequence `[b, t, h]`, when the sequence
+    is split between products."""
     split = spec.sequence_parallel and spec.tensor > 1
     return lax.all_gather(x, "tensor", axis=1, tiled=True) if split else x
 
 
 def leave_tensor(spec: WorkloadSpec, x: jax.Array) -> jax.Array:
-    """After products that split their rows: partial sums `[b, t, h]` summed, and split over the sequence where that is asked."""
+    """After products that split their rows: partial sums `[b, t, h]` summed, and split over the
+    sequence where that is asked."""
     if spec.sequence_parallel and spec.tensor > 1:
         return lax.psum_scatter(x, "tensor", scatter_dimension=1, tiled=True)
     return total(spec, x, "tensor")
@@ -150,7 +171,8 @@ def gather_sequence(spec: WorkloadSpec, x: jax.Array) -> jax.Array:
 
 
 def gather_visits(spec: WorkloadSpec, x: jax.Array) -> jax.Array:
-    """Visits `[local experts, places, h]` of all ranks that split an expert, when the sequence is split over them."""
+    """Visits `[local experts, places, h]` of all ranks that split an expert, when the sequence is
+    split over them."""
     split = spec.sequence_parallel and spec.tensor > 1
     return lax.all_gather(x, "tensor", axis=1, tiled=True) if split else x
 
@@ -162,13 +184,22 @@ def scatter_visits(spec: WorkloadSpec, x: jax.Array) -> jax.Array:
 
 
 def to_experts(spec: WorkloadSpec, x: jax.Array) -> jax.Array:
-    """Dispatch `[experts, places, …]` of all experts to the ranks that hold them: `[local experts, places of all ranks, …]`."""
-    return lax.all_to_all(x, "expert", split_axis=0, concat_axis=1, tiled=True) if spec.expert > 1 else x
+    """Dispatch `[experts, places, …]` of all experts to the ranks that hold them: `[local experts,
+    places of all ranks, …]`."""
+    return (
+        lax.all_to_all(x, "expert", split_axis=0, concat_axis=1, tiled=True)
+        if spec.expert > 1
+        else x
+    )
 
 
 def from_experts(spec: WorkloadSpec, x: jax.Array) -> jax.Array:
     """The inverse of `to_experts`."""
-    return lax.all_to_all(x, "expert", split_axis=1, concat_axis=0, tiled=True) if spec.expert > 1 else x
+    return (
+        lax.all_to_all(x, "expert", split_axis=1, concat_axis=0, tiled=True)
+        if spec.expert > 1
+        else x
+    )
 
 
 def to_next_stage(spec: WorkloadSpec, x: jax.Array) -> jax.Array:

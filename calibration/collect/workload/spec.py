@@ -1,4 +1,5 @@
-"""What a measured training step is: shape, batch, precision, and the axes of its mesh; to and from the records of the model."""
+"""What a measured training step is: shape, batch, precision, and the axes of its mesh; to and from
+the records of the model."""
 
 from __future__ import annotations
 
@@ -21,21 +22,30 @@ class WorkloadSpec(NamedTuple):
     """One training step (all counts; global unless said otherwise).
 
     Attributes:
-      n_layers, d_model, d_ff, n_heads, n_kv_heads, head_dim, vocab, seq_len: shape, in the letters of the model L, h, f, a, g, e, V, s.
-      gated: SwiGLU instead of GELU. tied: input and output embedding are one matrix.
-      n_experts, top_k: routed experts of every layer and how many each token visits; 1 and 1 = dense.
-      capacity_factor: places of all experts over the visits asked for, in groups of `expert_group` tokens of one sequence; tokens beyond an
-        expert's places are dropped, whatever the mesh. `n_experts / top_k` drops none.
+      n_layers, d_model, d_ff, n_heads, n_kv_heads, head_dim, vocab, seq_len: shape, in the letters
+      of the model L, h, f, a, g, e, V, s. gated: SwiGLU instead of GELU. tied: input and output
+      embedding are one matrix.
+      n_experts, top_k: routed experts of every layer and how many each token visits; 1 and 1 =
+        dense.
+      capacity_factor: places of all experts over the visits asked for, in groups of `expert_group`
+        tokens of one sequence; tokens beyond an expert's places are dropped, whatever the mesh.
+        `n_experts / top_k` drops none.
       expert_group: tokens that share out the places of the experts.
       micro_batch: sequences per data-parallel rank and micro-batch. n_microbatches: of one step.
-      precision: of the matmuls and the activations; parameters, gradients and optimizer state are fp32.
-      attention: "none" writes scores to memory; "flash" never holds more than a block of them (on GPU in bf16: the fused kernel of cuDNN).
-      remat: "none" keeps what the backward pass reads of every product and elementwise function, "selective" all but the attention
+      precision: of the matmuls and the activations; parameters, gradients and optimizer state are
+        fp32.
+      attention: "none" writes scores to memory; "flash" never holds more than a block of them (on
+      GPU in bf16: the fused kernel of cuDNN). remat: "none" keeps what the backward pass reads of
+      every product and elementwise function, "selective" all but the attention
         scores, "full" the input of each layer.
-      sequence_parallel: activations between the tensor-parallel products are split over the sequence.
-      zero: 0 or 3 = parameters, gradients and optimizer state sharded over fsdp · expert · context ranks.
-      unroll: write the loops over layers and micro-batches out: slower to compile, for analyses that see the body of a loop once.
-      pipeline, data, fsdp, expert, context, tensor: axes of the mesh. Rows of the batch are spread over data · fsdp · expert.
+      sequence_parallel: activations between the tensor-parallel products are split over the
+        sequence.
+      zero: 0 or 3 = parameters, gradients and optimizer state sharded over fsdp · expert · context
+        ranks.
+      unroll: write the loops over layers and micro-batches out: slower to compile, for analyses
+        that see the body of a loop once.
+      pipeline, data, fsdp, expert, context, tensor: axes of the mesh. Rows of the batch are spread
+        over data · fsdp · expert.
     """
 
     n_layers: int = 2
@@ -104,32 +114,81 @@ def _needs(spec: WorkloadSpec) -> list[tuple[bool, str]]:
     s, shards = spec, spec.fsdp * spec.expert * spec.context if spec.zero else 1
     split = s.tensor if s.sequence_parallel else 1
     local = s.seq_len // max(s.context, 1)
-    counts = [(name, value) for name, value in s._asdict().items() if type(value) is int and name != "zero"]
+    counts = [
+        (name, value)
+        for name, value in s._asdict().items()
+        if type(value) is int and name != "zero"
+    ]
     return [
         *((value >= 1, f"{name}: expected 1 or more, got {value}") for name, value in counts),
-        (s.precision in DTYPES, f"precision: expected one of {', '.join(DTYPES)}, got {s.precision!r}"),
+        (
+            s.precision in DTYPES,
+            f"precision: expected one of {', '.join(DTYPES)}, got {s.precision!r}",
+        ),
         (s.remat in REMAT, f"remat: expected one of {', '.join(REMAT)}, got {s.remat!r}"),
-        (s.attention in ATTENTION, f"attention: expected one of {', '.join(ATTENTION)}, got {s.attention!r}"),
+        (
+            s.attention in ATTENTION,
+            f"attention: expected one of {', '.join(ATTENTION)}, got {s.attention!r}",
+        ),
         (s.zero in (0, 3), f"zero: expected 0 or 3, got {s.zero}"),
-        (s.zero == 3 or s.fsdp == 1, f"fsdp = {s.fsdp} shards the parameters, but zero = {s.zero}: give zero = 3, or use the axis data"),
+        (
+            s.zero == 3 or s.fsdp == 1,
+            (
+                f"fsdp = {s.fsdp} shards the parameters, but zero = {s.zero}: give zero = 3, or "
+                "use "
+                "the axis data"
+            ),
+        ),
         (s.head_dim % 2 == 0, f"head_dim: rotary embedding needs an even number, got {s.head_dim}"),
-        (s.n_heads % s.n_kv_heads == 0, f"n_heads = {s.n_heads} is not a multiple of n_kv_heads = {s.n_kv_heads}"),
-        (s.n_kv_heads % s.tensor == 0, f"n_kv_heads = {s.n_kv_heads} cannot be split over tensor = {s.tensor}"),
+        (
+            s.n_heads % s.n_kv_heads == 0,
+            f"n_heads = {s.n_heads} is not a multiple of n_kv_heads = {s.n_kv_heads}",
+        ),
+        (
+            s.n_kv_heads % s.tensor == 0,
+            f"n_kv_heads = {s.n_kv_heads} cannot be split over tensor = {s.tensor}",
+        ),
         (s.d_ff % s.tensor == 0, f"d_ff = {s.d_ff} cannot be split over tensor = {s.tensor}"),
         (s.vocab % s.tensor == 0, f"vocab = {s.vocab} cannot be split over tensor = {s.tensor}"),
-        (s.d_model % shards == 0, f"d_model = {s.d_model} cannot be split over fsdp · expert · context = {shards}"),
-        (s.seq_len % s.context == 0, f"seq_len = {s.seq_len} cannot be split over context = {s.context}"),
-        (local % split == 0, f"{local} tokens of a rank cannot be split over tensor = {s.tensor} as sequence_parallel asks"),
-        (s.n_experts % s.expert == 0, f"n_experts = {s.n_experts} cannot be split over expert = {s.expert}"),
+        (
+            s.d_model % shards == 0,
+            f"d_model = {s.d_model} cannot be split over fsdp · expert · context = {shards}",
+        ),
+        (
+            s.seq_len % s.context == 0,
+            f"seq_len = {s.seq_len} cannot be split over context = {s.context}",
+        ),
+        (
+            local % split == 0,
+            (
+                f"{local} tokens of a rank cannot be split over tensor = {s.tensor} as "
+                "sequence_parallel asks"
+            ),
+        ),
+        (
+            s.n_experts % s.expert == 0,
+            f"n_experts = {s.n_experts} cannot be split over expert = {s.expert}",
+        ),
         (s.top_k <= s.n_experts, f"top_k = {s.top_k} exceeds n_experts = {s.n_experts}"),
         (
             s.n_experts == 1 or local // split % s.expert_group == 0,
-            f"groups of expert_group = {s.expert_group} do not fill the {local // split} tokens of a rank",
+            (
+                f"groups of expert_group = {s.expert_group} do not fill the {local // split} "
+                "tokens "
+                "of a rank"
+            ),
         ),
-        (s.n_layers % s.pipeline == 0, f"n_layers = {s.n_layers} cannot be split over pipeline = {s.pipeline}"),
+        (
+            s.n_layers % s.pipeline == 0,
+            f"n_layers = {s.n_layers} cannot be split over pipeline = {s.pipeline}",
+        ),
         (
             s.pipeline == 1 or s.n_microbatches % s.pipeline == 0,
-            f"n_microbatches = {s.n_microbatches} is not a multiple of pipeline = {s.pipeline}: stages share the head by micro-batches",
+            (
+                f"n_microbatches = {s.n_microbatches} is not a multiple of pipeline = "
+                f"{s.pipeline}: "
+                "stages share the head by micro-batches"
+            ),
         ),
     ]
 
@@ -170,8 +229,9 @@ def transformer(spec: WorkloadSpec) -> Transformer:
 def plan(spec: WorkloadSpec) -> Plan:
     """The layout as the model's record.
 
-    Weights: 4 bytes are the fp32 ones; in bf16 their 16-bit copy (2) counts as the weight and the fp32 ones as the master in the optimizer
-    state. Gradients are reduced in fp32, under ZeRO-3 in the precision of the matmuls, which is the gather's.
+    Weights: 4 bytes are the fp32 ones; in bf16 their 16-bit copy (2) counts as the weight and the
+    fp32 ones as the master in the optimizer state. Gradients are reduced in fp32, under ZeRO-3 in
+    the precision of the matmuls, which is the gather's.
     """
     s, half = spec, spec.precision == "bf16"
     return Plan(
@@ -234,10 +294,12 @@ def to_row(spec: WorkloadSpec) -> dict[str, Any]:
 
 
 def from_row(cells: dict[str, Any], **fixed: Any) -> WorkloadSpec:
-    """The training step that a row of traces describes; what it leaves blank is 1, none or the spec's default.
+    """The training step that a row of traces describes; what it leaves blank is 1, none or the
+    spec's default.
 
     Args:
-      cells: column → value, as `to_row` writes or as text. fixed: fields that a row does not say (`tied`, `capacity_factor`, …).
+      cells: column → value, as `to_row` writes or as text. fixed: fields that a row does not say
+        (`tied`, `capacity_factor`, …).
     Raises:
       InputError: the row asks for what the workload has not, or its degrees do not fit each other.
     """
@@ -250,13 +312,19 @@ def from_row(cells: dict[str, Any], **fixed: Any) -> WorkloadSpec:
         return str(cells.get(name, "")).strip() or blank
 
     heads, width = number("n_heads", 1), number("d_model", 1)
-    dp, ep, zero, b = number("dp", 1), number("ep", 1), number("zero_stage", 0), number("micro_batch", 1)
+    dp, ep, zero, b = (
+        number("dp", 1),
+        number("ep", 1),
+        number("zero_stage", 0),
+        number("micro_batch", 1),
+    )
     shard = number("shard", dp) if zero else ep
     rows = dp * b
     batch = number("global_batch", rows)
     if dp % shard or shard % ep or batch % rows:
         raise InputError(
-            f"degrees do not divide: dp = {dp}, shard = {shard}, ep = {ep}, micro_batch = {b}, global_batch = {batch}; "
+            f"degrees do not divide: dp = {dp}, shard = {shard}, ep = {ep}, micro_batch = {b}, "
+            f"global_batch = {batch}; "
             "expected ep | shard | dp and dp · micro_batch | global_batch"
         )
     spec = WorkloadSpec(

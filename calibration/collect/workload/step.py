@@ -1,4 +1,5 @@
-"""The training step as a user measures it: one compiled function from state and batch to the next state and the loss."""
+"""The training step as a user measures it: one compiled function from state and batch to the next
+state and the loss."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ def optimizer() -> optax.GradientTransformation:
 
 
 def local_loss(spec: WorkloadSpec, params: Any, tokens: jax.Array, labels: jax.Array) -> jax.Array:
-    """This device's part of the mean loss of one micro-batch `[b, t]`: parts of all devices and micro-batches add up to it.
+    """This device's part of the mean loss of one micro-batch `[b, t]`: parts of all devices and
+    micro-batches add up to it.
 
     Ranks of tensor compute the same loss, so each counts for `1 / tensor` of it.
     """
@@ -67,10 +69,12 @@ def accumulated(spec: WorkloadSpec, params: Any, batch: Batch) -> tuple[jax.Arra
 
 
 def pipelined_loss(spec: WorkloadSpec, params: Any, batch: Batch) -> jax.Array:
-    """This device's part of the loss of all micro-batches, which pass the stages one behind the other (GPipe).
+    """This device's part of the loss of all micro-batches, which pass the stages one behind the
+    other (GPipe).
 
-    At tick i stage k works on micro-batch i − k; before its first and after its last one it works on zeros or on what is left, and nobody
-    reads that. The stages then share the micro-batches for the head, which would otherwise burden the last one.
+    At tick i stage k works on micro-batch i − k; before its first and after its last one it works
+    on zeros or on what is left, and nobody reads that. The stages then share the micro-batches for
+    the head, which would otherwise burden the last one.
     """
     s, stage = spec, meshes.index(spec, "pipeline")
     b, t = batch.tokens.shape[1:]
@@ -78,7 +82,9 @@ def pipelined_loss(spec: WorkloadSpec, params: Any, batch: Batch) -> jax.Array:
     vectors = vectors.reshape(s.n_microbatches, b, *vectors.shape[1:])
 
     def tick(received: jax.Array, i: jax.Array) -> tuple[jax.Array, jax.Array]:
-        first = lax.dynamic_index_in_dim(vectors, jnp.minimum(i, s.n_microbatches - 1), keepdims=False)
+        first = lax.dynamic_index_in_dim(
+            vectors, jnp.minimum(i, s.n_microbatches - 1), keepdims=False
+        )
         x = run_layers(s, params["layers"], jnp.where(stage == 0, first, received))
         with jax.named_scope("transfer"):
             return meshes.to_next_stage(s, x), x
@@ -98,7 +104,8 @@ def pipelined_loss(spec: WorkloadSpec, params: Any, batch: Batch) -> jax.Array:
 
 
 def train(spec: WorkloadSpec, state: State, batch: Batch) -> tuple[State, jax.Array]:
-    """One step on this device: gradients, their reduction, AdamW on the parameters that live here; and the mean loss."""
+    """One step on this device: gradients, their reduction, AdamW on the parameters that live here;
+    and the mean loss."""
     if spec.pipeline > 1:
         part, gradients = jax.value_and_grad(pipelined_loss, argnums=1)(spec, state.params, batch)
     else:
@@ -116,7 +123,8 @@ class Workload(NamedTuple):
     """A step ready to run.
 
     Attributes:
-      spec, mesh: what runs where. state: as initialized; donated to `step`, so go on with what it returns.
+      spec, mesh: what runs where. state: as initialized; donated to `step`, so go on with what it
+        returns.
       step: compiled on its first call, (state, batch) → (state, loss).
     """
 
@@ -128,43 +136,60 @@ class Workload(NamedTuple):
     def batch(self, number: int = 0) -> Batch:
         """Random tokens, none of them 0, the same for the same number whatever the mesh."""
         s = self.spec
-        drawn = np.random.default_rng(number).integers(1, s.vocab, (s.n_microbatches * s.micro_batch * s.data_ranks, s.seq_len + 1))
+        drawn = np.random.default_rng(number).integers(
+            1, s.vocab, (s.n_microbatches * s.micro_batch * s.data_ranks, s.seq_len + 1)
+        )
         drawn = drawn.astype(np.int32).reshape(s.n_microbatches, -1, s.seq_len + 1)
         place = NamedSharding(self.mesh, meshes.batch_place())
         parts = (np.ascontiguousarray(part) for part in (drawn[..., :-1], drawn[..., 1:]))
-        return Batch(*(jax.make_array_from_callback(part.shape, place, part.__getitem__) for part in parts))
+        return Batch(
+            *(jax.make_array_from_callback(part.shape, place, part.__getitem__) for part in parts)
+        )
 
     def lower(self) -> jax.stages.Lowered:
-        """The step before compilation; `.compile()` gives the program with its cost and memory analysis."""
+        """The step before compilation; `.compile()` gives the program with its cost and memory
+        analysis."""
         return _lower(self.spec, self.mesh, self.step)
 
 
 def build(
-    spec: WorkloadSpec, devices: Sequence[Any] | None = None, seed: int = 0, compiler_options: dict[str, Any] | None = None
+    spec: WorkloadSpec,
+    devices: Sequence[Any] | None = None,
+    seed: int = 0,
+    compiler_options: dict[str, Any] | None = None,
 ) -> Workload:
     """Make the state on its devices, and the step.
 
     Args:
-      devices: as many as the axes multiply to; all of the process by default. compiler_options: of XLA, for the step.
+      devices: as many as the axes multiply to; all of the process by default. compiler_options: of
+        XLA, for the step.
     Raises:
       InputError: sizes that do not divide, or another number of devices.
     """
     check(spec)
     mesh = meshes.make_mesh(spec, jax.devices() if devices is None else devices)
     shardings = jax.tree.map(lambda p: NamedSharding(mesh, p), _state_places(spec))
-    state = jax.jit(lambda: _initial(spec, seed), out_shardings=shardings, compiler_options=quick_to_compile())()
+    state = jax.jit(
+        lambda: _initial(spec, seed), out_shardings=shardings, compiler_options=quick_to_compile()
+    )()
     return Workload(spec, mesh, state, _compiled_step(spec, mesh, compiler_options))
 
 
 def lower(spec: WorkloadSpec, devices: Sequence[Any] | None = None) -> jax.stages.Lowered:
-    """The step before compilation without any state in memory: for analysis of what would not fit, or need not run."""
+    """The step before compilation without any state in memory: for analysis of what would not fit,
+    or need not run."""
     check(spec)
     mesh = meshes.make_mesh(spec, jax.devices() if devices is None else devices)
     return _lower(spec, mesh, _compiled_step(spec, mesh))
 
 
-def _compiled_step(spec: WorkloadSpec, mesh: Mesh, compiler_options: dict[str, Any] | None = None) -> Any:
-    places, batch = _state_places(spec), Batch(tokens=meshes.batch_place(), labels=meshes.batch_place())  # type: ignore[arg-type]
+def _compiled_step(
+    spec: WorkloadSpec, mesh: Mesh, compiler_options: dict[str, Any] | None = None
+) -> Any:
+    places, batch = (
+        _state_places(spec),
+        Batch(tokens=meshes.batch_place(), labels=meshes.batch_place()),
+    )  # type: ignore[arg-type]
     step = jax.shard_map(
         lambda state, batch: train(spec, state, batch),
         mesh=mesh,
@@ -178,10 +203,14 @@ def _compiled_step(spec: WorkloadSpec, mesh: Mesh, compiler_options: dict[str, A
 
 def _lower(spec: WorkloadSpec, mesh: Mesh, step: Any) -> jax.stages.Lowered:
     state = jax.tree.map(
-        lambda x, p: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=NamedSharding(mesh, p)), _state_shapes(spec), _state_places(spec)
+        lambda x, p: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=NamedSharding(mesh, p)),
+        _state_shapes(spec),
+        _state_places(spec),
     )
     shape = (spec.n_microbatches, spec.micro_batch * spec.data_ranks, spec.seq_len)
-    part = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=NamedSharding(mesh, meshes.batch_place()))
+    part = jax.ShapeDtypeStruct(
+        shape, jnp.int32, sharding=NamedSharding(mesh, meshes.batch_place())
+    )
     return step.lower(state, Batch(part, part))  # type: ignore[arg-type]
 
 
@@ -199,6 +228,10 @@ def _state_places(spec: WorkloadSpec) -> State:
     shapes = _state_shapes(spec)
     params = meshes.places(spec, shapes.params)
     moments = optax.tree.map_params(
-        optimizer(), lambda _, place: place, shapes.optimizer, params, transform_non_params=lambda _: PartitionSpec()
+        optimizer(),
+        lambda _, place: place,
+        shapes.optimizer,
+        params,
+        transform_non_params=lambda _: PartitionSpec(),
     )
     return State(params, moments)
