@@ -163,6 +163,15 @@ def known_name(kind: str, name: str) -> str | None:
     return spellings.get(fold(str(name))) or spellings.get(fold(bare(kind, str(name))))
 
 
+def canonical(kind: str, name: str) -> str:
+    """Main name of an entry where there is one, else the name folded to one spelling.
+
+    >>> canonical("models", "Llama 3 70B"), canonical("models", "Our_Own 7B")
+    ('llama-3-70b', 'our-own-7b')
+    """
+    return known_name(kind, name) or re.sub(r"[\s_]+", "-", str(name).strip()).lower()
+
+
 def resolve(kind: str, name: str) -> str:
     """Main name of the entry that `name` means.
 

@@ -1,0 +1,272 @@
+"""Facts about software: what a stack does, read from `stacks/*.toml`.
+
+A fact sets some names when its conditions hold, and says who reports it and when. Conditions are
+plain data: equal, one of, not, a range of numbers, a range of releases. Nothing here computes a
+time, and nothing here knows a stack by name.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from dmodel.catalog.loader import canonical
+from dmodel.types import InputError
+
+CONDITIONS: dict[str, str] = {
+    "stack": "word",
+    "variant": "word",
+    "release": "release",
+    "model": "models",
+    "chip": "chips",
+    "generation": "word",
+    "tuning": "word",
+    "precision": "word",
+    "scaling": "word",
+    "attention": "word",
+    "recompute": "word",
+    "composed": "flag",
+    "n_experts": "number",
+    "n_layers": "number",
+    "stage_layers": "number",
+    "devices": "number",
+    "accel_per_node": "number",
+    "seq_len": "number",
+    "micro_batch": "number",
+    "dp": "number",
+    "tp": "number",
+    "pp": "number",
+    "cp": "number",
+    "ep": "number",
+    "zero": "number",
+    "shard": "number",
+    "replicas": "number",
+    "interleave": "number",
+}
+"""What a condition may ask about a question, and the kind of each. A condition may also name
+anything that earlier facts have set.
+
+stack: id of the family. variant: what follows "/" in the stack's name. release: the variant read
+as a version. tuning: "none", "lora" or "sft". scaling: the precision with its variant
+("fp8-rowwise"). stage_layers: layers of a mean stage. replicas: ranks of dp per sharding group.
+"""
+
+NEWEST = (10**6,)
+"""Release of a variant that names the head of development."""
+
+HEADS = ("main", "master", "dev", "nightly")
+"""Variants that mean the head of development."""
+
+COMPARE: dict[str, Callable[[Any, Any], bool]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    ">": operator.gt,
+    "<": operator.lt,
+}
+_RANGE = re.compile(r"^(>=|<=|>|<)\s*(.+)$")
+
+Test = Callable[[Any], bool]
+
+
+class Rule(NamedTuple):
+    """A value that takes arithmetic: the name of a function of `dmodel.layouts`, and arguments."""
+
+    name: str
+    arguments: Mapping[str, Any]
+
+
+class Fact(NamedTuple):
+    """One fact.
+
+    Attributes:
+      sets: name → value for names that the question leaves open.
+      means: name → value that replaces what the question says.
+      when: conditions, name → plain data; all must hold.
+      source, date, evidence: who says so, when (YYYY or YYYY-MM), and what was measured of it.
+      says: the fact in words; "" where names and values say enough.
+      tests: the conditions, compiled.
+    """
+
+    sets: Mapping[str, Any]
+    means: Mapping[str, Any]
+    when: Mapping[str, Any]
+    source: str
+    date: str
+    evidence: str
+    says: str
+    tests: tuple[tuple[str, Test], ...]
+
+    def holds(self, words: Mapping[str, Any]) -> bool:
+        """Whether all conditions hold of a question's words."""
+        return all(test(words.get(name)) for name, test in self.tests)
+
+    @property
+    def text(self) -> str:
+        """The fact in words."""
+        return self.says or ", ".join(f"{n} {_shown(v)}" for n, v in {**self.sets, **self.means}.items())
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Rule):
+        return " ".join([value.name, *(f"{k}={v:g}" for k, v in value.arguments.items())])
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value))
+    return f"{value:g}" if isinstance(value, int | float) else str(value)
+
+
+def release(text: str) -> tuple[int, ...] | None:
+    """A variant read as a release, numbers most significant first; None where it is none.
+
+    >>> release("26.06"), release("24.05-dgxc"), release("main"), release("pure")
+    ((26, 6), (24, 5), (1000000,), None)
+    """
+    if text.lower() in HEADS:
+        return NEWEST
+    found = re.match(r"v?(\d+(?:\.\d+)+)", text)
+    return tuple(map(int, found[1].split("."))) if found else None
+
+
+def condition(name: str, wanted: Any, kind: str) -> Test:
+    """Compile one condition.
+
+    Args:
+      wanted: a word, number or truth; a range such as ">=26.06, <27" or ">1"; any of these behind
+        "!", which means not; a word that ends in "*", which means any that begins so; or a list,
+        one of which must hold (of "!" ones, all).
+    Raises:
+      InputError: it is none of these.
+    """
+    if isinstance(wanted, list):
+        tests = [condition(name, each, kind) for each in wanted]
+        negative = bool(wanted) and all(str(each).startswith("!") for each in wanted)
+        holds = all if negative else any
+        return lambda value: holds(test(value) for test in tests)
+    if isinstance(wanted, bool):
+        return lambda value: bool(value) is wanted
+    if isinstance(wanted, int | float):
+        return lambda value: _is_number(value) and float(value) == float(wanted)
+    if not isinstance(wanted, str) or not wanted:
+        raise InputError(f"condition {name}: expected words, numbers or a list, got {wanted!r}")
+    if wanted.startswith("!"):
+        test = condition(name, wanted[1:], kind)
+        return lambda value: not test(value)
+    if _RANGE.match(wanted):
+        return _in_range(name, wanted, kind)
+    return _is_word(wanted, kind)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _in_range(name: str, wanted: str, kind: str) -> Test:
+    """Bounds of numbers or releases, separated by commas; an unknown value is in no range."""
+    bounds = []
+    for part in wanted.split(","):
+        found = _RANGE.match(part.strip())
+        edge = None if found is None else _edge(found[2], kind)
+        if found is None or edge is None:
+            raise InputError(f"condition {name}: expected bounds such as '>=26.06, <27'; got {wanted!r}")
+        bounds.append((COMPARE[found[1]], edge))
+    if kind == "release":
+        return lambda value: value is not None and all(ask(tuple(value), edge) for ask, edge in bounds)
+    return lambda value: _is_number(value) and all(ask(value, edge) for ask, edge in bounds)
+
+
+def _edge(text: str, kind: str) -> Any:
+    if kind == "release":
+        return release(text)
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _is_word(wanted: str, kind: str) -> Test:
+    """Equal after both are canonical, or beginning alike where the wanted word ends in "*"."""
+    if kind == "release":
+        exact = release(wanted)
+        return lambda value: value is not None and tuple(value) == exact
+    if wanted.endswith("*"):
+        start = wanted[:-1].lower()
+        return lambda value: isinstance(value, str) and value.lower().startswith(start)
+    name = canonical(kind, wanted) if kind in ("models", "chips") else wanted
+    return lambda value: isinstance(value, str) and value.lower() == name.lower()
+
+
+def fact(entry: Mapping[str, Any], where: str) -> Fact:
+    """One `[[fact]]` of a file.
+
+    Raises:
+      InputError: it sets nothing, lacks source or date, or has a key that facts do not have.
+    """
+    known = ("set", "means", "when", "source", "date", "evidence", "says")
+    if unknown := [key for key in entry if key not in known]:
+        raise InputError(f"{where}: a fact has no {unknown[0]!r}; its keys are {', '.join(known)}")
+    sets, means = (
+        {name: _value(value) for name, value in entry.get(key, {}).items()} for key in ("set", "means")
+    )
+    if not sets and not means:
+        raise InputError(f"{where}: a fact must `set` something, or say what a word `means`")
+    if not entry.get("source") or not re.fullmatch(r"\d{4}(-\d{2}){0,2}", str(entry.get("date"))):
+        raise InputError(f"{where}: a fact needs a source and a date (YYYY or YYYY-MM)")
+    when = entry.get("when", {})
+    return Fact(
+        sets=sets,
+        means=means,
+        when=when,
+        source=entry["source"],
+        date=str(entry["date"]),
+        evidence=entry.get("evidence", ""),
+        says=entry.get("says", ""),
+        tests=tuple((n, condition(n, wanted, CONDITIONS.get(n, _kind(wanted)))) for n, wanted in when.items()),
+    )
+
+
+def _kind(wanted: Any) -> str:
+    """Kind of a name that facts set, by what is asked of it."""
+    first = wanted[0] if isinstance(wanted, list) and wanted else wanted
+    return "number" if _is_number(first) or (isinstance(first, str) and _RANGE.match(first)) else "word"
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        arguments = {k: v for k, v in value.items() if k != "rule"}
+        return Rule(str(value.get("rule", "")), arguments)
+    return float(value) if _is_number(value) or isinstance(value, bool) else value
+
+
+class Applied(NamedTuple):
+    """What facts made of a question: values by name, and the facts that decided them, in order."""
+
+    values: dict[str, Any]
+    facts: tuple[Fact, ...]
+
+
+def apply(facts: Iterator[Fact] | tuple[Fact, ...], words: Mapping[str, Any], given: frozenset[str]) -> Applied:
+    """Apply facts in order; the last that holds decides a name.
+
+    Args:
+      words: of the question; conditions see these and what facts have set before.
+      given: names that the question itself says, which only `means` replaces.
+    """
+    known, values, by = dict(words), {}, {}
+    for each in facts:
+        if not each.holds(known):
+            continue
+        found = {name: v for name, v in each.sets.items() if name not in given} | dict(each.means)
+        for name, value in found.items():
+            values[name] = known[name] = value
+            by[name] = each
+    decided = tuple(dict.fromkeys(id(each) for each in by.values()))
+    last = {id(each): each for each in by.values()}
+    return Applied(values, tuple(last[key] for key in decided))
+
+
+@functools.cache
+def release_of(variant: str) -> tuple[int, ...] | None:
+    """`release`, remembered."""
+    return release(variant)

@@ -1,0 +1,208 @@
+"""Stacks by name, or by the path of a user's own file: families of training software."""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dmodel.catalog.facts import Fact, fact, release_of
+from dmodel.catalog.loader import fold, nearest
+from dmodel.types import InputError
+
+FOLDER = "stacks"
+EVERY, AFTER = "_every", "_after"
+"""Files whose facts hold for every stack: before its own, and as consequences of them."""
+
+KEYS = ("about", "lineage", "emits", "extends", "members", "aliases", "runs", "fact")
+
+
+class Stack(NamedTuple):
+    """One family of software, or an unknown one.
+
+    Attributes:
+      id: canonical name of the family. variant: what follows "/" in the name asked for.
+      lineage: code base that it grew from, whose fits it shares. emits: format of launch settings.
+      runs: what a search may propose for it. facts: what it does, in order of precedence.
+      known: whether a file describes it. about: one line.
+    """
+
+    id: str
+    variant: str
+    lineage: str
+    emits: str
+    runs: Mapping[str, Any]
+    facts: tuple[Fact, ...]
+    known: bool
+    about: str
+
+    @property
+    def name(self) -> str:
+        """Family and variant: "megatron-bridge/26.06"."""
+        return f"{self.id}/{self.variant}" if self.variant else self.id
+
+    @property
+    def release(self) -> tuple[int, ...] | None:
+        """The variant as a release, None where it is none."""
+        return release_of(self.variant)
+
+
+class File(NamedTuple):
+    """One file of facts as it is read."""
+
+    id: str
+    about: str
+    lineage: str
+    emits: str
+    extends: tuple[str, ...]
+    members: tuple[str, ...]
+    aliases: tuple[str, ...]
+    runs: Mapping[str, Any]
+    facts: tuple[Fact, ...]
+
+
+def read(text: str, name: str, where: str) -> File:
+    """A file of facts.
+
+    Raises:
+      InputError: it is no TOML, or has keys that such files do not have.
+    """
+    try:
+        found = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{where}: not readable as TOML ({error})") from None
+    if unknown := [key for key in found if key not in KEYS]:
+        close = nearest(unknown[0], list(KEYS), 1)
+        hint = f"; nearest: {close[0]}" if close else ""
+        raise InputError(f"{where}: unknown key {unknown[0]!r}{hint}. Keys are {', '.join(KEYS)}")
+    entries = found.get("fact", [])
+    return File(
+        id=name,
+        about=found.get("about", ""),
+        lineage=found.get("lineage", ""),
+        emits=found.get("emits", ""),
+        extends=tuple(found.get("extends", ())),
+        members=tuple(found.get("members", ())),
+        aliases=tuple(found.get("aliases", ())),
+        runs=found.get("runs", {}),
+        facts=tuple(fact(e, f"{where}, fact {i + 1}") for i, e in enumerate(entries)),
+    )
+
+
+@functools.cache
+def files() -> dict[str, File]:
+    """The shipped files by name."""
+    folder = resources.files("dmodel.catalog").joinpath(FOLDER)
+    paths = sorted((p for p in folder.iterdir() if p.name.endswith(".toml")), key=lambda p: p.name)
+    names = [path.name.removesuffix(".toml") for path in paths]
+    return {
+        name: read(path.read_text(encoding="utf-8"), name, f"catalog, {FOLDER}/{path.name}")
+        for name, path in zip(names, paths, strict=True)
+    }
+
+
+def names() -> list[str]:
+    """Families that the catalog describes, members of each file among them."""
+    found = [(file.id, *file.members) for file in files().values() if not file.id.startswith("_")]
+    return [name for group in found for name in group if not name.endswith("*")]
+
+
+@functools.cache
+def _spellings() -> dict[str, tuple[str, str]]:
+    """Folded spelling → (family, file); one that two files claim is an error of the data."""
+    found: dict[str, tuple[str, str]] = {}
+    for file in files().values():
+        own = [] if file.id.startswith("_") else [(file.id, file.id)]
+        own += [(member, member) for member in file.members if not member.endswith("*")]
+        own += [(alias, file.id) for alias in file.aliases]
+        for spelling, family in own:
+            if found.setdefault(fold(spelling), (family, file.id)) != (family, file.id):
+                raise InputError(f"catalog, stacks: {spelling!r} names two stacks")
+    return found
+
+
+@functools.cache
+def _patterns() -> tuple[tuple[str, str], ...]:
+    """(beginning of a family's name, file), longest first."""
+    found = [(m[:-1], f.id) for f in files().values() for m in f.members if m.endswith("*")]
+    return tuple(sorted(found, key=lambda pair: -len(pair[0])))
+
+
+def known_family(name: str) -> tuple[str, str] | None:
+    """(family, file) that a name without its variant means; None where no file has it."""
+    if exact := _spellings().get(fold(name)):
+        return exact
+    low = name.strip().lower()
+    return next(((low, file) for start, file in _patterns() if low.startswith(start)), None)
+
+
+def _chain(file: File) -> tuple[Fact, ...]:
+    """Facts of a file behind those of what it extends."""
+    inherited = [each for name in file.extends for each in _chain(_parent(file, name))]
+    return (*inherited, *file.facts)
+
+
+def _parent(file: File, name: str) -> File:
+    if name not in files():
+        raise InputError(f"stack {file.id}: extends {name!r}, which is none of {', '.join(files())}")
+    return files()[name]
+
+
+def _inherited(file: File, key: str) -> Any:
+    """A key of a file, else of what it extends."""
+    value = getattr(file, key)
+    return value or next((v for n in file.extends if (v := _inherited(_parent(file, n), key))), value)
+
+
+def is_file(name: str) -> bool:
+    """Whether a stack is named by the path of a file."""
+    return name.endswith(".toml")
+
+
+@functools.lru_cache(maxsize=4096)
+def stack(name: str) -> Stack:
+    """The stack of a name, "family" or "family/variant", or of the path of a TOML file.
+
+    Args:
+      name: spelled in any case. A family that no file describes has only the facts of every stack.
+    Raises:
+      InputError: a file that cannot be read or used.
+    """
+    if is_file(name):
+        return _of_file(Path(name))
+    family, _, variant = (part.strip() for part in name.partition("/"))
+    found = known_family(family)
+    if found is None:
+        return _stack(File(family, "", family, "", (), (), (), {}, ()), family, variant, False)
+    return _stack(files()[found[1]], found[0], variant, True)
+
+
+def _stack(file: File, family: str, variant: str, known: bool) -> Stack:
+    every = (*files()[EVERY].facts, *_chain(file))
+    lineage = _inherited(file, "lineage") or family
+    emits, runs = _inherited(file, "emits"), _inherited(file, "runs")
+    return Stack(family, variant, lineage, emits, runs, every, known, file.about)
+
+
+def _of_file(path: Path) -> Stack:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"--stack {path}: not readable ({error}); name a stack or a TOML file") from None
+    return _stack(read(text, path.stem, str(path)), path.stem, "", True)
+
+
+def consequences() -> tuple[Fact, ...]:
+    """Facts that follow from what a stack does, whatever the stack."""
+    return files()[AFTER].facts
+
+
+def unknown(name: str, more: list[str]) -> str:
+    """Text of the error about a stack that neither a file nor a profile knows."""
+    every = list(dict.fromkeys([*names(), *more]))
+    close = nearest(name.partition("/")[0], every)
+    hint = f"nearest: {', '.join(close)}" if close else f"known: {', '.join(every)}"
+    return f"unknown stack {name!r}; {hint}. `dmodel catalog stacks` lists all; a TOML file of your own does too"
