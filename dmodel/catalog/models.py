@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from dmodel.catalog import huggingface
-from dmodel.catalog.loader import Entry, resolve, table, unknown
+from dmodel.catalog.loader import Entry, canonical, known_name, resolve, table, unknown
 from dmodel.types import InputError, number
 from dmodel.workload import Transformer
 
@@ -53,6 +54,27 @@ def _find(name: str) -> str | None:
         return resolve("models", name)
     except InputError:
         return None
+
+
+TUNED = {"-sft": "sft", "-lora": "lora"}
+"""Endings of models' names that say how they are tuned."""
+
+
+@functools.lru_cache(maxsize=4096)
+def identify(name: str) -> tuple[str, str]:
+    """Canonical id of a model and how its name says that it is tuned: "none", "sft" or "lora".
+
+    A name that the catalog does not have keeps its own spelling, folded.
+
+    >>> identify("Llama3-70B-SFT"), identify("meta-llama/Llama-2-7b-hf")
+    (('llama-3-70b', 'sft'), ('llama-2-7b', 'none'))
+    """
+    base, low, tuning = name, name.lower(), "none"
+    for ending, kind in TUNED.items():
+        if low.endswith(ending):
+            base, tuning = name[: -len(ending)], kind
+    found = known_name("models", base) or known_name("models", _hub_name(base))
+    return found or canonical("models", base), tuning
 
 
 def _config_path(name_or_path: str) -> Path | None:

@@ -1,0 +1,189 @@
+"""A question in words: one configuration as somebody states it, whatever they leave open.
+
+Files, the shell and the API all make a `Question`; `dmodel.resolve` turns it into records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from dmodel.catalog.facts import Rule
+from dmodel.catalog.models import identify
+from dmodel.catalog.stack import Stack, stack
+from dmodel.columns import base_precision
+from dmodel.profiles.groupings import members
+from dmodel.types import InputError
+from dmodel.workload import Transformer
+
+Value = float | str | tuple[str, ...] | Rule
+TUNINGS = ("none", "sft", "lora")
+
+
+class Assumption(NamedTuple):
+    """What fills something that a question leaves open: in words, and who says so where a fact
+    does."""
+
+    text: str
+    source: str = ""
+    date: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.text} ({self.source}, {self.date})" if self.source else self.text
+
+
+class Question(NamedTuple):
+    """One configuration in words.
+
+    Attributes:
+      columns: name of `dmodel.columns` → value, text or number; what is missing is open.
+      settings: any other name → value; what is missing is the stack's.
+      model: a shape of the caller's own, in place of the catalog's and of columns.
+      system: name of a system of the catalog; "" = the one that stack and chip imply.
+      where: file and line, for messages; "" where there is none.
+    """
+
+    columns: Mapping[str, float | str]
+    settings: Mapping[str, Any] = {}
+    model: Transformer | None = None
+    system: str = ""
+    where: str = ""
+
+    def text(self, name: str) -> str:
+        """A column of words; "" when open."""
+        return str(self.columns.get(name, ""))
+
+    def number(self, name: str) -> float | None:
+        """A column of numbers; None when open."""
+        value = self.columns.get(name)
+        return None if value is None or value == "" else float(value)
+
+    def known(self, name: str) -> float:
+        """A number that must be there.
+
+        Raises:
+          InputError: it is open.
+        """
+        value = self.number(name)
+        if value is None:
+            at = f"{self.where}: " if self.where else ""
+            raise InputError(f"{at}{name} is open; say it as a column, an option or --set {name}=…")
+        return value
+
+    @property
+    def stack(self) -> Stack:
+        """The software."""
+        return stack(self.text("stack"))
+
+    @property
+    def precision(self) -> str:
+        """Precision of the matmuls without its variant; bf16 when open."""
+        return base_precision(self.text("precision")) or "bf16"
+
+    @property
+    def tuning(self) -> str:
+        """One of `TUNINGS`: as set, else by the ending of the model's name."""
+        return str(self.settings.get("tuning") or identify(self.text("model"))[1])
+
+    @property
+    def fused_attention(self) -> bool:
+        """Whether kernels fuse attention, as they do unless told."""
+        return self.text("attention") != "none"
+
+
+class Degrees(NamedTuple):
+    """Degrees [count] and micro-batch [sequence], none of them open; what is assumed of them."""
+
+    dp: float
+    tp: float
+    pp: float
+    cp: float
+    ep: float
+    micro_batch: float | None
+    assumed: tuple[Assumption, ...]
+
+
+def degrees(question: Question) -> Degrees:
+    """Fill the open degrees so that dp·tp·pp·cp are the devices.
+
+    Open cp, pp, tp and ep count as 1. An open dp is what is left of the devices. Where dp is said
+    and only one of tp and pp is open, that one is what is left. The micro-batch stays open.
+
+    Raises:
+      InputError: the degrees do not multiply to the devices.
+    """
+    devices = question.known("n_accel")
+    given = {name: question.number(name) for name in ("dp", "tp", "pp", "cp", "ep")}
+    derived = _derived(given)
+    assumed = []
+    for name in ("tp", "pp", "cp", "ep"):
+        if given[name] is None and name != derived:
+            given[name] = 1.0
+            assumed.append(Assumption(f"{name} blank: 1"))
+    product = 1.0
+    for name in ("dp", "tp", "pp", "cp"):
+        product *= given[name] or 1.0
+    if derived and devices % product == 0.0:
+        given[derived] = devices / product
+        rest = "from the devices and the other degrees"
+        assumed.append(Assumption(f"{derived} blank: {given[derived]:g}, {rest}"))
+    elif product != devices:
+        raise InputError(_mismatch(given, product, devices))
+    found = {name: float(value or 1.0) for name, value in given.items()}
+    return Degrees(**found, micro_batch=question.number("micro_batch"), assumed=tuple(assumed))
+
+
+def _derived(given: Mapping[str, float | None]) -> str:
+    """The degree that follows from the others; "" where all are said."""
+    if given["dp"] is None:
+        return "dp"
+    blank = [name for name in ("tp", "pp") if given[name] is None]
+    return blank[0] if len(blank) == 1 else ""
+
+
+def _mismatch(given: Mapping[str, float | None], product: float, devices: float) -> str:
+    names = [name for name in ("dp", "tp", "pp", "cp") if given[name] is not None]
+    shown = "·".join(f"{given[name]:g}" for name in names)
+    whole = devices % (product / (given["dp"] or 1.0)) == 0.0
+    fits = f"dp = {devices / (product / (given['dp'] or 1.0)):g} would do" if whole else ""
+    hint = fits or "choose degrees whose product divides the devices"
+    return (
+        f"degrees do not multiply to the devices: {'·'.join(names)} = {shown} = {product:g}, "
+        f"n_accel = {devices:g}; {hint}"
+    )
+
+
+def words(question: Question, at: Degrees, chip: str) -> dict[str, Any]:
+    """What conditions of facts may ask about a question (`dmodel.catalog.facts.CONDITIONS`)."""
+    software, experts = question.stack, max(question.number("n_experts") or 1.0, 1.0)
+    layers = question.known("n_layers")
+    return {
+        "stack": software.id,
+        "variant": software.variant,
+        "release": software.release,
+        "model": identify(question.text("model"))[0],
+        "chip": chip,
+        "generation": members(chip, None)["generation"],
+        "tuning": question.tuning,
+        "precision": question.precision,
+        "scaling": question.text("precision").lower() or "bf16",
+        "attention": "flash" if question.fused_attention else "none",
+        "recompute": question.text("recompute"),
+        "composed": bool(question.settings.get("composed")),
+        "n_experts": experts,
+        "top_k": question.number("top_k") or 1.0,
+        "n_layers": layers,
+        "stage_layers": layers / at.pp,
+        "devices": question.known("n_accel"),
+        "accel_per_node": question.number("accel_per_node"),
+        "seq_len": question.known("seq_len"),
+        "micro_batch": at.micro_batch,
+        "dp": at.dp,
+        "tp": at.tp,
+        "pp": at.pp,
+        "cp": at.cp,
+        "ep": at.ep,
+        "zero": 1.0 if (zero := question.number("zero_stage")) is None else zero,
+        "shard": question.number("shard"),
+        "interleave": question.number("interleave"),
+    } | dict(question.settings)

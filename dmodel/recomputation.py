@@ -1,0 +1,254 @@
+"""What a layer does again in the backward pass, and what of the rest waits in host memory: from
+words to shares of a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dmodel import counts
+from dmodel.cost import memory
+from dmodel.plan import Plan
+from dmodel.question import Assumption, Question
+from dmodel.types import Array, InputError
+from dmodel.workload import Transformer
+
+RESULTS = ("qkv", "core", "out", "up", "down")
+"""Results of a layer that a policy may keep: queries, keys and values; attention's core; its output
+projection; products into the MLP, and out of it."""
+
+PRODUCTS = ("qkv", "out", "up", "down")
+"""Results of all products of a layer."""
+
+MODULES = {
+    "core_attn": {"attention": 1.0},
+    "mla_up_proj": {"latents": 1.0},
+    "mlp": {"dense": 1.0},
+    "moe": {"experts": 1.0},
+    "layernorm": {"norms": 1.0},
+    "moe_act": {"activation": 1.0},
+}
+"""What Megatron-Core does again for names of `recompute_modules` (its `transformer_config.py`).
+
+Of norms and experts' activation only the bytes that are kept no more are counted, not the time they
+take again: fits of all rows are less likely with it.
+"""
+
+SELECTIVE = ("core", "operator", "products", "nothing")
+"""What stacks mean with selective recomputation: the core of attention; every second product of a
+layer; all but the products; nothing, where fused attention keeps no scores."""
+
+CHOICES = ("recompute_layers", "recompute_keeps", "recompute_modules")
+"""Settings that say what is done again beside the column `recompute`."""
+
+
+class Again(NamedTuple):
+    """What is done again of a layer in the backward pass: 0, 1 or a share each, numbers or arrays.
+
+    Attributes:
+      layers: share of the layers that are done again in full; the rest is about the others.
+      attention: the core. queries_values, keys: their products, or for latents what these come
+        from. latents: products from latents. out: that of attention's output.
+      into, gate, back: into MLPs and experts, the gate's, and out of them.
+      dense, experts: all of that, in dense layers' MLPs alone, and in routed and shared experts.
+      norms, activation: those before products, and that of experts: bytes alone.
+      narrow: 1 where what MLPs keep for their activation is held in half the bytes.
+      streams: kernels that stream. last_kept: 1 where the last product's result is kept though
+        nothing reads it. inputs, others: what of a layer's input, and of all else that it keeps,
+        waits in host memory. said: how it is known.
+    """
+
+    layers: Array = 0.0
+    attention: Array = 0.0
+    queries_values: Array = 0.0
+    keys: Array = 0.0
+    latents: Array = 0.0
+    out: Array = 0.0
+    into: Array = 0.0
+    gate: Array = 0.0
+    back: Array = 0.0
+    dense: Array = 0.0
+    experts: Array = 0.0
+    norms: Array = 0.0
+    activation: Array = 0.0
+    narrow: Array = 0.0
+    streams: Array = 0.0
+    last_kept: Array = 0.0
+    inputs: Array = 0.0
+    others: Array = 0.0
+    said: tuple[str, ...] = ()
+
+
+def by_policy(keeps: Sequence[str], experts: float) -> Again:
+    """What is done again of a layer that keeps some of `RESULTS`: all that its backward pass reads
+    and that is not kept; so not the last product, but of experts, whose results are weighted."""
+    shown = ", ".join(keeps) or "nothing"
+    said = f"recompute: a layer keeps {shown} beside its input and does the rest again"
+    qkv, core, out, up, down = (float(part not in keeps) for part in RESULTS)
+    return Again(
+        attention=core,
+        queries_values=qkv,
+        keys=qkv,
+        latents=qkv,
+        out=out,
+        into=up,
+        gate=up,
+        back=down * (experts > 1.0),
+        streams=1.0,
+        said=(said,),
+    )
+
+
+def by_operator(experts: float) -> Again:
+    """Attention and every second product are kept, counted through a layer, so keys, attention's
+    output and the second matrix into the MLP run again, and all that streams (torchtitan's
+    `selective_ac_option` op). Experts' grouped products are on no list of what is kept."""
+    said = "selective recompute by operator: every second product of a layer, and what streams"
+    mixture = float(experts > 1.0)
+    return Again(
+        keys=1.0,
+        out=1.0,
+        into=mixture,
+        gate=1.0,
+        back=mixture,
+        streams=1.0,
+        last_kept=1.0 - mixture,
+        said=(said,),
+    )
+
+
+def of_modules(names: Sequence[str], experts: float) -> Again:
+    """What is done again for names of modules; those that are not counted are said, experts' among
+    them where there are none."""
+    there = {n: p for n, p in MODULES.items() if experts > 1.0 or not n.startswith("moe")}
+    counted, others = ([n for n in names if (n in there) == yes] for yes in (True, False))
+    parts = {part: value for name in counted for part, value in there[name].items()}
+    said = [f"recompute of modules {', '.join(counted)}"] if counted else []
+    if others:
+        known = ", ".join(there)
+        said.append(f"recompute of {', '.join(others)}: not counted; counted are {known}")
+    return Again(**parts, said=tuple(said))
+
+
+def _selective(way: str, experts: float) -> Again:
+    ways = {
+        "operator": lambda: by_operator(experts),
+        "products": lambda: by_policy(PRODUCTS, experts),
+        "core": lambda: Again(attention=1.0),
+        "nothing": Again,
+    }
+    return ways[way]()
+
+
+def chosen(question: Question, settings: Mapping[str, Any], experts: float) -> Again:
+    """What is done again, by the column and the settings; nothing where both are open.
+
+    Raises:
+      InputError: the question says two of `CHOICES`, or one beside `recompute` none or full.
+    """
+    kind = question.text("recompute")
+    given = [name for name in CHOICES if name in question.settings]
+    if len(given) > 1 or (given and kind in ("none", "full")):
+        both = " and ".join([*([f"recompute={kind}"] if kind in ("none", "full") else []), *given])
+        raise InputError(f"{both}: these say different things; say one of them")
+    if kind in ("none", "full"):
+        return Again(float(kind == "full"))
+    names = given or [name for name in CHOICES if settings.get(name)]
+    if names:
+        return _by_setting(names[0], settings[names[0]], experts)
+    if kind == "selective":
+        return _selective(str(settings.get("selective", "core")), experts)
+    return Again()
+
+
+def _by_setting(name: str, value: Any, experts: float) -> Again:
+    if name == "recompute_layers":
+        share = float(value)
+        return Again(share, said=(f"recompute: {share:.2g} of the layers",) if share else ())
+    parts = [] if value == "nothing" else [value] if isinstance(value, str) else list(value)
+    parts = [part for part in parts if part != "nothing"]
+    return by_policy(parts, experts) if name == "recompute_keeps" else of_modules(parts, experts)
+
+
+def again(
+    question: Question, settings: Mapping[str, Any], experts: float, said: list[Assumption]
+) -> Again:
+    """What is done again, and what of the rest waits in host memory."""
+    found = chosen(question, settings, experts)
+    found = found._replace(narrow=float(settings.get("narrow_activations", 0.0)))
+    both = settings.get("offload", 0.0)
+    inputs, others = (
+        float(settings.get(n, both)) for n in ("offload_inputs", "offload_results")
+    )
+    said.extend(Assumption(text) for text in found.said)
+    parts = (("layers' inputs", inputs), ("results", others))
+    waits = " and ".join(f"{share:.0%} of {what}" for what, share in parts if share)
+    if waits:
+        said.append(Assumption(f"{waits} kept for the backward pass wait in host memory"))
+    return found._replace(inputs=inputs, others=others)
+
+
+def stacked(parts: Sequence[Again]) -> Again:
+    """What is done again in each of several cases, `[n]`."""
+    names = [name for name in Again._fields if name != "said"]
+    found: dict[str, Any] = {n: np.array([getattr(p, n) for p in parts], float) for n in names}
+    return Again(**found)
+
+
+def redone(again: Again, model: Transformer, plan: Plan) -> Plan:
+    """The plan with what is done again as shares: of the layers, of the core, of the FLOPs of
+    products, and of what streams; and with what of the bytes kept is offloaded."""
+    flops = np.asarray(counts.matmuls(model, plan).flops)[:-1]
+    heads, groups = np.asarray(model.n_heads), np.asarray(model.n_kv_heads)
+    keys = groups / np.maximum(heads + 2.0 * groups, 1.0)
+    gate = np.asarray(model.gated_mlp) / (1.0 + np.asarray(model.gated_mlp))
+    share, up, down = _dense_share(model), flops[3] + flops[5], flops[4] + flops[6]
+    passed = share * again.dense + (1.0 - share) * again.experts
+    products = flops[0] * (keys * again.keys + (1.0 - keys) * again.queries_values)
+    products = products + flops[1] * again.latents + flops[2] * again.out
+    products = products + up * (gate * again.gate + (1.0 - gate) * again.into) + down * again.back
+    products = products + passed * (flops[3] + flops[4]) + again.experts * (flops[5] + flops[6])
+    done = plan.replace(
+        recompute_layers=again.layers,
+        recompute_attention=again.attention,
+        recompute_products=products / flops.sum(0),
+        recompute_elementwise=again.streams,
+        last_kept=again.last_kept,
+    )
+    forgotten = _forgotten(again, model, done)
+    return offloading(again, model, done.replace(recompute_bytes=forgotten))
+
+
+def _dense_share(model: Transformer) -> np.ndarray:
+    """Share of the width of MLPs that every token passes that lies in dense layers, beside shared
+    experts [1]; all without experts."""
+    wide = model.n_dense_layers * model.d_ff_dense
+    shared = (model.n_layers - model.n_dense_layers) * model.n_shared_experts * model.d_ff
+    mixture = np.asarray(model.n_experts) > 1.0
+    return np.where(mixture, wide / np.maximum(wide + shared, 1.0), 1.0)
+
+
+def _forgotten(again: Again, model: Transformer, plan: Plan) -> Array:
+    """Share of a layer's bytes that modules which are done again keep no more [1].
+
+    Queries, keys and values from latents, dense layers' MLPs, experts with the shared ones, outputs
+    of norms, results of experts' activation; 0 where what streams is done again too, which
+    `memory.kept_result_bytes` counts.
+    """
+    kept, dense = memory.layer_keeps(model, plan), _dense_share(model)
+    latents = again.latents * (np.asarray(model.kv_rank) > 0.0)
+    mlps = again.dense * dense + again.experts * (1.0 - dense)
+    gone = latents * kept.queries + mlps * kept.dense + again.norms * kept.norms
+    gone = gone + 0.5 * again.narrow * (1.0 - again.dense) * kept.dense
+    activated = np.maximum(again.experts, again.activation) * kept.activated
+    gone = gone + again.experts * kept.experts + activated
+    return np.asarray((1.0 - again.streams) * gone / kept.total)
+
+
+def offloading(again: Again, model: Transformer, plan: Plan) -> Plan:
+    """The plan with what of the bytes that its layers keep is offloaded."""
+    parts = (memory.layer_input_bytes, memory.layer_activation_bytes)
+    inputs, kept = (np.asarray(f(model, plan)) for f in parts)
+    return plan.replace(offload=again.others + (again.inputs - again.others) * inputs / kept)

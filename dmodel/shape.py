@@ -1,0 +1,344 @@
+"""The shape of a question's model: its columns, what the catalog knows of that model, and what the
+count of parameters decides."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from dmodel.catalog.loader import known_name, table
+from dmodel.catalog.models import from_shape, identify
+from dmodel.counts import parameters
+from dmodel.question import Assumption, Question
+from dmodel.types import InputError
+from dmodel.workload import Transformer
+
+FROM_MODEL = (
+    "n_layers",
+    "d_model",
+    "d_ff",
+    "gated_mlp",
+    "n_heads",
+    "n_kv_heads",
+    "head_dim",
+    "vocab",
+    "n_experts",
+    "top_k",
+)
+"""Columns of a shape that the catalog can fill."""
+
+SIZES = ("n_layers", "d_model", "d_ff", "n_heads", "vocab")
+"""Those without which a question has no shape."""
+
+WRITTEN = ("n_layers", "d_model", "d_ff", "n_heads", "n_experts")
+"""Columns by which a model is known for the one of that name in the catalog."""
+
+OF_RUN = ("seq_len", "imbalance", "trainable", "n_mtp", "tied_embeddings", "causal")
+OF_ADAPTERS = (
+    "first_adapters",
+    "first_adapted",
+    "last_adapters",
+    "last_adapted",
+    "adapter_dropout",
+)
+PLAIN = {
+    name: field.default
+    for name, field in Transformer.__dataclass_fields__.items()
+    if isinstance(field.default, float)
+}
+"""What a shape means where it does not say: untied, causal, dense, balanced, trained."""
+
+UNWRITTEN = tuple(n for n in PLAIN if n not in (*FROM_MODEL, *OF_RUN, *OF_ADAPTERS))
+"""Numbers of a model that no column holds."""
+
+FAR, NEAR = 0.1, 0.03
+"""Relative distance of the count of parameters from the published one that says no to a shape, and
+one that says yes."""
+
+
+@lru_cache(maxsize=512)
+def catalog_shape(name: str) -> Mapping[str, float]:
+    """Numbers of the catalog's model of a name, its count of parameters among them; empty without.
+
+    Only names, or a hub's spelling: a table must not make this read files.
+    """
+    known = known_name("models", identify(name)[0]) if name else None
+    if known is None:
+        return {}
+    found = from_shape(table("models")[known]["shape"])
+    return numbers(found) | {"n_params": float(parameters(found))}
+
+
+def numbers(model: Transformer) -> dict[str, float]:
+    """A model's numbers by name."""
+    return {name: float(getattr(model, name)) for name in Transformer.__dataclass_fields__}
+
+
+def completed(question: Question) -> tuple[Question, tuple[Assumption, ...]]:
+    """The question with the open columns of its shape filled.
+
+    By a shape of the caller's own, else by the catalog where a needed column is open and no column
+    that is said contradicts it: of sizes and heads (a vocabulary may be padded), experts, or the
+    count of parameters. Of a caller's own shape, columns that are said count.
+    """
+    name = question.text("model")
+    if question.model is not None:
+        known: Mapping[str, float] = numbers(question.model)
+        filled = {n: known[n] for n in (*FROM_MODEL, "seq_len") if n not in question.columns}
+        return question._replace(columns={**question.columns, **filled}), ()
+    blank = [n for n in FROM_MODEL if n not in question.columns]
+    known = catalog_shape(name) if set(blank) & set(SIZES) else {}
+    said = [n for n in (*FROM_MODEL, "n_params") if n in question.columns]
+    if not known or any(_differs(n, float(question.columns[n]), known[n]) for n in said):
+        return question, ()
+    dense = known["n_experts"] <= 1.0
+    filled = {n: known[n] for n in blank if not (dense and n in ("n_experts", "top_k"))}
+    text = f"shape blank: {', '.join(filled)} as of {name} in the catalog"
+    if "seq_len" not in question.columns:
+        filled["seq_len"] = known["seq_len"]
+        text += f"; {known['seq_len']:g} tokens a sequence, its own"
+    return question._replace(columns={**question.columns, **filled}), (Assumption(text),)
+
+
+def _differs(name: str, given: float, value: float) -> bool:
+    """Whether a column says something else than the catalog."""
+    if name == "n_params":
+        return bool(given) and abs(given / value - 1.0) > FAR
+    counted = max(given, 1.0) if name in ("n_experts", "top_k") else given
+    return name != "vocab" and counted != value
+
+
+def check(question: Question) -> None:
+    """Refuse a question without a shape.
+
+    Raises:
+      InputError: a needed column is open and the catalog has no such model.
+    """
+    lacking = [n for n in (*SIZES, "seq_len") if n not in question.columns]
+    if lacking:
+        raise InputError(
+            f"{', '.join(lacking)} open, and the catalog does not fill them for the model "
+            f"{question.text('model')!r}; name a model of `dmodel catalog models`, a config.json, "
+            "or say the shape"
+        )
+
+
+def _own(question: Question) -> Mapping[str, float]:
+    """What is known of the model besides its columns: a caller's own shape, else the catalog's
+    where columns agree with it."""
+    if question.model is not None:
+        return numbers(question.model)
+    known = catalog_shape(question.text("model"))
+    experts = max(question.number("n_experts") or 1.0, 1.0)
+    said = {n: question.known(n) for n in WRITTEN if n != "n_experts"} | {"n_experts": experts}
+    return known if known and all(known[n] == said[n] for n in WRITTEN) else {}
+
+
+def model(question: Question, settings: Mapping[str, Any], said: list[Assumption]) -> dict[str, float]:
+    """Numbers of the model of a question whose columns are complete.
+
+    Open n_kv_heads: n_heads. head_dim: the catalog's for a model that it knows by name and shape,
+    else d_model / n_heads. gated_mlp: two matrices when d_ff = 4 d_model.
+
+    Args:
+      settings: what facts and the question set besides columns.
+      said: assumptions, to be added to.
+    """
+    known = _own(question)
+    shape = {n: question.known(n) for n in (*SIZES, "seq_len")}
+    shape |= _heads(question, known, shape, said)
+    shape["gated_mlp"] = _gated(question, shape, said)
+    shape |= _experts(question, known, settings, said)
+    shape |= _besides(question, known, said)
+    shape["n_mtp"] = float(settings.get("n_mtp", 0.0))
+    shape["trainable"] = float(question.tuning != "lora")
+    shape |= _packed(question, settings, shape, said)
+    if not shape["trainable"]:
+        shape |= _adapters(settings, shape, said)
+    # -1: left to the count of parameters
+    shape["tied_embeddings"] = known.get("tied_embeddings", -1.0)
+    return {**PLAIN, **shape}
+
+
+def _heads(
+    question: Question, known: Mapping[str, float], shape: Mapping[str, float], said: list
+) -> dict[str, float]:
+    heads, even = shape["n_heads"], shape["d_model"] / shape["n_heads"]
+    if known.get("kv_rank"):
+        # columns hold the heads of latent attention in one way or another
+        found = {"n_kv_heads": known["n_kv_heads"], "head_dim": known["head_dim"]}
+    else:
+        own = known.get("head_dim", even)
+        found = {
+            "n_kv_heads": question.number("n_kv_heads") or heads,
+            "head_dim": question.number("head_dim") or own,
+        }
+    if question.number("n_kv_heads") is None:
+        said.append(Assumption("n_kv_heads blank: n_heads"))
+    if question.number("head_dim") is None:
+        whose = "d_model / n_heads" if found["head_dim"] == even else "the catalog's"
+        said.append(Assumption(f"head_dim blank: {found['head_dim']:g}, {whose}"))
+    return found
+
+
+def _gated(question: Question, shape: Mapping[str, float], said: list) -> float:
+    given = question.number("gated_mlp")
+    if given is not None:
+        return given
+    found = float(shape["d_ff"] != 4.0 * shape["d_model"])
+    ratio = shape["d_ff"] / shape["d_model"]
+    said.append(Assumption(f"gated_mlp blank: {found:g}, from d_ff / d_model = {ratio:.3g}"))
+    return found
+
+
+def _experts(
+    question: Question, known: Mapping[str, float], settings: Mapping[str, Any], said: list
+) -> dict[str, float]:
+    experts = max(question.number("n_experts") or 1.0, 1.0)
+    if question.number("n_experts") is None:
+        said.append(Assumption("n_experts blank: no experts"))
+    load = float(settings.get("imbalance", 1.0)) * known.get("imbalance", 1.0)
+    if experts > 1.0:
+        even = f"busiest {load:g} times the mean" if load != 1.0 else "balanced load"
+        alike = "" if known else ", no shared expert, all layers alike"
+        said.append(Assumption(f"experts: {even}{alike}"))
+    return {"n_experts": experts, "top_k": visited(question, said), "imbalance": load}
+
+
+def visited(question: Question, said: list[Assumption]) -> float:
+    """Experts that each token visits. Open or 0 in a mixture: the catalog's for a model of that
+    name with as many experts, else 1."""
+    given, experts = question.number("top_k"), max(question.number("n_experts") or 1.0, 1.0)
+    if given or experts <= 1.0:
+        return given or 1.0
+    name = question.text("model")
+    known = numbers(question.model) if question.model is not None else catalog_shape(name)
+    agrees = known.get("n_experts") == experts
+    found = known["top_k"] if agrees else 1.0
+    whose = f"of {name} in the catalog" if agrees else "each token visits one expert"
+    said.append(Assumption(f"top_k {'blank' if given is None else '0'}: {found:g}, {whose}"))
+    return found
+
+
+def _besides(question: Question, known: Mapping[str, float], said: list) -> dict[str, float]:
+    """Numbers of the model that no column holds."""
+    found = {n: known[n] for n in UNWRITTEN if n in known and known[n] != PLAIN[n]}
+    if found and question.model is None:
+        shown = ", ".join(f"{name} {value:g}" for name, value in found.items())
+        said.append(Assumption(f"of {question.text('model')} in the catalog: {shown}"))
+    return found
+
+
+def _packed(
+    question: Question, settings: Mapping[str, Any], shape: Mapping[str, float], said: list
+) -> dict[str, float]:
+    """A causal window that stands for sequences packed of documents, which attention does not
+    leave."""
+    window = float(settings.get("packed_window", 0.0))
+    packs = 0.0 < window < shape["seq_len"] and question.fused_attention
+    if not packs or shape.get("windowed"):
+        return {}
+    text = "sequences are packed of documents, attention costs what a window of "
+    said.append(Assumption(f"{text}{window:g} tokens would"))
+    return {"window": window, "windowed": 1.0}
+
+
+FIRST, LAST = ("q_proj", "k_proj", "v_proj", "linear_qkv"), ("o_proj", "linear_proj")
+"""Modules of attention with an adapter beside what reads the width, and beside what returns it."""
+
+
+def _adapters(settings: Mapping[str, Any], shape: Mapping[str, float], said: list) -> dict[str, float]:
+    """Low-rank adapters beside products (LoRA, Hu et al. 2021); none in MLPs of a mixture.
+
+    Modules as Hugging Face and Megatron-Core name them; others are named as not counted.
+    """
+    queries, keys = (shape[n] * shape["head_dim"] for n in ("n_heads", "n_kv_heads"))
+    mlp = shape["d_ff"] if shape["n_experts"] <= 1.0 else 0.0
+    up = 1.0 + shape["gated_mlp"]
+    first = {"q_proj": queries, "k_proj": keys, "v_proj": keys, "linear_qkv": queries + 2.0 * keys}
+    first |= {"up_proj": mlp, "linear_fc1": up * mlp} | ({"gate_proj": mlp} if up > 1.0 else {})
+    last = {"o_proj": queries, "linear_proj": queries, "down_proj": mlp, "linear_fc2": mlp}
+    names = [n for n in settings.get("adapters", ()) if n != "nothing"]
+    read, returned = ([of[n] for n in names if n in of] for of in (first, last))
+    unknown = [n for n in names if n not in ("gate_proj", *first, *last)]
+    text = f"adapters on {', '.join(names) or 'nothing'}"
+    if unknown:
+        known = ", ".join(dict.fromkeys((*first, "gate_proj", *last)))
+        text += f"; not counted: {', '.join(unknown)} (known are {known})"
+    said.append(Assumption(text))
+    return {
+        "first_adapters": float(len(read)),
+        "first_adapted": sum(read),
+        "last_adapters": float(len(returned)),
+        "last_adapted": sum(returned),
+        "adapter_dropout": float(settings.get("adapter_dropout", 0.0)),
+    }
+
+
+def _infer_gated(model: Transformer, given: np.ndarray, said: Sequence[list]) -> Transformer:
+    """The other `gated_mlp` where the published parameter count contradicts the one at hand and
+    agrees with that one, tied or not: tables that read two matrices from `d_ff / d_model` make
+    models a quarter smaller."""
+    gated = np.asarray(model.gated_mlp)
+
+    def gap(of: np.ndarray) -> np.ndarray:
+        counts = [
+            parameters(model.replace(gated_mlp=of, tied_embeddings=np.full_like(given, tied)))
+            for tied in (0.0, 1.0)
+        ]
+        off = np.abs(np.asarray(counts, dtype=np.float64) / given - 1.0)
+        return np.min(off, axis=0)
+
+    wrong = (gap(gated) > FAR) & (gap(1.0 - gated) < NEAR)
+    for i in np.flatnonzero(wrong):
+        text = f"n_params says so, with {gated[i]:g} they would be over {FAR:.0%} off"
+        said[i].append(Assumption(f"gated_mlp {1.0 - gated[i]:g}: {text}"))
+    return model.replace(gated_mlp=np.where(wrong, 1.0 - gated, gated))
+
+
+def _infer_tied(model: Transformer, given: np.ndarray, said: Sequence[list]) -> Transformer:
+    """Tied embeddings where the published parameter count is clearly (three times) nearer to the
+    count with them; without a published count, as the catalog has it; else untied.
+
+    Counts are rounded as published, so a near tie between the two says nothing.
+    """
+    none = np.zeros_like(given)
+    given = np.nan_to_num(given)
+    untied = np.asarray(parameters(model.replace(tied_embeddings=none)), dtype=np.float64)
+    whole = untied - np.asarray(model.vocab * model.d_model)
+    tied = (given > 0.0) & (3.0 * np.abs(given - whole) < np.abs(given - untied))
+    known = np.asarray(model.tied_embeddings)
+    open_ = (given <= 0.0) & (known >= 0.0)
+    for i, texts in enumerate(said):
+        by = "as of the catalog" if open_[i] else "n_params says so"
+        is_tied = bool(known[i]) if open_[i] else bool(tied[i])
+        texts.append(Assumption(f"embeddings tied: {by}" if is_tied else "embeddings not tied"))
+    return model.replace(tied_embeddings=np.where(open_, known, tied).astype(np.float64))
+
+
+def settled(model: Transformer, questions: Sequence[Question], said: Sequence[list]) -> Transformer:
+    """Shapes `[n]` with what published counts of parameters decide: a third matrix of the MLP, tied
+    embeddings. A count that still contradicts the shape is said."""
+    given = np.array([q.number("n_params") or np.nan for q in questions])
+    own = np.array([q.model is not None for q in questions])
+    found = _infer_tied(_infer_gated(model, given, said), given, said)
+    kept = {
+        name: np.where(own, np.asarray(getattr(model, name)), np.asarray(getattr(found, name)))
+        for name in ("gated_mlp", "tied_embeddings")
+    }
+    found = found.replace(**kept)
+    for i, count in enumerate(np.asarray(parameters(found), dtype=np.float64)):
+        if abs(count / given[i] - 1.0) > FAR:
+            text = f"is not the {count:.4g} of the shape's columns, which are used: check both"
+            said[i].append(Assumption(f"n_params {given[i]:.4g} {text}"))
+    return found
+
+
+def needed(columns: Collection[str]) -> list[str]:
+    """Columns of a shape that a header lacks; none where models are named."""
+    if "model" in columns:
+        return []
+    return [name for name in (*SIZES, "seq_len") if name not in columns]
