@@ -27,7 +27,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 export PYTHON
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
-.PHONY: help demo test test-all lint bench venv clean check-python
+.PHONY: help demo test test-all lint oracle bench venv clean check-python
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | while IFS=$$'\t' read -r name text; do printf '  make %-9s %s\n' "$$name" "$$text"; done
@@ -44,6 +44,9 @@ test-all: $(VENV)/.dev ## all tests, the slow ones too
 lint: $(VENV)/.dev ## ruff and pyright
 	$(BIN)/ruff check .
 	$(BIN)/pyright
+
+oracle: $(VENV)/.dev ## what the model says of the published rows, against what was frozen; FREEZE=1 freezes it anew
+	$(BIN)/python -m tests.oracle $(if $(FREEZE),--freeze)
 
 bench: $(VENV)/.cli ## speed of the model, of its gradient, of the fit and of the shell
 	$(BIN)/python -m experiments.bench
