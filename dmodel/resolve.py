@@ -78,6 +78,13 @@ LEAVES = {
 }
 """Leaves of a plan that facts and settings decide, and what they are without any."""
 
+NEUTRAL = {
+    name: field.default
+    for name, field in Plan.__dataclass_fields__.items()
+    if isinstance(field.default, float)
+}
+"""Leaves that no fact decides, as a plan has them."""
+
 RuleOfRecompute = Callable[["Cases"], tuple[Array, Array]]
 """Rule for an open `recompute`: cases with none → `(recompute_layers, recompute_attention)`."""
 
@@ -201,7 +208,7 @@ def part(question: Question, said: list[Assumption]) -> Part:
         question = question._replace(columns={**question.columns, "vocab": vocab})
     model = shape.model(question, found.values, said)
     again = recomputation.again(question, found.values, model["n_experts"], said)
-    leaves = LEAVES | {n: float(found.values[n]) for n in LEAVES if n in found.values}
+    leaves = NEUTRAL | LEAVES | {n: float(found.values[n]) for n in LEAVES if n in found.values}
     leaves |= _stages(question, at, layout["interleave"], found.values, model, said)
     leaves |= layout | _fixed(question, said)
     return Part(

@@ -294,5 +294,5 @@ def _precision(row: Row) -> str:
 
 @lru_cache(maxsize=4096)
 def _system(accelerator: str, stack: str, domain_size: float | None, precision: str) -> System:
-    lookup: Callable[..., System] = catalog.system_for
+    lookup: Callable[..., System] = catalog.system_by_stack
     return lookup(accelerator, stack, domain_size, precision)

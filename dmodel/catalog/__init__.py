@@ -10,7 +10,7 @@ from dmodel.catalog.added import extend
 from dmodel.catalog.chips import chip, precisions
 from dmodel.catalog.loader import Entry, table
 from dmodel.catalog.models import transformer
-from dmodel.catalog.systems import system, system_for, system_name_for
+from dmodel.catalog.systems import system, system_by_stack, system_for, system_name_for
 from dmodel.types import InputError
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "names",
     "precisions",
     "system",
+    "system_by_stack",
     "system_for",
     "system_name_for",
     "transformer",

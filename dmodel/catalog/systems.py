@@ -70,6 +70,92 @@ def system(name: str, precision: str = "bf16") -> System:
     return System(chip=chip(table("systems")[main]["chip"], precision), network=_network(main))
 
 
+def default_system(accelerator: str) -> str:
+    """Name of the system that an accelerator stands in unless told otherwise.
+
+    >>> default_system("A100-80GB")
+    'A100-DGX'
+
+    Raises:
+      InputError: unknown accelerator, or one without a default.
+    """
+    main = resolve("chips", accelerator)
+    found = document("fabrics")["accelerators"].get(main)
+    if found is None:
+        raise InputError(
+            f"accelerator {main}: no default system in the catalog; name one with --system "
+            "(`dmodel catalog systems`)"
+        )
+    return found
+
+
+def _domain(domain_size: float | None, default: float) -> float:
+    """Members of the inner level: the trace's own figure where it has one."""
+    if domain_size is None or math.isnan(domain_size):
+        return default
+    if domain_size < 1 or math.isinf(domain_size):
+        raise InputError(
+            f"domain_size: expected devices in the scale-up domain, ≥ 1, got {domain_size}; "
+            "blank "
+            "means the default"
+        )
+    return float(domain_size)
+
+
+def system_for(
+    accelerator: str,
+    name: str = "",
+    domain_size: float | None = None,
+    precision: str = "bf16",
+    *,
+    whole: bool = False,
+) -> System:
+    """Build the system that a configuration ran on; two levels unless `whole`, so that the systems
+    of many rows stack.
+
+    Args:
+      accelerator: name of the chip ("A100-80GB", "TPU-v5p").
+      name: of a system of the catalog; "" = the chip's default.
+      domain_size: devices in the scale-up domain, in place of the system's own; None or NaN keeps
+        that. Of a torus a power of two below its pod is a slice, whose axes may be open
+        (`topology.slices`).
+      precision: as in `chip`.
+      whole: with all levels of the network.
+
+    Raises:
+      InputError: unknown accelerator or system, a precision that the chip lacks, or a domain size
+        below 1.
+    """
+    base = system(name or default_system(accelerator), precision)
+    if whole:
+        return base
+    chips = _domain(domain_size, base.network.size[0])
+    pod = float(base.network.size[0])  # type: ignore[index]
+    axes = int(base.network.torus_axes[0])  # type: ignore[index]
+    if axes > 1 and chips < pod and math.log2(chips).is_integer():
+        return slices(base, _shape(int(math.log2(chips)), axes))
+    return base.replace(network=base.network.replace(size=np.array([chips, math.inf])))
+
+
+LARGEST_HOST = 16.0
+"""Devices of the largest servers (DGX-2). A domain of more, a rack of NVL72 or a pod of TPUs, joins
+hosts."""
+
+
+def host_size(host: float, network: Network) -> float | None:
+    """Devices of a host where it is the fast domain: the catalog's domain is within one host, and
+    that host is smaller [count]. None where the catalog's holds.
+
+    A domain that joins hosts (`LARGEST_HOST`; a torus) does not depend on how many devices each
+    has.
+
+    Args:
+      host: devices of one host [count]. network: of the catalog.
+    """
+    size, axes = float(network.size[0]), float(network.torus_axes[0])  # type: ignore[index]
+    return None if size > LARGEST_HOST or axes > 1.0 or host >= size else host
+
+
 def system_name_for(accelerator: str, stack: str = "") -> str:
     """Name of the system that a trace's accelerator and stack imply: the longest stack prefix that
     is known, else the default.
@@ -93,20 +179,7 @@ def system_name_for(accelerator: str, stack: str = "") -> str:
     return fabrics["accelerators"][main]
 
 
-def _domain(domain_size: float | None, default: float) -> float:
-    """Members of the inner level: the trace's own figure where it has one."""
-    if domain_size is None or math.isnan(domain_size):
-        return default
-    if domain_size < 1 or math.isinf(domain_size):
-        raise InputError(
-            f"domain_size: expected devices in the scale-up domain, ≥ 1, got {domain_size}; "
-            "blank "
-            "means the default"
-        )
-    return float(domain_size)
-
-
-def system_for(
+def system_by_stack(
     accelerator: str, stack: str = "", domain_size: float | None = None, precision: str = "bf16"
 ) -> System:
     """Build the system that a trace ran on; always two levels, so that the systems of many rows

@@ -1,0 +1,202 @@
+"""Settings of a row: the column `set`, and what version 0.1 read from notes in its place.
+
+`set` holds settings that no column has: `graphed=1; adapters=q_proj+v_proj`. Version 0.1 searched
+the free text of `note` for them; `advice` names what a table of that time leaves to its notes.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Collection, Mapping
+from typing import NamedTuple
+
+from dmodel.catalog.loader import nearest
+from dmodel.types import InputError
+
+Value = float | str | tuple[str, ...]
+Settings = dict[str, Value]
+LISTS = ("adapters", "recompute_keeps", "recompute_modules")
+"""Settings that are lists of names, the empty one `nothing`."""
+WORDS = ("attention_kernel", "dispatcher", "recompute", "selective", "stages", "system", "tuning")
+"""Settings that are one word; all others are numbers."""
+
+
+def parse_settings(text: str, known: Collection[str]) -> Settings:
+    """Settings of a cell, `name=value; name=value`; lists have `+` between their items.
+
+    Args:
+      known: names that may be set.
+    Raises:
+      InputError: a part without `=`, an unknown name, one said twice, a value of another kind.
+
+    >>> parse_settings("graphed=1; adapters=q_proj+v_proj", ["adapters", "graphed"])
+    {'graphed': 1.0, 'adapters': ('q_proj', 'v_proj')}
+    """
+    found: Settings = {}
+    for part in filter(None, map(str.strip, text.split(";"))):
+        name, _, value = map(str.strip, part.partition("="))
+        if not (name and value):
+            raise InputError(f"set: expected name=value, `;` between several; got {part!r}")
+        if name not in known:
+            close = nearest(name, sorted(known), 1)
+            hint = f"nearest: {close[0]}" if close else f"known: {', '.join(sorted(known))}"
+            raise InputError(f"set: expected the name of a setting, got {name!r}; {hint}")
+        if name in found:
+            raise InputError(f"set: expected {name} once, got it twice in {text!r}")
+        found[name] = _value(name, value)
+    return found
+
+
+def _value(name: str, text: str) -> Value:
+    if name in LISTS:
+        wanted, items = "names, `+` between several", tuple(map(str.strip, text.split("+")))
+        if all(re.fullmatch(r"[\w.-]+", item) for item in items):
+            return () if items == ("nothing",) else items
+    elif name in WORDS:
+        wanted = "a word"
+        if re.fullmatch(r"[\w./-]+", text):
+            return text
+    else:
+        wanted, number = "a finite number", _number(text)
+        if math.isfinite(number):
+            return number
+    raise InputError(f"set: {name}: expected {wanted}, got {text!r}")
+
+
+def _number(text: str) -> float:
+    """The number that a text holds, NaN where it holds none."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def format_settings(settings: Settings) -> str:
+    """The text of a cell that `parse_settings` reads as these settings."""
+    return "; ".join(f"{name}={_shown(value)}" for name, value in settings.items())
+
+
+def _shown(value: Value) -> str:
+    if isinstance(value, int | float):
+        return f"{value:g}" if float(f"{value:g}") == value else repr(float(value))
+    return value if isinstance(value, str) else "+".join(value) or "nothing"
+
+
+DOTS = ("qkv", "out", "up", "down")
+POLICIES = {
+    "minimal": DOTS, "minimal_offloaded": DOTS,
+    "minimal_flash": (*DOTS, "core"), "minimal_with_context": (*DOTS, "core"),
+    "save_dot_with_context_except_mlp": ("qkv", "core", "out"),
+    "save_dot_except_mlpwi": ("qkv", "out", "down"), "save_dot_except_mlp": ("qkv", "out"),
+    "save_qkv_proj": ("qkv",), "qkv_proj_offloaded": ("qkv",), "save_out_proj": ("out",),
+}  # fmt: skip
+"""What MaxText's policies keep of a layer beside its input (its `get_remat_policy`)."""
+KEPT = {
+    "q, k, v": "qkv", "attention outputs": "core", "attention and mlp outputs": "core",
+    "results of the output projection": "out", "mlp outputs": "down",
+}  # fmt: skip
+"""How notes say, in any case, what a layer keeps."""
+
+
+def _parts(words: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(part for said, part in KEPT.items() if said in words.lower()))
+
+
+def _adapters(found: re.Match[str]) -> Settings:
+    dropout = re.search(r"\badapter dropout\b", found.string) is not None
+    return {"adapters": tuple(found[1].split(", ")), "adapter_dropout": float(dropout)}
+
+
+def _hosted(found: re.Match[str]) -> Settings:
+    """Shares of what layers keep that wait in host memory: all of some layers, or some of all."""
+    words = found[1].strip().lower()
+    shares = {"inputs": float("layer input" in words), "results": float(bool(_parts(words)))}
+    if some := re.search(r"activations of (\d+) of ([1-9]\d*) layers$", words):
+        shares = dict.fromkeys(shares, min(int(some[1]) / int(some[2]), 1.0))
+    return {f"offload_{name}": share for name, share in shares.items() if share}
+
+
+_POLICY = r"\bremat(?:erialization|_policy)?[ =:]+(%s)\b"
+_NARROW = {"reduce_bytes": 2.0, "gradient_bytes": 2.0, "gather_bytes": 2.0, "optimizer_bytes": 6.0}
+READINGS: tuple[tuple[str, str, Settings | Callable[[re.Match[str]], Settings]], ...] = (
+    ("graphs", r"CUDA graphs on|\bconfig_\w+_cg(_\w+)?\.sh", {"graphed": 1.0}),
+    ("dispatcher", "dispatcher DeepEP", {"dispatcher": "deepep"}),
+    ("heads", "w/ MTP", {"n_mtp": 1.0}),
+    ("heads", "w/o MTP", {"n_mtp": 0.0}),
+    ("packed", r"\bpacked sequences\b", {"packed_window": 500.0}),
+    ("adapters", r"\badapters on (\w+(?:, \w+)*)", _adapters),
+    ("kernel", "FlashAttention-2", {"attention_kernel": "flash-2"}),
+    ("gathers", "fp8 parameters", {"gather_bytes": 1.0}),
+    ("widths", "weights in 16 bits", _NARROW),
+    ("again", r"\b(?:every second layer|1 of ([1-9]\d*) layers) recomputed",
+     lambda found: {"recompute_layers": 1.0 / int(found[1] or 2)}),
+    ("again", _POLICY % "|".join(POLICIES), lambda m: {"recompute_keeps": POLICIES[m[1]]}),
+    ("again", r"(?:^|; )([^;]*?) kept\b[^;]*, the rest recomputed",
+     lambda found: {"recompute_keeps": _parts(found[1])}),
+    ("again", r"\brecompute of modules (\w+(?:, \w+)*)",
+     lambda found: {"recompute_modules": tuple(found[1].split(", "))}),
+    ("hosted", r"(?:^|; |: )([^;:]*?) kept in host memory", _hosted),
+    ("hosted", _POLICY % "minimal_offloaded|qkv_proj_offloaded", {"offload_results": 1.0}),
+)  # fmt: skip
+"""(subject, words, what they set): the first words of a subject decide it."""
+
+
+def _said(note: str) -> dict[str, tuple[str, Settings]]:
+    """By subject, the words of a note and what they set."""
+    found: dict[str, tuple[str, Settings]] = {}
+    for subject, pattern, value in READINGS:
+        if subject not in found and (words := re.search(pattern, note)):
+            settings = dict(value) if isinstance(value, dict) else value(words)
+            found[subject] = words[0].strip(";: "), settings
+    return found
+
+
+def settings_of(note: str) -> Settings:
+    """What version 0.1 understood of a note, whatever the row's columns and stack.
+
+    >>> settings_of("CUDA graphs on; recompute of modules core_attn")
+    {'graphed': 1.0, 'recompute_modules': ('core_attn',)}
+    """
+    return {name: value for _, said in _said(note).values() for name, value in said.items()}
+
+
+class Row(NamedTuple):
+    """Cells of a row, and its stack as it is written."""
+
+    cells: Mapping[str, str]
+    stack: str
+
+    def text(self, name: str) -> str:
+        return (self.cells.get(name) or "").strip()
+
+    def count(self, name: str, blank: float = 0.0) -> float:
+        number = _number(self.text(name))
+        return float(round(number)) if math.isfinite(number) else blank
+
+    def runs(self, *stacks: str) -> bool:
+        """Whether the stack begins as one of these, or, of names that end in "/", is its variant."""
+        return f"{self.stack.lower()}/".startswith(stacks)
+
+
+BRIDGE, NEMO = "megatron-bridge/", ("nemo/", "nemo-launcher/")
+XLA = ("maxtext", "jax", "pax", "levanter", "tpu", "gpu-recipes", "dmodel-collect/jax")
+MASTER = ("llm-foundry", "torchtitan", "fms-fsdp", "fsdp", "maxtext", "jax-toolbox", *XLA[5:6],
+          "tpu-recipes", "pax")  # fmt: skip
+COUNTS: dict[str, Callable[[Row], bool]] = {
+    "graphs": lambda row: not row.runs(*XLA),
+    "dispatcher": lambda row: not row.runs(BRIDGE),
+    "adapters": lambda row: "lora" in row.text("flag"),
+    "kernel": lambda row: row.text("attention") != "none" and not row.runs("llm-foundry"),
+    "gathers": lambda row: row.runs("mlperf", *NEMO) and row.text("precision").lower() == "fp8"
+    and row.count("zero_stage", 1.0) == 1.0,
+    "widths": lambda row: row.runs(*MASTER) and row.text("zero_stage") == "3"
+    and not row.text("precision").lower().startswith("fp32"),
+    "again": lambda row: row.text("recompute") not in ("none", "full"),
+}  # fmt: skip
+"""Of which rows version 0.1 read a subject; of all, where there is no entry."""
+
+
+def settings_of_row(row: Row) -> list[tuple[str, Settings]]:
+    """(words, settings) that version 0.1 took from the note of this row."""
+    ...

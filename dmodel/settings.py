@@ -1,0 +1,248 @@
+"""Settings: everything about a configuration that no column holds, by name.
+
+One name space serves the column `set` of trace files, `--set` in the shell, `overrides=` in Python
+and the facts of stacks. A name of `dmodel.columns` is that column; any other name is a setting: a
+word of `WORDS`, or a leaf of the model or the plan.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from dmodel.catalog.loader import nearest
+from dmodel.columns import BY_NAME, base_precision, parse_number
+from dmodel.question import TUNINGS, Question
+from dmodel.recomputation import MODULES, RESULTS, SELECTIVE
+from dmodel.layouts import STAGES
+from dmodel.records.layout import SCHEDULES
+from dmodel.records.model import Model
+from dmodel.records.plan import LEAVES
+from dmodel.types import InputError
+
+NOTHING = "nothing"
+"""The empty list."""
+
+
+class Word(NamedTuple):
+    """A setting that is no leaf.
+
+    Attributes:
+      kind: "number", "word" or "words" (several, `+` between them). meaning: for people.
+      allowed: the only words, or () when any will do.
+    """
+
+    kind: str
+    meaning: str
+    allowed: tuple[str, ...] = ()
+
+
+ADAPTED = (
+    "q_proj",
+    "k_proj",
+    "v_proj",
+    "o_proj",
+    "gate_proj",
+    "up_proj",
+    "down_proj",
+    "linear_qkv",
+    "linear_proj",
+    "linear_fc1",
+    "linear_fc2",
+)
+
+WORDS: dict[str, Word] = {
+    "tuning": Word("word", "lora: the weights are frozen, adapters are trained", TUNINGS),
+    "adapters": Word("words", "modules with a low-rank adapter"),
+    "packed_window": Word("number", "window that packed documents cost [token]; 0 = whole"),
+    "dispatcher": Word(
+        "word", "how tokens reach their experts", ("alltoall", "deepep", "hybridep")
+    ),
+    "attention_kernel": Word(
+        "word", "generation of fused attention", ("newest", "flash-2", "flash-triton")
+    ),
+    "stages": Word("word", "how layers lie on pipeline stages", tuple(STAGES)),
+    "selective": Word("word", "what selective recomputation means", SELECTIVE),
+    "recompute_keeps": Word("words", "results that a layer keeps; it does the rest again", RESULTS),
+    "recompute_modules": Word("words", "modules that are done again", tuple(MODULES)),
+    "narrow_activations": Word("number", "1 = what MLPs keep is held in 8 bits; 0 = off"),
+    "offload": Word("number", "share of what layers keep that waits in host memory [1]; 0 = off"),
+    "offload_inputs": Word("number", "the same of layers' inputs alone [1]; 0 = off"),
+    "offload_results": Word("number", "the same of all but the inputs [1]; 0 = off"),
+    "system": Word("word", "system of the catalog"),
+    "schedule": Word("word", "of the pipeline", SCHEDULES),
+    "placement": Word("words", "order of the groups on the network, innermost first"),
+}
+
+FOLLOWS = ("dp", "tp", "cp", "pp", "ep", "etp", "sp", "zero", "shard", "interleave", "micro_batch")
+"""Leaves that columns hold under the same name, or `zero` under `zero_stage`."""
+
+MODEL_LEAVES = tuple(n for n in Model.__dataclass_fields__ if n not in BY_NAME)
+PLAN_LEAVES = tuple(n for n in LEAVES if n not in (*BY_NAME, "zero", "flash"))
+
+KNOWN = tuple(dict.fromkeys((*WORDS, *PLAN_LEAVES, *MODEL_LEAVES)))
+"""Names of all settings."""
+
+ALIASES = {"zero": "zero_stage"}
+"""Other names of columns."""
+
+
+def kind_of(name: str) -> str:
+    """ "number", "word" or "words"."""
+    return WORDS[name].kind if name in WORDS else "number"
+
+
+def value_of(name: str, text: str) -> Any:
+    """A setting's value from its text.
+
+    Raises:
+      InputError: not of its kind, or none of the allowed words.
+    """
+    kind = kind_of(name)
+    if kind == "number":
+        return _number(name, text)
+    if kind == "word":
+        return _word(name, text)
+    if not re.fullmatch(r"[\w.-]+(\s*\+\s*[\w.-]+)*", text):
+        raise InputError(f"{name}: expected names with + between them, got {text!r}")
+    parts = () if text == NOTHING else tuple(re.split(r"\s*\+\s*", text))
+    return tuple(_word(name, part) for part in parts)
+
+
+def _number(name: str, text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not math.isfinite(found):
+        raise InputError(f"{name}: expected a finite number, got {text!r}")
+    if found < 0.0:
+        raise InputError(f"{name}: expected a number from 0 on, got {text}")
+    return found
+
+
+def _word(name: str, text: str) -> str:
+    allowed = WORDS[name].allowed
+    if allowed and text not in allowed:
+        raise InputError(f"{name}: expected one of {', '.join(allowed)}; got {text!r}")
+    return text
+
+
+def unknown(name: str) -> str:
+    """Text of the error about a name that is neither a column nor a setting."""
+    every = [*BY_NAME, *KNOWN]
+    close = nearest(name, every)
+    hint = f"nearest: {', '.join(close)}" if close else f"known: {', '.join(every)}"
+    return f"unknown name {name!r}; {hint}. `dmodel catalog settings` lists all with their meaning"
+
+
+def parse(text: str) -> dict[str, Any]:
+    """Settings of a cell, `name=value; name=value`; words of a list have `+` between them.
+
+    Raises:
+      InputError: a part without `=`, a name that is unknown, a column's or said twice, a value of
+        another kind.
+
+    >>> parse("graphed=1; adapters=q_proj+v_proj")
+    {'graphed': 1.0, 'adapters': ('q_proj', 'v_proj')}
+    """
+    found: dict[str, Any] = {}
+    for part in filter(None, map(str.strip, text.split(";"))):
+        name, _, value = map(str.strip, part.partition("="))
+        if not (name and value):
+            raise InputError(f"set: expected name=value, `;` between several; got {part!r}")
+        if ALIASES.get(name, name) in BY_NAME:
+            column = ALIASES.get(name, name)
+            raise InputError(f"set: {name} is a column of its own; write {value} into {column}")
+        if name not in KNOWN:
+            raise InputError(f"set: {unknown(name)}")
+        if name in found:
+            raise InputError(f"set: expected {name} once, got it twice in {text!r}")
+        found[name] = value_of(name, value)
+    return found
+
+
+def text_of(settings: Mapping[str, Any]) -> str:
+    """The text of a cell that `parse` reads as these settings."""
+    return "; ".join(f"{name}={shown(value)}" for name, value in settings.items())
+
+
+def shown(value: Any) -> str:
+    """A value as `parse` reads it."""
+    if isinstance(value, int | float):
+        return f"{value:g}" if float(f"{value:g}") == value else repr(float(value))
+    return value if isinstance(value, str) else "+".join(value) or NOTHING
+
+
+class Overrides(NamedTuple):
+    """What names and values set: columns, and settings."""
+
+    columns: dict[str, float | str]
+    settings: dict[str, Any]
+
+
+def overrides(named: Mapping[str, Any]) -> Overrides:
+    """Names of the one name space, apart: columns and settings, values checked.
+
+    Args:
+      named: name → text as typed, or a value of Python's.
+    Raises:
+      InputError: an unknown name, or a value that it does not take.
+    """
+    columns: dict[str, float | str] = {}
+    settings: dict[str, Any] = {}
+    for name, value in named.items():
+        name = ALIASES.get(name, name)
+        if name in BY_NAME:
+            columns[name] = column_value(name, value)
+        elif name in KNOWN:
+            settings[name] = value_of(name, shown(value))
+        else:
+            raise InputError(unknown(name))
+    return Overrides(columns, settings)
+
+
+def column_value(name: str, value: Any) -> float | str:
+    """A column's value, checked.
+
+    Raises:
+      InputError: not of its kind, or none of its words.
+    """
+    column, text = BY_NAME[name], shown(value).strip()
+    if column.kind != "text":
+        try:
+            return parse_number(column, text)
+        except ValueError as error:
+            raise InputError(str(error)) from None
+    word = base_precision(text) if name == "precision" else text.lower()
+    if column.allowed and word not in column.allowed:
+        raise InputError(f"{name}: expected one of {', '.join(column.allowed)}; got {text!r}")
+    return text.lower() if column.allowed else text
+
+
+def typed(pairs: Sequence[str]) -> dict[str, str]:
+    """`name=value` pairs as typed in the shell, each name once.
+
+    Raises:
+      InputError: a pair without a value, or two values for one name.
+    """
+    found: dict[str, str] = {}
+    for part in pairs:
+        name, _, value = map(str.strip, part.partition("="))
+        name = name.removeprefix("--").replace("-", "_")
+        if not (name and value):
+            raise InputError(f"--set {part!r}: expected NAME=VALUE, such as --set graphed=1")
+        if found.setdefault(name, value) != value:
+            raise InputError(f"--set {name}: given as {found[name]} and as {value}; give it once")
+    return found
+
+
+def changed(question: Question, named: Mapping[str, Any]) -> Question:
+    """The question with names set otherwise."""
+    found = overrides(named)
+    return question._replace(
+        columns={**question.columns, **found.columns},
+        settings={**question.settings, **found.settings},
+    )
