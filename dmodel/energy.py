@@ -6,13 +6,11 @@ from __future__ import annotations
 from flax import struct
 
 from dmodel import run
+from dmodel.breakdown import Breakdown
 from dmodel.coefficients import Coefficients
 from dmodel.cost.power import COOLING_FACTOR, HOST_SHARE, host_watts
-from dmodel.hardware import System
-from dmodel.plan import Plan
-from dmodel.step import Breakdown
+from dmodel.records import Cluster, Model, Plan
 from dmodel.types import Array
-from dmodel.workload import Transformer
 
 KWH = 3.6e6
 """[J]"""
@@ -72,8 +70,8 @@ class Energy(struct.PyTreeNode, kw_only=True):
 
 
 def energy(
-    system: System,
-    model: Transformer,
+    system: Cluster,
+    model: Model,
     plan: Plan,
     breakdown: Breakdown,
     coefficients: Coefficients,

@@ -11,11 +11,10 @@ from dmodel.coefficients import Coefficients
 from dmodel.cost import collectives
 from dmodel.cost.memory import zero_share
 from dmodel.placement import Groups
-from dmodel.plan import Plan
+from dmodel.records import Model, Plan
 from dmodel.smooth import ramp
 from dmodel.traffic import Passes
 from dmodel.types import Array, each, stack, trailing
-from dmodel.workload import Transformer
 
 LINE_HOP = 1.0 / 3.0
 """A hop of a message of few bytes, which NCCL sends in lines of 128, over one in the blocks that
@@ -46,7 +45,7 @@ class Messages(struct.PyTreeNode, kw_only=True):
 
 
 def messages(
-    model: Transformer,
+    model: Model,
     plan: Plan,
     parts: counts.Residents,
     groups: Groups,
@@ -57,15 +56,15 @@ def messages(
 
     Tensor parallelism: 2 all-reduces forward, 2 backward and 2 again under full recomputation, or
     all-gather + reduce-scatter with `sp` (where that ends before the last product,
-    `Plan.recompute_last`, its result is not summed again, nor are experts' tokens combined): half
+    `Software.recompute_last`, its result is not summed again, nor are experts' tokens combined): half
     of them for the mixer, half for an MLP, which layers of routed experts alone do not have. What
-    products below 16 bits read is gathered in their bytes (`Plan.narrow_gathers`, Transformer
+    products below 16 bits read is gathered in their bytes (`Precision.narrow_gathers`, Transformer
     Engine's `gather_along_first_dim` with a quantizer), sums go in 16, but forward where they go so
-    too (`Plan.narrow_sums`); where elementwise kernels alone run again
-    (`Plan.recompute_elementwise`), all-gathers do so before them; as many as 1 forward and 1
+    too (`Precision.narrow_sums`); where elementwise kernels alone run again
+    (`Layout.recompute_elementwise`), all-gathers do so before them; as many as 1 forward and 1
     backward for the vocabulary-parallel embedding and head together, on one stage or two, in 16
     bits. Where products are summed, ranks wait for the last of them (`collective_skew`), if they
-    run at all (`Plan.composed`); at the gather behind they have just met. Experts split over etp
+    run at all (`Software.composed`); at the gather behind they have just met. Experts split over etp
     gather and scatter the tokens of their ranks, and wait at both: what exchanges bring them
     differs. Adapters join what is as wide as their rank, a message of hops alone, and those that
     return h exchange a rank's part of it (NeMo's `a2a_experimental`), in either pass; ranks have
@@ -73,12 +72,12 @@ def messages(
     backward. Expert parallelism: dispatch and combine each way; forward, ranks first gather how
     many tokens go where (Megatron-Core's dispatcher, DeepEP's notification): a start and hops in
     lines (`LINE_HOP`), in blocks where a map of who visits whom goes with them
-    (`Plan.route_bytes`). ZeRO-3: gathers forward and backward and a scatter of each layer, per
+    (`Software.route_bytes`). ZeRO-3: gathers forward and backward and a scatter of each layer, per
     micro-batch; ZeRO 2 the scatter alone (DeepSpeed's stage 2 and FSDP reduce gradients behind
     every micro-batch, or once per step where they accumulate), and gathers once. ZeRO 0: an
     all-reduce of gradients per step; 1 (Megatron-LM's distributed optimizer): reduce-scatter and
     all-gather. HSDP adds an all-reduce of the shard over the replicas, which hides like other
-    gradients or is waited for (`Plan.overlap_replica`). Routed experts are messages of their own,
+    gradients or is waited for (`Software.overlap_replica`). Routed experts are messages of their own,
     among the ranks that hold the same ones. Tied embeddings of several stages are summed over the
     first and last. What ZeRO-3 gathers, scatters and sums over replicas, and what ZeRO 2 scatters,
     goes in one message per layer (FSDP's units, loops of compilers); gradients and parameters of a
@@ -92,20 +91,20 @@ def messages(
     chunk; here all stages have buckets. The all-reduce of HSDP goes in buckets too below stage 3.
     """
     t = counts.tokens(model, plan)
-    wire, sp, trained = counts.activation_bytes(model, plan), plan.sp, model.trainable
+    wire, sp, trained = counts.activation_bytes(model, plan), plan.layout.sp, model.trainable
     again, last, opened, core = _again(plan)
     mean, both = counts.mean_layer(model), again + last
     routed = counts.WORD * mean.reach * counts.visits(model, plan)
     kv = (
         counts.WORD
         * t
-        * plan.cp
+        * plan.layout.cp
         * model.attention_share
         * model.n_kv_heads
         * (2.0 * model.head_dim + model.qk_extra)
-        / plan.tp
+        / plan.layout.tp
     )
-    layers, sparse = mean.layers / plan.pp, ramp(model.n_experts - 1.0)
+    layers, sparse = mean.layers / plan.layout.pp, ramp(model.n_experts - 1.0)
     # one call per algorithm: kinds on axis 0 of the volumes, axis 1 of the groups; the first kind
     # is tensor parallelism
     inside = net.bytes_per_s * _tp_share(net, c)
@@ -113,14 +112,17 @@ def messages(
         bytes_per_s=jnp.concatenate(jnp.broadcast_arrays(inside, *[net.bytes_per_s] * 3), 1)
     )
     tp, cp, shard, expert, etp, ep = _gathers(groups, net, inside, plan)
-    replicated = plan.reduce_bytes * (
+    replicated = plan.precision.reduce_bytes * (
         parts.dense / groups.shard.prod(0) + parts.experts / groups.expert_shard.prod(0)
     )
     summed = stack(
-        wire, plan.reduce_bytes * parts.dense, plan.reduce_bytes * parts.experts, replicated
+        wire,
+        plan.precision.reduce_bytes * parts.dense,
+        plan.precision.reduce_bytes * parts.experts,
+        replicated,
     )
     per_byte = _messages_per_byte(plan, c)
-    zero1, zero2, zero3 = (zero_share(plan.zero, stage) for stage in (1.0, 2.0, 3.0))
+    zero1, zero2, zero3 = (zero_share(plan.layout.zero, stage) for stage in (1.0, 2.0, 3.0))
     # beyond the first of each: activations at once, gradients in buckets, the last one not full,
     # HSDP's by layer under ZeRO-3
     buckets = stack(0.0 * per_byte, *[per_byte] * 2, (1.0 - zero3) * per_byte)
@@ -129,12 +131,21 @@ def messages(
     reductions = collectives.all_reduce_time(summed, summing, mixed, 1.0 + summed * buckets + units)
     tp_reduce, dense_reduce, expert_reduce, across = jnp.unstack(reductions)
     # the ranks of etp send the tokens of all of them between them
-    sent, merged = jnp.asarray(routed / plan.etp)[None], jnp.asarray(plan.merge_copies)[None]
+    sent, merged = (
+        jnp.asarray(routed / plan.layout.etp)[None],
+        jnp.asarray(plan.software.merge_copies)[None],
+    )
     exchange = collectives.all_to_all_time(
         sent, groups.ep[:, None], net, each(model.top_k), merged
     )[0]
     route = ep.time(counts.routing_bytes(model, plan))
-    table = plan.reduce_bytes * model.tied_embeddings * model.vocab * model.d_model / plan.tp
+    table = (
+        plan.precision.reduce_bytes
+        * model.tied_embeddings
+        * model.vocab
+        * model.d_model
+        / plan.layout.tp
+    )
     transfer, tied = jnp.unstack(
         collectives.point_to_point_time(
             stack(wire / counts.split_ranks(plan), table), groups.pp[:, None], net
@@ -143,28 +154,34 @@ def messages(
     # gathering, or scattering, what the device's parameters stand for: a line in the bytes of each
     layer = _whole(shard, expert, parts, sparse)
     sharded = _whole(shard.split(per_byte), expert.split(per_byte), parts, sparse)
-    scattered = (1.0 - zero2) * sharded.time(plan.reduce_bytes) + plan.overlap_replica * across
+    scattered = (1.0 - zero2) * sharded.time(
+        plan.precision.reduce_bytes
+    ) + plan.software.overlap_replica * across
     skew, split_experts = (
-        (1.0 - plan.composed) * c.collective_skew * ramp(ranks - 1.0)
-        for ranks in (plan.tp, plan.etp)
+        (1.0 - plan.software.composed) * c.collective_skew * ramp(ranks - 1.0)
+        for ranks in (plan.layout.tp, plan.layout.etp)
     )
     # what a message of activations is shorter by in the bytes of the products' operands
     spared = (
         wire
-        * plan.low_precision
-        * (1.0 - plan.wide_layers)
-        * (1.0 - plan.operand_bytes / counts.WORD)
+        * plan.precision.low_precision
+        * (1.0 - plan.precision.wide_layers)
+        * (1.0 - plan.precision.operand_bytes / counts.WORD)
     )
-    before, apart = sp * tp.time(wire - plan.narrow_gathers * spared), (1.0 - sp) * tp_reduce + skew
+    before, apart = (
+        sp * tp.time(wire - plan.precision.narrow_gathers * spared),
+        (1.0 - sp) * tp_reduce + skew,
+    )
     half, ahead = (
-        before + sp * tp.time(wire - narrow * spared) + apart for narrow in (0.0, plan.narrow_sums)
+        before + sp * tp.time(wire - narrow * spared) + apart
+        for narrow in (0.0, plan.precision.narrow_sums)
     )
     mixer, mlp = (half + opened * before + share * (ahead - before) for share in (again, last))
     inside = mean.routed * (etp.time(routed) + split_experts)
     adapters = (
         model.first_adapters + model.last_adapters
-    ) * tp.latency_s + model.last_adapters * tp.time(wire / plan.tp)
-    scatter = zero2 * trained * layer.time(plan.reduce_bytes / layers)
+    ) * tp.latency_s + model.last_adapters * tp.time(wire / plan.layout.tp)
+    scatter = zero2 * trained * layer.time(plan.precision.reduce_bytes / layers)
     return Messages(
         tp=Passes(
             (mean.mixer + mean.through) * ahead + 2.0 * inside + adapters,
@@ -178,14 +195,14 @@ def messages(
             mean.routed * (2.0 * exchange + route),
             mean.routed * ((2.0 + both) * exchange + again * route),
         ),
-        gather=zero3 * layer.time(plan.gather_bytes / layers),
-        scatter=(1.0 - plan.accumulate) * scatter,
+        gather=zero3 * layer.time(plan.precision.gather_bytes / layers),
+        scatter=(1.0 - plan.software.accumulate) * scatter,
         dp=trained * ((1.0 - zero1) * (dense_reduce + sparse * expert_reduce) + zero1 * scattered)
-        + plan.accumulate * layers * scatter,
-        updated=trained * zero1 * (1.0 - zero3) * sharded.time(plan.gather_bytes),
-        pp=2.0 * plan.interleave * transfer,
-        ends=(1.0 + ramp(2.0 - plan.pp)) * (2.0 * sp * tp.time(wire) + apart),
-        awaited=trained * (tied + zero1 * (1.0 - plan.overlap_replica) * across),
+        + plan.software.accumulate * layers * scatter,
+        updated=trained * zero1 * (1.0 - zero3) * sharded.time(plan.precision.gather_bytes),
+        pp=2.0 * plan.layout.interleave * transfer,
+        ends=(1.0 + ramp(2.0 - plan.layout.pp)) * (2.0 * sp * tp.time(wire) + apart),
+        awaited=trained * (tied + zero1 * (1.0 - plan.software.overlap_replica) * across),
     )
 
 
@@ -193,12 +210,12 @@ def _again(plan: Plan) -> tuple[Array, Array, Array, Array]:
     """How often messages are sent again in the backward pass [1]: those in full layers, those
     behind their last product, those that come before what streams (gathers of activations), and
     those of the core of attention."""
-    full = plan.recompute_layers
+    full = plan.layout.recompute_layers
     opened, core = (
         full + (1.0 - full) * part
-        for part in (plan.recompute_elementwise, plan.recompute_attention)
+        for part in (plan.layout.recompute_elementwise, plan.layout.recompute_attention)
     )
-    return full, full * plan.recompute_last, opened, core
+    return full, full * plan.software.recompute_last, opened, core
 
 
 def _kinds(*groups: Array) -> jax.Array:
@@ -214,13 +231,13 @@ def _gathers(
 
     Those of activations have tensor parallelism's rates, `inside` `[K, 1, *batch]`. Among ep go
     counts of tokens, in lines (`LINE_HOP`), or in blocks where a map of who visits whom goes with
-    them (`Plan.route_bytes`).
+    them (`Software.route_bytes`).
     """
     rates = jnp.concatenate(
         jnp.broadcast_arrays(inside, *[net.bytes_per_s] * 3, inside, net.bytes_per_s), 1
     )
     lines = net.latency_s * (
-        LINE_HOP + (1.0 - LINE_HOP) * jnp.asarray(ramp(plan.route_bytes))[None, None]
+        LINE_HOP + (1.0 - LINE_HOP) * jnp.asarray(ramp(plan.software.route_bytes))[None, None]
     )
     gathers = net.replace(
         bytes_per_s=rates,
@@ -245,7 +262,8 @@ def _messages_per_byte(plan: Plan, c: Coefficients) -> jax.Array:
     overlap there is nothing to start early, and Megatron-Core, like others, sends all at once.
     """
     return jnp.asarray(
-        plan.overlap_dp / jnp.maximum(c.bucket, plan.bucket_per_rank * plan.dp * plan.cp)
+        plan.software.overlap_dp
+        / jnp.maximum(c.bucket, plan.software.bucket_per_rank * plan.layout.dp * plan.layout.cp)
     )
 
 

@@ -42,7 +42,7 @@ INSIDE = 0.05
 
 
 class Bar(NamedTuple):
-    """One plan: its label, seconds by term (the names of `dmodel.step.TERMS`), and a remark at the
+    """One plan: its label, seconds by term (the names of `dmodel.breakdown.TERMS`), and a remark at the
     end of the bar."""
 
     label: str
