@@ -175,42 +175,42 @@ def _bad_layout(row: Row) -> Iterator[str]:
         yield str(error)
         return
     heads, n_layers, batch = row.known("n_heads"), row.known("n_layers"), row.known("global_batch")
-    if heads % plan.layout.tp:
-        yield f"tp = {plan.layout.tp:g} does not divide n_heads = {heads:g}"
-    if plan.layout.pp > n_layers:
-        yield f"pp = {plan.layout.pp:g} stages for n_layers = {n_layers:g}: a stage would have no layer"
-    chunks = plan.layout.pp * (row.number("interleave") or 1.0)
+    if heads % plan.tp:
+        yield f"tp = {plan.tp:g} does not divide n_heads = {heads:g}"
+    if plan.pp > n_layers:
+        yield f"pp = {plan.pp:g} stages for n_layers = {n_layers:g}: a stage would have no layer"
+    chunks = plan.pp * (row.number("interleave") or 1.0)
     # a few chunks may hold the embedding or the head alone
-    if plan.layout.pp > 1.0 and plan.layout.pp <= n_layers <= chunks - plan.layout.pp:
+    if plan.pp > 1.0 and plan.pp <= n_layers <= chunks - plan.pp:
         yield (
             f"pp·interleave = {chunks:g} chunks for n_layers = {n_layers:g}: chunks would have no "
             "layer"
         )
     try:
-        held_by_stage(row, plan.layout.pp)
+        held_by_stage(row, plan.pp)
     except ValueError as error:
         yield str(error)
-    if row.known("seq_len") % plan.layout.cp:
-        yield f"cp = {plan.layout.cp:g} does not divide seq_len = {row.text('seq_len')}"
-    if batch % (plan.layout.dp * plan.layout.micro_batch):
+    if row.known("seq_len") % plan.cp:
+        yield f"cp = {plan.cp:g} does not divide seq_len = {row.text('seq_len')}"
+    if batch % (plan.dp * plan.micro_batch):
         yield (
             f"global_batch = {batch:g} is not divisible by dp·micro_batch = "
-            f"{plan.layout.dp:g}·{plan.layout.micro_batch:g}: "
+            f"{plan.dp:g}·{plan.micro_batch:g}: "
             "no whole number of micro-batches"
         )
     shard = row.number("shard")
-    if shard and plan.layout.dp % shard:
-        wrong = "is more than" if shard > plan.layout.dp else "does not divide"
+    if shard and plan.dp % shard:
+        wrong = "is more than" if shard > plan.dp else "does not divide"
         yield (
-            f"shard = {shard:g} {wrong} dp = {plan.layout.dp:g}: expected ranks of dp that share one "
+            f"shard = {shard:g} {wrong} dp = {plan.dp:g}: expected ranks of dp that share one "
             "copy, a divisor of dp; blank = all of dp"
         )
     experts = row.number("n_experts") or 1.0
-    if experts % plan.layout.ep:
+    if experts % plan.ep:
         yield (
-            f"ep = {plan.layout.ep:g} does not divide n_experts = {experts:g}"
+            f"ep = {plan.ep:g} does not divide n_experts = {experts:g}"
             if experts > 1.0
-            else f"ep = {plan.layout.ep:g} without experts"
+            else f"ep = {plan.ep:g} without experts"
         )
 
 
@@ -224,15 +224,15 @@ def _unknown_hardware(row: Row) -> Iterator[str]:
 def remarks(row: Row) -> Iterator[str]:
     """Mild things about a usable row, which change no decision."""
     plan = layout(row)
-    chunks = plan.layout.pp * (row.number("interleave") or 1.0)
+    chunks = plan.pp * (row.number("interleave") or 1.0)
     if row.known("n_layers") % chunks and not row.text("stage_layers"):
         yield (
             f"uneven pipeline stages: n_layers = {row.text('n_layers')} over pp·interleave = "
             f"{chunks:g}"
         )
-    ranks = plan.layout.dp * plan.layout.tp * plan.layout.cp
-    if plan.layout.ep > ranks:
-        yield f"ep = {plan.layout.ep:g} is more than dp·tp·cp = {ranks:g}; counted as ep = {ranks:g}"
+    ranks = plan.dp * plan.tp * plan.cp
+    if plan.ep > ranks:
+        yield f"ep = {plan.ep:g} is more than dp·tp·cp = {ranks:g}; counted as ep = {ranks:g}"
     for column in schema.COLUMNS:
         if (
             column.kind == "integer"
