@@ -264,44 +264,26 @@ def matmuls(model: Model, plan: Plan) -> Matmuls:
     Limits: ranks of tp beyond the KV heads split a head's columns, and what Megatron-Core then
     gathers of it is left out.
     """
-    t, h, tp = tokens(model, plan), model.d_model, plan.layout.tp
-    mean, local = mean_layer(model), model.n_experts / plan.layout.ep
+    layout = plan.layout
+    t, h, tp = tokens(model, plan), model.d_model, layout.tp
+    mean, local = mean_layer(model), model.n_experts / layout.ep
     routed, seen = local * mean.routed, visits(model, plan) / local
-    always, f, r, up = (
-        mean.width / tp,
-        model.d_ff / plan.layout.etp,
-        mean.reach,
-        1.0 + model.gated_mlp,
-    )
+    always, f = mean.width / tp, model.d_ff / layout.etp
+    r, up = mean.reach, 1.0 + model.gated_mlp
     through, grouped = ramp(mean.width), ramp(local - 1.0)
     logits = model.vocab + 2.0 * h * model.n_mtp / (1.0 + model.n_mtp)
     first, latents = mean.down_columns + mean.columns / tp, 2.0 * mean.latents * mean.routed
+    logits = logits / tp
     return Matmuls(
         rows=stack(t, t, t, t, t, seen, seen, t / tp, t / tp, t),
         columns=stack(
-            first,
-            mean.up_columns / tp,
-            h,
-            up * always,
-            h,
-            up * f,
-            r,
-            r,
-            model.n_experts,
-            logits / tp,
+            *(first, mean.up_columns / tp, h, up * always, h),
+            *(up * f, r, r, model.n_experts, logits),
         ),
         inner=stack(h, mean.up_inner, mean.out / tp, h, always, r, f, h, h, h),
         copies=stack(
-            1.0,
-            mean.up,
-            1.0,
-            through,
-            through,
-            routed,
-            routed,
-            latents,
-            mean.routed,
-            1.0 + model.n_mtp,
+            *(1.0, mean.up, 1.0, through, through),
+            *(routed, routed, latents, mean.routed, 1.0 + model.n_mtp),
         ),
         grouped=stack(*[0.0] * 5, grouped, grouped, *[0.0] * 3),
     )
@@ -382,13 +364,14 @@ def residents(model: Model, plan: Plan) -> Residents:
     over tp (but for what latents come from, which every rank holds), routed experts over ep and etp
     instead (shared ones are on every rank of ep); the embedding on the first stage and the head on
     the last, both when there is one stage."""
+    layout = plan.layout
     n = parameter_groups(model)
-    layers = n.layers / plan.layout.pp
-    both = ramp(2.0 - plan.layout.pp)
+    layers = n.layers / layout.pp
+    both = ramp(2.0 - layout.pp)
     return Residents(
-        layers=layers * (n.whole + (n.attention - n.whole + n.mlp) / plan.layout.tp),
-        experts=layers * n.routed / (plan.layout.etp * plan.layout.ep),
-        ends=(n.embedding + n.head * both) / plan.layout.tp,
+        layers=layers * (n.whole + (n.attention - n.whole + n.mlp) / layout.tp),
+        experts=layers * n.routed / (layout.etp * layout.ep),
+        ends=(n.embedding + n.head * both) / layout.tp,
     )
 
 

@@ -92,7 +92,7 @@ def energy(
     >>> from dmodel import catalog, coefficients
     >>> from dmodel.step import step_time
     >>> system, model = catalog.system("H100-DGX"), catalog.transformer("llama-3-70b", seq_len=8192)
-    >>> plan = Plan(dp=16.0, tp=8.0, sp=1.0, pp=4.0, global_batch=1024.0)
+    >>> plan = Plan.of(dp=16.0, tp=8.0, sp=1.0, pp=4.0, global_batch=1024.0)
     >>> c = coefficients.default()
     >>> found = energy(system, model, plan, step_time(system, model, plan, c), c)
     >>> f"{1e6 * found.kg_per_token:.1f} g of carbon dioxide per thousand tokens"

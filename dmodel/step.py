@@ -188,7 +188,7 @@ def step_time(
 
     >>> from dmodel import catalog, coefficients
     >>> model = catalog.transformer("llama-3-70b", seq_len=8192)
-    >>> plan = Plan(dp=16.0, tp=8.0, sp=1.0, pp=4.0, global_batch=1024.0)
+    >>> plan = Plan.of(dp=16.0, tp=8.0, sp=1.0, pp=4.0, global_batch=1024.0)
     >>> time = step_time(catalog.system("H100-DGX"), model, plan, coefficients.default())
     >>> f"{time.total:.1f} s, of which {time.bubble:.2f} s are bubble"
     '17.6 s, of which 0.74 s are bubble'
@@ -219,7 +219,7 @@ def memory_use(
 
     >>> from dmodel import catalog
     >>> model = catalog.transformer("llama-3-70b", seq_len=8192)
-    >>> plan = Plan(dp=16.0, tp=8.0, sp=1.0, pp=4.0, zero=1.0, shard=16.0, global_batch=1024.0)
+    >>> plan = Plan.of(dp=16.0, tp=8.0, sp=1.0, pp=4.0, zero=1.0, shard=16.0, global_batch=1024.0)
     >>> f"{memory_use(model, plan).total / 2**30:.1f} GiB"
     '39.0 GiB'
     """

@@ -43,14 +43,13 @@ def cast_bytes(products: Matmuls, model: Model, plan: Plan) -> Array:
     not have. Weights are cast once per step, not per micro-batch. Fused experts only write what
     lies between their two products. Router and logits stay in 16 bits.
     """
+    bits = plan.precision
     left, _, result = products.elements
-    read = WORD * (1.0 + plan.precision.scale_passes)
-    every = (read + (1.0 + model.trainable) * plan.precision.operand_bytes) * (left + result)[
-        :-2
-    ].sum(0)
+    read = WORD * (1.0 + bits.scale_passes)
+    every = (read + (1.0 + model.trainable) * bits.operand_bytes) * (left + result)[:-2].sum(0)
     return (
-        plan.precision.low_precision
-        * (1.0 - plan.precision.wide_layers)
+        bits.low_precision
+        * (1.0 - bits.wide_layers)
         * (every - plan.software.fused_experts * read * (left[6] + result[5]))
     )
 
@@ -166,9 +165,10 @@ def addition_bytes(model: Model, plan: Plan) -> Array:
 
 def _touched(model: Model, plan: Plan, n: Touches) -> Array:
     """Bytes that one pass of `elementwise_bytes` reads and writes."""
+    layout, software = plan.layout, plan.software
     t, h, mean = tokens(model, plan), model.d_model, mean_layer(model)
     split = split_ranks(plan)
-    rotary = n.rotary + (n.split_rotary - n.rotary) * plan.software.split_rotary
+    rotary = n.rotary + (n.split_rotary - n.rotary) * software.split_rotary
     heads = (
         model.attention_share
         * rotary
@@ -180,18 +180,18 @@ def _touched(model: Model, plan: Plan, n: Touches) -> Array:
     ) * model.mamba_inner + 7.0 * model.mamba_groups * model.mamba_state
     activation = n.activation + n.gate * model.gated_mlp
     inside = (
-        (1.0 - plan.software.fused_experts)
+        (1.0 - software.fused_experts)
         * (activation + n.weighed * (2.0 + model.gated_mlp))
         * model.d_ff
-        / plan.layout.etp
+        / layout.etp
     )
-    routing = mean.routed * (n.copies * mean.reach + 6.0 * model.n_experts) * plan.layout.etp
-    biases = n.biases * model.expert_biases * plan.software.looped_experts
+    routing = mean.routed * (n.copies * mean.reach + 6.0 * model.n_experts) * layout.etp
+    biases = n.biases * model.expert_biases * software.looped_experts
     copied = n.copies * _moves(plan)
     experts = mean.routed * visits(model, plan) * ((copied + biases) * mean.reach + inside)
     between = (
         heads + model.mamba_share * n.scan * scan + activation * mean.width + routing
-    ) / plan.layout.tp
+    ) / layout.tp
     return WORD * (t * (n.half * h * (mean.mixer + model.mlp_share) / split + between) + experts)
 
 
@@ -205,14 +205,15 @@ def _moves(plan: Plan) -> Array:
     Limits: HybridEP pads while it parts, beside its messages, and its parting and joining count
     once: rows say 0.2 to 0.4 times.
     """
+    software = plan.software
     padded = (
         2.0
-        * plan.software.looped_experts
+        * software.looped_experts
         * plan.precision.low_precision
         * (1.0 - plan.precision.wide_layers)
     )
-    parted = plan.software.merge_copies * ramp(plan.layout.ep - 1.0)
-    return 1.0 + (1.0 - ramp(plan.software.route_bytes)) * (parted + padded)
+    parted = software.merge_copies * ramp(plan.layout.ep - 1.0)
+    return 1.0 + (1.0 - ramp(software.route_bytes)) * (parted + padded)
 
 
 def adapter_bytes(model: Model, plan: Plan) -> Passes:

@@ -60,6 +60,7 @@ def features(system: Cluster, model: Model, plan: Plan) -> np.ndarray:
     """Place of each run among others, `[row, feature]`: logarithms of its sizes, degrees and the
     chip, and its switches; distances are Euclidean. Sizes that go together (width and feed-forward
     width, batch and micro-batches) count half."""
+    layout = plan.layout
     log = lambda x: np.log(np.maximum(np.asarray(x, float), 1e-9))  # noqa: E731
     columns = (
         log(model.d_model),
@@ -68,21 +69,20 @@ def features(system: Cluster, model: Model, plan: Plan) -> np.ndarray:
         log(model.seq_len),
         0.5 * log(np.asarray(model.n_experts) + 1.0),
         np.asarray(model.trainable, float),
-        log(plan.layout.micro_batch),
+        log(layout.micro_batch),
         0.5 * log(plan.global_batch),
-        log(plan.layout.dp),
-        log(plan.layout.tp),
-        log(plan.layout.pp),
-        log(plan.layout.cp),
-        log(plan.layout.ep),
-        0.5 * np.asarray(plan.layout.zero, float),
-        0.5 * np.asarray(plan.layout.sp, float),
+        log(layout.dp),
+        log(layout.tp),
+        log(layout.pp),
+        log(layout.cp),
+        log(layout.ep),
+        0.5 * np.asarray(layout.zero, float),
+        0.5 * np.asarray(layout.sp, float),
         np.asarray(
-            plan.layout.recompute_layers
-            + (1.0 - plan.layout.recompute_layers) * plan.layout.recompute_products,
+            layout.recompute_layers + (1.0 - layout.recompute_layers) * layout.recompute_products,
             float,
         ),
-        0.5 * np.asarray(plan.layout.recompute_attention, float),
+        0.5 * np.asarray(layout.recompute_attention, float),
         log(plan.precision.operand_bytes),
         log(system.chip.attention_flops_per_s),
     )

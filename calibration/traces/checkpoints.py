@@ -253,8 +253,9 @@ def end_of(row: Row) -> tuple[float, tuple[str, ...]]:
 
 
 def of_row(row: Row, run: Kept | None, assumed: list[str]) -> tuple[Again, float]:
-    """What is done again in a row, and `Software.recompute_last`; blank: as in the run's configuration
-    (`submissions.kept`) or the recipe (`by_modules`), else nothing, until the rule decides."""
+    """What is done again in a row, and `Software.recompute_last`; blank: as in the run's
+    configuration (`submissions.kept`) or the recipe (`by_modules`), else nothing, until the rule
+    decides."""
     known = {
         "note": row.text("note"),
         "experts": row.number("n_experts") or 1.0,

@@ -59,8 +59,8 @@ NOTED = "FlashAttention-2"
 def attention_rates(
     stack: str, accelerator: str, fused: bool, note: str = ""
 ) -> tuple[Rates, list[str]]:
-    """`Software.attention_rate` and `Software.attention_backward_rate` of a stack on a chip, or by a note,
-    and how they are known, in words (none where they are 1: the newest kernels)."""
+    """`Software.attention_rate` and `Software.attention_backward_rate` of a stack on a chip, or by
+    a note, and how they are known, in words (none where they are 1: the newest kernels)."""
     name, hopper = stack.lower(), members(accelerator, None)["generation"] == "hopper"
     before = FLASH_2_ON_HOPPER if hopper else NEWEST
     rates, which = NEWEST, ""

@@ -168,8 +168,8 @@ def wide_layers(stack: str, model: str, precision: str) -> float:
 
 
 class Tensor(NamedTuple):
-    """How messages of tensor parallelism go: `Precision.narrow_gathers`, `Precision.narrow_sums`, and 1 where
-    they may hide. said: in words."""
+    """How messages of tensor parallelism go: `Precision.narrow_gathers`, `Precision.narrow_sums`,
+    and 1 where they may hide. said: in words."""
 
     narrow_gathers: float
     narrow_sums: float
@@ -316,8 +316,8 @@ DeepSpeed's forks.
 
 Its products of weight gradients did not add to the gradients held yet
 (`gradient_accumulation_fusion`, default since it came late in
-2021; its FSDP has a kernel for the sum to this day, so `Software.fused_sums` holds for gradients that
-are whole). Gradients were reduced once the backward pass was over: by its own data parallelism
+2021; its FSDP has a kernel for the sum to this day, so `Software.fused_sums` holds for gradients
+that are whole). Gradients were reduced once the backward pass was over: by its own data parallelism
 (`DDP_impl` local, the default), in vTrain's runs without buckets by its table,
 and by DeepSpeed's pipeline engine, which its forks use with one stage too (`GPTModelPipe`) and
 whose schedule reduces between the last backward pass and the step (`ReduceGrads`)."""

@@ -22,8 +22,8 @@ BY_COST = ("nanotron", "ultrascale")
 
 class Stages(NamedTuple):
     """excess: layers of the fullest stage beyond the mean one (`Layout.stage_excess`). displaced:
-    layers that the stage with the head holds fewer than the fullest (`Layout.head_displaces`). said:
-    in words."""
+    layers that the stage with the head holds fewer than the fullest (`Layout.head_displaces`).
+    said: in words."""
 
     excess: float = 0.0
     displaced: float = 0.0

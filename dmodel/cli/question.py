@@ -475,7 +475,8 @@ def plan(job: Setting, degrees: Degrees) -> tuple[Plan, list[str]]:
         assumed.append("cp: causal sequences held in order, all ranks wait for the last")
     if degrees.sp is None:
         assumed.append(
-            f"sequence parallelism {'on' if found.layout.sp else 'off'}: the default for tp = {degrees.tp}"
+            f"sequence parallelism {'on' if found.layout.sp else 'off'}: "
+            f"the default for tp = {degrees.tp}"
         )
     if degrees.zero and degrees.shard is None:
         assumed.append(

@@ -67,15 +67,17 @@ class Local(NamedTuple):
 def held(plan: Plan, x: dict[str, jax.Array]) -> Plan:
     """The plan at other sizes: dp is what tp, cp and pp leave of the devices, the sharding group
     the same share of it."""
-    dp = x["devices"] / (plan.layout.tp * plan.layout.cp * plan.layout.pp)
+    layout = plan.layout
+    dp = x["devices"] / (layout.tp * layout.cp * layout.pp)
     return plan.having(dp=dp, shard=1.0 + (dp - 1.0) * _share(plan), global_batch=x["global_batch"])
 
 
 def _share(plan: Plan) -> jax.Array:
     """(shard − 1) / (dp − 1): 1 for all of dp, 0 for no sharding."""
+    layout = plan.layout
     return jnp.where(
-        plan.layout.dp > 1.0,
-        (plan.layout.shard - 1.0) / jnp.maximum(plan.layout.dp - 1.0, 1e-9),
+        layout.dp > 1.0,
+        (layout.shard - 1.0) / jnp.maximum(layout.dp - 1.0, 1e-9),
         1.0,
     )
 

@@ -159,8 +159,9 @@ def older_kernels(plan: Plan) -> Passes:
     """Time of both passes of attention over that by the newest fused kernels of the chip [1]: `1 /
     Software.attention_rate` forward and
     `1 / Software.attention_backward_rate` backward where fused, else 1."""
-    rates = plan.software.attention_rate, plan.software.attention_backward_rate
-    return Passes(*(1.0 + plan.software.flash * (1.0 / rate - 1.0) for rate in rates))
+    software = plan.software
+    rates = software.attention_rate, software.attention_backward_rate
+    return Passes(*(1.0 + software.flash * (1.0 / rate - 1.0) for rate in rates))
 
 
 VECTOR = 16.0

@@ -47,9 +47,10 @@ def sharded(parts: counts.Residents, plan: Plan) -> Array:
     """Parameters of one device when ZeRO shards all of them [count]: dense ones over `shard · cp`
     ranks, experts over those of the ranks beside tp that hold the same ones, `tp shard cp / (ep
     etp)`."""
-    ranks = plan.layout.shard * plan.layout.cp
+    layout = plan.layout
+    ranks = layout.shard * layout.cp
     return parts.dense / ranks + parts.experts / larger(
-        ranks * plan.layout.tp / (plan.layout.ep * plan.layout.etp), 1.0
+        ranks * layout.tp / (layout.ep * layout.etp), 1.0
     )
 
 
@@ -107,6 +108,7 @@ def layer_keeps(model: Model, plan: Plan) -> LayerBytes:
     what they read, of h once for the mixer and once for the MLP, or after dropout each its own with
     a mask of a byte.
     """
+    layout = plan.layout
     t, mean, split = counts.tokens(model, plan), counts.mean_layer(model), counts.split_ranks(plan)
     # operands below 8 bits are kept with their scales, in both layouts; frozen weights need no
     # operand kept for their gradient
@@ -118,7 +120,7 @@ def layer_keeps(model: Model, plan: Plan) -> LayerBytes:
         * model.seq_len
         * model.n_heads
         * (1.0 - plan.software.flash)
-        * (1.0 - plan.layout.recompute_attention)
+        * (1.0 - layout.recompute_attention)
     )
     bc = model.mamba_groups * model.mamba_state
     mamba = 2.0 * (3.0 * model.mamba_inner + 2.0 * bc) + operand * model.mamba_inner
@@ -126,7 +128,7 @@ def layer_keeps(model: Model, plan: Plan) -> LayerBytes:
     wide = t * places * model.d_model / split
     # gathered, where sequence parallelism splits h
     shared, own = (
-        n * model.d_model + model.last_adapted / plan.layout.tp
+        n * model.d_model + model.last_adapted / layout.tp
         for n in (smaller(model.first_adapters, places), model.first_adapters)
     )
     read = (1.0 - model.adapter_dropout) * counts.WORD * shared + model.adapter_dropout * (
@@ -137,13 +139,13 @@ def layer_keeps(model: Model, plan: Plan) -> LayerBytes:
         inputs=3.0 * wide,
         norms=operand * wide,
         latents=t * operand * model.attention_share * (model.q_rank + model.kv_rank),
-        queries=t * model.attention_share * 2.0 * (keys + model.n_kv_heads * e) / plan.layout.tp,
-        core=t * model.attention_share * (output + scores) / plan.layout.tp,
-        mamba=t * model.mamba_share * mamba / plan.layout.tp,
-        dense=t * (before + operand) * mean.width / plan.layout.tp,
-        experts=visits * (operand * mean.reach + before * model.d_ff / plan.layout.etp)
-        + t * operand * mean.routed * mean.latents * mean.reach / plan.layout.tp,
-        activated=visits * operand * model.d_ff / plan.layout.etp,
+        queries=t * model.attention_share * 2.0 * (keys + model.n_kv_heads * e) / layout.tp,
+        core=t * model.attention_share * (output + scores) / layout.tp,
+        mamba=t * model.mamba_share * mamba / layout.tp,
+        dense=t * (before + operand) * mean.width / layout.tp,
+        experts=visits * (operand * mean.reach + before * model.d_ff / layout.etp)
+        + t * operand * mean.routed * mean.latents * mean.reach / layout.tp,
+        activated=visits * operand * model.d_ff / layout.etp,
         adapters=t * read,
     )
 
@@ -155,12 +157,11 @@ def layer_activation_bytes(model: Model, plan: Plan) -> Array:
     full recomputation keeps the input (`layer_input_bytes`), and where elementwise kernels are done
     again, what is left of results stays with it (`kept_result_bytes`).
     """
+    layout = plan.layout
     entry = layer_input_bytes(model, plan)
-    kept = (1.0 - plan.layout.recompute_bytes) * layer_keeps(model, plan).total
-    kept = kept + plan.layout.recompute_elementwise * (
-        entry + kept_result_bytes(model, plan) - kept
-    )
-    return kept + plan.layout.recompute_layers * (entry - kept)
+    kept = (1.0 - layout.recompute_bytes) * layer_keeps(model, plan).total
+    kept = kept + layout.recompute_elementwise * (entry + kept_result_bytes(model, plan) - kept)
+    return kept + layout.recompute_layers * (entry - kept)
 
 
 def layer_input_bytes(model: Model, plan: Plan) -> Array:
@@ -175,6 +176,7 @@ def kept_result_bytes(model: Model, plan: Plan) -> Array:
     again too. Where recomputation ends early, nothing reads the last product's result, which is not
     kept either, unless a policy keeps it all the same (`Software.last_kept`).
     """
+    layout = plan.layout
     products = counts.matmuls(model, plan)
     flops, early, split = (
         products.flops[:-1],
@@ -184,13 +186,13 @@ def kept_result_bytes(model: Model, plan: Plan) -> Array:
     # of attention's output and of the MLP, ranks of tp keep what is left of the sum over them
     results = products.elements[2][:-1] / stack(1.0, 1.0, split, 1.0, split, *[1.0] * 4)
     read, done = (x.sum(0) - early * (x[4] + x[6]) for x in (results, flops))
-    again = smaller(plan.layout.recompute_products * flops.sum(0) / done, 1.0)
+    again = smaller(layout.recompute_products * flops.sum(0) / done, 1.0)
     core = (
-        (1.0 - plan.layout.recompute_attention)
+        (1.0 - layout.recompute_attention)
         * model.attention_share
         * model.n_heads
         * model.head_dim
-        / plan.layout.tp
+        / layout.tp
     )
     return counts.WORD * ((1.0 - again) * read + counts.tokens(model, plan) * core)
 
@@ -239,8 +241,8 @@ def memory(
     over `shard · cp` ranks (experts over the ranks beside ep); activations of the schedule's
     micro-batches in flight, and one layer in full while it is recomputed; the logits of one
     micro-batch; under ZeRO-3 the gathered weights of a layer and of the next one, or of all when
-    they are kept after the forward pass. Of activations in the host's memory (`Layout.offload`) those
-    of two layers are on the device.
+    they are kept after the forward pass. Of activations in the host's memory (`Layout.offload`)
+    those of two layers are on the device.
 
     With several stages the first one holds most activations and the last one the logits: of these
     counts what exceeds the activations that the last stage spares. Where stages are not alike
@@ -251,55 +253,53 @@ def memory(
         on the first and on the last stage, from the schedule [count]. footprint: what the stack
         holds beyond the least.
     """
+    layout, bits = plan.layout, plan.precision
     layers = counts.stage_layers(model, plan)
     found, share = (
         counts.residents(model, plan),
-        layers * plan.layout.pp / counts.mean_layer(model).layers,
+        layers * layout.pp / counts.mean_layer(model).layers,
     )
     parts = found.replace(layers=share * found.layers, experts=share * found.experts)
-    again = plan.layout.recompute_layers * (1.0 - footprint.kept)
-    more = footprint.activation * (1.0 + footprint.copies * (1.0 - 1.0 / plan.layout.tp))
+    again = layout.recompute_layers * (1.0 - footprint.kept)
+    more = footprint.activation * (1.0 + footprint.copies * (1.0 - 1.0 / layout.tp))
     layer = more * layer_activation_bytes(model, plan.having(recompute_layers=again))
     working = more * layer_keeps(model, plan.having(recompute_attention=0.0)).total
-    alive = 1.0 - plan.layout.reshard * (1.0 - smaller(2.0 / layers, 1.0))
+    alive = 1.0 - layout.reshard * (1.0 - smaller(2.0 / layers, 1.0))
     several = ramp(plan.n_microbatches - 1.0)
     whole = (
         plan.software.accumulate
         * several
-        * zero_share(plan.layout.zero, 2.0)
+        * zero_share(layout.zero, 2.0)
         * (parts.total - sharded(parts, plan))
     )
-    gathered = zero_share(plan.layout.zero, 3.0) * plan.precision.gather_bytes * parts.total * alive
-    parts_again = larger(plan.layout.recompute_elementwise, plan.layout.recompute_bytes)
+    gathered = zero_share(layout.zero, 3.0) * bits.gather_bytes * parts.total * alive
+    parts_again = larger(layout.recompute_elementwise, layout.recompute_bytes)
     recomputed = larger(
-        larger(again, parts_again), plan.layout.recompute_attention * (1.0 - plan.software.flash)
+        larger(again, parts_again), layout.recompute_attention * (1.0 - plan.software.flash)
     )
     logits = (
-        plan.precision.logit_bytes
+        bits.logit_bytes
         * footprint.logit
         * (1.0 + model.n_mtp)
         * counts.tokens(model, plan)
         * model.vocab
-        / plan.layout.tp
+        / layout.tp
     )
     first, final = (
         on_device(layers * in_flight, plan),
-        on_device((layers - plan.layout.head_displaces) * in_flight_last, plan),
+        on_device((layers - layout.head_displaces) * in_flight_last, plan),
     )
     spared = larger(first - final, 0.0) * layer
-    reported = 1.0 - ramp(plan.layout.pp - 1.0) * (1.0 - footprint.last_stage)
+    reported = 1.0 - ramp(layout.pp - 1.0) * (1.0 - footprint.last_stage)
     trained = model.trainable
     ahead = footprint.gathered * layers * gathered_bytes(model, plan, in_flight)
     return Memory(
-        weights=plan.precision.weight_bytes * held(parts, plan, 3.0),
+        weights=bits.weight_bytes * held(parts, plan, 3.0),
         gradients=trained
-        * plan.precision.gradient_bytes
+        * bits.gradient_bytes
         * footprint.gradient
         * (held(parts, plan, 2.0) + whole),
-        optimizer=trained
-        * plan.precision.optimizer_bytes
-        * footprint.optimizer
-        * held(parts, plan, 1.0),
+        optimizer=trained * bits.optimizer_bytes * footprint.optimizer * held(parts, plan, 1.0),
         activations=first * layer + recomputed * working + ahead,
         logits=reported * larger(logits - spared, 0.0),
         buffers=footprint.reserved + gathered,

@@ -82,10 +82,9 @@ def meetings(plan: Plan, apart: Array) -> Array:
     in between. apart: domains of the innermost level that the stages of one pipeline lie in
     [count].
     """
-    each = (
-        4.0 + plan.layout.recompute_layers * (1.0 + plan.software.recompute_last)
-    ) * plan.layout.tp
-    return each * ramp(plan.layout.tp - 1.0) * ramp(apart - 1.0)
+    layout = plan.layout
+    each = (4.0 + layout.recompute_layers * (1.0 + plan.software.recompute_last)) * layout.tp
+    return each * ramp(layout.tp - 1.0) * ramp(apart - 1.0)
 
 
 def step_window(pp: Array, m: Array, v: Array) -> Array:

@@ -293,9 +293,9 @@ def arithmetic_floor(problem: Problem) -> float:
 
     `overhead + (1 + straggler) · (Σ matmul FLOPs / (devices · peak · η_max) + attention)`: the
     arithmetic of all devices at its best rate, no recomputation, launches, streaming, communication
-    or bubble (of a step that is added up, `Software.composed`, without overhead and straggler). Proof:
-    every term of the step is ≥ 0, a smooth maximum is never below its arguments, a matmul's rate
-    never above
+    or bubble (of a step that is added up, `Software.composed`, without overhead and straggler).
+    Proof: every term of the step is ≥ 0, a smooth maximum is never below its arguments, a matmul's
+    rate never above
     peak · η_max, and the FLOPs of the devices add up to the whole for every plan: the slowest stage
     takes no less than the mean of all, whether the head is spread or displaces layers.
 

@@ -50,7 +50,8 @@ def _stage_remainder(model: Model, plan: Plan) -> Array:
 
 def _sequence_parts(plan: Plan) -> Array:
     """Parts of the sequence: cp, and tp of each where sequence parallelism splits it further."""
-    return plan.layout.cp * (1.0 + plan.layout.sp * (plan.layout.tp - 1.0))
+    layout = plan.layout
+    return layout.cp * (1.0 + layout.sp * (layout.tp - 1.0))
 
 
 def _chunk_remainder(model: Model, plan: Plan) -> Array:
@@ -60,11 +61,12 @@ def _chunk_remainder(model: Model, plan: Plan) -> Array:
 
 def _expert_group(model: Model, plan: Plan) -> Array:
     """Experts are spread over a part of the ranks of a stage, and split over a part of tp."""
-    ranks = plan.layout.dp * plan.layout.tp * plan.layout.cp
+    layout = plan.layout
+    ranks = layout.dp * layout.tp * layout.cp
     return (
-        _remainder(ranks, plan.layout.ep * plan.layout.etp)
-        + _remainder(model.n_experts, plan.layout.ep)
-        + _remainder(plan.layout.tp, plan.layout.etp)
+        _remainder(ranks, layout.ep * layout.etp)
+        + _remainder(model.n_experts, layout.ep)
+        + _remainder(layout.tp, layout.etp)
     )
 
 

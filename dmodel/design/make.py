@@ -103,7 +103,7 @@ def make_plan(
       zero: ZeRO stage 0–3. shard: ranks of a sharding group (HSDP), all of dp if not given.
       reshard: gather again for the backward pass. sp: sequence parallelism; with tensor parallelism
       if not given. interleave: model chunks per stage.
-      schedule: one of `plan.SCHEDULES`; 1F1B, interleaved when `interleave > 1`, if not given.
+      schedule: one of `records.SCHEDULES`; 1F1B, interleaved when `interleave > 1`, if not given.
       recompute: "none", "selective", "full" or a share of the layers.
       base: all other settings (precision, flash, overlap, placement).
 

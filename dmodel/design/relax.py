@@ -77,8 +77,8 @@ class Relaxed(struct.PyTreeNode, kw_only=True):
     """Relaxed plans after the search, best first.
 
     Attributes:
-      plan: drafts, leaves `[n]`, continuous. merit: seconds, dollars or joules of a step. violation:
-        largest relative excess over a limit (0.01 =
+      plan: drafts, leaves `[n]`, continuous. merit: seconds, dollars or joules of a step.
+        violation: largest relative excess over a limit (0.01 =
         1 % too much memory) [1]. arms: of each plan.
     """
 

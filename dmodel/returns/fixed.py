@@ -102,13 +102,12 @@ def scaled(plan: Plan, devices: Array, how: Growth) -> Plan:
     Args:
       devices: [count], `[*batch]`; need not be whole.
     """
+    layout = plan.layout
     factor = devices / plan.devices
     grown = plan.having(**{how.along: leaf(plan, how.along) * factor})
     if how.along == "dp":
         grown = grown.having(
-            shard=jnp.where(
-                jnp.asarray(plan.layout.shard >= plan.layout.dp), grown.layout.dp, plan.layout.shard
-            )
+            shard=jnp.where(jnp.asarray(layout.shard >= layout.dp), grown.layout.dp, layout.shard)
         )
     return grown.having(global_batch=plan.global_batch * factor) if how.batch == "weak" else grown
 

@@ -238,8 +238,8 @@ def memory(run: Run, layout: LevelLayout) -> Memory:
 
 @lru_cache(maxsize=8)
 def theory(rules: Rules = EXACT) -> Physics:
-    """The physics of the study, for `step_time` on a `Run` and a `LevelLayout`; `RELAXED` rules have
-    slopes everywhere."""
+    """The physics of the study, for `step_time` on a `Run` and a `LevelLayout`; `RELAXED` rules
+    have slopes everywhere."""
 
     def by_rules(
         system: Any, run: Any, layout: Any, coefficients: Coefficients, sharpness: float
