@@ -12,15 +12,15 @@ import numpy as np
 
 from calibration.padding import padded
 from calibration.traces import Cases
+from dmodel.breakdown import Breakdown
 from dmodel.coefficients import Coefficients, from_unconstrained
 from dmodel.cost.memory import out_of_memory_probability
 from dmodel.footprint import Footprint, whole
-from dmodel.hardware import System
-from dmodel.plan import Plan
 from dmodel.profiles import Profile, nearest
+from dmodel.records import Cluster, Model, Plan
 from dmodel.run import CONVENTION, mfu
 from dmodel.smooth import SHARPNESS
-from dmodel.step import Breakdown, memory_use, step_time
+from dmodel.step import memory_use, step_time
 from dmodel.sweep import quick_to_compile
 from dmodel.types import Array, enable_float64
 from dmodel.uncertainty import (
@@ -34,7 +34,6 @@ from dmodel.uncertainty import (
     scatter_of,
 )
 from dmodel.uncertainty import points as sigma_points
-from dmodel.workload import Transformer
 
 
 class Predictions(NamedTuple):
@@ -75,8 +74,8 @@ def _compiled() -> Callable:
 
 
 def _evaluate(
-    system: System,
-    model: Transformer,
+    system: Cluster,
+    model: Model,
     plan: Plan,
     coefficients: Coefficients,
     footprint: Footprint,

@@ -7,29 +7,31 @@ float64: call `enable_float64()` first.
 """
 
 from dmodel import catalog, profiles
+from dmodel.breakdown import Breakdown
 from dmodel.coefficients import Coefficients
 from dmodel.design import design, make_plan
-from dmodel.hardware import Chip, Network, System
-from dmodel.plan import Plan
+from dmodel.records import Chip, Cluster, Layout, Model, Network, Plan, Precision, Software
 from dmodel.returns import best_returns, half_return, marginal_returns
 from dmodel.run import outputs
 from dmodel.sensitivity import elasticities
-from dmodel.step import Breakdown, memory_use, step_time
+from dmodel.step import memory_use, step_time
 from dmodel.sweep import gradients, sweep
 from dmodel.types import InputError, enable_float64
-from dmodel.workload import Transformer
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Breakdown",
     "Chip",
+    "Cluster",
     "Coefficients",
     "InputError",
+    "Layout",
+    "Model",
     "Network",
     "Plan",
-    "System",
-    "Transformer",
+    "Precision",
+    "Software",
     "best_returns",
     "catalog",
     "design",

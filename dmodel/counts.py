@@ -12,10 +12,9 @@ import jax
 from flax import struct
 
 from dmodel.once import once
-from dmodel.plan import Plan
+from dmodel.records import Model, Plan
 from dmodel.smooth import ramp
 from dmodel.types import Array, larger, smaller, stack
-from dmodel.workload import Transformer
 
 WORD = 2.0
 """Bytes of one activation element (bf16 or fp16) in memory and on the wire."""
@@ -59,7 +58,7 @@ class Mean(struct.PyTreeNode, kw_only=True):
 
 
 @once
-def mean_layer(model: Transformer) -> Mean:
+def mean_layer(model: Model) -> Mean:
     """Average the layers: dense ones and experts, attention and Mamba-2 mixers. FLOPs and
     parameters are exact, sizes of products means.
 
@@ -121,7 +120,7 @@ class Parameters(struct.PyTreeNode, kw_only=True):
 
 
 @once
-def parameter_groups(model: Transformer) -> Parameters:
+def parameter_groups(model: Model) -> Parameters:
     """Count parameters by the place where they live.
 
     `attention = 2 h (a + g) e + 2 h` (norms) `+ h · experts` (router, if there are several), `mlp =
@@ -156,7 +155,7 @@ def parameter_groups(model: Transformer) -> Parameters:
     )
 
 
-def parameters(model: Transformer) -> Array:
+def parameters(model: Model) -> Array:
     """Total parameters N [count], all experts counted.
 
     >>> from dmodel import catalog
@@ -167,13 +166,13 @@ def parameters(model: Transformer) -> Array:
     return n.layers * (n.attention + n.mlp + n.routed) + n.embedding + n.head
 
 
-def active_parameters(model: Transformer) -> Array:
+def active_parameters(model: Model) -> Array:
     """Parameters that one token uses [count]: equal to `parameters` for a dense model."""
     n = parameter_groups(model)
     return n.layers * (n.attention + n.mlp + n.active_routed) + n.embedding + n.head
 
 
-def model_flops_per_token(model: Transformer, convention: str = "6N+12Lhs") -> Array:
+def model_flops_per_token(model: Model, convention: str = "6N+12Lhs") -> Array:
     """Model FLOPs of one trained token, forward and backward, without recomputation [FLOP].
 
     `6 N + c L (a e) s` with N the active parameters (embedding included) and c = 0, 12 or 6 by
@@ -225,29 +224,35 @@ class Matmuls(struct.PyTreeNode, kw_only=True):
 
 
 @once
-def tokens(model: Transformer, plan: Plan) -> Array:
+def tokens(model: Model, plan: Plan) -> Array:
     """Tokens of one micro-batch on one device: b s / cp."""
-    return plan.micro_batch * model.seq_len / plan.cp
+    return plan.layout.micro_batch * model.seq_len / plan.layout.cp
 
 
 @once
-def visits(model: Transformer, plan: Plan) -> Array:
+def visits(model: Model, plan: Plan) -> Array:
     """Tokens that a device sends to experts, or computes for them, per micro-batch [count]: `t
     top_k imbalance etp / tp`.
 
     The ranks of tp share the tokens out among themselves (Megatron-LM asks for sequence parallelism
     beside experts), and those of etp work on the same ones.
     """
-    return tokens(model, plan) * model.top_k * model.imbalance * plan.etp / plan.tp
+    return tokens(model, plan) * model.top_k * model.imbalance * plan.layout.etp / plan.layout.tp
 
 
-def routing_bytes(model: Transformer, plan: Plan) -> Array:
+def routing_bytes(model: Model, plan: Plan) -> Array:
     """Map of which experts the tokens of all ranks of ep visit, per micro-batch [byte]: `route t E
     ep / tp` (HybridEP: a byte for each)."""
-    return plan.route_bytes * tokens(model, plan) * model.n_experts * plan.ep / plan.tp
+    return (
+        plan.software.route_bytes
+        * tokens(model, plan)
+        * model.n_experts
+        * plan.layout.ep
+        / plan.layout.tp
+    )
 
 
-def matmuls(model: Transformer, plan: Plan) -> Matmuls:
+def matmuls(model: Model, plan: Plan) -> Matmuls:
     """Forward matrix products of the mean layer and the head, per device and micro-batch, tensor
     parallel.
 
@@ -259,39 +264,26 @@ def matmuls(model: Transformer, plan: Plan) -> Matmuls:
     Limits: ranks of tp beyond the KV heads split a head's columns, and what Megatron-Core then
     gathers of it is left out.
     """
-    t, h, tp = tokens(model, plan), model.d_model, plan.tp
-    mean, local = mean_layer(model), model.n_experts / plan.ep
+    layout = plan.layout
+    t, h, tp = tokens(model, plan), model.d_model, layout.tp
+    mean, local = mean_layer(model), model.n_experts / layout.ep
     routed, seen = local * mean.routed, visits(model, plan) / local
-    always, f, r, up = mean.width / tp, model.d_ff / plan.etp, mean.reach, 1.0 + model.gated_mlp
+    always, f = mean.width / tp, model.d_ff / layout.etp
+    r, up = mean.reach, 1.0 + model.gated_mlp
     through, grouped = ramp(mean.width), ramp(local - 1.0)
     logits = model.vocab + 2.0 * h * model.n_mtp / (1.0 + model.n_mtp)
     first, latents = mean.down_columns + mean.columns / tp, 2.0 * mean.latents * mean.routed
+    logits = logits / tp
     return Matmuls(
         rows=stack(t, t, t, t, t, seen, seen, t / tp, t / tp, t),
         columns=stack(
-            first,
-            mean.up_columns / tp,
-            h,
-            up * always,
-            h,
-            up * f,
-            r,
-            r,
-            model.n_experts,
-            logits / tp,
+            *(first, mean.up_columns / tp, h, up * always, h),
+            *(up * f, r, r, model.n_experts, logits),
         ),
         inner=stack(h, mean.up_inner, mean.out / tp, h, always, r, f, h, h, h),
         copies=stack(
-            1.0,
-            mean.up,
-            1.0,
-            through,
-            through,
-            routed,
-            routed,
-            latents,
-            mean.routed,
-            1.0 + model.n_mtp,
+            *(1.0, mean.up, 1.0, through, through),
+            *(routed, routed, latents, mean.routed, 1.0 + model.n_mtp),
         ),
         grouped=stack(*[0.0] * 5, grouped, grouped, *[0.0] * 3),
     )
@@ -301,7 +293,7 @@ CHUNK = 128.0
 """Tokens of one chunk of a Mamba-2 scan [token] (Nemotron-H configurations)."""
 
 
-def attention_flops(model: Transformer, plan: Plan) -> Array:
+def attention_flops(model: Model, plan: Plan) -> Array:
     """FLOPs of the forward core of the mean layer: of attention, Q Kᵀ and P V, `2 b (s/cp) s a (2 e
     + x) / tp`, and of a Mamba-2 scan.
 
@@ -314,111 +306,37 @@ def attention_flops(model: Transformer, plan: Plan) -> Array:
     # a causal window as wide as the sequence is the causal half
     window = smaller(model.window / s, 1.0)
     full, part = (_seen(share, model, plan) for share in (1.0, window))
-    seen = 1.0 - plan.flash * (1.0 - full + model.windowed * (full - part))
+    seen = 1.0 - plan.software.flash * (1.0 - full + model.windowed * (full - part))
     scores = 2.0 * s * mean_layer(model).core * seen
     bc, inner = model.mamba_groups * model.mamba_state, model.mamba_inner
     scan = model.mamba_share * (2.0 * CHUNK * (bc + inner) + 4.0 * inner * model.mamba_state)
-    return t * (scores + scan) / plan.tp
+    return t * (scores + scan) / plan.layout.tp
 
 
-def exponentials(model: Transformer, plan: Plan) -> Array:
+def exponentials(model: Model, plan: Plan) -> Array:
     """Exponentials of one pass of the fused core of the mean layer, one for each score that is
     computed [count]: `FLOPs / 4 (e + x/2)`; 0 where attention is not fused and exponentiates in
     kernels of its own, bound by memory. A Mamba-2 scan counts as attention of its
     FLOPs."""
     return (
-        plan.flash * attention_flops(model, plan) / (4.0 * (model.head_dim + 0.5 * model.qk_extra))
+        plan.software.flash
+        * attention_flops(model, plan)
+        / (4.0 * (model.head_dim + 0.5 * model.qk_extra))
     )
 
 
-def _seen(window: Array, model: Transformer, plan: Plan) -> Array:
+def _seen(window: Array, model: Model, plan: Plan) -> Array:
     """Share of the keys that flash attention goes through, on the rank that decides [1]; `window`:
     share of the sequence."""
-    last = plan.cp * larger(window - 1.0 + 1.0 / plan.cp, 0.0) ** 2
-    skipped = plan.cp_balanced * window**2 + (1.0 - plan.cp_balanced) * last
+    last = plan.layout.cp * larger(window - 1.0 + 1.0 / plan.layout.cp, 0.0) ** 2
+    skipped = plan.software.cp_balanced * window**2 + (1.0 - plan.software.cp_balanced) * last
     return window - 0.5 * model.causal * skipped
 
 
-def kernels(model: Transformer, plan: Plan) -> Array:
-    """Kernels of one forward layer [count]: 4 products, 2 norms, 2 residuals, rotary (1, or 12),
-    activation, attention (1 fused, 6 not), 1 more for each of the 2 tensor-parallel collectives,
-    sorting of tokens (6) when there are experts. Latents add 2 products, 2 norms and a
-    concatenation, those of experts 2 products, shared experts 3; a Mamba-2 mixer has 10, not
-    attention's 6. An adapter has 5 in a pass
-    (2 products, scale, addition; 6 backward), 1 for dropout, under tp a collective, or 2 where it
-    returns h. Nominal: `launch` scales."""
-    mean, several = mean_layer(model), ramp(plan.tp - 1.0)
-    collective = 2.0 * several
-    adapters = (5.0 + model.adapter_dropout + several) * (
-        model.first_adapters + model.last_adapters
-    ) + several * model.last_adapters
-    experts = (6.0 + 3.0 * ramp(model.n_shared_experts) + 2.0 * mean.latents) * mean.routed
-    attention = model.attention_share * (
-        6.0 + 5.0 * mean.up + 5.0 * (1.0 - plan.flash) + 11.0 * plan.split_rotary
-    )
-    return (
-        attention
-        + 10.0 * model.mamba_share
-        + 5.0 * model.mlp_share
-        + collective
-        + experts
-        + adapters
-    )
-
-
-LOOP = 0.25
-"""What a launch from a loop in C++ takes of one from Python [1]: Transformer Engine hands all
-experts of a rank to one call. With 1, 64 experts on a rank (Nemotron 3 Super on B300) were to take
-14.7 s where a step takes 8.3, of which their products alone are 2; of 1, 0.5, 0.25 and 0.1 the fit
-of all rows prefers 0.5 by 4 nats, rows held out by group 0.25."""
-
-
-CASTS = 3.0
-"""Launches that a product below 16 bits takes beside its own [count]: a cast of each operand, and
-what keeps its scales (copies and reciprocals, a fifth of the time of a small product in Transformer
-Engine, NVIDIA/TransformerEngine#1016). Scheduling a linear layer takes its host more than twice as
-long in 8 bits, a forward pass that waits for it 140 ms for 77 (the same, #761); counted so, a layer
-has 23 launches for 11. Of 0, 3 and 5 the fit of all rows prefers 3, by 14 and 12 nats. What XLA and
-graphs launch is not of these (`Plan.graphed`)."""
-
-
-def expert_casts(model: Transformer, plan: Plan) -> Array:
-    """Casts of one forward layer that go through the experts of a rank one after the other [count]:
-    `2 looped low E / ep`, of what either product reads."""
-    low = plan.low_precision * (1.0 - plan.wide_layers)
-    return 2.0 * plan.looped_experts * low * model.n_experts / plan.ep * mean_layer(model).routed
-
-
-def launches(model: Transformer, plan: Plan) -> Array:
-    """Kernels of one forward layer that the host launches one by one [count]: `(kernels + CASTS low
-    products) (1 − graphed) +
-    LOOP (2 looped (1 + b) E / ep + casts)`, low the share of products below 16 bits. Attention has
-    2 of these, and 2 from latents, a Mamba-2 mixer 2, an MLP 2, grouped or not. Of experts
-    (Transformer Engine's GroupedLinear goes through those of a rank) two products each, two for a
-    bias (b), beside each other, so they are not among the `kernels` that fill and drain the device
-    in turn, and two casts below 16 bits (`expert_casts`), which do."""
-    beside = (
-        2.0
-        * plan.looped_experts
-        * (1.0 + model.expert_biases)
-        * model.n_experts
-        / plan.ep
-        * mean_layer(model).routed
-    )
-    low = plan.low_precision * (1.0 - plan.wide_layers)
-    products = (
-        model.attention_share * (2.0 + 2.0 * mean_layer(model).up)
-        + 2.0 * model.mamba_share
-        + 2.0 * model.mlp_share
-    )
-    each = (kernels(model, plan) + CASTS * low * products) * (1.0 - plan.graphed)
-    return each + LOOP * (beside + expert_casts(model, plan))
-
-
-def stage_layers(model: Transformer, plan: Plan) -> Array:
+def stage_layers(model: Model, plan: Plan) -> Array:
     """Layers of the fullest stage [count]: `(L + heads of further tokens) / pp`, and `stage_excess`
     where stages are not alike."""
-    return mean_layer(model).layers / plan.pp + plan.stage_excess
+    return mean_layer(model).layers / plan.layout.pp + plan.layout.stage_excess
 
 
 class Residents(struct.PyTreeNode, kw_only=True):
@@ -441,22 +359,23 @@ class Residents(struct.PyTreeNode, kw_only=True):
         return self.dense + self.experts
 
 
-def residents(model: Transformer, plan: Plan) -> Residents:
+def residents(model: Model, plan: Plan) -> Residents:
     """Parameters that a device of the mean stage holds, and the ends of the fullest: `L/pp` layers
     over tp (but for what latents come from, which every rank holds), routed experts over ep and etp
     instead (shared ones are on every rank of ep); the embedding on the first stage and the head on
     the last, both when there is one stage."""
+    layout = plan.layout
     n = parameter_groups(model)
-    layers = n.layers / plan.pp
-    both = ramp(2.0 - plan.pp)
+    layers = n.layers / layout.pp
+    both = ramp(2.0 - layout.pp)
     return Residents(
-        layers=layers * (n.whole + (n.attention - n.whole + n.mlp) / plan.tp),
-        experts=layers * n.routed / (plan.etp * plan.ep),
-        ends=(n.embedding + n.head * both) / plan.tp,
+        layers=layers * (n.whole + (n.attention - n.whole + n.mlp) / layout.tp),
+        experts=layers * n.routed / (layout.etp * layout.ep),
+        ends=(n.embedding + n.head * both) / layout.tp,
     )
 
 
-def activation_bytes(model: Transformer, plan: Plan) -> Array:
+def activation_bytes(model: Model, plan: Plan) -> Array:
     """Bytes of one activation tensor `t × h` on the wire: the message of tensor parallelism and of
     the pipeline."""
     return WORD * tokens(model, plan) * model.d_model
@@ -465,4 +384,4 @@ def activation_bytes(model: Transformer, plan: Plan) -> Array:
 def split_ranks(plan: Plan) -> Array:
     """Ranks that share what is h wide between products [count]: tp with sequence parallelism, else
     1."""
-    return 1.0 + plan.sp * (plan.tp - 1.0)
+    return 1.0 + plan.layout.sp * (plan.layout.tp - 1.0)

@@ -6,13 +6,11 @@ from __future__ import annotations
 from flax import struct
 
 from dmodel import run
+from dmodel.breakdown import Breakdown
 from dmodel.coefficients import Coefficients
 from dmodel.cost.power import COOLING_FACTOR, HOST_SHARE, host_watts
-from dmodel.hardware import System
-from dmodel.plan import Plan
-from dmodel.step import Breakdown
+from dmodel.records import Cluster, Model, Plan
 from dmodel.types import Array
-from dmodel.workload import Transformer
 
 KWH = 3.6e6
 """[J]"""
@@ -72,8 +70,8 @@ class Energy(struct.PyTreeNode, kw_only=True):
 
 
 def energy(
-    system: System,
-    model: Transformer,
+    system: Cluster,
+    model: Model,
     plan: Plan,
     breakdown: Breakdown,
     coefficients: Coefficients,
@@ -94,7 +92,7 @@ def energy(
     >>> from dmodel import catalog, coefficients
     >>> from dmodel.step import step_time
     >>> system, model = catalog.system("H100-DGX"), catalog.transformer("llama-3-70b", seq_len=8192)
-    >>> plan = Plan(dp=16.0, tp=8.0, sp=1.0, pp=4.0, global_batch=1024.0)
+    >>> plan = Plan.of(dp=16.0, tp=8.0, sp=1.0, pp=4.0, global_batch=1024.0)
     >>> c = coefficients.default()
     >>> found = energy(system, model, plan, step_time(system, model, plan, c), c)
     >>> f"{1e6 * found.kg_per_token:.1f} g of carbon dioxide per thousand tokens"

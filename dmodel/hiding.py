@@ -12,8 +12,7 @@ from dmodel.cost.pipeline import step_window
 from dmodel.cost.power import wandering
 from dmodel.messages import Messages
 from dmodel.physics import Communication, LayerWork
-from dmodel.plan import Plan
-from dmodel.smooth import ramp
+from dmodel.records import Plan
 from dmodel.types import Array, stack, trailing
 
 
@@ -65,13 +64,20 @@ def beside_layer(
     Limits: what is exposed of one kind hides the next one even where both go through the same
     network cards, as if they took turns.
     """
+    software = plan.software
     tp, cp, products, core = (
         stack(*passes) for passes in (v.tp, v.cp, work.matmul, work.attention)
     )
-    beside, ring = stack(c.overlap_tp * plan.overlap_tp), stack(c.overlap_cp * plan.overlap_cp)
-    shards, slows = stack(c.overlap_fsdp * plan.overlap_dp), trailing(stack(c.contention), tp.ndim)
+    beside, ring = (
+        stack(c.overlap_tp * software.overlap_tp),
+        stack(c.overlap_cp * software.overlap_cp),
+    )
+    shards, slows = (
+        stack(c.overlap_fsdp * software.overlap_dp),
+        trailing(stack(c.contention), tp.ndim),
+    )
     left, tp_hidden = _hidden(tp * beside, products, jnp.ones_like(beside), c, sharpness)
-    waits = (1.0 - plan.composed) * straggler_share(plan.tp, wandering(work.slowed))
+    waits = (1.0 - software.composed) * straggler_share(plan.layout.tp, wandering(work.slowed))
     tp_exposed = tp * (1.0 - beside) + left + stack(waits) * (products + core)
     cp_exposed, cp_hidden = _hidden(cp, core, ring, c, sharpness)
     passes = (
@@ -80,14 +86,16 @@ def beside_layer(
         + cp_exposed
         + slows * (tp_hidden + cp_hidden)
     )
-    ahead = v.gather * ramp(plan.prefetch)
     gathers, gathers_hidden = _hidden(
-        stack(ahead, ahead * plan.reshard + v.scatter), passes, shards, c, sharpness
+        stack(v.gather, v.gather * plan.layout.reshard + v.scatter), passes, shards, c, sharpness
     )
-    gathers = gathers + stack(v.gather - ahead, (v.gather - ahead) * plan.reshard)
     passes = passes + gathers + slows * gathers_hidden
     ep, ep_hidden = _hidden(
-        stack(v.ep.total), stack(passes.sum(0)), stack(c.overlap_ep * plan.overlap_ep), c, sharpness
+        stack(v.ep.total),
+        stack(passes.sum(0)),
+        stack(c.overlap_ep * software.overlap_ep),
+        c,
+        sharpness,
     )
     forward, backward = jnp.unstack(_both(passes, stack(*v.ep), ep_hidden, slows))
     return (
@@ -117,10 +125,13 @@ def beside_step(
     (`pipeline.step_window`), and in what transfers add to these. forward, backward: of all layers
     of a stage and micro-batch, as long as they take with the messages in them and with waiting for
     the host [s]."""
-    pp = exposed_time(v.pp, forward + backward, c.overlap_pp * plan.overlap_pp, sharpness)
+    software = plan.software
+    pp = exposed_time(v.pp, forward + backward, c.overlap_pp * software.overlap_pp, sharpness)
     # as much is sent in either pass
     passes = _both(stack(backward, forward), stack(0.5 * v.pp), stack(v.pp - pp))
-    windows = stack(step_window(plan.pp, plan.n_microbatches, plan.interleave)) * passes
-    overlap = stack(c.overlap_dp * plan.overlap_dp, c.overlap_gather * plan.overlap_dp)
+    windows = (
+        stack(step_window(plan.layout.pp, plan.n_microbatches, plan.layout.interleave)) * passes
+    )
+    overlap = stack(c.overlap_dp * software.overlap_dp, c.overlap_gather * software.overlap_dp)
     exposed, hidden = _hidden(stack(v.dp, v.updated), windows, overlap, c, sharpness)
     return {"dp": exposed.sum(0) + v.awaited, "pp": pp, "hidden_step": hidden.sum(0)}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 from flax import struct
@@ -11,11 +13,10 @@ from dmodel.coefficients import Coefficients
 from dmodel.cost import collectives
 from dmodel.cost.memory import zero_share
 from dmodel.placement import Groups
-from dmodel.plan import Plan
+from dmodel.records import Model, Plan
 from dmodel.smooth import ramp
 from dmodel.traffic import Passes
 from dmodel.types import Array, each, stack, trailing
-from dmodel.workload import Transformer
 
 LINE_HOP = 1.0 / 3.0
 """A hop of a message of few bytes, which NCCL sends in lines of 128, over one in the blocks that
@@ -46,7 +47,7 @@ class Messages(struct.PyTreeNode, kw_only=True):
 
 
 def messages(
-    model: Transformer,
+    model: Model,
     plan: Plan,
     parts: counts.Residents,
     groups: Groups,
@@ -57,33 +58,33 @@ def messages(
 
     Tensor parallelism: 2 all-reduces forward, 2 backward and 2 again under full recomputation, or
     all-gather + reduce-scatter with `sp` (where that ends before the last product,
-    `Plan.recompute_last`, its result is not summed again, nor are experts' tokens combined): half
-    of them for the mixer, half for an MLP, which layers of routed experts alone do not have. What
-    products below 16 bits read is gathered in their bytes (`Plan.narrow_gathers`, Transformer
-    Engine's `gather_along_first_dim` with a quantizer), sums go in 16, but forward where they go so
-    too (`Plan.narrow_sums`); where elementwise kernels alone run again
-    (`Plan.recompute_elementwise`), all-gathers do so before them; as many as 1 forward and 1
+    `Software.recompute_last`, its result is not summed again, nor are experts' tokens combined):
+    half of them for the mixer, half for an MLP, which layers of routed experts alone do not have.
+    What products below 16 bits read is gathered in their bytes (`Precision.narrow_gathers`,
+    Transformer Engine's `gather_along_first_dim` with a quantizer), sums go in 16, but forward
+    where they go so too (`Precision.narrow_sums`); where elementwise kernels alone run again
+    (`Layout.recompute_elementwise`), all-gathers do so before them; as many as 1 forward and 1
     backward for the vocabulary-parallel embedding and head together, on one stage or two, in 16
     bits. Where products are summed, ranks wait for the last of them (`collective_skew`), if they
-    run at all (`Plan.composed`); at the gather behind they have just met. Experts split over etp
-    gather and scatter the tokens of their ranks, and wait at both: what exchanges bring them
+    run at all (`Software.composed`); at the gather behind they have just met. Experts split over
+    etp gather and scatter the tokens of their ranks, and wait at both: what exchanges bring them
     differs. Adapters join what is as wide as their rank, a message of hops alone, and those that
     return h exchange a rank's part of it (NeMo's `a2a_experimental`), in either pass; ranks have
     just met. Context parallelism: the ring passes K and V forward, K, V and their gradients
     backward. Expert parallelism: dispatch and combine each way; forward, ranks first gather how
     many tokens go where (Megatron-Core's dispatcher, DeepEP's notification): a start and hops in
     lines (`LINE_HOP`), in blocks where a map of who visits whom goes with them
-    (`Plan.route_bytes`). ZeRO-3: gathers forward and backward and a scatter of each layer, per
+    (`Software.route_bytes`). ZeRO-3: gathers forward and backward and a scatter of each layer, per
     micro-batch; ZeRO 2 the scatter alone (DeepSpeed's stage 2 and FSDP reduce gradients behind
     every micro-batch, or once per step where they accumulate), and gathers once. ZeRO 0: an
     all-reduce of gradients per step; 1 (Megatron-LM's distributed optimizer): reduce-scatter and
     all-gather. HSDP adds an all-reduce of the shard over the replicas, which hides like other
-    gradients or is waited for (`Plan.overlap_replica`). Routed experts are messages of their own,
-    among the ranks that hold the same ones. Tied embeddings of several stages are summed over the
-    first and last. What ZeRO-3 gathers, scatters and sums over replicas, and what ZeRO 2 scatters,
-    goes in one message per layer (FSDP's units, loops of compilers); gradients and parameters of a
-    step go in buckets, so that the first leave while the rest are computed (`_messages_per_byte`):
-    each message pays its hops and its start.
+    gradients or is waited for (`Software.overlap_replica`). Routed experts are messages of their
+    own, among the ranks that hold the same ones. Tied embeddings of several stages are summed over
+    the first and last. What ZeRO-3 gathers, scatters and sums over replicas, and what ZeRO 2
+    scatters, goes in one message per layer (FSDP's units, loops of compilers); gradients and
+    parameters of a step go in buckets, so that the first leave while the rest are computed
+    (`_messages_per_byte`): each message pays its hops and its start.
 
     Limits: left out is the gather that `sp` repeats behind the weight gradients (Korthikanti et al.
     2022), which hides behind products. Adapters that return h without `a2a_experimental` gather all
@@ -91,114 +92,225 @@ def messages(
     Megatron-Core has buckets on the first stage's first chunk alone, and one message for each other
     chunk; here all stages have buckets. The all-reduce of HSDP goes in buckets too below stage 3.
     """
-    t = counts.tokens(model, plan)
-    wire, sp, trained = counts.activation_bytes(model, plan), plan.sp, model.trainable
-    again, last, opened, core = _again(plan)
-    mean, both = counts.mean_layer(model), again + last
-    routed = counts.WORD * mean.reach * counts.visits(model, plan)
-    kv = (
-        counts.WORD
-        * t
-        * plan.cp
-        * model.attention_share
-        * model.n_kv_heads
-        * (2.0 * model.head_dim + model.qk_extra)
-        / plan.tp
+    lines, per_byte = _gathers(groups, net, plan, c), _messages_per_byte(plan, c)
+    sums = _sums(model, plan, parts, groups, net, per_byte, c)
+    transfer, tied = _transfers(model, plan, groups, net)
+    tp, ends = _tensor_parallel(model, plan, lines, sums.activations, c)
+    gather, scatter, updated, dp = _sharded(model, plan, parts, lines, per_byte, sums)
+    layout, trained = plan.layout, model.trainable
+    apart = zero_share(layout.zero, 1.0) * (1.0 - plan.software.overlap_replica) * sums.replicas
+    return Messages(
+        tp=tp,
+        cp=_context_parallel(model, plan, lines.cp),
+        ep=_expert_parallel(model, plan, groups, net, lines.ep),
+        gather=gather,
+        scatter=scatter,
+        dp=dp,
+        updated=updated,
+        pp=2.0 * layout.interleave * transfer,
+        ends=ends,
+        awaited=trained * (tied + apart),
     )
-    layers, sparse = mean.layers / plan.pp, ramp(model.n_experts - 1.0)
-    # one call per algorithm: kinds on axis 0 of the volumes, axis 1 of the groups; the first kind
-    # is tensor parallelism
-    inside = net.bytes_per_s * _tp_share(net, c)
+
+
+class _Lines(NamedTuple):
+    """All-gathers as lines in bytes: among tensor ranks, context ranks, shards, shards of experts,
+    etp and ep."""
+
+    tp: collectives.Line
+    cp: collectives.Line
+    shard: collectives.Line
+    expert: collectives.Line
+    etp: collectives.Line
+    ep: collectives.Line
+
+
+class _Sums(NamedTuple):
+    """All-reduces [s]: of an activation among tensor ranks; once per step, of dense gradients, of
+    those of experts, and of shards over HSDP's replicas."""
+
+    activations: Array
+    dense: Array
+    experts: Array
+    replicas: Array
+
+
+def _sums(
+    model: Model,
+    plan: Plan,
+    parts: counts.Residents,
+    groups: Groups,
+    net: collectives.Fabric,
+    per_byte: jax.Array,
+    c: Coefficients,
+) -> _Sums:
+    """All-reduces, one call for all of them: kinds on axis 0 of the volumes, axis 1 of the groups;
+    the first kind is tensor parallelism."""
     mixed = net.replace(
-        bytes_per_s=jnp.concatenate(jnp.broadcast_arrays(inside, *[net.bytes_per_s] * 3), 1)
+        bytes_per_s=jnp.concatenate(
+            jnp.broadcast_arrays(_inside(net, c), *[net.bytes_per_s] * 3), 1
+        )
     )
-    tp, cp, shard, expert, etp, ep = _gathers(groups, net, inside, plan)
-    replicated = plan.reduce_bytes * (
+    grown = plan.precision.reduce_bytes
+    replicated = grown * (
         parts.dense / groups.shard.prod(0) + parts.experts / groups.expert_shard.prod(0)
     )
-    summed = stack(
-        wire, plan.reduce_bytes * parts.dense, plan.reduce_bytes * parts.experts, replicated
-    )
-    per_byte = _messages_per_byte(plan, c)
-    zero1, zero2, zero3 = (zero_share(plan.zero, stage) for stage in (1.0, 2.0, 3.0))
+    wire = counts.activation_bytes(model, plan)
+    summed = stack(wire, grown * parts.dense, grown * parts.experts, replicated)
+    zero3 = zero_share(plan.layout.zero, 3.0)
     # beyond the first of each: activations at once, gradients in buckets, the last one not full,
     # HSDP's by layer under ZeRO-3
     buckets = stack(0.0 * per_byte, *[per_byte] * 2, (1.0 - zero3) * per_byte)
-    units = stack(*[0.0 * zero3] * 3, zero3 * (layers - 1.0))
+    units = stack(*[0.0 * zero3] * 3, zero3 * (_layers(model, plan) - 1.0))
     summing = _kinds(groups.tp, groups.data, groups.expert_data, groups.replica)
-    reductions = collectives.all_reduce_time(summed, summing, mixed, 1.0 + summed * buckets + units)
-    tp_reduce, dense_reduce, expert_reduce, across = jnp.unstack(reductions)
-    # the ranks of etp send the tokens of all of them between them
-    sent, merged = jnp.asarray(routed / plan.etp)[None], jnp.asarray(plan.merge_copies)[None]
-    exchange = collectives.all_to_all_time(
-        sent, groups.ep[:, None], net, each(model.top_k), merged
-    )[0]
-    route = ep.time(counts.routing_bytes(model, plan))
-    table = plan.reduce_bytes * model.tied_embeddings * model.vocab * model.d_model / plan.tp
-    transfer, tied = jnp.unstack(
-        collectives.point_to_point_time(
-            stack(wire / counts.split_ranks(plan), table), groups.pp[:, None], net
+    return _Sums(
+        *jnp.unstack(
+            collectives.all_reduce_time(summed, summing, mixed, 1.0 + summed * buckets + units)
         )
     )
-    # gathering, or scattering, what the device's parameters stand for: a line in the bytes of each
-    layer = _whole(shard, expert, parts, sparse)
-    sharded = _whole(shard.split(per_byte), expert.split(per_byte), parts, sparse)
-    scattered = (1.0 - zero2) * sharded.time(plan.reduce_bytes) + plan.overlap_replica * across
+
+
+def _tensor_parallel(
+    model: Model, plan: Plan, lines: _Lines, reduced: Array, c: Coefficients
+) -> tuple[Passes, Array]:
+    """What a layer sends among tensor ranks, and what the embedding and the head do of a
+    micro-batch; reduced: an all-reduce of an activation [s]."""
+    bits, sp, tp = plan.precision, plan.layout.sp, lines.tp
+    again, last, opened, _ = _again(plan)
+    mean, wire = counts.mean_layer(model), counts.activation_bytes(model, plan)
     skew, split_experts = (
-        (1.0 - plan.composed) * c.collective_skew * ramp(ranks - 1.0)
-        for ranks in (plan.tp, plan.etp)
+        (1.0 - plan.software.composed) * c.collective_skew * ramp(ranks - 1.0)
+        for ranks in (plan.layout.tp, plan.layout.etp)
     )
     # what a message of activations is shorter by in the bytes of the products' operands
     spared = (
         wire
-        * plan.low_precision
-        * (1.0 - plan.wide_layers)
-        * (1.0 - plan.operand_bytes / counts.WORD)
+        * bits.low_precision
+        * (1.0 - bits.wide_layers)
+        * (1.0 - bits.operand_bytes / counts.WORD)
     )
-    before, apart = sp * tp.time(wire - plan.narrow_gathers * spared), (1.0 - sp) * tp_reduce + skew
+    before = sp * tp.time(wire - bits.narrow_gathers * spared)
+    apart = (1.0 - sp) * reduced + skew
     half, ahead = (
-        before + sp * tp.time(wire - narrow * spared) + apart for narrow in (0.0, plan.narrow_sums)
+        before + sp * tp.time(wire - narrow * spared) + apart for narrow in (0.0, bits.narrow_sums)
     )
     mixer, mlp = (half + opened * before + share * (ahead - before) for share in (again, last))
-    inside = mean.routed * (etp.time(routed) + split_experts)
+    inside = mean.routed * (lines.etp.time(_routed(model, plan)) + split_experts)
     adapters = (
         model.first_adapters + model.last_adapters
-    ) * tp.latency_s + model.last_adapters * tp.time(wire / plan.tp)
-    scatter = zero2 * trained * layer.time(plan.reduce_bytes / layers)
-    return Messages(
-        tp=Passes(
-            (mean.mixer + mean.through) * ahead + 2.0 * inside + adapters,
-            mean.mixer * mixer
-            + mean.through * mlp
-            + (2.0 + both) * inside
-            + (1.0 + again) * adapters,
-        ),
-        cp=Passes(cp.time(kv), (2.0 + core) * cp.time(kv)),
-        ep=Passes(
-            mean.routed * (2.0 * exchange + route),
-            mean.routed * ((2.0 + both) * exchange + again * route),
-        ),
-        gather=zero3 * layer.time(plan.gather_bytes / layers),
-        scatter=(1.0 - plan.accumulate) * scatter,
-        dp=trained * ((1.0 - zero1) * (dense_reduce + sparse * expert_reduce) + zero1 * scattered)
-        + plan.accumulate * layers * scatter,
-        updated=trained * zero1 * (1.0 - zero3) * sharded.time(plan.gather_bytes),
-        pp=2.0 * plan.interleave * transfer,
-        ends=(1.0 + ramp(2.0 - plan.pp)) * (2.0 * sp * tp.time(wire) + apart),
-        awaited=trained * (tied + zero1 * (1.0 - plan.overlap_replica) * across),
+    ) * tp.latency_s + model.last_adapters * tp.time(wire / plan.layout.tp)
+    passes = Passes(
+        (mean.mixer + mean.through) * ahead + 2.0 * inside + adapters,
+        mean.mixer * mixer
+        + mean.through * mlp
+        + (2.0 + again + last) * inside
+        + (1.0 + again) * adapters,
     )
+    return passes, (1.0 + ramp(2.0 - plan.layout.pp)) * (2.0 * sp * tp.time(wire) + apart)
+
+
+def _context_parallel(model: Model, plan: Plan, cp: collectives.Line) -> Passes:
+    """The ring's keys and values, and their gradients."""
+    keys_values = (
+        counts.WORD
+        * counts.tokens(model, plan)
+        * plan.layout.cp
+        * model.attention_share
+        * model.n_kv_heads
+        * (2.0 * model.head_dim + model.qk_extra)
+        / plan.layout.tp
+    )
+    core = _again(plan)[3]
+    return Passes(cp.time(keys_values), (2.0 + core) * cp.time(keys_values))
+
+
+def _expert_parallel(
+    model: Model, plan: Plan, groups: Groups, net: collectives.Fabric, ep: collectives.Line
+) -> Passes:
+    """Tokens on their way to experts and back, and how many go where."""
+    again, last, _, _ = _again(plan)
+    routed = counts.mean_layer(model).routed
+    # the ranks of etp send the tokens of all of them between them
+    sent, merged = (
+        jnp.asarray(_routed(model, plan) / plan.layout.etp)[None],
+        jnp.asarray(plan.software.merge_copies)[None],
+    )
+    exchange = collectives.all_to_all_time(
+        sent, groups.ep[:, None], net, each(model.top_k), merged
+    )[0]
+    route = ep.time(counts.routing_bytes(model, plan))
+    return Passes(
+        routed * (2.0 * exchange + route),
+        routed * ((2.0 + again + last) * exchange + again * route),
+    )
+
+
+def _transfers(
+    model: Model, plan: Plan, groups: Groups, net: collectives.Fabric
+) -> tuple[Array, Array]:
+    """Between stages of the pipeline: an activation, and the gradients of tied embeddings [s]."""
+    wire, layout = counts.activation_bytes(model, plan), plan.layout
+    table = (
+        plan.precision.reduce_bytes
+        * model.tied_embeddings
+        * model.vocab
+        * model.d_model
+        / layout.tp
+    )
+    sent = stack(wire / counts.split_ranks(plan), table)
+    transfer, tied = jnp.unstack(collectives.point_to_point_time(sent, groups.pp[:, None], net))
+    return transfer, tied
+
+
+def _sharded(
+    model: Model,
+    plan: Plan,
+    parts: counts.Residents,
+    lines: _Lines,
+    per_byte: jax.Array,
+    sums: _Sums,
+) -> tuple[Array, Array, Array, Array]:
+    """What data parallelism sends [s]: of a layer weights gathered and gradients scattered; of a
+    step updated parameters, and gradients."""
+    bits, software, trained = plan.precision, plan.software, model.trainable
+    zero1, zero2, zero3 = (zero_share(plan.layout.zero, stage) for stage in (1.0, 2.0, 3.0))
+    layers, sparse = _layers(model, plan), ramp(model.n_experts - 1.0)
+    # gathering, or scattering, what the device's parameters stand for: a line in the bytes of each
+    layer = _whole(lines.shard, lines.expert, parts, sparse)
+    step = _whole(lines.shard.split(per_byte), lines.expert.split(per_byte), parts, sparse)
+    scatter = zero2 * trained * layer.time(bits.reduce_bytes / layers)
+    scattered = (1.0 - zero2) * step.time(
+        bits.reduce_bytes
+    ) + software.overlap_replica * sums.replicas
+    summed = (1.0 - zero1) * (sums.dense + sparse * sums.experts) + zero1 * scattered
+    return (
+        zero3 * layer.time(bits.gather_bytes / layers),
+        (1.0 - software.accumulate) * scatter,
+        trained * zero1 * (1.0 - zero3) * step.time(bits.gather_bytes),
+        trained * summed + software.accumulate * layers * scatter,
+    )
+
+
+def _layers(model: Model, plan: Plan) -> Array:
+    """Layers of the mean stage [count]."""
+    return counts.mean_layer(model).layers / plan.layout.pp
+
+
+def _routed(model: Model, plan: Plan) -> Array:
+    """What goes to experts, of a micro-batch [byte]."""
+    return counts.WORD * counts.mean_layer(model).reach * counts.visits(model, plan)
 
 
 def _again(plan: Plan) -> tuple[Array, Array, Array, Array]:
     """How often messages are sent again in the backward pass [1]: those in full layers, those
     behind their last product, those that come before what streams (gathers of activations), and
     those of the core of attention."""
-    full = plan.recompute_layers
+    full = plan.layout.recompute_layers
     opened, core = (
         full + (1.0 - full) * part
-        for part in (plan.recompute_elementwise, plan.recompute_attention)
+        for part in (plan.layout.recompute_elementwise, plan.layout.recompute_attention)
     )
-    return full, full * plan.recompute_last, opened, core
+    return full, full * plan.software.recompute_last, opened, core
 
 
 def _kinds(*groups: Array) -> jax.Array:
@@ -206,30 +318,27 @@ def _kinds(*groups: Array) -> jax.Array:
     return jnp.stack(jnp.broadcast_arrays(*groups), 1)
 
 
-def _gathers(
-    groups: Groups, net: collectives.Fabric, inside: jax.Array, plan: Plan
-) -> tuple[collectives.Line, ...]:
-    """All-gathers among tensor ranks, context ranks, shards, shards of experts, etp and ep: lines
-    in bytes, one call for all of them.
+def _gathers(groups: Groups, net: collectives.Fabric, plan: Plan, c: Coefficients) -> _Lines:
+    """All-gathers, one call for all of them.
 
-    Those of activations have tensor parallelism's rates, `inside` `[K, 1, *batch]`. Among ep go
+    Those of activations have tensor parallelism's rates. Among ep go
     counts of tokens, in lines (`LINE_HOP`), or in blocks where a map of who visits whom goes with
-    them (`Plan.route_bytes`).
+    them (`Software.route_bytes`).
     """
+    inside = _inside(net, c)
     rates = jnp.concatenate(
         jnp.broadcast_arrays(inside, *[net.bytes_per_s] * 3, inside, net.bytes_per_s), 1
     )
     lines = net.latency_s * (
-        LINE_HOP + (1.0 - LINE_HOP) * jnp.asarray(ramp(plan.route_bytes))[None, None]
+        LINE_HOP + (1.0 - LINE_HOP) * jnp.asarray(ramp(plan.software.route_bytes))[None, None]
     )
     gathers = net.replace(
         bytes_per_s=rates,
         latency_s=jnp.concatenate(jnp.broadcast_arrays(*[net.latency_s] * 5, lines), 1),
     )
     joining = _kinds(groups.tp, groups.cp, groups.shard, groups.expert_shard, groups.etp, groups.ep)
-    return collectives.gather_line(
-        joining, gathers, trailing(jnp.array([COPIED]), joining.ndim)
-    ).kinds()
+    copied = trailing(jnp.array([COPIED]), joining.ndim)
+    return _Lines(*collectives.gather_line(joining, gathers, copied).kinds())
 
 
 def _messages_per_byte(plan: Plan, c: Coefficients) -> jax.Array:
@@ -245,7 +354,8 @@ def _messages_per_byte(plan: Plan, c: Coefficients) -> jax.Array:
     overlap there is nothing to start early, and Megatron-Core, like others, sends all at once.
     """
     return jnp.asarray(
-        plan.overlap_dp / jnp.maximum(c.bucket, plan.bucket_per_rank * plan.dp * plan.cp)
+        plan.software.overlap_dp
+        / jnp.maximum(c.bucket, plan.software.bucket_per_rank * plan.layout.dp * plan.layout.cp)
     )
 
 
@@ -261,12 +371,12 @@ def _whole(
     )
 
 
-def _tp_share(net: collectives.Fabric, c: Coefficients) -> jax.Array:
-    """Bandwidth of tensor parallelism over that of other collectives, per level `[K, 1, *batch]`: 1
-    inside a node."""
+def _inside(net: collectives.Fabric, c: Coefficients) -> jax.Array:
+    """Bandwidth of tensor parallelism per level, `[K, 1, *batch]` [byte/s]: that of other
+    collectives inside a node, a share of it outside."""
     share = collectives.inner_outer(
         jnp.ones_like(c.net_efficiency_tp_outer),
         c.net_efficiency_tp_outer,
         net.bytes_per_s.shape[0],
     )
-    return trailing(share[:, None], net.bytes_per_s.ndim)
+    return net.bytes_per_s * trailing(share[:, None], net.bytes_per_s.ndim)

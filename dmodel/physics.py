@@ -78,12 +78,12 @@ class Communication(struct.PyTreeNode, kw_only=True):
 
 class Costs(struct.PyTreeNode, kw_only=True):
     """What a step is added up from: work, communication, a layer's two passes with the messages in
-    them [s], what launching adds to a layer [s] and the forward pass' share of it [1], layers of
-    the fullest stage, of them those beyond the mean stage, and how many fewer the one with the head
-    holds, micro-batches, idle slots [micro-batch], the update [s]; what of the head of a
-    micro-batch passes while the device waits for its host, on the stage that has it and, of the
-    share that all stages carry alike, on the fullest one [s]; 1 where the step is a sum of parts,
-    without overhead or stragglers (`Plan.composed`)."""
+    them [s], what launching adds to a layer [s] and the forward pass' share of it [1], pipeline
+    stages, layers of the fullest stage, of them those beyond the mean stage, and how many fewer the
+    one with the head holds, micro-batches, idle slots [micro-batch], the update [s]; what of the
+    head of a micro-batch passes while the device waits for its host, on the stage that has it and,
+    of the share that all stages carry alike, on the fullest one [s]; 1 where the step is a sum of
+    parts, without overhead or stragglers (`Software.composed`)."""
 
     work: LayerWork
     communication: Communication
@@ -94,6 +94,7 @@ class Costs(struct.PyTreeNode, kw_only=True):
     hidden_head: Array = 0.0
     hidden_even: Array = 0.0
     composed: Array = 0.0
+    stages: Array = 1.0
     layers: Array
     excess: Array = 0.0
     displaced: Array = 0.0

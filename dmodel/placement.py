@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from dmodel.plan import Plan
+from dmodel.records import Layout, Plan
 from dmodel.smooth import clip
 from dmodel.types import Array, each, stack
 
@@ -48,8 +48,8 @@ class Groups(struct.PyTreeNode, kw_only=True):
     all: jax.Array
 
 
-class Ordered(Plan, kw_only=True):
-    """A plan whose placement is a number: one program then holds all orders, side by side.
+class Ordered(Layout, kw_only=True):
+    """A layout whose placement is a number: one program then holds all orders, side by side.
 
     Attributes:
       tp_cp, tp_dp, tp_pp, cp_dp, cp_pp, dp_pp: 1 where the ranks of the first group are neighbours
@@ -70,7 +70,7 @@ PAIRS: tuple[tuple[str, str], ...] = (*combinations(("tp", "cp", "dp", "pp"), 2)
 """Pairs of groups whose order `Ordered` names."""
 
 
-def _log_sizes(plan: Plan) -> dict[str, jax.Array]:
+def _log_sizes(layout: Layout) -> dict[str, jax.Array]:
     """Natural logarithm of each degree; `shard` and `replica` make up dp.
 
     ZeRO shards over the inner part of the data-parallel ranks: HSDP keeps its copies inside the
@@ -79,11 +79,11 @@ def _log_sizes(plan: Plan) -> dict[str, jax.Array]:
     # a degree a hair below 1, where slopes are taken from both sides, joins nobody: factors stay ≥
     # 1 and times ≥ 0
     logs = {
-        name: jnp.maximum(jnp.log(jnp.asarray(getattr(plan, name))), 0.0)
+        name: jnp.maximum(jnp.log(jnp.asarray(getattr(layout, name))), 0.0)
         for name in ("tp", "cp", "ep", "etp", "pp", "dp")
     }
     dp = logs.pop("dp")
-    shard = clip(jnp.log(jnp.asarray(plan.shard)), 0.0, dp)
+    shard = clip(jnp.log(jnp.asarray(layout.shard)), 0.0, dp)
     return logs | {"shard": shard, "replica": dp - shard}
 
 
@@ -120,18 +120,19 @@ def place(plan: Plan, size: Array) -> Groups:
     Returns:
       Factors ≥ 1; a group that a level does not join has factor 1 there.
     """
-    if isinstance(plan, Ordered):
-        return _place_ordered(plan, size)
-    logs = _log_sizes(plan)
+    layout = plan.layout
+    if isinstance(layout, Ordered):
+        return _place_ordered(layout, size)
+    logs = _log_sizes(layout)
     order = [
         part
-        for name in plan.placement
+        for name in layout.placement
         if name != "ep"
         for part in (("shard", "replica") if name == "dp" else (name,))
     ]
     ends = list(accumulate((logs[name] for name in order), initial=jnp.zeros_like(logs["tp"])))
     lower, upper = _levels(size)
-    bounds, experts = stack(*ends)[None], stack(*_expert_bounds(logs, plan.placement))[None]
+    bounds, experts = stack(*ends)[None], stack(*_expert_bounds(logs, layout.placement))[None]
     # one clip for each bound: where a group ends exactly on a level's edge, the derivative is the
     # mean of its two sides
     inside = clip(bounds, lower, upper)
@@ -147,7 +148,7 @@ def place(plan: Plan, size: Array) -> Groups:
         beside = clip(before, lower, upper) + clip(after, lower, upper)
     dense, spread = (jnp.exp(x[:, 1:] - x[:, :-1]) for x in (inside, beside))
     f = dict(zip(order, jnp.unstack(dense, axis=1), strict=True))
-    near = plan.placement.index("ep") < plan.placement.index("dp")
+    near = layout.placement.index("ep") < layout.placement.index("dp")
     etp, *rest = jnp.unstack(spread, axis=1)
     ep, expert_shard, copies = rest if near else (rest[2], rest[0], rest[1])
     shard = f["cp"] * f.pop("shard")
@@ -163,10 +164,10 @@ def place(plan: Plan, size: Array) -> Groups:
     )
 
 
-def _place_ordered(plan: Ordered, size: Array) -> Groups:
+def _place_ordered(layout: Ordered, size: Array) -> Groups:
     """`place` where the order is a number: a group starts behind those that lie inside it, `start_x
     = Σ_y (y inside x) log n_y`."""
-    logs = _log_sizes(plan)
+    logs = _log_sizes(layout)
     length = {
         "tp": logs["tp"],
         "cp": logs["cp"],
@@ -175,7 +176,7 @@ def _place_ordered(plan: Ordered, size: Array) -> Groups:
     }
     start = {name: jnp.zeros_like(logs["tp"]) for name in length}
     for inner, outer in PAIRS[:-1]:
-        inside = getattr(plan, f"{inner}_{outer}")
+        inside = getattr(layout, f"{inner}_{outer}")
         start[outer] = start[outer] + inside * length[inner]
         start[inner] = start[inner] + (1.0 - inside) * length[outer]
     starts = {
@@ -188,7 +189,7 @@ def _place_ordered(plan: Ordered, size: Array) -> Groups:
     near, far = (stack(*_expert_bounds(logs, order)) for order in (("ep", "dp"), ("dp", "ep")))
     # etp, ep, shards and copies of experts: where each begins and ends on the axis of a stage's
     # ranks
-    by_ep = each(plan.ep_dp)
+    by_ep = each(layout.ep_dp)
     begin = by_ep * near[:4] + (1.0 - by_ep) * far[np.array([0, 3, 1, 2])]
     end = by_ep * near[1:] + (1.0 - by_ep) * far[np.array([1, 4, 2, 3])]
     lower, upper = _levels(size)

@@ -14,7 +14,7 @@ from dmodel.catalog.stack import Stack, stack
 from dmodel.columns import base_precision
 from dmodel.profiles.groupings import members
 from dmodel.types import InputError
-from dmodel.workload import Transformer
+from dmodel.records import Model
 
 Value = float | str | tuple[str, ...] | Rule
 TUNINGS = ("none", "sft", "lora")
@@ -45,7 +45,7 @@ class Question(NamedTuple):
 
     columns: Mapping[str, float | str]
     settings: Mapping[str, Any] = {}
-    model: Transformer | None = None
+    model: Model | None = None
     system: str = ""
     where: str = ""
 

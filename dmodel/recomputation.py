@@ -10,10 +10,10 @@ import numpy as np
 
 from dmodel import counts
 from dmodel.cost import memory
-from dmodel.plan import Plan
+from dmodel.records import Plan
 from dmodel.question import Assumption, Question
 from dmodel.types import Array, InputError
-from dmodel.workload import Transformer
+from dmodel.records import Model
 
 RESULTS = ("qkv", "core", "out", "up", "down")
 """Results of a layer that a policy may keep: queries, keys and values; attention's core; its output
@@ -197,7 +197,7 @@ def stacked(parts: Sequence[Again]) -> Again:
     return Again(**found)
 
 
-def redone(again: Again, model: Transformer, plan: Plan) -> Plan:
+def redone(again: Again, model: Model, plan: Plan) -> Plan:
     """The plan with what is done again as shares: of the layers, of the core, of the FLOPs of
     products, and of what streams; and with what of the bytes kept is offloaded."""
     flops = np.asarray(counts.matmuls(model, plan).flops)[:-1]
@@ -210,7 +210,7 @@ def redone(again: Again, model: Transformer, plan: Plan) -> Plan:
     products = products + flops[1] * again.latents + flops[2] * again.out
     products = products + up * (gate * again.gate + (1.0 - gate) * again.into) + down * again.back
     products = products + passed * (flops[3] + flops[4]) + again.experts * (flops[5] + flops[6])
-    done = plan.replace(
+    done = plan.having(
         recompute_layers=again.layers,
         recompute_attention=again.attention,
         recompute_products=products / flops.sum(0),
@@ -218,10 +218,10 @@ def redone(again: Again, model: Transformer, plan: Plan) -> Plan:
         last_kept=again.last_kept,
     )
     forgotten = _forgotten(again, model, done)
-    return offloading(again, model, done.replace(recompute_bytes=forgotten))
+    return offloading(again, model, done.having(recompute_bytes=forgotten))
 
 
-def _dense_share(model: Transformer) -> np.ndarray:
+def _dense_share(model: Model) -> np.ndarray:
     """Share of the width of MLPs that every token passes that lies in dense layers, beside shared
     experts [1]; all without experts."""
     wide = model.n_dense_layers * model.d_ff_dense
@@ -230,7 +230,7 @@ def _dense_share(model: Transformer) -> np.ndarray:
     return np.where(mixture, wide / np.maximum(wide + shared, 1.0), 1.0)
 
 
-def _forgotten(again: Again, model: Transformer, plan: Plan) -> Array:
+def _forgotten(again: Again, model: Model, plan: Plan) -> Array:
     """Share of a layer's bytes that modules which are done again keep no more [1].
 
     Queries, keys and values from latents, dense layers' MLPs, experts with the shared ones, outputs
@@ -247,8 +247,8 @@ def _forgotten(again: Again, model: Transformer, plan: Plan) -> Array:
     return np.asarray((1.0 - again.streams) * gone / kept.total)
 
 
-def offloading(again: Again, model: Transformer, plan: Plan) -> Plan:
+def offloading(again: Again, model: Model, plan: Plan) -> Plan:
     """The plan with what of the bytes that its layers keep is offloaded."""
     parts = (memory.layer_input_bytes, memory.layer_activation_bytes)
     inputs, kept = (np.asarray(f(model, plan)) for f in parts)
-    return plan.replace(offload=again.others + (again.inputs - again.others) * inputs / kept)
+    return plan.having(offload=again.others + (again.inputs - again.others) * inputs / kept)

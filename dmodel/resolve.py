@@ -19,11 +19,10 @@ from dmodel.catalog.facts import Applied, Fact, Rule, apply
 from dmodel.catalog.loader import canonical
 from dmodel.catalog.stack import consequences
 from dmodel.catalog.systems import host_size, system_for
-from dmodel.hardware import System
-from dmodel.plan import Plan
+from dmodel.records import LEAVES as PLAN_LEAVES
+from dmodel.records import Cluster, Model, Plan, leaf
 from dmodel.question import Assumption, Degrees, Question, degrees, words
 from dmodel.types import Array, InputError
-from dmodel.workload import Transformer
 
 OPERAND_BYTES = {
     "fp32": 4.0,
@@ -78,11 +77,8 @@ LEAVES = {
 }
 """Leaves of a plan that facts and settings decide, and what they are without any."""
 
-NEUTRAL = {
-    name: field.default
-    for name, field in Plan.__dataclass_fields__.items()
-    if isinstance(field.default, float)
-}
+_PLAIN = Plan.of(global_batch=0.0, dp=1.0)
+NEUTRAL = {n: float(leaf(_PLAIN, n)) for n in PLAN_LEAVES if n not in ("schedule", "placement")}
 """Leaves that no fact decides, as a plan has them."""
 
 RuleOfRecompute = Callable[["Cases"], tuple[Array, Array]]
@@ -96,8 +92,8 @@ class Cases(struct.PyTreeNode, kw_only=True):
       system, model, plan: records. assumptions: of each case, static.
     """
 
-    system: System
-    model: Transformer
+    system: Cluster
+    model: Model
     plan: Plan
     assumptions: tuple[tuple[Assumption, ...], ...] = struct.field(pytree_node=False, default=())
 
@@ -117,7 +113,7 @@ class Part(NamedTuple):
     """One question on its way to a case: numbers of its model, leaves of its plan, its machine,
     what is done again, and whether a rule decides that."""
 
-    system: System
+    system: Cluster
     model: Mapping[str, float]
     leaves: Mapping[str, float]
     schedule: str
@@ -142,9 +138,9 @@ def assemble(questions: Sequence[Question], rule: RuleOfRecompute | None = None)
         texts.extend(filled)
     whole = [question for question, _ in pairs]
     parts = [part(question, texts) for question, texts in zip(whole, said, strict=True)]
-    model = shape.settled(Transformer(**_stacked([p.model for p in parts])), whole, said)
+    model = shape.settled(Model(**_stacked([p.model for p in parts])), whole, said)
     again = recomputation.stacked([p.again for p in parts])
-    plan = Plan(**_stacked([p.leaves for p in parts]), **_static(parts))
+    plan = Plan.of(**_stacked([p.leaves for p in parts]), **_static(parts))
     plan = recomputation.redone(again, model, plan)
     cases = Cases(system=_systems([p.system for p in parts]), model=model, plan=plan)
     open_ = np.array([p.open_recompute for p in parts])
@@ -175,7 +171,7 @@ def _static(parts: Sequence[Part]) -> dict[str, Any]:
     return found | ({} if placement is None else {"placement": placement})
 
 
-def _systems(systems: Sequence[System]) -> System:
+def _systems(systems: Sequence[Cluster]) -> Cluster:
     """Machines as one batch; each different one is stacked once, then gathered."""
     unique = {id(system): system for system in systems}
     place = {key: i for i, key in enumerate(unique)}
@@ -380,7 +376,6 @@ def _fixed(question: Question, said: list[Assumption]) -> dict[str, float]:
     return {
         "flash": float(question.fused_attention),
         "operand_bytes": operand,
-        "low_precision": float(operand < 2.0),
     }
 
 
@@ -397,7 +392,7 @@ def _schedule(values: Mapping[str, Any], interleave: float) -> str:
 
 def _system(
     question: Question, chip: str, values: Mapping[str, Any], said: list[Assumption]
-) -> System:
+) -> Cluster:
     """Chip and network: the question's own system, else the one that stack or chip imply."""
     name = question.system or str(values.get("system", ""))
     host = values.get("accel_per_node", question.number("accel_per_node"))
@@ -416,7 +411,7 @@ def _system(
 @lru_cache(maxsize=4096)
 def _looked_up(
     chip: str, name: str, domain_size: float | None, precision: str, whole: bool
-) -> System:
+) -> Cluster:
     """A system of the catalog; whole: with all levels of its network."""
     return system_for(chip, name, domain_size, precision, whole=whole)
 
@@ -432,7 +427,7 @@ def _is_open(
 
 def _overrides(question: Question) -> dict[str, float]:
     """Leaves that the question sets itself and that its columns and words decide otherwise."""
-    known = {*Plan.__dataclass_fields__, *Transformer.__dataclass_fields__}
+    known = {*PLAN_LEAVES, *Model.__dataclass_fields__}
     known -= {*LEAVES, "schedule", "placement", "offload", "n_mtp", "imbalance", "recompute_layers"}
     return {n: float(v) for n, v in question.settings.items() if n in known and n != "composed"}
 
@@ -440,12 +435,15 @@ def _overrides(question: Question) -> dict[str, float]:
 def _overridden(cases: Cases, overrides: Sequence[Mapping[str, float]]) -> Cases:
     """Cases with leaves that questions set themselves."""
     for name in sorted({n for each in overrides for n in each}):
-        record = cases.plan if name in Plan.__dataclass_fields__ else cases.model
-        values = np.array(np.broadcast_to(getattr(record, name), len(overrides)), np.float64)
+        of_plan = name in PLAN_LEAVES
+        old = leaf(cases.plan, name) if of_plan else getattr(cases.model, name)
+        values = np.array(np.broadcast_to(old, len(overrides)), np.float64)
         for i, each in enumerate(overrides):
             values[i] = each.get(name, values[i])
-        changed = record.replace(**{name: values})
-        cases = cases.replace(**{"plan" if record is cases.plan else "model": changed})
+        if of_plan:
+            cases = cases.replace(plan=cases.plan.having(**{name: values}))
+        else:
+            cases = cases.replace(model=cases.model.replace(**{name: values}))
     return cases
 
 
@@ -463,14 +461,14 @@ def _fill_recompute(
     some = jax.tree.map(lambda leaf: leaf[..., open_], cases)
     shares = (np.broadcast_to(np.asarray(x, np.float64), open_.sum()) for x in rule(some))
     layers, attention = shares
-    new_layers = np.array(cases.plan.recompute_layers)
-    new_attention = np.array(cases.plan.recompute_attention)
+    new_layers = np.array(cases.plan.layout.recompute_layers)
+    new_attention = np.array(cases.plan.layout.recompute_attention)
     new_layers[open_], new_attention[open_] = layers, attention
     words_of = {(1.0, 0.0): "full", (0.0, 1.0): "selective", (0.0, 0.0): "none"}
     for i, *pair in zip(np.flatnonzero(open_), layers, attention, strict=True):
         name = words_of.get(tuple(map(float, pair)), f"{pair[0]:.2g} of the layers")
         said[i].append(Assumption(f"recompute blank: {name}, the least that fits"))
-    plan = cases.plan.replace(recompute_layers=new_layers, recompute_attention=new_attention)
+    plan = cases.plan.having(recompute_layers=new_layers, recompute_attention=new_attention)
     return cases.replace(plan=recomputation.offloading(again, cases.model, plan))
 
 
@@ -480,11 +478,11 @@ def cheapest_that_fits(cases: Cases) -> tuple[np.ndarray, np.ndarray]:
     in the share, so the share is a division."""
     from dmodel.step import memory_use
 
-    count = np.asarray(cases.plan.dp).shape
+    count = np.asarray(cases.plan.layout.dp).shape
     ones, zeros = np.ones(count), np.zeros(count)
 
     def excess(layers: np.ndarray, attention: np.ndarray) -> np.ndarray:
-        plan = cases.plan.replace(recompute_layers=layers, recompute_attention=attention)
+        plan = cases.plan.having(recompute_layers=layers, recompute_attention=attention)
         total = memory_use(cases.model, plan).total
         return np.asarray(total - cases.system.chip.hbm_bytes)
 
@@ -497,5 +495,5 @@ def cheapest_that_fits(cases: Cases) -> tuple[np.ndarray, np.ndarray]:
 
 def never_recompute(cases: Cases) -> tuple[np.ndarray, np.ndarray]:
     """The rule that nothing is recomputed unless said."""
-    zeros = np.zeros(np.asarray(cases.plan.dp).shape)
+    zeros = np.zeros(np.asarray(cases.plan.layout.dp).shape)
     return zeros, zeros

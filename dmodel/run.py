@@ -10,33 +10,32 @@ import jax.numpy as jnp
 from flax import struct
 
 from dmodel import counts
+from dmodel.breakdown import IN_LAYERS, Breakdown
 from dmodel.coefficients import Coefficients
 from dmodel.cost.power import COOLING_FACTOR, WAITING_SHARE, Activities, Draw, draw, host_watts
 from dmodel.footprint import Footprint
-from dmodel.hardware import System
-from dmodel.plan import Plan
-from dmodel.step import IN_LAYERS, Breakdown, memory_use
+from dmodel.records import Cluster, Model, Plan
+from dmodel.step import memory_use
 from dmodel.types import Array
-from dmodel.workload import Transformer
 
 CONVENTION = "6N+12Lhs"
 """Convention of model FLOPs where none is named: that of Narayanan et al. 2021, most used in
 published figures."""
 
 
-def tokens_per_step(model: Transformer, plan: Plan) -> Array:
+def tokens_per_step(model: Model, plan: Plan) -> Array:
     """Tokens of one step, all devices: `B s` [token]."""
     return plan.global_batch * model.seq_len
 
 
-def tokens_per_s(model: Transformer, plan: Plan, breakdown: Breakdown) -> Array:
+def tokens_per_s(model: Model, plan: Plan, breakdown: Breakdown) -> Array:
     """Throughput of all devices: `B s / T` [token/s]."""
     return tokens_per_step(model, plan) / breakdown.total
 
 
 def mfu(
-    system: System,
-    model: Transformer,
+    system: Cluster,
+    model: Model,
     plan: Plan,
     breakdown: Breakdown,
     convention: str = CONVENTION,
@@ -64,7 +63,7 @@ def exposed_share(breakdown: Breakdown) -> Array:
     return breakdown.exposed_communication / breakdown.total
 
 
-def activities(system: System, breakdown: Breakdown) -> Activities:
+def activities(system: Cluster, breakdown: Breakdown) -> Activities:
     """What draws power over the step, from its terms.
 
     Kernels run all the time but for launches and the fixed overhead: a device that waits in a
@@ -96,7 +95,7 @@ def activities(system: System, breakdown: Breakdown) -> Activities:
 
 
 def device_draw(
-    system: System,
+    system: Cluster,
     breakdown: Breakdown,
     coefficients: Coefficients,
     waiting_share: Array = WAITING_SHARE,
@@ -108,13 +107,13 @@ def device_draw(
     )
 
 
-def device_watts(system: System, breakdown: Breakdown, coefficients: Coefficients) -> Array:
+def device_watts(system: Cluster, breakdown: Breakdown, coefficients: Coefficients) -> Array:
     """Mean power of one accelerator over the step [W]: the sum of `device_draw`."""
     return device_draw(system, breakdown, coefficients).total
 
 
 def facility_watts(
-    system: System, plan: Plan, breakdown: Breakdown, coefficients: Coefficients
+    system: Cluster, plan: Plan, breakdown: Breakdown, coefficients: Coefficients
 ) -> Array:
     """Mean power of all accelerators with their hosts and cooling [W]: `devices · (watts + host) ·
     PUE`."""
@@ -126,7 +125,7 @@ def facility_watts(
 
 
 def joules_per_token(
-    system: System, model: Transformer, plan: Plan, breakdown: Breakdown, coefficients: Coefficients
+    system: Cluster, model: Model, plan: Plan, breakdown: Breakdown, coefficients: Coefficients
 ) -> Array:
     """Energy of one trained token, hosts and cooling with it [J/token]."""
     return facility_watts(system, plan, breakdown, coefficients) / tokens_per_s(
@@ -134,9 +133,7 @@ def joules_per_token(
     )
 
 
-def dollars_per_token(
-    system: System, model: Transformer, plan: Plan, breakdown: Breakdown
-) -> Array:
+def dollars_per_token(system: Cluster, model: Model, plan: Plan, breakdown: Breakdown) -> Array:
     """Rent of all accelerators while one token is trained [dollar/token]."""
     return plan.devices * system.chip.price_per_s / tokens_per_s(model, plan, breakdown)
 
@@ -166,8 +163,8 @@ class Outputs(struct.PyTreeNode, kw_only=True):
 
 
 def outputs(
-    system: System,
-    model: Transformer,
+    system: Cluster,
+    model: Model,
     plan: Plan,
     breakdown: Breakdown,
     coefficients: Coefficients,
@@ -209,8 +206,8 @@ class TrainingRun(struct.PyTreeNode, kw_only=True):
 
 
 def run(
-    system: System,
-    model: Transformer,
+    system: Cluster,
+    model: Model,
     plan: Plan,
     breakdown: Breakdown,
     coefficients: Coefficients,

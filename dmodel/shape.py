@@ -14,7 +14,7 @@ from dmodel.catalog.models import from_shape, identify
 from dmodel.counts import parameters
 from dmodel.question import Assumption, Question
 from dmodel.types import InputError
-from dmodel.workload import Transformer
+from dmodel.records import Model
 
 FROM_MODEL = (
     "n_layers",
@@ -46,7 +46,7 @@ OF_ADAPTERS = (
 )
 PLAIN = {
     name: field.default
-    for name, field in Transformer.__dataclass_fields__.items()
+    for name, field in Model.__dataclass_fields__.items()
     if isinstance(field.default, float)
 }
 """What a shape means where it does not say: untied, causal, dense, balanced, trained."""
@@ -72,9 +72,9 @@ def catalog_shape(name: str) -> Mapping[str, float]:
     return numbers(found) | {"n_params": float(parameters(found))}
 
 
-def numbers(model: Transformer) -> dict[str, float]:
+def numbers(model: Model) -> dict[str, float]:
     """A model's numbers by name."""
-    return {name: float(getattr(model, name)) for name in Transformer.__dataclass_fields__}
+    return {name: float(getattr(model, name)) for name in Model.__dataclass_fields__}
 
 
 def completed(question: Question) -> tuple[Question, tuple[Assumption, ...]]:
@@ -278,7 +278,7 @@ def _adapters(settings: Mapping[str, Any], shape: Mapping[str, float], said: lis
     }
 
 
-def _infer_gated(model: Transformer, given: np.ndarray, said: Sequence[list]) -> Transformer:
+def _infer_gated(model: Model, given: np.ndarray, said: Sequence[list]) -> Model:
     """The other `gated_mlp` where the published parameter count contradicts the one at hand and
     agrees with that one, tied or not: tables that read two matrices from `d_ff / d_model` make
     models a quarter smaller."""
@@ -299,7 +299,7 @@ def _infer_gated(model: Transformer, given: np.ndarray, said: Sequence[list]) ->
     return model.replace(gated_mlp=np.where(wrong, 1.0 - gated, gated))
 
 
-def _infer_tied(model: Transformer, given: np.ndarray, said: Sequence[list]) -> Transformer:
+def _infer_tied(model: Model, given: np.ndarray, said: Sequence[list]) -> Model:
     """Tied embeddings where the published parameter count is clearly (three times) nearer to the
     count with them; without a published count, as the catalog has it; else untied.
 
@@ -319,7 +319,7 @@ def _infer_tied(model: Transformer, given: np.ndarray, said: Sequence[list]) -> 
     return model.replace(tied_embeddings=np.where(open_, known, tied).astype(np.float64))
 
 
-def settled(model: Transformer, questions: Sequence[Question], said: Sequence[list]) -> Transformer:
+def settled(model: Model, questions: Sequence[Question], said: Sequence[list]) -> Model:
     """Shapes `[n]` with what published counts of parameters decide: a third matrix of the MLP, tied
     embeddings. A count that still contradicts the shape is said."""
     given = np.array([q.number("n_params") or np.nan for q in questions])

@@ -55,7 +55,7 @@ def held(layers: Array, pp: Array, interleave: Array, n_mtp: Array = 0.0) -> Hel
 def layout(
     layers: Array, pp: Array, interleave: Array, n_mtp: Array = 0.0
 ) -> dict[str, np.ndarray]:
-    """`Plan.stage_excess` and `Plan.head_displaces` of stages that hold what `held` says,
+    """`Layout.stage_excess` and `Layout.head_displaces` of stages that hold what `held` says,
     `[*batch]`; 0 without a pipeline and where chunks are alike and no head of further tokens makes
     the last stage the fullest.
 

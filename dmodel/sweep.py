@@ -33,13 +33,11 @@ import numpy as np
 from flax import struct
 
 from dmodel.coefficients import Coefficients
-from dmodel.hardware import System
 from dmodel.once import together
-from dmodel.plan import Plan
+from dmodel.records import Cluster, Model, Plan
 from dmodel.smooth import SHARPNESS
 from dmodel.step import memory_use, step_time
 from dmodel.types import Array
-from dmodel.workload import Transformer
 
 CHUNK, GRADIENT_CHUNK = 1024, 512
 """Cases that flow through the function at once [count]: their intermediates have to fit the
@@ -163,8 +161,8 @@ def totals(sharpness: float = SHARPNESS) -> Callable[[Plan, dict[str, Tree]], To
 
 def evaluate(
     plans: Plan,
-    system: System,
-    model: Transformer,
+    system: Cluster,
+    model: Model,
     coefficients: Coefficients,
     *,
     sharpness: float = SHARPNESS,

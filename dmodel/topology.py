@@ -15,7 +15,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from dmodel.hardware import Network, System
+from dmodel.records import Cluster, Network
 from dmodel.types import InputError
 
 SWITCH_LATENCY_S = 1e-6
@@ -172,12 +172,12 @@ def check_devices(net: Network, devices: float, where: str = "network") -> None:
 
 
 def fat_tree(
-    system: System,
+    system: Cluster,
     tiers: Sequence[float] = (SU_NODES, 64 * SU_NODES),
     oversubscription: Sequence[float] = (),
     *,
     tier_latency_s: float = SWITCH_LATENCY_S,
-) -> System:
+) -> Cluster:
     """A system whose outer network is a fat tree: leaf switches, spines and cores in place of one
     flat level.
 
@@ -231,7 +231,7 @@ def fat_tree(
     return system.replace(network=network([inner, *outer], "fat tree"))
 
 
-def with_scale_up(system: System, devices: float) -> System:
+def with_scale_up(system: Cluster, devices: float) -> Cluster:
     """The system with another number of devices in its scale-up domain: NVLink domains of 8, 36 or
     72; a slice of a TPU pod."""
     size = np.asarray(system.network.size, float).copy()
@@ -242,8 +242,8 @@ def with_scale_up(system: System, devices: float) -> System:
 
 
 def slices(
-    system: System, shape: Sequence[int], n_slices: float = inf, wrap: Sequence[bool] | None = None
-) -> System:
+    system: Cluster, shape: Sequence[int], n_slices: float = inf, wrap: Sequence[bool] | None = None
+) -> Cluster:
     """Slices of a torus pod, joined by the data-centre network.
 
     An axis of a slice that is not as long as a cube's does not close: a ring along it runs back on

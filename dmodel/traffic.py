@@ -15,10 +15,9 @@ from dmodel.counts import (
     tokens,
     visits,
 )
-from dmodel.plan import Plan
+from dmodel.records import Model, Plan
 from dmodel.smooth import ramp
 from dmodel.types import Array
-from dmodel.workload import Transformer
 
 
 class Passes(NamedTuple):
@@ -34,7 +33,7 @@ class Passes(NamedTuple):
         return self.forward + self.backward
 
 
-def cast_bytes(products: Matmuls, model: Transformer, plan: Plan) -> Array:
+def cast_bytes(products: Matmuls, model: Model, plan: Plan) -> Array:
     """Memory traffic of casting below 16 bits, forward and backward of one layer [byte]; 0 in 16
     bits.
 
@@ -44,22 +43,25 @@ def cast_bytes(products: Matmuls, model: Transformer, plan: Plan) -> Array:
     not have. Weights are cast once per step, not per micro-batch. Fused experts only write what
     lies between their two products. Router and logits stay in 16 bits.
     """
+    bits = plan.precision
     left, _, result = products.elements
-    read = WORD * (1.0 + plan.scale_passes)
-    every = (read + (1.0 + model.trainable) * plan.operand_bytes) * (left + result)[:-2].sum(0)
+    read = WORD * (1.0 + bits.scale_passes)
+    every = (read + (1.0 + model.trainable) * bits.operand_bytes) * (left + result)[:-2].sum(0)
     return (
-        plan.low_precision
-        * (1.0 - plan.wide_layers)
-        * (every - plan.fused_experts * read * (left[6] + result[5]))
+        bits.low_precision
+        * (1.0 - bits.wide_layers)
+        * (every - plan.software.fused_experts * read * (left[6] + result[5]))
     )
 
 
-def softmax_bytes(model: Transformer, plan: Plan) -> Array:
+def softmax_bytes(model: Model, plan: Plan) -> Array:
     """Memory traffic of the unfused forward softmax [byte]: scores written and read, probabilities
     written and read, and dropout's read, write and mask: `13 b a s (s/cp) / tp` (Korthikanti et al.
     2022 count 5 b a s² stored); 0 with flash."""
-    scores = tokens(model, plan) * model.seq_len * model.n_heads * model.attention_share / plan.tp
-    return 13.0 * scores * (1.0 - plan.flash)
+    scores = (
+        tokens(model, plan) * model.seq_len * model.n_heads * model.attention_share / plan.layout.tp
+    )
+    return 13.0 * scores * (1.0 - plan.software.flash)
 
 
 ADDITION = 3.0
@@ -139,7 +141,7 @@ gradient wrote; what it read is read once more, its gradient written and added t
 product."""
 
 
-def elementwise_bytes(model: Transformer, plan: Plan) -> Passes:
+def elementwise_bytes(model: Model, plan: Plan) -> Passes:
     """Least memory traffic of the norms, residuals, rotary embedding, activation and routing of the
     mean layer, by pass [byte].
 
@@ -155,17 +157,18 @@ def elementwise_bytes(model: Transformer, plan: Plan) -> Passes:
     return Passes(_touched(model, plan, FORWARD), _touched(model, plan, BACKWARD))
 
 
-def addition_bytes(model: Transformer, plan: Plan) -> Array:
+def addition_bytes(model: Model, plan: Plan) -> Array:
     """Memory traffic of the residual addition behind the MLP of the mean layer, forward [byte]: `3
     · 2 t h mlp_share / split`; part of `elementwise_bytes`."""
     return ADDITION * model.mlp_share * activation_bytes(model, plan) / split_ranks(plan)
 
 
-def _touched(model: Transformer, plan: Plan, n: Touches) -> Array:
+def _touched(model: Model, plan: Plan, n: Touches) -> Array:
     """Bytes that one pass of `elementwise_bytes` reads and writes."""
+    layout, software = plan.layout, plan.software
     t, h, mean = tokens(model, plan), model.d_model, mean_layer(model)
     split = split_ranks(plan)
-    rotary = n.rotary + (n.split_rotary - n.rotary) * plan.split_rotary
+    rotary = n.rotary + (n.split_rotary - n.rotary) * software.split_rotary
     heads = (
         model.attention_share
         * rotary
@@ -177,18 +180,18 @@ def _touched(model: Transformer, plan: Plan, n: Touches) -> Array:
     ) * model.mamba_inner + 7.0 * model.mamba_groups * model.mamba_state
     activation = n.activation + n.gate * model.gated_mlp
     inside = (
-        (1.0 - plan.fused_experts)
+        (1.0 - software.fused_experts)
         * (activation + n.weighed * (2.0 + model.gated_mlp))
         * model.d_ff
-        / plan.etp
+        / layout.etp
     )
-    routing = mean.routed * (n.copies * mean.reach + 6.0 * model.n_experts) * plan.etp
-    biases = n.biases * model.expert_biases * plan.looped_experts
+    routing = mean.routed * (n.copies * mean.reach + 6.0 * model.n_experts) * layout.etp
+    biases = n.biases * model.expert_biases * software.looped_experts
     copied = n.copies * _moves(plan)
     experts = mean.routed * visits(model, plan) * ((copied + biases) * mean.reach + inside)
     between = (
         heads + model.mamba_share * n.scan * scan + activation * mean.width + routing
-    ) / plan.tp
+    ) / layout.tp
     return WORD * (t * (n.half * h * (mean.mixer + model.mlp_share) / split + between) + experts)
 
 
@@ -202,12 +205,18 @@ def _moves(plan: Plan) -> Array:
     Limits: HybridEP pads while it parts, beside its messages, and its parting and joining count
     once: rows say 0.2 to 0.4 times.
     """
-    padded = 2.0 * plan.looped_experts * plan.low_precision * (1.0 - plan.wide_layers)
-    parted = plan.merge_copies * ramp(plan.ep - 1.0)
-    return 1.0 + (1.0 - ramp(plan.route_bytes)) * (parted + padded)
+    software = plan.software
+    padded = (
+        2.0
+        * software.looped_experts
+        * plan.precision.low_precision
+        * (1.0 - plan.precision.wide_layers)
+    )
+    parted = software.merge_copies * ramp(plan.layout.ep - 1.0)
+    return 1.0 + (1.0 - ramp(software.route_bytes)) * (parted + padded)
 
 
-def adapter_bytes(model: Transformer, plan: Plan) -> Passes:
+def adapter_bytes(model: Model, plan: Plan) -> Passes:
     """Memory traffic of the low-rank adapters of the mean layer, by pass [byte]: `2 t [(read +
     dropped) in + returned out]` with what they read, `in = n_first h + w_last / tp`, and return,
     `out = w_first / tp + n_last h / split`, and the `Touches` of the pass.
@@ -219,9 +228,10 @@ def adapter_bytes(model: Transformer, plan: Plan) -> Passes:
     Limits: experts have none; kernels that join an adapter's products, scale and addition
     (Transformer Engine's op fuser) move less.
     """
-    given = model.first_adapters * model.d_model + model.last_adapted / plan.tp
-    returned = model.first_adapted / plan.tp + model.last_adapters * model.d_model / split_ranks(
-        plan
+    given = model.first_adapters * model.d_model + model.last_adapted / plan.layout.tp
+    returned = (
+        model.first_adapted / plan.layout.tp
+        + model.last_adapters * model.d_model / split_ranks(plan)
     )
     moved = WORD * tokens(model, plan)
     return Passes(
@@ -232,7 +242,7 @@ def adapter_bytes(model: Transformer, plan: Plan) -> Passes:
     )
 
 
-def loss_bytes(model: Transformer, plan: Plan) -> Array:
+def loss_bytes(model: Model, plan: Plan) -> Array:
     """Memory traffic of the loss, forward and backward [byte]: fp32 logits read three times and
     written twice, `20 t V / tp`, and again for each head of further tokens."""
-    return 20.0 * (1.0 + model.n_mtp) * tokens(model, plan) * model.vocab / plan.tp
+    return 20.0 * (1.0 + model.n_mtp) * tokens(model, plan) * model.vocab / plan.layout.tp

@@ -25,14 +25,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from dmodel.coefficients import from_unconstrained
-from dmodel.hardware import System
-from dmodel.plan import Plan
 from dmodel.profiles import Profile, family, members
 from dmodel.profiles.record import Scatter, pair_key
+from dmodel.records import Cluster, Model, Plan
 from dmodel.step import step_time
 from dmodel.sweep import quick_to_compile
 from dmodel.types import Array, InputError
-from dmodel.workload import Transformer
 
 LEVEL = 0.9
 """Share of measurements that an interval is to hold."""
@@ -58,10 +56,11 @@ STRANGER = Scatter(0.05, 0.1)
 """Scatter where a profile knows none."""
 
 
-def features(system: System, model: Transformer, plan: Plan) -> np.ndarray:
+def features(system: Cluster, model: Model, plan: Plan) -> np.ndarray:
     """Place of each run among others, `[row, feature]`: logarithms of its sizes, degrees and the
     chip, and its switches; distances are Euclidean. Sizes that go together (width and feed-forward
     width, batch and micro-batches) count half."""
+    layout = plan.layout
     log = lambda x: np.log(np.maximum(np.asarray(x, float), 1e-9))  # noqa: E731
     columns = (
         log(model.d_model),
@@ -70,20 +69,21 @@ def features(system: System, model: Transformer, plan: Plan) -> np.ndarray:
         log(model.seq_len),
         0.5 * log(np.asarray(model.n_experts) + 1.0),
         np.asarray(model.trainable, float),
-        log(plan.micro_batch),
+        log(layout.micro_batch),
         0.5 * log(plan.global_batch),
-        log(plan.dp),
-        log(plan.tp),
-        log(plan.pp),
-        log(plan.cp),
-        log(plan.ep),
-        0.5 * np.asarray(plan.zero, float),
-        0.5 * np.asarray(plan.sp, float),
+        log(layout.dp),
+        log(layout.tp),
+        log(layout.pp),
+        log(layout.cp),
+        log(layout.ep),
+        0.5 * np.asarray(layout.zero, float),
+        0.5 * np.asarray(layout.sp, float),
         np.asarray(
-            plan.recompute_layers + (1.0 - plan.recompute_layers) * plan.recompute_products, float
+            layout.recompute_layers + (1.0 - layout.recompute_layers) * layout.recompute_products,
+            float,
         ),
-        0.5 * np.asarray(plan.recompute_attention, float),
-        log(plan.operand_bytes),
+        0.5 * np.asarray(layout.recompute_attention, float),
+        log(plan.precision.operand_bytes),
         log(system.chip.attention_flops_per_s),
     )
     return np.stack(np.broadcast_arrays(*map(np.atleast_1d, columns)), 1)
@@ -243,14 +243,14 @@ def uncertain(draws: np.ndarray, rest: np.ndarray) -> Uncertain:
 
 @cache
 def _compiled() -> Callable[..., jax.Array]:
-    def log_time(system: System, model: Transformer, plan: Plan, z: jax.Array) -> jax.Array:
+    def log_time(system: Cluster, model: Model, plan: Plan, z: jax.Array) -> jax.Array:
         return jnp.log(jnp.asarray(step_time(system, model, plan, from_unconstrained(z)).total))
 
     return jax.jit(log_time, compiler_options=quick_to_compile())
 
 
 def step_times(
-    profile: Profile, accelerator: str, stack: str, system: System, model: Transformer, plan: Plan
+    profile: Profile, accelerator: str, stack: str, system: Cluster, model: Model, plan: Plan
 ) -> Uncertain | None:
     """Step times of plans of one chip and stack, with intervals.
 

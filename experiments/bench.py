@@ -30,7 +30,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from calibration.traces import published, to_cases
 from dmodel import catalog, coefficients
-from dmodel.plan import Plan
+from dmodel.records import Plan
 from dmodel.report import style
 from dmodel.step import step_time
 from dmodel.sweep import (
@@ -103,7 +103,7 @@ def random_plans(n: int, seed: int = 0) -> Plan:
 
     tp, pp, cp = pick(1, 2, 4, 8), pick(1, 2, 4, 8), pick(1, 2)
     dp = 512.0 / (tp * pp * cp)
-    plan = Plan(
+    plan = Plan.of(
         dp=dp,
         tp=tp,
         cp=cp,

@@ -14,7 +14,7 @@ from dmodel.codesign import Question
 from dmodel.codesign.lattice import DISCRETE, rungs
 from dmodel.codesign.limits import excess, merit
 from dmodel.codesign.outcome import outcome
-from dmodel.plan import Plan
+from dmodel.records import Plan
 from dmodel.smooth import SHARPNESS
 from dmodel.sweep import quick_to_compile
 
@@ -143,7 +143,7 @@ class Box:
         pad = [*range(n), *[0] * (BLOCK - n)]
         x = {name: jnp.asarray([sizes[i][name] for i in pad], dtype=float) for name in self.base}
         leaves = {name: np.array([plans[i][name] for i in pad]) for name in plans[0]}
-        plan = self.stated.base.replace(**leaves, schedule="interleaved")
+        plan = self.stated.base.having(**leaves, schedule="interleaved")
         floats = jax.tree.map(
             lambda leaf: jnp.asarray(leaf, dtype=float), (plan, self.stated.world, self.stated.at)
         )

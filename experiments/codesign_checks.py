@@ -31,6 +31,7 @@ from dmodel.codesign import (
 )
 from dmodel.codesign.lattice import rungs
 from dmodel.design import Choices
+from dmodel.records import leaf
 from dmodel.types import InputError
 from experiments.design_common import DAY_S, machine, model, options
 from experiments.study import run, say, write
@@ -156,7 +157,7 @@ def doubted(asked: Question, answer: CoDesign) -> list[dict[str, Any]]:
     return [
         {
             "check": "doubt",
-            "what": " ".join(f"{n}={float(getattr(c.plan, n)):g}" for n in names),
+            "what": " ".join(f"{n}={float(leaf(c.plan, n)):g}" for n in names),
             "value": c.mean,
             "against": found.nominal.mean,
             "relative": c.regret,

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dmodel.goodput import Reliability
-from dmodel.hardware import System
+from dmodel.records import Cluster
 from dmodel.report import style
-from dmodel.theory import Best, Cluster, gpu, headline, laws, sweep_widths
+from dmodel.theory import Best, SmallestCluster, gpu, headline, laws, sweep_widths
 from dmodel.theory.laws import BATCH_LAWS, Laws
 from dmodel.theory.study import LINEAR, MONTH_S, ceiling
 from dmodel.types import enable_float64
@@ -57,8 +57,8 @@ class Curve(NamedTuple):
     label: str
     gpu: str
     sparse: bool
-    system: System
-    clusters: list[Cluster]
+    system: Cluster
+    clusters: list[SmallestCluster]
 
     @property
     def known(self) -> list[Best]:
@@ -84,7 +84,7 @@ def curve(
     law: Laws = laws.STUDY,
     widths: Iterable[float] = laws.WIDTHS,
     reliability: Reliability | None = None,
-    system: System | None = None,
+    system: Cluster | None = None,
 ) -> Curve:
     """Sweep one GPU; `system` where it is not the one of that name."""
     label = label or f"{name}, {'sparse' if sparse else 'dense'}"

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from dmodel.design import design
-from dmodel.hardware import System
+from dmodel.records import Cluster
 from dmodel.report import style
 from dmodel.step import step_time
 from dmodel.sweep import quick_to_compile
@@ -39,7 +39,7 @@ STEP = 0.1
 """Relative change by which solving anew checks the slopes."""
 
 
-def scaled(system: System, part: str, by: float | jax.Array) -> System:
+def scaled(system: Cluster, part: str, by: float | jax.Array) -> Cluster:
     """A system with one kind of rate (or all latencies) times a factor."""
     chip, net = system.chip, system.network
     if part == "arithmetic":
@@ -63,7 +63,7 @@ def _slopes():
     """Elasticities of the step time to every part, in one compiled function."""
 
     def log_time(
-        logs: jax.Array, system: System, model: Any, plan: Any, coefficients: Any
+        logs: jax.Array, system: Cluster, model: Any, plan: Any, coefficients: Any
     ) -> jax.Array:
         for part, log in zip(RATES, logs, strict=True):
             system = scaled(system, part, jnp.exp(log))
@@ -86,7 +86,7 @@ def line_of(at: Machine, devices: int, checked: bool) -> dict[str, Any] | None:
     does not fit."""
     model = shared.model(MODEL, SEQ_LEN)
 
-    def best(system: System) -> Any:
+    def best(system: Cluster) -> Any:
         return design(system, model, devices, BATCH, at.coefficients, method="exact", top=1).best
 
     found = best(at.system)

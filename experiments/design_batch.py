@@ -40,7 +40,7 @@ def line_of(at: Machine, batch: str, flop: float, starts: int) -> dict[str, Any]
         "batch_over_critical": answer.quantities["batch"],
         "data_wasted": 1.0 - 1.0 / float(out.quality.waste),
         "devices": sizes["devices"],
-        "sequences_per_replica": sizes["global_batch"] / float(plan.dp),
+        "sequences_per_replica": sizes["global_batch"] / float(plan.layout.dp),
         "parameters": float(out.parameters),
         "tokens": sizes["tokens"],
         "mfu": float(out.mfu),

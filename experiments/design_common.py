@@ -19,10 +19,9 @@ from dmodel import catalog, profiles
 from dmodel.codesign import CoDesign, Laws, Limits, question, solve_question
 from dmodel.codesign.laws import loss
 from dmodel.coefficients import Coefficients
-from dmodel.hardware import System
+from dmodel.records import Cluster, Model
 from dmodel.report import style
 from dmodel.types import enable_float64
-from dmodel.workload import Transformer
 from experiments.study import write
 
 if TYPE_CHECKING:
@@ -71,7 +70,7 @@ class Machine(NamedTuple):
 
     name: str
     accelerator: str
-    system: System
+    system: Cluster
     coefficients: Coefficients
     profile: str
 
@@ -92,7 +91,7 @@ def machine(name: str, profile: str | None = None) -> Machine:
     )
 
 
-def model(name: str, seq_len: int | None = None) -> Transformer:
+def model(name: str, seq_len: int | None = None) -> Model:
     """A model by name."""
     return catalog.transformer(name, seq_len)
 

@@ -15,6 +15,7 @@ import numpy as np
 from dmodel import make_plan, step_time
 from dmodel.design import EVERYTHING, Problem, candidates, evaluate, exact, excess, merits, problem
 from dmodel.design.rows import batches
+from dmodel.records import leaf
 from dmodel.report import style
 from experiments import design_common as shared
 from experiments.study import run as run_study
@@ -74,15 +75,15 @@ def label(plan: Any) -> str:
         "zero": "zero",
         "shard": "shard",
     }
-    words = [f"{short} {float(getattr(plan, name)):g}" for name, short in names.items()]
+    words = [f"{short} {float(leaf(plan, name)):g}" for name, short in names.items()]
     order = (
         ""
-        if plan.placement == ("tp", "cp", "ep", "dp", "pp")
-        else f" · order {'-'.join(plan.placement)}"
+        if plan.layout.placement == ("tp", "cp", "ep", "dp", "pp")
+        else f" · order {'-'.join(plan.layout.placement)}"
     )
     return (
         " · ".join(words)
-        + f" · recompute {float(plan.recompute_layers):.2f} · {plan.schedule}{order}"
+        + f" · recompute {float(plan.layout.recompute_layers):.2f} · {plan.layout.schedule}{order}"
     )
 
 

@@ -27,16 +27,16 @@ from experiments.study import arguments, deliver, rows, run, summary
 KINDS: dict[str, Callable[[Cases], np.ndarray]] = {
     "adapters": lambda c: np.asarray(c.model.trainable) == 0.0,
     "8 bits": lambda c: (
-        (np.asarray(c.plan.operand_bytes) == 1.0) & (np.asarray(c.model.trainable) == 1.0)
+        (np.asarray(c.plan.precision.operand_bytes) == 1.0) & (np.asarray(c.model.trainable) == 1.0)
     ),
-    "4 bits": lambda c: np.asarray(c.plan.operand_bytes) < 1.0,
+    "4 bits": lambda c: np.asarray(c.plan.precision.operand_bytes) < 1.0,
     "experts": lambda c: np.asarray(c.model.n_experts) > 1.0,
-    "tensor": lambda c: np.asarray(c.plan.tp) > 1.0,
-    "pipeline": lambda c: np.asarray(c.plan.pp) > 1.0,
-    "context": lambda c: np.asarray(c.plan.cp) > 1.0,
-    "zero 3": lambda c: np.asarray(c.plan.zero) == 3.0,
-    "recomputed": lambda c: np.asarray(c.plan.recompute_layers) > 0.5,
-    "unfused attention": lambda c: np.asarray(c.plan.flash) == 0.0,
+    "tensor": lambda c: np.asarray(c.plan.layout.tp) > 1.0,
+    "pipeline": lambda c: np.asarray(c.plan.layout.pp) > 1.0,
+    "context": lambda c: np.asarray(c.plan.layout.cp) > 1.0,
+    "zero 3": lambda c: np.asarray(c.plan.layout.zero) == 3.0,
+    "recomputed": lambda c: np.asarray(c.plan.layout.recompute_layers) > 0.5,
+    "unfused attention": lambda c: np.asarray(c.plan.software.flash) == 0.0,
     "long": lambda c: np.asarray(c.model.seq_len) >= 16384.0,
     "wide": lambda c: np.asarray(c.model.d_model) >= 12288.0,
     "narrow": lambda c: np.asarray(c.model.d_model) <= 2048.0,

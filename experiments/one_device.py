@@ -30,7 +30,7 @@ from dmodel.cost.compute import matmul_time
 from dmodel.cost.interference import PASSES, contention
 from dmodel.cost.power import CORE, STREAMING, Activities, slowed, watts
 from dmodel.counts import WORD, Matmuls
-from dmodel.hardware import Chip, System
+from dmodel.records import Chip, Cluster
 from dmodel.smooth import SHARPNESS
 from dmodel.step import CALIBRATED
 from dmodel.types import enable_float64
@@ -47,7 +47,7 @@ WEIGHTS = {"bf16": 1.0, "fp8": 1.0, "attention": CORE}
 """Power of what was measured beside something else over that of products [1]."""
 
 
-def predicted(case: Case, system: System, c: Coefficients) -> dict[str, float]:
+def predicted(case: Case, system: Cluster, c: Coefficients) -> dict[str, float]:
     """Seconds of a step by kind of kernel."""
     model, plan = record.transformer(case), record.plan(case)
     system, plan = CALIBRATED.align(system, plan, model, c)

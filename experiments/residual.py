@@ -26,8 +26,8 @@ import numpy as np
 from calibration.fit import fit, weights_of
 from calibration.predict import predict
 from calibration.traces import Cases
+from dmodel.breakdown import TERMS
 from dmodel.profiles import Profile
-from dmodel.step import TERMS
 from dmodel.types import InputError
 from experiments.bases import Bases
 from experiments.divisions import FAMILIES, Protocol, shipped, sources

@@ -69,15 +69,22 @@ def points(cases: Cases, shares: np.ndarray, group: np.ndarray) -> Points:
       shares: of the terms in the predicted time `[row, term]`. group: `[row]`.
     """
     model, plan, labels = cases.model, cases.plan, cases.labels
-    tokens = np.asarray(plan.micro_batch) * model.seq_len / plan.cp
-    degrees = (plan.dp, plan.tp, plan.pp, plan.cp, plan.ep, plan.n_microbatches)
+    tokens = np.asarray(plan.layout.micro_batch) * model.seq_len / plan.layout.cp
+    degrees = (
+        plan.layout.dp,
+        plan.layout.tp,
+        plan.layout.pp,
+        plan.layout.cp,
+        plan.layout.ep,
+        plan.n_microbatches,
+    )
     switches = [
         np.asarray(x, float)
         for x in (
-            plan.sp,
-            0.5 * np.asarray(plan.zero),
-            plan.recompute_layers,
-            plan.recompute_attention,
+            plan.layout.sp,
+            0.5 * np.asarray(plan.layout.zero),
+            plan.layout.recompute_layers,
+            plan.layout.recompute_attention,
         )
     ]
     ratios = (
@@ -85,7 +92,7 @@ def points(cases: Cases, shares: np.ndarray, group: np.ndarray) -> Points:
         _intensity(cases, tokens),
         model.seq_len / model.d_model,
     )
-    sizes = (model.d_model, model.n_layers, model.seq_len, plan.micro_batch)
+    sizes = (model.d_model, model.n_layers, model.seq_len, plan.layout.micro_batch)
     return Points(
         features=np.column_stack([shares, _logs(*ratios, *degrees), *switches]),
         place=np.column_stack([_logs(*sizes, *degrees), *switches]),
@@ -100,9 +107,9 @@ def _intensity(cases: Cases, tokens: np.ndarray) -> np.ndarray:
     t, d, n = (
         tokens,
         np.asarray(cases.model.d_model),
-        np.asarray(cases.model.d_model) / cases.plan.tp,
+        np.asarray(cases.model.d_model) / cases.plan.layout.tp,
     )
-    per_byte = 2.0 * t * d * n / (cases.plan.operand_bytes * (t * d + d * n + t * n))
+    per_byte = 2.0 * t * d * n / (cases.plan.precision.operand_bytes * (t * d + d * n + t * n))
     return per_byte * cases.system.chip.hbm_bytes_per_s / cases.system.chip.flops_per_s
 
 

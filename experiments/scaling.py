@@ -21,16 +21,15 @@ import numpy as np
 from calibration.micro.priors import priors
 from calibration.traces.kernels import attention_rates
 from dmodel import catalog, profiles, run
+from dmodel.breakdown import TERMS
 from dmodel.coefficients import NAMES, Coefficients, from_unconstrained, to_unconstrained
 from dmodel.cost.power import Draw
-from dmodel.hardware import System
-from dmodel.plan import Plan
+from dmodel.records import Cluster, Model, Plan
 from dmodel.report import style
-from dmodel.step import TERMS, step_time
+from dmodel.step import step_time
 from dmodel.sweep import quick_to_compile
 from dmodel.types import Array, enable_float64
 from dmodel.uncertainty import FREEDOM, covariance, misfit, scatter_of
-from dmodel.workload import Transformer
 from experiments.study import write
 
 if TYPE_CHECKING:
@@ -83,8 +82,8 @@ def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
 class Cases(NamedTuple):
     """A batch of cases: leaves `[n]`, of the network `[K, n]`."""
 
-    system: System
-    model: Transformer
+    system: Cluster
+    model: Model
     plan: Plan
     coefficients: Coefficients
 
@@ -181,10 +180,12 @@ def chip_of(system_name: str) -> str:
     )
 
 
-def cases(system: System, model: Transformer, plan: Plan, c: Coefficients) -> Cases:
+def cases(system: Cluster, model: Model, plan: Plan, c: Coefficients) -> Cases:
     """Broadcast all leaves to the length of the longest; the schedule that contains 1F1B, so that
     cases join."""
-    plan = plan.replace(schedule="interleaved" if plan.schedule == "1f1b" else plan.schedule)
+    plan = plan.having(
+        schedule="interleaved" if plan.layout.schedule == "1f1b" else plan.layout.schedule
+    )
     n = max(np.size(x) for x in jax.tree.leaves((model, plan, c, system.chip)))
     network = jax.tree.map(
         lambda x: np.broadcast_to(np.reshape(x, (len(x), -1)), (len(x), n)), system.network
@@ -192,7 +193,7 @@ def cases(system: System, model: Transformer, plan: Plan, c: Coefficients) -> Ca
     chip, model, plan, c = jax.tree.map(
         lambda x: np.broadcast_to(np.asarray(x, float), (n,)), (system.chip, model, plan, c)
     )
-    return Cases(System(chip=chip, network=network), model, plan, c)
+    return Cases(Cluster(chip=chip, network=network), model, plan, c)
 
 
 def join(parts: Sequence[Cases]) -> Cases:
@@ -203,7 +204,7 @@ def join(parts: Sequence[Cases]) -> Cases:
 def answers(parts: Mapping[str, Cases]) -> dict[str, Answers]:
     """Answers of several batches by name, evaluated as one."""
     found = answer(join(list(parts.values())))
-    ends = np.cumsum([0, *(np.size(part.plan.dp) for part in parts.values())])
+    ends = np.cumsum([0, *(np.size(part.plan.layout.dp) for part in parts.values())])
     return {
         name: found.take(slice(a, b)) for name, a, b in zip(parts, ends, ends[1:], strict=False)
     }
@@ -211,7 +212,7 @@ def answers(parts: Mapping[str, Cases]) -> dict[str, Answers]:
 
 def answer(batch: Cases) -> Answers:
     """Evaluate every case, a chunk at a time."""
-    n = np.shape(batch.plan.dp)[0]
+    n = np.shape(batch.plan.layout.dp)[0]
     wanted = np.arange(-(-n // CHUNK) * CHUNK).clip(max=n - 1).reshape(-1, CHUNK)
     found = [
         jax.tree.map(np.asarray, _compiled()(*jax.tree.map(lambda x, i=i: x[..., i], batch)))
@@ -225,7 +226,7 @@ def _compiled() -> Any:
     return jax.jit(_evaluate, compiler_options=quick_to_compile())
 
 
-def _evaluate(system: System, model: Transformer, plan: Plan, c: Coefficients) -> Answers:
+def _evaluate(system: Cluster, model: Model, plan: Plan, c: Coefficients) -> Answers:
     terms = step_time(system, model, plan, c)
     out = run.outputs(system, model, plan, terms, c)
     power, whole = run.device_draw(system, terms, c), 0.0 * terms.total
@@ -246,14 +247,14 @@ def fsdp(devices: Array, per_device: Array = PER_DEVICE, **more: Any) -> Plan:
         "micro_batch": per_device,
         "global_batch": per_device * dp,
     }
-    return Plan(**(given | kernels() | more))
+    return Plan.of(**(given | kernels() | more))
 
 
 def unhidden(plan: Plan) -> Plan:
     """The plan with nothing hidden: its exposed communication is all communication (under ZeRO-3,
     whose messages are those of layers; what is sent once per step goes in one message then)."""
-    zero = np.zeros_like(np.asarray(plan.dp, float))
-    return plan.replace(**{f"overlap_{kind}": zero for kind in ("tp", "cp", "ep", "dp", "pp")})
+    zero = np.zeros_like(np.asarray(plan.layout.dp, float))
+    return plan.having(**{f"overlap_{kind}": zero for kind in ("tp", "cp", "ep", "dp", "pp")})
 
 
 def draws(accelerator: str, count: int, seed: int = 0) -> Coefficients:

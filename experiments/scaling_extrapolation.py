@@ -26,7 +26,7 @@ from dmodel import catalog
 from dmodel.coefficients import NAMES, to_unconstrained
 from dmodel.counts import model_flops_per_token
 from dmodel.goodput import Reliability, goodput
-from dmodel.plan import Plan
+from dmodel.records import Plan
 from dmodel.report import style
 from experiments import scaling as shared
 from experiments.scaling import Answers, coefficients, draws, fsdp
@@ -97,9 +97,9 @@ def large(**changed: Any) -> Plan:
     }
     given = base | {"interleave": layers} | shared.kernels() | changed
     shard = given["dp"]
-    return Plan(
+    return Plan.of(
         dp=given.pop("dp"), global_batch=given.pop("global_batch"), schedule="interleaved"
-    ).replace(**given, shard=shard)
+    ).having(**given, shard=shard)
 
 
 def plans() -> dict[str, tuple[Any, Plan]]:

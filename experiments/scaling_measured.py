@@ -108,7 +108,17 @@ def keys(cases: Cases) -> list[tuple[str, ...]]:
     """What rows of one curve share."""
     labels, plan, model = cases.labels, cases.plan, cases.model
     shape = zip(
-        *(np.asarray(x) for x in (plan.tp, plan.cp, plan.pp, plan.zero, model.seq_len)), strict=True
+        *(
+            np.asarray(x)
+            for x in (
+                plan.layout.tp,
+                plan.layout.cp,
+                plan.layout.pp,
+                plan.layout.zero,
+                model.seq_len,
+            )
+        ),
+        strict=True,
     )
     found = []
     for i, (tp, cp, pp, zero, seq) in enumerate(shape):
@@ -143,7 +153,9 @@ def keys(cases: Cases) -> list[tuple[str, ...]]:
                 )
             )
         else:
-            batch, micro = (float(np.asarray(x)[i]) for x in (plan.global_batch, plan.micro_batch))
+            batch, micro = (
+                float(np.asarray(x)[i]) for x in (plan.global_batch, plan.layout.micro_batch)
+            )
             found.append(
                 (
                     source,

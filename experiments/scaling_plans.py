@@ -10,10 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from dmodel.coefficients import Coefficients
-from dmodel.hardware import System
-from dmodel.plan import Plan
+from dmodel.records import Cluster, Model, Plan
 from dmodel.sweep import evaluate
-from dmodel.workload import Transformer
 from experiments.scaling import kernels
 
 
@@ -30,7 +28,7 @@ class Choice(NamedTuple):
 
 
 def every_plan(
-    model: Transformer,
+    model: Model,
     devices: float,
     global_batch: float,
     choice: Choice = Choice(),  # noqa: B008
@@ -108,12 +106,12 @@ FITS = 0.9
 def as_plan(columns: Mapping[str, np.ndarray]) -> Plan:
     """Columns as a plan of PyTorch's FSDP on H100 (its kernels of attention); sequence parallelism
     comes with tensor parallelism."""
-    plain = Plan(dp=1.0, global_batch=1.0, schedule="interleaved", **kernels())
-    return plain.replace(**columns, sp=(columns["tp"] > 1.0) * 1.0)
+    plain = Plan.of(dp=1.0, global_batch=1.0, schedule="interleaved", **kernels())
+    return plain.having(**columns, sp=(columns["tp"] > 1.0) * 1.0)
 
 
 def search(
-    system: System, model: Transformer, c: Coefficients, parts: Sequence[dict[str, np.ndarray]]
+    system: Cluster, model: Model, c: Coefficients, parts: Sequence[dict[str, np.ndarray]]
 ) -> Searched:
     """Evaluate plans of several scales in one sweep."""
     columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

@@ -18,7 +18,7 @@ import numpy as np
 from dmodel import catalog
 from dmodel.design import Choices
 from dmodel.goodput import Reliability
-from dmodel.plan import Plan
+from dmodel.records import Plan
 from dmodel.report import style
 from dmodel.returns import (
     BestReturns,
@@ -98,7 +98,7 @@ def best(quick: bool) -> BestReturns:
         catalog.transformer("llama-2-7b", seq_len=shared.SEQ_LEN),
         coefficients(CHIP),
     )
-    base = Plan(dp=1.0, global_batch=1.0, **shared.kernels())
+    base = Plan.of(dp=1.0, global_batch=1.0, **shared.kernels())
     return best_returns(*given, where, shared.PER_DEVICE, base=base, choices=choices)
 
 

@@ -20,11 +20,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from dmodel import catalog, run
+from dmodel.breakdown import Breakdown
 from dmodel.cost.collectives import fabric, gather_line
 from dmodel.cost.power import WAITING_RANGE
 from dmodel.counts import WORD, residents
 from dmodel.report import style
-from dmodel.step import Breakdown
 from experiments import scaling as shared
 from experiments.scaling import Answers, Cases, coefficients, fsdp
 from experiments.study import run as run_study

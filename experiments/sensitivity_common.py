@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dmodel import catalog, profiles
 from dmodel.catalog.loader import resolve, table
-from dmodel.plan import Plan
+from dmodel.records import Plan, leaf
 from dmodel.report import style
 from dmodel.sensitivity import (
     Case,
@@ -85,19 +85,24 @@ def state(run: Published) -> Stated:
     model = catalog.transformer(run.model, run.seq_len)
     coefficients = profile.coefficients_for(entry["chip"], run.stack or None)
     laid = layout(
-        float(model.n_layers), float(run.plan.pp), float(run.plan.interleave), float(model.n_mtp)
+        float(model.n_layers),
+        float(run.plan.layout.pp),
+        float(run.plan.layout.interleave),
+        float(model.n_mtp),
     )
     case = make_case(
-        catalog.system(run.system, run.precision), model, run.plan.replace(**laid), coefficients
+        catalog.system(run.system, run.precision), model, run.plan.having(**laid), coefficients
     )
-    base = run.plan.replace(schedule="1f1b") if run.plan.schedule == "interleaved" else run.plan
+    base = (
+        run.plan.having(schedule="1f1b") if run.plan.layout.schedule == "interleaved" else run.plan
+    )
     return Stated(case, base, tuple(level["name"] for level in entry["levels"]), profile.name)
 
 
 def degrees(plan: Plan) -> str:
     """A plan in a few words."""
     named = {**{name: name for name in DEGREES}, "interleave": "v", "micro_batch": "b"}
-    found = [(short, float(getattr(plan, name))) for name, short in named.items()]
+    found = [(short, float(leaf(plan, name))) for name, short in named.items()]
     return " · ".join(f"{short} {value:.3g}" for short, value in found if value != 1.0)
 
 

@@ -8,7 +8,7 @@ zero-bubble schedule stands for DualPipe.
 
 from __future__ import annotations
 
-from dmodel.plan import Plan
+from dmodel.records import Plan
 from experiments.sensitivity_common import Published, options, study
 from experiments.study import run as run_study
 
@@ -20,7 +20,7 @@ RUN = Published(
     precision="fp8",
     stack="",
     seq_len=4096,
-    plan=Plan(
+    plan=Plan.of(
         dp=128.0,
         pp=16.0,
         ep=64.0,
@@ -30,7 +30,6 @@ RUN = Published(
         shard=128.0,
         global_batch=15360.0,
         operand_bytes=1.0,
-        low_precision=1.0,
         schedule="zero-bubble",
     ),
     follow=("chip.hbm_bytes", "network.bytes_per_s[NDR InfiniBand]"),

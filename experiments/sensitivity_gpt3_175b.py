@@ -9,7 +9,7 @@ Narayanan et al. 2021 (arXiv 2104.04473, section 5.1).
 
 from __future__ import annotations
 
-from dmodel.plan import Plan
+from dmodel.records import Plan
 from experiments.sensitivity_common import Published, options, study
 from experiments.study import run as run_study
 
@@ -21,7 +21,7 @@ RUN = Published(
     precision="bf16",
     stack="",
     seq_len=2048,
-    plan=Plan(
+    plan=Plan.of(
         dp=16.0,
         tp=8.0,
         sp=1.0,

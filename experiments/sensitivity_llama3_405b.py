@@ -9,7 +9,7 @@ tenth more memory than a device has; 43 % of the peak, as it measured, are 5.8 s
 
 from __future__ import annotations
 
-from dmodel.plan import Plan
+from dmodel.records import Plan
 from experiments.sensitivity_common import Published, options, study
 from experiments.study import run as run_study
 
@@ -21,7 +21,7 @@ RUN = Published(
     precision="bf16",
     stack="",
     seq_len=8192,
-    plan=Plan(
+    plan=Plan.of(
         dp=128.0,
         tp=8.0,
         sp=1.0,

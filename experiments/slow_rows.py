@@ -32,7 +32,7 @@ STAGES = {"1 stage": (1.0, 1.0), "2 stages": (2.0, 2.0), "more": (3.0, np.inf)}
 def late_per_micro_batch(cases: Cases, predicted: np.ndarray) -> np.ndarray:
     """What a row takes beyond its prediction, for each micro-batch that passes the pipeline [s]:
     `(t − t̂) / (m + pp − 1)`."""
-    passes = np.asarray(cases.plan.n_microbatches) + np.asarray(cases.plan.pp) - 1.0
+    passes = np.asarray(cases.plan.n_microbatches) + np.asarray(cases.plan.layout.pp) - 1.0
     return (cases.labels.step_time_s - predicted) / passes
 
 
@@ -78,7 +78,7 @@ def main() -> None:
         "with it"
     )
     profile = fit(cases, default_profile(), held_out=flagged, starts=1 if options.quick else 4)
-    predicted, stages = predict(cases, profile).step_time_s, np.asarray(cases.plan.pp)
+    predicted, stages = predict(cases, profile).step_time_s, np.asarray(cases.plan.layout.pp)
     lines = [
         line("not flagged (fitted)", cases, predicted, ~flagged),
         line("flagged", cases, predicted, flagged),

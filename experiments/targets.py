@@ -215,7 +215,9 @@ def _extrapolation() -> dict[str, Protocol]:
         sources("vtrain-multi"),
         sources("vtrain-single"),
     )
-    ultra = both(sources(ULTRASCALE), unflagged, lambda cases: np.asarray(cases.plan.pp) == 1.0)
+    ultra = both(
+        sources(ULTRASCALE), unflagged, lambda cases: np.asarray(cases.plan.layout.pp) == 1.0
+    )
     dgxc, vtrain, inf = sources("dgxc-nemo"), sources(*VTRAIN), np.inf
     return {
         "scale llm-foundry ≤128→≥256": of(

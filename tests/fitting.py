@@ -8,7 +8,7 @@ import numpy as np
 from calibration.traces import Cases, Labels
 from dmodel import catalog
 from dmodel.coefficients import Coefficients
-from dmodel.plan import Plan
+from dmodel.records import Plan
 from dmodel.step import step_time
 from tests.points import COEFFICIENTS, batch, quick
 
@@ -30,7 +30,7 @@ def plans(stack: str) -> list[tuple[str, Plan]]:
         return [
             (
                 model,
-                Plan(
+                Plan.of(
                     dp=dp,
                     shard=dp,
                     zero=3.0,
@@ -49,7 +49,7 @@ def plans(stack: str) -> list[tuple[str, Plan]]:
     return [
         (
             model,
-            Plan(
+            Plan.of(
                 dp=dp,
                 tp=tp,
                 sp=1.0,

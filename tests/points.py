@@ -11,9 +11,7 @@ import jax
 import numpy as np
 
 from dmodel.coefficients import SPECS, Coefficients
-from dmodel.hardware import Chip, Network, System
-from dmodel.plan import Plan
-from dmodel.workload import Transformer
+from dmodel.records import Chip, Cluster, Model, Network, Plan
 
 Tree = Any
 
@@ -38,7 +36,7 @@ NETWORK = Network(
     torus_axes=np.array([1.3, 1.1]),
     in_network_reduction=np.array([0.4, 0.2]),
 )
-MODEL = Transformer(
+MODEL = Model(
     n_layers=31.0,
     d_model=4100.0,
     d_ff=11000.0,
@@ -90,7 +88,7 @@ MIXTURE = MODEL.replace(
     expert_rank=900.0,
     window=3900.0,
 )
-PLAN = Plan(
+PLAN = Plan.of(
     dp=6.3,
     tp=2.7,
     cp=1.6,
@@ -104,7 +102,6 @@ PLAN = Plan(
     shard=3.1,
     cp_balanced=0.7,
     reshard=0.6,
-    prefetch=0.7,
     accumulate=0.3,
     interleave=1.5,
     stage_excess=0.6,
@@ -136,12 +133,10 @@ PLAN = Plan(
     overlap_pp=0.5,
     overlap_replica=0.7,
     operand_bytes=1.6,
-    low_precision=0.3,
     attention_bytes=1.4,
     attention_rate=0.7,
     attention_backward_rate=0.6,
     wide_layers=0.2,
-    wide_gradient=0.3,
     scale_passes=0.4,
     gather_bytes=1.7,
     weight_bytes=2.2,
@@ -159,24 +154,22 @@ COEFFICIENTS = Coefficients(**{name: spec.default for name, spec in SPECS.items(
 
 PLANS = (
     PLAN,
-    PLAN.replace(zero=1.5, dp=9.1, shard=4.3, tp=1.4, ep=1.2, etp=1.1),
-    PLAN.replace(zero=2.6, cp=2.4, micro_batch=2.7, interleave=2.6, pp=1.3, sp=0.9),
-    PLAN.replace(
-        dp=41.0, tp=7.9, shard=30.0, operand_bytes=0.7, ep=5.0, pp=7.7, global_batch=310.0
-    ),
+    PLAN.having(zero=1.5, dp=9.1, shard=4.3, tp=1.4, ep=1.2, etp=1.1),
+    PLAN.having(zero=2.6, cp=2.4, micro_batch=2.7, interleave=2.6, pp=1.3, sp=0.9),
+    PLAN.having(dp=41.0, tp=7.9, shard=30.0, operand_bytes=0.7, ep=5.0, pp=7.7, global_batch=310.0),
 )
 
-SINGLE = Plan(dp=1.0, global_batch=8.0, schedule="interleaved")
+SINGLE = Plan.of(dp=1.0, global_batch=8.0, schedule="interleaved")
 EDGE_PLANS = (
     SINGLE,
-    SINGLE.replace(global_batch=1.0, flash=0.0, unpadded_vocab=1.0, composed=1.0),
-    *[SINGLE.replace(dp=8.0, shard=8.0, zero=float(zero)) for zero in range(4)],
-    SINGLE.replace(dp=4.0, tp=8.0, sp=1.0, recompute_layers=1.0),
-    SINGLE.replace(dp=4.0, tp=8.0, recompute_layers=1.0, recompute_last=0.0),
-    SINGLE.replace(
+    SINGLE.having(global_batch=1.0, flash=0.0, unpadded_vocab=1.0, composed=1.0),
+    *[SINGLE.having(dp=8.0, shard=8.0, zero=float(zero)) for zero in range(4)],
+    SINGLE.having(dp=4.0, tp=8.0, sp=1.0, recompute_layers=1.0),
+    SINGLE.having(dp=4.0, tp=8.0, recompute_layers=1.0, recompute_last=0.0),
+    SINGLE.having(
         dp=4.0, tp=8.0, recompute_attention=1.0, flash=0.0, fused_sums=1.0, split_rotary=1.0
     ),
-    SINGLE.replace(
+    SINGLE.having(
         dp=4.0,
         tp=8.0,
         sp=1.0,
@@ -184,41 +177,34 @@ EDGE_PLANS = (
         recompute_elementwise=1.0,
         recompute_last=0.0,
     ),
-    SINGLE.replace(dp=4.0, ep=4.0, looped_experts=1.0, graphed=1.0),
-    SINGLE.replace(
-        dp=4.0, ep=4.0, fused_experts=1.0, operand_bytes=1.0, low_precision=1.0, attention_bytes=1.0
-    ),
-    SINGLE.replace(dp=4.0, pp=8.0, global_batch=32.0),
-    SINGLE.replace(dp=4.0, pp=8.0, global_batch=32.0, stage_excess=0.25, head_displaces=1.0),
-    SINGLE.replace(
-        dp=2.0, pp=2.0, interleave=2.0, global_batch=4.0, operand_bytes=1.0, low_precision=1.0
-    ),
-    SINGLE.replace(dp=2.0, cp=8.0, zero=3.0, shard=2.0, reshard=0.0),
-    SINGLE.replace(dp=8.0, zero=3.0, shard=8.0, prefetch=0.0, accumulate=1.0),
-    SINGLE.replace(
+    SINGLE.having(dp=4.0, ep=4.0, looped_experts=1.0, graphed=1.0),
+    SINGLE.having(dp=4.0, ep=4.0, fused_experts=1.0, operand_bytes=1.0, attention_bytes=1.0),
+    SINGLE.having(dp=4.0, pp=8.0, global_batch=32.0),
+    SINGLE.having(dp=4.0, pp=8.0, global_batch=32.0, stage_excess=0.25, head_displaces=1.0),
+    SINGLE.having(dp=2.0, pp=2.0, interleave=2.0, global_batch=4.0, operand_bytes=1.0),
+    SINGLE.having(dp=2.0, cp=8.0, zero=3.0, shard=2.0, reshard=0.0),
+    SINGLE.having(dp=8.0, zero=3.0, shard=8.0, accumulate=1.0),
+    SINGLE.having(
         dp=16.0, ep=8.0, zero=3.0, shard=8.0, global_batch=16.0, merge_copies=1.0, route_bytes=1.0
     ),
-    SINGLE.replace(
+    SINGLE.having(
         dp=4.0,
         tp=4.0,
         ep=8.0,
         etp=2.0,
         sp=1.0,
         operand_bytes=1.0,
-        low_precision=1.0,
         scale_passes=1.0,
-        wide_gradient=1.0,
     ),
-    SINGLE.replace(
+    SINGLE.having(
         dp=4.0,
         tp=4.0,
         sp=1.0,
         operand_bytes=1.0,
-        low_precision=1.0,
         narrow_sums=1.0,
         recompute_layers=1.0,
     ),
-    SINGLE.replace(
+    SINGLE.having(
         dp=8.0,
         ep=8.0,
         tp=8.0,
@@ -235,7 +221,7 @@ fill a level exactly."""
 
 PLAIN = {
     name: field.default
-    for name, field in Transformer.__dataclass_fields__.items()
+    for name, field in Model.__dataclass_fields__.items()
     if isinstance(field.default, float)
 }
 DENSE = MODEL.replace(**PLAIN, gated_mlp=1.0)
@@ -378,7 +364,7 @@ def log_differences(f: Callable[[Tree], np.ndarray], tree: Tree) -> np.ndarray:
     return np.einsum("jkc,k->jc", values, [w for _, w in STENCIL]) / (12.0 * STEP)
 
 
-def random_systems(rng: np.random.Generator, n: int, levels: int) -> list[System]:
+def random_systems(rng: np.random.Generator, n: int, levels: int) -> list[Cluster]:
     """Machines of any balance between arithmetic, memory and network."""
     found = []
     for _ in range(n):
@@ -390,7 +376,7 @@ def random_systems(rng: np.random.Generator, n: int, levels: int) -> list[System
             torus_axes=rng.choice([1.0, 1.0, 3.0], levels),
             in_network_reduction=rng.choice([0.0, 1.0], levels),
         )
-        found.append(System(chip=jittered(float64(CHIP), rng, 0.7), network=network))
+        found.append(Cluster(chip=jittered(float64(CHIP), rng, 0.7), network=network))
     return found
 
 
@@ -424,7 +410,7 @@ def random_plans(rng: np.random.Generator, n: int) -> list[Plan]:
             for name in ("stage_excess", "head_displaces")
         }
         ep, shard = (min(dp, 2.0 ** rng.integers(0, 6)) for _ in range(2))
-        plan = Plan(
+        plan = Plan.of(
             dp=dp,
             tp=tp,
             cp=cp,
@@ -444,7 +430,7 @@ def random_plans(rng: np.random.Generator, n: int) -> list[Plan]:
     return found
 
 
-def random_models(rng: np.random.Generator, n: int) -> list[Transformer]:
+def random_models(rng: np.random.Generator, n: int) -> list[Model]:
     """Dense models, mixtures and frozen ones of any size."""
     return [
         jittered(float64(EDGE_MODELS[i]), rng, 0.0).replace(
@@ -472,7 +458,11 @@ def random_questions(seed: int, n: int, levels: int) -> tuple:
     )
     # a head cannot displace more layers than the fullest stage holds
     plans = [
-        p.replace(head_displaces=np.minimum(p.head_displaces, m.n_layers / p.pp + p.stage_excess))
+        p.having(
+            head_displaces=np.minimum(
+                p.layout.head_displaces, m.n_layers / p.layout.pp + p.layout.stage_excess
+            )
+        )
         for m, p in zip(models, plans, strict=True)
     ]
     return tuple(map(batch, (systems, models, plans, coefficients)))

@@ -11,9 +11,7 @@ from math import log, log2, prod, sqrt
 from typing import Any
 
 from dmodel.coefficients import Coefficients
-from dmodel.hardware import System
-from dmodel.plan import Plan
-from dmodel.workload import Transformer
+from dmodel.records import Cluster, Model, Plan
 
 Level = list[float]
 
@@ -31,12 +29,12 @@ def groups(plan: Plan, network_size: list[float]) -> dict[str, Level]:
     and dp in that order, whatever they are for, are dealt out to experts: etp fastest, then the
     different experts, then those that hold the same ones (`ep` before `dp`).
     """
-    degree = {name: int(getattr(plan, name)) for name in ("tp", "cp", "dp", "pp")}
-    order = [name for name in plan.placement if name != "ep"]
+    degree = {name: int(getattr(plan.layout, name)) for name in ("tp", "cp", "dp", "pp")}
+    order = [name for name in plan.layout.placement if name != "ep"]
     stride, reached = {}, 1
     for name in order:
         stride[name], reached = reached, reached * degree[name]
-    inner = max(1, min(int(plan.shard), degree["dp"]))
+    inner = max(1, min(int(plan.layout.shard), degree["dp"]))
 
     def factors(devices: list[int]) -> Level:
         """How many domains of the level below each domain of a level brings together."""
@@ -58,10 +56,10 @@ def groups(plan: Plan, network_size: list[float]) -> dict[str, Level]:
         sum(i * stride[n] for n, i in zip(block, at[::-1], strict=True))
         for at in product(*[range(degree[n]) for n in block[::-1]])
     ]
-    etp, ep = min(int(plan.etp), degree["tp"]), int(plan.ep)
+    etp, ep = min(int(plan.layout.etp), degree["tp"]), int(plan.layout.ep)
     sharing = max(1, degree["tp"] * degree["cp"] * inner // (etp * ep))
     same = len(stage) // (etp * ep)
-    near = plan.placement.index("ep") < plan.placement.index("dp")
+    near = plan.layout.placement.index("ep") < plan.layout.placement.index("dp")
     # distance between neighbours of ep, and between ranks that hold the same experts, in the stage
     far, copy = (etp, etp * ep) if near else (etp * same, etp)
     return {
@@ -80,7 +78,7 @@ def groups(plan: Plan, network_size: list[float]) -> dict[str, Level]:
 class Net:
     """Derated rates [byte/s] and latencies [s] of each level."""
 
-    def __init__(self, system: System, c: Coefficients, run: Level, tensor_parallel: bool = False):
+    def __init__(self, system: Cluster, c: Coefficients, run: Level, tensor_parallel: bool = False):
         n, levels = system.network, range(len(system.network.size))
         share = [c.net_efficiency_inner if k == 0 else c.net_efficiency_outer for k in levels]
         across = [c.net_efficiency_tp_outer if tensor_parallel and k > 0 else 1.0 for k in levels]
@@ -145,8 +143,8 @@ class Net:
 
     def calls(self, nbytes: float, p: Plan) -> float:
         return (
-            1.0 + nbytes / max(self.bucket, p.dp * p.cp * p.bucket_per_rank)
-            if p.overlap_dp
+            1.0 + nbytes / max(self.bucket, p.layout.dp * p.layout.cp * p.software.bucket_per_rank)
+            if p.software.overlap_dp
             else 1.0
         )
 
@@ -199,13 +197,13 @@ class Net:
         return self.begin(group) + flow + max((self.latency[k] for k in joined), default=0.0)
 
 
-def all_layers(m: Transformer) -> float:
+def all_layers(m: Model) -> float:
     """Mean layers, those of heads of further tokens among them: as many for each as have one
     MLP."""
     return m.n_layers + m.n_mtp / max(m.attention_share, m.mlp_share, m.mamba_share)
 
 
-def layers_of(m: Transformer) -> list[tuple[float, str, str]]:
+def layers_of(m: Model) -> list[tuple[float, str, str]]:
     """(how many, mixer, MLP) of the kinds of layers; mixers and MLPs each a share of the layers, as
     hybrids are described."""
     dense = m.n_layers if m.n_experts <= 1 else m.n_dense_layers
@@ -217,7 +215,7 @@ def layers_of(m: Transformer) -> list[tuple[float, str, str]]:
     ]
 
 
-def mixer_matrices(m: Transformer, kind: str) -> list[tuple[float, float, bool]]:
+def mixer_matrices(m: Model, kind: str) -> list[tuple[float, float, bool]]:
     """(inputs, outputs, split by tensor parallelism) of a mixer's matrices before the output
     projection, and that last."""
     h, e, qk, a, g = m.d_model, m.head_dim, m.head_dim + m.qk_extra, m.n_heads, m.n_kv_heads
@@ -236,9 +234,9 @@ def mixer_matrices(m: Transformer, kind: str) -> list[tuple[float, float, bool]]
     return [*queries, (h, g * qk, True), (h, g * e, True), (a * e, h, True)]
 
 
-def parameters(m: Transformer, p: Plan) -> dict[str, float]:
+def parameters(m: Model, p: Plan) -> dict[str, float]:
     """Parameters of the fullest device before sharding."""
-    h, layers = m.d_model, m.n_layers / p.pp
+    h, layers = m.d_model, m.n_layers / p.layout.pp
     expert, reach = (
         (3 if m.gated_mlp else 2) * width * m.d_ff for width in (h, m.expert_rank or h)
     )
@@ -270,12 +268,12 @@ def parameters(m: Transformer, p: Plan) -> dict[str, float]:
     head = h + (0 if m.tied_embeddings else m.vocab * h) + m.n_mtp * 2 * h * h
     extra = all_layers(m) / m.n_layers
     return {
-        "dense": extra * layers * (whole + (dense - whole) / p.tp)
-        + (m.vocab * h + (head if p.pp == 1 else 0)) / p.tp,
-        "experts": extra * layers * routed / (p.etp * p.ep),
-        "dense_per_layer": whole + (dense - whole) / p.tp,
-        "experts_per_layer": routed / (p.etp * p.ep),
-        "cast": extra * layers * (whole + (dense - whole) / p.tp),
+        "dense": extra * layers * (whole + (dense - whole) / p.layout.tp)
+        + (m.vocab * h + (head if p.layout.pp == 1 else 0)) / p.layout.tp,
+        "experts": extra * layers * routed / (p.layout.etp * p.layout.ep),
+        "dense_per_layer": whole + (dense - whole) / p.layout.tp,
+        "experts_per_layer": routed / (p.layout.etp * p.layout.ep),
+        "cast": extra * layers * (whole + (dense - whole) / p.layout.tp),
     }
 
 
@@ -283,7 +281,7 @@ def matmul(
     shape: tuple[float, ...],
     peak: float,
     operand: float,
-    system: System,
+    system: Cluster,
     c: Coefficients,
     grouped: bool = False,
 ) -> float:
@@ -302,11 +300,11 @@ def matmul(
     return max(copies * 2.0 * rows * columns * inner_time / eta, moved / stream)
 
 
-def products_of(m: Transformer, p: Plan) -> tuple[list[tuple[float, ...]], list[tuple[float, ...]]]:
+def products_of(m: Model, p: Plan) -> tuple[list[tuple[float, ...]], list[tuple[float, ...]]]:
     """(rows, columns, inner, copies) of the products of the mean layer that every token passes, and
     of routed experts."""
     t, h, whole = (
-        p.micro_batch * m.seq_len / p.cp,
+        p.layout.micro_batch * m.seq_len / p.layout.cp,
         m.d_model,
         {"first": 0.0, "up": 0.0, "weights": 0.0, "out": 0.0},
     )
@@ -316,13 +314,13 @@ def products_of(m: Transformer, p: Plan) -> tuple[list[tuple[float, ...]], list[
         *into, out = mixer_matrices(m, mixer) if mixer else [(0.0, 0.0, True)]
         for i, o, split in into:
             name = "first" if i == h else "up"
-            whole[name] += share * o / (p.tp if split else 1.0)
-            whole["weights"] += share * i * o / p.tp if name == "up" else 0.0
-        whole["out"] += share * out[0] / p.tp
+            whole[name] += share * o / (p.layout.tp if split else 1.0)
+            whole["weights"] += share * i * o / p.layout.tp if name == "up" else 0.0
+        whole["out"] += share * out[0] / p.layout.tp
         if mlp == "dense":
-            width += share * (m.d_ff_dense if m.n_experts > 1 else m.d_ff) / p.tp
+            width += share * (m.d_ff_dense if m.n_experts > 1 else m.d_ff) / p.layout.tp
         elif mlp:
-            width += share * m.n_shared_experts * m.d_ff / p.tp
+            width += share * m.n_shared_experts * m.d_ff / p.layout.tp
             routed += share
     gates = 2 if m.gated_mlp else 1
     shapes = [(t, whole["first"], h, 1.0), (t, h, whole["out"], 1.0)]
@@ -334,23 +332,23 @@ def products_of(m: Transformer, p: Plan) -> tuple[list[tuple[float, ...]], list[
         return shapes, []
     # tokens that reach one of the experts from the ep · etp ranks that share them, each with 1/tp
     # of a micro-batch
-    rows = p.ep * p.etp * t / p.tp * m.top_k * m.imbalance / m.n_experts
-    copies, f, reach = routed * m.n_experts / p.ep, m.d_ff / p.etp, m.expert_rank or h
+    rows = p.layout.ep * p.layout.etp * t / p.layout.tp * m.top_k * m.imbalance / m.n_experts
+    copies, f, reach = routed * m.n_experts / p.layout.ep, m.d_ff / p.layout.etp, m.expert_rank or h
     if m.expert_rank:
-        shapes.insert(0, (t / p.tp, reach, h, 2.0 * routed))
+        shapes.insert(0, (t / p.layout.tp, reach, h, 2.0 * routed))
     return shapes, [(rows, gates * f, reach, copies), (rows, reach, f, copies)]
 
 
-def core_flops(m: Transformer, p: Plan) -> float:
+def core_flops(m: Model, p: Plan) -> float:
     """FLOPs of attention's scores and values, and of Mamba-2 scans, of the mean layer."""
-    t, s, total = p.micro_batch * m.seq_len / p.cp, m.seq_len, 0.0
+    t, s, total = p.layout.micro_batch * m.seq_len / p.layout.cp, m.seq_len, 0.0
     for share, w in ((1.0 - m.windowed, s), (m.windowed, min(m.window, s))):
-        if not p.flash:
+        if not p.software.flash:
             keys = s
         elif m.causal:
             # token i sees the last w of its i predecessors: of all tokens, or of those of the last
             # rank when they are held in order
-            first = 0.0 if p.cp_balanced else s - s / p.cp
+            first = 0.0 if p.software.cp_balanced else s - s / p.layout.cp
             grown = max(w, first)
             keys = ((grown**2 - first**2) / 2.0 + w * (s - grown)) / (s - first) if first < w else w
         else:
@@ -362,21 +360,28 @@ def core_flops(m: Transformer, p: Plan) -> float:
         2.0 * 128.0 * (m.mamba_groups * m.mamba_state + m.mamba_inner)
         + 4.0 * m.mamba_inner * m.mamba_state
     )
-    return (total + m.mamba_share * t * scan) / p.tp
+    return (total + m.mamba_share * t * scan) / p.layout.tp
 
 
-def streams(m: Transformer, p: Plan) -> tuple[float, float]:
+def streams(m: Model, p: Plan) -> tuple[float, float]:
     """Bytes of the memory-bound kernels of the mean layer, forward and backward."""
-    t, h, totals = p.micro_batch * m.seq_len / p.cp, m.d_model, []
-    split = p.tp if p.sp else 1.0
+    t, h, totals = p.layout.micro_batch * m.seq_len / p.layout.cp, m.d_model, []
+    split = p.layout.tp if p.layout.sp else 1.0
     # forward: a norm reads and writes, an addition reads two and writes one; backward: a norm reads
     # two, gradients of both branches add up weights of routes: a product of what the activation
     # makes, out of all it read, with the gradient behind it, summed over the width
     for half, turns, activation, routes, biases, scans in (
-        (5.0, 12.0 if p.split_rotary else 2.0, 3.0 if m.gated_mlp else 2.0, 0.0, 28.0, 1.0),
+        (
+            5.0,
+            12.0 if p.software.split_rotary else 2.0,
+            3.0 if m.gated_mlp else 2.0,
+            0.0,
+            28.0,
+            1.0,
+        ),
         (
             6.0,
-            10.0 if p.split_rotary else 2.0,
+            10.0 if p.software.split_rotary else 2.0,
             5.0 if m.gated_mlp else 3.0,
             3.0 if m.gated_mlp else 2.0,
             40.0,
@@ -388,7 +393,7 @@ def streams(m: Transformer, p: Plan) -> tuple[float, float]:
             elements = half * t * h / split
             if mixer == "attention":
                 elements += (
-                    turns * t * (m.n_heads + m.n_kv_heads) * (m.head_dim + m.qk_extra) / p.tp
+                    turns * t * (m.n_heads + m.n_kv_heads) * (m.head_dim + m.qk_extra) / p.layout.tp
                 )
             if mixer == "mamba":
                 # x, B and C through the convolution; x read for states and for outputs, y written,
@@ -403,23 +408,37 @@ def streams(m: Transformer, p: Plan) -> tuple[float, float]:
                         + states
                         + passed[1] * m.mamba_groups * m.mamba_state
                     )
-                    / p.tp
+                    / p.layout.tp
                 )
             if mlp == "dense":
-                elements += activation * t * (m.d_ff_dense if m.n_experts > 1 else m.d_ff) / p.tp
+                elements += (
+                    activation * t * (m.d_ff_dense if m.n_experts > 1 else m.d_ff) / p.layout.tp
+                )
             if mlp == "experts":
-                tokens, reach = t * p.etp / p.tp, m.expert_rank or h
-                elements += activation * t * m.n_shared_experts * m.d_ff / p.tp + tokens * (
+                tokens, reach = t * p.layout.etp / p.layout.tp, m.expert_rank or h
+                elements += activation * t * m.n_shared_experts * m.d_ff / p.layout.tp + tokens * (
                     2.0 * reach + 6.0 * m.n_experts
                 )
-                own = 0.0 if p.fused_experts else (activation + routes) * m.d_ff / p.etp
+                own = (
+                    0.0
+                    if p.software.fused_experts
+                    else (activation + routes) * m.d_ff / p.layout.etp
+                )
                 # parted behind an exchange that brings one copy for several experts, padded for
                 # narrow products, by kernels of their own
-                moves = 1.0 if p.route_bytes else 1.0 + (p.merge_copies if p.ep > 1 else 0.0)
-                if p.looped_experts and p.low_precision and not p.route_bytes:
-                    moves += 2.0 * (1.0 - p.wide_layers)
+                moves = (
+                    1.0
+                    if p.software.route_bytes
+                    else 1.0 + (p.software.merge_copies if p.layout.ep > 1 else 0.0)
+                )
+                if (
+                    p.software.looped_experts
+                    and p.precision.low_precision
+                    and not p.software.route_bytes
+                ):
+                    moves += 2.0 * (1.0 - p.precision.wide_layers)
                 elements += tokens * m.top_k * m.imbalance * (moves * 2.0 * reach + own)
-                one_by_one = m.expert_biases and p.looped_experts
+                one_by_one = m.expert_biases and p.software.looped_experts
                 elements += (
                     tokens * m.top_k * m.imbalance * reach * (biases / 2.0 if one_by_one else 0.0)
                 )
@@ -428,12 +447,15 @@ def streams(m: Transformer, p: Plan) -> tuple[float, float]:
     return totals[0], totals[1]
 
 
-def adapted(m: Transformer, p: Plan) -> tuple[float, float]:
+def adapted(m: Model, p: Plan) -> tuple[float, float]:
     """Bytes that a layer's adapters move, forward and backward, kernel by kernel; `read`, `made`:
     elements that they read and return."""
-    t = p.micro_batch * m.seq_len / p.cp
-    read = t * (m.first_adapters * m.d_model + m.last_adapted / p.tp)
-    made = t * (m.first_adapted / p.tp + m.last_adapters * m.d_model / (p.tp if p.sp else 1.0))
+    t = p.layout.micro_batch * m.seq_len / p.layout.cp
+    read = t * (m.first_adapters * m.d_model + m.last_adapted / p.layout.tp)
+    made = t * (
+        m.first_adapted / p.layout.tp
+        + m.last_adapters * m.d_model / (p.layout.tp if p.layout.sp else 1.0)
+    )
     # dropout reads, writes and masks; then A reads, B writes, a scale does both, an addition reads
     # two and writes one
     drop = 5.0 * read if m.adapter_dropout else 0.0
@@ -444,16 +466,16 @@ def adapted(m: Transformer, p: Plan) -> tuple[float, float]:
     return forward, backward
 
 
-def kernels(m: Transformer, p: Plan) -> float:
+def kernels(m: Model, p: Plan) -> float:
     """Kernels of the mean layer, forward."""
-    several = 1 if p.tp > 1 else 0
+    several = 1 if p.layout.tp > 1 else 0
     of_adapters = m.first_adapters * (5 + several) + m.last_adapters * (5 + 2 * several)
     of_adapters += (m.first_adapters + m.last_adapters) * (1 if m.adapter_dropout else 0)
     each = {
         "attention": 6.0
-        + (0 if p.flash else 5)
+        + (0 if p.software.flash else 5)
         + (5 if m.kv_rank or m.q_rank else 0)
-        + (11 if p.split_rotary else 0),
+        + (11 if p.software.split_rotary else 0),
         "mamba": 10.0,
         "dense": 5.0,
         "experts": 11.0 + (3 if m.n_shared_experts else 0) + (2 if m.expert_rank else 0),
@@ -465,31 +487,37 @@ def kernels(m: Transformer, p: Plan) -> float:
     )
 
 
-def core(
-    system: System, m: Transformer, p: Plan, c: Coefficients, times: float, rate: float
-) -> float:
+def core(system: Cluster, m: Model, p: Plan, c: Coefficients, times: float, rate: float) -> float:
     """Seconds of a pass of attention with some times the products of the forward one, by kernels of
     a rate where they fuse it."""
-    chip, t, e = system.chip, p.micro_batch * m.seq_len / p.cp, m.head_dim + m.qk_extra / 2
-    unfused = 0.0 if p.flash else 13.0 * t * m.seq_len * m.n_heads * m.attention_share / p.tp
-    units = 1.0 / 16.0 if m.head_dim % 8 and not p.flash else 1.0
-    units *= 2.0 if p.flash and p.attention_bytes == 1 else 1.0
+    chip, t, e = (
+        system.chip,
+        p.layout.micro_batch * m.seq_len / p.layout.cp,
+        m.head_dim + m.qk_extra / 2,
+    )
+    unfused = (
+        0.0
+        if p.software.flash
+        else 13.0 * t * m.seq_len * m.n_heads * m.attention_share / p.layout.tp
+    )
+    units = 1.0 / 16.0 if m.head_dim % 8 and not p.software.flash else 1.0
+    units *= 2.0 if p.software.flash and p.precision.attention_bytes == 1 else 1.0
     # fused kernels exponentiate each score beside its products, once in each pass
     powers = (
         c.attention_exponentials * core_flops(m, p) / (4.0 * e) / chip.exponentials_per_s
-        if p.flash
+        if p.software.flash
         else 0.0
     )
-    share = c.attention_efficiency * (rate if p.flash else 1.0)
+    share = c.attention_efficiency * (rate if p.software.flash else 1.0)
     busy = max(times * core_flops(m, p) / (units * chip.attention_flops_per_s), powers) / share
     return busy + times * c.softmax_traffic * unfused / (chip.hbm_bytes_per_s * c.memory_efficiency)
 
 
 def done_again(
-    m: Transformer, p: Plan, c: Coefficients, forward: dict[str, float], downs: float, stream: float
+    m: Model, p: Plan, c: Coefficients, forward: dict[str, float], downs: float, stream: float
 ) -> float:
     """Seconds of what of a layer is done again: all of it, or parts; `downs`: the last products."""
-    t, split = p.micro_batch * m.seq_len / p.cp, p.tp if p.sp else 1.0
+    t, split = p.layout.micro_batch * m.seq_len / p.layout.cp, p.layout.tp if p.layout.sp else 1.0
     # where it ends before the last product, what that returns is not added either: two read, one
     # written
     added = (
@@ -501,24 +529,25 @@ def done_again(
         * m.d_model
         / split
     )
-    spared = 0.0 if p.recompute_last else c.elementwise_traffic * added / stream
-    if p.recompute_layers:
-        return forward["all"] - spared - (0.0 if p.recompute_last else downs)
+    spared = 0.0 if p.software.recompute_last else c.elementwise_traffic * added / stream
+    if p.layout.recompute_layers:
+        return forward["all"] - spared - (0.0 if p.software.recompute_last else downs)
     parts = (
-        forward["products"] * p.recompute_products + forward["attention"] * p.recompute_attention
+        forward["products"] * p.layout.recompute_products
+        + forward["attention"] * p.layout.recompute_attention
     )
-    return parts + p.recompute_elementwise * (forward["streams"] - spared)
+    return parts + p.layout.recompute_elementwise * (forward["streams"] - spared)
 
 
-def experts_share(m: Transformer) -> float:
+def experts_share(m: Model) -> float:
     """Share of the layers that have routed experts."""
     return sum(count for count, _, mlp in layers_of(m) if mlp == "experts") / m.n_layers
 
 
-def starts(system: System, m: Transformer, p: Plan, c: Coefficients) -> tuple[float, float]:
+def starts(system: Cluster, m: Model, p: Plan, c: Coefficients) -> tuple[float, float]:
     """Seconds that kernels of a layer and micro-batch take to fill the device, and that its host
     takes to launch them."""
-    passes, mixtures = 2.0 + m.trainable + p.recompute_layers, experts_share(m)
+    passes, mixtures = 2.0 + m.trainable + p.layout.recompute_layers, experts_share(m)
     begun = kernels(m, p) * passes
     latents = 2.0 if m.kv_rank or m.q_rank else 0.0
     products = sum(
@@ -526,22 +555,23 @@ def starts(system: System, m: Transformer, p: Plan, c: Coefficients) -> tuple[fl
         for count, mixer, _ in layers_of(m)
     )
     # two casts, and what keeps their scales, for each
-    narrow = passes * 3.0 * products * p.low_precision * (1.0 - p.wide_layers)
+    narrow = passes * 3.0 * products * p.precision.low_precision * (1.0 - p.precision.wide_layers)
     # of every layer with experts two products, two casts and a bias weighted and added, for each
     # that the rank holds
     per_expert, cast = (
         2.0 + (2.0 if m.expert_biases else 0.0),
-        2.0 * p.low_precision * (1.0 - p.wide_layers),
+        2.0 * p.precision.low_precision * (1.0 - p.precision.wide_layers),
     )
-    held = mixtures * m.n_experts / p.ep if p.looped_experts else 0.0
+    held = mixtures * m.n_experts / p.layout.ep if p.software.looped_experts else 0.0
     looped, in_turn = 0.25 * held * (per_expert + cast), passes * held * cast
-    launched = passes * looped + (0.0 if p.graphed else begun + narrow)
+    launched = passes * looped + (0.0 if p.software.graphed else begun + narrow)
     # every rank meets the others in four collectives, in six (or five) under full recomputation,
     # when stages lie on several nodes
     several = prod(groups(p, list(system.network.size))["pp"][1:]) > 1.0
     met = (
-        ((6.0 if p.recompute_last else 5.0) if p.recompute_layers else 4.0) * p.tp
-        if p.tp > 1 and several
+        ((6.0 if p.software.recompute_last else 5.0) if p.layout.recompute_layers else 4.0)
+        * p.layout.tp
+        if p.layout.tp > 1 and several
         else 0.0
     )
     latency = system.chip.kernel_latency_s
@@ -550,27 +580,27 @@ def starts(system: System, m: Transformer, p: Plan, c: Coefficients) -> tuple[fl
     )
 
 
-def added_up(m: Transformer, p: Plan, c: Coefficients, others: float, stream: float) -> float:
+def added_up(m: Model, p: Plan, c: Coefficients, others: float, stream: float) -> float:
     """Seconds in which a layer adds its gradients to what is held, beside forward products that
     take `others` seconds without experts'."""
-    held, moved = parameters(m, p), 2.0 * p.gradient_bytes
+    held, moved = parameters(m, p), 2.0 * p.precision.gradient_bytes
     dense, routed = (
         m.trainable * held[f"{part}_per_layer"] / stream for part in ("dense", "experts")
     )
-    if p.fused_sums and p.zero < 2:
+    if p.software.fused_sums and p.layout.zero < 2:
         # but for what any product writes: experts have too few tokens each to hide it
         return max(moved * dense - others, 0.0) + max(moved - 2.0, 0.0) * routed
     return c.elementwise_traffic * moved * (dense + routed)
 
 
-def work(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, float]:
+def work(system: Cluster, m: Model, p: Plan, c: Coefficients) -> dict[str, float]:
     """Seconds of one layer and of the head, per micro-batch."""
-    chip, t, h = system.chip, p.micro_batch * m.seq_len / p.cp, m.d_model
+    chip, t, h = system.chip, p.layout.micro_batch * m.seq_len / p.layout.cp, m.d_model
     stream, half = chip.hbm_bytes_per_s * c.memory_efficiency, chip.attention_flops_per_s
-    peak, operand, wide = chip.flops_per_s, p.operand_bytes, p.wide_layers
-    if p.low_precision:
+    peak, operand, wide = chip.flops_per_s, p.precision.operand_bytes, p.precision.wide_layers
+    if p.precision.low_precision:
         kept = c.low_precision_efficiency * (
-            c.four_bit_efficiency if p.operand_bytes < 1.0 else 1.0
+            c.four_bit_efficiency if p.precision.operand_bytes < 1.0 else 1.0
         )
         peak = 1.0 / ((1.0 - wide) / (peak * kept) + wide / half)
         operand = (1.0 - wide) * operand + wide * 2.0
@@ -579,9 +609,11 @@ def work(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
     mixtures = experts_share(m)
     # ranks of tp share the tokens out before they ask the router, in 16 bits
     products += (
-        matmul((t / p.tp, m.n_experts, h, mixtures), half, 2.0, system, c) if mixtures else 0.0
+        matmul((t / p.layout.tp, m.n_experts, h, mixtures), half, 2.0, system, c)
+        if mixtures
+        else 0.0
     )
-    several = m.n_experts / p.ep >= 2
+    several = m.n_experts / p.layout.ep >= 2
     others = products
     products += sum(matmul(shape, peak, operand, system, c, several) for shape in routed)
     # the last ones: of the MLP that every token passes, where there is one, and of the experts
@@ -590,24 +622,28 @@ def work(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
     downs += sum(matmul(shape, peak, operand, system, c, several) for shape in routed[1:])
     layouts = 2.0 if m.trainable else 1.0
     cast = sum(
-        (2.0 * (1.0 + p.scale_passes) + layouts * p.operand_bytes) * n * (r * k + r * w)
+        (2.0 * (1.0 + p.precision.scale_passes) + layouts * p.precision.operand_bytes)
+        * n
+        * (r * k + r * w)
         for r, w, k, n in always + routed
     )
-    if p.fused_experts and routed:
+    if p.software.fused_experts and routed:
         # what lies between an expert's products is written, not read
         (rows, gates, _, n), (_, _, f, _) = routed
-        cast -= 2.0 * (1.0 + p.scale_passes) * n * rows * (gates + f)
-    casts = (1.0 - wide) * c.cast_traffic * cast / stream if p.low_precision else 0.0
-    attention = core(system, m, p, c, 1.0, p.attention_rate)
-    behind = core(system, m, p, c, 2.5 if p.flash else 2.0, p.attention_backward_rate)
-    behind *= c.attention_backward if p.flash else 1.0
+        cast -= 2.0 * (1.0 + p.precision.scale_passes) * n * rows * (gates + f)
+    casts = (1.0 - wide) * c.cast_traffic * cast / stream if p.precision.low_precision else 0.0
+    attention = core(system, m, p, c, 1.0, p.software.attention_rate)
+    behind = core(
+        system, m, p, c, 2.5 if p.software.flash else 2.0, p.software.attention_backward_rate
+    )
+    behind *= c.attention_backward if p.software.flash else 1.0
     streaming, back = (
         (c.elementwise_traffic * n + more) / stream
         for n, more in zip(streams(m, p), adapted(m, p), strict=True)
     )
     accumulate = added_up(m, p, c, others, stream)
     forward = products + attention + streaming + 0.5 * casts
-    weights = m.trainable * products * (peak / half if p.low_precision and p.wide_gradient else 1.0)
+    weights = m.trainable * products
     backward = products + weights + behind + back + accumulate + 0.5 * casts
     again = done_again(
         m,
@@ -623,14 +659,14 @@ def work(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
     columns = m.vocab + m.n_mtp * 2.0 * h / (1.0 + m.n_mtp)
     logits = (
         (2.0 + m.trainable)
-        * matmul((t, columns / p.tp, h, 1.0), half, 2.0, system, c)
-        * (2.0 if p.unpadded_vocab else 1.0)
+        * matmul((t, columns / p.layout.tp, h, 1.0), half, 2.0, system, c)
+        * (2.0 if p.software.unpadded_vocab else 1.0)
     )
-    head = logits + c.loss_traffic * 20.0 * t * m.vocab / p.tp / stream
-    spared = 0.0 if p.recompute_last else downs
-    parts = p.recompute_products * products + p.recompute_attention * attention
+    head = logits + c.loss_traffic * 20.0 * t * m.vocab / p.layout.tp / stream
+    spared = 0.0 if p.software.recompute_last else downs
+    parts = p.layout.recompute_products * products + p.layout.recompute_attention * attention
     return {
-        "redone": products + attention - spared if p.recompute_layers else parts,
+        "redone": products + attention - spared if p.layout.recompute_layers else parts,
         "logits": (1.0 + m.n_mtp) * logits,
         "matmul": 2.0 * products + weights,
         "matmul_forward": products,
@@ -671,20 +707,20 @@ def throttled(w: dict[str, float], whole: float, c: Coefficients) -> dict[str, f
 
 
 def half_layer(
-    m: Transformer, p: Plan, c: Coefficients, net: Net, group: Level
+    m: Model, p: Plan, c: Coefficients, net: Net, group: Level
 ) -> tuple[float, float, float]:
     """Seconds of tensor parallelism's messages for the mixer, or for the MLP, in the forward and in
     the backward pass; and of the gather before its products."""
-    wire = 2.0 * p.micro_batch * m.seq_len / p.cp * m.d_model
-    late = c.collective_skew if p.tp > 1 and not p.composed else 0.0
+    wire = 2.0 * p.layout.micro_batch * m.seq_len / p.layout.cp * m.d_model
+    late = c.collective_skew if p.layout.tp > 1 and not p.software.composed else 0.0
     # gathered in the bytes of what the products read, summed in 16 bits
-    kept = 1.0 - p.wide_layers if p.low_precision else 0.0
-    if not p.sp:
+    kept = 1.0 - p.precision.wide_layers if p.precision.low_precision else 0.0
+    if not p.layout.sp:
         return net.all_reduce(wire, group) + late, net.all_reduce(wire, group) + late, 0.0
-    narrow = (kept * p.operand_bytes / 2.0 + 1.0 - kept) * wire
-    before = net.gather(narrow if p.narrow_gathers else wire, group)
+    narrow = (kept * p.precision.operand_bytes / 2.0 + 1.0 - kept) * wire
+    before = net.gather(narrow if p.precision.narrow_gathers else wire, group)
     return (
-        before + net.gather(narrow if p.narrow_sums else wire, group) + late,
+        before + net.gather(narrow if p.precision.narrow_sums else wire, group) + late,
         before + net.gather(wire, group) + late,
         before,
     )
@@ -693,24 +729,28 @@ def half_layer(
 def repeated(p: Plan, ahead: float, before: float, mixers: float, lone: float) -> float:
     """Seconds of tensor parallelism's messages that recomputation sends again, for mixers and MLPs
     of so many layers."""
-    if p.recompute_layers:
+    if p.layout.recompute_layers:
         # of the MLP, only what comes before it where recomputation ends before its last product: a
         # gather, or nothing
-        return mixers * ahead + lone * (ahead if p.recompute_last else before)
+        return mixers * ahead + lone * (ahead if p.software.recompute_last else before)
     # before elementwise kernels that run again, gathers alone
-    return before * (mixers + lone) if p.recompute_elementwise else 0.0
+    return before * (mixers + lone) if p.layout.recompute_elementwise else 0.0
 
 
-def messages(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, float]:
+def messages(system: Cluster, m: Model, p: Plan, c: Coefficients) -> dict[str, float]:
     """Seconds of each kind of communication when nothing hides it."""
     g = groups(p, [float(x) for x in system.network.size])
     net, tp_net = Net(system, c, g["all"]), Net(system, c, g["all"], tensor_parallel=True)
-    t, layers, n = p.micro_batch * m.seq_len / p.cp, all_layers(m) / p.pp, parameters(m, p)
+    t, layers, n = (
+        p.layout.micro_batch * m.seq_len / p.layout.cp,
+        all_layers(m) / p.layout.pp,
+        parameters(m, p),
+    )
     wire, sent = (
         2.0 * t * m.d_model,
-        2.0 * (m.expert_rank or m.d_model) * m.top_k * m.imbalance * t / p.tp,
+        2.0 * (m.expert_rank or m.d_model) * m.top_k * m.imbalance * t / p.layout.tp,
     )
-    split = p.tp if p.sp else 1.0
+    split = p.layout.tp if p.layout.sp else 1.0
     mixers = m.attention_share + m.mamba_share
     lone = (
         sum(
@@ -721,9 +761,11 @@ def messages(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[s
         / m.n_layers
     )
     routed = sum(count for count, _, mlp in layers_of(m) if mlp == "experts") / m.n_layers
-    keys = 2.0 * t * p.cp * m.attention_share * m.n_kv_heads * (2.0 * m.head_dim + m.qk_extra)
-    again = 1.0 if p.recompute_layers else 0.0
-    both = again * (1.0 + float(p.recompute_last))
+    keys = (
+        2.0 * t * p.layout.cp * m.attention_share * m.n_kv_heads * (2.0 * m.head_dim + m.qk_extra)
+    )
+    again = 1.0 if p.layout.recompute_layers else 0.0
+    both = again * (1.0 + float(p.software.recompute_last))
     own = {"dense": ("shard", "data"), "experts": ("expert_shard", "expert_data")}
 
     def gather(bytes_per_parameter: float, in_buckets: bool = False) -> float:
@@ -741,29 +783,31 @@ def messages(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[s
         )
 
     shares = sum(n[part] / prod(g[shard]) for part, (shard, _) in own.items())
-    units = layers if p.zero == 3 else net.calls(p.reduce_bytes * shares, p)
-    across = net.all_reduce(p.reduce_bytes * shares, g["replica"], units)
-    hidden, awaited = (across, 0.0) if p.overlap_replica else (0.0, across)
-    once = {0: reduce(p.reduce_bytes), 1: gather(p.reduce_bytes, True) + hidden}
+    units = layers if p.layout.zero == 3 else net.calls(p.precision.reduce_bytes * shares, p)
+    across = net.all_reduce(p.precision.reduce_bytes * shares, g["replica"], units)
+    hidden, awaited = (across, 0.0) if p.software.overlap_replica else (0.0, across)
+    once = {0: reduce(p.precision.reduce_bytes), 1: gather(p.precision.reduce_bytes, True) + hidden}
     # the embedding and the head stay in 16 bits
-    wide = p.replace(low_precision=0.0)
+    wide = p.having(operand_bytes=2.0)
     ahead, half, before = half_layer(m, p, c, tp_net, g["tp"])
-    embedding = p.reduce_bytes * m.vocab * m.d_model / p.tp if m.tied_embeddings else 0.0
-    scatter = m.trainable * gather(p.reduce_bytes / layers) if p.zero >= 2 else 0.0
-    split_experts = routed * (
-        tp_net.gather(sent * p.etp, g["etp"])
-        + (c.collective_skew if p.etp > 1 and not p.composed else 0.0)
+    embedding = (
+        p.precision.reduce_bytes * m.vocab * m.d_model / p.layout.tp if m.tied_embeddings else 0.0
     )
-    ring = net.gather(keys / p.tp, g["cp"], own=0.0)
+    scatter = m.trainable * gather(p.precision.reduce_bytes / layers) if p.layout.zero >= 2 else 0.0
+    split_experts = routed * (
+        tp_net.gather(sent * p.layout.etp, g["etp"])
+        + (c.collective_skew if p.layout.etp > 1 and not p.software.composed else 0.0)
+    )
+    ring = net.gather(keys / p.layout.tp, g["cp"], own=0.0)
     joined = (m.first_adapters + m.last_adapters) * tp_net.gather(
         0.0, g["tp"]
-    ) + m.last_adapters * tp_net.gather(wire / p.tp, g["tp"])
-    exchange = net.all_to_all(sent, g["ep"], m.top_k, bool(p.merge_copies))
+    ) + m.last_adapters * tp_net.gather(wire / p.layout.tp, g["tp"])
+    exchange = net.all_to_all(sent, g["ep"], m.top_k, bool(p.software.merge_copies))
     # counts of tokens go in lines, with hops of a third
     asked = net.gather(
-        p.route_bytes * t / p.tp * p.ep * m.n_experts,
+        p.software.route_bytes * t / p.layout.tp * p.layout.ep * m.n_experts,
         g["ep"],
-        hop=1.0 if p.route_bytes else 1.0 / 3.0,
+        hop=1.0 if p.software.route_bytes else 1.0 / 3.0,
     )
     return {
         "tp_forward": (mixers + lone) * ahead + 2.0 * split_experts + joined,
@@ -772,17 +816,20 @@ def messages(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[s
         + (1.0 + again) * joined
         + repeated(p, ahead, before, mixers, lone),
         "cp_forward": ring,
-        "cp_backward": (2.0 + (again or float(p.recompute_attention))) * ring,
+        "cp_backward": (2.0 + (again or float(p.layout.recompute_attention))) * ring,
         "ep_forward": routed * (2.0 * exchange + asked),
         "ep_backward": routed * ((2.0 + both) * exchange + again * asked),
-        "gather": gather(p.gather_bytes / layers) if p.zero == 3 else 0.0,
-        "scatter": 0.0 if p.accumulate else scatter,
-        "dp": m.trainable * once.get(int(p.zero), hidden)
-        + (layers * scatter if p.accumulate else 0.0),
-        "updated": m.trainable * gather(p.gather_bytes, True) if p.zero in (1, 2) else 0.0,
-        "ends": half_layer(m, wide, c, tp_net, g["tp"])[1] * (2.0 if p.pp == 1 else 1.0),
-        "awaited": m.trainable * (net.send(embedding, g["pp"]) + (awaited if p.zero >= 1 else 0.0)),
-        "pp": 2.0 * p.interleave * net.send(wire / split, g["pp"]),
+        "gather": gather(p.precision.gather_bytes / layers) if p.layout.zero == 3 else 0.0,
+        "scatter": 0.0 if p.software.accumulate else scatter,
+        "dp": m.trainable * once.get(int(p.layout.zero), hidden)
+        + (layers * scatter if p.software.accumulate else 0.0),
+        "updated": m.trainable * gather(p.precision.gather_bytes, True)
+        if p.layout.zero in (1, 2)
+        else 0.0,
+        "ends": half_layer(m, wide, c, tp_net, g["tp"])[1] * (2.0 if p.layout.pp == 1 else 1.0),
+        "awaited": m.trainable
+        * (net.send(embedding, g["pp"]) + (awaited if p.layout.zero >= 1 else 0.0)),
+        "pp": 2.0 * p.layout.interleave * net.send(wire / split, g["pp"]),
     }
 
 
@@ -790,7 +837,7 @@ Exposed = tuple[dict[str, float], dict[str, float], float, float, float]
 
 
 def exposed(
-    system: System, m: Transformer, p: Plan, c: Coefficients
+    system: Cluster, m: Model, p: Plan, c: Coefficients
 ) -> tuple[dict[str, float], Exposed]:
     """The work at the clock that power leaves, and what of messages shows beside it."""
     cool, v = work(system, m, p, c), messages(system, m, p, c)
@@ -799,12 +846,11 @@ def exposed(
 
 
 def beside(
-    v: dict[str, float], w: dict[str, float], m: Transformer, p: Plan, c: Coefficients
+    v: dict[str, float], w: dict[str, float], m: Model, p: Plan, c: Coefficients
 ) -> tuple[Exposed, float]:
     """(exposed, hidden) seconds of each kind, what a layer takes beyond its work and messages for
     filling kernels or for its host, and what of the head passes meanwhile on the last stage and on
     the others; and how long a layer with its messages has the device."""
-    ahead = v["gather"] if p.prefetch else 0.0
     out, hidden = {}, {}
 
     def hide(kind: str, seconds: float, share: float, window: float, slowed: float) -> float:
@@ -816,15 +862,18 @@ def beside(
         return out[kind] + slowed * hidden[kind]
 
     passes = {}
-    for which, gathered in (("forward", ahead), ("backward", ahead * p.reshard + v["scatter"])):
+    for which, gathered in (
+        ("forward", v["gather"]),
+        ("backward", v["gather"] * p.layout.reshard + v["scatter"]),
+    ):
         # a share of tensor parallelism hides, if products last as long
-        able = c.overlap_tp * p.overlap_tp
+        able = c.overlap_tp * p.software.overlap_tp
         tp, cp = v["tp_" + which], v["cp_" + which]
         time = w[which] + (1.0 - able) * tp
         time += hide("tp_" + which, able * tp, 1.0, w["matmul_" + which], c.contention)
         # the slowest of the ranks, where the limit of power sets their clocks; rows of sums that
         # nobody ran know no ranks
-        several = 0.0 if p.composed else 2.0 * log(p.tp)
+        several = 0.0 if p.software.composed else 2.0 * log(p.layout.tp)
         wait = (
             w.get("wanders", 0.0)
             * several
@@ -834,15 +883,24 @@ def beside(
         out["tp_" + which] += (1.0 - able) * tp + wait
         time += wait
         time += hide(
-            "cp_" + which, cp, c.overlap_cp * p.overlap_cp, w["attention_" + which], c.contention
+            "cp_" + which,
+            cp,
+            c.overlap_cp * p.software.overlap_cp,
+            w["attention_" + which],
+            c.contention,
         )
         # a pass with what of these is exposed hides what FSDP sends
-        time += hide("fsdp_" + which, gathered, c.overlap_fsdp * p.overlap_dp, time, c.contention)
-        out["late_" + which] = (v["gather"] - ahead) * (1.0 if which == "forward" else p.reshard)
-        passes[which] = time + out["late_" + which]
+        time += hide(
+            "fsdp_" + which, gathered, c.overlap_fsdp * p.software.overlap_dp, time, c.contention
+        )
+        passes[which] = time
     both = passes["forward"] + passes["backward"]
     device = both + hide(
-        "ep", v["ep_forward"] + v["ep_backward"], c.overlap_ep * p.overlap_ep, both, c.contention
+        "ep",
+        v["ep_forward"] + v["ep_backward"],
+        c.overlap_ep * p.software.overlap_ep,
+        both,
+        c.contention,
     )
     # each pass with what it sends, less its share of what both hide
     passes = {
@@ -852,86 +910,110 @@ def beside(
     launch = max(device + w["fill"], w["host"]) - device
     # the host is ahead of the device, but where it waits to know what experts get: what all layers
     # of a stage leave idle, the head may use
-    idle = 0.0 if p.composed or m.n_experts > 1 else max(w["host"] - device - w["fill"], 0.0)
-    shared, ended = c.head_balance * w["head"] / p.pp, fullest(m, p) - p.head_displaces
+    idle = (
+        0.0 if p.software.composed or m.n_experts > 1 else max(w["host"] - device - w["fill"], 0.0)
+    )
+    shared, ended = (
+        c.head_balance * w["head"] / p.layout.pp,
+        fullest(m, p) - p.layout.head_displaces,
+    )
     passed, shared = (
         min(shared + (1.0 - c.head_balance) * w["head"], ended * idle),
         min(shared, fullest(m, p) * idle),
     )
     # messages of the step go on while the device of the last stage waits for its host, where
     # kernels are launched
-    waits, opening = ended * launch - passed, 1.0 / (2.0 + m.trainable + p.recompute_layers)
+    waits, opening = ended * launch - passed, 1.0 / (2.0 + m.trainable + p.layout.recompute_layers)
     stage = {"forward": opening * waits, "backward": (1.0 - opening) * waits}
     stage = {which: fullest(m, p) * t + stage[which] for which, t in passes.items()}
     whole = sum(stage.values())
     # of pp micro-batches in a group, each chunk is done for good once all have passed it: the
     # others' time is left, and its last pass
-    group = min(p.pp, p.global_batch / (p.dp * p.micro_batch))
-    later = group * (p.interleave - 1.0) / p.interleave + 1.0 / p.interleave
+    group = min(p.layout.pp, p.global_batch / (p.layout.dp * p.layout.micro_batch))
+    later = group * (p.layout.interleave - 1.0) / p.layout.interleave + 1.0 / p.layout.interleave
     # transfers wait for nobody; what they leave exposed hides gradients, too
-    hide("pp", v["pp"], c.overlap_pp * p.overlap_pp, whole, 0.0)
+    hide("pp", v["pp"], c.overlap_pp * p.software.overlap_pp, whole, 0.0)
     for kind, share, which in (
         ("dp", c.overlap_dp, "backward"),
         ("updated", c.overlap_gather, "forward"),
     ):
         micro_batch = stage[which] + 0.5 * v["pp"] - hidden["pp"] * stage[which] / whole
-        hide(kind, v[kind], share * p.overlap_dp, later * micro_batch, c.contention)
+        hide(kind, v[kind], share * p.software.overlap_dp, later * micro_batch, c.contention)
     return (out, hidden, launch, passed, shared), device
 
 
-def fullest(m: Transformer, p: Plan) -> float:
+def fullest(m: Model, p: Plan) -> float:
     """Layers of the fullest stage."""
-    return all_layers(m) / p.pp + p.stage_excess
+    return all_layers(m) / p.layout.pp + p.layout.stage_excess
 
 
-def step(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, float]:
+def step(system: Cluster, m: Model, p: Plan, c: Coefficients) -> dict[str, float]:
     """Seconds of one step by term: interleaved 1F1B."""
     w, (out, hid, launch, passed, shared) = exposed(system, m, p, c)
     w["launch"] = launch
-    micro, layers = p.global_batch / (p.dp * p.micro_batch), fullest(m, p)
-    n, ranks, v = parameters(m, p), p.shard * p.cp, messages(system, m, p, c)
+    micro, layers = p.global_batch / (p.layout.dp * p.layout.micro_batch), fullest(m, p)
+    n, ranks, v = parameters(m, p), p.layout.shard * p.layout.cp, messages(system, m, p, c)
     kinds = {kind: (f"{kind}_forward", f"{kind}_backward") for kind in ("tp", "cp", "fsdp", "late")}
     tp, cp, fsdp, late = (sum(out[which] for which in both) for both in kinds.values())
     hidden = hid["ep"] + sum(hid[which] for kind in ("tp", "cp", "fsdp") for which in kinds[kind])
     layer = sum(w[k] for k in ("matmul", "attention", "elementwise", "recompute", "launch"))
     gathers = fsdp + late
     alone = layer + tp + cp + out["ep"] + gathers
-    layer, even = alone + c.contention * hidden, c.head_balance * w["head"] / p.pp
+    layer, even = alone + c.contention * hidden, c.head_balance * w["head"] / p.layout.pp
     # seconds of stages: of the fullest one, of the one with the head, and what the slowest of them
     # takes for the head
     full = layers * layer + even - shared
-    last = (layers - p.head_displaces) * layer + even + (1.0 - c.head_balance) * w["head"] - passed
+    last = (
+        (layers - p.layout.head_displaces) * layer
+        + even
+        + (1.0 - c.head_balance) * w["head"]
+        - passed
+    )
     head = max(full, last) - layers * layer
-    slots = ((p.interleave - 1.0) * max(p.pp - micro, 0.0) + p.pp - 1.0) / p.interleave
+    slots = (
+        (p.layout.interleave - 1.0) * max(p.layout.pp - micro, 0.0) + p.layout.pp - 1.0
+    ) / p.layout.interleave
     # what of it passes while its stage waits counts as head where that stage is the slowest
-    beyond = last - full + p.head_displaces * layer
+    beyond = last - full + p.layout.head_displaces * layer
     slowest = (
-        1.0 if not p.head_displaces else max(last - full, 0.0) / beyond if beyond > 0.0 else 0.0
+        1.0
+        if not p.layout.head_displaces
+        else max(last - full, 0.0) / beyond
+        if beyond > 0.0
+        else 0.0
     )
     shown = shared + (passed - shared) * slowest
     # all stages but the slowest, a micro-batch each: those of the middle have their share of the
     # layers and of what is carried alike
     inner = (
-        (all_layers(m) - layers - (layers - p.head_displaces)) / (p.pp - 2.0) if p.pp > 2 else 0.0
+        (all_layers(m) - layers - (layers - p.layout.head_displaces)) / (p.layout.pp - 2.0)
+        if p.layout.pp > 2
+        else 0.0
     )
     rest = (
-        full + last - max(full, last) + (p.pp - 2.0) * (inner * (layer - shared / layers) + even)
-        if p.pp > 1
+        full
+        + last
+        - max(full, last)
+        + (p.layout.pp - 2.0) * (inner * (layer - shared / layers) + even)
+        if p.layout.pp > 1
         else 0.0
     )
     updated = (
-        n["dense"] / ranks + n["experts"] / max(ranks * p.tp / (p.ep * p.etp), 1.0)
-        if p.zero >= 1
+        n["dense"] / ranks
+        + n["experts"] / max(ranks * p.layout.tp / (p.layout.ep * p.layout.etp), 1.0)
+        if p.layout.zero >= 1
         else n["dense"] + n["experts"]
     )
-    state = 2.0 * p.optimizer_bytes + p.gradient_bytes + p.weight_bytes
+    state = (
+        2.0 * p.precision.optimizer_bytes + p.precision.gradient_bytes + p.precision.weight_bytes
+    )
     stream = system.chip.hbm_bytes_per_s * c.memory_efficiency
     cast = (
         c.cast_traffic
-        * (1.0 - p.wide_layers)
-        * (2.0 + 2.0 * p.operand_bytes)
+        * (1.0 - p.precision.wide_layers)
+        * (2.0 + 2.0 * p.precision.operand_bytes)
         * (n["cast"] + n["experts"])
-        if p.low_precision
+        if p.precision.low_precision
         else 0.0
     )
     terms: dict[str, Any] = {
@@ -947,11 +1029,13 @@ def step(system: System, m: Transformer, p: Plan, c: Coefficients) -> dict[str, 
         "fsdp": micro * (layers * gathers + hid["fsdp_forward"]),
         "data_parallel": out["dp"] + out["updated"] + v["awaited"],
         "pipeline_transfer": micro * out["pp"],
-        "bubble": c.bubble * slots * (rest / (p.pp - 1.0) + out["pp"]) if p.pp > 1 else 0.0,
+        "bubble": c.bubble * slots * (rest / (p.layout.pp - 1.0) + out["pp"])
+        if p.layout.pp > 1
+        else 0.0,
         "optimizer": (m.trainable * c.optimizer_traffic * updated * state + cast) / stream,
         "contention": c.contention * (micro * layers * hidden + hid["dp"] + hid["updated"]),
     }
-    x = 2.0 * log(p.dp * p.tp * p.cp * p.pp)
+    x = 2.0 * log(p.layout.dp * p.layout.tp * p.layout.cp * p.layout.pp)
     waiting = c.straggler * x / sqrt(1.0 + x)
-    run = 0.0 if p.composed else 1.0
+    run = 0.0 if p.software.composed else 1.0
     return {**terms, "straggler": run * waiting * sum(terms.values()), "overhead": run * c.overhead}

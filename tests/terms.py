@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dmodel import counts, placement, smooth, step, traffic
+from dmodel import counts, launching, layer, placement, smooth, step, traffic
 from dmodel.cost import collectives, compute, interference, memory, overlap, pipeline, power
 from dmodel.footprint import Footprint
-from dmodel.hardware import System
+from dmodel.records import Cluster
 from dmodel.types import stack
 from tests import points as at
 
@@ -36,6 +36,7 @@ FOOTPRINT = Footprint(
 MODULES = (
     smooth,
     counts,
+    launching,
     traffic,
     placement,
     collectives,
@@ -45,6 +46,7 @@ MODULES = (
     pipeline,
     interference,
     power,
+    layer,
     step,
 )
 
@@ -158,7 +160,10 @@ def _matmul(x: Any, p: float) -> Any:
     """Products at the rate and operand width of the plan."""
     products = counts.matmuls(x["model"], x["plan"])
     n = len(products.rows)
-    rates, operands = stack(*[x["chip"].flops_per_s] * n), stack(*[x["plan"].operand_bytes] * n)
+    rates, operands = (
+        stack(*[x["chip"].flops_per_s] * n),
+        stack(*[x["plan"].precision.operand_bytes] * n),
+    )
     return compute.matmul_time(products, rates, operands, x["chip"], x["c"], p)
 
 
@@ -178,7 +183,7 @@ EDGE_ON_CHIP = [
 
 STEPS = [
     {
-        "system": System(chip=at.CHIP, network=at.NETWORK),
+        "system": Cluster(chip=at.CHIP, network=at.NETWORK),
         "model": w["model"],
         "plan": w["plan"],
         "c": at.COEFFICIENTS,
@@ -186,7 +191,7 @@ STEPS = [
     for w in WORK
 ]
 EDGE_STEPS = [
-    {"system": System(chip=at.CHIP, network=at.FABRIC), **w, "c": c}
+    {"system": Cluster(chip=at.CHIP, network=at.FABRIC), **w, "c": c}
     for w, c in product(EDGE_WORK, (at.COEFFICIENTS, at.IDEAL))
 ]
 PIPES = [(3.3, 9.2, 1.4), (5.7, 2.2, 2.6), (1.3, 7.7, 4.1)]
@@ -281,10 +286,10 @@ TERMS: dict[str, Term] = {
     "traffic.addition_bytes": of_work(traffic.addition_bytes),
     "traffic.adapter_bytes": of_work(lambda m, p: tuple(traffic.adapter_bytes(m, p))),
     "traffic.loss_bytes": of_work(traffic.loss_bytes),
-    "counts.kernels": of_work(counts.kernels),
-    "counts.expert_casts": of_work(counts.expert_casts),
-    "counts.launches": of_work(counts.launches),
-    "pipeline.meetings": of_work(lambda m, p: pipeline.meetings(p, p.pp / 1.7)),
+    "launching.kernels": of_work(launching.kernels),
+    "launching.expert_casts": of_work(launching.expert_casts),
+    "launching.launches": of_work(launching.launches),
+    "pipeline.meetings": of_work(lambda m, p: pipeline.meetings(p, p.layout.pp / 1.7)),
     "counts.stage_layers": of_work(counts.stage_layers),
     "counts.residents": of_work(counts.residents),
     "counts.activation_bytes": of_work(counts.activation_bytes),
@@ -383,12 +388,15 @@ TERMS: dict[str, Term] = {
     "memory.layer_input_bytes": of_work(memory.layer_input_bytes),
     "memory.kept_result_bytes": of_work(memory.kept_result_bytes),
     "memory.on_device": of_work(
-        lambda m, p: [memory.on_device(m.n_layers * x, p.replace(offload=0.6)) for x in (0.5, 3.0)]
+        lambda m, p: [memory.on_device(m.n_layers * x, p.having(offload=0.6)) for x in (0.5, 3.0)]
     ),
     "memory.memory": of_work(
-        lambda m, p: (memory.memory(m, p, p.pp), memory.memory(m, p, p.pp, 1.0, FOOTPRINT))
+        lambda m, p: (
+            memory.memory(m, p, p.layout.pp),
+            memory.memory(m, p, p.layout.pp, 1.0, FOOTPRINT),
+        )
     ),
-    "memory.gathered_bytes": of_work(lambda m, p: memory.gathered_bytes(m, p, p.pp + 1.5)),
+    "memory.gathered_bytes": of_work(lambda m, p: memory.gathered_bytes(m, p, p.layout.pp + 1.5)),
     "memory.out_of_memory_probability": plain(
         memory.out_of_memory_probability, [(7e10, 8e10, 0.2), (9e10, 8e10, 0.1)], [(1e9, 8e10, 0.2)]
     ),
@@ -433,9 +441,23 @@ TERMS: dict[str, Term] = {
         lambda x, p: power.host_watts(x["chip"], x["a"]), [{"chip": at.CHIP, "a": 0.7}]
     ),
     "step.memory_use": of_work(lambda m, p: (lambda x: (x, x.total))(step.memory_use(m, p))),
-    "step.starts": Term(
+    "layer.passes": of_work(layer.passes),
+    "layer.layer_work": Term(
+        lambda x, p: layer.layer_work(
+            x["model"],
+            x["plan"],
+            counts.residents(x["model"], x["plan"]),
+            x["system"].chip,
+            x["c"],
+            p,
+        ),
+        STEPS,
+        EDGE_STEPS,
+        soft=True,
+    ),
+    "layer.starts": Term(
         lambda x, p: list(
-            step.starts(x["model"], x["plan"], x["plan"].pp / 1.7, x["system"].chip, x["c"])
+            layer.starts(x["model"], x["plan"], x["plan"].layout.pp / 1.7, x["system"].chip, x["c"])
         ),
         STEPS,
         EDGE_STEPS,

@@ -49,9 +49,9 @@ def test_perfect_predictions_have_no_regret():
 def test_alternatives_share_the_job_and_differ_in_the_plan():
     cases = synthetic()
     names = alternatives(cases)
-    plan = cases.plan.replace(tp=np.asarray(cases.plan.tp) * 2.0)
+    plan = cases.plan.having(tp=np.asarray(cases.plan.layout.tp) * 2.0)
     np.testing.assert_array_equal(alternatives(cases.replace(plan=plan)), names)
-    more = cases.plan.replace(global_batch=np.asarray(cases.plan.global_batch) * 2.0)
+    more = cases.plan.having(global_batch=np.asarray(cases.plan.global_batch) * 2.0)
     assert not np.any(alternatives(cases.replace(plan=more)) == names)
     for field in ("accelerator", "stack", "precision"):
         other = cases.labels._replace(**{field: np.full(len(cases), "another")})

@@ -13,9 +13,9 @@ import pytest
 from typer.testing import CliRunner
 
 from dmodel import profiles
+from dmodel.breakdown import TERMS
 from dmodel.cli import app
 from dmodel.counts import CONVENTIONS
-from dmodel.step import TERMS
 
 ROOT = Path(__file__).parents[1]
 JOB = (

@@ -78,7 +78,11 @@ def test_a_recipe_for_stage_1_is_found_where_there_is_nothing_to_shard():
     }
     found, said = search(setting(Job(**asked)), "exact", 1)
     best = found.exact[0].plan
-    assert (float(best.zero), float(best.dp), float(best.optimizer_bytes)) == (1.0, 1.0, 10.0)
+    assert (
+        float(best.layout.zero),
+        float(best.layout.dp),
+        float(best.precision.optimizer_bytes),
+    ) == (1.0, 1.0, 10.0)
     assert any("each plan's ZeRO stage" in text for text in said) and not any(
         "gradients reduced in" in text for text in said
     )
@@ -102,7 +106,7 @@ def test_stages_lie_as_the_stack_lays_them_out(stack, model, devices, pp):
     asked = Degrees(pp=pp, ep=8 if float(job.model.n_experts) > 1.0 else 1)
     one = plan(job, asked)[0]
     assert (
-        (float(one.stage_excess), float(one.head_displaces))
+        (float(one.layout.stage_excess), float(one.layout.head_displaces))
         == (own.stage_excess, own.head_displaces)
         != (0.0, 0.0)
     )
@@ -113,8 +117,8 @@ def test_stages_lie_as_the_stack_lays_them_out(stack, model, devices, pp):
 def test_torchtitan_runs_stage_2_as_stage_1():
     job = setting(Job(**NODE, stack="torchtitan"))
     (one, _), (two, said) = (plan(job, Degrees(tp=2, zero=zero)) for zero in (1, 2))
-    assert float(two.zero) == 1.0 and "reduced once a step" in " ".join(said)
-    assert float(one.reduce_bytes) == float(two.reduce_bytes)
+    assert float(two.layout.zero) == 1.0 and "reduced once a step" in " ".join(said)
+    assert float(one.precision.reduce_bytes) == float(two.precision.reduce_bytes)
     assert choices_of(job)[0].zero == (0, 1, 3)
 
 
@@ -132,7 +136,7 @@ def test_a_share_of_layers_is_recomputed():
     whole, none, some = (
         plan(job, Degrees(zero=3, recompute=text))[0] for text in ("full", "none", "0.25")
     )
-    assert [float(p.recompute_layers) for p in (whole, none, some)] == [1.0, 0.0, 0.25]
+    assert [float(p.layout.recompute_layers) for p in (whole, none, some)] == [1.0, 0.0, 0.25]
     for text in ("1.5", "-0.1", "nan", "some"):
         with pytest.raises(InputError, match="recompute: expected"):
             plan(job, Degrees(zero=3, recompute=text))

@@ -189,10 +189,10 @@ def test_the_budget_is_spent_and_the_sizes_are_valid(stated, answer):
     assert all(m.slack >= -1e-6 * m.limit for m in answer.margins)
     sizes, plan = answer.found.sizes, answer.found.plan
     assert (
-        sizes["n_layers"] % plan.pp == 0
-        and sizes["global_batch"] % (plan.dp * plan.micro_batch) == 0
+        sizes["n_layers"] % plan.layout.pp == 0
+        and sizes["global_batch"] % (plan.layout.dp * plan.layout.micro_batch) == 0
     )
-    assert float(plan.dp * plan.tp * plan.cp * plan.pp) == 64.0
+    assert float(plan.layout.dp * plan.layout.tp * plan.layout.cp * plan.layout.pp) == 64.0
 
 
 def test_no_neighbour_is_better(stated, answer):

@@ -159,8 +159,8 @@ def test_steps_become_traces_that_are_read_without_a_problem(tmp_path, forgets):
     cases = traces.to_cases(table)
     assert (
         len(cases) == 12
-        and float(cases.plan.operand_bytes[0]) == 4.0
-        and float(cases.plan.optimizer_bytes[0]) == 8.0
+        and float(cases.plan.precision.operand_bytes[0]) == 4.0
+        and float(cases.plan.precision.optimizer_bytes[0]) == 8.0
     )
 
 

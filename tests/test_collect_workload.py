@@ -155,7 +155,12 @@ def test_the_plan_of_a_row_is_the_plan_of_the_spec():
     layout = plan(SHARDED)
     assert float(layout.devices) == SHARDED.devices
     assert float(layout.n_microbatches) == SHARDED.n_microbatches
-    assert (layout.dp, layout.ep, layout.shard, layout.zero) == (8.0, 2.0, 4.0, 3.0)
+    assert (layout.layout.dp, layout.layout.ep, layout.layout.shard, layout.layout.zero) == (
+        8.0,
+        2.0,
+        4.0,
+        3.0,
+    )
 
 
 @pytest.mark.parametrize(

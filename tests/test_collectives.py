@@ -16,7 +16,7 @@ from dmodel.cost.collectives import (
     gather_time,
     point_to_point_time,
 )
-from dmodel.hardware import Network
+from dmodel.records import Network
 from tests.points import IDEAL
 
 ALL = (gather_time, all_reduce_time, all_to_all_time, point_to_point_time)

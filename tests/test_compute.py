@@ -8,7 +8,7 @@ import pytest
 from dmodel import catalog
 from dmodel.cost import compute
 from dmodel.counts import Matmuls
-from dmodel.plan import Plan
+from dmodel.records import Plan
 from tests.points import CHIP, COEFFICIENTS, IDEAL
 
 PLAIN = IDEAL.replace(
@@ -159,20 +159,20 @@ def test_attention_in_8_bits_on_h100_is_what_its_authors_measured():
 
 
 def test_attention_in_8_bits_is_faster_where_it_is_fused():
-    eight = Plan(dp=1.0, global_batch=1.0, attention_bytes=1.0)
+    eight = Plan.of(dp=1.0, global_batch=1.0, attention_bytes=1.0)
     assert [
         float(compute.narrowed(p))
-        for p in (Plan(dp=1.0, global_batch=1.0), eight, eight.replace(flash=0.0))
+        for p in (Plan.of(dp=1.0, global_batch=1.0), eight, eight.having(flash=0.0))
     ] == [1.0, 0.5, 1.0]
-    assert 0.5 < float(compute.narrowed(eight.replace(attention_bytes=1.5))) < 1.0
+    assert 0.5 < float(compute.narrowed(eight.having(attention_bytes=1.5))) < 1.0
 
 
 def test_older_kernels_cost_where_attention_is_fused():
-    older = Plan(dp=1.0, global_batch=1.0, attention_rate=0.5, attention_backward_rate=0.25)
+    older = Plan.of(dp=1.0, global_batch=1.0, attention_rate=0.5, attention_backward_rate=0.25)
     plans = (
         older,
-        older.replace(flash=0.0),
-        older.replace(attention_rate=1.0, attention_backward_rate=1.0),
+        older.having(flash=0.0),
+        older.having(attention_rate=1.0, attention_backward_rate=1.0),
     )
     found = [compute.older_kernels(p) for p in plans]
     assert [(float(f.forward), float(f.backward)) for f in found] == [

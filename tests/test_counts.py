@@ -6,14 +6,14 @@ from itertools import product
 import numpy as np
 import pytest
 
-from dmodel import catalog, counts, traffic
+from dmodel import catalog, counts, launching, traffic
 from dmodel.coefficients import default
 from dmodel.cost import compute, pipeline
-from dmodel.plan import Plan
-from dmodel.step import starts
+from dmodel.layer import starts
+from dmodel.records import Plan
 from tests.points import DENSE, EDGE_MODELS, MODEL
 
-ONE = Plan(dp=1.0, global_batch=8.0)
+ONE = Plan.of(dp=1.0, global_batch=8.0)
 
 
 def matrices(name: str) -> list[tuple[float, float]]:
@@ -93,7 +93,7 @@ def test_latents_by_hand():
         matrices + shared, rel=1e-12
     )
     core = 2.0 * m.seq_len * m.seq_len * 128 * (192 + 128)
-    assert float(counts.attention_flops(m, ONE.replace(flash=0.0))) == pytest.approx(
+    assert float(counts.attention_flops(m, ONE.having(flash=0.0))) == pytest.approx(
         float(core), rel=1e-12
     )
 
@@ -133,7 +133,7 @@ def test_flops_are_three_forward_passes_of_every_matrix(name):
         by_hand, rel=1e-12
     )
     assert 3.0 * float(
-        counts.attention_flops(m, ONE.replace(flash=0.0))
+        counts.attention_flops(m, ONE.having(flash=0.0))
     ) * m.n_layers == pytest.approx(scores * m.seq_len, rel=1e-12)
 
 
@@ -143,7 +143,7 @@ def test_narayanan_formula():
     m = catalog.transformer("gpt-3-175b")
     h, layers, s, v = float(m.d_model), float(m.n_layers), float(m.seq_len), float(m.vocab)
     expected = 96.0 * s * layers * h**2 * (1.0 + s / (6.0 * h) + v / (16.0 * layers * h))
-    plan = ONE.replace(flash=0.0)
+    plan = ONE.having(flash=0.0)
     products = np.asarray(counts.matmuls(m, plan).flops)
     ours = (
         4.0 * layers * (products[:-1].sum() + float(counts.attention_flops(m, plan)))
@@ -164,7 +164,7 @@ SPLITS = [dict(zip(("tp", "cp"), x, strict=True)) for x in product((1.0, 2.0, 8.
 @pytest.mark.parametrize("split", SPLITS)
 def test_tensor_and_context_parallelism_conserve_work(model, split):
     """But for latents, which every rank of tp computes in full."""
-    plan, parts = ONE.replace(**split), split["tp"] * split["cp"]
+    plan, parts = ONE.having(**split), split["tp"] * split["cp"]
     first = 1 if model.kv_rank else 0
     for count in (
         lambda m, p: counts.matmuls(m, p).flops[first:],
@@ -172,10 +172,10 @@ def test_tensor_and_context_parallelism_conserve_work(model, split):
         traffic.loss_bytes,
     ):
         np.testing.assert_allclose(parts * count(model, plan), count(model, ONE), rtol=1e-12)
-    unfused, with_sp = {"flash": 0.0}, plan.replace(sp=1.0)
-    whole = traffic.softmax_bytes(model, ONE.replace(**unfused))
+    unfused, with_sp = {"flash": 0.0}, plan.having(sp=1.0)
+    whole = traffic.softmax_bytes(model, ONE.having(**unfused))
     np.testing.assert_allclose(
-        parts * traffic.softmax_bytes(model, plan.replace(**unfused)), whole, rtol=1e-12
+        parts * traffic.softmax_bytes(model, plan.having(**unfused)), whole, rtol=1e-12
     )
     for some, every, not_split in zip(
         *(traffic.elementwise_bytes(model, p) for p in (with_sp, ONE, plan)), strict=True
@@ -188,7 +188,7 @@ def test_tensor_and_context_parallelism_conserve_work(model, split):
 def test_expert_parallelism_conserves_flops_and_gathers_rows(ep):
     """Each device computes for fewer experts, of more tokens each."""
     model = EDGE_MODELS[2]
-    one, many = counts.matmuls(model, ONE), counts.matmuls(model, ONE.replace(dp=8.0, ep=ep))
+    one, many = counts.matmuls(model, ONE), counts.matmuls(model, ONE.having(dp=8.0, ep=ep))
     np.testing.assert_allclose(many.flops, one.flops, rtol=1e-12)
     np.testing.assert_allclose(many.copies[5:7], 8.0 / ep)
     np.testing.assert_allclose(many.rows[5:7], ep * one.rows[5:7])
@@ -202,7 +202,7 @@ def test_residents_of_all_devices_are_the_model(model):
         float(counts.parameters(model)), rel=1e-12
     )
     for tp, pp, ep, etp in product((1.0, 4.0), (2.0, 8.0), (1.0, 2.0), (1.0, 4.0)):
-        parts = counts.residents(model, ONE.replace(tp=tp, pp=pp, dp=2.0, ep=ep, etp=etp))
+        parts = counts.residents(model, ONE.having(tp=tp, pp=pp, dp=2.0, ep=ep, etp=etp))
         whole = pp * (tp * parts.layers + parts.experts * ep * etp)
         # what latents come from, on every rank of tp
         copied = (tp - 1.0) * float(n.layers * n.whole)
@@ -213,12 +213,12 @@ def test_residents_of_all_devices_are_the_model(model):
 
 
 def test_flash_halves_causal_scores_and_keeps_them_off_memory():
-    full, half = ONE.replace(flash=0.0), ONE
+    full, half = ONE.having(flash=0.0), ONE
     assert float(counts.attention_flops(DENSE, half)) == 0.5 * float(
         counts.attention_flops(DENSE, full)
     )
     # the last of four ranks: three blocks of keys whole and half of its own
-    in_order = ONE.replace(cp=4.0, cp_balanced=0.0)
+    in_order = ONE.having(cp=4.0, cp_balanced=0.0)
     assert float(counts.attention_flops(DENSE, in_order)) == pytest.approx(
         float(counts.attention_flops(DENSE, full)) * 3.5 / 16, rel=1e-12
     )
@@ -230,9 +230,9 @@ def test_flash_halves_causal_scores_and_keeps_them_off_memory():
 
 
 def test_kernels_by_hand():
-    assert float(counts.kernels(DENSE, ONE)) == 11.0
-    assert float(counts.kernels(DENSE, ONE.replace(flash=0.0, tp=2.0))) == 18.0
-    assert float(counts.kernels(EDGE_MODELS[2], ONE)) == 17.0
+    assert float(launching.kernels(DENSE, ONE)) == 11.0
+    assert float(launching.kernels(DENSE, ONE.having(flash=0.0, tp=2.0))) == 18.0
+    assert float(launching.kernels(EDGE_MODELS[2], ONE)) == 17.0
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,7 @@ def test_meetings_are_the_collectives_of_a_stage_times_its_ranks(tp, apart, agai
     assert (
         float(
             pipeline.meetings(
-                ONE.replace(tp=float(tp), pp=8.0, recompute_layers=float(again)), float(apart)
+                ONE.having(tp=float(tp), pp=8.0, recompute_layers=float(again)), float(apart)
             )
         )
         == expected
@@ -256,32 +256,34 @@ def test_what_the_host_launches():
     """Nothing but experts that are looped over beside graphs; two products for each that the rank
     holds, and two casts below 16 bits."""
     mixture = EDGE_MODELS[2]
-    plain, held = float(counts.kernels(mixture, ONE)), float(mixture.n_experts)
-    assert float(counts.launches(mixture, ONE)) == plain
-    assert float(counts.launches(mixture, ONE.replace(graphed=1.0))) == 0.0
-    looped = ONE.replace(looped_experts=1.0, graphed=1.0)
-    held *= counts.LOOP
-    assert float(counts.launches(mixture, looped)) == 2.0 * held
-    assert float(counts.launches(mixture, looped.replace(ep=2.0, low_precision=1.0))) == 2.0 * held
-    assert float(counts.launches(mixture.replace(expert_biases=1.0), looped)) == 4.0 * held
-    assert float(counts.launches(DENSE, looped)) == 0.0
+    plain, held = float(launching.kernels(mixture, ONE)), float(mixture.n_experts)
+    assert float(launching.launches(mixture, ONE)) == plain
+    assert float(launching.launches(mixture, ONE.having(graphed=1.0))) == 0.0
+    looped = ONE.having(looped_experts=1.0, graphed=1.0)
+    held *= launching.LOOP
+    assert float(launching.launches(mixture, looped)) == 2.0 * held
+    assert float(launching.launches(mixture, looped.having(ep=2.0))) == 2.0 * held
+    assert float(launching.launches(mixture.replace(expert_biases=1.0), looped)) == 4.0 * held
+    assert float(launching.launches(DENSE, looped)) == 0.0
 
 
 def test_casts_of_experts_that_are_looped_over_fill_the_device_in_turn():
     """Two for each that the rank holds, in 8 bits; none in 16, of grouped ones, or in layers that
     stay in 16 bits."""
     mixture = EDGE_MODELS[2]
-    eight = ONE.replace(looped_experts=1.0, low_precision=1.0, operand_bytes=1.0)
+    eight = ONE.having(looped_experts=1.0, operand_bytes=1.0)
     held = float(mixture.n_experts)
-    assert float(counts.expert_casts(mixture, eight)) == 2.0 * held
-    assert float(counts.expert_casts(mixture, eight.replace(ep=2.0, wide_layers=0.5))) == 0.5 * held
-    assert float(counts.expert_casts(mixture, eight.replace(low_precision=0.0))) == 0.0
-    assert float(counts.expert_casts(mixture, eight.replace(looped_experts=0.0))) == 0.0
-    assert float(counts.expert_casts(DENSE, eight)) == 0.0
+    assert float(launching.expert_casts(mixture, eight)) == 2.0 * held
+    assert (
+        float(launching.expert_casts(mixture, eight.having(ep=2.0, wide_layers=0.5))) == 0.5 * held
+    )
+    assert float(launching.expert_casts(mixture, eight.having(operand_bytes=2.0))) == 0.0
+    assert float(launching.expert_casts(mixture, eight.having(looped_experts=0.0))) == 0.0
+    assert float(launching.expert_casts(DENSE, eight)) == 0.0
     chip, c = catalog.chip("H100-80GB"), default()
     more = [
         float(starts(mixture, plan, 1.0, chip, c).fill)
-        for plan in (eight, eight.replace(looped_experts=0.0))
+        for plan in (eight, eight.having(looped_experts=0.0))
     ]
     assert more[0] - more[1] == pytest.approx(
         3.0 * 2.0 * held * float(c.kernel_fill * chip.kernel_latency_s)
@@ -291,13 +293,13 @@ def test_casts_of_experts_that_are_looped_over_fill_the_device_in_turn():
 def test_casts_below_16_bits_are_launched():
     """Two casts and their scales for each product of the layer: 4 of a dense one, 6 with latents,
     none of layers kept in 16 bits."""
-    low, latent = ONE.replace(low_precision=1.0), DENSE.replace(kv_rank=512.0, q_rank=1536.0)
+    low, latent = ONE.having(operand_bytes=1.0), DENSE.replace(kv_rank=512.0, q_rank=1536.0)
     for model, products in ((DENSE, 4.0), (latent, 6.0), (EDGE_MODELS[2], 4.0)):
-        plain = float(counts.kernels(model, ONE))
-        assert float(counts.launches(model, ONE)) == plain
-        assert float(counts.launches(model, low)) == pytest.approx(plain + 3.0 * products)
-        assert float(counts.launches(model, low.replace(wide_layers=1.0))) == plain
-        assert float(counts.launches(model, low.replace(graphed=1.0))) == 0.0
+        plain = float(launching.kernels(model, ONE))
+        assert float(launching.launches(model, ONE)) == plain
+        assert float(launching.launches(model, low)) == pytest.approx(plain + 3.0 * products)
+        assert float(launching.launches(model, low.having(wide_layers=1.0))) == plain
+        assert float(launching.launches(model, low.having(graphed=1.0))) == 0.0
 
 
 def test_experts_on_latents():
@@ -313,14 +315,16 @@ def test_experts_on_latents():
     )
     t, between = (
         float(counts.tokens(latent, ONE)),
-        np.asarray(counts.matmuls(latent, ONE.replace(tp=2.0)).flops)[7],
+        np.asarray(counts.matmuls(latent, ONE.having(tp=2.0)).flops)[7],
     )
     assert between == pytest.approx(2.0 * 2.0 * t / 2.0 * h * r)
     for a, b in zip(
         *(traffic.elementwise_bytes(model, ONE) for model in (plain, latent)), strict=True
     ):
         assert a - b == pytest.approx(2.0 * 2.0 * (h - r) * (4.0 + 1.0) * t)
-    assert float(counts.kernels(latent, ONE) - counts.kernels(plain, ONE)) == pytest.approx(2.0)
+    assert float(launching.kernels(latent, ONE) - launching.kernels(plain, ONE)) == pytest.approx(
+        2.0
+    )
 
 
 def test_the_router_reads_a_rank_s_share_of_the_tokens_in_layers_with_experts():
@@ -328,7 +332,7 @@ def test_the_router_reads_a_rank_s_share_of_the_tokens_in_layers_with_experts():
     mixture = EDGE_MODELS[2].replace(n_experts=64.0, n_dense_layers=1.0, d_ff_dense=8192.0)
     sparse = 1.0 - 1.0 / float(mixture.n_layers)
     for tp in (1.0, 4.0):
-        found = np.asarray(counts.matmuls(mixture, ONE.replace(tp=tp)).flops)[8]
+        found = np.asarray(counts.matmuls(mixture, ONE.having(tp=tp)).flops)[8]
         assert found == pytest.approx(
             2.0 * float(counts.tokens(mixture, ONE)) * float(mixture.d_model) * 64.0 * sparse / tp
         )
@@ -347,13 +351,13 @@ def test_heads_of_further_tokens_project_two_inputs_before_their_logits(heads):
 
 def test_logits_of_columns_that_nobody_pads_take_twice_as_long():
     assert float(compute.off_vectors(ONE)) == 1.0
-    assert float(compute.off_vectors(ONE.replace(unpadded_vocab=1.0))) == compute.UNALIGNED == 2.0
+    assert float(compute.off_vectors(ONE.having(unpadded_vocab=1.0))) == compute.UNALIGNED == 2.0
 
 
 def test_heads_that_miss_the_matrix_units():
     """BigScience, 384 A100, 13,824 wide, 78 layers: 128 heads of 108 take 38 s a step more than 96
     of 144, unfused."""
-    unfused = ONE.replace(flash=0.0)
+    unfused = ONE.having(flash=0.0)
     for head_dim, slower in (
         (108.0, 16.0),
         (150.0, 16.0),

@@ -9,7 +9,7 @@ from dmodel import catalog
 from dmodel.coefficients import default
 from dmodel.design import EVERYTHING, Choices, Limits, design, make_plan, problem, space
 from dmodel.design.constraints import memory_headroom
-from dmodel.plan import Plan
+from dmodel.records import Plan
 from dmodel.types import InputError
 
 SYSTEM = catalog.system("H100-DGX")
@@ -189,11 +189,17 @@ def test_a_problem_without_sense_is_refused(kwargs, said):
 
 def test_make_plan_fills_in_what_follows():
     plan = make_plan(LARGE, 512, global_batch=1024, tp=8, pp=4, zero=3)
-    assert (plan.dp, plan.shard, plan.sp, plan.schedule) == (16.0, 16.0, 1.0, "1f1b")
-    assert (
-        make_plan(LARGE, 512, global_batch=1024, tp=8, pp=4, interleave=2).schedule == "interleaved"
+    assert (plan.layout.dp, plan.layout.shard, plan.layout.sp, plan.layout.schedule) == (
+        16.0,
+        16.0,
+        1.0,
+        "1f1b",
     )
-    assert make_plan(LARGE, 512, global_batch=1024, recompute="full").recompute_layers == 1.0
+    assert (
+        make_plan(LARGE, 512, global_batch=1024, tp=8, pp=4, interleave=2).layout.schedule
+        == "interleaved"
+    )
+    assert make_plan(LARGE, 512, global_batch=1024, recompute="full").layout.recompute_layers == 1.0
     assert all(x.dtype == np.float64 for x in map(np.asarray, jax.tree.leaves(plan)))
 
 
@@ -233,6 +239,6 @@ def test_a_plan_that_breaks_a_rule_is_refused_with_the_reason(kwargs, said):
 def test_a_layout_does_not_go_on_to_other_degrees():
     """A plan read from a row may hold the layers of its own stages; as a base it lends what it
     shares with others alone."""
-    base = Plan(dp=1.0, global_batch=1.0, stage_excess=0.5, head_displaces=2.0)
+    base = Plan.of(dp=1.0, global_batch=1.0, stage_excess=0.5, head_displaces=2.0)
     found = make_plan(catalog.transformer("gpt-3-13b"), 64, global_batch=64, pp=8, base=base)
-    assert (float(found.stage_excess), float(found.head_displaces)) == (0.0, 0.0)
+    assert (float(found.layout.stage_excess), float(found.layout.head_displaces)) == (0.0, 0.0)

@@ -20,14 +20,14 @@ from dmodel.design import (
     rows,
     space,
 )
-from dmodel.plan import Plan
+from dmodel.records import Plan
 
 SYSTEM = catalog.system("H100-DGX")
 SMALL = catalog.transformer("llama-3-8b", 8192.0)
 LARGE = catalog.transformer("llama-3-70b", 8192.0)
 GPT = catalog.transformer("gpt-3-175b", 2048.0)
 MIXTRAL = catalog.transformer("mixtral-8x7b", 4096.0)
-UNFUSED = Plan(dp=1.0, global_batch=1.0, flash=0.0)
+UNFUSED = Plan.of(dp=1.0, global_batch=1.0, flash=0.0)
 STARTS = 8
 """The same number in every test: another one compiles anew."""
 
@@ -39,10 +39,12 @@ def stated(model=SMALL, n=16, batch=64, **kwargs):
 def test_relaxed_plans_have_the_device_count_by_construction():
     plan = relax.relax(stated(LARGE, 512, 1024), n_starts=STARTS).plan
     np.testing.assert_allclose(plan.devices, 512.0, rtol=1e-12)
-    assert (plan.n_microbatches >= 1.0 - 1e-9).all() and (plan.micro_batch >= 1.0).all()
+    assert (plan.n_microbatches >= 1.0 - 1e-9).all() and (plan.layout.micro_batch >= 1.0).all()
     for name in ("recompute_layers", "sp", "zero_bubble"):
-        assert ((getattr(plan, name) >= 0.0) & (getattr(plan, name) <= 1.0)).all()
-    assert (plan.shard <= plan.dp * (1 + 1e-9)).all() and (plan.ep >= 1.0).all()
+        assert ((getattr(plan.layout, name) >= 0.0) & (getattr(plan.layout, name) <= 1.0)).all()
+    assert (plan.layout.shard <= plan.layout.dp * (1 + 1e-9)).all() and (
+        plan.layout.ep >= 1.0
+    ).all()
 
 
 def test_the_descent_keeps_the_limits_and_is_as_good_as_whole_plans():
@@ -56,7 +58,7 @@ def test_the_descent_keeps_the_limits_and_is_as_good_as_whole_plans():
 
 def test_what_pulls_degrees_to_divisors_is_nothing_there_and_grows_with_the_distance():
     logs = jnp.log(jnp.asarray([1.0, 2.0, 4.0, 8.0]))
-    at = Plan(
+    at = Plan.of(
         dp=jnp.asarray([4.0, 4.4, 5.6]),
         tp=jnp.ones(3),
         cp=jnp.ones(3),

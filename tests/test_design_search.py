@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 
 from dmodel import catalog, footprint, run
+from dmodel.breakdown import TERMS, Breakdown
 from dmodel.coefficients import SPECS, default, from_unconstrained, to_unconstrained
 from dmodel.design import (
     EVERYTHING,
     Choices,
     Kept,
     Limits,
-    Precision,
+    PrecisionChoice,
     candidates,
     certify,
     count,
@@ -30,14 +31,14 @@ from dmodel.design.bounds import arithmetic_floor, quiet
 from dmodel.design.front import undominated
 from dmodel.design.judge import rank_key
 from dmodel.footprint import LEAST
-from dmodel.plan import Plan
-from dmodel.step import TERMS, Breakdown, memory_use, step_time
+from dmodel.records import Plan
+from dmodel.step import memory_use, step_time
 
 SYSTEM = catalog.system("H100-DGX")
 SMALL = catalog.transformer("llama-3-8b", 8192.0)
 LARGE = catalog.transformer("llama-3-70b", 8192.0)
 MIXTRAL = catalog.transformer("mixtral-8x7b", 4096.0)
-UNFUSED = Plan(dp=1.0, global_batch=1.0, flash=0.0)
+UNFUSED = Plan.of(dp=1.0, global_batch=1.0, flash=0.0)
 
 
 def stated(model=SMALL, n=16, batch=64, system=SYSTEM, coefficients=None, **kwargs):
@@ -58,7 +59,7 @@ def loop():
         )
     )
     # 1F1B is interleaving with one chunk: one name compiles once
-    plans = [plan.replace(schedule="interleaved") for plan in rows.plans(p.space, SYSTEM, found)]
+    plans = [plan.having(schedule="interleaved") for plan in rows.plans(p.space, SYSTEM, found)]
     seconds, used = np.array([[float(x) for x in one(plan)] for plan in plans]).T
     return p, found, seconds, float(SYSTEM.chip.hbm_bytes) - used
 
@@ -128,7 +129,10 @@ def random_problem(draw, choices=EVERYTHING, model=None):
     )
     mean, width = footprint.prior()
     peak = float(SYSTEM.chip.flops_per_s)
-    offered = (Precision("bf16", peak), Precision("fp8", 2.0 * peak, 1.0, 1.0, 0.1, 1.0, 1.0))
+    offered = (
+        PrecisionChoice("bf16", peak),
+        PrecisionChoice("fp8", 2.0 * peak, 1.0, 1.0, 0.1, 1.0, 1.0),
+    )
     return stated(
         model or drawn,
         int(draw.choice([24, 64, 96, 512])),
@@ -340,7 +344,7 @@ def test_gradients_summed_in_kernels_of_their_own_stay_above_a_free_bound(traffi
     slow = SYSTEM.replace(
         chip=chip.replace(hbm_bytes_per_s=chip.hbm_bytes_per_s / 100.0, hbm_bytes=1e13)
     )
-    base = Plan(dp=1.0, global_batch=1.0, fused_sums=1.0)
+    base = Plan.of(dp=1.0, global_batch=1.0, fused_sums=1.0)
     p = stated(SMALL, 24, 192, system=slow, coefficients=c, base=base, choices=EVERYTHING)
     split = space.Degrees(24, 1, 1, 1, 1, 1)
     offered = space.options(p.space, split)
@@ -415,7 +419,7 @@ def test_no_plan_is_faster_than_the_arithmetic(model, n, batch, base):
 
 def test_the_floor_of_a_step_that_is_added_up_has_no_fixed_time():
     slow = default().replace(overhead=1.0, straggler=0.3)
-    added, whole = (stated(base=UNFUSED.replace(composed=x), coefficients=slow) for x in (1.0, 0.0))
+    added, whole = (stated(base=UNFUSED.having(composed=x), coefficients=slow) for x in (1.0, 0.0))
     assert arithmetic_floor(added) <= exact(added).unlimited
     assert arithmetic_floor(whole) > 1.0 + arithmetic_floor(added)
 
@@ -525,6 +529,8 @@ def test_a_candidate_adds_up():
     assert float(best.step_time_s) == pytest.approx(
         float(step_time(SYSTEM, SMALL, best.plan, default()).total), rel=1e-9
     )
-    assert best.plan.schedule == ("interleaved" if best.plan.interleave > 1 else "1f1b")
+    assert best.plan.layout.schedule == (
+        "interleaved" if best.plan.layout.interleave > 1 else "1f1b"
+    )
     assert float(best.tokens_per_s) == pytest.approx(64 * 8192 / float(best.step_time_s), rel=1e-12)
     assert search.LARGE > count(p.space)

@@ -13,7 +13,7 @@ from dmodel.design import (
     EVERYTHING,
     Choices,
     Kept,
-    Precision,
+    PrecisionChoice,
     count,
     evaluate,
     problem,
@@ -22,7 +22,7 @@ from dmodel.design import (
 )
 from dmodel.design.constraints import divisible
 from dmodel.placement import PAIRS, Ordered, place
-from dmodel.plan import Plan
+from dmodel.records import LEAVES, Plan
 from dmodel.step import memory_use, step_time
 from dmodel.types import InputError
 from tests.points import quick
@@ -32,7 +32,7 @@ SMALL = catalog.transformer("llama-3-8b", 8192.0)
 LARGE = catalog.transformer("llama-3-70b", 8192.0)
 GPT = catalog.transformer("gpt-3-175b", 2048.0)
 MIXTRAL = catalog.transformer("mixtral-8x7b", 4096.0)
-UNFUSED = Plan(dp=1.0, global_batch=1.0, flash=0.0)
+UNFUSED = Plan.of(dp=1.0, global_batch=1.0, flash=0.0)
 
 
 def stated(model=SMALL, n=16, batch=64, **kwargs):
@@ -123,16 +123,16 @@ def test_all_plans_of_the_space_are_valid_and_counted(model, n, batch, choices):
     assert len(found) == count(p.space) == len(np.unique(found, axis=0))
     assert sum(len(g) for g in rows.groups(p.space)) == space.count_groups(p.space)
     numbers = rows.numbers(p.space, SYSTEM, found)
-    plans = Plan(
-        **{k: x for k, x in numbers.items() if k in Plan.__dataclass_fields__},
+    plans = Plan.of(
+        **{k: x for k, x in numbers.items() if k in LEAVES},
         global_batch=float(batch),
     )
     assert divisible(model, plans).all()
     np.testing.assert_array_equal(plans.devices, n)
-    assert (plans.n_microbatches >= 1).all() and (plans.shard <= plans.dp).all()
-    assert (plans.n_microbatches >= 2 * plans.pp)[numbers["zero_bubble"] == 1.0].all()
-    assert (plans.sp == 0)[plans.tp == 1].all() and (
-        float(model.n_experts) == 1.0 or (plans.sp == 1)[plans.tp > 1].all()
+    assert (plans.n_microbatches >= 1).all() and (plans.layout.shard <= plans.layout.dp).all()
+    assert (plans.n_microbatches >= 2 * plans.layout.pp)[numbers["zero_bubble"] == 1.0].all()
+    assert (plans.layout.sp == 0)[plans.layout.tp == 1].all() and (
+        float(model.n_experts) == 1.0 or (plans.layout.sp == 1)[plans.layout.tp > 1].all()
     )
 
 
@@ -142,7 +142,7 @@ def test_a_count_needs_no_plans():
         MIXTRAL,
         1 << 20,
         1 << 20,
-        choices=EVERYTHING.replace(etp=False, precisions=(Precision("a", 1e15),) * 8),
+        choices=EVERYTHING.replace(etp=False, precisions=(PrecisionChoice("a", 1e15),) * 8),
     )
     assert count(million.space) > 4 * 10**9 and isinstance(count(million.space), int)
 
@@ -188,7 +188,8 @@ def test_experts_are_spread_over_ranks_of_a_stage():
 def test_orders_that_place_the_same_ranks_count_once():
     s = stated(LARGE, 64, 64, choices=Choices(placements=ALL_PLACEMENTS)).space
     assert (
-        len(ALL_PLACEMENTS) == 120 and ALL_PLACEMENTS[0] == Plan(dp=1.0, global_batch=1.0).placement
+        len(ALL_PLACEMENTS) == 120
+        and ALL_PLACEMENTS[0] == Plan.of(dp=1.0, global_batch=1.0).layout.placement
     )
     orders = [
         len(space.options(s, space.Degrees(*d, 1, 1)).placement)
@@ -201,7 +202,10 @@ def test_rows_are_judged_as_the_plans_with_names_that_they_stand_for():
     """One program for all placements, schedules and precisions says what the model says of each
     plan."""
     peak = float(SYSTEM.chip.flops_per_s)
-    offered = (Precision("bf16", peak), Precision("fp8", 2.0 * peak, 1.0, 1.0, 0.1, 1.0, 1.0))
+    offered = (
+        PrecisionChoice("bf16", peak),
+        PrecisionChoice("fp8", 2.0 * peak, 1.0, 1.0, 0.1, 1.0, 1.0),
+    )
     choices = EVERYTHING.replace(
         precisions=offered, schedules=("gpipe", "1f1b", "interleaved", "zero-bubble")
     )
@@ -220,8 +224,8 @@ def test_rows_are_judged_as_the_plans_with_names_that_they_stand_for():
     ]
     chosen = np.stack([part[draw.integers(len(part))] for part in parts])
     found, plans = evaluate(p, chosen), rows.plans(p.space, SYSTEM, chosen)
-    assert {plan.schedule for plan in plans} >= {"gpipe", "zero-bubble"} and len(
-        {plan.placement for plan in plans}
+    assert {plan.layout.schedule for plan in plans} >= {"gpipe", "zero-bubble"} and len(
+        {plan.layout.placement for plan in plans}
     ) > 1
     for i, plan in enumerate(plans):
         chip = SYSTEM.chip.replace(
@@ -240,7 +244,7 @@ def test_a_batch_of_plans_has_one_placement_and_one_kind_of_schedule():
     p = stated(n=8, batch=16)
     found = rows.all_rows(p.space)
     batch = rows.plan_batch(p.space, SYSTEM, found)
-    np.testing.assert_array_equal(batch.tp, found[:, rows.INDEX["tp"]])
+    np.testing.assert_array_equal(batch.layout.tp, found[:, rows.INDEX["tp"]])
     several = stated(n=8, batch=16, choices=EVERYTHING)
     with pytest.raises(ValueError, match="one placement"):
         rows.plan_batch(several.space, SYSTEM, rows.all_rows(several.space)[:10])
@@ -282,7 +286,7 @@ def test_choices_without_sense_are_refused(choices, said):
 def test_a_placement_as_numbers_is_the_placement_by_name(order):
     """The first group of the order runs fastest, whichever way it is said."""
     size = np.array([[4.0], [16.0], [np.inf]])
-    plan = Plan(
+    plan = Plan.of(
         dp=np.array([16.0]),
         tp=4.0,
         cp=2.0,
@@ -301,5 +305,8 @@ def test_a_placement_as_numbers_is_the_placement_by_name(order):
             strict=True,
         )
     )
-    named, numbered = place(plan, size), place(Ordered(**vars(plan), **numbers), size)
+    named, numbered = (
+        place(plan, size),
+        place(plan.replace(layout=Ordered(**vars(plan.layout), **numbers)), size),
+    )
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12), named, numbered)

@@ -1,7 +1,6 @@
 """Launch settings: what is emitted reads back as the plan, nothing is dropped, broken rules are
 named."""
 
-import dataclasses
 import json
 import re
 import tomllib
@@ -17,13 +16,14 @@ from calibration.traces.checkpoints import in_host_memory
 from dmodel import Plan, catalog, make_plan
 from dmodel.emit import TARGETS, Job, emit
 from dmodel.emit.sheet import Sheet
+from dmodel.records import LEAVES, leaf
 from dmodel.types import InputError
 
 DENSE = catalog.transformer("llama-3-70b", 8192)
 LARGEST = catalog.transformer("llama-3.1-405b", 8192)
 EXPERTS = catalog.transformer("deepseek-v3", 4096)
 FRAMEWORKS = [name for name in TARGETS if name != "json"]
-FIELDS = {f.name for f in dataclasses.fields(Plan)}
+FIELDS = set(LEAVES)
 
 
 def job(
@@ -62,7 +62,7 @@ JOBS = {
         tp=8,
         zero=1,
         precision="fp8",
-        base=Plan(dp=1.0, global_batch=1.0, operand_bytes=1.0),
+        base=Plan.of(dp=1.0, global_batch=1.0, operand_bytes=1.0),
     ),
 }
 
@@ -165,9 +165,11 @@ def expected(job: Job, left: set[str]) -> dict[str, str]:
         "global_batch": "global_batch",
     }
     cells = {
-        cell: f"{float(getattr(plan, name)):g}" for name, cell in names.items() if name not in left
+        cell: f"{float(leaf(plan, name)):g}" for name, cell in names.items() if name not in left
     }
-    cells["recompute"] = words[float(plan.recompute_layers), float(plan.recompute_attention)]
+    cells["recompute"] = words[
+        float(plan.layout.recompute_layers), float(plan.layout.recompute_attention)
+    ]
     cells["n_accel"], cells["precision"] = f"{float(plan.devices):g}", job.precision
     return cells
 
@@ -186,17 +188,17 @@ def test_what_is_emitted_reads_back_as_the_plan(target, name):
     assert {k: cells.get(k) for k in wanted} == wanted
     if target != "torchtitan" or "n_layers" not in left:
         assert target == "torchtitan" or cells["n_layers"] == f"{asked.model.n_layers:g}"
-    if asked.plan.zero == 3 and target != "nemo":
+    if asked.plan.layout.zero == 3 and target != "nemo":
         assert cells["zero_stage"] == "3"
     if (
         target in ("torchtitan", "maxtext")
-        and 1 < asked.plan.shard < asked.plan.dp
-        and asked.plan.zero == 3
+        and 1 < asked.plan.layout.shard < asked.plan.layout.dp
+        and asked.plan.layout.zero == 3
     ):
-        assert cells["shard"] == f"{float(asked.plan.shard):g}"
+        assert cells["shard"] == f"{float(asked.plan.layout.shard):g}"
     if target == "megatron":
-        assert cells["zero_stage"] == f"{float(asked.plan.zero):g}"
-        assert cells.get("interleave", "1") == f"{float(asked.plan.interleave):g}"
+        assert cells["zero_stage"] == f"{float(asked.plan.layout.zero):g}"
+        assert cells.get("interleave", "1") == f"{float(asked.plan.layout.interleave):g}"
 
 
 def test_stages_that_do_not_divide_the_layers_are_told_where_a_framework_can_be():
@@ -235,7 +237,7 @@ def test_every_field_is_told_or_left_out(target):
         "micro_batch": 2.0,
         "recompute_layers": 0.3,
     }
-    turned |= {"prefetch": 0.0, "accumulate": 1.0}
+    turned |= {"accumulate": 1.0}
     turned |= {
         "recompute_attention": 0.5,
         "flash": 0.0,
@@ -251,9 +253,9 @@ def test_every_field_is_told_or_left_out(target):
     }
     turned |= {f"overlap_{kind}": 0.0 for kind in ("tp", "cp", "ep", "dp", "pp")}
     for name, value in turned.items():
-        sharded = {"zero": 3.0} if name in ("prefetch", "accumulate") else {}
+        sharded = {"zero": 3.0} if name == "accumulate" else {}
         found = emit(
-            target, JOBS["interleaved"]._replace(plan=plain.replace(**{name: value, **sharded}))
+            target, JOBS["interleaved"]._replace(plan=plain.having(**{name: value, **sharded}))
         )
         named = {x.field for x in found.left_out}
         changed = found.settings != emit(target, JOBS["interleaved"]).settings
@@ -307,15 +309,15 @@ def test_rules_of_a_framework_that_a_valid_plan_breaks_are_named(target, shape, 
 
 def test_partial_recomputation_is_whole_layers_and_what_changes_is_named():
     asked = JOBS["interleaved"]
-    exact = emit("megatron", asked._replace(plan=asked.plan.replace(recompute_layers=0.25)))
+    exact = emit("megatron", asked._replace(plan=asked.plan.having(recompute_layers=0.25)))
     assert exact.settings["recompute-num-layers"] == 1 and "recompute_layers" not in {
         x.field for x in exact.left_out
     }
-    rounded = emit("megatron", asked._replace(plan=asked.plan.replace(recompute_layers=0.3)))
+    rounded = emit("megatron", asked._replace(plan=asked.plan.having(recompute_layers=0.3)))
     assert rounded.settings["recompute-num-layers"] == 2 and "recompute_layers" in {
         x.field for x in rounded.left_out
     }
-    every = emit("torchtitan", asked._replace(plan=asked.plan.replace(recompute_layers=0.25)))
+    every = emit("torchtitan", asked._replace(plan=asked.plan.having(recompute_layers=0.25)))
     assert every.settings["activation_checkpoint.selective_ac_option"] == "4"
 
 
@@ -327,7 +329,7 @@ def test_what_of_a_layer_is_done_again_is_told_where_there_are_words_for_it():
         "recompute_elementwise": 1.0,
         "recompute_last": 0.0,
     }
-    by_operator = asked._replace(plan=asked.plan.replace(**parts))
+    by_operator = asked._replace(plan=asked.plan.having(**parts))
     left = {
         target: {x.field for x in emit(target, by_operator).left_out} & set(parts)
         for target in FRAMEWORKS
@@ -345,7 +347,7 @@ def test_what_of_a_layer_is_done_again_is_told_where_there_are_words_for_it():
         (0.0, 1.0, "minimal_with_context"),
         (0.0, 0.0, "none"),
     ):
-        plan = asked.plan.replace(
+        plan = asked.plan.having(
             recompute_layers=0.0, recompute_attention=core, recompute_elementwise=streams
         )
         found = emit("maxtext", asked._replace(plan=plan))
@@ -360,19 +362,23 @@ def test_what_of_a_layer_is_done_again_is_told_where_there_are_words_for_it():
 def test_activations_in_the_host_s_memory_are_told_by_whole_layers_or_by_the_inputs_of_recomputed_ones():
     asked = JOBS["interleaved"]
     flat = asked._replace(
-        plan=asked.plan.replace(
-            pp=1.0, dp=asked.plan.dp * asked.plan.pp, interleave=1.0, schedule="1f1b", offload=0.5
+        plan=asked.plan.having(
+            pp=1.0,
+            dp=asked.plan.layout.dp * asked.plan.layout.pp,
+            interleave=1.0,
+            schedule="1f1b",
+            offload=0.5,
         )
     )
     layers = float(asked.model.n_layers) / 2.0
-    plain = flat._replace(plan=flat.plan.replace(recompute_layers=0.0, recompute_attention=0.0))
+    plain = flat._replace(plan=flat.plan.having(recompute_layers=0.0, recompute_attention=0.0))
     assert emit("megatron", plain).settings["cpu-offloading-num-layers"] == layers
     told = emit("nemo", plain).settings
     assert (
         told["model.cpu_offloading_num_layers"] == layers and told["model.cpu_offloading"] is True
     )
     inputs = flat._replace(
-        plan=flat.plan.replace(offload=1.0, recompute_layers=1.0, recompute_attention=0.0)
+        plan=flat.plan.having(offload=1.0, recompute_layers=1.0, recompute_attention=0.0)
     )
     found = emit("maxtext", inputs).settings
     assert (found["remat_policy"], found["decoder_layer_input"]) == ("custom", "offload")
@@ -392,7 +398,7 @@ def test_activations_in_the_host_s_memory_are_told_by_whole_layers_or_by_the_inp
     )
     # by Megatron-Core: all layers, and any recomputation beside
     for target, change in product(("megatron", "nemo"), refused):
-        found = emit(target, plain._replace(plan=plain.plan.replace(**change)))
+        found = emit(target, plain._replace(plan=plain.plan.having(**change)))
         assert [x.reason for x in found.left_out if x.field == "offload"] == [
             "whole layers are offloaded, without a pipeline and without recomputation"
         ], (target, change)
@@ -404,7 +410,7 @@ def test_activations_in_the_host_s_memory_are_told_by_whole_layers_or_by_the_inp
 def test_activations_in_the_host_s_memory_are_read_back():
     plain = job(devices=64, batch=64, zero=3)
     half, inputs = (
-        plain._replace(plan=plain.plan.replace(recompute_attention=0.0, **x))
+        plain._replace(plan=plain.plan.having(recompute_attention=0.0, **x))
         for x in (
             {"recompute_layers": 0.0, "offload": 0.5},
             {"recompute_layers": 1.0, "offload": 1.0},
@@ -463,7 +469,7 @@ def test_files_are_of_their_language():
         ("megatron", JOBS["alone"]._replace(precision="fp7"), "bf16"),
         (
             "nemo",
-            JOBS["alone"]._replace(plan=JOBS["interleaved"].plan.replace(tp=2.5)),
+            JOBS["alone"]._replace(plan=JOBS["interleaved"].plan.having(tp=2.5)),
             "whole number",
         ),
     ],
@@ -500,12 +506,12 @@ def test_buckets_that_grow_are_told_where_a_framework_can_be():
 
     def left(target: str, ranks: int, per_rank: float) -> tuple[bool, object]:
         asked = job(devices=8 * ranks, batch=8 * ranks, tp=8, zero=1)
-        found = emit(target, asked._replace(plan=asked.plan.replace(bucket_per_rank=per_rank)))
+        found = emit(target, asked._replace(plan=asked.plan.having(bucket_per_rank=per_rank)))
         return "bucket_per_rank" in {x.field for x in found.left_out}, found.settings.get(
             "ddp-bucket-size"
         )
 
-    grown = 1e6 * float(job(tp=8, zero=1).plan.reduce_bytes)
+    grown = 1e6 * float(job(tp=8, zero=1).plan.precision.reduce_bytes)
     assert all(
         left(target, 32, size) == (False, None)
         for target in FRAMEWORKS
@@ -526,7 +532,7 @@ def test_whether_sums_over_copies_hide_is_as_the_framework_has_it():
     hybrid = JOBS["hybrid"]
 
     def left(target: str, hides: float, shard: float) -> bool:
-        asked = hybrid._replace(plan=hybrid.plan.replace(overlap_replica=hides, shard=shard))
+        asked = hybrid._replace(plan=hybrid.plan.having(overlap_replica=hides, shard=shard))
         return "overlap_replica" in {x.field for x in emit(target, asked).left_out}
 
     assert {(t, h) for t in FRAMEWORKS for h in (0.0, 1.0) if left(t, h, 8.0)} == {
@@ -535,19 +541,19 @@ def test_whether_sums_over_copies_hide_is_as_the_framework_has_it():
         ("nemo", 0.0),
         ("torchtitan", 0.0),
     }
-    assert not any(left(t, h, float(hybrid.plan.dp)) for t in FRAMEWORKS for h in (0.0, 1.0))
+    assert not any(left(t, h, float(hybrid.plan.layout.dp)) for t in FRAMEWORKS for h in (0.0, 1.0))
 
 
 def test_how_kernels_are_started_is_told_where_a_framework_can_be():
     """Megatron adds weight gradients to what it holds unless told otherwise; the others do as they
     do, and graphs are the user's."""
     fused = JOBS["interleaved"]._replace(
-        plan=JOBS["interleaved"].plan.replace(fused_sums=1.0, graphed=1.0)
+        plan=JOBS["interleaved"].plan.having(fused_sums=1.0, graphed=1.0)
     )
     assert "no-gradient-accumulation-fusion" not in emit("megatron", fused).settings
     assert emit("megatron", JOBS["interleaved"]).settings["no-gradient-accumulation-fusion"] is True
     left = {target: {x.field for x in emit(target, fused).left_out} for target in FRAMEWORKS}
-    added = fused._replace(plan=fused.plan.replace(composed=1.0))
+    added = fused._replace(plan=fused.plan.having(composed=1.0))
     assert all(
         "composed" in {x.field for x in emit(target, added).left_out} for target in FRAMEWORKS
     )

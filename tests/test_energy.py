@@ -5,15 +5,15 @@ import numpy as np
 import pytest
 
 from dmodel import catalog, run
+from dmodel.breakdown import TERMS, Breakdown
 from dmodel.coefficients import default
 from dmodel.energy import GRID_KG, YEAR, Site, energy, of_run
 from dmodel.goodput import Reliability, goodput
-from dmodel.plan import Plan
-from dmodel.step import TERMS, Breakdown
+from dmodel.records import Plan
 
 SYSTEM = catalog.system("H100-DGX")
 MODEL = catalog.transformer("llama-2-7b", 4096.0)
-PLAN = Plan(dp=128.0, zero=3.0, shard=128.0, micro_batch=2.0, global_batch=256.0)
+PLAN = Plan.of(dp=128.0, zero=3.0, shard=128.0, micro_batch=2.0, global_batch=256.0)
 TOKENS = 256 * 4096.0
 STEP = {
     "matmul": 0.6,

@@ -260,8 +260,8 @@ def test_slow_rows(tmp_path):
     cases = to_cases(read(table_file(tmp_path, *asked)))
     times = predict(cases, default_profile()).step_time_s
     passes = (
-        128.0 / (np.asarray(cases.plan.dp) * np.asarray(cases.plan.micro_batch))
-        + np.asarray(cases.plan.pp)
+        128.0 / (np.asarray(cases.plan.layout.dp) * np.asarray(cases.plan.layout.micro_batch))
+        + np.asarray(cases.plan.layout.pp)
         - 1.0
     )
     stalled = [i % 3 == 1 and pp > 1 for i, (pp, _) in enumerate(plans)]

@@ -19,9 +19,18 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("dmodel", "calibration", "experiments")
 
 BASE = {"types", "smooth", "once"}
-RECORDS = {"hardware", "workload", "plan", "coefficients"}
-BELOW_COST = BASE | RECORDS | {"footprint", "counts", "traffic", "placement"}
-BELOW_RUN = BELOW_COST | {"cost", "physics", "step", "goodput", "topology", "stages"}
+RECORDS = {"records", "coefficients"}
+BELOW_COST = BASE | RECORDS | {"footprint", "counts", "launching", "traffic", "placement"}
+BELOW_RUN = BELOW_COST | {
+    "cost",
+    "physics",
+    "breakdown",
+    "layer",
+    "step",
+    "goodput",
+    "topology",
+    "stages",
+}
 BELOW_REPORT = BELOW_RUN | {
     "run",
     "energy",
@@ -43,15 +52,18 @@ ALLOWED: dict[str, set[str]] = {
     **dict.fromkeys(RECORDS, BASE),
     "footprint": BASE | {"coefficients"},
     "counts": BASE | RECORDS,
+    "launching": BASE | RECORDS | {"counts"},
     "traffic": BASE | RECORDS | {"counts"},
     "placement": BASE | RECORDS | {"counts"},
     "cost": BELOW_COST,
     "physics": BELOW_COST | {"cost"},
+    "breakdown": BELOW_COST | {"cost", "physics"},
+    "layer": BELOW_COST | {"cost", "physics"},
     "messages": BELOW_COST | {"cost"},
     "hiding": BELOW_COST | {"cost", "physics", "messages"},
-    "step": BELOW_COST | {"cost", "physics", "messages", "hiding"},
+    "step": BELOW_COST | {"cost", "physics", "breakdown", "layer", "messages", "hiding"},
     "goodput": BASE,
-    "topology": BASE | {"hardware"},
+    "topology": BASE | {"records"},
     "stages": BASE,
     "sweep": BELOW_RUN,
     "run": BELOW_RUN,
@@ -60,8 +72,8 @@ ALLOWED: dict[str, set[str]] = {
     "sensitivity": BELOW_RUN | {"run", "sweep", "design"},
     "energy": BELOW_RUN | {"run"},
     "returns": BELOW_RUN | {"run", "energy", "sweep", "design"},
-    "catalog": {"topology", "hardware", "workload", "plan", "types"},
-    "emit": {"workload", "plan", "types", "stages"},
+    "catalog": {"topology", "records", "types"},
+    "emit": {"records", "types", "stages"},
     "profiles": {"coefficients", "footprint", "types"},
     "uncertainty": BELOW_RUN | {"sweep", "profiles"},
     "theory": BELOW_RUN | {"catalog", "sweep"},
@@ -239,7 +251,7 @@ def test_imports_go_one_way(module):
 @pytest.mark.parametrize(
     ("module", "found"),
     [
-        ("dmodel.smooth", Import("dmodel.plan", 1, False)),
+        ("dmodel.smooth", Import("dmodel.records.plan", 1, False)),
         ("dmodel.counts", Import("dmodel.cost.compute", 1, False)),
         ("dmodel.cost.compute", Import("dmodel.cost.overlap", 1, False)),
         ("dmodel.step", Import("dmodel.design.relax", 1, True)),

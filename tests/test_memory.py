@@ -10,7 +10,7 @@ from dmodel import catalog
 from dmodel.cost import memory
 from dmodel.counts import parameters, residents
 from dmodel.footprint import LEAST, NAMES, RESERVED_BYTES, Footprint, from_unconstrained, prior
-from dmodel.plan import Plan
+from dmodel.records import Plan
 from dmodel.step import memory_use
 from dmodel.types import GIB
 from tests.points import EDGE_MODELS
@@ -20,7 +20,7 @@ LLAMA = catalog.transformer("llama-2-7b")
 
 
 def plan(**changes: float) -> Plan:
-    return Plan(**{"dp": 1.0, "global_batch": 64.0, "flash": 0.0, **changes})
+    return Plan.of(**{"dp": 1.0, "global_batch": 64.0, "flash": 0.0, **changes})
 
 
 @pytest.mark.parametrize("b", [1.0, 4.0])
@@ -99,7 +99,7 @@ def test_zero_stages_hold_their_shares(ranks):
 
 def test_interpolation_meets_the_stages_and_is_linear_between():
     zero = np.linspace(0.0, 3.0, 301)
-    use = memory_use(LLAMA, plan(dp=8.0, shard=8.0).replace(zero=zero))
+    use = memory_use(LLAMA, plan(dp=8.0, shard=8.0).having(zero=zero))
     states = np.asarray(use.weights + use.gradients + use.optimizer)
     whole = [
         float(memory_use(LLAMA, plan(dp=8.0, shard=8.0, zero=float(z))).total) for z in range(4)
@@ -119,7 +119,7 @@ def test_sharing_shards_over_its_own_ranks_only():
     )
     for zero, stage in product(range(4), (1.0, 2.0, 3.0)):
         expected = found if zero >= stage else float(parts.total)
-        assert float(memory.held(parts, spread.replace(zero=float(zero)), stage)) == pytest.approx(
+        assert float(memory.held(parts, spread.having(zero=float(zero)), stage)) == pytest.approx(
             expected, rel=1e-12
         )
 
@@ -154,9 +154,7 @@ def test_of_activations_in_the_host_s_memory_two_layers_stay_on_the_device():
     but activations changes."""
     p = plan(recompute_layers=1.0, flash=1.0)
     kept = 2.0 * float(GPT.seq_len) * float(GPT.d_model)
-    on_device, half, moved = (
-        memory_use(GPT, p.replace(offload=share)) for share in (0.0, 0.5, 1.0)
-    )
+    on_device, half, moved = (memory_use(GPT, p.having(offload=share)) for share in (0.0, 0.5, 1.0))
     assert float(on_device.activations - moved.activations) == pytest.approx(
         (float(GPT.n_layers) - 2.0) * kept, rel=1e-12
     )
@@ -185,7 +183,7 @@ def test_policies_that_keep_results_keep_no_last_one_where_nothing_reads_it():
     assert float(memory.layer_activation_bytes(LLAMA, early)) == pytest.approx(
         2.0 * t * 4.0 * h, rel=1e-12
     )
-    held, share = early.replace(last_kept=1.0), (qkv + down) / (qkv + out + up + down)
+    held, share = early.having(last_kept=1.0), (qkv + down) / (qkv + out + up + down)
     assert float(memory.kept_result_bytes(LLAMA, held)) == pytest.approx(
         2.0 * t * share * (5.0 * h + 2.0 * f), rel=1e-12
     )
@@ -213,7 +211,7 @@ def test_parts_add_up_and_saving_saves(model):
         "tp": 4.0,
     }
     for name, value in savers.items():
-        assert float(memory_use(model, base.replace(**{name: value})).total) <= float(use.total), (
+        assert float(memory_use(model, base.having(**{name: value})).total) <= float(use.total), (
             name
         )
 
@@ -235,7 +233,7 @@ def test_fsdp_gathers_two_layers_on_top_of_what_is_reserved():
 def test_weights_kept_after_the_forward_pass_are_all_alive():
     p = plan(dp=8.0, shard=8.0, zero=3.0)
     again, kept = (
-        float(memory_use(LLAMA, p.replace(reshard=reshard)).buffers) for reshard in (1.0, 0.0)
+        float(memory_use(LLAMA, p.having(reshard=reshard)).buffers) for reshard in (1.0, 0.0)
     )
     assert (
         kept - RESERVED_BYTES == pytest.approx(2.0 * float(parameters(LLAMA)), rel=1e-12)
@@ -261,7 +259,7 @@ def test_llama_70b_on_64_devices_needs_what_practice_needs():
     m = catalog.transformer("llama-2-70b")
     big = plan(dp=64.0, shard=64.0, recompute_layers=1.0, flash=1.0)
     assert (
-        float(memory_use(m, big.replace(zero=3.0)).total)
+        float(memory_use(m, big.having(zero=3.0)).total)
         < 80e9
         < 1e12
         < float(memory_use(m, big).total)
@@ -381,29 +379,26 @@ def test_footprints_come_back_from_the_unconstrained_space():
     assert set(NAMES) == set(vars(Footprint()))
 
 
-def test_prefetched_layers_and_accumulated_gradients_take_memory():
-    """FSDP on 64 devices: one gathered layer at depth 0, two at 1, five at 4, all of them when
-    kept; gradients whole once several micro-batches are accumulated."""
+def test_gathered_layers_and_accumulated_gradients_take_memory():
+    """FSDP on 64 devices: two gathered layers, all of them when kept; gradients whole once several
+    micro-batches are accumulated."""
     fsdp = plan(dp=64.0, shard=64.0, zero=3.0, flash=1.0, global_batch=128.0)
     whole = 2.0 * float(parameters(LLAMA))
-    for depth in (0.0, 1.0, 4.0):
-        found = float(memory_use(LLAMA, fsdp.replace(prefetch=depth)).buffers)
+    for reshard, layers in ((1.0, 2.0), (0.0, float(LLAMA.n_layers))):
+        found = float(memory_use(LLAMA, fsdp.having(reshard=reshard)).buffers)
         assert found == pytest.approx(
-            float(LEAST.reserved) + whole * (1.0 + depth) / float(LLAMA.n_layers), rel=1e-12
+            float(LEAST.reserved) + whole * layers / float(LLAMA.n_layers), rel=1e-12
         )
-    assert float(memory_use(LLAMA, fsdp.replace(prefetch=100.0)).buffers) == float(
-        memory_use(LLAMA, fsdp.replace(reshard=0.0)).buffers
-    )
     sharded, summed = (
-        float(memory_use(LLAMA, fsdp.replace(accumulate=x)).gradients) for x in (0.0, 1.0)
+        float(memory_use(LLAMA, fsdp.having(accumulate=x)).gradients) for x in (0.0, 1.0)
     )
     assert summed == pytest.approx(
         4.0 * float(parameters(LLAMA)), rel=1e-12
     ) and summed == pytest.approx(64.0 * sharded, rel=1e-12)
     assert float(
-        memory_use(LLAMA, fsdp.replace(accumulate=1.0, global_batch=64.0)).gradients
+        memory_use(LLAMA, fsdp.having(accumulate=1.0, global_batch=64.0)).gradients
     ) == pytest.approx(sharded, rel=1e-12)
     # below stage 2 gradients are whole anyway
     assert float(
-        memory_use(LLAMA, fsdp.replace(zero=1.0, accumulate=1.0)).gradients
+        memory_use(LLAMA, fsdp.having(zero=1.0, accumulate=1.0)).gradients
     ) == pytest.approx(summed, rel=1e-12)

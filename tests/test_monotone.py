@@ -8,7 +8,7 @@ import pytest
 from dmodel import catalog
 from dmodel.coefficients import SPECS, default, from_unconstrained, to_unconstrained
 from dmodel.design import EVERYTHING, evaluate, problem, rows
-from dmodel.plan import Plan
+from dmodel.records import Plan
 from dmodel.step import step_time
 from tests.points import quick
 
@@ -68,7 +68,7 @@ def test_faster_arithmetic_helps_where_exchanges_and_transfers_stand_out(overlap
     slow = system.replace(
         network=system.network.replace(bytes_per_s=0.03 * system.network.bytes_per_s)
     )
-    plan = Plan(
+    plan = Plan.of(
         dp=16.0,
         pp=8.0,
         ep=8.0,
@@ -92,7 +92,9 @@ def test_faster_arithmetic_helps_where_two_kinds_of_messages_stand_out():
     """Llama 2 7B on eight tensor ranks under ZeRO-3: what is exposed of tensor parallelism hides
     gathers, so that a second of work less exposes no two seconds of messages."""
     model, system = catalog.transformer("llama-2-7b", 4096.0), catalog.system("H100-DGX")
-    plan = Plan(dp=64.0, tp=8.0, sp=1.0, zero=3.0, shard=64.0, micro_batch=2.0, global_batch=256.0)
+    plan = Plan.of(
+        dp=64.0, tp=8.0, sp=1.0, zero=3.0, shard=64.0, micro_batch=2.0, global_batch=256.0
+    )
     for skew in (3e-5, 3e-4):
         c = default().replace(collective_skew=jnp.asarray(skew), overlap_tp=jnp.asarray(0.6))
         rates = [system.chip.flops_per_s * factor for factor in (0.25, 0.5, 1.0, 2.0, 4.0)]
@@ -115,12 +117,11 @@ def test_a_faster_peak_below_16_bits_makes_no_step_longer(name, precision, opera
     grow with the peak."""
     model, system = catalog.transformer("deepseek-v3", 4096.0), catalog.system(name, precision)
     c = default().replace(matmul_half_inner=jnp.asarray(300.0))
-    plan = Plan(
+    plan = Plan.of(
         dp=64.0,
         ep=64.0,
         pp=4.0,
         global_batch=1024.0,
-        low_precision=1.0,
         operand_bytes=operand,
         zero=1.0,
         shard=64.0,

@@ -5,16 +5,16 @@ import jax
 import jax.numpy as jnp
 
 from dmodel.once import once, together
-from dmodel.plan import Plan
+from dmodel.records import Plan
 
 CALLS: list[Plan] = []
-PLAN = Plan(dp=4.0, tp=2.0, global_batch=8.0)
+PLAN = Plan.of(dp=4.0, tp=2.0, global_batch=8.0)
 
 
 @once
 def ranks(plan: Plan):
     CALLS.append(plan)
-    return plan.dp * plan.tp
+    return plan.layout.dp * plan.layout.tp
 
 
 def counted(f) -> int:
@@ -37,7 +37,7 @@ def test_once_inside_and_each_time_outside():
 
 def test_other_records_have_their_own_answer():
     with together():
-        assert float(ranks(PLAN)) == 8.0 and float(ranks(PLAN.replace(tp=3.0))) == 12.0
+        assert float(ranks(PLAN)) == 8.0 and float(ranks(PLAN.having(tp=3.0))) == 12.0
 
 
 def test_the_outermost_one_keeps():
@@ -68,5 +68,5 @@ def test_transformations_inside_have_their_own_answer():
 
 
 def test_slopes_add_up():
-    slope = jax.grad(lambda tp: both(PLAN.replace(tp=tp)))(jnp.asarray(5.0))
+    slope = jax.grad(lambda tp: both(PLAN.having(tp=tp)))(jnp.asarray(5.0))
     assert float(slope) == 8.0

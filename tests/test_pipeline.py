@@ -11,7 +11,7 @@ from dmodel.cost.pipeline import (
     step_window,
     zero_bubble,
 )
-from dmodel.plan import SCHEDULES as NAMES
+from dmodel.records import SCHEDULES as NAMES
 
 
 def simulated(pp: int, m: int) -> tuple[float, int]:

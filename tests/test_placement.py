@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dmodel.placement import place
-from dmodel.plan import PLACEMENT, Plan
+from dmodel.records import PLACEMENT, Plan
 from tests import reference
 from tests.points import PLANS, batch, quick
 
@@ -35,7 +35,7 @@ place_all = quick(place)
 
 
 def plan(**degrees: float) -> Plan:
-    return Plan(**{"dp": 1.0, "global_batch": 64.0, "shard": degrees.get("dp", 1.0), **degrees})
+    return Plan.of(**{"dp": 1.0, "global_batch": 64.0, "shard": degrees.get("dp", 1.0), **degrees})
 
 
 def random_divisible(rng: np.random.Generator, n: int) -> list[Plan]:
@@ -58,7 +58,7 @@ def random_divisible(rng: np.random.Generator, n: int) -> list[Plan]:
 )
 def test_factors_are_those_of_a_list_of_devices(sizes, order):
     plans = [
-        p.replace(placement=order) for p in random_divisible(np.random.default_rng(len(sizes)), 40)
+        p.having(placement=order) for p in random_divisible(np.random.default_rng(len(sizes)), 40)
     ]
     found = place_all(batch(plans), np.repeat(np.array(sizes)[:, None], len(plans), 1))
     for i, p in enumerate(plans):
@@ -110,20 +110,20 @@ def test_known_layouts(sizes, degrees, expected):
 @pytest.mark.parametrize("order", list(permutations(PLACEMENT))[::17])
 def test_factors_multiply_to_the_group(order):
     """Also where nothing divides anything."""
-    plans = [p.replace(placement=order) for p in PLANS]
+    plans = [p.having(placement=order) for p in PLANS]
     found = place_all(batch(plans), np.repeat(np.array([7.3, 5.1, np.inf])[:, None], len(plans), 1))
     total = jax.tree.map(lambda x: np.asarray(x).prod(0), found)
     for i, p in enumerate(plans):
-        same = p.tp * p.cp * p.dp / (p.ep * p.etp)
+        same = p.layout.tp * p.layout.cp * p.layout.dp / (p.layout.ep * p.layout.etp)
         expected = {
-            "tp": p.tp,
-            "cp": p.cp,
-            "ep": p.ep,
-            "etp": min(p.etp, p.tp),
-            "pp": p.pp,
-            "shard": p.cp * p.shard,
-            "data": p.cp * p.dp,
-            "replica": p.dp / p.shard,
+            "tp": p.layout.tp,
+            "cp": p.layout.cp,
+            "ep": p.layout.ep,
+            "etp": min(p.layout.etp, p.layout.tp),
+            "pp": p.layout.pp,
+            "shard": p.layout.cp * p.layout.shard,
+            "data": p.layout.cp * p.layout.dp,
+            "replica": p.layout.dp / p.layout.shard,
             "expert_data": same,
             "all": p.devices,
         }
@@ -152,7 +152,7 @@ def test_continuous_in_every_degree():
     grows."""
     tp = np.linspace(1.0, 40.0, 4000)
     ones = np.ones_like(tp)
-    moving = batch([plan(tp=1.0, dp=6.0, pp=3.0, cp=2.0)]).replace(tp=tp)
+    moving = batch([plan(tp=1.0, dp=6.0, pp=3.0, cp=2.0)]).having(tp=tp)
     moving = jax.tree.map(lambda x: x * ones, moving)
     found = place_all(moving, np.array([8.0, 4.0, np.inf])[:, None] * ones)
     for factors in jax.tree.leaves(found):

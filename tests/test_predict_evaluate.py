@@ -7,10 +7,11 @@ import pytest
 from calibration.evaluate import dense_gpu_rows, errors, evaluate, fitted_rows
 from calibration.predict import assign, predict
 from dmodel import catalog
+from dmodel.breakdown import TERMS
 from dmodel.coefficients import NAMES
 from dmodel.counts import model_flops_per_token
 from dmodel.profiles import GROUPINGS, Profile, default_profile, members, nearest
-from dmodel.step import TERMS, memory_use, step_time
+from dmodel.step import memory_use, step_time
 from tests.fitting import CHIPS, TRUTH, retimed, synthetic
 from tests.points import case
 

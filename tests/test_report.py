@@ -6,12 +6,12 @@ import re
 
 import pytest
 
+from dmodel.breakdown import TERMS
 from dmodel.report import html, style
 from dmodel.report.bars import GROUPS, Bar, breakdown, grouped
 from dmodel.report.scatter import Point, scatter
 from dmodel.report.text import digits, gib, seconds
 from dmodel.report.tornado import Elasticity, tornado
-from dmodel.step import TERMS
 
 
 def test_every_term_stands_in_one_segment_and_none_is_lost():

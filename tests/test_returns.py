@@ -8,13 +8,13 @@ from dmodel import catalog
 from dmodel.coefficients import default
 from dmodel.design import Choices
 from dmodel.goodput import Reliability
-from dmodel.plan import Plan
+from dmodel.records import Plan
 from dmodel.returns import Growth, best_returns, half_return, marginal_returns, scaled
 from dmodel.types import InputError
 
 SYSTEM = catalog.system("H100-DGX")
 MODEL = catalog.transformer("llama-2-7b", 4096)
-FSDP = Plan(
+FSDP = Plan.of(
     dp=np.float64(16.0),
     shard=np.float64(16.0),
     zero=3.0,
@@ -64,14 +64,18 @@ def test_returns_diminish(weak):
 
 def test_a_plan_grows_along_one_degree():
     grown = scaled(FSDP, np.array([64.0, 100.0]), Growth("dp", "weak"))
-    np.testing.assert_allclose(grown.dp, [64.0, 100.0])
-    np.testing.assert_allclose(grown.shard, grown.dp)
+    np.testing.assert_allclose(grown.layout.dp, [64.0, 100.0])
+    np.testing.assert_allclose(grown.layout.shard, grown.layout.dp)
     np.testing.assert_allclose(grown.global_batch, [128.0, 200.0])
     np.testing.assert_allclose(grown.n_microbatches, 1.0)
-    hybrid = scaled(FSDP.replace(shard=np.float64(8.0)), np.float64(64.0), Growth("dp", "strong"))
-    assert float(hybrid.shard) == 8.0 and float(hybrid.global_batch) == 32.0
+    hybrid = scaled(FSDP.having(shard=np.float64(8.0)), np.float64(64.0), Growth("dp", "strong"))
+    assert float(hybrid.layout.shard) == 8.0 and float(hybrid.global_batch) == 32.0
     stages = scaled(FSDP, np.float64(64.0), Growth("pp", "strong"))
-    assert float(stages.pp) == 4.0 and float(stages.dp) == 16.0 and float(stages.devices) == 64.0
+    assert (
+        float(stages.layout.pp) == 4.0
+        and float(stages.layout.dp) == 16.0
+        and float(stages.devices) == 64.0
+    )
 
 
 def test_the_half_return_is_where_it_says(weak):

@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 
 from dmodel import catalog, run
+from dmodel.breakdown import TERMS, Breakdown
 from dmodel.coefficients import default
 from dmodel.counts import CONVENTIONS
-from dmodel.plan import Plan
-from dmodel.step import TERMS, Breakdown, memory_use, step_time
+from dmodel.records import Plan
+from dmodel.step import memory_use, step_time
 
 SYSTEM = catalog.system("H100-DGX")
 MODEL = catalog.transformer("llama-3-70b", 8192.0)
-PLAN = Plan(
+PLAN = Plan.of(
     dp=16.0, tp=8.0, pp=4.0, sp=1.0, zero=1.0, shard=16.0, interleave=2.0, global_batch=1024.0
 )
 
@@ -125,7 +126,7 @@ def test_batches_are_loops_and_gradients_are_finite():
 
     @jax.jit
     def all_outputs(dp):
-        plan = PLAN.replace(dp=dp, shard=dp)
+        plan = PLAN.having(dp=dp, shard=dp)
         return run.outputs(
             SYSTEM, MODEL, plan, step_time(SYSTEM, MODEL, plan, default()), default()
         )

@@ -11,7 +11,7 @@ import pytest
 from dmodel import catalog
 from dmodel.coefficients import NAMES, default
 from dmodel.footprint import LEAST
-from dmodel.plan import Plan
+from dmodel.records import Plan, leaf
 from dmodel.sensitivity import OUTPUTS, elasticities, make_case
 from dmodel.step import step_time
 from dmodel.types import InputError
@@ -23,12 +23,12 @@ MODEL = catalog.transformer("llama-3-70b", 8192.0)
 COEFFICIENTS = default()
 
 PLANS = {
-    "one device": Plan(dp=1.0, global_batch=4.0),
-    "node just full": Plan(dp=64.0, tp=8.0, sp=1.0, zero=3.0, shard=64.0, global_batch=1024.0),
-    "3d, interleaved": Plan(
+    "one device": Plan.of(dp=1.0, global_batch=4.0),
+    "node just full": Plan.of(dp=64.0, tp=8.0, sp=1.0, zero=3.0, shard=64.0, global_batch=1024.0),
+    "3d, interleaved": Plan.of(
         dp=16.0, tp=4.0, pp=8.0, sp=1.0, zero=1.0, shard=16.0, interleave=2.0, global_batch=1024.0
     ),
-    "context and recompute": Plan(
+    "context and recompute": Plan.of(
         dp=16.0,
         tp=3.0,
         cp=2.0,
@@ -38,7 +38,7 @@ PLANS = {
         recompute_layers=0.5,
         global_batch=640.0,
     ),
-    "unfused": Plan(
+    "unfused": Plan.of(
         dp=32.0,
         tp=2.0,
         zero=2.0,
@@ -83,12 +83,17 @@ def bumped(system, plan, name: str, factor: float):
         "coefficients": COEFFICIENTS,
     }
     records |= {"footprint": LEAST, "run": GOAL}
-    value = np.array(getattr(records[record], field), dtype=float)
+    value = np.array(
+        leaf(plan, field) if record == "plan" else getattr(records[record], field), dtype=float
+    )
     if level:
         value[int(level)] *= factor
     else:
         value = value * factor
-    records[record] = records[record].replace(**{field: value})
+    if record == "plan":
+        records[record] = plan.having(**{field: value})
+    else:
+        records[record] = records[record].replace(**{field: value})
     system = system.replace(chip=records["chip"], network=records["network"])
     return make_case(
         system, *(records[name] for name in ("model", "plan", "coefficients", "footprint", "run"))
@@ -208,7 +213,7 @@ def test_every_number_is_named_once():
     """What has an elasticity and what is left out is all there is, with reasons."""
     e = found(IDS.index("node just full"))
     names = [x.name for x in e.entries] + [x.name for x in e.left_out]
-    assert len(names) == len(set(names)) == 9 + 5 * 2 + 39 + 59 + len(NAMES)
+    assert len(names) == len(set(names)) == 9 + 5 * 2 + 39 + 56 + len(NAMES)
     reasons = {x.name: x.reason for x in e.left_out}
     assert reasons["network.size[1]"] == "infinite"
     choices = (
@@ -247,4 +252,4 @@ def test_wrong_questions_say_what_is_wrong():
     with pytest.raises(InputError, match="dollars_per_token is 0 here"):
         elasticities(free, MODEL, plan, COEFFICIENTS, "dollars_per_token")
     with pytest.raises(InputError, match="batch"):
-        elasticities(SYSTEM, MODEL, plan.replace(dp=np.ones(3)), COEFFICIENTS)
+        elasticities(SYSTEM, MODEL, plan.having(dp=np.ones(3)), COEFFICIENTS)

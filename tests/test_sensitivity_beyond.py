@@ -14,7 +14,7 @@ from dmodel.cli import app
 from dmodel.coefficients import default
 from dmodel.design import design, evaluate
 from dmodel.design import problem as state
-from dmodel.plan import Plan
+from dmodel.records import Plan
 from dmodel.report.words import input_words, summary
 from dmodel.sensitivity import (
     elasticities,
@@ -41,7 +41,7 @@ from dmodel.types import InputError
 SYSTEM = catalog.system("H100-DGX")
 MODEL = catalog.transformer("llama-3-70b", 8192.0)
 # the schedule of plans that are searched, so that all questions share one program
-PLAN = Plan(
+PLAN = Plan.of(
     dp=16.0,
     tp=8.0,
     sp=1.0,
@@ -110,7 +110,7 @@ def test_second_order_is_that_of_forward_over_reverse():
 def test_experts_may_lie_across_tensor_ranks():
     """A valid plan with more expert than data-parallel ranks keeps all limits of the program that
     starts there."""
-    plan = Plan(
+    plan = Plan.of(
         dp=4.0,
         tp=8.0,
         sp=1.0,
@@ -155,7 +155,9 @@ def test_the_best_plan_is_no_slower_and_lies_within_its_limits():
     best = followed()["step_time"]
     assert best.step_time_s <= elasticities(SYSTEM, MODEL, PLAN, default()).at
     plan = best.plan
-    assert float(plan.dp * plan.tp * plan.cp * plan.pp) == pytest.approx(512.0)
+    assert float(
+        plan.layout.dp * plan.layout.tp * plan.layout.cp * plan.layout.pp
+    ) == pytest.approx(512.0)
     assert followed()["memory"].value <= float(SYSTEM.chip.hbm_bytes) * (1.0 + 1e-6)
     assert all(a.price >= 0.0 for a in best.active if a.name != "devices")
     # memory that binds is worth something; MFU mirrors the step except for what it counts itself
@@ -245,7 +247,7 @@ def test_a_flip_is_where_the_exact_search_changes_its_mind():
     case = make_case(
         SYSTEM,
         SMALL,
-        Plan(dp=8.0, zero=1.0, shard=8.0, global_batch=32.0, schedule="interleaved"),
+        Plan.of(dp=8.0, zero=1.0, shard=8.0, global_batch=32.0, schedule="interleaved"),
         default(),
     )
     found = landscape(case, ["chip.hbm_bytes"])
@@ -277,7 +279,7 @@ def test_a_look_at_few_plans_finds_what_a_search_of_all_finds():
     case = make_case(
         SYSTEM,
         SMALL,
-        Plan(dp=8.0, zero=1.0, shard=8.0, global_batch=32.0, schedule="interleaved"),
+        Plan.of(dp=8.0, zero=1.0, shard=8.0, global_batch=32.0, schedule="interleaved"),
         default(),
     )
     known = searched(case)

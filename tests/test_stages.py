@@ -124,7 +124,7 @@ def test_one_plan_and_rows_of_traces_lay_layers_out_alike():
     for pp, v in ((16, 1), (16, 8), (8, 4), (2, 63)):
         plan = make_plan(LARGE, 8 * pp, global_batch=16 * pp, tp=8, pp=pp, interleave=v)
         said = stages("a-stack", "a", 126.0, 2.0, float(pp), float(v))
-        assert (float(plan.stage_excess), float(plan.head_displaces)) == (
+        assert (float(plan.layout.stage_excess), float(plan.layout.head_displaces)) == (
             said.excess,
             said.displaced,
         )
@@ -145,18 +145,22 @@ def test_the_search_finds_the_stages_of_llama_3_405b():
     found = design(SYSTEM, LARGE, 1024, 128, default(), method="both", choices=narrow)
     assert found.best is not None and found.certificate is not None
     plan = found.best.plan
-    assert 126 % int(plan.pp) and float(plan.head_displaces) == 1.0 and not violated(LARGE, plan)
+    assert (
+        126 % int(plan.layout.pp)
+        and float(plan.layout.head_displaces) == 1.0
+        and not violated(LARGE, plan)
+    )
     again = make_plan(
         LARGE,
         1024,
         global_batch=128,
-        tp=int(plan.tp),
-        cp=int(plan.cp),
-        pp=int(plan.pp),
-        interleave=int(plan.interleave),
+        tp=int(plan.layout.tp),
+        cp=int(plan.layout.cp),
+        pp=int(plan.layout.pp),
+        interleave=int(plan.layout.interleave),
         zero=1,
-        micro_batch=int(plan.micro_batch),
-        recompute=float(plan.recompute_layers),
+        micro_batch=int(plan.layout.micro_batch),
+        recompute=float(plan.layout.recompute_layers),
     )
     assert float(step_time(SYSTEM, LARGE, again, default()).total) == pytest.approx(
         found.best.step_time_s, rel=1e-9

@@ -13,15 +13,13 @@ import numpy as np
 import pytest
 
 from dmodel import coefficients
-from dmodel.hardware import Chip, Network, System
-from dmodel.plan import Plan
+from dmodel.records import Chip, Cluster, Model, Network, Plan
 from dmodel.step import memory_use, step_time
-from dmodel.workload import Transformer
 
 # the package gives the function of that name
 sweep = importlib.import_module("dmodel.sweep")
 
-SYSTEM = System(
+SYSTEM = Cluster(
     chip=Chip(
         flops_per_s=9.9e14,
         attention_flops_per_s=9.9e14,
@@ -41,7 +39,7 @@ SYSTEM = System(
         in_network_reduction=np.array([0.0, 0.0]),
     ),
 )
-MODEL = Transformer(
+MODEL = Model(
     n_layers=32.0,
     d_model=4096.0,
     d_ff=14336.0,
@@ -58,7 +56,7 @@ DEGREES = ("dp", "tp", "pp", "micro_batch", "recompute_layers")
 
 def plans(n, seed=0):
     draw = np.random.default_rng(seed)
-    return Plan(
+    return Plan.of(
         dp=draw.choice([2.0, 8.0, 32.0], n),
         tp=draw.choice([1.0, 2.0, 8.0], n),
         pp=draw.choice([1.0, 4.0], n),
@@ -180,8 +178,8 @@ def test_the_function_is_traced_once_for_all_sizes():
 def test_static_fields_compile_their_own_code():
     batch = plans(5)
     default = sweep.evaluate(batch, SYSTEM, MODEL, FIXED["coefficients"])
-    gpipe = sweep.evaluate(batch.replace(schedule="gpipe"), SYSTEM, MODEL, FIXED["coefficients"])
-    deep = np.asarray(batch.pp) > 1.0
+    gpipe = sweep.evaluate(batch.having(schedule="gpipe"), SYSTEM, MODEL, FIXED["coefficients"])
+    deep = np.asarray(batch.layout.pp) > 1.0
     assert (gpipe.memory_bytes[deep] > default.memory_bytes[deep]).all()
 
 

@@ -13,7 +13,7 @@ from dmodel import catalog
 from dmodel.goodput import Reliability, goodput
 from dmodel.theory import (
     RELAXED,
-    Layout,
+    LevelLayout,
     best_layout,
     gpu,
     gpu_names,
@@ -94,9 +94,9 @@ def test_attention_counts():
     ) == pytest.approx(float(plain.flop))
 
 
-def layout(**levels: float) -> Layout:
+def layout(**levels: float) -> LevelLayout:
     one = {f"{kind}_levels": [1.0, 1.0] for kind in ("dp", "tp_model", "tp_ff", "pp", "ep")}
-    return Layout(
+    return LevelLayout(
         **jax.tree.map(np.asarray, one | levels, is_leaf=lambda x: isinstance(x, list)),
         n_microbatches=1.0,
     )

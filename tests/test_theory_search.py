@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from dmodel.theory import gpu, laws, run, search, training
-from dmodel.theory.layout import KINDS, Layout
+from dmodel.theory.layout import KINDS, LevelLayout
 from dmodel.theory.price import Degrees
 from dmodel.theory.search import Best, Problem, best_layout, best_layouts
 from dmodel.theory.space import candidates, divisors, level_sizes
@@ -84,7 +84,7 @@ def placements(size: int, degrees: tuple[int, ...]) -> list[tuple[int, ...]]:
     return [w for w in itertools.product(*choices) if np.prod(w) == size]
 
 
-def every_layout(p: Problem, sizes: tuple[int, ...]) -> Layout:
+def every_layout(p: Problem, sizes: tuple[int, ...]) -> LevelLayout:
     """All candidates on all placements, `[n]`."""
     rows = []
     for c in zip(*candidates(p.shape, p.n_gpus), strict=True):
@@ -99,7 +99,7 @@ def every_layout(p: Problem, sizes: tuple[int, ...]) -> Layout:
     levels = np.stack([r[0] for r in rows], -1)
     m, v, zero_bubble = (np.array([r[i] for r in rows]) for i in (1, 2, 3))
     degrees = {f"{kind}_levels": levels[:, i] for i, kind in enumerate(KINDS)}
-    return Layout(**degrees, n_microbatches=m, interleave=v, zero_bubble=zero_bubble)
+    return LevelLayout(**degrees, n_microbatches=m, interleave=v, zero_bubble=zero_bubble)
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from dmodel.breakdown import TERMS
 from dmodel.physics import Physics
-from dmodel.step import CALIBRATED, TERMS, memory_use, step_time
-from dmodel.theory import EXACT, IDEAL, RELAXED, Layout, Run, gpu, run, theory, training
+from dmodel.step import CALIBRATED, memory_use, step_time
+from dmodel.theory import EXACT, IDEAL, RELAXED, LevelLayout, Run, gpu, run, theory, training
 from dmodel.theory.layout import KINDS
 from dmodel.theory.rows import LAYOUT_RESULTS, layouts
 from tests import theory_reference
@@ -72,7 +73,7 @@ def whole_case(rng: np.random.Generator, levels: int) -> tuple[dict, dict[str, t
     }, d
 
 
-def records(n: dict, d: dict[str, tuple[int, ...]]) -> tuple[Run, Layout]:
+def records(n: dict, d: dict[str, tuple[int, ...]]) -> tuple[Run, LevelLayout]:
     parameters = 2.0 * n["d_model"] * n["d_ff"] * n["layers"] * n["experts"]
     model = Run(
         d_model=n["d_model"],
@@ -84,7 +85,7 @@ def records(n: dict, d: dict[str, tuple[int, ...]]) -> tuple[Run, Layout]:
         flop=0.0,
         batch_tokens=n["tokens"],
     )
-    layout = Layout(
+    layout = LevelLayout(
         **{f"{kind}_levels": np.array(x) for kind, x in d.items()},
         n_microbatches=n["m"],
         interleave=n["v"],
@@ -115,7 +116,7 @@ def relaxed_case(rng: np.random.Generator, name: str) -> tuple:
     def degrees(most: float) -> np.ndarray:
         return 1.0 + most * rng.uniform(0.1, 1.0, levels)
 
-    layout = Layout(
+    layout = LevelLayout(
         dp_levels=degrees(8.0),
         tp_model_levels=degrees(3.0),
         tp_ff_levels=degrees(3.0),
@@ -161,14 +162,16 @@ def test_slopes_are_finite_at_every_corner(name, rules, sharpness):
     system, model = gpu(name), run(12288.0)
     ones = np.ones(len(system.network.size))
     alone = {f"{kind}_levels": ones for kind in KINDS}
-    corners = [Layout(**alone, n_microbatches=1.0)]
+    corners = [LevelLayout(**alone, n_microbatches=1.0)]
     for kind in KINDS:
         for level in range(len(ones)):
             degree = np.where(np.arange(len(ones)) == level, 2.0, 1.0)
             placed = {**alone, f"{kind}_levels": degree}
-            corners.append(Layout(**placed, n_microbatches=4.0, zero_bubble=level % 2))
+            corners.append(LevelLayout(**placed, n_microbatches=4.0, zero_bubble=level % 2))
             corners.append(
-                Layout(**placed, n_microbatches=1.0, overlap_tp=0.0, overlap_dp=1.0, overlap_pp=0.0)
+                LevelLayout(
+                    **placed, n_microbatches=1.0, overlap_tp=0.0, overlap_dp=1.0, overlap_pp=0.0
+                )
             )
     x = batch([float64(c) for c in corners])
 
@@ -254,7 +257,7 @@ def test_latency_alone_costs_27_us_per_layer_and_micro_batch():
     """Cut until nothing is left to compute: six products of 4.5 µs each."""
     system, model = gpu("A100 SXM"), run(12288.0)
     ones = np.ones(2)
-    layout = Layout(
+    layout = LevelLayout(
         dp_levels=ones,
         tp_model_levels=np.array([8.0, 1536.0]),
         tp_ff_levels=np.array([1.0, 49152.0]),

@@ -33,7 +33,7 @@ STUDIED = {
 }
 
 
-def of(cluster: study.Cluster) -> Best:
+def of(cluster: study.SmallestCluster) -> Best:
     assert cluster.best is not None, cluster
     return cluster.best
 

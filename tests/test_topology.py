@@ -11,7 +11,7 @@ from dmodel.coefficients import default
 from dmodel.cost.collectives import all_reduce_time, all_to_all_time, fabric, gather_time
 from dmodel.design.optimum import problem
 from dmodel.placement import place
-from dmodel.plan import Plan
+from dmodel.records import Plan
 from dmodel.topology import (
     Tier,
     capacity,
@@ -180,7 +180,7 @@ def test_a_catalog_entry_without_bandwidth_is_refused(monkeypatch):
 
 
 def test_no_member_of_a_group_is_dropped_by_a_bounded_network():
-    plan = Plan(dp=4096.0, tp=8.0, global_batch=4096.0)
+    plan = Plan.of(dp=4096.0, tp=8.0, global_batch=4096.0)
     groups = place(plan, np.array([8.0, 32.0, 16.0]))
     np.testing.assert_allclose(groups.all.prod(0), 32768.0)
     np.testing.assert_allclose(groups.data.prod(0), 4096.0)

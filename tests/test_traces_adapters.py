@@ -73,5 +73,5 @@ def test_large_submissions_to_mlperf_5_launch_layers_by_graphs(
         ("tp", "pp", "micro_batch"), "1"
     )
     cases = one_case(tmp_path, stack=stack, accelerator=chip, precision="fp8", flag="lora", **sizes)
-    assert np.asarray(cases.plan.graphed).tolist() == [graphed]
+    assert np.asarray(cases.plan.software.graphed).tolist() == [graphed]
     assert any("CUDA graphs" in text for text in cases.labels.assumptions[0]) == bool(graphed)

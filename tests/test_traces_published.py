@@ -54,7 +54,7 @@ def test_composed_rows_are_held_out_by_whole_cells():
         zip(
             *(
                 np.asarray(x).tolist()
-                for x in (cases.model.d_model, cases.plan.tp, cases.plan.micro_batch)
+                for x in (cases.model.d_model, cases.plan.layout.tp, cases.plan.layout.micro_batch)
             ),
             strict=True,
         )
@@ -268,13 +268,13 @@ def test_records_are_batch_last_and_take_keeps_everything_together():
     assert (
         cases.system.chip.flops_per_s.shape
         == cases.model.n_layers.shape
-        == cases.plan.dp.shape
+        == cases.plan.layout.dp.shape
         == (rows,)
     )
     assert np.allclose(cases.plan.devices, cases.labels.n_accel)
     micro_batches = np.asarray(cases.plan.n_microbatches)
     assert np.all(micro_batches >= 1.0) and np.allclose(micro_batches, np.round(micro_batches))
-    assert np.all(np.asarray(cases.plan.shard) <= np.asarray(cases.plan.dp))
+    assert np.all(np.asarray(cases.plan.layout.shard) <= np.asarray(cases.plan.layout.dp))
     some = cases.take(cases.labels.accelerator == "GB200")
     assert np.all(some.system.network.size[0] == 72.0) and set(some.labels.accelerator) == {"GB200"}
     assert some.model.n_layers.shape == some.labels.line.shape == some.labels.assumptions.shape

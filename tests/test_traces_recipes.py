@@ -10,7 +10,7 @@ from calibration.traces.recipes import chunks, further_tokens, fuses_sums, tenso
 from calibration.traces.sharding import bucket_per_rank, reduction
 from dmodel.cli.question import Degrees, Job, plan, plan_document, setting, settings
 from dmodel.cost import memory
-from dmodel.plan import Plan
+from dmodel.records import Plan, leaf
 from tests.rows import one_case, table_file
 
 
@@ -53,13 +53,13 @@ def test_rows_and_questions_have_the_same_messages_of_tensor_parallelism():
     of = (
         (cases.labels.stack == "megatron-bridge/26.04")
         & (cases.labels.precision == "fp8")
-        & (np.asarray(cases.plan.tp) > 1.0)
+        & (np.asarray(cases.plan.layout.tp) > 1.0)
     )
-    assert of.any() and set(np.asarray(cases.plan.narrow_sums)[of]) == {1.0}
+    assert of.any() and set(np.asarray(cases.plan.precision.narrow_sums)[of]) == {1.0}
     assert all(
         any("forward sums" in text for text in said) for said in cases.labels.assumptions[of]
     )
-    assert not np.asarray(cases.plan.narrow_sums)[cases.labels.precision == "bf16"].any()
+    assert not np.asarray(cases.plan.precision.narrow_sums)[cases.labels.precision == "bf16"].any()
     job = setting(
         Job(
             system="H100-DGX",
@@ -71,7 +71,7 @@ def test_rows_and_questions_have_the_same_messages_of_tensor_parallelism():
         )
     )
     made, said = plan(job, Degrees(tp=4, pp=4))
-    assert float(made.narrow_sums) == 1.0 and any("forward sums" in text for text in said)
+    assert float(made.precision.narrow_sums) == 1.0 and any("forward sums" in text for text in said)
 
 
 @pytest.mark.parametrize(
@@ -111,13 +111,16 @@ def test_the_shell_recomputes_what_the_recipe_of_the_stack_does(system, model, p
     told, _ = plan(
         job, Degrees(tp=1, pp=2, ep=32 if model == "deepseek-v3" else 1, recompute="none")
     )
-    again = [float(x) for x in (left.recompute_layers, left.recompute_products)]
+    again = [float(x) for x in (left.layout.recompute_layers, left.layout.recompute_products)]
     assert (
         (sum(again) > 0.0)
         == bool(parts)
         == any(parts in text and "recompute blank" in text for text in said)
     )
-    assert [float(x) for x in (told.recompute_layers, told.recompute_products)] == [0.0, 0.0]
+    assert [float(x) for x in (told.layout.recompute_layers, told.layout.recompute_products)] == [
+        0.0,
+        0.0,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -133,7 +136,7 @@ def test_the_shell_recomputes_what_the_recipe_of_the_stack_does(system, model, p
     ],
 )
 def test_a_document_says_what_is_done_again(done, words):
-    assert plan_document(Plan(dp=1.0, global_batch=1.0, **done))["recompute"] == words
+    assert plan_document(Plan.of(dp=1.0, global_batch=1.0, **done))["recompute"] == words
 
 
 def test_a_search_does_not_count_on_what_one_stage_keeps():
@@ -146,7 +149,11 @@ def test_a_search_does_not_count_on_what_one_stage_keeps():
             "flash",
             zero,
         )
-        return float(base.gradient_bytes), float(base.optimizer_bytes), "; ".join(said)
+        return (
+            float(base.precision.gradient_bytes),
+            float(base.precision.optimizer_bytes),
+            "; ".join(said),
+        )
 
     assert kept("nemo-launcher", 1)[:2] == (2.0, 10.0)
     assert kept("nemo-launcher", 3)[:2] == kept("nemo-launcher", None)[:2] == (4.0, 12.0)
@@ -203,13 +210,17 @@ def test_nemo_keeps_activations_and_reduces_in_16_bits(tmp_path, stack, model, o
     row = {**shape, "stack": stack, "model": model, "recompute": "", "precision": "fp8"}
     found = to_cases(read(table_file(tmp_path, row), require_time=False))
     plan = found.plan
-    assert (plan.recompute_layers[0], plan.recompute_attention[0]) == (0.0, 0.0)
-    assert (plan.reduce_bytes[0], plan.gradient_bytes[0], plan.optimizer_bytes[0]) == (
+    assert (plan.layout.recompute_layers[0], plan.layout.recompute_attention[0]) == (0.0, 0.0)
+    assert (
+        plan.precision.reduce_bytes[0],
+        plan.precision.gradient_bytes[0],
+        plan.precision.optimizer_bytes[0],
+    ) == (
         2.0,
         2.0,
         optimizer,
     )
-    assert plan.gather_bytes[0] == (1.0 if optimizer == 6.0 else 2.0), (
+    assert plan.precision.gather_bytes[0] == (1.0 if optimizer == 6.0 else 2.0), (
         "the launcher's fine-tuning holds 8-bit weights"
     )
     assert (
@@ -238,7 +249,10 @@ def test_nemo_keeps_activations_and_reduces_in_16_bits(tmp_path, stack, model, o
 )
 def test_where_recomputation_ends(tmp_path, changes, share, last):
     found = to_cases(read(table_file(tmp_path, changes), require_time=False))
-    assert (found.plan.recompute_layers[0], found.plan.recompute_last[0]) == (share, last)
+    assert (found.plan.layout.recompute_layers[0], found.plan.software.recompute_last[0]) == (
+        share,
+        last,
+    )
     assert any("before the last product" in said for said in found.labels.assumptions[0]) == (
         share > 0.0 and last == 0.0
     )
@@ -254,16 +268,20 @@ def test_composed_rows_of_vtrain_recompute_nothing_and_hold_words_that_nobody_pa
     degrees = {"tp": str(tp), "dp": str(8 // tp), "pp": "1", "cp": "1", "n_accel": "8"}
     changes = {"stack": "vtrain", "recompute": "full", "vocab": "51200", **degrees}
     found = one_case(tmp_path, **changes, flag="composed")
-    assert (found.plan.recompute_layers[0], found.model.vocab[0], found.plan.unpadded_vocab[0]) == (
+    assert (
+        found.plan.layout.recompute_layers[0],
+        found.model.vocab[0],
+        found.plan.software.unpadded_vocab[0],
+    ) == (
         0.0,
         columns * tp,
         unpadded,
     )
     assert (
-        found.plan.composed[0],
-        found.plan.overlap_tp[0],
-        found.plan.overlap_dp[0],
-        found.plan.overlap_pp[0],
+        found.plan.software.composed[0],
+        found.plan.software.overlap_tp[0],
+        found.plan.software.overlap_dp[0],
+        found.plan.software.overlap_pp[0],
     ) == (1.0, 0.0, 0.0, 0.0)
     assert any("composed rows hide no messages" in said for said in found.labels.assumptions[0])
     assert (
@@ -278,11 +296,11 @@ def test_composed_rows_of_vtrain_recompute_nothing_and_hold_words_that_nobody_pa
         one_case(tmp_path, **changes | {"stack": "megatron-lm"}, flag="composed"),
     ):
         assert (
-            real.plan.recompute_layers[0],
+            real.plan.layout.recompute_layers[0],
             real.model.vocab[0],
-            real.plan.unpadded_vocab[0],
+            real.plan.software.unpadded_vocab[0],
         ) == (1.0, 51200.0, 0.0)
-        assert (real.plan.composed[0], real.plan.overlap_pp[0]) == (0.0, 1.0)
+        assert (real.plan.software.composed[0], real.plan.software.overlap_pp[0]) == (0.0, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -379,15 +397,17 @@ def test_nemotron_3_super_and_ultra_are_read_by_their_recipes():
         np.asarray(ultra.model.expert_rank)
     ) == {2048.0}
     assert set(np.asarray(sup.model.n_mtp)) == set(np.asarray(ultra.model.n_mtp)) == {1.0}
-    four = np.asarray(sup.plan.operand_bytes) == 0.5
-    np.testing.assert_allclose(sup.plan.wide_layers, np.where(four, 15.0 / 88.0, 0.0))
+    four = np.asarray(sup.plan.precision.operand_bytes) == 0.5
+    np.testing.assert_allclose(sup.plan.precision.wide_layers, np.where(four, 15.0 / 88.0, 0.0))
     np.testing.assert_allclose(
-        sup.plan.overlap_tp, np.where(np.asarray(sup.plan.tp) > 1.0, 0.0, 1.0)
+        sup.plan.software.overlap_tp, np.where(np.asarray(sup.plan.layout.tp) > 1.0, 0.0, 1.0)
     )
-    assert set(np.asarray(ultra.plan.zero)) == {3.0} and set(np.asarray(ultra.plan.shard)) == {64.0}
+    assert set(np.asarray(ultra.plan.layout.zero)) == {3.0} and set(
+        np.asarray(ultra.plan.layout.shard)
+    ) == {64.0}
     assert (
-        set(np.asarray(sup.plan.route_bytes)) == {1.0}
-        and not np.asarray(sup.plan.fused_experts).any()
+        set(np.asarray(sup.plan.software.route_bytes)) == {1.0}
+        and not np.asarray(sup.plan.software.fused_experts).any()
     )
 
 
@@ -436,7 +456,7 @@ def test_further_tokens_are_the_notes_or_the_recipes():
 def parts(case) -> tuple[float, ...]:
     """What is done again: of layers, the core of attention, products, and what streams."""
     return tuple(
-        float(getattr(case.plan, f"recompute_{part}")[0])
+        float(leaf(case.plan, f"recompute_{part}")[0])
         for part in ("layers", "attention", "products", "elementwise")
     )
 
@@ -497,11 +517,14 @@ def test_what_maxtext_keeps_and_splits(tmp_path):
         "results of experts are weighted: needed again; the router's are few"
     )
     assert (
-        one_case(tmp_path, stack="maxtext", recompute="selective", sp="0", **shape).plan.sp[0]
+        one_case(tmp_path, stack="maxtext", recompute="selective", sp="0", **shape).plan.layout.sp[
+            0
+        ]
         == 1.0
     )
     assert (
-        one_case(tmp_path, stack="nemo", recompute="selective", sp="0", **shape).plan.sp[0] == 0.0
+        one_case(tmp_path, stack="nemo", recompute="selective", sp="0", **shape).plan.layout.sp[0]
+        == 0.0
     )
 
 
@@ -522,7 +545,7 @@ def test_what_waits_in_the_host_s_memory(tmp_path):
             one_case(
                 tmp_path,
                 **{"stack": "tpu-recipes", "recompute": recompute, "note": note} | shape | cells,
-            ).plan.offload[0]
+            ).plan.layout.offload[0]
         )
 
     assert share(
@@ -556,18 +579,22 @@ def test_what_waits_in_the_host_s_memory(tmp_path):
         chip: one_case(tmp_path, accelerator=chip, **fsdp)
         for chip in ("GB200", "GB300", "B200", "H100-80GB")
     }
-    assert [float(case.plan.offload[0]) for case in found.values()] == [
+    assert [float(case.plan.layout.offload[0]) for case in found.values()] == [
         40.0 / 80.0,
         20.0 / 80.0,
         5.0 / 80.0,
         0.0,
     ]
     assert (
-        one_case(tmp_path, accelerator="GB300", **fsdp | {"precision": "bf16"}).plan.offload[0]
+        one_case(tmp_path, accelerator="GB300", **fsdp | {"precision": "bf16"}).plan.layout.offload[
+            0
+        ]
         == 30.0 / 80.0
     )
     assert (
-        one_case(tmp_path, accelerator="GB200", **fsdp | {"model": "llama3.1-405b"}).plan.offload[0]
+        one_case(
+            tmp_path, accelerator="GB200", **fsdp | {"model": "llama3.1-405b"}
+        ).plan.layout.offload[0]
         == 95.0 / 126.0
     )
     assert any(
@@ -582,7 +609,8 @@ def test_what_waits_in_the_host_s_memory(tmp_path):
         {"flag": "lora"},
     ):
         assert (
-            one_case(tmp_path, accelerator="GB200", **{**fsdp, **change}).plan.offload[0] == 0.0
+            one_case(tmp_path, accelerator="GB200", **{**fsdp, **change}).plan.layout.offload[0]
+            == 0.0
         ), change
 
 
@@ -595,9 +623,9 @@ def test_a_rule_that_recomputes_leaves_the_same_parts_in_the_host_s_memory(tmp_p
         to_cases(table, rule).plan
         for rule in (never_recompute, lambda cases: (np.ones(1), np.zeros(1)))
     )
-    assert 0.0 < nothing.offload[0] < 0.1 and (
-        everything.recompute_layers[0],
-        everything.offload[0],
+    assert 0.0 < nothing.layout.offload[0] < 0.1 and (
+        everything.layout.recompute_layers[0],
+        everything.layout.offload[0],
     ) == (1.0, 1.0)
 
 
@@ -616,8 +644,10 @@ def test_torchtitan_keeps_every_second_product(tmp_path):
     case = one_case(tmp_path, stack="torchtitan", recompute="selective", **shape)
     assert parts(case) == pytest.approx((0.0, 0.0, (1.0 + 4.0 + 14.0) / 52.0, 1.0))
     assert (
-        case.plan.last_kept[0] == 1.0
-        and one_case(tmp_path, stack="maxtext", recompute="selective", **shape).plan.last_kept[0]
+        case.plan.software.last_kept[0] == 1.0
+        and one_case(
+            tmp_path, stack="maxtext", recompute="selective", **shape
+        ).plan.software.last_kept[0]
         == 0.0
     )
     plain = one_case(
@@ -658,7 +688,7 @@ def test_a_note_says_what_a_run_of_nemo_switched_on(tmp_path):
     noted = one_case(tmp_path, **row, note=said)
 
     def read_as(cases, name):
-        return float(getattr(cases.plan, name)[0])
+        return float(leaf(cases.plan, name)[0])
 
     assert [
         read_as(plain, name)
@@ -722,7 +752,7 @@ def test_modules_that_run_again_keep_less(tmp_path):
 
     plain = one_case(tmp_path, **row)
     t, h, f, experts = (
-        float(plain.model.seq_len[0] * plain.plan.micro_batch[0]),
+        float(plain.model.seq_len[0] * plain.plan.layout.micro_batch[0]),
         7168.0,
         2048.0,
         8.0 * 58.0 / 61.0,
@@ -742,7 +772,7 @@ def test_modules_that_run_again_keep_less(tmp_path):
         one_case(tmp_path, **row, note=f"recompute of modules {names}").plan
         for names in ("mlp", "moe", "mlp, moe")
     ]
-    shares = [float(plan.recompute_products[0]) for plan in again]
+    shares = [float(plan.layout.recompute_products[0]) for plan in again]
     assert shares[0] + shares[1] == pytest.approx(shares[2], rel=1e-9) and shares[2] < 1.0, (
         "dense layers' MLPs are no experts"
     )
@@ -751,24 +781,28 @@ def test_modules_that_run_again_keep_less(tmp_path):
         for name in ("layernorm, moe_act", "moe")
     ]
     assert (
-        told[0].recompute_products[0] == 0.0 < told[1].recompute_products[0]
-        and 0.0 < told[0].recompute_bytes[0] < 1.0
+        told[0].layout.recompute_products[0] == 0.0 < told[1].layout.recompute_products[0]
+        and 0.0 < told[0].layout.recompute_bytes[0] < 1.0
     )
     lone = one_case(
         tmp_path, stack="nemo/25.07", recompute="", note="recompute of modules mla_up_proj, moe"
     )
-    assert lone.plan.recompute_bytes[0] == lone.plan.recompute_products[0] == 0.0, (
+    assert lone.plan.layout.recompute_bytes[0] == lone.plan.layout.recompute_products[0] == 0.0, (
         "no latents, no experts"
     )
     assert any(
         "recompute of moe, the note: not counted" in text for text in lone.labels.assumptions[0]
     )
     mlp = one_case(tmp_path, stack="nemo/25.07", recompute="", note="recompute of modules mlp")
-    assert 0.3 < mlp.plan.recompute_products[0] < 0.9 and 0.3 < mlp.plan.recompute_bytes[0] < 0.9, (
-        "all layers of a dense model"
-    )
+    assert (
+        0.3 < mlp.plan.layout.recompute_products[0] < 0.9
+        and 0.3 < mlp.plan.layout.recompute_bytes[0] < 0.9
+    ), "all layers of a dense model"
     policy = one_case(tmp_path, stack="torchtitan", recompute="selective", note="")
-    assert (policy.plan.recompute_elementwise[0], policy.plan.recompute_bytes[0]) == (1.0, 0.0)
+    assert (policy.plan.layout.recompute_elementwise[0], policy.plan.layout.recompute_bytes[0]) == (
+        1.0,
+        0.0,
+    )
 
 
 def test_what_stacks_on_pytorch_and_xla_hold(tmp_path):
@@ -794,7 +828,7 @@ def test_what_stacks_on_pytorch_and_xla_hold(tmp_path):
             "accumulate",
             "logit_bytes",
         )
-        return tuple(float(getattr(plan, name)[0]) for name in names)
+        return tuple(float(leaf(plan, name)[0]) for name in names)
 
     assert held("llm-foundry") == (0.0, 12.0, 4.0, 2.0, 0.0, 4.0)
     assert held("torchtitan") == (0.0, 12.0, 4.0, 4.0, 0.0, 8.0)
@@ -885,8 +919,10 @@ def test_layers_and_products_from_latents_of_megatron_bridge(tmp_path):
         if r.text("model") == "deepseek-v3" and r.stack == "megatron-bridge/26.02"
     )
     found = to_cases(table._replace(rows=rows))
-    np.testing.assert_allclose(found.plan.recompute_products, 0.093, atol=0.001)
-    assert not np.any(found.plan.recompute_elementwise) and not np.any(found.plan.recompute_layers)
+    np.testing.assert_allclose(found.plan.layout.recompute_products, 0.093, atol=0.001)
+    assert not np.any(found.plan.layout.recompute_elementwise) and not np.any(
+        found.plan.layout.recompute_layers
+    )
     for said in found.labels.assumptions:
         assert [text for text in said if "recompute" in text] == [
             "recompute blank: mla_up_proj, as the stack's recipe has it"

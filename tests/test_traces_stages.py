@@ -7,7 +7,7 @@ import pytest
 from calibration.traces import fingerprint, read, to_cases
 from calibration.traces.stages import LAYER, Stages, by_cost, head_cost, stages
 from dmodel import catalog
-from dmodel.plan import Plan
+from dmodel.records import Plan
 from dmodel.step import step_time
 from tests.points import COEFFICIENTS, batch, quick
 from tests.rows import table_file
@@ -73,7 +73,7 @@ def test_a_row_says_what_its_stages_hold(tmp_path):
         for x in ("", "16 14")
     )
     assert fingerprint(read(plain).rows[0]) != fingerprint(read(laid).rows[0])
-    assert float(to_cases(read(laid)).plan.stage_excess[0]) == 1.0
+    assert float(to_cases(read(laid)).plan.layout.stage_excess[0]) == 1.0
 
 
 def test_nanotron_lays_out_by_cost():
@@ -102,12 +102,12 @@ def test_every_layer_has_a_stage_and_no_stage_overflows_by_more_than_one(seed):
 def test_a_head_costs_what_it_takes_beyond_the_layers_it_displaces():
     """But for the share of it that every stage carries, of which each has 1/pp."""
     system, model = catalog.system("A100-DGX"), catalog.transformer("gpt-3-13b")
-    alike = Plan(dp=2.0, tp=2.0, pp=8.0, global_batch=256.0, schedule="interleaved")
+    alike = Plan.of(dp=2.0, tp=2.0, pp=8.0, global_batch=256.0, schedule="interleaved")
     plans = [
         alike,
-        alike.replace(head_displaces=1.0),
-        alike.replace(head_displaces=20.0),
-        alike.replace(stage_excess=1.0),
+        alike.having(head_displaces=1.0),
+        alike.having(head_displaces=20.0),
+        alike.having(stage_excess=1.0),
     ]
     found = STEP(
         *(

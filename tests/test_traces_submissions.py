@@ -35,7 +35,7 @@ LORA = {
 
 def degrees(cases) -> tuple[float, ...]:
     return tuple(
-        float(np.asarray(getattr(cases.plan, name))[0]) for name in ("dp", "tp", "cp", "pp")
+        float(np.asarray(getattr(cases.plan.layout, name))[0]) for name in ("dp", "tp", "cp", "pp")
     )
 
 
@@ -128,13 +128,17 @@ def test_frozen_weights_are_held_in_8_bits_and_layers_recomputed_by_chip(
     cases = one_case(tmp_path, **{**LORA, **changes})
     found = [
         float(np.asarray(x)[0])
-        for x in (cases.plan.weight_bytes, cases.plan.recompute_layers, cases.plan.attention_bytes)
+        for x in (
+            cases.plan.precision.weight_bytes,
+            cases.plan.layout.recompute_layers,
+            cases.plan.precision.attention_bytes,
+        )
     ]
     assert found == pytest.approx([1.0, recomputed, bits])
     assert any("frozen weights held in 8 bits" in text for text in cases.labels.assumptions[0])
     assert any("recompute blank" in text for text in cases.labels.assumptions[0])
     full = one_case(tmp_path, **{**LORA, **changes, "recompute": "full"})
-    assert float(np.asarray(full.plan.recompute_layers)[0]) == 1.0
+    assert float(np.asarray(full.plan.layout.recompute_layers)[0]) == 1.0
     assert not any("recompute blank" in text for text in full.labels.assumptions[0])
 
 

@@ -4,18 +4,18 @@ import numpy as np
 import pytest
 
 from dmodel import catalog, coefficients, counts, traffic
-from dmodel.plan import Plan
+from dmodel.records import Plan
 from dmodel.step import step_time
 from tests.points import DENSE, EDGE_MODELS
 
-ONE = Plan(dp=1.0, global_batch=8.0)
+ONE = Plan.of(dp=1.0, global_batch=8.0)
 
 
 def test_casts_only_below_16_bits():
     products = counts.matmuls(DENSE, ONE)
     assert float(traffic.cast_bytes(products, DENSE, ONE)) == 0.0
     left, _, result = (np.asarray(x) for x in products.elements)
-    eight = ONE.replace(low_precision=1.0, operand_bytes=1.0)
+    eight = ONE.having(operand_bytes=1.0)
     assert float(traffic.cast_bytes(products, DENSE, eight)) == pytest.approx(
         4.0 * (left + result)[:-1].sum()
     )
@@ -47,7 +47,7 @@ def test_elementwise_kernels_read_and_write_what_their_passes_do():
 
 def test_biases_of_experts_one_by_one_are_68_bytes_of_each_element():
     """Only where experts are looped over: 28 forward, 40 backward."""
-    mixture, looped = EDGE_MODELS[2], ONE.replace(looped_experts=1.0)
+    mixture, looped = EDGE_MODELS[2], ONE.having(looped_experts=1.0)
     biased, returned = (
         mixture.replace(expert_biases=1.0),
         float(counts.visits(mixture, looped)) * mixture.d_model,
@@ -69,11 +69,11 @@ def test_tokens_are_moved_again_where_copies_are_parted_or_padded():
     """2 bytes read or written, twice a pass: once more behind an exchange of merged copies, twice
     more for narrow experts that are looped over; HybridEP, which gathers a map, does both beside
     its messages."""
-    mixture, spread = EDGE_MODELS[2], ONE.replace(dp=4.0, ep=4.0)
+    mixture, spread = EDGE_MODELS[2], ONE.having(dp=4.0, ep=4.0)
     once = 2.0 * 2.0 * float(counts.visits(mixture, spread)) * mixture.d_model
     merged, eight = (
         {"merge_copies": 1.0},
-        {"looped_experts": 1.0, "low_precision": 1.0, "operand_bytes": 1.0},
+        {"looped_experts": 1.0, "operand_bytes": 1.0},
     )
     for more, changes in (
         (1.0, merged),
@@ -82,7 +82,7 @@ def test_tokens_are_moved_again_where_copies_are_parted_or_padded():
         (3.0, eight | merged),
     ):
         for route, count in ((0.0, more), (1.0, 0.0)):
-            found = traffic.elementwise_bytes(mixture, spread.replace(**changes, route_bytes=route))
+            found = traffic.elementwise_bytes(mixture, spread.having(**changes, route_bytes=route))
             for a, b in zip(found, traffic.elementwise_bytes(mixture, spread), strict=True):
                 assert a - b == pytest.approx(count * once)
 
@@ -90,8 +90,8 @@ def test_tokens_are_moved_again_where_copies_are_parted_or_padded():
 def test_fused_experts_neither_read_nor_move_what_lies_between_their_products():
     """Their activation is gone, with the sums for the weights of routes, and casts of its result
     and of its gradient only write."""
-    mixture, eight = EDGE_MODELS[2], ONE.replace(low_precision=1.0, operand_bytes=1.0)
-    fused, visits = eight.replace(fused_experts=1.0), float(counts.visits(mixture, eight))
+    mixture, eight = EDGE_MODELS[2], ONE.having(operand_bytes=1.0)
+    fused, visits = eight.having(fused_experts=1.0), float(counts.visits(mixture, eight))
     width = visits * mixture.d_ff
     for passes, a, b in zip(
         (2.0 + mixture.gated_mlp, 5.0 + 3.0 * mixture.gated_mlp),
@@ -112,7 +112,7 @@ def test_recomputation_that_ends_early_does_not_add_what_the_last_product_return
     """Two read and one written over h, in 16 bits; what a step saves besides the product itself."""
     model, plan = (
         DENSE.replace(mlp_share=mlp_share),
-        Plan(dp=1.0, tp=4.0, sp=sp, global_batch=8.0, recompute_layers=1.0),
+        Plan.of(dp=1.0, tp=4.0, sp=sp, global_batch=8.0, recompute_layers=1.0),
     )
     t, h = float(counts.tokens(model, plan)), float(model.d_model)
     assert float(traffic.addition_bytes(model, plan)) == pytest.approx(
@@ -123,7 +123,7 @@ def test_recomputation_that_ends_early_does_not_add_what_the_last_product_return
 
     def saved(c):
         again = [
-            float(step_time(system, model, plan.replace(recompute_last=last), c).recompute)
+            float(step_time(system, model, plan.having(recompute_last=last), c).recompute)
             for last in (1.0, 0.0)
         ]
         return (again[0] - again[1]) / (float(model.n_layers) * float(plan.n_microbatches))
@@ -153,7 +153,7 @@ def test_adapters_move_what_their_kernels_read_and_write():
     assert [b - a for a, b in zip((forward, backward), dropped, strict=True)] == pytest.approx(
         [2.0 * t * 2.5 * h] * 2
     )
-    tp, sp = ONE.replace(tp=4.0), ONE.replace(tp=4.0, sp=1.0)
+    tp, sp = ONE.having(tp=4.0), ONE.having(tp=4.0, sp=1.0)
     assert traffic.adapter_bytes(plain, tp).forward == pytest.approx(
         2.0 * t * (h + 6144.0 * 6.0 / 4.0)
     )
@@ -166,7 +166,7 @@ def test_adapters_move_what_their_kernels_read_and_write():
 
 
 def test_frozen_weights_need_one_layout_of_what_is_cast():
-    products, eight = counts.matmuls(DENSE, ONE), ONE.replace(low_precision=1.0, operand_bytes=1.0)
+    products, eight = counts.matmuls(DENSE, ONE), ONE.having(operand_bytes=1.0)
     both, one = (
         float(traffic.cast_bytes(products, DENSE.replace(trainable=x), eight)) for x in (1.0, 0.0)
     )

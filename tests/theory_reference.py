@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil, prod, sqrt
 
-from dmodel.hardware import System
+from dmodel.records import Cluster
 
 WORD = 2
 
@@ -48,7 +48,7 @@ def _io(
 
 
 def matmul_time(
-    system: System, d1: int, d2: int, b: int, gradient: bool = False, revised: bool = False
+    system: Cluster, d1: int, d2: int, b: int, gradient: bool = False, revised: bool = False
 ) -> float:
     """Seconds of one product; `revised` for the later revision of the code."""
     g = system.chip
@@ -77,7 +77,7 @@ def _top(levels: Sequence[int]) -> int:
 
 
 def _transfers(
-    system: System, n: dict, d: dict[str, tuple[int, ...]], devices: int
+    system: Cluster, n: dict, d: dict[str, tuple[int, ...]], devices: int
 ) -> tuple[float, float]:
     """Seconds of bytes and of hops between stages and to experts, over all pairs of levels."""
     pp, ep, v, layers = d["pp"], d["ep"], n["v"], n["layers"]
@@ -98,7 +98,7 @@ def _transfers(
 
 
 def _all_reduces(
-    system: System, kinds: list[tuple[float, Sequence[int], float, float]], devices: int
+    system: Cluster, kinds: list[tuple[float, Sequence[int], float, float]], devices: int
 ) -> tuple[float, float]:
     """Seconds of bytes, the slowest level, and of hops, of all-reduces (words, levels, in sequence,
     in parallel)."""
@@ -113,7 +113,7 @@ def _all_reduces(
     return max(flow), hops
 
 
-def train_time(system: System, n: dict, d: dict[str, tuple[int, ...]]) -> float:
+def train_time(system: Cluster, n: dict, d: dict[str, tuple[int, ...]]) -> float:
     """Seconds of a whole run.
 
     Args:

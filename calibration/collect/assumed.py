@@ -7,7 +7,7 @@ import numpy as np
 
 from calibration.collect.machine import Machine, cores
 from dmodel import catalog
-from dmodel.hardware import Chip, Network, System
+from dmodel.records import Chip, Cluster, Network
 from dmodel.types import InputError
 
 CORE_FLOPS_PER_S = 5e10
@@ -21,7 +21,7 @@ ACCELERATOR = "A100-80GB"
 """What stands for an accelerator that the catalog does not know."""
 
 
-def system_at(machine: Machine, precision: str) -> System:
+def system_at(machine: Machine, precision: str) -> Cluster:
     """The machine at a precision: the catalog's, or a guess within a factor of a few."""
     if machine.is_cpu:
         return _host(machine, 2.0 if precision in ("fp32", "tf32") else 1.0)
@@ -35,7 +35,7 @@ def system_at(machine: Machine, precision: str) -> System:
     return found
 
 
-def _host(machine: Machine, share: float) -> System:
+def _host(machine: Machine, share: float) -> Cluster:
     """A processor as a chip; its devices share its cores, and its memory is the network between
     them."""
     devices = max(machine.n_local, 1)
@@ -62,4 +62,4 @@ def _host(machine: Machine, share: float) -> System:
         torus_axes=np.ones(2),
         in_network_reduction=np.zeros(2),
     )
-    return System(chip=chip, network=network)
+    return Cluster(chip=chip, network=network)

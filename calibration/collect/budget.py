@@ -30,7 +30,7 @@ from calibration.collect.tasks import Task
 from calibration.pooling import groups_of, prior_for
 from dmodel import profiles
 from dmodel.coefficients import NAMES, from_unconstrained
-from dmodel.hardware import System
+from dmodel.records import Cluster
 from dmodel.sweep import quick_to_compile
 
 NOISE = 0.05
@@ -77,7 +77,7 @@ def covariance(accelerator: str, stack: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def forecast(
-    tasks: Sequence[Task], system_at: Callable[[str], System], mean: np.ndarray, machine: Machine
+    tasks: Sequence[Task], system_at: Callable[[str], Cluster], mean: np.ndarray, machine: Machine
 ) -> Forecast:
     """Predict tasks and their cost.
 
@@ -91,7 +91,7 @@ def forecast(
         spread = jnp.broadcast_to(jnp.asarray(mean)[:, None], (len(mean), len(places)))
 
         def logarithm(
-            z: jax.Array, kind: str = kind, records: list[Any] = records, system: System = system
+            z: jax.Array, kind: str = kind, records: list[Any] = records, system: Cluster = system
         ) -> jax.Array:
             return jnp.log(
                 jnp.asarray(BENCHMARKS[kind].predict(records, system, from_unconstrained(z)))

@@ -14,15 +14,15 @@ import numpy as np
 
 from calibration.collect.workload import WorkloadSpec, plan, transformer
 from dmodel import counts
+from dmodel.breakdown import Breakdown
 from dmodel.coefficients import default
 from dmodel.footprint import RESERVED_BYTES
-from dmodel.hardware import Chip, Network, System
-from dmodel.plan import Plan
-from dmodel.step import Breakdown, memory_use, step_time
+from dmodel.records import Chip, Cluster, Network, Plan
+from dmodel.step import memory_use, step_time
 from dmodel.types import enable_float64
 
 HARD = float("inf")
-UNIT = System(
+UNIT = Cluster(
     chip=Chip(
         flops_per_s=1.0,
         attention_flops_per_s=1.0,
@@ -69,15 +69,19 @@ def flops(spec: WorkloadSpec) -> Flops:
     enable_float64()
     model, layout = transformer(spec), plan(spec)
     each = np.asarray(counts.matmuls(model, layout).flops)
-    passes = 3.0 + layout.recompute_layers
-    core_passes = passes + layout.recompute_attention
-    layers = model.n_layers / layout.pp * layout.n_microbatches
+    passes = 3.0 + layout.layout.recompute_layers
+    core_passes = passes + layout.layout.recompute_attention
+    layers = model.n_layers / layout.layout.pp * layout.n_microbatches
     core = float(counts.attention_flops(model, layout))
-    left_out = layout.recompute_layers * (1.0 - layout.recompute_last) * (each[4] + each[6])
+    left_out = (
+        layout.layout.recompute_layers
+        * (1.0 - layout.software.recompute_last)
+        * (each[4] + each[6])
+    )
     return Flops(
         layers=float(layers * (passes * each[:-1].sum() - left_out)),
         core=float(layers * core_passes * core),
-        head=float(3.0 * layout.n_microbatches / layout.pp * each[-1]),
+        head=float(3.0 * layout.n_microbatches / layout.layout.pp * each[-1]),
     )
 
 
@@ -91,7 +95,7 @@ def _seconds(spec: WorkloadSpec, layout: Plan) -> Breakdown:
         collective_skew=0.0,
         power_demand=0.0,
     )
-    shown = layout.replace(
+    shown = layout.having(
         overlap_tp=0.0, overlap_cp=0.0, overlap_ep=0.0, overlap_dp=0.0, overlap_pp=0.0
     )
     return step_time(UNIT, transformer(spec), shown, one, sharpness=HARD)
@@ -108,14 +112,14 @@ def wire_bytes(spec: WorkloadSpec) -> dict[tuple[str, str], float]:
     layout, wide = plan(spec), words(spec)
     sent = _seconds(spec, layout)
     gathered, scattered = (
-        _seconds(spec, layout.replace(reduce_bytes=0.0)),
-        _seconds(spec, layout.replace(gather_bytes=0.0)),
+        _seconds(spec, layout.having(reduce_bytes=0.0)),
+        _seconds(spec, layout.having(gather_bytes=0.0)),
     )
     routed = routed_bytes(spec)
     tensor = wide * float(sent.tensor_parallel) - routed
     # where recomputation ends before the last product, it gathers for it, but does not scatter
     # after it
-    ends_early = float(layout.recompute_layers * (1.0 - layout.recompute_last))
+    ends_early = float(layout.layout.recompute_layers * (1.0 - layout.software.recompute_last))
     lone = (
         ends_early
         * (1.0 - 1.0 / spec.tensor)
@@ -129,7 +133,7 @@ def wire_bytes(spec: WorkloadSpec) -> dict[tuple[str, str], float]:
         (routed + (tensor + part if spec.sequence_parallel else 0.0)) / 2.0
         for part in (lone, -lone)
     )
-    again = float(layout.recompute_layers + layout.recompute_attention)
+    again = float(layout.layout.recompute_layers + layout.layout.recompute_attention)
     context = wide * float(sent.context_parallel) / (3.0 + again)
     found = {
         ("tensor", "all-reduce"): 0.0 if spec.sequence_parallel else tensor,
@@ -163,7 +167,7 @@ def routed_bytes(spec: WorkloadSpec) -> float:
         * float(counts.visits(model, layout))
     )
     return (
-        (4.0 + 2.0 * float(layout.recompute_layers))
+        (4.0 + 2.0 * float(layout.layout.recompute_layers))
         * one
         * spec.n_layers
         / spec.pipeline

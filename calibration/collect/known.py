@@ -80,7 +80,7 @@ def flops(spec: WorkloadSpec) -> dict[str, list[Cause]]:
     if s.n_experts > 1:
         own = t / s.tensor if s.sequence_parallel else t
         # the model has a rank's share of the tokens ask it, in each pass
-        extra = 4.0 * own - (3.0 + float(plan(s).recompute_layers)) * t / s.tensor
+        extra = 4.0 * own - (3.0 + float(plan(s).layout.recompute_layers)) * t / s.tensor
         layers.append(Cause(ROUTER, _runs(s) * 2.0 * extra * s.d_model * s.n_experts))
     if s.remat == "selective" and s.attention == "none":
         core.append(Cause(HALF_CORE, -_runs(s) * 0.5 * one_core))
@@ -240,7 +240,11 @@ def memory_bytes(spec: WorkloadSpec) -> list[Cause]:
     stays unnamed."""
     s, p, layout = spec, _whole(spec), plan(spec)
     shards = s.size(shard_axes(s, "norm"))
-    state = float(layout.weight_bytes + layout.optimizer_bytes + layout.gradient_bytes)
+    state = float(
+        layout.precision.weight_bytes
+        + layout.precision.optimizer_bytes
+        + layout.precision.gradient_bytes
+    )
     ends = (p.embedding + p.head - float(counts.residents(transformer(s), layout).ends)) / shards
     causes = [
         *_activations(s),

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from calibration.torch_step.cases import Case
-from dmodel.plan import Plan
-from dmodel.workload import Transformer
+from dmodel.records import Model, Plan
 
 
-def transformer(case: Case) -> Transformer:
+def transformer(case: Case) -> Model:
     """Its shape; a case without layers has one here, whose time is not to be counted. Adapters: on
     all seven products of a layer."""
     c = case
@@ -19,7 +18,7 @@ def transformer(case: Case) -> Transformer:
         "last_adapters": 2.0,
         "last_adapted": float(queries + c.d_ff),
     }
-    return Transformer(
+    return Model(
         n_layers=float(max(c.n_layers, 1)),
         d_model=float(c.d_model),
         d_ff=float(c.d_ff),
@@ -40,7 +39,7 @@ def plan(case: Case) -> Plan:
     gradients add to nothing. PyTorch's own operations turn queries and keys, and its checkpoints
     end early."""
     c = case
-    return Plan(
+    return Plan.of(
         micro_batch=float(c.micro_batch),
         dp=1.0,
         global_batch=float(c.micro_batch),

@@ -31,7 +31,7 @@ PEFT = ("q_proj", "v_proj")
 
 class Adapters(NamedTuple):
     """What of a layer has an adapter: `first_adapters`, `first_adapted`, `last_adapters`,
-    `last_adapted`, `adapter_dropout` of `dmodel.workload.Transformer`, and how that is known, in
+    `last_adapted`, `adapter_dropout` of `dmodel.records.Model`, and how that is known, in
     words."""
 
     first_adapters: float

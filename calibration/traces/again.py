@@ -10,9 +10,8 @@ import numpy as np
 
 from dmodel import counts
 from dmodel.cost import memory
-from dmodel.plan import Plan
+from dmodel.records import Model, Plan
 from dmodel.types import Array
-from dmodel.workload import Transformer
 
 
 class Again(NamedTuple):
@@ -70,7 +69,7 @@ def stacked(parts: Sequence[Again]) -> Again:
     return Again(**found)
 
 
-def redone(again: Again, model: Transformer, plan: Plan) -> Plan:
+def redone(again: Again, model: Model, plan: Plan) -> Plan:
     """The plan with what is done again as shares: of the layers, of the core, of the FLOPs of
     products, and of what streams; and with what of the bytes kept is offloaded."""
     flops = np.asarray(counts.matmuls(model, plan).flops)[:-1]
@@ -86,17 +85,17 @@ def redone(again: Again, model: Transformer, plan: Plan) -> Plan:
     )
     products = products + up * (gate * again.gate + (1.0 - gate) * again.into) + down * again.back
     products = products + passed * (flops[3] + flops[4]) + again.experts * (flops[5] + flops[6])
-    done = plan.replace(
+    done = plan.having(
         recompute_layers=again.layers,
         recompute_attention=again.attention,
         recompute_products=products / flops.sum(0),
         recompute_elementwise=again.streams,
         last_kept=again.last_kept,
     )
-    return offloading(again, model, done.replace(recompute_bytes=_forgotten(again, model, done)))
+    return offloading(again, model, done.having(recompute_bytes=_forgotten(again, model, done)))
 
 
-def _dense_share(model: Transformer) -> np.ndarray:
+def _dense_share(model: Model) -> np.ndarray:
     """Share of the width of MLPs that every token passes that lies in dense layers, beside shared
     experts [1]; all without experts."""
     wide, shared = (
@@ -106,8 +105,8 @@ def _dense_share(model: Transformer) -> np.ndarray:
     return np.where(np.asarray(model.n_experts) > 1.0, wide / np.maximum(wide + shared, 1.0), 1.0)
 
 
-def _forgotten(again: Again, model: Transformer, plan: Plan) -> Array:
-    """`Plan.recompute_bytes`: of modules that are done again, share of a layer's bytes [1].
+def _forgotten(again: Again, model: Model, plan: Plan) -> Array:
+    """`Layout.recompute_bytes`: of modules that are done again, share of a layer's bytes [1].
     Queries, keys and values from latents, dense layers' MLPs, experts with the shared ones, outputs
     of norms, results of experts' activation; 0 where what streams is done again too, which
     `memory.kept_result_bytes` counts."""
@@ -127,10 +126,10 @@ def _forgotten(again: Again, model: Transformer, plan: Plan) -> Array:
     return np.asarray((1.0 - again.streams) * gone / kept.total)
 
 
-def offloading(again: Again, model: Transformer, plan: Plan) -> Plan:
+def offloading(again: Again, model: Model, plan: Plan) -> Plan:
     """The plan with what of the bytes that its layers keep is offloaded."""
     inputs, kept = (
         np.asarray(f(model, plan))
         for f in (memory.layer_input_bytes, memory.layer_activation_bytes)
     )
-    return plan.replace(offload=again.others + (again.inputs - again.others) * inputs / kept)
+    return plan.having(offload=again.others + (again.inputs - again.others) * inputs / kept)

@@ -230,7 +230,7 @@ recomputed, were 8 to 11 % too slow beside its small ones, but not these."""
 def recomputes_last(
     stack: str, experts: float, trainable: float = 1.0
 ) -> tuple[float, tuple[str, ...]]:
-    """`Plan.recompute_last` of a stack, 0 or 1, said in words where it is 0. The last product's
+    """`Software.recompute_last` of a stack, 0 or 1, said in words where it is 0. The last product's
     result is needed in every stack where experts' results are weighted, as the gradients of the
     weights read them, and where adapters come after a frozen product."""
     name = stack.lower()
@@ -253,8 +253,9 @@ def end_of(row: Row) -> tuple[float, tuple[str, ...]]:
 
 
 def of_row(row: Row, run: Kept | None, assumed: list[str]) -> tuple[Again, float]:
-    """What is done again in a row, and `Plan.recompute_last`; blank: as in the run's configuration
-    (`submissions.kept`) or the recipe (`by_modules`), else nothing, until the rule decides."""
+    """What is done again in a row, and `Software.recompute_last`; blank: as in the run's
+    configuration (`submissions.kept`) or the recipe (`by_modules`), else nothing, until the rule
+    decides."""
     known = {
         "note": row.text("note"),
         "experts": row.number("n_experts") or 1.0,

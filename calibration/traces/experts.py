@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from calibration.traces.recipes import BRIDGE, NEMO, XLA
 from dmodel.catalog.loader import fold
-from dmodel.counts import LOOP
+from dmodel.launching import LOOP
 from dmodel.profiles import family
 
 DEEP_EP = ("automodel",)
@@ -78,7 +78,7 @@ NARROW_CORE = "attention core in 8 bits: the stack's recipe"
 class Dispatch(NamedTuple):
     """How tokens reach their experts. merge_copies: 1 where copies for the experts of one node
     travel as one. overlap: 1 where the exchange may hide behind the compute of another micro-batch.
-    said: in words. route: `Plan.route_bytes`."""
+    said: in words. route: `Software.route_bytes`."""
 
     merge_copies: float
     overlap: float

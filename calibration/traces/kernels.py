@@ -59,8 +59,8 @@ NOTED = "FlashAttention-2"
 def attention_rates(
     stack: str, accelerator: str, fused: bool, note: str = ""
 ) -> tuple[Rates, list[str]]:
-    """`Plan.attention_rate` and `Plan.attention_backward_rate` of a stack on a chip, or by a note,
-    and how they are known, in words (none where they are 1: the newest kernels)."""
+    """`Software.attention_rate` and `Software.attention_backward_rate` of a stack on a chip, or by
+    a note, and how they are known, in words (none where they are 1: the newest kernels)."""
     name, hopper = stack.lower(), members(accelerator, None)["generation"] == "hopper"
     before = FLASH_2_ON_HOPPER if hopper else NEWEST
     rates, which = NEWEST, ""
@@ -90,7 +90,7 @@ models take it by a kernel that casts as it reads (`loss_fn` fused_crossentropy 
 
 
 def logit_bytes(stack: str, precision: str) -> float:
-    """`Plan.logit_bytes` of a stack: an fp32 copy that the loss is taken of, and its gradient.
+    """`Precision.logit_bytes` of a stack: an fp32 copy that the loss is taken of, and its gradient.
 
     Of `LOSS_OF_PRODUCT` the 16-bit product and its gradient. XLA fuses the cast with what reads it
     and writes the gradient where the product was, once nothing else reads that: 2 bytes. Google's

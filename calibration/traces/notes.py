@@ -175,28 +175,56 @@ class Row(NamedTuple):
         return float(round(number)) if math.isfinite(number) else blank
 
     def runs(self, *stacks: str) -> bool:
-        """Whether the stack begins as one of these, or, of names that end in "/", is its variant."""
+        """Whether the stack begins as one of these; "name/" is a whole name."""
         return f"{self.stack.lower()}/".startswith(stacks)
+
+    def shards(self, ranks: float, of: str = "dp") -> str:
+        """Ranks of dp that share one copy, of so many of dp or of all devices; "" where all do."""
+        devices = self.count("n_accel", 1.0)
+        rest = math.prod(self.count(name, 1.0) for name in ("tp", "pp", "cp"))
+        dp = self.count("dp") or devices / rest
+        size = max(ranks * (dp / devices if of == "n_accel" else 1.0), 1.0)
+        return f"{size:g}" if size < dp and dp % size == 0.0 else ""
 
 
 BRIDGE, NEMO = "megatron-bridge/", ("nemo/", "nemo-launcher/")
 XLA = ("maxtext", "jax", "pax", "levanter", "tpu", "gpu-recipes", "dmodel-collect/jax")
-MASTER = ("llm-foundry", "torchtitan", "fms-fsdp", "fsdp", "maxtext", "jax-toolbox", *XLA[5:6],
+MASTER = ("llm-foundry", "torchtitan", "fms-fsdp", "fsdp", "maxtext", "jax-toolbox", "gpu-recipes",
           "tpu-recipes", "pax")  # fmt: skip
 COUNTS: dict[str, Callable[[Row], bool]] = {
     "graphs": lambda row: not row.runs(*XLA),
     "dispatcher": lambda row: not row.runs(BRIDGE),
-    "adapters": lambda row: "lora" in row.text("flag"),
+    "adapters": lambda row: "lora" in row.text("flag").lower(),
     "kernel": lambda row: row.text("attention") != "none" and not row.runs("llm-foundry"),
     "gathers": lambda row: row.runs("mlperf", *NEMO) and row.text("precision").lower() == "fp8"
     and row.count("zero_stage", 1.0) == 1.0,
-    "widths": lambda row: row.runs(*MASTER) and row.text("zero_stage") == "3"
+    "widths": lambda row: row.runs(*MASTER) and row.count("zero_stage") == 3.0
     and not row.text("precision").lower().startswith("fp32"),
     "again": lambda row: row.text("recompute") not in ("none", "full"),
+    "release": lambda row: row.stack.lower() in ("megatron-bridge", "nemo"),
+    "revision": lambda row: row.stack.lower() == "jax-toolbox-pax",
+    "shard": lambda row: row.count("zero_stage") == 3.0 and not row.text("shard"),
+    "log": lambda row: row.runs("mlperf") and "lora" in row.text("flag").lower(),
 }  # fmt: skip
 """Of which rows version 0.1 read a subject; of all, where there is no entry."""
+COLUMNS: tuple[tuple[str, str, Callable[[re.Match[str], Row], Mapping[str, str]]], ...] = (
+    ("release", r"\brelease[= ](\d\d\.\d\d)(?!\d)", lambda m, r: {"stack": f"{r.stack}/{m[1]}"}),
+    ("revision", r"\brevision[= ]([0-9a-f]{7,40})\b", lambda m, r: {"stack": f"{r.stack}/{m[1]}"
+     + "-te" * bool(re.search(r"\bprecision_label=TE\b", m.string))}),
+    ("shard", r"(?:fsdp_ici=|shard=|FSDP in node\(|DP=\d+,FSDP=)(\d+)",
+     lambda m, r: {"shard": r.shards(float(m[1]))}),
+    ("shard", r"of (\d+) chips, data parallel between pods",
+     lambda m, r: {"shard": r.shards(float(m[1]), "n_accel")}),
+    ("log", r"\b(?:gradient accumulation |logged_grad_accum=)([1-9]\d*)", lambda m, r: {"dp":
+     f"{r.count('global_batch') / (float(m[1]) * r.count('micro_batch', 1.0)):g}"}),
+)  # fmt: skip
+"""(subject, words, what they say of columns), as `READINGS`."""
 
 
-def settings_of_row(row: Row) -> list[tuple[str, Settings]]:
-    """(words, settings) that version 0.1 took from the note of this row."""
-    ...
+def read_by_0_1(row: Row) -> list[tuple[str, Settings]]:
+    """Words of a row's note that version 0.1 read, each with the settings that they stand for."""
+    said = {s: found for s, found in _said(row.text("note")).items() if COUNTS.get(s, bool)(row)}
+    experts = max(row.count("n_experts"), row.count("ep")) > 1.0
+    if "graphs" in said and experts and row.runs(BRIDGE, *NEMO, "megatron-lm/", "megatron-core/"):
+        said["graphs"][1]["looped_experts"] = 0.0
+    return list(said.values())

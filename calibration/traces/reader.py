@@ -15,7 +15,7 @@ from calibration.traces.stages import held_by_stage
 from calibration.traces.systems import extend_beside, host_size
 from calibration.traces.table import HEADER, Problem, Row, TraceTable
 from dmodel import catalog
-from dmodel.hardware import System
+from dmodel.records import Cluster
 from dmodel.types import InputError
 
 
@@ -262,7 +262,7 @@ def measured_time(row: Row) -> float | None:
     return row.number("step_time_s") or derived_time(row)
 
 
-def system_of(row: Row) -> System:
+def system_of(row: Row) -> Cluster:
     """The catalog's chip and network for a row (a blank domain size takes the catalog's, or the
     smaller host of `host_domain`).
 
@@ -293,6 +293,6 @@ def _precision(row: Row) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _system(accelerator: str, stack: str, domain_size: float | None, precision: str) -> System:
-    lookup: Callable[..., System] = catalog.system_by_stack
+def _system(accelerator: str, stack: str, domain_size: float | None, precision: str) -> Cluster:
+    lookup: Callable[..., Cluster] = catalog.system_by_stack
     return lookup(accelerator, stack, domain_size, precision)

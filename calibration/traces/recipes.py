@@ -140,7 +140,7 @@ def shards_master(stack: str, zero: float, trainable: float = 1.0) -> bool:
 
 def accumulates(stack: str) -> bool:
     """Whether gradients of sharded micro-batches add up whole and are reduced once a step
-    (`Plan.accumulate`).
+    (`Software.accumulate`).
 
     KempnerForge's do: its profile of 13B on 24 H200 has 41 reductions a step, one for each of its
     sharded modules, beside two gathers of each in every one of four micro-batches
@@ -168,8 +168,8 @@ def wide_layers(stack: str, model: str, precision: str) -> float:
 
 
 class Tensor(NamedTuple):
-    """How messages of tensor parallelism go: `Plan.narrow_gathers`, `Plan.narrow_sums`, and 1 where
-    they may hide. said: in words."""
+    """How messages of tensor parallelism go: `Precision.narrow_gathers`, `Precision.narrow_sums`,
+    and 1 where they may hide. said: in words."""
 
     narrow_gathers: float
     narrow_sums: float
@@ -316,8 +316,8 @@ DeepSpeed's forks.
 
 Its products of weight gradients did not add to the gradients held yet
 (`gradient_accumulation_fusion`, default since it came late in
-2021; its FSDP has a kernel for the sum to this day, so `Plan.fused_sums` holds for gradients that
-are whole). Gradients were reduced once the backward pass was over: by its own data parallelism
+2021; its FSDP has a kernel for the sum to this day, so `Software.fused_sums` holds for gradients
+that are whole). Gradients were reduced once the backward pass was over: by its own data parallelism
 (`DDP_impl` local, the default), in vTrain's runs without buckets by its table,
 and by DeepSpeed's pipeline engine, which its forks use with one stage too (`GPTModelPipe`) and
 whose schedule reduces between the last backward pass and the step (`ReduceGrads`)."""
@@ -425,7 +425,7 @@ def composed(stack: str, flags: Collection[str], tp: float) -> Composed | None:
     Its collectives take what single calls of them took in a table, one after the other with the
     kernels, which were traced on one device (`_add_tp_communication`, `get_allreduce_LUT`,
     `trainer.py`): nothing hides them, and no rank waits for another; and a step has no
-    work of its own beside its parts (`Plan.composed`).
+    work of its own beside its parts (`Software.composed`).
     """
     if family(stack.lower()) != "vtrain" or "composed" not in flags:
         return None

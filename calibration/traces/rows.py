@@ -34,10 +34,8 @@ from calibration.traces.schema import base_precision
 from calibration.traces.stages import Stages, head_cost, held_by_stage, stages
 from calibration.traces.submissions import Kept, kept
 from calibration.traces.table import Row, TraceTable, fingerprint
-from dmodel.hardware import System
-from dmodel.plan import Plan
+from dmodel.records import Cluster, Model, Plan
 from dmodel.types import GIB, Array, InputError
-from dmodel.workload import Transformer
 
 T = TypeVar("T")
 
@@ -94,8 +92,8 @@ class Cases(struct.PyTreeNode, kw_only=True):
     Give `system`, `model` and `plan` to a compiled function, not the whole: the labels are text.
     """
 
-    system: System
-    model: Transformer
+    system: Cluster
+    model: Model
     plan: Plan
     labels: Labels = struct.field(pytree_node=False)
 
@@ -159,7 +157,7 @@ def _stack(records: list[T]) -> T:
     )
 
 
-def _systems(pairs: list[tuple[Row, list[str]]]) -> System:
+def _systems(pairs: list[tuple[Row, list[str]]]) -> Cluster:
     """Chip and network of each row from the catalog; each different one is stacked once, then
     gathered."""
     systems = [system_of(row) for row, _ in pairs]
@@ -238,7 +236,7 @@ def _plan(row: Row, assumed: list[str]) -> tuple[Plan, Again]:
     in_order = held_in_order(row.stack)
     if in_order and degrees.cp > 1.0:
         assumed.append("cp: causal sequences held in order, all ranks wait for the last")
-    found = Plan(
+    found = Plan.of(
         dp=degrees.dp,
         tp=degrees.tp,
         cp=degrees.cp,
@@ -267,7 +265,6 @@ def _plan(row: Row, assumed: list[str]) -> tuple[Plan, Again]:
         overlap_pp=0.0 if parts else 1.0,
         composed=float(parts is not None),
         overlap_replica=float(shards.hides),
-        low_precision=float(OPERAND_BYTES[precision] < 2.0),
         scale_passes=_scale_reads(precision, assumed),
         weight_bytes=run.weight_bytes if run else shards.reduction.weights,
         optimizer_bytes=shards.reduction.optimizer,
@@ -373,14 +370,14 @@ def _fill_recompute(
     p = cases.plan
     blank &= (
         np.asarray(
-            p.recompute_layers
-            + p.recompute_attention
-            + p.recompute_products
-            + p.recompute_elementwise
+            p.layout.recompute_layers
+            + p.layout.recompute_attention
+            + p.layout.recompute_products
+            + p.layout.recompute_elementwise
         )
         == 0.0
     )
-    blank &= np.asarray(p.recompute_bytes) == 0.0
+    blank &= np.asarray(p.layout.recompute_bytes) == 0.0
     settled = blank & [keeps_activations(row.stack) for row, _ in pairs]
     for i in np.flatnonzero(settled):
         pairs[i][1].append("recompute blank: none, as the stack's recipes have it")
@@ -399,11 +396,11 @@ def _fill_recompute(
         if full > 0.0:
             pairs[i][1].extend(end_of(pairs[i][0])[1])
     new_layers, new_attention = (
-        np.array(cases.plan.recompute_layers),
-        np.array(cases.plan.recompute_attention),
+        np.array(cases.plan.layout.recompute_layers),
+        np.array(cases.plan.layout.recompute_attention),
     )
     new_layers[blank], new_attention[blank] = layers, attention
-    plan = cases.plan.replace(recompute_layers=new_layers, recompute_attention=new_attention)
+    plan = cases.plan.having(recompute_layers=new_layers, recompute_attention=new_attention)
     return cases.replace(plan=offloading(again, cases.model, plan))
 
 
@@ -416,7 +413,7 @@ def cheapest_that_fits(cases: Cases) -> tuple[np.ndarray, np.ndarray]:
     ones, zeros = np.ones(len(cases)), np.zeros(len(cases))
 
     def excess(layers: np.ndarray, attention: np.ndarray) -> np.ndarray:
-        plan = cases.plan.replace(recompute_layers=layers, recompute_attention=attention)
+        plan = cases.plan.having(recompute_layers=layers, recompute_attention=attention)
         return np.asarray(memory_use(cases.model, plan).total - cases.system.chip.hbm_bytes)
 
     none, selective, full = excess(zeros, zeros), excess(zeros, ones), excess(ones, zeros)

@@ -16,7 +16,7 @@ from calibration.traces.schema import BY_NAME, parse_number
 from calibration.traces.table import Row
 from dmodel.catalog.loader import known_name
 from dmodel.counts import parameters
-from dmodel.workload import Transformer
+from dmodel.records import Model
 
 UNWRITTEN = (
     "n_shared_experts",
@@ -119,7 +119,7 @@ def _named(row: Row, written: dict[str, float], assumed: list[str]) -> dict[str,
     known = _catalog_shape(row.text("model")) if row.text("model") else {}
     if not known or any(known[name] != written[name] for name in WRITTEN):
         return {}
-    plain = Transformer.__dataclass_fields__
+    plain = Model.__dataclass_fields__
     found = {name: known[name] for name in UNWRITTEN if known[name] != plain[name].default}
     if found:
         assumed.append(
@@ -134,7 +134,7 @@ def _named(row: Row, written: dict[str, float], assumed: list[str]) -> dict[str,
     return found
 
 
-def written(row: Row, assumed: list[str]) -> Transformer:
+def written(row: Row, assumed: list[str]) -> Model:
     """Shape of the transformer as its columns have it. Blank n_kv_heads: n_heads; head_dim: d_model
     / n_heads; gated_mlp: plain when
     d_ff = 4 d_model. What no column holds is the catalog's for a model that it knows by name and
@@ -199,7 +199,7 @@ def written(row: Row, assumed: list[str]) -> Transformer:
         "vocab": vocab,
         "seq_len": seq,
     }
-    return Transformer(
+    return Model(
         **{**_PLAIN, **shape, **columns, **named, **_adapted(row, shape | columns, assumed)}
     )
 
@@ -239,7 +239,7 @@ def _visited(row: Row, experts: float, assumed: list[str]) -> float:
 
 _PLAIN = {
     name: field.default
-    for name, field in Transformer.__dataclass_fields__.items()
+    for name, field in Model.__dataclass_fields__.items()
     if isinstance(field.default, float)
 }
 
@@ -249,7 +249,7 @@ FAR, NEAR = 0.1, 0.03
 one that says yes."""
 
 
-def _infer_gated(model: Transformer, pairs: list[tuple[Row, list[str]]]) -> Transformer:
+def _infer_gated(model: Model, pairs: list[tuple[Row, list[str]]]) -> Model:
     """The other `gated_mlp` where the published parameter count contradicts the row's and agrees
     with that one, tied or not.
 
@@ -276,7 +276,7 @@ def _infer_gated(model: Transformer, pairs: list[tuple[Row, list[str]]]) -> Tran
     return model.replace(gated_mlp=np.where(wrong, 1.0 - gated, gated))
 
 
-def _infer_tied(model: Transformer, pairs: list[tuple[Row, list[str]]]) -> Transformer:
+def _infer_tied(model: Model, pairs: list[tuple[Row, list[str]]]) -> Model:
     """Tied embeddings where the published parameter count is clearly (three times) nearer to the
     count with them; else untied.
 
@@ -293,7 +293,7 @@ def _infer_tied(model: Transformer, pairs: list[tuple[Row, list[str]]]) -> Trans
     return model.replace(tied_embeddings=tied.astype(np.float64))
 
 
-def settled(model: Transformer, pairs: list[tuple[Row, list[str]]]) -> Transformer:
+def settled(model: Model, pairs: list[tuple[Row, list[str]]]) -> Model:
     """Shapes `[row]` with what the published counts of parameters decide: a third matrix of the
     MLP, tied embeddings. A count that still contradicts the shape is said."""
     model = _infer_tied(_infer_gated(model, pairs), pairs)

@@ -9,7 +9,7 @@ from calibration.traces import recipes
 from calibration.traces.layout import Layout
 from calibration.traces.schema import base_precision
 from calibration.traces.table import Row
-from dmodel.plan import BUCKET_GRADIENTS_PER_RANK
+from dmodel.records import BUCKET_GRADIENTS_PER_RANK
 
 MEGATRON_FAMILY = (
     "megatron",

@@ -21,9 +21,9 @@ BY_COST = ("nanotron", "ultrascale")
 
 
 class Stages(NamedTuple):
-    """excess: layers of the fullest stage beyond the mean one (`Plan.stage_excess`). displaced:
-    layers that the stage with the head holds fewer than the fullest (`Plan.head_displaces`). said:
-    in words."""
+    """excess: layers of the fullest stage beyond the mean one (`Layout.stage_excess`). displaced:
+    layers that the stage with the head holds fewer than the fullest (`Layout.head_displaces`).
+    said: in words."""
 
     excess: float = 0.0
     displaced: float = 0.0

@@ -10,7 +10,7 @@ import numpy as np
 
 from calibration.traces.table import Row
 from dmodel.catalog import extend
-from dmodel.hardware import Network
+from dmodel.records import Network
 from dmodel.types import InputError
 
 FILE = "systems.json"

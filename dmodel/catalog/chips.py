@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dmodel.catalog.loader import Entry, field, number, resolve, table
-from dmodel.hardware import Chip
+from dmodel.records import Chip
 from dmodel.types import HOUR, InputError
 
 NUMBERS = {

@@ -304,7 +304,7 @@ def read(path: Path, seq_len: float | None = None) -> dict[str, float]:
       seq_len: sequence length [token] of the caller's own, where the file need not name one.
 
     Returns:
-      Attributes of `Transformer` that the file fixes; without `seq_len`, that too: the longest
+      Attributes of `Model` that the file fixes; without `seq_len`, that too: the longest
       sequence the file allows.
 
     Raises:

@@ -11,19 +11,19 @@ import numpy as np
 
 from dmodel.catalog import huggingface
 from dmodel.catalog.loader import Entry, canonical, known_name, resolve, table, unknown
+from dmodel.records import Model
 from dmodel.types import InputError, number
-from dmodel.workload import Transformer
 
 DEFAULTS = {
     name: field.default
-    for name, field in Transformer.__dataclass_fields__.items()
+    for name, field in Model.__dataclass_fields__.items()
     if isinstance(field.default, float)
 }
-"""What a shape means when it does not say: as in `Transformer`, untied, causal, dense, perfectly
+"""What a shape means when it does not say: as in `Model`, untied, causal, dense, perfectly
 balanced, trained."""
 
 
-def from_shape(shape: dict[str, float], seq_len: float | None = None) -> Transformer:
+def from_shape(shape: dict[str, float], seq_len: float | None = None) -> Model:
     """Build a transformer of float64 scalars from a shape by name of attribute.
 
     Args:
@@ -36,7 +36,7 @@ def from_shape(shape: dict[str, float], seq_len: float | None = None) -> Transfo
     values = DEFAULTS | shape | ({} if seq_len is None else {"seq_len": seq_len})
     if not 0.0 < number(values["seq_len"]) < math.inf:
         raise InputError(f"seq_len: expected a positive number of tokens, got {seq_len!r}")
-    return Transformer(**{key: np.float64(value) for key, value in values.items()})
+    return Model(**{key: np.float64(value) for key, value in values.items()})
 
 
 def _hub_name(name: str) -> str:
@@ -88,7 +88,7 @@ def _config_path(name_or_path: str) -> Path | None:
     return path if path.exists() or path.suffix == ".json" else None
 
 
-def transformer(name_or_path: str, seq_len: float | None = None) -> Transformer:
+def transformer(name_or_path: str, seq_len: float | None = None) -> Model:
     """Build the transformer of a catalog name or of a Hugging Face `config.json`.
 
     Args:

@@ -8,7 +8,7 @@ import numpy as np
 
 from dmodel.catalog.chips import chip
 from dmodel.catalog.loader import Entry, document, field, number, resolve, table
-from dmodel.hardware import Network, System
+from dmodel.records import Cluster, Network
 from dmodel.topology import check, slices
 from dmodel.types import InputError
 
@@ -46,7 +46,7 @@ def _network(main: str) -> Network:
     return found
 
 
-def system(name: str, precision: str = "bf16") -> System:
+def system(name: str, precision: str = "bf16") -> Cluster:
     """Build the system of that name for a matmul precision.
 
     A torus level's bandwidth is the sum over all links of a chip, one direction.
@@ -67,7 +67,11 @@ def system(name: str, precision: str = "bf16") -> System:
     [8.0, inf]
     """
     main = resolve("systems", name)
-    return System(chip=chip(table("systems")[main]["chip"], precision), network=_network(main))
+    return Cluster(
+        chip=chip(table("systems")[main]["chip"], precision),
+        network=_network(main),
+        devices=np.float64(0.0),
+    )
 
 
 def default_system(accelerator: str) -> str:
@@ -109,7 +113,7 @@ def system_for(
     precision: str = "bf16",
     *,
     whole: bool = False,
-) -> System:
+) -> Cluster:
     """Build the system that a configuration ran on; two levels unless `whole`, so that the systems
     of many rows stack.
 
@@ -181,7 +185,7 @@ def system_name_for(accelerator: str, stack: str = "") -> str:
 
 def system_by_stack(
     accelerator: str, stack: str = "", domain_size: float | None = None, precision: str = "bf16"
-) -> System:
+) -> Cluster:
     """Build the system that a trace ran on; always two levels, so that the systems of many rows
     stack.
 

@@ -11,7 +11,7 @@ from dmodel.types import InputError
 
 if TYPE_CHECKING:
     from dmodel.cli.question import Setting
-    from dmodel.plan import Plan
+    from dmodel.records import Plan
 
 SAID = (
     "step_time_s",

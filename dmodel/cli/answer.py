@@ -11,7 +11,7 @@ from dmodel.cli.output import Document, digits, gib, percent, seconds, show_line
 
 if TYPE_CHECKING:
     from dmodel.cli.question import Setting
-    from dmodel.plan import Plan
+    from dmodel.records import Plan
 
 CONVENTION_NAMES = {
     "6N": "weights only",
@@ -24,6 +24,7 @@ def _outcome(system: Any, model: Any, plan: Any, coefficients: Any, fitted: Any)
     """Everything that is said of one plan, in one compiled call. Memory is the fullest device's,
     with all that it holds (`design` too)."""
     from dmodel import run, step
+    from dmodel.breakdown import TERMS
     from dmodel.cost.memory import out_of_memory_probability
     from dmodel.counts import CONVENTIONS
     from dmodel.footprint import whole
@@ -34,7 +35,7 @@ def _outcome(system: Any, model: Any, plan: Any, coefficients: Any, fitted: Any)
     )
     memory = step.memory_use(model, plan, footprint=footprint)
     return {
-        "breakdown": {f"{term}_s": getattr(breakdown, term) for term in step.TERMS},
+        "breakdown": {f"{term}_s": getattr(breakdown, term) for term in TERMS},
         "memory": {f"{name}_bytes": value for name, value in vars(memory).items()},
         "oom_probability": out_of_memory_probability(
             memory.total, system.chip.hbm_bytes, fitted.spread
@@ -65,10 +66,10 @@ def answer(job: Setting, plan: Plan) -> Document:
     import jax
     import jax.numpy as jnp
 
+    from dmodel.breakdown import TERMS
     from dmodel.cost.memory import Memory
     from dmodel.counts import CONVENTIONS
     from dmodel.energy import GRID_KG
-    from dmodel.step import TERMS
 
     asked = (job.system, job.model, plan, job.coefficients, job.profile.footprint_for(job.stack))
     leaves = jax.tree.map(lambda x: jnp.asarray(x, float), asked)

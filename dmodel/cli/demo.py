@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from calibration.traces import Cases, TraceTable
     from dmodel.cli.question import Setting
-    from dmodel.plan import Plan
     from dmodel.profiles import Profile
+    from dmodel.records import Plan
 
 Out = Annotated[
     Path,
@@ -188,7 +188,7 @@ def _question(cases: Cases, fitted: Profile) -> Setting:
     from dmodel.cli.question import setting
 
     asked = setting(JOB._replace(profile="prior"))
-    split = np.asarray(cases.plan.tp) * np.asarray(cases.plan.pp) > 1.0
+    split = np.asarray(cases.plan.layout.tp) * np.asarray(cases.plan.layout.pp) > 1.0
     stacks = Counter(
         cases.labels.stack[split & (cases.labels.accelerator == asked.accelerator)].tolist()
     )

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dmodel.cli.output import Document, percent
+from dmodel.records import leaf
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,11 +23,11 @@ def row_of(c: Candidate, stated: Problem) -> list[float]:
     """A candidate as a row of the space, whose plans share one precision."""
     from dmodel.design.rows import COLUMNS
     from dmodel.design.space import placements
-    from dmodel.plan import SCHEDULES
+    from dmodel.records import SCHEDULES
 
-    order = placements(stated.space).index(c.plan.placement)
-    code = {"schedule": SCHEDULES.index(c.plan.schedule), "placement": order, "precision": 0}
-    return [float(code[name] if name in code else getattr(c.plan, name)) for name in COLUMNS]
+    order = placements(stated.space).index(c.plan.layout.placement)
+    code = {"schedule": SCHEDULES.index(c.plan.layout.schedule), "placement": order, "precision": 0}
+    return [float(code[name] if name in code else leaf(c.plan, name)) for name in COLUMNS]
 
 
 def _judged(stated: Problem, rows: np.ndarray, unconstrained: np.ndarray) -> list[Any]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from dmodel.cli.question import Setting
     from dmodel.design import Candidate, Design, Limits, Problem
-    from dmodel.plan import Plan
+    from dmodel.records import Plan
 
 DAY_S = 86400.0
 
@@ -236,8 +236,8 @@ def design_document(found: Design, top: int | None = None) -> Document:
 
 def candidate_document(c: Candidate) -> Document:
     """One plan of a search as plain data."""
+    from dmodel.breakdown import TERMS
     from dmodel.cli.question import plan_document, short
-    from dmodel.step import TERMS
 
     plan = plan_document(c.plan)
     return {

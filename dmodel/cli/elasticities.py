@@ -8,7 +8,7 @@ from dmodel.cli.output import Document
 
 if TYPE_CHECKING:
     from dmodel.cli.question import Setting
-    from dmodel.plan import Plan
+    from dmodel.records import Plan
     from dmodel.sensitivity import Case
 
 

@@ -13,8 +13,7 @@ from dmodel.types import InputError
 
 if TYPE_CHECKING:
     from dmodel.cli.question import Setting
-    from dmodel.plan import Plan
-    from dmodel.workload import Transformer
+    from dmodel.records import Model, Plan
 
 EmitTo = Annotated[
     str | None,
@@ -52,7 +51,7 @@ def check_target(target: str | None, file: Path | None) -> None:
         )
 
 
-def emit_document(asked: Setting, model: Transformer, plan: Plan, target: str) -> Document:
+def emit_document(asked: Setting, model: Model, plan: Plan, target: str) -> Document:
     """The settings, their text, what is left out of them and which rules of the framework the plan
     breaks."""
     import math

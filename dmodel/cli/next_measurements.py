@@ -21,6 +21,7 @@ from dmodel.cli.output import (
     show_table,
     stop,
 )
+from dmodel.records import leaf
 from dmodel.types import InputError
 
 if TYPE_CHECKING:
@@ -232,10 +233,10 @@ def _chosen(cases: Cases, found: Any, problem: Problem, chosen: Choice) -> list[
             "accelerator": str(labels.accelerator[i]),
             "devices": int(labels.n_accel[i]),
             **{
-                n: float(np.broadcast_to(getattr(plan, n), (len(cases),))[i])
+                n: float(np.broadcast_to(leaf(plan, n), (len(cases),))[i])
                 for n in ("dp", "tp", "pp", "cp", "micro_batch")
             },
-            "recompute_layers": float(plan.recompute_layers[i]),  # type: ignore[index]
+            "recompute_layers": float(plan.layout.recompute_layers[i]),  # type: ignore[index]
             "global_batch": float(plan.global_batch[i]),  # type: ignore[index]
             "step_time_s": float(found.step_time_s[i]),
             "step_time_s_low": None if np.isnan(low[i]) else float(low[i]),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dmodel.cli.options import Degrees, Job
-from dmodel.plan import PLACEMENT
+from dmodel.records import PLACEMENT, leaf
 from dmodel.types import InputError
 
 if TYPE_CHECKING:
@@ -16,10 +16,8 @@ if TYPE_CHECKING:
     from dmodel.coefficients import Coefficients
     from dmodel.design import Choices, Kept, Laid
     from dmodel.footprint import Footprint
-    from dmodel.hardware import System
-    from dmodel.plan import Plan
     from dmodel.profiles import Profile
-    from dmodel.workload import Transformer
+    from dmodel.records import Cluster, Model, Plan
 
 RECOMPUTE = {"none": (0.0, 0.0), "selective": (0.0, 1.0), "full": (1.0, 0.0)}
 """Name → share of the layers recomputed in full, share whose attention core alone is recomputed."""
@@ -35,8 +33,8 @@ class Setting(NamedTuple):
       level_names: of the network, innermost first. reason: why this profile.
     """
 
-    system: System
-    model: Transformer
+    system: Cluster
+    model: Model
     coefficients: Coefficients
     profile: Profile
     reason: str
@@ -224,7 +222,7 @@ def settings(
     from calibration.traces.rows import OPERAND_BYTES, SCALE_READS
     from calibration.traces.schema import base_precision
     from calibration.traces.sharding import GROWN, reduction
-    from dmodel.plan import Plan
+    from dmodel.records import Plan
 
     flash = choice("attention", attention, ("flash", "none")) == "flash"
     precision = choice("precision", base_precision(job.precision), tuple(OPERAND_BYTES))
@@ -250,12 +248,11 @@ def settings(
         | {name: value for name, value in tensor._asdict().items() if name != "said"}
     )
     held: dict[str, Any] = {name: np.float64(value) for name, value in told.items()}
-    plan = Plan(
+    plan = Plan.of(
         dp=1.0,
         global_batch=1.0,
         flash=np.float64(flash),
         operand_bytes=np.float64(OPERAND_BYTES[precision]),
-        low_precision=np.float64(OPERAND_BYTES[precision] < 2.0),
         attention_bytes=np.float64(1.0 if narrow else 2.0),
         scale_passes=np.float64(SCALE_READS.get(precision, 0.0)),
         **held,
@@ -459,16 +456,16 @@ def plan(job: Setting, degrees: Degrees) -> tuple[Plan, list[str]]:
     )
     again = again._replace(layers=share) if isinstance(share, float) else again
     if not degrees.recompute:
-        again = by_modules(*at, float(job.model.n_layers / found.pp)) or again
+        again = by_modules(*at, float(job.model.n_layers / found.layout.pp)) or again
     if degrees.offload is not None:
         again = again._replace(inputs=degrees.offload, others=degrees.offload)
     elif degrees.recompute in ("", "none"):
         again = offloaded(
             again, "", layers_in_host_memory(*at, float(degrees.zero), float(degrees.pp))
         )
-    laid = _stages(job, float(found.pp), float(found.interleave))
+    laid = _stages(job, float(found.layout.pp), float(found.layout.interleave))
     found = redone(
-        again, job.model, found.replace(stage_excess=laid.excess, head_displaces=laid.displaced)
+        again, job.model, found.having(stage_excess=laid.excess, head_displaces=laid.displaced)
     )
     assumed.extend(laid.said)
     assumed.extend(
@@ -478,10 +475,13 @@ def plan(job: Setting, degrees: Degrees) -> tuple[Plan, list[str]]:
         assumed.append("cp: causal sequences held in order, all ranks wait for the last")
     if degrees.sp is None:
         assumed.append(
-            f"sequence parallelism {'on' if found.sp else 'off'}: the default for tp = {degrees.tp}"
+            f"sequence parallelism {'on' if found.layout.sp else 'off'}: "
+            f"the default for tp = {degrees.tp}"
         )
     if degrees.zero and degrees.shard is None:
-        assumed.append(f"ZeRO-{degrees.zero} over all {float(found.dp):g} data-parallel ranks")
+        assumed.append(
+            f"ZeRO-{degrees.zero} over all {float(found.layout.dp):g} data-parallel ranks"
+        )
     return found, assumed
 
 
@@ -495,10 +495,10 @@ def recompute_of(text: str) -> str | float:
 
 def _recompute(plan: Plan) -> str:
     """What is done again, in words."""
-    if plan.recompute_elementwise:
+    if plan.layout.recompute_elementwise:
         return "selective"
-    pair = (float(plan.recompute_layers), float(plan.recompute_attention))
-    if pair[0] == 0.0 and (plan.recompute_products or plan.recompute_bytes):
+    pair = (float(plan.layout.recompute_layers), float(plan.layout.recompute_attention))
+    if pair[0] == 0.0 and (plan.layout.recompute_products or plan.layout.recompute_bytes):
         return "parts of a layer"
     return {known: name for name, known in RECOMPUTE.items()}.get(
         pair, f"{pair[0]:.2f} of the layers"
@@ -519,18 +519,18 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         "micro_batch",
         "global_batch",
     )
-    numbers = {name: _integer(float(getattr(plan, name))) for name in integers}
+    numbers = {name: _integer(float(leaf(plan, name))) for name in integers}
     return {
         **numbers,
         "n_microbatches": _integer(float(plan.n_microbatches)),
-        "sp": bool(plan.sp),
+        "sp": bool(plan.layout.sp),
         "recompute": _recompute(plan),
-        "offload": float(plan.offload),
-        "etp": _integer(float(plan.etp)),
-        "reshard": bool(plan.reshard),
-        "placement": list(plan.placement),
-        "schedule": plan.schedule,
-        "attention": "flash" if plan.flash else "none",
+        "offload": float(plan.layout.offload),
+        "etp": _integer(float(plan.layout.etp)),
+        "reshard": bool(plan.layout.reshard),
+        "placement": list(plan.layout.placement),
+        "schedule": plan.layout.schedule,
+        "attention": "flash" if plan.software.flash else "none",
     }
 
 

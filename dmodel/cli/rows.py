@@ -62,7 +62,7 @@ def predicted(table: TraceTable, profile: str | None) -> tuple[Cases, Prediction
     from calibration.predict import predict
     from calibration.traces import to_cases
     from dmodel import profiles
-    from dmodel.step import TERMS
+    from dmodel.breakdown import TERMS
 
     cases = to_cases(table)
     found = predict(cases, None if profile is None else profiles.load(profile))

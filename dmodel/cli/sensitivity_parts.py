@@ -19,11 +19,12 @@ from dmodel.cli.sensitivity_shown import (
     draw_tornado,
     make_folder,
 )
+from dmodel.records import leaf
 from dmodel.types import InputError
 
 if TYPE_CHECKING:
     from dmodel.cli.question import Setting
-    from dmodel.plan import Plan
+    from dmodel.records import Plan
     from dmodel.sensitivity import Case, Searched
     from dmodel.sensitivity.case import Inputs
 
@@ -114,17 +115,17 @@ def answer(asked: Setting, degrees: Degrees, w: Wanted) -> tuple[Document, Figur
         base, assumed = settings(asked, degrees.attention, staged=bool(choices.kept))
         assumed.extend(said)
         # one program for stages of one chunk and of several, compiled while the plans are searched
-        shared = base.replace(schedule="interleaved") if base.schedule == "1f1b" else base
+        shared = base.having(schedule="interleaved") if base.layout.schedule == "1f1b" else base
         opening = case_of(
             asked,
-            shared.replace(dp=float(asked.devices), global_batch=float(asked.global_batch)),
+            shared.having(dp=float(asked.devices), global_batch=float(asked.global_batch)),
             w,
         )
         _check_names(inputs(opening, asked.level_names), w)
         ready = _compile_ahead(inputs(opening, asked.level_names), w)
         plans = searched(opening, base=base, choices=choices, level_names=asked.level_names)
         say(f"best of {plans.considered:,} valid plans")
-        chosen = plans.best.plans[0].replace(schedule=shared.schedule)
+        chosen = plans.best.plans[0].having(schedule=shared.layout.schedule)
         _while_compiling(plans, w)
         ready.result()
     else:
@@ -266,7 +267,7 @@ def _reoptimized(asked: Setting, case: Case, output: str) -> Document:
     return {
         "value": found.value,
         "step_time_s": found.step_time_s,
-        "plan": {name: float(getattr(found.plan, name)) for name in names},
+        "plan": {name: float(leaf(found.plan, name)) for name in names},
         "active": [{"name": a.name, "price": a.price} for a in found.active],
         "residual": found.residual,
         "unique": found.unique,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dmodel.cli.sheet import Sheet
     from dmodel.theory.rows import Answers
     from dmodel.theory.search import Best
-    from dmodel.theory.study import Cluster
+    from dmodel.theory.study import SmallestCluster
 
 BATCH_LAWS = ("default", "none", "deepseek")
 
@@ -250,7 +250,7 @@ SWEEP = ("d_model", "training_flop", "n_gpus", "utilization", "train_time_months
 """Columns of a sweep."""
 
 
-def _cells(cluster: Cluster) -> Document:
+def _cells(cluster: SmallestCluster) -> Document:
     best = cluster.best
     return {
         "d_model": int(cluster.run.d_model),

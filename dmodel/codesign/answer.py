@@ -17,8 +17,7 @@ from dmodel.codesign.question import Question, question
 from dmodel.codesign.relax import ANNEAL, Search, relax
 from dmodel.codesign.unknowns import unit_of
 from dmodel.coefficients import Coefficients
-from dmodel.hardware import System
-from dmodel.workload import Transformer
+from dmodel.records import Cluster, Model
 
 
 class Evaluations(NamedTuple):
@@ -85,8 +84,8 @@ class CoDesign(NamedTuple):
 
 
 def codesign(
-    system: System,
-    model: Transformer,
+    system: Cluster,
+    model: Model,
     coefficients: Coefficients,
     *,
     objective: str,

@@ -20,7 +20,7 @@ from dmodel.codesign.laws import loss
 from dmodel.codesign.limits import NO_LIMIT
 from dmodel.codesign.outcome import NAMES, OBJECTIVES
 from dmodel.codesign.question import Question
-from dmodel.workload import Transformer
+from dmodel.records import Model
 
 CELLS = 4000
 
@@ -37,7 +37,7 @@ class Corner(NamedTuple):
 def _corner(stated: Question, at: np.ndarray) -> Corner:
     """Count the parameters of the model at one end of all bounds."""
     sizes = dict(zip(stated.unknowns.names, np.exp(at).tolist(), strict=True))
-    model: Transformer = model_of(sizes, stated.world.fixed)
+    model: Model = model_of(sizes, stated.world.fixed)
     n: counts.Parameters = counts.parameter_groups(model)  # type: ignore[reportCallIssue]
     embedding = float(n.embedding)
     everything = float(counts.active_parameters(model))

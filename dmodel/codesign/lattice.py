@@ -9,7 +9,7 @@ from itertools import product
 import numpy as np
 
 from dmodel.codesign.unknowns import Fixed, Unknowns, shaped
-from dmodel.workload import Transformer
+from dmodel.records import Model
 
 DISCRETE = ("head_dim", "d_model", "n_layers", "ff_ratio", "global_batch", "devices")
 """Sizes that are rounded, in this order: a width follows the head, the MLP the width."""
@@ -136,7 +136,7 @@ def points(values: Mapping[str, np.ndarray]) -> list[dict[str, float]]:
     ]
 
 
-def model_of(sizes: Mapping[str, float], at: Fixed) -> Transformer:
+def model_of(sizes: Mapping[str, float], at: Fixed) -> Model:
     """The model of sizes, whole numbers where its shape is counted."""
     found = shaped({k: np.float64(v) for k, v in sizes.items()}, at)  # type: ignore[arg-type]
     whole = ("n_layers", "d_model", "d_ff", "n_heads", "n_kv_heads", "head_dim")

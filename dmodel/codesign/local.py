@@ -21,7 +21,7 @@ from dmodel.codesign.limits import Goal, excess, merit
 from dmodel.codesign.outcome import NAMES, Outcome, World
 from dmodel.codesign.relax import aggregated, named
 from dmodel.codesign.unknowns import Unknowns
-from dmodel.plan import Plan
+from dmodel.records import Plan
 from dmodel.smooth import SHARPNESS
 from dmodel.stages import ENDS
 from dmodel.sweep import quick_to_compile
@@ -67,15 +67,19 @@ class Local(NamedTuple):
 def held(plan: Plan, x: dict[str, jax.Array]) -> Plan:
     """The plan at other sizes: dp is what tp, cp and pp leave of the devices, the sharding group
     the same share of it."""
-    dp = x["devices"] / (plan.tp * plan.cp * plan.pp)
-    return plan.replace(
-        dp=dp, shard=1.0 + (dp - 1.0) * _share(plan), global_batch=x["global_batch"]
-    )
+    layout = plan.layout
+    dp = x["devices"] / (layout.tp * layout.cp * layout.pp)
+    return plan.having(dp=dp, shard=1.0 + (dp - 1.0) * _share(plan), global_batch=x["global_batch"])
 
 
 def _share(plan: Plan) -> jax.Array:
     """(shard − 1) / (dp − 1): 1 for all of dp, 0 for no sharding."""
-    return jnp.where(plan.dp > 1.0, (plan.shard - 1.0) / jnp.maximum(plan.dp - 1.0, 1e-9), 1.0)
+    layout = plan.layout
+    return jnp.where(
+        layout.dp > 1.0,
+        (layout.shard - 1.0) / jnp.maximum(layout.dp - 1.0, 1e-9),
+        1.0,
+    )
 
 
 def judged(
@@ -85,9 +89,9 @@ def judged(
     sizes = named(x, names)
     used = held(plan, sizes)
     found = aggregated(sizes, used, world, at, sharpness)
-    once = used.dp * used.micro_batch / used.global_batch
-    items = sizes["n_layers"] + jnp.where(jnp.asarray(used.stage_excess) > 0.0, ENDS, 0.0)
-    own = [once, used.pp * used.interleave / items, used.pp * once * FULL]
+    once = used.layout.dp * used.layout.micro_batch / used.global_batch
+    items = sizes["n_layers"] + jnp.where(jnp.asarray(used.layout.stage_excess) > 0.0, ENDS, 0.0)
+    own = [once, used.layout.pp * used.layout.interleave / items, used.layout.pp * once * FULL]
     rows = jnp.concatenate([excess(found.quantities, at), jnp.log(jnp.stack(own))])
     return jnp.concatenate([merit(found.quantities, at)[None], rows]), found
 
@@ -161,7 +165,9 @@ class _Problem:
         sharpness: float,
     ):
         # 1F1B is interleaving with one chunk: one program for both
-        same = plan.replace(schedule="interleaved" if plan.schedule == "1f1b" else plan.schedule)
+        same = plan.having(
+            schedule="interleaved" if plan.layout.schedule == "1f1b" else plan.layout.schedule
+        )
         floats = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype=float), (same, world, at))
         self.args = (*floats, unknowns.names, sharpness)
         self.free, self.start, self.evaluations = unknowns.free, start.copy(), 0

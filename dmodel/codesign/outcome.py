@@ -16,11 +16,9 @@ from dmodel.codesign.unknowns import Fixed, equipped, shaped
 from dmodel.coefficients import Coefficients
 from dmodel.footprint import Footprint
 from dmodel.goodput import Reliability, goodput
-from dmodel.hardware import System
-from dmodel.plan import Plan
+from dmodel.records import Cluster, Model, Plan
 from dmodel.step import memory_use, step_time
 from dmodel.types import Array, stack
-from dmodel.workload import Transformer
 
 QUANTITIES = {
     "seconds": "s",
@@ -79,7 +77,7 @@ class Outcome(struct.PyTreeNode, kw_only=True):
     parameters: Array
 
 
-def parameters(model: Transformer, laws: Laws) -> jax.Array:
+def parameters(model: Model, laws: Laws) -> jax.Array:
     """Effective parameters by the laws of loss and shape [count]: active ones, with or without
     embeddings as the loss law counts them.
 
@@ -96,7 +94,7 @@ def parameters(model: Transformer, laws: Laws) -> jax.Array:
     )
 
 
-def tokens_of(x: dict[str, jax.Array], model: Transformer, world: World) -> jax.Array:
+def tokens_of(x: dict[str, jax.Array], model: Model, world: World) -> jax.Array:
     """Tokens of the run: the unknown, or by the data law [token]."""
     law = world.laws.data
     followed = law.ratio * counts.active_parameters(model) ** law.exponent
@@ -113,8 +111,8 @@ class Step(struct.PyTreeNode, kw_only=True):
 
 
 def step(
-    system: System,
-    model: Transformer,
+    system: Cluster,
+    model: Model,
     plan: Plan,
     c: Coefficients,
     footprint: Footprint,
@@ -130,9 +128,9 @@ def step(
 
 
 def whole_run(
-    system: System,
+    system: Cluster,
     area: Array,
-    model: Transformer,
+    model: Model,
     plan: Plan,
     seen: Step,
     tokens: Array,

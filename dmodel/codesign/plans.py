@@ -28,8 +28,7 @@ from dmodel.design.rows import COLUMNS, all_rows, plans
 from dmodel.design.search import LARGE, exact
 from dmodel.design.space import Choices, count
 from dmodel.goodput import goodput
-from dmodel.plan import Plan
-from dmodel.workload import Transformer
+from dmodel.records import Model, Plan
 
 INFEASIBLE = 1e6
 """Merit of a design that breaks a limit, before its violation is added: worse than all that keep
@@ -71,7 +70,7 @@ class Ranked(NamedTuple):
     tokens: np.ndarray
     cost: np.ndarray
     over: np.ndarray
-    model: Transformer
+    model: Model
     device: Any
 
 
@@ -97,7 +96,7 @@ def _compiled() -> dict[str, Any]:
     def device(x: dict, world: World) -> Any:
         return equipped(x, world.fixed)
 
-    def about(model: Transformer, world: World) -> tuple:
+    def about(model: Model, world: World) -> tuple:
         return (
             parameters(model, world.laws),
             counts.model_flops_per_token(model, "6N+6Lhs"),
@@ -211,7 +210,7 @@ class Planner:
         return self._rows[whole], len(self._rows[whole])
 
     def stated(
-        self, sizes: Mapping[str, float], model: Transformer, system: Any, sample: int = 0
+        self, sizes: Mapping[str, float], model: Model, system: Any, sample: int = 0
     ) -> Problem:
         """The search for a plan at these sizes, under one sample of the coefficients."""
         c = jax.tree.map(lambda leaf: leaf[sample], self.world.coefficients)
@@ -266,7 +265,7 @@ class Planner:
         return int(kept[best]), jax.tree.map(lambda leaf: leaf[best], steady), whole
 
     def tokens_of(
-        self, seen: Step, sizes: dict, model: Transformer, system: Any, n: int
+        self, seen: Step, sizes: dict, model: Model, system: Any, n: int
     ) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Seconds, dollars and joules per token of each plan, and the tokens that it trains
         `[n]`."""
@@ -285,12 +284,12 @@ class Planner:
         }
         return rates, self._tokens(sizes, model, rates, n)
 
-    def about(self, model: Transformer) -> tuple[float, ...]:
+    def about(self, model: Model) -> tuple[float, ...]:
         """Effective parameters, model FLOP per token, active parameters."""
         return tuple(float(x) for x in _compiled()["about"](model, self.world))
 
     def _costs(
-        self, seen: Step, sizes: dict, model: Transformer, system: Any, n: int
+        self, seen: Step, sizes: dict, model: Model, system: Any, n: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Tokens, cost and excess of `Ranked`."""
         rates, tokens = self.tokens_of(seen, sizes, model, system, n)
@@ -319,7 +318,7 @@ class Planner:
             self.world.law_tokens
         )
 
-    def _tokens(self, sizes: dict, model: Transformer, rates: dict, n: int) -> np.ndarray:
+    def _tokens(self, sizes: dict, model: Model, rates: dict, n: int) -> np.ndarray:
         """Tokens of each plan `[n]`: given, by the data law, all that the budgets pay for, or as
         few as the loss needs."""
         known, flop, active = self.about(model)
@@ -354,7 +353,7 @@ class Planner:
         """Judge the chosen plan by all limits."""
         system, area = ranked.device
         # names do not matter here, and one program serves all
-        same = jax.tree.map(jnp.asarray, plan.replace(schedule="1f1b", placement=()))
+        same = jax.tree.map(jnp.asarray, plan.having(schedule="1f1b", placement=()))
         found = _compiled()["run"](
             system, area, ranked.model, same, seen, jnp.asarray(sizes["tokens"]), self.world
         )

@@ -19,11 +19,9 @@ from dmodel.coefficients import Coefficients
 from dmodel.design.space import Choices
 from dmodel.footprint import LEAST, Footprint
 from dmodel.goodput import Reliability
-from dmodel.hardware import System
-from dmodel.plan import Plan
+from dmodel.records import Cluster, Model, Plan
 from dmodel.topology import capacity, check_devices
 from dmodel.types import InputError, enable_float64, number
-from dmodel.workload import Transformer
 
 PLAIN = Choices(zero=(0, 1, 3), sp=(1,))
 """What plans may vary where nothing is said: sizes vary too, and every size asks for its own
@@ -51,8 +49,8 @@ class Question(NamedTuple):
 
 
 def question(
-    system: System,
-    model: Transformer,
+    system: Cluster,
+    model: Model,
     coefficients: Coefficients,
     *,
     objective: str,
@@ -109,7 +107,7 @@ def question(
         reliability=reliability,
         law_tokens=float(by_law),
     )
-    base = Plan(dp=1.0, global_batch=1.0) if base is None else base.alike()
+    base = Plan.of(dp=1.0, global_batch=1.0) if base is None else base.alike()
     return Question(sought, world, at, base, PLAIN if choices is None else choices, objective)
 
 

@@ -22,7 +22,7 @@ from flax import struct
 from dmodel.codesign.limits import Goal, excess, merit
 from dmodel.codesign.outcome import NAMES, Outcome, World, outcome
 from dmodel.codesign.unknowns import Unknowns
-from dmodel.plan import Plan
+from dmodel.records import Plan
 from dmodel.smooth import SHARPNESS
 from dmodel.sweep import quick_to_compile
 from dmodel.types import Array
@@ -72,10 +72,10 @@ def relaxed_plan(
     share = jax.nn.softmax(z[:4], 0) * jnp.log(x["devices"])[None]
     dp, tp, cp, pp = jnp.unstack(share)
     free = jax.nn.sigmoid(z[4:])
-    chunks = float(base.schedule in ("1f1b", "interleaved"))
+    chunks = float(base.layout.schedule in ("1f1b", "interleaved"))
     staged = jnp.maximum(jnp.log(x["n_layers"]) - pp, 0.0)
     sharded = jnp.clip(jnp.asarray(arm.zero), 0.0, 1.0)
-    return base.replace(
+    return base.having(
         dp=jnp.exp(dp),
         tp=jnp.exp(tp),
         cp=jnp.exp(cp),
@@ -90,8 +90,8 @@ def relaxed_plan(
         micro_batch=jnp.exp(free[0] * jnp.maximum(jnp.log(x["global_batch"]) - dp, 0.0)),
         global_batch=x["global_batch"],
         recompute_layers=free[1],
-        recompute_attention=free[2] * (1.0 - base.flash),
-        schedule="interleaved" if base.schedule == "1f1b" else base.schedule,
+        recompute_attention=free[2] * (1.0 - base.software.flash),
+        schedule="interleaved" if base.layout.schedule == "1f1b" else base.layout.schedule,
     )
 
 
@@ -103,10 +103,10 @@ def structure(plan: Plan, x: dict[str, jax.Array], world: World) -> jax.Array:
     batch."""
     heads = world.fixed.head_share * x["d_model"] / x["head_dim"]
     over = [
-        plan.tp / heads,
-        plan.pp / x["n_layers"],
-        plan.cp / world.fixed.model.seq_len,
-        plan.dp / x["global_batch"],
+        plan.layout.tp / heads,
+        plan.layout.pp / x["n_layers"],
+        plan.layout.cp / world.fixed.model.seq_len,
+        plan.layout.dp / x["global_batch"],
     ]
     return jnp.log(jnp.stack(jnp.broadcast_arrays(*over)))
 

@@ -16,9 +16,8 @@ import numpy as np
 from flax import struct
 
 from dmodel.codesign.bill import Bill, scaled
-from dmodel.hardware import System
+from dmodel.records import Cluster, Model
 from dmodel.types import Array, InputError
-from dmodel.workload import Transformer
 
 SIZES = ("n_layers", "d_model", "ff_ratio", "head_dim", "global_batch", "tokens", "devices")
 CHIP = ("flops_per_s", "hbm_bytes", "hbm_bytes_per_s")
@@ -123,7 +122,7 @@ def freed(free: Sequence[str], names: Sequence[str]) -> set[str]:
 
 
 def catalog_values(
-    system: System, model: Transformer, global_batch: float, tokens: float, devices: float
+    system: Cluster, model: Model, global_batch: float, tokens: float, devices: float
 ) -> dict[str, float]:
     """Value of every name for a system and a model."""
     chip, net = system.chip, system.network
@@ -180,14 +179,14 @@ class Fixed(struct.PyTreeNode, kw_only=True):
         fixed number of them.
     """
 
-    system: System
-    model: Transformer
+    system: Cluster
+    model: Model
     bill: Bill
     head_share: Array
     own_heads: Array
 
 
-def fixed(system: System, model: Transformer, bill: Bill) -> Fixed:
+def fixed(system: Cluster, model: Model, bill: Bill) -> Fixed:
     """`Fixed` of a catalog's system and model."""
     return Fixed(
         system=system,
@@ -198,7 +197,7 @@ def fixed(system: System, model: Transformer, bill: Bill) -> Fixed:
     )
 
 
-def shaped(x: dict[str, jax.Array], at: Fixed) -> Transformer:
+def shaped(x: dict[str, jax.Array], at: Fixed) -> Model:
     """The model of other sizes: `n_heads = share · h / e`, `f = ratio · h`; KV heads as many as
     heads, or as many as the catalog's."""
     heads = at.head_share * x["d_model"] / x["head_dim"]
@@ -228,7 +227,7 @@ class Device(NamedTuple):
     """A system of other sizes, with its price and power by the bill, and the area of its die
     [mm²]."""
 
-    system: System
+    system: Cluster
     area_mm2: Array
 
 

@@ -20,8 +20,8 @@ import jax.numpy as jnp
 from flax import struct
 
 from dmodel.coefficients import Coefficients
-from dmodel.hardware import Network
 from dmodel.once import once
+from dmodel.records import Network
 from dmodel.smooth import SHARPNESS, clip, inverse, maximum, minimum, ramp
 from dmodel.types import Array, each, per_level, stack, trailing
 

@@ -9,12 +9,10 @@ import jax.numpy as jnp
 
 from dmodel.coefficients import Coefficients
 from dmodel.counts import WORD, Matmuls
-from dmodel.hardware import Chip
-from dmodel.plan import Plan
+from dmodel.records import Chip, Model, Plan
 from dmodel.smooth import SHARPNESS, excess, maximum, ramp
 from dmodel.traffic import Passes
 from dmodel.types import Array, each, stack
-from dmodel.workload import Transformer
 
 
 def matmul_time(
@@ -148,16 +146,22 @@ arXiv 2407.08608: 1.2 PFLOP/s for 0.74)."""
 
 def narrowed(plan: Plan) -> Array:
     """Time of the products of attention over that in 16 bits [1]: `1 / NARROW_ATTENTION` where
-    fused and `Plan.attention_bytes` is 1."""
-    return 1.0 / (1.0 + (NARROW_ATTENTION - 1.0) * plan.flash * ramp(2.0 - plan.attention_bytes))
+    fused and `Precision.attention_bytes` is 1."""
+    return 1.0 / (
+        1.0
+        + (NARROW_ATTENTION - 1.0)
+        * plan.software.flash
+        * ramp(2.0 - plan.precision.attention_bytes)
+    )
 
 
 def older_kernels(plan: Plan) -> Passes:
     """Time of both passes of attention over that by the newest fused kernels of the chip [1]: `1 /
-    Plan.attention_rate` forward and
-    `1 / Plan.attention_backward_rate` backward where fused, else 1."""
-    rates = plan.attention_rate, plan.attention_backward_rate
-    return Passes(*(1.0 + plan.flash * (1.0 / rate - 1.0) for rate in rates))
+    Software.attention_rate` forward and
+    `1 / Software.attention_backward_rate` backward where fused, else 1."""
+    software = plan.software
+    rates = software.attention_rate, software.attention_backward_rate
+    return Passes(*(1.0 + software.flash * (1.0 / rate - 1.0) for rate in rates))
 
 
 VECTOR = 16.0
@@ -165,7 +169,7 @@ VECTOR = 16.0
 to 67 on H100 (NVIDIA data sheets)."""
 
 
-def off_matrix_units(model: Transformer, plan: Plan) -> Array:
+def off_matrix_units(model: Model, plan: Plan) -> Array:
     """Times as long as unfused attention takes because its heads miss the matrix units [1]: 16
     where a head is no multiple of 8 elements.
 
@@ -176,7 +180,7 @@ def off_matrix_units(model: Transformer, plan: Plan) -> Array:
     0.
     """
     away = jnp.abs(model.head_dim - 8.0 * jnp.round(model.head_dim / 8.0))
-    return 1.0 + (VECTOR - 1.0) * (1.0 - plan.flash) * jnp.where(away > 0.5, 1.0, 0.0)
+    return 1.0 + (VECTOR - 1.0) * (1.0 - plan.software.flash) * jnp.where(away > 0.5, 1.0, 0.0)
 
 
 UNALIGNED = 2.0
@@ -189,7 +193,7 @@ times as much per width at tp 1 as at tp 2, where ranks hold 25,128 columns."""
 def off_vectors(plan: Plan) -> Array:
     """Times as long as products of the logits take whose rows miss loads of 16 bytes [1]; see
     `UNALIGNED`."""
-    return 1.0 + (UNALIGNED - 1.0) * plan.unpadded_vocab
+    return 1.0 + (UNALIGNED - 1.0) * plan.software.unpadded_vocab
 
 
 def streaming_time(nbytes: Array, chip: Chip, coefficients: Coefficients) -> Array:

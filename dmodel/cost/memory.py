@@ -9,10 +9,9 @@ from jax.scipy.special import ndtr
 from dmodel import counts
 from dmodel.footprint import LEAST, Footprint
 from dmodel.once import once
-from dmodel.plan import Plan
+from dmodel.records import Model, Plan
 from dmodel.smooth import ramp
 from dmodel.types import Array, larger, smaller, stack
-from dmodel.workload import Transformer
 
 
 class Memory(struct.PyTreeNode, kw_only=True):
@@ -48,14 +47,17 @@ def sharded(parts: counts.Residents, plan: Plan) -> Array:
     """Parameters of one device when ZeRO shards all of them [count]: dense ones over `shard · cp`
     ranks, experts over those of the ranks beside tp that hold the same ones, `tp shard cp / (ep
     etp)`."""
-    ranks = plan.shard * plan.cp
-    return parts.dense / ranks + parts.experts / larger(ranks * plan.tp / (plan.ep * plan.etp), 1.0)
+    layout = plan.layout
+    ranks = layout.shard * layout.cp
+    return parts.dense / ranks + parts.experts / larger(
+        ranks * layout.tp / (layout.ep * layout.etp), 1.0
+    )
 
 
 def held(parts: counts.Residents, plan: Plan, stage: float) -> Array:
     """Parameters of one device whose state is sharded from a ZeRO stage on [count]: linear between
     all of them and `sharded`."""
-    share = zero_share(plan.zero, stage)
+    share = zero_share(plan.layout.zero, stage)
     return (1.0 - share) * parts.total + share * sharded(parts, plan)
 
 
@@ -90,7 +92,7 @@ class LayerBytes(struct.PyTreeNode, kw_only=True):
         return mixer + self.dense + self.experts + self.activated + self.adapters
 
 
-def layer_keeps(model: Transformer, plan: Plan) -> LayerBytes:
+def layer_keeps(model: Model, plan: Plan) -> LayerBytes:
     """Activations that one layer keeps where nothing but the core of attention is done again, per
     device and micro-batch [byte].
 
@@ -106,14 +108,19 @@ def layer_keeps(model: Transformer, plan: Plan) -> LayerBytes:
     what they read, of h once for the mixer and once for the MLP, or after dropout each its own with
     a mask of a byte.
     """
+    layout = plan.layout
     t, mean, split = counts.tokens(model, plan), counts.mean_layer(model), counts.split_ranks(plan)
     # operands below 8 bits are kept with their scales, in both layouts; frozen weights need no
     # operand kept for their gradient
-    operand = larger(plan.operand_bytes, 1.0) * model.trainable
+    operand = larger(plan.precision.operand_bytes, 1.0) * model.trainable
     e, keys = model.head_dim, (model.n_heads + model.n_kv_heads) * (model.head_dim + model.qk_extra)
     output = operand * model.n_heads * e
     scores = (
-        5.0 * model.seq_len * model.n_heads * (1.0 - plan.flash) * (1.0 - plan.recompute_attention)
+        5.0
+        * model.seq_len
+        * model.n_heads
+        * (1.0 - plan.software.flash)
+        * (1.0 - layout.recompute_attention)
     )
     bc = model.mamba_groups * model.mamba_state
     mamba = 2.0 * (3.0 * model.mamba_inner + 2.0 * bc) + operand * model.mamba_inner
@@ -121,7 +128,7 @@ def layer_keeps(model: Transformer, plan: Plan) -> LayerBytes:
     wide = t * places * model.d_model / split
     # gathered, where sequence parallelism splits h
     shared, own = (
-        n * model.d_model + model.last_adapted / plan.tp
+        n * model.d_model + model.last_adapted / layout.tp
         for n in (smaller(model.first_adapters, places), model.first_adapters)
     )
     read = (1.0 - model.adapter_dropout) * counts.WORD * shared + model.adapter_dropout * (
@@ -132,58 +139,60 @@ def layer_keeps(model: Transformer, plan: Plan) -> LayerBytes:
         inputs=3.0 * wide,
         norms=operand * wide,
         latents=t * operand * model.attention_share * (model.q_rank + model.kv_rank),
-        queries=t * model.attention_share * 2.0 * (keys + model.n_kv_heads * e) / plan.tp,
-        core=t * model.attention_share * (output + scores) / plan.tp,
-        mamba=t * model.mamba_share * mamba / plan.tp,
-        dense=t * (before + operand) * mean.width / plan.tp,
-        experts=visits * (operand * mean.reach + before * model.d_ff / plan.etp)
-        + t * operand * mean.routed * mean.latents * mean.reach / plan.tp,
-        activated=visits * operand * model.d_ff / plan.etp,
+        queries=t * model.attention_share * 2.0 * (keys + model.n_kv_heads * e) / layout.tp,
+        core=t * model.attention_share * (output + scores) / layout.tp,
+        mamba=t * model.mamba_share * mamba / layout.tp,
+        dense=t * (before + operand) * mean.width / layout.tp,
+        experts=visits * (operand * mean.reach + before * model.d_ff / layout.etp)
+        + t * operand * mean.routed * mean.latents * mean.reach / layout.tp,
+        activated=visits * operand * model.d_ff / layout.etp,
         adapters=t * read,
     )
 
 
-def layer_activation_bytes(model: Transformer, plan: Plan) -> Array:
+def layer_activation_bytes(model: Model, plan: Plan) -> Array:
     """Activations that one layer keeps for the backward pass, per device and micro-batch [byte].
 
-    What `layer_keeps`, but for the share of modules that are done again (`Plan.recompute_bytes`);
+    What `layer_keeps`, but for the share of modules that are done again (`Layout.recompute_bytes`);
     full recomputation keeps the input (`layer_input_bytes`), and where elementwise kernels are done
     again, what is left of results stays with it (`kept_result_bytes`).
     """
+    layout = plan.layout
     entry = layer_input_bytes(model, plan)
-    kept = (1.0 - plan.recompute_bytes) * layer_keeps(model, plan).total
-    kept = kept + plan.recompute_elementwise * (entry + kept_result_bytes(model, plan) - kept)
-    return kept + plan.recompute_layers * (entry - kept)
+    kept = (1.0 - layout.recompute_bytes) * layer_keeps(model, plan).total
+    kept = kept + layout.recompute_elementwise * (entry + kept_result_bytes(model, plan) - kept)
+    return kept + layout.recompute_layers * (entry - kept)
 
 
-def layer_input_bytes(model: Transformer, plan: Plan) -> Array:
+def layer_input_bytes(model: Model, plan: Plan) -> Array:
     """What a layer gets and is done again from, per micro-batch [byte]: `2 t h`, split by sequence
     parallelism."""
     return counts.activation_bytes(model, plan) / counts.split_ranks(plan)
 
 
-def kept_result_bytes(model: Transformer, plan: Plan) -> Array:
+def kept_result_bytes(model: Model, plan: Plan) -> Array:
     """What a layer keeps beside its input where elementwise kernels are done again, per micro-batch
     [byte]: results of its products and of the core of attention, but for the shares that are done
     again too. Where recomputation ends early, nothing reads the last product's result, which is not
-    kept either, unless a policy keeps it all the same (`Plan.last_kept`).
+    kept either, unless a policy keeps it all the same (`Software.last_kept`).
     """
+    layout = plan.layout
     products = counts.matmuls(model, plan)
     flops, early, split = (
         products.flops[:-1],
-        (1.0 - plan.recompute_last) * (1.0 - plan.last_kept),
+        (1.0 - plan.software.recompute_last) * (1.0 - plan.software.last_kept),
         counts.split_ranks(plan),
     )
     # of attention's output and of the MLP, ranks of tp keep what is left of the sum over them
     results = products.elements[2][:-1] / stack(1.0, 1.0, split, 1.0, split, *[1.0] * 4)
     read, done = (x.sum(0) - early * (x[4] + x[6]) for x in (results, flops))
-    again = smaller(plan.recompute_products * flops.sum(0) / done, 1.0)
+    again = smaller(layout.recompute_products * flops.sum(0) / done, 1.0)
     core = (
-        (1.0 - plan.recompute_attention)
+        (1.0 - layout.recompute_attention)
         * model.attention_share
         * model.n_heads
         * model.head_dim
-        / plan.tp
+        / layout.tp
     )
     return counts.WORD * ((1.0 - again) * read + counts.tokens(model, plan) * core)
 
@@ -196,10 +205,10 @@ and one that is copied back in while others compute (assumed)."""
 def on_device(layers: Array, plan: Plan) -> Array:
     """Layers' worth of kept activations in the device's memory [count]: `n − offload · max(n − 2,
     0)` of n."""
-    return layers - plan.offload * larger(layers - IN_TRANSIT, 0.0)
+    return layers - plan.layout.offload * larger(layers - IN_TRANSIT, 0.0)
 
 
-def gathered_bytes(model: Transformer, plan: Plan, in_flight: Array) -> Array:
+def gathered_bytes(model: Model, plan: Plan, in_flight: Array) -> Array:
     """Inputs of a layer's two column-parallel products that sequence parallelism gathered, `2 w t h
     (1 − 1/split)` per micro-batch at the width w of operands, of all micro-batches in flight but
     two [byte].
@@ -211,7 +220,7 @@ def gathered_bytes(model: Transformer, plan: Plan, in_flight: Array) -> Array:
     split = counts.split_ranks(plan)
     one = (
         2.0
-        * larger(plan.operand_bytes, 1.0)
+        * larger(plan.precision.operand_bytes, 1.0)
         * counts.tokens(model, plan)
         * model.d_model
         * (1.0 - 1.0 / split)
@@ -220,7 +229,7 @@ def gathered_bytes(model: Transformer, plan: Plan, in_flight: Array) -> Array:
 
 
 def memory(
-    model: Transformer,
+    model: Model,
     plan: Plan,
     in_flight: Array,
     in_flight_last: Array = 1.0,
@@ -231,60 +240,66 @@ def memory(
     Weights, gradients and optimizer state of its parameters, sharded from ZeRO stage 3, 2 and 1 on
     over `shard · cp` ranks (experts over the ranks beside ep); activations of the schedule's
     micro-batches in flight, and one layer in full while it is recomputed; the logits of one
-    micro-batch; under ZeRO-3 the gathered weights of a layer and those prefetched, or of all when
-    they are kept after the forward pass. Of activations in the host's memory (`Plan.offload`) those
-    of two layers are on the device.
+    micro-batch; under ZeRO-3 the gathered weights of a layer and of the next one, or of all when
+    they are kept after the forward pass. Of activations in the host's memory (`Layout.offload`)
+    those of two layers are on the device.
 
     With several stages the first one holds most activations and the last one the logits: of these
     counts what exceeds the activations that the last stage spares. Where stages are not alike
-    (`Plan.stage_excess`), the first one counts as the fullest.
+    (`Layout.stage_excess`), the first one counts as the fullest.
 
     Args:
       in_flight, in_flight_last: micro-batches of a whole stage whose activations are alive at once
         on the first and on the last stage, from the schedule [count]. footprint: what the stack
         holds beyond the least.
     """
+    layout, bits = plan.layout, plan.precision
     layers = counts.stage_layers(model, plan)
-    found, share = counts.residents(model, plan), layers * plan.pp / counts.mean_layer(model).layers
+    found, share = (
+        counts.residents(model, plan),
+        layers * layout.pp / counts.mean_layer(model).layers,
+    )
     parts = found.replace(layers=share * found.layers, experts=share * found.experts)
-    again = plan.recompute_layers * (1.0 - footprint.kept)
-    more = footprint.activation * (1.0 + footprint.copies * (1.0 - 1.0 / plan.tp))
-    layer = more * layer_activation_bytes(model, plan.replace(recompute_layers=again))
-    working = more * layer_keeps(model, plan.replace(recompute_attention=0.0)).total
-    alive = 1.0 - plan.reshard * (1.0 - smaller((1.0 + plan.prefetch) / layers, 1.0))
+    again = layout.recompute_layers * (1.0 - footprint.kept)
+    more = footprint.activation * (1.0 + footprint.copies * (1.0 - 1.0 / layout.tp))
+    layer = more * layer_activation_bytes(model, plan.having(recompute_layers=again))
+    working = more * layer_keeps(model, plan.having(recompute_attention=0.0)).total
+    alive = 1.0 - layout.reshard * (1.0 - smaller(2.0 / layers, 1.0))
     several = ramp(plan.n_microbatches - 1.0)
     whole = (
-        plan.accumulate
+        plan.software.accumulate
         * several
-        * zero_share(plan.zero, 2.0)
+        * zero_share(layout.zero, 2.0)
         * (parts.total - sharded(parts, plan))
     )
-    gathered = zero_share(plan.zero, 3.0) * plan.gather_bytes * parts.total * alive
-    parts_again = larger(plan.recompute_elementwise, plan.recompute_bytes)
-    recomputed = larger(larger(again, parts_again), plan.recompute_attention * (1.0 - plan.flash))
+    gathered = zero_share(layout.zero, 3.0) * bits.gather_bytes * parts.total * alive
+    parts_again = larger(layout.recompute_elementwise, layout.recompute_bytes)
+    recomputed = larger(
+        larger(again, parts_again), layout.recompute_attention * (1.0 - plan.software.flash)
+    )
     logits = (
-        plan.logit_bytes
+        bits.logit_bytes
         * footprint.logit
         * (1.0 + model.n_mtp)
         * counts.tokens(model, plan)
         * model.vocab
-        / plan.tp
+        / layout.tp
     )
     first, final = (
         on_device(layers * in_flight, plan),
-        on_device((layers - plan.head_displaces) * in_flight_last, plan),
+        on_device((layers - layout.head_displaces) * in_flight_last, plan),
     )
     spared = larger(first - final, 0.0) * layer
-    reported = 1.0 - ramp(plan.pp - 1.0) * (1.0 - footprint.last_stage)
+    reported = 1.0 - ramp(layout.pp - 1.0) * (1.0 - footprint.last_stage)
     trained = model.trainable
     ahead = footprint.gathered * layers * gathered_bytes(model, plan, in_flight)
     return Memory(
-        weights=plan.weight_bytes * held(parts, plan, 3.0),
+        weights=bits.weight_bytes * held(parts, plan, 3.0),
         gradients=trained
-        * plan.gradient_bytes
+        * bits.gradient_bytes
         * footprint.gradient
         * (held(parts, plan, 2.0) + whole),
-        optimizer=trained * plan.optimizer_bytes * footprint.optimizer * held(parts, plan, 1.0),
+        optimizer=trained * bits.optimizer_bytes * footprint.optimizer * held(parts, plan, 1.0),
         activations=first * layer + recomputed * working + ahead,
         logits=reported * larger(logits - spared, 0.0),
         buffers=footprint.reserved + gathered,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from dmodel.plan import Plan
+from dmodel.records import Plan
 from dmodel.smooth import ramp
 from dmodel.types import Array, larger, smaller
 
@@ -82,8 +82,9 @@ def meetings(plan: Plan, apart: Array) -> Array:
     in between. apart: domains of the innermost level that the stages of one pipeline lie in
     [count].
     """
-    each = (4.0 + plan.recompute_layers * (1.0 + plan.recompute_last)) * plan.tp
-    return each * ramp(plan.tp - 1.0) * ramp(apart - 1.0)
+    layout = plan.layout
+    each = (4.0 + layout.recompute_layers * (1.0 + plan.software.recompute_last)) * layout.tp
+    return each * ramp(layout.tp - 1.0) * ramp(apart - 1.0)
 
 
 def step_window(pp: Array, m: Array, v: Array) -> Array:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from flax import struct
 
-from dmodel.hardware import Chip
+from dmodel.records import Chip
 from dmodel.smooth import SHARPNESS, maximum, minimum
 from dmodel.types import Array, stack
 

@@ -40,7 +40,7 @@ from dmodel.design.space import (
     Choices,
     Kept,
     Laid,
-    Precision,
+    PrecisionChoice,
     Space,
     count,
 )
@@ -58,7 +58,7 @@ __all__ = [
     "Laid",
     "Limits",
     "Margin",
-    "Precision",
+    "PrecisionChoice",
     "Problem",
     "Ranking",
     "Remedy",

@@ -21,7 +21,7 @@ the terms of a layer, is below its bound:
   is 1 at most here. The first gather of a micro-batch, which counts by what of it would hide, is
   left out.
 * The head counts by what it takes beyond the layers that its stage holds fewer
-  (`Plan.head_displaces`): that falls as a layer grows, by no more than those layers grow, and the
+  (`Layout.head_displaces`): that falls as a layer grows, by no more than those layers grow, and the
   fullest stage holds at least as many. So the sum of both is bounded, which is enough for time; for
   energy, where parts weigh unlike, the head of such stages is left out.
 * A layer takes `max_p(d + f, h)`, which grows with each: device time d (work, exposed
@@ -69,6 +69,7 @@ import numpy as np
 from flax import struct
 
 from dmodel import counts, run, traffic
+from dmodel.breakdown import IN_LAYERS, MESSAGES, Breakdown
 from dmodel.coefficients import Coefficients
 from dmodel.cost import compute
 from dmodel.cost.overlap import lengthened, straggler_share
@@ -76,13 +77,13 @@ from dmodel.design import rows as rows_
 from dmodel.design.constraints import violation
 from dmodel.design.judge import DRAFTED, Draft, Problem, draft_memory, drafted, shared, used
 from dmodel.design.space import Kept
-from dmodel.hardware import System
+from dmodel.layer import starts
 from dmodel.physics import Costs
 from dmodel.placement import place
-from dmodel.step import CALIBRATED, IN_LAYERS, MESSAGES, Breakdown, starts, step_time
+from dmodel.records import Cluster, Model
+from dmodel.step import CALIBRATED, step_time
 from dmodel.sweep import sweep
 from dmodel.types import Array
-from dmodel.workload import Transformer
 
 SLACK = 1e-9
 """Relative; rounding of floats must not turn a bound into a falsehood."""
@@ -139,7 +140,7 @@ def _least_sums(draft: Draft, c: Coefficients) -> Array:
     """Bytes of accumulated gradients that take no longer inside products than all of them do in
     kernels of their own, as a share."""
     own = jnp.minimum(c.elementwise_traffic, 1.0)
-    return own / (own + (1.0 - own) * draft.fused_sums)
+    return own / (own + (1.0 - own) * draft.software.fused_sums)
 
 
 def quiet(times: Breakdown) -> Breakdown:
@@ -162,7 +163,7 @@ def _bound(sharpness: float):
         model, c = fixed["model"], fixed["coefficients"]
 
         def least_costs(
-            system: System, model: Transformer, draft: Draft, c: Coefficients, p: float
+            system: Cluster, model: Model, draft: Draft, c: Coefficients, p: float
         ) -> Costs:
             """Costs without first gathers, and without the communication of gradients and weights
             per step where sharding is free."""
@@ -178,22 +179,22 @@ def _bound(sharpness: float):
         hardware, plan = drafted(batch, fixed)
         system, draft = CALIBRATED.align(hardware, plan)
         least, most = batch["share_least"], batch["share_most"]
-        held = draft.replace(zero=batch["zero_held"])
+        held = draft.having(zero=batch["zero_held"])
         first, last = (
-            draft_memory(model, held.replace(recompute_layers=r), fixed["footprint"])
+            draft_memory(model, held.having(recompute_layers=r), fixed["footprint"])
             for r in (least, most)
         )
         buffers = draft_memory(
-            model, draft.replace(zero=batch["zero_buffer"]), fixed["footprint"]
+            model, draft.having(zero=batch["zero_buffer"]), fixed["footprint"]
         ).buffers
         rest = first.total - first.activations - first.buffers + buffers
         room = system.chip.hbm_bytes - rest - first.activations
         share = _share(least, most, room, first.activations - last.activations)
-        summed = draft.replace(
-            gradient_bytes=draft.gradient_bytes
+        summed = draft.having(
+            gradient_bytes=draft.precision.gradient_bytes
             * jnp.where(batch["reduces"] > 0.0, 1.0, _least_sums(draft, c))
         )
-        low, high = summed.replace(recompute_layers=share), summed.replace(recompute_layers=most)
+        low, high = summed.having(recompute_layers=share), summed.having(recompute_layers=most)
         at_low, at_high = (CALIBRATED.costs(system, model, x, c, sharpness) for x in (low, high))
         apart = place(draft, system.network.size).pp[1:].prod(0)
 
@@ -215,7 +216,7 @@ def _bound(sharpness: float):
         )
         memory = rest + jnp.minimum(first.activations, last.activations)
         without = found.replace(
-            head=jnp.where(jnp.asarray(low.head_displaces) > 0.0, 0.0, found.head)
+            head=jnp.where(jnp.asarray(low.layout.head_displaces) > 0.0, 0.0, found.head)
         )
         joules = run.facility_watts(system, low, quiet(without), c) * without.total
         below = 1.0 - SLACK
@@ -292,9 +293,9 @@ def arithmetic_floor(problem: Problem) -> float:
 
     `overhead + (1 + straggler) · (Σ matmul FLOPs / (devices · peak · η_max) + attention)`: the
     arithmetic of all devices at its best rate, no recomputation, launches, streaming, communication
-    or bubble (of a step that is added up, `Plan.composed`, without overhead and straggler). Proof:
-    every term of the step is ≥ 0, a smooth maximum is never below its arguments, a matmul's rate
-    never above
+    or bubble (of a step that is added up, `Software.composed`, without overhead and straggler).
+    Proof: every term of the step is ≥ 0, a smooth maximum is never below its arguments, a matmul's
+    rate never above
     peak · η_max, and the FLOPs of the devices add up to the whole for every plan: the slowest stage
     takes no less than the mean of all, whether the head is spread or displaces layers.
 
@@ -308,11 +309,12 @@ def arithmetic_floor(problem: Problem) -> float:
     # work is linear in the tokens of a device, so one plan of nothing but data parallelism stands
     # for all
     batch = float(space.global_batch)
-    plan = space.base.replace(
+    plan = space.base.having(
         dp=n, tp=1.0, cp=1.0, pp=1.0, ep=1.0, micro_batch=batch / n, global_batch=batch
     )
     flops = jnp.asarray(counts.matmuls(model, plan).flops)
-    below = min(1.0 - p.low_precision * (1.0 - float(c.low_precision_efficiency)) for p in [best])
+    low = float(best.operand_bytes < 2.0)
+    below = 1.0 - low * (1.0 - float(c.low_precision_efficiency))
     rate = jnp.maximum(chip.flops_per_s * below, chip.attention_flops_per_s) * c.matmul_efficiency
     products = (2.0 + model.trainable) * (model.n_layers * flops[:-1].sum() + flops[-1]) / rate
     softmax = jnp.asarray(traffic.softmax_bytes(model, plan))
@@ -320,10 +322,12 @@ def arithmetic_floor(problem: Problem) -> float:
         counts.attention_flops(model, plan) * compute.narrowed(plan),
         counts.exponentials(model, plan),
     )
-    attention = compute.attention_passes(core, powers, softmax, plan.flash, chip, c, float("inf"))
+    attention = compute.attention_passes(
+        core, powers, softmax, plan.software.flash, chip, c, float("inf")
+    )
     older = compute.older_kernels(plan)
     busy = products + model.n_layers * (
         older.forward * attention.forward + older.backward * attention.backward
     )
-    runs = 1.0 - space.base.composed
+    runs = 1.0 - space.base.software.composed
     return float(runs * c.overhead + (1.0 + runs * straggler_share(n, c.straggler)) * busy)

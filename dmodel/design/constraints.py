@@ -12,15 +12,13 @@ from typing import NamedTuple
 import numpy as np
 from flax import struct
 
-from dmodel.hardware import System
-from dmodel.plan import Plan
+from dmodel.records import Cluster, Model, Plan
 from dmodel.smooth import ramp
 from dmodel.stages import ENDS, short_by
 from dmodel.step import memory_use
 from dmodel.types import Array, modulo, smaller
-from dmodel.workload import Transformer
 
-Margin = Callable[[Transformer, Plan], Array]
+Margin = Callable[[Model, Plan], Array]
 
 
 class Constraint(NamedTuple):
@@ -39,34 +37,36 @@ def _remainder(whole: Array, part: Array) -> Array:
     return -modulo(whole, part)
 
 
-def _kv_remainder(model: Transformer, plan: Plan) -> Array:
+def _kv_remainder(model: Model, plan: Plan) -> Array:
     """KV heads are split over tp, or copied a whole number of times when tp exceeds them."""
-    kv, tp = model.n_kv_heads, plan.tp
+    kv, tp = model.n_kv_heads, plan.layout.tp
     return -smaller(modulo(kv, tp), modulo(tp, kv))
 
 
-def _stage_remainder(model: Transformer, plan: Plan) -> Array:
+def _stage_remainder(model: Model, plan: Plan) -> Array:
     """Layers lie on chunks of stages as `dmodel.stages` has them."""
-    return -short_by(model.n_layers, plan.pp, plan.interleave)
+    return -short_by(model.n_layers, plan.layout.pp, plan.layout.interleave)
 
 
 def _sequence_parts(plan: Plan) -> Array:
     """Parts of the sequence: cp, and tp of each where sequence parallelism splits it further."""
-    return plan.cp * (1.0 + plan.sp * (plan.tp - 1.0))
+    layout = plan.layout
+    return layout.cp * (1.0 + layout.sp * (layout.tp - 1.0))
 
 
-def _chunk_remainder(model: Transformer, plan: Plan) -> Array:
+def _chunk_remainder(model: Model, plan: Plan) -> Array:
     """Interleaved schedules pass micro-batches in groups of pp."""
-    return _remainder(plan.n_microbatches, plan.pp) * ramp(plan.interleave - 1.0)
+    return _remainder(plan.n_microbatches, plan.layout.pp) * ramp(plan.layout.interleave - 1.0)
 
 
-def _expert_group(model: Transformer, plan: Plan) -> Array:
+def _expert_group(model: Model, plan: Plan) -> Array:
     """Experts are spread over a part of the ranks of a stage, and split over a part of tp."""
-    ranks = plan.dp * plan.tp * plan.cp
+    layout = plan.layout
+    ranks = layout.dp * layout.tp * layout.cp
     return (
-        _remainder(ranks, plan.ep * plan.etp)
-        + _remainder(model.n_experts, plan.ep)
-        + _remainder(plan.tp, plan.etp)
+        _remainder(ranks, layout.ep * layout.etp)
+        + _remainder(model.n_experts, layout.ep)
+        + _remainder(layout.tp, layout.etp)
     )
 
 
@@ -74,7 +74,7 @@ DIVISIBILITY: tuple[Constraint, ...] = (
     Constraint(
         "heads",
         "head",
-        lambda model, plan: _remainder(model.n_heads, plan.tp),
+        lambda model, plan: _remainder(model.n_heads, plan.layout.tp),
         "tp divides the attention heads",
         "lower tp",
     ),
@@ -104,7 +104,7 @@ DIVISIBILITY: tuple[Constraint, ...] = (
     Constraint(
         "batch",
         "sequence",
-        lambda model, plan: _remainder(plan.global_batch, plan.dp * plan.micro_batch),
+        lambda model, plan: _remainder(plan.global_batch, plan.layout.dp * plan.layout.micro_batch),
         "dp times micro-batch divides the global batch",
         "change dp, the micro-batch or the global batch",
     ),
@@ -125,27 +125,27 @@ DIVISIBILITY: tuple[Constraint, ...] = (
     Constraint(
         "sharding",
         "rank",
-        lambda model, plan: _remainder(plan.dp, plan.shard),
+        lambda model, plan: _remainder(plan.layout.dp, plan.layout.shard),
         "the sharding group divides dp",
         "set shard to a divisor of dp",
     ),
 )
 
 
-def violated(model: Transformer, plan: Plan) -> list[tuple[Constraint, float]]:
+def violated(model: Model, plan: Plan) -> list[tuple[Constraint, float]]:
     """The rules of divisibility that one plan breaks, with their margins."""
     found = [(rule, float(rule.margin(model, plan))) for rule in DIVISIBILITY]
     return [(rule, margin) for rule, margin in found if margin < 0.0]
 
 
-def divisible(model: Transformer, plan: Plan) -> np.ndarray:
+def divisible(model: Model, plan: Plan) -> np.ndarray:
     """Where plans `[*batch]` obey every rule of divisibility."""
     return np.logical_and.reduce(
         np.broadcast_arrays(*(np.asarray(rule.margin(model, plan)) >= 0.0 for rule in DIVISIBILITY))
     )
 
 
-def memory_headroom(system: System, model: Transformer, plan: Plan) -> Array:
+def memory_headroom(system: Cluster, model: Model, plan: Plan) -> Array:
     """Memory of a device less what the fullest one needs [byte]: negative = does not fit.
     Differentiable."""
     return system.chip.hbm_bytes - memory_use(model, plan).total
@@ -189,8 +189,8 @@ class Use(NamedTuple):
 
 def uses(
     limits: Limits,
-    system: System,
-    model: Transformer,
+    system: Cluster,
+    model: Model,
     plan: Plan,
     step_time_s: Array,
     memory_bytes: Array,
@@ -239,7 +239,7 @@ def uses(
         Use(
             "network domain",
             "device",
-            plan.tp,
+            plan.layout.tp,
             limits.tp_domain,
             "tensor parallelism stays inside a domain of the network",
         ),

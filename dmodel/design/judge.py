@@ -7,6 +7,7 @@ Here they are numbers beside the plan, so that one program holds them all.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 from flax import struct
 
 from dmodel import run
+from dmodel.breakdown import Breakdown
 from dmodel.coefficients import Coefficients
 from dmodel.cost.memory import Memory, memory
 from dmodel.cost.pipeline import SCHEDULES
@@ -22,15 +24,14 @@ from dmodel.design import rows as rows_
 from dmodel.design.constraints import Limits, Use, uses, violation
 from dmodel.design.space import Space
 from dmodel.footprint import LEAST, Footprint
-from dmodel.hardware import System
 from dmodel.once import together
 from dmodel.physics import Costs
 from dmodel.placement import Ordered
+from dmodel.records import LEAVES, Cluster, Model, Plan
 from dmodel.smooth import SHARPNESS
-from dmodel.step import CALIBRATED, Breakdown, step_time
+from dmodel.step import CALIBRATED, step_time
 from dmodel.sweep import sweep
 from dmodel.types import Array
-from dmodel.workload import Transformer
 
 Tree = Any
 
@@ -44,7 +45,7 @@ class Problem(struct.PyTreeNode, kw_only=True):
     and the sharpness of the step's maxima."""
 
     space: Space
-    system: System
+    system: Cluster
     coefficients: Coefficients
     footprint: Footprint | None = None
     limits: Limits = Limits()
@@ -53,30 +54,40 @@ class Problem(struct.PyTreeNode, kw_only=True):
 
 
 class Draft(Ordered, kw_only=True):
-    """A plan whose placement and schedule are numbers: gpipe, zero_bubble 1 where that is the
+    """A layout whose placement and schedule are numbers: gpipe, zero_bubble 1 where that is the
     schedule; else 1F1B, interleaved or not."""
 
     gpipe: Array
     zero_bubble: Array
 
 
-def _costs(
-    system: System, model: Transformer, draft: Draft, c: Coefficients, sharpness: float
-) -> Costs:
+def as_draft(base: Plan, leaves: Mapping[str, Array]) -> Plan:
+    """A plan with these leaves, of flat names, whose layout is a `Draft`."""
+    laid = {n: x for n, x in leaves.items() if n in Draft.__dataclass_fields__}
+    others = {n: x for n, x in leaves.items() if n not in laid}
+    layout = Draft(**{**vars(base.layout), **laid, "schedule": "interleaved"})
+    return base.replace(layout=layout).having(**others)
+
+
+def _costs(system: Cluster, model: Model, draft: Plan, c: Coefficients, sharpness: float) -> Costs:
     """Those of the plan; the schedules differ in what is idle, and GPipe idles as 1F1B does."""
     found = CALIBRATED.costs(system, model, draft, c, sharpness)
-    return found.replace(idle_slots=found.idle_slots * (1.0 - draft.zero_bubble))
+    return found.replace(idle_slots=found.idle_slots * (1.0 - draft.layout.zero_bubble))
 
 
-def draft_memory(model: Transformer, draft: Draft, footprint: Footprint = LEAST) -> Memory:
+def draft_memory(model: Model, draft: Plan, footprint: Footprint = LEAST) -> Memory:
     """That of the plan, with the micro-batches in flight of its schedule."""
-    at = (draft.pp, draft.n_microbatches, draft.interleave)
+    at = (draft.layout.pp, draft.n_microbatches, draft.layout.interleave)
 
     def chosen(which: str) -> jax.Array:
         usual, gpipe, zero_bubble = (
             getattr(SCHEDULES[name], which)(*at) for name in ("interleaved", "gpipe", "zero-bubble")
         )
-        return usual + draft.gpipe * (gpipe - usual) + draft.zero_bubble * (zero_bubble - usual)
+        return (
+            usual
+            + draft.layout.gpipe * (gpipe - usual)
+            + draft.layout.zero_bubble * (zero_bubble - usual)
+        )
 
     return memory(model, draft, chosen("in_flight"), chosen("in_flight_last"), footprint)
 
@@ -101,17 +112,12 @@ class Evaluation(struct.PyTreeNode, kw_only=True):
         return self.facility_watts * self.step_time_s
 
 
-def drafted(batch: dict[str, Array], fixed: Tree) -> tuple[System, Draft]:
+def drafted(batch: dict[str, Array], fixed: Tree) -> tuple[Cluster, Plan]:
     """The system at the row's precision, and the row as a draft."""
     chip = fixed["system"].chip.replace(flops_per_s=batch["flops_per_s"])
-    own = {name: value for name, value in batch.items() if name in Draft.__dataclass_fields__}
-    settings = {
-        **vars(fixed["base"]),
-        "global_batch": fixed["global_batch"],
-        "schedule": "interleaved",
-        **own,
-    }
-    return fixed["system"].replace(chip=chip), Draft(**settings)
+    own = {n: x for n, x in batch.items() if n in LEAVES or n in Draft.__dataclass_fields__}
+    plan = as_draft(fixed["base"], {"global_batch": fixed["global_batch"], **own})
+    return fixed["system"].replace(chip=chip), plan
 
 
 @lru_cache(maxsize=16)
@@ -150,7 +156,7 @@ def shared(problem: Problem) -> dict[str, Tree]:
         "model": problem.space.model,
         "coefficients": problem.coefficients,
         "footprint": LEAST if problem.footprint is None else problem.footprint,
-        "base": problem.space.base.replace(schedule="1f1b", placement=()),
+        "base": problem.space.base.having(schedule="1f1b", placement=()),
         "global_batch": float(problem.space.global_batch),
     }
 
@@ -205,7 +211,7 @@ def used(
     """What plans use of everything limited, `[n]`."""
     space = problem.space
     # only what a limit asks for: the degrees, whose product is known, and the batch
-    plan = space.base.replace(
+    plan = space.base.having(
         dp=space.n_devices / rows[:, rows_.INDEX["tp"]],
         tp=rows[:, rows_.INDEX["tp"]],
         global_batch=float(space.global_batch),

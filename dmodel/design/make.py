@@ -6,10 +6,9 @@ from __future__ import annotations
 import numpy as np
 
 from dmodel.design.constraints import violated
-from dmodel.plan import SCHEDULES, Plan
+from dmodel.records import SCHEDULES, Model, Plan
 from dmodel.stages import layout
 from dmodel.types import InputError, number
-from dmodel.workload import Transformer
 
 RECOMPUTE = {"none": (0.0, 0.0), "selective": (0.0, 1.0), "full": (1.0, 0.0)}
 """Shares of layers recomputed: in full, and their attention core alone."""
@@ -74,7 +73,7 @@ def _schedule(schedule: str | None, interleave: float) -> str:
 
 
 def make_plan(
-    model: Transformer,
+    model: Model,
     n_devices: int,
     *,
     global_batch: int,
@@ -104,7 +103,7 @@ def make_plan(
       zero: ZeRO stage 0–3. shard: ranks of a sharding group (HSDP), all of dp if not given.
       reshard: gather again for the backward pass. sp: sequence parallelism; with tensor parallelism
       if not given. interleave: model chunks per stage.
-      schedule: one of `plan.SCHEDULES`; 1F1B, interleaved when `interleave > 1`, if not given.
+      schedule: one of `records.SCHEDULES`; 1F1B, interleaved when `interleave > 1`, if not given.
       recompute: "none", "selective", "full" or a share of the layers.
       base: all other settings (precision, flash, overlap, placement).
 
@@ -132,7 +131,7 @@ def make_plan(
         n["devices"], n["tp"] * n["cp"] * n["pp"], "tp · cp · pp", n.get("dp")
     )
     layers, attention = _recompute(recompute)
-    base = base.alike() if base is not None else Plan(dp=1.0, global_batch=1.0)
+    base = base.alike() if base is not None else Plan.of(dp=1.0, global_batch=1.0)
     numbers = {
         "dp": dp_ranks,
         **{name: n[name] for name in ("tp", "cp", "pp", "ep", "etp", "interleave")},
@@ -146,7 +145,7 @@ def make_plan(
         "recompute_attention": attention,
     }
     numbers |= layout(float(model.n_layers), n["pp"], n["interleave"], float(model.n_mtp))
-    plan = base.replace(
+    plan = base.having(
         **{k: np.float64(v) for k, v in numbers.items()}, schedule=_schedule(schedule, interleave)
     )
     broken, batches = violated(model, plan), ("micro-batch", "global batch")

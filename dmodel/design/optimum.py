@@ -20,12 +20,10 @@ from dmodel.design.rounding import round_plans
 from dmodel.design.search import Candidate, Progress, Ranking
 from dmodel.design.space import Choices, Space
 from dmodel.footprint import Footprint
-from dmodel.hardware import System
-from dmodel.plan import Plan
+from dmodel.records import Cluster, Model, Plan
 from dmodel.smooth import SHARPNESS
 from dmodel.topology import check_devices
 from dmodel.types import InputError, number
-from dmodel.workload import Transformer
 
 METHODS = ("exact", "gradient", "both")
 
@@ -75,8 +73,8 @@ class Design(struct.PyTreeNode, kw_only=True):
 
 
 def problem(
-    system: System,
-    model: Transformer,
+    system: Cluster,
+    model: Model,
     n_devices: int,
     global_batch: int,
     coefficients: Coefficients,
@@ -127,7 +125,7 @@ def problem(
     sizes = np.cumprod(np.asarray(system.network.size, dtype=float))
     space = Space(
         model=model,
-        base=base.alike() if base is not None else Plan(dp=1.0, global_batch=1.0),
+        base=base.alike() if base is not None else Plan.of(dp=1.0, global_batch=1.0),
         n_devices=int(n_devices),
         global_batch=int(global_batch),
         domains=tuple(int(s) for s in sizes if np.isfinite(s)),
@@ -176,8 +174,8 @@ def by_gradient(stated: Problem, *, n_starts: int = 32, seed: int = 0) -> Found:
 
 
 def design(
-    system: System,
-    model: Transformer,
+    system: Cluster,
+    model: Model,
     n_devices: int,
     global_batch: int,
     coefficients: Coefficients,

@@ -24,11 +24,11 @@ from flax import struct
 
 from dmodel import run
 from dmodel.design.constraints import uses
-from dmodel.design.judge import DRAFTED, Draft, Problem, draft_memory, shared
+from dmodel.design.judge import DRAFTED, Problem, as_draft, draft_memory, shared
 from dmodel.design.rows import order_numbers, precisions
-from dmodel.design.space import Precision, Space, degrees, divisors, placements
-from dmodel.hardware import System
+from dmodel.design.space import PrecisionChoice, Space, degrees, divisors, placements
 from dmodel.placement import PAIRS
+from dmodel.records import Cluster, Plan
 from dmodel.step import step_time
 from dmodel.sweep import quick_to_compile
 from dmodel.types import Array
@@ -77,18 +77,18 @@ class Relaxed(struct.PyTreeNode, kw_only=True):
     """Relaxed plans after the search, best first.
 
     Attributes:
-      plan: leaves `[n]`, continuous. merit: seconds, dollars or joules of a step. violation:
-        largest relative excess over a limit (0.01 =
+      plan: drafts, leaves `[n]`, continuous. merit: seconds, dollars or joules of a step.
+        violation: largest relative excess over a limit (0.01 =
         1 % too much memory) [1]. arms: of each plan.
     """
 
-    plan: Draft
+    plan: Plan
     merit: Array
     violation: Array
     arms: Arms
 
 
-def arms(space: Space, system: System) -> Arms:
+def arms(space: Space, system: Cluster) -> Arms:
     """Every combination of ZeRO stage, regathering, sharding domain and precision that the space
     offers."""
     kinds = [(float(z), 1.0, np.inf) for z in space.choices.zero if z < 3]
@@ -104,12 +104,12 @@ def arms(space: Space, system: System) -> Arms:
     ).T
     numbers = {
         n: np.asarray([float(getattr(offered[int(c)], n)) for c in code])
-        for n in Precision._fields[1:]
+        for n in PrecisionChoice._fields[1:]
     }
     return Arms(zero=zero, reshard=reshard, log_domain=domain, precision=code, numbers=numbers)
 
 
-def _relaxed_plan(z: jax.Array, arm: Arms, given: dict[str, Any]) -> Draft:
+def _relaxed_plan(z: jax.Array, arm: Arms, given: dict[str, Any]) -> Plan:
     """Plan of unknowns `[12, *batch]`."""
     model, base, allowed = given["model"], given["base"], given["allowed"]
     share = jax.nn.softmax(z[:4], 0) * given["log_devices"]
@@ -141,19 +141,19 @@ def _relaxed_plan(z: jax.Array, arm: Arms, given: dict[str, Any]) -> Draft:
         ),
         "global_batch": given["global_batch"] * one,
         "recompute_layers": allowed["recompute"] * free["recompute_layers"],
-        "recompute_attention": free["recompute_attention"] * (1.0 - base.flash),
+        "recompute_attention": free["recompute_attention"] * (1.0 - base.software.flash),
         "gpipe": allowed["gpipe"] * one,
         "zero_bubble": allowed["zero_bubble_least"]
         + (allowed["zero_bubble"] - allowed["zero_bubble_least"]) * free["zero_bubble"],
         **{name: value * one for name, value in order.items()},
         **{name: value for name, value in arm.numbers.items() if name != "flops_per_s"},
     }
-    return Draft(**{**vars(base), **settings, "schedule": "interleaved"})
+    return as_draft(base, settings)
 
 
 def _judged(
     z: jax.Array, arm: Arms, given: dict[str, Any], sharpness: float
-) -> tuple[Draft, jax.Array, jax.Array]:
+) -> tuple[Plan, jax.Array, jax.Array]:
     """Plan, merit, and logarithmic excess over each limit `[13, *batch]`, ≤ 0 where it is kept:
     those of `uses`; each degree against the largest that a valid plan has; the micro-batches that a
     zero bubble asks for."""
@@ -175,22 +175,22 @@ def _judged(
         watts,
     )
     over = [jnp.maximum(jnp.asarray(u.amount) / u.limit, 1e-9) for u in found]
-    over += [getattr(plan, name) / most for name, most in given["most"].items()]
-    over += [jnp.exp(plan.zero_bubble * jnp.log(2.0 * plan.pp / plan.n_microbatches))]
+    over += [getattr(plan.layout, name) / most for name, most in given["most"].items()]
+    over += [jnp.exp(plan.layout.zero_bubble * jnp.log(2.0 * plan.layout.pp / plan.n_microbatches))]
     merit = times.total * (1.0 + given["energy"] * (watts - 1.0))
     return plan, jnp.asarray(merit), jnp.log(jnp.stack(jnp.broadcast_arrays(*over)))
 
 
-def _distance(plan: Draft, log_divisors: jax.Array) -> jax.Array:
+def _distance(plan: Plan, log_divisors: jax.Array) -> jax.Array:
     """Squared logarithmic distances of the degrees to the nearest divisors of the device count,
     summed."""
-    logs = jnp.log(jnp.stack([getattr(plan, name) for name in DEGREES]))
+    logs = jnp.log(jnp.stack([getattr(plan.layout, name) for name in DEGREES]))
     return ((logs[None] - log_divisors[:, None, None]) ** 2).min(0).sum(0)
 
 
 def _descend(
     z: jax.Array, arm: Arms, given: dict[str, Any], sharpness: float
-) -> tuple[Draft, jax.Array, jax.Array]:
+) -> tuple[Plan, jax.Array, jax.Array]:
     """Adam on the augmented Lagrangian of the merit's logarithm, from all starts at once; returns
     plans, merits and excesses."""
 

@@ -21,7 +21,7 @@ from dmodel.design.remedy import roomiest
 from dmodel.design.rows import COLUMNS, INDEX
 from dmodel.design.search import improved
 from dmodel.design.space import Degrees, Options, Space
-from dmodel.plan import SCHEDULES
+from dmodel.records import SCHEDULES
 
 POINTS, ROUNDED, POLISHED, FIRSTS, ENDS = 64, 3, 8, 1, 3
 """Relaxed plans that are rounded, splits of the devices taken for each, rows from which the descent
@@ -298,19 +298,19 @@ def _relaxed_rows(space: Space, relaxed: Relaxed) -> np.ndarray:
     first = np.sort(np.unique(kinds, axis=0, return_index=True)[1])
     picked = list(dict.fromkeys([*first.tolist(), *range(len(kinds))]))[:POINTS]
     plain = SCHEDULES.index(space.choices.schedules[0])
-    bubble_free = np.asarray(relaxed.plan.zero_bubble) > 0.5
+    bubble_free = np.asarray(relaxed.plan.layout.zero_bubble) > 0.5
     given = {
         "schedule": np.where(
             bubble_free,
             SCHEDULES.index("zero-bubble"),
-            np.where(np.asarray(relaxed.plan.interleave) > 1.4, 2, plain),
+            np.where(np.asarray(relaxed.plan.layout.interleave) > 1.4, 2, plain),
         ),
         "placement": np.zeros(len(kinds)),
         "precision": arm.precision,
     }
     columns = [
         np.broadcast_to(
-            np.asarray(given.get(n, getattr(relaxed.plan, n, 0.0)), dtype=float), len(kinds)
+            np.asarray(given.get(n, getattr(relaxed.plan.layout, n, 0.0)), dtype=float), len(kinds)
         )
         for n in COLUMNS
     ]

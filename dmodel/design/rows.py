@@ -15,15 +15,14 @@ from dmodel.design.space import (
     Degrees,
     Kept,
     Options,
-    Precision,
+    PrecisionChoice,
     Space,
     degrees,
     options,
     placements,
 )
-from dmodel.hardware import System
 from dmodel.placement import PAIRS
-from dmodel.plan import SCHEDULES, Plan
+from dmodel.records import LEAVES, SCHEDULES, Cluster, Plan
 from dmodel.stages import layout
 
 COLUMNS = (
@@ -168,20 +167,18 @@ def plainest_first(rows: np.ndarray, merits: np.ndarray) -> np.ndarray:
     return np.lexsort((*keys[::-1], merits))
 
 
-def precisions(space: Space, system: System) -> list[Precision]:
+def precisions(space: Space, system: Cluster) -> list[PrecisionChoice]:
     """Precisions that codes stand for."""
     if space.choices.precisions:
         return list(space.choices.precisions)
     b = space.base
     numbers = (
         system.chip.flops_per_s,
-        b.operand_bytes,
-        b.low_precision,
-        b.wide_layers,
-        b.wide_gradient,
-        b.scale_passes,
+        b.precision.operand_bytes,
+        b.precision.wide_layers,
+        b.precision.scale_passes,
     )
-    return [Precision("given", *(float(x) for x in numbers))]
+    return [PrecisionChoice("given", *(float(x) for x in numbers))]
 
 
 def order_numbers(order: tuple[str, ...]) -> list[float]:
@@ -189,7 +186,7 @@ def order_numbers(order: tuple[str, ...]) -> list[float]:
     return [float(order.index(inner) < order.index(outer)) for inner, outer in PAIRS]
 
 
-def numbers(space: Space, system: System, rows: np.ndarray) -> dict[str, np.ndarray]:
+def numbers(space: Space, system: Cluster, rows: np.ndarray) -> dict[str, np.ndarray]:
     """Rows as named arrays `[n]` with codes resolved, and what stages hold: what the compiled
     functions take (`dmodel.design.judge`)."""
     found = {
@@ -208,7 +205,7 @@ def numbers(space: Space, system: System, rows: np.ndarray) -> dict[str, np.ndar
         for i, (inner, outer) in enumerate(PAIRS)
     }
     offered = precisions(space, system)
-    for name in Precision._fields[1:]:
+    for name in PrecisionChoice._fields[1:]:
         found[name] = np.asarray([float(getattr(p, name)) for p in offered])[code["precision"]]
     for name in Kept._fields if space.choices.kept else ():
         found[name] = np.asarray([float(getattr(kept, name)) for kept in space.choices.kept])[
@@ -223,14 +220,14 @@ def numbers(space: Space, system: System, rows: np.ndarray) -> dict[str, np.ndar
     return found | stages
 
 
-def plans(space: Space, system: System, rows: np.ndarray) -> list[Plan]:
+def plans(space: Space, system: Cluster, rows: np.ndarray) -> list[Plan]:
     """Rows as plans with scalar leaves, codes as names."""
     found = numbers(space, system, rows)
-    fields = [*(name for name in found if hasattr(space.base, name)), "global_batch"]
+    fields = [*(name for name in found if name in LEAVES), "global_batch"]
     found["global_batch"] = np.full(len(rows), float(space.global_batch))
     base = jax.tree.map(lambda x: np.asarray(x, dtype=float), space.base)
     return [
-        base.replace(
+        base.having(
             **{name: found[name][i] for name in fields if name not in ("schedule", "placement")},
             schedule=_schedule(SCHEDULES[int(row[INDEX["schedule"]])], row[INDEX["interleave"]]),
             placement=placements(space)[int(row[INDEX["placement"]])],
@@ -244,7 +241,7 @@ def all_rows(space: Space) -> np.ndarray:
     return np.concatenate([EMPTY, *batches(space)])
 
 
-def plan_batch(space: Space, system: System, rows: np.ndarray) -> Plan:
+def plan_batch(space: Space, system: Cluster, rows: np.ndarray) -> Plan:
     """Rows as one Plan with leaves `[n]`, for spaces of one placement and the schedules 1F1B and
     interleaved, which are one formula.
 
@@ -260,9 +257,9 @@ def plan_batch(space: Space, system: System, rows: np.ndarray) -> Plan:
             "inside a batch"
         )
     found = numbers(space, system, rows)
-    leaves = {name: value for name, value in found.items() if hasattr(space.base, name)}
+    leaves = {name: value for name, value in found.items() if name in LEAVES}
     batch = np.full(len(rows), float(space.global_batch))
-    return space.base.replace(
+    return space.base.having(
         **leaves, global_batch=batch, schedule="interleaved", placement=placements(space)[0]
     )
 

@@ -15,6 +15,7 @@ import numpy as np
 from flax import struct
 
 from dmodel import run
+from dmodel.breakdown import Breakdown
 from dmodel.cost.memory import Memory
 from dmodel.design import rows as rows_
 from dmodel.design import space as spaces
@@ -23,10 +24,8 @@ from dmodel.design.constraints import Use
 from dmodel.design.front import Front, joined_front
 from dmodel.design.judge import Evaluation, Problem, evaluate, excess, merits, rank_key, used
 from dmodel.design.rows import EMPTY, INDEX
-from dmodel.hardware import System
 from dmodel.once import together
-from dmodel.plan import Plan
-from dmodel.step import Breakdown
+from dmodel.records import Cluster, Plan
 from dmodel.types import Array
 
 LARGE = 1 << 21
@@ -401,7 +400,7 @@ def _at_use(use: Use, i: int) -> Margin:
 
 def _candidate(
     problem: Problem,
-    system: System,
+    system: Cluster,
     plan: Plan,
     precision: str,
     found: Evaluation,

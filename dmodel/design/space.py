@@ -15,10 +15,9 @@ from typing import NamedTuple
 import numpy as np
 from flax import struct
 
-from dmodel.plan import PLACEMENT, SCHEDULES, Plan
+from dmodel.records import PLACEMENT, SCHEDULES, Model, Plan
 from dmodel.stages import held, short_by
 from dmodel.types import InputError
-from dmodel.workload import Transformer
 
 ALL_PLACEMENTS: tuple[tuple[str, ...], ...] = tuple(
     sorted(
@@ -35,16 +34,14 @@ SHARDS = ("whole", "domains", "any")
 MICRO_BATCHES = ("powers", "any")
 
 
-class Precision(NamedTuple):
+class PrecisionChoice(NamedTuple):
     """Matmul precision as a choice: its name, the chip's peak [FLOP/s], and the plan's numbers that
     go with it."""
 
     name: str
     flops_per_s: float
     operand_bytes: float = 2.0
-    low_precision: float = 0.0
     wide_layers: float = 0.0
-    wide_gradient: float = 0.0
     scale_passes: float = 0.0
 
 
@@ -104,7 +101,7 @@ class Choices(struct.PyTreeNode, kw_only=True):
     sp: tuple[int, ...] = struct.field(pytree_node=False, default=(0, 1))
     etp: bool = struct.field(pytree_node=False, default=False)
     placements: tuple[tuple[str, ...], ...] = struct.field(pytree_node=False, default=())
-    precisions: tuple[Precision, ...] = struct.field(pytree_node=False, default=())
+    precisions: tuple[PrecisionChoice, ...] = struct.field(pytree_node=False, default=())
     kept: tuple[Kept, ...] = struct.field(pytree_node=False, default=())
     laid: tuple[Laid, ...] = struct.field(pytree_node=False, default=())
 
@@ -130,7 +127,7 @@ class Space(struct.PyTreeNode, kw_only=True):
       choices: what may vary.
     """
 
-    model: Transformer
+    model: Model
     base: Plan
     n_devices: int = struct.field(pytree_node=False)
     global_batch: int = struct.field(pytree_node=False)
@@ -191,7 +188,7 @@ def divisors(n: int) -> tuple[int, ...]:
 
 def placements(space: Space) -> tuple[tuple[str, ...], ...]:
     """Orders that the space allows."""
-    return space.choices.placements or (space.base.placement,)
+    return space.choices.placements or (space.base.layout.placement,)
 
 
 def degrees(space: Space) -> list[Degrees]:
@@ -290,7 +287,7 @@ def _recompute(space: Space, per_stage: int) -> list[tuple[float, float]]:
         else sorted({int(np.rint(r * per_stage)) for r in shares})
     )
     found = [(k / per_stage, 0.0) for k in layers]
-    return found if float(space.base.flash) else [*found[:1], (0.0, 1.0), *found[1:]]
+    return found if float(space.base.software.flash) else [*found[:1], (0.0, 1.0), *found[1:]]
 
 
 def _shardings(space: Space, split: Degrees) -> list[tuple[int, int, int]]:

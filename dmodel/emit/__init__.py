@@ -74,7 +74,8 @@ def emit(target: str, job: Job) -> Emitted:
       InputError: unknown target, or a number that has to be whole is not.
 
     >>> from dmodel import Plan, catalog
-    >>> job = Job(catalog.transformer("llama-3-8b", 8192), Plan(dp=8.0, tp=2.0, sp=1.0, global_batch=64.0, zero=1.0, shard=8.0))
+    >>> plan = Plan.of(dp=8.0, tp=2.0, sp=1.0, global_batch=64.0, zero=1.0, shard=8.0)
+    >>> job = Job(catalog.transformer("llama-3-8b", 8192), plan)
     >>> emit("megatron", job).settings["tensor-model-parallel-size"]
     2
     """

@@ -315,11 +315,9 @@ def _precision(sheet: Sheet) -> None:
     known = {"bf16": "", "fp8": "fp8", "int8": "int8"}
     s.settings["dtype"] = "bfloat16" if words != "fp16" else "float16"
     told = {"quantization": known[words]} if words in known else {} if words == "fp16" else None
-    s.either(
-        "operand_bytes low_precision", told, f"of the narrow formats, fp8 and int8; not {words}"
-    )
+    s.either("operand_bytes", told, f"of the narrow formats, fp8 and int8; not {words}")
     narrow = s["operand_bytes"] < 2
-    for name in ("wide_layers", "wide_gradient", "scale_passes"):
+    for name in ("wide_layers", "scale_passes"):
         s.either(
             name, {} if not s[name] or not narrow else None, "follows from the quantization library"
         )

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dmodel.emit import shape
 from dmodel.emit.sheet import Setting, Sheet, whole
-from dmodel.plan import BUCKET_GRADIENTS, BUCKET_GRADIENTS_PER_RANK
+from dmodel.records import BUCKET_GRADIENTS, BUCKET_GRADIENTS_PER_RANK
 
 NAME, VERSION = "megatron", "NVIDIA/Megatron-LM 000c4ac2 (core 0.15)"
 
@@ -314,7 +314,7 @@ def _precision(sheet: Sheet) -> None:
     half = "fp16" if words == "fp16" else "bf16"
     s.settings[half] = True
     if s["operand_bytes"] == 2:
-        s.tell("operand_bytes low_precision wide_layers wide_gradient scale_passes")
+        s.tell("operand_bytes wide_layers scale_passes")
         return
     current = "tensorwise" if s["scale_passes"] else "delayed"
     formats: dict[str, dict[str, Setting]] = {
@@ -324,7 +324,7 @@ def _precision(sheet: Sheet) -> None:
     }
     known = formats.get(words)
     s.either(
-        "operand_bytes low_precision scale_passes",
+        "operand_bytes scale_passes",
         known,
         f"Transformer Engine has no {words or 'such'} products; they run in {half}",
     )
@@ -345,9 +345,6 @@ def _precision(sheet: Sheet) -> None:
             formats[words].get("fp8-recipe") != "delayed",
             "delayed scaling keeps no layers in 16 bits: use --fp8-recipe tensorwise",
         )
-    s.tell(
-        "wide_gradient", {"no-fp8-wgrad": True} if s["wide_gradient"] and words != "nvfp4" else {}
-    )
 
 
 def _bytes(sheet: Sheet) -> None:

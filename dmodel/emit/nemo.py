@@ -252,13 +252,10 @@ def _precision(sheet: Sheet) -> None:
     fp8: dict[str, Setting] = {
         "model.fp8": True,
         "model.fp8_hybrid": True,
-        "model.fp8_wgrad": not s["wide_gradient"],
+        "model.fp8_wgrad": True,
     }
     why = "of the narrow formats, fp8 with delayed scaling only"
-    s.either(
-        "operand_bytes low_precision scale_passes", ((fp8 if narrow else {}) if able else None), why
-    )
-    s.tell("wide_gradient")
+    s.either("operand_bytes scale_passes", ((fp8 if narrow else {}) if able else None), why)
     s.either("wide_layers", {} if not s["wide_layers"] else None, "all layers run in one precision")
     whole_half = s["gather_bytes"] == 2 and s["weight_bytes"] == 2
     s.either(

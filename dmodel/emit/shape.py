@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dmodel.emit.sheet import Setting, Sheet
-from dmodel.plan import BUCKET_GRADIENTS, BUCKET_GRADIENTS_PER_RANK
+from dmodel.records import BUCKET_GRADIENTS, BUCKET_GRADIENTS_PER_RANK
 from dmodel.stages import ENDS, held, layout
 
 FORMATS = {1.0: "8-bit", 0.5: "4-bit", 2.0: "16-bit", 4.0: "32-bit"}
@@ -180,13 +180,8 @@ def copies(sheet: Sheet, hidden: bool, why: str) -> None:
 
 
 def sharded_rounds(sheet: Sheet, accumulates: bool, why: str) -> None:
-    """When FSDP gathers and reduces: one layer ahead, and after each micro-batch or (`accumulates`)
+    """When FSDP reduces: after each micro-batch or (`accumulates`)
     once per step, for the reason `why`."""
-    sheet.either(
-        "prefetch",
-        {} if sheet["zero"] != 3 or sheet["prefetch"] == 1 else None,
-        "weights are gathered one layer ahead",
-    )
     sharded = sheet["zero"] in (2, 3) and sheet["global_batch"] > sheet["dp"] * sheet["micro_batch"]
     sheet.either(
         "accumulate", {} if not sharded or bool(sheet["accumulate"]) == accumulates else None, why

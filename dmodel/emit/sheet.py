@@ -4,12 +4,10 @@ forgotten on it."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any, NamedTuple
 
-from dmodel.plan import Plan
+from dmodel.records import LEAVES, Model, Plan, leaf
 from dmodel.types import InputError
-from dmodel.workload import Transformer
 
 Setting = bool | int | float | str | list[str] | None
 
@@ -23,7 +21,7 @@ class Job(NamedTuple):
       of one host, or of one slice of a TPU [count].
     """
 
-    model: Transformer
+    model: Model
     plan: Plan
     model_name: str = ""
     precision: str = "bf16"
@@ -50,7 +48,7 @@ class Sheet:
 
     def __init__(self, job: Job):
         self.job = job
-        self.values = _values(job.plan) | _values(job.model)
+        self.values = _values({n: leaf(job.plan, n) for n in LEAVES} | vars(job.model))
         self.settings: dict[str, Setting] = {}
         self.left_out: list[LeftOut] = []
         self.broken: list[str] = []
@@ -111,13 +109,12 @@ class Sheet:
         return wanted
 
 
-def _values(record: Plan | Transformer) -> dict[str, Any]:
+def _values(values: Mapping[str, Any]) -> dict[str, Any]:
     """Name → number, or words for the static fields."""
     found: dict[str, Any] = {}
-    for field in fields(record):
-        value = getattr(record, field.name)
+    for name, value in values.items():
         words = " ".join(value) if isinstance(value, tuple) else value
-        found[field.name] = words if isinstance(words, str) else float(words)
+        found[name] = words if isinstance(words, str) else float(words)
     return found
 
 

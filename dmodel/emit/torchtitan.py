@@ -251,7 +251,7 @@ def _precision(sheet: Sheet) -> None:
     narrow = s["operand_bytes"] < 2
     told = recipes.get(words) if narrow else {} if words == "bf16" else None
     s.either(
-        "operand_bytes low_precision",
+        "operand_bytes",
         told,
         f"products run in bfloat16, float8 or mxfp8, not in {words}",
     )
@@ -266,9 +266,6 @@ def _precision(sheet: Sheet) -> None:
         {} if not s["wide_layers"] else None,
         "modules are kept in 16 bits by name (filter_fqns), not by share",
     )
-    hp: dict[str, Setting] = {"quantize.linear.float8.recipe_name": "rowwise_with_gw_hp"}
-    told = {} if not s["wide_gradient"] else hp if words == "fp8" else None
-    s.either("wide_gradient", told, "weight gradients run in the same precision")
     same = s["gather_bytes"] == 2 or (s["gather_bytes"] == 1 and words == "fp8")
     s.either(
         "gather_bytes", {} if same else None, "weights are gathered in 2 bytes, or in 1 with float8"

@@ -42,8 +42,8 @@ INSIDE = 0.05
 
 
 class Bar(NamedTuple):
-    """One plan: its label, seconds by term (the names of `dmodel.step.TERMS`), and a remark at the
-    end of the bar."""
+    """One plan: its label, seconds by term (the names of `dmodel.breakdown.TERMS`), and a remark at
+    the end of the bar."""
 
     label: str
     seconds: Mapping[str, float]

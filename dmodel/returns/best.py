@@ -20,12 +20,10 @@ from dmodel.design import Choices, design
 from dmodel.energy import Site
 from dmodel.footprint import Footprint
 from dmodel.goodput import Reliability
-from dmodel.hardware import System
-from dmodel.plan import Plan
+from dmodel.records import Cluster, Model, Plan, leaf
 from dmodel.returns.fixed import CASES, Growth, Returns, checked_scales, evaluate, fixed, growth
 from dmodel.smooth import SHARPNESS
 from dmodel.types import InputError, NoPlanFits
-from dmodel.workload import Transformer
 
 SHOWN = (
     "tp",
@@ -83,8 +81,8 @@ class BestReturns(NamedTuple):
 
 
 def best_returns(
-    system: System,
-    model: Transformer,
+    system: Cluster,
+    model: Model,
     coefficients: Coefficients,
     devices: Sequence[int],
     sequences: float,
@@ -165,19 +163,19 @@ def _global_batch(n: int, sequences: float, batch: str) -> int:
 
 def _one_schedule(plan: Plan) -> Plan:
     """1F1B as interleaving of one chunk, which it is: plans of both then share what is compiled."""
-    return plan.replace(schedule="interleaved") if plan.schedule == "1f1b" else plan
+    return plan.having(schedule="interleaved") if plan.layout.schedule == "1f1b" else plan
 
 
 def _changed(before: Plan, after: Plan) -> dict[str, tuple]:
     """What differs between two plans beside dp, and shards that span it."""
     found: dict[str, tuple] = {
-        name: (float(getattr(before, name)), float(getattr(after, name))) for name in SHOWN
+        name: (float(leaf(before, name)), float(leaf(after, name))) for name in SHOWN
     }
-    if all(float(p.shard) >= float(p.dp) for p in (before, after)):
+    if all(float(p.layout.shard) >= float(p.layout.dp) for p in (before, after)):
         del found["shard"]
     found |= {
-        "schedule": (before.schedule, after.schedule),
-        "placement": tuple(" ".join(p.placement) for p in (before, after)),
+        "schedule": (before.layout.schedule, after.layout.schedule),
+        "placement": tuple(" ".join(p.layout.placement) for p in (before, after)),
     }
     return {name: pair for name, pair in found.items() if pair[0] != pair[1]}
 

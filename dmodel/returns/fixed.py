@@ -16,14 +16,12 @@ from dmodel import run
 from dmodel.coefficients import Coefficients
 from dmodel.energy import Site, energy
 from dmodel.goodput import Reliability, goodput
-from dmodel.hardware import System
-from dmodel.plan import Plan
+from dmodel.records import Cluster, Model, Plan, leaf
 from dmodel.smooth import SHARPNESS
 from dmodel.step import step_time
 from dmodel.sweep import quick_to_compile
 from dmodel.topology import capacity, check_devices
 from dmodel.types import Array, InputError
-from dmodel.workload import Transformer
 
 GROWING = ("dp", "tp", "cp", "pp")
 """Degrees that may grow with the devices."""
@@ -104,13 +102,14 @@ def scaled(plan: Plan, devices: Array, how: Growth) -> Plan:
     Args:
       devices: [count], `[*batch]`; need not be whole.
     """
+    layout = plan.layout
     factor = devices / plan.devices
-    grown = plan.replace(**{how.along: getattr(plan, how.along) * factor})
+    grown = plan.having(**{how.along: leaf(plan, how.along) * factor})
     if how.along == "dp":
-        grown = grown.replace(
-            shard=jnp.where(jnp.asarray(plan.shard >= plan.dp), grown.dp, plan.shard)
+        grown = grown.having(
+            shard=jnp.where(jnp.asarray(layout.shard >= layout.dp), grown.layout.dp, layout.shard)
         )
-    return grown.replace(global_batch=plan.global_batch * factor) if how.batch == "weak" else grown
+    return grown.having(global_batch=plan.global_batch * factor) if how.batch == "weak" else grown
 
 
 NEVER = Reliability(failures_per_device_s=0.0)
@@ -118,8 +117,8 @@ NEVER = Reliability(failures_per_device_s=0.0)
 
 
 def measures(
-    system: System,
-    model: Transformer,
+    system: Cluster,
+    model: Model,
     plan: Plan,
     coefficients: Coefficients,
     *,
@@ -183,8 +182,8 @@ def evaluate(devices: np.ndarray, how: Growth, shared: dict) -> Returns:
 
 
 def fixed(
-    system: System,
-    model: Transformer,
+    system: Cluster,
+    model: Model,
     plan: Plan,
     c: Coefficients,
     site: Site | None,
@@ -199,7 +198,7 @@ def fixed(
     return jax.tree.map(lambda x: np.asarray(x, np.float64), found)
 
 
-def checked_scales(devices: Sequence[float], system: System) -> np.ndarray:
+def checked_scales(devices: Sequence[float], system: Cluster) -> np.ndarray:
     """Scales as an ascending array, checked."""
     found = np.asarray(devices, np.float64).reshape(-1)
     if (
@@ -218,9 +217,9 @@ def _check_batch(plan: Plan, how: Growth, largest: float) -> None:
     if float(grown.n_microbatches) < 1.0 - 1e-9:
         most = (
             float(plan.global_batch)
-            / float(plan.micro_batch)
+            / float(plan.layout.micro_batch)
             * float(plan.devices)
-            / float(plan.dp)
+            / float(plan.layout.dp)
         )
         raise InputError(
             f"strong scaling: {largest:,.0f} devices leave {float(grown.n_microbatches):.2f} "
@@ -231,8 +230,8 @@ def _check_batch(plan: Plan, how: Growth, largest: float) -> None:
 
 
 def marginal_returns(
-    system: System,
-    model: Transformer,
+    system: Cluster,
+    model: Model,
     plan: Plan,
     coefficients: Coefficients,
     devices: Sequence[float],
@@ -282,8 +281,8 @@ class HalfReturn(NamedTuple):
 
 
 def half_return(
-    system: System,
-    model: Transformer,
+    system: Cluster,
+    model: Model,
     plan: Plan,
     coefficients: Coefficients,
     *,
@@ -326,9 +325,9 @@ def half_return(
         largest = min(
             largest,
             float(plan.global_batch)
-            / float(plan.micro_batch)
+            / float(plan.layout.micro_batch)
             * float(plan.devices)
-            / float(plan.dp),
+            / float(plan.layout.dp),
         )
     shared = fixed(system, model, plan, coefficients, site, reliability)
     edges = np.geomspace(start, max(largest, start * 1.01), 3 * CASES)

@@ -13,17 +13,18 @@ from flax import struct
 
 from dmodel.coefficients import Coefficients
 from dmodel.footprint import LEAST, Footprint
-from dmodel.hardware import System
-from dmodel.plan import Plan
+from dmodel.records import Cluster, Model, Plan
 from dmodel.sensitivity.goal import Goal, usual
 from dmodel.types import InputError
-from dmodel.workload import Transformer
 
 PREFIXES = {
     "system.chip": "chip",
     "system.network": "network",
     "model": "model",
     "plan": "plan",
+    "plan.layout": "plan",
+    "plan.precision": "plan",
+    "plan.software": "plan",
     "coefficients": "coefficients",
     "footprint": "footprint",
     "goal": "run",
@@ -33,6 +34,9 @@ GROUPS = {
     "network": "hardware",
     "model": "workload",
     "plan": "plan",
+    "plan.layout": "plan",
+    "plan.precision": "plan",
+    "plan.software": "plan",
     "coefficients": "coefficient",
     "footprint": "coefficient",
     "run": "run",
@@ -66,11 +70,9 @@ SWITCHES = frozenset(
             "sp",
             "zero",
             "reshard",
-            "prefetch",
             "accumulate",
             "recompute_last",
             "flash",
-            "low_precision",
         )
     ]
     + [
@@ -118,8 +120,8 @@ class Case(struct.PyTreeNode, kw_only=True):
     """All that an output depends on; scalars, network `[K]`, or with a batch of cases as the last
     axis."""
 
-    system: System
-    model: Transformer
+    system: Cluster
+    model: Model
     plan: Plan
     coefficients: Coefficients
     footprint: Footprint
@@ -127,8 +129,8 @@ class Case(struct.PyTreeNode, kw_only=True):
 
 
 def make_case(
-    system: System,
-    model: Transformer,
+    system: Cluster,
+    model: Model,
     plan: Plan,
     coefficients: Coefficients,
     footprint: Footprint | None = None,
@@ -151,7 +153,8 @@ def make_case(
             "batch. Take one case of it."
         )
     case = Case(
-        system=system,
+        # the number of devices is the plan's, no input beside its degrees
+        system=system.replace(devices=None),
         model=model,
         plan=plan,
         coefficients=coefficients,

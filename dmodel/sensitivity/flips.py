@@ -19,7 +19,7 @@ import numpy as np
 
 from dmodel.design import Choices
 from dmodel.once import together
-from dmodel.plan import Plan
+from dmodel.records import Plan
 from dmodel.sensitivity.case import Case, Inputs, rebuild
 from dmodel.sensitivity.searched import LIMIT, Searched, best_with, searched
 from dmodel.smooth import SHARPNESS
@@ -92,11 +92,11 @@ class _Pool:
             if _key(plan) not in self.known:
                 self.known.add(_key(plan))
                 self.plans.append(plan)
-        kinds = [(_schedule(p), p.placement) for p in self.plans]
+        kinds = [(_schedule(p), p.layout.placement) for p in self.plans]
         self.groups = []
         for one in dict.fromkeys(kinds):
             mine = [i for i, k in enumerate(kinds) if k == one]
-            same = [self.plans[i].replace(schedule=one[0]) for i in mine]
+            same = [self.plans[i].having(schedule=one[0]) for i in mine]
             self.groups.append(
                 (mine, jax.tree.map(lambda *leaves: np.array([float(x) for x in leaves]), *same))
             )
@@ -120,12 +120,12 @@ class _Pool:
 
 
 def _key(plan: Plan) -> tuple:
-    return (_schedule(plan), plan.placement, *(float(x) for x in jax.tree.leaves(plan)))
+    return (_schedule(plan), plan.layout.placement, *(float(x) for x in jax.tree.leaves(plan)))
 
 
 def _schedule(plan: Plan) -> str:
     """1F1B is the interleaved schedule of one chunk: one program for both."""
-    return "interleaved" if plan.schedule == "1f1b" else plan.schedule
+    return "interleaved" if plan.layout.schedule == "1f1b" else plan.layout.schedule
 
 
 @lru_cache(maxsize=8)

@@ -9,9 +9,8 @@ from flax import struct
 
 from dmodel import counts
 from dmodel.goodput import DAY_S, LLAMA_3, Reliability, goodput
-from dmodel.plan import Plan
+from dmodel.records import Model, Plan
 from dmodel.types import Array
-from dmodel.workload import Transformer
 
 TOKENS_PER_PARAMETER = 20.0
 """Data of the run whose loss is the goal where none is given (Hoffmann et al. 2022, arXiv
@@ -41,7 +40,7 @@ class Goal(struct.PyTreeNode, kw_only=True):
     restart_s: Array = 600.0
 
 
-def loss(model: Transformer, tokens: Array, goal: Goal) -> jax.Array:
+def loss(model: Model, tokens: Array, goal: Goal) -> jax.Array:
     """Loss after training on tokens: `E + A/N^α + B/D^β` [nat/token]."""
     n, d = (jnp.log(jnp.asarray(x, float)) for x in (counts.active_parameters(model), tokens))
     model_term = goal.parameter_scale * jnp.exp(-goal.parameter_exponent * n)
@@ -52,7 +51,7 @@ def loss(model: Transformer, tokens: Array, goal: Goal) -> jax.Array:
     )
 
 
-def usual(model: Transformer) -> Goal:
+def usual(model: Model) -> Goal:
     """The goal where none is given: the loss that 20 tokens per (active) parameter reach, and three
     months."""
     blank = Goal(loss=1.0)
@@ -61,7 +60,7 @@ def usual(model: Transformer) -> Goal:
     )
 
 
-def tokens_to_loss(model: Transformer, goal: Goal) -> jax.Array:
+def tokens_to_loss(model: Model, goal: Goal) -> jax.Array:
     """Tokens until the loss is reached: `(B / (L − E − A/N^α))^(1/β)`; −1 where the model never
     gets there [token]."""
     n = jnp.log(jnp.asarray(counts.active_parameters(model), float))

@@ -13,15 +13,13 @@ from flax import struct
 
 from dmodel.coefficients import Coefficients
 from dmodel.footprint import Footprint
-from dmodel.hardware import System
-from dmodel.plan import Plan
+from dmodel.records import Cluster, Model, Plan
 from dmodel.sensitivity.case import Case, Inputs, group, inputs, kind, make_case, reason_without
 from dmodel.sensitivity.goal import Goal
 from dmodel.sensitivity.gradient import NUDGE, elasticities_of, evaluate
 from dmodel.sensitivity.outputs import OF_THE_RUN, output_name
 from dmodel.smooth import SHARPNESS
 from dmodel.types import InputError
-from dmodel.workload import Transformer
 
 
 class Elasticity(struct.PyTreeNode, kw_only=True):
@@ -90,7 +88,7 @@ KINK = 1e-5
 def asked(known: Inputs, case: Case, output: str) -> tuple[list[int], list[LeftOut]]:
     """Places of the inputs that have an elasticity of an output, and those that have none, and
     why."""
-    dense, sharded = float(case.model.n_experts) <= 1.0, float(case.plan.zero) > 0.0
+    dense, sharded = float(case.model.n_experts) <= 1.0, float(case.plan.layout.zero) > 0.0
     kept, left_out = [], []
     for i, (name, at) in enumerate(zip(known.names, known.values.tolist(), strict=True)):
         if (name.startswith("run.") and output not in OF_THE_RUN) or (
@@ -166,8 +164,8 @@ def of_case(
 
 
 def elasticities(
-    system: System,
-    model: Transformer,
+    system: Cluster,
+    model: Model,
     plan: Plan,
     coefficients: Coefficients,
     output: str = "step_time",

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dmodel import counts, run
+from dmodel.breakdown import Breakdown
 from dmodel.sensitivity.case import Case
 from dmodel.sensitivity.goal import tokens_to_loss, useful_share
-from dmodel.step import Breakdown, memory_use
+from dmodel.step import memory_use
 from dmodel.types import Array, InputError
 
 Output = Callable[[Case, Breakdown], Array]

@@ -154,7 +154,7 @@ def program(
         shard=known.index("plan.shard"),
         follows=follows if known["plan.zero"] > 0.0 else None,
         limits=_limits(known, unit),
-        kinks=_kinks(known, unit, case.plan.placement),
+        kinks=_kinks(known, unit, case.plan.layout.placement),
         total=Form("devices", sum((unit[d] for d in DEGREES), np.zeros(len(free))), {-1: -1.0}),
         sharpness=sharpness,
     )

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dmodel.plan import Plan
+from dmodel.records import Plan
 from dmodel.sensitivity import relaxed
 from dmodel.sensitivity.case import Case, rebuild
 from dmodel.sensitivity.gradient import evaluate

@@ -24,7 +24,7 @@ from dmodel.design import rows as rows_
 from dmodel.design import space as spaces
 from dmodel.design.judge import Problem, evaluate, excess, merits, rank_key
 from dmodel.design.search import LARGE
-from dmodel.plan import Plan
+from dmodel.records import Plan, leaf
 from dmodel.sensitivity.case import Case, Inputs, inputs, kind, rebuild
 from dmodel.smooth import SHARPNESS
 from dmodel.types import NoPlanFits
@@ -85,7 +85,7 @@ class Searched(NamedTuple):
 
 
 def _stated(case: Case, base: Plan | None, choices: Choices | None, sharpness: float) -> Problem:
-    count = round(float(np.prod([float(getattr(case.plan, d)) for d in ("dp", "tp", "cp", "pp")])))
+    count = round(float(np.prod([float(leaf(case.plan, d)) for d in ("dp", "tp", "cp", "pp")])))
     return state(
         case.system,
         case.model,

@@ -7,7 +7,7 @@ one. The surface:
 * `gpu(name) -> System` with the tiers of a `Gpu` as its chip; `gpu_names()`.
 * `run(d_model, sparse=…, laws=…, rounding=…) -> Run`: shape, data, compute and batch by the study's
   laws.
-* `Layout(dp_levels=…, tp_model_levels=…, tp_ff_levels=…, pp_levels=…, ep_levels=…,
+* `LevelLayout(dp_levels=…, tp_model_levels=…, tp_ff_levels=…, pp_levels=…, ep_levels=…,
   n_microbatches=…, …)`: degrees `[K, *batch]`.
 * `training(system, run, layout, rules=EXACT, sharpness=inf) -> Training`: time, utilization,
   communication, memory of the whole run.
@@ -32,10 +32,10 @@ smooths maxima as everywhere.
 
 from dmodel.theory.gpus import Gpu, gpu, gpu_names
 from dmodel.theory.laws import Run, run
-from dmodel.theory.layout import Layout
+from dmodel.theory.layout import LevelLayout
 from dmodel.theory.profile import IDEAL, Training, theory, training
 from dmodel.theory.search import Best, Problem, best_layout, best_layouts
-from dmodel.theory.study import Cluster, Headline, headline, smallest_clusters, sweep_widths
+from dmodel.theory.study import Headline, SmallestCluster, headline, smallest_clusters, sweep_widths
 from dmodel.theory.tiling import EXACT, RELAXED, REVISION_3A871BE, Rules, matmul_time
 
 __all__ = [
@@ -44,10 +44,10 @@ __all__ = [
     "RELAXED",
     "REVISION_3A871BE",
     "Best",
-    "Cluster",
+    "SmallestCluster",
     "Gpu",
     "Headline",
-    "Layout",
+    "LevelLayout",
     "Problem",
     "Rules",
     "Run",

@@ -21,11 +21,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dmodel.hardware import System
+from dmodel.records import Cluster
 from dmodel.sweep import quick_to_compile
 from dmodel.theory.interior import BARRIER, Optima, Program, maximize
 from dmodel.theory.laws import STUDY, Laws, Run
-from dmodel.theory.layout import Layout
+from dmodel.theory.layout import LevelLayout
 from dmodel.theory.pattern import PP, Arrays, Pattern, arrays, neighbours, possible, typical
 from dmodel.theory.profile import Training
 from dmodel.theory.program import Case, Point, limit_names, limits, point, soft_limits, unknowns
@@ -68,7 +68,7 @@ class Frontier(NamedTuple):
 
     flop: float
     run: Run
-    layout: Layout
+    layout: LevelLayout
     training: Training
     pattern: Pattern
     binding: dict[str, float]
@@ -80,7 +80,7 @@ class Frontier(NamedTuple):
 
 
 def case(
-    system: System,
+    system: Cluster,
     laws: Laws = STUDY,
     *,
     threshold: float = LINEAR,

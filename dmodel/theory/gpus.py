@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dmodel.catalog.loader import fold, nearest
-from dmodel.hardware import Chip, Network, System
+from dmodel.records import Chip, Cluster, Network
 from dmodel.types import Array, InputError
 
 THREADS, BLOCKS = 128, 4
@@ -142,7 +142,7 @@ def _entry(name: str) -> dict[str, Any]:
     return _entries()[main]
 
 
-def gpu(name: str) -> System:
+def gpu(name: str) -> Cluster:
     """Build a GPU of the study, `System(chip=Gpu, network=Network)`; bidirectional bandwidths
     become those of one direction here.
 
@@ -186,7 +186,7 @@ def gpu(name: str) -> System:
         "processors": e["processors"],
         "distributed_shared_memory": e["distributed_shared_memory"],
     }
-    return System(
+    return Cluster(
         chip=Gpu(**{key: np.float64(value) for key, value in figures.items()}),
         network=_network(e, counted),
     )

@@ -14,7 +14,7 @@ KINDS = ("dp", "tp_model", "tp_ff", "pp", "ep")
 """Kinds of parallelism; the two of tensor parallelism cut d_model and d_ff."""
 
 
-class Layout(struct.PyTreeNode, kw_only=True):
+class LevelLayout(struct.PyTreeNode, kw_only=True):
     """One way to run the steps of the study. Degrees are float leaves, so that they can be
     differentiated.
 
@@ -66,7 +66,7 @@ class Layout(struct.PyTreeNode, kw_only=True):
 
     @property
     def ep(self) -> jax.Array:
-        """Groups of experts; beside dp, unlike that of `dmodel.plan`."""
+        """Groups of experts; beside dp, unlike that of `dmodel.records`."""
         return product(self.ep_levels)
 
     @property

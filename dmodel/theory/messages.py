@@ -14,10 +14,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from dmodel.hardware import Network
+from dmodel.records import Network
 from dmodel.smooth import maximum
 from dmodel.theory.laws import Run
-from dmodel.theory.layout import Layout, above, joined, product, top
+from dmodel.theory.layout import LevelLayout, above, joined, product, top
 from dmodel.theory.tiling import WORD
 from dmodel.types import Array, each
 
@@ -64,7 +64,7 @@ def all_reduce_latency(group: Array, network: Network, sequence: Array) -> jax.A
     return (each(2.0 * sequence) * network.latency_s * joined(group)).sum(0)
 
 
-def tensor_parallel(network: Network, run: Run, layout: Layout, sharpness: float) -> Message:
+def tensor_parallel(network: Network, run: Run, layout: LevelLayout, sharpness: float) -> Message:
     """Two all-reduces per layer, each forward and backward: d_ff over the parts of d_model, d_model
     over the parts of d_ff.
 
@@ -90,7 +90,7 @@ def tensor_parallel(network: Network, run: Run, layout: Layout, sharpness: float
     )
 
 
-def data_parallel(network: Network, run: Run, layout: Layout, sharpness: float) -> Message:
+def data_parallel(network: Network, run: Run, layout: LevelLayout, sharpness: float) -> Message:
     """One all-reduce of all gradients, those of every expert, per step."""
     moved = all_reduce_flow(WORD * run.parameters, layout.dp_levels, 1.0)
     return Message(
@@ -99,7 +99,7 @@ def data_parallel(network: Network, run: Run, layout: Layout, sharpness: float) 
     )
 
 
-def stage_moves(run: Run, layout: Layout) -> jax.Array:
+def stage_moves(run: Run, layout: LevelLayout) -> jax.Array:
     """Share of layer boundaries at which a token changes the pipeline stage at each level, not at
     all first, `[1 + K, *batch]`.
 
@@ -115,7 +115,7 @@ def stage_moves(run: Run, layout: Layout) -> jax.Array:
     )
 
 
-def expert_moves(layout: Layout) -> jax.Array:
+def expert_moves(layout: LevelLayout) -> jax.Array:
     """Probability that a token's next expert is at each level, here first, `[1 + K, *batch]`:
     `1/Π_{j>l} ep_j − 1/Π_{j≥l} ep_j`."""
     beyond = 1.0 / above(layout.ep_levels)
@@ -123,7 +123,7 @@ def expert_moves(layout: Layout) -> jax.Array:
     return jnp.concatenate([within[:1], beyond - within])
 
 
-def expert_hops(layout: Layout) -> jax.Array:
+def expert_hops(layout: LevelLayout) -> jax.Array:
     """1 at the highest level of experts, where the slowest of a batch's tokens go, `[1 + K,
     *batch]`; without experts, at none."""
     highest = top(layout.ep_levels)
@@ -137,7 +137,7 @@ def _farther(stages: jax.Array, experts: jax.Array) -> jax.Array:
     return stages[1:] * e[1:] + experts[1:] * s[:-1]
 
 
-def transfers(network: Network, run: Run, layout: Layout) -> Message:
+def transfers(network: Network, run: Run, layout: LevelLayout) -> Message:
     """Activations that move between stages and to experts, forward and backward at L − 1
     boundaries, each at the farther of two levels."""
     stages, passes = stage_moves(run, layout), 2.0 * (run.layers - 1.0)
@@ -148,7 +148,7 @@ def transfers(network: Network, run: Run, layout: Layout) -> Message:
     return Message((moved * _seconds_per_byte(network, layout.devices)).sum(0), hops.sum(0))
 
 
-def messages(network: Network, run: Run, layout: Layout, sharpness: float) -> Messages:
+def messages(network: Network, run: Run, layout: LevelLayout, sharpness: float) -> Messages:
     """All communication of a step; recomputing forward passes sends what they send again, half as
     much as both passes."""
     again = 1.0 + 0.5 * layout.recompute

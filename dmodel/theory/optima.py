@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from dmodel.hardware import System
+from dmodel.records import Cluster
 from dmodel.sweep import quick_to_compile
 from dmodel.theory import laws
 from dmodel.theory.layout import KINDS
@@ -37,7 +37,7 @@ do not fit 64 bits."""
 
 class _Asked(NamedTuple):
     name: str
-    gpu: System
+    gpu: Cluster
     problem: Problem
 
 
@@ -99,7 +99,7 @@ def _asked(row: Row) -> _Asked:
     )
 
 
-def _columns(answers: list[Best | None], systems: dict[int, System]) -> dict[str, np.ndarray]:
+def _columns(answers: list[Best | None], systems: dict[int, Cluster]) -> dict[str, np.ndarray]:
     """Results by name, `[row]`; None where a row has no answer."""
     found: dict[str, np.ndarray] = {}
     for (i, best), whole_run in zip(
@@ -110,7 +110,7 @@ def _columns(answers: list[Best | None], systems: dict[int, System]) -> dict[str
     return found
 
 
-def _training(answers: list[Best | None], systems: dict[int, System]) -> list[Training]:
+def _training(answers: list[Best | None], systems: dict[int, Cluster]) -> list[Training]:
     """What each answer's whole run takes; those on networks of equally many levels are evaluated
     together."""
     known = [(i, best) for i, best in enumerate(answers) if best]

@@ -15,11 +15,11 @@ import jax.numpy as jnp
 from flax import struct
 
 from dmodel.coefficients import Coefficients
-from dmodel.hardware import System
 from dmodel.physics import Costs, Physics
+from dmodel.records import Cluster
 from dmodel.step import step_time
 from dmodel.theory.laws import Run
-from dmodel.theory.layout import KINDS, Layout
+from dmodel.theory.layout import KINDS, LevelLayout
 from dmodel.theory.messages import messages
 from dmodel.theory.profile import IDEAL, align, costs, layer_work, layer_work_of, memory, shard
 from dmodel.theory.space import Candidates
@@ -47,12 +47,12 @@ class Case(struct.PyTreeNode, frozen=True, kw_only=True):
     layout: Candidates
 
 
-def layout_of(candidate: Candidates, levels: tuple[Degrees, ...]) -> Layout:
+def layout_of(candidate: Candidates, levels: tuple[Degrees, ...]) -> LevelLayout:
     """A candidate with its degrees placed on the levels of a network, innermost first."""
     placed = {
         f"{kind}_levels": stack(*(getattr(level, kind) for level in levels)) for kind in KINDS
     }
-    return Layout(
+    return LevelLayout(
         **placed,
         n_microbatches=candidate.micro_batches,
         interleave=candidate.interleave,
@@ -60,7 +60,7 @@ def layout_of(candidate: Candidates, levels: tuple[Degrees, ...]) -> Layout:
     )
 
 
-def _train_time(system: System, run: Run, layout: Layout, matmul_s: Array) -> jax.Array:
+def _train_time(system: Cluster, run: Run, layout: LevelLayout, matmul_s: Array) -> jax.Array:
     """Time of all steps of a run [s], given that of a layer's products."""
 
     def given(system: Any, run: Any, layout: Any, _: Coefficients, sharpness: float) -> Costs:
@@ -71,7 +71,7 @@ def _train_time(system: System, run: Run, layout: Layout, matmul_s: Array) -> ja
     return jnp.asarray(run.dataset_tokens / run.batch_tokens * step.total)
 
 
-def pooled_time(case: Case, system: System) -> tuple[jax.Array, jax.Array]:
+def pooled_time(case: Case, system: Cluster) -> tuple[jax.Array, jax.Array]:
     """Time of a layer's products, per micro-batch, and of the whole run on a network of one level
     [s], `[batch]`."""
     layout = layout_of(case.layout, (Degrees(*case.layout[: len(KINDS)]),))
@@ -114,7 +114,9 @@ def best_way(
     return least, flows.min(0), flows.argmin(0).astype(least.dtype)
 
 
-def _ways(batch: dict[str, Any], fixed: dict[str, Any]) -> tuple[jax.Array, System, Run, Layout]:
+def _ways(
+    batch: dict[str, Any], fixed: dict[str, Any]
+) -> tuple[jax.Array, Cluster, Run, LevelLayout]:
     """Times of all ways, and what they are the times of: leaves `[1, batch]`, degrees `[K, way,
     batch]`."""
     case, inner, matmul_s = jax.tree.map(

@@ -21,14 +21,14 @@ from flax import struct
 from dmodel.coefficients import SPECS, Coefficients
 from dmodel.cost.memory import Memory
 from dmodel.cost.pipeline import interleaved_bubble, zero_bubble
-from dmodel.hardware import System
 from dmodel.physics import Communication, Costs, LayerWork, Physics
+from dmodel.records import Cluster
 from dmodel.smooth import excess
 from dmodel.step import memory_use, step_time
 from dmodel.theory.attention import AttentionShard, attention_time
 from dmodel.theory.gpus import Gpu
 from dmodel.theory.laws import Run, flop_of
-from dmodel.theory.layout import KINDS, Layout
+from dmodel.theory.layout import KINDS, LevelLayout
 from dmodel.theory.messages import Messages, messages
 from dmodel.theory.tiling import EXACT, ROUNDING, WORD, Rules, matmul_time
 from dmodel.traffic import Passes
@@ -46,7 +46,7 @@ IDEAL = Coefficients(
 """Coefficients of a step in which nothing is fitted: full rates, no jitter, no overhead."""
 
 
-def align(system: System, layout: Layout, *_others: object) -> tuple[System, Layout]:
+def align(system: Cluster, layout: LevelLayout, *_others: object) -> tuple[Cluster, LevelLayout]:
     """Per-level leaves `[K]` get the batch axes that the layout has."""
     rank = max(1, *(jnp.ndim(x) for x in jax.tree.leaves((layout, system))))
     levels = {f"{kind}_levels": trailing(getattr(layout, f"{kind}_levels"), rank) for kind in KINDS}
@@ -75,7 +75,7 @@ class Shard(struct.PyTreeNode, kw_only=True):
     attention: AttentionShard | None = None
 
 
-def shard(run: Run, layout: Layout, rules: Rules = EXACT) -> Shard:
+def shard(run: Run, layout: LevelLayout, rules: Rules = EXACT) -> Shard:
     """Cut a run's model and batch by the layout's degrees."""
     return Shard(
         d_model=_divided(run.d_model, layout.tp_model, rules),
@@ -87,7 +87,7 @@ def shard(run: Run, layout: Layout, rules: Rules = EXACT) -> Shard:
     )
 
 
-def attention_shard(run: Run, layout: Layout, rules: Rules = EXACT) -> AttentionShard:
+def attention_shard(run: Run, layout: LevelLayout, rules: Rules = EXACT) -> AttentionShard:
     """Cut a run's attention by the layout's degrees: heads as d_ff, tokens also among the groups of
     experts."""
     return AttentionShard(
@@ -100,7 +100,7 @@ def attention_shard(run: Run, layout: Layout, rules: Rules = EXACT) -> Attention
 
 
 def layer_work(
-    system: System, part: Shard, layout: Layout, rules: Rules, sharpness: float
+    system: Cluster, part: Shard, layout: LevelLayout, rules: Rules, sharpness: float
 ) -> LayerWork:
     """Six products per layer, micro-batch and expert: up and down, each forward, for the
     activations' and for the weights' gradient.
@@ -123,7 +123,7 @@ def layer_work(
     return layer_work_of(products, layout)
 
 
-def layer_work_of(matmul: Array, layout: Layout) -> LayerWork:
+def layer_work_of(matmul: Array, layout: LevelLayout) -> LayerWork:
     """Work of a layer whose products, of all experts held, take `matmul` [s]: there is no other."""
     return LayerWork(
         matmul=Passes(matmul / 3.0, matmul * 2.0 / 3.0),
@@ -136,7 +136,7 @@ def layer_work_of(matmul: Array, layout: Layout) -> LayerWork:
     )
 
 
-def idle_slots(layout: Layout) -> Array:
+def idle_slots(layout: LevelLayout) -> Array:
     """Idle micro-batches of the schedule: β / (1 − β) of the m that are work, for the study's share
     β of idle time."""
     pp, m, v = layout.pp, layout.n_microbatches, layout.interleave
@@ -144,7 +144,7 @@ def idle_slots(layout: Layout) -> Array:
 
 
 def exposed(
-    work: Array, sent: Messages, layout: Layout, slots: Array, sharpness: float
+    work: Array, sent: Messages, layout: LevelLayout, slots: Array, sharpness: float
 ) -> tuple[Array, Array, Array, Array]:
     """Communication that a step of `work` seconds does not hide [s]: tensor, transfers, data, and
     hops that come once.
@@ -172,9 +172,9 @@ def exposed(
 
 
 def costs(
-    system: System,
+    system: Cluster,
     run: Run,
-    layout: Layout,
+    layout: LevelLayout,
     sharpness: float,
     rules: Rules,
     work: LayerWork | None = None,
@@ -203,6 +203,7 @@ def costs(
             hidden_layer=0.0,
             hidden_step=0.0,
         ),
+        stages=layout.pp,
         layers=part.layers,
         micro_batches=m,
         idle_slots=slots,
@@ -210,7 +211,7 @@ def costs(
     )
 
 
-def memory(run: Run, layout: Layout) -> Memory:
+def memory(run: Run, layout: LevelLayout) -> Memory:
     """Bytes of one GPU: `w P dp / N` of weights, `4 w P / N` of optimizer state, and activations
     when the layout counts them.
 
@@ -237,8 +238,8 @@ def memory(run: Run, layout: Layout) -> Memory:
 
 @lru_cache(maxsize=8)
 def theory(rules: Rules = EXACT) -> Physics:
-    """The physics of the study, for `step_time` on a `Run` and a `Layout`; `RELAXED` rules have
-    slopes everywhere."""
+    """The physics of the study, for `step_time` on a `Run` and a `LevelLayout`; `RELAXED` rules
+    have slopes everywhere."""
 
     def by_rules(
         system: Any, run: Any, layout: Any, coefficients: Coefficients, sharpness: float
@@ -271,7 +272,7 @@ class Training(struct.PyTreeNode, kw_only=True):
 
 
 def training(
-    system: System, run: Run, layout: Layout, *, rules: Rules = EXACT, sharpness: float = inf
+    system: Cluster, run: Run, layout: LevelLayout, *, rules: Rules = EXACT, sharpness: float = inf
 ) -> Training:
     """Time, utilization, communication and memory of a whole run.
 

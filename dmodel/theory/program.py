@@ -13,10 +13,10 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from dmodel.hardware import System
+from dmodel.records import Cluster
 from dmodel.theory import laws as scaling
 from dmodel.theory.laws import Laws, Run
-from dmodel.theory.layout import KINDS, Layout
+from dmodel.theory.layout import KINDS, LevelLayout
 from dmodel.theory.pattern import CUT_RATIO, EP, PP, TP_FF, TP_MODEL, Arrays
 from dmodel.theory.profile import Training, shard, training
 from dmodel.theory.tiling import BLOCKS, UNROUNDED, WORD
@@ -56,7 +56,7 @@ class Case(struct.PyTreeNode, frozen=True, kw_only=True):
       overlap_dp: 1 = data parallelism hides behind compute. sparse: with experts. Static.
     """
 
-    system: System
+    system: Cluster
     laws: Laws
     deadline_s: Array
     threshold: Array = 0.0
@@ -68,7 +68,7 @@ class Point(NamedTuple):
     """A point of the program: the run, its layout, and what it takes."""
 
     run: Run
-    layout: Layout
+    layout: LevelLayout
     logs: jax.Array
     training: Training
 
@@ -114,7 +114,7 @@ def point(z: jax.Array, case: Case, pattern: Arrays) -> Point:
     logs = log_degrees(z, pattern, jnp.asarray(case.system.network.size), jnp.log(run.experts))
     degrees, one = jnp.exp(logs), jnp.ones(())
     piped = pattern.present[PP].max() * (1.0 - pattern.zero_bubble)
-    layout = Layout(
+    layout = LevelLayout(
         **{f"{kind}_levels": degrees[i] for i, kind in enumerate(KINDS)},
         n_microbatches=jnp.exp(z[1]),
         interleave=jnp.where(piped > 0.0, run.layers / jnp.exp(logs[PP].sum()), one),

@@ -19,11 +19,11 @@ import numpy as np
 import optax
 from flax import struct
 
-from dmodel.hardware import System
+from dmodel.records import Cluster
 from dmodel.smooth import ramp
 from dmodel.sweep import quick_to_compile
 from dmodel.theory.laws import Run
-from dmodel.theory.layout import KINDS, Layout
+from dmodel.theory.layout import KINDS, LevelLayout
 from dmodel.theory.pattern import CUT_RATIO, DP, EP, PP, TP_FF, TP_MODEL
 from dmodel.theory.profile import training
 from dmodel.theory.search import Problem
@@ -63,7 +63,7 @@ class Relaxed(NamedTuple):
     gradients: int
 
 
-def questions(problems: Sequence[Problem], gpu: System) -> Questions:
+def questions(problems: Sequence[Problem], gpu: Cluster) -> Questions:
     """Problems as arrays; leaves `[problem]`."""
     bounded = tuple(int(s) for s in np.asarray(gpu.network.size)[:-1])
     sizes = np.log(np.array([level_sizes(bounded, p.n_gpus) for p in problems], float)).T
@@ -88,7 +88,7 @@ def _log_degrees(u: jax.Array, asked: Questions) -> jax.Array:
 
 def relaxed_layout(
     u: jax.Array, asked: Questions, zero_bubble: Array
-) -> tuple[Layout, jax.Array, jax.Array]:
+) -> tuple[LevelLayout, jax.Array, jax.Array]:
     """Layout of unknowns `[5 K + 1, *batch]`, logarithms of its degrees, and logarithmic excess
     over its limits `[limit, *batch]`."""
     n_levels, run = jnp.shape(asked.log_sizes)[0], asked.run
@@ -111,7 +111,7 @@ def relaxed_layout(
             totals[TP_MODEL] - jnp.log(run.d_model),
         ]
     )
-    layout = Layout(
+    layout = LevelLayout(
         **{f"{kind}_levels": jnp.exp(logs[i]) for i, kind in enumerate(KINDS)},
         n_microbatches=jnp.exp(log_m),
         interleave=jnp.exp(jnp.maximum(chunks, 0.0)),
@@ -124,7 +124,7 @@ def _round(
     u: jax.Array,
     asked: Questions,
     zero_bubble: jax.Array,
-    system: System,
+    system: Cluster,
     rate: jax.Array,
     sharpness: float,
 ) -> jax.Array:
@@ -148,7 +148,7 @@ def _round(
 
 
 def _judged(
-    u: jax.Array, asked: Questions, zero_bubble: jax.Array, system: System
+    u: jax.Array, asked: Questions, zero_bubble: jax.Array, system: Cluster
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Degrees, micro-batches and training time of relaxed layouts, in logarithms, penalties
     included."""
@@ -179,7 +179,7 @@ def _starts(n_levels: int, n_problems: int, n_starts: int, seed: int) -> np.ndar
 
 
 def relax(
-    problems: Sequence[Problem], gpu: System, *, n_starts: int = 16, seed: int = 0
+    problems: Sequence[Problem], gpu: Cluster, *, n_starts: int = 16, seed: int = 0
 ) -> Relaxed:
     """Relaxed layouts of problems by gradient, each from many starts and with both schedules.
 
@@ -197,7 +197,7 @@ def relax(
 
 
 def _relax(
-    problems: Sequence[Problem], gpu: System, n_starts: int, seed: int
+    problems: Sequence[Problem], gpu: Cluster, n_starts: int, seed: int
 ) -> tuple[np.ndarray, ...]:
     """The same for at most `TOGETHER` problems; filled up, so that compiled code serves any
     number."""

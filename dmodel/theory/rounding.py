@@ -18,10 +18,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dmodel.hardware import System
+from dmodel.records import Cluster
 from dmodel.sweep import quick_to_compile
 from dmodel.theory.laws import flop_of
-from dmodel.theory.layout import KINDS, Layout
+from dmodel.theory.layout import KINDS, LevelLayout
 from dmodel.theory.price import Degrees
 from dmodel.theory.profile import training
 from dmodel.theory.relax import Relaxed, relax
@@ -67,7 +67,7 @@ class Found(NamedTuple):
 class Space:
     """The space of one problem: which degrees it has, and with which choices."""
 
-    def __init__(self, problem: Problem, gpu: System):
+    def __init__(self, problem: Problem, gpu: Cluster):
         self.problem = problem
         self.sizes = level_sizes(
             tuple(int(s) for s in np.asarray(gpu.network.size)[:-1]), problem.n_gpus
@@ -152,7 +152,7 @@ def _times(levels: Levels, kind: int, level: int, up: int, down: int) -> Levels:
 
 @cache
 def _compiled() -> Callable[..., jax.Array]:
-    def time(run: object, layout: Layout, system: System) -> jax.Array:
+    def time(run: object, layout: LevelLayout, system: Cluster) -> jax.Array:
         return training(system, run, layout).train_time_s  # type: ignore[arg-type]
 
     return jax.jit(time, compiler_options=quick_to_compile())
@@ -161,7 +161,7 @@ def _compiled() -> Callable[..., jax.Array]:
 class _Judge:
     """Training times of layouts of many problems by the exact model; each is priced once."""
 
-    def __init__(self, problems: Sequence[Problem], gpu: System):
+    def __init__(self, problems: Sequence[Problem], gpu: Cluster):
         self.problems = problems
         self.gpu = jax.tree.map(lambda x: jnp.asarray(x, float), gpu)
         self.known: list[dict[Spot, float]] = [{} for _ in problems]
@@ -181,7 +181,7 @@ class _Judge:
         )
         degrees = np.array([s.levels for _, s in padded], float).transpose(1, 2, 0)
         m, v, zero_bubble = np.array([s.choice for _, s in padded], float).T
-        layout = Layout(
+        layout = LevelLayout(
             **{f"{kind}_levels": degrees[k] for k, kind in enumerate(KINDS)},
             n_microbatches=m,
             interleave=v,
@@ -206,7 +206,7 @@ def _descend(judge: _Judge, spaces: Sequence[Space], spots: list[tuple[int, Spot
         active = list(dict.fromkeys(moved))
 
 
-def round_layouts(problems: Sequence[Problem], gpu: System, relaxed: Relaxed) -> list[Found]:
+def round_layouts(problems: Sequence[Problem], gpu: Cluster, relaxed: Relaxed) -> list[Found]:
     """Relaxed layouts rounded to the study's space and improved by discrete moves; the best of each
     problem."""
     judge, spaces = _Judge(problems, gpu), [Space(p, gpu) for p in problems]
@@ -231,7 +231,7 @@ def round_layouts(problems: Sequence[Problem], gpu: System, relaxed: Relaxed) ->
     ]
 
 
-def _found(problem: Problem, known: dict[Spot, float], gpu: System, gradients: int) -> Found:
+def _found(problem: Problem, known: dict[Spot, float], gpu: Cluster, gradients: int) -> Found:
     spot = min(known, key=known.__getitem__)
     run, time = problem.run, known[spot]
     best = Best(
@@ -250,7 +250,7 @@ def _found(problem: Problem, known: dict[Spot, float], gpu: System, gradients: i
 
 
 def layouts_by_gradient(
-    problems: Sequence[Problem], gpu: System, *, n_starts: int = 16, seed: int = 0
+    problems: Sequence[Problem], gpu: Cluster, *, n_starts: int = 16, seed: int = 0
 ) -> list[Found]:
     """Good layouts by gradient: relaxed ones from many starts, rounded and polished.
     `search.best_layouts` gives the best, exactly.

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from dmodel.hardware import System
+from dmodel.records import Cluster
 from dmodel.sweep import quick_to_compile
 from dmodel.theory import laws
 from dmodel.theory.gpus import Gpu, gpu
-from dmodel.theory.layout import KINDS, Layout
+from dmodel.theory.layout import KINDS, LevelLayout
 from dmodel.theory.profile import training
 from dmodel.theory.tiling import EXACT, REVISION_3A871BE, Rules, matmul_time
 from dmodel.types import InputError
@@ -120,11 +120,11 @@ def switch(row: Row, name: str) -> float:
 
 
 @cache
-def _gpu(name: str) -> System:
+def _gpu(name: str) -> Cluster:
     return gpu(name)
 
 
-def system(row: Row) -> tuple[System, Rules]:
+def system(row: Row) -> tuple[Cluster, Rules]:
     """The GPU that a row names, and the rules of the revision that it names.
 
     Raises:
@@ -198,7 +198,7 @@ def _fits_levels(degrees: Mapping[str, list[int]], sizes: np.ndarray) -> None:
             )
 
 
-def _layout_case(row: Row) -> tuple[tuple[System, laws.Run, Layout], Rules]:
+def _layout_case(row: Row) -> tuple[tuple[Cluster, laws.Run, LevelLayout], Rules]:
     """Records of one row, all leaves float64."""
     found, rules = system(row)
     sizes = np.asarray(found.network.size)
@@ -226,7 +226,7 @@ def _layout_case(row: Row) -> tuple[tuple[System, laws.Run, Layout], Rules]:
         flop=laws.training_flop(parameters, n["sparsity_factor"]),
         batch_tokens=n["batch_size_seqs"] * n["seq_len"],
     )
-    layout = Layout(
+    layout = LevelLayout(
         **{f"{kind}_levels": np.array(d, np.float64) for kind, d in degrees.items()},
         n_microbatches=n["n_microbatches"],
         interleave=n["pp_interleaving"],

@@ -21,10 +21,10 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import numpy as np
 
-from dmodel.hardware import Network, System
+from dmodel.records import Cluster, Network
 from dmodel.sweep import sweep
 from dmodel.theory.laws import Run, flop_of
-from dmodel.theory.layout import KINDS, Layout
+from dmodel.theory.layout import KINDS, LevelLayout
 from dmodel.theory.price import Case, Degrees, best_way, pooled_time, way_times
 from dmodel.theory.space import Candidates, Shape, candidates, level_sizes, splits
 from dmodel.types import InputError, enable_float64
@@ -90,10 +90,10 @@ class Best(NamedTuple):
     zero_bubble: bool
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> LevelLayout:
         """The same as `theory.training` takes it."""
         levels = {f"{kind}_levels": getattr(self.degrees, kind) for kind in KINDS}
-        return Layout(
+        return LevelLayout(
             **levels,
             n_microbatches=float(self.micro_batches),
             interleave=float(self.interleave),
@@ -121,7 +121,7 @@ class _Found(NamedTuple):
     communication_s: np.ndarray
 
 
-def best_layout(run: Run, n_gpus: int, gpu: System) -> Best:
+def best_layout(run: Run, n_gpus: int, gpu: Cluster) -> Best:
     """The fastest layout of a run on N GPUs.
 
     Raises:
@@ -149,7 +149,7 @@ def no_layout(n_gpus: int) -> InputError:
 
 
 def best_layouts(
-    problems: Sequence[Problem], gpu: System, *, within_s: float | Sequence[float] = np.inf
+    problems: Sequence[Problem], gpu: Cluster, *, within_s: float | Sequence[float] = np.inf
 ) -> list[Best | InputError | None]:
     """The fastest layout of each problem, among those that take less than `within_s`.
 
@@ -188,7 +188,7 @@ def _inner_sizes(network: Network, n_gpus: int) -> tuple[int, ...]:
 
 
 def _solve(
-    problems: list[Problem], sizes: tuple[int, ...], gpu: System, within_s: np.ndarray
+    problems: list[Problem], sizes: tuple[int, ...], gpu: Cluster, within_s: np.ndarray
 ) -> list[Best | None]:
     """Search problems whose networks have the same inner levels."""
     rows = _bounded(_gather(problems), gpu)
@@ -213,7 +213,7 @@ def _gather(problems: list[Problem]) -> _Rows:
     return _Rows(case=Case(run=runs, layout=layout), owner=owner, matmul_s=unknown, bound_s=unknown)
 
 
-def _bounded(rows: _Rows, gpu: System) -> _Rows:
+def _bounded(rows: _Rows, gpu: Cluster) -> _Rows:
     """Stage 0: time of the products, and of the run on a network of one level."""
     matmul_s, bound_s = sweep(pooled_time, rows.case, gpu.replace(network=_pooled(gpu.network, 0)))
     return rows._replace(matmul_s=matmul_s, bound_s=bound_s)
@@ -235,7 +235,7 @@ def _pooled(network: Network, kept: int) -> Network:
     )
 
 
-def _place(rows: _Rows, sizes: tuple[int, ...], gpu: System, limit: np.ndarray) -> _Found:
+def _place(rows: _Rows, sizes: tuple[int, ...], gpu: Cluster, limit: np.ndarray) -> _Found:
     """Stages 1 to K − 1: place the degrees on one inner level after the other, dropping what is
     worse than `limit` of its problem."""
 
@@ -285,7 +285,7 @@ def _joined(found: list[_Found]) -> _Found:
 
 
 def _best_of_each(
-    problems: list[Problem], found: _Found, gpu: System, within_s: np.ndarray
+    problems: list[Problem], found: _Found, gpu: Cluster, within_s: np.ndarray
 ) -> list[Best | None]:
     """The fastest row of each problem, ties to the one with less communication."""
     order = np.lexsort((found.communication_s, found.time_s, found.rows.owner))
@@ -299,7 +299,7 @@ def _best_of_each(
     return answers
 
 
-def _answer(problem: Problem, found: _Found, gpu: System) -> Best:
+def _answer(problem: Problem, found: _Found, gpu: Cluster) -> Best:
     """One row as the answer to its problem."""
     run, n = problem
     levels = found.rows.inner[-gpu.network.n_levels + 1 :] if gpu.network.n_levels > 1 else ()

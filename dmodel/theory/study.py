@@ -12,7 +12,7 @@ from itertools import islice
 from typing import NamedTuple, cast
 
 from dmodel.goodput import Reliability, goodput
-from dmodel.hardware import System
+from dmodel.records import Cluster
 from dmodel.theory import laws
 from dmodel.theory.gpus import Gpu
 from dmodel.theory.laws import Laws, Run
@@ -42,7 +42,7 @@ GROUP = 16
 searched in vain."""
 
 
-class Cluster(NamedTuple):
+class SmallestCluster(NamedTuple):
     """The smallest cluster that trains a model in time.
 
     Attributes:
@@ -68,7 +68,7 @@ class Headline(NamedTuple):
     largest: Best | None
 
 
-def ceiling(gpu: System) -> float:
+def ceiling(gpu: Cluster) -> float:
     """The most that a GPU of the study utilizes of its peak."""
     return float(cast(Gpu, gpu.chip).sustained)
 
@@ -84,7 +84,7 @@ def training_s(deadline_s: float, n_gpus: int, reliability: Reliability | None) 
 
 
 def cluster_sizes(
-    run: Run, gpu: System, deadline_s: float = DEADLINE_S, reliability: Reliability | None = None
+    run: Run, gpu: Cluster, deadline_s: float = DEADLINE_S, reliability: Reliability | None = None
 ) -> Iterator[tuple[int, float]]:
     """Clusters to try, ascending, and the time they have [s]: S · 2^i GPUs that could finish the
     arithmetic, `C / (time · rate) ≤ N`."""
@@ -98,11 +98,11 @@ def cluster_sizes(
 
 def smallest_clusters(
     runs: Sequence[Run],
-    gpu: System,
+    gpu: Cluster,
     *,
     deadline_s: float = DEADLINE_S,
     reliability: Reliability | None = None,
-) -> list[Cluster]:
+) -> list[SmallestCluster]:
     """For each run the smallest cluster of S · 2^i GPUs with a layout that takes less than the
     deadline.
 
@@ -115,9 +115,9 @@ def smallest_clusters(
         perfect machines. Training times and utilization are those of the time that trains.
 
     Returns:
-      One `Cluster` for each run.
+      One `SmallestCluster` for each run.
     """
-    found: dict[int, Cluster] = {}
+    found: dict[int, SmallestCluster] = {}
     untried = {i: cluster_sizes(run, gpu, deadline_s, reliability) for i, run in enumerate(runs)}
     ahead = (1, *(2**i for i in range(DOUBLINGS)))
     for n in ahead:
@@ -131,23 +131,23 @@ def smallest_clusters(
         for (i, *_), answer in zip(tried, best_layouts(problems, gpu, within_s=times), strict=True):
             if answer is not None and i not in found:
                 found[i] = (
-                    Cluster(runs[i], None, str(answer))
+                    SmallestCluster(runs[i], None, str(answer))
                     if isinstance(answer, InputError)
-                    else Cluster(runs[i], answer)
+                    else SmallestCluster(runs[i], answer)
                 )
         untried = {i: sizes for i, sizes in untried.items() if i not in found}
-    return [found.get(i, Cluster(run, None)) for i, run in enumerate(runs)]
+    return [found.get(i, SmallestCluster(run, None)) for i, run in enumerate(runs)]
 
 
 def sweep_widths(
-    gpu: System,
+    gpu: Cluster,
     *,
     sparse: bool = False,
     law: Laws = laws.STUDY,
     widths: Iterable[float] = laws.WIDTHS,
     deadline_s: float = DEADLINE_S,
     reliability: Reliability | None = None,
-) -> list[Cluster]:
+) -> list[SmallestCluster]:
     """The smallest cluster for one width after the other, until a model fits none or utilization is
     below 0.001.
 
@@ -160,7 +160,7 @@ def sweep_widths(
       Clusters of the widths up to the end of the sweep; those of them that the study's space does
       not cover have a `problem` and no layout.
     """
-    found: list[Cluster] = []
+    found: list[SmallestCluster] = []
     runs = (laws.run(float(width), sparse=sparse, laws=law) for width in widths)
     while group := list(islice(runs, GROUP)):
         for cluster in smallest_clusters(
@@ -174,7 +174,7 @@ def sweep_widths(
     return found
 
 
-def headline(clusters: Iterable[Cluster], gpu: System) -> Headline:
+def headline(clusters: Iterable[SmallestCluster], gpu: Cluster) -> Headline:
     """Where a sweep's linear scaling ends, and its largest run."""
     known = [c.best for c in clusters if c.best is not None]
     line = LINEAR * ceiling(gpu)

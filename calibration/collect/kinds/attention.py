@@ -15,7 +15,7 @@ from calibration.collect.program import DTYPES, Program, item_bytes, random_arra
 from calibration.collect.runner import Unavailable
 from dmodel.coefficients import Coefficients
 from dmodel.cost.compute import attention_passes
-from dmodel.hardware import System
+from dmodel.records import Cluster
 from dmodel.types import Array, InputError
 
 
@@ -145,7 +145,7 @@ def build(p: Attention, machine: Machine) -> Program:
     )
 
 
-def predict(ps: Sequence[Attention], system: System, c: Coefficients) -> Array:
+def predict(ps: Sequence[Attention], system: Cluster, c: Coefficients) -> Array:
     """The model's time of the core, forward; backward with 2.5 × the products when fused, else 2 ×
     [s]."""
     fused, forward = float(ps[0].kernel == "flash"), ps[0].direction == "fwd"

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from calibration.collect.machine import Machine
 from calibration.collect.program import Program
 from dmodel.coefficients import Coefficients
-from dmodel.hardware import System
+from dmodel.records import Cluster
 from dmodel.types import Array
 
 
@@ -33,7 +33,7 @@ class Benchmark(NamedTuple):
     parameters: type
     build: Callable[[Any, Machine], Program]
     grid: Callable[[Machine], list[Any]]
-    predict: Callable[[Sequence[Any], System, Coefficients], Array]
+    predict: Callable[[Sequence[Any], Cluster, Coefficients], Array]
     shared: bool = False
 
 

@@ -18,7 +18,7 @@ from calibration.collect.program import Program, item_bytes, random_array, sets
 from calibration.collect.runner import Unavailable
 from dmodel.coefficients import Coefficients
 from dmodel.cost import collectives as cost
-from dmodel.hardware import System
+from dmodel.records import Cluster
 from dmodel.types import Array, InputError
 
 AXES = ("other", "group")
@@ -137,7 +137,7 @@ def members(devices: jax.Array, spacing: str, levels: int, inside: Array) -> jax
     return jnp.stack([inner, devices / inner, *[jnp.ones_like(devices)] * (levels - 2)])[:, None]
 
 
-def predict(ps: Sequence[Collective], system: System, c: Coefficients) -> Array:
+def predict(ps: Sequence[Collective], system: Cluster, c: Coefficients) -> Array:
     """The model's time of the collective [s]; spread groups are taken to lie outside the innermost
     level."""
     size = np.asarray(system.network.size)

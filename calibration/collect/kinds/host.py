@@ -13,7 +13,7 @@ from calibration.collect.kinds.benchmark import Benchmark, column
 from calibration.collect.machine import Machine
 from calibration.collect.program import Program, random_array
 from dmodel.coefficients import Coefficients
-from dmodel.hardware import System
+from dmodel.records import Cluster
 from dmodel.types import Array
 
 
@@ -74,12 +74,12 @@ def dispatch_grid(machine: Machine) -> list[Dispatch]:
     return [Dispatch(n, waits) for n in (1, 16, 256) for waits in (True, False)]
 
 
-def predict_launch(ps: Sequence[Launch], system: System, c: Coefficients) -> Array:
+def predict_launch(ps: Sequence[Launch], system: Cluster, c: Coefficients) -> Array:
     """Kernels times the time between them [s]."""
     return column(ps, "kernels") * c.launch * system.chip.kernel_latency_s
 
 
-def predict_dispatch(ps: Sequence[Dispatch], system: System, c: Coefficients) -> Array:
+def predict_dispatch(ps: Sequence[Dispatch], system: Cluster, c: Coefficients) -> Array:
     """The model knows no call of the host, so measuring one tells it nothing: a constant [s]."""
     return 1e-5 + 0.0 * c.launch
 

@@ -15,7 +15,7 @@ from calibration.collect.program import DTYPES, Program, item_bytes, random_arra
 from dmodel.coefficients import Coefficients
 from dmodel.cost.compute import matmul_time
 from dmodel.counts import Matmuls
-from dmodel.hardware import System
+from dmodel.records import Cluster
 from dmodel.types import Array, InputError
 
 
@@ -108,7 +108,7 @@ def build(p: Matmul, machine: Machine) -> Program:
     )
 
 
-def predict(ps: Sequence[Matmul], system: System, c: Coefficients) -> Array:
+def predict(ps: Sequence[Matmul], system: Cluster, c: Coefficients) -> Array:
     """The model's time of the product, plus what launching it takes [s]."""
     rows, columns, inner = (column(ps, name)[None] for name in ("m", "n", "k"))
     products = Matmuls(rows=rows, columns=columns, inner=inner, copies=jnp.ones_like(rows))

@@ -15,7 +15,7 @@ from calibration.collect.machine import Machine
 from calibration.collect.program import DTYPES, Program, item_bytes, random_array, sets
 from dmodel.coefficients import Coefficients
 from dmodel.cost.compute import optimizer_time, streaming_time
-from dmodel.hardware import System
+from dmodel.records import Cluster
 from dmodel.types import Array, InputError
 
 
@@ -69,7 +69,7 @@ def build_stream(p: Stream, machine: Machine) -> Program:
     return Program(jax.jit(kernel), inputs, work={"bytes": float((reads + writes) * p.nbytes)})
 
 
-def predict_stream(ps: Sequence[Stream], system: System, c: Coefficients) -> Array:
+def predict_stream(ps: Sequence[Stream], system: Cluster, c: Coefficients) -> Array:
     """Bytes over the rate that streams reach, plus a launch [s]."""
     _, reads, writes = STREAM_KERNELS[ps[0].operation]
     return (
@@ -158,7 +158,7 @@ def build_elementwise(p: Elementwise, machine: Machine) -> Program:
     return Program(jax.jit(kernel), inputs, work={"bytes": passes * nbytes})
 
 
-def predict_elementwise(ps: Sequence[Elementwise], system: System, c: Coefficients) -> Array:
+def predict_elementwise(ps: Sequence[Elementwise], system: Cluster, c: Coefficients) -> Array:
     """Bytes that it cannot do without, times the traffic of real kernels, over the rate; plus a
     launch [s]."""
     p = ps[0]
@@ -216,7 +216,7 @@ def build_update(p: Update, machine: Machine) -> Program:
     )
 
 
-def predict_update(ps: Sequence[Update], system: System, c: Coefficients) -> Array:
+def predict_update(ps: Sequence[Update], system: Cluster, c: Coefficients) -> Array:
     """The model's optimizer step, plus a launch for each array [s]."""
     launches = column(ps, "leaves") * c.launch * system.chip.kernel_latency_s
     return optimizer_time(column(ps, "parameters"), UPDATE_BYTES, system.chip, c) + launches

@@ -17,7 +17,7 @@ from calibration.collect.kinds.collectives import AXES, Collective, buffer, grou
 from calibration.collect.machine import Machine
 from calibration.collect.program import Program, random_array
 from dmodel.coefficients import Coefficients
-from dmodel.hardware import System
+from dmodel.records import Cluster
 from dmodel.types import Array, InputError
 
 
@@ -80,7 +80,7 @@ def _message(p: Overlap) -> Collective:
     return Collective("all_reduce", p.nbytes, p.devices, "inner", p.dtype)
 
 
-def predict(ps: Sequence[Overlap], system: System, c: Coefficients) -> Array:
+def predict(ps: Sequence[Overlap], system: Cluster, c: Coefficients) -> Array:
     """The longer of the two when both run, and of the shorter what does not hide [s]."""
     part = ps[0].part
     product = jnp.asarray(

@@ -16,7 +16,7 @@ from calibration.collect.runner import Unavailable
 from calibration.collect.workload import WorkloadSpec
 from calibration.collect.workload.spec import check
 from dmodel.coefficients import Coefficients
-from dmodel.hardware import System
+from dmodel.records import Cluster
 from dmodel.step import memory_use, step_time
 from dmodel.types import Array, InputError
 
@@ -155,7 +155,7 @@ def build(p: WorkloadSpec, machine: Machine) -> Program:
     )
 
 
-def predict(ps: Sequence[WorkloadSpec], system: System, c: Coefficients) -> Array:
+def predict(ps: Sequence[WorkloadSpec], system: Cluster, c: Coefficients) -> Array:
     """The model's step time [s]."""
     records = [(workload.transformer(p), workload.plan(p)) for p in ps]
     model, plan = jax.tree.map(lambda *leaves: jnp.asarray([float(x) for x in leaves]), *records)

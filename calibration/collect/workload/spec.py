@@ -6,9 +6,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from dmodel.counts import parameters
-from dmodel.plan import Plan
+from dmodel.records import Model, Plan
 from dmodel.types import InputError
-from dmodel.workload import Transformer
 
 AXES = ("pipeline", "data", "fsdp", "expert", "context", "tensor")
 """Axes of the mesh, outermost first: neighbours on the innermost axis sit on the fastest links."""
@@ -205,11 +204,11 @@ def check(spec: WorkloadSpec) -> WorkloadSpec:
     return spec
 
 
-def transformer(spec: WorkloadSpec) -> Transformer:
+def transformer(spec: WorkloadSpec) -> Model:
     """The shape as the model's record; places per visit are its imbalance."""
     s = spec
     places = s.capacity * s.n_experts / (s.expert_group * s.top_k) if s.n_experts > 1 else 1.0
-    return Transformer(
+    return Model(
         n_layers=float(s.n_layers),
         d_model=float(s.d_model),
         d_ff=float(s.d_ff),
@@ -234,7 +233,7 @@ def plan(spec: WorkloadSpec) -> Plan:
     the precision of the matmuls, which is the gather's.
     """
     s, half = spec, spec.precision == "bf16"
-    return Plan(
+    return Plan.of(
         dp=float(s.data_ranks),
         tp=float(s.tensor),
         cp=float(s.context),

@@ -1,0 +1,215 @@
+"""What one layer, and the head, take on one device for a micro-batch, messages aside."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from dmodel import counts, launching, traffic
+from dmodel.coefficients import Coefficients
+from dmodel.cost import compute
+from dmodel.cost.pipeline import meetings
+from dmodel.physics import LayerWork
+from dmodel.records import Chip, Model, Plan
+from dmodel.smooth import excess, ramp
+from dmodel.traffic import Passes
+from dmodel.types import Array, stack
+
+
+class _Products(NamedTuple):
+    """times: of each product of the layer and, last, the head [s], `[10, *batch]`. casts: of what
+    they read [s]."""
+
+    times: jax.Array
+    casts: Array
+
+    @property
+    def matmul(self) -> jax.Array:
+        """Of the layer's products [s]."""
+        return self.times[:-1].sum(0)
+
+    @property
+    def last(self) -> jax.Array:
+        """Of those that return a layer's result, of an MLP and of experts [s]."""
+        return self.times[4] + self.times[6]
+
+    @property
+    def dense(self) -> jax.Array:
+        """Of the layer's products but for those of experts [s]."""
+        return self.times[:5].sum(0) + self.times[7:-1].sum(0)
+
+
+def _products(model: Model, plan: Plan, chip: Chip, c: Coefficients, sharpness: float) -> _Products:
+    """Forward products, below 16 bits where the plan has them there.
+
+    Below 8 bits products keep a further share of the peak: single ones in NVFP4 reach 0.59 to 0.78
+    of what 16 bits do on Blackwell, those in 8 bits all of it (`calibration/micro/data/fits.json`).
+    """
+    bits = plan.precision
+    # 0 at 8 bits, 1 at 4
+    four = ramp(2.0 * (1.0 - bits.operand_bytes))
+    narrow = bits.low_precision
+    below = 1.0 - narrow * (
+        1.0 - c.low_precision_efficiency * (1.0 - four * (1.0 - c.four_bit_efficiency))
+    )
+    low, wide = chip.flops_per_s * below, narrow * bits.wide_layers
+    # times add up, so rates meet harmonically
+    rate = low / (1.0 - wide + wide * low / chip.attention_flops_per_s)
+    operand = bits.operand_bytes + wide * (counts.WORD - bits.operand_bytes)
+    products = counts.matmuls(model, plan)
+    # router, logits and loss stay in 16 bits whatever the precision of the layers
+    rates, operands = (
+        stack(*[low] * 8, *[kept] * 2)
+        for low, kept in ((rate, chip.attention_flops_per_s), (operand, counts.WORD))
+    )
+    return _Products(
+        compute.matmul_time(products, rates, operands, chip, c, sharpness),
+        compute.streaming_time(c.cast_traffic * traffic.cast_bytes(products, model, plan), chip, c),
+    )
+
+
+def _attention(model: Model, plan: Plan, chip: Chip, c: Coefficients, sharpness: float) -> Passes:
+    """Both passes of the attention core, by the stack's kernels."""
+    core = (
+        counts.attention_flops(model, plan)
+        * compute.off_matrix_units(model, plan)
+        * compute.narrowed(plan)
+    )
+    powers, through = counts.exponentials(model, plan), traffic.softmax_bytes(model, plan)
+    newest = compute.attention_passes(
+        core, powers, through, plan.software.flash, chip, c, sharpness
+    )
+    older = compute.older_kernels(plan)
+    return Passes(older.forward * newest.forward, older.backward * newest.backward)
+
+
+def _streaming(model: Model, plan: Plan, chip: Chip, c: Coefficients) -> Passes:
+    """Both passes of what streams through memory, adapters with it."""
+    passes = zip(
+        traffic.elementwise_bytes(model, plan), traffic.adapter_bytes(model, plan), strict=True
+    )
+    return Passes(
+        *(
+            compute.streaming_time(c.elementwise_traffic * least + all_of, chip, c)
+            for least, all_of in passes
+        )
+    )
+
+
+def _accumulation(
+    products: _Products,
+    model: Model,
+    plan: Plan,
+    parts: counts.Residents,
+    chip: Chip,
+    c: Coefficients,
+    sharpness: float,
+) -> Array:
+    """Adding weight gradients to those held, once per micro-batch: read and written, and as much
+    more as the stack's other elementwise kernels, where the sum is a kernel of its own; where
+    products add to what is held (`Software.fused_sums`), what that takes beyond their arithmetic,
+    of experts all but the 2 bytes that any product writes.
+
+    Single calls take 1.4, 1.8 and 1.36 times as long beside sums of 512, 1,024 and 2,048 tokens, in
+    16, 32 and 32 bits, as long as both would one after the other, 1.05 times beside 8,192 in 32
+    (`calibration/torch_step/data/products.csv`).
+    """
+    moved, share = (
+        2.0 * plan.precision.gradient_bytes,
+        model.trainable * plan.layout.pp / counts.mean_layer(model).layers,
+    )
+    others, experts = (
+        compute.streaming_time(share * part, chip, c) for part in (parts.layers, parts.experts)
+    )
+    # inside the products their traffic hides behind the arithmetic, unless there is more of it;
+    # that of experts, with few tokens each, does not, but for what any product writes
+    fused = plan.software.fused_sums * ramp(2.0 - plan.layout.zero)
+    hidden = excess(*jnp.broadcast_arrays(products.dense, moved * others), sharpness)
+    more = excess(*jnp.broadcast_arrays(counts.WORD, moved), sharpness)
+    return (1.0 - fused) * c.elementwise_traffic * moved * (others + experts) + fused * (
+        hidden + more * experts
+    )
+
+
+def layer_work(
+    model: Model,
+    plan: Plan,
+    parts: counts.Residents,
+    chip: Chip,
+    c: Coefficients,
+    sharpness: float,
+) -> LayerWork:
+    """Work of one layer, and of the head, per micro-batch on one device, at its full clock
+    (`LayerWork.at_clock`).
+
+    Backward products cost 2 × the forward ones (1 × when the weights are frozen), attention as
+    `compute.attention_passes` has it, streaming as `traffic.elementwise_bytes`.
+    Full recomputation repeats the forward work of the layer, all but the last product and the
+    addition of its result where it ends early (`Software.recompute_last`). Of layers that are not
+    recomputed in full, shares of the products, of the core of attention and of what streams may be
+    done again all the same.
+
+    Limits: experts whose recomputation ends early still copy back what they return, add its biases
+    and leave their latents once more.
+    """
+    layout, ends = plan.layout, 1.0 - plan.software.recompute_last
+    products = _products(model, plan, chip, c, sharpness)
+    matmul, casts = products.matmul, products.casts
+    attention, streaming = (
+        _attention(model, plan, chip, c, sharpness),
+        _streaming(model, plan, chip, c),
+    )
+    accumulation = _accumulation(products, model, plan, parts, chip, c, sharpness)
+    behind = (1.0 + model.trainable) * matmul
+    forward = matmul + attention.forward + streaming.forward + 0.5 * casts
+    backward = behind + attention.backward + streaming.backward + accumulation + 0.5 * casts
+    added = ends * compute.streaming_time(
+        c.elementwise_traffic * traffic.addition_bytes(model, plan), chip, c
+    )
+    spared = ends * products.last
+    full, parts_again = layout.recompute_layers, 1.0 - layout.recompute_layers
+    hot = layout.recompute_products * matmul + layout.recompute_attention * attention.forward
+    some = hot + layout.recompute_elementwise * (streaming.forward - added)
+    again = full * (forward - spared - added) + parts_again * some
+    logits = (2.0 + model.trainable) * (products.times[-1] * compute.off_vectors(plan))
+    loss = compute.streaming_time(c.loss_traffic * traffic.loss_bytes(model, plan), chip, c)
+    return LayerWork(
+        matmul=Passes(matmul, behind),
+        attention=attention,
+        elementwise=streaming.total + accumulation + casts,
+        recompute=again,
+        redone=full * (matmul + attention.forward - spared) + parts_again * hot,
+        head=logits + loss,
+        logits=logits,
+        forward=forward,
+        backward=backward + again,
+    )
+
+
+def starts(model: Model, plan: Plan, apart: Array, chip: Chip, c: Coefficients) -> compute.Starts:
+    """What starting the kernels of a layer and micro-batch takes [s]: `compute.starts`.
+
+    Kernels of the forward pass count `2 + trainable` times, and once more under full recomputation.
+    Collectives are launched like any other kernel: where the host is slower than products and
+    messages together, it hides both.
+
+    Limits: a host that waits for the device (to count what experts get, to hold gathers back) does
+    not run ahead like that; messages that come once per micro-batch or step are added as they are;
+    launches and casts of parts of a layer that are done again are not counted.
+
+    Args:
+      apart: nodes that the stages of a pipeline lie in.
+    """
+    times = passes(model, plan)
+    in_turn = (launching.kernels(model, plan) + launching.expert_casts(model, plan)) * times
+    return compute.starts(
+        in_turn, launching.launches(model, plan) * times, meetings(plan, apart), chip, c
+    )
+
+
+def passes(model: Model, plan: Plan) -> Array:
+    """How often the kernels of a layer's forward pass are started, counting those of the backward
+    pass by them [1] (`starts`)."""
+    return 2.0 + model.trainable + plan.layout.recompute_layers

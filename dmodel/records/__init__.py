@@ -1,0 +1,27 @@
+"""What is asked, as numbers only: the model, the cluster, and the plan that runs the one on the
+other. Names live in the catalog."""
+
+from dmodel.records.cluster import Chip, Cluster, Network
+from dmodel.records.layout import PLACEMENT, SCHEDULES, Layout
+from dmodel.records.model import Model, check_counts
+from dmodel.records.plan import LEAVES, Plan, leaf
+from dmodel.records.precision import Precision
+from dmodel.records.software import BUCKET_GRADIENTS, BUCKET_GRADIENTS_PER_RANK, Software
+
+__all__ = [
+    "BUCKET_GRADIENTS",
+    "BUCKET_GRADIENTS_PER_RANK",
+    "LEAVES",
+    "PLACEMENT",
+    "SCHEDULES",
+    "Chip",
+    "Cluster",
+    "Layout",
+    "Model",
+    "Network",
+    "Plan",
+    "Precision",
+    "Software",
+    "check_counts",
+    "leaf",
+]

@@ -1,0 +1,71 @@
+"""How the work is spread over devices and time: what a planner or a search chooses."""
+
+from __future__ import annotations
+
+from flax import struct
+
+from dmodel.types import Array
+
+PLACEMENT = ("tp", "cp", "ep", "dp", "pp")
+"""Default order of the groups on the network, innermost first. Experts are laid over the ranks of
+tp, cp and dp in this order, whatever those are for: `ep` before `dp` makes the ranks that share a
+layer's experts neighbours, after it the ranks that hold the same ones."""
+
+SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
+
+
+class Layout(struct.PyTreeNode, kw_only=True):
+    """Degrees, sharding, micro-batch, recomputation. dp · tp · cp · pp is the number of devices.
+
+    Attributes:
+      dp: data-parallel degree [count]; 1 = off.
+      tp: tensor-parallel degree [count]; 1 = off.
+      cp: context-parallel degree [count]; 1 = off.
+      pp: pipeline stages [count]; 1 = off.
+      ep: ranks of tp · cp · dp that hold different experts [count]; 1 = off.
+      etp: tensor-parallel degree inside an expert; ep · etp divides tp · cp · dp [count]; 1 = off.
+      sp: 1 = sequence parallelism beside tp; 0 = off.
+      zero: ZeRO stage, 0 to 3 (3 = FSDP), linear between two stages [1]; 0 = off.
+      shard: ranks of dp that ZeRO shards over (below dp: HSDP) [count]; 1 = none.
+      reshard: 1 = ZeRO-3 gathers weights again for the backward pass; 0 = keeps them.
+      interleave: v, model chunks of a pipeline stage [count]; 1 = off.
+      stage_excess: layers of the fullest stage beyond the mean one [count]; 0 = stages are alike.
+      head_displaces: layers that the head's stage holds below the fullest [count]; 0 = none.
+      micro_batch: b, sequences of a data-parallel rank in a micro-batch [sequence].
+      recompute_layers: share of the layers recomputed in full [1]; 0 = none.
+      recompute_attention: share of the others whose attention core is recomputed [1]; 0 = none.
+      recompute_products: share of the others' products that is done again [1]; 0 = none.
+      recompute_elementwise: share of the others' streaming kernels done again [1]; 0 = none.
+      recompute_bytes: share of a layer's kept bytes that recomputed modules drop [1]; 0 = none.
+      offload: share of the kept bytes that waits in the host's memory, in no time [1]; 0 = none.
+      schedule: of the pipeline, one of `SCHEDULES` (static).
+      placement: order of the groups on the network, innermost first (static).
+    """
+
+    dp: Array
+    tp: Array = 1.0
+    cp: Array = 1.0
+    pp: Array = 1.0
+    ep: Array = 1.0
+    etp: Array = 1.0
+    sp: Array = 0.0
+    zero: Array = 0.0
+    shard: Array = 1.0
+    reshard: Array = 1.0
+    interleave: Array = 1.0
+    stage_excess: Array = 0.0
+    head_displaces: Array = 0.0
+    micro_batch: Array = 1.0
+    recompute_layers: Array = 0.0
+    recompute_attention: Array = 0.0
+    recompute_products: Array = 0.0
+    recompute_elementwise: Array = 0.0
+    recompute_bytes: Array = 0.0
+    offload: Array = 0.0
+    schedule: str = struct.field(pytree_node=False, default="1f1b")
+    placement: tuple[str, ...] = struct.field(pytree_node=False, default=PLACEMENT)
+
+    @property
+    def devices(self) -> Array:
+        """dp · tp · cp · pp."""
+        return self.dp * self.tp * self.cp * self.pp

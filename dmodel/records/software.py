@@ -1,0 +1,65 @@
+"""What the stack does, whatever the layout: which kernels it has, and what it lets overlap."""
+
+from __future__ import annotations
+
+from flax import struct
+
+from dmodel.types import Array
+
+BUCKET_GRADIENTS, BUCKET_GRADIENTS_PER_RANK = 4e7, 1e6
+"""Gradients that a bucket of Megatron-Core's data parallelism holds: the first, or the second for
+each rank where that is more (`DistributedDataParallelConfig.bucket_size`, v0.7 to today)."""
+
+
+class Software(struct.PyTreeNode, kw_only=True):
+    """Facts of a stack, as 0 and 1 where nothing else is said.
+
+    Attributes:
+      merge_copies: 1 = copies of a token for the experts of a node travel as one (DeepEP).
+      route_bytes: of the map of who visits whom, per token and expert [byte]; 0 = counts alone.
+      accumulate: 1 = ZeRO 2 and 3 reduce gradients once per step (`no_sync`); 0 = per micro-batch.
+      recompute_last: 1 = a recomputed layer's last product is done again; 0 = it ends before.
+      last_kept: 1 = that product's result is kept, though nothing reads it; 0 = dropped.
+      graphed: share of a layer's kernels, experts' aside, that Python does not launch [1].
+      looped_experts: 1 = the host launches experts' products one by one; 0 = one kernel for all.
+      fused_experts: 1 = experts' products have activation and casts in them; 0 = kernels apart.
+      fused_sums: 1 = products add to the gradients held; 0 = a kernel of its own adds.
+      flash: 1 = attention kernels are fused; 0 = scores go through memory.
+      split_rotary: 1 = several kernels rotate queries and keys; 0 = one does.
+      unpadded_vocab: 1 = a rank's columns of logits are no multiple of 8; 0 = they are padded.
+      cp_balanced: 1 = ranks of cp get equal work of a causal sequence; 0 = in order, last waits.
+      overlap_tp: 1 = messages of tp may hide behind compute; 0 = never.
+      overlap_cp: 1 = messages of cp may hide behind compute; 0 = never.
+      overlap_ep: 1 = messages of ep may hide behind compute; 0 = never.
+      overlap_dp: 1 = messages of dp may hide, and go in buckets; 0 = never, and all at once.
+      overlap_pp: 1 = messages of pp may hide behind compute; 0 = never.
+      overlap_replica: 1 = sums over HSDP's copies may hide behind compute; 0 = never.
+      composed: 1 = a step is a sum of parts measured apart (vTrain): none waits; 0 = it is run.
+      attention_rate: forward rate of fused attention over that of the chip's newest [1].
+      attention_backward_rate: backward rate of fused attention over that of the newest [1].
+      bucket_per_rank: least bytes of a bucket per rank of dp · cp [byte]; 0 = none.
+    """
+
+    merge_copies: Array = 0.0
+    route_bytes: Array = 0.0
+    accumulate: Array = 0.0
+    recompute_last: Array = 1.0
+    last_kept: Array = 0.0
+    graphed: Array = 0.0
+    looped_experts: Array = 0.0
+    fused_experts: Array = 0.0
+    fused_sums: Array = 0.0
+    flash: Array = 1.0
+    split_rotary: Array = 0.0
+    unpadded_vocab: Array = 0.0
+    cp_balanced: Array = 1.0
+    overlap_tp: Array = 1.0
+    overlap_cp: Array = 1.0
+    overlap_ep: Array = 1.0
+    overlap_dp: Array = 1.0
+    overlap_pp: Array = 1.0
+    overlap_replica: Array = 1.0
+    composed: Array = 0.0
+    attention_rate: Array = 1.0
+    attention_backward_rate: Array = 1.0
+    bucket_per_rank: Array = 0.0
