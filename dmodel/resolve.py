@@ -200,8 +200,7 @@ def part(question: Question, said: list[Assumption]) -> Part:
     asked["replicas"] = at.dp / layout["shard"] if layout["zero"] else 1.0
     found = software(question, asked, first)
     said.extend(Assumption(f.text, f.source, f.date) for f in found.facts)
-    if vocab := first.values.get("vocab"):
-        question = question._replace(columns={**question.columns, "vocab": vocab})
+    question = _meant(question, first.values)
     model = shape.model(question, found.values, said)
     again = recomputation.again(question, found.values, model["n_experts"], said)
     leaves = NEUTRAL | LEAVES | {n: float(found.values[n]) for n in LEAVES if n in found.values}
@@ -217,6 +216,13 @@ def part(question: Question, said: list[Assumption]) -> Part:
         open_recompute=_is_open(question, found.values, again),
         overrides=_overrides(question),
     )
+
+
+def _meant(question: Question, values: Mapping[str, Any]) -> Question:
+    """The question with columns that facts say mean something else."""
+    names = ["vocab", *(["recompute"] if question.text("recompute") else [])]
+    changed = {name: values[name] for name in names if name in values}
+    return question._replace(columns={**question.columns, **changed}) if changed else question
 
 
 def _applied(question: Question, known: Mapping[str, Any], first: bool) -> Applied:
@@ -334,9 +340,7 @@ def _stages(
 ) -> dict[str, float]:
     """Layers of the fullest stage beyond the mean one, and how many fewer the one with the head
     holds."""
-    # of the columns: a stack's own vocabulary changes no layout
-    vocab = question.known("vocab")
-    head = layouts.head_cost(model["d_model"], model["d_ff"], vocab)
+    head = layouts.head_cost(model["d_model"], model["d_ff"], model["vocab"])
     of = layouts.Pipeline(model["n_layers"], head, at.pp, interleave, model["n_mtp"])
     found = layouts.stages(str(values.get("stages", "counted")), of, written_stages(question))
     if at.pp <= 1.0:
@@ -397,14 +401,12 @@ def _system(
     name = question.system or str(values.get("system", ""))
     host = values.get("accel_per_node", question.number("accel_per_node"))
     given = question.number("domain_size")
-    label = question.text("precision") or "bf16"
     base = _looked_up(chip, name, None, question.precision, question.system != "")
     inner = None if given or not host else host_size(host, base.network)
     if given is None and not question.system:
         whose = "the catalog's" if inner is None else f"{inner:g}, the devices of a host"
         said.append(Assumption(f"domain_size blank: {whose}"))
     size = given or inner
-    del label
     return base if size is None else _looked_up(chip, name, size, question.precision, False)
 
 
@@ -491,6 +493,27 @@ def cheapest_that_fits(cases: Cases) -> tuple[np.ndarray, np.ndarray]:
     fits = (none <= 0.0) | (selective <= 0.0)
     only_core = (none > 0.0) & (selective <= 0.0)
     return np.where(fits, 0.0, share), np.where(only_core, 1.0, 0.0)
+
+
+class Resolved(NamedTuple):
+    """One question as records with scalar leaves, and what fills its blanks."""
+
+    cluster: Cluster
+    model: Model
+    plan: Plan
+    assumptions: tuple[Assumption, ...]
+
+
+def resolve(question: Question, rule: RuleOfRecompute | None = None) -> Resolved:
+    """Records of one question; leaves are numpy scalars, of the network `[K]`.
+
+    Raises:
+      InputError: as `assemble`.
+    """
+    cases = assemble([question], rule)
+    records = (cases.system, cases.model, cases.plan)
+    cluster, model, plan = jax.tree.map(lambda leaf: np.asarray(leaf)[..., 0], records)
+    return Resolved(cluster, model, plan, cases.assumptions[0])
 
 
 def never_recompute(cases: Cases) -> tuple[np.ndarray, np.ndarray]:

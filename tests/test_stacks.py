@@ -31,36 +31,20 @@ from dmodel.catalog.stack import (
     names,
     stack,
 )
-from dmodel.layouts import RULES, STAGES
+from dmodel.layouts import RULES
 from dmodel.profiles.groupings import GENERATIONS
+from dmodel.resolve import FIRST
+from dmodel.settings import ADAPTED, KNOWN, WORDS
 from dmodel.types import InputError
 
-NUMBERS = frozenset(
-    "reduce_bytes gradient_bytes gather_bytes optimizer_bytes weight_bytes logit_bytes "
-    "attention_bytes scale_passes wide_layers narrow_gathers narrow_sums overlap_tp overlap_cp "
-    "overlap_ep overlap_dp overlap_pp overlap_replica accumulate bucket_per_rank fused_sums "
-    "graphed looped_experts fused_experts split_rotary unpadded_vocab cp_balanced composed "
-    "attention_rate attention_backward_rate recompute_last last_kept recompute_layers n_mtp "
-    "imbalance adapter_dropout vocab merge_copies route_bytes packed_window offload_inputs "
-    "offload_results narrow_activations zero shard micro_batch interleave sp accel_per_node".split()
-)
-"""Names of numbers that facts may set."""
+RECOMPUTE = ("none", "selective", "full")
 
-HF = "q_proj k_proj v_proj o_proj gate_proj up_proj down_proj"
-MODULES = f"{HF} linear_qkv linear_proj linear_fc1 linear_fc2"
+ALLOWED = {name: word.allowed for name, word in WORDS.items() if word.allowed}
+ALLOWED |= {"adapters": ADAPTED, "recompute": RECOMPUTE, "system": tuple(table("systems"))}
+"""Names of words, or lists of words, and those that there are."""
 
-WORDS = {
-    "dispatcher": "alltoall deepep hybridep",
-    "attention_kernel": "newest flash-2 flash-triton",
-    "adapters": MODULES,
-    "stages": " ".join(STAGES),
-    "selective": "core operator products",
-    "recompute_modules": "mla_up_proj mlp moe core_attn layernorm moe_act",
-    "recompute_keeps": "qkv core out up down",
-    "recompute": "none selective full",
-    "system": " ".join(table("systems")),
-}
-"""Names of words that facts may set, or lists of words, and those that there are."""
+NAMES = {*KNOWN, *FIRST}
+"""What facts may set."""
 
 RUNS = {"zero", "cp", "schedules"}
 LISTED = ("models", "chips")
@@ -115,9 +99,8 @@ def test_models_and_chips_of_conditions_are_in_the_catalog(name: str, kind: str)
 
 @pytest.mark.parametrize("name", FILES)
 def test_conditions_ask_what_can_be_known(name: str) -> None:
-    known = set(CONDITIONS) | NUMBERS | set(WORDS)
     asked = {key for one in files()[name].facts for key in one.when}
-    assert asked <= known
+    assert asked <= {*CONDITIONS, *NAMES}
     assert set(_asked("generation", name)) <= set(GENERATIONS)
     assert set(_asked("tuning", name)) <= {"none", "lora", "sft"}
     assert [word for word in _asked("stack", name) if not _is_among(word, names())] == []
@@ -131,10 +114,10 @@ def test_facts_set_known_names_to_known_values(name: str) -> None:
 
 def _is_known(name: str, value: Any) -> bool:
     if isinstance(value, Rule):
-        return value.name in RULES and name in NUMBERS
-    if name in NUMBERS:
-        return isinstance(value, float)
-    return name in WORDS and set(_flat(value)) <= set(WORDS[name].split())
+        return name in NAMES and value.name in RULES
+    if name in ALLOWED:
+        return set(_flat(value)) <= set(ALLOWED[name])
+    return name in NAMES and isinstance(value, float)
 
 
 def _ranges(name: str) -> list[tuple[str, str]]:

@@ -9,17 +9,24 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Collection, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dmodel.catalog.loader import nearest
 from dmodel.types import InputError
 
 Value = float | str | tuple[str, ...]
 Settings = dict[str, Value]
-LISTS = ("adapters", "recompute_keeps", "recompute_modules")
-"""Settings that are lists of names, the empty one `nothing`."""
-WORDS = ("attention_kernel", "dispatcher", "recompute", "selective", "stages", "system", "tuning")
-"""Settings that are one word; all others are numbers."""
+NOTHING = "nothing"
+"""The empty list."""
+_NAMES = (r"[\w.-]+(\s*\+\s*[\w.-]+)*", "names with `+` between", re.compile(r"[\w.-]+").findall)
+_WORD = (r"[\w./-]+", "a word", str)
+_NUMBER = (r"[+-]?(\d{1,18}\.?\d*|\.\d+)(e[+-]?\d\d?)?", "a number", float)
+KINDS: dict[str, tuple[str, str, Callable[[str], Any]]] = {
+    **dict.fromkeys(("adapters", "recompute_keeps", "recompute_modules"), _NAMES),
+    **dict.fromkeys(("attention_kernel", "dispatcher", "recompute", "selective"), _WORD),
+    **dict.fromkeys(("stages", "system", "tuning"), _WORD),
+}
+"""Settings that are lists of names or one word: pattern, kind, reading; all others are numbers."""
 
 
 def parse_settings(text: str, known: Collection[str]) -> Settings:
@@ -38,38 +45,26 @@ def parse_settings(text: str, known: Collection[str]) -> Settings:
         name, _, value = map(str.strip, part.partition("="))
         if not (name and value):
             raise InputError(f"set: expected name=value, `;` between several; got {part!r}")
-        if name not in known:
-            close = nearest(name, sorted(known), 1)
-            hint = f"nearest: {close[0]}" if close else f"known: {', '.join(sorted(known))}"
-            raise InputError(f"set: expected the name of a setting, got {name!r}; {hint}")
         if name in found:
             raise InputError(f"set: expected {name} once, got it twice in {text!r}")
-        found[name] = _value(name, value)
+        found[_known(name, known)] = _value(name, value)
     return found
 
 
+def _known(name: str, known: Collection[str]) -> str:
+    if name not in known:
+        near = nearest(name, sorted(known), 1)
+        hint = f"the nearest is {near[0]}" if near else f"known are {', '.join(sorted(known))}"
+        raise InputError(f"set: expected the name of a setting, got {name!r}; {hint}")
+    return name
+
+
 def _value(name: str, text: str) -> Value:
-    if name in LISTS:
-        wanted, items = "names, `+` between several", tuple(map(str.strip, text.split("+")))
-        if all(re.fullmatch(r"[\w.-]+", item) for item in items):
-            return () if items == ("nothing",) else items
-    elif name in WORDS:
-        wanted = "a word"
-        if re.fullmatch(r"[\w./-]+", text):
-            return text
-    else:
-        wanted, number = "a finite number", _number(text)
-        if math.isfinite(number):
-            return number
-    raise InputError(f"set: {name}: expected {wanted}, got {text!r}")
-
-
-def _number(text: str) -> float:
-    """The number that a text holds, NaN where it holds none."""
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
+    pattern, wanted, read = KINDS.get(name, _NUMBER)
+    if not re.fullmatch(pattern, text, re.IGNORECASE):
+        raise InputError(f"set: {name}: expected {wanted}, got {text!r}")
+    value = read(text)
+    return tuple(v for v in value if v != NOTHING) if isinstance(value, list) else value
 
 
 def format_settings(settings: Settings) -> str:
@@ -80,7 +75,7 @@ def format_settings(settings: Settings) -> str:
 def _shown(value: Value) -> str:
     if isinstance(value, int | float):
         return f"{value:g}" if float(f"{value:g}") == value else repr(float(value))
-    return value if isinstance(value, str) else "+".join(value) or "nothing"
+    return value if isinstance(value, str) else "+".join(value) or NOTHING
 
 
 DOTS = ("qkv", "out", "up", "down")
@@ -161,7 +156,7 @@ def settings_of(note: str) -> Settings:
     return {name: value for _, said in _said(note).values() for name, value in said.items()}
 
 
-class Row(NamedTuple):
+class Written(NamedTuple):
     """Cells of a row, and its stack as it is written."""
 
     cells: Mapping[str, str]
@@ -171,27 +166,33 @@ class Row(NamedTuple):
         return (self.cells.get(name) or "").strip()
 
     def count(self, name: str, blank: float = 0.0) -> float:
-        number = _number(self.text(name))
-        return float(round(number)) if math.isfinite(number) else blank
+        try:
+            return float(round(float(self.text(name))))
+        except (ValueError, OverflowError):
+            return blank
 
     def runs(self, *stacks: str) -> bool:
         """Whether the stack begins as one of these; "name/" is a whole name."""
         return f"{self.stack.lower()}/".startswith(stacks)
 
-    def shards(self, ranks: float, of: str = "dp") -> str:
-        """Ranks of dp that share one copy, of so many of dp or of all devices; "" where all do."""
-        devices = self.count("n_accel", 1.0)
-        rest = math.prod(self.count(name, 1.0) for name in ("tp", "pp", "cp"))
-        dp = self.count("dp") or devices / rest
-        size = max(ranks * (dp / devices if of == "n_accel" else 1.0), 1.0)
+    def shards(self, ranks: float, of: str = "") -> str:
+        """So many ranks of dp, or so many of a column's, if that is a part of dp."""
+        degrees = math.prod(self.count(name, 1.0) for name in ("tp", "pp", "cp"))
+        dp = self.count("dp") or self.count("n_accel") / degrees
+        size = max(ranks * (dp / self.count(of, 1.0) if of else 1.0), 1.0)
         return f"{size:g}" if size < dp and dp % size == 0.0 else ""
+
+    def by_log(self, accumulated: float) -> str:
+        """Ranks of dp that accumulate so many micro-batches; "" where the row says so."""
+        dp = self.count("global_batch") / (accumulated * self.count("micro_batch", 1.0))
+        return f"{dp:g}" if 1.0 <= dp == int(dp) != self.count("dp") else ""
 
 
 BRIDGE, NEMO = "megatron-bridge/", ("nemo/", "nemo-launcher/")
 XLA = ("maxtext", "jax", "pax", "levanter", "tpu", "gpu-recipes", "dmodel-collect/jax")
 MASTER = ("llm-foundry", "torchtitan", "fms-fsdp", "fsdp", "maxtext", "jax-toolbox", "gpu-recipes",
           "tpu-recipes", "pax")  # fmt: skip
-COUNTS: dict[str, Callable[[Row], bool]] = {
+COUNTS: dict[str, Callable[[Written], bool]] = {
     "graphs": lambda row: not row.runs(*XLA),
     "dispatcher": lambda row: not row.runs(BRIDGE),
     "adapters": lambda row: "lora" in row.text("flag").lower(),
@@ -207,24 +208,50 @@ COUNTS: dict[str, Callable[[Row], bool]] = {
     "log": lambda row: row.runs("mlperf") and "lora" in row.text("flag").lower(),
 }  # fmt: skip
 """Of which rows version 0.1 read a subject; of all, where there is no entry."""
-COLUMNS: tuple[tuple[str, str, Callable[[re.Match[str], Row], Mapping[str, str]]], ...] = (
-    ("release", r"\brelease[= ](\d\d\.\d\d)(?!\d)", lambda m, r: {"stack": f"{r.stack}/{m[1]}"}),
-    ("revision", r"\brevision[= ]([0-9a-f]{7,40})\b", lambda m, r: {"stack": f"{r.stack}/{m[1]}"
-     + "-te" * bool(re.search(r"\bprecision_label=TE\b", m.string))}),
-    ("shard", r"(?:fsdp_ici=|shard=|FSDP in node\(|DP=\d+,FSDP=)(\d+)",
-     lambda m, r: {"shard": r.shards(float(m[1]))}),
-    ("shard", r"of (\d+) chips, data parallel between pods",
-     lambda m, r: {"shard": r.shards(float(m[1]), "n_accel")}),
-    ("log", r"\b(?:gradient accumulation |logged_grad_accum=)([1-9]\d*)", lambda m, r: {"dp":
-     f"{r.count('global_batch') / (float(m[1]) * r.count('micro_batch', 1.0)):g}"}),
+COLUMNS: tuple[tuple[str, str, str, Callable[[re.Match[str], Written], str]], ...] = (
+    ("release", "stack", r"\brelease[= ](\d\d\.\d\d)(?!\d)", lambda m, row: f"{row.stack}/{m[1]}"),
+    ("revision", "stack", r"\brevision[= ]([0-9a-f]{7,40})\b", lambda m, row: f"{row.stack}/{m[1]}"
+     + "-te" * (re.search(r"\bprecision_label=TE\b", m.string) is not None)),
+    ("shard", "shard", r"(?:fsdp_ici=|shard=|FSDP in node\(|DP=\d+,FSDP=)(\d+)",
+     lambda m, row: row.shards(float(m[1]))),
+    ("shard", "shard", r"of (\d+) chips, data parallel between pods",
+     lambda m, row: row.shards(float(m[1]), "n_accel")),
+    ("log", "dp, and fill tp and cp", r"\b(?:gradient accumulation |logged_grad_accum=)([1-9]\d*)",
+     lambda m, row: row.by_log(float(m[1]))),
 )  # fmt: skip
-"""(subject, words, what they say of columns), as `READINGS`."""
+"""(subject, column, words, what they fill it with)."""
 
 
-def read_by_0_1(row: Row) -> list[tuple[str, Settings]]:
+def read_by_0_1(row: Written) -> list[tuple[str, Settings]]:
     """Words of a row's note that version 0.1 read, each with the settings that they stand for."""
     said = {s: found for s, found in _said(row.text("note")).items() if COUNTS.get(s, bool)(row)}
     experts = max(row.count("n_experts"), row.count("ep")) > 1.0
     if "graphs" in said and experts and row.runs(BRIDGE, *NEMO, "megatron-lm/", "megatron-core/"):
         said["graphs"][1]["looped_experts"] = 0.0
     return list(said.values())
+
+
+def columns_by_0_1(row: Written) -> dict[str, tuple[str, str]]:
+    """By column that version 0.1 filled from a row's note, its words and what it filled in."""
+    found: dict[str, tuple[str, str]] = {}
+    for subject, column, pattern, value in COLUMNS:
+        words = re.search(pattern, row.text("note")) if COUNTS[subject](row) else None
+        if words and (cell := value(words, row)):
+            found.setdefault(column, (words[0], cell))
+    return found
+
+
+def advice(row_cells: Mapping[str, str], stack: str) -> list[str]:
+    """What to write where, so that a row says what version 0.1 read in its note; a line each.
+
+    Args:
+      row_cells: column → text. stack: name of the row's software, as it is written.
+    """
+    row, lines = Written(row_cells, stack), []
+    given = [part.partition("=")[0].strip() for part in row.text("set").split(";")]
+    for words, said in read_by_0_1(row):
+        if left := {name: value for name, value in said.items() if name not in given}:
+            lines.append(f"note {words!r} sets nothing: write `{format_settings(left)}` into set")
+    for column, (words, cell) in columns_by_0_1(row).items():
+        lines.append(f"note {words!r} fills nothing: write `{cell}` into {column}")
+    return lines

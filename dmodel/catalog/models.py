@@ -88,6 +88,16 @@ def _config_path(name_or_path: str) -> Path | None:
     return path if path.exists() or path.suffix == ".json" else None
 
 
+def from_file(name_or_path: str, seq_len: float | None = None) -> Model | None:
+    """The model of a `config.json`; None for a name of the catalog, and where there is no file.
+
+    Raises:
+      InputError: a file that cannot be used (with the reason).
+    """
+    path = None if _find(name_or_path) else _config_path(name_or_path)
+    return None if path is None else from_shape(huggingface.read(path, seq_len), seq_len)
+
+
 def transformer(name_or_path: str, seq_len: float | None = None) -> Model:
     """Build the transformer of a catalog name or of a Hugging Face `config.json`.
 
@@ -106,11 +116,9 @@ def transformer(name_or_path: str, seq_len: float | None = None) -> Model:
     8.0
     """
     text = str(name_or_path)
-    main = _find(text)
-    path = None if main else _config_path(text)
-    if path is not None:
-        return from_shape(huggingface.read(path, seq_len), seq_len)
-    main = main or _find(_hub_name(text))
+    if (found := from_file(text, seq_len)) is not None:
+        return found
+    main = _find(text) or _find(_hub_name(text))
     if main is None:
         raise InputError(
             unknown("models", text, "; the path of a Hugging Face config.json is accepted too")

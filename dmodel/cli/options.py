@@ -68,22 +68,46 @@ class Job(NamedTuple):
     profile: ProfileOption = None
     stack: Annotated[
         str,
-        typer.Option(help="Software as traces name it, e.g. llm-foundry; picks its coefficients."),
+        typer.Option(
+            metavar="NAME[/RELEASE]|FILE.toml",
+            help=(
+                "Software as `dmodel catalog stacks` lists it, or a file of your own: picks its "
+                "facts and coefficients."
+            ),
+        ),
     ] = ""
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help=(
+                "A column of trace files, or any other name of `dmodel catalog settings`; wins "
+                "over options and the stack's facts. May be given several times."
+            ),
+        ),
+    ] = None
 
 
 class Degrees(NamedTuple):
     """How the work is spread."""
 
     micro_batch: Annotated[
-        int,
+        int | None,
         typer.Option(
-            help="Sequences per data-parallel rank and micro-batch.", rich_help_panel=PLAN
+            help="Sequences per data-parallel rank and micro-batch; default: 1.",
+            rich_help_panel=PLAN,
         ),
-    ] = 1
-    tp: Annotated[int, typer.Option(help="Tensor parallelism.", rich_help_panel=PLAN)] = 1
-    pp: Annotated[int, typer.Option(help="Pipeline stages.", rich_help_panel=PLAN)] = 1
-    cp: Annotated[int, typer.Option(help="Context parallelism.", rich_help_panel=PLAN)] = 1
+    ] = None
+    tp: Annotated[
+        int | None, typer.Option(help="Tensor parallelism; default: 1.", rich_help_panel=PLAN)
+    ] = None
+    pp: Annotated[
+        int | None, typer.Option(help="Pipeline stages; default: 1.", rich_help_panel=PLAN)
+    ] = None
+    cp: Annotated[
+        int | None, typer.Option(help="Context parallelism; default: 1.", rich_help_panel=PLAN)
+    ] = None
     dp: Annotated[
         int | None,
         typer.Option(
@@ -91,9 +115,15 @@ class Degrees(NamedTuple):
         ),
     ] = None
     ep: Annotated[
-        int, typer.Option(help="Expert parallelism, a part of dp · cp · tp.", rich_help_panel=PLAN)
-    ] = 1
-    zero: Annotated[int, typer.Option(help="ZeRO stage 0–3 (3 = FSDP).", rich_help_panel=PLAN)] = 1
+        int | None,
+        typer.Option(
+            help="Expert parallelism, a part of dp · cp · tp; default: 1.", rich_help_panel=PLAN
+        ),
+    ] = None
+    zero: Annotated[
+        int | None,
+        typer.Option(help="ZeRO stage 0–3 (3 = FSDP); default: 1.", rich_help_panel=PLAN),
+    ] = None
     shard: Annotated[
         int | None,
         typer.Option(
@@ -117,14 +147,18 @@ class Degrees(NamedTuple):
         ),
     ] = None
     interleave: Annotated[
-        int, typer.Option(help="Model chunks per pipeline stage.", rich_help_panel=PLAN)
-    ] = 1
+        int | None,
+        typer.Option(
+            help="Model chunks per pipeline stage; default: the stack's, else 1.",
+            rich_help_panel=PLAN,
+        ),
+    ] = None
     recompute: Annotated[
         str,
         typer.Option(
             help=(
-                "Activations: none, selective, full, a share of layers; default: the stack's "
-                "recipe."
+                "Activations: none, selective, full, a share of layers; default: the stack's, "
+                "else the least that fits."
             ),
             rich_help_panel=PLAN,
         ),
@@ -132,7 +166,7 @@ class Degrees(NamedTuple):
     offload: Annotated[
         float | None,
         typer.Option(
-            help="Share of layers with activations in host memory; default: the recipe's.",
+            help="Share of layers with activations in host memory; default: the stack's.",
             rich_help_panel=PLAN,
         ),
     ] = None
