@@ -17,7 +17,6 @@ from dmodel.types import InputError
 Value = float | str | tuple[str, ...]
 Settings = dict[str, Value]
 NOTHING = "nothing"
-"""The empty list."""
 _NAMES = (r"[\w.-]+(\s*\+\s*[\w.-]+)*", "names with `+` between", re.compile(r"[\w.-]+").findall)
 _WORD = (r"[\w./-]+", "a word", str)
 _NUMBER = (r"[+-]?(\d{1,18}\.?\d*|\.\d+)(e[+-]?\d\d?)?", "a number", float)
@@ -26,7 +25,8 @@ KINDS: dict[str, tuple[str, str, Callable[[str], Any]]] = {
     **dict.fromkeys(("attention_kernel", "dispatcher", "recompute", "selective"), _WORD),
     **dict.fromkeys(("stages", "system", "tuning"), _WORD),
 }
-"""Settings that are lists of names or one word: pattern, kind, reading; all others are numbers."""
+"""Settings that are lists of names or one word: pattern, kind, reading; all others are numbers.
+The empty list is `NOTHING`."""
 
 
 def parse_settings(text: str, known: Collection[str]) -> Settings:
@@ -115,7 +115,8 @@ def _hosted(found: re.Match[str]) -> Settings:
 _POLICY = r"\bremat(?:erialization|_policy)?[ =:]+(%s)\b"
 _NARROW = {"reduce_bytes": 2.0, "gradient_bytes": 2.0, "gather_bytes": 2.0, "optimizer_bytes": 6.0}
 READINGS: tuple[tuple[str, str, Settings | Callable[[re.Match[str]], Settings]], ...] = (
-    ("graphs", r"CUDA graphs on|\bconfig_\w+_cg(_\w+)?\.sh", {"graphed": 1.0}),
+    ("graphs", r"CUDA graphs on|\bconfig_\w+_cg(_\w+)?\.sh",
+     {"graphed": 1.0, "looped_experts": 0.0}),
     ("dispatcher", "dispatcher DeepEP", {"dispatcher": "deepep"}),
     ("heads", "w/ MTP", {"n_mtp": 1.0}),
     ("heads", "w/o MTP", {"n_mtp": 0.0}),
@@ -150,8 +151,8 @@ def _said(note: str) -> dict[str, tuple[str, Settings]]:
 def settings_of(note: str) -> Settings:
     """What version 0.1 understood of a note, whatever the row's columns and stack.
 
-    >>> settings_of("CUDA graphs on; recompute of modules core_attn")
-    {'graphed': 1.0, 'recompute_modules': ('core_attn',)}
+    >>> settings_of("w/ MTP; recompute of modules core_attn")
+    {'n_mtp': 1.0, 'recompute_modules': ('core_attn',)}
     """
     return {name: value for _, said in _said(note).values() for name, value in said.items()}
 
@@ -170,6 +171,12 @@ class Written(NamedTuple):
             return float(round(float(self.text(name))))
         except (ValueError, OverflowError):
             return blank
+
+    def answered(self) -> set[str]:
+        """Settings that the row says, or that are no question there."""
+        names = {part.partition("=")[0].strip() for part in self.text("set").split(";")}
+        mixture = max(self.count("n_experts"), self.count("ep")) > 1.0
+        return names if mixture else names | {"looped_experts"}
 
     def runs(self, *stacks: str) -> bool:
         """Whether the stack begins as one of these; "name/" is a whole name."""
@@ -223,12 +230,13 @@ COLUMNS: tuple[tuple[str, str, str, Callable[[re.Match[str], Written], str]], ..
 
 
 def read_by_0_1(row: Written) -> list[tuple[str, Settings]]:
-    """Words of a row's note that version 0.1 read, each with the settings that they stand for."""
-    said = {s: found for s, found in _said(row.text("note")).items() if COUNTS.get(s, bool)(row)}
-    experts = max(row.count("n_experts"), row.count("ep")) > 1.0
-    if "graphs" in said and experts and row.runs(BRIDGE, *NEMO, "megatron-lm/", "megatron-core/"):
-        said["graphs"][1]["looped_experts"] = 0.0
-    return list(said.values())
+    """Words of a row's note that version 0.1 read, and what of them the row does not say else."""
+    found, answered = [], row.answered()
+    for subject, (words, said) in _said(row.text("note")).items():
+        left = {name: value for name, value in said.items() if name not in answered}
+        if left and COUNTS.get(subject, bool)(row):
+            found.append((words, left))
+    return found
 
 
 def columns_by_0_1(row: Written) -> dict[str, tuple[str, str]]:
@@ -247,11 +255,7 @@ def advice(row_cells: Mapping[str, str], stack: str) -> list[str]:
     Args:
       row_cells: column → text. stack: name of the row's software, as it is written.
     """
-    row, lines = Written(row_cells, stack), []
-    given = [part.partition("=")[0].strip() for part in row.text("set").split(";")]
-    for words, said in read_by_0_1(row):
-        if left := {name: value for name, value in said.items() if name not in given}:
-            lines.append(f"note {words!r} sets nothing: write `{format_settings(left)}` into set")
-    for column, (words, cell) in columns_by_0_1(row).items():
-        lines.append(f"note {words!r} fills nothing: write `{cell}` into {column}")
-    return lines
+    row = Written(row_cells, stack)
+    settings = [(w, format_settings(said), "set") for w, said in read_by_0_1(row)]
+    cells = [(w, cell, column) for column, (w, cell) in columns_by_0_1(row).items()]
+    return [f"note {w!r} is not read: write `{cell}` into {to}" for w, cell, to in settings + cells]
