@@ -16,17 +16,15 @@ from dmodel.types import InputError
 
 Value = float | str | tuple[str, ...]
 Settings = dict[str, Value]
-NOTHING = "nothing"
 _NAMES = (r"[\w.-]+(\s*\+\s*[\w.-]+)*", "names with `+` between", re.compile(r"[\w.-]+").findall)
 _WORD = (r"[\w./-]+", "a word", str)
 _NUMBER = (r"[+-]?(\d{1,18}\.?\d*|\.\d+)(e[+-]?\d\d?)?", "a number", float)
 KINDS: dict[str, tuple[str, str, Callable[[str], Any]]] = {
     **dict.fromkeys(("adapters", "recompute_keeps", "recompute_modules"), _NAMES),
-    **dict.fromkeys(("attention_kernel", "dispatcher", "recompute", "selective"), _WORD),
-    **dict.fromkeys(("stages", "system", "tuning"), _WORD),
+    **dict.fromkeys("attention_kernel dispatcher recompute selective".split(), _WORD),
+    **dict.fromkeys("stages system tuning".split(), _WORD),
 }
-"""Settings that are lists of names or one word: pattern, kind, reading; all others are numbers.
-The empty list is `NOTHING`."""
+"""Settings that are lists (the empty one: `nothing`) or words: how they look; others are numbers."""
 
 
 def parse_settings(text: str, known: Collection[str]) -> Settings:
@@ -64,7 +62,7 @@ def _value(name: str, text: str) -> Value:
     if not re.fullmatch(pattern, text, re.IGNORECASE):
         raise InputError(f"set: {name}: expected {wanted}, got {text!r}")
     value = read(text)
-    return tuple(v for v in value if v != NOTHING) if isinstance(value, list) else value
+    return tuple(v for v in value if v != "nothing") if isinstance(value, list) else value
 
 
 def format_settings(settings: Settings) -> str:
@@ -75,7 +73,7 @@ def format_settings(settings: Settings) -> str:
 def _shown(value: Value) -> str:
     if isinstance(value, int | float):
         return f"{value:g}" if float(f"{value:g}") == value else repr(float(value))
-    return value if isinstance(value, str) else "+".join(value) or NOTHING
+    return value if isinstance(value, str) else "+".join(value) or "nothing"
 
 
 DOTS = ("qkv", "out", "up", "down")
@@ -113,10 +111,10 @@ def _hosted(found: re.Match[str]) -> Settings:
 
 
 _POLICY = r"\bremat(?:erialization|_policy)?[ =:]+(%s)\b"
-_NARROW = {"reduce_bytes": 2.0, "gradient_bytes": 2.0, "gather_bytes": 2.0, "optimizer_bytes": 6.0}
+_GRAPHED: Settings = {"graphed": 1.0, "looped_experts": 0.0}
+_NARROW = dict.fromkeys(("reduce_bytes", "gradient_bytes", "gather_bytes"), 2.0)
 READINGS: tuple[tuple[str, str, Settings | Callable[[re.Match[str]], Settings]], ...] = (
-    ("graphs", r"CUDA graphs on|\bconfig_\w+_cg(_\w+)?\.sh",
-     {"graphed": 1.0, "looped_experts": 0.0}),
+    ("graphs", r"CUDA graphs on|\bconfig_\w+_cg(_\w+)?\.sh", _GRAPHED),
     ("dispatcher", "dispatcher DeepEP", {"dispatcher": "deepep"}),
     ("heads", "w/ MTP", {"n_mtp": 1.0}),
     ("heads", "w/o MTP", {"n_mtp": 0.0}),
@@ -124,7 +122,7 @@ READINGS: tuple[tuple[str, str, Settings | Callable[[re.Match[str]], Settings]],
     ("adapters", r"\badapters on (\w+(?:, \w+)*)", _adapters),
     ("kernel", "FlashAttention-2", {"attention_kernel": "flash-2"}),
     ("gathers", "fp8 parameters", {"gather_bytes": 1.0}),
-    ("widths", "weights in 16 bits", _NARROW),
+    ("widths", "weights in 16 bits", {**_NARROW, "optimizer_bytes": 6.0}),
     ("again", r"\b(?:every second layer|1 of ([1-9]\d*) layers) recomputed",
      lambda found: {"recompute_layers": 1.0 / int(found[1] or 2)}),
     ("again", _POLICY % "|".join(POLICIES), lambda m: {"recompute_keeps": POLICIES[m[1]]}),
@@ -149,11 +147,7 @@ def _said(note: str) -> dict[str, tuple[str, Settings]]:
 
 
 def settings_of(note: str) -> Settings:
-    """What version 0.1 understood of a note, whatever the row's columns and stack.
-
-    >>> settings_of("w/ MTP; recompute of modules core_attn")
-    {'n_mtp': 1.0, 'recompute_modules': ('core_attn',)}
-    """
+    """What version 0.1 understood of a note, whatever the row's columns and stack."""
     return {name: value for _, said in _said(note).values() for name, value in said.items()}
 
 
@@ -175,8 +169,8 @@ class Written(NamedTuple):
     def answered(self) -> set[str]:
         """Settings that the row says, or that are no question there."""
         names = {part.partition("=")[0].strip() for part in self.text("set").split(";")}
-        mixture = max(self.count("n_experts"), self.count("ep")) > 1.0
-        return names if mixture else names | {"looped_experts"}
+        dense = max(self.count("n_experts"), self.count("ep")) <= 1.0
+        return names | {"looped_experts"} if dense else names
 
     def runs(self, *stacks: str) -> bool:
         """Whether the stack begins as one of these; "name/" is a whole name."""
@@ -184,14 +178,14 @@ class Written(NamedTuple):
 
     def shards(self, ranks: float, of: str = "") -> str:
         """So many ranks of dp, or so many of a column's, if that is a part of dp."""
-        degrees = math.prod(self.count(name, 1.0) for name in ("tp", "pp", "cp"))
-        dp = self.count("dp") or self.count("n_accel") / degrees
-        size = max(ranks * (dp / self.count(of, 1.0) if of else 1.0), 1.0)
+        others = math.prod(max(self.count(name), 1.0) for name in ("tp", "pp", "cp"))
+        dp = self.count("dp") or self.count("n_accel") / others
+        size = max(ranks * dp / max(self.count(of), 1.0) if of else ranks, 1.0)
         return f"{size:g}" if size < dp and dp % size == 0.0 else ""
 
     def by_log(self, accumulated: float) -> str:
         """Ranks of dp that accumulate so many micro-batches; "" where the row says so."""
-        dp = self.count("global_batch") / (accumulated * self.count("micro_batch", 1.0))
+        dp = self.count("global_batch") / (accumulated * max(self.count("micro_batch"), 1.0))
         return f"{dp:g}" if 1.0 <= dp == int(dp) != self.count("dp") else ""
 
 
@@ -250,11 +244,7 @@ def columns_by_0_1(row: Written) -> dict[str, tuple[str, str]]:
 
 
 def advice(row_cells: Mapping[str, str], stack: str) -> list[str]:
-    """What to write where, so that a row says what version 0.1 read in its note; a line each.
-
-    Args:
-      row_cells: column → text. stack: name of the row's software, as it is written.
-    """
+    """What version 0.1 read in a row's note and its cells do not say: what to write where."""
     row = Written(row_cells, stack)
     settings = [(w, format_settings(said), "set") for w, said in read_by_0_1(row)]
     cells = [(w, cell, column) for column, (w, cell) in columns_by_0_1(row).items()]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from flax import struct
 
 from dmodel.types import Array
@@ -14,8 +16,37 @@ layer's experts neighbours, after it the ranks that hold the same ones."""
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
 
 
+OPEN: Any = None
+"""What a layout leaves to the stack, or to a rule; `dmodel.resolve` fills it."""
+
+NEUTRAL = {
+    "tp": 1.0,
+    "cp": 1.0,
+    "pp": 1.0,
+    "ep": 1.0,
+    "etp": 1.0,
+    "sp": 0.0,
+    "zero": 0.0,
+    "shard": 1.0,
+    "reshard": 1.0,
+    "interleave": 1.0,
+    "stage_excess": 0.0,
+    "head_displaces": 0.0,
+    "micro_batch": 1.0,
+    "recompute_layers": 0.0,
+    "recompute_attention": 0.0,
+    "recompute_products": 0.0,
+    "recompute_elementwise": 0.0,
+    "recompute_bytes": 0.0,
+    "offload": 0.0,
+}
+"""Values of what is neither chosen nor open, in a plan."""
+
+
 class Layout(struct.PyTreeNode, kw_only=True):
     """Degrees, sharding, micro-batch, recomputation. dp · tp · cp · pp is the number of devices.
+
+    In a question a field may be `OPEN`; in a plan every field is a number.
 
     Attributes:
       dp: data-parallel degree [count]; 1 = off.
@@ -42,26 +73,26 @@ class Layout(struct.PyTreeNode, kw_only=True):
       placement: order of the groups on the network, innermost first (static).
     """
 
-    dp: Array
-    tp: Array = 1.0
-    cp: Array = 1.0
-    pp: Array = 1.0
-    ep: Array = 1.0
-    etp: Array = 1.0
-    sp: Array = 0.0
-    zero: Array = 0.0
-    shard: Array = 1.0
-    reshard: Array = 1.0
-    interleave: Array = 1.0
-    stage_excess: Array = 0.0
-    head_displaces: Array = 0.0
-    micro_batch: Array = 1.0
-    recompute_layers: Array = 0.0
-    recompute_attention: Array = 0.0
-    recompute_products: Array = 0.0
-    recompute_elementwise: Array = 0.0
-    recompute_bytes: Array = 0.0
-    offload: Array = 0.0
+    dp: Array = OPEN
+    tp: Array = OPEN
+    cp: Array = OPEN
+    pp: Array = OPEN
+    ep: Array = OPEN
+    etp: Array = OPEN
+    sp: Array = OPEN
+    zero: Array = OPEN
+    shard: Array = OPEN
+    reshard: Array = OPEN
+    interleave: Array = OPEN
+    stage_excess: Array = OPEN
+    head_displaces: Array = OPEN
+    micro_batch: Array = OPEN
+    recompute_layers: Array = OPEN
+    recompute_attention: Array = OPEN
+    recompute_products: Array = OPEN
+    recompute_elementwise: Array = OPEN
+    recompute_bytes: Array = OPEN
+    offload: Array = OPEN
     schedule: str = struct.field(pytree_node=False, default="1f1b")
     placement: tuple[str, ...] = struct.field(pytree_node=False, default=PLACEMENT)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from flax import struct
 
-from dmodel.records.layout import Layout
+from dmodel.records.layout import NEUTRAL, Layout
 from dmodel.records.precision import Precision
 from dmodel.records.software import Software
 from dmodel.types import Array
@@ -40,6 +40,7 @@ class Plan(struct.PyTreeNode, kw_only=True):
           TypeError: a name that no record has.
         """
         parts: dict[str, dict[str, Any]] = {name: {} for name in RECORDS}
+        parts["layout"] = dict(NEUTRAL)
         for name, value in leaves.items():
             parts[_home(name)][name] = value
         return cls(global_batch=global_batch, **{n: RECORDS[n](**parts[n]) for n in RECORDS})

@@ -1,0 +1,226 @@
+"""What Python users call: nouns for a job, a cluster and a layout, and verbs over them.
+
+Every function translates its arguments into a `dmodel.question.Question`; nothing is assembled
+here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dmodel.asked import Asked, ask
+from dmodel.asked import plan as planned
+from dmodel.catalog.loader import resolve as known_id
+from dmodel.catalog.models import from_file
+from dmodel.predict import Prediction, prediction
+from dmodel.profiles import Profile
+from dmodel.question import Question
+from dmodel.records import Layout, Model, Plan
+from dmodel.records.case import Case
+from dmodel.settings import changed
+from dmodel.step import Breakdown
+from dmodel.step import memory_use as memory_of
+from dmodel.step import step_time as time_of
+from dmodel.types import InputError, enable_float64
+
+if TYPE_CHECKING:
+    from calibration.evaluate import Evaluation
+    from dmodel.cost.memory import Memory
+    from dmodel.design import Design
+
+
+class Job(NamedTuple):
+    """What is trained, and how much of it a step takes.
+
+    Attributes:
+      model: a name of the catalog, the path of a Hugging Face `config.json`, or a `Model`.
+      seq_len: tokens per sequence; None = the model's own.
+      global_batch: sequences per step.
+    """
+
+    model: str | Model
+    seq_len: int | None = None
+    global_batch: int | None = None
+
+
+class Site(NamedTuple):
+    """A cluster by name.
+
+    Attributes:
+      name: id of a system of the catalog, or "" where only the chip is named.
+      accelerator: id of a chip, or "" where the system has it.
+      devices: accelerators of the run [count].
+    """
+
+    name: str
+    accelerator: str
+    devices: int
+
+
+def cluster(name: str, devices: int) -> Site:
+    """A cluster of the catalog: a system ("H100-DGX"), or a chip ("H100-80GB") in the system that
+    it stands in unless the stack has another.
+
+    Raises:
+      InputError: unknown name, with the nearest.
+    """
+    from dmodel.catalog.loader import known_name
+
+    system = known_name("systems", name)
+    if system is not None:
+        return Site(system, "", devices)
+    if (chip := known_name("chips", name)) is not None:
+        return Site("", chip, devices)
+    return Site(known_id("systems", name), "", devices)
+
+
+COLUMN_OF = {"zero": "zero_stage"}
+"""Fields of a layout whose column has another name."""
+
+
+def question(
+    job: Job,
+    site: Site,
+    layout: Layout | None = None,
+    *,
+    stack: str = "",
+    precision: str = "",
+    overrides: Mapping[str, Any] | None = None,
+) -> Question:
+    """The question that arguments ask.
+
+    Args:
+      layout: fields that are `OPEN` are left to the stack and to rules.
+      overrides: name → value in the one name space of columns and settings; wins over all else.
+    Raises:
+      InputError: an unknown name, or a value that it does not take.
+    """
+    words: dict[str, Any] = {"n_accel": site.devices, "accelerator": site.accelerator}
+    words |= {"seq_len": job.seq_len, "global_batch": job.global_batch}
+    words |= {"stack": stack, "precision": precision}
+    if isinstance(job.model, Model):
+        model: Model | None = job.model
+        words["model"] = "own"
+    else:
+        model = from_file(str(job.model), job.seq_len)
+        words["model"] = str(job.model)
+    said = {name: value for name, value in words.items() if value not in (None, "")}
+    start = Question({}, model=model, system=site.name)
+    return changed(start, said | _layout_words(layout) | dict(overrides or {}))
+
+
+def _layout_words(layout: Layout | None) -> dict[str, Any]:
+    """Fields of a layout that are not open."""
+    if layout is None:
+        return {}
+    named = {f.name: getattr(layout, f.name) for f in fields(layout)}
+    default = Layout()
+    found: dict[str, Any] = {}
+    for name, value in named.items():
+        if value is None or (name in ("schedule", "placement") and value == getattr(default, name)):
+            continue
+        found[COLUMN_OF.get(name, name)] = value if isinstance(value, str | tuple) else float(value)
+    return found
+
+
+def predict(
+    job: Job,
+    cluster: Site,
+    layout: Layout | None = None,
+    *,
+    stack: str = "",
+    precision: str = "",
+    overrides: Mapping[str, Any] | None = None,
+    profile: str | Profile | None = None,
+) -> Prediction:
+    """Step time, memory, utilization, energy and cost of one plan, with intervals.
+
+    Args:
+      layout: what it leaves open follows: dp from the devices, the rest from the stack's facts.
+      stack: software by name, with its release ("nemo/25.09"), or the path of a TOML file.
+      overrides: name → value of columns and settings, such as `{"graphed": 1}`.
+      profile: coefficients by name or file; None = the shipped ones nearest to chip and stack.
+
+    Raises:
+      InputError: what is missing, unknown, or does not divide.
+    """
+    enable_float64()
+    words = question(
+        job, cluster, layout, stack=stack, precision=precision, overrides=overrides
+    )
+    asked = ask(words, profile)
+    plan, assumed = planned(asked, {})
+    return prediction(asked, plan, assumed)
+
+
+def step_time(case: Case, sharpness: float | None = None) -> Breakdown:
+    """Seconds of a step by cause; differentiable in every leaf of the case.
+
+    Args:
+      sharpness: of smooth maxima; None = the default.
+    """
+    how = {} if sharpness is None else {"sharpness": sharpness}
+    return time_of(case.cluster, case.model, case.plan, case.coefficients, **how)
+
+
+def memory_use(case: Case) -> Memory:
+    """Bytes of the fullest device by purpose; differentiable in every leaf of the case."""
+    return memory_of(case.model, case.plan, footprint=case.footprint)
+
+
+def fit(traces: str | Path | list[str | Path], base: str | None = None, **how: Any) -> Profile:
+    """Coefficients fitted to measured configurations.
+
+    Args:
+      traces: files of rows, CSV or Parquet (`docs/data.md`).
+      base: a profile to start from, which a few rows then move; None = nothing.
+      how: as `calibration.fit.fit` takes it.
+
+    Raises:
+      InputError: a file that cannot be read, or without usable rows.
+    """
+    from calibration.fit import fit as fitted
+    from calibration.traces import read, to_cases
+    from dmodel import profiles
+
+    enable_float64()
+    start = {} if base is None else {"base": profiles.load(base)}
+    return fitted(to_cases(read(traces)), **start, **how).profile
+
+
+def evaluate(
+    traces: str | Path | list[str | Path], profile: str | Profile | None = None
+) -> Evaluation:
+    """Predicted against measured step times of rows, by source.
+
+    Raises:
+      InputError: a file that cannot be read, or without usable rows.
+    """
+    from calibration.evaluate import evaluate as evaluated
+    from calibration.predict import predict as predicted
+    from calibration.traces import read, to_cases
+    from dmodel import profiles
+
+    enable_float64()
+    cases = to_cases(read(traces))
+    chosen = profiles.load(profile) if isinstance(profile, str) else profile
+    return evaluated(cases, predicted(cases, chosen).step_time_s)
+
+
+__all__ = [
+    "Asked",
+    "Job",
+    "Plan",
+    "Site",
+    "cluster",
+    "evaluate",
+    "fit",
+    "memory_use",
+    "predict",
+    "question",
+    "step_time",
+]
+_ = InputError

@@ -1,0 +1,205 @@
+"""The answer about one plan: time by cause, memory by purpose, utilization, energy and money, with
+intervals, and what was assumed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from functools import cache
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dmodel import run, step, uncertainty
+from dmodel.asked import Asked
+from dmodel.coefficients import from_unconstrained
+from dmodel.cost.memory import Memory, out_of_memory_probability
+from dmodel.counts import CONVENTIONS
+from dmodel.energy import GRID_KG
+from dmodel.footprint import whole
+from dmodel.question import Assumption
+from dmodel.records import Plan
+from dmodel.records.case import Case
+from dmodel.step import TERMS, Breakdown
+from dmodel.sweep import quick_to_compile
+
+Document = dict[str, Any]
+
+CARRIED = (
+    "step_time_s",
+    "tokens_per_s",
+    "tokens_per_s_per_device",
+    "joules_per_token",
+    "dollars_per_token",
+)
+"""Outputs that get an interval; MFU follows the step time."""
+
+
+def _outcome(cluster: Any, model: Any, plan: Any, coefficients: Any, fitted: Any) -> dict[str, Any]:
+    """Everything that is said of one plan, in one compiled call. Memory is the fullest device's,
+    with all that it holds."""
+    breakdown = step.step_time(cluster, model, plan, coefficients)
+    footprint = whole(fitted.footprint)
+    memory = step.memory_use(model, plan, footprint=footprint)
+    size = cluster.chip.hbm_bytes
+    outputs = run.outputs(cluster, model, plan, breakdown, coefficients, footprint=footprint)
+    return {
+        "breakdown": {f"{term}_s": getattr(breakdown, term) for term in TERMS},
+        "memory": {f"{name}_bytes": value for name, value in vars(memory).items()},
+        "oom_probability": out_of_memory_probability(memory.total, size, fitted.spread),
+        "outputs": vars(outputs),
+        "mfu": {name: run.mfu(cluster, model, plan, breakdown, name) for name in CONVENTIONS},
+    }
+
+
+@cache
+def _compiled() -> Callable[..., dict[str, Any]]:
+    """Run a few times at most: compiling costs a hundred thousand times the answer, so on a CPU the
+    compiler shall not try hard."""
+    return jax.jit(_outcome, compiler_options=quick_to_compile())
+
+
+def answer(asked: Asked, plan: Plan) -> Document:
+    """What is said of one plan, as plain data.
+
+    `fits` is False when it needs more memory than the device has; `headroom_bytes` is signed.
+    """
+    fitted = asked.profile.footprint_for(asked.stack)
+    records = (asked.cluster, asked.model, plan, asked.coefficients, fitted)
+    leaves = jax.tree.map(lambda x: jnp.asarray(x, float), records)
+    found = jax.tree.map(float, _compiled()(*leaves))
+    out = found["outputs"]
+    # a compiled function gives dictionaries back by alphabet; people read causes and purposes in
+    # their own order
+    purposes = [f"{field.name}_bytes" for field in fields(Memory)]
+    return {
+        "step_time_s": out["step_time_s"],
+        "breakdown": {f"{term}_s": found["breakdown"][f"{term}_s"] for term in TERMS},
+        "memory_bytes_per_device": out["memory_bytes"],
+        "device_memory_bytes": float(asked.cluster.chip.hbm_bytes),
+        "headroom_bytes": out["headroom_bytes"],
+        "fits": out["headroom_bytes"] >= 0.0,
+        "oom_probability": found["oom_probability"],
+        "memory": {name: found["memory"][name] for name in purposes},
+        "mfu": {name: found["mfu"][name] for name in CONVENTIONS},
+        "exposed_communication_share": out["exposed_share"],
+        "tokens_per_s": out["tokens_per_s"],
+        "tokens_per_s_per_device": out["tokens_per_s_per_device"],
+        "watts_per_device": out["device_watts"],
+        "joules_per_token": out["joules_per_token"],
+        "kg_co2_per_million_tokens": 1e6 * out["joules_per_token"] * GRID_KG,
+        "dollars_per_million_tokens": 1e6 * out["dollars_per_token"],
+        **_ends(asked, plan, leaves, found),
+    }
+
+
+def _ends(asked: Asked, plan: Plan, leaves: tuple[Any, ...], found: dict[str, Any]) -> Document:
+    """Ends of the 90 % intervals, `*_low` and `*_high`; none where the profile carries no
+    covariance."""
+    profile, stack = asked.profile, asked.stack
+    sigma = uncertainty.covariance(profile, asked.accelerator, stack)
+    if sigma is None:
+        return {}
+    center = profile.unconstrained(asked.accelerator, stack)
+    draws = [
+        _compiled()(*leaves[:3], jax.tree.map(np.asarray, from_unconstrained(z)), leaves[4])
+        for z in uncertainty.points(center, sigma).T
+    ]
+    place = uncertainty.features(asked.cluster, asked.model, plan)
+    far = uncertainty.distance(profile, stack, place)[0]
+    rest, result = uncertainty.misfit(uncertainty.scatter_of(profile, stack), far), {}
+    for name in CARRIED:
+        drawn = np.array([draw["outputs"][name] for draw in draws], float)
+        sd = uncertainty.parameter_sd(np.log(drawn))
+        low, high = uncertainty.band(found["outputs"][name], np.hypot(sd, rest))
+        money = name == "dollars_per_token"
+        shown, unit = ("dollars_per_million_tokens", 1e6) if money else (name, 1.0)
+        result |= {f"{shown}_low": unit * float(low), f"{shown}_high": unit * float(high)}
+    return result | _followers(found, result, profile.footprint_for(stack).spread)
+
+
+def _followers(found: dict[str, Any], ends: Document, spread: float) -> Document:
+    """Ends of MFU, which follow the step time's, and of memory."""
+    time, memory = found["outputs"]["step_time_s"], found["outputs"]["memory_bytes"]
+    slowest, fastest = time / ends["step_time_s_high"], time / ends["step_time_s_low"]
+    wide = float(np.exp(uncertainty.SIDE * spread))
+    return {
+        "mfu_low": {name: x * slowest for name, x in found["mfu"].items()},
+        "mfu_high": {name: x * fastest for name, x in found["mfu"].items()},
+        "memory_bytes_per_device_low": memory / wide,
+        "memory_bytes_per_device_high": memory * wide,
+    }
+
+
+class Prediction(NamedTuple):
+    """What the model says of one plan.
+
+    Attributes:
+      asked: the job and the profile. plan: how it is run. assumptions: what fills what the question
+        left open, with sources.
+      document: every figure by name, as `dmodel predict --json` prints it.
+    """
+
+    asked: Asked
+    plan: Plan
+    assumptions: tuple[Assumption, ...]
+    document: Document
+
+    @property
+    def case(self) -> Case:
+        """The plan as numbers: what `step_time` and its gradients take."""
+        return Case(
+            cluster=self.asked.cluster,
+            model=self.asked.model,
+            plan=self.plan,
+            coefficients=self.asked.coefficients,
+            footprint=self.asked.footprint,
+        )
+
+    @property
+    def step_time_s(self) -> float:
+        """Step time [s]."""
+        return self.document["step_time_s"]
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """What 90 % of such runs take [s]; None where the profile carries no covariance."""
+        if "step_time_s_low" not in self.document:
+            return None
+        return self.document["step_time_s_low"], self.document["step_time_s_high"]
+
+    @property
+    def breakdown(self) -> Breakdown:
+        """Step time by cause [s]."""
+        named = self.document["breakdown"]
+        return Breakdown(**{term: named[f"{term}_s"] for term in TERMS})
+
+    @property
+    def fits(self) -> bool:
+        """Whether the device has the memory."""
+        return self.document["fits"]
+
+    def explain(self, term: str = "all") -> str:
+        """Where a term of the step comes from: formula, work, rate, coefficients with their errors,
+        what hides it, source.
+
+        Args:
+          term: one of `step.TERMS`, or "all".
+        Raises:
+          InputError: an unknown term, with the nearest.
+        """
+        from dmodel.explain import explained
+
+        return explained(self, term)
+
+    def __str__(self) -> str:
+        from dmodel.report.summary import summary
+
+        return summary(self)
+
+
+def prediction(asked: Asked, plan: Plan, assumptions: tuple[Assumption, ...]) -> Prediction:
+    """The answer about one plan of a job."""
+    return Prediction(asked, plan, assumptions, answer(asked, plan))
