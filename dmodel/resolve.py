@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from flax import struct
 
-from dmodel import layouts, recomputation, shape
+from dmodel import checks, layouts, recomputation, shape
 from dmodel.catalog.facts import Applied, Fact, Rule, apply
 from dmodel.catalog.loader import canonical
 from dmodel.catalog.stack import consequences
@@ -191,13 +191,16 @@ def part(question: Question, said: list[Assumption]) -> Part:
     """
     shape.check(question)
     at = degrees(question)
+    if wrong := checks.problems(question):
+        place = f"{question.where}: " if question.where else ""
+        raise InputError(place + "; ".join(wrong))
     chip = canonical("chips", question.text("accelerator"))
     known = words(question, at, chip)
     said.extend(at.assumed)
     first = _applied(question, known, first=True)
     layout = _layout(question, at, first.values, said)
     asked = known | {n: v for n, v in first.values.items() if n != "recompute"} | layout
-    asked["replicas"] = at.dp / layout["shard"] if layout["zero"] else 1.0
+    asked["replicas"] = at.dp / layout["shard"]
     found = software(question, asked, first)
     said.extend(Assumption(f.text, f.source, f.date) for f in found.facts)
     question = _meant(question, first.values)
@@ -408,6 +411,18 @@ def _system(
         said.append(Assumption(f"domain_size blank: {whose}"))
     size = given or inner
     return base if size is None else _looked_up(chip, name, size, question.precision, False)
+
+
+def system_of(question: Question) -> Cluster:
+    """Chip and network of a question whose shape is complete.
+
+    Raises:
+      InputError: unknown accelerator or system, or a precision that the chip lacks.
+    """
+    at = degrees(question)
+    chip = canonical("chips", question.text("accelerator"))
+    found = _applied(question, words(question, at, chip), first=True)
+    return _system(question, chip, found.values, [])
 
 
 @lru_cache(maxsize=4096)

@@ -66,6 +66,7 @@ WORDS: dict[str, Word] = {
     "stages": Word("word", "how layers lie on pipeline stages", tuple(STAGES)),
     "selective": Word("word", "what selective recomputation means", SELECTIVE),
     "recompute_keeps": Word("words", "results that a layer keeps; it does the rest again", RESULTS),
+    "recompute_policy": Word("word", "name of a policy of the stack, which says what is kept"),
     "recompute_modules": Word("words", "modules that are done again", tuple(MODULES)),
     "narrow_activations": Word("number", "1 = what MLPs keep is held in 8 bits; 0 = off"),
     "offload": Word("number", "share of what layers keep that waits in host memory [1]; 0 = off"),

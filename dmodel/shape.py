@@ -77,30 +77,36 @@ def numbers(model: Model) -> dict[str, float]:
     return {name: float(getattr(model, name)) for name in Model.__dataclass_fields__}
 
 
-def completed(question: Question) -> tuple[Question, tuple[Assumption, ...]]:
-    """The question with the open columns of its shape filled.
+def filled(question: Question, needed: Collection[str] = SIZES) -> dict[str, float]:
+    """Open columns of a shape as the catalog has them for the question's model.
 
-    By a shape of the caller's own, else by the catalog where a needed column is open and no column
-    that is said contradicts it: of sizes and heads (a vocabulary may be padded), experts, or the
-    count of parameters. Of a caller's own shape, columns that are said count.
+    None where no needed column is open, the catalog has no such model, or a column that is said
+    contradicts it: of sizes and heads (a vocabulary may be padded), experts, or the count of
+    parameters. Dense models leave the columns of experts open.
     """
-    name = question.text("model")
-    if question.model is not None:
-        known: Mapping[str, float] = numbers(question.model)
-        filled = {n: known[n] for n in (*FROM_MODEL, "seq_len") if n not in question.columns}
-        return question._replace(columns={**question.columns, **filled}), ()
     blank = [n for n in FROM_MODEL if n not in question.columns]
-    known = catalog_shape(name) if set(blank) & set(SIZES) else {}
+    wanted = set(blank) & set(needed)
+    known = catalog_shape(question.text("model")) if wanted else {}
     said = [n for n in (*FROM_MODEL, "n_params") if n in question.columns]
     if not known or any(_differs(n, float(question.columns[n]), known[n]) for n in said):
-        return question, ()
+        return {}
     dense = known["n_experts"] <= 1.0
-    filled = {n: known[n] for n in blank if not (dense and n in ("n_experts", "top_k"))}
-    text = f"shape blank: {', '.join(filled)} as of {name} in the catalog"
-    if "seq_len" not in question.columns:
-        filled["seq_len"] = known["seq_len"]
-        text += f"; {known['seq_len']:g} tokens a sequence, its own"
-    return question._replace(columns={**question.columns, **filled}), (Assumption(text),)
+    found = {n: known[n] for n in blank if not (dense and n in ("n_experts", "top_k"))}
+    return found | ({} if "seq_len" in question.columns else {"seq_len": known["seq_len"]})
+
+
+def completed(question: Question) -> tuple[Question, tuple[Assumption, ...]]:
+    """The question with the open columns of its shape filled: by a shape of the caller's own, of
+    which columns that are said count, else by the catalog (`filled`)."""
+    if question.model is not None:
+        known = numbers(question.model)
+        own = {n: known[n] for n in (*FROM_MODEL, "seq_len") if n not in question.columns}
+        return question._replace(columns={**question.columns, **own}), ()
+    found = filled(question)
+    if not found:
+        return question, ()
+    text = f"shape blank: {', '.join(found)} as of {question.text('model')} in the catalog"
+    return question._replace(columns={**question.columns, **found}), (Assumption(text),)
 
 
 def _differs(name: str, given: float, value: float) -> bool:
@@ -335,10 +341,3 @@ def settled(model: Model, questions: Sequence[Question], said: Sequence[list]) -
             text = f"is not the {count:.4g} of the shape's columns, which are used: check both"
             said[i].append(Assumption(f"n_params {given[i]:.4g} {text}"))
     return found
-
-
-def needed(columns: Collection[str]) -> list[str]:
-    """Columns of a shape that a header lacks; none where models are named."""
-    if "model" in columns:
-        return []
-    return [name for name in (*SIZES, "seq_len") if name not in columns]

@@ -86,7 +86,7 @@ def _columns(of: Job, found: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     ones = np.ones_like(dp)
     shard = np.where(zero > 0.0, np.maximum(found.get("shard", dp), 1.0), 1.0)
     columns = {n: np.asarray(found.get(n, ones), float) * ones for n in OF_LAYOUT if n != "replicas"}
-    columns["replicas"] = np.where(zero > 0.0, dp / shard, 1.0)
+    columns["replicas"] = dp / shard
     columns["stage_layers"] = float(of.known["n_layers"]) / columns["pp"]
     return columns
 

@@ -33,6 +33,8 @@ from dmodel import counts
 from dmodel.coefficients import NAMES
 from dmodel.footprint import whole
 from dmodel.profiles import Profile
+from dmodel.records import LEAVES
+from dmodel.records import leaf as plan_leaf
 from dmodel.run import CONVENTION, tokens_per_step
 from dmodel.step import memory_use
 from dmodel.sweep import quick_to_compile
@@ -84,7 +86,12 @@ def leaf(cases: Cases, name: str) -> np.ndarray:
     """
     record, _, field = name.partition(".")
     field, _, level = field.partition("[")
-    value = getattr(RECORDS[record](cases), field)
+    if name == "plan.low_precision":
+        value = cases.plan.precision.low_precision
+    elif record == "plan" and field in LEAVES:
+        value = plan_leaf(cases.plan, field)
+    else:
+        value = getattr(RECORDS[record](cases), field)
     if isinstance(value, tuple):
         value = ",".join(value)
     if level:
@@ -99,6 +106,9 @@ def leaf_names(cases: Cases) -> list[str]:
     names: list[str] = []
     for record, of in RECORDS.items():
         for field in fields(of(cases)):
+            if record == "plan" and field.name not in LEAVES:
+                names += [f"plan.{n}" for n in getattr(cases.plan, field.name).__dataclass_fields__]
+                continue
             value, name = getattr(of(cases), field.name), f"{record}.{field.name}"
             levels = len(value) if np.ndim(value) == 2 else 0
             names += [f"{name}[{k}]" for k in range(levels)] or [name]

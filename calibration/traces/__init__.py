@@ -3,7 +3,7 @@ way to the model's records."""
 
 from calibration.traces.published import published
 from calibration.traces.reader import concatenate, read
-from calibration.traces.rows import Cases, Labels, cheapest_that_fits, never_recompute, to_cases
+from calibration.traces.rows import Cases, Labels, to_cases
 from calibration.traces.schema import COLUMNS, Column
 from calibration.traces.split import split
 from calibration.traces.table import Problem, Row, TraceTable, fingerprint
@@ -17,10 +17,8 @@ __all__ = [
     "Problem",
     "Row",
     "TraceTable",
-    "cheapest_that_fits",
     "concatenate",
     "fingerprint",
-    "never_recompute",
     "published",
     "read",
     "split",

@@ -21,10 +21,10 @@ _WORD = (r"[\w./-]+", "a word", str)
 _NUMBER = (r"[+-]?(\d{1,18}\.?\d*|\.\d+)(e[+-]?\d\d?)?", "a number", float)
 KINDS: dict[str, tuple[str, str, Callable[[str], Any]]] = {
     **dict.fromkeys(("adapters", "recompute_keeps", "recompute_modules"), _NAMES),
-    **dict.fromkeys("attention_kernel dispatcher recompute selective".split(), _WORD),
-    **dict.fromkeys("stages system tuning".split(), _WORD),
+    **dict.fromkeys(("attention_kernel", "dispatcher", "recompute", "selective"), _WORD),
+    **dict.fromkeys(("stages", "system", "tuning"), _WORD),
 }
-"""Settings that are lists (the empty one: `nothing`) or words: how they look; others are numbers."""
+"""How settings look that are lists (the empty one `nothing`) or words; others are numbers."""
 
 
 def parse_settings(text: str, known: Collection[str]) -> Settings:
@@ -61,8 +61,8 @@ def _value(name: str, text: str) -> Value:
     pattern, wanted, read = KINDS.get(name, _NUMBER)
     if not re.fullmatch(pattern, text, re.IGNORECASE):
         raise InputError(f"set: {name}: expected {wanted}, got {text!r}")
-    value = read(text)
-    return tuple(v for v in value if v != "nothing") if isinstance(value, list) else value
+    value = () if text == "nothing" and read is _NAMES[2] else read(text)
+    return tuple(value) if isinstance(value, list) else value
 
 
 def format_settings(settings: Settings) -> str:
@@ -116,8 +116,7 @@ _NARROW = dict.fromkeys(("reduce_bytes", "gradient_bytes", "gather_bytes"), 2.0)
 READINGS: tuple[tuple[str, str, Settings | Callable[[re.Match[str]], Settings]], ...] = (
     ("graphs", r"CUDA graphs on|\bconfig_\w+_cg(_\w+)?\.sh", _GRAPHED),
     ("dispatcher", "dispatcher DeepEP", {"dispatcher": "deepep"}),
-    ("heads", "w/ MTP", {"n_mtp": 1.0}),
-    ("heads", "w/o MTP", {"n_mtp": 0.0}),
+    ("heads", "w/ MTP", {"n_mtp": 1.0}), ("heads", "w/o MTP", {"n_mtp": 0.0}),
     ("packed", r"\bpacked sequences\b", {"packed_window": 500.0}),
     ("adapters", r"\badapters on (\w+(?:, \w+)*)", _adapters),
     ("kernel", "FlashAttention-2", {"attention_kernel": "flash-2"}),
@@ -225,9 +224,9 @@ COLUMNS: tuple[tuple[str, str, str, Callable[[re.Match[str], Written], str]], ..
 
 def read_by_0_1(row: Written) -> list[tuple[str, Settings]]:
     """Words of a row's note that version 0.1 read, and what of them the row does not say else."""
-    found, answered = [], row.answered()
+    found = []
     for subject, (words, said) in _said(row.text("note")).items():
-        left = {name: value for name, value in said.items() if name not in answered}
+        left = {name: value for name, value in said.items() if name not in row.answered()}
         if left and COUNTS.get(subject, bool)(row):
             found.append((words, left))
     return found

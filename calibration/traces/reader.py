@@ -3,19 +3,17 @@ dropped."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from calibration.traces import schema
 from calibration.traces.files import expected, lines
-from calibration.traces.layout import layout
-from calibration.traces.shapes import completed
-from calibration.traces.stages import held_by_stage
-from calibration.traces.systems import extend_beside, host_size
+from calibration.traces.questions import completed, question_of
+from calibration.traces.systems import extend_beside
 from calibration.traces.table import HEADER, Problem, Row, TraceTable
-from dmodel import catalog
-from dmodel.records import Cluster
+from dmodel.checks import problems as problems_of
+from dmodel.question import degrees
+from dmodel.resolve import system_of, written_stages
 from dmodel.types import InputError
 
 
@@ -53,7 +51,6 @@ def concatenate(tables: Sequence[TraceTable]) -> TraceTable:
 def _read_one(path: Path, require_time: bool) -> TraceTable:
     file = lines(path)
     extend_beside(path)
-    _system.cache_clear()
     lacking = schema.missing(file.columns, require_time)
     if lacking:
         raise InputError(
@@ -118,7 +115,7 @@ def problems(row: Row, require_time: bool = True) -> list[str]:
     wrong = list(_bad_cells(row)) + list(_blank_cells(row))
     if wrong:
         return wrong
-    wrong = list(_inconsistent(row)) + list(_bad_layout(row)) + list(_unknown_hardware(row))
+    wrong = [*_layout_unknown(row), *_unanswerable(row)]
     if require_time and measured_time(row) is None:
         wrong.append("no measured time: step_time_s and tokens_per_s_per_accel are both blank")
     return wrong
@@ -155,75 +152,33 @@ def _base(name: str, cell: str) -> str:
     return schema.base_precision(cell) if name == "precision" else cell
 
 
-def _inconsistent(row: Row) -> Iterator[str]:
-    """Shapes that cannot be."""
-    heads, kv, width = row.known("n_heads"), row.number("n_kv_heads"), row.known("d_model")
-    if kv and heads % kv:
-        yield f"n_heads = {heads:g} is not divisible by n_kv_heads = {kv:g}"
-    if not row.number("head_dim") and width % heads:
-        yield f"head_dim is blank and d_model = {width:g} is not divisible by n_heads = {heads:g}"
-    experts, visited = row.number("n_experts") or 1.0, row.number("top_k") or 1.0
-    if visited > experts:
-        yield f"top_k = {visited:g} is more than n_experts = {experts:g}"
+def _layout_unknown(row: Row) -> Iterator[str]:
+    """A layout from nothing: only ZeRO-3, where all devices shard, or a single device says
+    enough."""
+    open_ = not any(row.text(name) for name in ("dp", "tp", "pp"))
+    if open_ and row.known("n_accel") > 1.0 and row.number("zero_stage") != 3.0:
+        yield (
+            "layout unknown: dp, tp and pp are all blank, and zero_stage does not say that all "
+            "devices shard (3)"
+        )
 
 
-def _bad_layout(row: Row) -> Iterator[str]:
-    """Degrees that do not multiply to the devices, or do not divide what they split."""
+def _unanswerable(row: Row) -> Iterator[str]:
+    """Settings, degrees and hardware that make no sense."""
     try:
-        plan = layout(row)
-    except ValueError as error:
-        yield str(error)
-        return
-    heads, n_layers, batch = row.known("n_heads"), row.known("n_layers"), row.known("global_batch")
-    if heads % plan.tp:
-        yield f"tp = {plan.tp:g} does not divide n_heads = {heads:g}"
-    if plan.pp > n_layers:
-        yield f"pp = {plan.pp:g} stages for n_layers = {n_layers:g}: a stage would have no layer"
-    chunks = plan.pp * (row.number("interleave") or 1.0)
-    # a few chunks may hold the embedding or the head alone
-    if plan.pp > 1.0 and plan.pp <= n_layers <= chunks - plan.pp:
-        yield (
-            f"pp·interleave = {chunks:g} chunks for n_layers = {n_layers:g}: chunks would have no "
-            "layer"
-        )
-    try:
-        held_by_stage(row, plan.pp)
-    except ValueError as error:
-        yield str(error)
-    if row.known("seq_len") % plan.cp:
-        yield f"cp = {plan.cp:g} does not divide seq_len = {row.text('seq_len')}"
-    if batch % (plan.dp * plan.micro_batch):
-        yield (
-            f"global_batch = {batch:g} is not divisible by dp·micro_batch = "
-            f"{plan.dp:g}·{plan.micro_batch:g}: "
-            "no whole number of micro-batches"
-        )
-    shard = row.number("shard")
-    if shard and plan.dp % shard:
-        wrong = "is more than" if shard > plan.dp else "does not divide"
-        yield (
-            f"shard = {shard:g} {wrong} dp = {plan.dp:g}: expected ranks of dp that share one "
-            "copy, a divisor of dp; blank = all of dp"
-        )
-    experts = row.number("n_experts") or 1.0
-    if experts % plan.ep:
-        yield (
-            f"ep = {plan.ep:g} does not divide n_experts = {experts:g}"
-            if experts > 1.0
-            else f"ep = {plan.ep:g} without experts"
-        )
-
-
-def _unknown_hardware(row: Row) -> Iterator[str]:
-    try:
-        system_of(row)
+        question = question_of(row)
+        wrong = problems_of(question)
+        yield from wrong
+        if not wrong:
+            written_stages(question)
+            system_of(question)
     except InputError as error:
         yield str(error)
 
 
 def remarks(row: Row) -> Iterator[str]:
     """Mild things about a usable row, which change no decision."""
-    plan = layout(row)
+    plan = degrees(question_of(row))
     chunks = plan.pp * (row.number("interleave") or 1.0)
     if row.known("n_layers") % chunks and not row.text("stage_layers"):
         yield (
@@ -262,37 +217,3 @@ def measured_time(row: Row) -> float | None:
     return row.number("step_time_s") or derived_time(row)
 
 
-def system_of(row: Row) -> Cluster:
-    """The catalog's chip and network for a row (a blank domain size takes the catalog's, or the
-    smaller host of `host_domain`).
-
-    Raises:
-      InputError: accelerator unknown, or without that precision.
-    """
-    return _system(
-        row.accelerator, row.stack, row.number("domain_size") or host_domain(row), _precision(row)
-    )
-
-
-def host_domain(row: Row) -> float | None:
-    """Devices of a row's fast domain where its hosts have fewer than the catalog's and are what the
-    domain is (`systems.host_size`); None where `domain_size` is written, or the catalog's holds
-    [count].
-
-    Raises:
-      InputError: as `system_of`.
-    """
-    if row.text("domain_size") or not row.text("accel_per_node"):
-        return None
-    return host_size(row, _system(row.accelerator, row.stack, None, _precision(row)).network)
-
-
-def _precision(row: Row) -> str:
-    """Precision of the matmuls, bf16 where it is blank."""
-    return schema.base_precision(row.text("precision")) or "bf16"
-
-
-@lru_cache(maxsize=4096)
-def _system(accelerator: str, stack: str, domain_size: float | None, precision: str) -> Cluster:
-    lookup: Callable[..., Cluster] = catalog.system_by_stack
-    return lookup(accelerator, stack, domain_size, precision)

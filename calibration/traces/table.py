@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from calibration.traces.schema import BY_NAME, NUMBERS, parse_number
-from calibration.traces.variants import variant
 from dmodel.catalog.loader import known_name
+from dmodel.catalog.stack import stack
+from dmodel.settings import parse
 from dmodel.types import InputError
 
 
@@ -55,9 +56,17 @@ class Row(NamedTuple):
 
     @property
     def stack(self) -> str:
-        """The software, with the variant that a note names where the column does not
-        (`variants.variant`); its source when blank."""
-        return variant(self.text("stack") or self.text("source") or "unknown", self.text("note"))
+        """Canonical name of the software, with its variant; its source when blank."""
+        return stack(self.text("stack") or self.text("source") or "unknown").name
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """What the column `set` says.
+
+        Raises:
+          InputError: an unknown name, or a value that it does not take.
+        """
+        return parse(self.text("set"))
 
     @property
     def accelerator(self) -> str:
@@ -140,8 +149,7 @@ def fingerprint(row: Row) -> str:
     """12 hexadecimal digits of the SHA-256 of what defines a measurement: configuration, stack,
     time.
 
-    Not its file or line, nor its notes, but for the variant of the stack that these may name
-    (`Row.stack`).
+    Not its file or line, nor its notes and settings.
     Numbers count by value, so `64` and `64.0` are the same row, and so is a row that went through
     another file format.
     """
