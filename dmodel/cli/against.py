@@ -10,7 +10,7 @@ from dmodel.cli.output import Document, gib, percent, seconds, show_lines, show_
 from dmodel.types import InputError
 
 if TYPE_CHECKING:
-    from dmodel.cli.question import Setting
+    from dmodel.asked import Asked
     from dmodel.records import Plan
 
 SAID = (
@@ -71,7 +71,7 @@ def _value(name: str, text: str) -> int | float | bool | str:
         ) from None
 
 
-def against(asked: Setting, first: Plan, second: Plan) -> Document:
+def against(asked: Asked, first: Plan, second: Plan) -> Document:
     """The second plan: its time, what it needs, and the chance that the first one is faster.
 
     Both are carried by the same draws of the coefficients, so that what is not known of both alike
@@ -89,14 +89,14 @@ def against(asked: Setting, first: Plan, second: Plan) -> Document:
     }
 
 
-def _chance(asked: Setting, first: Plan, second: Plan) -> float | None:
+def _chance(asked: Asked, first: Plan, second: Plan) -> float | None:
     import numpy as np
 
     from dmodel.uncertainty import Uncertain, probability_faster, step_times
 
     # one by one, as their schedules and placements may differ
     both = [
-        step_times(asked.profile, asked.accelerator, asked.stack, asked.system, asked.model, plan)
+        step_times(asked.profile, asked.accelerator, asked.stack, asked.cluster, asked.model, plan)
         for plan in (first, second)
     ]
     if both[0] is None or both[1] is None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from calibration.traces import Cases, TraceTable
-    from dmodel.cli.question import Setting
+    from dmodel.asked import Asked
     from dmodel.profiles import Profile
     from dmodel.records import Plan
 
@@ -180,7 +180,7 @@ def _points(cases: Cases, predicted: np.ndarray, used: np.ndarray) -> list[Docum
     ]
 
 
-def _question(cases: Cases, fitted: Profile) -> Setting:
+def _question(cases: Cases, fitted: Profile) -> Asked:
     """The demo's job under the coefficients of the stack with most rows of model parallelism on its
     accelerator."""
     import numpy as np
@@ -199,7 +199,7 @@ def _question(cases: Cases, fitted: Profile) -> Setting:
     )
 
 
-def _design(asked: Setting, quick: bool) -> tuple[Document, Plan]:
+def _design(asked: Asked, quick: bool) -> tuple[Document, Plan]:
     """Exact and gradient search side by side, and the best exact plan."""
     from dmodel.cli.design_doubt import add_intervals
     from dmodel.cli.design_plan import found_document, search, stated_of
@@ -225,7 +225,7 @@ def _design(asked: Setting, quick: bool) -> tuple[Document, Plan]:
     return document, found.exact[0].plan
 
 
-def _compared(asked: Setting, name: str, degrees: Degrees) -> Document:
+def _compared(asked: Asked, name: str, degrees: Degrees) -> Document:
     """One plan beside those of the search, in the same form."""
     from dmodel.cli.answer import answer
     from dmodel.cli.question import plan, plan_document, short
@@ -242,7 +242,7 @@ def _compared(asked: Setting, name: str, degrees: Degrees) -> Document:
     }
 
 
-def _sensitivity(asked: Setting, best: Plan, design: Document) -> Document:
+def _sensitivity(asked: Asked, best: Plan, design: Document) -> Document:
     from dmodel.cli.elasticities import elasticities_document
 
     return {"label": design["exact"][0]["label"], **elasticities_document(asked, best)}

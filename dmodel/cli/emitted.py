@@ -12,7 +12,7 @@ from dmodel.cli.output import Document, say, show_lines
 from dmodel.types import InputError
 
 if TYPE_CHECKING:
-    from dmodel.cli.question import Setting
+    from dmodel.asked import Asked
     from dmodel.records import Model, Plan
 
 EmitTo = Annotated[
@@ -51,7 +51,7 @@ def check_target(target: str | None, file: Path | None) -> None:
         )
 
 
-def emit_document(asked: Setting, model: Model, plan: Plan, target: str) -> Document:
+def emit_document(asked: Asked, model: Model, plan: Plan, target: str) -> Document:
     """The settings, their text, what is left out of them and which rules of the framework the plan
     breaks."""
     import math
@@ -60,7 +60,7 @@ def emit_document(asked: Setting, model: Model, plan: Plan, target: str) -> Docu
 
     from dmodel.emit import Job, emit
 
-    inner = float(np.asarray(asked.system.network.size)[0])
+    inner = float(np.asarray(asked.cluster.network.size)[0])
     job = Job(
         model=model,
         plan=plan,
