@@ -46,6 +46,7 @@ LEAVES = {
     "overlap_tp": 1.0,
     "overlap_dp": 1.0,
     "overlap_pp": 1.0,
+    "overlap_cp": 1.0,
     "overlap_replica": 1.0,
     "cp_balanced": 1.0,
     "recompute_last": 1.0,
