@@ -4,6 +4,8 @@ is dropped."""
 from __future__ import annotations
 
 import gzip
+import lzma
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
@@ -21,6 +23,9 @@ from dmodel.catalog.loader import resolve
 from dmodel.types import InputError
 
 DATA = Path(__file__).parent / "data"
+
+SHIPPED = ".csv.xz"
+"""How the names of shipped tables end."""
 
 RATE_AGREES = 0.05
 """Largest relative difference between a row's time and its rate; beyond it one of the two is a
@@ -58,7 +63,7 @@ class MicroTable(NamedTuple):
 
     def seconds(self) -> np.ndarray:
         """Measured times [s], `[row]`."""
-        return np.array([_seconds(KINDS[self.kind], row) for row in self.rows], float)
+        return np.array([seconds(KINDS[self.kind], row) for row in self.rows], float)
 
     def select(self, keep: Sequence[bool] | np.ndarray | Callable[[Row], bool]) -> MicroTable:
         """The table with only some of its usable rows; what was set aside stays reported."""
@@ -73,11 +78,11 @@ def published(kind: str) -> MicroTable:
     Figures of permissively licensed repositories and of papers, each row with its source and
     licence.
     """
-    return read(DATA / f"{kind}.csv.gz")
+    return read(DATA / f"{kind}{SHIPPED}")
 
 
 def read(path: str | Path) -> MicroTable:
-    """Read a CSV file, or one compressed by gzip, of matrix products, attention cores or
+    """Read a CSV file, or one packed by gzip or xz, of matrix products, attention cores or
     collectives; its columns say which.
 
     Raises:
@@ -131,18 +136,22 @@ def read(path: str | Path) -> MicroTable:
 
 def _text(path: Path) -> str:
     try:
-        content = path.read_bytes()
-        content = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
-        text = content.decode("utf-8-sig")
+        text = _unpacked(path.read_bytes()).decode("utf-8-sig")
     except FileNotFoundError:
         raise InputError(f"{path}: no such file; expected {_expected()}") from None
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error, lzma.LZMAError) as error:
         raise InputError(
             f"{path}: cannot be read as text ({error}); expected {_expected()}"
         ) from None
     if not text.strip() or "\0" in text:
         raise InputError(f"{path}: empty or not a text file; expected {_expected()}")
     return text
+
+
+def _unpacked(content: bytes) -> bytes:
+    if content.startswith(b"\x1f\x8b"):
+        return gzip.decompress(content)
+    return lzma.decompress(content) if content.startswith(b"\xfd7zXZ\0") else content
 
 
 def _expected() -> str:
@@ -213,7 +222,7 @@ def _size(kind: Kind, row: Row) -> Iterator[str]:
                 f"collective: expected one of {', '.join(COLLECTIVES)}, got "
                 f"{row.text('collective')!r}"
             )
-        n, nodes = (_number(kind, row, name) for name in ("n_accel", "nodes"))
+        n, nodes = (number(kind, row, name) for name in ("n_accel", "nodes"))
         if n < 2 or n % nodes:
             yield (
                 f"n_accel {n:g} on {nodes:g} nodes: expected two ranks or more, the same number "
@@ -226,10 +235,10 @@ def _size(kind: Kind, row: Row) -> Iterator[str]:
     if kind.name == "attention":
         if row.text("pass") not in PASSES:
             yield f"pass: expected {' or '.join(PASSES)}, got {row.text('pass')!r}"
-        heads, shared = (_number(kind, row, name) for name in ("n_heads", "n_kv_heads"))
+        heads, shared = (number(kind, row, name) for name in ("n_heads", "n_kv_heads"))
         if heads % shared:
             yield f"n_heads {heads:g} is no multiple of n_kv_heads {shared:g}"
-    elif _number(kind, row, "m") % (_number(kind, row, "groups") if row.text("groups") else 1.0):
+    elif number(kind, row, "m") % (number(kind, row, "groups") if row.text("groups") else 1.0):
         yield f"m {row.text('m')} is no multiple of groups {row.text('groups')}"
 
 
@@ -238,10 +247,10 @@ def _time(kind: Kind, row: Row) -> Iterator[str]:
     if not row.text("time_us") and not row.text(kind.rate):
         yield f"neither time_us nor {kind.rate} is given"
     elif row.text("time_us") and row.text(kind.rate):
-        implied = _work(kind, row) / _number(kind, row, kind.rate)
-        given = 1e-6 * _number(kind, row, "time_us")
+        implied = work(kind, row) / number(kind, row, kind.rate)
+        given = 1e-6 * number(kind, row, "time_us")
         # rates of tiny messages are rounded to few digits
-        coarse = kind.name == "collective" and _number(kind, row, kind.rate) < 1.0
+        coarse = kind.name == "collective" and number(kind, row, kind.rate) < 1.0
         if abs(implied / given - 1.0) > RATE_AGREES and not coarse:
             yield (
                 f"{kind.rate} gives {1e6 * implied:g} us, time_us {1e6 * given:g}: one of them is "
@@ -249,24 +258,26 @@ def _time(kind: Kind, row: Row) -> Iterator[str]:
             )
 
 
-def _number(kind: Kind, row: Row, name: str) -> float:
+def number(kind: Kind, row: Row, name: str) -> float:
+    """A number of a usable row."""
     return parse_number(_column(kind, name), row.text(name))
 
 
-def _work(kind: Kind, row: Row) -> float:
+def work(kind: Kind, row: Row) -> float:
     """Size of the operation in units of its rate × second."""
     if kind.name == "collective":
-        return _number(kind, row, "message_bytes") / 1e9
+        return number(kind, row, "message_bytes") / 1e9
     if kind.name == "attention":
         b, a, s, e = (
-            _number(kind, row, name) for name in ("batch", "n_heads", "seq_len", "head_dim")
+            number(kind, row, name) for name in ("batch", "n_heads", "seq_len", "head_dim")
         )
         return 2.0 * b * a * s * s * e / 1e12
-    m, n, k = (_number(kind, row, name) for name in "mnk")
+    m, n, k = (number(kind, row, name) for name in "mnk")
     return 2.0 * m * n * k / 1e12
 
 
-def _seconds(kind: Kind, row: Row) -> float:
+def seconds(kind: Kind, row: Row) -> float:
+    """Measured time of a usable row [s]."""
     if row.text("time_us"):
-        return 1e-6 * _number(kind, row, "time_us")
-    return _work(kind, row) / _number(kind, row, kind.rate)
+        return 1e-6 * number(kind, row, "time_us")
+    return work(kind, row) / number(kind, row, kind.rate)
