@@ -18,6 +18,11 @@ from dmodel.profiles.groupings import GROUPINGS, family, members
 from dmodel.profiles.integers import Packed
 from dmodel.profiles.record import Profile
 from dmodel.profiles.writing import COEFFICIENT_DECIMALS as DECIMALS
+from dmodel.profiles.writing import rounded
+
+OFF_HALVES = 0.2137
+"""Means of a few whole numbers often are halves: this far from there no machine rounds another
+way."""
 
 CARRIED = ("generation", "accelerator", "lineage", "stack")
 """Groupings whose offsets move with the center."""
@@ -106,8 +111,9 @@ def _moved(profile: Profile) -> np.ndarray:
     return np.array([profile.center, *rows])
 
 
-def _whole_steps(profile: Profile) -> np.ndarray:
-    return np.rint(_moved(profile) * 10.0**DECIMALS).astype(np.int64)
+def _told(profile: Profile) -> np.ndarray:
+    """What a view moves as a profile on disk tells it, in whole steps."""
+    return np.rint(_moved(profile) * 10.0**DECIMALS + OFF_HALVES).astype(np.int64)
 
 
 def pack(exact: Profile, base: Profile, view: View) -> tuple[dict[str, Any], dict[str, Packed]]:
@@ -124,7 +130,8 @@ def pack(exact: Profile, base: Profile, view: View) -> tuple[dict[str, Any], dic
         },
         "view": {"of": base.name, **view._asdict()},
     }
-    apart = _whole_steps(exact) - _whole_steps(rebase(base, view))
+    steps = integers.steps(np.array(rounded(_moved(exact), DECIMALS)), DECIMALS)
+    apart = steps - _told(rebase(base, view))
     return words, {"rounding": integers.pack(apart)}
 
 
@@ -139,7 +146,7 @@ def unpack(words: Mapping[str, Any], rounding: Packed, base: Profile) -> Profile
         **told | {"accelerators": tuple(told["accelerators"]), "stacks": tuple(told["stacks"])}
     )
     found = rebase(base, view)
-    steps, apart = _whole_steps(found), integers.unpack(rounding)
+    steps, apart = _told(found), integers.unpack(rounding)
     if apart.shape != steps.shape:
         raise ValueError(f"the rounding of a view of {base.name} has another shape")
     rows = iter((steps + apart) / 10.0**DECIMALS)

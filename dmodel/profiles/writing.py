@@ -29,7 +29,7 @@ def _triangle(matrix: np.ndarray, digits: int) -> list[float]:
     return [float(f"{x:.{digits}g}") for x in np.asarray(matrix)[np.tril_indices(len(matrix))]]
 
 
-def _rows(matrix: np.ndarray, digits: int) -> list[list[float]]:
+def rounded(matrix: np.ndarray, digits: int) -> list[list[float]]:
     """The rows of a table, rounded."""
     return [[round(float(x), digits) for x in row] for row in matrix]
 
@@ -77,7 +77,7 @@ def _left_open(profile: Profile) -> dict[str, Any]:
         "pair_covariances": {
             k: _triangle(v, PAIR_DIGITS) for k, v in sorted(profile.pair_covariances.items())
         },
-        "covariance": None if center is None else _rows(center, COEFFICIENT_DECIMALS),
+        "covariance": None if center is None else rounded(center, COEFFICIENT_DECIMALS),
     }
 
 
@@ -90,5 +90,5 @@ def _by_stack(profile: Profile) -> dict[str, Any]:
             for k, f in sorted(profile.footprints.items())
         },
         "scatter": {k: v._asdict() for k, v in sorted(profile.scatter.items())},
-        "seen": {k: _rows(rows, PLACE_DECIMALS) for k, rows in sorted(profile.seen.items())},
+        "seen": {k: rounded(rows, PLACE_DECIMALS) for k, rows in sorted(profile.seen.items())},
     }
