@@ -62,8 +62,8 @@ def test_the_ends_of_their_range():
 @pytest.mark.parametrize("digits", [1, 4, 6])
 def test_places_among_decimals_follow_their_order_and_come_back(digits):
     draws = np.random.default_rng(1).uniform(-9.0, 9.0, 500)
-    draws = draws * np.resize(10.0 ** np.arange(-14, 4), 500)
-    rounded = {float(f"{x:.{digits - 1}e}") for x in [*draws, 0.0, 1e-16, 0.1, 1.0, 9e4, -9e4]}
+    draws = draws * np.resize([*10.0 ** np.arange(-14, 4), 1e-30, 1e-300], 500)
+    rounded = {float(f"{x:.{digits - 1}e}") for x in [*draws, 0.0, 1e-307, 0.1, 1.0, 9e4, -9e4]}
     values = np.array(sorted(rounded))
     places = integers.ranks(values, digits)
     assert (np.diff(places) > 0).all()
@@ -140,11 +140,16 @@ def test_an_empty_profile_and_odd_fingerprints(tmp_path):
 
 
 def test_numbers_that_cannot_be_packed_are_refused_by_name(tmp_path):
-    tiny = Profile(name="tiny", description="", stack_covariances={"x": 1e-20 * np.eye(len(NAMES))})
+    def profile(size):
+        matrix = {"x": size * np.eye(len(NAMES))}
+        return Profile(name="odd", description="", stack_covariances=matrix)
+
     with pytest.raises(InputError, match=r"too small; a file named \.json takes"):
-        save(tiny, tmp_path / "p.npz")
-    save(tiny, tmp_path / "p.json")
-    assert same(load(tmp_path / "p.json"), tiny)
+        save(profile(1e-310), tmp_path / "p.npz")
+    save(profile(1e-310), tmp_path / "p.json")
+    assert same(load(tmp_path / "p.json"), profile(1e-310))
+    save(profile(1.23456e-300), tmp_path / "p.npz")
+    assert same(load(tmp_path / "p.npz"), profile(1.23456e-300))
 
 
 # --- shipped ones

@@ -46,6 +46,12 @@ def _exact(values: np.ndarray, digits: int) -> np.ndarray:
     return places
 
 
+def _least(places: np.ndarray) -> int:
+    """What all places but 0 are beyond."""
+    beyond = np.abs(places[places != 0])
+    return int(beyond.min()) - 1 if beyond.size else 0
+
+
 def _table(covariances: Covariances, size: int) -> np.ndarray:
     return np.array(list(covariances.values()), float).reshape(len(covariances), size)
 
@@ -74,6 +80,8 @@ def pack(
     of_pairs, of_stacks = (
         _exact(x, n) for x, n in zip(tables, (PAIR_DIGITS, STACK_DIGITS), strict=True)
     )
+    least = _least(of_pairs)
+    of_pairs = np.sign(of_pairs) * (np.abs(of_pairs) - least)
     order, parents = _likeness(of_pairs)
     known = of_pairs[order]
     start = np.where(np.array(parents)[:, None] < 0, 0, known[parents]) if parents else known
@@ -84,6 +92,7 @@ def pack(
     words = {
         "pairs": pair_names,
         "parents": parents,
+        "least": least,
         "stacks": stack_names,
         "stack_of": stack_of,
     }
@@ -107,6 +116,7 @@ def unpack(
             raise ValueError("a covariance is described by a later one")
         if parent >= 0:
             places[i] += places[parent]
+    places = np.sign(places) * (np.abs(places) + int(words["least"]))
     pairs = integers.ranked(places, PAIR_DIGITS)
     apart = integers.unpack(tables["stacks"])
     means = _means(pairs, words["stack_of"], len(apart))

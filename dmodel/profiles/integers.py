@@ -10,9 +10,11 @@ import numpy as np
 WIDEST = 52
 """Most bits of a number that is packed: such numbers are exact in float64 too."""
 
-LEAST, MOST = -16, 4
-"""Powers of ten of the leading digit of a packed decimal: its digits times a power of ten that
-float64 holds exactly."""
+LEAST, MOST = -307, 4
+"""Powers of ten of the leading digit of a packed decimal."""
+
+EXACT = 22
+"""Largest power of ten that float64 holds exactly."""
 
 _POWERS = np.array([float(f"1e{k}") for k in range(LEAST, MOST + 1)])
 
@@ -121,12 +123,12 @@ def ranks(values: np.ndarray, digits: int) -> np.ndarray:
     """Place of each number, rounded to so many digits, among all numbers of as many digits; 0 is
     the place of 0, and of what is nearer to 0 than the least of them.
 
-    >>> ranks(np.array([1.0, 1.01, 0.999, -1.0]), 3) - ranks(np.array([1.0] * 4), 3)
-    array([     0,      1,     -1, -28802])
+    >>> np.diff(ranks(np.array([0.998, 0.999, 1.0, 1.01, 10.0]), 3))
+    array([  1,   1,   1, 899])
     """
     size = np.abs(np.asarray(values, float))
     power = np.searchsorted(_POWERS, size, side="right") - 1
-    mantissa = np.rint(_shifted(size, digits - 1 - LEAST - np.maximum(power, 0)))
+    mantissa = np.rint(size / _POWERS[np.maximum(power, 0)] * 10.0 ** (digits - 1))
     place = power * 9 * 10 ** (digits - 1) + mantissa - 10 ** (digits - 1) + 1
     return (np.sign(values) * np.where(power < 0, 0, place)).astype(np.int64)
 
@@ -141,11 +143,13 @@ def ranked(places: np.ndarray, digits: int) -> np.ndarray:
     power, rest = np.divmod(np.abs(places) - 1, 9 * least)
     if power.max(initial=0) >= len(_POWERS):
         raise ValueError("a number is too large")
-    size = _shifted((rest + least).astype(float), np.maximum(power, 0) + LEAST - digits + 1)
+    whole, power = (rest + least).astype(float), np.maximum(power, 0) + LEAST - digits + 1
+    size = np.where(power < 0, whole / _ten(-power), whole * _ten(power))
+    small = np.nonzero((power < -EXACT) & (places != 0))
+    size[small] = [float(f"{m:.0f}e{k}") for m, k in zip(whole[small], power[small], strict=True)]
     return np.where(places == 0, 0.0, np.sign(places) * size)
 
 
-def _shifted(x: np.ndarray, power: np.ndarray) -> np.ndarray:
-    """`x · 10^power`, rounded once: no power of ten that float64 does not hold is used."""
-    factor = np.array([float(f"1e{k}") for k in range(23)])[np.abs(power)]
-    return np.where(power < 0, x / factor, x * factor)
+def _ten(power: np.ndarray) -> np.ndarray:
+    """Powers of ten, of those that are exact."""
+    return np.array([float(f"1e{k}") for k in range(EXACT + 1)])[np.clip(power, 0, EXACT)]
