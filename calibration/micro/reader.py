@@ -91,7 +91,38 @@ def read(path: str | Path) -> MicroTable:
     """
     path = Path(path)
     found = records(_text(path))
-    _, header, reason = next(found, (1, [], "no header"))
+    columns, kind = _header(path, *next(found, (1, [], "no header")))
+    judged = [
+        (Row(str(path), line, dict(zip(columns, cells, strict=False))), bad, cells)
+        for line, cells, bad in found
+    ]
+    if not judged:
+        raise InputError(
+            f"{path}: the file has a header but no rows; expected one row for each measurement"
+        )
+    return _table(kind, columns, judged)
+
+
+Judged = tuple[Row, str, list[str]]
+"""A row, why its line cannot be read or "", and its cells."""
+
+
+def _table(kind: Kind, columns: tuple[str, ...], judged: Sequence[Judged]) -> MicroTable:
+    pairs = [
+        (row, bad or width(cells, columns) or "; ".join(problems(kind, row)))
+        for row, bad, cells in judged
+    ]
+    return MicroTable(
+        kind.name,
+        columns,
+        rows=tuple(row for row, why in pairs if not why),
+        aside=tuple(row for row, why in pairs if why),
+        problems=tuple(Problem(row.file, row.line, why) for row, why in pairs if why),
+    )
+
+
+def _header(path: Path, line: int, header: list[str], reason: str) -> tuple[tuple[str, ...], Kind]:
+    """The columns of a file and its kind, checked."""
     columns = tuple(name.strip() for name in header)
     kind = schema.kind_of(columns)
     if reason or kind is None:
@@ -109,29 +140,10 @@ def read(path: str | Path) -> MicroTable:
         )
     if len(set(columns)) < len(columns):
         raise InputError(
-            f"{path}: columns stand in the header more than once: {_listed(columns)}; keep "
-            "one of "
+            f"{path}: columns stand in the header more than once: {_listed(columns)}; keep one of "
             "each"
         )
-    judged = [
-        (Row(str(path), line, dict(zip(columns, cells, strict=False))), bad, cells)
-        for line, cells, bad in found
-    ]
-    if not judged:
-        raise InputError(
-            f"{path}: the file has a header but no rows; expected one row for each measurement"
-        )
-    reasons = [
-        bad or width(cells, columns) or "; ".join(problems(kind, row)) for row, bad, cells in judged
-    ]
-    pairs = [(row, why) for (row, _, _), why in zip(judged, reasons, strict=True)]
-    return MicroTable(
-        kind.name,
-        columns,
-        rows=tuple(row for row, why in pairs if not why),
-        aside=tuple(row for row, why in pairs if why),
-        problems=tuple(Problem(row.file, row.line, why) for row, why in pairs if why),
-    )
+    return columns, kind
 
 
 def _text(path: Path) -> str:
@@ -217,28 +229,36 @@ def _precisions(accelerator: str) -> tuple[str, ...]:
 def _size(kind: Kind, row: Row) -> Iterator[str]:
     """What is wrong with cells taken together."""
     if kind.name == "collective":
-        if row.text("collective") not in COLLECTIVES:
-            yield (
-                f"collective: expected one of {', '.join(COLLECTIVES)}, got "
-                f"{row.text('collective')!r}"
-            )
-        n, nodes = (number(kind, row, name) for name in ("n_accel", "nodes"))
-        if n < 2 or n % nodes:
-            yield (
-                f"n_accel {n:g} on {nodes:g} nodes: expected two ranks or more, the same number "
-                "on every node"
-            )
+        yield from _ranks(kind, row)
         return
     have = _precisions(row.text("accelerator"))
     if schema.precision(row.text("dtype")) not in have:
         yield f"dtype: {row.text('accelerator')} has {', '.join(have)}; got {row.text('dtype')!r}"
-    if kind.name == "attention":
-        if row.text("pass") not in PASSES:
-            yield f"pass: expected {' or '.join(PASSES)}, got {row.text('pass')!r}"
-        heads, shared = (number(kind, row, name) for name in ("n_heads", "n_kv_heads"))
-        if heads % shared:
-            yield f"n_heads {heads:g} is no multiple of n_kv_heads {shared:g}"
-    elif number(kind, row, "m") % (number(kind, row, "groups") if row.text("groups") else 1.0):
+    yield from _heads(kind, row) if kind.name == "attention" else _groups(kind, row)
+
+
+def _ranks(kind: Kind, row: Row) -> Iterator[str]:
+    if row.text("collective") not in COLLECTIVES:
+        known = ", ".join(COLLECTIVES)
+        yield f"collective: expected one of {known}, got {row.text('collective')!r}"
+    n, nodes = (number(kind, row, name) for name in ("n_accel", "nodes"))
+    if n < 2 or n % nodes:
+        yield (
+            f"n_accel {n:g} on {nodes:g} nodes: expected two ranks or more, the same number on "
+            "every node"
+        )
+
+
+def _heads(kind: Kind, row: Row) -> Iterator[str]:
+    if row.text("pass") not in PASSES:
+        yield f"pass: expected {' or '.join(PASSES)}, got {row.text('pass')!r}"
+    heads, shared = (number(kind, row, name) for name in ("n_heads", "n_kv_heads"))
+    if heads % shared:
+        yield f"n_heads {heads:g} is no multiple of n_kv_heads {shared:g}"
+
+
+def _groups(kind: Kind, row: Row) -> Iterator[str]:
+    if row.text("groups") and number(kind, row, "m") % number(kind, row, "groups"):
         yield f"m {row.text('m')} is no multiple of groups {row.text('groups')}"
 
 

@@ -141,10 +141,9 @@ def unpack(words: Mapping[str, Any], rounding: Packed, base: Profile) -> Profile
     Raises:
       ValueError, KeyError, TypeError: damaged, or not of this base.
     """
-    told = {k: v for k, v in words["view"].items() if k != "of"}
-    view = View(
-        **told | {"accelerators": tuple(told["accelerators"]), "stacks": tuple(told["stacks"])}
-    )
+    told = words["view"]
+    chips, stacks = tuple(told["accelerators"]), tuple(told["stacks"])
+    view = View(told["name"], chips, stacks, told["about"])
     found = rebase(base, view)
     steps, apart = _told(found), integers.unpack(rounding)
     if apart.shape != steps.shape:
