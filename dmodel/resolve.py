@@ -17,7 +17,7 @@ from flax import struct
 from dmodel import checks, layouts, recomputation, shape
 from dmodel.catalog.facts import Applied, Fact, Rule, apply
 from dmodel.catalog.loader import canonical
-from dmodel.catalog.stack import consequences
+from dmodel.catalog.stack import consequences, stack
 from dmodel.catalog.systems import host_size, system_for
 from dmodel.records import LEAVES as PLAN_LEAVES
 from dmodel.records import Cluster, Model, Plan, leaf
@@ -228,10 +228,20 @@ def _meant(question: Question, values: Mapping[str, Any]) -> Question:
     return question._replace(columns={**question.columns, **changed}) if changed else question
 
 
+@lru_cache(maxsize=1024)
+def _divided(name: str) -> tuple[tuple[Fact, ...], tuple[Fact, ...]]:
+    """Facts of a stack that may hold in its release: of the layout and the machine, and others."""
+    of = stack(name)
+    same = {"stack": of.id, "variant": of.variant, "release": of.release}
+    may = [f for f in of.facts if all(test(same[n]) for n, test in f.tests if n in same)]
+    chosen = [bool(FIRST & {*f.sets, *f.means}) for f in may]
+    pairs = list(zip(may, chosen, strict=True))
+    return tuple(f for f, yes in pairs if yes), tuple(f for f, yes in pairs if not yes)
+
+
 def _applied(question: Question, known: Mapping[str, Any], first: bool) -> Applied:
     """Facts of the layout and the machine, or all others; rules of the first are evaluated."""
-    facts = question.stack.facts
-    chosen = tuple(f for f in facts if bool(FIRST & {*f.sets, *f.means}) == first)
+    chosen = _divided(question.text("stack"))[0 if first else 1]
     given = {*question.settings, *question.columns}
     given |= {"zero"} if "zero_stage" in question.columns else set()
     found = apply(chosen, known, frozenset(given))
