@@ -37,9 +37,7 @@ class Column(NamedTuple):
     allowed: tuple[str, ...] = ()
 
 
-def text(
-    name: str, meaning: str, allowed: tuple[str, ...] = (), required: bool = False
-) -> Column:
+def text(name: str, meaning: str, allowed: tuple[str, ...] = (), required: bool = False) -> Column:
     """A column of words."""
     return Column(name, "text", "", meaning, required, None, allowed)
 
