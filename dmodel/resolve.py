@@ -77,6 +77,12 @@ LEAVES = {
 }
 """Leaves of a plan that facts and settings decide, and what they are without any."""
 
+OVERRIDDEN = {*PLAN_LEAVES, *Model.__dataclass_fields__} - {
+    *LEAVES,
+    *("schedule", "placement", "offload", "n_mtp", "imbalance", "recompute_layers"),
+}
+"""Leaves of the model and the plan that columns and words decide otherwise."""
+
 _PLAIN = Plan.of(global_batch=0.0, dp=1.0)
 NEUTRAL = {n: float(leaf(_PLAIN, n)) for n in PLAN_LEAVES if n not in ("schedule", "placement")}
 """Leaves that no fact decides, as a plan has them."""
@@ -452,9 +458,7 @@ def _is_open(question: Question, values: Mapping[str, Any], again: recomputation
 
 def _overrides(question: Question) -> dict[str, float]:
     """Leaves that the question sets itself and that its columns and words decide otherwise."""
-    known = {*PLAN_LEAVES, *Model.__dataclass_fields__}
-    known -= {*LEAVES, "schedule", "placement", "offload", "n_mtp", "imbalance", "recompute_layers"}
-    return {n: float(v) for n, v in question.settings.items() if n in known and n != "composed"}
+    return {n: float(v) for n, v in question.settings.items() if n in OVERRIDDEN}
 
 
 def _overridden(cases: Cases, overrides: Sequence[Mapping[str, float]]) -> Cases:
