@@ -21,7 +21,7 @@ from dmodel.profiles import Profile
 from dmodel.question import Question
 from dmodel.records import Layout, Model
 from dmodel.records.case import Case
-from dmodel.settings import changed
+from dmodel.settings import by_column, changed
 from dmodel.step import memory_use as memory_of
 from dmodel.step import step_time as time_of
 from dmodel.types import enable_float64
@@ -110,7 +110,7 @@ def question(
         words["model"] = str(job.model)
     said = {name: value for name, value in words.items() if value not in (None, "")}
     start = Question({}, model=model, system=site.name)
-    return changed(start, said | _layout_words(layout) | dict(overrides or {}))
+    return changed(start, said | _layout_words(layout) | by_column(overrides or {}))
 
 
 def _layout_words(layout: Layout | None) -> dict[str, Any]:

@@ -197,6 +197,20 @@ def shown(value: Any) -> str:
     return value if isinstance(value, str) else "+".join(value) or NOTHING
 
 
+def by_column(named: Mapping[str, Any]) -> dict[str, Any]:
+    """The same under the names that columns have (`ALIASES`).
+
+    Raises:
+      InputError: two values for one column.
+    """
+    found: dict[str, Any] = {}
+    for name, value in named.items():
+        column = ALIASES.get(name, name)
+        if found.setdefault(column, value) != value:
+            raise InputError(f"{column}: given as {found[column]} and as {value}; give it once")
+    return found
+
+
 class Overrides(NamedTuple):
     """What names and values set: columns, and settings."""
 
@@ -214,8 +228,7 @@ def overrides(named: Mapping[str, Any]) -> Overrides:
     """
     columns: dict[str, float | str] = {}
     settings: dict[str, Any] = {}
-    for name, value in named.items():
-        name = ALIASES.get(name, name)
+    for name, value in by_column(named).items():
         if name in BY_NAME:
             columns[name] = column_value(name, value)
         elif name in KNOWN:
@@ -244,7 +257,7 @@ def column_value(name: str, value: Any) -> float | str:
 
 
 def typed(pairs: Sequence[str], option: str = "--set") -> dict[str, str]:
-    """`name=value` pairs as typed in the shell, each name once.
+    """`name=value` pairs as typed in the shell, each name once, as columns have it.
 
     Raises:
       InputError: a pair without a value, or two values for one name.
@@ -253,6 +266,7 @@ def typed(pairs: Sequence[str], option: str = "--set") -> dict[str, str]:
     for part in pairs:
         name, _, value = map(str.strip, part.partition("="))
         name = name.removeprefix("--").replace("-", "_")
+        name = ALIASES.get(name, name)
         if not (name and value):
             raise InputError(f"{option} {part!r}: expected NAME=VALUE, such as graphed=1 or tp=8")
         if found.setdefault(name, value) != value:
