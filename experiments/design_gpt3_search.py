@@ -1,4 +1,6 @@
-"""Claim: every valid plan of GPT-3 175B on 512 and 4,096 A100 can be decided in seconds, and the
+"""Every plan of GPT-3 175B on 512 and 4,096 A100, decided.
+
+Claim: every valid plan of GPT-3 175B on 512 and 4,096 A100 can be decided in seconds, and the
 best one beats the usual one.
 
 All plans of the usual space one by one, then all that a plan can vary by proven bounds; the usual
