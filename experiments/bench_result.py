@@ -67,7 +67,7 @@ def _figure(found: list[Result]) -> Figure:
     """How many times better than its target each number is, on a logarithmic axis."""
     figure = style.new_figure(8.0, 0.32 * len(found) + 1.0)
     axes = figure.subplots()
-    better = [r.value / r.target if r.at_least else r.target / r.value for r in found]  # type: ignore
+    better = [r.value / r.target if r.at_least else r.target / r.value for r in found]
     places = range(len(found))[::-1]
     axes.barh(
         places,

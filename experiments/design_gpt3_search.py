@@ -56,7 +56,7 @@ def all_times(stated: Problem) -> np.ndarray:
 def usual(devices: int, at: shared.Machine) -> tuple[float, str]:
     """Step time of the usual plan, and the plan in words."""
     model = shared.model(MODEL, SEQ_LEN)
-    plan = make_plan(model, devices, global_batch=BATCH, recompute="full", **USUAL[devices])  # type: ignore
+    plan = make_plan(model, devices, global_batch=BATCH, recompute="full", **USUAL[devices])
     words = (
         f"tp {USUAL[devices]['tp']} · pp {USUAL[devices]['pp']} · v "
         f"{USUAL[devices]['interleave']} · b 1 · zero 1 · recompute full"

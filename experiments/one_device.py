@@ -293,6 +293,8 @@ def draw(lines: list[dict[str, Any]], table: list[dict[str, Any]]) -> Any:
     left.axhline(1.0, color=style.GREY, lw=0.8)
     left.set_xticks(range(len(RATIOS)), [name.removesuffix("_ratio") for name in RATIOS])
     left.set(yscale="log", ylabel="predicted / measured")
+    left.set_yticks([0.25, 0.5, 1.0, 2.0, 4.0], ["1/4", "1/2", "1", "2", "4"])
+    left.minorticks_off()
     left.set_title("Steps by kind of kernel, and their power")
     left.legend(frameon=False, fontsize=8)
     _slower(right, [x for x in table if {"measured_slower", "predicted_slower"} <= x.keys()])

@@ -357,7 +357,7 @@ def test_what_of_a_layer_is_done_again_is_told_where_there_are_words_for_it():
         }
 
 
-def test_activations_in_the_host_s_memory_are_told_by_whole_layers_or_by_the_inputs_of_recomputed_ones():
+def test_activations_in_the_host_s_memory_are_whole_layers_or_inputs_of_recomputed_ones():
     asked = JOBS["interleaved"]
     flat = asked._replace(
         plan=asked.plan.replace(

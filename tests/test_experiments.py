@@ -86,25 +86,6 @@ def test_an_unknown_target_is_a_message(tmp_path, monkeypatch, capsys):
     assert ended.value.code == 2 and said.out == "" and "nobody" in said.err
 
 
-@pytest.mark.slow
-def test_bench(tmp_path):
-    command = [
-        sys.executable,
-        "-m",
-        "experiments.bench",
-        "--quick",
-        "--json",
-        "--out",
-        str(tmp_path),
-    ]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr
-    assert len(json.loads(done.stdout)) > 0
-    assert (tmp_path / "bench.csv").stat().st_size > 100 and (
-        tmp_path / "bench.png"
-    ).stat().st_size > 10_000
-
-
 def test_ablation(tmp_path):
     document = quick_study("ablation", tmp_path)
     lines = {line["without"]: line for line in document["rows"]}
