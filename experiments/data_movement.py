@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 REFERENCE = Path(__file__).parent / "reference"
 
-COLORS = (style.BLUE, style.ORANGE, style.GREEN, style.VERMILLION, style.PURPLE, style.SKY)
-
 
 class Curve(NamedTuple):
     """A sweep over widths: the smallest cluster within three months for each."""

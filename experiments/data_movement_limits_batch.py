@@ -13,7 +13,7 @@ from typing import Any
 from dmodel.report import style
 from experiments import data_movement as shared
 from experiments.data_movement import Curve, curve
-from experiments.study import options
+from experiments.study import COLORS, options
 from experiments.study import run as run_study
 
 LAWS = {
@@ -27,7 +27,7 @@ def draw(curves: list[Curve]) -> Any:
     """Utilization and batch against compute."""
     figure = style.new_figure(9.6, 4.0)
     left, right = figure.subplots(1, 2, width_ratios=(3, 2))
-    colors = {c.label: color for c, color in zip(curves, shared.COLORS, strict=False)}
+    colors = {c.label: color for c, color in zip(curves, COLORS, strict=False)}
     shared.draw_curves(left, curves, colors)
     left.set_title("H100, dense models")
     shared.legend(left, loc="lower left")

@@ -26,7 +26,7 @@ from dmodel.theory import Best, gpu_names, laws
 from dmodel.theory.gpus import assumptions
 from experiments import data_movement as shared
 from experiments.data_movement import Curve, compared, curve
-from experiments.study import options
+from experiments.study import COLORS, options
 from experiments.study import run as run_study
 
 BASE = "H100 SXM"
@@ -138,7 +138,7 @@ def draw(groups: dict[str, list[Curve]]) -> Any:
     figure = style.new_figure(13.2, 4.4)
     grid = figure.subplots(1, 3, sharey=False)
     for axes, (title, curves) in zip(grid, groups.items(), strict=True):
-        colors = {c.label: color for c, color in zip(curves, shared.COLORS, strict=False)}
+        colors = {c.label: color for c, color in zip(curves, COLORS, strict=False)}
         shared.draw_curves(axes, curves, colors, of_ceiling=True)
         axes.set_title(title)
         axes.set_xlim(1e23 if title.startswith("Failures") else 3e24, None)

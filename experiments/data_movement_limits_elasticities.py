@@ -26,7 +26,7 @@ from dmodel.theory.study import LINEAR
 from experiments import data_movement as shared
 from experiments.data_movement import compared
 from experiments.data_movement_limits_walls import LAWS, wall
-from experiments.study import options, say
+from experiments.study import COLORS, options, say
 from experiments.study import run as run_study
 
 GPUS = ("H100 SXM", "A100 SXM", "V100 SXM")
@@ -149,7 +149,7 @@ def _panel(axes: Any, rows: list[dict[str, Any]], names: tuple[str, ...], end: s
             offset,
             [value[k]["elasticity"] for k in keys],
             height=0.9 * height,
-            color=shared.COLORS[i],
+            color=COLORS[i],
             label=name,
         )
     marks = [

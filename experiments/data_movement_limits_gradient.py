@@ -20,7 +20,7 @@ from dmodel.theory.rounding import layouts_by_gradient
 from dmodel.theory.study import MONTH_S
 from experiments import data_movement as shared
 from experiments.data_movement import compared
-from experiments.study import options, say
+from experiments.study import COLORS, options, say
 from experiments.study import run as run_study
 
 SAME = 1e-9
@@ -87,7 +87,7 @@ def draw(lines: list[dict[str, Any]]) -> Any:
     figure = style.new_figure(6.4, 4.0)
     axes = figure.subplots()
     names = dict.fromkeys(line["gpu"] for line in lines)
-    for name, color in zip(names, shared.COLORS, strict=False):
+    for name, color in zip(names, COLORS, strict=False):
         mine = [line for line in lines if line["gpu"] == name]
         x, y = ([m[key] for m in mine] for key in ("training_flop", "evaluated"))
         axes.plot(x, y, "o", color=color, markersize=4, label=name)

@@ -15,7 +15,7 @@ from dmodel.report import style
 from experiments import data_movement as shared
 from experiments.data_movement import Curve, compared, curve
 from experiments.data_movement_limits_utilization import against_optima
-from experiments.study import options
+from experiments.study import COLORS, options
 from experiments.study import run as run_study
 
 BASE = "H100 SXM"
@@ -42,7 +42,7 @@ def over_base(curves: list[Curve]) -> list[dict[str, Any]]:
 
 def draw(curves: list[Curve], names: list[str], kinds: tuple[bool, ...]) -> Any:
     """Dense and sparse models side by side."""
-    colors = {VARIANTS[name]: color for name, color in zip(names, shared.COLORS, strict=False)}
+    colors = {VARIANTS[name]: color for name, color in zip(names, COLORS, strict=False)}
     figure = style.new_figure(5.2 * len(kinds) + 0.4, 4.0)
     grid = figure.subplots(1, len(kinds), squeeze=False, sharey=True)[0]
     for axes, sparse in zip(grid, kinds, strict=True):

@@ -19,7 +19,7 @@ from dmodel.theory.gpus import assumptions
 from dmodel.theory.study import DEADLINE_S, MONTH_S, ceiling
 from experiments import data_movement as shared
 from experiments.data_movement import compared
-from experiments.study import options, say
+from experiments.study import COLORS, options, say
 from experiments.study import run as run_study
 
 PUBLISHED_FLOP, PUBLISHED_GPUS = 1e26, 1.6e7
@@ -89,7 +89,7 @@ def main() -> None:
     figure = style.new_figure(6.4, 4.2)
     axes, table = figure.subplots(), []
     nearest = min(widths, key=lambda w: abs(float(laws.run(w).flop) / PUBLISHED_FLOP - 1.0))
-    for name, color in zip(NAMES, shared.COLORS, strict=False):
+    for name, color in zip(NAMES, COLORS, strict=False):
         found = answers(name, widths, n_gpus)
         say(f"{name}: {len(found)} widths")
         comparison += [*lines_of(name, found), smallest(name, nearest)]

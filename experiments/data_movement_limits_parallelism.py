@@ -19,7 +19,7 @@ from dmodel.report import style
 from dmodel.theory import Best
 from experiments import data_movement as shared
 from experiments.data_movement import Curve, compared, curve
-from experiments.study import options
+from experiments.study import COLORS, options
 from experiments.study import run as run_study
 
 KINDS = {
@@ -101,7 +101,7 @@ def draw(curves: list[Curve], rows: int, columns: int) -> Any:
 def _panel(axes: Any, c: Curve) -> None:
     x = [float(b.run.flop) for b in c.known]
     layers = [[shares(b)[kind] for b in c.known] for kind in KINDS]
-    look = {"colors": shared.COLORS, "alpha": 0.85, "linewidth": 0}
+    look = {"colors": COLORS, "alpha": 0.85, "linewidth": 0}
     axes.stackplot(x, layers, labels=list(KINDS.values()), **look)
     shared.compute_axis(axes)
     axes.set(ylim=(0, 1), xlim=(min(x), max(x)))

@@ -17,7 +17,7 @@ from dmodel.theory import Best, Problem, best_layouts, gpu, run
 from dmodel.theory.study import MONTH_S
 from experiments import data_movement as shared
 from experiments.data_movement import Curve, compared, curve
-from experiments.study import options
+from experiments.study import COLORS, options
 from experiments.study import run as run_study
 
 GPUS = ("V100 SXM", "A100 SXM", "H100 SXM")
@@ -86,7 +86,7 @@ def main() -> None:
     comparison += against_optima(names)
     figure = style.new_figure(7.4, 4.4)
     axes = figure.subplots()
-    colors = {c.label: shared.COLORS[names.index(c.gpu)] for c in curves}
+    colors = {c.label: COLORS[names.index(c.gpu)] for c in curves}
     shared.draw_curves(axes, curves, colors)
     axes.set_title("What three months of training can use")
     shared.legend(axes, loc="upper right")

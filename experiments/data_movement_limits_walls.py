@@ -19,7 +19,7 @@ from dmodel.theory import gpu
 from dmodel.theory.closed_form import Wall, t_crit, t_limit
 from experiments import data_movement as shared
 from experiments.data_movement import compared
-from experiments.study import options
+from experiments.study import COLORS, options
 from experiments.study import run as run_study
 
 GPUS = ("V100 SXM", "A100 SXM", "H100 SXM")
@@ -80,7 +80,7 @@ def draw(lines: list[dict[str, Any]], alphas: np.ndarray) -> Any:
     figure = style.new_figure(6.6, 4.4)
     axes = figure.subplots()
     mine: list[dict[str, Any]] = []
-    for color, name in zip(shared.COLORS, GPUS, strict=False):
+    for color, name in zip(COLORS, GPUS, strict=False):
         mine = [line for line in lines if line["gpu"] == name]
         label = f"{name}: data movement slows (T_crit)"
         axes.semilogy(

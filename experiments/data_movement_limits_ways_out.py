@@ -21,7 +21,7 @@ from dmodel.theory.laws import Laws
 from experiments import data_movement as shared
 from experiments.data_movement import Curve, compared, curve
 from experiments.data_movement_limits_walls import LAWS, wall
-from experiments.study import options
+from experiments.study import COLORS, options
 from experiments.study import run as run_study
 
 FACTORS = (1, 2, 4, 8, 16)
@@ -70,7 +70,7 @@ def draw(curves: dict[tuple[str, int], Curve], ways: list[str], factors: Sequenc
     grid = figure.subplots(1, len(ways), squeeze=False, sharey=True, sharex=True)[0]
     for axes, way in zip(grid, ways, strict=True):
         some = [curves[way, f] for f in factors]
-        colors = {c.label: color for c, color in zip(some, shared.COLORS, strict=False)}
+        colors = {c.label: color for c, color in zip(some, COLORS, strict=False)}
         shared.draw_curves(axes, some, colors)
         axes.set_title(way)
         axes.set_xlim(1e25, None)

@@ -28,15 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLORS = (
-    style.BLUE,
-    style.ORANGE,
-    style.GREEN,
-    style.VERMILLION,
-    style.PURPLE,
-    style.SKY,
-    style.YELLOW,
-)
+COLORS = (*study.COLORS, style.YELLOW)
 
 DAY_S = 86400.0
 

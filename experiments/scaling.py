@@ -304,3 +304,12 @@ def catalog_line(system_name: str) -> str:
         for s, b, a in levels
     ]
     return f"{system_name}: " + "; ".join(text)
+
+
+def assumed(own: Mapping[str, str], system_name: str, chip: str) -> dict[str, str]:
+    """What a study assumes, its network and its coefficients with it, in words."""
+    return {
+        **own,
+        "network": catalog_line(system_name),
+        "coefficients": coefficients_line(chip),
+    }

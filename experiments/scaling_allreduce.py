@@ -31,7 +31,7 @@ from experiments import scaling as shared
 from experiments import scaling_compared as compared
 from experiments import scaling_figures as figures
 from experiments.scaling import coefficients
-from experiments.study import middle, options, summary
+from experiments.study import COLORS, middle, options, summary
 from experiments.study import run as run_study
 
 CHIP, SYSTEM, VARIANT = "H100-80GB", "H100-DGX", "across nodes, default fabric"
@@ -151,7 +151,7 @@ def draw(lines: list[dict[str, Any]]) -> Any:
     nodes."""
     figure = style.new_figure(11.6, 4.4)
     left, right = figure.subplots(1, 2)
-    for size, color in zip(SHOWN, figures.COLORS, strict=False):
+    for size, color in zip(SHOWN, COLORS, strict=False):
         _bandwidth(left, size, [line for line in lines if line["message_bytes"] == size], color)
     left.set_title("All-reduce, bus bandwidth [GB/s]")
     left.set_ylim(0.0, None)
@@ -182,7 +182,7 @@ def _bandwidth(axes: Any, size: float, mine: list[dict[str, Any]], color: str) -
 
 
 def _times(axes: Any, nodes: np.ndarray) -> None:
-    for size, color in zip((2.0**22, 2.0**28), figures.COLORS, strict=False):
+    for size, color in zip((2.0**22, 2.0**28), COLORS, strict=False):
         for gather, dashes in ((True, "-"), (False, "--")):
             seconds = by_step_model(np.full(len(nodes), size), nodes, gather)
             label = f"{'all-gather' if gather else 'all-reduce'}, {size / 2**20:,.0f} MiB"

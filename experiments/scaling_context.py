@@ -26,7 +26,7 @@ from experiments import scaling_compared as compared
 from experiments import scaling_figures as figures
 from experiments.scaling import Answers, Cases, coefficients, fsdp
 from experiments.scaling_plans import Choice, every_plan, search
-from experiments.study import options
+from experiments.study import COLORS, options
 from experiments.study import run as run_study
 
 SYSTEM, CHIP, MODEL, DEVICES = "H100-DGX", "H100-80GB", "llama-2-7b", 256.0
@@ -191,7 +191,7 @@ def draw(found: dict[str, Line]) -> Any:
     )
     for axes, title in zip(grid, titles, strict=True):
         axes.set_title(title, fontsize=9.5)
-    for (way, line), color in zip(found.items(), figures.COLORS, strict=False):
+    for (way, line), color in zip(found.items(), COLORS, strict=False):
         fits = line.found.headroom_bytes >= 0.0
         for axes, y in zip(
             grid, (line.found.exposed_share, line.found.mfu, line.causal), strict=True
@@ -224,10 +224,7 @@ def main() -> None:
     """Evaluate every length, compare, draw."""
     args = options(__doc__ or "")
     found = lines(args.quick)
-    assumed = ASSUMPTIONS | {
-        "network": shared.catalog_line(SYSTEM),
-        "coefficients": shared.coefficients_line(CHIP),
-    }
+    assumed = shared.assumed(ASSUMPTIONS, SYSTEM, CHIP)
     compared.deliver(
         "scaling_context", assumed, findings(found), table(found), draw(found), args, why(found)
     )

@@ -25,7 +25,7 @@ from experiments import scaling_compared as compared
 from experiments import scaling_figures as figures
 from experiments.scaling import coefficients
 from experiments.scaling_plans import Searched, every_plan, search
-from experiments.study import options, say
+from experiments.study import COLORS, options, say
 from experiments.study import run as run_study
 
 SYSTEM, CHIP, MODEL = "H100-DGX", "H100-80GB", "llama-2-7b"
@@ -197,7 +197,7 @@ def draw(scales: tuple[float, ...], speed: dict[str, list[float | None]]) -> Any
     """Throughput of every strategy, and its ratio to FSDP alone."""
     figure = style.new_figure(11.4, 4.4)
     left, right = figure.subplots(1, 2)
-    colors = dict(zip(STRATEGIES, figures.COLORS, strict=True)) | {"best plan": style.INK}
+    colors = dict(zip(STRATEGIES, COLORS, strict=True)) | {"best plan": style.INK}
     alone = np.array([x or np.nan for x in speed["FSDP alone"]])
     for name, values in speed.items():
         y = np.array([x or np.nan for x in values])
@@ -233,10 +233,7 @@ def main() -> None:
     speed = curves(found, scales, shared.PER_DEVICE * shared.SEQ_LEN)
     plans = best_plans(found, scales)
     text = ["Best plan at every scale:", *map(described, plans)]
-    assumed = ASSUMPTIONS | {
-        "network": shared.catalog_line(SYSTEM),
-        "coefficients": shared.coefficients_line(CHIP),
-    }
+    assumed = shared.assumed(ASSUMPTIONS, SYSTEM, CHIP)
     compared.deliver(
         "scaling_crossover",
         assumed,

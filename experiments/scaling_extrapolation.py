@@ -34,7 +34,7 @@ from experiments import scaling as shared
 from experiments import scaling_compared as compared
 from experiments import scaling_figures as figures
 from experiments.scaling import Answers, coefficients, draws, fsdp
-from experiments.study import options
+from experiments.study import COLORS, options
 from experiments.study import run as run_study
 
 SYSTEM, CHIP, LARGE, SMALL = "H100-DGX", "H100-80GB", "llama-3.1-405b", "llama-2-7b"
@@ -259,7 +259,7 @@ def draw(found: dict[str, Band]) -> Any:
     without failures."""
     figure = style.new_figure(11.6, 4.5)
     left, right = figure.subplots(1, 2)
-    for (name, band), color in zip(found.items(), figures.COLORS, strict=False):
+    for (name, band), color in zip(found.items(), COLORS, strict=False):
         left.fill_between(
             band.scales,
             *(100.0 * band.quantile(q) for q in (0.1, 0.9)),
@@ -308,10 +308,7 @@ def main() -> None:
     """Draw coefficients, evaluate all, compare, explain."""
     args = options(__doc__ or "")
     found, z = bands(48 if args.quick else 256)
-    assumed = ASSUMPTIONS | {
-        "network": shared.catalog_line(SYSTEM),
-        "coefficients": shared.coefficients_line(CHIP),
-    }
+    assumed = shared.assumed(ASSUMPTIONS, SYSTEM, CHIP)
     compared.deliver(
         "scaling_extrapolation",
         assumed,

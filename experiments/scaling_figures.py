@@ -13,8 +13,6 @@ from experiments.scaling import GROUPS, Answers, grouped
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-COLORS = (style.BLUE, style.ORANGE, style.GREEN, style.VERMILLION, style.PURPLE, style.SKY)
-
 GROUP_COLORS = dict(
     zip(GROUPS, (style.BLUE, style.SKY, style.VERMILLION, style.ORANGE, style.PURPLE), strict=True)
 )

@@ -26,7 +26,7 @@ from experiments import scaling as shared
 from experiments import scaling_compared as compared
 from experiments import scaling_figures as figures
 from experiments.scaling import Answers, Cases, coefficients, fsdp
-from experiments.study import options
+from experiments.study import COLORS, options
 from experiments.study import run as run_study
 
 MODEL, DEVICES = "llama-2-7b", 256.0
@@ -172,7 +172,7 @@ def draw(found: dict[str, Answers], devices: np.ndarray, at: int) -> Any:
     """Utilization of every generation over scale, and where the step goes at 256 devices."""
     figure = style.new_figure(11.0, 4.1)
     left, right = figure.subplots(1, 2)
-    for (name, each), color in zip(found.items(), figures.COLORS, strict=False):
+    for (name, each), color in zip(found.items(), COLORS, strict=False):
         left.plot(devices, 100.0 * each.mfu, color=color, linewidth=1.8, label=name)
         if name in PUBLISHED:
             left.plot(

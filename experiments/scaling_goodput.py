@@ -30,7 +30,7 @@ from dmodel.goodput import (
 from dmodel.report import style
 from experiments import scaling_compared as compared
 from experiments import scaling_figures as figures
-from experiments.study import options
+from experiments.study import COLORS, options
 from experiments.study import run as run_study
 
 SCALES = tuple(float(2**i) for i in range(10, 21))
@@ -155,7 +155,7 @@ def draw(found: dict[str, dict[str, np.ndarray]]) -> Any:
     figure = style.new_figure(10.6, 4.0)
     grid = figure.subplots(1, 2, sharey=True)
     for axes, (what, group) in zip(grid, found.items(), strict=True):
-        for (name, y), color in zip(group.items(), figures.COLORS, strict=False):
+        for (name, y), color in zip(group.items(), COLORS, strict=False):
             axes.plot(SCALES, 100.0 * y, color=color, linewidth=1.7, label=name)
         figures.published_points(axes, [LLAMA], [90.0], "Llama 3 report: more than 90 %")
         axes.set_title(f"By {what}")

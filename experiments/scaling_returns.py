@@ -34,7 +34,7 @@ from experiments import scaling as shared
 from experiments import scaling_compared as compared
 from experiments import scaling_figures as figures
 from experiments.scaling import coefficients, fsdp
-from experiments.study import options
+from experiments.study import COLORS, options
 from experiments.study import run as run_study
 
 SYSTEM, CHIP = "H100-DGX", "H100-80GB"
@@ -178,7 +178,7 @@ def draw(lines: list[dict[str, Any]], halves: dict[str, HalfReturn]) -> Any:
     figure = style.new_figure(13.2, 4.1)
     grid = figure.subplots(1, 3)
     names = list(dict.fromkeys(line["run"] for line in lines))
-    for name, color in zip(names, figures.COLORS, strict=False):
+    for name, color in zip(names, COLORS, strict=False):
         _draw_run(grid, name, [line for line in lines if line["run"] == name], color)
         if name in halves and np.isfinite(halves[name].devices):
             look = {"color": color, "markerfacecolor": "white", "markersize": 6, "zorder": 5}
@@ -215,10 +215,7 @@ def main() -> None:
     text = (
         ["Jumps of the best plan:", *(f"  {jump}" for jump in chosen.jumps)] if chosen.jumps else []
     )
-    assumed = ASSUMPTIONS | {
-        "network": shared.catalog_line(SYSTEM),
-        "coefficients": shared.coefficients_line(CHIP),
-    }
+    assumed = shared.assumed(ASSUMPTIONS, SYSTEM, CHIP)
     figure = draw(lines, {name: half for name, (_, half) in found.items()})
     compared.deliver(
         "scaling_returns",

@@ -26,7 +26,7 @@ from experiments import scaling_compared as compared
 from experiments import scaling_figures as figures
 from experiments.scaling import Answers, Cases, coefficients, fsdp
 from experiments.scaling_plans import Choice, Searched, every_plan, search
-from experiments.study import options, say
+from experiments.study import COLORS, options, say
 from experiments.study import run as run_study
 
 SYSTEM, CHIP = "H100-DGX", "H100-80GB"
@@ -175,7 +175,7 @@ def draw(found: list[Size]) -> Any:
     """Energy of a token, utilization of best plan and FSDP, and the marginal return."""
     figure = style.new_figure(13.0, 4.2)
     grid = figure.subplots(1, 3)
-    for s, color in zip(found, figures.COLORS, strict=True):
+    for s, color in zip(found, COLORS, strict=True):
         grid[0].plot(
             s.scales,
             1.0 / s.best.tokens_per_device_joule,
@@ -215,10 +215,7 @@ def main() -> None:
         for s in found
         for n, words in zip(s.scales, s.plans, strict=True)
     ]
-    assumed = ASSUMPTIONS | {
-        "network": shared.catalog_line(SYSTEM),
-        "coefficients": shared.coefficients_line(CHIP),
-    }
+    assumed = shared.assumed(ASSUMPTIONS, SYSTEM, CHIP)
     compared.deliver(
         "scaling_size", assumed, findings(found), table(found), draw(found), args, text
     )

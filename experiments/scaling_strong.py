@@ -165,10 +165,7 @@ def main() -> None:
         shared.cases(catalog.system(SYSTEM), model, searched.plan(rows), coefficients(CHIP))
     )
     lines = table(searched, rows, found)
-    assumed = ASSUMPTIONS | {
-        "network": shared.catalog_line(SYSTEM),
-        "coefficients": shared.coefficients_line(CHIP),
-    }
+    assumed = shared.assumed(ASSUMPTIONS, SYSTEM, CHIP)
     compared.deliver(
         "scaling_strong", assumed, findings(found), lines, draw(found), args, why(lines)
     )

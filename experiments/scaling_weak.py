@@ -197,10 +197,7 @@ def main() -> None:
     args = options(__doc__ or "")
     found = shared.answers(base() | ({} if args.quick else variants()))
     first, bare = found.pop("curve"), found.pop("nothing hidden")
-    assumed = ASSUMPTIONS | {
-        "network": shared.catalog_line(SYSTEM),
-        "coefficients": shared.coefficients_line(CHIP),
-    }
+    assumed = shared.assumed(ASSUMPTIONS, SYSTEM, CHIP)
     binding = bound(bare)
     compared.deliver(
         "scaling_weak",

@@ -19,6 +19,9 @@ from dmodel.types import InputError, enable_float64
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+COLORS = (style.BLUE, style.ORANGE, style.GREEN, style.VERMILLION, style.PURPLE, style.SKY)
+"""Of lines, in order."""
+
 Line = dict[str, Any]
 """One line of a table: cells by column."""
 
