@@ -19,9 +19,9 @@ from dmodel.catalog.facts import Applied, Fact, Rule, apply
 from dmodel.catalog.loader import canonical
 from dmodel.catalog.stack import consequences, stack
 from dmodel.catalog.systems import host_size, system_for
+from dmodel.question import Assumption, Degrees, Question, degrees, words
 from dmodel.records import LEAVES as PLAN_LEAVES
 from dmodel.records import Cluster, Model, Plan, leaf
-from dmodel.question import Assumption, Degrees, Question, degrees, words
 from dmodel.types import Array, InputError
 
 OPERAND_BYTES = {

@@ -12,12 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dmodel import layouts
-from dmodel.catalog.facts import Fact, Rule
+from dmodel.catalog.facts import Applied, Fact, Rule
 from dmodel.catalog.stack import consequences
 from dmodel.question import Degrees, Question, words
-from dmodel.resolve import FIRST, LEAVES, Software, software
-from dmodel.catalog.facts import Applied
 from dmodel.records import Model
+from dmodel.resolve import FIRST, LEAVES, Software, software
 
 OF_LAYOUT = ("dp", "tp", "pp", "cp", "ep", "zero", "replicas", "interleave", "micro_batch")
 """What facts may ask about a layout beside the job, in the order of the columns of a class."""

@@ -1,4 +1,6 @@
-"""Claim: every valid plan of GPT-3 175B on 512 and 4,096 A100 can be decided in seconds, and the
+"""Every plan of GPT-3 175B on 512 and 4,096 A100, decided.
+
+Claim: every valid plan of GPT-3 175B on 512 and 4,096 A100 can be decided in seconds, and the
 best one beats the usual one.
 
 All plans of the usual space one by one, then all that a plan can vary by proven bounds; the usual
@@ -55,7 +57,7 @@ def all_times(stated: Problem) -> np.ndarray:
 def usual(devices: int, at: shared.Machine) -> tuple[float, str]:
     """Step time of the usual plan, and the plan in words."""
     model = shared.model(MODEL, SEQ_LEN)
-    plan = make_plan(model, devices, global_batch=BATCH, recompute="full", **USUAL[devices])  # type: ignore
+    plan = make_plan(model, devices, global_batch=BATCH, recompute="full", **USUAL[devices])
     words = (
         f"tp {USUAL[devices]['tp']} · pp {USUAL[devices]['pp']} · v "
         f"{USUAL[devices]['interleave']} · b 1 · zero 1 · recompute full"

@@ -114,7 +114,9 @@ def test_neighbours_are_valid_and_lead_back():
     p = stated(LARGE, 64, 128)
     lattice = rounding.Lattice(p.space)
     valid = {row.tobytes() for row in rows.all_rows(p.space)}
-    row = rows.block(p.space, space.Degrees(4, 4, 1, 4, 1, 1))[3]
+    split = space.Degrees(4, 4, 1, 4, 1, 1)
+    found = space.options(p.space, split)
+    row = rows.expanded(rows.group_rows(split, found), found)[3]
     around = rounding.neighbours(lattice, row)
     assert len(around) > 15 and all(x.tobytes() in valid for x in around)
     columns = [rows.INDEX[name] for name in ("zero", "shard", "reshard")]

@@ -8,11 +8,11 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+from calibration.traces.checkpoints import in_host_memory
 
 from calibration.importers import Source, formats
 from calibration.importers.settings import yaml
 from calibration.importers.source import Line
-from calibration.traces.checkpoints import in_host_memory
 from dmodel import Plan, catalog, make_plan
 from dmodel.emit import TARGETS, Job, emit
 from dmodel.emit.sheet import Sheet
@@ -359,7 +359,7 @@ def test_what_of_a_layer_is_done_again_is_told_where_there_are_words_for_it():
         }
 
 
-def test_activations_in_the_host_s_memory_are_told_by_whole_layers_or_by_the_inputs_of_recomputed_ones():
+def test_activations_in_the_host_s_memory_are_whole_layers_or_inputs_of_recomputed_ones():
     asked = JOBS["interleaved"]
     flat = asked._replace(
         plan=asked.plan.having(

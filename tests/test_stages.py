@@ -3,8 +3,8 @@ step."""
 
 import numpy as np
 import pytest
-
 from calibration.traces.stages import stages
+
 from dmodel import catalog
 from dmodel.coefficients import default
 from dmodel.design import Choices, design, make_plan

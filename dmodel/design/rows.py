@@ -118,12 +118,6 @@ def by_degrees(rows: np.ndarray) -> Iterator[tuple[Degrees, np.ndarray]]:
         yield Degrees(*(int(x) for x in rows[places[0], SPLIT])), places
 
 
-def block(space: Space, split: Degrees) -> np.ndarray:
-    """All rows of one split of the devices, `[rows, columns]`."""
-    found = options(space, split)
-    return expanded(group_rows(split, found), found)
-
-
 def joined(blocks: Iterable[np.ndarray], size: int) -> Iterator[np.ndarray]:
     """Blocks joined, and cut where they are larger, to arrays of about `size` rows: what a sweep
     takes at once."""
@@ -239,29 +233,6 @@ def plans(space: Space, system: Cluster, rows: np.ndarray) -> list[Plan]:
 def all_rows(space: Space) -> np.ndarray:
     """All rows at once: for spaces that are known to be small."""
     return np.concatenate([EMPTY, *batches(space)])
-
-
-def plan_batch(space: Space, system: Cluster, rows: np.ndarray) -> Plan:
-    """Rows as one Plan with leaves `[n]`, for spaces of one placement and the schedules 1F1B and
-    interleaved, which are one formula.
-
-    Raises:
-      ValueError: several placements, or another schedule.
-    """
-    others = set(rows[:, INDEX["schedule"]]) - {
-        float(SCHEDULES.index(name)) for name in ("1f1b", "interleaved")
-    }
-    if others or len(placements(space)) > 1:
-        raise ValueError(
-            "plan_batch: expected one placement, and 1f1b or interleaved; names cannot differ "
-            "inside a batch"
-        )
-    found = numbers(space, system, rows)
-    leaves = {name: value for name, value in found.items() if name in LEAVES}
-    batch = np.full(len(rows), float(space.global_batch))
-    return space.base.having(
-        **leaves, global_batch=batch, schedule="interleaved", placement=placements(space)[0]
-    )
 
 
 def _schedule(name: str, interleave: float) -> str:

@@ -41,11 +41,6 @@ class Elasticity(struct.PyTreeNode, kw_only=True):
     below: float
     above: float
 
-    @property
-    def kink(self) -> bool:
-        """Whether the two sides differ."""
-        return abs(self.above - self.below) > KINK
-
 
 class LeftOut(struct.PyTreeNode, kw_only=True):
     """An input without an elasticity, and why."""
