@@ -9,7 +9,7 @@ float64: call `enable_float64()` first.
 from dmodel import catalog, profiles
 from dmodel.breakdown import Breakdown
 from dmodel.coefficients import Coefficients
-from dmodel.design import design, make_plan
+from dmodel.design import design
 from dmodel.records import Chip, Cluster, Layout, Model, Network, Plan, Precision, Software
 from dmodel.returns import best_returns, half_return, marginal_returns
 from dmodel.run import outputs
@@ -39,7 +39,6 @@ __all__ = [
     "enable_float64",
     "gradients",
     "half_return",
-    "make_plan",
     "marginal_returns",
     "memory_use",
     "outputs",

@@ -12,7 +12,6 @@ from dmodel.design import (
     ALL_PLACEMENTS,
     EVERYTHING,
     Choices,
-    Kept,
     PrecisionChoice,
     count,
     evaluate,
@@ -204,7 +203,7 @@ def test_rows_are_judged_as_the_plans_with_names_that_they_stand_for():
     peak = float(SYSTEM.chip.flops_per_s)
     offered = (
         PrecisionChoice("bf16", peak),
-        PrecisionChoice("fp8", 2.0 * peak, 1.0, 1.0, 0.1, 1.0, 1.0),
+        PrecisionChoice("fp8", 2.0 * peak, 1.0, 0.1, 1.0),
     )
     choices = EVERYTHING.replace(
         precisions=offered, schedules=("gpipe", "1f1b", "interleaved", "zero-bubble")
@@ -273,7 +272,6 @@ def test_nearest_counts_of_a_large_prime_take_no_search():
         (Choices(schedules=("dual",)), "schedules"),
         (Choices(recompute=(1.5,)), "recompute"),
         (Choices(sp=()), "sp"),
-        (Choices(kept=(Kept(2.0, 2.0, 2.0, 12.0, 2.0, 0.0, 1.0),)), "kept"),
         (Choices(placements=(("tp", "dp"),)), "placements"),
     ],
 )

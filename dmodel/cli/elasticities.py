@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 from dmodel.cli.output import Document
 
 if TYPE_CHECKING:
-    from dmodel.cli.question import Setting
+    from dmodel.asked import Asked
     from dmodel.records import Plan
-    from dmodel.sensitivity import Case
+    from dmodel.sensitivity import Point
 
 
-def elasticities_document(job: Setting, plan: Plan, output: str = "step_time") -> Document:
+def elasticities_document(job: Asked, plan: Plan, output: str = "step_time") -> Document:
     """All elasticities of a plan, the largest first, and the inputs that have none."""
     from dmodel.sensitivity import make_case
 
-    return case_document(job, make_case(job.system, job.model, plan, job.coefficients), output)
+    return case_document(job, make_case(job.cluster, job.model, plan, job.coefficients), output)
 
 
-def case_document(job: Setting, case: Case, output: str) -> Document:
+def case_document(job: Asked, case: Point, output: str) -> Document:
     """The same of a case."""
     from dmodel.sensitivity import of_case
 

@@ -12,7 +12,7 @@ from dmodel.cli.output import Document, say, show_lines
 from dmodel.types import InputError
 
 if TYPE_CHECKING:
-    from dmodel.cli.question import Setting
+    from dmodel.asked import Asked
     from dmodel.records import Model, Plan
 
 EmitTo = Annotated[
@@ -51,20 +51,26 @@ def check_target(target: str | None, file: Path | None) -> None:
         )
 
 
-def emit_document(asked: Setting, model: Model, plan: Plan, target: str) -> Document:
+def emit_document(
+    asked: Asked, model: Model, plan: Plan, target: str, model_name: str | None = None
+) -> Document:
     """The settings, their text, what is left out of them and which rules of the framework the plan
-    breaks."""
+    breaks.
+
+    Args:
+      model_name: "" where the model is none of the catalog's; None = as asked for.
+    """
     import math
 
     import numpy as np
 
     from dmodel.emit import Job, emit
 
-    inner = float(np.asarray(asked.system.network.size)[0])
+    inner = float(np.asarray(asked.cluster.network.size)[0])
     job = Job(
         model=model,
         plan=plan,
-        model_name=asked.model_name,
+        model_name=asked.model_name if model_name is None else model_name,
         precision=asked.precision,
         accelerator=asked.accelerator,
         per_domain=int(inner) if math.isfinite(inner) else int(float(plan.devices)),

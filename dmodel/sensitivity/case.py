@@ -116,7 +116,7 @@ EXPERTS = frozenset(
 )
 
 
-class Case(struct.PyTreeNode, kw_only=True):
+class Point(struct.PyTreeNode, kw_only=True):
     """All that an output depends on; scalars, network `[K]`, or with a batch of cases as the last
     axis."""
 
@@ -135,7 +135,7 @@ def make_case(
     coefficients: Coefficients,
     footprint: Footprint | None = None,
     goal: Goal | None = None,
-) -> Case:
+) -> Point:
     """A case of records with numpy leaves in float64.
 
     Args:
@@ -152,7 +152,7 @@ def make_case(
             "elasticities are of one plan: expected scalars, and network levels `[K]`; got a "
             "batch. Take one case of it."
         )
-    case = Case(
+    case = Point(
         # the number of devices is the plan's, no input beside its degrees
         system=system.replace(devices=None),
         model=model,
@@ -194,7 +194,7 @@ class Inputs(NamedTuple):
         return float(self.values[self.index(name)])
 
 
-def inputs(case: Case, level_names: Sequence[str] | None = None) -> Inputs:
+def inputs(case: Point, level_names: Sequence[str] | None = None) -> Inputs:
     """Name every number of a case, per-level ones once per level.
 
     Raises:
@@ -216,7 +216,7 @@ def inputs(case: Case, level_names: Sequence[str] | None = None) -> Inputs:
     return Inputs(names=tuple(names), values=values, tree=jax.tree.structure(case), levels=k)
 
 
-def rebuild(x: jax.Array | np.ndarray, tree: Any, levels: int) -> Case:
+def rebuild(x: jax.Array | np.ndarray, tree: Any, levels: int) -> Point:
     """The case of a vector `[n, *batch]`, leaves `[*batch]` and `[K, *batch]`: what `inputs` took
     apart."""
     marks = jax.tree.unflatten(tree, range(tree.num_leaves))
