@@ -148,12 +148,40 @@ def predict(
       InputError: what is missing, unknown, or does not divide.
     """
     enable_float64()
-    words = question(
-        job, cluster, layout, stack=stack, precision=precision, overrides=overrides
-    )
+    words = question(job, cluster, layout, stack=stack, precision=precision, overrides=overrides)
     asked = ask(words, profile)
     plan, assumed = planned(asked, {})
     return prediction(asked, plan, assumed)
+
+
+def design(
+    job: Job,
+    cluster: Site,
+    *,
+    stack: str = "",
+    precision: str = "",
+    overrides: Mapping[str, Any] | None = None,
+    profile: str | Profile | None = None,
+    attention: str = "",
+    everything: bool = False,
+    **how: Any,
+) -> Design:
+    """The best plan for a job on a cluster, with a certificate.
+
+    Args:
+      stack, precision, overrides, profile: as of `predict`; the layout is what is searched.
+      attention: "flash" or "none". everything: all that a plan can vary, not the usual alone.
+      how: `method`, `top`, `limits`, `objective` and more of `dmodel.design.design`.
+
+    Raises:
+      InputError: what is missing or unknown, or what the search would choose itself.
+    """
+    from dmodel.searching import search, space_of
+
+    enable_float64()
+    words = question(job, cluster, stack=stack, precision=precision, overrides=overrides)
+    asked = ask(words, profile)
+    return search(asked, space_of(asked, attention, everything), **how)
 
 
 def step_time(case: Case, sharpness: float | None = None) -> Breakdown:
@@ -216,6 +244,7 @@ __all__ = [
     "Plan",
     "Site",
     "cluster",
+    "design",
     "evaluate",
     "fit",
     "memory_use",

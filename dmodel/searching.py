@@ -128,11 +128,11 @@ def _said_of(asked: Asked, stack: Job) -> list[Assumption]:
     """What the stack decides by the layout, in words."""
     by: dict[str, list[str]] = {}
     for name in (*stack.tests, *sorted(stack.exact)):
-        if found := follows(stack, name):
-            by.setdefault(", ".join(found), []).append(WORDS.get(name, name))
+        if own := follows(stack, name):
+            by.setdefault(", ".join(own), []).append(WORDS.get(name, name))
     said = [
-        f"{leaves_} follow each plan's {' and '.join(dict.fromkeys(names))}, as the stack's do"
-        for leaves_, names in by.items()
+        f"{found}: as the stack has them with each plan's {' and '.join(dict.fromkeys(names))}"
+        for found, names in by.items()
     ]
     if way_of_stages(stack) != "counted":
         said.append("layers lie on stages as the stack lays them out")

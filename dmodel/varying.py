@@ -35,6 +35,9 @@ INPUTS = {
 }
 """What a rule of `dmodel.layouts` depends on that differs from layout to layout."""
 
+MOST_CHUNKS = 2.0**20
+"""No stage has as many model chunks: the base of codes of pipelines."""
+
 MEANT = ("zero", "shard", "sp")
 """Columns of a layout of which facts may say that they mean something else."""
 
@@ -117,7 +120,8 @@ def _that_may_hold(facts: Iterable[Fact], known: Mapping[str, Any]) -> list[Fact
     """Facts about neither layout nor machine that hold for some layout, and that a leaf of the
     plan, or the stages, depend on."""
     own = [f for f in facts if not FIRST & _values(f).keys()]
-    open_ = {*OF_LAYOUT, *(name for f in own for name in _values(f))}
+    fixed = set() if float(known["n_experts"]) > 1.0 else {"ep", "etp"}
+    open_ = {*OF_LAYOUT, *(name for f in own for name in _values(f))} - fixed
     hold = [f for f in own if _holds_apart_from(f, open_, known)]
     asked = {*LEAVES, "stages", *(name for f in hold for name, _ in f.tests)}
     return [f for f in hold if asked & _values(f).keys()]
@@ -222,12 +226,12 @@ def restated(of: Job, layouts_: Iterable[Mapping[str, float]]) -> tuple[Fact, ..
 
 def stages(of: Job, model: Model, pp: np.ndarray, interleave: np.ndarray) -> dict[str, np.ndarray]:
     """How layers lie on the stages of pipelines `[n]`: `Layout.stage_excess`, `head_displaces`."""
-    pairs = np.asarray(pp, float) + 1j * np.asarray(interleave, float)
-    unique, kind = np.unique(pairs, return_inverse=True)
+    codes = np.asarray(pp, float) * MOST_CHUNKS + np.asarray(interleave, float)
+    unique, kind = np.unique(codes, return_inverse=True)
     way = way_of_stages(of)
     names = ("n_layers", "d_model", "d_ff", "vocab", "n_mtp")
     sizes = [float(getattr(model, name)) for name in names]
-    held = np.array([_held(way, sizes, p.real, p.imag) for p in unique])[kind.ravel()]
+    held = np.array([_held(way, sizes, *divmod(x, MOST_CHUNKS)) for x in unique])[kind.ravel()]
     return {"stage_excess": held[:, 0], "head_displaces": held[:, 1]}
 
 

@@ -34,7 +34,13 @@ def stack_file(facts: Facts, runs: str = "") -> str:
 
 def job_of(facts: Facts, devices: int = 64, model: str = "llama-3-8b") -> Job:
     """A job whose stack has these facts."""
-    columns = {"n_accel": float(devices), "model": model, "n_layers": 32.0, "seq_len": 8192.0}
+    columns = {
+        "n_accel": float(devices),
+        "model": model,
+        "n_layers": 32.0,
+        "seq_len": 8192.0,
+        "n_experts": 8.0,
+    }
     words = {"accelerator": "H100-80GB", "stack": stack_file(facts)}
     return job(Question({**columns, **words}), "H100-80GB")
 
