@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from dmodel.catalog import huggingface
-from dmodel.catalog.loader import Entry, canonical, known_name, resolve, table, unknown
+from dmodel.catalog.loader import Entry, canonical, known_name, table, unknown
 from dmodel.records import Model
 from dmodel.types import InputError, number
 
@@ -50,10 +50,7 @@ def _hub_name(name: str) -> str:
 
 def _find(name: str) -> str | None:
     """Main name of a catalog model, else None."""
-    try:
-        return resolve("models", name)
-    except InputError:
-        return None
+    return known_name("models", name)
 
 
 TUNED = {"-sft": "sft", "-lora": "lora"}
