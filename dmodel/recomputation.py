@@ -179,11 +179,12 @@ def again(
     found = chosen(question, settings, experts)
     found = found._replace(narrow=float(settings.get("narrow_activations", 0.0)))
     inputs, others = _offloaded(question, settings)
-    said.extend(Assumption(text) for text in found.said)
+    said.extend(Assumption(text, about=("recompute",)) for text in found.said)
     parts = (("layers' inputs", inputs), ("results", others))
     waits = " and ".join(f"{share:.0%} of {what}" for what, share in parts if share)
     if waits:
-        said.append(Assumption(f"{waits} kept for the backward pass wait in host memory"))
+        text = f"{waits} kept for the backward pass wait in host memory"
+        said.append(Assumption(text, about=("offload",)))
     return found._replace(inputs=inputs, others=others)
 
 

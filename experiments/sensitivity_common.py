@@ -12,8 +12,7 @@ from dmodel.catalog.loader import resolve, table
 from dmodel.records import Plan, leaf
 from dmodel.report import style
 from dmodel.sensitivity import (
-    Case,
-    Landscape,
+    Point,
     interactions,
     landscape,
     make_case,
@@ -56,7 +55,7 @@ class Stated(NamedTuple):
     """The case of a published run, what all its plans share, and the names of its network's
     levels."""
 
-    case: Case
+    case: Point
     base: Plan
     level_names: tuple[str, ...]
     profile: str

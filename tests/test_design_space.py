@@ -12,7 +12,6 @@ from dmodel.design import (
     ALL_PLACEMENTS,
     EVERYTHING,
     Choices,
-    Kept,
     PrecisionChoice,
     count,
     evaluate,
@@ -263,7 +262,6 @@ def test_nearest_counts_of_a_large_prime_take_no_search():
         (Choices(schedules=("dual",)), "schedules"),
         (Choices(recompute=(1.5,)), "recompute"),
         (Choices(sp=()), "sp"),
-        (Choices(kept=(Kept(2.0, 2.0, 2.0, 12.0, 2.0, 0.0, 1.0),)), "kept"),
         (Choices(placements=(("tp", "dp"),)), "placements"),
     ],
 )

@@ -13,11 +13,12 @@ from calibration.traces.checkpoints import in_host_memory
 from calibration.importers import Source, formats
 from calibration.importers.settings import yaml
 from calibration.importers.source import Line
-from dmodel import Plan, catalog, make_plan
+from dmodel import Plan, catalog
 from dmodel.emit import TARGETS, Job, emit
 from dmodel.emit.sheet import Sheet
 from dmodel.records import LEAVES, leaf
 from dmodel.types import InputError
+from tests.plans import plan as plan_of
 
 DENSE = catalog.transformer("llama-3-70b", 8192)
 LARGEST = catalog.transformer("llama-3.1-405b", 8192)
@@ -38,7 +39,7 @@ def job(
 ) -> Job:
     return Job(
         model,
-        make_plan(model, devices, global_batch=batch, base=base, **plan),
+        plan_of(model, devices, global_batch=batch, base=base, **plan),
         name,
         precision,
         accelerator,

@@ -30,6 +30,9 @@ class Precision(struct.PyTreeNode, kw_only=True):
       narrow_sums: 1 = tensor ranks sum forward in the operands' bytes; 0 = in 16 bits.
     """
 
+    CHOICES = frozenset("narrow_gathers narrow_sums attention_bytes".split())
+    """Fields that are choices, not sizes: no derivative is asked for."""
+
     operand_bytes: Array = 2.0
     attention_bytes: Array = 2.0
     wide_layers: Array = 0.0
