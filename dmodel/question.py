@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from dmodel.catalog.chips import generation
 from dmodel.catalog.facts import Rule
 from dmodel.catalog.models import identify
 from dmodel.catalog.stack import Stack, stack
 from dmodel.columns import base_precision
-from dmodel.profiles.groupings import members
 from dmodel.types import InputError
 from dmodel.records import Model
 
@@ -163,7 +163,7 @@ def words(question: Question, at: Degrees, chip: str) -> dict[str, Any]:
         "release": software.release,
         "model": identify(question.text("model"))[0],
         "chip": chip,
-        "generation": members(chip, None)["generation"],
+        "generation": generation(chip),
         "tuning": question.tuning,
         "precision": question.precision,
         "scaling": question.text("precision").lower() or "bf16",

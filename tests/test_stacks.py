@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from calibration.traces.published import PUBLISHED
+from dmodel.catalog.chips import generations
 from dmodel.catalog.facts import (
     COMPARE,
     CONDITIONS,
@@ -32,7 +33,6 @@ from dmodel.catalog.stack import (
     stack,
 )
 from dmodel.layouts import RULES
-from dmodel.profiles.groupings import GENERATIONS
 from dmodel.resolve import FIRST
 from dmodel.settings import ADAPTED, KNOWN, WORDS
 from dmodel.types import InputError
@@ -101,7 +101,7 @@ def test_models_and_chips_of_conditions_are_in_the_catalog(name: str, kind: str)
 def test_conditions_ask_what_can_be_known(name: str) -> None:
     asked = {key for one in files()[name].facts for key in one.when}
     assert asked <= {*CONDITIONS, *NAMES}
-    assert set(_asked("generation", name)) <= set(GENERATIONS)
+    assert set(_asked("generation", name)) <= set(generations())
     assert set(_asked("tuning", name)) <= {"none", "lora", "sft"}
     assert [word for word in _asked("stack", name) if not _is_among(word, names())] == []
 
