@@ -1,49 +1,61 @@
-"""A differentiable model of distributed transformer training: step time, memory, energy and cost as
-one pure function.
+"""A differentiable model of distributed transformer training: step time, memory, energy and cost.
 
-`step_time(system, model, plan, coefficients) -> Breakdown` is the core; `catalog` and `profiles`
-give its inputs by name, `design` and `elasticities` are what is done with it. Everything counts in
-float64: call `enable_float64()` first.
+Nouns: `Job`, `cluster`, `Layout`; verbs over them: `predict`, `design`, `fit`, `evaluate`. A
+prediction has its numbers as a `Case`, of which `step_time` and `memory_use` are pure functions,
+differentiable in every leaf. Everything counts in float64: call `enable_float64()` before
+differentiating by hand.
 """
 
+from importlib.metadata import PackageNotFoundError, version
+
 from dmodel import catalog, profiles
+from dmodel.api import (
+    Job,
+    cluster,
+    design,
+    evaluate,
+    fit,
+    memory_use,
+    predict,
+    sensitivity,
+    step_time,
+)
 from dmodel.breakdown import Breakdown
+from dmodel.catalog.stack import stack
 from dmodel.coefficients import Coefficients
-from dmodel.design import design, make_plan
-from dmodel.records import Chip, Cluster, Layout, Model, Network, Plan, Precision, Software
-from dmodel.returns import best_returns, half_return, marginal_returns
-from dmodel.run import outputs
-from dmodel.sensitivity import elasticities
-from dmodel.step import memory_use, step_time
-from dmodel.sweep import gradients, sweep
+from dmodel.prediction import Prediction
+from dmodel.records import Cluster, Layout, Model, Plan, Precision, Software
+from dmodel.records.case import Case
 from dmodel.types import InputError, enable_float64
 
-__version__ = "0.1.0"
+try:
+    __version__ = version("dmodel")
+except PackageNotFoundError:  # a source tree that nobody installed
+    __version__ = "0+unknown"
 
 __all__ = [
     "Breakdown",
-    "Chip",
+    "Case",
     "Cluster",
     "Coefficients",
     "InputError",
+    "Job",
     "Layout",
     "Model",
-    "Network",
     "Plan",
     "Precision",
+    "Prediction",
     "Software",
-    "best_returns",
     "catalog",
+    "cluster",
     "design",
-    "elasticities",
     "enable_float64",
-    "gradients",
-    "half_return",
-    "make_plan",
-    "marginal_returns",
+    "evaluate",
+    "fit",
     "memory_use",
-    "outputs",
+    "predict",
     "profiles",
+    "sensitivity",
+    "stack",
     "step_time",
-    "sweep",
 ]

@@ -11,25 +11,26 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dmodel.asked import Asked, ask
+from dmodel.asked import ask
 from dmodel.asked import plan as planned
+from dmodel.breakdown import Breakdown
 from dmodel.catalog.loader import resolve as known_id
 from dmodel.catalog.models import from_file
-from dmodel.predict import Prediction, prediction
+from dmodel.prediction import Prediction, prediction
 from dmodel.profiles import Profile
 from dmodel.question import Question
-from dmodel.records import Layout, Model, Plan
+from dmodel.records import Layout, Model
 from dmodel.records.case import Case
-from dmodel.settings import changed
-from dmodel.step import Breakdown
+from dmodel.settings import by_column, changed
 from dmodel.step import memory_use as memory_of
 from dmodel.step import step_time as time_of
-from dmodel.types import InputError, enable_float64
+from dmodel.types import enable_float64
 
 if TYPE_CHECKING:
     from calibration.evaluate import Evaluation
     from dmodel.cost.memory import Memory
     from dmodel.design import Design
+    from dmodel.sensitivity import Elasticities
 
 
 class Job(NamedTuple):
@@ -109,7 +110,7 @@ def question(
         words["model"] = str(job.model)
     said = {name: value for name, value in words.items() if value not in (None, "")}
     start = Question({}, model=model, system=site.name)
-    return changed(start, said | _layout_words(layout) | dict(overrides or {}))
+    return changed(start, said | _layout_words(layout) | by_column(overrides or {}))
 
 
 def _layout_words(layout: Layout | None) -> dict[str, Any]:
@@ -148,9 +149,7 @@ def predict(
       InputError: what is missing, unknown, or does not divide.
     """
     enable_float64()
-    words = question(
-        job, cluster, layout, stack=stack, precision=precision, overrides=overrides
-    )
+    words = question(job, cluster, layout, stack=stack, precision=precision, overrides=overrides)
     asked = ask(words, profile)
     plan, assumed = planned(asked, {})
     return prediction(asked, plan, assumed)
@@ -171,6 +170,35 @@ def memory_use(case: Case) -> Memory:
     return memory_of(case.model, case.plan, footprint=case.footprint)
 
 
+def sensitivity(found: Prediction, output: str = "step_time") -> Elasticities:
+    """Elasticities of an output: its change in percent when an input grows by one percent.
+
+    Args:
+      found: a prediction, around whose plan they are taken.
+      output: one of `dmodel.sensitivity.OUTPUTS`, "step_time" by default.
+    Raises:
+      InputError: an unknown output.
+    """
+    from dmodel.sensitivity import elasticities
+
+    asked, plan = found.asked, found.plan
+    return elasticities(asked.cluster, asked.model, plan, asked.coefficients, output, sort=True)
+
+
+def design(
+    job: Job,
+    cluster: Site,
+    *,
+    stack: str = "",
+    precision: str = "",
+    overrides: Mapping[str, Any] | None = None,
+    profile: str | Profile | None = None,
+    **how: Any,
+) -> Design:
+    """The best plan of a job, with a certificate."""
+    raise NotImplementedError
+
+
 def fit(traces: str | Path | list[str | Path], base: str | None = None, **how: Any) -> Profile:
     """Coefficients fitted to measured configurations.
 
@@ -188,7 +216,7 @@ def fit(traces: str | Path | list[str | Path], base: str | None = None, **how: A
 
     enable_float64()
     start = {} if base is None else {"base": profiles.load(base)}
-    return fitted(to_cases(read(traces)), **start, **how).profile
+    return fitted(to_cases(read(traces)), **start, **how)
 
 
 def evaluate(
@@ -208,19 +236,3 @@ def evaluate(
     cases = to_cases(read(traces))
     chosen = profiles.load(profile) if isinstance(profile, str) else profile
     return evaluated(cases, predicted(cases, chosen).step_time_s)
-
-
-__all__ = [
-    "Asked",
-    "Job",
-    "Plan",
-    "Site",
-    "cluster",
-    "evaluate",
-    "fit",
-    "memory_use",
-    "predict",
-    "question",
-    "step_time",
-]
-_ = InputError

@@ -227,4 +227,6 @@ def _known_software(profile: Profile, accelerator: str) -> list[str]:
 
 def _whose(profile: Profile, accelerator: str) -> str:
     lineages = {members(accelerator, each)["lineage"] for each in profile.stacks}
-    return f"any software of the family of {lineages.pop()}" if len(lineages) == 1 else "any software"
+    return (
+        f"any software of the family of {lineages.pop()}" if len(lineages) == 1 else "any software"
+    )

@@ -32,9 +32,7 @@ def _inconsistent(question: Question) -> Iterator[str]:
         yield f"top_k = {visited:g} is more than n_experts = {experts:g}"
 
 
-def layout(
-    question: Question, at: Degrees, micro_batch: float, interleave: float
-) -> Iterator[str]:
+def layout(question: Question, at: Degrees, micro_batch: float, interleave: float) -> Iterator[str]:
     """Degrees that do not divide what they split."""
     heads, layers = question.known("n_heads"), question.known("n_layers")
     if heads % at.tp:

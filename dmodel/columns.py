@@ -6,6 +6,7 @@ A trace file adds columns of what was measured (`calibration.traces.schema`).
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import NamedTuple
 
 PRECISIONS = ("bf16", "fp16", "fp8", "mxfp8", "nvfp4", "int8", "fp32")
@@ -36,9 +37,7 @@ class Column(NamedTuple):
     allowed: tuple[str, ...] = ()
 
 
-def text(
-    name: str, meaning: str, allowed: tuple[str, ...] = (), required: bool = False
-) -> Column:
+def text(name: str, meaning: str, allowed: tuple[str, ...] = (), required: bool = False) -> Column:
     """A column of words."""
     return Column(name, "text", "", meaning, required, None, allowed)
 
@@ -128,6 +127,7 @@ CONFIGURATION: tuple[Column, ...] = (
 BY_NAME: dict[str, Column] = {column.name: column for column in CONFIGURATION}
 
 
+@lru_cache(maxsize=1 << 14)
 def parse_number(column: Column, cell: str) -> float:
     """The number in a cell that is not blank.
 

@@ -155,7 +155,8 @@ def chosen(question: Question, settings: Mapping[str, Any], experts: float) -> A
         raise InputError(f"{both}: these say different things; say one of them")
     if kind in ("none", "full"):
         return Again(float(kind == "full"))
-    names = given or [name for name in CHOICES if settings.get(name)]
+    by_stack = not kind or "recompute_policy" in question.settings
+    names = given or [name for name in CHOICES if by_stack and settings.get(name)]
     if names:
         return _by_setting(names[0], settings[names[0]], experts)
     if kind == "selective":
@@ -178,16 +179,25 @@ def again(
     """What is done again, and what of the rest waits in host memory."""
     found = chosen(question, settings, experts)
     found = found._replace(narrow=float(settings.get("narrow_activations", 0.0)))
-    both = settings.get("offload", 0.0)
-    inputs, others = (
-        float(settings.get(n, both)) for n in ("offload_inputs", "offload_results")
-    )
+    inputs, others = _offloaded(question, settings)
     said.extend(Assumption(text) for text in found.said)
     parts = (("layers' inputs", inputs), ("results", others))
     waits = " and ".join(f"{share:.0%} of {what}" for what, share in parts if share)
     if waits:
         said.append(Assumption(f"{waits} kept for the backward pass wait in host memory"))
     return found._replace(inputs=inputs, others=others)
+
+
+OFFLOADS = ("offload", "offload_inputs", "offload_results")
+"""Settings that say what waits in host memory: of both, of inputs, of all else."""
+
+
+def _offloaded(question: Question, settings: Mapping[str, Any]) -> tuple[float, float]:
+    """Shares of layers' inputs, and of all else that they keep, that wait in host memory; where the
+    question says any of it, its stack says none."""
+    said = question.settings if set(OFFLOADS) & set(question.settings) else settings
+    both = said.get("offload", 0.0)
+    return float(said.get("offload_inputs", both)), float(said.get("offload_results", both))
 
 
 def stacked(parts: Sequence[Again]) -> Again:

@@ -17,7 +17,7 @@ from flax import struct
 from dmodel import checks, layouts, recomputation, shape
 from dmodel.catalog.facts import Applied, Fact, Rule, apply
 from dmodel.catalog.loader import canonical
-from dmodel.catalog.stack import consequences
+from dmodel.catalog.stack import consequences, stack
 from dmodel.catalog.systems import host_size, system_for
 from dmodel.records import LEAVES as PLAN_LEAVES
 from dmodel.records import Cluster, Model, Plan, leaf
@@ -46,6 +46,7 @@ LEAVES = {
     "overlap_tp": 1.0,
     "overlap_dp": 1.0,
     "overlap_pp": 1.0,
+    "overlap_cp": 1.0,
     "overlap_replica": 1.0,
     "cp_balanced": 1.0,
     "recompute_last": 1.0,
@@ -76,6 +77,12 @@ LEAVES = {
     "reshard": 1.0,
 }
 """Leaves of a plan that facts and settings decide, and what they are without any."""
+
+OVERRIDDEN = {*PLAN_LEAVES, *Model.__dataclass_fields__} - {
+    *LEAVES,
+    *("schedule", "placement", "offload", "n_mtp", "imbalance", "recompute_layers"),
+}
+"""Leaves of the model and the plan that columns and words decide otherwise."""
 
 _PLAIN = Plan.of(global_batch=0.0, dp=1.0)
 NEUTRAL = {n: float(leaf(_PLAIN, n)) for n in PLAN_LEAVES if n not in ("schedule", "placement")}
@@ -228,10 +235,20 @@ def _meant(question: Question, values: Mapping[str, Any]) -> Question:
     return question._replace(columns={**question.columns, **changed}) if changed else question
 
 
+@lru_cache(maxsize=1024)
+def _divided(name: str) -> tuple[tuple[Fact, ...], tuple[Fact, ...]]:
+    """Facts of a stack that may hold in its release: of the layout and the machine, and others."""
+    of = stack(name)
+    same = {"stack": of.id, "variant": of.variant, "release": of.release}
+    may = [f for f in of.facts if all(test(same[n]) for n, test in f.tests if n in same)]
+    chosen = [bool(FIRST & {*f.sets, *f.means}) for f in may]
+    pairs = list(zip(may, chosen, strict=True))
+    return tuple(f for f, yes in pairs if yes), tuple(f for f, yes in pairs if not yes)
+
+
 def _applied(question: Question, known: Mapping[str, Any], first: bool) -> Applied:
     """Facts of the layout and the machine, or all others; rules of the first are evaluated."""
-    facts = question.stack.facts
-    chosen = tuple(f for f in facts if bool(FIRST & {*f.sets, *f.means}) == first)
+    chosen = _divided(question.text("stack"))[0 if first else 1]
     given = {*question.settings, *question.columns}
     given |= {"zero"} if "zero_stage" in question.columns else set()
     found = apply(chosen, known, frozenset(given))
@@ -433,9 +450,7 @@ def _looked_up(
     return system_for(chip, name, domain_size, precision, whole=whole)
 
 
-def _is_open(
-    question: Question, values: Mapping[str, Any], again: recomputation.Again
-) -> bool:
+def _is_open(question: Question, values: Mapping[str, Any], again: recomputation.Again) -> bool:
     """Whether a rule decides what is recomputed: neither the question nor its stack say."""
     told = question.text("recompute") or values.get("recompute") or values.get("composed")
     chosen = any(name in values for name in recomputation.CHOICES)
@@ -444,9 +459,7 @@ def _is_open(
 
 def _overrides(question: Question) -> dict[str, float]:
     """Leaves that the question sets itself and that its columns and words decide otherwise."""
-    known = {*PLAN_LEAVES, *Model.__dataclass_fields__}
-    known -= {*LEAVES, "schedule", "placement", "offload", "n_mtp", "imbalance", "recompute_layers"}
-    return {n: float(v) for n, v in question.settings.items() if n in known and n != "composed"}
+    return {n: float(v) for n, v in question.settings.items() if n in OVERRIDDEN}
 
 
 def _overridden(cases: Cases, overrides: Sequence[Mapping[str, float]]) -> Cases:

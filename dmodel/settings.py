@@ -7,19 +7,19 @@ word of `WORDS`, or a leaf of the model or the plan.
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from dmodel.catalog.loader import nearest
 from dmodel.columns import BY_NAME, base_precision, parse_number
+from dmodel.layouts import STAGES
 from dmodel.question import TUNINGS, Question
 from dmodel.recomputation import MODULES, RESULTS, SELECTIVE
-from dmodel.layouts import STAGES
-from dmodel.records.layout import SCHEDULES
-from dmodel.records.model import Model
-from dmodel.records.plan import LEAVES
+from dmodel.records import LEAVES, SCHEDULES, Layout, Model, Precision, Software
 from dmodel.types import InputError
 
 NOTHING = "nothing"
@@ -131,6 +131,26 @@ def _word(name: str, text: str) -> str:
     return text
 
 
+@lru_cache(maxsize=1)
+def _leaf_meanings() -> dict[str, str]:
+    """Meaning of every leaf, from its line in the docstring of its record."""
+    records = (Model, Layout, Precision, Software)
+    text = "\n".join(inspect.getdoc(record) or "" for record in records)
+    lines = re.findall(r"^  (\w+(?:, \w+)*): (.+(?:\n    .+)*)", text, re.MULTILINE)
+    return {
+        name: " ".join(meaning.split()) for names, meaning in lines for name in names.split(", ")
+    }
+
+
+def described(name: str) -> dict[str, str]:
+    """A setting for people: name, kind of its value, what is allowed, meaning."""
+    word = WORDS.get(name)
+    meaning = word.meaning if word else _leaf_meanings().get(name, "")
+    kind = kind_of(name)
+    allowed = ", ".join(word.allowed) if word else ""
+    return {"name": name, "kind_of_value": kind, "allowed": allowed, "meaning": meaning}
+
+
 def unknown(name: str) -> str:
     """Text of the error about a name that is neither a column nor a setting."""
     every = [*BY_NAME, *KNOWN]
@@ -177,6 +197,20 @@ def shown(value: Any) -> str:
     return value if isinstance(value, str) else "+".join(value) or NOTHING
 
 
+def by_column(named: Mapping[str, Any]) -> dict[str, Any]:
+    """The same under the names that columns have (`ALIASES`).
+
+    Raises:
+      InputError: two values for one column.
+    """
+    found: dict[str, Any] = {}
+    for name, value in named.items():
+        column = ALIASES.get(name, name)
+        if found.setdefault(column, value) != value:
+            raise InputError(f"{column}: given as {found[column]} and as {value}; give it once")
+    return found
+
+
 class Overrides(NamedTuple):
     """What names and values set: columns, and settings."""
 
@@ -194,8 +228,7 @@ def overrides(named: Mapping[str, Any]) -> Overrides:
     """
     columns: dict[str, float | str] = {}
     settings: dict[str, Any] = {}
-    for name, value in named.items():
-        name = ALIASES.get(name, name)
+    for name, value in by_column(named).items():
         if name in BY_NAME:
             columns[name] = column_value(name, value)
         elif name in KNOWN:
@@ -223,8 +256,8 @@ def column_value(name: str, value: Any) -> float | str:
     return text.lower() if column.allowed else text
 
 
-def typed(pairs: Sequence[str]) -> dict[str, str]:
-    """`name=value` pairs as typed in the shell, each name once.
+def typed(pairs: Sequence[str], option: str = "--set") -> dict[str, str]:
+    """`name=value` pairs as typed in the shell, each name once, as columns have it.
 
     Raises:
       InputError: a pair without a value, or two values for one name.
@@ -233,10 +266,13 @@ def typed(pairs: Sequence[str]) -> dict[str, str]:
     for part in pairs:
         name, _, value = map(str.strip, part.partition("="))
         name = name.removeprefix("--").replace("-", "_")
+        name = ALIASES.get(name, name)
         if not (name and value):
-            raise InputError(f"--set {part!r}: expected NAME=VALUE, such as --set graphed=1")
+            raise InputError(f"{option} {part!r}: expected NAME=VALUE, such as graphed=1 or tp=8")
         if found.setdefault(name, value) != value:
-            raise InputError(f"--set {name}: given as {found[name]} and as {value}; give it once")
+            raise InputError(
+                f"{option} {name}: given as {found[name]} and as {value}; give it once"
+            )
     return found
 
 

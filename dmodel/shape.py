@@ -144,7 +144,9 @@ def _own(question: Question) -> Mapping[str, float]:
     return known if known and all(known[n] == said[n] for n in WRITTEN) else {}
 
 
-def model(question: Question, settings: Mapping[str, Any], said: list[Assumption]) -> dict[str, float]:
+def model(
+    question: Question, settings: Mapping[str, Any], said: list[Assumption]
+) -> dict[str, float]:
     """Numbers of the model of a question whose columns are complete.
 
     Open n_kv_heads: n_heads. head_dim: the catalog's for a model that it knows by name and shape,
@@ -258,7 +260,9 @@ FIRST, LAST = ("q_proj", "k_proj", "v_proj", "linear_qkv"), ("o_proj", "linear_p
 """Modules of attention with an adapter beside what reads the width, and beside what returns it."""
 
 
-def _adapters(settings: Mapping[str, Any], shape: Mapping[str, float], said: list) -> dict[str, float]:
+def _adapters(
+    settings: Mapping[str, Any], shape: Mapping[str, float], said: list
+) -> dict[str, float]:
     """Low-rank adapters beside products (LoRA, Hu et al. 2021); none in MLPs of a mixture.
 
     Modules as Hugging Face and Megatron-Core name them; others are named as not counted.

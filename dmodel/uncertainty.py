@@ -35,6 +35,9 @@ from dmodel.types import Array, InputError
 LEVEL = 0.9
 """Share of measurements that an interval is to hold."""
 
+SIDE = 1.645
+"""Standard deviations to each side that hold 90 % of a normal quantity: peaks of memory."""
+
 FREEDOM = 4
 """Degrees of freedom of the Student-t; closed forms below are of this number."""
 

@@ -56,7 +56,9 @@ def job(question: Question, chip: str) -> Job:
     at = Degrees(devices, 1.0, 1.0, 1.0, 1.0, 1.0, ())
     known = words(question, at, chip)
     facts = _possible((*question.stack.facts, *consequences()))
-    tests = [(n, test) for f in facts for n, test in f.tests if n in OF_LAYOUT or n == "stage_layers"]
+    tests = [
+        (n, test) for f in facts for n, test in f.tests if n in OF_LAYOUT or n == "stage_layers"
+    ]
     rules = {v.name for f in facts for v in f.sets.values() if isinstance(v, Rule)}
     exact = {name for rule in rules for name in INPUTS.get(rule, ())}
     return Job(question, known, tuple(tests), tuple(sorted(exact)))
@@ -76,7 +78,9 @@ def _classes(of: Job, columns: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np
         outcomes.append(np.array([test(float(v)) for v in values], float)[place.ravel()])
     if not outcomes:
         return np.zeros(1, int), np.zeros(n, int)
-    _, first, kind = np.unique(np.stack(outcomes, 1), axis=0, return_index=True, return_inverse=True)
+    _, first, kind = np.unique(
+        np.stack(outcomes, 1), axis=0, return_index=True, return_inverse=True
+    )
     return first, kind.ravel()
 
 
@@ -85,7 +89,9 @@ def _columns(of: Job, found: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     dp, zero = np.asarray(found["dp"], float), np.asarray(found["zero"], float)
     ones = np.ones_like(dp)
     shard = np.where(zero > 0.0, np.maximum(found.get("shard", dp), 1.0), 1.0)
-    columns = {n: np.asarray(found.get(n, ones), float) * ones for n in OF_LAYOUT if n != "replicas"}
+    columns = {
+        n: np.asarray(found.get(n, ones), float) * ones for n in OF_LAYOUT if n != "replicas"
+    }
     columns["replicas"] = dp / shard
     columns["stage_layers"] = float(of.known["n_layers"]) / columns["pp"]
     return columns
@@ -109,14 +115,14 @@ def decided(of: Job, layout: Mapping[str, float]) -> Software:
     return software(of.question, {**of.known, **layout}, Applied({}, ()))
 
 
-def stages(
-    of: Job, model: Model, pp: np.ndarray, interleave: np.ndarray
-) -> dict[str, np.ndarray]:
+def stages(of: Job, model: Model, pp: np.ndarray, interleave: np.ndarray) -> dict[str, np.ndarray]:
     """How layers lie on the stages of pipelines `[n]`: `Layout.stage_excess`, `head_displaces`."""
     way = str(decided(of, {}).values.get("stages", "counted"))
     pairs = np.stack([np.asarray(pp, float), np.asarray(interleave, float)], 1)
     unique, kind = np.unique(pairs, axis=0, return_inverse=True)
-    sizes = [float(x) for x in (model.n_layers, model.d_model, model.d_ff, model.vocab, model.n_mtp)]
+    sizes = [
+        float(x) for x in (model.n_layers, model.d_model, model.d_ff, model.vocab, model.n_mtp)
+    ]
     held = np.array([_held(way, sizes, *pair) for pair in unique])[kind.ravel()]
     return {"stage_excess": held[:, 0], "head_displaces": held[:, 1]}
 

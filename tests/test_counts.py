@@ -262,7 +262,9 @@ def test_what_the_host_launches():
     looped = ONE.having(looped_experts=1.0, graphed=1.0)
     held *= launching.LOOP
     assert float(launching.launches(mixture, looped)) == 2.0 * held
-    assert float(launching.launches(mixture, looped.having(ep=2.0))) == 2.0 * held
+    assert (
+        float(launching.launches(mixture, looped.having(ep=2.0, operand_bytes=1.0))) == 2.0 * held
+    )
     assert float(launching.launches(mixture.replace(expert_biases=1.0), looped)) == 4.0 * held
     assert float(launching.launches(DENSE, looped)) == 0.0
 

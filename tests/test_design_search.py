@@ -131,7 +131,7 @@ def random_problem(draw, choices=EVERYTHING, model=None):
     peak = float(SYSTEM.chip.flops_per_s)
     offered = (
         PrecisionChoice("bf16", peak),
-        PrecisionChoice("fp8", 2.0 * peak, 1.0, 1.0, 0.1, 1.0, 1.0),
+        PrecisionChoice("fp8", 2.0 * peak, 1.0, 0.1, 1.0),
     )
     return stated(
         model or drawn,

@@ -204,7 +204,7 @@ def test_rows_are_judged_as_the_plans_with_names_that_they_stand_for():
     peak = float(SYSTEM.chip.flops_per_s)
     offered = (
         PrecisionChoice("bf16", peak),
-        PrecisionChoice("fp8", 2.0 * peak, 1.0, 1.0, 0.1, 1.0, 1.0),
+        PrecisionChoice("fp8", 2.0 * peak, 1.0, 0.1, 1.0),
     )
     choices = EVERYTHING.replace(
         precisions=offered, schedules=("gpipe", "1f1b", "interleaved", "zero-bubble")

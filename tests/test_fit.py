@@ -18,7 +18,8 @@ from calibration.uncertainty.laplace import student_weight
 from dmodel.coefficients import NAMES, SPECS
 from dmodel.cost.power import slowed
 from dmodel.profiles import GROUPINGS, Profile, default_profile, members
-from dmodel.profiles.store import load, to_json
+from dmodel.profiles.store import load
+from dmodel.profiles.writing import to_json
 from dmodel.types import InputError
 from tests.fitting import CHIPS, NOISE, TRUTH, held_out, retimed, synthetic
 from tests.points import COEFFICIENTS, quick

@@ -46,7 +46,7 @@ def _other(why: str, where: str, words: str) -> Other:
 
 OTHERS = (
     _other("axis of a mesh that shards weights", "calibration/collect/", "fsdp"),
-    _other("term of a step", "dmodel/breakdown.py dmodel/report/bars.py", "fsdp"),
+    _other("term of a step", "dmodel/breakdown.py dmodel/explain.py dmodel/report/", "fsdp"),
     _other("platform of jax, launcher of its pods", "calibration/collect/", "tpu"),
     _other("package whose version is noted", "calibration/collect/ calibration/fit.py", "jax"),
     _other("variables of an environment", "calibration/collect/machine.py", "jax megascale tpu"),

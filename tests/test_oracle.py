@@ -14,6 +14,13 @@ def frozen() -> Answers:
     return load()
 
 
+@pytest.fixture
+def nothing_known(monkeypatch):
+    """No difference is meant."""
+    for kind in list(oracle.KNOWN):
+        monkeypatch.delitem(oracle.KNOWN, kind)
+
+
 def changed(of: Answers, **values: np.ndarray) -> Answers:
     """The answers with some values replaced."""
     return of._replace(values={**of.values, **values})
@@ -33,6 +40,11 @@ def test_no_answer_has_changed(frozen):
     assert oracle.complaints(found) == [], f"{most}; python -m tests.oracle lists all"
 
 
+def test_leaves_that_are_gone_never_moved(frozen):
+    for name in oracle.GONE:
+        assert len(set(frozen.values[name].tolist())) == 1, name
+
+
 def test_all_that_is_asked_for_is_frozen(frozen):
     assert len(frozen.line) == 1792 and all(len(v) == 1792 for v in frozen.values.values())
     begins = {name.rpartition(".")[0] for name in frozen.values}
@@ -47,7 +59,7 @@ def test_all_that_is_asked_for_is_frozen(frozen):
     "name",
     ["chip.flops_per_s", "plan.dp", "step_time_s", "mfu", "memory.total", "model_flops"],
 )
-def test_a_change_is_seen(frozen, name):
+def test_a_change_is_seen(frozen, nothing_known, name):
     (only,) = oracle.differences(frozen, scaled(frozen, name, 7, 1.0 + 1e-6))
     assert (only.quantity, only.line) == (name, frozen.line[7])
     assert only.relative == pytest.approx(1e-6, rel=1e-3)
@@ -122,7 +134,7 @@ def test_the_file_keeps_every_bit(frozen, tmp_path):
     assert back.values["row.model"].tolist() == texts.tolist()
 
 
-def test_the_command_says_what_differs(frozen, monkeypatch, capsys):
+def test_the_command_says_what_differs(frozen, nothing_known, monkeypatch, capsys):
     monkeypatch.setattr(oracle, "answers", lambda _: scaled(frozen, "plan.dp", 7, 2.0))
     assert oracle.main([]) == 1
     assert f"line {frozen.line[7]}, " in capsys.readouterr().out

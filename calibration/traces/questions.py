@@ -38,11 +38,8 @@ def question_of(row: Row) -> Question:
     """The question that a usable row asks: its cells, typed."""
     columns: dict[str, float | str] = {}
     for column in CONFIGURATION:
-        cell = row.text(column.name)
-        if not cell:
-            continue
-        value = row.number(column.name) if column.kind != "text" else cell
-        columns[column.name] = cell if value is None else value
+        if cell := row.text(column.name):
+            columns[column.name] = cell if column.kind == "text" else parse_number(column, cell)
     columns |= {"stack": row.stack, "accelerator": row.accelerator}
     settings: dict[str, Any] = dict(FLAGS[flag] for flag in row.flags if flag in FLAGS)
     return Question(columns, {**settings, **row.settings}, where=f"{row.file}:{row.line}")

@@ -88,9 +88,9 @@ def _read_one(path: Path, require_time: bool) -> TraceTable:
 def _spelled(row: Row) -> Row:
     """The row with words of the format as the format spells them, so that `Flash` is the same
     measurement as `flash`."""
-    return row._replace(
-        cells={name: schema.spelled(name, cell) for name, cell in row.cells.items()}
-    )
+    words = (name for name in ("flag", *schema.OF_WORDS) if row.cells.get(name))
+    spelled = {name: schema.spelled(name, row.cells[name]) for name in words}
+    return row._replace(cells={**row.cells, **spelled})
 
 
 def _reason(row: Row, require_time: bool) -> str:

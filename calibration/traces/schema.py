@@ -54,6 +54,9 @@ COLUMNS: tuple[Column, ...] = (
 )
 
 BY_NAME: dict[str, Column] = {column.name: column for column in COLUMNS}
+OF_WORDS = frozenset(c.name for c in COLUMNS if c.kind == "text" and c.allowed)
+"""Columns whose words the format lists."""
+
 NUMBERS: tuple[str, ...] = tuple(column.name for column in COLUMNS if column.kind != "text")
 SHAPE = ("n_layers", "d_model", "d_ff", "n_heads", "vocab", "seq_len")
 """Columns without which a transformer has no shape; blank ones are the catalog's for a model that
@@ -75,9 +78,11 @@ def spelled(name: str, cell: str) -> str:
             lambda word: word[0].lower() if word[0].lower() in FLAGS else word[0],
             cell,
         )
-    column, small = BY_NAME.get(name), cell.lower()
+    if name not in OF_WORDS:
+        return cell
+    small = cell.lower()
     word = base_precision(small.strip()) if name == "precision" else small.strip()
-    return small if column and column.kind == "text" and word in column.allowed else cell
+    return small if word in BY_NAME[name].allowed else cell
 
 
 def missing(header: Iterable[str], require_time: bool = True) -> list[str]:

@@ -106,10 +106,13 @@ class Fact(NamedTuple):
     @property
     def text(self) -> str:
         """The fact in words."""
-        return self.says or ", ".join(f"{n} {_shown(v)}" for n, v in {**self.sets, **self.means}.items())
+        return self.says or ", ".join(
+            f"{n} {shown(v)}" for n, v in {**self.sets, **self.means}.items()
+        )
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A value of a fact, for people."""
     if isinstance(value, Rule):
         return " ".join([value.name, *(f"{k}={v:g}" for k, v in value.arguments.items())])
     if isinstance(value, list | tuple):
@@ -169,10 +172,14 @@ def _in_range(name: str, wanted: str, kind: str) -> Test:
         found = _RANGE.match(part.strip())
         edge = None if found is None else _edge(found[2], kind)
         if found is None or edge is None:
-            raise InputError(f"condition {name}: expected bounds such as '>=26.06, <27'; got {wanted!r}")
+            raise InputError(
+                f"condition {name}: expected bounds such as '>=26.06, <27'; got {wanted!r}"
+            )
         bounds.append((COMPARE[found[1]], edge))
     if kind == "release":
-        return lambda value: value is not None and all(ask(tuple(value), edge) for ask, edge in bounds)
+        return lambda value: (
+            value is not None and all(ask(tuple(value), edge) for ask, edge in bounds)
+        )
     return lambda value: _is_number(value) and all(ask(value, edge) for ask, edge in bounds)
 
 
@@ -207,7 +214,8 @@ def fact(entry: Mapping[str, Any], where: str) -> Fact:
     if unknown := [key for key in entry if key not in known]:
         raise InputError(f"{where}: a fact has no {unknown[0]!r}; its keys are {', '.join(known)}")
     sets, means = (
-        {name: _value(value) for name, value in entry.get(key, {}).items()} for key in ("set", "means")
+        {name: _value(value) for name, value in entry.get(key, {}).items()}
+        for key in ("set", "means")
     )
     if not sets and not means:
         raise InputError(f"{where}: a fact must `set` something, or say what a word `means`")
@@ -222,14 +230,21 @@ def fact(entry: Mapping[str, Any], where: str) -> Fact:
         date=str(entry["date"]),
         evidence=entry.get("evidence", ""),
         says=entry.get("says", ""),
-        tests=tuple((n, condition(n, wanted, CONDITIONS.get(n, _kind(wanted)))) for n, wanted in when.items()),
+        tests=tuple(
+            (n, condition(n, wanted, CONDITIONS.get(n, _kind(wanted))))
+            for n, wanted in when.items()
+        ),
     )
 
 
 def _kind(wanted: Any) -> str:
     """Kind of a name that facts set, by what is asked of it."""
     first = wanted[0] if isinstance(wanted, list) and wanted else wanted
-    return "number" if _is_number(first) or (isinstance(first, str) and _RANGE.match(first)) else "word"
+    return (
+        "number"
+        if _is_number(first) or (isinstance(first, str) and _RANGE.match(first))
+        else "word"
+    )
 
 
 def _value(value: Any) -> Any:
@@ -246,7 +261,9 @@ class Applied(NamedTuple):
     facts: tuple[Fact, ...]
 
 
-def apply(facts: Iterator[Fact] | tuple[Fact, ...], words: Mapping[str, Any], given: frozenset[str]) -> Applied:
+def apply(
+    facts: Iterator[Fact] | tuple[Fact, ...], words: Mapping[str, Any], given: frozenset[str]
+) -> Applied:
     """Apply facts in order; the last that holds decides a name.
 
     Args:

@@ -147,14 +147,18 @@ def _chain(file: File) -> tuple[Fact, ...]:
 
 def _parent(file: File, name: str) -> File:
     if name not in files():
-        raise InputError(f"stack {file.id}: extends {name!r}, which is none of {', '.join(files())}")
+        raise InputError(
+            f"stack {file.id}: extends {name!r}, which is none of {', '.join(files())}"
+        )
     return files()[name]
 
 
 def _inherited(file: File, key: str) -> Any:
     """A key of a file, else of what it extends."""
     value = getattr(file, key)
-    return value or next((v for n in file.extends if (v := _inherited(_parent(file, n), key))), value)
+    return value or next(
+        (v for n in file.extends if (v := _inherited(_parent(file, n), key))), value
+    )
 
 
 def is_file(name: str) -> bool:
@@ -191,7 +195,9 @@ def _of_file(path: Path) -> Stack:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"--stack {path}: not readable ({error}); name a stack or a TOML file") from None
+        raise InputError(
+            f"--stack {path}: not readable ({error}); name a stack or a TOML file"
+        ) from None
     return _stack(read(text, path.stem, str(path)), path.stem, "", True)
 
 

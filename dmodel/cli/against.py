@@ -3,14 +3,13 @@ is that the first one is faster."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any
 
-from dmodel.cli.options import Degrees
 from dmodel.cli.output import Document, gib, percent, seconds, show_lines, show_table
-from dmodel.types import InputError
 
 if TYPE_CHECKING:
     from dmodel.asked import Asked
+    from dmodel.question import Question
     from dmodel.records import Plan
 
 SAID = (
@@ -24,88 +23,70 @@ SAID = (
 )
 """What is said of the second plan."""
 
-SWITCH = {"on": True, "true": True, "1": True, "off": False, "false": False, "0": False}
+SWITCH = {"on": "1", "true": "1", "off": "0", "false": "0"}
+"""Words that people type for 1 and 0."""
 
 
-def degrees_against(text: str, first: Degrees) -> Degrees:
-    """The degrees of a second plan: those of the first but for what is named, dp what is left of
-    the devices.
+def second_question(first: Question, text: str) -> Question:
+    """The first question but for what is named; dp is what is left of the devices.
 
+    Args:
+      text: `name=value,…` in the one name space of columns and settings.
     Raises:
       InputError: an unknown name, a value that is none of its kind, or two values for one name.
     """
-    changed: dict[str, Any] = {"dp": None}
-    said: dict[str, str] = {}
-    for part in text.replace(" ", ",").split(","):
-        if not part:
-            continue
-        name, _, value = part.partition("=")
-        name = name.strip().removeprefix("--").replace("-", "_")
-        if name not in Degrees._fields or not value:
-            raise InputError(
-                f"--against {part!r}: expected NAME=VALUE with a name among "
-                f"{', '.join(Degrees._fields)}, such as tp=8,pp=2,micro_batch=2"
-            )
-        read = _value(name, value)
-        if said.setdefault(name, value) != value:
-            raise InputError(
-                f"--against {name}: given twice, as {said[name]} and as {value}; give it once"
-            )
-        changed[name] = read
-    return first._replace(**changed)
+    from dmodel.recomputation import CHOICES
+    from dmodel.settings import changed, typed
+
+    typed_names = typed([part for part in text.replace(" ", ",").split(",") if part], "--against")
+    named = {n: SWITCH.get(v.lower(), v) for n, v in typed_names.items()}
+    gone = {"dp"}
+    if {"recompute", *CHOICES} & set(named):
+        gone |= {"recompute", *CHOICES}
+    columns = {n: v for n, v in first.columns.items() if n not in gone}
+    settings = {n: v for n, v in first.settings.items() if n not in gone}
+    return changed(first._replace(columns=columns, settings=settings), named)
 
 
-def _value(name: str, text: str) -> int | float | bool | str:
-    """A value of the kind that the option takes."""
-    kinds = get_args(get_type_hints(Degrees)[name]) or (get_type_hints(Degrees)[name],)
-    if bool in kinds:
-        if text.lower() not in SWITCH:
-            raise InputError(f"--against {name}={text}: expected on or off")
-        return SWITCH[text.lower()]
-    read = int if int in kinds else float if float in kinds else str
-    try:
-        return read(text)
-    except ValueError:
-        raise InputError(
-            f"--against {name}={text}: expected a {'whole ' if read is int else ''}number"
-        ) from None
-
-
-def against(asked: Asked, first: Plan, second: Plan) -> Document:
+def against(asked: Asked, first: Plan, other: str, profile: str | None) -> Document:
     """The second plan: its time, what it needs, and the chance that the first one is faster.
 
     Both are carried by the same draws of the coefficients, so that what is not known of both alike
-    does not count; None for the chance where the profile carries no covariance.
-    """
-    from dmodel.cli.answer import answer
-    from dmodel.cli.question import plan_document, short
+    does not count; None for the chance where they share none.
 
-    found = answer(asked, second)
+    Args:
+      other: what the second plan has otherwise, `name=value,…`. profile: as asked for.
+    """
+    from dmodel.asked import ask, plan
+    from dmodel.cli.question import plan_document, short
+    from dmodel.prediction import answer
+
+    beside = ask(second_question(asked.question, other), profile)
+    second, _ = plan(beside, {})
+    found = answer(beside, second)
     return {
         "plan": plan_document(second),
         "label": short(plan_document(second)),
         **{name: found[name] for name in SAID if name in found},
-        "probability_first_is_faster": _chance(asked, first, second),
+        "probability_first_is_faster": _chance((asked, first), (beside, second)),
     }
 
 
-def _chance(asked: Asked, first: Plan, second: Plan) -> float | None:
+def _chance(first: tuple[Asked, Plan], second: tuple[Asked, Plan]) -> float | None:
     import numpy as np
 
     from dmodel.uncertainty import Uncertain, probability_faster, step_times
 
+    drawn = {(a.profile.name, a.accelerator, a.stack) for a, _ in (first, second)}
     # one by one, as their schedules and placements may differ
     both = [
         step_times(asked.profile, asked.accelerator, asked.stack, asked.cluster, asked.model, plan)
-        for plan in (first, second)
+        for asked, plan in (first, second)
     ]
-    if both[0] is None or both[1] is None:
+    if len(drawn) > 1 or both[0] is None or both[1] is None:
         return None
-    return probability_faster(
-        Uncertain(*(np.concatenate([a, b], -1) for a, b in zip(both[0], both[1], strict=True))),
-        0,
-        1,
-    )
+    joined = (np.concatenate([a, b], -1) for a, b in zip(both[0], both[1], strict=True))
+    return probability_faster(Uncertain(*joined), 0, 1)
 
 
 def show_against(d: Document) -> None:

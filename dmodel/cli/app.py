@@ -8,7 +8,7 @@ import io
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -74,6 +74,28 @@ app = typer.Typer(
     ),
     epilog="Exit codes: 0 done; 1 no (nothing feasible, or --strict); 2 bad usage or input.",
 )
+
+
+def _version(wanted: bool) -> None:
+    """Print the version and end."""
+    if wanted:
+        from dmodel import __version__
+
+        typer.echo(f"dmodel {__version__}")
+        raise typer.Exit()
+
+
+Version = Annotated[
+    bool,
+    typer.Option("--version", callback=_version, is_eager=True, help="Print the version and end."),
+]
+
+
+@app.callback()
+def options(version: Version = False) -> None:
+    """Options of the program itself."""
+
+
 app.command("predict")(predict.command)
 app.command("collect")(collect.command)
 app.command("import")(import_.command)

@@ -10,12 +10,13 @@ from dmodel.cli.options import Json
 from dmodel.cli.output import Document, deliver, digits, show_lines, show_table
 from dmodel.types import InputError
 
-KINDS = ("chips", "systems", "models", "profiles")
+KINDS = ("chips", "systems", "models", "stacks", "settings", "profiles")
 
 Kind = Annotated[
     str | None,
     typer.Argument(
-        metavar="[chips|systems|models|profiles]", help="What to list; default: all names."
+        metavar="[chips|systems|models|stacks|settings|profiles]",
+        help="What to list; default: all names.",
     ),
 ]
 Name = Annotated[
@@ -24,8 +25,8 @@ Name = Annotated[
 
 
 def command(kind: Kind = None, name: Name = None, json: Json = False) -> None:
-    """List chips, systems, models and profiles; with a NAME, every number with its source and
-    date."""
+    """List chips, systems, models, stacks, settings and profiles; with a NAME, every number or fact
+    with its source and date."""
     if kind is None:
         deliver({each: _names(each) for each in KINDS}, json, _show_all)
     elif kind not in KINDS:
@@ -40,26 +41,91 @@ def command(kind: Kind = None, name: Name = None, json: Json = False) -> None:
 
 def _names(kind: str) -> list[str]:
     from dmodel import catalog, profiles
+    from dmodel.catalog.stack import names
+    from dmodel.settings import KNOWN
 
-    return profiles.names() if kind == "profiles" else catalog.names(kind)
+    known = {"profiles": profiles.names, "stacks": names, "settings": lambda: list(KNOWN)}
+    return known[kind]() if kind in known else catalog.names(kind)
 
 
 def _entries(kind: str) -> list[Document]:
     from dmodel import catalog
 
-    return (
-        [_profile(name) for name in _names(kind)] if kind == "profiles" else catalog.entries(kind)
-    )
+    single = {"profiles": _profile, "stacks": _stack_line, "settings": _setting}
+    if kind in single:
+        return [single[kind](name) for name in _names(kind)]
+    return catalog.entries(kind)
 
 
 def _one(kind: str, name: str) -> Document:
     from dmodel import catalog
     from dmodel.catalog.loader import resolve
 
-    if kind == "profiles":
-        return _profile(name)
+    single = {"profiles": _profile, "stacks": _stack, "settings": _setting}
+    if kind in single:
+        return single[kind](name)
     main = resolve(kind, name)
     return next(entry for entry in catalog.entries(kind) if entry["name"] == main)
+
+
+def _stack_line(name: str) -> Document:
+    """A stack without its facts."""
+    from dmodel.catalog.stack import stack
+
+    found = stack(name)
+    return {
+        "name": found.id,
+        "lineage": found.lineage,
+        "emits": found.emits,
+        "facts": len(found.facts),
+        "about": found.about,
+    }
+
+
+def _stack(name: str) -> Document:
+    """A stack, or a user's own file, with its facts in order of precedence.
+
+    Raises:
+      InputError: no file describes it; the nearest are named.
+    """
+    from dmodel.catalog.stack import stack, unknown
+
+    found = stack(name)
+    if not found.known:
+        raise InputError(unknown(name, []))
+    return {
+        **_stack_line(name),
+        "name": found.name,
+        "runs": dict(found.runs),
+        "facts": [_fact(each) for each in found.facts],
+    }
+
+
+def _fact(fact: Any) -> Document:
+    from dmodel.catalog.facts import shown
+
+    return {
+        "says": fact.text,
+        "set": {name: shown(value) for name, value in fact.sets.items()},
+        "means": {name: shown(value) for name, value in fact.means.items()},
+        "when": dict(fact.when),
+        "source": fact.source,
+        "date": fact.date,
+        "evidence": fact.evidence,
+    }
+
+
+def _setting(name: str) -> Document:
+    """A setting with its meaning.
+
+    Raises:
+      InputError: there is none of that name; the nearest are named.
+    """
+    from dmodel.settings import KNOWN, described, unknown
+
+    if name not in KNOWN:
+        raise InputError(unknown(name))
+    return described(name)
 
 
 def _profile(name: str) -> Document:
@@ -96,9 +162,20 @@ def _show_kind(document: Document) -> None:
         rows = [(e["name"], e["rows"], ", ".join(e["accelerators"]), e["about"]) for e in entries]
         show_table("profiles", ("name", "rows", "accelerators", "about"), rows, right="rows")
         return
+    if kind in TABLES:
+        header = TABLES[kind]
+        rows = [tuple(str(e[name]) for name in header) for e in entries]
+        show_table(kind, header, rows, right="facts" if kind == "stacks" else "none")
+        return
     rows = [(e["name"], ", ".join(e["aliases"]), _headline(kind, e), e["about"]) for e in entries]
     show_table(kind, ("name", "also", _HEADLINES[kind], "about"), rows, right="none")
 
+
+TABLES = {
+    "stacks": ("name", "lineage", "emits", "facts", "about"),
+    "settings": ("name", "kind_of_value", "allowed", "meaning"),
+}
+"""Columns of kinds whose entries are plain lines."""
 
 _HEADLINES = {"chips": "peak, memory", "systems": "chip", "models": "parameters"}
 
@@ -114,7 +191,31 @@ def _headline(kind: str, entry: Document) -> str:
     return f"{rate / 1e12:.0f} TFLOP/s, {fields['hbm_bytes'] / 2**30:.0f} GiB"
 
 
+def _show_stack(d: Document) -> None:
+    """Facts of a stack, in order of precedence: the last that holds decides a name."""
+    show_lines(f"{d['name']}: {d['about']}", "")
+    for fact in d["facts"]:
+        when = f"   when {_words(fact['when'])}" if fact["when"] else ""
+        show_lines(
+            f"* {fact['says']}",
+            f"    {_words(fact['set'] | fact['means'])}{when}",
+            f"    {fact['source']}, {fact['date']}",
+            *([f"    {fact['evidence']}"] if fact["evidence"] else []),
+        )
+
+
+def _words(named: Document) -> str:
+    shown = {n: " or ".join(map(str, v)) if isinstance(v, list) else v for n, v in named.items()}
+    return ", ".join(f"{name} {value}" for name, value in shown.items())
+
+
 def _show_one(document: Document) -> None:
+    if document["kind"] == "stacks":
+        _show_stack(document)
+        return
+    if document["kind"] == "settings":
+        show_lines(f"{document['name']} ({document['kind_of_value']}): {document['meaning']}")
+        return
     if document["kind"] == "profiles":
         show_lines(
             f"{document['name']}: {document['about']}",

@@ -158,8 +158,8 @@ def _assumptions(cases: Cases) -> list[Document]:
             name, blank, value = text.partition(" blank: ")
             if "from the" in value:
                 value = "from the other cells"
-            elif value.endswith("of the layers, by the rule"):
-                value = "as many layers as the memory asks for, by the rule"
+            elif value.endswith("of the layers, the least that fits"):
+                value = "as many layers as the memory asks for"
             counts[f"{name}{blank}{value}"] += 1
     return [{"assumption": text, "rows": n} for text, n in counts.most_common()]
 
@@ -185,18 +185,16 @@ def _question(cases: Cases, fitted: Profile) -> Asked:
     accelerator."""
     import numpy as np
 
-    from dmodel.cli.question import setting
+    from dmodel.asked import ask
+    from dmodel.cli.question import question_of
+    from dmodel.settings import changed
 
-    asked = setting(JOB._replace(profile="prior"))
+    question = question_of(JOB)
+    accelerator = ask(question, "prior").accelerator
     split = np.asarray(cases.plan.layout.tp) * np.asarray(cases.plan.layout.pp) > 1.0
-    stacks = Counter(
-        cases.labels.stack[split & (cases.labels.accelerator == asked.accelerator)].tolist()
-    )
-    stack = stacks.most_common(1)[0][0] if stacks else ""
-    coefficients = fitted.coefficients_for(asked.accelerator, stack or None)
-    return asked._replace(
-        profile=fitted, reason="just fitted", stack=stack, coefficients=coefficients
-    )
+    stacks = Counter(cases.labels.stack[split & (cases.labels.accelerator == accelerator)].tolist())
+    named = {"stack": stacks.most_common(1)[0][0]} if stacks else {}
+    return ask(changed(question, named), fitted)._replace(reason="just fitted")
 
 
 def _design(asked: Asked, quick: bool) -> tuple[Document, Plan]:
@@ -227,8 +225,8 @@ def _design(asked: Asked, quick: bool) -> tuple[Document, Plan]:
 
 def _compared(asked: Asked, name: str, degrees: Degrees) -> Document:
     """One plan beside those of the search, in the same form."""
-    from dmodel.cli.answer import answer
     from dmodel.cli.question import plan, plan_document, short
+    from dmodel.prediction import answer
     from dmodel.run import CONVENTION
 
     chosen, _ = plan(asked, degrees)

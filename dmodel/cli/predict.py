@@ -48,10 +48,23 @@ Against = Annotated[
 ]
 
 
+Explain = Annotated[
+    str | None,
+    typer.Option(
+        metavar="all|TERM",
+        help=(
+            "Where a term of the step comes from: formula, work, rate, coefficients, what hides "
+            "it, source."
+        ),
+    ),
+]
+
+
 @takes(job=Job, degrees=Degrees)
 def command(
     traces: Traces = None,
     *,
+    explain: Explain = None,
     against: Against = None,
     out: Out = None,
     strict: Strict = False,
@@ -67,40 +80,47 @@ def command(
                 "one "
                 "plan, use --json"
             )
-        _one_plan(job, degrees, against, strict, json)
+        _one_plan(job, degrees, against, explain, strict, json)
     else:
-        if against is not None:
-            raise InputError(
-                "--against compares two plans of one job; leave it out, or the trace file"
-            )
+        for option, given in (("--against", against), ("--explain", explain)):
+            if given is not None:
+                raise InputError(f"{option} is about one plan; leave it out, or the trace file")
         _refuse_plan_options(job, degrees)
         _rows(traces, job.profile, out, strict, json)
 
 
-def _one_plan(job: Job, degrees: Degrees, other: str | None, strict: bool, json: bool) -> None:
-    from dmodel.cli.against import against, degrees_against, show_against
-    from dmodel.cli.answer import answer, show_answer
-    from dmodel.cli.question import plan, plan_document, provenance, setting, short, title
+def _one_plan(
+    job: Job, degrees: Degrees, other: str | None, term: str | None, strict: bool, json: bool
+) -> None:
+    from dmodel.asked import ask, plan, provenance
+    from dmodel.cli.against import against, show_against
+    from dmodel.cli.answer import show_answer
+    from dmodel.cli.question import plan_document, question_of, short, title
+    from dmodel.prediction import prediction
 
-    asked = setting(job)
-    chosen, assumed = plan(asked, degrees)
-    second = None if other is None else plan(asked, degrees_against(other, degrees))[0]
+    question = question_of(job, degrees)
+    asked = ask(question, job.profile)
+    found = prediction(asked, *plan(asked, {}))
     say(provenance(asked))
     document = {
         **asked.document(),
-        "plan": plan_document(chosen),
-        **answer(asked, chosen),
-        "assumptions": assumed,
+        "plan": plan_document(found.plan),
+        **found.document,
+        "assumptions": [str(each) for each in found.assumptions],
     }
-    if second is not None:
-        document["against"] = against(asked, chosen, second)
+    if other is not None:
+        document["against"] = against(asked, found.plan, other, job.profile)
+    if term is not None:
+        document["explained"] = [each.document() for each in found.explained(term)]
 
     def show(d: Document) -> None:
         show_lines(f"{title(d)}: {short(d['plan'])}", "")
         show_answer(d)
         if "against" in d:
             show_against(d)
-        show_lines(f"Assumed: {'; '.join(d['assumptions'])}")
+        if term is not None:
+            show_lines("", found.explain(term))
+        show_lines("", "Assumed:", *(f"  {text}" for text in d["assumptions"]))
 
     deliver(document, json, show)
     if strict and not document["fits"]:

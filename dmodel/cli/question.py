@@ -54,6 +54,8 @@ def question_of(job: Job, degrees: Degrees | None = None) -> Question:
     model = from_file(str(job.model), job.seq_len) if job.model else None
     start = Question({}, model=model, system=job.system or "")
     words = layout_words(degrees) if degrees is not None else {}
+    if "recompute" in said:
+        words.pop("recompute_layers", None)
     return changed(start, own | words | said)
 
 

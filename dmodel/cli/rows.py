@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from calibration.traces import Cases, TraceTable
     from dmodel.profiles import Profile
 
-SIDE = 1.645
-"""Standard deviations to each side that hold 90 % of a normal quantity: peaks of memory."""
-
 SAID = 10
 """Messages about single rows on stderr; the JSON document has all."""
 
@@ -84,6 +81,8 @@ def intervals(found: Predictions) -> dict[str, list[float | None]]:
     """Ends of the 90 % intervals of step time, MFU and memory as columns; None where the profile
     carries no covariance."""
     import numpy as np
+
+    from dmodel.uncertainty import SIDE
 
     low, high = found.interval()
     memory = np.exp(SIDE * found.memory_spread)

@@ -81,6 +81,7 @@ from dmodel.layer import starts
 from dmodel.physics import Costs
 from dmodel.placement import place
 from dmodel.records import Cluster, Model
+from dmodel.records.precision import NARROW
 from dmodel.step import CALIBRATED, step_time
 from dmodel.sweep import sweep
 from dmodel.types import Array
@@ -313,7 +314,7 @@ def arithmetic_floor(problem: Problem) -> float:
         dp=n, tp=1.0, cp=1.0, pp=1.0, ep=1.0, micro_batch=batch / n, global_batch=batch
     )
     flops = jnp.asarray(counts.matmuls(model, plan).flops)
-    low = float(best.operand_bytes < 2.0)
+    low = float(best.operand_bytes < NARROW)
     below = 1.0 - low * (1.0 - float(c.low_precision_efficiency))
     rate = jnp.maximum(chip.flops_per_s * below, chip.attention_flops_per_s) * c.matmul_efficiency
     products = (2.0 + model.trainable) * (model.n_layers * flops[:-1].sum() + flops[-1]) / rate

@@ -9,6 +9,10 @@ from flax import struct
 from dmodel.types import Array, at_hand
 
 
+NARROW = 1.99
+"""Operands of fewer bytes are below 16 bits [byte]; nudges to either side of 2 are not."""
+
+
 class Precision(struct.PyTreeNode, kw_only=True):
     """Bytes of operands, of what a parameter takes in memory, and of what is sent.
 
@@ -44,5 +48,5 @@ class Precision(struct.PyTreeNode, kw_only=True):
     def low_precision(self) -> Array:
         """1 where the layers' products run below 16 bits, else 0; a step, of slope 0."""
         if at_hand(self.operand_bytes):
-            return np.where(np.less(self.operand_bytes, 2.0), 1.0, 0.0)
-        return jnp.where(jnp.less(self.operand_bytes, 2.0), 1.0, 0.0)
+            return np.where(np.less(self.operand_bytes, NARROW), 1.0, 0.0)
+        return jnp.where(jnp.less(self.operand_bytes, NARROW), 1.0, 0.0)

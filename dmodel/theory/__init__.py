@@ -4,7 +4,7 @@
 `theory()` is its physics, one object that `dmodel.step.step_time` takes in place of the calibrated
 one. The surface:
 
-* `gpu(name) -> System` with the tiers of a `Gpu` as its chip; `gpu_names()`.
+* `gpu(name) -> Cluster` with the tiers of a `Gpu` as its chip; `gpu_names()`.
 * `run(d_model, sparse=…, laws=…, rounding=…) -> Run`: shape, data, compute and batch by the study's
   laws.
 * `LevelLayout(dp_levels=…, tp_model_levels=…, tp_ff_levels=…, pp_levels=…, ep_levels=…,

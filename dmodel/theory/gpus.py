@@ -134,7 +134,7 @@ def _entry(name: str) -> dict[str, Any]:
 
 
 def gpu(name: str) -> Cluster:
-    """Build a GPU of the study, `System(chip=Gpu, network=Network)`; bidirectional bandwidths
+    """Build a GPU of the study, `Cluster(chip=Gpu, network=Network)`; bidirectional bandwidths
     become those of one direction here.
 
     Peak FLOP/s: multiprocessors × 128 threads × FLOP per clock and thread × clock; shared memory:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import fields
 from functools import cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ import numpy as np
 
 from dmodel import run, step, uncertainty
 from dmodel.asked import Asked
+from dmodel.breakdown import TERMS, Breakdown
 from dmodel.coefficients import from_unconstrained
 from dmodel.cost.memory import Memory, out_of_memory_probability
 from dmodel.counts import CONVENTIONS
@@ -22,8 +23,10 @@ from dmodel.footprint import whole
 from dmodel.question import Assumption
 from dmodel.records import Plan
 from dmodel.records.case import Case
-from dmodel.step import TERMS, Breakdown
 from dmodel.sweep import quick_to_compile
+
+if TYPE_CHECKING:
+    from dmodel.explain import Explained
 
 Document = dict[str, Any]
 
@@ -181,6 +184,12 @@ class Prediction(NamedTuple):
         """Whether the device has the memory."""
         return self.document["fits"]
 
+    def explained(self, term: str = "all") -> tuple[Explained, ...]:
+        """Where terms of the step come from, as records; see `explain`."""
+        from dmodel.explain import explained
+
+        return explained(self, term)
+
     def explain(self, term: str = "all") -> str:
         """Where a term of the step comes from: formula, work, rate, coefficients with their errors,
         what hides it, source.
@@ -190,9 +199,7 @@ class Prediction(NamedTuple):
         Raises:
           InputError: an unknown term, with the nearest.
         """
-        from dmodel.explain import explained
-
-        return explained(self, term)
+        return "\n\n".join(map(str, self.explained(term)))
 
     def __str__(self) -> str:
         from dmodel.report.summary import summary
