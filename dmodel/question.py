@@ -158,7 +158,7 @@ def words(question: Question, at: Degrees, chip: str) -> dict[str, Any]:
     software, experts = question.stack, max(question.number("n_experts") or 1.0, 1.0)
     layers = question.known("n_layers")
     return {
-        "stack": software.id,
+        "stack": software.basis,
         "variant": software.variant,
         "release": software.release,
         "model": identify(question.text("model"))[0],

@@ -17,10 +17,11 @@ from flax import struct
 from dmodel import checks, layouts, recomputation, shape
 from dmodel.catalog.facts import Applied, Fact, Rule, apply
 from dmodel.catalog.loader import canonical
-from dmodel.catalog.stack import consequences, stack
+from dmodel.catalog.stack import consequences
 from dmodel.catalog.systems import host_size, system_for
 from dmodel.records import LEAVES as PLAN_LEAVES
 from dmodel.records import Cluster, Model, Plan, leaf
+from dmodel.described import FIRST, described
 from dmodel.question import Assumption, Degrees, Question, degrees, words
 from dmodel.types import Array, InputError
 
@@ -34,12 +35,6 @@ OPERAND_BYTES = {
     "nvfp4": 0.5,
 }
 """Bytes of one matmul operand by precision."""
-
-FIRST = frozenset(
-    {"zero", "shard", "micro_batch", "interleave", "sp", "system", "accel_per_node", "vocab"}
-    | {"recompute"}
-)
-"""Names of the layout and the machine: facts about these come first, as others may ask for them."""
 
 LEAVES = {
     "overlap_ep": 1.0,
@@ -238,8 +233,8 @@ def _meant(question: Question, values: Mapping[str, Any]) -> Question:
 @lru_cache(maxsize=1024)
 def _divided(name: str) -> tuple[tuple[Fact, ...], tuple[Fact, ...]]:
     """Facts of a stack that may hold in its release: of the layout and the machine, and others."""
-    of = stack(name)
-    same = {"stack": of.id, "variant": of.variant, "release": of.release}
+    of = described(name)
+    same = {"stack": of.basis, "variant": of.variant, "release": of.release}
     may = [f for f in of.facts if all(test(same[n]) for n, test in f.tests if n in same)]
     chosen = [bool(FIRST & {*f.sets, *f.means}) for f in may]
     pairs = list(zip(may, chosen, strict=True))
