@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from dmodel.catalog.chips import generation
 from dmodel.catalog.facts import Rule
 from dmodel.catalog.models import identify
 from dmodel.catalog.stack import Stack, stack
 from dmodel.columns import base_precision
-from dmodel.profiles.groupings import members
 from dmodel.records import Model
 from dmodel.types import InputError
 
@@ -164,12 +164,12 @@ def words(question: Question, at: Degrees, chip: str) -> dict[str, Any]:
     software, experts = question.stack, max(question.number("n_experts") or 1.0, 1.0)
     layers = question.known("n_layers")
     return {
-        "stack": software.id,
+        "stack": software.basis,
         "variant": software.variant,
         "release": software.release,
         "model": identify(question.text("model"))[0],
         "chip": chip,
-        "generation": members(chip, None)["generation"],
+        "generation": generation(chip),
         "tuning": question.tuning,
         "precision": question.precision,
         "scaling": question.text("precision").lower() or "bf16",

@@ -17,8 +17,9 @@ from flax import struct
 from dmodel import checks, layouts, recomputation, shape
 from dmodel.catalog.facts import Applied, Fact, Rule, apply
 from dmodel.catalog.loader import canonical
-from dmodel.catalog.stack import consequences, stack
+from dmodel.catalog.stack import consequences
 from dmodel.catalog.systems import host_size, system_for
+from dmodel.described import FIRST, described
 from dmodel.question import Assumption, Degrees, Question, degrees, words
 from dmodel.records import LEAVES as PLAN_LEAVES
 from dmodel.records import Cluster, Model, Plan, leaf
@@ -34,12 +35,6 @@ OPERAND_BYTES = {
     "nvfp4": 0.5,
 }
 """Bytes of one matmul operand by precision."""
-
-FIRST = frozenset(
-    {"zero", "shard", "micro_batch", "interleave", "sp", "system", "accel_per_node", "vocab"}
-    | {"recompute"}
-)
-"""Names of the layout and the machine: facts about these come first, as others may ask for them."""
 
 LEAVES = {
     "overlap_ep": 1.0,
@@ -247,8 +242,8 @@ def first_facts(question: Question, known: Mapping[str, Any]) -> Applied:
 @lru_cache(maxsize=1024)
 def _divided(name: str) -> tuple[tuple[Fact, ...], tuple[Fact, ...]]:
     """Facts of a stack that may hold in its release: of the layout and the machine, and others."""
-    of = stack(name)
-    same = {"stack": of.id, "variant": of.variant, "release": of.release}
+    of = described(name)
+    same = {"stack": of.basis, "variant": of.variant, "release": of.release}
     may = [f for f in of.facts if all(test(same[n]) for n, test in f.tests if n in same)]
     chosen = [bool(FIRST & {*f.sets, *f.means}) for f in may]
     pairs = list(zip(may, chosen, strict=True))

@@ -79,7 +79,7 @@ def steps(profile: profiles.Profile, quick: bool) -> list[dict[str, Any]]:
     lines = []
     for cells in kinds.read(DATA / "steps.csv")[:: 8 if quick else 1]:
         case, chip = kinds.case_of(cells), CHIPS[cells["device"]]
-        system = catalog.system(catalog.system_name_for(chip))
+        system = catalog.system(catalog.default_system(chip))
         found = predicted(case, system, profile.coefficients_for(chip))
         seen = {part: float(cells[f"{part}_s"]) for part in PARTS}
         seen["products"] += float(cells["grouped_s"])

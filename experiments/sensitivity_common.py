@@ -12,6 +12,7 @@ from dmodel.catalog.loader import resolve, table
 from dmodel.records import Plan, leaf
 from dmodel.report import style
 from dmodel.sensitivity import (
+    Landscape,
     Point,
     interactions,
     landscape,

@@ -6,7 +6,7 @@ import pytest
 from dmodel import catalog
 from dmodel.coefficients import default
 from dmodel.design import EVERYTHING, Choices, Limits, design, problem, space
-from dmodel.design.constraints import memory_headroom, violated
+from dmodel.design.constraints import violated
 from dmodel.records import Plan
 from dmodel.step import memory_use
 from dmodel.types import InputError

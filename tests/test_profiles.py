@@ -205,7 +205,8 @@ def test_members(chip, stack, expected):
         ("L40S", "ada"),
         ("RTX-PRO-6000", "blackwell"),
         ("A100-40GB", "ampere"),
-        ("GH200", "hopper"),
+        ("GB200", "blackwell"),
+        ("GH200", ""),
         ("V100-32GB", "volta"),
     ],
 )

@@ -143,7 +143,7 @@ def cases(table: MicroTable) -> Cases:
     """The rows of a table as records; ranks fill domains of the row's system, or its nodes where
     these are no smaller."""
     named = [
-        row.text("system") or catalog.system_name_for(row.text("accelerator")) for row in table.rows
+        row.text("system") or catalog.default_system(row.text("accelerator")) for row in table.rows
     ]
     nets = [catalog.system(name).network for name in named]
     ranks, nodes = table.numbers("n_accel"), table.numbers("nodes")

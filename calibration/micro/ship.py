@@ -20,6 +20,7 @@ from calibration.micro.priors import FILE
 from calibration.micro.priors import write as write_fits
 from calibration.micro.schema import KINDS, MATMUL
 from calibration.traces.table import Row
+from dmodel.catalog.systems import by_link
 
 LICENSES = {
     "github:ai-dynamo/aiconfigurator@": "Apache-2.0",
@@ -31,10 +32,6 @@ LICENSES = {
     "arXiv:2411.13055": "paper facts",
 }
 """Licence of the rows of a source, by the beginning of its name."""
-
-SYSTEMS = {"EFAv2": "H100-EFA-3200", "EFAv3": "H200-EFA-3200", "A3Ultra": "H200-A3-Ultra"}
-"""System of the catalog by a word of a collective's link, where it is not the accelerator's
-default."""
 
 
 SAID = 2e-4
@@ -57,9 +54,7 @@ def shipped(kind: str, row: Row) -> dict[str, str]:
     if kind == MATMUL.name and "grouped G=" in cells["source"]:
         cells["groups"] = cells["source"].partition("grouped G=")[2].split()[0]
     if kind == "collective":
-        cells["system"] = next(
-            (name for word, name in SYSTEMS.items() if word in cells["link"]), cells["system"]
-        )
+        cells["system"] = by_link(cells["link"]) or cells["system"]
     return cells | {name: "" for name, rate in rates(kind, row) if _says(cells[name], rate)}
 
 
