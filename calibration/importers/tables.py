@@ -66,27 +66,65 @@ def settings(pairs: Sequence[str]) -> dict[str, str]:
     Raises:
       InputError: no such column, or a value that it does not allow.
     """
-    found = {}
+    found: dict[str, str] = {}
     for pair in pairs:
-        name, equals, value = (part.strip() for part in pair.partition("="))
-        kind = TRACES if column(name, TRACES) else COLLECTIVES
-        if not equals or column(name, kind) is None:
-            raise InputError(
-                f"--set {pair}: expected column=value with a column of the format: "
-                f"{', '.join(c.name for c in COLUMNS)}"
-            )
-        text, why = cell(name, value, kind)
-        if why:
-            raise InputError(f"--set {pair}: {why}")
-        if not text:
-            raise InputError(
-                f"--set {pair}: no value given; expected {name}=value (was a variable of the "
-                "shell empty?)"
-            )
+        name, text = _setting(pair)
         if found.get(name, text) != text:
             raise InputError(f"--set {name} is given twice, as {found[name]} and {text}; give one")
         found[name] = text
     return found
+
+
+def _setting(pair: str) -> tuple[str, str]:
+    """Name and text of one cell."""
+    name, equals, value = (part.strip() for part in pair.partition("="))
+    kind = TRACES if column(name, TRACES) else COLLECTIVES
+    if not equals or column(name, kind) is None:
+        raise InputError(
+            f"--set {pair}: expected column=value with a column of the format: "
+            f"{', '.join(c.name for c in COLUMNS)}"
+        )
+    text, why = cell(name, value, kind)
+    if why:
+        raise InputError(f"--set {pair}: {why}")
+    if not text:
+        raise InputError(
+            f"--set {pair}: no value given; expected {name}=value (was a variable of the "
+            "shell empty?)"
+        )
+    return name, text
+
+
+class _Files(NamedTuple):
+    """Files while they are read: results with the name of their format, what is said of each file,
+    what could not be read."""
+
+    results: list[tuple[str, Result]]
+    about: list[dict[str, Any]]
+    troubles: list[Trouble]
+
+    def take(self, path: Path, name: str, result: Result) -> None:
+        """Take what was read from a file."""
+        self.results.append((name, result))
+        self.troubles.extend(result.troubles)
+        about = {
+            "file": str(path),
+            "format": name,
+            "rows": len(result.rows),
+            "troubles": len(result.troubles) + result.unnamed,
+        }
+        self.about.append(about | result.details)
+
+    def twice(self, path: Path) -> None:
+        """Note a file that is named again."""
+        why = "named more than once; read once, so that its rows do not count twice"
+        self.troubles.append(Trouble(str(path), "whole file", why))
+
+    def unusable(self, path: Path, error: InputError) -> None:
+        """Note a file that could not be used."""
+        why = str(error).removeprefix(f"{path}: ")
+        self.troubles.append(Trouble(str(path), "whole file", why))
+        self.about.append({"file": str(path), "format": None, "rows": 0, "troubles": None})
 
 
 def read(
@@ -101,44 +139,25 @@ def read(
       InputError: no file could be used, files of two kinds of tables, or cells given that the table
         does not have.
     """
-    results: list[tuple[str, Result]] = []
-    files: list[dict[str, Any]] = []
-    troubles: list[Trouble] = []
+    files = _Files([], [], [])
     seen: set[Path] = set()
     for path in paths:
         if path.resolve() in seen:
-            troubles.append(
-                Trouble(
-                    str(path),
-                    "whole file",
-                    "named more than once; read once, so that its rows do not count twice",
-                )
-            )
+            files.twice(path)
             continue
         seen.add(path.resolve())
         try:
-            name, result = formats.parse(Source.of(path), format)
+            files.take(path, *formats.parse(Source.of(path), format))
         except InputError as error:
             if len(paths) == 1:
                 raise
-            troubles.append(Trouble(str(path), "whole file", str(error).removeprefix(f"{path}: ")))
-            files.append({"file": str(path), "format": None, "rows": 0, "troubles": None})
-            continue
-        results.append((name, result))
-        troubles += result.troubles
-        about = {
-            "file": str(path),
-            "format": name,
-            "rows": len(result.rows),
-            "troubles": len(result.troubles) + result.unnamed,
-        }
-        files.append(about | result.details)
-    if not results:
+            files.unusable(path, error)
+    if not files.results:
         raise InputError(
-            "; ".join(f"{t.file}: {t.reason}" for t in troubles[:3])
+            "; ".join(f"{t.file}: {t.reason}" for t in files.troubles[:3])
             or "no file given; name one or more logs or profiles"
         )
-    return together(results, files, troubles, given or {})
+    return together(files.results, files.about, files.troubles, given or {})
 
 
 def _table(results: Sequence[tuple[str, Result]]) -> str:
@@ -176,27 +195,34 @@ def together(
             whole = _with_given({"source": Path(result.file).name} | cells, given, table)
             rows.append(with_shape(whole) if table == TRACES else whole)
             origin.append((result.file, line))
+    unusable = _unusable(table, rows, origin)
+    return Imported(table, rows, origin, files, troubles, _needed(table, rows), unusable)
+
+
+def _needed(table: str, rows: list[dict[str, str]]) -> dict[str, list[int]]:
+    """Column → rows that are blank there and cannot be used so."""
     needed: dict[str, list[int]] = {}
     for i, row in enumerate(rows):
-        for name in NEEDED[table]:
-            if not row.get(name):
-                needed.setdefault(name, []).append(i)
-        for name in _open_degrees(row) if table == TRACES else ():
+        blank = [name for name in NEEDED[table] if not row.get(name)]
+        for name in (*blank, *(_open_degrees(row) if table == TRACES else ())):
             needed.setdefault(name, []).append(i)
-    return Imported(table, rows, origin, files, troubles, needed, _unusable(table, rows, origin))
+    return needed
 
 
 def _open_degrees(row: dict[str, str]) -> tuple[str, ...]:
     """Blank degrees without which a row's layout is unknown, or cannot multiply to its devices;
     "dp" alone where nothing is known of it."""
+    devices = row.get("n_accel")
     if not any(row.get(n) for n in (*LAYOUT, "zero_stage")):
-        return ("dp",) if row.get("n_accel") != "1" else ()
+        return ("dp",) if devices != "1" else ()
     try:
         layout(Row("", 0, row))
         return ()
     except ValueError:
-        blank = tuple(n for n in LAYOUT if not row.get(n)) if row.get("n_accel") else ()
-        return ("dp",) if len(blank) == len(LAYOUT) else blank
+        blank = tuple(n for n in LAYOUT if not row.get(n))
+    if blank == LAYOUT and devices:
+        return ("dp",)
+    return blank if devices else ()
 
 
 def _with_given(row: dict[str, str], given: Mapping[str, str], table: str) -> dict[str, str]:
@@ -209,7 +235,7 @@ def _with_given(row: dict[str, str], given: Mapping[str, str], table: str) -> di
     ]
     row = row | dict(given)
     if other and table == TRACES:
-        row["note"] = "; ".join([row["note"], *other] if row.get("note") else other)
+        row["note"] = "; ".join(filter(None, [row.get("note"), *other]))
     return row
 
 
@@ -241,19 +267,19 @@ def save(imported: Imported, path: Path) -> None:
       InputError: the folder does not exist, or collectives as Parquet.
     """
     if imported.table == TRACES:
-        extra = [name for name in PROFILE_COLUMNS if any(name in row for row in imported.rows)]
-        names = tuple(c.name for c in COLUMNS) + tuple(extra)
-        write(
-            TraceTable(
-                names,
-                tuple(Row(str(path), i + 2, row) for i, row in enumerate(imported.rows)),
-                (),
-                (),
-                (),
-            ),
-            path,
-        )
-        return
+        _save_traces(imported, path)
+    else:
+        _save_collectives(imported, path)
+
+
+def _save_traces(imported: Imported, path: Path) -> None:
+    extra = (name for name in PROFILE_COLUMNS if any(name in row for row in imported.rows))
+    names = (*(c.name for c in COLUMNS), *extra)
+    rows = tuple(Row(str(path), i + 2, row) for i, row in enumerate(imported.rows))
+    write(TraceTable(names, rows, (), (), ()), path)
+
+
+def _save_collectives(imported: Imported, path: Path) -> None:
     if path.suffix == ".parquet":
         raise InputError(f"{path}: tables of collectives are CSV files; name a .csv file")
     if not path.parent.is_dir():
