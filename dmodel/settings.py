@@ -131,9 +131,10 @@ def _word(name: str, text: str) -> str:
     return text
 
 
-def unknown(name: str) -> str:
-    """Text of the error about a name that is neither a column nor a setting."""
-    every = [*BY_NAME, *KNOWN]
+def unknown(name: str, more: Sequence[str] = ()) -> str:
+    """Text of the error about a name that is neither a column nor a setting; more: other columns
+    that will do."""
+    every = list(dict.fromkeys([*BY_NAME, *more, *KNOWN]))
     close = nearest(name, every)
     hint = f"nearest: {', '.join(close)}" if close else f"known: {', '.join(every)}"
     return f"unknown name {name!r}; {hint}. `dmodel catalog settings` lists all with their meaning"

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from calibration.collect.machine import accelerator_name
 from calibration.micro.schema import COLLECTIVE
 from calibration.traces.schema import BY_NAME, Column, base_precision, parse_number, spelled
+from dmodel.settings import text_of
 
 PROFILE_COLUMNS = ("compute_s", "communication_s", "exposed_communication_s", "idle_s")
 """Additions to the format of traces where a profile tells them: seconds of one step and device."""
@@ -201,15 +202,18 @@ def of_some_layers(some: int) -> str:
     return f"recomputes {some} layers of each stage in full: left blank"
 
 
-def noted_in_host_memory(some: int | None, layers: int | None) -> list[str]:
-    """The note that activations of some layers wait in the host's memory, as rows are read by it
-    (`checkpoints.OF_LAYERS`).
+def in_host_memory(some: int | None, layers: int | None) -> tuple[str, list[str]]:
+    """Cell of `set` and remark for activations of some layers that wait in the host's memory.
 
-    >>> noted_in_host_memory(40, 80), noted_in_host_memory(None, 80)
-    (['activations of 40 of 80 layers kept in host memory'], [])
+    >>> in_host_memory(40, 80), in_host_memory(None, 80)
+    (('offload=0.5', ['activations of 40 of 80 layers kept in host memory']), ('', []))
     """
-    of = f" of {layers}" if layers else ""
-    return [f"activations of {some}{of} layers kept in host memory"] if some else []
+    if not some:
+        return "", []
+    if not layers:
+        return "", [f"activations of {some} layers kept in host memory: not read, of how many?"]
+    said = f"activations of {some} of {layers} layers kept in host memory"
+    return text_of({"offload": min(some / layers, 1.0)}), [said]
 
 
 def truth(text: Any) -> bool | None:

@@ -10,7 +10,8 @@ from typing import Any
 from calibration.importers.found import Result, count, counted, nonzero, number, truth
 from calibration.importers.source import Source
 from calibration.importers.steps import Step, numbered, seconds_of, summary
-from calibration.traces.checkpoints import POLICIES
+from dmodel.catalog.stack import stack
+from dmodel.settings import text_of
 
 NAME, STACK = "maxtext", "maxtext"
 SIGN = re.compile(r"completed step: \S+?, seconds:")
@@ -51,19 +52,18 @@ QKV, FUSED_QKV, INPUTS = (
     ("qkv_proj",),
     "decoder_layer_input",
 )
-RESULTS = {
-    "q, k, v": QKV,
-    "attention outputs": ("context",),
-    "results of the output projection": ("out_proj",),
-}
-"""How notes name results inside a layer (`checkpoints.KEPT`) → settings that place them under
+RESULTS = {"qkv": QKV, "core": ("context",), "out": ("out_proj",)}
+"""Results inside a layer, as `recompute_keeps` names them → parameters that place them under
 `remat_policy: custom`."""
 
 UNNAMED = (
     "mlpwi mlpwi_0 mlpwi_1 mlpwo moe_mlpwi moe_mlpwi_0 moe_mlpwi_1 moe_mlpwo mla_q mla_kv "
     "attention_out engram"
 ).split()
-"""Such settings of results that no note is made of (MaxText's `configs/base.yml`)."""
+"""Such parameters of results that are not read (MaxText's `configs/base.yml`)."""
+
+Again = tuple[str | None, dict[str, Any], list[str]]
+"""What is recomputed: the column's word, settings beside it, remarks."""
 
 
 TOLD = ((_DEVICES, "devices"), (_PARAMETERS, "billions"))
@@ -182,8 +182,8 @@ def described(config: Config) -> tuple[dict[str, Any], list[str]]:
         "precision": _precision(config),
         "attention": _attention(config),
     }
-    cells["recompute"], notes = _recompute(config.get("remat_policy"), config)
-    return cells, notes
+    cells["recompute"], again, notes = _recompute(config.get("remat_policy"), config)
+    return cells | {"set": text_of(again)}, notes
 
 
 def _data_parallel(degrees: Degrees, devices: int | None) -> int | None:
@@ -250,76 +250,66 @@ POLICY_WORDS = {"full": "full", "minimal": "selective", "none": "none", "": "non
 matrix products but not the core of attention."""
 
 
-def _recompute(policy: str | None, config: Config | None = None) -> tuple[str | None, list[str]]:
-    """The word for a policy, and a remark. Others that are known (`checkpoints.POLICIES`) go into
-    the note, which rows are read by, and so does what single settings say under `custom`."""
+def _recompute(policy: str | None, config: Config | None = None) -> Again:
+    """What a policy recomputes. Those that the stack's facts know are settings by name, and what
+    single parameters say under `custom` are settings too."""
     if policy is None:
-        return None, []
+        return None, {}, []
     if policy in POLICY_WORDS:
-        return POLICY_WORDS[policy], []
+        return POLICY_WORDS[policy], {}, []
     if policy == "custom" and config:
         return _custom(config)
-    if policy in POLICIES:
-        return "selective", [f"remat_policy {policy}"]
-    return None, [f"remat_policy {policy[:40]}: recompute left blank"]
+    if policy in stack(STACK).asks("recompute_policy"):
+        return "selective", {"recompute_policy": policy}, []
+    return None, {}, [f"remat_policy {policy[:40]}: recompute left blank"]
 
 
-def _custom(config: Config) -> tuple[str | None, list[str]]:
-    """What single settings keep of a layer, beside its input: `device`, in the host's memory
+def _custom(config: Config) -> Again:
+    """What single parameters keep of a layer, beside its input: `device`, in the host's memory
     (`offload`), or by default not (`remat`).
 
     A result is said to be in one place: left blank are parts of q, k and v, or these in both
-    places, and what notes have no words for.
+    places, and results that are not read.
     """
     where = _where(config)
     told = all(len(found) == 1 and found <= PLACES for found in where.values())
     if not told or _places(config, UNNAMED) != {"remat"}:
-        return None, [_unread(config)]
-    kept = [said for said, found in where.items() if found != {"remat"}]
-    hosted = [said for said in kept if where[said] == {"offload"}]
-    inputs = ["layer inputs"] if _places(config, [INPUTS]) == {"offload"} else []
-    return _kept(kept, hosted, hosted + inputs)
+        return None, {}, [_unread(config)]
+    kept = [name for name, found in where.items() if found != {"remat"}]
+    hosted = [name for name in kept if where[name] == {"offload"}]
+    again: dict[str, Any] = {"recompute_keeps": kept} if kept else {}
+    if _places(config, [INPUTS]) == {"offload"}:
+        again["offload_inputs"] = 1.0
+    if hosted:
+        again["offload_results"] = 1.0
+    part = hosted and hosted != kept
+    notes = [f"in host memory {', '.join(hosted)} alone, read as all that is kept"] if part else []
+    return ("selective" if kept else "full"), again, notes
 
 
 PLACES = {"remat", "device", "offload"}
 
 
 def _places(config: Config, names: Iterable[str]) -> set[str]:
-    """Where some settings put what they stand for."""
+    """Where some parameters put what they stand for."""
     return {config.get(name, "remat").strip("'\"").lower() for name in names}
 
 
 def _where(config: Config) -> dict[str, set[str]]:
-    """Where each result that notes have a word for is kept."""
+    """Where each of `RESULTS` is kept."""
     if "fused_qkv" in config:
         fused = truth(config["fused_qkv"])
     else:
         fused = _places(config, FUSED_QKV) != {"remat"}
     return {
-        said: _places(config, FUSED_QKV if names == QKV and fused else names)
-        for said, names in RESULTS.items()
+        name: _places(config, FUSED_QKV if names == QKV and fused else names)
+        for name, names in RESULTS.items()
     }
 
 
 def _unread(config: Config) -> str:
-    """The remark on settings that notes have no words for."""
+    """The remark on parameters that are not read."""
     names = (*QKV, *FUSED_QKV, "context", "out_proj", *UNNAMED)
     held = [name for name in names if _places(config, [name]) != {"remat"}]
     listed = ", ".join(f"{name} {config[name][:10]}" for name in held)
     return f"remat_policy custom: {listed}: recompute left blank"
-
-
-def _kept(kept: list[str], hosted: list[str], host: list[str]) -> tuple[str, list[str]]:
-    """Word and remark for results that are kept, those of them in the host's memory, and all that
-    is there."""
-    waits = f"{_listed(host)} kept in host memory"
-    if kept and hosted == kept:
-        return "selective", [f"{waits}, the rest recomputed"]
-    in_host = [waits] if host else []
-    if not kept:
-        return "full", in_host
-    return "selective", [f"{_listed(kept)} kept, the rest recomputed", *in_host]
-
-
-def _listed(words: list[str]) -> str:
-    return " and ".join(part for part in (", ".join(words[:-1]), *words[-1:]) if part)

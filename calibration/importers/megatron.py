@@ -11,8 +11,8 @@ from calibration.importers.found import (
     Result,
     count,
     counted,
+    in_host_memory,
     nonzero,
-    noted_in_host_memory,
     number,
     of_some_layers,
     switch,
@@ -210,7 +210,8 @@ def described(a: Arguments) -> tuple[dict[str, Any], list[str]]:
         "zero_stage": _zero(a),
     }
     cells["recompute"], notes = _recompute(a, cells["n_layers"], cells["pp"] or 1)
-    return cells, notes + _offloaded(a, cells["n_layers"])
+    cells["set"], waits = in_host_memory(_layers_offloaded(a), cells["n_layers"])
+    return cells, notes + waits
 
 
 def _shape(a: Arguments, cells: dict[str, Any]) -> dict[str, Any]:
@@ -306,11 +307,11 @@ def _layers_of_stages(a: Arguments) -> int | None:
     return count(a.get("recompute_num_layers", a.get("activations_checkpoint_num_layers")))
 
 
-def _offloaded(a: Arguments, layers: int | None) -> list[str]:
+def _layers_offloaded(a: Arguments) -> int | None:
     """Layers whose activations are offloaded: their number alone switches it on, unless the dump
     says that all or activations are off."""
     off = any(
         truth(a.get(name)) is False and name in a
         for name in ("cpu_offloading", "cpu_offloading_activations")
     )
-    return [] if off else noted_in_host_memory(count(a.get("cpu_offloading_num_layers")), layers)
+    return None if off else count(a.get("cpu_offloading_num_layers"))

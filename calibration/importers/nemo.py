@@ -14,8 +14,8 @@ from calibration.importers.found import (
     Result,
     count,
     counted,
+    in_host_memory,
     nonzero,
-    noted_in_host_memory,
     number,
     of_some_layers,
     switch,
@@ -191,7 +191,8 @@ def described(config: settings.Settings) -> tuple[dict[str, Any], list[str]]:
         "zero_stage": _zero(told.get("fsdp"), told.get("optim.name")),
     }
     cells["recompute"], notes = _recompute(told)
-    return cells, notes + _offloaded(told, cells["n_layers"])
+    cells["set"], waits = _offloaded(told, cells["n_layers"])
+    return cells, notes + waits
 
 
 class _Told(Mapping[str, str]):
@@ -286,12 +287,12 @@ def _layers_of_stages(told: _Told) -> int | None:
     return count(told.get("activations_checkpoint_num_layers"))
 
 
-def _offloaded(told: _Told, layers: int | None) -> list[str]:
-    """The note of layers whose activations are offloaded, where that is switched on."""
+def _offloaded(told: _Told, layers: int | None) -> tuple[str, list[str]]:
+    """Setting and note of layers whose activations are offloaded, where that is switched on."""
     excluded = truth(told.get("cpu_offloading_activations") or "True") is False
     if excluded or not truth(told.get("cpu_offloading")):
-        return []
-    return noted_in_host_memory(_layers_offloaded(told, layers), layers)
+        return "", []
+    return in_host_memory(_layers_offloaded(told, layers), layers)
 
 
 def _layers_offloaded(told: _Told, layers: int | None) -> int | None:

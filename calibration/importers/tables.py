@@ -21,11 +21,13 @@ from calibration.importers.found import (
 from calibration.importers.source import Source
 from calibration.micro.schema import COLLECTIVE
 from calibration.traces import COLUMNS, TraceTable, write
-from calibration.traces.layout import layout
+from calibration.traces.questions import from_catalog, question_of
 from calibration.traces.reader import problems
 from calibration.traces.schema import SHAPE
-from calibration.traces.shapes import from_catalog
 from calibration.traces.table import Row
+from dmodel.question import degrees
+from dmodel.recomputation import CHOICES
+from dmodel.settings import ALIASES, KNOWN, parse, shown, text_of, unknown, value_of
 from dmodel.types import InputError
 
 NEEDED = {
@@ -37,6 +39,9 @@ NEEDED = {
 LAYOUT = ("dp", "tp", "pp")
 LOGGED = ("n_layers", "d_model", "d_ff", "gated_mlp", "n_heads", "n_kv_heads")
 """Columns of a shape that logs tell; one that is blank asks the catalog."""
+
+AGAIN = ("recompute", "recompute_policy", *CHOICES)
+"""Columns and settings of which one says what is recomputed: a given one is in place of all."""
 
 
 class Imported(NamedTuple):
@@ -61,38 +66,62 @@ class Imported(NamedTuple):
 
 
 def settings(pairs: Sequence[str]) -> dict[str, str]:
-    """`column=value` of the command line as cells.
+    """`name=value` of the command line as cells; what is no column goes into `set`.
 
     Raises:
-      InputError: no such column, or a value that it does not allow.
+      InputError: neither a column nor a setting, or a value that it does not allow.
+
+    >>> settings(["precision=FP8", "graphed=1"])
+    {'precision': 'fp8', 'set': 'graphed=1'}
     """
     found: dict[str, str] = {}
     for pair in pairs:
         name, text = _setting(pair)
-        if found.get(name, text) != text:
-            raise InputError(f"--set {name} is given twice, as {found[name]} and {text}; give one")
-        found[name] = text
-    return found
+        for each, value in _flat({name: text}).items():
+            if found.get(each, value) != value:
+                raise InputError(
+                    f"--set {each} is given twice, as {found[each]} and {value}; give one"
+                )
+            found[each] = value
+    return _cells(found)
 
 
 def _setting(pair: str) -> tuple[str, str]:
-    """Name and text of one cell."""
+    """Name and text of a cell, or of one setting."""
     name, equals, value = (part.strip() for part in pair.partition("="))
-    kind = TRACES if column(name, TRACES) else COLLECTIVES
-    if not equals or column(name, kind) is None:
-        raise InputError(
-            f"--set {pair}: expected column=value with a column of the format: "
-            f"{', '.join(c.name for c in COLUMNS)}"
-        )
-    text, why = cell(name, value, kind)
-    if why:
-        raise InputError(f"--set {pair}: {why}")
-    if not text:
+    name = ALIASES.get(name, name)
+    if not equals or not name:
+        raise InputError(f"--set {pair}: expected name=value, such as --set model=llama-3-8b")
+    if not value:
         raise InputError(
             f"--set {pair}: no value given; expected {name}=value (was a variable of the "
             "shell empty?)"
         )
-    return name, text
+    kind = TRACES if column(name, TRACES) else COLLECTIVES
+    if column(name, kind):
+        text, why = cell(name, value, kind)
+        if why:
+            raise InputError(f"--set {pair}: {why}")
+        return name, text
+    if name not in KNOWN:
+        raise InputError(f"--set {pair}: {unknown(name, [c.name for c in COLUMNS])}")
+    try:
+        return name, shown(value_of(name, value))
+    except InputError as error:
+        raise InputError(f"--set {pair}: {error}") from None
+
+
+def _flat(cells: Mapping[str, str]) -> dict[str, str]:
+    """Cells with each setting of `set` under its own name."""
+    said = {name: shown(value) for name, value in parse(cells.get("set", "")).items()}
+    return {**{name: text for name, text in cells.items() if name != "set"}, **said}
+
+
+def _cells(flat: Mapping[str, str]) -> dict[str, str]:
+    """Cells again, settings together in `set`."""
+    cells = {name: text for name, text in flat.items() if name not in KNOWN}
+    said = text_of({name: text for name, text in flat.items() if name in KNOWN})
+    return cells | ({"set": said} if said else {})
 
 
 class _Files(NamedTuple):
@@ -213,27 +242,29 @@ def _open_degrees(row: dict[str, str]) -> tuple[str, ...]:
     """Blank degrees without which a row's layout is unknown, or cannot multiply to its devices;
     "dp" alone where nothing is known of it."""
     devices = row.get("n_accel")
-    if not any(row.get(n) for n in (*LAYOUT, "zero_stage")):
+    blank = tuple(n for n in LAYOUT if not row.get(n))
+    if blank == LAYOUT and row.get("zero_stage") != "3":
         return ("dp",) if devices != "1" else ()
     try:
-        layout(Row("", 0, row))
+        degrees(question_of(Row("", 0, row)))
         return ()
-    except ValueError:
-        blank = tuple(n for n in LAYOUT if not row.get(n))
-    if blank == LAYOUT and devices:
-        return ("dp",)
-    return blank if devices else ()
+    except InputError:
+        open_ = ("dp",) if blank == LAYOUT else blank
+    return open_ if devices else ()
 
 
 def _with_given(row: dict[str, str], given: Mapping[str, str], table: str) -> dict[str, str]:
-    """A row with the cells that a person gave; where the file says something else, the note keeps
-    it."""
+    """A row with the cells and settings that a person gave; where the file says something else, the
+    note keeps it."""
+    was, now = _flat(row), _flat(given)
+    gone = [name for name in AGAIN if name in was and name not in now and set(AGAIN) & set(now)]
     other = [
-        f"{name} given in place of {row[name]}"
-        for name, value in given.items()
-        if row.get(name, value) != value and name != "note"
+        f"{name} given in place of {was[name]}"
+        for name, value in now.items()
+        if was.get(name, value) != value and name != "note"
     ]
-    row = row | dict(given)
+    other += [f"{name} {was[name]} left out" for name in gone]
+    row = _cells({name: text for name, text in (was | now).items() if name not in gone})
     if other and table == TRACES:
         row["note"] = "; ".join(filter(None, [row.get("note"), *other]))
     return row
@@ -242,6 +273,8 @@ def _with_given(row: dict[str, str], given: Mapping[str, str], table: str) -> di
 def with_shape(row: dict[str, str]) -> dict[str, str]:
     """A row whose blank shape is that of its model, where the catalog has it; the note says so."""
     blank = from_catalog(row, LOGGED)
+    # how long sequences were is the run's, not the model's
+    blank.pop("seq_len", None)
     if not blank:
         return row
     note = "; ".join(

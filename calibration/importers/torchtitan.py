@@ -12,6 +12,7 @@ from calibration.importers import settings
 from calibration.importers.found import Result, count, counted, nonzero, number
 from calibration.importers.source import Line, Source
 from calibration.importers.steps import LONGEST, SHORTEST, Step, numbered, summary
+from dmodel.settings import text_of
 
 NAME, STACK = "torchtitan", "torchtitan"
 SIGN = re.compile(r"step:\s*\S+\s+loss:.*\b(?:tps|wps):")
@@ -215,7 +216,7 @@ def described(log: _Log) -> tuple[dict[str, Any], list[str]]:
     mesh = _degrees(config, told, batch, local)
     layout = _layout_told(log)
     dp = _data_parallel(mesh) if layout else None
-    recompute, notes = _recompute(config, told)
+    recompute, again = _recompute(config, told)
     cells: dict[str, Any] = {n: mesh[n] for n in ("tp", "pp", "cp", "ep")} if layout else {}
     cells |= shape(told.get("shape", {}))
     cells |= {
@@ -230,8 +231,9 @@ def described(log: _Log) -> tuple[dict[str, Any], list[str]]:
         "global_batch": batch or (local * dp if local and dp else None),
         "precision": _precision(config),
         "recompute": recompute,
+        "set": text_of(again),
     }
-    return cells, [*_missing(log), *notes, *_unknown_device(told)]
+    return cells, [*_missing(log), *_unknown_device(told)]
 
 
 def _batches(config: settings.Settings, told: Facts) -> tuple[int | None, int | None]:
@@ -345,13 +347,11 @@ def _precision(config: settings.Settings) -> str | None:
     return words.get(config.get("training.mixed_precision_param", ""))
 
 
-def _recompute(config: settings.Settings, told: Facts) -> tuple[str | None, list[str]]:
-    """The word for what is recomputed, and a remark; of whole layers "selective" is not said, since
-    that is the word of checkpoints by operator."""
+def _recompute(config: settings.Settings, told: Facts) -> tuple[str | None, dict[str, float]]:
+    """The word for what is recomputed, or the share of the layers; of whole layers "selective" is
+    not said, since that is the word of checkpoints by operator."""
     mode = told.get("recompute") or config.get("activation_checkpoint.mode")
-    every = config.get("activation_checkpoint.selective_ac_option", "")
-    if mode == "selective" and every.isdigit() and int(every):
-        if int(every) == 1:
-            return "full", []
-        return None, [f"1 of {int(every)} layers recomputed"]
-    return (mode if mode in ("none", "selective", "full") else None), []
+    every = count(config.get("activation_checkpoint.selective_ac_option"))
+    if mode == "selective" and every:
+        return ("full", {}) if every == 1 else (None, {"recompute_layers": 1.0 / every})
+    return (mode if mode in ("none", "selective", "full") else None), {}
