@@ -98,17 +98,23 @@ def _setting(pair: str) -> tuple[str, str]:
             "shell empty?)"
         )
     kind = TRACES if column(name, TRACES) else COLLECTIVES
-    if column(name, kind):
-        text, why = cell(name, value, kind)
-        if why:
-            raise InputError(f"--set {pair}: {why}")
-        return name, text
-    if name not in KNOWN:
-        raise InputError(f"--set {pair}: {unknown(name, [c.name for c in COLUMNS])}")
     try:
-        return name, shown(value_of(name, value))
+        return name, _of_column(name, value, kind) if column(name, kind) else _of_set(name, value)
     except InputError as error:
         raise InputError(f"--set {pair}: {error}") from None
+
+
+def _of_column(name: str, value: str, table: str) -> str:
+    text, why = cell(name, value, table)
+    if why:
+        raise InputError(why)
+    return text_of(parse(text)) if name == "set" else text
+
+
+def _of_set(name: str, value: str) -> str:
+    if name not in KNOWN:
+        raise InputError(unknown(name, [c.name for c in COLUMNS]))
+    return shown(value_of(name, value))
 
 
 def _flat(cells: Mapping[str, str]) -> dict[str, str]:
