@@ -3,7 +3,8 @@
 import csv
 from pathlib import Path
 
-from calibration.traces import never_recompute, read, to_cases
+from calibration.traces import read, to_cases
+from dmodel.resolve import never_recompute
 
 GOOD = {
     "source": "test",

@@ -277,14 +277,11 @@ def _custom(config: Config) -> Again:
         return None, {}, [_unread(config)]
     kept = [name for name, found in where.items() if found != {"remat"}]
     hosted = [name for name in kept if where[name] == {"offload"}]
-    again: dict[str, Any] = {"recompute_keeps": kept} if kept else {}
-    if _places(config, [INPUTS]) == {"offload"}:
-        again["offload_inputs"] = 1.0
-    if hosted:
-        again["offload_results"] = 1.0
+    inputs = _places(config, [INPUTS]) == {"offload"}
+    again = {"recompute_keeps": kept, "offload_inputs": inputs, "offload_results": bool(hosted)}
     part = hosted and hosted != kept
     notes = [f"in host memory {', '.join(hosted)} alone, read as all that is kept"] if part else []
-    return ("selective" if kept else "full"), again, notes
+    return ("selective" if kept else "full"), {n: v for n, v in again.items() if v}, notes
 
 
 PLACES = {"remat", "device", "offload"}
