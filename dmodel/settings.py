@@ -7,19 +7,19 @@ word of `WORDS`, or a leaf of the model or the plan.
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from dmodel.catalog.loader import nearest
 from dmodel.columns import BY_NAME, base_precision, parse_number
+from dmodel.layouts import STAGES
 from dmodel.question import TUNINGS, Question
 from dmodel.recomputation import MODULES, RESULTS, SELECTIVE
-from dmodel.layouts import STAGES
-from dmodel.records.layout import SCHEDULES
-from dmodel.records.model import Model
-from dmodel.records.plan import LEAVES
+from dmodel.records import LEAVES, SCHEDULES, Layout, Model, Precision, Software
 from dmodel.types import InputError
 
 NOTHING = "nothing"
@@ -131,10 +131,29 @@ def _word(name: str, text: str) -> str:
     return text
 
 
-def unknown(name: str, more: Sequence[str] = ()) -> str:
-    """Text of the error about a name that is neither a column nor a setting; more: other columns
-    that will do."""
-    every = list(dict.fromkeys([*BY_NAME, *more, *KNOWN]))
+@lru_cache(maxsize=1)
+def _leaf_meanings() -> dict[str, str]:
+    """Meaning of every leaf, from its line in the docstring of its record."""
+    records = (Model, Layout, Precision, Software)
+    text = "\n".join(inspect.getdoc(record) or "" for record in records)
+    lines = re.findall(r"^  (\w+(?:, \w+)*): (.+(?:\n    .+)*)", text, re.MULTILINE)
+    return {
+        name: " ".join(meaning.split()) for names, meaning in lines for name in names.split(", ")
+    }
+
+
+def described(name: str) -> dict[str, str]:
+    """A setting for people: name, kind of its value, what is allowed, meaning."""
+    word = WORDS.get(name)
+    meaning = word.meaning if word else _leaf_meanings().get(name, "")
+    kind = kind_of(name)
+    allowed = ", ".join(word.allowed) if word else ""
+    return {"name": name, "kind_of_value": kind, "allowed": allowed, "meaning": meaning}
+
+
+def unknown(name: str) -> str:
+    """Text of the error about a name that is neither a column nor a setting."""
+    every = [*BY_NAME, *KNOWN]
     close = nearest(name, every)
     hint = f"nearest: {', '.join(close)}" if close else f"known: {', '.join(every)}"
     return f"unknown name {name!r}; {hint}. `dmodel catalog settings` lists all with their meaning"
@@ -248,3 +267,13 @@ def changed(question: Question, named: Mapping[str, Any]) -> Question:
         columns={**question.columns, **found.columns},
         settings={**question.settings, **found.settings},
     )
+
+
+def markdown() -> str:
+    """All settings as a Markdown table, for the documentation."""
+    lines = ["| setting | kind | meaning |", "| --- | --- | --- |"]
+    for each in map(described, KNOWN):
+        words = f" ({each['allowed']})" if each["allowed"] else ""
+        meaning = each["meaning"].rstrip(".") + words
+        lines.append(f"| {each['name']} | {each['kind_of_value']} | {meaning} |")
+    return "\n".join(lines)

@@ -23,7 +23,7 @@ from calibration.micro.schema import COLLECTIVE
 from calibration.traces import COLUMNS, TraceTable, write
 from calibration.traces.questions import from_catalog, question_of
 from calibration.traces.reader import problems
-from calibration.traces.schema import SHAPE
+from calibration.traces.schema import SHAPE, misspelled
 from calibration.traces.table import Row
 from dmodel.question import degrees
 from dmodel.recomputation import CHOICES
@@ -113,7 +113,8 @@ def _of_column(name: str, value: str, table: str) -> str:
 
 def _of_set(name: str, value: str) -> str:
     if name not in KNOWN:
-        raise InputError(unknown(name, [c.name for c in COLUMNS]))
+        near = misspelled([name]).get(name)
+        raise InputError(unknown(name) + (f"; nearest column: {near}" if near else ""))
     return shown(value_of(name, value))
 
 
