@@ -212,7 +212,7 @@ def part(question: Question, said: list[Assumption]) -> Part:
     leaves |= _stages(question, at, layout["interleave"], found.values, model, said)
     leaves |= layout | _fixed(question, said)
     return Part(
-        system=_system(question, chip, found.values, said),
+        system=_system(question, question.text("accelerator"), found.values, said),
         model=model,
         leaves=leaves,
         schedule=_schedule(found.values, layout["interleave"]),
@@ -444,7 +444,7 @@ def system_of(question: Question) -> Cluster:
     at = degrees(question)
     chip = canonical("chips", question.text("accelerator"))
     found = _applied(question, words(question, at, chip), first=True)
-    return _system(question, chip, found.values, [])
+    return _system(question, question.text("accelerator"), found.values, [])
 
 
 @lru_cache(maxsize=4096)

@@ -54,6 +54,12 @@ class Stack(NamedTuple):
         """The variant as a release, None where it is none."""
         return release_of(self.variant)
 
+    def asks(self, name: str) -> set[str]:
+        """Words of a setting that conditions of its facts ask for, such as its policies of
+        recomputation."""
+        asked = [fact.when.get(name, ()) for fact in self.facts]
+        return {word for each in asked for word in ([each] if isinstance(each, str) else each)}
+
 
 class File(NamedTuple):
     """One file of facts as it is read."""
