@@ -192,10 +192,10 @@ def part(question: Question, said: list[Assumption]) -> Part:
       InputError: it has no shape, its degrees do not fit the devices, or its machine is unknown.
     """
     shape.check(question)
-    at = degrees(question)
     if wrong := checks.problems(question):
         place = f"{question.where}: " if question.where else ""
         raise InputError(place + "; ".join(wrong))
+    at = degrees(question)
     chip = canonical("chips", question.text("accelerator"))
     known = words(question, at, chip)
     said.extend(at.assumed)

@@ -4,7 +4,11 @@ import csv
 from pathlib import Path
 
 from calibration.traces import read, to_cases
-from dmodel.resolve import never_recompute
+from calibration.traces.questions import completed, question_of
+from calibration.traces.table import Row
+from dmodel.question import Question
+from dmodel.resolve import Resolved, never_recompute, resolve
+from dmodel.settings import changed
 
 GOOD = {
     "source": "test",
@@ -57,3 +61,29 @@ def table_file(
 def one_case(folder: Path, **changes: str):
     """The record of the good row, changed."""
     return to_cases(read(table_file(folder, changes), require_time=False), never_recompute)
+
+
+def asked(**changes: str) -> Question:
+    """The question of the good row, changed."""
+    return question_of(completed(Row("test", 2, {**GOOD, **changes})))
+
+
+def answered(**changes: str) -> Resolved:
+    """Its records; recomputed is what it says, or its stack."""
+    return resolve(asked(**changes), never_recompute)
+
+
+def job(stack: str, model: str, accelerator: str, precision: str = "bf16", **said) -> Resolved:
+    """A job on 64 devices as somebody states it who leaves all else open.
+
+    Args:
+      said: columns and settings.
+    """
+    start = {"stack": stack, "model": model, "accelerator": accelerator, "precision": precision}
+    words = {**start, "n_accel": 64, "global_batch": 128, **said}
+    return resolve(changed(Question({}), words), never_recompute)
+
+
+def told(found: Resolved) -> str:
+    """All that is assumed, a line each."""
+    return "\n".join(map(str, found.assumptions))

@@ -8,7 +8,6 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from calibration.traces.checkpoints import in_host_memory
 
 from calibration.importers import Source, formats
 from calibration.importers.settings import yaml

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import jax
 import pytest
-from calibration.traces.checkpoints import POLICIES, in_host_memory, kept_by
 from typer.testing import CliRunner
 
 from calibration import micro, traces

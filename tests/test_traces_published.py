@@ -9,10 +9,11 @@ import jax
 import numpy as np
 import pytest
 
-from calibration.traces import fingerprint, never_recompute, published, read, split, to_cases, write
+from calibration.traces import fingerprint, published, read, split, to_cases, write
 from dmodel import counts
 from dmodel.coefficients import SPECS
 from dmodel.profiles import load
+from dmodel.resolve import never_recompute
 from dmodel.types import InputError
 
 
@@ -67,7 +68,7 @@ def test_composed_rows_are_held_out_by_whole_cells():
 @pytest.mark.parametrize(("chip", "tflops"), [("A100-80GB", 96.0), ("H100-80GB", 173.0)])
 def test_long_sequences_of_llm_foundry_tell_the_rate_of_its_attention(chip, tflops):
     """What a token costs more at 32,768 than at 512, over causal products of two halves forward and
-    five backward (`traces.kernels`)."""
+    five backward ."""
     cases = to_cases(published(), never_recompute)
     labels, length = cases.labels, np.asarray(cases.model.seq_len)
     asked = (

@@ -48,8 +48,8 @@ def lines(path: str | Path) -> Lines:
 def expected() -> str:
     """The columns that every file must have, for messages."""
     return (
-        f"expected a header with the columns {', '.join(schema.REQUIRED)} and step_time_s or "
-        "tokens_per_s_per_accel"
+        f"expected a header with the columns {', '.join(schema.REQUIRED)}, model (or the shape: "
+        f"{', '.join(schema.SHAPE)}) and step_time_s or tokens_per_s_per_accel"
     )
 
 

@@ -54,6 +54,9 @@ COLUMNS: tuple[Column, ...] = (
 )
 
 BY_NAME: dict[str, Column] = {column.name: column for column in COLUMNS}
+REQUIRED: tuple[str, ...] = tuple(column.name for column in COLUMNS if column.required)
+"""Columns that a header must have beside a model's name, or its shape."""
+
 OF_WORDS = frozenset(c.name for c in COLUMNS if c.kind == "text" and c.allowed)
 """Columns whose words the format lists."""
 
@@ -89,9 +92,7 @@ def missing(header: Iterable[str], require_time: bool = True) -> list[str]:
     """Columns that a header lacks; one of step time and throughput will do, and a model's name in
     place of its shape."""
     present = set(header)
-    needed = [c.name for c in COLUMNS if c.required]
-    if "model" not in present:
-        needed += SHAPE
+    needed = REQUIRED if "model" in present else (*REQUIRED, *SHAPE)
     lacking = [name for name in needed if name not in present]
     if require_time and not present & {"step_time_s", "tokens_per_s_per_accel"}:
         lacking.append("step_time_s (or tokens_per_s_per_accel)")
