@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from dmodel import catalog, footprint, run
+from dmodel.asked import ask
 from dmodel.breakdown import TERMS, Breakdown
 from dmodel.coefficients import SPECS, default, from_unconstrained, to_unconstrained
 from dmodel.design import (
@@ -27,10 +28,15 @@ from dmodel.design import (
     space_bound,
 )
 from dmodel.design.bounds import arithmetic_floor, quiet
+from dmodel.design.favourable import BETTER
 from dmodel.design.front import undominated
 from dmodel.design.judge import rank_key
 from dmodel.footprint import LEAST
+from dmodel.question import Question
 from dmodel.records import Plan
+from dmodel.searching import space_of
+from dmodel.searching import stated as state
+from dmodel.settings import changed
 from dmodel.step import memory_use, step_time
 from dmodel.types import InputError
 from tests.stack_files import by_stage, job_of
@@ -316,6 +322,28 @@ def test_experts_with_ranks_that_tensor_parallelism_leaves_are_sharded_on_one_re
         for members, *_ in sampled(np.random.default_rng(0), p, splits[:6], 2, 200)
     ]
     assert max(stages) > 0.0
+
+
+@pytest.mark.parametrize(
+    ("stack", "precision", "model"),
+    [
+        ("nemo-launcher", "fp8", "llama-3-8b"),
+        ("automodel", "bf16", "mixtral-8x7b"),
+        ("ultrascale-playbook", "bf16", "llama-3-8b"),
+    ],
+)
+def test_no_plan_of_a_stack_undercuts_its_bound(stack, precision, model):
+    """Leaves that facts decide by ZeRO stage and ep, in all that a plan can vary."""
+    columns = {"n_accel": 64, "model": model, "global_batch": 512, "stack": stack}
+    question = changed(Question({}, system="H100-DGX"), {**columns, "precision": precision})
+    asked = ask(question)
+    found = space_of(asked, everything=True)
+    assert set(found.choices.stack.leaves) & set(BETTER)
+    p, draw = state(asked, found), np.random.default_rng(0)
+    splits = space.degrees(p.space)
+    some = [splits[i] for i in draw.choice(len(splits), 4)]
+    seen = [members[:, rows.INDEX["zero"]] for members, *_ in sampled(draw, p, some, 2, 300)]
+    assert len(set(np.concatenate(seen))) == len(found.choices.zero)
 
 
 def test_a_leaf_of_which_no_bound_is_known_must_not_differ_with_sharding():
