@@ -19,10 +19,10 @@ from dmodel.catalog.facts import Applied, Fact, Rule, apply
 from dmodel.catalog.loader import canonical
 from dmodel.catalog.stack import consequences
 from dmodel.catalog.systems import host_size, system_for
-from dmodel.records import LEAVES as PLAN_LEAVES
-from dmodel.records import Cluster, Model, Plan, leaf
 from dmodel.described import FIRST, described
 from dmodel.question import Assumption, Degrees, Question, degrees, words
+from dmodel.records import LEAVES as PLAN_LEAVES
+from dmodel.records import Cluster, Model, Plan, leaf
 from dmodel.types import Array, InputError
 
 OPERAND_BYTES = {
@@ -204,7 +204,7 @@ def part(question: Question, said: list[Assumption]) -> Part:
     asked = known | {n: v for n, v in first.values.items() if n != "recompute"} | layout
     asked["replicas"] = at.dp / layout["shard"]
     found = software(question, asked, first)
-    said.extend(Assumption(f.text, f.source, f.date) for f in found.facts)
+    said.extend(_as_assumption(f) for f in found.facts)
     question = _meant(question, first.values)
     model = shape.model(question, found.values, said)
     again = recomputation.again(question, found.values, model["n_experts"], said)
@@ -223,11 +223,20 @@ def part(question: Question, said: list[Assumption]) -> Part:
     )
 
 
+def _as_assumption(fact: Fact) -> Assumption:
+    return Assumption(fact.text, fact.source, fact.date, (*fact.sets, *fact.means))
+
+
 def _meant(question: Question, values: Mapping[str, Any]) -> Question:
     """The question with columns that facts say mean something else."""
     names = ["vocab", *(["recompute"] if question.text("recompute") else [])]
     changed = {name: values[name] for name in names if name in values}
     return question._replace(columns={**question.columns, **changed}) if changed else question
+
+
+def first_facts(question: Question, known: Mapping[str, Any]) -> Applied:
+    """Facts of the layout and the machine, rules evaluated."""
+    return _applied(question, known, first=True)
 
 
 @lru_cache(maxsize=1024)
@@ -279,9 +288,9 @@ def _layout(
     """Leaves of the layout, none of them open."""
     etp, ranks = question.number("etp") or 1.0, at.dp * at.tp * at.cp
     if at.ep > ranks:
-        said.append(Assumption(f"ep {at.ep:g} counted as dp·tp·cp = {ranks:g}"))
+        said.append(Assumption(f"ep {at.ep:g} counted as dp·tp·cp = {ranks:g}", about=("ep",)))
     if question.number("etp") is None and at.ep > 1.0 and at.tp > 1.0:
-        said.append(Assumption("etp blank: 1, experts are not split"))
+        said.append(Assumption("etp blank: 1, experts are not split", about=("etp",)))
     zero = _zero(question, values, said)
     return {
         "dp": at.dp,
@@ -306,14 +315,14 @@ def _filled(
     given, found = question.number(name), values.get(name)
     if given is not None:
         return given
-    said.append(Assumption(f"{name} blank: {found or 1.0:g}"))
+    said.append(Assumption(f"{name} blank: {found or 1.0:g}", about=(name,)))
     return float(found or 1.0)
 
 
 def _zero(question: Question, values: Mapping[str, Any], said: list[Assumption]) -> float:
     given = question.number("zero_stage")
     if given is None and "zero" not in values:
-        said.append(Assumption("zero_stage blank: 1"))
+        said.append(Assumption("zero_stage blank: 1", about=("zero_stage",)))
     return float(values.get("zero", 1.0 if given is None else given))
 
 
@@ -325,12 +334,12 @@ def _shard(
     if zero == 0.0:
         if written and written > 1.0:
             text = f"shard {written:g} not used: ZeRO stage 0 shards nothing"
-            said.append(Assumption(text))
+            said.append(Assumption(text, about=("shard",)))
         return 1.0
     if written is not None:
         return float(written)
     if at.dp > 1.0:
-        said.append(Assumption(f"shard blank: {at.dp:g}, all ranks of dp"))
+        said.append(Assumption(f"shard blank: {at.dp:g}, all ranks of dp", about=("shard",)))
     return at.dp
 
 
@@ -341,7 +350,7 @@ def _sequence_parallel(
     given = values.get("sp", question.number("sp"))
     if given is None:
         given = float(tp > 1.0)
-        said.append(Assumption(f"sp blank: {given:g}"))
+        said.append(Assumption(f"sp blank: {given:g}", about=("sp",)))
     return float(given)
 
 
@@ -363,7 +372,8 @@ def _stages(
     mean = (of.layers + of.n_mtp) / of.pp
     if found.said:
         text = f"the fullest stage holds {found.fullest:g} layers (mean {mean:.4g}), that with "
-        said.append(Assumption(f"{text}the head {found.last:g}: {found.said}"))
+        text += f"the head {found.last:g}: {found.said}"
+        said.append(Assumption(text, about=("stage_layers",)))
     return {
         "stage_excess": found.fullest - mean,
         "head_displaces": found.fullest - found.last,
@@ -492,7 +502,8 @@ def _fill_recompute(
     words_of = {(1.0, 0.0): "full", (0.0, 1.0): "selective", (0.0, 0.0): "none"}
     for i, *pair in zip(np.flatnonzero(open_), layers, attention, strict=True):
         name = words_of.get(tuple(map(float, pair)), f"{pair[0]:.2g} of the layers")
-        said[i].append(Assumption(f"recompute blank: {name}, the least that fits"))
+        text = f"recompute blank: {name}, the least that fits"
+        said[i].append(Assumption(text, about=("recompute",)))
     plan = cases.plan.having(recompute_layers=new_layers, recompute_attention=new_attention)
     return cases.replace(plan=recomputation.offloading(again, cases.model, plan))
 

@@ -13,8 +13,8 @@ from dmodel.catalog.loader import known_name, table
 from dmodel.catalog.models import from_shape, identify
 from dmodel.counts import parameters
 from dmodel.question import Assumption, Question
-from dmodel.types import InputError
 from dmodel.records import Model
+from dmodel.types import InputError
 
 FROM_MODEL = (
     "n_layers",

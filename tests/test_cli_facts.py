@@ -3,8 +3,8 @@ little."""
 
 import numpy as np
 import pytest
-
 from calibration.traces.sharding import reduction
+
 from dmodel.cli.options import Degrees, Job
 from dmodel.cli.question import plan, setting
 from dmodel.records import LEAVES, leaf

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import jax
 import pytest
+from calibration.traces.checkpoints import POLICIES, in_host_memory, kept_by
 from typer.testing import CliRunner
 
 from calibration import micro, traces
@@ -28,7 +29,6 @@ from calibration.importers import (
     xplane,
 )
 from calibration.importers.found import Result
-from calibration.traces.checkpoints import POLICIES, in_host_memory, kept_by
 from dmodel.cli import app
 from dmodel.types import InputError
 

@@ -5,6 +5,7 @@ import csv
 
 import numpy as np
 import pytest
+from calibration.traces.sharding import MEGATRON_FAMILY
 
 from calibration.traces import (
     cheapest_that_fits,
@@ -16,7 +17,6 @@ from calibration.traces import (
     write,
 )
 from calibration.traces.schema import COLUMNS, REQUIRED, markdown
-from calibration.traces.sharding import MEGATRON_FAMILY
 from dmodel.coefficients import default
 from dmodel.counts import parameters
 from dmodel.records import leaf

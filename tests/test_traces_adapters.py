@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-
 from calibration.traces.adapters import adapters
+
 from tests.rows import one_case
 
 LLAMA_2_7B = {"queries": 4096.0, "keys": 4096.0, "mlp": 11008.0, "gated": 1.0}

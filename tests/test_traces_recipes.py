@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-
-from calibration.traces import never_recompute, published, read, to_cases
 from calibration.traces.experts import dispatch, fused_experts, launches, narrow_attention
 from calibration.traces.modules import modules
 from calibration.traces.recipes import chunks, further_tokens, fuses_sums, tensor, widths
 from calibration.traces.sharding import bucket_per_rank, reduction
+
+from calibration.traces import never_recompute, published, read, to_cases
 from dmodel.cli.question import Degrees, Job, plan, plan_document, setting, settings
 from dmodel.cost import memory
 from dmodel.records import Plan, leaf

@@ -3,9 +3,9 @@ do to a step."""
 
 import numpy as np
 import pytest
+from calibration.traces.stages import LAYER, Stages, by_cost, head_cost, stages
 
 from calibration.traces import fingerprint, read, to_cases
-from calibration.traces.stages import LAYER, Stages, by_cost, head_cost, stages
 from dmodel import catalog
 from dmodel.records import Plan
 from dmodel.step import step_time

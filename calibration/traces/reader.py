@@ -215,5 +215,3 @@ def derived_time(row: Row) -> float | None:
 def measured_time(row: Row) -> float | None:
     """Measured step time [s]: as given, else from the throughput, else None."""
     return row.number("step_time_s") or derived_time(row)
-
-
