@@ -433,9 +433,7 @@ def _looked_up(
     return system_for(chip, name, domain_size, precision, whole=whole)
 
 
-def _is_open(
-    question: Question, values: Mapping[str, Any], again: recomputation.Again
-) -> bool:
+def _is_open(question: Question, values: Mapping[str, Any], again: recomputation.Again) -> bool:
     """Whether a rule decides what is recomputed: neither the question nor its stack say."""
     told = question.text("recompute") or values.get("recompute") or values.get("composed")
     chosen = any(name in values for name in recomputation.CHOICES)
