@@ -10,10 +10,9 @@ import numpy as np
 
 from dmodel import counts
 from dmodel.cost import memory
-from dmodel.records import Plan
 from dmodel.question import Assumption, Question
+from dmodel.records import Model, Plan
 from dmodel.types import Array, InputError
-from dmodel.records import Model
 
 RESULTS = ("qkv", "core", "out", "up", "down")
 """Results of a layer that a policy may keep: queries, keys and values; attention's core; its output

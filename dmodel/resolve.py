@@ -19,9 +19,9 @@ from dmodel.catalog.facts import Applied, Fact, Rule, apply
 from dmodel.catalog.loader import canonical
 from dmodel.catalog.stack import consequences, stack
 from dmodel.catalog.systems import host_size, system_for
+from dmodel.question import Assumption, Degrees, Question, degrees, words
 from dmodel.records import LEAVES as PLAN_LEAVES
 from dmodel.records import Cluster, Model, Plan, leaf
-from dmodel.question import Assumption, Degrees, Question, degrees, words
 from dmodel.types import Array, InputError
 
 OPERAND_BYTES = {
@@ -166,8 +166,8 @@ def _static(parts: Sequence[Part]) -> dict[str, Any]:
     schedules = {p.schedule for p in parts}
     if len(schedules) > 1 and schedules != {"1f1b", "interleaved"}:
         raise InputError(
-            f"schedule: cases of one batch share it; got {', '.join(sorted(schedules))}; ask one by "
-            "one"
+            f"schedule: cases of one batch share it; got {', '.join(sorted(schedules))}; "
+            "ask one by one"
         )
     # with one chunk, interleaving is 1F1B
     found["schedule"] = schedules.pop() if len(schedules) == 1 else "1f1b"
