@@ -4,13 +4,13 @@ step."""
 import numpy as np
 import pytest
 
-from calibration.traces.stages import stages
 from dmodel import catalog
 from dmodel.coefficients import default
 from dmodel.design import Choices, design, make_plan
 from dmodel.design import rows as rows_
 from dmodel.design.constraints import violated
 from dmodel.design.optimum import problem
+from dmodel.layouts import Pipeline, stages
 from dmodel.stages import held, layout, short_by
 from dmodel.step import step_time
 from dmodel.types import InputError
@@ -91,9 +91,10 @@ def test_alike_stages_of_a_model_with_one_head_are_alike():
 def test_plans_made_and_rows_read_lay_stages_out_alike(layers, pp, v, mtp):
     """What `design` judges is what `predict` would of the same degrees, for a stack without a
     layout of its own."""
-    read, made = stages("torchtitan", "", layers, 1.0, pp, v, mtp), layout(layers, pp, v, mtp)
+    read, made = stages("counted", Pipeline(layers, 1.0, pp, v, mtp)), layout(layers, pp, v, mtp)
+    mean = (layers + mtp) / pp
     assert (float(made["stage_excess"]), float(made["head_displaces"])) == pytest.approx(
-        (read.excess, read.displaced), rel=1e-12
+        (read.fullest - mean, read.fullest - read.last), rel=1e-12
     )
 
 
@@ -123,10 +124,10 @@ def test_which_stages_can_be_laid_out(layers, pp, v, short):
 def test_one_plan_and_rows_of_traces_lay_layers_out_alike():
     for pp, v in ((16, 1), (16, 8), (8, 4), (2, 63)):
         plan = make_plan(LARGE, 8 * pp, global_batch=16 * pp, tp=8, pp=pp, interleave=v)
-        said = stages("a-stack", "a", 126.0, 2.0, float(pp), float(v))
+        said = stages("counted", Pipeline(126.0, 2.0, float(pp), float(v), 0.0))
         assert (float(plan.layout.stage_excess), float(plan.layout.head_displaces)) == (
-            said.excess,
-            said.displaced,
+            said.fullest - 126.0 / pp,
+            said.fullest - said.last,
         )
     with pytest.raises(
         InputError,
