@@ -12,8 +12,11 @@ import numpy as np
 from calibration.collect.tasks import make
 from calibration.collect.workload.spec import check, from_row
 from calibration.traces import Row, TraceTable, fingerprint
-from calibration.traces.layout import layout
+from calibration.traces.questions import question_of
 from calibration.traces.reader import measured_time, problems
+from dmodel.question import degrees
+from dmodel.recomputation import CHOICES
+from dmodel.settings import text_of
 from dmodel.types import InputError
 
 MEASURED = (
@@ -62,7 +65,7 @@ def _powers(n: int) -> list[int]:
 
 def _others(row: Row) -> Iterator[Row]:
     """Other plans of a row's job: model, chip, software, devices and batch stay."""
-    at, devices = layout(row), int(row.known("n_accel"))
+    at, devices = degrees(question_of(row)), int(row.known("n_accel"))
     rest = int(at.cp)
     if devices % rest:
         return
@@ -83,10 +86,19 @@ def _others(row: Row) -> Iterator[Row]:
                 **{name: str(value) for name, value in changed.items()},
                 "recompute": recompute,
                 "shard": "",
+                "set": _settings(row, recompute),
             }
             if pp == 1 and "interleave" in cells:
                 cells["interleave"] = "1"
             yield row._replace(cells=cells)
+
+
+def _settings(row: Row, recompute: str) -> str:
+    """The row's `set`, without what says otherwise than the word for recomputation."""
+    if recompute == row.text("recompute"):
+        return row.text("set")
+    said = {n: v for n, v in row.settings.items() if n not in ("recompute_policy", *CHOICES)}
+    return text_of(said)
 
 
 def other_plans(table: TraceTable, most: int, seed: int = 0) -> TraceTable:
@@ -111,11 +123,10 @@ def other_plans(table: TraceTable, most: int, seed: int = 0) -> TraceTable:
 
 def _plan_of(row: Row) -> str:
     """Name of what is run, however it was written and whatever came out."""
-    at = layout(row)
+    at = degrees(question_of(row))
     cells = {name: cell for name, cell in row.cells.items() if name not in MEASURED}
-    filled = {
-        name: f"{getattr(at, name):g}" for name in ("dp", "tp", "pp", "cp", "ep", "micro_batch")
-    }
+    filled = {name: f"{getattr(at, name):g}" for name in ("dp", "tp", "pp", "cp", "ep")}
+    filled["micro_batch"] = f"{at.micro_batch or 1.0:g}"
     return fingerprint(
         row._replace(
             cells={**cells, **filled, "shard": "", "interleave": cells.get("interleave") or "1"}

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from calibration.traces import Cases
+from dmodel.catalog.chips import platform
 
 
 class Errors(NamedTuple):
@@ -101,9 +102,10 @@ def fitted_rows(cases: Cases, fingerprints: Sequence[str]) -> np.ndarray:
 
 def dense_gpu_rows(cases: Cases) -> np.ndarray:
     """The rows of the headline figure: dense models, 16-bit matmuls, GPUs, no flag, `[rows]`
-    bool."""
+    bool. A chip that the catalog does not know counts as a GPU."""
     labels = cases.labels
-    gpu = ~np.char.startswith(labels.accelerator.astype(str), "TPU")
+    is_gpu = {name: platform(name) in ("gpu", "") for name in set(labels.accelerator.tolist())}
+    gpu = np.array([is_gpu[name] for name in labels.accelerator.tolist()], bool)
     return (
         gpu
         & (np.asarray(cases.model.n_experts) <= 1.0)

@@ -1,43 +1,31 @@
 """Fit the shipped profiles from the published table: `python -m calibration.ship`.
 
 One pooled fit of every usable row gives `generic`. The others are the same fit seen from one
-accelerator and family of stacks: its center moves there, and all offsets with it, so known groups
-predict the same and unknown ones start from the family, not from the mean of all. `held-out` is the
-evidence: the same fit without a fifth of the rows, by whole groups, on which `dmodel evaluate`
-shows it.
+accelerator and family of stacks (`dmodel.profiles.views`): known groups predict the same, unknown
+ones start from the family, not from the mean of all. `held-out` is the evidence: the same fit
+without a fifth of the rows, by whole groups, on which `dmodel evaluate` shows it.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import sys
 import time
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
-from typing import NamedTuple
-
-import numpy as np
 
 from calibration.fit import fit
 from calibration.traces import Cases, published, split, to_cases
-from dmodel.profiles import EVIDENCE, GROUPINGS, Profile, family, members, save
+from dmodel.profiles import EVIDENCE, Profile, container, load, packing, save, views
+from dmodel.profiles.store import PACKED
+from dmodel.profiles.views import View, rebase
 
 HELD_OUT_SHARE = 0.2
 
 POLISH = 600
 """Steps of L-BFGS in each round: after 120, enough for a dozen rows, the loss of all rows is still
 27 above where 500 take it."""
-
-
-class View(NamedTuple):
-    """A named profile: where it stands, and what it is; a stack stands for all its variants."""
-
-    name: str
-    accelerators: tuple[str, ...]
-    stacks: tuple[str, ...]
-    about: str
 
 
 VIEWS = (
@@ -70,64 +58,6 @@ VIEWS = (
 )
 
 
-def rebase(profile: Profile, view: View) -> Profile:
-    """The same fit with its center moved to the mean of some accelerators and stacks and of the
-    groups that they belong to.
-
-    What the center gains, the members of that grouping lose, so that every accelerator and stack
-    that the profile knows predict the same together. Variants stay: a stack may have none.
-
-    Raises:
-      ValueError: the profile knows none of the accelerators, or none of the stacks.
-    """
-    families = {family(s) for s in view.stacks}
-    accelerators = tuple(a for a in view.accelerators if a in profile.accelerators)
-    stacks = tuple(s for s in profile.stacks if family(s) in families)
-    if not accelerators or not stacks:
-        raise ValueError(
-            f"{view.name}: the fit knows none of {view.accelerators}, or none of {view.stacks}"
-        )
-    view_of = [members(a, s) for a in view.accelerators for s in view.stacks]
-    shift = {g: _mean(profile, g, {row[g] for row in view_of}) for g in GROUPINGS if g != "variant"}
-    carried = {g: shift[g] for g in ("generation", "accelerator", "lineage", "stack")}
-    # not every chip and stack that are known are known together
-    carried["stack"] = carried["stack"] + shift["port"] + shift["pair"]
-    moved = {
-        g: {name: offset - carried.get(g, 0.0) for name, offset in profile.offsets[g].items()}
-        for g in GROUPINGS
-    }
-    for name in moved["accelerator"]:
-        if not members(name, None)["generation"]:
-            moved["accelerator"][name] = moved["accelerator"][name] - shift["generation"]
-    return dataclasses.replace(
-        profile,
-        name=view.name,
-        description=f"{view.about}; a view of the pooled fit ({profile.description})",
-        accelerators=accelerators,
-        stacks=stacks,
-        center=profile.center + sum(shift.values()),
-        offsets=moved,
-        # only of its own stacks: to a view, the others are as good as new
-        stack_covariances={s: c for s, c in profile.stack_covariances.items() if s in families},
-        pair_covariances={
-            k: c
-            for k, c in profile.pair_covariances.items()
-            if family(k.partition(" ")[2]) in families
-        },
-        seen={s: rows for s, rows in profile.seen.items() if family(s) in families},
-    )
-
-
-def _mean(profile: Profile, grouping: str, names: set[str]) -> np.ndarray:
-    """Mean offset of the members that the profile knows; 0 without any."""
-    known = [
-        np.asarray(profile.offsets[grouping][m])
-        for m in sorted(names)
-        if m in profile.offsets[grouping]
-    ]
-    return np.mean(known, 0) if known else np.zeros_like(profile.center)
-
-
 def fit_with_report(cases: Cases, **how: object) -> Profile:
     """A fit that says on stderr how far it is."""
     started = time.perf_counter()
@@ -157,6 +87,22 @@ def build(cases: Cases, *, seed: int = 0, starts: int = 8) -> list[Profile]:
     return [pooled, *(rebase(pooled, view) for view in VIEWS), evidence]
 
 
+def write(profiles: Sequence[Profile], folder: Path) -> list[Path]:
+    """Write the pooled fit, which comes first, and what is told by it: views as what they are views
+    of, the evidence with the rows that it has of it."""
+    pooled, *others = profiles
+    paths = [folder / f"{profile.name}{PACKED}" for profile in profiles]
+    save(pooled, paths[0])
+    base, by_name = load(paths[0]), {view.name: view for view in VIEWS}
+    for profile, path in zip(others, paths[1:], strict=True):
+        if profile.name in by_name:
+            words, tables = views.pack(profile, base, by_name[profile.name])
+            container.write(path, words, packing.as_arrays(tables))
+        else:
+            save(profile, path, beside=base)
+    return paths
+
+
 def main(arguments: Sequence[str] = ()) -> None:
     """Write the profiles into the package, or into a folder given, which has to be there before
     minutes go by."""
@@ -175,9 +121,9 @@ def main(arguments: Sequence[str] = ()) -> None:
     target = parser.parse_args(arguments).folder
     if not target.is_dir():
         parser.error(f"{target} is no folder; make it first")
-    for profile in build(to_cases(published())):
-        save(profile, target / f"{profile.name}.json")
-        print(f"{target / profile.name}.json: {profile.description}")
+    profiles = build(to_cases(published()))
+    for profile, path in zip(profiles, write(profiles, target), strict=True):
+        print(f"{path}: {profile.description}")
 
 
 if __name__ == "__main__":

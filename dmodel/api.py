@@ -155,6 +155,36 @@ def predict(
     return prediction(asked, plan, assumed)
 
 
+def design(
+    job: Job,
+    cluster: Site,
+    *,
+    stack: str = "",
+    precision: str = "",
+    overrides: Mapping[str, Any] | None = None,
+    profile: str | Profile | None = None,
+    attention: str = "",
+    everything: bool = False,
+    **how: Any,
+) -> Design:
+    """The best plan for a job on a cluster, with a certificate.
+
+    Args:
+      stack, precision, overrides, profile: as of `predict`; the layout is what is searched.
+      attention: "flash" or "none". everything: all that a plan can vary, not the usual alone.
+      how: `method`, `top`, `limits`, `objective` and more of `dmodel.design.design`.
+
+    Raises:
+      InputError: what is missing or unknown, or what the search would choose itself.
+    """
+    from dmodel.searching import search, space_of
+
+    enable_float64()
+    words = question(job, cluster, stack=stack, precision=precision, overrides=overrides)
+    asked = ask(words, profile)
+    return search(asked, space_of(asked, attention, everything), **how)
+
+
 def step_time(case: Case, sharpness: float | None = None) -> Breakdown:
     """Seconds of a step by cause; differentiable in every leaf of the case.
 
@@ -183,20 +213,6 @@ def sensitivity(found: Prediction, output: str = "step_time") -> Elasticities:
 
     asked, plan = found.asked, found.plan
     return elasticities(asked.cluster, asked.model, plan, asked.coefficients, output, sort=True)
-
-
-def design(
-    job: Job,
-    cluster: Site,
-    *,
-    stack: str = "",
-    precision: str = "",
-    overrides: Mapping[str, Any] | None = None,
-    profile: str | Profile | None = None,
-    **how: Any,
-) -> Design:
-    """The best plan of a job, with a certificate."""
-    raise NotImplementedError
 
 
 def fit(traces: str | Path | list[str | Path], base: str | None = None, **how: Any) -> Profile:

@@ -123,8 +123,7 @@ def ask(question: Question, profile: str | Profile | None = None) -> Asked:
         question = changed(question, {"stack": found.own[0]})
         reason += f"; for {found.own[0]}, whose rows it was fitted to, as no stack is named"
     check_stack(question.text("stack"), found)
-    columns = {n: v for n, v in question.columns.items() if n not in OF_LAYOUT}
-    records = resolved(question._replace(columns=columns), never_recompute)
+    records = records_of(question)
     name = question.system or default_system(accelerator)
     check_devices(records.cluster.network, question.known("n_accel"), name)
     software = question.stack.name if question.text("stack") else None
@@ -139,6 +138,12 @@ def ask(question: Question, profile: str | Profile | None = None) -> Asked:
         accelerator=accelerator,
         level_names=tuple(level["name"] for level in levels),
     )
+
+
+def records_of(question: Question) -> Resolved:
+    """Records of a job with all devices data-parallel; columns of the layout are left out."""
+    columns = {n: v for n, v in question.columns.items() if n not in OF_LAYOUT}
+    return resolved(question._replace(columns=columns), never_recompute)
 
 
 def _placed(question: Question) -> Question:

@@ -121,30 +121,3 @@ def energy(
         kg_per_step=kg,
         kg_per_token=kg / tokens,
     )
-
-
-class Bill(struct.PyTreeNode, kw_only=True):
-    """Of a whole run: wall time [s], energy [J], rent and electricity [dollar], carbon dioxide
-    [kg]."""
-
-    duration_s: Array
-    joules: Array
-    dollars: Array
-    kg: Array
-
-
-def of_run(found: Energy, steps: Array, useful: Array = 1.0) -> Bill:
-    """What a number of steps takes, lost work with it.
-
-    Args:
-      steps: that the run keeps [count]. useful: share of the time that trains (`goodput.goodput`);
-        work done again draws power and rent like work that is kept, so all grows by one over it
-        [1].
-    """
-    wall = steps / useful
-    return Bill(
-        duration_s=wall * found.step_time_s,
-        joules=wall * found.joules_per_step,
-        dollars=wall * found.dollars_per_step,
-        kg=wall * found.kg_per_step,
-    )

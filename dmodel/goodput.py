@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import struct
-from jax.core import Tracer
 
 from dmodel.types import Array, InputError
 
@@ -46,8 +44,7 @@ class Reliability(struct.PyTreeNode, frozen=True, kw_only=True):
         the next one waits for it.
 
     The defaults of checkpoint and restart are assumptions, chosen so that the run of the Llama 3
-    report trains more than 90 % of the time, as it did; `checkpointed` gives them from bytes and
-    bandwidths.
+    report trains more than 90 % of the time, as it did.
     """
 
     failures_per_device_s: Array = LLAMA_3
@@ -66,85 +63,6 @@ def _check(devices: Array, reliability: Reliability) -> None:
     for name, value in {"devices": devices, **vars(reliability)}.items():
         if isinstance(value, int | float) and not value >= 0.0:
             raise InputError(f"goodput: {name}: expected a number from 0 on; got {value!r}")
-
-
-def checkpoint_time(
-    state_bytes: Array,
-    devices: Array,
-    device_bytes_per_s: Array,
-    storage_bytes_per_s: Array = jnp.inf,
-) -> jax.Array:
-    """Time to write a checkpoint that the devices hold in equal parts: `S / min(N · b, storage)`
-    [s].
-
-    Limits: `S / (N b)` on few devices, `S / storage` once they saturate it.
-
-    Args:
-      state_bytes: S, weights and optimizer state of the whole model [byte]. device_bytes_per_s:
-      that one device writes [byte/s]. storage_bytes_per_s: that the file system takes in all
-      [byte/s].
-
-    405 billion parameters of 14 bytes from 16,384 devices to the 2 TB/s that the Llama 3 report
-    names for its storage:
-
-    >>> print(f"{checkpoint_time(405e9 * 14.0, 16384.0, 1e9, 2e12):.1f} s")
-    2.8 s
-    """
-    return jnp.asarray(state_bytes) / jnp.minimum(
-        devices * jnp.asarray(device_bytes_per_s, float), storage_bytes_per_s
-    )
-
-
-def checkpointed(
-    state_bytes: Array,
-    devices: Array,
-    device_bytes_per_s: Array,
-    storage_bytes_per_s: Array = jnp.inf,
-    *,
-    host_bytes_per_s: Array | None = None,
-    startup_s: Array = 540.0,
-    startup_per_device_s: Array = 0.0,
-    failures_per_device_s: Array = LLAMA_3,
-) -> Reliability:
-    """Reliability of a cluster whose checkpoints go to storage: restarts read what checkpoints
-    write.
-
-    Args:
-      state_bytes, devices, device_bytes_per_s, storage_bytes_per_s: as in `checkpoint_time`.
-      host_bytes_per_s: of the copy from a device to its host's memory (a PCIe 5 link: 5e10);
-        training stands still for it alone, and the rest is written meanwhile. None: checkpoints are
-        synchronous.
-      startup_s, startup_per_device_s: from a failure to reading the checkpoint: detection,
-        replacement, start of processes; assumed [s].
-
-    Raises:
-      InputError: no bytes to write, no devices or no bandwidth.
-    """
-    numbers = {
-        "state_bytes": state_bytes,
-        "devices": devices,
-        "device_bytes_per_s": device_bytes_per_s,
-    }
-    numbers |= {"storage_bytes_per_s": storage_bytes_per_s} | (
-        {} if host_bytes_per_s is None else {"host_bytes_per_s": host_bytes_per_s}
-    )
-    for name, value in numbers.items():
-        if not isinstance(value, Tracer) and not np.all(np.asarray(value) > 0.0):
-            raise InputError(
-                f"checkpoints: {name}: expected a number above 0; got {value!r}. Without it no "
-                "checkpoint is ever written"
-            )
-    write = checkpoint_time(state_bytes, devices, device_bytes_per_s, storage_bytes_per_s)
-    asynchronous = host_bytes_per_s is not None
-    return Reliability(
-        failures_per_device_s=failures_per_device_s,
-        checkpoint_s=checkpoint_time(state_bytes, devices, host_bytes_per_s)
-        if asynchronous
-        else write,  # type: ignore[arg-type]
-        restart_s=startup_s + write,
-        restart_per_device_s=startup_per_device_s,
-        write_s=write if asynchronous else 0.0 * write,
-    )
 
 
 def mean_time_between_failures(devices: Array, reliability: Reliability) -> jax.Array:

@@ -8,25 +8,30 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from dmodel.catalog.chips import generation
 from dmodel.catalog.facts import Rule
 from dmodel.catalog.models import identify
 from dmodel.catalog.stack import Stack, stack
 from dmodel.columns import base_precision
-from dmodel.profiles.groupings import members
-from dmodel.types import InputError
 from dmodel.records import Model
+from dmodel.types import InputError
 
 Value = float | str | tuple[str, ...] | Rule
 TUNINGS = ("none", "sft", "lora")
 
 
 class Assumption(NamedTuple):
-    """What fills something that a question leaves open: in words, and who says so where a fact
-    does."""
+    """What fills something that a question leaves open: in words.
+
+    Attributes:
+      text: what is taken. source, date: who says so, where a fact does. about: columns and settings
+        that it fills; () = no single one.
+    """
 
     text: str
     source: str = ""
     date: str = ""
+    about: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.text} ({self.source}, {self.date})" if self.source else self.text
@@ -119,14 +124,15 @@ def degrees(question: Question) -> Degrees:
     for name in ("tp", "pp", "cp", "ep"):
         if given[name] is None and name != derived:
             given[name] = 1.0
-            assumed.append(Assumption(f"{name} blank: 1"))
+            assumed.append(Assumption(f"{name} blank: 1", about=(name,)))
     product = 1.0
     for name in ("dp", "tp", "pp", "cp"):
         product *= given[name] or 1.0
     if derived and devices % product == 0.0:
         given[derived] = devices / product
         rest = "from the devices and the other degrees"
-        assumed.append(Assumption(f"{derived} blank: {given[derived]:g}, {rest}"))
+        text = f"{derived} blank: {given[derived]:g}, {rest}"
+        assumed.append(Assumption(text, about=(derived,)))
     elif product != devices:
         raise InputError(_mismatch(given, product, devices))
     found = {name: float(value or 1.0) for name, value in given.items()}
@@ -158,12 +164,12 @@ def words(question: Question, at: Degrees, chip: str) -> dict[str, Any]:
     software, experts = question.stack, max(question.number("n_experts") or 1.0, 1.0)
     layers = question.known("n_layers")
     return {
-        "stack": software.id,
+        "stack": software.basis,
         "variant": software.variant,
         "release": software.release,
         "model": identify(question.text("model"))[0],
         "chip": chip,
-        "generation": members(chip, None)["generation"],
+        "generation": generation(chip),
         "tuning": question.tuning,
         "precision": question.precision,
         "scaling": question.text("precision").lower() or "bf16",

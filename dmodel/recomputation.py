@@ -10,10 +10,9 @@ import numpy as np
 
 from dmodel import counts
 from dmodel.cost import memory
-from dmodel.records import Plan
 from dmodel.question import Assumption, Question
+from dmodel.records import Model, Plan
 from dmodel.types import Array, InputError
-from dmodel.records import Model
 
 RESULTS = ("qkv", "core", "out", "up", "down")
 """Results of a layer that a policy may keep: queries, keys and values; attention's core; its output
@@ -180,11 +179,12 @@ def again(
     found = chosen(question, settings, experts)
     found = found._replace(narrow=float(settings.get("narrow_activations", 0.0)))
     inputs, others = _offloaded(question, settings)
-    said.extend(Assumption(text) for text in found.said)
+    said.extend(Assumption(text, about=("recompute",)) for text in found.said)
     parts = (("layers' inputs", inputs), ("results", others))
     waits = " and ".join(f"{share:.0%} of {what}" for what, share in parts if share)
     if waits:
-        said.append(Assumption(f"{waits} kept for the backward pass wait in host memory"))
+        text = f"{waits} kept for the backward pass wait in host memory"
+        said.append(Assumption(text, about=("offload",)))
     return found._replace(inputs=inputs, others=others)
 
 

@@ -17,11 +17,12 @@ from flax import struct
 from dmodel import checks, layouts, recomputation, shape
 from dmodel.catalog.facts import Applied, Fact, Rule, apply
 from dmodel.catalog.loader import canonical
-from dmodel.catalog.stack import consequences, stack
+from dmodel.catalog.stack import consequences
 from dmodel.catalog.systems import host_size, system_for
+from dmodel.described import FIRST, described
+from dmodel.question import Assumption, Degrees, Question, degrees, words
 from dmodel.records import LEAVES as PLAN_LEAVES
 from dmodel.records import Cluster, Model, Plan, leaf
-from dmodel.question import Assumption, Degrees, Question, degrees, words
 from dmodel.types import Array, InputError
 
 OPERAND_BYTES = {
@@ -35,17 +36,12 @@ OPERAND_BYTES = {
 }
 """Bytes of one matmul operand by precision."""
 
-FIRST = frozenset(
-    {"zero", "shard", "micro_batch", "interleave", "sp", "system", "accel_per_node", "vocab"}
-    | {"recompute"}
-)
-"""Names of the layout and the machine: facts about these come first, as others may ask for them."""
-
 LEAVES = {
     "overlap_ep": 1.0,
     "overlap_tp": 1.0,
     "overlap_dp": 1.0,
     "overlap_pp": 1.0,
+    "overlap_cp": 1.0,
     "overlap_replica": 1.0,
     "cp_balanced": 1.0,
     "recompute_last": 1.0,
@@ -208,7 +204,7 @@ def part(question: Question, said: list[Assumption]) -> Part:
     asked = known | {n: v for n, v in first.values.items() if n != "recompute"} | layout
     asked["replicas"] = at.dp / layout["shard"]
     found = software(question, asked, first)
-    said.extend(Assumption(f.text, f.source, f.date) for f in found.facts)
+    said.extend(_as_assumption(f) for f in found.facts)
     question = _meant(question, first.values)
     model = shape.model(question, found.values, said)
     again = recomputation.again(question, found.values, model["n_experts"], said)
@@ -216,7 +212,7 @@ def part(question: Question, said: list[Assumption]) -> Part:
     leaves |= _stages(question, at, layout["interleave"], found.values, model, said)
     leaves |= layout | _fixed(question, said)
     return Part(
-        system=_system(question, chip, found.values, said),
+        system=_system(question, question.text("accelerator"), found.values, said),
         model=model,
         leaves=leaves,
         schedule=_schedule(found.values, layout["interleave"]),
@@ -227,6 +223,10 @@ def part(question: Question, said: list[Assumption]) -> Part:
     )
 
 
+def _as_assumption(fact: Fact) -> Assumption:
+    return Assumption(fact.text, fact.source, fact.date, (*fact.sets, *fact.means))
+
+
 def _meant(question: Question, values: Mapping[str, Any]) -> Question:
     """The question with columns that facts say mean something else."""
     names = ["vocab", *(["recompute"] if question.text("recompute") else [])]
@@ -234,11 +234,16 @@ def _meant(question: Question, values: Mapping[str, Any]) -> Question:
     return question._replace(columns={**question.columns, **changed}) if changed else question
 
 
+def first_facts(question: Question, known: Mapping[str, Any]) -> Applied:
+    """Facts of the layout and the machine, rules evaluated."""
+    return _applied(question, known, first=True)
+
+
 @lru_cache(maxsize=1024)
 def _divided(name: str) -> tuple[tuple[Fact, ...], tuple[Fact, ...]]:
     """Facts of a stack that may hold in its release: of the layout and the machine, and others."""
-    of = stack(name)
-    same = {"stack": of.id, "variant": of.variant, "release": of.release}
+    of = described(name)
+    same = {"stack": of.basis, "variant": of.variant, "release": of.release}
     may = [f for f in of.facts if all(test(same[n]) for n, test in f.tests if n in same)]
     chosen = [bool(FIRST & {*f.sets, *f.means}) for f in may]
     pairs = list(zip(may, chosen, strict=True))
@@ -283,9 +288,9 @@ def _layout(
     """Leaves of the layout, none of them open."""
     etp, ranks = question.number("etp") or 1.0, at.dp * at.tp * at.cp
     if at.ep > ranks:
-        said.append(Assumption(f"ep {at.ep:g} counted as dp·tp·cp = {ranks:g}"))
+        said.append(Assumption(f"ep {at.ep:g} counted as dp·tp·cp = {ranks:g}", about=("ep",)))
     if question.number("etp") is None and at.ep > 1.0 and at.tp > 1.0:
-        said.append(Assumption("etp blank: 1, experts are not split"))
+        said.append(Assumption("etp blank: 1, experts are not split", about=("etp",)))
     zero = _zero(question, values, said)
     return {
         "dp": at.dp,
@@ -310,14 +315,14 @@ def _filled(
     given, found = question.number(name), values.get(name)
     if given is not None:
         return given
-    said.append(Assumption(f"{name} blank: {found or 1.0:g}"))
+    said.append(Assumption(f"{name} blank: {found or 1.0:g}", about=(name,)))
     return float(found or 1.0)
 
 
 def _zero(question: Question, values: Mapping[str, Any], said: list[Assumption]) -> float:
     given = question.number("zero_stage")
     if given is None and "zero" not in values:
-        said.append(Assumption("zero_stage blank: 1"))
+        said.append(Assumption("zero_stage blank: 1", about=("zero_stage",)))
     return float(values.get("zero", 1.0 if given is None else given))
 
 
@@ -329,12 +334,12 @@ def _shard(
     if zero == 0.0:
         if written and written > 1.0:
             text = f"shard {written:g} not used: ZeRO stage 0 shards nothing"
-            said.append(Assumption(text))
+            said.append(Assumption(text, about=("shard",)))
         return 1.0
     if written is not None:
         return float(written)
     if at.dp > 1.0:
-        said.append(Assumption(f"shard blank: {at.dp:g}, all ranks of dp"))
+        said.append(Assumption(f"shard blank: {at.dp:g}, all ranks of dp", about=("shard",)))
     return at.dp
 
 
@@ -345,7 +350,7 @@ def _sequence_parallel(
     given = values.get("sp", question.number("sp"))
     if given is None:
         given = float(tp > 1.0)
-        said.append(Assumption(f"sp blank: {given:g}"))
+        said.append(Assumption(f"sp blank: {given:g}", about=("sp",)))
     return float(given)
 
 
@@ -367,7 +372,8 @@ def _stages(
     mean = (of.layers + of.n_mtp) / of.pp
     if found.said:
         text = f"the fullest stage holds {found.fullest:g} layers (mean {mean:.4g}), that with "
-        said.append(Assumption(f"{text}the head {found.last:g}: {found.said}"))
+        text += f"the head {found.last:g}: {found.said}"
+        said.append(Assumption(text, about=("stage_layers",)))
     return {
         "stage_excess": found.fullest - mean,
         "head_displaces": found.fullest - found.last,
@@ -438,7 +444,7 @@ def system_of(question: Question) -> Cluster:
     at = degrees(question)
     chip = canonical("chips", question.text("accelerator"))
     found = _applied(question, words(question, at, chip), first=True)
-    return _system(question, chip, found.values, [])
+    return _system(question, question.text("accelerator"), found.values, [])
 
 
 @lru_cache(maxsize=4096)
@@ -496,7 +502,8 @@ def _fill_recompute(
     words_of = {(1.0, 0.0): "full", (0.0, 1.0): "selective", (0.0, 0.0): "none"}
     for i, *pair in zip(np.flatnonzero(open_), layers, attention, strict=True):
         name = words_of.get(tuple(map(float, pair)), f"{pair[0]:.2g} of the layers")
-        said[i].append(Assumption(f"recompute blank: {name}, the least that fits"))
+        text = f"recompute blank: {name}, the least that fits"
+        said[i].append(Assumption(text, about=("recompute",)))
     plan = cases.plan.having(recompute_layers=new_layers, recompute_attention=new_attention)
     return cases.replace(plan=recomputation.offloading(again, cases.model, plan))
 

@@ -1,5 +1,4 @@
-"""What follows from a step's time: throughput, utilization, power, money; and the whole training
-run.
+"""What follows from a step's time: throughput, utilization, power, money.
 
 Every function takes leaves that are scalars or `[*batch]` and is differentiable in all of them.
 """
@@ -186,47 +185,4 @@ def outputs(
         device_watts=device_watts(system, breakdown, coefficients),
         joules_per_token=joules_per_token(system, model, plan, breakdown, coefficients),
         dollars_per_token=dollars_per_token(system, model, plan, breakdown),
-    )
-
-
-class TrainingRun(struct.PyTreeNode, kw_only=True):
-    """A whole run without failures.
-
-    Attributes:
-      steps: [count], not rounded, so that it can be differentiated. duration_s: [s].
-        device_seconds: [s].
-      dollars: rent [dollar]. joules: hosts and cooling with them [J].
-    """
-
-    steps: Array
-    duration_s: Array
-    device_seconds: Array
-    dollars: Array
-    joules: Array
-
-
-def run(
-    system: Cluster,
-    model: Model,
-    plan: Plan,
-    breakdown: Breakdown,
-    coefficients: Coefficients,
-    tokens: Array,
-) -> TrainingRun:
-    """Duration, rent and energy of training on a number of tokens.
-
-    `steps = tokens / (B s)`, `duration = steps · T`. Failures, restarts and checkpoints are not
-    counted.
-
-    Args:
-      tokens: to be trained on [token].
-    """
-    steps = tokens / tokens_per_step(model, plan)
-    duration = steps * breakdown.total
-    return TrainingRun(
-        steps=steps,
-        duration_s=duration,
-        device_seconds=duration * plan.devices,
-        dollars=duration * plan.devices * system.chip.price_per_s,
-        joules=duration * facility_watts(system, plan, breakdown, coefficients),
     )

@@ -283,3 +283,13 @@ def changed(question: Question, named: Mapping[str, Any]) -> Question:
         columns={**question.columns, **found.columns},
         settings={**question.settings, **found.settings},
     )
+
+
+def markdown() -> str:
+    """All settings as a Markdown table, for the documentation."""
+    lines = ["| setting | kind | meaning |", "| --- | --- | --- |"]
+    for each in map(described, KNOWN):
+        words = f" ({each['allowed']})" if each["allowed"] else ""
+        meaning = each["meaning"].rstrip(".") + words
+        lines.append(f"| {each['name']} | {each['kind_of_value']} | {meaning} |")
+    return "\n".join(lines)

@@ -13,8 +13,8 @@ from dmodel.catalog.loader import known_name, table
 from dmodel.catalog.models import from_shape, identify
 from dmodel.counts import parameters
 from dmodel.question import Assumption, Question
-from dmodel.types import InputError
 from dmodel.records import Model
+from dmodel.types import InputError
 
 FROM_MODEL = (
     "n_layers",
@@ -105,7 +105,8 @@ def completed(question: Question) -> tuple[Question, tuple[Assumption, ...]]:
     found = filled(question)
     if not found:
         return question, ()
-    text = f"shape blank: {', '.join(found)} as of {question.text('model')} in the catalog"
+    name = identify(question.text("model"))[0]
+    text = f"shape blank: {', '.join(found)} as of {name} in the catalog"
     return question._replace(columns={**question.columns, **found}), (Assumption(text),)
 
 
@@ -222,7 +223,7 @@ def visited(question: Question, said: list[Assumption]) -> float:
     given, experts = question.number("top_k"), max(question.number("n_experts") or 1.0, 1.0)
     if given or experts <= 1.0:
         return given or 1.0
-    name = question.text("model")
+    name = identify(question.text("model"))[0]
     known = numbers(question.model) if question.model is not None else catalog_shape(name)
     agrees = known.get("n_experts") == experts
     found = known["top_k"] if agrees else 1.0
@@ -236,7 +237,8 @@ def _besides(question: Question, known: Mapping[str, float], said: list) -> dict
     found = {n: known[n] for n in UNWRITTEN if n in known and known[n] != PLAIN[n]}
     if found and question.model is None:
         shown = ", ".join(f"{name} {value:g}" for name, value in found.items())
-        said.append(Assumption(f"of {question.text('model')} in the catalog: {shown}"))
+        name = identify(question.text("model"))[0]
+        said.append(Assumption(f"of {name} in the catalog: {shown}"))
     return found
 
 

@@ -1,109 +1,19 @@
-"""Networks as they are built, as levels: nested tiers, rail-optimised fat trees with
-oversubscription, slices of a torus; and their check.
+"""Slices of a torus, and the check of every network.
 
-A tier is described by the devices of one of its domains; a `Network` counts members of the level
-below. What cannot be a network is an error here, where it is described, because formulas would
-answer with infinities.
+What cannot be a network is an error here, where it is described, because formulas would answer with
+infinities.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf, isfinite, prod
-from typing import NamedTuple
 
 import jax
 import numpy as np
 
 from dmodel.records import Cluster, Network
 from dmodel.types import InputError
-
-SWITCH_LATENCY_S = 1e-6
-"""What one more tier adds to a hop [s]: two switches of a few tenths of a microsecond and 100 m of
-fibre at 5 ns/m; assumed."""
-
-SU_NODES = 32
-"""Nodes of a scalable unit, whose GPUs of one rank in the node share a leaf switch (NVIDIA DGX
-SuperPOD H100 reference architecture)."""
-
-
-class Tier(NamedTuple):
-    """One level of a network.
-
-    Attributes:
-      devices: of one domain of the tier; infinite = as many as there are. bytes_per_s: per device
-      and direction, before oversubscription. latency_s: of one hop. oversubscription: capacity
-      below over capacity above, ≥ 1. torus_axes, in_network_reduction: as in `Network`.
-    """
-
-    devices: float
-    bytes_per_s: float
-    latency_s: float
-    oversubscription: float = 1.0
-    torus_axes: float = 1.0
-    in_network_reduction: float = 0.0
-
-
-def network(tiers: Sequence[Tier], where: str = "network") -> Network:
-    """Nested tiers, innermost first, as a network: sizes `devices_k / devices_{k−1}`, rates
-    `bytes/s over oversubscription`.
-
-    Raises:
-      InputError: the tiers do not nest, or a number is none of a network (`check`).
-
-    An NVLink domain of 8 and 128 nodes behind it:
-
-    >>> network([Tier(8, 4.5e11, 1e-6), Tier(1024, 5e10, 5e-6)]).size.tolist()
-    [8.0, 128.0]
-    """
-    if not tiers:
-        raise InputError(f"{where}: expected at least one level")
-    below = 1.0
-    for k, tier in enumerate(tiers):
-        _nests(tier.devices, below, where, k)
-        if not (isfinite(tier.oversubscription) and tier.oversubscription >= 1.0):
-            raise InputError(
-                f"{where}, level {k}: oversubscription is capacity below over capacity above, "
-                f"expected ≥ 1; got {tier.oversubscription!r}"
-            )
-        below = tier.devices
-    devices = [1.0, *(t.devices for t in tiers)]
-    column = {
-        "size": [b / a for a, b in zip(devices, devices[1:], strict=False)],
-        "bytes_per_s": [t.bytes_per_s / t.oversubscription for t in tiers],
-        "latency_s": [t.latency_s for t in tiers],
-        "torus_axes": [t.torus_axes for t in tiers],
-        "in_network_reduction": [t.in_network_reduction for t in tiers],
-    }
-    found = Network(**{name: np.asarray(values, np.float64) for name, values in column.items()})
-    check(found, where)
-    return found
-
-
-def _nests(devices: float, below: float, where: str, k: int) -> None:
-    """Refuse a level whose domains are no whole number of those below it."""
-    if not devices >= 1.0 or below == inf:
-        what = (
-            "the level below has no end"
-            if below == inf
-            else "expected devices of one domain, from 1 on"
-        )
-        raise InputError(
-            f"{where}, level {k}: {what}; got {devices!r}. List levels innermost first, an "
-            "unbounded one last"
-        )
-    if isfinite(devices) and devices % below:
-        near = max(round(devices / below), 1) * below
-        if k == 0:
-            raise InputError(
-                f"{where}, level 0: expected a whole number of devices of one domain; got "
-                f"{devices!r}; {near:g} would be one"
-            )
-        raise InputError(
-            f"{where}: levels do not nest: a domain of {devices:g} devices on level {k} is no "
-            f"whole number of domains of {below:g} "
-            f"on level {k - 1}; {near:g} would be"
-        )
 
 
 def check(net: Network, where: str = "network") -> None:
@@ -169,76 +79,6 @@ def check_devices(net: Network, devices: float, where: str = "network") -> None:
             f"{where}: {devices:,.0f} devices, but the fabric holds {held:,.0f} ({sizes}); use "
             "fewer devices or a larger outer level"
         )
-
-
-def fat_tree(
-    system: Cluster,
-    tiers: Sequence[float] = (SU_NODES, 64 * SU_NODES),
-    oversubscription: Sequence[float] = (),
-    *,
-    tier_latency_s: float = SWITCH_LATENCY_S,
-) -> Cluster:
-    """A system whose outer network is a fat tree: leaf switches, spines and cores in place of one
-    flat level.
-
-    Rail-optimised: a leaf joins the GPUs of one rank in `tiers[0]` nodes, so a node reaches that
-    many others over one switch, on all its adapters at once. Each further tier adds a round of
-    switches to a hop and has the rate of an adapter over its oversubscription.
-    A ring crosses a tier once for each of its domains, whatever the oversubscription; all-to-all
-    and expert parallelism pay it in full.
-
-    Args:
-      system: its innermost level is the scale-up domain, its last one the adapters. tiers: nodes of
-        one domain, innermost first;
-        a last tier without end joins them, unless the last number is infinite.
-      oversubscription: of each tier and the last; 1 where none is given.
-
-    >>> from dmodel import catalog
-    >>> tree = fat_tree(catalog.system("H100-DGX"), (32, 256), (1, 1, 7))
-    >>> tree.network.size.tolist(), (tree.network.bytes_per_s / 1e9).round(1).tolist()
-    ([8.0, 32.0, 8.0, inf], [450.0, 50.0, 50.0, 7.1])
-    """
-    flat = system.network
-    scale_up, rate, latency = (
-        float(flat.size[0]),
-        float(flat.bytes_per_s[-1]),
-        float(flat.latency_s[-1]),
-    )  # type: ignore[index]
-    nodes = [*map(float, tiers)] + ([] if tiers and tiers[-1] == inf else [inf])
-    over = [*map(float, oversubscription)] + [1.0] * (len(nodes) - len(oversubscription))
-    if len(over) > len(nodes):
-        raise InputError(
-            f"fat tree: {len(oversubscription)} oversubscriptions for {len(nodes)} tiers; give "
-            "one for each, or fewer"
-        )
-    inner = Tier(
-        scale_up,
-        *(float(x[0]) for x in (flat.bytes_per_s, flat.latency_s)),
-        1.0,  # type: ignore
-        *(float(x[0]) for x in (flat.torus_axes, flat.in_network_reduction)),
-    )  # type: ignore
-    outer = [
-        Tier(
-            n * scale_up,
-            rate,
-            latency + k * tier_latency_s,
-            o,
-            1.0,
-            float(flat.in_network_reduction[-1]),
-        )  # type: ignore[index]
-        for k, (n, o) in enumerate(zip(nodes, over, strict=True))
-    ]
-    return system.replace(network=network([inner, *outer], "fat tree"))
-
-
-def with_scale_up(system: Cluster, devices: float) -> Cluster:
-    """The system with another number of devices in its scale-up domain: NVLink domains of 8, 36 or
-    72; a slice of a TPU pod."""
-    size = np.asarray(system.network.size, float).copy()
-    size[0] = devices
-    found = system.network.replace(size=size)
-    check(found, f"a scale-up domain of {devices!r}")
-    return system.replace(network=found)
 
 
 def slices(

@@ -6,21 +6,24 @@ into few classes, and each class is resolved once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from dmodel import layouts
-from dmodel.catalog.facts import Fact, Rule
+from dmodel.catalog.facts import Applied, Fact, Rule, Test, apply
 from dmodel.catalog.stack import consequences
 from dmodel.question import Degrees, Question, words
-from dmodel.resolve import FIRST, LEAVES, Software, software
-from dmodel.catalog.facts import Applied
 from dmodel.records import Model
+from dmodel.resolve import FIRST, LEAVES, Software, evaluated, first_facts, software
 
-OF_LAYOUT = ("dp", "tp", "pp", "cp", "ep", "zero", "replicas", "interleave", "micro_batch")
-"""What facts may ask about a layout beside the job, in the order of the columns of a class."""
+OF_LAYOUT = (
+    *("dp", "tp", "pp", "cp", "ep", "etp", "sp", "zero", "shard", "replicas", "interleave"),
+    *("micro_batch", "stage_layers", "devices", "seq_len"),
+)
+"""What facts may ask about a layout; of the job, the sizes that a remedy may change."""
 
 INPUTS = {
     "share_of_stage": ("pp",),
@@ -28,22 +31,46 @@ INPUTS = {
     "at_most_dp": ("dp",),
     "whole_words_a_rank": ("tp",),
     "words_a_rank_not_of_8": ("tp",),
+    "bytes_of_gradients": ("reduce_bytes",),
 }
-"""What of a layout a rule of `dmodel.layouts` depends on."""
+"""What a rule of `dmodel.layouts` depends on that differs from layout to layout."""
+
+MOST_CHUNKS = 2.0**20
+"""No stage has as many model chunks: the base of codes of pipelines."""
+
+MEANT = ("zero", "shard", "sp")
+"""Columns of a layout of which facts may say that they mean something else."""
 
 
-class Job(NamedTuple):
-    """A job whose layout is open, as facts see it.
+@dataclass(frozen=True, eq=False)
+class Job:
+    """A job whose layout is open, as facts see it; hashed by identity.
 
     Attributes:
       question: its words, shape complete. known: words of it with all devices data-parallel.
-      asked: places in `OF_LAYOUT` of what its stack's facts ask. facts: those that may hold.
+      leaves: of the plan, those that differ from layout to layout.
+      tests: what facts ask of a layout, by name. exact: names whose value itself matters.
+      facts: those that may hold.
+      meanings: facts that change what columns of a layout mean.
     """
 
     question: Question
     known: Mapping[str, Any]
-    asked: tuple[tuple[str, Any], ...]
-    exact: tuple[str, ...]
+    leaves: tuple[str, ...]
+    tests: Mapping[str, tuple[Test, ...]]
+    exact: frozenset[str]
+    meanings: tuple[Fact, ...]
+    facts: tuple[Fact, ...]
+
+    def values(self, name: str) -> list[float]:
+        """Values that facts have for a leaf, beside its neutral one; none of rules."""
+        every = [_values(f).get(name) for f in self.facts]
+        return [LEAVES[name], *(float(v) for v in every if isinstance(v, int | float))]
+
+    def tells_apart(self, name: str, one: float, other: float) -> bool:
+        """Whether facts treat two values of a name unlike."""
+        unlike = name in self.exact and one != other
+        return unlike or any(test(one) != test(other) for test in self.tests.get(name, ()))
 
 
 def job(question: Question, chip: str) -> Job:
@@ -54,60 +81,70 @@ def job(question: Question, chip: str) -> Job:
     """
     devices = question.known("n_accel")
     at = Degrees(devices, 1.0, 1.0, 1.0, 1.0, 1.0, ())
-    known = words(question, at, chip)
-    facts = _possible((*question.stack.facts, *consequences()))
-    tests = [
-        (n, test) for f in facts for n, test in f.tests if n in OF_LAYOUT or n == "stage_layers"
-    ]
-    rules = {v.name for f in facts for v in f.sets.values() if isinstance(v, Rule)}
-    exact = {name for rule in rules for name in INPUTS.get(rule, ())}
-    return Job(question, known, tuple(tests), tuple(sorted(exact)))
-
-
-def _possible(facts: Sequence[Fact]) -> list[Fact]:
-    """Facts about everything but the layout and the machine."""
-    return [f for f in facts if not FIRST & {*f.sets, *f.means}]
-
-
-def _classes(of: Job, columns: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Places of one layout of each class, and the class of every layout."""
-    n = len(columns["dp"])
-    outcomes = [columns[name] for name in of.exact]
-    for name, test in of.asked:
-        values, place = np.unique(columns[name], return_inverse=True)
-        outcomes.append(np.array([test(float(v)) for v in values], float)[place.ravel()])
-    if not outcomes:
-        return np.zeros(1, int), np.zeros(n, int)
-    _, first, kind = np.unique(
-        np.stack(outcomes, 1), axis=0, return_index=True, return_inverse=True
+    plain = words(question, at, chip)
+    first = first_facts(question, plain).values
+    known = plain | {n: v for n, v in first.items() if n not in (*OF_LAYOUT, "recompute")}
+    facts = _that_may_hold((*question.stack.facts, *consequences()), known)
+    varying = _depending(facts, set(OF_LAYOUT))
+    return Job(
+        question=question,
+        known=known,
+        leaves=tuple(n for n in LEAVES if n in varying),
+        tests=_tests(facts),
+        exact=frozenset(n for f in facts for n in _inputs(f) if n in OF_LAYOUT),
+        meanings=tuple(f for f in question.stack.facts if set(MEANT) & set(f.means)),
+        facts=tuple(facts),
     )
-    return first, kind.ravel()
 
 
-def _columns(of: Job, found: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """What facts may ask, of every layout `[n]`."""
-    dp, zero = np.asarray(found["dp"], float), np.asarray(found["zero"], float)
-    ones = np.ones_like(dp)
-    shard = np.where(zero > 0.0, np.maximum(found.get("shard", dp), 1.0), 1.0)
-    columns = {
-        n: np.asarray(found.get(n, ones), float) * ones for n in OF_LAYOUT if n != "replicas"
-    }
-    columns["replicas"] = dp / shard
-    columns["stage_layers"] = float(of.known["n_layers"]) / columns["pp"]
-    return columns
+def _values(fact: Fact) -> dict[str, Any]:
+    """What a fact sets, or says that words mean."""
+    return {**fact.sets, **fact.means}
 
 
-def leaves(of: Job, found: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Leaves that facts decide, of every layout `[n]`.
+def _inputs(fact: Fact) -> set[str]:
+    """What the rules of a fact depend on."""
+    rules = [value.name for value in _values(fact).values() if isinstance(value, Rule)]
+    return {name for rule in rules for name in INPUTS.get(rule, ())}
 
-    Args:
-      found: degrees and sharding by name `[n]` (`OF_LAYOUT`; shard in place of replicas).
-    """
-    columns = _columns(of, found)
-    first, kind = _classes(of, columns)
-    every = [decided(of, {n: float(c[i]) for n, c in columns.items()}) for i in first]
-    values = [LEAVES | {n: float(v) for n, v in e.values.items() if n in LEAVES} for e in every]
-    return {n: np.array([v[n] for v in values])[kind] for n in LEAVES}
+
+def _tests(facts: Sequence[Fact]) -> dict[str, tuple[Test, ...]]:
+    """What facts ask of a layout, by name."""
+    found: dict[str, tuple[Test, ...]] = {}
+    for name, test in (pair for each in facts for pair in each.tests if pair[0] in OF_LAYOUT):
+        found[name] = (*found.get(name, ()), test)
+    return found
+
+
+def _that_may_hold(facts: Iterable[Fact], known: Mapping[str, Any]) -> list[Fact]:
+    """Facts about neither layout nor machine that hold for some layout, and that a leaf of the
+    plan, or the stages, depend on."""
+    own = [f for f in facts if not FIRST & _values(f).keys()]
+    fixed = set() if float(known["n_experts"]) > 1.0 else {"ep", "etp"}
+    open_ = {*OF_LAYOUT, *(name for f in own for name in _values(f))} - fixed
+    hold = [f for f in own if _holds_apart_from(f, open_, known)]
+    asked = {*LEAVES, "stages", *(name for f in hold for name, _ in f.tests)}
+    return [f for f in hold if asked & _values(f).keys()]
+
+
+def _holds_apart_from(fact: Fact, open_: set[str], known: Mapping[str, Any]) -> bool:
+    """Whether all conditions hold but those about some names."""
+    return all(test(known.get(name)) for name, test in fact.tests if name not in open_)
+
+
+def _depending(facts: Sequence[Fact], names: set[str]) -> set[str]:
+    """Names that some fact sets by what it asks of some names, or of what these decide."""
+    asked = [({n for n, _ in f.tests} | _inputs(f), _values(f).keys()) for f in facts]
+    found = set(names)
+    while more := {n for own, sets in asked if own & found for n in sets} - found:
+        found |= more
+    return found - names
+
+
+def follows(of: Job, name: str) -> tuple[str, ...]:
+    """Leaves that differ from layout to layout by one name of a layout."""
+    found = _depending(of.facts, {name})
+    return tuple(n for n in of.leaves if n in found)
 
 
 def decided(of: Job, layout: Mapping[str, float]) -> Software:
@@ -115,16 +152,92 @@ def decided(of: Job, layout: Mapping[str, float]) -> Software:
     return software(of.question, {**of.known, **layout}, Applied({}, ()))
 
 
+def leaves(of: Job, found: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Leaves that differ from layout to layout, of every one `[n]`.
+
+    Args:
+      found: degrees and sharding by name, `[n]` or one number for all (`OF_LAYOUT`).
+    """
+    if not of.leaves:
+        return {}
+    columns = _columns(of, found)
+    first, kind = _classes(of, columns)
+    every = [decided(of, {n: float(c[i]) for n, c in columns.items()}).values for i in first]
+    return {n: np.array([float(v.get(n, LEAVES[n])) for v in every])[kind] for n in of.leaves}
+
+
+def _columns(of: Job, found: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """What facts may ask, of every layout `[n]`."""
+    given = {n: np.asarray(found[n], float) for n in OF_LAYOUT if n in found}
+    size = np.shape(np.broadcast_arrays(*given.values())[0]) or (1,)
+    columns = {n: np.broadcast_to(x, size) for n, x in given.items()}
+    whole = np.where(columns["zero"] > 0.0, np.maximum(columns["shard"], 1.0), 1.0)
+    columns |= {"shard": whole, "replicas": columns["dp"] / whole}
+    return columns | {"stage_layers": float(of.known["n_layers"]) / columns["pp"]}
+
+
+def _classes(of: Job, columns: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Places of one layout of each class, and the class of every layout."""
+    kind = np.zeros(len(columns["dp"]), np.int64)
+    for name in sorted({*of.tests, *of.exact} & set(columns)):
+        values, place = np.unique(columns[name], return_inverse=True)
+        code = _outcomes(of, name, values)
+        if code.any():
+            # numbered anew each time, so that products of counts stay small
+            together = kind * (int(code.max()) + 1) + code[place.ravel()]
+            kind = np.unique(together, return_inverse=True)[1].ravel()
+    _, first, kind = np.unique(kind, return_index=True, return_inverse=True)
+    return first, kind.ravel()
+
+
+def _outcomes(of: Job, name: str, values: np.ndarray) -> np.ndarray:
+    """A number for each value, the same for those that facts treat alike."""
+    if name in of.exact:
+        return np.arange(len(values))
+    tests = of.tests[name]
+    known: dict[tuple[bool, ...], int] = {}
+    seen = [tuple(bool(test(float(v))) for test in tests) for v in values]
+    return np.array([known.setdefault(outcome, len(known)) for outcome in seen])
+
+
+def meant(of: Job, layout: Mapping[str, float]) -> dict[str, float]:
+    """`MEANT` of one layout as its stack takes them."""
+    own = {n: layout[n] for n in MEANT}
+    if not of.meanings:
+        return own
+    known = {**of.known, **layout}
+    taken = frozenset({*OF_LAYOUT, *of.question.settings, *of.question.columns})
+    found = own | evaluated(apply(of.meanings, known, taken).values, known)
+    found["shard"] = found["shard"] if found["zero"] else 1.0
+    return {n: float(found[n]) for n in MEANT}
+
+
+def restated(of: Job, layouts_: Iterable[Mapping[str, float]]) -> tuple[Fact, ...]:
+    """Facts that change what some layout means, each once."""
+    found: dict[int, Fact] = {}
+    for layout in layouts_:
+        known = {**of.known, **layout}
+        for each in apply(of.meanings, known, frozenset(OF_LAYOUT)).facts:
+            changed = evaluated(each.means, known)
+            if any(changed[n] != layout.get(n) for n in MEANT if n in changed):
+                found[id(each)] = each
+    return tuple(found.values())
+
+
 def stages(of: Job, model: Model, pp: np.ndarray, interleave: np.ndarray) -> dict[str, np.ndarray]:
     """How layers lie on the stages of pipelines `[n]`: `Layout.stage_excess`, `head_displaces`."""
-    way = str(decided(of, {}).values.get("stages", "counted"))
-    pairs = np.stack([np.asarray(pp, float), np.asarray(interleave, float)], 1)
-    unique, kind = np.unique(pairs, axis=0, return_inverse=True)
-    sizes = [
-        float(x) for x in (model.n_layers, model.d_model, model.d_ff, model.vocab, model.n_mtp)
-    ]
-    held = np.array([_held(way, sizes, *pair) for pair in unique])[kind.ravel()]
+    codes = np.asarray(pp, float) * MOST_CHUNKS + np.asarray(interleave, float)
+    unique, kind = np.unique(codes, return_inverse=True)
+    way = way_of_stages(of)
+    names = ("n_layers", "d_model", "d_ff", "vocab", "n_mtp")
+    sizes = [float(getattr(model, name)) for name in names]
+    held = np.array([_held(way, sizes, *divmod(x, MOST_CHUNKS)) for x in unique])[kind.ravel()]
     return {"stage_excess": held[:, 0], "head_displaces": held[:, 1]}
+
+
+def way_of_stages(of: Job) -> str:
+    """The word of `layouts.STAGES` that facts of the job use."""
+    return str(decided(of, {}).values.get("stages", "counted"))
 
 
 def _held(way: str, sizes: Sequence[float], pp: float, interleave: float) -> tuple[float, float]:

@@ -1,4 +1,6 @@
-"""Question: what does each mechanism of the step model buy on rows that no fit has seen?
+"""What each mechanism of the step model buys on rows unseen.
+
+Question: what does each mechanism of the step model buy on rows that no fit has seen?
 
 Each line takes one mechanism away, by holding its coefficients at the value where it does nothing,
 fits again, and judges the same
@@ -17,9 +19,8 @@ import numpy as np
 from calibration.fit import fit
 from calibration.predict import predict
 from calibration.traces import Cases, split
-from dmodel.report.style import GREY, INK, VERMILLION, new_figure, save_png
-from dmodel.types import InputError
-from experiments.study import arguments, deliver, rows, run, say
+from dmodel.report.style import GREY, INK, VERMILLION, new_figure
+from experiments.study import arguments, containing, deliver, rows, run, say
 
 NONE, ALL = 1e-9, 1.0 - 1e-9
 """Nothing, and all, of a share or a factor."""
@@ -95,44 +96,46 @@ def judged(cases: Cases, held: dict[str, float], seeds: int, quick: bool) -> np.
     return np.array(found)
 
 
+def line_of(name: str, error: np.ndarray, whole: np.ndarray) -> dict[str, Any]:
+    """One line: errors without a mechanism, and their changes [%]."""
+    change = 100.0 * (error / whole - 1.0)
+    return {
+        "without": name,
+        "coefficients": " ".join(MECHANISMS[name]),
+        "median": float(np.median(error[:, 0])),
+        "mean": float(np.median(error[:, 1])),
+        "change_of_median": float(np.median(change[:, 0])),
+        "change_of_mean": float(np.median(change[:, 1])),
+        "least_change_of_mean": float(change[:, 1].min()),
+        "most_change_of_mean": float(change[:, 1].max()),
+        "seeds": len(error),
+    }
+
+
 def main() -> None:
     """Every mechanism asked for, on the same divisions."""
     options = _options()
-    cases = rows(options.traces)
-    seeds = options.seeds
+    cases, seeds = rows(options.traces), options.seeds
     if options.quick:
-        cases, seeds = (
-            cases.take(np.isin(cases.labels.source, ("llm-foundry", "megatron-sc21-t1"))),
-            1,
-        )
-    names = _wanted(options)
+        few = np.isin(cases.labels.source, ("llm-foundry", "megatron-sc21-t1"))
+        cases, seeds = cases.take(few), 1
+    asked = options.only or (QUICK if options.quick else None)
+    names = containing(MECHANISMS, asked, "mechanism")
     whole = judged(cases, {}, seeds, options.quick)
     lines: list[dict[str, Any]] = []
     for name in names:
-        error = judged(cases, MECHANISMS[name], seeds, options.quick) if MECHANISMS[name] else whole
-        change = 100.0 * (error / whole - 1.0)
-        lines.append({
-            "without": name,
-            "coefficients": " ".join(MECHANISMS[name]),
-            "median": float(np.median(error[:, 0])),
-            "mean": float(np.median(error[:, 1])),
-            "change_of_median": float(np.median(change[:, 0])),
-            "change_of_mean": float(np.median(change[:, 1])),
-            "least_change_of_mean": float(change[:, 1].min()),
-            "most_change_of_mean": float(change[:, 1].max()),
-            "seeds": seeds,
-        })  # fmt: skip
+        held = MECHANISMS[name]
+        error = judged(cases, held, seeds, options.quick) if held else whole
+        lines.append(line_of(name, error, whole))
         say(
             f"without {name}: {lines[-1]['median']:.2f} / {lines[-1]['mean']:.2f} %, mean "
             f"{lines[-1]['change_of_mean']:+.1f} %"
         )
     lines.sort(key=lambda line: -line["change_of_mean"])
-    options.out.mkdir(parents=True, exist_ok=True)
-    draw(lines, options.out / "ablation.png")
-    deliver("ablation", lines, options)
+    deliver("ablation", lines, draw(lines), options)
 
 
-def draw(lines: list[dict[str, Any]], path: Any) -> None:
+def draw(lines: list[dict[str, Any]]) -> Any:
     """Change of the mean error without each mechanism, with the range over the seeds."""
     shown = [line for line in lines if line["coefficients"]][::-1]
     figure = new_figure(8.0, 0.9 + 0.28 * len(shown))
@@ -150,18 +153,7 @@ def draw(lines: list[dict[str, Any]], path: Any) -> None:
     axes.set_yticks(at, [line["without"] for line in shown])
     axes.axvline(0.0, color=INK, lw=0.8)
     axes.set_xlabel("change of the mean error of held-out rows without it [%]")
-    save_png(figure, path)
-
-
-def _wanted(options: argparse.Namespace) -> list[str]:
-    if not options.only:
-        return list(QUICK if options.quick else MECHANISMS)
-    for text in options.only:
-        if not any(text in name for name in MECHANISMS):
-            raise InputError(
-                f"--only: no mechanism contains {text!r}; there are: {'; '.join(MECHANISMS)}"
-            )
-    return [name for name in MECHANISMS if any(text in name for text in options.only)]
+    return figure
 
 
 def _options() -> argparse.Namespace:

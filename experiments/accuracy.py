@@ -1,4 +1,6 @@
-"""Claim: the model is right about software and configurations that it has not seen; every protocol,
+"""Is it right about software and plans unseen? Every protocol.
+
+Claim: the model is right about software and configurations that it has not seen; every protocol,
 with its goal beside it.
 
 Few-shot fits (8, 12, 30 rows), cross-validation by group, no rows at all, extrapolation in scale,
@@ -14,33 +16,16 @@ import argparse
 import time
 from typing import Any
 
-from calibration.traces import Cases
-from dmodel.types import InputError
 from experiments.accuracy_figure import draw
 from experiments.bases import Bases
 from experiments.protocols import Outcome, run
-from experiments.study import arguments, deliver, rows, say
+from experiments.study import arguments, containing, deliver, rows, say
 from experiments.study import run as end_well
 from experiments.targets import catalog
 
 QUICK = ("few-shot 12 vtrain-multi", "scale vtrain-multi", "no rows, other stack: vtrain-multi")
 """Protocols of the quick mode, with two seeds, a base of few rows and one scattered start of each
 fit."""
-
-
-def wanted(cases: Cases, only: list[str] | None) -> list[str]:
-    """Names of the protocols asked for: all, or those that contain one of the texts.
-
-    Raises:
-      InputError: a text is in no name.
-    """
-    names = list(catalog(cases))
-    for text in only or ():
-        if not any(text in name for name in names):
-            raise InputError(
-                f"--only: no protocol contains {text!r}; there are: {'; '.join(names)}"
-            )
-    return [name for name in names if not only or any(text in name for text in only)]
 
 
 def line(outcome: Outcome) -> dict[str, Any]:
@@ -95,7 +80,8 @@ def main() -> None:
     """Every protocol asked for, then the table and the figure."""
     options = _options()
     cases = rows(options.traces)
-    names = wanted(cases, options.only or (list(QUICK) if options.quick else None))
+    asked = options.only or (QUICK if options.quick else None)
+    names = containing(catalog(cases), asked, "protocol")
     outcomes: list[Outcome] = []
     for name in names:
         started = time.perf_counter()
@@ -103,25 +89,13 @@ def main() -> None:
             name,
             cases,
             range(2 if options.quick else options.seeds),
-            _bases(options),
+            Bases.of(options, starts=2),
             1 if options.quick else None,
         )
         outcomes += found
         for outcome in found:
             say(f"{sentence(outcome)}; {time.perf_counter() - started:.0f} s")
-    options.out.mkdir(parents=True, exist_ok=True)
-    draw(outcomes, options.out / "accuracy.png")
-    deliver("accuracy", [line(o) for o in outcomes], options)
-
-
-def _bases(options: argparse.Namespace) -> Bases:
-    few = ("megatron-sc21-t1",) if options.quick else None
-    return Bases(
-        options.out / "bases",
-        starts=1 if options.quick else 2,
-        rounds=1 if options.quick else 2,
-        only=few,
-    )
+    deliver("accuracy", [line(o) for o in outcomes], draw(outcomes), options)
 
 
 def _options() -> argparse.Namespace:

@@ -4,7 +4,6 @@ protocol's first seed."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +14,7 @@ from experiments.protocols import Outcome
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 COLUMNS = 4
 EDGE = 2.0
@@ -30,7 +30,7 @@ def panels(outcomes: Sequence[Outcome]) -> list[Outcome]:
     return few or [o for o in outcomes if not o.part]
 
 
-def draw(outcomes: Sequence[Outcome], path: Path) -> None:
+def draw(outcomes: Sequence[Outcome]) -> Figure:
     """Ratio of what is predicted to what was measured over the latter, judged rows only, with the
     ±10 % band."""
     shown = panels(outcomes)
@@ -44,7 +44,7 @@ def draw(outcomes: Sequence[Outcome], path: Path) -> None:
         axes.set_axis_off()
     for axes in grid[::columns]:
         axes.set_ylabel("predicted / measured")
-    style.save_png(figure, path)
+    return figure
 
 
 def _panel(axes: Axes, outcome: Outcome) -> None:

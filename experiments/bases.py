@@ -3,6 +3,7 @@ code: a rerun is quick, a change of the model never goes unnoticed."""
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +20,9 @@ from experiments.study import say
 
 OUTSIDE = ("cli/", "report/", "design/", "theory/", "collect/", "profiles/data/")
 """Parts of the packages that no fit depends on."""
+
+QUICK = ("megatron-sc21-t1",)
+"""Sources of the bases of quick runs."""
 
 
 def code_hash() -> str:
@@ -56,6 +60,13 @@ class Bases:
         self.folder, self.starts, self.rounds, self.only = folder, starts, rounds, only
         self.polish = POLISH if rounds > 1 else LBFGS_STEPS
         self.found: dict[str, Profile] = {}
+
+    @classmethod
+    def of(cls, options: argparse.Namespace, starts: int = 1) -> Bases:
+        """Those of a study, under its output folder; in its quick mode of few rows, begun once."""
+        if options.quick:
+            return cls(options.out / "bases", starts=1, rounds=1, only=QUICK)
+        return cls(options.out / "bases", starts=starts)
 
     def key(self, cases: Cases) -> str:
         """Name of the fit of all these rows."""

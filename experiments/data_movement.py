@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,35 +19,13 @@ from dmodel.report import style
 from dmodel.theory import Best, SmallestCluster, gpu, headline, laws, sweep_widths
 from dmodel.theory.laws import BATCH_LAWS, Laws
 from dmodel.theory.study import LINEAR, MONTH_S, ceiling
-from dmodel.types import enable_float64
-from experiments.study import say, write
+from experiments.study import keep, print_cells, print_paths, say, tell
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 REFERENCE = Path(__file__).parent / "reference"
-
-COLORS = (style.BLUE, style.ORANGE, style.GREEN, style.VERMILLION, style.PURPLE, style.SKY)
-
-
-def arguments(about: str) -> argparse.ArgumentParser:
-    """The options that every study of this group takes."""
-    parser = argparse.ArgumentParser(description=about)
-    parser.add_argument(
-        "--quick", action="store_true", help="a part of the study, in less than a minute"
-    )
-    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
-    parser.add_argument(
-        "--out", type=Path, default=Path("out"), help="folder of the tables and the figure"
-    )
-    return parser
-
-
-def options(about: str) -> argparse.Namespace:
-    """Parse them, and compute in 64 bits."""
-    enable_float64()
-    return arguments(about).parse_args()
 
 
 class Curve(NamedTuple):
@@ -133,21 +110,28 @@ def headlines(c: Curve, law: str = "default") -> list[dict[str, Any]]:
     def published(column: str) -> float | None:
         return float(rows[0][column]) if rows and rows[0][column] else None
 
-    end, top = c.linear_end, c.largest
-    found = [
-        compared(
-            f"{c.label}: linear scaling ends at [FLOP]", published("linear_end_flop"), flop(end)
-        )
+    pairs = {
+        "linear scaling ends at [FLOP]": ("linear_end_flop", flop(c.linear_end)),
+        "largest run [FLOP]": ("largest_flop", flop(c.largest)),
+    }
+    if (top := c.largest) is not None:
+        pairs["its utilization"] = ("largest_utilization", top.utilization)
+        pairs["its GPUs"] = ("largest_gpus", float(top.n_gpus))
+    return [
+        compared(f"{c.label}: {what}", published(column), value)
+        for what, (column, value) in pairs.items()
     ]
-    found.append(compared(f"{c.label}: largest run [FLOP]", published("largest_flop"), flop(top)))
-    if top is not None:
-        found.append(
-            compared(
-                f"{c.label}: its utilization", published("largest_utilization"), top.utilization
-            )
-        )
-        found.append(compared(f"{c.label}: its GPUs", published("largest_gpus"), float(top.n_gpus)))
-    return found
+
+
+def ends(c: Curve) -> dict[str, float | None]:
+    """Compute at which linear scaling ends, and of the largest run [FLOP]."""
+    return {"linear_end": flop(c.linear_end), "largest": flop(c.largest)}
+
+
+def growth(c: Curve, base: Curve) -> dict[str, float]:
+    """How many times as far both ends lie as those of another curve, where both have them."""
+    mine, theirs = ends(c), ends(base)
+    return {what: x / y for what, x in mine.items() if x and (y := theirs[what])}
 
 
 def flop(best: Best | None) -> float | None:
@@ -181,15 +165,13 @@ def deliver(
 ) -> None:
     """Write the figure and both tables; print the comparison, or what of it is `shown`, as a table,
     or all of it as JSON."""
-    args.out.mkdir(parents=True, exist_ok=True)
-    written = {"figure": str(style.save_png(figure, args.out / f"{name}.png"))}
-    for suffix, lines in (("", curves), ("_compared", comparison)):
-        written[f"table{suffix}"] = str(write(args.out / f"{name}{suffix}.csv", lines))
-    if args.json:
-        print(json.dumps({"study": name, **written, "rows": comparison}, allow_nan=False))
-        return
-    _show(comparison if shown is None else shown)
-    print(*(f"{what}: {path}" for what, path in written.items()), sep="\n")
+    written = keep(name, figure, {"": curves, "_compared": comparison}, args.out)
+
+    def show() -> None:
+        _show(comparison if shown is None else shown)
+        print_paths(written)
+
+    tell({"study": name, **written, "rows": comparison}, args.json, show)
 
 
 def _show(comparison: list[dict[str, Any]]) -> None:
@@ -204,14 +186,7 @@ def _show(comparison: list[dict[str, Any]]) -> None:
         ]
         for r in comparison
     ]
-    width = [max(len(row[i]) for row in cells) for i in range(4)]
-    for what, *numbers, note in cells:
-        print(
-            what.ljust(width[0]),
-            *(n.rjust(w) for n, w in zip(numbers, width[1:], strict=True)),
-            note,
-            sep="  ",
-        )
+    print_cells(cells, right=(1, 2, 3))
 
 
 def _digits(x: float | None) -> str:
@@ -239,26 +214,7 @@ def draw_curves(
     """Utilization against compute; sparse models dashed; a ring where linear scaling ends, a cross
     at the largest run in time."""
     for c in curves:
-        scale = 1.0 / ceiling(c.system) if of_ceiling else 1.0
-        x, y = [float(b.run.flop) for b in c.known], [scale * b.utilization for b in c.known]
-        axes.plot(
-            x,
-            y,
-            color=colors[c.label],
-            linewidth=1.6,
-            linestyle="--" if c.sparse else "-",
-            label=c.label,
-        )
-        for best, marker in ((c.linear_end, "o"), (c.largest, "x")):
-            if best is not None:
-                axes.plot(
-                    float(best.run.flop),
-                    scale * best.utilization,
-                    marker,
-                    color=colors[c.label],
-                    markersize=6,
-                    markerfacecolor="white",
-                )
+        _draw_curve(axes, c, colors[c.label], 1.0 / ceiling(c.system) if of_ceiling else 1.0)
     if of_ceiling:
         axes.axhline(LINEAR, color=style.GREY, linewidth=0.8, linestyle=":")
     compute_axis(axes)
@@ -266,6 +222,16 @@ def draw_curves(
     axes.set_ylabel("utilization over its ceiling" if of_ceiling else "utilization of the peak")
     axes.grid(axis="x", color=style.PALE, linewidth=0.6)
     axes.set_axisbelow(True)
+
+
+def _draw_curve(axes: Axes, c: Curve, color: str, scale: float) -> None:
+    x, y = [float(b.run.flop) for b in c.known], [scale * b.utilization for b in c.known]
+    dashes = "--" if c.sparse else "-"
+    axes.plot(x, y, color=color, linewidth=1.6, linestyle=dashes, label=c.label)
+    for best, marker in ((c.linear_end, "o"), (c.largest, "x")):
+        if best is not None:
+            at = (float(best.run.flop), scale * best.utilization)
+            axes.plot(*at, marker, color=color, markersize=6, markerfacecolor="white")
 
 
 def legend(axes: Axes, **where: Any) -> None:

@@ -1,4 +1,6 @@
-"""Beyond the study: attention in the layers, failures and checkpoints, and today's chips, each
+"""Beyond the study: attention, failures, today's chips.
+
+Beyond the study: attention in the layers, failures and checkpoints, and today's chips, each
 against the study's H100.
 
 Attention: projections, core and their all-reduces (`theory.attention`). Failures: the rate of the
@@ -24,6 +26,7 @@ from dmodel.theory import Best, gpu_names, laws
 from dmodel.theory.gpus import assumptions
 from experiments import data_movement as shared
 from experiments.data_movement import Curve, compared, curve
+from experiments.study import COLORS, options
 from experiments.study import run as run_study
 
 BASE = "H100 SXM"
@@ -106,54 +109,63 @@ def goodput_lines() -> list[dict[str, Any]]:
     return lines
 
 
+ENDS = {"linear_end": "linear scaling ends at", "largest": "largest run"}
+
+
 def over_base(curves: list[Curve]) -> list[dict[str, Any]]:
     """Both ends of every curve, and how they compare with the first one's."""
     lines = []
     for c in curves:
-        for what in ("linear_end", "largest"):
-            ends = [shared.flop(getattr(x, what)) for x in (c, curves[0])]
-            note = (
-                f"{ends[0] / ends[1]:.3g} times that of {curves[0].label}"
-                if c is not curves[0] and ends[0] and ends[1]
-                else ""
-            )
-            text = "linear scaling ends at" if what == "linear_end" else "largest run"
-            lines.append(compared(f"{c.label}: {text} [FLOP]", None, ends[0], note))
+        times = {} if c is curves[0] else shared.growth(c, curves[0])
+        for what, flop in shared.ends(c).items():
+            known = what in times
+            note = f"{times[what]:.3g} times that of {curves[0].label}" if known else ""
+            lines.append(compared(f"{c.label}: {ENDS[what]} [FLOP]", None, flop, note))
     return lines
 
 
-def main() -> None:
-    """Sweep, list what is assumed, draw three panels."""
-    args = shared.options(__doc__ or "")
-    groups = {
-        "Chips, share of the ceiling": chips(args.quick),
-        "Attention in the layers, H100": with_attention(args.quick),
-        "Failures within the utilization, H100": with_failures(args.quick),
-    }
-    comparison = [*shared.headlines(groups["Attention in the layers, H100"][0]), *goodput_lines()]
-    comparison += [line for curves in groups.values() for line in over_base(curves)]
-    comparison += [
+def assumed() -> list[dict[str, Any]]:
+    """What is not published of today's chips, one line each."""
+    return [
         {**compared(f"{name}: {key}", None, None, text), "assumed": True}
         for name in gpu_names(beyond=True)
         for key, text in assumptions(name).items()
     ]
+
+
+def draw(groups: dict[str, list[Curve]]) -> Any:
+    """A panel for each group."""
     figure = style.new_figure(13.2, 4.4)
     grid = figure.subplots(1, 3, sharey=False)
     for axes, (title, curves) in zip(grid, groups.items(), strict=True):
-        colors = {c.label: color for c, color in zip(curves, shared.COLORS, strict=False)}
+        colors = {c.label: color for c, color in zip(curves, COLORS, strict=False)}
         shared.draw_curves(axes, curves, colors, of_ceiling=True)
         axes.set_title(title)
         axes.set_xlim(1e23 if title.startswith("Failures") else 3e24, None)
         shared.legend(axes, loc="lower left")
     for axes in grid[1:]:
         axes.set_ylabel("")
+    return figure
+
+
+def main() -> None:
+    """Sweep, list what is assumed, draw three panels."""
+    args = options(__doc__ or "")
+    attention = with_attention(args.quick)
+    groups = {
+        "Chips, share of the ceiling": chips(args.quick),
+        "Attention in the layers, H100": attention,
+        "Failures within the utilization, H100": with_failures(args.quick),
+    }
+    shown = [*shared.headlines(attention[0]), *goodput_lines()]
+    shown += [line for curves in groups.values() for line in over_base(curves)]
     lines = [
         {"group": title, **p}
         for title, curves in groups.items()
         for c in curves
         for p in shared.points(c)
     ]
-    shown = [line for line in comparison if "assumed" not in line]
+    comparison, figure = [*shown, *assumed()], draw(groups)
     shared.deliver("data_movement_limits_beyond", comparison, lines, figure, args, shown=shown)
 
 

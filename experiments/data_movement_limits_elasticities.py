@@ -1,4 +1,6 @@
-"""Claim: what the largest run depends on has exact slopes: the training time and the batch by 2.1,
+"""Exact slopes of the largest run in every input.
+
+Claim: what the largest run depends on has exact slopes: the training time and the batch by 2.1,
 FLOP/s against linear scaling by −5.
 
 Elasticities ∂ ln C_max / ∂ ln input of the unrounded frontier by implicit differentiation, at 0.8
@@ -24,8 +26,8 @@ from dmodel.theory.study import LINEAR
 from experiments import data_movement as shared
 from experiments.data_movement import compared
 from experiments.data_movement_limits_walls import LAWS, wall
+from experiments.study import COLORS, options, say
 from experiments.study import run as run_study
-from experiments.study import say
 
 GPUS = ("H100 SXM", "A100 SXM", "V100 SXM")
 ENDS = {"linear scaling": LINEAR, "finishing at all": 0.0}
@@ -120,7 +122,7 @@ def lines_of(name: str, end: str) -> tuple[list[dict[str, Any]], list[dict[str, 
 
 def main() -> None:
     """Differentiate, compare, draw bars with the closed forms as marks."""
-    args = shared.options(__doc__ or "")
+    args = options(__doc__ or "")
     names, ends = (GPUS[:1], list(ENDS)[1:]) if args.quick else (GPUS, list(ENDS))
     comparison, table = [], []
     for end in ends:
@@ -147,7 +149,7 @@ def _panel(axes: Any, rows: list[dict[str, Any]], names: tuple[str, ...], end: s
             offset,
             [value[k]["elasticity"] for k in keys],
             height=0.9 * height,
-            color=shared.COLORS[i],
+            color=COLORS[i],
             label=name,
         )
     marks = [

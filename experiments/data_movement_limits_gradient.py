@@ -1,4 +1,6 @@
-"""Claim: descent by gradient finds the best layout that the exhaustive search finds, pricing some
+"""Layouts by gradient against the exhaustive search.
+
+Claim: descent by gradient finds the best layout that the exhaustive search finds, pricing some
 hundred layouts.
 
 Relaxed degrees, micro-batches and placement, rounded and polished, on all rows of the optima and
@@ -18,8 +20,8 @@ from dmodel.theory.rounding import layouts_by_gradient
 from dmodel.theory.study import MONTH_S
 from experiments import data_movement as shared
 from experiments.data_movement import compared
+from experiments.study import COLORS, options, say
 from experiments.study import run as run_study
-from experiments.study import say
 
 SAME = 1e-9
 """Training times closer than this are of the same optimum: layouts among exact ties differ."""
@@ -65,48 +67,34 @@ def lines_of(name: str, rows: list[dict[str, str]]) -> list[dict[str, Any]]:
     return lines
 
 
-def main() -> None:
-    """Search all rows, compare, draw what the search priced against compute."""
-    args = shared.options(__doc__ or "")
-    lines: list[dict[str, Any]] = []
-    for name, rows in rows_by_gpu(args.quick).items():
-        lines += lines_of(name, rows)
-        say(f"{name}: {len(rows)} rows")
+def summary(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """How many optima were found, how far the others are off, and what it took."""
     gaps = np.array([line["gap"] for line in lines])
-    comparison = [
+    priced = float(np.median([line["evaluated"] for line in lines]))
+    same = float(np.mean(np.abs(gaps) <= SAME))
+    note = "below 0: better than the exhaustive search, but for rounding"
+    return [
         compared("rows", None, float(len(gaps))),
-        compared(
-            "same optimum [share of rows]", None, float(np.mean(np.abs(gaps) <= SAME)), "aim: 0.95"
-        ),
+        compared("same optimum [share of rows]", None, same, "aim: 0.95"),
         compared("largest gap", None, float(gaps.max()), "aim: 0.01"),
-        compared(
-            "smallest gap",
-            None,
-            float(gaps.min()),
-            "below 0: better than the exhaustive search, but for rounding",
-        ),
-        compared(
-            "layouts priced, median", None, float(np.median([line["evaluated"] for line in lines]))
-        ),
+        compared("smallest gap", None, float(gaps.min()), note),
+        compared("layouts priced, median", None, priced),
     ]
+
+
+def draw(lines: list[dict[str, Any]]) -> Any:
+    """What the search priced against compute; gaps are written beside their dots."""
     figure = style.new_figure(6.4, 4.0)
     axes = figure.subplots()
-    for name, color in zip(
-        dict.fromkeys(line["gpu"] for line in lines), shared.COLORS, strict=False
-    ):
+    names = dict.fromkeys(line["gpu"] for line in lines)
+    for name, color in zip(names, COLORS, strict=False):
         mine = [line for line in lines if line["gpu"] == name]
-        axes.plot(
-            [m["training_flop"] for m in mine],
-            [m["evaluated"] for m in mine],
-            "o",
-            color=color,
-            markersize=4,
-            label=name,
-        )
-    for line in (line for line in lines if line["gap"] > SAME):
-        axes.annotate(
-            f"+{100 * line['gap']:.2g} %", (line["training_flop"], line["evaluated"]), fontsize=7
-        )
+        x, y = ([m[key] for m in mine] for key in ("training_flop", "evaluated"))
+        axes.plot(x, y, "o", color=color, markersize=4, label=name)
+    for line in lines:
+        if line["gap"] > SAME:
+            at = (line["training_flop"], line["evaluated"])
+            axes.annotate(f"+{100 * line['gap']:.2g} %", at, fontsize=7)
     shared.compute_axis(axes)
     axes.set_ylim(0.0, None)
     axes.set_ylabel("layouts priced exactly")
@@ -114,7 +102,17 @@ def main() -> None:
     axes.legend(frameon=False, fontsize=7.5)
     axes.grid(axis="y", color=style.PALE, linewidth=0.6)
     axes.set_axisbelow(True)
-    shared.deliver("data_movement_limits_gradient", comparison, lines, figure, args)
+    return figure
+
+
+def main() -> None:
+    """Search all rows, compare, draw what the search priced against compute."""
+    args = options(__doc__ or "")
+    lines: list[dict[str, Any]] = []
+    for name, rows in rows_by_gpu(args.quick).items():
+        lines += lines_of(name, rows)
+        say(f"{name}: {len(rows)} rows")
+    shared.deliver("data_movement_limits_gradient", summary(lines), lines, draw(lines), args)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""Claim to check: 16 million GTX 580 of 2012 could have trained 1e26 FLOP in three months, as was
+"""Could 16 million GTX 580 have trained 1e26 FLOP?
+
+Claim to check: 16 million GTX 580 of 2012 could have trained 1e26 FLOP in three months, as was
 published.
 
 The largest dense run that 2^24 of them finish, with a network that nobody had with this card
@@ -17,8 +19,8 @@ from dmodel.theory.gpus import assumptions
 from dmodel.theory.study import DEADLINE_S, MONTH_S, ceiling
 from experiments import data_movement as shared
 from experiments.data_movement import compared
+from experiments.study import COLORS, options, say
 from experiments.study import run as run_study
-from experiments.study import say
 
 PUBLISHED_FLOP, PUBLISHED_GPUS = 1e26, 1.6e7
 NAMES = ("GTX 580", "GTX 580 Ethernet")
@@ -71,7 +73,7 @@ def smallest(name: str, width: float) -> dict[str, Any]:
 
 def main() -> None:
     """Ask both networks, compare, draw training time against compute."""
-    args = shared.options(__doc__ or "")
+    args = options(__doc__ or "")
     n_gpus, widths = 2**24, WIDTHS[::2] if args.quick else WIDTHS
     peak = float(gpu(NAMES[0]).chip.flops_per_s)
     needed = PUBLISHED_FLOP / (PUBLISHED_GPUS * peak * DEADLINE_S)
@@ -87,7 +89,7 @@ def main() -> None:
     figure = style.new_figure(6.4, 4.2)
     axes, table = figure.subplots(), []
     nearest = min(widths, key=lambda w: abs(float(laws.run(w).flop) / PUBLISHED_FLOP - 1.0))
-    for name, color in zip(NAMES, shared.COLORS, strict=False):
+    for name, color in zip(NAMES, COLORS, strict=False):
         found = answers(name, widths, n_gpus)
         say(f"{name}: {len(found)} widths")
         comparison += [*lines_of(name, found), smallest(name, nearest)]

@@ -1,4 +1,6 @@
-"""Claim: a matrix product on an A100 takes 4.5 µs while small, then grows with its traffic, then
+"""Time of a product against size, theory and measured.
+
+Claim: a matrix product on an A100 takes 4.5 µs while small, then grows with its traffic, then
 with the cube of its size.
 
 The theory's time of square products against size, beside measured products of an A100-80GB (the
@@ -20,6 +22,7 @@ from dmodel.theory import gpu, matmul_time
 from dmodel.theory.gpus import Gpu
 from experiments import data_movement as shared
 from experiments.data_movement import compared
+from experiments.study import options
 from experiments.study import run as run_study
 
 CHIP = "A100-80GB"
@@ -96,7 +99,7 @@ def errors(
 
 def main() -> None:
     """Time squares, compare with what was measured, draw both."""
-    args = shared.options(__doc__ or "")
+    args = options(__doc__ or "")
     chip = gpu("A100 SXM").chip
     assert isinstance(chip, Gpu)
     sizes = np.unique(np.round(2.0 ** np.arange(4.0, 14.26, 0.25) / 8.0) * 8.0)

@@ -1,4 +1,6 @@
-"""Claim: training scales linearly to about 2e28 FLOP in three months and ends at 3e31: V100, A100
+"""Utilization against compute on V100, A100 and H100.
+
+Claim: training scales linearly to about 2e28 FLOP in three months and ends at 3e31: V100, A100
 and H100, dense and sparse.
 
 Every swept run of the dense models is held against the authors' own (utilization and GPUs), and the
@@ -15,6 +17,7 @@ from dmodel.theory import Best, Problem, best_layouts, gpu, run
 from dmodel.theory.study import MONTH_S
 from experiments import data_movement as shared
 from experiments.data_movement import Curve, compared, curve
+from experiments.study import COLORS, options
 from experiments.study import run as run_study
 
 GPUS = ("V100 SXM", "A100 SXM", "H100 SXM")
@@ -76,14 +79,14 @@ def against_optima(names: tuple[str, ...]) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Sweep all, compare, draw."""
-    args = shared.options(__doc__ or "")
+    args = options(__doc__ or "")
     names = GPUS[-1:] if args.quick else GPUS
     curves = [curve(name, sparse=sparse) for sparse in (False, True) for name in names]
     comparison = [line for c in curves for line in (*shared.headlines(c), *against_runs(c))]
     comparison += against_optima(names)
     figure = style.new_figure(7.4, 4.4)
     axes = figure.subplots()
-    colors = {c.label: shared.COLORS[names.index(c.gpu)] for c in curves}
+    colors = {c.label: COLORS[names.index(c.gpu)] for c in curves}
     shared.draw_curves(axes, curves, colors)
     axes.set_title("What three months of training can use")
     shared.legend(axes, loc="upper right")

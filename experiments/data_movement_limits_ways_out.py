@@ -1,4 +1,6 @@
-"""Claim: "shorter and fatter" models and larger batches are the ways past the wall: both give each
+"""Do shallower models or larger batches pass the wall?
+
+Claim: "shorter and fatter" models and larger batches are the ways past the wall: both give each
 layer more tokens at once.
 
 H100, dense: the study's depth divided, and its critical batch multiplied, by 2 to 16; where linear
@@ -9,6 +11,7 @@ experiments.data_movement_limits_ways_out [--quick] [--json] [--out DIR]`
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from dmodel.report import style
@@ -18,6 +21,7 @@ from dmodel.theory.laws import Laws
 from experiments import data_movement as shared
 from experiments.data_movement import Curve, compared, curve
 from experiments.data_movement_limits_walls import LAWS, wall
+from experiments.study import COLORS, options
 from experiments.study import run as run_study
 
 FACTORS = (1, 2, 4, 8, 16)
@@ -47,22 +51,38 @@ def expected(factor: float) -> float:
 
 def gains(curves: dict[tuple[str, int], Curve]) -> list[dict[str, Any]]:
     """Growth of both ends over the study's models, beside that of the closed forms."""
-    found = []
-    for (way, factor), c in curves.items():
-        base = curves[way, 1]
-        for what in ("linear_end", "largest"):
-            ends = [shared.flop(getattr(x, what)) for x in (c, base)]
-            if factor > 1 and ends[0] and ends[1]:
-                text = f"{c.label}: {what.replace('_', ' ')} grows by"
-                found.append(
-                    compared(text, expected(factor), ends[0] / ends[1], "against the closed form")
-                )
-    return found
+    return [
+        compared(
+            f"{c.label}: {what.replace('_', ' ')} grows by",
+            expected(factor),
+            times,
+            "against the closed form",
+        )
+        for (way, factor), c in curves.items()
+        if factor > 1
+        for what, times in shared.growth(c, curves[way, 1]).items()
+    ]
+
+
+def draw(curves: dict[tuple[str, int], Curve], ways: list[str], factors: Sequence[int]) -> Any:
+    """A panel for each way."""
+    figure = style.new_figure(3.9 * len(ways) + 0.4, 3.8)
+    grid = figure.subplots(1, len(ways), squeeze=False, sharey=True, sharex=True)[0]
+    for axes, way in zip(grid, ways, strict=True):
+        some = [curves[way, f] for f in factors]
+        colors = {c.label: color for c, color in zip(some, COLORS, strict=False)}
+        shared.draw_curves(axes, some, colors)
+        axes.set_title(way)
+        axes.set_xlim(1e25, None)
+        shared.legend(axes, loc="lower left")
+    for axes in grid[1:]:
+        axes.set_ylabel("")
+    return figure
 
 
 def main() -> None:
     """Sweep every way and factor, compare with the closed form, draw."""
-    args = shared.options(__doc__ or "")
+    args = options(__doc__ or "")
     ways, factors = (list(WAYS)[:2], (1, 4)) if args.quick else (list(WAYS), FACTORS)
     plain = curve("H100 SXM", "as in the study")
     curves = {
@@ -73,19 +93,8 @@ def main() -> None:
         for f in factors
     }
     comparison = [*shared.headlines(plain), *gains(curves)]
-    figure = style.new_figure(3.9 * len(ways) + 0.4, 3.8)
-    grid = figure.subplots(1, len(ways), squeeze=False, sharey=True, sharex=True)[0]
-    for axes, way in zip(grid, ways, strict=True):
-        some = [curves[way, f] for f in factors]
-        shared.draw_curves(
-            axes, some, {c.label: color for c, color in zip(some, shared.COLORS, strict=False)}
-        )
-        axes.set_title(way)
-        axes.set_xlim(1e25, None)
-        shared.legend(axes, loc="lower left")
-    for axes in grid[1:]:
-        axes.set_ylabel("")
     lines = [p for c in dict.fromkeys(id(c) for c in curves.values()) for p in _points(curves, c)]
+    figure = draw(curves, ways, factors)
     shared.deliver("data_movement_limits_ways_out", comparison, lines, figure, args)
 
 

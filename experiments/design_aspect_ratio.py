@@ -1,4 +1,6 @@
-"""Question: do runs get shorter and fatter with scale, because depth is harder to spread over
+"""Do runs get shorter and fatter with scale?
+
+Question: do runs get shorter and fatter with scale, because depth is harder to spread over
 devices than width?
 
 The cheapest run to a loss within a deadline, with depth, width, batch, tokens, devices and plan
@@ -72,34 +74,14 @@ def draw(lines: list[dict[str, Any]]) -> Any:
         PENALTIES.items(), (style.BLUE, style.GREEN, style.VERMILLION), strict=True
     ):
         mine = [line for line in lines if line["penalty"] == penalty]
-        x = [line["training_flop"] for line in mine]
-        left.plot(
-            x,
-            [line["width_over_depth"] for line in mine],
-            "o-",
-            color=color,
-            markersize=4.5,
-            label=words,
+        x, ratio, depth = (
+            [line[key] for line in mine]
+            for key in ("training_flop", "width_over_depth", "n_layers")
         )
-        right.plot(
-            x, [line["n_layers"] for line in mine], "o-", color=color, markersize=4.5, label=words
-        )
-    mine = [line for line in lines if line["penalty"] == 1.0]
-    x = [line["training_flop"] for line in mine]
-    left.plot(
-        x,
-        [line["law_width_over_depth"] for line in mine],
-        ":",
-        color=style.GREY,
-        label="what the law alone prefers",
-    )
-    right.plot(
-        x,
-        [line["n_layers"] / line["depth_over_law"] for line in mine],
-        ":",
-        color=style.GREY,
-        label="what the law alone prefers",
-    )
+        look = {"color": color, "markersize": 4.5, "label": words}
+        left.plot(x, ratio, "o-", **look)
+        right.plot(x, depth, "o-", **look)
+    _by_the_law(left, right, [line for line in lines if line["penalty"] == 1.0])
     for axes, words, title in (
         (left, "width over depth", "Aspect ratio"),
         (right, "layers", "Depth"),
@@ -113,6 +95,14 @@ def draw(lines: list[dict[str, Any]]) -> Any:
         shared.plain_ticks(axes)
     left.legend(frameon=False, fontsize=7.5)
     return figure
+
+
+def _by_the_law(left: Any, right: Any, mine: list[dict[str, Any]]) -> None:
+    x = [line["training_flop"] for line in mine]
+    depth = [line["n_layers"] / line["depth_over_law"] for line in mine]
+    look = {"color": style.GREY, "label": "what the law alone prefers"}
+    left.plot(x, [line["law_width_over_depth"] for line in mine], ":", **look)
+    right.plot(x, depth, ":", **look)
 
 
 def main() -> None:

@@ -1,4 +1,6 @@
-"""Question: is a network's bandwidth worth more of arithmetic from one chip generation to the next,
+"""What bandwidth is worth in FLOP/s, by chip generation.
+
+Question: is a network's bandwidth worth more of arithmetic from one chip generation to the next,
 or did networks grow along?
 
 At the best plan of each system, how much 1 % more of a rate saves (elasticities by gradient,
@@ -14,6 +16,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from dmodel.design import design
 from dmodel.records import Cluster
@@ -35,6 +38,9 @@ PARTS = {
     "inner network": style.GREEN,
     "outer network": style.ORANGE,
 }
+WORTH = "1 % of network bandwidth in % of FLOP/s"
+"""Column of what a network is worth."""
+
 STEP = 0.1
 """Relative change by which solving anew checks the slopes."""
 
@@ -101,7 +107,7 @@ def line_of(at: Machine, devices: int, checked: bool) -> dict[str, Any] | None:
     }
     line |= {"mfu": float(found.mfu)} | {f"elasticity: {part}": e[part] for part in RATES}
     network = e["inner network"] + e["outer network"]
-    line["1 % of network bandwidth in % of FLOP/s"] = network / e["arithmetic"]
+    line[WORTH] = network / e["arithmetic"]
     line["exposed_share"] = float(found.breakdown.exposed_communication / found.breakdown.total)
     if checked:
         faster = best(scaled(at.system, "outer network", 1.0 + STEP))
@@ -116,44 +122,16 @@ def draw(lines: list[dict[str, Any]]) -> Any:
     against size."""
     figure = style.new_figure(10.2, 4.2)
     left, right = figure.subplots(1, 2, width_ratios=(5, 4))
-    largest = max(line["devices"] for line in lines)
-    shown = [line for line in lines if line["devices"] == largest]
-    bottom = [0.0] * len(shown)
-    for part, color in PARTS.items():
-        heights = [-100.0 * line[f"elasticity: {part}"] for line in shown]
-        left.bar(
-            [line["system"] for line in shown],
-            heights,
-            bottom=bottom,
-            color=color,
-            label=part,
-            width=0.65,
-        )
-        bottom = [b + h for b, h in zip(bottom, heights, strict=True)]
-    left.set_ylabel("share of the step that the rate decides [%]")
-    left.set_title(f"Elasticity of the step at the best plan, {largest:,} devices")
-    left.tick_params(axis="x", labelrotation=20)
-    left.set_ylim(0.0, 118.0)
-    left.legend(
-        frameon=False, fontsize=7.5, ncols=4, loc="upper left", columnspacing=1.0, handlelength=1.2
-    )
-    for name, color in zip(
-        dict.fromkeys(line["system"] for line in lines), shared.COLORS, strict=False
-    ):
+    sizes = sorted({line["devices"] for line in lines})
+    _stacked(left, [line for line in lines if line["devices"] == sizes[-1]])
+    left.set_title(f"Elasticity of the step at the best plan, {sizes[-1]:,} devices")
+    names = dict.fromkeys(line["system"] for line in lines)
+    for name, color in zip(names, shared.COLORS, strict=False):
         mine = [line for line in lines if line["system"] == name]
-        y = [line["1 % of network bandwidth in % of FLOP/s"] for line in mine]
-        right.plot(
-            [line["devices"] for line in mine],
-            y,
-            "o-",
-            color=color,
-            markersize=4,
-            linewidth=1.4,
-            label=name,
-        )
+        x, y = ([line[key] for line in mine] for key in ("devices", WORTH))
+        right.plot(x, y, "o-", color=color, markersize=4, linewidth=1.4, label=name)
     right.set_xscale("log", base=2)
-    ticks = sorted({line["devices"] for line in lines})
-    right.set_xticks(ticks, [f"{n:,}" for n in ticks])
+    right.set_xticks(sizes, [f"{n:,}" for n in sizes])
     right.set_ylim(0.0, None)
     right.set_xlabel("devices")
     right.set_ylabel("1 % of network bandwidth, in % of FLOP/s")
@@ -162,6 +140,21 @@ def draw(lines: list[dict[str, Any]]) -> Any:
     for axes in (left, right):
         shared.quiet_grid(axes)
     return figure
+
+
+def _stacked(axes: Any, shown: list[dict[str, Any]]) -> None:
+    names = [line["system"] for line in shown]
+    bottom = np.zeros(len(shown))
+    for part, color in PARTS.items():
+        heights = np.array([-100.0 * line[f"elasticity: {part}"] for line in shown])
+        axes.bar(names, heights, bottom=bottom, color=color, label=part, width=0.65)
+        bottom = bottom + heights
+    axes.set_ylabel("share of the step that the rate decides [%]")
+    axes.tick_params(axis="x", labelrotation=20)
+    axes.set_ylim(0.0, 118.0)
+    axes.legend(
+        frameon=False, fontsize=7.5, ncols=4, loc="upper left", columnspacing=1.0, handlelength=1.2
+    )
 
 
 def main() -> None:

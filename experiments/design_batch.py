@@ -1,4 +1,6 @@
-"""Question: how does the best batch grow with scale, when larger batches waste data but keep more
+"""How the best batch grows with scale.
+
+Question: how does the best batch grow with scale, when larger batches waste data but keep more
 devices busy?
 
 The cheapest run to a loss within a deadline, with shape, batch, tokens, devices and plan free,

@@ -1,4 +1,6 @@
-"""Claim: the search by gradient finds the best of all valid plans, after rounding and polish, on
+"""The gradient search against the best of all plans, 64 jobs.
+
+Claim: the search by gradient finds the best of all valid plans, after rounding and polish, on
 nearly every case, and misses by little.
 
 The 64 jobs of `experiments.search_cases`: thirteen models on ten systems; on each all valid plans

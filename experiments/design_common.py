@@ -4,7 +4,6 @@ job, tables and figures."""
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import resource
 import sys
@@ -21,48 +20,25 @@ from dmodel.codesign.laws import loss
 from dmodel.coefficients import Coefficients
 from dmodel.records import Cluster, Model
 from dmodel.report import style
-from dmodel.types import enable_float64
-from experiments.study import write
+from experiments import study
+from experiments.study import parse, plain_arguments
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLORS = (
-    style.BLUE,
-    style.ORANGE,
-    style.GREEN,
-    style.VERMILLION,
-    style.PURPLE,
-    style.SKY,
-    style.YELLOW,
-)
+COLORS = (*study.COLORS, style.YELLOW)
 
 DAY_S = 86400.0
 
 
-def arguments(about: str) -> argparse.ArgumentParser:
-    """The options that every study of this group takes."""
-    parser = argparse.ArgumentParser(
-        description=about, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--quick", action="store_true", help="a part of the study, in less than a minute"
-    )
-    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
-    parser.add_argument(
-        "--out", type=Path, default=Path("out"), help="folder of the tables and the figure"
-    )
+def options(about: str) -> argparse.Namespace:
+    """What is asked of a study of this group; computes in 64 bits."""
+    parser = plain_arguments(about)
     parser.add_argument(
         "--profile", default=None, help="coefficients; default: the nearest to each system"
     )
-    return parser
-
-
-def options(about: str) -> argparse.Namespace:
-    """Parse them, and compute in 64 bits."""
-    enable_float64()
-    return arguments(about).parse_args()
+    return parse(parser)
 
 
 class Machine(NamedTuple):
@@ -137,25 +113,7 @@ def deliver(
     summary: Sequence[dict[str, Any]] | None = None,
 ) -> None:
     """Write figure and table; print the lines, or their summary, as a table or as JSON."""
-    args.out.mkdir(parents=True, exist_ok=True)
-    written = {
-        "figure": str(style.save_png(figure, args.out / f"{name}.png")),
-        "table": str(write(args.out / f"{name}.csv", lines)),
-    }
-    shown = lines if summary is None else summary
-    if args.json:
-        print(json.dumps({"study": name, **written, "rows": list(shown)}, allow_nan=False))
-        return
-    keys = list(dict.fromkeys(key for line in shown for key in line))
-    cells = [keys, *([_cell(line.get(key)) for key in keys] for line in shown)]
-    width = [max(len(row[i]) for row in cells) for i in range(len(keys))]
-    for row in cells:
-        print("  ".join(cell.ljust(w) for cell, w in zip(row, width, strict=True)).rstrip())
-    print(*(f"{what}: {path}" for what, path in written.items()), sep="\n")
-
-
-def _cell(value: object) -> str:
-    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+    study.deliver(name, lines, figure, args, shown=summary, digits=".4g")
 
 
 def quiet_grid(axes: Axes, axis: str = "y") -> None:

@@ -1,4 +1,6 @@
-"""Question: what do gradients buy over checking everything and over searches that see values only,
+"""Gradients against searches that see values only.
+
+Question: what do gradients buy over checking everything and over searches that see values only,
 for plans and for whole runs?
 
 Gradient search, exhaustive search, random search, differential evolution and CMA-ES at equal
@@ -218,50 +220,38 @@ def draw(lines: list[dict[str, Any]]) -> Any:
     """Gap to the best known against evaluations."""
     figure = style.new_figure(10.4, 4.2)
     for axes, where in zip(figure.subplots(1, 2), (PLANS, RUNS), strict=True):
-        for method, color in COLORS.items():
-            mine = sorted(
-                (x for x in lines if x["problem"] == where and x["method"] == method),
-                key=lambda x: x["evaluations"],
-            )
-            x = [line["evaluations"] for line in mine]
-            y = [max(100.0 * line["gap"], 1e-3) for line in mine]
-            axes.plot(
-                x,
-                y,
-                "o-" if method == "gradient" else "-",
-                color=color,
-                markersize=4.5,
-                linewidth=1.5,
-                label=method,
-            )
-        whole = next(
-            line["evaluations"]
-            for line in lines
-            if line["problem"] == where and line["method"] == "exhaustive"
-        )
-        axes.axvline(whole, color=style.INK, linewidth=0.9, linestyle=":")
-        axes.annotate(
-            f"all of them: {whole:,.3g}" if whole > 1e7 else f"all of them: {whole:,}",
-            (whole, 30.0),
-            rotation=90,
-            fontsize=7.5,
-            ha="right",
-            va="center",
-            xytext=(-3, 0),
-            textcoords="offset points",
-        )
-        axes.set_xscale("log")
-        axes.set_yscale("log")
-        axes.set_ylim(7e-4, 300.0)
-        axes.set_yticks(
-            [1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0], ["found", "0.01", "0.1", "1", "10", "100"]
-        )
-        axes.set_xlabel("evaluations of the model (a gradient counts as four)")
-        axes.set_ylabel("above the best known [%], median of seeds")
+        _panel(axes, [line for line in lines if line["problem"] == where])
         axes.set_title(where[0].upper() + where[1:])
-        axes.legend(frameon=False, fontsize=7.5, loc="lower left")
-        shared.quiet_grid(axes)
     return figure
+
+
+def _panel(axes: Any, lines: list[dict[str, Any]]) -> None:
+    for method, color in COLORS.items():
+        mine = sorted(
+            (line for line in lines if line["method"] == method), key=lambda x: x["evaluations"]
+        )
+        x = [line["evaluations"] for line in mine]
+        y = [max(100.0 * line["gap"], 1e-3) for line in mine]
+        marks = "o-" if method == "gradient" else "-"
+        axes.plot(x, y, marks, color=color, markersize=4.5, linewidth=1.5, label=method)
+    whole = next(line["evaluations"] for line in lines if line["method"] == "exhaustive")
+    axes.axvline(whole, color=style.INK, linewidth=0.9, linestyle=":")
+    axes.annotate(
+        f"all of them: {whole:,.3g}" if whole > 1e7 else f"all of them: {whole:,}",
+        (whole, 30.0),
+        rotation=90,
+        fontsize=7.5,
+        ha="right",
+        va="center",
+        xytext=(-3, 0),
+        textcoords="offset points",
+    )
+    axes.set(xscale="log", yscale="log", ylim=(7e-4, 300.0))
+    axes.set_yticks([1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0], ["found", "0.01", "0.1", "1", "10", "100"])
+    axes.set_xlabel("evaluations of the model (a gradient counts as four)")
+    axes.set_ylabel("above the best known [%], median of seeds")
+    axes.legend(frameon=False, fontsize=7.5, loc="lower left")
+    shared.quiet_grid(axes)
 
 
 def main() -> None:

@@ -1,4 +1,6 @@
-"""Claim: multipliers say what one more unit of a limit is worth, as well as solving the problem
+"""What limits are worth: multipliers against solving again.
+
+Claim: multipliers say what one more unit of a limit is worth, as well as solving the problem
 again does.
 
 Runs that a budget, a deadline, a loss or the hardware holds back; each price by its multiplier and

@@ -1,4 +1,6 @@
-"""Claim: a profile that has never seen a stack, and a dozen of its rows, predict the rest of that
+"""A dozen rows of a stack never seen predict the others.
+
+Claim: a profile that has never seen a stack, and a dozen of its rows, predict the rest of that
 stack.
 
 For every target the base is fitted to the published table without the target's family of stacks (so
@@ -12,8 +14,8 @@ as targets.
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,8 +23,9 @@ from calibration.fit import fit
 from calibration.predict import predict
 from calibration.traces import Cases
 from dmodel.profiles import Profile, family
+from dmodel.report import style
 from dmodel.types import InputError
-from experiments.study import arguments, deliver, rows, run, say, summary
+from experiments.study import arguments, deliver, middle, rows, run, say, summary
 
 
 class Target(NamedTuple):
@@ -67,14 +70,10 @@ def judge(
     return np.abs(predict(rest, profile).step_time_s / rest.labels.step_time_s - 1.0)
 
 
-def _figure(lines: list[dict], path: Path) -> None:
+def _figure(lines: list[dict]) -> Any:
     """Median error against the rows used, one line for each target, named at its end."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(7.5, 5), layout="constrained")
+    figure = style.new_figure(7.5, 5.0)
+    axes = figure.subplots()
     for name in dict.fromkeys(line["target"] for line in lines):
         points = sorted(
             (line["rows_used"], line["median"]) for line in lines if line["target"] == name
@@ -86,30 +85,29 @@ def _figure(lines: list[dict], path: Path) -> None:
         ylim=(0, None),
         xlim=(0, None),
     )
-    axes.set_title("A dozen rows of a stack never seen", loc="left", weight="bold")
-    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_title("A dozen rows of a stack never seen")
     axes.legend(frameon=False)
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    return figure
+
+
+def kin(cases: Cases) -> dict[str, tuple[str, ...]]:
+    """Every source, and the sources that share a family of stacks with it."""
+    families: dict[str, set[str]] = {}
+    for source, stack in zip(cases.labels.source, cases.labels.stack, strict=True):
+        families.setdefault(str(source), set()).add(family(str(stack)))
+    return {
+        source: tuple(other for other in families if families[other] & mine)
+        for source, mine in sorted(families.items())
+    }
 
 
 def _targets(options: argparse.Namespace, cases: Cases) -> dict[str, Target]:
     """The named targets: those above, any other source of the table, and the sources of further
     files."""
-    files = {
-        str(s)
-        for s, f in zip(cases.labels.source, cases.labels.file, strict=True)
-        if str(f) in options.traces
-    }
-    families: dict[str, set[str]] = {}
-    for source, stack in zip(cases.labels.source, cases.labels.stack, strict=True):
-        families.setdefault(str(source), set()).add(family(str(stack)))
-    kin = {
-        source: tuple(s for s in families if families[s] & mine)
-        for source, mine in sorted(families.items())
-    }
-    known = {source: Target((source,), hidden) for source, hidden in kin.items()} | TARGETS
-    wanted = options.targets or ["vtrain-single", "vtrain-multi", *sorted(files)]
+    further = np.isin(cases.labels.file, options.traces)
+    known = {source: Target((source,), hidden) for source, hidden in kin(cases).items()} | TARGETS
+    brought = np.unique(cases.labels.source[further].astype(str)).tolist()
+    wanted = options.targets or ["vtrain-single", "vtrain-multi", *brought]
     unknown = [name for name in wanted if name not in known]
     if unknown:
         raise InputError(
@@ -129,49 +127,57 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
+class Study:
+    """The rows, and the bases that do not know some sources, each fitted once."""
+
+    def __init__(self, options: argparse.Namespace):
+        self.options, self.cases = options, rows(options.traces)
+        self.rounds = 1 if options.quick else 2
+        self.bases: dict[tuple[str, ...], Profile] = {}
+
+    def base(self, name: str, hidden: tuple[str, ...]) -> Profile:
+        """The fit of the published rows of other sources."""
+        if hidden not in self.bases:
+            labels = self.cases.labels
+            known = ~np.isin(labels.source, hidden) & ~np.isin(labels.file, self.options.traces)
+            if self.options.quick:
+                known &= np.isin(labels.source, ("megatron-sc21-t1",))
+            say(f"{name}: fitting the base without {', '.join(hidden)}")
+            self.bases[hidden] = fit(self.cases.take(known), starts=self.rounds, rounds=self.rounds)
+        return self.bases[hidden]
+
+    def lines(self, name: str, target: Target) -> Iterator[dict[str, Any]]:
+        """A line for each number of rows that leaves enough to judge."""
+        base, labels = self.base(name, tuple(sorted(target.hidden))), self.cases.labels
+        plain = np.char.find(labels.flag.astype(str), "slow-unexplained") < 0
+        judged = self.cases.take(np.isin(labels.source, target.judged) & plain)
+        for size in (12,) if self.options.quick else self.options.rows:
+            rest = len(judged) - size
+            if rest < LEAST_JUDGED:
+                say(f"{name}, {size} rows: passed over, {len(judged)} rows are all there are")
+                continue
+            found = self.draws(judged, base, size)
+            errors = middle(found)
+            say(
+                f"{name}, {size} rows: median {errors['median']:.2f} %, mean "
+                f"{errors['mean']:.2f} % (middle of {len(found)} seeds)"
+            )
+            yield {"target": name, "rows_used": size, "rows_judged": rest, **errors}
+
+    def draws(self, judged: Cases, base: Profile, size: int) -> list[dict[str, float]]:
+        """Errors of every seed; without rows there is no chance."""
+        quick = self.options.quick
+        seeds = range(1 if quick or not size else self.options.seeds)
+        return [summary(judge(judged, base, size, s, 1 if quick else None)) for s in seeds]
+
+
 def main() -> None:
     """Every target: the base without it, then a fit of a few rows for every seed."""
     options = _options()
-    cases = rows(options.traces)
-    plain = np.char.find(cases.labels.flag.astype(str), "slow-unexplained") < 0
-    lines, bases = [], {}
-    for name, target in _targets(options, cases).items():
-        hidden = tuple(sorted(target.hidden))
-        if hidden not in bases:
-            known = ~np.isin(cases.labels.source, hidden) & ~np.isin(
-                cases.labels.file, options.traces
-            )
-            known &= np.isin(cases.labels.source, ("megatron-sc21-t1",)) if options.quick else True
-            say(f"{name}: fitting the base without {', '.join(hidden)}")
-            bases[hidden] = fit(
-                cases.take(known),
-                starts=1 if options.quick else 2,
-                rounds=1 if options.quick else 2,
-            )
-        judged = cases.take(np.isin(cases.labels.source, target.judged) & plain)
-        for size in (12,) if options.quick else options.rows:
-            if len(judged) - size < LEAST_JUDGED:
-                say(f"{name}, {size} rows: passed over, {len(judged)} rows are all there are")
-                continue
-            seeds = range(1 if options.quick or not size else options.seeds)
-            found = [
-                summary(judge(judged, bases[hidden], size, seed, 1 if options.quick else None))
-                for seed in seeds
-            ]
-            middle = {
-                key: float(np.median([f[key] for f in found])) for key in ("median", "mean", "p90")
-            }
-            lines.append(
-                {"target": name, "rows_used": size, "rows_judged": len(judged) - size, **middle}
-            )
-            say(
-                f"{name}, {size} rows: median {middle['median']:.2f} %, mean "
-                f"{middle['mean']:.2f} "
-                f"% (middle of {len(found)} seeds)"
-            )
-    options.out.mkdir(parents=True, exist_ok=True)
-    _figure(lines, options.out / "few_shot.png")
-    deliver("few_shot", lines, options)
+    study = Study(options)
+    targets = _targets(options, study.cases)
+    lines = [line for name, target in targets.items() for line in study.lines(name, target)]
+    deliver("few_shot", lines, _figure(lines), options)
 
 
 if __name__ == "__main__":

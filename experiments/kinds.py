@@ -1,4 +1,6 @@
-"""Claim: what rows of a kind do that no other row does shows in the sign of what a fit without them
+"""Rows hidden by what they do: what a fit without them misses.
+
+Claim: what rows of a kind do that no other row does shows in the sign of what a fit without them
 misses.
 
 Rows are hidden by what they do instead of by who published them: all with adapters, all in 8 bits,
@@ -20,6 +22,7 @@ import numpy as np
 from calibration.predict import predict
 from calibration.traces import Cases
 from dmodel.profiles import family
+from dmodel.report import style
 from dmodel.types import InputError
 from experiments.bases import Bases
 from experiments.study import arguments, deliver, rows, run, summary
@@ -77,6 +80,24 @@ def lines_of(kind: str, cases: Cases, ratio: np.ndarray) -> list[dict[str, Any]]
     ]
 
 
+def draw(lines: list[dict[str, Any]]) -> Any:
+    """The signed middle error of every kind, its stacks as dots, and how far nine of ten rows
+    lie."""
+    whole = [line for line in lines if line["stack"] == "all"][::-1]
+    figure = style.new_figure(7.4, 1.3 + 0.34 * len(whole))
+    axes = figure.subplots()
+    for y, line in enumerate(whole):
+        axes.plot([-line["p90"], line["p90"]], [y, y], color=style.PALE, lw=7, zorder=0)
+        axes.plot(line["bias"], y, "D", color=style.BLUE, zorder=2)
+        of = [x["bias"] for x in lines if x["kind"] == line["kind"] and x["stack"] != "all"]
+        axes.plot(of, [y] * len(of), "o", color=style.GREY, ms=3.5, mfc="white", zorder=1)
+    axes.axvline(0.0, color=style.INK, lw=0.8)
+    axes.set_yticks(range(len(whole)), [f"{line['kind']} ({line['rows']})" for line in whole])
+    axes.set_xlabel("predicted / measured − 1 [%]: middle (rings: stacks), 90 % of the rows (bar)")
+    axes.set_title("Rows of a kind, by a fit without them")
+    return figure
+
+
 def _options() -> argparse.Namespace:
     parser = arguments(__doc__ or "")
     parser.add_argument("--kinds", nargs="*", help=f"default: all of {', '.join(KINDS)}")
@@ -91,7 +112,7 @@ def main() -> None:
     """Fit what is not of a kind, judge what is."""
     options = _options()
     cases = rows(options.traces)
-    bases = Bases(starts=1, rounds=1, only=("megatron-sc21-t1",)) if options.quick else Bases()
+    bases = Bases.of(options, starts=2)
     lines: list[dict[str, Any]] = []
     for kind in options.kinds or (("4 bits",) if options.quick else KINDS):
         hidden = KINDS[kind](cases)
@@ -99,7 +120,7 @@ def main() -> None:
         lines += lines_of(
             kind, judged, predict(judged, profile).step_time_s / judged.labels.step_time_s
         )
-    deliver("kinds", lines, options)
+    deliver("kinds", lines, draw(lines), options)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""Claim: a dozen rows chosen for what they tell predict the other rows of a new stack better than a
+"""A dozen rows chosen for what they tell, against random ones.
+
+Claim: a dozen rows chosen for what they tell predict the other rows of a new stack better than a
 dozen random ones.
 
 A profile that has never seen a stack chooses, from a random half of its groups, those rows that
@@ -20,11 +22,11 @@ from calibration.information import Problem, choose, problem, spread
 from calibration.predict import predict
 from calibration.traces import Cases
 from dmodel.profiles import Profile
-from dmodel.types import InputError
+from dmodel.report.style import BLUE, GREY, new_figure
 from experiments.bases import Bases
 from experiments.divisions import shipped
 from experiments.study import arguments, deliver, rows, run, say
-from experiments.targets import catalog
+from experiments.targets import catalog, few_shot_targets
 
 TARGETS = ("vtrain-multi", "vtrain-single", "ultrascale")
 """Targets when none are named; those without rows are left out."""
@@ -119,70 +121,43 @@ def main() -> None:
     """Every target, number of rows and draw."""
     options = _options()
     cases = rows(options.traces)
-    protocols = catalog(cases)
-    unknown = [n for n in options.targets or () if f"few-shot 12 {n}" not in protocols]
-    if unknown:
-        known = [n.removeprefix("few-shot 12 ") for n in protocols if n.startswith("few-shot 12 ")]
-        raise InputError(
-            f"--targets: no rows of {', '.join(unknown)}; choose from {', '.join(known)}"
-        )
-    names = options.targets or [n for n in TARGETS if f"few-shot 12 {n}" in protocols]
-    names = names[:1] if options.quick else names
-    few = ("megatron-sc21-t1",) if options.quick else None
-    bases = Bases(options.out / "bases", starts=1, rounds=1 if options.quick else 2, only=few)
+    protocols, bases = catalog(cases), Bases.of(options)
+    names = few_shot_targets(protocols, options.targets, TARGETS)
+    sizes, seeds = ([12], 1) if options.quick else (options.rows, options.seeds)
     lines: list[dict[str, Any]] = []
-    for name in names:
+    for name in names[: 1 if options.quick else None]:
         protocol = protocols[f"few-shot 12 {name}"]
         base = bases.without(cases, protocol.hidden(cases) | ~shipped(cases), name)
         target = cases.take(protocol.target(cases))
-        sizes, seeds = ([12], 1) if options.quick else (options.rows, options.seeds)
         lines += lines_of(name, compared(target, base, sizes, seeds, options.criterion))
         last = lines[-1]
         say(
             f"{name}, {last['rows']} rows: {last['random_median']:.2f} % random, "
             f"{last['chosen_median']:.2f} % chosen"
         )
-    options.out.mkdir(parents=True, exist_ok=True)
-    _figure(lines, options.out / "next_rows.png")
-    deliver("next_rows", lines, options)
+    deliver("next_rows", lines, _figure(lines), options)
 
 
-def _figure(lines: list[dict[str, Any]], path: Any) -> None:
+def _figure(lines: list[dict[str, Any]]) -> Any:
     """Error against the rows measured, random and chosen, a panel for each target."""
-    from dmodel.report.style import BLUE, GREY, new_figure, save_png
-
     names = list(dict.fromkeys(line["target"] for line in lines))
     figure = new_figure(1.0 + 3.2 * len(names), 3.4)
     for axes, name in zip(np.atleast_1d(figure.subplots(1, len(names))), names, strict=True):
-        mine = [line for line in lines if line["target"] == name]
-        x = [line["rows"] for line in mine]
-        for way, colour in (("random", GREY), ("chosen", BLUE)):
-            axes.plot(
-                x,
-                [line[f"{way}_median"] for line in mine],
-                marker="o",
-                color=colour,
-                label=f"{way}, median",
-            )
-            axes.plot(
-                x,
-                [line[f"{way}_mean"] for line in mine],
-                marker="o",
-                mfc="white",
-                ls=":",
-                color=colour,
-                label=f"{way}, mean",
-            )
-        axes.set(
-            title=name,
-            xlabel="rows measured",
-            xlim=(0, 1.2 * max(x)),
-            ylim=(0, None),
-            xticks=[0, *x],
-        )
+        _panel(axes, name, [line for line in lines if line["target"] == name])
     figure.axes[0].set_ylabel("error of rows not measured [%]")
     figure.axes[0].legend(frameon=False, fontsize=8, loc="lower left")
-    save_png(figure, path)
+    return figure
+
+
+def _panel(axes: Any, name: str, mine: list[dict[str, Any]]) -> None:
+    x = [line["rows"] for line in mine]
+    for way, colour in (("random", GREY), ("chosen", BLUE)):
+        for error, look in (("median", {}), ("mean", {"mfc": "white", "ls": ":"})):
+            y = [line[f"{way}_{error}"] for line in mine]
+            axes.plot(x, y, marker="o", color=colour, label=f"{way}, {error}", **look)
+    axes.set(
+        title=name, xlabel="rows measured", xlim=(0, 1.2 * max(x)), ylim=(0, None), xticks=[0, *x]
+    )
 
 
 def _options() -> argparse.Namespace:

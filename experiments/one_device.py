@@ -1,4 +1,6 @@
-"""Claim: the parts of a step add up for the right reasons: kernels measured by kind on one device
+"""Steps on one device, by kind of kernel: predicted, measured.
+
+Claim: the parts of a step add up for the right reasons: kernels measured by kind on one device
 take what the model has for them.
 
 Training steps of a decoder in PyTorch on an H100 and an H200, eager and compiled, with the device's
@@ -16,6 +18,7 @@ how steady a device is at its limit of power. `python -m experiments.one_device 
 from __future__ import annotations
 
 import argparse
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +34,7 @@ from dmodel.cost.interference import PASSES, contention
 from dmodel.cost.power import CORE, STREAMING, Activities, slowed, watts
 from dmodel.counts import WORD, Matmuls
 from dmodel.records import Chip, Cluster
+from dmodel.report import style
 from dmodel.smooth import SHARPNESS
 from dmodel.step import CALIBRATED
 from dmodel.types import enable_float64
@@ -39,6 +43,9 @@ from experiments.study import arguments, deliver, run
 DATA = Path(kinds.__file__).parent / "data"
 
 CHIPS = {"NVIDIA H100 80GB HBM3": "H100-80GB", "NVIDIA H200": "H200-141GB"}
+
+COLOURS = (style.BLUE, style.SKY, style.VERMILLION, style.ORANGE)
+"""Of the chips, eager and compiled."""
 
 PARTS = ("products", "attention", "streaming", "optimizer")
 """Kinds of kernels as the model parts them; products of experts are products."""
@@ -72,7 +79,7 @@ def steps(profile: profiles.Profile, quick: bool) -> list[dict[str, Any]]:
     lines = []
     for cells in kinds.read(DATA / "steps.csv")[:: 8 if quick else 1]:
         case, chip = kinds.case_of(cells), CHIPS[cells["device"]]
-        system = catalog.system(catalog.system_name_for(chip))
+        system = catalog.system(catalog.default_system(chip))
         found = predicted(case, system, profile.coefficients_for(chip))
         seen = {part: float(cells[f"{part}_s"]) for part in PARTS}
         seen["products"] += float(cells["grouped_s"])
@@ -117,27 +124,29 @@ def drawn(cells: dict[str, str], chip: Chip, demand: float) -> float:
 
 
 def middles(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The middle ratio of each kind, and how far the middle half of them spreads, eager and
-    compiled apart."""
+    """The middle ratio of each kind, eager and compiled apart."""
     found = []
-    for chip in dict.fromkeys(line["chip"] for line in lines):
-        for how in ("eager", "compiled"):
-            mine = [
-                line
-                for line in lines
-                if line["chip"] == chip and ("compiled" in line["case"]) == (how == "compiled")
-            ]
-            of = {
-                part: [line[f"{part}_ratio"] for line in mine if line[f"{part}_ratio"] is not None]
-                for part in PARTS
-            }
-            ratios = {
-                f"{part}_ratio": float(np.median(values)) for part, values in of.items() if values
-            }
-            if ratios:
-                ratios["watts_ratio"] = float(np.median([line["watts_ratio"] for line in mine]))
-                found.append({"chip": chip, "case": f"middle of {how}", **ratios})
+    for chip, how in product(dict.fromkeys(x["chip"] for x in lines), ("eager", "compiled")):
+        mine = [x for x in lines if x["chip"] == chip and way(x) == how]
+        of = {name: known(mine, name) for name in RATIOS}
+        ratios = {name: float(np.median(values)) for name, values in of.items() if values}
+        if ratios:
+            found.append({"chip": chip, "case": f"middle of {how}", **ratios})
     return found
+
+
+RATIOS = (*(f"{part}_ratio" for part in PARTS), "watts_ratio")
+"""Columns of steps: predicted over measured."""
+
+
+def way(line: dict[str, Any]) -> str:
+    """How a step ran."""
+    return "compiled" if "compiled" in line["case"] else "eager"
+
+
+def known(lines: list[dict[str, Any]], name: str) -> list[float]:
+    """A column where it is not empty."""
+    return [line[name] for line in lines if line[name] is not None]
 
 
 def clocks(profile: profiles.Profile) -> list[dict[str, Any]]:
@@ -268,6 +277,39 @@ def wandering() -> list[dict[str, Any]]:
     return lines
 
 
+def draw(lines: list[dict[str, Any]], table: list[dict[str, Any]]) -> Any:
+    """Predicted over measured of each kind of kernel, step by step, and by how much kernels run
+    slower."""
+    figure = style.new_figure(10.4, 4.2)
+    left, right = figure.subplots(1, 2, width_ratios=(3, 2))
+    groups = product(CHIPS.values(), ("eager", "compiled"))
+    for i, ((chip, how), colour) in enumerate(zip(groups, COLOURS, strict=True)):
+        mine = [x for x in lines if x["chip"] == chip and way(x) == how]
+        for at, name in enumerate(RATIOS):
+            y = known(mine, name)
+            x = np.full(len(y), at + 0.18 * (i - 1.5))
+            left.plot(x, y, "o", ms=3.5, alpha=0.7, color=colour)
+        left.plot([], [], "o", color=colour, label=f"{chip}, {how}")
+    left.axhline(1.0, color=style.GREY, lw=0.8)
+    left.set_xticks(range(len(RATIOS)), [name.removesuffix("_ratio") for name in RATIOS])
+    left.set(yscale="log", ylabel="predicted / measured")
+    left.set_yticks([0.25, 0.5, 1.0, 2.0, 4.0], ["1/4", "1/2", "1", "2", "4"])
+    left.minorticks_off()
+    left.set_title("Steps by kind of kernel, and their power")
+    left.legend(frameon=False, fontsize=8)
+    _slower(right, [x for x in table if {"measured_slower", "predicted_slower"} <= x.keys()])
+    return figure
+
+
+def _slower(axes: Any, lines: list[dict[str, Any]]) -> None:
+    seen, said = ([x[f"{by}_slower"] for x in lines] for by in ("measured", "predicted"))
+    ends = (min(*seen, *said), max(*seen, *said))
+    axes.plot(seen, said, "o", ms=4, color=style.BLUE, alpha=0.7)
+    axes.plot(ends, ends, color=style.GREY, lw=0.8)
+    axes.set(xlabel="measured", ylabel="predicted")
+    axes.set_title("Slower by clocks and channels [times]")
+
+
 def _options() -> argparse.Namespace:
     parser = arguments(__doc__ or "")
     parser.add_argument("--profile", default="generic", help="a shipped profile, or a file")
@@ -281,7 +323,8 @@ def main() -> None:
     profile = profiles.load(options.profile)
     lines = steps(profile, options.quick)
     single = [*products(profile), *beside_channels(profile), *wandering()]
-    deliver("one_device", [*lines, *middles(lines), *clocks(profile), *single], options)
+    table = [*lines, *middles(lines), *clocks(profile), *single]
+    deliver("one_device", table, draw(lines, table), options)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""Claim: a correction learned from residuals does not make the model better where it matters;
+"""Do corrections learned from residuals help?
+
+Claim: a correction learned from residuals does not make the model better where it matters;
 network and kriging against none.
 
 Judged as in `experiments.accuracy`: few-shot fits of 12 rows and cross-validation by group (both
@@ -28,19 +30,17 @@ from calibration.predict import predict
 from calibration.traces import Cases
 from dmodel.breakdown import TERMS
 from dmodel.profiles import Profile
-from dmodel.types import InputError
 from experiments.bases import Bases
 from experiments.divisions import FAMILIES, Protocol, shipped, sources
 from experiments.residual_figure import draw
 from experiments.residual_methods import METHODS, Known, Points, points
-from experiments.study import arguments, deliver, rows, say
+from experiments.study import arguments, containing, deliver, rows, say
 from experiments.study import run as end_well
 from experiments.targets import catalog
 
 FEW, CROSS, NO_ROWS = "few-shot 12 ", "cross-validation ", "no rows, other stack: "
 KINDS = (FEW, CROSS, NO_ROWS)
 QUICK = (FEW + "vtrain-multi", NO_ROWS + "vtrain-multi")
-QUICK_SOURCES = ("megatron-sc21-t1",)
 
 
 class Answer(NamedTuple):
@@ -237,45 +237,30 @@ def line(s: Score) -> dict[str, Any]:
 
 def wanted(cases: Cases, only: Sequence[str]) -> dict[str, Protocol]:
     """The protocols asked for: all of the three kinds, or those whose names contain one of the
-    texts.
-
-    Raises:
-      InputError: no protocol's name does.
-    """
+    texts."""
     found = {name: p for name, p in catalog(cases).items() if name.startswith(KINDS)}
-    chosen = {
-        name: p for name, p in found.items() if not only or any(text in name for text in only)
-    }
-    if not chosen:
-        raise InputError(
-            f"--only: no protocol contains {' or '.join(map(repr, only))}; there are: "
-            f"{'; '.join(found)}"
-        )
-    return chosen
+    return {name: found[name] for name in containing(found, only, "protocol")}
+
+
+def sentence(s: Score) -> str:
+    """A score in a line, for the progress on standard error."""
+    errors = zip(METHODS, s.errors, strict=True)
+    return f"{'; '.join(f'{m} {e[0]:.2f} / {e[1]:.2f} %' for m, e in errors)}  {s.protocol}"
 
 
 def main() -> None:
     """Every protocol, the geometric means, the verdict, the figure."""
     options = _options()
     cases = rows(options.traces)
-    quick = {"starts": 1, "rounds": 1, "only": QUICK_SOURCES} if options.quick else {}
-    study = Study(cases, Bases(options.out / "bases", **quick), options.out / "answers")
+    study = Study(cases, Bases.of(options, starts=2), options.out / "answers")
     scores = []
     for name, protocol in wanted(cases, options.only or (QUICK if options.quick else ())).items():
         scores.append(score(study, protocol, name, 1 if options.quick else options.seeds))
-        say(
-            "; ".join(
-                f"{m} {e[0]:.2f} / {e[1]:.2f} %"
-                for m, e in zip(METHODS, scores[-1].errors, strict=True)
-            )
-            + f"  {name}"
-        )
-    options.out.mkdir(parents=True, exist_ok=True)
-    draw(scores, options.out / "residual.png")
+        say(sentence(scores[-1]))
     means = [mean for kind in KINDS if (mean := overall(scores, kind))]
     for name, wins in verdicts(scores).items():
         say(f"{name}: {'worth shipping' if wins else 'not worth shipping'}, by the rule")
-    deliver("residual", [line(s) for s in (*scores, *means)], options)
+    deliver("residual", [line(s) for s in (*scores, *means)], draw(scores), options)
 
 
 def _options() -> argparse.Namespace:

@@ -4,12 +4,14 @@ target."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from dmodel.report import style
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 class Scored(Protocol):
@@ -21,7 +23,7 @@ class Scored(Protocol):
     def errors(self) -> np.ndarray: ...
 
 
-def draw(scores: Sequence[Scored], path: Path) -> None:
+def draw(scores: Sequence[Scored]) -> Figure:
     """Ratios of the median (left) and of the mean (right), one line per target; left of 1 the
     correction helps."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
@@ -61,4 +63,4 @@ def draw(scores: Sequence[Scored], path: Path) -> None:
     axes[0].set_yticks(height, [s.protocol for s in scores])
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper right", ncols=2, frameon=False)
-    style.save_png(figure, path)
+    return figure

@@ -1,5 +1,4 @@
-"""What the studies of hardware scaling share: assumptions, cases and their answers, findings beside
-published ones, tables and axes.
+"""What the studies of hardware scaling assume alike: cases and their answers.
 
 Published figures are those of Fernandez et al., "Hardware Scaling Trends and Diminishing Returns in
 Large-Scale Distributed Training" (arXiv 2411.13055), as others quote them: ratios, no absolute
@@ -8,35 +7,24 @@ throughputs.
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Mapping, Sequence
 from functools import cache
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from calibration.traces.kernels import attention_rates
 
 from calibration.micro.priors import priors
-from calibration.traces.kernels import attention_rates
 from dmodel import catalog, profiles, run
 from dmodel.breakdown import TERMS
 from dmodel.coefficients import NAMES, Coefficients, from_unconstrained, to_unconstrained
 from dmodel.cost.power import Draw
 from dmodel.records import Cluster, Model, Plan
-from dmodel.report import style
 from dmodel.step import step_time
 from dmodel.sweep import quick_to_compile
-from dmodel.types import Array, enable_float64
+from dmodel.types import Array
 from dmodel.uncertainty import FREEDOM, covariance, misfit, scatter_of
-from experiments.study import write
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-COLORS = (style.BLUE, style.ORANGE, style.GREEN, style.VERMILLION, style.PURPLE, style.SKY)
 
 PROFILE, STACK = "generic", "fsdp"
 """Software and chip of every study: the profile fitted to all published rows, at the offsets of the
@@ -51,32 +39,6 @@ SEQ_LEN, PER_DEVICE = 4096, 2.0
 
 WEAK_SCALES = tuple(float(2**i) for i in range(3, 12))
 """8 to 2,048 devices."""
-
-
-def options(about: str) -> argparse.Namespace:
-    """Parse what every study of this group takes, and compute in 64 bits."""
-    return parse(arguments(about))
-
-
-def arguments(about: str) -> argparse.ArgumentParser:
-    """The options that every study of this group takes."""
-    parser = argparse.ArgumentParser(
-        description=about, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--quick", action="store_true", help="a part of the study, in less than a minute"
-    )
-    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
-    parser.add_argument(
-        "--out", type=Path, default=Path("out"), help="folder of the tables and the figure"
-    )
-    return parser
-
-
-def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """Parse, and compute in 64 bits."""
-    enable_float64()
-    return parser.parse_args()
 
 
 class Cases(NamedTuple):
@@ -288,183 +250,6 @@ def lacking(scales: np.ndarray, count: int, seed: int = 0) -> np.ndarray:
     return np.exp(np.random.default_rng(seed).standard_t(FREEDOM, count)[:, None] * scale)
 
 
-def crossing(
-    x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray, level: float
-) -> float | None:
-    """Where y first rises through a level, interpolated over ln x; None where it never does, the
-    first x where it starts above it."""
-    x, y = np.asarray(x, float), np.asarray(y, float)
-    above = np.flatnonzero(y >= level)
-    if not len(above):
-        return None
-    i = int(above[0])
-    if i == 0:
-        return float(x[0])
-    share = (level - y[i - 1]) / (y[i] - y[i - 1])
-    return float(np.exp(np.log(x[i - 1]) + share * np.log(x[i] / x[i - 1])))
-
-
-def points(
-    what: str,
-    published: float | None,
-    predicted: float | None,
-    within: float | None,
-    assumptions: str = "",
-) -> dict[str, Any]:
-    """One finding in %, or percentage points: the difference is predicted − published [points]."""
-    return _line(what, "%", published, predicted, lambda p, q: q - p, "points", within, assumptions)
-
-
-def ratio(
-    what: str,
-    unit: str,
-    published: float | None,
-    predicted: float | None,
-    within: float | None,
-    note: str = "",
-) -> dict[str, Any]:
-    """One finding of another unit: the difference is predicted / published − 1 [%]; `within` a
-    factor above 1 or a share; None misses."""
-    return _line(
-        what, unit, published, predicted, lambda p, q: 100.0 * (q / p - 1.0), "%", within, note
-    )
-
-
-def _line(
-    what: str,
-    unit: str,
-    published: float | None,
-    predicted: float | None,
-    difference: Any,
-    of: str,
-    within: float | None,
-    note: str,
-) -> dict[str, Any]:
-    gap, reached = None, None if published is None or within is None else False
-    if published is not None and predicted is not None:
-        gap = difference(published, predicted)
-        off = (
-            abs(np.log(predicted / published))
-            if of == "%" and within and within > 1.0
-            else abs(gap)
-        )
-        reached = (
-            None
-            if within is None
-            else bool(
-                off <= (within if of != "%" else np.log(within) if within > 1.0 else 100.0 * within)
-            )
-        )
-    return {
-        "what": what,
-        "unit": unit,
-        "published": published,
-        "predicted": predicted,
-        "difference": gap,
-        "difference_unit": of,
-        "target": within,
-        "reached": reached,
-        "assumptions": note,
-    }
-
-
-def error(what: str, found: Mapping[str, float], target: float | None) -> dict[str, Any]:
-    """The median error of a comparison [%]; mean and 90th percentile beside it."""
-    note = f"mean {found['mean']:.1f} %, 90th percentile {found['p90']:.1f} %"
-    return {
-        "what": what,
-        "unit": "% off (median)",
-        "published": None,
-        "predicted": found["median"],
-        "difference": None,
-        "difference_unit": "",
-        "target": target,
-        "reached": None if target is None else bool(found["median"] <= 100.0 * target),
-        "assumptions": note,
-    }
-
-
-def direction(what: str, predicted: bool, note: str = "") -> dict[str, Any]:
-    """A finding that is a direction: published as true."""
-    return {
-        "what": what,
-        "unit": "direction",
-        "published": 1.0,
-        "predicted": float(predicted),
-        "difference": None,
-        "difference_unit": "",
-        "target": None,
-        "reached": predicted,
-        "assumptions": note,
-    }
-
-
-def deliver(
-    name: str,
-    assumptions: Mapping[str, str],
-    findings: list[dict[str, Any]],
-    lines: list[dict[str, Any]],
-    figure: Figure,
-    args: argparse.Namespace,
-    why: Sequence[str] = (),
-) -> None:
-    """Write the figure, the curves and the comparison; print assumptions, comparison and
-    explanation, or all as JSON."""
-    args.out.mkdir(parents=True, exist_ok=True)
-    written = {"figure": str(style.save_png(figure, args.out / f"{name}.png"))}
-    written["table"] = str(write(args.out / f"{name}.csv", lines))
-    written["table_compared"] = str(write(args.out / f"{name}_compared.csv", findings))
-    if args.json:
-        document = {
-            "study": name,
-            **written,
-            "assumptions": dict(assumptions),
-            "rows": findings,
-            "why": list(why),
-        }
-        print(json.dumps(document, allow_nan=False))
-        return
-    print("Assumed, before looking at any finding:")
-    print(*(f"  {key}: {text}" for key, text in assumptions.items()), "", sep="\n")
-    _show(findings)
-    if why:
-        print("", *why, sep="\n")
-    print("", *(f"{what}: {path}" for what, path in written.items()), sep="\n")
-
-
-def _show(findings: list[dict[str, Any]]) -> None:
-    cells = [["", "published", "predicted", "difference", "", ""]]
-    for f in findings:
-        if f["unit"] == "direction":
-            numbers = ["as published" if f["predicted"] else "not as published", "", ""]
-        else:
-            predicted = f"{_digits(f['predicted'], 'none')} {f['unit']}"
-            numbers = [
-                _digits(f["published"]),
-                predicted,
-                _signed(f["difference"], f["difference_unit"]),
-            ]
-        cells.append(
-            [
-                f["what"],
-                *numbers,
-                "" if f["reached"] is None else "reached" if f["reached"] else "MISSED",
-                f["assumptions"],
-            ]
-        )
-    width = [max(len(row[i]) for row in cells) for i in range(5)]
-    for row in cells:
-        print(*(cell.ljust(w) for cell, w in zip(row, width, strict=False)), row[-1], sep="  ")
-
-
-def _digits(x: float | None, missing: str = "") -> str:
-    return missing if x is None else f"{x:,.0f}" if abs(x) >= 1000.0 else f"{x:.4g}"
-
-
-def _signed(x: float | None, unit: str) -> str:
-    return "" if x is None else f"{x:+.1f} {unit}"
-
-
 GROUPS = {
     "compute": (
         "matmul",
@@ -490,10 +275,6 @@ GROUPS = {
 }
 """Terms of the step as figures show them."""
 
-GROUP_COLORS = dict(
-    zip(GROUPS, (style.BLUE, style.SKY, style.VERMILLION, style.ORANGE, style.PURPLE), strict=True)
-)
-
 
 def grouped(found: Answers) -> dict[str, np.ndarray]:
     """Seconds by group of terms; together they are the step."""
@@ -512,51 +293,6 @@ def shares(found: Answers) -> dict[str, np.ndarray]:
     }
 
 
-def draw_shares(axes: Axes, x: Sequence[float] | np.ndarray, found: Answers) -> None:
-    """Where the step's time goes, as stacked areas in percent."""
-    percent = {
-        group: 100.0 * seconds / found.step_time_s for group, seconds in grouped(found).items()
-    }
-    shown = {group: values for group, values in percent.items() if np.max(values) > 0.1}
-    axes.stackplot(x, *shown.values(), colors=[GROUP_COLORS[g] for g in shown], labels=list(shown))
-    axes.set_ylim(0.0, 100.0)
-    axes.set_xlim(min(x), max(x))
-    axes.set_ylabel("share of the step [%]")
-
-
-def scale_axis(axes: Axes, scales: Sequence[float] | np.ndarray, label: str = "devices") -> None:
-    """A logarithmic axis of device counts, marked at powers of two (every second or third where
-    there are many)."""
-    from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
-
-    low, high = int(np.round(np.log2(min(scales)))), int(np.round(np.log2(max(scales))))
-    marks = [2.0**i for i in range(low, high + 1, max(1, -(-(high - low) // 5)))]
-    axes.set_xscale("log")
-    axes.xaxis.set_major_locator(FixedLocator(marks))
-    axes.xaxis.set_major_formatter(FixedFormatter([f"{m:,.0f}" for m in marks]))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xlabel(label)
-    axes.grid(color=style.PALE, linewidth=0.6)
-    axes.set_axisbelow(True)
-
-
-def published_points(
-    axes: Axes, x: Sequence[float], y: Sequence[float], label: str = "published"
-) -> None:
-    """Measured points over the lines."""
-    axes.plot(
-        x,
-        y,
-        "o",
-        color=style.INK,
-        markerfacecolor="white",
-        markersize=6,
-        markeredgewidth=1.4,
-        label=label,
-        zorder=5,
-    )
-
-
 def catalog_line(system_name: str) -> str:
     """A system's network in words: members, GB/s per device and direction, latency of a hop, level
     by level."""
@@ -569,3 +305,12 @@ def catalog_line(system_name: str) -> str:
         for s, b, a in levels
     ]
     return f"{system_name}: " + "; ".join(text)
+
+
+def assumed(own: Mapping[str, str], system_name: str, chip: str) -> dict[str, str]:
+    """What a study assumes, its network and its coefficients with it, in words."""
+    return {
+        **own,
+        "network": catalog_line(system_name),
+        "coefficients": coefficients_line(chip),
+    }

@@ -1,4 +1,6 @@
-"""All-reduce over 4 to 512 nodes of 8 H100: bandwidth falls with the nodes, as latency does not;
+"""All-reduce over 4 to 512 nodes of 8 H100 (finding 7).
+
+All-reduce over 4 to 512 nodes of 8 H100: bandwidth falls with the nodes, as latency does not;
 rings pay per member (finding 7).
 
 Published: 77 points read off a figure (± 5 GB/s), bus bandwidth by message and nodes. Predicted
@@ -26,9 +28,11 @@ from dmodel import catalog
 from dmodel.cost.collectives import all_reduce_time, fabric, gather_time
 from dmodel.report import style
 from experiments import scaling as shared
+from experiments import scaling_compared as compared
+from experiments import scaling_figures as figures
 from experiments.scaling import coefficients
+from experiments.study import COLORS, middle, options, summary
 from experiments.study import run as run_study
-from experiments.study import summary
 
 CHIP, SYSTEM, VARIANT = "H100-80GB", "H100-DGX", "across nodes, default fabric"
 TARGET = 0.10
@@ -107,19 +111,15 @@ def findings(
     small = np.full(2, 2.0**22)
     tree, ring = (by_step_model(small, nodes, gather=x) for x in (False, True))
     begun = by_step_model(g.table.numbers("message_bytes"), g.table.numbers("nodes"), training=True)
-    lines = [shared.error("7 law of a call, all points", errors(g.table, fitted), TARGET)]
+    lines = [compared.error("7 law of a call, all points", errors(g.table, fitted), TARGET)]
     for name, found in kept.items():
-        middle = {
-            key: float(np.median([f[key] for f in found])) for key in ("median", "mean", "p90")
-        }
-        lines.append(
-            shared.error(f"7 law of a call, fitted to {name}, judged on the rest", middle, TARGET)
-        )
+        what = f"7 law of a call, fitted to {name}, judged on the rest"
+        lines.append(compared.error(what, middle(found), TARGET))
     return [
         *lines,
-        shared.error("7 step model's all-reduce", errors(g.table, stepped), TARGET),
-        shared.error("7 the same with the start of training steps", errors(g.table, begun), None),
-        shared.direction(
+        compared.error("7 step model's all-reduce", errors(g.table, stepped), TARGET),
+        compared.error("7 the same with the start of training steps", errors(g.table, begun), None),
+        compared.direction(
             "7 rings pay per member: all-gather slows more than all-reduce, 4 → 512 nodes, 4 MiB",
             bool(ring[1] / ring[0] > 2.0 * tree[1] / tree[0]),
             f"all-gather × {ring[1] / ring[0]:.0f}, all-reduce × {tree[1] / tree[0]:.1f}",
@@ -151,53 +151,47 @@ def draw(lines: list[dict[str, Any]]) -> Any:
     nodes."""
     figure = style.new_figure(11.6, 4.4)
     left, right = figure.subplots(1, 2)
-    for size, color in zip(SHOWN, shared.COLORS, strict=False):
-        mine = [line for line in lines if line["message_bytes"] == size]
-        nodes = [line["nodes"] for line in mine]
-        left.plot(
-            nodes,
-            [line["published_gb_s"] for line in mine],
-            "o",
-            color=color,
-            markersize=4.5,
-            markerfacecolor="white",
-        )
-        left.plot(nodes, [line["law_gb_s"] for line in mine], color=color, linewidth=1.6)
-        left.plot(
-            nodes,
-            [line["step_model_gb_s"] for line in mine],
-            color=color,
-            linewidth=1.0,
-            linestyle="--",
-        )
-        end = (nodes[-1], mine[-1]["law_gb_s"])
-        left.annotate(
-            f"{size / 2**20:,.0f} MiB",
-            end,
-            (6, 0),
-            textcoords="offset points",
-            color=color,
-            fontsize=8,
-            va="center",
-        )
+    for size, color in zip(SHOWN, COLORS, strict=False):
+        _bandwidth(left, size, [line for line in lines if line["message_bytes"] == size], color)
     left.set_title("All-reduce, bus bandwidth [GB/s]")
     left.set_ylim(0.0, None)
-    nodes = 2.0 ** np.arange(1, 13)
-    for size, color in zip((2.0**22, 2.0**28), shared.COLORS, strict=False):
+    figures.scale_axis(left, [4.0, 512.0], "nodes of 8 H100")
+    left.set_xlim(3.4, 1100.0)
+    _key(left)
+    _times(right, 2.0 ** np.arange(1, 13))
+    return figure
+
+
+def _bandwidth(axes: Any, size: float, mine: list[dict[str, Any]], color: str) -> None:
+    nodes = [line["nodes"] for line in mine]
+    seen, law, model = (
+        [line[f"{name}_gb_s"] for line in mine] for name in ("published", "law", "step_model")
+    )
+    axes.plot(nodes, seen, "o", color=color, markersize=4.5, markerfacecolor="white")
+    axes.plot(nodes, law, color=color, linewidth=1.6)
+    axes.plot(nodes, model, color=color, linewidth=1.0, linestyle="--")
+    axes.annotate(
+        f"{size / 2**20:,.0f} MiB",
+        (nodes[-1], law[-1]),
+        (6, 0),
+        textcoords="offset points",
+        color=color,
+        fontsize=8,
+        va="center",
+    )
+
+
+def _times(axes: Any, nodes: np.ndarray) -> None:
+    for size, color in zip((2.0**22, 2.0**28), COLORS, strict=False):
         for gather, dashes in ((True, "-"), (False, "--")):
             seconds = by_step_model(np.full(len(nodes), size), nodes, gather)
             label = f"{'all-gather' if gather else 'all-reduce'}, {size / 2**20:,.0f} MiB"
-            right.plot(
-                nodes, 1e3 * seconds, color=color, linestyle=dashes, linewidth=1.6, label=label
-            )
-    right.set_yscale("log")
-    right.set_title("Time by the step model [ms]: rings pay per node")
-    right.legend(frameon=False, fontsize=8)
-    shared.scale_axis(left, [4.0, 512.0], "nodes of 8 H100")
-    left.set_xlim(3.4, 1100.0)
-    shared.scale_axis(right, list(nodes), "nodes of 8 H100")
-    _key(left)
-    return figure
+            look = {"color": color, "linestyle": dashes, "linewidth": 1.6}
+            axes.plot(nodes, 1e3 * seconds, label=label, **look)
+    axes.set_yscale("log")
+    axes.set_title("Time by the step model [ms]: rings pay per node")
+    axes.legend(frameon=False, fontsize=8)
+    figures.scale_axis(axes, list(nodes), "nodes of 8 H100")
 
 
 def _key(axes: Any) -> None:
@@ -214,7 +208,7 @@ def _key(axes: Any) -> None:
 
 def main() -> None:
     """Compare three predictions with the published points."""
-    args = shared.options(__doc__ or "")
+    args = options(__doc__ or "")
     g = group()
     cases = problem_of(g).cases
     fitted = shipped("collective", CHIP, VARIANT).seconds(cases)
@@ -223,7 +217,7 @@ def main() -> None:
     lines = table(g, fitted, stepped)
     named = ", ".join(f"{name} {x:.3g}" for name, x in shared.curves_fit().items())
     assumed = ASSUMPTIONS | {"network": shared.catalog_line(SYSTEM), "between nodes": named}
-    shared.deliver(
+    compared.deliver(
         "scaling_allreduce", assumed, findings(g, fitted, stepped, kept), lines, draw(lines), args
     )
 

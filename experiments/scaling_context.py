@@ -1,4 +1,6 @@
-"""Longer context: more arithmetic per byte sent, less exposed communication, higher utilization
+"""Longer context, 2k to 128k tokens (finding 9).
+
+Longer context: more arithmetic per byte sent, less exposed communication, higher utilization
 (finding 9); 2k to 128k tokens.
 
 Assumed in advance: Llama-2 7B on 256 H100, bf16, flash attention with causal masks. Three ways to
@@ -20,8 +22,11 @@ from dmodel import catalog
 from dmodel.counts import model_flops_per_token
 from dmodel.report import style
 from experiments import scaling as shared
+from experiments import scaling_compared as compared
+from experiments import scaling_figures as figures
 from experiments.scaling import Answers, Cases, coefficients, fsdp
 from experiments.scaling_plans import Choice, every_plan, search
+from experiments.study import COLORS, options
 from experiments.study import run as run_study
 
 SYSTEM, CHIP, MODEL, DEVICES = "H100-DGX", "H100-80GB", "llama-2-7b", 256.0
@@ -133,7 +138,7 @@ def findings(found: dict[str, Line]) -> list[dict[str, Any]]:
         for text, x in values.items():
             first, last = 100.0 * abs(x[[0, -1]])
             result.append(
-                shared.direction(
+                compared.direction(
                     f"9 {way}: {text}", bool(x[-1] > x[0]), f"{first:.1f} → {last:.1f} %"
                 )
             )
@@ -186,7 +191,7 @@ def draw(found: dict[str, Line]) -> Any:
     )
     for axes, title in zip(grid, titles, strict=True):
         axes.set_title(title, fontsize=9.5)
-    for (way, line), color in zip(found.items(), shared.COLORS, strict=False):
+    for (way, line), color in zip(found.items(), COLORS, strict=False):
         fits = line.found.headroom_bytes >= 0.0
         for axes, y in zip(
             grid, (line.found.exposed_share, line.found.mfu, line.causal), strict=True
@@ -207,7 +212,7 @@ def draw(found: dict[str, Line]) -> Any:
         [], [], "o", color=style.GREY, markerfacecolor="white", markersize=4.5, label="does not fit"
     )
     for axes in grid:
-        shared.scale_axis(axes, LENGTHS, "tokens of a sequence")
+        figures.scale_axis(axes, LENGTHS, "tokens of a sequence")
         axes.set_ylim(0.0, None)
     grid[1].legend(
         *grid[0].get_legend_handles_labels(), frameon=False, loc="lower left", fontsize=8
@@ -217,13 +222,10 @@ def draw(found: dict[str, Line]) -> Any:
 
 def main() -> None:
     """Evaluate every length, compare, draw."""
-    args = shared.options(__doc__ or "")
+    args = options(__doc__ or "")
     found = lines(args.quick)
-    assumed = ASSUMPTIONS | {
-        "network": shared.catalog_line(SYSTEM),
-        "coefficients": shared.coefficients_line(CHIP),
-    }
-    shared.deliver(
+    assumed = shared.assumed(ASSUMPTIONS, SYSTEM, CHIP)
+    compared.deliver(
         "scaling_context", assumed, findings(found), table(found), draw(found), args, why(found)
     )
 

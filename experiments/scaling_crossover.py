@@ -1,4 +1,6 @@
-"""Parallelism crossover: beyond some hundred H100, FSDP with tensor or pipeline degree 2 to 4 beats
+"""Where tensor or pipeline degrees beat FSDP alone (finding 5).
+
+Parallelism crossover: beyond some hundred H100, FSDP with tensor or pipeline degree 2 to 4 beats
 FSDP alone (finding 5).
 
 Assumed in advance: weak scaling as in `scaling_weak` (Llama-2 7B, 2 sequences of 4,096 tokens per
@@ -19,10 +21,12 @@ import numpy as np
 from dmodel import catalog
 from dmodel.report import style
 from experiments import scaling as shared
+from experiments import scaling_compared as compared
+from experiments import scaling_figures as figures
 from experiments.scaling import coefficients
 from experiments.scaling_plans import Searched, every_plan, search
+from experiments.study import COLORS, options, say
 from experiments.study import run as run_study
-from experiments.study import say
 
 SYSTEM, CHIP, MODEL = "H100-DGX", "H100-80GB", "llama-2-7b"
 SCALES = tuple(float(2**i) for i in range(3, 16))
@@ -97,7 +101,7 @@ def crossover(
         return None
     behind = np.flatnonzero(gain <= 0.0)
     start = int(behind[-1]) if len(behind) else 0
-    return shared.crossing(scales[start:], gain[start:], 0.0)
+    return compared.crossing(scales[start:], gain[start:], 0.0)
 
 
 def findings(
@@ -105,42 +109,42 @@ def findings(
 ) -> list[dict[str, Any]]:
     """Where each strategy overtakes FSDP alone."""
     alone = speed["FSDP alone"]
-    at = {
-        name: crossover(scales, alone, speed[name]) for name in STRATEGIES if name != "FSDP alone"
-    }
-    small = [name for name in ("tensor 2", "tensor 4", "pipeline 2", "pipeline 4") if at[name]]
-    first = min((at[name] or np.inf for name in small), default=None)
-    note = "published: hundreds of devices"
-    found = [
-        shared.ratio(
-            "5 a degree of 2 or 4 overtakes FSDP alone from", "H100", PUBLISHED, first, 10.0, note
-        )
+    others = [name for name in STRATEGIES if name != "FSDP alone"]
+    at = {name: crossover(scales, alone, speed[name]) for name in others}
+    first = min(at[name] or np.inf for name in ("tensor 2", "tensor 4", "pipeline 2", "pipeline 4"))
+    what, note = "5 a degree of 2 or 4 overtakes FSDP alone from", "published: hundreds of devices"
+    return [
+        compared.ratio(what, "H100", PUBLISHED, first if np.isfinite(first) else None, 10.0, note),
+        *(
+            compared.ratio(
+                f"5 {name} overtakes FSDP alone from", "H100", None, n, None, "" if n else "never"
+            )
+            for name, n in at.items()
+        ),
+        fastest_of_few(speed),
+        *gains(scales, alone, speed["best plan"]),
     ]
-    found += [
-        shared.ratio(
-            f"5 {name} overtakes FSDP alone from", "H100", None, n, None, "" if n else "never"
+
+
+def fastest_of_few(speed: dict[str, list[float | None]]) -> dict[str, Any]:
+    """Whether FSDP alone is fastest at the smallest scale."""
+    at = {name: speed[name][0] or 0.0 for name in STRATEGIES}
+    low = max(at, key=at.__getitem__)
+    ahead = 100.0 * (at[low] / (at["FSDP alone"] or np.inf) - 1.0)
+    note = f"fastest: {low}, by {ahead:.1f} %"
+    return compared.direction("5 at 8 devices FSDP alone is fastest", low == "FSDP alone", note)
+
+
+def gains(
+    scales: tuple[float, ...], alone: list[float | None], best: list[float | None]
+) -> list[dict[str, Any]]:
+    """The best plan over FSDP alone at some scales."""
+    return [
+        compared.points(
+            f"best plan over FSDP alone at {n:,.0f} devices", None, 100.0 * (b / a - 1.0), None
         )
-        for name, n in at.items()
-    ]
-    low = max(STRATEGIES, key=lambda name: speed[name][0] or 0.0)
-    ahead = 100.0 * ((speed[low][0] or 0.0) / (alone[0] or np.inf) - 1.0)
-    found.append(
-        shared.direction(
-            "5 at 8 devices FSDP alone is fastest",
-            low == "FSDP alone",
-            f"fastest: {low}, by {ahead:.1f} %",
-        )
-    )
-    gain = [
-        (n, 100.0 * (b / a - 1.0))
-        for n, a, b in zip(scales, alone, speed["best plan"], strict=True)
-        if a and b
-    ]
-    named = (128.0, 2048.0, 32768.0)
-    return found + [
-        shared.points(f"best plan over FSDP alone at {n:,.0f} devices", None, g, None)
-        for n, g in gain
-        if n in named
+        for n, a, b in zip(scales, alone, best, strict=True)
+        if a and b and n in (128.0, 2048.0, 32768.0)
     ]
 
 
@@ -193,7 +197,7 @@ def draw(scales: tuple[float, ...], speed: dict[str, list[float | None]]) -> Any
     """Throughput of every strategy, and its ratio to FSDP alone."""
     figure = style.new_figure(11.4, 4.4)
     left, right = figure.subplots(1, 2)
-    colors = dict(zip(STRATEGIES, shared.COLORS, strict=True)) | {"best plan": style.INK}
+    colors = dict(zip(STRATEGIES, COLORS, strict=True)) | {"best plan": style.INK}
     alone = np.array([x or np.nan for x in speed["FSDP alone"]])
     for name, values in speed.items():
         y = np.array([x or np.nan for x in values])
@@ -216,24 +220,21 @@ def draw(scales: tuple[float, ...], speed: dict[str, list[float | None]]) -> Any
     left.legend(frameon=False, loc="lower left")
     right.legend(frameon=False, loc="upper left")
     for axes in (left, right):
-        shared.scale_axis(axes, scales, "H100, 2 sequences each")
+        figures.scale_axis(axes, scales, "H100, 2 sequences each")
     return figure
 
 
 def main() -> None:
     """Sweep all plans at all scales, compare, draw."""
-    args = shared.options(__doc__ or "")
+    args = options(__doc__ or "")
     scales = SCALES[::2] if args.quick else SCALES
     model = catalog.transformer(MODEL, seq_len=shared.SEQ_LEN)
     found = searched(model, scales, shared.PER_DEVICE)
     speed = curves(found, scales, shared.PER_DEVICE * shared.SEQ_LEN)
     plans = best_plans(found, scales)
     text = ["Best plan at every scale:", *map(described, plans)]
-    assumed = ASSUMPTIONS | {
-        "network": shared.catalog_line(SYSTEM),
-        "coefficients": shared.coefficients_line(CHIP),
-    }
-    shared.deliver(
+    assumed = shared.assumed(ASSUMPTIONS, SYSTEM, CHIP)
+    compared.deliver(
         "scaling_crossover",
         assumed,
         findings(scales, speed),

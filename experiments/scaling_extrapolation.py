@@ -1,4 +1,6 @@
-"""Extrapolation to 131,072 devices and beyond, with uncertainty: throughput per device and of the
+"""To 131,072 devices and beyond, with uncertainty.
+
+Extrapolation to 131,072 devices and beyond, with uncertainty: throughput per device and of the
 whole, with and without failures.
 
 Assumed in advance: H100 on a flat network of 400 Gb/s per device. Three runs: Llama-2 7B by FSDP
@@ -29,7 +31,10 @@ from dmodel.goodput import Reliability, goodput
 from dmodel.records import Plan
 from dmodel.report import style
 from experiments import scaling as shared
+from experiments import scaling_compared as compared
+from experiments import scaling_figures as figures
 from experiments.scaling import Answers, coefficients, draws, fsdp
+from experiments.study import COLORS, options
 from experiments.study import run as run_study
 
 SYSTEM, CHIP, LARGE, SMALL = "H100-DGX", "H100-80GB", "llama-3.1-405b", "llama-2-7b"
@@ -165,11 +170,11 @@ def findings(found: dict[str, Band], at: dict[str, Answers]) -> list[dict[str, A
         )
         note = f"model FLOPs 6N + 6Lhs; gradients reduced once per step: {once:.0f}"
         lines.append(
-            shared.ratio(f"Llama 3 405B on {name}", "TFLOP/s", published, tflops[name], 0.1, note)
+            compared.ratio(f"Llama 3 405B on {name}", "TFLOP/s", published, tflops[name], 0.1, note)
         )
     first, second, _ = tflops.values()
     lines.append(
-        shared.points(
+        compared.points(
             "Llama 3 405B: 8,192 → 16,384 devices",
             100.0 * (400.0 / 430.0 - 1.0),
             100.0 * (second / first - 1.0),
@@ -182,12 +187,12 @@ def findings(found: dict[str, Band], at: dict[str, Answers]) -> list[dict[str, A
         low, high = (100.0 * float(band.quantile(q)[i]) for q in (0.1, 0.9))
         what = f"{name}: throughput per device left, {band.scales[0]:,.0f} → {FAR:,.0f}"
         lines.append(
-            shared.points(what, None, kept, None, f"80 % of draws: {low:.0f} to {high:.0f} %")
+            compared.points(what, None, kept, None, f"80 % of draws: {low:.0f} to {high:.0f} %")
         )
         whole = rate * band.scales * useful(band.scales)
         peak = band.scales[int(np.argmax(whole))]
         what = f"{name}: with failures, most tokens per second on"
-        lines.append(shared.ratio(what, "H100", None, float(peak), None, "of the scales shown"))
+        lines.append(compared.ratio(what, "H100", None, float(peak), None, "of the scales shown"))
     return lines
 
 
@@ -254,7 +259,7 @@ def draw(found: dict[str, Band]) -> Any:
     without failures."""
     figure = style.new_figure(11.6, 4.5)
     left, right = figure.subplots(1, 2)
-    for (name, band), color in zip(found.items(), shared.COLORS, strict=False):
+    for (name, band), color in zip(found.items(), COLORS, strict=False):
         left.fill_between(
             band.scales,
             *(100.0 * band.quantile(q) for q in (0.1, 0.9)),
@@ -275,7 +280,7 @@ def draw(found: dict[str, Band]) -> Any:
             linestyle="--",
         )
     for axes in (left, right):
-        shared.scale_axis(axes, [128.0, 524288.0], "H100")
+        figures.scale_axis(axes, [128.0, 524288.0], "H100")
         axes.axvline(FAR, color=style.GREY, linewidth=0.8, linestyle=":")
         axes.annotate(
             f"{FAR:,.0f}",
@@ -301,13 +306,10 @@ def draw(found: dict[str, Band]) -> Any:
 
 def main() -> None:
     """Draw coefficients, evaluate all, compare, explain."""
-    args = shared.options(__doc__ or "")
+    args = options(__doc__ or "")
     found, z = bands(48 if args.quick else 256)
-    assumed = ASSUMPTIONS | {
-        "network": shared.catalog_line(SYSTEM),
-        "coefficients": shared.coefficients_line(CHIP),
-    }
-    shared.deliver(
+    assumed = shared.assumed(ASSUMPTIONS, SYSTEM, CHIP)
+    compared.deliver(
         "scaling_extrapolation",
         assumed,
         findings(found, anchors()),

@@ -1,4 +1,6 @@
-"""Hardware generations: the same FSDP run on V100, A100, H100, B200 and GB200; compute grows faster
+"""The same run on V100 to GB200 (finding 4).
+
+Hardware generations: the same FSDP run on V100, A100, H100, B200 and GB200; compute grows faster
 than the network (finding 4).
 
 Assumed in advance: Llama-2 7B, sequences of 4,096 tokens, 2 per device, 256 devices, ZeRO-3 over
@@ -21,7 +23,10 @@ from dmodel import catalog
 from dmodel.counts import CONVENTIONS, model_flops_per_token
 from dmodel.report import style
 from experiments import scaling as shared
+from experiments import scaling_compared as compared
+from experiments import scaling_figures as figures
 from experiments.scaling import Answers, Cases, coefficients, fsdp
+from experiments.study import COLORS, options
 from experiments.study import run as run_study
 
 MODEL, DEVICES = "llama-2-7b", 256.0
@@ -106,16 +111,16 @@ def findings(found: dict[str, Answers], at: int) -> list[dict[str, Any]]:
     """Utilization of A100 and H100, its fall, and its order over all generations."""
     mfu = {name: 100.0 * float(each.mfu[at]) for name, each in found.items()}
     lines = [
-        shared.points(f"4 utilization on 256 {name}", PUBLISHED.get(name), x, 5.0)
+        compared.points(f"4 utilization on 256 {name}", PUBLISHED.get(name), x, 5.0)
         for name, x in mfu.items()
     ]
     fall = PUBLISHED["H100"] - PUBLISHED["A100"]
-    lines.append(shared.points("4 utilization A100 → H100", fall, mfu["H100"] - mfu["A100"], 5.0))
-    lines.append(shared.direction("4 utilization falls A100 → H100", mfu["H100"] < mfu["A100"]))
-    lines.append(shared.direction("utilization falls H100 → B200", mfu["B200"] < mfu["H100"]))
+    lines.append(compared.points("4 utilization A100 → H100", fall, mfu["H100"] - mfu["A100"], 5.0))
+    lines.append(compared.direction("4 utilization falls A100 → H100", mfu["H100"] < mfu["A100"]))
+    lines.append(compared.direction("utilization falls H100 → B200", mfu["B200"] < mfu["H100"]))
     speed = found["H100"].tokens_per_s_per_device[at] / found["A100"].tokens_per_s_per_device[at]
     lines.append(
-        shared.ratio("H100 over A100, tokens/s (peak rates: 3.17)", "×", None, float(speed), None)
+        compared.ratio("H100 over A100, tokens/s (peak rates: 3.17)", "×", None, float(speed), None)
     )
     return lines
 
@@ -167,7 +172,7 @@ def draw(found: dict[str, Answers], devices: np.ndarray, at: int) -> Any:
     """Utilization of every generation over scale, and where the step goes at 256 devices."""
     figure = style.new_figure(11.0, 4.1)
     left, right = figure.subplots(1, 2)
-    for (name, each), color in zip(found.items(), shared.COLORS, strict=False):
+    for (name, each), color in zip(found.items(), COLORS, strict=False):
         left.plot(devices, 100.0 * each.mfu, color=color, linewidth=1.8, label=name)
         if name in PUBLISHED:
             left.plot(
@@ -184,9 +189,9 @@ def draw(found: dict[str, Answers], devices: np.ndarray, at: int) -> Any:
     left.set_ylabel("MFU [%]")
     left.set_title("Utilization, 2 sequences per device")
     left.legend(frameon=False, ncols=2, loc="lower left")
-    shared.scale_axis(left, devices)
+    figures.scale_axis(left, devices)
     base = np.zeros(len(found))
-    for group, color in shared.GROUP_COLORS.items():
+    for group, color in figures.GROUP_COLORS.items():
         height = np.array(
             [
                 100.0 * shared.grouped(each)[group][at] / each.step_time_s[at]
@@ -207,7 +212,7 @@ def draw(found: dict[str, Answers], devices: np.ndarray, at: int) -> Any:
 
 def main() -> None:
     """Evaluate every chip at every scale, compare, explain, draw."""
-    args = shared.options(__doc__ or "")
+    args = options(__doc__ or "")
     devices = np.array(shared.WEAK_SCALES)
     at = int(np.flatnonzero(devices == DEVICES)[0])
     parts, others = generations(devices), {} if args.quick else variants()
@@ -220,7 +225,7 @@ def main() -> None:
         | named
         | {f"network of {name}": shared.catalog_line(system) for name, system in SYSTEMS.items()}
     )
-    shared.deliver(
+    compared.deliver(
         "scaling_generations",
         assumed,
         findings(found, at),

@@ -1,4 +1,6 @@
-"""Goodput against scale: the share of wall time that a synchronous run trains, failures,
+"""Failures, checkpoints and restarts against scale.
+
+Goodput against scale: the share of wall time that a synchronous run trains, failures,
 checkpoints and restarts taken off.
 
 Anchor: the Llama 3 report, 419 unexpected interruptions in 54 days on 16,384 H100, more than 90 %
@@ -26,7 +28,9 @@ from dmodel.goodput import (
     mean_time_between_failures,
 )
 from dmodel.report import style
-from experiments import scaling as shared
+from experiments import scaling_compared as compared
+from experiments import scaling_figures as figures
+from experiments.study import COLORS, options
 from experiments.study import run as run_study
 
 SCALES = tuple(float(2**i) for i in range(10, 21))
@@ -85,7 +89,7 @@ def findings() -> list[dict[str, Any]]:
         100.0 * float(goodput(LLAMA, reliability())),
     )
     lines = [
-        shared.ratio(
+        compared.ratio(
             "Llama 3: interruptions in 54 days",
             "",
             419.0,
@@ -93,10 +97,10 @@ def findings() -> list[dict[str, Any]]:
             0.01,
             "the rate is taken from it",
         ),
-        shared.points(
+        compared.points(
             "Llama 3: share of time that trains", 90.0, share, 5.0, "published: more than this"
         ),
-        shared.ratio(
+        compared.ratio(
             "OPT-175B: interruptions in two months",
             "",
             105.0,
@@ -104,7 +108,7 @@ def findings() -> list[dict[str, Any]]:
             None,
             "at the rate of Llama 3's H100",
         ),
-        shared.ratio(
+        compared.ratio(
             "research cluster: hours between failures, 16,384 devices",
             "h",
             1.8,
@@ -116,7 +120,7 @@ def findings() -> list[dict[str, Any]]:
     for name, rate in RATES.items():
         half = largest_cluster(reliability(rate))
         lines.append(
-            shared.ratio(
+            compared.ratio(
                 f"devices that train half of the time, {name}", "devices", None, half, None
             )
         )
@@ -125,7 +129,7 @@ def findings() -> list[dict[str, Any]]:
         minutes = float(daly_interval(mean_time_between_failures(n, r), r.checkpoint_s)) / 60.0
         note = f"a checkpoint every {minutes:.1f} minutes"
         lines.append(
-            shared.points(
+            compared.points(
                 f"share of time that trains on {n:,.0f} devices",
                 None,
                 100.0 * float(goodput(n, r)),
@@ -151,12 +155,12 @@ def draw(found: dict[str, dict[str, np.ndarray]]) -> Any:
     figure = style.new_figure(10.6, 4.0)
     grid = figure.subplots(1, 2, sharey=True)
     for axes, (what, group) in zip(grid, found.items(), strict=True):
-        for (name, y), color in zip(group.items(), shared.COLORS, strict=False):
+        for (name, y), color in zip(group.items(), COLORS, strict=False):
             axes.plot(SCALES, 100.0 * y, color=color, linewidth=1.7, label=name)
-        shared.published_points(axes, [LLAMA], [90.0], "Llama 3 report: more than 90 %")
+        figures.published_points(axes, [LLAMA], [90.0], "Llama 3 report: more than 90 %")
         axes.set_title(f"By {what}")
         axes.set_ylim(0.0, 102.0)
-        shared.scale_axis(axes, SCALES)
+        figures.scale_axis(axes, SCALES)
         axes.legend(frameon=False, loc="lower left", fontsize=8)
     grid[0].set_ylabel("share of wall time that trains [%]")
     return figure
@@ -164,9 +168,9 @@ def draw(found: dict[str, dict[str, np.ndarray]]) -> Any:
 
 def main() -> None:
     """Evaluate, compare, draw."""
-    args = shared.options(__doc__ or "")
+    args = options(__doc__ or "")
     found = curves()
-    shared.deliver("scaling_goodput", ASSUMPTIONS, findings(), table(found), draw(found), args)
+    compared.deliver("scaling_goodput", ASSUMPTIONS, findings(), table(found), draw(found), args)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""Measured against predicted scaling, source by source, each curve relative to its smallest scale
+"""Measured against predicted scaling, source by source.
+
+Measured against predicted scaling, source by source, each curve relative to its smallest scale
 (weak and strong scaling, GPU and TPU).
 
 A curve: rows of one source that differ in devices and what goes with them (data-parallel degree,
@@ -28,11 +30,10 @@ from dmodel import profiles
 from dmodel.counts import model_flops_per_token
 from dmodel.profiles import Profile
 from dmodel.types import enable_float64
-from experiments import scaling as shared
 from experiments.bases import Bases
 from experiments.scaling_measured_figure import draw
+from experiments.study import parse, plain_arguments, print_cells, print_paths, say, tell, write
 from experiments.study import run as run_study
-from experiments.study import say, write
 
 GROWS = ("megatron-sc21-t1", "megatron-lm-h100-weak")
 """Sources whose model grows with the devices: one curve."""
@@ -104,68 +105,38 @@ def flops(cases: Cases) -> np.ndarray:
     )
 
 
-def keys(cases: Cases) -> list[tuple[str, ...]]:
+def keys(cases: Cases) -> list[tuple[str, str]]:
     """What rows of one curve share."""
     labels, plan, model = cases.labels, cases.plan, cases.model
-    shape = zip(
-        *(
-            np.asarray(x)
-            for x in (
-                plan.layout.tp,
-                plan.layout.cp,
-                plan.layout.pp,
-                plan.layout.zero,
-                model.seq_len,
-            )
-        ),
-        strict=True,
-    )
-    found = []
-    for i, (tp, cp, pp, zero, seq) in enumerate(shape):
-        source, stack, name, chip = (
-            str(x[i]) for x in (labels.source, labels.stack, labels.model, labels.accelerator)
-        )
-        if source in GROWS:
-            found.append((source, "model grows with the devices"))
-        elif source == "llm-foundry" or source.startswith("mlperf"):
-            # ZeRO stage, recomputation and degrees change along with the devices in these
-            found.append(
-                (
-                    source,
-                    f"{name}, {chip}"
-                    + (", pure" if stack.endswith("pure") else "")
-                    + f", {seq:.0f} tokens",
-                )
-            )
-        elif source.startswith("dgxc"):
-            each = float(np.asarray(plan.global_batch)[i] / labels.n_accel[i])
-            job = (
-                f"{labels.precision[i]}, tp {tp:.0f}, cp {cp:.0f}, pp {pp:.0f}, {each:g} "
-                "sequences a device"
-            )
-            found.append((source, f"{stack}: {name}, {chip}, {job}"))
-        elif source in SOURCES:
-            found.append(
-                (
-                    source,
-                    f"{name}, {chip}"
-                    + (", ZeRO-3" if zero == 3.0 and not source.startswith("maxtext") else ""),
-                )
-            )
-        else:
-            batch, micro = (
-                float(np.asarray(x)[i]) for x in (plan.global_batch, plan.layout.micro_batch)
-            )
-            found.append(
-                (
-                    source,
-                    (
-                        f"{name}, {chip}, tp {tp:.0f}, cp {cp:.0f}, pp {pp:.0f}, ZeRO {zero:.0f}, "
-                        f"{micro:.0f} of {batch:.0f}"
-                    ),
-                )
-            )
-    return found
+    names = ("source", "stack", "model", "chip", "precision", "devices")
+    texts = (labels.source, labels.stack, labels.model, labels.accelerator, labels.precision)
+    columns = (*(x.astype(str) for x in texts), labels.n_accel)
+    names += ("tp", "cp", "pp", "zero", "seq_len")
+    columns += (plan.tp, plan.cp, plan.pp, plan.zero, model.seq_len)
+    names += ("batch", "micro_batch")
+    columns += (plan.global_batch, plan.micro_batch)
+    rows = zip(*(np.asarray(x).tolist() for x in columns), strict=True)
+    return [(row[0], curve_of(dict(zip(names, row, strict=True)))) for row in rows]
+
+
+def curve_of(row: dict[str, Any]) -> str:
+    """The curve of its source that a row is on, in words."""
+    source, job = row["source"], f"{row['model']}, {row['chip']}"
+    if source in GROWS:
+        return "model grows with the devices"
+    if source == "llm-foundry" or source.startswith("mlperf"):
+        # ZeRO stage, recomputation and degrees change along with the devices in these
+        pure = ", pure" if row["stack"].endswith("pure") else ""
+        return f"{job}{pure}, {row['seq_len']:.0f} tokens"
+    degrees = f"tp {row['tp']:.0f}, cp {row['cp']:.0f}, pp {row['pp']:.0f}"
+    if source.startswith("dgxc"):
+        each = row["batch"] / row["devices"]
+        return f"{row['stack']}: {job}, {row['precision']}, {degrees}, {each:g} sequences a device"
+    if source in SOURCES:
+        sharded = row["zero"] == 3.0 and not source.startswith("maxtext")
+        return job + (", ZeRO-3" if sharded else "")
+    batch = f"{row['micro_batch']:.0f} of {row['batch']:.0f}"
+    return f"{job}, {degrees}, ZeRO {row['zero']:.0f}, {batch}"
 
 
 def along(cases: Cases) -> dict[tuple[str, ...], np.ndarray]:
@@ -243,25 +214,33 @@ def line(source: str, found: list[Curve], fifth: list[Curve] | None = None) -> d
     """Errors of one source, of both kinds; and of the fit that has not seen a fifth of the groups,
     on that fifth."""
     ends = np.concatenate([c.devices for c in found])
-    values: dict[str, Any] = {
+    fitted, held_out = errors(found, "fitted", None), errors(found, "held_out", False)
+    judged = held_out if len(held_out) else fitted
+    unfitted = not any(c.seen_fitted.any() for c in found)
+    rest = summed("fifth", np.zeros(0) if fifth is None else errors(fifth, "held_out", False))
+    return {
         "source": source,
         "curves": len(found),
         "points": sum(len(c.devices) - 1 for c in found),
+        "from": int(ends.min()),
+        "to": int(ends.max()),
+        **summed("fitted", fitted),
+        **summed("held_out", held_out),
+        **{name: rest[name] for name in ("fifth_points", "fifth_median")},
+        "target_median": TARGET,
+        "reached": bool(float(np.median(judged)) <= TARGET),
+        "note": "no row of it is in any fit" if unfitted else "",
     }
-    values |= {"from": int(ends.min()), "to": int(ends.max())}
-    for title, kind, seen in (("fitted", "fitted", None), ("held_out", "held_out", False)):
-        e = errors(found, kind, seen)
-        values |= {
-            f"{title}_points": len(e),
-            f"{title}_median": float(np.median(e)) if len(e) else None,
-        }
-        values |= {f"{title}_mean": float(e.mean()) if len(e) else None}
-    judged = values["held_out_median"] if values["held_out_points"] else values["fitted_median"]
-    unfitted = not any(c.seen_fitted.any() for c in found)
-    note = "no row of it is in any fit" if unfitted else ""
-    e = np.zeros(0) if fifth is None else errors(fifth, "held_out", False)
-    values |= {"fifth_points": len(e), "fifth_median": float(np.median(e)) if len(e) else None}
-    return {**values, "target_median": TARGET, "reached": bool(judged <= TARGET), "note": note}
+
+
+def summed(title: str, found: np.ndarray) -> dict[str, Any]:
+    """How many errors, their median and mean [%]."""
+    known = len(found) > 0
+    return {
+        f"{title}_points": len(found),
+        f"{title}_median": float(np.median(found)) if known else None,
+        f"{title}_mean": float(found.mean()) if known else None,
+    }
 
 
 def points(found: list[Curve]) -> list[dict[str, Any]]:
@@ -282,63 +261,85 @@ def points(found: list[Curve]) -> list[dict[str, Any]]:
     ]
 
 
+COLUMNS = {
+    "source": "source",
+    "curves": "curves",
+    "points": "points",
+    "from": "from",
+    "to": "to",
+    "fitted_median": "fitted",
+    "fitted_mean": "mean",
+    "held_out_points": "held out",
+    "held_out_median": "median",
+    "held_out_mean": "mean",
+    "fifth_points": "a fifth",
+    "fifth_median": "median",
+}
+"""What is shown of a line, and under which name."""
+
+
 def show(lines: list[dict[str, Any]]) -> None:
     """The table, in columns."""
-    head = ("source", "curves", "points", "from", "to", "fitted_median", "fitted_mean")
-    head += ("held_out_points", "held_out_median", "held_out_mean")
-    names = [
-        "source",
-        "curves",
-        "points",
-        "from",
-        "to",
-        "fitted",
-        "mean",
-        "held out",
-        "median",
-        "mean",
+    shown = [
+        k for k in COLUMNS if not k.startswith("fifth") or any(x["fifth_points"] for x in lines)
     ]
-    if any(entry["fifth_points"] for entry in lines):
-        head, names = (*head, "fifth_points", "fifth_median"), [*names, "a fifth", "median"]
-    cells = [[*names, "≤ 5 %", ""]]
-    for entry in lines:
-        text = [
-            ""
-            if entry[k] is None
-            else f"{entry[k]:.1f} %"
-            if k.endswith(("median", "mean"))
-            else str(entry[k])
-            for k in head
-        ]
-        cells.append([*text, "reached" if entry["reached"] else "MISSED", entry["note"]])
-    width = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
-    for row in cells:
-        print(*(cell.ljust(w) for cell, w in zip(row, width, strict=True)), sep="  ")
+    head = [*(COLUMNS[k] for k in shown), "≤ 5 %", ""]
+    print_cells([head, *(cells(entry, shown) for entry in lines)])
+
+
+def cells(entry: dict[str, Any], shown: list[str]) -> list[str]:
+    """A line as text."""
+
+    def text(key: str) -> str:
+        if entry[key] is None:
+            return ""
+        percent = key.endswith(("median", "mean"))
+        return f"{entry[key]:.1f} %" if percent else str(entry[key])
+
+    verdict = "reached" if entry["reached"] else "MISSED"
+    return [*map(text, shown), verdict, entry["note"]]
 
 
 def worst(by_source: dict[str, list[Curve]], lines: list[dict[str, Any]]) -> list[str]:
     """The three points that sources above the target miss by most, held out."""
-    text = []
-    for source in (
-        entry["source"] for entry in lines if not entry["reached"] and entry["source"] in by_source
-    ):
-        gaps = [
-            (c.held_out[i] / c.measured[i] - 1.0, c, i)
-            for c in by_source[source]
-            for i in range(1, len(c.devices))
-        ]
-        for gap, c, i in sorted(gaps, key=lambda g: -abs(g[0]))[:3]:
-            text.append(
-                f"{source}: {c.name}: {c.devices[0]:,.0f} → {c.devices[i]:,.0f} devices, measured "
-                f"{c.measured[i]:.2f}, "
-                f"held out {c.held_out[i]:.2f} ({100.0 * gap:+.0f} %), fitted {c.fitted[i]:.2f}"
-            )
+    missed = [x["source"] for x in lines if not x["reached"] and x["source"] in by_source]
+    text = [words for source in missed for words in furthest(source, by_source[source])]
     return ["Furthest off, where the target is missed:", *text] if text else []
+
+
+def furthest(source: str, found: list[Curve]) -> list[str]:
+    """The three points of a source that are missed by most."""
+    gaps = [
+        (c.held_out[i] / c.measured[i] - 1.0, c, i) for c in found for i in range(1, len(c.devices))
+    ]
+    return [
+        f"{source}: {c.name}: {c.devices[0]:,.0f} → {c.devices[i]:,.0f} devices, measured "
+        f"{c.measured[i]:.2f}, "
+        f"held out {c.held_out[i]:.2f} ({100.0 * gap:+.0f} %), fitted {c.fitted[i]:.2f}"
+        for gap, c, i in sorted(gaps, key=lambda g: -abs(g[0]))[:3]
+    ]
+
+
+def judged(
+    cases: Cases, measured: np.ndarray, profile: Profile, quick: bool
+) -> tuple[dict[str, list[Curve]], list[dict[str, Any]]]:
+    """Curves by source, and the line of each; rows flagged as slow in lines of their own, with the
+    others of their source."""
+    slow = np.char.find(cases.labels.flag.astype(str), "slow-unexplained") >= 0
+    plain = cases.take(~slow), measured[~slow]
+    found = grouped(curves(*plain, profile))
+    fifth = {} if quick else grouped(curves(*plain, profiles.load(profiles.EVIDENCE)))
+    lines = [line(source, of, fifth.get(source)) for source, of in found.items()]
+    if slow.any():
+        mixed = np.isin(cases.labels.source, cases.labels.source[slow])
+        more = grouped(curves(cases.take(mixed), measured[mixed], profile))
+        lines += [line(f"{source}, slow rows too", of) for source, of in more.items()]
+    return found, lines
 
 
 def main() -> None:
     """Predict all rows twice, compare curve by curve, draw one figure per source."""
-    parser = shared.arguments(__doc__ or "")
+    parser = plain_arguments(__doc__ or "")
     parser.add_argument(
         "--traces",
         nargs="*",
@@ -346,37 +347,23 @@ def main() -> None:
         metavar="FILE",
         help="trace files to judge beside the published table",
     )
-    args = shared.parse(parser)
+    args = parse(parser)
     cases, measured = table_of(args.traces)
-    profile = held_out_profile(cases, args)
-    slow = np.char.find(cases.labels.flag.astype(str), "slow-unexplained") >= 0
-    found = curves(cases.take(~slow), measured[~slow], profile)
-    by_source = grouped(found)
-    fifth = (
-        {}
-        if args.quick
-        else grouped(curves(cases.take(~slow), measured[~slow], profiles.load(profiles.EVIDENCE)))
-    )
-    lines = [line(source, of, fifth.get(source)) for source, of in by_source.items()]
-    if slow.any():
-        mixed = np.isin(cases.labels.source, cases.labels.source[slow])
-        lines += [
-            line(f"{s}, slow rows too", of)
-            for s, of in grouped(curves(cases.take(mixed), measured[mixed], profile)).items()
-        ]
+    by_source, lines = judged(cases, measured, held_out_profile(cases, args), args.quick)
+    found = [c for of in by_source.values() for c in of]
     args.out.mkdir(parents=True, exist_ok=True)
     written = {"table": str(write(args.out / "scaling_measured.csv", points(found)))}
     written["table_compared"] = str(write(args.out / "scaling_measured_compared.csv", lines))
     written |= draw({SOURCES.get(s, s): (s, of) for s, of in by_source.items()}, args.out)
-    if args.json:
-        import json
 
-        print(json.dumps({"study": "scaling_measured", **written, "rows": lines}, allow_nan=False))
-        return
-    show(lines)
-    print("", *worst(by_source, lines), sep="\n")
-    say(f"{len(found)} curves of {len(by_source)} sources")
-    print("", *(f"{what}: {path}" for what, path in written.items()), sep="\n")
+    def show_all() -> None:
+        show(lines)
+        print("", *worst(by_source, lines), sep="\n")
+        say(f"{len(found)} curves of {len(by_source)} sources")
+        print()
+        print_paths(written)
+
+    tell({"study": "scaling_measured", **written, "rows": lines}, args.json, show_all)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,21 @@ class Choice(NamedTuple):
     recompute: tuple[float, ...] = (0.0, 1.0)
 
 
+COLUMNS = (
+    "dp",
+    "tp",
+    "pp",
+    "cp",
+    "zero",
+    "shard",
+    "reshard",
+    "micro_batch",
+    "recompute_layers",
+    "global_batch",
+)
+"""What a plan of the search says of itself, in order."""
+
+
 def every_plan(
     model: Model,
     devices: float,
@@ -36,43 +51,38 @@ def every_plan(
     """All valid plans on a number of devices, as columns `[n]`: whole degrees that divide heads,
     layers, sequence, devices and batch, micro-batches that are powers of two; ZeRO-3 with weights
     kept or gathered again, over all of dp or inside groups of devices."""
-    heads, layers, seq = float(model.n_heads), float(model.n_layers), float(model.seq_len)  # type: ignore
-    rows = []
+    rows: list[tuple[float, ...]] = []
     for tp, pp, cp in product(choice.tp, choice.pp, choice.cp):
         dp = devices / (tp * pp * cp)
         share = global_batch / dp
-        if dp % 1 or share % 1 or share < 1 or heads % tp or layers % pp or seq % cp:
+        if share < 1 or any((dp % 1, share % 1, *_rest(model, tp, pp, cp))):
             continue
-        inside = [
-            g / (tp * cp) for g in choice.groups if g % (tp * cp) == 0 and 1 < g / (tp * cp) < dp
-        ]
-        sharded = (
-            [(3.0, size, again) for size in (dp, *inside) for again in (0.0, 1.0)]
-            if 3 in choice.zero
-            else []
-        )
-        sharding = [(float(z), dp, 1.0) for z in choice.zero if z < 3] + sharded
-        batches = [2.0**i for i in range(int(share).bit_length()) if share % 2**i == 0]
-        whole = [
-            (s, b, r)
-            for s, b, r in product(sharding, batches, choice.recompute)
-            if (share / b) % pp == 0
-        ]
-        rows += [(dp, tp, pp, cp, *s, b, r, global_batch) for s, b, r in whole]
-    columns = (
-        "dp",
-        "tp",
-        "pp",
-        "cp",
-        "zero",
-        "shard",
-        "reshard",
-        "micro_batch",
-        "recompute_layers",
-        "global_batch",
-    )
-    found = np.array(rows, float).reshape(-1, len(columns)).T
-    return dict(zip(columns, found, strict=True))
+        each = product(sharding(choice, dp, tp * cp), micro_batches(share, pp), choice.recompute)
+        rows += [(dp, tp, pp, cp, *s, b, r, global_batch) for s, b, r in each]
+    found = np.array(rows, float).reshape(-1, len(COLUMNS)).T
+    return dict(zip(COLUMNS, found, strict=True))
+
+
+def _rest(model: Model, tp: int, pp: int, cp: int) -> tuple[float, ...]:
+    """What degrees leave over of what they divide."""
+    whole = (float(np.asarray(x)) for x in (model.n_heads, model.n_layers, model.seq_len))
+    return tuple(x % degree for x, degree in zip(whole, (tp, pp, cp), strict=True))
+
+
+def sharding(choice: Choice, dp: float, ranks: int) -> list[tuple[float, float, float]]:
+    """ZeRO stage, devices that share a copy, and whether weights are gathered again; `ranks` share
+    a weight already."""
+    found = [(float(zero), dp, 1.0) for zero in choice.zero if zero < 3]
+    if 3 not in choice.zero:
+        return found
+    inside = [g / ranks for g in choice.groups if g % ranks == 0 and 1 < g / ranks < dp]
+    return found + [(3.0, size, again) for size in (dp, *inside) for again in (0.0, 1.0)]
+
+
+def micro_batches(share: float, pp: int) -> list[float]:
+    """Powers of two that divide a rank's share of the batch into whole rounds of the stages."""
+    powers = [2.0**i for i in range(int(share).bit_length())]
+    return [b for b in powers if share % b == 0 and (share / b) % pp == 0]
 
 
 class Searched(NamedTuple):

@@ -1,4 +1,6 @@
-"""Marginal returns: what one more device adds to throughput, to tokens per joule and to cost,
+"""What one more device adds, from 8 to 32,768 H100.
+
+Marginal returns: what one more device adds to throughput, to tokens per joule and to cost,
 exactly, from 8 to 32,768 H100.
 
 Assumed in advance: Llama-2 7B by FSDP at 2 sequences of 4,096 tokens per device (weak), and at
@@ -29,7 +31,10 @@ from dmodel.returns import (
     marginal_returns,
 )
 from experiments import scaling as shared
+from experiments import scaling_compared as compared
+from experiments import scaling_figures as figures
 from experiments.scaling import coefficients, fsdp
+from experiments.study import COLORS, options
 from experiments.study import run as run_study
 
 SYSTEM, CHIP = "H100-DGX", "H100-80GB"
@@ -113,21 +118,21 @@ def findings(
             "" if reached else "; more than half up to the largest scale"
         )
         lines.append(
-            shared.ratio(
+            compared.ratio(
                 f"{name}: one more device returns half from", "H100", None, reached, None, note
             )
         )
         lines.append(diminish(name, each))
         slope = np.asarray(each.slope.tokens_per_joule)
         lines.append(
-            shared.direction(
+            compared.direction(
                 f"{name}: every device lowers tokens per joule at the largest scale",
                 bool(slope[-1] < 0.0),
             )
         )
     if failing is not None:
         lines.append(
-            shared.ratio(
+            compared.ratio(
                 "7B, weak, failing as Llama 3's: half from", "H100", None, failing.devices, None
             )
         )
@@ -139,7 +144,7 @@ def diminish(name: str, found: Returns) -> dict[str, Any]:
     smallest."""
     e, n = np.asarray(found.elasticity.tokens_per_s), np.asarray(found.devices)
     text = f"elasticity {n[0]:,.0f} → {n[-1]:,.0f} devices: {e[0]:.2f} → {e[-1]:.2f}"
-    return shared.direction(f"{name}: returns diminish", bool(e[-1] < e[0]), text)
+    return compared.direction(f"{name}: returns diminish", bool(e[-1] < e[0]), text)
 
 
 def table(
@@ -173,35 +178,18 @@ def draw(lines: list[dict[str, Any]], halves: dict[str, HalfReturn]) -> Any:
     figure = style.new_figure(13.2, 4.1)
     grid = figure.subplots(1, 3)
     names = list(dict.fromkeys(line["run"] for line in lines))
-    for name, color in zip(names, shared.COLORS, strict=False):
-        mine = [line for line in lines if line["run"] == name]
-        n = [line["devices"] for line in mine]
-        dashes = ":" if name.endswith("best plan") else "-"
-        first = mine[0]["added_tokens_per_s"]
-        values = (
-            [100.0 * line["added_tokens_per_s"] / first for line in mine],
-            [100.0 * line["tokens_per_joule"] / mine[0]["tokens_per_joule"] for line in mine],
-            [100.0 * line["dollars_per_token"] / mine[0]["dollars_per_token"] for line in mine],
-        )
-        for axes, y in zip(grid, values, strict=True):
-            axes.plot(n, y, color=color, linewidth=1.7, linestyle=dashes, label=name)
+    for name, color in zip(names, COLORS, strict=False):
+        _draw_run(grid, name, [line for line in lines if line["run"] == name], color)
         if name in halves and np.isfinite(halves[name].devices):
-            grid[0].plot(
-                [halves[name].devices],
-                [50.0],
-                "o",
-                color=color,
-                markerfacecolor="white",
-                markersize=6,
-                zorder=5,
-            )
+            look = {"color": color, "markerfacecolor": "white", "markersize": 6, "zorder": 5}
+            grid[0].plot([halves[name].devices], [50.0], "o", **look)
     grid[0].axhline(50.0, color=style.GREY, linewidth=0.8, linestyle=":")
     grid[0].axhline(0.0, color=style.GREY, linewidth=0.8)
     titles = ("Throughput added by one more device", "Tokens per joule", "Cost of a token")
     for axes, title in zip(grid, titles, strict=True):
         axes.set_title(title)
         axes.set_ylabel("% of that at the smallest scale")
-        shared.scale_axis(axes, SCALES, "H100")
+        figures.scale_axis(axes, SCALES, "H100")
     grid[2].set_yscale("log")
     grid[2].yaxis.set_major_formatter(lambda v, _: f"{v:,.0f}")
     grid[1].set_ylim(0.0, None)
@@ -209,9 +197,17 @@ def draw(lines: list[dict[str, Any]], halves: dict[str, HalfReturn]) -> Any:
     return figure
 
 
+def _draw_run(grid: Any, name: str, mine: list[dict[str, Any]], color: str) -> None:
+    n, dashes = [line["devices"] for line in mine], ":" if name.endswith("best plan") else "-"
+    columns = ("added_tokens_per_s", "tokens_per_joule", "dollars_per_token")
+    for axes, column in zip(grid, columns, strict=True):
+        y = [100.0 * line[column] / mine[0][column] for line in mine]
+        axes.plot(n, y, color=color, linewidth=1.7, linestyle=dashes, label=name)
+
+
 def main() -> None:
     """Differentiate every run, search the best plans, draw."""
-    args = shared.options(__doc__ or "")
+    args = options(__doc__ or "")
     names = list(RUNS)[:1] if args.quick else list(RUNS)
     found = {name: returns(name, args.quick) for name in names}
     chosen = best(args.quick)
@@ -219,12 +215,9 @@ def main() -> None:
     text = (
         ["Jumps of the best plan:", *(f"  {jump}" for jump in chosen.jumps)] if chosen.jumps else []
     )
-    assumed = ASSUMPTIONS | {
-        "network": shared.catalog_line(SYSTEM),
-        "coefficients": shared.coefficients_line(CHIP),
-    }
+    assumed = shared.assumed(ASSUMPTIONS, SYSTEM, CHIP)
     figure = draw(lines, {name: half for name, (_, half) in found.items()})
-    shared.deliver(
+    compared.deliver(
         "scaling_returns",
         assumed,
         findings(found, chosen, None if args.quick else with_failures()),

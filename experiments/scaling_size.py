@@ -1,4 +1,6 @@
-"""Model size, 1B to 405B, at equal GPU counts: larger models spend more energy per token, and more
+"""Models of 1B to 405B at equal GPU counts (finding 10).
+
+Model size, 1B to 405B, at equal GPU counts: larger models spend more energy per token, and more
 GPUs return less per watt (finding 10).
 
 Assumed in advance: Llama models, 4,096 tokens, 2 sequences per device, H100, at every size and
@@ -20,10 +22,12 @@ from dmodel import catalog
 from dmodel.counts import model_flops_per_token
 from dmodel.report import style
 from experiments import scaling as shared
+from experiments import scaling_compared as compared
+from experiments import scaling_figures as figures
 from experiments.scaling import Answers, Cases, coefficients, fsdp
-from experiments.scaling_plans import Choice, every_plan, search
+from experiments.scaling_plans import Choice, Searched, every_plan, search
+from experiments.study import COLORS, options, say
 from experiments.study import run as run_study
-from experiments.study import say
 
 SYSTEM, CHIP = "H100-DGX", "H100-80GB"
 LLAMA_2 = {size: f"llama-2-{size.lower()}" for size in ("7B", "13B", "34B", "70B")}
@@ -69,25 +73,20 @@ def searched(name: str, quick: bool) -> tuple[Cases, Cases, tuple[float, ...], t
     found = search(
         system, model, c, [every_plan(model, n, shared.PER_DEVICE * n, choice) for n in scales]
     )
-    rows = [(n, found.best(found.devices == n)) for n in scales]
-    fit = [(n, row) for n, row in rows if row is not None]
-    say(
-        f"{name}: {len(found.step_time_s):,} plans, fits from {fit[0][0]:,.0f} devices on"
-        if fit
-        else f"{name}: fits nowhere"
-    )
-    names = ("tp", "pp", "dp", "zero", "shard", "recompute_layers")
-    words = tuple(
-        ", ".join(
-            f"{k} {found.columns[k][row]:g}"
-            for k in names
-            if found.columns[k][row] not in (0.0, 1.0)
-        )
-        for _, row in fit
-    )
-    where = tuple(n for n, _ in fit)
-    best = shared.cases(system, model, found.plan([row for _, row in fit]), c)
+    rows = {n: row for n in scales if (row := found.best(found.devices == n)) is not None}
+    where = tuple(rows)
+    from_on = f"fits from {where[0]:,.0f} devices on" if where else "fits nowhere"
+    say(f"{name}: {len(found.step_time_s):,} plans, {from_on}")
+    words = tuple(in_words(found, row) for row in rows.values())
+    best = shared.cases(system, model, found.plan([*rows.values()]), c)
     return best, shared.cases(system, model, fsdp(np.array(where)), c), where, words
+
+
+def in_words(found: Searched, row: int) -> str:
+    """What a plan of a search does."""
+    names = ("tp", "pp", "dp", "zero", "shard", "recompute_layers")
+    said = {name: found.columns[name][row] for name in names}
+    return ", ".join(f"{name} {x:g}" for name, x in said.items() if x not in (0.0, 1.0))
 
 
 def sizes(quick: bool) -> list[Size]:
@@ -120,11 +119,11 @@ def findings(found: list[Size]) -> list[dict[str, Any]]:
     )
     flops_per_joule = per_joule * np.array([s.flops for s in found])
     result = [
-        shared.direction(
+        compared.direction(
             f"10 energy of a token grows with the model, {AT:.0f} H100",
             bool(np.all(np.diff(per_joule) < 0.0)),
         ),
-        shared.direction(
+        compared.direction(
             f"10 405B: more energy per FLOP than 7B, {AT:.0f} H100",
             bool(flops_per_joule[-1] < flops_per_joule[1]),
         ),
@@ -133,7 +132,7 @@ def findings(found: list[Size]) -> list[dict[str, Any]]:
         returns = marginal(s.scales, getattr(s, kind))
         note = ", ".join(f"{n:,.0f}: {x:.2f}" for n, x in zip(s.scales, returns, strict=False))
         result.append(
-            shared.direction(
+            compared.direction(
                 f"10 {s.name}, {way}: doubling returns less per watt",
                 bool(np.all(returns < 1.0)),
                 note,
@@ -144,7 +143,7 @@ def findings(found: list[Size]) -> list[dict[str, Any]]:
         what = (
             f"FSDP alone, {s.name}: throughput per device, {s.scales[0]:,.0f} → {s.scales[-1]:,.0f}"
         )
-        result.append(shared.points(what, None, 100.0 * float(rate[-1] / rate[0] - 1.0), None))
+        result.append(compared.points(what, None, 100.0 * float(rate[-1] / rate[0] - 1.0), None))
     return result
 
 
@@ -176,7 +175,7 @@ def draw(found: list[Size]) -> Any:
     """Energy of a token, utilization of best plan and FSDP, and the marginal return."""
     figure = style.new_figure(13.0, 4.2)
     grid = figure.subplots(1, 3)
-    for s, color in zip(found, shared.COLORS, strict=True):
+    for s, color in zip(found, COLORS, strict=True):
         grid[0].plot(
             s.scales,
             1.0 / s.best.tokens_per_device_joule,
@@ -202,25 +201,24 @@ def draw(found: list[Size]) -> Any:
     grid[2].set_title("Tokens per added joule over the mean", fontsize=9.5)
     grid[2].axhline(1.0, color=style.GREY, linewidth=0.9)
     for axes in grid:
-        shared.scale_axis(axes, SCALES, "H100, 2 sequences each")
+        figures.scale_axis(axes, SCALES, "H100, 2 sequences each")
     grid[2].set_xlabel("H100 before doubling")
     return figure
 
 
 def main() -> None:
     """Search every model at every scale, compare, draw."""
-    args = shared.options(__doc__ or "")
+    args = options(__doc__ or "")
     found = sizes(args.quick)
     text = ["Best plans:"] + [
         f"  {s.name:>5} on {n:>5,.0f}: {words}"
         for s in found
         for n, words in zip(s.scales, s.plans, strict=True)
     ]
-    assumed = ASSUMPTIONS | {
-        "network": shared.catalog_line(SYSTEM),
-        "coefficients": shared.coefficients_line(CHIP),
-    }
-    shared.deliver("scaling_size", assumed, findings(found), table(found), draw(found), args, text)
+    assumed = shared.assumed(ASSUMPTIONS, SYSTEM, CHIP)
+    compared.deliver(
+        "scaling_size", assumed, findings(found), table(found), draw(found), args, text
+    )
 
 
 if __name__ == "__main__":

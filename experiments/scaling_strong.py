@@ -1,4 +1,6 @@
-"""Strong scaling at a fixed batch of 32 sequences, 2 to 32 nodes of 8 H100: utilization falls from
+"""A fixed batch on 2 to 32 nodes of 8 H100 (finding 8).
+
+Strong scaling at a fixed batch of 32 sequences, 2 to 32 nodes of 8 H100: utilization falls from
 40 % to below 15 % (finding 8).
 
 Assumed in advance: Llama-2 7B, 4,096 tokens, at every scale the fastest plan that fits, by search:
@@ -16,10 +18,12 @@ import numpy as np
 from dmodel import catalog
 from dmodel.report import style
 from experiments import scaling as shared
+from experiments import scaling_compared as compared
+from experiments import scaling_figures as figures
 from experiments.scaling import Answers, coefficients
 from experiments.scaling_plans import Choice, Searched, every_plan, search
+from experiments.study import options, say
 from experiments.study import run as run_study
-from experiments.study import say
 
 SYSTEM, CHIP, MODEL, BATCH = "H100-DGX", "H100-80GB", "llama-2-7b", 32.0
 SCALES = tuple(float(8 * 2**i) for i in range(6))
@@ -57,13 +61,13 @@ def findings(found: Answers) -> list[dict[str, Any]]:
     low, high = (100.0 * float(found.mfu[SCALES.index(n)]) for n in (LOW, HIGH))
     rate = found.tokens_per_s
     return [
-        shared.points(
+        compared.points(
             "8 utilization on 2 nodes", PUBLISHED[LOW], low, None, "published: about 40 %"
         ),
-        shared.points(
+        compared.points(
             "8 utilization on 32 nodes", PUBLISHED[HIGH], high, None, "published: below 15 %"
         ),
-        shared.ratio(
+        compared.ratio(
             "8 utilization left, 2 → 32 nodes",
             "×",
             PUBLISHED[HIGH] / PUBLISHED[LOW],
@@ -71,10 +75,10 @@ def findings(found: Answers) -> list[dict[str, Any]]:
             2.0,
             "published: below this",
         ),
-        shared.direction(
+        compared.direction(
             "8 utilization falls at every doubling", bool(np.all(np.diff(found.mfu) < 0.0))
         ),
-        shared.ratio(
+        compared.ratio(
             "speed-up of 16 times the devices",
             "×",
             None,
@@ -130,7 +134,7 @@ def draw(found: Answers) -> Any:
         markersize=4,
         label="predicted, best plan",
     )
-    shared.published_points(left, list(PUBLISHED), list(PUBLISHED.values()))
+    figures.published_points(left, list(PUBLISHED), list(PUBLISHED.values()))
     left.annotate(
         "or below",
         (HIGH, PUBLISHED[HIGH]),
@@ -144,28 +148,27 @@ def draw(found: Answers) -> Any:
     left.set_ylabel("MFU [%]")
     left.set_title("Utilization at 32 sequences")
     left.legend(frameon=False, loc="lower left")
-    shared.draw_shares(right, SCALES, found)
+    figures.draw_shares(right, SCALES, found)
     right.set_title("Where the step goes")
     right.legend(frameon=True, framealpha=0.9, edgecolor="none", loc="lower left", fontsize=7.5)
     for axes in (left, right):
-        shared.scale_axis(axes, SCALES, "H100")
+        figures.scale_axis(axes, SCALES, "H100")
     return figure
 
 
 def main() -> None:
     """Search at every scale, compare, draw."""
-    args = shared.options(__doc__ or "")
+    args = options(__doc__ or "")
     model = catalog.transformer(MODEL, seq_len=shared.SEQ_LEN)
     searched, rows = best(model, args.quick)
     found = shared.answer(
         shared.cases(catalog.system(SYSTEM), model, searched.plan(rows), coefficients(CHIP))
     )
     lines = table(searched, rows, found)
-    assumed = ASSUMPTIONS | {
-        "network": shared.catalog_line(SYSTEM),
-        "coefficients": shared.coefficients_line(CHIP),
-    }
-    shared.deliver("scaling_strong", assumed, findings(found), lines, draw(found), args, why(lines))
+    assumed = shared.assumed(ASSUMPTIONS, SYSTEM, CHIP)
+    compared.deliver(
+        "scaling_strong", assumed, findings(found), lines, draw(found), args, why(lines)
+    )
 
 
 if __name__ == "__main__":

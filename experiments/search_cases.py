@@ -1,23 +1,11 @@
-"""Jobs that searches for a plan are judged by: 64 of a model, a system and a number of devices; and
-the seconds of the exact search.
-
-    python -m experiments.search_cases [--json]
-
-times the exact search of GPT-3 175B on 512 A100s: of some 340,000 plans, the first time in a
-process and the second, and of all 10⁸ that differ in anything. The jobs are those of
-`experiments.design_benchmark`.
-"""
+"""Jobs that searches for a plan are judged by: 64 of a model, a system and a number of devices."""
 
 from __future__ import annotations
 
-import argparse
-import json
-import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from dmodel.design import EVERYTHING, Choices, Problem, count, exact, problem
-from dmodel.types import enable_float64
+from dmodel.design import EVERYTHING, Choices, Problem, problem
 from experiments import design_common as shared
 
 
@@ -99,67 +87,3 @@ def stated(case: Case, profile: str | None = None) -> Problem:
         at.coefficients,
         choices=choices,
     )
-
-
-class Speed(NamedTuple):
-    """Exact search of GPT-3 175B on 512 A100s: valid plans, seconds of the first search in a
-    process (with what compiles) and of the next; the same for the larger space, plans evaluated
-    there, and the most memory that the process ever held [byte]."""
-
-    plans: int
-    first_s: float
-    next_s: float
-    all_plans: int
-    all_first_s: float
-    all_next_s: float
-    all_checked: int
-    memory_bytes: float
-
-
-GPT_3 = Case("gpt-3-175b", 2048, "A100-DGX", 512, 3072)
-USUAL = Choices(schedules=("1f1b", "interleaved", "zero-bubble"))
-"""Choices under which it has about as many valid plans as published searches count."""
-
-
-def speed() -> Speed:
-    """Time the exact search in this process, which has to be a new one for the first times to mean
-    anything."""
-    p, larger = stated(GPT_3), stated(GPT_3._replace(batch=1536, everything=True))
-    p = p.replace(space=p.space.replace(choices=USUAL))
-    times, checked = [], 0
-    for each in (p, p, larger, larger):
-        begun = time.perf_counter()
-        checked = exact(each, 5).evaluated
-        times.append(time.perf_counter() - begun)
-    return Speed(
-        count(p.space), *times[:2], count(larger.space), *times[2:], checked, shared.peak_memory()
-    )
-
-
-def show_speed(found: Speed, as_json: bool) -> None:
-    """Print the times."""
-    if as_json:
-        print(json.dumps(found._asdict()))
-        return
-    took = "{:.2f} s the first time, {:.2f} s the next"
-    print(f"{found.plans:,} plans, all checked: {took.format(found.first_s, found.next_s)}")
-    print(
-        f"{found.all_plans:,} plans, {found.all_checked:,} checked: "
-        f"{took.format(found.all_first_s, found.all_next_s)}"
-    )
-    print(f"{found.memory_bytes / 2**30:.2f} GiB at most")
-
-
-def main() -> None:
-    """Entry point of `python -m experiments.search_cases`."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
-    options = parser.parse_args()
-    enable_float64()
-    show_speed(speed(), options.json)
-
-
-if __name__ == "__main__":
-    main()

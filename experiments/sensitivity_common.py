@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dmodel import catalog, profiles
@@ -13,7 +12,8 @@ from dmodel.catalog.loader import resolve, table
 from dmodel.records import Plan, leaf
 from dmodel.report import style
 from dmodel.sensitivity import (
-    Case,
+    Landscape,
+    Point,
     interactions,
     landscape,
     make_case,
@@ -23,11 +23,11 @@ from dmodel.sensitivity import (
 )
 from dmodel.sensitivity.reoptimized import DEVICES
 from dmodel.stages import layout
-from dmodel.types import enable_float64
 from experiments.study import deliver, say
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 DEGREES = ("dp", "tp", "cp", "ep", "pp")
 
@@ -52,27 +52,11 @@ class Published(NamedTuple):
     follow: tuple[str, ...]
 
 
-def options(about: str) -> argparse.Namespace:
-    """The options that every study of this group takes; computes in 64 bits."""
-    enable_float64()
-    parser = argparse.ArgumentParser(description=about)
-    parser.add_argument(
-        "--quick",
-        action="store_true",
-        help="elasticities, interactions and regimes, without following flips",
-    )
-    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
-    parser.add_argument(
-        "--out", type=Path, default=Path("out"), help="folder of the table and the figure"
-    )
-    return parser.parse_args()
-
-
 class Stated(NamedTuple):
     """The case of a published run, what all its plans share, and the names of its network's
     levels."""
 
-    case: Case
+    case: Point
     base: Plan
     level_names: tuple[str, ...]
     profile: str
@@ -123,45 +107,47 @@ def study(run: Published, args: argparse.Namespace) -> None:
         case, "devices", "bandwidth", level_names=names, points=17 if args.quick else 33
     )
     say(f"interactions and regimes ({time.process_time() - begun:.0f} s of work)")
-    found = None if args.quick else landscape(case, run.follow, base=stated.base, level_names=names)
-    followed = [] if found is None else list(found.effects)
-    if found is not None:
-        say(
-            f"best of {found.considered:,} whole-numbered plans: {degrees(found.best)}; step "
-            f"{found.step_time_s:.2f} s"
-        )
-    lines = [
-        _line(e, follows.elasticities, {f.name: f for f in followed})
-        for e in fixed.entries
-        if abs(e.value) >= 5e-4
-    ]
-    lines.append({"input": DEVICES, "re-optimised": follows.elasticities.get(DEVICES)})
-    _draw(run, fixed, follows, pairs, regimes, found, args.out / f"{run.study}.png")
-    deliver(run.study, lines, args)
-    say(f"figure: {args.out / run.study}.png ({time.process_time() - begun:.0f} s of work)")
+    found = None if args.quick else _followed(run, stated)
+    figure = _draw(run, fixed, follows, pairs, regimes, found)
+    deliver(run.study, _lines(fixed, follows.elasticities, found), figure, args)
+    say(f"done ({time.process_time() - begun:.0f} s of work)")
+
+
+def _followed(run: Published, stated: Stated) -> Landscape:
+    """The best whole-numbered plan, followed to where it flips; a quick run goes without."""
+    found = landscape(stated.case, run.follow, base=stated.base, level_names=stated.level_names)
+    say(
+        f"best of {found.considered:,} whole-numbered plans: {degrees(found.best)}; step "
+        f"{found.step_time_s:.2f} s"
+    )
+    return found
+
+
+def _lines(fixed: Any, follows: dict[str, float], found: Landscape | None) -> list[dict[str, Any]]:
+    """The table: what is not nothing, and the devices, which only a plan that follows answers
+    to."""
+    followed = {} if found is None else {f.name: f for f in found.effects}
+    lines = [_line(e, follows, followed) for e in fixed.entries if abs(e.value) >= 5e-4]
+    return [*lines, {"input": DEVICES, "re-optimised": follows.get(DEVICES)}]
 
 
 def _line(e: Any, follows: dict[str, float], followed: dict[str, Any]) -> dict[str, Any]:
     """A row of the table: the elasticity of an input at the plan and re-optimised, and where the
     best whole-numbered plan flips."""
-    effect = followed.get(e.name)
-    flips = (
-        {}
-        if effect is None
-        else {"flips up at [%]": _flip(effect.up), "flips down at [%]": _flip(effect.down)}
-    )
-    change = (
-        {}
-        if effect is None
-        else {"+10 %, searched again [%]": None if effect.more is None else 100.0 * effect.more}
-    )
-    return {
+    line = {
         "input": e.name,
         "at": f"{e.at:.4g}",
         "elasticity": e.value,
         "re-optimised": follows.get(e.name),
-        **change,
-        **flips,
+    }
+    effect = followed.get(e.name)
+    if effect is None:
+        return line
+    more = None if effect.more is None else 100.0 * effect.more
+    return line | {
+        "+10 %, searched again [%]": more,
+        "flips up at [%]": _flip(effect.up),
+        "flips down at [%]": _flip(effect.down),
     }
 
 
@@ -169,9 +155,7 @@ def _flip(flip: Any) -> str:
     return "none" if flip is None else f"{100.0 * (flip.factor - 1.0):+.1f} ({degrees(flip.plan)})"
 
 
-def _draw(
-    run: Published, fixed: Any, follows: Any, pairs: Any, regimes: Any, found: Any, path: Path
-) -> None:
+def _draw(run: Published, fixed: Any, follows: Any, pairs: Any, regimes: Any, found: Any) -> Figure:
     from dmodel.report import heatmap, tornado
     from dmodel.report import regimes as maps
 
@@ -189,11 +173,7 @@ def _draw(
     figure.suptitle(
         f"{run.title}: {degrees(run.plan)}; step {fixed.at:.2f} s", weight="bold", x=0.01, ha="left"
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    style.save_png(figure, path)
-
-
-_OTHER = {"left": "right", "right": "left"}
+    return figure
 
 
 def _draw_flips(axes: Axes, found: Any) -> None:
@@ -216,31 +196,8 @@ def _draw_flips(axes: Axes, found: Any) -> None:
         low = e.down.factor if e.down else 0.5
         high = e.up.factor if e.up else 2.0
         axes.plot([low, high], [row, row], color=style.BLUE, linewidth=7, solid_capstyle="butt")
-        for flip, below, side in ((e.down, -18, "left"), (e.up, -30, "right")):
-            if flip is not None:
-                axes.plot(flip.factor, row, "|", color=style.INK, markersize=14)
-                text = f"{100.0 * (flip.factor - 1.0):+.0f} %".replace("-", "−")
-                axes.annotate(
-                    text,
-                    (flip.factor, row),
-                    (0, 11),
-                    textcoords="offset points",
-                    ha=_OTHER[side],
-                    fontsize=8,
-                )
-                named = (
-                    f"from here {degrees(flip.plan)}"
-                    if side == "right"
-                    else f"below {degrees(flip.plan)}"
-                )
-                axes.annotate(
-                    named,
-                    (flip.factor, row),
-                    (0, below),
-                    textcoords="offset points",
-                    ha=side,
-                    fontsize=7,
-                )
+        _mark(axes, row, e.down, -18, ("left", "right"), "below")
+        _mark(axes, row, e.up, -30, ("right", "left"), "from here")
     axes.axvline(1.0, color=style.GREY, linewidth=0.8)
     axes.set(
         xscale="log",
@@ -251,3 +208,17 @@ def _draw_flips(axes: Axes, found: Any) -> None:
     axes.set_xticks([0.5, 0.7, 1.0, 1.4, 2.0], ["0.5", "0.7", "1", "1.4", "2"])
     axes.minorticks_off()
     axes.set_yticks(range(len(found.effects)), [e.name for e in found.effects])
+
+
+def _mark(axes: Axes, row: int, flip: Any, below: int, sides: tuple[str, str], words: str) -> None:
+    """The end of a bar: by how much the input changes there, and the plan that takes over, below
+    it."""
+    if flip is None:
+        return
+    at = (flip.factor, row)
+    axes.plot(*at, "|", color=style.INK, markersize=14)
+    change = f"{100.0 * (flip.factor - 1.0):+.0f} %".replace("-", "−")
+    plan = f"{words} {degrees(flip.plan)}"
+    look = {"textcoords": "offset points"}
+    axes.annotate(change, at, (0, 11), ha=sides[1], fontsize=8, **look)
+    axes.annotate(plan, at, (0, below), ha=sides[0], fontsize=7, **look)

@@ -1,4 +1,6 @@
-"""What DeepSeek-V3 on 2,048 H800 depends on: elasticities at the published plan and at the best
+"""What DeepSeek-V3 on 2,048 H800 depends on.
+
+What DeepSeek-V3 on 2,048 H800 depends on: elasticities at the published plan and at the best
 one, interactions, regimes, flips.
 
 The plan is that of DeepSeek-AI 2024 (arXiv 2412.19437, sections 3.2 and 4.2: 16 stages, 64-way
@@ -9,7 +11,8 @@ zero-bubble schedule stands for DualPipe.
 from __future__ import annotations
 
 from dmodel.records import Plan
-from experiments.sensitivity_common import Published, options, study
+from experiments.sensitivity_common import Published, study
+from experiments.study import options
 from experiments.study import run as run_study
 
 RUN = Published(

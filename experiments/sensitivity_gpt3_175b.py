@@ -1,4 +1,6 @@
-"""What GPT-3 175B on 1,024 A100 depends on: elasticities at a published plan and at the best one,
+"""What GPT-3 175B on 1,024 A100 depends on.
+
+What GPT-3 175B on 1,024 A100 depends on: elasticities at a published plan and at the best one,
 interactions, regimes, flips.
 
 The plan is that of Korthikanti et al. 2022 (arXiv 2205.05198, table 3: tensor 8, pipeline 8,
@@ -10,7 +12,8 @@ Narayanan et al. 2021 (arXiv 2104.04473, section 5.1).
 from __future__ import annotations
 
 from dmodel.records import Plan
-from experiments.sensitivity_common import Published, options, study
+from experiments.sensitivity_common import Published, study
+from experiments.study import options
 from experiments.study import run as run_study
 
 RUN = Published(

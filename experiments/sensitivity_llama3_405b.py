@@ -1,4 +1,6 @@
-"""What Llama 3 405B on 16,384 H100 depends on: elasticities at the published plan and at the best
+"""What Llama 3 405B on 16,384 H100 depends on.
+
+What Llama 3 405B on 16,384 H100 depends on: elasticities at the published plan and at the best
 one, interactions, regimes, flips.
 
 The plan is that of the Llama team 2024 (arXiv 2407.21783, section 3.3.2 and table 4: TP 8, CP 1, PP
@@ -10,7 +12,8 @@ tenth more memory than a device has; 43 % of the peak, as it measured, are 5.8 s
 from __future__ import annotations
 
 from dmodel.records import Plan
-from experiments.sensitivity_common import Published, options, study
+from experiments.sensitivity_common import Published, study
+from experiments.study import options
 from experiments.study import run as run_study
 
 RUN = Published(

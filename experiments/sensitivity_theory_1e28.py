@@ -1,4 +1,6 @@
-"""What a run of 1e28 FLOP depends on, by the theory of data movement: the shortest training time
+"""What a run of 1e28 FLOP depends on, by the theory.
+
+What a run of 1e28 FLOP depends on, by the theory of data movement: the shortest training time
 and its elasticities.
 
 `T(C)` is the time in which the largest run is C; where C_max(T, x) is known with its slopes, the
@@ -19,8 +21,7 @@ from dmodel.theory import gpu
 from dmodel.theory.elasticity import EXPONENTS, elasticities
 from dmodel.theory.frontier import Frontier, case, largest_run
 from dmodel.theory.study import LINEAR, MONTH_S
-from experiments.sensitivity_common import options
-from experiments.study import deliver, say
+from experiments.study import deliver, options, say
 from experiments.study import run as run_study
 
 FLOP = 1e28
@@ -61,42 +62,41 @@ def shortest(threshold: float) -> tuple[float, Frontier, dict[str, float]]:
     return seconds, found, slopes
 
 
+def lines_of(end: str, days: float, slopes: dict[str, float]) -> list[dict[str, Any]]:
+    """The table of one end: elasticities of the time that are not nothing."""
+    return [
+        {
+            "end": end,
+            "days": days,
+            "input": name,
+            "elasticity of time": value,
+            "per unit": name in EXPONENTS,
+        }
+        for name, value in slopes.items()
+        if abs(value) > 1e-9
+    ]
+
+
 def main() -> None:
     """Find both times, differentiate, draw."""
     args = options(__doc__ or "")
-    ends = list(ENDS)[:1] if args.quick else list(ENDS)
     lines: list[dict[str, Any]] = []
     shown: dict[str, dict[str, float]] = {}
     titles = {}
-    for end in ends:
+    for end in list(ENDS)[: 1 if args.quick else None]:
         seconds, found, slopes = shortest(ENDS[end])
-        titles[end] = f"{end}: {seconds / MONTH_S * 30.4:.3g} days"
-        shown[end] = {
-            name: -slopes[name] / slopes["training time"]
-            for name in slopes
-            if name != "training time"
-        }
-        lines += [
-            {
-                "end": end,
-                "days": seconds / MONTH_S * 30.4,
-                "input": name,
-                "elasticity of time": value,
-                "per unit": name in EXPONENTS,
-            }
-            for name, value in shown[end].items()
-            if abs(value) > 1e-9
-        ]
+        days, of_time = seconds / MONTH_S * 30.4, slopes.pop("training time")
+        titles[end] = f"{end}: {days:.3g} days"
+        shown[end] = {name: -slope / of_time for name, slope in slopes.items()}
+        lines += lines_of(end, days, shown[end])
         say(
             f"{titles[end]}; {found.pattern.describe()}; "
             f"{'smooth' if found.smooth else 'slopes of one side'}"
         )
-    _draw(shown, titles, args)
-    deliver("sensitivity_theory_1e28", lines, args)
-    say(f"figure: {args.out}/sensitivity_theory_1e28.png")
+    deliver("sensitivity_theory_1e28", lines, _draw(shown, titles), args)
 
 
-def _draw(shown: dict[str, dict[str, float]], titles: dict[str, str], args: Any) -> None:
+def _draw(shown: dict[str, dict[str, float]], titles: dict[str, str]) -> Any:
     figure = style.new_figure(7.4, 4.6)
     axes = figure.add_subplot()
     y, height = np.arange(len(SHOWN)), 0.8 / len(shown)
@@ -117,8 +117,7 @@ def _draw(shown: dict[str, dict[str, float]], titles: dict[str, str], args: Any)
     axes.set_xlabel("change of the shortest training time when the input grows by 1 % [%]")
     axes.set_title(f"A run of 1e28 FLOP on {GPU}: what the shortest time depends on")
     axes.legend(frameon=False, fontsize=8)
-    args.out.mkdir(parents=True, exist_ok=True)
-    style.save_png(figure, args.out / "sensitivity_theory_1e28.png")
+    return figure
 
 
 def _text(value: float) -> str:

@@ -1,4 +1,6 @@
-"""Question: are the widths of the priors right, or would rows that no fit has seen be predicted
+"""Are the widths of the priors right?
+
+Question: are the widths of the priors right, or would rows that no fit has seen be predicted
 better with others?
 
 Fits a dozen rows of stacks that the base has not seen, as `experiments.accuracy` does, and
@@ -17,7 +19,7 @@ import numpy as np
 
 from calibration.shrinkage import WidthSlopes, width_slopes
 from dmodel.coefficients import NAMES
-from dmodel.report.style import GREY, INK, new_figure, save_png
+from dmodel.report.style import GREY, INK, new_figure
 from experiments.bases import Bases
 from experiments.study import arguments, deliver, rows, run, say
 from experiments.targets import catalog
@@ -31,7 +33,7 @@ STACKS = (
     "megatron-bridge",
     "maxtext",
 )
-QUICK, QUICK_SOURCES = ("vtrain-multi",), ("megatron-sc21-t1",)
+QUICK = ("vtrain-multi",)
 SHOWN = 12
 """Coefficients in the figure: those with the steepest slopes."""
 
@@ -56,7 +58,7 @@ def lines(name: str, found: list[WidthSlopes]) -> list[dict[str, Any]]:
     ]
 
 
-def draw(found: dict[str, list[WidthSlopes]], path: Any) -> None:
+def draw(found: dict[str, list[WidthSlopes]]) -> Any:
     """Slopes of the steepest coefficients, every protocol a dot, and their mean."""
     by_protocol = np.array(
         [
@@ -73,28 +75,13 @@ def draw(found: dict[str, list[WidthSlopes]], path: Any) -> None:
     axes.axvline(0.0, color=INK, linewidth=0.8)
     axes.set_yticks(range(len(steep)), [NAMES[c] for c in steep])
     axes.set_xlabel("d ln(held-out error) / d ln(prior width); dots: stacks, bars: mean")
-    save_png(figure, path)
+    return figure
 
 
-def main() -> None:
-    """Print the slopes, draw them, and write both."""
-    parser = arguments(main.__doc__ or "")
-    parser.add_argument(
-        "--only",
-        nargs="*",
-        default=None,
-        metavar="STACK",
-        choices=STACKS,
-        help="stacks to ask about; default: all",
-    )
-    options: argparse.Namespace = parser.parse_args()
-    cases = rows(options.traces)
+def slopes(options: argparse.Namespace) -> dict[str, list[WidthSlopes]]:
+    """Slopes of every draw, by stack."""
+    cases, bases = rows(options.traces), Bases.of(options, starts=2)
     protocols = catalog(cases)
-    bases = (
-        Bases(options.out / "bases", starts=1, rounds=1, only=QUICK_SOURCES)
-        if options.quick
-        else Bases(options.out / "bases")
-    )
     found: dict[str, list[WidthSlopes]] = {}
     for stack in QUICK if options.quick else options.only or STACKS:
         protocol = protocols[FEW + stack]
@@ -109,11 +96,24 @@ def main() -> None:
             f"{stack}: all widths together {total.mean():+.3f} (draws {total.min():+.3f} to "
             f"{total.max():+.3f})"
         )
-    options.out.mkdir(parents=True, exist_ok=True)
-    draw(found, options.out / "shrinkage.png")
-    deliver(
-        "shrinkage", [line for stack, each in found.items() for line in lines(stack, each)], options
+    return found
+
+
+def main() -> None:
+    """Print the slopes, draw them, and write both."""
+    parser = arguments(__doc__ or "")
+    parser.add_argument(
+        "--only",
+        nargs="*",
+        default=None,
+        metavar="STACK",
+        choices=STACKS,
+        help="stacks to ask about; default: all",
     )
+    options = parser.parse_args()
+    found = slopes(options)
+    table = [line for stack, each in found.items() for line in lines(stack, each)]
+    deliver("shrinkage", table, draw(found), options)
 
 
 if __name__ == "__main__":

@@ -3,9 +3,12 @@ goal names."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 
 from calibration.traces import Cases
+from dmodel.types import InputError
 from experiments.divisions import (
     FAMILIES,
     MAXTEXT,
@@ -76,6 +79,24 @@ def catalog(cases: Cases) -> dict[str, Protocol]:
         for name, p in found.items()
         if any(d.judged.any() for d in p.divide(cases, p.target(cases), 0))
     }
+
+
+def few_shot_targets(
+    known: Mapping[str, Protocol], asked: Sequence[str] | None, usual: Sequence[str], size: int = 12
+) -> list[str]:
+    """Targets of few-shot fits that were asked for, or those of the usual ones that have rows.
+
+    Raises:
+      InputError: one that was asked for has no rows.
+    """
+    few = f"few-shot {size} "
+    unknown = [name for name in asked or () if few + name not in known]
+    if unknown:
+        there = [name.removeprefix(few) for name in known if name.startswith(few)]
+        raise InputError(
+            f"--targets: no rows of {', '.join(unknown)}; choose from {', '.join(there)}"
+        )
+    return list(asked or (name for name in usual if few + name in known))
 
 
 def _targets(cases: Cases) -> dict[str, tuple[Rows, Rows]]:

@@ -1,4 +1,6 @@
-"""Claim: 90 % of the measurements that a fit has not seen lie in its 90 % intervals, source by
+"""How many unseen measurements lie in their intervals.
+
+Claim: 90 % of the measurements that a fit has not seen lie in its 90 % intervals, source by
 source.
 
 Held out by group: the published rows in `--folds` parts of whole groups, each predicted by a fit of
@@ -27,7 +29,7 @@ from dmodel.uncertainty import LEVEL, quantile, share_below
 from experiments.bases import Bases
 from experiments.divisions import folds, shipped
 from experiments.study import arguments, deliver, rows, run, say
-from experiments.targets import catalog
+from experiments.targets import catalog, few_shot_targets
 
 LEVELS = np.linspace(0.05, 0.95, 19)
 """Levels of the figure's curve."""
@@ -178,13 +180,8 @@ def main() -> None:
     if options.only != "group":
         more, missed[f"few-shot {options.size}"] = _few_shots(cases, bases, options)
         lines += more
-    options.out.mkdir(parents=True, exist_ok=True)
-    _figure(
-        lines,
-        {name: levels_of(miss) for name, miss in missed.items()},
-        options.out / "uncertainty_coverage.png",
-    )
-    deliver("uncertainty_coverage", lines, options)
+    figure = _figure(lines, {name: levels_of(miss) for name, miss in missed.items()})
+    deliver("uncertainty_coverage", lines, figure, options)
 
 
 def _few_shots(
@@ -193,8 +190,9 @@ def _few_shots(
     """Lines of every few-shot target, of all with the same weight and of random halves of them; and
     how far every row lies."""
     protocol, lines, missed = f"few-shot {options.size}", [], {}
-    for name in _targets(cases, options):
-        target = name.split()[-1]
+    asked = options.targets or (["vtrain-multi"] if options.quick else None)
+    for target in few_shot_targets(catalog(cases), asked, FEW, options.size):
+        name = f"{protocol} {target}"
         found = list(few_shot(cases, name, 1 if options.quick else options.seeds, bases))
         more, missed[target] = table(protocol, cases, found, target)
         lines += [each for each in more if each["source"] == target][-1:]
@@ -216,23 +214,9 @@ def _few_shots(
     return lines + _halves(protocol, whole, target), whole
 
 
-def _targets(cases: Cases, options: argparse.Namespace) -> list[str]:
-    """Protocols of the few-shot targets that have rows; an unknown one that was asked for is the
-    user's mistake."""
-    known, asked = catalog(cases), options.targets or (("vtrain-multi",) if options.quick else FEW)
-    names = [f"few-shot {options.size} {n}" for n in asked]
-    unknown = [n.split()[-1] for n in names if n not in known]
-    if unknown and options.targets:
-        raise InputError(
-            f"--targets: no rows of {', '.join(unknown)}; see `few-shot {options.size} …` in "
-            "experiments/targets.py"
-        )
-    return [n for n in names if n in known]
-
-
-def _figure(lines: list[dict[str, Any]], levels: dict[str, np.ndarray], path: Any) -> None:
+def _figure(lines: list[dict[str, Any]], levels: dict[str, np.ndarray]) -> Any:
     """Coverage by source with the range asked for, and the share inside against the level."""
-    from dmodel.report.style import BLUE, GREY, INK, ORANGE, PALE, new_figure, save_png
+    from dmodel.report.style import BLUE, GREY, INK, ORANGE, PALE, new_figure
 
     figure = new_figure(10.0, 1.6 + 0.2 * len(lines))
     left, right = figure.subplots(1, 2, width_ratios=(1.3, 1.0))
@@ -263,7 +247,7 @@ def _figure(lines: list[dict[str, Any]], levels: dict[str, np.ndarray], path: An
         ylim=(0, 100),
     )
     right.legend(frameon=False, labelcolor=INK, loc="upper left")
-    save_png(figure, path)
+    return figure
 
 
 def _options() -> argparse.Namespace:

@@ -1,4 +1,6 @@
-"""Claims: the Laplace approximation is as wide as the exact posterior: standard deviations of
+"""Laplace's approximation against the exact posterior.
+
+Claims: the Laplace approximation is as wide as the exact posterior: standard deviations of
 predictions within 20 % of those by NUTS; rows are predicted no better by the mean of the posterior
 than by the optimum.
 
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from importlib.util import find_spec
 from typing import Any
 
 import jax
@@ -33,7 +36,9 @@ from dmodel.types import InputError
 from experiments.bases import Bases
 from experiments.divisions import shipped
 from experiments.study import arguments, deliver, rows, run, say, summary
-from experiments.targets import catalog
+from experiments.targets import catalog, few_shot_targets
+
+NEEDS = "blackjax: pip install 'dmodel[sampling]'"
 
 TARGETS = ("vtrain-multi", "llm-foundry", "nemo-launcher", "maxtext", "ultrascale")
 """Targets when none are named; those without rows are left out."""
@@ -129,53 +134,46 @@ def _errors(by: str, predicted: np.ndarray, cases: Cases) -> dict[str, float]:
     return {f"{by}_{name}": found[name] for name in ("median", "mean")}
 
 
-def main() -> None:
-    """Every target, then the table and the figure."""
-    options = _options()
+def every(options: argparse.Namespace) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
+    """Lines of all targets and draws, and the standard deviations of their rows by target."""
     cases = rows(options.traces)
-    protocols = catalog(cases)
-    unknown = [n for n in options.targets or () if f"few-shot 12 {n}" not in protocols]
-    if unknown:
-        raise InputError(
-            f"--targets: no rows of {', '.join(unknown)}; see `few-shot 12 …` in "
-            "experiments/targets.py"
-        )
-    names = [n for n in options.targets or TARGETS if f"few-shot 12 {n}" in protocols][
-        : 1 if options.quick else None
-    ]
-    few = ("megatron-sc21-t1",) if options.quick else None
-    bases = Bases(options.out / "bases", starts=1, rounds=1 if options.quick else 2, only=few)
-    lines, points = [], {}
-    for name in names:
+    protocols, bases = catalog(cases), Bases.of(options)
+    names = few_shot_targets(protocols, options.targets, TARGETS)
+    lines: list[dict[str, Any]] = []
+    points: dict[str, list[np.ndarray]] = {}
+    for name in names[: 1 if options.quick else None]:
         protocol = protocols[f"few-shot 12 {name}"]
         base = bases.without(cases, protocol.hidden(cases) | ~shipped(cases), name)
         for seed in range(options.seeds):
             (part,) = protocol.divide(cases, protocol.target(cases), seed)
-            found = compare(
-                cases.take(part.fitted),
-                cases.take(part.judged),
-                base,
-                seed,
-                60 if options.quick else options.draws,
-            )
-            points[name] = np.concatenate(
-                [*([points[name]] if seed else []), found.pop("_points")], 1
-            )
+            fitted, others = cases.take(part.fitted), cases.take(part.judged)
+            found = compare(fitted, others, base, seed, 60 if options.quick else options.draws)
+            points.setdefault(name, []).append(found.pop("_points"))
             lines.append({"target": name, "seed": seed, **found})
-            say(
-                f"{name} {seed}: Laplace over NUTS {found['laplace_over_nuts']:.2f}, "
-                f"{found['within_20']:.0f} % of {found['rows']} rows "
-                f"within 20 %; errors {found['fit_median']:.1f} / {found['fit_mean']:.1f} by the "
-                "fit, "
-                f"{found['nuts_median']:.1f} / {found['nuts_mean']:.1f} % by the mean of its "
-                "posterior"
-            )
-    options.out.mkdir(parents=True, exist_ok=True)
-    _figure(points, options.out / "uncertainty_nuts.png")
-    deliver("uncertainty_nuts", lines, options)
+            say(sentence(lines[-1]))
+    return lines, {name: np.concatenate(each, 1) for name, each in points.items()}
 
 
-def _figure(points: dict[str, np.ndarray], path: Any) -> None:
+def sentence(line: dict[str, Any]) -> str:
+    """A line in words, for the progress on standard error."""
+    return (
+        f"{line['target']} {line['seed']}: Laplace over NUTS {line['laplace_over_nuts']:.2f}, "
+        f"{line['within_20']:.0f} % of {line['rows']} rows within 20 %; errors "
+        f"{line['fit_median']:.1f} / {line['fit_mean']:.1f} by the fit, "
+        f"{line['nuts_median']:.1f} / {line['nuts_mean']:.1f} % by the mean of its posterior"
+    )
+
+
+def main() -> None:
+    """Every target, then the table and the figure."""
+    options = _options()
+    if find_spec("blackjax") is None:
+        raise InputError(f"this study needs {NEEDS}")
+    lines, points = every(options)
+    deliver("uncertainty_nuts", lines, _figure(points), options)
+
+
+def _figure(points: dict[str, np.ndarray]) -> Any:
     """Standard deviation by Laplace against that by NUTS, with the band of 20 %."""
     from dmodel.report.style import (
         BLUE,
@@ -186,7 +184,6 @@ def _figure(points: dict[str, np.ndarray], path: Any) -> None:
         PURPLE,
         VERMILLION,
         new_figure,
-        save_png,
     )
 
     figure = new_figure(5.2, 4.6)
@@ -212,7 +209,7 @@ def _figure(points: dict[str, np.ndarray], path: Any) -> None:
         set_ticks(ticks, [f"{tick:g}" for tick in ticks])
         set_ticks([], minor=True)
     axes.legend(frameon=False, fontsize=8)
-    save_png(figure, path)
+    return figure
 
 
 def _options() -> argparse.Namespace:

@@ -15,7 +15,8 @@ import pytest
 
 
 def quick_study(name: str, out: Path, *more: str) -> dict:
-    """The document that `python -m experiments.NAME --quick --json` prints."""
+    """The document that `python -m experiments.NAME --quick --json` prints; it leaves a table of
+    some lines and a figure."""
     arguments = [name, "--quick", "--json", "--out", str(out), *more]
     with (
         pytest.MonkeyPatch.context() as patch,
@@ -24,4 +25,7 @@ def quick_study(name: str, out: Path, *more: str) -> dict:
     ):
         patch.setattr(sys, "argv", arguments)
         import_module(f"experiments.{name}").main()
+    tables, figures = list(out.glob("*.csv")), list(out.glob("*.png"))
+    assert tables and all(len(table.read_text().splitlines()) > 1 for table in tables)
+    assert figures and all(figure.stat().st_size > 10_000 for figure in figures)
     return json.loads(printed.getvalue())

@@ -450,10 +450,11 @@ TERMS: dict[str, Term] = {
             x["system"].chip,
             x["c"],
             p,
-        ),
+        ).at_clock(1.0 + 0.01 * x["plan"].layout.tp),
         STEPS,
         EDGE_STEPS,
         soft=True,
+        one_unit=True,
     ),
     "layer.starts": Term(
         lambda x, p: list(

@@ -10,10 +10,13 @@ import pytest
 
 from dmodel import catalog
 from dmodel.catalog import loader
+from dmodel.catalog.chips import of_device, processor, trait
 from dmodel.catalog.huggingface import FORMATS
 from dmodel.catalog.huggingface import read as read_shape
-from dmodel.catalog.systems import system_name_for
+from dmodel.catalog.stack import files
 from dmodel.counts import parameters
+from dmodel.question import Question
+from dmodel.resolve import system_of
 from dmodel.types import HOUR, InputError
 
 REQUIRED = {
@@ -384,19 +387,41 @@ def test_leaves_are_float64_and_records_stack():
     ],
 )
 def test_fabric_follows_accelerator_and_stack(accelerator, stack, outer):
-    assert catalog.system_for(accelerator, stack).network.bytes_per_s[1] == outer
+    columns = {"accelerator": accelerator, "stack": stack or "", "n_accel": 16.0}
+    columns |= {"model": "gpt-2", "n_layers": 12.0, "seq_len": 1024.0, "precision": "bf16"}
+    assert system_of(Question(columns)).network.bytes_per_s[1] == outer
 
 
-def test_every_chip_has_a_default_system_of_two_levels_and_fabrics_name_real_ones():
-    fabrics = loader.document("fabrics")
-    assert set(fabrics["accelerators"]) == set(catalog.names("chips"))
-    wanted = [
-        *fabrics["accelerators"].items(),
-        *((f["accelerator"], f["system"]) for f in fabrics["stacks"]),
-    ]
-    for accelerator, name in wanted:
+def test_every_chip_has_a_default_system_of_two_levels_with_that_chip():
+    for chip in catalog.names("chips"):
+        name = catalog.default_system(chip)
         levels = loader.table("systems")[name]["levels"]
-        assert len(levels) == 2 and chip_of(name).split("-")[0] == accelerator.split("-")[0]
+        assert len(levels) == 2 and chip_of(name).split("-")[0] == chip.split("-")[0]
+
+
+def test_systems_of_facts_are_of_their_chips():
+    found = [
+        (fact.when["chip"], fact.sets["system"])
+        for file in files().values()
+        for fact in file.facts
+        if "system" in fact.sets
+    ]
+    assert len(found) >= 14
+    assert [pair for pair in found if chip_of(pair[1]) != pair[0]] == []
+
+
+def test_what_a_chip_is_named_for_is_in_the_catalog():
+    for name, entry in loader.table("chips").items():
+        assert entry["generation"] and entry["platform"] in ("gpu", "tpu")
+        assert processor(processor(name)) == processor(name)
+    assert trait("A100-40GB", "power_demand") == 1.1
+    assert [of_device(f"TPU {kind}") for kind in ("v5", "v6 lite", "v5 lite", "v4", "v9")] == [
+        "TPU-v5p",
+        "TPU-v6e",
+        "TPU-v5e",
+        "TPU-v4",
+        None,
+    ]
 
 
 def test_domain_size_replaces_the_inner_size_only():
@@ -431,22 +456,6 @@ def test_slices_of_a_torus_are_open_where_their_axes_do_not_close(accelerator, c
     assert found.size.tolist() == [chips, math.inf]
     assert found.bytes_per_s[0] == pytest.approx(share * whole.bytes_per_s[0], rel=1e-12)
     assert found.torus_axes[0] == axes and found.bytes_per_s[1] == whole.bytes_per_s[1]
-
-
-def test_longest_stack_prefix_wins(monkeypatch):
-    doc = loader.document("fabrics")
-    more = {
-        **doc,
-        "stacks": [
-            *doc["stacks"],
-            {"stack": "vtrain-special", "accelerator": "A100-80GB", "system": "A100-DGX"},
-        ],
-    }
-    monkeypatch.setattr("dmodel.catalog.systems.document", lambda kind: more)
-    assert (
-        system_name_for("A100-80GB", "vtrain-special/x") == "A100-DGX"
-        and system_name_for("A100-80GB", "vtrain") == "A100-IB-800"
-    )
 
 
 @pytest.mark.parametrize(

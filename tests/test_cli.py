@@ -434,9 +434,10 @@ def test_evaluate_judges_peak_memory_where_it_was_measured(tmp_path):
 
 def test_experiments_are_listed_and_a_wrong_one_is_named():
     names = json.loads(run("experiment --json").stdout)
-    assert {"accuracy", "bench", "few_shot", "held_out"} <= set(names) and "study" not in names
+    assert {"accuracy", "bench", "few_shot", "kinds"} <= set(names) and "study" not in names
     table = run("experiment").stdout
     assert all(name in table for name in names)
+    assert "uncertainty_nuts" not in names and "dmodel[sampling]" in table
     assert "accuracy" in run("experiment nobody", code=2).stderr
 
 

@@ -6,16 +6,18 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+from dmodel.asked import provenance
 from dmodel.cli import app
 from dmodel.cli.against import against, degrees_against
 from dmodel.cli.design_doubt import add_intervals, doubt_lines
 from dmodel.cli.design_plan import design_document, search, show_design, stated_of
 from dmodel.cli.options import Degrees, Job
-from dmodel.cli.question import provenance, setting
-from dmodel.design import Limits, make_plan
+from dmodel.cli.question import setting
+from dmodel.design import Limits
 from dmodel.profiles import family
 from dmodel.types import InputError
 from dmodel.uncertainty import step_times
+from tests.plans import plan as plan_of
 
 WORDS = "--system H100-DGX --devices 16 --model llama-2-7b --seq-len 4096 --global-batch 32"
 
@@ -49,9 +51,9 @@ def test_software_that_is_not_named_is_said_to_widen_intervals_and_does(asked):
     assert provenance(nemo) == "profile generic: asked for"
     view = provenance(setting(Job("H100-DGX", 16, "llama-2-7b", 4096, 32, profile="h100-megatron")))
     assert "any software:" in line and "any software of the family of megatron:" in view
-    plan = make_plan(asked.model, 16, global_batch=32)
+    plan = plan_of(asked.model, 16, global_batch=32)
     wide, narrow = (
-        step_times(a.profile, a.accelerator, a.stack, a.system, a.model, plan)
+        step_times(a.profile, a.accelerator, a.stack, a.cluster, a.model, plan)
         for a in (asked, nemo)
     )
     assert wide is not None and narrow is not None
@@ -61,7 +63,7 @@ def test_software_that_is_not_named_is_said_to_widen_intervals_and_does(asked):
 def test_intervals_of_a_design_are_those_of_its_plans(asked, designed):
     found, document = designed
     best, d = found.exact[0], document["exact"][0]
-    alone = step_times(asked.profile, asked.accelerator, "", asked.system, asked.model, best.plan)
+    alone = step_times(asked.profile, asked.accelerator, "", asked.cluster, asked.model, best.plan)
     assert alone is not None
     assert (d["step_time_s_low"], d["step_time_s_high"]) == pytest.approx(
         (alone.low[0], alone.high[0]), rel=1e-9

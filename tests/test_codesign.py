@@ -13,7 +13,6 @@ from dmodel.codesign import (
     Limits,
     check_marginal_values,
     draw,
-    exhaustive,
     influence,
     laws,
     marginal_values,
@@ -28,10 +27,11 @@ from dmodel.codesign.lattice import neighbours, rungs
 from dmodel.codesign.laws import effective_parameters, loss, quality
 from dmodel.codesign.local import _Problem, least_squares
 from dmodel.codesign.outcome import NAMES
-from dmodel.codesign.unknowns import catalog_values, equipped, fixed, freed, names_of, shaped
+from dmodel.codesign.unknowns import CHIP, SIZES, catalog_values, equipped, fixed, freed, shaped
 from dmodel.coefficients import default, to_unconstrained
 from dmodel.design import Choices
 from dmodel.types import InputError
+from tests.codesign_grid import exhaustive
 
 SYSTEM = catalog.system("H100-DGX")
 MODEL = catalog.transformer("llama-3-8b", 4096.0)
@@ -40,10 +40,13 @@ QUICK = {"n_starts": 8, "anneal": (8.0,)}
 BOUNDS = {"n_layers": (8.0, 48.0), "d_model": (1024.0, 8192.0), "global_batch": (64.0, 1024.0)}
 BUDGET = Limits(dollars=3e4, seconds=20 * 86400.0)
 
+NAMED = (*SIZES, *CHIP, *(f"{kind}[{k}]" for kind in ("bytes_per_s", "latency_s") for k in (0, 1)))
+"""All that can be freed on a network of two levels."""
+
 
 def ask(objective="loss", limits=BUDGET, free=("shape", "batch", "tokens"), **more):
     more = {"devices": 64, "global_batch": 256, "bounds": BOUNDS, "choices": FEW} | more
-    more["bounds"] = {n: b for n, b in more["bounds"].items() if n in freed(free, names_of(2))}
+    more["bounds"] = {n: b for n, b in more["bounds"].items() if n in freed(free, NAMED)}
     return question(SYSTEM, MODEL, default(), objective=objective, limits=limits, free=free, **more)
 
 

@@ -277,7 +277,8 @@ for spacing in ("inner", "outer"):
 both = overlap.build(overlap.Overlap(4, 64, 4, "both", "fp32"), m)
 product, total = both.function(*both.inputs[0])
 a, b, x = (np.asarray(v) for v in both.inputs[0])
-if not np.allclose(np.asarray(product).reshape(4, 4, 4), a.reshape(4, 4, 4) @ b.reshape(4, 4, 4), rtol=1e-4, atol=1e-5):
+want = a.reshape(4, 4, 4) @ b.reshape(4, 4, 4)
+if not np.allclose(np.asarray(product).reshape(4, 4, 4), want, rtol=1e-4, atol=1e-5):
     wrong.append("overlap product")
 if not np.allclose(np.asarray(total).reshape(4, -1), x.reshape(4, -1).sum(0), rtol=1e-5):
     wrong.append("overlap sum")

@@ -14,9 +14,9 @@ from dmodel.design import (
     Limits,
     by_gradient,
     exact,
+    moves,
     problem,
     relax,
-    rounding,
     rows,
     space,
 )
@@ -112,15 +112,17 @@ def test_limits_hold_for_what_the_gradient_finds():
 
 def test_neighbours_are_valid_and_lead_back():
     p = stated(LARGE, 64, 128)
-    lattice = rounding.Lattice(p.space)
+    lattice = moves.Lattice(p.space)
     valid = {row.tobytes() for row in rows.all_rows(p.space)}
-    row = rows.block(p.space, space.Degrees(4, 4, 1, 4, 1, 1))[3]
-    around = rounding.neighbours(lattice, row)
+    split = space.Degrees(4, 4, 1, 4, 1, 1)
+    found = space.options(p.space, split)
+    row = rows.expanded(rows.group_rows(split, found), found)[3]
+    around = moves.neighbours(lattice, row)
     assert len(around) > 15 and all(x.tobytes() in valid for x in around)
     columns = [rows.INDEX[name] for name in ("zero", "shard", "reshard")]
     sharded = [x for x in around if (np.delete(x, columns) == np.delete(row, columns)).all()]
     assert sharded and all(
-        row.tobytes() in {y.tobytes() for y in rounding.neighbours(lattice, x)} for x in sharded
+        row.tobytes() in {y.tobytes() for y in moves.neighbours(lattice, x)} for x in sharded
     )
 
 
@@ -131,14 +133,14 @@ def test_a_valid_row_rounds_to_itself():
         64,
         choices=Choices(shards="any", etp=True, schedules=("1f1b", "interleaved", "zero-bubble")),
     )
-    lattice, found = rounding.Lattice(p.space), rows.all_rows(p.space)
+    lattice, found = moves.Lattice(p.space), rows.all_rows(p.space)
     for row in found[:: len(found) // 60]:
-        np.testing.assert_array_equal(rounding.nearest(lattice, row)[0], row)
+        np.testing.assert_array_equal(moves.nearest(lattice, row)[0], row)
 
 
 def test_primes():
     assert (
-        rounding.primes(360) == [2, 3, 5]
-        and rounding.primes(1) == []
-        and rounding.primes(97) == [97]
+        moves.primes(360) == [2, 3, 5]
+        and moves.primes(1) == []
+        and moves.primes(97) == [97]
     )

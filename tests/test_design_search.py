@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from dmodel import catalog, footprint, run
+from dmodel.asked import ask
 from dmodel.breakdown import TERMS, Breakdown
 from dmodel.coefficients import SPECS, default, from_unconstrained, to_unconstrained
 from dmodel.design import (
     EVERYTHING,
     Choices,
-    Kept,
     Limits,
     PrecisionChoice,
     candidates,
@@ -28,11 +28,18 @@ from dmodel.design import (
     space_bound,
 )
 from dmodel.design.bounds import arithmetic_floor, quiet
+from dmodel.design.favourable import BETTER
 from dmodel.design.front import undominated
 from dmodel.design.judge import rank_key
 from dmodel.footprint import LEAST
+from dmodel.question import Question
 from dmodel.records import Plan
+from dmodel.searching import space_of
+from dmodel.searching import stated as state
+from dmodel.settings import changed
 from dmodel.step import memory_use, step_time
+from dmodel.types import InputError
+from tests.stack_files import by_stage, job_of
 
 SYSTEM = catalog.system("H100-DGX")
 SMALL = catalog.transformer("llama-3-8b", 8192.0)
@@ -144,18 +151,6 @@ def random_problem(draw, choices=EVERYTHING, model=None):
     )
 
 
-def kept_by_stage(seed):
-    """What a stack might keep and send under each ZeRO stage, unlike from stage to stage."""
-    draw = np.random.default_rng(1000 + seed)
-    sent, states, weights = (
-        draw.choice([1.0, 2.0, 4.0], (4, 3)),
-        draw.choice([6.0, 10.0, 12.0], (4, 1)),
-        draw.choice([0.0, 2.0], (4, 1)),
-    )
-    widths = (sent, states, weights, draw.integers(0, 2, (4, 2)))
-    return tuple(Kept(*map(float, row)) for row in np.hstack(widths))
-
-
 def sampled(draw, p, splits, n_groups, most):
     """Groups of some splits, some of their plans, and bounds that none of these undercuts in time,
     energy or memory: `(members, found, which fit, bound)`."""
@@ -181,7 +176,7 @@ def test_no_plan_of_a_group_undercuts_its_bound(seed, model):
     draw = np.random.default_rng(seed)
     choices = EVERYTHING.replace(
         schedules=("gpipe", "1f1b", "interleaved", "zero-bubble"),
-        kept=kept_by_stage(seed) if seed % 2 else (),
+        stack=by_stage(seed) if seed % 2 else None,
     )
     p = random_problem(draw, choices, UNEVEN.get(model))
     layers = int(p.space.model.n_layers)
@@ -271,7 +266,7 @@ def test_no_plan_takes_less_energy_than_its_bound_where_messages_slow_what_hides
     draw = np.random.default_rng(seed)
     choices = EVERYTHING.replace(
         schedules=("gpipe", "1f1b", "interleaved", "zero-bubble"),
-        kept=kept_by_stage(seed) if seed % 2 else (),
+        stack=by_stage(seed) if seed % 2 else None,
     )
     p = random_problem(draw, choices)
     slows = jnp.asarray(draw.uniform(0.5, 1.2))
@@ -319,8 +314,7 @@ def test_a_quiet_step_takes_as_long_and_no_more_energy(demand):
 def test_experts_with_ranks_that_tensor_parallelism_leaves_are_sharded_on_one_replica():
     """Without data parallelism there is nothing of the dense part to shard, but experts on fewer
     ranks have copies: their stages count."""
-    kept = (kept_by_stage(1)[0],) * 4
-    p = stated(MIXTRAL, 24, 96, choices=EVERYTHING.replace(kept=kept))
+    p = stated(MIXTRAL, 24, 96, choices=EVERYTHING.replace(stack=by_stage(1)))
     splits = [s for s in space.degrees(p.space) if s.dp * s.cp == 1 and s.tp > s.ep * s.etp]
     assert splits
     stages = [
@@ -328,6 +322,34 @@ def test_experts_with_ranks_that_tensor_parallelism_leaves_are_sharded_on_one_re
         for members, *_ in sampled(np.random.default_rng(0), p, splits[:6], 2, 200)
     ]
     assert max(stages) > 0.0
+
+
+@pytest.mark.parametrize(
+    ("stack", "precision", "model"),
+    [
+        ("nemo-launcher", "fp8", "llama-3-8b"),
+        ("automodel", "bf16", "mixtral-8x7b"),
+        ("ultrascale-playbook", "bf16", "llama-3-8b"),
+    ],
+)
+def test_no_plan_of_a_stack_undercuts_its_bound(stack, precision, model):
+    """Leaves that facts decide by ZeRO stage and ep, in all that a plan can vary."""
+    columns = {"n_accel": 64, "model": model, "global_batch": 512, "stack": stack}
+    question = changed(Question({}, system="H100-DGX"), {**columns, "precision": precision})
+    asked = ask(question)
+    found = space_of(asked, everything=True)
+    assert set(found.choices.stack.leaves) & set(BETTER)
+    p, draw = state(asked, found), np.random.default_rng(0)
+    splits = space.degrees(p.space)
+    some = [splits[i] for i in draw.choice(len(splits), 4)]
+    seen = [members[:, rows.INDEX["zero"]] for members, *_ in sampled(draw, p, some, 2, 300)]
+    assert len(set(np.concatenate(seen))) == len(found.choices.zero)
+
+
+def test_a_leaf_of_which_no_bound_is_known_must_not_differ_with_sharding():
+    job = job_of([({"accumulate": 1}, {"zero": ">=2"}), ({"graphed": 1}, {"tp": ">1"})])
+    with pytest.raises(InputError, match="facts let accumulate differ"):
+        space_bound(stated(n=8, batch=16, choices=Choices(stack=job)))
 
 
 @pytest.mark.parametrize("traffic", [0.03, 0.1, 0.8])
@@ -362,7 +384,7 @@ def test_what_bounds_leave_out_changes_nothing(seed):
         shards="any",
         etp=True,
         recompute=(0.0, 0.3, 1.0),
-        kept=kept_by_stage(seed) if seed % 2 else (),
+        stack=by_stage(seed) if seed % 2 else None,
     )
     p = random_problem(np.random.default_rng(100 + seed), choices)
     p = p.replace(space=p.space.replace(n_devices=24 if seed % 2 else 32, global_batch=96))

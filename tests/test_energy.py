@@ -7,8 +7,7 @@ import pytest
 from dmodel import catalog, run
 from dmodel.breakdown import TERMS, Breakdown
 from dmodel.coefficients import default
-from dmodel.energy import GRID_KG, YEAR, Site, energy, of_run
-from dmodel.goodput import Reliability, goodput
+from dmodel.energy import GRID_KG, YEAR, Site, energy
 from dmodel.records import Plan
 
 SYSTEM = catalog.system("H100-DGX")
@@ -68,15 +67,6 @@ def test_a_site_counts_what_it_is_told_to():
     )
     made = energy(SYSTEM, MODEL, PLAN, step, default(), Site(kg_per_device=164.0, kg_per_joule=0.0))
     assert float(made.kg_per_step) == pytest.approx(128 * 164.0 * float(step.total) / (5 * YEAR))
-
-
-def test_failures_lengthen_a_run_and_its_bill():
-    found = energy(SYSTEM, MODEL, PLAN, breakdown(**STEP), default())
-    share = float(goodput(128.0, Reliability()))
-    kept, whole = of_run(found, 1000.0), of_run(found, 1000.0, share)
-    assert float(kept.duration_s) == pytest.approx(1000.0 * float(found.step_time_s))
-    for a, b in zip(jax.tree.leaves(kept), jax.tree.leaves(whole), strict=True):
-        assert float(b) == pytest.approx(float(a) / share) and float(b) > float(a)
 
 
 def test_waiting_costs_energy_but_less_than_work():

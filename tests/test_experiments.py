@@ -44,18 +44,6 @@ def by_shell(name: str, out: Path, *more: str) -> dict:
     return json.loads(done.stdout)
 
 
-@pytest.mark.slow
-def test_held_out(tmp_path):
-    document = quick_study("held_out", tmp_path)
-    fitted, held_out, middle = document["rows"]
-    assert fitted["count"] > 3 * held_out["count"] > 60
-    assert 0.0 < fitted["median"] < 5.0 and held_out["median"] == middle["median"] < 10.0
-    assert (tmp_path / "held_out_by_group.png").stat().st_size > 10_000
-    assert (tmp_path / "held_out_by_group.csv").read_text().splitlines()[
-        0
-    ] == "fit,rows,count,median,mean,p90"
-
-
 def test_few_shot(tmp_path):
     document = by_shell("few_shot", tmp_path, "--targets", "vtrain-multi")
     (line,) = document["rows"]
@@ -96,25 +84,6 @@ def test_an_unknown_target_is_a_message(tmp_path, monkeypatch, capsys):
         run(few_shot.main)
     said = capsys.readouterr()
     assert ended.value.code == 2 and said.out == "" and "nobody" in said.err
-
-
-@pytest.mark.slow
-def test_bench(tmp_path):
-    command = [
-        sys.executable,
-        "-m",
-        "experiments.bench",
-        "--quick",
-        "--json",
-        "--out",
-        str(tmp_path),
-    ]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr
-    assert len(json.loads(done.stdout)) > 0
-    assert (tmp_path / "bench.csv").stat().st_size > 100 and (
-        tmp_path / "bench.png"
-    ).stat().st_size > 10_000
 
 
 def test_ablation(tmp_path):

@@ -1,7 +1,6 @@
 """The studies of design: searches that see values only get what they are given, and each study runs
 in its quick mode."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -74,40 +73,6 @@ def test_points_of_a_run_are_valid_sizes_and_plans(box):
             and sizes["global_batch"] % (plan["dp"] * plan["micro_batch"]) == 0.0
         )
     assert len(seen) > 8 and box.dimension == 5 + len(CHOICES)
-
-
-QUICK = (
-    "design_gpt3_search",
-    "design_benchmark",
-    "design_bandwidth",
-    "design_aspect_ratio",
-    "design_batch",
-    "design_shadow_prices",
-    "design_search_methods",
-)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", QUICK)
-def test_a_study_runs(name, tmp_path):
-    command = [
-        sys.executable,
-        "-m",
-        "dmodel",
-        "experiment",
-        name,
-        "--quick",
-        "--json",
-        "--out",
-        str(tmp_path),
-    ]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
-    assert document["study"] == name and document["rows"]
-    assert (tmp_path / f"{name}.png").stat().st_size > 10_000 and len(
-        (tmp_path / f"{name}.csv").read_text().splitlines()
-    ) > 1
 
 
 def test_the_memory_of_a_program_is_not_that_of_who_started_it():

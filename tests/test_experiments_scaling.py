@@ -13,6 +13,7 @@ import pytest
 
 from dmodel import catalog
 from experiments import scaling as shared
+from experiments import scaling_compared as compared
 from experiments import scaling_measured as measured
 from experiments.scaling_crossover import crossover
 from experiments.scaling_plans import Choice, Searched, every_plan
@@ -154,10 +155,10 @@ def test_the_best_plan_fits():
 
 
 def test_crossing_and_crossover():
-    assert shared.crossing([1.0, 10.0, 100.0], [0.0, 0.5, 1.5], 1.0) == pytest.approx(10.0**1.5)
+    assert compared.crossing([1.0, 10.0, 100.0], [0.0, 0.5, 1.5], 1.0) == pytest.approx(10.0**1.5)
     assert (
-        shared.crossing([1.0, 10.0], [0.0, 0.5], 1.0) is None
-        and shared.crossing([4.0, 10.0], [2.0, 3.0], 1.0) == 4.0
+        compared.crossing([1.0, 10.0], [0.0, 0.5], 1.0) is None
+        and compared.crossing([4.0, 10.0], [2.0, 3.0], 1.0) == 4.0
     )
     scales = (8.0, 16.0, 32.0, 64.0)
     assert crossover(scales, [2.0, 2.0, 2.0, 1.0], [1.0, 4.0, 1.0, 2.0]) == pytest.approx(
@@ -169,19 +170,19 @@ def test_crossing_and_crossover():
 
 def test_findings_say_what_is_reached():
     assert (
-        shared.points("x", -37.0, -41.0, 5.0)["difference"] == -4.0
-        and shared.points("x", -37.0, -41.0, 5.0)["reached"]
+        compared.points("x", -37.0, -41.0, 5.0)["difference"] == -4.0
+        and compared.points("x", -37.0, -41.0, 5.0)["reached"]
     )
-    assert not shared.points("x", -37.0, -43.0, 5.0)["reached"]
+    assert not compared.points("x", -37.0, -43.0, 5.0)["reached"]
     assert (
-        shared.ratio("x", "W", 658.0, 630.0, 0.05)["reached"]
-        and not shared.ratio("x", "W", 658.0, 620.0, 0.05)["reached"]
+        compared.ratio("x", "W", 658.0, 630.0, 0.05)["reached"]
+        and not compared.ratio("x", "W", 658.0, 620.0, 0.05)["reached"]
     )
     assert (
-        shared.ratio("x", "H100", 128.0, 1200.0, 10.0)["reached"]
-        and not shared.ratio("x", "H100", 128.0, 12.0, 10.0)["reached"]
+        compared.ratio("x", "H100", 128.0, 1200.0, 10.0)["reached"]
+        and not compared.ratio("x", "H100", 128.0, 12.0, 10.0)["reached"]
     )
-    assert shared.ratio("x", "H100", None, 12.0, None)["difference"] is None
+    assert compared.ratio("x", "H100", None, 12.0, None)["difference"] is None
 
 
 def test_measured_errors_are_relative_to_the_smallest_scale():

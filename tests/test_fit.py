@@ -18,7 +18,8 @@ from calibration.uncertainty.laplace import student_weight
 from dmodel.coefficients import NAMES, SPECS
 from dmodel.cost.power import slowed
 from dmodel.profiles import GROUPINGS, Profile, default_profile, members
-from dmodel.profiles.store import load, to_json
+from dmodel.profiles.store import load
+from dmodel.profiles.writing import to_json
 from dmodel.types import InputError
 from tests.fitting import CHIPS, NOISE, TRUTH, held_out, retimed, synthetic
 from tests.points import COEFFICIENTS, quick
@@ -407,7 +408,10 @@ def test_loss_falls_along_its_gradient_as_it_says():
     both = quick(jax.value_and_grad(lambda p: fit.negative_log_posterior(p, prior, data)))
     gradient = both(start)[1]
     direction = jax.tree.map(lambda x: rng.standard_normal(x.shape), start)
-    at = lambda t: float(both(jax.tree.map(lambda x, d: x + t * d, start, direction))[0])  # noqa: E731
+
+    def at(t):
+        return float(both(jax.tree.map(lambda x, d: x + t * d, start, direction))[0])
+
     h = 1e-4
     difference = (8.0 * (at(h) - at(-h)) - (at(2 * h) - at(-2 * h))) / (12.0 * h)
     slope = sum(

@@ -20,16 +20,20 @@ from calibration.importers import (
     fuzz,
     maxtext,
     megatron,
+    mlperf,
     nemo,
     read,
     save,
     settings,
     steps,
+    torchtitan,
     xplane,
 )
 from calibration.importers.found import Result
-from calibration.traces.checkpoints import POLICIES, in_host_memory, kept_by
+from dmodel.catalog.stack import stack
 from dmodel.cli import app
+from dmodel.records import leaf
+from dmodel.settings import parse
 from dmodel.types import InputError
 
 SAMPLES = Path(__file__).parent / "data" / "importers"
@@ -252,6 +256,14 @@ def test_a_growing_batch_makes_rows_of_their_own():
     assert all("mean of 10 steps" in row["note"] for row in rows)
 
 
+def maxtext_log(folder: Path, config: dict[str, str]) -> Path:
+    """A log of MaxText with other parameters in place of its policy."""
+    told = "\n".join(f"Config param {name}: {value}" for name, value in config.items())
+    text = (SAMPLES / "maxtext_two_slices.log").read_text()
+    (folder / "run.log").write_text(text.replace("Config param remat_policy: full", told))
+    return folder / "run.log"
+
+
 STARTS = {
     "new": "using world size: 8, data-parallel size: 2, context-parallel size: 1, hierarchical "
     "context-parallel sizes: None, "
@@ -466,6 +478,9 @@ def test_words_are_given_in_any_case():
         "recompute=some",
         "step_time_s=nan",
         "accelerator=",
+        "graphed=often",
+        "dispatcher=pigeon",
+        "set=nonsense=1",
     ],
 )
 def test_a_wrong_setting_is_refused(bad):
@@ -476,7 +491,41 @@ def test_a_wrong_setting_is_refused(bad):
 def test_a_column_is_given_once():
     with pytest.raises(InputError, match="given twice"):
         settings(["dp=1", "dp=2"])
+    with pytest.raises(InputError, match="given twice"):
+        settings(["graphed=1", "set=graphed=0"])
     assert settings(["dp=2", "dp=2"]) == {"dp": "2"}
+
+
+def test_a_setting_that_is_no_column_lands_in_set(tmp_path):
+    out, log = tmp_path / "t.csv", SAMPLES / "megatron_interleaved.log"
+    words = ["--set", "accelerator=H100", "--set", "graphed=1", "--set", "adapters=q_proj + v_proj"]
+    run("import", log, "--out", out, *words, "--strict")
+    (row,) = traces.read(out).rows
+    assert row.text("set") == "graphed=1; adapters=q_proj+v_proj"
+    assert row.settings == {"graphed": 1.0, "adapters": ("q_proj", "v_proj")}
+    assert settings(["set=graphed=1; n_mtp=1", "zero=3"]) == {
+        "set": "graphed=1; n_mtp=1",
+        "zero_stage": "3",
+    }
+
+
+def test_an_unknown_name_is_told_the_nearest_and_where_all_are():
+    for wrong, near in (("graphd=1", "graphed"), ("step_time=1", "step_time_s")):
+        with pytest.raises(InputError, match=f"nearest.*{near}") as raised:
+            settings([wrong])
+        assert "`dmodel catalog settings` lists all" in str(raised.value)
+
+
+def test_settings_that_a_person_gives_win_and_the_note_keeps_the_file_s(tmp_path):
+    log = maxtext_log(tmp_path, {"remat_policy": "minimal_offloaded"})
+    (row,) = read([log]).rows
+    assert (row["recompute"], row["set"]) == ("selective", "recompute_policy=minimal_offloaded")
+    (row,) = read([log], given=settings(["recompute_keeps=qkv", "graphed=1"])).rows
+    assert "recompute" not in row and row["set"] == "recompute_keeps=qkv; graphed=1"
+    said = "recompute selective left out; recompute_policy minimal_offloaded left out"
+    assert row["note"].endswith(said)
+    (row,) = read([log], given=settings(["recompute=full"])).rows
+    assert row["recompute"] == "full" and "set" not in row
 
 
 def test_a_file_named_twice_counts_once():
@@ -676,141 +725,83 @@ def test_detection_needs_no_name():
 
 
 @pytest.mark.parametrize(
-    ("policy", "kind", "notes"),
+    ("policy", "kind", "again", "notes"),
     [
-        ("full", "full", []),
-        ("minimal", "selective", []),
-        ("none", "none", []),
-        ("minimal_with_context", "selective", ["remat_policy minimal_with_context"]),
-        ("qkv_proj_offloaded", "selective", ["remat_policy qkv_proj_offloaded"]),
-        ("our_own", None, ["remat_policy our_own: recompute left blank"]),
+        ("full", "full", {}, []),
+        ("minimal", "selective", {}, []),
+        ("none", "none", {}, []),
+        ("minimal_flash", "selective", {"recompute_policy": "minimal_flash"}, []),
+        ("qkv_proj_offloaded", "selective", {"recompute_policy": "qkv_proj_offloaded"}, []),
+        ("our_own", None, {}, ["remat_policy our_own: recompute left blank"]),
     ],
 )
-def test_policies_of_maxtext_are_words_or_notes_that_rows_are_read_by(policy, kind, notes):
-    assert maxtext._recompute(policy) == (kind, notes)
-    assert kind != "selective" or policy == "minimal" or kept_by(notes[0]) == POLICIES[policy]
+def test_policies_of_maxtext_are_words_or_settings(policy, kind, again, notes):
+    assert maxtext._recompute(policy) == (kind, again, notes)
 
 
 ON_DEVICE = {"query_proj": "device", "key_proj": "device", "value_proj": "device"}
 IN_HOST = dict.fromkeys(ON_DEVICE, "offload")
+LEFT = "recompute left blank"
 CUSTOM = {
-    "nothing": ({}, "full", [], None, (0.0, 0.0)),
+    "nothing": ({}, "full", "", ""),
     "inputs": (
         {"decoder_layer_input": "offload", "mlpwo": "remat"},
         "full",
-        ["layer inputs kept in host memory"],
-        None,
-        (1.0, 0.0),
+        "offload_inputs=1",
+        "",
     ),
-    "products on the device": (
-        ON_DEVICE,
-        "selective",
-        ["q, k, v kept, the rest recomputed"],
-        ("qkv",),
-        (0.0, 0.0),
-    ),
-    "fused": (
-        {"qkv_proj": "device"},
-        "selective",
-        ["q, k, v kept, the rest recomputed"],
-        ("qkv",),
-        (0.0, 0.0),
-    ),
-    "fused in vain": ({"qkv_proj": "device", "fused_qkv": "False"}, "full", [], None, (0.0, 0.0)),
-    "core": (
-        {"context": "device"},
-        "selective",
-        ["attention outputs kept, the rest recomputed"],
-        ("core",),
-        (0.0, 0.0),
-    ),
+    "products on the device": (ON_DEVICE, "selective", "recompute_keeps=qkv", ""),
+    "fused": ({"qkv_proj": "device"}, "selective", "recompute_keeps=qkv", ""),
+    "fused in vain": ({"qkv_proj": "device", "fused_qkv": "False"}, "full", "", ""),
+    "core": ({"context": "device"}, "selective", "recompute_keeps=core", ""),
     "results in the host": (
         IN_HOST | {"out_proj": "offload"},
         "selective",
-        ["q, k, v and results of the output projection kept in host memory, the rest recomputed"],
-        ("qkv", "out"),
-        (0.0, 1.0),
+        "recompute_keeps=qkv+out; offload_results=1",
+        "",
     ),
     "all in the host": (
         IN_HOST | {"out_proj": "offload", "decoder_layer_input": "offload"},
         "selective",
-        [
-            (
-                "q, k, v, results of the output projection and layer inputs kept in host memory, "
-                "the "
-                "rest recomputed"
-            )
-        ],
-        ("qkv", "out"),
-        (1.0, 1.0),
+        "recompute_keeps=qkv+out; offload_inputs=1; offload_results=1",
+        "",
     ),
     "inputs in the host, results on the device": (
         ON_DEVICE | {"context": "device", "decoder_layer_input": "offload"},
         "selective",
-        [
-            "q, k, v and attention outputs kept, the rest recomputed",
-            "layer inputs kept in host memory",
-        ],
-        ("qkv", "core"),
-        (1.0, 0.0),
+        "recompute_keeps=qkv+core; offload_inputs=1",
+        "",
     ),
     "one result in the host": (
         ON_DEVICE | {"out_proj": "offload"},
         "selective",
-        [
-            "q, k, v and results of the output projection kept, the rest recomputed",
-            "results of the output projection kept in host memory",
-        ],
-        ("qkv", "out"),
-        (0.0, 1.0),
+        "recompute_keeps=qkv+out; offload_results=1",
+        "in host memory out alone, read as all that is kept",
     ),
     "of the mlp": (
         IN_HOST | {"mlpwo": "offload"},
         None,
-        [
-            (
-                "remat_policy custom: query_proj offload, key_proj offload, value_proj offload, "
-                "mlpwo "
-                "offload: recompute left blank"
-            )
-        ],
-        None,
-        (0.0, 0.0),
+        "",
+        "remat_policy custom: query_proj offload, key_proj offload, value_proj offload, "
+        f"mlpwo offload: {LEFT}",
     ),
     "queries alone": (
         {"query_proj": "device"},
         None,
-        ["remat_policy custom: query_proj device: recompute left blank"],
-        None,
-        (0.0, 0.0),
+        "",
+        f"remat_policy custom: query_proj device: {LEFT}",
     ),
-    "damaged": (
-        {"out_proj": "devi"},
-        None,
-        ["remat_policy custom: out_proj devi: recompute left blank"],
-        None,
-        (0.0, 0.0),
-    ),
+    "damaged": ({"out_proj": "devi"}, None, "", f"remat_policy custom: out_proj devi: {LEFT}"),
 }
-"""Settings of MaxText's policy `custom`; the column and the notes they become; what the reader of
-notes has of these."""
+"""Parameters of MaxText's policy `custom`; the column, the settings and the remark they become."""
 
 
 @pytest.mark.parametrize("case", CUSTOM)
-def test_single_settings_of_maxtext_become_notes_that_rows_are_read_by(tmp_path, case):
-    given, kind, notes, keeps, host = CUSTOM[case]
-    told = "\n".join(
-        f"Config param {name}: {value}"
-        for name, value in ({"remat_policy": "custom"} | given).items()
-    )
-    (tmp_path / "run.log").write_text(
-        (SAMPLES / "maxtext_two_slices.log")
-        .read_text()
-        .replace("Config param remat_policy: full", told)
-    )
-    (row,) = read([tmp_path / "run.log"]).rows
-    assert row.get("recompute") == kind and row["note"].endswith("; ".join(["", *notes]))
-    assert kept_by(row["note"]) == keeps and in_host_memory(row["note"]) == host
+def test_single_parameters_of_maxtext_become_settings(tmp_path, case):
+    given, kind, again, note = CUSTOM[case]
+    (row,) = read([maxtext_log(tmp_path, {"remat_policy": "custom"} | given)]).rows
+    assert (row.get("recompute"), row.get("set", "")) == (kind, again)
+    assert row["note"].endswith(f"%; {note}" if note else "%")
 
 
 @pytest.mark.parametrize(
@@ -824,13 +815,10 @@ def test_single_settings_of_maxtext_become_notes_that_rows_are_read_by(tmp_path,
         ({"cpu_offloading_num_layers": "None"}, False),
     ],
 )
-def test_layers_that_megatron_offloads_are_in_the_note(given, says):
-    _, notes = megatron.described({"num_layers": "80", "recompute_granularity": "None"} | given)
+def test_layers_that_megatron_offloads_are_a_share_in_set(given, says):
+    cells, notes = megatron.described({"num_layers": "80", "recompute_granularity": "None"} | given)
     assert notes == ["activations of 20 of 80 layers kept in host memory"] * says
-    assert in_host_memory("; ".join(["median of 3 logged times", *notes])) == (
-        0.25 * says,
-        0.25 * says,
-    )
+    assert parse(cells["set"]) == ({"offload": 0.25} if says else {})
 
 
 @pytest.mark.parametrize(
@@ -850,8 +838,100 @@ def test_layers_that_megatron_offloads_are_in_the_note(given, says):
         ),
     ],
 )
-def test_layers_that_nemo_offloads_are_in_the_note_where_it_is_switched_on(given, some):
-    _, notes = nemo.described(
+def test_layers_that_nemo_offloads_are_in_set_where_it_is_switched_on(given, some):
+    cells, notes = nemo.described(
         {f"model.{name}": value for name, value in ({"num_layers": "80"} | given).items()}
     )
     assert notes == ([f"activations of {some} of 80 layers kept in host memory"] if some else [])
+    assert parse(cells["set"]) == ({"offload": some / 80} if some else {})
+
+
+def _megatron(given: str) -> tuple[str, str, str]:
+    kind = "recompute_granularity ..........................."
+    return "megatron_interleaved.log", f"{kind} selective", f"{kind} None\n  {given}"
+
+
+def _maxtext(*told: str) -> tuple[str, str, str]:
+    mark = "Config param "
+    new = "\n".join(mark + text for text in told)
+    return "maxtext_two_slices.log", f"{mark}remat_policy: full", new
+
+
+AGAIN = (
+    "recompute_layers",
+    "recompute_attention",
+    "recompute_products",
+    "recompute_elementwise",
+    "recompute_last",
+    "last_kept",
+    "offload",
+)
+PLANS = {
+    "minimal_offloaded": (
+        _maxtext("remat_policy: minimal_offloaded"),
+        (0, 1, 0, 1, 0, 0, 0.9024390244),
+    ),
+    "minimal_flash": (_maxtext("remat_policy: minimal_flash"), (0, 0, 0, 1, 0, 0, 0)),
+    "with context": (
+        _maxtext("remat_policy: save_dot_with_context_except_mlp"),
+        (0, 0, 0.5490196078, 1, 0, 0, 0),
+    ),
+    "qkv offloaded": (
+        _maxtext("remat_policy: qkv_proj_offloaded"),
+        (0, 1, 0.6274509804, 1, 0, 0, 0.5555555556),
+    ),
+    "custom, inputs": (
+        _maxtext("remat_policy: custom", "decoder_layer_input: offload"),
+        (1, 0, 0, 0, 0, 0, 1),
+    ),
+    "custom, results and inputs": (
+        _maxtext(
+            "remat_policy: custom",
+            "qkv_proj: device",
+            "context: device",
+            "decoder_layer_input: offload",
+        ),
+        (0, 0, 0.6274509804, 1, 0, 0, 0.3076923077),
+    ),
+    "megatron": (
+        _megatron("cpu_offloading_num_layers ....................... 8"),
+        (0, 0, 0, 0, 1, 0, 0.25),
+    ),
+    "nemo": (
+        (
+            "nemo_iterations.log",
+            "activations_checkpoint_granularity: full",
+            "activations_checkpoint_granularity: null\n      cpu_offloading: true\n"
+            "      cpu_offloading_num_layers: 20",
+        ),
+        (0, 0, 0, 0, 1, 0, 0.25),
+    ),
+    "torchtitan": (
+        (
+            "torchtitan_toml_two_ranks.log",
+            'mode = "full"',
+            'mode = "selective"\nselective_ac_option = "2"',
+        ),
+        (0.5, 0, 0, 0, 0, 0, 0),
+    ),
+}
+"""Configurations, and what version 0.1 made of their rows and notes, by the leaves of `AGAIN`."""
+
+
+@pytest.mark.parametrize("case", PLANS)
+def test_settings_make_the_plan_that_words_of_notes_made(tmp_path, case):
+    (sample, old, new), expected = PLANS[case]
+    text = (SAMPLES / sample).read_text()
+    assert old in text
+    (tmp_path / "run.log").write_text(text.replace(old, new))
+    found = read([tmp_path / "run.log"], given={"accelerator": "H100-80GB"})
+    save(found, tmp_path / "traces.csv")
+    table = traces.read(tmp_path / "traces.csv")
+    plan = traces.to_cases(table).plan
+    assert found.rows[0]["set"] and table.notes == ()
+    assert [float(leaf(plan, name)[0]) for name in AGAIN] == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("module", [maxtext, megatron, nemo, torchtitan, mlperf])
+def test_stacks_of_logs_are_described(module):
+    assert stack(module.STACK).known

@@ -99,7 +99,7 @@ ALLOWED: dict[str, set[str]] = {
     "returns": BELOW_RUN | {"run", "energy", "sweep", "design"},
     "catalog": {"topology", "records", "types"},
     "emit": {"records", "types", "stages"},
-    "profiles": {"coefficients", "footprint", "types"},
+    "profiles": {"catalog", "coefficients", "footprint", "types"},
     "uncertainty": BELOW_RUN | {"sweep", "profiles"},
     "theory": BELOW_RUN | {"catalog", "sweep"},
     "report": BELOW_REPORT,

@@ -4,6 +4,7 @@ are sound."""
 from __future__ import annotations
 
 import gzip
+import lzma
 
 import numpy as np
 import pytest
@@ -97,6 +98,9 @@ def test_a_bad_attention_row(tmp_path):
         (MATMUL.encode(), "a header but no rows"),
         (b"\xff\xfe\x00", "cannot be read as text"),
         (gzip.compress(MATMUL.encode() * 9, mtime=0)[:20], "cannot be read as text"),
+        (lzma.compress(MATMUL.encode() * 9)[:60], "cannot be read as text"),
+        (b"\x1f\x8b\x08" + bytes(30), "cannot be read as text"),
+        (lzma.compress(MATMUL.encode())[:12] + bytes(60), "cannot be read as text"),
     ],
 )
 def test_a_file_that_is_no_table(tmp_path, content, reason):
@@ -120,12 +124,18 @@ def test_shipped_rows_are_all_usable_and_say_where_they_come_from(kind):
 def test_what_is_written_reads_back(kind, tmp_path):
     found = published(kind)
     few = found.select([i < 200 for i in range(len(found.rows))])
-    write(tmp_path / "few.csv.gz", kind, [shipped(kind, row) for row in few.rows])
-    again = read(tmp_path / "few.csv.gz")
+    write(tmp_path / "few.csv.xz", kind, [shipped(kind, row) for row in few.rows])
+    again = read(tmp_path / "few.csv.xz")
     assert again.columns == few.columns and [r.cells for r in again.rows] == [
         r.cells for r in few.rows
     ]
     np.testing.assert_array_equal(again.seconds(), few.seconds())
+
+
+def test_a_table_packed_by_gzip_is_read_too(tmp_path):
+    row = "me,H100-80GB,bf16,4096,4096,4096,,200\n"
+    (tmp_path / "table.csv.gz").write_bytes(gzip.compress((MATMUL + row).encode()))
+    assert read(tmp_path / "table.csv.gz").seconds() == pytest.approx([2e-4])
 
 
 def test_a_row_without_a_licence_is_not_shipped(tmp_path):

@@ -283,10 +283,10 @@ def test_a_look_at_few_plans_finds_what_a_search_of_all_finds():
         default(),
     )
     known = searched(case)
-    assert known.kept is not None and len(known.best.plans) > 1
+    assert known.near is not None and len(known.best.plans) > 1
     for name, factor in FEW:
         place = known.known.index(name)
-        whole = best_with(known._replace(kept=None), place, factor, np.inf)
+        whole = best_with(known._replace(near=None), place, factor, np.inf)
         few = best_with(known, place, factor, float(whole.seconds[0]) * 1.001)
         assert (
             few.seconds[0] == pytest.approx(whole.seconds[0], rel=1e-9)
@@ -296,8 +296,8 @@ def test_a_look_at_few_plans_finds_what_a_search_of_all_finds():
         x[place] *= factor
         moved = rebuild(x, known.known.tree, known.known.levels)
         stated = state(moved.system, SMALL, 8, 32, moved.coefficients, footprint=moved.footprint)
-        seconds = np.asarray(evaluate(stated, known.kept.rows, quick=True).step_time_s)
-        assert (seconds >= (least(name, factor) or 0.0) * known.kept.seconds).all()
+        seconds = np.asarray(evaluate(stated, known.near.rows, quick=True).step_time_s)
+        assert (seconds >= (least(name, factor) or 0.0) * known.near.seconds).all()
 
 
 @pytest.mark.slow

@@ -1,6 +1,8 @@
 """Settings: one name space for files, the shell, Python and facts; values are checked, and text
 reads back as it was."""
 
+from pathlib import Path
+
 import pytest
 
 from calibration.traces import published
@@ -14,6 +16,7 @@ from dmodel.settings import (
     changed,
     described,
     kind_of,
+    markdown,
     overrides,
     parse,
     shown,
@@ -151,3 +154,11 @@ def test_words_take_words():
     for name, word in WORDS.items():
         for each in word.allowed:
             assert value_of(name, each) == ((each,) if word.kind == "words" else each)
+
+
+DATA = Path(__file__).parents[1] / "docs" / "data.md"
+
+
+def test_the_documentation_has_the_table_of_all_settings():
+    assert markdown() in DATA.read_text(encoding="utf-8")
+    assert all(f"| {name} | {kind_of(name)} | " in markdown() for name in KNOWN)

@@ -228,21 +228,6 @@ def test_clip_has_the_gradient_of_two_maxima():
     np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize("exponent", [-1.5, -0.1, 0.3, 2.0])
-def test_power(exponent):
-    x = jnp.asarray(PAIRS[0])
-    np.testing.assert_allclose(smooth.power(x, exponent), PAIRS[0] ** exponent, rtol=1e-13)
-    np.testing.assert_allclose(
-        jax.grad(lambda x: smooth.power(x, exponent).sum())(x),
-        exponent * PAIRS[0] ** (exponent - 1.0),
-        rtol=1e-12,
-    )
-    np.testing.assert_allclose(
-        jax.jit(lambda x: smooth.power(x, exponent))(x), smooth.power(x, exponent), rtol=1e-14
-    )
-    assert np.isfinite(jax.hessian(lambda x: smooth.power(x, exponent))(2.0))
-
-
 @pytest.mark.parametrize("p", [0.0, 1.0, 3.0, -2.0, 6.0])
 def test_other_sharpness_is_refused(p):
     with pytest.raises(ValueError, match="power of two"):

@@ -5,23 +5,20 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from calibration.traces.published import PUBLISHED
+from dmodel.catalog.checked import problems
 from dmodel.catalog.facts import (
     COMPARE,
-    CONDITIONS,
     Fact,
-    Rule,
-    _kind,
     apply,
     condition,
+    fact,
     release,
 )
-from dmodel.catalog.loader import table
 from dmodel.catalog.stack import (
     AFTER,
     EVERY,
@@ -31,52 +28,23 @@ from dmodel.catalog.stack import (
     names,
     stack,
 )
-from dmodel.layouts import RULES
-from dmodel.profiles.groupings import GENERATIONS
-from dmodel.resolve import FIRST
-from dmodel.settings import ADAPTED, KNOWN, WORDS
+from dmodel.described import described, vocabulary
+from dmodel.profiles import members
+from dmodel.question import Question
+from dmodel.resolve import resolve
 from dmodel.types import InputError
 
-RECOMPUTE = ("none", "selective", "full")
-
-ALLOWED = {name: word.allowed for name, word in WORDS.items() if word.allowed}
-ALLOWED |= {"adapters": ADAPTED, "recompute": RECOMPUTE, "system": tuple(table("systems"))}
-"""Names of words, or lists of words, and those that there are."""
-
-NAMES = {*KNOWN, *FIRST}
-"""What facts may set."""
-
 RUNS = {"zero", "cp", "schedules"}
-LISTED = ("models", "chips")
 FILES = sorted(files())
 
 
-def _values(one: Fact) -> Iterator[tuple[str, Any]]:
-    yield from one.sets.items()
-    yield from one.means.items()
+def _published() -> set[str]:
+    with PUBLISHED.open(encoding="utf-8") as lines:
+        return {row["stack"] or row["source"] for row in csv.DictReader(lines)}
 
 
-def _flat(wanted: Any) -> list[Any]:
-    if isinstance(wanted, list):
-        return [each for part in wanted for each in _flat(part)]
-    return [wanted]
-
-
-def _positive(wanted: Any) -> list[Any]:
-    """Words of a condition without the "!" before them."""
-    return [w.removeprefix("!") if isinstance(w, str) else w for w in _flat(wanted)]
-
-
-def _asked(name: str, of: str) -> list[Any]:
-    """Words that conditions of a file ask of one name."""
-    asked = [one.when[name] for one in files()[of].facts if name in one.when]
-    return [word for wanted in asked for word in _positive(wanted)]
-
-
-def _is_among(word: str, known: list[str]) -> bool:
-    if word.endswith("*"):
-        return any(each.lower().startswith(word[:-1].lower()) for each in known)
-    return word in known
+FAMILIES = sorted({stack(name).id for name in _published()})
+"""Families of stacks with published rows."""
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -90,70 +58,10 @@ def test_a_file_loads_with_all_that_it_extends(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("kind", LISTED)
-def test_models_and_chips_of_conditions_are_in_the_catalog(name: str, kind: str) -> None:
-    known = list(table(kind))
-    asked = _asked(kind.removesuffix("s"), name)
-    assert [word for word in asked if not _is_among(word, known)] == []
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_conditions_ask_what_can_be_known(name: str) -> None:
-    asked = {key for one in files()[name].facts for key in one.when}
-    assert asked <= {*CONDITIONS, *NAMES}
-    assert set(_asked("generation", name)) <= set(GENERATIONS)
-    assert set(_asked("tuning", name)) <= {"none", "lora", "sft"}
-    assert [word for word in _asked("stack", name) if not _is_among(word, names())] == []
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_facts_set_known_names_to_known_values(name: str) -> None:
-    wrong = [(n, v) for one in files()[name].facts for n, v in _values(one) if not _is_known(n, v)]
-    assert wrong == []
-
-
-def _is_known(name: str, value: Any) -> bool:
-    if isinstance(value, Rule):
-        return name in NAMES and value.name in RULES
-    if name in ALLOWED:
-        return set(_flat(value)) <= set(ALLOWED[name])
-    return name in NAMES and isinstance(value, float)
-
-
-def _ranges(name: str) -> list[tuple[str, str]]:
-    asked = [pair for one in files()[name].facts for pair in one.when.items()]
-    flat = [(key, each) for key, wanted in asked for each in _positive(wanted)]
-    return [(key, each) for key, each in flat if str(each).startswith(("<", ">"))]
-
-
-def _around(wanted: str, kind: str) -> list[Any]:
-    """Values at, just under and just over the bounds of a range."""
-    edges = re.findall(r"[\w.]+", wanted)
-    if kind != "release":
-        return [float(edge) + step for edge in edges for step in (-0.5, 0.0, 0.5)]
-    found = [at for edge in edges if (at := release(edge) or release(f"{edge}.0"))]
-    return [near for at in found for near in ((*at[:-1], at[-1] - 1, 99), at, (*at, 1))]
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_ranges_can_hold(name: str) -> None:
-    never = [(key, wanted) for key, wanted in _ranges(name) if not _can_hold(key, wanted)]
-    assert never == []
-
-
-def _can_hold(key: str, wanted: str) -> bool:
-    kind = CONDITIONS.get(key, _kind(wanted))
-    test = condition(key, wanted, kind)
-    return any(test(value) for value in _around(wanted, kind))
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_equal_conditions_do_not_set_a_name_to_different_values(name: str) -> None:
-    seen: dict[tuple[str, str], Any] = {}
-    for one in files()[name].facts:
-        when = repr(sorted((key, _flat(wanted)) for key, wanted in one.when.items()))
-        for key, value in _values(one):
-            assert seen.setdefault((when, key), value) == value, f"{name}: {key} when {when}"
+def test_what_a_file_says_can_be_meant(name: str) -> None:
+    """Names, words, rules and ranges are known, and no two facts contradict each other."""
+    published = [family for family in FAMILIES if family not in names()]
+    assert problems(files()[name].facts, vocabulary(), published) == []
 
 
 def _spellings(name: str) -> list[str]:
@@ -181,9 +89,7 @@ def test_what_begins_as_a_pattern_has_the_facts_of_its_file() -> None:
 
 
 def test_every_published_stack_is_described() -> None:
-    with PUBLISHED.open(encoding="utf-8") as lines:
-        found = {row["stack"] or row["source"] for row in csv.DictReader(lines)}
-    assert sorted(name for name in found if not stack(name).known) == []
+    assert sorted(name for name in _published() if not stack(name).known) == []
 
 
 @pytest.mark.parametrize(
@@ -275,26 +181,150 @@ def test_a_users_file_with_an_unknown_key_is_refused(tmp_path: Any) -> None:
         stack(str(path))
 
 
+SAID = 'source = "a page"\ndate = "2026"\n'
+
+
+def _written(folder: Any, text: str, name: str = "mine.toml") -> str:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
         ("set = { sp = 1 }", "a source and a date"),
         ('set = { sp = 1 }\nsource = "x"\ndate = "soon"', "a source and a date"),
-        ('source = "x"\ndate = "2026"', "must `set` something"),
-        ('sets = { sp = 1 }\nsource = "x"\ndate = "2026"', "a fact has no 'sets'"),
-        ('set = { sp = 1 }\nwhen = { tp = "> many" }\nsource = "x"\ndate = "2026"', "bounds"),
+        (SAID, "must `set` something"),
+        (f"sets = {{ sp = 1 }}\n{SAID}", "a fact has no 'sets'; nearest: set. Its keys are set"),
+        (f'set = {{ sp = 1 }}\nwhen = {{ tp = "> many" }}\n{SAID}', "bounds"),
     ],
 )
 def test_a_users_fact_that_is_none_is_refused(tmp_path: Any, text: str, says: str) -> None:
-    path = tmp_path / "mine.toml"
-    path.write_text(f"[[fact]]\n{text}\n", encoding="utf-8")
-    with pytest.raises(InputError, match=says):
-        stack(str(path))
+    with pytest.raises(InputError, match=re.escape(says)):
+        stack(_written(tmp_path, f"[[fact]]\n{text}\n"))
 
 
-def test_a_users_file_may_extend_a_shipped_one(tmp_path: Any) -> None:
-    path = tmp_path / "mine.toml"
-    path.write_text('extends = ["torchtitan"]\n', encoding="utf-8")
-    found = stack(str(path))
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("set = { graped = 1 }", "cannot set 'graped'; nearest: graphed"),
+        ("set = { xqz = 1 }", "cannot set 'xqz'; facts set tuning"),
+        ('set = { graphed = "yes" }', "graphed: expected a number or a rule, got 'yes'"),
+        ('set = { dispatcher = "deep" }', "nearest: deepep"),
+        ('set = { adapters = ["q_prj"] }', "adapters = 'q_prj'; nearest: q_proj"),
+        ('set = { system = "H100-DGXX" }', "nearest: H100-DGX"),
+        ('set = { sp = { rule = "share_of_layer" } }', "no rule 'share_of_layer'; nearest: share_"),
+        ('set = { sp = 1 }\nwhen = { modl = "gpt-2" }', "condition 'modl'; nearest: model"),
+        ('set = { sp = 1 }\nwhen = { model = "llama-3-71b" }', "nearest: llama-3-70b"),
+        ('set = { sp = 1 }\nwhen = { model = ["!lama-9*"] }', "model = 'lama-9*': never so"),
+        ('set = { sp = 1 }\nwhen = { chip = "H101" }', "chip = 'H101': never so; nearest: H100"),
+        ('set = { sp = 1 }\nwhen = { generation = "hoper" }', "nearest: hopper"),
+        ('set = { sp = 1 }\nwhen = { precision = "fp8-rowwise" }', "nearest: fp8"),
+        (
+            'set = { sp = 1 }\nwhen = { scaling = "fp9-rowwise" }',
+            "scaling = 'fp9-rowwise': never so",
+        ),
+        ('set = { sp = 1 }\nwhen = { tuning = "lorra" }', "nearest: lora"),
+        ('set = { sp = 1 }\nwhen = { recompute = "ful" }', "nearest: full"),
+        ('set = { sp = 1 }\nwhen = { stack = "nemmo" }', "nearest: nemo"),
+        ('set = { sp = 1 }\nwhen = { tp = ">4, <=2" }', "its bounds contradict each other"),
+        ('set = { sp = 1 }\nwhen = { release = ">=26.06, <26" }', "its bounds contradict"),
+        ('set = { sp = 1 }\nwhen = { graphed = "<0, >1" }', "its bounds contradict each other"),
+        (
+            'set = { sp = 1 }\nwhen = { chip = "H100*", generation = "tpu" }',
+            "no chip of the catalog is both",
+        ),
+    ],
+)
+def test_a_users_fact_that_cannot_be_meant_is_refused(tmp_path: Any, text: str, says: str) -> None:
+    path = _written(tmp_path, f"[[fact]]\n{text}\n{SAID}")
+    with pytest.raises(InputError, match=re.escape(says)) as caught:
+        described(path)
+    assert f"{path}, fact 1: " in str(caught.value)
+
+
+def test_a_question_checks_its_users_file(tmp_path: Any) -> None:
+    path = _written(tmp_path, f"[[fact]]\nset = {{ graped = 1 }}\n{SAID}")
+    columns = {"model": "gpt-2", "accelerator": "H100-80GB", "n_accel": 8.0, "global_batch": 8.0}
+    with pytest.raises(InputError, match="nearest: graphed"):
+        resolve(Question({**columns, "stack": path}))
+
+
+def test_facts_of_a_users_file_may_not_contradict_each_other(tmp_path: Any) -> None:
+    one = 'when = { chip = ["B200", "GB200"] }\n' + SAID
+    other = 'when = { chip = ["GB200", "B200"] }\n' + SAID
+    first = f"[[fact]]\nset = {{ graphed = 1 }}\n{one}"
+    described(_written(tmp_path, f"{first}[[fact]]\nset = {{ graphed = 1 }}\n{other}", "same.toml"))
+    with pytest.raises(InputError, match="facts 1 and 2: conditions are equal"):
+        described(
+            _written(tmp_path, f"{first}[[fact]]\nset = {{ graphed = 0 }}\n{other}", "not.toml")
+        )
+
+
+@pytest.mark.parametrize("name", ["torchtitan", "TorchTitan"])
+def test_a_users_file_may_extend_a_shipped_one(tmp_path: Any, name: str) -> None:
+    found = stack(_written(tmp_path, f'extends = ["{name}"]\n'))
     assert (found.id, found.lineage, found.emits) == ("mine", "fsdp", "torchtitan")
     assert found.facts == stack("torchtitan").facts
+
+
+def test_what_a_users_file_extends_is_what_conditions_see(tmp_path: Any) -> None:
+    """Facts of one family or release hold of it, too."""
+    found = stack(_written(tmp_path, 'extends = ["Megatron Bridge/26.06"]\n'))
+    assert (found.id, found.basis, found.release) == ("mine", "megatron-bridge", (26, 6))
+    asked = {"accelerator": "GB200", "n_accel": 16.0, "seq_len": 4096.0, "global_batch": 64.0}
+    asked |= {"model": "qwen3-30b-a3b", "precision": "mxfp8", "ep": 8.0}
+    mine = resolve(Question({**asked, "stack": found.path}))
+    theirs = resolve(Question({**asked, "stack": "megatron-bridge/26.06"}))
+    assert mine.plan == theirs.plan and mine.assumptions == theirs.assumptions
+    assert members("GB200", found.path)["lineage"] == "megatron"
+
+
+def test_a_users_file_may_extend_one_beside_it(tmp_path: Any) -> None:
+    _written(
+        tmp_path, f'extends = ["nemo"]\n[[fact]]\nset = {{ graphed = 1 }}\n{SAID}', "ours.toml"
+    )
+    found = stack(_written(tmp_path, 'extends = ["ours.toml"]\n'))
+    assert (found.basis, found.lineage, found.emits) == ("nemo", "megatron", "nemo")
+    assert found.facts[-1].sets == {"graphed": 1.0}
+    assert found.facts[:-1] == stack("nemo").facts
+
+
+def test_a_users_file_may_not_extend_itself_or_what_there_is_not(tmp_path: Any) -> None:
+    _written(tmp_path, 'extends = ["b.toml"]\n', "a.toml")
+    path = _written(tmp_path, 'extends = ["a.toml"]\n', "b.toml")
+    with pytest.raises(InputError, match="extends itself"):
+        stack(path)
+    with pytest.raises(InputError, match="extends 'nemmo', which is no stack; nearest: nemo"):
+        stack(_written(tmp_path, 'extends = ["nemmo"]\n'))
+    with pytest.raises(InputError, match="not readable"):
+        stack(_written(tmp_path, 'extends = ["nowhere.toml"]\n', "c.toml"))
+
+
+def test_the_empty_word_means_open() -> None:
+    is_open, told = condition("recompute", "", "word"), condition("recompute", "!", "word")
+    assert [is_open(value) for value in ("", None, "none", "full")] == [True, True, False, False]
+    assert [told(value) for value in ("", None, "none")] == [False, False, True]
+    either = condition("recompute", ["", "none"], "word")
+    assert [either(value) for value in ("", "none", "full", "selective")] == [1, 1, 0, 0]
+
+
+def test_facts_that_decide_come_in_the_order_of_the_files() -> None:
+    def made(**values: float) -> Fact:
+        entry = {"set": values, "source": "x", "date": "2026"}
+        return fact(entry, "here")
+
+    facts = (made(a=1.0, b=1.0), made(b=2.0), made(a=3.0))
+    found = apply(facts, {}, frozenset())
+    assert found.values == {"a": 3.0, "b": 2.0} and found.facts == facts[1:]
+
+
+def test_a_fact_without_words_is_readable() -> None:
+    entry = {
+        "set": {"offload_inputs": {"rule": "share_of_layers", "layers": 15}, "adapters": []},
+        "source": "x",
+        "date": "2026",
+    }
+    text = "offload_inputs share of layers (layers 15), adapters none"
+    assert fact(entry, "here").text == text

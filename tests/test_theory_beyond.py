@@ -14,7 +14,8 @@ from dmodel.goodput import Reliability, goodput
 from dmodel.theory import (
     RELAXED,
     LevelLayout,
-    best_layout,
+    Problem,
+    best_layouts,
     gpu,
     gpu_names,
     laws,
@@ -130,7 +131,7 @@ def test_all_reduces_of_attention():
 
 def test_attention_is_searched_exactly_and_has_slopes():
     chip, run = gpu("H100 SXM"), laws.run(16384.0, laws=WITH)
-    found = best_layout(run, 8192, chip)
+    found = best_layouts([Problem(run, 8192)], chip)[0]
     took = training(chip, run, found.layout)
     assert float(took.train_time_s) == pytest.approx(found.train_time_s, rel=1e-12)
     assert float(took.utilization) == pytest.approx(found.utilization, rel=1e-12)

@@ -14,12 +14,22 @@ import pytest
 from dmodel.theory import gpu, laws, run, search, training
 from dmodel.theory.layout import KINDS, LevelLayout
 from dmodel.theory.price import Degrees
-from dmodel.theory.search import Best, Problem, best_layout, best_layouts
+from dmodel.theory.search import Best, Problem, best_layouts
 from dmodel.theory.space import candidates, divisors, level_sizes
 from dmodel.types import InputError
 
 MONTH_S = 3.154e7 / 12
 ROWS = 2**16
+
+
+def best_layout(asked: Problem, chip) -> Best:
+    """The layout of one problem; why there is none is raised."""
+    found = best_layouts([asked], chip)[0]
+    if isinstance(found, Best):
+        return found
+    raise found or search.no_layout(asked.n_gpus)
+
+
 TRAINING = jax.jit(training)
 TABLE = Path(__file__).parents[1] / "experiments" / "reference" / "theory_optima.csv"
 
@@ -62,7 +72,7 @@ def test_optima_are_those_of_the_study(name):
 def test_the_layout_takes_the_time_that_the_search_says(row):
     """By the function that evaluates any layout; communication and hops as in the study."""
     chip = gpu(row["gpu"])
-    best = best_layout(*problem(row), chip)
+    best = best_layout(Problem(*problem(row)), chip)
     found = training(chip, best.run, best.layout)
     assert float(found.train_time_s) == pytest.approx(best.train_time_s, rel=1e-12)
     assert float(found.utilization) == pytest.approx(best.utilization, rel=1e-12)
@@ -128,7 +138,7 @@ def test_pruned_is_brute_force(name, width, sparse, n_gpus):
         layouts,
     )
     times = np.asarray(TRAINING(chip, p.run, filled).train_time_s)
-    assert best_layout(*p, chip).train_time_s == pytest.approx(times.min(), rel=1e-12)
+    assert best_layout(p, chip).train_time_s == pytest.approx(times.min(), rel=1e-12)
 
 
 def test_answers_do_not_depend_on_what_is_searched_beside_them(monkeypatch):
@@ -191,11 +201,11 @@ def test_what_the_study_does_not_cover_is_said_and_the_rest_answered():
 )
 def test_mistakes_are_explained(given, n_gpus, says):
     with pytest.raises(InputError, match=says):
-        best_layout(given, n_gpus, gpu("H100 SXM"))
+        best_layout(Problem(given, n_gpus), gpu("H100 SXM"))
 
 
 def test_degrees_are_by_level():
-    best = best_layout(run(131072.0, sparse=True), 80 * 2**30, gpu("H100 SXM Superpod"))
+    best = best_layout(Problem(run(131072.0, sparse=True), 80 * 2**30), gpu("H100 SXM Superpod"))
     assert isinstance(best.degrees, Degrees)
     by_level = np.prod(np.stack(best.degrees), axis=0)
     np.testing.assert_array_equal(by_level, [8, 32, 80 * 2**30 / 256])

@@ -11,21 +11,11 @@ from dmodel.coefficients import default
 from dmodel.cost.collectives import all_reduce_time, all_to_all_time, fabric, gather_time
 from dmodel.design.optimum import problem
 from dmodel.placement import place
-from dmodel.records import Plan
-from dmodel.topology import (
-    Tier,
-    capacity,
-    check,
-    check_devices,
-    fat_tree,
-    network,
-    slices,
-    with_scale_up,
-)
+from dmodel.records import Network, Plan
+from dmodel.topology import capacity, check, check_devices, slices
 from dmodel.types import InputError
 
 H100 = catalog.system("H100-DGX")
-NODE = Tier(8, 4.5e11, 1e-6)
 
 
 def seconds(f, nbytes: float, net, *members: float) -> float:
@@ -34,8 +24,21 @@ def seconds(f, nbytes: float, net, *members: float) -> float:
     return float(f(np.array([nbytes]), group, fabric(net, default(), inf))[0])
 
 
-def tiers(*nodes: float, latency: float = 0.0, oversubscription: tuple = ()):
-    return fat_tree(H100, nodes, oversubscription, tier_latency_s=latency).network
+def tiers(*nodes: float, latency: float = 0.0, over: float = 1.0) -> Network:
+    """Nodes behind leaves and spines: each tier adds a latency to a hop; the last one, which joins
+    them all, has a share of an adapter's rate."""
+    flat = H100.network
+    ends, k = np.array([1.0, *nodes, inf]), np.arange(len(nodes) + 1)
+    rates = flat.bytes_per_s[1] / np.where(k == len(nodes), over, 1.0)
+    return flat.replace(
+        size=np.append(flat.size[0], ends[1:] / ends[:-1]),
+        bytes_per_s=np.append(flat.bytes_per_s[0], rates),
+        latency_s=np.append(flat.latency_s[0], flat.latency_s[1] + k * latency),
+        torus_axes=np.append(flat.torus_axes[0], np.ones_like(rates)),
+        in_network_reduction=np.append(
+            flat.in_network_reduction[0], np.full_like(rates, flat.in_network_reduction[1])
+        ),
+    )
 
 
 @pytest.mark.parametrize("f", [gather_time, all_reduce_time, all_to_all_time])
@@ -54,7 +57,7 @@ def test_a_group_that_skips_the_leaves_still_passes_its_adapters():
 
 
 def test_a_ring_hides_oversubscription_and_an_all_to_all_pays_it():
-    even, over = tiers(32), tiers(32, oversubscription=(1, 7))
+    even, over = tiers(32), tiers(32, over=7.0)
     assert over.bytes_per_s[-1] == pytest.approx(50e9 / 7.0)
     ring, exchange = (
         seconds(f, 1e10, over, 8, 32, 16) / seconds(f, 1e10, even, 8, 32, 16)
@@ -80,7 +83,11 @@ def test_domains_of_36_and_72_hold_what_8_send_outside():
     gb200 = catalog.system("GB200-NVL72")
     times = [
         seconds(
-            gather_time, 1e9, with_scale_up(gb200, n).network, min(n, 36.0), 36.0 / min(n, 36.0)
+            gather_time,
+            1e9,
+            gb200.network.replace(size=np.array([n, inf])),
+            min(n, 36.0),
+            36.0 / min(n, 36.0),
         )
         for n in (8.0, 36.0, 72.0)
     ]
@@ -137,33 +144,26 @@ def test_known_clusters_have_their_tiers():
 
 
 @pytest.mark.parametrize(
-    ("levels", "message"),
+    ("changed", "message"),
     [
-        ([NODE, Tier(36, 5e10, 5e-6)], "do not nest: a domain of 36 devices on level 1"),
-        ([NODE, Tier(4, 5e10, 5e-6)], "do not nest"),
-        ([Tier(inf, 5e10, 5e-6), Tier(64, 1e10, 5e-6)], "the level below has no end"),
-        ([Tier(0, 5e10, 5e-6)], "from 1 on"),
-        ([NODE, Tier(64, 0.0, 5e-6)], r"level 1: bytes_per_s: expected a bandwidth above 0"),
-        ([NODE, Tier(64, float("nan"), 5e-6)], "bandwidth above 0"),
-        ([NODE, Tier(64, 5e10, -1e-6)], "latency of 0 s or more"),
-        ([NODE, Tier(64, 5e10, 5e-6, oversubscription=0.5)], "oversubscription"),
-        ([NODE, Tier(64, 5e10, 5e-6, in_network_reduction=2.0)], "0 or 1"),
-        ([Tier(8.5, 5e10, 5e-6)], "level 0: expected a whole number of devices"),
-        ([], "at least one level"),
+        ({"size": (0.0, 64.0)}, "level 0: size: expected members of one domain, from 1 on"),
+        ({"bytes_per_s": (4.5e11, 0.0)}, "level 1: bytes_per_s: expected a bandwidth above 0"),
+        ({"bytes_per_s": (4.5e11, float("nan"))}, "bandwidth above 0"),
+        ({"latency_s": (1e-6, -1e-6)}, "latency of 0 s or more"),
+        ({"in_network_reduction": (0.0, 2.0)}, "0 or 1"),
+        ({"torus_axes": (0.0, 1.0)}, "1 for a switch"),
     ],
 )
-def test_what_is_no_network_is_said(levels, message):
+def test_what_is_no_network_is_said(changed, message):
     with pytest.raises(InputError, match=message):
-        network(levels)
+        check(H100.network.replace(**{name: np.array(x) for name, x in changed.items()}))
 
 
-def test_records_are_checked_too():
+def test_levels_nest():
     with pytest.raises(InputError, match="level 0 has no end"):
         check(H100.network.replace(size=np.array([inf, 4.0])))
     with pytest.raises(InputError, match="one number per level"):
         check(H100.network.replace(size=np.array([8.0, 4.0, inf])))
-    with pytest.raises(InputError, match="oversubscriptions for 2 tiers"):
-        fat_tree(H100, (32,), (1, 1, 1))
 
 
 def test_a_catalog_entry_without_bandwidth_is_refused(monkeypatch):

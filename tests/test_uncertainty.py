@@ -24,8 +24,9 @@ from calibration.uncertainty.scatter import Misses, misses, scatter
 from dmodel import uncertainty
 from dmodel.coefficients import NAMES
 from dmodel.profiles import Profile, default_profile, load, save
+from dmodel.profiles.reading import from_json
 from dmodel.profiles.record import Scatter
-from dmodel.profiles.store import from_json, to_json
+from dmodel.profiles.writing import to_json
 from dmodel.types import InputError
 from experiments.uncertainty_coverage import across, lacking, levels_of
 from tests.fitting import CHIPS, synthetic

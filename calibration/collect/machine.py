@@ -16,31 +16,9 @@ from typing import Any, NamedTuple
 import jax
 
 from calibration.collect.tasks import digest
-from dmodel.catalog.loader import known_name
-
-KINDS = {
-    "TPU v5": "TPU-v5p",
-    "TPU v6 lite": "TPU-v6e",
-    "TPU v5 lite": "TPU-v5e",
-    "TPU7x": "TPU-v7x-core",
-}
-"""Kinds of devices, as jax calls them, whose name in the catalog is not the same word."""
+from dmodel.catalog.chips import of_device, trait
 
 MIB = 2**20
-
-CACHES = {
-    "H100": 50,
-    "H200": 50,
-    "H800": 50,
-    "A100": 40,
-    "V100": 6,
-    "B200": 126,
-    "B300": 126,
-    "MI3": 256,
-    "TPU": 128,
-}
-"""Last-level cache of accelerators by a part of their name [MiB] (vendors' data sheets; on a TPU
-the vector memory or more)."""
 
 LARGEST_CACHE = 256 * MIB
 """What is assumed of an unknown accelerator: larger than any."""
@@ -108,7 +86,7 @@ def accelerator_name(kind: str, platform_name: str) -> tuple[str, bool]:
     >>> accelerator_name("NVIDIA H100 80GB HBM3", "gpu"), accelerator_name("TPU v5 lite", "tpu"), accelerator_name("AMD EPYC", "cpu")
     (('H100-80GB', True), ('TPU-v5e', True), ('cpu-amd-epyc', False))
     """
-    name = known_name("chips", KINDS.get(kind, kind)) if platform_name != "cpu" else None
+    name = of_device(kind) if platform_name != "cpu" else None
     if name is not None:
         return name, True
     words = re.sub(r"[^a-z0-9]+", "-", kind.lower()).strip("-")
@@ -138,8 +116,8 @@ def cores() -> int:
 def _cache(name: str, platform_name: str) -> int:
     """Last-level cache [byte]."""
     if platform_name != "cpu":
-        known = [size for part, size in CACHES.items() if part.lower() in name.lower()]
-        return max(known) * MIB if known else LARGEST_CACHE
+        known = trait(name, "last_level_cache")
+        return LARGEST_CACHE if known is None else int(known)
     sizes = []
     for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
         found = re.fullmatch(r"(\d+)([KMG])", path.read_text().strip())

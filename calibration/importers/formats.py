@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from calibration.importers import kineto, maxtext, megatron, mlperf, nccl, nemo, torchtitan, xplane
-from calibration.importers.found import Result
+from calibration.importers.found import Result, Trouble
 from calibration.importers.source import Source
 from dmodel.types import InputError
 
@@ -42,23 +42,24 @@ def detect(source: Source) -> str:
     """
     if xplane.looks_like(source.data):
         return xplane.NAME
-    if source.is_text:
-        # such files may be large; no lines are made of them
-        if kineto.SIGN.match(source.text[:32768]):
-            return kineto.NAME
-        logs = {
-            name: f.sign
-            for name, f in FORMATS.items()
-            if f.sign is not None and name != kineto.NAME
-        }
-        found = next((name for name, sign in logs.items() if sign.search(source.plain)), None)
-        if found:
-            return found
+    found = _by_text(source) if source.is_text else None
+    if found:
+        return found
     known = "; ".join(f"{name}: {f.about}" for name, f in FORMATS.items())
     raise InputError(
         f"{source.name}:1: of no known format, it begins with {source.data[:40]!r}. Known are "
         f"{known}. --format names one."
     )
+
+
+def _by_text(source: Source) -> str | None:
+    # such files may be large; no lines are made of them
+    if kineto.SIGN.match(source.text[:32768]):
+        return kineto.NAME
+    for name, format in FORMATS.items():
+        if name != kineto.NAME and format.sign and format.sign.search(source.plain):
+            return name
+    return None
 
 
 def parse(source: Source, name: str | None = None) -> tuple[str, Result]:
@@ -80,15 +81,17 @@ def parse(source: Source, name: str | None = None) -> tuple[str, Result]:
     if source.damage:
         result.trouble(*source.damage)
     if not result.rows:
-        first = (
-            result.troubles[0]
-            if result.troubles
-            else f"{source.name}:1: it has no measured {_what(name)}"
-        )
         raise InputError(
-            f"{first}. Nothing of it could be used as {FORMATS[name].about} (--format {name})"
+            f"{_first_trouble(source, name, result)}. Nothing of it could be used as "
+            f"{FORMATS[name].about} (--format {name})"
         )
     return name, result
+
+
+def _first_trouble(source: Source, name: str, result: Result) -> Trouble | str:
+    if result.troubles:
+        return result.troubles[0]
+    return f"{source.name}:1: it has no measured {_what(name)}"
 
 
 def _what(name: str) -> str:

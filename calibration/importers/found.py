@@ -4,11 +4,13 @@ know about the rows."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from calibration.collect.machine import accelerator_name
 from calibration.micro.schema import COLLECTIVE
 from calibration.traces.schema import BY_NAME, Column, base_precision, parse_number, spelled
+from dmodel.settings import text_of
 
 PROFILE_COLUMNS = ("compute_s", "communication_s", "exposed_communication_s", "idle_s")
 """Additions to the format of traces where a profile tells them: seconds of one step and device."""
@@ -98,22 +100,35 @@ def cell(name: str, value: Any, table: str = TRACES) -> tuple[str, str]:
     (('32', ''), ('', "n_layers: expected an integer, got '1.5'"))
     """
     text = _text(value)
+    if not text:
+        return "", ""
     kind = column(name, table)
-    if not text or kind is None:
-        return text, "" if kind or not text else f"{name}: no such column"
+    if kind is None:
+        return text, f"{name}: no such column"
     if name in PROFILE_COLUMNS and number(text) == 0.0:
         return "0", ""
     if kind.kind != "text":
-        try:
-            parsed = parse_number(kind, text)
-        except ValueError as error:
-            return "", _quoted(str(error), text)
-        return (f"{parsed:.0f}" if kind.kind == "integer" else text), ""
-    text = spelled(name, text) if table == TRACES else text
-    known = base_precision(text) if name == "precision" else text
-    if kind.allowed and name != "flag" and known not in kind.allowed:
-        return "", f"{name}: expected one of {', '.join(kind.allowed)}, got {text[:60]!r}"
-    return text, ""
+        return _number_cell(kind, text)
+    return _text_cell(kind, spelled(name, text) if table == TRACES else text)
+
+
+def _number_cell(kind: Column, text: str) -> tuple[str, str]:
+    """Text of a number in its column, and what is wrong with it."""
+    try:
+        parsed = parse_number(kind, text)
+    except ValueError as error:
+        return "", _quoted(str(error), text)
+    return (f"{parsed:.0f}" if kind.kind == "integer" else text), ""
+
+
+def _text_cell(kind: Column, text: str) -> tuple[str, str]:
+    """A word in its column, and what is wrong with it."""
+    if not kind.allowed or kind.name == "flag":
+        return text, ""
+    known = base_precision(text) if kind.name == "precision" else text
+    if known in kind.allowed:
+        return text, ""
+    return "", f"{kind.name}: expected one of {', '.join(kind.allowed)}, got {text[:60]!r}"
 
 
 def _quoted(message: str, text: str) -> str:
@@ -141,12 +156,10 @@ def number(text: Any) -> float | None:
     """
     if isinstance(text, bool) or text is None:
         return None
+    if not isinstance(text, int | float):
+        text = str(text).strip().replace(",", "").replace("_", "")
     try:
-        value = (
-            float(str(text).strip().replace(",", "").replace("_", ""))
-            if not isinstance(text, int | float)
-            else float(text)
-        )
+        value = float(text)
     except (ValueError, OverflowError):
         return None
     return value if math.isfinite(value) else None
@@ -155,20 +168,52 @@ def number(text: Any) -> float | None:
 def count(text: Any) -> int | None:
     """A positive whole number, None when it is none."""
     value = number(text)
-    return (
-        int(value) if value is not None and 1.0 <= value <= 1e15 and value == int(value) else None
-    )
+    if value is None or not 1.0 <= value <= 1e15 or value != int(value):
+        return None
+    return int(value)
 
 
-def noted_in_host_memory(some: int | None, layers: int | None) -> list[str]:
-    """The note that activations of some layers wait in the host's memory, as rows are read by it
-    (`checkpoints.OF_LAYERS`).
+def counted(values: Mapping[str, Any], names: Iterable[str]) -> int | None:
+    """What the first of some names that holds a positive whole number says; None when none does.
 
-    >>> noted_in_host_memory(40, 80), noted_in_host_memory(None, 80)
-    (['activations of 40 of 80 layers kept in host memory'], [])
+    >>> counted({"seq_len": "0", "length": "512"}, ("seq_len", "length"))
+    512
     """
-    of = f" of {layers}" if layers else ""
-    return [f"activations of {some}{of} layers kept in host memory"] if some else []
+    return next((n for name in names if (n := count(values.get(name)))), None)
+
+
+def nonzero(**figures: float | None) -> dict[str, float]:
+    """Those of some figures that a log tells; nothing and 0 are left out.
+
+    >>> nonzero(tflops=412.0, tokens=None)
+    {'tflops': 412.0}
+    """
+    return {name: value for name, value in figures.items() if value}
+
+
+def accelerator_of(kinds: Iterable[str]) -> str | None:
+    """The catalog's name of devices; None where they are of several kinds, or of none it has."""
+    names = {accelerator_name(kind, "gpu") for kind in kinds}
+    return next((name for name, known in names if known), None) if len(names) == 1 else None
+
+
+def of_some_layers(some: int) -> str:
+    """The remark that some layers of each stage are recomputed, for which there is no word."""
+    return f"recomputes {some} layers of each stage in full: left blank"
+
+
+def in_host_memory(some: int | None, layers: int | None) -> tuple[str, list[str]]:
+    """Cell of `set` and remark for activations of some layers that wait in the host's memory.
+
+    >>> in_host_memory(40, 80), in_host_memory(None, 80)
+    (('offload=0.5', ['activations of 40 of 80 layers kept in host memory']), ('', []))
+    """
+    if not some:
+        return "", []
+    if not layers:
+        return "", [f"activations of {some} layers kept in host memory: not read, of how many?"]
+    said = f"activations of {some} of {layers} layers kept in host memory"
+    return text_of({"offload": min(some / layers, 1.0)}), [said]
 
 
 def truth(text: Any) -> bool | None:
@@ -176,3 +221,8 @@ def truth(text: Any) -> bool | None:
     return {"true": True, "1": True, "false": False, "0": False, "none": False, "null": False}.get(
         str(text).strip().lower()
     )
+
+
+def switch(text: Any) -> int | None:
+    """1 where a text says true, 0 where it says anything else; None where nothing is said."""
+    return None if text is None else int(truth(text) or False)

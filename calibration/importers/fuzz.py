@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import gzip
-import math
 import random
 import sys
 import time
@@ -111,11 +110,10 @@ def figures(rng: random.Random, data: bytes) -> bytes:
     share = rng.choice((0.02, 0.2, 1.0))
     for byte in data:
         was, digits = digits, chr(byte) in "0123456789."
-        if digits and not was and rng.random() < share:
+        begins = digits and not was
+        if begins and rng.random() < share:
             out += rng.choice(FIGURES).encode()
-        elif digits and was and share == 1.0:
-            continue
-        else:
+        elif begins or not digits or share < 1.0:
             out.append(byte)
     return bytes(out)
 
@@ -179,11 +177,12 @@ def samples(folder: Path = SAMPLES) -> dict[str, list[tuple[str, bytes]]]:
             "samples with --samples"
         )
     found: dict[str, list[tuple[str, bytes]]] = {name: [] for name in formats.FORMATS}
-    for path in sorted(p for p in folder.iterdir() if p.suffix not in (".md", ".py")):
-        found[formats.detect(Source.of(path))].append((path.name, path.read_bytes()))
-    bare = [name for name, files in found.items() if not files]
+    for path in sorted(folder.iterdir()):
+        if path.suffix not in (".md", ".py"):
+            found[formats.detect(Source.of(path))].append((path.name, path.read_bytes()))
+    bare = ", ".join(name for name, files in found.items() if not files)
     if bare:
-        raise InputError(f"{folder}: no sample of {', '.join(bare)}")
+        raise InputError(f"{folder}: no sample of {bare}")
     return found
 
 
@@ -218,11 +217,11 @@ def outcome(name: str, data: bytes, format: str | None) -> str:
 
 def _check(row: dict[str, str], table: str) -> None:
     for name, text in row.items():
-        if cell(name, text, table)[1]:
-            raise ValueError(f"cell {name} = {text[:60]!r}: {cell(name, text, table)[1]}")
+        if why := cell(name, text, table)[1]:
+            raise ValueError(f"cell {name} = {text[:60]!r}: {why}")
     for name in ("step_time_s", "time_us"):
         value = number(row.get(name, "1"))
-        if value is None or not (value > 0.0 and math.isfinite(value)):
+        if value is None or value <= 0.0:
             raise ValueError(f"{name} = {row.get(name)!r}")
 
 

@@ -62,8 +62,10 @@ class Split(NamedTuple):
 def group(name: str) -> str:
     """What kind of work a kernel does, by its name.
 
-    >>> group("ncclDevKernel_AllReduce_Sum_bf16_RING_LL"), group("sm90_xmma_gemm_bf16"), group("flash_fwd_kernel"), group("k_17")
-    ('communication', 'matmul', 'attention', 'other')
+    >>> group("ncclDevKernel_AllReduce_Sum_bf16_RING_LL"), group("sm90_xmma_gemm_bf16")
+    ('communication', 'matmul')
+    >>> group("flash_fwd_kernel"), group("k_17")
+    ('attention', 'other')
     """
     return next((kind for kind, pattern in GROUPS if pattern.search(name)), "other")
 
@@ -71,40 +73,60 @@ def group(name: str) -> str:
 def split(found: Sequence[Event], begin: float, end: float, steps: int) -> Split | None:
     """Split the window of some whole steps [ns] into what devices did; None when they did nothing
     in it."""
-    inside = [
-        e._replace(start=max(e.start, begin), end=min(e.end, end))
-        for e in found
-        if e.end > begin and e.start < end
-    ]
+    inside = _inside(found, begin, end)
     if not inside or end <= begin or steps < 1:
         return None
-    kinds = {name: group(name) for name in {e.name for e in inside}}
-    devices: dict[str, tuple[list[tuple[float, float]], list[tuple[float, float]]]] = defaultdict(
-        lambda: ([], [])
-    )
-    groups: dict[str, float] = defaultdict(float)
-    kernels: dict[str, float] = defaultdict(float)
-    for e in inside:
-        devices[e.device][kinds[e.name] == "communication"].append((e.start, e.end))
-        groups[kinds[e.name]] += e.end - e.start
-        kernels[re.sub(r"\.\d+$", "", e.name[:120])] += e.end - e.start
+    devices, groups, kernels = _tallied(inside)
     scale = 1e-9 / (steps * len(devices))
-    computing = sum(length(compute) for compute, _ in devices.values())
-    talking = sum(length(talk) for _, talk in devices.values())
-    busy = sum(length(compute + talk) for compute, talk in devices.values())
-    largest = sorted(kernels.items(), key=lambda item: -item[1])[:LARGEST]
+    computing = sum(length(device.compute) for device in devices)
+    talking = sum(length(device.talk) for device in devices)
+    busy = sum(length(device.compute + device.talk) for device in devices)
     return Split(
         compute_s=computing * scale,
         communication_s=talking * scale,
         exposed_communication_s=max(busy - computing, 0.0) * scale,
         idle_s=max((end - begin) * len(devices) - busy, 0.0) * scale,
         devices=len(devices),
-        groups={
-            name: seconds * scale
-            for name, seconds in sorted(groups.items(), key=lambda item: -item[1])
-        },
-        kernels={name: seconds * scale for name, seconds in largest},
+        groups=_largest(groups, len(groups), scale),
+        kernels=_largest(kernels, LARGEST, scale),
     )
+
+
+class _Device(NamedTuple):
+    """When a device computed, and when it communicated: (start, end) [ns]."""
+
+    compute: list[tuple[float, float]]
+    talk: list[tuple[float, float]]
+
+
+def _inside(found: Sequence[Event], begin: float, end: float) -> list[Event]:
+    """Events of a window, cut off at its ends."""
+    return [
+        e._replace(start=max(e.start, begin), end=min(e.end, end))
+        for e in found
+        if e.end > begin and e.start < end
+    ]
+
+
+def _tallied(events: list[Event]) -> tuple[list[_Device], dict[str, float], dict[str, float]]:
+    """Devices, and time [ns] by group of kernels and by kernel."""
+    kinds = {name: group(name) for name in {e.name for e in events}}
+    devices: dict[str, _Device] = defaultdict(lambda: _Device([], []))
+    groups: dict[str, float] = defaultdict(float)
+    kernels: dict[str, float] = defaultdict(float)
+    for e in events:
+        kind = kinds[e.name]
+        device = devices[e.device]
+        (device.talk if kind == "communication" else device.compute).append((e.start, e.end))
+        groups[kind] += e.end - e.start
+        kernels[re.sub(r"\.\d+$", "", e.name[:120])] += e.end - e.start
+    return list(devices.values()), groups, kernels
+
+
+def _largest(times: dict[str, float], n: int, scale: float) -> dict[str, float]:
+    """The largest of some times, the largest first, scaled."""
+    ordered = sorted(times.items(), key=lambda item: -item[1])
+    return {name: time * scale for name, time in ordered[:n]}
 
 
 def cells(found: Split | None) -> dict[str, float]:

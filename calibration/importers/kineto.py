@@ -8,10 +8,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from calibration.collect.machine import accelerator_name
 from calibration.collect.profiler import Event
 from calibration.importers import kernels
-from calibration.importers.found import Result, count, number
+from calibration.importers.found import Result, accelerator_of, count, number
 from calibration.importers.source import Source
 from calibration.importers.steps import Step, seconds_of, summary
 
@@ -34,22 +33,32 @@ def parse(source: Source) -> Result:
     result = Result(source.name)
     document = _document(source, result)
     found = document.get("traceEvents")
-    found = found if isinstance(found, list) else []
     steps, work, unread = [], [], 0
-    for i, event in enumerate(found):
-        if not isinstance(event, dict):
-            unread += 1
-        elif isinstance(event.get("name"), str) and event.get("ph", "X") == "X":
-            if match := _STEP.match(event["name"]):
-                steps += _annotation(result, i, int(match[1]), event)
-            elif event.get("cat") in ON_DEVICE:
-                operation = _operation(event)
-                unread += operation is None
-                work += [operation] if operation else []
+    for i, event in enumerate(found if isinstance(found, list) else []):
+        kind = _kind(event)
+        if kind == "step":
+            steps += _annotation(result, i, event)
+        elif kind == "work":
+            operation = _operation(event)
+            unread += operation is None
+            work.append(operation)
+        else:
+            unread += kind == "unread"
     if unread:
         result.trouble("whole file", f"{unread} events without a time, or that are none; left out")
-    _row(result, document, steps, work)
+    _row(result, document, steps, [operation for operation in work if operation])
     return result
+
+
+def _kind(event: Any) -> str:
+    """What an event is: "step", "work" of a device, "other", or "unread" where it is none."""
+    if not isinstance(event, dict):
+        return "unread"
+    if not isinstance(event.get("name"), str) or event.get("ph", "X") != "X":
+        return "other"
+    if _STEP.match(event["name"]):
+        return "step"
+    return "work" if event.get("cat") in ON_DEVICE else "other"
 
 
 def _document(source: Source, result: Result) -> dict[str, Any]:
@@ -102,21 +111,21 @@ def _events(text: str, at: int) -> Iterator[dict[str, Any]]:
 
 
 def _annotation(
-    result: Result, index: int, n: int, event: dict[str, Any]
+    result: Result, index: int, event: dict[str, Any]
 ) -> list[tuple[bool, Step, float]]:
-    """(whether it is the host's, the step, its start [us]) of an annotation."""
+    """(whether it is the host's, the step, its start [us]) of an annotation; none where it has no
+    time."""
     start, micros = number(event.get("ts")), number(event.get("dur"))
     if start is None:
         result.trouble(f"event {index}", "an annotation of a step without a start; left out")
         return []
-    seconds = seconds_of(
-        result, 1, micros, 1e-6, f"duration of {event['name'][:40]} (event {index})"
-    )
-    return (
-        []
-        if seconds is None
-        else [(not str(event.get("cat")).startswith("gpu"), Step(1, n, seconds), start)]
-    )
+    what = f"duration of {event['name'][:40]} (event {index})"
+    seconds = seconds_of(result, 1, micros, 1e-6, what)
+    if seconds is None:
+        return []
+    match = _STEP.match(event["name"])
+    n = int(match[1]) if match else 0
+    return [(not str(event.get("cat")).startswith("gpu"), Step(1, n, seconds), start)]
 
 
 def _operation(event: dict[str, Any]) -> Event | None:
@@ -150,21 +159,11 @@ def _row(
         )
         result.trouble("whole file", f"no ProfilerStep annotation: {how}")
         return
-    kept = {step.number for step in found.steps}
-    window = [
-        (NS_PER_US * start, NS_PER_US * start + 1e9 * step.seconds)
-        for _, step, start in chosen
-        if step.number in kept
-    ]
-    begin, end = min(w[0] for w in window), max(w[1] for w in window)
+    begin, end = _window(chosen, {step.number for step in found.steps})
     # annotations may be missing in between
     split = kernels.split(work, begin, end, max(round(1e-9 * (end - begin) / found.seconds), 1))
     about = _described(document)
-    rank = about.pop("rank", None)
-    notes = [found.note, kernels.words(split)] + ([f"rank {rank:g}"] if rank is not None else [])
-    if split is not None and split.communication_s == 0.0 and about["n_accel"] is None:
-        about["n_accel"] = split.devices
-        notes.append("no communication: these devices are taken for all of the run")
+    notes = [found.note, kernels.words(split), *_rank(document), *_devices(about, split)]
     result.details["profile"] = split.document() if split else None
     if split is None:
         what = "no kernel of a device within the steps: profile with activities CPU and CUDA"
@@ -177,18 +176,43 @@ def _row(
     )
 
 
+def _window(chosen: list[tuple[bool, Step, float]], kept: set[int]) -> tuple[float, float]:
+    """From the first begin to the last end of some steps [ns]."""
+    spans = [
+        (NS_PER_US * start, NS_PER_US * start + 1e9 * step.seconds)
+        for _, step, start in chosen
+        if step.number in kept
+    ]
+    return min(begin for begin, _ in spans), max(end for _, end in spans)
+
+
+def _rank(document: dict[str, Any]) -> list[str]:
+    job = document.get("distributedInfo")
+    rank = number(job.get("rank")) if isinstance(job, dict) else None
+    return [] if rank is None else [f"rank {rank:g}"]
+
+
+def _devices(about: dict[str, Any], split: kernels.Split | None) -> list[str]:
+    """Fill in the devices where a profile without communication shows them all; the remark on
+    that."""
+    if split is None or split.communication_s != 0.0 or about["n_accel"] is not None:
+        return []
+    about["n_accel"] = split.devices
+    return ["no communication: these devices are taken for all of the run"]
+
+
 def _described(document: dict[str, Any]) -> dict[str, Any]:
     """What the document says about the job and its devices."""
     job, devices = document.get("distributedInfo"), document.get("deviceProperties")
     out: dict[str, Any] = {"n_accel": None}
     if isinstance(job, dict):
-        out |= {"n_accel": count(job.get("world_size")), "rank": number(job.get("rank"))}
-    names = (
-        {d["name"] for d in devices if isinstance(d, dict) and isinstance(d.get("name"), str)}
-        if isinstance(devices, list)
-        else set()
-    )
+        out["n_accel"] = count(job.get("world_size"))
+    names = _names(devices) if isinstance(devices, list) else set()
     if len(names) == 1:
-        name, known = accelerator_name(names.pop(), "gpu")
-        out["accelerator"] = name if known else None
+        out["accelerator"] = accelerator_of(names)
     return out
+
+
+def _names(devices: list[Any]) -> set[str]:
+    names = (device.get("name") for device in devices if isinstance(device, dict))
+    return {name for name in names if isinstance(name, str)}

@@ -7,10 +7,11 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from calibration.importers.found import Result, count, number, truth
+from calibration.importers.found import Result, count, counted, nonzero, number, truth
 from calibration.importers.source import Source
 from calibration.importers.steps import Step, numbered, seconds_of, summary
-from calibration.traces.checkpoints import POLICIES
+from dmodel.catalog.stack import stack
+from dmodel.settings import text_of
 
 NAME, STACK = "maxtext", "maxtext"
 SIGN = re.compile(r"completed step: \S+?, seconds:")
@@ -21,6 +22,7 @@ _DEVICES = re.compile(r"Num_devices: (\d+)")
 _PARAMETERS = re.compile(r"number parameters: ([\d.]+) billion")
 
 Config = dict[str, str]
+Degrees = dict[str, int | None]
 
 DIRECT = {
     "n_layers": ("num_decoder_layers", "base_num_decoder_layers"),
@@ -50,19 +52,22 @@ QKV, FUSED_QKV, INPUTS = (
     ("qkv_proj",),
     "decoder_layer_input",
 )
-RESULTS = {
-    "q, k, v": QKV,
-    "attention outputs": ("context",),
-    "results of the output projection": ("out_proj",),
-}
-"""How notes name results inside a layer (`checkpoints.KEPT`) → settings that place them under
+RESULTS = {"qkv": QKV, "core": ("context",), "out": ("out_proj",)}
+"""Results inside a layer, as `recompute_keeps` names them → parameters that place them under
 `remat_policy: custom`."""
 
 UNNAMED = (
     "mlpwi mlpwi_0 mlpwi_1 mlpwo moe_mlpwi moe_mlpwi_0 moe_mlpwi_1 moe_mlpwo mla_q mla_kv "
     "attention_out engram"
 ).split()
-"""Such settings of results that no note is made of (MaxText's `configs/base.yml`)."""
+"""Such parameters of results that are not read (MaxText's `configs/base.yml`)."""
+
+Again = tuple[str | None, dict[str, Any], list[str]]
+"""What is recomputed: the column's word, settings beside it, remarks."""
+
+
+TOLD = ((_DEVICES, "devices"), (_PARAMETERS, "billions"))
+"""Messages, and the names under which their figures stand beside the parameters."""
 
 
 def parse(source: Source) -> Result:
@@ -72,24 +77,30 @@ def parse(source: Source) -> Result:
     steps: list[Step] = []
     for line, text in source.lines:
         if found := _PARAMETER.search(text):
-            value = found[2].strip()
+            name, value = found[1], found[2].strip()
             # started again, otherwise; other hosts repeat the same
-            if steps and config.get(found[1], value) != value:
+            if steps and config.get(name, value) != value:
                 _row(result, config, steps)
                 steps = []
-            config[found[1]] = value
+            config[name] = value
         elif found := _STEP.search(text):
-            step = _step(result, line, found[1])
-            steps += [step] if step else []
-        elif found := _DEVICES.search(text):
-            config["devices"] = found[1]
-        elif found := _PARAMETERS.search(text):
-            config["billions"] = found[1]
+            steps += _step(result, line, found[1])
+        else:
+            config |= _told(text)
     _row(result, config, steps)
     return result
 
 
-def _step(result: Result, line: int, text: str) -> Step | None:
+def _told(text: str) -> Config:
+    """What a message tells beside the parameters; nothing where it is another line."""
+    for pattern, name in TOLD:
+        if found := pattern.search(text):
+            return {name: found[1]}
+    return {}
+
+
+def _step(result: Result, line: int, text: str) -> list[Step]:
+    """The completed step that a line tells; none where its figures cannot be."""
     head, *fields = text.split(", ")
     values = {name.strip(): value for name, _, value in (field.partition(":") for field in fields)}
     if "seconds" not in values or len(fields) < 2:
@@ -97,15 +108,14 @@ def _step(result: Result, line: int, text: str) -> Step | None:
             line,
             "a completed step without its seconds: the line is cut short, or damaged; left out",
         )
-        return None
+        return []
     step, seconds = numbered(result, line, head), seconds_of(result, line, values["seconds"])
     if step is None or seconds is None:
-        return None
-    rates = {
-        "tflops": number(values.get("TFLOP/s/device")),
-        "tokens": number(values.get("Tokens/s/device")),
-    }
-    return Step(line, step, seconds, {name: value for name, value in rates.items() if value})
+        return []
+    rates = nonzero(
+        tflops=number(values.get("TFLOP/s/device")), tokens=number(values.get("Tokens/s/device"))
+    )
+    return [Step(line, step, seconds, rates)]
 
 
 def _row(result: Result, config: Config, steps: list[Step]) -> None:
@@ -129,72 +139,92 @@ def _axis(config: Config, names: tuple[str, ...]) -> int | None:
         config.get(f"{where}_{name}_parallelism", "1") for name in names for where in ("ici", "dcn")
     ]
     known = [count(value) for value in given]
-    return None if None in known else math.prod(k for k in known if k)
+    return None if None in known else math.prod(filter(None, known))
 
 
 def _devices(config: Config, batch: int | None) -> int | None:
     """Devices of the run: as printed, else from the batches, else the product of all mesh axes."""
+    printed = count(config.get("devices")) or count(config.get("num_devices"))
+    return printed or _devices_by_batch(config, batch) or _devices_by_axes(config)
+
+
+def _devices_by_batch(config: Config, batch: int | None) -> int | None:
     each = number(config.get("per_device_batch_size"))
-    accumulate = count(config.get("gradient_accumulation_steps")) or 1
-    told = count(config.get("devices")) or count(config.get("num_devices"))
-    by_batch = count(batch / (each * accumulate)) if batch and each and each > 0 else None
+    if not batch or not each or each <= 0:
+        return None
+    return count(batch / (each * _accumulated(config)))
+
+
+def _devices_by_axes(config: Config) -> int | None:
     axes = tuple(
         name[4:-12] for name in config if name.startswith("ici_") and name.endswith("_parallelism")
     )
-    return told or by_batch or (_axis(config, axes) if axes else None)
+    return _axis(config, axes) if axes else None
+
+
+def _accumulated(config: Config) -> int:
+    """Pieces that the batch of a device is worked through in."""
+    return count(config.get("gradient_accumulation_steps")) or 1
 
 
 def described(config: Config) -> tuple[dict[str, Any], list[str]]:
     """Cells that the configuration tells, and remarks."""
     if not any(names[0] in config or names[-1] in config for names in DIRECT.values()):
         return {"n_accel": count(config.get("devices"))}, ["no configuration in the log"]
-    cells: dict[str, Any] = {
-        c: next((n for p in names if (n := count(config.get(p)))), None)
-        for c, names in DIRECT.items()
-    }
+    cells: dict[str, Any] = {c: counted(config, names) for c, names in DIRECT.items()}
     degrees = {name: _axis(config, axes) for name, axes in AXES.items()}
-    devices = _devices(config, cells["global_batch"])
-    others = [degrees[name] for name in ("tp", "pp", "cp")]
-    dp = (
-        count(devices / math.prod(d for d in others if d))
-        if devices and None not in others
-        else None
-    )
+    devices, batch = _devices(config, cells["global_batch"]), cells["global_batch"]
+    dp = _data_parallel(degrees, devices)
     shard = degrees.pop("shard") or dp  # an axis to be found out is as a rule that of sharding
-    accumulate = count(config.get("gradient_accumulation_steps")) or 1
-    experts = count(config.get("num_experts")) or 1
-    billions = number(config.get("billions"))
-    mlp = [
-        count(config.get(p))
-        for p in (("moe_mlp_dim", "base_moe_mlp_dim") if experts > 1 else ())
-        + ("mlp_dim", "base_mlp_dim")
-    ]
-    cells |= degrees | {
-        "model": config.get("model_name")
-        if config.get("model_name") not in ("default", None)
-        else None,
-        "n_params": billions * 1e9 if billions else None,
-        "d_ff": next((m for m in mlp if m), None),
-        "gated_mlp": int("," in config["mlp_activations"]) if "mlp_activations" in config else None,
-        "n_experts": experts if experts > 1 else None,
-        "top_k": count(config.get("num_experts_per_tok")) if experts > 1 else None,
-        "n_accel": devices,
-        "dp": dp,
-        "zero_stage": None if shard is None else 3 if shard > 1 else 0,
-        "shard": shard if shard and dp and 1 < shard < dp else None,
-        "micro_batch": _micro_batch(config, cells["global_batch"], dp, degrees["pp"], accumulate),
+    cells |= degrees | _model(config) | {"n_accel": devices, "dp": dp} | _sharded(shard, dp)
+    cells |= {
+        "micro_batch": _micro_batch(config, batch, dp, degrees["pp"]),
         "precision": _precision(config),
         "attention": _attention(config),
     }
-    cells["recompute"], notes = _recompute(config.get("remat_policy"), config)
-    return cells, notes
+    cells["recompute"], again, notes = _recompute(config.get("remat_policy"), config)
+    return cells | {"set": text_of(again)}, notes
 
 
-def _micro_batch(
-    config: Config, batch: int | None, dp: int | None, pp: int | None, accumulate: int
-) -> int | None:
+def _data_parallel(degrees: Degrees, devices: int | None) -> int | None:
+    """What tensors, pipeline and context leave of the devices, where it is a whole number."""
+    others = [degrees[name] for name in ("tp", "pp", "cp")]
+    if not devices or None in others:
+        return None
+    return count(devices / math.prod(filter(None, others)))
+
+
+def _model(config: Config) -> dict[str, Any]:
+    """Cells of the model that no single parameter holds."""
+    name, billions = config.get("model_name"), number(config.get("billions"))
+    experts = count(config.get("num_experts")) or 1
+    dense = ("mlp_dim", "base_mlp_dim")
+    widths = ("moe_mlp_dim", "base_moe_mlp_dim", *dense) if experts > 1 else dense
+    return {
+        "model": None if name == "default" else name,
+        "n_params": billions * 1e9 if billions else None,
+        "d_ff": counted(config, widths),
+        "gated_mlp": int("," in config["mlp_activations"]) if "mlp_activations" in config else None,
+        "n_experts": experts if experts > 1 else None,
+        "top_k": count(config.get("num_experts_per_tok")) if experts > 1 else None,
+    }
+
+
+def _sharded(shard: int | None, dp: int | None) -> dict[str, Any]:
+    """Cells of sharding over the devices of data parallelism."""
+    if shard is None:
+        return {"zero_stage": None, "shard": None}
+    return {
+        "zero_stage": 3 if shard > 1 else 0,
+        "shard": shard if dp and 1 < shard < dp else None,
+    }
+
+
+def _micro_batch(config: Config, batch: int | None, dp: int | None, pp: int | None) -> int | None:
     pieces = count(config.get("num_pipeline_microbatches")) if pp and pp > 1 else 1
-    return count(batch / (dp * accumulate * pieces)) if batch and dp and pieces else None
+    if not batch or not dp or not pieces:
+        return None
+    return count(batch / (dp * _accumulated(config) * pieces))
 
 
 def _precision(config: Config) -> str | None:
@@ -210,71 +240,73 @@ def _precision(config: Config) -> str | None:
 
 def _attention(config: Config) -> str | None:
     kernel = config.get("attention", "")
-    return (
-        "flash"
-        if "flash" in kernel or kernel == "autoselected"
-        else "none"
-        if kernel == "dot_product"
-        else None
-    )
+    if "flash" in kernel or kernel == "autoselected":
+        return "flash"
+    return "none" if kernel == "dot_product" else None
 
 
-def _recompute(policy: str | None, config: Config | None = None) -> tuple[str | None, list[str]]:
-    """`full` saves nothing inside a layer, `minimal` the results of matrix products but not the
-    core of attention; others that are known (`checkpoints.POLICIES`) go into the note, which rows
-    are read by, and so does what single settings say under `custom`."""
-    words = {"full": "full", "minimal": "selective", "none": "none", "": "none"}
-    if policy is None or policy in words:
-        return (words[policy] if policy is not None else None), []
+POLICY_WORDS = {"full": "full", "minimal": "selective", "none": "none", "": "none"}
+"""`remat_policy` → word for it: `full` saves nothing inside a layer, `minimal` the results of
+matrix products but not the core of attention."""
+
+
+def _recompute(policy: str | None, config: Config | None = None) -> Again:
+    """What a policy recomputes. Those that the stack's facts know are settings by name, and what
+    single parameters say under `custom` are settings too."""
+    if policy is None:
+        return None, {}, []
+    if policy in POLICY_WORDS:
+        return POLICY_WORDS[policy], {}, []
     if policy == "custom" and config:
         return _custom(config)
-    if policy in POLICIES:
-        return "selective", [f"remat_policy {policy}"]
-    return None, [f"remat_policy {policy[:40]}: recompute left blank"]
+    if policy in stack(STACK).asks("recompute_policy"):
+        return "selective", {"recompute_policy": policy}, []
+    return None, {}, [f"remat_policy {policy[:40]}: recompute left blank"]
 
 
-def _custom(config: Config) -> tuple[str | None, list[str]]:
-    """What single settings keep of a layer, beside its input: `device`, in the host's memory
+def _custom(config: Config) -> Again:
+    """What single parameters keep of a layer, beside its input: `device`, in the host's memory
     (`offload`), or by default not (`remat`).
 
     A result is said to be in one place: left blank are parts of q, k and v, or these in both
-    places, and what notes have no words for.
+    places, and results that are not read.
     """
+    where = _where(config)
+    told = all(len(found) == 1 and found <= PLACES for found in where.values())
+    if not told or _places(config, UNNAMED) != {"remat"}:
+        return None, {}, [_unread(config)]
+    kept = [name for name, found in where.items() if found != {"remat"}]
+    hosted = [name for name in kept if where[name] == {"offload"}]
+    inputs = _places(config, [INPUTS]) == {"offload"}
+    again = {"recompute_keeps": kept, "offload_inputs": inputs, "offload_results": bool(hosted)}
+    part = hosted and hosted != kept
+    notes = [f"in host memory {', '.join(hosted)} alone, read as all that is kept"] if part else []
+    return ("selective" if kept else "full"), {n: v for n, v in again.items() if v}, notes
 
-    def places(names: Iterable[str]) -> set[str]:
-        return {config.get(name, "remat").strip("'\"").lower() for name in names}
 
-    fused = truth(config["fused_qkv"]) if "fused_qkv" in config else places(FUSED_QKV) != {"remat"}
-    where = {
-        said: places(FUSED_QKV if names == QKV and fused else names)
-        for said, names in RESULTS.items()
+PLACES = {"remat", "device", "offload"}
+
+
+def _places(config: Config, names: Iterable[str]) -> set[str]:
+    """Where some parameters put what they stand for."""
+    return {config.get(name, "remat").strip("'\"").lower() for name in names}
+
+
+def _where(config: Config) -> dict[str, set[str]]:
+    """Where each of `RESULTS` is kept."""
+    if "fused_qkv" in config:
+        fused = truth(config["fused_qkv"])
+    else:
+        fused = _places(config, FUSED_QKV) != {"remat"}
+    return {
+        name: _places(config, FUSED_QKV if names == QKV and fused else names)
+        for name, names in RESULTS.items()
     }
-    told = all(
-        len(found) == 1 and found <= {"remat", "device", "offload"} for found in where.values()
-    )
-    if places(UNNAMED) != {"remat"} or not told:
-        held = [
-            name
-            for name in (*QKV, *FUSED_QKV, "context", "out_proj", *UNNAMED)
-            if places([name]) != {"remat"}
-        ]
-        return None, [
-            (
-                "remat_policy custom: "
-                f"{', '.join(f'{name} {config[name][:10]}' for name in held)}: "
-                "recompute left blank"
-            )
-        ]
-    kept = [said for said, found in where.items() if found != {"remat"}]
-    results = [said for said in kept if where[said] == {"offload"}]
-    host = results + (["layer inputs"] if places([INPUTS]) == {"offload"} else [])
-    waits = f"{_listed(host)} kept in host memory"
-    if not kept:
-        return "full", [waits] if host else []
-    if results == kept:
-        return "selective", [f"{waits}, the rest recomputed"]
-    return "selective", [f"{_listed(kept)} kept, the rest recomputed", *([waits] if host else [])]
 
 
-def _listed(words: list[str]) -> str:
-    return " and ".join(part for part in (", ".join(words[:-1]), *words[-1:]) if part)
+def _unread(config: Config) -> str:
+    """The remark on parameters that are not read."""
+    names = (*QKV, *FUSED_QKV, "context", "out_proj", *UNNAMED)
+    held = [name for name in names if _places(config, [name]) != {"remat"}]
+    listed = ", ".join(f"{name} {config[name][:10]}" for name in held)
+    return f"remat_policy custom: {listed}: recompute left blank"

@@ -4,9 +4,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
-from calibration.importers.found import Result, count, noted_in_host_memory, number, truth
+from calibration.importers.found import (
+    Result,
+    count,
+    counted,
+    in_host_memory,
+    nonzero,
+    number,
+    of_some_layers,
+    switch,
+    truth,
+)
 from calibration.importers.source import Source
 from calibration.importers.steps import Step, numbered, seconds_of, summary
 
@@ -54,67 +65,119 @@ class _Run:
         self.peak_mib: float | None = None
 
 
+class _Log:
+    """A log while it is read. runs: starts of the program, the last of which lines belong to."""
+
+    def __init__(self, result: Result) -> None:
+        self.result = result
+        self.runs = [_Run()]
+
+    @property
+    def run(self) -> _Run:
+        """The start that is being read."""
+        return self.runs[-1]
+
+    def begin(self) -> None:
+        """Another start of the program, where the last one has steps."""
+        if self.run.steps:
+            self.runs.append(_Run())
+
+
 def parse(source: Source) -> Result:
     """One row for each start of the program and global batch; the iterations before it grew are
     other rows."""
-    result, runs = Result(source.name), [_Run()]
+    log = _Log(Result(source.name))
     for line, text in source.lines:
-        run = runs[-1]
-        if _ARGUMENTS.search(text):
-            runs += [_Run()] if run.steps else []
-        elif found := _ITERATION.search(text):
-            _iteration(result, run, line, found)
-        elif found := _ARGUMENT.match(text):
-            run.arguments[found[1]] = found[2].strip()
-        elif found := _PADDED.search(text):
-            run.told["padded_vocab_size"] = found[1]
-        elif found := _WORLD.search(text):
-            runs += [_Run()] if run.steps else []
-            runs[-1].told |= _degrees(found[1])
-        elif found := _MEMORY.search(text):
-            run.peak_mib = max(number(found[1]) or 0.0, run.peak_mib or 0.0)
-    for run in runs:
+        _take(log, line, text)
+    for run in log.runs:
         for batch, steps in run.steps.items():
-            _row(result, run, batch, steps)
-    return result
+            _row(log.result, run, batch, steps)
+    return log.result
+
+
+def _take(log: _Log, line: int, text: str) -> None:
+    for pattern, take in LINES:
+        if found := pattern.search(text):
+            take(log, line, found)
+            return
+
+
+def _heading(log: _Log, line: int, found: re.Match[str]) -> None:
+    log.begin()
+
+
+def _argument(log: _Log, line: int, found: re.Match[str]) -> None:
+    log.run.arguments[found[1]] = found[2].strip()
+
+
+def _padded(log: _Log, line: int, found: re.Match[str]) -> None:
+    log.run.told["padded_vocab_size"] = found[1]
+
+
+def _world(log: _Log, line: int, found: re.Match[str]) -> None:
+    log.begin()
+    log.run.told |= _degrees(found[1])
+
+
+def _memory(log: _Log, line: int, found: re.Match[str]) -> None:
+    log.run.peak_mib = max(number(found[1]) or 0.0, log.run.peak_mib or 0.0)
 
 
 def _degrees(text: str) -> Arguments:
     """What the first line of a run says of its degrees, in any order, by the names of the arguments
     that hold the same.
 
-    >>> _degrees("world size: 8, tensor-model-parallel size: 4, hierarchical context-parallel sizes: None, data-parallel-size: 2")
-    {'world_size': '8', 'tensor_model_parallel_size': '4', 'data_parallel_size': '2'}
+    >>> _degrees("world size: 8, context-parallel sizes: None, data-parallel-size: 2")
+    {'world_size': '8', 'data_parallel_size': '2'}
     """
     parts = (_DEGREE.fullmatch(part.strip()) for part in re.split(r",| and ", text))
     return {found[1].replace("-", "_") + "_size": found[2] for found in parts if found}
 
 
-def _iteration(result: Result, run: _Run, line: int, found: re.Match[str]) -> None:
+def _iteration(log: _Log, line: int, found: re.Match[str]) -> None:
     """Take one line of iterations."""
-    whole = found[3].split("|")[:-1]  # what no bar follows may be cut short
-    fields = dict(part.split(":", 1) for part in whole if ":" in part)
-    # some forks write `this/mean`
-    values = {name.strip(): value.partition("/")[0].strip() for name, value in fields.items()}
-    times = [
-        (v, 1e-3 if name.endswith("(ms)") else 1.0)
-        for name, v in values.items()
-        if name.startswith("elapsed time per iteration")
-    ]
-    if not times:
-        result.bad_line(
+    values = _fields(found[3])
+    time = _elapsed(values)
+    if time is None:
+        log.result.bad_line(
             line,
             "an iteration without its elapsed time: the line is cut short, or damaged; left out",
         )
         return
-    step, seconds = numbered(result, line, found[1]), seconds_of(result, line, *times[0])
+    step = numbered(log.result, line, found[1])
+    seconds = seconds_of(log.result, line, *time)
     if step is None or seconds is None:
         return
     rate = number(values.get("throughput per GPU (TFLOP/s/GPU)", values.get("TFLOPs")))
-    batch = count(values.get("global batch size", run.arguments.get("global_batch_size")))
-    run.steps.setdefault(batch, []).append(
-        Step(line, step, seconds, {"tflops": rate} if rate else {})
-    )
+    batch = count(values.get("global batch size", log.run.arguments.get("global_batch_size")))
+    log.run.steps.setdefault(batch, []).append(Step(line, step, seconds, nonzero(tflops=rate)))
+
+
+def _fields(text: str) -> dict[str, str]:
+    """`name: value` between bars; what no bar follows may be cut short, and some forks write
+    `this/mean`."""
+    whole = text.split("|")[:-1]
+    fields = dict(part.split(":", 1) for part in whole if ":" in part)
+    return {name.strip(): value.partition("/")[0].strip() for name, value in fields.items()}
+
+
+def _elapsed(values: dict[str, str]) -> tuple[str, float] | None:
+    """The time of an iteration as written, and seconds of its unit."""
+    for name, value in values.items():
+        if name.startswith("elapsed time per iteration"):
+            return value, 1e-3 if name.endswith("(ms)") else 1.0
+    return None
+
+
+LINES: tuple[tuple[re.Pattern[str], Callable[[_Log, int, re.Match[str]], None]], ...] = (
+    (_ARGUMENTS, _heading),
+    (_ITERATION, _iteration),
+    (_ARGUMENT, _argument),
+    (_PADDED, _padded),
+    (_WORLD, _world),
+    (_MEMORY, _memory),
+)
+"""Lines that tell something, and what takes them; a line is the first that fits."""
 
 
 def _row(result: Result, run: _Run, batch: int | None, steps: list[Step]) -> None:
@@ -124,7 +187,8 @@ def _row(result: Result, run: _Run, batch: int | None, steps: list[Step]) -> Non
     if found is None:
         return
     cells, notes = described(a)
-    notes += [] if run.arguments else ["no dump of arguments in the log"]
+    if not run.arguments:
+        notes.append("no dump of arguments in the log")
     cells |= {
         "stack": STACK,
         "global_batch": batch or count(a.get("global_batch_size")),
@@ -138,27 +202,30 @@ def _row(result: Result, run: _Run, batch: int | None, steps: list[Step]) -> Non
 
 def described(a: Arguments) -> tuple[dict[str, Any], list[str]]:
     """Cells that the arguments tell, and remarks."""
-    cells: dict[str, Any] = {}
-    for column, names in DIRECT.items():
-        cells[column] = next((n for name in names if (n := count(a.get(name)))), None)
-    heads, experts = cells["n_heads"], cells["n_experts"] or 0
-    groups = count(a.get("num_query_groups")) if truth(a.get("group_query_attention")) else heads
-    feed = (count(a.get("moe_ffn_hidden_size")) if experts else None) or count(
-        a.get("ffn_hidden_size")
-    )
-    width = cells["d_model"]
-    cells |= {
-        "d_ff": feed or (4 * width if width else None),
-        "gated_mlp": int(truth(a.get("swiglu")) or False) if "swiglu" in a else None,
-        "n_kv_heads": groups,
-        "top_k": count(a.get("moe_router_topk")) if experts else None,
-        "sp": int(truth(a.get("sequence_parallel")) or False) if "sequence_parallel" in a else None,
+    cells: dict[str, Any] = {column: counted(a, names) for column, names in DIRECT.items()}
+    cells |= _shape(a, cells) | {
+        "sp": switch(a.get("sequence_parallel")),
         "precision": _precision(a),
         "attention": _attention(a),
         "zero_stage": _zero(a),
     }
     cells["recompute"], notes = _recompute(a, cells["n_layers"], cells["pp"] or 1)
-    return cells, notes + _offloaded(a, cells["n_layers"])
+    cells["set"], waits = in_host_memory(_layers_offloaded(a), cells["n_layers"])
+    return cells, notes + waits
+
+
+def _shape(a: Arguments, cells: dict[str, Any]) -> dict[str, Any]:
+    """Cells of the shape that no single argument holds."""
+    width, experts, groups = cells["d_model"], cells["n_experts"], cells["n_heads"]
+    feed = count(a.get("ffn_hidden_size")) or (4 * width if width else None)
+    if truth(a.get("group_query_attention")):
+        groups = count(a.get("num_query_groups"))
+    return {
+        "d_ff": (count(a.get("moe_ffn_hidden_size")) if experts else None) or feed,
+        "gated_mlp": switch(a.get("swiglu")),
+        "n_kv_heads": groups,
+        "top_k": count(a.get("moe_router_topk")) if experts else None,
+    }
 
 
 def _on(a: Arguments, name: str) -> bool:
@@ -166,17 +233,22 @@ def _on(a: Arguments, name: str) -> bool:
     return a.get(name, "None") not in ("None", "False", "0", "", "null")
 
 
+FP8_RECIPES = {"mxfp8": "mxfp8", "blockwise": "fp8-blockwise128"}
+
+
 def _precision(a: Arguments) -> str | None:
-    if _on(a, "fp4") or _on(a, "fp4_format"):
+    if _any_on(a, "fp4", "fp4_format"):
         return "nvfp4"
-    if _on(a, "fp8") or _on(a, "fp8_format"):
-        return {"mxfp8": "mxfp8", "blockwise": "fp8-blockwise128"}.get(
-            a.get("fp8_recipe", ""), "fp8"
-        )
-    for name in ("bf16", "fp16"):
-        if _on(a, name):
-            return name
-    return "fp32" if "bf16" in a or "fp16" in a else None
+    if _any_on(a, "fp8", "fp8_format"):
+        return FP8_RECIPES.get(a.get("fp8_recipe", ""), "fp8")
+    half = next((name for name in ("bf16", "fp16") if _on(a, name)), None)
+    if half is None and ("bf16" in a or "fp16" in a):
+        return "fp32"
+    return half
+
+
+def _any_on(a: Arguments, *names: str) -> bool:
+    return any(_on(a, name) for name in names)
 
 
 def _attention(a: Arguments) -> str | None:
@@ -186,13 +258,13 @@ def _attention(a: Arguments) -> str | None:
     if backend in ("unfused", "local"):
         return "none"
     # the default of Transformer Engine picks a fused kernel wherever there is one
-    return (
-        "flash"
-        if a.get("transformer_impl") == "transformer_engine"
-        else "none"
-        if a.get("use_flash_attn") == "False"
-        else None
-    )
+    if a.get("transformer_impl") == "transformer_engine":
+        return "flash"
+    return "none" if a.get("use_flash_attn") == "False" else None
+
+
+SHARDED = {"optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+"""`data_parallel_sharding_strategy` → stage of ZeRO."""
 
 
 def _zero(a: Arguments) -> int | None:
@@ -200,41 +272,46 @@ def _zero(a: Arguments) -> int | None:
         return count(a["zero_stage"])
     if _on(a, "use_torch_fsdp2"):
         return 3
-    if _on(a, "use_megatron_fsdp") or _on(a, "use_custom_fsdp"):
-        strategy = a.get("data_parallel_sharding_strategy", "")
-        return {"optim": 1, "optim_grads": 2, "optim_grads_params": 3}.get(strategy)
+    if _any_on(a, "use_megatron_fsdp", "use_custom_fsdp"):
+        return SHARDED.get(a.get("data_parallel_sharding_strategy", ""))
     return int(_on(a, "use_distributed_optimizer")) if "use_distributed_optimizer" in a else None
 
 
 def _recompute(a: Arguments, layers: int | None, pp: int) -> tuple[str | None, list[str]]:
     """Recomputation; of some layers only there is no word for it in the format."""
     kind = a.get("recompute_granularity", a.get("activations_checkpoint_granularity"))
-    old = a.get("checkpoint_activations", a.get("activations_checkpoint_method"))
     if kind is None:
-        return (None, []) if old is None else ("none" if old in ("False", "None") else "full", [])
+        return _recompute_of_old(a), []
     if kind == "None":
         return "none", []
-    some = count(a.get("recompute_num_layers", a.get("activations_checkpoint_num_layers")))
-    if (
-        kind == "full"
-        and a.get("recompute_method") == "block"
-        and some
-        and layers
-        and some * pp < layers
-    ):
-        return None, [f"recomputes {some} layers of each stage in full: left blank"]
-    return (
-        (kind, [])
-        if kind in ("selective", "full")
-        else (None, [f"recompute_granularity {kind[:40]}: left blank"])
-    )
+    some = _layers_of_stages(a) if kind == "full" else None
+    if some and layers and some * pp < layers:
+        return None, [of_some_layers(some)]
+    if kind in ("selective", "full"):
+        return kind, []
+    return None, [f"recompute_granularity {kind[:40]}: left blank"]
 
 
-def _offloaded(a: Arguments, layers: int | None) -> list[str]:
+def _recompute_of_old(a: Arguments) -> str | None:
+    """Recomputation by the arguments of releases without `recompute_granularity`."""
+    old = a.get("checkpoint_activations", a.get("activations_checkpoint_method"))
+    if old is None:
+        return None
+    return "none" if old in ("False", "None") else "full"
+
+
+def _layers_of_stages(a: Arguments) -> int | None:
+    """How many layers of each stage are recomputed, where it is not all."""
+    if a.get("recompute_method") != "block":
+        return None
+    return count(a.get("recompute_num_layers", a.get("activations_checkpoint_num_layers")))
+
+
+def _layers_offloaded(a: Arguments) -> int | None:
     """Layers whose activations are offloaded: their number alone switches it on, unless the dump
     says that all or activations are off."""
     off = any(
         truth(a.get(name)) is False and name in a
         for name in ("cpu_offloading", "cpu_offloading_activations")
     )
-    return [] if off else noted_in_host_memory(count(a.get("cpu_offloading_num_layers")), layers)
+    return None if off else count(a.get("cpu_offloading_num_layers"))

@@ -4,11 +4,11 @@ samples between blocks."""
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import Any
 
-from calibration.collect.machine import accelerator_name
-from calibration.importers.found import Result, count, number
+from calibration.importers.found import Result, accelerator_of, count, counted, number
 from calibration.importers.source import Source
 from calibration.importers.steps import Step, numbered, seconds_of, summary
 
@@ -66,13 +66,8 @@ def parse(source: Source) -> Result:
 
 def _entry(result: Result, log: _Log, line: int, text: str) -> None:
     """Take one line."""
-    try:
-        entry = json.JSONDecoder().raw_decode(text.strip())[0]
-    except (ValueError, RecursionError) as error:
-        result.bad_line(line, f"no whole JSON object after :::MLLOG ({str(error)[:60]}); left out")
-        return
-    if not isinstance(entry, dict) or not isinstance(entry.get("key"), str):
-        result.bad_line(line, "an entry without a key; left out")
+    entry = _object(result, line, text)
+    if entry is None:
         return
     key, value, metadata = entry["key"], entry.get("value"), entry.get("metadata")
     metadata = metadata if isinstance(metadata, dict) else {}
@@ -84,6 +79,19 @@ def _entry(result: Result, log: _Log, line: int, text: str) -> None:
         log.values[key] = value
 
 
+def _object(result: Result, line: int, text: str) -> dict[str, Any] | None:
+    """The entry of a line; one that cannot be is named and None."""
+    try:
+        entry = json.JSONDecoder().raw_decode(text.strip())[0]
+    except (ValueError, RecursionError) as error:
+        result.bad_line(line, f"no whole JSON object after :::MLLOG ({str(error)[:60]}); left out")
+        return None
+    if not isinstance(entry, dict) or not isinstance(entry.get("key"), str):
+        result.bad_line(line, "an entry without a key; left out")
+        return None
+    return entry
+
+
 def _statistics(
     result: Result, log: _Log, line: int, value: dict[str, Any], metadata: dict[str, Any]
 ) -> None:
@@ -93,34 +101,29 @@ def _statistics(
         return
     if "train_step_time" in value:
         seconds = seconds_of(result, line, value["train_step_time"])
-        log.times += [Step(line, step, seconds)] if seconds is not None else []
+        if seconds is not None:
+            log.times.append(Step(line, step, seconds))
     elif "throughput" in value:
-        rate = number(value["throughput"])
-        if rate is None or rate <= 0.0:
-            result.bad_line(
-                line,
-                (
-                    "throughput: expected a positive number, got "
-                    f"{str(value['throughput'])[:30]!r}; "
-                    "left out"
-                ),
-            )
-        else:
+        rate = _rate(result, line, value["throughput"])
+        if rate is not None:
             log.rates.append((line, step, rate))
+
+
+def _rate(result: Result, line: int, given: object) -> float | None:
+    """A throughput; one that cannot be is named and None."""
+    rate = number(given)
+    if rate is not None and rate > 0.0:
+        return rate
+    shown = str(given)[:30]
+    result.bad_line(line, f"throughput: expected a positive number, got {shown!r}; left out")
+    return None
 
 
 def _block(
     result: Result, log: _Log, line: int, key: str, clock_ms: float | None, metadata: dict[str, Any]
 ) -> None:
     """Remember where a block began, and what it took when it ends."""
-    samples = next(
-        (
-            n
-            for name in ("samples_count", "epoch_num", "step")
-            if (n := number(metadata.get(name))) is not None
-        ),
-        None,
-    )
+    samples = _samples(metadata)
     if clock_ms is None:
         result.bad_line(line, f"{key} without a time; left out")
     elif key.endswith("start"):
@@ -128,6 +131,12 @@ def _block(
     elif samples is not None and log.began is not None:
         log.blocks.append((line, 1e-3 * (clock_ms - log.began[0]), log.began[1], samples))
         log.began = None
+
+
+def _samples(metadata: dict[str, Any]) -> float | None:
+    """Samples that a block is at, where it says so."""
+    counts = (number(metadata.get(name)) for name in ("samples_count", "epoch_num", "step"))
+    return next((n for n in counts if n is not None), None)
 
 
 def _done(log: _Log) -> list[tuple[int, float, float]]:
@@ -149,27 +158,32 @@ def _steps(result: Result, log: _Log, batch: int | None) -> tuple[list[Step], st
         if log.rates or log.blocks:
             result.trouble(
                 "whole file",
-                (
-                    "throughput without global_batch_size makes no step time: give --set "
-                    "global_batch=…"
-                ),
+                "throughput without global_batch_size makes no step time: give --set "
+                "global_batch=…",
             )
         return [], ""
     if log.rates:
-        found = [(line, step, batch / rate) for line, step, rate in log.rates]
-        kept = [
-            Step(line, step, s)
-            for line, step, t in found
-            if (s := seconds_of(result, line, t)) is not None
-        ]
-        return kept, "global batch over reported throughput"
-    blocks = [(line, t * batch / done if done > 0.0 else -1.0) for line, t, done in _done(log)]
-    kept = [
-        Step(line, line, s)
-        for line, t in blocks
-        if (s := seconds_of(result, line, t, what="time and samples of a block")) is not None
-    ]
-    return kept, "clock of blocks over their steps"
+        return _steps_by_rate(result, log, batch), "global batch over reported throughput"
+    return _steps_by_clock(result, log, batch), "clock of blocks over their steps"
+
+
+def _steps_by_rate(result: Result, log: _Log, batch: int) -> list[Step]:
+    steps = []
+    for line, step, rate in log.rates:
+        seconds = seconds_of(result, line, batch / rate)
+        if seconds is not None:
+            steps.append(Step(line, step, seconds))
+    return steps
+
+
+def _steps_by_clock(result: Result, log: _Log, batch: int) -> list[Step]:
+    steps = []
+    for line, took, done in _done(log):
+        each = took * batch / done if done > 0.0 else -1.0
+        seconds = seconds_of(result, line, each, what="time and samples of a block")
+        if seconds is not None:
+            steps.append(Step(line, line, seconds))
+    return steps
 
 
 def _row(result: Result, log: _Log) -> None:
@@ -186,28 +200,28 @@ def _row(result: Result, log: _Log) -> None:
 
 def described(values: dict[str, Any]) -> dict[str, Any]:
     """Cells that the events tell."""
-    cells: dict[str, Any] = {
-        c: next((n for k in keys if (n := count(values.get(k)))), None)
-        for c, keys in DIRECT.items()
-    }
+    cells: dict[str, Any] = {c: counted(values, keys) for c, keys in DIRECT.items()}
     model, seq_len, flag = BENCHMARKS.get(
         str(values.get("submission_benchmark")), (None, None, None)
     )
-    inner = (cells["tp"] or 1) * (cells["pp"] or 1) * (cells["cp"] or 1)
-    accumulate = count(values.get("gradient_accumulation_steps"))
-    told = cells["tp"] or cells["pp"] or cells["cp"]
-    dp = count(cells["n_accel"] / inner) if cells["n_accel"] and told else None
-    micro = cells["micro_batch"]
-    if micro is None and dp and accumulate and cells["global_batch"]:
-        micro = count(cells["global_batch"] / (dp * accumulate))
-    name, known = accelerator_name(
-        re.sub(r"^\d+ ?x ?", "", str(values.get("submission_platform", ""))[:80]), "gpu"
-    )
+    platform = str(values.get("submission_platform", ""))[:80]
+    dp = _data_parallel(cells)
     return cells | {
         "model": model,
-        "accelerator": name if known else None,
+        "accelerator": accelerator_of([re.sub(r"^\d+ ?x ?", "", platform)]),
         "seq_len": cells["seq_len"] or seq_len,
         "flag": flag,
         "dp": dp,
-        "micro_batch": micro,
+        "micro_batch": cells["micro_batch"] or _micro_batch(values, cells["global_batch"], dp),
     }
+
+
+def _data_parallel(cells: dict[str, Any]) -> int | None:
+    """What the other degrees leave of the devices, where any of these is told."""
+    others = [cells[name] for name in ("tp", "pp", "cp") if cells[name]]
+    return count(cells["n_accel"] / math.prod(others)) if cells["n_accel"] and others else None
+
+
+def _micro_batch(values: dict[str, Any], batch: int | None, dp: int | None) -> int | None:
+    accumulate = count(values.get("gradient_accumulation_steps"))
+    return count(batch / (dp * accumulate)) if batch and dp and accumulate else None

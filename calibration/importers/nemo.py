@@ -3,11 +3,24 @@ s`, and the configuration as YAML."""
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Iterator, Mapping
+from itertools import dropwhile, takewhile
 from typing import Any
 
 from calibration.importers import settings
-from calibration.importers.found import Result, count, noted_in_host_memory, number, truth
+from calibration.importers.found import (
+    Result,
+    count,
+    counted,
+    in_host_memory,
+    nonzero,
+    number,
+    of_some_layers,
+    switch,
+    truth,
+)
 from calibration.importers.source import Line, Source
 from calibration.importers.steps import Step, numbered, seconds_of, summary
 from dmodel.types import GIB
@@ -47,48 +60,59 @@ DIRECT = {
 """Column → settings that hold it, below `model` or beside it."""
 
 
+class _Log:
+    """A log while it is read: settings, steps by global batch, peaks of memory."""
+
+    def __init__(self, result: Result) -> None:
+        self.result = result
+        self.config: settings.Settings = {}
+        self.groups: dict[int | None, list[Step]] = {}
+        self.memory: list[float] = []
+
+
 def parse(source: Source) -> Result:
     """One row for each global batch of a log."""
-    result, lines = Result(source.name), source.lines
-    config: settings.Settings = {}
-    groups: dict[int | None, list[Step]] = {}
-    memory: list[float] = []
+    log, lines = _Log(Result(source.name)), source.lines
     for i, (line, text) in enumerate(lines):
-        if i + 1 == len(lines) and not source.text.endswith(("\n", "\r")) and _LAST.search(text):
-            result.bad_line(line, "the file ends within a step time, or right behind it; left out")
+        if i + 1 == len(lines) and _cut(source, text):
+            log.result.bad_line(
+                line, "the file ends within a step time, or right behind it; left out"
+            )
         elif _CONFIGURATION.search(text):
-            config |= settings.yaml(_below(lines, i + 1))
+            log.config |= settings.yaml(_below(lines, i + 1))
         elif found := _VOCAB.search(text):
-            config["padded_vocab_size"] = found[1]
-        elif found := _ITERATION.search(text):
-            values = dict(_pair(part, ":") for part in found[2].split("|"))
-            _take(result, groups, memory, line, found[1], values)
-        elif found := _BAR.search(text):
-            values = dict(_pair(part, "=") for part in found[1].rstrip("] ").split(","))
-            if "global_step" in values:
-                _take(
-                    result,
-                    groups,
-                    memory,
-                    line,
-                    values["global_step"],
-                    _with_pace(values, found[1]),
-                )
-    for batch, steps in groups.items():
-        _row(result, config, batch, steps, memory)
-    return result
+            log.config["padded_vocab_size"] = found[1]
+        elif values := _values(text):
+            _take(log, line, values)
+    for batch, steps in log.groups.items():
+        _row(log, batch, steps)
+    return log.result
+
+
+def _cut(source: Source, last: str) -> bool:
+    """Whether a file ends within a step time, or right behind it."""
+    return not source.text.endswith(("\n", "\r")) and _LAST.search(last) is not None
+
+
+def _values(text: str) -> dict[str, str]:
+    """What the line of an iteration shows, its number as `global_step`; nothing of others."""
+    if found := _ITERATION.search(text):
+        return {"global_step": found[1]} | dict(_pair(part, ":") for part in found[2].split("|"))
+    if found := _BAR.search(text):
+        values = dict(_pair(part, "=") for part in found[1].rstrip("] ").split(","))
+        return _with_pace(values, found[1]) if "global_step" in values else {}
+    return {}
 
 
 def _below(lines: list[Line], first: int) -> list[Line]:
-    """Lines of the dump: up to the next line of the logger."""
-    found: list[Line] = []
-    for line in lines[first : first + _SOME]:
-        if line.text.startswith("["):
-            if found:
-                break
-            continue  # the logger's own line above the dump
-        found.append(line)
-    return found
+    """Lines of the dump: up to the next line of the logger, without its own one above it."""
+    below = lines[first : first + _SOME]
+    dump = dropwhile(_of_logger, below)
+    return list(takewhile(lambda line: not _of_logger(line), dump))
+
+
+def _of_logger(line: Line) -> bool:
+    return line.text.startswith("[")
 
 
 def _pair(part: str, mark: str) -> tuple[str, str]:
@@ -106,54 +130,38 @@ def _with_pace(values: dict[str, str], text: str) -> dict[str, str]:
     return values | {"pace": repr(shown)}
 
 
-def _take(
-    result: Result,
-    groups: dict[int | None, list[Step]],
-    memory: list[float],
-    line: int,
-    which: str,
-    values: dict[str, str],
-) -> None:
+def _take(log: _Log, line: int, values: dict[str, str]) -> None:
     """One iteration."""
     given = values.get("train_step_timing in s", values.get("pace"))
     if given is None:
         why = "the line is cut short, or the timing callback is off"
-        result.bad_line(line, f"an iteration without `train_step_timing in s`: {why}; left out")
+        log.result.bad_line(line, f"an iteration without `train_step_timing in s`: {why}; left out")
         return
-    step, seconds = (
-        numbered(result, line, values.get("global_step", which)),
-        seconds_of(result, line, given),
-    )
+    step = numbered(log.result, line, values["global_step"])
+    seconds = seconds_of(log.result, line, given)
     if step is None or seconds is None:
         return
-    found = {
-        "tflops": number(values.get("TFLOPS_per_GPU")),
-        "tokens": number(values.get("tokens_per_sec_per_gpu")),
-    }
-    metrics = {name: value for name, value in found.items() if value}
-    if "pace" in values and "train_step_timing in s" not in values:
-        metrics["pace"] = 1.0
-    memory += [
-        m
-        for name in ("max_memory_allocated", "peak_memory_usage")
-        if (m := number(values.get(name)))
-    ]
-    groups.setdefault(count(values.get("global_batch_size")), []).append(
-        Step(line, step, seconds, metrics)
+    peaks = (number(values.get(name)) for name in ("max_memory_allocated", "peak_memory_usage"))
+    log.memory += filter(None, peaks)
+    log.groups.setdefault(count(values.get("global_batch_size")), []).append(
+        Step(line, step, seconds, _metrics(values))
     )
 
 
-def _row(
-    result: Result,
-    config: settings.Settings,
-    batch: int | None,
-    steps: list[Step],
-    memory: list[float],
-) -> None:
-    found = summary(result, steps)
+def _metrics(values: dict[str, str]) -> dict[str, float]:
+    smoothed = "pace" in values and "train_step_timing in s" not in values
+    return nonzero(
+        tflops=number(values.get("TFLOPS_per_GPU")),
+        tokens=number(values.get("tokens_per_sec_per_gpu")),
+        pace=float(smoothed),
+    )
+
+
+def _row(log: _Log, batch: int | None, steps: list[Step]) -> None:
+    found = summary(log.result, steps)
     if found is None:
         return
-    cells, notes = described(config)
+    cells, notes = described(log.config)
     if any("pace" in s.metrics for s in found.steps):
         notes.append("times are the progress bar's smoothed pace")
     cells |= {
@@ -162,100 +170,134 @@ def _row(
         "step_time_s": found.seconds,
         "tflops_reported": found.median("tflops"),
         "tokens_per_s_per_accel": found.median("tokens"),
-        "peak_memory_gib": max(memory) / GIB if memory else None,
+        "peak_memory_gib": max(log.memory) / GIB if log.memory else None,
         "note": "; ".join([found.note, *notes]),
     }
-    result.add(found.line, cells)
+    log.result.add(found.line, cells)
 
 
 def described(config: settings.Settings) -> tuple[dict[str, Any], list[str]]:
     """Cells that the configuration tells, and remarks."""
     if not config:
         return {}, ["no configuration in the log"]
-
-    def get(name: str) -> str | None:
-        return next(
-            (
-                config[k]
-                for k in (f"model.{name}", f"model.config.{name}", name, f"trainer.{name}")
-                if k in config
-            ),
-            None,
-        )
-
-    cells: dict[str, Any] = {
-        c: next((n for s in names if (n := count(get(s)))), None) for c, names in DIRECT.items()
-    }
-    nodes, each = count(config.get("trainer.num_nodes")), count(config.get("trainer.devices"))
-    devices = nodes * each if nodes and each else None
-    inner = (cells["tp"] or 1) * (cells["pp"] or 1) * (cells["cp"] or 1)
-    experts = cells["n_experts"] and cells["n_experts"] > 1
-    activation = get("activation")
+    told = _Told(config)
+    cells: dict[str, Any] = {c: counted(told, names) for c, names in DIRECT.items()}
+    cells |= _devices(told, cells) | _experts(cells)
     cells |= {
+        "gated_mlp": _gated(told.get("activation")),
+        "sp": switch(told.get("sequence_parallel")),
+        "precision": _precision(told),
+        "attention": _attention(told),
+        "zero_stage": _zero(told.get("fsdp"), told.get("optim.name")),
+    }
+    cells["recompute"], notes = _recompute(told)
+    cells["set"], waits = _offloaded(told, cells["n_layers"])
+    return cells, notes + waits
+
+
+class _Told(Mapping[str, str]):
+    """Settings by their name alone, which stand below `model`, beside it, or below `trainer`."""
+
+    PLACES = ("model.", "model.config.", "", "trainer.")
+
+    def __init__(self, config: settings.Settings) -> None:
+        self.config = config
+
+    def __getitem__(self, name: str) -> str:
+        for place in self.PLACES:
+            if place + name in self.config:
+                return self.config[place + name]
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.config)
+
+    def __len__(self) -> int:
+        return len(self.config)
+
+
+def _devices(told: _Told, cells: dict[str, Any]) -> dict[str, Any]:
+    """Cells of the devices; data parallelism is what the other degrees leave of them."""
+    nodes = count(told.config.get("trainer.num_nodes"))
+    each = count(told.config.get("trainer.devices"))
+    devices = nodes * each if nodes and each else None
+    inner = math.prod(cells[name] or 1 for name in ("tp", "pp", "cp"))
+    return {
         "n_accel": devices,
         "accel_per_node": each,
         "dp": count(devices / inner) if devices else None,
-        "n_experts": cells["n_experts"] if experts else None,
-        "top_k": cells["top_k"] if experts else None,
-        "gated_mlp": int("glu" in activation) if activation else None,
-        "sp": None
-        if get("sequence_parallel") is None
-        else int(truth(get("sequence_parallel")) or False),
-        "precision": _precision(get("fp8"), config.get("trainer.precision", get("precision"))),
-        "attention": "flash"
-        if truth(get("use_flash_attention")) or truth(get("transformer_engine"))
-        else None,
-        "zero_stage": _zero(get("fsdp"), get("optim.name")),
     }
-    cells["recompute"], notes = _recompute(get)
-    return cells, notes + _offloaded(get, cells["n_layers"])
 
 
-def _precision(fp8: str | None, given: str | None) -> str | None:
-    if truth(fp8):
+def _experts(cells: dict[str, Any]) -> dict[str, Any]:
+    """Cells of experts, blank where there is one."""
+    names = ("n_experts", "top_k")
+    several = cells["n_experts"] and cells["n_experts"] > 1
+    return {name: cells[name] if several else None for name in names}
+
+
+def _gated(activation: str | None) -> int | None:
+    return int("glu" in activation) if activation else None
+
+
+def _attention(told: _Told) -> str | None:
+    names = ("use_flash_attention", "transformer_engine")
+    return "flash" if any(truth(told.get(name)) for name in names) else None
+
+
+PRECISIONS = {
+    "bf16": "bf16",
+    "bf16-mixed": "bf16",
+    "16": "fp16",
+    "16-mixed": "fp16",
+    "32": "fp32",
+    "32-true": "fp32",
+}
+
+
+def _precision(told: _Told) -> str | None:
+    if truth(told.get("fp8")):
         return "fp8"
-    words = {
-        "bf16": "bf16",
-        "bf16-mixed": "bf16",
-        "16": "fp16",
-        "16-mixed": "fp16",
-        "32": "fp32",
-        "32-true": "fp32",
-    }
-    return words.get(str(given).lower())
+    given = told.config.get("trainer.precision", told.get("precision"))
+    return PRECISIONS.get(str(given).lower())
 
 
 def _zero(fsdp: str | None, optimizer: str | None) -> int | None:
-    return (
-        3
-        if truth(fsdp)
-        else None
-        if optimizer is None
-        else int(optimizer.startswith(("distributed_", "mcore_distributed")))
-    )
+    if truth(fsdp):
+        return 3
+    if optimizer is None:
+        return None
+    return int(optimizer.startswith(("distributed_", "mcore_distributed")))
 
 
-def _recompute(get: Any) -> tuple[str | None, list[str]]:
-    kind = get("activations_checkpoint_granularity") or get("recompute_granularity")
-    method, some = (
-        get("activations_checkpoint_method"),
-        count(get("activations_checkpoint_num_layers")),
-    )
+def _recompute(told: _Told) -> tuple[str | None, list[str]]:
+    kind = told.get("activations_checkpoint_granularity") or told.get("recompute_granularity")
     if kind in ("null", "None"):
         return "none", []
-    if kind == "full" and method == "block" and some:
-        return None, [f"recomputes {some} layers of each stage in full: left blank"]
+    some = _layers_of_stages(told) if kind == "full" else None
+    if some:
+        return None, [of_some_layers(some)]
     return (kind if kind in ("full", "selective") else None), []
 
 
-def _offloaded(get: Any, layers: int | None) -> list[str]:
-    """Layers whose activations are offloaded, where that is switched on; all but the last by
-    default, which dumps give as a formula."""
-    if (
-        not truth(get("cpu_offloading"))
-        or truth(get("cpu_offloading_activations") or "True") is False
-    ):
-        return []
-    told = get("cpu_offloading_num_layers") or ""
-    by_default = layers - 1 if layers and _ALL_BUT_ONE.fullmatch(told) else None
-    return noted_in_host_memory(count(told) or by_default, layers)
+def _layers_of_stages(told: _Told) -> int | None:
+    """How many layers of each stage are recomputed, where it is not all."""
+    if told.get("activations_checkpoint_method") != "block":
+        return None
+    return count(told.get("activations_checkpoint_num_layers"))
+
+
+def _offloaded(told: _Told, layers: int | None) -> tuple[str, list[str]]:
+    """Setting and note of layers whose activations are offloaded, where that is switched on."""
+    excluded = truth(told.get("cpu_offloading_activations") or "True") is False
+    if excluded or not truth(told.get("cpu_offloading")):
+        return "", []
+    return in_host_memory(_layers_offloaded(told, layers), layers)
+
+
+def _layers_offloaded(told: _Told, layers: int | None) -> int | None:
+    """As told; all but the last by default, which dumps give as a formula."""
+    given = told.get("cpu_offloading_num_layers", "")
+    if layers and _ALL_BUT_ONE.fullmatch(given):
+        return layers - 1
+    return count(given)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+SIZES = {FIXED64: 8, FIXED32: 4}
 _MOST = 1 << 64
 
 
@@ -64,32 +65,36 @@ def fields(data: bytes, start: int, end: int) -> Iterator[Field]:
     """
     at = start
     while at < end:
-        begin = at
-        tag, at = varint(data, at, end)
-        number, kind = tag >> 3, tag & 7
-        if number == 0:
-            raise Damaged(begin, "a field of number 0", end)
-        if kind == VARINT:
-            value, at = varint(data, at, end)
-            yield Field(number, kind, value, begin, at)
-            continue
-        if kind == BYTES:
-            size, at = varint(data, at, end)
-        elif kind in (FIXED64, FIXED32):
-            size = 8 if kind == FIXED64 else 4
-        else:
-            raise Damaged(begin, f"a field of kind {kind}, which profiles do not have", end)
-        if size > end - at:
-            rest = Field(number, kind, 0, at, end) if kind == BYTES else None
-            raise Damaged(
-                begin,
-                f"a field of {size} bytes where {end - at} are left: cut short, or damaged",
-                end,
-                rest,
-            )
-        value = int.from_bytes(data[at : at + size], "little") if kind != BYTES else 0
-        yield Field(number, kind, value, at, at + size)
-        at += size
+        field = _field(data, at, end)
+        yield field
+        at = field.end
+
+
+def _field(data: bytes, begin: int, end: int) -> Field:
+    """The field that begins at an offset."""
+    tag, at = varint(data, begin, end)
+    number, kind = tag >> 3, tag & 7
+    if number == 0:
+        raise Damaged(begin, "a field of number 0", end)
+    if kind == VARINT:
+        value, at = varint(data, at, end)
+        return Field(number, kind, value, begin, at)
+    if kind == BYTES:
+        size, at = varint(data, at, end)
+    elif kind in SIZES:
+        size = SIZES[kind]
+    else:
+        raise Damaged(begin, f"a field of kind {kind}, which profiles do not have", end)
+    if size > end - at:
+        rest = Field(number, kind, 0, at, end) if kind == BYTES else None
+        raise Damaged(
+            begin,
+            f"a field of {size} bytes where {end - at} are left: cut short, or damaged",
+            end,
+            rest,
+        )
+    value = int.from_bytes(data[at : at + size], "little") if kind != BYTES else 0
+    return Field(number, kind, value, at, at + size)
 
 
 def signed(value: int) -> int:

@@ -33,14 +33,13 @@ def yaml(lines: Iterable[Line]) -> Settings:
         match = _YAML.match(text)
         if not match:
             continue
-        indent, key, value = len(match[1]), match[2], match[3]
+        indent, key, value = len(match[1]), match[2], match[3] or ""
         while path and path[-1][0] >= indent:
             path.pop()
-        if value is None or not value.strip():
-            if len(path) < DEEPEST:
-                path.append((indent, key))
-        else:
+        if value.strip():
             found[".".join([*(name for _, name in path), key])] = bare(value)
+        elif len(path) < DEEPEST:
+            path.append((indent, key))
     return found
 
 

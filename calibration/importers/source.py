@@ -7,7 +7,7 @@ import re
 import zlib
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dmodel.types import InputError
 
@@ -73,21 +73,10 @@ class Source:
         """All members of a gzip file, or as much of it as is whole."""
         out, at = bytearray(), 0
         while packed[at : at + 2] == MAGIC:
-            member, begin = zlib.decompressobj(wbits=31), at
-            while not member.eof and at < len(packed) and len(out) <= LARGEST:
-                try:
-                    out += member.decompress(packed[at : at + PIECE])
-                except zlib.error as error:
-                    self.damage = (
-                        f"byte {at}",
-                        (
-                            f"the gzip stream is damaged here ({str(error)[:80]}); {len(out)} "
-                            "bytes "
-                            "could be unpacked"
-                        ),
-                    )
-                    return bytes(out)
-                at += PIECE
+            begin, member = at, zlib.decompressobj(wbits=31)
+            at = self._member(member, packed, at, out)
+            if self.damage:
+                return bytes(out)
             if len(out) > LARGEST:
                 raise InputError(
                     f"{self.name}: unpacks to more than {LARGEST >> 30} GiB; cut out the part "
@@ -104,6 +93,22 @@ class Source:
         if packed[at:].strip(b"\0"):
             self.damage = (f"byte {at}", "something that is no gzip stream follows here; not read")
         return bytes(out)
+
+    def _member(self, member: Any, packed: bytes, at: int, out: bytearray) -> int:
+        """Unpack one member of a gzip file from an offset, and give the offset behind; a damage is
+        noted."""
+        while not member.eof and at < len(packed) and len(out) <= LARGEST:
+            try:
+                out += member.decompress(packed[at : at + PIECE])
+            except zlib.error as error:
+                self.damage = (
+                    f"byte {at}",
+                    f"the gzip stream is damaged here ({str(error)[:80]}); {len(out)} bytes "
+                    "could be unpacked",
+                )
+                return at
+            at += PIECE
+        return at
 
     @property
     def is_text(self) -> bool:

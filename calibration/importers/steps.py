@@ -53,17 +53,21 @@ def pooled(steps: Iterable[Step]) -> list[Step]:
     by_number: dict[int, list[Step]] = {}
     for step in steps:
         by_number.setdefault(step.number, []).append(step)
-    out = []
-    for n, same in sorted(by_number.items()):
-        names = {name for s in same for name in s.metrics}
-        metrics = {
-            name: statistics.median(s.metrics[name] for s in same if name in s.metrics)
-            for name in names
-        }
-        out.append(
-            Step(min(s.line for s in same), n, statistics.median(s.seconds for s in same), metrics)
-        )
-    return out
+    return [_one(n, same) for n, same in sorted(by_number.items())]
+
+
+def _one(n: int, same: list[Step]) -> Step:
+    """One step for several of a number."""
+    metrics: dict[str, list[float]] = {}
+    for step in same:
+        for name, value in step.metrics.items():
+            metrics.setdefault(name, []).append(value)
+    return Step(
+        min(s.line for s in same),
+        n,
+        statistics.median(s.seconds for s in same),
+        {name: statistics.median(values) for name, values in metrics.items()},
+    )
 
 
 def warm_up(seconds: Sequence[float]) -> int:
@@ -93,29 +97,36 @@ def summary(result: Result, steps: Iterable[Step], each: str = "step") -> Summar
         return None
     dropped = warm_up([s.seconds for s in all_steps])
     kept = all_steps[dropped:]
-    seconds = [s.seconds for s in kept]
-    median = statistics.median(seconds)
-    text = f"median of {len(kept)} logged times" + (f", each the {each}" if each != "step" else "")
-    if dropped:
-        worst = max(s.seconds for s in all_steps[:dropped]) / median
-        text += f", {dropped} before them dropped as warm-up (up to {worst:.3g} times the median)"
-    else:
-        text += ", none dropped: too few to tell warm-up"
+    median = statistics.median(s.seconds for s in kept)
+    if not dropped:
         result.bad_line(
             all_steps[0].line,
-            (
-                f"only {len(kept)} logged times from here: warm-up cannot be told, and may be in "
-                "the "
-                "step time"
-            ),
+            f"only {len(kept)} logged times from here: warm-up cannot be told, and may be in the "
+            "step time",
         )
-    if len(kept) > 3:
-        quarter, _, three = statistics.quantiles(seconds, n=4)
-        text += (
-            f"; middle half {100 * (quarter / median - 1):+.2g} to "
-            f"{100 * (three / median - 1):+.2g} %"
-        )
+    text = (
+        f"median of {len(kept)} logged times"
+        + (f", each the {each}" if each != "step" else "")
+        + _dropped_in_words(all_steps[:dropped], median)
+        + _spread_in_words([s.seconds for s in kept], median)
+    )
     return Summary(median, len(kept), dropped, all_steps[0].line, text, tuple(kept))
+
+
+def _dropped_in_words(dropped: list[Step], median: float) -> str:
+    if not dropped:
+        return ", none dropped: too few to tell warm-up"
+    worst = max(s.seconds for s in dropped) / median
+    return f", {len(dropped)} before them dropped as warm-up (up to {worst:.3g} times the median)"
+
+
+def _spread_in_words(seconds: list[float], median: float) -> str:
+    """Where the middle half lies, of more than three."""
+    if len(seconds) <= 3:
+        return ""
+    quarter, _, three = statistics.quantiles(seconds, n=4)
+    low, high = 100 * (quarter / median - 1), 100 * (three / median - 1)
+    return f"; middle half {low:+.2g} to {high:+.2g} %"
 
 
 def seconds_of(

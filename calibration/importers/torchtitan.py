@@ -9,9 +9,10 @@ from typing import Any
 
 from calibration.collect.machine import accelerator_name
 from calibration.importers import settings
-from calibration.importers.found import Result, count, number
-from calibration.importers.source import Source
+from calibration.importers.found import Result, count, counted, nonzero, number
+from calibration.importers.source import Line, Source
 from calibration.importers.steps import LONGEST, SHORTEST, Step, numbered, summary
+from dmodel.settings import text_of
 
 NAME, STACK = "torchtitan", "torchtitan"
 SIGN = re.compile(r"step:\s*\S+\s+loss:.*\b(?:tps|wps):")
@@ -53,12 +54,16 @@ DEGREES = {
 }
 """Degree → settings that hold it, newest name first; −1 = what is left."""
 
+EVERY_DEGREE = tuple(key for keys in DEGREES.values() for key in keys)
+
+Facts = dict[str, Any]
+
 
 class _Log:
     """What was read so far. told: facts of the messages at the start; config: settings."""
 
     def __init__(self) -> None:
-        self.told: dict[str, Any] = {}
+        self.told: Facts = {}
         self.config: settings.Settings = {}
         self.rates: list[tuple[int, int, float, dict[str, float]]] = []
 
@@ -72,17 +77,23 @@ def parse(source: Source) -> Result:
         if found := _STEP.search(text):
             _step(result, log, line, found[1], found[2])
         elif found := _JSON.search(text):
-            config = settings.json_at(lines, i, found.end())
-            if config is None:
-                result.bad_line(
-                    line, "the configuration that begins here is no whole JSON object; not used"
-                )
-            log.config |= config or {}
+            log.config |= _configuration(result, lines, i, found.end())
         else:
-            _message(log.told, text)
+            log.told |= _message(text)
     if log.rates:
         _row(result, log)
     return result
+
+
+def _configuration(result: Result, lines: list[Line], i: int, column: int) -> settings.Settings:
+    """The settings of a JSON document that begins in a line."""
+    config = settings.json_at(lines, i, column)
+    if config is None:
+        result.bad_line(
+            lines[i].number,
+            "the configuration that begins here is no whole JSON object; not used",
+        )
+    return config or {}
 
 
 def _step(result: Result, log: _Log, line: int, which: str, text: str) -> None:
@@ -96,65 +107,72 @@ def _step(result: Result, log: _Log, line: int, which: str, text: str) -> None:
         return
     step = numbered(result, line, which)
     if step is not None:
-        log.rates.append(
-            (
-                line,
-                step,
-                rate,
-                {name: v for name in ("memory", "tflops", "mfu") if (v := fields.get(name))},
-            )
-        )
+        metrics = nonzero(**{name: fields.get(name) for name in ("memory", "tflops", "mfu")})
+        log.rates.append((line, step, rate, metrics))
 
 
-def _message(told: dict[str, Any], text: str) -> None:
-    """Facts in the messages at the start."""
-    if found := _DEVICE.search(text):
-        name, known = accelerator_name(found[1], "gpu")
-        told["accelerator" if known else "device"] = name if known else found[1]
-    elif found := _SIZE.search(text):
-        told |= {"name": found[1], "flavor": found[2], "n_params": number(found[3])}
-    elif found := _BUILT.search(text):
-        told |= {
-            "name": found[1],
-            "flavor": found[2],
-            "shape": dict(re.findall(r"(\w+)=([^,()]+)", found[3])),
-        }
-    elif found := _MESH.search(text):
-        named = zip(
-            re.findall(r"\w+", found[2] or ""), re.findall(r"\d+", found[3] or ""), strict=False
-        )
-        pairs = dict(re.findall(r"(\w+)=(\d+)", found[1]) if found[1] else named)
-        told["mesh"] = {
-            MESH[name]: n for name, size in pairs.items() if name in MESH and (n := count(size))
-        }
-    elif found := _BATCH.search(text):
-        told |= {
-            "local_batch": count(found[1]),
-            "global_batch": count(found[2]),
-            "seq_len": count(found[3]),
-        }
-    elif found := _APPLIED.search(text):
-        told["recompute"] = found[1]
+def _device(found: re.Match[str]) -> Facts:
+    name, known = accelerator_name(found[1], "gpu")
+    return {"accelerator": name} if known else {"device": found[1]}
+
+
+def _size(found: re.Match[str]) -> Facts:
+    return {"name": found[1], "flavor": found[2], "n_params": number(found[3])}
+
+
+def _built(found: re.Match[str]) -> Facts:
+    arguments = dict(re.findall(r"(\w+)=([^,()]+)", found[3]))
+    return {"name": found[1], "flavor": found[2], "shape": arguments}
+
+
+def _mesh(found: re.Match[str]) -> Facts:
+    """Degrees, as pairs or as a list of sizes and one of names."""
+    pairs = re.findall(r"(\w+)=(\d+)", found[1] or "")
+    if not found[1]:
+        names, sizes = re.findall(r"\w+", found[2] or ""), re.findall(r"\d+", found[3] or "")
+        pairs = list(zip(names, sizes, strict=False))
+    degrees: Facts = {}
+    for name, size in dict(pairs).items():
+        if name in MESH and (n := count(size)):
+            degrees[MESH[name]] = n
+    return {"mesh": degrees}
+
+
+def _batch(found: re.Match[str]) -> Facts:
+    names = ("local_batch", "global_batch", "seq_len")
+    return {name: count(size) for name, size in zip(names, found.groups(), strict=True)}
+
+
+def _applied(found: re.Match[str]) -> Facts:
+    return {"recompute": found[1]}
+
+
+MESSAGES = (
+    (_DEVICE, _device),
+    (_SIZE, _size),
+    (_BUILT, _built),
+    (_MESH, _mesh),
+    (_BATCH, _batch),
+    (_APPLIED, _applied),
+)
+"""Messages at the start, and what they tell; a line is the first that fits."""
+
+
+def _message(text: str) -> Facts:
+    """Facts in a message at the start; none where it is another line."""
+    for pattern, facts in MESSAGES:
+        if found := pattern.search(text):
+            return facts(found)
+    return {}
 
 
 def _row(result: Result, log: _Log) -> None:
     cells, notes = described(log)
-    batch, seq, devices = (cells.get(name) for name in ("global_batch", "seq_len", "n_accel"))
     # without the batch a rate still counts: the format has a column for it
-    work = batch * seq / devices if batch and seq and devices else 1.0
-    steps = []
-    for line, step, rate, metrics in log.rates:
-        seconds = work / rate
-        if SHORTEST <= seconds <= LONGEST or work == 1.0:
-            steps.append(Step(line, step, seconds, metrics | {"rate": rate}))
-        else:
-            result.bad_line(
-                line,
-                f"{rate:g} tokens per second and device make a step of {seconds:.3g} s; left out",
-            )
-    found = summary(
-        result, steps, "step" if _interval(log) == 1 else f"mean of {_interval(log)} steps"
-    )
+    work = _work(cells) or 1.0
+    interval = count(log.config.get("metrics.log_freq")) or 1
+    each = "step" if interval == 1 else f"mean of {interval} steps"
+    found = summary(result, _steps(result, log, work), each)
     if found is None:
         return
     utilization = found.median("mfu")
@@ -170,81 +188,133 @@ def _row(result: Result, log: _Log) -> None:
     result.add(found.line, cells)
 
 
-def _interval(log: _Log) -> int:
-    return count(log.config.get("metrics.log_freq")) or 1
+def _work(cells: dict[str, Any]) -> float | None:
+    """Tokens of a step and device; None where the log does not tell them."""
+    batch, seq, devices = (cells.get(name) for name in ("global_batch", "seq_len", "n_accel"))
+    return batch * seq / devices if batch and seq and devices else None
+
+
+def _steps(result: Result, log: _Log, work: float) -> list[Step]:
+    """Steps of a log; those of an impossible time are named."""
+    steps = []
+    for line, step, rate, metrics in log.rates:
+        seconds = work / rate
+        if SHORTEST <= seconds <= LONGEST or work == 1.0:
+            steps.append(Step(line, step, seconds, metrics | {"rate": rate}))
+        else:
+            result.bad_line(
+                line,
+                f"{rate:g} tokens per second and device make a step of {seconds:.3g} s; left out",
+            )
+    return steps
 
 
 def described(log: _Log) -> tuple[dict[str, Any], list[str]]:
     """Cells that the log tells, and remarks."""
     config, told = log.config, log.told
-    mesh: dict[str, int | None] = {
-        name: next(
-            (n for key in keys if (n := count(config.get(key)))),
-            None if any(config.get(k) == "-1" for k in keys) else 1,
-        )
-        for name, keys in DEGREES.items()
-    } | told.get("mesh", {})
-    local = told.get("local_batch") or count(
-        config.get("training.local_batch_size", config.get("training.batch_size"))
-    )
-    batch = told.get("global_batch") or count(config.get("training.global_batch_size"))
+    local, batch = _batches(config, told)
+    mesh = _degrees(config, told, batch, local)
+    layout = _layout_told(log)
+    dp = _data_parallel(mesh) if layout else None
+    recompute, again = _recompute(config, told)
+    cells: dict[str, Any] = {n: mesh[n] for n in ("tp", "pp", "cp", "ep")} if layout else {}
+    cells |= shape(told.get("shape", {}))
+    cells |= {
+        "model": _model(config, told),
+        "n_params": told.get("n_params"),
+        "accelerator": told.get("accelerator"),
+    }
+    cells |= _devices(mesh, dp)
+    cells |= {
+        "seq_len": told.get("seq_len") or count(config.get("training.seq_len")),
+        "micro_batch": _micro_batch(config, mesh["pp"], local),
+        "global_batch": batch or (local * dp if local and dp else None),
+        "precision": _precision(config),
+        "recompute": recompute,
+        "set": text_of(again),
+    }
+    return cells, [*_missing(log), *_unknown_device(told)]
+
+
+def _batches(config: settings.Settings, told: Facts) -> tuple[int | None, int | None]:
+    """Sequences of a step, of one device and of all; the message before the settings."""
+    each = config.get("training.local_batch_size", config.get("training.batch_size"))
+    every = config.get("training.global_batch_size")
+    return told.get("local_batch") or count(each), told.get("global_batch") or count(every)
+
+
+def _layout_told(log: _Log) -> bool:
+    return "mesh" in log.told or any(key in log.config for key in EVERY_DEGREE)
+
+
+def _missing(log: _Log) -> list[str]:
+    return [] if log.config or "mesh" in log.told else ["no configuration in the log"]
+
+
+def _unknown_device(told: Facts) -> list[str]:
+    return [f"device {told['device'][:60]}"] if "device" in told else []
+
+
+Mesh = dict[str, int | None]
+
+
+def _degree(config: settings.Settings, keys: tuple[str, ...]) -> int | None:
+    """A degree as set: 1 where nothing is said, None for what is left of the devices."""
+    given = counted(config, keys)
+    if given is None and not any(config.get(key) == "-1" for key in keys):
+        return 1
+    return given
+
+
+def _degrees(config: settings.Settings, told: Facts, batch: int | None, local: int | None) -> Mesh:
+    """All degrees of a run, the message before the settings; None = not known."""
+    mesh: Mesh = {name: _degree(config, keys) for name, keys in DEGREES.items()}
+    mesh |= told.get("mesh", {})
     # what is left of the devices, if gradients are not accumulated
     if mesh["shard"] is None and batch and local:
         mesh["shard"] = count(batch / (local * (mesh["replicate"] or 1)))
-    told_layout = "mesh" in told or any(key in config for keys in DEGREES.values() for key in keys)
-    dp = (
-        mesh["replicate"] * mesh["shard"]
-        if mesh["replicate"] and mesh["shard"] and told_layout
-        else None
-    )
-    inner = math.prod(mesh[n] or 1 for n in ("tp", "pp", "cp"))
-    name, flavor = (
-        told.get("name") or config.get("model.name"),
-        told.get("flavor") or config.get("model.flavor"),
-    )
-    cells: dict[str, Any] = (
-        {name: mesh[name] for name in ("tp", "pp", "cp", "ep")} if told_layout else {}
-    )
-    cells |= shape(told.get("shape", {})) | {
-        "model": f"{name}-{flavor}" if name and flavor else None,
-        "n_params": told.get("n_params"),
-        "accelerator": told.get("accelerator"),
-        "n_accel": dp * inner if dp else None,
+    return mesh
+
+
+def _data_parallel(mesh: Mesh) -> int | None:
+    """Replicas times shards, where both are known."""
+    replicate, shard = mesh["replicate"], mesh["shard"]
+    return replicate * shard if replicate and shard else None
+
+
+def _devices(mesh: Mesh, dp: int | None) -> dict[str, Any]:
+    """Cells that follow from the degree of data parallelism; blank where it is not known."""
+    if not dp:
+        return dict.fromkeys(("n_accel", "dp", "zero_stage", "shard"))
+    shard = mesh["shard"] or 1
+    return {
+        "n_accel": dp * math.prod(mesh[n] or 1 for n in ("tp", "pp", "cp")),
         "dp": dp,
-        "zero_stage": None if not dp else 3 if (mesh["shard"] or 1) > 1 else 0,
-        "shard": mesh["shard"] if dp and 1 < (mesh["shard"] or 1) < dp else None,
-        "seq_len": told.get("seq_len") or count(config.get("training.seq_len")),
-        "micro_batch": local
-        if mesh["pp"] == 1
-        else count(config.get("parallelism.pipeline_parallel_microbatch_size")),
-        "global_batch": batch or (local * dp if local and dp else None),
-        "precision": _precision(config),
-        "recompute": _recompute(config, told),
+        "zero_stage": 3 if shard > 1 else 0,
+        "shard": shard if 1 < shard < dp else None,
     }
-    notes = [] if config or "mesh" in told else ["no configuration in the log"]
-    every = config.get("activation_checkpoint.selective_ac_option", "")
-    if cells["recompute"] == "selective" and every.isdigit() and int(every):
-        # whole layers: the word is that of checkpoints by operator
-        cells["recompute"], share = (
-            ("full", "") if int(every) == 1 else (None, f"1 of {int(every)} layers recomputed")
-        )
-        notes += [share] if share else []
-    return cells, notes + ([f"device {told['device'][:60]}"] if "device" in told else [])
+
+
+def _model(config: settings.Settings, told: Facts) -> str | None:
+    name = told.get("name") or config.get("model.name")
+    flavor = told.get("flavor") or config.get("model.flavor")
+    return f"{name}-{flavor}" if name and flavor else None
+
+
+def _micro_batch(config: settings.Settings, pp: int | None, local: int | None) -> int | None:
+    if pp == 1:
+        return local
+    return count(config.get("parallelism.pipeline_parallel_microbatch_size"))
 
 
 def shape(arguments: dict[str, str]) -> dict[str, Any]:
-    """Shape out of the printed arguments of a model; the width of a Llama MLP is 8/3 of the
-    model's, scaled and rounded up."""
+    """Shape out of the printed arguments of a model."""
     width = count(arguments.get("dim"))
     if not width:
         return {}
-    scale, multiple = (
-        number(arguments.get("ffn_dim_multiplier")) or 1.0,
-        count(arguments.get("multiple_of")),
-    )
     inner = count(arguments.get("hidden_dim"))
-    if inner is None and multiple and 0.0 < scale < 100.0:
-        inner = multiple * -(-int(scale * int(8 * width / 3)) // multiple)
+    if inner is None:
+        inner = _inner_width(arguments, width)
     heads = count(arguments.get("n_heads"))
     return {
         "n_layers": count(arguments.get("n_layers")),
@@ -258,6 +328,15 @@ def shape(arguments: dict[str, str]) -> dict[str, Any]:
     }
 
 
+def _inner_width(arguments: dict[str, str], width: int) -> int | None:
+    """The width of a Llama MLP: 8/3 of the model's, scaled and rounded up."""
+    scale = number(arguments.get("ffn_dim_multiplier")) or 1.0
+    multiple = count(arguments.get("multiple_of"))
+    if not multiple or not 0.0 < scale < 100.0:
+        return None
+    return multiple * -(-int(scale * int(8 * width / 3)) // multiple)
+
+
 def _precision(config: settings.Settings) -> str | None:
     converters = config.get("model.converters", "") + config.get("model.float8", "")
     if "mx" in converters:
@@ -268,6 +347,11 @@ def _precision(config: settings.Settings) -> str | None:
     return words.get(config.get("training.mixed_precision_param", ""))
 
 
-def _recompute(config: settings.Settings, told: dict[str, Any]) -> str | None:
+def _recompute(config: settings.Settings, told: Facts) -> tuple[str | None, dict[str, float]]:
+    """The word for what is recomputed, or the share of the layers; of whole layers "selective" is
+    not said, since that is the word of checkpoints by operator."""
     mode = told.get("recompute") or config.get("activation_checkpoint.mode")
-    return mode if mode in ("none", "selective", "full") else None
+    every = count(config.get("activation_checkpoint.selective_ac_option"))
+    if mode == "selective" and every:
+        return ("full", {}) if every == 1 else (None, {"recompute_layers": 1.0 / every})
+    return (mode if mode in ("none", "selective", "full") else None), {}

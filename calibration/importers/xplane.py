@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any, NamedTuple
 
-from calibration.collect.machine import accelerator_name
 from calibration.collect.profiler import events
 from calibration.importers import kernels, protobuf
-from calibration.importers.found import Result
-from calibration.importers.protobuf import BYTES, Damaged, Field, fields, signed, text
+from calibration.importers.found import Result, accelerator_of
+from calibration.importers.protobuf import BYTES, VARINT, Damaged, Field, fields, signed, text
 from calibration.importers.source import Source
 from calibration.importers.steps import LONGEST, SHORTEST, Step, summary
 
@@ -26,6 +26,7 @@ UNNAMED = "unnamed event "
 
 Stats = list[tuple[str, Any]]
 Report = Callable[[Damaged], None]
+Span = tuple[float, float]
 
 
 class Event(NamedTuple):
@@ -51,6 +52,11 @@ class Plane(NamedTuple):
     lines: list[Timeline]
     stats: Stats
 
+    @property
+    def is_device(self) -> bool:
+        """Whether it is a device, by its name."""
+        return self.name.startswith("/device:")
+
 
 class Space(NamedTuple):
     """A whole profile, of one host."""
@@ -69,15 +75,19 @@ def looks_like(data: bytes) -> bool:
     """Whether bytes begin with a plane: field 1, whose fields are those of planes."""
     try:
         first = next(fields(data, 0, len(data)), None)
-        if first is None or (first.number, first.kind) != (1, BYTES):
+        if first is None or _tag(first) != (1, BYTES):
             return False
-        name = next(
-            (f for f in fields(data, first.start, first.end) if (f.number, f.kind) == (2, BYTES)),
-            None,
-        )
+        inside = fields(data, first.start, first.end)
+        name = next((f for f in inside if _tag(f) == (2, BYTES)), None)
         return name is not None and data[name.start : name.start + 1] == b"/"
     except Damaged:
-        return data[:1] == b"\x0a" and (b"/host:" in data[:65536] or b"/device:" in data[:65536])
+        head = data[:65536]
+        return data[:1] == b"\x0a" and any(mark in head for mark in (b"/host:", b"/device:"))
+
+
+def _tag(field: Field) -> tuple[int, int]:
+    """Number and kind of a field."""
+    return field.number, field.kind
 
 
 def _ignore(damage: Damaged) -> None:
@@ -106,67 +116,63 @@ def space(data: bytes, report: Report = _ignore) -> Space:
 
 
 def _plane(data: bytes, field: Field, report: Report) -> Plane:
-    name, lines, stats = "", [], []
     names = _Names({}, {})
+    maps = {4: names.events, 5: names.stats}
+    found: dict[int, list[Field]] = defaultdict(list)
     for f in _whole(data, field.start, field.end, report):
-        if f.kind != BYTES:
-            continue
-        if f.number == 2:
-            name = text(data, f)
-        elif f.number == 3:
-            lines.append(f)
-        elif f.number in (4, 5):
+        if f.kind == BYTES and f.number in maps:
             key, called = _named(data, f, report)
-            (names.events if f.number == 4 else names.stats)[key] = called
-        elif f.number == 6:
-            stats.append(f)
+            maps[f.number][key] = called
+        elif f.kind == BYTES:
+            found[f.number].append(f)
     # names may stand behind the lines that use them
-    found = [_line(data, f, names, report) for f in lines]
-    return Plane(name, found, [s for f in stats for s in _stat(data, f, names, report)])
+    lines = [_line(data, f, names, report) for f in found[3]]
+    stats = [s for f in found[6] for s in _stat(data, f, names, report)]
+    return Plane(_last_text(data, found[2]), lines, stats)
+
+
+def _texts(data: bytes, field: Field, report: Report) -> dict[int, str]:
+    """The name inside a message, 2, and the one that is shown, 4; the last of several."""
+    inside = _whole(data, field.start, field.end, report)
+    return {f.number: text(data, f) for f in inside if _tag(f) in ((2, BYTES), (4, BYTES))}
 
 
 def _named(data: bytes, entry: Field, report: Report) -> tuple[int, str]:
-    """(number, name) of an entry of a map of names."""
-    key, called, shown = 0, "", ""
+    """(number, name) of an entry of a map of names; name 2 goes before the one that is shown, 4."""
+    key: int = 0
+    called: dict[int, str] = {}
     for f in _whole(data, entry.start, entry.end, report):
-        if (f.number, f.kind) == (1, 0):
+        if _tag(f) == (1, VARINT):
             key = signed(f.value)
-        elif (f.number, f.kind) == (2, BYTES):
-            for inner in _whole(data, f.start, f.end, report):
-                if (inner.number, inner.kind) == (2, BYTES):
-                    called = text(data, inner)
-                elif (inner.number, inner.kind) == (4, BYTES):
-                    shown = text(data, inner)
-    return key, called or shown
+        elif _tag(f) == (2, BYTES):
+            called |= _texts(data, f, report)
+    return key, called.get(2) or called.get(4, "")
 
 
 def _line(data: bytes, field: Field, names: _Names, report: Report) -> Timeline:
-    name, shown, begin, found = "", "", 0, []
+    found: dict[tuple[int, int], list[Field]] = defaultdict(list)
     for f in _whole(data, field.start, field.end, report):
-        if (f.number, f.kind) == (2, BYTES):
-            name = text(data, f)
-        elif (f.number, f.kind) == (11, BYTES):
-            shown = text(data, f)
-        elif (f.number, f.kind) == (3, 0):
-            begin = signed(f.value)
-        elif (f.number, f.kind) == (4, BYTES):
-            found.append(f)
-    return Timeline(name or shown, [_event(data, f, begin, names, report) for f in found])
+        found[_tag(f)].append(f)
+    begins = found[3, VARINT]
+    begin = signed(begins[-1].value) if begins else 0
+    # its name before the one that is shown
+    name = _last_text(data, found[2, BYTES]) or _last_text(data, found[11, BYTES])
+    return Timeline(name, [_event(data, f, begin, names, report) for f in found[4, BYTES]])
+
+
+def _last_text(data: bytes, found: list[Field]) -> str:
+    return text(data, found[-1]) if found else ""
 
 
 def _event(data: bytes, field: Field, begin_ns: int, names: _Names, report: Report) -> Event:
-    which, offset, duration = 0, 0, 0
+    numbers = {1: 0, 2: 0, 3: 0}
     stats: Stats = []
     for f in _whole(data, field.start, field.end, report):
-        if f.kind == 0 and f.number in (1, 2, 3):
-            value = signed(f.value)
-            which, offset, duration = (
-                value if f.number == 1 else which,
-                value if f.number == 2 else offset,
-                value if f.number == 3 else duration,
-            )
-        elif (f.number, f.kind) == (4, BYTES):
+        if f.kind == VARINT and f.number in numbers:
+            numbers[f.number] = signed(f.value)
+        elif _tag(f) == (4, BYTES):
             stats += _stat(data, f, names, report)
+    which, offset, duration = numbers.values()
     return Event(
         names.events.get(which, f"{UNNAMED}{which}"),
         begin_ns + 1e-3 * offset,
@@ -179,17 +185,29 @@ def _stat(data: bytes, field: Field, names: _Names, report: Report) -> Stats:
     """A statistic as a pair of its name and value; none without a value."""
     which, value = 0, None
     for f in _whole(data, field.start, field.end, report):
-        if (f.number, f.kind) == (1, 0):
+        if _tag(f) == (1, VARINT):
             which = signed(f.value)
-        elif (f.number, f.kind) == (2, protobuf.FIXED64):
-            value = protobuf.real(f.value)
-        elif f.number in (3, 4) and f.kind == 0:
-            value = f.value if f.number == 3 else signed(f.value)
-        elif f.number in (5, 6) and f.kind == BYTES:
-            value = text(data, f)
-        elif (f.number, f.kind) == (7, 0):
-            value = names.stats.get(f.value, "")
+        else:
+            read = _value(data, f, names)
+            value = value if read is None else read
     return [] if value is None else [(names.stats.get(which, f"stat {which}"), value)]
+
+
+def _value(data: bytes, field: Field, names: _Names) -> Any:
+    """The value of a statistic by its kind: real, unsigned, signed, text, or the number of a name;
+    None where a field is none of these."""
+    match _tag(field):
+        case (2, protobuf.FIXED64):
+            return protobuf.real(field.value)
+        case (3, protobuf.VARINT):
+            return field.value
+        case (4, protobuf.VARINT):
+            return signed(field.value)
+        case (5 | 6, protobuf.BYTES):
+            return text(data, field)
+        case (7, protobuf.VARINT):
+            return names.stats.get(field.value, "")
+    return None
 
 
 def parse(source: Source) -> Result:
@@ -204,41 +222,19 @@ def parse(source: Source) -> Result:
 
     found = space(source.data, report)
     steps, how = _steps(found)
-    good = [s for s in steps if SHORTEST <= 1e-9 * (s[1] - s[0]) <= LONGEST]
-    if len(good) < len(steps):
-        result.trouble(
-            "whole file",
-            f"{len(steps) - len(good)} of {len(steps)} steps with an impossible duration; left out",
-        )
+    good = _possible(result, steps)
     times = summary(
         result, [Step(1, i, 1e-9 * (end - begin)) for i, (begin, end) in enumerate(good)]
     )
     if times is None:
         result.trouble(
             "whole file",
-            (
-                "no steps: neither a line of steps, nor runs of a program on a device, nor a "
-                "StepTraceAnnotation"
-            ),
+            "no steps: neither a line of steps, nor runs of a program on a device, nor a "
+            "StepTraceAnnotation",
         )
         return result
-    window = [good[s.number] for s in times.steps]
-    begin, end = window[0][0], max(w[1] for w in window)
-    work = events(found)
-    unnamed = sum(e.name.startswith(UNNAMED) for e in work)
-    if unnamed:
-        result.trouble(
-            "whole file", f"the names of {unnamed} operations are lost; device time is not split"
-        )
-    split = (
-        None
-        if unnamed
-        else kernels.split(work, begin, end, max(round(1e-9 * (end - begin) / times.seconds), 1))
-    )
-    devices = sum(p.name.startswith(("/device:GPU", "/device:TPU")) for p in found.planes)
-    notes = [times.note, f"steps by {how}", kernels.words(split)] + (
-        [f"{devices} devices in this profile"] if devices else []
-    )
+    split = _split(result, found, [good[s.number] for s in times.steps], times.seconds)
+    notes = [times.note, f"steps by {how}", kernels.words(split), *_devices(found)]
     result.details["profile"] = split.document() if split else None
     cells = {
         "accelerator": _accelerator(found),
@@ -250,27 +246,67 @@ def parse(source: Source) -> Result:
     return result
 
 
-def _steps(found: Space) -> tuple[list[tuple[float, float]], str]:
+def _possible(result: Result, steps: list[Span]) -> list[Span]:
+    """Steps of a possible duration; the others are named."""
+    good = [s for s in steps if SHORTEST <= 1e-9 * (s[1] - s[0]) <= LONGEST]
+    if len(good) < len(steps):
+        result.trouble(
+            "whole file",
+            f"{len(steps) - len(good)} of {len(steps)} steps with an impossible duration; left out",
+        )
+    return good
+
+
+def _split(
+    result: Result, found: Space, window: list[Span], seconds: float
+) -> kernels.Split | None:
+    """What devices did within some steps; None where names of operations are lost."""
+    begin, end = window[0][0], max(w[1] for w in window)
+    work = events(found)
+    unnamed = sum(e.name.startswith(UNNAMED) for e in work)
+    if unnamed:
+        result.trouble(
+            "whole file", f"the names of {unnamed} operations are lost; device time is not split"
+        )
+        return None
+    return kernels.split(work, begin, end, max(round(1e-9 * (end - begin) / seconds), 1))
+
+
+def _devices(found: Space) -> list[str]:
+    devices = sum(p.name.startswith(("/device:GPU", "/device:TPU")) for p in found.planes)
+    return [f"{devices} devices in this profile"] if devices else []
+
+
+def _steps(found: Space) -> tuple[list[Span], str]:
     """(start, end) [ns] of steps, and how they were told: one device's line of steps, runs of its
     largest program, or annotations."""
-    devices = [p for p in found.planes if p.name.startswith("/device:")]
-    for plane in devices:
-        for line in plane.lines:
-            if line.name == "Steps" and line.events:
-                return [
-                    (e.start_ns, e.start_ns + e.duration_ns)
-                    for e in sorted(line.events, key=_start)
-                ], "the line of steps"
-    for plane in found.planes:
-        for line in plane.lines:
-            marked = [e for e in line.events if any(name == "step_num" for name, _ in e.stats)]
-            if marked and not plane.name.startswith("/device:"):
-                return _periods(_most(marked)), "annotations of the host"
-    for plane in devices:
-        for line in plane.lines:
-            if line.name == "XLA Modules" and line.events:
-                return _periods(_most(line.events)), "runs of the largest program"
+    if line := _on_device(found, "Steps"):
+        return [_span(e) for e in sorted(line, key=_start)], "the line of steps"
+    if marked := _annotated(found):
+        return _periods(_most(marked)), "annotations of the host"
+    if line := _on_device(found, "XLA Modules"):
+        return _periods(_most(line)), "runs of the largest program"
     return [], ""
+
+
+def _on_device(found: Space, name: str) -> list[Event]:
+    """Events of the first line of a name on a device that has some."""
+    lines = (line for plane in found.planes if plane.is_device for line in plane.lines)
+    return next((line.events for line in lines if line.name == name and line.events), [])
+
+
+def _annotated(found: Space) -> list[Event]:
+    """Events with the number of a step, of the first line of a host that has some."""
+    lines = (line for plane in found.planes if not plane.is_device for line in plane.lines)
+    return next(filter(None, (_marked(line) for line in lines)), [])
+
+
+def _marked(line: Timeline) -> list[Event]:
+    return [e for e in line.events if any(name == "step_num" for name, _ in e.stats)]
+
+
+def _span(event: Event) -> Span:
+    return event.start_ns, event.start_ns + event.duration_ns
 
 
 def _start(event: Event) -> float:
@@ -286,20 +322,15 @@ def _most(found: list[Event]) -> list[Event]:
     return sorted((e for e in found if e.name == largest), key=_start)
 
 
-def _periods(found: list[Event]) -> list[tuple[float, float]]:
+def _periods(found: list[Event]) -> list[Span]:
     """From start to start, since devices run behind the host; a single one as long as it is."""
     starts = [e.start_ns for e in found]
-    pairs = list(zip(starts, starts[1:], strict=False))
-    return pairs or [(e.start_ns, e.start_ns + e.duration_ns) for e in found]
+    return list(pairwise(starts)) or [_span(e) for e in found]
 
 
 def _accelerator(found: Space) -> str | None:
     """The catalog's name of the devices, where their planes say what they are."""
-    kinds = {
-        str(value)
-        for p in found.planes
-        for name, value in p.stats
-        if name in ("device_type_string", "device_name")
-    }
-    names = {accelerator_name(kind, "gpu") for kind in kinds}
-    return next((name for name, known in names if known), None) if len(names) == 1 else None
+    stats = [stat for plane in found.planes for stat in plane.stats]
+    return accelerator_of(
+        {str(value) for name, value in stats if name in ("device_type_string", "device_name")}
+    )

@@ -125,9 +125,6 @@ LINES = 1
 H100 and more: a node costs 7 hops of
 1.9 µs and one of 4, for 0.92 of the bandwidth; in blocks 7 of 3.4 and one of 14."""
 
-OUTER = ("efficiency_outer", "latency_outer", "contention")
-"""What messages inside one domain say nothing about."""
-
 
 class Cases(NamedTuple):
     """Calls `[row]`: kind (index in `COLLECTIVES`), message [byte], ranks per inner domain and
@@ -146,7 +143,7 @@ def cases(table: MicroTable) -> Cases:
     """The rows of a table as records; ranks fill domains of the row's system, or its nodes where
     these are no smaller."""
     named = [
-        row.text("system") or catalog.system_name_for(row.text("accelerator")) for row in table.rows
+        row.text("system") or catalog.default_system(row.text("accelerator")) for row in table.rows
     ]
     nets = [catalog.system(name).network for name in named]
     ranks, nodes = table.numbers("n_accel"), table.numbers("nodes")

@@ -19,6 +19,7 @@ from calibration.micro.fitting import Fitted
 from calibration.micro.groups import Group, form_of, groups, problem_of
 from calibration.micro.reader import DATA, published
 from dmodel import catalog
+from dmodel.catalog.chips import processor, trait
 from dmodel.catalog.loader import resolve
 from dmodel.coefficients import SPECS
 from dmodel.cost.collectives import OWN_PART
@@ -33,32 +34,15 @@ BURST_WIDTH = 0.07
 the tables that take more than 10 ms run at 0.97 (A100), 0.93 (H100), 0.89 (H200) and 0.84 to 0.92
 (Blackwell) of the rate that shorter ones have."""
 
-DEMAND = {"A100": 1.1, "A800": 1.1, "H100": 1.5, "H200": 1.5, "H800": 1.5, "B200": 1.5, "B300": 1.5}
-"""Power of products at the full clock over what the limit leaves, by a part of the chip's name [1]:
-of H200 and H100 as measured (`calibration/torch_step`), of others by how much slower products of
-the tables run after 10 ms (`BURST_WIDTH`, `dmodel.cost.power`), which is the least that it can be.
-"""
-
 DEMAND_WIDTH = 0.15
-"""Standard deviation of its logarithm: by how much slower they run alone, products of 8192 have
-1.48 on an H200 and 1.33 on an H100, narrower ones and 8 bits 1.48 to 1.50 and 1.74 to 1.94
-(`calibration/torch_step/data/duty.csv`)."""
+"""Standard deviation of the logarithm of `power_demand` of the catalog's chips: by how much slower
+they run alone, products of 8192 have 1.48 on an H200 and 1.33 on an H100, narrower ones and 8 bits
+1.48 to 1.50 and 1.74 to 1.94 (`calibration/torch_step/data/duty.csv`)."""
 
-GROUPED_ON, GROUPED, GROUPED_WIDTH = ("H100", "H200", "H800"), 0.93, 0.5
-"""Chips, by the beginnings of their names, whose products of experts were measured: the share that
-they keep, 0.92 to 1.0 of products of
-as many rows in all from 1,024 for each on, as one kernel or as many
-(`calibration/torch_step/data/products.csv`), and the standard deviation, in the unconstrained
-space, by which it is taken to carry over to a step: two of it are 0.83 to 0.97 (assumed)."""
-
-SAME_PROCESSOR = {
-    "A100-40GB": "A100-80GB",
-    "A800-80GB": "A100-80GB",
-    "H100-96GB": "H100-80GB",
-    "H800": "H100-80GB",
-}
-"""Chips with the processor and clock of another whose single operations were measured: products and
-attention are its own, links not."""
+GROUPED_WIDTH = 0.5
+"""Standard deviation, in the unconstrained space, by which the share that products of experts keep
+(`grouped_efficiency` of the catalog's chips) is taken to carry over to a step: two of it are 0.83
+to 0.97 (assumed)."""
 
 TRANSFER = 0.3
 """Standard deviation, in the unconstrained space, of a coefficient of a step around a single
@@ -111,25 +95,29 @@ def priors(accelerator: str, precision: str = "fp8") -> dict[str, MicroPrior]:
     {'matmul_efficiency': 0.5, 'matmul_half_rows': 0.5, 'matmul_half_columns': 1.0, 'matmul_half_inner': 0.5}
     """
     chip = resolve("chips", accelerator)
+    same = processor(chip)
+    # products and attention are its own, links not
     alike = [
         entry
         for entry in fits()
-        if entry["chip"] == SAME_PROCESSOR.get(chip) and entry["kind"] in ("matmul", "attention")
+        if entry["chip"] == same != chip and entry["kind"] in ("matmul", "attention")
     ]
     mine = [entry for entry in fits() if entry["chip"] == chip] + alike
     found = _of_attention([entry for entry in mine if entry["kind"] == "attention"])
     for entry in (e for e in mine if e["kind"] != "attention"):
         read = _of_matmul(entry, precision) if entry["kind"] == "matmul" else _of_collective(entry)
         found |= {name: r for name, r in read.items() if name not in found or r.sd < found[name].sd}
-    demand = next((value for part, value in DEMAND.items() if part in chip), None)
-    own = (
-        {} if demand is None else {"power_demand": MicroPrior(float(np.log(demand)), DEMAND_WIDTH)}
-    )
-    if chip.startswith(GROUPED_ON):
-        own["grouped_efficiency"] = MicroPrior(
-            float(np.log(GROUPED / (1.0 - GROUPED))), GROUPED_WIDTH
-        )
-    return {name: _prior(name, found[name]) for name in SPECS if name in found} | own
+    return {name: _prior(name, found[name]) for name in SPECS if name in found} | _of_chip(chip)
+
+
+def _of_chip(chip: str) -> dict[str, MicroPrior]:
+    """What the catalog knows of a chip that no table of operations tells."""
+    found = {}
+    if demand := trait(chip, "power_demand"):
+        found["power_demand"] = MicroPrior(float(np.log(demand)), DEMAND_WIDTH)
+    if kept := trait(chip, "grouped_efficiency"):
+        found["grouped_efficiency"] = MicroPrior(float(np.log(kept / (1.0 - kept))), GROUPED_WIDTH)
+    return found
 
 
 def _prior(name: str, reading: Reading) -> MicroPrior:

@@ -4,6 +4,8 @@ is dropped."""
 from __future__ import annotations
 
 import gzip
+import lzma
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
@@ -21,6 +23,9 @@ from dmodel.catalog.loader import resolve
 from dmodel.types import InputError
 
 DATA = Path(__file__).parent / "data"
+
+SHIPPED = ".csv.xz"
+"""How the names of shipped tables end."""
 
 RATE_AGREES = 0.05
 """Largest relative difference between a row's time and its rate; beyond it one of the two is a
@@ -58,7 +63,7 @@ class MicroTable(NamedTuple):
 
     def seconds(self) -> np.ndarray:
         """Measured times [s], `[row]`."""
-        return np.array([_seconds(KINDS[self.kind], row) for row in self.rows], float)
+        return np.array([seconds(KINDS[self.kind], row) for row in self.rows], float)
 
     def select(self, keep: Sequence[bool] | np.ndarray | Callable[[Row], bool]) -> MicroTable:
         """The table with only some of its usable rows; what was set aside stays reported."""
@@ -73,11 +78,11 @@ def published(kind: str) -> MicroTable:
     Figures of permissively licensed repositories and of papers, each row with its source and
     licence.
     """
-    return read(DATA / f"{kind}.csv.gz")
+    return read(DATA / f"{kind}{SHIPPED}")
 
 
 def read(path: str | Path) -> MicroTable:
-    """Read a CSV file, or one compressed by gzip, of matrix products, attention cores or
+    """Read a CSV file, or one packed by gzip or xz, of matrix products, attention cores or
     collectives; its columns say which.
 
     Raises:
@@ -86,7 +91,38 @@ def read(path: str | Path) -> MicroTable:
     """
     path = Path(path)
     found = records(_text(path))
-    _, header, reason = next(found, (1, [], "no header"))
+    columns, kind = _header(path, *next(found, (1, [], "no header")))
+    judged = [
+        (Row(str(path), line, dict(zip(columns, cells, strict=False))), bad, cells)
+        for line, cells, bad in found
+    ]
+    if not judged:
+        raise InputError(
+            f"{path}: the file has a header but no rows; expected one row for each measurement"
+        )
+    return _table(kind, columns, judged)
+
+
+Judged = tuple[Row, str, list[str]]
+"""A row, why its line cannot be read or "", and its cells."""
+
+
+def _table(kind: Kind, columns: tuple[str, ...], judged: Sequence[Judged]) -> MicroTable:
+    pairs = [
+        (row, bad or width(cells, columns) or "; ".join(problems(kind, row)))
+        for row, bad, cells in judged
+    ]
+    return MicroTable(
+        kind.name,
+        columns,
+        rows=tuple(row for row, why in pairs if not why),
+        aside=tuple(row for row, why in pairs if why),
+        problems=tuple(Problem(row.file, row.line, why) for row, why in pairs if why),
+    )
+
+
+def _header(path: Path, line: int, header: list[str], reason: str) -> tuple[tuple[str, ...], Kind]:
+    """The columns of a file and its kind, checked."""
     columns = tuple(name.strip() for name in header)
     kind = schema.kind_of(columns)
     if reason or kind is None:
@@ -104,45 +140,30 @@ def read(path: str | Path) -> MicroTable:
         )
     if len(set(columns)) < len(columns):
         raise InputError(
-            f"{path}: columns stand in the header more than once: {_listed(columns)}; keep "
-            "one of "
+            f"{path}: columns stand in the header more than once: {_listed(columns)}; keep one of "
             "each"
         )
-    judged = [
-        (Row(str(path), line, dict(zip(columns, cells, strict=False))), bad, cells)
-        for line, cells, bad in found
-    ]
-    if not judged:
-        raise InputError(
-            f"{path}: the file has a header but no rows; expected one row for each measurement"
-        )
-    reasons = [
-        bad or width(cells, columns) or "; ".join(problems(kind, row)) for row, bad, cells in judged
-    ]
-    pairs = [(row, why) for (row, _, _), why in zip(judged, reasons, strict=True)]
-    return MicroTable(
-        kind.name,
-        columns,
-        rows=tuple(row for row, why in pairs if not why),
-        aside=tuple(row for row, why in pairs if why),
-        problems=tuple(Problem(row.file, row.line, why) for row, why in pairs if why),
-    )
+    return columns, kind
 
 
 def _text(path: Path) -> str:
     try:
-        content = path.read_bytes()
-        content = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
-        text = content.decode("utf-8-sig")
+        text = _unpacked(path.read_bytes()).decode("utf-8-sig")
     except FileNotFoundError:
         raise InputError(f"{path}: no such file; expected {_expected()}") from None
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error, lzma.LZMAError) as error:
         raise InputError(
             f"{path}: cannot be read as text ({error}); expected {_expected()}"
         ) from None
     if not text.strip() or "\0" in text:
         raise InputError(f"{path}: empty or not a text file; expected {_expected()}")
     return text
+
+
+def _unpacked(content: bytes) -> bytes:
+    if content.startswith(b"\x1f\x8b"):
+        return gzip.decompress(content)
+    return lzma.decompress(content) if content.startswith(b"\xfd7zXZ\0") else content
 
 
 def _expected() -> str:
@@ -208,28 +229,36 @@ def _precisions(accelerator: str) -> tuple[str, ...]:
 def _size(kind: Kind, row: Row) -> Iterator[str]:
     """What is wrong with cells taken together."""
     if kind.name == "collective":
-        if row.text("collective") not in COLLECTIVES:
-            yield (
-                f"collective: expected one of {', '.join(COLLECTIVES)}, got "
-                f"{row.text('collective')!r}"
-            )
-        n, nodes = (_number(kind, row, name) for name in ("n_accel", "nodes"))
-        if n < 2 or n % nodes:
-            yield (
-                f"n_accel {n:g} on {nodes:g} nodes: expected two ranks or more, the same number "
-                "on every node"
-            )
+        yield from _ranks(kind, row)
         return
     have = _precisions(row.text("accelerator"))
     if schema.precision(row.text("dtype")) not in have:
         yield f"dtype: {row.text('accelerator')} has {', '.join(have)}; got {row.text('dtype')!r}"
-    if kind.name == "attention":
-        if row.text("pass") not in PASSES:
-            yield f"pass: expected {' or '.join(PASSES)}, got {row.text('pass')!r}"
-        heads, shared = (_number(kind, row, name) for name in ("n_heads", "n_kv_heads"))
-        if heads % shared:
-            yield f"n_heads {heads:g} is no multiple of n_kv_heads {shared:g}"
-    elif _number(kind, row, "m") % (_number(kind, row, "groups") if row.text("groups") else 1.0):
+    yield from _heads(kind, row) if kind.name == "attention" else _groups(kind, row)
+
+
+def _ranks(kind: Kind, row: Row) -> Iterator[str]:
+    if row.text("collective") not in COLLECTIVES:
+        known = ", ".join(COLLECTIVES)
+        yield f"collective: expected one of {known}, got {row.text('collective')!r}"
+    n, nodes = (number(kind, row, name) for name in ("n_accel", "nodes"))
+    if n < 2 or n % nodes:
+        yield (
+            f"n_accel {n:g} on {nodes:g} nodes: expected two ranks or more, the same number on "
+            "every node"
+        )
+
+
+def _heads(kind: Kind, row: Row) -> Iterator[str]:
+    if row.text("pass") not in PASSES:
+        yield f"pass: expected {' or '.join(PASSES)}, got {row.text('pass')!r}"
+    heads, shared = (number(kind, row, name) for name in ("n_heads", "n_kv_heads"))
+    if heads % shared:
+        yield f"n_heads {heads:g} is no multiple of n_kv_heads {shared:g}"
+
+
+def _groups(kind: Kind, row: Row) -> Iterator[str]:
+    if row.text("groups") and number(kind, row, "m") % number(kind, row, "groups"):
         yield f"m {row.text('m')} is no multiple of groups {row.text('groups')}"
 
 
@@ -238,10 +267,10 @@ def _time(kind: Kind, row: Row) -> Iterator[str]:
     if not row.text("time_us") and not row.text(kind.rate):
         yield f"neither time_us nor {kind.rate} is given"
     elif row.text("time_us") and row.text(kind.rate):
-        implied = _work(kind, row) / _number(kind, row, kind.rate)
-        given = 1e-6 * _number(kind, row, "time_us")
+        implied = work(kind, row) / number(kind, row, kind.rate)
+        given = 1e-6 * number(kind, row, "time_us")
         # rates of tiny messages are rounded to few digits
-        coarse = kind.name == "collective" and _number(kind, row, kind.rate) < 1.0
+        coarse = kind.name == "collective" and number(kind, row, kind.rate) < 1.0
         if abs(implied / given - 1.0) > RATE_AGREES and not coarse:
             yield (
                 f"{kind.rate} gives {1e6 * implied:g} us, time_us {1e6 * given:g}: one of them is "
@@ -249,24 +278,26 @@ def _time(kind: Kind, row: Row) -> Iterator[str]:
             )
 
 
-def _number(kind: Kind, row: Row, name: str) -> float:
+def number(kind: Kind, row: Row, name: str) -> float:
+    """A number of a usable row."""
     return parse_number(_column(kind, name), row.text(name))
 
 
-def _work(kind: Kind, row: Row) -> float:
+def work(kind: Kind, row: Row) -> float:
     """Size of the operation in units of its rate × second."""
     if kind.name == "collective":
-        return _number(kind, row, "message_bytes") / 1e9
+        return number(kind, row, "message_bytes") / 1e9
     if kind.name == "attention":
         b, a, s, e = (
-            _number(kind, row, name) for name in ("batch", "n_heads", "seq_len", "head_dim")
+            number(kind, row, name) for name in ("batch", "n_heads", "seq_len", "head_dim")
         )
         return 2.0 * b * a * s * s * e / 1e12
-    m, n, k = (_number(kind, row, name) for name in "mnk")
+    m, n, k = (number(kind, row, name) for name in "mnk")
     return 2.0 * m * n * k / 1e12
 
 
-def _seconds(kind: Kind, row: Row) -> float:
+def seconds(kind: Kind, row: Row) -> float:
+    """Measured time of a usable row [s]."""
     if row.text("time_us"):
-        return 1e-6 * _number(kind, row, "time_us")
-    return _work(kind, row) / _number(kind, row, kind.rate)
+        return 1e-6 * number(kind, row, "time_us")
+    return work(kind, row) / number(kind, row, kind.rate)

@@ -2,23 +2,25 @@
 calibration.micro.ship TABLE…`, and the fits to them.
 
 Only figures of sources under a permissive licence, and of papers, go into the tables; every row
-keeps its source and gets its licence.
+keeps its source and gets its licence, and its rate where the time does not say it.
 """
 
 from __future__ import annotations
 
 import csv
-import gzip
 import io
+import lzma
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from calibration.collect.convert import BUS_FACTOR
 from calibration.micro import reader
 from calibration.micro.priors import FILE
 from calibration.micro.priors import write as write_fits
 from calibration.micro.schema import KINDS, MATMUL
 from calibration.traces.table import Row
+from dmodel.catalog.systems import by_link
 
 LICENSES = {
     "github:ai-dynamo/aiconfigurator@": "Apache-2.0",
@@ -31,9 +33,10 @@ LICENSES = {
 }
 """Licence of the rows of a source, by the beginning of its name."""
 
-SYSTEMS = {"EFAv2": "H100-EFA-3200", "EFAv3": "H200-EFA-3200", "A3Ultra": "H200-A3-Ultra"}
-"""System of the catalog by a word of a collective's link, where it is not the accelerator's
-default."""
+
+SAID = 2e-4
+"""A rate this close to what the time gives, or as close as its digits are, is left out: it repeats
+the time."""
 
 
 def license_of(source: str) -> str:
@@ -42,7 +45,8 @@ def license_of(source: str) -> str:
 
 
 def shipped(kind: str, row: Row) -> dict[str, str]:
-    """Cells of a row as shipped, or nothing where it may not be."""
+    """Cells of a row as shipped, or nothing where it may not be; rates that only repeat the time
+    are left out."""
     text = license_of(row.text("source"))
     if not text:
         return {}
@@ -50,21 +54,38 @@ def shipped(kind: str, row: Row) -> dict[str, str]:
     if kind == MATMUL.name and "grouped G=" in cells["source"]:
         cells["groups"] = cells["source"].partition("grouped G=")[2].split()[0]
     if kind == "collective":
-        cells["system"] = next(
-            (name for word, name in SYSTEMS.items() if word in cells["link"]), cells["system"]
-        )
-    return cells
+        cells["system"] = by_link(cells["link"]) or cells["system"]
+    return cells | {name: "" for name, rate in rates(kind, row) if _says(cells[name], rate)}
+
+
+def rates(name: str, row: Row) -> Iterator[tuple[str, float]]:
+    """Columns of a kind that are rates, and what the time of a row makes them; none without."""
+    kind = KINDS[name]
+    if not row.text("time_us"):
+        return
+    rate = reader.work(kind, row) / reader.seconds(kind, row)
+    yield kind.rate, rate
+    if name == "collective":
+        ranks = int(reader.number(kind, row, "n_accel"))
+        yield "busbw_GBs", rate * BUS_FACTOR[row.text("collective")](ranks)
+
+
+def _says(cell: str, rate: float) -> bool:
+    """Whether a cell is such a rate, or blank."""
+    plain = cell.replace(".", "").isdigit()
+    last = 10.0 ** -len(cell.partition(".")[2]) if plain else 0.0
+    return not cell or abs(float(cell) - rate) <= max(SAID * rate, 0.5 * last)
 
 
 def write(path: Path, kind: str, rows: Sequence[dict[str, str]]) -> None:
-    """Write a table, compressed, the same bytes for the same rows."""
+    """Write a table, packed by xz, the same bytes for the same rows."""
     columns = [c.name for c in KINDS[kind].columns]
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    with path.open("wb") as raw, gzip.GzipFile("", "wb", 9, raw, mtime=0) as file:
-        file.write(text.getvalue().encode())
+    preset = 9 | lzma.PRESET_EXTREME
+    path.write_bytes(lzma.compress(text.getvalue().encode(), preset=preset))
 
 
 def main(files: Sequence[str]) -> None:
@@ -85,7 +106,7 @@ def main(files: Sequence[str]) -> None:
             file=sys.stderr,
         )
     for kind, rows in kept.items():
-        path = reader.DATA / f"{kind}.csv.gz"
+        path = reader.DATA / f"{kind}{reader.SHIPPED}"
         write(path, kind, rows)
         print(f"{path}: {len(rows)} rows, {path.stat().st_size} bytes")
     reader.published.cache_clear()

@@ -8,12 +8,16 @@ from pathlib import Path
 
 from calibration.traces import schema
 from calibration.traces.files import expected, lines
+from calibration.traces.notes import advice
 from calibration.traces.questions import completed, question_of
 from calibration.traces.systems import extend_beside
 from calibration.traces.table import HEADER, Problem, Row, TraceTable
+from dmodel.catalog.loader import nearest
+from dmodel.catalog.stack import names as stacks
+from dmodel.catalog.stack import stack
 from dmodel.checks import problems as problems_of
 from dmodel.question import degrees
-from dmodel.resolve import system_of, written_stages
+from dmodel.resolve import part, system_of, written_stages
 from dmodel.types import InputError
 
 
@@ -71,18 +75,33 @@ def _read_one(path: Path, require_time: bool) -> TraceTable:
     rows = tuple(row for row, reason in judged if not reason)
     aside = tuple(row for row, reason in judged if reason)
     reasons = tuple(Problem(row.file, row.line, reason) for row, reason in judged if reason)
-    header = tuple(
-        Problem(
-            str(path),
-            HEADER,
-            f"column {name!r} is none of the format, so it is not read; if it is {near}, rename it",
-        )
-        for name, near in schema.misspelled(file.columns).items()
-    )
-    notes = header + tuple(
-        Problem(row.file, row.line, text) for row in rows for text in remarks(row)
-    )
+    told = (Problem(row.file, row.line, text) for row in rows for text in remarks(row))
+    notes = (*_misspelled(path, file.columns), *_strangers(rows), *told)
     return TraceTable(file.columns, rows, aside, reasons, notes)
+
+
+def _misspelled(path: Path, header: Sequence[str]) -> Iterator[Problem]:
+    """A remark on each column that is not read, though it resembles one of the format."""
+    for name, near in schema.misspelled(header).items():
+        text = f"column {name!r} is none of the format, so it is not read; if it is {near}, "
+        yield Problem(str(path), HEADER, text + "rename it")
+
+
+def _strangers(rows: Sequence[Row]) -> Iterator[Problem]:
+    """A remark on each stack that no file describes, at its first row."""
+    found: dict[str, Row] = {}
+    for row in rows:
+        found.setdefault(stack(row.stack).id, row)
+    for name, row in found.items():
+        if not stack(name).known and (row.text("stack") or row.text("source")):
+            near = nearest(name, stacks())
+            hint = f"; nearest: {', '.join(near)}" if near else ""
+            yield Problem(
+                row.file,
+                row.line,
+                f"stack {name!r}: no file describes it, so only what holds for every stack is "
+                f"known of it{hint}. `dmodel catalog stacks` lists all",
+            )
 
 
 def _spelled(row: Row) -> Row:
@@ -94,13 +113,14 @@ def _spelled(row: Row) -> Row:
 
 
 def _reason(row: Row, require_time: bool) -> str:
-    """Why a row cannot be used, "" when it can; whose numbers are not in the file is said."""
-    wrong = "; ".join(problems(row, require_time))
-    return (
-        f"{wrong} (blank columns of the shape as of {row.text('model')} in the catalog)"
-        if wrong and row.filled
-        else wrong
-    )
+    """Why a row cannot be used, "" when it can; whose numbers are not in the file is said, and what
+    its note says in vain."""
+    wrong = problems(row, require_time)
+    if not wrong:
+        return ""
+    text = "; ".join([*wrong, *_unread(row)])
+    filled = f" (blank columns of the shape as of {row.text('model')} in the catalog)"
+    return text + filled * bool(row.filled)
 
 
 def _header(columns: tuple[str, ...]) -> str:
@@ -172,22 +192,16 @@ def _unanswerable(row: Row) -> Iterator[str]:
         if not wrong:
             written_stages(question)
             system_of(question)
+        if row.settings and not wrong:
+            # what settings say together is found out by doing it
+            part(question, [])
     except InputError as error:
         yield str(error)
 
 
 def remarks(row: Row) -> Iterator[str]:
     """Mild things about a usable row, which change no decision."""
-    plan = degrees(question_of(row))
-    chunks = plan.pp * (row.number("interleave") or 1.0)
-    if row.known("n_layers") % chunks and not row.text("stage_layers"):
-        yield (
-            f"uneven pipeline stages: n_layers = {row.text('n_layers')} over pp·interleave = "
-            f"{chunks:g}"
-        )
-    ranks = plan.dp * plan.tp * plan.cp
-    if plan.ep > ranks:
-        yield f"ep = {plan.ep:g} is more than dp·tp·cp = {ranks:g}; counted as ep = {ranks:g}"
+    yield from _uneven(row)
     for column in schema.COLUMNS:
         if (
             column.kind == "integer"
@@ -201,6 +215,29 @@ def remarks(row: Row) -> Iterator[str]:
     unknown = sorted(set(row.flags) - set(schema.FLAGS))
     if unknown:
         yield f"flag {', '.join(unknown)} is none of {', '.join(schema.FLAGS)}; kept as it is"
+    policy = row.settings.get("recompute_policy")
+    if policy and policy not in stack(row.stack).asks("recompute_policy"):
+        yield f"recompute_policy = {policy}: not read, no fact of the stack {row.stack} knows it"
+    yield from _unread(row)
+
+
+def _uneven(row: Row) -> Iterator[str]:
+    """Degrees that do not divide."""
+    plan = degrees(question_of(row))
+    chunks = plan.pp * (row.number("interleave") or 1.0)
+    if row.known("n_layers") % chunks and not row.text("stage_layers"):
+        yield (
+            f"uneven pipeline stages: n_layers = {row.text('n_layers')} over pp·interleave = "
+            f"{chunks:g}"
+        )
+    ranks = plan.dp * plan.tp * plan.cp
+    if plan.ep > ranks:
+        yield f"ep = {plan.ep:g} is more than dp·tp·cp = {ranks:g}; counted as ep = {ranks:g}"
+
+
+def _unread(row: Row) -> list[str]:
+    """What version 0.1 read in the row's note, in a table without the column that holds it now."""
+    return [] if "set" in row.cells else advice(row.cells)
 
 
 def derived_time(row: Row) -> float | None:
@@ -215,5 +252,3 @@ def derived_time(row: Row) -> float | None:
 def measured_time(row: Row) -> float | None:
     """Measured step time [s]: as given, else from the throughput, else None."""
     return row.number("step_time_s") or derived_time(row)
-
-

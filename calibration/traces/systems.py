@@ -12,6 +12,7 @@ from dmodel.types import InputError
 FILE = "systems.json"
 """Name of the file; `dmodel collect` writes it from what it measured."""
 
+
 def extend_beside(path: Path) -> None:
     """Take in the machines described beside a file of traces, if any.
 

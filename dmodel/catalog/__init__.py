@@ -10,20 +10,19 @@ from dmodel.catalog.added import extend
 from dmodel.catalog.chips import chip, precisions
 from dmodel.catalog.loader import Entry, table
 from dmodel.catalog.models import transformer
-from dmodel.catalog.systems import system, system_by_stack, system_for, system_name_for
+from dmodel.catalog.systems import default_system, system, system_for
 from dmodel.types import InputError
 
 __all__ = [
     "KINDS",
     "chip",
+    "default_system",
     "entries",
     "extend",
     "names",
     "precisions",
     "system",
-    "system_by_stack",
     "system_for",
-    "system_name_for",
     "transformer",
 ]
 

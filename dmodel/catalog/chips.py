@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dmodel.catalog.loader import Entry, field, number, resolve, table
+from dmodel.catalog.loader import Entry, field, fold, known_name, number, resolve, table
 from dmodel.records import Chip
 from dmodel.types import HOUR, InputError
 
@@ -18,6 +18,75 @@ NUMBERS = {
     "price": "dollar/hour",
 }
 """Numbers of one chip beside its rates, and the unit of each in the data file."""
+
+TRAITS = {"last_level_cache": "byte", "power_demand": "1", "grouped_efficiency": "1"}
+"""Numbers that only some chips have, and the unit of each.
+
+last_level_cache: largest cache before the memory. power_demand: power that products ask for at the
+full clock over what the limit leaves. grouped_efficiency: share of their rate that products of
+experts keep.
+"""
+
+
+def generation(name: str) -> str:
+    """Generation of a chip ("hopper"); "" where the catalog does not know it.
+
+    >>> generation("H100-80GB"), generation("TPU v5p"), generation("H101")
+    ('hopper', 'tpu', '')
+    """
+    main = known_name("chips", name)
+    return "" if main is None else table("chips")[main].get("generation", "")
+
+
+def platform(name: str) -> str:
+    """What frameworks call devices of a chip's kind, "gpu" or "tpu"; "" for an unknown chip.
+
+    >>> platform("H100-80GB"), platform("TPU v5p")
+    ('gpu', 'tpu')
+    """
+    main = known_name("chips", name)
+    return "" if main is None else table("chips")[main].get("platform", "")
+
+
+def generations() -> tuple[str, ...]:
+    """Generations of all chips, each once."""
+    found = (entry.get("generation", "") for entry in table("chips").values())
+    return tuple(dict.fromkeys(name for name in found if name))
+
+
+def trait(name: str, key: str) -> float | None:
+    """A number of `TRAITS` in its unit, as far as it is known of a chip.
+
+    >>> trait("H100-80GB", "power_demand"), trait("L40S", "power_demand")
+    (1.5, None)
+    """
+    main = known_name("chips", name)
+    entry = {} if main is None else table("chips")[main].get(key)
+    return number(entry, TRAITS[key], f"chips/{main}/{key}") if entry else None
+
+
+def processor(name: str) -> str:
+    """The chip with the same processor and clock that stands for this one; itself unless told.
+
+    >>> processor("H800"), processor("H200-141GB")
+    ('H100-80GB', 'H200-141GB')
+    """
+    main = resolve("chips", name)
+    return table("chips")[main].get("processor", main)
+
+
+def of_device(kind: str) -> str | None:
+    """The chip that a framework calls a kind of device, None where no chip is known by it.
+
+    >>> of_device("TPU7x"), of_device("NVIDIA H100 80GB HBM3"), of_device("H101")
+    ('TPU-v7x-core', 'H100-80GB', None)
+    """
+    called = {
+        fold(each): name
+        for name, entry in table("chips").items()
+        for each in entry.get("device_kinds", ())
+    }
+    return called.get(fold(kind)) or known_name("chips", kind)
 
 
 def precisions(name: str) -> list[str]:
@@ -84,4 +153,4 @@ def fields(entry: Entry) -> list[Entry]:
     rates = [
         field(f"flops_per_s/{precision}", rate) for precision, rate in entry["flops_per_s"].items()
     ]
-    return rates + [field(key, entry[key]) for key in NUMBERS]
+    return rates + [field(key, entry[key]) for key in (*NUMBERS, *TRAITS) if key in entry]

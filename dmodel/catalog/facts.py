@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from dmodel.catalog.loader import canonical
+from dmodel.catalog.loader import canonical, nearest
 from dmodel.types import InputError
 
 CONDITIONS: dict[str, str] = {
@@ -114,9 +114,10 @@ class Fact(NamedTuple):
 def shown(value: Any) -> str:
     """A value of a fact, for people."""
     if isinstance(value, Rule):
-        return " ".join([value.name, *(f"{k}={v:g}" for k, v in value.arguments.items())])
+        arguments = ", ".join(f"{k.replace('_', ' ')} {v:g}" for k, v in value.arguments.items())
+        return value.name.replace("_", " ") + (f" ({arguments})" if arguments else "")
     if isinstance(value, list | tuple):
-        return ", ".join(map(str, value))
+        return ", ".join(map(str, value)) or "none"
     return f"{value:g}" if isinstance(value, int | float) else str(value)
 
 
@@ -136,9 +137,9 @@ def condition(name: str, wanted: Any, kind: str) -> Test:
     """Compile one condition.
 
     Args:
-      wanted: a word, number or truth; a range such as ">=26.06, <27" or ">1"; any of these behind
-        "!", which means not; a word that ends in "*", which means any that begins so; or a list,
-        one of which must hold (of "!" ones, all).
+      wanted: a word, number or truth; "", which means open; a range such as ">=26.06, <27" or
+        ">1"; any of these behind "!", which means not; a word that ends in "*", which means any
+        that begins so; or a list, one of which must hold (of "!" ones, all).
     Raises:
       InputError: it is none of these.
     """
@@ -151,8 +152,10 @@ def condition(name: str, wanted: Any, kind: str) -> Test:
         return lambda value: bool(value) is wanted
     if isinstance(wanted, int | float):
         return lambda value: _is_number(value) and float(value) == float(wanted)
-    if not isinstance(wanted, str) or not wanted:
+    if not isinstance(wanted, str):
         raise InputError(f"condition {name}: expected words, numbers or a list, got {wanted!r}")
+    if not wanted:
+        return lambda value: value is None or value == ""
     if wanted.startswith("!"):
         test = condition(name, wanted[1:], kind)
         return lambda value: not test(value)
@@ -185,7 +188,7 @@ def _in_range(name: str, wanted: str, kind: str) -> Test:
 
 def _edge(text: str, kind: str) -> Any:
     if kind == "release":
-        return release(text)
+        return (int(text),) if text.isdecimal() else release(text)
     try:
         return float(text)
     except ValueError:
@@ -204,15 +207,21 @@ def _is_word(wanted: str, kind: str) -> Test:
     return lambda value: isinstance(value, str) and value.lower() == name.lower()
 
 
+KEYS = ("set", "means", "when", "source", "date", "evidence", "says")
+"""Keys of a fact in a file."""
+
+
 def fact(entry: Mapping[str, Any], where: str) -> Fact:
     """One `[[fact]]` of a file.
 
     Raises:
       InputError: it sets nothing, lacks source or date, or has a key that facts do not have.
     """
-    known = ("set", "means", "when", "source", "date", "evidence", "says")
-    if unknown := [key for key in entry if key not in known]:
-        raise InputError(f"{where}: a fact has no {unknown[0]!r}; its keys are {', '.join(known)}")
+    if unknown := [key for key in entry if key not in KEYS]:
+        close = nearest(unknown[0], list(KEYS), 1)
+        hint = f"; nearest: {close[0]}" if close else ""
+        keys = ", ".join(KEYS)
+        raise InputError(f"{where}: a fact has no {unknown[0]!r}{hint}. Its keys are {keys}")
     sets, means = (
         {name: _value(value) for name, value in entry.get(key, {}).items()}
         for key in ("set", "means")
@@ -230,15 +239,22 @@ def fact(entry: Mapping[str, Any], where: str) -> Fact:
         date=str(entry["date"]),
         evidence=entry.get("evidence", ""),
         says=entry.get("says", ""),
-        tests=tuple(
-            (n, condition(n, wanted, CONDITIONS.get(n, _kind(wanted))))
-            for n, wanted in when.items()
-        ),
+        tests=_compiled(when, where),
     )
 
 
-def _kind(wanted: Any) -> str:
-    """Kind of a name that facts set, by what is asked of it."""
+def _compiled(when: Mapping[str, Any], where: str) -> tuple[tuple[str, Test], ...]:
+    """Conditions by name, ready to ask."""
+    try:
+        return tuple((n, condition(n, wanted, kind_of(n, wanted))) for n, wanted in when.items())
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+
+
+def kind_of(name: str, wanted: Any) -> str:
+    """Kind of a condition; of a name that facts set, by what is asked of it."""
+    if name in CONDITIONS:
+        return CONDITIONS[name]
     first = wanted[0] if isinstance(wanted, list) and wanted else wanted
     return (
         "number"
@@ -270,17 +286,17 @@ def apply(
       words: of the question; conditions see these and what facts have set before.
       given: names that the question itself says, which only `means` replaces.
     """
-    known, values, by = dict(words), {}, {}
+    known, values, by, held = dict(words), {}, {}, []
     for each in facts:
         if not each.holds(known):
             continue
+        held.append(each)
         found = {name: v for name, v in each.sets.items() if name not in given} | dict(each.means)
         for name, value in found.items():
             values[name] = known[name] = value
             by[name] = each
-    decided = tuple(dict.fromkeys(id(each) for each in by.values()))
-    last = {id(each): each for each in by.values()}
-    return Applied(values, tuple(last[key] for key in decided))
+    decided = {id(each) for each in by.values()}
+    return Applied(values, tuple(each for each in held if id(each) in decided))
 
 
 @functools.cache

@@ -31,7 +31,7 @@ MAKERS = re.compile(r"^((NVIDIA|AMD|Instinct|Tesla|GeForce)[\s_\-]+)+", re.IGNOR
 
 @functools.cache
 def document(kind: str) -> dict[str, Any]:
-    """The data file of a kind ("chips", "systems", "models", "fabrics"), read once.
+    """The data file of a kind ("chips", "systems", "models"), read once.
 
     Raises:
       InputError: the installed file is of another version.
@@ -97,8 +97,10 @@ def extend(found: Any, where: str) -> None:
     for kind, name, entry in added:
         _ADDED.add((kind, name))
         table(kind)[name] = entry
-    document("fabrics")["accelerators"].update(parts["accelerators"])
     _spellings.cache_clear()
+    for chip, system in parts["accelerators"].items():
+        if main := known_name("chips", chip):
+            table("chips")[main] = {**table("chips")[main], "system": system}
 
 
 _ADDED: set[tuple[str, str]] = set()

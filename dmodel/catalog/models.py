@@ -39,22 +39,25 @@ def from_shape(shape: dict[str, float], seq_len: float | None = None) -> Model:
     return Model(**{key: np.float64(value) for key, value in values.items()})
 
 
-def _hub_name(name: str) -> str:
-    """Reduce a hub's spelling to a catalog name: "meta-llama/Meta-Llama-3-8B-Instruct" →
-    "Llama-3-8B"."""
-    base = re.sub(r"^meta[-_]", "", name.rsplit("/", 1)[-1], flags=re.IGNORECASE)
-    return re.sub(
-        r"([-_](hf|base|instruct|chat|it|pt|v\d+(\.\d+)*))+$", "", base, flags=re.IGNORECASE
-    )
+_OF_HUBS = re.compile(r"[-_\s](hf|base|instruct|chat|it|pt|v\d+(\.\d+)*)$", re.IGNORECASE)
+"""An ending of hubs' names that is no part of a shape's name."""
 
-
-def _find(name: str) -> str | None:
-    """Main name of a catalog model, else None."""
-    return known_name("models", name)
-
-
-TUNED = {"-sft": "sft", "-lora": "lora"}
+_TUNED = re.compile(r"[-_\s]+(sft|lora)$", re.IGNORECASE)
 """Endings of models' names that say how they are tuned."""
+
+
+def known_model(name: str) -> str | None:
+    """Main name of the catalog's model that a name or a hub's spelling means, else None.
+
+    >>> known_model("meta-llama/Meta-Llama-3-8B-Instruct"), known_model("deepseek-ai/DeepSeek-V3")
+    ('llama-3-8b', 'deepseek-v3')
+    """
+    own = name.strip().rsplit("/", 1)[-1]
+    bare = re.sub(r"^meta[-_\s]", "", own, flags=re.IGNORECASE)
+    tried = [name, own, bare]
+    while (shorter := _OF_HUBS.sub("", tried[-1])) != tried[-1]:
+        tried.append(shorter)
+    return next((found for each in tried if (found := known_name("models", each))), None)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -66,12 +69,9 @@ def identify(name: str) -> tuple[str, str]:
     >>> identify("Llama3-70B-SFT"), identify("meta-llama/Llama-2-7b-hf")
     (('llama-3-70b', 'sft'), ('llama-2-7b', 'none'))
     """
-    base, low, tuning = name, name.lower(), "none"
-    for ending, kind in TUNED.items():
-        if low.endswith(ending):
-            base, tuning = name[: -len(ending)], kind
-    found = known_name("models", base) or known_name("models", _hub_name(base))
-    return found or canonical("models", base), tuning
+    ending = _TUNED.search(name.strip())
+    base = name.strip()[: ending.start()] if ending else name
+    return known_model(base) or canonical("models", base), ending[1].lower() if ending else "none"
 
 
 def _config_path(name_or_path: str) -> Path | None:
@@ -91,7 +91,7 @@ def from_file(name_or_path: str, seq_len: float | None = None) -> Model | None:
     Raises:
       InputError: a file that cannot be used (with the reason).
     """
-    path = None if _find(name_or_path) else _config_path(name_or_path)
+    path = None if known_name("models", name_or_path) else _config_path(name_or_path)
     return None if path is None else from_shape(huggingface.read(path, seq_len), seq_len)
 
 
@@ -115,7 +115,7 @@ def transformer(name_or_path: str, seq_len: float | None = None) -> Model:
     text = str(name_or_path)
     if (found := from_file(text, seq_len)) is not None:
         return found
-    main = _find(text) or _find(_hub_name(text))
+    main = known_model(text)
     if main is None:
         raise InputError(
             unknown("models", text, "; the path of a Hugging Face config.json is accepted too")

@@ -28,6 +28,8 @@ class Stack(NamedTuple):
       lineage: code base that it grew from, whose fits it shares. emits: format of launch settings.
       runs: what a search may propose for it. facts: what it does, in order of precedence.
       known: whether a file describes it. about: one line.
+      basis: family that conditions of facts see: of a user's file the one that it extends.
+      own: facts of its own file. path: of a user's file, "" of a shipped one.
     """
 
     id: str
@@ -38,6 +40,9 @@ class Stack(NamedTuple):
     facts: tuple[Fact, ...]
     known: bool
     about: str
+    basis: str
+    own: tuple[Fact, ...] = ()
+    path: str = ""
 
     @property
     def name(self) -> str:
@@ -48,6 +53,12 @@ class Stack(NamedTuple):
     def release(self) -> tuple[int, ...] | None:
         """The variant as a release, None where it is none."""
         return release_of(self.variant)
+
+    def asks(self, name: str) -> set[str]:
+        """Words of a setting that conditions of its facts ask for, such as its policies of
+        recomputation."""
+        asked = [fact.when.get(name, ()) for fact in self.facts]
+        return {word for each in asked for word in ([each] if isinstance(each, str) else each)}
 
 
 class File(NamedTuple):
@@ -62,11 +73,14 @@ class File(NamedTuple):
     aliases: tuple[str, ...]
     runs: Mapping[str, Any]
     facts: tuple[Fact, ...]
+    path: str = ""
 
 
-def read(text: str, name: str, where: str) -> File:
+def read(text: str, name: str, where: str, path: str = "") -> File:
     """A file of facts.
 
+    Args:
+      path: of a user's file, beside which those lie that it extends.
     Raises:
       InputError: it is no TOML, or has keys that such files do not have.
     """
@@ -89,6 +103,7 @@ def read(text: str, name: str, where: str) -> File:
         aliases=tuple(found.get("aliases", ())),
         runs=found.get("runs", {}),
         facts=tuple(fact(e, f"{where}, fact {i + 1}") for i, e in enumerate(entries)),
+        path=path,
     )
 
 
@@ -139,26 +154,48 @@ def known_family(name: str) -> tuple[str, str] | None:
     return next(((low, file) for start, file in _patterns() if low.startswith(start)), None)
 
 
-def _chain(file: File) -> tuple[Fact, ...]:
-    """Facts of a file behind those of what it extends."""
-    inherited = [each for name in file.extends for each in _chain(_parent(file, name))]
+def _chain(file: File, behind: tuple[str, ...] = ()) -> tuple[Fact, ...]:
+    """Facts of a file behind those of what it extends.
+
+    Raises:
+      InputError: it extends what there is not, or itself by way of others.
+    """
+    if file.path and file.path in behind:
+        raise InputError(f"{file.path}: extends itself")
+    seen = (*behind, file.path)
+    inherited = [each for name in file.extends for each in _chain(_parent(file, name), seen)]
     return (*inherited, *file.facts)
 
 
 def _parent(file: File, name: str) -> File:
-    if name not in files():
-        raise InputError(
-            f"stack {file.id}: extends {name!r}, which is none of {', '.join(files())}"
-        )
-    return files()[name]
+    """The file that another extends: a shipped one, a family by any spelling, or one beside it."""
+    if name in files():
+        return files()[name]
+    if file.path and is_file(name):
+        return _read_file((Path(file.path).parent / name).resolve())
+    if found := known_family(name.partition("/")[0]):
+        return files()[found[1]]
+    close = nearest(name, names())
+    hint = f"nearest: {', '.join(close)}" if close else f"there are: {', '.join(names())}"
+    raise InputError(f"stack {file.path or file.id}: extends {name!r}, which is no stack; {hint}")
+
+
+def _basis(file: File) -> tuple[str, str]:
+    """Family and variant that conditions of a user's file see: of the first that it extends."""
+    for name in file.extends:
+        if file.path and is_file(name):
+            return _basis(_parent(file, name))
+        family, _, variant = (part.strip() for part in name.partition("/"))
+        if found := known_family(family):
+            return found[0], variant
+    return file.id, ""
 
 
 def _inherited(file: File, key: str) -> Any:
     """A key of a file, else of what it extends."""
     value = getattr(file, key)
-    return value or next(
-        (v for n in file.extends if (v := _inherited(_parent(file, n), key))), value
-    )
+    found = (_inherited(_parent(file, name), key) for name in file.extends)
+    return value or next((each for each in found if each), value)
 
 
 def is_file(name: str) -> bool:
@@ -180,25 +217,41 @@ def stack(name: str) -> Stack:
     family, _, variant = (part.strip() for part in name.partition("/"))
     found = known_family(family)
     if found is None:
-        return _stack(File(family, "", family, "", (), (), (), {}, ()), family, variant, False)
-    return _stack(files()[found[1]], found[0], variant, True)
+        nobodys = File(family, "", family, "", (), (), (), {}, ())
+        return _stack(nobodys, family, variant)._replace(known=False)
+    return _stack(files()[found[1]], found[0], variant)
 
 
-def _stack(file: File, family: str, variant: str, known: bool) -> Stack:
-    every = (*files()[EVERY].facts, *_chain(file))
-    lineage = _inherited(file, "lineage") or family
-    emits, runs = _inherited(file, "emits"), _inherited(file, "runs")
-    return Stack(family, variant, lineage, emits, runs, every, known, file.about)
+def _stack(file: File, family: str, variant: str) -> Stack:
+    return Stack(
+        id=family,
+        variant=variant,
+        facts=(*files()[EVERY].facts, *_chain(file)),
+        lineage=_inherited(file, "lineage") or family,
+        emits=_inherited(file, "emits"),
+        runs=_inherited(file, "runs"),
+        known=True,
+        about=file.about,
+        basis=family,
+        own=file.facts,
+        path=file.path,
+    )
 
 
 def _of_file(path: Path) -> Stack:
+    file = _read_file(path)
+    found = _stack(file, path.stem, "")
+    basis, variant = _basis(file)
+    return found._replace(basis=basis, variant=variant)
+
+
+def _read_file(path: Path) -> File:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(
-            f"--stack {path}: not readable ({error}); name a stack or a TOML file"
-        ) from None
-    return _stack(read(text, path.stem, str(path)), path.stem, "", True)
+        hint = "name a stack or a TOML file"
+        raise InputError(f"--stack {path}: not readable ({error}); {hint}") from None
+    return read(text, path.stem, str(path), str(path.resolve()))
 
 
 def consequences() -> tuple[Fact, ...]:
@@ -211,4 +264,5 @@ def unknown(name: str, more: list[str]) -> str:
     every = list(dict.fromkeys([*names(), *more]))
     close = nearest(name.partition("/")[0], every)
     hint = f"nearest: {', '.join(close)}" if close else f"known: {', '.join(every)}"
-    return f"unknown stack {name!r}; {hint}. `dmodel catalog stacks` lists all; a TOML file of your own does too"
+    others = "`dmodel catalog stacks` lists all; a TOML file of your own does too"
+    return f"unknown stack {name!r}; {hint}. {others}"

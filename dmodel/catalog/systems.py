@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from dmodel.catalog.chips import chip
-from dmodel.catalog.loader import Entry, document, field, number, resolve, table
+from dmodel.catalog.loader import Entry, field, number, resolve, table
 from dmodel.records import Cluster, Network
 from dmodel.topology import check, slices
 from dmodel.types import InputError
@@ -84,13 +84,23 @@ def default_system(accelerator: str) -> str:
       InputError: unknown accelerator, or one without a default.
     """
     main = resolve("chips", accelerator)
-    found = document("fabrics")["accelerators"].get(main)
+    found = table("chips")[main].get("system")
     if found is None:
         raise InputError(
             f"accelerator {main}: no default system in the catalog; name one with --system "
             "(`dmodel catalog systems`)"
         )
     return found
+
+
+def by_link(link: str) -> str | None:
+    """Name of the system whose network logs call by a word of a link; None where none has it.
+
+    >>> by_link("NVSwitch/EFAv2"), by_link("NVLink")
+    ('H100-EFA-3200', None)
+    """
+    called = ((name, entry.get("links", ())) for name, entry in table("systems").items())
+    return next((name for name, words in called if any(word in link for word in words)), None)
 
 
 def _domain(domain_size: float | None, default: float) -> float:
@@ -158,54 +168,6 @@ def host_size(host: float, network: Network) -> float | None:
     """
     size, axes = float(network.size[0]), float(network.torus_axes[0])  # type: ignore[index]
     return None if size > LARGEST_HOST or axes > 1.0 or host >= size else host
-
-
-def system_name_for(accelerator: str, stack: str = "") -> str:
-    """Name of the system that a trace's accelerator and stack imply: the longest stack prefix that
-    is known, else the default.
-
-    >>> system_name_for("A100-80GB", "llm-foundry/pure"), system_name_for("A100-80GB")
-    ('A100-RoCE-1600', 'A100-DGX')
-    """
-    main = resolve("chips", accelerator)
-    fabrics = document("fabrics")
-    wanted = str(stack or "").lower()
-    known = [
-        f for f in fabrics["stacks"] if f["accelerator"] == main and wanted.startswith(f["stack"])
-    ]
-    if known:
-        return max(known, key=lambda f: len(f["stack"]))["system"]
-    if main not in fabrics["accelerators"]:
-        raise InputError(
-            f"accelerator {main}: no default system in the catalog; name one with --system "
-            "(`dmodel catalog systems`)"
-        )
-    return fabrics["accelerators"][main]
-
-
-def system_by_stack(
-    accelerator: str, stack: str = "", domain_size: float | None = None, precision: str = "bf16"
-) -> Cluster:
-    """Build the system that a trace ran on; always two levels, so that the systems of many rows
-    stack.
-
-    Args:
-      accelerator: as written in traces ("A100-80GB", "TPU-v5p").
-      stack: software of the trace; its known clusters have their own fabrics, matched by prefix
-      ("vtrain", "llm-foundry/pure"). domain_size: devices in the scale-up domain, in place of the
-      system's own; None or NaN keeps that. Of a torus a power of two below
-        its pod is a slice, whose axes may be open (`topology.slices`).
-      precision: as in `chip`.
-
-    Raises:
-      InputError: unknown accelerator, a precision it lacks, or a domain size below 1.
-    """
-    base = system(system_name_for(accelerator, stack), precision)
-    chips, pod = _domain(domain_size, base.network.size[0]), float(base.network.size[0])  # type: ignore
-    axes = int(base.network.torus_axes[0])  # type: ignore[index]
-    if axes > 1 and chips < pod and math.log2(chips).is_integer():
-        return slices(base, _shape(int(math.log2(chips)), axes))
-    return base.replace(network=base.network.replace(size=np.array([chips, math.inf])))
 
 
 def _shape(doublings: int, axes: int) -> tuple[int, ...]:

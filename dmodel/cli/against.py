@@ -3,7 +3,7 @@ is that the first one is faster."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dmodel.cli.output import Document, gib, percent, seconds, show_lines, show_table
 

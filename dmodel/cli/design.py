@@ -117,8 +117,9 @@ def command(
 
 def _plan(job: DesignJob, ways: Ways) -> None:
     """The best plan of a job whose sizes are given."""
+    from dmodel.asked import provenance
     from dmodel.cli import design_plan
-    from dmodel.cli.question import provenance, setting
+    from dmodel.cli.question import setting
 
     asked = setting(fixed_job(job))
     say(provenance(asked))
@@ -138,8 +139,8 @@ def _plan(job: DesignJob, ways: Ways) -> None:
 
 def _run(job: DesignJob, ways: Ways) -> None:
     """The best run: sizes and plan together."""
+    from dmodel.asked import provenance
     from dmodel.cli import design_run, design_tables
-    from dmodel.cli.question import provenance
 
     asked = design_run.run_setting(job)
     say(provenance(asked))

@@ -11,7 +11,7 @@ from dmodel.records import leaf
 if TYPE_CHECKING:
     import numpy as np
 
-    from dmodel.cli.question import Setting
+    from dmodel.asked import Asked
     from dmodel.design import Candidate, Design, Problem
     from dmodel.uncertainty import Uncertain
 
@@ -46,7 +46,7 @@ def _judged(stated: Problem, rows: np.ndarray, unconstrained: np.ndarray) -> lis
     return [evaluate(one, rows) for one in each]
 
 
-def robust(asked: Setting, stated: Problem, found: Design) -> Document | None:
+def robust(asked: Asked, stated: Problem, found: Design) -> Document | None:
     """How often the chosen plan stays the best one when the coefficients are drawn from what the
     fit left open; None without a covariance.
 
@@ -82,7 +82,7 @@ def robust(asked: Setting, stated: Problem, found: Design) -> Document | None:
     }
 
 
-def _uncertain(asked: Setting, stated: Problem, plans: list[Candidate]) -> Uncertain | None:
+def _uncertain(asked: Asked, stated: Problem, plans: list[Candidate]) -> Uncertain | None:
     """Step times of plans with their intervals, all with the same coefficients; None where the
     profile carries no covariance."""
     import numpy as np
@@ -96,7 +96,7 @@ def _uncertain(asked: Setting, stated: Problem, plans: list[Candidate]) -> Uncer
     z = u.points(asked.profile.unconstrained(asked.accelerator, stack), sigma)
     rows = np.array([row_of(c, stated) for c in plans])
     draws = np.stack([np.log(np.asarray(one.step_time_s)) for one in _judged(stated, rows, z)])
-    places = np.concatenate([u.features(asked.system, asked.model, c.plan) for c in plans])
+    places = np.concatenate([u.features(asked.cluster, asked.model, c.plan) for c in plans])
     return u.uncertain(
         draws,
         u.misfit(
@@ -105,7 +105,7 @@ def _uncertain(asked: Setting, stated: Problem, plans: list[Candidate]) -> Uncer
     )
 
 
-def add_intervals(asked: Setting, stated: Problem, found: Design, document: Document) -> None:
+def add_intervals(asked: Asked, stated: Problem, found: Design, document: Document) -> None:
     """Give every listed plan the ends of its 90 % interval, and say how likely the best one beats
     the next."""
     from dmodel.uncertainty import probability_faster

@@ -15,7 +15,7 @@ from dmodel.report.text import plan_cells
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from dmodel.cli.question import Setting
+    from dmodel.asked import Asked
     from dmodel.design import Candidate, Design, Limits, Problem
     from dmodel.records import Plan
 
@@ -28,7 +28,7 @@ MORE_MEMORY = 0.1
 """Share by which the device's memory grows to say what it is worth."""
 
 
-def answered(job: DesignJob, asked: Setting, ways: Any) -> tuple[Document, Plan | None]:
+def answered(job: DesignJob, asked: Asked, ways: Any) -> tuple[Document, Plan | None]:
     """The document of a search, and the best plan."""
     how: dict[str, Any] = {"objective": job.objective, "pareto": ways.pareto}
     how |= {"n_starts": ways.starts} if ways.starts is not None else {}
@@ -58,7 +58,7 @@ def answered(job: DesignJob, asked: Setting, ways: Any) -> tuple[Document, Plan 
 
 
 def found_document(
-    asked: Setting, found: Design, assumed: list[str], top: int | None = None
+    asked: Asked, found: Design, assumed: list[str], top: int | None = None
 ) -> Document:
     """The question, what a search found and what it assumed; of every plan the probability that its
     device has too little memory, as `predict` says it (`oom_probability`)."""
@@ -88,7 +88,7 @@ def bar() -> Iterator[Callable[[int, int], None] | None]:
         yield update
 
 
-def limits_of(job: DesignJob, asked: Setting) -> tuple[Limits, list[str]]:
+def limits_of(job: DesignJob, asked: Asked) -> tuple[Limits, list[str]]:
     """Budgets as limits of plans, for the tokens of the run; and what was assumed for them."""
     from dmodel.design import Limits
 
@@ -144,30 +144,16 @@ def merit_of(stated: Problem, c: Candidate) -> float:
     return each[stated.objective]
 
 
-def stated_of(
-    asked: Setting, attention: str, space: str, limits: Limits, objective: str
-) -> Problem:
+def stated_of(asked: Asked, attention: str, space: str, limits: Limits, objective: str) -> Problem:
     """The problem behind a search, as its parts ask for it."""
-    from dmodel.cli.question import choices_of, settings
-    from dmodel.design import problem
+    from dmodel.searching import space_of, stated
 
-    (base, _), (choices, _) = settings(asked, attention), choices_of(asked, space == "everything")
-    return problem(
-        asked.system,
-        asked.model,
-        asked.devices,
-        asked.global_batch,
-        asked.coefficients,
-        base=base,
-        choices=choices,
-        limits=limits,
-        objective=objective,
-        footprint=asked.footprint,
-    )
+    found = space_of(asked, attention, space == "everything")
+    return stated(asked, found, limits=limits, objective=objective)
 
 
 def search(
-    asked: Setting,
+    asked: Asked,
     method: str,
     top: int,
     attention: str = "flash",
@@ -176,26 +162,15 @@ def search(
     **how: Any,
 ) -> tuple[Design, list[str]]:
     """Run the search of a job; also the assumptions that all its plans share."""
-    from dmodel.cli.question import choice, choices_of, settings
-    from dmodel.design import design
+    from dmodel.cli.question import choice
     from dmodel.design.optimum import METHODS
+    from dmodel.searching import search as searched
+    from dmodel.searching import space_of
 
     chosen = choice("method", method, METHODS)
-    how["choices"], said = choices_of(asked, space == "everything")
-    base, assumed = settings(asked, attention, staged=bool(how["choices"].kept))
-    how["footprint"] = asked.footprint
-    found = design(
-        asked.system,
-        asked.model,
-        asked.devices,
-        asked.global_batch,
-        asked.coefficients,
-        method=chosen,
-        top=top,
-        base=base,
-        **how,
-    )
-    return found, [*assumed, *said]
+    found = space_of(asked, attention, space == "everything")
+    design = searched(asked, found, method=chosen, top=top, **how)
+    return design, [str(each) for each in found.assumptions]
 
 
 def design_document(found: Design, top: int | None = None) -> Document:
@@ -264,59 +239,72 @@ def show_design(d: Document) -> None:
     """Table of the plans, the gap and the limit that decides."""
     from dmodel.cli.question import title
 
-    named = [(f"exact {i + 1}", p) for i, p in enumerate(d["exact"])] + (
-        [("gradient", d["gradient"])] if d["gradient"] else []
-    )
-    named += [("closest", d["closest"])] if d["closest"] else []
-    named += [(f"front {i + 1}", p) for i, p in enumerate(d.get("front", []))]
-    named += [(p["name"], p) for p in d.get("compared", [])]
-    rows = [list(plan_cells(name, p)) for name, p in named]
-    header = ["search", "plan", "step", "MFU", "tokens/s", "memory", "headroom"]
-    if any("step_time_s_low" in p for _, p in named):
-        header.insert(3, "90 %")
-        for row, (_, p) in zip(rows, named, strict=True):
-            row.insert(
-                3,
-                f"{seconds(p['step_time_s_low'])} – {seconds(p['step_time_s_high'])}"
-                if "step_time_s_low" in p
-                else "",
-            )
-    if any("oom_probability" in p for _, p in named):
-        header.append("risk")
-        for row, (_, p) in zip(rows, named, strict=True):
-            row.append(percent(p["oom_probability"]) if "oom_probability" in p else "")
+    named = _named(d)
+    rows, header = _rows(named), ["search", "plan", "step", "MFU", "tokens/s", "memory", "headroom"]
+    header.insert(3, "90 %")
+    header.append("risk")
+    empty = [i for i, name in enumerate(header) if name in ("90 %", "risk")]
+    shown = [i for i in range(len(header)) if i not in empty or any(row[i] for row in rows)]
     if rows:
-        show_table(title(d), header, rows, right="step|90 %|MFU|tokens/s|memory|headroom|risk")
+        table = [[row[i] for i in shown] for row in rows]
+        right = "step|90 %|MFU|tokens/s|memory|headroom|risk"
+        show_table(title(d), [header[i] for i in shown], table, right=right)
     else:
         show_lines(title(d), "No plan to show.")
-    if d["considered"]:
-        fit = (
-            f"{d['feasible']:,} fit"
-            if d["feasible"] is not None
-            else "the others are proven to be worse or not to fit"
-        )
-        show_lines(f"{d['considered']:,} valid plans, {d['checked']:,} checked one by one, {fit}.")
-    show_lines(
-        f"Certificate: {d['certificate']}. No plan is faster than "
-        f"{seconds(d['lower_bound_s'])} "
-        "(pure arithmetic)."
-    )
-    if d["gap"] is not None:
-        show_lines(f"Gap of the gradient's plan to the exact optimum: {percent(d['gap'], 2)}")
+    show_lines(*_lines_of_search(d))
     if any("oom_probability" in p for _, p in named):
         show_lines(
             "Risk: that a device has too little memory after all, by how far memory of such "
             "software is off."
         )
-    show_lines(*doubt_lines(d))
+    show_lines(*doubt_lines(d), *_lines_of_limits(d))
+    show_lines(f"Assumed: {'; '.join(d['assumptions'])}")
+
+
+def _named(d: Document) -> list[tuple[str, Document]]:
+    """Plans of a document by what found them."""
+    found = [(f"exact {i + 1}", p) for i, p in enumerate(d["exact"])]
+    found += [(name, d[name]) for name in ("gradient", "closest") if d[name]]
+    found += [(f"front {i + 1}", p) for i, p in enumerate(d.get("front", []))]
+    return [*found, *((p["name"], p) for p in d.get("compared", []))]
+
+
+def _rows(named: list[tuple[str, Document]]) -> list[list[str]]:
+    """Cells of plans, with interval and risk; "" where a plan has none."""
+    rows = []
+    for name, p in named:
+        row, ends = list(plan_cells(name, p)), ""
+        if "step_time_s_low" in p:
+            ends = f"{seconds(p['step_time_s_low'])} – {seconds(p['step_time_s_high'])}"
+        row.insert(3, ends)
+        row.append(percent(p["oom_probability"]) if "oom_probability" in p else "")
+        rows.append(row)
+    return rows
+
+
+def _lines_of_search(d: Document) -> list[str]:
+    """How many plans there are, and how good the best one is."""
+    lines = []
+    if d["considered"]:
+        fit = "the others are proven to be worse or not to fit"
+        fit = fit if d["feasible"] is None else f"{d['feasible']:,} fit"
+        checked = f"{d['checked']:,} checked one by one"
+        lines.append(f"{d['considered']:,} valid plans, {checked}, {fit}.")
+    floor = f"No plan is faster than {seconds(d['lower_bound_s'])} (pure arithmetic)."
+    lines.append(f"Certificate: {d['certificate']}. {floor}")
+    if d["gap"] is not None:
+        gap = percent(d["gap"], 2)
+        lines.append(f"Gap of the gradient's plan to the exact optimum: {gap}")
+    return lines
+
+
+def _lines_of_limits(d: Document) -> list[str]:
+    """What memory is worth, the limit that decides, and what would fit."""
+    lines = []
     if d.get("worth"):
         w = d["worth"]
-        show_lines(
-            f"Worth: {digits(w['change'])} GB more on each device would save "
-            f"{percent(w['share'], 2)} of a step (solved again)"
-        )
+        saved = f"{percent(w['share'], 2)} of a step (solved again)"
+        lines.append(f"Worth: {digits(w['change'])} GB more on each device would save {saved}")
     if d["binding"] and (d["exact"] or d["gradient"]):
-        show_lines(f"Limit: {d['binding']['message']}.")
-    for change in d["remedies"]:
-        show_lines(f"What would fit: {change['message']}.")
-    show_lines(f"Assumed: {'; '.join(d['assumptions'])}")
+        lines.append(f"Limit: {d['binding']['message']}.")
+    return [*lines, *(f"What would fit: {change['message']}." for change in d["remedies"])]

@@ -12,7 +12,7 @@ from dmodel.cli.output import Document, say
 from dmodel.types import InputError
 
 if TYPE_CHECKING:
-    from dmodel.cli.question import Setting
+    from dmodel.asked import Asked
     from dmodel.codesign import CoDesign, Design, Question
 
 DAY_S = 86400.0
@@ -22,7 +22,7 @@ FAMILY, BATCH = "llama-3-70b", 1024
 """
 
 
-def run_setting(job: DesignJob) -> Setting:
+def run_setting(job: DesignJob) -> Asked:
     """Records of the job, with stand-ins for what is free.
 
     Raises:
@@ -69,54 +69,68 @@ def free_of(job: DesignJob) -> tuple[str, ...]:
 
 
 def question_of(
-    job: DesignJob, asked: Setting, laws: Any, failures: bool, attention: str
+    job: DesignJob, asked: Asked, laws: Any, failures: bool, attention: str
 ) -> tuple[Question, list[str]]:
     """The stated problem, and the assumptions that fill what the options leave open."""
     from dmodel import codesign
-    from dmodel.cli.question import settings
     from dmodel.goodput import Reliability
+    from dmodel.searching import for_any_layout, space_of
 
-    base, assumed = settings(asked, attention)
+    searched = space_of(asked, attention)
+    assumed = [*map(str, searched.assumptions), *_left_out(job)]
     free, span = free_of(job), device_range(job.devices)
-    bounds = (
-        {} if span is None or span[0] == span[1] else {"devices": (float(span[0]), float(span[1]))}
-    )
-    if job.model is None:
-        assumed.append(
-            f"the family of {FAMILY} (gated MLP, 8 key/value heads, its vocabulary): no "
-            "--model "
-            "was named"
-        )
-    if job.global_batch is None:
-        assumed.append(
-            f"global batch {BATCH}: none was named (`--global-batch {FREE_BATCH}` chooses it)"
-        )
-    loss, limits, tokens = job.loss, _limits(job), job.tokens
-    if job.flop is not None and "shape" in free:
-        loss, more = _loss_of(job.flop, laws)
-        assumed.append(more)
-    elif job.flop is not None:
-        tokens = _tokens_of(job.flop, asked)
-        assumed.append(f"{tokens:.4g} tokens: what {job.flop:.3g} FLOP train {asked.model_name} on")
+    apart = span is not None and span[0] < span[1]
+    loss, tokens, more = _by_compute(job, asked, free, laws)
+    tokens = None if "tokens" in free else tokens
+    if tokens is None and "tokens" not in free:
+        more.append("tokens by the data law")
     stated = codesign.question(
-        asked.system,
+        asked.cluster,
         asked.model,
         asked.coefficients,
         objective=job.objective,
-        limits=limits.replace(loss=loss),
+        limits=_limits(job).replace(loss=loss),
         free=free,
         devices=float(asked.devices),
         global_batch=float(asked.global_batch),
-        tokens=None if "tokens" in free else tokens,
-        bounds=bounds,
+        tokens=tokens,
+        bounds={"devices": (float(span[0]), float(span[1]))} if apart and span else {},
         law=laws,
-        base=base,
+        base=for_any_layout(searched),
         footprint=asked.footprint,
         reliability=Reliability() if failures else None,
     )
-    if tokens is None and "tokens" not in free:
-        assumed.append("tokens by the data law")
-    return stated, [*assumed, "failures as often as Llama 3's" if failures else "no failures"]
+    lost = "failures as often as Llama 3's" if failures else "no failures"
+    return stated, [*assumed, *more, lost]
+
+
+def _left_out(job: DesignJob) -> list[str]:
+    """What is taken for options that were not named."""
+    found = []
+    if job.model is None:
+        shape = "gated MLP, 8 key/value heads, its vocabulary"
+        found.append(f"the family of {FAMILY} ({shape}): no --model was named")
+    if job.global_batch is None:
+        free = f"`--global-batch {FREE_BATCH}` chooses it"
+        found.append(f"global batch {BATCH}: none was named ({free})")
+    return found
+
+
+def _by_compute(
+    job: DesignJob, asked: Asked, free: tuple[str, ...], laws: Any
+) -> tuple[float | None, float | None, list[str]]:
+    """Loss and tokens: as given, or those that a compute budget decides; and in words."""
+    if job.flop is None:
+        return job.loss, job.tokens, []
+    if "shape" in free:
+        loss, text = _loss_of(job.flop, laws)
+        return loss, job.tokens, [text]
+    tokens = _tokens_of(job.flop, asked)
+    return (
+        job.loss,
+        tokens,
+        [f"{tokens:.4g} tokens: what {job.flop:.3g} FLOP train {asked.model_name} on"],
+    )
 
 
 def _limits(job: DesignJob) -> Any:
@@ -149,7 +163,7 @@ def _loss_of(flop: float, laws: Any) -> tuple[float, str]:
     )
 
 
-def _tokens_of(flop: float, asked: Setting) -> float:
+def _tokens_of(flop: float, asked: Asked) -> float:
     """Tokens that a compute budget trains a model on: `C` over its FLOP per token, 6N and causal
     attention."""
     from dmodel import counts
@@ -157,7 +171,7 @@ def _tokens_of(flop: float, asked: Setting) -> float:
     return flop / float(counts.model_flops_per_token(asked.model, "6N+6Lhs"))
 
 
-def answered(job: DesignJob, asked: Setting, ways: Any) -> tuple[Document, Document | None]:
+def answered(job: DesignJob, asked: Asked, ways: Any) -> tuple[Document, Document | None]:
     """Search, and ask what goes with the answer: its document, and the launch settings if asked
     for."""
     from dmodel.codesign import solve_question
@@ -223,7 +237,7 @@ def influence_document(stated: Question, design: Design) -> Document:
     }
 
 
-def doubt_document(asked: Setting, stated: Question, design: Design) -> Document | None:
+def doubt_document(asked: Asked, stated: Question, design: Design) -> Document | None:
     """How often the chosen plan stays the best at its sizes when the coefficients are drawn; None
     where the profile keeps no covariance."""
     from dmodel.codesign import profile_samples, robust
@@ -270,18 +284,14 @@ def change_document(stated: Question, found: CoDesign) -> Document:
     return {"binding": binding, "nearest_changes": needed}
 
 
-def emitted(
-    asked: Setting, stated: Question, design: Design, shaped: bool, target: str
-) -> Document:
+def emitted(asked: Asked, stated: Question, design: Design, shaped: bool, target: str) -> Document:
     """Launch settings of the best design: its model has the sizes that were chosen."""
     from dmodel.cli.emitted import emit_document
     from dmodel.codesign.lattice import model_of
 
     model = model_of(design.sizes, stated.world.fixed) if shaped else asked.model
     assert design.plan is not None
-    return emit_document(
-        asked._replace(model_name="") if shaped else asked, model, design.plan, target
-    )
+    return emit_document(asked, model, design.plan, target, "" if shaped else None)
 
 
 def run_document(found: CoDesign, job: DesignJob) -> Document:

@@ -9,7 +9,7 @@ from dmodel.cli.output import Document
 if TYPE_CHECKING:
     from dmodel.asked import Asked
     from dmodel.records import Plan
-    from dmodel.sensitivity import Case
+    from dmodel.sensitivity import Point
 
 
 def elasticities_document(job: Asked, plan: Plan, output: str = "step_time") -> Document:
@@ -19,7 +19,7 @@ def elasticities_document(job: Asked, plan: Plan, output: str = "step_time") -> 
     return case_document(job, make_case(job.cluster, job.model, plan, job.coefficients), output)
 
 
-def case_document(job: Asked, case: Case, output: str) -> Document:
+def case_document(job: Asked, case: Point, output: str) -> Document:
     """The same of a case."""
     from dmodel.sensitivity import of_case
 

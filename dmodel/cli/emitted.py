@@ -51,9 +51,15 @@ def check_target(target: str | None, file: Path | None) -> None:
         )
 
 
-def emit_document(asked: Asked, model: Model, plan: Plan, target: str) -> Document:
+def emit_document(
+    asked: Asked, model: Model, plan: Plan, target: str, model_name: str | None = None
+) -> Document:
     """The settings, their text, what is left out of them and which rules of the framework the plan
-    breaks."""
+    breaks.
+
+    Args:
+      model_name: "" where the model is none of the catalog's; None = as asked for.
+    """
     import math
 
     import numpy as np
@@ -64,7 +70,7 @@ def emit_document(asked: Asked, model: Model, plan: Plan, target: str) -> Docume
     job = Job(
         model=model,
         plan=plan,
-        model_name=asked.model_name,
+        model_name=asked.model_name if model_name is None else model_name,
         precision=asked.precision,
         accelerator=asked.accelerator,
         per_domain=int(inner) if math.isfinite(inner) else int(float(plan.devices)),

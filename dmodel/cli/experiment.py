@@ -8,14 +8,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
 import dmodel
 from dmodel.cli.compiled import cache_folder
 from dmodel.cli.options import Json
-from dmodel.cli.output import deliver, show_table, stop
+from dmodel.cli.output import show_table, stop
 from dmodel.types import InputError
 
 Name = Annotated[
@@ -94,9 +94,16 @@ def studies_folder() -> Path:
     )
 
 
-def studies(folder: Path) -> dict[str, str]:
-    """Name of each study → the first line of what it says of itself; a study is a module that can
-    be run. None of them is imported."""
+class Study(NamedTuple):
+    """What a study says of itself in a line, and what it needs that a checkout has not; "" for
+    nothing."""
+
+    about: str
+    needs: str
+
+
+def studies(folder: Path) -> dict[str, Study]:
+    """Every study by name: a module that can be run. None of them is imported."""
     found = {}
     for path in sorted(folder.glob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
@@ -104,24 +111,31 @@ def studies(folder: Path) -> dict[str, str]:
             isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'"
             for node in tree.body
         ):
-            found[path.stem] = (ast.get_docstring(tree) or "").partition("\n")[0]
+            about = (ast.get_docstring(tree) or "").partition("\n")[0]
+            found[path.stem] = Study(about, _needs(tree))
     return found
 
 
-def deliver_list(found: dict[str, str], as_json: bool) -> None:
-    """The studies, as a JSON list of names or as a table."""
+def _needs(tree: ast.Module) -> str:
+    """The text that a study assigns to `NEEDS`."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "NEEDS":
+            return ast.literal_eval(node.value)
+    return ""
+
+
+def deliver_list(found: dict[str, Study], as_json: bool) -> None:
+    """The studies that run as they are, as a JSON list of names or as a table; those that need
+    more stand below it."""
+    ready = {name: study.about for name, study in found.items() if not study.needs}
     if as_json:
         import json
 
-        sys.stdout.write(json.dumps(list(found)) + "\n")
+        sys.stdout.write(json.dumps(list(ready)) + "\n")
         return
-    deliver(
-        {"experiments": found},
-        False,
-        lambda d: show_table(
-            "", ("experiment", "what it shows"), d["experiments"].items(), right="-"
-        ),
-    )
+    show_table("", ("experiment", "what it shows"), ready.items(), right="-")
+    others = ((name, study.about, study.needs) for name, study in found.items() if study.needs)
+    show_table("", ("needs more", "what it shows", "what it needs"), others, right="-")
 
 
 def check_writable(out: Path) -> None:

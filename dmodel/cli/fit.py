@@ -42,7 +42,11 @@ Base = Annotated[
     ),
 ]
 Out = Annotated[
-    Path, typer.Option(metavar="PROFILE.json", help="Where to write the fitted profile.")
+    Path,
+    typer.Option(
+        metavar="PROFILE.json",
+        help="Where to write the fitted profile: as JSON, packed if the name ends in .npz.",
+    ),
 ]
 HoldOut = Annotated[
     float,

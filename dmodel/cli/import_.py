@@ -49,8 +49,11 @@ Set = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
-        metavar="COLUMN=VALUE",
-        help="A cell of all rows, in place of the files'; model=NAME also fills a blank shape.",
+        metavar="NAME=VALUE",
+        help=(
+            "A cell or a setting (`dmodel catalog settings`) of all rows, in place of the files'; "
+            "model=NAME also fills a blank shape."
+        ),
     ),
 ]
 Strict = Annotated[

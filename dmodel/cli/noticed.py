@@ -67,8 +67,6 @@ def say_noticed(found: Document, rows: int) -> None:
     Args:
       rows: in use [count].
     """
-    from calibration.traces.table import HEADER
-
     doubted = found["implausible"]
     for p in doubted[:SAID]:
         say(f"WARNING: {p['file']}:{p['line']}: {p['reason']}")
@@ -89,8 +87,7 @@ def say_noticed(found: Document, rows: int) -> None:
             f"given again: {len(again)} of {rows} rows: {first['file']}:{first['line']}: "
             f"{first['reason']}{more}"
         )
-    # those of the header were said as the file was read
-    _say_notes([note for note in found["notes"] if note["line"] != HEADER])
+    say_notes(found["notes"])
     told = found["assumptions"]
     for line in told[:ASSUMED]:
         say(f"assumed for {line['rows']} of {rows} rows: {line['assumption']}")
@@ -98,10 +95,13 @@ def say_noticed(found: Document, rows: int) -> None:
         say(f"assumed: and {len(told) - ASSUMED} more: see --json, assumptions")
 
 
-def _say_notes(notes: Sequence[Document]) -> None:
-    """Notes of one kind, which differ in their numbers, are one line: the first row's."""
+def say_notes(notes: Sequence[Document]) -> None:
+    """Notes of one kind, which differ in their numbers, are one line: the first row's; those of the
+    header were said as the file was read."""
+    from calibration.traces.table import HEADER
+
     kinds: dict[str, list[Document]] = {}
-    for note in notes:
+    for note in (note for note in notes if note["line"] != HEADER):
         kinds.setdefault(re.sub(r"\d[\d.e+-]*", "…", note["reason"]), []).append(note)
     for first, *others in list(kinds.values())[:SAID]:
         more = f" (and {len(others)} more like it: see --json, notes)" if others else ""

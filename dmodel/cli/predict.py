@@ -149,11 +149,13 @@ def _refuse_plan_options(job: Job, degrees: Degrees) -> None:
 
 def _rows(path: Path, profile: str | None, out: Path | None, strict: bool, json: bool) -> None:
     from calibration.traces import read, write
+    from dmodel.cli.noticed import say_notes
     from dmodel.cli.rows import faults, predicted, report_problems
 
     check_apart(out, path)
     table = read(path, require_time=False)
     report_problems(table)
+    say_notes([note._asdict() for note in table.notes])
     cases, found, columns = predicted(table, profile)
     if out is not None:
         write(

@@ -115,8 +115,9 @@ def command(
 ) -> None:
     """Elasticities: the change of an output [%] when an input grows by 1 %; at one plan, or with
     `--reoptimize` around the best one."""
+    from dmodel.asked import provenance
     from dmodel.cli import sensitivity_parts as parts
-    from dmodel.cli.question import check_count, provenance, setting
+    from dmodel.cli.question import check_count, setting
     from dmodel.cli.sensitivity_shown import write_report
     from dmodel.sensitivity.outputs import output_name
 

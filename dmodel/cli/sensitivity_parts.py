@@ -23,9 +23,9 @@ from dmodel.records import leaf
 from dmodel.types import InputError
 
 if TYPE_CHECKING:
-    from dmodel.cli.question import Setting
+    from dmodel.asked import Asked
     from dmodel.records import Plan
-    from dmodel.sensitivity import Case, Searched
+    from dmodel.sensitivity import Point, Searched
     from dmodel.sensitivity.case import Inputs
 
 FOLLOWED, INTERACTING = 6, 12
@@ -62,17 +62,8 @@ def check_options(w: Wanted, degrees: Degrees) -> None:
         raise InputError(
             "--follow searches the best plan again along an input: expected --reoptimize with it"
         )
-    given = [
-        n
-        for n, value in degrees._asdict().items()
-        if value != degrees._field_defaults[n] and n != "attention"
-    ]
-    if w.reoptimize and given:
-        names = ", ".join(f"--{n.replace('_', '-')}" for n in given)
-        raise InputError(
-            f"{names}: --reoptimize takes the best of all plans, whatever is given; leave the "
-            "option out, or --reoptimize"
-        )
+    if w.reoptimize:
+        _check_nothing_given(degrees)
     if w.base & (w.base - 1) or w.base == 1:
         raise InputError(
             f"--global: expected a power of two from 2 on, or 0 for none; got {w.base}"
@@ -83,6 +74,18 @@ def check_options(w: Wanted, degrees: Degrees) -> None:
         _axes(w.axes)
     if w.report is not None:
         make_folder(w.report)
+
+
+def _check_nothing_given(degrees: Degrees) -> None:
+    """Refuse options of a plan where the best of all is taken."""
+    default = degrees._field_defaults
+    given = [n for n, value in degrees._asdict().items() if value != default[n]]
+    names = ", ".join(f"--{n.replace('_', '-')}" for n in given if n != "attention")
+    if names:
+        raise InputError(
+            f"{names}: --reoptimize takes the best of all plans, whatever is given; leave the "
+            "option out, or --reoptimize"
+        )
 
 
 def _check_names(known: Inputs, w: Wanted) -> None:
@@ -102,35 +105,18 @@ def _check_names(known: Inputs, w: Wanted) -> None:
         known.index(name)
 
 
-def answer(asked: Setting, degrees: Degrees, w: Wanted) -> tuple[Document, Figures]:
+def answer(asked: Asked, degrees: Degrees, w: Wanted) -> tuple[Document, Figures]:
     """The document, and the figures that belong to it."""
-    from dmodel.cli.question import choices_of, plan, plan_document, settings
+    from dmodel.cli.question import plan, plan_document
     from dmodel.report.words import summary
-    from dmodel.sensitivity import searched
     from dmodel.sensitivity.case import inputs
     from dmodel.sensitivity.outputs import WORDS
 
+    plans: Searched | None = None
     if w.reoptimize:
-        choices, said = choices_of(asked)
-        base, assumed = settings(asked, degrees.attention, staged=bool(choices.kept))
-        assumed.extend(said)
-        # one program for stages of one chunk and of several, compiled while the plans are searched
-        shared = base.having(schedule="interleaved") if base.layout.schedule == "1f1b" else base
-        opening = case_of(
-            asked,
-            shared.having(dp=float(asked.devices), global_batch=float(asked.global_batch)),
-            w,
-        )
-        _check_names(inputs(opening, asked.level_names), w)
-        ready = _compile_ahead(inputs(opening, asked.level_names), w)
-        plans = searched(opening, base=base, choices=choices, level_names=asked.level_names)
-        say(f"best of {plans.considered:,} valid plans")
-        chosen = plans.best.plans[0].having(schedule=shared.layout.schedule)
-        _while_compiling(plans, w)
-        ready.result()
+        chosen, assumed, plans = _best(asked, degrees, w)
     else:
         chosen, assumed = plan(asked, degrees)
-        plans = None
         _say_if_too_large(asked, chosen)
     case = case_of(asked, chosen, w)
     _check_names(inputs(case, asked.level_names), w)
@@ -143,6 +129,40 @@ def answer(asked: Setting, degrees: Degrees, w: Wanted) -> tuple[Document, Figur
     d["output_words"] = WORDS[d["output"]]
     d["shares"] = _shares(d) if d["output"] == "step_time" else None
     _add_effects(d, asked, case)
+    figures = _add_parts(d, asked, case, plans, w)
+    d["summary"] = summary(d)
+    return d, figures
+
+
+def _best(asked: Asked, degrees: Degrees, w: Wanted) -> tuple[Plan, list[str], Searched]:
+    """The best plan, what is assumed for all, and what is known of the others."""
+    from dmodel.searching import space_of
+    from dmodel.sensitivity import searched
+    from dmodel.sensitivity.case import inputs
+
+    found = space_of(asked, degrees.attention)
+    # one program for stages of one chunk and of several, compiled while the plans are searched
+    shared = found.base
+    if shared.layout.schedule == "1f1b":
+        shared = shared.having(schedule="interleaved")
+    whole = shared.having(dp=float(asked.devices), global_batch=float(asked.global_batch))
+    opening = case_of(asked, whole, w)
+    known = inputs(opening, asked.level_names)
+    _check_names(known, w)
+    ready = _compile_ahead(known, w)
+    how = {"base": found.base, "choices": found.choices, "level_names": asked.level_names}
+    plans = searched(opening, **how)
+    say(f"best of {plans.considered:,} valid plans")
+    chosen = plans.best.plans[0].having(schedule=shared.layout.schedule)
+    _while_compiling(plans, w)
+    ready.result()
+    return chosen, [str(each) for each in found.assumptions], plans
+
+
+def _add_parts(
+    d: Document, asked: Asked, case: Point, plans: Searched | None, w: Wanted
+) -> Figures:
+    """Add the parts of the answer that are wanted; the figures that belong to it."""
     figures: Figures = {"tornado": lambda: draw_tornado(d)}
     if w.reoptimize:
         d["reoptimized"] = _reoptimized(asked, case, d["output"])
@@ -158,18 +178,17 @@ def answer(asked: Setting, degrees: Degrees, w: Wanted) -> tuple[Document, Figur
         d["global"] = _global(asked, case, d["output"], w)
     if w.check:
         d["check"] = _check(asked, case, d)
-    d["summary"] = summary(d)
-    return d, figures
+    return figures
 
 
-def _say_if_too_large(asked: Setting, chosen: Plan) -> None:
+def _say_if_too_large(asked: Asked, chosen: Plan) -> None:
     """A plan may be asked about that does not fit, as its answer may be what would change that; but
     not without a word."""
     from dmodel.step import memory_use
 
     short = float(
         memory_use(asked.model, chosen, footprint=asked.footprint).total
-        - asked.system.chip.hbm_bytes
+        - asked.cluster.chip.hbm_bytes
     )
     if short > 0.0:
         say(
@@ -206,7 +225,7 @@ def _while_compiling(plans: Searched, w: Wanted) -> None:
         import_module(name)
 
 
-def case_of(asked: Setting, chosen: Plan, w: Wanted) -> Case:
+def case_of(asked: Asked, chosen: Plan, w: Wanted) -> Point:
     """The case of a job and plan, with the goal of the options."""
     from dmodel.goodput import DAY_S
     from dmodel.sensitivity import make_case
@@ -217,7 +236,7 @@ def case_of(asked: Setting, chosen: Plan, w: Wanted) -> Case:
             raise InputError(f"--{name}: expected a positive number; got {value:g}")
     goal = usual(asked.model).replace(deadline_s=w.deadline_days * DAY_S)
     goal = goal if w.loss is None else goal.replace(loss=w.loss)
-    return make_case(asked.system, asked.model, chosen, asked.coefficients, asked.footprint, goal)
+    return make_case(asked.cluster, asked.model, chosen, asked.coefficients, asked.footprint, goal)
 
 
 def _shares(d: Document) -> dict[str, float]:
@@ -232,7 +251,7 @@ def _shares(d: Document) -> dict[str, float]:
     return found
 
 
-def _add_effects(d: Document, asked: Setting, case: Case) -> None:
+def _add_effects(d: Document, asked: Asked, case: Point) -> None:
     """Give every elasticity the effect of 10 % more, and half the width of its 90 % interval where
     the profile has a covariance."""
     import numpy as np
@@ -259,7 +278,7 @@ def _add_effects(d: Document, asked: Setting, case: Case) -> None:
             e["error"] = uncertainty.quantile(0.9) * sd[e["name"]]
 
 
-def _reoptimized(asked: Setting, case: Case, output: str) -> Document:
+def _reoptimized(asked: Asked, case: Point, output: str) -> Document:
     from dmodel.sensitivity import reoptimized
 
     found = reoptimized(case, (output,), level_names=asked.level_names)[output]
@@ -276,7 +295,7 @@ def _reoptimized(asked: Setting, case: Case, output: str) -> Document:
     }
 
 
-def _design(asked: Setting, case: Case, plans: Any, w: Wanted, d: Document) -> Document:
+def _design(asked: Asked, case: Point, plans: Any, w: Wanted, d: Document) -> Document:
     from dmodel.cli.question import plan_document, short
     from dmodel.sensitivity.flips import LIMIT, landscape
 
@@ -327,7 +346,7 @@ LEAST_FOLLOWED = 2e-3
 """Elasticities below this are not followed."""
 
 
-def _interactions(asked: Setting, case: Case, output: str, most: int) -> Document:
+def _interactions(asked: Asked, case: Point, output: str, most: int) -> Document:
     from dmodel.sensitivity import interactions
 
     found = interactions(case, output, most=most, level_names=asked.level_names)
@@ -340,7 +359,7 @@ def _interactions(asked: Setting, case: Case, output: str, most: int) -> Documen
     }
 
 
-def _regime_map(asked: Setting, case: Case, axes: str) -> Any:
+def _regime_map(asked: Asked, case: Point, axes: str) -> Any:
     from dmodel.sensitivity import regime_map
 
     return regime_map(case, *_axes(axes), level_names=asked.level_names)
@@ -373,7 +392,7 @@ def _regime_document(found: Any) -> Document:
     }
 
 
-def _global(asked: Setting, case: Case, output: str, w: Wanted) -> Document:
+def _global(asked: Asked, case: Point, output: str, w: Wanted) -> Document:
     from dmodel.sensitivity.case import inputs
     from dmodel.sensitivity.sobol import BASE, sobol, stated_range
 
@@ -418,7 +437,7 @@ def _range(text: str) -> tuple[str, float, float]:
         ) from None
 
 
-def _check(asked: Setting, case: Case, d: Document) -> Document:
+def _check(asked: Asked, case: Point, d: Document) -> Document:
     """The largest differences from what the elasticities are checked against."""
     from dmodel.sensitivity import differences, resolved
 

@@ -6,8 +6,7 @@ are worth; designs that hold under doubt.
                        law=laws(loss=…), bill=BILL, base=Plan, choices=Choices, footprint=…,
                        reliability=…, quantile=None)
                        -> Question
-    answer  = codesign(the same arguments, n_starts=16, seed=0, threads=None)            -> CoDesign
-    (or solve_question(stated, …))
+    answer  = solve_question(stated, n_starts=16, seed=0, threads=None)                  -> CoDesign
     prices  = marginal_values(stated, answer.found)                                      -> Prices
     (one more day, dollar, GB, GB/s, …) checked = check_marginal_values(stated, answer.found,
     prices, change=2e-3)           -> (Checked, …)  by solving again
@@ -20,19 +19,16 @@ are worth; designs that hold under doubt.
     (when answer.found is None)
     bound   = proven_bound(stated)                                                       -> float |
     None  (no design is better, proven)
-    grid    = exhaustive(stated, {name: values})                                         -> Grid
-    (every combination with all plans)
 
 `objective` is "time", "loss", "cost", "energy" or "largest"; `free` holds groups ("shape", "batch",
 "tokens", "devices", "hardware") or names of unknowns ("n_layers", "d_model", "ff_ratio",
 "head_dim", "hbm_bytes", "bytes_per_s[1]", …); `Limits` are in SI (seconds, dollars, joules).
 """
 
-from dmodel.codesign.answer import Chosen, CoDesign, Evaluations, codesign, solve_question
+from dmodel.codesign.answer import Chosen, CoDesign, Evaluations, solve_question
 from dmodel.codesign.bill import BILL, Bill, Shares
 from dmodel.codesign.bound import proven_bound
 from dmodel.codesign.change import Change, Changes, nearest_change
-from dmodel.codesign.grid import Grid, exhaustive
 from dmodel.codesign.influence import Influence, Influences, influence
 from dmodel.codesign.laws import DEFAULT, KINDS, Laws, laws
 from dmodel.codesign.limits import Limits, Margin
@@ -54,7 +50,6 @@ __all__ = [
     "DEFAULT",
     "Design",
     "Evaluations",
-    "Grid",
     "Influence",
     "Influences",
     "KINDS",
@@ -69,9 +64,7 @@ __all__ = [
     "Robust",
     "Shares",
     "check_marginal_values",
-    "codesign",
     "draw",
-    "exhaustive",
     "influence",
     "laws",
     "marginal_values",

@@ -3,21 +3,18 @@ checked, what binds, and what decides."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from dmodel.codesign.bound import proven_bound
-from dmodel.codesign.limits import Limits, Margin, margins
+from dmodel.codesign.limits import Margin, margins
 from dmodel.codesign.outcome import NAMES, OBJECTIVES, QUANTITIES
 from dmodel.codesign.plans import Design
 from dmodel.codesign.polish import feasible, polish
-from dmodel.codesign.question import Question, question
+from dmodel.codesign.question import Question
 from dmodel.codesign.relax import ANNEAL, Search, relax
 from dmodel.codesign.unknowns import unit_of
-from dmodel.coefficients import Coefficients
-from dmodel.records import Cluster, Model
 
 
 class Evaluations(NamedTuple):
@@ -83,55 +80,6 @@ class CoDesign(NamedTuple):
     nearest: Design | None
 
 
-def codesign(
-    system: Cluster,
-    model: Model,
-    coefficients: Coefficients,
-    *,
-    objective: str,
-    limits: Limits,
-    free: Sequence[str],
-    devices: float,
-    global_batch: float,
-    n_starts: int = 16,
-    seed: int = 0,
-    anneal: tuple[float, ...] = ANNEAL,
-    threads: int | None = None,
-    **more: object,
-) -> CoDesign:
-    """Find sizes, hardware and plan that are best for an objective under limits.
-
-    Gradient search of all of them relaxed, from many starts; the best ends rounded to valid sizes,
-    each with the best of all its valid plans; descent rung by rung to sizes none of whose
-    neighbours is better.
-
-    Args:
-      system, model, coefficients: of the catalog and a profile; coefficients with a leading axis
-        `[sample]` make every quantity its mean over the samples, or their `quantile`.
-      objective: "time", "loss", "cost", "energy" or "largest" (`outcome.OBJECTIVES`). limits: what
-        must not be exceeded.
-      free: groups ("shape", "batch", "tokens", "devices", "hardware") and names of unknowns
-      (`unknowns.names_of`). The plan is always free. devices, global_batch: where not freed.
-      tokens: of the run where not freed; None = by the data law.
-      n_starts: for each ZeRO stage. seed: of the starts. anneal: sharpness of each part of the
-        gradient search. threads: of the plan search. more: as in `question`: bounds, law, bill,
-        base, choices, footprint, reliability, quantile.
-
-    Raises:
-      InputError: arguments that make no sense. That no design keeps the limits is an answer:
-        `found` is None.
-    """
-    asked = {
-        "objective": objective,
-        "limits": limits,
-        "free": free,
-        "devices": devices,
-        "global_batch": global_batch,
-    }
-    stated = question(system, model, coefficients, **asked, **more)  # type: ignore[arg-type]
-    return solve_question(stated, n_starts=n_starts, seed=seed, anneal=anneal, threads=threads)
-
-
 def solve_question(
     stated: Question,
     *,
@@ -140,7 +88,16 @@ def solve_question(
     anneal: tuple[float, ...] = ANNEAL,
     threads: int | None = None,
 ) -> CoDesign:
-    """`codesign` of a stated problem."""
+    """Find sizes, hardware and plan that are best for an objective under limits.
+
+    Gradient search of all of them relaxed, from many starts; the best ends rounded to valid sizes,
+    each with the best of all its valid plans; descent rung by rung to sizes none of whose
+    neighbours is better. That no design keeps the limits is an answer: `found` is None.
+
+    Args:
+      n_starts: for each ZeRO stage. seed: of the starts. anneal: sharpness of each part of the
+        gradient search. threads: of the plan search.
+    """
     planner = stated.planner(threads)
     search = relax(
         stated.unknowns,

@@ -17,8 +17,6 @@ from dmodel.codesign.unknowns import unit_of
 from dmodel.smooth import SHARPNESS
 from dmodel.types import InputError
 
-SHOWN = ("n_layers", "d_model", "ff_ratio", "head_dim", "global_batch", "tokens", "devices")
-
 
 class Influence(NamedTuple):
     """The answer under another law.

@@ -4,7 +4,6 @@ splits, batches and device counts that divide."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import product
 
 import numpy as np
 
@@ -126,14 +125,6 @@ def _moved(
         )
     place += int(way)
     return sizes | {name: float(choices[place])} if 0 <= place < len(choices) else None
-
-
-def points(values: Mapping[str, np.ndarray]) -> list[dict[str, float]]:
-    """All combinations of values by name."""
-    return [
-        dict(zip(values, map(float, combination), strict=True))
-        for combination in product(*values.values())
-    ]
 
 
 def model_of(sizes: Mapping[str, float], at: Fixed) -> Model:

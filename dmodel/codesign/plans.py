@@ -22,11 +22,12 @@ from dmodel.codesign.laws import Laws, quality
 from dmodel.codesign.limits import NO_LIMIT, Goal, excess, merit
 from dmodel.codesign.outcome import NAMES, Outcome, Step, World, parameters, whole_run
 from dmodel.codesign.unknowns import Unknowns, equipped
+from dmodel.design.choices import Choices
 from dmodel.design.judge import Problem, evaluate
 from dmodel.design.optimum import problem
 from dmodel.design.rows import COLUMNS, all_rows, plans
 from dmodel.design.search import LARGE, exact
-from dmodel.design.space import Choices, count
+from dmodel.design.space import count
 from dmodel.goodput import goodput
 from dmodel.records import Model, Plan
 

@@ -16,7 +16,7 @@ from dmodel.codesign.outcome import World
 from dmodel.codesign.plans import Planner
 from dmodel.codesign.unknowns import ABSOLUTE, CHIP, Unknowns, catalog_values, fixed, unknowns
 from dmodel.coefficients import Coefficients
-from dmodel.design.space import Choices
+from dmodel.design.choices import Choices
 from dmodel.footprint import LEAST, Footprint
 from dmodel.goodput import Reliability
 from dmodel.records import Cluster, Model, Plan

@@ -84,15 +84,6 @@ class Unknowns(struct.PyTreeNode, kw_only=True):
         return self.names.index(name)
 
 
-def names_of(n_levels: int) -> tuple[str, ...]:
-    """All names for a network of as many levels."""
-    return (
-        *SIZES,
-        *CHIP,
-        *(f"{kind}[{k}]" for kind in ("bytes_per_s", "latency_s") for k in range(n_levels)),
-    )
-
-
 def unit_of(name: str) -> str:
     """SI unit of an unknown."""
     return UNITS[name.split("[")[0]]

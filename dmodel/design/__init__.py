@@ -23,27 +23,18 @@ asks everything at once. Its parts, in the order in which they are used:
 
 A `Design` holds `best`, `exact`, `gradient`, `front`, `certificate`, and when nothing fits
 `binding`, `closest` and `remedies`.
-`make_plan` builds one valid plan from what a user says.
 """
 
 from dmodel.design.bounds import group_bounds
+from dmodel.design.candidate import Candidate, Margin, candidates
 from dmodel.design.certify import Certificate, certify, space_bound
+from dmodel.design.choices import ALL_PLACEMENTS, EVERYTHING, Choices, PrecisionChoice
 from dmodel.design.constraints import Limits, Use, uses
 from dmodel.design.judge import Problem, evaluate, excess, merits
-from dmodel.design.make import make_plan
 from dmodel.design.optimum import Design, Found, by_gradient, design, problem
 from dmodel.design.remedy import Binding, Remedy
-from dmodel.design.search import Candidate, Margin, Ranking, candidates, exact
-from dmodel.design.space import (
-    ALL_PLACEMENTS,
-    EVERYTHING,
-    Choices,
-    Kept,
-    Laid,
-    PrecisionChoice,
-    Space,
-    count,
-)
+from dmodel.design.search import Ranking, exact
+from dmodel.design.space import Space, count
 
 __all__ = [
     "ALL_PLACEMENTS",
@@ -54,8 +45,6 @@ __all__ = [
     "Choices",
     "Design",
     "Found",
-    "Kept",
-    "Laid",
     "Limits",
     "Margin",
     "PrecisionChoice",
@@ -73,7 +62,6 @@ __all__ = [
     "exact",
     "excess",
     "group_bounds",
-    "make_plan",
     "merits",
     "problem",
     "space_bound",

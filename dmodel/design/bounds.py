@@ -41,8 +41,8 @@ the terms of a layer, is below its bound:
   step.
 * The optimizer's time falls with sharding, as does the memory of weights, gradients and state; the
   buffers of gathered weights are least without ZeRO-3. Where sharding is free, gradients and
-  weights travel in no time, and what is kept of them has the least of the widths that go with a
-  stage (`Choices.kept`): time and memory grow with each.
+  weights travel in no time, and what the stack makes of them has the best of the values that go
+  with a way to shard (`dmodel.design.favourable`): time and memory grow with each.
 
 Bubble, waiting and overhead are sums and positive multiples of these. Energy is a smooth minimum,
 which grows with both, of two such sums with other weights ≥ 0: one with the layers at the power
@@ -62,7 +62,7 @@ none of 7,600 random groups is.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -75,10 +75,11 @@ from dmodel.cost import compute
 from dmodel.cost.overlap import lengthened, straggler_share
 from dmodel.design import rows as rows_
 from dmodel.design.constraints import violation
+from dmodel.design.favourable import best_over_sharding, fastest
 from dmodel.design.judge import DRAFTED, Draft, Problem, draft_memory, drafted, shared, used
-from dmodel.design.space import Kept
+from dmodel.design.space import Space
 from dmodel.layer import starts
-from dmodel.physics import Costs
+from dmodel.physics import Costs, Physics
 from dmodel.placement import place
 from dmodel.records import Cluster, Model
 from dmodel.records.precision import NARROW
@@ -156,76 +157,87 @@ def quiet(times: Breakdown) -> Breakdown:
     )
 
 
+class Held(NamedTuple):
+    """Memory of groups at best: their draft with the least summed gradients, bytes without
+    activations, activations at the ends of the range of r, and the least share that fits."""
+
+    draft: Draft
+    rest: Array
+    activations: Array
+    share: Array
+
+
+def _held(system: Cluster, draft: Draft, batch: dict[str, Array], fixed: Any) -> Held:
+    """What a device holds at the least."""
+    model, footprint = fixed["model"], fixed["footprint"]
+    least, most = batch["share_least"], batch["share_most"]
+    held, buffer = draft.having(zero=batch["zero_held"]), draft.having(zero=batch["zero_buffer"])
+    first, last = (
+        draft_memory(model, held.having(recompute_layers=r), footprint) for r in (least, most)
+    )
+    buffers = draft_memory(model, buffer, footprint).buffers
+    rest = first.total - first.activations - first.buffers + buffers
+    room = system.chip.hbm_bytes - rest - first.activations
+    share = _share(least, most, room, first.activations - last.activations)
+    sums = jnp.where(batch["reduces"] > 0.0, 1.0, _least_sums(draft, fixed["coefficients"]))
+    summed = draft.having(gradient_bytes=draft.precision.gradient_bytes * sums)
+    return Held(summed, rest, jnp.minimum(first.activations, last.activations), share)
+
+
+def _physics(reduces: Array) -> Physics:
+    """The physics of drafts without first gathers, and without the communication of gradients and
+    weights per step where sharding is free."""
+
+    def least_costs(
+        system: Cluster, model: Model, draft: Draft, c: Coefficients, p: float
+    ) -> Costs:
+        found = DRAFTED.costs(system, model, draft, c, p)
+        comm = found.communication
+        comm = comm.replace(
+            fsdp_first=0.0 * comm.fsdp_first,
+            dp=comm.dp * reduces,
+            hidden_step=comm.hidden_step * reduces,
+        )
+        return found.replace(communication=comm)
+
+    return DRAFTED._replace(costs=least_costs)
+
+
+def _loose(
+    system: Cluster, model: Model, ends: tuple[Draft, Draft], c: Coefficients, sharpness: float
+) -> Coefficients:
+    """Coefficients under which windows are as long as any between two drafts (`_windows`)."""
+    apart = place(ends[0], system.network.size).pp[1:].prod(0)
+    costs = [CALIBRATED.costs(system, model, draft, c, sharpness) for draft in ends]
+    alone = [
+        compute.launch_time(each.work.busy, starts(model, draft, apart, system.chip, c), sharpness)
+        for each, draft in zip(costs, ends, strict=True)
+    ]
+    return _windows(costs[0], costs[1], (alone[0], alone[1]), c)
+
+
 @lru_cache(maxsize=16)
 def _bound(sharpness: float):
     """The case function, one object for each sharpness, so that it is compiled once."""
 
     def bound(batch: dict[str, Array], fixed: Any) -> Bound:
         model, c = fixed["model"], fixed["coefficients"]
-
-        def least_costs(
-            system: Cluster, model: Model, draft: Draft, c: Coefficients, p: float
-        ) -> Costs:
-            """Costs without first gathers, and without the communication of gradients and weights
-            per step where sharding is free."""
-            found = DRAFTED.costs(system, model, draft, c, p)
-            comm, kept = found.communication, batch["reduces"]
-            comm = comm.replace(
-                fsdp_first=0.0 * comm.fsdp_first,
-                dp=comm.dp * kept,
-                hidden_step=comm.hidden_step * kept,
-            )
-            return found.replace(communication=comm)
-
-        hardware, plan = drafted(batch, fixed)
-        system, draft = CALIBRATED.align(hardware, plan)
-        least, most = batch["share_least"], batch["share_most"]
-        held = draft.having(zero=batch["zero_held"])
-        first, last = (
-            draft_memory(model, held.having(recompute_layers=r), fixed["footprint"])
-            for r in (least, most)
-        )
-        buffers = draft_memory(
-            model, draft.having(zero=batch["zero_buffer"]), fixed["footprint"]
-        ).buffers
-        rest = first.total - first.activations - first.buffers + buffers
-        room = system.chip.hbm_bytes - rest - first.activations
-        share = _share(least, most, room, first.activations - last.activations)
-        summed = draft.having(
-            gradient_bytes=draft.precision.gradient_bytes
-            * jnp.where(batch["reduces"] > 0.0, 1.0, _least_sums(draft, c))
-        )
-        low, high = summed.having(recompute_layers=share), summed.having(recompute_layers=most)
-        at_low, at_high = (CALIBRATED.costs(system, model, x, c, sharpness) for x in (low, high))
-        apart = place(draft, system.network.size).pp[1:].prod(0)
-
-        def without_messages(costs: Costs, draft: Draft) -> Array:
-            return compute.launch_time(
-                costs.work.busy, starts(model, draft, apart, system.chip, c), sharpness
-            )
-
-        loose = _windows(
-            at_low, at_high, (without_messages(at_low, low), without_messages(at_high, high)), c
-        )
-        found = step_time(
-            system,
-            model,
-            low,
-            loose,
-            sharpness=sharpness,
-            physics=DRAFTED._replace(costs=least_costs),
-        )
-        memory = rest + jnp.minimum(first.activations, last.activations)
-        without = found.replace(
-            head=jnp.where(jnp.asarray(low.layout.head_displaces) > 0.0, 0.0, found.head)
-        )
+        system, draft = CALIBRATED.align(*drafted(batch, fixed))
+        held = _held(system, draft, batch, fixed)
+        low = held.draft.having(recompute_layers=held.share)
+        high = held.draft.having(recompute_layers=batch["share_most"])
+        loose = _loose(system, model, (low, high), c, sharpness)
+        physics = _physics(batch["reduces"])
+        found = step_time(system, model, low, loose, sharpness=sharpness, physics=physics)
+        displaced = jnp.asarray(low.layout.head_displaces) > 0.0
+        without = found.replace(head=jnp.where(displaced, 0.0, found.head))
         joules = run.facility_watts(system, low, quiet(without), c) * without.total
         below = 1.0 - SLACK
         return Bound(
             step_time_s=found.total * below,
             joules=joules * below,
-            memory_bytes=memory * below,
-            share=share,
+            memory_bytes=(held.rest + held.activations) * below,
+            share=held.share,
         )
 
     return bound
@@ -240,39 +252,44 @@ def group_bounds(
       rows: one for each group. sharded: the rows' own sharding is meant; else the best of all that
         the space allows.
     """
-    space = problem.space
-    batch = rows_.numbers(space, problem.system, rows)
-    full = np.ones(len(rows))
-    zero = np.asarray(space.choices.zero, dtype=float)
-    shares = space.choices.recompute if space.choices.recompute is not None else (0.0, 1.0)
+    batch = rows_.numbers(problem.space, problem.system, rows)
     if sharded:
-        batch |= {"zero_held": batch["zero"], "zero_buffer": batch["zero"], "reduces": full}
+        own = {"zero_held": batch["zero"], "zero_buffer": batch["zero"]}
+        batch |= {**own, "reduces": np.ones(len(rows))}
     else:
-        # one rank has nothing to shard, whatever the stage, unless experts have ranks that tensor
-        # parallelism leaves them
-        alone = (batch["dp"] * batch["cp"] == 1.0) & (
-            batch["tp"] == batch["ep"] * batch["etp"] if space.model.n_experts > 1.0 else True
-        )
-        stages = {"zero": min(zero.max(), 1.0), "zero_held": zero.max(), "zero_buffer": zero.min()}
-        batch |= {name: np.where(alone, 0.0, stage) for name, stage in stages.items()}
-        batch |= {"shard": batch["dp"], "reshard": full, "reduces": 0.0 * full}
-        kept = (
-            [space.choices.kept[stage] for stage in {0, *space.choices.zero}]
-            if space.choices.kept
-            else []
-        )
-        best = {name: max if name == "overlap_dp" else min for name in Kept._fields if kept}
-        batch |= {name: most(getattr(k, name) for k in kept) * full for name, most in best.items()}
-    # whole layers are rounded from shares, by half a layer at most
-    rounding = (
-        0.5 * batch["pp"] / float(space.model.n_layers)
-        if space.choices.recompute is not None
-        else 0.0 * full
-    )
-    free = (batch["recompute_attention"] == 0.0) * 1.0
-    batch["share_least"] = np.clip(min(shares) - rounding, 0.0, 1.0) * free
-    batch["share_most"] = np.clip(max(shares) + rounding, 0.0, 1.0)
+        batch |= _freely_sharded(problem.space, rows, batch)
+    batch |= _shares(problem.space, batch)
     return sweep(_bound(problem.sharpness), batch, shared(problem), threads=threads)
+
+
+def _freely_sharded(
+    space: Space, rows: np.ndarray, batch: dict[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Sharding of groups at its best for each thing that depends on it."""
+    zero, full = np.asarray(space.choices.zero, dtype=float), np.ones(len(rows))
+    # one rank has nothing to shard, whatever the stage, unless experts have ranks that tensor
+    # parallelism leaves them
+    alone = batch["dp"] * batch["cp"] == 1.0
+    if space.model.n_experts > 1.0:
+        alone &= batch["tp"] == batch["ep"] * batch["etp"]
+    stages = {"zero": min(zero.max(), 1.0), "zero_held": zero.max(), "zero_buffer": zero.min()}
+    found = {name: np.where(alone, 0.0, stage) for name, stage in stages.items()}
+    found |= {"shard": batch["dp"], "reshard": full, "reduces": 0.0 * full}
+    return found | best_over_sharding(space, rows)
+
+
+def _shares(space: Space, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Least and largest share of recomputed layers of groups; none is free of attention alone."""
+    free = (batch["recompute_attention"] == 0.0) * 1.0
+    if space.choices.recompute is None:
+        return {"share_least": 0.0 * free, "share_most": np.ones_like(free)}
+    # whole layers are rounded from shares, by half a layer at most
+    rounding = 0.5 * batch["pp"] / float(space.model.n_layers)
+    shares = space.choices.recompute
+    return {
+        "share_least": np.clip(min(shares) - rounding, 0.0, 1.0) * free,
+        "share_most": np.clip(max(shares) + rounding, 0.0, 1.0),
+    }
 
 
 def merit_bounds(problem: Problem, found: Bound) -> np.ndarray:
@@ -310,7 +327,7 @@ def arithmetic_floor(problem: Problem) -> float:
     # work is linear in the tokens of a device, so one plan of nothing but data parallelism stands
     # for all
     batch = float(space.global_batch)
-    plan = space.base.having(
+    plan = fastest(space).having(
         dp=n, tp=1.0, cp=1.0, pp=1.0, ep=1.0, micro_batch=batch / n, global_batch=batch
     )
     flops = jnp.asarray(counts.matmuls(model, plan).flops)

@@ -72,30 +72,13 @@ def certify(
       exact: of the exact search, None when there was none. gradient: merit of the plan found by
         gradient if it keeps all limits.
     """
-    searched = exact is not None and exact.considered > 0
     best = float(exact.merits[0]) if exact is not None and len(exact.merits) else None
-    whole = searched and exact is not None and best is not None and exact.bound >= best
-    bound = (
-        float(exact.bound)
-        if searched and exact is not None
-        else space_bound(problem, threads)
-        if gradient is not None
-        else np.inf
-    )
+    whole = best is not None and exact is not None and exact.bound >= best
+    bound = _bound(problem, exact, gradient, threads)
     found = min((x for x in (best, gradient) if x is not None), default=None)
     distance = None if found is None else max(found / bound - 1.0, 0.0)
-    gap = None if not whole or gradient is None or best is None else gradient / best - 1.0
-    # two plans of one merit are equally good; the last digits are rounding
-    gap = 0.0 if gap is not None and abs(gap) < 1e-9 else gap
-    kind = (
-        "none"
-        if found is None
-        else "bound"
-        if not whole
-        else "all"
-        if exact and exact.evaluated == exact.considered
-        else "pruned"
-    )
+    gap = _gap(gradient, best) if whole else None
+    kind = "none" if found is None else _kind(exact) if whole and exact is not None else "bound"
     return Certificate(
         kind=kind,
         gap=gap,
@@ -104,6 +87,34 @@ def certify(
         distance=distance,
         statement=_words(problem, kind, exact, gap, bound, distance),
     )
+
+
+def _searched(exact: Ranking | None) -> bool:
+    """Whether an exact search decided anything."""
+    return exact is not None and exact.considered > 0
+
+
+def _bound(
+    problem: Problem, exact: Ranking | None, gradient: float | None, threads: int | None
+) -> float:
+    """The bound of an exact search, else of the space where a plan was found."""
+    if exact is not None and exact.considered > 0:
+        return float(exact.bound)
+    return np.inf if gradient is None else space_bound(problem, threads)
+
+
+def _gap(gradient: float | None, best: float | None) -> float | None:
+    """Merit of the gradient's plan over the best one's, less 1."""
+    if gradient is None or best is None:
+        return None
+    gap = gradient / best - 1.0
+    # two plans of one merit are equally good; the last digits are rounding
+    return 0.0 if abs(gap) < 1e-9 else gap
+
+
+def _kind(exact: Ranking) -> str:
+    """How a search that decided all plans did so."""
+    return "all" if exact.evaluated == exact.considered else "pruned"
 
 
 def _words(
@@ -116,30 +127,30 @@ def _words(
 ) -> str:
     """The certificate in a sentence."""
     if kind == "none" or distance is None:
-        decided = (exact is not None and exact.considered > 0) or not spaces.degrees(problem.space)
+        decided = _searched(exact) or not spaces.degrees(problem.space)
         return (
             "no plan fits, so there is nothing to certify"
             if decided
             else "no plan was found that fits; not checked whether any does"
         )
-    if kind == "bound":
-        reached = f"the proven lower bound of {bound:.4g} {UNITS[problem.objective]}"
-        searched = exact is not None and exact.considered > 0
-        checked = (
-            "time ran out before all plans were decided"
-            if searched
-            else "not checked against all plans"
-        )
-        return f"{checked}: at most {distance:.1%} worse than any, by {reached}"
-    assert exact is not None
-    if kind == "all":
-        how = f"the best of all {exact.considered:,} valid plans, which were all checked"
-    else:
+    if kind == "bound" or exact is None:
+        return _words_of_bound(UNITS[problem.objective], _searched(exact), bound, distance)
+    how = f"the best of all {exact.considered:,} valid plans, which were all checked"
+    if kind == "pruned":
         left = f"{exact.considered - exact.evaluated:,} are proven to be worse or not to fit"
         how = (
             f"the best of all {exact.considered:,} valid plans: {exact.evaluated:,} were checked, "
-            f"{left}"
         )
+        how += left
     if gap is None:
         return how
     return f"the plan found by gradient {'is' if gap == 0.0 else f'is {gap:.2%} worse than'} {how}"
+
+
+def _words_of_bound(unit: str, searched: bool, bound: float, distance: float) -> str:
+    """How far a plan may be from the best, where not all were decided."""
+    checked = "not checked against all plans"
+    if searched:
+        checked = "time ran out before all plans were decided"
+    reached = f"the proven lower bound of {bound:.4g} {unit}"
+    return f"{checked}: at most {distance:.1%} worse than any, by {reached}"

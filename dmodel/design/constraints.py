@@ -15,7 +15,6 @@ from flax import struct
 from dmodel.records import Cluster, Model, Plan
 from dmodel.smooth import ramp
 from dmodel.stages import ENDS, short_by
-from dmodel.step import memory_use
 from dmodel.types import Array, modulo, smaller
 
 Margin = Callable[[Model, Plan], Array]
@@ -138,19 +137,6 @@ def violated(model: Model, plan: Plan) -> list[tuple[Constraint, float]]:
     return [(rule, margin) for rule, margin in found if margin < 0.0]
 
 
-def divisible(model: Model, plan: Plan) -> np.ndarray:
-    """Where plans `[*batch]` obey every rule of divisibility."""
-    return np.logical_and.reduce(
-        np.broadcast_arrays(*(np.asarray(rule.margin(model, plan)) >= 0.0 for rule in DIVISIBILITY))
-    )
-
-
-def memory_headroom(system: Cluster, model: Model, plan: Plan) -> Array:
-    """Memory of a device less what the fullest one needs [byte]: negative = does not fit.
-    Differentiable."""
-    return system.chip.hbm_bytes - memory_use(model, plan).total
-
-
 class Limits(struct.PyTreeNode, kw_only=True):
     """What a plan must keep besides the memory of its device; infinite = no limit.
 
@@ -244,10 +230,6 @@ def uses(
             "tensor parallelism stays inside a domain of the network",
         ),
     )
-
-
-NAMES = ("memory", "deadline", "budget", "energy", "power", "critical batch", "network domain")
-"""Of `uses`, in order."""
 
 
 def violation(found: tuple[Use, ...]) -> np.ndarray:

@@ -3,7 +3,7 @@ by side with the gap between them."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from flax import struct
@@ -12,13 +12,15 @@ from dmodel.coefficients import Coefficients
 from dmodel.design import relax as relaxation
 from dmodel.design import remedy, search
 from dmodel.design import space as spaces
+from dmodel.design.candidate import Candidate, candidates
 from dmodel.design.certify import Certificate, certify
+from dmodel.design.choices import Choices
 from dmodel.design.constraints import Limits
 from dmodel.design.judge import OBJECTIVES, Problem, evaluate, merits, rank_key
 from dmodel.design.remedy import Binding, Remedy
 from dmodel.design.rounding import round_plans
-from dmodel.design.search import Candidate, Progress, Ranking
-from dmodel.design.space import Choices, Space
+from dmodel.design.search import Progress, Ranking
+from dmodel.design.space import Space
 from dmodel.footprint import Footprint
 from dmodel.records import Cluster, Model, Plan
 from dmodel.smooth import SHARPNESS
@@ -96,31 +98,9 @@ def problem(
         memory of a device.
       objective: one of `OBJECTIVES`. footprint: what the stack holds in memory.
     """
-    for name, value in (("devices", n_devices), ("global batch", global_batch)):
-        if not (number(value) >= 1.0 and number(value).is_integer()):
-            raise InputError(
-                f"{name}: expected a whole number from 1 on; got {value!r}. Correct the argument."
-            )
-    if objective not in OBJECTIVES:
-        raise InputError(f"objective: expected one of {', '.join(OBJECTIVES)}; got {objective!r}")
+    _check_asked(n_devices, global_batch, objective)
     limits = limits if limits is not None else Limits()
-    for name, value in vars(limits).items():
-        if not (float(value) >= 0.0 and (name == "tokens" or float(value) > 0.0)):
-            raise InputError(
-                f"limits: {name}: expected a number above 0, or infinity for no limit; got "
-                f"{value!r}"
-            )
-    of_run = [
-        name
-        for name in ("deadline_s", "dollars", "joules")
-        if np.isfinite(float(getattr(limits, name)))
-    ]
-    if of_run and not float(limits.tokens) > 0.0:
-        raise InputError(
-            f"limits: {', '.join(of_run)} of a run need its tokens; got {limits.tokens!r}. "
-            "Give "
-            "tokens."
-        )
+    _check_limits(limits)
     check_devices(system.network, n_devices)
     sizes = np.cumprod(np.asarray(system.network.size, dtype=float))
     space = Space(
@@ -141,6 +121,34 @@ def problem(
         objective=objective,
         sharpness=sharpness,
     )
+
+
+def _check_asked(n_devices: int, global_batch: int, objective: str) -> None:
+    """Refuse counts that are none, and unknown objectives."""
+    for name, value in (("devices", n_devices), ("global batch", global_batch)):
+        if not (number(value) >= 1.0 and number(value).is_integer()):
+            raise InputError(
+                f"{name}: expected a whole number from 1 on; got {value!r}. Correct the argument."
+            )
+    if objective not in OBJECTIVES:
+        raise InputError(f"objective: expected one of {', '.join(OBJECTIVES)}; got {objective!r}")
+
+
+def _check_limits(limits: Limits) -> None:
+    """Refuse limits that are no positive numbers, and limits of a run without its tokens."""
+    for name, value in vars(limits).items():
+        if not (float(value) >= 0.0 and (name == "tokens" or float(value) > 0.0)):
+            raise InputError(
+                f"limits: {name}: expected a number above 0, or infinity for no limit; got "
+                f"{value!r}"
+            )
+    of_run = ("deadline_s", "dollars", "joules")
+    given = [name for name in of_run if np.isfinite(float(getattr(limits, name)))]
+    if given and not float(limits.tokens) > 0.0:
+        raise InputError(
+            f"limits: {', '.join(given)} of a run need its tokens; got {limits.tokens!r}. Give "
+            "tokens."
+        )
 
 
 class Found(NamedTuple):
@@ -248,34 +256,50 @@ def _answer(
     stated: Problem, found: Ranking | None, other: Found | None, threads: int | None
 ) -> Design:
     """Both searches as one answer."""
-    exact = [] if found is None else search.candidates(stated, found.rows)
+    exact = [] if found is None else candidates(stated, found.rows)
     gradient = other if other is not None and other.fits else None
     certificate = certify(stated, found, gradient.merit if gradient is not None else None, threads)
-    nothing = not exact and gradient is None
-    closest = _closest(stated, found, other, threads) if nothing else None
-    best = None if nothing or found is None or not exact else float(found.merits[0])
-    beyond, unlimited = (None, None) if found is None else (found.beyond, found.unlimited)
-    limit = remedy.binding(stated, closest, best, beyond, unlimited, found is not None)
+    closest = None
+    if not exact and gradient is None:
+        closest = _closest(stated, found, other, threads)
     return Design(
         exact=tuple(exact),
-        gradient=None
-        if gradient is None or gradient.row is None
-        else search.candidates(stated, gradient.row)[0],
-        front=()
-        if found is None or found.front is None
-        else tuple(search.candidates(stated, found.front)),
-        gap=certificate.gap,
+        gradient=_first(stated, None if gradient is None else gradient.row),
         certificate=certificate,
-        considered=0 if found is None else found.considered,
-        checked=0 if found is None else found.evaluated,
-        feasible=0 if found is None else found.feasible,
+        gap=certificate.gap,
         evaluated=0 if other is None else other.evaluated,
         relaxed=None if other is None else other.relaxed,
-        binding=limit,
-        closest=None if closest is None else search.candidates(stated, closest)[0],
+        binding=_binding(stated, found, closest),
+        closest=_first(stated, closest),
         remedies=() if closest is None else remedy.remedies(stated, closest),
         objective=stated.objective,
+        **_counted(stated, found),
     )
+
+
+def _first(stated: Problem, row: np.ndarray | None) -> Candidate | None:
+    """A row as a candidate."""
+    return None if row is None else candidates(stated, row)[0]
+
+
+def _counted(stated: Problem, found: Ranking | None) -> dict[str, Any]:
+    """The front of an exact search, and how many plans it looked at."""
+    if found is None:
+        return {"front": (), "considered": 0, "checked": 0, "feasible": 0}
+    return {
+        "front": () if found.front is None else tuple(candidates(stated, found.front)),
+        "considered": found.considered,
+        "checked": found.evaluated,
+        "feasible": found.feasible,
+    }
+
+
+def _binding(stated: Problem, found: Ranking | None, closest: np.ndarray | None) -> Binding | None:
+    """The limit that decides, by what the exact search saw."""
+    if found is None:
+        return remedy.binding(stated, closest, None, None, None, False)
+    best = float(found.merits[0]) if len(found.merits) else None
+    return remedy.binding(stated, closest, best, found.beyond, found.unlimited, True)
 
 
 def _closest(

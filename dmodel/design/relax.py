@@ -23,10 +23,11 @@ import optax
 from flax import struct
 
 from dmodel import run
+from dmodel.design.choices import PrecisionChoice
 from dmodel.design.constraints import uses
 from dmodel.design.judge import DRAFTED, Problem, as_draft, draft_memory, shared
-from dmodel.design.rows import order_numbers, precisions
-from dmodel.design.space import PrecisionChoice, Space, degrees, divisors, placements
+from dmodel.design.rows import decided, order_numbers, precisions
+from dmodel.design.space import Space, degrees, divisors, placements
 from dmodel.placement import PAIRS
 from dmodel.records import Cluster, Plan
 from dmodel.step import step_time
@@ -63,8 +64,8 @@ FREE = (
 
 class Arms(struct.PyTreeNode, kw_only=True):
     """Discrete choices, `[arm]` (or one per start `[n]`): ZeRO stage, regathering, the log of the
-    devices that a sharding group fills (infinite for all of dp), code of the precision and its
-    numbers."""
+    devices that a sharding group fills (infinite for all of dp), code of the precision, and leaves
+    that precision and stack decide."""
 
     zero: Array
     reshard: Array
@@ -91,22 +92,36 @@ class Relaxed(struct.PyTreeNode, kw_only=True):
 def arms(space: Space, system: Cluster) -> Arms:
     """Every combination of ZeRO stage, regathering, sharding domain and precision that the space
     offers."""
-    kinds = [(float(z), 1.0, np.inf) for z in space.choices.zero if z < 3]
-    if 3 in space.choices.zero:
-        domains = [
-            np.inf,
-            *(np.log(d) for d in space.domains if d > 1 and space.choices.shards != "whole"),
-        ]
-        kinds += [(3.0, reshard, domain) for domain in domains for reshard in (1.0, 0.0)]
     offered = precisions(space, system)
     zero, reshard, domain, code = np.asarray(
-        [(*k, float(c)) for k, c in product(kinds, range(len(offered)))]
+        [(*k, float(c)) for k, c in product(_kinds(space), range(len(offered)))]
     ).T
     numbers = {
         n: np.asarray([float(getattr(offered[int(c)], n)) for c in code])
         for n in PrecisionChoice._fields[1:]
     }
+    numbers |= decided(space, _typical(space, zero))
     return Arms(zero=zero, reshard=reshard, log_domain=domain, precision=code, numbers=numbers)
+
+
+def _kinds(space: Space) -> list[tuple[float, float, float]]:
+    """ZeRO stage, regathering and sharding domain."""
+    found = [(float(z), 1.0, np.inf) for z in space.choices.zero if z < 3]
+    if 3 not in space.choices.zero:
+        return found
+    inner = () if space.choices.shards == "whole" else (d for d in space.domains if d > 1)
+    domains = [np.inf, *map(np.log, inner)]
+    return found + [(3.0, reshard, domain) for domain in domains for reshard in (1.0, 0.0)]
+
+
+def _typical(space: Space, zero: np.ndarray) -> dict[str, np.ndarray]:
+    """Layouts by whose classes the stack's leaves are taken: tensor parallelism, experts apart, and
+    all the rest data-parallel; rounded plans have their own."""
+    one, experts = np.ones_like(zero), float(space.model.n_experts)
+    dp = one * max(space.n_devices // 2, 1)
+    found = dict.fromkeys(("cp", "pp", "etp", "interleave", "micro_batch"), one)
+    found |= {"tp": 2.0 * one, "sp": one, "dp": dp, "zero": zero, "shard": dp}
+    return found | {"ep": one * min(max(experts, 1.0), 8.0)}
 
 
 def _relaxed_plan(z: jax.Array, arm: Arms, given: dict[str, Any]) -> Plan:

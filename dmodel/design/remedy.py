@@ -11,9 +11,10 @@ from flax import struct
 from dmodel.design import rows as rows_
 from dmodel.design import search
 from dmodel.design import space as spaces
+from dmodel.design.choices import Choices
 from dmodel.design.constraints import Use, violation
 from dmodel.design.judge import Problem, evaluate, excess, used
-from dmodel.design.space import Choices, Space
+from dmodel.design.space import Space
 from dmodel.stages import ENDS
 from dmodel.topology import capacity
 

@@ -6,24 +6,17 @@ layers. Bounds are proven for whole groups.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import jax
 import numpy as np
 
-from dmodel.design.space import (
-    Degrees,
-    Kept,
-    Options,
-    PrecisionChoice,
-    Space,
-    degrees,
-    options,
-    placements,
-)
+from dmodel.design.choices import PrecisionChoice
+from dmodel.design.space import Degrees, Options, Space, degrees, options, placements
 from dmodel.placement import PAIRS
 from dmodel.records import LEAVES, SCHEDULES, Cluster, Plan
 from dmodel.stages import layout
+from dmodel.varying import leaves, stages
 
 COLUMNS = (
     "dp",
@@ -118,12 +111,6 @@ def by_degrees(rows: np.ndarray) -> Iterator[tuple[Degrees, np.ndarray]]:
         yield Degrees(*(int(x) for x in rows[places[0], SPLIT])), places
 
 
-def block(space: Space, split: Degrees) -> np.ndarray:
-    """All rows of one split of the devices, `[rows, columns]`."""
-    found = options(space, split)
-    return expanded(group_rows(split, found), found)
-
-
 def joined(blocks: Iterable[np.ndarray], size: int) -> Iterator[np.ndarray]:
     """Blocks joined, and cut where they are larger, to arrays of about `size` rows: what a sweep
     takes at once."""
@@ -187,37 +174,39 @@ def order_numbers(order: tuple[str, ...]) -> list[float]:
 
 
 def numbers(space: Space, system: Cluster, rows: np.ndarray) -> dict[str, np.ndarray]:
-    """Rows as named arrays `[n]` with codes resolved, and what stages hold: what the compiled
-    functions take (`dmodel.design.judge`)."""
-    found = {
-        name: np.ascontiguousarray(rows[:, INDEX[name]])
-        for name in COLUMNS
-        if name not in ("schedule", "placement", "precision")
-    }
-    code = {
-        name: rows[:, INDEX[name]].astype(int) for name in ("schedule", "placement", "precision")
-    }
+    """Rows as named arrays `[n]` with codes resolved, what the stack makes of each, and what stages
+    hold: what the compiled functions take (`dmodel.design.judge`)."""
+    codes = ("schedule", "placement", "precision")
+    found = {n: np.ascontiguousarray(rows[:, INDEX[n]]) for n in COLUMNS if n not in codes}
+    code = {name: rows[:, INDEX[name]].astype(int) for name in codes}
     found |= {"gpipe": (code["schedule"] == SCHEDULES.index("gpipe")) * 1.0}
     found |= {"zero_bubble": (code["schedule"] == SCHEDULES.index("zero-bubble")) * 1.0}
     orders = np.asarray([order_numbers(order) for order in placements(space)])[code["placement"]]
-    found |= {
-        f"{inner}_{outer}": np.ascontiguousarray(orders[:, i])
-        for i, (inner, outer) in enumerate(PAIRS)
-    }
+    for i, (inner, outer) in enumerate(PAIRS):
+        found[f"{inner}_{outer}"] = np.ascontiguousarray(orders[:, i])
     offered = precisions(space, system)
     for name in PrecisionChoice._fields[1:]:
         found[name] = np.asarray([float(getattr(p, name)) for p in offered])[code["precision"]]
-    for name in Kept._fields if space.choices.kept else ():
-        found[name] = np.asarray([float(getattr(kept, name)) for kept in space.choices.kept])[
-            found["zero"].astype(int)
-        ]
-    stages = layout(
-        float(space.model.n_layers), found["pp"], found["interleave"], float(space.model.n_mtp)
-    )
-    for laid in space.choices.laid:
-        at = (found["pp"] == laid.pp) & (found["interleave"] == laid.interleave)
-        stages = {name: np.where(at, getattr(laid, name), value) for name, value in stages.items()}
-    return found | stages
+    return found | decided(space, found) | _stages(space, found)
+
+
+def decided(space: Space, found: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Leaves that the stack decides by the layout, `[n]`; those of precisions that the search
+    chooses are theirs."""
+    job = space.choices.stack
+    if job is None:
+        return {}
+    sizes = {"devices": float(space.n_devices), "seq_len": float(space.model.seq_len)}
+    chosen = PrecisionChoice._fields if space.choices.precisions else ()
+    return {n: x for n, x in leaves(job, {**found, **sizes}).items() if n not in chosen}
+
+
+def _stages(space: Space, found: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """How layers lie on stages: as the stack lays them, else `dmodel.stages.layout`."""
+    job, pp, interleave = space.choices.stack, found["pp"], found["interleave"]
+    if job is not None:
+        return stages(job, space.model, pp, interleave)
+    return layout(float(space.model.n_layers), pp, interleave, float(space.model.n_mtp))
 
 
 def plans(space: Space, system: Cluster, rows: np.ndarray) -> list[Plan]:
@@ -239,29 +228,6 @@ def plans(space: Space, system: Cluster, rows: np.ndarray) -> list[Plan]:
 def all_rows(space: Space) -> np.ndarray:
     """All rows at once: for spaces that are known to be small."""
     return np.concatenate([EMPTY, *batches(space)])
-
-
-def plan_batch(space: Space, system: Cluster, rows: np.ndarray) -> Plan:
-    """Rows as one Plan with leaves `[n]`, for spaces of one placement and the schedules 1F1B and
-    interleaved, which are one formula.
-
-    Raises:
-      ValueError: several placements, or another schedule.
-    """
-    others = set(rows[:, INDEX["schedule"]]) - {
-        float(SCHEDULES.index(name)) for name in ("1f1b", "interleaved")
-    }
-    if others or len(placements(space)) > 1:
-        raise ValueError(
-            "plan_batch: expected one placement, and 1f1b or interleaved; names cannot differ "
-            "inside a batch"
-        )
-    found = numbers(space, system, rows)
-    leaves = {name: value for name, value in found.items() if name in LEAVES}
-    batch = np.full(len(rows), float(space.global_batch))
-    return space.base.having(
-        **leaves, global_batch=batch, schedule="interleaved", placement=placements(space)[0]
-    )
 
 
 def _schedule(name: str, interleave: float) -> str:

@@ -1,5 +1,4 @@
-"""All valid integer plans of a device count: what may vary, which values are valid, and how many
-plans there are.
+"""All valid integer plans of a device count: which values are valid, and how many plans there are.
 
 Nothing is held: plans come block by block, one block for each way to split the devices
 (`dmodel.design.rows`).
@@ -7,114 +6,20 @@ Nothing is held: plans come block by block, one block for each way to split the 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
-from itertools import permutations
+from itertools import product
 from math import prod
 from typing import NamedTuple
 
 import numpy as np
 from flax import struct
 
-from dmodel.records import PLACEMENT, SCHEDULES, Model, Plan
+from dmodel.design.choices import Choices, check_choices
+from dmodel.records import SCHEDULES, Model, Plan
 from dmodel.stages import held, short_by
 from dmodel.types import InputError
-
-ALL_PLACEMENTS: tuple[tuple[str, ...], ...] = tuple(
-    sorted(
-        permutations(PLACEMENT),
-        key=lambda order: (order != PLACEMENT, [PLACEMENT.index(name) for name in order]),
-    )
-)
-"""Every order of the groups on the network, the default one first."""
-
-STAGES = 4
-"""ZeRO stages, 0 among them."""
-
-SHARDS = ("whole", "domains", "any")
-MICRO_BATCHES = ("powers", "any")
-
-
-class PrecisionChoice(NamedTuple):
-    """Matmul precision as a choice: its name, the chip's peak [FLOP/s], and the plan's numbers that
-    go with it."""
-
-    name: str
-    flops_per_s: float
-    operand_bytes: float = 2.0
-    wide_layers: float = 0.0
-    scale_passes: float = 0.0
-
-
-class Kept(NamedTuple):
-    """What a stack reduces gradients in, holds them in, gathers parameters in, keeps of the
-    optimizer's state and of weights beside it under a ZeRO stage [byte], whether its buckets grow
-    with their group, and what of the reduction may hide: the plan's numbers that go with the stage.
-    """
-
-    reduce_bytes: float
-    gradient_bytes: float
-    gather_bytes: float
-    optimizer_bytes: float
-    weight_bytes: float
-    bucket_per_rank: float
-    overlap_dp: float
-
-
-class Laid(NamedTuple):
-    """How a stack lays layers over pp stages of `interleave` chunks: the plan's numbers that go
-    with the two (`dmodel.stages`)."""
-
-    pp: int
-    interleave: int
-    stage_excess: float
-    head_displaces: float
-
-
-class Choices(struct.PyTreeNode, kw_only=True):
-    """What the search may choose besides the degrees dp, tp, cp, pp and ep.
-
-    Attributes:
-      zero: ZeRO stages. shards: sharding groups (HSDP): "whole" = all of dp, "domains" = also those
-        that fill a domain of a network level (ZeRO-3), "any" = every divisor of dp, in every stage.
-      recompute: shares of a stage's layers recomputed in full, rounded to whole layers; None =
-        every whole number of layers.
-      schedules: of the pipeline; "interleaved" allows several chunks per stage, "zero-bubble" asks
-        for 2 pp micro-batches.
-      micro_batch: "powers" of two, or "any" divisor of a rank's share of the batch.
-      sp: sequence parallelism beside tp: 1, 0 or both; experts always have it. etp: also split
-        experts over divisors of tp.
-      placements: orders of the groups on the network; empty = the base's own; `ALL_PLACEMENTS`.
-      precisions: of the matmuls; empty = the base's and the system's own.
-      kept: what goes with ZeRO stages 0 to 3, where a stack's recipe is for some of them alone;
-        empty = the base's own with all.
-      laid: stages that the stack lays out in its own way; others as `dmodel.stages.layout` has
-        them.
-    """
-
-    zero: tuple[int, ...] = struct.field(pytree_node=False, default=(0, 1, 2, 3))
-    shards: str = struct.field(pytree_node=False, default="domains")
-    recompute: tuple[float, ...] | None = struct.field(
-        pytree_node=False, default=(0.0, 0.25, 0.5, 0.75, 1.0)
-    )
-    schedules: tuple[str, ...] = struct.field(pytree_node=False, default=("1f1b", "interleaved"))
-    micro_batch: str = struct.field(pytree_node=False, default="powers")
-    sp: tuple[int, ...] = struct.field(pytree_node=False, default=(0, 1))
-    etp: bool = struct.field(pytree_node=False, default=False)
-    placements: tuple[tuple[str, ...], ...] = struct.field(pytree_node=False, default=())
-    precisions: tuple[PrecisionChoice, ...] = struct.field(pytree_node=False, default=())
-    kept: tuple[Kept, ...] = struct.field(pytree_node=False, default=())
-    laid: tuple[Laid, ...] = struct.field(pytree_node=False, default=())
-
-
-EVERYTHING = Choices(
-    shards="any",
-    recompute=None,
-    schedules=("1f1b", "interleaved", "zero-bubble"),
-    micro_batch="any",
-    etp=True,
-    placements=ALL_PLACEMENTS,
-)
-"""All that a plan can vary, precision aside: it takes the chip's peaks."""
+from dmodel.varying import meant
 
 
 class Space(struct.PyTreeNode, kw_only=True):
@@ -195,22 +100,31 @@ def degrees(space: Space) -> list[Degrees]:
     """All valid splits, the plainest first: tp divides the heads and fits the KV heads, pp the
     layers (or nearly, `dmodel.stages`), cp the sequence, dp the batch; ep the experts, etp their
     width and tp, and ep · etp the ranks of a stage."""
-    m = space.model
-    heads, kv, layers, seq = (int(x) for x in (m.n_heads, m.n_kv_heads, m.n_layers, m.seq_len))
     found = []
-    for tp in divisors(space.n_devices):
-        if heads % tp or (kv % tp and tp % kv) or not _sp(space, tp, 1):
-            continue
-        for cp in divisors(space.n_devices // tp):
-            if seq % cp or not _sp(space, tp, cp):
-                continue
-            for pp in divisors(space.n_devices // (tp * cp)):
-                dp = space.n_devices // (tp * cp * pp)
-                if not short_by(layers, pp, 1) and space.global_batch % dp == 0:
-                    found += [
-                        Degrees(dp, tp, cp, pp, ep, etp) for ep, etp in _experts(space, dp, tp, cp)
-                    ]
+    for tp, cp in _sequence_splits(space):
+        for pp in divisors(space.n_devices // (tp * cp)):
+            dp = space.n_devices // (tp * cp * pp)
+            if not short_by(int(space.model.n_layers), pp, 1) and space.global_batch % dp == 0:
+                experts = _experts(space, dp, tp, cp)
+                found += [Degrees(dp, tp, cp, pp, ep, etp) for ep, etp in experts]
     return found
+
+
+def _sequence_splits(space: Space) -> Iterator[tuple[int, int]]:
+    """Valid tp, and with each the valid cp."""
+    seq_len = int(space.model.seq_len)
+    for tp in divisors(space.n_devices):
+        if not _valid_tp(space, tp):
+            continue
+        for cp in divisors(space.n_devices // tp) if space.choices.cp else (1,):
+            if seq_len % cp == 0 and _sp(space, tp, cp):
+                yield tp, cp
+
+
+def _splits_heads(model: Model, tp: int) -> bool:
+    """Whether tp divides the heads, and the KV heads or a multiple of them."""
+    heads, kv = int(model.n_heads), int(model.n_kv_heads)
+    return heads % tp == 0 and (kv % tp == 0 or tp % kv == 0)
 
 
 def _experts(space: Space, dp: int, tp: int, cp: int) -> list[tuple[int, int]]:
@@ -243,38 +157,53 @@ def options(space: Space, split: Degrees) -> Options:
         runs=_runs(space, split, chunks[short_by(layers, split.pp, chunks) == 0.0].tolist()),
         recompute=_recompute(space, per_stage),
         sharding=_shardings(space, split),
-        sp=_sp(space, split.tp, split.cp),
+        sp=_sp_taken(space, split),
         placement=_orders(space, split),
         precision=list(range(max(len(space.choices.precisions), 1))),
     )
 
 
+def _sp_taken(space: Space, split: Degrees) -> list[int]:
+    """Valid sequence parallelism, as the stack takes it."""
+    offered, job = _sp(space, split.tp, split.cp), space.choices.stack
+    if job is None or not job.meanings:
+        return offered
+    layout = {**split._asdict(), "zero": 0.0, "shard": 1.0}
+    return list(dict.fromkeys(int(meant(job, {**layout, "sp": x})["sp"]) for x in offered))
+
+
 def _runs(space: Space, split: Degrees, chunks: list[int]) -> list[tuple[int, int, int]]:
     """(schedule, interleave, micro-batch): stages come in so many chunks, which take micro-batches
     in groups of pp."""
-    share, pp = space.global_batch // split.dp, split.pp
-    batches = [b for b in divisors(share) if space.choices.micro_batch == "any" or b & (b - 1) == 0]
-    code = {name: SCHEDULES.index(name) for name in space.choices.schedules}
-    plain = code.get("1f1b", code.get("interleaved", SCHEDULES.index("1f1b")))
+    share, pp, schedules = space.global_batch // split.dp, split.pp, space.choices.schedules
+    batches = _micro_batches(space, share)
     if pp == 1:
         return [(SCHEDULES.index("1f1b"), 1, b) for b in batches]
-    found = [
-        (plain if name == "interleaved" else c, 1, b)
-        for name, c in code.items()
-        if name in ("gpipe", "1f1b")
-        for b in batches
-    ]
-    if "zero-bubble" in code:
-        found += [(code["zero-bubble"], 1, b) for b in batches if share // b >= 2 * pp]
-    if "interleaved" in code:
-        chunks = chunks[0 if "1f1b" not in code else 1 :]
+    enough = {name: batches for name in schedules if name in ("gpipe", "1f1b")}
+    if "zero-bubble" in schedules:
+        enough["zero-bubble"] = [b for b in batches if share // b >= 2 * pp]
+    found = [(SCHEDULES.index(name), 1, b) for name, some in enough.items() for b in some]
+    if "interleaved" in schedules:
+        several = chunks[1:] if "1f1b" in schedules else chunks
         found += [
-            (code["interleaved"], v, b)
-            for v in chunks
-            for b in batches
-            if v == 1 or share // b % pp == 0
+            (SCHEDULES.index("interleaved"), *x) for x in _chunked(several, batches, share, pp)
         ]
     return found
+
+
+def _micro_batches(space: Space, share: int) -> list[int]:
+    """Sizes that divide a rank's share of the batch."""
+    every = divisors(share)
+    return [b for b in every if space.choices.micro_batch == "any" or b & (b - 1) == 0]
+
+
+def _chunked(
+    chunks: list[int], batches: list[int], share: int, pp: int
+) -> Iterator[tuple[int, int]]:
+    """(interleave, micro-batch): several chunks take micro-batches in groups of pp."""
+    for v, b in product(chunks, batches):
+        if v == 1 or share // b % pp == 0:
+            yield v, b
 
 
 def _recompute(space: Space, per_stage: int) -> list[tuple[float, float]]:
@@ -291,20 +220,35 @@ def _recompute(space: Space, per_stage: int) -> list[tuple[float, float]]:
 
 
 def _shardings(space: Space, split: Degrees) -> list[tuple[int, int, int]]:
-    """(zero, shard, reshard); one without ZeRO where there is nothing to shard over, and one more
-    where a stack keeps less with it."""
+    """(zero, shard, reshard), as the stack takes them, each once."""
+    offered, job = _shardings_offered(space, split), space.choices.stack
+    if job is None or not job.meanings:
+        return offered
+    found: dict[tuple[int, int, int], None] = {}
+    for zero, shard, reshard in offered:
+        taken = meant(job, {**split._asdict(), "sp": 0.0, "zero": float(zero), "shard": shard})
+        stage = int(taken["zero"])
+        found[stage, int(taken["shard"]), reshard if stage == 3 else 1] = None
+    return list(found)
+
+
+def _shardings_offered(space: Space, split: Degrees) -> list[tuple[int, int, int]]:
+    """One without ZeRO, and every stage over all of dp or some of it."""
     zero = space.choices.zero
     found = [(0, 1, 1)] if 0 in zero else []
     if split.dp * split.cp == 1:
-        return [*found, *([(1, 1, 1)] if space.choices.kept and 1 in zero else [])] or [(0, 1, 1)]
+        return [*found, *_of_one_rank(space)] or [(0, 1, 1)]
     groups = (split.dp, *_shards(space, split))
-    found += [
-        (stage, s, 1)
-        for stage in (1, 2)
-        if stage in zero
-        for s in (groups if space.choices.shards == "any" else groups[:1])
-    ]
-    return found + [(3, s, reshard) for s in groups for reshard in (1, 0) if 3 in zero]
+    partial = groups if space.choices.shards == "any" else groups[:1]
+    found += [(stage, s, 1) for stage, s in product((1, 2), partial) if stage in zero]
+    return found + [(3, s, reshard) for s, reshard in product(groups, (1, 0)) if 3 in zero]
+
+
+def _of_one_rank(space: Space) -> list[tuple[int, int, int]]:
+    """Stage 1 where there is nothing to shard over but the stack does something else with it."""
+    job = space.choices.stack
+    apart = job is not None and 1 in space.choices.zero and job.tells_apart("zero", 0.0, 1.0)
+    return [(1, 1, 1)] if apart else []
 
 
 def _shards(space: Space, split: Degrees) -> list[int]:
@@ -312,13 +256,19 @@ def _shards(space: Space, split: Degrees) -> list[int]:
     inner = [
         s for s in divisors(split.dp)[1:-1] if s * split.cp * split.tp % (split.ep * split.etp) == 0
     ]
-    if space.choices.shards != "domains":
-        return inner[::-1] if space.choices.shards == "any" else []
-    sizes = set()
+    if space.choices.shards == "any":
+        return inner[::-1]
+    sizes = _domain_sizes(space, split) if space.choices.shards == "domains" else set()
+    return [s for s in inner if s in sizes]
+
+
+def _domain_sizes(space: Space, split: Degrees) -> set[int]:
+    """Ranks of dp that fill a domain of the network, with what lies inside of them."""
+    sizes: set[int] = set()
     for order in placements(space):
         stride = prod(getattr(split, name) for name in order[: order.index("dp")] if name != "ep")
         sizes |= {size // stride for size in space.domains if size % stride == 0}
-    return [s for s in inner if s in sizes]
+    return sizes
 
 
 def _orders(space: Space, split: Degrees) -> list[int]:
@@ -345,29 +295,33 @@ def count_groups(space: Space) -> int:
 def neighbouring_counts(space: Space, at_most: int = 2) -> list[int]:
     """Device counts nearest to the asked one for which a valid plan exists: products of one allowed
     degree of each kind."""
-    n, m = space.n_devices, space.model
-    heads, kv, layers, seq = (int(x) for x in (m.n_heads, m.n_kv_heads, m.n_layers, m.seq_len))
-    stages = [pp for pp in range(1, layers + 1) if not short_by(layers, pp, 1)]
-    counts = {tp for tp in divisors(heads) if not (kv % tp and tp % kv) and _sp(space, tp, 1)}
-    for parts in (stages, divisors(space.global_batch), divisors(seq)):
+    n, limit = space.n_devices, 2 * space.n_devices + 1024
+    sequence = divisors(int(space.model.seq_len)) if space.choices.cp else (1,)
+    counts = {tp for tp in divisors(int(space.model.n_heads)) if _valid_tp(space, tp)}
+    for parts in (_stage_counts(space.model), divisors(space.global_batch), sequence):
         # one device is always a valid count, so far ones are not the nearest: without them the set
         # stays small
-        counts = {count * d for d in parts for count in counts if count * d < 2 * n + 1024}
+        counts = {count * d for d in parts for count in counts if count * d < limit}
     near = sorted(counts - {n}, key=lambda count: (abs(count - n), count))
-    return (
-        [c for c in near if degrees(space.replace(n_devices=c))][:at_most]
-        if len(near) < 64
-        else near[:at_most]
-    )
+    if len(near) < 64:
+        near = [c for c in near if degrees(space.replace(n_devices=c))]
+    return near[:at_most]
+
+
+def _valid_tp(space: Space, tp: int) -> bool:
+    return _splits_heads(space.model, tp) and bool(_sp(space, tp, 1))
+
+
+def _stage_counts(model: Model) -> list[int]:
+    """Stages on which the layers can lie."""
+    layers = int(model.n_layers)
+    return [pp for pp in range(1, layers + 1) if not short_by(layers, pp, 1)]
 
 
 def check(space: Space) -> None:
     """Raise InputError where the numbers of the problem, or the choices, make no sense."""
-    m, choices = space.model, space.choices
-    whole = {
-        name: float(getattr(m, name))
-        for name in ("n_heads", "n_kv_heads", "n_layers", "seq_len", "n_experts")
-    }
+    names = ("n_heads", "n_kv_heads", "n_layers", "seq_len", "n_experts")
+    whole = {name: float(getattr(space.model, name)) for name in names}
     whole |= {"devices": float(space.n_devices), "global batch": float(space.global_batch)}
     for name, value in whole.items():
         if not (value >= 1.0 and value == int(value)):
@@ -375,32 +329,4 @@ def check(space: Space) -> None:
                 f"{name}: expected a whole number from 1 on; got {value:g}. Correct it in the "
                 "model or the arguments."
             )
-    offered: tuple[tuple[str, tuple, tuple], ...] = (
-        ("zero", choices.zero, (0, 1, 2, 3)),
-        ("shards", (choices.shards,), SHARDS),
-        ("schedules", choices.schedules, SCHEDULES),
-        ("micro_batch", (choices.micro_batch,), MICRO_BATCHES),
-        ("sp", choices.sp, (0, 1)),
-    )
-    for name, got, allowed in offered:
-        if not got or any(x not in allowed for x in got):
-            raise InputError(
-                f"choices: {name}: expected some of {', '.join(map(str, allowed))}; got {got}"
-            )
-    if choices.recompute is not None and (
-        not choices.recompute or not all(0.0 <= r <= 1.0 for r in choices.recompute)
-    ):
-        raise InputError(
-            "choices: recompute: expected shares of the layers from 0 to 1, or None for all; "
-            "got "
-            f"{choices.recompute}"
-        )
-    if len(choices.kept) not in (0, STAGES):
-        raise InputError(
-            "choices: kept: expected one for each ZeRO stage from 0 to 3, or none; got "
-            f"{len(choices.kept)}"
-        )
-    if wrong := [order for order in choices.placements if sorted(order) != sorted(PLACEMENT)]:
-        raise InputError(
-            f"choices: placements: expected orders of {', '.join(PLACEMENT)}; got {wrong[0]}"
-        )
+    check_choices(space.choices)

@@ -1,9 +1,9 @@
-"""Profiles: fitted coefficients as data (JSON), with what they were fitted on and how sure they
-are."""
+"""Profiles: fitted coefficients as data, with what they were fitted on and how sure they are."""
 
+from dmodel.profiles.choosing import nearest
 from dmodel.profiles.groupings import GROUPINGS, family, members
 from dmodel.profiles.record import Profile, default_profile
-from dmodel.profiles.store import EVIDENCE, load, names, nearest, save
+from dmodel.profiles.store import EVIDENCE, load, names, save
 
 __all__ = [
     "EVIDENCE",

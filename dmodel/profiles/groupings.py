@@ -3,46 +3,24 @@ of the two together."""
 
 from __future__ import annotations
 
+from dmodel.catalog.chips import generation
+from dmodel.catalog.loader import known_name
+from dmodel.catalog.stack import stack as software
+
 GROUPINGS = ("generation", "accelerator", "lineage", "stack", "variant", "port", "pair")
 """From the widest to the narrowest: generation of the chip, the chip; code base of the software,
 the stack, a variant of it (what follows "/" in its name); the stack on chips of a generation (on
 the chip, where its generation is not known), whose kernels and formats it has to be brought to;
 chip and stack together. A member is a text; "" = no member, no offset."""
 
-GENERATIONS = {
-    "volta": ("v100",),
-    "ampere": ("a100", "a800", "a10", "a30", "a40"),
-    "hopper": ("h100", "h200", "h800", "h20", "gh200"),
-    "ada": ("l40", "l4", "rtx4"),
-    "blackwell": ("b200", "gb200", "b300", "gb300", "b100", "rtx5", "rtx-pro"),
-    "cdna": ("mi",),
-    "tpu": ("tpu",),
-    "trainium": ("trn", "trainium"),
-}
-"""Accelerator names of one generation begin with one of these."""
-
-LINEAGES = {
-    "megatron": ("megatron", "nemo", "mt-nlg", "vtrain", "mlperf", "megascale", "flagscale"),
-    "nanotron": ("nanotron", "ultrascale"),
-    "maxtext": ("maxtext", "jax-toolbox-maxtext", "gpu-recipes"),
-    "pax": ("jax-toolbox-pax", "pax"),
-    "fsdp": ("llm-foundry", "fsdp", "torchtitan", "torchtune", "composer", "accelerate", "hf-"),
-    "deepspeed": ("deepspeed",),
-}
-"""Stack names of one code base begin with one of these."""
-
-
-def _first(name: str, table: dict[str, tuple[str, ...]]) -> str:
-    return next((group for group, heads in table.items() if name.lower().startswith(heads)), "")
-
 
 def family(stack: str) -> str:
-    """The stack without its variant: what stands before "/".
+    """The stack without its variant, as the catalog names it.
 
-    >>> family("torchtitan/async-tp")
-    'torchtitan'
+    >>> family("torchtitan/async-tp"), family("Megatron Bridge/26.02")
+    ('torchtitan', 'megatron-bridge')
     """
-    return stack.split("/", 1)[0]
+    return software(stack).id if stack else ""
 
 
 def members(accelerator: str | None, stack: str | None) -> dict[str, str]:
@@ -53,15 +31,16 @@ def members(accelerator: str | None, stack: str | None) -> dict[str, str]:
     >>> members("GB200", "megatron-bridge/26.02")["port"]
     'blackwell megatron-bridge'
     """
-    chip, software = accelerator or "", stack or ""
-    generation = _first(chip, GENERATIONS)
-    lineage = _first(software, LINEAGES) or family(software)
+    chip = (known_name("chips", accelerator) or accelerator) if accelerator else ""
+    of_chip = generation(chip)
+    found = software(stack) if stack else None
+    name = found.id if found else ""
     return {
-        "generation": generation,
+        "generation": of_chip,
         "accelerator": chip,
-        "lineage": lineage if software else "",
-        "stack": family(software),
-        "variant": software if "/" in software else "",
-        "port": f"{generation or chip} {family(software)}" if chip and software else "",
-        "pair": f"{chip} {family(software)}" if chip and software else "",
+        "lineage": found.lineage if found else "",
+        "stack": name,
+        "variant": found.name if found and found.variant else "",
+        "port": f"{of_chip or chip} {name}" if chip and name else "",
+        "pair": f"{chip} {name}" if chip and name else "",
     }

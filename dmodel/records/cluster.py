@@ -44,6 +44,9 @@ class Network(struct.PyTreeNode, kw_only=True):
       in_network_reduction: 1 = the switch adds up an all-reduce; 0 = devices do.
     """
 
+    CHOICES = frozenset("torus_axes in_network_reduction".split())
+    """Fields that are choices, not sizes: no derivative is asked for."""
+
     size: Array
     bytes_per_s: Array
     latency_s: Array

@@ -73,6 +73,14 @@ class Layout(struct.PyTreeNode, kw_only=True):
       placement: order of the groups on the network, innermost first (static).
     """
 
+    CHOICES = frozenset(
+        ("sp zero reshard recompute_products recompute_elementwise recompute_bytes offload").split()
+    )
+    """Fields that are choices, not sizes: no derivative is asked for."""
+
+    OF_EXPERTS = frozenset("ep etp".split())
+    """Fields that say nothing of a model without experts."""
+
     dp: Array = OPEN
     tp: Array = OPEN
     cp: Array = OPEN

@@ -65,6 +65,17 @@ class Model(struct.PyTreeNode, kw_only=True):
       adapter_dropout: 1 = dropout before or behind adapters; 0 = none.
     """
 
+    CHOICES = frozenset("gated_mlp tied_embeddings causal trainable adapter_dropout".split())
+    """Fields that are choices, not sizes: no derivative is asked for."""
+
+    OF_EXPERTS = frozenset(
+        (
+            "n_experts top_k n_shared_experts imbalance n_dense_layers d_ff_dense "
+            "expert_biases expert_rank"
+        ).split()
+    )
+    """Fields that say nothing of a model without experts."""
+
     n_layers: Array
     d_model: Array
     d_ff: Array

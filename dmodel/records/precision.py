@@ -8,7 +8,6 @@ from flax import struct
 
 from dmodel.types import Array, at_hand
 
-
 NARROW = 1.99
 """Operands of fewer bytes are below 16 bits [byte]; nudges to either side of 2 are not."""
 
@@ -30,6 +29,9 @@ class Precision(struct.PyTreeNode, kw_only=True):
       narrow_gathers: 1 = tensor ranks gather in the operands' bytes; 0 = in 16 bits.
       narrow_sums: 1 = tensor ranks sum forward in the operands' bytes; 0 = in 16 bits.
     """
+
+    CHOICES = frozenset("narrow_gathers narrow_sums attention_bytes".split())
+    """Fields that are choices, not sizes: no derivative is asked for."""
 
     operand_bytes: Array = 2.0
     attention_bytes: Array = 2.0

@@ -40,6 +40,18 @@ class Software(struct.PyTreeNode, kw_only=True):
       bucket_per_rank: least bytes of a bucket per rank of dp · cp [byte]; 0 = none.
     """
 
+    CHOICES = frozenset(
+        (
+            "accumulate recompute_last last_kept flash cp_balanced unpadded_vocab graphed "
+            "fused_sums split_rotary route_bytes attention_rate attention_backward_rate "
+            "overlap_tp overlap_cp overlap_ep overlap_dp overlap_pp overlap_replica composed"
+        ).split()
+    )
+    """Fields that are choices, not sizes: no derivative is asked for."""
+
+    OF_EXPERTS = frozenset("merge_copies route_bytes looped_experts fused_experts".split())
+    """Fields that say nothing of a model without experts."""
+
     merge_copies: Array = 0.0
     route_bytes: Array = 0.0
     accumulate: Array = 0.0

@@ -1,7 +1,7 @@
 """What an answer depends on: elasticities at the plan and at the best plan, interactions, global
 indices, regimes, flips of the plan."""
 
-from dmodel.sensitivity.case import Case, make_case
+from dmodel.sensitivity.case import Point, make_case
 from dmodel.sensitivity.flips import Landscape, landscape
 from dmodel.sensitivity.goal import Goal
 from dmodel.sensitivity.interactions import Interactions, interactions
@@ -21,7 +21,7 @@ from dmodel.sensitivity.sobol import Global, Range, sobol
 
 __all__ = [
     "OUTPUTS",
-    "Case",
+    "Point",
     "Elasticities",
     "Elasticity",
     "Global",

@@ -13,7 +13,7 @@ from flax import struct
 
 from dmodel.coefficients import Coefficients
 from dmodel.footprint import LEAST, Footprint
-from dmodel.records import Cluster, Model, Plan
+from dmodel.records import Cluster, Layout, Model, Network, Plan, Precision, Software
 from dmodel.sensitivity.goal import Goal, usual
 from dmodel.types import InputError
 
@@ -58,65 +58,25 @@ TIMES = (
 """All inputs with seconds in their unit that the step time depends on: its elasticities to the
 rates less those to the times are −1."""
 
-SWITCHES = frozenset(
-    ["network.torus_axes", "network.in_network_reduction"]
-    + [
-        f"model.{name}"
-        for name in ("gated_mlp", "tied_embeddings", "causal", "trainable", "adapter_dropout")
-    ]
-    + [
-        f"plan.{name}"
-        for name in (
-            "sp",
-            "zero",
-            "reshard",
-            "accumulate",
-            "recompute_last",
-            "flash",
-        )
-    ]
-    + [
-        "plan.cp_balanced",
-        "plan.unpadded_vocab",
-        "plan.graphed",
-        "plan.fused_sums",
-        "plan.split_rotary",
-    ]
-    + ["plan.narrow_gathers", "plan.narrow_sums"]
-    + [
-        "plan.recompute_products",
-        "plan.recompute_elementwise",
-        "plan.recompute_bytes",
-        "plan.last_kept",
-        "plan.offload",
-    ]
-    + [
-        "plan.attention_bytes",
-        "plan.attention_rate",
-        "plan.attention_backward_rate",
-        "plan.route_bytes",
-    ]
-    + [f"plan.overlap_{name}" for name in ("tp", "cp", "ep", "dp", "pp", "replica")]
-    + ["plan.composed"]
-)
-EXPERTS = frozenset(
-    [
-        f"model.{name}"
-        for name in (
-            "n_experts",
-            "top_k",
-            "n_shared_experts",
-            "imbalance",
-            "n_dense_layers",
-            "d_ff_dense",
-        )
-    ]
-    + ["model.expert_biases", "model.expert_rank", "plan.ep", "plan.etp", "plan.merge_copies"]
-    + ["plan.route_bytes", "plan.looped_experts", "plan.fused_experts"]
-)
+RECORDS: dict[str, tuple[type, ...]] = {
+    "network": (Network,),
+    "model": (Model,),
+    "plan": (Layout, Precision, Software),
+}
+"""Records of inputs by the beginning of their names."""
 
 
-class Case(struct.PyTreeNode, kw_only=True):
+def _marked(mark: str) -> frozenset[str]:
+    """Inputs that their records mark."""
+    every = ((prefix, kind) for prefix, kinds in RECORDS.items() for kind in kinds)
+    return frozenset(f"{prefix}.{n}" for prefix, kind in every for n in getattr(kind, mark, ()))
+
+
+SWITCHES, EXPERTS = _marked("CHOICES"), _marked("OF_EXPERTS")
+"""Inputs that are choices, and those that say nothing of a dense model."""
+
+
+class Point(struct.PyTreeNode, kw_only=True):
     """All that an output depends on; scalars, network `[K]`, or with a batch of cases as the last
     axis."""
 
@@ -135,7 +95,7 @@ def make_case(
     coefficients: Coefficients,
     footprint: Footprint | None = None,
     goal: Goal | None = None,
-) -> Case:
+) -> Point:
     """A case of records with numpy leaves in float64.
 
     Args:
@@ -152,7 +112,7 @@ def make_case(
             "elasticities are of one plan: expected scalars, and network levels `[K]`; got a "
             "batch. Take one case of it."
         )
-    case = Case(
+    case = Point(
         # the number of devices is the plan's, no input beside its degrees
         system=system.replace(devices=None),
         model=model,
@@ -194,7 +154,7 @@ class Inputs(NamedTuple):
         return float(self.values[self.index(name)])
 
 
-def inputs(case: Case, level_names: Sequence[str] | None = None) -> Inputs:
+def inputs(case: Point, level_names: Sequence[str] | None = None) -> Inputs:
     """Name every number of a case, per-level ones once per level.
 
     Raises:
@@ -216,7 +176,7 @@ def inputs(case: Case, level_names: Sequence[str] | None = None) -> Inputs:
     return Inputs(names=tuple(names), values=values, tree=jax.tree.structure(case), levels=k)
 
 
-def rebuild(x: jax.Array | np.ndarray, tree: Any, levels: int) -> Case:
+def rebuild(x: jax.Array | np.ndarray, tree: Any, levels: int) -> Point:
     """The case of a vector `[n, *batch]`, leaves `[*batch]` and `[K, *batch]`: what `inputs` took
     apart."""
     marks = jax.tree.unflatten(tree, range(tree.num_leaves))

@@ -20,7 +20,7 @@ import numpy as np
 from dmodel.design import Choices
 from dmodel.once import together
 from dmodel.records import Plan
-from dmodel.sensitivity.case import Case, Inputs, rebuild
+from dmodel.sensitivity.case import Inputs, Point, rebuild
 from dmodel.sensitivity.searched import LIMIT, Searched, best_with, searched
 from dmodel.smooth import SHARPNESS
 from dmodel.step import memory_use, step_time
@@ -190,7 +190,7 @@ def prepare(known: Searched) -> None:
 
 
 def landscape(
-    case: Case,
+    case: Point,
     names: Sequence[str],
     *,
     base: Plan | None = None,

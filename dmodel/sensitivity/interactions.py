@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dmodel.sensitivity.case import Case, Inputs, inputs
+from dmodel.sensitivity.case import Inputs, Point, inputs
 from dmodel.sensitivity.gradient import NUDGE, directional, elasticities_of
 from dmodel.sensitivity.local import KINK, check_positive, of_case, scaled
 from dmodel.sensitivity.outputs import output_name
@@ -37,7 +37,7 @@ class Interactions(NamedTuple):
 
 
 def interactions(
-    case: Case,
+    case: Point,
     output: str = "step_time",
     names: Sequence[str] | None = None,
     *,

@@ -14,7 +14,7 @@ from flax import struct
 from dmodel.coefficients import Coefficients
 from dmodel.footprint import Footprint
 from dmodel.records import Cluster, Model, Plan
-from dmodel.sensitivity.case import Case, Inputs, group, inputs, kind, make_case, reason_without
+from dmodel.sensitivity.case import Inputs, Point, group, inputs, kind, make_case, reason_without
 from dmodel.sensitivity.goal import Goal
 from dmodel.sensitivity.gradient import NUDGE, elasticities_of, evaluate
 from dmodel.sensitivity.outputs import OF_THE_RUN, output_name
@@ -40,11 +40,6 @@ class Elasticity(struct.PyTreeNode, kw_only=True):
     value: float
     below: float
     above: float
-
-    @property
-    def kink(self) -> bool:
-        """Whether the two sides differ."""
-        return abs(self.above - self.below) > KINK
 
 
 class LeftOut(struct.PyTreeNode, kw_only=True):
@@ -85,7 +80,7 @@ KINK = 1e-5
 """Elasticities of the two sides of an input that differ by more mark a kink."""
 
 
-def asked(known: Inputs, case: Case, output: str) -> tuple[list[int], list[LeftOut]]:
+def asked(known: Inputs, case: Point, output: str) -> tuple[list[int], list[LeftOut]]:
     """Places of the inputs that have an elasticity of an output, and those that have none, and
     why."""
     dense, sharded = float(case.model.n_experts) <= 1.0, float(case.plan.layout.zero) > 0.0
@@ -129,7 +124,7 @@ def check_positive(values: np.ndarray, output: str) -> None:
 
 
 def of_case(
-    case: Case,
+    case: Point,
     output: str = "step_time",
     *,
     sharpness: float = SHARPNESS,
@@ -208,7 +203,7 @@ def elasticities(
 
 
 def differences(
-    case: Case,
+    case: Point,
     output: str,
     *,
     sharpness: float = SHARPNESS,

@@ -6,19 +6,19 @@ from collections.abc import Callable
 
 from dmodel import counts, run
 from dmodel.breakdown import Breakdown
-from dmodel.sensitivity.case import Case
+from dmodel.sensitivity.case import Point
 from dmodel.sensitivity.goal import tokens_to_loss, useful_share
 from dmodel.step import memory_use
 from dmodel.types import Array, InputError
 
-Output = Callable[[Case, Breakdown], Array]
+Output = Callable[[Point, Breakdown], Array]
 
 
-def _tokens_per_s(case: Case, time: Breakdown) -> Array:
+def _tokens_per_s(case: Point, time: Breakdown) -> Array:
     return run.tokens_per_s(case.model, case.plan, time)
 
 
-def _time_to_loss(case: Case, time: Breakdown) -> Array:
+def _time_to_loss(case: Point, time: Breakdown) -> Array:
     """`tokens to the loss / (tokens/s · useful share)` [s]; the batch does not change how many
     tokens are needed."""
     return tokens_to_loss(case.model, case.goal) / (
@@ -26,7 +26,7 @@ def _time_to_loss(case: Case, time: Breakdown) -> Array:
     )
 
 
-def _largest_run(case: Case, time: Breakdown) -> Array:
+def _largest_run(case: Point, time: Breakdown) -> Array:
     """Model FLOPs (6N+12Lhs) that the plan trains within the deadline: `deadline · useful share ·
     tokens/s · FLOPs per token` [FLOP]."""
     per_token = counts.model_flops_per_token(case.model, run.CONVENTION)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dmodel.sensitivity.case import Case, Inputs, base_name, inputs
+from dmodel.sensitivity.case import Inputs, Point, base_name, inputs
 from dmodel.sensitivity.gradient import elasticities_of, evaluate
 from dmodel.smooth import SHARPNESS
 from dmodel.types import InputError
@@ -185,7 +185,7 @@ def _boundaries(
 
 
 def regime_map(
-    case: Case,
+    case: Point,
     x: str = "devices",
     y: str = "bandwidth",
     *,

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dmodel.sensitivity.case import Case, Inputs, inputs
+from dmodel.sensitivity.case import Inputs, Point, inputs
 from dmodel.sensitivity.gradient import evaluate
 from dmodel.sensitivity.outputs import OUTPUTS
 from dmodel.smooth import SHARPNESS
@@ -124,7 +124,7 @@ def fills_domain(p: Program) -> bool:
 
 
 def program(
-    case: Case, *, sharpness: float = SHARPNESS, level_names: Sequence[str] | None = None
+    case: Point, *, sharpness: float = SHARPNESS, level_names: Sequence[str] | None = None
 ) -> Program:
     """State the program of a case.
 

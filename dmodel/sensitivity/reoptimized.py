@@ -15,7 +15,7 @@ import numpy as np
 
 from dmodel.records import Plan
 from dmodel.sensitivity import relaxed
-from dmodel.sensitivity.case import Case, rebuild
+from dmodel.sensitivity.case import Point, rebuild
 from dmodel.sensitivity.gradient import evaluate
 from dmodel.sensitivity.local import asked, check_positive
 from dmodel.sensitivity.outputs import output_name
@@ -145,7 +145,7 @@ def _movements(
 
 
 def reoptimized(
-    case: Case,
+    case: Point,
     outputs: Sequence[str] = ("step_time",),
     *,
     sharpness: float = SHARPNESS,
@@ -204,7 +204,7 @@ def reoptimized(
 
 
 def resolved(
-    case: Case,
+    case: Point,
     names: Sequence[str],
     output: str = "step_time",
     *,

@@ -25,7 +25,7 @@ from dmodel.design import space as spaces
 from dmodel.design.judge import Problem, evaluate, excess, merits, rank_key
 from dmodel.design.search import LARGE
 from dmodel.records import Plan, leaf
-from dmodel.sensitivity.case import Case, Inputs, inputs, kind, rebuild
+from dmodel.sensitivity.case import Inputs, Point, inputs, kind, rebuild
 from dmodel.smooth import SHARPNESS
 from dmodel.types import NoPlanFits
 
@@ -40,7 +40,7 @@ MARGIN = 0.01
 plans under random coefficients, on networks with all and with 3 % of their bandwidth, none was
 (`tests/test_monotone.py` looks at others)."""
 
-KEPT = LIMIT / (1.0 - MARGIN)
+WITHIN = LIMIT / (1.0 - MARGIN)
 """Step times are kept up to this times the best."""
 
 SLACK = 1e-9
@@ -56,8 +56,8 @@ class Ranked(NamedTuple):
     seconds: np.ndarray
 
 
-class Kept(NamedTuple):
-    """Rows of the space within `KEPT` of the best and `LIMIT` of the memory: their step times [s]
+class Near(NamedTuple):
+    """Rows of the space within `WITHIN` of the best and `LIMIT` of the memory: their step times [s]
     and memory [byte], `[n]`."""
 
     rows: np.ndarray
@@ -71,20 +71,20 @@ class Searched(NamedTuple):
     Attributes:
       known: its inputs by name. base, choices, sharpness: of the search. best: at least two, where
         as many fit.
-      considered: valid plans. kept: None where the space is too large to hold.
+      considered: valid plans. near: None where the space is too large to hold.
     """
 
-    case: Case
+    case: Point
     known: Inputs
     base: Plan | None
     choices: Choices | None
     sharpness: float
     best: Ranked
     considered: int
-    kept: Kept | None
+    near: Near | None
 
 
-def _stated(case: Case, base: Plan | None, choices: Choices | None, sharpness: float) -> Problem:
+def _stated(case: Point, base: Plan | None, choices: Choices | None, sharpness: float) -> Problem:
     count = round(float(np.prod([float(leaf(case.plan, d)) for d in ("dp", "tp", "cp", "pp")])))
     return state(
         case.system,
@@ -109,14 +109,14 @@ def _ranked(stated: Problem, rows: np.ndarray, seconds: np.ndarray, top: int) ->
     return Ranked(tuple(rows_.plans(stated.space, stated.system, rows[order])), merit[order])
 
 
-def _evaluated(stated: Problem, batches: Iterable[np.ndarray]) -> Iterator[Kept]:
+def _evaluated(stated: Problem, batches: Iterable[np.ndarray]) -> Iterator[Near]:
     for rows in batches:
         found = evaluate(stated, rows, quick=True)
-        yield Kept(rows, merits(stated, found), np.asarray(found.memory_bytes))
+        yield Near(rows, merits(stated, found), np.asarray(found.memory_bytes))
 
 
 def searched(
-    case: Case,
+    case: Point,
     *,
     base: Plan | None = None,
     choices: Choices | None = None,
@@ -134,12 +134,12 @@ def searched(
     stated, known = _stated(case, base, choices, sharpness), inputs(case, level_names)
     considered = spaces.count(stated.space)
     if considered > LARGE:
-        kept, found = None, search(stated, POOL)
+        near, found = None, search(stated, POOL)
         best = Ranked(tuple(rows_.plans(stated.space, stated.system, found.rows)), found.merits)
     else:
-        kept = _within(stated, _evaluated(stated, rows_.batches(stated.space)))
-        fits = kept.memory <= float(stated.system.chip.hbm_bytes)
-        best = _ranked(stated, kept.rows[fits], kept.seconds[fits], POOL)
+        near = _within(stated, _evaluated(stated, rows_.batches(stated.space)))
+        fits = near.memory <= float(stated.system.chip.hbm_bytes)
+        best = _ranked(stated, near.rows[fits], near.seconds[fits], POOL)
     if not best.plans:
         limit = design(
             case.system,
@@ -159,10 +159,10 @@ def searched(
             "that "
             "fits"
         )
-    return Searched(case, known, base, choices, sharpness, best, considered, kept)
+    return Searched(case, known, base, choices, sharpness, best, considered, near)
 
 
-def _within(stated: Problem, parts: Iterator[Kept]) -> Kept:
+def _within(stated: Problem, parts: Iterator[Near]) -> Near:
     """Those that may be the best when memory, a rate or a time changes by `LIMIT`."""
     capacity, fastest, held = float(stated.system.chip.hbm_bytes), np.inf, []
     for part in parts:
@@ -173,19 +173,19 @@ def _within(stated: Problem, parts: Iterator[Kept]) -> Kept:
             _chosen(
                 part,
                 (part.memory <= LIMIT * capacity * (1.0 + SLACK))
-                & (part.seconds <= KEPT * fastest),
+                & (part.seconds <= WITHIN * fastest),
             )
         )
     joined = (
-        Kept(*(np.concatenate(x) for x in zip(*held, strict=True)))
+        Near(*(np.concatenate(x) for x in zip(*held, strict=True)))
         if held
-        else Kept(rows_.EMPTY, np.empty(0), np.empty(0))
+        else Near(rows_.EMPTY, np.empty(0), np.empty(0))
     )
-    return _chosen(joined, joined.seconds <= KEPT * fastest)
+    return _chosen(joined, joined.seconds <= WITHIN * fastest)
 
 
-def _chosen(kept: Kept, which: np.ndarray) -> Kept:
-    return Kept(*(x[which] for x in kept))
+def _chosen(near: Near, which: np.ndarray) -> Near:
+    return Near(*(x[which] for x in near))
 
 
 def least(name: str, factor: float) -> float | None:
@@ -205,19 +205,19 @@ def best_with(s: Searched, place: int, factor: float, at_most: float) -> Ranked:
     stated = _stated(rebuild(x, s.known.tree, s.known.levels), s.base, s.choices, s.sharpness)
     share, name = least(s.known.names[place], factor), s.known.names[place]
     room = float(s.known[CAPACITY]) * LIMIT
-    if s.kept is None:
+    if s.near is None:
         found = search(stated, JOINING)
         return Ranked(tuple(rows_.plans(stated.space, stated.system, found.rows)), found.merits)
     fastest = float(s.best.seconds[0])
     enough = (
         share is not None
-        and at_most <= share * KEPT * fastest
+        and at_most <= share * WITHIN * fastest
         and float(stated.system.chip.hbm_bytes) <= room * (1.0 + SLACK)
     )
     if not enough:
         return _best(stated, rows_.batches(stated.space))
-    fits = s.kept.memory <= float(stated.system.chip.hbm_bytes)
-    few = _chosen(s.kept, fits & (s.kept.seconds * float(share or 0.0) <= at_most * (1.0 + SLACK)))
+    fits = s.near.memory <= float(stated.system.chip.hbm_bytes)
+    few = _chosen(s.near, fits & (s.near.seconds * float(share or 0.0) <= at_most * (1.0 + SLACK)))
     return (
         _ranked(stated, few.rows, few.seconds, JOINING)
         if name == CAPACITY

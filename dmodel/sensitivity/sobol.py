@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dmodel.coefficients import SPECS
-from dmodel.sensitivity.case import Case, Inputs, base_name, inputs
+from dmodel.sensitivity.case import Inputs, Point, base_name, inputs
 from dmodel.sensitivity.gradient import Form, outputs_of
 from dmodel.sensitivity.local import check_positive, of_case
 from dmodel.sensitivity.outputs import output_name
@@ -116,7 +116,7 @@ def stated_range(known: Inputs, name: str, low: float, high: float) -> Range:
 
 
 def default_ranges(
-    case: Case, output: str, most: int = 10, level_names: Sequence[str] | None = None
+    case: Point, output: str, most: int = 10, level_names: Sequence[str] | None = None
 ) -> list[Range]:
     """The inputs of hardware and coefficients with the largest elasticities; not shares of 1, which
     have no odds to range around."""
@@ -163,7 +163,7 @@ def _salib() -> tuple[Any, Any]:
 
 
 def sobol(
-    case: Case,
+    case: Point,
     output: str = "step_time",
     ranges: Sequence[Range] | None = None,
     *,

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from dmodel.coefficients import NAMES, from_unconstrained
-from dmodel.sensitivity.case import Case, inputs
+from dmodel.sensitivity.case import Point, inputs
 from dmodel.sensitivity.gradient import elasticities_of
 from dmodel.sensitivity.outputs import output_name
 from dmodel.smooth import SHARPNESS
 
 
 def deviations(
-    case: Case,
+    case: Point,
     points: np.ndarray,
     output: str = "step_time",
     *,

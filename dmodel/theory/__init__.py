@@ -12,8 +12,7 @@ one. The surface:
 * `training(system, run, layout, rules=EXACT, sharpness=inf) -> Training`: time, utilization,
   communication, memory of the whole run.
 * `matmul_time(d1, d2, b, chip, weight_gradient=0, rules=EXACT, sharpness=inf)`.
-* `best_layout(run, n_gpus, gpu) -> Best`, exact; `best_layouts(problems, gpu)` for many
-  `Problem(run, n_gpus)` at once.
+* `best_layouts(problems, gpu)`, exact, for many `Problem(run, n_gpus)` at once.
 * `smallest_clusters(runs, gpu)`, `sweep_widths(gpu, sparse=…, law=…)` and `headline(clusters,
   gpu)`: what scales how far in three months.
 * `rounding.layouts_by_gradient(problems, gpu)`: layouts from relaxed degrees, to compare with the
@@ -34,7 +33,7 @@ from dmodel.theory.gpus import Gpu, gpu, gpu_names
 from dmodel.theory.laws import Run, run
 from dmodel.theory.layout import LevelLayout
 from dmodel.theory.profile import IDEAL, Training, theory, training
-from dmodel.theory.search import Best, Problem, best_layout, best_layouts
+from dmodel.theory.search import Best, Problem, best_layouts
 from dmodel.theory.study import Headline, SmallestCluster, headline, smallest_clusters, sweep_widths
 from dmodel.theory.tiling import EXACT, RELAXED, REVISION_3A871BE, Rules, matmul_time
 
@@ -52,7 +51,6 @@ __all__ = [
     "Rules",
     "Run",
     "Training",
-    "best_layout",
     "best_layouts",
     "gpu",
     "gpu_names",

@@ -351,24 +351,3 @@ def _slopes(asked: Case, pattern: Pattern, z: np.ndarray, prices: np.ndarray) ->
     asked = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), asked)
     stacked = arrays(pattern, tuple(np.asarray(asked.system.network.size).tolist()))
     return _compiled().inputs(jnp.asarray(z), jnp.asarray(prices), asked, stacked)
-
-
-@jax.custom_jvp
-def log_largest(asked: Case) -> jax.Array:
-    """ln C_max [ln FLOP] of a case, for `jax.grad`: the largest run is searched once, its slopes
-    follow from the prices of its limits.
-
-    Limits: once differentiable; outside `jax.jit` and `jax.vmap`, because patterns are searched on
-    the host.
-    """
-    return jnp.log(largest_run(asked).flop)
-
-
-@log_largest.defjvp
-def _log_largest_jvp(primals: tuple[Case], tangents: tuple[Case]) -> tuple[jax.Array, jax.Array]:
-    # whoever differentiates records what is computed; the search is none of that
-    with jax.ensure_compile_time_eval():
-        found = largest_run(primals[0])
-        slope = slopes(primals[0], found)
-    by_leaf = jax.tree.map(lambda slope, t: (slope * t).sum(), slope, tangents[0])
-    return jnp.log(found.flop), sum(jax.tree.leaves(by_leaf), start=jnp.zeros(()))

@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+from collections.abc import Iterator
 from importlib import resources
 from typing import Any
 
@@ -63,32 +64,22 @@ capacity and bandwidth."""
 
 
 @functools.cache
+def _document(file: str) -> dict[str, Any]:
+    """A data file."""
+    path = resources.files("dmodel.theory").joinpath(f"data/{file}.json")
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+@functools.cache
 def _entries() -> dict[str, dict[str, Any]]:
     """Numbers of every chip of the data files, variants with those of their base."""
     found: dict[str, dict[str, Any]] = {}
     for file in FILES:
-        text = (
-            resources.files("dmodel.theory")
-            .joinpath(f"data/{file}.json")
-            .read_text(encoding="utf-8")
-        )
-        for name, entry in json.loads(text)["entries"].items():
-            assumed = {
-                **found.get(entry.get("base"), {}).get("assumed", {}),
-                **entry.get("assumed", {}),
-            }
-            found[name] = {
-                **found.get(entry.get("base"), {}),
-                **entry,
-                "file": file,
-                "assumed": assumed,
-            }
+        for name, entry in _document(file)["entries"].items():
+            base = found.get(entry.get("base"), {})
+            assumed = {**base.get("assumed", {}), **entry.get("assumed", {})}
+            found[name] = {**base, **entry, "file": file, "assumed": assumed}
     return found
-
-
-BASE = "h100sxm"
-"""Folded name of the GPU whose variants are also known without it, as the study's figures name them
-("Superpod")."""
 
 
 def _folded(name: str) -> str:
@@ -98,22 +89,22 @@ def _folded(name: str) -> str:
 
 @functools.cache
 def _spellings() -> dict[str, str]:
-    """Main name of every folded name and alias; of the variants also without their base, or with
-    its family only."""
+    """Main name of every folded name and alias, and of the variants' short ones."""
     known = {
         _folded(s): name for name, entry in _entries().items() for s in (name, *entry["aliases"])
     }
-    variants = {
-        s.removeprefix(BASE): name
-        for s, name in known.items()
-        if s.startswith(BASE) and "base" in _entries()[name]
-    }
-    return {
-        family + s: name
-        for s, name in variants.items()
-        if not s.startswith("5")
-        for family in ("", "h100")
-    } | known
+    return {s: name for file in FILES for s, name in _short(known, file)} | known
+
+
+def _short(known: dict[str, str], file: str) -> Iterator[tuple[str, str]]:
+    """Variants by what stands in for their base ("Superpod"): `short` of a data file."""
+    for base, instead in _document(file).get("short", {}).items():
+        start = _folded(base)
+        for spelling, name in known.items():
+            rest = spelling.removeprefix(start)
+            # a digit goes on with the base's own name: "H100 SXM5"
+            if spelling.startswith(start) and "base" in _entries()[name] and not rest[0].isdigit():
+                yield from ((_folded(each) + rest, name) for each in instead)
 
 
 def gpu_names(beyond: bool = False) -> list[str]:

@@ -8,7 +8,6 @@ in full; one that is absent is 1 and costs none.
 
 from __future__ import annotations
 
-from itertools import combinations
 from math import isfinite, log
 from typing import NamedTuple
 
@@ -141,15 +140,3 @@ def neighbours(pattern: Pattern) -> list[Pattern]:
             for c in changed
         ]
     return found
-
-
-def every(sizes: tuple[float, ...], sparse: bool) -> list[Pattern]:
-    """All possible patterns: for two levels about a thousand."""
-    subsets = [
-        frozenset(c) for n in range(len(KINDS) + 1) for c in combinations(range(len(KINDS)), n)
-    ]
-    levels: list[tuple[frozenset[int], ...]] = [()]
-    for _ in sizes:
-        levels = [(*known, s) for known in levels for s in subsets]
-    found = [Pattern(p, zb, tier) for p in levels for zb in (True, False) for tier in range(TIERS)]
-    return [p for p in found if possible(p, sizes, sparse)]

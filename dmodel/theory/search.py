@@ -121,24 +121,6 @@ class _Found(NamedTuple):
     communication_s: np.ndarray
 
 
-def best_layout(run: Run, n_gpus: int, gpu: Cluster) -> Best:
-    """The fastest layout of a run on N GPUs.
-
-    Raises:
-      InputError: the study's space has no layout for this number, or does not cover it.
-
-    >>> from dmodel.theory import laws
-    >>> from dmodel.theory.gpus import gpu
-    >>> found = best_layout(laws.run(16384.0), 8192, gpu("H100 SXM"))
-    >>> f"{found.train_time_s / 86400:.1f} days, utilization {found.utilization:.3f}"
-    '74.2 days, utilization 0.698'
-    """
-    found = best_layouts([Problem(run, n_gpus)], gpu)[0]
-    if isinstance(found, Best):
-        return found
-    raise found or no_layout(n_gpus)
-
-
 def no_layout(n_gpus: int) -> InputError:
     """Why a number of GPUs has no layout."""
     return InputError(

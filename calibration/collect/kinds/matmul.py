@@ -31,22 +31,23 @@ class Matmul(NamedTuple):
 RESULT = {"int8": "int32", "fp8": "bf16"}
 """Type of the result where it is not the operands'."""
 
-MODELS = {
-    "gpt-2": (768, 3072, 768 + 2 * 768, 50257),
-    "llama-3.2-1b": (2048, 8192, 2048 + 2 * 512, 128256),
-    "llama-3-8b": (4096, 14336, 4096 + 2 * 1024, 128256),
-    "llama-3-70b": (8192, 28672, 8192 + 2 * 1024, 128256),
-    "gpt-3-175b": (12288, 49152, 3 * 12288, 50257),
-}
-"""Width, MLP width, columns of QKV and vocabulary of real models (their papers and configuration
-files, as in the catalog)."""
+Widths = tuple[int, int, int, int]
+"""Width, MLP width, columns of QKV and vocabulary of a model."""
+
+SMALL: Widths = (768, 3072, 768 + 2 * 768, 50257)
+LARGE: list[Widths] = [
+    (2048, 8192, 2048 + 2 * 512, 128256),
+    (4096, 14336, 4096 + 2 * 1024, 128256),
+    (8192, 28672, 8192 + 2 * 1024, 128256),
+    (12288, 49152, 3 * 12288, 50257),
+]
+"""Those of GPT-2; of Llama 3.2 1B, Llama 3 8B and 70B, and GPT-3 175B."""
 
 
-def from_models(names: list[str], rows: list[int]) -> list[tuple[int, int, int]]:
+def from_models(models: list[Widths], rows: list[int]) -> list[tuple[int, int, int]]:
     """The products (M, N, K) of one layer and of the head: QKV, projection, up, down, logits."""
     found = []
-    for name, m in product(names, rows):
-        h, f, qkv, vocab = MODELS[name]
+    for (h, f, qkv, vocab), m in product(models, rows):
         found += [(m, qkv, h), (m, h, h), (m, f, h), (m, h, f), (m, vocab, h)]
     return found
 
@@ -60,9 +61,9 @@ def grid(machine: Machine) -> list[Matmul]:
     """Products worth measuring, within an eighth of the memory, and on a processor within a
     second."""
     if machine.is_cpu:
-        shapes = from_models(["gpt-2"], [64, 512]) + log_spaced([32, 256, 1024], [128, 512, 1024])
+        shapes = from_models([SMALL], [64, 512]) + log_spaced([32, 256, 1024], [128, 512, 1024])
     else:
-        shapes = from_models(list(MODELS)[1:], [2048, 8192]) + log_spaced(
+        shapes = from_models(LARGE, [2048, 8192]) + log_spaced(
             [16, 128, 1024, 8192], [256, 1024, 4096, 16384]
         )
     tasks = [

@@ -207,11 +207,6 @@ def to_next_stage(spec: WorkloadSpec, x: jax.Array) -> jax.Array:
     return lax.ppermute(x, "pipeline", [(i, i + 1) for i in range(spec.pipeline - 1)])
 
 
-def tokens_of(spec: WorkloadSpec) -> int:
-    """Tokens of one micro-batch row on one device: s / context."""
-    return spec.seq_len // spec.context
-
-
 def batch_place() -> PartitionSpec:
     """Tokens `[m, rows, s]`: rows over the data ranks, the sequence over context."""
     return PartitionSpec(None, BATCH_AXES, "context")

@@ -1,0 +1,252 @@
+"""What runs in a process of its own: compilation, the first search, rows of the table, commands of
+the shell."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from calibration.traces import published, to_cases
+from dmodel.design import Choices, count, exact
+from dmodel.sweep import (
+    CHUNK,
+    GRADIENT_CHUNK,
+    MULTI_OUTPUT_FUSION,
+    Block,
+    gradients,
+    lower,
+    sweep,
+    totals,
+)
+from experiments import design_common as shared
+from experiments.bench_result import Result
+from experiments.bench_warm import CONTINUOUS, problem, random_plans, rates, seconds
+from experiments.search_cases import Case, stated
+
+ROOT = Path(__file__).parents[1]
+TRACES = ROOT / "calibration" / "traces" / "data" / "published.csv"
+
+
+def compile_times() -> dict[str, float]:
+    """Seconds of tracing and of compiling evaluation and gradient in this process, which has to be
+    a new one."""
+    plans, fixed = random_plans(8), problem()
+    times = {}
+    blocks = {
+        "evaluation": Block(totals(), None, CHUNK),
+        "gradient": Block(seconds, CONTINUOUS, GRADIENT_CHUNK, fused=False),
+    }
+    for name, block in blocks.items():
+        start = time.perf_counter()
+        lowered = lower(block, plans, fixed)
+        middle = time.perf_counter()
+        lowered.compile()
+        times |= {f"trace {name}": middle - start, f"compile {name}": time.perf_counter() - middle}
+    return times
+
+
+def child(part: str, **environment: str) -> dict[str, Any]:
+    """Run a part of the bench in a new process and return what it prints as JSON."""
+    command = [sys.executable, "-m", "experiments.bench", "--part", part]
+    done = subprocess.run(
+        command, cwd=ROOT, env=os.environ | environment, capture_output=True, text=True
+    )
+    if done.returncode:
+        raise RuntimeError(f"bench: part {part!r} ended with {done.returncode}:\n{done.stderr}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def compilation() -> Iterator[Result]:
+    """Compile times of a new process, without and with the persistent cache."""
+    with tempfile.TemporaryDirectory() as folder:
+        cache = {
+            "JAX_COMPILATION_CACHE_DIR": folder,
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        }
+        cold, warm = child("compile", **cache), child("compile", **cache)
+    for name, target in (("evaluation", 1.5), ("gradient", 4.0)):
+        yield Result(
+            f"compile {name}",
+            cold[f"compile {name}"],
+            "s",
+            target,
+            note=f"tracing takes {cold[f'trace {name}']:.2f} s besides",
+        )
+        yield Result(f"compile {name} from the cache", warm[f"compile {name}"], "s", 0.2)
+
+
+def multi_output_fusion() -> Iterator[Result]:
+    """Rates under the opt-in flag of XLA, in a process that has it set from the start, beside one
+    that has not."""
+    flag = f"--xla_backend_extra_options={MULTI_OUTPUT_FUSION}"
+    plain, opted = (
+        child("rates"),
+        child("rates", XLA_FLAGS=f"{os.environ.get('XLA_FLAGS', '')} {flag}".strip()),
+    )
+    for name in plain:
+        note = f"opt-in: XLA_FLAGS={flag}"
+        yield Result(
+            f"{name} with multi-output fusion over without",
+            opted[name] / plain[name],
+            "×",
+            note=note,
+        )
+
+
+def rates_here() -> dict[str, float]:
+    """Best rates of this process."""
+    plans, fixed, size = random_plans(1 << 16), problem(), 1 << 16
+    variants = {
+        "evaluation": lambda: sweep(totals(), plans, fixed),
+        "gradient": lambda: gradients(seconds, plans, fixed, wrt=CONTINUOUS),
+    }
+    return {name: max(values) for name, values in rates(variants, size, 5).items()}
+
+
+def shell(name: str, target: float, *arguments: str) -> Result:
+    """Wall time of one command of the program, in a new process with an empty cache of compiled
+    code."""
+    code = "from dmodel.cli import main; main()"
+    with tempfile.TemporaryDirectory() as folder:
+        environment = os.environ | {"DMODEL_CACHE": folder}
+        start = time.perf_counter()
+        done = subprocess.run(
+            [sys.executable, "-c", code, *arguments],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+        wall = time.perf_counter() - start
+    if done.returncode:
+        problems = done.stderr.strip().splitlines()
+        return Result(
+            name,
+            None,
+            "s",
+            target,
+            note=f"not available: {problems[-1] if problems else f'exit code {done.returncode}'}",
+        )
+    return Result(name, wall, "s", target, note="new process, empty cache")
+
+
+def read_rows() -> dict[str, float]:
+    """Seconds in which this process, which has to be a new one, makes cases of the published
+    table."""
+    begun = time.perf_counter()
+    return {"rows": len(to_cases(published())), "first_s": time.perf_counter() - begun}
+
+
+def table_of_rows() -> Iterator[Result]:
+    """What every command on the published table waits for first."""
+    with tempfile.TemporaryDirectory() as folder:
+        found = child("rows", JAX_COMPILATION_CACHE_DIR=folder)
+    yield Result(
+        "published table as cases",
+        found["first_s"],
+        "s",
+        note=f"{found['rows']:,} rows, new process, empty cache; imports apart",
+    )
+
+
+class Speed(NamedTuple):
+    """Exact search of GPT-3 175B on 512 A100s: valid plans, seconds of the first search in a
+    process (with what compiles) and of the next; the same for the larger space, plans evaluated
+    there, and the most memory that the process ever held [byte]."""
+
+    plans: int
+    first_s: float
+    next_s: float
+    all_plans: int
+    all_first_s: float
+    all_next_s: float
+    all_checked: int
+    memory_bytes: float
+
+
+GPT_3 = Case("gpt-3-175b", 2048, "A100-DGX", 512, 3072)
+USUAL = Choices(schedules=("1f1b", "interleaved", "zero-bubble"))
+"""Choices under which it has about as many valid plans as published searches count."""
+
+
+def speed() -> Speed:
+    """Time the exact search in this process, which has to be a new one for the first times to mean
+    anything."""
+    p, larger = stated(GPT_3), stated(GPT_3._replace(batch=1536, everything=True))
+    p = p.replace(space=p.space.replace(choices=USUAL))
+    times, checked = [], 0
+    for each in (p, p, larger, larger):
+        begun = time.perf_counter()
+        checked = exact(each, 5).evaluated
+        times.append(time.perf_counter() - begun)
+    return Speed(
+        count(p.space), *times[:2], count(larger.space), *times[2:], checked, shared.peak_memory()
+    )
+
+
+def design_search() -> Iterator[Result]:
+    """The exact search of GPT-3 175B on 512 A100s in a process of its own, with an empty cache of
+    compiled code and with a full one."""
+    with tempfile.TemporaryDirectory() as folder:
+        cache = {
+            "JAX_COMPILATION_CACHE_DIR": folder,
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        }
+        cold, warm = (child("search", **cache) for _ in range(2))
+    plans = f"{cold['plans']:,} plans, all checked"
+    yield Result("design: exact search, cold", cold["first_s"], "s", 8.0, note=f"{plans}; compiles")
+    yield Result("design: exact search, new process, full cache", warm["first_s"], "s", note=plans)
+    yield Result(
+        "design: exact search, warm", min(cold["next_s"], warm["next_s"]), "s", 2.0, note=plans
+    )
+    note = f"{cold['all_plans']:,} plans, {cold['all_checked']:,} checked"
+    yield Result(
+        "design: exact search of a space of 10⁸",
+        cold["all_first_s"],
+        "s",
+        60.0,
+        note=f"{note}; compiles",
+    )
+    yield Result(
+        "design: memory of the searches",
+        cold["memory_bytes"] / 2**30,
+        "GiB",
+        2.0,
+        note="most of the process",
+    )
+
+
+def commands(quick: bool) -> Iterator[Result]:
+    """The program from the shell."""
+    plan = (
+        "--system H100-DGX --devices 512 --model llama-3-70b --seq-len 8192 --global-batch 1024 "
+        "--micro-batch 1 --tp 8 --pp 4"
+    )
+    yield shell("dmodel predict of one plan", 4.0, "predict", *plan.split())
+    yield shell("dmodel theory --sweep of 31 widths", 10.0, "theory", "--sweep", "H100 SXM")
+    if not quick:
+        with tempfile.TemporaryDirectory() as folder:
+            yield shell(
+                "dmodel fit of all shipped traces",
+                60.0,
+                "fit",
+                str(TRACES),
+                "--out",
+                str(Path(folder) / "fitted.json"),
+            )
+
+
+PARTS = {
+    "compile": compile_times,
+    "rates": rates_here,
+    "rows": read_rows,
+    "search": lambda: speed()._asdict(),
+}
+"""What a new process can be asked for (`child`)."""
