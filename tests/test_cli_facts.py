@@ -1,14 +1,15 @@
 """What the shell knows of software without being told: the same as a row of traces that says as
 little."""
 
-import numpy as np
 import pytest
-from calibration.traces.sharding import reduction
 
+from dmodel.catalog.loader import table
 from dmodel.cli.options import Degrees, Job
-from dmodel.cli.question import plan, setting
+from dmodel.cli.question import question_of
 from dmodel.records import LEAVES, leaf
-from tests.rows import one_case
+from dmodel.resolve import never_recompute, resolve
+from dmodel.shape import FROM_MODEL
+from tests.rows import answered, told
 
 STAGES = {"dp": 8, "tp": 4, "pp": 2, "micro_batch": 2}
 EXPERTS = {"dp": 16, "pp": 4, "ep": 16}
@@ -54,70 +55,26 @@ ASKED = [
 ]
 
 
+COLUMNS = ("dp", "tp", "pp", "cp", "ep", "interleave", "micro_batch", "recompute")
+BLANK = dict.fromkeys((*FROM_MODEL, "seq_len", "sp", "domain_size"), "")
+
+
 @pytest.mark.parametrize(("stack", "model", "system", "precision", "degrees"), ASKED)
-def test_the_shell_and_a_row_of_traces_tell_the_same_plan(
-    tmp_path, stack, model, system, precision, degrees
-):
-    """Every leaf of plan and model; columns that the shell has no option for are blank. Who has one
-    replica awaits none."""
-    asked = Degrees(**degrees)
-    job = setting(
-        Job(
-            system=system,
-            devices=_devices(asked),
-            model=model,
-            global_batch=512,
-            precision=precision,
-            stack=stack,
-        )
-    )
-    found, said = plan(job, asked)
-    blank = dict.fromkeys(("n_layers", "d_model", "n_heads", "n_kv_heads", "d_ff", "vocab"), "")
-    told = {
-        name: str(getattr(asked, name))
-        for name in ("dp", "tp", "pp", "cp", "ep", "interleave", "micro_batch", "recompute")
-    }
-    told |= {
-        "sp": str(int(asked.tp > 1)),
-        "zero_stage": str(asked.zero),
-        "n_accel": str(_devices(asked)),
-        "global_batch": "512",
-    }
-    told |= {
-        "domain_size": f"{float(job.system.network.size[0]):g}",
-        "seq_len": f"{float(job.model.seq_len):g}",
-    }
-    row = one_case(
-        tmp_path,
-        **blank,
-        **told,
-        stack=stack,
-        model=model,
-        accelerator=job.accelerator,
-        precision=precision,
-    )
-    both = {name: (leaf(found, name), leaf(row.plan, name)) for name in LEAVES}
-    both |= {name: (value, getattr(row.model, name)) for name, value in vars(job.model).items()}
-    if float(found.layout.dp) == float(found.layout.shard):
-        del both["overlap_replica"]
-    assert not {name: pair for name, pair in both.items() if not _same(*pair)}
-    assert set(row.labels.assumptions[0]) & set(said) >= set(
-        reduction(stack, float(asked.zero), precision).assumed
-    )
-    heads = float(job.model.n_mtp)
-    assert (
-        any("further tokens" in text for text in said) == (heads > 0.0) == (model == "deepseek-v3")
-    )
-
-
-def _devices(asked: Degrees) -> int:
-    return asked.dp * asked.tp * asked.pp * asked.cp
-
-
-def _same(a, b) -> bool:
-    """A row's schedule is 1f1b, which is the interleaved one of as many chunks."""
-    if isinstance(a, str | tuple):
-        return a == b or {a, b} == {"1f1b", "interleaved"}
-    return np.allclose(
-        float(np.asarray(a)), float(np.asarray(b).reshape(-1)[0]), rtol=1e-12, atol=0.0
-    )
+def test_the_shell_and_a_row_of_traces_tell_the_same_plan(stack, model, system, precision, degrees):
+    """Every leaf of plan and model, and all that facts assume; what is not said is blank."""
+    sizes = {n: degrees.get(n, 1) for n in ("dp", "tp", "pp", "cp")}
+    devices = sizes["dp"] * sizes["tp"] * sizes["pp"] * sizes["cp"]
+    job = Job(system, devices, model, None, 512, precision, stack=stack)
+    chip = table("systems")[system]["chip"]
+    question = question_of(job._replace(settings=[f"accelerator={chip}"]), Degrees(**degrees))
+    found = resolve(question, never_recompute)
+    cells = {n: str(degrees.get(n, "")) for n in COLUMNS}
+    cells |= {"zero_stage": str(degrees.get("zero", "")), "global_batch": "512"}
+    cells |= {"stack": stack, "model": model, "accelerator": chip, "precision": precision}
+    row = answered(**BLANK | cells | {"n_accel": str(devices)})
+    plans = {name: (leaf(found.plan, name), leaf(row.plan, name)) for name in LEAVES}
+    both = plans | {n: (x, getattr(row.model, n)) for n, x in vars(found.model).items()}
+    assert not {name: pair for name, pair in both.items() if pair[0] != pair[1]}
+    facts = {str(each) for each in row.assumptions if each.source}
+    assert facts and facts == {str(each) for each in found.assumptions if each.source}
+    assert ("blank: " in told(found)) == ("blank: " in told(row))

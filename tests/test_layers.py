@@ -45,11 +45,21 @@ BELOW_REPORT = BELOW_RUN | {
 }
 BELOW_REPORT |= {"uncertainty", "codesign"}
 
+QUESTION = BASE | {"catalog", "columns", "layouts", "profiles", "records"}
+"""What a question in words stands on."""
+
+WORDS = QUESTION | {"question", "checks", "recomputation", "shape", "settings", "resolve"}
+WORDS |= {"varying", "asked"}
+"""From words to records, and what stands on nothing above it."""
+
+ANSWERS = {"prediction", "explain", "api"}
+
 ALLOWED: dict[str, set[str]] = {
     "types": set(),
     "smooth": {"types"},
     "once": set(),
-    **dict.fromkeys(RECORDS, BASE),
+    "coefficients": BASE,
+    "records": BASE | {"coefficients", "footprint"},
     "footprint": BASE | {"coefficients"},
     "counts": BASE | RECORDS,
     "launching": BASE | RECORDS | {"counts"},
@@ -65,11 +75,26 @@ ALLOWED: dict[str, set[str]] = {
     "goodput": BASE,
     "topology": BASE | {"records"},
     "stages": BASE,
+    "columns": set(),
+    "layouts": BASE | {"stages"},
+    "question": QUESTION,
+    "checks": BASE | {"question"},
+    "recomputation": BELOW_COST | {"cost", "question"},
+    "shape": QUESTION | {"counts", "question"},
+    "settings": QUESTION | {"question", "recomputation"},
+    "resolve": QUESTION | {"question", "checks", "recomputation", "shape", "step"},
+    "varying": QUESTION | {"question", "resolve"},
+    "asked": WORDS | BELOW_RUN,
+    "prediction": WORDS
+    | BELOW_RUN
+    | {"run", "energy", "sweep", "uncertainty", "explain", "report"},
+    "explain": WORDS | BELOW_RUN | {"messages", "uncertainty", "prediction"},
+    "api": WORDS | BELOW_REPORT | {"prediction"},
     "sweep": BELOW_RUN,
     "run": BELOW_RUN,
-    "design": BELOW_RUN | {"run", "sweep"},
+    "design": BELOW_RUN | WORDS | {"run", "sweep"},
     "codesign": BELOW_RUN | {"run", "sweep", "design", "profiles"},
-    "sensitivity": BELOW_RUN | {"run", "sweep", "design"},
+    "sensitivity": BELOW_RUN | WORDS | {"run", "sweep", "design"},
     "energy": BELOW_RUN | {"run"},
     "returns": BELOW_RUN | {"run", "energy", "sweep", "design"},
     "catalog": {"topology", "records", "types"},
@@ -78,7 +103,7 @@ ALLOWED: dict[str, set[str]] = {
     "uncertainty": BELOW_RUN | {"sweep", "profiles"},
     "theory": BELOW_RUN | {"catalog", "sweep"},
     "report": BELOW_REPORT,
-    "cli": BELOW_REPORT | {"report"},
+    "cli": BELOW_REPORT | WORDS | ANSWERS | {"report"},
 }
 """Which parts of `dmodel` each part may import, besides itself; `dmodel/cli.py` and
 `dmodel/cli_*.py` are all `cli`."""
@@ -99,6 +124,9 @@ NOT_IN_THE_MODEL = [
     "pytest",
     "typer",
 ]
+
+ELSEWHERE = ("calibration", *NOT_IN_THE_MODEL)
+"""What answering a question in words loads nothing of."""
 
 MAX_FUNCTION, MAX_FILE = 60, 400
 
@@ -212,10 +240,10 @@ def complaint(module: str, found: Import) -> str | None:
     if (
         package == "dmodel"
         and other == "calibration"
-        and not (layer(module) == "cli" and found.in_function)
+        and not (layer(module) in ("cli", "api") and found.in_function)
     ):
         return (
-            "dmodel takes what calibration makes as data; only commands of the CLI import it, "
+            "dmodel takes what calibration makes as data; only the CLI and the API import it, "
             "inside their functions"
         )
     if package == "calibration" and other == "dmodel" and layer(found.target) == "cli":
@@ -258,6 +286,11 @@ def test_imports_go_one_way(module):
         ("dmodel.catalog.loader", Import("dmodel.counts", 1, False)),
         ("dmodel.step", Import("calibration.fit", 1, True)),
         ("dmodel.cli", Import("calibration.fit", 1, False)),
+        ("dmodel.api", Import("calibration.fit", 1, False)),
+        ("dmodel.resolve", Import("calibration.traces", 1, True)),
+        ("dmodel.question", Import("dmodel.resolve", 1, True)),
+        ("dmodel.catalog.stack", Import("dmodel.question", 1, False)),
+        ("dmodel.step", Import("dmodel.resolve", 1, True)),
         ("dmodel.step", Import("dmodel", 1, False)),
         ("dmodel", Import("dmodel.report", 1, False)),
         ("calibration.fit", Import("experiments.bench", 1, True)),
@@ -273,6 +306,9 @@ def test_a_wrong_import_is_seen(module, found):
     [
         ("dmodel.cost.compute", Import("dmodel.counts", 1, False)),
         ("dmodel.cli_demo", Import("calibration.fit", 1, True)),
+        ("dmodel.api", Import("calibration.fit", 1, True)),
+        ("dmodel.resolve", Import("dmodel.question", 1, False)),
+        ("dmodel.design.search", Import("dmodel.resolve", 1, False)),
         ("dmodel.design.search", Import("dmodel.design.relax", 1, False)),
         ("experiments.bench", Import("calibration.fit", 1, False)),
         ("calibration.fit", Import("dmodel.step", 1, False)),
@@ -331,6 +367,44 @@ def test_the_model_loads_only_core_packages():
         capture_output=True,
         text=True,
         timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == []
+
+
+JOB = """
+import dmodel
+job, site = dmodel.Job("llama-3-8b", 4096, 16), dmodel.cluster("H100-DGX", 8)
+"""
+ASKED = {
+    "import": "import dmodel",
+    "resolve": JOB
+    + """
+from dmodel.api import question
+from dmodel.resolve import resolve
+assert resolve(question(job, site, stack="nemo/25.09")).assumptions
+""",
+    "predict": JOB + "assert dmodel.predict(job, site, stack='nemo/25.09').step_time_s > 0.0",
+    "design": JOB
+    + """
+try:
+    dmodel.design(job, site, stack="nemo/25.09")
+except NotImplementedError:
+    pass
+""",
+}
+"""What people ask in Python, by what they ask for."""
+
+
+@pytest.mark.parametrize("asked", ASKED)
+def test_questions_load_nothing_of_calibration_nor_of_the_shell(asked):
+    loaded = f"\nimport sys\nprint(*{{m.split('.')[0] for m in sys.modules}} & {set(ELSEWHERE)})"
+    done = subprocess.run(
+        [sys.executable, "-c", ASKED[asked] + loaded],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == []
