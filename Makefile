@@ -42,7 +42,11 @@ test-all: $(VENV)/.dev ## all tests, the slow ones too
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(VENV)/.dev ## ruff and pyright
+	@echo "-- ruff check"
 	$(BIN)/ruff check .
+	@echo "-- ruff format --check"
+	$(BIN)/ruff format --check .
+	@echo "-- pyright"
 	$(BIN)/pyright
 
 oracle: $(VENV)/.dev ## what the model says of the published rows, against what was frozen; FREEZE=1 freezes it anew

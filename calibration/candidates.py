@@ -4,7 +4,7 @@ and the list for `dmodel collect`."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import product
+from itertools import chain, product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -69,28 +69,25 @@ def _others(row: Row) -> Iterator[Row]:
     rest = int(at.cp)
     if devices % rest:
         return
-    bare = {name: "" if name in MEASURED else cell for name, cell in row.cells.items()}
     recomputes = tuple(dict.fromkeys((row.text("recompute"), *RECOMPUTE)))
     for tp, pp in product(_powers(devices // rest), repeat=2):
-        if devices % (tp * pp * rest) or (pp > 1 and row.number("zero_stage") == 3.0):
+        whole = pp > 1 and row.number("zero_stage") == 3.0  # parameters, which stages do not share
+        if devices % (tp * pp * rest) or whole:
             continue
+        dp = devices // (tp * pp * rest)
         for micro_batch, recompute in product(MICRO_BATCHES, recomputes):
-            changed = {
-                "dp": devices // (tp * pp * rest),
-                "tp": tp,
-                "pp": pp,
-                "micro_batch": micro_batch,
-            }
-            cells = {
-                **bare,
-                **{name: str(value) for name, value in changed.items()},
-                "recompute": recompute,
-                "shard": "",
-                "set": _settings(row, recompute),
-            }
-            if pp == 1 and "interleave" in cells:
-                cells["interleave"] = "1"
-            yield row._replace(cells=cells)
+            changed = {"dp": dp, "tp": tp, "pp": pp, "micro_batch": micro_batch}
+            yield _changed(row, changed, recompute)
+
+
+def _changed(row: Row, degrees: dict[str, int], recompute: str) -> Row:
+    """A row with other degrees, unmeasured."""
+    cells = {name: "" if name in MEASURED else cell for name, cell in row.cells.items()}
+    cells |= {name: str(value) for name, value in degrees.items()}
+    cells |= {"recompute": recompute, "shard": "", "set": _settings(row, recompute)}
+    if degrees["pp"] == 1 and "interleave" in cells:
+        cells["interleave"] = "1"
+    return row._replace(cells=cells)
 
 
 def _settings(row: Row, recompute: str) -> str:
@@ -109,14 +106,13 @@ def other_plans(table: TraceTable, most: int, seed: int = 0) -> TraceTable:
     or recomputed; sizes that do not divide are left out, as the reader would. Whether they fit in
     memory is for the model to say.
     """
-    measured = {_plan_of(row) for row in table.rows}
-    found: dict[str, Row] = {}
-    for row in table.rows:
-        for other in _others(row):
-            key = _plan_of(other)
-            if key not in measured and key not in found and not problems(other, require_time=False):
-                found[key] = other
-    rows = list(found.values())
+    seen = {_plan_of(row) for row in table.rows}
+    rows: list[Row] = []
+    for other in chain.from_iterable(map(_others, table.rows)):
+        key = _plan_of(other)
+        if key not in seen and not problems(other, require_time=False):
+            seen.add(key)
+            rows.append(other)
     chosen = np.sort(np.random.default_rng(seed).permutation(len(rows))[:most])
     return table._replace(rows=tuple(rows[i] for i in chosen), aside=(), problems=(), notes=())
 

@@ -7,7 +7,6 @@ batch, devices and precision.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -90,14 +89,15 @@ def choosing(names: np.ndarray, predicted: np.ndarray, measured: np.ndarray) -> 
     """Figures of rows with the names of their sets of `alternatives`, `[rows]` each; sets of one
     row are no choice."""
     found, index, sizes = np.unique(np.asarray(names, str), return_inverse=True, return_counts=True)
-    groups = [np.flatnonzero(index == k) for k in range(len(found)) if sizes[k] > 1]
+    groups = [np.flatnonzero(index == k) for k in np.flatnonzero(sizes > 1)]
+    if not groups:
+        return Choosing(choices=0, regret=None, worst_regret=None, pairs=0, order=None)
     regrets = [regret(predicted[g], measured[g]) for g in groups]
-    pairs: Sequence[np.ndarray] = [order(predicted[g], measured[g]) for g in groups]
-    right = np.concatenate(pairs) if pairs else np.zeros(0)
+    right = np.concatenate([order(predicted[g], measured[g]) for g in groups])
     return Choosing(
         choices=len(groups),
-        regret=float(np.mean(regrets)) if regrets else None,
-        worst_regret=float(np.max(regrets)) if regrets else None,
+        regret=float(np.mean(regrets)),
+        worst_regret=float(np.max(regrets)),
         pairs=len(right),
         order=float(right.mean()) if len(right) else None,
     )

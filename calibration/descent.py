@@ -184,18 +184,23 @@ def by_lbfgs(loss: Loss, p: Tree, steps: int, progress: Progress) -> End:
     value, grads = loss(p)
     at, memory, idle = _Place(p, float(value), grads), _LBFGS.init(p), 0
     for i in range(steps):
-        direction, slope, memory = _direction(at.grads, memory, at.p)
-        if not slope < 0.0:
-            direction, slope, memory = _direction(at.grads, _LBFGS.init(p), at.p)
-        found = _search(loss, at, direction, float(slope))
-        gain = 0.0 if found is None else at.value - found.value
-        idle = 0 if gain > GAIN * abs(at.value) else idle + 1
-        at, memory = (at, _LBFGS.init(at.p)) if found is None else (found, memory)
+        before = at.value
+        at, memory = _lbfgs_step(loss, at, memory)
+        idle = 0 if before - at.value > GAIN * abs(before) else idle + 1
         if i % EVERY == EVERY - 1:
             progress((i + 1) / steps, at.value)
         if idle == IDLE:
             break
     return End(at.p, at.value)
+
+
+def _lbfgs_step(loss: Loss, at: _Place, memory: Tree) -> tuple[_Place, Tree]:
+    """The next place and its memory; where no length gains, the same place with an empty one."""
+    direction, slope, memory = _direction(at.grads, memory, at.p)
+    if not slope < 0.0:
+        direction, slope, memory = _direction(at.grads, _LBFGS.init(at.p), at.p)
+    found = _search(loss, at, direction, float(slope))
+    return (at, _LBFGS.init(at.p)) if found is None else (found, memory)
 
 
 def _search(loss: Loss, at: _Place, direction: Tree, slope: float) -> _Place | None:

@@ -59,6 +59,10 @@ def errors(predicted: np.ndarray, measured: np.ndarray) -> Errors | None:
     )
 
 
+NOTHING = Errors(0, 0.0, 0.0, 0.0, 0.0, 0.0)
+"""Errors of no rows."""
+
+
 def evaluate(
     cases: Cases,
     predicted: np.ndarray,
@@ -81,17 +85,10 @@ def evaluate(
         parts = [errors(predicted[m], measured[m]) for m in (where & used, where & ~used, where)]
         return Line(name, parts[0], parts[1], parts[2]) if parts[2] is not None else None
 
-    sources = [
-        line(str(s), judged & (cases.labels.source == s))
-        for s in dict.fromkeys(cases.labels.source)
-    ]
-    overall = line("overall", judged)
-    if overall is None:
-        nothing = Errors(0, 0.0, 0.0, 0.0, 0.0, 0.0)
-        overall = Line("overall", None, None, nothing)
-    return Evaluation(
-        [s for s in sources if s is not None], overall, np.abs(predicted / measured - 1.0)
-    )
+    sources = cases.labels.source
+    lines = (line(str(s), judged & (sources == s)) for s in dict.fromkeys(sources))
+    overall = line("overall", judged) or Line("overall", None, None, NOTHING)
+    return Evaluation(list(filter(None, lines)), overall, np.abs(predicted / measured - 1.0))
 
 
 def fitted_rows(cases: Cases, fingerprints: Sequence[str]) -> np.ndarray:

@@ -32,6 +32,11 @@ class Extreme(NamedTuple):
     accelerator: str
     stack: str
 
+    @property
+    def is_odd_share(self) -> bool:
+        """Whether it is a share that is nearly nothing or nearly all."""
+        return SPECS[self.name].bound == "share" and not LEAST < self.value < MOST
+
 
 def extremes(profile: Profile) -> list[Extreme]:
     """All of them, over every chip and stack that the profile knows together; the farthest of a
@@ -41,10 +46,10 @@ def extremes(profile: Profile) -> list[Extreme]:
     for accelerator, _, stack in (pair.partition(" ") for pair in profile.pair_covariances):
         values = profile.coefficients_for(accelerator, stack)
         away = (profile.unconstrained(accelerator, stack) - before) / width
-        for name, distance in zip(NAMES, away, strict=True):
-            value = float(getattr(values, name))
-            if abs(distance) > FAR or (SPECS[name].bound == "share" and not LEAST < value < MOST):
-                found.append(Extreme(name, value, float(distance), accelerator, stack))
+        for name, distance in zip(NAMES, away.tolist(), strict=True):
+            extreme = Extreme(name, float(getattr(values, name)), distance, accelerator, stack)
+            if abs(distance) > FAR or extreme.is_odd_share:
+                found.append(extreme)
     return sorted(found, key=lambda e: (e.name, -abs(e.widths)))
 
 
@@ -64,19 +69,17 @@ def main(words: list[str]) -> int:
     except InputError as error:
         print(error, file=sys.stderr)
         return 2
-    for name in dict.fromkeys(e.name for e in found):
-        mine = [e for e in found if e.name == name]
-        worst = mine[0]
-        spec = SPECS[name]
+    by_name: dict[str, list[Extreme]] = {}
+    for extreme in found:
+        by_name.setdefault(extreme.name, []).append(extreme)
+    for name, mine in by_name.items():
+        worst, spec = mine[0], SPECS[name]
         print(
             f"{name}: {len(mine)} of chip and stack; farthest {worst.value:.3g} {spec.unit} "
             f"(default {spec.default:g}, "
             f"{worst.widths:+.1f} widths) on {worst.accelerator} with {worst.stack}"
         )
-    print(
-        f"shares outside {LEAST:g} to {MOST:g}: "
-        f"{sum(SPECS[e.name].bound == 'share' and not LEAST < e.value < MOST for e in found)}"
-    )
+    print(f"shares outside {LEAST:g} to {MOST:g}: {sum(e.is_odd_share for e in found)}")
     return 0
 
 

@@ -10,31 +10,28 @@ determine stays where the profile has it, or, of a stack that it knows, where it
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Callable, Mapping
-from functools import cache
-from importlib import metadata
+from functools import cache, partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-import flax
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from calibration import pooling
 from calibration.descent import End, Loss, descents
+from calibration.fitted import profile_of
 from calibration.footprints import fit_footprints
 from calibration.padding import padded_groups, padded_rows, without_padding
 from calibration.pooling import Groups, Parameters, Prior
-from calibration.replay import NOTHING, WEIGHT, replay, together
+from calibration.replay import NOTHING, Replay, replay, together
 from calibration.traces import Cases
-from calibration.uncertainty import Laplace, laplace, narrowing, offset_errors
+from calibration.uncertainty import laplace, narrowing, offset_errors
 from calibration.uncertainty.scatter import known_places, misses, scatter
+from calibration.weights import nothing_left, weights_beside, weights_of
 from dmodel.coefficients import NAMES, from_unconstrained
-from dmodel.profiles import GROUPINGS, Profile, default_profile
-from dmodel.profiles.record import pair_key
+from dmodel.profiles import Profile, default_profile
 from dmodel.step import step_time
 from dmodel.sweep import quick_to_compile
 from dmodel.types import Array, InputError, enable_float64
@@ -43,15 +40,6 @@ FREEDOM = 4.0
 """Degrees of freedom of the Student-t noise: published tables hold outliers of five and more
 scales."""
 
-FLAG_WEIGHTS = {"derived-from-tflops": 0.5, "offload": 0.0}
-"""Weight of flagged rows in a fit: times derived from rounded TFLOP/s carry a convention; host-side
-optimizers are set apart, because the model has no mechanism for them. Rows that are slow for no
-listed reason count in full: the noise has heavy tails, and most of those found so far had a
-mechanism (`coefficients.SPECS["rendezvous"]`)."""
-
-COMPOSED_ROWS = 75.0
-"""Rows flagged `composed` are sums of few measured parts: together they count as this many at most,
-however many there are."""
 
 ADAM_STEPS, LBFGS_STEPS = 250, 120
 
@@ -156,25 +144,7 @@ def optimize(
       FloatingPointError: the loss is not finite at any start.
     """
     rows, wide = padded_rows(data), jax.device_put(padded_groups(prior))
-    leaves, tree = jax.tree.flatten(pooling.start(wide, len(NAMES)))
-    keys = jax.random.split(jax.random.key(seed), len(leaves))
-    spread = [
-        SCATTER * np.array(jax.random.normal(k, (starts, *x.shape)))
-        for k, x in zip(keys, leaves, strict=True)
-    ]
-    for x in spread:
-        x[0] = 0.0
-    spread[0][:, NAMES.index("launch")] += SLOW_HOST
-    if not prior.fresh:
-        waiting = [x[0].copy() for x in spread]
-        waiting[1][:, NAMES.index("rendezvous")] = SLOW_MEETING
-        spread = [np.concatenate([x, y[None]]) for x, y in zip(spread, waiting, strict=True)]
-    if first is not None:
-        known = [np.zeros(x.shape) for x in leaves]
-        for x, y in zip(known, jax.tree.leaves(first), strict=True):
-            x[: len(y)] = y
-        spread = [np.concatenate([x, y[None]]) for x, y in zip(spread, known, strict=True)]
-    begin = [jax.tree.unflatten(tree, each) for each in zip(*spread, strict=True)]
+    begin = _starts(pooling.start(wide, len(NAMES)), seed, starts, first, prior.fresh)
     compiled = _compiled(starts * len(rows.weight) <= FEW)
 
     def loss(p: Parameters) -> tuple[jax.Array, Parameters]:
@@ -191,6 +161,37 @@ def optimize(
         End(without_padding(_settled(loss, end.parameters), groups), end.loss) for end in ends
     )
     return next(places).parameters if prior.fresh else _likeliest(list(places), prior, rows, groups)
+
+
+def _starts(
+    zero: Parameters, seed: int, starts: int, first: Parameters | None, fresh: bool
+) -> list[Parameters]:
+    """Where descents begin: with slow hosts, scattered, from a base with hosts that wait for each
+    other, and at parameters that are known."""
+    leaves, tree = jax.tree.flatten(zero)
+    keys = jax.random.split(jax.random.key(seed), len(leaves))
+    spread = [
+        SCATTER * np.array(jax.random.normal(k, (starts, *x.shape)))
+        for k, x in zip(keys, leaves, strict=True)
+    ]
+    for x in spread:
+        x[0] = 0.0
+    spread[0][:, NAMES.index("launch")] += SLOW_HOST
+    if not fresh:
+        waiting = [x[0].copy() for x in spread]
+        waiting[1][:, NAMES.index("rendezvous")] = SLOW_MEETING
+        spread = _with_one_more(spread, waiting)
+    if first is not None:
+        known = [np.zeros(x.shape) for x in leaves]
+        for x, y in zip(known, jax.tree.leaves(first), strict=True):
+            x[: len(y)] = y
+        spread = _with_one_more(spread, known)
+    return [jax.tree.unflatten(tree, each) for each in zip(*spread, strict=True)]
+
+
+def _with_one_more(spread: list[np.ndarray], one: list[np.ndarray]) -> list[np.ndarray]:
+    """Starts, leaf by leaf, and one more behind them."""
+    return [np.concatenate([x, y[None]]) for x, y in zip(spread, one, strict=True)]
 
 
 SAME = 1e-3
@@ -215,15 +216,6 @@ def _likeliest(places: list[End], prior: Prior, rows: Data, groups: Groups) -> P
         ]
     )
     return apart[int(np.where(np.isfinite(found), found, np.inf).argmin())].parameters
-
-
-def weights_of(flags: np.ndarray) -> np.ndarray:
-    """Weight of each row by its flags: the least of `FLAG_WEIGHTS` that applies, and for composed
-    rows their share of `COMPOSED_ROWS`."""
-    words = [str(flag).replace(";", " ").split() for flag in flags]
-    composed = np.array(["composed" in w for w in words])
-    weight = np.array([min((FLAG_WEIGHTS.get(f, 1.0) for f in w), default=1.0) for w in words])
-    return np.where(composed, weight * min(1.0, COMPOSED_ROWS / max(composed.sum(), 1)), weight)
 
 
 def refined_widths(
@@ -297,159 +289,102 @@ def fit(
       InputError: no row is left to fit.
     """
     enable_float64()
-    report = progress or (lambda done, loss: None)
+    rows = _rows(cases, base, held_out)
+    if starts is None:
+        starts = STARTS if base is None else STARTS_FROM_BASE
+    descend = partial(optimize, seed=seed, starts=starts, polish=polish)
+    p, prior = _rounds(rows, rounds if base is None else 1, held or {}, descend, progress)
+    return _described(name, p, prior, rows, _seen(cases, held_out))
+
+
+def _seen(cases: Cases, held_out: np.ndarray | None) -> Cases:
+    """Rows that are not held out, those that are never fitted too."""
+    return cases if held_out is None else cases.take(~np.asarray(held_out))
+
+
+class _Rows(NamedTuple):
+    """Rows of a fit. used: of the caller; every: with those replayed behind them; base: what it
+    starts from, fresh where that is only the prior of a fit from nothing."""
+
+    used: Cases
+    old: Replay
+    every: Cases
+    weights: np.ndarray
+    groups: Groups
+    data: Data
+    base: Profile
+    fresh: bool
+
+
+def _rows(cases: Cases, base: Profile | None, held_out: np.ndarray | None) -> _Rows:
+    """Rows that are fitted; raises where there are none."""
     kept = np.ones(len(cases), bool) if held_out is None else ~np.asarray(held_out)
     kept &= (weights_of(cases.labels.flag) > 0.0) & np.isfinite(cases.labels.step_time_s)
     if not kept.any():
-        raise InputError(_nothing_left(cases, held_out))
+        raise InputError(nothing_left(cases, held_out))
     used = cases.take(kept)
     old = NOTHING if base is None else replay(used, base, cases.labels.fingerprint)
     every = together(used, old.rows)
-    weights = _weights(cases.labels.flag, kept, old.rows)
+    weights = weights_beside(cases.labels.flag, kept, old.rows)
     groups = pooling.groups_of(every.labels.accelerator.tolist(), every.labels.stack.tolist())
     data = rows_of_fit(every, groups, weights)
-    padded = padded_rows(data)
     start_from = base or default_profile()
-    prior = pooling.holding(
-        pooling.prior_for(groups, start_from, fresh=base is None, told=old.families), held or {}
-    )
-    total, first = rounds if base is None else 1, None
+    return _Rows(used, old, every, weights, groups, data, start_from, base is None)
+
+
+def _prior(rows: _Rows, base: Profile, held: Mapping[str, float]) -> Prior:
+    prior = pooling.prior_for(rows.groups, base, fresh=rows.fresh, told=rows.old.families)
+    return pooling.holding(prior, held)
+
+
+def _rounds(
+    rows: _Rows,
+    total: int,
+    held: Mapping[str, float],
+    descend: Callable[..., Parameters],
+    progress: Callable[[float, float], None] | None,
+) -> tuple[Parameters, Prior]:
+    """Parameters of the last of some rounds, and its prior; widths are learned between them."""
+    groups, padded, prior = rows.groups, padded_rows(rows.data), _prior(rows, rows.base, held)
+    p, first = None, None
     for i in range(total):
-        p = optimize(
-            prior,
-            data,
-            groups,
-            seed=seed,
-            starts=starts if starts is not None else STARTS if base is None else STARTS_FROM_BASE,
-            polish=polish,
-            progress=lambda done, loss, i=i: report((i + done) / total, loss),
-            first=first,
-        )
-        if i + 1 < total:
-            widths = refined_widths(
-                p, offset_errors(p, prior, padded, groups, log_ratio, FREEDOM), prior, groups
-            )
+        if p is not None:
+            errors = offset_errors(p, prior, padded, groups, log_ratio, FREEDOM)
             known = [f(p, prior) for f in (pooling.center, pooling.offsets, pooling.noise_scale)]
-            prior = pooling.holding(
-                pooling.prior_for(
-                    groups, dataclasses.replace(start_from, widths=widths), fresh=True
-                ),
-                held or {},
-            )
+            widths = refined_widths(p, errors, prior, groups)
+            prior = _prior(rows, dataclasses.replace(rows.base, widths=widths), held)
             first = pooling.located(prior, *known)
-    found = laplace(p, prior, padded, groups, log_ratio, FREEDOM)
-    widths = refined_widths(p, found.offset_errors, prior, groups) if base is None else base.widths
-    seen = cases if held_out is None else cases.take(~np.asarray(held_out))
-    footprints = {**start_from.footprints, **fit_footprints(seen, start_from.footprints)}
+        p = descend(prior, rows.data, groups, progress=_part(progress, i, total), first=first)
+    assert p is not None, "a fit has one round at least"
+    return p, prior
+
+
+def _part(
+    progress: Callable[[float, float], None] | None, i: int, total: int
+) -> Callable[[float, float], None]:
+    """What reports the progress of one of several rounds."""
+
+    def report(done: float, loss: float) -> None:
+        if progress is not None:
+            progress((i + done) / total, loss)
+
+    return report
+
+
+def _described(name: str, p: Parameters, prior: Prior, rows: _Rows, seen: Cases) -> Profile:
+    """The profile of fitted parameters, with what is known of its doubt; seen: rows that are not
+    held out."""
+    base, used, groups = rows.base, rows.used, rows.groups
+    found = laplace(p, prior, padded_rows(rows.data), groups, log_ratio, FREEDOM)
+    widths = base.widths
+    if rows.fresh:
+        widths = refined_widths(p, found.offset_errors, prior, groups)
     # what old rows miss by is in the base's scatter
-    missed = misses(
-        found.rows,
-        every,
-        np.where(np.arange(len(every)) < len(used), weights, 0.0),
-        start_from.seen,
-    )
+    weights = np.where(np.arange(len(rows.every)) < len(used), rows.weights, 0.0)
+    missed = misses(found.rows, rows.every, weights, base.seen)
     return dataclasses.replace(
-        _profile(name, p, found, prior, groups, start_from, widths, used, old.said),
-        footprints=footprints,
-        scatter=scatter(missed, start_from, fresh=base is None),
-        seen=known_places(start_from, used),
+        profile_of(name, p, found, prior, groups, base, widths, used, rows.old.said),
+        footprints={**base.footprints, **fit_footprints(seen, base.footprints)},
+        scatter=scatter(missed, base, fresh=rows.fresh),
+        seen=known_places(base, used),
     )
-
-
-def _nothing_left(cases: Cases, held_out: np.ndarray | None) -> str:
-    """Why no row is left to fit, and what to do: rows held out, those whose flag leaves them out,
-    those without a time."""
-    flags, n = cases.labels.flag, len(cases)
-    held = np.zeros(n, bool) if held_out is None else np.asarray(held_out, bool)
-    flagged = ~held & (weights_of(flags) == 0.0)
-    untimed = int((~held & ~flagged).sum())
-    words = {word for flag in flags[flagged] for word in str(flag).replace(";", " ").split()}
-    names = ", ".join(sorted(word for word in words if FLAG_WEIGHTS.get(word) == 0.0))
-    why, remedies = [], []
-    if held.any():
-        groups = len(set(cases.labels.group[held].tolist()))
-        why.append(
-            f"{held.sum()} are held out (whole groups of model, accelerator and devices: here "
-            f"{groups})"
-        )
-        remedies.append("hold out a smaller share, or add rows of other groups")
-    if flagged.any():
-        why.append(f"{flagged.sum()} are flagged {names}, which is judged but never fitted")
-        remedies.append(f"add rows without the flag {names}")
-    if untimed:
-        why.append(f"{untimed} have no measured time")
-        remedies.append("fill step_time_s or tokens_per_s_per_accel")
-    return (
-        f"nothing to fit: of {n} usable rows {', '.join(why)}; expected at least one row that has "
-        "a time, is not held out and has no such "
-        f"flag: {'; '.join(remedies)}"
-    )
-
-
-def _weights(flags: np.ndarray, kept: np.ndarray, old: Cases | None) -> np.ndarray:
-    """Weights of the kept rows, then of those replayed; composed rows of both share what they count
-    for."""
-    told = flags[:0] if old is None else old.labels.flag
-    weight = weights_of(np.append(flags, told))
-    return np.append(weight[: len(flags)][kept], WEIGHT * weight[len(flags) :])
-
-
-def _profile(
-    name: str,
-    p: Parameters,
-    found: Laplace,
-    prior: Prior,
-    groups: Groups,
-    base: Profile,
-    widths: Mapping[str, np.ndarray],
-    used: Cases,
-    said: str,
-) -> Profile:
-    """The fitted parameters as a profile, with its data and versions."""
-    center, moved = (np.asarray(f(p, prior)) for f in (pooling.center, pooling.offsets))
-    offsets = {g: dict(base.offsets[g]) for g in GROUPINGS}
-    for (grouping, member), offset in list(zip(groups.members, moved, strict=True))[1:]:
-        offsets[grouping][member] = offset
-    noise = np.asarray(pooling.noise_scale(p, prior))
-    frozen = not np.any(prior.center_width)
-    sources, counts = np.unique(used.labels.source, return_counts=True)
-    return Profile(
-        name=name,
-        description=(
-            f"fitted to {len(used)} rows of {len(sources)} sources, starting from {base.name}{said}"
-        ),
-        accelerators=tuple(sorted({*base.accelerators, *map(str, used.labels.accelerator)})),
-        stacks=tuple(sorted({*base.stacks, *map(str, used.labels.stack)})),
-        own=() if prior.fresh else tuple(sorted(set(map(str, used.labels.stack)))),
-        center=center,
-        offsets=offsets,
-        widths=widths,
-        standard_errors=base.standard_errors
-        if frozen
-        else found.center_errors * np.asarray(prior.center_width),
-        covariance=base.covariance
-        if frozen
-        else found.center_covariance * np.outer(prior.center_width, prior.center_width),
-        stack_covariances={**base.stack_covariances, **found.totals},
-        pair_covariances={
-            **base.pair_covariances,
-            **{pair_key(*pair): c for pair, c in found.pairs.items()},
-        },
-        data=(
-            *base.data,
-            *({"source": str(s), "rows": int(n)} for s, n in zip(sources, counts, strict=True)),
-        ),
-        fitted_rows=(*base.fitted_rows, *map(str, used.labels.fingerprint)),
-        noise={**base.noise, **{s: float(x) for s, x in zip(groups.stacks, noise, strict=True)}},
-        versions={
-            "python": sys.version.split()[0],
-            "jax": jax.__version__,
-            "flax": flax.__version__,
-            "optax": optax.__version__,
-            "dmodel": metadata.version("dmodel") if _installed("dmodel") else "source",
-        },
-    )
-
-
-def _installed(package: str) -> bool:
-    return any(d.metadata["Name"] == package for d in metadata.distributions(name=package))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import cache
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -59,7 +59,8 @@ def _compiled() -> Callable:
     number]`."""
 
     def log_peak(z: jax.Array, model: object, plan: object) -> jax.Array:
-        return jnp.log(memory_use(model, plan, footprint=from_unconstrained(z)).total)  # type: ignore
+        total: Any = memory_use(model, plan, footprint=from_unconstrained(z)).total
+        return jnp.log(total)
 
     def both(z: jax.Array, model: object, plan: object) -> tuple[jax.Array, jax.Array]:
         return log_peak(z, model, plan), jax.jacfwd(log_peak)(z, model, plan)

@@ -245,19 +245,26 @@ def _best_direction(
 ) -> np.ndarray:
     """Weights in 0..1 of most linear value within the budget and the count: fill by value for cost,
     the last in part. Each limit alone gives a bound; with both limits it is the lower one."""
+    if not np.isfinite(min(budget_s, count)):
+        return np.ones(len(slope))
     best = np.zeros(len(slope))
     for price, limit in ((cost, budget_s), (np.ones(len(cost)), count)):
-        if not np.isfinite(limit):
-            continue
-        filled, left = np.zeros(len(slope)), limit
-        for at in np.argsort(-slope / price):
-            filled[at] = min(1.0, max(left / price[at], 0.0))
-            left -= filled[at] * price[at]
-            if left <= 0.0:
-                break
-        if not best.any() or slope @ filled < slope @ best:
-            best = filled
-    return best if best.any() or np.isfinite(min(budget_s, count)) else np.ones(len(slope))
+        if np.isfinite(limit):
+            filled = _filled(slope, price, limit)
+            if not best.any() or slope @ filled < slope @ best:
+                best = filled
+    return best
+
+
+def _filled(slope: np.ndarray, price: np.ndarray, limit: float) -> np.ndarray:
+    """Weights of most linear value within one limit."""
+    filled, left = np.zeros(len(slope)), limit
+    for at in np.argsort(-slope / price):
+        filled[at] = min(1.0, max(left / price[at], 0.0))
+        left -= filled[at] * price[at]
+        if left <= 0.0:
+            break
+    return filled
 
 
 def bound(

@@ -82,13 +82,7 @@ def implausible(cases: Cases, predicted: np.ndarray, profiles: Sequence[str]) ->
     """
     labels = cases.labels
     measured, share = labels.step_time_s, least_utilization(cases)
-    said_slow = np.array(
-        [
-            bool(SLOW_FLAGS & set(str(flag).replace(",", " ").replace(";", " ").split()))
-            for flag in labels.flag
-        ],
-        bool,
-    )
+    said_slow = np.array([_said_slow(flag) for flag in labels.flag], bool)
     ratio = measured / predicted
     slow, fast = ratio > np.where(said_slow, FAR * FAR, FAR), ratio < 1.0 / FAR
     found = []
@@ -97,20 +91,24 @@ def implausible(cases: Cases, predicted: np.ndarray, profiles: Sequence[str]) ->
         if share[i] > 1.0:
             chips = f"{labels.n_accel[i]:g} × {labels.accelerator[i]} at {labels.precision[i]}"
             reasons.append(
-                f"its products alone would take {share[i]:.3g} times the peak FLOP/s of "
-                f"{chips}; "
+                f"its products alone would take {share[i]:.3g} times the peak FLOP/s of {chips}; "
                 "expected less than 1"
             )
         if slow[i] or fast[i]:
-            times = (
-                f"{ratio[i]:.3g} times as long as"
-                if slow[i]
-                else f"{1.0 / ratio[i]:.3g} times shorter than"
-            )
             reasons.append(
-                f"it is {times} the {predicted[i]:.4g} s that profile {profiles[i]} predicts; "
-                f"expected within {FAR:g} times"
+                f"it is {_times(ratio[i])} the {predicted[i]:.4g} s that profile {profiles[i]} "
+                f"predicts; expected within {FAR:g} times"
             )
         text = f"measured time {measured[i]:.6g} s: {'; '.join(reasons)}"
         found.append(Problem(str(labels.file[i]), int(labels.line[i]), text))
     return found + too_much_memory(cases)
+
+
+def _said_slow(flag: object) -> bool:
+    return not SLOW_FLAGS.isdisjoint(str(flag).replace(",", " ").replace(";", " ").split())
+
+
+def _times(ratio: float) -> str:
+    return (
+        f"{ratio:.3g} times as long as" if ratio > 1.0 else f"{1.0 / ratio:.3g} times shorter than"
+    )

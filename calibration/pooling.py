@@ -18,55 +18,16 @@ import numpy as np
 from flax import struct
 
 from calibration.micro.priors import priors
+from calibration.widths import HARDWARE, SCOPES, fresh_widths, known_factor
 from dmodel.coefficients import SPECS, default, to_unconstrained
 from dmodel.profiles import GROUPINGS, Profile, family, members
 from dmodel.types import Array, InputError
-
-HARDWARE = np.array([s.scope in ("hardware", "both") for s in SPECS.values()], float)
-SOFTWARE = np.array([s.scope in ("software", "both") for s in SPECS.values()], float)
-EVERYTHING = np.ones(len(SPECS))
-HOSTS = ("launch", "rendezvous")
-ON_DEVICE = np.array([name not in HOSTS for name in SPECS], float)
-
-SCOPES = {
-    "generation": HARDWARE,
-    "accelerator": HARDWARE,
-    "lineage": SOFTWARE,
-    "stack": SOFTWARE,
-    "variant": SOFTWARE,
-    "port": ON_DEVICE,
-    "pair": EVERYTHING,
-}
-"""Which coefficients each grouping moves, 0 or 1. Kernels bring a stack to a generation of chips;
-hosts launch them as they did others."""
-
-SHARES = {
-    "generation": 0.6,
-    "accelerator": 0.5,
-    "lineage": 0.4,
-    "stack": 0.5,
-    "variant": 0.25,
-    "port": 0.5,
-    "pair": 0.15,
-}
-"""Widths among the members of each grouping before any fit, as a share of a coefficient's prior
-width; `fit.refined_widths` learns them. Those of port and pair are the best of what was tried on
-chips left out (docs/coefficients.md, section on the chips of a generation)."""
 
 SOFTWARE_GROUPINGS, NEW_INFLATION = ("lineage", "stack"), 1.5
 """Groupings of software, and how many of its widths software that the base does not know may move:
 widths learned from a dozen stacks are themselves unsure, and fits of twelve rows of left-out stacks
 were off by more at 0.7 of them (and less) than at 1, and by least near 1.5. Chips, variants, ports
 and pairs, of which there are more, move by what was learned."""
-
-KNOWN_INFLATION = 3.0
-"""How many of its standard errors a stack that the base knows may move, as far as strangers differ:
-releases differ by more than the rows of one of them say. With half of the groups of the published
-table held out and twelve rows of that half, 1, 2, 3 and 6 left median / mean errors of 5.0 / 7.5,
-4.5 / 7.2, 4.2 / 7.0 and 4.8 / 7.2 % (geometric mean over six sources, median of six draws; 6.4 /
-9.4 % without a
-fit), the worst draws 11 to 12 %; without the bound of strangers 3 left 5.3 / 8.3, the worst draws
-16: a dozen rows led what they do not determine astray."""
 
 NOISE, NOISE_WIDTH = 0.03, 0.5
 """Prior of the Student-t scale of ln(predicted / measured) of a stack: median, and standard
@@ -96,13 +57,15 @@ class Groups(NamedTuple):
 
 def groups_of(accelerators: Sequence[str], stacks: Sequence[str]) -> Groups:
     """Index the rows by their groups."""
-    found = [members(a, s) for a, s in zip(accelerators, stacks, strict=True)]
-    names = sorted({(g, row[g]) for row in found for g in GROUPINGS if row[g]})
-    at = {("", ""): 0} | {name: i + 1 for i, name in enumerate(names)}
+    found = list(map(members, accelerators, stacks))
+    of = {g: [row[g] for row in found] for g in GROUPINGS}
+    at = {("", ""): 0}
+    for name in sorted((g, name) for g, column in of.items() for name in set(column) - {""}):
+        at[name] = len(at)
     unique, stack_of = np.unique(np.asarray(stacks, str), return_inverse=True)
     return Groups(
         members=tuple(at),
-        of=np.array([[at.get((g, row[g]), 0) for row in found] for g in GROUPINGS]),
+        of=np.array([[at.get((g, name), 0) for name in column] for g, column in of.items()]),
         stacks=tuple(map(str, unique)),
         stack_of=stack_of.reshape(-1),
         accelerators=tuple(sorted(set(map(str, accelerators)))),
@@ -159,12 +122,6 @@ class Parameters(struct.PyTreeNode, kw_only=True):
     noise: Array
 
 
-def fresh_widths() -> dict[str, np.ndarray]:
-    """Widths among the members of each grouping before any fit, `[C]`."""
-    full = np.array([s.width for s in SPECS.values()])
-    return {g: SHARES[g] * full * SCOPES[g] for g in GROUPINGS}
-
-
 def prior_for(
     groups: Groups, base: Profile, fresh: bool, told: frozenset[str] = frozenset()
 ) -> Prior:
@@ -184,41 +141,70 @@ def prior_for(
       told: families of stacks whose rows are fitted again (`calibration.replay`): these move as new
         ones, from where the base has them.
     """
-    n = len(base.center)
-    widths = base.widths or fresh_widths()
-    strangers = sum(((widths[g] * SCOPES[g]) ** 2 for g in GROUPINGS), start=np.zeros(n))
+    n, start_from = len(base.center), _Base(base, fresh, told)
     offset, factor = np.zeros((len(groups.members), n)), np.zeros((len(groups.members), n, n))
     for i, (grouping, name) in enumerate(groups.members[1:], 1):
-        again = _software(grouping, name) in told
-        known = base.offsets[grouping].get(name)
-        offset[i] = 0.0 if known is None else known
-        if grouping == "stack" and name in base.stack_covariances and not again:
-            factor[i] = _factor(base.stack_covariances[name], strangers)
-        elif known is None or again or grouping == "stack":
-            width = (
-                widths[grouping]
-                * SCOPES[grouping]
-                * (NEW_INFLATION if grouping in SOFTWARE_GROUPINGS and not fresh else 1.0)
-            )
-            for c, (mean, sd) in _measured(name).items() if grouping == "accelerator" else ():
-                if not (fresh and TOTALS[c]):
-                    offset[i, c], width[c] = mean - base.unconstrained(name)[c], sd
-            factor[i] = np.diag(width)
+        offset[i], factor[i] = start_from.member(grouping, name)
     stranger = not all(family(s) in base.stack_covariances for s in groups.stacks)
     prior = Prior(
         center=base.center,
         center_width=base.standard_errors * (fresh or stranger),
         offset=offset,
         factor=factor,
-        noise=np.array(
-            [
-                NOISE if fresh or family(s) in told else _above_floor(base.noise.get(s, NOISE))
-                for s in groups.stacks
-            ]
-        ),
+        noise=np.array([start_from.noise(s) for s in groups.stacks]),
         fresh=fresh,
     )
     return anchored(prior, groups) if fresh else prior
+
+
+class _Base(NamedTuple):
+    """What the members of a fit start from; see `prior_for`."""
+
+    profile: Profile
+    fresh: bool
+    told: frozenset[str]
+
+    def member(self, grouping: str, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """Mean of a member's offset `[C]`, and the factor of its covariance `[C, C]`."""
+        base = self.profile
+        known, again = base.offsets[grouping].get(name), _software(grouping, name) in self.told
+        offset = np.zeros(len(base.center)) if known is None else np.array(known, float)
+        if grouping == "stack":
+            if name in base.stack_covariances and not again:
+                return offset, known_factor(base.stack_covariances[name], self._strangers())
+        elif known is not None and not again:
+            return offset, np.zeros((len(offset), len(offset)))
+        width = self._width(grouping)
+        if grouping == "accelerator":
+            self._measure(name, offset, width)
+        return offset, np.diag(width)
+
+    def noise(self, stack: str) -> float:
+        """Median of the part of a stack's noise above the floor."""
+        if self.fresh or family(stack) in self.told:
+            return NOISE
+        return _above_floor(self.profile.noise.get(stack, NOISE))
+
+    def _widths(self) -> dict[str, np.ndarray]:
+        """Widths among the members of each grouping, of what it moves."""
+        widths = self.profile.widths or fresh_widths()
+        return {g: widths[g] * SCOPES[g] for g in GROUPINGS}
+
+    def _strangers(self) -> np.ndarray:
+        """Variances of what is known of no grouping `[C]`."""
+        zero = np.zeros(len(self.profile.center))
+        return sum((width**2 for width in self._widths().values()), start=zero)
+
+    def _width(self, grouping: str) -> np.ndarray:
+        wider = grouping in SOFTWARE_GROUPINGS and not self.fresh
+        return self._widths()[grouping] * (NEW_INFLATION if wider else 1.0)
+
+    def _measure(self, accelerator: str, offset: np.ndarray, width: np.ndarray) -> None:
+        """Put in what micro-benchmarks say of an accelerator; `anchored` does of what a fit from
+        nothing may share out."""
+        for c, (mean, sd) in _measured(accelerator).items():
+            if not (self.fresh and TOTALS[c]):
+                offset[c], width[c] = mean - self.profile.unconstrained(accelerator)[c], sd
 
 
 def _above_floor(scale: float) -> float:
@@ -258,43 +244,48 @@ def anchored(prior: Prior, groups: Groups) -> Prior:
     measurement the center is free to carry all accelerators away from theirs.
     """
     center, offset = np.array(prior.center), np.array(prior.offset)
-    widths = _widths(prior)
-    generation, accelerator = (
-        groups.of[GROUPINGS.index("generation")],
-        groups.of[GROUPINGS.index("accelerator")],
-    )
-    measured = {
-        int(i): {c: m for c, m in _measured(groups.members[i][1]).items() if TOTALS[c]}
-        for i in np.unique(accelerator)
-    }
-    sums = {
-        i: np.unique([0, 1 + i, *(1 + g for g in generation[accelerator == i][:1] if g)])
-        for i, known in measured.items()
-        if known
-    }
+    widths, sums = _widths(prior), _sums(groups)
     if not sums:
         return prior
-    coefficients = np.unique([c for known in measured.values() for c in known])
-    those = np.unique(np.concatenate(list(sums.values())))
-    precision, pull = (
-        np.tile(np.eye(len(those)), (len(coefficients), 1, 1)),
-        np.zeros((len(coefficients), len(those))),
-    )
-    for i, at in sums.items():
-        for c, (mean, sd) in measured[i].items():
-            k, moved = (
-                np.searchsorted(coefficients, c),
-                np.where(np.isin(those, at), widths[those, c], 0.0),
-            )
+    coefficients = np.unique([c for s in sums for c in s.measured])
+    those = np.unique(np.concatenate([s.members for s in sums]))
+    precision = np.tile(np.eye(len(those)), (len(coefficients), 1, 1))
+    pull = np.zeros((len(coefficients), len(those)))
+    for at, measured in sums:
+        for c, (mean, sd) in measured.items():
+            k = np.searchsorted(coefficients, c)
+            moved = np.where(np.isin(those, at), widths[those, c], 0.0)
             precision[k] += np.outer(moved, moved) / sd**2
             pull[k] += moved * (mean - center[c] - offset[at[1:] - 1, c].sum()) / sd**2
     covariance = np.linalg.inv(precision)
-    shift = np.zeros(widths.shape)
-    shift[np.ix_(those, coefficients)] = widths[np.ix_(those, coefficients)] * np.einsum(
-        "kmn,kn->mk", covariance, pull
-    )
+    shift, place = np.zeros(widths.shape), np.ix_(those, coefficients)
+    shift[place] = widths[place] * np.einsum("kmn,kn->mk", covariance, pull)
     mixing = Mixing(coefficients=coefficients, members=those, root=np.linalg.cholesky(covariance))
     return prior.replace(center=center + shift[0], offset=offset + shift[1:], mixing=mixing)
+
+
+class _Sum(NamedTuple):
+    """What is measured of a sum. members: the center, 0, and members of groupings, 1 + m; measured:
+    mean and standard deviation by coefficient."""
+
+    members: np.ndarray
+    measured: dict[int, tuple[float, float]]
+
+
+def _sums(groups: Groups) -> list[_Sum]:
+    """Of each accelerator of which something is measured that a step has as well: the center, its
+    generation and itself."""
+    generations, accelerators = (
+        groups.of[GROUPINGS.index(name)] for name in ("generation", "accelerator")
+    )
+    found = []
+    for i in np.unique(accelerators).tolist():
+        measured = {c: m for c, m in _measured(groups.members[i][1]).items() if TOTALS[c]}
+        generation = int(generations[accelerators == i][0])
+        if measured:
+            shared = [0, 1 + generation] if generation else [0]
+            found.append(_Sum(np.unique([*shared, 1 + i]), measured))
+    return found
 
 
 def holding(prior: Prior, held: Mapping[str, float]) -> Prior:
@@ -323,20 +314,6 @@ def _measured(accelerator: str) -> dict[int, tuple[float, float]]:
         return {}
     at = {name: i for i, name in enumerate(SPECS)}
     return {at[name]: prior for name, prior in found.items() if HARDWARE[at[name]]}
-
-
-def _factor(covariance: np.ndarray, strangers: np.ndarray) -> np.ndarray:
-    """Cholesky factor of `(C⁻¹ / k² + D⁻¹)⁻¹`: a known stack's covariance C, inflated by k², no
-    wider than the variances D among strangers.
-
-    A little is added to C for what rounding on disk takes from its eigenvalues.
-    """
-    n = len(covariance)
-    wide = KNOWN_INFLATION**2 * (covariance + 1e-5 * np.trace(covariance) / n * np.eye(n))
-    scale = np.sqrt(strangers)
-    # in units of strangers the bound is 1 in every direction
-    bounded = np.linalg.inv(np.linalg.inv(wide / np.outer(scale, scale)) + np.eye(n))
-    return scale[:, None] * np.linalg.cholesky(0.5 * (bounded + bounded.T))
 
 
 def start(prior: Prior, n: int) -> Parameters:

@@ -65,11 +65,7 @@ def replay(new: Cases, base: Profile, at_hand: Sequence[str] | np.ndarray = ()) 
       new: the rows to fit. at_hand: fingerprints of all rows of the caller, those held out too:
         they are not told again.
     """
-    pairs = {
-        (family(s), members(a, s)["pair"])
-        for a, s in zip(new.labels.accelerator, new.labels.stack, strict=True)
-    }
-    known = {name for name, _ in pairs if name in base.stack_covariances}
+    known, elsewhere = _known(new, base)
     if not known:
         return NOTHING
     if not base.fitted_rows or not set(base.fitted_rows) <= set(_fingerprints()):
@@ -80,19 +76,35 @@ def replay(new: Cases, base: Profile, at_hand: Sequence[str] | np.ndarray = ()) 
                 "package)"
             )
         )
-    families = frozenset(known - {name for name, pair in pairs if pair not in base.offsets["pair"]})
+    families = frozenset(known - elsewhere)
+    rows = _told_again(families, base, [*at_hand, *new.labels.fingerprint])
+    said = "" if rows is None else f", beside {len(rows)} of its rows"
+    if others := ", ".join(sorted(known & elsewhere)):
+        said += f", which knows {others} on other chips alone, as a normal distribution"
+    return Replay(rows, families, said)
+
+
+def _known(new: Cases, base: Profile) -> tuple[set[str], set[str]]:
+    """Families of stacks of new rows that the base knows, and those of a row on a chip where it
+    does not."""
+    known, elsewhere = set(), set()
+    for accelerator, stack in zip(new.labels.accelerator, new.labels.stack, strict=True):
+        name = family(stack)
+        if name in base.stack_covariances:
+            known.add(name)
+        if members(accelerator, stack)["pair"] not in base.offsets["pair"]:
+            elsewhere.add(name)
+    return known, elsewhere
+
+
+def _told_again(families: frozenset[str], base: Profile, at_hand: Sequence[str]) -> Cases | None:
+    """Rows of some families that the base was fitted on and that are not at hand; None without
+    any."""
     rows = _rows_of(families)
-    if rows is not None:
-        keep = fitted_rows(rows, base.fitted_rows) & ~fitted_rows(
-            rows, [*at_hand, *new.labels.fingerprint]
-        )
-        rows = rows.take(keep) if keep.any() else None
-    said = [f"beside {len(rows)} of its rows"] if rows is not None else []
-    others = ", ".join(sorted(known - families))
-    said += (
-        [f"which knows {others} on other chips alone, as a normal distribution"] if others else []
-    )
-    return Replay(rows, families, "".join(f", {text}" for text in said))
+    if rows is None:
+        return None
+    keep = fitted_rows(rows, base.fitted_rows) & ~fitted_rows(rows, at_hand)
+    return rows.take(keep) if keep.any() else None
 
 
 def together(new: Cases, old: Cases | None) -> Cases:

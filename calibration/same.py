@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import chain
 
 import jax
 import numpy as np
@@ -56,23 +57,18 @@ def records(cases: Cases) -> list[bytes]:
 def repeated(cases: Cases) -> list[Problem]:
     """Rows that stand in the table before, by fingerprint or by record and time, each with the
     place of the first; rows without a time are none."""
-    labels = cases.labels
-    first: dict[str, int] = {}
-    before: dict[bytes, list[int]] = {}
+    labels, first, before = cases.labels, {}, {}
     found = []
-    for i, (print_, record) in enumerate(
-        zip(labels.fingerprint.tolist(), records(cases), strict=True)
-    ):
-        time = labels.step_time_s[i]
-        if not np.isfinite(time):
+    prints = zip(labels.fingerprint.tolist(), records(cases), strict=True)
+    for i, (print_, record) in enumerate(prints):
+        if not np.isfinite(labels.step_time_s[i]):
             continue
-        alike = (
-            j for j in before.get(record, ()) if abs(time / labels.step_time_s[j] - 1.0) < EQUAL
-        )
-        other = first[print_] if print_ in first else next(alike, None)
-        first.setdefault(print_, i)
+        alike = before.setdefault(record, [])
+        other = first.setdefault(print_, i)
+        if other == i:
+            other = next((j for j in alike if _equal(labels.step_time_s[[i, j]])), None)
         if other is None:
-            before.setdefault(record, []).append(i)
+            alike.append(i)
             continue
         reason = (
             f"the same configuration and time as {labels.file[other]}:{labels.line[other]}; both "
@@ -80,6 +76,11 @@ def repeated(cases: Cases) -> list[Problem]:
         )
         found.append(Problem(str(labels.file[i]), int(labels.line[i]), reason))
     return found
+
+
+def _equal(times: np.ndarray) -> bool:
+    """Whether two times are the same but for rounding."""
+    return bool(abs(times[0] / times[1] - 1.0) < EQUAL)
 
 
 def written_otherwise(cases: Cases, fingerprints: Sequence[str]) -> np.ndarray:
@@ -97,12 +98,10 @@ def written_otherwise(cases: Cases, fingerprints: Sequence[str]) -> np.ndarray:
     as_written = set(names)
     labels = cases.labels
     for i, record in enumerate(records(cases)):
-        if labels.fingerprint[i] in as_written:
-            continue
-        told = [j for j in places.get(record, ()) if names[j] in known]
-        found[i] = any(
-            abs(labels.step_time_s[i] / time - 1.0) < ROUNDED for j in told for time in times[j]
-        )
+        if labels.fingerprint[i] not in as_written:
+            told = [times[j] for j in places.get(record, ()) if names[j] in known]
+            ratios = labels.step_time_s[i] / np.array([*chain.from_iterable(told)], float)
+            found[i] = bool((np.abs(ratios - 1.0) < ROUNDED).any())
     return found
 
 

@@ -409,7 +409,7 @@ def test_loss_falls_along_its_gradient_as_it_says():
     gradient = both(start)[1]
     direction = jax.tree.map(lambda x: rng.standard_normal(x.shape), start)
 
-    def at(t):
+    def at(t: float) -> float:
         return float(both(jax.tree.map(lambda x, d: x + t * d, start, direction))[0])
 
     h = 1e-4

@@ -11,6 +11,7 @@ from calibration import fit, pooling, replay
 from calibration.predict import predict
 from calibration.traces import Cases, published, to_cases
 from calibration.uncertainty.posterior import posterior
+from calibration.weights import COMPOSED_ROWS, weights_beside, weights_of
 from dmodel.profiles import GROUPINGS, family, load
 from dmodel.types import InputError
 from tests.fitting import retimed
@@ -157,14 +158,14 @@ def test_composed_rows_share_what_they_count_for():
     """A composed row that is replayed counts a fifth of a new one too."""
     flags, old = np.array(["composed"] * 20 + [""]), of("vtrain")
     kept = np.arange(21) != 0
-    weights = fit._weights(flags, kept, old)
+    weights = weights_beside(flags, kept, old)
     composed = np.char.find(old.labels.flag.astype(str), "composed") >= 0
     assert len(weights) == 20 + len(old) and weights[19] == 1.0 and composed.any()
     np.testing.assert_allclose(weights[20:][composed], replay.WEIGHT * weights[0])
     assert 20 * weights[0] + weights[20:][composed].sum() / replay.WEIGHT == pytest.approx(
-        fit.COMPOSED_ROWS
+        COMPOSED_ROWS
     )
-    np.testing.assert_array_equal(fit._weights(flags, kept, None), fit.weights_of(flags)[kept])
+    np.testing.assert_array_equal(weights_beside(flags, kept, None), weights_of(flags)[kept])
 
 
 def test_rows_measured_again_do_not_look_like_noise(base, fitted):

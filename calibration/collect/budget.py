@@ -124,14 +124,16 @@ def _alike(tasks: Sequence[Task]) -> Iterable[tuple[list[int], list[Any]]]:
     groups: dict[Any, list[tuple[int, Any]]] = defaultdict(list)
     for at, task in enumerate(tasks):
         record = parameters_of(task)
-        words = (
-            tuple(v for v in record if isinstance(v, str | bool))
-            if task.kind != "steps"
-            else record.precision
-        )
-        groups[task.kind, words].append((at, record))
+        groups[task.kind, _words(task.kind, record)].append((at, record))
     for members in groups.values():
         yield [at for at, _ in members], [record for _, record in members]
+
+
+def _words(kind: str, record: Any) -> Any:
+    """What tasks must have in common to be foreseen together; of steps their precision."""
+    if kind == "steps":
+        return record.precision
+    return tuple(v for v in record if isinstance(v, str | bool))
 
 
 def cost_s(kind: str, time_s: float, machine: Machine) -> float:

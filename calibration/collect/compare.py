@@ -23,108 +23,12 @@ from typing import Any, NamedTuple
 import jax
 
 from calibration.collect import expected, hlo, known
+from calibration.collect.compared import CASES, MEMORY, UNROLLED
 from calibration.collect.known import Cause
 from calibration.collect.workload import AXES, WorkloadSpec, groups_on, lower, make_mesh
 from dmodel.sweep import quick_to_compile
 
 DEVICES = 8
-SMALL = WorkloadSpec(
-    n_layers=4,
-    d_model=128,
-    d_ff=512,
-    n_heads=8,
-    n_kv_heads=4,
-    head_dim=16,
-    vocab=256,
-    seq_len=64,
-    micro_batch=2,
-    precision="fp32",
-)
-SPARSE = SMALL._replace(
-    n_layers=2, n_experts=8, top_k=2, capacity_factor=1.5, d_ff=256, micro_batch=4
-)
-CASES: dict[str, WorkloadSpec] = {
-    "one device": SMALL,
-    "one device, selective": SMALL._replace(remat="selective", micro_batch=4),
-    "one device, full": SMALL._replace(remat="full", micro_batch=8),
-    "data 8": SMALL._replace(data=8),
-    "fsdp 8": SMALL._replace(fsdp=8, zero=3, micro_batch=4),
-    "data 2 · fsdp 4": SMALL._replace(data=2, fsdp=4, zero=3, n_microbatches=2),
-    "tensor 4": SMALL._replace(tensor=4, micro_batch=4),
-    "tensor 4, full": SMALL._replace(tensor=4, remat="full", micro_batch=8, sequence_parallel=True),
-    "context 4": SMALL._replace(context=4, data=2, micro_batch=4),
-    "fsdp 2 · tensor 2 · context 2": SMALL._replace(
-        fsdp=2, tensor=2, context=2, zero=3, micro_batch=4, sequence_parallel=True, n_microbatches=2
-    ),
-    "expert 4 · data 2": SPARSE._replace(expert=4, data=2),
-    "fsdp 2 · expert 2 · tensor 2": SPARSE._replace(
-        fsdp=2, expert=2, tensor=2, zero=3, sequence_parallel=True
-    ),
-    "expert 2 · tensor 4, sequence whole": SPARSE._replace(expert=2, tensor=4),
-    "pipeline 2 · data 2 · tensor 2": SMALL._replace(
-        pipeline=2, data=2, tensor=2, n_microbatches=4
-    ),
-    "pipeline 4 · fsdp 2": SMALL._replace(pipeline=4, fsdp=2, zero=3, n_microbatches=8),
-}
-LARGE = WorkloadSpec(
-    n_layers=24,
-    d_model=2048,
-    d_ff=5632,
-    n_heads=16,
-    n_kv_heads=8,
-    head_dim=128,
-    vocab=32000,
-    seq_len=2048,
-    micro_batch=2,
-    precision="fp32",
-    attention="flash",
-)
-LARGE_SPARSE = LARGE._replace(
-    n_experts=8, top_k=2, capacity_factor=1.25, expert_group=64, d_ff=2048
-)
-MEMORY: dict[str, WorkloadSpec] = {
-    "one device": LARGE,
-    "one device, scores written": LARGE._replace(attention="none", seq_len=512, micro_batch=8),
-    "one device, selective": LARGE._replace(attention="none", remat="selective"),
-    "one device, full": LARGE._replace(remat="full", micro_batch=8),
-    "data 8": LARGE._replace(data=8, micro_batch=1),
-    "fsdp 8": LARGE._replace(fsdp=8, zero=3),
-    "fsdp 8, full": LARGE._replace(fsdp=8, zero=3, remat="full", micro_batch=4, n_microbatches=2),
-    "tensor 4": LARGE._replace(tensor=4),
-    "tensor 4, sequence split": LARGE._replace(tensor=4, sequence_parallel=True),
-    "context 4": LARGE._replace(context=4, micro_batch=4),
-    "fsdp 2 · tensor 2 · context 2": LARGE._replace(
-        fsdp=2, tensor=2, context=2, zero=3, sequence_parallel=True, n_microbatches=2
-    ),
-    "expert 4 · data 2": LARGE_SPARSE._replace(expert=4, data=2),
-    "fsdp 2 · expert 2 · tensor 2": LARGE_SPARSE._replace(
-        fsdp=2, expert=2, tensor=2, zero=3, sequence_parallel=True
-    ),
-    "pipeline 2 · data 2 · tensor 2": LARGE._replace(
-        pipeline=2, data=2, tensor=2, n_microbatches=16, micro_batch=1
-    ),
-    "pipeline 2, full": LARGE._replace(
-        pipeline=2, data=4, n_microbatches=16, micro_batch=1, remat="full"
-    ),
-    "pipeline 4 · fsdp 2": LARGE._replace(
-        pipeline=4, fsdp=2, zero=3, n_microbatches=32, micro_batch=1
-    ),
-}
-"""Of 1.3 billion parameters (or experts of as many), so that the state, many layers and one layer
-weigh what they do in practice."""
-
-WIDE = SMALL._replace(
-    d_model=512, d_ff=2048, head_dim=64, vocab=1024, seq_len=256, n_layers=2, unroll=True
-)
-UNROLLED: dict[str, WorkloadSpec] = {
-    "one device": WIDE,
-    "two micro-batches": WIDE._replace(n_microbatches=2, micro_batch=1),
-    "fsdp 2 · tensor 2 · context 2": WIDE._replace(fsdp=2, tensor=2, context=2, zero=3),
-    "experts": WIDE._replace(n_experts=4, top_k=2, d_ff=1024, capacity_factor=1.25, expert=2),
-}
-"""Loops written out, so that XLA's cost analysis sees each layer; wide, because it counts
-elementwise arithmetic too."""
-
 TARGETS = {"flops": 0.02, "wire": 0.05, "memory": 0.15}
 """Largest relative difference that may stay without a cause."""
 
@@ -159,6 +63,10 @@ class Line(NamedTuple):
             return float(self.program > 0.0)
         return self.program / explained - 1.0 if explained else float(self.program > 0.0)
 
+    def share(self, cause: Cause) -> float:
+        """A cause's amount over the model's figure."""
+        return cause.amount / self.model if self.model else 1.0
+
 
 class Comparison(NamedTuple):
     """All lines of one step. left_out: bytes on the wire that the model leaves out, by reason."""
@@ -173,13 +81,11 @@ def compiled(spec: WorkloadSpec) -> Any:
     """The step's program on the first devices; quick to compile where that changes neither
     products, collectives nor buffers."""
     devices = jax.devices()[: spec.devices]
-    on_cpu = devices[0].platform == "cpu"
-    # sums of different purpose stay apart, so that each keeps its name
-    options = (
-        (quick_to_compile() or {}) | {"xla_disable_hlo_passes": "cpu-all-reduce-combiner"}
-        if on_cpu
-        else None
-    )
+    options = None
+    if devices[0].platform == "cpu":
+        # sums of different purpose stay apart, so that each keeps its name
+        apart = {"xla_disable_hlo_passes": "cpu-all-reduce-combiner"}
+        options = (quick_to_compile() or {}) | apart
     return lower(spec, devices).compile(compiler_options=options)
 
 
@@ -195,17 +101,19 @@ def _flops(spec: WorkloadSpec, module: hlo.Module) -> Iterator[Line]:
     rewrote some and dropped their names, as it does with batches of one head or one expert."""
     done: defaultdict[str, float] = defaultdict(float)
     for product in hlo.products(module):
-        scopes = (s for s in ("core", "layers", "head") if _within(s, product.op_name))
-        done[next(scopes, "nameless")] += product.flops * product.times
+        scope = _scope(("core", "layers", "head"), product.op_name)
+        done[scope or "nameless"] += product.flops * product.times
     model, causes = expected.flops(spec), known.flops(spec)
-    for part in model._fields if not done["nameless"] else ():
-        yield Line(part, getattr(model, part), done[part], tuple(causes[part]))
-    yield Line(
-        "all products",
-        sum(model),
-        sum(done.values()),
-        tuple(c for part in causes.values() for c in part),
-    )
+    if not done["nameless"]:
+        for part in model._fields:
+            yield Line(part, getattr(model, part), done[part], tuple(causes[part]))
+    every = tuple(itertools.chain.from_iterable(causes.values()))
+    yield Line("all products", sum(model), sum(done.values()), every)
+
+
+def _scope(scopes: Sequence[str], op_name: str) -> str | None:
+    """The first of some scopes that an operation lies in."""
+    return next((scope for scope in scopes if _within(scope, op_name)), None)
 
 
 def _within(scope: str, op_name: str) -> bool:
@@ -214,18 +122,31 @@ def _within(scope: str, op_name: str) -> bool:
 
 def _wire(spec: WorkloadSpec, module: hlo.Module) -> tuple[list[Line], dict[str, float]]:
     """Each axis and kind that model or program knows, and what the model leaves out."""
-    sent, left_out = defaultdict(float), defaultdict(float)
+    sent, left_out = _sent(spec, module)
+    model, causes = expected.wire_bytes(spec), known.wire_bytes(spec)
+    lines = [
+        Line(" ".join(key), model.get(key, 0.0), sent[key], tuple(causes.get(key, ())))
+        for key in sorted(model.keys() | sent.keys())
+    ]
+    return [line for line in lines if line.model or line.program], left_out
+
+
+def _sent(
+    spec: WorkloadSpec, module: hlo.Module
+) -> tuple[defaultdict[tuple[str, str], float], dict[str, float]]:
+    """Bytes that the program sends: by axis and kind, of what the model speaks of, and the rest by
+    the reason to leave it out."""
+    sent: defaultdict[tuple[str, str], float] = defaultdict(float)
+    left_out: defaultdict[str, float] = defaultdict(float)
     axes_of = _axes_by_group(spec)
     for c in hlo.collectives(module):
-        axes = axes_of.get(c.groups, ("pipeline",) if c.kind == "collective-permute" else ())
-        for where, key, nbytes in _claims(spec, c, axes):
-            (sent if where == "model" else left_out)[key] += nbytes
-    model, causes = expected.wire_bytes(spec), known.wire_bytes(spec)
-    keys = sorted(key for key in model.keys() | sent.keys() if model.get(key, 0.0) or sent[key])
-    return [
-        Line(f"{a} {k}", model.get((a, k), 0.0), sent[a, k], tuple(causes.get((a, k), ())))
-        for a, k in keys
-    ], dict(left_out)
+        unknown = ("pipeline",) if c.kind == "collective-permute" else ()
+        claim = _claim(spec, c, axes_of.get(c.groups, unknown))
+        if claim.axis:
+            sent[claim.axis, c.kind] += claim.nbytes
+        if claim.reason:
+            left_out[claim.reason] += c.wire_bytes - claim.nbytes
+    return sent, dict(left_out)
 
 
 def _axes_by_group(spec: WorkloadSpec) -> dict[Any, tuple[str, ...]]:
@@ -238,30 +159,35 @@ def _axes_by_group(spec: WorkloadSpec) -> dict[Any, tuple[str, ...]]:
     }
 
 
-def _claims(
-    spec: WorkloadSpec, c: hlo.Collective, axes: tuple[str, ...]
-) -> Iterator[tuple[str, Any, float]]:
-    """("model", (axis, kind), bytes) for what the model speaks of, ("left out", reason, bytes) for
-    the rest."""
+class _Claim(NamedTuple):
+    """What the model says of a collective: under which axis it speaks of it ("" = of none of it),
+    how many bytes of it, and why it leaves out the rest."""
+
+    axis: str
+    nbytes: float
+    reason: str = ""
+
+
+def _claim(spec: WorkloadSpec, c: hlo.Collective, axes: tuple[str, ...]) -> _Claim:
     if _within("gradients", c.op_name):
-        # ranks of tensor and pipeline take part in the sums of what they hold alike: the model sums
-        # over the data ranks only
-        n = spec.size(tuple(a for a in axes if a not in ("tensor", "pipeline")))
-        counted = 2.0 * (n - 1.0) / n * c.nbytes * c.times
-        yield "model", ("data", c.kind), counted
-        yield "left out", LEFT_OUT["replicas"], c.wire_bytes - counted
-    elif _within("weights", c.op_name):
-        yield "model", ("fsdp", c.kind), c.wire_bytes
-    elif (
-        scope := next((s for s in ("loss", "hand_over", "head") if _within(s, c.op_name)), None)
-    ) is not None and not (scope == "head" and c.kind != "all-reduce"):
-        yield "left out", LEFT_OUT[scope], c.wire_bytes
-    elif (
-        axes == ("tensor",) and spec.remat != "full" and _within("rematted_computation", c.op_name)
-    ):
-        yield "left out", LEFT_OUT["repeated"], c.wire_bytes
-    else:
-        yield "model", (" ".join(axes) or "unknown group", c.kind), c.wire_bytes
+        return _of_gradients(spec, c, axes)
+    if _within("weights", c.op_name):
+        return _Claim("fsdp", c.wire_bytes)
+    scope = _scope(("loss", "hand_over", "head"), c.op_name)
+    if scope and (scope != "head" or c.kind == "all-reduce"):
+        return _Claim("", 0.0, LEFT_OUT[scope])
+    again = spec.remat != "full" and _within("rematted_computation", c.op_name)
+    if again and axes == ("tensor",):
+        return _Claim("", 0.0, LEFT_OUT["repeated"])
+    return _Claim(" ".join(axes) or "unknown group", c.wire_bytes)
+
+
+def _of_gradients(spec: WorkloadSpec, c: hlo.Collective, axes: tuple[str, ...]) -> _Claim:
+    """Ranks of tensor and pipeline take part in the sums of what they hold alike: the model sums
+    over the data ranks only."""
+    n = spec.size(tuple(a for a in axes if a not in ("tensor", "pipeline")))
+    counted = 2.0 * (n - 1.0) / n * c.nbytes * c.times
+    return _Claim("data", counted, LEFT_OUT["replicas"])
 
 
 def memory(name: str, spec: WorkloadSpec) -> Line:
@@ -334,54 +260,53 @@ def _table(title: str, rows: Sequence[tuple[str, Line]], unit: float) -> str:
 def text(report: Report) -> str:
     """The tables, the known causes, and what the model leaves out."""
     cases = report.cases
+    products = [(c.name, c.flops[-1]) for c in cases]
+    wire = [(f"{c.name}: {x.what}", x) for c in cases for x in c.wire]
+    counted, memory = ([(x.what, x) for x in xs] for xs in (report.cost_analysis, report.memory))
     parts = [
-        _table("GFLOP of matrix products", [(c.name, c.flops[-1]) for c in cases], 1e9),
-        _table(
-            "GFLOP by XLA's cost analysis, loops written out",
-            [(x.what, x) for x in report.cost_analysis],
-            1e9,
-        ),
-        _table("MB on the wire", [(f"{c.name}: {x.what}", x) for c in cases for x in c.wire], 1e6),
-        _table("GB in memory", [(x.what, x) for x in report.memory], 1e9),
+        _table("GFLOP of matrix products", products, 1e9),
+        _table("GFLOP by XLA's cost analysis, loops written out", counted, 1e9),
+        _table("MB on the wire", wire, 1e6),
+        _table("GB in memory", memory, 1e9),
+        "Known causes, and their share of the model's figure:",
+        *_causes(report),
+        "Left out by the model (above 1 kB):\n" + "\n".join(_left_out(report)),
     ]
+    return "\n\n".join(parts)
+
+
+def _causes(report: Report) -> list[str]:
+    """Reasons of known causes, with where they apply and their share of the model's figure."""
+    lines = [(c.name, x) for c in report.cases for x in (*(c.flops[:-1] or c.flops), *c.wire)]
+    lines += [(f"cost analysis of {x.what}", x) for x in report.cost_analysis]
+    lines += [(f"memory of {x.what}", x) for x in report.memory]
     causes: defaultdict[str, list[str]] = defaultdict(list)
-    lines = [(c.name, x) for c in cases for x in (*(c.flops[:-1] or c.flops), *c.wire)] + [
-        (f"{what} of {x.what}", x)
-        for what, found in (("cost analysis", report.cost_analysis), ("memory", report.memory))
-        for x in found
-    ]
     for name, x in lines:
         for cause in x.known:
-            causes[cause.reason].append(f"{name} {cause.amount / x.model if x.model else 1.0:+.1%}")
-    parts += ["Known causes, and their share of the model's figure:"]
-    parts += [f"{reason}\n  " + "; ".join(shares) for reason, shares in causes.items()]
-    left = [
-        f"  {c.name}: {reason}: {nbytes / 1e6:.3f} MB"
-        for c in cases
-        for reason, nbytes in c.left_out.items()
+            causes[cause.reason].append(f"{name} {x.share(cause):+.1%}")
+    return [f"{reason}\n  " + "; ".join(shares) for reason, shares in causes.items()]
+
+
+def _left_out(report: Report) -> list[str]:
+    return [
+        f"  {case.name}: {reason}: {nbytes / 1e6:.3f} MB"
+        for case in report.cases
+        for reason, nbytes in case.left_out.items()
         if nbytes >= 1e3
     ]
-    return "\n\n".join([*parts, "Left out by the model (above 1 kB):\n" + "\n".join(left)])
 
 
 def faults(report: Report) -> list[str]:
     """Lines whose difference has no known cause, beyond the targets."""
-    found = [("flops", c.name, x) for c in report.cases for x in c.flops] + [
-        ("wire", c.name, x) for c in report.cases for x in c.wire
-    ]
-    found += [("flops", "cost analysis", x) for x in report.cost_analysis] + [
-        ("memory", "memory", x) for x in report.memory
-    ]
-    beyond = [
-        (name, x, TARGETS[kind]) for kind, name, x in found if abs(x.unexplained) > TARGETS[kind]
-    ]
+    found = [("flops", c.name, x) for c in report.cases for x in c.flops]
+    found += [("wire", c.name, x) for c in report.cases for x in c.wire]
+    found += [("flops", "cost analysis", x) for x in report.cost_analysis]
+    found += [("memory", "memory", x) for x in report.memory]
     return [
-        (
-            f"{name}, {x.what}: {x.unexplained:+.2%} of the model has no known cause; at most "
-            f"{t:.0%} "
-            "may"
-        )
-        for name, x, t in beyond
+        f"{name}, {x.what}: {x.unexplained:+.2%} of the model has no known cause; at most "
+        f"{TARGETS[kind]:.0%} may"
+        for kind, name, x in found
+        if abs(x.unexplained) > TARGETS[kind]
     ]
 
 
@@ -414,6 +339,19 @@ def as_json(report: Report) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Compare and print."""
+    options = _options(arguments)
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", DEVICES)
+    report = run(options.only)
+    print(json.dumps(as_json(report), indent=1) if options.json else text(report))
+    found = faults(report)
+    if found:
+        print("\n".join(found), file=sys.stderr)
+        raise SystemExit(1)
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """What is asked for on the command line; cases that there are not are refused."""
     parser = argparse.ArgumentParser(
         prog="python -m calibration.collect.compare", description=(__doc__ or "").splitlines()[0]
     )
@@ -433,14 +371,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             f"--only {' '.join(options.only)}: no such case; expected a part of one of\n  "
             + "\n  ".join(names)
         )
-    jax.config.update("jax_platforms", "cpu")
-    jax.config.update("jax_num_cpu_devices", DEVICES)
-    report = run(options.only)
-    print(json.dumps(as_json(report), indent=1) if options.json else text(report))
-    for fault in (found := faults(report)):
-        print(fault, file=sys.stderr)
-    if found:
-        raise SystemExit(1)
+    return options
 
 
 if __name__ == "__main__":

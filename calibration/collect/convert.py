@@ -22,6 +22,8 @@ from calibration.traces.table import Row
 from dmodel.types import GIB, InputError
 
 TRACES = "traces.csv"
+FILES = {"matmul": "gemm"}
+"""Kinds whose table is not called as they are."""
 
 BUS_FACTOR: dict[str, Callable[[int], float]] = {
     "all_reduce": lambda n: 2.0 * (n - 1) / n,
@@ -41,34 +43,35 @@ def convert(folder: Path, parquet: bool = False) -> dict[Path, int]:
     `systems.json`, from what was measured, and traces beside it are read with it.
     """
     found = completed(store.read(folder))
-    written = {}
-    ok = [r for r in found.measurements.values() if r["status"] == "ok"]
-    steps = [r for r in ok if r["kind"] == "steps"]
-    path = folder / (Path(TRACES).with_suffix(".parquet") if parquet else TRACES)
-    if steps:
-        rows = [_step(r, found.environments[r["environment"]]) for r in steps]
-        names = tuple(column.name for column in COLUMNS)
-        write(
-            TraceTable(
-                names,
-                tuple(Row(str(path), i + 2, cells) for i, cells in enumerate(rows)),
-                (),
-                (),
-                (),
-            ),
-            path,
-        )
-        written[path] = len(rows)
-    for kind in PARAMETERS:
-        records = [r for r in ok if r["kind"] == kind]
-        if records and kind != "steps":
-            name = {"matmul": "gemm"}.get(kind, kind)
-            written[folder / f"{name}.csv"] = _table(
-                folder / f"{name}.csv", [_ROWS.get(kind, _plain)(r, found) for r in records]
-            )
+    written: dict[Path, int] = {}
+    of_kind = _by_kind(found)
+    if steps := of_kind.pop("steps"):
+        path = folder / (Path(TRACES).with_suffix(".parquet") if parquet else TRACES)
+        written[path] = _traces(path, steps, found)
+    for kind, records in of_kind.items():
+        if records:
+            path = folder / f"{FILES.get(kind, kind)}.csv"
+            written[path] = _table(path, [_ROWS.get(kind, _plain)(r, found) for r in records])
     if describe(found, folder / SYSTEMS):
         written[folder / SYSTEMS] = 1
     return written
+
+
+def _by_kind(found: Collection) -> dict[str, list[Record]]:
+    """Measurements that went well, by kind of benchmark."""
+    of_kind: dict[str, list[Record]] = {kind: [] for kind in PARAMETERS}
+    for record in found.measurements.values():
+        if record["status"] == "ok":
+            of_kind[record["kind"]].append(record)
+    return of_kind
+
+
+def _traces(path: Path, steps: list[Record], found: Collection) -> int:
+    """Write training steps as traces; how many."""
+    cells = [_step(r, found.environments[r["environment"]]) for r in steps]
+    rows = tuple(Row(str(path), i, row) for i, row in enumerate(cells, 2))
+    write(TraceTable(tuple(column.name for column in COLUMNS), rows, (), (), ()), path)
+    return len(rows)
 
 
 def completed(found: Collection) -> Collection:
@@ -117,19 +120,13 @@ def _step(record: Record, environment: Mapping[str, Any]) -> dict[str, str]:
     """A training step as a row of traces."""
     spec = WorkloadSpec(**record["parameters"])
     time = record["time"]
-    half = 50.0 * (time["high_s"] - time["low_s"]) / time["median_s"]
     cells: dict[str, Any] = to_row(spec) | {
         "source": STACK,
         "stack": stack_of(dict(environment)),
         "accelerator": environment["accelerator"],
         "accel_per_node": environment["topology"]["devices_per_process"],
         "step_time_s": time["median_s"],
-        "note": (
-            f"median of {time['samples']} steps, ± {half:.2g} % at {100 * time['confidence']:g} %"
-        )
-        + ("" if time["settled"] else "; not settled")
-        + ("; GPipe schedule" if spec.pipeline > 1 else "")
-        + ("; keys and values gathered over cp, no ring" if spec.context > 1 else ""),
+        "note": _note(spec, time),
     }
     memory = record["compile"]["memory"]
     if "temp_bytes" in memory:
@@ -141,6 +138,20 @@ def _step(record: Record, environment: Mapping[str, Any]) -> dict[str, str]:
         )
         cells["peak_memory_gib"] = f"{whole / GIB:.6g}"
     return {name: str(value) for name, value in cells.items() if value != ""}
+
+
+def _note(spec: WorkloadSpec, time: Mapping[str, Any]) -> str:
+    """How well a time is known, and what other stacks do otherwise."""
+    half = 50.0 * (time["high_s"] - time["low_s"]) / time["median_s"]
+    sure = f"± {half:.2g} % at {100 * time['confidence']:g} %"
+    parts = [f"median of {time['samples']} steps, {sure}"]
+    if not time["settled"]:
+        parts.append("not settled")
+    if spec.pipeline > 1:
+        parts.append("GPipe schedule")
+    if spec.context > 1:
+        parts.append("keys and values gathered over cp, no ring")
+    return "; ".join(parts)
 
 
 def _common(record: Record, found: Collection) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -35,17 +35,11 @@ def describe(found: Collection, path: Path) -> bool:
     chips, systems, accelerators = {}, {}, {}
     environments = {e["accelerator"]: e for e in found.environments.values() if not e["in_catalog"]}
     for name, environment in environments.items():
-        ids = {key for key, e in found.environments.items() if e["accelerator"] == name}
-        records = [
-            r
-            for r in found.measurements.values()
-            if r["environment"] in ids and r["status"] == "ok"
-        ]
-        if not any(r["kind"] == "matmul" for r in records):
-            continue
-        chips[name] = _chip(records, environment)
-        systems[f"{name}-host"] = _system(name, records, environment)
-        accelerators[name] = f"{name}-host"
+        records = _records_of(found, name)
+        if any(r["kind"] == "matmul" for r in records):
+            chips[name] = _chip(records, environment)
+            systems[f"{name}-host"] = _system(name, records, environment)
+            accelerators[name] = f"{name}-host"
     if chips:
         document = {
             "version": VERSION,
@@ -55,6 +49,13 @@ def describe(found: Collection, path: Path) -> bool:
         }
         path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     return bool(chips)
+
+
+def _records_of(found: Collection, accelerator: str) -> list[Record]:
+    """What was measured on an accelerator, by any host and release."""
+    ids = {key for key, e in found.environments.items() if e["accelerator"] == accelerator}
+    of_these = (r for r in found.measurements.values() if r["environment"] in ids)
+    return [r for r in of_these if r["status"] == "ok"]
 
 
 def _number(value: float | None, unit: str, source: str, date: str) -> Entry:
@@ -92,28 +93,13 @@ def _best(
 
 def _chip(records: list[Record], environment: Record) -> Entry:
     guess = system_at(_machine(environment), "fp32").chip
-    of = {
-        kind: [r for r in records if r["kind"] == kind] for kind in ("matmul", "memory", "launch")
-    }
-    precisions = dict.fromkeys(
-        r["parameters"]["dtype"] for r in of["matmul"] if r["parameters"]["dtype"] != "tf32"
-    )
-    far = [r for r in of["memory"] if r["rotation"]["beyond_cache"]] or of["memory"]
+    streams = _of(records, "memory")
+    far = [r for r in streams if r["rotation"]["beyond_cache"]] or streams
     nothing = ("Not measured", "2026-01")
     return {
         "aliases": [],
         "about": f"{environment['device_kind']}, as measured",
-        "flops_per_s": {
-            p: _best(
-                [r for r in of["matmul"] if r["parameters"]["dtype"] == p],
-                _flops,
-                "matmul_efficiency",
-                "FLOP/s",
-                "products",
-                0.0,
-            )
-            for p in precisions
-        },
+        "flops_per_s": _rates(_of(records, "matmul")),
         "exponentials_per_s": _number(
             float(guess.exponentials_per_s),
             "1/s",
@@ -126,10 +112,26 @@ def _chip(records: list[Record], environment: Record) -> Entry:
         "hbm_bytes_per_s": _best(
             far, _bytes, "memory_efficiency", "byte/s", "streams", float(guess.hbm_bytes_per_s)
         ),
-        "kernel_latency": _launch(of["launch"], float(guess.kernel_latency_s)),
+        "kernel_latency": _launch(_of(records, "launch"), float(guess.kernel_latency_s)),
         "idle_power": _number(0.0, "W", *nothing),
         "peak_power": _number(0.0, "W", *nothing),
         "price": _number(0.0, "dollar/hour", *nothing),
+    }
+
+
+def _of(records: list[Record], kind: str) -> list[Record]:
+    return [r for r in records if r["kind"] == kind]
+
+
+def _rates(products: list[Record]) -> dict[str, Entry]:
+    """The peak of each precision in which products were measured."""
+    by_precision: dict[str, list[Record]] = {}
+    for record in products:
+        by_precision.setdefault(record["parameters"]["dtype"], []).append(record)
+    by_precision.pop("tf32", None)
+    return {
+        precision: _best(found, _flops, "matmul_efficiency", "FLOP/s", "products", 0.0)
+        for precision, found in by_precision.items()
     }
 
 
@@ -159,25 +161,25 @@ def _launch(records: list[Record], otherwise: float) -> Entry:
 
 
 def _system(name: str, records: list[Record], environment: Record) -> Entry:
-    guess = system_at(_machine(environment), "fp32").network
     gathers = [
         r
-        for r in records
-        if r["kind"] == "collectives"
-        and r["parameters"]["collective"] in ("all_gather", "reduce_scatter")
+        for r in _of(records, "collectives")
+        if r["parameters"]["collective"] in ("all_gather", "reduce_scatter")
     ]
+    guess = system_at(_machine(environment), "fp32").network
     local = max(int(environment["topology"]["devices_per_process"]), 1)
+    note = ("As the devices are laid out", _day(records))
     levels = []
-    for k, (label, size) in enumerate((("within a host", float(local)), ("between hosts", None))):
+    for k, level in enumerate(LEVELS):
         inside = [r for r in gathers if (r["work"]["nodes"] > 1) == (k == 1)]
-        share = ("net_efficiency_inner", "net_efficiency_outer")[k]
-        note = ("As the devices are laid out", _day(records))
         otherwise = float(np.asarray(guess.bytes_per_s)[k])
         levels.append(
             {
-                "name": label,
-                "size": _number(size, "count", *note),
-                "bytes_per_s": _best(inside, _ring_rate, share, "byte/s", "gathers", otherwise),
+                "name": level.name,
+                "size": _number(float(local) if k == 0 else None, "count", *note),
+                "bytes_per_s": _best(
+                    inside, _ring_rate, level.efficiency, "byte/s", "gathers", otherwise
+                ),
                 "latency": _hop(inside, float(np.asarray(guess.latency_s)[k])),
                 "torus_axes": _number(1.0, "count", *note),
                 "in_network_reduction": _number(0.0, "0 or 1", *note),
@@ -189,6 +191,19 @@ def _system(name: str, records: list[Record], environment: Record) -> Entry:
         "chip": name,
         "levels": levels,
     }
+
+
+class _Level(NamedTuple):
+    """A level of the network. efficiency: the coefficient that says what gathers reach of it."""
+
+    name: str
+    efficiency: str
+
+
+LEVELS = (
+    _Level("within a host", "net_efficiency_inner"),
+    _Level("between hosts", "net_efficiency_outer"),
+)
 
 
 def _ring_rate(record: Record) -> float:

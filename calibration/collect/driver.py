@@ -67,14 +67,13 @@ def collect(
             "here; ask for other kinds"
         )
     found = environment(m)
-    estimate, gain = None, {}
+    costs, gain = {}, {}
     if budget_s is not None:
         say(
             f"choosing the most informative of {len(tasks)} measurements for {budget_s / 60:g} "
             "minutes"
         )
         tasks, costs, gain = _budgeted(tasks, m, found, folder if job.processes == 1 else None)
-        estimate = costs.__getitem__
     with jax.enable_x64(False):
         outcome = runner.run(
             tasks,
@@ -83,7 +82,7 @@ def collect(
             measurer(m, options or Options(), job),
             job=job,
             budget_s=budget_s,
-            estimate=(lambda task: estimate(task.key(""))) if estimate else None,
+            estimate=(lambda task: costs[task.key("")]) if costs else None,
             report=report,
             failures=FAILURES,
             retry=retry,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +22,7 @@ KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective
 
 _SHAPE = re.compile(r"([a-z][a-z0-9]*)\[([0-9,<=]*)\]")
 _NAME = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = ")
+_HEAD = re.compile(r"^(?! |HloModule)(ENTRY )?%*([^ (]*).*\{$")
 _OPCODE = re.compile(r"\s*([a-z][\w\-]*)\(")
 _OPERAND = re.compile(r"%([\w.\-]+)")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
@@ -37,6 +38,9 @@ _GROUPS = re.compile(
 _MESH = re.compile(r"replica_groups=mesh\[([^\]]*)\],? ?\{([^}]*)\}")
 _PAIRS = re.compile(r"source_target_pairs=\{((?:\{\d+,\d+\},?)*)\}")
 _GEMM = re.compile(r'custom_call_target="(__cublas[^"]*|__onednn\$matmul|__triton_gemm)"')
+
+
+Groups = frozenset[frozenset[int]]
 
 
 class Instruction(NamedTuple):
@@ -134,11 +138,10 @@ def parse(text: str) -> Module:
     for line in text.splitlines():
         if line.startswith("}"):
             computations[name], lines = tuple(lines), []
-        elif line.endswith("{") and not line.startswith((" ", "HloModule")):
-            head = line.removeprefix("ENTRY ").lstrip("%")
-            name = re.split(r"[ (]", head, maxsplit=1)[0]
-            entry = name if line.startswith("ENTRY") else entry
-        elif (found := _instruction(line)) is not None:
+        elif head := _HEAD.match(line):
+            name = head[2]
+            entry = name if head[1] else entry
+        elif found := _instruction(line):
             lines.append(found)
     if entry not in computations:
         raise InputError(
@@ -231,10 +234,13 @@ def products(module: Module) -> list[Product]:
     found = []
     for name, n in times(module).items():
         shapes = {i.name: i.shape for i in module.computations[name]}
-        for i in module.computations[name]:
-            if i.opcode == "dot" or (i.opcode == "custom-call" and _GEMM.search(i.rest)):
-                found.append(Product(_product_flops(i, shapes), n, i.op_name))
+        dots = filter(_is_product, module.computations[name])
+        found += [Product(_product_flops(i, shapes), n, i.op_name) for i in dots]
     return found
+
+
+def _is_product(i: Instruction) -> bool:
+    return i.opcode == "dot" or (i.opcode == "custom-call" and _GEMM.search(i.rest) is not None)
 
 
 def _product_flops(product: Instruction, shapes: Mapping[str, str]) -> float:
@@ -254,14 +260,19 @@ def collectives(module: Module) -> list[Collective]:
     for name, n in times(module).items():
         shapes = {i.name: i.shape for i in module.computations[name]}
         for i in module.computations[name]:
-            kind = i.opcode.removesuffix("-start")
-            if kind in KINDS:
-                moved = "".join(shapes[operand] for operand in i.operands)
-                groups = _pairs(i) if kind == "collective-permute" else _groups(i)
-                found.append(
-                    Collective(kind, shape_bytes(moved), groups, n, _parts(moved)[0][0], i.op_name)
-                )
+            if _kind(i) in KINDS:
+                found.append(_collective(i, shapes, n))
     return [c for c in found if any(len(g) > 1 for g in c.groups)]
+
+
+def _kind(i: Instruction) -> str:
+    return i.opcode.removesuffix("-start")
+
+
+def _collective(i: Instruction, shapes: Mapping[str, str], n: float) -> Collective:
+    moved = "".join(shapes[operand] for operand in i.operands)
+    groups = _pairs(i) if _kind(i) == "collective-permute" else _groups(i)
+    return Collective(_kind(i), shape_bytes(moved), groups, n, _parts(moved)[0][0], i.op_name)
 
 
 def _pairs(permute: Instruction) -> frozenset[frozenset[int]]:
@@ -272,7 +283,7 @@ def _pairs(permute: Instruction) -> frozenset[frozenset[int]]:
     return frozenset(frozenset(map(int, pair)) for pair in re.findall(r"\{(\d+),(\d+)\}", found[1]))
 
 
-def _groups(collective: Instruction) -> frozenset[frozenset[int]]:
+def _groups(collective: Instruction) -> Groups:
     """Groups written out `{{0,1},{2,3}}`; as an array `[2,2]<=[4]` that is reshaped, and transposed
     where `T(…)` says so; or by axes of a mesh `mesh['a'=2,'b'=4] {'b'}`."""
     named = _MESH.search(collective.rest)
@@ -281,32 +292,29 @@ def _groups(collective: Instruction) -> frozenset[frozenset[int]]:
     found = _GROUPS.search(collective.rest)
     if found is None or found[1] == "{}":
         raise InputError(
-            f"the collective {collective.name} ({collective.op_name}) does not say whom it "
-            "joins "
+            f"the collective {collective.name} ({collective.op_name}) does not say whom it joins "
             "in a known form"
         )
     if found[1].startswith("{"):
-        return frozenset(
-            frozenset(int(d) for d in g.split(",")) for g in re.findall(r"\{([0-9,]+)\}", found[1])
-        )
-    shape, source, order = (
-        _integers(part) for part in re.split(r"<=|T", found[1] + ("" if "T" in found[1] else "T()"))
-    )
+        return _sets(_integers(group) for group in re.findall(r"\{([0-9,]+)\}", found[1]))
+    shape, source, order = map(_integers, re.split(r"<=|T|$", found[1], maxsplit=2))
     ids = np.arange(math.prod(source)).reshape(source)
-    rows = (ids.transpose(order) if order else ids).reshape(shape)
-    return frozenset(frozenset(int(d) for d in row) for row in rows)
+    return _sets((ids.transpose(order) if order else ids).reshape(shape))
 
 
-def _along(mesh: str, axes: str) -> frozenset[frozenset[int]]:
+def _sets(rows: Iterable[Iterable[int]]) -> Groups:
+    """Rows of devices as sets."""
+    return frozenset(frozenset(map(int, row)) for row in rows)
+
+
+def _along(mesh: str, axes: str) -> Groups:
     """Groups along some axes of a mesh of devices in order."""
     sizes = {name: int(n) for name, n in re.findall(r"'([^']*)'=(\d+)", mesh)}
     joined = [list(sizes).index(name) for name in re.findall(r"'([^']*)'", axes)]
     rest = [i for i in range(len(sizes)) if i not in joined]
-    ids = (
-        np.arange(math.prod(sizes.values())).reshape(list(sizes.values())).transpose(*rest, *joined)
-    )
-    rows = ids.reshape(-1, math.prod(ids.shape[len(rest) :]))
-    return frozenset(frozenset(int(d) for d in row) for row in rows)
+    shape = list(sizes.values())
+    ids = np.arange(math.prod(shape)).reshape(shape).transpose(*rest, *joined)
+    return _sets(ids.reshape(-1, math.prod(ids.shape[len(rest) :])))
 
 
 def _integers(text: str) -> list[int]:

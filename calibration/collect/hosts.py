@@ -41,22 +41,19 @@ def detect(environ: Mapping[str, str], launcher: str = "auto") -> Launch | None:
     Launch(by='torchrun', coordinator='n1:29501', processes=2, process=1, local_devices=None)
     """
     check(launcher)
-    finders = {"env": _by_hand, "torchrun": _torchrun, "slurm": _slurm, "tpu": _tpu}
     if launcher == "none":
         return None
+    if launcher == "auto":
+        return next(filter(None, (find(environ) for find in FINDERS.values())), None)
+    found = FINDERS[launcher](environ)
     if launcher == "tpu":
-        return _tpu(environ) or Launch("tpu")
-    wanted = finders if launcher == "auto" else {launcher: finders[launcher]}
-    for find in wanted.values():
-        if found := find(environ):
-            return found
-    if launcher != "auto":
+        return found or Launch("tpu")
+    if found is None:
         raise InputError(
-            f"--launcher {launcher}: its variables are not set in this process; was it "
-            "started by "
+            f"--launcher {launcher}: its variables are not set in this process; was it started by "
             f"{launcher}?"
         )
-    return None
+    return found
 
 
 def check(launcher: str) -> None:
@@ -119,6 +116,10 @@ def _tpu(environ: Mapping[str, str]) -> Launch | None:
     return Launch("tpu") if several else None
 
 
+FINDERS = {"env": _by_hand, "torchrun": _torchrun, "slurm": _slurm, "tpu": _tpu}
+"""Launchers, in the order in which they are looked for."""
+
+
 def join(launcher: str = "auto", environ: Mapping[str, str] | None = None) -> Job:
     """Join the job that this process belongs to; must come before any other use of jax's devices.
 
@@ -130,23 +131,25 @@ def join(launcher: str = "auto", environ: Mapping[str, str] | None = None) -> Jo
     launch = detect(os.environ if environ is None else environ, launcher)
     if launch is None:
         return Job()
+    try:
+        jax.distributed.initialize(**_arguments(launch))
+    except (RuntimeError, ValueError) as error:
+        raise InputError(
+            f"the processes of the job ({launch.by}) cannot find each other: {error}"
+        ) from None
+    index, processes = jax.process_index(), jax.process_count()
+    return Job(index, processes, agree) if processes > 1 else Job(index, processes)
+
+
+def _arguments(launch: Launch) -> dict[str, Any]:
+    """What jax is told; the rest it finds out."""
     known: dict[str, Any] = {
         "coordinator_address": launch.coordinator,
         "num_processes": launch.processes,
         "process_id": launch.process,
         "local_device_ids": launch.local_devices,
     }
-    try:
-        jax.distributed.initialize(**{k: v for k, v in known.items() if v is not None})
-    except (RuntimeError, ValueError) as error:
-        raise InputError(
-            f"the processes of the job ({launch.by}) cannot find each other: {error}"
-        ) from None
-    return Job(
-        jax.process_index(),
-        jax.process_count(),
-        agree if jax.process_count() > 1 else lambda value: value,
-    )
+    return {name: value for name, value in known.items() if value is not None}
 
 
 def agree(value: int) -> int:

@@ -87,11 +87,18 @@ def flops(spec: WorkloadSpec) -> dict[str, list[Cause]]:
     if s.attention == "flash":
         passes = 7.0 + 2.0 * (s.remat == "full")
         core.append(Cause(BLOCKED, _runs(s) * passes * one_core - model.core))
-    found = {"layers": (model.layers, layers), "core": (model.core, core)}
-    for amount, causes in found.values():
-        if s.pipeline > 1:
-            causes.append(Cause(BUBBLE, _extra(s) * (amount + sum(c.amount for c in causes))))
-    return {name: causes for name, (_, causes) in found.items()} | {"head": []}
+    return {
+        "layers": _with_bubble(s, model.layers, layers),
+        "core": _with_bubble(s, model.core, core),
+        "head": [],
+    }
+
+
+def _with_bubble(spec: WorkloadSpec, amount: float, causes: list[Cause]) -> list[Cause]:
+    """Causes, and last what idle slots of a pipeline add to the model's amount and to them."""
+    if spec.pipeline == 1:
+        return causes
+    return [*causes, Cause(BUBBLE, _extra(spec) * (amount + sum(c.amount for c in causes)))]
 
 
 class _Whole(NamedTuple):
@@ -164,47 +171,69 @@ def _tensor(spec: WorkloadSpec, kind: str) -> list[Cause]:
     s, split = spec, spec.sequence_parallel
     if (kind == "all-reduce") == split and s.n_experts == 1:
         return []
-    wide = 4.0 if s.precision == "fp32" else 2.0
-    one = (1.0 if split else 2.0) * (s.tensor - 1.0) / s.tensor * _tokens(s) * s.d_model * wide
-    again, found = float(s.remat == "full"), []
-    # recomputation gathers for the last product of a layer, but does not sum after it
-    layers = one * (4.0 + again * (1.0 + float(kind == "all-gather")))
-    if s.n_experts > 1 and split:
-        layers = one * (2.0 + again) + expected.routed_bytes(s) / 2.0 / _runs(s)
-    elif s.n_experts > 1:
-        sums = kind == "all-reduce"
-        found.append(
-            Cause(UNSPLIT, 2.0 * one * _runs(s) if sums else -expected.routed_bytes(s) / 2.0)
-        )
-        layers = one * (4.0 + again) if sums else 0.0
+    one = (1.0 if split else 2.0) * (s.tensor - 1.0) / s.tensor * _tokens(s) * s.d_model * _word(s)
+    found: list[Cause] = []
+    if s.n_experts > 1:
+        layers, found = _tensor_of_experts(s, kind, one)
+    else:
+        # recomputation gathers for the last product of a layer, but does not sum after it
+        layers = one * (4.0 + float(s.remat == "full") * (1.0 + float(kind == "all-gather")))
     if s.pipeline > 1:
         found.append(Cause(BUBBLE, _extra(s) * layers * _runs(s)))
         found.append(Cause(STAGES, one * s.n_microbatches / (s.pipeline if split else 1)))
     return found
 
 
+def _tensor_of_experts(spec: WorkloadSpec, kind: str, one: float) -> tuple[float, list[Cause]]:
+    """What tensor parallelism sends for a layer with experts, and why it is not what the model
+    says; one: bytes of one sum, gather or scatter of tokens."""
+    again = float(spec.remat == "full")
+    if spec.sequence_parallel:
+        return one * (2.0 + again) + expected.routed_bytes(spec) / 2.0 / _runs(spec), []
+    if kind == "all-reduce":
+        return one * (4.0 + again), [Cause(UNSPLIT, 2.0 * one * _runs(spec))]
+    return 0.0, [Cause(UNSPLIT, -expected.routed_bytes(spec) / 2.0)]
+
+
+def _word(spec: WorkloadSpec) -> float:
+    """Bytes of an element of the matmuls."""
+    return 4.0 if spec.precision == "fp32" else 2.0
+
+
 def wire_bytes(spec: WorkloadSpec) -> dict[Key, list[Cause]]:
     """Known differences of `expected.wire_bytes`, by axis and kind."""
-    s, model = spec, expected.wire_bytes(spec)
-    width = 4.0 if s.precision == "fp32" else 2.0
-    found: dict[Key, list[Cause]] = {key: [] for key in model}
-    for key, amount in model.items():
-        axis, kind = key
-        if axis == "tensor":
-            found[key] = _tensor(s, kind)
-        if key == ("context", "all-gather") and s.remat == "full":
-            found[key].append(Cause(KEPT_KEYS, -amount / 3.0))
-        if axis == "expert" and s.tensor > 1 and not s.sequence_parallel:
-            found[key].append(Cause(UNSPLIT, (s.tensor - 1.0) * amount))
-        if axis in ("context", "expert", "pipeline") and s.pipeline > 1:
-            found[key].append(
-                Cause(BUBBLE, _extra(s) * (amount + sum(c.amount for c in found[key])))
-            )
-        if axis == "fsdp":
-            found[key] = _fsdp(s, 2.0 if kind == "all-gather" else 1.0, width)
-        if axis == "data":
-            found[key] = _data(s)
+    found = {
+        (axis, kind): _of_axis(spec, axis, kind, amount)
+        for (axis, kind), amount in expected.wire_bytes(spec).items()
+    }
     return {key: [c for c in causes if c.amount] for key, causes in found.items()}
+
+
+def _of_axis(spec: WorkloadSpec, axis: str, kind: str, amount: float) -> list[Cause]:
+    """Known differences of one axis and kind, of which the model sends some amount."""
+    if axis == "tensor":
+        return _tensor(spec, kind)
+    if axis == "fsdp":
+        return _fsdp(spec, 2.0 if kind == "all-gather" else 1.0, _word(spec))
+    if axis == "data":
+        return _data(spec)
+    own: list[Cause] = []
+    if axis == "context":
+        own = _context(spec, kind, amount)
+    elif axis == "expert":
+        own = _expert(spec, amount)
+    return _with_bubble(spec, amount, own)
+
+
+def _context(spec: WorkloadSpec, kind: str, amount: float) -> list[Cause]:
+    kept = kind == "all-gather" and spec.remat == "full"
+    return [Cause(KEPT_KEYS, -amount / 3.0)] if kept else []
+
+
+def _expert(spec: WorkloadSpec, amount: float) -> list[Cause]:
+    if spec.tensor == 1 or spec.sequence_parallel:
+        return []
+    return [Cause(UNSPLIT, (spec.tensor - 1.0) * amount)]
 
 
 def _activations(spec: WorkloadSpec) -> list[Cause]:
@@ -212,12 +241,9 @@ def _activations(spec: WorkloadSpec) -> list[Cause]:
     micro-batches that are alive."""
     s, t, words = spec, _tokens(spec), expected.words(spec)
     split = s.tensor if s.sequence_parallel else 1
-    alive = s.n_microbatches if s.pipeline > 1 else 1
-    # under full recomputation the model counts one whole layer, in which this matters
-    layers = 1.0 if s.remat == "full" else s.n_layers / s.pipeline * alive
-    written = s.attention == "none" and s.remat != "selective"
-    scores = (5.0 * words - 4.0) * t * s.seq_len * s.n_heads / s.tensor if written else 0.0
-    causes = [Cause(MASKS, -layers * (2.0 * words * t * s.d_model / split + scores))]
+    layers = _layers_kept(s)
+    masks = 2.0 * words * t * s.d_model / split + _scores(s, t, words)
+    causes = [Cause(MASKS, -layers * masks)]
     if s.n_experts > 1:
         visits = s.top_k * float(transformer(s).imbalance)
         # inputs and answers, in place of the model's inputs on every rank of tensor
@@ -233,6 +259,22 @@ def _activations(spec: WorkloadSpec) -> list[Cause]:
             Cause(HANDED, vector * (s.n_microbatches + ticks(s))),
         ]
     return causes
+
+
+def _layers_kept(spec: WorkloadSpec) -> float:
+    """Layers times micro-batches whose activations are kept; of full recomputation the model counts
+    one whole layer, in which the differences matter."""
+    if spec.remat == "full":
+        return 1.0
+    alive = spec.n_microbatches if spec.pipeline > 1 else 1
+    return spec.n_layers / spec.pipeline * alive
+
+
+def _scores(spec: WorkloadSpec, t: float, words: float) -> float:
+    """Bytes of a second copy of the probabilities and of their masks, where scores are written."""
+    if spec.attention != "none" or spec.remat == "selective":
+        return 0.0
+    return (5.0 * words - 4.0) * t * spec.seq_len * spec.n_heads / spec.tensor
 
 
 def memory_bytes(spec: WorkloadSpec) -> list[Cause]:

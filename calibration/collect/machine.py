@@ -83,8 +83,10 @@ def machine() -> Machine:
 def accelerator_name(kind: str, platform_name: str) -> tuple[str, bool]:
     """Name of a kind of device in traces, and whether the catalog has it.
 
-    >>> accelerator_name("NVIDIA H100 80GB HBM3", "gpu"), accelerator_name("TPU v5 lite", "tpu"), accelerator_name("AMD EPYC", "cpu")
-    (('H100-80GB', True), ('TPU-v5e', True), ('cpu-amd-epyc', False))
+    >>> accelerator_name("NVIDIA H100 80GB HBM3", "gpu"), accelerator_name("TPU v5 lite", "tpu")
+    (('H100-80GB', True), ('TPU-v5e', True))
+    >>> accelerator_name("AMD EPYC", "cpu")
+    ('cpu-amd-epyc', False)
     """
     name = of_device(kind) if platform_name != "cpu" else None
     if name is not None:
@@ -156,11 +158,7 @@ def environment(m: Machine) -> dict[str, Any]:
     versions = {
         name: _version(name) for name in ("jax", "jaxlib", "flax", "optax", "numpy", "dmodel")
     }
-    flags = {
-        name: PATHS.sub("<path>", value)
-        for name, value in sorted(os.environ.items())
-        if FLAGS.fullmatch(name)
-    }
+    flags = _flags()
     same = {
         "platform": m.platform,
         "device_kind": m.kind,
@@ -168,11 +166,7 @@ def environment(m: Machine) -> dict[str, Any]:
         "n_local": m.n_local,
         "hosts": m.hosts,
         "versions": {name: versions[name] for name in ("jax", "jaxlib")},
-        "flags": {
-            name: value
-            for name, value in flags.items()
-            if name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
-        },
+        "flags": {name: flags[name] for name in flags if name in OF_COMPILER},
     }
     whole = same | {
         "accelerator": m.accelerator,
@@ -191,6 +185,15 @@ def environment(m: Machine) -> dict[str, Any]:
         "topology": {"devices_per_process": m.n_local, **_topology(jax.devices())},
     }
     return {"id": digest(whole), "identity": digest(same), **whole}
+
+
+OF_COMPILER = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
+
+
+def _flags() -> dict[str, str]:
+    """Variables of the environment that change what is measured, by name."""
+    named = {name: value for name, value in os.environ.items() if FLAGS.fullmatch(name)}
+    return {name: PATHS.sub("<path>", named[name]) for name in sorted(named)}
 
 
 def _topology(devices: Sequence[Any]) -> dict[str, Any]:

@@ -91,19 +91,19 @@ def events(data: Any) -> list[Event]:
     """Innermost operations of all devices of a profile."""
     found: list[Event] = []
     for plane in data.planes:
-        lines = list(plane.lines)
         if plane.name.startswith("/device:"):
-            for line in _device_lines(lines):
-                found.extend(
-                    innermost(
-                        Event(plane.name, e.name, e.start_ns, e.start_ns + e.duration_ns)
-                        for e in line.events
-                    )
-                )
+            for line in _device_lines(list(plane.lines)):
+                found.extend(innermost(_device_events(plane.name, line)))
         elif plane.name.startswith("/host:CPU"):
-            for line in lines:
+            for line in plane.lines:
                 found.extend(innermost(_host_events(line)))
     return found
+
+
+def _device_events(device: str, line: Any) -> Iterable[Event]:
+    """Operations on one line of a device."""
+    for e in line.events:
+        yield Event(device, e.name, e.start_ns, e.start_ns + e.duration_ns)
 
 
 def _device_lines(lines: list[Any]) -> list[Any]:

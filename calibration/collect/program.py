@@ -216,11 +216,14 @@ def _cost(compiled: Any) -> dict[str, Any]:
         found = compiled.cost_analysis()
     except (NotImplementedError, RuntimeError) as error:
         return {"unavailable": f"{type(error).__name__}: {error}"[:300]}
-    found: Any = found[0] if isinstance(found, list | tuple) and found else found
-    names = {"flops": "flops", "bytes accessed": "bytes", "transcendentals": "transcendentals"}
-    return {new: float(found[old]) for old, new in names.items() if found and old in found} or {
-        "unavailable": "the backend counts nothing"
-    }
+    if isinstance(found, list | tuple) and found:
+        found = found[0]
+    counts = {new: float(found[old]) for old, new in COSTS.items() if found and old in found}
+    return counts or {"unavailable": "the backend counts nothing"}
+
+
+COSTS = {"flops": "flops", "bytes accessed": "bytes", "transcendentals": "transcendentals"}
+"""The compiler's names of what it counts, and those of the records."""
 
 
 def _memory(compiled: Any) -> dict[str, Any]:

@@ -111,22 +111,17 @@ def run(
         if environment["id"] not in store.read(folder).environments:
             writer.append({"type": "environment", **environment})
         name = f"{os.getpid()}-{datetime.now(UTC):%Y%m%dT%H%M%S%f}"
+        run_of = digest_of(name if job.processes == 1 else "job")
+        about = {"environment": environment["id"], "process": job.process, "run": run_of}
         while (at := job.agree(state.next() if job.process == 0 else STOP)) != STOP:
             if job.process and not shared(tasks[at]):
                 continue
-            done = len(state.finished)
-            report(Event("start", tasks[at], keys[at], done, len(tasks), {}))
-            record = _measured(tasks[at], keys[at], measure, failures)
-            record |= {
-                "environment": environment["id"],
-                "process": job.process,
-                "run": digest_of(name if job.processes == 1 else "job"),
-            }
+            report(state.event("start", at))
+            record = _measured(tasks[at], keys[at], measure, failures) | about
             writer.append(record)
-            state.add(at, record)
-            report(Event(record["status"], tasks[at], keys[at], done + 1, len(tasks), record))
+            report(state.add(at, record))
         for at in state.skipped:
-            report(Event("skipped", tasks[at], keys[at], len(state.finished), len(tasks), {}))
+            report(state.event("skipped", at))
         return state.outcome()
 
 
@@ -216,9 +211,16 @@ class _State:
             self.skipped.append(at)
         return STOP
 
-    def add(self, at: int, record: store.Record) -> None:
+    def event(self, what: str, at: int) -> Event:
+        """What is to be told of a task that has no record yet."""
+        return Event(what, self.tasks[at], self.keys[at], len(self.finished), len(self.tasks), {})
+
+    def add(self, at: int, record: store.Record) -> Event:
+        """Take a record; what is to be told of it."""
+        done, total = len(self.finished) + 1, len(self.tasks)
         self.finished[self.keys[at]] = record
         self.measured.append(self.keys[at])
+        return Event(record["status"], self.tasks[at], self.keys[at], done, total, record)
 
     def spent(self) -> float:
         """Seconds that the finished tasks of the list took."""
@@ -235,16 +237,12 @@ class _State:
         return self.estimate(task) * ratio
 
     def outcome(self) -> Outcome:
-        bad = tuple(
-            key
-            for key in self.keys
-            if key in self.finished and self.finished[key]["status"] != "ok"
-        )
-        skipped = tuple(self.keys[at] for at in self.skipped)
+        """How it ended."""
+        finished = tuple(key for key in self.keys if key in self.finished)
         return Outcome(
-            tuple(k for k in self.keys if k in self.finished),
+            finished,
             tuple(self.measured),
-            bad,
-            skipped,
+            tuple(key for key in finished if self.finished[key]["status"] != "ok"),
+            tuple(self.keys[at] for at in self.skipped),
             self.spent(),
         )

@@ -287,10 +287,11 @@ def better(one: Record | None, other: Record) -> Record:
     ok = (one["status"] == "ok", other["status"] == "ok")
     if ok[0] != ok[1]:
         return one if ok[0] else other
-    if (
-        one.get("run") == other.get("run")
-        and one.get("process") != other.get("process")
-        and all(ok)
-    ):
+    if all(ok) and _of_one_run(one, other):
         return max(one, other, key=lambda r: (r["time"]["median_s"], -r["process"]))
     return min(one, other, key=lambda r: (r.get("started", ""), r.get("process", 0)))
+
+
+def _of_one_run(one: Record, other: Record) -> bool:
+    """Whether two processes of one run measured them."""
+    return one.get("run") == other.get("run") and one.get("process") != other.get("process")

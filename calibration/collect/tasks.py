@@ -89,35 +89,45 @@ def parse(
         )
     record = known[kind]
     hints, defaults = get_type_hints(record), record._field_defaults  # type: ignore[attr-defined]
+    values = _filled(given, hints, defaults, f"{where}: {kind}")
+    for name, hint in hints.items():
+        least = 0 if defaults.get(name) == 0 and hint is int else 1e-30
+        _check(values[name], hint, least, f"{where}: {kind}.{name}")
+    floats = {name: float(values[name]) for name, hint in hints.items() if hint is float}
+    return record(**{**values, **floats})
+
+
+def _filled(
+    given: Mapping[str, Any], hints: Mapping[str, Any], defaults: Mapping[str, Any], where: str
+) -> dict[str, Any]:
+    """A value of every parameter; raises where one is unknown, or missing without a default."""
     extra = [name for name in given if name not in hints]
     if extra:
-        raise InputError(
-            f"{where}: {kind} has no parameter {', '.join(extra)}; it has {', '.join(hints)}"
-        )
-    lacking = [name for name in hints if name not in given and name not in defaults]
+        raise InputError(f"{where} has no parameter {', '.join(extra)}; it has {', '.join(hints)}")
+    values = {**defaults, **given}
+    lacking = [name for name in hints if name not in values]
     if lacking:
-        raise InputError(f"{where}: {kind} needs {', '.join(lacking)}")
-    values = {name: given.get(name, defaults.get(name)) for name in hints}
-    for name, value in values.items():
-        least = 0 if defaults.get(name) == 0 and hints[name] is int else 1e-30
-        _check(value, hints[name], least, f"{where}: {kind}.{name}")
-    return record(**{name: float(v) if hints[name] is float else v for name, v in values.items()})
+        raise InputError(f"{where} needs {', '.join(lacking)}")
+    return values
+
+
+TYPES = {
+    int: "a positive integer",
+    float: "a positive number",
+    str: "a text",
+    bool: "true or false",
+}
+"""Types that a parameter may have, in words."""
 
 
 def _check(value: Any, hint: Any, least: float, where: str) -> None:
     """Raise unless a value is of the type that a parameter holds; counts are positive, except where
     0 is the default."""
-    kinds = {
-        int: "a positive integer",
-        float: "a positive number",
-        str: "a text",
-        bool: "true or false",
-    }
     fits = isinstance(value, hint) if hint is not float else isinstance(value, int | float)
     if not fits or (isinstance(value, bool) and hint is not bool):
-        raise InputError(f"{where}: expected {kinds.get(hint, hint)}, got {value!r}")
+        raise InputError(f"{where}: expected {TYPES.get(hint, hint)}, got {value!r}")
     if hint in (int, float) and not least <= value < 2**62:
-        raise InputError(f"{where}: expected {kinds[hint]}, got {value!r}")
+        raise InputError(f"{where}: expected {TYPES[hint]}, got {value!r}")
 
 
 def read_plan(path: Path, known: Mapping[str, type]) -> list[Task]:
@@ -128,8 +138,22 @@ def read_plan(path: Path, known: Mapping[str, type]) -> list[Task]:
       InputError: no such file, no JSON, no list, or a task that cannot be understood, with its
         place.
     """
+    found = _json(path)
+    if isinstance(found, dict):
+        found = found.get("tasks")
+    if not isinstance(found, list) or not found:
+        raise InputError(
+            f'--plan {path}: expected a list of tasks such as [{{"kind": "matmul", "m": 4096, '
+            f'"n": 4096, "k": 4096}}]'
+        )
+    entries = enumerate(found, 1)
+    return unique([_task(entry, known, f"--plan {path}, task {i}") for i, entry in entries])
+
+
+def _json(path: Path) -> Any:
+    """The contents of a plan file."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(
             f"--plan {path}: cannot be read ({(error.strerror or 'unknown error').lower()})"
@@ -138,21 +162,14 @@ def read_plan(path: Path, known: Mapping[str, type]) -> list[Task]:
         raise InputError(
             f"--plan {path}: not a JSON file ({error}); expected a list of tasks"
         ) from None
-    if isinstance(found, dict):
-        found = found.get("tasks")
-    if not isinstance(found, list) or not found:
-        raise InputError(
-            f'--plan {path}: expected a list of tasks such as [{{"kind": "matmul", "m": 4096, '
-            f'"n": 4096, "k": 4096}}]'
-        )
-    tasks = []
-    for i, entry in enumerate(found, 1):
-        where = f"--plan {path}, task {i}"
-        if not isinstance(entry, dict) or not isinstance(entry.get("kind"), str):
-            raise InputError(f'{where}: expected an object with a "kind", got {entry!r}')
-        record = parse(entry["kind"], {k: v for k, v in entry.items() if k != "kind"}, known, where)
-        tasks.append(make(entry["kind"], record))
-    return unique(tasks)
+
+
+def _task(entry: Any, known: Mapping[str, type], where: str) -> Task:
+    """The task of one entry of a plan file."""
+    if not isinstance(entry, dict) or not isinstance(entry.get("kind"), str):
+        raise InputError(f'{where}: expected an object with a "kind", got {entry!r}')
+    parameters = {name: value for name, value in entry.items() if name != "kind"}
+    return make(entry["kind"], parse(entry["kind"], parameters, known, where))
 
 
 def unique(tasks: Iterable[Task]) -> list[Task]:

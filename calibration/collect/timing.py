@@ -157,7 +157,9 @@ def summary(timing: Timing) -> dict[str, Any]:
     quantiles, outliers."""
     ordered, n = sorted(timing.samples), len(timing.samples)
     middle = median(ordered)
-    deviation = median([abs(x - middle) for x in ordered])
+    away = [abs(x - middle) for x in ordered]
+    deviation = median(away)
+    outliers = [x for x, off in zip(ordered, away, strict=True) if off > OUTLIER * deviation]
     low, high = interval_ranks(n, timing.confidence) or (0, n - 1)
     found: dict[str, Any] = {
         "median_s": middle,
@@ -171,17 +173,13 @@ def summary(timing: Timing) -> dict[str, Any]:
         "samples": n,
         "calls": timing.calls,
         "warmup_s": timing.warmup_s,
-        "outliers": sum(abs(x - middle) > OUTLIER * deviation for x in ordered),
+        "outliers": len(outliers),
     }
     if n <= KEPT:
         found["all_s"] = list(timing.samples)
     else:
-        far = sorted(
-            (x for x in ordered if abs(x - middle) > OUTLIER * deviation),
-            key=lambda x: -abs(x - middle),
-        )
         found["quantiles_s"] = [ordered[round(q * (n - 1) / 20)] for q in range(21)]
-        found["outliers_s"] = far[:KEPT]
+        found["outliers_s"] = sorted(outliers, key=lambda x: -abs(x - middle))[:KEPT]
     return {k: _rounded(v) for k, v in found.items()}
 
 

@@ -12,7 +12,7 @@ from calibration.collect.profiler import Event
 from calibration.importers import kernels
 from calibration.importers.found import Result, accelerator_of, count, number
 from calibration.importers.source import Source
-from calibration.importers.steps import Step, seconds_of, summary
+from calibration.importers.steps import Step, Summary, seconds_of, summary
 
 NAME, STACK = "kineto", "pytorch"
 SIGN = re.compile(r'^\s*[\[{][\s\S]{0,20000}?(?:"traceEvents"|"ph"\s*:)')
@@ -159,21 +159,29 @@ def _row(
         )
         result.trouble("whole file", f"no ProfilerStep annotation: {how}")
         return
-    begin, end = _window(chosen, {step.number for step in found.steps})
-    # annotations may be missing in between
-    split = kernels.split(work, begin, end, max(round(1e-9 * (end - begin) / found.seconds), 1))
+    split = _split(result, chosen, found, work)
     about = _described(document)
     notes = [found.note, kernels.words(split), *_rank(document), *_devices(about, split)]
-    result.details["profile"] = split.document() if split else None
-    if split is None:
-        what = "no kernel of a device within the steps: profile with activities CPU and CUDA"
-        result.trouble("whole file", f"{what}; only the step time is kept")
     result.add(
         1,
         about
         | {"stack": STACK, "step_time_s": found.seconds, "note": "; ".join(notes)}
         | kernels.cells(split),
     )
+
+
+def _split(
+    result: Result, chosen: list[tuple[bool, Step, float]], found: Summary, work: list[Event]
+) -> kernels.Split | None:
+    """What devices did within the kept steps; None where nothing of them is there."""
+    begin, end = _window(chosen, {step.number for step in found.steps})
+    # annotations may be missing in between
+    split = kernels.split(work, begin, end, max(round(1e-9 * (end - begin) / found.seconds), 1))
+    result.details["profile"] = split.document() if split else None
+    if split is None:
+        what = "no kernel of a device within the steps: profile with activities CPU and CUDA"
+        result.trouble("whole file", f"{what}; only the step time is kept")
+    return split
 
 
 def _window(chosen: list[tuple[bool, Step, float]], kept: set[int]) -> tuple[float, float]:

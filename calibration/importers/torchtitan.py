@@ -287,8 +287,9 @@ def _devices(mesh: Mesh, dp: int | None) -> dict[str, Any]:
     if not dp:
         return dict.fromkeys(("n_accel", "dp", "zero_stage", "shard"))
     shard = mesh["shard"] or 1
+    inner = (mesh[name] or 1 for name in ("tp", "pp", "cp"))
     return {
-        "n_accel": dp * math.prod(mesh[n] or 1 for n in ("tp", "pp", "cp")),
+        "n_accel": dp * math.prod(inner),
         "dp": dp,
         "zero_stage": 3 if shard > 1 else 0,
         "shard": shard if 1 < shard < dp else None,

@@ -146,26 +146,22 @@ def cases(table: MicroTable) -> Cases:
         row.text("system") or catalog.default_system(row.text("accelerator")) for row in table.rows
     ]
     nets = [catalog.system(name).network for name in named]
-    ranks, nodes = table.numbers("n_accel"), table.numbers("nodes")
-    domain = np.array([float(n.size[0]) for n in nets])  # type: ignore[index]
+    sizes, rates, latencies, sums = (
+        np.array([np.asarray(getattr(net, name))[:2] for net in nets], float)
+        for name in ("size", "bytes_per_s", "latency_s", "in_network_reduction")
+    )
+    ranks, nodes, domain = table.numbers("n_accel"), table.numbers("nodes"), sizes[:, 0]
     # a domain wider than a host is filled first, in equal parts: 128 ranks of two NVL72 racks are
     # 64 and 64
     outer = np.where(domain >= WIDE, np.ceil(ranks / np.maximum(domain, 1.0)), nodes)
-    level = [
-        (
-            np.array([float(n.bytes_per_s[k]) for n in nets]),
-            np.array([float(n.latency_s[k]) for n in nets]),
-        )
-        for k in (0, 1)
-    ]  # type: ignore[index]
     return Cases(
         kind=np.array([COLLECTIVES.index(k) for k in table.texts("collective")], float),
         nbytes=table.numbers("message_bytes"),
         inner=ranks / outer,
         outer=outer,
-        bytes_per_s=(level[0][0], level[1][0]),
-        latency_s=(level[0][1], level[1][1]),
-        in_network=np.array([float(n.in_network_reduction[0]) for n in nets]),  # type: ignore
+        bytes_per_s=(rates[:, 0], rates[:, 1]),
+        latency_s=(latencies[:, 0], latencies[:, 1]),
+        in_network=sums[:, 0],
     )
 
 

@@ -39,13 +39,14 @@ def variants(table: MicroTable) -> np.ndarray:
     if table.kind == "attention":
         # the path of a source ends in its software and version
         return np.array(["/".join(source.split("/")[-2:]) for source in table.texts("source")])
-    found = collectives.cases(table)
-    named = [row.text("system") or "default fabric" for row in table.rows]
-    return np.where(
-        np.asarray(found.outer) > 1.0,
-        np.char.add("across nodes, ", np.array(named, str)),
-        "one domain",
-    )
+    return _networks(table)
+
+
+def _networks(table: MicroTable) -> np.ndarray:
+    """The network between nodes, or that there is one domain only, `[row]`."""
+    named = np.array([row.text("system") or "default fabric" for row in table.rows], str)
+    across = np.asarray(collectives.cases(table).outer) > 1.0
+    return np.where(across, np.char.add("across nodes, ", named), "one domain")
 
 
 def groups(table: MicroTable) -> Iterator[Group]:

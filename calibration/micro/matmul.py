@@ -88,15 +88,14 @@ class Cases(NamedTuple):
 def cases(table: MicroTable) -> Cases:
     """The rows of a table as records."""
     dtypes = [precision(d) for d in table.texts("dtype")]
-    chips = [catalog.chip(chip, dtype) for chip, dtype in zip(table.chips(), dtypes, strict=True)]
+    chips = list(map(catalog.chip, table.chips(), dtypes))
     copies = np.nan_to_num(table.numbers("groups"), nan=1.0)
-    operand = np.array([OPERAND_BYTES[d] for d in dtypes])
     return Cases(
         rows=table.numbers("m") / copies,
         columns=table.numbers("n"),
         inner=table.numbers("k"),
         copies=copies,
-        operand_bytes=operand,
+        operand_bytes=np.array([OPERAND_BYTES[d] for d in dtypes]),
         cast_bytes=np.array([WORD + OPERAND_BYTES[d] if d in CAST else 0.0 for d in dtypes]),
         flops_per_s=np.array([c.flops_per_s for c in chips], float),
         hbm_bytes_per_s=np.array([c.hbm_bytes_per_s for c in chips], float),

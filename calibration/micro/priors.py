@@ -47,6 +47,9 @@ to 0.97 (assumed)."""
 OF_PROCESSOR = ("matmul", "attention")
 """Kinds of operations that chips of one processor share; links are each chip's own."""
 
+OF_PROCESSOR = ("matmul", "attention")
+"""Kinds of operations that are its own."""
+
 TRANSFER = 0.3
 """Standard deviation, in the unconstrained space, of a coefficient of a step around a single
 call's: other kernels, other neighbours."""
@@ -94,8 +97,9 @@ def priors(accelerator: str, precision: str = "fp8") -> dict[str, MicroPrior]:
       accelerator: a name of the catalog. precision: whose `low_precision_efficiency` is meant,
         where several were measured.
 
-    >>> {name: round(prior.sd, 1) for name, prior in priors("H100-80GB").items() if name.startswith("matmul")}
-    {'matmul_efficiency': 0.5, 'matmul_half_rows': 0.5, 'matmul_half_columns': 1.0, 'matmul_half_inner': 0.5}
+    >>> found = priors("H100-80GB")
+    >>> {name: round(found[name].sd, 1) for name in found if name.startswith("matmul_half")}
+    {'matmul_half_rows': 0.5, 'matmul_half_columns': 1.0, 'matmul_half_inner': 0.5}
     """
     chip = resolve("chips", accelerator)
     mine = _fits_of(chip)
@@ -151,38 +155,28 @@ def shipped(kind: str, chip: str, variant: str) -> Fitted:
     Raises:
       InputError: there is no such fit; the message names those of the kind.
     """
-    for entry in fits():
-        if (entry["kind"], entry["chip"], entry["variant"]) == (kind, chip, variant):
-            form = form_of(kind)
-            z = fitting.unconstrained(form.specs, entry["values"])
-            return Fitted(
-                form,
-                z,
-                np.diag([entry["errors"][name] ** 2 for name in form.specs]),
-                entry["scale"],
-            )
-    known = "; ".join(f"{e['chip']}, {e['variant']}" for e in fits() if e["kind"] == kind)
-    raise InputError(
-        f"no fit of {kind} for {chip}, {variant}; there are: {known or 'none of this kind'}"
-    )
+    entry = _fit_of(kind, chip, variant)
+    if entry is None:
+        known = "; ".join(f"{e['chip']}, {e['variant']}" for e in fits() if e["kind"] == kind)
+        raise InputError(
+            f"no fit of {kind} for {chip}, {variant}; there are: {known or 'none of this kind'}"
+        )
+    form = form_of(kind)
+    variances = [entry["errors"][name] ** 2 for name in form.specs]
+    z = fitting.unconstrained(form.specs, entry["values"])
+    return Fitted(form, z, np.diag(variances), entry["scale"])
+
+
+def _fit_of(kind: str, chip: str, variant: str) -> dict[str, Any] | None:
+    wanted = (kind, chip, variant)
+    return next((e for e in fits() if (e["kind"], e["chip"], e["variant"]) == wanted), None)
 
 
 def _of_matmul(entry: Mapping[str, Any], precision: str) -> dict[str, Reading]:
-    """Of 16-bit products all; of others their share of the peak over that of 16 bits, and the
-    traffic of casts; of NVFP4 also that over the share of 8 bits."""
-    v, e = entry["values"], entry["errors"]
+    """Of 16-bit products all; of others what `_of_few_bits` reads."""
     if entry["variant"] not in ("bf16", "fp16"):
-        kept = _kept(entry, "bf16") if entry["variant"] == precision else None
-        found = (
-            {
-                "low_precision_efficiency": kept,
-                "cast_traffic": Reading(v["cast_traffic"], e["cast_traffic"]),
-            }
-            if kept
-            else {}
-        )
-        further = _kept(entry, "fp8") if entry["variant"] == "nvfp4" else None
-        return found | ({"four_bit_efficiency": further} if further else {})
+        return _of_few_bits(entry, precision)
+    v, e = entry["values"], entry["errors"]
     # what the last wave leaves idle, as rows of a product of typical columns, beside those of any
     # product
     parts = {"half_rows": v["half_rows"], "half_area": v["half_area"] / TYPICAL}
@@ -198,20 +192,29 @@ def _of_matmul(entry: Mapping[str, Any], precision: str) -> dict[str, Reading]:
     }
 
 
+def _of_few_bits(entry: Mapping[str, Any], precision: str) -> dict[str, Reading]:
+    """Of products in few bits their share of the peak over that of 16 bits, and the traffic of
+    casts; of NVFP4 also that over the share of 8 bits."""
+    found = {}
+    kept = _kept(entry, "bf16") if entry["variant"] == precision else None
+    if kept:
+        found["low_precision_efficiency"] = kept
+        found["cast_traffic"] = Reading(
+            entry["values"]["cast_traffic"], entry["errors"]["cast_traffic"]
+        )
+    further = _kept(entry, "fp8") if entry["variant"] == "nvfp4" else None
+    if further:
+        found["four_bit_efficiency"] = further
+    return found
+
+
 def _kept(entry: Mapping[str, Any], wider: str) -> Reading | None:
     """Share of the peak over that of products of more bits on the same chip, where those were
     measured."""
-    other = next(
-        (
-            f["values"]
-            for f in fits()
-            if (f["kind"], f["chip"], f["variant"]) == ("matmul", entry["chip"], wider)
-        ),
-        None,
-    )
+    other = _fit_of("matmul", entry["chip"], wider)
     if other is None:
         return None
-    ratio = entry["values"]["efficiency"] / other["efficiency"]
+    ratio = entry["values"]["efficiency"] / other["values"]["efficiency"]
     return Reading(ratio, entry["errors"]["efficiency"] / max(1.0 - min(ratio, LARGE_SHARE), 0.1))
 
 
@@ -225,23 +228,23 @@ def _of_attention(entries: Sequence[Mapping[str, Any]]) -> dict[str, Reading]:
     if not entries:
         return {}
     several = [e for e in entries if e["distinct_head_dims"] > 1]
-    taken = [e["values"]["exponentials"] for e in several] or [
-        SPECS["attention_exponentials"].default
-    ]
-    exponentials = float(np.exp(np.mean(np.log(taken))))
+    exponentials = _mean_exponentials(several)
     reached = np.array([_share(e["values"], e["chip"]) for e in entries])
     efficiency = float(np.exp(np.log(reached).mean())) * _slowed(exponentials, entries[0]["chip"])
     spread = float(np.log(reached).std()) / max(1.0 - efficiency, 1.0 - LARGE_SHARE)
-    found = {
-        "attention_efficiency": Reading(
-            efficiency, spread + max(e["errors"]["efficiency"] for e in entries)
-        )
-    }
+    error = max(e["errors"]["efficiency"] for e in entries)
+    found = {"attention_efficiency": Reading(efficiency, spread + error)}
     if several:
         found["attention_exponentials"] = Reading(
             exponentials, max(e["errors"]["exponentials"] for e in several)
         )
     return found
+
+
+def _mean_exponentials(entries: Sequence[Mapping[str, Any]]) -> float:
+    """The geometric mean over some fits; the step model's own without any."""
+    taken = [e["values"]["exponentials"] for e in entries]
+    return float(np.exp(np.mean(np.log(taken or [SPECS["attention_exponentials"].default]))))
 
 
 def _share(v: Mapping[str, float], chip: str) -> float:

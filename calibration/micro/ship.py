@@ -77,6 +77,10 @@ def _says(cell: str, rate: float) -> bool:
     return not cell or abs(float(cell) - rate) <= max(SAID * rate, 0.5 * last)
 
 
+def _system_of(link: str) -> str | None:
+    return next((name for word, name in SYSTEMS.items() if word in link), None)
+
+
 def write(path: Path, kind: str, rows: Sequence[dict[str, str]]) -> None:
     """Write a table, packed by xz, the same bytes for the same rows."""
     columns = [c.name for c in KINDS[kind].columns]
@@ -93,18 +97,7 @@ def main(files: Sequence[str]) -> None:
     kept: dict[str, list[dict[str, str]]] = {}
     for file in files:
         table = reader.read(file)
-        for problem in table.problems:
-            print(f"set aside: {problem}", file=sys.stderr)
-        cells = [shipped(table.kind, row) for row in table.rows]
-        kept.setdefault(table.kind, []).extend(c for c in cells if c)
-        out = sum(not c for c in cells)
-        print(
-            (
-                f"{file}: {len(table.rows)} usable rows, {out} of them under a licence that keeps "
-                "them out"
-            ),
-            file=sys.stderr,
-        )
+        kept.setdefault(table.kind, []).extend(_kept(file, table))
     for kind, rows in kept.items():
         path = reader.DATA / f"{kind}{reader.SHIPPED}"
         write(path, kind, rows)
@@ -112,6 +105,20 @@ def main(files: Sequence[str]) -> None:
     reader.published.cache_clear()
     write_fits()
     print(f"{FILE}: {FILE.stat().st_size} bytes")
+
+
+def _kept(file: str, table: reader.MicroTable) -> list[dict[str, str]]:
+    """Rows of a file that may be shipped; says what stays out."""
+    for problem in table.problems:
+        print(f"set aside: {problem}", file=sys.stderr)
+    cells = [shipped(table.kind, row) for row in table.rows]
+    kept = [c for c in cells if c]
+    print(
+        f"{file}: {len(table.rows)} usable rows, {len(cells) - len(kept)} of them under a licence "
+        "that keeps them out",
+        file=sys.stderr,
+    )
+    return kept
 
 
 if __name__ == "__main__":

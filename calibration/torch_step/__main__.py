@@ -23,6 +23,23 @@ def stop(text: str) -> NoReturn:
 
 def main() -> None:
     """Measure until the time is up; a case that fails is said, and the next one begins."""
+    a = _arguments()
+    known = {case.name: case for case in cases()}
+    if wrong := [name for name in a.only or [] if name not in known]:
+        stop(f"--only {' '.join(wrong)}: expected names of {', '.join(known)}")
+    measure = _measure(a)
+    try:
+        out = a.out.open("a", encoding="utf-8")
+    except OSError as error:
+        stop(f"--out {a.out}: cannot be written ({error.strerror})")
+    with out:
+        for record in _records(measure, known, a):
+            out.write(json.dumps({"environment": measure.environment()} | record) + "\n")
+            out.flush()
+
+
+def _arguments() -> argparse.Namespace:
+    """What is asked for on the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m calibration.torch_step", description=main.__doc__
     )
@@ -53,10 +70,11 @@ def main() -> None:
         action="store_true",
         help="instead, kernels beside one that holds processors and copies (needs CuPy)",
     )
-    a = parser.parse_args()
-    known = {case.name: case for case in cases()}
-    if wrong := [name for name in a.only or [] if name not in known]:
-        stop(f"--only {' '.join(wrong)}: expected names of {', '.join(known)}")
+    return parser.parse_args()
+
+
+def _measure(a: argparse.Namespace) -> Any:
+    """The module that measures, where all that it needs is there."""
     try:
         from calibration.torch_step import measure
     except ModuleNotFoundError as error:
@@ -70,14 +88,7 @@ def main() -> None:
         )
     if not measure.torch.cuda.is_available():
         stop("PyTorch sees no NVIDIA GPU here; these steps are sized for one")
-    try:
-        out = a.out.open("a", encoding="utf-8")
-    except OSError as error:
-        stop(f"--out {a.out}: cannot be written ({error.strerror})")
-    with out:
-        for record in _records(measure, known, a):
-            out.write(json.dumps({"environment": measure.environment()} | record) + "\n")
-            out.flush()
+    return measure
 
 
 def _records(
@@ -85,19 +96,8 @@ def _records(
 ) -> Iterator[dict[str, Any]]:
     """Measurements one after the other, as they are made; measure: the module, which needs
     PyTorch."""
-    if a.duty:
-        from calibration.torch_step import duty
-
-        yield from duty.measured(a.duty)
-    if a.products:
-        from calibration.torch_step import products
-
-        yield from products.measured(a.products)
-    if a.channels:
-        from calibration.torch_step import channels
-
-        yield from channels.measured()
     if a.duty or a.products or a.channels:
+        yield from _instead(a)
         return
     began = time.monotonic()
     chosen = [known[name] for name in a.only] if a.only else list(known.values())
@@ -110,13 +110,27 @@ def _records(
             continue
         record = _record(measure, case, seconds)
         print(
-            (
-                f"{time.monotonic() - began:6.1f} s  {case.name}: "
-                f"{record.get('step_s', record.get('failed'))}"
-            ),
+            f"{time.monotonic() - began:6.1f} s  {case.name}: "
+            f"{record.get('step_s', record.get('failed'))}",
             file=sys.stderr,
         )
         yield record
+
+
+def _instead(a: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Measurements in place of the cases."""
+    if a.duty:
+        from calibration.torch_step import duty
+
+        yield from duty.measured(a.duty)
+    if a.products:
+        from calibration.torch_step import products
+
+        yield from products.measured(a.products)
+    if a.channels:
+        from calibration.torch_step import channels
+
+        yield from channels.measured()
 
 
 def _record(measure: Any, case: Case, seconds: float) -> dict[str, Any]:

@@ -25,15 +25,18 @@ SLOWER = 0.03
 products were slowed."""
 
 SOURCE = r"""
-extern "C" __global__ void channel(const float4* from, float4* to, long long each, long long passes) {
+extern "C" __global__ void channel(
+    const float4* from, float4* to, long long each, long long passes) {
   const long long begin = blockIdx.x * each;
   for (long long p = 0; p < passes; ++p)
     for (long long i = threadIdx.x; i < each; i += 4 * blockDim.x) {
       float4 held[4];
       #pragma unroll
-      for (int u = 0; u < 4; ++u) if (i + u * blockDim.x < each) held[u] = from[begin + i + u * blockDim.x];
+      for (int u = 0; u < 4; ++u)
+        if (i + u * blockDim.x < each) held[u] = from[begin + i + u * blockDim.x];
       #pragma unroll
-      for (int u = 0; u < 4; ++u) if (i + u * blockDim.x < each) to[begin + i + u * blockDim.x] = held[u];
+      for (int u = 0; u < 4; ++u)
+        if (i + u * blockDim.x < each) to[begin + i + u * blockDim.x] = held[u];
     }
 }
 """
@@ -79,15 +82,10 @@ def _beside(
     work: Work, count: int, hold: Callable[[int, int], None], channels: int, side: Any, alone: float
 ) -> dict[str, Any]:
     """Middle time of one piece of work while channels are held."""
-    event = torch.cuda.Event
-    passes = 1
-    if channels:
-        with torch.cuda.stream(side):
-            one = warm_seconds(lambda: hold(channels, 8)) / 8
-        passes = max(int(LONGER * count * alone * (1.0 + SLOWER * channels) / one), 1)
+    passes = _passes(hold, channels, side, LONGER * count * alone) if channels else 1
     found, rates, lasted = [], [], []
     for _ in range(TIMES):
-        held, free, begin, end = (event(enable_timing=True) for _ in range(4))
+        held, free, begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(4))
         if channels:
             held.record(side)
             hold(channels, passes)
@@ -104,10 +102,16 @@ def _beside(
             # the part of the work that had channels beside it
             lasted.append(min(1.0, begin.elapsed_time(free) / begin.elapsed_time(end)))
         time.sleep(REST * count * found[-1])
-    middle = TIMES // 2
-    copied = (
-        {"copied_bytes_per_s": sorted(rates)[middle], "covered": sorted(lasted)[middle]}
-        if channels
-        else {}
-    )
-    return {"work_s": sorted(found)[middle]} | copied
+    copied = {"copied_bytes_per_s": _middle(rates), "covered": _middle(lasted)} if channels else {}
+    return {"work_s": _middle(found)} | copied
+
+
+def _passes(hold: Callable[[int, int], None], channels: int, side: Any, seconds: float) -> int:
+    """How often channels copy to be held for some time, by how much each slows the work down."""
+    with torch.cuda.stream(side):
+        one = warm_seconds(lambda: hold(channels, 8)) / 8
+    return max(int(seconds * (1.0 + SLOWER * channels) / one), 1)
+
+
+def _middle(values: list[float]) -> float:
+    return sorted(values)[TIMES // 2]

@@ -155,13 +155,13 @@ class Decoder(nn.Module):
             for layer in self.layers:
                 layer.compile()
         if case.adapters:
-            for part in (
-                self.embedding,
-                self.last,
-                self.head,
-                *(n for y in self.layers for n in (y.before, y.between)),
-            ):
-                part.requires_grad_(False)
+            self._freeze()
+
+    def _freeze(self) -> None:
+        """Leave training to what layers hold besides their norms."""
+        norms = [norm for layer in self.layers for norm in (layer.before, layer.between)]
+        for part in (self.embedding, self.last, self.head, *norms):
+            part.requires_grad_(False)
 
     def forward(self, tokens: Any, labels: Any, table: Any) -> Any:
         """Mean loss of `[b, s]` tokens."""

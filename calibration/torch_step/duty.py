@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from calibration.collect.sensors import Sensors
@@ -28,12 +28,12 @@ def measured(seconds: float) -> Iterator[dict[str, Any]]:
     """
     for kind, work in _products().items():
         for beside in BESIDE:
-            for share in SHARES if kind == "bf16-8192" else SHARES[::2]:
-                if share == 1.0 and beside != BESIDE[0]:
-                    continue
-                yield {"duty": kind, "beside": beside, "share": share} | _rate(
-                    work, beside, share, seconds
-                )
+            shares = SHARES if kind == "bf16-8192" else SHARES[::2]
+            if beside != BESIDE[0]:
+                shares = [share for share in shares if share < 1.0]
+            for share in shares:
+                about = {"duty": kind, "beside": beside, "share": share}
+                yield about | _rate(work, beside, share, seconds)
 
 
 def _products() -> dict[str, Work]:
@@ -48,39 +48,42 @@ def _products() -> dict[str, Work]:
 
 def _rate(work: Work, beside: str, share: float, seconds: float) -> dict[str, Any]:
     """Blocks of products and companions in turn, each block 4 products long."""
-    event, source = torch.cuda.Event, torch.empty(2**27, device="cuda", dtype=torch.bfloat16)
-    target = torch.empty_like(source)
-    fill = (
-        (lambda n: torch.cuda._sleep(n))
-        if beside == "wait"
-        else (lambda n: [target.copy_(source) for _ in range(n)])
-    )
-    unit = 1_000_000 if beside == "wait" else 1
+    fill, unit = _companion(beside)
     block = warm_seconds(lambda: [work() for _ in range(4)])
     rest = block * (1.0 - share) / share
     count = round(rest / warm_seconds(lambda: fill(unit))) * unit
+    blocks = max(int(0.02 / (block + rest)), 1)
     sensors, pairs = Sensors(0), []
     start, before = time.perf_counter(), sensors.joules()
     half = None
     while time.perf_counter() - start < seconds:
-        for _ in range(max(int(0.02 / (block + rest)), 1)):
-            ends = [event(enable_timing=True) for _ in range(2)]
-            ends[0].record()
-            for _ in range(4):
-                work()
-            ends[1].record()
-            if count:
-                fill(count)
-            pairs.append(ends)
+        pairs += [_block(work, fill, count) for _ in range(blocks)]
         torch.cuda.synchronize()
         sensors.read()
         if half is None and time.perf_counter() - start > 0.4 * seconds:
             half = len(pairs)
-    after = sensors.joules()
-    watts = (
-        None
-        if before is None or after is None
-        else (after - before) / (time.perf_counter() - start)
-    )
+    after, took = sensors.joules(), time.perf_counter() - start
+    watts = None if before is None or after is None else (after - before) / took
     times = sorted(a.elapsed_time(b) / 4e3 for a, b in pairs[half:])
     return {"product_s": times[len(times) // 2], "watts": watts, "readings": sensors.readings}
+
+
+def _companion(beside: str) -> tuple[Callable[[int], Any], int]:
+    """What runs beside products, some number of times, and the least number of it."""
+    if beside == "wait":
+        return torch.cuda._sleep, 1_000_000
+    source = torch.empty(2**27, device="cuda", dtype=torch.bfloat16)
+    target = torch.empty_like(source)
+    return (lambda n: [target.copy_(source) for _ in range(n)]), 1
+
+
+def _block(work: Work, fill: Callable[[int], Any], count: int) -> list[Any]:
+    """Start 4 products and what runs beside them; the events around the products."""
+    ends = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+    ends[0].record()
+    for _ in range(4):
+        work()
+    ends[1].record()
+    if count:
+        fill(count)
+    return ends

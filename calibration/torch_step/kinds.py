@@ -35,8 +35,10 @@ DIGITS = 6
 def kind_of(name: str) -> str:
     """What a kernel does.
 
-    >>> kind_of("nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_NNT"), kind_of("void at::native::vectorized_elementwise_kernel<8>")
-    ('products', 'streaming')
+    >>> kind_of("nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_NNT")
+    'products'
+    >>> kind_of("void at::native::vectorized_elementwise_kernel<8>")
+    'streaming'
     """
     return "grouped" if GROUPED.search(name) else OF_GROUP.get(group(name), "streaming")
 
@@ -44,11 +46,7 @@ def kind_of(name: str) -> str:
 def row(record: Mapping[str, Any]) -> dict[str, Any]:
     """A measured step as a row: device, software, the case, times [s], kernels per step by kind,
     power [W], clock [MHz], memory [byte]."""
-    kernels = {name: found for name, found in record["kernels"].items() if name != "busy"}
-    sums = {kind: [0.0, 0.0] for kind in KINDS}
-    for name, found in kernels.items():
-        one = sums[kind_of(name)]
-        one[:] = one[0] + found[0], one[1] + found[1]
+    sums = _by_kind(record["kernels"])
     clocks = sorted(reading["sm_mhz"] for reading in record["readings"])
     return {
         "device": record["environment"]["device"],
@@ -64,6 +62,16 @@ def row(record: Mapping[str, Any]) -> dict[str, Any]:
         "clock_mhz": clocks[len(clocks) // 2] if clocks else None,
         "peak_bytes": record["peak_bytes"],
     }
+
+
+def _by_kind(kernels: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
+    """Number and time [s] of kernels by what they do; without "busy", which is the sum of all."""
+    sums = {kind: [0.0, 0.0] for kind in KINDS}
+    for name, (count, time) in kernels.items():
+        if name != "busy":
+            one = sums[kind_of(name)]
+            one[:] = one[0] + count, one[1] + time
+    return sums
 
 
 def duty_row(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -167,8 +175,9 @@ def case_of(cells: Mapping[str, str]) -> Case:
       ValueError: a cell is not of its kind.
     """
     kinds = {int: int, float: float, str: str, bool: lambda text: text == "True"}
-    defaults = Case("")._asdict()
-    return Case(**{name: kinds[type(default)](cells[name]) for name, default in defaults.items()})  # type: ignore
+    of = {name: type(default) for name, default in Case("")._asdict().items()}
+    values: dict[str, Any] = {name: kinds[kind](cells[name]) for name, kind in of.items()}
+    return Case(**values)
 
 
 def write(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:

@@ -118,20 +118,24 @@ def _timed(step: Callable[[], Any], device: str, seconds: float) -> dict[str, An
         sensors.read()
         last = time.perf_counter()
     whole, after = time.perf_counter() - start, sensors.joules()
-    free = _unwaited(step, device, max(FEWEST, len(stamps) // 3))
-    found = {
-        "step_s": free,
+    return {
+        "step_s": _unwaited(step, device, max(FEWEST, len(stamps) // 3)),
         "waited_s": [round(x, 7) for x in stamps[:200]],
         "host_s": sorted(hosts)[len(hosts) // 2],
+        "watts": (after - before) / whole if before and after else None,
+        "readings": sensors.readings[:400],
+        **_memory(device),
     }
-    found["watts"] = (after - before) / whole if before and after else None
-    found["readings"] = sensors.readings[:400]
-    if device == "cuda":
-        found["peak_bytes"], found["reserved_bytes"] = (
-            torch.cuda.max_memory_allocated(),
-            torch.cuda.max_memory_reserved(),
-        )
-    return found
+
+
+def _memory(device: str) -> dict[str, int]:
+    """Peak of memory, used and reserved [byte]; a host does not tell."""
+    if device != "cuda":
+        return {}
+    return {
+        "peak_bytes": torch.cuda.max_memory_allocated(),
+        "reserved_bytes": torch.cuda.max_memory_reserved(),
+    }
 
 
 def _unwaited(step: Callable[[], Any], device: str, steps: int) -> float:

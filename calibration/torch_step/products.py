@@ -4,6 +4,7 @@ launched, and how steady one device is."""
 from __future__ import annotations
 
 import importlib
+import math
 import time
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -63,23 +64,28 @@ def shapes() -> list[Shape]:
         for sizes in product(few, few)
         for layout in ("input", "weight")
     ]
-    experts = []
-    for (width, hidden), groups, each in product(EXPERTS, GROUPS, EACH):
-        if groups * each <= MOST and 2 * groups * width * hidden <= POOL:
-            ways = (("bf16", "grouped"), ("bf16", "one"), ("bf16", "streams"), ("fp8", "streams"))
-            for (dtype, how), (columns, inner) in product(
-                ways, ((2 * hidden, width), (width, hidden))
-            ):
-                experts.append(Shape(dtype, each, columns, inner, groups, how))
-    ends = [(bits, adds) for bits in (16, 32) for adds in (False, True)]
     sizes = [(n, k, t) for n, k, t in product(SUMMED, SUMMED, TOKENS) if n >= k]
     sums = [
         Shape("bf16", n, k, t, layout="weight", bits=bits, adds=adds)
-        for n, k, t in sizes
-        for bits, adds in ends
+        for (n, k, t), bits, adds in product(sizes, (16, 32), (False, True))
     ]
     narrow = [Shape("fp8", n, k, t, bits=32) for n, k, t in sizes]
-    return alone + turned + experts + sums + narrow
+    return alone + turned + _of_experts() + sums + narrow
+
+
+WAYS = (("bf16", "grouped"), ("bf16", "one"), ("bf16", "streams"), ("fp8", "streams"))
+"""Precision of products of experts, and how they run."""
+
+
+def _of_experts() -> list[Shape]:
+    """Both products of experts, as many and as large as the pool of operands holds."""
+    found = []
+    for (width, hidden), groups, each in product(EXPERTS, GROUPS, EACH):
+        if groups * each <= MOST and 2 * groups * width * hidden <= POOL:
+            sizes = ((2 * hidden, width), (width, hidden))
+            for (dtype, how), (columns, inner) in product(WAYS, sizes):
+                found.append(Shape(dtype, each, columns, inner, groups, how))
+    return found
 
 
 def measured(seconds: float) -> Iterator[dict[str, Any]]:
@@ -134,25 +140,31 @@ def _time(shape: Shape, pool: Any) -> float:
 
 def _call(shape: Shape, pool: Any, at: int) -> tuple[Callable[[], Any], int]:
     """The products of a shape with operands from the pool, and where the next begins."""
-
-    def cut(*sizes: int) -> Any:
-        nonlocal at
-        n = sizes[0] * sizes[1] * (sizes[2] if len(sizes) > 2 else 1)
-        at = at if at + n <= POOL else 0
-        at, begin = at + n, at
-        return pool[begin : begin + n].view(*sizes)
-
+    cut = _Cut(pool, at)
     g, m, n, k = shape.groups, shape.rows, shape.columns, shape.inner
     if shape.how == "grouped":
         left, right = cut(g * m, k), cut(g, n, k).transpose(1, 2)
         ends = torch.arange(1, g + 1, device="cuda", dtype=torch.int32) * m
-        return lambda: torch._grouped_mm(left, right, offs=ends), at
+        return lambda: torch._grouped_mm(left, right, offs=ends), cut.at
     lefts = [cut(k, m).t() if shape.layout == "weight" else cut(m, k) for _ in range(g)]
     rights = [cut(n, k).t() if shape.layout == "forward" else cut(k, n) for _ in range(g)]
     multiply = _multiply(shape)
     if shape.how == "one":
-        return lambda: [multiply(a, b) for a, b in zip(lefts, rights, strict=True)], at
-    return lambda: _beside(multiply, lefts, rights), at
+        return lambda: [multiply(a, b) for a, b in zip(lefts, rights, strict=True)], cut.at
+    return lambda: _beside(multiply, lefts, rights), cut.at
+
+
+class _Cut:
+    """Operands out of the pool, one behind the other. at: where the next begins."""
+
+    def __init__(self, pool: Any, at: int) -> None:
+        self.pool, self.at = pool, at
+
+    def __call__(self, *sizes: int) -> Any:
+        n = math.prod(sizes)
+        begin = self.at if self.at + n <= POOL else 0
+        self.at = begin + n
+        return self.pool[begin : begin + n].view(*sizes)
 
 
 def _multiply(shape: Shape) -> Callable[[Any, Any], Any]:

@@ -71,27 +71,22 @@ def information(profile: Profile, accelerator: str, stack: str) -> np.ndarray | 
 def identify(found: np.ndarray) -> Identified:
     """What an information matrix `[C, C]` in units of the prior says of the coefficients."""
     values, axes = np.linalg.eigh(found)
-    own = np.diag(found)
-    seen = own >= WEAK
-    mixed = []
+    seen = np.diag(found) >= WEAK
+    mixed: dict[frozenset[str], Mixed] = {}
     for value, axis in zip(values, axes.T, strict=True):
-        parts = [i for i in np.argsort(-np.abs(axis)) if abs(axis[i]) >= PART and seen[i]]
-        if (
-            value < WEAK
-            and len(parts) > 1
-            and {NAMES[i] for i in parts} not in [{*group.names} for group in mixed]
-        ):
-            mixed.append(
-                Mixed(
-                    tuple(NAMES[i] for i in parts),
-                    tuple(float(axis[i]) for i in parts),
-                    float(max(value, 0.0)),
-                )
-            )
-    together = {name for group in mixed for name in group.names}
+        if group := _mixed(value, axis, seen):
+            mixed.setdefault(frozenset(group.names), group)
+    together = frozenset().union(*mixed)
     unseen = tuple(name for name, x in zip(NAMES, seen, strict=True) if not x)
-    return Identified(
-        unseen,
-        tuple(mixed),
-        tuple(name for name in NAMES if name not in together and name not in unseen),
-    )
+    known = tuple(name for name in NAMES if name not in together.union(unseen))
+    return Identified(unseen, tuple(mixed.values()), known)
+
+
+def _mixed(value: float, axis: np.ndarray, seen: np.ndarray) -> Mixed | None:
+    """The coefficients of a direction that the data do not separate; None where they do, or where
+    it is of one."""
+    parts = [i for i in np.argsort(-np.abs(axis)) if abs(axis[i]) >= PART and seen[i]]
+    if value >= WEAK or len(parts) < 2:
+        return None
+    names, shares = zip(*((NAMES[i], float(axis[i])) for i in parts), strict=True)
+    return Mixed(names, shares, float(max(value, 0.0)))

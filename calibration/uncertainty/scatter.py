@@ -136,23 +136,30 @@ def scatter(found: Misses, base: Profile, fresh: bool) -> dict[str, Scatter]:
       base: profile of the start, whose stacks stay as they are when no row is theirs. fresh: a fit
         from nothing, which learns the means.
     """
-    found = found._replace(variance=np.zeros_like(found.variance)) if fresh else found
-    mean = _center(STRANGER if fresh else base.scatter.get("", STRANGER), WIDTH)
-    families = np.unique(found.family).tolist()
-    tables = {name: _table(found, found.family == name) for name in families}
-    for _ in range(8 if fresh else 0):
+    if fresh:
+        found = found._replace(variance=np.zeros_like(found.variance))
+    before = {} if fresh else dict(base.scatter)
+    tables = {
+        name: _table(found, found.family == name) for name in np.unique(found.family).tolist()
+    }
+    mean = _center(before.get("", STRANGER), WIDTH)
+    if fresh:
+        mean = _learned(tables, mean)
+    result = dict(before)
+    for name, table in tables.items():
+        center, width = mean, WIDTH
+        if name in before:
+            center, width = _center(before[name], KNOWN_WIDTH), KNOWN_WIDTH
+        result[name] = _scatter(_posterior(table, center, width))
+    return {**result, "": Scatter(*map(float, np.exp(mean + WIDTH**2)))}
+
+
+def _learned(tables: dict[str, np.ndarray], mean: np.ndarray) -> np.ndarray:
+    """The mean among families of stacks, begun at one and learned from their tables."""
+    for _ in range(8):
         each = np.array([_means(_posterior(table, mean, WIDTH)) for table in tables.values()])
         mean = (PSEUDO * _center(STRANGER, WIDTH) + each.sum(0)) / (PSEUDO + len(each))
-    result = {} if fresh else dict(base.scatter)
-    for name, table in tables.items():
-        known = None if fresh else base.scatter.get(name)
-        chance = (
-            _posterior(table, mean, WIDTH)
-            if known is None
-            else _posterior(table, _center(known, KNOWN_WIDTH), KNOWN_WIDTH)
-        )
-        result[name] = _scatter(chance)
-    return {**result, "": Scatter(*map(float, np.exp(mean + WIDTH**2)))}
+    return mean
 
 
 def known_places(profile: Profile, cases: Cases) -> dict[str, np.ndarray]:

@@ -181,7 +181,7 @@ def kept_out(
 def stacks_of_fit(cases: Cases, held_out: np.ndarray | None) -> list[str]:
     """Stacks of the rows that are fitted, that of most rows first: names for `--stack` of a
     plan."""
-    from calibration.fit import weights_of
+    from calibration.weights import weights_of
 
     used = weights_of(cases.labels.flag) > 0.0
     if held_out is not None:
@@ -273,7 +273,7 @@ def summary(table: TraceTable, cases: Cases, fitted: Profile) -> Document:
 
 def unfitted_flags(cases: Cases) -> dict[str, int]:
     """Rows that are read and judged but never fitted, by flag."""
-    from calibration.fit import weights_of
+    from calibration.weights import weights_of
 
     return dict(Counter(cases.labels.flag[weights_of(cases.labels.flag) == 0.0].tolist()))
 

@@ -4,6 +4,7 @@ through memory."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import product
 from typing import NamedTuple
 
 import jax
@@ -39,26 +40,22 @@ Core = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 def grid(machine: Machine) -> list[Attention]:
     """Head sizes, sequence lengths and grouped heads of real models; scores within an eighth of the
     memory."""
-    if machine.is_cpu:
-        shapes = [
-            (1, s, a, g, e) for s in (128, 512) for a, g in ((4, 4), (8, 2)) for e in (32, 64)
-        ]
-        kinds = [("fp32", "none"), ("bf16", "none")]
-    else:
-        shapes = [
-            (b, s, a, g, e)
-            for b, s in ((8, 1024), (4, 4096), (1, 16384))
-            for a, g in ((32, 32), (32, 8))
-            for e in (64, 128)
-        ]
-        kinds = [("bf16", "flash"), ("bf16", "none")]
+    batches, heads, widths = SHAPES_OF_CPU if machine.is_cpu else SHAPES
+    kinds = (("fp32", "none"), ("bf16", "none"))
+    if not machine.is_cpu:
+        kinds = (("bf16", "flash"), ("bf16", "none"))
     tasks = [
-        Attention(*shape, dtype, way, kernel)
-        for dtype, kernel in kinds
-        for shape in shapes
-        for way in ("fwd", "bwd")
+        Attention(*batch, *grouped, width, dtype, way, kernel)
+        for (dtype, kernel), batch, grouped, width, way in product(
+            kinds, batches, heads, widths, ("fwd", "bwd")
+        )
     ]
     return [t for t in tasks if t.kernel == "flash" or _scores(t) < machine.memory_bytes / 8]
+
+
+SHAPES_OF_CPU = (((1, 128), (1, 512)), ((4, 4), (8, 2)), (32, 64))
+SHAPES = (((8, 1024), (4, 4096), (1, 16384)), ((32, 32), (32, 8)), (64, 128))
+"""(batch, sequence length), (heads, heads of keys and values), width of a head."""
 
 
 def _scores(p: Attention) -> float:
@@ -109,31 +106,16 @@ def _tpu_kernel(p: Attention) -> Core:
 
 def build(p: Attention, machine: Machine) -> Program:
     """Random q, k and v that rotate; backward, with what the forward pass kept."""
-    if (
-        p.kernel not in ("flash", "none")
-        or p.direction not in ("fwd", "bwd")
-        or p.dtype not in ("bf16", "fp16", "fp32")
-    ):
-        raise InputError(
-            "attention: expected kernel flash or none, direction fwd or bwd, dtype bf16, fp16 "
-            "or "
-            f"fp32; got {tuple(p)}"
-        )
-    if p.n_heads % p.n_kv_heads:
-        raise InputError(
-            f"attention: n_heads = {p.n_heads} is not a multiple of n_kv_heads = {p.n_kv_heads}"
-        )
+    _check(p)
     core = _core(p, machine)
-    shapes = [
-        (p.batch, p.seq_len, heads, p.head_dim) for heads in (p.n_heads, p.n_kv_heads, p.n_kv_heads)
-    ]
+    heads = (p.n_heads, p.n_kv_heads, p.n_kv_heads)
+    shapes = [(p.batch, p.seq_len, n, p.head_dim) for n in heads]
     kept = (
         item_bytes(p.dtype) * p.batch * p.seq_len * p.head_dim * (2 * p.n_heads + 2 * p.n_kv_heads)
     )
-    held = kept + (_scores(p) if p.kernel == "none" and p.direction == "bwd" else 0)
     inputs = [
         tuple(random_array(s, p.dtype, 4 * i + j) for j, s in enumerate(shapes))
-        for i in range(sets(held, machine))
+        for i in range(sets(kept + _held(p), machine))
     ]
     work = {"flops": _flops(p), "bytes": float(kept)}
     if p.direction == "fwd":
@@ -143,6 +125,30 @@ def build(p: Attention, machine: Machine) -> Program:
     return Program(
         jax.jit(lambda pull, g: pull(g)), [(forward(*x), slope) for x in inputs], work=work
     )
+
+
+def _held(p: Attention) -> float:
+    """Bytes of the scores that a backward pass reads."""
+    return _scores(p) if p.kernel == "none" and p.direction == "bwd" else 0
+
+
+WORDS = {
+    "kernel": ("flash", "none"),
+    "direction": ("fwd", "bwd"),
+    "dtype": ("bf16", "fp16", "fp32"),
+}
+
+
+def _check(p: Attention) -> None:
+    if any(getattr(p, name) not in allowed for name, allowed in WORDS.items()):
+        raise InputError(
+            "attention: expected kernel flash or none, direction fwd or bwd, dtype bf16, fp16 or "
+            f"fp32; got {tuple(p)}"
+        )
+    if p.n_heads % p.n_kv_heads:
+        raise InputError(
+            f"attention: n_heads = {p.n_heads} is not a multiple of n_kv_heads = {p.n_kv_heads}"
+        )
 
 
 def predict(ps: Sequence[Attention], system: Cluster, c: Coefficients) -> Array:

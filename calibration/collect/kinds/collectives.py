@@ -4,6 +4,7 @@ over sizes and axes of the mesh."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import product
 from typing import Any, NamedTuple
 
 import jax
@@ -61,19 +62,19 @@ OPERATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 def grid(machine: Machine) -> list[Collective]:
     """All operations, group sizes that divide the devices, both spacings, sizes from latency-bound
     to bandwidth-bound."""
-    n = machine.n_devices
     sizes = [2**p for p in ((10, 16, 20, 22) if machine.is_cpu else range(10, 31, 2))]
-    groups = [g for g in range(2, n + 1) if n % g == 0 and (g & (g - 1) == 0 or g == n)]
-    places = [
-        (g, spacing) for g in groups for spacing in (("inner", "outer") if g < n else ("inner",))
-    ]
     dtype = "fp32" if machine.is_cpu else "bf16"
     return [
-        Collective(op, size, g, spacing, dtype)
-        for op in OPERATIONS
-        for g, spacing in places
-        for size in sizes
+        Collective(op, size, devices, spacing, dtype)
+        for op, (devices, spacing), size in product(OPERATIONS, _places(machine.n_devices), sizes)
     ]
+
+
+def _places(n: int) -> list[tuple[int, str]]:
+    """(devices, spacing) of groups of n devices: powers of two that divide them, close by or
+    spread; and all of them."""
+    groups = [g for g in range(2, n) if n % g == 0 and g & (g - 1) == 0]
+    return [*product(groups, ("inner", "outer")), *([(n, "inner")] if n > 1 else [])]
 
 
 def group_mesh(devices: int, spacing: str, machine: Machine) -> Mesh:

@@ -67,12 +67,14 @@ def grid(machine: Machine) -> list[Matmul]:
             [16, 128, 1024, 8192], [256, 1024, 4096, 16384]
         )
     tasks = [
-        Matmul(m, n, k, dtype) for dtype in machine.precisions for m, n, k in dict.fromkeys(shapes)
+        Matmul(*shape, dtype) for dtype, shape in product(machine.precisions, dict.fromkeys(shapes))
     ]
+    return [t for t in tasks if _fits(t, machine)]
+
+
+def _fits(p: Matmul, machine: Machine) -> bool:
     most = 5e9 if machine.is_cpu else 1e16
-    return [
-        t for t in tasks if _bytes(t) < machine.memory_bytes / 8 and 2.0 * t.m * t.n * t.k < most
-    ]
+    return _bytes(p) < machine.memory_bytes / 8 and 2.0 * p.m * p.n * p.k < most
 
 
 def _bytes(p: Matmul) -> float:

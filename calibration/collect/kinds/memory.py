@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import product
 from typing import Any, NamedTuple
 
 import jax
@@ -41,14 +42,10 @@ nothing is known to the compiler."""
 
 def stream_grid(machine: Machine) -> list[Stream]:
     """Sizes from within the cache to far beyond it."""
-    sizes = [2**p for p in ((16, 20, 24, 26) if machine.is_cpu else (16, 20, 23, 26, 28, 30))]
+    powers = (16, 20, 24, 26) if machine.is_cpu else (16, 20, 23, 26, 28, 30)
+    sizes = [2**p for p in powers if 2**p < machine.memory_bytes / 16]
     dtype = "fp32" if machine.is_cpu else "bf16"
-    return [
-        Stream(op, size, dtype)
-        for op in STREAM_KERNELS
-        for size in sizes
-        if size < machine.memory_bytes / 16
-    ]
+    return [Stream(op, size, dtype) for op, size in product(STREAM_KERNELS, sizes)]
 
 
 def build_stream(p: Stream, machine: Machine) -> Program:

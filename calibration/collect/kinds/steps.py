@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain, product
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,12 +29,11 @@ compilers keep besides."""
 
 def grid(machine: Machine) -> list[WorkloadSpec]:
     """Widths, depths, sequence lengths, batches, recomputation and layouts that fit the machine."""
-    base = _small() if machine.is_cpu else _large()
-    shapes = _shapes(base, machine.is_cpu)
-    layouts = _layouts(machine.n_devices)
+    shapes = _shapes(_small() if machine.is_cpu else _large(), machine.is_cpu)
+    first, *layouts = _layouts(machine.n_devices)
     # every shape on the first layout, every layout with the first few shapes
-    specs = [shape._replace(**layouts[0]) for shape in shapes]
-    specs += [shape._replace(**layout) for layout in layouts[1:] for shape in shapes[:3]]
+    specs = [shape._replace(**first) for shape in shapes]
+    specs += [shape._replace(**layout) for layout, shape in product(layouts, shapes[:3])]
     return [s for s in dict.fromkeys(map(_divided, specs)) if _possible(s, machine)]
 
 
@@ -70,23 +71,30 @@ def _shapes(base: WorkloadSpec, small: bool) -> list[WorkloadSpec]:
     """The base and what changes one or two things of it."""
     b = base
     wider = [_width(b, factor) for factor in ((0.5, 2) if small else (0.5, 2, 4))]
-    deeper = [b._replace(n_layers=b.n_layers * k) for k in (2, 4)]
-    longer = [b._replace(seq_len=int(b.seq_len * k)) for k in (0.5, 2, 4)]
-    batches = [b._replace(micro_batch=k) for k in (1, 4, 8)] + [
-        b._replace(n_microbatches=k) for k in (2, 4)
-    ]
-    kept = [b._replace(remat=r) for r in ("selective", "full")]
-    others = [
+    deeper = _with(b, "n_layers", b.n_layers * 2, b.n_layers * 4)
+    mixed = [_with(w._replace(n_layers=b.n_layers * 2), "micro_batch", 1, 4) for w in wider]
+    other = "bf16" if b.precision == "fp32" else "fp32"
+    return [
+        b,
+        *wider,
+        *deeper,
+        *_with(b, "seq_len", b.seq_len // 2, b.seq_len * 2, b.seq_len * 4),
+        *_with(b, "micro_batch", 1, 4, 8),
+        *_with(b, "n_microbatches", 2, 4),
+        *_with(b, "remat", "selective", "full"),
         b._replace(gated=False),
         b._replace(n_kv_heads=b.n_kv_heads // 4),
         b._replace(vocab=b.vocab * 4),
+        b._replace(attention="none"),
+        *chain.from_iterable(mixed),
+        b._replace(n_experts=8, top_k=2, d_ff=b.d_ff // 2),
+        *(s._replace(precision=other) for s in (b, *wider, *deeper[:1])),
     ]
-    others += [b._replace(attention="none")]
-    mixed = [w._replace(n_layers=b.n_layers * 2, micro_batch=k) for w in wider for k in (1, 4)]
-    sparse = [b._replace(n_experts=8, top_k=2, d_ff=b.d_ff // 2)]
-    other = "bf16" if b.precision == "fp32" else "fp32"
-    precise = [s._replace(precision=other) for s in (b, *wider, *deeper[:1])]
-    return [b, *wider, *deeper, *longer, *batches, *kept, *others, *mixed, *sparse, *precise]
+
+
+def _with(base: WorkloadSpec, name: str, *values: Any) -> list[WorkloadSpec]:
+    """The base with each of some values of a field."""
+    return [base._replace(**{name: value}) for value in values]
 
 
 def _width(b: WorkloadSpec, factor: float) -> WorkloadSpec:

@@ -108,6 +108,32 @@ def _told(child: _Child, until: float | None) -> tuple[bytes, bool]:
         said += chunk
 
 
+class _Tally:
+    """What went wrong so far; done: keys of what was said to be on the disk."""
+
+    def __init__(self) -> None:
+        self.done: set[str] = set()
+        self.repeated = self.lost = self.corrupt = 0
+
+    def said(self, lines: list[str]) -> None:
+        """Take what a child said."""
+        for line in lines:
+            word, _, key = line.partition(" ")
+            self.repeated += word == "start" and key in self.done
+            if word == "done" and len(key) == KEY_DIGITS:
+                self.done.add(key)
+
+    def stored(self, found: store.Collection, size: int) -> None:
+        """Take what is on the disk after a child."""
+        self.lost += len(self.done - found.measurements.keys())
+        self.corrupt += sum(not damage.torn for damage in found.damage)
+        self.corrupt += sum(
+            r["payload"] != payload(r["parameters"]["number"], size)
+            for r in found.measurements.values()
+        )
+        self.repeated += found.duplicates
+
+
 def torture(folder: Path, kills: int, count: int, size: int, seed: int, life_s: float) -> Verdict:
     """Kill a collection `kills` times, then let it finish, and compare what it said with what is on
     the disk.
@@ -117,43 +143,29 @@ def torture(folder: Path, kills: int, count: int, size: int, seed: int, life_s: 
         [s].
     """
     draw, began = random.Random(seed), time.monotonic()
-    done: set[str] = set()
-    sent = repeated = lost = corrupt = 0
-    while True:
+    tally, sent, ended = _Tally(), 0, False
+    while not ended:
         child = _child(folder, count, size)
-        said, ended = (
-            _told(child, None)
-            if sent >= kills
-            else _until_killed(child, draw.expovariate(1.0 / life_s))
-        )
+        if sent >= kills:
+            said, ended = _told(child, None)
+        else:
+            said, ended = _until_killed(child, draw.expovariate(1.0 / life_s))
         sent += not ended
         child.process.join()
         if not ended and sent % 2:
             _tear(folder, draw)
-        for line in said.decode().splitlines():
-            word, _, key = line.partition(" ")
-            repeated += word == "start" and key in done
-            done |= {key} if word == "done" and len(key) == KEY_DIGITS else set()
-        found = store.read(folder / FOLDER)
-        lost += len(done - found.measurements.keys())
-        corrupt += sum(not damage.torn for damage in found.damage)
-        corrupt += sum(
-            r["payload"] != payload(r["parameters"]["number"], size)
-            for r in found.measurements.values()
-        )
-        repeated += found.duplicates
-        if ended:
-            break
+        tally.said(said.decode().splitlines())
+        tally.stored(store.read(folder / FOLDER), size)
     keys = {task.key(ENVIRONMENT["identity"]) for task in tasks(count)}
     torn = sum(path.read_bytes().count(b"\n") for path in (folder / FOLDER).glob("*.torn"))
     return Verdict(
         count,
         sent,
         torn,
-        lost,
-        corrupt,
-        repeated,
-        len(keys ^ found.measurements.keys()),
+        tally.lost,
+        tally.corrupt,
+        tally.repeated,
+        len(keys ^ store.read(folder / FOLDER).measurements.keys()),
         time.monotonic() - began,
     )
 

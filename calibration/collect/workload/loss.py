@@ -38,7 +38,8 @@ def head_loss(spec: WorkloadSpec, params: Any, x: jax.Array, labels: jax.Array) 
 
     def loss(ends: Any, x: jax.Array) -> jax.Array:
         table = ends["head"] if "head" in ends else ends["embedding"]
-        x = mesh.enter_tensor(spec, Norm(spec).apply({"params": {"norm": ends["norm"]}}, x))  # type: ignore
+        normed: Any = Norm(spec).apply({"params": {"norm": ends["norm"]}}, x)
+        x = mesh.enter_tensor(spec, normed)
         logits = checkpoint_name(
             jnp.einsum("bth,vh->btv", x, table, preferred_element_type=jnp.float32), "logits"
         )

@@ -10,6 +10,7 @@ over the ranks that hold it alike.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -217,5 +218,5 @@ def groups_on(mesh: Mesh, axes: tuple[str, ...]) -> frozenset[frozenset[int]]:
     ids = np.arange(mesh.devices.size).reshape(mesh.devices.shape)
     at = [mesh.axis_names.index(a) for a in axes]
     rest = [i for i in range(ids.ndim) if i not in at]
-    rows = ids.transpose(*rest, *at).reshape(-1, int(np.prod([ids.shape[i] for i in at])))
-    return frozenset(frozenset(int(i) for i in row) for row in rows)
+    rows = ids.transpose(*rest, *at).reshape(-1, math.prod(ids.shape[i] for i in at))
+    return frozenset(frozenset(row) for row in rows.tolist())

@@ -3,6 +3,7 @@ the records of the model."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from dmodel.counts import parameters
@@ -108,86 +109,89 @@ class WorkloadSpec(NamedTuple):
         return self._replace(zero=0, sequence_parallel=False, **dict.fromkeys(AXES, 1))
 
 
-def _needs(spec: WorkloadSpec) -> list[tuple[bool, str]]:
+Need = tuple[bool, str]
+"""Whether something holds, and how to say that it does not."""
+
+
+def _needs(spec: WorkloadSpec) -> list[Need]:
     """What must hold, and how to say that it does not."""
-    s, shards = spec, spec.fsdp * spec.expert * spec.context if spec.zero else 1
-    split = s.tensor if s.sequence_parallel else 1
-    local = s.seq_len // max(s.context, 1)
-    counts = [
-        (name, value)
-        for name, value in s._asdict().items()
-        if type(value) is int and name != "zero"
-    ]
     return [
-        *((value >= 1, f"{name}: expected 1 or more, got {value}") for name, value in counts),
-        (
-            s.precision in DTYPES,
-            f"precision: expected one of {', '.join(DTYPES)}, got {s.precision!r}",
-        ),
-        (s.remat in REMAT, f"remat: expected one of {', '.join(REMAT)}, got {s.remat!r}"),
-        (
-            s.attention in ATTENTION,
-            f"attention: expected one of {', '.join(ATTENTION)}, got {s.attention!r}",
-        ),
+        *_counts(spec),
+        _one_of("precision", spec.precision, DTYPES),
+        _one_of("remat", spec.remat, REMAT),
+        _one_of("attention", spec.attention, ATTENTION),
+        *_shards(spec),
+        *_heads(spec),
+        *_splits(spec),
+    ]
+
+
+def _counts(spec: WorkloadSpec) -> list[Need]:
+    """All but zero are 1 at least."""
+    counts = {name: n for name, n in spec._asdict().items() if type(n) is int and name != "zero"}
+    return [(n >= 1, f"{name}: expected 1 or more, got {n}") for name, n in counts.items()]
+
+
+def _one_of(name: str, word: str, known: tuple[str, ...]) -> Need:
+    return word in known, f"{name}: expected one of {', '.join(known)}, got {word!r}"
+
+
+def _shards(s: WorkloadSpec) -> list[Need]:
+    advice = f"but zero = {s.zero}: give zero = 3, or use the axis data"
+    return [
         (s.zero in (0, 3), f"zero: expected 0 or 3, got {s.zero}"),
-        (
-            s.zero == 3 or s.fsdp == 1,
-            (
-                f"fsdp = {s.fsdp} shards the parameters, but zero = {s.zero}: give zero = 3, or "
-                "use "
-                "the axis data"
-            ),
-        ),
+        (s.zero == 3 or s.fsdp == 1, f"fsdp = {s.fsdp} shards the parameters, {advice}"),
+    ]
+
+
+def _heads(s: WorkloadSpec) -> list[Need]:
+    return [
         (s.head_dim % 2 == 0, f"head_dim: rotary embedding needs an even number, got {s.head_dim}"),
         (
             s.n_heads % s.n_kv_heads == 0,
             f"n_heads = {s.n_heads} is not a multiple of n_kv_heads = {s.n_kv_heads}",
         ),
-        (
-            s.n_kv_heads % s.tensor == 0,
-            f"n_kv_heads = {s.n_kv_heads} cannot be split over tensor = {s.tensor}",
-        ),
-        (s.d_ff % s.tensor == 0, f"d_ff = {s.d_ff} cannot be split over tensor = {s.tensor}"),
-        (s.vocab % s.tensor == 0, f"vocab = {s.vocab} cannot be split over tensor = {s.tensor}"),
-        (
-            s.d_model % shards == 0,
-            f"d_model = {s.d_model} cannot be split over fsdp · expert · context = {shards}",
-        ),
-        (
-            s.seq_len % s.context == 0,
-            f"seq_len = {s.seq_len} cannot be split over context = {s.context}",
-        ),
-        (
-            local % split == 0,
-            (
-                f"{local} tokens of a rank cannot be split over tensor = {s.tensor} as "
-                "sequence_parallel asks"
-            ),
-        ),
-        (
-            s.n_experts % s.expert == 0,
-            f"n_experts = {s.n_experts} cannot be split over expert = {s.expert}",
-        ),
-        (s.top_k <= s.n_experts, f"top_k = {s.top_k} exceeds n_experts = {s.n_experts}"),
-        (
-            s.n_experts == 1 or local // split % s.expert_group == 0,
-            (
-                f"groups of expert_group = {s.expert_group} do not fill the {local // split} "
-                "tokens "
-                "of a rank"
-            ),
-        ),
-        (
-            s.n_layers % s.pipeline == 0,
-            f"n_layers = {s.n_layers} cannot be split over pipeline = {s.pipeline}",
-        ),
+    ]
+
+
+def _splits(s: WorkloadSpec) -> list[Need]:
+    """What the axes of the mesh must divide."""
+    shards = s.fsdp * s.expert * s.context if s.zero else 1
+    return [
+        _split("n_kv_heads", s.n_kv_heads, "tensor", s.tensor),
+        _split("d_ff", s.d_ff, "tensor", s.tensor),
+        _split("vocab", s.vocab, "tensor", s.tensor),
+        _split("d_model", s.d_model, "fsdp · expert · context", shards),
+        _split("seq_len", s.seq_len, "context", s.context),
+        *_tokens(s),
+        _split("n_layers", s.n_layers, "pipeline", s.pipeline),
         (
             s.pipeline == 1 or s.n_microbatches % s.pipeline == 0,
-            (
-                f"n_microbatches = {s.n_microbatches} is not a multiple of pipeline = "
-                f"{s.pipeline}: "
-                "stages share the head by micro-batches"
-            ),
+            f"n_microbatches = {s.n_microbatches} is not a multiple of pipeline = {s.pipeline}: "
+            "stages share the head by micro-batches",
+        ),
+    ]
+
+
+def _split(name: str, value: int, axis: str, ranks: int) -> Need:
+    return value % ranks == 0, f"{name} = {value} cannot be split over {axis} = {ranks}"
+
+
+def _tokens(s: WorkloadSpec) -> list[Need]:
+    """What tokens of a rank, and the experts that they visit, must divide into."""
+    split, local = s.tensor if s.sequence_parallel else 1, s.seq_len // max(s.context, 1)
+    own = local // split
+    return [
+        (
+            local % split == 0,
+            f"{local} tokens of a rank cannot be split over tensor = {s.tensor} as "
+            "sequence_parallel asks",
+        ),
+        _split("n_experts", s.n_experts, "expert", s.expert),
+        (s.top_k <= s.n_experts, f"top_k = {s.top_k} exceeds n_experts = {s.n_experts}"),
+        (
+            s.n_experts == 1 or own % s.expert_group == 0,
+            f"groups of expert_group = {s.expert_group} do not fill the {own} tokens of a rank",
         ),
     ]
 
@@ -305,28 +309,12 @@ def from_row(cells: dict[str, Any], **fixed: Any) -> WorkloadSpec:
     """
 
     def number(name: str, blank: int) -> int:
-        value = str(cells.get(name, "")).strip()
-        return int(float(value)) if value else blank
+        return int(float(word(name, str(blank))))
 
     def word(name: str, blank: str) -> str:
         return str(cells.get(name, "")).strip() or blank
 
     heads, width = number("n_heads", 1), number("d_model", 1)
-    dp, ep, zero, b = (
-        number("dp", 1),
-        number("ep", 1),
-        number("zero_stage", 0),
-        number("micro_batch", 1),
-    )
-    shard = number("shard", dp) if zero else ep
-    rows = dp * b
-    batch = number("global_batch", rows)
-    if dp % shard or shard % ep or batch % rows:
-        raise InputError(
-            f"degrees do not divide: dp = {dp}, shard = {shard}, ep = {ep}, micro_batch = {b}, "
-            f"global_batch = {batch}; "
-            "expected ep | shard | dp and dp · micro_batch | global_batch"
-        )
     spec = WorkloadSpec(
         n_layers=number("n_layers", 1),
         d_model=width,
@@ -342,15 +330,32 @@ def from_row(cells: dict[str, Any], **fixed: Any) -> WorkloadSpec:
         precision=word("precision", "bf16"),
         attention=word("attention", "flash"),
         remat=word("recompute", "none"),
-        zero=zero,
-        data=dp // shard,
-        fsdp=shard // ep,
-        expert=ep,
         tensor=number("tp", 1),
         sequence_parallel=bool(number("sp", 0)),
         context=number("cp", 1),
         pipeline=number("pp", 1),
-        micro_batch=b,
-        n_microbatches=batch // rows,
+        **_batch(number),
     )
     return check(spec._replace(**fixed))
+
+
+def _batch(number: Callable[[str, int], int]) -> dict[str, int]:
+    """Axes over which the batch is spread, and its parts; number: of a column, or what is blank."""
+    dp, ep, zero = number("dp", 1), number("ep", 1), number("zero_stage", 0)
+    b = number("micro_batch", 1)
+    shard, rows = number("shard", dp) if zero else ep, dp * b
+    batch = number("global_batch", rows)
+    if dp % shard or shard % ep or batch % rows:
+        raise InputError(
+            f"degrees do not divide: dp = {dp}, shard = {shard}, ep = {ep}, micro_batch = {b}, "
+            f"global_batch = {batch}; "
+            "expected ep | shard | dp and dp · micro_batch | global_batch"
+        )
+    return {
+        "zero": zero,
+        "data": dp // shard,
+        "fsdp": shard // ep,
+        "expert": ep,
+        "micro_batch": b,
+        "n_microbatches": batch // rows,
+    }
