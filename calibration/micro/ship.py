@@ -77,10 +77,6 @@ def _says(cell: str, rate: float) -> bool:
     return not cell or abs(float(cell) - rate) <= max(SAID * rate, 0.5 * last)
 
 
-def _system_of(link: str) -> str | None:
-    return next((name for word, name in SYSTEMS.items() if word in link), None)
-
-
 def write(path: Path, kind: str, rows: Sequence[dict[str, str]]) -> None:
     """Write a table, packed by xz, the same bytes for the same rows."""
     columns = [c.name for c in KINDS[kind].columns]
