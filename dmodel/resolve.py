@@ -161,8 +161,8 @@ def _static(parts: Sequence[Part]) -> dict[str, Any]:
     schedules = {p.schedule for p in parts}
     if len(schedules) > 1 and schedules != {"1f1b", "interleaved"}:
         raise InputError(
-            f"schedule: cases of one batch share it; got {', '.join(sorted(schedules))}; ask one by "
-            "one"
+            f"schedule: cases of one batch share it; got {', '.join(sorted(schedules))}; "
+            "ask one by one"
         )
     # with one chunk, interleaving is 1F1B
     found["schedule"] = schedules.pop() if len(schedules) == 1 else "1f1b"

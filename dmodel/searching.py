@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -89,22 +89,30 @@ def _base(asked: Asked) -> Plan:
 
 def _choices(asked: Asked, stack: Job, offered: Choices) -> tuple[Choices, list[Assumption]]:
     """The choices that the stack runs with, and what it says of that."""
-    runs, said = asked.question.stack.runs, []
-    zero = tuple(z for z in offered.zero if z in runs.get("zero", offered.zero))
-    probes = list(_probes(stack, zero))
-    taken = sorted({int(meant(stack, probe)["zero"]) for probe in probes})
-    if tuple(taken) != offered.zero:
-        said.append(Assumption(f"ZeRO stages {', '.join(map(str, taken))}: what the stack runs"))
-    facts = restated(stack, probes)
-    said += [Assumption(f.text, f.source, f.date, tuple(f.means)) for f in facts]
+    runs = asked.question.stack.runs
+    zero, said = _stages(stack, runs.get("zero", offered.zero), offered.zero)
     known = runs.get("schedules", offered.schedules)
     schedules = tuple(s for s in offered.schedules if s in known) or tuple(known)
+    cp = bool(runs.get("cp", True))
     if schedules != offered.schedules:
         said.append(Assumption(f"schedules {', '.join(schedules)}: what the stack runs"))
-    cp = bool(runs.get("cp", True))
     if not cp:
         said.append(Assumption("no context parallelism: the stack has none"))
-    return offered.replace(zero=tuple(taken), schedules=schedules, cp=cp), said
+    return offered.replace(zero=zero, schedules=schedules, cp=cp), said
+
+
+def _stages(
+    stack: Job, known: Sequence[int], offered: tuple[int, ...]
+) -> tuple[tuple[int, ...], list[Assumption]]:
+    """ZeRO stages as the stack takes those that it runs, and what it says of layouts."""
+    probes = list(_probes(stack, tuple(z for z in offered if z in known)))
+    taken = tuple(sorted({int(meant(stack, probe)["zero"]) for probe in probes}))
+    facts = restated(stack, probes)
+    said = [Assumption(f.text, f.source, f.date, tuple(f.means)) for f in facts]
+    if taken != offered:
+        text = f"ZeRO stages {', '.join(map(str, taken))}: what the stack runs"
+        said.insert(0, Assumption(text))
+    return taken, said
 
 
 def _probes(stack: Job, zeros: tuple[int, ...]) -> Iterator[dict[str, float]]:

@@ -8,13 +8,15 @@ from typer.testing import CliRunner
 
 from dmodel.asked import provenance
 from dmodel.cli import app
-from dmodel.cli.against import against, degrees_against
+from dmodel.cli.against import against, second_question
 from dmodel.cli.design_doubt import add_intervals, doubt_lines
 from dmodel.cli.design_plan import design_document, search, show_design, stated_of
-from dmodel.cli.options import Degrees, Job
+from dmodel.cli.options import Job
 from dmodel.cli.question import setting
 from dmodel.design import Limits
 from dmodel.profiles import family
+from dmodel.question import Question
+from dmodel.records import leaf
 from dmodel.types import InputError
 from dmodel.uncertainty import step_times
 from tests.plans import plan as plan_of
@@ -74,7 +76,7 @@ def test_intervals_of_a_design_are_those_of_its_plans(asked, designed):
 def test_a_design_and_a_pair_of_plans_agree_on_which_is_faster(asked, designed):
     (first, second), document = designed[0].exact, designed[1]
     chance = document["beats_next"]["probability"]
-    pair = against(asked, first.plan, second.plan)
+    pair = against(asked, first.plan, words_of(second.plan), "generic")
     assert 0.5 <= chance < 1.0 and pair["probability_first_is_faster"] == pytest.approx(
         chance, rel=1e-9
     )
@@ -82,8 +84,17 @@ def test_a_design_and_a_pair_of_plans_agree_on_which_is_faster(asked, designed):
         pair["label"] == document["beats_next"]["label"]
         and pair["label"] in doubt_lines(document)[0]
     )
-    back = against(asked, second.plan, first.plan)["probability_first_is_faster"]
-    assert back == pytest.approx(1.0 - chance, rel=1e-9)
+    back = against(asked, second.plan, words_of(first.plan), "generic")
+    assert back["probability_first_is_faster"] == pytest.approx(1.0 - chance, rel=1e-9)
+
+
+def words_of(plan) -> str:
+    """A plan's layout as `--against` takes it."""
+    names = ("tp", "pp", "cp", "ep", "micro_batch", "interleave", "zero", "shard", "sp", "reshard")
+    at = {name: float(leaf(plan, name)) for name in names}
+    share = float(plan.layout.recompute_layers)
+    again = f"recompute_layers={share!r}" if share else "recompute=none"
+    return ",".join([*(f"{n}={x:g}" for n, x in at.items() if n != "shard" or at["zero"]), again])
 
 
 def test_the_table_of_a_design_shows_the_intervals(asked, designed, capsys):
@@ -93,22 +104,19 @@ def test_the_table_of_a_design_shows_the_intervals(asked, designed, capsys):
 
 
 def test_a_second_plan_is_the_first_but_for_what_is_named():
-    first = Degrees(tp=4, pp=2, dp=2, micro_batch=2)
-    assert degrees_against("tp=2, --micro-batch=1,sp=off,recompute=full", first) == first._replace(
-        tp=2, dp=None, micro_batch=1, sp=False, recompute="full"
-    )
-    assert degrees_against("dp=8", first).dp == degrees_against("dp=8,dp=8", first).dp == 8
-    assert str(degrees_against("offload=nan", first).offload) == "nan"
+    first = Question({"tp": 4.0, "pp": 2.0, "dp": 2.0, "micro_batch": 2.0})
+    found = second_question(first, "tp=2, --micro-batch=1,sp=off,recompute=full").columns
+    assert found == {"tp": 2.0, "pp": 2.0, "micro_batch": 1.0, "sp": 0.0, "recompute": "full"}
+    assert second_question(first, "dp=8,dp=8").columns["dp"] == 8.0
     refused = {
-        "tpp=4": "expected NAME=VALUE",
-        "tp": "tp=8,pp=2",
-        "tp=two": "whole number",
-        "sp=maybe": "on or off",
-        "tp=2,tp=4": "twice, as 2 and as 4",
+        "tpp=4": "unknown name",
+        "tp": "expected NAME=VALUE",
+        "tp=two": "tp",
+        "tp=2,tp=4": "as 2 and as 4",
     }
     for text, says in refused.items():
         with pytest.raises(InputError, match=says):
-            degrees_against(text, first)
+            second_question(first, text)
 
 
 def test_the_shell_sets_two_plans_side_by_side(tmp_path):
@@ -122,4 +130,4 @@ def test_the_shell_sets_two_plans_side_by_side(tmp_path):
     )
     assert "Two plans" in run(f"{WORDS} --profile prior --tp 2 --against tp=4").stdout
     refused = run(f"{tmp_path}/traces.csv --against tp=4")
-    assert refused.exit_code == 2 and "--against compares two plans" in refused.stderr
+    assert refused.exit_code == 2 and "--against is about one plan" in refused.stderr

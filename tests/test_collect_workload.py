@@ -20,6 +20,9 @@ from calibration.collect.workload.experts import combine, dispatch
 from calibration.collect.workload.model import init_params
 from calibration.collect.workload.spec import check
 from dmodel.counts import parameters
+from dmodel.question import Question
+from dmodel.records import LEAVES, leaf
+from dmodel.resolve import resolve
 from dmodel.sweep import quick_to_compile
 from dmodel.types import InputError
 
@@ -225,3 +228,26 @@ def test_a_full_expert_drops_who_comes_last():
     home = np.asarray(combine(sent, routes, x))[0, :, 0]
     kept = np.tile(np.arange(8) < 4, 2)
     np.testing.assert_allclose(home, np.where(kept, np.arange(1, 17), 0.0))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"remat": "full"},
+        {"remat": "selective"},
+        {"remat": "selective", "attention": "flash"},
+        {"zero": 3, "fsdp": 4},
+        {"tensor": 2, "sequence_parallel": True},
+        {"zero": 3, "expert": 2, "tensor": 2, "n_experts": 4, "top_k": 2, "remat": "full"},
+    ],
+    ids=str,
+)
+def test_the_row_of_a_step_is_read_as_the_plan_of_what_runs(changes):
+    """Beside the name of a pipeline's schedule, and what the host launches."""
+    spec = check(WorkloadSpec(**changes))
+    cells = {name: value for name, value in to_row(spec).items() if value != ""}
+    cells |= {"stack": "dmodel-collect/jax-0.7", "accelerator": "H100-80GB"}
+    found, ran = resolve(Question(cells)).plan, plan(spec)
+    besides = {"graphed", "schedule", "placement"} | ({"etp"} if spec.n_experts == 1 else set())
+    for name in set(LEAVES) - besides:
+        assert float(leaf(found, name)) == float(leaf(ran, name)), name

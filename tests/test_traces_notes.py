@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from calibration.traces import published, read
-from calibration.traces.notes import READINGS, advice
+from calibration.traces.notes import POLICIES, READINGS, advice
 from calibration.traces.published import PUBLISHED
 from dmodel.cli import app
 from dmodel.settings import parse, text_of
@@ -73,6 +73,41 @@ def test_columns_that_answer_are_not_asked_for():
     }
     for note, cells in words.items():
         assert advice(blank(note=note, **cells)) == [], note
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_policies_by_name(name):
+    found = parse(told(blank(note=f"remat_policy={name}; other words"))["set"])
+    assert found["recompute_keeps"] == POLICIES[name]
+    assert ("offload_results" in found) == name.endswith("_offloaded")
+
+
+@pytest.mark.parametrize(
+    ("note", "text"),
+    [
+        # a share of the layers before a policy, a policy before modules
+        ("remat minimal; 1 of 2 layers recomputed", "recompute_layers=0.5"),
+        ("recompute of modules mlp; remat save_out_proj", "recompute_keeps=out"),
+        ("remat_policy=custom", ""),
+        ("rematerialization full; time = batch / throughput", ""),
+    ],
+)
+def test_the_first_words_of_a_subject_decide_it(note, text):
+    assert told(blank(note=note)).get("set", "") == text
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        {"zero_stage": "1", "dp": "8", "note": "fsdp_ici=4"},
+        {"zero_stage": "3", "dp": "8", "note": "fsdp_ici=3"},
+        {"flag": "lora", "global_batch": "8", "dp": "4", "note": "gradient accumulation 2"},
+        {"flag": "", "global_batch": "8", "dp": "", "note": "gradient accumulation 2"},
+        {"flag": "lora", "global_batch": "8", "note": "gradient accumulation 3"},
+    ],
+)
+def test_what_fills_no_column_needs_no_advice(cells):
+    assert advice(blank(micro_batch="1", **cells)) == []
 
 
 def test_adapters_of_a_row_that_trains_them():

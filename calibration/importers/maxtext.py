@@ -277,7 +277,12 @@ def _custom(config: Config) -> Again:
         return None, {}, [_unread(config)]
     kept = [name for name, found in where.items() if found != {"remat"}]
     hosted = [name for name in kept if where[name] == {"offload"}]
-    inputs = _places(config, [INPUTS]) == {"offload"}
+    return _kept(kept, hosted, _places(config, [INPUTS]) == {"offload"})
+
+
+def _kept(kept: list[str], hosted: list[str], inputs: bool) -> Again:
+    """Word, settings and remark for results that are kept, those of them in the host's memory, and
+    whether layers' inputs are there."""
     again = {"recompute_keeps": kept, "offload_inputs": inputs, "offload_results": bool(hosted)}
     part = hosted and hosted != kept
     notes = [f"in host memory {', '.join(hosted)} alone, read as all that is kept"] if part else []

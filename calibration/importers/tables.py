@@ -264,17 +264,21 @@ def _with_given(row: dict[str, str], given: Mapping[str, str], table: str) -> di
     """A row with the cells and settings that a person gave; where the file says something else, the
     note keeps it."""
     was, now = _flat(row), _flat(given)
-    gone = [name for name in AGAIN if name in was and name not in now and set(AGAIN) & set(now)]
-    other = [
-        f"{name} given in place of {was[name]}"
-        for name, value in now.items()
-        if was.get(name, value) != value and name != "note"
-    ]
-    other += [f"{name} {was[name]} left out" for name in gone]
+    gone = set(AGAIN) & set(was) - set(now) if set(AGAIN) & set(now) else set()
+    other = _otherwise(was, now) + [f"{n} {was[n]} left out" for n in AGAIN if n in gone]
     row = _cells({name: text for name, text in (was | now).items() if name not in gone})
     if other and table == TRACES:
         row["note"] = "; ".join(filter(None, [row.get("note"), *other]))
     return row
+
+
+def _otherwise(was: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """What a file says otherwise than is given."""
+    return [
+        f"{name} given in place of {was[name]}"
+        for name, value in now.items()
+        if was.get(name, value) != value and name != "note"
+    ]
 
 
 def with_shape(row: dict[str, str]) -> dict[str, str]:

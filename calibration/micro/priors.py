@@ -44,6 +44,9 @@ GROUPED_WIDTH = 0.5
 (`grouped_efficiency` of the catalog's chips) is taken to carry over to a step: two of it are 0.83
 to 0.97 (assumed)."""
 
+OF_PROCESSOR = ("matmul", "attention")
+"""Kinds of operations that chips of one processor share; links are each chip's own."""
+
 TRANSFER = 0.3
 """Standard deviation, in the unconstrained space, of a coefficient of a step around a single
 call's: other kernels, other neighbours."""
@@ -95,19 +98,19 @@ def priors(accelerator: str, precision: str = "fp8") -> dict[str, MicroPrior]:
     {'matmul_efficiency': 0.5, 'matmul_half_rows': 0.5, 'matmul_half_columns': 1.0, 'matmul_half_inner': 0.5}
     """
     chip = resolve("chips", accelerator)
-    same = processor(chip)
-    # products and attention are its own, links not
-    alike = [
-        entry
-        for entry in fits()
-        if entry["chip"] == same != chip and entry["kind"] in ("matmul", "attention")
-    ]
-    mine = [entry for entry in fits() if entry["chip"] == chip] + alike
+    mine = _fits_of(chip)
     found = _of_attention([entry for entry in mine if entry["kind"] == "attention"])
     for entry in (e for e in mine if e["kind"] != "attention"):
         read = _of_matmul(entry, precision) if entry["kind"] == "matmul" else _of_collective(entry)
         found |= {name: r for name, r in read.items() if name not in found or r.sd < found[name].sd}
     return {name: _prior(name, found[name]) for name in SPECS if name in found} | _of_chip(chip)
+
+
+def _fits_of(chip: str) -> list[Mapping[str, Any]]:
+    """Fits of a chip, and of products and attention those of its processor on another."""
+    same = processor(chip)
+    alike = [e for e in fits() if e["chip"] == same != chip and e["kind"] in OF_PROCESSOR]
+    return [e for e in fits() if e["chip"] == chip] + alike
 
 
 def _of_chip(chip: str) -> dict[str, MicroPrior]:

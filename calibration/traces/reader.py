@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from calibration.traces import schema
-from calibration.traces.files import expected, lines
+from calibration.traces.files import Lines, expected, lines
 from calibration.traces.notes import advice
 from calibration.traces.questions import completed, question_of
 from calibration.traces.systems import extend_beside
@@ -67,17 +67,20 @@ def _read_one(path: Path, require_time: bool) -> TraceTable:
             f"{path}: the file has a header but no rows; expected one row for each measured "
             "configuration"
         )
-    whole = [completed(_spelled(row)) for row in file.rows]
-    judged = [(row, reason) for row, reason in file.broken] + [
-        (row, _reason(row, require_time)) for row in whole
-    ]
-    judged.sort(key=lambda pair: pair[0].line)
+    judged = _judged(file, require_time)
     rows = tuple(row for row, reason in judged if not reason)
     aside = tuple(row for row, reason in judged if reason)
     reasons = tuple(Problem(row.file, row.line, reason) for row, reason in judged if reason)
     told = (Problem(row.file, row.line, text) for row in rows for text in remarks(row))
     notes = (*_misspelled(path, file.columns), *_strangers(rows), *told)
     return TraceTable(file.columns, rows, aside, reasons, notes)
+
+
+def _judged(file: Lines, require_time: bool) -> list[tuple[Row, str]]:
+    """Every row of a file by line, and why it cannot be used, "" when it can."""
+    whole = [completed(_spelled(row)) for row in file.rows]
+    found = [*file.broken, *((row, _reason(row, require_time)) for row in whole)]
+    return sorted(found, key=lambda pair: pair[0].line)
 
 
 def _misspelled(path: Path, header: Sequence[str]) -> Iterator[Problem]:

@@ -144,10 +144,7 @@ def condition(name: str, wanted: Any, kind: str) -> Test:
       InputError: it is none of these.
     """
     if isinstance(wanted, list):
-        tests = [condition(name, each, kind) for each in wanted]
-        negative = bool(wanted) and all(str(each).startswith("!") for each in wanted)
-        holds = all if negative else any
-        return lambda value: holds(test(value) for test in tests)
+        return _of_list(name, wanted, kind)
     if isinstance(wanted, bool):
         return lambda value: bool(value) is wanted
     if isinstance(wanted, int | float):
@@ -162,6 +159,14 @@ def condition(name: str, wanted: Any, kind: str) -> Test:
     if _RANGE.match(wanted):
         return _in_range(name, wanted, kind)
     return _is_word(wanted, kind)
+
+
+def _of_list(name: str, wanted: list[Any], kind: str) -> Test:
+    """One of several conditions; all of them where each says not."""
+    tests = [condition(name, each, kind) for each in wanted]
+    negative = bool(wanted) and all(str(each).startswith("!") for each in wanted)
+    holds = all if negative else any
+    return lambda value: holds(test(value) for test in tests)
 
 
 def _is_number(value: Any) -> bool:

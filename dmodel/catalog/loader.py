@@ -66,41 +66,39 @@ def extend(found: Any, where: str) -> None:
     Raises:
       InputError: another version, a document of another shape, or a name of the shipped catalog.
     """
-    if not isinstance(found, dict) or found.get("version") != VERSION:
-        raise InputError(
-            f"{where}: expected a description of machines of version {VERSION}; collect it "
-            "again "
-            "with this version"
-        )
-    parts: dict[str, Any] = {kind: found.get(kind) for kind in ("chips", "systems", "accelerators")}
-    if not (
-        all(isinstance(part, dict) for part in parts.values())
-        and _are_entries(parts["chips"])
-        and _are_entries(parts["systems"])
-    ):
-        raise InputError(
-            f"{where}: expected objects named chips, systems and accelerators, each entry as "
-            "in "
-            "the catalog's data files"
-        )
-    added = [
-        (kind, name, entry) for kind in ("chips", "systems") for name, entry in parts[kind].items()
-    ]
-    for kind, name, _ in added:
+    parts = _parts(found, where)
+    added = [(kind, name) for kind in ("chips", "systems") for name in parts[kind]]
+    for kind, name in added:
         known = _spellings(kind).get(fold(name))
         if known is not None and (kind, known) not in _ADDED:
-            raise InputError(
-                f"{where}: {name!r} is a name of the catalog ({known}); give the machine "
-                "another "
-                "one"
-            )
-    for kind, name, entry in added:
+            taken = f"{name!r} is a name of the catalog ({known})"
+            raise InputError(f"{where}: {taken}; give the machine another one")
+    for kind, name in added:
         _ADDED.add((kind, name))
-        table(kind)[name] = entry
+        table(kind)[name] = parts[kind][name]
     _spellings.cache_clear()
     for chip, system in parts["accelerators"].items():
         if main := known_name("chips", chip):
             table("chips")[main] = {**table("chips")[main], "system": system}
+
+
+def _parts(found: Any, where: str) -> dict[str, dict[str, Any]]:
+    """Entries of a document by kind.
+
+    Raises:
+      InputError: another version, or a document of another shape.
+    """
+    if not isinstance(found, dict) or found.get("version") != VERSION:
+        expected = f"expected a description of machines of version {VERSION}"
+        raise InputError(f"{where}: {expected}; collect it again with this version")
+    parts: dict[str, Any] = {kind: found.get(kind) for kind in ("chips", "systems", "accelerators")}
+    are_dicts = all(isinstance(part, dict) for part in parts.values())
+    if not (are_dicts and _are_entries(parts["chips"]) and _are_entries(parts["systems"])):
+        raise InputError(
+            f"{where}: expected objects named chips, systems and accelerators, each entry as in "
+            "the catalog's data files"
+        )
+    return parts
 
 
 _ADDED: set[tuple[str, str]] = set()
@@ -158,8 +156,8 @@ def known_name(kind: str, name: str) -> str | None:
     """Main name of the entry that `name` means; None when no entry has that name. A chip may have
     its maker before it, as tools print it.
 
-    >>> known_name("chips", "NVIDIA H100 80GB HBM3"), known_name("chips", "NVIDIA-A100-SXM4-80GB"), known_name("chips", "H101")
-    ('H100-80GB', 'A100-80GB', None)
+    >>> known_name("chips", "NVIDIA H100 80GB HBM3"), known_name("chips", "H101")
+    ('H100-80GB', None)
     """
     spellings = _spellings(kind)
     return spellings.get(fold(str(name))) or spellings.get(fold(bare(kind, str(name))))

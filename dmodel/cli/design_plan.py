@@ -240,17 +240,7 @@ def show_design(d: Document) -> None:
     from dmodel.cli.question import title
 
     named = _named(d)
-    rows, header = _rows(named), ["search", "plan", "step", "MFU", "tokens/s", "memory", "headroom"]
-    header.insert(3, "90 %")
-    header.append("risk")
-    empty = [i for i, name in enumerate(header) if name in ("90 %", "risk")]
-    shown = [i for i in range(len(header)) if i not in empty or any(row[i] for row in rows)]
-    if rows:
-        table = [[row[i] for i in shown] for row in rows]
-        right = "step|90 %|MFU|tokens/s|memory|headroom|risk"
-        show_table(title(d), [header[i] for i in shown], table, right=right)
-    else:
-        show_lines(title(d), "No plan to show.")
+    _show_plans(title(d), _rows(named))
     show_lines(*_lines_of_search(d))
     if any("oom_probability" in p for _, p in named):
         show_lines(
@@ -259,6 +249,19 @@ def show_design(d: Document) -> None:
         )
     show_lines(*doubt_lines(d), *_lines_of_limits(d))
     show_lines(f"Assumed: {'; '.join(d['assumptions'])}")
+
+
+def _show_plans(title: str, rows: list[list[str]]) -> None:
+    """The table, without columns that nothing fills."""
+    header = ["search", "plan", "step", "90 %", "MFU", "tokens/s", "memory", "headroom", "risk"]
+    if not rows:
+        show_lines(title, "No plan to show.")
+        return
+    shown = [i for i, name in enumerate(header) if name not in ("90 %", "risk")]
+    shown = sorted({*shown, *(i for row in rows for i, cell in enumerate(row) if cell)})
+    table = [[row[i] for i in shown] for row in rows]
+    right = "step|90 %|MFU|tokens/s|memory|headroom|risk"
+    show_table(title, [header[i] for i in shown], table, right=right)
 
 
 def _named(d: Document) -> list[tuple[str, Document]]:

@@ -31,10 +31,10 @@ def run_setting(job: DesignJob) -> Asked:
     from dmodel.cli.question import setting
 
     span = device_range(job.devices)
-    if job.system is None or (span is None and "devices" not in freed(job)):
-        missing = [
-            o for o, x in (("--system", job.system), ("--devices N or MIN:MAX", span)) if x is None
-        ]
+    open_devices = span is None and "devices" not in freed(job)
+    missing = ["--system"] if job.system is None else []
+    missing += ["--devices N or MIN:MAX"] if span is None else []
+    if job.system is None or open_devices:
         raise InputError(f"a run needs --system and --devices; missing: {', '.join(missing)}")
     given = batch(job.global_batch)
     return setting(
@@ -178,11 +178,9 @@ def answered(job: DesignJob, asked: Asked, ways: Any) -> tuple[Document, Documen
 
     laws, chosen = laws_of(ways.law)
     stated, assumed = question_of(job, asked, laws, ways.failures, ways.attention)
-    say(
-        "searching "
-        f"{', '.join(n for n, free in zip(stated.unknowns.names, stated.unknowns.free, strict=True) if free) or 'plans'}"
-        " …"
-    )
+    sought = stated.unknowns
+    free = [name for name, yes in zip(sought.names, sought.free, strict=True) if yes]
+    say(f"searching {', '.join(free) or 'plans'} …")
     found = solve_question(stated, n_starts=ways.starts or 16)
     span = device_range(job.devices)
     devices = asked.devices if span is None or span[0] == span[1] else list(span)
@@ -196,15 +194,25 @@ def answered(job: DesignJob, asked: Asked, ways: Any) -> tuple[Document, Documen
         **run_document(found, job),
         "laws": laws_document(chosen),
         "assumptions": assumed,
+        **_besides(asked, stated, found, ways.brief),
     }
-    if found.found is not None and not ways.brief:
-        document |= prices_document(stated, found.found) | influence_document(stated, found.found)
-        document["robust"] = doubt_document(asked, stated, found.found)
-    if found.found is None:
-        document |= change_document(stated, found)
     if found.found is None or ways.emit is None:
         return document, None
     return document, emitted(asked, stated, found.found, "shape" in document["free"], ways.emit)
+
+
+def _besides(asked: Asked, stated: Question, found: CoDesign, brief: bool) -> Document:
+    """What goes with an answer: prices, other laws and doubt; the nearest change where nothing
+    fits."""
+    if found.found is None:
+        return change_document(stated, found)
+    if brief:
+        return {}
+    return {
+        **prices_document(stated, found.found),
+        **influence_document(stated, found.found),
+        "robust": doubt_document(asked, stated, found.found),
+    }
 
 
 DRAWS = 64

@@ -118,6 +118,7 @@ def command(
     from dmodel.asked import provenance
     from dmodel.cli import sensitivity_parts as parts
     from dmodel.cli.question import check_count, setting
+    from dmodel.cli.sensitivity_more import stop_where_wrong
     from dmodel.cli.sensitivity_shown import write_report
     from dmodel.sensitivity.outputs import output_name
 
@@ -159,7 +160,7 @@ def command(
             f"{time.process_time() - begun[1]:.1f} s of processors"
         )
     deliver(document, json, lambda d: _show(d, top))
-    parts.stop_where_wrong(document)
+    stop_where_wrong(document)
 
 
 def show_elasticities(d: Document, top: int) -> None:

@@ -3,15 +3,15 @@ global indices, the regime map, checks."""
 
 from __future__ import annotations
 
-import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from dmodel.cli import sensitivity_more as more
 from dmodel.cli.elasticities import case_document
 from dmodel.cli.options import Degrees
-from dmodel.cli.output import Document, gib, say, stop
+from dmodel.cli.output import Document, gib, say
 from dmodel.cli.sensitivity_shown import (
     Figures,
     draw_interactions,
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 FOLLOWED, INTERACTING = 6, 12
 """Inputs that are followed through the best plans, and of the heat map, where nothing else is
 asked."""
-
-FIXED_TOLERANCE, SOLVED_TOLERANCE = 1e-6, 1e-2
-"""Largest differences of elasticities from central differences, and from solving again."""
 
 
 class Wanted(NamedTuple):
@@ -69,9 +66,9 @@ def check_options(w: Wanted, degrees: Degrees) -> None:
             f"--global: expected a power of two from 2 on, or 0 for none; got {w.base}"
         )
     for text in w.ranges or ():
-        _range(text)
+        more.stated_ends(text)
     if w.axes:
-        _axes(w.axes)
+        more.named_axes(w.axes)
     if w.report is not None:
         make_folder(w.report)
 
@@ -98,10 +95,10 @@ def _check_names(known: Inputs, w: Wanted) -> None:
         place_followed(known, name)
     axes = [
         name
-        for name in (_axes(w.axes) if w.axes else ())
+        for name in (more.named_axes(w.axes) if w.axes else ())
         if name not in AXES and name not in map(base_name, known.names)
     ]
-    for name in (*(_range(text)[0] for text in w.ranges or ()), *axes):
+    for name in (*(more.stated_ends(text)[0] for text in w.ranges or ()), *axes):
         known.index(name)
 
 
@@ -168,16 +165,16 @@ def _add_parts(
         d["reoptimized"] = _reoptimized(asked, case, d["output"])
         d["design"] = _design(asked, case, plans, w, d)
     if w.interact or w.report:
-        d["interactions"] = _interactions(asked, case, d["output"], w.interact or INTERACTING)
+        d["interactions"] = more.interactions(asked, case, d["output"], w.interact or INTERACTING)
         figures["interactions"] = lambda: draw_interactions(d)
     if w.axes or w.report:
-        found = _regime_map(asked, case, w.axes or "devices,bandwidth")
-        d["regimes"] = _regime_document(found)
+        found = more.regime_map(asked, case, w.axes or "devices,bandwidth")
+        d["regimes"] = more.regime_document(found)
         figures["regimes"] = lambda: draw_regimes(found, d)
     if w.base or w.ranges:
-        d["global"] = _global(asked, case, d["output"], w)
+        d["global"] = more.global_indices(asked, case, d["output"], w)
     if w.check:
-        d["check"] = _check(asked, case, d)
+        d["check"] = more.checked(asked, case, d)
     return figures
 
 
@@ -344,139 +341,3 @@ def _worth_following(d: Document) -> list[str]:
 
 LEAST_FOLLOWED = 2e-3
 """Elasticities below this are not followed."""
-
-
-def _interactions(asked: Asked, case: Point, output: str, most: int) -> Document:
-    from dmodel.sensitivity import interactions
-
-    found = interactions(case, output, most=most, level_names=asked.level_names)
-    return {
-        "names": list(found.names),
-        "elasticities": found.elasticities,
-        "hessian": found.hessian,
-        "kinks": list(found.kinks),
-        "asymmetry": found.asymmetry,
-    }
-
-
-def _regime_map(asked: Asked, case: Point, axes: str) -> Any:
-    from dmodel.sensitivity import regime_map
-
-    return regime_map(case, *_axes(axes), level_names=asked.level_names)
-
-
-def _axes(text: str) -> tuple[str, str]:
-    names = [name.strip() for name in text.split(",")]
-    if len(names) != 2:
-        raise InputError(
-            "--map: expected two axes with a comma between, such as devices,bandwidth; got "
-            f"{text!r}"
-        )
-    return names[0], names[1]
-
-
-def _regime_document(found: Any) -> Document:
-    from dmodel.sensitivity.regimes import REGIMES
-
-    return {
-        "x": {"name": found.x.name, "input": found.x.shown, "values": found.x.values},
-        "y": {"name": found.y.name, "input": found.y.shown, "values": found.y.values},
-        "at": list(found.at),
-        "shares": dict(zip(REGIMES, found.shares, strict=True)),
-        "step_time_s": found.step_time_s,
-        "headroom_bytes": found.headroom_bytes,
-        "boundaries": [
-            {"between": list(pair), "x": points[0], "y": points[1]}
-            for pair, points in found.boundaries.items()
-        ],
-    }
-
-
-def _global(asked: Asked, case: Point, output: str, w: Wanted) -> Document:
-    from dmodel.sensitivity.case import inputs
-    from dmodel.sensitivity.sobol import BASE, sobol, stated_range
-
-    known = inputs(case, asked.level_names)
-    ranges = [stated_range(known, *_range(text)) for text in w.ranges] if w.ranges else None
-    begun = time.perf_counter(), time.process_time()
-    found = sobol(case, output, ranges, base=w.base or BASE, level_names=asked.level_names)
-    seconds = time.perf_counter() - begun[0], time.process_time() - begun[1]
-    say(
-        f"{found.evaluations:,} evaluations and their indices: {seconds[0]:.1f} s, "
-        f"{seconds[1]:.1f} s of processors, compiling included"
-    )
-    columns = zip(
-        found.ranges, found.first, found.first_error, found.total, found.total_error, strict=True
-    )
-    indices = [
-        {
-            "name": r.name,
-            "low": r.low,
-            "high": r.high,
-            "first": a,
-            "first_error": b,
-            "total": c,
-            "total_error": e,
-        }
-        for r, a, b, c, e in columns
-    ]
-    numbers = {
-        name: getattr(found, name) for name in ("evaluations", "median", "low", "high", "deviation")
-    }
-    return {"indices": indices, **numbers}
-
-
-def _range(text: str) -> tuple[str, float, float]:
-    name, _, ends = text.partition("=")
-    low, _, high = ends.partition(":")
-    try:
-        return name, float(low), float(high)
-    except ValueError:
-        raise InputError(
-            f"--range {text!r}: expected INPUT=LOW:HIGH, such as chip.flops_per_s=5e14:2e15"
-        ) from None
-
-
-def _check(asked: Asked, case: Point, d: Document) -> Document:
-    """The largest differences from what the elasticities are checked against."""
-    from dmodel.sensitivity import differences, resolved
-
-    by_difference = differences(case, d["output"], level_names=asked.level_names)
-    off = {e["name"]: abs(e["elasticity"] - by_difference[e["name"]]) for e in d["elasticities"]}
-    found: Document = {
-        "fixed": {
-            "inputs": len(off),
-            "worst": max(off, key=lambda n: off[n]),
-            "difference": max(off.values()),
-        }
-    }
-    if "reoptimized" in d:
-        own = d["reoptimized"]["elasticities"]
-        names = sorted(
-            (n for n in own if not n.startswith("network.size")), key=lambda n: -abs(own[n])
-        )[:20]
-        again = resolved(case, names, d["output"], level_names=asked.level_names)
-        solved = {n: abs(own[n] - again[n]) for n in names if again[n] == again[n]}
-        worst = max(solved, key=lambda n: solved[n], default=None)
-        lost = [n for n in names if n not in solved]
-        found["reoptimized"] = {
-            "inputs": len(solved),
-            "worst": worst,
-            "difference": solved.get(worst or "", 0.0),
-            "not_solved": lost,
-        }
-    return found
-
-
-def stop_where_wrong(d: Document) -> None:
-    """Exit 1 where a check failed, or could not be made of any input."""
-    checks = d.get("check")
-    if checks is None:
-        return
-    solved = checks.get("reoptimized", {"difference": 0.0, "inputs": 1})
-    if not (
-        checks["fixed"]["difference"] <= FIXED_TOLERANCE
-        and solved["difference"] <= SOLVED_TOLERANCE
-        and solved["inputs"]
-    ):
-        stop(1)

@@ -179,15 +179,18 @@ def _runs(space: Space, split: Degrees, chunks: list[int]) -> list[tuple[int, in
     batches = _micro_batches(space, share)
     if pp == 1:
         return [(SCHEDULES.index("1f1b"), 1, b) for b in batches]
-    enough = {name: batches for name in schedules if name in ("gpipe", "1f1b")}
+    found = [
+        (SCHEDULES.index(name), 1, b)
+        for name, b in product(schedules, batches)
+        if name in ("gpipe", "1f1b")
+    ]
     if "zero-bubble" in schedules:
-        enough["zero-bubble"] = [b for b in batches if share // b >= 2 * pp]
-    found = [(SCHEDULES.index(name), 1, b) for name, some in enough.items() for b in some]
+        code = SCHEDULES.index("zero-bubble")
+        found += [(code, 1, b) for b in batches if share // b >= 2 * pp]
     if "interleaved" in schedules:
+        code = SCHEDULES.index("interleaved")
         several = chunks[1:] if "1f1b" in schedules else chunks
-        found += [
-            (SCHEDULES.index("interleaved"), *x) for x in _chunked(several, batches, share, pp)
-        ]
+        found += [(code, v, b) for v, b in _chunked(several, batches, share, pp)]
     return found
 
 

@@ -33,14 +33,20 @@ def members(accelerator: str | None, stack: str | None) -> dict[str, str]:
     """
     chip = (known_name("chips", accelerator) or accelerator) if accelerator else ""
     of_chip = generation(chip)
-    found = software(stack) if stack else None
-    name = found.id if found else ""
+    of_stack = _of_stack(stack) if stack else dict.fromkeys(("lineage", "stack", "variant"), "")
+    name = of_stack["stack"]
+    both = bool(chip and name)
     return {
         "generation": of_chip,
         "accelerator": chip,
-        "lineage": found.lineage if found else "",
-        "stack": name,
-        "variant": found.name if found and found.variant else "",
-        "port": f"{of_chip or chip} {name}" if chip and name else "",
-        "pair": f"{chip} {name}" if chip and name else "",
+        **of_stack,
+        "port": f"{of_chip or chip} {name}" if both else "",
+        "pair": f"{chip} {name}" if both else "",
     }
+
+
+def _of_stack(name: str) -> dict[str, str]:
+    """Members of the groupings that software alone decides."""
+    found = software(name)
+    variant = found.name if found.variant else ""
+    return {"lineage": found.lineage, "stack": found.id, "variant": variant}

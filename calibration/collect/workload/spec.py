@@ -287,6 +287,7 @@ def to_row(spec: WorkloadSpec) -> dict[str, Any]:
         "interleave": 1,
         "cp": s.context,
         "ep": s.expert,
+        "etp": s.tensor if sparse else "",
         "micro_batch": s.micro_batch,
         "global_batch": s.global_batch,
     }
