@@ -49,10 +49,10 @@ QUESTION = BASE | {"catalog", "columns", "layouts", "profiles", "records"}
 """What a question in words stands on."""
 
 WORDS = QUESTION | {"question", "checks", "recomputation", "shape", "settings", "resolve"}
-WORDS |= {"varying", "asked"}
+WORDS |= {"described", "varying", "asked"}
 """From words to records, and what stands on nothing above it."""
 
-ANSWERS = {"prediction", "explain", "api"}
+ANSWERS = {"prediction", "explain", "searching", "api"}
 
 ALLOWED: dict[str, set[str]] = {
     "types": set(),
@@ -82,14 +82,16 @@ ALLOWED: dict[str, set[str]] = {
     "recomputation": BELOW_COST | {"cost", "question"},
     "shape": QUESTION | {"counts", "question"},
     "settings": QUESTION | {"question", "recomputation"},
-    "resolve": QUESTION | {"question", "checks", "recomputation", "shape", "step"},
+    "described": QUESTION | {"question", "settings"},
+    "resolve": QUESTION | {"question", "checks", "recomputation", "shape", "described", "step"},
     "varying": QUESTION | {"question", "resolve"},
     "asked": WORDS | BELOW_RUN,
     "prediction": WORDS
     | BELOW_RUN
     | {"run", "energy", "sweep", "uncertainty", "explain", "report"},
     "explain": WORDS | BELOW_RUN | {"messages", "uncertainty", "prediction"},
-    "api": WORDS | BELOW_REPORT | {"prediction"},
+    "searching": WORDS | BELOW_RUN | {"run", "sweep", "design"},
+    "api": WORDS | BELOW_REPORT | {"prediction", "searching"},
     "sweep": BELOW_RUN,
     "run": BELOW_RUN,
     "design": BELOW_RUN | WORDS | {"run", "sweep"},
