@@ -8,7 +8,6 @@ from flax import struct
 
 from dmodel.types import Array, at_hand
 
-
 NARROW = 1.99
 """Operands of fewer bytes are below 16 bits [byte]; nudges to either side of 2 are not."""
 
