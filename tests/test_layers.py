@@ -89,7 +89,8 @@ ALLOWED: dict[str, set[str]] = {
     "prediction": WORDS
     | BELOW_RUN
     | {"run", "energy", "sweep", "uncertainty", "explain", "report"},
-    "explain": WORDS | BELOW_RUN | {"messages", "uncertainty", "prediction"},
+    "terms": BELOW_RUN | {"messages"},
+    "explain": WORDS | BELOW_RUN | {"terms", "uncertainty", "prediction"},
     "searching": WORDS | BELOW_RUN | {"run", "sweep", "design"},
     "api": WORDS | BELOW_REPORT | {"prediction", "searching"},
     "sweep": BELOW_RUN,
