@@ -90,11 +90,7 @@ def emit(target: str, job: Job) -> Emitted:
     module = FRAMEWORKS[target]
     module.write(sheet)
     sheet.done()
-    settings = {
-        name: value
-        for name, value in sheet.settings.items()
-        if value is not False or target != "megatron"
-    }
+    settings = _written(target, sheet)
     ending, form = FORMS[target]
     left = tuple(sheet.left_out)
     body = text.comments(_heading(sheet, module, left)) + form(settings)
@@ -108,6 +104,13 @@ def emit(target: str, job: Job) -> Emitted:
         tuple(sheet.broken),
         module.BESIDE,
     )
+
+
+def _written(target: str, sheet: Sheet) -> dict[str, Setting]:
+    """Settings that stand in the text; a flag of Megatron-LM that is off is not written."""
+    if target != "megatron":
+        return sheet.settings
+    return {name: value for name, value in sheet.settings.items() if value is not False}
 
 
 def _check_precision(sheet: Sheet) -> None:
@@ -147,14 +150,18 @@ def _heading(sheet: Sheet, module: ModuleType, left: tuple[LeftOut, ...]) -> lis
     ]
     lines += [f"Add: {words}." for words in module.BESIDE]
     lines += [f"Environment: {ENVIRONMENT}."] if name in ("megatron", "nemo") else []
-    for reason in dict.fromkeys(x.reason for x in left):
-        fields = [
-            f"{x.field} = {x.value if isinstance(x.value, str) else f'{x.value:g}'}"
-            for x in left
-            if x.reason == reason
-        ]
-        lines.append(f"LEFT OUT {', '.join(fields)}: {reason}.")
+    lines += [_left_out_line(reason, left) for reason in dict.fromkeys(x.reason for x in left)]
     return lines + [f"BROKEN RULE: {words}." for words in sheet.broken]
+
+
+def _left_out_line(reason: str, left: tuple[LeftOut, ...]) -> str:
+    """What could not be told for one reason."""
+    fields = [f"{x.field} = {_shown(x.value)}" for x in left if x.reason == reason]
+    return f"LEFT OUT {', '.join(fields)}: {reason}."
+
+
+def _shown(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:g}"
 
 
 __all__ = ["TARGETS", "Emitted", "Job", "LeftOut", "emit"]
