@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import NamedTuple
 
 from dmodel.emit import maxtext, megatron, nemo, text, torchtitan
-from dmodel.emit.sheet import Job, LeftOut, Setting, Sheet, whole
+from dmodel.emit.sheet import Job, LeftOut, Setting, Sheet, number_format, whole
 from dmodel.types import InputError
 
 FRAMEWORKS = {module.NAME: module for module in (megatron, nemo, torchtitan, maxtext)}
@@ -42,6 +42,8 @@ BYTES = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "mxfp8": 1.0, "int8": 1.0, "nvfp4
 """Precision → bytes of one operand."""
 
 ENVIRONMENT = "CUDA_DEVICE_MAX_CONNECTIONS=1 before Blackwell with tp or cp; unset with FSDP"
+CONNECTED = ("megatron", "nemo")
+"""Frameworks that read the environment."""
 
 
 class Emitted(NamedTuple):
@@ -114,7 +116,7 @@ def _written(target: str, sheet: Sheet) -> dict[str, Setting]:
 
 
 def _check_precision(sheet: Sheet) -> None:
-    words = sheet.job.precision.partition("-")[0].lower()
+    words = number_format(sheet)
     if words not in BYTES:
         raise InputError(
             f"precision: expected one of {', '.join(BYTES)}; got {sheet.job.precision!r}"
@@ -149,7 +151,7 @@ def _heading(sheet: Sheet, module: ModuleType, left: tuple[LeftOut, ...]) -> lis
         LAUNCH[name].format(n=devices),
     ]
     lines += [f"Add: {words}." for words in module.BESIDE]
-    lines += [f"Environment: {ENVIRONMENT}."] if name in ("megatron", "nemo") else []
+    lines += [f"Environment: {ENVIRONMENT}."] if name in CONNECTED else []
     lines += [_left_out_line(reason, left) for reason in dict.fromkeys(x.reason for x in left)]
     return lines + [f"BROKEN RULE: {words}." for words in sheet.broken]
 

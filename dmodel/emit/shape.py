@@ -22,6 +22,12 @@ def is_latent(sheet: Sheet) -> bool:
     return sheet["kv_rank"] > 0
 
 
+def dense_width(sheet: Sheet) -> float:
+    """Width of the MLP of layers without experts."""
+    dense = is_mixture(sheet) and sheet["n_dense_layers"]
+    return sheet["d_ff_dense"] if dense else sheet["d_ff"]
+
+
 def chunk_layers(sheet: Sheet) -> float:
     """Layers of one model chunk of the fullest stage, L/(pp v) where all are alike."""
     return (
@@ -41,8 +47,8 @@ def lay_out(sheet: Sheet, ends: Mapping[str, Setting] | None, dealt: bool = Fals
     each by the settings `ends`, where the framework has such (`dmodel.stages`); whether it deals
     out what chunks do not divide (`dealt`)."""
     layers, chunks = sheet["n_layers"], sheet["pp"] * sheet["interleave"]
-    whole = layers % chunks == 0
-    fits = whole or (ends is not None and (dealt or (layers + ENDS) % chunks == 0))
+    whole, shared = layers % chunks == 0, dealt or (layers + ENDS) % chunks == 0
+    fits = whole or (ends is not None and shared)
     sheet.keeps(
         "stage_excess head_displaces",
         fits and _is_laid_out_as_usual(sheet),
@@ -131,6 +137,7 @@ WHOLE_STEPS = (
         "a step that is added up from parts measured apart is run by nobody",
     ),
 )
+"""Steps that are run as they are measured."""
 
 FUSED_KERNELS = (
     Usual(
@@ -237,6 +244,72 @@ def leave_parts(sheet: Sheet, why: str, key: str = "") -> None:
     for part, reason in (("products", named), ("elementwise", why), ("bytes", named)):
         told = not sheet[f"recompute_{part}"] or sheet["recompute_layers"] == 1
         sheet.keeps(f"recompute_{part}", told, reason)
+
+
+def block_layers(sheet: Sheet) -> tuple[int, float]:
+    """Layers of each model chunk that are done again: whole ones, and as planned."""
+    layers = sheet["recompute_layers"] * chunk_layers(sheet)
+    nearest = round(layers)
+    return nearest if abs(layers - nearest) <= 1e-9 else -int(-layers // 1), layers
+
+
+def leave_part_layers(sheet: Sheet) -> None:
+    """Say where whole layers are done again instead of the planned part of them."""
+    k, layers = block_layers(sheet)
+    if abs(layers - k) > 1e-9:
+        sheet.leave(
+            "recompute_layers",
+            f"recomputed are whole layers of each model chunk: {k} instead of {layers:g}",
+        )
+
+
+def overlapped(sheet: Sheet, kind: str, degree: float, why: str) -> None:
+    """A kind of message that the framework hides behind compute wherever there is one."""
+    sheet.keeps(f"overlap_{kind}", sheet[f"overlap_{kind}"] or degree == 1, why)
+
+
+def balanced(sheet: Sheet, why: str) -> None:
+    """Ranks of context parallelism that always have alike work, for the reason `why`."""
+    sheet.keeps("cp_balanced", sheet["cp"] == 1 or sheet["cp_balanced"], why)
+
+
+def latent_only(sheet: Sheet) -> None:
+    """Queries that are wider than values, where attention has no latent."""
+    sheet.keeps(
+        "qk_extra", sheet["qk_extra"] == 0, "queries wider than values need latent attention"
+    )
+
+
+def split_as_the_rest(sheet: Sheet) -> None:
+    """Experts whose tensor parallelism has no setting of its own."""
+    sheet.keeps(
+        "etp",
+        sheet["etp"] == sheet["tp"],
+        "experts are split by the same tensor parallelism as the rest",
+    )
+
+
+def micro_batches(sheet: Sheet) -> float:
+    """Micro-batches of a rank in one step."""
+    return sheet["global_batch"] / (sheet["dp"] * sheet["micro_batch"])
+
+
+def context_rule(sheet: Sheet, axis: str = "cp") -> None:
+    """Sequences are cut into two pieces for each rank of context parallelism."""
+    if sheet["cp"] > 1:
+        sheet.divides(
+            sheet["seq_len"], 2 * sheet["cp"], f"the sequence is a multiple of 2 · {axis}"
+        )
+
+
+def interleaving_rule(sheet: Sheet) -> None:
+    """Model chunks take turns over groups of pp micro-batches."""
+    if sheet["interleave"] > 1:
+        sheet.divides(
+            micro_batches(sheet),
+            sheet["pp"],
+            "micro-batches are a multiple of pp, with interleaving",
+        )
 
 
 def _recomputes(sheet: Sheet) -> bool:

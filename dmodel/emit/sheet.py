@@ -129,6 +129,11 @@ def _values(values: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def number_format(sheet: Sheet) -> str:
+    """Format of the products, in small letters and without its recipe: "fp8"."""
+    return sheet.job.precision.partition("-")[0].lower()
+
+
 def where(holds: object, settings: Mapping[str, Setting]) -> Mapping[str, Setting]:
     """These settings where something holds, none otherwise."""
     return settings if holds else {}
