@@ -144,16 +144,20 @@ def _plain(sheet: Sheet) -> Emitted:
 def _heading(sheet: Sheet, module: ModuleType, left: tuple[LeftOut, ...]) -> list[str]:
     """Comments above the settings: how to launch, what is missing, what could not be told, which
     rules are broken."""
-    name = module.NAME
     devices = f"{sheet['dp'] * sheet['tp'] * sheet['cp'] * sheet['pp']:g}"
     lines = [
         f"{sheet.job.model_name or 'model'}: a plan of dmodel for {module.VERSION}.",
-        LAUNCH[name].format(n=devices),
+        LAUNCH[module.NAME].format(n=devices),
+        *_beside(module),
     ]
-    lines += [f"Add: {words}." for words in module.BESIDE]
-    lines += [f"Environment: {ENVIRONMENT}."] if name in CONNECTED else []
     lines += [_left_out_line(reason, left) for reason in dict.fromkeys(x.reason for x in left)]
     return lines + [f"BROKEN RULE: {words}." for words in sheet.broken]
+
+
+def _beside(module: ModuleType) -> list[str]:
+    """What a launch needs beside a plan."""
+    lines = [f"Add: {words}." for words in module.BESIDE]
+    return lines + [f"Environment: {ENVIRONMENT}."] if module.NAME in CONNECTED else lines
 
 
 def _left_out_line(reason: str, left: tuple[LeftOut, ...]) -> str:

@@ -42,13 +42,18 @@ def _is_laid_out_as_usual(sheet: Sheet) -> bool:
     return all(abs(sheet[name] - float(value)) < 1e-9 for name, value in usual.items())
 
 
+def _fill_with_ends(layers: float, chunks: float, dealt: bool) -> bool:
+    """Whether layers, with the places of embedding and head, fill the chunks."""
+    return dealt or (layers + ENDS) % chunks == 0
+
+
 def lay_out(sheet: Sheet, ends: Mapping[str, Setting] | None, dealt: bool = False) -> None:
     """What stages of the pipeline hold: all alike, or with a layer's place for embedding and head
     each by the settings `ends`, where the framework has such (`dmodel.stages`); whether it deals
     out what chunks do not divide (`dealt`)."""
     layers, chunks = sheet["n_layers"], sheet["pp"] * sheet["interleave"]
-    whole, shared = layers % chunks == 0, dealt or (layers + ENDS) % chunks == 0
-    fits = whole or (ends is not None and shared)
+    whole = layers % chunks == 0
+    fits = whole or (ends is not None and _fill_with_ends(layers, chunks, dealt))
     sheet.keeps(
         "stage_excess head_displaces",
         fits and _is_laid_out_as_usual(sheet),
