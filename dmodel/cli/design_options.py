@@ -157,15 +157,25 @@ def freed(job: DesignJob) -> tuple[str, ...]:
     Raises:
       InputError: a word that is none of them.
     """
-    words = [stripped for word in job.free.split(",") if (stripped := word.strip())]
-    wrong = [word for word in words if word not in FREE]
-    if wrong:
-        raise InputError(
-            f"--free: expected some of {', '.join(FREE)}, with commas between; got {wrong[0]!r}"
-        )
+    words = _words(job.free)
     words += ["batch"] if job.global_batch == FREE_BATCH else []
     words += ["devices"] if _is_ranged(job) else []
     return tuple(dict.fromkeys(words))
+
+
+def _words(text: str) -> list[str]:
+    """Words of a list of what may be chosen.
+
+    Raises:
+      InputError: a word that is none of them.
+    """
+    words = [stripped for word in text.split(",") if (stripped := word.strip())]
+    for word in words:
+        if word not in FREE:
+            raise InputError(
+                f"--free: expected some of {', '.join(FREE)}, with commas between; got {word!r}"
+            )
+    return words
 
 
 def _is_ranged(job: DesignJob) -> bool:
@@ -221,11 +231,10 @@ def check_ways(job: DesignJob, ways: Any) -> None:
     Raises:
       InputError: with the option and the searches that it belongs to.
     """
-    for name, allowed in (("method", METHODS), ("space", SPACES)):
-        if getattr(ways, name) not in allowed:
-            raise InputError(
-                f"--{name}: expected one of {', '.join(allowed)}; got {getattr(ways, name)!r}"
-            )
+    from dmodel.cli.question import choice
+
+    choice("method", ways.method, METHODS)
+    choice("space", ways.space, SPACES)
     if ways.top < 1:
         raise InputError(f"--top: expected at least 1 plan to show, got {ways.top}")
     ignored, reason = _ignored(job, ways)

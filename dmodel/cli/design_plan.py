@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 from dmodel.cli.design_doubt import add_intervals, doubt_lines, robust
@@ -50,11 +51,21 @@ def answered(job: DesignJob, asked: Asked, ways: Any) -> tuple[Document, Plan | 
         **found_document(asked, found, assumed + more, ways.top),
     }
     if doubt and found.exact:
-        stated = stated_of(asked, ways.attention, ways.space, limits, job.objective)
-        add_intervals(asked, stated, found, document)
-        document["robust"] = robust(asked, stated, found)
-        document["worth"] = worth(stated, found) if found.binding is not None else None
+        document |= _doubted(job, asked, ways, found, document)
     return document, None if found.best is None else found.best.plan
+
+
+def _doubted(
+    job: DesignJob, asked: Asked, ways: Any, found: Design, document: Document
+) -> Document:
+    """What is not known of the plans of an exact search: intervals, the best under doubt, and what
+    memory is worth."""
+    stated = stated_of(asked, ways.attention, ways.space, limits_of(job, asked)[0], job.objective)
+    add_intervals(asked, stated, found, document)
+    return {
+        "robust": robust(asked, stated, found),
+        "worth": worth(stated, found) if found.binding is not None else None,
+    }
 
 
 def found_document(
@@ -259,14 +270,13 @@ def _show_plans(title: str, rows: list[list[str]]) -> None:
     if not rows:
         show_lines(title, "No plan to show.")
         return
-    shown = [
-        i
-        for i, name in enumerate(HEADER)
-        if name not in MAY_BE_EMPTY or any(row[i] for row in rows)
+    filled = [
+        name not in MAY_BE_EMPTY or any(column)
+        for name, column in zip(HEADER, zip(*rows, strict=True), strict=True)
     ]
-    table = [[row[i] for i in shown] for row in rows]
+    header, *table = (list(compress(row, filled)) for row in (HEADER, *rows))
     right = "step|90 %|MFU|tokens/s|memory|headroom|risk"
-    show_table(title, [HEADER[i] for i in shown], table, right=right)
+    show_table(title, header, table, right=right)
 
 
 def _named(d: Document) -> list[tuple[str, Document]]:

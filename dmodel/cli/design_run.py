@@ -4,6 +4,7 @@ limits."""
 from __future__ import annotations
 
 import math
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 from dmodel.cli.design_options import FREE_BATCH, OF_LOSS, DesignJob, batch, device_range, freed
@@ -189,8 +190,8 @@ def answered(job: DesignJob, asked: Asked, ways: Any) -> tuple[Document, Documen
 
     laws, chosen = laws_of(ways.law)
     stated, assumed = question_of(job, asked, laws, ways.failures, ways.attention)
-    named = zip(stated.unknowns.names, stated.unknowns.free, strict=True)
-    say(f"searching {', '.join(name for name, free in named if free) or 'plans'} …")
+    searched = compress(stated.unknowns.names, stated.unknowns.free)
+    say(f"searching {', '.join(searched) or 'plans'} …")
     found = solve_question(stated, n_starts=ways.starts or 16)
     document = {
         **_head(job, asked),

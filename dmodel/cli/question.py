@@ -46,9 +46,9 @@ def question_of(job: Job, degrees: Degrees | None = None) -> Question:
     _check_missing(job, said)
     for name in ("devices", "global_batch", "seq_len"):
         check_count(name, getattr(job, name))
-    model = from_file(str(job.model), job.seq_len) if job.model else None
+    model = from_file(job.model, job.seq_len) if job.model else None
     start = Question({}, model=model, system=job.system or "")
-    words = layout_words(degrees) if degrees is not None else {}
+    words = {} if degrees is None else layout_words(degrees)
     if "recompute" in said:
         words.pop("recompute_layers", None)
     return changed(start, _own_words(job) | words | said)
@@ -98,10 +98,7 @@ def layout_words(degrees: Degrees) -> dict[str, Any]:
     for name in ("micro_batch", "tp", "pp", "cp", "dp", "ep", "interleave", "shard"):
         check_count(name, getattr(degrees, name))
     _check_sharding(degrees)
-    if degrees.offload is not None and not 0.0 <= degrees.offload <= 1.0:
-        raise InputError(
-            f"--offload {degrees.offload:g}: expected a share of the layers between 0 and 1"
-        )
+    _check_offload(degrees.offload)
     found = {COLUMNS.get(name, name): value for name, value in _given(degrees, WORDS).items()}
     found |= {} if degrees.sp is None else {"sp": int(degrees.sp)}
     found |= {} if degrees.reshard else {"reshard": 0}
@@ -113,6 +110,11 @@ WORDS = (
     *("schedule", "offload", "attention"),
 )
 """Options of the layout that are said as they are given."""
+
+
+def _check_offload(share: float | None) -> None:
+    if share is not None and not 0.0 <= share <= 1.0:
+        raise InputError(f"--offload {share:g}: expected a share of the layers between 0 and 1")
 
 
 def _check_sharding(degrees: Degrees) -> None:

@@ -37,11 +37,7 @@ def read_sheet(path: Path, needed: Sequence[str | tuple[str, ...]]) -> Sheet:
     expected = f"expected a CSV file with the columns {', '.join(names[0] for names in either)}"
     found = list(records(_content(path, expected)))
     columns = _columns(path, found, expected)
-    missing = [" or ".join(names) for names in either if not set(names) & set(columns)]
-    if missing:
-        raise InputError(
-            f"{path}: missing columns: {', '.join(missing)}; {expected}{_separator(columns)}"
-        )
+    _check_columns(path, columns, either, expected)
     if len(found) == 1:
         raise InputError(f"{path}: a header, but no rows")
     return _sheet(path, columns, found[1:])
@@ -61,13 +57,24 @@ def _columns(path: Path, found: Sequence[Record], expected: str) -> tuple[str, .
     if broken:
         raise InputError(f"{path}: {broken}; {expected}")
     columns = tuple(name.strip() for name in found[0][1])
-    twice = [name for name in columns if columns.count(name) > 1]
-    if twice:
-        raise InputError(
-            f"{path}: column {twice[0] or 'without a name'} stands in the header more than once; "
-            "keep one of each"
-        )
+    for name in columns:
+        if columns.count(name) > 1:
+            raise InputError(
+                f"{path}: column {name or 'without a name'} stands in the header more than once; "
+                "keep one of each"
+            )
     return columns
+
+
+def _check_columns(
+    path: Path, columns: tuple[str, ...], either: Sequence[tuple[str, ...]], expected: str
+) -> None:
+    """Refuse a header without one of each of the names in `either`."""
+    missing = [" or ".join(names) for names in either if not set(names) & set(columns)]
+    if missing:
+        raise InputError(
+            f"{path}: missing columns: {', '.join(missing)}; {expected}{_separator(columns)}"
+        )
 
 
 def _sheet(path: Path, columns: tuple[str, ...], found: Sequence[Record]) -> Sheet:

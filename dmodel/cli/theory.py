@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -94,7 +95,7 @@ def _check_one(asked: dict[str, Any], of_sweep: bool) -> None:
     given = [option for option, value in asked.items() if value is not None]
     if len(given) != 1:
         raise InputError(f"expected one of {', '.join(asked)}, got {' and '.join(given) or 'none'}")
-    if of_sweep and asked["--sweep"] is None:
+    if of_sweep and "--sweep" not in given:
         raise InputError(
             "--sparse and --batch-law belong to --sweep; the rows of a table say for themselves "
             "what they are"
@@ -232,9 +233,9 @@ def _sweep(name: str, sparse: bool, batch_law: str, out: Path | None, json: bool
     check_folder(out)
     system = gpu(name)
     clusters = sweep_widths(system, sparse=sparse, law=STUDY.replace(batch=LAWS[batch_law]))
-    found, lost = [_cells(cluster) for cluster in clusters], [c for c in clusters if c.problem]
-    for cluster in lost:
-        say(f"no answer: width {cluster.run.d_model:.0f}: {cluster.problem}")
+    found, lost = [_cells(cluster) for cluster in clusters], _without_answer(clusters)
+    for width, reason in lost.items():
+        say(f"no answer: width {width}: {reason}")
     if out is not None:
         _write_sweep(out, found)
     ends = headline(clusters, system)
@@ -245,9 +246,14 @@ def _sweep(name: str, sparse: bool, batch_law: str, out: Path | None, json: bool
         "linear_end": _end(ends.linear_end),
         "largest_feasible": _end(ends.largest),
         "rows": found,
-        "no_answer": [{"d_model": int(c.run.d_model), "reason": c.problem} for c in lost],
+        "no_answer": [{"d_model": width, "reason": reason} for width, reason in lost.items()],
     }
     deliver(document, json, _show_sweep)
+
+
+def _without_answer(clusters: Iterable[SmallestCluster]) -> dict[int, str]:
+    """Widths that no cluster trains, and why."""
+    return {int(c.run.d_model): c.problem for c in clusters if c.problem}
 
 
 def _write_sweep(out: Path, found: list[Document]) -> None:
