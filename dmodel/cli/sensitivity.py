@@ -169,14 +169,7 @@ def show_elasticities(d: Document, top: int) -> None:
     are known."""
     large = [e for e in d["elasticities"] if abs(e["elasticity"]) >= LEAST]
     shown = large[: top or None]
-    columns = {
-        "input": [e["name"] for e in shown],
-        "group": [e["group"] for e in shown],
-        "at (SI)": [digits(e["at"], 4) for e in shown],
-        "elasticity": [f"{e['elasticity']:+.4f}" for e in shown],
-        **_errors(shown),
-        **_following(shown, d.get("reoptimized")),
-    }
+    columns = {**_inputs(shown), **_errors(shown), **_following(shown, d.get("reoptimized"))}
     header, rows = list(columns), list(zip(*columns.values(), strict=True))
     title = f"Change of {d['output']} [%] when the input grows by 1 %"
     show_table(title, header, rows, right="at (SI)|elasticity|±|re-optimised")
@@ -186,6 +179,16 @@ def show_elasticities(d: Document, top: int) -> None:
         f"{more}{len(d['elasticities']) - len(large)} below {LEAST:g}; {len(d['left_out'])} "
         "switches, zeros and infinities have none."
     )
+
+
+def _inputs(shown: list[Document]) -> dict[str, list[str]]:
+    """The columns that every table of elasticities has."""
+    return {
+        "input": [e["name"] for e in shown],
+        "group": [e["group"] for e in shown],
+        "at (SI)": [digits(e["at"], 4) for e in shown],
+        "elasticity": [f"{e['elasticity']:+.4f}" for e in shown],
+    }
 
 
 def _errors(shown: list[Document]) -> dict[str, list[str]]:
