@@ -130,14 +130,16 @@ def show_errors(lines: Sequence[Document], title: str, aside: dict[str, int] | N
     held-out rows where there are both."""
     parts = [p for p in ("fitted", "held_out") if any(line[p] for line in lines)]
     header = ["source", *([] if aside is None else ["set aside"])]
-    for name in _names_of(parts):
-        header += [f"{name}\n{column}".strip() for column in COLUMNS]
+    header += [f"{name}\n{column}".strip() for name in _names_of(parts) for column in COLUMNS]
     rows = [
-        [line["source"], *_aside_cells(line["source"], aside)]
-        + [cell for part in parts for cell in _cells(line[part])]
+        [line["source"], *_aside_cells(line["source"], aside), *_cells_of(line, parts)]
         for line in lines
     ]
     show_table(title, header, rows)
+
+
+def _cells_of(line: Document, parts: Sequence[str]) -> list[str]:
+    return [cell for part in parts for cell in _cells(line[part])]
 
 
 COLUMNS = ("rows", "median", "mean", "p90", "max")

@@ -3,6 +3,7 @@ global indices, the regime map, checks."""
 
 from __future__ import annotations
 
+import math
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -193,8 +194,8 @@ def _checked_by_solving(asked: Asked, case: Point, output: str, own: dict[str, f
     followed = [name for name in own if not name.startswith("network.size")]
     names = sorted(followed, key=lambda n: -abs(own[n]))[:SOLVED]
     again = resolved(case, names, output, level_names=asked.level_names)
-    solved = {n: abs(own[n] - again[n]) for n in names if again[n] == again[n]}
-    worst = max(solved, key=lambda n: solved[n], default=None)
+    solved = {n: abs(own[n] - again[n]) for n in names if not math.isnan(again[n])}
+    worst = max(solved, key=solved.__getitem__, default=None)
     return {
         "inputs": len(solved),
         "worst": worst,

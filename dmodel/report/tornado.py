@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from dmodel.report import style
@@ -60,7 +61,7 @@ def draw(
     """Draw the bars into axes."""
     shown, rings = largest(items, most), marks or {}
     ends = {item.name: _ends(item, rings) for item in shown}
-    widest = max((abs(x) for pair in ends.values() for x in pair), default=1.0)
+    widest = max(map(abs, chain(*ends.values())), default=1.0)
     for row, item in enumerate(shown):
         axes.barh(row, item.value, height=0.7, color=COLOURS.get(item.group, OTHER))
         _number(axes, row, item, ends[item.name], widest * _side(item, rings))
@@ -68,10 +69,8 @@ def draw(
     axes.set_yticks(range(len(shown)), [i.name for i in shown])
     axes.axvline(0.0, color=style.GREY, linewidth=0.8)
     axes.invert_yaxis()
-    low = min((left for left, _ in ends.values()), default=0.0)
-    high = max((right for _, right in ends.values()), default=0.0)
     axes.set(
-        xlim=(min(low, 0.0) - 0.26 * widest, max(high, 0.0) + 0.26 * widest),
+        xlim=_limits(ends.values(), 0.26 * widest),
         xlabel=f"change of the {output} when the input grows by 1 % [%]",
     )
     axes.spines["left"].set_visible(False)
@@ -84,6 +83,12 @@ def _ends(item: Elasticity, rings: Mapping[str, float]) -> tuple[float, float]:
     """Left and right end of a bar and its ring."""
     ring = rings.get(item.name, item.value)
     return min(item.value, ring), max(item.value, ring)
+
+
+def _limits(ends: Iterable[tuple[float, float]], room: float) -> tuple[float, float]:
+    """Ends of the axis: those of all bars and 0, with room for numbers."""
+    lows, highs = zip((0.0, 0.0), *ends, strict=True)
+    return min(lows) - room, max(highs) + room
 
 
 def _side(item: Elasticity, rings: Mapping[str, float]) -> float:

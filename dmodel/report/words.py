@@ -140,18 +140,23 @@ def _of_hardware(
     hardware: Sequence[Mapping[str, Any]], effects: Mapping[str, Any], output: str
 ) -> list[str]:
     """What of the hardware decides, and what comes next."""
-    first = [e for e in hardware[:1] if abs(e["elasticity"]) >= LEAST]
-    others = [e for e in hardware[1:3] if abs(e["elasticity"]) >= LEAST_BESIDE]
-    lines = [f"Of the hardware, {_decides(e, effects, output)}" for e in first]
-    return lines and [*lines, *(f"Then {_decides(e, effects, output)}" for e in others)]
+    lines = [f"Of the hardware, {_decides(e, effects, output)}" for e in _from(LEAST, hardware[:1])]
+    if not lines:
+        return []
+    others = _from(LEAST_BESIDE, hardware[1:3])
+    return [*lines, *(f"Then {_decides(e, effects, output)}" for e in others)]
+
+
+def _from(least: float, entries: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Entries whose elasticity has that size or more."""
+    return [e for e in entries if abs(e["elasticity"]) >= least]
 
 
 def _of_fitted(
     fitted: Sequence[Mapping[str, Any]], effects: Mapping[str, Any], output: str
 ) -> list[str]:
     """What of the coefficients decides."""
-    large = [e for e in fitted if abs(e["elasticity"]) >= LEAST]
-    return [f"Of what was fitted, {_decides(e, effects, output)}" for e in large]
+    return [f"Of what was fitted, {_decides(e, effects, output)}" for e in _from(LEAST, fitted)]
 
 
 def _bound(found: Mapping[str, float] | None) -> list[str]:
@@ -173,24 +178,32 @@ def _reoptimized(d: Mapping[str, Any], output: str) -> list[str]:
 
 def _moved(kept: Mapping[str, float], follow: Mapping[str, float], output: str) -> list[str]:
     """Elasticities that change most when the plan follows."""
-    moved = [n for n, e in follow.items() if n in kept and abs(e - kept[n]) > 0.02]
-    largest = sorted(moved, key=lambda n: -abs(follow[n] - kept[n]))[:3]
-    parts = [f"{short_words(n)} {kept[n]:+.2f} → {follow[n]:+.2f}" for n in largest]
+    change = {n: abs(e - kept[n]) for n, e in follow.items() if n in kept}
+    largest = sorted(change, key=lambda n: -change[n])[:3]
+    parts = [
+        f"{short_words(n)} {kept[n]:+.2f} → {follow[n]:+.2f}" for n in largest if change[n] > 0.02
+    ]
     if not parts:
         return []
-    named = "; ".join(part.replace("-", "−") for part in parts)
+    named = "; ".join(parts).replace("-", "−")
     return [f"When the plan follows, elasticities of the {output} change: {named}."]
 
 
 def _prices(active: Sequence[Mapping[str, Any]]) -> list[str]:
     """Limits that cost most."""
-    # a share of layers is no logarithm, so its price is of another unit
-    logarithmic = [a for a in active if "recomputed" not in a["name"] and a["name"] != "devices"]
-    dear = sorted((a for a in logarithmic if a["price"] > 0.005), key=lambda a: -a["price"])
+    dear = sorted(filter(_is_dear, active), key=lambda a: -a["price"])
     if not dear:
         return []
     named = ", ".join(f"{a['name']} ({a['price']:.2f})" for a in dear[:3])
     return [f"Limits that cost most, in % of step time for 1 % of room: {named}."]
+
+
+def _is_dear(limit: Mapping[str, Any]) -> bool:
+    """Whether a limit has a price that is worth a word."""
+    # a share of layers is no logarithm, so its price is of another unit
+    if "recomputed" in limit["name"] or limit["name"] == "devices":
+        return False
+    return limit["price"] > 0.005
 
 
 def _flips(effects: Mapping[str, Any], said: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -199,7 +212,7 @@ def _flips(effects: Mapping[str, Any], said: Sequence[Mapping[str, Any]]) -> lis
     if not found:
         return []
     effect, flip = min(found, key=lambda pair: abs(pair[1]["factor"] - 1.0))
-    if effect["name"] in [e["name"] for e in said[:3]]:
+    if any(e["name"] == effect["name"] for e in said[:3]):
         return []
     where = signed(flip["factor"] - 1.0)
     return [
