@@ -52,18 +52,13 @@ def show_run(d: Document) -> None:
 def _show_sizes(head: str, sizes: list[Document]) -> None:
     """Table of the sizes; those of hardware too where some of these were chosen."""
     hardware = any(x["free"] and _is_hardware(x["name"]) for x in sizes)
-    rows = [
-        (
-            x["name"],
-            _size(x["value"]),
-            x["unit"],
-            "chosen" if x["free"] else "given",
-            x["bound"],
-        )
-        for x in sizes
-        if hardware or x["name"] in SHOWN
-    ]
+    rows = [_size_cells(x) for x in sizes if hardware or x["name"] in SHOWN]
     show_table(head, ("size", "value", "unit", "", "at bound"), rows, right="value")
+
+
+def _size_cells(x: Document) -> tuple[str, ...]:
+    said = "chosen" if x["free"] else "given"
+    return x["name"], _size(x["value"]), x["unit"], said, x["bound"]
 
 
 def _is_hardware(name: str) -> bool:

@@ -172,16 +172,14 @@ def _document(found: Imported, out: Path) -> Document:
     }
 
 
+def _file_cells(f: Document) -> tuple[object, ...]:
+    """A file in the table: its warnings only where it was read."""
+    warnings = "" if f["format"] is None else f["troubles"]
+    return Path(f["file"]).name, f["format"] or "not read", f["rows"], warnings
+
+
 def _show(d: Document) -> None:
-    files = [
-        (
-            Path(f["file"]).name,
-            f["format"] or "not read",
-            f["rows"],
-            "" if f["format"] is None else f["troubles"],
-        )
-        for f in d["files"]
-    ]
+    files = [_file_cells(f) for f in d["files"]]
     show_table("Files", ("file", "format", "rows", "warnings"), files)
     if d["table"] == "traces":
         _show_traces(d["rows"])

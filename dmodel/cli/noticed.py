@@ -110,12 +110,18 @@ def say_notes(notes: Sequence[Document]) -> None:
     header were said as the file was read."""
     from calibration.traces.table import HEADER
 
-    kinds: dict[str, list[Document]] = {}
-    for note in (note for note in notes if note["line"] != HEADER):
-        kinds.setdefault(re.sub(r"\d[\d.e+-]*", "…", note["reason"]), []).append(note)
-    for first, *others in list(kinds.values())[:SAID]:
+    kinds = _by_kind([note for note in notes if note["line"] != HEADER])
+    for first, *others in kinds[:SAID]:
         more = f" (and {len(others)} more like it: see --json, notes)" if others else ""
         say(f"note: {first['file']}:{first['line']}: {first['reason']}{more}")
-    left = sum(map(len, list(kinds.values())[SAID:]))
+    left = sum(map(len, kinds[SAID:]))
     if left:
         say(f"note: and {left} more: see --json, notes")
+
+
+def _by_kind(notes: Sequence[Document]) -> list[list[Document]]:
+    """Notes that differ in their numbers alone, together."""
+    kinds: dict[str, list[Document]] = {}
+    for note in notes:
+        kinds.setdefault(re.sub(r"\d[\d.e+-]*", "…", note["reason"]), []).append(note)
+    return list(kinds.values())

@@ -183,9 +183,14 @@ def _rows(path: Path, profile: str | None, out: Path | None, strict: bool, json:
         "rows": _row_documents(cases, columns),
     }
     deliver(document, json, _show_rows)
-    n = document["does_not_fit"]
-    wrong = [faults(table), f"{n} plans that do not fit" if n else ""]
-    if strict and any(wrong):
+    if strict:
+        _stop_where_wrong(faults(table), document["does_not_fit"])
+
+
+def _stop_where_wrong(found: str, too_large: int) -> None:
+    """Exit code 1 where rows are wrong (`found` says how), or plans too large."""
+    wrong = [found, f"{too_large} plans that do not fit" if too_large else ""]
+    if any(wrong):
         say(f"dmodel: {', '.join(filter(None, wrong))} (--strict)")
         stop(1)
 

@@ -129,8 +129,7 @@ def show_errors(lines: Sequence[Document], title: str, aside: dict[str, int] | N
     """Table of errors: by source the rows, and median / mean / p90 / max for fitted and for
     held-out rows where there are both."""
     parts = [p for p in ("fitted", "held_out") if any(line[p] for line in lines)]
-    header = ["source", *([] if aside is None else ["set aside"])]
-    header += [f"{name}\n{column}".strip() for name in _names_of(parts) for column in COLUMNS]
+    header = ["source", *([] if aside is None else ["set aside"]), *_header_of(parts)]
     rows = [
         [line["source"], *_aside_cells(line["source"], aside), *_cells_of(line, parts)]
         for line in lines
@@ -146,9 +145,10 @@ COLUMNS = ("rows", "median", "mean", "p90", "max")
 """Of every part of the rows."""
 
 
-def _names_of(parts: Sequence[str]) -> Sequence[str]:
-    """Names of the parts above their columns; held-out rows alone need none."""
-    return [""] if parts == ["held_out"] else [part.replace("_", " ") for part in parts]
+def _header_of(parts: Sequence[str]) -> list[str]:
+    """Columns of the parts below their names; held-out rows alone need none."""
+    names = [""] if parts == ["held_out"] else [part.replace("_", " ") for part in parts]
+    return [f"{name}\n{column}".strip() for name in names for column in COLUMNS]
 
 
 def _aside_cells(source: str, aside: dict[str, int] | None) -> list[str]:

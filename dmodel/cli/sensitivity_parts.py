@@ -187,12 +187,17 @@ SOLVED = 20
 """Inputs for which the best plan is solved again to check its elasticities."""
 
 
+def _largest(own: dict[str, float]) -> list[str]:
+    """Inputs of the largest elasticities, but for sizes of networks."""
+    followed = [name for name in own if not name.startswith("network.size")]
+    return sorted(followed, key=lambda n: -abs(own[n]))[:SOLVED]
+
+
 def _checked_by_solving(asked: Asked, case: Point, output: str, own: dict[str, float]) -> Document:
     """Elasticities of the plan that follows beside those of solving again."""
     from dmodel.sensitivity import resolved
 
-    followed = [name for name in own if not name.startswith("network.size")]
-    names = sorted(followed, key=lambda n: -abs(own[n]))[:SOLVED]
+    names = _largest(own)
     again = resolved(case, names, output, level_names=asked.level_names)
     solved = {n: abs(own[n] - again[n]) for n in names if not math.isnan(again[n])}
     worst = max(solved, key=solved.__getitem__, default=None)

@@ -53,10 +53,10 @@ def _columns(path: Path, found: Sequence[Record], expected: str) -> tuple[str, .
     Raises:
       InputError: there is none, it is broken, or names one column twice.
     """
-    broken = found[0][2] if found else "the file is empty"
+    _, names, broken = found[0] if found else (1, [], "the file is empty")
     if broken:
         raise InputError(f"{path}: {broken}; {expected}")
-    columns = tuple(name.strip() for name in found[0][1])
+    columns = tuple(map(str.strip, names))
     for name in columns:
         if columns.count(name) > 1:
             raise InputError(

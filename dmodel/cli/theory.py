@@ -87,7 +87,7 @@ def command(
     elif optima is not None:
         _optima(optima, out, json)
     elif sweep is not None:
-        _sweep(sweep, sparse, batch_law or BATCH_LAWS[0], out, json)
+        _sweep(sweep, sparse, batch_law, out, json)
 
 
 def _check_one(asked: dict[str, Any], of_sweep: bool) -> None:
@@ -220,19 +220,17 @@ def _show(columns: tuple[str, ...], d: Document) -> None:
     )
 
 
-def _sweep(name: str, sparse: bool, batch_law: str, out: Path | None, json: bool) -> None:
+def _sweep(name: str, sparse: bool, batch_law: str | None, out: Path | None, json: bool) -> None:
     """The study's sweep over widths, its table and its headline."""
     from dmodel.cli.sheet import check_folder
     from dmodel.theory.gpus import gpu
-    from dmodel.theory.laws import BATCH_LAWS as LAWS
-    from dmodel.theory.laws import STUDY
     from dmodel.theory.study import headline, sweep_widths
 
-    if batch_law not in LAWS:
-        raise InputError(f"--batch-law: expected one of {', '.join(LAWS)}, got {batch_law!r}")
+    batch_law = batch_law or BATCH_LAWS[0]
+    law = _law_of(batch_law)
     check_folder(out)
     system = gpu(name)
-    clusters = sweep_widths(system, sparse=sparse, law=STUDY.replace(batch=LAWS[batch_law]))
+    clusters = sweep_widths(system, sparse=sparse, law=law)
     found, lost = [_cells(cluster) for cluster in clusters], _without_answer(clusters)
     for width, reason in lost.items():
         say(f"no answer: width {width}: {reason}")
@@ -249,6 +247,20 @@ def _sweep(name: str, sparse: bool, batch_law: str, out: Path | None, json: bool
         "no_answer": [{"d_model": width, "reason": reason} for width, reason in lost.items()],
     }
     deliver(document, json, _show_sweep)
+
+
+def _law_of(batch_law: str) -> Any:
+    """The study's law of training, with that law of the batch.
+
+    Raises:
+      InputError: there is none of that name.
+    """
+    from dmodel.theory.laws import BATCH_LAWS as LAWS
+    from dmodel.theory.laws import STUDY
+
+    if batch_law not in LAWS:
+        raise InputError(f"--batch-law: expected one of {', '.join(LAWS)}, got {batch_law!r}")
+    return STUDY.replace(batch=LAWS[batch_law])
 
 
 def _without_answer(clusters: Iterable[SmallestCluster]) -> dict[int, str]:

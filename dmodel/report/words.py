@@ -119,8 +119,7 @@ def summary(d: Mapping[str, Any]) -> list[str]:
     output = d["output_words"]
     effects = {e["name"]: e for e in d["design"]["effects"]} if d.get("design") else {}
     ranked = sorted(d["elasticities"], key=lambda e: -abs(e["elasticity"]))
-    hardware = [e for e in ranked if e["group"] == "hardware"]
-    fitted = [e for e in ranked if e["group"] == "coefficient"]
+    hardware, fitted = _of_group(ranked, "hardware"), _of_group(ranked, "coefficient")
     return [
         *_of_hardware(hardware, effects, output),
         *_of_fitted(fitted[:1], effects, output),
@@ -134,6 +133,10 @@ def summary(d: Mapping[str, Any]) -> list[str]:
 
 LEAST, LEAST_BESIDE = 5e-4, 5e-3
 """Smallest elasticities of which something is said: of the largest, and of those after it."""
+
+
+def _of_group(entries: Sequence[Mapping[str, Any]], group: str) -> list[Mapping[str, Any]]:
+    return [e for e in entries if e["group"] == group]
 
 
 def _of_hardware(
