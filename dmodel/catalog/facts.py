@@ -222,15 +222,8 @@ def fact(entry: Mapping[str, Any], where: str) -> Fact:
     Raises:
       InputError: it sets nothing, lacks source or date, or has a key that facts do not have.
     """
-    if unknown := [key for key in entry if key not in KEYS]:
-        close = nearest(unknown[0], list(KEYS), 1)
-        hint = f"; nearest: {close[0]}" if close else ""
-        keys = ", ".join(KEYS)
-        raise InputError(f"{where}: a fact has no {unknown[0]!r}{hint}. Its keys are {keys}")
-    sets, means = (
-        {name: _value(value) for name, value in entry.get(key, {}).items()}
-        for key in ("set", "means")
-    )
+    _refuse_unknown(entry, where)
+    sets, means = (_values_of(entry, key) for key in ("set", "means"))
     if not sets and not means:
         raise InputError(f"{where}: a fact must `set` something, or say what a word `means`")
     if not entry.get("source") or not re.fullmatch(r"\d{4}(-\d{2}){0,2}", str(entry.get("date"))):
@@ -246,6 +239,20 @@ def fact(entry: Mapping[str, Any], where: str) -> Fact:
         says=entry.get("says", ""),
         tests=_compiled(when, where),
     )
+
+
+def _refuse_unknown(entry: Mapping[str, Any], where: str) -> None:
+    """Refuse keys that facts do not have."""
+    if unknown := [key for key in entry if key not in KEYS]:
+        close = nearest(unknown[0], list(KEYS), 1)
+        hint = f"; nearest: {close[0]}" if close else ""
+        keys = ", ".join(KEYS)
+        raise InputError(f"{where}: a fact has no {unknown[0]!r}{hint}. Its keys are {keys}")
+
+
+def _values_of(entry: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Names and values under a key of an entry."""
+    return {name: _value(value) for name, value in entry.get(key, {}).items()}
 
 
 def _compiled(when: Mapping[str, Any], where: str) -> tuple[tuple[str, Test], ...]:
