@@ -127,13 +127,19 @@ def _refuse_undecided(objective: str, by_law: bool, sought: Unknowns) -> None:
 
 def _billed(bill: Bill, sought: Unknowns) -> Bill:
     """The bill for what is freed alone: what is given costs what the catalog's device costs."""
-    free = {n for n, f in zip(sought.names, sought.free, strict=True) if f}
+    free = [n for n, f in zip(sought.names, sought.free, strict=True) if f]
+    innermost = "bytes_per_s[0]"
+    further = [n for n in free if n != innermost]
     part = {name: float(name in free) for name in CHIP}
-    part["inner"] = float("bytes_per_s[0]" in free)
-    part["outer"] = float(any(n.startswith("bytes_per_s") and n != "bytes_per_s[0]" for n in free))
-    part["latency"] = float(any(n.startswith("latency_s") for n in free))
+    part["inner"] = float(innermost in free)
+    part["outer"] = float(_any_begins(further, "bytes_per_s"))
+    part["latency"] = float(_any_begins(free, "latency_s"))
 
     def of(shares: Shares) -> Shares:
         return shares.replace(**{name: getattr(shares, name) * x for name, x in part.items()})
 
     return bill.replace(price=of(bill.price), area=of(bill.area), watts=of(bill.watts))
+
+
+def _any_begins(names: Sequence[str], start: str) -> bool:
+    return any(name.startswith(start) for name in names)
