@@ -121,20 +121,22 @@ def degrees(question: Question) -> Degrees:
     devices = question.known("n_accel")
     given = {name: question.number(name) for name in ("dp", "tp", "pp", "cp", "ep")}
     derived = _derived(given)
-    ones = [n for n in ("tp", "pp", "cp", "ep") if given[n] is None and n != derived]
-    given |= dict.fromkeys(ones, 1.0)
-    assumed = [Assumption(f"{name} blank: 1", about=(name,)) for name in ones]
+    assumed = _ones(given, derived)
     product = prod(given[name] or 1.0 for name in ("dp", "tp", "pp", "cp"))
     if derived and devices % product == 0.0:
         given[derived] = devices / product
         assumed.append(_left(derived, devices / product))
     elif product != devices:
         raise InputError(_mismatch(given, product, devices))
-    return Degrees(
-        **{name: float(value or 1.0) for name, value in given.items()},
-        micro_batch=question.number("micro_batch"),
-        assumed=tuple(assumed),
-    )
+    found = {name: float(value or 1.0) for name, value in given.items()}
+    return Degrees(**found, micro_batch=question.number("micro_batch"), assumed=tuple(assumed))
+
+
+def _ones(given: dict[str, float | None], derived: str | None) -> list[Assumption]:
+    """Fill open degrees by 1, but the one that follows from the others."""
+    ones = [n for n in ("tp", "pp", "cp", "ep") if given[n] is None and n != derived]
+    given |= dict.fromkeys(ones, 1.0)
+    return [Assumption(f"{name} blank: 1", about=(name,)) for name in ones]
 
 
 def _left(name: str, value: float) -> Assumption:

@@ -15,9 +15,10 @@ import numpy as np
 from dmodel import layouts
 from dmodel.catalog.facts import Applied, Fact, Rule, Test, apply
 from dmodel.catalog.stack import consequences
+from dmodel.deciding import LEAVES, Software, evaluated, first_facts, software
+from dmodel.described import FIRST
 from dmodel.question import Degrees, Question, words
 from dmodel.records import Model
-from dmodel.resolve import FIRST, LEAVES, Software, evaluated, first_facts, software
 
 OF_LAYOUT = (
     *("dp", "tp", "pp", "cp", "ep", "etp", "sp", "zero", "shard", "replicas", "interleave"),

@@ -132,10 +132,10 @@ def axis(
 
 def _places(known: Inputs, name: str) -> list[int]:
     """Positive inputs that an axis moves together."""
-    bases = AXES.get(name, (name,))
-    places = [i for i, n in enumerate(known.names) if n in bases or base_name(n) in bases]
+    bases = set(AXES.get(name, (name,)))
     if name == "devices" and float(known["plan.zero"]) == 0.0:
-        places = [i for i in places if known.names[i] != "plan.shard"]
+        bases -= {"plan.shard"}
+    places = [i for i, n in enumerate(known.names) if bases & {n, base_name(n)}]
     return [i for i in places if np.isfinite(known.values[i]) and known.values[i] > 0.0]
 
 
