@@ -58,11 +58,10 @@ def _compiled() -> Callable:
     """ln of the peak of every row `[row]` and its derivative by the unconstrained numbers `[row,
     number]`."""
 
-    def log_peak(z: jax.Array, model: object, plan: object) -> jax.Array:
-        total: Any = memory_use(model, plan, footprint=from_unconstrained(z)).total
-        return jnp.log(total)
+    def log_peak(z: jax.Array, model: Any, plan: Any) -> jax.Array:
+        return jnp.log(memory_use(model, plan, footprint=from_unconstrained(z)).total)
 
-    def both(z: jax.Array, model: object, plan: object) -> tuple[jax.Array, jax.Array]:
+    def both(z: jax.Array, model: Any, plan: Any) -> tuple[jax.Array, jax.Array]:
         return log_peak(z, model, plan), jax.jacfwd(log_peak)(z, model, plan)
 
     return jax.jit(both, compiler_options=quick_to_compile())

@@ -318,11 +318,8 @@ def _measured(accelerator: str) -> dict[int, tuple[float, float]]:
 
 def start(prior: Prior, n: int) -> Parameters:
     """The prior mean as parameters."""
-    return Parameters(
-        center=jnp.zeros(n),
-        offset=jnp.zeros((len(prior.offset), n)),
-        noise=jnp.zeros(len(prior.noise)),
-    )  # type: ignore[arg-type]
+    stacks, groups = np.shape(prior.noise), np.shape(prior.offset)[:1]
+    return Parameters(center=jnp.zeros(n), offset=jnp.zeros((*groups, n)), noise=jnp.zeros(stacks))
 
 
 def located(prior: Prior, center: Array, offsets: Array, noise: Array) -> Parameters:

@@ -34,7 +34,7 @@ from flax import struct
 
 from dmodel.coefficients import Coefficients
 from dmodel.once import together
-from dmodel.records import Cluster, Model, Plan
+from dmodel.records import Cluster, Model, Plan, flat
 from dmodel.smooth import SHARPNESS
 from dmodel.step import memory_use, step_time
 from dmodel.types import Array
@@ -129,9 +129,10 @@ def gradients(
 
 
 def names(tree: Tree) -> list[str]:
-    """Dotted names of the leaves of a pytree, in its order: "chip.flops_per_s"."""
+    """Dotted names of the leaves of a pytree, in its order: "chip.flops_per_s"; those of a plan
+    are flat: "plan.tp"."""
     return [
-        jax.tree_util.keystr(path, simple=True, separator=".")
+        flat(jax.tree_util.keystr(path, simple=True, separator="."))
         for path, _ in jax.tree_util.tree_leaves_with_path(tree)
     ]
 

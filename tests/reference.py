@@ -953,12 +953,11 @@ def step(system: Cluster, m: Model, p: Plan, c: Coefficients) -> dict[str, float
     w["launch"] = launch
     micro, layers = p.global_batch / (p.layout.dp * p.layout.micro_batch), fullest(m, p)
     n, ranks, v = parameters(m, p), p.layout.shard * p.layout.cp, messages(system, m, p, c)
-    kinds = {kind: (f"{kind}_forward", f"{kind}_backward") for kind in ("tp", "cp", "fsdp", "late")}
-    tp, cp, fsdp, late = (sum(out[which] for which in both) for both in kinds.values())
+    kinds = {kind: (f"{kind}_forward", f"{kind}_backward") for kind in ("tp", "cp", "fsdp")}
+    tp, cp, fsdp = (sum(out[which] for which in both) for both in kinds.values())
     hidden = hid["ep"] + sum(hid[which] for kind in ("tp", "cp", "fsdp") for which in kinds[kind])
     layer = sum(w[k] for k in ("matmul", "attention", "elementwise", "recompute", "launch"))
-    gathers = fsdp + late
-    alone = layer + tp + cp + out["ep"] + gathers
+    alone = layer + tp + cp + out["ep"] + fsdp
     layer, even = alone + c.contention * hidden, c.head_balance * w["head"] / p.layout.pp
     # seconds of stages: of the fullest one, of the one with the head, and what the slowest of them
     # takes for the head
@@ -1026,7 +1025,7 @@ def step(system: Cluster, m: Model, p: Plan, c: Coefficients) -> dict[str, float
         "tensor_parallel": micro * (layers * tp + v["ends"]),
         "context_parallel": micro * layers * cp,
         "expert_parallel": micro * layers * out["ep"],
-        "fsdp": micro * (layers * gathers + hid["fsdp_forward"]),
+        "fsdp": micro * (layers * fsdp + hid["fsdp_forward"]),
         "data_parallel": out["dp"] + out["updated"] + v["awaited"],
         "pipeline_transfer": micro * out["pp"],
         "bubble": c.bubble * slots * (rest / (p.layout.pp - 1.0) + out["pp"])

@@ -139,8 +139,4 @@ def test_a_valid_row_rounds_to_itself():
 
 
 def test_primes():
-    assert (
-        moves.primes(360) == [2, 3, 5]
-        and moves.primes(1) == []
-        and moves.primes(97) == [97]
-    )
+    assert moves.primes(360) == [2, 3, 5] and moves.primes(1) == [] and moves.primes(97) == [97]

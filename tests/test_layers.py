@@ -52,7 +52,7 @@ WORDS = QUESTION | {"question", "checks", "recomputation", "shape", "settings", 
 WORDS |= {"described", "deciding", "laid_out", "machine", "varying", "asked"}
 """From words to records, and what stands on nothing above it."""
 
-ANSWERS = {"prediction", "explain", "api"}
+ANSWERS = {"prediction", "explain", "searching", "api"}
 
 ALLOWED: dict[str, set[str]] = {
     "types": set(),
@@ -82,7 +82,7 @@ ALLOWED: dict[str, set[str]] = {
     "recomputation": BELOW_COST | {"cost", "question"},
     "shape": QUESTION | {"counts", "question"},
     "settings": QUESTION | {"question", "recomputation"},
-    "described": QUESTION | {"settings"},
+    "described": QUESTION | {"question", "settings"},
     "deciding": QUESTION | {"described", "question"},
     "laid_out": QUESTION | {"question"},
     "machine": QUESTION | {"question", "deciding"},
@@ -93,8 +93,10 @@ ALLOWED: dict[str, set[str]] = {
     "prediction": WORDS
     | BELOW_RUN
     | {"run", "energy", "sweep", "uncertainty", "explain", "report"},
-    "explain": WORDS | BELOW_RUN | {"messages", "uncertainty", "prediction"},
-    "api": WORDS | BELOW_REPORT | {"prediction"},
+    "terms": BELOW_RUN | {"messages"},
+    "explain": WORDS | BELOW_RUN | {"terms", "uncertainty", "prediction"},
+    "searching": WORDS | BELOW_RUN | {"run", "sweep", "design"},
+    "api": WORDS | BELOW_REPORT | {"prediction", "searching"},
     "sweep": BELOW_RUN,
     "run": BELOW_RUN,
     "design": BELOW_RUN | WORDS | {"run", "sweep"},

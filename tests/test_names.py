@@ -46,9 +46,9 @@ def _other(why: str, where: str, words: str) -> Other:
 
 OTHERS = (
     _other("axis of a mesh that shards weights", "calibration/collect/", "fsdp"),
-    _other("term of a step", "dmodel/breakdown.py dmodel/explain.py dmodel/report/", "fsdp"),
+    _other("term of a step", "dmodel/breakdown.py dmodel/terms.py dmodel/report/", "fsdp"),
     _other("platform of jax, launcher of its pods", "calibration/collect/", "tpu"),
-    _other("package whose version is noted", "calibration/collect/ calibration/fit.py", "jax"),
+    _other("package whose version is noted", "calibration/collect/ calibration/fitted.py", "jax"),
     _other("variables of an environment", "calibration/collect/machine.py", "jax megascale tpu"),
     _other("the stack that is measured here", "calibration/collect/driver.py", "dmodelcollect"),
     _other("unit, 10^9 bytes", "dmodel/codesign/prices.py", "gb"),

@@ -216,9 +216,8 @@ def _cost(compiled: Any) -> dict[str, Any]:
         found = compiled.cost_analysis()
     except (NotImplementedError, RuntimeError) as error:
         return {"unavailable": f"{type(error).__name__}: {error}"[:300]}
-    if isinstance(found, list | tuple) and found:
-        found = found[0]
-    counts = {new: float(found[old]) for old, new in COSTS.items() if found and old in found}
+    one: Any = found[0] if isinstance(found, list | tuple) and found else found
+    counts = {new: float(one[old]) for old, new in COSTS.items() if one and old in one}
     return counts or {"unavailable": "the backend counts nothing"}
 
 

@@ -236,9 +236,9 @@ def _covariance(z: jax.Array, scale: jax.Array, data: Problem, form: Form) -> ja
             rows.weight * (FREEDOM + 1.0) / (FREEDOM * scale**2 + _log_ratio(z, rows, form) ** 2)
         )
         design = jax.jacfwd(_log_ratio)(z, rows, form) * jnp.asarray(rows.width)[None]
-        return jnp.linalg.inv((design * omega[:, None]).T @ design + jnp.eye(len(z))) * jnp.outer(
-            rows.width, rows.width
-        )  # type: ignore[arg-type]
+        width = jnp.asarray(rows.width)
+        inverse = jnp.linalg.inv((design * omega[:, None]).T @ design + jnp.eye(len(z)))
+        return inverse * jnp.outer(width, width)
 
     return jax.vmap(one)(z, scale, data)
 

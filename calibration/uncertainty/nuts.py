@@ -25,7 +25,7 @@ class Draws(NamedTuple):
 
 def _blackjax() -> Any:
     try:
-        import blackjax
+        import blackjax  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise InputError(
             "sampling needs blackjax, which is not installed; install dmodel[sampling]"

@@ -3,7 +3,8 @@ is that the first one is faster."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from dmodel.cli.output import Document, gib, percent, seconds, show_lines, show_table
 
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     from dmodel.asked import Asked
     from dmodel.question import Question
     from dmodel.records import Plan
+    from dmodel.uncertainty import Uncertain
 
 SAID = (
     "step_time_s",
@@ -38,14 +40,21 @@ def second_question(first: Question, text: str) -> Question:
     from dmodel.recomputation import CHOICES
     from dmodel.settings import changed, typed
 
-    typed_names = typed([part for part in text.replace(" ", ",").split(",") if part], "--against")
-    named = {n: SWITCH.get(v.lower(), v) for n, v in typed_names.items()}
+    parts = [part for part in text.replace(" ", ",").split(",") if part]
+    named = {n: SWITCH.get(v.lower(), v) for n, v in typed(parts, "--against").items()}
     gone = {"dp"}
-    if {"recompute", *CHOICES} & set(named):
+    if not named.keys().isdisjoint({"recompute", *CHOICES}):
         gone |= {"recompute", *CHOICES}
-    columns = {n: v for n, v in first.columns.items() if n not in gone}
-    settings = {n: v for n, v in first.settings.items() if n not in gone}
-    return changed(first._replace(columns=columns, settings=settings), named)
+    return changed(
+        first._replace(
+            columns=_without(first.columns, gone), settings=_without(first.settings, gone)
+        ),
+        named,
+    )
+
+
+def _without(words: Mapping[str, Any], gone: set[str]) -> dict[str, Any]:
+    return {name: value for name, value in words.items() if name not in gone}
 
 
 def against(asked: Asked, first: Plan, other: str, profile: str | None) -> Document:
@@ -75,18 +84,28 @@ def against(asked: Asked, first: Plan, other: str, profile: str | None) -> Docum
 def _chance(first: tuple[Asked, Plan], second: tuple[Asked, Plan]) -> float | None:
     import numpy as np
 
-    from dmodel.uncertainty import Uncertain, probability_faster, step_times
+    from dmodel.uncertainty import Uncertain, probability_faster
 
-    drawn = {(a.profile.name, a.accelerator, a.stack) for a, _ in (first, second)}
     # one by one, as their schedules and placements may differ
-    both = [
-        step_times(asked.profile, asked.accelerator, asked.stack, asked.cluster, asked.model, plan)
-        for asked, plan in (first, second)
-    ]
-    if len(drawn) > 1 or both[0] is None or both[1] is None:
+    one, other = _times(*first), _times(*second)
+    if one is None or other is None or _drawn_from(first[0]) != _drawn_from(second[0]):
         return None
-    joined = (np.concatenate([a, b], -1) for a, b in zip(both[0], both[1], strict=True))
+    joined = (np.concatenate([a, b], -1) for a, b in zip(one, other, strict=True))
     return probability_faster(Uncertain(*joined), 0, 1)
+
+
+def _times(asked: Asked, plan: Plan) -> Uncertain | None:
+    """Step times of a plan by draws of the coefficients."""
+    from dmodel.uncertainty import step_times
+
+    return step_times(
+        asked.profile, asked.accelerator, asked.stack, asked.cluster, asked.model, plan
+    )
+
+
+def _drawn_from(asked: Asked) -> tuple[str, str, str]:
+    """What decides the draws."""
+    return asked.profile.name, asked.accelerator, asked.stack
 
 
 def show_against(d: Document) -> None:

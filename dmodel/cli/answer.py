@@ -20,17 +20,7 @@ def _between(d: Document, name: str, show: Callable[[float], str]) -> str:
 
 def show_answer(d: Document) -> None:
     """Tables of one plan's answer."""
-    total = d["step_time_s"]
-    rows = [
-        (name[:-2].replace("_", " "), seconds(x), percent(x / total))
-        for name, x in d["breakdown"].items()
-        if x > 0.0
-    ]
-    show_table(
-        "Step time by cause",
-        ("cause", "time", "share"),
-        [*rows, ("step", seconds(total), percent(1.0))],
-    )
+    _show_causes(d["breakdown"], d["step_time_s"])
     if "step_time_s_low" in d:
         show_lines(
             (
@@ -39,14 +29,7 @@ def show_answer(d: Document) -> None:
             ),
             "",
         )
-    memory = [(name[:-6].replace("_", " "), gib(x)) for name, x in d["memory"].items() if x > 0.0]
-    memory += [
-        ("sum", gib(d["memory_bytes_per_device"])),
-        ("device has", gib(d["device_memory_bytes"])),
-        ("headroom", gib(d["headroom_bytes"])),
-        ("risk that it is not enough", percent(d["oom_probability"])),
-    ]
-    show_table("Memory of the fullest device", ("purpose", "bytes"), memory)
+    _show_memory(d)
     if not d["fits"]:
         show_lines(
             (
@@ -70,3 +53,29 @@ def show_answer(d: Document) -> None:
         f"Cost: {digits(d['dollars_per_million_tokens'])} dollars per million tokens"
         f"{_between(d, 'dollars_per_million_tokens', digits)}, rent of the accelerators",
     )
+
+
+def _show_causes(breakdown: dict[str, float], total: float) -> None:
+    """Where the time of a step goes."""
+    rows = [
+        (name[:-2].replace("_", " "), seconds(x), percent(x / total))
+        for name, x in breakdown.items()
+        if x > 0.0
+    ]
+    show_table(
+        "Step time by cause",
+        ("cause", "time", "share"),
+        [*rows, ("step", seconds(total), percent(1.0))],
+    )
+
+
+def _show_memory(d: Document) -> None:
+    """What fills the fullest device."""
+    memory = [(name[:-6].replace("_", " "), gib(x)) for name, x in d["memory"].items() if x > 0.0]
+    memory += [
+        ("sum", gib(d["memory_bytes_per_device"])),
+        ("device has", gib(d["device_memory_bytes"])),
+        ("headroom", gib(d["headroom_bytes"])),
+        ("risk that it is not enough", percent(d["oom_probability"])),
+    ]
+    show_table("Memory of the fullest device", ("purpose", "bytes"), memory)

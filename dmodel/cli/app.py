@@ -47,20 +47,23 @@ class Commands(TyperGroup):
         except InputError as error:
             say(f"dmodel: {error}")
         except OSError as error:
-            if error.errno in FULL:
-                say(
-                    f"dmodel: {(error.strerror or 'the output is full').lower()}: the answer "
-                    "could not be written; make room and ask again"
-                )
-            elif error.filename is None:
-                raise  # no file of the user's: a closed pipe, which the shell handles, or a defect
-            else:
-                say(
-                    f"dmodel: {error.filename}: "
-                    f"{(error.strerror or 'cannot be used').lower()}; "
-                    "check the path and its permissions"
-                )
+            say(f"dmodel: {_file_trouble(error)}")
         raise typer.Exit(BAD_INPUT)
+
+
+def _file_trouble(error: OSError) -> str:
+    """What is wrong with a file of the user's.
+
+    Raises:
+      OSError: it is none: a closed pipe, which the shell handles, or a defect.
+    """
+    if error.errno in FULL:
+        why = (error.strerror or "the output is full").lower()
+        return f"{why}: the answer could not be written; make room and ask again"
+    if error.filename is None:
+        raise error
+    why = (error.strerror or "cannot be used").lower()
+    return f"{error.filename}: {why}; check the path and its permissions"
 
 
 app = typer.Typer(

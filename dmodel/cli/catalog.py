@@ -159,14 +159,21 @@ def _show_all(document: Document) -> None:
 def _show_kind(document: Document) -> None:
     [(kind, entries)] = document.items()
     if kind == "profiles":
-        rows = [(e["name"], e["rows"], ", ".join(e["accelerators"]), e["about"]) for e in entries]
-        show_table("profiles", ("name", "rows", "accelerators", "about"), rows, right="rows")
-        return
-    if kind in TABLES:
-        header = TABLES[kind]
-        rows = [tuple(str(e[name]) for name in header) for e in entries]
-        show_table(kind, header, rows, right="facts" if kind == "stacks" else "none")
-        return
+        _show_profiles(entries)
+    elif kind in TABLES:
+        rows = [tuple(str(e[name]) for name in TABLES[kind]) for e in entries]
+        show_table(kind, TABLES[kind], rows, right="facts" if kind == "stacks" else "none")
+    else:
+        _show_entries(kind, entries)
+
+
+def _show_profiles(entries: list[Document]) -> None:
+    rows = [(e["name"], e["rows"], ", ".join(e["accelerators"]), e["about"]) for e in entries]
+    show_table("profiles", ("name", "rows", "accelerators", "about"), rows, right="rows")
+
+
+def _show_entries(kind: str, entries: list[Document]) -> None:
+    """Table of chips, systems or models."""
     rows = [(e["name"], ", ".join(e["aliases"]), _headline(kind, e), e["about"]) for e in entries]
     show_table(kind, ("name", "also", _HEADLINES[kind], "about"), rows, right="none")
 
@@ -210,40 +217,45 @@ def _words(named: Document) -> str:
 
 
 def _show_one(document: Document) -> None:
-    if document["kind"] == "stacks":
-        _show_stack(document)
-        return
-    if document["kind"] == "settings":
-        show_lines(f"{document['name']} ({document['kind_of_value']}): {document['meaning']}")
-        return
-    if document["kind"] == "profiles":
-        show_lines(
-            f"{document['name']}: {document['about']}",
-            f"accelerators: {', '.join(document['accelerators']) or 'none'}",
-        )
-        rows = [
-            (
-                f["name"],
-                f"{f['value']:.4g}",
-                f["unit"],
-                f"{f['standard_error']:.2g}",
-                f"{f['prior_value']:g}",
-                f["meaning"],
-            )
-            for f in document["fields"]
-        ]
-        show_table(
-            "coefficients",
-            ("name", "value", "unit", "std. error (unconstrained)", "prior", "meaning"),
-            rows,
-            right="value|prior",
-        )
-        return
-    also = f" (also {', '.join(document['aliases'])})" if document["aliases"] else ""
-    show_lines(f"{document['name']}{also}: {document['about'] or document['kind'][:-1]}")
+    show = {"stacks": _show_stack, "settings": _show_setting, "profiles": _show_profile}
+    show.get(document["kind"], _show_numbers)(document)
+
+
+def _show_setting(d: Document) -> None:
+    show_lines(f"{d['name']} ({d['kind_of_value']}): {d['meaning']}")
+
+
+def _show_profile(d: Document) -> None:
+    """Coefficients of a profile."""
+    show_lines(
+        f"{d['name']}: {d['about']}",
+        f"accelerators: {', '.join(d['accelerators']) or 'none'}",
+    )
     rows = [
-        (f["field"], _value(f["value"]), f["unit"], f["date"], f["source"])
-        for f in document["fields"]
+        (
+            f["name"],
+            f"{f['value']:.4g}",
+            f["unit"],
+            f"{f['standard_error']:.2g}",
+            f"{f['prior_value']:g}",
+            f["meaning"],
+        )
+        for f in d["fields"]
+    ]
+    show_table(
+        "coefficients",
+        ("name", "value", "unit", "std. error (unconstrained)", "prior", "meaning"),
+        rows,
+        right="value|prior",
+    )
+
+
+def _show_numbers(d: Document) -> None:
+    """Every number of a chip, a system or a model."""
+    also = f" (also {', '.join(d['aliases'])})" if d["aliases"] else ""
+    show_lines(f"{d['name']}{also}: {d['about'] or d['kind'][:-1]}")
+    rows = [
+        (f["field"], _value(f["value"]), f["unit"], f["date"], f["source"]) for f in d["fields"]
     ]
     show_table("", ("number", "value", "unit", "date", "source"), rows, right="value")
 

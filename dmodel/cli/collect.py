@@ -89,13 +89,7 @@ def command(
     where it stopped."""
     from calibration.collect.hosts import check
 
-    if budget_minutes is not None and not 0.0 < budget_minutes < 1e6:
-        raise InputError(
-            f"--budget-minutes: expected a positive number of minutes, got {budget_minutes}"
-        )
-    kinds = [word.strip() for word in what.split(",") if word.strip()]
-    if not kinds:
-        raise InputError(f"--what {what!r}: names nothing to measure; expected some of {ALL}")
+    budget_s, kinds = _budget(budget_minutes), _kinds(what)
     check(launcher)
     if dry_run:
         _list(kinds, json)
@@ -103,7 +97,6 @@ def command(
     if tables_only:
         _only_tables(out, parquet, json)
         return
-    budget_s = None if budget_minutes is None else 60.0 * budget_minutes
     _own_stdout()
     with redirect_stdout(sys.stderr):
         collected = _collect(
@@ -118,11 +111,32 @@ def command(
     if collected is None:
         return
     deliver(_document(collected, _tables(out, parquet), out), json, _show)
-    if len(collected.outcome.finished) == len(collected.outcome.failed):
-        say(
-            "dmodel: nothing was measured; "
-            f"{'the reasons are above' if collected.outcome.failed else 'give it more minutes'}"
-        )
+    _stop_without_measurements(collected)
+
+
+def _budget(minutes: float | None) -> float | None:
+    """Seconds that there are; None for as many as it takes."""
+    if minutes is None:
+        return None
+    if not 0.0 < minutes < 1e6:
+        raise InputError(f"--budget-minutes: expected a positive number of minutes, got {minutes}")
+    return 60.0 * minutes
+
+
+def _kinds(what: str) -> list[str]:
+    """Kinds of measurements that are asked for."""
+    kinds = [stripped for word in what.split(",") if (stripped := word.strip())]
+    if not kinds:
+        raise InputError(f"--what {what!r}: names nothing to measure; expected some of {ALL}")
+    return kinds
+
+
+def _stop_without_measurements(collected: Collected) -> None:
+    """Exit code 1 when nothing was measured."""
+    outcome = collected.outcome
+    if len(outcome.finished) == len(outcome.failed):
+        why = "the reasons are above" if outcome.failed else "give it more minutes"
+        say(f"dmodel: nothing was measured; {why}")
         stop(1)
 
 
@@ -223,9 +237,6 @@ def _document(collected: Collected, written: dict[str, int], out: Path) -> Docum
     from calibration.collect.convert import left_out
 
     outcome, found = collected.outcome, store.read(out)
-    reasons = {key: found.measurements[key] for key in outcome.failed}
-    identity, skipped = collected.environment["identity"], set(outcome.skipped)
-    gained = [collected.gain[key] for key in outcome.measured if key in collected.gain]
     return {
         "folder": str(out),
         "accelerator": collected.machine.accelerator,
@@ -236,23 +247,42 @@ def _document(collected: Collected, written: dict[str, int], out: Path) -> Docum
         "tasks": len(collected.tasks),
         "finished": len(outcome.finished),
         "measured_now": len(outcome.measured),
-        "failed": [
-            {"task": r["kind"], **r["parameters"], "status": r["status"], "reason": r["reason"]}
-            for r in reasons.values()
-        ],
+        "failed": [_failure(found.measurements[key]) for key in outcome.failed],
         "skipped_for_time": len(outcome.skipped),
-        "skipped": [
-            {"task": task.kind, **task.parameters}
-            for task in collected.tasks
-            if task.key(identity) in skipped
-        ],
+        "skipped": _skipped(collected),
         "seconds": outcome.spent_s,
-        "information_nats": sum(gained) if collected.gain else None,
+        "information_nats": _gained(collected),
         "by_kind": _by_kind(collected, found.measurements),
         "damaged_lines": [str(damage) for damage in found.damage if not damage.torn],
         "left_out": left_out(found),
         "files": written,
     }
+
+
+def _failure(record: dict[str, Any]) -> Document:
+    """A task that failed, and why."""
+    return {
+        "task": record["kind"],
+        **record["parameters"],
+        "status": record["status"],
+        "reason": record["reason"],
+    }
+
+
+def _skipped(collected: Collected) -> list[Document]:
+    """Tasks for which there was no time."""
+    identity, skipped = collected.environment["identity"], set(collected.outcome.skipped)
+    return [
+        {"task": task.kind, **task.parameters}
+        for task in collected.tasks
+        if task.key(identity) in skipped
+    ]
+
+
+def _gained(collected: Collected) -> float | None:
+    """Information of what was measured; None where nobody knows what tasks give."""
+    gain = collected.gain
+    return sum(gain[key] for key in collected.outcome.measured if key in gain) if gain else None
 
 
 def _by_kind(collected: Collected, measurements: dict[str, Any]) -> dict[str, Document]:
@@ -308,16 +338,20 @@ def _show(d: Document) -> None:
     _show_files(d)
     _show_lost(d)
     if d["skipped_for_time"]:
-        kinds = Counter(task["task"] for task in d["skipped"])
-        named = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
-        show_lines(
-            f"left out for lack of time: {named}; ask again with more minutes to add them "
-            "(--json "
-            "names each)"
-        )
+        _show_skipped(d["skipped"])
     traces = next((name for name in d["files"] if Path(name).stem == "traces"), None)
     if traces:
         show_lines(
             f"Next: dmodel fit {traces} --out mine.json, dmodel evaluate {traces} --profile "
             "mine.json"
         )
+
+
+def _show_skipped(tasks: list[Document]) -> None:
+    """How many tasks of each kind there was no time for."""
+    kinds = Counter(task["task"] for task in tasks)
+    named = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+    show_lines(
+        f"left out for lack of time: {named}; ask again with more minutes to add them (--json "
+        "names each)"
+    )

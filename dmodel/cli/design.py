@@ -128,8 +128,8 @@ def _plan(job: DesignJob, ways: Ways) -> None:
         document["emit"] = emit_document(asked, asked.model, best, ways.emit)
     _deliver(document, ways, show_design)
     if best is None:
-        limit = document["binding"]
-        say(f"dmodel: {limit['message'] if limit else 'no plan found that fits'}")
+        binding = document["binding"] or {"message": "no plan found that fits"}
+        say(f"dmodel: {binding['message']}")
         for remedy in document["remedies"]:
             say(f"  would fit: {remedy['message']}")
         stop(1)

@@ -16,6 +16,8 @@ RUN, SEARCH = "The run (frees its sizes and searches them together with the plan
 
 OBJECTIVES = ("time", "cost", "energy", "loss", "largest")
 FREE = ("shape", "batch", "tokens", "devices", "hardware")
+OF_LOSS = ("loss", "largest")
+"""Objectives that decide how many tokens are trained on."""
 FREE_BATCH = "free"
 METHODS, SPACES = ("exact", "gradient", "both"), ("usual", "everything")
 TOP = 5
@@ -106,11 +108,13 @@ class DesignJob(NamedTuple):
     @property
     def is_run(self) -> bool:
         """Whether sizes of a run are to be chosen; else its plan alone, within the budgets."""
-        ranged = ":" in (self.devices or "") or (self.global_batch or "") == FREE_BATCH
-        target = (
-            self.loss is not None or self.flop is not None or self.objective in ("loss", "largest")
-        )
-        return ranged or target or bool(self.free)
+        ranged = ":" in (self.devices or "") or self.global_batch == FREE_BATCH
+        return ranged or bool(self.free) or self.has_target
+
+    @property
+    def has_target(self) -> bool:
+        """Whether a loss or a compute decides the sizes."""
+        return self.loss is not None or self.flop is not None or self.objective in OF_LOSS
 
 
 def device_range(text: str | None) -> tuple[int, int] | None:
@@ -153,16 +157,31 @@ def freed(job: DesignJob) -> tuple[str, ...]:
     Raises:
       InputError: a word that is none of them.
     """
-    words = [word.strip() for word in job.free.split(",") if word.strip()]
-    wrong = [word for word in words if word not in FREE]
-    if wrong:
-        raise InputError(
-            f"--free: expected some of {', '.join(FREE)}, with commas between; got {wrong[0]!r}"
-        )
+    words = _words(job.free)
     words += ["batch"] if job.global_batch == FREE_BATCH else []
-    span = device_range(job.devices)
-    words += ["devices"] if span is not None and span[0] < span[1] else []
+    words += ["devices"] if _is_ranged(job) else []
     return tuple(dict.fromkeys(words))
+
+
+def _words(text: str) -> list[str]:
+    """Words of a list of what may be chosen.
+
+    Raises:
+      InputError: a word that is none of them.
+    """
+    words = [stripped for word in text.split(",") if (stripped := word.strip())]
+    for word in words:
+        if word not in FREE:
+            raise InputError(
+                f"--free: expected some of {', '.join(FREE)}, with commas between; got {word!r}"
+            )
+    return words
+
+
+def _is_ranged(job: DesignJob) -> bool:
+    """Whether there are devices to choose from."""
+    least, most = device_range(job.devices) or (0, 0)
+    return least < most
 
 
 def check(job: DesignJob) -> None:
@@ -172,34 +191,38 @@ def check(job: DesignJob) -> None:
       InputError: with the option, what was expected and what was got.
     """
     for name in ("loss", "flop", "tokens", "budget_dollars", "budget_days", "budget_joules"):
-        value = getattr(job, name)
-        if value is not None and not (math.isfinite(value) and value > 0.0):
-            raise InputError(
-                f"--{name.replace('_', '-')}: expected a positive number, got {value:g}"
-            )
+        _check_positive(name, getattr(job, name))
     if job.objective not in OBJECTIVES:
         raise InputError(
             f"--objective: expected one of {', '.join(OBJECTIVES)}; got {job.objective!r}"
         )
-    if job.loss is not None and job.flop is not None:
-        raise InputError(
-            "--loss and --flop: give one; a compute budget decides the loss that can be "
-            "reached, "
-            "and a loss the compute"
-        )
-    if job.flop is not None and (job.tokens is not None or job.objective in ("loss", "largest")):
-        raise InputError(
-            "--flop: the compute decides tokens and loss; leave --tokens out, and say what "
-            "shall "
-            "be least: time, cost or energy"
-        )
+    if job.flop is not None:
+        _check_flop(job)
     if job.loss is not None and job.objective == "loss":
         raise InputError(
-            "--loss with --objective loss: the loss is either given or made least; leave one "
-            "of "
+            "--loss with --objective loss: the loss is either given or made least; leave one of "
             "the two"
         )
     freed(job)
+
+
+def _check_positive(name: str, value: float | None) -> None:
+    if value is not None and not (math.isfinite(value) and value > 0.0):
+        raise InputError(f"--{name.replace('_', '-')}: expected a positive number, got {value:g}")
+
+
+def _check_flop(job: DesignJob) -> None:
+    """Refuse what a compute budget decides already."""
+    if job.loss is not None:
+        raise InputError(
+            "--loss and --flop: give one; a compute budget decides the loss that can be reached, "
+            "and a loss the compute"
+        )
+    if job.tokens is not None or job.objective in OF_LOSS:
+        raise InputError(
+            "--flop: the compute decides tokens and loss; leave --tokens out, and say what shall "
+            "be least: time, cost or energy"
+        )
 
 
 def check_ways(job: DesignJob, ways: Any) -> None:
@@ -208,32 +231,33 @@ def check_ways(job: DesignJob, ways: Any) -> None:
     Raises:
       InputError: with the option and the searches that it belongs to.
     """
-    for name, allowed in (("method", METHODS), ("space", SPACES)):
-        if getattr(ways, name) not in allowed:
-            raise InputError(
-                f"--{name}: expected one of {', '.join(allowed)}; got {getattr(ways, name)!r}"
-            )
+    from dmodel.cli.question import choice
+
+    choice("method", ways.method, METHODS)
+    choice("space", ways.space, SPACES)
     if ways.top < 1:
         raise InputError(f"--top: expected at least 1 plan to show, got {ways.top}")
+    ignored, reason = _ignored(job, ways)
+    if wrong := [name for name, given in ignored.items() if given]:
+        raise InputError(f"{', '.join(wrong)}: nothing to do here: {reason}. Leave it out.")
+
+
+def _ignored(job: DesignJob, ways: Any) -> tuple[dict[str, bool], str]:
+    """Options that would be ignored, whether they are given, and why they would be."""
     if job.is_run:
-        ignored = {
+        return {
             "--method exact": ways.method == "exact",
             "--top": ways.top != TOP,
             "--pareto": ways.pareto,
             "--space": ways.space != "usual",
-        }
-        reason = (
+        }, (
             "a run's sizes are searched by gradient, with every plan at each, and have one best "
             "plan"
         )
-    else:
-        ignored = {"--law": bool(ways.law), "--failures": ways.failures}
-        reason = (
-            "the sizes of the run are given, so only its plan is searched; --free, --loss, --flop "
-            "or a range ask for a run"
-        )
-    if wrong := [name for name, given in ignored.items() if given]:
-        raise InputError(f"{', '.join(wrong)}: nothing to do here: {reason}. Leave it out.")
+    return {"--law": bool(ways.law), "--failures": ways.failures}, (
+        "the sizes of the run are given, so only its plan is searched; --free, --loss, --flop "
+        "or a range ask for a run"
+    )
 
 
 def fixed_job(job: DesignJob) -> Job:

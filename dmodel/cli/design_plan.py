@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 from dmodel.cli.design_doubt import add_intervals, doubt_lines, robust
@@ -30,31 +31,41 @@ MORE_MEMORY = 0.1
 
 def answered(job: DesignJob, asked: Asked, ways: Any) -> tuple[Document, Plan | None]:
     """The document of a search, and the best plan."""
-    how: dict[str, Any] = {"objective": job.objective, "pareto": ways.pareto}
-    how |= {"n_starts": ways.starts} if ways.starts is not None else {}
     limits, more = limits_of(job, asked)
     doubt = not ways.brief and ways.method != "gradient"
     with bar() as shown:
         found, assumed = search(
             asked,
             ways.method,
-            max(ways.top, RIVALS) if doubt and ways.top > 0 else ways.top,
+            max(ways.top, RIVALS) if doubt else ways.top,
             ways.attention,
             space=ways.space,
             limits=limits,
             progress=shown,
-            **how,
+            objective=job.objective,
+            pareto=ways.pareto,
+            **({} if ways.starts is None else {"n_starts": ways.starts}),
         )
     document = {
         "objective": job.objective,
         **found_document(asked, found, assumed + more, ways.top),
     }
     if doubt and found.exact:
-        stated = stated_of(asked, ways.attention, ways.space, limits, job.objective)
-        add_intervals(asked, stated, found, document)
-        document["robust"] = robust(asked, stated, found)
-        document["worth"] = worth(stated, found) if found.binding is not None else None
+        document |= _doubted(job, asked, ways, found, document)
     return document, None if found.best is None else found.best.plan
+
+
+def _doubted(
+    job: DesignJob, asked: Asked, ways: Any, found: Design, document: Document
+) -> Document:
+    """What is not known of the plans of an exact search: intervals, the best under doubt, and what
+    memory is worth."""
+    stated = stated_of(asked, ways.attention, ways.space, limits_of(job, asked)[0], job.objective)
+    add_intervals(asked, stated, found, document)
+    return {
+        "robust": robust(asked, stated, found),
+        "worth": worth(stated, found) if found.binding is not None else None,
+    }
 
 
 def found_document(
@@ -105,8 +116,8 @@ def limits_of(job: DesignJob, asked: Asked) -> tuple[Limits, list[str]]:
     from dmodel import counts
     from dmodel.codesign import DEFAULT, KINDS
 
-    law = KINDS["data"][DEFAULT["data"]].law
-    tokens = float(law.ratio) * float(counts.active_parameters(asked.model)) ** float(law.exponent)  # type: ignore
+    law: Any = KINDS["data"][DEFAULT["data"]].law
+    tokens = float(law.ratio) * float(counts.active_parameters(asked.model)) ** float(law.exponent)
     return Limits(tokens=tokens, **given), [
         f"{tokens:.4g} tokens, by the data law (--tokens says otherwise)"
     ]
@@ -176,10 +187,9 @@ def search(
 def design_document(found: Design, top: int | None = None) -> Document:
     """A design as plain data, at most `top` plans of the exact search; `binding` is the limit that
     decides, `closest` the plan that came nearest when none fits."""
-    limit = found.binding
     return {
         "exact": [candidate_document(c) for c in found.exact[:top]],
-        "gradient": candidate_document(found.gradient) if found.gradient is not None else None,
+        "gradient": _candidate_or_none(found.gradient),
         "front": [candidate_document(c) for c in found.front],
         "gap": found.gap,
         "certificate": found.certificate.statement,
@@ -193,20 +203,19 @@ def design_document(found: Design, top: int | None = None) -> Document:
         "evaluated_by_gradient_search": found.evaluated,
         "relaxed_merit": found.relaxed,
         "relaxed_step_time_s": found.relaxed if found.objective == "time" else None,
-        "binding": None
-        if limit is None
-        else {
-            "name": limit.name,
-            "amount": limit.amount,
-            "unit": limit.unit,
-            "message": limit.message,
-        },
-        "closest": candidate_document(found.closest) if found.closest is not None else None,
-        "remedies": [
-            {"name": r.name, "was": r.was, "becomes": r.becomes, "message": r.message}
-            for r in found.remedies
-        ],
+        "binding": _fields(found.binding, ("name", "amount", "unit", "message")),
+        "closest": _candidate_or_none(found.closest),
+        "remedies": [_fields(r, ("name", "was", "becomes", "message")) for r in found.remedies],
     }
+
+
+def _fields(record: Any, names: tuple[str, ...]) -> Document | None:
+    """Fields of a record, None of none."""
+    return None if record is None else {name: getattr(record, name) for name in names}
+
+
+def _candidate_or_none(c: Candidate | None) -> Document | None:
+    return None if c is None else candidate_document(c)
 
 
 def candidate_document(c: Candidate) -> Document:
@@ -251,17 +260,23 @@ def show_design(d: Document) -> None:
     show_lines(f"Assumed: {'; '.join(d['assumptions'])}")
 
 
+HEADER = ("search", "plan", "step", "90 %", "MFU", "tokens/s", "memory", "headroom", "risk")
+MAY_BE_EMPTY = ("90 %", "risk")
+"""Columns that are left out where no plan has them."""
+
+
 def _show_plans(title: str, rows: list[list[str]]) -> None:
-    """The table, without columns that nothing fills."""
-    header = ["search", "plan", "step", "90 %", "MFU", "tokens/s", "memory", "headroom", "risk"]
+    """Table of plans."""
     if not rows:
         show_lines(title, "No plan to show.")
         return
-    shown = [i for i, name in enumerate(header) if name not in ("90 %", "risk")]
-    shown = sorted({*shown, *(i for row in rows for i, cell in enumerate(row) if cell)})
-    table = [[row[i] for i in shown] for row in rows]
+    filled = [
+        name not in MAY_BE_EMPTY or any(column)
+        for name, column in zip(HEADER, zip(*rows, strict=True), strict=True)
+    ]
+    header, *table = (list(compress(row, filled)) for row in (HEADER, *rows))
     right = "step|90 %|MFU|tokens/s|memory|headroom|risk"
-    show_table(title, [header[i] for i in shown], table, right=right)
+    show_table(title, header, table, right=right)
 
 
 def _named(d: Document) -> list[tuple[str, Document]]:

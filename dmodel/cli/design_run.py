@@ -4,9 +4,10 @@ limits."""
 from __future__ import annotations
 
 import math
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
-from dmodel.cli.design_options import FREE_BATCH, DesignJob, batch, device_range, freed
+from dmodel.cli.design_options import FREE_BATCH, OF_LOSS, DesignJob, batch, device_range, freed
 from dmodel.cli.options import Job
 from dmodel.cli.output import Document, say
 from dmodel.types import InputError
@@ -31,11 +32,7 @@ def run_setting(job: DesignJob) -> Asked:
     from dmodel.cli.question import setting
 
     span = device_range(job.devices)
-    open_devices = span is None and "devices" not in freed(job)
-    missing = ["--system"] if job.system is None else []
-    missing += ["--devices N or MIN:MAX"] if span is None else []
-    if job.system is None or open_devices:
-        raise InputError(f"a run needs --system and --devices; missing: {', '.join(missing)}")
+    _check_missing(job, span is not None)
     given = batch(job.global_batch)
     return setting(
         Job(
@@ -51,21 +48,32 @@ def run_setting(job: DesignJob) -> Asked:
     )
 
 
+def _check_missing(job: DesignJob, counted: bool) -> None:
+    """Refuse a run on nothing: without a system, or devices that are neither counted nor free."""
+    if job.system is not None and (counted or "devices" in freed(job)):
+        return
+    there = {"--system": job.system is not None, "--devices N or MIN:MAX": counted}
+    missing = [option for option, is_there in there.items() if not is_there]
+    raise InputError(f"a run needs --system and --devices; missing: {', '.join(missing)}")
+
+
 def free_of(job: DesignJob) -> tuple[str, ...]:
     """What is chosen: as asked, and what follows: a shape without a model, tokens that a loss or a
     budget decides."""
     words = [*freed(job)]
-    if job.model is None and "shape" not in words:
+    if job.model is None:
         words.append("shape")
-    by_compute = job.flop is not None and "shape" in words
-    open_tokens = job.loss is not None or by_compute or job.objective in ("loss", "largest")
-    if (
-        open_tokens
-        and "tokens" not in words
-        and (job.tokens is None or job.objective in ("loss", "largest"))
-    ):
+    if _are_tokens_open(job, "shape" in words):
         words.append("tokens")
-    return tuple(words)
+    return tuple(dict.fromkeys(words))
+
+
+def _are_tokens_open(job: DesignJob, shaped: bool) -> bool:
+    """Whether a loss or a budget decides the tokens, of a shape that is free (`shaped`) or not."""
+    if job.objective in OF_LOSS:
+        return True
+    by_compute = job.flop is not None and shaped
+    return job.tokens is None and (job.loss is not None or by_compute)
 
 
 def question_of(
@@ -76,13 +84,11 @@ def question_of(
     from dmodel.goodput import Reliability
     from dmodel.searching import for_any_layout, space_of
 
-    searched = space_of(asked, attention)
-    assumed = [*map(str, searched.assumptions), *_left_out(job)]
-    free, span = free_of(job), device_range(job.devices)
-    apart = span is not None and span[0] < span[1]
+    searched, free = space_of(asked, attention), free_of(job)
     loss, tokens, more = _by_compute(job, asked, free, laws)
-    tokens = None if "tokens" in free else tokens
-    if tokens is None and "tokens" not in free:
+    if "tokens" in free:
+        tokens = None
+    elif tokens is None:
         more.append("tokens by the data law")
     stated = codesign.question(
         asked.cluster,
@@ -94,14 +100,20 @@ def question_of(
         devices=float(asked.devices),
         global_batch=float(asked.global_batch),
         tokens=tokens,
-        bounds={"devices": (float(span[0]), float(span[1]))} if apart and span else {},
+        bounds=_bounds(job),
         law=laws,
         base=for_any_layout(searched),
         footprint=asked.footprint,
         reliability=Reliability() if failures else None,
     )
     lost = "failures as often as Llama 3's" if failures else "no failures"
-    return stated, [*assumed, *more, lost]
+    return stated, [*map(str, searched.assumptions), *_left_out(job), *more, lost]
+
+
+def _bounds(job: DesignJob) -> dict[str, tuple[float, float]]:
+    """Least and most devices, where there are some to choose from."""
+    least, most = device_range(job.devices) or (0, 0)
+    return {"devices": (float(least), float(most))} if least < most else {}
 
 
 def _left_out(job: DesignJob) -> list[str]:
@@ -178,40 +190,32 @@ def answered(job: DesignJob, asked: Asked, ways: Any) -> tuple[Document, Documen
 
     laws, chosen = laws_of(ways.law)
     stated, assumed = question_of(job, asked, laws, ways.failures, ways.attention)
-    sought = stated.unknowns
-    free = [name for name, yes in zip(sought.names, sought.free, strict=True) if yes]
-    say(f"searching {', '.join(free) or 'plans'} …")
+    searched = compress(stated.unknowns.names, stated.unknowns.free)
+    say(f"searching {', '.join(searched) or 'plans'} …")
     found = solve_question(stated, n_starts=ways.starts or 16)
-    span = device_range(job.devices)
-    devices = asked.devices if span is None or span[0] == span[1] else list(span)
-    head = {
-        **asked.document(),
-        "devices": devices,
-        "global_batch": batch(job.global_batch) or job.global_batch or asked.global_batch,
-    }
     document = {
-        **head,
+        **_head(job, asked),
         **run_document(found, job),
         "laws": laws_document(chosen),
         "assumptions": assumed,
-        **_besides(asked, stated, found, ways.brief),
     }
-    if found.found is None or ways.emit is None:
+    if found.found is None:
+        return document | change_document(stated, found), None
+    if not ways.brief:
+        document |= prices_document(stated, found.found) | influence_document(stated, found.found)
+        document["robust"] = doubt_document(asked, stated, found.found)
+    if ways.emit is None:
         return document, None
     return document, emitted(asked, stated, found.found, "shape" in document["free"], ways.emit)
 
 
-def _besides(asked: Asked, stated: Question, found: CoDesign, brief: bool) -> Document:
-    """What goes with an answer: prices, other laws and doubt; the nearest change where nothing
-    fits."""
-    if found.found is None:
-        return change_document(stated, found)
-    if brief:
-        return {}
+def _head(job: DesignJob, asked: Asked) -> Document:
+    """The job, with its devices and its batch as they were asked for."""
+    least, most = device_range(job.devices) or (0, 0)
     return {
-        **prices_document(stated, found.found),
-        **influence_document(stated, found.found),
-        "robust": doubt_document(asked, stated, found.found),
+        **asked.document(),
+        "devices": [least, most] if least < most else asked.devices,
+        "global_batch": batch(job.global_batch) or job.global_batch or asked.global_batch,
     }
 
 
@@ -304,7 +308,6 @@ def emitted(asked: Asked, stated: Question, design: Design, shaped: bool, target
 
 def run_document(found: CoDesign, job: DesignJob) -> Document:
     """The answer as plain data."""
-    good = found.found
     return {
         "objective": found.objective,
         "free": list(free_of(job)),
@@ -314,18 +317,24 @@ def run_document(found: CoDesign, job: DesignJob) -> Document:
         "sizes": [x._asdict() for x in found.sizes],
         "quantities": found.quantities,
         "margins": [x._asdict() for x in found.margins],
-        "best": None if good is None else design_of(good),
+        "best": None if found.found is None else design_of(found.found),
         "certificate": found.statement,
         "relaxed_value": found.relaxed,
-        "proven_bound": found.bound
-        if found.bound is not None and math.isfinite(found.bound)
-        else None,
+        "proven_bound": _finite(found.bound),
         "neighbours_checked": found.neighbours,
         "evaluations": {**found.evaluations._asdict(), "total": found.evaluations.total},
-        "nearest": None
-        if found.nearest is None or found.nearest.plan is None
-        else design_of(found.nearest),
+        "nearest": _nearest(found.nearest),
     }
+
+
+def _finite(bound: float | None) -> float | None:
+    """A bound that says something."""
+    return bound if bound is not None and math.isfinite(bound) else None
+
+
+def _nearest(design: Design | None) -> Document | None:
+    """The design that came nearest, where it has a plan."""
+    return None if design is None or design.plan is None else design_of(design)
 
 
 def _given(stated: Question) -> dict[str, float]:

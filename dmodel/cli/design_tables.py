@@ -33,55 +33,62 @@ def show_run(d: Document) -> None:
     head = (
         f"{d['model']}, {d['seq_len']} tokens, on {d['accelerator']} ({d['system']}): least "
         f"{d['objective']}"
-    )
+    ).replace("least largest", "largest run")
     if d["best"] is None:
-        show_lines(head.replace("least largest", "largest run"), "No design keeps the limits.")
+        show_lines(head, "No design keeps the limits.")
         _show_nearest(d)
     else:
-        rows = [
-            (
-                x["name"],
-                _size(x["value"]),
-                x["unit"],
-                "chosen" if x["free"] else "given",
-                x["bound"],
-            )
-            for x in d["sizes"]
-        ]
-        hardware = any(
-            x["free"] for x in d["sizes"] if "bytes" in x["name"] or "flops" in x["name"]
-        )
-        shown = rows if hardware else [row for row in rows if row[0] in SHOWN]
-        show_table(
-            head.replace("least largest", "largest run"),
-            ("size", "value", "unit", "", "at bound"),
-            shown,
-            right="value",
-        )
-        limits = {m["name"]: m for m in d["margins"]}
-        table = [
-            (
-                UNITS[name][0],
-                quantity(name, value),
-                quantity(name, limits[name]["limit"]) if name in limits else "",
-                quantity(name, limits[name]["slack"]) if name in limits else "",
-            )
-            for name, value in d["quantities"].items()
-        ]
-        show_table("The run", ("quantity", "value", "limit", "left"), table)
-        best = d["best"]
-        show_lines(
-            f"Plan: {best['label']}: {seconds(best['step_time_s'])} per step, MFU "
-            f"{percent(best['mfu'])}, "
-            f"{gib(best['memory_bytes_per_device'])} per device; "
-            f"{digits(best['parameters'] / 1e9, 4)} billion parameters"
-        )
+        _show_sizes(head, d["sizes"])
+        _show_quantities(d)
+        _show_best(d["best"])
     show_lines(f"Certificate: {d['certificate']}")
     _show_prices(d)
     if d.get("robust"):
         show_lines(f"Doubt: {d['robust']['statement']}")
     _show_laws(d)
     show_lines(f"Assumed: {'; '.join(d['assumptions'])}")
+
+
+def _show_sizes(head: str, sizes: list[Document]) -> None:
+    """Table of the sizes; those of hardware too where some of these were chosen."""
+    hardware = any(x["free"] and _is_hardware(x["name"]) for x in sizes)
+    rows = [_size_cells(x) for x in sizes if hardware or x["name"] in SHOWN]
+    show_table(head, ("size", "value", "unit", "", "at bound"), rows, right="value")
+
+
+def _size_cells(x: Document) -> tuple[str, ...]:
+    said = "chosen" if x["free"] else "given"
+    return x["name"], _size(x["value"]), x["unit"], said, x["bound"]
+
+
+def _is_hardware(name: str) -> bool:
+    return "bytes" in name or "flops" in name
+
+
+def _show_quantities(d: Document) -> None:
+    """Table of what the run takes, and of its limits."""
+    limits = {m["name"]: m for m in d["margins"]}
+    table = [
+        (UNITS[name][0], quantity(name, value), *_limit(name, limits.get(name)))
+        for name, value in d["quantities"].items()
+    ]
+    show_table("The run", ("quantity", "value", "limit", "left"), table)
+
+
+def _limit(name: str, margin: Document | None) -> tuple[str, str]:
+    """A limit of a quantity, and what is left of it; blank where there is none."""
+    if margin is None:
+        return "", ""
+    return quantity(name, margin["limit"]), quantity(name, margin["slack"])
+
+
+def _show_best(best: Document) -> None:
+    show_lines(
+        f"Plan: {best['label']}: {seconds(best['step_time_s'])} per step, MFU "
+        f"{percent(best['mfu'])}, "
+        f"{gib(best['memory_bytes_per_device'])} per device; "
+        f"{digits(best['parameters'] / 1e9, 4)} billion parameters"
+    )
 
 
 def _size(x: float) -> str:

@@ -41,12 +41,17 @@ def check_target(target: str | None, file: Path | None) -> None:
 
     if target is not None and target not in TARGETS:
         raise InputError(f"--emit: expected one of {', '.join(TARGETS)}; got {target!r}")
-    if file is not None and target is None:
+    if file is not None:
+        _check_file(target, file)
+
+
+def _check_file(target: str | None, file: Path) -> None:
+    """Refuse a file that nothing is written to, or that cannot be written."""
+    if target is None:
         raise InputError(f"--emit-out {file}: nothing to write; name a framework with --emit")
-    if file is not None and not file.parent.is_dir():
+    if not file.parent.is_dir():
         raise InputError(
-            f"--emit-out {file}: cannot write, the folder {file.parent} does not exist; make "
-            "it "
+            f"--emit-out {file}: cannot write, the folder {file.parent} does not exist; make it "
             "first or name another file"
         )
 

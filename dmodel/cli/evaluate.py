@@ -96,14 +96,19 @@ def _fitted(cases: Cases, used: list[Profile]) -> tuple[np.ndarray, int]:
         if len(rows) and p.fitted_rows:
             fitted[rows] = written_otherwise(cases.take(rows), p.fitted_rows)
             doubtful += int((maybe_fitted(cases.take(rows), p) & ~fitted[rows]).sum())
+    _say_doubtful(doubtful, len(cases))
+    return fitted, doubtful
+
+
+def _say_doubtful(doubtful: int, rows: int) -> None:
+    """How many rows may be known to the profile that predicts them."""
     if doubtful:
         say(
-            f"{doubtful} of {len(cases)} rows count as held out although their profile was fitted "
+            f"{doubtful} of {rows} rows count as held out although their profile was fitted "
             "on a run of the same configuration: if "
             "it is the same measurement, written another way (a throughput for a step time, a "
             "blank cell), write it as the fitted file does"
         )
-    return fitted, doubtful
 
 
 def with_choosing(document: Document, cases: Cases, predicted: np.ndarray) -> Document:

@@ -7,6 +7,7 @@ import ast
 import os
 import subprocess
 import sys
+from itertools import compress
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -43,20 +44,14 @@ def command(
     folder = studies_folder()
     found = studies(folder)
     if name is None:
-        if context.args:
-            raise InputError(
-                f"unknown option {context.args[0]}; expected the name of a study before its "
-                "own "
-                "options"
-            )
+        _check_no_options(context.args)
         deliver_list(found, json)
         return
     if name not in found:
         raise InputError(f"no experiment named {name!r}; choose from {', '.join(found)}")
     check_writable(out)
     options = [
-        *(["--quick"] if quick else []),
-        *(["--json"] if json else []),
+        *compress(("--quick", "--json"), (quick, json)),
         "--out",
         str(out.resolve()),
         *map(_absolute, context.args),
@@ -74,6 +69,14 @@ def command(
     sys.stdout.write(done.stdout)
     if done.returncode:
         stop(done.returncode if done.returncode in (1, 2) else 1)
+
+
+def _check_no_options(options: list[str]) -> None:
+    """Refuse options of a study where none is named."""
+    if options:
+        raise InputError(
+            f"unknown option {options[0]}; expected the name of a study before its own options"
+        )
 
 
 def studies_folder() -> Path:

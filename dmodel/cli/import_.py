@@ -92,50 +92,69 @@ def _report(found: Imported) -> None:
         say(f"warning: {len(found.troubles) - SAID} places more; --json lists all")
     if found.needed:
         say(_needed(found))
-    for reason, count in Counter(
-        why
-        for i, why in found.unusable.items()
-        if not any(i in rows for rows in found.needed.values())
-    ).items():
+    for reason, count in Counter(_other_reasons(found)).items():
         say(f"{count} of {len(found.rows)} rows cannot be used: {reason}")
+
+
+def _lacking(found: Imported) -> set[int]:
+    """Rows that lack a cell."""
+    return {i for rows in found.needed.values() for i in rows}
+
+
+def _other_reasons(found: Imported) -> list[str]:
+    """Why rows cannot be used that lack no cell."""
+    lacking = _lacking(found)
+    return [why for i, why in found.unusable.items() if i not in lacking]
 
 
 def _needed(found: Imported) -> str:
     """One message about all cells without which rows cannot be used."""
-    from calibration.traces.schema import SHAPE
-
-    lacking = {i for rows in found.needed.values() for i in rows}
     words = {name: f"--set {name}=…" for name in found.needed}
     if found.table == "traces":
-        shape = [name for name in words if name in SHAPE and name != "seq_len"]
-        if shape:
-            words[shape[0]] = f"--set model=NAME of the catalog (or {', '.join(shape)})"
-            words = {name: text for name, text in words.items() if name not in shape[1:]}
-        if "dp" in words:
-            words["dp"] = "the layout: --set dp=… (or tp, pp, zero_stage)"
+        words = _with_layout(_with_model(words))
     return (
-        f"needed besides in {len(lacking)} of {len(found.rows)} rows, where blank: "
+        f"needed besides in {len(_lacking(found))} of {len(found.rows)} rows, where blank: "
         f"{'; '.join(words.values())}{_strangers(found)}"
     )
 
 
+def _with_model(words: dict[str, str]) -> dict[str, str]:
+    """The cells of a shape as one: the name of a model has them all."""
+    from calibration.traces.schema import SHAPE
+
+    shape = [name for name in words if name in SHAPE and name != "seq_len"]
+    if not shape:
+        return words
+    named = {shape[0]: f"--set model=NAME of the catalog (or {', '.join(shape)})"}
+    return {name: text for name, text in (words | named).items() if name not in shape[1:]}
+
+
+def _with_layout(words: dict[str, str]) -> dict[str, str]:
+    """What stands for the degrees that multiply to the devices."""
+    layout = {"dp": "the layout: --set dp=… (or tp, pp, zero_stage)"}
+    return words | layout if "dp" in words else words
+
+
 def _strangers(found: Imported) -> str:
     """Which models of rows without a shape the catalog has not got."""
+
+    names = [found.rows[i].get("model", "") for i in found.needed.get("n_layers", ())]
+    unknown = [name for name in dict.fromkeys(names) if name and not _is_known(name)]
+    if not unknown:
+        return ""
+    named = ", ".join(unknown[:SAID])
+    return f". Not in the catalog: {named}; `dmodel catalog models` lists what is"
+
+
+def _is_known(name: str) -> bool:
+    """Whether the catalog has a model of that name."""
     from dmodel.catalog.loader import resolve
 
-    unknown = []
-    for name in dict.fromkeys(
-        found.rows[i].get("model", "") for i in found.needed.get("n_layers", ())
-    ):
-        try:
-            resolve("models", name.rpartition("/")[2])
-        except InputError:
-            unknown += [name] if name else []
-    return (
-        f". Not in the catalog: {', '.join(unknown[:SAID])}; `dmodel catalog models` lists what is"
-        if unknown
-        else ""
-    )
+    try:
+        resolve("models", name.rpartition("/")[2])
+    except InputError:
+        return False
+    return True
 
 
 def _document(found: Imported, out: Path) -> Document:
@@ -153,33 +172,36 @@ def _document(found: Imported, out: Path) -> Document:
     }
 
 
+def _file_cells(f: Document) -> tuple[object, ...]:
+    """A file in the table: its warnings only where it was read."""
+    warnings = "" if f["format"] is None else f["troubles"]
+    return Path(f["file"]).name, f["format"] or "not read", f["rows"], warnings
+
+
 def _show(d: Document) -> None:
-    files = [
-        (
-            Path(f["file"]).name,
-            f["format"] or "not read",
-            f["rows"],
-            "" if f["format"] is None else f["troubles"],
-        )
-        for f in d["files"]
-    ]
+    files = [_file_cells(f) for f in d["files"]]
     show_table("Files", ("file", "format", "rows", "warnings"), files)
     if d["table"] == "traces":
-        names = ("model", "accelerator", "n_accel", "global_batch", "seq_len")
-        rows = [
-            (
-                Path(r["file"]).name,
-                r["line"],
-                *(r["cells"].get(n, "") for n in names),
-                _time(r["cells"]),
-                "" if r["unusable"] else "yes",
-            )
-            for r in d["rows"]
-        ]
-        show_table("Rows", ("file", "line", *names, "step time", "usable"), rows)
+        _show_traces(d["rows"])
     show_lines(f"wrote {d['out']} ({len(d['rows'])} rows)")
     if d["table"] == "traces" and not any(r["unusable"] for r in d["rows"]):
         show_lines(f"Next: dmodel fit {d['out']} --out mine.json")
+
+
+def _show_traces(found: list[Document]) -> None:
+    """Table of the runs."""
+    names = ("model", "accelerator", "n_accel", "global_batch", "seq_len")
+    rows = [
+        (
+            Path(r["file"]).name,
+            r["line"],
+            *(r["cells"].get(n, "") for n in names),
+            _time(r["cells"]),
+            "" if r["unusable"] else "yes",
+        )
+        for r in found
+    ]
+    show_table("Rows", ("file", "line", *names, "step time", "usable"), rows)
 
 
 def _time(cells: dict[str, str]) -> str:

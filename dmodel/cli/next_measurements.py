@@ -261,28 +261,31 @@ def _not_separated(cases: Cases, profile: Any) -> list[str]:
     return [] if found is None else [str(mixed) for mixed in identify(found).mixed]
 
 
+def _plan_words(c: Document) -> str:
+    """The plan of a run in a few words."""
+    degrees = [f"{n} {c[n]:g}" for n in ("tp", "cp", "pp", "dp") if c[n] != 1 or n in ("tp", "dp")]
+    recompute = ["recompute"] if c["recompute_layers"] else []
+    return " · ".join([*degrees, f"b {c['micro_batch']:g}", *recompute])
+
+
+def _half_width(c: Document) -> str:
+    """Half of the interval of the expected time; blank where there is none."""
+    high = c["step_time_s_high"]
+    return "" if high is None else f" ± {percent(high / c['step_time_s'] - 1.0, 0)}"
+
+
 def _show(d: Document) -> None:
-    rows = []
-    for c in d["chosen"]:
-        plan = " · ".join(
-            f"{n} {c[n]:g}" for n in ("tp", "cp", "pp", "dp") if c[n] != 1 or n in ("tp", "dp")
+    rows = [
+        (
+            c["model"],
+            c["accelerator"],
+            c["devices"],
+            _plan_words(c),
+            seconds(c["step_time_s"]) + _half_width(c),
+            f"{c['device_minutes']:,.0f}",
         )
-        recompute = " · recompute" if c["recompute_layers"] else ""
-        half = (
-            ""
-            if c["step_time_s_high"] is None
-            else f" ± {percent(c['step_time_s_high'] / c['step_time_s'] - 1.0, 0)}"
-        )
-        rows.append(
-            (
-                c["model"],
-                c["accelerator"],
-                c["devices"],
-                f"{plan} · b {c['micro_batch']:g}{recompute}",
-                seconds(c["step_time_s"]) + half,
-            )
-            + (f"{c['device_minutes']:,.0f}",)
-        )
+        for c in d["chosen"]
+    ]
     title = (
         f"Measure next, the most for its cost first: {d['device_minutes']:,.0f} of "
         f"{d['budget_device_minutes']:,.0f} device-minutes"

@@ -67,7 +67,18 @@ def say_noticed(found: Document, rows: int) -> None:
     Args:
       rows: in use [count].
     """
-    doubted = found["implausible"]
+    _say_doubted(found["implausible"], rows)
+    _say_repeated(found["duplicates"], rows)
+    say_notes(found["notes"])
+    told = found["assumptions"]
+    for line in told[:ASSUMED]:
+        say(f"assumed for {line['rows']} of {rows} rows: {line['assumption']}")
+    if len(told) > ASSUMED:
+        say(f"assumed: and {len(told) - ASSUMED} more: see --json, assumptions")
+
+
+def _say_doubted(doubted: Sequence[Document], rows: int) -> None:
+    """What can hardly be right, row by row."""
     for p in doubted[:SAID]:
         say(f"WARNING: {p['file']}:{p['line']}: {p['reason']}")
     if len(doubted) > SAID:
@@ -80,19 +91,18 @@ def say_noticed(found: Document, rows: int) -> None:
             "peak_memory_gib (GiB), global_batch, "
             "seq_len and n_accel"
         )
-    if again := found["duplicates"]:
-        first = again[0]
-        more = f" (and {len(again) - 1} more: see --json, duplicates)" if len(again) > 1 else ""
-        say(
-            f"given again: {len(again)} of {rows} rows: {first['file']}:{first['line']}: "
-            f"{first['reason']}{more}"
-        )
-    say_notes(found["notes"])
-    told = found["assumptions"]
-    for line in told[:ASSUMED]:
-        say(f"assumed for {line['rows']} of {rows} rows: {line['assumption']}")
-    if len(told) > ASSUMED:
-        say(f"assumed: and {len(told) - ASSUMED} more: see --json, assumptions")
+
+
+def _say_repeated(again: Sequence[Document], rows: int) -> None:
+    """Rows that are given twice, as one line."""
+    if not again:
+        return
+    first = again[0]
+    more = f" (and {len(again) - 1} more: see --json, duplicates)" if len(again) > 1 else ""
+    say(
+        f"given again: {len(again)} of {rows} rows: {first['file']}:{first['line']}: "
+        f"{first['reason']}{more}"
+    )
 
 
 def say_notes(notes: Sequence[Document]) -> None:
@@ -100,12 +110,18 @@ def say_notes(notes: Sequence[Document]) -> None:
     header were said as the file was read."""
     from calibration.traces.table import HEADER
 
-    kinds: dict[str, list[Document]] = {}
-    for note in (note for note in notes if note["line"] != HEADER):
-        kinds.setdefault(re.sub(r"\d[\d.e+-]*", "…", note["reason"]), []).append(note)
-    for first, *others in list(kinds.values())[:SAID]:
+    kinds = _by_kind([note for note in notes if note["line"] != HEADER])
+    for first, *others in kinds[:SAID]:
         more = f" (and {len(others)} more like it: see --json, notes)" if others else ""
         say(f"note: {first['file']}:{first['line']}: {first['reason']}{more}")
-    left = sum(map(len, list(kinds.values())[SAID:]))
+    left = sum(map(len, kinds[SAID:]))
     if left:
         say(f"note: and {left} more: see --json, notes")
+
+
+def _by_kind(notes: Sequence[Document]) -> list[list[Document]]:
+    """Notes that differ in their numbers alone, together."""
+    kinds: dict[str, list[Document]] = {}
+    for note in notes:
+        kinds.setdefault(re.sub(r"\d[\d.e+-]*", "…", note["reason"]), []).append(note)
+    return list(kinds.values())

@@ -9,7 +9,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import typer
 
@@ -64,13 +64,18 @@ def plain(value: Any, where: str = "") -> Any:
         return [plain(v, f"{where}[{i}]") for i, v in enumerate(value)]
     if hasattr(value, "tolist"):
         return plain(value.tolist(), where)
-    if isinstance(value, float) and not math.isfinite(value):
+    if isinstance(value, float):
+        _check_finite(value, where)
+    return value
+
+
+def _check_finite(value: float, where: str) -> None:
+    """Refuse what JSON has no number for."""
+    if not math.isfinite(value):
         raise InputError(
-            f"{where or 'the answer'} is not a finite number ({value}): some input lies "
-            "outside "
+            f"{where or 'the answer'} is not a finite number ({value}): some input lies outside "
             "the range of the model"
         )
-    return value
 
 
 def check_apart(out: Path | None, *files: Path | None) -> None:
@@ -79,17 +84,17 @@ def check_apart(out: Path | None, *files: Path | None) -> None:
     Raises:
       InputError: `--out` is one of the files.
     """
-    if any(
-        out is not None
-        and file is not None
-        and out.exists()
-        and file.exists()
-        and out.samefile(file)
-        for file in files
-    ):
+    if any(_is_one_file(out, file) for file in files):
         raise InputError(
             f"--out {out}: is one of the files to read, which would be lost; name another one"
         )
+
+
+def _is_one_file(one: Path | None, other: Path | None) -> bool:
+    """Whether two paths are there, and lead to one file."""
+    if one is None or other is None or not one.exists() or not other.exists():
+        return False
+    return one.samefile(other)
 
 
 def stop(code: int) -> NoReturn:
@@ -121,17 +126,19 @@ def show_table(
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for i, name in enumerate(header):
-        table.add_column(
-            Text(name),
-            justify="left" if (name not in right.split("|") if right else i == 0) else "right",
-            no_wrap=i == 0,
-        )
+        table.add_column(Text(name), justify=_side(i, name, right), no_wrap=i == 0)
     for row in rows:
         table.add_row(*(Text(str(cell)) for cell in row))
     if title:
         # rich would fold a title to the width of its table
         console().print(Text(title, style="bold"))
     console().print(table)
+
+
+def _side(place: int, name: str, right: str) -> Literal["left", "right"]:
+    """Side to which a column is aligned."""
+    is_right = name in right.split("|") if right else place > 0
+    return "right" if is_right else "left"
 
 
 def show_lines(*lines: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -123,7 +124,13 @@ def _one_plan(
         show_lines("", "Assumed:", *(f"  {text}" for text in d["assumptions"]))
 
     deliver(document, json, show)
-    if strict and not document["fits"]:
+    if strict:
+        _stop_where_too_large(document)
+
+
+def _stop_where_too_large(document: Document) -> None:
+    """Exit code 1 where a plan does not fit."""
+    if not document["fits"]:
         say(
             f"dmodel: the plan does not fit: {gib(-document['headroom_bytes'])} more than the "
             "device has (--strict)"
@@ -134,17 +141,18 @@ def _one_plan(
 def _refuse_plan_options(job: Job, degrees: Degrees) -> None:
     """With a trace file the rows say what to predict: options that would be ignored are a
     mistake."""
-    given = [
-        n
-        for record in (job, degrees)
-        for n, value in record._asdict().items()
-        if value != record._field_defaults[n] and n != "profile"
-    ]
+    given = [name for name in (*_given(job), *_given(degrees)) if name != "profile"]
     if given:
         names = ", ".join(f"--{n.replace('_', '-')}" for n in given)
         raise InputError(
             f"{names}: a trace file says this row by row; leave the option out, or the file"
         )
+
+
+def _given(record: Job | Degrees) -> list[str]:
+    """Options that are not at their defaults."""
+    default = record._field_defaults
+    return [name for name, value in record._asdict().items() if value != default[name]]
 
 
 def _rows(path: Path, profile: str | None, out: Path | None, strict: bool, json: bool) -> None:
@@ -158,12 +166,7 @@ def _rows(path: Path, profile: str | None, out: Path | None, strict: bool, json:
     say_notes([note._asdict() for note in table.notes])
     cases, found, columns = predicted(table, profile)
     if out is not None:
-        write(
-            table.with_columns(
-                {name: ["" if x is None else x for x in values] for name, values in columns.items()}
-            ),
-            out,
-        )
+        write(table.with_columns(_texts(columns)), out)
         say(
             f"wrote {len(cases)} predicted rows to {out}, and {len(table.aside)} set aside, as "
             "they were"
@@ -180,10 +183,24 @@ def _rows(path: Path, profile: str | None, out: Path | None, strict: bool, json:
         "rows": _row_documents(cases, columns),
     }
     deliver(document, json, _show_rows)
-    too_large = f"{n} plans that do not fit" if (n := document["does_not_fit"]) else ""
-    if strict and (wrong := ", ".join(filter(None, (faults(table), too_large)))):
-        say(f"dmodel: {wrong} (--strict)")
+    if strict:
+        _stop_where_wrong(faults(table), document["does_not_fit"])
+
+
+def _stop_where_wrong(found: str, too_large: int) -> None:
+    """Exit code 1 where rows are wrong (`found` says how), or plans too large."""
+    wrong = [found, f"{too_large} plans that do not fit" if too_large else ""]
+    if any(wrong):
+        say(f"dmodel: {', '.join(filter(None, wrong))} (--strict)")
         stop(1)
+
+
+def _texts(columns: Mapping[str, Iterable[Any]]) -> dict[str, list[Any]]:
+    """Columns of a table; what there is none of is blank."""
+    return {
+        name: ["" if value is None else value for value in values]
+        for name, values in columns.items()
+    }
 
 
 def _row_documents(cases: Any, columns: dict[str, np.ndarray]) -> list[Document]:
@@ -226,30 +243,26 @@ def half_width(row: Document) -> str:
     return "" if high is None else percent(high / row["predicted_step_time_s"] - 1.0, 0)
 
 
+def _cells(row: Document) -> tuple[object, ...]:
+    """A row of the table on the screen; blank where nothing was measured."""
+    measured, predicted = row["measured_step_time_s"], row["predicted_step_time_s"]
+    return (
+        row["line"],
+        row["model"],
+        row["accelerator"],
+        row["devices"],
+        "" if measured is None else seconds(measured),
+        seconds(predicted),
+        half_width(row),
+        "" if measured is None else f"{100 * (predicted / measured - 1):+.1f} %",
+        percent(row["mfu"]),
+        gib(row["headroom_bytes"]),
+        row["profile"],
+    )
+
+
 def _show_rows(d: Document) -> None:
-    rows = []
-    for r in d["rows"][:SHOWN]:
-        measured = r["measured_step_time_s"]
-        error = (
-            ""
-            if measured is None
-            else f"{100 * (r['predicted_step_time_s'] / measured - 1):+.1f} %"
-        )
-        rows.append(
-            (
-                r["line"],
-                r["model"],
-                r["accelerator"],
-                r["devices"],
-                "" if measured is None else seconds(measured),
-                seconds(r["predicted_step_time_s"]),
-                half_width(r),
-                error,
-                percent(r["mfu"]),
-                gib(r["headroom_bytes"]),
-                r["profile"],
-            )
-        )
+    rows = [_cells(row) for row in d["rows"][:SHOWN]]
     header = (
         "line",
         "model",

@@ -46,28 +46,42 @@ def question_of(job: Job, degrees: Degrees | None = None) -> Question:
     _check_missing(job, said)
     for name in ("devices", "global_batch", "seq_len"):
         check_count(name, getattr(job, name))
-    own = {
-        COLUMNS.get(name, name): value
-        for name in ("devices", "model", "seq_len", "global_batch", "precision", "stack")
-        if (value := getattr(job, name)) not in (None, "")
-    }
-    model = from_file(str(job.model), job.seq_len) if job.model else None
+    model = from_file(job.model, job.seq_len) if job.model else None
     start = Question({}, model=model, system=job.system or "")
-    words = layout_words(degrees) if degrees is not None else {}
+    words = {} if degrees is None else layout_words(degrees)
     if "recompute" in said:
         words.pop("recompute_layers", None)
-    return changed(start, own | words | said)
+    return changed(start, _own_words(job) | words | said)
+
+
+def _own_words(job: Job) -> dict[str, Any]:
+    """Options of the job as columns."""
+    names = ("devices", "model", "seq_len", "global_batch", "precision", "stack")
+    return {COLUMNS.get(name, name): value for name, value in _given(job, names).items()}
+
+
+def _given(record: Any, names: Sequence[str]) -> dict[str, Any]:
+    """Options of those names that are given."""
+    found = {name: getattr(record, name) for name in names}
+    return {name: value for name, value in found.items() if value not in (None, "")}
+
+
+NEEDED = {
+    "system": ("accelerator",),
+    "devices": ("n_accel",),
+    "model": ("model", "n_layers"),
+    "global_batch": ("global_batch",),
+}
+"""Options that every job has → names of settings that say the same."""
 
 
 def _check_missing(job: Job, said: dict[str, str]) -> None:
     """Refuse a job without what every job has."""
-    given = {name for name in ("system", "devices", "model", "global_batch") if getattr(job, name)}
-    given |= {option for option in given | set(COLUMNS) if COLUMNS.get(option, option) in said}
-    given |= {name for name in ("model", "global_batch") if name in said}
-    given |= {"system"} if "accelerator" in said else set()
-    given |= {"model"} if "n_layers" in said else set()
-    needed = ("system", "devices", "model", "global_batch")
-    missing = [f"--{n.replace('_', '-')}" for n in needed if n not in given]
+    missing = [
+        f"--{name.replace('_', '-')}"
+        for name, others in NEEDED.items()
+        if not getattr(job, name) and said.keys().isdisjoint(others)
+    ]
     if missing:
         raise InputError(
             "one plan needs --system, --devices, --model and --global-batch; missing: "
@@ -83,6 +97,28 @@ def layout_words(degrees: Degrees) -> dict[str, Any]:
     """
     for name in ("micro_batch", "tp", "pp", "cp", "dp", "ep", "interleave", "shard"):
         check_count(name, getattr(degrees, name))
+    _check_sharding(degrees)
+    _check_offload(degrees.offload)
+    found = {COLUMNS.get(name, name): value for name, value in _given(degrees, WORDS).items()}
+    found |= {} if degrees.sp is None else {"sp": int(degrees.sp)}
+    found |= {} if degrees.reshard else {"reshard": 0}
+    return found | _recompute_words(degrees.recompute)
+
+
+WORDS = (
+    *("micro_batch", "tp", "pp", "cp", "dp", "ep", "zero", "shard", "interleave"),
+    *("schedule", "offload", "attention"),
+)
+"""Options of the layout that are said as they are given."""
+
+
+def _check_offload(share: float | None) -> None:
+    if share is not None and not 0.0 <= share <= 1.0:
+        raise InputError(f"--offload {share:g}: expected a share of the layers between 0 and 1")
+
+
+def _check_sharding(degrees: Degrees) -> None:
+    """Refuse options of sharding that the ZeRO stage leaves nothing to do."""
     zero = 1 if degrees.zero is None else degrees.zero
     if zero == 0 and degrees.shard not in (None, 1):
         raise InputError(
@@ -93,17 +129,6 @@ def layout_words(degrees: Degrees) -> dict[str, Any]:
             f"--no-reshard: ZeRO stage {zero} gathers no weights in a step; choose --zero 3, or "
             "leave the option out"
         )
-    if degrees.offload is not None and not 0.0 <= degrees.offload <= 1.0:
-        raise InputError(
-            f"--offload {degrees.offload:g}: expected a share of the layers between 0 and 1"
-        )
-    whole = ("micro_batch", "tp", "pp", "cp", "dp", "ep", "zero", "shard", "interleave")
-    found = {COLUMNS.get(n, n): v for n in whole if (v := getattr(degrees, n)) is not None}
-    others = ("schedule", "offload", "attention")
-    found |= {n: v for n in others if (v := getattr(degrees, n)) not in (None, "")}
-    found |= {} if degrees.sp is None else {"sp": int(degrees.sp)}
-    found |= {} if degrees.reshard else {"reshard": 0}
-    return found | _recompute_words(degrees.recompute)
 
 
 def _recompute_words(text: str) -> dict[str, Any]:

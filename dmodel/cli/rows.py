@@ -129,21 +129,30 @@ def show_errors(lines: Sequence[Document], title: str, aside: dict[str, int] | N
     """Table of errors: by source the rows, and median / mean / p90 / max for fitted and for
     held-out rows where there are both."""
     parts = [p for p in ("fitted", "held_out") if any(line[p] for line in lines)]
-    header, rows = ["source"], []
-    header += [] if aside is None else ["set aside"]
-    for part in parts:
-        name = part.replace("_", " ") if len(parts) == 2 else "" if part == "held_out" else "fitted"
-        header += [
-            f"{name}\n{column}".strip() for column in ("rows", "median", "mean", "p90", "max")
-        ]
-    for line in lines:
-        cells = [line["source"]] + (
-            [] if aside is None else [str(_aside_of(line["source"], aside))]
-        )
-        for part in parts:
-            cells += _cells(line[part])
-        rows.append(cells)
+    header = ["source", *([] if aside is None else ["set aside"]), *_header_of(parts)]
+    rows = [
+        [line["source"], *_aside_cells(line["source"], aside), *_cells_of(line, parts)]
+        for line in lines
+    ]
     show_table(title, header, rows)
+
+
+def _cells_of(line: Document, parts: Sequence[str]) -> list[str]:
+    return [cell for part in parts for cell in _cells(line[part])]
+
+
+COLUMNS = ("rows", "median", "mean", "p90", "max")
+"""Of every part of the rows."""
+
+
+def _header_of(parts: Sequence[str]) -> list[str]:
+    """Columns of the parts below their names; held-out rows alone need none."""
+    names = [""] if parts == ["held_out"] else [part.replace("_", " ") for part in parts]
+    return [f"{name}\n{column}".strip() for name in names for column in COLUMNS]
+
+
+def _aside_cells(source: str, aside: dict[str, int] | None) -> list[str]:
+    return [] if aside is None else [str(_aside_of(source, aside))]
 
 
 def _aside_of(source: str, aside: dict[str, int]) -> int:

@@ -116,17 +116,18 @@ def command(
     """Elasticities: the change of an output [%] when an input grows by 1 %; at one plan, or with
     `--reoptimize` around the best one."""
     from dmodel.asked import provenance
-    from dmodel.cli import sensitivity_parts as parts
     from dmodel.cli.question import check_count, setting
-    from dmodel.cli.sensitivity_more import stop_where_wrong
+    from dmodel.cli.sensitivity_answer import answer
+    from dmodel.cli.sensitivity_parts import stop_where_wrong
     from dmodel.cli.sensitivity_shown import write_report
+    from dmodel.cli.sensitivity_wanted import Wanted, check_options
     from dmodel.sensitivity.outputs import output_name
 
     check_count("top", top, 0)
     check_count("global", base, 0)
     check_count("interactions", interact, 0)
     asked = setting(job)
-    wanted = parts.Wanted(
+    wanted = Wanted(
         output,
         reoptimize,
         follow,
@@ -139,11 +140,11 @@ def command(
         check,
         report,
     )
-    parts.check_options(wanted, degrees)
+    check_options(wanted, degrees)
     say(provenance(asked))
     begun = time.perf_counter(), time.process_time()
     try:
-        document, figures = parts.answer(asked, degrees, wanted)
+        document, figures = answer(asked, degrees, wanted)
     except NoPlanFits as no:
         nothing: Document = {
             **asked.document(),
@@ -168,29 +169,8 @@ def show_elasticities(d: Document, top: int) -> None:
     are known."""
     large = [e for e in d["elasticities"] if abs(e["elasticity"]) >= LEAST]
     shown = large[: top or None]
-    sure, follows = any("error" in e for e in shown), d.get("reoptimized")
-    header = [
-        "input",
-        "group",
-        "at (SI)",
-        "elasticity",
-        *(["±"] if sure else []),
-        *(["re-optimised"] if follows else []),
-    ]
-    rows = []
-    for e in shown:
-        row = [e["name"], e["group"], f"{digits(e['at'], 4)}", f"{e['elasticity']:+.4f}"]
-        row += [f"{e['error']:.4f}" if "error" in e else ""] if sure else []
-        row += (
-            [
-                f"{follows['elasticities'][e['name']]:+.4f}"
-                if e["name"] in follows["elasticities"]
-                else "chosen"
-            ]
-            if follows
-            else []
-        )
-        rows.append(row)
+    columns = {**_inputs(shown), **_errors(shown), **_following(shown, d.get("reoptimized"))}
+    header, rows = list(columns), list(zip(*columns.values(), strict=True))
     title = f"Change of {d['output']} [%] when the input grows by 1 %"
     show_table(title, header, rows, right="at (SI)|elasticity|±|re-optimised")
     rest = len(large) - len(shown)
@@ -199,6 +179,32 @@ def show_elasticities(d: Document, top: int) -> None:
         f"{more}{len(d['elasticities']) - len(large)} below {LEAST:g}; {len(d['left_out'])} "
         "switches, zeros and infinities have none."
     )
+
+
+def _inputs(shown: list[Document]) -> dict[str, list[str]]:
+    """The columns that every table of elasticities has."""
+    return {
+        "input": [e["name"] for e in shown],
+        "group": [e["group"] for e in shown],
+        "at (SI)": [digits(e["at"], 4) for e in shown],
+        "elasticity": [f"{e['elasticity']:+.4f}" for e in shown],
+    }
+
+
+def _errors(shown: list[Document]) -> dict[str, list[str]]:
+    """The column of the errors, where there are some."""
+    if not any("error" in e for e in shown):
+        return {}
+    return {"±": [f"{e['error']:.4f}" if "error" in e else "" for e in shown]}
+
+
+def _following(shown: list[Document], found: Document | None) -> dict[str, list[str]]:
+    """The column of the plan that follows, where it is known."""
+    if not found:
+        return {}
+    known = found["elasticities"]
+    cells = [f"{known[e['name']]:+.4f}" if e["name"] in known else "chosen" for e in shown]
+    return {"re-optimised": cells}
 
 
 def _show(d: Document, top: int) -> None:

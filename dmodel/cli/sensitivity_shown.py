@@ -16,36 +16,46 @@ Figures = dict[str, Callable[[], Any]]
 def show_parts(d: Document) -> None:
     """Tables of what was asked beyond the elasticities, and the sentences."""
     if "reoptimized" in d:
-        _show_reoptimized(d)
+        _show_reoptimized(d["reoptimized"], d["design"])
+        _show_searched_again(d["design"])
     if "global" in d:
-        rows = [
-            (
-                e["name"],
-                f"{digits(e['low'])} … {digits(e['high'])}",
-                f"{e['first']:.3f} ±{e['first_error']:.3f}",
-            )
-            + (f"{e['total']:.3f} ±{e['total_error']:.3f}",)
-            for e in d["global"]["indices"]
-        ]
-        title = (
-            f"Shares of the variance of ln {d['output']} (Sobol indices, "
-            f"{d['global']['evaluations']:,} evaluations)"
-        )
-        show_table(title, ("input", "range", "alone", "in all"), rows)
-    if "check" in d:
-        for name, c in d["check"].items():
-            against = "central differences" if name == "fixed" else "solving again"
-            show_lines(
-                f"Check, {name}: {c['inputs']} elasticities differ from {against} by at most "
-                f"{c['difference']:.1e} ({c['worst']})."
-            )
-            if c.get("not_solved"):
-                show_lines(f"Not solved again, so not checked: {', '.join(c['not_solved'])}.")
+        _show_global(d["global"], d["output"])
+    for name, found in d.get("check", {}).items():
+        _show_check(name, found)
     show_lines("", *d["summary"], *(f"Written: {path}" for path in d.get("files", [])))
 
 
-def _show_reoptimized(d: Document) -> None:
-    found, best = d["reoptimized"], d["design"]
+def _show_global(found: Document, output: str) -> None:
+    """Table of shares of the variance."""
+    rows = [
+        (
+            e["name"],
+            f"{digits(e['low'])} … {digits(e['high'])}",
+            f"{e['first']:.3f} ±{e['first_error']:.3f}",
+            f"{e['total']:.3f} ±{e['total_error']:.3f}",
+        )
+        for e in found["indices"]
+    ]
+    title = (
+        f"Shares of the variance of ln {output} (Sobol indices, "
+        f"{found['evaluations']:,} evaluations)"
+    )
+    show_table(title, ("input", "range", "alone", "in all"), rows)
+
+
+def _show_check(name: str, found: Document) -> None:
+    """How far elasticities are from what they are checked against."""
+    against = "central differences" if name == "fixed" else "solving again"
+    show_lines(
+        f"Check, {name}: {found['inputs']} elasticities differ from {against} by at most "
+        f"{found['difference']:.1e} ({found['worst']})."
+    )
+    if found.get("not_solved"):
+        show_lines(f"Not solved again, so not checked: {', '.join(found['not_solved'])}.")
+
+
+def _show_reoptimized(found: Document, best: Document) -> None:
+    """The optimum with real-valued degrees, and what holds it."""
     degrees = " · ".join(
         f"{name} {value:.3g}" for name, value in found["plan"].items() if name != "recompute_layers"
     )
@@ -57,21 +67,21 @@ def _show_reoptimized(d: Document) -> None:
     )
     if not found["unique"]:
         show_lines(
-            "More limits meet there than there are unknowns, or the optimum is flat: prices "
-            "and "
+            "More limits meet there than there are unknowns, or the optimum is flat: prices and "
             "movements are not the only ones."
         )
-    rows = []
-    for e in best["effects"]:
-        flips = [
-            f"{100.0 * (f['factor'] - 1.0):+.1f} %: {f['label']}" if f else "none"
-            for f in (e["up"], e["down"])
-        ]
-        change = [
-            f"{100.0 * x:+.2f} %" if x is not None else "nothing fits"
-            for x in (e["kept_more"], e["more"], e["less"])
-        ]
-        rows.append((e["name"], *change, *flips))
+
+
+def _show_searched_again(best: Document) -> None:
+    """Table of the best plans along the inputs that are followed."""
+    rows = [
+        (
+            e["name"],
+            *(_change(e[name]) for name in ("kept_more", "more", "less")),
+            *(_flip(e[name]) for name in ("up", "down")),
+        )
+        for e in best["effects"]
+    ]
     show_table(
         "Best whole-numbered plan searched again",
         ("input", "+10 %, plan kept", "+10 %", "−10 %", "flips up", "flips down"),
@@ -81,6 +91,15 @@ def _show_reoptimized(d: Document) -> None:
         f"The second best of {best['considered']:,} valid plans is "
         f"{percent(best['runner_up'], 2)} slower."
     )
+
+
+def _change(share: float | None) -> str:
+    return "nothing fits" if share is None else f"{100.0 * share:+.2f} %"
+
+
+def _flip(flip: Document | None) -> str:
+    """Where another plan becomes the best, and which."""
+    return f"{100.0 * (flip['factor'] - 1.0):+.1f} %: {flip['label']}" if flip else "none"
 
 
 def draw_tornado(d: Document) -> Any:

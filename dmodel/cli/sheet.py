@@ -31,52 +31,73 @@ def read_sheet(path: Path, needed: Sequence[str | tuple[str, ...]]) -> Sheet:
     Raises:
       InputError: no such file, not UTF-8, no header, no rows, a column missing or named twice.
     """
-    from calibration.traces.files import records, width
+    from calibration.traces.files import records
 
-    expected = (
-        "expected a CSV file with the columns "
-        f"{', '.join(n if isinstance(n, str) else n[0] for n in needed)}"
-    )
-    content = _content(path, expected)
-    found = list(records(content))
-    if not found or found[0][2]:
-        raise InputError(f"{path}: {found[0][2] if found else 'the file is empty'}; {expected}")
-    columns = tuple(name.strip() for name in found[0][1])
-    if len(set(columns)) < len(columns):
-        twice = next(name for name in columns if columns.count(name) > 1)
-        raise InputError(
-            f"{path}: column {twice or 'without a name'} stands in the header more than once; "
-            "keep one of each"
-        )
-    either = [(n,) if isinstance(n, str) else n for n in needed]
+    either = [(name,) if isinstance(name, str) else name for name in needed]
+    expected = f"expected a CSV file with the columns {', '.join(names[0] for names in either)}"
+    found = list(records(_content(path, expected)))
+    columns = _columns(path, found, expected)
+    _check_columns(path, columns, either, expected)
+    if len(found) == 1:
+        raise InputError(f"{path}: a header, but no rows")
+    return _sheet(path, columns, found[1:])
+
+
+Record = tuple[int, list[str], str]
+"""Line, fields, and why it is broken or ""."""
+
+
+def _columns(path: Path, found: Sequence[Record], expected: str) -> tuple[str, ...]:
+    """Names in the header.
+
+    Raises:
+      InputError: there is none, it is broken, or names one column twice.
+    """
+    _, names, broken = found[0] if found else (1, [], "the file is empty")
+    if broken:
+        raise InputError(f"{path}: {broken}; {expected}")
+    columns = tuple(map(str.strip, names))
+    for name in columns:
+        if columns.count(name) > 1:
+            raise InputError(
+                f"{path}: column {name or 'without a name'} stands in the header more than once; "
+                "keep one of each"
+            )
+    return columns
+
+
+def _check_columns(
+    path: Path, columns: tuple[str, ...], either: Sequence[tuple[str, ...]], expected: str
+) -> None:
+    """Refuse a header without one of each of the names in `either`."""
     missing = [" or ".join(names) for names in either if not set(names) & set(columns)]
     if missing:
         raise InputError(
             f"{path}: missing columns: {', '.join(missing)}; {expected}{_separator(columns)}"
         )
-    if len(found) == 1:
-        raise InputError(f"{path}: a header, but no rows")
-    rows = [dict(zip(columns, fields, strict=False)) for _, fields, _ in found[1:]]
+
+
+def _sheet(path: Path, columns: tuple[str, ...], found: Sequence[Record]) -> Sheet:
+    """Rows below the header."""
+    from calibration.traces.files import width
+
     return Sheet(
         path,
         columns,
-        rows,
-        [line for line, _, _ in found[1:]],
-        [why or width(fields, columns) for _, fields, why in found[1:]],
+        [dict(zip(columns, fields, strict=False)) for _, fields, _ in found],
+        [line for line, _, _ in found],
+        [why or width(fields, columns) for _, fields, why in found],
     )
 
 
 def _separator(columns: tuple[str, ...]) -> str:
     """A likely cause of missing columns: the whole header is one."""
-    other = next(
-        (
-            word
-            for sign, word in ((";", "semicolons"), ("\t", "tabs"))
-            if len(columns) == 1 and sign in columns[0]
-        ),
-        "",
-    )
-    return f"; the header is separated by {other}: save the file with commas" if other else ""
+    if len(columns) > 1:
+        return ""
+    for sign, other in ((";", "semicolons"), ("\t", "tabs")):
+        if sign in columns[0]:
+            return f"; the header is separated by {other}: save the file with commas"
+    return ""
 
 
 def _content(path: Path, expected: str) -> str:

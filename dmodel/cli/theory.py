@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -78,26 +79,34 @@ def command(
     from dmodel.theory import rows
 
     asked = {"--layouts": layouts, "--matmuls": matmuls, "--optima": optima, "--sweep": sweep}
+    _check_one(asked, sparse or batch_law is not None)
+    if layouts is not None:
+        _table(layouts, rows.LAYOUT_COLUMNS, rows.layouts, out, json)
+    elif matmuls is not None:
+        _table(matmuls, rows.MATMUL_COLUMNS, rows.matmuls, out, json)
+    elif optima is not None:
+        _optima(optima, out, json)
+    elif sweep is not None:
+        _sweep(sweep, sparse, batch_law, out, json)
+
+
+def _check_one(asked: dict[str, Any], of_sweep: bool) -> None:
+    """Refuse none and several questions, and options of a sweep (`of_sweep`) without one."""
     given = [option for option, value in asked.items() if value is not None]
     if len(given) != 1:
         raise InputError(f"expected one of {', '.join(asked)}, got {' and '.join(given) or 'none'}")
-    if sweep is None and (sparse or batch_law is not None):
+    if of_sweep and "--sweep" not in given:
         raise InputError(
-            "--sparse and --batch-law belong to --sweep; the rows of a table say for "
-            "themselves "
+            "--sparse and --batch-law belong to --sweep; the rows of a table say for themselves "
             "what they are"
         )
-    if layouts is not None:
-        _table(layouts, rows.LAYOUT_COLUMNS, rows.layouts, out, json)
-    if matmuls is not None:
-        _table(matmuls, rows.MATMUL_COLUMNS, rows.matmuls, out, json)
-    if optima is not None:
-        from dmodel.theory.optima import COLUMNS, OUTLINE
-        from dmodel.theory.optima import optima as answer
 
-        _table(optima, COLUMNS, answer, out, json, OUTLINE)
-    if sweep is not None:
-        _sweep(sweep, sparse, batch_law or BATCH_LAWS[0], out, json)
+
+def _optima(path: Path, out: Path | None, json: bool) -> None:
+    """The best layout of every row."""
+    from dmodel.theory.optima import COLUMNS, OUTLINE, optima
+
+    _table(path, COLUMNS, optima, out, json, OUTLINE)
 
 
 def _table(
@@ -139,11 +148,16 @@ def report(sheet: Sheet, reasons: list[str]) -> None:
     ]
     if len(bad) == len(reasons):
         raise InputError(f"no usable row; the first: {bad[0]}")
+    if bad:
+        _say_without_answer(bad, len(reasons))
+
+
+def _say_without_answer(bad: list[str], rows: int) -> None:
+    """The first of the rows without an answer, and how many there are."""
     for text in bad[:SAID]:
         say(f"no answer: {text}")
-    if bad:
-        more = f"{len(bad) - SAID} rows more have none; " if len(bad) > SAID else ""
-        say(f"{more}{len(bad)} of {len(reasons)} rows without an answer")
+    more = f"{len(bad) - SAID} rows more have none; " if len(bad) > SAID else ""
+    say(f"{more}{len(bad)} of {rows} rows without an answer")
 
 
 def write_answers(out: Path, sheet: Sheet, found: Answers, reasons: list[str]) -> None:
@@ -153,36 +167,38 @@ def write_answers(out: Path, sheet: Sheet, found: Answers, reasons: list[str]) -
 
     new = [*found.columns, *(["error"] if any(reasons) else [])]
     columns = [*(name for name in sheet.columns if name not in new), *new]
-    results = {name: values.tolist() for name, values in found.columns.items()}
+    results = _by_row(found)
+    blank = dict.fromkeys(found.columns, "")
     rows = [
-        {
-            **row,
-            "error": reason,
-            **{name: "" if reason else str(values[i]) for name, values in results.items()},
-        }
-        for i, (row, reason) in enumerate(zip(sheet.rows, reasons, strict=True))
+        {**row, "error": reason, **(blank if reason else _texts(result))}
+        for row, reason, result in zip(sheet.rows, reasons, results, strict=True)
     ]
     write_sheet(out, columns, rows)
 
 
+def _texts(result: dict[str, Any]) -> dict[str, str]:
+    return {name: str(value) for name, value in result.items()}
+
+
+def _by_row(found: Answers) -> list[dict[str, Any]]:
+    """Results of each row, column → value."""
+    lists = (values.tolist() for values in found.columns.values())
+    return [dict(zip(found.columns, row, strict=True)) for row in zip(*lists, strict=True)]
+
+
 def answers_document(sheet: Sheet, found: Answers, reasons: list[str]) -> Document:
     """Counts, the rows that were answered, and the reasons of those that were not."""
-    results = {name: values.tolist() for name, values in found.columns.items()}
-    lines = list(enumerate(zip(sheet.lines, reasons, strict=True)))
+    lines = list(zip(sheet.lines, reasons, _by_row(found), strict=True))
     return {
         "file": str(sheet.path),
         "rows_read": len(reasons),
-        "rows_answered": sum(not reason for reason in reasons),
+        "rows_answered": reasons.count(""),
         "no_answer": [
             {"file": str(sheet.path), "line": line, "reason": reason}
-            for _, (line, reason) in lines
+            for line, reason, _ in lines
             if reason
         ],
-        "rows": [
-            {"line": line, **{name: v[i] for name, v in results.items()}}
-            for i, (line, reason) in lines
-            if not reason
-        ],
+        "rows": [{"line": line, **result} for line, reason, result in lines if not reason],
     }
 
 
@@ -204,33 +220,22 @@ def _show(columns: tuple[str, ...], d: Document) -> None:
     )
 
 
-def _sweep(name: str, sparse: bool, batch_law: str, out: Path | None, json: bool) -> None:
+def _sweep(name: str, sparse: bool, batch_law: str | None, out: Path | None, json: bool) -> None:
     """The study's sweep over widths, its table and its headline."""
-    from dmodel.cli.sheet import check_folder, write_sheet
+    from dmodel.cli.sheet import check_folder
     from dmodel.theory.gpus import gpu
-    from dmodel.theory.laws import BATCH_LAWS as LAWS
-    from dmodel.theory.laws import STUDY
     from dmodel.theory.study import headline, sweep_widths
 
-    if batch_law not in LAWS:
-        raise InputError(f"--batch-law: expected one of {', '.join(LAWS)}, got {batch_law!r}")
+    batch_law = batch_law or BATCH_LAWS[0]
+    law = _law_of(batch_law)
     check_folder(out)
     system = gpu(name)
-    clusters = sweep_widths(system, sparse=sparse, law=STUDY.replace(batch=LAWS[batch_law]))
-    found = [_cells(cluster) for cluster in clusters]
-    for cluster in clusters:
-        if cluster.problem:
-            say(f"no answer: width {cluster.run.d_model:.0f}: {cluster.problem}")
+    clusters = sweep_widths(system, sparse=sparse, law=law)
+    found, lost = [_cells(cluster) for cluster in clusters], _without_answer(clusters)
+    for width, reason in lost.items():
+        say(f"no answer: width {width}: {reason}")
     if out is not None:
-        write_sheet(
-            out,
-            list(SWEEP),
-            [
-                {key: "" if value is None else str(value) for key, value in row.items()}
-                for row in found
-            ],
-        )
-        say(f"wrote {len(found)} rows to {out}")
+        _write_sweep(out, found)
     ends = headline(clusters, system)
     document = {
         "gpu": name,
@@ -239,11 +244,39 @@ def _sweep(name: str, sparse: bool, batch_law: str, out: Path | None, json: bool
         "linear_end": _end(ends.linear_end),
         "largest_feasible": _end(ends.largest),
         "rows": found,
-        "no_answer": [
-            {"d_model": int(c.run.d_model), "reason": c.problem} for c in clusters if c.problem
-        ],
+        "no_answer": [{"d_model": width, "reason": reason} for width, reason in lost.items()],
     }
     deliver(document, json, _show_sweep)
+
+
+def _law_of(batch_law: str) -> Any:
+    """The study's law of training, with that law of the batch.
+
+    Raises:
+      InputError: there is none of that name.
+    """
+    from dmodel.theory.laws import BATCH_LAWS as LAWS
+    from dmodel.theory.laws import STUDY
+
+    if batch_law not in LAWS:
+        raise InputError(f"--batch-law: expected one of {', '.join(LAWS)}, got {batch_law!r}")
+    return STUDY.replace(batch=LAWS[batch_law])
+
+
+def _without_answer(clusters: Iterable[SmallestCluster]) -> dict[int, str]:
+    """Widths that no cluster trains, and why."""
+    return {int(c.run.d_model): c.problem for c in clusters if c.problem}
+
+
+def _write_sweep(out: Path, found: list[Document]) -> None:
+    """The rows of a sweep; blank where a width has no answer."""
+    from dmodel.cli.sheet import write_sheet
+
+    rows = [
+        {key: "" if value is None else str(value) for key, value in row.items()} for row in found
+    ]
+    write_sheet(out, list(SWEEP), rows)
+    say(f"wrote {len(found)} rows to {out}")
 
 
 SWEEP = ("d_model", "training_flop", "n_gpus", "utilization", "train_time_months")
@@ -293,10 +326,14 @@ def _show_sweep(d: Document) -> None:
         ("linear_end", "Linear scaling ends at"),
         ("largest_feasible", "Largest run within three months"),
     ):
-        end = d[name]
-        where = (
-            "none in this sweep"
-            if end is None
-            else f"{end['training_flop']:.2e} FLOP, utilization {end['utilization']:.3f}"
-        )
-        show_lines(f"{text}: {where}" + ("" if end is None else f", {end['n_gpus']:.3g} GPUs"))
+        show_lines(f"{text}: {_shown_end(d[name])}")
+
+
+def _shown_end(end: Document | None) -> str:
+    """A run at an end of the sweep, in words."""
+    if end is None:
+        return "none in this sweep"
+    return (
+        f"{end['training_flop']:.2e} FLOP, utilization {end['utilization']:.3f}, "
+        f"{end['n_gpus']:.3g} GPUs"
+    )

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import NamedTuple
 
 from dmodel.emit import maxtext, megatron, nemo, text, torchtitan
-from dmodel.emit.sheet import Job, LeftOut, Setting, Sheet, whole
+from dmodel.emit.sheet import Job, LeftOut, Setting, Sheet, number_format, whole
 from dmodel.types import InputError
 
 FRAMEWORKS = {module.NAME: module for module in (megatron, nemo, torchtitan, maxtext)}
@@ -42,6 +42,8 @@ BYTES = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "mxfp8": 1.0, "int8": 1.0, "nvfp4
 """Precision → bytes of one operand."""
 
 ENVIRONMENT = "CUDA_DEVICE_MAX_CONNECTIONS=1 before Blackwell with tp or cp; unset with FSDP"
+CONNECTED = ("megatron", "nemo")
+"""Frameworks that read the environment."""
 
 
 class Emitted(NamedTuple):
@@ -90,11 +92,7 @@ def emit(target: str, job: Job) -> Emitted:
     module = FRAMEWORKS[target]
     module.write(sheet)
     sheet.done()
-    settings = {
-        name: value
-        for name, value in sheet.settings.items()
-        if value is not False or target != "megatron"
-    }
+    settings = _written(target, sheet)
     ending, form = FORMS[target]
     left = tuple(sheet.left_out)
     body = text.comments(_heading(sheet, module, left)) + form(settings)
@@ -110,8 +108,15 @@ def emit(target: str, job: Job) -> Emitted:
     )
 
 
+def _written(target: str, sheet: Sheet) -> dict[str, Setting]:
+    """Settings that stand in the text; a flag of Megatron-LM that is off is not written."""
+    if target != "megatron":
+        return sheet.settings
+    return {name: value for name, value in sheet.settings.items() if value is not False}
+
+
 def _check_precision(sheet: Sheet) -> None:
-    words = sheet.job.precision.partition("-")[0].lower()
+    words = number_format(sheet)
     if words not in BYTES:
         raise InputError(
             f"precision: expected one of {', '.join(BYTES)}; got {sheet.job.precision!r}"
@@ -139,22 +144,30 @@ def _plain(sheet: Sheet) -> Emitted:
 def _heading(sheet: Sheet, module: ModuleType, left: tuple[LeftOut, ...]) -> list[str]:
     """Comments above the settings: how to launch, what is missing, what could not be told, which
     rules are broken."""
-    name = module.NAME
     devices = f"{sheet['dp'] * sheet['tp'] * sheet['cp'] * sheet['pp']:g}"
     lines = [
         f"{sheet.job.model_name or 'model'}: a plan of dmodel for {module.VERSION}.",
-        LAUNCH[name].format(n=devices),
+        LAUNCH[module.NAME].format(n=devices),
+        *_beside(module),
     ]
-    lines += [f"Add: {words}." for words in module.BESIDE]
-    lines += [f"Environment: {ENVIRONMENT}."] if name in ("megatron", "nemo") else []
-    for reason in dict.fromkeys(x.reason for x in left):
-        fields = [
-            f"{x.field} = {x.value if isinstance(x.value, str) else f'{x.value:g}'}"
-            for x in left
-            if x.reason == reason
-        ]
-        lines.append(f"LEFT OUT {', '.join(fields)}: {reason}.")
+    lines += [_left_out_line(reason, left) for reason in dict.fromkeys(x.reason for x in left)]
     return lines + [f"BROKEN RULE: {words}." for words in sheet.broken]
+
+
+def _beside(module: ModuleType) -> list[str]:
+    """What a launch needs beside a plan."""
+    lines = [f"Add: {words}." for words in module.BESIDE]
+    return lines + [f"Environment: {ENVIRONMENT}."] if module.NAME in CONNECTED else lines
+
+
+def _left_out_line(reason: str, left: tuple[LeftOut, ...]) -> str:
+    """What could not be told for one reason."""
+    fields = [f"{x.field} = {_shown(x.value)}" for x in left if x.reason == reason]
+    return f"LEFT OUT {', '.join(fields)}: {reason}."
+
+
+def _shown(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:g}"
 
 
 __all__ = ["TARGETS", "Emitted", "Job", "LeftOut", "emit"]

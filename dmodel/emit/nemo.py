@@ -11,7 +11,7 @@ commit 00bdb97ce036c4da43e9f1cf7c45f4deab4bd890 and
 from __future__ import annotations
 
 from dmodel.emit import shape
-from dmodel.emit.sheet import Setting, Sheet
+from dmodel.emit.sheet import Setting, Sheet, number_format, where
 
 NAME, VERSION = "nemo", "NVIDIA/NeMo 00bdb97c (megatron_gpt_pretraining, mcore_gpt)"
 
@@ -46,18 +46,18 @@ def write(sheet: Sheet) -> None:
     shape.leave_what_no_launcher_knows(s)
     shape.lay_out(s, None)
     shape.common_rules(s)
-    if s["cp"] > 1:
-        s.divides(s["seq_len"], 2 * s["cp"], "the sequence is a multiple of 2 · cp")
-    if s["interleave"] > 1:
-        s.divides(
-            s["global_batch"] / (s["dp"] * s["micro_batch"]),
-            s["pp"],
-            "micro-batches are a multiple of pp, with interleaving",
-        )
+    shape.context_rule(s)
+    shape.interleaving_rule(s)
 
 
 def _half(sheet: Sheet) -> str:
     return "16" if sheet.job.precision == "fp16" else "bf16"
+
+
+LATER = (
+    "n_shared_experts expert_rank n_dense_layers kv_rank q_rank rope_dim qk_extra windowed n_mtp"
+)
+"""Fields that only later releases know."""
 
 
 def _shape(sheet: Sheet) -> None:
@@ -90,29 +90,10 @@ def _shape(sheet: Sheet) -> None:
     s.tell(
         "tied_embeddings", {"model.share_embeddings_and_output_weights": bool(s["tied_embeddings"])}
     )
-    mixture = shape.is_mixture(s)
-    s.tell(
-        "n_experts top_k",
-        {"model.num_moe_experts": s["n_experts"], "model.moe_router_topk": s["top_k"]}
-        if mixture
-        else {},
-    )
-    for names, none in (
-        ("n_shared_experts", 0),
-        ("expert_rank", 0),
-        ("n_dense_layers", 0),
-        ("kv_rank", 0),
-        ("q_rank", 0),
-        ("rope_dim", 0),
-        ("qk_extra", 0),
-        ("windowed", 0),
-        ("n_mtp", 0),
-    ):
-        s.either(
-            names,
-            {} if s[names] == none else None,
-            "not part of this configuration; only of later releases",
-        )
+    experts = {"model.num_moe_experts": s["n_experts"], "model.moe_router_topk": s["top_k"]}
+    s.tell("n_experts top_k", where(shape.is_mixture(s), experts))
+    for name in LATER.split():
+        s.keeps(name, not s[name], "not part of this configuration; only of later releases")
     s.tell("d_ff_dense window")
 
 
@@ -130,87 +111,70 @@ def _degrees(sheet: Sheet) -> None:
         "micro_batch global_batch",
         {"model.micro_batch_size": s["micro_batch"], "model.global_batch_size": s["global_batch"]},
     )
-    s.tell(
-        "interleave",
-        {"model.virtual_pipeline_model_parallel_size": s["interleave"]}
-        if s["interleave"] > 1
-        else {},
-    )
+    chunks: dict[str, Setting] = {"model.virtual_pipeline_model_parallel_size": s["interleave"]}
+    s.tell("interleave", where(s["interleave"] > 1, chunks))
     known = s["pp"] == 1 or s.values["schedule"] in ("1f1b", "interleaved")
-    s.either("schedule", {} if known else None, "NeMo runs 1F1B or interleaved 1F1B")
+    s.keeps("schedule", known, "NeMo runs 1F1B or interleaved 1F1B")
     order = tuple(s.values["placement"].split()) == ("tp", "cp", "ep", "dp", "pp")
-    s.either("placement", {} if order else None, "ranks are ordered tp-cp-ep-dp-pp")
+    s.keeps("placement", order, "ranks are ordered tp-cp-ep-dp-pp")
+    _experts(s)
+
+
+def _experts(sheet: Sheet) -> None:
+    s = sheet
     if shape.leave_without_experts(s, "ep etp merge_copies overlap_ep"):
         return
     s.tell("ep", {"model.expert_model_parallel_size": s["ep"]})
-    s.either(
-        "etp",
-        {} if s["etp"] == s["tp"] else None,
-        "experts are split by the same tensor parallelism as the rest",
-    )
-    s.either(
-        "merge_copies", {} if not s["merge_copies"] else None, "tokens travel by a plain all-to-all"
-    )
-    s.either(
+    shape.split_as_the_rest(s)
+    s.keeps("merge_copies", not s["merge_copies"], "tokens travel by a plain all-to-all")
+    s.keeps(
         "overlap_ep",
-        {} if not s["overlap_ep"] or s["ep"] == 1 else None,
+        not s["overlap_ep"] or s["ep"] == 1,
         "the exchange of experts stays exposed",
     )
 
 
 def _sharding(sheet: Sheet) -> None:
     s, stage = sheet, sheet["zero"]
-    hybrid = stage > 1 and s["shard"] < s["dp"]
     if stage >= 2:
-        kind = "grad" if stage == 2 else "hybrid" if hybrid else "full"
-        s.tell(
-            "zero",
-            {
-                "model.fsdp": True,
-                "model.fsdp_sharding_strategy": kind,
-                "model.optim.name": "fused_adam",
-            },
-        )
-        s.either(
-            "shard",
-            {} if not hybrid else None,
-            "the hybrid strategy shards inside one node and replicates across nodes",
-        )
+        _sharding_of_fsdp(s)
     else:
         s.tell("zero", {"model.optim.name": "distributed_fused_adam" if stage else "fused_adam"})
-        s.either(
+        s.keeps(
             "shard",
-            {} if not stage or s["shard"] == s["dp"] else None,
+            not stage or s["shard"] == s["dp"],
             "optimizer states are sharded over all data-parallel ranks",
         )
-    kept = stage == 3 and not s["reshard"]
-    s.either("reshard", None if kept else {}, "gathered weights are freed after the forward pass")
+    again = stage != 3 or s["reshard"]
+    s.keeps("reshard", again, "gathered weights are freed after the forward pass")
     s.rule(stage < 2 or s["pp"] == 1, "FSDP is not offered beside pipeline parallelism")
 
 
+def _sharding_of_fsdp(sheet: Sheet) -> None:
+    hybrid = sheet["shard"] < sheet["dp"]
+    whole = "hybrid" if hybrid else "full"
+    sheet.tell(
+        "zero",
+        {
+            "model.fsdp": True,
+            "model.fsdp_sharding_strategy": "grad" if sheet["zero"] == 2 else whole,
+            "model.optim.name": "fused_adam",
+        },
+    )
+    sheet.keeps(
+        "shard",
+        not hybrid,
+        "the hybrid strategy shards inside one node and replicates across nodes",
+    )
+
+
+AGAIN = "model.activations_checkpoint_"
+"""How names of settings of recomputation begin."""
+
+
 def _recompute(sheet: Sheet) -> None:
-    s, share, key = sheet, sheet["recompute_layers"], "model.activations_checkpoint_"
-    layers = share * shape.chunk_layers(s)
-    if share > 0:
-        k = -int(-layers // 1) if abs(layers - round(layers)) > 1e-9 else round(layers)
-        full: dict[str, Setting] = {
-            key + "granularity": "full",
-            key + "method": "uniform",
-            key + "num_layers": 1,
-        }
-        block: dict[str, Setting] = {
-            key + "granularity": "full",
-            key + "method": "block",
-            key + "num_layers": k,
-        }
-        s.tell("recompute_layers", full if share == 1 else block)
-        if abs(layers - k) > 1e-9:
-            s.leave(
-                "recompute_layers",
-                f"recomputed are whole layers of each model chunk: {k} instead of {layers:g}",
-            )
-    else:
-        s.tell("recompute_layers")
+    s = sheet
+    _layers_again(s)
     shape.leave_parts(
         s,
         "recomputed are whole layers, the core of attention or modules by name",
@@ -219,17 +183,7 @@ def _recompute(sheet: Sheet) -> None:
     shape.recomputed_end(s, False, "recomputed layers are done again to their end")
     switched = {"model.cpu_offloading": True, "model.cpu_offloading_activations": True}
     shape.offloaded_layers(s, "model.cpu_offloading_num_layers", switched)
-    core = s["recompute_attention"]
-    if core == 1 and share == 0:
-        s.tell("recompute_attention", {key + "granularity": "selective"})
-    else:
-        s.either(
-            "recompute_attention",
-            {} if not core or share == 1 else None,
-            "selective recomputation holds for all layers or none",
-        )
-    if not share and not core:
-        s.settings[key + "granularity"] = None
+    _attention_again(s)
     why = (
         "Transformer Engine adds weight gradients to what is held, and goes through the experts "
         "of a rank one after the other"
@@ -244,92 +198,136 @@ def _recompute(sheet: Sheet) -> None:
     )
 
 
+def _layers_again(sheet: Sheet) -> None:
+    """Layers that are done again in full."""
+    share = sheet["recompute_layers"]
+    if share <= 0:
+        sheet.tell("recompute_layers")
+        return
+    method, layers = ("uniform", 1) if share == 1 else ("block", shape.block_layers(sheet)[0])
+    full: dict[str, Setting] = {
+        AGAIN + "granularity": "full",
+        AGAIN + "method": method,
+        AGAIN + "num_layers": layers,
+    }
+    sheet.tell("recompute_layers", full)
+    shape.leave_part_layers(sheet)
+
+
+def _attention_again(sheet: Sheet) -> None:
+    """The core of attention, done again alone."""
+    share, core = sheet["recompute_layers"], sheet["recompute_attention"]
+    if core == 1 and share == 0:
+        sheet.tell("recompute_attention", {AGAIN + "granularity": "selective"})
+        return
+    sheet.keeps(
+        "recompute_attention",
+        not core or share == 1,
+        "selective recomputation holds for all layers or none",
+    )
+    if not share and not core:
+        sheet.settings[AGAIN + "granularity"] = None
+
+
 def _precision(sheet: Sheet) -> None:
-    s, words = sheet, sheet.job.precision.partition("-")[0].lower()
-    s.settings |= {"model.megatron_amp_O2": True}
-    narrow = s["operand_bytes"] < 2
-    able = not narrow or (words == "fp8" and not s["scale_passes"])
+    sheet.settings |= {"model.megatron_amp_O2": True}
+    _products(sheet)
+    sheet.keeps("wide_layers", not sheet["wide_layers"], "all layers run in one precision")
+    sheet.keeps(
+        "gather_bytes weight_bytes",
+        sheet["gather_bytes"] == 2 and sheet["weight_bytes"] == 2,
+        "weights are stored and gathered in 2 bytes",
+    )
+    sheet.either(
+        "reduce_bytes",
+        _reduced(sheet),
+        "without a distributed optimizer, gradients travel in 4 bytes",
+    )
+    if sheet["zero"] == 1:
+        _stored(sheet, sheet["reduce_bytes"], DISTRIBUTED_STATES, DISTRIBUTED)
+    else:
+        _stored(sheet, 4, WHOLE_STATES, "master weight and two moments take 12 bytes")
+
+
+def _products(sheet: Sheet) -> None:
+    """Format of the products."""
+    narrow = sheet["operand_bytes"] < 2
     fp8: dict[str, Setting] = {
         "model.fp8": True,
         "model.fp8_hybrid": True,
         "model.fp8_wgrad": True,
     }
-    why = "of the narrow formats, fp8 with delayed scaling only"
-    s.either("operand_bytes scale_passes", ((fp8 if narrow else {}) if able else None), why)
-    s.either("wide_layers", {} if not s["wide_layers"] else None, "all layers run in one precision")
-    whole_half = s["gather_bytes"] == 2 and s["weight_bytes"] == 2
-    s.either(
-        "gather_bytes weight_bytes",
-        {} if whole_half else None,
-        "weights are stored and gathered in 2 bytes",
+    sheet.keeps(
+        "operand_bytes scale_passes",
+        not narrow or (number_format(sheet) == "fp8" and not sheet["scale_passes"]),
+        "of the narrow formats, fp8 with delayed scaling only",
+        where(narrow, fp8),
     )
-    fsdp: dict[str, Setting] = {
-        "model.fsdp_grad_reduce_dtype": "32" if s["reduce_bytes"] == 4 else "bf16"
-    }
-    narrow_sync: dict[str, Setting] = {"model.optim.grad_sync_dtype": "bf16"}
-    told = (
-        fsdp
-        if s["zero"] >= 2
-        else narrow_sync
-        if s["zero"] == 1 and s["reduce_bytes"] == 2
-        else {}
-        if s["reduce_bytes"] == 4
-        else None
-    )
-    s.either("reduce_bytes", told, "without a distributed optimizer, gradients travel in 4 bytes")
-    one = s["zero"] == 1
-    held = s["reduce_bytes"] if one else 4
-    s.either(
+
+
+def _reduced(sheet: Sheet) -> dict[str, Setting] | None:
+    """Settings of the format in which gradients travel, None where there are none."""
+    size, stage = sheet["reduce_bytes"], sheet["zero"]
+    if stage >= 2:
+        return {"model.fsdp_grad_reduce_dtype": "32" if size == 4 else "bf16"}
+    if stage == 1 and size == 2:
+        return {"model.optim.grad_sync_dtype": "bf16"}
+    return {} if size == 4 else None
+
+
+WHOLE_STATES: dict[float, dict[str, Setting]] = {12: {}}
+DISTRIBUTED_STATES: dict[float, dict[str, Setting]] = {10: {}, 4: {"model.optim.dtype": "bf16"}}
+"""Bytes of the optimizer per parameter → settings."""
+
+DISTRIBUTED = (
+    "the distributed optimizer keeps of a master weight only the bits that bf16 lacks: 10 "
+    "bytes with two moments, 4 with all in bf16"
+)
+
+
+def _stored(
+    sheet: Sheet, held: float, states: dict[float, dict[str, Setting]], reason: str
+) -> None:
+    """Bytes in which gradients are kept (`held`), and states of the optimizer."""
+    sheet.keeps(
         "gradient_bytes",
-        {} if s["gradient_bytes"] == held else None,
+        sheet["gradient_bytes"] == held,
         f"gradients are accumulated in {held:g} bytes",
     )
-    whole: dict[float, dict[str, Setting]] = {12: {}}
-    parts: dict[float, dict[str, Setting]] = {10: {}, 4: {"model.optim.dtype": "bf16"}}
-    why = (
-        "the distributed optimizer keeps of a master weight only the bits that bf16 lacks: 10 "
-        "bytes with two moments, 4 with all in bf16"
-    )
-    states = (parts if one else whole).get(s["optimizer_bytes"])
-    s.either(
-        "optimizer_bytes", states, why if one else "master weight and two moments take 12 bytes"
-    )
+    sheet.either("optimizer_bytes", states.get(sheet["optimizer_bytes"]), reason)
 
 
 def _overlap(sheet: Sheet) -> None:
     s = sheet
-    hidden = bool(s["overlap_tp"]) and s["tp"] > 1
-    why = "overlapping needs sequence parallelism; the exchange stays exposed"
-    s.either(
+    hidden = s["overlap_tp"] and s["tp"] > 1
+    s.keeps(
         "overlap_tp",
-        ({"model.ub_tp_comm_overlap": True} if s["sp"] else None) if hidden else {},
-        why,
+        s["sp"] or not hidden,
+        "overlapping needs sequence parallelism; the exchange stays exposed",
+        where(hidden, {"model.ub_tp_comm_overlap": True}),
     )
-    s.either(
-        "cp_balanced",
-        {} if s["cp"] == 1 or s["cp_balanced"] else None,
-        "sequences are always dealt out, first chunk with last",
-    )
-    s.either(
-        "overlap_cp",
-        {} if s["overlap_cp"] or s["cp"] == 1 else None,
-        "the ring always hides what it can",
-    )
+    shape.balanced(s, "sequences are always dealt out, first chunk with last")
+    shape.overlapped(s, "cp", s["cp"], "the ring always hides what it can")
     early = bool(s["overlap_dp"])
     sync: dict[str, Setting] = {
         "model.optim.overlap_grad_sync": early,
         "model.optim.overlap_param_sync": early,
     }
-    s.tell("overlap_dp", sync if s["zero"] == 1 else {})
-    late = s["pp"] > 1 and s["overlap_pp"] and s["interleave"] == 1
-    hidden = bool(s["overlap_pp"])
-    sends: dict[str, Setting] = (
-        {"model.overlap_p2p_comm": hidden, "model.batch_p2p_comm": not hidden}
-        if s["interleave"] > 1
-        else {}
-    )
-    s.either(
+    s.tell("overlap_dp", where(s["zero"] == 1, sync))
+    _overlap_pipeline(s)
+
+
+def _overlap_pipeline(sheet: Sheet) -> None:
+    """Sends between stages."""
+    chunks, hidden = sheet["interleave"], bool(sheet["overlap_pp"])
+    late = sheet["pp"] > 1 and hidden and chunks == 1
+    sends: dict[str, Setting] = {
+        "model.overlap_p2p_comm": hidden,
+        "model.batch_p2p_comm": not hidden,
+    }
+    sheet.keeps(
         "overlap_pp",
-        None if late else sends,
+        not late,
         "without interleaving, activations between stages are not sent behind compute",
+        where(chunks > 1, sends),
     )

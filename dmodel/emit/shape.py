@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
-from dmodel.emit.sheet import Setting, Sheet
+from dmodel.emit.sheet import Setting, Sheet, where
 from dmodel.records import BUCKET_GRADIENTS, BUCKET_GRADIENTS_PER_RANK
 from dmodel.stages import ENDS, held, layout
 
@@ -21,6 +22,12 @@ def is_latent(sheet: Sheet) -> bool:
     return sheet["kv_rank"] > 0
 
 
+def dense_width(sheet: Sheet) -> float:
+    """Width of the MLP of layers without experts."""
+    dense = is_mixture(sheet) and sheet["n_dense_layers"]
+    return sheet["d_ff_dense"] if dense else sheet["d_ff"]
+
+
 def chunk_layers(sheet: Sheet) -> float:
     """Layers of one model chunk of the fullest stage, L/(pp v) where all are alike."""
     return (
@@ -29,129 +36,173 @@ def chunk_layers(sheet: Sheet) -> float:
     )
 
 
+def _is_laid_out_as_usual(sheet: Sheet) -> bool:
+    """Whether stages hold what they hold where nothing is said."""
+    usual = layout(sheet["n_layers"], sheet["pp"], sheet["interleave"], sheet["n_mtp"])
+    return all(abs(sheet[name] - float(value)) < 1e-9 for name, value in usual.items())
+
+
+def _fill_with_ends(layers: float, chunks: float, dealt: bool) -> bool:
+    """Whether layers, with the places of embedding and head, fill the chunks."""
+    return dealt or (layers + ENDS) % chunks == 0
+
+
 def lay_out(sheet: Sheet, ends: Mapping[str, Setting] | None, dealt: bool = False) -> None:
     """What stages of the pipeline hold: all alike, or with a layer's place for embedding and head
     each by the settings `ends`, where the framework has such (`dmodel.stages`); whether it deals
     out what chunks do not divide (`dealt`)."""
     layers, chunks = sheet["n_layers"], sheet["pp"] * sheet["interleave"]
-    usual = layout(layers, sheet["pp"], sheet["interleave"], sheet["n_mtp"])
-    as_usual = all(abs(sheet[name] - float(value)) < 1e-9 for name, value in usual.items())
-    whole, shared = (
-        layers % chunks == 0,
-        ends is not None and (dealt or (layers + ENDS) % chunks == 0),
-    )
-    told = None if not as_usual else {} if whole else ends if shared else None
-    sheet.either(
+    whole = layers % chunks == 0
+    fits = whole or (ends is not None and _fill_with_ends(layers, chunks, dealt))
+    sheet.keeps(
         "stage_excess head_displaces",
-        told,
+        fits and _is_laid_out_as_usual(sheet),
         "stages that are not alike have layouts of their own to write",
+        None if whole else ends,
     )
-    places = "layers, or those and embedding and head," if ends is not None else "layers"
+    places = "layers" if ends is None else "layers, or those and embedding and head,"
     sheet.rule(
-        whole or shared,
+        fits,
         f"{places} are a multiple of pp · model chunks: {layers:g} is no multiple of {chunks:g}",
     )
+
+
+class Usual(NamedTuple):
+    """What launchers do with some fields, and say by no setting.
+
+    Attributes:
+      names: of the fields. values: name → the value that launchers have. reason: what they do.
+    """
+
+    names: str
+    values: Mapping[str, float]
+    reason: str
+
+
+def as_usual(sheet: Sheet, entries: Iterable[Usual]) -> None:
+    """Fields that have the value of launchers are told by the default, others are left out."""
+    for each in entries:
+        holds = all(sheet[name] == value for name, value in each.values.items())
+        sheet.keeps(each.names, holds, each.reason)
+
+
+_ADAPTERS = "first_adapters first_adapted last_adapters last_adapted adapter_dropout"
+
+DECODERS = (
+    Usual(
+        "expert_biases",
+        {"expert_biases": 0},
+        "biases of products follow from a model's own settings, beside its norms (Megatron-LM: "
+        "leave out --disable-bias-linear)",
+    ),
+    Usual(
+        "attention_share mlp_share mamba_share mamba_inner mamba_heads mamba_groups mamba_state",
+        {"mamba_share": 0, "attention_share": 1, "mlp_share": 1},
+        "hybrid stacks have launchers and layer patterns of their own; write that pattern yourself",
+    ),
+    Usual("causal", {"causal": 1}, "launchers of language models train causal attention"),
+    Usual(
+        "unpadded_vocab",
+        {"unpadded_vocab": 0},
+        "frameworks pad their vocabulary, or have it padded, to what ranks of tp divide by 8",
+    ),
+    Usual(
+        f"trainable {_ADAPTERS}",
+        {"trainable": 1, **dict.fromkeys(_ADAPTERS.split(), 0)},
+        "adapters on a frozen base have settings of their own",
+    ),
+)
+"""Models that decoder launchers build."""
+
+LAYER_KERNELS = (
+    Usual(
+        "split_rotary",
+        {"split_rotary": 0},
+        "rotary embeddings are one kernel where the framework has one for the model's; no setting "
+        "splits it",
+    ),
+    Usual(
+        "narrow_gathers",
+        {"narrow_gathers": 1},
+        "whether tensor ranks gather in 8 bits follows from how the framework quantizes",
+    ),
+    Usual(
+        "narrow_sums",
+        {"narrow_sums": 0},
+        "tensor ranks sum in 8 bits by settings of each product (Megatron Bridge: "
+        "TPOverlapCfg.fp8_buf)",
+    ),
+)
+"""Kernels of one layer, and what its tensor ranks exchange."""
+
+WHOLE_STEPS = (
+    Usual(
+        "composed",
+        {"composed": 0},
+        "a step that is added up from parts measured apart is run by nobody",
+    ),
+)
+"""Steps that are run as they are measured."""
+
+FUSED_KERNELS = (
+    Usual(
+        "route_bytes",
+        {"route_bytes": 0},
+        "ranks gather the map of who visits whom as their dispatcher does (Megatron-LM: "
+        "--moe-flex-dispatcher-backend hybridep)",
+    ),
+    Usual(
+        "fused_experts",
+        {"fused_experts": 0},
+        "fused products of experts are a matter of chip, precision and release (Megatron-LM: "
+        "--use-transformer-engine-op-fuser)",
+    ),
+    Usual(
+        "attention_bytes",
+        {"attention_bytes": 2},
+        "attention in 8 bits is a setting of the model's configuration (Megatron-Core: "
+        "fp8_dot_product_attention)",
+    ),
+    Usual(
+        "attention_rate attention_backward_rate",
+        {"attention_rate": 1, "attention_backward_rate": 1},
+        "attention runs in the kernels that the framework has for the chip",
+    ),
+)
+"""Kernels of experts and of attention."""
 
 
 def leave_what_no_launcher_knows(sheet: Sheet) -> None:
     """Fields that describe what happens, not what is launched, and models that decoder launchers do
     not build."""
-    if is_mixture(sheet):
-        sheet.leave(
-            "imbalance",
-            (
-                "how uneven routing is follows from data and router; no framework takes it as a "
-                "setting"
-            ),
-        )
-    else:
-        sheet.tell("imbalance")
-    biases = (
-        "biases of products follow from a model's own settings, beside its norms (Megatron-LM: "
-        "leave out --disable-bias-linear)"
+    sheet.keeps(
+        "imbalance",
+        not is_mixture(sheet),
+        "how uneven routing is follows from data and router; no framework takes it as a setting",
     )
-    sheet.either("expert_biases", {} if sheet["expert_biases"] == 0 else None, biases)
-    hybrid = (
-        "attention_share mlp_share mamba_share mamba_inner mamba_heads mamba_groups mamba_state"
-    )
-    if sheet["mamba_share"] or sheet["attention_share"] != 1 or sheet["mlp_share"] != 1:
-        sheet.leave(
-            hybrid,
-            (
-                "hybrid stacks have launchers and layer patterns of their own; write that pattern "
-                "yourself"
-            ),
-        )
-    else:
-        sheet.tell(hybrid)
-    sheet.either(
-        "causal",
-        {} if sheet["causal"] == 1 else None,
-        "launchers of language models train causal attention",
-    )
-    padded = {} if sheet["unpadded_vocab"] == 0 else None
-    sheet.either(
-        "unpadded_vocab",
-        padded,
-        "frameworks pad their vocabulary, or have it padded, to what ranks of tp divide by 8",
-    )
-    adapters = "first_adapters first_adapted last_adapters last_adapted adapter_dropout"
-    whole = sheet["trainable"] == 1 and not any(sheet[name] for name in adapters.split())
-    sheet.either(
-        f"trainable {adapters}",
-        {} if whole else None,
-        "adapters on a frozen base have settings of their own",
-    )
+    as_usual(sheet, DECODERS)
 
 
 def launched(sheet: Sheet, fused: bool, looped: bool, why: str, compiled: bool = False) -> None:
     """How kernels are started: whether products of weight gradients add to what is held (`fused`),
     whether experts are looped over (`looped`), for the reason `why`; graphs are left to the user,
     but where the framework compiles its programs (`compiled`)."""
-    sheet.either("fused_sums", {} if bool(sheet["fused_sums"]) == fused else None, why)
-    rotary = (
-        "rotary embeddings are one kernel where the framework has one for the model's; no setting "
-        "splits it"
+    sheet.keeps("fused_sums", bool(sheet["fused_sums"]) == fused, why)
+    as_usual(sheet, LAYER_KERNELS)
+    sheet.keeps(
+        "logit_bytes",
+        sheet["logit_bytes"] == (2 if compiled else 8),
+        "the framework's loss decides whether it reads a copy of the logits",
     )
-    sheet.either("split_rotary", {} if not sheet["split_rotary"] else None, rotary)
-    gathers = "whether tensor ranks gather in 8 bits follows from how the framework quantizes"
-    sheet.either("narrow_gathers", {} if sheet["narrow_gathers"] == 1 else None, gathers)
-    sums = (
-        "tensor ranks sum in 8 bits by settings of each product (Megatron Bridge: "
-        "TPOverlapCfg.fp8_buf)"
+    sheet.keeps(
+        "graphed",
+        compiled or not sheet["graphed"],
+        "CUDA graphs need settings that follow from the shapes of a run; write them yourself",
     )
-    sheet.either("narrow_sums", {} if not sheet["narrow_sums"] else None, sums)
-    loss = {} if sheet["logit_bytes"] == (2 if compiled else 8) else None
-    sheet.either(
-        "logit_bytes", loss, "the framework's loss decides whether it reads a copy of the logits"
-    )
-    graphs = "CUDA graphs need settings that follow from the shapes of a run; write them yourself"
-    sheet.either("graphed", {} if compiled or not sheet["graphed"] else None, graphs)
-    sheet.either(
-        "composed",
-        {} if not sheet["composed"] else None,
-        "a step that is added up from parts measured apart is run by nobody",
-    )
+    as_usual(sheet, WHOLE_STEPS)
     told = not is_mixture(sheet) or bool(sheet["looped_experts"]) == looped
-    sheet.either("looped_experts", {} if told else None, why)
-    route = (
-        "ranks gather the map of who visits whom as their dispatcher does (Megatron-LM: "
-        "--moe-flex-dispatcher-backend hybridep)"
-    )
-    sheet.either("route_bytes", {} if not sheet["route_bytes"] else None, route)
-    fuser = (
-        "fused products of experts are a matter of chip, precision and release (Megatron-LM: "
-        "--use-transformer-engine-op-fuser)"
-    )
-    sheet.either("fused_experts", {} if not sheet["fused_experts"] else None, fuser)
-    core = (
-        "attention in 8 bits is a setting of the model's configuration (Megatron-Core: "
-        "fp8_dot_product_attention)"
-    )
-    sheet.either("attention_bytes", {} if sheet["attention_bytes"] == 2 else None, core)
-    kernels = "attention runs in the kernels that the framework has for the chip"
-    newest = sheet["attention_rate"] == 1 and sheet["attention_backward_rate"] == 1
-    sheet.either("attention_rate attention_backward_rate", {} if newest else None, kernels)
+    sheet.keeps("looped_experts", told, why)
+    as_usual(sheet, FUSED_KERNELS)
 
 
 def buckets(sheet: Sheet, grown: float, why: str, fixed: dict[str, Setting] | None = None) -> None:
@@ -176,16 +227,14 @@ def copies(sheet: Sheet, hidden: bool, why: str) -> None:
         or sheet["shard"] >= sheet["dp"]
         or bool(sheet["overlap_replica"]) == hidden
     )
-    sheet.either("overlap_replica", {} if told else None, why)
+    sheet.keeps("overlap_replica", told, why)
 
 
 def sharded_rounds(sheet: Sheet, accumulates: bool, why: str) -> None:
     """When FSDP reduces: after each micro-batch or (`accumulates`)
     once per step, for the reason `why`."""
     sharded = sheet["zero"] in (2, 3) and sheet["global_batch"] > sheet["dp"] * sheet["micro_batch"]
-    sheet.either(
-        "accumulate", {} if not sharded or bool(sheet["accumulate"]) == accumulates else None, why
-    )
+    sheet.keeps("accumulate", not sharded or bool(sheet["accumulate"]) == accumulates, why)
 
 
 def leave_parts(sheet: Sheet, why: str, key: str = "") -> None:
@@ -199,7 +248,79 @@ def leave_parts(sheet: Sheet, why: str, key: str = "") -> None:
     )
     for part, reason in (("products", named), ("elementwise", why), ("bytes", named)):
         told = not sheet[f"recompute_{part}"] or sheet["recompute_layers"] == 1
-        sheet.either(f"recompute_{part}", {} if told else None, reason)
+        sheet.keeps(f"recompute_{part}", told, reason)
+
+
+def block_layers(sheet: Sheet) -> tuple[int, float]:
+    """Layers of each model chunk that are done again: whole ones, and as planned."""
+    layers = sheet["recompute_layers"] * chunk_layers(sheet)
+    nearest = round(layers)
+    return nearest if abs(layers - nearest) <= 1e-9 else -int(-layers // 1), layers
+
+
+def leave_part_layers(sheet: Sheet) -> None:
+    """Say where whole layers are done again instead of the planned part of them."""
+    k, layers = block_layers(sheet)
+    if abs(layers - k) > 1e-9:
+        sheet.leave(
+            "recompute_layers",
+            f"recomputed are whole layers of each model chunk: {k} instead of {layers:g}",
+        )
+
+
+def overlapped(sheet: Sheet, kind: str, degree: float, why: str) -> None:
+    """A kind of message that the framework hides behind compute wherever there is one."""
+    sheet.keeps(f"overlap_{kind}", sheet[f"overlap_{kind}"] or degree == 1, why)
+
+
+def balanced(sheet: Sheet, why: str) -> None:
+    """Ranks of context parallelism that always have alike work, for the reason `why`."""
+    sheet.keeps("cp_balanced", sheet["cp"] == 1 or sheet["cp_balanced"], why)
+
+
+def latent_only(sheet: Sheet) -> None:
+    """Queries that are wider than values, where attention has no latent."""
+    sheet.keeps(
+        "qk_extra", sheet["qk_extra"] == 0, "queries wider than values need latent attention"
+    )
+
+
+def split_as_the_rest(sheet: Sheet) -> None:
+    """Experts whose tensor parallelism has no setting of its own."""
+    sheet.keeps(
+        "etp",
+        sheet["etp"] == sheet["tp"],
+        "experts are split by the same tensor parallelism as the rest",
+    )
+
+
+def micro_batches(sheet: Sheet) -> float:
+    """Micro-batches of a rank in one step."""
+    return sheet["global_batch"] / (sheet["dp"] * sheet["micro_batch"])
+
+
+def context_rule(sheet: Sheet, axis: str = "cp") -> None:
+    """Sequences are cut into two pieces for each rank of context parallelism."""
+    if sheet["cp"] > 1:
+        sheet.divides(
+            sheet["seq_len"], 2 * sheet["cp"], f"the sequence is a multiple of 2 · {axis}"
+        )
+
+
+def interleaving_rule(sheet: Sheet) -> None:
+    """Model chunks take turns over groups of pp micro-batches."""
+    if sheet["interleave"] > 1:
+        sheet.divides(
+            micro_batches(sheet),
+            sheet["pp"],
+            "micro-batches are a multiple of pp, with interleaving",
+        )
+
+
+def _recomputes(sheet: Sheet) -> bool:
+    """Whether anything is done again."""
+    parts = ("layers", "attention", "products", "elementwise", "bytes")
+    return any(sheet[f"recompute_{part}"] for part in parts)
 
 
 def offloaded_layers(sheet: Sheet, key: str, more: Mapping[str, Setting]) -> None:
@@ -207,15 +328,10 @@ def offloaded_layers(sheet: Sheet, key: str, more: Mapping[str, Setting]) -> Non
     not all, and not beside a pipeline or
     any recomputation, as Megatron-Core refuses."""
     share, layers = sheet["offload"], sheet["offload"] * sheet["n_layers"]
-    again = any(
-        sheet[f"recompute_{part}"]
-        for part in ("layers", "attention", "products", "elementwise", "bytes")
-    )
     whole = abs(layers - round(layers)) < 1e-9 and round(layers) < sheet["n_layers"]
-    able = sheet["pp"] == 1 and not again and whole
-    told: dict[str, Setting] = {**more, key: round(layers)} if share else {}
+    able = whole and sheet["pp"] == 1 and not _recomputes(sheet)
     why = "whole layers are offloaded, without a pipeline and without recomputation"
-    sheet.either("offload", told if able or not share else None, why)
+    sheet.keeps("offload", able or not share, why, where(share, {**more, key: round(layers)}))
 
 
 def recomputed_end(sheet: Sheet, early: bool, why: str) -> None:
@@ -223,7 +339,7 @@ def recomputed_end(sheet: Sheet, early: bool, why: str) -> None:
     reason `why`."""
     again = sheet["recompute_layers"] or sheet["recompute_elementwise"]
     told = not again or bool(sheet["recompute_last"]) != early
-    sheet.either("recompute_last", {} if told else None, why)
+    sheet.keeps("recompute_last", told, why)
     sheet.tell("last_kept")
 
 

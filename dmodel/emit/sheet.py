@@ -78,6 +78,17 @@ class Sheet:
         else:
             self.tell(names, settings)
 
+    def keeps(
+        self,
+        names: str,
+        holds: object,
+        reason: str,
+        settings: Mapping[str, Setting] | None = None,
+    ) -> None:
+        """Tell these fields where something holds that the framework asks for, or leave them out;
+        without settings, by its default."""
+        self.either(names, (settings or {}) if holds else None, reason)
+
     def rule(self, kept: bool, text: str) -> None:
         """A rule of the framework, as it should be."""
         if not kept:
@@ -116,6 +127,16 @@ def _values(values: Mapping[str, Any]) -> dict[str, Any]:
         words = " ".join(value) if isinstance(value, tuple) else value
         found[name] = words if isinstance(words, str) else float(words)
     return found
+
+
+def number_format(sheet: Sheet) -> str:
+    """Format of the products, in small letters and without its recipe: "fp8"."""
+    return sheet.job.precision.partition("-")[0].lower()
+
+
+def where(holds: object, settings: Mapping[str, Setting]) -> Mapping[str, Setting]:
+    """These settings where something holds, none otherwise."""
+    return settings if holds else {}
 
 
 def whole(value: float, name: str) -> int:

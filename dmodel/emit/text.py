@@ -59,23 +59,29 @@ def yaml(settings: Mapping[str, Setting]) -> str:
     opened: tuple[str, ...] = ()
     for section, pairs in sorted(nested(settings).items(), key=lambda item: item[0].split(".")):
         path = tuple(part for part in section.split(".") if part)
-        for depth, part in enumerate(path):
-            if opened[: depth + 1] != path[: depth + 1]:
-                lines.append(f"{'  ' * depth}{part}:")
+        lines += _opening(path, opened)
         opened = path
         lines += [f"{'  ' * len(path)}{key}: {_scalar(value)}" for key, value in pairs.items()]
     return "\n".join(lines) + "\n"
 
 
+def _opening(path: tuple[str, ...], opened: tuple[str, ...]) -> list[str]:
+    """Lines that open a section, but for those of its parents that are open already."""
+    return [
+        f"{'  ' * depth}{part}:"
+        for depth, part in enumerate(path)
+        if opened[: depth + 1] != path[: depth + 1]
+    ]
+
+
 def _scalar(value: Setting) -> str:
     if isinstance(value, bool):
         return "True" if value else "False"
-    if isinstance(value, list):
-        return json.dumps(value, ensure_ascii=False)
-    plain = (
-        isinstance(value, str)
-        and value
-        and value[0].isalpha()
-        and value.replace("_", "").replace("-", "").isalnum()
-    )
-    return value if plain and isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    if isinstance(value, str) and _is_plain(value):
+        return value
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _is_plain(text: str) -> bool:
+    """Whether YAML takes a text for a text without quotes: letters, digits, "_" and "-"."""
+    return text[:1].isalpha() and text.replace("_", "").replace("-", "").isalnum()

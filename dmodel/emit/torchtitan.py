@@ -12,7 +12,7 @@ Read on 2026-11-21.
 from __future__ import annotations
 
 from dmodel.emit import shape
-from dmodel.emit.sheet import Setting, Sheet
+from dmodel.emit.sheet import Setting, Sheet, number_format, where
 
 NAME, VERSION = "torchtitan", "pytorch/torchtitan 6404b932 (job_config.py, TOML)"
 
@@ -59,10 +59,9 @@ def write(sheet: Sheet) -> None:
 
 def _model(sheet: Sheet) -> None:
     known = FLAVORS.get(sheet.job.model_name)
-    named: dict[str, Setting] = {"model.name": known[0], "model.flavor": known[1]} if known else {}
     sheet.either(
         SHAPE,
-        named if known else None,
+        {"model.name": known[0], "model.flavor": known[1]} if known else None,
         "shapes are flavors in torchtitan's Python code: add one of this shape and name it",
     )
     sheet.tell("seq_len", {"training.seq_len": sheet["seq_len"]})
@@ -79,87 +78,99 @@ def _degrees(sheet: Sheet) -> None:
         },
     )
     s.tell("tp cp", {p + "tensor_parallel_degree": s["tp"], p + "context_parallel_degree": s["cp"]})
-    if s["zero"] in (1, 2):
-        s.leave(
-            "zero",
-            (
-                "FSDP shards weights, gradients and optimizer states alike; kept after the forward "
-                "pass, they come nearest"
-            ),
-        )
-    else:
-        s.tell("zero")
-    keeps = s["zero"] in (1, 2) or not s["reshard"]
-    s.tell(
-        "reshard",
-        {p + "fsdp_reshard_after_forward": "never" if keeps else "always"} if s["zero"] else {},
-    )
-    s.either(
+    _sharding(s)
+    s.keeps(
         "sp",
-        {} if s["sp"] or s["tp"] == 1 else None,
+        s["sp"] or s["tp"] == 1,
         "tensor parallelism always comes with sequence parallelism",
     )
-    order = [name for name in s.values["placement"].split() if name != "ep"] == [
-        "tp",
-        "cp",
-        "dp",
-        "pp",
-    ]
-    s.either(
+    order = [name for name in s.values["placement"].split() if name != "ep"]
+    s.keeps(
         "placement",
-        {} if order else None,
+        order == ["tp", "cp", "dp", "pp"],
         "the mesh is ordered tp, cp, dp (sharded, then replicated), pp, innermost first",
     )
 
 
+def _sharding(sheet: Sheet) -> None:
+    """What is sharded, and whether weights are freed after the forward pass."""
+    less = sheet["zero"] in (1, 2)
+    sheet.keeps(
+        "zero",
+        not less,
+        "FSDP shards weights, gradients and optimizer states alike; kept after the forward "
+        "pass, they come nearest",
+    )
+    after = "never" if less or not sheet["reshard"] else "always"
+    freed = {"parallelism.fsdp_reshard_after_forward": after}
+    sheet.tell("reshard", where(sheet["zero"], freed))
+
+
+STAGES = "parallelism.pipeline_parallel_"
+"""How names of settings of the pipeline begin."""
+
+ENDS: dict[str, Setting] = {
+    STAGES + "first_stage_less_layers": 1,
+    STAGES + "last_stage_less_layers": 1,
+}
+"""By default the first and the last stage get one layer less, as plans whose stages do not divide
+the layers have it."""
+
+
 def _pipeline(sheet: Sheet) -> None:
-    s, p = sheet, "parallelism.pipeline_parallel_"
+    s = sheet
     batch: dict[str, Setting] = {"training.global_batch_size": s["global_batch"]}
-    ends: dict[str, Setting] = {p + "first_stage_less_layers": 1, p + "last_stage_less_layers": 1}
     if s["pp"] == 1:
-        shape.lay_out(s, ends)
-        s.tell("pp interleave schedule", {p + "degree": 1})
+        shape.lay_out(s, ENDS)
+        s.tell("pp interleave schedule", {STAGES + "degree": 1})
         s.tell("micro_batch global_batch", {"training.local_batch_size": s["micro_batch"]} | batch)
         return
-    local = s["global_batch"] / s["dp"]
-    s.tell(
-        "micro_batch global_batch",
-        {"training.local_batch_size": int(local), p + "microbatch_size": s["micro_batch"]} | batch,
-    )
+    local: dict[str, Setting] = {
+        "training.local_batch_size": int(s["global_batch"] / s["dp"]),
+        STAGES + "microbatch_size": s["micro_batch"],
+    }
+    s.tell("micro_batch global_batch", local | batch)
     zero_bubble = s.values["schedule"] == "zero-bubble"
-    name = (
-        "ZBVZeroBubble"
-        if zero_bubble
-        else SCHEDULES["interleaved" if s["interleave"] > 1 else s.values["schedule"]]
-    )
     chunks = 2 * s["pp"] if zero_bubble else s["pp"] * s["interleave"]
-    # by default the first and the last stage get one layer less, as plans whose stages do not
-    # divide the layers have it
-    s.settings |= dict.fromkeys(ends, 0)
+    s.settings |= dict.fromkeys(ENDS, 0)
     # zero-bubble folds the last chunk onto the first stage: its layers lie otherwise
-    shape.lay_out(s, None if zero_bubble else ends, dealt=True)
-    items = s["n_layers"] + sum(s.settings[setting] for setting in ends)  # type: ignore[misc]
+    shape.lay_out(s, None if zero_bubble else ENDS, dealt=True)
+    _stages(s, chunks)
+    s.keeps("interleave", not zero_bubble, "zero-bubble schedules fold two chunks into each stage")
+    _pipeline_rules(s, chunks)
+
+
+def _schedule(sheet: Sheet) -> str:
+    """Name of the schedule."""
+    planned = sheet.values["schedule"]
+    if planned == "zero-bubble":
+        return "ZBVZeroBubble"
+    return SCHEDULES["interleaved" if sheet["interleave"] > 1 else planned]
+
+
+def _items(sheet: Sheet) -> float:
+    """Layers that are dealt out, with embedding and head where these count as such."""
+    return sheet["n_layers"] + sum(float(sheet.settings[name] or 0) for name in ENDS)  # type: ignore[arg-type]
+
+
+def _stages(sheet: Sheet, chunks: float) -> None:
+    """Degree and schedule of the pipeline, and layers of each of its chunks."""
+    each = -(-int(_items(sheet)) // int(chunks))
+    settings = {"degree": sheet["pp"], "schedule": _schedule(sheet), "layers_per_stage": each}
+    sheet.tell("pp schedule", {STAGES + name: value for name, value in settings.items()})
+
+
+def _pipeline_rules(sheet: Sheet, chunks: float) -> None:
+    items, micro = _items(sheet), shape.micro_batches(sheet)
     each = -(-int(items) // int(chunks))
-    s.tell(
-        "pp schedule", {p + "degree": s["pp"], p + "schedule": name, p + "layers_per_stage": each}
-    )
-    s.either(
-        "interleave",
-        None if zero_bubble else {},
-        "zero-bubble schedules fold two chunks into each stage",
-    )
-    s.rule(
+    sheet.rule(
         -(-int(items) // each) == chunks,
         f"{items:g} layers (with embedding and head, where these count) fill {chunks:g} chunks",
     )
-    micro = s["global_batch"] / (s["dp"] * s["micro_batch"])
-    s.rule(
+    sheet.rule(
         micro >= chunks,
-        (
-            f"micro-batches fill the pipeline: {micro:g} for {chunks:g} stages (torchtitan warns, "
-            "and "
-            "bubbles grow)"
-        ),
+        f"micro-batches fill the pipeline: {micro:g} for {chunks:g} stages (torchtitan warns, and "
+        "bubbles grow)",
     )
 
 
@@ -171,145 +182,172 @@ def _experts(sheet: Sheet) -> None:
     s.tell(
         "merge_copies", {p + "parallel_comm_backend": "deepep" if s["merge_copies"] else "standard"}
     )
-    hidden = s["ep"] > 1 and s["overlap_ep"]
-    s.either(
+    s.keeps(
         "overlap_ep",
-        None if hidden else {},
+        s["ep"] <= 1 or not s["overlap_ep"],
         "the exchange of experts hides only within the DualPipeV schedule",
     )
     if s["ep"] > 1:
-        inner = s["cp"] * (s["tp"] if s["etp"] == 1 else 1)
-        ranks = s.settings["parallelism.data_parallel_shard_degree"]
-        s.rule(s["etp"] in (1, s["tp"]), "expert tensor parallelism is 1 or tp")
-        s.divides(s["ep"], inner, "ep is a multiple of cp (and of tp, when experts are whole)")
-        s.divides(float(ranks) * inner, s["ep"], ("sharded dp · cp (· tp) is a multiple of ep"))  # type: ignore
+        _expert_rules(s)
+
+
+def _expert_rules(sheet: Sheet) -> None:
+    s = sheet
+    inner = s["cp"] * (s["tp"] if s["etp"] == 1 else 1)
+    ranks = float(s.settings["parallelism.data_parallel_shard_degree"])  # type: ignore[arg-type]
+    s.rule(s["etp"] in (1, s["tp"]), "expert tensor parallelism is 1 or tp")
+    s.divides(s["ep"], inner, "ep is a multiple of cp (and of tp, when experts are whole)")
+    s.divides(ranks * inner, s["ep"], "sharded dp · cp (· tp) is a multiple of ep")
 
 
 def _recompute(sheet: Sheet) -> None:
-    s, share, a = sheet, sheet["recompute_layers"], "activation_checkpoint."
-    every = int(1.0 / share + 1e-9) if share else 0
-    by_operator = share == 0 and s["recompute_elementwise"] == 1
-    if by_operator:
-        parts = "recompute_products recompute_elementwise recompute_bytes"
-        s.tell(
-            f"recompute_layers {parts}", {a + "mode": "selective", a + "selective_ac_option": "op"}
-        )
-    elif share == 0:
-        s.tell("recompute_layers", {a + "mode": "none"})
-    elif every == 1:
-        s.tell("recompute_layers", {a + "mode": "full"})
-    else:
-        s.tell("recompute_layers", {a + "mode": "selective", a + "selective_ac_option": str(every)})
-    s.either("offload", None if s["offload"] else {}, "activations stay on the device")
-    if not by_operator:
+    s, share = sheet, sheet["recompute_layers"]
+    _layers_again(s)
+    s.keeps("offload", not s["offload"], "activations stay on the device")
+    if not _is_by_operator(s):
         shape.leave_parts(s, "parts of layers are recomputed by operator, in all layers")
-    if share and abs(share - 1.0 / every) > 1e-9:
+    if share and abs(share - 1.0 / _every(s)) > 1e-9:
         s.leave(
             "recompute_layers",
-            f"recomputed is one layer in {every}, the next share above {share:.3g}",
+            f"recomputed is one layer in {_every(s)}, the next share above {share:.3g}",
         )
     shape.recomputed_end(
         s, not shape.is_mixture(s), "checkpoints end once the backward pass has what it needs"
     )
-    core = s["recompute_attention"]
-    why = "the core of attention alone is not recomputed; kernels are fused"
-    s.either("recompute_attention", {} if not core or share == 1 else None, why)
-    s.either("flash", {} if s["flash"] else None, "attention runs in fused kernels")
+    _kernels(s)
+
+
+def _is_by_operator(sheet: Sheet) -> bool:
+    """Whether layers do their streams again, and no layer does all."""
+    return sheet["recompute_layers"] == 0 and sheet["recompute_elementwise"] == 1
+
+
+def _every(sheet: Sheet) -> int:
+    """One layer in so many is done again."""
+    return int(1.0 / sheet["recompute_layers"] + 1e-9)
+
+
+def _layers_again(sheet: Sheet) -> None:
+    """Which layers are done again, and what of them."""
+    key, part = "activation_checkpoint.mode", "activation_checkpoint.selective_ac_option"
+    if _is_by_operator(sheet):
+        parts = "recompute_products recompute_elementwise recompute_bytes"
+        sheet.tell(f"recompute_layers {parts}", {key: "selective", part: "op"})
+    elif sheet["recompute_layers"] == 0:
+        sheet.tell("recompute_layers", {key: "none"})
+    elif _every(sheet) == 1:
+        sheet.tell("recompute_layers", {key: "full"})
+    else:
+        sheet.tell("recompute_layers", {key: "selective", part: str(_every(sheet))})
+
+
+def _kernels(sheet: Sheet) -> None:
+    s = sheet
+    s.keeps(
+        "recompute_attention",
+        not s["recompute_attention"] or s["recompute_layers"] == 1,
+        "the core of attention alone is not recomputed; kernels are fused",
+    )
+    s.keeps("flash", s["flash"], "attention runs in fused kernels")
     shape.buckets(s, 0.0, "buckets of gradients have one size, whatever their group")
     shape.copies(s, True, "sums over replicas run beside the backward pass")
     shape.launched(
         s,
         False,
         False,
-        (
-            "gradients are added up by kernels of their own, and one kernel does the products of "
-            "all "
-            "experts"
-        ),
+        "gradients are added up by kernels of their own, and one kernel does the products of all "
+        "experts",
     )
 
 
 def _precision(sheet: Sheet) -> None:
-    s, words = sheet, sheet.job.precision.partition("-")[0].lower()
+    s = sheet
     s.settings |= {
         "training.mixed_precision_param": "bfloat16",
         "training.mixed_precision_reduce": "float32",
         "compile.enable": True,
     }
-    recipes: dict[str, dict[str, Setting]] = {
-        "fp8": {
-            "model.converters": ["quantize.linear.float8"],
-            "quantize.linear.float8.recipe_name": "tensorwise",
-        },
-        "mxfp8": {
-            "model.converters": ["quantize.linear.mx"],
-            "quantize.linear.mx.recipe_name": "mxfp8_cublas",
-        },
-    }
-    if words == "fp8" and s["gather_bytes"] == 1:
-        recipes["fp8"]["quantize.linear.float8.enable_fsdp_float8_all_gather"] = True
-    narrow = s["operand_bytes"] < 2
-    told = recipes.get(words) if narrow else {} if words == "bf16" else None
-    s.either(
+    _products(s)
+    _weights(s)
+    s.keeps("gradient_bytes", s["gradient_bytes"] == 4, "gradients are kept in 4 bytes")
+    s.keeps(
+        "reduce_bytes",
+        s["reduce_bytes"] == 4,
+        "gradients are reduced in 4 bytes (mixed_precision_reduce knows no other)",
+    )
+
+
+RECIPES: dict[str, dict[str, Setting]] = {
+    "fp8": {
+        "model.converters": ["quantize.linear.float8"],
+        "quantize.linear.float8.recipe_name": "tensorwise",
+    },
+    "mxfp8": {
+        "model.converters": ["quantize.linear.mx"],
+        "quantize.linear.mx.recipe_name": "mxfp8_cublas",
+    },
+}
+"""Narrow format → settings."""
+
+
+def _recipe(sheet: Sheet) -> dict[str, Setting] | None:
+    """Settings of the format of the products; None where there are none."""
+    words = number_format(sheet)
+    if sheet["operand_bytes"] >= 2:
+        return {} if words == "bf16" else None
+    gathers = words == "fp8" and sheet["gather_bytes"] == 1
+    narrow = where(gathers, {"quantize.linear.float8.enable_fsdp_float8_all_gather": True})
+    return {**RECIPES[words], **narrow} if words in RECIPES else None
+
+
+def _products(sheet: Sheet) -> None:
+    """Format of the products, and how they are scaled."""
+    words = number_format(sheet)
+    sheet.either(
         "operand_bytes",
-        told,
+        _recipe(sheet),
         f"products run in bfloat16, float8 or mxfp8, not in {words}",
     )
-    current = s["scale_passes"] > 0 or words == "mxfp8"
-    s.either(
+    current = sheet["scale_passes"] > 0 or words == "mxfp8"
+    sheet.keeps(
         "scale_passes",
-        {} if current or not narrow else None,
+        current or sheet["operand_bytes"] >= 2,
         "scales are those of the tensor itself, read before it is cast",
     )
-    s.either(
+    sheet.keeps(
         "wide_layers",
-        {} if not s["wide_layers"] else None,
+        not sheet["wide_layers"],
         "modules are kept in 16 bits by name (filter_fqns), not by share",
     )
-    same = s["gather_bytes"] == 2 or (s["gather_bytes"] == 1 and words == "fp8")
-    s.either(
-        "gather_bytes", {} if same else None, "weights are gathered in 2 bytes, or in 1 with float8"
+
+
+def _weights(sheet: Sheet) -> None:
+    """How weights are gathered and stored."""
+    size = sheet["gather_bytes"]
+    sheet.keeps(
+        "gather_bytes",
+        size == 2 or (size == 1 and number_format(sheet) == "fp8"),
+        "weights are gathered in 2 bytes, or in 1 with float8",
     )
-    both = s["weight_bytes"] + s["optimizer_bytes"] == 12
-    why = (
+    sheet.keeps(
+        "weight_bytes optimizer_bytes",
+        sheet["weight_bytes"] + sheet["optimizer_bytes"] == 12,
         "one 4-byte copy of the weights and two 4-byte moments are stored, sharded: 12 bytes per "
-        "parameter in all"
-    )
-    s.either("weight_bytes optimizer_bytes", {} if both else None, why)
-    s.either(
-        "gradient_bytes", {} if s["gradient_bytes"] == 4 else None, "gradients are kept in 4 bytes"
-    )
-    same = s["reduce_bytes"] == 4
-    s.either(
-        "reduce_bytes",
-        {} if same else None,
-        "gradients are reduced in 4 bytes (mixed_precision_reduce knows no other)",
+        "parameter in all",
     )
 
 
 def _overlap(sheet: Sheet) -> None:
     s, p = sheet, "parallelism."
-    s.tell(
-        "overlap_tp",
-        {p + "enable_async_tensor_parallel": bool(s["overlap_tp"])} if s["tp"] > 1 else {},
-    )
-    s.either(
-        "cp_balanced",
-        {} if s["cp"] == 1 or s["cp_balanced"] else None,
-        "sequences are dealt out first with last by default",
-    )
+    beside: dict[str, Setting] = {p + "enable_async_tensor_parallel": bool(s["overlap_tp"])}
+    s.tell("overlap_tp", where(s["tp"] > 1, beside))
+    shape.balanced(s, "sequences are dealt out first with last by default")
     rotate: dict[str, Setting] = {
         p + "context_parallel_rotate_method": "alltoall" if s["overlap_cp"] else "allgather"
     }
-    s.tell("overlap_cp", rotate if s["cp"] > 1 else {})
-    s.either(
-        "overlap_dp", {} if s["overlap_dp"] or s["dp"] == 1 else None, "FSDP always prefetches"
-    )
-    s.either(
-        "overlap_pp",
-        {} if s["overlap_pp"] or s["pp"] == 1 else None,
-        "sends between stages always run beside compute",
-    )
+    s.tell("overlap_cp", where(s["cp"] > 1, rotate))
+    shape.overlapped(s, "dp", s["dp"], "FSDP always prefetches")
+    shape.overlapped(s, "pp", s["pp"], "sends between stages always run beside compute")
 
 
 def rules(sheet: Sheet) -> None:

@@ -4,7 +4,7 @@ other. Names live in the catalog."""
 from dmodel.records.cluster import Chip, Cluster, Network
 from dmodel.records.layout import PLACEMENT, SCHEDULES, Layout
 from dmodel.records.model import Model, check_counts
-from dmodel.records.plan import LEAVES, Plan, leaf
+from dmodel.records.plan import LEAVES, Plan, flat, leaf
 from dmodel.records.precision import Precision
 from dmodel.records.software import BUCKET_GRADIENTS, BUCKET_GRADIENTS_PER_RANK, Software
 
@@ -23,5 +23,6 @@ __all__ = [
     "Precision",
     "Software",
     "check_counts",
+    "flat",
     "leaf",
 ]

@@ -87,6 +87,16 @@ def _home(name: str) -> str:
     return LEAVES[name]
 
 
+def flat(path: str) -> str:
+    """The name of a number by its dotted path, as users say it: without the record of the plan.
+
+    >>> flat("plan.layout.tp"), flat("precision.weight_bytes"), flat("model.n_layers")
+    ('plan.tp', 'weight_bytes', 'model.n_layers')
+    """
+    *before, home, name = ["", *path.split(".")]
+    return ".".join([*before, name])[1:] if LEAVES.get(name) == home else path
+
+
 def leaf(plan: Plan, name: str) -> Any:
     """The value of a flat name; TypeError where no record has it."""
     home = _home(name)

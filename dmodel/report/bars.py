@@ -37,6 +37,9 @@ GROUPS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 """Name of a segment → its colour and the terms it adds up; every term stands in exactly one."""
 
+KNOWN = {term for _, terms in GROUPS.values() for term in terms}
+"""Terms that some segment adds up."""
+
 INSIDE = 0.05
 """Share of the longest bar from which a segment has room for its number."""
 
@@ -53,13 +56,10 @@ class Bar(NamedTuple):
 def grouped(seconds: Mapping[str, float]) -> dict[str, float]:
     """Seconds by segment; terms that no segment knows go to the last one, so that the bar is as
     long as the step."""
-    known = {term for _, terms in GROUPS.values() for term in terms}
     out = {
         name: sum(seconds.get(term, 0.0) for term in terms) for name, (_, terms) in GROUPS.items()
     }
-    out[next(reversed(GROUPS))] += sum(
-        value for term, value in seconds.items() if term not in known
-    )
+    out[next(reversed(GROUPS))] += sum(x for term, x in seconds.items() if term not in KNOWN)
     return out
 
 

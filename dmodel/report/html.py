@@ -13,25 +13,31 @@ body { margin: 0; color: var(--ink); background: #fff;
   font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", sans-serif; }
 main { max-width: 60rem; margin: 0 auto; padding: 2.5rem 1.5rem 4rem; }
 h1 { font-size: 1.9rem; line-height: 1.2; margin: 0 0 .4rem; letter-spacing: -.01em; }
-h2 { font-size: 1.3rem; margin: 3rem 0 .6rem; padding-top: 1rem; border-top: 1px solid var(--line); }
+h2 { font-size: 1.3rem; margin: 3rem 0 .6rem; padding-top: 1rem;
+  border-top: 1px solid var(--line); }
 h3 { font-size: 1rem; margin: 1.8rem 0 .3rem; }
 p, ul { max-width: 46rem; margin: .5rem 0; }
 .lead { color: var(--soft); font-size: 1.05rem; }
 .tiles { display: flex; flex-wrap: wrap; gap: 1rem; margin: 1.6rem 0; }
 .tile { flex: 1 1 11rem; border-left: 3px solid var(--accent); padding: .1rem 0 .1rem .8rem; }
-.tile b { display: block; font-size: 1.45rem; line-height: 1.25; font-variant-numeric: tabular-nums; }
+.tile b { display: block; font-size: 1.45rem; line-height: 1.25;
+  font-variant-numeric: tabular-nums; }
 .tile span { color: var(--soft); font-size: .86rem; line-height: 1.35; display: block; }
 figure { margin: 1.4rem 0; }
 figure img { max-width: 100%; height: auto; display: block; }
 figcaption { color: var(--soft); font-size: .88rem; max-width: 46rem; margin-top: .4rem; }
 .wide { overflow-x: auto; }
-table { border-collapse: collapse; margin: .8rem 0; font-size: .86rem; font-variant-numeric: tabular-nums; }
-th, td { padding: .28rem .7rem .28rem 0; text-align: right; vertical-align: top; border-bottom: 1px solid #eee; }
+table { border-collapse: collapse; margin: .8rem 0; font-size: .86rem;
+  font-variant-numeric: tabular-nums; }
+th, td { padding: .28rem .7rem .28rem 0; text-align: right; vertical-align: top;
+  border-bottom: 1px solid #eee; }
 th { font-weight: 600; border-bottom: 1.5px solid var(--ink); vertical-align: bottom; }
 th.text, td.text { text-align: left; }
 tr.total td { font-weight: 600; border-top: 1.5px solid var(--ink); }
-code { font: .88em ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; background: #f4f4f4; padding: .1em .3em; border-radius: 3px; }
-pre { background: #f4f4f4; padding: .8rem 1rem; border-radius: 4px; overflow-x: auto; font-size: .88rem; }
+code { font: .88em ui-monospace, SFMono-Regular, Menlo, Consolas, monospace;
+  background: #f4f4f4; padding: .1em .3em; border-radius: 3px; }
+pre { background: #f4f4f4; padding: .8rem 1rem; border-radius: 4px; overflow-x: auto;
+  font-size: .88rem; }
 pre code { padding: 0; background: none; }
 details summary { cursor: pointer; color: var(--accent); }
 """

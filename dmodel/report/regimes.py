@@ -47,26 +47,7 @@ def draw(axes: Axes, found: RegimeMap, title: str) -> None:
     for points in found.boundaries.values():
         axes.plot(points[0], points[1], ".", color=style.INK, markersize=2.2)
     if (found.headroom_bytes < 0.0).any():
-        axes.contourf(
-            x, y, found.headroom_bytes, levels=[-np.inf, 0.0], colors="none", hatches=["//"]
-        )
-        unfit = np.argwhere(found.headroom_bytes < 0.0)
-        missing = (
-            unfit.mean(0).round().astype(int)
-            if (found.headroom_bytes >= 0.0).any()
-            else np.array([len(y) - 2, len(x) // 2])
-        )
-        frame = {"facecolor": "white", "edgecolor": "none", "pad": 2.0}
-        axes.text(
-            float(x[missing[1]]),
-            float(y[missing[0]]),
-            "does not fit",
-            ha="center",
-            va="center",
-            color=style.INK,
-            fontsize=8,
-            bbox=frame,
-        )
+        _does_not_fit(axes, found)
     axes.plot(*found.at, marker="+", color=style.INK, markersize=12, markeredgewidth=2.0)
     frame = {"facecolor": "white", "edgecolor": "none", "pad": 1.0, "alpha": 0.7}
     axes.annotate(
@@ -84,6 +65,25 @@ def draw(axes: Axes, found: RegimeMap, title: str) -> None:
     axes.set_ylabel(axis_label(found.y.name, found.y.shown))
     axes.set_title(title)
     _names(axes, found)
+
+
+def _does_not_fit(axes: Axes, found: RegimeMap) -> None:
+    """Hatch what does not fit, and say so in the middle of it."""
+    x, y, room = found.x.values, found.y.values, found.headroom_bytes
+    axes.contourf(x, y, room, levels=[-np.inf, 0.0], colors="none", hatches=["//"])
+    middle = np.argwhere(room < 0.0).mean(0).round().astype(int)
+    if not (room >= 0.0).any():
+        middle = np.array([len(y) - 2, len(x) // 2])
+    axes.text(
+        float(x[middle[1]]),
+        float(y[middle[0]]),
+        "does not fit",
+        ha="center",
+        va="center",
+        color=style.INK,
+        fontsize=8,
+        bbox={"facecolor": "white", "edgecolor": "none", "pad": 2.0},
+    )
 
 
 FINE = 6

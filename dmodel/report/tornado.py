@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from dmodel.report import style
@@ -59,53 +60,71 @@ def draw(
 ) -> None:
     """Draw the bars into axes."""
     shown, rings = largest(items, most), marks or {}
-    ends = {
-        i.name: (min(i.value, rings.get(i.name, i.value)), max(i.value, rings.get(i.name, i.value)))
-        for i in shown
-    }
-    widest = max((abs(x) for pair in ends.values() for x in pair), default=1.0)
+    ends = {item.name: _ends(item, rings) for item in shown}
+    widest = max(map(abs, chain(*ends.values())), default=1.0)
     for row, item in enumerate(shown):
         axes.barh(row, item.value, height=0.7, color=COLOURS.get(item.group, OTHER))
-        right = item.value >= 0.0
-        # a number stands clear of the bar and of its ring
-        at = max(ends[item.name][1], 0.0) if right else min(ends[item.name][0], 0.0)
-        side = 0.02 if item.name not in rings else 0.035
-        text = f"{item.value:+.3f}".replace("-", "−")
-        axes.text(
-            at + (side if right else -side) * widest,
-            row,
-            text,
-            va="center",
-            ha="left" if right else "right",
-            fontsize=8,
-        )
-    marked = [(rings[i.name], row) for row, i in enumerate(shown) if i.name in rings]
-    if marked:
-        axes.plot(
-            *zip(*marked, strict=True),
-            "o",
-            color=style.INK,
-            markersize=4.5,
-            markerfacecolor="white",
-            label="the best plan follows",
-        )
-        axes.legend(loc="upper left", frameon=False, fontsize=8)
+        _number(axes, row, item, ends[item.name], widest * _side(item, rings))
+    _rings(axes, shown, rings)
     axes.set_yticks(range(len(shown)), [i.name for i in shown])
     axes.axvline(0.0, color=style.GREY, linewidth=0.8)
     axes.invert_yaxis()
-    low, high = (
-        min([0.0] + [x for x, _ in ends.values()]),
-        max([0.0] + [x for _, x in ends.values()]),
-    )
     axes.set(
-        xlim=(low - 0.26 * widest, high + 0.26 * widest),
+        xlim=_limits(ends.values(), 0.26 * widest),
         xlabel=f"change of the {output} when the input grows by 1 % [%]",
     )
     axes.spines["left"].set_visible(False)
     axes.tick_params(axis="y", length=0)
     axes.set_title(f"What the {output} depends on")
-    groups = [g for g in COLOURS if any(i.group == g for i in shown)]
-    for i, group in enumerate(reversed(groups)):
+    _groups(axes, {item.group for item in shown})
+
+
+def _ends(item: Elasticity, rings: Mapping[str, float]) -> tuple[float, float]:
+    """Left and right end of a bar and its ring."""
+    ring = rings.get(item.name, item.value)
+    return min(item.value, ring), max(item.value, ring)
+
+
+def _limits(ends: Iterable[tuple[float, float]], room: float) -> tuple[float, float]:
+    """Ends of the axis: those of all bars and 0, with room for numbers."""
+    lows, highs = zip((0.0, 0.0), *ends, strict=True)
+    return min(lows) - room, max(highs) + room
+
+
+def _side(item: Elasticity, rings: Mapping[str, float]) -> float:
+    """Room between a number and its bar, or its ring, as a share of the longest bar."""
+    return 0.035 if item.name in rings else 0.02
+
+
+def _number(axes: Axes, row: int, item: Elasticity, ends: tuple[float, float], room: float) -> None:
+    """The number of a bar, clear of the bar and of its ring."""
+    text = f"{item.value:+.3f}".replace("-", "−")
+    how = {"va": "center", "fontsize": 8}
+    if item.value >= 0.0:
+        axes.text(max(ends[1], 0.0) + room, row, text, ha="left", **how)
+    else:
+        axes.text(min(ends[0], 0.0) - room, row, text, ha="right", **how)
+
+
+def _rings(axes: Axes, shown: Sequence[Elasticity], rings: Mapping[str, float]) -> None:
+    """Elasticities when the best plan follows."""
+    marked = [(rings[i.name], row) for row, i in enumerate(shown) if i.name in rings]
+    if not marked:
+        return
+    axes.plot(
+        *zip(*marked, strict=True),
+        "o",
+        color=style.INK,
+        markersize=4.5,
+        markerfacecolor="white",
+        label="the best plan follows",
+    )
+    axes.legend(loc="upper left", frameon=False, fontsize=8)
+
+
+def _groups(axes: Axes, there: set[str]) -> None:
+    """Names of the groups in their colours."""
+    for i, group in enumerate(reversed([name for name in COLOURS if name in there])):
         place = {
             "xy": (1.0, 0.0),
             "xycoords": "axes fraction",

@@ -119,29 +119,56 @@ def summary(d: Mapping[str, Any]) -> list[str]:
     output = d["output_words"]
     effects = {e["name"]: e for e in d["design"]["effects"]} if d.get("design") else {}
     ranked = sorted(d["elasticities"], key=lambda e: -abs(e["elasticity"]))
-    hardware = [e for e in ranked if e["group"] == "hardware"]
-    lines = []
-    if hardware and abs(hardware[0]["elasticity"]) >= 5e-4:
-        lines.append(f"Of the hardware, {_decides(hardware[0], effects, output)}")
-        lines += [
-            f"Then {_decides(e, effects, output)}"
-            for e in hardware[1:3]
-            if abs(e["elasticity"]) >= 0.005
-        ]
-    fitted = [e for e in ranked if e["group"] == "coefficient"]
-    if fitted and abs(fitted[0]["elasticity"]) >= 5e-4:
-        lines.append(f"Of what was fitted, {_decides(fitted[0], effects, output)}")
-    if d.get("shares"):
-        shares = sorted(d["shares"].items(), key=lambda item: -item[1])
-        parts = ", ".join(f"{digits(100.0 * share, 2)} % {name}" for name, share in shares)
-        lines.append(f"The step is {shares[0][0]}-bound: {parts}.")
-    lines += (
-        _reoptimized(d, output)
-        + _flips(d, effects, hardware)
-        + _interaction(d)
-        + _global(d, output)
-    )
-    return lines
+    hardware, fitted = _of_group(ranked, "hardware"), _of_group(ranked, "coefficient")
+    return [
+        *_of_hardware(hardware, effects, output),
+        *_of_fitted(fitted[:1], effects, output),
+        *_bound(d.get("shares")),
+        *_reoptimized(d, output),
+        *_flips(effects, hardware),
+        *_interaction(d),
+        *_global(d, output),
+    ]
+
+
+LEAST, LEAST_BESIDE = 5e-4, 5e-3
+"""Smallest elasticities of which something is said: of the largest, and of those after it."""
+
+
+def _of_group(entries: Sequence[Mapping[str, Any]], group: str) -> list[Mapping[str, Any]]:
+    return [e for e in entries if e["group"] == group]
+
+
+def _of_hardware(
+    hardware: Sequence[Mapping[str, Any]], effects: Mapping[str, Any], output: str
+) -> list[str]:
+    """What of the hardware decides, and what comes next."""
+    lines = [f"Of the hardware, {_decides(e, effects, output)}" for e in _from(LEAST, hardware[:1])]
+    if not lines:
+        return []
+    others = _from(LEAST_BESIDE, hardware[1:3])
+    return [*lines, *(f"Then {_decides(e, effects, output)}" for e in others)]
+
+
+def _from(least: float, entries: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Entries whose elasticity has that size or more."""
+    return [e for e in entries if abs(e["elasticity"]) >= least]
+
+
+def _of_fitted(
+    fitted: Sequence[Mapping[str, Any]], effects: Mapping[str, Any], output: str
+) -> list[str]:
+    """What of the coefficients decides."""
+    return [f"Of what was fitted, {_decides(e, effects, output)}" for e in _from(LEAST, fitted)]
+
+
+def _bound(found: Mapping[str, float] | None) -> list[str]:
+    """What bounds the step."""
+    if not found:
+        return []
+    shares = sorted(found.items(), key=lambda item: -item[1])
+    parts = ", ".join(f"{digits(100.0 * share, 2)} % {name}" for name, share in shares)
+    return [f"The step is {shares[0][0]}-bound: {parts}."]
 
 
 def _reoptimized(d: Mapping[str, Any], output: str) -> list[str]:
@@ -149,52 +176,51 @@ def _reoptimized(d: Mapping[str, Any], output: str) -> list[str]:
     if not found:
         return []
     kept = {e["name"]: e["elasticity"] for e in d["elasticities"]}
-    moved = {
-        n: e for n, e in found["elasticities"].items() if n in kept and abs(e - kept[n]) > 0.02
-    }
-    largest = sorted(moved, key=lambda n: -abs(moved[n] - kept[n]))[:3]
-    lines = []
-    if largest:
-        parts = "; ".join(
-            f"{short_words(n)} {kept[n]:+.2f} → {moved[n]:+.2f}".replace("-", "−") for n in largest
-        )
-        lines.append(f"When the plan follows, elasticities of the {output} change: {parts}.")
+    return _moved(kept, found["elasticities"], output) + _prices(found["active"])
+
+
+def _moved(kept: Mapping[str, float], follow: Mapping[str, float], output: str) -> list[str]:
+    """Elasticities that change most when the plan follows."""
+    change = {n: abs(e - kept[n]) for n, e in follow.items() if n in kept}
+    largest = sorted(change, key=lambda n: -change[n])[:3]
+    parts = [
+        f"{short_words(n)} {kept[n]:+.2f} → {follow[n]:+.2f}" for n in largest if change[n] > 0.02
+    ]
+    if not parts:
+        return []
+    named = "; ".join(parts).replace("-", "−")
+    return [f"When the plan follows, elasticities of the {output} change: {named}."]
+
+
+def _prices(active: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Limits that cost most."""
+    dear = sorted(filter(_is_dear, active), key=lambda a: -a["price"])
+    if not dear:
+        return []
+    named = ", ".join(f"{a['name']} ({a['price']:.2f})" for a in dear[:3])
+    return [f"Limits that cost most, in % of step time for 1 % of room: {named}."]
+
+
+def _is_dear(limit: Mapping[str, Any]) -> bool:
+    """Whether a limit has a price that is worth a word."""
     # a share of layers is no logarithm, so its price is of another unit
-    prices = [
-        a
-        for a in found["active"]
-        if "recomputed" not in a["name"] and a["name"] != "devices" and a["price"] > 0.005
-    ]
-    if prices:
-        named = ", ".join(
-            f"{a['name']} ({a['price']:.2f})" for a in sorted(prices, key=lambda a: -a["price"])[:3]
-        )
-        lines.append(f"Limits that cost most, in % of step time for 1 % of room: {named}.")
-    return lines
+    if "recomputed" in limit["name"] or limit["name"] == "devices":
+        return False
+    return limit["price"] > 0.005
 
 
-def _flips(
-    d: Mapping[str, Any], effects: Mapping[str, Any], said: Sequence[Mapping[str, Any]]
-) -> list[str]:
+def _flips(effects: Mapping[str, Any], said: Sequence[Mapping[str, Any]]) -> list[str]:
     """The nearest flip of all inputs, unless it is said already."""
-    names = [e["name"] for e in said[:3]]
-    found = [
-        (abs(f["factor"] - 1.0), e, f)
-        for e in effects.values()
-        for f in (e["up"], e["down"])
-        if f is not None
-    ]
+    found = [(e, flip) for e in effects.values() for flip in (e["up"], e["down"]) if flip]
     if not found:
         return []
-    _, effect, flip = min(found, key=lambda item: item[0])
-    if effect["name"] in names:
+    effect, flip = min(found, key=lambda pair: abs(pair[1]["factor"] - 1.0))
+    if any(e["name"] == effect["name"] for e in said[:3]):
         return []
     where = signed(flip["factor"] - 1.0)
     return [
-        (
-            f"The plan is nearest to a change in {input_words(effect['name'])}: at {where} "
-            f"{flip['label']} is better."
-        )
+        f"The plan is nearest to a change in {input_words(effect['name'])}: at {where} "
+        f"{flip['label']} is better."
     ]
 
 
@@ -202,23 +228,20 @@ def _interaction(d: Mapping[str, Any]) -> list[str]:
     found = d.get("interactions")
     if not found:
         return []
-    names, h = found["names"], found["hessian"]
-    smooth = [i for i, name in enumerate(names) if name not in found["kinks"]]
-    pairs = [(abs(h[i][j]), i, j) for i in smooth for j in smooth if j < i]
-    if not pairs or max(pairs)[0] < 0.005:
+    size, i, j = max(_pairs(found), default=(0.0, 0, 0))
+    if size < 0.005:
         return []
-    _, i, j = max(pairs)
-    pair, change = (
-        f"{short_words(names[i])} with {short_words(names[j])}",
-        f"{0.1 * h[i][j]:+.3f}".replace("-", "−"),
-    )
+    names, change = found["names"], f"{0.1 * found['hessian'][i][j]:+.3f}".replace("-", "−")
     return [
-        (
-            f"Strongest interaction: {pair}; 10 % more of one changes the elasticity to the other "
-            "by "
-            f"{change}."
-        )
+        f"Strongest interaction: {short_words(names[i])} with {short_words(names[j])}; 10 % more "
+        f"of one changes the elasticity to the other by {change}."
     ]
+
+
+def _pairs(found: Mapping[str, Any]) -> list[tuple[float, int, int]]:
+    """Second derivatives of pairs of smooth inputs, and their places."""
+    smooth = [i for i, name in enumerate(found["names"]) if name not in found["kinks"]]
+    return [(abs(found["hessian"][i][j]), i, j) for i in smooth for j in smooth if j < i]
 
 
 def _global(d: Mapping[str, Any], output: str) -> list[str]:

@@ -13,7 +13,7 @@ from flax import struct
 
 from dmodel.coefficients import Coefficients
 from dmodel.footprint import LEAST, Footprint
-from dmodel.records import Cluster, Layout, Model, Network, Plan, Precision, Software
+from dmodel.records import Cluster, Layout, Model, Network, Plan, Precision, Software, flat
 from dmodel.sensitivity.goal import Goal, usual
 from dmodel.types import InputError
 
@@ -22,9 +22,6 @@ PREFIXES = {
     "system.network": "network",
     "model": "model",
     "plan": "plan",
-    "plan.layout": "plan",
-    "plan.precision": "plan",
-    "plan.software": "plan",
     "coefficients": "coefficients",
     "footprint": "footprint",
     "goal": "run",
@@ -34,9 +31,6 @@ GROUPS = {
     "network": "hardware",
     "model": "workload",
     "plan": "plan",
-    "plan.layout": "plan",
-    "plan.precision": "plan",
-    "plan.software": "plan",
     "coefficients": "coefficient",
     "footprint": "coefficient",
     "run": "run",
@@ -169,7 +163,8 @@ def inputs(case: Point, level_names: Sequence[str] | None = None) -> Inputs:
     levels = list(level_names) if level_names is not None else [str(i) for i in range(k)]
     names: list[str] = []
     for path, leaf in jax.tree_util.tree_leaves_with_path(case):
-        record, _, field = jax.tree_util.keystr(path, simple=True, separator=".").rpartition(".")
+        name = flat(jax.tree_util.keystr(path, simple=True, separator="."))
+        record, _, field = name.rpartition(".")
         base = f"{PREFIXES[record]}.{field}"
         names += [f"{base}[{level}]" for level in levels] if np.ndim(leaf) else [base]
     values = np.concatenate([np.ravel(x) for x in jax.tree.leaves(case)])

@@ -339,7 +339,7 @@ def from_row(cells: dict[str, Any], **fixed: Any) -> WorkloadSpec:
     return check(spec._replace(**fixed))
 
 
-def _batch(number: Callable[[str, int], int]) -> dict[str, int]:
+def _batch(number: Callable[[str, int], int]) -> dict[str, Any]:
     """Axes over which the batch is spread, and its parts; number: of a column, or what is blank."""
     dp, ep, zero = number("dp", 1), number("ep", 1), number("zero_stage", 0)
     b = number("micro_batch", 1)

@@ -186,10 +186,8 @@ def lower(spec: WorkloadSpec, devices: Sequence[Any] | None = None) -> jax.stage
 def _compiled_step(
     spec: WorkloadSpec, mesh: Mesh, compiler_options: dict[str, Any] | None = None
 ) -> Any:
-    places, batch = (
-        _state_places(spec),
-        Batch(tokens=meshes.batch_place(), labels=meshes.batch_place()),
-    )  # type: ignore[arg-type]
+    places, place = _state_places(spec), meshes.batch_place()
+    batch = Batch(tokens=place, labels=place)  # type: ignore[arg-type]
     step = jax.shard_map(
         lambda state, batch: train(spec, state, batch),
         mesh=mesh,

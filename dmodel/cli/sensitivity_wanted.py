@@ -1,0 +1,115 @@
+"""What of a sensitivity answer is wanted, and what is wrong with that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from dmodel.cli.options import Degrees
+from dmodel.cli.sensitivity_shown import make_folder
+from dmodel.types import InputError
+
+if TYPE_CHECKING:
+    from dmodel.sensitivity.case import Inputs
+
+
+class Wanted(NamedTuple):
+    """What of the answer is wanted: the options of the command."""
+
+    output: str
+    reoptimize: bool = False
+    follow: list[str] | None = None
+    base: int = 0
+    ranges: list[str] | None = None
+    interact: int = 0
+    axes: str = ""
+    loss: float | None = None
+    deadline_days: float = 90.0
+    check: bool = False
+    report: Path | None = None
+
+
+def check_options(w: Wanted, degrees: Degrees) -> None:
+    """Refuse what can be seen to be wrong before anything is searched, and options that would be
+    ignored."""
+    from dmodel.sensitivity.outputs import output_name
+
+    output_name(w.output)
+    _check_followed(w, degrees)
+    _check_base(w.base)
+    for text in w.ranges or ():
+        range_of(text)
+    if w.axes:
+        axes_of(w.axes)
+    if w.report is not None:
+        make_folder(w.report)
+
+
+def _check_followed(w: Wanted, degrees: Degrees) -> None:
+    """Refuse inputs to follow without a search, and a plan beside it."""
+    if w.reoptimize:
+        _check_nothing_given(degrees)
+    elif w.follow:
+        raise InputError(
+            "--follow searches the best plan again along an input: expected --reoptimize with it"
+        )
+
+
+def _check_base(base: int) -> None:
+    if base & (base - 1) or base == 1:
+        raise InputError(f"--global: expected a power of two from 2 on, or 0 for none; got {base}")
+
+
+def _check_nothing_given(degrees: Degrees) -> None:
+    """Refuse options of a plan where the best of all is taken."""
+    default = degrees._field_defaults
+    given = [n for n, value in degrees._asdict().items() if value != default[n]]
+    names = ", ".join(f"--{n.replace('_', '-')}" for n in given if n != "attention")
+    if names:
+        raise InputError(
+            f"{names}: --reoptimize takes the best of all plans, whatever is given; leave the "
+            "option out, or --reoptimize"
+        )
+
+
+def check_names(known: Inputs, w: Wanted) -> None:
+    """Refuse unknown inputs, and those that cannot be followed."""
+    from dmodel.sensitivity.flips import place_followed
+
+    for name in w.follow or ():
+        place_followed(known, name)
+    ranged = [range_of(text)[0] for text in w.ranges or ()]
+    for name in (*ranged, *_unknown_axes(known, w.axes)):
+        known.index(name)
+
+
+def _unknown_axes(known: Inputs, text: str) -> list[str]:
+    """Axes that are neither named as such nor inputs of all levels."""
+    from dmodel.sensitivity.case import base_name
+    from dmodel.sensitivity.regimes import AXES
+
+    there = {*AXES, *map(base_name, known.names)}
+    return [name for name in axes_of(text) if name not in there] if text else []
+
+
+def axes_of(text: str) -> tuple[str, str]:
+    """The two axes of a map."""
+    names = [name.strip() for name in text.split(",")]
+    if len(names) != 2:
+        raise InputError(
+            "--map: expected two axes with a comma between, such as devices,bandwidth; got "
+            f"{text!r}"
+        )
+    return names[0], names[1]
+
+
+def range_of(text: str) -> tuple[str, float, float]:
+    """An input, and the ends of its range."""
+    name, _, ends = text.partition("=")
+    low, _, high = ends.partition(":")
+    try:
+        return name, float(low), float(high)
+    except ValueError:
+        raise InputError(
+            f"--range {text!r}: expected INPUT=LOW:HIGH, such as chip.flops_per_s=5e14:2e15"
+        ) from None
