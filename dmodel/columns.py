@@ -138,7 +138,15 @@ def parse_number(column: Column, cell: str) -> float:
       ValueError: text, NaN, infinity, too small, not an integer or not an allowed value; the
         message is the reason.
     """
-    name = column.name
+    value = _finite(column.name, cell)
+    if column.least is None and value <= 0.0:
+        raise ValueError(f"{column.name}: expected a positive number, got {cell}")
+    value = (_whole if column.kind == "integer" else _ordinary)(column, value, cell)
+    _check_allowed(column, value, cell)
+    return value
+
+
+def _finite(name: str, cell: str) -> float:
     try:
         value = float(cell)
     except ValueError:
@@ -148,19 +156,23 @@ def parse_number(column: Column, cell: str) -> float:
             f"{name}: expected a finite number, got {cell!r} (leave the cell blank where it is "
             "unknown)"
         )
-    if column.least is None and value <= 0.0:
-        raise ValueError(f"{name}: expected a positive number, got {cell}")
-    if column.kind == "integer":
-        value = _whole(column, value, cell)
-    elif not SMALLEST <= value <= MOST:
-        raise ValueError(
-            f"{name}: expected a number from {SMALLEST:g} to {MOST:g}, got {_short(cell)}"
-        )
-    if column.least is not None and value < column.least:
-        raise ValueError(f"{name}: expected {column.least:g} or more, got {cell}")
-    if column.allowed and f"{value:g}" not in column.allowed:
-        raise ValueError(f"{name}: expected {' or '.join(column.allowed)}, got {cell}")
     return value
+
+
+def _ordinary(column: Column, value: float, cell: str) -> float:
+    if not SMALLEST <= value <= MOST:
+        raise ValueError(
+            f"{column.name}: expected a number from {SMALLEST:g} to {MOST:g}, got {_short(cell)}"
+        )
+    return value
+
+
+def _check_allowed(column: Column, value: float, cell: str) -> None:
+    """Refuse values below the least one of a column, or that are none of its few."""
+    if column.least is not None and value < column.least:
+        raise ValueError(f"{column.name}: expected {column.least:g} or more, got {cell}")
+    if column.allowed and f"{value:g}" not in column.allowed:
+        raise ValueError(f"{column.name}: expected {' or '.join(column.allowed)}, got {cell}")
 
 
 def _whole(column: Column, value: float, cell: str) -> float:

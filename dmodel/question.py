@@ -6,6 +6,7 @@ Files, the shell and the API all make a `Question`; `dmodel.resolve` turns it in
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 from typing import Any, NamedTuple
 
 from dmodel.catalog.chips import generation
@@ -120,23 +121,28 @@ def degrees(question: Question) -> Degrees:
     devices = question.known("n_accel")
     given = {name: question.number(name) for name in ("dp", "tp", "pp", "cp", "ep")}
     derived = _derived(given)
-    assumed = []
-    for name in ("tp", "pp", "cp", "ep"):
-        if given[name] is None and name != derived:
-            given[name] = 1.0
-            assumed.append(Assumption(f"{name} blank: 1", about=(name,)))
-    product = 1.0
-    for name in ("dp", "tp", "pp", "cp"):
-        product *= given[name] or 1.0
+    assumed = _ones(given, derived)
+    product = prod(given[name] or 1.0 for name in ("dp", "tp", "pp", "cp"))
     if derived and devices % product == 0.0:
         given[derived] = devices / product
-        rest = "from the devices and the other degrees"
-        text = f"{derived} blank: {given[derived]:g}, {rest}"
-        assumed.append(Assumption(text, about=(derived,)))
+        assumed.append(_left(derived, devices / product))
     elif product != devices:
         raise InputError(_mismatch(given, product, devices))
     found = {name: float(value or 1.0) for name, value in given.items()}
     return Degrees(**found, micro_batch=question.number("micro_batch"), assumed=tuple(assumed))
+
+
+def _ones(given: dict[str, float | None], derived: str | None) -> list[Assumption]:
+    """Fill open degrees by 1, but the one that follows from the others."""
+    ones = [n for n in ("tp", "pp", "cp", "ep") if given[n] is None and n != derived]
+    given |= dict.fromkeys(ones, 1.0)
+    return [Assumption(f"{name} blank: 1", about=(name,)) for name in ones]
+
+
+def _left(name: str, value: float) -> Assumption:
+    """That a degree is what the others leave."""
+    rest = "from the devices and the other degrees"
+    return Assumption(f"{name} blank: {value:g}, {rest}", about=(name,))
 
 
 def _derived(given: Mapping[str, float | None]) -> str:

@@ -43,6 +43,10 @@ CHOICES = ("recompute_layers", "recompute_keeps", "recompute_modules")
 """Settings that say what is done again beside the column `recompute`."""
 
 
+WHOLE = ("none", "full")
+"""Words of the column `recompute` that leave nothing open."""
+
+
 class Again(NamedTuple):
     """What is done again of a layer in the backward pass: 0, 1 or a share each, numbers or arrays.
 
@@ -121,14 +125,22 @@ def by_operator(experts: float) -> Again:
 def of_modules(names: Sequence[str], experts: float) -> Again:
     """What is done again for names of modules; those that are not counted are said, experts' among
     them where there are none."""
-    there = {n: p for n, p in MODULES.items() if experts > 1.0 or not n.startswith("moe")}
-    counted, others = ([n for n in names if (n in there) == yes] for yes in (True, False))
-    parts = {part: value for name in counted for part, value in there[name].items()}
+    there = _modules(experts)
+    counted = [name for name in names if name in there]
+    others = [name for name in names if name not in there]
     said = [f"recompute of modules {', '.join(counted)}"] if counted else []
     if others:
         known = ", ".join(there)
         said.append(f"recompute of {', '.join(others)}: not counted; counted are {known}")
+    parts: dict[str, Any] = {}
+    for name in counted:
+        parts |= there[name]
     return Again(**parts, said=tuple(said))
+
+
+def _modules(experts: float) -> dict[str, dict[str, float]]:
+    """`MODULES` that a model has: those of experts in a mixture alone."""
+    return {n: p for n, p in MODULES.items() if experts > 1.0 or not n.startswith("moe")}
 
 
 def _selective(way: str, experts: float) -> Again:
@@ -149,26 +161,38 @@ def chosen(question: Question, settings: Mapping[str, Any], experts: float) -> A
     """
     kind = question.text("recompute")
     given = [name for name in CHOICES if name in question.settings]
-    if len(given) > 1 or (given and kind in ("none", "full")):
-        both = " and ".join([*([f"recompute={kind}"] if kind in ("none", "full") else []), *given])
-        raise InputError(f"{both}: these say different things; say one of them")
-    if kind in ("none", "full"):
+    _refuse_contradiction(kind, given)
+    if kind in WHOLE:
         return Again(float(kind == "full"))
-    by_stack = not kind or "recompute_policy" in question.settings
-    names = given or [name for name in CHOICES if by_stack and settings.get(name)]
-    if names:
-        return _by_setting(names[0], settings[names[0]], experts)
+    name = given[0] if given else _by_stack(question, settings)
+    if name:
+        return _by_setting(name, settings[name], experts)
     if kind == "selective":
         return _selective(str(settings.get("selective", "core")), experts)
     return Again()
+
+
+def _refuse_contradiction(kind: str, given: Sequence[str]) -> None:
+    """Refuse two ways to say what is done again."""
+    ways = [*([f"recompute={kind}"] if kind in WHOLE else []), *given]
+    if given and len(ways) > 1:
+        both = " and ".join(ways)
+        raise InputError(f"{both}: these say different things; say one of them")
+
+
+def _by_stack(question: Question, settings: Mapping[str, Any]) -> str:
+    """The first of `CHOICES` that the stack says; empty where the column decides."""
+    if question.text("recompute") and "recompute_policy" not in question.settings:
+        return ""
+    return next((name for name in CHOICES if settings.get(name)), "")
 
 
 def _by_setting(name: str, value: Any, experts: float) -> Again:
     if name == "recompute_layers":
         share = float(value)
         return Again(share, said=(f"recompute: {share:.2g} of the layers",) if share else ())
-    parts = [] if value == "nothing" else [value] if isinstance(value, str) else list(value)
-    parts = [part for part in parts if part != "nothing"]
+    listed = [value] if isinstance(value, str) else value
+    parts = [part for part in listed if part != "nothing"]
     return by_policy(parts, experts) if name == "recompute_keeps" else of_modules(parts, experts)
 
 

@@ -33,6 +33,9 @@ FROM_MODEL = (
 SIZES = ("n_layers", "d_model", "d_ff", "n_heads", "vocab")
 """Those without which a question has no shape."""
 
+OF_DENSE = tuple(name for name in FROM_MODEL if name not in ("n_experts", "top_k"))
+"""Those of a dense model."""
+
 WRITTEN = ("n_layers", "d_model", "d_ff", "n_heads", "n_experts")
 """Columns by which a model is known for the one of that name in the catalog."""
 
@@ -84,15 +87,23 @@ def filled(question: Question, needed: Collection[str] = SIZES) -> dict[str, flo
     contradicts it: of sizes and heads (a vocabulary may be padded), experts, or the count of
     parameters. Dense models leave the columns of experts open.
     """
-    blank = [n for n in FROM_MODEL if n not in question.columns]
-    wanted = set(blank) & set(needed)
+    wanted = set(_open(question, FROM_MODEL)) & set(needed)
     known = catalog_shape(question.text("model")) if wanted else {}
-    said = [n for n in (*FROM_MODEL, "n_params") if n in question.columns]
-    if not known or any(_differs(n, float(question.columns[n]), known[n]) for n in said):
+    if not known or _contradicts(question, known):
         return {}
-    dense = known["n_experts"] <= 1.0
-    found = {n: known[n] for n in blank if not (dense and n in ("n_experts", "top_k"))}
-    return found | ({} if "seq_len" in question.columns else {"seq_len": known["seq_len"]})
+    names = FROM_MODEL if known["n_experts"] > 1.0 else OF_DENSE
+    return {n: known[n] for n in _open(question, (*names, "seq_len"))}
+
+
+def _open(question: Question, names: Sequence[str]) -> list[str]:
+    """Those of some columns that the question leaves open."""
+    return [name for name in names if name not in question.columns]
+
+
+def _contradicts(question: Question, known: Mapping[str, float]) -> bool:
+    """Whether a column says something else than the catalog."""
+    said = [n for n in (*FROM_MODEL, "n_params") if n in question.columns]
+    return any(_differs(n, float(question.columns[n]), known[n]) for n in said)
 
 
 def completed(question: Question) -> tuple[Question, tuple[Assumption, ...]]:
@@ -267,20 +278,10 @@ def _adapters(
 
     Modules as Hugging Face and Megatron-Core name them; others are named as not counted.
     """
-    queries, keys = (shape[n] * shape["head_dim"] for n in ("n_heads", "n_kv_heads"))
-    mlp = shape["d_ff"] if shape["n_experts"] <= 1.0 else 0.0
-    up = 1.0 + shape["gated_mlp"]
-    first = {"q_proj": queries, "k_proj": keys, "v_proj": keys, "linear_qkv": queries + 2.0 * keys}
-    first |= {"up_proj": mlp, "linear_fc1": up * mlp} | ({"gate_proj": mlp} if up > 1.0 else {})
-    last = {"o_proj": queries, "linear_proj": queries, "down_proj": mlp, "linear_fc2": mlp}
+    first, last = _adapted_widths(shape)
     names = [n for n in settings.get("adapters", ()) if n != "nothing"]
     read, returned = ([of[n] for n in names if n in of] for of in (first, last))
-    unknown = [n for n in names if n not in ("gate_proj", *first, *last)]
-    text = f"adapters on {', '.join(names) or 'nothing'}"
-    if unknown:
-        known = ", ".join(dict.fromkeys((*first, "gate_proj", *last)))
-        text += f"; not counted: {', '.join(unknown)} (known are {known})"
-    said.append(Assumption(text))
+    said.append(Assumption(_adapters_in_words(names, (*first, "gate_proj", *last))))
     return {
         "first_adapters": float(len(read)),
         "first_adapted": sum(read),
@@ -288,6 +289,26 @@ def _adapters(
         "last_adapted": sum(returned),
         "adapter_dropout": float(settings.get("adapter_dropout", 0.0)),
     }
+
+
+def _adapted_widths(shape: Mapping[str, float]) -> tuple[dict[str, float], dict[str, float]]:
+    """Widths beside the model's of modules that read it, and of those that return it."""
+    queries, keys = (shape[n] * shape["head_dim"] for n in ("n_heads", "n_kv_heads"))
+    mlp = shape["d_ff"] if shape["n_experts"] <= 1.0 else 0.0
+    up = 1.0 + shape["gated_mlp"]
+    first = {"q_proj": queries, "k_proj": keys, "v_proj": keys, "linear_qkv": queries + 2.0 * keys}
+    first |= {"up_proj": mlp, "linear_fc1": up * mlp} | ({"gate_proj": mlp} if up > 1.0 else {})
+    last = {"o_proj": queries, "linear_proj": queries, "down_proj": mlp, "linear_fc2": mlp}
+    return first, last
+
+
+def _adapters_in_words(names: Sequence[str], known: Sequence[str]) -> str:
+    """Which adapters there are, and which of them are not counted."""
+    text = f"adapters on {', '.join(names) or 'nothing'}"
+    if unknown := [name for name in names if name not in known]:
+        every = ", ".join(dict.fromkeys(known))
+        text += f"; not counted: {', '.join(unknown)} (known are {every})"
+    return text
 
 
 def _infer_gated(model: Model, given: np.ndarray, said: Sequence[list]) -> Model:

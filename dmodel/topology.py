@@ -6,7 +6,7 @@ infinities.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import inf, isfinite, prod
 
 import jax
@@ -14,6 +14,15 @@ import numpy as np
 
 from dmodel.records import Cluster, Network
 from dmodel.types import InputError
+
+RULES: dict[str, tuple[Callable[[float], bool], str]] = {
+    "size": (lambda x: x >= 1.0, "members of one domain, from 1 on"),
+    "bytes_per_s": (lambda x: isfinite(x) and x > 0.0, "a bandwidth above 0 byte/s"),
+    "latency_s": (lambda x: isfinite(x) and x >= 0.0, "a latency of 0 s or more"),
+    "torus_axes": (lambda x: isfinite(x) and x >= 1.0, "1 for a switch, or the axes of a torus"),
+    "in_network_reduction": (lambda x: 0.0 <= x <= 1.0, "0 or 1"),
+}
+"""What numbers of a level must be."""
 
 
 def check(net: Network, where: str = "network") -> None:
@@ -29,29 +38,29 @@ def check(net: Network, where: str = "network") -> None:
         raise InputError(
             f"{where}: expected one number per level and attribute; got shapes {lengths}"
         )
-    rules = {
-        "size": (lambda x: x >= 1.0, "members of one domain, from 1 on"),
-        "bytes_per_s": (lambda x: isfinite(x) and x > 0.0, "a bandwidth above 0 byte/s"),
-        "latency_s": (lambda x: isfinite(x) and x >= 0.0, "a latency of 0 s or more"),
-        "torus_axes": (
-            lambda x: isfinite(x) and x >= 1.0,
-            "1 for a switch, or the axes of a torus",
-        ),
-        "in_network_reduction": (lambda x: 0.0 <= x <= 1.0, "0 or 1"),
-    }
-    for name, (holds, expected) in rules.items():
-        for k, value in enumerate(columns[name].tolist()):
-            if not holds(value):
-                raise InputError(
-                    f"{where}, level {k}: {name}: expected {expected}; got {value!r}. A link "
-                    "that "
-                    "is missing is no level"
-                )
-    for k, value in enumerate(columns["size"][:-1].tolist()):
+    for name, (holds, expected) in RULES.items():
+        _check_levels(where, name, columns[name], holds, expected)
+    _check_nested(where, columns["size"])
+
+
+def _check_levels(
+    where: str, name: str, values: np.ndarray, holds: Callable[[float], bool], expected: str
+) -> None:
+    """Refuse a level with a number that breaks a rule."""
+    for k, value in enumerate(values.tolist()):
+        if not holds(value):
+            raise InputError(
+                f"{where}, level {k}: {name}: expected {expected}; got {value!r}. A link that "
+                "is missing is no level"
+            )
+
+
+def _check_nested(where: str, size: np.ndarray) -> None:
+    """Refuse levels within which there is nothing left."""
+    for k, value in enumerate(size[:-1].tolist()):
         if value == inf:
             raise InputError(
-                f"{where}: levels do not nest: level {k} has no end, so nothing is left for "
-                "level "
+                f"{where}: levels do not nest: level {k} has no end, so nothing is left for level "
                 f"{k + 1}; give it a size"
             )
 
@@ -102,20 +111,9 @@ def slices(
     """
     pod = system.network
     axes, chips = int(float(pod.torus_axes[0])), float(prod(shape))  # type: ignore[index]
-    if axes < 2 or not 1 <= len(shape) <= axes or any(s < 1 or s != int(s) for s in shape):
-        raise InputError(
-            f"slice: expected chips along each of {axes} axes of the pod, whole numbers; got "
-            f"{tuple(shape)}"
-        )
+    _check_shape(shape, axes)
     check_devices(jax.tree.map(lambda x: np.asarray(x, float)[:1], pod), chips, "slice")
-    period = 4 if axes == 3 else 16
-    closed = [s % period == 0 for s in shape] if wrap is None else list(wrap)
-    if len(closed) != len(shape):
-        raise InputError(
-            f"slice: {len(closed)} entries of wrap for {len(shape)} axes; expected one for "
-            "each "
-            "axis"
-        )
+    closed = _closed(shape, axes, wrap)
     used = [1.0 if c else 0.5 for s, c in zip(shape, closed, strict=True) if s > 1]
     size, rate, torus = (
         np.asarray(x, float).copy() for x in (pod.size, pod.bytes_per_s, pod.torus_axes)
@@ -125,3 +123,26 @@ def slices(
     found = pod.replace(size=size, bytes_per_s=rate, torus_axes=torus)
     check(found, "slices")
     return system.replace(network=found)
+
+
+def _check_shape(shape: Sequence[int], axes: int) -> None:
+    """Refuse a slice that is no part of a torus of so many axes."""
+    whole = all(s >= 1 and s == int(s) for s in shape)
+    if axes < 2 or not 1 <= len(shape) <= axes or not whole:
+        raise InputError(
+            f"slice: expected chips along each of {axes} axes of the pod, whole numbers; got "
+            f"{tuple(shape)}"
+        )
+
+
+def _closed(shape: Sequence[int], axes: int, wrap: Sequence[bool] | None) -> list[bool]:
+    """Whether each axis of a slice closes."""
+    period = 4 if axes == 3 else 16
+    closed = [s % period == 0 for s in shape] if wrap is None else list(wrap)
+    if len(closed) != len(shape):
+        raise InputError(
+            f"slice: {len(closed)} entries of wrap for {len(shape)} axes; expected one for "
+            "each "
+            "axis"
+        )
+    return closed

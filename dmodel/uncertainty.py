@@ -107,17 +107,11 @@ def nearest(
 def distance(profile: Profile, stack: str, place: np.ndarray) -> np.ndarray:
     """Distance of runs of one stack to the nearest that the profile was fitted to, `[row]`;
     infinite for a stack that it does not know."""
-    known = {
-        name: rows
-        for name, rows in profile.seen.items()
-        if family(name) == family(stack) and len(rows)
-    }
-    if not stack or not known:
+    known = _seen(profile, stack) if stack else {}
+    if not known:
         return np.full(len(place), np.inf)
-    names, rows = (
-        np.repeat(list(known), [len(rows) for rows in known.values()]),
-        np.concatenate(list(known.values())),
-    )
+    names = np.repeat(list(known), [len(rows) for rows in known.values()])
+    rows = np.concatenate(list(known.values()))
     if rows.shape[1] != place.shape[1]:
         raise InputError(
             f"profile {profile.name}: fitted runs have {rows.shape[1]} features, expected "
@@ -126,28 +120,40 @@ def distance(profile: Profile, stack: str, place: np.ndarray) -> np.ndarray:
     return nearest(place, np.repeat([stack], len(place)), rows, names).min(1)
 
 
+def _seen(profile: Profile, stack: str) -> dict[str, np.ndarray]:
+    """Runs that the profile was fitted to, by stacks of one family."""
+    of = family(stack)
+    return {name: rows for name, rows in profile.seen.items() if family(name) == of and len(rows)}
+
+
 def covariance(profile: Profile, accelerator: str | None, stack: str | None) -> np.ndarray | None:
     """Covariance of the unconstrained coefficients of an accelerator and stack, `[C, C]`: what the
     fit left open, and for every group that the profile does not know the variance among its
     members. None where the profile carries no covariance."""
-    own = profile.pair_covariances.get(pair_key(accelerator or "", stack or ""))
+    chip, software = accelerator or "", stack or ""
+    own = profile.pair_covariances.get(pair_key(chip, software))
     if own is not None:
         return np.asarray(own)
-    base = profile.stack_covariances.get(family(stack or ""), profile.covariance)
+    base = profile.stack_covariances.get(family(software), profile.covariance)
     if base is None:
         return None
-    lineages = {members(None, s)["lineage"] for s in profile.stacks}
-    unknown = [
-        g
-        for g, m in members(accelerator or "?", stack or "?").items()
-        if m and m not in profile.offsets[g]
-    ]
-    if not stack and len(lineages) == 1:
-        unknown.remove("lineage")  # a view of one code base speaks for it
-    among = [
-        (profile.widths[g] * NEW_SOFTWARE.get(g, 1.0)) ** 2 for g in unknown if g in profile.widths
-    ]
+    widths = profile.widths
+    unknown = [g for g in _unknown_groups(profile, chip, software) if g in widths]
+    among = [(widths[g] * NEW_SOFTWARE.get(g, 1.0)) ** 2 for g in unknown]
     return np.asarray(base) + np.diag(sum(among, start=np.zeros(len(base))))
+
+
+def _unknown_groups(profile: Profile, chip: str, software: str) -> list[str]:
+    """Groups of whose members here the profile does not know this one."""
+    named = {g: m for g, m in members(chip or "?", software or "?").items() if m}
+    unknown = [g for g, m in named.items() if m not in profile.offsets[g]]
+    if not software and _is_of_one_code_base(profile):
+        unknown.remove("lineage")  # a view of one code base speaks for it
+    return unknown
+
+
+def _is_of_one_code_base(profile: Profile) -> bool:
+    return len({members(None, s)["lineage"] for s in profile.stacks}) == 1
 
 
 def points(mean: np.ndarray, sigma: np.ndarray) -> np.ndarray:

@@ -15,9 +15,10 @@ import numpy as np
 from dmodel import layouts
 from dmodel.catalog.facts import Applied, Fact, Rule, Test, apply
 from dmodel.catalog.stack import consequences
+from dmodel.deciding import LEAVES, Software, evaluated, first_facts, software
+from dmodel.described import FIRST
 from dmodel.question import Degrees, Question, words
 from dmodel.records import Model
-from dmodel.resolve import FIRST, LEAVES, Software, evaluated, first_facts, software
 
 OF_LAYOUT = (
     *("dp", "tp", "pp", "cp", "ep", "etp", "sp", "zero", "shard", "replicas", "interleave"),
@@ -91,10 +92,20 @@ def job(question: Question, chip: str) -> Job:
         known=known,
         leaves=tuple(n for n in LEAVES if n in varying),
         tests=_tests(facts),
-        exact=frozenset(n for f in facts for n in _inputs(f) if n in OF_LAYOUT),
-        meanings=tuple(f for f in question.stack.facts if set(MEANT) & set(f.means)),
+        exact=_exact(facts),
+        meanings=_meanings(question.stack.facts),
         facts=tuple(facts),
     )
+
+
+def _exact(facts: Iterable[Fact]) -> frozenset[str]:
+    """Names of a layout whose value itself matters to rules."""
+    return frozenset(n for f in facts for n in _inputs(f) if n in OF_LAYOUT)
+
+
+def _meanings(facts: Iterable[Fact]) -> tuple[Fact, ...]:
+    """Facts that change what columns of a layout mean."""
+    return tuple(f for f in facts if set(MEANT) & set(f.means))
 
 
 def _values(fact: Fact) -> dict[str, Any]:
@@ -119,12 +130,25 @@ def _tests(facts: Sequence[Fact]) -> dict[str, tuple[Test, ...]]:
 def _that_may_hold(facts: Iterable[Fact], known: Mapping[str, Any]) -> list[Fact]:
     """Facts about neither layout nor machine that hold for some layout, and that a leaf of the
     plan, or the stages, depend on."""
-    own = [f for f in facts if not FIRST & _values(f).keys()]
+    own = [f for f in facts if not _is_about(f, FIRST)]
     fixed = set() if float(known["n_experts"]) > 1.0 else {"ep", "etp"}
-    open_ = {*OF_LAYOUT, *(name for f in own for name in _values(f))} - fixed
+    open_ = {*OF_LAYOUT, *_set_names(own)} - fixed
     hold = [f for f in own if _holds_apart_from(f, open_, known)]
-    asked = {*LEAVES, "stages", *(name for f in hold for name, _ in f.tests)}
-    return [f for f in hold if asked & _values(f).keys()]
+    asked = {*LEAVES, "stages", *_asked_names(hold)}
+    return [f for f in hold if _is_about(f, asked)]
+
+
+def _is_about(fact: Fact, names: frozenset[str] | set[str]) -> bool:
+    """Whether a fact decides one of some names."""
+    return not names.isdisjoint(_values(fact))
+
+
+def _set_names(facts: Iterable[Fact]) -> set[str]:
+    return {name for fact in facts for name in _values(fact)}
+
+
+def _asked_names(facts: Iterable[Fact]) -> set[str]:
+    return {name for fact in facts for name, _ in fact.tests}
 
 
 def _holds_apart_from(fact: Fact, open_: set[str], known: Mapping[str, Any]) -> bool:

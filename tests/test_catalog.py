@@ -15,8 +15,8 @@ from dmodel.catalog.huggingface import FORMATS
 from dmodel.catalog.huggingface import read as read_shape
 from dmodel.catalog.stack import files
 from dmodel.counts import parameters
+from dmodel.machine import system_of
 from dmodel.question import Question
-from dmodel.resolve import system_of
 from dmodel.types import HOUR, InputError
 
 REQUIRED = {

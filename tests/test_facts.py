@@ -7,8 +7,8 @@ import pytest
 from calibration.traces import published, read, to_cases
 from dmodel.catalog.facts import apply
 from dmodel.catalog.stack import stack
+from dmodel.deciding import LEAVES
 from dmodel.records import leaf
-from dmodel.resolve import LEAVES
 from dmodel.step import memory_use
 from tests.rows import answered, job, table_file
 

@@ -49,7 +49,7 @@ QUESTION = BASE | {"catalog", "columns", "layouts", "profiles", "records"}
 """What a question in words stands on."""
 
 WORDS = QUESTION | {"question", "checks", "recomputation", "shape", "settings", "resolve"}
-WORDS |= {"described", "varying", "asked"}
+WORDS |= {"described", "deciding", "laid_out", "machine", "varying", "asked"}
 """From words to records, and what stands on nothing above it."""
 
 ANSWERS = {"prediction", "explain", "searching", "api"}
@@ -83,8 +83,12 @@ ALLOWED: dict[str, set[str]] = {
     "shape": QUESTION | {"counts", "question"},
     "settings": QUESTION | {"question", "recomputation"},
     "described": QUESTION | {"question", "settings"},
-    "resolve": QUESTION | {"question", "checks", "recomputation", "shape", "described", "step"},
-    "varying": QUESTION | {"question", "resolve"},
+    "deciding": QUESTION | {"described", "question"},
+    "laid_out": QUESTION | {"question"},
+    "machine": QUESTION | {"question", "deciding"},
+    "resolve": QUESTION
+    | {"question", "checks", "recomputation", "shape", "deciding", "laid_out", "machine", "step"},
+    "varying": QUESTION | {"question", "described", "deciding", "resolve"},
     "asked": WORDS | BELOW_RUN,
     "prediction": WORDS
     | BELOW_RUN

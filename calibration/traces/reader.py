@@ -16,8 +16,10 @@ from dmodel.catalog.loader import nearest
 from dmodel.catalog.stack import names as stacks
 from dmodel.catalog.stack import stack
 from dmodel.checks import problems as problems_of
+from dmodel.laid_out import written_stages
+from dmodel.machine import system_of
 from dmodel.question import degrees
-from dmodel.resolve import part, system_of, written_stages
+from dmodel.resolve import part
 from dmodel.types import InputError
 
 

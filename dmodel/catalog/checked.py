@@ -63,29 +63,43 @@ def _names(one: Fact, known: Vocabulary) -> Iterator[str]:
     """Names that nothing has."""
     for name in one.when:
         if name not in CONDITIONS and name not in known.sets:
-            close = nearest(name, [*CONDITIONS, *known.sets])
-            near = f"nearest: {', '.join(close)}; " if close else ""
             every = f"conditions are {', '.join(CONDITIONS)}, and names that facts set"
+            near = _near(name, [*CONDITIONS, *known.sets])
             yield f"unknown condition {name!r}; {near}{every}"
     for name in (*one.sets, *one.means):
         if name not in known.sets:
-            near = ", ".join(nearest(name, list(known.sets)))
             every = f"facts set {', '.join(known.sets)}"
-            yield f"cannot set {name!r}; " + (f"nearest: {near}; " if near else "") + every
+            yield f"cannot set {name!r}; {_near(name, list(known.sets))}{every}"
+
+
+def _near(name: str, known: list[str]) -> str:
+    """The nearest names as the beginning of a sentence; empty where none is near."""
+    close = nearest(name, known)
+    return f"nearest: {', '.join(close)}; " if close else ""
 
 
 def _values(one: Fact, known: Vocabulary) -> Iterator[str]:
     """Rules and words that there are not, and words where numbers belong."""
     for name, value in (*one.sets.items(), *one.means.items()):
         if isinstance(value, Rule):
-            if value.name not in known.rules:
-                yield f"{name}: no rule {value.name!r}; {_hint(value.name, known.rules)}"
+            yield from _unknown_rule(name, value, known)
         elif name in known.words:
-            listed = value if isinstance(value, list) else [value]
-            for word in (word for word in listed if word not in known.words[name]):
-                yield f"{name} = {word!r}; {_hint(str(word), known.words[name])}"
+            yield from _unknown_words(name, value, known)
         elif name in known.sets and not isinstance(value, float):
             yield f"{name}: expected a number or a rule, got {value!r}"
+
+
+def _unknown_rule(name: str, rule: Rule, known: Vocabulary) -> Iterator[str]:
+    """A rule that there is not."""
+    if rule.name not in known.rules:
+        yield f"{name}: no rule {rule.name!r}; {_hint(rule.name, known.rules)}"
+
+
+def _unknown_words(name: str, value: Any, known: Vocabulary) -> Iterator[str]:
+    """Words that a name cannot be."""
+    for word in value if isinstance(value, list) else [value]:
+        if word not in known.words[name]:
+            yield f"{name} = {word!r}; {_hint(str(word), known.words[name])}"
 
 
 def _flat(wanted: Any) -> list[Any]:
@@ -98,12 +112,17 @@ def _conditions(one: Fact, asked: Mapping[str, Collection[str]]) -> Iterator[str
     """Words that there are not, and conditions that never hold."""
     for name, wanted in one.when.items():
         for word in _flat(wanted):
-            if name in asked and not _is_among(name, word, asked[name]):
-                yield f"when {name} = {word!r}: never so; {_hint(str(word), asked[name])}"
-            elif not _can_hold(name, word):
-                yield f"when {name} = {word!r}: never so, its bounds contradict each other"
+            yield from _never(name, word, asked)
     if {"chip", "generation"} <= {*one.when} and not _is_a_chip(dict(one.tests)):
         yield "when chip and generation: never so, no chip of the catalog is both"
+
+
+def _never(name: str, word: Any, asked: Mapping[str, Collection[str]]) -> Iterator[str]:
+    """Why one word of a condition never holds."""
+    if name in asked and not _is_among(name, word, asked[name]):
+        yield f"when {name} = {word!r}: never so; {_hint(str(word), asked[name])}"
+    elif not _can_hold(name, word):
+        yield f"when {name} = {word!r}: never so, its bounds contradict each other"
 
 
 def _is_a_chip(tests: Mapping[str, Any]) -> bool:
@@ -135,8 +154,13 @@ def _around(wanted: str, kind: str) -> list[Any]:
     edges = re.findall(r"[\w.]+", wanted)
     if kind != "release":
         return [float(edge) + step for edge in edges for step in (-0.5, 0.0, 0.5)]
-    found = [at for edge in edges if (at := release(edge) or release(f"{edge}.0"))]
-    return [near for at in found for near in ((*at[:-1], at[-1] - 1, 99), at, (*at, 1))]
+    return [near for edge in edges for near in _around_release(edge)]
+
+
+def _around_release(edge: str) -> list[tuple[int, ...]]:
+    """Releases at, just before and just after one."""
+    at = release(edge) or release(f"{edge}.0")
+    return [(*at[:-1], at[-1] - 1, 99), at, (*at, 1)] if at else []
 
 
 def _contradictions(facts: Sequence[Fact]) -> Iterator[str]:

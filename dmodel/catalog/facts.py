@@ -114,11 +114,15 @@ class Fact(NamedTuple):
 def shown(value: Any) -> str:
     """A value of a fact, for people."""
     if isinstance(value, Rule):
-        arguments = ", ".join(f"{k.replace('_', ' ')} {v:g}" for k, v in value.arguments.items())
-        return value.name.replace("_", " ") + (f" ({arguments})" if arguments else "")
+        return _shown_rule(value)
     if isinstance(value, list | tuple):
         return ", ".join(map(str, value)) or "none"
     return f"{value:g}" if isinstance(value, int | float) else str(value)
+
+
+def _shown_rule(rule: Rule) -> str:
+    arguments = ", ".join(f"{k.replace('_', ' ')} {v:g}" for k, v in rule.arguments.items())
+    return rule.name.replace("_", " ") + (f" ({arguments})" if arguments else "")
 
 
 def release(text: str) -> tuple[int, ...] | None:
@@ -151,6 +155,11 @@ def condition(name: str, wanted: Any, kind: str) -> Test:
         return lambda value: _is_number(value) and float(value) == float(wanted)
     if not isinstance(wanted, str):
         raise InputError(f"condition {name}: expected words, numbers or a list, got {wanted!r}")
+    return _of_text(name, wanted, kind)
+
+
+def _of_text(name: str, wanted: str, kind: str) -> Test:
+    """A condition that is written as text."""
     if not wanted:
         return lambda value: value is None or value == ""
     if wanted.startswith("!"):
@@ -175,20 +184,26 @@ def _is_number(value: Any) -> bool:
 
 def _in_range(name: str, wanted: str, kind: str) -> Test:
     """Bounds of numbers or releases, separated by commas; an unknown value is in no range."""
-    bounds = []
-    for part in wanted.split(","):
-        found = _RANGE.match(part.strip())
-        edge = None if found is None else _edge(found[2], kind)
-        if found is None or edge is None:
-            raise InputError(
-                f"condition {name}: expected bounds such as '>=26.06, <27'; got {wanted!r}"
-            )
-        bounds.append((COMPARE[found[1]], edge))
-    if kind == "release":
-        return lambda value: (
-            value is not None and all(ask(tuple(value), edge) for ask, edge in bounds)
+    bounds = [_bound(part.strip(), kind) for part in wanted.split(",")]
+    if None in bounds:
+        raise InputError(
+            f"condition {name}: expected bounds such as '>=26.06, <27'; got {wanted!r}"
         )
-    return lambda value: _is_number(value) and all(ask(value, edge) for ask, edge in bounds)
+    known = [bound for bound in bounds if bound is not None]
+    if kind == "release":
+        return lambda value: value is not None and _keeps(tuple(value), known)
+    return lambda value: _is_number(value) and _keeps(value, known)
+
+
+def _bound(text: str, kind: str) -> tuple[Callable[[Any, Any], bool], Any] | None:
+    """A comparison and its edge; None where the text is none."""
+    found = _RANGE.match(text)
+    edge = None if found is None else _edge(found[2], kind)
+    return None if found is None or edge is None else (COMPARE[found[1]], edge)
+
+
+def _keeps(value: Any, bounds: list[tuple[Callable[[Any, Any], bool], Any]]) -> bool:
+    return all(ask(value, edge) for ask, edge in bounds)
 
 
 def _edge(text: str, kind: str) -> Any:
@@ -208,8 +223,12 @@ def _is_word(wanted: str, kind: str) -> Test:
     if wanted.endswith("*"):
         start = wanted[:-1].lower()
         return lambda value: isinstance(value, str) and value.lower().startswith(start)
-    name = canonical(kind, wanted) if kind in ("models", "chips") else wanted
-    return lambda value: isinstance(value, str) and value.lower() == name.lower()
+    name = (canonical(kind, wanted) if kind in ("models", "chips") else wanted).lower()
+    return lambda value: _lower(value) == name
+
+
+def _lower(value: Any) -> str | None:
+    return value.lower() if isinstance(value, str) else None
 
 
 KEYS = ("set", "means", "when", "source", "date", "evidence", "says")
@@ -222,15 +241,8 @@ def fact(entry: Mapping[str, Any], where: str) -> Fact:
     Raises:
       InputError: it sets nothing, lacks source or date, or has a key that facts do not have.
     """
-    if unknown := [key for key in entry if key not in KEYS]:
-        close = nearest(unknown[0], list(KEYS), 1)
-        hint = f"; nearest: {close[0]}" if close else ""
-        keys = ", ".join(KEYS)
-        raise InputError(f"{where}: a fact has no {unknown[0]!r}{hint}. Its keys are {keys}")
-    sets, means = (
-        {name: _value(value) for name, value in entry.get(key, {}).items()}
-        for key in ("set", "means")
-    )
+    _refuse_unknown(entry, where)
+    sets, means = (_values_of(entry, key) for key in ("set", "means"))
     if not sets and not means:
         raise InputError(f"{where}: a fact must `set` something, or say what a word `means`")
     if not entry.get("source") or not re.fullmatch(r"\d{4}(-\d{2}){0,2}", str(entry.get("date"))):
@@ -248,6 +260,20 @@ def fact(entry: Mapping[str, Any], where: str) -> Fact:
     )
 
 
+def _refuse_unknown(entry: Mapping[str, Any], where: str) -> None:
+    """Refuse keys that facts do not have."""
+    if unknown := [key for key in entry if key not in KEYS]:
+        close = nearest(unknown[0], list(KEYS), 1)
+        hint = f"; nearest: {close[0]}" if close else ""
+        keys = ", ".join(KEYS)
+        raise InputError(f"{where}: a fact has no {unknown[0]!r}{hint}. Its keys are {keys}")
+
+
+def _values_of(entry: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Names and values under a key of an entry."""
+    return {name: _value(value) for name, value in entry.get(key, {}).items()}
+
+
 def _compiled(when: Mapping[str, Any], where: str) -> tuple[tuple[str, Test], ...]:
     """Conditions by name, ready to ask."""
     try:
@@ -261,11 +287,11 @@ def kind_of(name: str, wanted: Any) -> str:
     if name in CONDITIONS:
         return CONDITIONS[name]
     first = wanted[0] if isinstance(wanted, list) and wanted else wanted
-    return (
-        "number"
-        if _is_number(first) or (isinstance(first, str) and _RANGE.match(first))
-        else "word"
-    )
+    return "number" if _is_number(first) or _is_range(first) else "word"
+
+
+def _is_range(wanted: Any) -> bool:
+    return isinstance(wanted, str) and _RANGE.match(wanted) is not None
 
 
 def _value(value: Any) -> Any:
@@ -296,12 +322,17 @@ def apply(
         if not each.holds(known):
             continue
         held.append(each)
-        found = {name: v for name, v in each.sets.items() if name not in given} | dict(each.means)
-        for name, value in found.items():
-            values[name] = known[name] = value
-            by[name] = each
+        found = _set_by(each, given)
+        values |= found
+        known |= found
+        by |= dict.fromkeys(found, each)
     decided = {id(each) for each in by.values()}
     return Applied(values, tuple(each for each in held if id(each) in decided))
+
+
+def _set_by(fact: Fact, given: frozenset[str]) -> dict[str, Any]:
+    """What a fact that holds makes of names, but of those that the question says."""
+    return {name: v for name, v in fact.sets.items() if name not in given} | dict(fact.means)
 
 
 @functools.cache

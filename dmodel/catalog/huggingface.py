@@ -126,6 +126,9 @@ FORMATS: dict[str, Format] = {
 BIASED_EXPERTS = ("gpt_oss",)
 """Model types whose experts' products have biases."""
 
+HYBRIDS = ("nemotron_h",)
+"""Model types whose layers are of several kinds."""
+
 MAY_BE_ZERO = ("n_shared_experts", "n_dense_layers")
 """Counts that may be 0."""
 
@@ -223,32 +226,38 @@ PATTERN = {"M": "mamba_share", "*": "attention_share", "-": "mlp_share", "E": "m
 """Letters of `hybrid_override_pattern` and what a layer of each holds."""
 
 
-def _hybrid(shape: dict[str, float], config: Config, path: Path) -> dict[str, float]:
-    """Shares of the kinds of layers of a hybrid, and its mixers and experts."""
+def _pattern(config: Config, layers: float, path: Path) -> str:
+    """A letter for each layer of a hybrid."""
     pattern = config.get("hybrid_override_pattern")
-    if (
-        not isinstance(pattern, str)
-        or set(pattern) - set(PATTERN)
-        or len(pattern) != shape["n_layers"]
-    ):
+    if not _is_pattern(pattern, layers):
         letters = ", ".join(repr(letter) for letter in PATTERN)
         raise InputError(
             f"{path}: 'hybrid_override_pattern': expected a letter of {letters} for each of the "
-            f"{shape['n_layers']:.0f} layers, "
+            f"{layers:.0f} layers, "
             f"got {pattern!r:.80}"
         )
-    for name in PATTERN.values():
-        shape[name] = sum(
-            pattern.count(letter) for letter, held in PATTERN.items() if held == name
-        ) / len(pattern)
+    return str(pattern)
+
+
+def _is_pattern(pattern: Any, layers: float) -> bool:
+    """Whether something is one known letter for each layer."""
+    return isinstance(pattern, str) and set(pattern) <= set(PATTERN) and len(pattern) == layers
+
+
+def _share(pattern: str, name: str) -> float:
+    """Share of the layers whose letter holds something."""
+    of = [letter for letter, held in PATTERN.items() if held == name]
+    return sum(pattern.count(letter) for letter in of) / len(pattern)
+
+
+def _hybrid(shape: dict[str, float], config: Config, path: Path) -> dict[str, float]:
+    """Shares of the kinds of layers of a hybrid, and its mixers and experts."""
+    pattern = _pattern(config, shape["n_layers"], path)
+    shape |= {name: _share(pattern, name) for name in PATTERN.values()}
     shape["mamba_inner"] = shape["mamba_heads"] * shape.pop("mamba_width")
     experts, shared = shape.pop("expert_ff", None), shape.pop("shared_ff", 0.0)
     if "E" not in pattern:
-        return {
-            name: value
-            for name, value in shape.items()
-            if name not in ("n_experts", "top_k", "expert_rank")
-        }
+        return _without(shape, "n_experts", "top_k", "expert_rank")
     if experts is None or "n_experts" not in shape:
         raise InputError(
             f"{path}: a hybrid with experts needs the keys n_routed_experts, "
@@ -263,10 +272,18 @@ def _hybrid(shape: dict[str, float], config: Config, path: Path) -> dict[str, fl
     return found | {"d_ff_dense": shape["d_ff"], "n_dense_layers": dense}
 
 
+def _without(shape: dict[str, float], *names: str) -> dict[str, float]:
+    """A shape without some of its numbers."""
+    return {name: value for name, value in shape.items() if name not in names}
+
+
 EVERY = {"gemma2": 2, "gpt_oss": 2, "gemma3_text": 6}
 """Model types of which one layer in so many sees all tokens, where the file does not name the kinds
 of its layers (`layer_types` as transformers' `Gemma2Config`, `GptOssConfig` and `Gemma3TextConfig`
 fill it in)."""
+
+WRITTEN_EVERY = ("gemma3_text",)
+"""Model types whose files may name that number, as `sliding_window_pattern`."""
 
 SWITCHED = ("qwen2", "qwen3", "qwen3_moe")
 """Model types whose window is off unless `use_sliding_window` is true; then layers from
@@ -277,21 +294,33 @@ def _windowed(config: Config, layers: float, path: Path) -> float:
     """Share of the layers that see a window: those that `layer_types` names so, else by what the
     model type does (all of Mistral's)."""
     kind, kinds = str(config["model_type"]), config.get("layer_types")
-    if kind in SWITCHED and config.get("use_sliding_window") is not True:
+    if _switched_off(config, kind):
         return 0.0
     if isinstance(kinds, list) and kinds:
         return kinds.count("sliding_attention") / len(kinds)
     if kind in SWITCHED:
-        before = (
-            0.0
-            if config.get("max_window_layers") is None
-            else _count(config, "max_window_layers", path, 0)
-        )
+        before = _count_or(config, "max_window_layers", path, 0, 0.0)
         return max(layers - before, 0.0) / layers
-    every = EVERY.get(kind, 0)
-    if kind == "gemma3_text" and config.get("sliding_window_pattern") is not None:
-        every = int(_count(config, "sliding_window_pattern", path))
+    every = _every(config, kind, path)
     return (layers - layers // every) / layers if every else 1.0
+
+
+def _switched_off(config: Config, kind: str) -> bool:
+    """Whether the window of a model type waits for a switch that is not set."""
+    return kind in SWITCHED and config.get("use_sliding_window") is not True
+
+
+def _count_or(config: Config, key: str, path: Path, least: int, otherwise: float) -> float:
+    """A whole number of the file, another one where it has none."""
+    return otherwise if config.get(key) is None else _count(config, key, path, least)
+
+
+def _every(config: Config, kind: str, path: Path) -> int:
+    """One layer in how many sees all tokens; 0 = none does."""
+    known = EVERY.get(kind, 0)
+    if kind not in WRITTEN_EVERY:
+        return known
+    return int(_count_or(config, "sliding_window_pattern", path, 1, known))
 
 
 def read(path: Path, seq_len: float | None = None) -> dict[str, float]:
@@ -313,45 +342,49 @@ def read(path: Path, seq_len: float | None = None) -> dict[str, float]:
     """
     config = _text_part(_load(path))
     fmt = _format(config, path)
-    required = {
-        name: key
-        for name, key in (fmt.keys | fmt.experts).items()
-        if name != "seq_len" or seq_len is None
-    }
-    missing = [key for key in required.values() if config.get(key) is None]
-    if missing:
-        longest = fmt.keys["seq_len"]
-        hint = (
-            f"; {longest} is not needed with a sequence length of your own"
-            if longest in missing
-            else ""
-        )
-        raise InputError(
-            f"{path}: model_type {config['model_type']!r} needs the missing keys: "
-            f"{', '.join(missing)}{hint}"
-        )
+    shape = _written(config, fmt, path, seq_len)
+    tied = _tied(config, fmt, path)
+    if config["model_type"] in HYBRIDS:
+        shape = _hybrid(shape, config, path)
+    if "window" in shape:
+        windowed = _windowed(config, shape["n_layers"], path)
+        shape = shape | {"windowed": windowed} if windowed else _without(shape, "window")
+    if config["model_type"] in BIASED_EXPERTS:
+        shape["expert_biases"] = 1.0
+    return _derived(shape, path) | {"gated_mlp": float(fmt.gated), "tied_embeddings": tied}
+
+
+def _written(config: Config, fmt: Format, path: Path, seq_len: float | None) -> dict[str, float]:
+    """Numbers that stand in the file, all that are required among them."""
+    required = fmt.keys | fmt.experts
+    if seq_len is not None:
+        required.pop("seq_len")
+    _refuse_missing(config, fmt, list(required.values()), path)
     present = {name: key for name, key in fmt.optional.items() if config.get(key) is not None}
-    shape = {
+    return {
         name: _count(config, key, path, int(name not in MAY_BE_ZERO))
         for name, key in (required | present).items()
     }
+
+
+def _refuse_missing(config: Config, fmt: Format, required: list[str], path: Path) -> None:
+    """Refuse a file without one of its keys."""
+    missing = [key for key in required if config.get(key) is None]
+    if not missing:
+        return
+    longest = fmt.keys["seq_len"]
+    hint = f"; {longest} is not needed with a sequence length of your own"
+    raise InputError(
+        f"{path}: model_type {config['model_type']!r} needs the missing keys: "
+        f"{', '.join(missing)}{hint if longest in missing else ''}"
+    )
+
+
+def _tied(config: Config, fmt: Format, path: Path) -> float:
+    """Whether the file says that embeddings are tied, else what its family means without."""
     tied = config.get("tie_word_embeddings")
-    if tied is not None and not isinstance(tied, bool):
+    if tied is None:
+        return float(fmt.tied)
+    if not isinstance(tied, bool):
         raise InputError(f"{path}: 'tie_word_embeddings': expected true or false, got {tied!r:.40}")
-    if config["model_type"] == "nemotron_h":
-        shape = _hybrid(shape, config, path)
-    if "window" in shape:
-        shape["windowed"] = _windowed(config, shape["n_layers"], path)
-        shape = (
-            shape
-            if shape["windowed"]
-            else {
-                name: value for name, value in shape.items() if name not in ("window", "windowed")
-            }
-        )
-    if config["model_type"] in BIASED_EXPERTS:
-        shape["expert_biases"] = 1.0
-    return _derived(shape, path) | {
-        "gated_mlp": float(fmt.gated),
-        "tied_embeddings": float(fmt.tied if tied is None else bool(tied)),
-    }
+    return float(tied)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -69,16 +70,11 @@ def influence(stated: Question, design: Design) -> Influences:
     start = np.log([design.sizes[name] for name in stated.unknowns.names])
     here = solve(start, design.plan, stated.unknowns, stated.world, stated.at)
     entries = []
-    for kind, known in KINDS.items():
-        if kind == "data" and not float(stated.world.law_tokens):
-            continue
-        for name, (law, source) in known.items():
-            if _same(getattr(stated.world.laws, kind), law):
-                continue
-            other = _under(stated, here.x, kind, law, design)
-            found = solve(here.x, design.plan, other.unknowns, other.world, other.at)
-            entries.append(_entry(stated, kind, name, source, here, found))
-    decides = max(entries, key=lambda e: e.moved) if entries else None
+    for kind, name, law, source in _other_laws(stated):
+        other = _under(stated, here.x, kind, law, design)
+        found = solve(here.x, design.plan, other.unknowns, other.world, other.at)
+        entries.append(_entry(stated, kind, name, source, here, found))
+    decides = max(entries, key=lambda e: e.moved, default=None)
     i = NAMES.index(OBJECTIVES[stated.objective])
     return Influences(
         entries=tuple(entries),
@@ -89,6 +85,16 @@ def influence(stated: Question, design: Design) -> Influences:
         sizes=_sizes(stated, here),
         statement="no law matters" if decides is None else _statement(decides),
     )
+
+
+def _other_laws(stated: Question) -> Iterator[tuple[str, str, Any, str]]:
+    """Kind, name, law and source of all published laws that the question does not use."""
+    for kind, known in KINDS.items():
+        if kind == "data" and not float(stated.world.law_tokens):
+            continue
+        for name, (law, source) in known.items():
+            if not _same(getattr(stated.world.laws, kind), law):
+                yield kind, name, law, source
 
 
 def _same(a: object, b: object) -> bool:

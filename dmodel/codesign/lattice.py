@@ -67,8 +67,13 @@ def rounded(
             for x in _nearest(name, values[name], rungs(name, sizes, unknowns, at))
         ]
     found.sort(key=lambda sizes: sum(np.log(sizes[n] / values[n]) ** 2 for n in DISCRETE))
-    even = [sizes for sizes in found if all(_is_power(sizes[n]) for n in COUNTS)]
+    even = list(filter(_splits_evenly, found))
     return list({tuple(sizes.values()): sizes for sizes in (*found[:most], *even[:most])}.values())
+
+
+def _splits_evenly(sizes: Mapping[str, float]) -> bool:
+    """Whether batch and devices are powers of two."""
+    return all(_is_power(sizes[n]) for n in COUNTS)
 
 
 def _is_power(x: float) -> bool:
@@ -81,32 +86,53 @@ def _nearest(name: str, x: float, choices: np.ndarray) -> list[float]:
     return list(dict.fromkeys([*map(float, order[:2]), *map(float, powers[:1])]))
 
 
+FURTHER = {
+    "n_layers": (2, -2),
+    "d_model": (2, -2),
+    "global_batch": (np.inf, -np.inf),
+    "devices": (np.inf, -np.inf),
+}
+"""Moves of one size beyond the next rung."""
+
+TRADES = (
+    ("n_layers", "d_model", ((1, -1), (-1, 1))),
+    ("global_batch", "devices", ((1, 1), (-1, -1), *TWICE)),
+)
+"""Moves of two sizes at once."""
+
+
 def neighbours(sizes: Mapping[str, float], unknowns: Unknowns, at: Fixed) -> list[dict[str, float]]:
     """Valid sizes near: one size a rung on (depth and width also two, batch and devices also to the
     next power of two), or two sizes that trade: depth against width, batch with devices."""
     free = [n for n in DISCRETE if unknowns.free[unknowns.index(n)]]
-    further = {
-        "n_layers": (2, -2),
-        "d_model": (2, -2),
-        "global_batch": (np.inf, -np.inf),
-        "devices": (np.inf, -np.inf),
-    }
-    moves = [{n: way} for n in free for way in (1, -1, *further.get(n, ()))]
-    for a, b, ways in (
-        ("n_layers", "d_model", ((1, -1), (-1, 1))),
-        ("global_batch", "devices", ((1, 1), (-1, -1), *TWICE)),
-    ):
-        if a in free and b in free:
-            moves += [{a: first, b: second} for first, second in ways]
     found = {}
-    for move in moves:
-        moved: dict[str, float] | None = dict(sizes)
-        for name in DISCRETE:
-            if moved is not None:
-                moved = _moved(moved, name, move.get(name, 0), unknowns, at)
+    for move in _moves(free):
+        moved = _all_moved(sizes, move, unknowns, at)
         if moved is not None and moved != sizes:
             found[tuple(moved.values())] = moved
     return list(found.values())
+
+
+def _moves(free: list[str]) -> list[dict[str, float]]:
+    """Moves of one or two sizes that are free."""
+    moves: list[dict[str, float]] = [{n: way} for n in free for way in (1, -1, *FURTHER.get(n, ()))]
+    for a, b, ways in TRADES:
+        if a in free and b in free:
+            moves += [{a: first, b: second} for first, second in ways]
+    return moves
+
+
+def _all_moved(
+    sizes: Mapping[str, float], move: Mapping[str, float], unknowns: Unknowns, at: Fixed
+) -> dict[str, float] | None:
+    """Sizes after a move, in the order in which they follow each other; None where none is
+    valid."""
+    moved: dict[str, float] | None = dict(sizes)
+    for name in DISCRETE:
+        if moved is None:
+            return None
+        moved = _moved(moved, name, move.get(name, 0), unknowns, at)
+    return moved
 
 
 def _moved(

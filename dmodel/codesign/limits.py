@@ -3,7 +3,8 @@ kept."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -51,6 +52,10 @@ class Goal(struct.PyTreeNode, kw_only=True):
     quantile: Array = -1.0
 
 
+BUDGETS = ("seconds", "dollars", "joules", "tokens")
+"""Limits one of which keeps a run finite."""
+
+
 def goal(objective: str, limits: Limits, quantile: float | None = None) -> Goal:
     """Objective and limits as arrays.
 
@@ -61,26 +66,38 @@ def goal(objective: str, limits: Limits, quantile: float | None = None) -> Goal:
     if objective not in OBJECTIVES:
         raise InputError(f"objective: expected one of {', '.join(OBJECTIVES)}; got {objective!r}")
     given = {name: getattr(limits, name, None) for name in NAMES}
-    for name, value in given.items():
-        if value is not None and not float(value) > 0.0:
-            raise InputError(
-                f"limit of {name}: expected a positive number of {QUANTITIES[name]}; got {value!r}"
-            )
-    budget = [n for n in ("seconds", "dollars", "joules", "tokens") if given[n] is not None]
-    if objective in ("loss", "largest") and not budget:
+    given = {name: value for name, value in given.items() if value is not None}
+    _refuse_negative(given)
+    if objective in ("loss", "largest") and not set(BUDGETS) & set(given):
         raise InputError(
             f"objective {objective!r}: expected a limit of seconds, dollars, joules or "
             "tokens, or "
             "the answer is without end"
         )
-    if quantile is not None and not 0.0 < quantile < 1.0:
+    weight = np.zeros(len(NAMES))
+    weight[NAMES.index(OBJECTIVES[objective])] = -1.0 if objective == "largest" else 1.0
+    limit = np.array([float(given.get(n, NO_LIMIT)) for n in NAMES])
+    return Goal(weight=weight, limit=limit, quantile=_checked_quantile(quantile))
+
+
+def _refuse_negative(given: Mapping[str, Any]) -> None:
+    """Refuse limits that are not positive."""
+    for name, value in given.items():
+        if not float(value) > 0.0:
+            raise InputError(
+                f"limit of {name}: expected a positive number of {QUANTITIES[name]}; got {value!r}"
+            )
+
+
+def _checked_quantile(quantile: float | None) -> float:
+    """A quantile between 0 and 1; negative for the mean."""
+    if quantile is None:
+        return -1.0
+    if not 0.0 < quantile < 1.0:
         raise InputError(
             f"quantile: expected a number between 0 and 1, or none for the mean; got {quantile!r}"
         )
-    weight = np.zeros(len(NAMES))
-    weight[NAMES.index(OBJECTIVES[objective])] = -1.0 if objective == "largest" else 1.0
-    limit = np.array([NO_LIMIT if given[n] is None else float(given[n]) for n in NAMES])  # type: ignore
-    return Goal(weight=weight, limit=limit, quantile=-1.0 if quantile is None else quantile)
+    return quantile
 
 
 def merit(quantities: Array, at: Goal) -> jax.Array:

@@ -116,12 +116,29 @@ def marginal_values(stated: Question, design: Design) -> Prices:
     found = _optimum(stated, design)
     i, per_log = _worth(stated)
     value = float(found.outcome.quantities[i])
-    entries = []
+    of_limits = _of_limits(stated, found, per_log)
+    entries = [*of_limits, *_of_sizes(stated, found, per_log)]
+    binding = [e for e in entries if abs(e[3]) > LEAST and e[0] not in LIMITS[len(NAMES) :]]
+    dollar = _per_dollar(stated, value, {e[0]: e for e in entries})
+    prices = [_price(e, value, dollar) for e in sorted(binding, key=lambda e: -abs(e[3]))]
+    slack = tuple(e[0] for e in of_limits if _is_slack(e))
+    return Prices(tuple(prices), stated.objective, QUANTITIES[NAMES[i]], value, found, slack)
+
+
+def _of_limits(stated: Question, found: Local, per_log: float) -> list[tuple]:
+    """Name, kind, value and elasticity of every limit."""
     limits = (*np.asarray(stated.at.limit), *np.ones(len(LIMITS) - len(NAMES)))
     scale = (*SCALE, *np.ones(len(LIMITS) - len(NAMES)))
-    for j, name in enumerate(LIMITS):
-        entries.append((name, "limit", limits[j], -found.multipliers[j] * scale[j] / per_log))
+    return [
+        (name, "limit", limits[j], -found.multipliers[j] * scale[j] / per_log)
+        for j, name in enumerate(LIMITS)
+    ]
+
+
+def _of_sizes(stated: Question, found: Local, per_log: float) -> list[tuple]:
+    """Name, kind, value and elasticity of what is given, and of the bounds of what is freed."""
     lagrangian = found.slopes[0] + found.multipliers @ found.slopes[1:]
+    entries = []
     for j, name in enumerate(stated.unknowns.names):
         x = np.exp(found.x[j])
         if not stated.unknowns.free[j]:
@@ -129,11 +146,12 @@ def marginal_values(stated: Question, design: Design) -> Prices:
         else:
             entries.append((f"{name} ≥", "bound", x, found.low[j] / per_log))
             entries.append((f"{name} ≤", "bound", x, -found.high[j] / per_log))
-    binding = [e for e in entries if abs(e[3]) > LEAST and e[0] not in LIMITS[len(NAMES) :]]
-    dollar = _per_dollar(stated, value, {e[0]: e for e in entries})
-    prices = [_price(e, value, dollar) for e in sorted(binding, key=lambda e: -abs(e[3]))]
-    slack = tuple(e[0] for e in entries if e[1] == "limit" and abs(e[3]) <= LEAST and e[2] < 1e299)
-    return Prices(tuple(prices), stated.objective, QUANTITIES[NAMES[i]], value, found, slack)
+    return entries
+
+
+def _is_slack(entry: tuple) -> bool:
+    """Whether there is such a limit, and it does not bind."""
+    return abs(entry[3]) <= LEAST and entry[2] < 1e299
 
 
 def _per_dollar(stated: Question, value: float, entries: dict[str, tuple]) -> float | None:

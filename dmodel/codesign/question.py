@@ -48,6 +48,10 @@ class Question(NamedTuple):
         return Planner(self.unknowns, self.world, self.at, self.base, self.choices, threads=threads)
 
 
+DEFAULT_TOKENS = 1e12
+"""Tokens from which a search starts that none is told [token]."""
+
+
 def question(
     system: Cluster,
     model: Model,
@@ -74,17 +78,10 @@ def question(
       InputError: an argument that makes no sense, with what was expected.
     """
     enable_float64()
-    for name, value in (
-        ("devices", devices),
-        ("global batch", global_batch),
-        ("tokens", 1.0 if tokens is None else tokens),
-    ):
-        if not 1.0 <= number(value) < np.inf:
-            raise InputError(f"{name}: expected a number from 1 on; got {value!r}")
+    counted = DEFAULT_TOKENS if tokens is None else tokens
+    _refuse_small({"devices": devices, "global batch": global_batch, "tokens": counted})
     at = goal(objective, limits, quantile)
-    values = catalog_values(
-        system, model, global_batch, 1e12 if tokens is None else tokens, devices
-    )
+    values = catalog_values(system, model, global_batch, counted, devices)
     # no more devices than the fabric joins
     most = {
         "devices": (ABSOLUTE["devices"][0], min(ABSOLUTE["devices"][1], capacity(system.network)))
@@ -93,33 +90,56 @@ def question(
     check_devices(
         system.network, np.floor(np.exp(sought.high[sought.index("devices")]) * (1.0 + 1e-9))
     )
-    by_law = tokens is None and not sought.free[sought.index("tokens")]
-    if objective in ("loss", "largest") and by_law and not sought.free[sought.index("d_model")]:
-        raise InputError(
-            f"objective {objective!r}: nothing that decides it is freed; free tokens or shape"
-        )
+    by_law = tokens is None and not _is_free(sought, "tokens")
+    _refuse_undecided(objective, by_law, sought)
     spread = jax.tree.map(lambda leaf: np.atleast_1d(np.asarray(leaf, dtype=float)), coefficients)
     world = World(
         fixed=fixed(system, model, _billed(bill, sought)),
         coefficients=spread,
-        laws=laws() if law is None else law,
+        laws=law or laws(),
         footprint=footprint,
         reliability=reliability,
         law_tokens=float(by_law),
     )
     base = Plan.of(dp=1.0, global_batch=1.0) if base is None else base.alike()
-    return Question(sought, world, at, base, PLAIN if choices is None else choices, objective)
+    return Question(sought, world, at, base, choices or PLAIN, objective)
+
+
+def _refuse_small(counts: Mapping[str, float]) -> None:
+    """Refuse counts below 1 or without end."""
+    for name, value in counts.items():
+        if not 1.0 <= number(value) < np.inf:
+            raise InputError(f"{name}: expected a number from 1 on; got {value!r}")
+
+
+def _is_free(sought: Unknowns, name: str) -> bool:
+    """Whether a size is sought."""
+    return bool(sought.free[sought.index(name)])
+
+
+def _refuse_undecided(objective: str, by_law: bool, sought: Unknowns) -> None:
+    """Refuse an objective that no freed size decides."""
+    if objective in ("loss", "largest") and by_law and not _is_free(sought, "d_model"):
+        raise InputError(
+            f"objective {objective!r}: nothing that decides it is freed; free tokens or shape"
+        )
 
 
 def _billed(bill: Bill, sought: Unknowns) -> Bill:
     """The bill for what is freed alone: what is given costs what the catalog's device costs."""
-    free = {n for n, f in zip(sought.names, sought.free, strict=True) if f}
+    free = [n for n, f in zip(sought.names, sought.free, strict=True) if f]
+    innermost = "bytes_per_s[0]"
+    further = [n for n in free if n != innermost]
     part = {name: float(name in free) for name in CHIP}
-    part["inner"] = float("bytes_per_s[0]" in free)
-    part["outer"] = float(any(n.startswith("bytes_per_s") and n != "bytes_per_s[0]" for n in free))
-    part["latency"] = float(any(n.startswith("latency_s") for n in free))
+    part["inner"] = float(innermost in free)
+    part["outer"] = float(_any_begins(further, "bytes_per_s"))
+    part["latency"] = float(_any_begins(free, "latency_s"))
 
     def of(shares: Shares) -> Shares:
         return shares.replace(**{name: getattr(shares, name) * x for name, x in part.items()})
 
     return bill.replace(price=of(bill.price), area=of(bill.area), watts=of(bill.watts))
+
+
+def _any_begins(names: Sequence[str], start: str) -> bool:
+    return any(name.startswith(start) for name in names)

@@ -72,13 +72,13 @@ def certify(
       exact: of the exact search, None when there was none. gradient: merit of the plan found by
         gradient if it keeps all limits.
     """
-    best = float(exact.merits[0]) if exact is not None and len(exact.merits) else None
+    best = _best_merit(exact)
     whole = best is not None and exact is not None and exact.bound >= best
     bound = _bound(problem, exact, gradient, threads)
     found = min((x for x in (best, gradient) if x is not None), default=None)
     distance = None if found is None else max(found / bound - 1.0, 0.0)
     gap = _gap(gradient, best) if whole else None
-    kind = "none" if found is None else _kind(exact) if whole and exact is not None else "bound"
+    kind = "none" if found is None else _kind(exact, whole)
     return Certificate(
         kind=kind,
         gap=gap,
@@ -87,6 +87,11 @@ def certify(
         distance=distance,
         statement=_words(problem, kind, exact, gap, bound, distance),
     )
+
+
+def _best_merit(exact: Ranking | None) -> float | None:
+    """Merit of the best plan of an exact search; None without one."""
+    return float(exact.merits[0]) if exact is not None and len(exact.merits) else None
 
 
 def _searched(exact: Ranking | None) -> bool:
@@ -112,8 +117,10 @@ def _gap(gradient: float | None, best: float | None) -> float | None:
     return 0.0 if abs(gap) < 1e-9 else gap
 
 
-def _kind(exact: Ranking) -> str:
-    """How a search that decided all plans did so."""
+def _kind(exact: Ranking | None, whole: bool) -> str:
+    """How a search decided all plans, or that it did not."""
+    if exact is None or not whole:
+        return "bound"
     return "all" if exact.evaluated == exact.considered else "pruned"
 
 
@@ -127,24 +134,31 @@ def _words(
 ) -> str:
     """The certificate in a sentence."""
     if kind == "none" or distance is None:
-        decided = _searched(exact) or not spaces.degrees(problem.space)
-        return (
-            "no plan fits, so there is nothing to certify"
-            if decided
-            else "no plan was found that fits; not checked whether any does"
-        )
+        return _words_of_none(problem, exact)
     if kind == "bound" or exact is None:
         return _words_of_bound(UNITS[problem.objective], _searched(exact), bound, distance)
-    how = f"the best of all {exact.considered:,} valid plans, which were all checked"
-    if kind == "pruned":
-        left = f"{exact.considered - exact.evaluated:,} are proven to be worse or not to fit"
-        how = (
-            f"the best of all {exact.considered:,} valid plans: {exact.evaluated:,} were checked, "
-        )
-        how += left
-    if gap is None:
-        return how
-    return f"the plan found by gradient {'is' if gap == 0.0 else f'is {gap:.2%} worse than'} {how}"
+    how = _words_of_all(kind, exact)
+    return how if gap is None else f"the plan found by gradient {_compared(gap)} {how}"
+
+
+def _words_of_none(problem: Problem, exact: Ranking | None) -> str:
+    """That nothing fits, or was found to."""
+    if _searched(exact) or not spaces.degrees(problem.space):
+        return "no plan fits, so there is nothing to certify"
+    return "no plan was found that fits; not checked whether any does"
+
+
+def _words_of_all(kind: str, exact: Ranking) -> str:
+    """The best plan where all were decided."""
+    if kind != "pruned":
+        return f"the best of all {exact.considered:,} valid plans, which were all checked"
+    best = f"the best of all {exact.considered:,} valid plans: {exact.evaluated:,} were checked, "
+    left = f"{exact.considered - exact.evaluated:,} are proven to be worse or not to fit"
+    return best + left
+
+
+def _compared(gap: float) -> str:
+    return "is" if gap == 0.0 else f"is {gap:.2%} worse than"
 
 
 def _words_of_bound(unit: str, searched: bool, bound: float, distance: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import permutations
 from typing import NamedTuple
 
@@ -92,17 +93,21 @@ def check_choices(choices: Choices) -> None:
         ("sp", choices.sp, (0, 1)),
     )
     for name, got, allowed in offered:
-        if not got or any(x not in allowed for x in got):
+        if not got or set(got) - set(allowed):
             raise InputError(
                 f"choices: {name}: expected some of {', '.join(map(str, allowed))}; got {got}"
             )
-    shares = choices.recompute
-    if shares is not None and not (shares and all(0.0 <= share <= 1.0 for share in shares)):
+    if not _are_shares(choices.recompute):
         raise InputError(
             "choices: recompute: expected shares of the layers from 0 to 1, or None for all; "
-            f"got {shares}"
+            f"got {choices.recompute}"
         )
     if wrong := [order for order in choices.placements if sorted(order) != sorted(PLACEMENT)]:
         raise InputError(
             f"choices: placements: expected orders of {', '.join(PLACEMENT)}; got {wrong[0]}"
         )
+
+
+def _are_shares(shares: Sequence[float] | None) -> bool:
+    """Whether these are some shares, or None for all."""
+    return shares is None or (len(shares) > 0 and all(0.0 <= share <= 1.0 for share in shares))

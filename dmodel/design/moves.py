@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import product
+from collections.abc import Iterator
+from itertools import permutations, product
 
 import numpy as np
 
@@ -130,20 +131,33 @@ def _split(degrees: list[int], ep: int, etp: int) -> Degrees:
 def moved_splits(lattice: Lattice, split: Degrees) -> list[Degrees]:
     """Splits in which one prime factor, or its square, has changed its place; ep and etp move by
     one factor, or follow."""
-    found = []
-    for p in (factor for prime in primes(lattice.space.n_devices) for factor in (prime, prime**2)):
-        for a, b in product(range(4), range(4)):
-            if a != b and split[a] % p == 0:
-                moved = list(split[:4])
-                moved[a], moved[b] = split[a] // p, split[b] * p
-                found += _followed_by_experts(moved, split, p)
+    found: list[Degrees] = []
+    for prime in primes(lattice.space.n_devices):
+        found += [*_factor_moved(split, prime), *_factor_moved(split, prime**2)]
     for p in primes(int(lattice.space.model.n_experts)):
-        fewer, narrower = max(split.ep // p, 1), max(split.etp // p, 1)
-        found += [split._replace(ep=split.ep * p), split._replace(ep=fewer)]
-        found += [split._replace(ep=fewer, etp=split.etp * p)]
-        found += [split._replace(ep=split.ep * p, etp=narrower)]
+        found += _experts_moved(split, p)
     found += [split._replace(etp=etp) for etp in spaces.divisors(split.tp)]
     return [s for s in dict.fromkeys(found) if s in lattice.known and s != split]
+
+
+def _factor_moved(split: Degrees, p: int) -> Iterator[Degrees]:
+    """Splits in which a factor has changed its place among the first four degrees."""
+    for a, b in permutations(range(4), 2):
+        if split[a] % p == 0:
+            moved = list(split[:4])
+            moved[a], moved[b] = split[a] // p, split[b] * p
+            yield from _followed_by_experts(moved, split, p)
+
+
+def _experts_moved(split: Degrees, p: int) -> list[Degrees]:
+    """Splits with a factor more or fewer of experts' groups, which tensor parallelism may take."""
+    fewer, narrower = max(split.ep // p, 1), max(split.etp // p, 1)
+    return [
+        split._replace(ep=split.ep * p),
+        split._replace(ep=fewer),
+        split._replace(ep=fewer, etp=split.etp * p),
+        split._replace(ep=split.ep * p, etp=narrower),
+    ]
 
 
 def _followed_by_experts(moved: list[int], split: Degrees, p: int) -> list[Degrees]:

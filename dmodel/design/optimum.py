@@ -257,14 +257,12 @@ def _answer(
 ) -> Design:
     """Both searches as one answer."""
     exact = [] if found is None else candidates(stated, found.rows)
-    gradient = other if other is not None and other.fits else None
-    certificate = certify(stated, found, gradient.merit if gradient is not None else None, threads)
-    closest = None
-    if not exact and gradient is None:
-        closest = _closest(stated, found, other, threads)
+    merit, row = _by_gradient(other)
+    certificate = certify(stated, found, merit, threads)
+    closest = None if exact or row is not None else _closest(stated, found, other, threads)
     return Design(
         exact=tuple(exact),
-        gradient=_first(stated, None if gradient is None else gradient.row),
+        gradient=_first(stated, row),
         certificate=certificate,
         gap=certificate.gap,
         evaluated=0 if other is None else other.evaluated,
@@ -275,6 +273,11 @@ def _answer(
         objective=stated.objective,
         **_counted(stated, found),
     )
+
+
+def _by_gradient(other: Found | None) -> tuple[float | None, np.ndarray | None]:
+    """Merit and row of the plan found by gradient; None where it does not fit."""
+    return (None, None) if other is None or not other.fits else (other.merit, other.row)
 
 
 def _first(stated: Problem, row: np.ndarray | None) -> Candidate | None:
@@ -306,17 +309,13 @@ def _closest(
     stated: Problem, found: Ranking | None, other: Found | None, threads: int | None
 ) -> np.ndarray:
     """The row that comes nearest to keeping all limits, when none does."""
-    known = [
-        row
-        for row in (None if found is None else found.closest, None if other is None else other.row)
-        if row is not None
-    ]
+    known = [None if found is None else found.closest, None if other is None else other.row]
+    rows = [row for row in known if row is not None]
     if found is None or found.feasible is not None:
-        return remedy.nearest(stated, known)
+        return remedy.nearest(stated, rows)
     # bounds left out all groups: what would be best without the limits is near to keeping them
-    return remedy.nearest(
-        stated, [*known, *search.exact(stated.replace(limits=Limits()), 1, threads=threads).rows]
-    )
+    free = search.exact(stated.replace(limits=Limits()), 1, threads=threads)
+    return remedy.nearest(stated, [*rows, *free.rows])
 
 
 def _empty(stated: Problem) -> Design:

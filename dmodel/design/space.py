@@ -6,7 +6,7 @@ Nothing is held: plans come block by block, one block for each way to split the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import product
 from math import prod
@@ -179,19 +179,23 @@ def _runs(space: Space, split: Degrees, chunks: list[int]) -> list[tuple[int, in
     batches = _micro_batches(space, share)
     if pp == 1:
         return [(SCHEDULES.index("1f1b"), 1, b) for b in batches]
-    found = [
-        (SCHEDULES.index(name), 1, b)
-        for name, b in product(schedules, batches)
-        if name in ("gpipe", "1f1b")
-    ]
+    whole = [name for name in schedules if name in ("gpipe", "1f1b")]
+    found = [(SCHEDULES.index(name), 1, b) for name, b in product(whole, batches)]
     if "zero-bubble" in schedules:
         code = SCHEDULES.index("zero-bubble")
         found += [(code, 1, b) for b in batches if share // b >= 2 * pp]
-    if "interleaved" in schedules:
-        code = SCHEDULES.index("interleaved")
-        several = chunks[1:] if "1f1b" in schedules else chunks
-        found += [(code, v, b) for v, b in _chunked(several, batches, share, pp)]
-    return found
+    return [*found, *_interleaved(schedules, chunks, batches, share, pp)]
+
+
+def _interleaved(
+    schedules: Sequence[str], chunks: list[int], batches: list[int], share: int, pp: int
+) -> list[tuple[int, int, int]]:
+    """(schedule, interleave, micro-batch) of stages in several chunks, where these are offered."""
+    if "interleaved" not in schedules:
+        return []
+    code = SCHEDULES.index("interleaved")
+    several = chunks[1:] if "1f1b" in schedules else chunks
+    return [(code, v, b) for v, b in _chunked(several, batches, share, pp)]
 
 
 def _micro_batches(space: Space, share: int) -> list[int]:
@@ -243,8 +247,11 @@ def _shardings_offered(space: Space, split: Degrees) -> list[tuple[int, int, int
         return [*found, *_of_one_rank(space)] or [(0, 1, 1)]
     groups = (split.dp, *_shards(space, split))
     partial = groups if space.choices.shards == "any" else groups[:1]
-    found += [(stage, s, 1) for stage, s in product((1, 2), partial) if stage in zero]
-    return found + [(3, s, reshard) for s, reshard in product(groups, (1, 0)) if 3 in zero]
+    first = [stage for stage in (1, 2) if stage in zero]
+    found += [(stage, s, 1) for stage, s in product(first, partial)]
+    return found + (
+        [(3, s, reshard) for s, reshard in product(groups, (1, 0))] if 3 in zero else []
+    )
 
 
 def _of_one_rank(space: Space) -> list[tuple[int, int, int]]:
@@ -298,17 +305,23 @@ def count_groups(space: Space) -> int:
 def neighbouring_counts(space: Space, at_most: int = 2) -> list[int]:
     """Device counts nearest to the asked one for which a valid plan exists: products of one allowed
     degree of each kind."""
-    n, limit = space.n_devices, 2 * space.n_devices + 1024
+    n = space.n_devices
+    counts = _counts_below(space, 2 * n + 1024)
+    near = sorted(counts - {n}, key=lambda count: (abs(count - n), count))
+    if len(near) < 64:
+        near = [c for c in near if degrees(space.replace(n_devices=c))]
+    return near[:at_most]
+
+
+def _counts_below(space: Space, limit: int) -> set[int]:
+    """Products of one allowed degree of each kind, below a limit."""
     sequence = divisors(int(space.model.seq_len)) if space.choices.cp else (1,)
     counts = {tp for tp in divisors(int(space.model.n_heads)) if _valid_tp(space, tp)}
     for parts in (_stage_counts(space.model), divisors(space.global_batch), sequence):
         # one device is always a valid count, so far ones are not the nearest: without them the set
         # stays small
         counts = {count * d for d in parts for count in counts if count * d < limit}
-    near = sorted(counts - {n}, key=lambda count: (abs(count - n), count))
-    if len(near) < 64:
-        near = [c for c in near if degrees(space.replace(n_devices=c))]
-    return near[:at_most]
+    return counts
 
 
 def _valid_tp(space: Space, tp: int) -> bool:

@@ -112,11 +112,7 @@ def axis(
       values: its two ends in the unit of the input; None for the case's value divided and
         multiplied by `factor`, as far as plans go.
     """
-    bases = AXES.get(name, (name,))
-    places = [i for i, n in enumerate(known.names) if n in bases or base_name(n) in bases]
-    places = [i for i in places if np.isfinite(known.values[i]) and known.values[i] > 0.0]
-    if name == "devices" and float(known["plan.zero"]) == 0.0:
-        places = [i for i in places if known.names[i] != "plan.shard"]
+    places = _places(known, name)
     if not places:
         known.index(name)
         raise InputError(f"axis {name!r}: expected a positive finite input; got {known[name]:g}")
@@ -132,6 +128,15 @@ def axis(
         places=tuple(places),
         values=np.geomspace(low, high, points),
     )
+
+
+def _places(known: Inputs, name: str) -> list[int]:
+    """Positive inputs that an axis moves together."""
+    bases = set(AXES.get(name, (name,)))
+    if name == "devices" and float(known["plan.zero"]) == 0.0:
+        bases -= {"plan.shard"}
+    places = [i for i, n in enumerate(known.names) if bases & {n, base_name(n)}]
+    return [i for i in places if np.isfinite(known.values[i]) and known.values[i] > 0.0]
 
 
 def _possible(known: Inputs, name: str, low: float, high: float) -> tuple[float, float]:

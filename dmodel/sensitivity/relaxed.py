@@ -11,7 +11,7 @@ Stages are alike: a layout is that of some degrees.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -326,6 +326,10 @@ TOLERANCE = 1e-6
 """Largest violation of a limit of what counts as solved, logarithmic."""
 
 
+Attempt = Callable[[np.ndarray, np.ndarray], Solved]
+"""From a start and the sides of all kinks to a local optimum."""
+
+
 def optimum(p: Program, *, starts: int = 6, seed: int = 0) -> Solved:
     """The best of some local optima near the case's plan; the pieces beside its active kinks are
     tried too.
@@ -336,18 +340,12 @@ def optimum(p: Program, *, starts: int = 6, seed: int = 0) -> Solved:
     random, devices = np.random.default_rng(seed), n_devices(p.known)
     logs, here = p.logs(p.known.values, devices), p.start()
     points = [here + 0.15 * random.standard_normal(len(here)) for _ in range(starts)]
-    tried: dict[bytes, Solved] = {}
-
-    def attempt(u: np.ndarray, sides: np.ndarray) -> Solved:
-        if (key := sides.tobytes()) not in tried:
-            tried[key] = solve(p, p.known.values, devices, u, sides)
-        return tried[key]
-
+    attempt = _attempts(p, devices)
     found = [
         attempt(np.where(p.logarithmic, u, np.clip(u, 0.01, 0.99)), sides_of(p, u, logs))
         for u in points
     ]
-    best = min((s for s in found if s.violation <= TOLERANCE), key=lambda s: s.value, default=None)
+    best = _best(found)
     if best is None:
         raise InputError(
             "re-optimised sensitivities: no plan with real-valued degrees near this one fits; "
@@ -355,15 +353,33 @@ def optimum(p: Program, *, starts: int = 6, seed: int = 0) -> Solved:
             "the memory too small?"
         )
     while True:
-        active = [i for i, f in enumerate(p.kinks) if abs(f.at(best.u, logs)) < 3.0 * MARGIN]
-        beside = []
-        for i in active:
-            sides = best.sides.copy()
-            sides[i] = -sides[i]
-            beside.append(attempt(best.u - 2.0 * MARGIN * best.sides[i] * p.kinks[i].slope, sides))
-        better = min(
-            (s for s in beside if s.violation <= TOLERANCE), key=lambda s: s.value, default=best
-        )
+        better = _best([best, *_beside(p, best, logs, attempt)]) or best
         if better.value >= best.value - 1e-9:
             return best
         best = better
+
+
+def _attempts(p: Program, devices: float) -> Attempt:
+    """Solve from a start; once for each piece, by the sides of the kinks."""
+    tried: dict[bytes, Solved] = {}
+
+    def attempt(u: np.ndarray, sides: np.ndarray) -> Solved:
+        if (key := sides.tobytes()) not in tried:
+            tried[key] = solve(p, p.known.values, devices, u, sides)
+        return tried[key]
+
+    return attempt
+
+
+def _best(found: Sequence[Solved]) -> Solved | None:
+    """The first of the least value among those that keep all limits."""
+    return min((s for s in found if s.violation <= TOLERANCE), key=lambda s: s.value, default=None)
+
+
+def _beside(p: Program, best: Solved, logs: np.ndarray, attempt: Attempt) -> Iterator[Solved]:
+    """Optima of the pieces beyond each kink that a point is at."""
+    for i, kink in enumerate(p.kinks):
+        if abs(kink.at(best.u, logs)) < 3.0 * MARGIN:
+            sides = best.sides.copy()
+            sides[i] = -sides[i]
+            yield attempt(best.u - 2.0 * MARGIN * best.sides[i] * kink.slope, sides)

@@ -68,24 +68,16 @@ class Reoptimized(NamedTuple):
     unique: bool
 
 
+Met = tuple[str, np.ndarray, dict[int, float]]
+"""Name of a limit that is met, its slope in the unknowns, and in the inputs."""
+
+
 def _active(p: Program, s: Solved, at: Look) -> tuple[list[Active], float]:
     """Limits met and their prices: non-negative least squares of the slopes of ln T."""
     from scipy.optimize import nnls
 
     logs = p.logs(p.known.values, relaxed.n_devices(p.known))
-    capacity = p.known.index("chip.hbm_bytes")
-    met = [(f.name, f.slope, f.inputs) for f in p.limits if abs(f.at(s.u, logs)) < 3.0 * MARGIN]
-    for side, f in zip(s.sides, p.kinks, strict=True):
-        if abs(f.at(s.u, logs)) < 3.0 * MARGIN:
-            met.append((f.name, -side * f.slope, {i: -side * w for i, w in f.inputs.items()}))
-    if abs(at.memory[0] - logs[capacity]) < 3.0 * MARGIN:
-        slopes = at.memory_slopes[:, 0] * np.where(np.isfinite(p.known.values), p.known.values, 0.0)
-        weights = {
-            i: float(w) for i, w in enumerate(slopes) if w != 0.0 and i not in (*p.places, p.shard)
-        }
-        met.append(
-            ("memory", at.memory_by_u[:, 0], weights | {capacity: weights.get(capacity, 0.0) - 1.0})
-        )
+    met = [*_limits_met(p, s, logs), *_memory_met(p, at, logs)]
     columns = np.stack([p.total.slope, -p.total.slope, *(slope for _, slope, _ in met)], 1)
     prices, residual = nnls(columns, -at.time_by_u[:, 0])
     found = [Active(p.total.name, float(prices[0] - prices[1]), p.total.slope, p.total.inputs)]
@@ -95,6 +87,30 @@ def _active(p: Program, s: Solved, at: Look) -> tuple[list[Active], float]:
         if price > 1e-7
     ]
     return found, float(residual)
+
+
+def _limits_met(p: Program, s: Solved, logs: np.ndarray) -> list[Met]:
+    """Limits and kinks that a point is at."""
+    met: list[Met] = []
+    for f in p.limits:
+        if abs(f.at(s.u, logs)) < 3.0 * MARGIN:
+            met.append((f.name, f.slope, f.inputs))
+    for side, f in zip(s.sides, p.kinks, strict=True):
+        if abs(f.at(s.u, logs)) < 3.0 * MARGIN:
+            met.append((f.name, -side * f.slope, {i: -side * w for i, w in f.inputs.items()}))
+    return met
+
+
+def _memory_met(p: Program, at: Look, logs: np.ndarray) -> list[Met]:
+    """The device's memory, where it is full."""
+    capacity = p.known.index("chip.hbm_bytes")
+    if not abs(at.memory[0] - logs[capacity]) < 3.0 * MARGIN:
+        return []
+    slopes = at.memory_slopes[:, 0] * np.where(np.isfinite(p.known.values), p.known.values, 0.0)
+    moved = (*p.places, p.shard)
+    weights = {i: float(w) for i, w in enumerate(slopes) if w != 0.0 and i not in moved}
+    weights[capacity] = weights.get(capacity, 0.0) - 1.0
+    return [("memory", at.memory_by_u[:, 0], weights)]
 
 
 def _by_inputs(active: Sequence[Active], size: int) -> np.ndarray:
@@ -144,6 +160,28 @@ def _movements(
     return across + free @ along, unique and convex
 
 
+class _Near(NamedTuple):
+    """The fastest plan near a case.
+
+    Attributes:
+      p, at: its program, and the model there. active: limits met. residual: of their prices. plan:
+        in words. moves: of the unknowns with the inputs. unique: whether these are decided.
+    """
+
+    p: Program
+    at: Look
+    active: list[Active]
+    residual: float
+    plan: Plan
+    moves: np.ndarray
+    unique: bool
+
+    @property
+    def size(self) -> int:
+        """Inputs, and the count of devices."""
+        return len(self.p.known.values) + 1
+
+
 def reoptimized(
     case: Point,
     outputs: Sequence[str] = ("step_time",),
@@ -169,38 +207,51 @@ def reoptimized(
     s = relaxed.optimum(p, seed=seed)
     at = look(p, s.u[:, None], p.known.values)
     active, residual = _active(p, s, at)
-    size = len(p.known.values) + 1
-    moves, unique = _movements(p, s, active, size)
-    chosen = rebuild(at.x[:, 0], p.known.tree, p.known.levels).plan
-    labels = [*p.known.names, DEVICES]
-    found = {}
-    for name in names:
-        values, slopes = evaluate(p.known, at.x, name, sharpness)
-        check_positive(values, name)
-        total = _elastic(at.x, slopes)[:, 0]
-        if name == "step_time":
-            total = total + np.array([limit.price for limit in active]) @ _by_inputs(active, size)
-        else:
-            total = total + p.by_unknowns(at.x, slopes)[:, 0] @ moves
-        kept, _ = asked(p.known, case, name)
-        kept = [i for i in kept if i not in (*p.places, p.shard)] + (
-            [] if relaxed.fills_domain(p) else [size - 1]
-        )
-        found[name] = Reoptimized(
-            output=name,
-            value=float(values[0]),
-            plan=chosen,
-            step_time_s=float(np.exp(at.time[0])),
-            elasticities={labels[i]: float(total[i]) for i in kept},
-            active=tuple(active),
-            residual=residual,
-            moves={
-                u: {labels[i]: float(row[i]) for i in kept}
-                for u, row in zip(p.free, moves, strict=True)
-            },
-            unique=unique,
-        )
-    return found
+    moves, unique = _movements(p, s, active, len(p.known.values) + 1)
+    plan = rebuild(at.x[:, 0], p.known.tree, p.known.levels).plan
+    near = _Near(p, at, active, residual, plan, moves, unique)
+    return {name: _of_output(near, case, name, sharpness) for name in names}
+
+
+def _of_output(near: _Near, case: Point, name: str, sharpness: float) -> Reoptimized:
+    """Elasticities of one output."""
+    p, at, moves = near.p, near.at, near.moves
+    values, total = _elasticities(near, name, sharpness)
+    labels, kept = [*p.known.names, DEVICES], _kept(near, case, name)
+    return Reoptimized(
+        output=name,
+        value=float(values[0]),
+        plan=near.plan,
+        step_time_s=float(np.exp(at.time[0])),
+        elasticities={labels[i]: float(total[i]) for i in kept},
+        active=tuple(near.active),
+        residual=near.residual,
+        moves={
+            u: {labels[i]: float(row[i]) for i in kept}
+            for u, row in zip(p.free, moves, strict=True)
+        },
+        unique=near.unique,
+    )
+
+
+def _elasticities(near: _Near, name: str, sharpness: float) -> tuple[np.ndarray, np.ndarray]:
+    """An output, and its elasticities by inputs, with what the plan adds by moving."""
+    p, at = near.p, near.at
+    values, slopes = evaluate(p.known, at.x, name, sharpness)
+    check_positive(values, name)
+    total = _elastic(at.x, slopes)[:, 0]
+    if name == "step_time":
+        prices = np.array([limit.price for limit in near.active])
+        return values, total + prices @ _by_inputs(near.active, near.size)
+    return values, total + p.by_unknowns(at.x, slopes)[:, 0] @ near.moves
+
+
+def _kept(near: _Near, case: Point, name: str) -> list[int]:
+    """Inputs that are asked about: none of the plan's own; devices where these do not fill a
+    domain."""
+    kept, _ = asked(near.p.known, case, name)
+    kept = [i for i in kept if i not in (*near.p.places, near.p.shard)]
+    return kept if relaxed.fills_domain(near.p) else [*kept, near.size - 1]
 
 
 def resolved(

@@ -8,7 +8,8 @@ the model is evaluated for all of them in one sweep.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -189,23 +190,12 @@ def sobol(
         SALib missing.
     """
     output, known = output_name(output), inputs(case, level_names)
-    ranges = tuple(
-        default_ranges(case, output, level_names=level_names) if ranges is None else ranges
-    )
-    if base < 2 or base & (base - 1):
-        raise InputError(f"base samples: expected a power of two from 2 on; got {base}")
-    if not ranges:
-        raise InputError("global sensitivities: expected at least one input that ranges; got none")
-    if twice := {r.name for r in ranges if [q.name for q in ranges].count(r.name) > 1}:
-        raise InputError(
-            f"ranges: expected each input once; got {', '.join(sorted(twice))} more than once"
-        )
+    if ranges is None:
+        ranges = default_ranges(case, output, level_names=level_names)
+    ranges = tuple(ranges)
+    _check(base, ranges)
     sample, analyze = _salib()
-    problem: Mapping[str, Any] = {
-        "num_vars": len(ranges),
-        "names": [r.name for r in ranges],
-        "bounds": [[0.0, 1.0]] * len(ranges),
-    }
+    problem = _problem(ranges)
     u = sample.sample(problem, base, calc_second_order=False, seed=seed)
     batch = [r.at(u[:, i]) for i, r in enumerate(ranges)]
     function = _function(
@@ -238,3 +228,23 @@ def sobol(
         high=float(high),
         deviation=float(logs.std()),
     )
+
+
+def _check(base: int, ranges: Sequence[Range]) -> None:
+    """Refuse samples that are no power of two, and ranges that are none or repeat."""
+    if base < 2 or base & (base - 1):
+        raise InputError(f"base samples: expected a power of two from 2 on; got {base}")
+    if not ranges:
+        raise InputError("global sensitivities: expected at least one input that ranges; got none")
+    counts = Counter(r.name for r in ranges)
+    if twice := sorted(name for name, n in counts.items() if n > 1):
+        raise InputError(f"ranges: expected each input once; got {', '.join(twice)} more than once")
+
+
+def _problem(ranges: Sequence[Range]) -> dict[str, Any]:
+    """Inputs as SALib takes them: each from 0 to 1 of its range."""
+    return {
+        "num_vars": len(ranges),
+        "names": [r.name for r in ranges],
+        "bounds": [[0.0, 1.0]] * len(ranges),
+    }

@@ -213,20 +213,30 @@ def _solved(
     found: dict[Pattern, tuple[float, Optima]] = {}
     for i in range(0, len(rows), BATCH):
         some = rows[i : i + BATCH]
-        padded = some + [some[-1]] * (BATCH - len(some))
-        stacked = Arrays(
-            *(np.stack(x) for x in zip(*(arrays(p, sizes) for p in padded), strict=True))
-        )
+        stacked = _filled_up(some, sizes)
         start = np.asarray(
             _compiled().start(random.random((BATCH, SAMPLES, unknowns(len(sizes)))), asked, stacked)
         )
         optima = maximize(_program(asked, stacked), start, last_barrier)
-        met = (optima.slack > -1e-3).all(1) & np.isfinite(optima.value)
-        for j, pattern in enumerate(some):
-            value = float(optima.value[j]) if met[j] else -np.inf
-            if pattern not in found or value > found[pattern][0]:
-                found[pattern] = (value, Optima(*(x[j] for x in optima)))
+        _keep_best(found, some, optima)
     return found
+
+
+def _filled_up(some: Sequence[Pattern], sizes: tuple[float, ...]) -> Arrays:
+    """Patterns as arrays of one batch, which the last of them fills up."""
+    padded = [*some, *[some[-1]] * (BATCH - len(some))]
+    return Arrays(*(np.stack(x) for x in zip(*(arrays(p, sizes) for p in padded), strict=True)))
+
+
+def _keep_best(
+    found: dict[Pattern, tuple[float, Optima]], some: Sequence[Pattern], optima: Optima
+) -> None:
+    """Put each optimum of a batch in the place of a worse one of its pattern."""
+    met = (optima.slack > -1e-3).all(1) & np.isfinite(optima.value)
+    for j, pattern in enumerate(some):
+        value = float(optima.value[j]) if met[j] else -np.inf
+        if pattern not in found or value > found[pattern][0]:
+            found[pattern] = (value, Optima(*(x[j] for x in optima)))
 
 
 def _searched(asked: Case, seed: int) -> dict[Pattern, tuple[float, Optima]]:
@@ -238,17 +248,19 @@ def _searched(asked: Case, seed: int) -> dict[Pattern, tuple[float, Optima]]:
     expanded: set[Pattern] = set()
     while fresh:
         known |= _solved(asked, fresh, ROUGH, seed)
-        ahead = [
-            p
-            for p in sorted(known, key=lambda p: -known[p][0])[:2]
-            if p not in expanded and np.isfinite(known[p][0])
-        ]
+        best = sorted(known, key=lambda p: -known[p][0])[:2]
+        ahead = [p for p in best if p not in expanded and np.isfinite(known[p][0])]
         expanded |= set(ahead)
-        around = dict.fromkeys(
-            q for p in ahead for q in neighbours(p) if possible(q, sizes, asked.sparse)
-        )
-        fresh = [q for q in around if q not in known]
+        fresh = [q for q in _around(ahead, sizes, asked.sparse) if q not in known]
     return known
+
+
+def _around(
+    patterns: Sequence[Pattern], sizes: tuple[float, ...], sparse: bool
+) -> dict[Pattern, None]:
+    """Possible patterns beside some, each once, in order."""
+    beside = (q for p in patterns for q in neighbours(p))
+    return dict.fromkeys(q for q in beside if possible(q, sizes, sparse))
 
 
 def _close(known: dict[Pattern, tuple[float, Optima]]) -> list[Pattern]:

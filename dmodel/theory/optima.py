@@ -3,7 +3,7 @@ without an answer has a reason."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -54,16 +54,20 @@ def optima(rows: Sequence[Row]) -> Answers:
             asked[i] = _asked(row)
         except InputError as error:
             reasons[i] = str(error)
+    for i, found in _best_of(asked):
+        if isinstance(found, Best):
+            answers[i] = found
+        else:
+            reasons[i] = str(found or no_layout(asked[i].problem.n_gpus))
+    return Answers(_columns(answers, {i: a.gpu for i, a in asked.items()}), reasons)
+
+
+def _best_of(asked: Mapping[int, _Asked]) -> Iterator[tuple[int, Best | InputError | None]]:
+    """The place of each row, and its answer; those of one GPU are searched together."""
     for name, gpu in {a.name: a.gpu for a in asked.values()}.items():
         places = [i for i, a in asked.items() if a.name == name]
-        for i, found in zip(
-            places, best_layouts([asked[i].problem for i in places], gpu), strict=True
-        ):
-            if isinstance(found, Best):
-                answers[i] = found
-            else:
-                reasons[i] = str(found or no_layout(asked[i].problem.n_gpus))
-    return Answers(_columns(answers, {i: a.gpu for i, a in asked.items()}), reasons)
+        found = best_layouts([asked[i].problem for i in places], gpu)
+        yield from zip(places, found, strict=True)
 
 
 @cache
@@ -116,24 +120,29 @@ def _training(answers: list[Best | None], systems: dict[int, Cluster]) -> list[T
     known = [(i, best) for i, best in enumerate(answers) if best]
     found: dict[int, Training] = {}
     for levels in {systems[i].network.n_levels for i, _ in known}:
-        members = [
-            (i, (systems[i], best.run, best.layout))
-            for i, best in known
-            if systems[i].network.n_levels == levels
-        ]
-        # filled up to a power of two, so that code compiled once serves many numbers of rows
-        cases = [case for _, case in members] + [members[-1][1]] * (
-            (1 << (len(members) - 1).bit_length()) - len(members)
-        )
-        batch = jax.tree.map(
-            lambda *x: np.stack([np.asarray(v, np.float64) for v in x], -1), *cases
-        )
-        together = jax.device_get(jax.jit(training, compiler_options=quick_to_compile())(*batch))
-        found |= {
-            i: jax.tree.map(lambda x, at=at: float(x[at]), together)
-            for at, (i, _) in enumerate(members)
-        }
+        members = [(i, best) for i, best in known if systems[i].network.n_levels == levels]
+        cases = [(systems[i], best.run, best.layout) for i, best in members]
+        together = _trained(cases)
+        for at, (i, _) in enumerate(members):
+            found[i] = _one(together, at)
     return [found[i] for i, _ in known]
+
+
+def _one(together: Training, at: int) -> Training:
+    """One of several runs."""
+    return jax.tree.map(lambda x: float(x[at]), together)
+
+
+def _trained(cases: list[tuple]) -> Training:
+    """What runs take, `[n]`; filled up to a power of two, so that code compiled once serves many
+    numbers of rows."""
+    more = (1 << (len(cases) - 1).bit_length()) - len(cases)
+    batch = jax.tree.map(
+        lambda *x: np.stack([np.asarray(v, np.float64) for v in x], -1),
+        *cases,
+        *[cases[-1]] * more,
+    )
+    return jax.device_get(jax.jit(training, compiler_options=quick_to_compile())(*batch))
 
 
 def _cells(best: Best, whole_run: Training) -> dict[str, Any]:

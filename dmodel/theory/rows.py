@@ -247,6 +247,9 @@ def _matmul_case(row: Row) -> tuple[tuple[Any, ...], Rules]:
     return (*sizes, chip, switch(row, "for_weight_grads")), rules
 
 
+NOT_FINITE = "the answer is not a finite number: the sizes lie outside the range of float64"
+
+
 def _answer(
     rows: Sequence[Row],
     case_of: Callable[[Row], tuple[Any, Rules]],
@@ -255,8 +258,24 @@ def _answer(
 ) -> Answers:
     """Make cases of rows, evaluate those of one structure together, and put the results where the
     rows are."""
-    columns, reasons = {name: np.full(len(rows), np.nan) for name in names}, [""] * len(rows)
-    groups: dict[Hashable, list[tuple[int, Any]]] = {}
+    columns = {name: np.full(len(rows), np.nan) for name in names}
+    groups, reasons = _grouped(rows, case_of)
+    for rules, members in groups:
+        places, cases = [i for i, _ in members], [case for _, case in members]
+        for name, values in _evaluate(partial(function, rules=rules), cases).items():
+            columns[name][places] = values
+    finite = np.isfinite(np.stack(list(columns.values()))).all(0)
+    for i in np.flatnonzero(~finite):
+        reasons[i] = reasons[i] or NOT_FINITE
+    return Answers(columns, reasons)
+
+
+def _grouped(
+    rows: Sequence[Row], case_of: Callable[[Row], tuple[Any, Rules]]
+) -> tuple[list[tuple[Rules, list[tuple[int, Any]]]], list[str]]:
+    """Rules and cases with their places, those of one structure together; and why rows are none."""
+    reasons = [""] * len(rows)
+    groups: dict[Hashable, tuple[Rules, list[tuple[int, Any]]]] = {}
     for i, row in enumerate(rows):
         try:
             case, rules = case_of(row)
@@ -264,20 +283,8 @@ def _answer(
             reasons[i] = str(error)
             continue
         shapes = tuple(np.shape(x) for x in jax.tree.leaves(case))
-        groups.setdefault((rules, shapes), []).append((i, case))
-    for (rules, _), members in groups.items():  # type: ignore[misc]
-        places = [i for i, _ in members]
-        for name, values in _evaluate(
-            partial(function, rules=rules), [case for _, case in members]
-        ).items():
-            columns[name][places] = values
-    finite = np.isfinite(np.stack(list(columns.values()))).all(0)
-    for i in np.flatnonzero(~finite):
-        reasons[i] = (
-            reasons[i]
-            or "the answer is not a finite number: the sizes lie outside the range of float64"
-        )
-    return Answers(columns, reasons)
+        groups.setdefault((rules, shapes), (rules, []))[1].append((i, case))
+    return list(groups.values()), reasons
 
 
 def _evaluate(function: Callable[[Any], dict[str, Any]], cases: list[Any]) -> dict[str, np.ndarray]:

@@ -119,24 +119,33 @@ def smallest_clusters(
     """
     found: dict[int, SmallestCluster] = {}
     untried = {i: cluster_sizes(run, gpu, deadline_s, reliability) for i, run in enumerate(runs)}
-    ahead = (1, *(2**i for i in range(DOUBLINGS)))
-    for n in ahead:
+    for n in (1, *(2**i for i in range(DOUBLINGS))):
         tried = [(i, *size) for i, sizes in untried.items() for size in islice(sizes, n)]
         if not tried:
             break
-        problems, times = (
-            [Problem(runs[i], size) for i, size, _ in tried],
-            [time_s for *_, time_s in tried],
-        )
-        for (i, *_), answer in zip(tried, best_layouts(problems, gpu, within_s=times), strict=True):
-            if answer is not None and i not in found:
-                found[i] = (
-                    SmallestCluster(runs[i], None, str(answer))
-                    if isinstance(answer, InputError)
-                    else SmallestCluster(runs[i], answer)
-                )
+        found = _fitting(runs, gpu, tried) | found
         untried = {i: sizes for i, sizes in untried.items() if i not in found}
     return [found.get(i, SmallestCluster(run, None)) for i, run in enumerate(runs)]
+
+
+def _fitting(
+    runs: Sequence[Run], gpu: Cluster, tried: Sequence[tuple[int, int, float]]
+) -> dict[int, SmallestCluster]:
+    """By run the first of the sizes tried that has an answer."""
+    found: dict[int, SmallestCluster] = {}
+    problems = [Problem(runs[i], size) for i, size, _ in tried]
+    times = [time_s for *_, time_s in tried]
+    for (i, *_), answer in zip(tried, best_layouts(problems, gpu, within_s=times), strict=True):
+        if answer is not None:
+            found.setdefault(i, _cluster(runs[i], answer))
+    return found
+
+
+def _cluster(run: Run, answer: Best | InputError) -> SmallestCluster:
+    """A layout, or why there is none."""
+    if isinstance(answer, InputError):
+        return SmallestCluster(run, None, str(answer))
+    return SmallestCluster(run, answer)
 
 
 def sweep_widths(

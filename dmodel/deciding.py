@@ -1,0 +1,120 @@
+"""What facts of a stack make of a question: the layout and the machine first, then all else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from dmodel import layouts
+from dmodel.catalog.facts import Applied, Fact, Rule, apply
+from dmodel.catalog.stack import consequences
+from dmodel.described import FIRST, described
+from dmodel.question import Question
+
+LEAVES = {
+    "overlap_ep": 1.0,
+    "overlap_tp": 1.0,
+    "overlap_dp": 1.0,
+    "overlap_pp": 1.0,
+    "overlap_cp": 1.0,
+    "overlap_replica": 1.0,
+    "cp_balanced": 1.0,
+    "recompute_last": 1.0,
+    "narrow_gathers": 1.0,
+    "narrow_sums": 0.0,
+    "attention_bytes": 2.0,
+    "attention_rate": 1.0,
+    "attention_backward_rate": 1.0,
+    "wide_layers": 0.0,
+    "scale_passes": 0.0,
+    "reduce_bytes": 2.0,
+    "gradient_bytes": 4.0,
+    "gather_bytes": 2.0,
+    "weight_bytes": 2.0,
+    "optimizer_bytes": 12.0,
+    "logit_bytes": 8.0,
+    "bucket_per_rank": 0.0,
+    "merge_copies": 0.0,
+    "route_bytes": 0.0,
+    "graphed": 0.0,
+    "looped_experts": 0.0,
+    "fused_experts": 0.0,
+    "fused_sums": 0.0,
+    "split_rotary": 0.0,
+    "accumulate": 0.0,
+    "unpadded_vocab": 0.0,
+    "composed": 0.0,
+    "reshard": 1.0,
+}
+"""Leaves of a plan that facts and settings decide, and what they are without any."""
+
+
+class Software(NamedTuple):
+    """What facts and the question make of everything that no column holds.
+
+    Attributes:
+      values: name → number, word or words. facts: those that decided something.
+    """
+
+    values: Mapping[str, Any]
+    facts: tuple[Fact, ...]
+
+
+def first_facts(question: Question, known: Mapping[str, Any]) -> Applied:
+    """Facts of the layout and the machine, rules evaluated."""
+    found = _applied(question, known, _divided(question.text("stack"))[0])
+    return found._replace(values=evaluated(found.values, known))
+
+
+@lru_cache(maxsize=1024)
+def _divided(name: str) -> tuple[tuple[Fact, ...], tuple[Fact, ...]]:
+    """Facts of a stack that may hold in its release: of the layout and the machine, and others."""
+    of = described(name)
+    same = {"stack": of.basis, "variant": of.variant, "release": of.release}
+    first: list[Fact] = []
+    others: list[Fact] = []
+    for fact in of.facts:
+        if _holds_of(fact, same):
+            (others if FIRST.isdisjoint({*fact.sets, *fact.means}) else first).append(fact)
+    return tuple(first), tuple(others)
+
+
+def _holds_of(fact: Fact, known: Mapping[str, Any]) -> bool:
+    """Whether the conditions of a fact that are about some words hold."""
+    return all(test(known[name]) for name, test in fact.tests if name in known)
+
+
+def _applied(question: Question, known: Mapping[str, Any], facts: tuple[Fact, ...]) -> Applied:
+    """What facts make of names that the question does not say."""
+    given = {*question.settings, *question.columns}
+    if "zero_stage" in question.columns:
+        given.add("zero")
+    return apply(facts, known, frozenset(given))
+
+
+def evaluated(values: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    """Values with rules (`dmodel.layouts.RULES`) evaluated; what a rule leaves open is left out."""
+    plain = _without_rules(values)
+    asked = {**LEAVES, **known, **plain}
+    rules = {n: v for n, v in values.items() if isinstance(v, Rule)}
+    found = {n: layouts.RULES[r.name](asked, **r.arguments) for n, r in rules.items()}
+    return plain | {n: v for n, v in found.items() if v is not None}
+
+
+def _without_rules(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {n: v for n, v in values.items() if not isinstance(v, Rule)}
+
+
+def software(question: Question, known: Mapping[str, Any], first: Applied) -> Software:
+    """What facts make of everything beside the layout, with what the question sets itself.
+
+    Args:
+      known: words of the question, its layout filled. first: facts of the layout.
+    """
+    own = _applied(question, known, _divided(question.text("stack"))[1])
+    seen = {**known, **_without_rules(own.values)}
+    after = apply(consequences(), seen, frozenset(question.settings))
+    values = evaluated({**own.values, **after.values}, known)
+    facts = (*first.facts, *own.facts, *after.facts)
+    return Software({**first.values, **values, **question.settings}, facts)

@@ -1,0 +1,145 @@
+"""Leaves of a plan that say how it lies on the devices: degrees, sharding, stages, the schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dmodel import layouts
+from dmodel.question import Assumption, Degrees, Question, degrees
+from dmodel.types import InputError
+
+
+def layout(
+    question: Question, at: Degrees, values: Mapping[str, Any], said: list[Assumption]
+) -> dict[str, float]:
+    """Leaves of the layout, none of them open."""
+    etp, ranks = question.number("etp") or 1.0, at.dp * at.tp * at.cp
+    if at.ep > ranks:
+        said.append(Assumption(f"ep {at.ep:g} counted as dp·tp·cp = {ranks:g}", about=("ep",)))
+    if question.number("etp") is None and at.ep > 1.0 and at.tp > 1.0:
+        said.append(Assumption("etp blank: 1, experts are not split", about=("etp",)))
+    zero = _zero(question, values, said)
+    return {
+        "dp": at.dp,
+        "tp": at.tp,
+        "cp": at.cp,
+        "pp": at.pp,
+        "ep": min(at.ep, ranks / etp),
+        "etp": etp,
+        "sp": _sequence_parallel(question, at.tp, values, said),
+        "zero": zero,
+        "shard": _shard(question, at, zero, values, said),
+        "interleave": _filled(question, "interleave", values, said),
+        "micro_batch": _filled(question, "micro_batch", values, said),
+        "global_batch": question.known("global_batch"),
+    }
+
+
+def _filled(
+    question: Question, name: str, values: Mapping[str, Any], said: list[Assumption]
+) -> float:
+    """A count as it is said, else as facts have it, else 1."""
+    given, found = question.number(name), values.get(name)
+    if given is not None:
+        return given
+    said.append(Assumption(f"{name} blank: {found or 1.0:g}", about=(name,)))
+    return float(found or 1.0)
+
+
+def _zero(question: Question, values: Mapping[str, Any], said: list[Assumption]) -> float:
+    given = question.number("zero_stage")
+    if given is None and "zero" not in values:
+        said.append(Assumption("zero_stage blank: 1", about=("zero_stage",)))
+    return float(values.get("zero", 1.0 if given is None else given))
+
+
+def _shard(
+    question: Question, at: Degrees, zero: float, values: Mapping[str, Any], said: list[Assumption]
+) -> float:
+    """Ranks of one sharding group: as said or as facts have it, else all of dp; 1 without ZeRO."""
+    written = values.get("shard", question.number("shard"))
+    if zero == 0.0:
+        said.extend(_unused_shard(written))
+        return 1.0
+    if written is not None:
+        return float(written)
+    if at.dp > 1.0:
+        said.append(Assumption(f"shard blank: {at.dp:g}, all ranks of dp", about=("shard",)))
+    return at.dp
+
+
+def _unused_shard(written: float | None) -> list[Assumption]:
+    """That sharding groups of several ranks mean nothing without ZeRO."""
+    if not written or written <= 1.0:
+        return []
+    text = f"shard {written:g} not used: ZeRO stage 0 shards nothing"
+    return [Assumption(text, about=("shard",))]
+
+
+def _sequence_parallel(
+    question: Question, tp: float, values: Mapping[str, Any], said: list[Assumption]
+) -> float:
+    """Sequence parallelism, 0 or 1; open: where there is tensor parallelism."""
+    given = values.get("sp", question.number("sp"))
+    if given is None:
+        given = float(tp > 1.0)
+        said.append(Assumption(f"sp blank: {given:g}", about=("sp",)))
+    return float(given)
+
+
+def stage_leaves(
+    question: Question,
+    at: Degrees,
+    interleave: float,
+    values: Mapping[str, Any],
+    model: Mapping[str, float],
+    said: list[Assumption],
+) -> dict[str, float]:
+    """Layers of the fullest stage beyond the mean one, and how many fewer the one with the head
+    holds."""
+    head = layouts.head_cost(model["d_model"], model["d_ff"], model["vocab"])
+    of = layouts.Pipeline(model["n_layers"], head, at.pp, interleave, model["n_mtp"])
+    found = layouts.stages(str(values.get("stages", "counted")), of, written_stages(question))
+    if at.pp <= 1.0:
+        return {"stage_excess": 0.0, "head_displaces": 0.0}
+    mean = (of.layers + of.n_mtp) / of.pp
+    if found.said:
+        text = f"the fullest stage holds {found.fullest:g} layers (mean {mean:.4g}), that with "
+        text += f"the head {found.last:g}: {found.said}"
+        said.append(Assumption(text, about=("stage_layers",)))
+    return {
+        "stage_excess": found.fullest - mean,
+        "head_displaces": found.fullest - found.last,
+    }
+
+
+def written_stages(question: Question) -> list[float]:
+    """Layers of each stage as the question has them, none when open.
+
+    Raises:
+      InputError: these are no numbers of layers, one for each stage, that add up to the model's.
+    """
+    text, pp = question.text("stage_layers"), degrees(question).pp
+    counts = [float(x) if x.isdecimal() else -1.0 for x in text.split()]
+    layers = question.known("n_layers")
+    if text and not _are_stages(counts, pp, layers):
+        expected = f"expected {pp:g} numbers (pp) that add up to n_layers = {layers:g}"
+        raise InputError(f"stage_layers = {text!r}: {expected}")
+    return counts
+
+
+def _are_stages(counts: list[float], pp: float, layers: float) -> bool:
+    """Whether these are layers of each stage that add up to the model's."""
+    return len(counts) == pp and min(counts) >= 0.0 and sum(counts) == layers
+
+
+def schedule(values: Mapping[str, Any], interleave: float) -> str:
+    """The pipeline's schedule; open: 1F1B, interleaved where stages hold several chunks."""
+    chosen = str(values.get("schedule") or ("interleaved" if interleave > 1.0 else "1f1b"))
+    if interleave > 1.0 and chosen != "interleaved":
+        raise InputError(
+            f"interleave: expected 1 for the schedule {chosen!r}; got {interleave:g}. Use the "
+            "schedule 'interleaved'."
+        )
+    return chosen
