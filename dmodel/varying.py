@@ -255,7 +255,8 @@ def stages(of: Job, model: Model, pp: np.ndarray, interleave: np.ndarray) -> dic
     way = way_of_stages(of)
     names = ("n_layers", "d_model", "d_ff", "vocab", "n_mtp")
     sizes = [float(getattr(model, name)) for name in names]
-    held = np.array([_held(way, sizes, *divmod(x, MOST_CHUNKS)) for x in unique])[kind.ravel()]
+    each = [_held(way, sizes, *divmod(x, MOST_CHUNKS)) for x in unique]
+    held = np.array(each, float).reshape(-1, 2)[kind.ravel()]
     return {"stage_excess": held[:, 0], "head_displaces": held[:, 1]}
 
 
