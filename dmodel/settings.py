@@ -70,8 +70,10 @@ WORDS: dict[str, Word] = {
     "recompute_modules": Word("words", "modules that are done again", tuple(MODULES)),
     "narrow_activations": Word("number", "1 = what MLPs keep is held in 8 bits; 0 = off"),
     "offload": Word("number", "share of what layers keep that waits in host memory [1]; 0 = off"),
-    "offload_inputs": Word("number", "the same of layers' inputs alone [1]; 0 = off"),
-    "offload_results": Word("number", "the same of all but the inputs [1]; 0 = off"),
+    "offload_inputs": Word(
+        "number", "share of layers' inputs that waits in host memory [1]; 0 = off"
+    ),
+    "offload_results": Word("number", "share of all else that waits in host memory [1]; 0 = off"),
     "system": Word("word", "system of the catalog"),
     "schedule": Word("word", "of the pipeline", SCHEDULES),
     "placement": Word("words", "order of the groups on the network, innermost first"),
@@ -121,7 +123,13 @@ def _number(name: str, text: str) -> float:
         raise InputError(f"{name}: expected a finite number, got {text!r}")
     if found < 0.0:
         raise InputError(f"{name}: expected a number from 0 on, got {text}")
+    if found > 1.0 and described(name)["meaning"].startswith(UP_TO_ONE):
+        raise InputError(f"{name}: expected a number from 0 to 1, got {text}")
     return found
+
+
+UP_TO_ONE = ("share ", "1 = ")
+"""How meanings of shares and of switches begin."""
 
 
 def _word(name: str, text: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dmodel.catalog.loader import known_name, table
+from dmodel.catalog.loader import known_name, table, unknown
 from dmodel.catalog.models import from_shape, identify
 from dmodel.counts import parameters
 from dmodel.question import Assumption, Question
@@ -136,12 +136,21 @@ def check(question: Question) -> None:
       InputError: a needed column is open and the catalog has no such model.
     """
     lacking = [n for n in (*SIZES, "seq_len") if n not in question.columns]
+    if name := _unknown_name(question, lacking):
+        raise InputError(unknown("models", name, "; the path of a config.json is accepted too"))
     if lacking:
         raise InputError(
             f"{', '.join(lacking)} open, and the catalog does not fill them for the model "
             f"{question.text('model')!r}; name a model of `dmodel catalog models`, a config.json, "
             "or say the shape"
         )
+
+
+def _unknown_name(question: Question, lacking: Collection[str]) -> str:
+    """A model's name that alone says the shape, and that the catalog does not have; "" if not so."""
+    name = question.text("model")
+    alone = bool(name) and set(SIZES) <= set(lacking)
+    return name if alone and not catalog_shape(name) else ""
 
 
 def _own(question: Question) -> Mapping[str, float]:

@@ -1,4 +1,4 @@
-"""`dmodel predict … --against`: a second plan of the same job beside the first, and how likely it
+"""`dmodel predict … --against`. A second plan of the same job beside the first, and how likely it
 is that the first one is faster."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`dmodel design`: the best plan for a job, or sizes and plan of a whole run; with a certificate,
+"""`dmodel design`: the best plan for a job, or sizes and plan of a whole run. With a certificate,
 prices of limits, launch settings."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is not known of a design: intervals of the listed plans, whether the best one beats the
+"""What is not known of a design. Intervals of the listed plans, whether the best one beats the
 next, how often it stays the best."""
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _judged(stated: Problem, rows: np.ndarray, unconstrained: np.ndarray) -> lis
 
 def robust(asked: Asked, stated: Problem, found: Design) -> Document | None:
     """How often the chosen plan stays the best one when the coefficients are drawn from what the
-    fit left open; None without a covariance.
+    fit left open. None without a covariance.
 
     Draws are normal in the unconstrained coefficients; rivals are the best plans at their mean.
     Limits: what the model lacks beyond its coefficients is not drawn, as it is common to plans of
@@ -106,8 +106,7 @@ def _uncertain(asked: Asked, stated: Problem, plans: list[Candidate]) -> Uncerta
 
 
 def add_intervals(asked: Asked, stated: Problem, found: Design, document: Document) -> None:
-    """Give every listed plan the ends of its 90 % interval, and say how likely the best one beats
-    the next."""
+    """Give every listed plan its 90 % interval, and say how likely the best one beats the next."""
     from dmodel.uncertainty import probability_faster
 
     listed = list(zip(found.exact, document["exact"], strict=False))

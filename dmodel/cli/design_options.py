@@ -1,5 +1,5 @@
-"""Options of `dmodel design`, and what is wrong with them: a job whose devices, batch, shape,
-tokens or hardware may be free."""
+"""Options of `dmodel design`, and what is wrong with them. Devices, batch, shape,
+tokens and hardware of a job may be free."""
 
 from __future__ import annotations
 

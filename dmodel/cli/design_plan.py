@@ -58,7 +58,7 @@ def answered(job: DesignJob, asked: Asked, ways: Any) -> tuple[Document, Plan | 
 def _doubted(
     job: DesignJob, asked: Asked, ways: Any, found: Design, document: Document
 ) -> Document:
-    """What is not known of the plans of an exact search: intervals, the best under doubt, and what
+    """What is not known of the plans of an exact search. Intervals, the best under doubt, and what
     memory is worth."""
     stated = stated_of(asked, ways.attention, ways.space, limits_of(job, asked)[0], job.objective)
     add_intervals(asked, stated, found, document)
@@ -71,7 +71,7 @@ def _doubted(
 def found_document(
     asked: Asked, found: Design, assumed: list[str], top: int | None = None
 ) -> Document:
-    """The question, what a search found and what it assumed; of every plan the probability that its
+    """The question, what a search found and what it assumed. Of every plan the probability that its
     device has too little memory, as `predict` says it (`oom_probability`)."""
     from dmodel.cost.memory import out_of_memory_probability
 
@@ -124,7 +124,7 @@ def limits_of(job: DesignJob, asked: Asked) -> tuple[Limits, list[str]]:
 
 
 def worth(stated: Problem, found: Design) -> Document:
-    """What more memory on each device would save, by solving again: the one limit of every plan
+    """What more memory on each device would save, by solving again. The one limit of every plan
     that is no rule of divisibility."""
     from dmodel.design import exact
 
@@ -185,7 +185,7 @@ def search(
 
 
 def design_document(found: Design, top: int | None = None) -> Document:
-    """A design as plain data, at most `top` plans of the exact search; `binding` is the limit that
+    """A design as plain data, at most `top` plans of the exact search. `binding` is the limit that
     decides, `closest` the plan that came nearest when none fits."""
     return {
         "exact": [candidate_document(c) for c in found.exact[:top]],

@@ -58,7 +58,7 @@ def _check_missing(job: DesignJob, counted: bool) -> None:
 
 
 def free_of(job: DesignJob) -> tuple[str, ...]:
-    """What is chosen: as asked, and what follows: a shape without a model, tokens that a loss or a
+    """What is chosen: as asked, and what follows. A shape without a model, tokens that a loss or a
     budget decides."""
     words = [*freed(job)]
     if job.model is None:
@@ -157,7 +157,7 @@ def _limits(job: DesignJob) -> Any:
 
 
 def _loss_of(flop: float, laws: Any) -> tuple[float, str]:
-    """The loss that a compute budget reaches at best, `min over N of L(N, C / 6N)`: usual shapes,
+    """The loss that a compute budget reaches at best, `min over N of L(N, C / 6N)`. Usual shapes,
     small batches."""
     import numpy as np
 
@@ -250,7 +250,7 @@ def influence_document(stated: Question, design: Design) -> Document:
 
 
 def doubt_document(asked: Asked, stated: Question, design: Design) -> Document | None:
-    """How often the chosen plan stays the best at its sizes when the coefficients are drawn; None
+    """How often the chosen plan stays the best at its sizes when the coefficients are drawn. None
     where the profile keeps no covariance."""
     from dmodel.codesign import profile_samples, robust
 
@@ -273,8 +273,7 @@ def doubt_document(asked: Asked, stated: Question, design: Design) -> Document |
 
 
 def change_document(stated: Question, found: CoDesign) -> Document:
-    """The limit that binds, by how much, and what each limit would have to be with the others as
-    they are."""
+    """The limit that binds, by how much, and what each would have to be, the others as they are."""
     from dmodel.codesign import nearest_change
 
     changes = nearest_change(stated, found)

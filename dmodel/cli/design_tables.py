@@ -1,4 +1,4 @@
-"""Tables of a whole run's design: its sizes, what it takes, what limits are worth, which law
+"""Tables of a whole run's design. Its sizes, what it takes, what limits are worth, which law
 decides, what would have to give way."""
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ def _document(table: TraceTable, profile: str | None) -> Document:
 
 def _fitted(cases: Cases, used: list[Profile]) -> tuple[np.ndarray, int]:
     """Rows that the profile which predicts them was fitted on, as they are written or another way,
-    `[rows]` bool; and how many others may be, which count as held out: said on stderr."""
+    `[rows]` bool. And how many others may be, which count as held out: said on stderr."""
     import numpy as np
 
     from calibration.same import maybe_fitted, written_otherwise
@@ -112,7 +112,7 @@ def _say_doubtful(doubtful: int, rows: int) -> None:
 
 
 def with_choosing(document: Document, cases: Cases, predicted: np.ndarray) -> Document:
-    """The same errors with how well the predictions choose: `regret_percent` and
+    """The same errors with how well the predictions choose. `regret_percent` and
     `worst_regret_percent` of the plan predicted fastest (mean and largest over `choices` sets of
     alternatives), `order_accuracy` over `pairs` that differ by more than 2 %; null without a
     choice."""
@@ -139,7 +139,7 @@ def with_choosing(document: Document, cases: Cases, predicted: np.ndarray) -> Do
 
 
 def with_memory(document: Document, cases: Cases, predicted: np.ndarray) -> Document:
-    """The same errors with those of peak memory under `memory`: `{rows, median, mean, p90, max,
+    """The same errors with those of peak memory under `memory`. `{rows, median, mean, p90, max,
     bias}`, null where no row has a peak."""
     import numpy as np
 
@@ -157,7 +157,7 @@ def with_memory(document: Document, cases: Cases, predicted: np.ndarray) -> Docu
 def with_coverage(
     document: Document, cases: Cases, found: Predictions, fitted: np.ndarray
 ) -> Document:
-    """The same errors with the share of measurements inside the 90 % intervals under `coverage`:
+    """The same errors with the share of measurements inside the 90 % intervals under `coverage`.
     `{rows, inside, half_width}` of rows that were not fitted, the half width the median over the
     prediction; null where no row has an interval."""
     import numpy as np

@@ -1,4 +1,4 @@
-"""`dmodel experiment`: list the studies of a checkout, or run one; each writes at least a table
+"""`dmodel experiment`: list the studies of a checkout, or run one. Each writes at least a table
 (CSV) and a figure (PNG)."""
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def studies_folder() -> Path:
 
 
 class Study(NamedTuple):
-    """What a study says of itself in a line, and what it needs that a checkout has not; "" for
+    """What a study says of itself in a line, and what it needs that a checkout has not. "" for
     nothing."""
 
     about: str
@@ -128,7 +128,7 @@ def _needs(tree: ast.Module) -> str:
 
 
 def deliver_list(found: dict[str, Study], as_json: bool) -> None:
-    """The studies that run as they are, as a JSON list of names or as a table; those that need
+    """The studies that run as they are, as a JSON list of names or as a table. Those that need
     more stand below it."""
     ready = {name: study.about for name, study in found.items() if not study.needs}
     if as_json:

@@ -111,8 +111,8 @@ def command(
 
 
 def _refuse(table: TraceTable, seed: int, json: bool) -> None:
-    """End with 1 and the reasons, as a document where one was asked for: rows cannot be used and
-    `--strict` fits all or none."""
+    """End with 1 and the reasons, as a document where one was asked for. This is for
+    rows that cannot be used, where `--strict` fits all or none."""
     from dmodel.cli.rows import aside_by_source, faults, reasons, show_reasons
 
     said = f"{faults(table)} (--strict); nothing fitted"
@@ -136,7 +136,7 @@ def _refuse(table: TraceTable, seed: int, json: bool) -> None:
 def kept_out(
     cases: Cases, base: Profile, share: float, seed: int
 ) -> tuple[np.ndarray | None, Document | None]:
-    """Rows to keep out of the fit, `[rows]` bool, and what is to be said of them: `{share, rows,
+    """Rows to keep out of the fit, `[rows]` bool, and what is to be said of them. `{share, rows,
     groups, rows_behind_base, message}`, the message on stderr too; None for both where none are
     asked for."""
     import numpy as np
@@ -245,7 +245,7 @@ def fit_with_bar(
 
 
 def summary(table: TraceTable, cases: Cases, fitted: Profile) -> Document:
-    """What a fit used, left out and reached: rows, reasons, errors of fitted and of other rows,
+    """What a fit used, left out and reached. Rows, reasons, errors of fitted and of other rows,
     what the data determined."""
     from calibration.evaluate import evaluate, fitted_rows
     from calibration.predict import predict
@@ -313,7 +313,7 @@ def _show(d: Document) -> None:
 
 
 def next_steps(profile: str, stacks: list[str]) -> list[str]:
-    """How to use a fitted profile, as lines for the shell: on rows, which name their stack, and for
+    """How to use a fitted profile, as lines for the shell. On rows, which name their stack, and for
     a plan, by that of most rows."""
     path = shlex.quote(profile)
     others = (

@@ -202,7 +202,7 @@ def _answer(
 
 
 def _worth(problem: Problem, chosen: Choice, criterion: str) -> Document:
-    """What the choice is worth, and at most any: nats, or the relative error that is left of the
+    """What the choice is worth, and at most any. Nats, or the relative error that is left of the
     predictions [1 sd of ln t, geometric
     mean of the candidates]."""
     import numpy as np

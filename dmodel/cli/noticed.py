@@ -1,4 +1,4 @@
-"""What `fit` and `evaluate` noticed of the rows in use: notes of the reader, times that can hardly
+"""What `fit` and `evaluate` noticed of the rows in use. Notes of the reader, times that can hardly
 be right, rows given twice, assumptions.
 
 Nothing here changes a row or leaves one out.
@@ -61,7 +61,7 @@ def assumptions(cases: Cases) -> list[Document]:
 
 
 def say_noticed(found: Document, rows: int) -> None:
-    """Say the lists of `noticed` on stderr: what may be a slip first and row by row, the rest by
+    """Say the lists of `noticed` on stderr. What may be a slip first and row by row, the rest by
     kind; a bounded number of lines each.
 
     Args:
@@ -106,7 +106,7 @@ def _say_repeated(again: Sequence[Document], rows: int) -> None:
 
 
 def say_notes(notes: Sequence[Document]) -> None:
-    """Notes of one kind, which differ in their numbers, are one line: the first row's; those of the
+    """Notes of one kind, which differ in their numbers, are one line: the first row's. Those of the
     header were said as the file was read."""
     from calibration.traces.table import HEADER
 

@@ -80,7 +80,7 @@ def _check_missing(job: Job, said: dict[str, str]) -> None:
     missing = [
         f"--{name.replace('_', '-')}"
         for name, others in NEEDED.items()
-        if not getattr(job, name) and said.keys().isdisjoint(others)
+        if getattr(job, name) in (None, "") and said.keys().isdisjoint(others)
     ]
     if missing:
         raise InputError(

@@ -78,7 +78,7 @@ def predicted(table: TraceTable, profile: str | None) -> tuple[Cases, Prediction
 
 
 def intervals(found: Predictions) -> dict[str, list[float | None]]:
-    """Ends of the 90 % intervals of step time, MFU and memory as columns; None where the profile
+    """Ends of the 90 % intervals of step time, MFU and memory as columns. None where the profile
     carries no covariance."""
     import numpy as np
 
@@ -102,7 +102,7 @@ def intervals(found: Predictions) -> dict[str, list[float | None]]:
 
 def errors_document(evaluation: Evaluation) -> list[Document]:
     """Errors by source, the overall ones last: `{source, rows, median, mean, p90, max, bias,
-    fitted, held_out}`; the last two null or the same figures of a part of the rows. Errors are
+    fitted, held_out}`. The last two are null or the same figures of a part of the rows. Errors are
     shares of the measured time: 0.05 is 5 %."""
     return [_line(line) for line in (*evaluation.by_source, evaluation.overall)]
 
@@ -126,7 +126,7 @@ def errors_by_source(evaluation: Evaluation) -> Document:
 
 
 def show_errors(lines: Sequence[Document], title: str, aside: dict[str, int] | None = None) -> None:
-    """Table of errors: by source the rows, and median / mean / p90 / max for fitted and for
+    """Table of errors. By source the rows, and median / mean / p90 / max for fitted and for
     held-out rows where there are both."""
     parts = [p for p in ("fitted", "held_out") if any(line[p] for line in lines)]
     header = ["source", *([] if aside is None else ["set aside"]), *_header_of(parts)]
@@ -174,7 +174,7 @@ def aside_by_source(table: TraceTable) -> dict[str, int]:
 
 
 def reasons(table: TraceTable) -> list[Document]:
-    """Why rows were set aside, most frequent first, with one example each; numbers of single rows
+    """Why rows were set aside, most frequent first, with one example each. Numbers of single rows
     are blurred to group them."""
     import re
 

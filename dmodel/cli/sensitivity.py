@@ -1,4 +1,4 @@
-"""`dmodel sensitivity`: what a plan's time, memory or cost depends on, the largest first; at the
+"""`dmodel sensitivity`: what a plan's time, memory or cost depends on, the largest first. At the
 plan, and when the best plan follows."""
 
 from __future__ import annotations

@@ -115,8 +115,8 @@ INTERACTING = 12
 
 
 def _say_if_too_large(asked: Asked, chosen: Plan) -> None:
-    """A plan may be asked about that does not fit, as its answer may be what would change that; but
-    not without a word."""
+    """Say where a plan does not fit. It may be asked about all the same, as its answer may be what
+    would change that."""
     from dmodel.step import memory_use
 
     short = float(
@@ -187,8 +187,8 @@ def _shares(d: Document) -> dict[str, float]:
 
 
 def _add_effects(d: Document, asked: Asked, case: Point) -> None:
-    """Give every elasticity the effect of 10 % more, and half the width of its 90 % interval where
-    the profile has a covariance."""
+    """Give every elasticity the effect of 10 % more. Where the profile has a covariance, half the
+    width of its 90 % interval is added."""
     import numpy as np
 
     from dmodel import uncertainty

@@ -1,4 +1,4 @@
-"""CSV files of the shell's bulk answers: rows of text with the line they came from, and the same
+"""CSV files of the shell's bulk answers. Rows of text with the line they came from, and the same
 rows with columns added."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dmodel.types import InputError
 
 
 class Sheet(NamedTuple):
-    """A CSV file: its header, rows as column → text, the file's line of each (the header is line
+    """A CSV file. Its header, rows as column → text, the file's line of each (the header is line
     1), and why a row is broken, or ""."""
 
     path: Path

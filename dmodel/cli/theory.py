@@ -87,14 +87,15 @@ def command(
     elif optima is not None:
         _optima(optima, out, json)
     elif sweep is not None:
-        _sweep(sweep, sparse, batch_law, out, json)
+        _sweep(sweep, sparse, batch_law or BATCH_LAWS[0], out, json)
 
 
 def _check_one(asked: dict[str, Any], of_sweep: bool) -> None:
     """Refuse none and several questions, and options of a sweep (`of_sweep`) without one."""
     given = [option for option, value in asked.items() if value is not None]
     if len(given) != 1:
-        raise InputError(f"expected one of {', '.join(asked)}, got {' and '.join(given) or 'none'}")
+        got = " and ".join(given) or "none"
+        raise InputError(f"expected one of {', '.join(asked)}, got {got}")
     if of_sweep and "--sweep" not in given:
         raise InputError(
             "--sparse and --batch-law belong to --sweep; the rows of a table say for themselves "
@@ -117,8 +118,8 @@ def _table(
     json: bool,
     shown: tuple[str, ...] = (),
 ) -> None:
-    """Answer every row of a table; rows that cannot be answered are named, and the others answered;
-    people see the columns `shown`."""
+    """Answer every row of a table; rows that cannot be answered are named, and the others answered.
+    People see the columns `shown`."""
     from dmodel.cli.sheet import check_folder, read_sheet
 
     check_folder(out)
@@ -161,7 +162,7 @@ def _say_without_answer(bad: list[str], rows: int) -> None:
 
 
 def write_answers(out: Path, sheet: Sheet, found: Answers, reasons: list[str]) -> None:
-    """The rows in their order with the results beside them, in full precision; a column `error`
+    """The rows in their order with the results beside them, in full precision. A column `error`
     only where some row has one."""
     from dmodel.cli.sheet import write_sheet
 
@@ -220,13 +221,12 @@ def _show(columns: tuple[str, ...], d: Document) -> None:
     )
 
 
-def _sweep(name: str, sparse: bool, batch_law: str | None, out: Path | None, json: bool) -> None:
+def _sweep(name: str, sparse: bool, batch_law: str, out: Path | None, json: bool) -> None:
     """The study's sweep over widths, its table and its headline."""
     from dmodel.cli.sheet import check_folder
     from dmodel.theory.gpus import gpu
     from dmodel.theory.study import headline, sweep_widths
 
-    batch_law = batch_law or BATCH_LAWS[0]
     law = _law_of(batch_law)
     check_folder(out)
     system = gpu(name)

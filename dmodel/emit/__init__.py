@@ -1,4 +1,4 @@
-"""A plan as launch settings of Megatron-LM, NeMo, torchtitan or MaxText; what a framework cannot be
+"""A plan as launch settings of Megatron-LM, NeMo, torchtitan or MaxText. What a framework cannot be
 told is named, never dropped."""
 
 from __future__ import annotations

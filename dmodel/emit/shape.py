@@ -48,9 +48,12 @@ def _fill_with_ends(layers: float, chunks: float, dealt: bool) -> bool:
 
 
 def lay_out(sheet: Sheet, ends: Mapping[str, Setting] | None, dealt: bool = False) -> None:
-    """What stages of the pipeline hold: all alike, or with a layer's place for embedding and head
-    each by the settings `ends`, where the framework has such (`dmodel.stages`); whether it deals
-    out what chunks do not divide (`dealt`)."""
+    """What stages of the pipeline hold (`dmodel.stages`).
+
+    Args:
+      ends: settings that give embedding and head a layer's place each, None where the framework has
+        none. dealt: whether it deals out what chunks do not divide.
+    """
     layers, chunks = sheet["n_layers"], sheet["pp"] * sheet["interleave"]
     whole = layers % chunks == 0
     fits = whole or (ends is not None and _fill_with_ends(layers, chunks, dealt))
@@ -184,9 +187,13 @@ def leave_what_no_launcher_knows(sheet: Sheet) -> None:
 
 
 def launched(sheet: Sheet, fused: bool, looped: bool, why: str, compiled: bool = False) -> None:
-    """How kernels are started: whether products of weight gradients add to what is held (`fused`),
-    whether experts are looped over (`looped`), for the reason `why`; graphs are left to the user,
-    but where the framework compiles its programs (`compiled`)."""
+    """How kernels are started.
+
+    Args:
+      fused: whether products of weight gradients add to what is held. looped: whether experts are
+        looped over. why: the reason. compiled: whether the framework compiles its programs; graphs
+        are left to the user elsewhere.
+    """
     sheet.keeps("fused_sums", bool(sheet["fused_sums"]) == fused, why)
     as_usual(sheet, LAYER_KERNELS)
     sheet.keeps(
@@ -207,7 +214,7 @@ def launched(sheet: Sheet, fused: bool, looped: bool, why: str, compiled: bool =
 
 def buckets(sheet: Sheet, grown: float, why: str, fixed: dict[str, Setting] | None = None) -> None:
     """How much messages once per step grow by each rank of their group (`grown` [byte]), for the
-    reason `why`; where they have one size instead, settings that keep it (`fixed`)."""
+    reason `why`. Where they have one size instead, settings that keep it (`fixed`)."""
     few = sheet["dp"] * sheet["cp"] <= BUCKET_GRADIENTS / BUCKET_GRADIENTS_PER_RANK
     alike = few or sheet["zero"] == 3 or not sheet["overlap_dp"]
     told = (
@@ -238,7 +245,7 @@ def sharded_rounds(sheet: Sheet, accumulates: bool, why: str) -> None:
 
 
 def leave_parts(sheet: Sheet, why: str, key: str = "") -> None:
-    """Layers of which products, what streams or modules are done again, but not all: no setting
+    """Layers of which products, what streams or modules are done again, but not all. No setting
     says that, for the reason `why`; where a framework names modules in a setting `key`, which
     products and bytes are of the plan does not say."""
     named = (
@@ -324,7 +331,7 @@ def _recomputes(sheet: Sheet) -> bool:
 
 
 def offloaded_layers(sheet: Sheet, key: str, more: Mapping[str, Setting]) -> None:
-    """Layers whose activations wait in the host's memory, by a setting of that name: whole ones,
+    """Layers whose activations wait in the host's memory, by a setting of that name. Whole ones,
     not all, and not beside a pipeline or
     any recomputation, as Megatron-Core refuses."""
     share, layers = sheet["offload"], sheet["offload"] * sheet["n_layers"]

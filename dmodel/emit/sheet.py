@@ -1,4 +1,4 @@
-"""The sheet on which launch settings are written down: nothing of a plan or a model can be
+"""The sheet on which launch settings are written down. Nothing of a plan or a model can be
 forgotten on it."""
 
 from __future__ import annotations

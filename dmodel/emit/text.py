@@ -23,7 +23,7 @@ def comments(lines: Iterable[str], width: int = 120) -> str:
 
 
 def flags(settings: Mapping[str, Setting]) -> str:
-    """`--name value`, one a line; a setting that is True stands alone, one that is False is left to
+    """`--name value`, one a line. A setting that is True stands alone, one that is False is left to
     its default."""
     lines = []
     for name, value in settings.items():

@@ -90,11 +90,12 @@ def _home(name: str) -> str:
 def flat(path: str) -> str:
     """The name of a number by its dotted path, as users say it: without the record of the plan.
 
-    >>> flat("plan.layout.tp"), flat("precision.weight_bytes"), flat("model.n_layers")
-    ('plan.tp', 'weight_bytes', 'model.n_layers')
+    >>> flat("plan.layout.tp"), flat("precision.weight_bytes"), flat("plan.global_batch")
+    ('plan.tp', 'weight_bytes', 'plan.global_batch')
     """
     *before, home, name = ["", *path.split(".")]
-    return ".".join([*before, name])[1:] if LEAVES.get(name) == home else path
+    apart = home in RECORDS and LEAVES.get(name) == home
+    return ".".join([*before, name])[1:] if apart else path
 
 
 def leaf(plan: Plan, name: str) -> Any:

@@ -54,7 +54,7 @@ class Bar(NamedTuple):
 
 
 def grouped(seconds: Mapping[str, float]) -> dict[str, float]:
-    """Seconds by segment; terms that no segment knows go to the last one, so that the bar is as
+    """Seconds by segment. Terms that no segment knows go to the last one, so that the bar is as
     long as the step."""
     out = {
         name: sum(seconds.get(term, 0.0) for term in terms) for name, (_, terms) in GROUPS.items()

@@ -108,7 +108,7 @@ def table(
     text: Sequence[int] = (0,),
     total: bool = False,
 ) -> str:
-    """A table; the columns in `text` are aligned to the left, numbers to the right; `total` sets
+    """A table; the columns in `text` are aligned to the left, numbers to the right. `total` sets
     the last row apart."""
 
     def cells(row: Sequence[object], tag: str) -> str:

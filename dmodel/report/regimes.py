@@ -25,7 +25,7 @@ COLOURS = {
 
 def regimes(found: RegimeMap, title: str = "What bounds the step") -> Figure:
     """Areas coloured by their largest share, the deeper the larger; dots where two shares are
-    equal; a cross at the case; hatched where the plan does not fit."""
+    equal. A cross at the case; hatched where the plan does not fit."""
     figure = style.new_figure(6.2, 4.8)
     draw(figure.add_subplot(), found, title)
     return figure
@@ -103,8 +103,8 @@ def _finer(values: np.ndarray, times: int) -> np.ndarray:
 
 
 def _names(axes: Axes, found: RegimeMap) -> None:
-    """Names of the areas that are large enough, each at the point of its area farthest from all
-    others, from the frame and the cross."""
+    """Names of the areas that are large enough. Each stands at the point of its area that is
+    farthest from all others, from the frame and the cross."""
     n = found.regime.shape[0]
     cross = np.array(
         [

@@ -29,7 +29,7 @@ class Point(NamedTuple):
 
 
 def scatter(points: Sequence[Point]) -> Figure:
-    """Log-log scatter with the line of equality and its ±10 % band, and below it the relative error
+    """Log-log scatter with the line of equality and its ±10 % band. Below it is the relative error
     of the same points.
 
     The legend is the coloured text with counts and errors. Errors beyond the lower panel's scale

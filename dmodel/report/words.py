@@ -215,13 +215,17 @@ def _flips(effects: Mapping[str, Any], said: Sequence[Mapping[str, Any]]) -> lis
     if not found:
         return []
     effect, flip = min(found, key=lambda pair: abs(pair[1]["factor"] - 1.0))
-    if any(e["name"] == effect["name"] for e in said[:3]):
+    if effect["name"] in _names(said[:3]):
         return []
     where = signed(flip["factor"] - 1.0)
     return [
         f"The plan is nearest to a change in {input_words(effect['name'])}: at {where} "
         f"{flip['label']} is better."
     ]
+
+
+def _names(entries: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [e["name"] for e in entries]
 
 
 def _interaction(d: Mapping[str, Any]) -> list[str]:
