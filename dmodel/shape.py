@@ -147,7 +147,7 @@ def check(question: Question) -> None:
 
 
 def _unknown_name(question: Question, lacking: Collection[str]) -> str:
-    """A model's name that alone says the shape, and that the catalog does not have; "" if not so."""
+    """A model's name that alone says the shape and that the catalog does not have; "" if not so."""
     name = question.text("model")
     alone = bool(name) and set(SIZES) <= set(lacking)
     return name if alone and not catalog_shape(name) else ""
