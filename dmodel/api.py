@@ -118,13 +118,17 @@ def _layout_words(layout: Layout | None) -> dict[str, Any]:
     if layout is None:
         return {}
     named = {f.name: getattr(layout, f.name) for f in fields(layout)}
-    default = Layout()
-    found: dict[str, Any] = {}
-    for name, value in named.items():
-        if value is None or (name in ("schedule", "placement") and value == getattr(default, name)):
-            continue
-        found[COLUMN_OF.get(name, name)] = value if isinstance(value, str | tuple) else float(value)
-    return found
+    return {
+        COLUMN_OF.get(name, name): value if isinstance(value, str | tuple) else float(value)
+        for name, value in named.items()
+        if not _is_open(name, value)
+    }
+
+
+def _is_open(name: str, value: Any) -> bool:
+    """Whether a field of a layout says nothing."""
+    by_default = name in ("schedule", "placement") and value == getattr(Layout(), name)
+    return value is None or by_default
 
 
 def predict(

@@ -141,8 +141,8 @@ def ask(question: Question, profile: str | Profile | None = None) -> Asked:
 
 
 def records_of(question: Question) -> Resolved:
-    """Records of a job with all devices data-parallel, a sequence on each; columns of the layout are
-    left out."""
+    """Records of a job with all devices data-parallel and a sequence on each; columns of its layout
+    are left out."""
     columns = {n: v for n, v in question.columns.items() if n not in OF_LAYOUT}
     columns["global_batch"] = question.known("n_accel")
     return resolved(question._replace(columns=columns), never_recompute)

@@ -27,6 +27,11 @@ def _inconsistent(question: Question) -> Iterator[str]:
         yield f"n_heads = {heads:g} is not divisible by n_kv_heads = {kv:g}"
     if not question.number("head_dim") and width % heads:
         yield f"head_dim is blank and d_model = {width:g} is not divisible by n_heads = {heads:g}"
+    yield from _inconsistent_experts(question)
+
+
+def _inconsistent_experts(question: Question) -> Iterator[str]:
+    """More experts for a token than there are."""
     experts, visited = question.number("n_experts") or 1.0, question.number("top_k") or 1.0
     if visited > experts:
         yield f"top_k = {visited:g} is more than n_experts = {experts:g}"
@@ -69,6 +74,10 @@ def _groups(question: Question, at: Degrees) -> Iterator[str]:
             f"shard = {shard:g} {wrong} dp = {at.dp:g}: expected ranks of dp that share one copy, "
             "a divisor of dp; blank = all of dp"
         )
+    yield from _groups_of_experts(question, at)
+
+
+def _groups_of_experts(question: Question, at: Degrees) -> Iterator[str]:
     experts = question.number("n_experts") or 1.0
     if experts % at.ep:
         mixed = f"ep = {at.ep:g} does not divide n_experts = {experts:g}"

@@ -80,14 +80,19 @@ def explained(found: Prediction, term: str = "all") -> tuple[Explained, ...]:
       InputError: an unknown term, with the nearest.
     """
     name = term.strip().lower().replace("-", "_").replace(" ", "_")
-    if name != "all" and name not in TERMS:
-        close = ", ".join(get_close_matches(name, TERMS, 3, 0.4))
-        hint = f"nearest: {close}; " if close else ""
-        raise InputError(f"unknown term {term!r}; {hint}terms are all, {', '.join(TERMS)}")
+    _refuse_unknown(name, term)
     seconds = {each: getattr(found.breakdown, each) for each in NAMES}
     names = [n for n in NAMES if seconds[n] > 0.0] if name == "all" else [name]
     errors = _errors(found)
     return tuple(_explained(found, each, seconds[each], errors) for each in names)
+
+
+def _refuse_unknown(name: str, term: str) -> None:
+    """Refuse a name that is neither a term's nor "all"."""
+    if name != "all" and name not in TERMS:
+        close = ", ".join(get_close_matches(name, TERMS, 3, 0.4))
+        hint = f"nearest: {close}; " if close else ""
+        raise InputError(f"unknown term {term!r}; {hint}terms are all, {', '.join(TERMS)}")
 
 
 def _explained(

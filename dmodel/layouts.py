@@ -82,7 +82,7 @@ def words_a_rank_not_of_8(words: Words, vocabulary: float) -> float:
 
 
 class Stages(NamedTuple):
-    """Layers of the fullest stage, and of the one with the head, heads of further tokens included."""
+    """Layers of the fullest stage, and of the one with the head; heads of further tokens count."""
 
     fullest: float
     last: float

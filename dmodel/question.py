@@ -122,14 +122,19 @@ def degrees(question: Question) -> Degrees:
     given = {name: question.number(name) for name in ("dp", "tp", "pp", "cp", "ep")}
     derived = _derived(given)
     assumed = _ones(given, derived)
-    product = prod(given[name] or 1.0 for name in ("dp", "tp", "pp", "cp"))
+    product = prod(_whole(given)[name] for name in ("dp", "tp", "pp", "cp"))
     if derived and devices % product == 0.0:
         given[derived] = devices / product
         assumed.append(_left(derived, devices / product))
     elif product != devices:
         raise InputError(_mismatch(given, product, devices))
-    found = {name: float(value or 1.0) for name, value in given.items()}
-    return Degrees(**found, micro_batch=question.number("micro_batch"), assumed=tuple(assumed))
+    micro_batch = question.number("micro_batch")
+    return Degrees(**_whole(given), micro_batch=micro_batch, assumed=tuple(assumed))
+
+
+def _whole(given: Mapping[str, float | None]) -> dict[str, float]:
+    """Degrees, of which open ones count as 1."""
+    return {name: float(value or 1.0) for name, value in given.items()}
 
 
 def _ones(given: dict[str, float | None], derived: str | None) -> list[Assumption]:
@@ -156,13 +161,17 @@ def _derived(given: Mapping[str, float | None]) -> str:
 def _mismatch(given: Mapping[str, float | None], product: float, devices: float) -> str:
     names = [name for name in ("dp", "tp", "pp", "cp") if given[name] is not None]
     shown = "·".join(f"{given[name]:g}" for name in names)
-    whole = devices % (product / (given["dp"] or 1.0)) == 0.0
-    fits = f"dp = {devices / (product / (given['dp'] or 1.0)):g} would do" if whole else ""
-    hint = fits or "choose degrees whose product divides the devices"
     return (
         f"degrees do not multiply to the devices: {'·'.join(names)} = {shown} = {product:g}, "
-        f"n_accel = {devices:g}; {hint}"
+        f"n_accel = {devices:g}; {_would_do(product / (given['dp'] or 1.0), devices)}"
     )
+
+
+def _would_do(others: float, devices: float) -> str:
+    """The dp with which degrees are right, where there is one."""
+    if devices % others == 0.0:
+        return f"dp = {devices / others:g} would do"
+    return "choose degrees whose product divides the devices"
 
 
 def words(question: Question, at: Degrees, chip: str) -> dict[str, Any]:

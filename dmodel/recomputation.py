@@ -128,14 +128,21 @@ def of_modules(names: Sequence[str], experts: float) -> Again:
     there = _modules(experts)
     counted = [name for name in names if name in there]
     others = [name for name in names if name not in there]
-    said = [f"recompute of modules {', '.join(counted)}"] if counted else []
-    if others:
-        known = ", ".join(there)
-        said.append(f"recompute of {', '.join(others)}: not counted; counted are {known}")
     parts: dict[str, Any] = {}
     for name in counted:
         parts |= there[name]
-    return Again(**parts, said=tuple(said))
+    return Again(**parts, said=_said_of_modules(counted, others, tuple(there)))
+
+
+def _said_of_modules(
+    counted: Sequence[str], others: Sequence[str], known: Sequence[str]
+) -> tuple[str, ...]:
+    """Which modules are done again, and which of those asked for are not counted."""
+    said = [f"recompute of modules {', '.join(counted)}"] if counted else []
+    if others:
+        every = ", ".join(known)
+        said.append(f"recompute of {', '.join(others)}: not counted; counted are {every}")
+    return tuple(said)
 
 
 def _modules(experts: float) -> dict[str, dict[str, float]]:
@@ -189,11 +196,15 @@ def _by_stack(question: Question, settings: Mapping[str, Any]) -> str:
 
 def _by_setting(name: str, value: Any, experts: float) -> Again:
     if name == "recompute_layers":
-        share = float(value)
-        return Again(share, said=(f"recompute: {share:.2g} of the layers",) if share else ())
+        return _of_layers(float(value))
     listed = [value] if isinstance(value, str) else value
     parts = [part for part in listed if part != "nothing"]
     return by_policy(parts, experts) if name == "recompute_keeps" else of_modules(parts, experts)
+
+
+def _of_layers(share: float) -> Again:
+    """A share of the layers done again in full."""
+    return Again(share, said=(f"recompute: {share:.2g} of the layers",) if share else ())
 
 
 def again(

@@ -84,8 +84,7 @@ def assemble(questions: Sequence[Question], rule: RuleOfRecompute | None = None)
     Raises:
       InputError: of the first question that cannot be answered.
     """
-    pairs = [shape.completed(question) for question in questions]
-    whole, said = [question for question, _ in pairs], [list(filled) for _, filled in pairs]
+    whole, said = _completed(questions)
     parts = [part(question, texts) for question, texts in zip(whole, said, strict=True)]
     model = shape.settled(Model(**_stacked(parts, "model")), whole, said)
     again = recomputation.stacked([p.again for p in parts])
@@ -95,6 +94,12 @@ def assemble(questions: Sequence[Question], rule: RuleOfRecompute | None = None)
     cases = _fill_recompute(cases, parts, rule or cheapest_that_fits, again, said)
     cases = _overridden(cases, parts)
     return cases.replace(assumptions=tuple(map(tuple, said)))
+
+
+def _completed(questions: Sequence[Question]) -> tuple[list[Question], list[list[Assumption]]]:
+    """Questions with the open columns of their shapes filled, and by what."""
+    pairs = [shape.completed(question) for question in questions]
+    return [question for question, _ in pairs], [list(filled) for _, filled in pairs]
 
 
 def _stacked(parts: Sequence[Part], kind: str) -> dict[str, Any]:

@@ -147,7 +147,7 @@ def check(question: Question) -> None:
 
 
 def _unknown_name(question: Question, lacking: Collection[str]) -> str:
-    """A model's name that alone says the shape, and that the catalog does not have; "" if not so."""
+    """A model's name that alone says the shape and that the catalog does not have; "" if not so."""
     name = question.text("model")
     alone = bool(name) and set(SIZES) <= set(lacking)
     return name if alone and not catalog_shape(name) else ""
@@ -159,9 +159,19 @@ def _own(question: Question) -> Mapping[str, float]:
     if question.model is not None:
         return numbers(question.model)
     known = catalog_shape(question.text("model"))
-    experts = max(question.number("n_experts") or 1.0, 1.0)
-    said = {n: question.known(n) for n in WRITTEN if n != "n_experts"} | {"n_experts": experts}
-    return known if known and all(known[n] == said[n] for n in WRITTEN) else {}
+    return known if known and _is_same(question, known) else {}
+
+
+def _is_same(question: Question, known: Mapping[str, float]) -> bool:
+    """Whether all columns by which a model is known are as in the catalog."""
+    sizes = [n for n in WRITTEN if n != "n_experts"]
+    same = all(question.known(n) == known[n] for n in sizes)
+    return same and _experts_of(question) == known["n_experts"]
+
+
+def _experts_of(question: Question) -> float:
+    """Experts of a layer, 1 of a dense model."""
+    return max(question.number("n_experts") or 1.0, 1.0)
 
 
 def model(
@@ -240,26 +250,36 @@ def _experts(
 def visited(question: Question, said: list[Assumption]) -> float:
     """Experts that each token visits. Open or 0 in a mixture: the catalog's for a model of that
     name with as many experts, else 1."""
-    given, experts = question.number("top_k"), max(question.number("n_experts") or 1.0, 1.0)
+    given, experts = question.number("top_k"), _experts_of(question)
     if given or experts <= 1.0:
         return given or 1.0
-    name = identify(question.text("model"))[0]
-    known = numbers(question.model) if question.model is not None else catalog_shape(name)
-    agrees = known.get("n_experts") == experts
-    found = known["top_k"] if agrees else 1.0
-    whose = f"of {name} in the catalog" if agrees else "each token visits one expert"
+    found, whose = _visited_in_catalog(question, experts)
     said.append(Assumption(f"top_k {'blank' if given is None else '0'}: {found:g}, {whose}"))
     return found
 
 
+def _visited_in_catalog(question: Question, experts: float) -> tuple[float, str]:
+    """Experts that each token visits as the catalog has it, else 1; and whose number that is."""
+    name = identify(question.text("model"))[0]
+    known = numbers(question.model) if question.model is not None else catalog_shape(name)
+    if known.get("n_experts") == experts:
+        return known["top_k"], f"of {name} in the catalog"
+    return 1.0, "each token visits one expert"
+
+
 def _besides(question: Question, known: Mapping[str, float], said: list) -> dict[str, float]:
     """Numbers of the model that no column holds."""
-    found = {n: known[n] for n in UNWRITTEN if n in known and known[n] != PLAIN[n]}
+    there = {n: known[n] for n in UNWRITTEN if n in known}
+    found = {n: value for n, value in there.items() if value != PLAIN[n]}
     if found and question.model is None:
-        shown = ", ".join(f"{name} {value:g}" for name, value in found.items())
-        name = identify(question.text("model"))[0]
-        said.append(Assumption(f"of {name} in the catalog: {shown}"))
+        said.append(_of_catalog(question, found))
     return found
+
+
+def _of_catalog(question: Question, found: Mapping[str, float]) -> Assumption:
+    """That numbers are the catalog's."""
+    shown = ", ".join(f"{name} {value:g}" for name, value in found.items())
+    return Assumption(f"of {identify(question.text('model'))[0]} in the catalog: {shown}")
 
 
 def _packed(

@@ -20,7 +20,6 @@ Nothing here sets a flag or an environment variable.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +31,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from dmodel.blocks import floating, length, packed, padded, unpacked
 from dmodel.coefficients import Coefficients
 from dmodel.once import together
 from dmodel.records import Cluster, Model, Plan, flat
@@ -202,8 +202,8 @@ class Block(NamedTuple):
 def lower(block: Block, batch: Tree, fixed: Tree) -> jax.stages.Lowered:
     """Trace a block for leaves of these kinds; N does not matter. `.compile()` gives `run(batch,
     packed(fixed), n_chunks)`."""
-    batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((block.rows,), _floating(x).dtype), batch)
-    kinds = jax.tree.map(lambda x: jax.ShapeDtypeStruct(np.shape(x), _floating(x).dtype), fixed)
+    batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((block.rows,), floating(x).dtype), batch)
+    kinds = jax.tree.map(lambda x: jax.ShapeDtypeStruct(np.shape(x), floating(x).dtype), fixed)
     case = (
         block.function
         if block.wrt is None
@@ -213,30 +213,11 @@ def lower(block: Block, batch: Tree, fixed: Tree) -> jax.stages.Lowered:
     options = quick_to_compile() if block.quick else options
 
     def run(batch: Tree, shared: dict[str, jax.Array], n_chunks: jax.Array) -> Tree:
-        return _loop(case, block.chunk, batch, _unpacked(shared, kinds), n_chunks)
+        return _loop(case, block.chunk, batch, unpacked(shared, kinds), n_chunks)
 
     return jax.jit(run, compiler_options=options).lower(
         batch, packed(fixed), jax.ShapeDtypeStruct((), np.int32)
     )
-
-
-def packed(fixed: Tree) -> dict[str, np.ndarray]:
-    """All leaves of a pytree end to end, by the name of their type: two hundred scalars take longer
-    to hand over than to compute with."""
-    leaves = [_floating(x) for x in jax.tree.leaves(fixed)]
-    of = {
-        kind: [x.ravel() for x in leaves if x.dtype.name == kind]
-        for kind in sorted({x.dtype.name for x in leaves})
-    }
-    return {kind: np.concatenate(values) for kind, values in of.items()}
-
-
-def _unpacked(shared: dict[str, jax.Array], kinds: Tree) -> Tree:
-    """The pytree of `packed` again, with the shapes and types of `kinds`."""
-    leaves, tree = jax.tree.flatten(kinds)
-    sizes = {kind: [math.prod(x.shape) for x in leaves if x.dtype.name == kind] for kind in shared}
-    parts = {kind: iter(jax.lax.split(values, sizes[kind])) for kind, values in shared.items()}
-    return jax.tree.unflatten(tree, [next(parts[x.dtype.name]).reshape(x.shape) for x in leaves])
 
 
 def quick_to_compile() -> dict[str, Any] | None:
@@ -288,9 +269,9 @@ def _compiled(block: Block, batch: Tree, fixed: Tree) -> jax.stages.Compiled:
 
 def _run(block: Block, batch: Tree, fixed: Tree, threads: int | None) -> Tree:
     """Cut a batch into blocks, run them on a pool of threads and join the results."""
-    batch, fixed = jax.tree.map(_floating, (batch, fixed))
+    batch, fixed = jax.tree.map(floating, (batch, fixed))
     leaves, tree = jax.tree.flatten(batch)
-    size, rows, chunk = _length(leaves), block.rows, block.chunk
+    size, rows, chunk = length(leaves), block.rows, block.chunk
     compiled = _compiled(block, batch, fixed)
     shared = jax.device_put(packed(fixed))
     shapes, out_tree = jax.tree.flatten(compiled.out_info)
@@ -298,7 +279,7 @@ def _run(block: Block, batch: Tree, fixed: Tree, threads: int | None) -> Tree:
 
     def run(start: int) -> None:
         stop = min(start + rows, size)
-        part = jax.tree.unflatten(tree, [_padded(x, start, stop, rows) for x in leaves])
+        part = jax.tree.unflatten(tree, [padded(x, start, stop, rows) for x in leaves])
         results = jax.tree.leaves(compiled(part, shared, np.int32(-(-(stop - start) // chunk))))
         for whole, found in zip(out, results, strict=True):
             whole[..., start:stop] = np.asarray(found)[..., : stop - start]
@@ -312,36 +293,6 @@ def _run(block: Block, batch: Tree, fixed: Tree, threads: int | None) -> Tree:
         with ThreadPoolExecutor(workers) as pool:
             list(pool.map(run, starts))
     return jax.tree.unflatten(out_tree, out)
-
-
-def _floating(leaf: Array) -> np.ndarray:
-    """A numpy array of a floating type; what is not gets JAX's default one."""
-    array = np.asarray(leaf)
-    return (
-        array if np.issubdtype(array.dtype, np.floating) else array.astype(jnp.result_type(float))
-    )
-
-
-def _length(leaves: list[np.ndarray]) -> int:
-    """N of leaves `[N]` and scalars; 1 when all are scalars."""
-    lengths = {x.shape for x in leaves if x.ndim}
-    if len(lengths) > 1 or any(len(shape) > 1 for shape in lengths):
-        raise ValueError(
-            f"batch: expected leaves [N] of one length N, or scalars; got shapes {sorted(lengths)}"
-        )
-    return lengths.pop()[0] if lengths else 1
-
-
-def _padded(leaf: np.ndarray, start: int, stop: int, rows: int) -> np.ndarray:
-    """Cases start..stop of a leaf, padded to `rows` with its last case, which is a valid one."""
-    if leaf.ndim == 0:
-        return np.full(rows, leaf)
-    part = leaf[start:stop]
-    return (
-        part
-        if stop - start == rows
-        else np.concatenate([part, np.full(rows - (stop - start), part[-1])])
-    )
 
 
 def _loop(

@@ -69,10 +69,7 @@ def extend(found: Any, where: str) -> None:
     parts = _parts(found, where)
     added = [(kind, name) for kind in ("chips", "systems") for name in parts[kind]]
     for kind, name in added:
-        known = _spellings(kind).get(fold(name))
-        if known is not None and (kind, known) not in _ADDED:
-            taken = f"{name!r} is a name of the catalog ({known})"
-            raise InputError(f"{where}: {taken}; give the machine another one")
+        _refuse_taken(kind, name, where)
     for kind, name in added:
         _ADDED.add((kind, name))
         table(kind)[name] = parts[kind][name]
@@ -80,6 +77,14 @@ def extend(found: Any, where: str) -> None:
     for chip, system in parts["accelerators"].items():
         if main := known_name("chips", chip):
             table("chips")[main] = {**table("chips")[main], "system": system}
+
+
+def _refuse_taken(kind: str, name: str, where: str) -> None:
+    """Refuse a name of the shipped catalog."""
+    known = _spellings(kind).get(fold(name))
+    if known is not None and (kind, known) not in _ADDED:
+        taken = f"{name!r} is a name of the catalog ({known})"
+        raise InputError(f"{where}: {taken}; give the machine another one")
 
 
 def _parts(found: Any, where: str) -> dict[str, dict[str, Any]]:
@@ -92,13 +97,18 @@ def _parts(found: Any, where: str) -> dict[str, dict[str, Any]]:
         expected = f"expected a description of machines of version {VERSION}"
         raise InputError(f"{where}: {expected}; collect it again with this version")
     parts: dict[str, Any] = {kind: found.get(kind) for kind in ("chips", "systems", "accelerators")}
-    are_dicts = all(isinstance(part, dict) for part in parts.values())
-    if not (are_dicts and _are_entries(parts["chips"]) and _are_entries(parts["systems"])):
+    if not _are_parts(parts):
         raise InputError(
             f"{where}: expected objects named chips, systems and accelerators, each entry as in "
             "the catalog's data files"
         )
     return parts
+
+
+def _are_parts(parts: dict[str, Any]) -> bool:
+    """Whether the parts of a document have the shape of the data files."""
+    are_dicts = all(isinstance(part, dict) for part in parts.values())
+    return are_dicts and _are_entries(parts["chips"]) and _are_entries(parts["systems"])
 
 
 _ADDED: set[tuple[str, str]] = set()
@@ -206,12 +216,7 @@ def number(entry: Entry, unit: str, where: str, allow_null: bool = False) -> flo
     value, source, date = entry.get("value"), entry.get("source"), entry.get("date")
     if value is None and allow_null:
         value = math.inf
-    elif (
-        not isinstance(value, (int, float))
-        or isinstance(value, bool)
-        or not math.isfinite(value)
-        or value < 0
-    ):
+    elif not _is_amount(value):
         raise InputError(f"catalog, {where}: expected a finite number ≥ 0, got {value!r}")
     if entry.get("unit") != unit:
         raise InputError(f"catalog, {where}: expected the unit {unit!r}, got {entry.get('unit')!r}")
@@ -222,6 +227,12 @@ def number(entry: Entry, unit: str, where: str, allow_null: bool = False) -> flo
             f"{date!r}"
         )
     return float(value)
+
+
+def _is_amount(value: Any) -> bool:
+    """Whether this is a finite number that is not negative."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and math.isfinite(value) and value >= 0
 
 
 def field(name: str, entry: Entry) -> Entry:

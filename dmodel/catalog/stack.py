@@ -88,10 +88,7 @@ def read(text: str, name: str, where: str, path: str = "") -> File:
         found = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{where}: not readable as TOML ({error})") from None
-    if unknown := [key for key in found if key not in KEYS]:
-        close = nearest(unknown[0], list(KEYS), 1)
-        hint = f"; nearest: {close[0]}" if close else ""
-        raise InputError(f"{where}: unknown key {unknown[0]!r}{hint}. Keys are {', '.join(KEYS)}")
+    _refuse_unknown(found, where)
     entries = found.get("fact", [])
     return File(
         id=name,
@@ -105,6 +102,14 @@ def read(text: str, name: str, where: str, path: str = "") -> File:
         facts=tuple(fact(e, f"{where}, fact {i + 1}") for i, e in enumerate(entries)),
         path=path,
     )
+
+
+def _refuse_unknown(found: Mapping[str, Any], where: str) -> None:
+    """Refuse keys that files of facts do not have."""
+    if unknown := [key for key in found if key not in KEYS]:
+        close = nearest(unknown[0], list(KEYS), 1)
+        hint = f"; nearest: {close[0]}" if close else ""
+        raise InputError(f"{where}: unknown key {unknown[0]!r}{hint}. Keys are {', '.join(KEYS)}")
 
 
 @functools.cache
@@ -130,13 +135,17 @@ def _spellings() -> dict[str, tuple[str, str]]:
     """Folded spelling → (family, file); one that two files claim is an error of the data."""
     found: dict[str, tuple[str, str]] = {}
     for file in files().values():
-        own = [] if file.id.startswith("_") else [(file.id, file.id)]
-        own += [(member, member) for member in file.members if not member.endswith("*")]
-        own += [(alias, file.id) for alias in file.aliases]
-        for spelling, family in own:
+        for spelling, family in _own_spellings(file):
             if found.setdefault(fold(spelling), (family, file.id)) != (family, file.id):
                 raise InputError(f"catalog, stacks: {spelling!r} names two stacks")
     return found
+
+
+def _own_spellings(file: File) -> list[tuple[str, str]]:
+    """(spelling, family) of one file."""
+    own = [] if file.id.startswith("_") else [(file.id, file.id)]
+    own += [(member, member) for member in file.members if not member.endswith("*")]
+    return own + [(alias, file.id) for alias in file.aliases]
 
 
 @functools.cache
@@ -175,9 +184,15 @@ def _parent(file: File, name: str) -> File:
         return _read_file((Path(file.path).parent / name).resolve())
     if found := known_family(name.partition("/")[0]):
         return files()[found[1]]
+    raise InputError(
+        f"stack {file.path or file.id}: extends {name!r}, which is no stack; {_hint(name)}"
+    )
+
+
+def _hint(name: str) -> str:
+    """The nearest families, or all where none is near."""
     close = nearest(name, names())
-    hint = f"nearest: {', '.join(close)}" if close else f"there are: {', '.join(names())}"
-    raise InputError(f"stack {file.path or file.id}: extends {name!r}, which is no stack; {hint}")
+    return f"nearest: {', '.join(close)}" if close else f"there are: {', '.join(names())}"
 
 
 def _basis(file: File) -> tuple[str, str]:

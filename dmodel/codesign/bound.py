@@ -113,26 +113,19 @@ def proven_bound(stated: Question) -> float | None:
     Limits: tight when a run is compute-bound, its shape usual and its batch far below the critical
     one.
     """
-    if stated.objective == "energy" or float(np.asarray(stated.world.fixed.model.trainable)) < 1.0:
+    if _has_none(stated):
         return None
     limit = dict(zip(NAMES, map(float, np.asarray(stated.at.limit)), strict=True))
     small, large = _ends(stated)
     cells = np.geomspace(small.least, large.most, CELLS + 1)
     low, high = cells[:-1], cells[1:] + large.others
     per_second, per_dollar = _rates(stated)
-    u = stated.unknowns
-    given = np.exp([u.low[u.index("tokens")], u.high[u.index("tokens")]])
-    if float(stated.world.law_tokens):
-        law = stated.world.laws.data
-        least, most = (float(law.ratio) * n ** float(law.exponent) for n in (low, high))
-    else:
-        least, most = np.full(CELLS, given[0]), np.full(CELLS, given[1])
+    least, most = _tokens(stated, low, high)
+    if limit["loss"] < NO_LIMIT:
+        least = np.maximum(least, _needed(stated, high, limit["loss"]))
     budget = min(limit["seconds"] * per_second, limit["dollars"] * per_dollar)
     paid = np.minimum(np.minimum(most, budget / (6.0 * low)), limit["tokens"])
     possible = paid >= least
-    if limit["loss"] < NO_LIMIT:
-        least = np.maximum(least, _needed(stated, high, limit["loss"]))
-        possible &= paid >= least
     if not possible.any():
         return float("inf")
     if stated.objective == "largest":
@@ -141,6 +134,24 @@ def proven_bound(stated: Question) -> float | None:
         return float(np.asarray(loss(high, paid, stated.world.laws.loss))[possible].min())
     arithmetic = float((6.0 * low * least)[possible].min())
     return arithmetic / (per_second if OBJECTIVES[stated.objective] == "seconds" else per_dollar)
+
+
+def _has_none(stated: Question) -> bool:
+    """Whether an objective, or a model that is not trained, has no such bound."""
+    return (
+        stated.objective == "energy" or float(np.asarray(stated.world.fixed.model.trainable)) < 1.0
+    )
+
+
+def _tokens(stated: Question, low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Fewest and most tokens of each cell, by the data law or as they are given [token]."""
+    if float(stated.world.law_tokens):
+        law = stated.world.laws.data
+        least, most = (float(law.ratio) * n ** float(law.exponent) for n in (low, high))
+        return least, most
+    u = stated.unknowns
+    given = np.exp([u.low[u.index("tokens")], u.high[u.index("tokens")]])
+    return np.full(CELLS, given[0]), np.full(CELLS, given[1])
 
 
 def _attention(stated: Question) -> float:

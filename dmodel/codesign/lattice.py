@@ -117,7 +117,7 @@ def _moves(free: list[str]) -> list[dict[str, float]]:
     """Moves of one or two sizes that are free."""
     moves: list[dict[str, float]] = [{n: way} for n in free for way in (1, -1, *FURTHER.get(n, ()))]
     for a, b, ways in TRADES:
-        if a in free and b in free:
+        if {a, b} <= set(free):
             moves += [{a: first, b: second} for first, second in ways]
     return moves
 
@@ -142,15 +142,16 @@ def _moved(
     when those have changed; None beyond its bounds."""
     choices = rungs(name, sizes, unknowns, at)
     place = int(np.abs(np.log(choices / sizes[name])).argmin())
-    if np.isinf(way):
-        beyond = [i for i, c in enumerate(choices) if _is_power(c) and (i - place) * way > 0.0]
-        return (
-            sizes | {name: float(choices[min(beyond, key=lambda i: abs(i - place))])}
-            if beyond
-            else None
-        )
-    place += int(way)
-    return sizes | {name: float(choices[place])} if 0 <= place < len(choices) else None
+    chosen = _next_power(choices, place, way) if np.isinf(way) else place + int(way)
+    if chosen is None or not 0 <= chosen < len(choices):
+        return None
+    return sizes | {name: float(choices[chosen])}
+
+
+def _next_power(choices: np.ndarray, place: int, way: float) -> int | None:
+    """Place of the next power of two; None beyond the last."""
+    beyond = [i for i, c in enumerate(choices) if _is_power(c) and (i - place) * way > 0.0]
+    return min(beyond, key=lambda i: abs(i - place), default=None)
 
 
 def model_of(sizes: Mapping[str, float], at: Fixed) -> Model:

@@ -65,19 +65,30 @@ def goal(objective: str, limits: Limits, quantile: float | None = None) -> Goal:
     """
     if objective not in OBJECTIVES:
         raise InputError(f"objective: expected one of {', '.join(OBJECTIVES)}; got {objective!r}")
-    given = {name: getattr(limits, name, None) for name in NAMES}
-    given = {name: value for name, value in given.items() if value is not None}
+    given = _given(limits)
     _refuse_negative(given)
+    _refuse_endless(objective, given)
+    sign = -1.0 if objective == "largest" else 1.0
+    weight = np.zeros(len(NAMES))
+    weight[NAMES.index(OBJECTIVES[objective])] = sign
+    limit = np.array([float(given.get(n, NO_LIMIT)) for n in NAMES])
+    return Goal(weight=weight, limit=limit, quantile=_checked_quantile(quantile))
+
+
+def _given(limits: Limits) -> dict[str, Any]:
+    """Limits that there are, by quantity."""
+    every = {name: getattr(limits, name, None) for name in NAMES}
+    return {name: value for name, value in every.items() if value is not None}
+
+
+def _refuse_endless(objective: str, given: Mapping[str, Any]) -> None:
+    """Refuse an objective that nothing holds back."""
     if objective in ("loss", "largest") and not set(BUDGETS) & set(given):
         raise InputError(
             f"objective {objective!r}: expected a limit of seconds, dollars, joules or "
             "tokens, or "
             "the answer is without end"
         )
-    weight = np.zeros(len(NAMES))
-    weight[NAMES.index(OBJECTIVES[objective])] = -1.0 if objective == "largest" else 1.0
-    limit = np.array([float(given.get(n, NO_LIMIT)) for n in NAMES])
-    return Goal(weight=weight, limit=limit, quantile=_checked_quantile(quantile))
 
 
 def _refuse_negative(given: Mapping[str, Any]) -> None:

@@ -118,11 +118,21 @@ def marginal_values(stated: Question, design: Design) -> Prices:
     value = float(found.outcome.quantities[i])
     of_limits = _of_limits(stated, found, per_log)
     entries = [*of_limits, *_of_sizes(stated, found, per_log)]
-    binding = [e for e in entries if abs(e[3]) > LEAST and e[0] not in LIMITS[len(NAMES) :]]
     dollar = _per_dollar(stated, value, {e[0]: e for e in entries})
-    prices = [_price(e, value, dollar) for e in sorted(binding, key=lambda e: -abs(e[3]))]
-    slack = tuple(e[0] for e in of_limits if _is_slack(e))
-    return Prices(tuple(prices), stated.objective, QUANTITIES[NAMES[i]], value, found, slack)
+    binding = sorted(filter(_binds, entries), key=lambda e: -abs(e[3]))
+    return Prices(
+        prices=tuple(_price(e, value, dollar) for e in binding),
+        objective=stated.objective,
+        unit=QUANTITIES[NAMES[i]],
+        value=value,
+        local=found,
+        slack=tuple(e[0] for e in of_limits if _is_slack(e)),
+    )
+
+
+def _binds(entry: tuple) -> bool:
+    """Whether this has a price, and is none of the limits that are no quantity."""
+    return abs(entry[3]) > LEAST and entry[0] not in LIMITS[len(NAMES) :]
 
 
 def _of_limits(stated: Question, found: Local, per_log: float) -> list[tuple]:

@@ -94,9 +94,10 @@ def profile_samples(
     Raises:
       InputError: the profile keeps no covariance.
     """
+    chip, software = accelerator or "", stack or ""
     known = (
-        profile.pair_covariances.get(pair_key(accelerator or "", stack or "")),
-        profile.stack_covariances.get(family(stack or "")),
+        profile.pair_covariances.get(pair_key(chip, software)),
+        profile.stack_covariances.get(family(software)),
         profile.covariance,
     )
     covariance = next((c for c in known if c is not None), None)

@@ -95,21 +95,23 @@ def freed(free: Sequence[str], names: Sequence[str]) -> set[str]:
     Raises:
       InputError: a word is neither.
     """
+    groups = {**GROUPS, "hardware": tuple(n for n in names if n not in SIZES)}
     found: set[str] = set()
     for word in free:
-        if word == "hardware":
-            found |= {n for n in names if n not in SIZES}
-        elif word in GROUPS:
-            found |= set(GROUPS[word])
-        elif word in names:
-            found.add(word)
-        elif f"{word}[0]" in names:
-            found |= {n for n in names if n.startswith(f"{word}[")}
+        if word in groups:
+            found |= set(groups[word])
+        elif word in names or f"{word}[0]" in names:
+            found |= _levels(word, names)
         else:
             raise InputError(
                 f"free: expected some of {', '.join((*GROUPS, 'hardware', *names))}; got {word!r}"
             )
     return found
+
+
+def _levels(word: str, names: Sequence[str]) -> set[str]:
+    """A name, or those of all levels of the network."""
+    return {word} if word in names else {n for n in names if n.startswith(f"{word}[")}
 
 
 def catalog_values(

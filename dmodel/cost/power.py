@@ -231,7 +231,8 @@ def watts(chip: Chip, busy: Activities, demand: Array) -> Array:
     >>> from dmodel import catalog
     >>> h100, nothing = catalog.chip("H100-80GB"), Activities(*[0.0] * 8)
     >>> runs = nothing._replace(window=1.0, working=1.0)
-    >>> cases = nothing, runs._replace(exposed=1.0), runs._replace(streaming=1.0), runs._replace(products=0.5), runs._replace(products=1.0)
+    >>> kinds = ("exposed", 1.0), ("streaming", 1.0), ("products", 0.5), ("products", 1.0)
+    >>> cases = nothing, *(runs._replace(**{name: share}) for name, share in kinds)
     >>> [float(watts(h100, x, 1.5).round()) for x in cases]
     [70.0, 403.0, 474.0, 567.0, 698.0]
     """

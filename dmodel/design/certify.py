@@ -73,7 +73,7 @@ def certify(
         gradient if it keeps all limits.
     """
     best = _best_merit(exact)
-    whole = best is not None and exact is not None and exact.bound >= best
+    whole = _is_whole(exact, best)
     bound = _bound(problem, exact, gradient, threads)
     found = min((x for x in (best, gradient) if x is not None), default=None)
     distance = None if found is None else max(found / bound - 1.0, 0.0)
@@ -87,6 +87,11 @@ def certify(
         distance=distance,
         statement=_words(problem, kind, exact, gap, bound, distance),
     )
+
+
+def _is_whole(exact: Ranking | None, best: float | None) -> bool:
+    """Whether an exact search proved that no plan is better than its best."""
+    return best is not None and exact is not None and exact.bound >= best
 
 
 def _best_merit(exact: Ranking | None) -> float | None:

@@ -85,18 +85,11 @@ def check_choices(choices: Choices) -> None:
     Raises:
       InputError: with what was expected.
     """
-    offered: tuple[tuple[str, tuple, tuple], ...] = (
-        ("zero", choices.zero, (0, 1, 2, 3)),
-        ("shards", (choices.shards,), SHARDS),
-        ("schedules", choices.schedules, SCHEDULES),
-        ("micro_batch", (choices.micro_batch,), MICRO_BATCHES),
-        ("sp", choices.sp, (0, 1)),
-    )
-    for name, got, allowed in offered:
-        if not got or set(got) - set(allowed):
-            raise InputError(
-                f"choices: {name}: expected some of {', '.join(map(str, allowed))}; got {got}"
-            )
+    _check_offered("zero", choices.zero, (0, 1, 2, 3))
+    _check_offered("shards", (choices.shards,), SHARDS)
+    _check_offered("schedules", choices.schedules, SCHEDULES)
+    _check_offered("micro_batch", (choices.micro_batch,), MICRO_BATCHES)
+    _check_offered("sp", choices.sp, (0, 1))
     if not _are_shares(choices.recompute):
         raise InputError(
             "choices: recompute: expected shares of the layers from 0 to 1, or None for all; "
@@ -105,6 +98,14 @@ def check_choices(choices: Choices) -> None:
     if wrong := [order for order in choices.placements if sorted(order) != sorted(PLACEMENT)]:
         raise InputError(
             f"choices: placements: expected orders of {', '.join(PLACEMENT)}; got {wrong[0]}"
+        )
+
+
+def _check_offered(name: str, got: tuple, allowed: tuple) -> None:
+    """Refuse a choice without options, or with one that there is not."""
+    if not got or any(x not in allowed for x in got):
+        raise InputError(
+            f"choices: {name}: expected some of {', '.join(map(str, allowed))}; got {got}"
         )
 
 

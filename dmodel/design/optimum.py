@@ -134,10 +134,15 @@ def _check_asked(n_devices: int, global_batch: int, objective: str) -> None:
         raise InputError(f"objective: expected one of {', '.join(OBJECTIVES)}; got {objective!r}")
 
 
+def _is_limit(name: str, value: float) -> bool:
+    """Whether a limit is above 0; of tokens, 0 says that none are known."""
+    return value > 0.0 or (name == "tokens" and value == 0.0)
+
+
 def _check_limits(limits: Limits) -> None:
     """Refuse limits that are no positive numbers, and limits of a run without its tokens."""
     for name, value in vars(limits).items():
-        if not (float(value) >= 0.0 and (name == "tokens" or float(value) > 0.0)):
+        if not _is_limit(name, float(value)):
             raise InputError(
                 f"limits: {name}: expected a number above 0, or infinity for no limit; got "
                 f"{value!r}"

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import product
+from itertools import product, starmap
 from math import prod
+from operator import mul
 from typing import NamedTuple
 
 import numpy as np
@@ -129,13 +130,15 @@ def _splits_heads(model: Model, tp: int) -> bool:
 
 def _experts(space: Space, dp: int, tp: int, cp: int) -> list[tuple[int, int]]:
     """(ep, etp) on the ranks of one stage."""
-    experts, width = int(space.model.n_experts), int(space.model.d_ff)
-    splits = (
-        [t for t in divisors(tp) if width % t == 0] if space.choices.etp and experts > 1 else [1]
-    )
-    return [
-        (ep, etp) for ep in divisors(experts) for etp in splits if (dp * tp * cp) % (ep * etp) == 0
-    ]
+    splits = product(divisors(int(space.model.n_experts)), _expert_widths(space, tp))
+    return [(ep, etp) for ep, etp in splits if (dp * tp * cp) % (ep * etp) == 0]
+
+
+def _expert_widths(space: Space, tp: int) -> list[int]:
+    """Ranks that may share one expert."""
+    if not space.choices.etp or int(space.model.n_experts) <= 1:
+        return [1]
+    return [t for t in divisors(tp) if int(space.model.d_ff) % t == 0]
 
 
 def _sp(space: Space, tp: int, cp: int) -> list[int]:
@@ -180,11 +183,20 @@ def _runs(space: Space, split: Degrees, chunks: list[int]) -> list[tuple[int, in
     if pp == 1:
         return [(SCHEDULES.index("1f1b"), 1, b) for b in batches]
     whole = [name for name in schedules if name in ("gpipe", "1f1b")]
-    found = [(SCHEDULES.index(name), 1, b) for name, b in product(whole, batches)]
-    if "zero-bubble" in schedules:
-        code = SCHEDULES.index("zero-bubble")
-        found += [(code, 1, b) for b in batches if share // b >= 2 * pp]
-    return [*found, *_interleaved(schedules, chunks, batches, share, pp)]
+    many = ["zero-bubble"] if "zero-bubble" in schedules else []
+    return [
+        *_in_one_chunk(whole, batches, share, 1),
+        *_in_one_chunk(many, batches, share, 2 * pp),
+        *_interleaved(schedules, chunks, batches, share, pp),
+    ]
+
+
+def _in_one_chunk(
+    schedules: Sequence[str], batches: list[int], share: int, least: int
+) -> list[tuple[int, int, int]]:
+    """(schedule, interleave, micro-batch) of stages in one chunk, with so many micro-batches."""
+    pairs = product(schedules, batches)
+    return [(SCHEDULES.index(name), 1, b) for name, b in pairs if share // b >= least]
 
 
 def _interleaved(
@@ -241,24 +253,26 @@ def _shardings(space: Space, split: Degrees) -> list[tuple[int, int, int]]:
 
 def _shardings_offered(space: Space, split: Degrees) -> list[tuple[int, int, int]]:
     """One without ZeRO, and every stage over all of dp or some of it."""
-    zero = space.choices.zero
-    found = [(0, 1, 1)] if 0 in zero else []
     if split.dp * split.cp == 1:
-        return [*found, *_of_one_rank(space)] or [(0, 1, 1)]
+        return _of_one_rank(space)
     groups = (split.dp, *_shards(space, split))
     partial = groups if space.choices.shards == "any" else groups[:1]
-    first = [stage for stage in (1, 2) if stage in zero]
-    found += [(stage, s, 1) for stage, s in product(first, partial)]
-    return found + (
-        [(3, s, reshard) for s, reshard in product(groups, (1, 0))] if 3 in zero else []
-    )
+    every = [(0, 1, 1), *_of_stages(groups, partial)]
+    return [each for each in every if each[0] in space.choices.zero]
+
+
+def _of_stages(groups: Sequence[int], partial: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """All ZeRO stages: 1 and 2 over some groups, 3 over all."""
+    yield from ((stage, s, 1) for stage, s in product((1, 2), partial))
+    yield from ((3, s, reshard) for s, reshard in product(groups, (1, 0)))
 
 
 def _of_one_rank(space: Space) -> list[tuple[int, int, int]]:
-    """Stage 1 where there is nothing to shard over but the stack does something else with it."""
-    job = space.choices.stack
-    apart = job is not None and 1 in space.choices.zero and job.tells_apart("zero", 0.0, 1.0)
-    return [(1, 1, 1)] if apart else []
+    """Where there is nothing to shard over: stage 1 where the stack does something else with it."""
+    job, zero = space.choices.stack, space.choices.zero
+    apart = job is not None and 1 in zero and job.tells_apart("zero", 0.0, 1.0)
+    found = [(0, 1, 1)] if 0 in zero else []
+    return found + ([(1, 1, 1)] if apart else []) or [(0, 1, 1)]
 
 
 def _shards(space: Space, split: Degrees) -> list[int]:
@@ -320,7 +334,7 @@ def _counts_below(space: Space, limit: int) -> set[int]:
     for parts in (_stage_counts(space.model), divisors(space.global_batch), sequence):
         # one device is always a valid count, so far ones are not the nearest: without them the set
         # stays small
-        counts = {count * d for d in parts for count in counts if count * d < limit}
+        counts = {n for n in starmap(mul, product(parts, counts)) if n < limit}
     return counts
 
 

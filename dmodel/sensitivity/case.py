@@ -154,13 +154,7 @@ def inputs(case: Point, level_names: Sequence[str] | None = None) -> Inputs:
     Raises:
       InputError: the wrong number of level names.
     """
-    k = case.system.network.n_levels
-    if level_names is not None and len(level_names) != k:
-        raise InputError(
-            f"level names: expected one per network level, {k}; got {len(level_names)}: "
-            f"{', '.join(level_names)}"
-        )
-    levels = list(level_names) if level_names is not None else [str(i) for i in range(k)]
+    levels = _level_names(case.system.network.n_levels, level_names)
     names: list[str] = []
     for path, leaf in jax.tree_util.tree_leaves_with_path(case):
         name = flat(jax.tree_util.keystr(path, simple=True, separator="."))
@@ -168,7 +162,20 @@ def inputs(case: Point, level_names: Sequence[str] | None = None) -> Inputs:
         base = f"{PREFIXES[record]}.{field}"
         names += [f"{base}[{level}]" for level in levels] if np.ndim(leaf) else [base]
     values = np.concatenate([np.ravel(x) for x in jax.tree.leaves(case)])
-    return Inputs(names=tuple(names), values=values, tree=jax.tree.structure(case), levels=k)
+    tree = jax.tree.structure(case)
+    return Inputs(names=tuple(names), values=values, tree=tree, levels=len(levels))
+
+
+def _level_names(k: int, names: Sequence[str] | None) -> list[str]:
+    """Names of the network's levels, numbers where there are none."""
+    if names is None:
+        return [str(i) for i in range(k)]
+    if len(names) != k:
+        raise InputError(
+            f"level names: expected one per network level, {k}; got {len(names)}: "
+            f"{', '.join(names)}"
+        )
+    return list(names)
 
 
 def rebuild(x: jax.Array | np.ndarray, tree: Any, levels: int) -> Point:

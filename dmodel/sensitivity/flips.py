@@ -96,10 +96,12 @@ class _Pool:
         self.groups = []
         for one in dict.fromkeys(kinds):
             mine = [i for i, k in enumerate(kinds) if k == one]
-            same = [self.plans[i].having(schedule=one[0]) for i in mine]
-            self.groups.append(
-                (mine, jax.tree.map(lambda *leaves: np.array([float(x) for x in leaves]), *same))
-            )
+            self.groups.append((mine, self._together(mine, one[0])))
+
+    def _together(self, places: Sequence[int], schedule: str) -> Plan:
+        """Some plans as one batch."""
+        same = [self.plans[i].having(schedule=schedule) for i in places]
+        return jax.tree.map(lambda *leaves: np.array([float(x) for x in leaves]), *same)
 
     def times(self, place: int, factors: np.ndarray) -> np.ndarray:
         """Step times `[factor, plan]`, infinite where a plan does not fit."""

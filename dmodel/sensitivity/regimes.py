@@ -136,7 +136,7 @@ def _places(known: Inputs, name: str) -> list[int]:
     if name == "devices" and float(known["plan.zero"]) == 0.0:
         bases -= {"plan.shard"}
     places = [i for i, n in enumerate(known.names) if bases & {n, base_name(n)}]
-    return [i for i in places if np.isfinite(known.values[i]) and known.values[i] > 0.0]
+    return [i for i in places if 0.0 < known.values[i] < np.inf]
 
 
 def _possible(known: Inputs, name: str, low: float, high: float) -> tuple[float, float]:

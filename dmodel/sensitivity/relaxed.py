@@ -12,6 +12,7 @@ Stages are alike: a layout is that of some degrees.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -192,34 +193,45 @@ def _limits(known: Inputs, unit: dict[str, np.ndarray]) -> tuple[Form, ...]:
     return (*above, *below, Form("nothing recomputed", -unit["recompute_layers"], {}))
 
 
+PAIR = float(np.log(2.0))
+"""Logarithm of a group of two."""
+
+
 def _kinks(
     known: Inputs, unit: dict[str, np.ndarray], placement: Sequence[str]
 ) -> tuple[Form, ...]:
     """Where a group ends on the edge of a domain, has two members, or two on one side of an edge;
     and as many micro-batches as stages."""
-    zero = np.zeros_like(unit["dp"])
     order = [name for name in placement if name in DEGREES]
-    ends = [zero]
-    for name in order:
-        ends.append(ends[-1] + unit[name])
-    pair = float(np.log(2.0))
-    found = [Form(f"{name} = 2", unit[name], {}, -pair) for name in order]
+    found = [Form(f"{name} = 2", unit[name], {}, -PAIR) for name in order]
     if "interleave" not in unit:
         needed = unit["dp"] + unit["micro_batch"] + unit["pp"]
         found.append(
             Form("micro-batches = stages", needed, {known.index("plan.global_batch"): -1.0})
         )
     edge: dict[int, float] = {}
-    for i, name in enumerate(known.names):
-        if not name.startswith("network.size") or not np.isfinite(known.values[i]):
-            continue
+    for i, label in _bounded_levels(known):
         edge = edge | {i: -1.0}
-        label = name[len("network.size") :].strip("[]")
-        for group, end in zip(order[:-1], ends[1:-1], strict=True):
-            found.append(Form(f"{group} ends with a domain of {label}", end, edge))
-            found.append(Form(f"{group} joins two domains of {label}", end, edge, -pair))
-            found.append(Form(f"{group} leaves two ranks in a domain of {label}", end, edge, pair))
+        found += _at_an_edge(order, unit, label, edge)
     return tuple(found)
+
+
+def _bounded_levels(known: Inputs) -> Iterator[tuple[int, str]]:
+    """Place and name of the size of every level that has an end."""
+    for i, name in enumerate(known.names):
+        if name.startswith("network.size") and np.isfinite(known.values[i]):
+            yield i, name[len("network.size") :].strip("[]")
+
+
+def _at_an_edge(
+    order: Sequence[str], unit: dict[str, np.ndarray], label: str, edge: dict[int, float]
+) -> Iterator[Form]:
+    """Where a group ends on the edge of a domain, or has two members on one side of it."""
+    ends = list(accumulate((unit[name] for name in order), initial=np.zeros_like(unit["dp"])))
+    for group, end in zip(order[:-1], ends[1:-1], strict=True):
+        yield Form(f"{group} ends with a domain of {label}", end, edge)
+        yield Form(f"{group} joins two domains of {label}", end, edge, -PAIR)
+        yield Form(f"{group} leaves two ranks in a domain of {label}", end, edge, PAIR)
 
 
 class Look(NamedTuple):

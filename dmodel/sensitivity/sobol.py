@@ -236,9 +236,13 @@ def _check(base: int, ranges: Sequence[Range]) -> None:
         raise InputError(f"base samples: expected a power of two from 2 on; got {base}")
     if not ranges:
         raise InputError("global sensitivities: expected at least one input that ranges; got none")
-    counts = Counter(r.name for r in ranges)
-    if twice := sorted(name for name, n in counts.items() if n > 1):
+    if twice := _repeated([r.name for r in ranges]):
         raise InputError(f"ranges: expected each input once; got {', '.join(twice)} more than once")
+
+
+def _repeated(names: Sequence[str]) -> list[str]:
+    """Names that occur more than once, sorted."""
+    return sorted(name for name, n in Counter(names).items() if n > 1)
 
 
 def _problem(ranges: Sequence[Range]) -> dict[str, Any]:

@@ -119,7 +119,8 @@ def t_limit(wall: Wall) -> Array:
 
     Assumptions: everything but latency is free; gradients of weights are not on the critical path.
 
-    >>> print(f"{t_limit(Wall(flops_per_s=1.0, network_bytes_per_s=1.0, hbm_bytes_per_s=1.0)):.4g} FLOP")
+    >>> wall = Wall(flops_per_s=1.0, network_bytes_per_s=1.0, hbm_bytes_per_s=1.0)
+    >>> print(f"{t_limit(wall):.4g} FLOP")
     2.305e+31 FLOP
     """
     return _run_flop(

@@ -13,7 +13,7 @@ Between patterns the frontier has kinks: there its slopes are those of one side,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -244,7 +244,7 @@ def _searched(asked: Case, seed: int) -> dict[Pattern, tuple[float, Optima]]:
     is better."""
     sizes = tuple(np.asarray(asked.system.network.size).tolist())
     known: dict[Pattern, tuple[float, Optima]] = {}
-    fresh = [p for p in typical(len(sizes), asked.sparse) if possible(p, sizes, asked.sparse)]
+    fresh = list(_possible(typical(len(sizes), asked.sparse), sizes, asked.sparse))
     expanded: set[Pattern] = set()
     while fresh:
         known |= _solved(asked, fresh, ROUGH, seed)
@@ -255,12 +255,18 @@ def _searched(asked: Case, seed: int) -> dict[Pattern, tuple[float, Optima]]:
     return known
 
 
+def _possible(
+    patterns: Iterable[Pattern], sizes: tuple[float, ...], sparse: bool
+) -> Iterator[Pattern]:
+    """Those patterns that some layout has."""
+    return (p for p in patterns if possible(p, sizes, sparse))
+
+
 def _around(
     patterns: Sequence[Pattern], sizes: tuple[float, ...], sparse: bool
 ) -> dict[Pattern, None]:
     """Possible patterns beside some, each once, in order."""
-    beside = (q for p in patterns for q in neighbours(p))
-    return dict.fromkeys(q for q in beside if possible(q, sizes, sparse))
+    return dict.fromkeys(_possible((q for p in patterns for q in neighbours(p)), sizes, sparse))
 
 
 def _close(known: dict[Pattern, tuple[float, Optima]]) -> list[Pattern]:

@@ -117,15 +117,15 @@ def _columns(answers: list[Best | None], systems: dict[int, Cluster]) -> dict[st
 def _training(answers: list[Best | None], systems: dict[int, Cluster]) -> list[Training]:
     """What each answer's whole run takes; those on networks of equally many levels are evaluated
     together."""
-    known = [(i, best) for i, best in enumerate(answers) if best]
+    known = {i: (systems[i], best.run, best.layout) for i, best in enumerate(answers) if best}
+    groups: dict[int, list[int]] = {}
+    for i, (cluster, *_) in known.items():
+        groups.setdefault(cluster.network.n_levels, []).append(i)
     found: dict[int, Training] = {}
-    for levels in {systems[i].network.n_levels for i, _ in known}:
-        members = [(i, best) for i, best in known if systems[i].network.n_levels == levels]
-        cases = [(systems[i], best.run, best.layout) for i, best in members]
-        together = _trained(cases)
-        for at, (i, _) in enumerate(members):
-            found[i] = _one(together, at)
-    return [found[i] for i, _ in known]
+    for places in groups.values():
+        together = _trained([known[i] for i in places])
+        found |= {i: _one(together, at) for at, i in enumerate(places)}
+    return [found[i] for i in known]
 
 
 def _one(together: Training, at: int) -> Training:

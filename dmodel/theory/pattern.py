@@ -76,12 +76,16 @@ def possible(pattern: Pattern, sizes: tuple[float, ...], sparse: bool) -> bool:
     if sparse != (expert is not None):
         return False
     for i, (level, size) in enumerate(zip(pattern.present, sizes, strict=True)):
-        bounded = isfinite(size)
-        if bounded and (not level or (len(level) > 1 and len(level) * log(2.0) > log(size) - 1e-9)):
-            return False
-        if bounded and level == {EP} and i == expert:
+        if isfinite(size) and not _fills(level, size, i == expert):
             return False
     return True
+
+
+def _fills(level: frozenset[int], size: float, has_experts: bool) -> bool:
+    """Whether kinds of parallelism can fill a bounded level."""
+    if not level or (has_experts and level == {EP}):
+        return False
+    return len(level) == 1 or len(level) * log(2.0) <= log(size) - 1e-9
 
 
 def arrays(pattern: Pattern, sizes: tuple[float, ...]) -> Arrays:

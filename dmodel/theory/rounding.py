@@ -210,25 +210,29 @@ def round_layouts(problems: Sequence[Problem], gpu: Cluster, relaxed: Relaxed) -
     """Relaxed layouts rounded to the study's space and improved by discrete moves; the best of each
     problem."""
     judge, spaces = _Judge(problems, gpu), [Space(p, gpu) for p in problems]
-    near: list[tuple[int, Spot]] = []
-    for i, space in enumerate(spaces):
-        for j in range(ROUNDED):
-            near += [
-                (i, s)
-                for s in space.near(
-                    relaxed.logs[i, j], relaxed.log_microbatches[i, j], relaxed.zero_bubble[i, j]
-                )
-            ]
+    near = [(i, spot) for i, space in enumerate(spaces) for spot in _near(space, relaxed, i)]
     judge.price(near)
-    starts = []
-    for i in range(len(problems)):
-        mine = list(dict.fromkeys(s for k, s in near if k == i))
-        starts += [(i, s) for s in sorted(mine, key=judge.known[i].__getitem__)[:POLISHED]]
-    _descend(judge, spaces, starts)
+    _descend(judge, spaces, _starts(judge, near))
     return [
         _found(problem, known, gpu, relaxed.gradients)
         for problem, known in zip(problems, judge.known, strict=True)
     ]
+
+
+def _near(space: Space, relaxed: Relaxed, i: int) -> Iterator[Spot]:
+    """Layouts of a problem near its relaxed ones."""
+    logs, batches, bubbles = relaxed.logs, relaxed.log_microbatches, relaxed.zero_bubble
+    for j in range(ROUNDED):
+        yield from space.near(logs[i, j], batches[i, j], bubbles[i, j])
+
+
+def _starts(judge: _Judge, near: Sequence[tuple[int, Spot]]) -> list[tuple[int, Spot]]:
+    """The best of the priced layouts of each problem."""
+    starts: list[tuple[int, Spot]] = []
+    for i, known in enumerate(judge.known):
+        mine = dict.fromkeys(s for k, s in near if k == i)
+        starts += [(i, s) for s in sorted(mine, key=known.__getitem__)[:POLISHED]]
+    return starts
 
 
 def _found(problem: Problem, known: dict[Spot, float], gpu: Cluster, gradients: int) -> Found:

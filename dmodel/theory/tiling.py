@@ -211,7 +211,8 @@ def matmul_time(
       `[*batch]`.
 
     >>> from dmodel.theory import gpu
-    >>> [f"{matmul_time(d, d, d, gpu('A100 SXM').chip) * 1e6:.1f} µs" for d in (64.0, 1024.0, 8192.0)]
+    >>> a100 = gpu("A100 SXM").chip
+    >>> [f"{matmul_time(d, d, d, a100) * 1e6:.1f} µs" for d in (64.0, 1024.0, 8192.0)]
     ['4.5 µs', '12.6 µs', '4152.2 µs']
     """
     return gpu.kernel_latency_s + maximum(
