@@ -366,7 +366,8 @@ def from_unconstrained(z: Array) -> Coefficients:
     kinds = {name: share if spec.bound == "share" else exp for name, spec in SPECS.items()}
     # what overflows is infinite, and what is no number stays none: JAX does not warn of either
     with np.errstate(over="ignore", invalid="ignore"):
-        return Coefficients(**{name: kind(z[i]) for i, (name, kind) in enumerate(kinds.items())})  # type: ignore
+        values = {name: kind(z[i]) for i, (name, kind) in enumerate(kinds.items())}  # type: ignore
+        return Coefficients(**values)
 
 
 def _share(z: np.ndarray) -> np.ndarray:

@@ -134,5 +134,6 @@ def from_unconstrained(z: Array) -> Footprint:
     """Logarithms of positive numbers and logits of shares, `[number, *batch]`, as numbers."""
     rows = {}
     for i, (name, spec) in enumerate(SPECS.items()):
-        rows[name] = jax.nn.sigmoid(z[i]) if spec.bound == "share" else jnp.exp(z[i])  # type: ignore
+        kind = jax.nn.sigmoid if spec.bound == "share" else jnp.exp
+        rows[name] = kind(z[i])  # type: ignore
     return Footprint(**rows)

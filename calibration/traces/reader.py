@@ -4,6 +4,7 @@ dropped."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
 from calibration.traces import schema
@@ -45,18 +46,15 @@ def read(paths: str | Path | Sequence[str | Path], require_time: bool = True) ->
 
 def concatenate(tables: Sequence[TraceTable]) -> TraceTable:
     """One table of several; columns in the order in which they first appear."""
-    return TraceTable(
-        columns=tuple(dict.fromkeys(name for table in tables for name in table.columns)),
-        rows=tuple(row for table in tables for row in table.rows),
-        aside=tuple(row for table in tables for row in table.aside),
-        problems=tuple(problem for table in tables for problem in table.problems),
-        notes=tuple(note for table in tables for note in table.notes),
-    )
+    whole = {
+        name: tuple(chain.from_iterable(getattr(table, name) for table in tables))
+        for name in TraceTable._fields
+    }
+    return TraceTable(**whole | {"columns": tuple(dict.fromkeys(whole["columns"]))})
 
 
-def _read_one(path: Path, require_time: bool) -> TraceTable:
-    file = lines(path)
-    extend_beside(path)
+def _check_file(path: Path, file: Lines, require_time: bool) -> None:
+    """Refuse a file that is no table of traces."""
     lacking = schema.missing(file.columns, require_time)
     if lacking:
         raise InputError(
@@ -69,6 +67,12 @@ def _read_one(path: Path, require_time: bool) -> TraceTable:
             f"{path}: the file has a header but no rows; expected one row for each measured "
             "configuration"
         )
+
+
+def _read_one(path: Path, require_time: bool) -> TraceTable:
+    file = lines(path)
+    extend_beside(path)
+    _check_file(path, file, require_time)
     judged = _judged(file, require_time)
     rows = tuple(row for row, reason in judged if not reason)
     aside = tuple(row for row, reason in judged if reason)
@@ -204,16 +208,18 @@ def _unanswerable(row: Row) -> Iterator[str]:
         yield str(error)
 
 
+def _rounded(row: Row) -> Iterator[str]:
+    """Counts that are nearly whole."""
+    for name in (c.name for c in schema.COLUMNS if c.kind == "integer"):
+        cell = row.text(name)
+        if cell and float(cell) != row.number(name):
+            yield f"{name} = {cell} read as {row.number(name):g}"
+
+
 def remarks(row: Row) -> Iterator[str]:
     """Mild things about a usable row, which change no decision."""
     yield from _uneven(row)
-    for column in schema.COLUMNS:
-        if (
-            column.kind == "integer"
-            and row.text(column.name)
-            and float(row.text(column.name)) != row.number(column.name)
-        ):
-            yield f"{column.name} = {row.text(column.name)} read as {row.number(column.name):g}"
+    yield from _rounded(row)
     given, derived = row.number("step_time_s"), derived_time(row)
     if given and derived and abs(given / derived - 1.0) > 0.02:
         yield f"step_time_s = {given:g} but the throughput says {derived:.5g} s; step_time_s counts"

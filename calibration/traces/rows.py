@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import jax
@@ -104,26 +104,33 @@ def _first_reason(table: TraceTable) -> str:
     return f" (the first problem: {table.problems[0]})" if table.problems else ""
 
 
+NUMBERS: dict[str, Callable[[Row], float]] = {
+    "step_time_s": lambda row: measured_time(row) or np.nan,
+    "peak_memory_bytes": lambda row: GIB * (row.number("peak_memory_gib") or np.nan),
+    "n_accel": lambda row: row.known("n_accel"),
+    "line": lambda row: row.line,
+}
+"""Labels that are numbers, each of a row."""
+
+TEXTS: dict[str, Callable[[Row], str]] = {
+    "accelerator": lambda row: row.accelerator,
+    "stack": lambda row: row.stack,
+    "source": lambda row: row.text("source") or row.stack,
+    "model": lambda row: row.text("model"),
+    "flag": lambda row: row.text("flag"),
+    "precision": lambda row: row.text("precision") or "bf16",
+    "file": lambda row: row.file,
+    "fingerprint": fingerprint,
+    "group": lambda row: group_of(row),
+}
+"""Labels that are text, each of a row."""
+
+
 def _labels(rows: tuple[Row, ...]) -> Labels:
     """Names, places and groups of the rows; assumptions are added when all are known."""
-    return Labels(
-        step_time_s=np.array([measured_time(row) or np.nan for row in rows]),
-        peak_memory_bytes=np.array(
-            [GIB * (row.number("peak_memory_gib") or np.nan) for row in rows]
-        ),
-        accelerator=_texts(row.accelerator for row in rows),
-        stack=_texts(row.stack for row in rows),
-        source=_texts(row.text("source") or row.stack for row in rows),
-        model=_texts(row.text("model") for row in rows),
-        flag=_texts(row.text("flag") for row in rows),
-        precision=_texts(row.text("precision") or "bf16" for row in rows),
-        n_accel=np.array([row.number("n_accel") for row in rows]),
-        file=_texts(row.file for row in rows),
-        line=np.array([row.line for row in rows]),
-        fingerprint=_texts(fingerprint(row) for row in rows),
-        group=_texts(group_of(row) for row in rows),
-        assumptions=np.empty(len(rows), dtype=object),
-    )
+    numbers = {name: np.array([of(row) for row in rows]) for name, of in NUMBERS.items()}
+    texts = {name: _texts(of(row) for row in rows) for name, of in TEXTS.items()}
+    return Labels(**numbers, **texts, assumptions=np.empty(len(rows), dtype=object))
 
 
 def _texts(values: Iterable[str]) -> np.ndarray:

@@ -117,13 +117,15 @@ def misspelled(header: Iterable[str]) -> dict[str, str]:
     """
     header = list(header)
     absent = [c.name for c in COLUMNS if c.name not in header]
-    known, found = {c.name for c in COLUMNS}, {}
-    for name in header:
-        begun = [c for c in absent if len(name) >= SHORT and c.startswith(name)]
-        near = get_close_matches(name, absent, 1, ALIKE) or begun
-        if name and name not in known and near:
-            found[name] = near[0]
-    return found
+    strange = [name for name in header if name and name not in BY_NAME]
+    near = {name: _likely(name, absent) for name in strange}
+    return {name: columns[0] for name, columns in near.items() if columns}
+
+
+def _likely(name: str, absent: list[str]) -> list[str]:
+    """Columns that a name may mean, the likeliest first."""
+    begun = [c for c in absent if len(name) >= SHORT and c.startswith(name)]
+    return get_close_matches(name, absent, 1, ALIKE) or begun
 
 
 def markdown() -> str:

@@ -137,7 +137,8 @@ class TraceTable(NamedTuple):
 
 def _cell(value: object) -> str:
     """Text of a value; floats so that they read back equal."""
-    return repr(float(value)) if hasattr(value, "dtype") or isinstance(value, float) else str(value)  # type: ignore
+    number = hasattr(value, "dtype") or isinstance(value, float)
+    return repr(float(value)) if number else str(value)  # type: ignore
 
 
 _REPORTED = ("mfu_reported", "tflops_reported", "peak_memory_gib", "n_params")

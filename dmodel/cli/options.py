@@ -194,7 +194,8 @@ def takes(**records: type) -> Callable[[Callable[..., None]], Callable[..., None
             if n not in records
         ]
         for record in records.values():
-            hints, defaults = get_type_hints(record, include_extras=True), record._field_defaults  # type: ignore
+            hints = get_type_hints(record, include_extras=True)
+            defaults = record._field_defaults  # type: ignore
             kind = inspect.Parameter.KEYWORD_ONLY
             parameters += [
                 inspect.Parameter(n, kind, default=defaults[n], annotation=hints[n]) for n in hints

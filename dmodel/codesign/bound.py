@@ -98,7 +98,8 @@ def _least_price(stated: Question, bill: object) -> float:
         for i in range(k)
     ]
     total += float(bill.inner) * (width[0] - 1.0)  # type: ignore[attr-defined]
-    total += float(bill.outer) * (float(np.prod(width[1:])) ** (1.0 / max(k - 1, 1)) - 1.0)  # type: ignore
+    outer = float(np.prod(width[1:])) ** (1.0 / max(k - 1, 1))
+    total += float(bill.outer) * (outer - 1.0)  # type: ignore
     return total + float(bill.latency) * (float(np.prod(hops)) ** (1.0 / k) - 1.0)  # type: ignore
 
 

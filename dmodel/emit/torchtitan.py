@@ -150,7 +150,8 @@ def _schedule(sheet: Sheet) -> str:
 
 def _items(sheet: Sheet) -> float:
     """Layers that are dealt out, with embedding and head where these count as such."""
-    return sheet["n_layers"] + sum(float(sheet.settings[name] or 0) for name in ENDS)  # type: ignore[arg-type]
+    ends = (float(sheet.settings[name] or 0) for name in ENDS)  # type: ignore[arg-type]
+    return sheet["n_layers"] + sum(ends)
 
 
 def _stages(sheet: Sheet, chunks: float) -> None:

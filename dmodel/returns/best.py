@@ -117,7 +117,8 @@ def best_returns(
     shared = {"base": base, "choices": choices, "footprint": footprint, "sharpness": sharpness}
     for n in scales:
         sized = _global_batch(n, sequences, batch)
-        found = design(system, model, n, sized, coefficients, method="exact", top=1, **shared)  # type: ignore
+        exact = {"method": "exact", "top": 1, **shared}
+        found = design(system, model, n, sized, coefficients, **exact)  # type: ignore
         if found.exact:
             plans[n] = _one_schedule(found.exact[0].plan)
         else:
@@ -193,7 +194,8 @@ def _jump(a: int, b: int, plans: dict[int, Plan], shared: dict[int, dict], how: 
         scales = np.linspace(scales[i], scales[i + 1], CASES)
         at = float(scales[-1])
     where = np.asarray([float(b) if at is None else at])
-    before, after = (float(evaluate(where, how, shared[n]).slope.tokens_per_s[0]) for n in (a, b))  # type: ignore
+    slopes = (evaluate(where, how, shared[n]).slope for n in (a, b))
+    before, after = (float(each.tokens_per_s[0]) for each in slopes)  # type: ignore
     return Jump(at, _changed(plans[a], plans[b]), before, after)
 
 

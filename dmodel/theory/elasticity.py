@@ -22,7 +22,8 @@ def inputs(case: Case) -> dict[str, Array]:
     network, laws = case.system.network, case.laws
     levels = range(len(np.asarray(network.size)))
     by_level = {(f"bandwidth of level {i}"): network.bytes_per_s[i] for i in levels}  # type: ignore
-    by_level |= {(f"network latency of level {i}"): network.latency_s[i] for i in levels}  # type: ignore
+    latency = network.latency_s
+    by_level |= {f"network latency of level {i}": latency[i] for i in levels}  # type: ignore
     return by_level | {
         "matmul latency": chip.kernel_latency_s,
         "HBM bandwidth": chip.hbm_bytes_per_s,

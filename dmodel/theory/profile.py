@@ -285,7 +285,8 @@ def training(
     Returns:
       Training with leaves `[*batch]`.
     """
-    step = step_time(system, run, layout, IDEAL, sharpness=sharpness, physics=theory(rules)).total  # type: ignore
+    how = {"sharpness": sharpness, "physics": theory(rules)}
+    step = step_time(system, run, layout, IDEAL, **how).total  # type: ignore
     used = memory_use(run, layout, physics=theory(rules)).total  # type: ignore[arg-type]
     system, layout = align(system, layout)
     sent, steps, n = (
