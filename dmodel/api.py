@@ -22,6 +22,7 @@ from dmodel.question import Question
 from dmodel.records import Layout, Model
 from dmodel.records.case import Case
 from dmodel.settings import by_column, changed
+from dmodel.smooth import SHARPNESS
 from dmodel.step import memory_use as memory_of
 from dmodel.step import step_time as time_of
 from dmodel.types import enable_float64
@@ -195,8 +196,9 @@ def step_time(case: Case, sharpness: float | None = None) -> Breakdown:
     Args:
       sharpness: of smooth maxima; None = the default.
     """
-    how = {} if sharpness is None else {"sharpness": sharpness}
-    return time_of(case.cluster, case.model, case.plan, case.coefficients, **how)
+    smooth = SHARPNESS if sharpness is None else sharpness
+    records = (case.cluster, case.model, case.plan, case.coefficients)
+    return time_of(*records, sharpness=smooth)
 
 
 def memory_use(case: Case) -> Memory:

@@ -264,7 +264,15 @@ def _fill_recompute(
     new_layers = np.array(cases.plan.layout.recompute_layers)
     new_attention = np.array(cases.plan.layout.recompute_attention)
     new_layers[open_], new_attention[open_] = layers, attention
-    words_of = {(1.0, 0.0): "full", (0.0, 1.0): "selective", (0.0, 0.0): "none"}
+    words_of: dict[tuple[float, ...], str] = {
+        (1.0, 0.0): "full",
+        (0.0, 1.0): "selective",
+        (0.0, 0.0): "none",
+    }
+        (1.0, 0.0): "full",
+        (0.0, 1.0): "selective",
+        (0.0, 0.0): "none",
+    }
     for i, *pair in zip(np.flatnonzero(open_), layers, attention, strict=True):
         name = words_of.get(tuple(map(float, pair)), f"{pair[0]:.2g} of the layers")
         text = f"recompute blank: {name}, the least that fits"

@@ -355,7 +355,7 @@ def _infer_gated(model: Model, given: np.ndarray, said: Sequence[list]) -> Model
         return np.min(off, axis=0)
 
     wrong = (gap(gated) > FAR) & (gap(1.0 - gated) < NEAR)
-    for i in np.flatnonzero(wrong):
+    for i in map(int, np.flatnonzero(wrong)):
         text = f"n_params says so, with {gated[i]:g} they would be over {FAR:.0%} off"
         said[i].append(Assumption(f"gated_mlp {1.0 - gated[i]:g}: {text}"))
     return model.replace(gated_mlp=np.where(wrong, 1.0 - gated, gated))

@@ -110,7 +110,7 @@ def priors(accelerator: str, precision: str = "fp8") -> dict[str, MicroPrior]:
     return {name: _prior(name, found[name]) for name in SPECS if name in found} | _of_chip(chip)
 
 
-def _fits_of(chip: str) -> list[Mapping[str, Any]]:
+def _fits_of(chip: str) -> list[dict[str, Any]]:
     """Fits of a chip, and of products and attention those of its processor on another."""
     same = processor(chip)
     alike = [e for e in fits() if e["chip"] == same != chip and e["kind"] in OF_PROCESSOR]

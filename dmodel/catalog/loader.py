@@ -226,7 +226,7 @@ def number(entry: Entry, unit: str, where: str, allow_null: bool = False) -> flo
             f"{source!r}, "
             f"{date!r}"
         )
-    return float(value)
+    return float(value)  # type: ignore[arg-type]
 
 
 def _is_amount(value: Any) -> bool:

@@ -143,7 +143,7 @@ def system_for(
     base = system(name or default_system(accelerator), precision)
     if whole:
         return base
-    chips = _domain(domain_size, base.network.size[0])
+    chips = _domain(domain_size, float(base.network.size[0]))  # type: ignore[index]
     pod = float(base.network.size[0])  # type: ignore[index]
     axes = int(base.network.torus_axes[0])  # type: ignore[index]
     if axes > 1 and chips < pod and math.log2(chips).is_integer():

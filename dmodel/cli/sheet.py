@@ -92,7 +92,7 @@ def _sheet(path: Path, columns: tuple[str, ...], found: Sequence[Record]) -> She
 
 def _separator(columns: tuple[str, ...]) -> str:
     """A likely cause of missing columns: the whole header is one."""
-    if len(columns) > 1:
+    if len(columns) != 1:
         return ""
     for sign, other in ((";", "semicolons"), ("\t", "tabs")):
         if sign in columns[0]:

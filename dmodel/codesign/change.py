@@ -68,8 +68,8 @@ def nearest_change(
             stated._replace(at=_least(at, i)), n_starts=n_starts, seed=seed, anneal=anneal
         )
         spent += least.evaluations.total
-        found = least.found
-        needed = None if found is None else float(found.outcome.quantities[i])  # type: ignore
+        best = least.found
+        needed = None if best is None else float(best.outcome.quantities[i])  # type: ignore
         found.append(Change(name, QUANTITIES[name], limit, needed, least.found))
     found.sort(key=lambda c: np.inf if c.needed is None else c.needed / c.limit)
     binding, amount = _binding(answer, at)

@@ -109,9 +109,9 @@ def _under(stated: Question, x: np.ndarray, kind: str, law: object, design: Desi
     world = stated.world.replace(laws=stated.world.laws.replace(**{kind: law}))
     limit, i = np.asarray(stated.at.limit).copy(), NAMES.index("loss")
     if kind == "loss" and limit[i] < NO_LIMIT:
-        seen = judged(
-            jnp.asarray(x), design.plan, world, stated.at, stated.unknowns.names, SHARPNESS
-        )[1]  # type: ignore[arg-type]
+        at, names = stated.at, stated.unknowns.names
+        plan: Any = design.plan
+        seen = judged(jnp.asarray(x), plan, world, at, names, SHARPNESS)[1]
         limit[i] = float(seen.quantities[i])
     return stated._replace(world=world, at=stated.at.replace(limit=limit))
 

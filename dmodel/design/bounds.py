@@ -76,12 +76,12 @@ from dmodel.cost.overlap import lengthened, straggler_share
 from dmodel.design import rows as rows_
 from dmodel.design.constraints import violation
 from dmodel.design.favourable import best_over_sharding, fastest
-from dmodel.design.judge import DRAFTED, Draft, Problem, draft_memory, drafted, shared, used
+from dmodel.design.judge import DRAFTED, Problem, draft_memory, drafted, shared, used
 from dmodel.design.space import Space
 from dmodel.layer import starts
 from dmodel.physics import Costs, Physics
 from dmodel.placement import place
-from dmodel.records import Cluster, Model
+from dmodel.records import Cluster, Model, Plan
 from dmodel.records.precision import NARROW
 from dmodel.step import CALIBRATED, step_time
 from dmodel.sweep import sweep
@@ -138,7 +138,7 @@ def _share(least: Array, most: Array, room: Array, saved: Array) -> Array:
     return least + (most - least) * needed * (1.0 - SLACK)
 
 
-def _least_sums(draft: Draft, c: Coefficients) -> Array:
+def _least_sums(draft: Plan, c: Coefficients) -> Array:
     """Bytes of accumulated gradients that take no longer inside products than all of them do in
     kernels of their own, as a share."""
     own = jnp.minimum(c.elementwise_traffic, 1.0)
@@ -161,13 +161,13 @@ class Held(NamedTuple):
     """Memory of groups at best: their draft with the least summed gradients, bytes without
     activations, activations at the ends of the range of r, and the least share that fits."""
 
-    draft: Draft
+    draft: Plan
     rest: Array
     activations: Array
     share: Array
 
 
-def _held(system: Cluster, draft: Draft, batch: dict[str, Array], fixed: Any) -> Held:
+def _held(system: Cluster, draft: Plan, batch: dict[str, Array], fixed: Any) -> Held:
     """What a device holds at the least."""
     model, footprint = fixed["model"], fixed["footprint"]
     least, most = batch["share_least"], batch["share_most"]
@@ -188,9 +188,7 @@ def _physics(reduces: Array) -> Physics:
     """The physics of drafts without first gathers, and without the communication of gradients and
     weights per step where sharding is free."""
 
-    def least_costs(
-        system: Cluster, model: Model, draft: Draft, c: Coefficients, p: float
-    ) -> Costs:
+    def least_costs(system: Cluster, model: Model, draft: Plan, c: Coefficients, p: float) -> Costs:
         found = DRAFTED.costs(system, model, draft, c, p)
         comm = found.communication
         comm = comm.replace(
@@ -204,7 +202,7 @@ def _physics(reduces: Array) -> Physics:
 
 
 def _loose(
-    system: Cluster, model: Model, ends: tuple[Draft, Draft], c: Coefficients, sharpness: float
+    system: Cluster, model: Model, ends: tuple[Plan, Plan], c: Coefficients, sharpness: float
 ) -> Coefficients:
     """Coefficients under which windows are as long as any between two drafts (`_windows`)."""
     apart = place(ends[0], system.network.size).pp[1:].prod(0)

@@ -61,6 +61,11 @@ class Draft(Ordered, kw_only=True):
     zero_bubble: Array
 
 
+def drawn(plan: Plan) -> Draft:
+    """The layout of a plan that `as_draft` made."""
+    return plan.layout  # type: ignore[return-value]
+
+
 def as_draft(base: Plan, leaves: Mapping[str, Array]) -> Plan:
     """A plan with these leaves, of flat names, whose layout is a `Draft`."""
     laid = {n: x for n, x in leaves.items() if n in Draft.__dataclass_fields__}
@@ -72,7 +77,7 @@ def as_draft(base: Plan, leaves: Mapping[str, Array]) -> Plan:
 def _costs(system: Cluster, model: Model, draft: Plan, c: Coefficients, sharpness: float) -> Costs:
     """Those of the plan; the schedules differ in what is idle, and GPipe idles as 1F1B does."""
     found = CALIBRATED.costs(system, model, draft, c, sharpness)
-    return found.replace(idle_slots=found.idle_slots * (1.0 - draft.layout.zero_bubble))
+    return found.replace(idle_slots=found.idle_slots * (1.0 - drawn(draft).zero_bubble))
 
 
 def draft_memory(model: Model, draft: Plan, footprint: Footprint = LEAST) -> Memory:
@@ -85,8 +90,8 @@ def draft_memory(model: Model, draft: Plan, footprint: Footprint = LEAST) -> Mem
         )
         return (
             usual
-            + draft.layout.gpipe * (gpipe - usual)
-            + draft.layout.zero_bubble * (zero_bubble - usual)
+            + drawn(draft).gpipe * (gpipe - usual)
+            + drawn(draft).zero_bubble * (zero_bubble - usual)
         )
 
     return memory(model, draft, chosen("in_flight"), chosen("in_flight_last"), footprint)

@@ -25,7 +25,7 @@ from flax import struct
 from dmodel import run
 from dmodel.design.choices import PrecisionChoice
 from dmodel.design.constraints import uses
-from dmodel.design.judge import DRAFTED, Problem, as_draft, draft_memory, shared
+from dmodel.design.judge import DRAFTED, Problem, as_draft, draft_memory, drawn, shared
 from dmodel.design.rows import decided, order_numbers, precisions
 from dmodel.design.space import Space, degrees, divisors, placements
 from dmodel.placement import PAIRS
@@ -191,7 +191,7 @@ def _judged(
     )
     over = [jnp.maximum(jnp.asarray(u.amount) / u.limit, 1e-9) for u in found]
     over += [getattr(plan.layout, name) / most for name, most in given["most"].items()]
-    over += [jnp.exp(plan.layout.zero_bubble * jnp.log(2.0 * plan.layout.pp / plan.n_microbatches))]
+    over += [jnp.exp(drawn(plan).zero_bubble * jnp.log(2.0 * plan.layout.pp / plan.n_microbatches))]
     merit = times.total * (1.0 + given["energy"] * (watts - 1.0))
     return plan, jnp.asarray(merit), jnp.log(jnp.stack(jnp.broadcast_arrays(*over)))
 

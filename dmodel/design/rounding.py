@@ -12,7 +12,7 @@ import numpy as np
 from flax import struct
 
 from dmodel.design import rows as rows_
-from dmodel.design.judge import Problem, evaluate, excess, merits, rank_key
+from dmodel.design.judge import Problem, drawn, evaluate, excess, merits, rank_key
 from dmodel.design.moves import Lattice, moved_splits, nearest, neighbours, split_of, thrifty
 from dmodel.design.relax import Relaxed
 from dmodel.design.remedy import roomiest
@@ -67,7 +67,7 @@ def _relaxed_rows(space: Space, relaxed: Relaxed) -> np.ndarray:
     first = np.sort(np.unique(kinds, axis=0, return_index=True)[1])
     picked = list(dict.fromkeys([*first.tolist(), *range(len(kinds))]))[:POINTS]
     plain = SCHEDULES.index(space.choices.schedules[0])
-    bubble_free = np.asarray(relaxed.plan.layout.zero_bubble) > 0.5
+    bubble_free = np.asarray(drawn(relaxed.plan).zero_bubble) > 0.5
     given = {
         "schedule": np.where(
             bubble_free,

@@ -33,7 +33,8 @@ def members(accelerator: str | None, stack: str | None) -> dict[str, str]:
     """
     chip = (known_name("chips", accelerator) or accelerator) if accelerator else ""
     of_chip = generation(chip)
-    of_stack = _of_stack(stack) if stack else dict.fromkeys(("lineage", "stack", "variant"), "")
+    none: dict[str, str] = dict.fromkeys(("lineage", "stack", "variant"), "")
+    of_stack: dict[str, str] = dict(_of_stack(stack)) if stack else none
     name = of_stack["stack"]
     both = bool(chip and name)
     return {
