@@ -269,10 +269,6 @@ def _fill_recompute(
         (0.0, 1.0): "selective",
         (0.0, 0.0): "none",
     }
-        (1.0, 0.0): "full",
-        (0.0, 1.0): "selective",
-        (0.0, 0.0): "none",
-    }
     for i, *pair in zip(np.flatnonzero(open_), layers, attention, strict=True):
         name = words_of.get(tuple(map(float, pair)), f"{pair[0]:.2g} of the layers")
         text = f"recompute blank: {name}, the least that fits"
