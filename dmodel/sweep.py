@@ -31,8 +31,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from dmodel.blocks import floating, length, packed, padded, unpacked
 from dmodel.coefficients import Coefficients
+from dmodel.flattened import floating, length, packed, padded, unpacked
 from dmodel.once import together
 from dmodel.records import Cluster, Model, Plan, flat
 from dmodel.smooth import SHARPNESS

@@ -8,19 +8,20 @@ throughputs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from calibration.traces.kernels import attention_rates
 
 from calibration.micro.priors import priors
 from dmodel import catalog, profiles, run
 from dmodel.breakdown import TERMS
 from dmodel.coefficients import NAMES, Coefficients, from_unconstrained, to_unconstrained
 from dmodel.cost.power import Draw
-from dmodel.records import Cluster, Model, Plan
+from dmodel.question import Question
+from dmodel.records import Cluster, Model, Plan, leaf
+from dmodel.resolve import Resolved, resolve
 from dmodel.step import step_time
 from dmodel.sweep import quick_to_compile
 from dmodel.types import Array
@@ -116,9 +117,26 @@ def coefficients(
     return found.replace(**curves_fit()) if curves else found
 
 
+RATES = ("attention_rate", "attention_backward_rate")
+
+
+@lru_cache(maxsize=64)
+def _of_kernels(accelerator: str, stack: str) -> Resolved:
+    """A job on some devices of a chip, as a stack runs it."""
+    sizes = {"n_accel": 8, "global_batch": 8, "accelerator": accelerator, "stack": stack}
+    return resolve(Question({"model": "llama-2-7b", **sizes}))
+
+
 def kernels(accelerator: str = "H100-80GB", stack: str = STACK) -> dict[str, float]:
     """What a plan says of the kernels of attention that a stack has on a chip."""
-    return attention_rates(stack, accelerator, True)[0]._asdict()
+    plan = _of_kernels(accelerator, stack).plan
+    return {name: float(leaf(plan, name)) for name in RATES}
+
+
+def _said_of_kernels(accelerator: str, stack: str = STACK) -> list[str]:
+    """The same in words."""
+    texts = (each.text for each in _of_kernels(accelerator, stack).assumptions)
+    return [text for text in texts if text.startswith("FlashAttention")]
 
 
 def coefficients_line(*chips: str) -> str:
@@ -126,9 +144,7 @@ def coefficients_line(*chips: str) -> str:
     named = ", ".join(
         f"{name.removeprefix('net_')} {value:.3g}" for name, value in curves_fit().items()
     )
-    older = "".join(
-        f"; on {chip} {said}" for chip in chips for said in attention_rates(STACK, chip, True)[1]
-    )
+    older = "".join(f"; on {chip} {said}" for chip in chips for said in _said_of_kernels(chip))
     return (
         f"shipped profile {PROFILE}, {', '.join(chips)}, code base {STACK}; between nodes the "
         f"study's all-reduce curves ({named}){older}"

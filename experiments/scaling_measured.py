@@ -110,11 +110,12 @@ def keys(cases: Cases) -> list[tuple[str, str]]:
     labels, plan, model = cases.labels, cases.plan, cases.model
     names = ("source", "stack", "model", "chip", "precision", "devices")
     texts = (labels.source, labels.stack, labels.model, labels.accelerator, labels.precision)
+    at = plan.layout
     columns = (*(x.astype(str) for x in texts), labels.n_accel)
     names += ("tp", "cp", "pp", "zero", "seq_len")
-    columns += (plan.tp, plan.cp, plan.pp, plan.zero, model.seq_len)
+    columns += (at.tp, at.cp, at.pp, at.zero, model.seq_len)
     names += ("batch", "micro_batch")
-    columns += (plan.global_batch, plan.micro_batch)
+    columns += (plan.global_batch, at.micro_batch)
     rows = zip(*(np.asarray(x).tolist() for x in columns), strict=True)
     return [(row[0], curve_of(dict(zip(names, row, strict=True)))) for row in rows]
 

@@ -85,7 +85,7 @@ def asked(files: list[str]) -> Cases:
 
 def lines_of(cases: Cases, predicted: np.ndarray) -> list[dict[str, Any]]:
     """Rows without the flag, those with it, and the latter by number of stages."""
-    flagged, stages = ~unflagged(cases), np.asarray(cases.plan.pp)
+    flagged, stages = ~unflagged(cases), np.asarray(cases.plan.layout.pp)
     lines = [
         line("not flagged (fitted)", cases, predicted, ~flagged),
         line("flagged", cases, predicted, flagged),

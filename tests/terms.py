@@ -242,9 +242,6 @@ TERMS: dict[str, Term] = {
         [(0.3, 0.3, 0.9), (0.9, 0.3, 0.9), (0.3, 0.3, 0.3), (1.0, 0.0, np.inf)],
     ),
     "smooth.inverse": plain(smooth.inverse, [(0.4,), (1.7,)], [(1e-100,), (1e100,)]),
-    "smooth.power": plain(
-        lambda x: smooth.power(x, 1.0 / 3.0), [(0.4,), (1.7,)], [(1.0,), (1e-30,), (1e30,)]
-    ),
     "power.asked": plain(
         power.asked, [(0.5, 0.2, 0.2, 1.5), (1.0, 0.1, 0.3, 1.1)], [(0.0, 0.0, 0.0, 1.0)]
     ),

@@ -21,8 +21,16 @@ def shipped() -> list[Path]:
     """The files that the build puts into the wheel: all of its packages but caches."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
     packages = settings["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    left_out = settings["tool"]["hatch"]["build"]["targets"]["wheel"]["exclude"]
     files = (f for package in packages for f in (ROOT / package).rglob("*") if f.is_file())
-    return [f for f in files if "__pycache__" not in f.parts and f.suffix not in (".pyc", ".pyo")]
+    kept = (f for f in files if not any(_within(f, pattern) for pattern in left_out))
+    return [f for f in kept if "__pycache__" not in f.parts and f.suffix not in (".pyc", ".pyo")]
+
+
+def _within(file: Path, pattern: str) -> bool:
+    """Whether a file, or a folder that holds it, is of a pattern of the build."""
+    inside = file.relative_to(ROOT)
+    return any(part.match(pattern.lstrip("/")) for part in (inside, *inside.parents))
 
 
 def test_the_wheel_is_small():

@@ -78,7 +78,13 @@ def published(kind: str) -> MicroTable:
     Figures of permissively licensed repositories and of papers, each row with its source and
     licence.
     """
-    return read(DATA / f"{kind}{SHIPPED}")
+    path = DATA / f"{kind}{SHIPPED}"
+    if not path.is_file():
+        raise InputError(
+            f"{path.name}: not in an installed wheel; single operations are in the source "
+            "distribution and in a checkout"
+        )
+    return read(path)
 
 
 def read(path: str | Path) -> MicroTable:
