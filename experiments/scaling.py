@@ -123,8 +123,10 @@ RATES = ("attention_rate", "attention_backward_rate")
 @lru_cache(maxsize=64)
 def _of_kernels(accelerator: str, stack: str) -> Resolved:
     """A job on some devices of a chip, as a stack runs it."""
+    offered = catalog.precisions(accelerator)
+    precision = "bf16" if "bf16" in offered else offered[0]
     sizes = {"n_accel": 8, "global_batch": 8, "accelerator": accelerator, "stack": stack}
-    return resolve(Question({"model": "llama-2-7b", **sizes}))
+    return resolve(Question({"model": "llama-2-7b", "precision": precision, **sizes}))
 
 
 def kernels(accelerator: str = "H100-80GB", stack: str = STACK) -> dict[str, float]:
@@ -171,7 +173,8 @@ def cases(system: Cluster, model: Model, plan: Plan, c: Coefficients) -> Cases:
     chip, model, plan, c = jax.tree.map(
         lambda x: np.broadcast_to(np.asarray(x, float), (n,)), (system.chip, model, plan, c)
     )
-    return Cases(Cluster(chip=chip, network=network), model, plan, c)
+    devices = np.broadcast_to(np.asarray(system.devices, float), (n,))
+    return Cases(Cluster(chip=chip, network=network, devices=devices), model, plan, c)
 
 
 def join(parts: Sequence[Cases]) -> Cases:
