@@ -44,6 +44,15 @@ _PLAIN = Plan.of(global_batch=0.0, dp=1.0)
 NEUTRAL = {n: float(leaf(_PLAIN, n)) for n in PLAN_LEAVES if n not in ("schedule", "placement")}
 """Leaves that no fact decides, as a plan has them."""
 
+BYTES = {
+    "weight_bytes": "weight",
+    "gradient_bytes": "gradient",
+    "optimizer_bytes": "fp32 weight and moments",
+    "gather_bytes": "gathered weight",
+    "reduce_bytes": "reduced gradient",
+}
+"""Bytes of a parameter that no column holds, and what of it they are."""
+
 RuleOfRecompute = Callable[["Cases"], tuple[Array, Array]]
 """Rule for an open `recompute`: cases with none → `(recompute_layers, recompute_attention)`."""
 
@@ -163,6 +172,7 @@ def part(question: Question, said: list[Assumption]) -> Part:
     model = shape.model(question, found.values, said)
     again = recomputation.again(question, found.values, model["n_experts"], said)
     leaves = _neutral(found.values)
+    said.extend(_usual_bytes(found.values))
     leaves |= laid_out.stage_leaves(question, at, layout["interleave"], found.values, model, said)
     leaves |= layout | _fixed(question, said)
     return Part(
@@ -188,6 +198,15 @@ def _check(question: Question) -> None:
 def _neutral(values: Mapping[str, Any]) -> dict[str, float]:
     """Leaves as facts and settings have them, else as they are without any."""
     return NEUTRAL | LEAVES | {n: float(values[n]) for n in LEAVES if n in values}
+
+
+def _usual_bytes(values: Mapping[str, Any]) -> list[Assumption]:
+    """The bytes of a parameter that neither facts nor settings say."""
+    left = [name for name in BYTES if name not in values]
+    if not left:
+        return []
+    listed = ", ".join(f"{BYTES[name]} {LEAVES[name]:g}" for name in left)
+    return [Assumption(f"bytes of a parameter: {listed}", about=tuple(left))]
 
 
 def _as_assumption(fact: Fact) -> Assumption:
