@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -18,6 +19,8 @@ from dmodel.records.layout import NEUTRAL
 from dmodel.settings import changed
 from dmodel.types import InputError
 from dmodel.varying import Job, follows, job, leaves, meant, restated, way_of_stages
+
+T = TypeVar("T")
 
 AGAIN = tuple(n for n in NEUTRAL if n.startswith(("recompute_", "offload")))
 """Leaves of a layout that say what is done again, and what waits in host memory."""
@@ -182,17 +185,7 @@ def stated(asked: Asked, searched: Searched, **how: Any) -> Problem:
     Args:
       how: as `design.problem` takes it.
     """
-    return problem(
-        asked.cluster,
-        asked.model,
-        asked.devices,
-        asked.global_batch,
-        asked.coefficients,
-        base=searched.base,
-        choices=searched.choices,
-        footprint=asked.footprint,
-        **how,
-    )
+    return _given(problem, asked, searched)(**how)
 
 
 def search(asked: Asked, searched: Searched, **how: Any) -> Design:
@@ -201,7 +194,13 @@ def search(asked: Asked, searched: Searched, **how: Any) -> Design:
     Args:
       how: as `design.design` takes it.
     """
-    return design(
+    return _given(design, asked, searched)(**how)
+
+
+def _given(solve: Callable[..., T], asked: Asked, searched: Searched) -> Callable[..., T]:
+    """`design.problem` or `design.design` of a job, with its space; what is left is how."""
+    return partial(
+        solve,
         asked.cluster,
         asked.model,
         asked.devices,
@@ -210,5 +209,4 @@ def search(asked: Asked, searched: Searched, **how: Any) -> Design:
         base=searched.base,
         choices=searched.choices,
         footprint=asked.footprint,
-        **how,
     )
