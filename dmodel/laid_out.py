@@ -7,6 +7,7 @@ from typing import Any
 
 from dmodel import layouts
 from dmodel.question import Assumption, Degrees, Question, degrees
+from dmodel.records import Model, value
 from dmodel.types import InputError
 
 
@@ -93,13 +94,15 @@ def stage_leaves(
     at: Degrees,
     interleave: float,
     values: Mapping[str, Any],
-    model: Mapping[str, float],
+    model: Model,
     said: list[Assumption],
 ) -> dict[str, float]:
     """Layers of the fullest stage beyond the mean one, and how many fewer the one with the head
     holds."""
-    head = layouts.head_cost(model["d_model"], model["d_ff"], model["vocab"])
-    of = layouts.Pipeline(model["n_layers"], head, at.pp, interleave, model["n_mtp"])
+    width = value(model, "d_ff", model.d_model)
+    head = layouts.head_cost(*(float(x) for x in (model.d_model, width, model.vocab)))
+    layers, further = float(model.n_layers), float(model.layers - model.n_layers)
+    of = layouts.Pipeline(layers, head, at.pp, interleave, further)
     found = layouts.stages(str(values.get("stages", "counted")), of, written_stages(question))
     if at.pp <= 1.0:
         return {"stage_excess": 0.0, "head_displaces": 0.0}

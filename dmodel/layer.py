@@ -8,20 +8,22 @@ import jax
 import jax.numpy as jnp
 
 from dmodel import counts, launching, traffic
+from dmodel.blocks.part import LAST, ROUTED, WIDE, Passes
 from dmodel.coefficients import Coefficients
 from dmodel.cost import compute
 from dmodel.cost.pipeline import meetings
 from dmodel.physics import LayerWork
 from dmodel.records import Chip, Model, Plan
 from dmodel.smooth import excess, ramp
-from dmodel.traffic import Passes
-from dmodel.types import Array, stack
+from dmodel.tables import Cores, Layer, Matmuls, layer
+from dmodel.types import Array, each
 
 
 class _Products(NamedTuple):
-    """times: of each product of the layer and, last, the head [s], `[10, *batch]`. casts: of what
+    """table: rows of products. times: of each, the head's last [s], `[row, *batch]`. casts: of what
     they read [s]."""
 
+    table: Matmuls
     times: jax.Array
     casts: Array
 
@@ -31,17 +33,19 @@ class _Products(NamedTuple):
         return self.times[:-1].sum(0)
 
     @property
-    def last(self) -> jax.Array:
+    def last(self) -> Array:
         """Of those that return a layer's result, of an MLP and of experts [s]."""
-        return self.times[4] + self.times[6]
+        return self.table.of(self.times, *LAST)
 
     @property
-    def dense(self) -> jax.Array:
+    def dense(self) -> Array:
         """Of the layer's products but for those of experts [s]."""
-        return self.times[:5].sum(0) + self.times[7:-1].sum(0)
+        return self.matmul - self.table.of(self.times, *ROUTED)
 
 
-def _products(model: Model, plan: Plan, chip: Chip, c: Coefficients, sharpness: float) -> _Products:
+def _products(
+    table: Matmuls, model: Model, plan: Plan, chip: Chip, c: Coefficients, sharpness: float
+) -> _Products:
     """Forward products, below 16 bits where the plan has them there.
 
     Below 8 bits products keep a further share of the peak: single ones in NVFP4 reach 0.59 to 0.78
@@ -58,38 +62,36 @@ def _products(model: Model, plan: Plan, chip: Chip, c: Coefficients, sharpness: 
     # times add up, so rates meet harmonically
     rate = low / (1.0 - wide + wide * low / chip.attention_flops_per_s)
     operand = bits.operand_bytes + wide * (counts.WORD - bits.operand_bytes)
-    products = counts.matmuls(model, plan)
     # router, logits and loss stay in 16 bits whatever the precision of the layers
+    stays = table.marked(WIDE)
     rates, operands = (
-        stack(*[low] * 8, *[kept] * 2)
-        for low, kept in ((rate, chip.attention_flops_per_s), (operand, counts.WORD))
+        each(narrowed) + stays * (each(kept) - each(narrowed))
+        for narrowed, kept in ((rate, chip.attention_flops_per_s), (operand, counts.WORD))
     )
     return _Products(
-        compute.matmul_time(products, rates, operands, chip, c, sharpness),
-        compute.streaming_time(c.cast_traffic * traffic.cast_bytes(products, model, plan), chip, c),
+        table,
+        compute.matmul_time(table, rates, operands, chip, c, sharpness),
+        compute.streaming_time(c.cast_traffic * traffic.cast_bytes(table, model, plan), chip, c),
     )
 
 
-def _attention(model: Model, plan: Plan, chip: Chip, c: Coefficients, sharpness: float) -> Passes:
-    """Both passes of the attention core, by the stack's kernels."""
-    core = (
-        counts.attention_flops(model, plan)
-        * compute.off_matrix_units(model, plan)
-        * compute.narrowed(plan)
-    )
-    powers, through = counts.exponentials(model, plan), traffic.softmax_bytes(model, plan)
+def _attention(
+    rows: Cores | None, plan: Plan, chip: Chip, c: Coefficients, sharpness: float
+) -> Passes:
+    """Both passes of what mixes tokens, by the stack's kernels."""
+    if rows is None:
+        return Passes(0.0, 0.0)
+    core = rows.flops * rows.stretch * each(compute.narrowed(plan))
     newest = compute.attention_passes(
-        core, powers, through, plan.software.flash, chip, c, sharpness
+        core, rows.exponentials, rows.softmax_bytes, plan.software.flash, chip, c, sharpness
     )
     older = compute.older_kernels(plan)
-    return Passes(older.forward * newest.forward, older.backward * newest.backward)
+    return Passes(older.forward * newest.forward.sum(0), older.backward * newest.backward.sum(0))
 
 
-def _streaming(model: Model, plan: Plan, chip: Chip, c: Coefficients) -> Passes:
+def _streaming(table: Layer, model: Model, plan: Plan, chip: Chip, c: Coefficients) -> Passes:
     """Both passes of what streams through memory, adapters with it."""
-    passes = zip(
-        traffic.elementwise_bytes(model, plan), traffic.adapter_bytes(model, plan), strict=True
-    )
+    passes = zip(table.streams, traffic.adapter_bytes(model, plan), strict=True)
     return Passes(
         *(
             compute.streaming_time(c.elementwise_traffic * least + all_of, chip, c)
@@ -118,7 +120,7 @@ def _accumulation(
     """
     moved, share = (
         2.0 * plan.precision.gradient_bytes,
-        model.trainable * plan.layout.pp / counts.mean_layer(model).layers,
+        model.trainable * plan.layout.pp / model.layers,
     )
     others, experts = (
         compute.streaming_time(share * part, chip, c) for part in (parts.layers, parts.experts)
@@ -145,7 +147,7 @@ def layer_work(
     (`LayerWork.at_clock`).
 
     Backward products cost 2 × the forward ones (1 × when the weights are frozen), attention as
-    `compute.attention_passes` has it, streaming as `traffic.elementwise_bytes`.
+    `compute.attention_passes` has it, streaming as the parts of a layer have it (`blocks`).
     Full recomputation repeats the forward work of the layer, all but the last product and the
     addition of its result where it ends early (`Software.recompute_last`). Of layers that are not
     recomputed in full, shares of the products, of the core of attention and of what streams may be
@@ -155,19 +157,18 @@ def layer_work(
     and leave their latents once more.
     """
     layout, ends = plan.layout, 1.0 - plan.software.recompute_last
-    products = _products(model, plan, chip, c, sharpness)
+    table = layer(model, plan)
+    products = _products(table.products, model, plan, chip, c, sharpness)
     matmul, casts = products.matmul, products.casts
     attention, streaming = (
-        _attention(model, plan, chip, c, sharpness),
-        _streaming(model, plan, chip, c),
+        _attention(table.cores, plan, chip, c, sharpness),
+        _streaming(table, model, plan, chip, c),
     )
     accumulation = _accumulation(products, model, plan, parts, chip, c, sharpness)
     behind = (1.0 + model.trainable) * matmul
     forward = matmul + attention.forward + streaming.forward + 0.5 * casts
     backward = behind + attention.backward + streaming.backward + accumulation + 0.5 * casts
-    added = ends * compute.streaming_time(
-        c.elementwise_traffic * traffic.addition_bytes(model, plan), chip, c
-    )
+    added = ends * compute.streaming_time(c.elementwise_traffic * table.added, chip, c)
     spared = ends * products.last
     full, parts_again = layout.recompute_layers, 1.0 - layout.recompute_layers
     hot = layout.recompute_products * matmul + layout.recompute_attention * attention.forward
@@ -202,10 +203,10 @@ def starts(model: Model, plan: Plan, apart: Array, chip: Chip, c: Coefficients) 
     Args:
       apart: nodes that the stages of a pipeline lie in.
     """
-    times = passes(model, plan)
-    in_turn = (launching.kernels(model, plan) + launching.expert_casts(model, plan)) * times
+    times, table = passes(model, plan), layer(model, plan)
+    in_turn = (table.kernels + table.casts) * times
     return compute.starts(
-        in_turn, launching.launches(model, plan) * times, meetings(plan, apart), chip, c
+        in_turn, launching.launches(table, plan) * times, meetings(plan, apart), chip, c
     )
 
 

@@ -15,7 +15,8 @@ from dmodel.cost.memory import zero_share
 from dmodel.placement import Groups
 from dmodel.records import Model, Plan
 from dmodel.smooth import ramp
-from dmodel.traffic import Passes
+from dmodel.tables import layer, times
+from dmodel.blocks.part import Passes
 from dmodel.types import Array, each, stack, trailing
 
 LINE_HOP = 1.0 / 3.0
@@ -177,7 +178,7 @@ def _tensor_parallel(
     micro-batch; reduced: an all-reduce of an activation [s]."""
     bits, sp, tp = plan.precision, plan.layout.sp, lines.tp
     again, last, opened, _ = _again(plan)
-    mean, wire = counts.mean_layer(model), counts.activation_bytes(model, plan)
+    table, wire = layer(model, plan), counts.activation_bytes(model, plan)
     skew, split_experts = (
         (1.0 - plan.software.composed) * c.collective_skew * ramp(ranks - 1.0)
         for ranks in (plan.layout.tp, plan.layout.etp)
@@ -195,14 +196,14 @@ def _tensor_parallel(
         before + sp * tp.time(wire - narrow * spared) + apart for narrow in (0.0, bits.narrow_sums)
     )
     mixer, mlp = (half + opened * before + share * (ahead - before) for share in (again, last))
-    inside = mean.routed * (lines.etp.time(_routed(model, plan)) + split_experts)
+    inside = times(table.routed, lines.etp.time(table.sent) + split_experts)
     adapters = (
         model.first_adapters + model.last_adapters
     ) * tp.latency_s + model.last_adapters * tp.time(wire / plan.layout.tp)
     passes = Passes(
-        (mean.mixer + mean.through) * ahead + 2.0 * inside + adapters,
-        mean.mixer * mixer
-        + mean.through * mlp
+        (table.mixed + table.passed) * ahead + 2.0 * inside + adapters,
+        table.mixed * mixer
+        + table.passed * mlp
         + (2.0 + again + last) * inside
         + (1.0 + again) * adapters,
     )
@@ -210,38 +211,34 @@ def _tensor_parallel(
 
 
 def _context_parallel(model: Model, plan: Plan, cp: collectives.Line) -> Passes:
-    """The ring's keys and values, and their gradients."""
-    keys_values = (
-        counts.WORD
-        * counts.tokens(model, plan)
-        * plan.layout.cp
-        * model.attention_share
-        * model.n_kv_heads
-        * (2.0 * model.head_dim + model.qk_extra)
-        / plan.layout.tp
-    )
+    """The ring's keys and values, or the states that linear mixers hand over, and their
+    gradients."""
+    table = layer(model, plan)
     core = _again(plan)[3]
-    return Passes(cp.time(keys_values), (2.0 + core) * cp.time(keys_values))
+    forward = times(table.rings, cp.latency_s) + table.ring * cp.seconds_per_byte
+    return Passes(forward, (2.0 + core) * forward)
 
 
 def _expert_parallel(
     model: Model, plan: Plan, groups: Groups, net: collectives.Fabric, ep: collectives.Line
 ) -> Passes:
     """Tokens on their way to experts and back, and how many go where."""
+    table = layer(model, plan)
+    if isinstance(table.mixture, float) and not table.mixture:
+        return Passes(0.0, 0.0)
     again, last, _, _ = _again(plan)
-    routed = counts.mean_layer(model).routed
     # the ranks of etp send the tokens of all of them between them
     sent, merged = (
-        jnp.asarray(_routed(model, plan) / plan.layout.etp)[None],
+        jnp.asarray(table.sent / plan.layout.etp)[None],
         jnp.asarray(plan.software.merge_copies)[None],
     )
     exchange = collectives.all_to_all_time(
-        sent, groups.ep[:, None], net, each(model.top_k), merged
+        sent, groups.ep[:, None], net, each(table.visits), merged
     )[0]
-    route = ep.time(counts.routing_bytes(model, plan))
+    route = ep.time(table.route)
     return Passes(
-        routed * (2.0 * exchange + route),
-        routed * ((2.0 + again + last) * exchange + again * route),
+        table.routed * (2.0 * exchange + route),
+        table.routed * ((2.0 + again + last) * exchange + again * route),
     )
 
 
@@ -274,17 +271,17 @@ def _sharded(
     step updated parameters, and gradients."""
     bits, software, trained = plan.precision, plan.software, model.trainable
     zero1, zero2, zero3 = (zero_share(plan.layout.zero, stage) for stage in (1.0, 2.0, 3.0))
-    layers, sparse = _layers(model, plan), ramp(model.n_experts - 1.0)
+    layers, sparse = _layers(model, plan), layer(model, plan).mixture
     # gathering, or scattering, what the device's parameters stand for: a line in the bytes of each
-    layer = _whole(lines.shard, lines.expert, parts, sparse)
+    unit = _whole(lines.shard, lines.expert, parts, sparse)
     step = _whole(lines.shard.split(per_byte), lines.expert.split(per_byte), parts, sparse)
-    scatter = zero2 * trained * layer.time(bits.reduce_bytes / layers)
+    scatter = zero2 * trained * unit.time(bits.reduce_bytes / layers)
     scattered = (1.0 - zero2) * step.time(
         bits.reduce_bytes
     ) + software.overlap_replica * sums.replicas
-    summed = (1.0 - zero1) * (sums.dense + sparse * sums.experts) + zero1 * scattered
+    summed = (1.0 - zero1) * (sums.dense + times(sparse, sums.experts)) + zero1 * scattered
     return (
-        zero3 * layer.time(bits.gather_bytes / layers),
+        zero3 * unit.time(bits.gather_bytes / layers),
         (1.0 - software.accumulate) * scatter,
         trained * zero1 * (1.0 - zero3) * step.time(bits.gather_bytes),
         trained * summed + software.accumulate * layers * scatter,
@@ -293,12 +290,7 @@ def _sharded(
 
 def _layers(model: Model, plan: Plan) -> Array:
     """Layers of the mean stage [count]."""
-    return counts.mean_layer(model).layers / plan.layout.pp
-
-
-def _routed(model: Model, plan: Plan) -> Array:
-    """What goes to experts, of a micro-batch [byte]."""
-    return counts.WORD * counts.mean_layer(model).reach * counts.visits(model, plan)
+    return model.layers / plan.layout.pp
 
 
 def _again(plan: Plan) -> tuple[Array, Array, Array, Array]:
@@ -364,10 +356,10 @@ def _whole(
 ) -> collectives.Line:
     """Line in the bytes of each parameter: what is dense among its ranks, then what is routed among
     those that hold the same experts."""
+    of_experts = times(sparse, routed.seconds_per_byte * parts.experts)
     return collectives.Line(
-        seconds_per_byte=dense.seconds_per_byte * parts.dense
-        + sparse * routed.seconds_per_byte * parts.experts,
-        latency_s=dense.latency_s + sparse * routed.latency_s,
+        seconds_per_byte=dense.seconds_per_byte * parts.dense + of_experts,
+        latency_s=dense.latency_s + times(sparse, routed.latency_s),
     )
 
 

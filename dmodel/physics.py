@@ -10,7 +10,7 @@ from flax import struct
 
 from dmodel.coefficients import Coefficients
 from dmodel.cost.memory import Memory
-from dmodel.traffic import Passes
+from dmodel.blocks.part import Passes
 from dmodel.types import Array
 
 

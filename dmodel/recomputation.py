@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dmodel import counts
+from dmodel.blocks.part import LAST, site
 from dmodel.cost import memory
 from dmodel.question import Assumption, Question
-from dmodel.records import Model, Plan
+from dmodel.records import Model, Plan, having, value
+from dmodel.tables import layer, layer_keeps, summed, times
 from dmodel.types import Array, InputError
 
 RESULTS = ("qkv", "core", "out", "up", "down")
@@ -245,34 +246,33 @@ def stacked(parts: Sequence[Again]) -> Again:
 def redone(again: Again, model: Model, plan: Plan) -> Plan:
     """The plan with what is done again as shares: of the layers, of the core, of the FLOPs of
     products, and of what streams; and with what of the bytes kept is offloaded."""
-    flops = np.asarray(counts.matmuls(model, plan).flops)[:-1]
-    heads, groups = np.asarray(model.n_heads), np.asarray(model.n_kv_heads)
+    products = layer(model, plan).products
+    flops = np.asarray(products.flops)
+
+    def of(*kinds: str) -> np.ndarray:
+        return np.asarray(products.of(flops, *kinds))
+
+    heads, groups = (np.asarray(value(model, n, 1.0)) for n in ("n_heads", "n_kv_heads"))
+    groups = heads if not having(model, "n_kv_heads") else groups
     keys = groups / np.maximum(heads + 2.0 * groups, 1.0)
-    gate = np.asarray(model.gated_mlp) / (1.0 + np.asarray(model.gated_mlp))
-    share, up, down = _dense_share(model), flops[3] + flops[5], flops[4] + flops[6]
-    passed = share * again.dense + (1.0 - share) * again.experts
-    products = flops[0] * (keys * again.keys + (1.0 - keys) * again.queries_values)
-    products = products + flops[1] * again.latents + flops[2] * again.out
-    products = products + up * (gate * again.gate + (1.0 - gate) * again.into) + down * again.back
-    products = products + passed * (flops[3] + flops[4]) + again.experts * (flops[5] + flops[6])
-    done = plan.having(
+    gated = np.asarray(value(model, "gated_mlp", 0.0))
+    gate = gated / (1.0 + gated)
+    up, down = of("up", "shared_up", "expert_up"), of(*LAST)
+    whole = flops[:-1].sum(0)
+    done = of("first") * (keys * again.keys + (1.0 - keys) * again.queries_values)
+    done = done + of("latents") * again.latents + of("out") * again.out
+    done = done + up * (gate * again.gate + (1.0 - gate) * again.into) + down * again.back
+    done = done + again.dense * of("up", "down") + again.experts * of("shared_up", "shared_down")
+    done = done + again.experts * of("expert_up", "expert_down")
+    after = plan.having(
         recompute_layers=again.layers,
         recompute_attention=again.attention,
-        recompute_products=products / flops.sum(0),
+        recompute_products=done / whole,
         recompute_elementwise=again.streams,
         last_kept=again.last_kept,
     )
-    forgotten = _forgotten(again, model, done)
-    return offloading(again, model, done.having(recompute_bytes=forgotten))
-
-
-def _dense_share(model: Model) -> np.ndarray:
-    """Share of the width of MLPs that every token passes that lies in dense layers, beside shared
-    experts [1]; all without experts."""
-    wide = model.n_dense_layers * model.d_ff_dense
-    shared = (model.n_layers - model.n_dense_layers) * model.n_shared_experts * model.d_ff
-    mixture = np.asarray(model.n_experts) > 1.0
-    return np.where(mixture, wide / np.maximum(wide + shared, 1.0), 1.0)
+    forgotten = _forgotten(again, model, after)
+    return offloading(again, model, after.having(recompute_bytes=forgotten))
 
 
 def _forgotten(again: Again, model: Model, plan: Plan) -> Array:
@@ -282,14 +282,23 @@ def _forgotten(again: Again, model: Model, plan: Plan) -> Array:
     of norms, results of experts' activation; 0 where what streams is done again too, which
     `memory.kept_result_bytes` counts.
     """
-    kept, dense = memory.layer_keeps(model, plan), _dense_share(model)
-    latents = again.latents * (np.asarray(model.kv_rank) > 0.0)
-    mlps = again.dense * dense + again.experts * (1.0 - dense)
-    gone = latents * kept.queries + mlps * kept.dense + again.norms * kept.norms
-    gone = gone + 0.5 * again.narrow * (1.0 - again.dense) * kept.dense
+    kept, latent = layer_keeps(model, plan), _kept_from_latents(model, plan)
+    narrow = 0.5 * again.narrow * (1.0 - again.dense)
+    gone = again.latents * latent + (again.dense + narrow) * kept.dense
+    gone = gone + (again.experts + narrow) * kept.shared + again.norms * kept.norms
     activated = np.maximum(again.experts, again.activation) * kept.activated
     gone = gone + again.experts * kept.experts + activated
     return np.asarray((1.0 - again.streams) * gone / kept.total)
+
+
+def _kept_from_latents(model: Model, plan: Plan) -> Array:
+    """Bytes of queries, keys and values that come from latents [byte]."""
+    at = site(model, plan)
+    return summed(
+        times(weight, part.keeps(at).queries)
+        for part, weight in zip(model.parts, model.weights, strict=True)
+        if part.KIND == "latent"
+    )
 
 
 def offloading(again: Again, model: Model, plan: Plan) -> Plan:

@@ -20,7 +20,7 @@ from dmodel.deciding import LEAVES, first_facts, software
 from dmodel.machine import machine
 from dmodel.question import Assumption, Question, degrees, words
 from dmodel.records import LEAVES as PLAN_LEAVES
-from dmodel.records import Cluster, Model, Plan, leaf
+from dmodel.records import Cluster, Model, Plan, leaf, stacked, value
 from dmodel.types import Array, InputError
 
 OPERAND_BYTES = {
@@ -34,9 +34,9 @@ OPERAND_BYTES = {
 }
 """Bytes of one matmul operand by precision."""
 
-OVERRIDDEN = {*PLAN_LEAVES, *Model.__dataclass_fields__} - {
+OVERRIDDEN = {*PLAN_LEAVES, *shape.OF_MODEL} - {
     *LEAVES,
-    *("schedule", "placement", "offload", "n_mtp", "imbalance", "recompute_layers"),
+    *("schedule", "placement", "offload", "n_mtp", "recompute_layers"),
 }
 """Leaves of the model and the plan that columns and words decide otherwise."""
 
@@ -71,11 +71,11 @@ class Cases(struct.PyTreeNode, kw_only=True):
 
 
 class Part(NamedTuple):
-    """One question on its way to a case: numbers of its model, leaves of its plan, its machine,
+    """One question on its way to a case: its model, leaves of its plan, its machine,
     what is done again, and whether a rule decides that."""
 
     system: Cluster
-    model: Mapping[str, float]
+    model: Model
     leaves: Mapping[str, float]
     schedule: str
     placement: tuple[str, ...] | None
@@ -95,9 +95,9 @@ def assemble(questions: Sequence[Question], rule: RuleOfRecompute | None = None)
     """
     whole, said = _completed(questions)
     parts = [part(question, texts) for question, texts in zip(whole, said, strict=True)]
-    model = shape.settled(Model(**_stacked(parts, "model")), whole, said)
+    model = shape.settled(stacked([part.model for part in parts]), whole, said)
     again = recomputation.stacked([p.again for p in parts])
-    plan = Plan.of(**_stacked(parts, "leaves"), **_static(parts))
+    plan = Plan.of(**_stacked(parts), **_static(parts))
     plan = recomputation.redone(again, model, plan)
     cases = Cases(system=_systems(parts), model=model, plan=plan)
     cases = _fill_recompute(cases, parts, rule or cheapest_that_fits, again, said)
@@ -111,9 +111,9 @@ def _completed(questions: Sequence[Question]) -> tuple[list[Question], list[list
     return [question for question, _ in pairs], [list(filled) for _, filled in pairs]
 
 
-def _stacked(parts: Sequence[Part], kind: str) -> dict[str, Any]:
-    """Numbers of models, or leaves of plans, `[n]` each."""
-    records: list[Mapping[str, float]] = [getattr(part, kind) for part in parts]
+def _stacked(parts: Sequence[Part]) -> dict[str, Any]:
+    """Leaves of plans, `[n]` each."""
+    records = [part.leaves for part in parts]
     return {n: np.array([record[n] for record in records], np.float64) for n in records[0]}
 
 
@@ -170,7 +170,7 @@ def part(question: Question, said: list[Assumption]) -> Part:
     said.extend(_as_assumption(f) for f in found.facts)
     question = _meant(question, first.values)
     model = shape.model(question, found.values, said)
-    again = recomputation.again(question, found.values, model["n_experts"], said)
+    again = recomputation.again(question, found.values, float(value(model, "n_experts", 1.0)), said)
     leaves = _neutral(found.values)
     said.extend(_usual_bytes(found.values))
     leaves |= laid_out.stage_leaves(question, at, layout["interleave"], found.values, model, said)

@@ -19,7 +19,9 @@ from dmodel.columns import BY_NAME, base_precision, parse_number
 from dmodel.layouts import STAGES
 from dmodel.question import TUNINGS, Question
 from dmodel.recomputation import MODULES, RESULTS, SELECTIVE
+from dmodel.blocks import KINDS
 from dmodel.records import LEAVES, SCHEDULES, Layout, Model, Precision, Software
+from dmodel.shape import OF_MODEL, OF_PARTS
 from dmodel.types import InputError
 
 NOTHING = "nothing"
@@ -82,7 +84,7 @@ WORDS: dict[str, Word] = {
 FOLLOWS = ("dp", "tp", "cp", "pp", "ep", "etp", "sp", "zero", "shard", "interleave", "micro_batch")
 """Leaves that columns hold under the same name, or `zero` under `zero_stage`."""
 
-MODEL_LEAVES = tuple(n for n in Model.__dataclass_fields__ if n not in BY_NAME)
+MODEL_LEAVES = tuple(n for n in (*OF_MODEL, *OF_PARTS) if n not in BY_NAME)
 PLAN_LEAVES = tuple(n for n in LEAVES if n not in (*BY_NAME, "zero", "flash"))
 
 KNOWN = tuple(dict.fromkeys((*WORDS, *PLAN_LEAVES, *MODEL_LEAVES)))
@@ -142,7 +144,7 @@ def _word(name: str, text: str) -> str:
 @lru_cache(maxsize=1)
 def _leaf_meanings() -> dict[str, str]:
     """Meaning of every leaf, from its line in the docstring of its record."""
-    records = (Model, Layout, Precision, Software)
+    records = (Model, *KINDS.values(), Layout, Precision, Software)
     text = "\n".join(inspect.getdoc(record) or "" for record in records)
     lines = re.findall(r"^  (\w+(?:, \w+)*): (.+(?:\n    .+)*)", text, re.MULTILINE)
     return {

@@ -7,13 +7,16 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+import jax
 import numpy as np
 
+from dmodel.blocks import ALL, KINDS
 from dmodel.catalog.loader import known_name, table, unknown
-from dmodel.catalog.models import from_shape, identify
+from dmodel.catalog.models import identify
+from dmodel.catalog.shapes import OF_MODEL, decoder, model_of, written
 from dmodel.counts import parameters
 from dmodel.question import Assumption, Question
-from dmodel.records import Model
+from dmodel.records import Block, Model, having, sized, value
 from dmodel.types import InputError
 
 FROM_MODEL = (
@@ -39,23 +42,10 @@ OF_DENSE = tuple(name for name in FROM_MODEL if name not in ("n_experts", "top_k
 WRITTEN = ("n_layers", "d_model", "d_ff", "n_heads", "n_experts")
 """Columns by which a model is known for the one of that name in the catalog."""
 
-OF_RUN = ("seq_len", "imbalance", "trainable", "n_mtp", "tied_embeddings", "causal")
-OF_ADAPTERS = (
-    "first_adapters",
-    "first_adapted",
-    "last_adapters",
-    "last_adapted",
-    "adapter_dropout",
+OF_PARTS = frozenset(
+    n for kind in KINDS.values() for n in kind.__dataclass_fields__ if n not in FROM_MODEL
 )
-PLAIN = {
-    name: field.default
-    for name, field in Model.__dataclass_fields__.items()
-    if isinstance(field.default, float)
-}
-"""What a shape means where it does not say: untied, causal, dense, balanced, trained."""
-
-UNWRITTEN = tuple(n for n in PLAIN if n not in (*FROM_MODEL, *OF_RUN, *OF_ADAPTERS))
-"""Numbers of a model that no column holds."""
+"""Sizes of parts that no column holds."""
 
 FAR, NEAR = 0.1, 0.03
 """Relative distance of the count of parameters from the published one that says no to a shape, and
@@ -63,21 +53,40 @@ one that says yes."""
 
 
 @lru_cache(maxsize=512)
-def catalog_shape(name: str) -> Mapping[str, float]:
-    """Numbers of the catalog's model of a name, its count of parameters among them; empty without.
+def catalog_model(name: str) -> Model | None:
+    """The catalog's model of a name; None where it has none.
 
     Only names, or a hub's spelling: a table must not make this read files.
     """
     known = known_name("models", identify(name)[0]) if name else None
-    if known is None:
+    return None if known is None else model_of(table("models")[known]["shape"])
+
+
+def catalog_shape(name: str) -> Mapping[str, float]:
+    """Columns of the catalog's model of a name, its count of parameters among them; empty
+    without."""
+    return _columns_of_name(name)
+
+
+@lru_cache(maxsize=512)
+def _columns_of_name(name: str) -> Mapping[str, float]:
+    found = catalog_model(name)
+    if found is None:
         return {}
-    found = from_shape(table("models")[known]["shape"])
-    return numbers(found) | {"n_params": float(parameters(found))}
+    return columns_of(found) | {"n_params": float(parameters(found))}
 
 
-def numbers(model: Model) -> dict[str, float]:
-    """A model's numbers by name."""
-    return {name: float(getattr(model, name)) for name in Model.__dataclass_fields__}
+def columns_of(model: Model) -> dict[str, float]:
+    """What the columns of a shape say of a model: of layers that differ the mean, of an MLP that of
+    routed experts where there are any."""
+    found = {n: float(value(model, n, _WITHOUT[n])) for n in _WITHOUT}
+    routed = [feed.d_ff for feed in model.feeds if feed.KIND == "experts"]
+    return found | {"d_ff": float(routed[0])} if routed else found
+
+
+_WITHOUT = {name: 1.0 for name in (*FROM_MODEL, "seq_len")} | {"gated_mlp": 0.0}
+"""Columns of a shape, and their values for a model without the part that has them; heads are
+`value`'s."""
 
 
 def filled(question: Question, needed: Collection[str] = SIZES) -> dict[str, float]:
@@ -110,7 +119,7 @@ def completed(question: Question) -> tuple[Question, tuple[Assumption, ...]]:
     """The question with the open columns of its shape filled: by a shape of the caller's own, of
     which columns that are said count, else by the catalog (`filled`)."""
     if question.model is not None:
-        known = numbers(question.model)
+        known = columns_of(question.model)
         own = {n: known[n] for n in (*FROM_MODEL, "seq_len") if n not in question.columns}
         return question._replace(columns={**question.columns, **own}), ()
     found = filled(question)
@@ -153,13 +162,13 @@ def _unknown_name(question: Question, lacking: Collection[str]) -> str:
     return name if alone and not catalog_shape(name) else ""
 
 
-def _own(question: Question) -> Mapping[str, float]:
-    """What is known of the model besides its columns: a caller's own shape, else the catalog's
-    where columns agree with it."""
+def _own(question: Question) -> Model | None:
+    """The model that is known besides its columns: a caller's own, else the catalog's where columns
+    agree with it."""
     if question.model is not None:
-        return numbers(question.model)
-    known = catalog_shape(question.text("model"))
-    return known if known and _is_same(question, known) else {}
+        return question.model
+    known = catalog_model(question.text("model"))
+    return known if known is not None and _is_same(question, columns_of(known)) else None
 
 
 def _is_same(question: Question, known: Mapping[str, float]) -> bool:
@@ -174,13 +183,12 @@ def _experts_of(question: Question) -> float:
     return max(question.number("n_experts") or 1.0, 1.0)
 
 
-def model(
-    question: Question, settings: Mapping[str, Any], said: list[Assumption]
-) -> dict[str, float]:
-    """Numbers of the model of a question whose columns are complete.
+def model(question: Question, settings: Mapping[str, Any], said: list[Assumption]) -> Model:
+    """The model of a question whose columns are complete, float64 scalars.
 
     Open n_kv_heads: n_heads. head_dim: the catalog's for a model that it knows by name and shape,
-    else d_model / n_heads. gated_mlp: two matrices when d_ff = 4 d_model.
+    else d_model / n_heads. gated_mlp: two matrices when d_ff = 4 d_model. Embeddings of -1 are left
+    to the count of parameters (`settled`).
 
     Args:
       settings: what facts and the question set besides columns.
@@ -190,27 +198,53 @@ def model(
     shape = {n: question.known(n) for n in (*SIZES, "seq_len")}
     shape |= _heads(question, known, shape, said)
     shape["gated_mlp"] = _gated(question, shape, said)
-    shape |= _experts(question, known, settings, said)
-    shape |= _besides(question, known, said)
-    shape["n_mtp"] = float(settings.get("n_mtp", 0.0))
-    shape["trainable"] = float(question.tuning != "lora")
-    shape |= _packed(question, settings, shape, said)
-    if not shape["trainable"]:
-        shape |= _adapters(settings, shape, said)
-    # -1: left to the count of parameters
-    shape["tied_embeddings"] = known.get("tied_embeddings", -1.0)
-    return {**PLAIN, **shape}
+    shape |= _experts(question, known, said)
+    load = shape.pop("imbalance") * float(settings.get("imbalance", 1.0))
+    found = decoder(**shape) if known is None else _as_columns(known, shape)
+    if known is not None and question.model is None:
+        said.extend(_of_catalog(question, known))
+    if having(found, "imbalance"):
+        _say_load(load, known, said)
+        found = sized(found, imbalance=load)
+    found = _packed(question, settings, found, said)
+    tied = float(known.tied_embeddings) if known is not None else -1.0
+    found = found.replace(
+        n_mtp=float(settings.get("n_mtp", 0.0)),
+        trainable=float(question.tuning != "lora"),
+        tied_embeddings=tied,
+    )
+    if not found.trainable:
+        found = found.replace(**_adapters(settings, shape, said))
+    own = {n: float(x) for n, x in question.settings.items() if n in OF_PARTS}
+    return jax.tree.map(np.float64, sized(found, **own))
+
+
+def _as_columns(known: Model, shape: Mapping[str, float]) -> Model:
+    """A model with what columns say otherwise; those of an MLP say it of routed experts where there
+    are any. Layers of other counts have no order."""
+    now = columns_of(known)
+    changed = {n: x for n, x in shape.items() if n in now and x != now[n]}
+    if "n_layers" in changed:
+        known = known.replace(order=())
+    width = changed.pop("d_ff", None)
+    if width is not None and any(feed.KIND == "experts" for feed in known.feeds):
+        feeds = (f.replace(d_ff=width) if f.KIND == "experts" else f for f in known.feeds)
+        known = known.replace(feeds=tuple(feeds))
+    elif width is not None:
+        changed["d_ff"] = width
+    there = {n: x for n, x in changed.items() if n in OF_MODEL or having(known, n)}
+    return sized(known, **there)
 
 
 def _heads(
-    question: Question, known: Mapping[str, float], shape: Mapping[str, float], said: list
+    question: Question, known: Model | None, shape: Mapping[str, float], said: list
 ) -> dict[str, float]:
     heads, even = shape["n_heads"], shape["d_model"] / shape["n_heads"]
-    if known.get("kv_rank"):
+    own = even if known is None else columns_of(known)["head_dim"]
+    if known is not None and having(known, "kv_rank"):
         # columns hold the heads of latent attention in one way or another
-        found = {"n_kv_heads": known["n_kv_heads"], "head_dim": known["head_dim"]}
+        found = {"n_kv_heads": heads, "head_dim": own}
     else:
-        own = known.get("head_dim", even)
         found = {
             "n_kv_heads": question.number("n_kv_heads") or heads,
             "head_dim": question.number("head_dim") or own,
@@ -233,18 +267,18 @@ def _gated(question: Question, shape: Mapping[str, float], said: list) -> float:
     return found
 
 
-def _experts(
-    question: Question, known: Mapping[str, float], settings: Mapping[str, Any], said: list
-) -> dict[str, float]:
+def _experts(question: Question, known: Model | None, said: list) -> dict[str, float]:
     experts = max(question.number("n_experts") or 1.0, 1.0)
     if question.number("n_experts") is None:
         said.append(Assumption("n_experts blank: no experts"))
-    load = float(settings.get("imbalance", 1.0)) * known.get("imbalance", 1.0)
-    if experts > 1.0:
-        even = f"busiest {load:g} times the mean" if load != 1.0 else "balanced load"
-        alike = "" if known else ", no shared expert, all layers alike"
-        said.append(Assumption(f"experts: {even}{alike}"))
+    load = 1.0 if known is None else float(value(known, "imbalance", 1.0))
     return {"n_experts": experts, "top_k": visited(question, said), "imbalance": load}
+
+
+def _say_load(load: float, known: Model | None, said: list) -> None:
+    even = f"busiest {load:g} times the mean" if load != 1.0 else "balanced load"
+    alike = "" if known is not None else ", no shared expert, all layers alike"
+    said.append(Assumption(f"experts: {even}{alike}"))
 
 
 def visited(question: Question, said: list[Assumption]) -> float:
@@ -261,39 +295,49 @@ def visited(question: Question, said: list[Assumption]) -> float:
 def _visited_in_catalog(question: Question, experts: float) -> tuple[float, str]:
     """Experts that each token visits as the catalog has it, else 1; and whose number that is."""
     name = identify(question.text("model"))[0]
-    known = numbers(question.model) if question.model is not None else catalog_shape(name)
+    own = question.model
+    known = columns_of(own) if own is not None else catalog_shape(name)
     if known.get("n_experts") == experts:
         return known["top_k"], f"of {name} in the catalog"
     return 1.0, "each token visits one expert"
 
 
-def _besides(question: Question, known: Mapping[str, float], said: list) -> dict[str, float]:
-    """Numbers of the model that no column holds."""
-    there = {n: known[n] for n in UNWRITTEN if n in known}
-    found = {n: value for n, value in there.items() if value != PLAIN[n]}
-    if found and question.model is None:
-        said.append(_of_catalog(question, found))
-    return found
+def _of_catalog(question: Question, known: Model) -> list[Assumption]:
+    """What no column says of a model that the catalog knows: its kinds of layers, and sizes that a
+    plain decoder does not have."""
+    parts = [_more_of(part) for part in known.parts]
+    if not any(parts) and len(known.pairs) == 1:
+        return []
+    kinds = ", ".join(block_text(block) for block in known.blocks)
+    return [Assumption(f"of {identify(question.text('model'))[0]} in the catalog: {kinds}")]
 
 
-def _of_catalog(question: Question, found: Mapping[str, float]) -> Assumption:
-    """That numbers are the catalog's."""
-    shown = ", ".join(f"{name} {value:g}" for name, value in found.items())
-    return Assumption(f"of {identify(question.text('model'))[0]} in the catalog: {shown}")
+def _more_of(part: Any) -> list[str]:
+    """Sizes of a part that no column holds, and that are not as when nothing is said."""
+    return [n for n in written(part) if n not in (*FROM_MODEL, "kind", "small")]
 
 
-def _packed(
-    question: Question, settings: Mapping[str, Any], shape: Mapping[str, float], said: list
-) -> dict[str, float]:
+def block_text(block: Block) -> str:
+    """A kind of layer for people: "58 layers of latent (kv_rank 512) and experts"."""
+    texts = []
+    for part in filter(None, block[:2]):
+        sizes = written(part)
+        more = ", ".join(f"{n} {sizes[n]:g}" for n in _more_of(part))
+        texts.append(part.KIND + (f" ({more})" if more else ""))
+    return f"{float(block.layers):g} layers of {' and '.join(texts) or 'nothing'}"
+
+
+def _packed(question: Question, settings: Mapping[str, Any], found: Model, said: list) -> Model:
     """A causal window that stands for sequences packed of documents, which attention does not
     leave."""
     window = float(settings.get("packed_window", 0.0))
-    packs = 0.0 < window < shape["seq_len"] and question.fused_attention
-    if not packs or shape.get("windowed"):
-        return {}
+    packs = 0.0 < window < float(found.seq_len) and question.fused_attention
+    limited = any(float(part.window) < ALL for part in having(found, "window"))
+    if not packs or limited or not having(found, "window"):
+        return found
     text = "sequences are packed of documents, attention costs what a window of "
     said.append(Assumption(f"{text}{window:g} tokens would"))
-    return {"window": window, "windowed": 1.0}
+    return sized(found, window=window)
 
 
 FIRST, LAST = ("q_proj", "k_proj", "v_proj", "linear_qkv"), ("o_proj", "linear_proj")
@@ -344,21 +388,33 @@ def _infer_gated(model: Model, given: np.ndarray, said: Sequence[list]) -> Model
     """The other `gated_mlp` where the published parameter count contradicts the one at hand and
     agrees with that one, tied or not: tables that read two matrices from `d_ff / d_model` make
     models a quarter smaller."""
-    gated = np.asarray(model.gated_mlp)
+    gated = np.broadcast_to(np.asarray(value(model, "gated_mlp", 1.0)), given.shape)
+    if not having(model, "gated_mlp"):
+        return model
 
-    def gap(of: np.ndarray) -> np.ndarray:
+    def gap(of: Model) -> np.ndarray:
         counts = [
-            parameters(model.replace(gated_mlp=of, tied_embeddings=np.full_like(given, tied)))
-            for tied in (0.0, 1.0)
+            parameters(of.replace(tied_embeddings=np.full_like(given, tied))) for tied in (0.0, 1.0)
         ]
         off = np.abs(np.asarray(counts, dtype=np.float64) / given - 1.0)
         return np.min(off, axis=0)
 
-    wrong = (gap(gated) > FAR) & (gap(1.0 - gated) < NEAR)
+    wrong = (gap(model) > FAR) & (gap(_with_gates(model, True)) < NEAR)
     for i in map(int, np.flatnonzero(wrong)):
         text = f"n_params says so, with {gated[i]:g} they would be over {FAR:.0%} off"
         said[i].append(Assumption(f"gated_mlp {1.0 - gated[i]:g}: {text}"))
-    return model.replace(gated_mlp=np.where(wrong, 1.0 - gated, gated))
+    return _with_gates(model, wrong)
+
+
+def _with_gates(model: Model, other: np.ndarray | bool) -> Model:
+    """The model with a gate in its MLPs where there was none, and the other way round."""
+
+    def turned(part: Any) -> Any:
+        if "gated_mlp" not in part.__dataclass_fields__:
+            return part
+        return part.replace(gated_mlp=np.where(other, 1.0 - part.gated_mlp, part.gated_mlp))
+
+    return model.replace(feeds=tuple(map(turned, model.feeds)))
 
 
 def _infer_tied(model: Model, given: np.ndarray, said: Sequence[list]) -> Model:
@@ -386,12 +442,9 @@ def settled(model: Model, questions: Sequence[Question], said: Sequence[list]) -
     embeddings. A count that still contradicts the shape is said."""
     given = np.array([q.number("n_params") or np.nan for q in questions])
     own = np.array([q.model is not None for q in questions])
-    found = _infer_tied(_infer_gated(model, given, said), given, said)
-    kept = {
-        name: np.where(own, np.asarray(getattr(model, name)), np.asarray(getattr(found, name)))
-        for name in ("gated_mlp", "tied_embeddings")
-    }
-    found = found.replace(**kept)
+    found = _infer_tied(_infer_gated(model, np.where(own, np.nan, given), said), given, said)
+    tied = np.where(own, np.asarray(model.tied_embeddings), np.asarray(found.tied_embeddings))
+    found = found.replace(tied_embeddings=tied)
     for i, count in enumerate(np.asarray(parameters(found), dtype=np.float64)):
         if abs(count / given[i] - 1.0) > FAR:
             text = f"is not the {count:.4g} of the shape's columns, which are used: check both"

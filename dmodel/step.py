@@ -25,7 +25,8 @@ from dmodel.once import together
 from dmodel.physics import Costs, LayerWork, Physics
 from dmodel.placement import place
 from dmodel.records import Chip, Cluster, Model, Plan, check_counts
-from dmodel.smooth import SHARPNESS, ramp
+from dmodel.smooth import SHARPNESS
+from dmodel.tables import layer
 from dmodel.types import Array, at_hand, trailing
 
 
@@ -98,7 +99,7 @@ def _costs(system: Cluster, model: Model, plan: Plan, c: Coefficients, sharpness
     forward, backward, comm = beside_layer(sent, work, plan, c, sharpness)
     layers, device = counts.stage_layers(model, plan), forward + backward
     # a host that has to know what experts get is never ahead of a layer
-    ahead = (1.0 - plan.software.composed) * ramp(2.0 - model.n_experts)
+    ahead = (1.0 - plan.software.composed) * (1.0 - layer(model, plan).mixture)
     even = work.head * c.head_balance / layout.pp
     hidden_head, hidden_even = (
         ahead * compute.hidden_head(head, held, device, started, sharpness)

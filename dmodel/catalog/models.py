@@ -3,41 +3,14 @@
 from __future__ import annotations
 
 import functools
-import math
 import re
 from pathlib import Path
 
-import numpy as np
-
 from dmodel.catalog import huggingface
 from dmodel.catalog.loader import Entry, canonical, known_name, table, unknown
+from dmodel.catalog.shapes import model_of
 from dmodel.records import Model
-from dmodel.types import InputError, number
-
-DEFAULTS = {
-    name: field.default
-    for name, field in Model.__dataclass_fields__.items()
-    if isinstance(field.default, float)
-}
-"""What a shape means when it does not say: as in `Model`, untied, causal, dense, perfectly
-balanced, trained."""
-
-
-def from_shape(shape: dict[str, float], seq_len: float | None = None) -> Model:
-    """Build a transformer of float64 scalars from a shape by name of attribute.
-
-    Args:
-      shape: counts; attributes that have a default may be left out.
-      seq_len: sequence length [token] in place of the shape's own.
-
-    Raises:
-      InputError: the sequence length is not a positive number.
-    """
-    values = DEFAULTS | shape | ({} if seq_len is None else {"seq_len": seq_len})
-    if not 0.0 < number(values["seq_len"]) < math.inf:
-        raise InputError(f"seq_len: expected a positive number of tokens, got {seq_len!r}")
-    return Model(**{key: np.float64(value) for key, value in values.items()})
-
+from dmodel.types import InputError
 
 _OF_HUBS = re.compile(r"[-_\s](hf|base|instruct|chat|it|pt|v\d+(\.\d+)*)$", re.IGNORECASE)
 """An ending of hubs' names that is no part of a shape's name."""
@@ -92,7 +65,7 @@ def from_file(name_or_path: str, seq_len: float | None = None) -> Model | None:
       InputError: a file that cannot be used (with the reason).
     """
     path = None if known_name("models", name_or_path) else _config_path(name_or_path)
-    return None if path is None else from_shape(huggingface.read(path, seq_len), seq_len)
+    return None if path is None else huggingface.read(path, seq_len)
 
 
 def transformer(name_or_path: str, seq_len: float | None = None) -> Model:
@@ -120,7 +93,7 @@ def transformer(name_or_path: str, seq_len: float | None = None) -> Model:
         raise InputError(
             unknown("models", text, "; the path of a Hugging Face config.json is accepted too")
         )
-    return from_shape(table("models")[main]["shape"], seq_len)
+    return model_of(table("models")[main]["shape"], seq_len)
 
 
 def fields(entry: Entry) -> list[Entry]:

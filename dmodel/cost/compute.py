@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 
 from dmodel.coefficients import Coefficients
-from dmodel.counts import WORD, Matmuls
-from dmodel.records import Chip, Model, Plan
+from dmodel.blocks.part import WORD, Passes
+from dmodel.records import Chip, Plan
 from dmodel.smooth import SHARPNESS, excess, maximum, ramp
-from dmodel.traffic import Passes
+from dmodel.tables import Matmuls
 from dmodel.types import Array, each, stack
 
 
@@ -162,25 +162,6 @@ def older_kernels(plan: Plan) -> Passes:
     software = plan.software
     rates = software.attention_rate, software.attention_backward_rate
     return Passes(*(1.0 + software.flash * (1.0 / rate - 1.0) for rate in rates))
-
-
-VECTOR = 16.0
-"""Peak rate of 16-bit products on matrix units over that without: 312 to 19.5 TFLOP/s on A100, 989
-to 67 on H100 (NVIDIA data sheets)."""
-
-
-def off_matrix_units(model: Model, plan: Plan) -> Array:
-    """Times as long as unfused attention takes because its heads miss the matrix units [1]: 16
-    where a head is no multiple of 8 elements.
-
-    Such a head does not begin on 16 bytes, which loads into the matrix units need (NVIDIA, Deep
-    Learning Performance Guide). On 384 A100, 182B with 128 heads of 108 took 163 s a step, with 96
-    of 144 and 64 of 216 125 and 121 (BigScience chronicles). Flash attention pads. Heads are whole
-    numbers: one within half an element of a multiple counts as one, so that the slope beside it is
-    0.
-    """
-    away = jnp.abs(model.head_dim - 8.0 * jnp.round(model.head_dim / 8.0))
-    return 1.0 + (VECTOR - 1.0) * (1.0 - plan.software.flash) * jnp.where(away > 0.5, 1.0, 0.0)
 
 
 UNALIGNED = 2.0

@@ -7,11 +7,13 @@ from flax import struct
 from jax.scipy.special import ndtr
 
 from dmodel import counts
+from dmodel.blocks.part import LAST, SUMMED
 from dmodel.footprint import LEAST, Footprint
 from dmodel.once import once
 from dmodel.records import Model, Plan
 from dmodel.smooth import ramp
-from dmodel.types import Array, larger, smaller, stack
+from dmodel.tables import layer, layer_keeps
+from dmodel.types import Array, each, larger, smaller
 
 
 class Memory(struct.PyTreeNode, kw_only=True):
@@ -61,95 +63,6 @@ def held(parts: counts.Residents, plan: Plan, stage: float) -> Array:
     return (1.0 - share) * parts.total + share * sharded(parts, plan)
 
 
-class LayerBytes(struct.PyTreeNode, kw_only=True):
-    """Bytes that one layer keeps for the backward pass, by what they are.
-
-    Attributes:
-      inputs: of norms and residuals, with masks of dropout. norms: their outputs, operands of
-        products. latents: of queries, keys and values. queries: these, with keys and values. core:
-        attention's output, with scores where it is not fused. mamba: what its mixers keep. dense:
-        inside MLPs that every token passes, shared experts among them. experts: inputs of routed
-        experts, what lies inside
-        but for `activated`, and what comes back. activated: results of their activation, operands
-        of the last product. adapters: what they read.
-    """
-
-    inputs: Array
-    norms: Array
-    latents: Array
-    queries: Array
-    core: Array
-    mamba: Array
-    dense: Array
-    experts: Array
-    activated: Array
-    adapters: Array
-
-    @property
-    def total(self) -> Array:
-        """Sum of all."""
-        mixer = self.inputs + self.norms + self.latents + self.queries + self.core + self.mamba
-        return mixer + self.dense + self.experts + self.activated + self.adapters
-
-
-def layer_keeps(model: Model, plan: Plan) -> LayerBytes:
-    """Activations that one layer keeps where nothing but the core of attention is done again, per
-    device and micro-batch [byte].
-
-    Korthikanti et al. 2022, generalized: without recomputation `t h (10 + 24/tp)` for a plain MLP
-    of 4h with MHA in 16 bits; here
-    `t [ (6 + 2w) h / split + ((4 (a + g) e − (2 − w) a e) + c f) / tp ]`. On h, which sequence
-    parallelism splits: the inputs of norms and residuals, dropout masks, and the norms' outputs at
-    the width w of matmul operands; Q, K, V and the attention output (an operand); on f, c = 2 + w
-    (plain) or 4 + w (gated). Routed experts keep their inputs, `w h` for each visit of a token (h
-    the width of their latents, whose sum is kept too), and f counts as often. Latents are kept as
-    operands; a Mamba-2 mixer keeps its `2 i + 2 G N` inputs, the scan's and the gate's outputs.
-    Unfused attention adds `5 t s a / tp`, gone when the attention core is recomputed. Adapters keep
-    what they read, of h once for the mixer and once for the MLP, or after dropout each its own with
-    a mask of a byte.
-    """
-    layout = plan.layout
-    t, mean, split = counts.tokens(model, plan), counts.mean_layer(model), counts.split_ranks(plan)
-    # operands below 8 bits are kept with their scales, in both layouts; frozen weights need no
-    # operand kept for their gradient
-    operand = larger(plan.precision.operand_bytes, 1.0) * model.trainable
-    e, keys = model.head_dim, (model.n_heads + model.n_kv_heads) * (model.head_dim + model.qk_extra)
-    output = operand * model.n_heads * e
-    scores = (
-        5.0
-        * model.seq_len
-        * model.n_heads
-        * (1.0 - plan.software.flash)
-        * (1.0 - layout.recompute_attention)
-    )
-    bc = model.mamba_groups * model.mamba_state
-    mamba = 2.0 * (3.0 * model.mamba_inner + 2.0 * bc) + operand * model.mamba_inner
-    places = mean.mixer + model.mlp_share
-    wide = t * places * model.d_model / split
-    # gathered, where sequence parallelism splits h
-    shared, own = (
-        n * model.d_model + model.last_adapted / layout.tp
-        for n in (smaller(model.first_adapters, places), model.first_adapters)
-    )
-    read = (1.0 - model.adapter_dropout) * counts.WORD * shared + model.adapter_dropout * (
-        counts.WORD + 1.0
-    ) * own
-    before, visits = 2.0 + 2.0 * model.gated_mlp, mean.routed * counts.visits(model, plan)
-    return LayerBytes(
-        inputs=3.0 * wide,
-        norms=operand * wide,
-        latents=t * operand * model.attention_share * (model.q_rank + model.kv_rank),
-        queries=t * model.attention_share * 2.0 * (keys + model.n_kv_heads * e) / layout.tp,
-        core=t * model.attention_share * (output + scores) / layout.tp,
-        mamba=t * model.mamba_share * mamba / layout.tp,
-        dense=t * (before + operand) * mean.width / layout.tp,
-        experts=visits * (operand * mean.reach + before * model.d_ff / layout.etp)
-        + t * operand * mean.routed * mean.latents * mean.reach / layout.tp,
-        activated=visits * operand * model.d_ff / layout.etp,
-        adapters=t * read,
-    )
-
-
 def layer_activation_bytes(model: Model, plan: Plan) -> Array:
     """Activations that one layer keeps for the backward pass, per device and micro-batch [byte].
 
@@ -177,24 +90,22 @@ def kept_result_bytes(model: Model, plan: Plan) -> Array:
     kept either, unless a policy keeps it all the same (`Software.last_kept`).
     """
     layout = plan.layout
-    products = counts.matmuls(model, plan)
-    flops, early, split = (
-        products.flops[:-1],
+    table = layer(model, plan)
+    products, early = (
+        table.products,
         (1.0 - plan.software.recompute_last) * (1.0 - plan.software.last_kept),
-        counts.split_ranks(plan),
     )
     # of attention's output and of the MLP, ranks of tp keep what is left of the sum over them
-    results = products.elements[2][:-1] / stack(1.0, 1.0, split, 1.0, split, *[1.0] * 4)
-    read, done = (x.sum(0) - early * (x[4] + x[6]) for x in (results, flops))
-    again = smaller(layout.recompute_products * flops.sum(0) / done, 1.0)
-    core = (
-        (1.0 - layout.recompute_attention)
-        * model.attention_share
-        * model.n_heads
-        * model.head_dim
-        / layout.tp
+    held = products.marked(SUMMED)
+    results = products.elements[2] * (1.0 - held + held / each(counts.split_ranks(plan)))
+    flops = products.flops[:-1].sum(0)
+    read, done = (
+        whole - early * products.of(rows, *LAST)
+        for whole, rows in ((results[:-1].sum(0), results), (flops, products.flops))
     )
-    return counts.WORD * ((1.0 - again) * read + counts.tokens(model, plan) * core)
+    again = smaller(layout.recompute_products * flops / done, 1.0)
+    core = (1.0 - layout.recompute_attention) * table.returned
+    return counts.WORD * ((1.0 - again) * read + core)
 
 
 IN_TRANSIT = 2.0
@@ -257,7 +168,7 @@ def memory(
     layers = counts.stage_layers(model, plan)
     found, share = (
         counts.residents(model, plan),
-        layers * layout.pp / counts.mean_layer(model).layers,
+        layers * layout.pp / model.layers,
     )
     parts = found.replace(layers=share * found.layers, experts=share * found.experts)
     again = layout.recompute_layers * (1.0 - footprint.kept)

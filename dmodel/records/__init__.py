@@ -3,7 +3,18 @@ other. Names live in the catalog."""
 
 from dmodel.records.cluster import Chip, Cluster, Network
 from dmodel.records.layout import PLACEMENT, SCHEDULES, Layout
-from dmodel.records.model import Model, check_counts
+from dmodel.records.model import (
+    NONE,
+    Block,
+    Model,
+    check_counts,
+    having,
+    named_parts,
+    sized,
+    stacked,
+    trimmed,
+    value,
+)
 from dmodel.records.plan import LEAVES, Plan, flat, leaf
 from dmodel.records.precision import Precision
 from dmodel.records.software import BUCKET_GRADIENTS, BUCKET_GRADIENTS_PER_RANK, Software
@@ -12,8 +23,10 @@ __all__ = [
     "BUCKET_GRADIENTS",
     "BUCKET_GRADIENTS_PER_RANK",
     "LEAVES",
+    "NONE",
     "PLACEMENT",
     "SCHEDULES",
+    "Block",
     "Chip",
     "Cluster",
     "Layout",
@@ -24,5 +37,11 @@ __all__ = [
     "Software",
     "check_counts",
     "flat",
+    "having",
     "leaf",
+    "named_parts",
+    "sized",
+    "stacked",
+    "trimmed",
+    "value",
 ]

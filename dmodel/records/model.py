@@ -1,113 +1,68 @@
-"""What is trained: the shape of a transformer and its sequence length."""
+"""What is trained: an embedding, a head, and layers of a few kinds, each a mixer and a feed-forward
+part."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
 from flax import struct
 
-from dmodel.types import Array, InputError
+from dmodel.types import Array, InputError, larger
 
-COUNTED = (
-    "n_layers",
-    "d_model",
-    "n_heads",
-    "n_kv_heads",
-    "head_dim",
-    "vocab",
-    "seq_len",
-    "n_experts",
-    "top_k",
-)
-"""What every model has one of at least: one without experts has one, its MLP."""
+COUNTED = ("n_layers", "d_model", "vocab", "seq_len")
+"""What every model has one of at least."""
+
+NONE = -1
+"""In the place of a mixer, or of a feed-forward part, of a layer without one."""
+
+
+class Block(NamedTuple):
+    """One kind of layer. mixer, feed: its parts, None where it has none. layers: how many there
+    are [count]."""
+
+    mixer: Any
+    feed: Any
+    layers: Array
 
 
 class Model(struct.PyTreeNode, kw_only=True):
-    """Shape of a decoder transformer. Shares are of the layers, between 0 and 1.
+    """A decoder: embedding, layers, head. Kinds of layer are static; their sizes are leaves.
 
     Attributes:
       n_layers: L, layers [count].
       d_model: h, width of what goes from layer to layer [count].
-      d_ff: f, width of one MLP, or of one expert [count].
-      gated_mlp: 1 = an MLP has three matrices (SwiGLU, GeGLU); 0 = two.
-      n_heads: a, heads of queries [count].
-      n_kv_heads: g, heads of keys and values [count]; a for MHA, fewer for GQA, 1 for MQA.
-      head_dim: e, width of a head [count].
       vocab: V, tokens of the vocabulary [count].
       seq_len: s, length of a sequence [token].
       tied_embeddings: 1 = input and output embeddings are one matrix; 0 = two.
       causal: 1 = a token sees those before it; 0 = all.
-      n_experts: experts of a layer [count]; 1 = dense.
-      top_k: experts that a token visits [count].
-      n_shared_experts: experts that every token visits besides [count]; 0 = none.
-      imbalance: load of the busiest expert over the mean, from 1 on [1]; 1 = even.
-      expert_biases: 1 = the products of experts have biases (gpt-oss); 0 = none.
-      expert_rank: width of the latents that routed experts read and return [count]; 0 = d_model.
-      n_dense_layers: leading layers of a mixture that have no experts [count]; 0 = none.
-      d_ff_dense: width of the MLP of those layers [count]; 0 = none.
-      kv_rank: width of the latents of keys and values (MLA) [count]; 0 = projected directly.
-      q_rank: width of the latents of queries (MLA) [count]; 0 = projected directly.
-      rope_dim: width of the rotary key that all heads share in MLA [count]; 0 = none.
-      qk_extra: what heads of queries and keys are wider than `head_dim` [count]; 0 = as wide.
-      window: keys that a query of a windowed layer sees [token].
-      windowed: share of the attention layers that have a window [1]; 0 = none.
-      attention_share: share of the layers that hold attention [1]; 1 = all.
-      mlp_share: share of the layers that hold an MLP, or experts [1]; 1 = all.
-      mamba_share: share of the layers that hold a Mamba-2 mixer [1]; 0 = none.
-      mamba_inner: inner width of a Mamba-2 mixer [count]; 0 = none.
-      mamba_heads: heads of a Mamba-2 mixer [count]; 0 = none.
-      mamba_groups: groups of a Mamba-2 mixer [count]; 0 = none.
-      mamba_state: size of the state of a Mamba-2 mixer [count]; 0 = none.
-      n_mtp: heads that predict further tokens, each a layer and logits more [count]; 0 = none.
+      n_mtp: heads that predict further tokens, each with layers and logits of its own [count].
       trainable: 1 = weights are trained; 0 = frozen (LoRA), without their gradients and optimizer.
       first_adapters: low-rank adapters beside products that read h, of a layer [count]; 0 = none.
       first_adapted: width of what those products return, all together [count]; 0 = none.
       last_adapters: low-rank adapters beside products that return h, of a layer [count]; 0 = none.
       last_adapted: width of what those products read, all together [count]; 0 = none.
       adapter_dropout: 1 = dropout before or behind adapters; 0 = none.
+      small: parameters beside embeddings, head and last norm (positions, biases) [count]; 0 = none.
+      shares: share of the layers that are of each kind [1].
+      further: layers of each kind in a head of further tokens [count].
+      mixers: the mixers that there are, records of `dmodel.blocks`.
+      feeds: the feed-forward parts that there are, records of `dmodel.blocks`.
+      pairs: mixer and feed-forward part of each kind by index, `NONE` for none (static).
+      order: kind of each layer, first to last; () = evenly mixed (static).
     """
 
-    CHOICES = frozenset("gated_mlp tied_embeddings causal trainable adapter_dropout".split())
+    CHOICES = frozenset("tied_embeddings causal trainable adapter_dropout".split())
     """Fields that are choices, not sizes: no derivative is asked for."""
-
-    OF_EXPERTS = frozenset(
-        (
-            "n_experts top_k n_shared_experts imbalance n_dense_layers d_ff_dense "
-            "expert_biases expert_rank"
-        ).split()
-    )
-    """Fields that say nothing of a model without experts."""
 
     n_layers: Array
     d_model: Array
-    d_ff: Array
-    gated_mlp: Array
-    n_heads: Array
-    n_kv_heads: Array
-    head_dim: Array
     vocab: Array
     seq_len: Array
     tied_embeddings: Array = 0.0
     causal: Array = 1.0
-    n_experts: Array = 1.0
-    top_k: Array = 1.0
-    n_shared_experts: Array = 0.0
-    imbalance: Array = 1.0
-    expert_biases: Array = 0.0
-    expert_rank: Array = 0.0
-    n_dense_layers: Array = 0.0
-    d_ff_dense: Array = 0.0
-    kv_rank: Array = 0.0
-    q_rank: Array = 0.0
-    rope_dim: Array = 0.0
-    qk_extra: Array = 0.0
-    window: Array = 1.0
-    windowed: Array = 0.0
-    attention_share: Array = 1.0
-    mlp_share: Array = 1.0
-    mamba_share: Array = 0.0
-    mamba_inner: Array = 0.0
-    mamba_heads: Array = 0.0
-    mamba_groups: Array = 0.0
-    mamba_state: Array = 0.0
     n_mtp: Array = 0.0
     trainable: Array = 1.0
     first_adapters: Array = 0.0
@@ -115,21 +70,232 @@ class Model(struct.PyTreeNode, kw_only=True):
     last_adapters: Array = 0.0
     last_adapted: Array = 0.0
     adapter_dropout: Array = 0.0
+    small: Array = 0.0
+    shares: tuple[Array, ...]
+    further: tuple[Array, ...]
+    mixers: tuple[Any, ...]
+    feeds: tuple[Any, ...]
+    pairs: tuple[tuple[int, int], ...] = struct.field(pytree_node=False)
+    order: tuple[int, ...] = struct.field(pytree_node=False, default=())
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """Kinds of layer with their counts, heads of further tokens not among them."""
+        return tuple(
+            Block(_at(self.mixers, i), _at(self.feeds, j), self.n_layers * share)
+            for (i, j), share in zip(self.pairs, self.shares, strict=True)
+        )
+
+    @property
+    def parts(self) -> tuple[Any, ...]:
+        """Mixers, then feed-forward parts."""
+        return (*self.mixers, *self.feeds)
+
+    @property
+    def layers(self) -> Array:
+        """Layers, those in heads of further tokens included [count]."""
+        return self.n_layers + self.n_mtp * _sum(self.further)
+
+    @property
+    def weights(self) -> tuple[Array, ...]:
+        """How many of each part the mean layer holds [1], in the order of `parts`."""
+        if len(self.pairs) == 1:
+            return (1.0,) * len(self.parts)
+        layers = self.layers
+        kinds = [
+            (self.n_layers * share + self.n_mtp * more) / layers
+            for share, more in zip(self.shares, self.further, strict=True)
+        ]
+        return tuple(
+            _sum([kinds[k] for k, pair in enumerate(self.pairs) if pair[side] == i])
+            for side, there in ((0, self.mixers), (1, self.feeds))
+            for i in range(len(there))
+        )
+
+
+def _at(parts: Sequence[Any], index: int) -> Any:
+    return None if index == NONE else parts[index]
+
+
+def _sum(values: Sequence[Array]) -> Array:
+    """Sum of one value or more."""
+    first, *others = values
+    return sum(others, start=first)
+
+
+def named_parts(model: Model) -> dict[str, Any]:
+    """Parts by name: their kind, with a number from the second one of a kind on."""
+    found: dict[str, Any] = {}
+    for part in model.parts:
+        same = sum(type(other) is type(part) for other in found.values())
+        found[part.KIND + (f"_{same + 1}" if same else "")] = part
+    return found
+
+
+def having(model: Model, name: str) -> list[Any]:
+    """Parts that have a field of a name."""
+    return [part for part in model.parts if name in part.__dataclass_fields__]
+
+
+def value(model: Model, name: str, otherwise: Array = 0.0) -> Array:
+    """A size by its name: of the model, else of the part that has it. Where several parts do, the
+    mean over the layers that have it; where none does, `otherwise`."""
+    if name in Model.__dataclass_fields__:
+        return getattr(model, name)
+    pairs = [
+        (weight, getattr(part, name))
+        for part, weight in zip(model.parts, model.weights, strict=True)
+        if name in part.__dataclass_fields__
+    ]
+    if not pairs:
+        return otherwise
+    if len(pairs) == 1:
+        return pairs[0][1]
+    whole = _sum([weight for weight, _ in pairs])
+    return _sum([weight * size for weight, size in pairs]) / larger(whole, 1e-300)
+
+
+def sized(model: Model, **sizes: Array) -> Model:
+    """The model with other sizes by name, those of parts in all parts that have them.
+
+    Raises:
+      InputError: neither the model nor a part of it has one of that name.
+    """
+    own = {n: x for n, x in sizes.items() if n in Model.__dataclass_fields__}
+    inner = {n: x for n, x in sizes.items() if n not in own}
+    if missing := [n for n in inner if not having(model, n)]:
+        there = sorted({n for part in model.parts for n in part.__dataclass_fields__})
+        raise InputError(
+            f"{', '.join(missing)}: no part of this model has it; its parts have {', '.join(there)}"
+        )
+
+    def changed(part: Any) -> Any:
+        return part.replace(**{n: x for n, x in inner.items() if n in part.__dataclass_fields__})
+
+    return model.replace(
+        mixers=tuple(map(changed, model.mixers)), feeds=tuple(map(changed, model.feeds)), **own
+    )
+
+
+def stacked(models: Sequence[Model]) -> Model:
+    """Models as one batch, leaves `[n]`: of kinds that a case does not have, it has no layers.
+
+    Sizes of a part that a case does not have are those of the first case that has it.
+    """
+    if len({jax.tree.structure(model.replace(order=())) for model in models}) == 1:
+        found = jax.tree.map(lambda *xs: np.array(xs, np.float64), *_without_order(models))
+        return found.replace(order=_shared({model.order for model in models}))
+    slots = [_slots(model) for model in models]
+    mixers, feeds = (
+        tuple(dict.fromkeys(slot for each in slots for slot in each[side])) for side in (0, 1)
+    )
+    named = [
+        [(_slot(each[0], i), _slot(each[1], j)) for i, j in model.pairs]
+        for model, each in zip(models, slots, strict=True)
+    ]
+    pairs = tuple(dict.fromkeys(pair for each in named for pair in each))
+    own = {
+        name: np.array([getattr(model, name) for model in models], np.float64)
+        for name in Model.__dataclass_fields__
+        if name not in INSIDE
+    }
+    return Model(
+        **own,
+        shares=tuple(_of_kind(models, named, pair, "shares") for pair in pairs),
+        further=tuple(_of_kind(models, named, pair, "further") for pair in pairs),
+        mixers=tuple(_filled(models, slots, 0, slot) for slot in mixers),
+        feeds=tuple(_filled(models, slots, 1, slot) for slot in feeds),
+        pairs=tuple((_place(mixers, i), _place(feeds, j)) for i, j in pairs),
+    )
+
+
+INSIDE = ("shares", "further", "mixers", "feeds", "pairs", "order")
+"""Fields that are made of kinds of layers."""
+
+Slot = tuple[type, int]
+"""A part's kind, and the how manieth of that kind it is."""
+
+
+def _without_order(models: Sequence[Model]) -> Iterator[Model]:
+    return (model.replace(order=()) for model in models)
+
+
+def _shared(orders: set[tuple[int, ...]]) -> tuple[int, ...]:
+    return orders.pop() if len(orders) == 1 else ()
+
+
+def _slots(model: Model) -> tuple[list[Slot], list[Slot]]:
+    """Slots of a model's mixers, and of its feed-forward parts."""
+
+    def of(parts: Sequence[Any]) -> list[Slot]:
+        kinds = [type(part) for part in parts]
+        return [(kind, kinds[:i].count(kind)) for i, kind in enumerate(kinds)]
+
+    return of(model.mixers), of(model.feeds)
+
+
+def _slot(slots: Sequence[Slot], index: int) -> Slot | None:
+    return None if index == NONE else slots[index]
+
+
+def _place(slots: Sequence[Slot], slot: Slot | None) -> int:
+    return NONE if slot is None else slots.index(slot)
+
+
+def _of_kind(models: Sequence[Model], named: Sequence, pair: tuple, field: str) -> np.ndarray:
+    """A number of one kind of layer in each case, `[n]`; 0 where it has none."""
+    return np.array(
+        [
+            sum(float(x) for p, x in zip(own, getattr(model, field), strict=True) if p == pair)
+            for model, own in zip(models, named, strict=True)
+        ]
+    )
+
+
+def _filled(models: Sequence[Model], slots: Sequence, side: int, slot: Slot) -> Any:
+    """One part of all cases, leaves `[n]`."""
+    own = [
+        _at((m.mixers, m.feeds)[side], each[side].index(slot) if slot in each[side] else NONE)
+        for m, each in zip(models, slots, strict=True)
+    ]
+    spare = next(part for part in own if part is not None)
+    return jax.tree.map(
+        lambda *xs: np.array(xs, np.float64), *(spare if part is None else part for part in own)
+    )
+
+
+def trimmed(model: Model) -> Model:
+    """A model of plain numbers without the kinds of which it has no layer, nor their parts."""
+    used = [k for k, both in enumerate(zip(model.shares, model.further, strict=True)) if any(both)]
+    if len(used) == len(model.pairs):
+        return model
+    pairs = [model.pairs[k] for k in used]
+    mixers, feeds = (
+        list(dict.fromkeys(p[side] for p in pairs if p[side] != NONE)) for side in (0, 1)
+    )
+    return model.replace(
+        shares=tuple(model.shares[k] for k in used),
+        further=tuple(model.further[k] for k in used),
+        mixers=tuple(model.mixers[i] for i in mixers),
+        feeds=tuple(model.feeds[j] for j in feeds),
+        pairs=tuple(
+            (NONE if i == NONE else mixers.index(i), NONE if j == NONE else feeds.index(j))
+            for i, j in pairs
+        ),
+        order=tuple(used.index(k) for k in model.order),
+    )
 
 
 def check_counts(model: Model) -> None:
-    """Refuse a model of plain numbers without something that every model has; arrays are taken as
-    they are.
+    """Refuse a model of plain numbers without something that it must have; arrays are taken as they
+    are.
 
     Raises:
-      InputError: one of `COUNTED` is below 1, or no number.
+      InputError: one of `COUNTED`, or of the sizes that a part must have, is below 1, or no number.
     """
-    for name in COUNTED:
-        value = getattr(model, name)
-        if isinstance(value, int | float) and not value >= 1.0:
-            hint = (
-                " (a model without experts has one, its MLP)"
-                if name in ("n_experts", "top_k")
-                else ""
-            )
-            raise InputError(f"model: {name}: expected a number from 1 on; got {value!r}{hint}")
+    sizes = [("", name, getattr(model, name)) for name in COUNTED]
+    for title, part in named_parts(model).items():
+        sizes += [(f"{title}: ", name, getattr(part, name)) for name in part.COUNTED]
+    for where, name, size in sizes:
+        if isinstance(size, int | float) and not size >= 1.0:
+            raise InputError(f"model: {where}{name}: expected a number from 1 on; got {size!r}")

@@ -1,0 +1,144 @@
+"""Multi-head latent attention, over all keys or over those that an indexer picks."""
+
+from __future__ import annotations
+
+from flax import struct
+
+from dmodel.blocks.attention import (
+    ALL,
+    kernels,
+    off_matrix_units,
+    rotated,
+    scored,
+    scores_kept,
+    seen,
+)
+from dmodel.blocks.part import (
+    WORD,
+    Core,
+    Kept,
+    Product,
+    Site,
+    Weights,
+    Work,
+    entered,
+    wrapped,
+)
+from dmodel.smooth import ramp
+from dmodel.types import Array
+
+
+class Latent(struct.PyTreeNode, kw_only=True):
+    """Keys and values, and mostly queries, are projected from narrow latents (DeepSeek-AI 2024,
+    arXiv 2405.04434).
+
+    Attributes:
+      n_heads: a, heads [count].
+      head_dim: e, width of a head's values [count].
+      qk_extra: x, what heads of queries and keys are wider than values, rotary part included
+        [count]; 0 = as wide.
+      kv_rank: width of the latents of keys and values [count].
+      q_rank: width of the latents of queries [count]; 0 = projected directly.
+      rope_dim: width of the rotary key that all heads share [count].
+      index_heads: heads of the indexer of sparse attention (DSA) [count]; 0 = none.
+      index_dim: width of one of them [count]; 0 = none.
+      index_top: keys that a query attends to [token]; `ALL` = every one.
+      small: parameters of biases and norms beside the layer's and the latents' [count]; 0 = none.
+    """
+
+    KIND = "latent"
+    COUNTED = ("n_heads", "head_dim", "kv_rank")
+
+    n_heads: Array
+    head_dim: Array
+    kv_rank: Array
+    qk_extra: Array = 0.0
+    q_rank: Array = 0.0
+    rope_dim: Array = 0.0
+    index_heads: Array = 0.0
+    index_dim: Array = 0.0
+    index_top: Array = ALL
+    small: Array = 0.0
+
+    def _widths(self) -> tuple[Array, Array, Array, Array]:
+        """Columns that every rank of tp has, those that ranks split, those from the latents of
+        queries, and of keys and values."""
+        wide, ranked = self.head_dim + self.qk_extra, ramp(self.q_rank)
+        heads = self.n_heads * wide
+        pairs = self.n_heads * (wide + self.head_dim - self.rope_dim)
+        whole = ranked * self.q_rank + self.kv_rank + self.rope_dim
+        return whole, (1.0 - ranked) * heads, ranked * heads, pairs
+
+    def parameters(self, h: Array) -> Weights:
+        """`h (r_q + r_kv + d) + r_q a (e + x) + r_kv a (2 e + x − d) + a e h`, norms `h + r_q +
+        r_kv`, the indexer's `r_q n d_i + h (d_i + n)`."""
+        whole, split, queries, pairs = self._widths()
+        out = self.n_heads * self.head_dim
+        latents = self.q_rank + self.kv_rank
+        index = self.index_heads * self.index_dim
+        return Weights(
+            split=h * (split + out)
+            + queries * self.q_rank
+            + pairs * self.kv_rank
+            + h
+            + latents
+            + self.small,
+            whole=h * whole + self.q_rank * index + h * (self.index_dim + self.index_heads),
+            core=self.n_heads * (2.0 * self.head_dim + self.qk_extra),
+        )
+
+    def _core(self, at: Site) -> Core:
+        """Over all keys heads are as wide as they are; over picked ones kernels score latents (of
+        `r_kv + d`) and sum them (`r_kv`), since a gathered latent serves all heads (DeepSeek-AI
+        2025, arXiv 2512.02556, FlashMLA)."""
+        sparse = ramp(self.index_heads)
+        plain = 2.0 * self.head_dim + self.qk_extra
+        latent = 2.0 * self.kv_rank + self.rope_dim
+        sizes = plain + sparse * (latent - plain)
+        core = scored(at, self.n_heads, sizes, seen(at, self.index_top))
+        return core._replace(stretch=off_matrix_units(self.head_dim, at.software.flash))
+
+    def work(self, at: Site) -> Work:
+        """Products into latents, from them (both as one row of their mean inner size), the core and
+        the output; an indexer scores every pair of tokens, `2 t s n d_i` FLOPs, half of them where
+        causal, on every rank of tp."""
+        whole, split, queries, pairs = self._widths()
+        out, tp = self.n_heads * self.head_dim, at.layout.tp
+        inner = (queries * self.q_rank + pairs * self.kv_rank) / (queries + pairs)
+        index, there = self.index_heads * self.index_dim, ramp(self.index_heads)
+        wide = 2.0 * self.n_heads * (self.head_dim + self.qk_extra)
+        scoring = Core(2.0 * at.t * at.s * index * seen(at, ALL))
+        return Work(
+            products=(
+                Product("first", at.t, whole + split / tp, at.h),
+                Product("latents", at.t, (queries + pairs) / tp, inner),
+                Product("out", at.t, at.h, out / tp),
+                Product("index", at.t, index, self.q_rank, there),
+                Product("index", at.t, self.index_dim + self.index_heads, at.h, there),
+            ),
+            cores=(self._core(at), scoring),
+            streams=wrapped(at, rotated(at, wide)),
+            kernels=kernels(at) + 5.0 + 8.0 * there,
+            dense=4.0,
+            mixed=1.0,
+            returned=at.t * out / tp,
+            ring=WORD
+            * at.t
+            * at.layout.cp
+            * self.n_heads
+            * (2.0 * self.head_dim + self.qk_extra)
+            / tp,
+        )
+
+    def keeps(self, at: Site) -> Kept:
+        """As attention; latents are kept as operands."""
+        wide, tp = self.head_dim + self.qk_extra, at.layout.tp
+        queries = self.n_heads * (2.0 * wide + self.head_dim)
+        held = at.operand * self.n_heads * self.head_dim + scores_kept(at, self.n_heads)
+        index = WORD * (self.index_heads + 1.0) * self.index_dim
+        return Kept(
+            **entered(at),
+            latents=at.t * (at.operand * (self.q_rank + self.kv_rank) + index),
+            queries=at.t * WORD * queries / tp,
+            core=at.t * held / tp,
+        )
