@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from calibration.traces import Cases
+from dmodel.records import ff_width, value
 
 CLEAR = 0.02
 """Relative difference of two measured times from which their order is asked for: below it, noise
@@ -45,8 +46,8 @@ def alternatives(cases: Cases) -> np.ndarray:
     numbers = (
         model.n_layers,
         model.d_model,
-        model.d_ff,
-        model.n_experts,
+        ff_width(model),
+        value(model, "n_experts", 1.0),
         model.seq_len,
         model.trainable,
         cases.plan.global_batch,

@@ -75,7 +75,7 @@ def _products(
     )
 
 
-def _attention(
+def attention_passes(
     rows: Cores | None, plan: Plan, chip: Chip, c: Coefficients, sharpness: float
 ) -> Passes:
     """Both passes of what mixes tokens, by the stack's kernels."""
@@ -161,7 +161,7 @@ def layer_work(
     products = _products(table.products, model, plan, chip, c, sharpness)
     matmul, casts = products.matmul, products.casts
     attention, streaming = (
-        _attention(table.cores, plan, chip, c, sharpness),
+        attention_passes(table.cores, plan, chip, c, sharpness),
         _streaming(table, model, plan, chip, c),
     )
     accumulation = _accumulation(products, model, plan, parts, chip, c, sharpness)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from dmodel import counts
+from dmodel.blocks.part import Passes
 from dmodel.coefficients import Coefficients
 from dmodel.cost import collectives
 from dmodel.cost.memory import zero_share
@@ -16,7 +17,6 @@ from dmodel.placement import Groups
 from dmodel.records import Model, Plan
 from dmodel.smooth import ramp
 from dmodel.tables import layer, times
-from dmodel.blocks.part import Passes
 from dmodel.types import Array, each, stack, trailing
 
 LINE_HOP = 1.0 / 3.0

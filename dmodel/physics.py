@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from flax import struct
 
+from dmodel.blocks.part import Passes
 from dmodel.coefficients import Coefficients
 from dmodel.cost.memory import Memory
-from dmodel.blocks.part import Passes
 from dmodel.types import Array
 
 

@@ -14,12 +14,12 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from dmodel.blocks import KINDS
 from dmodel.catalog.loader import nearest
 from dmodel.columns import BY_NAME, base_precision, parse_number
 from dmodel.layouts import STAGES
 from dmodel.question import TUNINGS, Question
 from dmodel.recomputation import MODULES, RESULTS, SELECTIVE
-from dmodel.blocks import KINDS
 from dmodel.records import LEAVES, SCHEDULES, Layout, Model, Precision, Software
 from dmodel.shape import OF_MODEL, OF_PARTS
 from dmodel.types import InputError

@@ -16,7 +16,7 @@ from dmodel.catalog.models import identify
 from dmodel.catalog.shapes import OF_MODEL, decoder, model_of, written
 from dmodel.counts import parameters
 from dmodel.question import Assumption, Question
-from dmodel.records import Block, Model, having, sized, value
+from dmodel.records import Block, Model, ff_width, having, sized, value
 from dmodel.types import InputError
 
 FROM_MODEL = (
@@ -80,8 +80,9 @@ def columns_of(model: Model) -> dict[str, float]:
     """What the columns of a shape say of a model: of layers that differ the mean, of an MLP that of
     routed experts where there are any."""
     found = {n: float(value(model, n, _WITHOUT[n])) for n in _WITHOUT}
-    routed = [feed.d_ff for feed in model.feeds if feed.KIND == "experts"]
-    return found | {"d_ff": float(routed[0])} if routed else found
+    if not having(model, "n_kv_heads"):
+        found["n_kv_heads"] = found["n_heads"]
+    return found | {"d_ff": float(ff_width(model))}
 
 
 _WITHOUT = {name: 1.0 for name in (*FROM_MODEL, "seq_len")} | {"gated_mlp": 0.0}

@@ -27,7 +27,7 @@ import numpy as np
 from dmodel.coefficients import from_unconstrained
 from dmodel.profiles import Profile, family, members
 from dmodel.profiles.record import Scatter, pair_key
-from dmodel.records import Cluster, Model, Plan
+from dmodel.records import Cluster, Model, Plan, ff_width, value
 from dmodel.step import step_time
 from dmodel.sweep import quick_to_compile
 from dmodel.types import Array, InputError
@@ -67,10 +67,10 @@ def features(system: Cluster, model: Model, plan: Plan) -> np.ndarray:
     log = lambda x: np.log(np.maximum(np.asarray(x, float), 1e-9))  # noqa: E731
     columns = (
         log(model.d_model),
-        0.5 * log(model.d_ff),
+        0.5 * log(ff_width(model)),
         log(model.n_layers),
         log(model.seq_len),
-        0.5 * log(np.asarray(model.n_experts) + 1.0),
+        0.5 * log(np.asarray(value(model, "n_experts", 1.0)) + 1.0),
         np.asarray(model.trainable, float),
         log(layout.micro_batch),
         0.5 * log(plan.global_batch),

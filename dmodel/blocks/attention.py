@@ -125,6 +125,8 @@ class Attention(struct.PyTreeNode, kw_only=True):
 
     KIND = "attention"
     COUNTED = ("n_heads", "n_kv_heads", "head_dim")
+    SPLIT = ("n_heads",)
+    COPIED = ("n_kv_heads",)
     CHOICES = frozenset(("output_gate", "own_keys", "own_values"))
 
     n_heads: Array

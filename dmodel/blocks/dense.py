@@ -49,6 +49,8 @@ class Dense(struct.PyTreeNode, kw_only=True):
 
     KIND = "dense"
     COUNTED = ("d_ff",)
+    SPLIT = ()
+    COPIED = ()
     CHOICES = frozenset(("gated_mlp",))
 
     d_ff: Array

@@ -57,6 +57,8 @@ class Experts(struct.PyTreeNode, kw_only=True):
 
     KIND = "experts"
     COUNTED = ("n_experts", "top_k", "d_ff")
+    SPLIT = ()
+    COPIED = ()
     CHOICES = frozenset(("gated_mlp", "expert_biases"))
 
     n_experts: Array

@@ -48,6 +48,8 @@ class Latent(struct.PyTreeNode, kw_only=True):
 
     KIND = "latent"
     COUNTED = ("n_heads", "head_dim", "kv_rank")
+    SPLIT = ("n_heads",)
+    COPIED = ()
 
     n_heads: Array
     head_dim: Array

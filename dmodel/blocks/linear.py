@@ -27,6 +27,8 @@ class Linear(struct.PyTreeNode, kw_only=True):
 
     KIND = "linear"
     COUNTED = ("linears",)
+    SPLIT = ()
+    COPIED = ()
 
     linears: Array = 1.0
     small: Array = 0.0

@@ -52,6 +52,8 @@ class Mamba2(struct.PyTreeNode, kw_only=True):
         "mamba_groups",
         "mamba_state",
     )
+    SPLIT = ("mamba_heads",)
+    COPIED = ("mamba_groups",)
 
     mamba_inner: Array
     mamba_heads: Array

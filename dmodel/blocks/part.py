@@ -3,7 +3,7 @@ stream, kernels, messages, parameters, bytes kept.
 
 Numbers are of one layer with that part, per device and micro-batch. A kind of part is a record of
 sizes with four methods: `parameters`, `work`, `keeps` and, for the answer to "what is it?", the
-class attributes `KIND` and `COUNTED`.
+class attributes `KIND`, `COUNTED`, `SPLIT` and `COPIED`.
 """
 
 from __future__ import annotations
@@ -248,11 +248,14 @@ class Part(Protocol):
     """A kind of mixer, or of feed-forward part: a record whose fields are its sizes.
 
     Attributes:
-      KIND: its name, in files and answers. COUNTED: fields that are at least 1.
+      KIND: its name, in files and answers. COUNTED: fields that are at least 1. SPLIT: fields that
+        ranks of tp divide. COPIED: fields that they divide or, where there are more of them, copy.
     """
 
     KIND: ClassVar[str]
     COUNTED: ClassVar[tuple[str, ...]]
+    SPLIT: ClassVar[tuple[str, ...]]
+    COPIED: ClassVar[tuple[str, ...]]
 
     def parameters(self, h: Array) -> Weights:
         """Parameters beside a layer of width h."""

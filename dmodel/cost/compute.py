@@ -7,8 +7,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from dmodel.coefficients import Coefficients
 from dmodel.blocks.part import WORD, Passes
+from dmodel.coefficients import Coefficients
 from dmodel.records import Chip, Plan
 from dmodel.smooth import SHARPNESS, excess, maximum, ramp
 from dmodel.tables import Matmuls

@@ -68,7 +68,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from dmodel import counts, run, traffic
+from dmodel import run
 from dmodel.breakdown import IN_LAYERS, MESSAGES, Breakdown
 from dmodel.coefficients import Coefficients
 from dmodel.cost import compute
@@ -78,13 +78,14 @@ from dmodel.design.constraints import violation
 from dmodel.design.favourable import best_over_sharding, fastest
 from dmodel.design.judge import DRAFTED, Problem, draft_memory, drafted, shared, used
 from dmodel.design.space import Space
-from dmodel.layer import starts
+from dmodel.layer import attention_passes, starts
 from dmodel.physics import Costs, Physics
 from dmodel.placement import place
 from dmodel.records import Cluster, Model, Plan
 from dmodel.records.precision import NARROW
 from dmodel.step import CALIBRATED, step_time
 from dmodel.sweep import sweep
+from dmodel.tables import layer
 from dmodel.types import Array
 
 SLACK = 1e-9
@@ -328,22 +329,13 @@ def arithmetic_floor(problem: Problem) -> float:
     plan = fastest(space).having(
         dp=n, tp=1.0, cp=1.0, pp=1.0, ep=1.0, micro_batch=batch / n, global_batch=batch
     )
-    flops = jnp.asarray(counts.matmuls(model, plan).flops)
+    table = layer(model, plan)
+    flops = jnp.asarray(table.products.flops)
     low = float(best.operand_bytes < NARROW)
     below = 1.0 - low * (1.0 - float(c.low_precision_efficiency))
     rate = jnp.maximum(chip.flops_per_s * below, chip.attention_flops_per_s) * c.matmul_efficiency
     products = (2.0 + model.trainable) * (model.n_layers * flops[:-1].sum() + flops[-1]) / rate
-    softmax = jnp.asarray(traffic.softmax_bytes(model, plan))
-    core, powers = (
-        counts.attention_flops(model, plan) * compute.narrowed(plan),
-        counts.exponentials(model, plan),
-    )
-    attention = compute.attention_passes(
-        core, powers, softmax, plan.software.flash, chip, c, float("inf")
-    )
-    older = compute.older_kernels(plan)
-    busy = products + model.n_layers * (
-        older.forward * attention.forward + older.backward * attention.backward
-    )
+    attention = attention_passes(table.cores, plan, chip, c, float("inf"))
+    busy = products + model.n_layers * attention.total
     runs = 1.0 - space.base.software.composed
     return float(runs * c.overhead + (1.0 + runs * straggler_share(n, c.straggler)) * busy)

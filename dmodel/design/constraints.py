@@ -12,9 +12,10 @@ from typing import NamedTuple
 import numpy as np
 from flax import struct
 
-from dmodel.records import Cluster, Model, Plan
+from dmodel.records import Cluster, Model, Plan, counts_of, value
 from dmodel.smooth import ramp
 from dmodel.stages import ENDS, short_by
+from dmodel.tables import summed
 from dmodel.types import Array, modulo, smaller
 
 Margin = Callable[[Model, Plan], Array]
@@ -38,8 +39,13 @@ def _remainder(whole: Array, part: Array) -> Array:
 
 def _kv_remainder(model: Model, plan: Plan) -> Array:
     """KV heads are split over tp, or copied a whole number of times when tp exceeds them."""
-    kv, tp = model.n_kv_heads, plan.layout.tp
-    return -smaller(modulo(kv, tp), modulo(tp, kv))
+    tp = plan.layout.tp
+    return summed(-smaller(modulo(n, tp), modulo(tp, n)) for n in counts_of(model, "COPIED"))
+
+
+def _head_remainder(model: Model, plan: Plan) -> Array:
+    """Heads of all mixers are split over tp."""
+    return summed(_remainder(n, plan.layout.tp) for n in counts_of(model, "SPLIT"))
 
 
 def _stage_remainder(model: Model, plan: Plan) -> Array:
@@ -64,7 +70,7 @@ def _expert_group(model: Model, plan: Plan) -> Array:
     ranks = layout.dp * layout.tp * layout.cp
     return (
         _remainder(ranks, layout.ep * layout.etp)
-        + _remainder(model.n_experts, layout.ep)
+        + _remainder(value(model, "n_experts", 1.0), layout.ep)
         + _remainder(layout.tp, layout.etp)
     )
 
@@ -73,7 +79,7 @@ DIVISIBILITY: tuple[Constraint, ...] = (
     Constraint(
         "heads",
         "head",
-        lambda model, plan: _remainder(model.n_heads, plan.layout.tp),
+        _head_remainder,
         "tp divides the attention heads",
         "lower tp",
     ),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import product, starmap
-from math import prod
+from math import gcd, prod
 from operator import mul
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ import numpy as np
 from flax import struct
 
 from dmodel.design.choices import Choices, check_choices
-from dmodel.records import SCHEDULES, Model, Plan
+from dmodel.records import SCHEDULES, Model, Plan, counts_of, ff_width, named_parts, value
 from dmodel.stages import held, short_by
 from dmodel.types import InputError
 from dmodel.varying import meant
@@ -124,21 +124,21 @@ def _sequence_splits(space: Space) -> Iterator[tuple[int, int]]:
 
 def _splits_heads(model: Model, tp: int) -> bool:
     """Whether tp divides the heads, and the KV heads or a multiple of them."""
-    heads, kv = int(model.n_heads), int(model.n_kv_heads)
-    return heads % tp == 0 and (kv % tp == 0 or tp % kv == 0)
+    split, copied = ([int(n) for n in counts_of(model, mark)] for mark in ("SPLIT", "COPIED"))
+    return not any(n % tp for n in split) and not any(n % tp and tp % n for n in copied)
 
 
 def _experts(space: Space, dp: int, tp: int, cp: int) -> list[tuple[int, int]]:
     """(ep, etp) on the ranks of one stage."""
-    splits = product(divisors(int(space.model.n_experts)), _expert_widths(space, tp))
+    splits = product(divisors(_n_experts(space)), _expert_widths(space, tp))
     return [(ep, etp) for ep, etp in splits if (dp * tp * cp) % (ep * etp) == 0]
 
 
 def _expert_widths(space: Space, tp: int) -> list[int]:
     """Ranks that may share one expert."""
-    if not space.choices.etp or int(space.model.n_experts) <= 1:
+    if not space.choices.etp or _n_experts(space) <= 1:
         return [1]
-    return [t for t in divisors(tp) if int(space.model.d_ff) % t == 0]
+    return [t for t in divisors(tp) if int(ff_width(space.model)) % t == 0]
 
 
 def _sp(space: Space, tp: int, cp: int) -> list[int]:
@@ -147,7 +147,7 @@ def _sp(space: Space, tp: int, cp: int) -> list[int]:
     if tp == 1:
         return [0]
     splits = int(space.model.seq_len) % (tp * cp) == 0
-    allowed = (1,) if float(space.model.n_experts) > 1.0 else space.choices.sp
+    allowed = (1,) if _n_experts(space) > 1 else space.choices.sp
     return [x for x in sorted(allowed, reverse=True) if splits or not x]
 
 
@@ -330,12 +330,22 @@ def neighbouring_counts(space: Space, at_most: int = 2) -> list[int]:
 def _counts_below(space: Space, limit: int) -> set[int]:
     """Products of one allowed degree of each kind, below a limit."""
     sequence = divisors(int(space.model.seq_len)) if space.choices.cp else (1,)
-    counts = {tp for tp in divisors(int(space.model.n_heads)) if _valid_tp(space, tp)}
+    heads = gcd(*(int(n) for n in counts_of(space.model, "SPLIT"))) or space.n_devices
+    counts = {tp for tp in divisors(heads) if _valid_tp(space, tp)}
     for parts in (_stage_counts(space.model), divisors(space.global_batch), sequence):
         # one device is always a valid count, so far ones are not the nearest: without them the set
         # stays small
         counts = {n for n in starmap(mul, product(parts, counts)) if n < limit}
     return counts
+
+
+WHOLE = ("n_heads", "n_kv_heads", "n_experts")
+"""Sizes of parts that degrees divide, and that are whole numbers."""
+
+
+def _n_experts(space: Space) -> int:
+    """Experts of a layer; 1 without [count]."""
+    return int(value(space.model, "n_experts", 1.0))
 
 
 def _valid_tp(space: Space, tp: int) -> bool:
@@ -350,13 +360,16 @@ def _stage_counts(model: Model) -> list[int]:
 
 def check(space: Space) -> None:
     """Raise InputError where the numbers of the problem, or the choices, make no sense."""
-    names = ("n_heads", "n_kv_heads", "n_layers", "seq_len", "n_experts")
-    whole = {name: float(getattr(space.model, name)) for name in names}
+    model = space.model
+    whole = {name: float(getattr(model, name)) for name in ("n_layers", "seq_len")}
+    for title, part in named_parts(model).items():
+        counted = [n for n in part.COUNTED if n in WHOLE]
+        whole |= {f"{title}: {n}": float(getattr(part, n)) for n in counted}
     whole |= {"devices": float(space.n_devices), "global batch": float(space.global_batch)}
-    for name, value in whole.items():
-        if not (value >= 1.0 and value == int(value)):
+    for name, size in whole.items():
+        if not (size >= 1.0 and size == int(size)):
             raise InputError(
-                f"{name}: expected a whole number from 1 on; got {value:g}. Correct it in the "
+                f"{name}: expected a whole number from 1 on; got {size:g}. Correct it in the "
                 "model or the arguments."
             )
     check_choices(space.choices)

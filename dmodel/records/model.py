@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from dmodel.types import Array, InputError, larger
+from dmodel.types import Array, InputError, at_hand
 
 COUNTED = ("n_layers", "d_model", "vocab", "seq_len")
 """What every model has one of at least."""
@@ -142,17 +143,47 @@ def value(model: Model, name: str, otherwise: Array = 0.0) -> Array:
     mean over the layers that have it; where none does, `otherwise`."""
     if name in Model.__dataclass_fields__:
         return getattr(model, name)
-    pairs = [
-        (weight, getattr(part, name))
-        for part, weight in zip(model.parts, model.weights, strict=True)
-        if name in part.__dataclass_fields__
-    ]
+    return _mean(
+        [
+            (weight, getattr(part, name))
+            for part, weight in zip(model.parts, model.weights, strict=True)
+            if name in part.__dataclass_fields__
+        ],
+        otherwise,
+    )
+
+
+def _mean(pairs: Sequence[tuple[Array, Array]], otherwise: Array) -> Array:
+    """Mean of sizes by weights; `otherwise` where these are 0."""
     if not pairs:
         return otherwise
-    if len(pairs) == 1:
+    if len(pairs) == 1 and isinstance(pairs[0][0], float):
         return pairs[0][1]
     whole = _sum([weight for weight, _ in pairs])
-    return _sum([weight * size for weight, size in pairs]) / larger(whole, 1e-300)
+    at = np if at_hand(*(x for pair in pairs for x in pair), otherwise) else jnp
+    there = at.where(whole > 0.0, whole, 1.0)
+    mean = _sum([weight * size for weight, size in pairs]) / there
+    return at.where(whole > 0.0, mean, otherwise)
+
+
+def ff_width(model: Model) -> Array:
+    """Width of one routed expert, else of the MLP, else 1; of several the mean [count]."""
+    weighted = list(zip(model.parts, model.weights, strict=True))
+    routed, plain = (
+        [
+            (weight, part.d_ff)
+            for part, weight in weighted
+            if "d_ff" in part.__dataclass_fields__
+            and ("n_experts" in part.__dataclass_fields__) == experts
+        ]
+        for experts in (True, False)
+    )
+    return _mean(routed, _mean(plain, 1.0))
+
+
+def counts_of(model: Model, mark: str) -> list[Array]:
+    """Sizes that a mark of `blocks.part.Part` names, `SPLIT` or `COPIED`, of all parts [count]."""
+    return [getattr(part, name) for part in model.parts for name in getattr(part, mark)]
 
 
 def sized(model: Model, **sizes: Array) -> Model:
