@@ -10,6 +10,7 @@ import numpy as np
 
 from calibration.traces import Cases
 from dmodel.catalog.chips import platform
+from dmodel.records import value
 
 
 class Errors(NamedTuple):
@@ -105,7 +106,7 @@ def dense_gpu_rows(cases: Cases) -> np.ndarray:
     gpu = np.array([is_gpu[name] for name in labels.accelerator.tolist()], bool)
     return (
         gpu
-        & (np.asarray(cases.model.n_experts) <= 1.0)
+        & (np.asarray(value(cases.model, "n_experts", 1.0)) <= 1.0)
         & np.isin(labels.precision, ("bf16", "fp16"))
         & (labels.flag == "")
     )

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from calibration.traces import Cases, Problem
-from dmodel.counts import active_parameters, parameter_groups
+from dmodel.counts import active_parameters
 from dmodel.run import tokens_per_step
+from dmodel.tables import parameter_groups
 
 FAR = 30.0
 """Times that a prediction may be off before the measurement is doubted: of the published rows none

@@ -86,7 +86,8 @@ def attention_passes(
         core, rows.exponentials, rows.softmax_bytes, plan.software.flash, chip, c, sharpness
     )
     older = compute.older_kernels(plan)
-    return Passes(older.forward * newest.forward.sum(0), older.backward * newest.backward.sum(0))
+    forward, backward = (jnp.asarray(each_row).sum(0) for each_row in newest)
+    return Passes(older.forward * forward, older.backward * backward)
 
 
 def _streaming(table: Layer, model: Model, plan: Plan, chip: Chip, c: Coefficients) -> Passes:

@@ -1,7 +1,7 @@
 """The tables of a step: rows of work, messages and residents of the mean layer, and of the head.
 
-Every part of a layer adds rows (`dmodel.blocks`); a row of zero copies costs nothing. Counts are per
-device, per layer and per micro-batch unless a name says otherwise.
+Every part of a layer adds rows (`dmodel.blocks`); a row of zero copies costs nothing. Counts are
+per device, per layer and per micro-batch unless a name says otherwise.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Matmuls(struct.PyTreeNode, kw_only=True):
         inner = self.inner * self.copies
         return self.rows * inner, self.columns * inner, self.rows * self.columns * self.copies
 
-    def of(self, values: jax.Array, *kinds: str) -> Array:
+    def of(self, values: jax.Array | np.ndarray, *kinds: str) -> Array:
         """Sum of values `[row, *batch]` over rows of some kinds; 0 where there are none."""
         return summed(values[i] for i, kind in enumerate(self.kinds) if kind in kinds)
 
@@ -175,7 +175,7 @@ def _mean(routed: Sequence[tuple[Work, Array]], share: Array, name: str) -> Arra
     return total / (share + (1.0 - _there(share)))
 
 
-def _with_adapters(sums: dict[str, Array], model: Model, at: Site) -> dict[str, Array]:
+def _with_adapters(sums: dict[str, Any], model: Model, at: Site) -> dict[str, Any]:
     """Kernels with those of adapters: 5 in a pass (2 products, scale, addition; 6 backward), 1 for
     dropout, under tp a collective, or 2 where one returns h."""
     all_of = model.first_adapters + model.last_adapters

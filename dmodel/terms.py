@@ -8,13 +8,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dmodel import counts, traffic
+from dmodel import counts
 from dmodel.cost import collectives
 from dmodel.cost.pipeline import SCHEDULES
 from dmodel.messages import Messages, messages
 from dmodel.placement import place
 from dmodel.records.case import Case
 from dmodel.smooth import SHARPNESS
+from dmodel.tables import layer
 
 PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 
@@ -72,7 +73,7 @@ def _rate(work: float, seconds: float, peak: float, unit: str) -> list[Amount]:
 
 
 def _matmul(case: Case, seconds: float) -> list[Amount]:
-    each = np.asarray(counts.matmuls(case.model, case.plan).flops)[:-1].sum()
+    each = np.asarray(layer(case.model, case.plan).products.flops)[:-1].sum()
     work = float(each * (2.0 + case.model.trainable) * _passes(case))
     peak = float(case.cluster.chip.flops_per_s)
     return [
@@ -94,8 +95,7 @@ def _attention(case: Case, seconds: float) -> list[Amount]:
 
 
 def _elementwise(case: Case, seconds: float) -> list[Amount]:
-    passes = traffic.elementwise_bytes(case.model, case.plan)
-    work = float((passes[0] + passes[1]) * _passes(case))
+    work = float(layer(case.model, case.plan).streams.total * _passes(case))
     peak = float(case.cluster.chip.hbm_bytes_per_s)
     return [
         Amount("least traffic of kernels that stream", work, "byte"),
@@ -123,7 +123,7 @@ def _launch(case: Case, seconds: float) -> list[Amount]:
 
 
 def _head(case: Case, seconds: float) -> list[Amount]:
-    product = float(np.asarray(counts.matmuls(case.model, case.plan).flops)[-1])
+    product = float(np.asarray(layer(case.model, case.plan).products.flops)[-1])
     work = 3.0 * product * float(case.plan.n_microbatches)
     return [
         Amount("logits, forward and backward", work, "FLOP"),

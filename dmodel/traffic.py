@@ -35,11 +35,12 @@ READ, RETURNED, DROPPED = (
     Passes(1.0 + 2.0 + ADDITION, 2.0 + 2.0),
     Passes(2.5, 2.5),
 )
-"""Touches of what adapters read and return, and of what they read by a dropout before them, with its
-mask of a byte [count]. An adapter's first product reads, its second writes, a scale reads and writes
-that and an addition joins it with the frozen product's result (NeMo's `ParallelLinearAdapter`).
-Backward both gradients of the second product read what the scale's gradient wrote; what it read is
-read once more, its gradient written and added to that of the frozen product."""
+"""Touches of what adapters read and return, and of what they read by a dropout before them, with
+its mask of a byte [count]. An adapter's first product reads, its second writes, a scale reads and
+writes that and an addition joins it with the frozen product's result (NeMo's
+`ParallelLinearAdapter`). Backward both gradients of the second product read what the scale's
+gradient wrote; what it read is read once more, its gradient written and added to that of the frozen
+product."""
 
 
 def adapter_bytes(model: Model, plan: Plan) -> Passes:

@@ -14,7 +14,7 @@ from dmodel.codesign import Question
 from dmodel.codesign.lattice import DISCRETE, rungs
 from dmodel.codesign.limits import excess, merit
 from dmodel.codesign.outcome import outcome
-from dmodel.records import Plan
+from dmodel.records import Plan, value
 from dmodel.smooth import SHARPNESS
 from dmodel.sweep import quick_to_compile
 
@@ -87,7 +87,7 @@ class Box:
         )
         heads, kv = (
             int(round(float(fixed.head_share) * sizes["d_model"] / sizes["head_dim"])),
-            int(float(fixed.model.n_kv_heads)),
+            int(float(value(fixed.model, "n_kv_heads", 1.0))),
         )
 
         def pick(name: str, choices: np.ndarray) -> int:

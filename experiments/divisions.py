@@ -11,6 +11,7 @@ import numpy as np
 from calibration.traces import Cases
 from calibration.traces.published import PUBLISHED
 from calibration.traces.split import split
+from dmodel.records import value
 
 Rows = Callable[[Cases], np.ndarray]
 """Chooses rows: cases → `[row]` bool."""
@@ -112,7 +113,7 @@ def chip(name: str) -> Rows:
 
 def dense(cases: Cases) -> np.ndarray:
     """Rows of models without experts."""
-    return np.asarray(cases.model.n_experts) <= 1.0
+    return np.asarray(value(cases.model, "n_experts", 1.0)) <= 1.0
 
 
 def sparse(cases: Cases) -> np.ndarray:

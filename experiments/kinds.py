@@ -22,6 +22,7 @@ import numpy as np
 from calibration.predict import predict
 from calibration.traces import Cases
 from dmodel.profiles import family
+from dmodel.records import value
 from dmodel.report import style
 from dmodel.types import InputError
 from experiments.bases import Bases
@@ -33,7 +34,7 @@ KINDS: dict[str, Callable[[Cases], np.ndarray]] = {
         (np.asarray(c.plan.precision.operand_bytes) == 1.0) & (np.asarray(c.model.trainable) == 1.0)
     ),
     "4 bits": lambda c: np.asarray(c.plan.precision.operand_bytes) < 1.0,
-    "experts": lambda c: np.asarray(c.model.n_experts) > 1.0,
+    "experts": lambda c: np.asarray(value(c.model, "n_experts", 1.0)) > 1.0,
     "tensor": lambda c: np.asarray(c.plan.layout.tp) > 1.0,
     "pipeline": lambda c: np.asarray(c.plan.layout.pp) > 1.0,
     "context": lambda c: np.asarray(c.plan.layout.cp) > 1.0,

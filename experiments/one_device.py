@@ -32,11 +32,12 @@ from dmodel.coefficients import Coefficients
 from dmodel.cost.compute import matmul_time
 from dmodel.cost.interference import PASSES, contention
 from dmodel.cost.power import CORE, STREAMING, Activities, slowed, watts
-from dmodel.counts import WORD, Matmuls
+from dmodel.counts import WORD
 from dmodel.records import Chip, Cluster
 from dmodel.report import style
 from dmodel.smooth import SHARPNESS
 from dmodel.step import CALIBRATED
+from dmodel.tables import Matmuls
 from dmodel.types import enable_float64
 from experiments.study import arguments, deliver, run
 

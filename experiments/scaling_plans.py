@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dmodel.coefficients import Coefficients
-from dmodel.records import Cluster, Model, Plan
+from dmodel.records import Cluster, Model, Plan, value
 from dmodel.sweep import evaluate
 from experiments.scaling import kernels
 
@@ -65,7 +65,7 @@ def every_plan(
 
 def _rest(model: Model, tp: int, pp: int, cp: int) -> tuple[float, ...]:
     """What degrees leave over of what they divide."""
-    whole = (float(np.asarray(x)) for x in (model.n_heads, model.n_layers, model.seq_len))
+    whole = (float(np.asarray(x)) for x in (value(model, "n_heads"), model.n_layers, model.seq_len))
     return tuple(x % degree for x, degree in zip(whole, (tp, pp, cp), strict=True))
 
 

@@ -72,7 +72,7 @@ def state(run: Published) -> Stated:
         float(model.n_layers),
         float(run.plan.layout.pp),
         float(run.plan.layout.interleave),
-        float(model.n_mtp),
+        float(model.layers - model.n_layers),
     )
     case = make_case(
         catalog.system(run.system, run.precision), model, run.plan.having(**laid), coefficients

@@ -14,11 +14,13 @@ import numpy as np
 
 from calibration.collect.workload import WorkloadSpec, plan, transformer
 from dmodel import counts
+from dmodel.blocks.part import LAST
 from dmodel.breakdown import Breakdown
 from dmodel.coefficients import default
 from dmodel.footprint import RESERVED_BYTES
 from dmodel.records import Chip, Cluster, Network, Plan
 from dmodel.step import memory_use, step_time
+from dmodel.tables import layer
 from dmodel.types import enable_float64
 
 HARD = float("inf")
@@ -68,7 +70,8 @@ def flops(spec: WorkloadSpec) -> Flops:
     """
     enable_float64()
     model, layout = transformer(spec), plan(spec)
-    each = np.asarray(counts.matmuls(model, layout).flops)
+    products = layer(model, layout).products
+    each = np.asarray(products.flops)
     passes = 3.0 + layout.layout.recompute_layers
     core_passes = passes + layout.layout.recompute_attention
     layers = model.n_layers / layout.layout.pp * layout.n_microbatches
@@ -76,7 +79,7 @@ def flops(spec: WorkloadSpec) -> Flops:
     left_out = (
         layout.layout.recompute_layers
         * (1.0 - layout.software.recompute_last)
-        * (each[4] + each[6])
+        * products.of(each, *LAST)
     )
     return Flops(
         layers=float(layers * (passes * each[:-1].sum() - left_out)),
@@ -158,14 +161,7 @@ def routed_bytes(spec: WorkloadSpec) -> float:
     model, layout, n = transformer(spec), plan(spec), spec.tensor
     if spec.n_experts == 1 or n == 1:
         return 0.0
-    one = (
-        (n - 1.0)
-        / n
-        * words(spec)
-        * counts.WORD
-        * spec.d_model
-        * float(counts.visits(model, layout))
-    )
+    one = (n - 1.0) / n * words(spec) * float(layer(model, layout).sent)
     return (
         (4.0 + 2.0 * float(layout.layout.recompute_layers))
         * one

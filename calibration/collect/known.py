@@ -12,6 +12,8 @@ from typing import NamedTuple
 from calibration.collect import expected
 from calibration.collect.workload import WorkloadSpec, plan, shard_axes, transformer
 from dmodel import counts
+from dmodel.records import value
+from dmodel.tables import parameter_groups
 
 Key = tuple[str, str]
 
@@ -114,11 +116,11 @@ class _Whole(NamedTuple):
 
 
 def _whole(spec: WorkloadSpec) -> _Whole:
-    s, n = spec, counts.parameter_groups(transformer(spec))
+    s, n = spec, parameter_groups(transformer(spec)).layer
     norms = 2.0 * s.d_model + (s.d_model * s.n_experts if s.n_experts > 1 else 0.0)
     table = s.vocab * s.d_model / s.tensor
     return _Whole(
-        layer=(float(n.attention) - norms + float(n.mlp)) / s.tensor + norms,
+        layer=(float(n.split) - norms + float(n.shared)) / s.tensor + norms,
         experts=float(n.routed) / s.tensor / s.expert if s.n_experts > 1 else 0.0,
         embedding=table,
         head=table + s.d_model,
@@ -245,7 +247,7 @@ def _activations(spec: WorkloadSpec) -> list[Cause]:
     masks = 2.0 * words * t * s.d_model / split + _scores(s, t, words)
     causes = [Cause(MASKS, -layers * masks)]
     if s.n_experts > 1:
-        visits = s.top_k * float(transformer(s).imbalance)
+        visits = s.top_k * float(value(transformer(s), "imbalance"))
         # inputs and answers, in place of the model's inputs on every rank of tensor
         causes.append(
             Cause(ANSWERS, layers * 2.0 * words * t * s.d_model * visits * (2.0 / split - 1.0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from calibration.torch_step.cases import Case
+from dmodel.catalog.shapes import decoder
 from dmodel.records import Model, Plan
 
 
@@ -18,7 +19,7 @@ def transformer(case: Case) -> Model:
         "last_adapters": 2.0,
         "last_adapted": float(queries + c.d_ff),
     }
-    return Model(
+    return decoder(
         n_layers=float(max(c.n_layers, 1)),
         d_model=float(c.d_model),
         d_ff=float(c.d_ff),

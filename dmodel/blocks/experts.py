@@ -33,10 +33,10 @@ BIASES = Passes(14.0, 20.0)
 fp32: weighted, added, joined, cast; back cast twice, parted, two sums)."""
 
 WEIGHED = Passes(0.0, 1.0)
-"""Touches of what experts' activation read and of the gradient behind it, to sum over the width what
-weights of routes get: the activation, made once more of what it read, times the gradient behind it
-(Megatron-Core's `weighted_swiglu_back` and `weighted_squared_relu_back`; where weights join what
-experts return, as in PyTorch's own stacks, it reads that instead)."""
+"""Touches of what experts' activation read and of the gradient behind it, to sum over the width
+what weights of routes get: the activation, made once more of what it read, times the gradient
+behind it (Megatron-Core's `weighted_swiglu_back` and `weighted_squared_relu_back`; where weights
+join what experts return, as in PyTorch's own stacks, it reads that instead)."""
 
 
 class Experts(struct.PyTreeNode, kw_only=True):

@@ -196,9 +196,9 @@ class Weights(NamedTuple):
     """Parameters of a part [count].
 
     Attributes:
-      split: spread over ranks of tp. whole: on every rank of tp. shared: of what every token passes
-        beside routed experts, spread over tp, too. routed: of routed experts. active: of those, what
-        a token visits. core: sum over heads of the sizes of scores and values.
+      split: spread over ranks of tp. whole: on every rank of tp. shared: of what every token
+        passes beside routed experts, spread over tp, too. routed: of routed experts. active: of
+        those, what a token visits. core: sum over heads of the sizes of scores and values.
     """
 
     split: Array = 0.0
@@ -274,9 +274,9 @@ ADDITION = 3.0
 """Touches of h by a residual addition, forward and backward [count]: two read, one written."""
 
 HALF = Passes(2.0 + ADDITION, 3.0 + ADDITION)
-"""Touches of h by a norm and a residual addition [count]. A norm reads and writes, an addition reads
-two and writes one; backward a norm reads its input once more beside the gradient, and gradients of
-both branches of a residual are added."""
+"""Touches of h by a norm and a residual addition [count]. A norm reads and writes, an addition
+reads two and writes one; backward a norm reads its input once more beside the gradient, and
+gradients of both branches of a residual are added."""
 
 
 def opened(at: Site) -> Array:

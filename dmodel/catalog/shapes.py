@@ -40,7 +40,7 @@ def model_of(shape: Shape, seq_len: float | None = None) -> Model:
     Raises:
       InputError: an unknown kind or size, a size that is missing, a bad sequence length.
     """
-    own = {**shape} | ({} if seq_len is None else {"seq_len": seq_len})
+    own: dict[str, Any] = {**shape} | ({} if seq_len is None else {"seq_len": seq_len})
     if not 0.0 < number(own.get("seq_len")) < math.inf:
         raise InputError(
             f"seq_len: expected a positive number of tokens, got {own.get('seq_len')!r}"

@@ -21,6 +21,7 @@ from dmodel.codesign.limits import NO_LIMIT
 from dmodel.codesign.outcome import NAMES, OBJECTIVES
 from dmodel.codesign.question import Question
 from dmodel.records import Model
+from dmodel.tables import parameter_groups
 
 CELLS = 4000
 
@@ -38,7 +39,7 @@ def _corner(stated: Question, at: np.ndarray) -> Corner:
     """Count the parameters of the model at one end of all bounds."""
     sizes = dict(zip(stated.unknowns.names, np.exp(at).tolist(), strict=True))
     model: Model = model_of(sizes, stated.world.fixed)
-    n: counts.Parameters = counts.parameter_groups(model)  # type: ignore[reportCallIssue]
+    n = parameter_groups(model)
     embedding = float(n.embedding)
     everything = float(counts.active_parameters(model))
     # norms, latents and filters are no products; 8 h for each layer is more than they are

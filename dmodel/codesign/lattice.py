@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from dmodel.codesign.unknowns import Fixed, Unknowns, shaped
-from dmodel.records import Model
+from dmodel.records import Model, value
 
 DISCRETE = ("head_dim", "d_model", "n_layers", "ff_ratio", "global_batch", "devices")
 """Sizes that are rounded, in this order: a width follows the head, the MLP the width."""
@@ -46,7 +46,7 @@ def rungs(name: str, sizes: Mapping[str, float], unknowns: Unknowns, at: Fixed) 
 
 def _step(name: str, sizes: Mapping[str, float], at: Fixed) -> float:
     if name == "d_model":
-        kv = float(at.model.n_kv_heads) if not float(at.own_heads) else 1.0
+        kv = float(value(at.model, "n_kv_heads", 1.0)) if not float(at.own_heads) else 1.0
         return np.lcm(int(STEPS["heads"]), int(kv)) * sizes["head_dim"] / float(at.head_share)
     if name == "ff_ratio":
         return STEPS["d_ff"] / sizes["d_model"]

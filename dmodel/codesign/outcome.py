@@ -16,8 +16,9 @@ from dmodel.codesign.unknowns import Fixed, equipped, shaped
 from dmodel.coefficients import Coefficients
 from dmodel.footprint import Footprint
 from dmodel.goodput import Reliability, goodput
-from dmodel.records import Cluster, Model, Plan
+from dmodel.records import Cluster, Model, Plan, ff_width, value
 from dmodel.step import memory_use, step_time
+from dmodel.tables import parameter_groups
 from dmodel.types import Array, stack
 
 QUANTITIES = {
@@ -84,13 +85,13 @@ def parameters(model: Model, laws: Laws) -> jax.Array:
     The MLP of three matrices counts as one of two that is half as wide again. Limits: a mixture's
     experts beyond those that a token visits are worth nothing here.
     """
-    n: counts.Parameters = counts.parameter_groups(model)  # type: ignore[reportCallIssue]
+    n = parameter_groups(model)
     counted = counts.active_parameters(model) - (1.0 - laws.loss.embeddings) * (
         n.embedding + n.head
     )
-    ratio = model.d_ff / model.d_model * (1.0 + 0.5 * model.gated_mlp)
+    ratio = ff_width(model) / model.d_model * (1.0 + 0.5 * value(model, "gated_mlp"))
     return effective_parameters(
-        counted, model.n_layers, model.d_model, ratio, model.head_dim, laws.shape
+        counted, model.n_layers, model.d_model, ratio, value(model, "head_dim"), laws.shape
     )
 
 

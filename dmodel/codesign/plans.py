@@ -29,7 +29,7 @@ from dmodel.design.rows import COLUMNS, all_rows, plans
 from dmodel.design.search import LARGE, exact
 from dmodel.design.space import count
 from dmodel.goodput import goodput
-from dmodel.records import Model, Plan
+from dmodel.records import Model, Plan, counts_of, ff_width
 
 INFEASIBLE = 1e6
 """Merit of a design that breaks a limit, before its violation is added: worse than all that keep
@@ -193,7 +193,7 @@ class Planner:
         whole = (
             space.n_devices,
             space.global_batch,
-            *map(float, (m.n_heads, m.n_kv_heads, m.n_layers, m.d_ff)),
+            *map(float, (*counts_of(m, "SPLIT"), *counts_of(m, "COPIED"), m.n_layers, ff_width(m))),
         )
         if whole not in self._rows:
             total = count(space)

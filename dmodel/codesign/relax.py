@@ -22,7 +22,7 @@ from flax import struct
 from dmodel.codesign.limits import Goal, excess, merit
 from dmodel.codesign.outcome import NAMES, Outcome, World, outcome
 from dmodel.codesign.unknowns import Unknowns
-from dmodel.records import Plan
+from dmodel.records import Plan, value
 from dmodel.smooth import SHARPNESS
 from dmodel.sweep import quick_to_compile
 from dmodel.types import Array
@@ -151,7 +151,7 @@ def _judged(
 ) -> tuple:
     """Plan, outcome and excess over all limits of unknowns."""
     x = named(u[: len(names)], names)
-    plan = relaxed_plan(u[len(names) :], x, arm, base, world.fixed.model.n_experts)
+    plan = relaxed_plan(u[len(names) :], x, arm, base, value(world.fixed.model, "n_experts", 1.0))
     found = aggregated(x, plan, world, at, sharpness)
     return plan, found, jnp.concatenate([excess(found.quantities, at), structure(plan, x, world)])
 

@@ -16,7 +16,7 @@ import numpy as np
 from flax import struct
 
 from dmodel.codesign.bill import Bill, scaled
-from dmodel.records import Cluster, Model
+from dmodel.records import Cluster, Model, ff_width, having, sized, value
 from dmodel.types import Array, InputError
 
 SIZES = ("n_layers", "d_model", "ff_ratio", "head_dim", "global_batch", "tokens", "devices")
@@ -122,8 +122,8 @@ def catalog_values(
     values = {
         "n_layers": model.n_layers,
         "d_model": model.d_model,
-        "ff_ratio": model.d_ff / model.d_model,
-        "head_dim": model.head_dim,
+        "ff_ratio": ff_width(model) / model.d_model,
+        "head_dim": value(model, "head_dim"),
     }
     values |= {"global_batch": global_batch, "tokens": tokens, "devices": devices}
     values |= {name: getattr(chip, name) for name in CHIP}
@@ -148,9 +148,9 @@ def unknowns(
         )
     chosen = freed(free, names)
     low, high = [], []
-    for name, value in values.items():
-        around = ABSOLUTE.get(name, (value / HARDWARE_RANGE, value * HARDWARE_RANGE))
-        lo, hi = bounds.get(name, around) if name in chosen else (value, value)
+    for name, at in values.items():
+        around = ABSOLUTE.get(name, (at / HARDWARE_RANGE, at * HARDWARE_RANGE))
+        lo, hi = bounds.get(name, around) if name in chosen else (at, at)
         if not 0.0 < lo <= hi < np.inf:
             raise InputError(
                 f"{name}: expected positive bounds, lower one first; got {lo:g} … {hi:g} "
@@ -185,8 +185,8 @@ def fixed(system: Cluster, model: Model, bill: Bill) -> Fixed:
         system=system,
         model=model,
         bill=bill,
-        head_share=float(model.n_heads * model.head_dim / model.d_model),
-        own_heads=float(model.n_heads == model.n_kv_heads),
+        head_share=float(value(model, "n_heads") * value(model, "head_dim") / model.d_model),
+        own_heads=float(value(model, "n_heads") == _kv_heads(model)),
     )
 
 
@@ -194,14 +194,17 @@ def shaped(x: dict[str, jax.Array], at: Fixed) -> Model:
     """The model of other sizes: `n_heads = share · h / e`, `f = ratio · h`; KV heads as many as
     heads, or as many as the catalog's."""
     heads = at.head_share * x["d_model"] / x["head_dim"]
-    return at.model.replace(
-        n_layers=x["n_layers"],
-        d_model=x["d_model"],
-        d_ff=x["ff_ratio"] * x["d_model"],
-        n_heads=heads,
-        n_kv_heads=at.own_heads * heads + (1.0 - at.own_heads) * at.model.n_kv_heads,
-        head_dim=x["head_dim"],
-    )
+    sizes = {"n_heads": heads, "head_dim": x["head_dim"], "d_ff": x["ff_ratio"] * x["d_model"]}
+    if having(at.model, "n_kv_heads"):
+        own, kept = at.own_heads, value(at.model, "n_kv_heads")
+        sizes["n_kv_heads"] = own * heads + (1.0 - own) * kept
+    whole = {"n_layers": x["n_layers"], "d_model": x["d_model"]}
+    return sized(at.model.replace(order=()), **whole, **sizes)
+
+
+def _kv_heads(model: Model) -> Array:
+    """Heads of keys and values; as many as heads where mixers do not say [count]."""
+    return value(model, "n_kv_heads", value(model, "n_heads"))
 
 
 def ratios(x: dict[str, jax.Array], at: Fixed) -> dict[str, Array]:

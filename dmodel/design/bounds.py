@@ -81,7 +81,7 @@ from dmodel.design.space import Space
 from dmodel.layer import attention_passes, starts
 from dmodel.physics import Costs, Physics
 from dmodel.placement import place
-from dmodel.records import Cluster, Model, Plan
+from dmodel.records import Cluster, Model, Plan, value
 from dmodel.records.precision import NARROW
 from dmodel.step import CALIBRATED, step_time
 from dmodel.sweep import sweep
@@ -269,7 +269,7 @@ def _freely_sharded(
     # one rank has nothing to shard, whatever the stage, unless experts have ranks that tensor
     # parallelism leaves them
     alone = batch["dp"] * batch["cp"] == 1.0
-    if space.model.n_experts > 1.0:
+    if float(value(space.model, "n_experts", 1.0)) > 1.0:
         alone &= batch["tp"] == batch["ep"] * batch["etp"]
     stages = {"zero": min(zero.max(), 1.0), "zero_held": zero.max(), "zero_buffer": zero.min()}
     found = {name: np.where(alone, 0.0, stage) for name, stage in stages.items()}

@@ -11,6 +11,7 @@ from dmodel.design import rows as rows_
 from dmodel.design import space as spaces
 from dmodel.design.rows import COLUMNS, INDEX
 from dmodel.design.space import Degrees, Options, Space
+from dmodel.records import value
 
 RUN = ("schedule", "interleave", "micro_batch")
 CORE = ("recompute_layers", "recompute_attention")
@@ -134,7 +135,7 @@ def moved_splits(lattice: Lattice, split: Degrees) -> list[Degrees]:
     found: list[Degrees] = []
     for prime in primes(lattice.space.n_devices):
         found += [*_factor_moved(split, prime), *_factor_moved(split, prime**2)]
-    for p in primes(int(lattice.space.model.n_experts)):
+    for p in primes(int(value(lattice.space.model, "n_experts", 1.0))):
         found += _experts_moved(split, p)
     found += [split._replace(etp=etp) for etp in spaces.divisors(split.tp)]
     return [s for s in dict.fromkeys(found) if s in lattice.known and s != split]

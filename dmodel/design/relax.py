@@ -29,7 +29,7 @@ from dmodel.design.judge import DRAFTED, Problem, as_draft, draft_memory, drawn,
 from dmodel.design.rows import decided, order_numbers, precisions
 from dmodel.design.space import Space, degrees, divisors, placements
 from dmodel.placement import PAIRS
-from dmodel.records import Cluster, Plan
+from dmodel.records import Cluster, Plan, value
 from dmodel.step import step_time
 from dmodel.sweep import quick_to_compile
 from dmodel.types import Array
@@ -117,7 +117,7 @@ def _kinds(space: Space) -> list[tuple[float, float, float]]:
 def _typical(space: Space, zero: np.ndarray) -> dict[str, np.ndarray]:
     """Layouts by whose classes the stack's leaves are taken: tensor parallelism, experts apart, and
     all the rest data-parallel; rounded plans have their own."""
-    one, experts = np.ones_like(zero), float(space.model.n_experts)
+    one, experts = np.ones_like(zero), float(value(space.model, "n_experts", 1.0))
     dp = one * max(space.n_devices // 2, 1)
     found = dict.fromkeys(("cp", "pp", "etp", "interleave", "micro_batch"), one)
     found |= {"tp": 2.0 * one, "sp": one, "dp": dp, "zero": zero, "shard": dp}
@@ -133,7 +133,7 @@ def _relaxed_plan(z: jax.Array, arm: Arms, given: dict[str, Any]) -> Plan:
     one = jnp.ones_like(share[0])
     log_etp = free["etp"] * logs["tp"] * allowed["etp"]
     ranks = logs["dp"] + logs["tp"] + logs["cp"] - log_etp
-    log_ep = free["ep"] * jnp.minimum(jnp.log(model.n_experts), ranks)
+    log_ep = free["ep"] * jnp.minimum(jnp.log(value(model, "n_experts", 1.0)), ranks)
     order = given["order"]
     before = (
         order["tp_dp"] * logs["tp"]
@@ -259,7 +259,7 @@ def _given(problem: Problem) -> dict[str, Any]:
     space, choices = problem.space, problem.space.choices
     logs = np.log(np.asarray(divisors(space.n_devices), dtype=float))
     thinned = logs[np.linspace(0, len(logs) - 1, min(len(logs), SLOTS)).round().astype(int)]
-    sparse = float(space.model.n_experts) > 1.0
+    sparse = float(value(space.model, "n_experts", 1.0)) > 1.0
     largest = np.max(np.asarray(degrees(space), dtype=float), 0)
     named = {
         name: float(name in choices.schedules)

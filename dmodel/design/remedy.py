@@ -15,6 +15,7 @@ from dmodel.design.choices import Choices
 from dmodel.design.constraints import Use, violation
 from dmodel.design.judge import Problem, evaluate, excess, used
 from dmodel.design.space import Space
+from dmodel.records import counts_of
 from dmodel.stages import ENDS
 from dmodel.topology import capacity
 
@@ -104,6 +105,7 @@ def broken(problem: Problem, row: np.ndarray) -> list[Use]:
 def no_plan(space: Space) -> Binding:
     """Why there is no valid plan at all."""
     m, near = space.model, spaces.neighbouring_counts(space)
+    heads = dict.fromkeys(f"{float(n):g}" for n in counts_of(m, "SPLIT"))
     rest = (
         f"device counts that do, nearest first: {', '.join(map(str, near))}"
         if near
@@ -111,7 +113,7 @@ def no_plan(space: Space) -> Binding:
     )
     text = (
         f"no valid plan: {space.n_devices} devices do not split into dp · tp · cp · pp with tp "
-        f"dividing {m.n_heads:g} heads, "
+        f"dividing {' and '.join(heads)} heads, "
         f"pp {m.n_layers:g} layers (or nearly, with {ENDS:g} for embedding and head), cp "
         f"{m.seq_len:g} tokens and dp a global batch of "
         f"{space.global_batch}; {rest}"

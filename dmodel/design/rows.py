@@ -206,7 +206,12 @@ def _stages(space: Space, found: Mapping[str, np.ndarray]) -> dict[str, np.ndarr
     job, pp, interleave = space.choices.stack, found["pp"], found["interleave"]
     if job is not None:
         return stages(job, space.model, pp, interleave)
-    return layout(float(space.model.n_layers), pp, interleave, float(space.model.n_mtp))
+    return layout(
+        float(space.model.n_layers),
+        pp,
+        interleave,
+        float(space.model.layers - space.model.n_layers),
+    )
 
 
 def plans(space: Space, system: Cluster, rows: np.ndarray) -> list[Plan]:

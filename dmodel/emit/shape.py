@@ -99,8 +99,8 @@ DECODERS = (
         "leave out --disable-bias-linear)",
     ),
     Usual(
-        "attention_share mlp_share mamba_share mamba_inner mamba_heads mamba_groups mamba_state",
-        {"mamba_share": 0, "attention_share": 1, "mlp_share": 1},
+        "hybrid",
+        {"hybrid": 0},
         "hybrid stacks have launchers and layer patterns of their own; write that pattern yourself",
     ),
     Usual("causal", {"causal": 1}, "launchers of language models train causal attention"),

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from dmodel.emit.sizes import sizes
 from dmodel.records import LEAVES, Model, Plan, leaf
 from dmodel.types import InputError
 
@@ -48,7 +49,7 @@ class Sheet:
 
     def __init__(self, job: Job):
         self.job = job
-        self.values = _values({n: leaf(job.plan, n) for n in LEAVES} | vars(job.model))
+        self.values = _values({n: leaf(job.plan, n) for n in LEAVES} | sizes(job.model))
         self.settings: dict[str, Setting] = {}
         self.left_out: list[LeftOut] = []
         self.broken: list[str] = []

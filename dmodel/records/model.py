@@ -55,7 +55,7 @@ class Model(struct.PyTreeNode, kw_only=True):
       order: kind of each layer, first to last; () = evenly mixed (static).
     """
 
-    CHOICES = frozenset("tied_embeddings causal trainable adapter_dropout".split())
+    CHOICES = frozenset("tied_embeddings causal trainable adapter_dropout shares further".split())
     """Fields that are choices, not sizes: no derivative is asked for."""
 
     n_layers: Array
@@ -225,7 +225,7 @@ def stacked(models: Sequence[Model]) -> Model:
         for model, each in zip(models, slots, strict=True)
     ]
     pairs = tuple(dict.fromkeys(pair for each in named for pair in each))
-    own = {
+    own: dict[str, Any] = {
         name: np.array([getattr(model, name) for model in models], np.float64)
         for name in Model.__dataclass_fields__
         if name not in INSIDE

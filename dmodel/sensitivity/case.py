@@ -11,9 +11,21 @@ import jax
 import numpy as np
 from flax import struct
 
+from dmodel.blocks import KINDS
 from dmodel.coefficients import Coefficients
 from dmodel.footprint import LEAST, Footprint
-from dmodel.records import Cluster, Layout, Model, Network, Plan, Precision, Software, flat
+from dmodel.records import (
+    Cluster,
+    Layout,
+    Model,
+    Network,
+    Plan,
+    Precision,
+    Software,
+    flat,
+    having,
+    named_parts,
+)
 from dmodel.sensitivity.goal import Goal, usual
 from dmodel.types import InputError
 
@@ -54,7 +66,7 @@ rates less those to the times are −1."""
 
 RECORDS: dict[str, tuple[type, ...]] = {
     "network": (Network,),
-    "model": (Model,),
+    "model": (Model, *KINDS.values()),
     "plan": (Layout, Precision, Software),
 }
 """Records of inputs by the beginning of their names."""
@@ -159,11 +171,23 @@ def inputs(case: Point, level_names: Sequence[str] | None = None) -> Inputs:
     for path, leaf in jax.tree_util.tree_leaves_with_path(case):
         name = flat(jax.tree_util.keystr(path, simple=True, separator="."))
         record, _, field = name.rpartition(".")
-        base = f"{PREFIXES[record]}.{field}"
+        base = f"{PREFIXES[record]}.{field}" if record in PREFIXES else _of_layers(case.model, name)
         names += [f"{base}[{level}]" for level in levels] if np.ndim(leaf) else [base]
     values = np.concatenate([np.ravel(x) for x in jax.tree.leaves(case)])
     tree = jax.tree.structure(case)
     return Inputs(names=tuple(names), values=values, tree=tree, levels=len(levels))
+
+
+def _of_layers(model: Model, path: str) -> str:
+    """Name of a size of layers by its path, such as `model.mixers.0.n_heads`: `model.n_heads`, and
+    with the part's name where several parts have it; `model.shares[1]` of a kind of layer."""
+    _, side, place, *field = path.split(".")
+    if not field:
+        return f"model.{side}[{place}]"
+    titles = list(named_parts(model))
+    index = int(place) + (len(model.mixers) if side == "feeds" else 0)
+    alone = len(having(model, field[0])) == 1
+    return ".".join(["model", *([] if alone else [titles[index]]), *field])
 
 
 def _level_names(k: int, names: Sequence[str] | None) -> list[str]:
@@ -213,7 +237,8 @@ def kind(name: str) -> str:
 def reason_without(name: str, at: float, dense: bool, sharded: bool) -> str | None:
     """Why an input has no elasticity, or None."""
     base = base_name(name)
-    if base in SWITCHES:
+    record, _, field = base.rpartition(".")
+    if base in SWITCHES or f"{record.split('.')[0]}.{field}" in SWITCHES:
         return "a choice, not a size"
     if dense and base in EXPERTS:
         return "a dense model has no experts"

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dmodel.blocks import KINDS
 from dmodel.design import Choices
 from dmodel.once import together
 from dmodel.records import Plan
@@ -258,15 +259,22 @@ def _effect(pool: _Pool, place: int, limit: float) -> Effect:
 
 
 WHOLE = frozenset(
-    ["model.n_heads", "model.n_kv_heads", "model.n_layers", "model.seq_len", "model.n_experts"]
+    field
+    for kind in KINDS.values()
+    for field in ("n_layers", "seq_len", "n_experts", *kind.SPLIT, *kind.COPIED)
 )
-"""Inputs that decide which plans are valid."""
+"""Sizes of a model that decide which plans are valid."""
+
+
+def _is_whole(name: str) -> bool:
+    """Whether an input of the model decides which plans are valid."""
+    return name.startswith("model.") and name.rsplit(".", 1)[-1] in WHOLE
 
 
 def place_followed(known: Inputs, name: str) -> int:
     """Place of an input that can be followed; InputError for any other."""
     place = known.index(name)
-    if name.startswith(("plan.", "run.")) or name in WHOLE or name.startswith("network.size"):
+    if name.startswith(("plan.", "run.")) or _is_whole(name) or name.startswith("network.size"):
         raise InputError(
             f"{name} cannot be followed through the best plans: expected an input of the chip, "
             "the rates and times of the network, "

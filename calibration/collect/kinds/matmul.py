@@ -14,8 +14,8 @@ from calibration.collect.machine import Machine
 from calibration.collect.program import DTYPES, Program, item_bytes, random_array, sets
 from dmodel.coefficients import Coefficients
 from dmodel.cost.compute import matmul_time
-from dmodel.counts import Matmuls
 from dmodel.records import Cluster
+from dmodel.tables import Matmuls
 from dmodel.types import Array, InputError
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from dmodel.catalog.shapes import decoder
 from dmodel.counts import parameters
 from dmodel.records import Model, Plan
 from dmodel.types import InputError
@@ -212,7 +213,7 @@ def transformer(spec: WorkloadSpec) -> Model:
     """The shape as the model's record; places per visit are its imbalance."""
     s = spec
     places = s.capacity * s.n_experts / (s.expert_group * s.top_k) if s.n_experts > 1 else 1.0
-    return Model(
+    return decoder(
         n_layers=float(s.n_layers),
         d_model=float(s.d_model),
         d_ff=float(s.d_ff),
@@ -225,7 +226,7 @@ def transformer(spec: WorkloadSpec) -> Model:
         tied_embeddings=float(s.tied),
         n_experts=float(s.n_experts),
         top_k=float(s.top_k),
-        imbalance=places,
+        **({"imbalance": places} if s.n_experts > 1 else {}),
     )
 
 
