@@ -9,6 +9,7 @@ from dmodel import layouts
 from dmodel.question import Assumption, Degrees, Question, degrees
 from dmodel.records import Model, value
 from dmodel.types import InputError
+from dmodel.unlike import kinds_of
 
 
 def layout(
@@ -102,14 +103,14 @@ def stage_leaves(
     width = value(model, "d_ff", model.d_model)
     head = layouts.head_cost(*(float(x) for x in (model.d_model, width, model.vocab)))
     layers, further = float(model.n_layers), float(model.layers - model.n_layers)
-    of = layouts.Pipeline(layers, head, at.pp, interleave, further)
+    of = layouts.Pipeline(layers, head, at.pp, interleave, further, kinds_of(model))
     found = layouts.stages(str(values.get("stages", "counted")), of, written_stages(question))
     if at.pp <= 1.0:
         return {"stage_excess": 0.0, "head_displaces": 0.0}
     mean = (of.layers + of.n_mtp) / of.pp
     if found.said:
-        text = f"the fullest stage holds {found.fullest:g} layers (mean {mean:.4g}), that with "
-        text += f"the head {found.last:g}: {found.said}"
+        text = f"the fullest stage holds {found.fullest:.4g} layers (mean {mean:.4g}), that with "
+        text += f"the head {found.last:.4g}: {found.said}"
         said.append(Assumption(text, about=("stage_layers",)))
     return {
         "stage_excess": found.fullest - mean,
