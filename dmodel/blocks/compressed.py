@@ -31,12 +31,14 @@ class Compressed(struct.PyTreeNode, kw_only=True):
       rope_dim: width of a head that is turned [count]; 0 = none.
       window: tokens that a query sees uncompressed [token]; `ALL` = those of the whole sequence.
       ratio: tokens that a compressed key stands for [token]; 0 = no compressed keys.
-      overlap: 1 = compressed keys overlap, each of 2 ratio tokens, from two series; 0 = they do not.
+      overlap: 1 = compressed keys overlap, each of 2 ratio tokens; 0 = of ratio.
       index_heads: heads of the indexer of compressed keys [count]; 0 = none.
       index_dim: width of one of them [count]; 0 = none.
       index_top: compressed keys that a query attends to [count]; `ALL` = every one.
-      streams: residual streams between layers (hyper-connections) [count]; 1 = one.
-      small: parameters of biases and sinks beside its norms [count]; 0 = none.
+      residual_streams: r, streams between layers, mixed around the mixer and around the layer's
+        feed-forward part (hyper-connections) [count]; 1 = one.
+      small: parameters of sinks and biases beside norms and compressed keys' positions [count]; 0 =
+        none.
     """
 
     KIND = "compressed"
@@ -55,7 +57,7 @@ class Compressed(struct.PyTreeNode, kw_only=True):
     index_heads: Array = 0.0
     index_dim: Array = 0.0
     index_top: Array = ALL
-    streams: Array = 1.0
+    residual_streams: Array = 1.0
     small: Array = 0.0
 
     def parameters(self, h: Array) -> Weights:

@@ -44,7 +44,6 @@ class Dense(struct.PyTreeNode, kw_only=True):
     Attributes:
       d_ff: f, width [count].
       gated_mlp: 1 = three matrices (SwiGLU, GeGLU); 0 = two.
-      streams: residual streams between layers (hyper-connections) [count]; 1 = one.
       small: parameters of biases and norms beside the layer's first [count]; 0 = none.
     """
 
@@ -54,7 +53,6 @@ class Dense(struct.PyTreeNode, kw_only=True):
 
     d_ff: Array
     gated_mlp: Array = 1.0
-    streams: Array = 1.0
     small: Array = 0.0
 
     def parameters(self, h: Array) -> Weights:

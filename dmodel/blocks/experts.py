@@ -52,7 +52,6 @@ class Experts(struct.PyTreeNode, kw_only=True):
       imbalance: load of the busiest expert over the mean, from 1 on [1]; 1 = even.
       expert_biases: 1 = the products of experts have biases (gpt-oss); 0 = none.
       expert_rank: width of the latents that routed experts read and return [count]; 0 = h.
-      streams: residual streams between layers (hyper-connections) [count]; 1 = one.
       small: parameters of biases, gates and norms beside the layer's first [count]; 0 = none.
     """
 
@@ -68,7 +67,6 @@ class Experts(struct.PyTreeNode, kw_only=True):
     imbalance: Array = 1.0
     expert_biases: Array = 0.0
     expert_rank: Array = 0.0
-    streams: Array = 1.0
     small: Array = 0.0
 
     def _reach(self, h: Array) -> tuple[Array, Array]:
