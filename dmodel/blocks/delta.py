@@ -23,8 +23,7 @@ from dmodel.smooth import ramp
 from dmodel.types import Array
 
 CHUNK = 64.0
-"""Tokens of one chunk [token] (`chunk_size` of flash-linear-attention's `chunk_gated_delta_rule` and
-`chunk_kda`)."""
+"""Tokens of one chunk [token] (flash-linear-attention's `chunk_gated_delta_rule`, `chunk_kda`)."""
 
 BLOCK = 16.0
 """Tokens of a block on the diagonal of a chunk's matrix, which is inverted by blocks [token]."""
@@ -45,17 +44,19 @@ class Touched(NamedTuple):
     states: float
 
 
-HEADS = Passes(Touched(13, 11, 2, 3, 2), Touched(21, 23, 12, 2, 4))
-"""Touches with one decay a head (flash-linear-attention's `gated_delta_rule/chunk.py`, which keeps
-states of chunks in 16 bits). Forward: a convolution reads and writes queries, keys and values, norms
-queries and keys; `fwd_intra` reads keys and values, writes the inverse of a chunk's matrix (cleared
-before) and both of its products, `fwd_h` reads these and keys, writes states and corrected values,
-`fwd_o` reads queries, keys, values and states, writes the output, which the gated norm reads with
-the gate. Backward both products and the states are made again before five kernels of gradients."""
+HEADS = Touched(13, 11, 2, 3, 2), Touched(21, 23, 12, 2, 4)
+"""Touches with one decay a head, forward and backward (flash-linear-attention's
+`gated_delta_rule/chunk.py`, states of chunks in 16 bits).
 
-CHANNELS = Passes(Touched(12, 11, 13, 6, 2), Touched(20, 23, 44, 11, 4))
-"""The same with a decay a channel (`kda/chunk_fwd.py`, `chunk_bwd.py`): sums of decays, and gradients
-of queries, keys, decays and of two matrices, are in fp32."""
+Forward: a convolution reads and writes queries, keys and values, norms queries and keys; `fwd_intra`
+reads keys and values, writes the inverse of a chunk's matrix (cleared before) and both of its
+products, `fwd_h` reads these and keys, writes states and corrected values, `fwd_o` reads queries,
+keys, values and states and writes the output, which the gated norm reads with the gate. Backward
+both products and the states are made again before five kernels of gradients."""
+
+CHANNELS = Touched(12, 11, 13, 6, 2), Touched(20, 23, 44, 11, 4)
+"""The same with a decay a channel (`kda/chunk_fwd.py`, `kda/chunk_bwd.py`): sums of decays, and
+gradients of queries, keys, decays and of two matrices, are in fp32."""
 
 
 class Delta(struct.PyTreeNode, kw_only=True):
@@ -151,6 +152,9 @@ class Delta(struct.PyTreeNode, kw_only=True):
     def work(self, at: Site) -> Work:
         """Two products around the chunked scan, one more for each kind of latents.
 
+        Ranks of cp hand over states with what a part of the sequence does to one, `n k (v + k)`
+        (flash-linear-attention's `cp/chunk_delta_h.py`).
+
         Kernels: a norm, a residual, 2 products, the convolution, 2 norms, gates 2, 4 of the scan,
         the gated norm; with decays a channel one more for the diagonal.
         """
@@ -170,7 +174,7 @@ class Delta(struct.PyTreeNode, kw_only=True):
             dense=2.0 + gate + decay,
             mixed=1.0,
             returned=at.t * values / tp,
-            ring=handed_over(at, wide * self.value_dim),
+            ring=handed_over(at, wide * (self.value_dim + self.key_dim)),
         )
 
     def keeps(self, at: Site) -> Kept:
