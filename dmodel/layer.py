@@ -83,7 +83,14 @@ def _attention(
         return Passes(0.0, 0.0)
     core = rows.flops * rows.stretch * each(compute.narrowed(plan))
     newest = compute.attention_passes(
-        core, rows.exponentials, rows.softmax_bytes, plan.software.flash, chip, c, sharpness
+        core,
+        rows.exponentials,
+        rows.softmax_bytes,
+        plan.software.flash,
+        chip,
+        c,
+        sharpness,
+        rows.behind,
     )
     older = compute.older_kernels(plan)
     return Passes(older.forward * newest.forward.sum(0), older.backward * newest.backward.sum(0))

@@ -48,11 +48,11 @@ HEADS = Touched(13, 11, 2, 3, 2), Touched(21, 23, 12, 2, 4)
 """Touches with one decay a head, forward and backward (flash-linear-attention's
 `gated_delta_rule/chunk.py`, states of chunks in 16 bits).
 
-Forward: a convolution reads and writes queries, keys and values, norms queries and keys; `fwd_intra`
-reads keys and values, writes the inverse of a chunk's matrix (cleared before) and both of its
-products, `fwd_h` reads these and keys, writes states and corrected values, `fwd_o` reads queries,
-keys, values and states and writes the output, which the gated norm reads with the gate. Backward
-both products and the states are made again before five kernels of gradients."""
+Forward: a convolution reads and writes queries, keys and values, norms queries and keys;
+`fwd_intra` reads keys and values, writes the inverse of a chunk's matrix (cleared before) and both
+of its products, `fwd_h` reads these and keys, writes states and corrected values, `fwd_o` reads
+queries, keys, values and states and writes the output, which the gated norm reads with the gate.
+Backward both products and the states are made again before five kernels of gradients."""
 
 CHANNELS = Touched(12, 11, 13, 6, 2), Touched(20, 23, 44, 11, 4)
 """The same with a decay a channel (`kda/chunk_fwd.py`, `kda/chunk_bwd.py`): sums of decays, and
@@ -125,15 +125,19 @@ class Delta(struct.PyTreeNode, kw_only=True):
         it and of scores with keys and values. Exponentials: of pairs in both matrices, or of
         channels, half a block and six a token.
 
-        Limits: in those kernels the backward pass has 2.9 times the FLOPs (states made again), here
-        2 to 2.5 times as attention's; they count as fast as attention's.
+        Backward `16 k v + c (18 k + 10 v) + 4 c²`, `9 k` with a decay a channel: states and both
+        products made again, gradients.
+
+        Limits: they count as fast as attention's kernels.
         """
         k, v, decay = self.key_dim, self.value_dim, ramp(self.decay_rank)
         pairs = (5.25 - 0.75 * decay) * k + 4.0 * v
         flops = 6.0 * k * v + CHUNK * pairs + 0.5 * CHUNK**2
         exponentials = (1.0 - decay) * 1.625 * CHUNK + decay * (0.5 * BLOCK + 6.0) * k
+        backward = 16.0 * k * v + CHUNK * ((18.0 - 9.0 * decay) * k + 10.0 * v) + 4.0 * CHUNK**2
         heads = at.t * self.value_heads / at.layout.tp
-        return Core(heads * flops, heads * exponentials)
+        behind = backward / ((2.0 + 0.5 * at.software.flash) * flops)
+        return Core(heads * flops, heads * exponentials, behind=behind)
 
     def _touched(self, at: Site) -> Passes:
         """Elements that its kernels touch, by pass; gates a head and sums of gradients over heads

@@ -27,9 +27,9 @@ TOUCHED = Passes(20.0, 35.0)
 twice that), the norm of the output (2; 3), its gate (3; 5)."""
 
 STATES = Passes(8.0, 16.0)
-"""Touches of the states of blocks, in words of 2 bytes [count]: in fp32 written, summed up in place,
-read (vLLM's `lightning_attn.py`: kernels of the diagonal, of states, of their sums, of the rest); twice
-that backward (assumed)."""
+"""Touches of the states of blocks, in words of 2 bytes [count]: in fp32 written, summed up in
+place, read (vLLM's `lightning_attn.py`: kernels of the diagonal, of states, of their sums, of the
+rest); twice that backward (assumed)."""
 
 
 class Lightning(struct.PyTreeNode, kw_only=True):
