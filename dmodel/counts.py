@@ -9,8 +9,8 @@ from __future__ import annotations
 from flax import struct
 
 from dmodel.blocks.part import WORD, split_ranks, tokens
-from dmodel.records import Model, Plan
-from dmodel.tables import ends_of, layer, parameter_groups
+from dmodel.records import Model, Plan, value
+from dmodel.tables import ends_of, layer, parameter_groups, times
 from dmodel.types import Array
 
 __all__ = ["WORD", "split_ranks", "tokens"]
@@ -107,6 +107,11 @@ def residents(model: Model, plan: Plan) -> Residents:
 
 
 def activation_bytes(model: Model, plan: Plan) -> Array:
-    """Bytes of one activation tensor `t × h` on the wire: the message of tensor parallelism and of
-    the pipeline."""
+    """Bytes of one activation tensor `t × h` on the wire: the message of tensor parallelism."""
     return WORD * tokens(model, plan) * model.d_model
+
+
+def between_layers(model: Model, plan: Plan) -> Array:
+    """Bytes that go from layer to layer: one activation tensor, or as many as there are residual
+    streams (`Compressed.residual_streams`, the mean where layers differ)."""
+    return times(value(model, "residual_streams", 1.0), activation_bytes(model, plan))

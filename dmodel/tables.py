@@ -66,6 +66,7 @@ class Cores(struct.PyTreeNode, kw_only=True):
     exponentials: jax.Array
     softmax_bytes: jax.Array
     stretch: jax.Array
+    behind: jax.Array
 
 
 class Layer(struct.PyTreeNode, kw_only=True):
@@ -212,6 +213,7 @@ def _cores(works: Sequence[Work], weights: Sequence[Array]) -> Cores | None:
         return None
     return Cores(
         stretch=stack(*(row.stretch for row, _ in rows)),
+        behind=stack(*(row.behind for row, _ in rows)),
         **{
             name: stack(*(times(weight, getattr(row, name)) for row, weight in rows))
             for name in ("flops", "exponentials", "softmax_bytes")

@@ -17,6 +17,7 @@ from dmodel.blocks.part import (
     WORD,
     Core,
     Kept,
+    Passes,
     Product,
     Site,
     Weights,
@@ -25,7 +26,26 @@ from dmodel.blocks.part import (
     wrapped,
 )
 from dmodel.smooth import ramp
-from dmodel.types import Array
+from dmodel.types import Array, smaller
+
+SCORED, LEARNT = 8.0, 1.2
+"""Traffic of an indexer's score [byte], in fp32 written and read for the top; FLOPs of its backward
+pass over those of attention for as many forward: three products (scores again, gradients of queries
+and keys) for one, where attention has five for two."""
+
+
+def scoring(at: Site, top: Array, width: Array, there: Array) -> Core:
+    """An indexer's scores of every pair of tokens, `2 t s n d_i` FLOPs, half of them where causal,
+    on every rank of tp; it learns from picked keys alone (DeepSeek-AI 2025, arXiv 2512.02556, the
+    sparse stage; a dense warm-up learns from all).
+
+    Args:
+      top: keys that are picked [token]. width: of all its heads, n d_i [count].
+    """
+    every = seen(at, ALL)
+    pairs = there * at.t * at.s * every
+    behind = LEARNT * seen(at, top) / every
+    return Core(2.0 * pairs * width, softmax_bytes=SCORED * pairs, behind=behind)
 
 
 class Latent(struct.PyTreeNode, kw_only=True):
@@ -43,7 +63,8 @@ class Latent(struct.PyTreeNode, kw_only=True):
       index_heads: heads of the indexer of sparse attention (DSA) [count]; 0 = none.
       index_dim: width of one of them [count]; 0 = none.
       index_top: keys that a query attends to [token]; `ALL` = every one.
-      small: parameters of biases and norms beside the layer's and the latents' [count]; 0 = none.
+      small: parameters of biases and norms beside the layer's, the latents' and the indexer's
+        [count]; 0 = none.
     """
 
     KIND = "latent"
@@ -73,7 +94,8 @@ class Latent(struct.PyTreeNode, kw_only=True):
 
     def parameters(self, h: Array) -> Weights:
         """`h (r_q + r_kv + d) + r_q a (e + x) + r_kv a (2 e + x − d) + a e h`, norms `h + r_q +
-        r_kv`, the indexer's `r_q n d_i + h (d_i + n)`."""
+        r_kv`, the indexer's `r_q n d_i + h (d_i + n)` and `2 d_i` of a layer norm (transformers'
+        `deepseek_v32`, `glm_moe_dsa`)."""
         whole, split, queries, pairs = self._widths()
         out = self.n_heads * self.head_dim
         latents = self.q_rank + self.kv_rank
@@ -84,6 +106,7 @@ class Latent(struct.PyTreeNode, kw_only=True):
             + pairs * self.kv_rank
             + h
             + latents
+            + 2.0 * self.index_dim
             + self.small,
             whole=h * whole + self.q_rank * index + h * (self.index_dim + self.index_heads),
             core=self.n_heads * (2.0 * self.head_dim + self.qk_extra),
@@ -92,7 +115,8 @@ class Latent(struct.PyTreeNode, kw_only=True):
     def _core(self, at: Site) -> Core:
         """Over all keys heads are as wide as they are; over picked ones kernels score latents (of
         `r_kv + d`) and sum them (`r_kv`), since a gathered latent serves all heads (DeepSeek-AI
-        2025, arXiv 2512.02556, FlashMLA)."""
+        2025, arXiv 2512.02556, FlashMLA). An average query picks what a window of as many keys
+        holds."""
         sparse = ramp(self.index_heads)
         plain = 2.0 * self.head_dim + self.qk_extra
         latent = 2.0 * self.kv_rank + self.rope_dim
@@ -102,14 +126,24 @@ class Latent(struct.PyTreeNode, kw_only=True):
 
     def work(self, at: Site) -> Work:
         """Products into latents, from them (both as one row of their mean inner size), the core and
-        the output; an indexer scores every pair of tokens, `2 t s n d_i` FLOPs, half of them where
-        causal, on every rank of tp."""
+        the output; an indexer's products, on every rank of tp (Megatron-Core's
+        `experimental_attention_variant/dsa.py`).
+
+        Kernels of an indexer: 3 products, a norm, rotary of queries and keys, weights, scores,
+        their top, the probabilities that it learns, its loss. Ranks of cp gather latents and its
+        keys, which ranks of tp do not split.
+
+        Limits: the indexer's products have no gradient of what they read, which is counted;
+        probabilities summed over ranks of tp are not.
+        """
         whole, split, queries, pairs = self._widths()
         out, tp = self.n_heads * self.head_dim, at.layout.tp
         inner = (queries * self.q_rank + pairs * self.kv_rank) / (queries + pairs)
         index, there = self.index_heads * self.index_dim, ramp(self.index_heads)
         wide = 2.0 * self.n_heads * (self.head_dim + self.qk_extra)
-        scoring = Core(2.0 * at.t * at.s * index * seen(at, ALL))
+        heads = self.n_heads * (2.0 * self.head_dim + self.qk_extra) / tp
+        gathered = self.kv_rank + self.rope_dim + self.index_dim
+        turned = Passes(*(x + 2.0 * at.t * index for x in rotated(at, wide)))
         return Work(
             products=(
                 Product("first", at.t, whole + split / tp, at.h),
@@ -118,26 +152,26 @@ class Latent(struct.PyTreeNode, kw_only=True):
                 Product("index", at.t, index, self.q_rank, there),
                 Product("index", at.t, self.index_dim + self.index_heads, at.h, there),
             ),
-            cores=(self._core(at), scoring),
-            streams=wrapped(at, rotated(at, wide)),
-            kernels=kernels(at) + 5.0 + 8.0 * there,
+            cores=(self._core(at), scoring(at, self.index_top, index, there)),
+            streams=wrapped(at, turned),
+            kernels=kernels(at) + 5.0 + 11.0 * there,
             dense=4.0,
             mixed=1.0,
             returned=at.t * out / tp,
-            ring=WORD
-            * at.t
-            * at.layout.cp
-            * self.n_heads
-            * (2.0 * self.head_dim + self.qk_extra)
-            / tp,
+            ring=WORD * at.t * at.layout.cp * (heads + there * (gathered - heads)),
         )
 
     def keeps(self, at: Site) -> Kept:
-        """As attention; latents are kept as operands."""
-        wide, tp = self.head_dim + self.qk_extra, at.layout.tp
-        queries = self.n_heads * (2.0 * wide + self.head_dim)
-        held = at.operand * self.n_heads * self.head_dim + scores_kept(at, self.n_heads)
-        index = WORD * (self.index_heads + 1.0) * self.index_dim
+        """As attention; latents are kept as operands. Over picked keys, queries turned into latents
+        and what the core sums stand for keys and values; of the indexer its queries, keys and
+        weights, and indices of what it picks in 4 bytes."""
+        wide, tp, there = self.head_dim + self.qk_extra, at.layout.tp, ramp(self.index_heads)
+        plain, absorbed = wide + self.head_dim, self.kv_rank + self.rope_dim
+        queries = self.n_heads * (wide + plain + there * (absorbed - plain))
+        summed = there * WORD * self.n_heads * self.kv_rank
+        held = at.operand * self.n_heads * self.head_dim + summed + scores_kept(at, self.n_heads)
+        index = WORD * ((self.index_heads + 1.0) * self.index_dim + self.index_heads)
+        index = index + 4.0 * there * smaller(self.index_top, at.s)
         return Kept(
             **entered(at),
             latents=at.t * (at.operand * (self.q_rank + self.kv_rank) + index),

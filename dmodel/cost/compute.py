@@ -121,6 +121,7 @@ def attention_passes(
     chip: Chip,
     coefficients: Coefficients,
     sharpness: float = SHARPNESS,
+    behind: Array = 1.0,
 ) -> Passes:
     """Time of both passes of the attention core [s]: backward with twice the products and traffic,
     fused 2.5 times the products (five instead of two, one of them the scores done again: Dao 2023)
@@ -128,12 +129,18 @@ def attention_passes(
 
     Args:
       flops, exponentials, softmax_bytes: of the forward pass [FLOP], [count], [byte]. flash: 1
-        where kernels are fused.
+        where kernels are fused. behind: products and traffic of the backward pass over those of
+        attention's [1].
     """
     again = 2.0 + 0.5 * flash
     forward = attention_time(flops, exponentials, softmax_bytes, chip, coefficients, sharpness)
     backward = attention_time(
-        again * flops, exponentials, again * softmax_bytes, chip, coefficients, sharpness
+        again * behind * flops,
+        exponentials,
+        again * behind * softmax_bytes,
+        chip,
+        coefficients,
+        sharpness,
     )
     return Passes(forward, backward * (1.0 + flash * (coefficients.attention_backward - 1.0)))
 
