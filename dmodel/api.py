@@ -11,8 +11,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dmodel.asked import ask
-from dmodel.asked import plan as planned
+from dmodel.asked import ask, laid
 from dmodel.breakdown import Breakdown
 from dmodel.catalog.loader import resolve as known_id
 from dmodel.catalog.models import from_file
@@ -156,8 +155,7 @@ def predict(
     enable_float64()
     words = question(job, cluster, layout, stack=stack, precision=precision, overrides=overrides)
     asked = ask(words, profile)
-    plan, assumed = planned(asked, {})
-    return prediction(asked, plan, assumed)
+    return prediction(asked, laid(asked, {}))
 
 
 def design(
