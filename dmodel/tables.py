@@ -194,14 +194,28 @@ def _products(works: Sequence[Work], weights: Sequence[Array], model: Model, pla
     ]
     tp, heads = plan.layout.tp, 1.0 + model.n_mtp
     logits = (model.vocab + 2.0 * model.d_model * model.n_mtp / heads) / tp
-    return Matmuls(
-        rows=stack(*(row.rows for row, _ in rows), tokens(model, plan)),
-        columns=stack(*(row.columns for row, _ in rows), logits),
-        inner=stack(*(row.inner for row, _ in rows), model.d_model),
-        copies=stack(*(copies for _, copies in rows), heads),
-        grouped=stack(*(row.grouped for row, _ in rows), 0.0),
-        kinds=(*(row.kind for row, _ in rows), "head"),
+    found = columns(
+        rows=(*(row.rows for row, _ in rows), tokens(model, plan)),
+        columns=(*(row.columns for row, _ in rows), logits),
+        inner=(*(row.inner for row, _ in rows), model.d_model),
+        copies=(*(copies for _, copies in rows), heads),
+        grouped=(*(row.grouped for row, _ in rows), 0.0),
     )
+    return Matmuls(**found, kinds=(*(row.kind for row, _ in rows), "head"))
+
+
+def columns(**values: Sequence[Array]) -> dict[str, Any]:
+    """Columns of a table from the values of its rows, `[row, *batch]`, all of one rank; a column of
+    the number 0 alone is 0."""
+    ranks = max(jnp.ndim(x) for column in values.values() for x in column)
+    return {name: _column(column, ranks) for name, column in values.items()}
+
+
+def _column(values: Sequence[Array], ranks: int) -> Any:
+    if all(_is(x, 0.0) for x in values):
+        return 0.0
+    found = stack(*values)
+    return found.reshape(found.shape + (1,) * (ranks + 1 - found.ndim))
 
 
 def _cores(works: Sequence[Work], weights: Sequence[Array]) -> Cores | None:
@@ -211,13 +225,12 @@ def _cores(works: Sequence[Work], weights: Sequence[Array]) -> Cores | None:
     ]
     if not rows:
         return None
+    weighted = ("flops", "exponentials", "softmax_bytes")
     return Cores(
-        stretch=stack(*(row.stretch for row, _ in rows)),
-        behind=stack(*(row.behind for row, _ in rows)),
-        **{
-            name: stack(*(times(weight, getattr(row, name)) for row, weight in rows))
-            for name in ("flops", "exponentials", "softmax_bytes")
-        },
+        **columns(
+            **{name: [times(w, getattr(row, name)) for row, w in rows] for name in weighted},
+            **{name: [getattr(row, name) for row, _ in rows] for name in ("stretch", "behind")},
+        )
     )
 
 
