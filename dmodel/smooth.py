@@ -318,6 +318,17 @@ def _ramp(x: jax.Array) -> jax.Array:
     return lax.clamp(x.dtype.type(0.0), x, x.dtype.type(1.0))
 
 
+def _positive_jvp(primals: tuple, tangents: tuple) -> tuple:
+    (x,), (dx,) = primals, tangents
+    return positive(x), (0.5 + 0.5 * lax.sign(x)) * dx
+
+
+@with_slope(_positive_jvp)
+def positive(x: jax.Array) -> jax.Array:
+    """`max(x, 0)`, in every sharpness; at 0 the gradient is ½, the mean of the two sides."""
+    return lax.max(x, x.dtype.type(0.0))
+
+
 def _inverse_jvp(primals: tuple, tangents: tuple) -> tuple:
     (x,), (dx,) = primals, tangents
     value = inverse(x)
