@@ -41,7 +41,7 @@ def _check(sharpness: float) -> None:
         )
 
 
-def _with_slope(
+def with_slope(
     rule: Callable[..., tuple], static: tuple[int, ...] = ()
 ) -> Callable[[Callable[P, jax.Array]], Callable[P, jax.Array]]:
     """Give a function the rule of its slopes; both are traced once for each shape."""
@@ -94,7 +94,7 @@ def _maximum_jvp(sharpness: float, primals: tuple, tangents: tuple) -> tuple:
     return scale * root, (slope * dx).sum(0)
 
 
-@_with_slope(_maximum_jvp, (1,))
+@with_slope(_maximum_jvp, (1,))
 def maximum(x: jax.Array, sharpness: float = SHARPNESS) -> jax.Array:
     """Smooth maximum over axis 0 of non-negative values.
 
@@ -132,7 +132,7 @@ def _maximum_of_two_jvp(sharpness: float, primals: tuple, tangents: tuple) -> tu
     return scale * root, by_a * da + by_b * db
 
 
-@_with_slope(_maximum_of_two_jvp, (2,))
+@with_slope(_maximum_of_two_jvp, (2,))
 def _maximum_of_two(a: jax.Array, b: jax.Array, sharpness: float) -> jax.Array:
     scale = a + b
     whole = _divisor(scale)
@@ -182,7 +182,7 @@ def _excess_jvp(sharpness: float, primals: tuple, tangents: tuple) -> tuple:
     return scale * (high_power / quotient), by_high * d_high + by_low * d_low
 
 
-@_with_slope(_excess_jvp, (2,))
+@with_slope(_excess_jvp, (2,))
 def excess(low: jax.Array, high: jax.Array, sharpness: float = SHARPNESS) -> jax.Array:
     """What the smooth maximum of two non-negative values adds to the first one: `max_p(low, high) −
     low`, without cancellation.
@@ -219,7 +219,7 @@ def _positive_part_jvp(sharpness: float, primals: tuple, tangents: tuple) -> tup
     return value, by_cost * d_cost + by_cover * d_cover
 
 
-@_with_slope(_positive_part_jvp, (2,))
+@with_slope(_positive_part_jvp, (2,))
 def _positive_part(cost: jax.Array, cover: jax.Array, sharpness: float) -> jax.Array:
     gap = cost - cover
     if isinf(sharpness):
@@ -284,7 +284,7 @@ def _clip_jvp(primals: tuple, tangents: tuple) -> tuple:
     return jnp.minimum(inner, high), slope
 
 
-@_with_slope(_clip_jvp)
+@with_slope(_clip_jvp)
 def clip(x: Array, low: Array, high: Array) -> jax.Array:
     """`min(max(x, low), high)`, in every sharpness.
 
@@ -313,9 +313,20 @@ def _ramp_jvp(primals: tuple, tangents: tuple) -> tuple:
     return _ramp(x), (0.5 + 0.5 * lax.sign(x - x * x)) * dx
 
 
-@_with_slope(_ramp_jvp)
+@with_slope(_ramp_jvp)
 def _ramp(x: jax.Array) -> jax.Array:
     return lax.clamp(x.dtype.type(0.0), x, x.dtype.type(1.0))
+
+
+def _positive_jvp(primals: tuple, tangents: tuple) -> tuple:
+    (x,), (dx,) = primals, tangents
+    return positive(x), (0.5 + 0.5 * lax.sign(x)) * dx
+
+
+@with_slope(_positive_jvp)
+def positive(x: jax.Array) -> jax.Array:
+    """`max(x, 0)`, in every sharpness; at 0 the gradient is ½, the mean of the two sides."""
+    return lax.max(x, x.dtype.type(0.0))
 
 
 def _inverse_jvp(primals: tuple, tangents: tuple) -> tuple:
@@ -324,7 +335,7 @@ def _inverse_jvp(primals: tuple, tangents: tuple) -> tuple:
     return value, -(value * value) * dx
 
 
-@_with_slope(_inverse_jvp)
+@with_slope(_inverse_jvp)
 def inverse(x: jax.Array) -> jax.Array:
     """`1 / x`, whose slope `−1/x²` is that of the value: half the operations of a quotient's."""
     return 1.0 / x
