@@ -18,6 +18,7 @@ from dmodel.blocks.part import WORD, Kept, Passes, Site, Weights, Work, site, to
 from dmodel.once import once
 from dmodel.records import Model, Plan
 from dmodel.smooth import ramp
+from dmodel.traced import traced_once
 from dmodel.types import Array, at_hand, smaller, stack
 
 
@@ -131,6 +132,7 @@ SUMS = (
 
 
 @once
+@traced_once
 def layer(model: Model, plan: Plan) -> Layer:
     """The mean layer of a model, and its head, by a plan."""
     at, weights = site(model, plan), model.weights
@@ -246,6 +248,7 @@ class Parameters(struct.PyTreeNode, kw_only=True):
 
 
 @once
+@traced_once
 def parameter_groups(model: Model) -> Parameters:
     """Parameters by the place where they live.
 
@@ -264,6 +267,7 @@ def parameter_groups(model: Model) -> Parameters:
 
 
 @once
+@traced_once
 def layer_keeps(model: Model, plan: Plan) -> Kept:
     """Activations that the mean layer keeps where nothing but the core of attention is done again
     [byte].
