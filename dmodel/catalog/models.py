@@ -6,7 +6,7 @@ import functools
 import re
 from pathlib import Path
 
-from dmodel.catalog import huggingface
+from dmodel.catalog import configs
 from dmodel.catalog.loader import Entry, canonical, known_name, table, unknown
 from dmodel.catalog.shapes import model_of
 from dmodel.records import Model
@@ -58,14 +58,21 @@ def _config_path(name_or_path: str) -> Path | None:
     return path if path.exists() or path.suffix == ".json" else None
 
 
-def from_file(name_or_path: str, seq_len: float | None = None) -> Model | None:
-    """The model of a `config.json`; None for a name of the catalog, and where there is no file.
+def reading(name_or_path: str, seq_len: float | None = None) -> configs.Reading | None:
+    """What a `config.json` says, with what was taken for granted; None for a name of the catalog,
+    and where there is no file.
 
     Raises:
       InputError: a file that cannot be used (with the reason).
     """
     path = None if known_name("models", name_or_path) else _config_path(name_or_path)
-    return None if path is None else huggingface.read(path, seq_len)
+    return None if path is None else configs.read(path, seq_len)
+
+
+def from_file(name_or_path: str, seq_len: float | None = None) -> Model | None:
+    """The model of a `config.json`, as `reading`."""
+    found = reading(name_or_path, seq_len)
+    return None if found is None else found.model
 
 
 def transformer(name_or_path: str, seq_len: float | None = None) -> Model:
