@@ -81,7 +81,8 @@ class Rules(NamedTuple):
     """What holds for all families.
 
     Attributes:
-      parts: names of parts of a file that hold its language model. shared: keys that a text part
+      parts: names of parts of a file that hold its language model. towers: words in keys that hold
+        parts of other modes. shared: keys that a text part
         takes from around it. spellings: key → other spellings. further: keys of heads of further
         tokens. positive: keys that are whole numbers from 1 on. any_number: keys that need be no
         whole number. harmless: patterns of keys that change no shape.
@@ -90,6 +91,7 @@ class Rules(NamedTuple):
     """
 
     parts: tuple[str, ...]
+    towers: re.Pattern[str]
     shared: tuple[str, ...]
     spellings: Mapping[str, Sequence[str]]
     further: tuple[str, ...]
@@ -114,6 +116,7 @@ def rules() -> Rules:
     said = _document()["rules"]
     return Rules(
         parts=tuple(said["parts"]),
+        towers=re.compile("|".join(said["towers"])),
         shared=tuple(said["shared"]),
         spellings=said["spellings"],
         further=tuple(said["further"]),

@@ -149,10 +149,11 @@ def _notes(
     found: Source, family: Family, known: Rules, scope: Scope, word: str
 ) -> Iterator[str]:
     """What was taken for granted."""
+    outside = ", ".join(key for key in found.outside if known.towers.search(key))
     if found.nested:
-        outside = ", ".join(found.outside)
-        left = f"; outside of it stay {outside}" if outside else ""
-        yield f"the language model in {found.nested!r} is read{left}"
+        yield f"the language model in {found.nested!r} is read"
+    if outside:
+        yield f"what {outside} say is left out"
     if not word:
         yield f"{_unknown(found)}: read as a plain decoder of its keys"
     elif not found.nested and word != found.types[0]:

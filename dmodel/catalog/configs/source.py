@@ -21,7 +21,7 @@ class Source(NamedTuple):
     Attributes:
       path: of the file. keys: in the spelling of the families, of the text part. written: spelling
         in the file. types: names that may say what it is, the nearest first. nested: name of the
-        text part; "" = the file is all text. outside: other parts of the file.
+        text part; "" = the file is all text. outside: keys that hold other objects.
     """
 
     path: Path
@@ -71,20 +71,22 @@ def source(
       InputError: there is no such file, or it holds no object.
     """
     config = _plain(load(path))
-    types, nested, around = _types(config, path), "", config
+    types, nested = _types(config, path), ""
+    outside = _objects(config)
     while part := next((p for p in parts if isinstance(config.get(p), dict)), ""):
         around, config = config, config[part]
         nested = f"{nested}.{part}" if nested else part
         types = [*_types(config, path), *types]
-        config = config | {key: around[key] for key in shared if around.get(key) is not None}
-    outside = tuple(k for k, v in around.items() if _is_tower(k, v) and k not in parts)
+        outside = [*(name for name in outside if name != part), *_objects(config)]
+        missing = [key for key in shared if config.get(key) is None and key in around]
+        config = config | {key: around[key] for key in missing}
     keys, written = _spelled(config, spellings)
-    return Source(path, keys, written, tuple(dict.fromkeys(types)), nested, outside)
+    return Source(path, keys, written, tuple(dict.fromkeys(types)), nested, tuple(outside))
 
 
-def _is_tower(key: str, value: Any) -> bool:
-    """Whether a key of a file holds another part of its model."""
-    return isinstance(value, dict) and key.endswith("_config") and "quant" not in key
+def _objects(config: Config) -> list[str]:
+    """Keys of a part of a file that hold objects."""
+    return [key for key, value in config.items() if isinstance(value, dict)]
 
 
 def _plain(value: Any) -> Any:
