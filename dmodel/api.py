@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from dmodel.asked import ask, laid
 from dmodel.breakdown import Breakdown
 from dmodel.catalog.loader import resolve as known_id
-from dmodel.catalog.models import from_file
+from dmodel.catalog.models import reading
 from dmodel.prediction import Prediction, prediction
 from dmodel.profiles import Profile
 from dmodel.question import Question
@@ -102,14 +102,15 @@ def question(
     words: dict[str, Any] = {"n_accel": site.devices, "accelerator": site.accelerator}
     words |= {"seq_len": job.seq_len, "global_batch": job.global_batch}
     words |= {"stack": stack, "precision": precision}
+    notes: tuple[str, ...] = ()
     if isinstance(job.model, Model):
         model: Model | None = job.model
         words["model"] = "own"
     else:
-        model = from_file(str(job.model), job.seq_len)
+        model, notes = reading(str(job.model), job.seq_len) or (None, ())
         words["model"] = str(job.model)
     said = {name: value for name, value in words.items() if value not in (None, "")}
-    start = Question({}, model=model, system=site.name)
+    start = Question({}, model=model, system=site.name, notes=notes)
     return changed(start, said | _layout_words(layout) | by_column(overrides or {}))
 
 

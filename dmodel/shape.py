@@ -122,7 +122,8 @@ def completed(question: Question) -> tuple[Question, tuple[Assumption, ...]]:
     if question.model is not None:
         known = columns_of(question.model)
         own = {n: known[n] for n in (*FROM_MODEL, "seq_len") if n not in question.columns}
-        return question._replace(columns={**question.columns, **own}), ()
+        said = tuple(Assumption(text, about=("model",)) for text in question.notes)
+        return question._replace(columns={**question.columns, **own}), said
     found = filled(question)
     if not found:
         return question, ()
