@@ -13,7 +13,6 @@ from dmodel.blocks.attention import (
     scores_kept,
     seen,
 )
-from dmodel.blocks.latent import scoring
 from dmodel.blocks.part import (
     WORD,
     Core,
@@ -27,6 +26,7 @@ from dmodel.blocks.part import (
     opened,
     wrapped,
 )
+from dmodel.blocks.sparse import scoring
 from dmodel.smooth import ramp
 from dmodel.types import Array, larger, smaller
 
@@ -122,7 +122,7 @@ class Compressed(struct.PyTreeNode, kw_only=True):
     def _cores(self, at: Site) -> tuple[Core, Core]:
         """Over the window and over compressed keys in one kernel, for a token `s (seen(ω) + seen(k
         m) / m)` keys on average, each scored and summed in the same width e; and the indexer over
-        all compressed keys, a share 1/m of what it would be over all (`latent.scoring`; assumed to
+        all compressed keys, a share 1/m of what it would be over all (`sparse.scoring`; assumed to
         learn as in DeepSeek-V3.2)."""
         compressed, index = self._there()
         each = larger(self.ratio, 1.0)

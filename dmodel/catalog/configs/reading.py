@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dmodel.catalog.configs.families import Family, Rules, family_of, model_types, rules
-from dmodel.catalog.configs.formula import names
 from dmodel.catalog.configs.layers import MissingKey, Scope, model
 from dmodel.catalog.configs.source import Source, source
 from dmodel.catalog.loader import nearest
@@ -145,9 +144,7 @@ def _holds(formula: str, scope: Scope) -> bool:
         return False
 
 
-def _notes(
-    found: Source, family: Family, known: Rules, scope: Scope, word: str
-) -> Iterator[str]:
+def _notes(found: Source, family: Family, known: Rules, scope: Scope, word: str) -> Iterator[str]:
     """What was taken for granted."""
     outside = ", ".join(key for key in found.outside if known.towers.search(key))
     if found.nested:
