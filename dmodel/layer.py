@@ -83,7 +83,12 @@ def attention_passes(
         return Passes(0.0, 0.0)
     core = rows.flops * rows.stretch * each(compute.narrowed(plan))
     newest = compute.attention_passes(
-        core, rows.exponentials, rows.softmax_bytes, plan.software.flash, chip, c, sharpness
+        core,
+        rows.exponentials,
+        rows.softmax_bytes,
+        each(plan.software.flash),
+        *jax.tree.map(each, (chip, c)),
+        sharpness,
     )
     older = compute.older_kernels(plan)
     forward, backward = (jnp.asarray(each_row).sum(0) for each_row in newest)
