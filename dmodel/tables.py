@@ -6,7 +6,7 @@ per device, per layer and per micro-batch unless a name says otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -193,14 +193,26 @@ def _products(works: Sequence[Work], weights: Sequence[Array], model: Model, pla
     ]
     tp, heads = plan.layout.tp, 1.0 + model.n_mtp
     logits = (model.vocab + 2.0 * model.d_model * model.n_mtp / heads) / tp
+    names = ("rows", "columns", "inner", "copies", "grouped")
+    stacked = _stacked(
+        [*(row.rows for row, _ in rows), tokens(model, plan)],
+        [*(row.columns for row, _ in rows), logits],
+        [*(row.inner for row, _ in rows), model.d_model],
+        [*(copies for _, copies in rows), heads],
+        [*(row.grouped for row, _ in rows), 0.0],
+    )
     return Matmuls(
-        rows=stack(*(row.rows for row, _ in rows), tokens(model, plan)),
-        columns=stack(*(row.columns for row, _ in rows), logits),
-        inner=stack(*(row.inner for row, _ in rows), model.d_model),
-        copies=stack(*(copies for _, copies in rows), heads),
-        grouped=stack(*(row.grouped for row, _ in rows), 0.0),
+        **dict(zip(names, stacked, strict=True)),
         kinds=(*(row.kind for row, _ in rows), "head"),
     )
+
+
+def _stacked(*fields: Sequence[Array]) -> Iterator[Any]:
+    """Fields of rows, each `[row, *batch]` with the batch that any of their values has."""
+    batch = np.broadcast_shapes(*(np.shape(x) for field in fields for x in field))
+    for first, *others in fields:
+        at = np if at_hand(first) else jnp
+        yield stack(first if np.shape(first) == batch else at.broadcast_to(first, batch), *others)
 
 
 def _cores(works: Sequence[Work], weights: Sequence[Array]) -> Cores | None:
@@ -210,13 +222,11 @@ def _cores(works: Sequence[Work], weights: Sequence[Array]) -> Cores | None:
     ]
     if not rows:
         return None
-    return Cores(
-        stretch=stack(*(row.stretch for row, _ in rows)),
-        **{
-            name: stack(*(times(weight, getattr(row, name)) for row, weight in rows))
-            for name in ("flops", "exponentials", "softmax_bytes")
-        },
-    )
+    stretches = [row.stretch for row, _ in rows]
+    names = ("flops", "exponentials", "softmax_bytes")
+    weighted = ([times(weight, getattr(row, name)) for row, weight in rows] for name in names)
+    stretch, *sums = _stacked(stretches, *weighted)
+    return Cores(stretch=stretch, **dict(zip(names, sums, strict=True)))
 
 
 class Parameters(struct.PyTreeNode, kw_only=True):

@@ -11,7 +11,7 @@ from dmodel import catalog
 from dmodel.breakdown import TERMS
 from dmodel.coefficients import SPECS, Coefficients, default
 from dmodel.cost.collectives import OWN_PART
-from dmodel.records import Model, Plan, sized
+from dmodel.records import Model, Plan, ff_width, sized, value
 from dmodel.step import memory_use, step_time
 from dmodel.tables import layer
 from dmodel.types import InputError
@@ -523,7 +523,8 @@ def test_one_ideal_device_takes_its_flops():
     tokens = 16.0 * model.seq_len
     products = np.asarray(layer(model, p).products.flops) * 16.0 * 3.0
     linear = products[:-1].sum() * model.n_layers + products[-1]
-    scores = 3.5 * 2.0 * model.n_layers * model.n_heads * model.head_dim * model.seq_len * tokens
+    heads = value(model, "n_heads") * value(model, "head_dim")
+    scores = 3.5 * 2.0 * model.n_layers * heads * model.seq_len * tokens
     assert float(found.total) == pytest.approx(
         (linear + scores) / (0.5 * float(chip.flops_per_s)), rel=1e-6
     )
@@ -576,7 +577,7 @@ def test_sums_of_experts_add_to_their_products_and_those_of_others_hide_behind_t
         return float(HARD(system, model, p.having(**changes), c).elementwise)
 
     rate = float(system.chip.hbm_bytes_per_s * c.memory_efficiency)
-    experts = 8.0 * float(model.n_layers * 3.0 * model.d_model * model.d_ff) / rate
+    experts = 8.0 * float(model.n_layers * 3.0 * model.d_model * ff_width(model)) / rate
     one, two, four = (streams(model, gradient_bytes=x) for x in (1.0, 2.0, 4.0))
     assert two - one == pytest.approx(2.0 * experts, rel=1e-9) and four - one == pytest.approx(
         6.0 * experts, rel=1e-9
@@ -915,10 +916,9 @@ def test_every_term_of_a_batch_has_its_shape():
 
 @pytest.mark.parametrize("name", ["n_experts", "top_k", "n_layers", "head_dim", "seq_len"])
 def test_models_without_what_every_model_has_are_refused(name):
-    """0 experts is a natural way to write "none": it is said that one is meant, instead of no
-    number."""
+    """Instead of an answer that is no number."""
     model, plan = (
-        catalog.transformer("llama-3-8b", 2048.0).replace(**{name: 0.0}),
+        sized(catalog.transformer("mixtral-8x7b", 2048.0), **{name: 0.0}),
         Plan.of(dp=8.0, global_batch=8.0),
     )
     for ask in (
