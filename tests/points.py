@@ -82,7 +82,7 @@ MODEL = Model(
             rope_dim=50.0,
             index_heads=0.4,
             index_dim=60.0,
-            index_top=1500.0,
+            index_top=1300.0,
             small=300.0,
         ),
         Mamba2(
