@@ -80,7 +80,8 @@ def attention_passes(
 ) -> Passes:
     """Both passes of what mixes tokens, by the stack's kernels."""
     if rows is None:
-        return Passes(0.0, 0.0)
+        nothing = jnp.zeros(jnp.shape(plan.layout.dp))
+        return Passes(nothing, nothing)
     core = rows.flops * rows.stretch * each(compute.narrowed(plan))
     newest = compute.attention_passes(
         core,

@@ -225,7 +225,8 @@ def _expert_parallel(
     """Tokens on their way to experts and back, and how many go where."""
     table = layer(model, plan)
     if isinstance(table.mixture, float) and not table.mixture:
-        return Passes(0.0, 0.0)
+        nothing = jnp.zeros(jnp.shape(plan.layout.ep))
+        return Passes(nothing, nothing)
     again, last, _, _ = _again(plan)
     # the ranks of etp send the tokens of all of them between them
     sent, merged = (

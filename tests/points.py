@@ -10,8 +10,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from dmodel.blocks import Attention, Dense, Experts, Latent, Linear, Mamba2, Sparse
+from dmodel.catalog.shapes import decoder
 from dmodel.coefficients import SPECS, Coefficients
-from dmodel.records import Chip, Cluster, Model, Network, Plan
+from dmodel.records import NONE, Chip, Cluster, Model, Network, Plan, sized, stacked
 
 Tree = Any
 
@@ -39,36 +41,10 @@ NETWORK = Network(
 MODEL = Model(
     n_layers=31.0,
     d_model=4100.0,
-    d_ff=11000.0,
-    gated_mlp=0.6,
-    n_heads=33.0,
-    n_kv_heads=9.0,
-    head_dim=120.0,
     vocab=33000.0,
     seq_len=4000.0,
     tied_embeddings=0.3,
     causal=0.7,
-    n_experts=1.3,
-    top_k=1.1,
-    n_shared_experts=0.2,
-    imbalance=1.1,
-    expert_biases=0.4,
-    expert_rank=0.6,
-    n_dense_layers=2.3,
-    d_ff_dense=9000.0,
-    kv_rank=0.3,
-    q_rank=0.6,
-    rope_dim=50.0,
-    qk_extra=30.0,
-    window=900.0,
-    windowed=0.3,
-    attention_share=0.8,
-    mlp_share=0.9,
-    mamba_share=0.2,
-    mamba_inner=7000.0,
-    mamba_heads=60.0,
-    mamba_groups=7.0,
-    mamba_state=120.0,
     n_mtp=0.4,
     trainable=0.8,
     first_adapters=1.3,
@@ -76,18 +52,78 @@ MODEL = Model(
     last_adapters=0.7,
     last_adapted=3900.0,
     adapter_dropout=0.4,
+    small=7000.0,
+    shares=(0.2, 0.3, 0.15, 0.1, 0.15, 0.1),
+    further=(0.1, 0.3, 0.2, 0.1, 0.2, 0.1),
+    mixers=(
+        Attention(
+            n_heads=33.0,
+            n_kv_heads=9.0,
+            head_dim=120.0,
+            qk_extra=30.0,
+            window=900.0,
+            chunk=2900.0,
+            small=500.0,
+        ),
+        Attention(
+            n_heads=31.0,
+            n_kv_heads=7.0,
+            head_dim=128.0,
+            output_gate=0.4,
+            own_keys=0.8,
+            own_values=0.7,
+        ),
+        Sparse(
+            n_heads=29.0,
+            head_dim=112.0,
+            kv_rank=300.0,
+            qk_extra=40.0,
+            q_rank=0.6,
+            rope_dim=50.0,
+            index_heads=0.4,
+            index_dim=60.0,
+            index_top=1300.0,
+            small=300.0,
+        ),
+        Mamba2(
+            mamba_inner=7000.0,
+            mamba_heads=60.0,
+            mamba_groups=7.0,
+            mamba_state=120.0,
+            taps=4.2,
+            small=200.0,
+        ),
+        Linear(linears=1.3, small=100.0),
+    ),
+    feeds=(
+        Dense(d_ff=9000.0, gated_mlp=0.6, small=600.0),
+        Experts(
+            n_experts=1.3,
+            top_k=1.1,
+            d_ff=11000.0,
+            gated_mlp=0.7,
+            shared_ff=0.8,
+            imbalance=1.1,
+            expert_biases=0.4,
+            expert_rank=0.6,
+            small=400.0,
+        ),
+    ),
+    pairs=((0, 0), (1, 1), (2, 1), (3, NONE), (NONE, 0), (4, 1)),
 )
-MIXTURE = MODEL.replace(
+MIXTURE = sized(
+    MODEL,
     n_experts=8.6,
     top_k=2.1,
-    n_shared_experts=0.7,
+    shared_ff=2200.0,
     imbalance=1.2,
-    d_ff=3100.0,
     kv_rank=500.0,
     q_rank=1400.0,
+    index_heads=17.0,
     expert_rank=900.0,
-    window=3900.0,
-)
+    window=3700.0,
+    chunk=3900.0,
+).replace(shares=(0.1, 0.4, 0.15, 0.1, 0.05, 0.2))
 PLAN = Plan.of(
     dp=6.3,
     tp=2.7,
@@ -219,12 +255,46 @@ EDGE_PLANS = (
 """Corners: one device, degrees of one, every ZeRO stage, recomputation none and full, groups that
 fill a level exactly."""
 
-PLAIN = {
-    name: field.default
-    for name, field in Model.__dataclass_fields__.items()
-    if isinstance(field.default, float)
+SIZES = {
+    "n_layers": 31.0,
+    "d_model": 4100.0,
+    "d_ff": 11000.0,
+    "n_heads": 33.0,
+    "n_kv_heads": 9.0,
+    "head_dim": 120.0,
+    "vocab": 33000.0,
+    "seq_len": 4000.0,
+    "gated_mlp": 1.0,
 }
-DENSE = MODEL.replace(**PLAIN, gated_mlp=1.0)
+
+
+def plain(**sizes: float) -> Model:
+    """A decoder whose layers are alike."""
+    return decoder(**(SIZES | sizes))
+
+
+def of_blocks(*blocks: tuple[float, Any, Any], **sizes: float) -> Model:
+    """A decoder of (layers, mixer, feed) as wide as the plain one; either part may be None."""
+    alike = plain(**sizes)
+    total = sum(n for n, _, _ in blocks)
+    sides = [list(dict.fromkeys(b[side] for b in blocks if b[side])) for side in (1, 2)]
+    return alike.replace(
+        n_layers=np.float64(total),
+        shares=tuple(np.float64(n / total) for n, _, _ in blocks),
+        further=tuple(np.float64(i == len(blocks) - 1) for i in range(len(blocks))),
+        mixers=tuple(sides[0]),
+        feeds=tuple(sides[1]),
+        pairs=tuple(
+            tuple(
+                NONE if part is None else side.index(part)
+                for part, side in zip(b[1:], sides, strict=True)
+            )
+            for b in blocks
+        ),
+    )
+
+
+DENSE = plain()
 ADAPTED = DENSE.replace(
     trainable=0.0,
     first_adapters=1.0,
@@ -234,42 +304,39 @@ ADAPTED = DENSE.replace(
     adapter_dropout=1.0,
 )
 """Adapters beside queries, keys and values, and beside the projection."""
+LATENT = Latent(
+    n_heads=33.0, head_dim=120.0, kv_rank=512.0, q_rank=1536.0, rope_dim=64.0, qk_extra=64.0
+)
+ATTENTION = Attention(n_heads=33.0, n_kv_heads=9.0, head_dim=120.0)
+EIGHT = Experts(n_experts=8.0, top_k=2.0, d_ff=2048.0, shared_ff=2048.0)
 EDGE_MODELS = (
     DENSE,
-    DENSE.replace(gated_mlp=0.0, tied_embeddings=1.0, causal=0.0),
-    DENSE.replace(n_experts=8.0, top_k=2.0, d_ff=2048.0),
-    DENSE.replace(n_experts=2.0, n_shared_experts=1.0),
+    plain(gated_mlp=0.0, tied_embeddings=1.0, causal=0.0),
+    plain(n_experts=8.0, top_k=2.0, d_ff=2048.0),
+    plain(n_experts=2.0, shared_ff=11000.0),
     DENSE.replace(trainable=0.0),
     ADAPTED,
     ADAPTED.replace(last_adapters=0.0, last_adapted=0.0, adapter_dropout=0.0),
-    DENSE.replace(
-        n_experts=8.0,
-        top_k=2.0,
-        n_shared_experts=1.0,
-        n_dense_layers=3.0,
-        d_ff_dense=8000.0,
-        n_kv_heads=33.0,
-        kv_rank=512.0,
-        q_rank=1536.0,
-        rope_dim=64.0,
-        qk_extra=64.0,
-        n_mtp=1.0,
+    of_blocks((3.0, LATENT, Dense(d_ff=8000.0)), (28.0, LATENT, EIGHT), n_mtp=1.0),
+    of_blocks(
+        (4.0, ATTENTION, None),
+        (4.0, ATTENTION.replace(window=128.0), None),
+        (
+            16.0,
+            Mamba2(mamba_inner=8192.0, mamba_heads=128.0, mamba_groups=8.0, mamba_state=128.0),
+            None,
+        ),
+        (8.0, None, Dense(d_ff=11000.0)),
     ),
-    DENSE.replace(
-        attention_share=0.25,
-        mlp_share=0.25,
-        mamba_share=0.5,
-        mamba_inner=8192.0,
-        mamba_heads=128.0,
-        mamba_groups=8.0,
-        mamba_state=128.0,
-        window=128.0,
-        windowed=0.5,
+    plain(n_experts=8.0, top_k=4.0, d_ff=2048.0, expert_biases=1.0),
+    plain(n_experts=8.0, top_k=4.0, d_ff=2048.0, shared_ff=4096.0, expert_rank=1024.0, n_mtp=1.0),
+    of_blocks(
+        (5.0, ATTENTION.replace(chunk=1000.0, own_values=0.0), Dense(d_ff=9000.0, gated_mlp=0.0)),
+        (7.0, ATTENTION.replace(output_gate=1.0, head_dim=128.0), EIGHT),
+        (2.0, ATTENTION.replace(output_gate=1.0, head_dim=128.0), Linear()),
+        (1.0, Linear(linears=2.0), Dense(d_ff=9000.0, gated_mlp=0.0)),
     ),
-    DENSE.replace(n_experts=8.0, top_k=4.0, d_ff=2048.0, expert_biases=1.0),
-    DENSE.replace(
-        n_experts=8.0, top_k=4.0, d_ff=2048.0, n_shared_experts=2.0, expert_rank=1024.0, n_mtp=1.0
-    ),
+    of_blocks((31.0, LATENT.replace(index_heads=32.0, index_dim=128.0, index_top=512.0), EIGHT)),
 )
 FABRIC = NETWORK.replace(
     size=np.array([8.0, np.inf]), torus_axes=np.ones(2), in_network_reduction=np.array([1.0, 0.0])
@@ -300,10 +367,14 @@ def float64(tree: Tree) -> Tree:
 
 
 def batch(trees: Sequence[Tree]) -> Tree:
-    """Cases on a new last axis."""
-    return jax.tree.map(
-        lambda *leaves: np.stack([np.asarray(x, np.float64) for x in leaves], -1), *trees
-    )
+    """Cases on a new last axis; models of other kinds of layers as one that has them all."""
+
+    def joined(*leaves: Any) -> Any:
+        if isinstance(leaves[0], Model):
+            return stacked(leaves)
+        return np.stack([np.asarray(x, np.float64) for x in leaves], -1)
+
+    return jax.tree.map(joined, *trees, is_leaf=lambda x: isinstance(x, Model))
 
 
 def case(tree: Tree, i: int) -> Tree:
@@ -431,7 +502,7 @@ def random_plans(rng: np.random.Generator, n: int) -> list[Plan]:
 
 
 def random_models(rng: np.random.Generator, n: int) -> list[Model]:
-    """Dense models, mixtures and frozen ones of any size."""
+    """Dense models, mixtures, hybrids and frozen ones of any size."""
     return [
         jittered(float64(EDGE_MODELS[i]), rng, 0.0).replace(
             n_layers=8.0 * rng.integers(1, 12),

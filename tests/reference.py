@@ -12,8 +12,35 @@ from typing import Any
 
 from dmodel.coefficients import Coefficients
 from dmodel.records import Cluster, Model, Plan
+from tests.reference_parts import (
+    all_layers,
+    cores,
+    expert_reads,
+    experts_of,
+    is_mixer,
+    launched_products,
+    matrices,
+    narrow,
+    one_expert,
+    parts_of,
+    products,
+    split_of,
+    summed,
+    tokens,
+    vectors,
+    visits,
+)
+from tests.reference_parts import kernels as part_kernels
+from tests.reference_parts import ring as ring_bytes
+from tests.reference_parts import streams as part_streams
 
 Level = list[float]
+
+ROUTED = ("expert_up", "expert_down")
+LAST = ("down", "shared_down", "expert_down")
+WIDE = ("index", "router")
+"""Kinds of products: of routed experts, those that return a layer's result, and those that stay in
+16 bits."""
 
 
 def domains(network_size: list[float]) -> list[float]:
@@ -197,83 +224,24 @@ class Net:
         return self.begin(group) + flow + max((self.latency[k] for k in joined), default=0.0)
 
 
-def all_layers(m: Model) -> float:
-    """Mean layers, those of heads of further tokens among them: as many for each as have one
-    MLP."""
-    return m.n_layers + m.n_mtp / max(m.attention_share, m.mlp_share, m.mamba_share)
-
-
-def layers_of(m: Model) -> list[tuple[float, str, str]]:
-    """(how many, mixer, MLP) of the kinds of layers; mixers and MLPs each a share of the layers, as
-    hybrids are described."""
-    dense = m.n_layers if m.n_experts <= 1 else m.n_dense_layers
-    return [
-        (m.attention_share * m.n_layers, "attention", ""),
-        (m.mamba_share * m.n_layers, "mamba", ""),
-        (m.mlp_share * dense, "", "dense"),
-        (m.mlp_share * (m.n_layers - dense), "", "experts"),
-    ]
-
-
-def mixer_matrices(m: Model, kind: str) -> list[tuple[float, float, bool]]:
-    """(inputs, outputs, split by tensor parallelism) of a mixer's matrices before the output
-    projection, and that last."""
-    h, e, qk, a, g = m.d_model, m.head_dim, m.head_dim + m.qk_extra, m.n_heads, m.n_kv_heads
-    if kind == "mamba":
-        i = m.mamba_inner
-        return [
-            (h, i, True),
-            (h, i, True),
-            (h, 2 * m.mamba_groups * m.mamba_state + m.mamba_heads, True),
-            (i, h, True),
-        ]
-    queries = [(h, m.q_rank, False), (m.q_rank, a * qk, True)] if m.q_rank else [(h, a * qk, True)]
-    if m.kv_rank:
-        up = [(m.kv_rank, a * (qk - m.rope_dim), True), (m.kv_rank, a * e, True)]
-        return [*queries, (h, m.kv_rank + m.rope_dim, False), *up, (a * e, h, True)]
-    return [*queries, (h, g * qk, True), (h, g * e, True), (a * e, h, True)]
-
-
 def parameters(m: Model, p: Plan) -> dict[str, float]:
     """Parameters of the fullest device before sharding."""
-    h, layers = m.d_model, m.n_layers / p.layout.pp
-    expert, reach = (
-        (3 if m.gated_mlp else 2) * width * m.d_ff for width in (h, m.expert_rank or h)
-    )
-    dense = routed = whole = 0.0
-    for count, mixer, mlp in layers_of(m):
-        one = h  # its norm
-        if mixer:
-            one += sum(i * o for i, o, _ in mixer_matrices(m, mixer))
-            whole += (
-                count
-                / m.n_layers
-                * sum(i * o for i, o, split in mixer_matrices(m, mixer) if not split)
-            )
-        if mixer == "attention":
-            one += m.q_rank + m.kv_rank
-        if mixer == "mamba":
-            one += (
-                4 * (m.mamba_inner + 2 * m.mamba_groups * m.mamba_state)
-                + m.mamba_inner
-                + 3 * m.mamba_heads
-            )
-        if mlp == "dense":
-            one += (3 if m.gated_mlp else 2) * h * (m.d_ff_dense if m.n_experts > 1 else m.d_ff)
-        if mlp == "experts":
-            one += m.n_shared_experts * expert + h * m.n_experts + 2 * h * m.expert_rank
-            whole += count / m.n_layers * 2 * h * m.expert_rank
-            routed += count / m.n_layers * reach * m.n_experts
-        dense += count / m.n_layers * one
-    head = h + (0 if m.tied_embeddings else m.vocab * h) + m.n_mtp * 2 * h * h
-    extra = all_layers(m) / m.n_layers
+    h, layers = m.d_model, all_layers(m) / p.layout.pp
+    dense = routed = 0.0
+    for share, part in parts_of(m):
+        dense += share * vectors(part, h) / p.layout.tp
+        for x in matrices(part, h):
+            dense += share * x.inputs * x.outputs / (p.layout.tp if x.split else 1.0)
+        if part.KIND == "experts":
+            routed += share * part.n_experts * one_expert(part, h)
+    routed /= p.layout.etp * p.layout.ep
+    head = h + (0 if m.tied_embeddings else m.vocab * h) + m.n_mtp * (2 * h * h + 2 * h) + m.small
     return {
-        "dense": extra * layers * (whole + (dense - whole) / p.layout.tp)
-        + (m.vocab * h + (head if p.layout.pp == 1 else 0)) / p.layout.tp,
-        "experts": extra * layers * routed / (p.layout.etp * p.layout.ep),
-        "dense_per_layer": whole + (dense - whole) / p.layout.tp,
-        "experts_per_layer": routed / (p.layout.etp * p.layout.ep),
-        "cast": extra * layers * (whole + (dense - whole) / p.layout.tp),
+        "dense": layers * dense + (m.vocab * h + (head if p.layout.pp == 1 else 0)) / p.layout.tp,
+        "experts": layers * routed,
+        "dense_per_layer": dense,
+        "experts_per_layer": routed,
+        "cast": layers * dense,
     }
 
 
@@ -300,151 +268,24 @@ def matmul(
     return max(copies * 2.0 * rows * columns * inner_time / eta, moved / stream)
 
 
-def products_of(m: Model, p: Plan) -> tuple[list[tuple[float, ...]], list[tuple[float, ...]]]:
-    """(rows, columns, inner, copies) of the products of the mean layer that every token passes, and
-    of routed experts."""
-    t, h, whole = (
-        p.layout.micro_batch * m.seq_len / p.layout.cp,
-        m.d_model,
-        {"first": 0.0, "up": 0.0, "weights": 0.0, "out": 0.0},
-    )
-    width = routed = 0.0
-    for count, mixer, mlp in layers_of(m):
-        share = count / m.n_layers
-        *into, out = mixer_matrices(m, mixer) if mixer else [(0.0, 0.0, True)]
-        for i, o, split in into:
-            name = "first" if i == h else "up"
-            whole[name] += share * o / (p.layout.tp if split else 1.0)
-            whole["weights"] += share * i * o / p.layout.tp if name == "up" else 0.0
-        whole["out"] += share * out[0] / p.layout.tp
-        if mlp == "dense":
-            width += share * (m.d_ff_dense if m.n_experts > 1 else m.d_ff) / p.layout.tp
-        elif mlp:
-            width += share * m.n_shared_experts * m.d_ff / p.layout.tp
-            routed += share
-    gates = 2 if m.gated_mlp else 1
-    shapes = [(t, whole["first"], h, 1.0), (t, h, whole["out"], 1.0)]
-    if whole["up"]:
-        shapes.append((t, whole["up"], whole["weights"] / whole["up"], 1.0))
-    if width:
-        shapes += [(t, gates * width, h, 1.0), (t, h, width, 1.0)]
-    if not routed:
-        return shapes, []
-    # tokens that reach one of the experts from the ep · etp ranks that share them, each with 1/tp
-    # of a micro-batch
-    rows = p.layout.ep * p.layout.etp * t / p.layout.tp * m.top_k * m.imbalance / m.n_experts
-    copies, f, reach = routed * m.n_experts / p.layout.ep, m.d_ff / p.layout.etp, m.expert_rank or h
-    if m.expert_rank:
-        shapes.insert(0, (t / p.layout.tp, reach, h, 2.0 * routed))
-    return shapes, [(rows, gates * f, reach, copies), (rows, reach, f, copies)]
-
-
-def core_flops(m: Model, p: Plan) -> float:
-    """FLOPs of attention's scores and values, and of Mamba-2 scans, of the mean layer."""
-    t, s, total = p.layout.micro_batch * m.seq_len / p.layout.cp, m.seq_len, 0.0
-    for share, w in ((1.0 - m.windowed, s), (m.windowed, min(m.window, s))):
-        if not p.software.flash:
-            keys = s
-        elif m.causal:
-            # token i sees the last w of its i predecessors: of all tokens, or of those of the last
-            # rank when they are held in order
-            first = 0.0 if p.software.cp_balanced else s - s / p.layout.cp
-            grown = max(w, first)
-            keys = ((grown**2 - first**2) / 2.0 + w * (s - grown)) / (s - first) if first < w else w
-        else:
-            keys = w
-        total += (
-            share * m.attention_share * 2.0 * t * keys * m.n_heads * (2.0 * m.head_dim + m.qk_extra)
-        )
-    scan = (
-        2.0 * 128.0 * (m.mamba_groups * m.mamba_state + m.mamba_inner)
-        + 4.0 * m.mamba_inner * m.mamba_state
-    )
-    return (total + m.mamba_share * t * scan) / p.layout.tp
+def product_times(
+    system: Cluster, m: Model, p: Plan, c: Coefficients, peak: float, operand: float
+) -> dict[str, float]:
+    """Seconds of the forward products of the mean layer, by kind; those that stay in 16 bits are
+    asked of half a peak."""
+    half, found = system.chip.attention_flops_per_s, dict.fromkeys(("", *LAST, *ROUTED), 0.0)
+    for share, part in parts_of(m):
+        for kind, *shape, several in products(part, m, p):
+            rate, width = (half, 2.0) if kind in WIDE else (peak, operand)
+            name = kind if kind in found else ""
+            found[name] += share * matmul(tuple(shape), rate, width, system, c, several)
+    return found
 
 
 def streams(m: Model, p: Plan) -> tuple[float, float]:
     """Bytes of the memory-bound kernels of the mean layer, forward and backward."""
-    t, h, totals = p.layout.micro_batch * m.seq_len / p.layout.cp, m.d_model, []
-    split = p.layout.tp if p.layout.sp else 1.0
-    # forward: a norm reads and writes, an addition reads two and writes one; backward: a norm reads
-    # two, gradients of both branches add up weights of routes: a product of what the activation
-    # makes, out of all it read, with the gradient behind it, summed over the width
-    for half, turns, activation, routes, biases, scans in (
-        (
-            5.0,
-            12.0 if p.software.split_rotary else 2.0,
-            3.0 if m.gated_mlp else 2.0,
-            0.0,
-            28.0,
-            1.0,
-        ),
-        (
-            6.0,
-            10.0 if p.software.split_rotary else 2.0,
-            5.0 if m.gated_mlp else 3.0,
-            3.0 if m.gated_mlp else 2.0,
-            40.0,
-            2.0,
-        ),
-    ):
-        total = 0.0
-        for count, mixer, mlp in layers_of(m):
-            elements = half * t * h / split
-            if mixer == "attention":
-                elements += (
-                    turns * t * (m.n_heads + m.n_kv_heads) * (m.head_dim + m.qk_extra) / p.layout.tp
-                )
-            if mixer == "mamba":
-                # x, B and C through the convolution; x read for states and for outputs, y written,
-                # and normed with z; states in 12 bytes
-                passed = 2.0 + 1.0 + 2.0 + 3.0, 2.0 * 2.0 + 1.0 + 2.0
-                states = 12.0 / 2.0 * m.mamba_inner * m.mamba_state / 128.0
-                elements += (
-                    scans
-                    * t
-                    * (
-                        passed[0] * m.mamba_inner
-                        + states
-                        + passed[1] * m.mamba_groups * m.mamba_state
-                    )
-                    / p.layout.tp
-                )
-            if mlp == "dense":
-                elements += (
-                    activation * t * (m.d_ff_dense if m.n_experts > 1 else m.d_ff) / p.layout.tp
-                )
-            if mlp == "experts":
-                tokens, reach = t * p.layout.etp / p.layout.tp, m.expert_rank or h
-                elements += activation * t * m.n_shared_experts * m.d_ff / p.layout.tp + tokens * (
-                    2.0 * reach + 6.0 * m.n_experts
-                )
-                own = (
-                    0.0
-                    if p.software.fused_experts
-                    else (activation + routes) * m.d_ff / p.layout.etp
-                )
-                # parted behind an exchange that brings one copy for several experts, padded for
-                # narrow products, by kernels of their own
-                moves = (
-                    1.0
-                    if p.software.route_bytes
-                    else 1.0 + (p.software.merge_copies if p.layout.ep > 1 else 0.0)
-                )
-                if (
-                    p.software.looped_experts
-                    and p.precision.low_precision
-                    and not p.software.route_bytes
-                ):
-                    moves += 2.0 * (1.0 - p.precision.wide_layers)
-                elements += tokens * m.top_k * m.imbalance * (moves * 2.0 * reach + own)
-                one_by_one = m.expert_biases and p.software.looped_experts
-                elements += (
-                    tokens * m.top_k * m.imbalance * reach * (biases / 2.0 if one_by_one else 0.0)
-                )
-            total += count / m.n_layers * 2.0 * elements
-        totals.append(total)
-    return totals[0], totals[1]
+    both = [(share, *part_streams(part, m, p)) for share, part in parts_of(m)]
+    return sum(n * x for n, x, _ in both), sum(n * x for n, _, x in both)
 
 
 def adapted(m: Model, p: Plan) -> tuple[float, float]:
@@ -471,64 +312,34 @@ def kernels(m: Model, p: Plan) -> float:
     several = 1 if p.layout.tp > 1 else 0
     of_adapters = m.first_adapters * (5 + several) + m.last_adapters * (5 + 2 * several)
     of_adapters += (m.first_adapters + m.last_adapters) * (1 if m.adapter_dropout else 0)
-    each = {
-        "attention": 6.0
-        + (0 if p.software.flash else 5)
-        + (5 if m.kv_rank or m.q_rank else 0)
-        + (11 if p.software.split_rotary else 0),
-        "mamba": 10.0,
-        "dense": 5.0,
-        "experts": 11.0 + (3 if m.n_shared_experts else 0) + (2 if m.expert_rank else 0),
-    }
-    return (
-        of_adapters
-        + 2 * several
-        + sum(count / m.n_layers * each[mixer or mlp] for count, mixer, mlp in layers_of(m))
-    )
+    return of_adapters + sum(share * part_kernels(part, p) for share, part in parts_of(m))
 
 
 def core(system: Cluster, m: Model, p: Plan, c: Coefficients, times: float, rate: float) -> float:
-    """Seconds of a pass of attention with some times the products of the forward one, by kernels of
-    a rate where they fuse it."""
-    chip, t, e = (
-        system.chip,
-        p.layout.micro_batch * m.seq_len / p.layout.cp,
-        m.head_dim + m.qk_extra / 2,
-    )
-    unfused = (
-        0.0
-        if p.software.flash
-        else 13.0 * t * m.seq_len * m.n_heads * m.attention_share / p.layout.tp
-    )
-    units = 1.0 / 16.0 if m.head_dim % 8 and not p.software.flash else 1.0
-    units *= 2.0 if p.software.flash and p.precision.attention_bytes == 1 else 1.0
-    # fused kernels exponentiate each score beside its products, once in each pass
-    powers = (
-        c.attention_exponentials * core_flops(m, p) / (4.0 * e) / chip.exponentials_per_s
-        if p.software.flash
-        else 0.0
-    )
-    share = c.attention_efficiency * (rate if p.software.flash else 1.0)
-    busy = max(times * core_flops(m, p) / (units * chip.attention_flops_per_s), powers) / share
-    return busy + times * c.softmax_traffic * unfused / (chip.hbm_bytes_per_s * c.memory_efficiency)
+    """Seconds of a pass of what mixes tokens with some times the products of the forward one, by
+    kernels of a rate where they fuse it."""
+    chip, flash = system.chip, bool(p.software.flash)
+    faster = 2.0 if flash and p.precision.attention_bytes == 1 else 1.0
+    share = c.attention_efficiency * (rate if flash else 1.0)
+    stream, seconds = chip.hbm_bytes_per_s * c.memory_efficiency, 0.0
+    for often, part in parts_of(m):
+        for row in cores(part, m, p):
+            # fused kernels exponentiate each score beside its products, once in each pass
+            powers = c.attention_exponentials * row.exponentials / chip.exponentials_per_s
+            arithmetic = times * row.flops * row.times / (faster * chip.attention_flops_per_s)
+            through = times * c.softmax_traffic * row.scores / stream
+            seconds += often * (max(arithmetic, powers) / share + through)
+    return seconds
 
 
 def done_again(
     m: Model, p: Plan, c: Coefficients, forward: dict[str, float], downs: float, stream: float
 ) -> float:
     """Seconds of what of a layer is done again: all of it, or parts; `downs`: the last products."""
-    t, split = p.layout.micro_batch * m.seq_len / p.layout.cp, p.layout.tp if p.layout.sp else 1.0
     # where it ends before the last product, what that returns is not added either: two read, one
     # written
-    added = (
-        sum(count for count, _, mlp in layers_of(m) if mlp)
-        / m.n_layers
-        * 3.0
-        * 2.0
-        * t
-        * m.d_model
-        / split
-    )
+    ending = sum(share for share, part in parts_of(m) if not is_mixer(part))
+    added = ending * 3.0 * 2.0 * tokens(m, p) * m.d_model / split_of(p)
     spared = 0.0 if p.software.recompute_last else c.elementwise_traffic * added / stream
     if p.layout.recompute_layers:
         return forward["all"] - spared - (0.0 if p.software.recompute_last else downs)
@@ -539,32 +350,24 @@ def done_again(
     return parts + p.layout.recompute_elementwise * (forward["streams"] - spared)
 
 
-def experts_share(m: Model) -> float:
-    """Share of the layers that have routed experts."""
-    return sum(count for count, _, mlp in layers_of(m) if mlp == "experts") / m.n_layers
-
-
 def starts(system: Cluster, m: Model, p: Plan, c: Coefficients) -> tuple[float, float]:
     """Seconds that kernels of a layer and micro-batch take to fill the device, and that its host
     takes to launch them."""
-    passes, mixtures = 2.0 + m.trainable + p.layout.recompute_layers, experts_share(m)
+    passes = 2.0 + m.trainable + p.layout.recompute_layers
     begun = kernels(m, p) * passes
-    latents = 2.0 if m.kv_rank or m.q_rank else 0.0
-    products = sum(
-        count / m.n_layers * (2.0 + (latents if mixer == "attention" else 0.0))
-        for count, mixer, _ in layers_of(m)
-    )
-    # two casts, and what keeps their scales, for each
-    narrow = passes * 3.0 * products * p.precision.low_precision * (1.0 - p.precision.wide_layers)
+    # two casts, and what keeps their scales, for each product
+    narrowed = narrow(p) * sum(share * launched_products(part) for share, part in parts_of(m))
     # of every layer with experts two products, two casts and a bias weighted and added, for each
     # that the rank holds
-    per_expert, cast = (
-        2.0 + (2.0 if m.expert_biases else 0.0),
-        2.0 * p.precision.low_precision * (1.0 - p.precision.wide_layers),
-    )
-    held = mixtures * m.n_experts / p.layout.ep if p.software.looped_experts else 0.0
-    looped, in_turn = 0.25 * held * (per_expert + cast), passes * held * cast
-    launched = passes * looped + (0.0 if p.software.graphed else begun + narrow)
+    looped = in_turn = 0.0
+    for share, x in experts_of(m):
+        held, cast = share * x.n_experts / p.layout.ep, 2.0 * narrow(p)
+        looped += 0.25 * held * (2.0 + (2.0 if x.expert_biases else 0.0) + cast)
+        in_turn += passes * held * cast
+    if not p.software.looped_experts:
+        looped = in_turn = 0.0
+    launched = passes * looped
+    launched += 0.0 if p.software.graphed else begun + passes * 3.0 * narrowed
     # every rank meets the others in four collectives, in six (or five) under full recomputation,
     # when stages lie on several nodes
     several = prod(groups(p, list(system.network.size))["pp"][1:]) > 1.0
@@ -578,6 +381,23 @@ def starts(system: Cluster, m: Model, p: Plan, c: Coefficients) -> tuple[float, 
     return latency * (begun + in_turn) * c.kernel_fill, latency * (
         launched * c.launch + met * c.rendezvous
     )
+
+
+def cast_bytes(m: Model, p: Plan) -> float:
+    """Bytes of casts forward and backward of the mean layer: what products read forward, and what
+    they get backward, in one layout or two, with a pass that finds scales."""
+    layouts = 2.0 if m.trainable else 1.0
+    read = 2.0 * (1.0 + p.precision.scale_passes)
+    found = 0.0
+    for share, part in parts_of(m):
+        for kind, rows, columns, inner, copies, _ in products(part, m, p):
+            left, result = copies * rows * inner, copies * rows * columns
+            if kind not in WIDE:
+                found += share * (read + layouts * p.precision.operand_bytes) * (left + result)
+            # what lies between a fused expert's products is written, not read
+            between = {"expert_up": result, "expert_down": left}.get(kind, 0.0)
+            found -= share * read * between if p.software.fused_experts else 0.0
+    return found
 
 
 def added_up(m: Model, p: Plan, c: Coefficients, others: float, stream: float) -> float:
@@ -595,7 +415,7 @@ def added_up(m: Model, p: Plan, c: Coefficients, others: float, stream: float) -
 
 def work(system: Cluster, m: Model, p: Plan, c: Coefficients) -> dict[str, float]:
     """Seconds of one layer and of the head, per micro-batch."""
-    chip, t, h = system.chip, p.layout.micro_batch * m.seq_len / p.layout.cp, m.d_model
+    chip, t, h = system.chip, tokens(m, p), m.d_model
     stream, half = chip.hbm_bytes_per_s * c.memory_efficiency, chip.attention_flops_per_s
     peak, operand, wide = chip.flops_per_s, p.precision.operand_bytes, p.precision.wide_layers
     if p.precision.low_precision:
@@ -604,34 +424,13 @@ def work(system: Cluster, m: Model, p: Plan, c: Coefficients) -> dict[str, float
         )
         peak = 1.0 / ((1.0 - wide) / (peak * kept) + wide / half)
         operand = (1.0 - wide) * operand + wide * 2.0
-    always, routed = products_of(m, p)
-    products = sum(matmul(shape, peak, operand, system, c) for shape in always)
-    mixtures = experts_share(m)
-    # ranks of tp share the tokens out before they ask the router, in 16 bits
-    products += (
-        matmul((t / p.layout.tp, m.n_experts, h, mixtures), half, 2.0, system, c)
-        if mixtures
-        else 0.0
+    times = product_times(system, m, p, c, peak, operand)
+    products = sum(times.values())
+    others, downs = (
+        products - sum(times[kind] for kind in ROUTED),
+        sum(times[kind] for kind in LAST),
     )
-    several = m.n_experts / p.layout.ep >= 2
-    others = products
-    products += sum(matmul(shape, peak, operand, system, c, several) for shape in routed)
-    # the last ones: of the MLP that every token passes, where there is one, and of the experts
-    shared = any(mlp == "dense" or m.n_shared_experts for _, _, mlp in layers_of(m) if mlp)
-    downs = matmul(always[-1], peak, operand, system, c) if shared else 0.0
-    downs += sum(matmul(shape, peak, operand, system, c, several) for shape in routed[1:])
-    layouts = 2.0 if m.trainable else 1.0
-    cast = sum(
-        (2.0 * (1.0 + p.precision.scale_passes) + layouts * p.precision.operand_bytes)
-        * n
-        * (r * k + r * w)
-        for r, w, k, n in always + routed
-    )
-    if p.software.fused_experts and routed:
-        # what lies between an expert's products is written, not read
-        (rows, gates, _, n), (_, _, f, _) = routed
-        cast -= 2.0 * (1.0 + p.precision.scale_passes) * n * rows * (gates + f)
-    casts = (1.0 - wide) * c.cast_traffic * cast / stream if p.precision.low_precision else 0.0
+    casts = narrow(p) * c.cast_traffic * cast_bytes(m, p) / stream
     attention = core(system, m, p, c, 1.0, p.software.attention_rate)
     behind = core(
         system, m, p, c, 2.5 if p.software.flash else 2.0, p.software.attention_backward_rate
@@ -711,16 +510,16 @@ def half_layer(
 ) -> tuple[float, float, float]:
     """Seconds of tensor parallelism's messages for the mixer, or for the MLP, in the forward and in
     the backward pass; and of the gather before its products."""
-    wire = 2.0 * p.layout.micro_batch * m.seq_len / p.layout.cp * m.d_model
+    wire = 2.0 * tokens(m, p) * m.d_model
     late = c.collective_skew if p.layout.tp > 1 and not p.software.composed else 0.0
     # gathered in the bytes of what the products read, summed in 16 bits
-    kept = 1.0 - p.precision.wide_layers if p.precision.low_precision else 0.0
+    kept = narrow(p)
     if not p.layout.sp:
         return net.all_reduce(wire, group) + late, net.all_reduce(wire, group) + late, 0.0
-    narrow = (kept * p.precision.operand_bytes / 2.0 + 1.0 - kept) * wire
-    before = net.gather(narrow if p.precision.narrow_gathers else wire, group)
+    fewer = (kept * p.precision.operand_bytes / 2.0 + 1.0 - kept) * wire
+    before = net.gather(fewer if p.precision.narrow_gathers else wire, group)
     return (
-        before + net.gather(narrow if p.precision.narrow_sums else wire, group) + late,
+        before + net.gather(fewer if p.precision.narrow_sums else wire, group) + late,
         before + net.gather(wire, group) + late,
         before,
     )
@@ -741,28 +540,11 @@ def messages(system: Cluster, m: Model, p: Plan, c: Coefficients) -> dict[str, f
     """Seconds of each kind of communication when nothing hides it."""
     g = groups(p, [float(x) for x in system.network.size])
     net, tp_net = Net(system, c, g["all"]), Net(system, c, g["all"], tensor_parallel=True)
-    t, layers, n = (
-        p.layout.micro_batch * m.seq_len / p.layout.cp,
-        all_layers(m) / p.layout.pp,
-        parameters(m, p),
-    )
-    wire, sent = (
-        2.0 * t * m.d_model,
-        2.0 * (m.expert_rank or m.d_model) * m.top_k * m.imbalance * t / p.layout.tp,
-    )
-    split = p.layout.tp if p.layout.sp else 1.0
-    mixers = m.attention_share + m.mamba_share
-    lone = (
-        sum(
-            count
-            for count, _, mlp in layers_of(m)
-            if mlp == "dense" or (mlp == "experts" and m.n_shared_experts)
-        )
-        / m.n_layers
-    )
-    routed = sum(count for count, _, mlp in layers_of(m) if mlp == "experts") / m.n_layers
-    keys = (
-        2.0 * t * p.layout.cp * m.attention_share * m.n_kv_heads * (2.0 * m.head_dim + m.qk_extra)
+    layers, n = all_layers(m) / p.layout.pp, parameters(m, p)
+    wire, split = 2.0 * tokens(m, p) * m.d_model, split_of(p)
+    mixers, lone = (
+        sum(share for share, part in parts_of(m) if summed(part) and is_mixer(part) == mixing)
+        for mixing in (True, False)
     )
     again = 1.0 if p.layout.recompute_layers else 0.0
     both = again * (1.0 + float(p.software.recompute_last))
@@ -794,21 +576,25 @@ def messages(system: Cluster, m: Model, p: Plan, c: Coefficients) -> dict[str, f
         p.precision.reduce_bytes * m.vocab * m.d_model / p.layout.tp if m.tied_embeddings else 0.0
     )
     scatter = m.trainable * gather(p.precision.reduce_bytes / layers) if p.layout.zero >= 2 else 0.0
-    split_experts = routed * (
-        tp_net.gather(sent * p.layout.etp, g["etp"])
-        + (c.collective_skew if p.layout.etp > 1 and not p.software.composed else 0.0)
-    )
-    ring = net.gather(keys / p.layout.tp, g["cp"], own=0.0)
+    late = c.collective_skew if p.layout.etp > 1 and not p.software.composed else 0.0
+    split_experts = exchange = asked = 0.0
+    for share, x in experts_of(m):
+        sent = 2.0 * expert_reads(x, m.d_model) * visits(x, m, p)
+        split_experts += share * (tp_net.gather(sent, g["etp"]) + late)
+        exchange += share * net.all_to_all(
+            sent / p.layout.etp, g["ep"], x.top_k, bool(p.software.merge_copies)
+        )
+        # counts of tokens go in lines, with hops of a third
+        asked += share * net.gather(
+            p.software.route_bytes * tokens(m, p) / p.layout.tp * p.layout.ep * x.n_experts,
+            g["ep"],
+            hop=1.0 if p.software.route_bytes else 1.0 / 3.0,
+        )
+    handed = [(share, ring_bytes(part, m, p)) for share, part in parts_of(m)]
+    ring = sum(share * net.gather(size, g["cp"], own=0.0) for share, size in handed if size)
     joined = (m.first_adapters + m.last_adapters) * tp_net.gather(
         0.0, g["tp"]
     ) + m.last_adapters * tp_net.gather(wire / p.layout.tp, g["tp"])
-    exchange = net.all_to_all(sent, g["ep"], m.top_k, bool(p.software.merge_copies))
-    # counts of tokens go in lines, with hops of a third
-    asked = net.gather(
-        p.software.route_bytes * t / p.layout.tp * p.layout.ep * m.n_experts,
-        g["ep"],
-        hop=1.0 if p.software.route_bytes else 1.0 / 3.0,
-    )
     return {
         "tp_forward": (mixers + lone) * ahead + 2.0 * split_experts + joined,
         "tp_backward": (mixers + lone) * half
@@ -817,8 +603,8 @@ def messages(system: Cluster, m: Model, p: Plan, c: Coefficients) -> dict[str, f
         + repeated(p, ahead, before, mixers, lone),
         "cp_forward": ring,
         "cp_backward": (2.0 + (again or float(p.layout.recompute_attention))) * ring,
-        "ep_forward": routed * (2.0 * exchange + asked),
-        "ep_backward": routed * ((2.0 + both) * exchange + again * asked),
+        "ep_forward": 2.0 * exchange + asked,
+        "ep_backward": (2.0 + both) * exchange + again * asked,
         "gather": gather(p.precision.gather_bytes / layers) if p.layout.zero == 3 else 0.0,
         "scatter": 0.0 if p.software.accumulate else scatter,
         "dp": m.trainable * once.get(int(p.layout.zero), hidden)
@@ -910,9 +696,7 @@ def beside(
     launch = max(device + w["fill"], w["host"]) - device
     # the host is ahead of the device, but where it waits to know what experts get: what all layers
     # of a stage leave idle, the head may use
-    idle = (
-        0.0 if p.software.composed or m.n_experts > 1 else max(w["host"] - device - w["fill"], 0.0)
-    )
+    idle = 0.0 if p.software.composed or experts_of(m) else max(w["host"] - device - w["fill"], 0.0)
     shared, ended = (
         c.head_balance * w["head"] / p.layout.pp,
         fullest(m, p) - p.layout.head_displaces,

@@ -8,13 +8,16 @@ corners where it must hold.
 from __future__ import annotations
 
 import inspect
+import pkgutil
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from dmodel import counts, launching, layer, placement, smooth, step, traffic
+from dmodel import blocks, counts, launching, layer, placement, smooth, step, tables, traffic
+from dmodel.blocks import attention, dense, experts, mamba, part
 from dmodel.cost import collectives, compute, interference, memory, overlap, pipeline, power
 from dmodel.footprint import Footprint
 from dmodel.records import Cluster
@@ -35,6 +38,11 @@ FOOTPRINT = Footprint(
 
 MODULES = (
     smooth,
+    tables,
+    *(
+        import_module(f"dmodel.blocks.{found.name}")
+        for found in pkgutil.iter_modules(blocks.__path__)
+    ),
     counts,
     launching,
     traffic,
@@ -141,6 +149,12 @@ def of_work(f: Callable) -> Term:
     return Term(lambda x, p: f(x["model"], x["plan"]), WORK, EDGE_WORK)
 
 
+def of_site(f: Callable) -> Term:
+    """A function of a part's place in a step and of the first part of the model that has the sizes
+    it asks for."""
+    return Term(lambda x, p: f(part.site(x["model"], x["plan"]), x["model"]), WORK, EDGE_WORK)
+
+
 def of_model(f: Callable) -> Term:
     return Term(lambda x, p: f(x["model"]), MODELS, EDGE_MODELS)
 
@@ -156,9 +170,15 @@ def plain(
     return Term(call, *as_arrays, soft=soft)
 
 
+def _found(table: tables.Layer) -> Any:
+    """Numbers of the mean layer."""
+    rows = table.products
+    return table, rows.flops, rows.elements, rows.of(rows.flops, *part.LAST)
+
+
 def _matmul(x: Any, p: float) -> Any:
     """Products at the rate and operand width of the plan."""
-    products = counts.matmuls(x["model"], x["plan"])
+    products = tables.layer(x["model"], x["plan"]).products
     n = len(products.rows)
     rates, operands = (
         stack(*[x["chip"].flops_per_s] * n),
@@ -257,35 +277,56 @@ TERMS: dict[str, Term] = {
         soft=True,
     ),
     "power.wandering": plain(power.wandering, [(1.2,), (1.02,)], [(1.0,), (1e9,)]),
-    "counts.mean_layer": of_model(counts.mean_layer),
-    "counts.visits": of_work(counts.visits),
-    "counts.split_ranks": of_work(lambda m, p: counts.split_ranks(p)),
-    "counts.parameter_groups": of_model(counts.parameter_groups),
+    "tables.summed": plain(
+        lambda *x: tables.summed([*x, 0.0]), [(0.4, 0.7), (3.0, 0.1)], [(0.0, 0.0)]
+    ),
+    "tables.times": plain(
+        lambda a, b: (tables.times(a, b), tables.times(1.0, b)), [(0.4, 0.7)], [(0.0, 1.0)]
+    ),
+    "tables.layer": of_work(lambda m, p: _found(tables.layer(m, p))),
+    "tables.parameter_groups": of_model(tables.parameter_groups),
+    "tables.layer_keeps": of_work(
+        lambda m, p: (lambda x: (tuple(x), x.total))(tables.layer_keeps(m, p))
+    ),
+    "tables.ends_of": of_work(lambda m, p: tables.ends_of(p)),
+    "part.tokens": of_work(part.tokens),
+    "part.split_ranks": of_work(lambda m, p: part.split_ranks(p)),
+    "part.low_share": of_work(lambda m, p: part.low_share(p)),
+    "part.site": of_work(lambda m, p: tuple(part.site(m, p)[:8])),
+    "part.opened": of_site(lambda at, m: part.opened(at)),
+    "part.wrapped": of_site(lambda at, m: tuple(part.wrapped(at, part.Passes(at.t, at.h), 1.3))),
+    "part.entered": of_site(lambda at, m: part.entered(at)),
+    "attention.seen": of_site(
+        lambda at, m: (attention.seen(at, m.seq_len / 3.0), attention.seen(at, 1e3, 2.1e3))
+    ),
+    "attention.scored": of_site(lambda at, m: tuple(attention.scored(at, 31.0, 260.0, 0.4))[:3]),
+    "attention.off_matrix_units": of_site(
+        lambda at, m: [
+            attention.off_matrix_units(n + 0.0 * at.t, at.software.flash) for n in (128.0, 108.0)
+        ]
+    ),
+    "attention.rotated": of_site(lambda at, m: tuple(attention.rotated(at, 5e3))),
+    "attention.kernels": of_site(lambda at, m: attention.kernels(at)),
+    "attention.scores_kept": of_site(lambda at, m: attention.scores_kept(at, 31.0)),
+    "dense.activation": plain(lambda x: tuple(dense.activation(x)), [(0.3,)], [(0.0,), (1.0,)]),
+    "dense.width_kept": of_site(lambda at, m: dense.width_kept(at, 0.3)),
+    "experts.moves": of_site(lambda at, m: experts.moves(at)),
+    "mamba.handed_over": of_site(lambda at, m: mamba.handed_over(at, 3e5)),
     "counts.parameters": of_model(counts.parameters),
     "counts.active_parameters": of_model(counts.active_parameters),
     "counts.model_flops_per_token": of_model(
         lambda m: [counts.model_flops_per_token(m, name) for name in counts.CONVENTIONS]
     ),
-    "counts.tokens": of_work(counts.tokens),
-    "counts.matmuls": of_work(
-        lambda m, p: (lambda x: (x, x.flops, x.elements))(counts.matmuls(m, p))
+    "traffic.cast_bytes": of_work(
+        lambda m, p: traffic.cast_bytes(tables.layer(m, p).products, m, p)
     ),
-    "counts.routing_bytes": of_work(counts.routing_bytes),
-    "traffic.cast_bytes": of_work(lambda m, p: traffic.cast_bytes(counts.matmuls(m, p), m, p)),
     "counts.attention_flops": of_work(counts.attention_flops),
-    "counts.exponentials": of_work(counts.exponentials),
-    "compute.off_matrix_units": of_work(compute.off_matrix_units),
     "compute.narrowed": of_work(lambda m, p: compute.narrowed(p)),
     "compute.older_kernels": of_work(lambda m, p: tuple(compute.older_kernels(p))),
     "compute.off_vectors": of_work(lambda m, p: compute.off_vectors(p)),
-    "traffic.softmax_bytes": of_work(traffic.softmax_bytes),
-    "traffic.elementwise_bytes": of_work(lambda m, p: tuple(traffic.elementwise_bytes(m, p))),
-    "traffic.addition_bytes": of_work(traffic.addition_bytes),
     "traffic.adapter_bytes": of_work(lambda m, p: tuple(traffic.adapter_bytes(m, p))),
     "traffic.loss_bytes": of_work(traffic.loss_bytes),
-    "launching.kernels": of_work(launching.kernels),
-    "launching.expert_casts": of_work(launching.expert_casts),
-    "launching.launches": of_work(launching.launches),
+    "launching.launches": of_work(lambda m, p: launching.launches(tables.layer(m, p), p)),
     "pipeline.meetings": of_work(lambda m, p: pipeline.meetings(p, p.layout.pp / 1.7)),
     "counts.stage_layers": of_work(counts.stage_layers),
     "counts.residents": of_work(counts.residents),
@@ -380,7 +421,6 @@ TERMS: dict[str, Term] = {
     "memory.held": of_work(
         lambda m, p: [memory.held(counts.residents(m, p), p, k) for k in (1.0, 2.0, 3.0)]
     ),
-    "memory.layer_keeps": of_work(memory.layer_keeps),
     "memory.layer_activation_bytes": of_work(memory.layer_activation_bytes),
     "memory.layer_input_bytes": of_work(memory.layer_input_bytes),
     "memory.kept_result_bytes": of_work(memory.kept_result_bytes),
@@ -438,6 +478,16 @@ TERMS: dict[str, Term] = {
         lambda x, p: power.host_watts(x["chip"], x["a"]), [{"chip": at.CHIP, "a": 0.7}]
     ),
     "step.memory_use": of_work(lambda m, p: (lambda x: (x, x.total))(step.memory_use(m, p))),
+    "layer.attention_passes": Term(
+        lambda x, p: tuple(
+            layer.attention_passes(
+                tables.layer(x["model"], x["plan"]).cores, x["plan"], x["chip"], x["c"], p
+            )
+        ),
+        CHIPPED,
+        EDGE_CHIPPED,
+        soft=True,
+    ),
     "layer.passes": of_work(layer.passes),
     "layer.layer_work": Term(
         lambda x, p: layer.layer_work(

@@ -11,12 +11,21 @@ from dmodel import catalog
 from dmodel.breakdown import TERMS
 from dmodel.coefficients import SPECS, Coefficients, default
 from dmodel.cost.collectives import OWN_PART
-from dmodel.counts import matmuls
-from dmodel.records import Model, Plan
+from dmodel.records import Model, Plan, ff_width, sized, value
 from dmodel.step import memory_use, step_time
+from dmodel.tables import layer
 from dmodel.types import InputError
 from tests import reference
-from tests.points import COEFFICIENTS, IDEAL, batch, case, float64, quick, random_questions
+from tests.points import (
+    COEFFICIENTS,
+    EDGE_MODELS,
+    IDEAL,
+    batch,
+    case,
+    float64,
+    quick,
+    random_questions,
+)
 
 HARD = quick(lambda s, m, p, c: step_time(s, m, p, c, sharpness=inf))
 SMOOTH = quick(step_time)
@@ -288,12 +297,38 @@ QUESTIONS = {
     ),
     "adapters, whole h": ("H100-DGX", "llama-2-70b", plan(dp=2.0, tp=4.0, recompute_layers=1.0)),
     "adapters without dropout": ("H100-DGX", "llama-2-7b", plan(dp=8.0, zero=1.0)),
+    "experts on latents": (
+        "H100-DGX",
+        "nemotron-3-super-120b-a12b",
+        plan(dp=16.0, ep=16.0, tp=2.0, sp=1.0, cp=2.0, operand_bytes=1.0),
+    ),
+    "leading dense layers, and a head that is like the last": (
+        "H100-DGX",
+        EDGE_MODELS[7],
+        plan(dp=8.0, ep=4.0, tp=4.0, sp=1.0, zero=1.0, operand_bytes=1.0, recompute_last=0.0),
+    ),
+    "gates, chunks, and matrices alone": (
+        "H100-DGX",
+        EDGE_MODELS[11],
+        early(dp=8.0, ep=2.0, tp=2.0, cp=2.0, sp=1.0, operand_bytes=1.0),
+    ),
+    "gates, chunks, and matrices alone, unfused": (
+        "A100-DGX",
+        EDGE_MODELS[11],
+        plan(dp=8.0, ep=2.0, flash=0.0, recompute_attention=1.0, recompute_elementwise=1.0),
+    ),
+    "keys that an indexer picks": (
+        "H100-DGX",
+        EDGE_MODELS[12],
+        plan(dp=8.0, ep=8.0, tp=2.0, cp=2.0, operand_bytes=1.0, looped_experts=1.0),
+    ),
+    "scans and windows": ("H100-DGX", EDGE_MODELS[8], plan(dp=4.0, tp=2.0, cp=4.0, flash=0.0)),
 }
 
 
 def question(name: str) -> tuple:
     system, model, p = QUESTIONS[name]
-    transformer = catalog.transformer(model)
+    transformer = catalog.transformer(model) if isinstance(model, str) else model
     if name == "frozen":
         transformer = transformer.replace(trainable=0.0)
     if name.startswith("adapters"):
@@ -308,11 +343,11 @@ def question(name: str) -> tuple:
     if name == "adapters without dropout":
         transformer = transformer.replace(adapter_dropout=0.0)
     if name == "heads off the matrix units":
-        transformer = transformer.replace(head_dim=108.0)
+        transformer = sized(transformer, head_dim=108.0)
     if name == "further heads":
         transformer = transformer.replace(n_mtp=2.0)
     if name == "experts, unequally busy":
-        transformer = transformer.replace(imbalance=1.4, n_shared_experts=1.0)
+        transformer = sized(transformer, imbalance=1.4, shared_ff=14336.0)
     found = catalog.system(system, "fp16" if system.startswith("V100") else "bf16")
     if name == "switch that reduces":
         found = found.replace(network=found.network.replace(in_network_reduction=np.ones(2)))
@@ -486,9 +521,10 @@ def test_one_ideal_device_takes_its_flops():
     p = plan(global_batch=16.0)
     found = HARD(system.replace(chip=chip), model, p, ideal)
     tokens = 16.0 * model.seq_len
-    products = np.asarray(matmuls(model, p).flops) * 16.0 * 3.0
+    products = np.asarray(layer(model, p).products.flops) * 16.0 * 3.0
     linear = products[:-1].sum() * model.n_layers + products[-1]
-    scores = 3.5 * 2.0 * model.n_layers * model.n_heads * model.head_dim * model.seq_len * tokens
+    heads = value(model, "n_heads") * value(model, "head_dim")
+    scores = 3.5 * 2.0 * model.n_layers * heads * model.seq_len * tokens
     assert float(found.total) == pytest.approx(
         (linear + scores) / (0.5 * float(chip.flops_per_s)), rel=1e-6
     )
@@ -541,7 +577,7 @@ def test_sums_of_experts_add_to_their_products_and_those_of_others_hide_behind_t
         return float(HARD(system, model, p.having(**changes), c).elementwise)
 
     rate = float(system.chip.hbm_bytes_per_s * c.memory_efficiency)
-    experts = 8.0 * float(model.n_layers * 3.0 * model.d_model * model.d_ff) / rate
+    experts = 8.0 * float(model.n_layers * 3.0 * model.d_model * ff_width(model)) / rate
     one, two, four = (streams(model, gradient_bytes=x) for x in (1.0, 2.0, 4.0))
     assert two - one == pytest.approx(2.0 * experts, rel=1e-9) and four - one == pytest.approx(
         6.0 * experts, rel=1e-9
@@ -609,7 +645,7 @@ def test_of_tensor_parallelism_a_share_hides_however_long_the_products():
     hide does, the rest is waited for."""
     system, p = catalog.system("H100-DGX"), plan(tp=8.0, global_batch=64.0)
     wide, c = (
-        catalog.transformer("llama-3-70b").replace(d_ff=1e6),
+        sized(catalog.transformer("llama-3-70b"), d_ff=1e6),
         COEFFICIENTS.replace(contention=1e-12, power_demand=1e-9),
     )
 
@@ -629,7 +665,7 @@ def test_where_power_decides_the_clock_ranks_wait_for_the_slowest():
     """Of vast products, behind which all messages hide, a share by the ranks; none at the full
     clock, or for rows of sums."""
     system, p = catalog.system("H100-DGX"), plan(tp=8.0, global_batch=64.0)
-    wide = catalog.transformer("llama-3-70b").replace(d_ff=1e6)
+    wide = sized(catalog.transformer("llama-3-70b"), d_ff=1e6)
     c = COEFFICIENTS.replace(contention=1e-12, overlap_tp=1.0 - 1e-12)
 
     def found(demand: float, **changes: float):
@@ -880,10 +916,9 @@ def test_every_term_of_a_batch_has_its_shape():
 
 @pytest.mark.parametrize("name", ["n_experts", "top_k", "n_layers", "head_dim", "seq_len"])
 def test_models_without_what_every_model_has_are_refused(name):
-    """0 experts is a natural way to write "none": it is said that one is meant, instead of no
-    number."""
+    """Instead of an answer that is no number."""
     model, plan = (
-        catalog.transformer("llama-3-8b", 2048.0).replace(**{name: 0.0}),
+        sized(catalog.transformer("mixtral-8x7b", 2048.0), **{name: 0.0}),
         Plan.of(dp=8.0, global_batch=8.0),
     )
     for ask in (

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.points import batch, case, float64, log_differences, log_slopes, quick
+from dmodel.blocks import KINDS
+from tests.points import MIXTURE, MODEL, batch, case, log_differences, log_slopes, quick
 from tests.terms import TERMS, public_functions
 
 IDS = sorted(TERMS)
@@ -68,13 +69,18 @@ def test_every_public_function_is_registered():
     assert not gone, f"no longer a public function: {sorted(gone)}"
 
 
+def test_the_points_have_every_kind_of_part():
+    for model in (MODEL, MIXTURE):
+        assert {part.KIND for part in model.parts} == set(KINDS)
+
+
 @pytest.mark.parametrize(("name", "sharpness"), SOFT)
 def test_gradient_is_the_finite_difference(name, sharpness):
     """Relative to the slope, 1e-6; the floor is the rounding of differences of outputs of size
     one."""
     term = TERMS[name]
     every, run = program(name, sharpness)
-    x, (weights, gradient) = batch(term.points), first(run(every, False)[1:], len(term.points))
+    x, weights, gradient = first((every, *run(every, False)[1:]), len(term.points))
     call = quick(lambda x: term.call(x, sharpness))
 
     def repeated(x):
@@ -96,8 +102,8 @@ def test_compiled_batched_and_looped_agree(name):
     """The last axis of a batch, `vmap`, and a loop over single cases without compilation; all in
     float64."""
     term = TERMS[name]
-    x = batch([*term.points, *term.edges[:3]])
     every, run = program(name, 8.0)
+    x = first(every, len([*term.points, *term.edges[:3]]))
     batched = run(every, True)[0]
     mapped = quick(jax.vmap(lambda x: term.call(x, 8.0), in_axes=-1, out_axes=-1))(x)
     assert {leaf.dtype for leaf in jax.tree.leaves(batched)} == {jnp.dtype("float64")}
@@ -128,11 +134,11 @@ def test_corners_have_finite_values_and_gradients(name, sharpness):
 @pytest.mark.parametrize("name", ["step.step_time", "step.memory_use"])
 def test_forward_mode_is_reverse_mode(name, sharpness):
     term = TERMS[name]
-    x = float64(term.points[1])
+    every, run = program(name, sharpness)
+    x = case(every, 1)
     direction = jax.tree.map(lambda v: np.where(np.isfinite(v), v, 0.0) * 0.3 + 0.1, x)
     f = lambda x: sum(v.sum() for v in jax.tree.leaves(term.call(x, sharpness)))  # noqa: E731
     forward = quick(lambda x, d: jax.jvp(f, (x,), (d,))[1])(x, direction)
-    every, run = program(name, sharpness)
     gradient = case(run(every, True)[2], 1)
     inner = sum(
         (g * d).sum()
