@@ -174,8 +174,10 @@ def _mean(routed: Sequence[tuple[Work, Array]], share: Array, name: str) -> Arra
         return 0.0
     if len(routed) == 1:
         return getattr(routed[0][0], name)
+    # as of a layer of the first kind where there is none
+    none = 1.0 - _there(share)
     total = summed(times(w, getattr(work, name)) for work, w in routed)
-    return total / (share + (1.0 - _there(share)))
+    return (total + none * getattr(routed[0][0], name)) / (share + none)
 
 
 def _with_adapters(sums: dict[str, Any], model: Model, at: Site) -> dict[str, Any]:
