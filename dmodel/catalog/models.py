@@ -6,6 +6,8 @@ import functools
 import re
 from pathlib import Path
 
+import numpy as np
+
 from dmodel.catalog import configs
 from dmodel.catalog.loader import Entry, canonical, known_name, table, unknown
 from dmodel.catalog.shapes import model_of, shape_of
@@ -20,13 +22,34 @@ _TUNED = re.compile(r"[-_\s]+(sft|lora)$", re.IGNORECASE)
 """Endings of models' names that say how they are tuned."""
 
 
+_CUT = re.compile(r"[-_\s]+(\d+)[-_\s]?layers?$", re.IGNORECASE)
+"""An ending that says of how many layers a model is cut."""
+
+
+def cut(name: str) -> tuple[str, float | None]:
+    """A model's name without the layers that it is cut to, and these; None where it is whole.
+
+    >>> cut("llama4-scout-2layers"), cut("llama-3-8b")
+    (('llama4-scout', 2.0), ('llama-3-8b', None))
+    """
+    found = _CUT.search(name.strip())
+    return (name.strip()[: found.start()], float(found[1])) if found else (name, None)
+
+
+def shortened(model: Model, layers: float | None) -> Model:
+    """A model of so many layers, its kinds in the shares that they had; None = as it is."""
+    if layers is None or layers == float(model.n_layers):
+        return model
+    return model.replace(n_layers=np.float64(layers), order=())
+
+
 def known_model(name: str) -> str | None:
     """Main name of the catalog's model that a name or a hub's spelling means, else None.
 
     >>> known_model("meta-llama/Meta-Llama-3-8B-Instruct"), known_model("deepseek-ai/DeepSeek-V3")
     ('llama-3-8b', 'deepseek-v3')
     """
-    own = name.strip().rsplit("/", 1)[-1]
+    own = cut(name)[0].strip().rsplit("/", 1)[-1]
     bare = re.sub(r"^meta[-_\s]", "", own, flags=re.IGNORECASE)
     tried = [name, own, bare]
     while (shorter := _OF_HUBS.sub("", tried[-1])) != tried[-1]:
@@ -101,7 +124,7 @@ def transformer(name_or_path: str, seq_len: float | None = None) -> Model:
         raise InputError(
             unknown("models", text, "; the path of a Hugging Face config.json is accepted too")
         )
-    return model_of(table("models")[main]["shape"], seq_len)
+    return shortened(model_of(table("models")[main]["shape"], seq_len), cut(text)[1])
 
 
 def fields(entry: Entry) -> list[Entry]:
