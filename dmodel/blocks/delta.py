@@ -117,7 +117,7 @@ class Delta(struct.PyTreeNode, kw_only=True):
 
     def core(self, at: Site) -> Core:
         """What the kernels of flash-linear-attention run on matrix units, in chunks of c tokens: `6
-        k v + c (5¼ k + 4 v) + c² / 2` FLOPs a token and head of values, `4½ k` with a decay a
+        k v + c (5¼ k + 4 v) + c² / 2` FLOPs a token and head of values, `3½ k` with a decay a
         channel, whose blocks on the diagonal run beside matrix units.
 
         Six products with states (two to make them, one to read), the matrix of keys by blocks of 16
@@ -131,7 +131,7 @@ class Delta(struct.PyTreeNode, kw_only=True):
         Limits: they count as fast as attention's kernels.
         """
         k, v, decay = self.key_dim, self.value_dim, ramp(self.decay_rank)
-        pairs = (5.25 - 0.75 * decay) * k + 4.0 * v
+        pairs = (5.25 - 1.75 * decay) * k + 4.0 * v
         flops = 6.0 * k * v + CHUNK * pairs + 0.5 * CHUNK**2
         exponentials = (1.0 - decay) * 1.625 * CHUNK + decay * (0.5 * BLOCK + 6.0) * k
         backward = 16.0 * k * v + CHUNK * ((18.0 - 9.0 * decay) * k + 10.0 * v) + 4.0 * CHUNK**2
