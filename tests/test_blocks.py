@@ -561,7 +561,7 @@ def everything() -> Model:
         for i, mixer in enumerate(EVERY.values())
     ]
     model = model_of({"d_model": 97.3, "vocab": VOCAB, "seq_len": S, "blocks": blocks})
-    return jax.tree.map(jnp.asarray, model)
+    return jax.tree.map(np.float64, model)
 
 
 SYSTEM = catalog.system("H100-DGX")
@@ -599,7 +599,7 @@ def test_derivatives_are_those_of_finite_differences(base):
         x = float(leaves[i])
         step = 1e-4 * max(abs(x), 0.1)
         high, low = (
-            answers(tree.unflatten([*leaves[:i], jnp.asarray(y), *leaves[i + 1 :]]), PLAN)
+            answers(tree.unflatten([*leaves[:i], np.float64(y), *leaves[i + 1 :]]), PLAN)
             for y in (x + step, x - step)
         )
         expected = np.asarray(high - low) / (2.0 * step)
@@ -630,13 +630,13 @@ def test_derivatives_are_finite_where_parts_are_off(base):
     off = model.replace(
         **{
             side: tuple(
-                part.replace(**{n: jnp.asarray(0.0) for n in OFF if n in part.__dataclass_fields__})
+                part.replace(**{n: np.float64(0.0) for n in OFF if n in part.__dataclass_fields__})
                 for part in getattr(model, side)
             )
             for side in ("mixers", "feeds")
         }
     )
-    none = [jnp.where(jnp.arange(len(EVERY)) == i, 0.0, 1.0) for i in range(len(EVERY))]
+    none = [np.where(np.arange(len(EVERY)) == i, 0.0, 1.0) for i in range(len(EVERY))]
     without = [model.replace(shares=tuple(shares / shares.sum())) for shares in none]
     for case in (model, off, *without):
         assert np.isfinite(answers(case, PLAN)).all()
