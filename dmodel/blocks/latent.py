@@ -26,7 +26,7 @@ from dmodel.blocks.part import (
     wrapped,
 )
 from dmodel.smooth import ramp
-from dmodel.types import Array, smaller
+from dmodel.types import Array, larger, smaller
 
 SCORED, LEARNT = 8.0, 1.2
 """Traffic of an indexer's score [byte], in fp32 written and read for the top; FLOPs of its backward
@@ -63,12 +63,15 @@ class Latent(struct.PyTreeNode, kw_only=True):
       index_heads: heads of the indexer of sparse attention (DSA) [count]; 0 = none.
       index_dim: width of one of them [count]; 0 = none.
       index_top: keys that a query attends to [token]; `ALL` = every one.
+      picked: 1 = what an earlier layer's indexer picked is attended to; 0 = what its own does, or
+        all.
       small: parameters of biases and norms beside the layer's, the latents' and the indexer's
         [count]; 0 = none.
     """
 
     KIND = "latent"
     COUNTED = ("n_heads", "head_dim", "kv_rank")
+    CHOICES = frozenset(("picked",))
 
     n_heads: Array
     head_dim: Array
@@ -79,7 +82,13 @@ class Latent(struct.PyTreeNode, kw_only=True):
     index_heads: Array = 0.0
     index_dim: Array = 0.0
     index_top: Array = ALL
+    picked: Array = 0.0
     small: Array = 0.0
+
+    def _there(self) -> tuple[Array, Array]:
+        """1 where there is an indexer, and where keys are picked."""
+        index = ramp(self.index_heads)
+        return index, larger(index, self.picked)
 
     def _widths(self) -> tuple[Array, Array, Array, Array]:
         """Columns that every rank of tp has, those that ranks split, those from the latents of
@@ -115,7 +124,7 @@ class Latent(struct.PyTreeNode, kw_only=True):
         `r_kv + d`) and sum them (`r_kv`), since a gathered latent serves all heads (DeepSeek-AI
         2025, arXiv 2512.02556, FlashMLA). An average query picks what a window of as many keys
         holds."""
-        sparse = ramp(self.index_heads)
+        sparse = self._there()[1]
         plain = 2.0 * self.head_dim + self.qk_extra
         latent = 2.0 * self.kv_rank + self.rope_dim
         sizes = plain + sparse * (latent - plain)
@@ -137,7 +146,7 @@ class Latent(struct.PyTreeNode, kw_only=True):
         whole, split, queries, pairs = self._widths()
         out, tp = self.n_heads * self.head_dim, at.layout.tp
         inner = (queries * self.q_rank + pairs * self.kv_rank) / (queries + pairs)
-        index, there = self.index_heads * self.index_dim, ramp(self.index_heads)
+        index, (there, sparse) = self.index_heads * self.index_dim, self._there()
         wide = 2.0 * self.n_heads * (self.head_dim + self.qk_extra)
         heads = self.n_heads * (2.0 * self.head_dim + self.qk_extra) / tp
         gathered = self.kv_rank + self.rope_dim + self.index_dim
@@ -156,17 +165,17 @@ class Latent(struct.PyTreeNode, kw_only=True):
             dense=4.0,
             mixed=1.0,
             returned=at.t * out / tp,
-            ring=WORD * at.t * at.layout.cp * (heads + there * (gathered - heads)),
+            ring=WORD * at.t * at.layout.cp * (heads + sparse * (gathered - heads)),
         )
 
     def keeps(self, at: Site) -> Kept:
         """As attention; latents are kept as operands. Over picked keys, queries turned into latents
         and what the core sums stand for keys and values; of the indexer its queries, keys and
         weights, and indices of what it picks in 4 bytes."""
-        wide, tp, there = self.head_dim + self.qk_extra, at.layout.tp, ramp(self.index_heads)
+        wide, tp, (there, sparse) = self.head_dim + self.qk_extra, at.layout.tp, self._there()
         plain, absorbed = wide + self.head_dim, self.kv_rank + self.rope_dim
-        queries = self.n_heads * (wide + plain + there * (absorbed - plain))
-        summed = there * WORD * self.n_heads * self.kv_rank
+        queries = self.n_heads * (wide + plain + sparse * (absorbed - plain))
+        summed = sparse * WORD * self.n_heads * self.kv_rank
         held = at.operand * self.n_heads * self.head_dim + summed + scores_kept(at, self.n_heads)
         index = WORD * ((self.index_heads + 1.0) * self.index_dim + self.index_heads)
         index = index + 4.0 * there * smaller(self.index_top, at.s)
